@@ -203,7 +203,7 @@ def main():
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump({" ".join(key): sides for key, sides in rows.items()}, file)
     if not options.uv:
-        print("uv was not measured: there is none in PATH")
+        print("uv was not measured: not found in PATH")
 
 
 if __name__ == "__main__":

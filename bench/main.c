@@ -211,7 +211,7 @@ static void print_help(void)
 	     "\n"
 	     "Measures Workcell, ipykernel (through jupyter_client, same interpreter) and the floor of\n"
 	     "this machine, and prints a table with p50, p99 and the ratios.  Takes about a minute.\n"
-	     "Files it needs lie in a folder of $TMPDIR, or else /var/tmp, until it ends.\n"
+	     "Temporary files are in a folder of $TMPDIR, or else /var/tmp, until it ends.\n"
 	     "\n"
 	     "  --python PATH   the interpreter for both (default: python3 on PATH)\n"
 	     "  --json FILE     write all figures and the facts of the machine\n"

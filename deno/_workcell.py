@@ -128,7 +128,7 @@ def end_run():
     _run = 0
     left_out = _bridge.end()
     if left_out:
-        note = "\n[workcell: %d bytes of output left out: a cell may write %d]\n" % (left_out, _bridge.cap)
+        note = "\n[workcell: %d bytes of output left out: a cell may write at most %d]\n" % (left_out, _bridge.cap)
         _bridge.begin()
         _bridge.text(2, note)
 

@@ -115,7 +115,7 @@ def install_wheels(wheels, data):
         if digest in _installed:
             continue
         if hashlib.sha256(wheel).hexdigest() != digest:
-            raise ValueError("%s is not what the host sent" % name)
+            raise ValueError("%s differs from what the host sent" % name)
         with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
             members = archive.namelist()
             broken = [m for m in members if m.startswith("/") or ".." in m.split("/")]

@@ -13,7 +13,7 @@ static bool is_cut_of(const struct cell__buf *all, size_t half, const struct cel
 		for (size_t less_tail = 0; less_tail <= 3 && less_tail <= half; less_tail++) {
 			size_t head = half - less_head, tail = half - less_tail;
 			char marker[128];
-			int n = snprintf(marker, sizeof marker, "\n[... %zu bytes left out; all of it is in F ...]\n",
+			int n = snprintf(marker, sizeof marker, "\n[... %zu bytes left out; the whole output is in F ...]\n",
 					 all->size - head - tail);
 			if (got->size == head + (size_t)n + tail && memcmp(got->data, all->data, head) == 0 &&
 			    memcmp(got->data + head, marker, (size_t)n) == 0 &&

@@ -30,10 +30,10 @@ def _build():
         return os.path.abspath(folder)
     folder = os.path.join(ROOT, "build-wheel")
     if not os.path.exists(os.path.join(ROOT, "meson.build")):
-        raise RuntimeError("the wheel is built in a checkout of Workcell: pip install ./python")
+        raise RuntimeError("the wheel must be built in a checkout of Workcell: pip install ./python")
     missing = [tool for tool in ("meson", "ninja", "cc") if shutil.which(tool) is None]
     if missing:
-        raise RuntimeError("to build Workcell these are missing: %s; scripts/setup.sh installs them" % ", ".join(missing))
+        raise RuntimeError("missing for the build of Workcell: %s; scripts/setup.sh installs them" % ", ".join(missing))
     if not os.path.exists(os.path.join(folder, "build.ninja")):
         subprocess.run(["meson", "setup", folder, "--buildtype=release"], cwd=ROOT, check=True)
     # What goes into the wheel, and not the tests.

@@ -118,7 +118,7 @@ def main():
     for line in problems:
         print(line)
     if problems:
-        print("check-abi: programs that exist would break. workcell-X.h of a version that is not released yet (CHANGELOG.md) may be made anew "
+        print("check-abi: programs that exist would break. workcell-X.h of a version that is not released yet (CHANGELOG.md) may be made again "
               "from include/workcell.h; others never.")
     return 1 if problems else 0
 

@@ -149,7 +149,7 @@ class Tree:
             room = room_of(path)
             if room not in ALLOWED:
                 what = "src/%s/ has no place in the order of rooms; give it one in %s" % (room, this) if room else \
-                    "sources lie in src/ROOM/, or in src/%s/ROOM/" % "|".join(sorted(NESTED))
+                    "sources belong in src/ROOM/, or in src/%s/ROOM/" % "|".join(sorted(NESTED))
                 self.tell(path, 1, what)
                 del self.texts[path]
 

@@ -182,7 +182,8 @@ static PyObject *wc_send(PyObject *self, PyObject *args)
 	if (bytes_or_none(json, &out.json, &out.json_size) < 0 || bytes_or_none(raw, &out.raw, &out.raw_size) < 0)
 		return NULL;
 	if (out.json_size > CELL_FRAME_MAX_JSON || out.raw_size > CELL_FRAME_MAX_RAW)
-		return PyErr_Format(PyExc_OverflowError, "a frame carries at most %u + %u bytes", CELL_FRAME_MAX_JSON, CELL_FRAME_MAX_RAW);
+		return PyErr_Format(PyExc_OverflowError, "a frame may carry at most %u + %u bytes", CELL_FRAME_MAX_JSON,
+				    CELL_FRAME_MAX_RAW);
 	/* What is displayed after a child wrote comes after what the child wrote. */
 	if (type == CELL_FRAME_DISPLAY && ring_sync() < 0)
 		return NULL;
@@ -740,7 +741,7 @@ static PyObject *wc_blank(PyObject *self, PyObject *size)
 	(void)self;
 	Py_ssize_t n = PyLong_AsSsize_t(size);
 	if (n < 0 && !PyErr_Occurred())
-		PyErr_SetString(PyExc_ValueError, "a size is not negative");
+		PyErr_SetString(PyExc_ValueError, "a size must not be negative");
 	return n < 0 ? NULL : PyBytes_FromStringAndSize(NULL, n);
 }
 
@@ -773,7 +774,7 @@ static PyObject *wc_fill(PyObject *self, PyObject *args)
 		have = at < 0 || at > have || detached ? -1 : have - at;
 	}
 	if (offset < 0 || size < 0 || size > have || offset > whole || size > whole - offset) {
-		PyErr_SetString(PyExc_ValueError, "bytes that do not fit");
+		PyErr_SetString(PyExc_ValueError, "the bytes do not fit");
 		return NULL;
 	}
 	Py_BEGIN_ALLOW_THREADS populate(to + offset, (size_t)size);
@@ -883,7 +884,7 @@ static PyObject *wc_become_kernel(PyObject *self, PyObject *args)
 	if (lifeline >= 0 && prctl(PR_SET_CHILD_SUBREAPER, 1) < 0)
 		return fail_step("become subreaper");
 	if (lifeline >= 0 && tie_lifeline(lifeline) < 0)
-		return fail_step("tie the lifeline");
+		return fail_step("set up the lifeline");
 	return take_descriptors(sock, out, err, ring_fd);
 }
 

@@ -67,7 +67,7 @@ static int read_way_in(PyObject *fds, PyObject *bytes, struct way_in *out)
 		memcpy(&out->join, data, sizeof out->join);
 	if ((size_t)size != sizeof out->join || out->join.n_namespaces > CELL_SPAWN_MAX_FDS || out->join.n_groups > CELL_SPAWN_MAX_FDS ||
 	    (size_t)PyList_Size(fds) != CELL_SPAWN_KERNEL_FDS + out->join.n_namespaces + out->join.n_groups) {
-		PyErr_SetString(PyExc_ValueError, "not a way into a sandbox: spawner and kernel are of different versions");
+		PyErr_SetString(PyExc_ValueError, "invalid sandbox handle: spawner and kernel have different versions");
 		return -1;
 	}
 	size_t from = CELL_SPAWN_KERNEL_FDS;
@@ -172,7 +172,7 @@ PyObject *wc_confine_early(PyObject *self, PyObject *args)
 		return NULL;
 	apply.plan = cell__plan_map(plan_fd);
 	if (!apply.plan) {
-		PyErr_SetString(PyExc_ValueError, "not a plan: host and kernel are of different versions");
+		PyErr_SetString(PyExc_ValueError, "invalid sandbox plan: host and kernel have different versions");
 		return NULL;
 	}
 	(void)cell__apply_stage(&apply, CELL_STAGE_EARLY, &report);
@@ -189,7 +189,7 @@ PyObject *wc_confine(PyObject *self, PyObject *session)
 		return NULL;
 	/* The data of a bytes object is aligned as an allocation is, to 8 at least. */
 	if (!apply.plan || !cell__plan_check(data, (size_t)size)) {
-		PyErr_SetString(PyExc_ValueError, "not a plan: host and kernel are of different versions");
+		PyErr_SetString(PyExc_ValueError, "invalid sandbox plan: host and kernel have different versions");
 		return NULL;
 	}
 	apply.session = (const struct cell_plan *)data;

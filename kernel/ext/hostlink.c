@@ -34,7 +34,7 @@ PyObject *wc_link_fail(enum cell_inproc_status status)
 	if (status == CELL_INPROC_NO_MEMORY)
 		return PyErr_NoMemory();
 	if (status == CELL_INPROC_REFUSED) {
-		PyErr_SetString(PyExc_RuntimeError, "the host found the message ill-formed");
+		PyErr_SetString(PyExc_RuntimeError, "the host rejected the message as malformed");
 		return NULL;
 	}
 	PyObject *module = PyImport_ImportModule("workcell_kernel.inproc");
@@ -87,7 +87,7 @@ static int bytes_or_none(PyObject *object, const uint8_t **ret_data, uint32_t *r
 	if (object != Py_None && PyBytes_AsStringAndSize(object, &data, &size) < 0)
 		return -1;
 	if ((size_t)size > max) {
-		PyErr_Format(PyExc_OverflowError, "a frame carries at most %u + %u bytes", CELL_FRAME_MAX_JSON, CELL_FRAME_MAX_RAW);
+		PyErr_Format(PyExc_OverflowError, "a frame may carry at most %u + %u bytes", CELL_FRAME_MAX_JSON, CELL_FRAME_MAX_RAW);
 		return -1;
 	}
 	*ret_data = (const uint8_t *)data;
@@ -303,7 +303,7 @@ static PyObject *link_pipe(PyObject *self, PyObject *stream)
 	long number = PyLong_AsLong(stream);
 	if (number != 1 && number != 2) {
 		if (!PyErr_Occurred())
-			PyErr_SetString(PyExc_ValueError, "a stream is 1 or 2");
+			PyErr_SetString(PyExc_ValueError, "the stream must be 1 or 2");
 		return NULL;
 	}
 	return PyLong_FromLong(kernel_of(self)->pipe(kernel_of(self), (int)number));
@@ -320,7 +320,7 @@ static PyObject *link_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 		return NULL;
 	struct cell_inproc *kernel = (struct cell_inproc *)(uintptr_t)address;
 	if (!kernel || kernel->version != CELL_INPROC_VERSION)
-		return PyErr_Format(PyExc_ImportError, "this library and this kernel are not of one version");
+		return PyErr_Format(PyExc_ImportError, "this library and this kernel have different versions");
 	PyObject *self = ((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
 	if (!self)
 		return NULL;

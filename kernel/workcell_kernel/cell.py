@@ -37,7 +37,7 @@ class Quit:
         self.name = name
 
     def __repr__(self):
-        return "Use %s() to end the cell; the session goes on." % self.name
+        return "Use %s() to end the cell; the session continues." % self.name
 
     def __call__(self, code=None):
         raise SystemExit(code)

@@ -111,7 +111,7 @@ def describe(exc):
         _narrow(report, set())
         text = "".join(report.format()).rstrip("\n")
     except BaseException as problem:
-        text = "%s: %s\n[its traceback could not be formatted: %s]" % (name, message, type(problem).__name__)
+        text = "%s: %s\n[the traceback could not be formatted: %s]" % (name, message, type(problem).__name__)
     if isinstance(exc, SyntaxError) and text.startswith("Traceback"):
         # The stack of a syntax error in a cell is ours alone, so there is nothing under the heading.
         head, _, rest = text.partition("\n")

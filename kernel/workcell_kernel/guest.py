@@ -85,7 +85,7 @@ class In:
     def fileno(self):
         import io
 
-        raise io.UnsupportedOperation("stdin of a session in the host's own process has no descriptor")
+        raise io.UnsupportedOperation("stdin of an in-process session has no file descriptor")
 
 
 class Guest(kernel.Kernel):

@@ -374,7 +374,7 @@ def history(ip, line):
         for word in rest.split():
             match = re.match(r"(\d+)(?:-(\d+))?$", word)
             if not match:
-                raise UsageError("%%history: no range of cells: %s" % word)
+                raise UsageError("%%history: not a range of cells: %s" % word)
             numbers += range(int(match.group(1)), int(match.group(2) or match.group(1)) + 1)
     for n in numbers:
         if n < len(cells):

@@ -231,7 +231,7 @@ class Client:
         channel, found = namespaces.channel(), self._tools.get(tool)
         if channel is None:
             raise RuntimeError("the tools of the MCP server %r can be called in a Workcell session that has this server "
-                               "among its tools, and this is none: run the code with `workcell run`" % self.server)
+                               "among its tools, and this program is not such a session: run the code with `workcell run`" % self.server)
         if found is None or found._channel is not channel:
             found = self._tools[tool] = _Tool(channel, "%s.%s" % (self.server, tool))
         return found
@@ -250,8 +250,8 @@ class Client:
             except ValidationError as exc:
                 problem = exc
             except ValueError:
-                problem = "text where it promises structured content: %.1000s" % value
-        failure = ToolCallError("Tool '%s.%s' answered with what its output schema does not allow: %s"
+                problem = "text instead of the declared structured content: %.1000s" % value
+        failure = ToolCallError("Tool '%s.%s' returned an answer that its output schema does not allow: %s"
                                 % (self.server, tool, problem), "tools", "call", "ToolCallError", "protocol")
         failure.data = value  # the tool has run: what it said is not lost
         raise failure

@@ -100,7 +100,7 @@ def Field(default=MISSING, *, default_factory=None, alias=None, validate_default
     """As pydantic.Field(), with the options that generated modules use."""
     unknown = [name for name in limits if name not in FIELD_LIMITS]
     if unknown:
-        raise TypeError("Field() has no option %r here" % unknown[0])
+        raise TypeError("Field() does not support the option %r" % unknown[0])
     return FieldInfo(default, default_factory, alias, validate_default, description, title, limits)
 
 
@@ -136,7 +136,7 @@ def compile_type(kind):
         return kind._validate
     made = enum_validator(kind)
     if made is None:
-        raise TypeError("the type %r has no validation here" % (kind,))
+        raise TypeError("the type %r cannot be validated" % (kind,))
     return made
 
 
@@ -620,7 +620,7 @@ class BaseModel(metaclass=_Meta):
 
 
 class RootModel(BaseModel):
-    """Stands in for pydantic.RootModel: a model of one value that is no object."""
+    """Stands in for pydantic.RootModel: a model of one value that is not an object."""
 
     __slots__ = ()
 

@@ -59,7 +59,7 @@ def to_bytes(value):
         try:
             return TEXT, value.encode("utf-8")
         except UnicodeEncodeError:
-            raise ValueError("the text holds a lone surrogate, so it is not text: save text.encode('utf-8', "
+            raise ValueError("the text contains a lone surrogate and cannot be encoded: save text.encode('utf-8', "
                              "'surrogateescape'), which is bytes") from None
     pandas = sys.modules.get("pandas")  # a DataFrame cannot be here without it
     if pandas is not None and isinstance(value, (pandas.DataFrame, pandas.Series)):
@@ -78,14 +78,14 @@ def json_to_bytes(value):
         with any_digits():
             return dumps(value, indent=2, ensure_ascii=False, allow_nan=False).encode("utf-8")
     except UnicodeEncodeError:
-        problem = ValueError("a string in the data holds a lone surrogate, so it is not text")
+        problem = ValueError("a string in the data contains a lone surrogate and cannot be encoded")
     except ValueError as exc:
         words = str(exc)
         if "JSON compliant" in words:
-            words = "JSON has no nan and no inf: replace them, by None for example"
+            words = "JSON cannot represent nan and inf: replace them, for example with None"
         problem = ValueError("the data cannot be saved as JSON: %s" % words)
     except (TypeError, RecursionError) as exc:
-        problem = TypeError("the data cannot be saved as JSON: %s. Convert what is inside to str, int, float, list, "
+        problem = TypeError("the data cannot be saved as JSON: %s. Convert its contents to str, int, float, list, "
                             "dict, or save bytes" % exc)
     raise problem
 
@@ -95,7 +95,7 @@ def advice(value):
     if hasattr(value, "__fspath__"):
         words = "to save the file itself use artifacts.save_file(name, path)"
     elif hasattr(value, "read"):
-        words = "to save what a file holds use artifacts.save_file(name, file)"
+        words = "to save the contents of a file use artifacts.save_file(name, file)"
     elif isinstance(value, (set, frozenset)):
         words = "save sorted(value) or list(value)"
     elif hasattr(value, "savefig"):
@@ -197,13 +197,13 @@ def check_cells(frame, pandas):
     for column, dtype in zip(frame.columns, frame.dtypes):
         cells = frame[column]
         if dtype.kind == "c":
-            raise TypeError("column %r holds complex numbers, which have no portable form" % (column,))
+            raise TypeError("column %r contains complex numbers, which have no portable form" % (column,))
         if dtype.kind == "f" and cells.isin([float("inf"), float("-inf")]).any():
-            raise ValueError("column %r holds inf, which JSON does not have: deps.add('pyarrow') and save again" % (column,))
+            raise ValueError("column %r contains inf, which JSON cannot represent: deps.add('pyarrow') and save again" % (column,))
         if dtype == object:
             for cell in cells:
                 if not isinstance(cell, (str, bool, int, float, type(None))) and cell is not pandas.NA:
-                    raise TypeError("column %r holds %s, which has no portable form: convert it to str"
+                    raise TypeError("column %r contains %s, which has no portable form: convert it to str"
                                     % (column, type(cell).__name__))
 
 
@@ -346,7 +346,7 @@ class ArtifactsNamespace:
     # -- out
 
     def load(self, name):
-        """The data saved under a name. ArtifactNotFoundError where there is none."""
+        """The data saved under a name. Raises ArtifactNotFoundError if it does not exist."""
         buffer = None
 
         def begin(size):

@@ -99,7 +99,7 @@ class DepsNamespace:
         if not all(map(fits, sites)):
             import warnings
 
-            warnings.warn("these packages are for another Python than this session's, %d.%d, which cannot import them: %s"
+            warnings.warn("this session's Python, %d.%d, cannot import these packages, which are for another version: %s"
                           % (sys.version_info[:2] + (", ".join(sites),)), RuntimeWarning, stacklevel=3)
         return result_of(answer)
 
@@ -119,5 +119,5 @@ class DepsNamespace:
 
 def package_text(package):
     if not isinstance(package, str):
-        raise TypeError("a package is a str such as 'pandas>=2', not %s" % type(package).__name__)
+        raise TypeError("a package must be a str such as 'pandas>=2', not %s" % type(package).__name__)
     return package

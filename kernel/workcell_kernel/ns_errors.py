@@ -29,7 +29,7 @@ class ToolError(NamespaceError):
 
 
 class ToolNotFoundError(ToolError, AttributeError):
-    """There is no such tool or callable."""
+    """The tool or callable does not exist."""
 
 
 class ToolCallError(ToolError):
@@ -41,7 +41,7 @@ class ToolTimeoutError(ToolError, TimeoutError):
 
 
 class ApprovalRejectedError(ToolError):
-    """Whoever must agree did not: a person rejected the request, or the policy denies it."""
+    """The call was refused: a person rejected the request, or the policy denies it."""
 
 
 class ApprovalTimeoutError(ApprovalRejectedError, TimeoutError):
@@ -57,7 +57,7 @@ class ArtifactError(NamespaceError):
 
 
 class ArtifactNotFoundError(ArtifactError, KeyError):
-    """There is no artifact of this name."""
+    """No artifact has this name."""
 
 
 class DepsError(NamespaceError):

@@ -128,7 +128,7 @@ class _Named:
 
     def __setattr__(self, name, value):
         if name[:1] != "_":
-            raise AttributeError("tools are the host's to define: %r cannot be set" % name)
+            raise AttributeError("only the host can define tools: %r cannot be set" % name)
         object.__setattr__(self, name, value)
 
     def _special(self, name):

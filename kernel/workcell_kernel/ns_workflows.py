@@ -128,7 +128,7 @@ def parameters_of(run):
     found = []
     for argument, default in list(zip(plain, defaults)) + list(zip(arguments.kwonlyargs, arguments.kw_defaults)):
         if argument.arg in INJECTED:
-            raise ValueError("Workflow parameter %r is reserved: tools, workflows, artifacts and deps are there without "
+            raise ValueError("Workflow parameter %r is reserved: tools, workflows, artifacts and deps are available without "
                              "being passed" % argument.arg)
         found.append({
             "name": argument.arg,

@@ -770,7 +770,7 @@ def encode_after(head, args, tail):
     if problem is not None:
         raise TypeError(problem)
     if len(data) > MAX_JSON:
-        raise ValueError("the arguments take %d bytes, a call carries at most %d: save large data as an artifact and "
+        raise ValueError("the arguments take %d bytes, but a call may carry at most %d: save large data as an artifact and "
                          "pass its name" % (len(data), MAX_JSON))
     return data
 
@@ -816,11 +816,11 @@ def _unfit(value, path, depth):
                 yield path, "has a key of type %s; keys must be str" % type(key).__name__
                 return
             if isinstance(key, float) and key - key != 0:
-                yield path, "has the key %r, which JSON does not have" % key
+                yield path, "has the key %r, which JSON cannot represent" % key
                 return
             name = key if isinstance(key, str) else _encode(key)
             if "\0" in name:
-                yield path, "has a key with a NUL character in it"
+                yield path, "has a key that contains a NUL character"
             if name in names:
                 yield path, "has two keys that are both %r in JSON" % name
             names.add(name)
@@ -832,7 +832,7 @@ def _unfit(value, path, depth):
         try:
             value.encode()
         except UnicodeEncodeError:
-            yield path, "holds a lone surrogate, which is not text"
+            yield path, "contains a lone surrogate, which cannot be encoded"
     elif isinstance(value, bool) or value is None:
         pass
     elif isinstance(value, int):
@@ -840,9 +840,9 @@ def _unfit(value, path, depth):
             yield path, "is an integer of more than 64 bits; pass it as str"
     elif isinstance(value, float):
         if value - value != 0:
-            yield path, "is %r, which JSON does not have" % value
+            yield path, "is %r, which JSON cannot represent" % value
     elif isinstance(value, (bytes, bytearray, memoryview)):
-        yield path, ("is %s, which JSON cannot carry: decode it, base64.b64encode() it, or save it as an artifact"
+        yield path, ("is %s, which JSON cannot represent: decode it, base64.b64encode() it, or save it as an artifact"
                      % type(value).__name__)
     else:
         advice = ""
@@ -850,4 +850,4 @@ def _unfit(value, path, depth):
             if hasattr(type(value), method):
                 advice = ", try %s" % words
                 break
-        yield path, "is of type %s, which JSON cannot carry%s" % (type(value).__name__, advice)
+        yield path, "is of type %s, which JSON cannot represent%s" % (type(value).__name__, advice)

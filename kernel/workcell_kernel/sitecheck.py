@@ -74,7 +74,7 @@ def main():
         search.run()
         found = search.find(writable)
         if found:
-            sys.stderr.write("loads modules from %s, where sandboxed code can write\n" % found)
+            sys.stderr.write("loads modules from %s, which sandboxed code can write to\n" % found)
             sys.stderr.flush()
             os._exit(REFUSED)
     os.execv(python, [python] + args)

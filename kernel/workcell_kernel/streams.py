@@ -68,5 +68,5 @@ class TextOut(io.TextIOBase):
 
 def no_input(*args):
     raise RuntimeError(
-        "input() is not available here: nobody can type into this session. Put the value into the code instead."
+        "input() is not available: nobody can type into this session. Put the value into the code instead."
     )

@@ -23,11 +23,11 @@ struct handle *new_handle(PyTypeObject *type, PyObject *engine)
 int usable(struct handle *self)
 {
 	if (self->pid != getpid()) {
-		raise_message(CELL_E_CLOSED, 0, "this belongs to the process that was forked: in a child open a session of its own");
+		raise_message(CELL_E_CLOSED, 0, "this object belongs to the parent process: open a new session in the forked child");
 		return -1;
 	}
 	if (!self->pointer || self->closing)
-		return raise_message(CELL_E_CLOSED, 0, Py_TYPE(self) == session_type ? "the session is closed" : "it is closed");
+		return raise_message(CELL_E_CLOSED, 0, Py_TYPE(self) == session_type ? "the session is closed" : "the object is closed");
 	return self->engine ? usable(self->engine) : 0;
 }
 

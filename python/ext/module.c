@@ -132,7 +132,7 @@ int fill_options(PyObject *dict, const struct option *table, size_t count, void 
 			if (PyUnicode_CompareWithASCIIString(key, table[i].name) == 0)
 				found = &table[i];
 		if (!found) {
-			PyErr_Format(PyExc_TypeError, "this build of Workcell has no option %R", key);
+			PyErr_Format(PyExc_TypeError, "this build of Workcell does not know the option %R", key);
 			goto fail;
 		}
 		if (set_option(found, value, out, keep) < 0)

@@ -109,10 +109,10 @@ static void item_destroy(struct item *item)
 			cell_result_destroy(field->pointer);
 			break;
 		case F_CALL:
-			cell_tool_call_fail(field->pointer, "the host's event loop has ended: nobody can run this function");
+			cell_tool_call_fail(field->pointer, "the host's event loop has ended and cannot run this function");
 			break;
 		case F_BEFORE:
-			cell_middleware_fail(field->pointer, "the host's event loop has ended: nobody can run its middleware");
+			cell_middleware_fail(field->pointer, "the host's event loop has ended and cannot run its middleware");
 			break;
 		case F_QUESTION:
 			(void)cell_question_answer(field->pointer, "cancel", NULL, &err);

@@ -68,7 +68,7 @@ static int optional(PyObject *object, PyTypeObject *type, const char *what, void
 	if (check_type(object, type, what) < 0)
 		return -1;
 	if (!HANDLE(object)->pointer)
-		return raise_message(CELL_E_CLOSED, 0, "it is closed");
+		return raise_message(CELL_E_CLOSED, 0, "the object is closed");
 	*(void **)ret = HANDLE(object)->pointer;
 	return 0;
 }

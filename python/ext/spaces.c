@@ -172,7 +172,7 @@ static int take_bytes(void *arg, const void *bytes, size_t size, int64_t whole, 
 		loading->bytes = malloc((size_t)whole);
 	if (!loading->bytes) {
 		*err = (struct cell_error){ .code = CELL_E_NOMEM };
-		snprintf(err->msg, sizeof err->msg, "no memory for an artifact of %lld bytes", (long long)whole);
+		snprintf(err->msg, sizeof err->msg, "out of memory for an artifact of %lld bytes", (long long)whole);
 		return -1;
 	}
 	memcpy(loading->bytes + loading->size, bytes, size);

@@ -263,7 +263,7 @@ static void *take_pointer(PyObject *object)
 	void *pointer = self->pointer;
 	self->pointer = NULL;
 	if (!pointer)
-		PyErr_SetString(PyExc_RuntimeError, "this was answered already");
+		PyErr_SetString(PyExc_RuntimeError, "this was already answered");
 	return pointer;
 }
 
@@ -272,7 +272,7 @@ static void call_dealloc(PyObject *object)
 {
 	void *call = own_pointer(object);
 	if (call)
-		cell_tool_call_fail(call, "the host's function went away without an answer");
+		cell_tool_call_fail(call, "the host's function was dropped without an answer");
 	free_wrapper(object);
 }
 
@@ -353,7 +353,7 @@ static void before_dealloc(PyObject *object)
 {
 	void *call = own_pointer(object);
 	if (call)
-		cell_middleware_fail(call, "the host's middleware went away without an answer");
+		cell_middleware_fail(call, "the host's middleware was dropped without an answer");
 	free_wrapper(object);
 }
 
@@ -451,7 +451,7 @@ static PyObject *question_answer(PyObject *self, PyObject *args)
 	if (!PyArg_ParseTuple(args, "sz", &action, &content))
 		return NULL;
 	if (!wrapper->pointer) {
-		PyErr_SetString(PyExc_RuntimeError, "this was answered already");
+		PyErr_SetString(PyExc_RuntimeError, "this was already answered");
 		return NULL;
 	}
 	if (cell_question_answer(wrapper->pointer, action, content, &err) < 0)

@@ -27,7 +27,7 @@ def test_requests_in_a_stream(storage):
                     requests.append(request)
                     assert request.tool_args == {"to": "a", "text": "hello"} and session.approvals.pending == [request]
                     await request.accept()
-                    with pytest.raises(ApprovalGoneError, match="accepted already"):
+                    with pytest.raises(ApprovalGoneError, match="already accepted"):
                         request.reject()
             assert event.result.value == "hello to a" and len(requests) == 1 and requests[0].decided is True
             assert len(session.approvals) == 0

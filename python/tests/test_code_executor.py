@@ -40,7 +40,7 @@ def test_constructor(tmp_path):
         run(CodeExecutor(working_dir=tmp_path / "none").start())
     with pytest.raises(asyncio.TimeoutError, match="not started within"):
         run(CodeExecutor(kernel_init_timeout=1e-6).start())
-    with pytest.raises(ValueError, match="no environment variable"):
+    with pytest.raises(ValueError, match="not a valid environment variable"):
         run(CodeExecutor(kernel_env={"A=B": "c"}).start())
 
 

@@ -155,7 +155,7 @@ def test_remote_facades(server, storage):
                 await session.call_tool("no_such_tool")
             with pytest.raises(CodeModeError, match="word"):
                 await session.call_tool("say.all", word="x")
-            with pytest.raises(ConfigurationError, match="server's"):
+            with pytest.raises(ConfigurationError, match="belong to the server"):
                 session.tool(lambda n: n, name="n")
 
     run(main())

@@ -42,7 +42,7 @@ def milliseconds(seconds: Optional[float]) -> int:
     if seconds is None:
         return -1
     if seconds <= 0:
-        raise ValueError("a timeout is more than 0 seconds, or None for none; not %r" % seconds)
+        raise ValueError("a timeout must be more than 0 seconds, or None for no limit, not %r" % seconds)
     return max(1, int(seconds * 1000))
 
 
@@ -64,7 +64,7 @@ class HostTool:
         about = description if description is not None else doc_parts(fn.__doc__)[0]
         name = name or getattr(fn, "__name__", None)
         if not name:
-            raise TypeError("a %s has no name of its own: give one" % type(fn).__name__)
+            raise TypeError("a %s has no name: give one with name=" % type(fn).__name__)
         return cls(name, about, parameters_of(fn), fn, timeout, thread, converter_of(fn))
 
 
@@ -328,7 +328,7 @@ class Core:
         given += [name for name in ("require_shell_escape", "restore_cwd") if spec.session.get(name)]
         if given:
             self.home.close()
-            raise ConfigurationError("with a session server these are the server's, and cannot be given here: %s"
+            raise ConfigurationError("with a session server, these belong to the server and cannot be given here: %s"
                                      % ", ".join(given))
         return RemoteSpace(spec.session["remote_url"], spec.session.get("remote_token"),
                            spec.session.get("remote_workspace"), spec.session.get("remote_ca"))

@@ -45,7 +45,7 @@ class Channel:
         self._turned = 0.0
 
     def is_due(self) -> bool:
-        """Whether tasks that did not have to wait have kept the loop long enough; then it begins anew."""
+        """Whether tasks that did not have to wait have kept the loop long enough; then the measurement starts again."""
         now = time.monotonic()
         if now - self._turned < _TURN:
             return False
@@ -197,7 +197,7 @@ class Engine:
     One engine serves any number of sessions. Without one of your own, :func:`default_engine` is used.
 
     Args:
-        pool_size: idle kernels kept ready for each interpreter.
+        pool_size: number of idle kernels to keep ready for each interpreter.
         spill_dir: where output goes that is longer than a result keeps.
         start_timeout: seconds within which an interpreter must be warm.
         cache_dir: holds Deno, Pyodide and their snapshots; None: ``~/.cache/workcell``.

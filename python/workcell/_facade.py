@@ -81,7 +81,7 @@ def sync_deps(space: "SpaceHandle") -> Dict[str, List[str]]:
 
 
 def install_deps(space: "SpaceHandle", packages: List[str]) -> Dict[str, List[str]]:
-    """Each on its own; what cannot be installed is named, not raised."""
+    """Installs each package separately; failures are listed, not raised."""
     from .errors import DepsError
 
     found: Dict[str, List[str]] = {"installed": [], "already_present": [], "failed": []}

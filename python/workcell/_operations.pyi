@@ -308,7 +308,7 @@ class Operations:
 
     @overload
     def call(self, method: Literal['artifacts.save_abort'], raw: Optional[bytes] = ..., *, handle: Optional[int] = ...) -> None:
-        """Discards what was not committed."""
+        """Discards an artifact that was not committed."""
 
     @overload
     def call(self, method: Literal['artifacts.load_open'], raw: Optional[bytes] = ..., *, name: str) -> ArtifactsLoadOpenAnswer:

@@ -37,7 +37,7 @@ def _remove(storage: Any, folder: str) -> None:
 
 
 def time_of(text: Any) -> datetime.datetime:
-    """A moment of a storage, as ISO text; 1970 where there is none."""
+    """A timestamp of a storage as ISO text; 1970 if it has none."""
     try:
         return datetime.datetime.fromisoformat(str(text).replace("Z", "+00:00"))
     except ValueError:

@@ -41,7 +41,7 @@ class _Answer:
         try:
             return json.loads(self.body or b"null")
         except ValueError:
-            raise EngineError("the server answered what is no JSON (status %d)" % self.status) from None
+            raise EngineError("the server's answer is not JSON (status %d)" % self.status) from None
 
     def error(self) -> Tuple[str, str]:
         """(message, word)"""
@@ -80,7 +80,7 @@ class RemoteSpace(SpaceHandle):
 
     @property
     def native(self) -> Any:  # type: ignore[override]
-        raise ConfigurationError("tools and middlewares of a remote session are the server's: none can be added here")
+        raise ConfigurationError("tools and middlewares of a remote session belong to the server and cannot be added here")
 
     # -- requests
 
@@ -112,12 +112,12 @@ class RemoteSpace(SpaceHandle):
             response = connection.getresponse()
             return _Answer(response.status, response.getheader("Content-Type") or "", _read(response))
         except (OSError, http.client.HTTPException) as error:
-            raise ServerError("the server could not be asked: %s" % (str(error) or type(error).__name__)) from None
+            raise ServerError("the request to the server failed: %s" % (str(error) or type(error).__name__)) from None
         finally:
             connection.close()
 
     def _bound(self, anew: bool = False) -> Optional[str]:
-        """The id of the server's session that stands for the workspace; None where there is none."""
+        """The id of the server's session for the workspace, or None."""
         if self._workspace is None:
             return None
         with self._lock:
@@ -146,7 +146,7 @@ class RemoteSpace(SpaceHandle):
     def call_raw(self, method: str, raw: Optional[bytes], args: Dict[str, Any]) -> Tuple[Any, Optional[bytes]]:
         operation = _OPERATIONS.get(method)
         if operation is None:
-            raise ConfigurationError("%s is not to be had from a session server" % method)
+            raise ConfigurationError("a session server does not offer %s" % method)
         return operation(self, method, args), None
 
     def call_tool(self, name: str, args: Mapping[str, Any]) -> Any:

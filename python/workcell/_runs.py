@@ -187,7 +187,7 @@ def run_sync(core: Core, code: str, timeout: Optional[float],
             if isinstance(event, ResultEvent):
                 return event.result
             on_event(event)
-        raise AssertionError("a run ends with its result")
+        raise AssertionError("a run must end with its result")
     if core.policy.native is None:
         # Nobody has to be asked, and no signal handler has to run on this thread meanwhile: the short way.
         timeout_ms = 0 if timeout is None else milliseconds(timeout)
@@ -205,7 +205,7 @@ def run_sync(core: Core, code: str, timeout: Optional[float],
         if item[1] == _engine.RESULT:
             return _result(core, item[3])
         core.handle_approval(item)
-    raise AssertionError("a run ends with its result")
+    raise AssertionError("a run must end with its result")
 
 
 def _wait_for_items(core: Core, code: str, timeout: Optional[float], mask: int) -> Iterator[Item]:

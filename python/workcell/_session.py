@@ -140,7 +140,7 @@ class _Session:
                 network: Union[str, Sequence[str], None] = None, memory_limit: Union[str, int, None] = None,
                 cpu_quota: Optional[float] = None, cwd: Optional[PathLike] = None, workspace_mode: Optional[str] = None,
                 **options: Any) -> S:
-        """The same, confined."""
+        """As :meth:`subprocess`, but confined."""
         parts = base_parts(base_path, extra_deps)
         config = SandboxConfig(default_timeout=timeout, allow_runtime_deps=allow_runtime_deps, cwd=cwd,
                                tools_path=parts["tools_path"], deps=parts["deps"], policy=policy_name, network=network,
@@ -151,7 +151,7 @@ class _Session:
     def inprocess(cls: Type[S], base_path: PathLike, *, timeout: Optional[float] = 30.0,
                   extra_deps: Optional[Sequence[str]] = None, allow_runtime_deps: bool = True,
                   sync_deps_on_start: bool = False, **options: Any) -> S:
-        """The same, in this process."""
+        """As :meth:`subprocess`, but in this process."""
         parts = base_parts(base_path, extra_deps)
         config = InProcessConfig(default_timeout=timeout, allow_runtime_deps=allow_runtime_deps,
                                  tools_path=parts["tools_path"], deps=parts["deps"])
@@ -166,7 +166,7 @@ class _Session:
                   image: Optional[str] = None, network_disabled: bool = False,
                   memory_limit: Union[str, int, None] = None, cpu_quota: Optional[float] = None,
                   **options: Any) -> S:
-        """The same, in a container."""
+        """As :meth:`subprocess`, but in a container."""
         parts = base_parts(base_path, extra_deps)
         config = ContainerConfig(default_timeout=timeout, allow_runtime_deps=allow_runtime_deps, image=image,
                                  tools_path=parts["tools_path"], deps=parts["deps"], auth_token=auth_token,
@@ -178,7 +178,7 @@ class _Session:
     def deno(cls: Type[S], base_path: PathLike, *, timeout: Optional[float] = 60.0, extra_deps: Optional[Sequence[str]] = None,
              allow_runtime_deps: bool = True, sync_deps_on_start: bool = False, network_profile: Optional[str] = None,
              **options: Any) -> S:
-        """The same, in Pyodide under Deno."""
+        """As :meth:`subprocess`, but in Pyodide under Deno."""
         parts = base_parts(base_path, extra_deps)
         config = DenoSandboxConfig(default_timeout=timeout, allow_runtime_deps=allow_runtime_deps,
                                    tools_path=parts["tools_path"], deps=parts["deps"], network_profile=network_profile)
@@ -186,7 +186,7 @@ class _Session:
 
     @property
     def storage(self) -> Any:
-        """What it was made with."""
+        """The storage of the session."""
         return self._storage
 
     @property
@@ -238,7 +238,7 @@ class _Session:
 
     @property
     def approvals(self) -> Approvals:
-        """What waits for an agreement, and who answers."""
+        """The pending requests, and who answers them."""
         return self._approvals
 
     def add_mcp_server(self, name: str, params: Mapping[str, Any]) -> None:

@@ -1,6 +1,6 @@
-"""Approvals: requests that wait for somebody's agreement.
+"""Approvals: requests that wait for an answer.
 
-A request parks the process that asked; its answer lets it go on. Answers take effect at once, in synchronous and in async
+A request pauses the process that made it until it is answered. Answers take effect at once, in synchronous and in async
 code: ``accept()`` and ``reject()`` may be awaited, and need not be.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ApprovalGoneError(CodeModeError, RuntimeError):
-    """The request does not wait any more: it was decided, has expired, or its cell is over."""
+    """The request is no longer pending: it was decided, has expired, or its cell has ended."""
 
     code = "not_found"
 
@@ -84,7 +84,7 @@ class ApprovalRequest:
 
     @property
     def args(self) -> Dict[str, Any]:
-        """The same as ``tool_args``."""
+        """Another name of ``tool_args``."""
         return self.tool_args
 
     @property
@@ -104,7 +104,7 @@ class ApprovalRequest:
                 always: bool) -> Awaitable[None]:
         with self._lock:
             if self._decision is not None:
-                raise ApprovalGoneError("this request was %s already" % ("accepted" if self._decision else "rejected"))
+                raise ApprovalGoneError("this request was already %s" % ("accepted" if self._decision else "rejected"))
             if self._core is not None:
                 session = self._core.session
                 if session is None:
@@ -126,7 +126,7 @@ class ApprovalRequest:
         return self._respond(accept) if self._respond is not None else _Done()
 
     async def response(self) -> bool:
-        """Waits for the decision."""
+        """Waits until the request is decided."""
         with self._lock:
             if self._decision is not None:
                 return self._decision
@@ -175,7 +175,7 @@ Handler = Callable[[ApprovalRequest], Union[Answer, Awaitable[Answer]]]
 
 
 class Approvals:
-    """``session.approvals``: what waits, and who answers.
+    """``session.approvals``: the pending requests, and who answers them.
 
     Answer requests one by one from ``pending``, or set a handler::
 
@@ -193,7 +193,7 @@ class Approvals:
 
     @property
     def pending(self) -> List[ApprovalRequest]:
-        """What waits now, the oldest first."""
+        """The pending requests, oldest first."""
         return [request for _, request in sorted(self._waiting.items()) if request.decided is None]
 
     def handler(self, fn: Handler) -> Handler:
@@ -202,11 +202,11 @@ class Approvals:
         return fn
 
     def accept_all(self) -> int:
-        """Accepts everything that waits; how many that was."""
+        """Accepts all pending requests and returns their number."""
         return self._decide_all(lambda request: request.accept())
 
     def reject_all(self, reason: Optional[str] = None) -> int:
-        """Rejects everything that waits; how many that was."""
+        """Rejects all pending requests and returns their number."""
         return self._decide_all(lambda request: request.reject(reason))
 
     def _decide_all(self, decide: Callable[[ApprovalRequest], Any]) -> int:

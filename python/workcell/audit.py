@@ -30,7 +30,7 @@ class AuditLog:
                  sync: str = "interval", sync_ms: int = 1000, redact: Optional[Sequence[str]] = None,
                  fail_closed: bool = True, engine: Optional[Engine] = None) -> None:
         if sync not in _SYNC:
-            raise ValueError("sync is never, interval or always, not %r" % sync)
+            raise ValueError("sync must be never, interval or always, not %r" % sync)
         options: Dict[str, Any] = {"path": os.fspath(path), "max_bytes": max_bytes, "keep": keep, "sync": _SYNC[sync],
                                    "sync_ms": sync_ms, "fail_closed": int(fail_closed)}
         if redact is not None:

@@ -12,7 +12,7 @@ from .workflows import WorkflowLibrary
 
 
 class NamespaceBundle(NamedTuple):
-    """The four of them."""
+    """The four namespaces."""
 
     tools: Optional[ToolRegistry]
     workflows: WorkflowLibrary

@@ -29,7 +29,7 @@ from .types import ExecutionResult
 
 @dataclass
 class CodeExecutionChunk:
-    """Output, as it came."""
+    """A piece of output, as it was written."""
 
     text: str
 
@@ -116,11 +116,11 @@ class CodeExecutor:
             restore_cwd=self.working_dir is not None, mcp_servers=servers, tools=self.tools)
 
     async def start(self) -> None:
-        """Starts the kernel; one that runs stays."""
+        """Starts the kernel, unless it is running."""
         if self._session is not None:
             return
         if self.working_dir is not None and not self.working_dir.is_dir():
-            raise FileNotFoundError(errno.ENOENT, "there is no such working directory", str(self.working_dir))
+            raise FileNotFoundError(errno.ENOENT, "the working directory does not exist", str(self.working_dir))
         session = self._make_session()
         await self._in_time(session.start(), "started")
         self._session = session
@@ -132,7 +132,7 @@ class CodeExecutor:
             raise asyncio.TimeoutError("the kernel was not %s within %g seconds" % (what, self.kernel_init_timeout)) from None
 
     async def stop(self) -> None:
-        """Ends it. More than once is fine, and it may be started again."""
+        """Ends the kernel. May be called more than once; the executor may be started again."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -152,11 +152,11 @@ class CodeExecutor:
         return self._session
 
     async def reset(self) -> None:
-        """A fresh kernel. MCP servers end, and start again when they are used."""
+        """Starts a fresh kernel. MCP servers end, and start again when they are used."""
         await self._in_time(self.session.reset(), "reset")
 
     def cancel(self) -> None:
-        """Ends the cells that run now: their streams end without a result, ``execute()`` gives an empty one."""
+        """Ends the cells running now: their streams end without a result, ``execute()`` gives an empty one."""
         for cell in list(self._running):
             cell.cancel()
 

@@ -26,7 +26,7 @@ WorkcellError = CodeModeError
 
 
 class ToolNotFoundError(CodeModeError):
-    """There is no such tool."""
+    """The tool does not exist."""
 
     code = "not_found"
 
@@ -71,7 +71,7 @@ class ToolTimeoutError(CodeModeError, TimeoutError):
 
 
 class ArtifactNotFoundError(CodeModeError, LookupError):
-    """There is no such artifact."""
+    """The artifact does not exist."""
 
     code = "not_found"
 
@@ -92,7 +92,7 @@ class ArtifactWriteError(CodeModeError):
 
 
 class WorkflowNotFoundError(CodeModeError, LookupError):
-    """There is no such workflow."""
+    """The workflow does not exist."""
 
     code = "not_found"
 
@@ -102,7 +102,7 @@ class WorkflowNotFoundError(CodeModeError, LookupError):
 
 
 class WorkflowValidationError(CodeModeError, ValueError):
-    """A source is no workflow."""
+    """The source is not a valid workflow."""
 
     code = "invalid"
 
@@ -147,7 +147,7 @@ class StorageWriteError(StorageError):
 
 
 class DependencyError(CodeModeError):
-    """A package could not be had."""
+    """A package is not available."""
 
     code = "install_failed"
 
@@ -168,7 +168,7 @@ class RuntimeDepsDisabledError(CodeModeError):
 
 
 class ConfigurationError(CodeModeError):
-    """Something was configured that cannot be."""
+    """The configuration is not possible."""
 
     code = "invalid"
 
@@ -178,7 +178,7 @@ class InvalidError(ConfigurationError, ValueError):
 
 
 class LimitError(CodeModeError):
-    """More than is allowed."""
+    """A limit was exceeded."""
 
     code = "limit"
 
@@ -188,7 +188,7 @@ class EngineError(CodeModeError, RuntimeError):
 
 
 class KernelError(EngineError):
-    """A kernel could not be started, or the spawner is gone."""
+    """A kernel could not be started, or the spawner has died."""
 
     code = "kernel_failed"
 
@@ -206,7 +206,7 @@ class SessionClosedError(CodeModeError, RuntimeError):
 
 
 class SessionExpiredError(SessionClosedError):
-    """A session server has ended the session meanwhile."""
+    """The session server has ended the session."""
 
     code = "session_expired"
 
@@ -224,19 +224,19 @@ class AuthError(CodeModeError, PermissionError):
 
 
 class BusyError(CodeModeError):
-    """As many sessions, cells or workspaces as there can be: try again later."""
+    """The maximum number of sessions, cells or workspaces is in use: try again later."""
 
     code = "busy"
 
 
 class ServerError(CodeModeError, ConnectionError):
-    """A session server could not be reached, or what it said was none of its answers."""
+    """A session server could not be reached, or sent an invalid answer."""
 
     code = "io"
 
 
 class StartTimeoutError(CodeModeError, TimeoutError):
-    """Something did not start in time."""
+    """A process did not start in time."""
 
     code = "start_timeout"
 
@@ -249,7 +249,7 @@ class RPCError(CodeModeError):
 
 
 class RPCTransportError(RPCError):
-    """... because it could not be made."""
+    """A call could not be made."""
 
 
 class NamespaceError(RPCError):
@@ -311,7 +311,7 @@ class CodeExecutionError(Exception):
 
 
 class ApprovalRejectedError(CodeExecutionError):
-    """Somebody said no, and the code did not catch that."""
+    """A call was rejected and the code did not catch the exception."""
 
 
 _BY_WORD: Dict[str, Type[CodeModeError]] = {

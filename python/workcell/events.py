@@ -22,7 +22,7 @@ class Event:
 
 
 class Chunk(Event):
-    """Output, as it came."""
+    """A piece of output, as it was written."""
 
     type = "chunk"
 
@@ -54,7 +54,7 @@ class ImageEvent(Event):
 
 
 class CallEvent(Event):
-    """The code asks for something: a tool, a shell command, an install, a new workflow."""
+    """The code makes a call: a tool, a shell command, an install, a new workflow."""
 
     type = "call"
 
@@ -74,7 +74,7 @@ class CallStarted(CallEvent):
 
 
 class CallEnded(CallEvent):
-    """It is over: ``outcome`` is ok, error, denied, rejected, expired or cancelled."""
+    """A call has ended: ``outcome`` is ok, error, denied, rejected, expired or cancelled."""
 
     type = "call_ended"
 
@@ -84,7 +84,7 @@ class CallEnded(CallEvent):
 
 
 class ApprovalEvent(Event):
-    """Somebody must agree: answer ``request``."""
+    """A call needs an approval: answer ``request``."""
 
     type = "approval"
 
@@ -93,7 +93,7 @@ class ApprovalEvent(Event):
 
 
 class ApprovalEnded(CallEvent):
-    """A request does not wait any more: accepted, edited, rejected, expired or cancelled."""
+    """A request is no longer pending: accepted, edited, rejected, expired or cancelled."""
 
     type = "approval_ended"
 

@@ -48,7 +48,7 @@ class Policy:
     def of(cls, decision: str) -> "Policy":
         """The same decision for everything: allow, ask or deny."""
         if decision not in ("allow", "ask", "deny"):
-            raise ValueError("a decision is allow, ask or deny, not %r" % decision)
+            raise ValueError("a decision must be allow, ask or deny, not %r" % decision)
         return cls(_make("of", decision))
 
     def decide(self, tool: Optional[str] = None, args: Optional[Mapping[str, Any]] = None, *,
@@ -105,7 +105,7 @@ def gate_bits(gate: Optional[Any]) -> int:
         return 0
     unknown = [name for name in gate if name not in GATES]
     if unknown:
-        raise ValueError("the gate looks at %s, not %r" % (", ".join(sorted(GATES)), unknown[0]))
+        raise ValueError("gate must be some of %s, not %r" % (", ".join(sorted(GATES)), unknown[0]))
     return sum(GATES[name] for name in set(gate))
 
 

@@ -48,7 +48,7 @@ class Session(_Session):
     # -- life
 
     async def start(self) -> None:
-        """Opens it; more than once is fine."""
+        """Opens the session; may be called more than once."""
         if self._closed:
             raise SessionClosedError("Session is closed")
         if self._started:
@@ -63,7 +63,7 @@ class Session(_Session):
         self._started = True
 
     async def close(self) -> None:
-        """Ends it and everything that it started. More than once is fine."""
+        """Ends the session and everything that it started. May be called more than once."""
         self._closed = True
         if self._started:
             self._started = False
@@ -122,7 +122,7 @@ class Session(_Session):
             await events.aclose()
 
     async def reset(self) -> None:
-        """A fresh kernel: variables are gone, storage is kept. MCP servers end, and start again when they are used."""
+        """Starts a fresh kernel: variables are lost, storage is kept. MCP servers end, and start again when they are used."""
         if not self._started:
             return
         if self._executor.supports("reset"):
@@ -132,15 +132,15 @@ class Session(_Session):
             await self._executor.start(storage=self._storage)
 
     async def interrupt(self) -> None:
-        """KeyboardInterrupt in the running cell."""
+        """Raises KeyboardInterrupt in the running cell."""
         await self._executor.interrupt()
 
     def supports(self, capability: str) -> bool:
-        """Whether its executor can do that; False before it is started."""
+        """Whether its executor has the capability; False before the start."""
         return self._started and bool(self._executor.supports(capability))
 
     def supported_capabilities(self) -> Set[str]:
-        """All that its executor can do; nothing before it is started."""
+        """The capabilities of its executor; empty before the start."""
         return set(self._executor.supported_capabilities()) if self._started else set()
 
     # -- tools, workflows, artifacts, deps
@@ -162,7 +162,7 @@ class Session(_Session):
         return found
 
     async def search_tools(self, query: str, limit: int = 10) -> List[Dict[str, Any]]:
-        """The same, best first."""
+        """The entries that match, best match first."""
         await self._space()
         found: List[Dict[str, Any]] = await self._executor.search_tools(query, limit)
         return found
@@ -176,15 +176,15 @@ class Session(_Session):
         return await in_thread(_facade.list_workflows, await self._space())
 
     async def search_workflows(self, query: str, limit: int = 5) -> List[Dict[str, Any]]:
-        """The same, best first."""
+        """The entries that match, best match first."""
         return await in_thread(_facade.search_workflows, await self._space(), query, limit)
 
     async def get_workflow(self, name: str) -> Optional[Dict[str, Any]]:
-        """The same with ``source``; None where there is none."""
+        """A workflow with its ``source``, or None if it does not exist."""
         return await in_thread(_facade.get_workflow, await self._space(), name)
 
     async def add_workflow(self, name: str, source: str, description: str = "") -> Dict[str, Any]:
-        """Stores a workflow, which code calls as workflows.NAME(...); ValueError or SyntaxError where it is none. Nothing of it runs."""
+        """Stores a workflow, which code calls as workflows.NAME(...); raises ValueError or SyntaxError if it is not valid. Nothing of it runs."""
         return await in_thread(_facade.create_workflow, await self._space(), name, source, description)
 
     async def remove_workflow(self, name: str) -> bool:
@@ -204,11 +204,11 @@ class Session(_Session):
         return await in_thread(_facade.save_artifact, await self._space(), name, data, description, metadata)
 
     async def load_artifact(self, name: str) -> Any:
-        """The data, of the type it had; ArtifactNotFoundError."""
+        """Returns the data in its original type; raises ArtifactNotFoundError."""
         return await in_thread(_facade.load_artifact, await self._space(), name)
 
     async def delete_artifact(self, name: str) -> None:
-        """One that is not there is fine."""
+        """Deletes an artifact; it does not have to exist."""
         await in_thread(_facade.delete_artifact, await self._space(), name)
 
     async def list_deps(self) -> List[str]:

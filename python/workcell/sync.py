@@ -37,7 +37,7 @@ class Session(_Session):
     # -- life
 
     def start(self) -> None:
-        """Opens it; more than once is fine."""
+        """Opens the session; may be called more than once."""
         self._need()
 
     def _need(self) -> Core:
@@ -57,7 +57,7 @@ class Session(_Session):
             return self._core
 
     def close(self) -> None:
-        """Ends it and everything that it started."""
+        """Ends the session and everything that it started."""
         with self._lock:
             self._closed = True
             core, self._core = self._core, None
@@ -100,7 +100,7 @@ class Session(_Session):
             self._core.reset()
 
     def interrupt(self) -> None:
-        """KeyboardInterrupt in the running cell; from another thread."""
+        """Raises KeyboardInterrupt in the running cell; to be called from another thread."""
         if self._core is not None:
             try:
                 self._core.need_session().interrupt()
@@ -108,11 +108,11 @@ class Session(_Session):
                 raise from_native(error) from None
 
     def supports(self, capability: str) -> bool:
-        """Whether its executor can do that; False before it is started."""
+        """Whether its executor has the capability; False before the start."""
         return self._core is not None and bool(self._executor.supports(capability))
 
     def supported_capabilities(self) -> Set[str]:
-        """All that its executor can do; nothing before it is started."""
+        """The capabilities of its executor; empty before the start."""
         return set(self._executor.supported_capabilities()) if self._core is not None else set()
 
     # -- tools, workflows, artifacts, deps: as the functions of _facade, with this session's space

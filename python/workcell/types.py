@@ -1,4 +1,4 @@
-"""What a cell came to, and small data types."""
+"""The result of a cell, and small data types."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _IMAGE_BYTES = 64 << 20
 
 
 def _read_image(path: Path) -> bytes:
-    """The file that a session wrote. It may lie in the workspace, where the code can put a link, a FIFO or another file in its place."""
+    """The file that a session wrote. It may be in the workspace, where the code can replace it with a link, a FIFO or another file."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError("%s is not the picture that was written: it is not a regular file" % path)
+            raise OSError("%s was replaced: it is not a regular file" % path)
         data = file.read(_IMAGE_BYTES + 1)
     if len(data) > _IMAGE_BYTES:
-        raise OSError("%s is not the picture that was written: it has more than %d bytes" % (path, _IMAGE_BYTES))
+        raise OSError("%s was replaced: it has more than %d bytes" % (path, _IMAGE_BYTES))
     return data
 
 
@@ -83,7 +83,7 @@ class Image:
 
 def _bytearray(data: bytes = b"") -> bytearray:
     if not isinstance(data, bytes):
-        raise TypeError("a number would be a size")
+        raise TypeError("data must be bytes, not a number")
     return bytearray(data)
 
 
@@ -136,7 +136,7 @@ def _read_node(node: ast.AST) -> Any:
 def read_literal(text: str) -> Any:
     """The value of a text such as repr() gives for data; ValueError where it is something else."""
     if len(text) > _LITERAL_BYTES:
-        raise ValueError("a value's text has at most %d characters" % _LITERAL_BYTES)
+        raise ValueError("the text of a value may have at most %d characters" % _LITERAL_BYTES)
     try:
         return _read_node(ast.parse(text.strip(), mode="eval").body)
     except ValueError:
@@ -254,7 +254,7 @@ class ExecutionResult:
 
     @property
     def stdout(self) -> str:
-        """What was written to stdout."""
+        """The text written to stdout."""
         if self._stdout is _UNSET:
             assert self._native is not None
             self._stdout = self._native.stdout
@@ -266,7 +266,7 @@ class ExecutionResult:
 
     @property
     def stderr(self) -> str:
-        """What was written to stderr."""
+        """The text written to stderr."""
         return self._native.stderr if self._native is not None else ""
 
     @property
@@ -292,7 +292,7 @@ class ExecutionResult:
 
     @property
     def notices(self) -> List[str]:
-        """What is not as it was asked for and yet no error."""
+        """Deviations from the request that are not errors."""
         return list(self._native.notices) if self._native is not None else []
 
     @property
@@ -332,7 +332,7 @@ class ExecutionResult:
         self._backend_info = info
 
     def raise_for_error(self) -> "ExecutionResult":
-        """Itself; CodeExecutionError where the cell failed."""
+        """Returns the result; raises CodeExecutionError if the cell failed."""
         if self.error is not None:
             from .errors import CodeExecutionError
 

@@ -22,7 +22,7 @@ int main(void)
 					principals(operation->who), "args", json_loads(operation->args, JSON_REJECT_DUPLICATES, NULL),
 					"result", json_loads(operation->result, JSON_REJECT_DUPLICATES, NULL));
 		if (!row || json_array_append_new(all, row) < 0) {
-			fprintf(stderr, "%s: its schemas are not JSON\n", operation->method);
+			fprintf(stderr, "%s: the schemas are not JSON\n", operation->method);
 			json_decref(all);
 			return 1;
 		}

@@ -75,9 +75,10 @@ unsigned cell__gate_kind_of(const char *word)
 #define ARTIFACT_REQUIRED "\"name\",\"description\",\"created_at\",\"metadata\",\"size\",\"derived\""
 #define ARTIFACT OBJECT(ARTIFACT_FIELDS, ARTIFACT_REQUIRED)
 #define ARTIFACT_NAME TEXT("name", "Artifact name; may contain folders, like reports/q3.csv")
-#define SAVED                                                                                                                    \
-	ARTIFACT_NAME "," FIELD("type", "string", "text, json, bytes, or a type of the kernel's; bytes when missing") "," FIELD( \
-		"description", "string", "Description of the artifact") "," FIELD("metadata", "object", "Any JSON object, stored with it")
+#define SAVED                                                                                                                   \
+	ARTIFACT_NAME "," FIELD("type", "string", "text, json, bytes, or one of the kernel's types (default bytes)") "," FIELD( \
+		"description", "string", "Description of the artifact") "," FIELD("metadata", "object",                         \
+										  "A JSON object stored with the artifact")
 #define INSTALLED                                                                               \
 	OBJECT("\"installed\":" STRINGS ",\"already_present\":" STRINGS ",\"failed\":" STRINGS, \
 	       "\"installed\",\"already_present\",\"failed\"")
@@ -121,7 +122,7 @@ const struct cell__operation cell__operations[CELL__OPS] = {
 	ROW(TOOLS_PROBLEMS, "tools.problems", NONE, TOOLS, ALL, NULL, "Lists the problems found in tool definitions", NOTHING,
 	    LIST_OF(OBJECT(OF("file", "string") "," OF("line", "integer") "," OF("message", "string"), "\"file\",\"line\",\"message\""))),
 	ROW(TOOLS_REGISTER, "tools.register", SERVER, SERVERS, HOST | MCP, "register", "Registers an MCP server, so that code can call its tools",
-	    OBJECT(TEXT("name", "Name of the server in the code") ","
+	    OBJECT(TEXT("name", "Name under which code calls the server") ","
 		   FIELD("params", "object", "{command, args, env} of a program, or {url, headers} of an HTTP server"),
 		   "\"name\",\"params\""), NO_ANSWER),
 	ROW(TOOLS_UNREGISTER, "tools.unregister", SERVER, SERVERS, HOST | MCP, "unregister", "Removes a registered MCP server",
@@ -135,7 +136,7 @@ const struct cell__operation cell__operations[CELL__OPS] = {
 	ROW(WORKFLOWS_CREATE, "workflows.create", WORKFLOW, WORKFLOWS, ALL, NULL, "Stores a workflow, which code calls as workflows.NAME(...)",
 	    OBJECT(TEXT("name", "A Python identifier") ","
 		   "\"source\":{\"type\":\"string\",\"minLength\":1,\"x-nul\":true,\"description\":\"Python source that defines run(...)\"},"
-		   FIELD("description", "string", "What it does; searches look at it") ","
+		   FIELD("description", "string", "What the workflow does; searches use it") ","
 		   "\"overwrite\":{\"type\":\"boolean\",\"default\":false,\"description\":\"Replace an existing workflow of this name\"},"
 		   "\"parameters\":{\"type\":[\"array\",\"object\"],\"x-internal\":true}", "\"name\",\"source\""), WHOLE_WORKFLOW),
 	ROW(WORKFLOWS_DELETE, "workflows.delete", WORKFLOW, WORKFLOWS, ALL, NULL, "Deletes a workflow, and returns whether it existed",
@@ -162,7 +163,7 @@ const struct cell__operation cell__operations[CELL__OPS] = {
 	    OBJECT(OF("handle", "integer") "," INTERNAL("at", "integer") "," INTERNAL("size", "integer"), "\"handle\""), NO_ANSWER),
 	ROW(ARTIFACTS_SAVE_COMMIT, "artifacts.save_commit", NONE, ARTIFACTS, ALL, NULL, "Completes saving: from now on the artifact exists",
 	    OBJECT(OF("handle", "integer"), "\"handle\""), ARTIFACT),
-	ROW(ARTIFACTS_SAVE_ABORT, "artifacts.save_abort", NONE, ARTIFACTS, ALL, NULL, "Discards what was not committed", HANDLE, NO_ANSWER),
+	ROW(ARTIFACTS_SAVE_ABORT, "artifacts.save_abort", NONE, ARTIFACTS, ALL, NULL, "Discards an artifact that was not committed", HANDLE, NO_ANSWER),
 	ROW(ARTIFACTS_LOAD_OPEN, "artifacts.load_open", NONE, ARTIFACTS, ALL, NULL, "Opens an artifact for reading in chunks",
 	    OBJECT(TEXT("name", "Artifact name") "," INTERNAL("key", "integer"), "\"name\""),
 	    OBJECT(ARTIFACT_FIELDS "," OF("handle", "integer") "," OF("type", "string"), ARTIFACT_REQUIRED ",\"handle\"")),
@@ -179,7 +180,7 @@ const struct cell__operation cell__operations[CELL__OPS] = {
 	ROW(DEPS_REMOVE, "deps.remove", REMOVE, DEPS, ALL, NULL, "Removes a package from the configuration and the environment, and returns whether it was there",
 	    OBJECT(FIELD("package", "string", "Package name") "," INTERNAL("pyodide", "boolean"), "\"package\""), "{\"type\":\"boolean\"}"),
 	ROW(DEPS_SYNC, "deps.sync", INSTALL, DEPS, ALL, NULL, "Installs the configured packages that are missing",
-	    OBJECT(FIELD("quick", "boolean", "Trust what this space has already seen of its environment") "," INTERNAL("pyodide", "boolean"), ""),
+	    OBJECT(FIELD("quick", "boolean", "Skip the check of an environment that this space has already checked") "," INTERNAL("pyodide", "boolean"), ""),
 	    INSTALLED),
 
 	ROW(SEARCH_STATUS, "search.status", NONE, SEARCH, ALL, NULL, "Returns the state of searches by meaning", NOTHING,
@@ -187,7 +188,7 @@ const struct cell__operation cell__operations[CELL__OPS] = {
 	ROW(SHELL_APPROVE, "shell.approve", SHELL, KERNEL, CODE, "", "Asks on behalf of a kernel whether it may run a command",
 	    OBJECT("\"name\":{\"type\":\"string\",\"enum\":[\"shell\",\"shell_magic\"]}," FIELD("args", "object", "{cmd}"), "\"name\",\"args\""),
 	    "{\"type\":\"object\"}"),
-	ROW(QUESTION, "question", QUESTION, NONE, 0, NULL, "Puts a question of an MCP server to a person",
+	ROW(QUESTION, "question", QUESTION, NONE, 0, NULL, "Asks a person a question on behalf of an MCP server",
 	    OBJECT(OF("tool", "string") "," OF("callable", "string") "," OF("params", "object"), "\"tool\",\"params\""), "{\"type\":\"object\"}"),
 };
 /* clang-format on */

@@ -41,9 +41,9 @@ int cell__cli_gate_open(const struct cell_cli_gate_flags *flags, struct cell_cli
 	bool more = flags->shell || flags->installs || flags->workflows; /* --approve means these too */
 
 	if (flags->policy && flags->approve)
-		return cell_fail(err, CELL_E_INVALID, 0, "--policy and --approve: give one of them");
+		return cell_fail(err, CELL_E_INVALID, 0, "--policy and --approve exclude each other: give only one of them");
 	if (flags->approve && strcmp(flags->approve, "auto") && strcmp(flags->approve, "ask") && strcmp(flags->approve, "deny"))
-		return cell_fail(err, CELL_E_INVALID, 0, "--approve is auto, ask or deny, not '%s'", flags->approve);
+		return cell_fail(err, CELL_E_INVALID, 0, "--approve must be auto, ask or deny, not '%s'", flags->approve);
 	if (flags->approve && strcmp(flags->approve, "auto"))
 		host->policy = cell_policy_of(!strcmp(flags->approve, "ask") ? CELL_ASK : CELL_DENY);
 	if (flags->policy && cell_policy_load(flags->policy, &host->policy, err) < 0)
@@ -56,7 +56,7 @@ int cell__cli_gate_open(const struct cell_cli_gate_flags *flags, struct cell_cli
 			return -1;
 	}
 	if (more && !host->policy)
-		return cell_fail(err, CELL_E_INVALID, 0, "--approve-* wants to know how: give --approve ask or deny, or --policy");
+		return cell_fail(err, CELL_E_INVALID, 0, "--approve-* needs --approve ask, --approve deny or --policy");
 	options->policy = host->policy;
 	options->audit = host->audit;
 	options->approval_timeout_ms = flags->approval_timeout_ms;
@@ -248,17 +248,17 @@ int cell__cli_answer_json(struct cell_session *session, const json_t *root, uint
 	json_object_foreach((json_t *)root, key, value)
 		if (strcmp(key, "op") && strcmp(key, "id") && strcmp(key, "accept") && strcmp(key, "reason") && strcmp(key, "args") &&
 		    strcmp(key, "always") && strcmp(key, "content"))
-			return cell_fail(err, CELL_E_INVALID, 0, "an answer has id, accept, reason, args or content, always; not '%s'",
-					 key);
+			return cell_fail(err, CELL_E_INVALID, 0,
+					 "unknown member '%s' of an answer; known members: id, accept, reason, args, content, always", key);
 	if (!json_is_boolean(accept) || (id && (!json_is_integer(id) || json_integer_value(id) < 0)))
-		return cell_fail(err, CELL_E_INVALID, 0, "an answer is {\"id\": N, \"accept\": true or false, ...}");
+		return cell_fail(err, CELL_E_INVALID, 0, "an answer must have the form {\"id\": N, \"accept\": true or false, ...}");
 	answer.accept = json_is_true(accept);
 	answer.reason = json_string_value(json_object_get(root, "reason"));
 	answer.always = json_is_true(json_object_get(root, "always"));
 	if (args && !json_is_null(args)) {
 		text = json_dumps(args, JSON_COMPACT | JSON_ENCODE_ANY);
 		if (!text)
-			return cell_fail(err, CELL_E_NOMEM, 0, "no memory for the arguments");
+			return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the arguments");
 		answer.args = text;
 	}
 	status = cell_session_answer(session, id ? (uint64_t)json_integer_value(id) : fallback, &answer, err);
@@ -285,7 +285,7 @@ static void ask_json(struct cell_cli_asker *asker, struct cell_session *session,
 		}
 		root = json_loads(line, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
 		if (!json_is_object(root))
-			dprintf(STDERR_FILENO, "workcell: invalid: an answer is a JSON object on one line\n");
+			dprintf(STDERR_FILENO, "workcell: invalid: an answer must be a JSON object on one line\n");
 		else if (cell__cli_answer_json(session, root, call->id, &err) < 0)
 			dprintf(STDERR_FILENO, "workcell: %s: %s\n", cell_code_word(err.code), err.msg);
 		json_decref(root);
@@ -418,7 +418,7 @@ static json_t *fill_form(struct cell_cli_asker *asker, struct cell_session *sess
 			value = line && *line ? typed_value(property, line) : NULL;
 			again = line && *line && !value;
 			if (again)
-				dprintf(asker->out, "workcell: invalid: that is not what is asked for\n");
+				dprintf(asker->out, "workcell: invalid: the value has the wrong type\n");
 			if (value)
 				json_object_set_new(content, name, value);
 			if (!line) {
@@ -465,13 +465,13 @@ static void ask_question(struct cell_cli_asker *asker, struct cell_session *sess
 	schema = json_object_get(asked, "requestedSchema");
 	reset_terminal(asker);
 	dprintf(asker->out, "workcell: %s (mcp) asks: %s\n", name && strchr(name, ' ') ? strchr(name, ' ') + 1 : "",
-		fits ? shown : "(more than can be shown: declined)");
+		fits ? shown : "(too long to be shown: declined)");
 	if (fits)
 		stay_deaf(asker, session, call->id);
 	while (fits && !answered && !gone) {
 		char *line;
 
-		dprintf(asker->out, asker->swapped ? "the question before is gone; answer? yes %llu, no: " : "answer? y(es), n(o): ",
+		dprintf(asker->out, asker->swapped ? "the earlier question was withdrawn; answer? yes %llu, no: " : "answer? y(es), n(o): ",
 			(unsigned long long)call->id);
 		line = take_line(asker, session, call->id, &gone);
 		if (!line || *line == 'n')
@@ -481,7 +481,7 @@ static void ask_question(struct cell_cli_asker *asker, struct cell_session *sess
 	}
 	asker->swapped = gone;
 	if (gone)
-		dprintf(asker->out, "\nworkcell: the question does not wait any more\n");
+		dprintf(asker->out, "\nworkcell: the question was withdrawn\n");
 	else if (!answered)
 		(void)cell_session_answer(session, call->id, &no, &err); /* gone is as good */
 	free(shown);
@@ -534,7 +534,8 @@ static void show_prompt(const struct cell_cli_asker *asker, uint64_t id, const c
 	unsigned long long number = id;
 
 	if (asker->swapped)
-		dprintf(asker->out, "approve? the question before is gone: yes %llu, n(o), always %llu, edit %llu, v(iew) [%s]: ", number,
+		dprintf(asker->out,
+			"approve? (the earlier request was withdrawn) yes %llu, n(o), always %llu, edit %llu, v(iew) [%s]: ", number,
 			number, number, name);
 	else
 		dprintf(asker->out, "approve? y(es), n(o), always, e(dit), v(iew) [%llu %s]: ", number, name);
@@ -565,11 +566,11 @@ static void ask_person(struct cell_cli_asker *asker, struct cell_session *sessio
 {
 	const struct cell_call_info *call = event->call;
 	char *args = NULL, *name = call_name(call), *line;
-	struct cell_error err = { .msg = "no memory to show it" };
+	struct cell_error err = { .msg = "out of memory to show the call" };
 	bool gone = false, is_new = true;
 
 	if (!name || cell_shown_args(call->args, call->args_size, CELL_SHOWN_ASCII, &args, &err) < 0) {
-		dprintf(asker->out, "workcell: %s cannot be shown, and is refused: %s\n", name ? name : "a call", err.msg);
+		dprintf(asker->out, "workcell: %s cannot be shown and was rejected: %s\n", name ? name : "a call", err.msg);
 		refuse(asker, session, call->id, err.msg);
 		free(name);
 		return;
@@ -588,10 +589,10 @@ static void ask_person(struct cell_cli_asker *asker, struct cell_session *sessio
 			show_all(asker, call);
 	}
 	if (gone) {
-		dprintf(asker->out, "\nworkcell: the request does not wait any more\n");
+		dprintf(asker->out, "\nworkcell: the request is no longer pending\n");
 		asker->swapped = !is_hole("swapped");
 	} else if (!line) {
-		refuse(asker, session, call->id, "nobody was there to be asked");
+		refuse(asker, session, call->id, "nobody could be asked");
 	}
 	free(args);
 	free(name);
@@ -600,7 +601,7 @@ static void ask_person(struct cell_cli_asker *asker, struct cell_session *sessio
 void cell__cli_ask(struct cell_cli_asker *asker, struct cell_session *session, const struct cell_event *event)
 {
 	if (asker->fd < 0 || (asker->out < 0 && !asker->json)) {
-		struct cell_approval_answer no = { .size = sizeof(no), .reason = "nobody is there to be asked" };
+		struct cell_approval_answer no = { .size = sizeof(no), .reason = "nobody can be asked" };
 		struct cell_error err;
 
 		(void)cell_session_answer(session, event->call->id, &no, &err); /* gone is as good */

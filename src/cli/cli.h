@@ -157,19 +157,19 @@ struct cell_cli_space_flags {
 #define CELL_CLI_SPACE_FLAGS(at)                                                          \
 	{ 0, "base", "DIR", "short for --storage DIR --tools DIR/tools",                  \
 	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, base) },                                \
-	{ 0, "storage", "DIR|URL", "workflows, artifacts and deps: a folder, made when missing, or redis://...", \
+	{ 0, "storage", "DIR|URL", "storage of workflows, artifacts and deps: a folder (created if missing) or redis://...", \
 	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, storage) },                             \
-	{ 0, "redis", "URL", "the storage is in Redis: redis://[user:password@]host[:port][/db], or env:NAME", \
+	{ 0, "redis", "URL", "use storage in Redis: redis://[user:password@]host[:port][/db], or env:NAME", \
 	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, redis) },                               \
-	{ 0, "prefix", "P", "of its keys in Redis",                                       \
+	{ 0, "prefix", "P", "prefix of the keys in Redis",                                       \
 	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, prefix) },                              \
-	{ 0, "workspace", "ID", "workflows and artifacts of this workspace of the storage", \
+	{ 0, "workspace", "ID", "use the workflows and artifacts of this workspace", \
 	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, workspace) },                           \
 	{ 0, "tools", "DIR", "tool definitions, *.yaml",                                  \
 	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, tools) },                               \
-	{ 0, "tools-from-storage", NULL, "also the tools that lie in Redis: who can write there can run commands here", \
+	{ 0, "tools-from-storage", NULL, "also load tools from Redis: anyone who can write there can run commands here", \
 	  CELL_FLAG_SWITCH, CELL_CLI_SPACE_AT(at, tools_from_storage) },                  \
-	{ 0, "env-file", "FILE", "NAME=value lines for ${NAME} in tool definitions; the environment wins", \
+	{ 0, "env-file", "FILE", "file of NAME=value lines for ${NAME} in tool definitions; the environment has precedence", \
 	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, env_file) }
 /* clang-format on */
 /* clang-format off */
@@ -184,25 +184,25 @@ struct cell_cli_space_flags {
 	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, python_version) },                      \
 	{ 0, "venv-dir", "DIR", "install packages into a venv there (default: one under the user's cache)", \
 	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, venv_dir) },                            \
-	{ 0, "install-timeout", "SEC", "of pip or uv, in seconds; 0: none",               \
+	{ 0, "install-timeout", "SEC", "time limit of pip or uv, in seconds; 0: none",               \
 	  CELL_FLAG_SECONDS, CELL_CLI_SPACE_AT(at, install_timeout_ms) }
 /* clang-format on */
 /* clang-format off */
 #define CELL_CLI_VENV_FLAGS(at)                                                           \
-	{ 0, "sync-deps", NULL, "first install what requirements.txt names and is not there", \
+	{ 0, "sync-deps", NULL, "first install missing packages of requirements.txt", \
 	  CELL_FLAG_SWITCH, CELL_CLI_SPACE_AT(at, sync_deps) },                           \
-	{ 0, "no-cache-venv", NULL, "packages go into a venv of this session alone, removed at its end", \
+	{ 0, "no-cache-venv", NULL, "install packages into a private venv, removed when the session ends", \
 	  CELL_FLAG_SWITCH, CELL_CLI_SPACE_AT(at, no_cache_venv) },                       \
-	{ 0, "cleanup-venv", NULL, "remove the venv at the end, if it is one we made",    \
+	{ 0, "cleanup-venv", NULL, "remove the venv at the end if Workcell created it",    \
 	  CELL_FLAG_SWITCH, CELL_CLI_SPACE_AT(at, cleanup_venv) }
 /* clang-format on */
 /* clang-format off */
 #define CELL_CLI_EMBEDDINGS_FLAGS(at)                                                     \
-	{ 0, "embeddings-url", "URL", "search by meaning too: an OpenAI-compatible .../v1/embeddings", \
+	{ 0, "embeddings-url", "URL", "also search by meaning, with this OpenAI-compatible .../v1/embeddings", \
 	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, embeddings_url) },                      \
-	{ 0, "embeddings-model", "NAME", "the model that makes the embeddings",           \
+	{ 0, "embeddings-model", "NAME", "the model for the embeddings",           \
 	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, embeddings_model) },                    \
-	{ 0, "embeddings-key-env", "VAR", "the environment variable that has the endpoint's key", \
+	{ 0, "embeddings-key-env", "VAR", "the environment variable with the endpoint's key", \
 	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, embeddings_key_env) }
 /* clang-format on */
 #define CELL_CLI_SPACE_FLAGS_INIT { .install_timeout_ms = cell__cli_space_defaults.install_timeout_ms }
@@ -348,30 +348,30 @@ struct cell_cli_container_flags {
 #define CELL_CLI_CONTAINER_AT(at, member) ((at) + offsetof(struct cell_cli_container_flags, member))
 /* clang-format off */
 #define CELL_CLI_CONTAINER_IMAGE_FLAGS(at)                                                \
-	{ 0, "container-host", "URL", "container: its engine, unix:///PATH or tcp://HOST:PORT (default $DOCKER_HOST)", \
+	{ 0, "container-host", "URL", "container: address of the engine, unix:///PATH or tcp://HOST:PORT (default $DOCKER_HOST)", \
 	  CELL_FLAG_STRING, CELL_CLI_CONTAINER_AT(at, host) },                            \
-	{ 0, "image", "NAME", "container: its image (default workcell:VERSION)",          \
+	{ 0, "image", "NAME", "container: the image (default workcell:VERSION)",          \
 	  CELL_FLAG_STRING, CELL_CLI_CONTAINER_AT(at, image) },                           \
-	{ 0, "container-context", "DIR", "container: what a missing image is built from, with packaging/Dockerfile", \
+	{ 0, "container-context", "DIR", "container: source folder with packaging/Dockerfile, to build a missing image", \
 	  CELL_FLAG_STRING, CELL_CLI_CONTAINER_AT(at, context) },                         \
-	{ 0, "container-base", "NAME", "container: the image to build on (default debian:bookworm-slim)", \
+	{ 0, "container-base", "NAME", "container: base image of the build (default debian:bookworm-slim)", \
 	  CELL_FLAG_STRING, CELL_CLI_CONTAINER_AT(at, base) }
 /* clang-format on */
 /* clang-format off */
 #define CELL_CLI_CONTAINER_FLAGS(at)                                                      \
-	{ 0, "container-user", "UID:GID", "container: who the code is (default: you, or 10001:10001)", \
+	{ 0, "container-user", "UID:GID", "container: user that runs the code (default: you, or 10001:10001)", \
 	  CELL_FLAG_STRING, CELL_CLI_CONTAINER_AT(at, user) },                            \
-	{ 0, "isolation", "HOW", "container: executor (one for all sessions) or session (default executor)", \
+	{ 0, "isolation", "HOW", "container: one container per executor or per session (default executor)", \
 	  CELL_FLAG_STRING, CELL_CLI_CONTAINER_AT(at, isolation) },                       \
 	{ 0, "network-disabled", NULL, "sandbox, container, deno: no network",                           \
 	  CELL_FLAG_SWITCH, CELL_CLI_CONTAINER_AT(at, network_disabled) },                \
-	{ 0, "memory-limit", "BYTES", "sandbox, container: of memory; 0: no limit (default: policy's, container 512M)", \
+	{ 0, "memory-limit", "BYTES", "sandbox, container: memory limit; 0: no limit (default: policy's, container 512M)", \
 	  CELL_FLAG_BYTES, CELL_CLI_CONTAINER_AT(at, memory) },                           \
-	{ 0, "cpu-quota", "N", "sandbox, container: us of CPU in each 100 ms; 0: no limit (default: the policy's)", \
+	{ 0, "cpu-quota", "N", "sandbox, container: microseconds of CPU per 100 ms; 0: no limit (default: the policy's)", \
 	  CELL_FLAG_BYTES, CELL_CLI_CONTAINER_AT(at, cpu_quota) },                        \
-	{ 0, "pids-limit", "N", "sandbox, container: processes; 0: no limit (default: policy's, container 512)", \
+	{ 0, "pids-limit", "N", "sandbox, container: limit on processes; 0: no limit (default: policy's, container 512)", \
 	  CELL_FLAG_BYTES, CELL_CLI_CONTAINER_AT(at, pids) },                             \
-	{ 0, "startup-timeout", "SEC", "container: until its server answers (default 60)", \
+	{ 0, "startup-timeout", "SEC", "container: seconds to wait for its server (default 60)", \
 	  CELL_FLAG_SECONDS, CELL_CLI_CONTAINER_AT(at, startup_ms) }
 /* clang-format on */
 /* Fills *options; *ret_context is memory that it points to, free() it. */
@@ -425,7 +425,7 @@ void cell__cli_fill_limits(const struct cell_cli_container_flags *flags, const c
 #define CELL_CLI_AT(at, member) ((at) + offsetof(struct cell_cli_session_flags, member))
 /* clang-format off */
 #define CELL_CLI_SESSION_FLAGS(at)                                                        \
-	{ 0, "executor", "NAME", "where the kernel lives; see `workcell doctor` (default subprocess)", \
+	{ 0, "executor", "NAME", "where the kernel runs; see `workcell doctor` (default subprocess)", \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, executor) },                                  \
 	{ 0, "python", "PATH", "the interpreter, a path or a name on $PATH (default python3)", \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, python) },                                    \
@@ -433,51 +433,51 @@ void cell__cli_fill_limits(const struct cell_cli_container_flags *flags, const c
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, preload) },                                   \
 	{ 0, "cwd", "DIR", "the session's working directory (default: this one)",         \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, cwd) },                                       \
-	{ 0, "images-dir", "DIR", "write the PNGs that cells show into this folder; made when missing", \
+	{ 0, "images-dir", "DIR", "write the PNGs that cells show into this folder; created if missing", \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, images_dir) },                                \
 	{ 0, "env", "K=V", "set a variable; nothing is inherited; may be repeated",       \
 	  CELL_FLAG_LIST, CELL_CLI_AT(at, env) },                                         \
-	{ 0, "timeout", "SEC", "of a cell, in seconds; 0: none",                          \
+	{ 0, "timeout", "SEC", "time limit of a cell, in seconds; 0: none",                          \
 	  CELL_FLAG_SECONDS, CELL_CLI_AT(at, timeout_ms) },                               \
-	{ 0, "grace", "SEC", "from a cell's interrupt until its kernel is killed",         \
+	{ 0, "grace", "SEC", "seconds from a cell's interrupt until its kernel is killed",         \
 	  CELL_FLAG_SECONDS, CELL_CLI_AT(at, grace_ms) },                                 \
-	{ 0, "max-output", "BYTES", "a result keeps this much of the output; more is spilled to a file", \
+	{ 0, "max-output", "BYTES", "bytes of output that a result keeps; the rest goes to a file", \
 	  CELL_FLAG_BYTES, CELL_CLI_AT(at, max_output_bytes) },                           \
-	{ 0, "pool", "N", "idle kernels kept ready",                                      \
+	{ 0, "pool", "N", "number of idle kernels to keep ready",                                      \
 	  CELL_FLAG_COUNT, CELL_CLI_AT(at, pool) },                                       \
-	{ 0, "approve", "HOW", "what changes anything but artifacts: auto, ask or deny (default auto)",            \
+	{ 0, "approve", "HOW", "calls that change anything except artifacts: auto, ask or deny (default auto)",            \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, gate.approve) },                              \
-	{ 0, "policy", "FILE", "rules that allow, ask for or deny calls",                 \
+	{ 0, "policy", "FILE", "file of rules that allow, ask for or deny calls",                 \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, gate.policy) },                               \
-	{ 0, "approve-shell", NULL, "shell commands: as --approve says (it means them anyway)",   \
+	{ 0, "approve-shell", NULL, "apply --approve to shell commands (it does so by default)",   \
 	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.shell) },                                \
-	{ 0, "approve-installs", NULL, "package installs: likewise",                           \
+	{ 0, "approve-installs", NULL, "apply --approve to package installs (it does so by default)",                           \
 	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.installs) },                             \
 	{ 0, "approve-workflows", NULL, "workflows: likewise",                 \
 	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.workflows) },                            \
-	{ 0, "approval-timeout", "SEC", "unanswered is rejected after this long (0: never)", \
+	{ 0, "approval-timeout", "SEC", "reject an unanswered request after this many seconds (0: never)", \
 	  CELL_FLAG_SECONDS, CELL_CLI_AT(at, gate.approval_timeout_ms) },                 \
 	{ 0, "approval-stops-clock", NULL, "--timeout does not count the wait for approvals", \
 	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.stops_clock) },                          \
-	{ 0, "require-shell-escape", NULL, "the code starts processes by !cmd and its like only", \
+	{ 0, "require-shell-escape", NULL, "let code start processes only with !cmd and similar syntax", \
 	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.shell_escape) },                         \
-	{ 0, "restore-cwd", NULL, "each cell ends in the working directory it began in",  \
+	{ 0, "restore-cwd", NULL, "restore the working directory after each cell",  \
 	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.restore_cwd) },                          \
-	{ 0, "audit", "FILE", "append a line of JSON about each call",                    \
+	{ 0, "audit", "FILE", "append a JSON line about each call to this file",                    \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, gate.audit) },                                \
 	{ 0, "sandbox-policy", "NAME", "untrusted, data-science, developer, or a YAML file (default untrusted)", \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, sandbox_policy) },                            \
-	{ 0, "workspace-mode", "MODE", "sandbox: the working directory is rw, ro or none (default as the policy says)", \
+	{ 0, "workspace-mode", "MODE", "sandbox: access to the working directory: rw, ro or none (default: the policy's)", \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, workspace_mode) },                            \
 	{ 0, "kernel", "NAME", "jupyter: a kernelspec (default: ipykernel of --python)",   \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, kernel) },                                    \
-	{ 0, "network", "PROFILE", "deno: none, deps-only or full (default none)",        \
+	{ 0, "network", "PROFILE", "deno: network access: none, deps-only or full (default none)",        \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, network_profile) },                           \
-	{ 0, "remote-url", "URL", "remote: the session server, http://, https:// or unix:PATH", \
+	{ 0, "remote-url", "URL", "remote: URL of the session server: http://, https:// or unix:PATH", \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, remote_url) },                                \
 	{ 0, "remote-ca", "FILE", "remote: certificates to trust instead of the system's (PEM)", \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, remote_ca) },                                 \
-	{ 0, "remote-reopen", NULL, "remote: a cell whose session has expired runs in a new one", \
+	{ 0, "remote-reopen", NULL, "remote: run a cell in a new session when its session has expired", \
 	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, remote_reopen) },                             \
 	CELL_CLI_CONTAINER_IMAGE_FLAGS(CELL_CLI_AT(at, container)),                       \
 	CELL_CLI_CONTAINER_FLAGS(CELL_CLI_AT(at, container)),                             \
@@ -492,7 +492,7 @@ void cell__cli_fill_limits(const struct cell_cli_container_flags *flags, const c
 #define CELL_CLI_ZYGOTE_FLAGS(at)                                                         \
 	{ 0, "zygote-per", "WHOM", "sessions share a zygote per engine, workspace or session (default engine)", \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, zygote_per) },                                \
-	{ 0, "zygote-forks", "N", "a zygote is replaced after so many sessions; 0: never (default 0)", \
+	{ 0, "zygote-forks", "N", "replace a zygote after this many sessions; 0: never (default 0)", \
 	  CELL_FLAG_COUNT, CELL_CLI_AT(at, zygote_forks) }
 /* clang-format on */
 /* What --zygote-per says. */
@@ -507,7 +507,7 @@ int cell__cli_zygote_per(const struct cell_cli_session_flags *flags, enum cell_z
 	  CELL_FLAG_STRING,                                                                            \
 	  CELL_CLI_AT(at, remote_token_file) },                                                        \
 	{                                                                                              \
-		0, "auth-disabled", NULL, "container: its server asks for no token", CELL_FLAG_SWITCH, \
+		0, "auth-disabled", NULL, "container: its server requires no token", CELL_FLAG_SWITCH, \
 			CELL_CLI_AT(at, container.auth_disabled)                                       \
 	}
 

@@ -26,11 +26,12 @@ struct artifacts_flags {
 };
 
 static const struct cell_cli_flag artifacts_flag_table[] = {
-	{ 0, "json", NULL, "the answer as JSON on one line", CELL_FLAG_SWITCH, offsetof(struct artifacts_flags, json) },
+	{ 0, "json", NULL, "print the answer as JSON on one line", CELL_FLAG_SWITCH, offsetof(struct artifacts_flags, json) },
 	{ 0, "type", "TYPE", "put: text, json or bytes (default: by the name's ending)", CELL_FLAG_STRING,
 	  offsetof(struct artifacts_flags, type) },
-	{ 0, "description", "TEXT", "put: what it is", CELL_FLAG_STRING, offsetof(struct artifacts_flags, description) },
-	{ 0, "metadata", "JSON", "put: an object to keep with it", CELL_FLAG_STRING, offsetof(struct artifacts_flags, metadata) },
+	{ 0, "description", "TEXT", "put: description of the artifact", CELL_FLAG_STRING, offsetof(struct artifacts_flags, description) },
+	{ 0, "metadata", "JSON", "put: JSON object to store with the artifact", CELL_FLAG_STRING,
+	  offsetof(struct artifacts_flags, metadata) },
 	CELL_CLI_SPACE_FLAGS(offsetof(struct artifacts_flags, space)),
 	{ 0 },
 };
@@ -139,21 +140,21 @@ static char *save_args(const struct artifacts_flags *flags, const char *name, st
 	while (types[i] && strcmp(types[i], type))
 		i++;
 	if (!types[i]) {
-		cell_fail(err, CELL_E_INVALID, 0, "--type is text, json or bytes, not '%s'", type);
+		cell_fail(err, CELL_E_INVALID, 0, "--type must be text, json or bytes, not '%s'", type);
 		return NULL;
 	}
 	if (flags->metadata)
 		metadata = json_loads(flags->metadata, JSON_REJECT_DUPLICATES, NULL);
 	if (flags->metadata && !json_is_object(metadata)) {
 		json_decref(metadata);
-		cell_fail(err, CELL_E_INVALID, 0, "--metadata wants a JSON object");
+		cell_fail(err, CELL_E_INVALID, 0, "--metadata must be a JSON object");
 		return NULL;
 	}
 	args = json_pack("{s:s, s:s, s:s, s:o*}", "name", name, "type", type, "description", flags->description ? flags->description : "",
 			 "metadata", metadata);
 	text = args ? json_dumps(args, JSON_COMPACT) : NULL;
 	if (!text)
-		cell_fail(err, CELL_E_INVALID, 0, "names and descriptions are UTF-8");
+		cell_fail(err, CELL_E_INVALID, 0, "names and descriptions must be UTF-8");
 	json_decref(args);
 	return text;
 }
@@ -193,7 +194,7 @@ static int put(struct cell_space *space, const char *args, struct input *input, 
 
 	input->piece = malloc(PIECE_BYTES);
 	if (!input->piece)
-		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for a piece of %s", input->where);
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a piece of %s", input->where);
 	if (read_piece(input, &bytes, &size, err) < 0)
 		return -1;
 	if (cell_artifact_save(space, args, bytes, size, size == PIECE_BYTES ? read_piece : NULL, input, answer, err) == 0)
@@ -235,7 +236,7 @@ static int show(struct cell_shown_carry *carry, const char *bytes, size_t size, 
 	char *text = cell_shown_output(carry, bytes, size, &size);
 
 	if (!text)
-		return cell_fail(err, CELL_E_NOMEM, 0, "no memory to show the artifact");
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory to show the artifact");
 	cell__cli_write(STDOUT_FILENO, text, size);
 	free(text);
 	return 0;
@@ -277,7 +278,7 @@ static int fetch_pieces(struct cell_space *space, const char *name, int fd, cons
 
 	json_decref(named);
 	if (!args)
-		return cell_fail(err, CELL_E_INVALID, 0, "the name of an artifact is UTF-8");
+		return cell_fail(err, CELL_E_INVALID, 0, "the name of an artifact must be UTF-8");
 	status = cell_artifact_load(space, args, write_piece, &output, &answer, err);
 	if (status < 0)
 		cell__cli_keep_message(&answer);
@@ -301,7 +302,7 @@ static int open_target(const char *path, char **ret_temporary, struct cell_error
 	}
 	if (asprintf(ret_temporary, "%s.XXXXXX", path) < 0) {
 		*ret_temporary = NULL;
-		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a path");
 	}
 	fd = mkostemp(*ret_temporary, O_CLOEXEC);
 	if (fd < 0) {

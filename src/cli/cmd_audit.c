@@ -27,15 +27,16 @@ struct audit_flags {
 };
 
 static const struct cell_cli_flag audit_flag_table[] = {
-	{ 0, "json", NULL, "the records as they are, one a line", CELL_FLAG_SWITCH, offsetof(struct audit_flags, json) },
-	{ 'n', NULL, "N", "tail: so many lines", CELL_FLAG_BYTES, offsetof(struct audit_flags, last) },
-	{ 'f', "follow", NULL, "tail: wait for more", CELL_FLAG_SWITCH, offsetof(struct audit_flags, follow) },
-	{ 0, "session", "ID", "only of this session; the beginning of an id is enough", CELL_FLAG_STRING,
+	{ 0, "json", NULL, "print the records unchanged, one per line", CELL_FLAG_SWITCH, offsetof(struct audit_flags, json) },
+	{ 'n', NULL, "N", "tail: number of lines", CELL_FLAG_BYTES, offsetof(struct audit_flags, last) },
+	{ 'f', "follow", NULL, "tail: wait for more records", CELL_FLAG_SWITCH, offsetof(struct audit_flags, follow) },
+	{ 0, "session", "ID", "only records of this session; a prefix of the id is enough", CELL_FLAG_STRING,
 	  offsetof(struct audit_flags, session) },
-	{ 0, "tool", "NAME", "only this TOOL or TOOL.CALLABLE; may hold * and ?", CELL_FLAG_STRING, offsetof(struct audit_flags, tool) },
-	{ 0, "decision", "WORD", "only allow, deny, accepted, edited, rejected or timeout", CELL_FLAG_STRING,
+	{ 0, "tool", "NAME", "only records of this TOOL or TOOL.CALLABLE; may contain * and ?", CELL_FLAG_STRING,
+	  offsetof(struct audit_flags, tool) },
+	{ 0, "decision", "WORD", "only records with this decision: allow, deny, accepted, edited, rejected or timeout", CELL_FLAG_STRING,
 	  offsetof(struct audit_flags, decision) },
-	{ 0, "since", "TIME", "only from then on: 2026-11-15T05:06:40Z, 2026-11-15, or 90s, 15m, 2h, 7d ago", CELL_FLAG_STRING,
+	{ 0, "since", "TIME", "only records since this time: 2026-11-15T05:06:40Z, 2026-11-15, or 90s, 15m, 2h, 7d ago", CELL_FLAG_STRING,
 	  offsetof(struct audit_flags, since) },
 	{ 0 },
 };
@@ -45,9 +46,9 @@ const struct cell_cli_command cell__cli_audit_command = {
 	.summary = "show the audit log: who called what, and who allowed it",
 	.synopsis = "tail [-n N] [-f] FILE | show FILE [--session ID] [--tool NAME] [--decision WORD] [--since TIME]",
 	.about = "FILE is the live file; FILE.1, FILE.2, ... are read before it.\n\n"
-		 "  tail   the last lines, and with -f those that come\n"
-		 "  show   all records, or those that the flags choose\n\n"
-		 "Lines that are no records are named on stderr and skipped.",
+		 "  tail   the last lines, and with -f also new ones\n"
+		 "  show   all records, or those that the flags select\n\n"
+		 "Lines that are not records are reported on stderr and skipped.",
 	.examples = "  workcell audit tail -f audit.jsonl\n"
 		    "  workcell audit show audit.jsonl --tool 'github.*' --since 2h\n"
 		    "  workcell audit show audit.jsonl --decision rejected --json",
@@ -210,7 +211,7 @@ static int run_show(const void *values, struct cell_space *space, const struct c
 
 	(void)space;
 	if (flags->follow)
-		return cell_fail(err, CELL_E_INVALID, 0, "-f is for tail");
+		return cell_fail(err, CELL_E_INVALID, 0, "-f requires tail");
 	return read_log(flags, operands->items[1].value, 0, err);
 }
 

@@ -50,6 +50,6 @@ static int run_bench(int argc, char **argv)
 
 const struct cell_cli_command cell__cli_bench_command = {
 	.name = "bench",
-	.summary = "the benchmark: Workcell beside ipykernel and the machine's floor",
+	.summary = "measure Workcell against ipykernel and the machine's floor",
 	.run = run_bench,
 };

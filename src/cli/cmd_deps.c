@@ -16,8 +16,8 @@ struct deps_flags {
 };
 
 static const struct cell_cli_flag deps_flag_table[] = {
-	{ 0, "json", NULL, "the answer as JSON, one line a package", CELL_FLAG_SWITCH, offsetof(struct deps_flags, json) },
-	{ 0, "quiet", NULL, "do not show what pip or uv say while they work", CELL_FLAG_SWITCH, offsetof(struct deps_flags, space.quiet) },
+	{ 0, "json", NULL, "print the answer as JSON, one line per package", CELL_FLAG_SWITCH, offsetof(struct deps_flags, json) },
+	{ 0, "quiet", NULL, "do not show the output of pip or uv", CELL_FLAG_SWITCH, offsetof(struct deps_flags, space.quiet) },
 	{ 0, "python", "PATH", "install for this interpreter (default python3)", CELL_FLAG_STRING, offsetof(struct deps_flags, python) },
 	CELL_CLI_SPACE_FLAGS(offsetof(struct deps_flags, space)),
 	CELL_CLI_DEPS_FLAGS(offsetof(struct deps_flags, space)),

@@ -95,7 +95,7 @@ static void check_user_namespaces(json_t *facts)
 	if (pid == 0)
 		_exit(unshare(CLONE_NEWUSER) < 0 ? errno : 0);
 	if (pid < 0 || waitpid(pid, &status, 0) < 0 || !WIFEXITED(status)) {
-		add_fact(facts, "user namespaces", false, "cannot try: no child process");
+		add_fact(facts, "user namespaces", false, "not tested: cannot start a child process");
 		return;
 	}
 	if (!WEXITSTATUS(status)) {
@@ -175,8 +175,8 @@ static void check_cgroup(json_t *facts)
 	find_holder(holder, sizeof(holder));
 	bool useless = strcmp(holder, "rlimit") == 0;
 	snprintf(detail, sizeof(detail), "%s%s%s%s%s%s%s%s", v2 ? "v2" : "", v2 && *v1 ? " and " : "", *v1 ? "v1 (" : "", v1,
-		 *v1 ? ")" : "", *holder && !useless ? "; limits of sandboxes by " : "", useless ? "" : holder,
-		 useless ? "; no group that we may use: limits of sandboxes by rlimits.  With systemd, start workcell by "
+		 *v1 ? ")" : "", *holder && !useless ? "; sandbox limits by " : "", useless ? "" : holder,
+		 useless ? "; no usable group, so sandbox limits are rlimits.  With systemd, start workcell with "
 			   "`systemd-run --user --scope`, or as a service with Delegate=yes"
 			 : "");
 	add_fact(facts, "cgroup", (v2 || *v1) && !useless, v2 || *v1 ? detail : "not mounted; limits are rlimits only");
@@ -421,7 +421,7 @@ static int try_executor(struct cell_engine *engine, const char *name, struct cel
 	status = cell_session_run(session, "1 + 1", 5, NULL, &result, err);
 	repr = status < 0 ? NULL : cell_result_repr(result);
 	if (status == 0 && (!repr || strcmp(repr, "2")))
-		status = cell_fail(err, CELL_E_KERNEL, 0, "%s runs cells, but wrongly", name);
+		status = cell_fail(err, CELL_E_KERNEL, 0, "%s returned a wrong result for a test cell", name);
 	if (status == 0)
 		cell_result_destroy(result);
 	cell_session_close(session);
@@ -437,15 +437,15 @@ static int fix_executor(struct cell_engine *engine, const char *name, struct cel
 	while (cell_executor_probe(engine, i, &info) == 0 && strcmp(info.name, name))
 		i++;
 	if (cell_executor_probe(engine, i, &info) < 0)
-		return cell_fail(err, CELL_E_INVALID, 0, "there is no executor '%s'", name);
+		return cell_fail(err, CELL_E_INVALID, 0, "unknown executor '%s'", name);
 	if (!info.available && !info.fix[0])
-		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "%s cannot be mended from here: %s; %s", name, info.reason, info.advice);
+		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "%s cannot be fixed automatically: %s; %s", name, info.reason, info.advice);
 	fflush(stdout);
 	if (!info.available) {
 		int status = system(info.fix);
 
 		if (status != 0)
-			return cell_fail(err, CELL_E_UNAVAILABLE, 0, "%s: its parts could not be installed (status %d)", name,
+			return cell_fail(err, CELL_E_UNAVAILABLE, 0, "cannot install the parts of %s (status %d)", name,
 					 WIFEXITED(status) ? WEXITSTATUS(status) : -1);
 	}
 	if (try_executor(engine, name, err) < 0)
@@ -461,10 +461,10 @@ struct doctor_flags {
 };
 
 static const struct cell_cli_flag doctor_flag_table[] = {
-	{ 0, "json", NULL, "one JSON object instead of text", CELL_FLAG_SWITCH, offsetof(struct doctor_flags, json) },
-	{ 0, "fix", "EXECUTOR", "install what this executor lacks (deno: from npm), try it, and stop", CELL_FLAG_STRING,
+	{ 0, "json", NULL, "print one JSON object instead of text", CELL_FLAG_SWITCH, offsetof(struct doctor_flags, json) },
+	{ 0, "fix", "EXECUTOR", "install the missing parts of this executor (deno: from npm), test it, and stop", CELL_FLAG_STRING,
 	  offsetof(struct doctor_flags, fix) },
-	{ 0, "python", "PATH", "the interpreter to look at, a path or a name on $PATH (default python3)", CELL_FLAG_STRING,
+	{ 0, "python", "PATH", "the interpreter to test, a path or a name on $PATH (default python3)", CELL_FLAG_STRING,
 	  offsetof(struct doctor_flags, python) },
 	{ 0 },
 };
@@ -473,7 +473,7 @@ const struct cell_cli_command cell__cli_doctor_command = {
 	.name = "doctor",
 	.summary = "what works on this machine, and why the rest does not",
 	.synopsis = "[--json] [--python PATH] [--fix EXECUTOR]",
-	.about = "Tries the executors, the interpreter and what the kernel offers, and says what to do.\n"
+	.about = "Tests the executors, the interpreter and the features of the kernel, and reports what to do.\n"
 		 "Exit status: 0 when the default executor runs a cell, 1 when it does not.",
 	.examples = "  workcell doctor\n"
 		    "  workcell doctor --python ./venv/bin/python\n"
@@ -513,7 +513,7 @@ int cell__cmd_doctor(int argc, char **argv)
 			   "executors", executors, "python", python, "machine", machine);
 	cell_engine_destroy(engine);
 	if (!report) {
-		cell_fail(&err, CELL_E_NOMEM, 0, "no memory for the report");
+		cell_fail(&err, CELL_E_NOMEM, 0, "out of memory for the report");
 		return cell__cli_report(&err, flags.json);
 	}
 	if (flags.json) {

@@ -20,14 +20,15 @@ struct gen_flags {
 
 static const struct cell_cli_flag gen_flag_table[] = {
 	{ 0, "name", "NAME", "the server's name among the tools of a session", CELL_FLAG_STRING, offsetof(struct gen_flags, name) },
-	{ 0, "command", "'CMD ARGS…'", "start this server, on its standard streams, and ask it; words may be quoted as in a shell",
-	  CELL_FLAG_STRING, offsetof(struct gen_flags, command) },
-	{ 0, "url", "URL", "ask the server there", CELL_FLAG_STRING, offsetof(struct gen_flags, url) },
-	{ 0, "schema", "FILE", "take the tools from this file, a saved answer to tools/list; - is stdin", CELL_FLAG_STRING,
+	{ 0, "command", "'CMD ARGS…'",
+	  "start this server on its standard streams and ask it for its tools; words may be quoted as in a shell", CELL_FLAG_STRING,
+	  offsetof(struct gen_flags, command) },
+	{ 0, "url", "URL", "ask the server at this URL for its tools", CELL_FLAG_STRING, offsetof(struct gen_flags, url) },
+	{ 0, "schema", "FILE", "read the tools from this file, a saved answer to tools/list; - is stdin", CELL_FLAG_STRING,
 	  offsetof(struct gen_flags, schema) },
-	{ 0, "out", "DIR", "the package becomes a folder in DIR (default mcptools)", CELL_FLAG_STRING, offsetof(struct gen_flags, out) },
-	{ 0, "async", NULL, "run() is a coroutine function, and run_sync() waits", CELL_FLAG_SWITCH, offsetof(struct gen_flags, is_async) },
-	{ 0, "json", NULL, "what was made, as JSON", CELL_FLAG_SWITCH, offsetof(struct gen_flags, json) },
+	{ 0, "out", "DIR", "create the package as a folder in DIR (default mcptools)", CELL_FLAG_STRING, offsetof(struct gen_flags, out) },
+	{ 0, "async", NULL, "make run() a coroutine function, and add run_sync()", CELL_FLAG_SWITCH, offsetof(struct gen_flags, is_async) },
+	{ 0, "json", NULL, "print the created modules as JSON", CELL_FLAG_SWITCH, offsetof(struct gen_flags, json) },
 	{ 0 },
 };
 
@@ -39,8 +40,8 @@ const struct cell_cli_command cell__cli_gen_command = {
 		 "session whose tools have a server of this name calls it so:\n\n"
 		 "  from mcptools.NAME.some_tool import Params, run\n"
 		 "  run(Params(...))\n\n"
-		 "Prints the modules, one a line. A tool that cannot be described is named on stderr, the others are made, and\n"
-		 "the exit status is 1. Made again, the package is replaced; files that were not made by this stay.",
+		 "Prints the modules, one per line. Tools that cannot be described are reported on stderr and skipped, and\n"
+		 "the exit status is 1. An existing package is replaced; files that this command did not create stay.",
 	.examples = "  workcell gen mcp --name files --command 'npx -y @modelcontextprotocol/server-filesystem .'\n"
 		    "  workcell gen mcp --name github --schema tools.json\n"
 		    "  workcell gen mcp --name github --schema tools.json --out lib/mcptools --async",
@@ -93,7 +94,7 @@ static int server_params(const struct gen_flags *flags, char **ret_json, struct 
 		words = split_words(flags->command);
 		if (json_array_size(words) == 0) {
 			json_decref(words);
-			return cell_fail(err, CELL_E_INVALID, 0, "--command: no program, or a quote that is not closed");
+			return cell_fail(err, CELL_E_INVALID, 0, "--command: no program, or an unclosed quote");
 		}
 		params = json_pack("{s:O}", "command", json_array_get(words, 0));
 		json_array_remove(words, 0);
@@ -130,7 +131,7 @@ static int ask_server(const struct gen_flags *flags, const char *params, char **
 			json_t *list = json_pack("{s:O}", "tools", json_object_get(answer, "tools"));
 
 			*ret_text = list ? json_dumps(list, JSON_COMPACT) : NULL;
-			status = *ret_text ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "no memory for the tools");
+			status = *ret_text ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the tools");
 			json_decref(list);
 		}
 		json_decref(answer);
@@ -162,7 +163,7 @@ static int list_tools(const struct gen_flags *flags, char **ret_text, struct cel
 	int status;
 
 	if (!!flags->schema + !!flags->command + !!flags->url != 1)
-		return cell_fail(err, CELL_E_INVALID, 0, "where are the tools listed? give one of --command, --url and --schema");
+		return cell_fail(err, CELL_E_INVALID, 0, "give one of --command, --url and --schema to list the tools");
 	if (flags->schema)
 		return read_schema(flags->schema, ret_text, err);
 	if (server_params(flags, &params, err) < 0)
@@ -185,7 +186,7 @@ static int print_report(const char *text)
 	json_array_foreach(json_object_get(report, "problems"), i, entry) {
 		struct cell_error err;
 
-		cell_fail(&err, CELL_E_INVALID, 0, "left out a tool that %s: %s", cell__cli_text(entry, "message"),
+		cell_fail(&err, CELL_E_INVALID, 0, "skipped a tool that %s: %s", cell__cli_text(entry, "message"),
 			  cell__cli_text(entry, "tool"));
 		cell__cli_report(&err, false);
 		status = 1;
@@ -200,7 +201,7 @@ static int generate(const struct gen_flags *flags, int *ret_status, struct cell_
 	char *tools = NULL, *report;
 
 	if (!flags->name)
-		return cell_fail(err, CELL_E_INVALID, 0, "what is the server called? --name NAME");
+		return cell_fail(err, CELL_E_INVALID, 0, "give the name of the server with --name NAME");
 	if (list_tools(flags, &tools, err) < 0)
 		return -1;
 	options.server = flags->name;
@@ -235,7 +236,7 @@ int cell__cmd_gen(int argc, char **argv)
 	if (!cell__cli_parse(&cell__cli_gen_command, argc, argv, &flags, &operands, &status))
 		goto out;
 	if (operands.count != 1 || strcmp(operands.items[0].value, "mcp"))
-		cell_fail(&err, CELL_E_INVALID, 0, "workcell gen makes one thing: workcell gen mcp --name NAME");
+		cell_fail(&err, CELL_E_INVALID, 0, "usage: workcell gen mcp --name NAME");
 	else if (generate(&flags, &status, &err) == 0)
 		goto out;
 	status = cell__cli_report(&err, flags.json);

@@ -30,24 +30,23 @@ struct mcp_flags {
 };
 
 static const struct cell_cli_flag mcp_flag_table[] = {
-	{ 0, "root", "DIR", "the folder to work in, made when missing: --cwd, images in DIR/images, and a --base of its own",
+	{ 0, "root", "DIR", "working folder, created if missing: sets --cwd, --images-dir DIR/images, and a separate --base",
 	  CELL_FLAG_STRING, offsetof(struct mcp_flags, root) },
 	{ 0, "listen", "ADDRESS", "serve Streamable HTTP at http://HOST:PORT/mcp, or at unix:PATH, instead of stdin and stdout",
 	  CELL_FLAG_STRING, offsetof(struct mcp_flags, http.listen) },
 	{ 0, "auth-token-file", "FILE", "a token, or a list of tokens with scopes, for clients of --listen (default: $" TOKEN_VARIABLE ")",
 	  CELL_FLAG_STRING, offsetof(struct mcp_flags, http.token_file) },
-	{ 0, "allow-host", "HOST", "a further value of the Host header, as behind a proxy; may be repeated", CELL_FLAG_LIST,
+	{ 0, "allow-host", "HOST", "allow this value of the Host header too, as behind a proxy; may be repeated", CELL_FLAG_LIST,
 	  offsetof(struct mcp_flags, http.hosts) },
 	CELL_CLI_LISTEN_FLAGS(offsetof(struct mcp_flags, http)),
-	{ 0, "session-idle", "SEC", "a client that was silent for this long makes room for another; 0: never", CELL_FLAG_SECONDS,
+	{ 0, "session-idle", "SEC", "close a client after this many idle seconds when another needs its place; 0: never", CELL_FLAG_SECONDS,
 	  offsetof(struct mcp_flags, http.idle_ms) },
-	{ 0, "allow-register", NULL, "offer register_mcp_server: the agent names a program to run here, or a URL", CELL_FLAG_SWITCH,
+	{ 0, "allow-register", NULL, "offer register_mcp_server: the agent can then start programs here or use URLs", CELL_FLAG_SWITCH,
 	  offsetof(struct mcp_flags, allow_register) },
-	{ 0, "no-sync-deps", NULL, "do not first install what requirements.txt names and is not there", CELL_FLAG_SWITCH,
+	{ 0, "no-sync-deps", NULL, "do not install missing packages of requirements.txt first", CELL_FLAG_SWITCH,
 	  offsetof(struct mcp_flags, no_sync_deps) },
-	{ 0, "log-level", "LEVEL",
-	  "tell on stderr what goes on: debug, info, warning, error or critical (default: nothing, by HTTP warning)", CELL_FLAG_STRING,
-	  offsetof(struct mcp_flags, session.log_level) },
+	{ 0, "log-level", "LEVEL", "log to stderr: debug, info, warning, error or critical (default: nothing, with --listen warning)",
+	  CELL_FLAG_STRING, offsetof(struct mcp_flags, session.log_level) },
 	CELL_CLI_ZYGOTE_FLAGS(offsetof(struct mcp_flags, session)),
 	CELL_CLI_SESSION_FLAGS(offsetof(struct mcp_flags, session)),
 	{ 0 },
@@ -57,12 +56,12 @@ const struct cell_cli_command cell__cli_mcp_command = {
 	.name = "mcp",
 	.summary = "an MCP server: sessions for agents that speak the Model Context Protocol",
 	.synopsis = "[flags]",
-	.about = "Serves one client on stdin and stdout until its input ends, or with --listen many by HTTP.\n"
-		 "Tools: run_code, execute_ipython_cell, reset, and what there is in --base or --storage.\n\n"
+	.about = "Serves one client on stdin and stdout until its input ends, or with --listen many clients over HTTP.\n"
+		 "Tools: run_code, execute_ipython_cell, reset, and those of --base or --storage.\n\n"
 		 "The --base of --root DIR is DIR/.workcell; with --executor sandbox, whose code could write there, it is\n"
 		 "$XDG_STATE_HOME/workcell/roots/DIR/.workcell (default ~/.local/state).\n"
 		 "A variable KERNEL_ENV_X, of the environment or --env-file, becomes X for the code; nothing else is inherited.\n"
-		 "Approvals (--approve ask, --policy) are asked of the client's user by elicitation.",
+		 "Approvals (--approve ask, --policy) are requested from the client's user by elicitation.",
 	.examples = "  workcell mcp --base ~/agent\n"
 		    "  workcell mcp --root ./project --preload pandas,matplotlib --approve ask\n"
 		    "  WORKCELL_MCP_TOKEN=... workcell mcp --base ~/agent --listen 127.0.0.1:8765",
@@ -98,7 +97,7 @@ static int join(const char *folder, const char *name, char **ret_path, struct ce
 	if (asprintf(ret_path, "%s/%s", folder, name) >= 0)
 		return 0;
 	*ret_path = NULL;
-	return cell_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
+	return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a path");
 }
 
 /*
@@ -118,21 +117,19 @@ static int choose_base(const struct mcp_flags *flags, struct cell_error *err)
 		return join(kept.root, ".workcell", &kept.base, err);
 	if ((!state || *state != '/') && (!home || *home != '/'))
 		return cell_fail(err, CELL_E_INVALID, 0,
-				 "--root keeps its storage in $XDG_STATE_HOME or $HOME/.local/state, "
-				 "and neither is set; give --base DIR");
+				 "--root keeps its storage in $XDG_STATE_HOME or $HOME/.local/state, but neither is set; give --base DIR");
 	real = realpath(kept.root, NULL);
 	if (!real)
 		return cell_fail(err, CELL_E_IO, errno, "cannot open %s", kept.root);
 	if (asprintf(&kept.base, "%s%s/workcell/roots%s/.workcell", state && *state == '/' ? state : home,
 		     state && *state == '/' ? "" : "/.local/state", real) < 0) {
 		kept.base = NULL;
-		cell_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a path");
 	} else if (!join(kept.base, "tools", &tools, err) && !make_dirs(tools, err)) {
 		status = join(real, ".workcell", &inside, err);
 		if (!status && access(inside, F_OK) == 0)
 			fprintf(stderr,
-				"workcell: %s is not used with --executor sandbox, whose code can write there; the storage is "
-				"%s\n",
+				"workcell: %s is not used with --executor sandbox, because the code can write there; the storage is %s\n",
 				inside, kept.base);
 	}
 	free(real);
@@ -200,7 +197,7 @@ static int kernel_env(struct cell_cli_list *env, char *const *entries, struct ce
 			continue;
 		items = reallocarray(env->items, env->count + 1, sizeof(*items));
 		if (!items)
-			return cell_fail(err, CELL_E_NOMEM, 0, "no memory for the environment");
+			return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the environment");
 		env->items = items;
 		env->items[env->count++] = (struct cell_cli_item){ .value = value };
 		env->room = env->count;
@@ -277,8 +274,7 @@ static int check_stdio(const struct cell_cli_listen_flags *flags, struct cell_er
 			   : flags->hosts.count   ? "allow-host"
 						  : NULL;
 
-	return name && !flags->listen ? cell_fail(err, CELL_E_INVALID, 0, "--%s is for clients of HTTP: give --listen HOST:PORT too", name)
-				      : 0;
+	return name && !flags->listen ? cell_fail(err, CELL_E_INVALID, 0, "--%s needs --listen HOST:PORT", name) : 0;
 }
 
 static void say_listening(void *arg, const char *url)

@@ -23,23 +23,23 @@ struct policy_flags {
 };
 
 static const struct cell_cli_flag policy_flag_table[] = {
-	{ 0, "json", NULL, "the answer as JSON on one line", CELL_FLAG_SWITCH, offsetof(struct policy_flags, json) },
+	{ 0, "json", NULL, "print the answer as JSON on one line", CELL_FLAG_SWITCH, offsetof(struct policy_flags, json) },
 	{ 0, "tool", "NAME", "test: TOOL or TOOL.CALLABLE", CELL_FLAG_STRING, offsetof(struct policy_flags, tool) },
 	{ 0, "kind", "KIND", "test: tool, shell, install, remove, workflow, artifact or server (default tool)", CELL_FLAG_STRING,
 	  offsetof(struct policy_flags, kind) },
-	{ 0, "principal", "WHO", "test: who asks: code, mcp, http or host (default code)", CELL_FLAG_STRING,
+	{ 0, "principal", "WHO", "test: principal of the call: code, mcp, http or host (default code)", CELL_FLAG_STRING,
 	  offsetof(struct policy_flags, principal) },
-	{ 0, "adapter", "NAME", "test: what serves the tool: cli, http, ...", CELL_FLAG_STRING, offsetof(struct policy_flags, adapter) },
-	{ 0, "args", "JSON", "test: the arguments as an object (default {})", CELL_FLAG_STRING, offsetof(struct policy_flags, args) },
+	{ 0, "adapter", "NAME", "test: adapter of the tool: cli, http, ...", CELL_FLAG_STRING, offsetof(struct policy_flags, adapter) },
+	{ 0, "args", "JSON", "test: the arguments as a JSON object (default {})", CELL_FLAG_STRING, offsetof(struct policy_flags, args) },
 	{ 0 },
 };
 
 const struct cell_cli_command cell__cli_policy_command = {
 	.name = "policy",
-	.summary = "test and check policies: which calls are allowed, asked about, denied",
+	.summary = "test and check policies: which calls are allowed, need approval, or are denied",
 	.synopsis = "test FILE --tool TOOL[.CALLABLE] [--kind KIND] [--args JSON] | check FILE",
 	.about = "A policy is a YAML file of ordered rules; the first that matches decides.\n\n"
-		 "  test FILE    which rule decides on this call, and how; exit status 0: allow, 3: ask, 4: deny\n"
+		 "  test FILE    prints which rule decides on this call, and how; exit status 0: allow, 3: ask, 4: deny\n"
 		 "  check FILE   prints every problem as FILE:LINE: message; exit status 1 when there is one",
 	.examples = "  workcell policy test policy.yaml --tool grep.find --args '{\"file\": \"/data/a.txt\"}'\n"
 		    "  workcell policy test policy.yaml --kind shell --args '{\"cmd\": \"git status\"}' --json\n"
@@ -62,7 +62,7 @@ static int print_verdict_json(const struct cell_policy_verdict *verdict, struct 
 				 verdict->rule ? json_integer(verdict->rule) : json_null(), "line",
 				 verdict->rule ? json_integer(verdict->line) : json_null(), "name", text_or_null(verdict->name), "reason",
 				 text_or_null(verdict->reason), "doubt", doubt);
-	int status = root ? cell__cli_print_json(root, err) : cell_fail(err, CELL_E_NOMEM, 0, "no memory for a verdict");
+	int status = root ? cell__cli_print_json(root, err) : cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a verdict");
 
 	json_decref(root);
 	return status;
@@ -81,7 +81,7 @@ static int print_verdict_text(const char *file, const struct cell_policy_verdict
 	else
 		n = asprintf(&by, "the default: no rule matches");
 	if (n < 0)
-		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for a verdict");
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a verdict");
 	cell__cli_table_add(&table, (const char *[]){ cell_decision_word(verdict->decision), by });
 	if (verdict->reason)
 		cell__cli_table_add(&table, (const char *[]){ "reason", verdict->reason });
@@ -114,10 +114,10 @@ static int run_test(const void *values, struct cell_space *space, const struct c
 
 	(void)space;
 	if (!name)
-		return cell_fail(err, CELL_E_INVALID, 0, "which call? give --tool TOOL or --tool TOOL.CALLABLE");
+		return cell_fail(err, CELL_E_INVALID, 0, "give --tool TOOL or --tool TOOL.CALLABLE");
 	tool = strdup(name);
 	if (!tool)
-		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for a name");
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a name");
 	dot = strchr(tool, '.');
 	if (dot)
 		*dot++ = '\0';

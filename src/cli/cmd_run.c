@@ -33,13 +33,14 @@ struct run_flags {
 
 static const struct cell_cli_flag run_flag_table[] = {
 	{ 'e', NULL, "CODE", "run this as a cell; may be repeated", CELL_FLAG_LIST, offsetof(struct run_flags, cells) },
-	{ 0, "json", NULL, "one JSON object a cell, on one line, instead of text", CELL_FLAG_SWITCH, offsetof(struct run_flags, json) },
-	{ 0, "events", NULL, "JSON lines for output as it comes, displays and results", CELL_FLAG_SWITCH,
+	{ 0, "json", NULL, "print one JSON object per cell, on one line, instead of text", CELL_FLAG_SWITCH,
+	  offsetof(struct run_flags, json) },
+	{ 0, "events", NULL, "print JSON lines for output as it comes, displays and results", CELL_FLAG_SWITCH,
 	  offsetof(struct run_flags, events) },
 	{ 0, "cells", NULL, "read cells from stdin as JSON lines, answer each with a JSON line", CELL_FLAG_SWITCH,
 	  offsetof(struct run_flags, conversation) },
 	{ 0, "keep-going", NULL, "run the remaining cells after one has failed", CELL_FLAG_SWITCH, offsetof(struct run_flags, keep_going) },
-	{ 0, "print-connection-file", NULL, "jupyter: say on stderr with which file others can attach", CELL_FLAG_SWITCH,
+	{ 0, "print-connection-file", NULL, "jupyter: print the connection file for other clients on stderr", CELL_FLAG_SWITCH,
 	  offsetof(struct run_flags, connection_file) },
 	CELL_CLI_SESSION_FLAGS(offsetof(struct run_flags, session)),
 	CELL_CLI_REMOTE_TOKEN_FLAG(offsetof(struct run_flags, session)),
@@ -48,7 +49,7 @@ static const struct cell_cli_flag run_flag_table[] = {
 
 const struct cell_cli_command cell__cli_run_command = {
 	.name = "run",
-	.summary = "run cells in one session, print what they did",
+	.summary = "run cells in one session and print their output",
 	.synopsis = "[flags] [-e CODE]... [FILE|-]",
 	.about = "Runs cells in one session, in the order given: each -e is a cell, FILE is one, - is stdin\n"
 		 "as one.  Prints output as it comes and then the cell's value; stops at the first cell that\n"
@@ -87,7 +88,7 @@ static int read_cell(const struct cell_cli_item *item, struct code *ret_code, st
 	if (item->letter == 'e') {
 		ret_code->text = strdup(item->value);
 		ret_code->size = strlen(item->value);
-		return ret_code->text ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "no memory for a cell");
+		return ret_code->text ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a cell");
 	}
 	return cell__cli_read_file(item->value, &ret_code->text, &ret_code->size, err);
 }
@@ -257,17 +258,17 @@ static int parse_cell(json_t *root, struct line *line, struct cell_error *err)
 	if (!json_is_string(code))
 		return cell_fail(err, CELL_E_INVALID, 0, "a line needs \"code\", a string, or \"op\"");
 	if (json_object_size(root) != (timeout ? 2 : 1))
-		return cell_fail(err, CELL_E_INVALID, 0, "a cell has \"code\" and \"timeout\", nothing else");
+		return cell_fail(err, CELL_E_INVALID, 0, "a cell may only have \"code\" and \"timeout\"");
 	if (timeout && !json_is_null(timeout)) {
 		seconds = json_number_value(timeout);
 		if (!json_is_number(timeout) || seconds < 0 || seconds > 1e9)
-			return cell_fail(err, CELL_E_INVALID, 0, "\"timeout\" is seconds, 0 for no limit");
+			return cell_fail(err, CELL_E_INVALID, 0, "\"timeout\" must be seconds, 0 for no limit");
 		line->timeout_ms = seconds == 0 ? -1 : (int64_t)ceil(seconds * 1000);
 	}
 	line->code.size = json_string_length(code);
 	line->code.text = malloc(line->code.size + 1);
 	if (!line->code.text)
-		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for a cell");
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a cell");
 	memcpy(line->code.text, json_string_value(code), line->code.size + 1);
 	return 0;
 }
@@ -314,7 +315,7 @@ static int parse_line(const char *text, size_t size, struct line *line, struct c
 		status = answer_request(root);
 	else if (!json_is_string(op) || json_object_size(root) != 1 ||
 		 (strcmp(json_string_value(op), "reset") && strcmp(json_string_value(op), "interrupt")))
-		status = cell_fail(err, CELL_E_INVALID, 0, "an op is \"reset\", \"interrupt\" or \"answer\"");
+		status = cell_fail(err, CELL_E_INVALID, 0, "\"op\" must be \"reset\", \"interrupt\" or \"answer\"");
 	else if (!strcmp(json_string_value(op), "reset"))
 		line->type = LINE_RESET;
 	else
@@ -335,11 +336,11 @@ static void handle_line(const char *text, size_t size)
 		return;
 	line = calloc(1, sizeof(*line));
 	if (!line) {
-		dprintf(STDERR_FILENO, "workcell: no_memory: a line of the input is not run\n");
+		dprintf(STDERR_FILENO, "workcell: no_memory: a line of the input was not run\n");
 		return;
 	}
 	if (size > CELL_CLI_MAX_CODE_BYTES)
-		status = cell_fail(&line->err, CELL_E_LIMIT, 0, "a line is at most %u bytes", CELL_CLI_MAX_CODE_BYTES);
+		status = cell_fail(&line->err, CELL_E_LIMIT, 0, "a line may have at most %u bytes", CELL_CLI_MAX_CODE_BYTES);
 	else
 		status = parse_line(text, size, line, &line->err);
 	if (status < 0)
@@ -497,7 +498,7 @@ static int run_session(const struct run_flags *flags, const struct code *cells, 
 		return -1;
 	printer = cell__cli_printer_create(format, wake, NULL);
 	if (!printer)
-		return cell_fail(err, CELL_E_NOMEM, 0, "no memory to print with");
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for printing");
 	if (!cell__cli_open(&flags->session, format == CELL_CLI_TEXT, cell__cli_keep_event, printer, &host, err)) {
 		printing_connection_file = flags->connection_file;
 		if (flags->connection_file && print_connection_file(host.session, err) < 0)
@@ -525,7 +526,7 @@ int cell__cmd_run(int argc, char **argv)
 	status = check_flags(&flags, &err);
 	cells = calloc(flags.cells.count + 1, sizeof(*cells));
 	if (!status && !cells)
-		status = cell_fail(&err, CELL_E_NOMEM, 0, "no memory for the cells");
+		status = cell_fail(&err, CELL_E_NOMEM, 0, "out of memory for the cells");
 	for (size_t i = 0; i < flags.cells.count && !status; i++)
 		status = read_cell(&flags.cells.items[i], &cells[i], &err);
 	if (!status)

@@ -22,21 +22,22 @@ struct sandbox_flags {
 
 static const struct cell_cli_flag flags[] = {
 	{ 0, "policy", "NAME", "untrusted, data-science, developer, or a YAML file (default untrusted)", CELL_FLAG_STRING, AT(policy) },
-	{ 0, "workspace-mode", "MODE", "the working directory is rw, ro or none (default as the policy says)", CELL_FLAG_STRING,
+	{ 0, "workspace-mode", "MODE", "access to the working directory: rw, ro or none (default: the policy's)", CELL_FLAG_STRING,
 	  AT(workspace_mode) },
 	{ 0, "cwd", "DIR", "the working directory (default: this one)", CELL_FLAG_STRING, AT(cwd) },
-	{ 0, "python", "PATH", "the interpreter whose files are to be seen, and whose package index is that of deps-only", CELL_FLAG_STRING,
+	{ 0, "python", "PATH", "the interpreter whose files are visible, and whose package index deps-only allows", CELL_FLAG_STRING,
 	  AT(python) },
-	{ 0, "audit", "FILE", "run: append a line of JSON about each connection of a filtered network", CELL_FLAG_STRING, AT(audit) },
+	{ 0, "audit", "FILE", "run: append a JSON line about each connection of a filtered network to this file", CELL_FLAG_STRING,
+	  AT(audit) },
 	{ 0, "env", "K=V", "set a variable; nothing is inherited; may be repeated", CELL_FLAG_LIST, AT(env) },
 	{ 0 },
 };
 
 const struct cell_cli_command cell__cli_sandbox_command = {
 	.name = "sandbox",
-	.summary = "what a sandbox policy does, or a command in a sandbox",
+	.summary = "explain a sandbox policy, or run a command in a sandbox",
 	.synopsis = "explain [POLICY] | run [flags] -- COMMAND [ARGUMENT...]",
-	.about = "`explain` prints what would be done for a policy, step by step, and does nothing. `run` runs any command in\n"
+	.about = "`explain` prints step by step how a policy is applied, without applying it. `run` runs any command in\n"
 		 "a sandbox. Sessions are sandboxed with `workcell run --executor sandbox`.",
 	.examples = "  workcell sandbox explain untrusted\n"
 		    "  workcell sandbox explain ./policy.yaml --workspace-mode ro\n"
@@ -63,7 +64,7 @@ static int run(const struct cell_sandbox_options *options, const struct cell_cli
 	int status, rc;
 
 	if (!argv)
-		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for the command");
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the command");
 	for (size_t i = 1; i < operands->count; i++)
 		argv[i - 1] = (char *)operands->items[i].value;
 	rc = cell_sandbox_run(options, argv, &status, err);
@@ -92,11 +93,11 @@ int cell__cmd_sandbox(int argc, char **argv)
 	for (size_t i = 0; env && i < values.env.count; i++)
 		env[i] = values.env.items[i].value;
 	if (!env) {
-		cell_fail(&err, CELL_E_NOMEM, 0, "no memory for the environment");
+		cell_fail(&err, CELL_E_NOMEM, 0, "out of memory for the environment");
 	} else if (!explains && strcmp(verb, "run")) {
-		cell_fail(&err, CELL_E_INVALID, 0, "workcell sandbox has explain and run, but no '%s'", verb);
+		cell_fail(&err, CELL_E_INVALID, 0, "unknown subcommand '%s'; workcell sandbox has explain and run", verb);
 	} else if (explains ? operands->count > 2 : operands->count < 2) {
-		cell_fail(&err, CELL_E_INVALID, 0, explains ? "explain takes one policy" : "run wants a command after --");
+		cell_fail(&err, CELL_E_INVALID, 0, explains ? "explain takes one policy" : "run needs a command after --");
 	} else if (!cell__cli_trusted((const char *[]){ NULL }, &trusted, &err) &&
 		   (!values.cwd || (cwd = cell__cli_absolute(values.cwd, &err))) &&
 		   ((!explains && !values.python) || cell__cli_find_python(values.python, &python, &err) == 0)) {

@@ -49,27 +49,27 @@ struct serve_flags {
 
 #define AT(member) offsetof(struct serve_flags, member)
 static const struct cell_cli_flag serve_flag_table[] = {
-	{ 0, "config", "FILE", "YAML with these flags as keys, without the dashes", CELL_FLAG_STRING, AT(config) },
+	{ 0, "config", "FILE", "YAML file with these flags as keys, without the dashes", CELL_FLAG_STRING, AT(config) },
 	{ 0, "listen", "ADDRESS", "HOST:PORT or unix:PATH (default 127.0.0.1:8080)", CELL_FLAG_STRING, AT(http.listen) },
 	{ 0, "auth-token-file", "FILE", "a token, or a list of tokens with scopes (default: $" TOKEN_VARIABLE ")", CELL_FLAG_STRING,
 	  AT(http.token_file) },
-	{ 0, "allow-host", "HOST", "with --auth-disabled: a further value of the Host header; may be repeated", CELL_FLAG_LIST,
+	{ 0, "allow-host", "HOST", "with --auth-disabled: allow this value of the Host header too; may be repeated", CELL_FLAG_LIST,
 	  AT(http.hosts) },
 	CELL_CLI_LISTEN_FLAGS(AT(http)),
-	{ 0, "session-idle", "SEC", "a session that nobody uses ends after this long; 0: never", CELL_FLAG_SECONDS, AT(http.idle_ms) },
-	{ 0, "max-runs", "N", "cells that run at once", CELL_FLAG_COUNT, AT(max_runs) },
-	{ 0, "max-queue", "N", "cells that wait for their turn; more are refused", CELL_FLAG_COUNT, AT(max_queue) },
-	{ 0, "max-timeout", "SEC", "the longest timeout of a cell that a client gets; 0: any", CELL_FLAG_SECONDS, AT(max_timeout_ms) },
-	{ 0, "max-artifact", "BYTES", "of an artifact that is handed out", CELL_FLAG_BYTES, AT(max_artifact) },
-	{ 0, "drain", "SEC", "when stopped, cells may take this long to end", CELL_FLAG_SECONDS, AT(drain_ms) },
-	{ 0, "log-level", "LEVEL", "info (a line a request), warning or error (default info)", CELL_FLAG_STRING, AT(log_level) },
+	{ 0, "session-idle", "SEC", "end an unused session after this many seconds; 0: never", CELL_FLAG_SECONDS, AT(http.idle_ms) },
+	{ 0, "max-runs", "N", "number of cells that run at once", CELL_FLAG_COUNT, AT(max_runs) },
+	{ 0, "max-queue", "N", "number of cells that may wait; more are refused", CELL_FLAG_COUNT, AT(max_queue) },
+	{ 0, "max-timeout", "SEC", "longest timeout of a cell that a client may set; 0: any", CELL_FLAG_SECONDS, AT(max_timeout_ms) },
+	{ 0, "max-artifact", "BYTES", "maximum size of an artifact that a client can load", CELL_FLAG_BYTES, AT(max_artifact) },
+	{ 0, "drain", "SEC", "seconds that cells may take to end when the server stops", CELL_FLAG_SECONDS, AT(drain_ms) },
+	{ 0, "log-level", "LEVEL", "info (a line per request), warning or error (default info)", CELL_FLAG_STRING, AT(log_level) },
 	CELL_CLI_ZYGOTE_FLAGS(offsetof(struct serve_flags, session)),
-	{ 0, "dep", "SPEC", "a package that is added to the storage's and installed before anybody is served; may be repeated",
-	  CELL_FLAG_LIST, AT(deps) },
+	{ 0, "dep", "SPEC", "add this package to the storage's and install it before serving; may be repeated", CELL_FLAG_LIST, AT(deps) },
 	{ 0, "in-container", NULL,
-	  "for the host's own containers: mark what is kept as confined code's; token and configuration are removed when read",
+	  "for the host's own containers: mark stored data as made by confined code; remove token and "
+	  "configuration files once read",
 	  CELL_FLAG_SWITCH, AT(in_container) },
-	{ 0, "check-config", NULL, "say whether the configuration is good, and exit", CELL_FLAG_SWITCH, AT(check_config) },
+	{ 0, "check-config", NULL, "check the configuration and exit", CELL_FLAG_SWITCH, AT(check_config) },
 	CELL_CLI_SESSION_FLAGS(offsetof(struct serve_flags, session)),
 	{ 0 },
 };
@@ -78,9 +78,9 @@ const struct cell_cli_command cell__cli_serve_command = {
 	.name = "serve",
 	.summary = "the session server: sessions over HTTP",
 	.synopsis = "[flags]",
-	.about =
-		"Serves sessions to clients with a token (docs/server.md).  The executor is sandbox where it works.\n"
-		"SIGHUP reads tokens, limits and the certificate again, SIGTERM lets running cells end and stops, a second one stops at once.",
+	.about = "Serves sessions to clients with a token (docs/server.md).  The default executor is sandbox where it works.\n"
+		 "SIGHUP reloads tokens, limits and the certificate; SIGTERM lets running cells end and stops; a second SIGTERM "
+		 "stops at once.",
 	.examples = "  workcell serve --base ~/agent --auth-token-file token\n"
 		    "  workcell serve --config serve.yaml --check-config",
 	.flags = serve_flag_table,
@@ -134,7 +134,7 @@ static int reload(void *arg, struct cell_server_limits *limits, struct cell_erro
 		limits_of(&flags, limits);
 		status = 0;
 	} else {
-		status = cell_fail(err, CELL_E_INVALID, 0, "the configuration is not good");
+		status = cell_fail(err, CELL_E_INVALID, 0, "the configuration is not valid");
 	}
 	flags_finish(&flags);
 	cell__serve_arguments_finish(&arguments);
@@ -148,7 +148,7 @@ static int call_deps(struct cell_space *space, const char *operation, json_t *ar
 			  : cell_fail(err, CELL_E_INVALID, 0, "a package's name is not UTF-8");
 
 	if (!status && ret_answer && !(*ret_answer = json_loads(answer, JSON_DECODE_ANY, NULL)))
-		status = cell_fail(err, CELL_E_NOMEM, 0, "no memory for the packages");
+		status = cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the packages");
 	json_decref(args);
 	free(text);
 	free(answer);
@@ -175,7 +175,7 @@ static int check_synced(const json_t *answer, struct cell_error *err)
 
 	if (!spec)
 		return 0;
-	cell_fail(err, CELL_E_INSTALL, 0, "cannot install %.60s: %s", spec, words ? words : "it is not said why");
+	cell_fail(err, CELL_E_INSTALL, 0, "cannot install %.60s: %s", spec, words ? words : "no reason was given");
 	for (char *end = strchr(err->msg, '\n'); end; end = strchr(end, '\n'))
 		*end = ' ';
 	return -1;
@@ -205,7 +205,8 @@ static int add_servers(struct cell_space *space, struct cell_error *err)
 	json_object_foreach((json_t *)live.servers, name, params) {
 		char *text = json_dumps(params, JSON_COMPACT);
 
-		status = text ? cell_space_add_mcp(space, name, text, err) : cell_fail(err, CELL_E_NOMEM, 0, "no memory for %.60s", name);
+		status = text ? cell_space_add_mcp(space, name, text, err)
+			      : cell_fail(err, CELL_E_NOMEM, 0, "out of memory for %.60s", name);
 		free(text);
 		if (status < 0)
 			return cell_fail(err, err->code, 0, "MCP server '%.60s' of TOOLS_CONFIG: %s", name, strdupa(err->msg));
@@ -342,7 +343,7 @@ static int make_work_dir(struct cell_error *err)
 		free(live.work_dir);
 		if (asprintf(&live.work_dir, "%s/" WORK_PREFIX "XXXXXX", temp) < 0) {
 			live.work_dir = NULL;
-			return cell_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
+			return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a path");
 		}
 		if (!mkdtemp(live.work_dir)) {
 			int saved = errno;
@@ -451,7 +452,7 @@ static int guard_storage(struct serve_flags *flags, char **ret_tools, struct cel
 		return 0;
 	if (asprintf(ret_tools, "%s/tools", space->base) < 0) {
 		*ret_tools = NULL;
-		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a path");
 	}
 	if (access(*ret_tools, F_OK) == 0)
 		space->tools = *ret_tools;
@@ -521,7 +522,7 @@ static int serve(struct serve_flags *flags, struct cell_server_options *options,
 	    (!strcmp(session.options.executor, "container") || !strcmp(session.options.executor, "remote"))) {
 		cell_fail(
 			err, CELL_E_INVALID, 0,
-			"with the executor %s calls are made elsewhere, where the MCP servers of TOOLS_CONFIG are not known: define them there",
+			"with the executor %s tools are called elsewhere, where the MCP servers of TOOLS_CONFIG are unknown: define them there",
 			session.options.executor);
 		goto out;
 	}
@@ -533,7 +534,7 @@ static int serve(struct serve_flags *flags, struct cell_server_options *options,
 		session.container.deps = deps = cell__cli_list_values(&flags->deps); /* installed there */
 	} else if (flags->deps.count && !(cell__cli_has_storage(space) && host.space)) {
 		cell_fail(err, CELL_E_INVALID, 0,
-			  "packages (--dep, CONTAINER_DEPS, TOOLS_CONFIG) need a storage of the server's own: --storage");
+			  "packages (--dep, CONTAINER_DEPS, TOOLS_CONFIG) need a storage of this server: --storage");
 		goto out;
 	} else if (options->open_space && install_deps(flags, &host, err) < 0) {
 		goto out;
@@ -592,7 +593,7 @@ int cell__cmd_serve(int argc, char **argv)
 	if (!status && flags.check_config)
 		status = check_servers(&err);
 	if (!status && flags.check_config)
-		printf("the configuration is good\n");
+		printf("the configuration is valid\n");
 	else if (!status)
 		status = serve(&flags, &options, &err);
 	cell__cli_listen_options_finish(&options);

@@ -33,12 +33,12 @@ static int add_argument(struct cell_serve_arguments *arguments, struct cell_erro
 	int n;
 
 	if (arguments->count == CELL_SERVE_MAX_ARGUMENTS)
-		return cell_fail(err, CELL_E_LIMIT, 0, "there are more than %d settings", CELL_SERVE_MAX_ARGUMENTS);
+		return cell_fail(err, CELL_E_LIMIT, 0, "more than %d settings", CELL_SERVE_MAX_ARGUMENTS);
 	va_start(ap, format);
 	n = vasprintf(&arguments->list[arguments->count], format, ap);
 	va_end(ap);
 	if (n < 0)
-		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for the configuration");
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the configuration");
 	arguments->list[++arguments->count] = NULL;
 	return 0;
 }
@@ -126,12 +126,12 @@ static int whole_of(const struct part *parts, const char *known, const char *kno
 			size = head;
 			name = parts->variable;
 		} else if (head != size || memcmp(value, whole, size)) {
-			return cell_fail(err, CELL_E_INVALID, 0, "%s and %s are not of one storage: %.60s, %.60s", name, parts->variable,
-					 whole, value);
+			return cell_fail(err, CELL_E_INVALID, 0, "%s and %s belong to different storages: %.60s, %.60s", name,
+					 parts->variable, whole, value);
 		}
 	}
 	if (whole && !(*ret_whole = strndup(whole, size)))
-		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for the configuration");
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the configuration");
 	return 0;
 }
 
@@ -149,12 +149,12 @@ static int add_redis(struct cell_serve_arguments *arguments, const char *url, st
 	char *prefix = NULL, *prefixed = NULL, *whole = NULL;
 	int status = whole_of(redis_parts, cell__serve_variable("STORAGE_PREFIX"), "STORAGE_PREFIX", &prefix, err);
 
-	warn_of_parts(arguments, folder_parts, "does nothing: the storage is in Redis");
+	warn_of_parts(arguments, folder_parts, "has no effect: the storage is in Redis");
 	if (!status) {
 		prefixed = prefix ? cell__cli_with_option(url, "prefix", prefix) : strdup(url);
 		whole = prefixed && tools ? cell__cli_with_option(prefixed, "tools_prefix", tools) : prefixed ? strdup(prefixed) : NULL;
 		status = whole ? add_argument(arguments, err, "--storage=%s", whole)
-			       : cell_fail(err, CELL_E_NOMEM, 0, "no memory for the configuration");
+			       : cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the configuration");
 	}
 	if (!status && tools)
 		status = add_argument(arguments, err, "--tools-from-storage");
@@ -169,11 +169,11 @@ static int add_folder(struct cell_serve_arguments *arguments, struct cell_error 
 	char *folder = NULL;
 	int status = whole_of(folder_parts, cell__serve_variable("STORAGE_BASE_PATH"), "STORAGE_BASE_PATH", &folder, err);
 
-	warn_of_parts(arguments, redis_parts, "does nothing: the storage is not in Redis (REDIS_URL)");
+	warn_of_parts(arguments, redis_parts, "has no effect: the storage is not in Redis (REDIS_URL)");
 	if (cell__serve_variable("REDIS_TOOLS_PREFIX"))
-		warn(arguments, "REDIS_TOOLS_PREFIX", "does nothing: the storage is not in Redis (REDIS_URL)");
+		warn(arguments, "REDIS_TOOLS_PREFIX", "has no effect: the storage is not in Redis (REDIS_URL)");
 	if (cell__serve_variable("STORAGE_PREFIX"))
-		warn(arguments, "STORAGE_PREFIX", "does nothing: the storage is not in Redis (REDIS_URL)");
+		warn(arguments, "STORAGE_PREFIX", "has no effect: the storage is not in Redis (REDIS_URL)");
 	if (!status && folder)
 		status = add_argument(arguments, err, "--storage=%s", folder);
 	free(folder);
@@ -185,7 +185,7 @@ static int add_storage(struct cell_serve_arguments *arguments, struct cell_error
 	const char *backend = cell__serve_variable("ARTIFACT_BACKEND"), *url = cell__serve_variable("REDIS_URL");
 
 	if (backend && strcmp(backend, "file") && strcmp(backend, "redis"))
-		return cell_fail(err, CELL_E_INVALID, 0, "ARTIFACT_BACKEND is file or redis, not '%s'", backend);
+		return cell_fail(err, CELL_E_INVALID, 0, "ARTIFACT_BACKEND must be file or redis, not '%s'", backend);
 	if (url && (!backend || !strcmp(backend, "redis")))
 		return add_redis(arguments, url, err);
 	if (backend && !strcmp(backend, "redis"))
@@ -248,10 +248,10 @@ static int add_python_deps(struct cell_serve_arguments *arguments, const struct 
 	int status = 0;
 
 	if (list->kind != CELL_YAML_SEQUENCE)
-		return cell_fail(err, CELL_E_INVALID, 0, "%s:%d: python_deps is a list", path, list->line);
+		return cell_fail(err, CELL_E_INVALID, 0, "%s:%d: python_deps must be a list", path, list->line);
 	for (size_t i = 0; !status && i < list->count; i++) {
 		if (list->items[i]->kind != CELL_YAML_SCALAR)
-			return cell_fail(err, CELL_E_INVALID, 0, "%s:%d: a package is a text", path, list->items[i]->line);
+			return cell_fail(err, CELL_E_INVALID, 0, "%s:%d: a package must be a string", path, list->items[i]->line);
 		status = add_argument(arguments, err, "--dep=%s", list->items[i]->text);
 	}
 	return status;
@@ -297,9 +297,9 @@ static int add_server(struct cell_serve_arguments *arguments, const char *name, 
 	if (!name)
 		name = json_string_value(own);
 	if (!params || !name || !*name)
-		cell_fail(err, CELL_E_INVALID, 0, "%s:%d: an MCP server is a mapping: name, and command or url", path, node->line);
+		cell_fail(err, CELL_E_INVALID, 0, "%s:%d: an MCP server must be a mapping with name, and command or url", path, node->line);
 	else if (json_object_get(arguments->servers, name))
-		cell_fail(err, CELL_E_INVALID, 0, "%s:%d: there are two MCP servers '%.60s'", path, node->line, name);
+		cell_fail(err, CELL_E_INVALID, 0, "%s:%d: duplicate MCP server '%.60s'", path, node->line, name);
 	else if (json_object_set(arguments->servers, name, params) < 0)
 		cell_fail(err, CELL_E_INVALID, 0, "%s:%d: the name is not valid UTF-8", path, node->line);
 	else
@@ -315,9 +315,9 @@ static int add_servers(struct cell_serve_arguments *arguments, const struct cell
 	int status = 0;
 
 	if (!arguments->servers && !(arguments->servers = json_object()))
-		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for the configuration");
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the configuration");
 	if (node->kind == CELL_YAML_SCALAR)
-		return *node->text ? cell_fail(err, CELL_E_INVALID, 0, "%s:%d: mcp_servers is a list", path, node->line) : 0;
+		return *node->text ? cell_fail(err, CELL_E_INVALID, 0, "%s:%d: mcp_servers must be a list", path, node->line) : 0;
 	for (size_t i = 0; !status && i < node->count; i += 1 + is_map)
 		status = add_server(arguments, is_map ? node->items[i]->text : NULL, node->items[i + is_map], path, err);
 	return status;
@@ -329,7 +329,8 @@ static int read_tools_config(struct cell_serve_arguments *arguments, const char 
 	struct cell__yaml *root = read_yaml(path, &status, err);
 
 	if (root && root->kind != CELL_YAML_MAPPING && !cell__yaml_is_null(root))
-		status = cell_fail(err, CELL_E_INVALID, 0, "%s: TOOLS_CONFIG is a mapping: mcp_servers: [...], python_deps: [...]", path);
+		status = cell_fail(err, CELL_E_INVALID, 0, "%s: TOOLS_CONFIG must be a mapping: mcp_servers: [...], python_deps: [...]",
+				   path);
 	for (size_t i = 0; root && !status && i < root->count; i += 2) {
 		const char *name = root->items[i]->text;
 
@@ -339,7 +340,7 @@ static int read_tools_config(struct cell_serve_arguments *arguments, const char 
 			status = add_servers(arguments, root->items[i + 1], path, err);
 		else
 			warn(arguments, "TOOLS_CONFIG",
-			     "has more than mcp_servers and python_deps, which is not read: tools are files in TOOLS_PATH");
+			     "has keys other than mcp_servers and python_deps, which are ignored: tools are files in TOOLS_PATH");
 	}
 	cell__yaml_destroy(root);
 	return status;
@@ -380,13 +381,13 @@ static int add_setting(struct cell_serve_arguments *arguments, const char *key, 
 		       struct cell_error *err)
 {
 	if (value->kind != CELL_YAML_SCALAR)
-		return cell_fail(err, CELL_E_INVALID, 0, "%s:%d: a value is a text or a list of texts", path, value->line);
+		return cell_fail(err, CELL_E_INVALID, 0, "%s:%d: a value must be a string or a list of strings", path, value->line);
 	if (value->plain && !strcmp(value->text, "false"))
 		return 0;
 	if (value->plain && !strcmp(value->text, "true"))
 		return add_argument(arguments, err, "--%s", key);
 	if (!strcmp(key, "config") || !strcmp(key, "check-config"))
-		return cell_fail(err, CELL_E_INVALID, 0, "%s:%d: this belongs on the command line", path, value->line);
+		return cell_fail(err, CELL_E_INVALID, 0, "%s:%d: this can only be given on the command line", path, value->line);
 	return add_argument(arguments, err, "--%s=%s", key, value->text);
 }
 
@@ -397,7 +398,7 @@ static int add_file(struct cell_serve_arguments *arguments, const char *path, st
 	struct cell__yaml *root = read_yaml(path, &status, err);
 
 	if (root && root->kind != CELL_YAML_MAPPING)
-		status = cell_fail(err, CELL_E_INVALID, 0, "%s:%d: a configuration is a mapping: key: value", path, root->line);
+		status = cell_fail(err, CELL_E_INVALID, 0, "%s:%d: a configuration must be a mapping: key: value", path, root->line);
 	for (size_t i = 0; root && !status && i < root->count; i += 2) {
 		char *key = root->items[i]->text;
 		const struct cell__yaml *value = root->items[i + 1];

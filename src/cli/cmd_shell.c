@@ -328,7 +328,7 @@ static int open_shell(struct shell *shell, const struct cell_cli_session_flags *
 		return -1;
 	shell->printer = cell__cli_printer_create(CELL_CLI_TEXT, wake, shell);
 	if (!shell->printer)
-		return cell_fail(err, CELL_E_NOMEM, 0, "no memory to print with");
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for printing");
 	if (cell__cli_open(flags, true, cell__cli_keep_event, shell->printer, &shell->host, err) < 0)
 		return -1;
 	if (cell__cli_printer_ask(shell->printer, &shell->host, !shell->terminal, err) < 0)
@@ -549,10 +549,10 @@ static const struct cell_cli_flag shell_flag_table[] = {
 
 const struct cell_cli_command cell__cli_shell_command = {
 	.name = "shell",
-	.summary = "the same, interactive",
+	.summary = "run cells interactively",
 	.synopsis = "[flags]",
-	.about = "A session at a prompt.  A block ends with an empty line.  Ctrl-C interrupts the cell or\n"
-		 "clears the input, %reset gives a fresh kernel, Ctrl-D or exit leaves.  Without a terminal it\n"
+	.about = "Runs a session at a prompt.  A block ends with an empty line.  Ctrl-C interrupts the cell or\n"
+		 "clears the input, %reset starts a fresh kernel, Ctrl-D or exit leaves.  Without a terminal it\n"
 		 "reads stdin and prints no prompts.",
 	.examples = "  workcell shell\n"
 		    "  workcell shell --python ./venv/bin/python --preload numpy\n"
@@ -581,7 +581,7 @@ int cell__cmd_shell(int argc, char **argv)
 		setlocale(LC_CTYPE, "C.UTF-8");
 	status = open_shell(&shell, &flags, &err);
 	if (!status && shell.terminal)
-		printf("Workcell %s. Ctrl-C interrupts, %%reset gives a fresh kernel, Ctrl-D leaves.\n\n", cell_version());
+		printf("Workcell %s. Ctrl-C interrupts, %%reset starts a fresh kernel, Ctrl-D leaves.\n\n", cell_version());
 	fflush(stdout);
 	if (!status)
 		status = loop(&shell, &err);

@@ -23,13 +23,13 @@ static const struct cell_cli_flag store_flag_table[] = {
 	{ 0, "storage", "DIR", "the same", CELL_FLAG_STRING, AT(storage) },
 	{ 0, "target", "URL", "Redis: redis://[user:password@]host[:port][/db], or env:NAME", CELL_FLAG_STRING, AT(target) },
 	{ 0, "redis", "URL", "the same", CELL_FLAG_STRING, AT(redis) },
-	{ 0, "prefix", "P", "of the keys in Redis", CELL_FLAG_STRING, AT(prefix) },
-	{ 0, "workspace", "ID", "workflows and artifacts of this workspace, on both sides", CELL_FLAG_STRING, AT(workspace) },
+	{ 0, "prefix", "P", "prefix of the keys in Redis", CELL_FLAG_STRING, AT(prefix) },
+	{ 0, "workspace", "ID", "use the workflows and artifacts of this workspace, on both sides", CELL_FLAG_STRING, AT(workspace) },
 	{ 0, "tools", "DIR", "tool definitions, *.yaml (default: the folder tools of the source)", CELL_FLAG_STRING, AT(tools) },
 	{ 0, "type", "KIND", "workflows, tools, deps, artifacts, or all (default workflows)", CELL_FLAG_STRING, AT(type) },
-	{ 0, "clear", NULL, "push, pull: also remove what the other side does not have", CELL_FLAG_SWITCH, AT(clear) },
-	{ 0, "dry-run", NULL, "push, pull: change nothing, tell what would be changed", CELL_FLAG_SWITCH, AT(dry_run) },
-	{ 0, "json", NULL, "one JSON object a line: type, what, name, note", CELL_FLAG_SWITCH, AT(json) },
+	{ 0, "clear", NULL, "push, pull: also remove items that the other side does not have", CELL_FLAG_SWITCH, AT(clear) },
+	{ 0, "dry-run", NULL, "push, pull: change nothing, print what would be changed", CELL_FLAG_SWITCH, AT(dry_run) },
+	{ 0, "json", NULL, "print one JSON object per line: type, what, name, note", CELL_FLAG_SWITCH, AT(json) },
 	{ 0 },
 };
 
@@ -37,10 +37,10 @@ const struct cell_cli_command cell__cli_store_command = {
 	.name = "store",
 	.summary = "move workflows, tools, deps and artifacts between a folder and Redis",
 	.synopsis = "push | pull | diff | list",
-	.about = "  push   copies from the folder to Redis what is not there, or differs\n"
-		 "  pull   the same from Redis to the folder\n"
-		 "  diff   how they differ: + in Redis only, - in the folder only, ~ modified, = the same\n"
-		 "  list   what there is in Redis",
+	.about = "  push   copies new and changed items from the folder to Redis\n"
+		 "  pull   copies new and changed items from Redis to the folder\n"
+		 "  diff   shows the differences: + in Redis only, - in the folder only, ~ modified, = the same\n"
+		 "  list   lists the items in Redis",
 	.examples = "  workcell store push --source ./base --target redis://localhost --prefix app --type all\n"
 		    "  workcell store diff --source ./base --target redis://localhost --prefix app\n"
 		    "  workcell store pull --target env:REDIS_URL --dest ./copy --type artifacts --dry-run",
@@ -89,7 +89,7 @@ static void print_skipped(const struct job *job, const char *name, const char *n
 {
 	char *line;
 
-	if (asprintf(&line, "%s: '%s' is left out: %s", job->kind, name, note) < 0)
+	if (asprintf(&line, "%s: '%s' is skipped: %s", job->kind, name, note) < 0)
 		return;
 	cell__cli_note(line);
 	free(line);
@@ -218,7 +218,7 @@ static void print_sum(const struct job *job)
 	if (job->same)
 		printf(", %zu unchanged", job->same);
 	if (job->skipped)
-		printf(", %zu left out", job->skipped);
+		printf(", %zu skipped", job->skipped);
 	printf("\n");
 	fflush(stdout);
 	free(shown);
@@ -266,16 +266,16 @@ static int run_verb(const struct verb *verb, const struct store_flags *flags, st
 	for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
 		known |= !strcmp(type, "all") || !strcmp(type, kinds[i]);
 	if (!known)
-		return cell_fail(err, CELL_E_INVALID, 0, "--type is workflows, tools, deps, artifacts or all");
+		return cell_fail(err, CELL_E_INVALID, 0, "--type must be workflows, tools, deps, artifacts or all");
 	if (!target)
-		return cell_fail(err, CELL_E_INVALID, 0, "which Redis? give --target redis://...");
+		return cell_fail(err, CELL_E_INVALID, 0, "give the Redis server with --target redis://...");
 	if (!verb->lists && !place)
-		return cell_fail(err, CELL_E_INVALID, 0, "which folder? give %s DIR", verb->pulls ? "--dest" : "--source");
+		return cell_fail(err, CELL_E_INVALID, 0, "give the folder with %s DIR", verb->pulls ? "--dest" : "--source");
 	if (place && cell__cli_is_redis(place))
-		return cell_fail(err, CELL_E_INVALID, 0, "%s is a folder; Redis is given with --target",
+		return cell_fail(err, CELL_E_INVALID, 0, "%s takes a folder; give Redis with --target",
 				 verb->pulls ? "--dest" : "--source");
 	if ((flags->clear || flags->dry_run) && (verb->lists || verb->compares))
-		return cell_fail(err, CELL_E_INVALID, 0, "--clear and --dry-run are for push and pull");
+		return cell_fail(err, CELL_E_INVALID, 0, "--clear and --dry-run require push or pull");
 	if (!(url = cell__cli_storage(target, flags->prefix, true, err)) || (place && !(folder = cell__cli_absolute(place, err))) ||
 	    (flags->tools && !(tools = cell__cli_absolute(flags->tools, err))))
 		status = -1;

@@ -19,11 +19,13 @@ struct tools_flags {
 };
 
 static const struct cell_cli_flag tools_flag_table[] = {
-	{ 0, "json", NULL, "the answer as JSON on one line", CELL_FLAG_SWITCH, offsetof(struct tools_flags, json) },
-	{ 0, "args", "JSON", "call: the arguments as an object; K=V go over it", CELL_FLAG_STRING, offsetof(struct tools_flags, args) },
+	{ 0, "json", NULL, "print the answer as JSON on one line", CELL_FLAG_SWITCH, offsetof(struct tools_flags, json) },
+	{ 0, "args", "JSON", "call: the arguments as a JSON object; K=V override it", CELL_FLAG_STRING,
+	  offsetof(struct tools_flags, args) },
 	{ 0, "tag", "TAG", "list: only tools with this tag; may be repeated", CELL_FLAG_LIST, offsetof(struct tools_flags, tags) },
-	{ 0, "limit", "N", "search: at most so many", CELL_FLAG_COUNT, offsetof(struct tools_flags, limit) },
-	{ 0, "cwd", "DIR", "where command-line tools run (default: here)", CELL_FLAG_STRING, offsetof(struct tools_flags, cwd) },
+	{ 0, "limit", "N", "search: maximum number of results", CELL_FLAG_COUNT, offsetof(struct tools_flags, limit) },
+	{ 0, "cwd", "DIR", "working directory of command-line tools (default: this one)", CELL_FLAG_STRING,
+	  offsetof(struct tools_flags, cwd) },
 	CELL_CLI_SPACE_FLAGS(offsetof(struct tools_flags, space)),
 	CELL_CLI_EMBEDDINGS_FLAGS(offsetof(struct tools_flags, space)),
 	{ 0 },
@@ -224,7 +226,7 @@ static int run_show(const void *values, struct cell_space *space, const struct c
 	int status;
 
 	if (strchr(name, '.'))
-		return cell_fail(err, CELL_E_INVALID, 0, "show wants a tool, not one of its callables");
+		return cell_fail(err, CELL_E_INVALID, 0, "show takes a tool, not one of its callables");
 	if (get_tool(space, name, &tool, err) < 0)
 		return -1;
 	status = flags->json ? cell__cli_print_json(tool, err) : print_tool(tool, err);

@@ -19,12 +19,13 @@ struct workflows_flags {
 };
 
 static const struct cell_cli_flag workflows_flag_table[] = {
-	{ 0, "json", NULL, "the answer as JSON on one line", CELL_FLAG_SWITCH, offsetof(struct workflows_flags, json) },
-	{ 0, "args", "JSON", "run: the arguments as an object; K=V go over it", CELL_FLAG_STRING, offsetof(struct workflows_flags, args) },
-	{ 0, "description", "TEXT", "add: what it is for (default: the docstring's first line)", CELL_FLAG_STRING,
+	{ 0, "json", NULL, "print the answer as JSON on one line", CELL_FLAG_SWITCH, offsetof(struct workflows_flags, json) },
+	{ 0, "args", "JSON", "run: the arguments as a JSON object; K=V override it", CELL_FLAG_STRING,
+	  offsetof(struct workflows_flags, args) },
+	{ 0, "description", "TEXT", "add: description (default: the docstring's first line)", CELL_FLAG_STRING,
 	  offsetof(struct workflows_flags, description) },
 	{ 0, "overwrite", NULL, "add: replace a workflow of this name", CELL_FLAG_SWITCH, offsetof(struct workflows_flags, overwrite) },
-	{ 0, "limit", "N", "search: at most so many", CELL_FLAG_COUNT, offsetof(struct workflows_flags, limit) },
+	{ 0, "limit", "N", "search: maximum number of results", CELL_FLAG_COUNT, offsetof(struct workflows_flags, limit) },
 	CELL_CLI_SESSION_FLAGS(offsetof(struct workflows_flags, session)),
 	{ 0 },
 };
@@ -39,7 +40,7 @@ const struct cell_cli_command cell__cli_workflows_command = {
 		 "  show NAME            Returns a workflow with its source\n"
 		 "  add NAME FILE|-      Stores a workflow, which code calls as workflows.NAME(...); nothing of it\n"
 		 "                       is executed\n"
-		 "  trust NAME...        Lets code that nothing confines use what confined code made; read it first\n"
+		 "  trust NAME...        Lets unconfined code use a workflow that confined code made; read it first\n"
 		 "  run NAME [K=V]...    Calls a workflow in a session of its own; output and exit status as\n"
 		 "                       `workcell run`.  V is read by the parameter's type: text as it is,\n"
 		 "                       numbers and booleans as JSON, a list by repeating K\n"
@@ -261,7 +262,7 @@ static int run_in(const struct workflows_flags *flags, const struct cell_cli_lis
 	code = call_code(name, args);
 	json_decref(args);
 	if (!code)
-		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for the call");
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the call");
 	if (cell__cli_run_begin() && cell__cli_run_cell(host, printer, code, strlen(code), 0, false, NULL, &status, err) < 0)
 		status = -1;
 	cell__cli_print_kept(printer);
@@ -278,14 +279,14 @@ static int run_run(const void *values, struct cell_space *none, const struct cel
 
 	(void)none;
 	if (!is_name(operands->items[1].value))
-		return cell_fail(err, CELL_E_INVALID, 0, "'%s' is no name of a workflow", operands->items[1].value);
+		return cell_fail(err, CELL_E_INVALID, 0, "'%s' is not a valid workflow name", operands->items[1].value);
 	if (!cell__cli_has_storage(&flags->session.space))
-		return cell_fail(err, CELL_E_INVALID, 0, "where? give --base DIR or --storage DIR");
+		return cell_fail(err, CELL_E_INVALID, 0, "give --base DIR or --storage DIR");
 	if (cell__cli_signals_start(false, NULL, NULL, err) < 0)
 		return -1;
 	printer = cell__cli_printer_create(flags->json ? CELL_CLI_JSON : CELL_CLI_TEXT, NULL, NULL);
 	if (!printer)
-		return cell_fail(err, CELL_E_NOMEM, 0, "no memory to print with");
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for printing");
 	if (!cell__cli_open(&flags->session, !flags->json, cell__cli_keep_event, printer, &host, err)) {
 		if (!cell__cli_printer_ask(printer, &host, false, err))
 			status = run_in(flags, operands, &host, printer, err);

@@ -118,7 +118,7 @@ static int take_line(char *line, const char *path, int number, struct cell_error
 	/* The value may be a secret and is not repeated. */
 	if (!equals || !is_name(line) || !unquote(equals))
 		return cell_fail(err, CELL_E_INVALID, 0, "%s:%d: expected NAME=value", path, number);
-	return keep(line, equals) < 0 ? cell_fail(err, CELL_E_NOMEM, 0, "no memory for %s", path) : 0;
+	return keep(line, equals) < 0 ? cell_fail(err, CELL_E_NOMEM, 0, "out of memory for %s", path) : 0;
 }
 
 int cell__cli_load_env_file(const char *path, struct cell_error *err)
@@ -146,11 +146,11 @@ static int add_path(char ***list, size_t *count, const char *path, struct cell_e
 	char **more = reallocarray(*list, *count + 2, sizeof(*more));
 
 	if (!more)
-		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a path");
 	*list = more;
 	more[*count] = strdup(path);
 	if (!more[*count])
-		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a path");
 	more[++*count] = NULL;
 	return 0;
 }
@@ -160,7 +160,7 @@ int cell__cli_trusted(const char *const *files, char ***ret_list, struct cell_er
 	const char *home = getenv("HOME"), *path = getenv("PATH");
 	char *copy = strdup(path ? path : ""), *rest = copy, *folder;
 	size_t count = 0;
-	int status = copy ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
+	int status = copy ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a path");
 
 	/* An empty entry of PATH is the current directory. */
 	while (!status && path && (folder = strsep(&rest, ":")))

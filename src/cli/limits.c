@@ -45,13 +45,12 @@ int cell__cli_check_executor(const struct cell_cli_session_flags *flags, const c
 		while (takers[k] && strcmp(takers[k], executor))
 			k++;
 		if (rows[i].given && !takers[k])
-			return cell_fail(err, CELL_E_INVALID, 0, "%s is for --executor %s%s%s%s%s; %s would ignore it", rows[i].flag,
+			return cell_fail(err, CELL_E_INVALID, 0, "%s requires --executor %s%s%s%s%s; %s would ignore it", rows[i].flag,
 					 takers[0], takers[1] ? " or " : "", takers[1] ? takers[1] : "",
 					 takers[1] && takers[2] ? " or " : "", takers[1] && takers[2] ? takers[2] : "", executor);
 	}
 	if (flags->space.no_runtime_deps && !strcmp(executor, "remote"))
-		return cell_fail(err, CELL_E_INVALID, 0,
-				 "--no-runtime-deps is the server's with --executor remote: give it to that `workcell serve`");
+		return cell_fail(err, CELL_E_INVALID, 0, "with --executor remote, give --no-runtime-deps to `workcell serve` instead");
 	return 0;
 }
 
@@ -84,5 +83,5 @@ int cell__cli_zygote_per(const struct cell_cli_session_flags *flags, enum cell_z
 			return 0;
 		}
 	}
-	return cell_fail(err, CELL_E_INVALID, 0, "--zygote-per is engine, workspace or session, not '%s'", word);
+	return cell_fail(err, CELL_E_INVALID, 0, "--zygote-per must be engine, workspace or session, not '%s'", word);
 }

@@ -40,9 +40,9 @@ static int fill_log(const struct cell_cli_listen_flags *flags, const char *level
 	while (i < 4 && strcmp(levels[i].word, level))
 		i++;
 	if (i == 4)
-		return cell_fail(err, CELL_E_INVALID, 0, "--log-level is info, warning or error, not '%s'", level);
+		return cell_fail(err, CELL_E_INVALID, 0, "--log-level must be info, warning or error, not '%s'", level);
 	if (strcmp(form, "text") && strcmp(form, "json") && strcmp(form, "off"))
-		return cell_fail(err, CELL_E_INVALID, 0, "--log is text, json or off, not '%s'", form);
+		return cell_fail(err, CELL_E_INVALID, 0, "--log must be text, json or off, not '%s'", form);
 	options->log_level = levels[i].level;
 	options->log_json = !strcmp(form, "json");
 	options->log = strcmp(form, "off") ? write_log : NULL;
@@ -89,7 +89,7 @@ int cell__cli_listen_options(const struct cell_cli_listen_flags *flags, const ch
 		return -1;
 	options->origins = cell__cli_list_values(&flags->origins);
 	options->hosts = cell__cli_list_values(&flags->hosts);
-	return options->origins && options->hosts ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "no memory for the configuration");
+	return options->origins && options->hosts ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the configuration");
 }
 
 void cell__cli_listen_options_finish(struct cell_server_options *options)

@@ -27,23 +27,23 @@ extern const struct cell_server_limits cell__cli_server_defaults;
 #define CELL_CLI_LISTEN_AT(at, member) ((at) + offsetof(struct cell_cli_listen_flags, member))
 /* clang-format off */
 #define CELL_CLI_LISTEN_FLAGS(at)                                                                 \
-	{ 0, "auth-disabled", NULL, "let everybody on this machine in; for a loopback address or a Unix socket only", \
+	{ 0, "auth-disabled", NULL, "accept every client on this machine; only with a loopback address or a Unix socket", \
 	  CELL_FLAG_SWITCH, CELL_CLI_LISTEN_AT(at, auth_disabled) },                              \
 	{ 0, "tls-cert", "FILE", "serve HTTPS with this certificate (PEM)", CELL_FLAG_STRING, CELL_CLI_LISTEN_AT(at, tls_cert) }, \
-	{ 0, "tls-key", "FILE", "and this key (PEM)", CELL_FLAG_STRING, CELL_CLI_LISTEN_AT(at, tls_key) }, \
-	{ 0, "allow-origin", "ORIGIN", "a web page's origin that may connect, like https://example.org; may be repeated", \
+	{ 0, "tls-key", "FILE", "the key of the certificate (PEM)", CELL_FLAG_STRING, CELL_CLI_LISTEN_AT(at, tls_key) }, \
+	{ 0, "allow-origin", "ORIGIN", "allow web pages of this origin, like https://example.org; may be repeated", \
 	  CELL_FLAG_LIST, CELL_CLI_LISTEN_AT(at, origins) },                                      \
-	{ 0, "max-sessions", "N", "sessions at once", CELL_FLAG_COUNT, CELL_CLI_LISTEN_AT(at, max_sessions) }, \
+	{ 0, "max-sessions", "N", "maximum number of sessions", CELL_FLAG_COUNT, CELL_CLI_LISTEN_AT(at, max_sessions) }, \
 	{ 0, "max-body", "BYTES", "of a request", CELL_FLAG_BYTES, CELL_CLI_LISTEN_AT(at, max_body) }, \
-	{ 0, "max-header", "BYTES", "of a request's head", CELL_FLAG_BYTES, CELL_CLI_LISTEN_AT(at, max_header) }, \
+	{ 0, "max-header", "BYTES", "maximum size of a request's header", CELL_FLAG_BYTES, CELL_CLI_LISTEN_AT(at, max_header) }, \
 	{ 0, "max-connections", "N", "at once", CELL_FLAG_COUNT, CELL_CLI_LISTEN_AT(at, max_connections) }, \
-	{ 0, "stream-buffer", "BYTES", "events that were sent and are kept for readers that come back", \
+	{ 0, "stream-buffer", "BYTES", "sent events to keep for readers that reconnect", \
 	  CELL_FLAG_BYTES, CELL_CLI_LISTEN_AT(at, stream_bytes) },                                \
-	{ 0, "resume-window", "SEC", "a reader whose connection broke is waited for this long",   \
+	{ 0, "resume-window", "SEC", "seconds to wait for a reader whose connection broke",   \
 	  CELL_FLAG_SECONDS, CELL_CLI_LISTEN_AT(at, resume_ms) },                                 \
-	{ 0, "head-timeout", "SEC", "a new connection sends its first request within this",       \
+	{ 0, "head-timeout", "SEC", "seconds within which a new connection must send a request",       \
 	  CELL_FLAG_SECONDS, CELL_CLI_LISTEN_AT(at, head_ms) },                                   \
-	{ 0, "silent-timeout", "SEC", "a connection on which nothing moves is closed",            \
+	{ 0, "silent-timeout", "SEC", "seconds after which an idle connection is closed",            \
 	  CELL_FLAG_SECONDS, CELL_CLI_LISTEN_AT(at, silent_ms) },                                 \
 	{ 0, "log", "FORM", "text, json or off (default text)", CELL_FLAG_STRING, CELL_CLI_LISTEN_AT(at, log) }
 /* clang-format on */

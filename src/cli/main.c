@@ -277,7 +277,7 @@ static int run_missing_shell(int argc, char **argv)
 
 const struct cell_cli_command cell__cli_shell_command = {
 	.name = "shell",
-	.summary = "(left out of this build, which has no libedit)",
+	.summary = "(not in this build, which has no libedit)",
 	.run = run_missing_shell,
 };
 #endif
@@ -297,7 +297,8 @@ static void print_overview(FILE *out)
 		     "commands:\n");
 	for (size_t i = 0; i < N_COMMANDS; i++)
 		fprintf(out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
-	fprintf(out, "\n  workcell COMMAND --help   its flags and examples\n"
+	fprintf(out, "\n"
+		     "  workcell COMMAND --help   flags and examples of a command\n"
 		     "  workcell --version        the version\n");
 }
 

@@ -134,7 +134,7 @@ static int list_append(struct cell_cli_list *list, char letter, const char *valu
 		struct cell_cli_item *items = reallocarray(list->items, room, sizeof(*items));
 
 		if (!items)
-			return cell_fail(err, CELL_E_NOMEM, 0, "no memory for the arguments");
+			return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the arguments");
 		list->items = items;
 		list->room = room;
 	}
@@ -184,10 +184,10 @@ static int parse_whole(const struct cell_cli_flag *flag, const char *value, int6
 		end++;
 	}
 	if (*value < '0' || *value > '9' || *end || errno || number > INT64_MAX >> shift)
-		return cell_fail(err, CELL_E_INVALID, 0, "%s wants a whole number%s, not '%s'", flag_text(flag, text),
+		return cell_fail(err, CELL_E_INVALID, 0, "%s must be a whole number%s, not '%s'", flag_text(flag, text),
 				 flag->kind == CELL_FLAG_BYTES ? " of bytes, like 65536 or 16M" : "", value);
 	if (flag->kind == CELL_FLAG_COUNT && number > MAX_POOL)
-		return cell_fail(err, CELL_E_INVALID, 0, "%s is at most %d", flag_text(flag, text), MAX_POOL);
+		return cell_fail(err, CELL_E_INVALID, 0, "%s must be at most %d", flag_text(flag, text), MAX_POOL);
 	*ret = (int64_t)number << shift;
 	return 0;
 }
@@ -198,7 +198,7 @@ static int parse_seconds(const struct cell_cli_flag *flag, const char *value, in
 	double seconds = strtod(value, &end);
 
 	if (end == value || *end || !isfinite(seconds) || seconds < 0 || seconds > MAX_SECONDS)
-		return cell_fail(err, CELL_E_INVALID, 0, "%s wants seconds, like 2.5, or 0 for no limit, not '%s'", flag_text(flag, text),
+		return cell_fail(err, CELL_E_INVALID, 0, "%s must be seconds, like 2.5, or 0 for no limit, not '%s'", flag_text(flag, text),
 				 value);
 	*ret_ms = seconds == 0 ? -1 : (int64_t)ceil(seconds * 1000);
 	return 0;
@@ -262,7 +262,7 @@ static int parse_flag(const struct cell_cli_command *command, int argc, char **a
 		return cell_fail(err, CELL_E_INVALID, 0, "%.*s takes no argument", is_long ? (int)size + 2 : 2, word);
 	if (flag->arg && !value) {
 		if (*at + 1 >= argc)
-			return cell_fail(err, CELL_E_INVALID, 0, "%s wants an argument: %s", word, flag->arg);
+			return cell_fail(err, CELL_E_INVALID, 0, "%s needs an argument: %s", word, flag->arg);
 		value = argv[++*at];
 	}
 	return values ? set_flag(flag, value, values, err) : 0;
@@ -330,10 +330,10 @@ static int env_strings(const struct cell_cli_list *list, const char ***ret_env, 
 	const char **env = cell__cli_list_values(list);
 
 	if (!env)
-		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for the environment");
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the environment");
 	for (size_t i = 0; i < list->count; i++) {
 		if (env[i][0] == '=' || !strchr(env[i], '=')) {
-			cell_fail(err, CELL_E_INVALID, 0, "--env wants K=V, not '%s'", env[i]);
+			cell_fail(err, CELL_E_INVALID, 0, "--env must be K=V, not '%s'", env[i]);
 			free(env);
 			return -1;
 		}
@@ -414,7 +414,7 @@ int cell__cli_fill_container(const struct cell_cli_container_flags *flags, struc
 	if (context && !(*ret_context = cell__cli_absolute(context, err)))
 		return -1;
 	if (flags->isolation && strcmp(flags->isolation, "executor") && strcmp(flags->isolation, "session"))
-		return cell_fail(err, CELL_E_INVALID, 0, "--isolation is executor or session, not '%s'", flags->isolation);
+		return cell_fail(err, CELL_E_INVALID, 0, "--isolation must be executor or session, not '%s'", flags->isolation);
 	options->engine = flags->host ? flags->host : getenv("DOCKER_HOST");
 	options->image = flags->image;
 	options->context = *ret_context;
@@ -488,11 +488,9 @@ int cell__cli_check_secrets(const struct cell_cli_session_flags *flags, const ch
 		if (!name || !*name || !realpath(name, file))
 			continue;
 		if (!strncmp(file, folder, size) && (file[size] == '/' || size == 1))
-			return cell_fail(
-				err, CELL_E_INVALID, 0,
-				"%.100s lies in %.100s, where the code of sessions can read it: keep it elsewhere, or give --cwd another "
-				"folder",
-				name, folder);
+			return cell_fail(err, CELL_E_INVALID, 0,
+					 "%.100s is inside %.100s, where the code of sessions can read it: move it, or use another --cwd",
+					 name, folder);
 	}
 	return 0;
 }

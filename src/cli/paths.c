@@ -26,7 +26,7 @@ char *cell__cli_absolute(const char *path, struct cell_error *err)
 	}
 	free(cwd);
 	if (!joined)
-		cell_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a path");
 	return joined;
 }
 
@@ -50,7 +50,7 @@ int cell__cli_find_python(const char *name, char **ret_path, struct cell_error *
 
 		next = strchrnul(path, ':');
 		if (asprintf(&candidate, "%.*s%s%s", (int)(next - path), path, next > path ? "/" : "", name) < 0)
-			return cell_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
+			return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a path");
 		if (!stat(candidate, &st) && S_ISREG(st.st_mode) && !access(candidate, X_OK)) {
 			found = cell__cli_absolute(candidate, err);
 			free(candidate);

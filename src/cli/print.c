@@ -184,7 +184,7 @@ static void print_now(struct cell_cli_printer *printer, int fd, const void *data
 	if (shown)
 		write_now(printer, fd, shown, size);
 	else
-		dprintf(STDERR_FILENO, "workcell: no_memory: some output is not shown\n");
+		dprintf(STDERR_FILENO, "workcell: no_memory: some output was not shown\n");
 	free(shown);
 }
 
@@ -288,7 +288,7 @@ static void emit_json(struct outlet *outlet, json_t *object)
 		line = json_dumps(object, JSON_COMPACT);
 	json_decref(object);
 	if (!line) {
-		dprintf(STDERR_FILENO, "workcell: no_memory: an event is not shown\n");
+		dprintf(STDERR_FILENO, "workcell: no_memory: an event was not shown\n");
 		return;
 	}
 	size = strlen(line);
@@ -520,7 +520,7 @@ int cell__cli_printer_ask(struct cell_cli_printer *printer, const struct cell_cl
 				      isatty(i ? STDERR_FILENO : STDOUT_FILENO);
 		printer->shown[i].redraws = !host->policy;
 	}
-	return printer->asker ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "no memory to ask with");
+	return printer->asker ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a question");
 }
 
 /* On lines of its own, whatever the code left unfinished on either stream. */
@@ -561,7 +561,7 @@ static void print_result_json(struct cell_cli_printer *printer, const struct cel
 	size_t size;
 
 	if (!line) {
-		dprintf(STDERR_FILENO, "workcell: no_memory: a result is not shown\n");
+		dprintf(STDERR_FILENO, "workcell: no_memory: a result was not shown\n");
 		cell__cli_stop(cell_code_exit_status(CELL_E_NOMEM));
 		return;
 	}
@@ -626,7 +626,7 @@ static void print_notice(const char *text)
 {
 	char *shown = cell_shown_text(text, strlen(text), CELL_SHOWN_LINES);
 
-	dprintf(STDERR_FILENO, "workcell: %s\n", shown ? shown : "no_memory: a notice is not shown");
+	dprintf(STDERR_FILENO, "workcell: %s\n", shown ? shown : "no_memory: a notice was not shown");
 	free(shown);
 }
 

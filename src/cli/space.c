@@ -51,7 +51,8 @@ int cell__cli_space_log(const struct cell_cli_space_flags *flags, const char *le
 		options->log = print_log;
 	for (int i = 0; level; i++) {
 		if (i == sizeof(log_words) / sizeof(*log_words))
-			return cell_fail(err, CELL_E_INVALID, 0, "--log-level is debug, info, warning, error or critical, not '%s'", level);
+			return cell_fail(err, CELL_E_INVALID, 0, "--log-level must be debug, info, warning, error or critical, not '%s'",
+					 level);
 		log_from = i;
 		if (!strcasecmp(level, log_words[i]))
 			break;
@@ -93,12 +94,10 @@ static int check_embeddings(const struct cell_cli_space_flags *flags, struct cel
 	if (flags->embeddings_url && !flags->embeddings_model)
 		return cell_fail(err, CELL_E_INVALID, 0, "--embeddings-url needs --embeddings-model NAME");
 	if (flags->embeddings_url && !cell__cli_has_storage(flags) && !flags->tools)
-		return cell_fail(err, CELL_E_INVALID, 0,
-				 "--embeddings-url needs something to search: --base DIR, "
-				 "--storage DIR or --tools DIR");
+		return cell_fail(err, CELL_E_INVALID, 0, "--embeddings-url needs --base DIR, --storage DIR or --tools DIR to search in");
 	/* A key that was given by mistake is not repeated. */
 	if (name && (!*name || strspn(name, NAME_LETTERS) != strlen(name)))
-		return cell_fail(err, CELL_E_INVALID, 0, "--embeddings-key-env wants the name of a variable");
+		return cell_fail(err, CELL_E_INVALID, 0, "--embeddings-key-env must be the name of a variable");
 	return 0;
 }
 
@@ -106,15 +105,11 @@ static int check_flags(const struct cell_cli_space_flags *flags, struct cell_err
 {
 	/* The URL may hold a password and is not repeated. */
 	if (cell__cli_is_redis(flags->base))
-		return cell_fail(err, CELL_E_INVALID, 0,
-				 "--base is a folder; give --storage with the URL of Redis, and "
-				 "--tools DIR");
+		return cell_fail(err, CELL_E_INVALID, 0, "--base must be a folder; for Redis give --storage URL and --tools DIR");
 	if (flags->workspace && !cell__cli_has_storage(flags))
 		return cell_fail(err, CELL_E_INVALID, 0, "--workspace needs --storage DIR or --base DIR");
 	if (flags->venv_dir && flags->no_cache_venv)
-		return cell_fail(err, CELL_E_INVALID, 0,
-				 "--venv-dir and --no-cache-venv both say where packages "
-				 "go; give one");
+		return cell_fail(err, CELL_E_INVALID, 0, "--venv-dir and --no-cache-venv both set where packages go; give only one");
 	return check_embeddings(flags, err);
 }
 
@@ -193,7 +188,7 @@ char *cell__cli_storage(const char *storage, const char *prefix, bool redis, str
 	if (!strncmp(storage, ENV_PLACE, strlen(ENV_PLACE))) {
 		place = getenv(storage + strlen(ENV_PLACE));
 		if (!place || !*place) {
-			cell_fail(err, CELL_E_INVALID, 0, "the environment has no %.100s", storage + strlen(ENV_PLACE));
+			cell_fail(err, CELL_E_INVALID, 0, "the environment variable %.100s is not set", storage + strlen(ENV_PLACE));
 			return NULL;
 		}
 	}
@@ -201,15 +196,15 @@ char *cell__cli_storage(const char *storage, const char *prefix, bool redis, str
 		/* What should have been a URL may hold a password and is not repeated. */
 		if (redis || prefix) {
 			cell_fail(err, CELL_E_INVALID, 0,
-				  redis ? "--redis is a URL: redis://[user:password@]host[:port][/db]"
-					: "--prefix is for storage in Redis");
+				  redis ? "--redis must be a URL: redis://[user:password@]host[:port][/db]"
+					: "--prefix requires storage in Redis");
 			return NULL;
 		}
 		return cell__cli_absolute(place, err);
 	}
 	copy = prefix ? cell__cli_with_option(place, "prefix", prefix) : strdup(place);
 	if (!copy)
-		cell_fail(err, CELL_E_NOMEM, 0, "no memory for a URL");
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a URL");
 	return copy;
 }
 
@@ -232,7 +227,7 @@ static int find_places(const struct cell_cli_space_flags *flags, struct places *
 			places->tools = NULL;
 		free(base);
 		if (!places->tools)
-			return cell_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
+			return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a path");
 	}
 	if (flags->wheel_dir) {
 		places->wheels = cell__cli_absolute(flags->wheel_dir, err);
@@ -244,7 +239,7 @@ static int find_places(const struct cell_cli_space_flags *flags, struct places *
 	places->cache = cache_dir();
 	if (flags->embeddings_key_env && asprintf(&places->key, "${%s}", flags->embeddings_key_env) < 0) {
 		places->key = NULL;
-		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for a name");
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a name");
 	}
 	return 0;
 }
@@ -312,9 +307,9 @@ static int open_space(const struct cell_cli_job *job, struct open_space *ret_spa
 	if (cell__cli_load_env_file(flags->env_file, err) < 0)
 		return -1;
 	if (job->needs_storage && !cell__cli_has_storage(flags))
-		return cell_fail(err, CELL_E_INVALID, 0, "where? give --base DIR or --storage DIR");
+		return cell_fail(err, CELL_E_INVALID, 0, "give --base DIR or --storage DIR");
 	if (!job->needs_storage && !flags->tools && !flags->base && !flags->tools_from_storage)
-		return cell_fail(err, CELL_E_INVALID, 0, "where? give --base DIR or --tools DIR");
+		return cell_fail(err, CELL_E_INVALID, 0, "give --base DIR or --tools DIR");
 	if (job->cwd && (!(folder = cell__cli_absolute(job->cwd, err)) || cell__cli_check_dir("--cwd", folder, err) < 0))
 		goto out;
 	if (job->installs && cell__cli_choose_python(job->python, flags->python_version, &interpreter, err) < 0)
@@ -453,7 +448,8 @@ static const struct cell_cli_verb *find_verb(const struct cell_cli_verb *verbs, 
 	if (!n || !verb->name) {
 		for (verb = verbs; verb->name; verb++)
 			snprintf(known + strlen(known), sizeof(known) - strlen(known), "%s%s", *known ? ", " : "", verb->name);
-		cell_fail(err, CELL_E_INVALID, 0, n ? "workcell %s has %s, but no '%s'" : "workcell %s what? %s%s", command, known,
+		cell_fail(err, CELL_E_INVALID, 0,
+			  n ? "workcell %s has the subcommands %s, not '%s'" : "workcell %s needs a subcommand: %s%s", command, known,
 			  n ? operands->items[0].value : "");
 		return NULL;
 	}
@@ -541,7 +537,7 @@ static int set_argument(json_t *object, json_t *given, const json_t *parameters,
 	int status = -1;
 
 	if (!name)
-		return cell_fail(err, CELL_E_INVALID, 0, "an argument is K=V, not '%s'", word);
+		return cell_fail(err, CELL_E_INVALID, 0, "an argument must be K=V, not '%s'", word);
 	kind = kind_of(parameters, name);
 	value = read_value(kind, equals + 1);
 	before = json_object_get(given, name);
@@ -573,7 +569,7 @@ int cell__cli_arguments(const char *args, const struct cell_cli_list *operands, 
 	object = args ? json_loads(args, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &bad) : json_object();
 	if (!json_is_object(object)) {
 		json_decref(object);
-		return cell_fail(err, CELL_E_INVALID, 0, "--args wants a JSON object%s%s", object ? "" : ": ", object ? "" : bad.text);
+		return cell_fail(err, CELL_E_INVALID, 0, "--args must be a JSON object%s%s", object ? "" : ": ", object ? "" : bad.text);
 	}
 	given = json_object();
 	for (size_t i = first; i < operands->count && !status; i++)
@@ -612,7 +608,7 @@ int cell__cli_print_json(const json_t *value, struct cell_error *err)
 	char *line = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
 
 	if (!line)
-		return cell_fail(err, CELL_E_NOMEM, 0, "no memory to print an answer");
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory to print an answer");
 	cell__cli_line(line);
 	free(line);
 	return 0;
@@ -701,7 +697,7 @@ int cell__cli_table_print(struct cell_cli_table *table, struct cell_error *err)
 	*table = (struct cell_cli_table){ .columns = table->columns };
 	if (!out || fclose(out)) {
 		free(text);
-		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for a table");
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a table");
 	}
 	cell__cli_write(STDOUT_FILENO, text, size);
 	free(text);

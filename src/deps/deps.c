@@ -240,7 +240,7 @@ static int read_call(struct cell__deps *deps, struct cell__call *call, struct ce
 	if (deps->queued >= CELL__DEPS_QUEUE)
 		return cell_fail(err, CELL_E_LIMIT, 0, "more than %u deps calls wait already", CELL__DEPS_QUEUE);
 	if (!deps->confined && !cell__principal_is_trusted(call->principal) && !is_hole("deps-trust"))
-		return cell_fail(err, CELL_E_DISABLED, 0, "%s: an untrusted principal has no say in the host's own packages", call->method);
+		return cell_fail(err, CELL_E_DISABLED, 0, "%s: an untrusted principal must not change the host's packages", call->method);
 	op->kind = kinds[call->operation->id];
 	op->quick = json_is_true(json_object_get(call->args, "quick"));
 	op->pyodide = json_is_true(json_object_get(call->args, "pyodide"));
@@ -437,8 +437,8 @@ int cell__deps_find_python(const char *version, const char *path, char **ret_pyt
 			script = python;
 	}
 	if (!script)
-		return cell_fail(err, CELL_E_PYTHON, 0, "there is no python%.*s in %.120s: install it, or name an interpreter", (int)size,
-				 version, path);
+		return cell_fail(err, CELL_E_PYTHON, 0, "python%.*s not found in %.120s: install it, or give the path of an interpreter",
+				 (int)size, version, path);
 	*ret_python = cell__take_ptr(script);
 	return 0;
 }

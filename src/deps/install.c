@@ -160,8 +160,8 @@ static int check_new(struct cell__dep_op *op)
 		entry = entry ? entry : json_object_getn(json_object_get(book, "locked"), at, name);
 		const char *locked = cell__dep_text(entry, 0);
 		if (!locked || !cell__dep_same_version(locked, strlen(locked), version, size))
-			rc = cell_fail(&op->err, CELL_E_INSTALL, 0, "%s installed %.*s, which is not in its record", op->program,
-				       (int)(end - at < 100 ? end - at : 100), at);
+			rc = cell_fail(&op->err, CELL_E_INSTALL, 0, "%s installed %.*s, which is not in the list of locked packages",
+				       op->program, (int)(end - at < 100 ? end - at : 100), at);
 	}
 	json_decref(book);
 	return rc;
@@ -185,7 +185,7 @@ static int record(struct cell__dep_op *op)
 		rc = cell__deps_add(deps->store, spec, &op->err);
 	}
 	if (rc < 0 && op->err.code != CELL_E_INSTALL)
-		cell_fail_wrap(&op->err, "%.60s is installed but could not be recorded", spec ? spec : "what was wanted");
+		cell_fail_wrap(&op->err, "%.60s is installed but could not be recorded", spec ? spec : "the package");
 	return rc;
 }
 
@@ -242,9 +242,9 @@ static void handle_failed(struct cell__dep_op *op)
 	bool alone = json_array_size(op->wanted) <= 1;
 	if (op->locking) {
 		cell__dep_fail_program(
-			op, CELL_E_INSTALL, "install what is locked for sandboxed sessions",
-			"The index or wheel folder no longer has exactly the files that were installed before. Bring them back, or "
-			"have the packages resolved anew: deps.remove() and deps.add().");
+			op, CELL_E_INSTALL, "install the packages that are locked for sandboxed sessions",
+			"The index or wheel folder no longer has exactly the files that were installed before. Restore them, "
+			"or resolve the packages again with deps.remove() and deps.add().");
 		return;
 	}
 	if (op->kind == CELL__DEP_ADD) {
@@ -300,7 +300,7 @@ void cell__dep_installed(struct cell__dep_op *op)
 	if (op->how.error || op->how.signalled || op->how.timed_out) {
 		size_t n = json_array_size(op->wanted);
 		(void)cell__buf_printf(&doing, "install %s%s", op->kind == CELL__DEP_ADD ? op->spec : first,
-				       n > 1 ? " and what else is configured" : "");
+				       n > 1 ? " and the other configured packages" : "");
 		cell__dep_fail_program(op, CELL_E_INSTALL, doing.data ? doing.data : "install", NULL);
 		return;
 	}
@@ -503,7 +503,7 @@ static void mark_work(struct cell__dep_op *op)
 static void handle_needless(struct cell__dep_op *op)
 {
 	if (op->how.error || op->how.signalled || op->how.status != 0) {
-		cell__dep_fail_program(op, CELL_E_INSTALL, "find out what needs the package", NULL);
+		cell__dep_fail_program(op, CELL_E_INSTALL, "find out which packages need the package", NULL);
 		return;
 	}
 	/* Only those that were asked about: what answers is the venv's own interpreter. */

@@ -115,7 +115,7 @@ static int fail_odd(struct cell__dep_op *op, const char *what, const char *text,
 	for (; n < size && n < sizeof shown - 1; n++)
 		shown[n] = (char)(text[n] >= 0x20 && text[n] < 0x7f ? text[n] : '?');
 	shown[n] = '\0';
-	return cell_fail(&op->err, CELL_E_INSTALL, 0, "%s names something that cannot be locked: %s", what, shown);
+	return cell_fail(&op->err, CELL_E_INSTALL, 0, "%s names a package that cannot be locked: %s", what, shown);
 }
 
 int cell__dep_lock_entry(struct cell__dep_op *op, const char *what, const char *given, const char *version, json_t **ret_entry)
@@ -172,7 +172,7 @@ static void resolved_work(struct cell__dep_op *op)
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
 	op->locked = json_object();
 	if (cell__venv_read(op->temp, RESOLVED, RESOLVED_BYTES, &text) < 0 || cell__buf_add(&text, "", 1) < 0) {
-		op->rc = cell_fail(&op->err, CELL_E_INSTALL, errno, "read what uv resolved");
+		op->rc = cell_fail(&op->err, CELL_E_INSTALL, errno, "read the packages that uv resolved");
 		return;
 	}
 	op->rc = op->locked ? parse_resolved(op, text.data) : cell_fail(&op->err, CELL_E_NOMEM, 0, "out of memory");
@@ -255,17 +255,16 @@ int cell__dep_read_report(struct cell__dep_op *op)
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
 	op->locked = json_object();
 	if (cell__venv_read(op->temp, CELL__DEP_REPORT, REPORT_BYTES, &text) < 0)
-		return cell_fail(&op->err, errno == EFBIG ? CELL_E_LIMIT : CELL_E_INSTALL, errno, "read what pip installed");
+		return cell_fail(&op->err, errno == EFBIG ? CELL_E_LIMIT : CELL_E_INSTALL, errno, "read the packages that pip installed");
 	json_t *report = json_loadb(text.data, text.size, 0, NULL), *installed = json_object_get(report, "install");
-	int rc = json_is_array(installed) && op->locked
-			 ? 0
-			 : cell_fail(&op->err, CELL_E_INSTALL, 0, "pip's report of what it installed is damaged");
+	int rc = json_is_array(installed) && op->locked ? 0
+							: cell_fail(&op->err, CELL_E_INSTALL, 0, "pip's installation report is damaged");
 	for (size_t i = 0; rc == 0 && i < json_array_size(installed); i++) {
 		json_t *one = json_array_get(installed, i), *metadata = json_object_get(one, "metadata"), *entry = NULL;
 		const char *name = json_string_value(json_object_get(metadata, "name"));
 		const char *version = json_string_value(json_object_get(metadata, "version"));
 		if (!name || !version)
-			rc = cell_fail(&op->err, CELL_E_INSTALL, 0, "pip's report of what it installed lacks a name or version");
+			rc = cell_fail(&op->err, CELL_E_INSTALL, 0, "pip's installation report lacks a name or version");
 		else
 			rc = cell__dep_lock_entry(op, "pip", name, version, &entry);
 		if (rc == 0)

@@ -198,7 +198,7 @@ static int clean_line(const char *bytes, size_t size, struct cell__buf *out)
 
 static void hand_on(struct cell__dep_op *op, const char *line, size_t size)
 {
-	static const char enough[] = "[there is more; it is left out]";
+	static const char enough[] = "[output truncated]";
 	struct cell__call *call = op->call;
 	if (!call || !call->progress || op->stopped || op->told > CELL__DEPS_PROGRESS_BYTES)
 		return;
@@ -273,7 +273,7 @@ const char *cell__dep_words(struct cell__dep_op *op, struct cell__buf *buf)
 	}
 	CELL_AUTO_BUF struct cell__buf clean = CELL_BUF_INIT;
 	if (size == 0 || cell__buf_add_utf8(&clean, words->data + from, size - from) < 0 || cell__buf_add(buf, clean.data, clean.size) < 0)
-		return "it said nothing";
+		return "it printed nothing";
 	return buf->data;
 }
 

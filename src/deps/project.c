@@ -153,7 +153,7 @@ static void chosen_work(struct cell__dep_op *op)
 	op->rc = op->locked ? cell__venv_listing(deps->dir, op->site, true, &op->after, &op->err)
 			    : cell_fail(&op->err, CELL_E_NOMEM, 0, "out of memory");
 	if (op->rc == 0 && cell__venv_read(op->temp, LOCK, LOCK_BYTES, &text) < 0)
-		op->rc = cell_fail(&op->err, errno == EFBIG ? CELL_E_LIMIT : CELL_E_INSTALL, errno, "read what uv installed");
+		op->rc = cell_fail(&op->err, errno == EFBIG ? CELL_E_LIMIT : CELL_E_INSTALL, errno, "read the packages that uv installed");
 	if (op->rc < 0)
 		return;
 	json_t *packages = cell__uvlock_parse(text.data, text.size);

@@ -184,11 +184,11 @@ static void prepare_work(struct cell__dep_op *op)
 	CELL_AUTO_FREE char *parent = slash && slash > deps->venv_dir ? cell__strndup(deps->venv_dir, (size_t)(slash - deps->venv_dir))
 								      : NULL;
 	if (cell__venv_mkdir_all(deps->venvs) < 0)
-		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "make the cache folder %s", deps->venvs);
+		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "create the cache folder %s", deps->venvs);
 	else if (parent && cell__venv_mkdir_all(parent) < 0)
-		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "make the folder %s", parent);
+		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "create the folder %s", parent);
 	else if (deps->project && cell__deps_make_project(deps) < 0)
-		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "make the folder %s", deps->project);
+		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "create the folder %s", deps->project);
 }
 
 static void handle_prepared(struct cell__dep_op *op)
@@ -200,7 +200,7 @@ static void handle_prepared(struct cell__dep_op *op)
 	}
 	if (deps->confined && op->kind == CELL__DEP_REMOVE && op->hosts) {
 		cell_fail(&op->err, CELL_E_DISABLED, 0,
-			  "%.60s is configured by the host's requirements.txt: code in a sandbox removes only what it added itself",
+			  "%.60s is configured in the host's requirements.txt: code in a sandbox can only remove packages that it added",
 			  op->spec);
 		cell__dep_fail_err(op);
 		return;
@@ -262,7 +262,7 @@ static void locked_work(struct cell__dep_op *op)
 	op->temp = make_temp(deps);
 	inspect_work(op);
 	if (op->rc == 0 && (!op->temp || cell__venv_mkdir_all(op->temp) < 0))
-		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "make a folder beside %.160s", deps->dir);
+		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "create a folder beside %.160s", deps->dir);
 }
 
 static void lock_work(struct cell__dep_op *op)
@@ -298,13 +298,13 @@ static void handle_lock_tried(struct cell__dep_op *op)
 		return;
 	}
 	if (cell__now_us() > op->lock_until_us) {
-		cell_fail(&op->err, CELL_E_INSTALL, 0, "another process has been at work on the venv %.120s for %.3g s", deps->dir,
+		cell_fail(&op->err, CELL_E_INSTALL, 0, "another process has been working on the venv %.120s for %.3g s", deps->dir,
 			  (double)deps->timeout_ms / 1000.0);
 		cell__dep_fail_err(op);
 		return;
 	}
 	if (op->lock_pause_ms == LOCK_PAUSE_MS)
-		cell__dep_say(op, "waiting for another process that works on this environment");
+		cell__dep_say(op, "waiting for another process that is working on this environment");
 	deps->waiting = true;
 	uv_update_time(cell__loop_uv(deps->loop));
 	uv_timer_start(&deps->timer, handle_timer, (uint64_t)op->lock_pause_ms, 0);
@@ -315,7 +315,7 @@ static void want_lock(struct cell__dep_op *op)
 {
 	struct cell__deps *deps = op->deps;
 	if (!cell__deps_locate(deps)) {
-		cell__dep_fail(op, CELL_E_IO, "the folder for venvs is not there");
+		cell__dep_fail(op, CELL_E_IO, "the folder for venvs does not exist");
 		return;
 	}
 	struct cell__buf python = CELL_BUF_INIT;
@@ -358,7 +358,7 @@ static void handle_inspected(struct cell__dep_op *op)
 	} else if (op->state == CELL__VENV_ABSENT) {
 		need_another(op);
 	} else {
-		cell_fail(&op->err, CELL_E_INVALID, 0, "%.160s is not empty and no venv: choose another venv_dir", op->deps->dir);
+		cell_fail(&op->err, CELL_E_INVALID, 0, "%.160s is neither empty nor a venv: choose another venv_dir", op->deps->dir);
 		cell__dep_fail_err(op);
 	}
 }
@@ -395,7 +395,7 @@ static void handle_probed(struct cell__dep_op *op)
 	bool runs = cell__dep_take_version(op, version);
 	/* Neither says anything about the venv. */
 	if (op->how.timed_out || op->how.error == ECONNRESET) {
-		cell__dep_fail_program(op, CELL_E_INSTALL, "look at the venv", NULL);
+		cell__dep_fail_program(op, CELL_E_INSTALL, "inspect the venv", NULL);
 		return;
 	}
 	if (runs && same_series(version, deps->version) && cell__deps_site(deps)) {
@@ -407,12 +407,12 @@ static void handle_probed(struct cell__dep_op *op)
 		return;
 	}
 	if (op->remade) {
-		cell__dep_fail_program(op, CELL_E_INSTALL, "use the venv that was just made", NULL);
+		cell__dep_fail_program(op, CELL_E_INSTALL, "use the venv that was just created", NULL);
 		return;
 	}
 	if (runs && !op->ours) {
 		cell_fail(&op->err, CELL_E_INVALID, 0,
-			  "the venv %.100s is for %s, the session's interpreter is %s: choose another venv_dir", deps->dir, version,
+			  "the venv %.100s is for %s, but the session's interpreter is %s: choose another venv_dir", deps->dir, version,
 			  deps->version);
 		cell__dep_fail_err(op);
 		return;
@@ -453,7 +453,7 @@ static void make_work(struct cell__dep_op *op)
 {
 	struct cell__deps *deps = op->deps;
 	if (cell__venv_make(op->made, deps->version, deps->base, strrchr(deps->dir, '/') + 1) < 0)
-		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "make the venv %s", op->made);
+		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "create the venv %s", op->made);
 	else
 		adopt_work(op);
 }
@@ -468,9 +468,9 @@ static void handle_made(struct cell__dep_op *op)
 	for (int i = 0; i < 2; i++) {
 		const char *words = op->words[i].data ? op->words[i].data : "";
 		if (strstr(words, "ensurepip") || strstr(words, "No module named venv"))
-			advice = "This interpreter cannot make venvs: apt install python3-venv, or put uv into PATH.";
+			advice = "This interpreter cannot create venvs: apt install python3-venv, or put uv into PATH.";
 	}
-	cell__dep_fail_program(op, CELL_E_INSTALL, "make the venv", advice);
+	cell__dep_fail_program(op, CELL_E_INSTALL, "create the venv", advice);
 }
 
 static void make(struct cell__dep_op *op)
@@ -483,7 +483,7 @@ static void make(struct cell__dep_op *op)
 	}
 	/* pip comes into a venv with the interpreter's own program; uv needs none in it. */
 	if (deps->confined && op->uv && cell__venv_can_make(deps->version, deps->base)) {
-		cell__dep_say(op, "making an environment");
+		cell__dep_say(op, "creating an environment");
 		cell__dep_pool(op, make_work, handle_adopted);
 		return;
 	}
@@ -493,7 +493,7 @@ static void make(struct cell__dep_op *op)
 	const char *with_uv[] = { op->uv, "venv", "--no-project", "--prompt", name, "--python", interpreter, op->made, NULL };
 	const char *with_venv[] = { interpreter, "-I", "-m", "venv", "--prompt", name, op->made, NULL };
 	op->program = op->uv ? "uv" : "python -m venv";
-	cell__dep_say(op, op->uv ? "making an environment with uv" : "making an environment with python -m venv");
+	cell__dep_say(op, op->uv ? "creating an environment with uv" : "creating an environment with python -m venv");
 	cell__dep_run(op, op->uv ? with_uv : with_venv, INT64_MAX, false, handle_made);
 }
 

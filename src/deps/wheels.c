@@ -23,9 +23,9 @@
 #include "gate/redact.h"
 
 #define WANTED "wanted.txt"
-#define ADVICE                                                                                           \
-	"packages for Pyodide are wheels of pure Python (-none-any.whl) for Python " CELL_PYODIDE_PYTHON \
-	"; what needs a compiled extension cannot be installed"
+#define ADVICE                                                                                            \
+	"packages for Pyodide must be pure Python wheels (-none-any.whl) for Python " CELL_PYODIDE_PYTHON \
+	"; packages that need a compiled extension cannot be installed"
 
 /* pip as it is installed; else the one that came with the interpreter, to make venvs with. */
 static const char pip_script[] =
@@ -80,7 +80,7 @@ static void plan_work(struct cell__dep_op *op)
 	CELL_AUTO_FREE char *folder = wheel_folder(op->deps);
 	op->rc = read_wanted(op);
 	if (op->rc == 0 && op->deps->project && cell__deps_make_project(op->deps) < 0)
-		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "make the folder %s", op->deps->project);
+		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "create the folder %s", op->deps->project);
 	if (op->rc < 0)
 		return;
 	int rc = folder ? 0 : -1;
@@ -90,7 +90,7 @@ static void plan_work(struct cell__dep_op *op)
 	if (rc != 0 || !op->made)
 		op->rc = cell_fail(&op->err, CELL_E_NOMEM, 0, "out of memory");
 	else if (cell__venv_mkdir_all(op->made) < 0 || cell__venv_write(op->made, WANTED, wanted.data ? wanted.data : "", wanted.size) < 0)
-		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "make the folder %s", op->made);
+		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "create the folder %s", op->made);
 }
 
 /* ---- keep ---- */
@@ -124,7 +124,7 @@ static int read_wheels(struct cell__dep_op *op)
 		if (rc == 0 && read_whole(op->made, names[i]->d_name, &op->captured) < 0) {
 			if (op->captured.size > CELL_WHEELS_BYTES)
 				rc = cell_fail(&op->err, CELL_E_LIMIT, 0,
-					       "the packages take more than the %u MiB that a session in Pyodide takes",
+					       "the packages take more than the %u MiB that a Pyodide session may load",
 					       CELL_WHEELS_BYTES >> 20);
 			else
 				rc = cell_fail(&op->err, CELL_E_IO, errno, "read %s", names[i]->d_name);
@@ -217,7 +217,7 @@ static void handle_downloaded(struct cell__dep_op *op)
 		return;
 	}
 	CELL_AUTO_BUF struct cell__buf doing = CELL_BUF_INIT;
-	(void)cell__buf_printf(&doing, "install %s", op->kind == CELL__DEP_ADD ? op->spec : "what is configured");
+	(void)cell__buf_printf(&doing, "install %s", op->kind == CELL__DEP_ADD ? op->spec : "the configured packages");
 	cell__dep_fail_program(op, CELL_E_INSTALL, doing.data ? doing.data : "install", ADVICE);
 }
 

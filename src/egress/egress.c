@@ -281,7 +281,7 @@ static void close_conn(struct conn *conn)
 	if (conn->let_through)
 		(void)tell(conn, conn->failure, false, true, NULL);
 	else if (!conn->told)
-		(void)tell(conn, conn->failure ? conn->failure : "it ended before anything was asked for", false, false, NULL);
+		(void)tell(conn, conn->failure ? conn->failure : "the connection ended before a request", false, false, NULL);
 	conn->closing = true;
 	uv_close((uv_handle_t *)&conn->client, handle_conn_closed);
 	uv_close((uv_handle_t *)&conn->timer, handle_conn_closed);
@@ -488,9 +488,9 @@ static void handle_resolved(uv_getaddrinfo_t *resolver, int status, struct addri
 	while (at && !address_allowed(conn, at->ai_addr))
 		at = at->ai_next;
 	if (status < 0)
-		refuse(conn, "the name is not known", 502, 4);
+		refuse(conn, "unknown host name", 502, 4);
 	else if (!at)
-		refuse(conn, "refused: an address of a private network", 403, 2);
+		refuse(conn, "refused: the address is in a private network", 403, 2);
 	else
 		connect_to(conn, at->ai_addr);
 	uv_freeaddrinfo(list);
@@ -509,7 +509,7 @@ static void begin_connecting(struct conn *conn)
 	snprintf(port, sizeof port, "%u", conn->wish.port);
 	conn->resolver.data = conn;
 	if (uv_getaddrinfo(cell__loop_uv(conn->egress->loop), &conn->resolver, handle_resolved, conn->wish.host, port, &hints) < 0)
-		refuse(conn, "the name cannot be looked up", 502, 4);
+		refuse(conn, "the host name cannot be resolved", 502, 4);
 	else
 		conn->resolving = true;
 }
@@ -559,13 +559,13 @@ static void handle_request(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 	if (rc > 0)
 		begin_connecting(conn);
 	else if (rc < 0 || conn->size == sizeof conn->request)
-		refuse(conn, "not a request to a proxy", 400, 7);
+		refuse(conn, "not a proxy request", 400, 7);
 }
 
 static void handle_slow(uv_timer_t *timer)
 {
 	struct conn *conn = timer->data;
-	conn->failure = "it took too long";
+	conn->failure = "timed out";
 	close_conn(conn);
 }
 

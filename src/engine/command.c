@@ -81,9 +81,8 @@ static int read_program(const char *const argv[], const char *const envp[], char
 	while (rc == 0 && waitpid(pid, &status, 0) < 0)
 		if (errno != EINTR)
 			return cell_fail(err, CELL_E_IO, errno, "wait for %.120s", argv[0]);
-	return rc != 0 || status != 0
-		       ? cell_fail(err, CELL_E_PYTHON, rc, "ask %.120s where its files are and what its package index is", argv[0])
-		       : 0;
+	return rc != 0 || status != 0 ? cell_fail(err, CELL_E_PYTHON, rc, "ask %.120s for its file paths and its package index", argv[0])
+				      : 0;
 }
 
 /* What index_hosts.py says of the interpreter: a line each, in `text`.  what: its argument, or NULL. */
@@ -243,18 +242,18 @@ static int explain_rest(const struct command *command, struct cell__buf *out)
 	} rows[] = {
 		{ "group: at most %llu bytes of memory\n", p->memory_bytes, groups->parent[CELL_CG_MEMORY][0] },
 		{ "group: at most %llu processes\n", p->pids, groups->parent[CELL_CG_PIDS][0] },
-		{ "group: at most %llu%% of one core\n", p->cpu_percent, groups->parent[CELL_CG_CPU][0] },
-		{ "host: at most %llu bytes of output of a cell\n", p->output_bytes, true },
-		{ "host: at most %llu ms of a kernel's life\n", p->wall_ms, true },
-		{ "host: at most %llu bytes in the workspace and writable folders of a session, watched\n", p->workspace_bytes,
+		{ "group: at most %llu%% of one CPU core\n", p->cpu_percent, groups->parent[CELL_CG_CPU][0] },
+		{ "host: at most %llu bytes of output per cell\n", p->output_bytes, true },
+		{ "host: at most %llu ms of kernel lifetime\n", p->wall_ms, true },
+		{ "host: at most %llu bytes in the workspace and writable folders of a session (monitored)\n", p->workspace_bytes,
 		  p->workspace == CELL_WORKSPACE_RW || p->write.count > 0 },
-		{ "host: at most %llu files in the workspace and writable folders of a session, watched\n", p->workspace_files,
+		{ "host: at most %llu files in the workspace and writable folders of a session (monitored)\n", p->workspace_files,
 		  p->workspace == CELL_WORKSPACE_RW || p->write.count > 0 },
-		{ "host: at most %llu bytes of artifacts in the storage of a session\n", p->storage_bytes, true },
-		{ "host: at most %llu artifacts in it\n", p->storage_artifacts, true },
-		{ "host: at most %llu bytes of their descriptions and metadata\n", p->storage_index_bytes, true },
-		{ "host: at most %llu workflows in it\n", p->storage_workflows, true },
-		{ "host: at most %llu bytes a second in the audit log by calls of a session\n", p->audit_bytes, true },
+		{ "host: at most %llu bytes of artifacts in a session's storage\n", p->storage_bytes, true },
+		{ "host: at most %llu artifacts in a session's storage\n", p->storage_artifacts, true },
+		{ "host: at most %llu bytes of descriptions and metadata of artifacts\n", p->storage_index_bytes, true },
+		{ "host: at most %llu workflows in a session's storage\n", p->storage_workflows, true },
+		{ "host: at most %llu bytes per second of audit records from a session\n", p->audit_bytes, true },
 	};
 	int rc = cell__buf_add_str(out, "around it\n");
 	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
@@ -305,7 +304,7 @@ int cell_sandbox_explain(const struct cell_sandbox_options *opts, char **ret_tex
 		rc |= cell__plan_print((const struct cell_plan *)command.session.data, &out);
 		rc |= explain_rest(&command, &out);
 		if (zygote.plan)
-			rc |= cell__buf_add_str(&out, "the zygote, which kernels are forked from\n") | cell__plan_print(zygote.plan, &out);
+			rc |= cell__buf_add_str(&out, "the zygote, from which kernels are forked\n") | cell__plan_print(zygote.plan, &out);
 		rc |= cell__buf_add_str(&out, "receipt\n");
 		rc |= cell__plan_receipt(&command.policy, cell__machine_here(), plan, &nothing, command.policy.workspace, &zygote, &out);
 		rc |= cell__buf_add_str(&out, "\n");
@@ -448,7 +447,7 @@ static int wait_child(struct command *command, struct child *child, int pid, int
 			return cell_fail(err, CELL_E_SANDBOX, errno, "wait for a sandbox");
 	(void)cell__cgroup_remove(&child->group);
 	if (over)
-		return cell_fail(err, CELL_OUT_LIMIT, 0, "the command went over the limit on wall_time: %llu of %llu ms",
+		return cell_fail(err, CELL_OUT_LIMIT, 0, "the command exceeded the limit on wall_time: %llu of %llu ms",
 				 (unsigned long long)wall_ms, (unsigned long long)wall_ms);
 	if (n != (ssize_t)sizeof report)
 		return 0;

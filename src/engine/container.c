@@ -62,7 +62,8 @@ int cell_container_build(struct cell_engine *engine, const struct cell_container
 	if (cell__engine_may_wait(engine, "cell_container_build", err) < 0)
 		return -1;
 	if (!options || !options->context)
-		return cell_fail(err, CELL_E_INVALID, 0, "building an image needs a context: a folder with packaging/Dockerfile");
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "building an image needs a build context: a folder that contains packaging/Dockerfile");
 	if (cell__container_describe(options, NULL, &text, err) < 0)
 		return -1;
 	building.config = json_loads(text, 0, NULL);

@@ -49,7 +49,7 @@ int cell__engine_find_parts(const char *given, char *ret_dir, size_t size, struc
 		snprintf(ret_dir, size, "%s", given);
 		if (parts_in(ret_dir))
 			return 0;
-		return cell_fail(err, CELL_E_NOT_FOUND, 0, "%s does not hold workcell-spawner and kernel/", given);
+		return cell_fail(err, CELL_E_NOT_FOUND, 0, "%s does not contain workcell-spawner and kernel/", given);
 	}
 	Dl_info info;
 	char self[PATH_MAX];

@@ -61,11 +61,10 @@ int cell_session_check(const struct cell_session_options *opts, int is_open, str
 		return -1;
 	int rc = cell__options_init(&options, &all, err);
 	if (rc == 0 && is_open && all.policy && cell__policy_can_ask(all.policy) && cell__options_reach_host(&options))
-		rc = cell_fail(
-			err, CELL_E_INVALID, 0,
-			"calls may have to be approved, and with the executor \"%s\" the code can reach a listener that asks for no token, "
-			"and approve its own; give a token, or use the sandbox without a network",
-			options.executor->name);
+		rc = cell_fail(err, CELL_E_INVALID, 0,
+			       "with the executor \"%s\" code could reach a listener that requires no token and approve its own "
+			       "calls; set a token, or use the sandbox without a network",
+			       options.executor->name);
 	cell__options_finish(&options);
 	return rc;
 }
@@ -162,7 +161,7 @@ static void do_prewarm(struct cell__task *task)
 	const char *read[3] = { NULL };
 	struct cell_error err;
 	if (!session->executor->prewarm) {
-		cell_fail(&err, CELL_E_UNAVAILABLE, 0, "the executor \"%s\" makes no kernels in advance", session->executor->name);
+		cell_fail(&err, CELL_E_UNAVAILABLE, 0, "the executor \"%s\" cannot start kernels in advance", session->executor->name);
 		handle_prewarmed(waiting, NULL, &err);
 		return;
 	}
@@ -336,7 +335,7 @@ static void handle_spill_progress(void *arg)
 int cell__session_check_spin(const struct cell_session *session, int *spin_us, const int *spin_end, struct cell_error *err)
 {
 	if (*spin_us < 0 || *spin_us > CELL_LIMIT_SPIN_US || (*spin_us > 0 && !spin_end))
-		return cell_fail(err, CELL_E_INVALID, 0, "spin_us is %d, expected 0 to %d, and spin_end with it", *spin_us,
+		return cell_fail(err, CELL_E_INVALID, 0, "spin_us is %d, expected 0 to %d; with spin_us, spin_end is required", *spin_us,
 				 CELL_LIMIT_SPIN_US);
 	if (session->executor->takes_loop)
 		*spin_us = 0;
@@ -352,14 +351,15 @@ static struct cell__run *make_run(struct cell_session *session, const char *code
 	if (all.timeout_ms == 0)
 		all.timeout_ms = session->options.timeout_ms;
 	if (all.timeout_ms < -1) {
-		cell_fail(err, CELL_E_INVALID, 0, "timeout_ms is %lld, expected more than 0, 0 for the session's, or -1",
+		cell_fail(err, CELL_E_INVALID, 0,
+			  "timeout_ms is %lld, expected more than 0, 0 for the session's timeout, or -1 for no limit",
 			  (long long)all.timeout_ms);
 		return NULL;
 	}
 	if (cell__session_check_spin(session, &all.spin_us, all.spin_end, err) < 0)
 		return NULL;
 	if (size > CELL_LIMIT_CODE_BYTES) {
-		cell_fail(err, CELL_E_LIMIT, 0, "a cell has at most %u bytes, this one %zu", CELL_LIMIT_CODE_BYTES, size);
+		cell_fail(err, CELL_E_LIMIT, 0, "a cell may have at most %u bytes, this one has %zu", CELL_LIMIT_CODE_BYTES, size);
 		return NULL;
 	}
 	struct cell__run_config config = {
@@ -510,6 +510,6 @@ int cell_session_call(struct cell_session *session, const char *name, void *clie
 	cell__principal_init(&principal, CELL__PRINCIPAL_MCP, cell__executor_is_trusted(session->executor), &session->options.limits, name);
 	struct cell__asking_for who = { .space = session->options.space, .session = session, .principal = &principal, .client = client };
 	if (!who.space)
-		return cell_fail(err, CELL_E_NOT_FOUND, 0, "the session has no space: there are no tools and no storage");
+		return cell_fail(err, CELL_E_NOT_FOUND, 0, "the session has no space, so it has no tools and no storage");
 	return cell__space_answer_for(&who, method, args_json, raw, raw_size, canceller, ret_answer, err);
 }

@@ -31,17 +31,17 @@ static const char *take_mime(json_t *list, struct slice *raw, struct cell__bundl
 	if (!list)
 		return NULL;
 	if (!json_is_array(list) || json_array_size(list) > CELL_LIMIT_MIME_PARTS)
-		return "a MIME list that is none or too long";
+		return "a MIME list that is not a list or too long";
 	for (size_t i = 0; i < json_array_size(list); i++) {
 		const char *type, *data;
 		json_int_t size;
 		if (json_unpack(json_array_get(list, i), "[sI]", &type, &size) < 0 || !take(raw, size, &data))
-			return "a MIME part that is not there";
+			return "a missing MIME part";
 		if (is_text(type) && !cell__utf8_ok(data, (size_t)size))
 			return "a text part that is not UTF-8";
 		for (size_t k = 0; k < bundle->n_parts; k++)
 			if (strcmp(bundle->parts[k].type, type) == 0)
-				return "a MIME type twice";
+				return "a duplicate MIME type";
 		bundle->parts[bundle->n_parts++] = (struct cell_mime_part){ type, data, (size_t)size };
 	}
 	return NULL;
@@ -55,9 +55,9 @@ static const char *load(const struct cell_frame *frame, json_t **ret_head)
 	}
 	/* A head has few values, however long they are. */
 	if (cell__json_weigh((const char *)frame->json, frame->json_size) > CELL_LIMIT_HEAD_BYTES)
-		return "a json part with more values than any kernel sends";
+		return "a JSON part with too many values";
 	*ret_head = json_loadb((const char *)frame->json, frame->json_size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
-	return json_is_object(*ret_head) ? NULL : "a json part that is no object";
+	return json_is_object(*ret_head) ? NULL : "a JSON part that is not an object";
 }
 
 const char *cell__answer_display(const struct cell_frame *frame, struct cell__bundle *ret_bundle, json_t **ret_memory)
@@ -67,7 +67,7 @@ const char *cell__answer_display(const struct cell_frame *frame, struct cell__bu
 	if (!problem)
 		problem = take_mime(json_object_get(*ret_memory, "mime"), &raw, ret_bundle);
 	if (!problem && raw.left != 0)
-		problem = "bytes that belong to nothing";
+		problem = "surplus bytes";
 	return problem;
 }
 
@@ -146,14 +146,14 @@ const char *cell__answer_result(const struct cell_frame *frame, struct cell__ker
 	}
 	if (value_size != NO_SIZE) {
 		if (!take(&raw, value_size, &ret_answer->value_json))
-			return "a value that is not there";
+			return "a missing value";
 		ret_answer->value_size = (size_t)value_size;
 		if (!cell__json_check(ret_answer->value_json, ret_answer->value_size))
 			return "a value that is not JSON";
 	}
 	if (repr_size != NO_SIZE) {
 		if (!take(&raw, repr_size, &ret_answer->repr))
-			return "a repr that is not there";
+			return "a missing repr";
 		ret_answer->repr_size = (size_t)repr_size;
 		if (!cell__utf8_ok(ret_answer->repr, ret_answer->repr_size))
 			return "a repr that is not UTF-8";
@@ -162,7 +162,7 @@ const char *cell__answer_result(const struct cell_frame *frame, struct cell__ker
 	if (!problem)
 		problem = take_error(json_object_get(head, "error"), ret_answer);
 	if (!problem && raw.left != 0)
-		problem = "bytes that belong to nothing";
+		problem = "surplus bytes";
 	return problem;
 }
 
@@ -197,7 +197,7 @@ void cell__read_frame(const struct cell_frame *frame, struct cell__read *ret_rea
 		read_call(frame, ret_read);
 		break;
 	default:
-		ret_read->problem = "a frame that no kernel sends then";
+		ret_read->problem = "an unexpected frame";
 	}
 }
 

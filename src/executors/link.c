@@ -226,7 +226,7 @@ static bool take_ring(struct cell__link *link, uint64_t upto)
 	if (cell__ring_release(&link->ring))
 		syscall(SYS_futex, &link->ring.ctl->space_futex, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 	if (status == CELL__RING_BAD) {
-		break_link(link, "the output ring holds what no kernel writes");
+		break_link(link, "the output ring contains invalid data");
 		return false;
 	}
 	return true;
@@ -657,7 +657,7 @@ int cell__link_send(struct cell__link *link, uint8_t type, uint32_t id, const vo
 	struct cell_frame frame = { .type = type, .id = id, .json_size = (uint32_t)json_size, .raw_size = (uint32_t)raw_size };
 	uint8_t header[CELL_FRAME_HEADER_BYTES];
 	if (json_size > CELL_FRAME_MAX_JSON || raw_size > CELL_FRAME_MAX_RAW)
-		return cell_fail(err, CELL_E_LIMIT, 0, "a frame carries at most %u + %u bytes", CELL_FRAME_MAX_JSON, CELL_FRAME_MAX_RAW);
+		return cell_fail(err, CELL_E_LIMIT, 0, "a frame may carry at most %u + %u bytes", CELL_FRAME_MAX_JSON, CELL_FRAME_MAX_RAW);
 	cell__frame_encode_header(&frame, header);
 	size_t sent = 0;
 	if (cell__link_unread(link) == 0) {

@@ -45,16 +45,16 @@ int cell__executor_check(const struct cell__executor *executor, const struct cel
 		bool given;
 		const char *what;
 	} groups[] = {
-		{ CELL_TAKES_KERNEL, opts->kernel, "a kernelspec is" },
-		{ CELL_TAKES_POLICY, opts->sandbox_policy || opts->workspace_mode, "sandbox policy and workspace mode are" },
-		{ CELL_TAKES_NETWORK, opts->network_profile, "a network profile is" },
-		{ CELL_TAKES_CONTAINER, opts->container, "options of a container are" },
+		{ CELL_TAKES_KERNEL, opts->kernel, "a kernelspec is only" },
+		{ CELL_TAKES_POLICY, opts->sandbox_policy || opts->workspace_mode, "a sandbox policy and a workspace mode are only" },
+		{ CELL_TAKES_NETWORK, opts->network_profile, "a network profile is only" },
+		{ CELL_TAKES_CONTAINER, opts->container, "container options are only" },
 		{ CELL_TAKES_LIMITS, opts->memory_limit || opts->cpu_quota || opts->pids_limit,
-		  "limits of memory, CPU and processes (a container has its own) are" },
-		{ CELL_TAKES_OFFLINE, opts->network_disabled, "a disabled network (a container has its own) is" },
+		  "limits on memory, CPU and processes (a container has its own) are only" },
+		{ CELL_TAKES_OFFLINE, opts->network_disabled, "a disabled network (a container has its own) is only" },
 		{ CELL_TAKES_SERVER, opts->remote_url || opts->remote_token || opts->remote_ca,
-		  "a server's URL, token, workspace and certificates are" },
-		{ CELL_TAKES_WORKSPACE, opts->remote_workspace, "a server's URL, token, workspace and certificates are" },
+		  "a server's URL, token, workspace and certificates are only" },
+		{ CELL_TAKES_WORKSPACE, opts->remote_workspace, "a server's URL, token, workspace and certificates are only" },
 	};
 	for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
 		if (!groups[i].given || executor->takes & groups[i].takes)
@@ -63,7 +63,7 @@ int cell__executor_check(const struct cell__executor *executor, const struct cel
 		for (size_t k = 0; (whose = cell__executor_at(k)) && !(whose->takes & groups[i].takes); k++)
 			;
 		assert(whose);
-		return cell_fail(err, CELL_E_INVALID, 0, "%s for the executor \"%s\", not \"%s\"", groups[i].what, whose->name,
+		return cell_fail(err, CELL_E_INVALID, 0, "%s for the executor \"%s\", not for \"%s\"", groups[i].what, whose->name,
 				 executor->name);
 	}
 	return executor->check ? executor->check(opts, err) : 0;

@@ -98,19 +98,19 @@ static void note_failure(struct cell__audit_log *audit, int error)
 	audit->stats.error = error;
 	if (!audit->stats.failing && audit->log)
 		audit->log(audit->log_arg, CELL_LOG_ERROR, "the audit log %s cannot be written: %s%s", audit->file.path,
-			   strerrordesc_np(error), audit->fail_closed ? "; calls are refused until it can" : "");
+			   strerrordesc_np(error), audit->fail_closed ? "; calls are refused until it can be written" : "");
 	audit->stats.failing = true;
 }
 
 static void note_success(struct cell__audit_log *audit)
 {
 	if (audit->stats.failing && audit->log)
-		audit->log(audit->log_arg, CELL_LOG_WARN, "the audit log %s is written again", audit->file.path);
+		audit->log(audit->log_arg, CELL_LOG_WARN, "the audit log %s can be written again", audit->file.path);
 	audit->stats.failing = false;
 	audit->retry_ms = CELL__AUDIT_RETRY_MS;
 	bool grows = audit->file.rotate_error != 0;
 	if (grows && !audit->told_rotate && audit->log)
-		audit->log(audit->log_arg, CELL_LOG_WARN, "the audit log %s cannot be rotated and grows: %s", audit->file.path,
+		audit->log(audit->log_arg, CELL_LOG_WARN, "the audit log %s cannot be rotated and keeps growing: %s", audit->file.path,
 			   strerrordesc_np(audit->file.rotate_error));
 	audit->told_rotate = grows;
 }
@@ -174,7 +174,7 @@ static void give_up(struct cell__audit_log *audit)
 	audit->stats.lost += left;
 	left += audit->lost_now;
 	if (left > 0 && audit->log)
-		audit->log(audit->log_arg, CELL_LOG_ERROR, "%llu records of the audit log %s are lost: %s", (unsigned long long)left,
+		audit->log(audit->log_arg, CELL_LOG_ERROR, "lost %llu records of the audit log %s: %s", (unsigned long long)left,
 			   audit->file.path, strerrordesc_np(audit->stats.error));
 	audit->closes_left = 2;
 	uv_close((uv_handle_t *)&audit->retry_timer, handle_closed);
@@ -268,14 +268,17 @@ static int check(const struct cell__audit_log_options *opts, struct cell_error *
 	if (!opts->path || !*opts->path)
 		return cell_fail(err, CELL_E_INVALID, 0, "the audit log needs a path");
 	if (opts->max_bytes != 0 && opts->max_bytes < CELL__AUDIT_LIMIT_MIN_FILE)
-		return cell_fail(err, CELL_E_INVALID, 0, "the audit log is rotated at %d bytes or more, or never (0)",
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "the rotation size of the audit log must be at least %d bytes, or 0 for no rotation",
 				 CELL__AUDIT_LIMIT_MIN_FILE);
 	if (opts->keep < 1 || opts->keep > CELL__AUDIT_LIMIT_KEEP)
-		return cell_fail(err, CELL_E_INVALID, 0, "the audit log keeps 1 to %d rotated files", CELL__AUDIT_LIMIT_KEEP);
+		return cell_fail(err, CELL_E_INVALID, 0, "the number of rotated audit log files to keep must be 1 to %d",
+				 CELL__AUDIT_LIMIT_KEEP);
 	if (opts->sync == CELL__AUDIT_SYNC_INTERVAL && opts->sync_ms < 1)
-		return cell_fail(err, CELL_E_INVALID, 0, "the audit log's sync interval is 1 ms or more");
+		return cell_fail(err, CELL_E_INVALID, 0, "the sync interval of the audit log must be at least 1 ms");
 	if (opts->queue_bytes < CELL__AUDIT_LIMIT_MIN_FILE)
-		return cell_fail(err, CELL_E_INVALID, 0, "the audit log's queue has %d bytes or more", CELL__AUDIT_LIMIT_MIN_FILE);
+		return cell_fail(err, CELL_E_INVALID, 0, "the queue of the audit log must have at least %d bytes",
+				 CELL__AUDIT_LIMIT_MIN_FILE);
 	return 0;
 }
 
@@ -303,7 +306,7 @@ int cell__audit_log_open(const struct cell__audit_log_options *opts, struct cell
 		free(audit);
 		cell__redactor_destroy(redactor);
 		if (rc == EINVAL)
-			return cell_fail(err, CELL_E_IO, 0, "the audit log %.120s is no regular file", opts->path);
+			return cell_fail(err, CELL_E_IO, 0, "the audit log %.120s is not a regular file", opts->path);
 		return cell_fail(err, CELL_E_IO, rc, "the audit log %.120s%s", opts->path, rc == ELOOP ? " is a symbolic link" : "");
 	}
 	audit->loop = opts->loop;
@@ -343,9 +346,9 @@ const char *cell__audit_path(const struct cell__audit_log *audit)
 int cell__audit_admit(struct cell__audit_log *audit, struct cell_error *err)
 {
 	if (audit->stats.failing && audit->fail_closed)
-		return cell_fail(err, CELL_E_IO, audit->stats.error, "the audit log cannot be written, and calls are refused until it can");
+		return cell_fail(err, CELL_E_IO, audit->stats.error, "the audit log cannot be written; calls are refused until it can be");
 	if (!audit->stats.failing && audit->cost > audit->queue_bytes)
-		return cell_fail(err, CELL_E_LIMIT, 0, "the audit log is not written fast enough: %zu bytes wait", audit->cost);
+		return cell_fail(err, CELL_E_LIMIT, 0, "the audit log cannot keep up: %zu bytes are waiting to be written", audit->cost);
 	return 0;
 }
 
@@ -356,9 +359,9 @@ int cell__audit_write(struct cell__audit_log *audit, const struct cell__audit_re
 	struct cell__audit_item *item = full || audit->closing ? NULL : cell__audit_item_create(record);
 	if (!item) {
 		if (audit->lost_now++ == 0 && audit->log)
-			audit->log(audit->log_arg, CELL_LOG_ERROR, "a record of the audit log %s is lost: %s", audit->file.path,
-				   full             ? "too many wait to be written"
-				   : audit->closing ? "it is closed"
+			audit->log(audit->log_arg, CELL_LOG_ERROR, "lost a record of the audit log %s: %s", audit->file.path,
+				   full             ? "too many records are waiting to be written"
+				   : audit->closing ? "the log is closed"
 						    : "out of memory");
 		audit->stats.lost++;
 		return cell_fail(err,

@@ -114,7 +114,7 @@ static int load_tool(struct cell_audit_reader *reader, const char *text, struct 
 	if (dot && reader->tool)
 		reader->callable = cell__glob_create(dot + 1, &problem);
 	if (!reader->tool || (dot && !reader->callable))
-		return cell_fail(err, CELL_E_INVALID, 0, "tool: the pattern '%.60s': %s", text, problem);
+		return cell_fail(err, CELL_E_INVALID, 0, "tool: invalid pattern '%.60s': %s", text, problem);
 	return 0;
 }
 
@@ -129,7 +129,8 @@ static int load_filter(struct cell_audit_reader *reader, const struct cell_audit
 	if (filter->tool && load_tool(reader, filter->tool, err) < 0)
 		return -1;
 	if (filter->since && !parse_since(filter->since, reader->since))
-		return cell_fail(err, CELL_E_INVALID, 0, "'%.60s' is no time: 2026-11-15, 2026-11-15T05:06:40Z, or 90s, 15m, 2h, 7d ago",
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "invalid time '%.60s': expected 2026-11-15, 2026-11-15T05:06:40Z, or an age like 90s, 15m, 2h, 7d",
 				 filter->since);
 	if (filter->last < -1)
 		return cell_fail(err, CELL_E_INVALID, 0, "last is %lld, expected -1 or more", (long long)filter->last);
@@ -287,7 +288,7 @@ static int start(struct cell_audit_reader *reader, const struct cell_audit_filte
 		return -1;
 	if (open_new(reader) < 0)
 		return cell_fail(err, CELL_E_IO, errno == EINVAL ? 0 : errno, "the audit log %.120s%s", reader->path,
-				 errno == EINVAL ? " is no regular file" : "");
+				 errno == EINVAL ? " is not a regular file" : "");
 	if (reader->count == 0)
 		return cell_fail(err, CELL_E_NOT_FOUND, ENOENT, "the audit log %.120s", reader->path);
 	if (filter->last != 0) {
@@ -468,7 +469,7 @@ static int handle_end(struct cell_audit_reader *reader, struct cell_audit_entry 
 	if (!last && (reader->block_size > 0 || reader->too_long)) {
 		skip_rest(reader);
 		reader->too_long = false;
-		return give_problem(reader, entry, reader->line + 1, "torn: the line has no end");
+		return give_problem(reader, entry, reader->line + 1, "truncated: the line has no end");
 	}
 	if (!last) {
 		next_file(reader);
@@ -482,7 +483,7 @@ static int handle_end(struct cell_audit_reader *reader, struct cell_audit_entry 
 	}
 	if (is_torn(reader)) {
 		skip_rest(reader);
-		return give_problem(reader, entry, reader->line + 1, "torn: the line has no end");
+		return give_problem(reader, entry, reader->line + 1, "truncated: the line has no end");
 	}
 	/* A whole line may have come with that look. */
 	if (reader->block_size > 0 && memchr(reader->block, '\n', reader->block_size))

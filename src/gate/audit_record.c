@@ -139,8 +139,7 @@ struct cell__audit_item *cell__audit_item_create_lost(uint64_t lost, int error)
 	if (add_now(&item->line) < 0 ||
 	    cell__buf_printf(&item->line, ",\"kind\":\"audit\",\"lost\":%llu,\"outcome\":\"error\",\"code\":\"io\",\"error\":",
 			     (unsigned long long)lost) < 0 ||
-	    cell__buf_printf(&item->line, "\"%llu records could not be kept: %s\"}\n", (unsigned long long)lost,
-			     why ? why : "unknown error") < 0) {
+	    cell__buf_printf(&item->line, "\"%llu records were lost: %s\"}\n", (unsigned long long)lost, why ? why : "unknown error") < 0) {
 		cell__audit_item_destroy(item);
 		return NULL;
 	}
@@ -154,11 +153,10 @@ struct cell__audit_item *cell__audit_item_create_withdrawn(const char *session_i
 	if (!item)
 		return NULL;
 	if (add_now(&item->line) < 0 || add_word(&item->line, "session", session_id) < 0 ||
-	    cell__buf_printf(
-		    &item->line,
-		    ",\"kind\":\"audit\",\"withdrawn\":%llu,\"outcome\":\"cancelled\",\"code\":\"limit\",\"error\":\"%llu calls were "
-		    "withdrawn while they waited: the session's calls fill the log too fast\"}\n",
-		    (unsigned long long)count, (unsigned long long)count) < 0) {
+	    cell__buf_printf(&item->line,
+			     ",\"kind\":\"audit\",\"withdrawn\":%llu,\"outcome\":\"cancelled\",\"code\":\"limit\",\"error\":\"%llu "
+			     "waiting calls were cancelled: the session's calls fill the log too fast\"}\n",
+			     (unsigned long long)count, (unsigned long long)count) < 0) {
 		cell__audit_item_destroy(item);
 		return NULL;
 	}

@@ -258,10 +258,9 @@ static void handle_answer(struct cell__call *call, json_t *result, const void *r
 		cell__gated_call_answer(gated, result, raw, raw_size);
 	} else {
 		json_decref(result);
-		cell__gated_call_fail(
-			gated, CELL_E_LIMIT, "RuntimeError",
-			"the call was made, but its answer was dropped: the answers under way in this session take too much of the "
-			"host's memory; make fewer calls at once");
+		cell__gated_call_fail(gated, CELL_E_LIMIT, "RuntimeError",
+				      "the call was made, but its answer was dropped: the pending answers of this session take too much of "
+				      "the host's memory; make fewer calls at once");
 	}
 	conclude(gated);
 }
@@ -449,7 +448,7 @@ static void judge(struct cell__gated_call *gated)
 		run(gated);
 	} else if (gate->cannot_ask) {
 		gated->audited = CELL__AUDIT_DENY;
-		refuse(gated, "denied", "ApprovalRejectedError", "Somebody would have to approve ", "", gate->cannot_ask);
+		refuse(gated, "denied", "ApprovalRejectedError", "Nobody can be asked to approve ", "", gate->cannot_ask);
 	} else if (is_remembered(gated)) {
 		gated->by = CELL__AUDIT_BY_PERSON;
 		gated->audited = CELL__AUDIT_ACCEPTED;
@@ -778,16 +777,16 @@ static int edit(struct cell__gated_call *gated, const char *text, struct cell_er
 		rc = cell_fail(err, CELL_E_INVALID, 0, "the edited arguments are not a JSON object");
 	else if (gated->kind == CELL__GATE_TOOL) {
 		if (cell__tool_choice_edit(&gated->choice, args, &why) < 0)
-			rc = cell_fail(err, CELL_E_INVALID, 0, "the edited arguments do not fit: %.180s",
+			rc = cell_fail(err, CELL_E_INVALID, 0, "the edited arguments are not valid: %.180s",
 				       why.data ? why.data : "out of memory");
 	} else if (gated->kind == CELL__GATE_SHELL && !json_is_string(json_object_get(args, "cmd"))) {
-		rc = cell_fail(err, CELL_E_INVALID, 0, "the edited arguments have no cmd, a string");
+		rc = cell_fail(err, CELL_E_INVALID, 0, "the edited arguments lack the string 'cmd'");
 	} else if (gated->kind == CELL__GATE_SHELL) {
 		json_t *both = json_pack("{s:s, s:O}", "name", shown_tool(gated), "args", args);
 		json_decref(gated->inner.args);
 		gated->inner.args = both;
 	} else if (cell__operation_check(gated->inner.operation, args, &why) < 0) {
-		rc = cell_fail(err, CELL_E_INVALID, 0, "the edited arguments do not fit: %.180s", why.data ? why.data : "out of memory");
+		rc = cell_fail(err, CELL_E_INVALID, 0, "the edited arguments are not valid: %.180s", why.data ? why.data : "out of memory");
 	} else {
 		json_decref(gated->inner.args);
 		gated->inner.args = json_incref(args);
@@ -843,11 +842,11 @@ static int take_content(struct cell__gated_call *gated, const struct cell_approv
 	json_t *content = json_loads(answer->args ? answer->args : "{}", JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
 	int rc = 0;
 	if (answer->always)
-		rc = cell_fail(err, CELL_E_INVALID, 0, "a question is answered once, not always");
+		rc = cell_fail(err, CELL_E_INVALID, 0, "\"always\" does not apply to a question");
 	else if (!json_is_object(content))
-		rc = cell_fail(err, CELL_E_INVALID, 0, "the answer to a question is a JSON object");
+		rc = cell_fail(err, CELL_E_INVALID, 0, "the answer to a question must be a JSON object");
 	else if (cell__schema_check(schema, content, &why) < 0)
-		rc = cell_fail(err, CELL_E_INVALID, 0, "the answer does not fit the question: %.180s",
+		rc = cell_fail(err, CELL_E_INVALID, 0, "the answer does not match the question's schema: %.180s",
 			       why.data ? why.data : "out of memory");
 	if (rc < 0) {
 		json_decref(content);
@@ -916,7 +915,7 @@ int cell__gate_answer(struct cell__gate *gate, uint64_t id, const struct cell_ap
 	for (struct cell__gated_call *gated = gate->parked_first; gated; gated = gated->parked_next)
 		if (gated->id == id)
 			return answer_one(gated, answer, err);
-	return cell_fail(err, CELL_E_NOT_FOUND, 0, "request %llu does not wait: it was answered, has expired or is gone",
+	return cell_fail(err, CELL_E_NOT_FOUND, 0, "request %llu is not pending: it was answered, expired or cancelled",
 			 (unsigned long long)id);
 }
 

@@ -46,7 +46,7 @@ static int set_char(const char **at, const char **ret_problem)
 	if (c == '\0')
 		*ret_problem = "a [ has no ]";
 	else if (c >= 128)
-		*ret_problem = "a set [...] takes ASCII characters only";
+		*ret_problem = "a set [...] may contain ASCII characters only";
 	if (c == '\0' || c >= 128)
 		return -1;
 	++*at;
@@ -69,7 +69,7 @@ static bool compile_set(struct cell__glob *glob, const char **at, const char **r
 		if (low < 0 || high < 0)
 			return false;
 		if (high < low) {
-			*ret_problem = "a range in a set [...] goes backwards";
+			*ret_problem = "a range in a set [...] is reversed";
 			return false;
 		}
 		for (int c = low; c <= high; c++)
@@ -94,14 +94,14 @@ static bool compile_one(struct cell__glob *glob, const char **at, const char **r
 		token->kind = TOKEN_ANY;
 		glob->tokens[glob->count++].kind = TOKEN_REST;
 	} else if (c == '{' || c == '}') {
-		*ret_problem = "{ and } are written \\{ and \\}; alternatives are a list of patterns";
+		*ret_problem = "write { and } as \\{ and \\}; for alternatives give a list of patterns";
 		return false;
 	} else {
 		if (c == '\\')
 			c = *(*at)++;
 		token->byte = (unsigned char)c;
 		if (c == '\0')
-			*ret_problem = "it ends in a single \\";
+			*ret_problem = "it ends in an unpaired \\";
 		return c != '\0';
 	}
 	return true;

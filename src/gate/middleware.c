@@ -214,7 +214,7 @@ int cell_middleware_set_args(struct cell_middleware_call *call, const char *json
 {
 	struct cell__gated_call *gated = gated_of(call);
 	if (gated->going_out)
-		return cell_fail(err, CELL_E_INVALID, 0, "the call is over: its arguments cannot be set any more");
+		return cell_fail(err, CELL_E_INVALID, 0, "the arguments of a finished call cannot be set");
 	json_t *args = json_loadb(json, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
 	if (!json_is_object(args)) {
 		json_decref(args);

@@ -140,12 +140,12 @@ static enum truth url_truth(struct decide *decide, const struct cell__condition 
 	case CELL__URL_MATCHES:
 		return YES;
 	case CELL__URL_PORT:
-		return unknown(decide, "names a port that the pattern does not");
+		return unknown(decide, "contains a port that the pattern does not name");
 	case CELL__URL_ODD:
 		return unknown(decide, "is not written as a plain URL");
 	default:
 		if (matches_as_text(decide, condition->glob, text, size))
-			return unknown(decide, "matches as a text, but not part by part");
+			return unknown(decide, "matches as a string, but not part by part");
 		return is_folder_of(decide, condition->glob, text, size) ? unknown(decide, "is the folder of the pattern") : NO;
 	}
 }
@@ -191,7 +191,7 @@ static enum truth shell_truth(struct decide *decide, const struct cell__conditio
 	if (cell__glob_match(glob, CELL__GLOB_SHELL, text, size, &decide->steps))
 		return YES;
 	if (cell__glob_match(glob, CELL__GLOB_TEXT, text, size, &decide->steps))
-		return unknown(decide, "holds shell operators that the pattern does not name");
+		return unknown(decide, "contains shell operators that the pattern does not name");
 	for (size_t start = 0, i = 0; i <= size; i++) {
 		if (i < size && !cell__glob_is_shell((unsigned char)text[i]))
 			continue;
@@ -199,7 +199,7 @@ static enum truth shell_truth(struct decide *decide, const struct cell__conditio
 		size_t n = i - start;
 		trim(&part, &n);
 		if (n > 0 && cell__glob_match(glob, CELL__GLOB_TEXT, part, n, &decide->steps))
-			return unknown(decide, "holds a command that the pattern names");
+			return unknown(decide, "contains a command that the pattern names");
 		start = i + 1;
 	}
 	return NO;
@@ -247,7 +247,7 @@ static enum truth is_truth(struct decide *decide, const json_t *wanted, const js
 static enum truth number_truth(struct decide *decide, const struct cell__condition *condition, const json_t *value)
 {
 	if (!json_is_number(value))
-		return unknown(decide, "is no number");
+		return unknown(decide, "is not a number");
 	int order = compare(value, condition->value);
 	switch (condition->kind) {
 	case CELL__COND_ABOVE:
@@ -378,7 +378,7 @@ static enum truth path_walk(struct decide *decide, const struct cell__arg_rule *
 	bool clear;
 	const json_t *next = find_argument(value, key, &clear);
 	if (!clear)
-		return unknown(decide, "is given twice, with - and with _");
+		return unknown(decide, "is given twice, once with - and once with _");
 	return path_walk(decide, rule, part + 1, next, depth);
 }
 

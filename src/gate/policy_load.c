@@ -36,7 +36,7 @@ static bool each_of(struct cell__loader *loader, struct cell__yaml *const *node,
 	}
 	*ret = (struct each){ (*node)->items, (*node)->count };
 	if (ret->count == 0 || ret->count > CELL__POLICY_LIMIT_ITEMS) {
-		cell__load_problem(loader, *node, "%s: a list has 1 to %u entries", what, CELL__POLICY_LIMIT_ITEMS);
+		cell__load_problem(loader, *node, "%s: a list must have 1 to %u entries", what, CELL__POLICY_LIMIT_ITEMS);
 		return false;
 	}
 	return true;
@@ -125,11 +125,11 @@ static void load_words(struct cell__loader *loader, const struct cell__yaml *nod
 		(*ret)[--size] = '\0';
 	for (const unsigned char *c = (unsigned char *)*ret; *c; c++)
 		if ((*c < ' ' && !(lines && *c == '\n')) || *c == 127 || (*c == 0xc2 && c[1] < 0xa0)) {
-			cell__load_problem(loader, node, "%s holds a control character", what);
+			cell__load_problem(loader, node, "%s contains a control character", what);
 			return;
 		}
 	if (size == 0 || size > limit)
-		cell__load_problem(loader, node, "%s has 1 to %zu bytes", what, limit);
+		cell__load_problem(loader, node, "%s must have 1 to %zu bytes", what, limit);
 }
 
 static struct cell__glob *load_glob(struct cell__loader *loader, const struct cell__yaml *at, const char *what, const char *pattern)
@@ -137,7 +137,7 @@ static struct cell__glob *load_glob(struct cell__loader *loader, const struct ce
 	const char *problem = NULL;
 	struct cell__glob *glob = cell__glob_create(pattern, &problem);
 	if (!glob)
-		cell__load_problem(loader, at, "%s: the pattern '%.60s': %s", what, pattern, problem);
+		cell__load_problem(loader, at, "%s: invalid pattern '%.60s': %s", what, pattern, problem);
 	return glob;
 }
 
@@ -156,7 +156,7 @@ static void load_names(struct cell__loader *loader, struct cell__yaml *const *no
 	}
 	for (size_t i = 0; i < each.count; i++) {
 		if (!is_text(each.items[i]))
-			cell__load_problem(loader, each.items[i], "%s must be a pattern, or a list of them", what);
+			cell__load_problem(loader, each.items[i], "%s must be a pattern or a list of patterns", what);
 		else if (((*ret)[*ret_count] = load_glob(loader, each.items[i], what, each.items[i]->text)))
 			++*ret_count;
 	}
@@ -174,9 +174,9 @@ static void load_tool(struct cell__loader *loader, const struct cell__yaml *node
 	if (dot)
 		*dot = '\0';
 	if (*tool == '\0' || (dot && dot[1] == '\0'))
-		cell__load_problem(loader, node, "tool: '%.60s' is no name: it is TOOL or TOOL.CALLABLE", node->text);
+		cell__load_problem(loader, node, "tool: invalid name '%.60s': expected TOOL or TOOL.CALLABLE", node->text);
 	else if (dot && has_callable)
-		cell__load_problem(loader, node, "tool: '%.60s' names a callable, and there is a callable besides", node->text);
+		cell__load_problem(loader, node, "tool: '%.60s' names a callable, but the key callable is given too", node->text);
 	else {
 		ret->tool = load_glob(loader, node, "tool", tool);
 		if (dot)
@@ -199,7 +199,7 @@ static void load_tools(struct cell__loader *loader, struct cell__yaml *const *no
 		if (is_text(each.items[i]))
 			load_tool(loader, each.items[i], has_callable, &rule->tools[rule->n_tools++]);
 		else
-			cell__load_problem(loader, each.items[i], "tool must be a pattern, or a list of them");
+			cell__load_problem(loader, each.items[i], "tool must be a pattern or a list of patterns");
 	}
 }
 
@@ -258,7 +258,8 @@ static struct cell__condition *load_value(struct cell__loader *loader, const str
 	json_t *value = node->kind == CELL_YAML_SCALAR ? cell__yaml_to_json(node) : NULL;
 	struct cell__condition *condition = NULL;
 	if (node->kind != CELL_YAML_SCALAR)
-		cell__load_problem(loader, node, "%s takes one value; what is inside a list or a mapping is named by a path", what);
+		cell__load_problem(loader, node, "%s takes a single value; to reach into a list or a mapping, name the argument by a path",
+				   what);
 	else if (!value)
 		no_memory(loader, node);
 	else if (number && !json_is_number(value))
@@ -327,15 +328,17 @@ static struct cell__condition *load_operator(struct cell__loader *loader, const 
 	if (strcmp(key->text, "glob") == 0)
 		cell__load_problem(loader, value, "glob takes a pattern");
 	else
-		cell__load_problem(loader, key,
-				   "unknown operator '%.60s': is, glob, not, present, missing, above, at_least, below, at_most", key->text);
+		cell__load_problem(
+			loader, key,
+			"unknown operator '%.60s'; known operators: is, glob, not, present, missing, above, at_least, below, at_most",
+			key->text);
 	return NULL;
 }
 
 static struct cell__condition *load_condition(struct cell__loader *loader, const struct cell__yaml *node)
 {
 	if (cell__yaml_is_null(node)) {
-		cell__load_problem(loader, node, "args: a condition is missing; for null write {is: null}");
+		cell__load_problem(loader, node, "args: a condition is missing; to match null write {is: null}");
 		return NULL;
 	}
 	if (node->kind == CELL_YAML_SCALAR) {
@@ -346,7 +349,8 @@ static struct cell__condition *load_condition(struct cell__loader *loader, const
 	}
 	bool map = node->kind == CELL_YAML_MAPPING;
 	if (node->count == 0 || node->count > 2 * CELL__POLICY_LIMIT_ITEMS) {
-		cell__load_problem(loader, node, "args: a %s has 1 to %u entries", map ? "mapping" : "list", CELL__POLICY_LIMIT_ITEMS);
+		cell__load_problem(loader, node, "args: a %s must have 1 to %u entries", map ? "mapping" : "list",
+				   CELL__POLICY_LIMIT_ITEMS);
 		return NULL;
 	}
 	struct cell__condition *condition = make_condition(loader, node, map ? CELL__COND_ALL : CELL__COND_ONE_OF, node->count);
@@ -397,7 +401,7 @@ static void load_path(struct cell__loader *loader, const struct cell__yaml *key,
 		}
 		arg->n_parts++;
 		if (*part->key == '\0')
-			cell__load_problem(loader, key, "args: '%.60s' is no path: NAME or NAME.NAME", key->text);
+			cell__load_problem(loader, key, "args: invalid path '%.60s': expected NAME or NAME.NAME", key->text);
 		if (*at == '\0')
 			return;
 	}
@@ -455,8 +459,7 @@ static void load_rule(struct cell__loader *loader, const struct cell__yaml *node
 				 *const *callable = value_of(node, "callable"), *const *adapter = value_of(node, "adapter"),
 				 *const *args = value_of(node, "args");
 	if (!kind && !tool && !callable && !adapter && !args)
-		cell__load_problem(loader, node,
-				   "a rule needs a kind, tool, callable, adapter or args; for everything else there is default");
+		cell__load_problem(loader, node, "a rule needs a kind, tool, callable, adapter or args; use default for all other calls");
 	load_kinds(loader, kind, &rule->kinds);
 	load_tools(loader, tool, callable != NULL, rule);
 	load_names(loader, callable, "callable", &rule->callables, &rule->n_callables);
@@ -532,7 +535,7 @@ static void load_policy(struct cell__loader *loader, const struct cell__yaml *do
 	if (rules)
 		load_rules(loader, *rules, policy);
 	if (!fallback && !rules)
-		cell__load_problem(loader, doc, "a policy needs rules, or a default");
+		cell__load_problem(loader, doc, "a policy needs rules or a default");
 }
 
 struct cell_policy *cell_policy_of(enum cell_decision decision)

@@ -64,7 +64,7 @@ static int add_pattern(struct cell__redactor *redactor, const char *pattern, str
 	CELL_AUTO_FREE char *copy = normal_pattern(pattern);
 	struct cell__glob *glob = copy ? cell__glob_create(copy, &problem) : NULL;
 	if (!glob)
-		return cell_fail(err, copy ? CELL_E_INVALID : CELL_E_NOMEM, 0, "redact: the pattern '%.60s': %s", pattern, problem);
+		return cell_fail(err, copy ? CELL_E_INVALID : CELL_E_NOMEM, 0, "redact: invalid pattern '%.60s': %s", pattern, problem);
 	if (strchr(pattern, '.'))
 		redactor->paths[redactor->n_paths++] = glob;
 	else

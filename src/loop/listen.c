@@ -15,10 +15,10 @@ int cell__address_set(const char *host, int port, struct cell__address *ret_addr
 	struct cell__address address = { .port = port };
 
 	if (strlen(host) >= sizeof(address.host))
-		return cell_fail(err, CELL_E_INVALID, 0, "'%.80s' is no address to listen on", host);
+		return cell_fail(err, CELL_E_INVALID, 0, "'%.80s' is not a valid address to listen on", host);
 	strcpy(address.host, host);
 	if (port < 0 || port > 65535)
-		return cell_fail(err, CELL_E_INVALID, 0, "port %d is none: they go to 65535", port);
+		return cell_fail(err, CELL_E_INVALID, 0, "port %d is out of range (0-65535)", port);
 	if (inet_pton(AF_INET, name, &address.at.v4.sin_addr) == 1) {
 		address.at.v4.sin_family = AF_INET;
 		address.at.v4.sin_port = htons((uint16_t)port);
@@ -30,7 +30,7 @@ int cell__address_set(const char *host, int port, struct cell__address *ret_addr
 		address.size = sizeof(address.at.v6);
 		address.loopback = IN6_IS_ADDR_LOOPBACK(&address.at.v6.sin6_addr);
 	} else {
-		return cell_fail(err, CELL_E_INVALID, 0, "'%s' is no address to listen on; give one like 127.0.0.1", host);
+		return cell_fail(err, CELL_E_INVALID, 0, "'%s' is not an IP address; give one like 127.0.0.1 or ::1", host);
 	}
 	*ret_address = address;
 	return 0;
@@ -42,7 +42,7 @@ static int set_path(const char *path, struct cell__address *ret_address, struct 
 	size_t size = strlen(path);
 
 	if (!size || size >= sizeof(address.at.local.sun_path))
-		return cell_fail(err, CELL_E_INVALID, 0, "the path of a socket has 1 to %zu bytes, '%.100s' %zu",
+		return cell_fail(err, CELL_E_INVALID, 0, "a socket path has 1 to %zu bytes, but '%.100s' has %zu",
 				 sizeof(address.at.local.sun_path) - 1, path, size);
 	address.at.local.sun_family = AF_UNIX;
 	strcpy(address.at.local.sun_path, path);
@@ -63,14 +63,15 @@ int cell__address_parse(const char *text, struct cell__address *ret_address, str
 		return set_path(text + 5, ret_address, err);
 	port = colon ? strtol(colon + 1, &end, 10) : -1;
 	if (!colon || colon == text || end == colon + 1 || *end || port < 0 || port > 65535)
-		return cell_fail(err, CELL_E_INVALID, 0, "an address is HOST:PORT, like 127.0.0.1:8080, or unix:PATH, not '%.100s'", text);
+		return cell_fail(err, CELL_E_INVALID, 0, "invalid address '%.100s': expected HOST:PORT, like 127.0.0.1:8080, or unix:PATH",
+				 text);
 	size = (size_t)(colon - text);
 	if (*text == '[' && colon[-1] == ']') {
 		text++;
 		size -= 2;
 	}
 	if (size >= sizeof(host))
-		return cell_fail(err, CELL_E_INVALID, 0, "'%.80s' is no address to listen on", text);
+		return cell_fail(err, CELL_E_INVALID, 0, "'%.80s' is not a valid address to listen on", text);
 	memcpy(host, text, size);
 	host[size] = '\0';
 	return cell__address_set(host, (int)port, ret_address, err);

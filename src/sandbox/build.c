@@ -149,11 +149,11 @@ int finish(struct builder *b, struct cell_error *err)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
 	if (b->n_steps > CELL_PLAN_MAX_STEPS && hides)
 		return cell_fail(err, CELL_E_LIMIT, 0,
-				 "what is hidden lies among too many files: a sandbox has at most %u steps, and each file beside a hidden "
-				 "one is shown by one; move what is hidden into a folder of its own",
+				 "hiding these paths takes more than the %u steps that a sandbox may have, because every file beside "
+				 "a hidden one takes a step; move the hidden files into a separate folder",
 				 CELL_PLAN_MAX_STEPS);
 	if (b->out->size - b->start > CELL_PLAN_MAX_BYTES || b->n_steps > CELL_PLAN_MAX_STEPS)
-		return cell_fail(err, CELL_E_LIMIT, 0, "a sandbox has at most %u steps; this one needs %u", CELL_PLAN_MAX_STEPS,
+		return cell_fail(err, CELL_E_LIMIT, 0, "a sandbox may have at most %u steps, this one needs %u", CELL_PLAN_MAX_STEPS,
 				 b->n_steps);
 	head_of(b)->bytes = (uint32_t)(b->out->size - b->start);
 	head_of(b)->n_steps = b->n_steps;
@@ -594,10 +594,10 @@ static int check_lists(const struct cell__sandbox_policy *policy, const struct c
 		for (char **folder = env->folders; folder && *folder; folder++)
 			needed |= cell__path_lies_in(*folder, policy->hide.items[i]);
 		if (needed)
-			return refuse_entry(policy, &policy->hide, i, "is hidden, but nothing runs without it", err);
+			return refuse_entry(policy, &policy->hide, i, "cannot be hidden: no program runs without it", err);
 		for (size_t w = 0; w < policy->write.count; w++)
 			if (cell__path_lies_in(policy->hide.items[i], policy->write.items[w]))
-				return refuse_entry(policy, &policy->hide, i, "lies in a writable folder and cannot be hidden there", err);
+				return refuse_entry(policy, &policy->hide, i, "cannot be hidden: it is inside a writable folder", err);
 	}
 	return 0;
 }
@@ -613,7 +613,7 @@ int cell__plan_build(const struct cell__sandbox_policy *policy, const struct cel
 	struct builder builder, *b = &builder;
 	enum cell_plan_level level = machine->level;
 	if (level < policy->level || level == CELL_LEVEL_UNAVAILABLE)
-		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "no sandbox of level \"%s\" here (%s): %.76s; %.105s",
+		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "this machine cannot provide sandbox level \"%s\" (best: %s): %.76s; %.105s",
 				 cell__level_word(policy->level), cell__level_word(level), machine->reason, machine->advice);
 	bool full = level == CELL_LEVEL_FULL;
 	if (!full && (policy->network == CELL_NET_ALLOW || policy->network == CELL_NET_DEPS))
@@ -623,11 +623,10 @@ int cell__plan_build(const struct cell__sandbox_policy *policy, const struct cel
 		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "hide needs mount namespaces: %.76s; %.105s", machine->reason,
 				 machine->advice);
 	if (policy->pids && policy->pids_asked && !cell__plan_holds_pids(machine, machine->trees))
-		return cell_fail(
-			err, CELL_E_UNAVAILABLE, 0,
-			"the limit of %llu processes cannot be kept: there is no cgroup for it and root is exempt from rlimits; run as "
-			"another user or where a pids cgroup can be made, or ask for none",
-			(unsigned long long)policy->pids);
+		return cell_fail(err, CELL_E_UNAVAILABLE, 0,
+				 "the limit of %llu processes cannot be enforced: no pids cgroup can be used and root is exempt from "
+				 "rlimits; run as another user or with a delegated pids cgroup, or set pids: none",
+				 (unsigned long long)policy->pids);
 	if (check_lists(policy, env, err) < 0)
 		return -1;
 	begin(b, out);
@@ -672,24 +671,26 @@ static int check_places(const struct cell__plan_session *session, struct cell_er
 		return 0;
 	for (size_t i = 0; i < policy->hide.count; i++)
 		if (cell__path_lies_in(workspace, policy->hide.items[i]))
-			return refuse_entry(policy, &policy->hide, i, "is hidden, but the workspace lies in it", err);
+			return refuse_entry(policy, &policy->hide, i, "cannot be hidden: the workspace is inside it", err);
 	for (size_t i = 0; i < policy->write.count; i++)
 		if (cell__path_lies_in(workspace, policy->write.items[i]))
 			return refuse_entry(policy, &policy->write, i,
-					    "is writable, and the workspace lies in it: name the workspace alone", err);
+					    "cannot be writable: the workspace is inside it; use workspace: rw instead", err);
 	if (session->mode != CELL_WORKSPACE_RW)
 		return 0;
 	for (size_t i = 0; i < policy->write.count; i++)
 		if (cell__path_lies_in(policy->write.items[i], workspace))
-			return refuse_entry(policy, &policy->write, i, "lies in the workspace, which is writable already", err);
+			return refuse_entry(policy, &policy->write, i, "is inside the workspace, which is already writable", err);
 	for (size_t i = 0; i < policy->read.count; i++)
 		if (cell__path_lies_in(policy->read.items[i], workspace))
-			return refuse_entry(policy, &policy->read, i,
-					    "lies in the writable workspace; use workspace: ro, and write: for folders in it", err);
+			return refuse_entry(
+				policy, &policy->read, i,
+				"is inside the writable workspace; use workspace: ro, and list writable folders under write:", err);
 	for (size_t i = 0; i < policy->hide.count; i++)
 		if (cell__path_lies_in(policy->hide.items[i], workspace))
-			return refuse_entry(policy, &policy->hide, i,
-					    "lies in the writable workspace; use workspace: ro, and write: for folders in it", err);
+			return refuse_entry(
+				policy, &policy->hide, i,
+				"is inside the writable workspace; use workspace: ro, and list writable folders under write:", err);
 	return 0;
 }
 
@@ -720,10 +721,11 @@ int cell__plan_workspace(const char *workspace, enum cell__workspace_mode mode, 
 		if (!realpath(workspace, real))
 			return cell_fail(err, CELL_E_INVALID, errno, "workspace %.160s", workspace);
 		if (is_too_much(real) || is_system(real))
-			return cell_fail(err, CELL_E_INVALID, 0,
-					 "%.120s cannot be a sandbox's workspace, it is part of the system; give --cwd a folder of its "
-					 "own, or --workspace-mode none",
-					 real);
+			return cell_fail(
+				err, CELL_E_INVALID, 0,
+				"%.120s cannot be a sandbox's workspace because it is part of the system; use a separate folder as "
+				"--cwd, or --workspace-mode none",
+				real);
 	}
 	*ret_cwd = cell__strdup(real);
 	return *ret_cwd ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");

@@ -53,18 +53,18 @@ int cell__plan_describe(const struct cell_plan_step *step, struct cell__buf *out
 	case CELL_OP_NAMESPACES:
 		return describe_namespaces((unsigned)arg, out);
 	case CELL_OP_IDS:
-		return cell__buf_printf(out, "map user %llu and group %llu, nobody else%s", arg, arg2,
-					step->flags & CELL_BIND_MAPPED ? "; on the host they are nobody's" : "");
+		return cell__buf_printf(out, "map only user %llu and group %llu%s", arg, arg2,
+					step->flags & CELL_BIND_MAPPED ? "; they are unused on the host" : "");
 	case CELL_OP_TREE:
-		return cell__buf_printf(out, "files below %s that are the caller's are the sandbox's, until they are detached", a);
+		return cell__buf_printf(out, "map the caller's files below %s to the sandbox's user, until they are detached", a);
 	case CELL_OP_ROOT:
-		return cell__buf_printf(out, "an empty root of %llu MiB; the host's files only until they are detached", arg >> 20);
+		return cell__buf_printf(out, "an empty root of %llu MiB; the host's files stay visible until they are detached", arg >> 20);
 	case CELL_OP_DIR:
 		return cell__buf_printf(out, "folder %s", a);
 	case CELL_OP_LINK:
 		return cell__buf_printf(out, "link %s -> %s", b, a);
 	case CELL_OP_FILE:
-		return cell__buf_printf(out, "file %s of its own", a);
+		return cell__buf_printf(out, "a private file %s", a);
 	case CELL_OP_BIND:
 		return cell__buf_printf(out, "show %s%s%s %s%s", a, strcmp(a, b) == 0 ? "" : " as ", strcmp(a, b) == 0 ? "" : b,
 					step->flags & CELL_BIND_READ_ONLY ? "read-only" : "writable",
@@ -77,7 +77,7 @@ int cell__plan_describe(const struct cell_plan_step *step, struct cell__buf *out
 					: arg == CELL_PROC_READ_ONLY ? ", read-only"
 								     : "");
 	case CELL_OP_PTS:
-		return cell__buf_printf(out, "terminals of its own in %s", a);
+		return cell__buf_printf(out, "private terminals in %s", a);
 	case CELL_OP_MASK:
 		return cell__buf_printf(out, "hide %s", a);
 	case CELL_OP_LOOPBACK:
@@ -85,18 +85,18 @@ int cell__plan_describe(const struct cell_plan_step *step, struct cell__buf *out
 	case CELL_OP_HOSTNAME:
 		return cell__buf_printf(out, "host name \"%s\"", a);
 	case CELL_OP_LISTEN:
-		return cell__buf_printf(out, "a way out through the host's proxy at 127.0.0.1:%llu", arg);
+		return cell__buf_printf(out, "network access through the host's proxy at 127.0.0.1:%llu", arg);
 	case CELL_OP_SESSION:
 		return cell__buf_add_str(out, arg == CELL_STAGE_SESSION_FILES ? "the session's files (workspace, packages)"
 									      : "Landlock: the session's files");
 	case CELL_OP_DETACH:
 		return cell__buf_add_str(out, "detach the host's files");
 	case CELL_OP_SEAL:
-		return cell__buf_printf(out, "%s becomes read-only", a[0] ? a : "the root");
+		return cell__buf_printf(out, "make %s read-only", a[0] ? a : "the root");
 	case CELL_OP_RLIMIT:
 		return cell__buf_printf(out, "at most %llu %s", arg2, rlimit_name(arg));
 	case CELL_OP_CLOSE_FDS:
-		return cell__buf_add_str(out, "close every descriptor but the session's own");
+		return cell__buf_add_str(out, "close every file descriptor except the session's own");
 	case CELL_OP_SESSION_KEYS:
 		return cell__buf_add_str(out, "an empty keyring");
 	case CELL_OP_NO_NEW_PRIVS:
@@ -104,7 +104,7 @@ int cell__plan_describe(const struct cell_plan_step *step, struct cell__buf *out
 	case CELL_OP_NOT_DUMPABLE:
 		return cell__buf_add_str(out, "not dumpable, not traceable");
 	case CELL_OP_BOUNDS:
-		return cell__buf_add_str(out, "no capabilities to be had through exec");
+		return cell__buf_add_str(out, "no capabilities through exec");
 	case CELL_OP_CAPS:
 		return cell__buf_add_str(out, "drop all capabilities");
 	case CELL_OP_LANDLOCK:
@@ -113,7 +113,7 @@ int cell__plan_describe(const struct cell_plan_step *step, struct cell__buf *out
 	case CELL_OP_ALLOW:
 		return cell__buf_printf(out, "Landlock: allow 0x%llx in %s", arg, a);
 	case CELL_OP_RESTRICT:
-		return cell__buf_add_str(out, "Landlock comes into force");
+		return cell__buf_add_str(out, "Landlock takes effect");
 	case CELL_OP_SECCOMP:
 		return cell__buf_printf(out, "seccomp filter of %u instructions: %s", step->a_size / 8, b);
 	}
@@ -151,7 +151,7 @@ void cell__plan_failure(const struct cell_plan *plan, const struct cell_plan *se
 		return;
 	}
 	if (report->sys == ENOSPC && step->op == CELL_OP_NAMESPACES)
-		advice = " (the limit on namespaces, /proc/sys/user/max_*_namespaces?)";
+		advice = " (is a limit in /proc/sys/user/max_*_namespaces reached?)";
 	else if (report->sys == EPERM || report->sys == EACCES)
 		advice = " (`workcell doctor` says what this machine allows)";
 	cell_fail(err, CELL_E_SANDBOX, report->sys, "the sandbox could not be made: %.120s%s", words.data, advice);
@@ -207,7 +207,7 @@ static int describe_missed(const struct cell__zygote_state *zygote, char *out, s
 	for (int i = 1; i < zygote->missed; i++)
 		step = cell__plan_next(step);
 	int rc = cell__plan_describe(step, &words);
-	snprintf(out, size, "of the zygote: %.200s", words.data ? words.data : "");
+	snprintf(out, size, "zygote: %.200s", words.data ? words.data : "");
 	return rc;
 }
 
@@ -228,29 +228,30 @@ static int add_skipped(const struct cell__sandbox_policy *policy, const struct c
 	char uid[256], zygote_uid[256] = "", missed[256] = "";
 	const struct cell_plan *warm = zygote ? zygote->plan : NULL;
 	if (warm && warm->not_mapped[0])
-		snprintf(zygote_uid, sizeof zygote_uid, "of the zygote: a uid that is nobody's: %.100s cannot be mounted with other owners",
+		snprintf(zygote_uid, sizeof zygote_uid, "zygote: a separate uid: %.100s cannot be mounted with other owners",
 			 warm->not_mapped);
 	if (zygote)
 		rc |= describe_missed(zygote, missed, sizeof missed);
-	snprintf(uid, sizeof uid, "a uid that is nobody's: %.100s cannot be mounted with other owners", plan->not_mapped);
+	snprintf(uid, sizeof uid, "a separate uid: %.100s cannot be mounted with other owners", plan->not_mapped);
 	const struct {
 		bool missing;
 		const char *words;
 	} rows[] = {
-		{ machine->landlock_abi == 0, "Landlock: this kernel has none" },
-		{ machine->landlock_abi > 0 && machine->landlock_abi < 6, "Landlock: no scopes for signals and abstract sockets" },
-		{ policy->cpu_percent && !machine->cgroups.parent[CELL_CG_CPU][0], "the limit on CPU share: no cgroup for it" },
+		{ machine->landlock_abi == 0, "Landlock: not supported by this kernel" },
+		{ machine->landlock_abi > 0 && machine->landlock_abi < 6,
+		  "Landlock: this kernel cannot restrict signals and abstract sockets" },
+		{ policy->cpu_percent && !machine->cgroups.parent[CELL_CG_CPU][0], "the limit on CPU share: no cgroup available" },
 		{ policy->memory_bytes && !machine->cgroups.parent[CELL_CG_MEMORY][0],
-		  "the limit on memory of all processes together, and on what they share: no cgroup for it" },
+		  "the limit on the total and shared memory of all processes: no cgroup available" },
 		{ policy->pids && !cell__plan_holds_pids(machine, plan->mapped),
-		  "the limit on processes: no cgroup for it, and an rlimit does not count for root" },
+		  "the limit on processes: no cgroup available, and rlimits do not apply to root" },
 		{ plan->not_mapped[0] != '\0', uid },
-		{ zygote && !warm, "confining the zygote: no namespaces; it is isolated from the user's settings alone" },
+		{ zygote && !warm, "confinement of the zygote: no namespaces; it is only isolated from the user's settings" },
 		{ zygote_uid[0] != '\0', zygote_uid },
 		{ missed[0] != '\0', missed },
 		{ warm && !(warm->clone_flags & CLONE_NEWNET),
-		  "of the zygote: no network; a kernel with all of the network has its zygote's" },
-		{ machine->level != CELL_LEVEL_FULL && policy->tmp_bytes, "the limit on space in /tmp: no mount namespace" },
+		  "zygote: no network isolation, because kernels with full network access share its network" },
+		{ machine->level != CELL_LEVEL_FULL && policy->tmp_bytes, "the limit on the size of /tmp: no mount namespace" },
 	};
 	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
 		if (rows[i].missing) {

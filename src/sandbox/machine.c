@@ -67,7 +67,7 @@ static void explain(struct cell__machine *machine, const char *what, int error)
 	snprintf(machine->reason, sizeof machine->reason, "%s: %s", what, strerror(error));
 	if (geteuid() != 0 && prctl(PR_GET_DUMPABLE, 0, 0, 0, 0) != 1)
 		snprintf(machine->advice, sizeof machine->advice,
-			 "this process is not dumpable: try the sandbox (cell_executor_probe) before prctl(PR_SET_DUMPABLE, 0)");
+			 "this process is not dumpable: call cell_executor_probe() before prctl(PR_SET_DUMPABLE, 0)");
 	else if (read_number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", 0) == 1)
 		snprintf(machine->advice, sizeof machine->advice, "%s", CELL_ADVICE_APPARMOR);
 	else if (read_number("/proc/sys/kernel/unprivileged_userns_clone", 1) == 0)
@@ -78,7 +78,7 @@ static void explain(struct cell__machine *machine, const char *what, int error)
 		snprintf(machine->advice, sizeof machine->advice, "the kernel is older than Linux 5.12, or lacks namespaces");
 	else
 		snprintf(machine->advice, sizeof machine->advice,
-			 "inside a container, start it so that user namespaces are allowed (its seccomp and AppArmor profiles)");
+			 "in a container, start the container with seccomp and AppArmor profiles that allow user namespaces");
 }
 
 static bool try_namespaces(struct cell__machine *machine)
@@ -98,11 +98,11 @@ static bool try_namespaces(struct cell__machine *machine)
 		}
 	munmap(stack, STACK_BYTES);
 	if (pid < 0)
-		explain(machine, "user namespaces cannot be made", error);
+		explain(machine, "user namespaces cannot be created", error);
 	else if (trial.report.step == 0)
-		explain(machine, "a user namespace was made but gives no rights", trial.report.sys);
+		explain(machine, "a user namespace was created but grants no rights", trial.report.sys);
 	else if (trial.report.step == 1)
-		explain(machine, "a user namespace was made but nothing can be mounted in it", trial.report.sys);
+		explain(machine, "a user namespace was created but nothing can be mounted in it", trial.report.sys);
 	return pid > 0 && trial.report.step < 0;
 }
 

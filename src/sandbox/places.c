@@ -284,25 +284,25 @@ const char *cell__place_refusal(const char *path)
 	char part[PATH_MAX];
 	for (size_t i = 0; i < sizeof of_the_system / sizeof *of_the_system; i++)
 		if (is_under(path, of_the_system[i]) || is_under(of_the_system[i], path))
-			return "it is part of the system, or holds such a part";
+			return "it is part of the system, or contains a part of it";
 	for (size_t i = 0; i < sizeof shared / sizeof *shared; i++)
 		if (strcmp(path, shared[i]) == 0)
-			return "it holds folders of others";
+			return "it contains other users' folders";
 	if (is_hole("homes"))
 		return NULL;
 	pthread_once(&homes_once, find_homes);
 	for (char **home = homes; *home; home++) {
 		if (is_under(*home, path))
-			return "it is somebody's home folder, or holds one";
+			return "it is a home folder, or contains one";
 		if (!is_under(path, *home))
 			continue;
 		const char *below = path + strlen(*home) + 1;
 		if (below[0] == '.' && !strchr(below, '/'))
-			return "programs of its owner keep their settings there";
+			return "its owner's programs keep their settings there";
 		for (size_t i = 0; i < sizeof of_a_home / sizeof *of_a_home; i++) {
 			snprintf(part, sizeof part, "%s/%s", *home, of_a_home[i]);
 			if (is_under(path, part) || is_under(part, path))
-				return "programs of its owner are run from there, or read their settings there";
+				return "its owner's programs run from there or keep their settings there";
 		}
 	}
 	return NULL;
@@ -330,10 +330,10 @@ int cell__writable_init(struct cell__writable_list *list, const struct cell__san
 	if (policy->workspace == CELL_WORKSPACE_RW) {
 		const char *why = cell__place_refusal(workspace);
 		if (why) {
-			return cell_fail(err, CELL_E_INVALID, 0,
-					 "%.80s cannot be a writable workspace: %s; give --cwd a folder of its own, or "
-					 "--workspace-mode ro or none",
-					 workspace, why);
+			return cell_fail(
+				err, CELL_E_INVALID, 0,
+				"%.80s cannot be a writable workspace: %s; use a separate folder as --cwd, or --workspace-mode ro or none",
+				workspace, why);
 		}
 		if (add_writable(list, workspace, cell__strdup("the writable workspace"), err) < 0)
 			return -1;
@@ -349,7 +349,7 @@ int cell__writable_init(struct cell__writable_list *list, const struct cell__san
 			cell__writable_finish(list);
 			return -1;
 		}
-		if (cell__buf_printf(&name, "the writable folder of the policy's line %d,", policy->write.lines[i]) < 0 ||
+		if (cell__buf_printf(&name, "the writable folder in line %d of the policy,", policy->write.lines[i]) < 0 ||
 		    add_writable(list, path, cell__buf_take(&name), err) < 0) {
 			cell__writable_finish(list);
 			return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
@@ -430,17 +430,17 @@ static int check_pair(const struct cell__place *place, const struct cell__writab
 	}
 	if (holds)
 		return cell_fail(err, CELL_E_INVALID, 0,
-				 "%s %s lies in %s %s, which the host trusts: use another --cwd, or --workspace-mode ro", writable->name,
+				 "%s %s is inside %s %s, which the host trusts: use another --cwd, or --workspace-mode ro", writable->name,
 				 shown(writable->path, a), place->what, shown(place->path, b));
 	if (!point)
 		return 0;
 	if (place->unlinked)
 		return cell_fail(err, CELL_E_INVALID, 0,
-				 "%s %s is reached through a link in %s %s, which the code could have made: remove it, "
-				 "or use another folder",
+				 "%s %s is reached through a link in %s %s, which the code could have created: remove the link, or "
+				 "use another folder",
 				 place->what, shown(place->path, a), writable->name, shown(writable->path, b));
 	return cell_fail(err, CELL_E_INVALID, 0,
-			 "%s %s lies in %s %s, and the host trusts it: move it, use another --cwd, or --workspace-mode ro", place->what,
+			 "the host trusts %s %s, but it is inside %s %s: move it, use another --cwd, or --workspace-mode ro", place->what,
 			 shown(place->path, a), writable->name, shown(writable->path, b));
 }
 

@@ -103,7 +103,7 @@ int cell__workspace_from_word(const char *word, enum cell__workspace_mode *ret_m
 {
 	int found = find_word(workspace_words, 3, word);
 	if (found < 0)
-		return cell_fail(err, CELL_E_INVALID, 0, "a workspace is rw, ro or none, not \"%.60s\"", word);
+		return cell_fail(err, CELL_E_INVALID, 0, "the workspace mode must be rw, ro or none, not \"%.60s\"", word);
 	*ret_mode = (enum cell__workspace_mode)found;
 	return 0;
 }
@@ -217,8 +217,8 @@ static int one_of(struct reader *r, const struct cell__yaml *node, const char *w
 	*ret = node->kind == CELL_YAML_SCALAR ? find_word(words, count, node->text) : -1;
 	if (*ret >= 0)
 		return 0;
-	return bad(r, node, "%s is \"%.40s\"; it may be %s, %s%s%s%s%s", what, node->kind == CELL_YAML_SCALAR ? node->text : "", words[0],
-		   words[1], count > 2 ? ", " : "", count > 2 ? words[2] : "", count > 3 ? ", " : "", count > 3 ? words[3] : "");
+	return bad(r, node, "%s is \"%.40s\", expected one of %s, %s%s%s%s%s", what, node->kind == CELL_YAML_SCALAR ? node->text : "",
+		   words[0], words[1], count > 2 ? ", " : "", count > 2 ? words[2] : "", count > 3 ? ", " : "", count > 3 ? words[3] : "");
 }
 
 /* 512M, 4G, 65536; "none" is no limit. */
@@ -240,7 +240,7 @@ static int read_bytes(struct reader *r, const struct cell__yaml *node, uint64_t 
 			end += 2;
 	}
 	if (*text < '0' || *text > '9' || *end || errno || number == 0 || number > LARGEST_BYTES >> shift)
-		return bad(r, node, "\"%.40s\" is no amount of bytes; write 512M, 4G or none", text);
+		return bad(r, node, "\"%.40s\" is not a number of bytes; write 512M, 4G or none", text);
 	*ret = (uint64_t)number << shift;
 	return 0;
 }
@@ -256,7 +256,7 @@ static int read_count(struct reader *r, const struct cell__yaml *node, unsigned 
 	errno = 0;
 	unsigned long long number = strtoull(text, &end, 10);
 	if (*text < '0' || *text > '9' || *end || errno || number == 0 || number > largest)
-		return bad(r, node, "\"%.40s\" is no number from 1 to %llu, nor none", text, largest);
+		return bad(r, node, "\"%.40s\" is neither a number from 1 to %llu nor none", text, largest);
 	*ret = number;
 	return 0;
 }
@@ -271,7 +271,7 @@ static int read_real(struct reader *r, const struct cell__yaml *node, double sca
 	}
 	double number = strtod(text, &end);
 	if (end == text || *end || text[strspn(text, "0123456789.")] || !(number > 0) || number > LARGEST_SECONDS || number * scale < 1)
-		return bad(r, node, "\"%.40s\" is no number above 0, nor none", text);
+		return bad(r, node, "\"%.40s\" is neither a number above 0 nor none", text);
 	*ret = (uint64_t)(number * scale);
 	return 0;
 }
@@ -284,7 +284,7 @@ static int read_list(struct reader *r, const struct cell__yaml *node, const char
 	for (size_t i = 0; i < node->count; i++) {
 		const struct cell__yaml *item = node->items[i];
 		if (item->kind != CELL_YAML_SCALAR || item->text[0] == '\0')
-			return bad(r, item, "an entry of %s is a text", what);
+			return bad(r, item, "the entries of %s must be strings", what);
 		if (list->count >= max)
 			return bad(r, item, "%s has more than %u entries", what, max);
 		if (list_add(list, item->text, item->line) < 0)
@@ -328,9 +328,9 @@ static int read_paths(struct reader *r, const struct cell__yaml *node, const cha
 		const char *path = list->items[i];
 		struct cell__yaml at = { .line = list->lines[i] };
 		if (!tidy_path(list->items[i]))
-			return bad(r, &at, "\"%.80s\" in %s is no absolute path below /", path, what);
+			return bad(r, &at, "\"%.80s\" in %s is not an absolute path below /", path, what);
 		if (list != &r->policy->hide && is_of_the_machine(path))
-			return bad(r, &at, "%.80s in %s cannot be shown: a sandbox has its own, or none", path, what);
+			return bad(r, &at, "%.80s in %s cannot be made visible: a sandbox has its own or none", path, what);
 	}
 	return 0;
 }
@@ -338,7 +338,7 @@ static int read_paths(struct reader *r, const struct cell__yaml *node, const cha
 static int read_filesystem(struct reader *r, const struct cell__yaml *node)
 {
 	if (node->kind != CELL_YAML_MAPPING)
-		return bad(r, node, "filesystem has the lists read, write and hide");
+		return bad(r, node, "filesystem must be a mapping with the lists read, write and hide");
 	for (size_t i = 0; i < node->count; i += 2) {
 		const struct cell__yaml *key = node->items[i], *value = node->items[i + 1];
 		int rc;
@@ -349,7 +349,7 @@ static int read_filesystem(struct reader *r, const struct cell__yaml *node)
 		else if (strcmp(key->text, "hide") == 0)
 			rc = read_paths(r, value, "hide", &r->policy->hide);
 		else
-			rc = bad(r, key, "unknown key '%.40s' in filesystem; it has read, write and hide", key->text);
+			rc = bad(r, key, "unknown key '%.40s' in filesystem; known keys: read, write, hide", key->text);
 		if (rc < 0)
 			return -1;
 	}
@@ -379,7 +379,7 @@ static int check_hosts(struct reader *r)
 		bool digits = colon && colon[1] && strspn(colon + 1, "0123456789") == strlen(colon + 1);
 		long port = digits ? strtol(colon + 1, NULL, 10) : 0;
 		if (!colon || strlen(host) > 260 || !is_host(host, (size_t)(colon - host)) || (!any && (port < 1 || port > 65535)))
-			return bad(r, &at, "\"%.80s\" is no HOST:PORT, like example.org:443 or *.example.org:*", host);
+			return bad(r, &at, "\"%.80s\" is not HOST:PORT, like example.org:443 or *.example.org:*", host);
 	}
 	return 0;
 }
@@ -389,7 +389,7 @@ static int read_network(struct reader *r, const struct cell__yaml *node)
 	if (node->kind == CELL_YAML_MAPPING) {
 		const struct cell__yaml *allow = cell__yaml_get(node, "allow");
 		if (!allow || node->count != 2)
-			return bad(r, node, "network is none, deps-only, full, or allow: with a list of HOST:PORT");
+			return bad(r, node, "network must be none, deps-only, full, or allow: with a list of HOST:PORT");
 		r->policy->network = CELL_NET_ALLOW;
 		if (read_list(r, allow, "allow", CELL_POLICY_LIMIT_HOSTS, &r->policy->hosts) < 0)
 			return -1;
@@ -431,7 +431,7 @@ static int read_limits(struct reader *r, const struct cell__yaml *node)
 		{ "audit", 0, 0, &p->audit_bytes },
 	};
 	if (node->kind != CELL_YAML_MAPPING)
-		return bad(r, node, "limits are names with values");
+		return bad(r, node, "limits must be a mapping of names to values");
 	for (size_t i = 0; i < node->count; i += 2) {
 		const struct cell__yaml *key = node->items[i], *value = node->items[i + 1];
 		size_t k = 0;
@@ -446,7 +446,7 @@ static int read_limits(struct reader *r, const struct cell__yaml *node)
 			return -1;
 		p->pids_asked |= strcmp(key->text, "pids") == 0;
 		if (strcmp(key->text, "tmp") == 0 && p->tmp_bytes == 0)
-			return bad(r, value, "tmp needs a size: what is in /tmp is held in memory");
+			return bad(r, value, "tmp needs a size, because files in /tmp are kept in memory");
 		if (strcmp(key->text, "audit") == 0 && p->audit_bytes && p->audit_bytes < 4 * KIB)
 			return bad(r, value, "audit must be 4K or more: a call's record takes about 1K");
 		if (strcmp(key->text, "files") == 0 && p->files && p->files < 32)
@@ -460,12 +460,12 @@ static int read_limits(struct reader *r, const struct cell__yaml *node)
 static int read_env(struct reader *r, const struct cell__yaml *node)
 {
 	if (node->kind != CELL_YAML_MAPPING)
-		return bad(r, node, "env is names with values");
+		return bad(r, node, "env must be a mapping of names to strings");
 	for (size_t i = 0; i < node->count; i += 2) {
 		const struct cell__yaml *key = node->items[i], *value = node->items[i + 1];
 		CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
 		if (value->kind != CELL_YAML_SCALAR || key->text[0] == '\0' || strchr(key->text, '='))
-			return bad(r, key, "env is names with values that are texts");
+			return bad(r, key, "env must be a mapping of names to strings");
 		if (r->policy->env.count >= CELL_POLICY_LIMIT_ENV)
 			return bad(r, key, "env has more than %u entries", CELL_POLICY_LIMIT_ENV);
 		if (cell__buf_printf(&text, "%s=%s", key->text, value->text) < 0 || list_add(&r->policy->env, text.data, key->line) < 0)
@@ -482,7 +482,7 @@ static int check_hidden(struct reader *r, const struct cell__sandbox_policy_list
 		for (size_t i = 0; i < shown->count; i++) {
 			struct cell__yaml at = { .line = hide->lines[h] };
 			if (cell__path_lies_in(shown->items[i], hide->items[h]))
-				return bad(r, &at, "%.80s is hidden here and shown in line %d", hide->items[h], shown->lines[i]);
+				return bad(r, &at, "%.80s is hidden here but made visible in line %d", hide->items[h], shown->lines[i]);
 		}
 	return 0;
 }
@@ -500,7 +500,7 @@ static int check_writable(struct reader *r, const struct cell__sandbox_policy_li
 			struct cell__yaml at = { .line = line > other ? line : other };
 			if ((shown == write && w == i) || !cell__path_lies_in(shown->items[i], write->items[w]))
 				continue;
-			return bad(r, &at, "%.40s (line %d) cannot be %s: it lies in %.40s (line %d), which is writable", shown->items[i],
+			return bad(r, &at, "%.40s (line %d) cannot be %s: it is inside %.40s (line %d), which is writable", shown->items[i],
 				   line, shown == write ? "named again" : "read-only", write->items[w], other);
 		}
 	return 0;
@@ -546,7 +546,7 @@ static int read_key(struct reader *r, const struct cell__yaml *key, const struct
 		return read_limits(r, value);
 	if (strcmp(key->text, "env") == 0)
 		return read_env(r, value);
-	return bad(r, key, "unknown key '%.40s'; a policy has preset, level, workspace, filesystem, machine, network, limits, env",
+	return bad(r, key, "unknown key '%.40s'; known keys: preset, level, workspace, filesystem, machine, network, limits, env",
 		   key->text);
 }
 
@@ -561,12 +561,12 @@ static const struct cell__sandbox_policy *find_preset(const char *name)
 static int read_root(struct reader *r, const struct cell__yaml *root)
 {
 	if (root->kind != CELL_YAML_MAPPING)
-		return bad(r, root, "a policy is names with values");
+		return bad(r, root, "a policy must be a mapping of names to values");
 	const struct cell__yaml *preset = cell__yaml_get(root, "preset");
 	if (preset) {
 		const struct cell__sandbox_policy *base = preset->kind == CELL_YAML_SCALAR ? find_preset(preset->text) : NULL;
 		if (!base)
-			return bad(r, preset, "preset is one of untrusted, data-science, developer");
+			return bad(r, preset, "preset must be untrusted, data-science or developer");
 		*r->policy = *base;
 	}
 	snprintf(r->policy->name, sizeof r->policy->name, "%s", r->file);
@@ -631,9 +631,10 @@ int cell__sandbox_policy_load(struct cell__sandbox_policy *policy, const char *n
 	if (preset)
 		return cell__sandbox_policy_copy(policy, preset, err);
 	if (!cell__sandbox_policy_is_file(name))
-		return cell_fail(err, CELL_E_INVALID, 0,
-				 "there is no policy \"%.60s\"; presets are untrusted, data-science and developer, a file ends in .yaml",
-				 name);
+		return cell_fail(
+			err, CELL_E_INVALID, 0,
+			"unknown policy \"%.60s\"; give a preset (untrusted, data-science, developer) or a file name that ends in .yaml",
+			name);
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
 	if (cell__file_load("policy", name, 0, CELL_YAML_LIMIT_FILE_BYTES, &text, err) < 0)
 		return -1;

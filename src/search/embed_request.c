@@ -71,14 +71,14 @@ static const char *find_key(const struct cell__embed_endpoint *endpoint, struct 
 	if (strncmp(key, "${", 2) != 0 || key[size - 1] != '}')
 		return key;
 	if (size - 3 >= sizeof name) {
-		cell_fail(err, CELL_E_INVALID, 0, "the name of the variable that has the key is too long");
+		cell_fail(err, CELL_E_INVALID, 0, "the name of the environment variable with the key is too long");
 		return NULL;
 	}
 	memcpy(name, key + 2, size - 3);
 	name[size - 3] = '\0';
 	const char *value = endpoint->getenv_fn ? endpoint->getenv_fn(endpoint->getenv_arg, name) : NULL;
 	if (!value)
-		cell_fail(err, CELL_E_INVALID, 0, "environment variable %s, which is to have the key, is not set", name);
+		cell_fail(err, CELL_E_INVALID, 0, "environment variable %s, which should contain the key, is not set", name);
 	return value;
 }
 
@@ -91,7 +91,7 @@ static int add_key(struct cell__embed_request *request, struct cell_error *err)
 	if (!key)
 		return -1;
 	if (strpbrk(key, "\r\n"))
-		return cell_fail(err, CELL_E_INVALID, 0, "the key holds a line break");
+		return cell_fail(err, CELL_E_INVALID, 0, "the key contains a line break");
 	char *line = cell__alloc(1, sizeof start + strlen(key));
 	int rc = -1;
 	if (line) {
@@ -155,7 +155,7 @@ static void quote(const struct cell__embed_request *request, const char *words, 
 {
 	size_t n = strnlen(words, size - 1);
 	if (request->secret && strlen(request->secret) >= SECRET_BYTES && strstr(words, request->secret)) {
-		strcpy(out, "(its words have the key in them)");
+		strcpy(out, "(the answer contains the key and is not shown)");
 		return;
 	}
 	memcpy(out, words, n);
@@ -172,9 +172,9 @@ static void fail_status(struct cell__embed_request *request, long status)
 	curl_off_t retry_s = 0;
 	json_t *answer = json_loadb(request->answer.data ? request->answer.data : "", request->answer.size, 0, NULL);
 	if (status == 401 || status == 403)
-		strcpy(words, request->secret ? "the key was refused" : "it wants a key");
+		strcpy(words, request->secret ? "the key was refused" : "it requires a key");
 	else if (status >= 300 && status < 400)
-		strcpy(words, "it redirects, which is not followed");
+		strcpy(words, "it redirects; redirects are not followed");
 	else
 		quote(request, find_words(answer), words, sizeof words);
 	json_decref(answer);

@@ -120,7 +120,7 @@ static void note_failure(struct cell__embedder *embedder, const char *why, int64
 	embedder->rest_until_us = cell__now_us() + rest_ms * 1000;
 	embedder->works = false;
 	strncpy(embedder->error, why, sizeof embedder->error - 1);
-	LOG(embedder, CELL_LOG_WARN, "embeddings: %s; searching by words alone for %g s", why, (double)rest_ms / 1000);
+	LOG(embedder, CELL_LOG_WARN, "embeddings: %s; searching by words only for %g s", why, (double)rest_ms / 1000);
 }
 
 json_t *cell__embedder_status(const struct cell__embedder *embedder)
@@ -185,7 +185,7 @@ static bool end_overdue_ask(struct cell__embedder *embedder, int64_t now_us)
 		if (ask->overdue || ask->overdue_us > now_us)
 			continue;
 		ask->overdue = true;
-		LOG(embedder, CELL_LOG_WARN, "embeddings: no answer within %g s; searching by words alone meanwhile",
+		LOG(embedder, CELL_LOG_WARN, "embeddings: no answer within %g s; searching by words only in the meantime",
 		    (double)embedder->opts.wait_ms / 1000);
 		finish_waits(&ask->waiting, NULL, 0);
 		return true;
@@ -438,7 +438,7 @@ static void note_odd(struct cell__embedder *embedder, struct cell__corpus *corpu
 	corpus->odd_times = corpus->odd == dimensions ? corpus->odd_times + 1 : 1;
 	corpus->odd = dimensions;
 	if (corpus->odd_times >= CELL__EMBED_ODD_TIMES) {
-		LOG(embedder, CELL_LOG_WARN, "embeddings: the model's vectors have %zu numbers now; all %s are embedded again", dimensions,
+		LOG(embedder, CELL_LOG_WARN, "embeddings: the model's vectors now have %zu dimensions; embedding all %s again", dimensions,
 		    corpus->name);
 		corpus->odd_times = 0;
 		corpus->relearn = dimensions;
@@ -461,7 +461,7 @@ static bool shrink(struct cell__filling *filling)
 	} else if (corpus->text_bytes > CELL__EMBED_TEXT_MIN) {
 		corpus->text_bytes /= 2;
 	} else if (++corpus->refusals < CELL__EMBED_REFUSALS) {
-		LOG(filling->embedder, CELL_LOG_WARN, "embeddings: %s '%.100s' is left out: %s", corpus->name, filling->batch.list[0].id,
+		LOG(filling->embedder, CELL_LOG_WARN, "embeddings: %s '%.100s' is skipped: %s", corpus->name, filling->batch.list[0].id,
 		    filling->request->err.msg);
 		/* It was not the size. */
 		corpus->batch = CELL__EMBED_BATCH;
@@ -522,7 +522,7 @@ static void handle_filled(uv_work_t *work, int status)
 	filling->many = filling->missing > CELL__EMBED_BATCH;
 	free(cell__take_ptr(filling->vectors));
 	if (filling->warning.code)
-		LOG(embedder, CELL_LOG_WARN, "embeddings: vectors of %s are not kept: %s", corpus->name, filling->warning.msg);
+		LOG(embedder, CELL_LOG_WARN, "embeddings: cannot store the vectors of %s: %s", corpus->name, filling->warning.msg);
 	if (filling->stop) {
 		end_filling(filling);
 		return;
@@ -594,7 +594,8 @@ bool cell__embedder_fill(struct cell__embedder *embedder, struct cell__corpus *c
 void cell__embedder_odd(struct cell__embedder *embedder, struct cell__corpus *corpus, size_t dimensions)
 {
 	struct cell_error err;
-	cell_fail(&err, CELL_E_PROTOCOL, 0, "a query's vector has %zu numbers, those of %s have others", dimensions, corpus->name);
+	cell_fail(&err, CELL_E_PROTOCOL, 0, "the query's vector has %zu dimensions, those of %s have a different number", dimensions,
+		  corpus->name);
 	note_odd(embedder, corpus, dimensions, err.msg);
 	if (corpus->relearn && !corpus->filling && !embedder->closing)
 		start_filling(embedder, corpus);
@@ -675,7 +676,7 @@ int cell__embedder_create(const struct cell__embedder_options *opts, struct cell
 {
 	/* The URL is not repeated: a person may have put a password into it. */
 	if (!url_ok(opts->url))
-		return cell_fail(err, CELL_E_INVALID, 0, "the embeddings endpoint is an http:// or https:// URL");
+		return cell_fail(err, CELL_E_INVALID, 0, "the embeddings endpoint must be an http:// or https:// URL");
 	if (!opts->model || !opts->model[0] || !cell__utf8_ok(opts->model, strlen(opts->model)))
 		return cell_fail(err, CELL_E_INVALID, 0, "an embeddings endpoint needs the name of a model");
 	struct cell__embedder *embedder = cell__alloc(1, sizeof *embedder);

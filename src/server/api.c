@@ -91,7 +91,7 @@ void cell__handle_metrics(struct cell__request *request)
 	if (text)
 		cell__answer_bytes(request, "text/plain; version=0.0.4", text, strlen(text));
 	else
-		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "no memory for the answer");
+		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for the answer");
 }
 
 /* ---- /info ---- */
@@ -366,7 +366,7 @@ static void handle_packages(struct cell__request *request, bool removes)
 {
 	request->removes = removes;
 	if (json_array_size(json_object_get(request->json, "packages")) > CELL_SERVER_MAX_PACKAGES) {
-		cell__answer_fail(request, MHD_HTTP_CONTENT_TOO_LARGE, CELL_E_LIMIT, "a request has at most %u packages",
+		cell__answer_fail(request, MHD_HTTP_CONTENT_TOO_LARGE, CELL_E_LIMIT, "a request may have at most %u packages",
 				  CELL_SERVER_MAX_PACKAGES);
 		return;
 	}

@@ -33,7 +33,7 @@ static void loaded(struct cell__request *request, json_t *result, const void *ra
 	}
 	bytes = raw_size ? cell__strndup(raw, raw_size) : NULL;
 	if (raw_size && !bytes)
-		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "no memory for the artifact");
+		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for the artifact");
 	else
 		cell__answer_bytes(request, strcmp(type, "json") || wants_bytes(request) ? "application/octet-stream" : "application/json",
 				   cell__take_ptr(bytes), raw_size);
@@ -84,7 +84,7 @@ void cell__handle_artifact_save(struct cell__request *request)
 				   : 0) < 0 ||
 	    (!text && !dumped)) {
 		free(dumped);
-		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "no memory for the artifact");
+		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for the artifact");
 		return;
 	}
 	free(dumped);

@@ -34,10 +34,10 @@ static int add_token(struct cell__tokens *tokens, const struct cell__token *toke
 	struct cell__token *list;
 
 	if (tokens->count == CELL_SERVER_MAX_TOKENS)
-		return cell_fail(err, CELL_E_LIMIT, 0, "there are at most %u tokens", CELL_SERVER_MAX_TOKENS);
+		return cell_fail(err, CELL_E_LIMIT, 0, "more than %u tokens", CELL_SERVER_MAX_TOKENS);
 	list = cell__alloc(tokens->count + 1, sizeof(*list));
 	if (!list)
-		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for a token");
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a token");
 	if (tokens->count)
 		memcpy(list, tokens->list, tokens->count * sizeof(*list));
 	list[tokens->count] = *token;
@@ -52,10 +52,11 @@ static int hash_token(const char *text, size_t size, struct cell__token *token, 
 	if (!size)
 		return cell_fail(err, CELL_E_INVALID, 0, "the token is empty");
 	if (size > CELL_SERVER_MAX_TOKEN_BYTES)
-		return cell_fail(err, CELL_E_INVALID, 0, "a token has at most %u bytes, this one %zu", CELL_SERVER_MAX_TOKEN_BYTES, size);
+		return cell_fail(err, CELL_E_INVALID, 0, "a token may have at most %u bytes, this one has %zu", CELL_SERVER_MAX_TOKEN_BYTES,
+				 size);
 	for (size_t i = 0; i < size; i++) {
 		if (text[i] <= ' ' || text[i] > '~')
-			return cell_fail(err, CELL_E_INVALID, 0, "a token is of visible ASCII characters");
+			return cell_fail(err, CELL_E_INVALID, 0, "a token must consist of visible ASCII characters");
 	}
 	cell__access_hash(text, size, token->hash);
 	token->is_short = size < SHORT_TOKEN_BYTES;
@@ -96,7 +97,7 @@ bool cell__token_may_enter(const struct cell__tokens *tokens, const struct cell_
 static void read_hash(struct cell__loader *loader, const struct cell__yaml *at, const char *text, struct cell__token *token)
 {
 	if (strlen(text) != 64 || strspn(text, "0123456789abcdef") != 64) {
-		cell__load_problem(loader, at, "sha256 is 64 digits 0-9a-f");
+		cell__load_problem(loader, at, "sha256 must be 64 digits 0-9a-f");
 		return;
 	}
 	for (size_t i = 0; i < 32; i++) {
@@ -119,7 +120,7 @@ static unsigned read_scopes(struct cell__loader *loader, const struct cell__yaml
 	if (!list)
 		return CELL_SCOPE_READ | CELL_SCOPE_RUN;
 	if (list->kind != CELL_YAML_SEQUENCE || !list->count) {
-		cell__load_problem(loader, list, "scopes is a list of read, run, admin, approve");
+		cell__load_problem(loader, list, "scopes must be a list of read, run, admin, approve");
 		return 0;
 	}
 	for (size_t i = 0; i < list->count; i++) {
@@ -128,7 +129,7 @@ static unsigned read_scopes(struct cell__loader *loader, const struct cell__yaml
 		for (size_t w = 0; list->items[i]->kind == CELL_YAML_SCALAR && w < sizeof(words) / sizeof(words[0]); w++)
 			found |= strcmp(words[w].word, list->items[i]->text) ? 0 : words[w].scope;
 		if (!found)
-			cell__load_problem(loader, list->items[i], "a scope is read, run, admin or approve");
+			cell__load_problem(loader, list->items[i], "a scope must be read, run, admin or approve");
 		scopes |= found;
 	}
 	return scopes;
@@ -155,17 +156,17 @@ static void read_token(struct cell__loader *loader, const struct cell__yaml *map
 	strcpy(token.name, name);
 	for (size_t i = 0; i < tokens->count; i++) {
 		if (!strcmp(tokens->list[i].name, name))
-			cell__load_problem(loader, map, "there are two tokens of the name %s", name);
+			cell__load_problem(loader, map, "two tokens have the name %s", name);
 	}
 	if (!text == !hash)
-		cell__load_problem(loader, map, "a token has either token or sha256");
+		cell__load_problem(loader, map, "give either token or sha256");
 	else if (hash)
 		read_hash(loader, map, hash, &token);
 	else if (hash_token(text, strlen(text), &token, &err) < 0)
 		cell__load_problem(loader, map, "%s", err.msg);
 	token.all_workspaces = workspace && !strcmp(workspace, "*");
 	if (workspace && !token.all_workspaces && !cell__workspace_id_ok(workspace))
-		cell__load_problem(loader, map, "workspace is 1-128 letters, digits, underscores or hyphens, or \"*\" for all");
+		cell__load_problem(loader, map, "workspace must be 1-128 letters, digits, underscores or hyphens, or \"*\" for all");
 	else if (workspace && !token.all_workspaces)
 		strcpy(token.workspace, workspace);
 	if (!loader->bad && add_token(tokens, &token, &err) < 0)
@@ -184,14 +185,14 @@ static int several_tokens(const char *file, const char *text, size_t size, struc
 	if (root && cell__load_keys(&loader, root, "the file", known))
 		list = cell__yaml_get(root, "tokens");
 	if (list && (list->kind != CELL_YAML_SEQUENCE || !list->count))
-		cell__load_problem(&loader, list, "tokens is a list, and not an empty one");
+		cell__load_problem(&loader, list, "tokens must be a non-empty list");
 	for (size_t i = 0; list && list->kind == CELL_YAML_SEQUENCE && i < list->count; i++)
 		read_token(&loader, list->items[i], tokens);
 	if (problems.count)
 		status = cell_fail(err, CELL_E_INVALID, 0, "%.100s:%d: %s", file, problems.list[0].line,
 				   problems.list[0].message ? problems.list[0].message : "it is bad");
 	else if (!tokens->count)
-		status = cell_fail(err, CELL_E_INVALID, 0, "%.100s: there is no token in it", file);
+		status = cell_fail(err, CELL_E_INVALID, 0, "%.100s contains no token", file);
 	cell__problems_finish(&problems);
 	cell__yaml_destroy(root);
 	return status;
@@ -240,10 +241,11 @@ void cell__tokens_warn(struct cell_server *server)
 {
 	for (size_t i = 0; !server->address.loopback && i < server->tokens.count; i++) {
 		if (server->tokens.list[i].is_short)
-			cell__server_log(server, CELL_LOG_WARN,
-					 "the token \"%s\" has fewer than %u characters, and %s can be reached from other "
-					 "machines: it can be guessed",
-					 server->tokens.list[i].name, SHORT_TOKEN_BYTES, server->url);
+			cell__server_log(
+				server, CELL_LOG_WARN,
+				"the token \"%s\" has fewer than %u characters and could be guessed, because %s can be reached from "
+				"other machines",
+				server->tokens.list[i].name, SHORT_TOKEN_BYTES, server->url);
 	}
 }
 

@@ -262,7 +262,7 @@ struct MHD_Response *cell__events_read(struct cell__request *request, struct cel
 	response = reader ? MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK_BYTES, read_events, reader, reader_free) : NULL;
 	if (!response) {
 		free(reader);
-		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "no memory for a reader");
+		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for a reader");
 		return NULL;
 	}
 	*reader = (struct cell__events_reader){ .events = events,

@@ -99,23 +99,23 @@ const char *cell__head_wrong(struct MHD_Connection *connection, const char *meth
 	if (is_hole("smuggling"))
 		return NULL;
 	if (strcmp(version, "HTTP/1.1") && (strcmp(version, "HTTP/1.0") || encodings))
-		return "only HTTP/1.1 is spoken, and HTTP/1.0 without Transfer-Encoding";
+		return "only HTTP/1.1, and HTTP/1.0 without Transfer-Encoding, are supported";
 	if (lengths > 1 || head.bad_length || (lengths && encodings))
-		return "the length of the body is said in more than one way";
+		return "the length of the body is given more than once";
 	if (head.bad_name)
-		return "the name of a header has characters that no name has";
+		return "a header name contains invalid characters";
 	if (encodings > 1 || head.odd_encoding)
-		return "the only Transfer-Encoding is chunked, once";
+		return "the only supported Transfer-Encoding is chunked, given once";
 	if (count_of(&head, "Host") > 1 || (!count_of(&head, "Host") && !strcmp(version, "HTTP/1.1")))
-		return "there must be one Host";
+		return "exactly one Host header is required";
 	for (size_t i = 0; i < N_SINGLE; i++) {
 		if (head.counts[i] > 1)
-			return !strcmp(single[i], "Authorization") ? "there is more than one Authorization"
-								   : "a header that has one value is there more than once";
+			return !strcmp(single[i], "Authorization") ? "more than one Authorization header"
+								   : "a header that may be given once is repeated";
 	}
 	if (head.bad_value)
-		return "the value of a header has control characters";
+		return "a header value contains control characters";
 	if (!is_whole(&head, method, url, url_size, version))
-		return "a line of the head does not end with CR LF, is folded, or has a NUL in it";
+		return "a header line does not end with CR LF, is folded, or contains a NUL";
 	return NULL;
 }

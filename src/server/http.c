@@ -81,7 +81,7 @@ void cell__answer_text(struct cell__request *request, unsigned status, char *tex
 	if (text)
 		cell__answer_response(request, status, response_of(text, strlen(text), "application/json"));
 	else
-		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "no memory for the answer");
+		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for the answer");
 }
 
 void cell__answer_json(struct cell__request *request, unsigned status, json_t *value)
@@ -229,7 +229,7 @@ static void refuse_body(struct cell__request *request)
 	const union MHD_ConnectionInfo *tls = MHD_get_connection_info(request->connection, MHD_CONNECTION_INFO_GNUTLS_SESSION);
 	const union MHD_ConnectionInfo *fd = MHD_get_connection_info(request->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
 	char body[128], text[512];
-	int size = snprintf(body, sizeof(body), "{\"detail\":\"a body has at most %lld bytes\",\"code\":\"%s\"}",
+	int size = snprintf(body, sizeof(body), "{\"detail\":\"a body may have at most %lld bytes\",\"code\":\"%s\"}",
 			    (long long)request->server->limits.max_body_bytes, cell_code_word(CELL_E_LIMIT));
 	struct cell__connection *connection = connection_of(request->connection);
 	ssize_t sent;
@@ -272,11 +272,11 @@ static bool check_origin(struct cell__request *request)
 	/* Without tokens everything stands and falls with who the browser thinks we are; MCP's clients are to be checked always. */
 	if ((server->opts.auth_disabled || server->mcp) && *server->address.host &&
 	    !cell__access_host(host, server->address.host, server->address.port, server->opts.hosts)) {
-		cell__answer_fail(request, MHD_HTTP_FORBIDDEN, CELL_E_FORBIDDEN, "this Host is not ours (--allow-host)");
+		cell__answer_fail(request, MHD_HTTP_FORBIDDEN, CELL_E_FORBIDDEN, "this Host is not allowed (--allow-host)");
 		return false;
 	}
 	if (!cell__access_origin(origin, host ? host : "", server->opts.origins)) {
-		cell__answer_fail(request, MHD_HTTP_FORBIDDEN, CELL_E_FORBIDDEN, "this Origin may not connect (--allow-origin)");
+		cell__answer_fail(request, MHD_HTTP_FORBIDDEN, CELL_E_FORBIDDEN, "this Origin is not allowed (--allow-origin)");
 		return false;
 	}
 	return true;
@@ -298,7 +298,7 @@ static bool check_client(struct cell__request *request, unsigned scope)
 	else if (status)
 		cell__answer_fail(request, status, CELL_E_AUTH, "%s", words);
 	else if (!(request->who.scopes & scope) && !(is_hole("call-approve") && scope == CELL_SCOPE_APPROVE))
-		cell__answer_fail(request, MHD_HTTP_FORBIDDEN, CELL_E_FORBIDDEN, "the token \"%s\" does not have the scope \"%s\"",
+		cell__answer_fail(request, MHD_HTTP_FORBIDDEN, CELL_E_FORBIDDEN, "the token \"%s\" lacks the scope \"%s\"",
 				  request->who.name,
 				  scope == CELL_SCOPE_APPROVE ? "approve"
 				  : scope == CELL_SCOPE_ADMIN ? "admin"
@@ -365,7 +365,7 @@ static bool check_head(struct cell__request *request, const char *method, const 
 			refuse_body(request);
 			return true;
 		}
-		cell__answer_fail(request, MHD_HTTP_CONTENT_TOO_LARGE, CELL_E_LIMIT, "a body has at most %lld bytes",
+		cell__answer_fail(request, MHD_HTTP_CONTENT_TOO_LARGE, CELL_E_LIMIT, "a body may have at most %lld bytes",
 				  (long long)request->server->limits.max_body_bytes);
 		return false;
 	}

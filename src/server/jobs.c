@@ -365,13 +365,13 @@ bool cell__job_begin(struct cell__request *request, const char *code, size_t siz
 		return false;
 	}
 	if (waits && (int64_t)server->n_queued >= server->limits.max_queue) {
-		cell__answer_busy(request, 1, "too many cells wait for their job");
+		cell__answer_busy(request, 1, "too many cells are waiting");
 		return false;
 	}
 	job = cell__alloc(1, sizeof(*job));
 	if (!job || !(job->code = cell__strndup(code, size))) {
 		free(job);
-		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "no memory for the cell");
+		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for the cell");
 		return false;
 	}
 	cell__events_init(&job->events, server);

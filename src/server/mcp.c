@@ -380,7 +380,7 @@ static struct client *client_create(struct cell__request *request, struct cell_e
 	int status;
 
 	if (!client) {
-		cell_fail(err, CELL_E_NOMEM, 0, "no memory for a client");
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a client");
 		return NULL;
 	}
 	*client = (struct client){ .http = http, .over.fn = handle_over, .inbox_end = &client->inbox, .seen_us = cell__now_us() };
@@ -390,7 +390,7 @@ static struct client *client_create(struct cell__request *request, struct cell_e
 	strcpy(client->owner, request->who.name);
 	client->own = stream_create(client);
 	if (!client->own)
-		cell_fail(err, CELL_E_NOMEM, 0, "no memory for a client");
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a client");
 	else
 		client->peer = cell__mcp_peer_create(http->mcp, &sink, err);
 	if (!client->peer) {
@@ -461,7 +461,7 @@ static struct client *named_client(struct cell__request *request)
 	client = id ? find_client(request, id) : NULL;
 	if (!client)
 		refuse(request, id ? MHD_HTTP_NOT_FOUND : MHD_HTTP_BAD_REQUEST,
-		       id ? "there is no such session: initialize again" : "Mcp-Session-Id is missing");
+		       id ? "no such session: initialize again" : "Mcp-Session-Id is missing");
 	else
 		client->seen_us = cell__now_us();
 	return client;
@@ -486,7 +486,7 @@ static void handle_fed(struct cell__task *task)
 	message->client->n_messages--;
 	message->client->seen_us = cell__now_us();
 	if (message->refused)
-		refuse(message->request, MHD_HTTP_NOT_FOUND, "there is no such session: initialize again");
+		refuse(message->request, MHD_HTTP_NOT_FOUND, "no such session: initialize again");
 	else if (message->n_requests)
 		answer_stream(message->request, stream, 0);
 	else
@@ -508,7 +508,7 @@ static void feed(struct cell__request *request, struct client *client)
 
 	if (!stream) {
 		free(message);
-		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "no memory for a message");
+		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for a message");
 		return;
 	}
 	stream->refs++; /* the peer's */
@@ -540,11 +540,11 @@ static void begin_session(struct cell__request *request)
 	struct client *client;
 
 	if (!is_initialize(&request->body)) {
-		refuse(request, MHD_HTTP_BAD_REQUEST, "Mcp-Session-Id is missing, and this is not an initialize request");
+		refuse(request, MHD_HTTP_BAD_REQUEST, "Mcp-Session-Id is required, except for an initialize request");
 		return;
 	}
 	if (!make_room(request->server->mcp)) {
-		cell__answer_busy(request, 5, "there are as many sessions as there can be");
+		cell__answer_busy(request, 5, "the maximum number of sessions is open");
 		return;
 	}
 	client = client_create(request, &err);
@@ -560,7 +560,7 @@ static void handle_post(struct cell__request *request)
 	struct client *client;
 
 	if (accept && !strstr(accept, "text/event-stream") && !strstr(accept, "*/*")) {
-		refuse(request, MHD_HTTP_NOT_ACCEPTABLE, "answers are application/json and text/event-stream: accept both");
+		refuse(request, MHD_HTTP_NOT_ACCEPTABLE, "the Accept header must include application/json and text/event-stream");
 	} else if (!cell__request_header(request, "Mcp-Session-Id")) {
 		if (check_request(request))
 			begin_session(request);
@@ -581,15 +581,15 @@ static void handle_get(struct cell__request *request)
 	if (!client)
 		return;
 	if (last && !cell__sse_read_id(last, &number, &after)) {
-		refuse(request, MHD_HTTP_BAD_REQUEST, "Last-Event-ID is not an id of an event of this server");
+		refuse(request, MHD_HTTP_BAD_REQUEST, "Last-Event-ID is not the id of an event of this server");
 		return;
 	}
 	for (stream = client->streams; stream && stream->number != number; stream = stream->next)
 		;
 	if (!stream)
-		refuse(request, MHD_HTTP_NOT_FOUND, "what came after this event is not kept any more");
+		refuse(request, MHD_HTTP_NOT_FOUND, "the events after this one are no longer kept");
 	else if (!number && stream->events.n_readers)
-		refuse(request, MHD_HTTP_CONFLICT, "another connection reads this stream already");
+		refuse(request, MHD_HTTP_CONFLICT, "another connection already reads this stream");
 	else
 		answer_stream(request, stream, after);
 }
@@ -680,7 +680,7 @@ int cell_mcp_server_listen(struct cell_mcp_server *mcp, const struct cell_server
 	all.limits = &limits;
 	http = cell__alloc(1, sizeof(*http));
 	if (!http)
-		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for the server");
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the server");
 	if (cell_server_create(mcp->engine, &all, &server, err) < 0) {
 		free(http);
 		return -1;

@@ -39,26 +39,26 @@ char *cell__metrics(struct cell_server *server)
 	uint64_t sum = 0;
 	int rc = 0;
 
-	rc |= add(&out, "uptime_seconds", "gauge", "since the start", (double)(cell__now_us() - server->started_us) / 1e6);
-	rc |= add(&out, "sessions", "gauge", "open now", (double)server->n_sessions);
-	rc |= add(&out, "sessions_opened_total", "counter", "sessions that were opened", (double)counts->sessions_opened);
-	rc |= add(&out, "sessions_expired_total", "counter", "sessions that nobody used", (double)counts->sessions_expired);
-	rc |= add(&out, "runs_running", "gauge", "cells that run now", (double)server->n_running);
-	rc |= add(&out, "runs_waiting", "gauge", "cells that wait for their job", (double)server->n_queued);
-	rc |= add(&out, "runs_total", "counter", "cells that ended", (double)counts->runs);
-	rc |= add(&out, "runs_failed_total", "counter", "of these, with an error", (double)counts->runs_failed);
-	rc |= add(&out, "requests_in_flight", "gauge", "requests under way", (double)counts->in_flight);
-	rc |= add(&out, "auth_failures_total", "counter", "requests without a good token", (double)counts->auth_failures);
+	rc |= add(&out, "uptime_seconds", "gauge", "seconds since the start", (double)(cell__now_us() - server->started_us) / 1e6);
+	rc |= add(&out, "sessions", "gauge", "sessions open now", (double)server->n_sessions);
+	rc |= add(&out, "sessions_opened_total", "counter", "sessions opened", (double)counts->sessions_opened);
+	rc |= add(&out, "sessions_expired_total", "counter", "sessions that expired unused", (double)counts->sessions_expired);
+	rc |= add(&out, "runs_running", "gauge", "cells running now", (double)server->n_running);
+	rc |= add(&out, "runs_waiting", "gauge", "cells waiting to run", (double)server->n_queued);
+	rc |= add(&out, "runs_total", "counter", "cells finished", (double)counts->runs);
+	rc |= add(&out, "runs_failed_total", "counter", "cells finished with an error", (double)counts->runs_failed);
+	rc |= add(&out, "requests_in_flight", "gauge", "requests being handled", (double)counts->in_flight);
+	rc |= add(&out, "auth_failures_total", "counter", "requests without a valid token", (double)counts->auth_failures);
 	rc |= add(&out, "busy_total", "counter", "requests refused because of a limit", (double)counts->busy);
 	rc |= add(&out, "slow_clients_total", "counter", "connections closed because they were slow", (double)counts->slow_clients);
-	rc |= add(&out, "evicted_guests_total", "counter", "connections without a token that made room for others",
+	rc |= add(&out, "evicted_guests_total", "counter", "connections without a token closed to make room for others",
 		  (double)server->guests.evicted);
-	rc |= add(&out, "kept_event_bytes", "gauge", "events of ended runs", (double)server->ended_bytes);
-	rc |= cell__buf_add_str(&out,
-				"# HELP workcell_requests_total requests by class of status\n# TYPE workcell_requests_total counter\n");
+	rc |= add(&out, "kept_event_bytes", "gauge", "bytes of kept events of ended runs", (double)server->ended_bytes);
+	rc |= cell__buf_add_str(&out, "# HELP workcell_requests_total requests by status class\n# TYPE workcell_requests_total counter\n");
 	for (int i = 1; i < 6; i++)
 		rc |= cell__buf_printf(&out, "workcell_requests_total{status=\"%dxx\"} %llu\n", i, (unsigned long long)counts->by_class[i]);
-	rc |= cell__buf_add_str(&out, "# HELP workcell_request_seconds from head to answer\n# TYPE workcell_request_seconds histogram\n");
+	rc |= cell__buf_add_str(
+		&out, "# HELP workcell_request_seconds seconds from request header to answer\n# TYPE workcell_request_seconds histogram\n");
 	for (size_t i = 0; i <= N_ENDS; i++) {
 		char end[32] = "+Inf";
 

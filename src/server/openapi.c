@@ -154,8 +154,8 @@ char *cell__openapi(void)
 	for (const struct cell__schema *schema = cell__schemas; schema->name; schema++)
 		json_object_set_new(schemas, schema->name, json_loads(schema->text, JSON_REJECT_DUPLICATES, NULL));
 	root = json_pack("{s:s,s:{s:s,s:s,s:s},s:[{s:[]}],s:o,s:{s:{s:{s:s,s:s}},s:o}}", "openapi", "3.1.0", "info", "title", "workcell",
-			 "version", cell_version(), "description", "Sessions that run the code of agents.", "security", "bearer", "paths",
-			 paths, "components", "securitySchemes", "bearer", "type", "http", "scheme", "bearer", "schemas", schemas);
+			 "version", cell_version(), "description", "Sessions that run agents' code.", "security", "bearer", "paths", paths,
+			 "components", "securitySchemes", "bearer", "type", "http", "scheme", "bearer", "schemas", schemas);
 	text = root ? json_dumps(root, JSON_COMPACT) : NULL;
 	json_decref(root);
 	return text;

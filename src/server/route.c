@@ -132,7 +132,7 @@ int cell__routes_prepare(struct cell_error *err)
 {
 	for (const struct cell__route *route = cell__routes; route->path; route++) {
 		if (has_schema(route) && (!schema_of(route, true) || !schema_of(route, false)))
-			return cell_fail(err, CELL_E_NOMEM, 0, "no memory for the schemas of %s", route->path);
+			return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the schemas of %s", route->path);
 	}
 	return 0;
 }
@@ -195,7 +195,7 @@ static void add_problem(void *arg, const struct cell__misfit *problem)
 	if (problem->wrong == CELL__WRONG_MISSING) {
 		cell__buf_add_str(&words, "Field required");
 	} else if (problem->wrong == CELL__WRONG_UNKNOWN) {
-		cell__buf_add_str(&words, "Extra inputs are not permitted: the server's operator decides this");
+		cell__buf_add_str(&words, "Extra inputs are not permitted: the server's operator sets this");
 	} else if (problem->wrong == CELL__WRONG_EMPTY) {
 		cell__buf_add_str(&words, "Input should not be empty");
 	} else if (word && !strcmp(word, "array")) {

@@ -235,7 +235,7 @@ static int check_limits(const struct cell_server_limits *limits, struct cell_err
 					 (long long)all[i].min);
 	}
 	if (limits->max_connections > 1 << 20 || limits->max_header_bytes > 1 << 20)
-		return cell_fail(err, CELL_E_INVALID, 0, "max_connections and max_header_bytes are at most %d", 1 << 20);
+		return cell_fail(err, CELL_E_INVALID, 0, "max_connections and max_header_bytes must be at most %d", 1 << 20);
 	return 0;
 }
 
@@ -302,7 +302,7 @@ static void handle_reloaded(uv_work_t *work, int status)
 	server->reloading = server->reload_again = false;
 	if (!reloading->same && reloading->status < 0) {
 		server->tokens_changed = reloading->changed; /* it is said once */
-		cell__server_log(server, CELL_LOG_ERROR, "not reloaded, what was stays: %s", reloading->err.msg);
+		cell__server_log(server, CELL_LOG_ERROR, "not reloaded, the old settings stay in use: %s", reloading->err.msg);
 	} else if (!reloading->same) {
 		/* Bound with the address. */
 		reloading->limits.silent_ms = server->limits.silent_ms;
@@ -433,7 +433,8 @@ static void begin_drain(struct cell_server *server)
 		server->drain_until_us = cell__now_us() + server->limits.drain_ms * 1000;
 		cell__http_quiesce(server);
 		cell__jobs_sweep(server, cell__now_us()); /* nobody can come back any more */
-		cell__server_log(server, CELL_LOG_INFO, "stopping: %zu cells run, %zu wait", server->n_running, server->n_queued);
+		cell__server_log(server, CELL_LOG_INFO, "stopping: %zu cells are running, %zu waiting", server->n_running,
+				 server->n_queued);
 	}
 	cell__server_advance(server);
 }
@@ -512,7 +513,7 @@ int cell_server_run(struct cell_server *server, struct cell_error *err)
 	struct starting starting = { .task.fn = do_start, .server = server };
 
 	if (cell__loop_is_current(server->engine->loop))
-		return cell_fail(err, CELL_E_INVALID, 0, "cell_server_run() waits and must not be called from a callback of the engine");
+		return cell_fail(err, CELL_E_INVALID, 0, "cell_server_run() blocks and must not be called from a callback of the engine");
 	cell__waiter_init(&server->over);
 	cell__loop_do(server->engine->loop, &starting.task, &server->over);
 	cell__waiter_finish(&server->over);
@@ -559,7 +560,7 @@ static int read_options(const struct cell_server_options *opts, struct cell_serv
 	    (all.limits && cell__sized_read(&limits, sizeof(limits), all.limits, "cell_server_limits", err) < 0))
 		return -1;
 	if (!all.listen)
-		return cell_fail(err, CELL_E_INVALID, 0, "where shall it listen?");
+		return cell_fail(err, CELL_E_INVALID, 0, "an address to listen on is required");
 	if (cell__routes_prepare(err) < 0 || check_limits(&limits, err) < 0 || cell__address_parse(all.listen, ret_address, err) < 0)
 		return -1;
 	if (!all.tls_cert != !all.tls_key)
@@ -567,9 +568,9 @@ static int read_options(const struct cell_server_options *opts, struct cell_serv
 	if (all.auth_disabled && (all.token || all.token_file))
 		return cell_fail(err, CELL_E_INVALID, 0, "a token and disabled authentication cannot be used together");
 	if (all.auth_disabled && !ret_address->loopback)
-		return cell_fail(err, CELL_E_INVALID, 0, "%s can be reached from other machines: a token is needed", ret_address->host);
+		return cell_fail(err, CELL_E_INVALID, 0, "%s can be reached from other machines: a token is required", ret_address->host);
 	if (!all.auth_disabled && !all.token && !all.token_file)
-		return cell_fail(err, CELL_E_INVALID, 0, "a token is needed: everybody who comes in can run code");
+		return cell_fail(err, CELL_E_INVALID, 0, "a token is required: everybody who can connect can run code");
 	*ret_opts = all;
 	*ret_limits = limits;
 	return all.auth_disabled ? 0 : cell__tokens_load(all.token, all.token_file, ret_tokens, err);
@@ -587,7 +588,7 @@ static int check_session(const struct cell_server *server, struct cell_error *er
 		session.cwd = opts->work_dir;
 	else if (opts->auth_disabled && !*address->host && session.cwd && cell__path_lies_in(address->at.local.sun_path, session.cwd))
 		return cell_fail(err, CELL_E_INVALID, 0,
-				 "%.100s lies in the folder of the sessions, whose code could connect to it without a token; "
+				 "code could connect to %.100s without a token, because it is inside the folder of the sessions; "
 				 "listen elsewhere",
 				 address->at.local.sun_path);
 	return cell_session_check(&session, opts->auth_disabled, err);
@@ -617,7 +618,7 @@ int cell_server_create(struct cell_engine *engine, const struct cell_server_opti
 	const char *scheme;
 
 	if (!server)
-		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for the server");
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the server");
 	server->engine = engine;
 	server->routes = cell__routes;
 	server->listen_fd = server->tell_fd[0] = server->tell_fd[1] = -1;
@@ -647,7 +648,7 @@ int cell_server_create(struct cell_engine *engine, const struct cell_server_opti
 					      server->address.host, server->address.port)
 				   : asprintf(&server->url, "unix:%s", server->address.at.local.sun_path)) < 0) {
 		server->url = NULL;
-		cell_fail(err, CELL_E_NOMEM, 0, "no memory for the server");
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the server");
 		goto failed;
 	}
 	*ret_server = server;

@@ -198,13 +198,14 @@ void cell__served_open(struct cell__request *request, const char *workspace_id, 
 	}
 	if (!cell__token_may_enter(&server->tokens, &request->who, workspace_id)) {
 		cell__answer_fail(request, MHD_HTTP_FORBIDDEN, CELL_E_FORBIDDEN,
-				  *request->who.workspace ? "the token \"%s\" is for another workspace"
-							  : "the token \"%s\" is not for this workspace, which other tokens are bound to",
+				  *request->who.workspace
+					  ? "the token \"%s\" is for another workspace"
+					  : "the token \"%s\" is not for this workspace, which is reserved for other tokens",
 				  request->who.name);
 		return;
 	}
 	if (server->draining || (int64_t)server->n_sessions >= server->limits.max_sessions) {
-		cell__answer_busy(request, 5, server->draining ? "the server is stopping" : "there are as many sessions as there can be");
+		cell__answer_busy(request, 5, server->draining ? "the server is stopping" : "the maximum number of sessions is open");
 		return;
 	}
 	served = cell__alloc(1, sizeof(*served));
@@ -212,7 +213,7 @@ void cell__served_open(struct cell__request *request, const char *workspace_id, 
 	if (!served || !opening) {
 		free(served);
 		free(opening);
-		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "no memory for a session");
+		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for a session");
 		return;
 	}
 	*served = (struct cell__served){ .server = server, .next_job = 1 };
@@ -266,7 +267,7 @@ bool cell__served_find(struct cell__request *request, const char *id, bool plain
 	else if (*id && has_ended(server, id))
 		cell__answer_fail(request, MHD_HTTP_GONE, CELL_E_EXPIRED, "this session has ended");
 	else
-		cell__answer_fail(request, MHD_HTTP_NOT_FOUND, CELL_E_NOT_FOUND, "there is no such session");
+		cell__answer_fail(request, MHD_HTTP_NOT_FOUND, CELL_E_NOT_FOUND, "no such session");
 	return false;
 }
 

@@ -66,7 +66,7 @@ static void guard(struct cell__workspace *workspace)
 
 	if (session)
 		cell__space_guard_on_loop(workspace->space, session,
-					  "nobody can be asked without a session; send X-Session-ID, and answer at /v1/approvals");
+					  "approvals need a session: send X-Session-ID, and answer at /v1/approvals");
 }
 
 static void handle_opened(uv_work_t *work, int status)
@@ -106,7 +106,7 @@ static void open_next(struct cell_server *server)
 	if (!opening) {
 		struct cell_error err;
 
-		cell_fail(&err, CELL_E_NOMEM, 0, "no memory for a workspace");
+		cell_fail(&err, CELL_E_NOMEM, 0, "out of memory for a workspace");
 		tell_waiting(next, &err);
 		forget(next);
 		return;
@@ -169,11 +169,11 @@ void cell__workspace_get(struct cell_server *server, const char *id, cell__works
 		ready(arg, workspace, NULL);
 		return;
 	}
-	cell_fail(&err, CELL_E_NOMEM, 0, "no memory for a workspace");
+	cell_fail(&err, CELL_E_NOMEM, 0, "out of memory for a workspace");
 	if (*id && !server->opts.open_space)
 		cell_fail(&err, CELL_E_SPAWNER, 0, "Workspace-scoped storage is not configured");
 	else if (!workspace && !make_room(server))
-		cell_fail(&err, CELL_E_BUSY, 0, "there are as many workspaces in use as there can be");
+		cell_fail(&err, CELL_E_BUSY, 0, "the maximum number of workspaces is in use");
 	else if (!workspace)
 		workspace = add_workspace(server, id);
 	if (workspace && workspace->space) {
@@ -276,7 +276,7 @@ static void handle_answer(struct cell__call *call, json_t *result, const void *r
 	if (!request)
 		; /* what was undone is undone */
 	else if (!result)
-		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "no memory for the answer");
+		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for the answer");
 	else if (asked->then)
 		asked->then(request, result, raw, raw_size);
 	else
@@ -333,7 +333,7 @@ void cell__ask(struct cell__request *request, enum cell__op op, json_t *args, co
 	struct asked *asked = ask(request->workspace, &principal, op, args);
 
 	if (!asked) {
-		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "no memory for the request");
+		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for the request");
 		return;
 	}
 	asked->request = request;
@@ -353,7 +353,7 @@ void cell__ask_session(struct cell__request *request, json_t *args, cell__ask_fn
 	struct asked *asked = ask(request->served->workspace, &principal, CELL__OP_TOOLS_CALL, args);
 
 	if (!asked) {
-		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "no memory for the request");
+		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for the request");
 		if (request->ends_session)
 			cell__served_end(request->served);
 		return;
@@ -390,7 +390,7 @@ void cell__with_space(struct cell__request *request, void (*fn)(struct cell__req
 		return;
 	wanting = cell__alloc(1, sizeof(*wanting));
 	if (!wanting) {
-		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "no memory for the request");
+		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for the request");
 		return;
 	}
 	*wanting = (struct wanting){ request, fn };

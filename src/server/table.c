@@ -13,29 +13,29 @@
 #define BODY(properties, required) "{\"type\":\"object\",\"properties\":{" properties "},\"required\":[" required "]}"
 #define FIELD(name, type, words) "\"" name "\":{\"type\":" type ",\"description\":\"" words "\"}"
 
-#define EXECUTE_BODY                                                                                                                    \
-	BODY("\"code\":{\"type\":\"string\",\"x-nul\":true,\"description\":\"Python, one cell\"},"                                      \
-	     "\"timeout\":{\"type\":[\"number\",\"null\"],\"minimum\":0,\"description\":\"seconds; 0 or null: the server's default\"}", \
+#define EXECUTE_BODY                                                                                                                                  \
+	BODY("\"code\":{\"type\":\"string\",\"x-nul\":true,\"description\":\"Python code of one cell\"},"                                             \
+	     "\"timeout\":{\"type\":[\"number\",\"null\"],\"minimum\":0,\"description\":\"time limit in seconds; 0 or null: the server's default\"}", \
 	     "\"code\"")
 /* No other members: one that is ignored could be a limit that was asked for. */
 #define SESSION_BODY                                                                           \
 	"{\"type\":\"object\",\"properties\":{" FIELD("workspace_id", "[\"string\",\"null\"]", \
 						      "1-128 letters, digits, underscores or hyphens") "},\"additionalProperties\":false}"
 #define PACKAGES_BODY BODY("\"packages\":{\"type\":\"array\",\"items\":{\"type\":\"string\"}}", "\"packages\"")
-#define ANSWER_BODY                                                                                                                        \
-	BODY("\"accept\":{\"type\":\"boolean\"}," FIELD("reason", "[\"string\",\"null\"]", "for the code, when it is rejected") "," FIELD( \
-		     "args", "[\"object\",\"null\"]",                                                                                      \
-		     "accepted: run with these instead") "," FIELD("always", "\"boolean\"",                                                \
-								   "accepted: and every later call of this tool in this session"),         \
+#define ANSWER_BODY                                                                                                                                                       \
+	BODY("\"accept\":{\"type\":\"boolean\"}," FIELD("reason", "[\"string\",\"null\"]", "when rejecting: the reason to report to the code") "," FIELD(                 \
+		     "args", "[\"object\",\"null\"]",                                                                                                                     \
+		     "when accepting: run the call with these arguments instead") "," FIELD("always", "\"boolean\"",                                                      \
+											    "when accepting: also accept every later call of this tool in this session"), \
 	     "\"accept\"")
-#define ALL_QUERY BODY(FIELD("all", "\"boolean\"", "those of everybody; needs the scope admin, for approvals also approve"), "")
+#define ALL_QUERY BODY(FIELD("all", "\"boolean\"", "include those of all clients; needs the scope admin, for approvals also approve"), "")
 
 #define NO_TAGS "{\"properties\":{\"tags\":null}}"
 /* Creates or replaces. */
 #define DESCRIBED "{\"required\":[\"name\",\"source\",\"description\"]}"
 #define OVERWRITES "{\"overwrite\":true}"
 #define ANY_DATA \
-	"{\"properties\":{\"data\":{\"x-nul\":true,\"description\":\"a text, or any JSON value\"},\"type\":null},\"required\":[\"name\",\"data\"]}"
+	"{\"properties\":{\"data\":{\"x-nul\":true,\"description\":\"a string or any JSON value\"},\"type\":null},\"required\":[\"name\",\"data\"]}"
 #define METADATA_TEXT "{\"properties\":{\"metadata\":{\"type\":\"string\",\"description\":\"a JSON object\"}}}"
 
 /* Workflows were called skills once: the same routes under two names. */
@@ -51,15 +51,16 @@
 	cell__handle_operation, OF(WORKFLOWS_DELETE), .then = cell__answer_deleted, .answer = "True", .summary = "Deletes a workflow"
 
 const struct cell__route cell__routes[] = {
-	{ GET, "/health", CELL_SCOPE_OPEN, cell__handle_health, .status = 200, .answer = "Health", .summary = "Is it up?" },
+	{ GET, "/health", CELL_SCOPE_OPEN, cell__handle_health, .status = 200, .answer = "Health",
+	  .summary = "Reports whether the server is up" },
 	{ POST, "/execute", CELL_SCOPE_RUN, cell__handle_execute, .body = EXECUTE_BODY, .session_header = true, .status = 200,
-	  .answer = "Execute", .summary = "Runs a cell and waits; without X-Session-ID in a new session" },
+	  .answer = "Execute", .summary = "Runs a cell and waits for its result; without X-Session-ID in a new session" },
 	{ POST, "/sessions", CELL_SCOPE_RUN, cell__handle_sessions, .body = SESSION_BODY, .optional_body = true, .status = 200,
 	  .answer = "SessionId", .summary = "Opens a session" },
 	{ POST, "/reset", CELL_SCOPE_RUN, cell__handle_reset, .session_header = true, .status = 200, .answer = "Reset",
 	  .summary = "Ends a session" },
 	{ GET, "/info", CELL_SCOPE_READ, cell__handle_info, .session_header = true, .status = 200, .answer = "Info",
-	  .summary = "Tools and workflows in short" },
+	  .summary = "Returns a short overview of tools and workflows" },
 	{ POST, "/install_deps", CELL_SCOPE_RUN, cell__handle_install, .body = PACKAGES_BODY, .session_header = true, .status = 200,
 	  .answer = "Packages", .summary = "Adds packages" },
 	{ POST, "/uninstall_deps", CELL_SCOPE_RUN, cell__handle_uninstall, .body = PACKAGES_BODY, .session_header = true, .status = 200,
@@ -67,7 +68,8 @@ const struct cell__route cell__routes[] = {
 	{ GET, "/api/tools", CELL_SCOPE_READ, cell__handle_operation, OF(TOOLS_LIST), .takes = NO_TAGS },
 	{ GET, "/api/tools/search", CELL_SCOPE_READ, cell__handle_operation, OF(TOOLS_SEARCH), .takes = NO_TAGS },
 	{ POST, "/api/tools/{name}/call", CELL_SCOPE_RUN, cell__handle_tool_call, OF(TOOLS_CALL), .optional_body = true, .answer = "Called",
-	  .summary = "Calls a tool, or \"tool.callable\", as code in the session would; without X-Session-ID in one for this call" },
+	  .summary =
+		  "Calls a tool, or \"tool.callable\", as code in the session would; without X-Session-ID in a session for this call only" },
 	{ GET, "/api/workflows", CELL_SCOPE_READ, LISTED },
 	{ POST, "/api/workflows", CELL_SCOPE_RUN, CREATED },
 	{ GET, "/api/workflows/search", CELL_SCOPE_READ, FOUND },
@@ -82,7 +84,7 @@ const struct cell__route cell__routes[] = {
 	{ POST, "/api/artifacts", CELL_SCOPE_RUN, cell__handle_artifact_save, OF(ARTIFACTS_SAVE), .takes = ANY_DATA,
 	  .summary = "Saves a text or a JSON value as an artifact and replaces an existing one of this name" },
 	{ GET, "/api/artifacts/{name...}", CELL_SCOPE_READ, cell__handle_artifact_get, OF(ARTIFACTS_LOAD), .answer = "bytes",
-	  .summary = "Returns the data of an artifact: JSON for texts and JSON values, else bytes" },
+	  .summary = "Returns the data of an artifact: JSON for strings and JSON values, else bytes" },
 	{ PUT, "/api/artifacts/{name...}", CELL_SCOPE_RUN, cell__handle_artifact_put, OF(ARTIFACTS_SAVE), .takes = METADATA_TEXT,
 	  .raw = true },
 	{ DELETE, "/api/artifacts/{name...}", CELL_SCOPE_RUN, cell__handle_artifact_delete, OF(ARTIFACTS_DELETE) },
@@ -93,30 +95,31 @@ const struct cell__route cell__routes[] = {
 	{ POST, "/api/deps/sync", CELL_SCOPE_RUN, cell__handle_operation, OF(DEPS_SYNC), .takes = "{\"properties\":{\"quick\":null}}",
 	  .then = cell__answer_sync },
 	{ GET, "/v1/sessions", CELL_SCOPE_READ, cell__handle_v1_list, .query = ALL_QUERY, .status = 200, .answer = "Sessions",
-	  .summary = "The client's own sessions" },
+	  .summary = "Lists the client's own sessions" },
 	{ POST, "/v1/sessions", CELL_SCOPE_RUN, cell__handle_v1_open, .body = SESSION_BODY, .optional_body = true, .status = 201,
 	  .answer = "Session", .summary = "Opens a session" },
 	{ GET, "/v1/sessions/{session}", CELL_SCOPE_READ, cell__handle_v1_get, .status = 200, .answer = "Session",
-	  .summary = "One session" },
+	  .summary = "Returns a session" },
 	{ DELETE, "/v1/sessions/{session}", CELL_SCOPE_RUN, cell__handle_v1_delete, .status = 204, .summary = "Ends a session" },
 	{ POST, "/v1/sessions/{session}/interrupt", CELL_SCOPE_RUN, cell__handle_v1_interrupt, .status = 204,
 	  .summary = "Interrupts the running cell" },
 	{ POST, "/v1/sessions/{session}/reset", CELL_SCOPE_RUN, cell__handle_v1_reset, .status = 200, .answer = "Session",
-	  .summary = "A fresh kernel under the same id" },
+	  .summary = "Starts a fresh kernel under the same id" },
 	{ POST, "/v1/sessions/{session}/runs", CELL_SCOPE_RUN, cell__handle_v1_run, .body = EXECUTE_BODY, .status = 202, .answer = "Run",
-	  .summary = "Begins a cell; with Accept: text/event-stream its events are the answer" },
+	  .summary = "Starts a cell; with Accept: text/event-stream its events are the answer" },
 	{ GET, "/v1/sessions/{session}/runs/{run}", CELL_SCOPE_READ, cell__handle_v1_run_get, .status = 200, .answer = "Run",
-	  .summary = "One run, with its result when it has ended" },
+	  .summary = "Returns a run, with its result when it has ended" },
 	{ GET, "/v1/sessions/{session}/runs/{run}/events", CELL_SCOPE_READ, cell__handle_v1_events, .status = 200, .answer = "events",
 	  .summary =
-		  "Its events: chunk, image, display, approval, approval_ended, call_started, call_ended, result; from Last-Event-ID on" },
+		  "Streams the events of a run: chunk, image, display, approval, approval_ended, call_started, call_ended, result; from Last-Event-ID on" },
 	{ GET, "/v1/sessions/{session}/approvals", CELL_SCOPE_READ, cell__handle_v1_approvals, .status = 200, .answer = "Approvals",
-	  .summary = "Calls that wait for an answer" },
+	  .summary = "Lists the calls that wait for an answer" },
 	{ POST, "/v1/sessions/{session}/approvals/{id}", CELL_SCOPE_APPROVE, cell__handle_v1_answer, .body = ANSWER_BODY, .status = 204,
 	  .summary = "Accepts, edits or rejects a call" },
 	{ GET, "/v1/approvals", CELL_SCOPE_READ, cell__handle_v1_all_approvals, .query = ALL_QUERY, .status = 200, .answer = "Approvals",
-	  .summary = "Calls that wait in all of the client's sessions" },
-	{ GET, "/metrics", CELL_SCOPE_ADMIN, cell__handle_metrics, .status = 200, .answer = "text", .summary = "Counters for Prometheus" },
+	  .summary = "Lists the waiting calls of all of the client's sessions" },
+	{ GET, "/metrics", CELL_SCOPE_ADMIN, cell__handle_metrics, .status = 200, .answer = "text",
+	  .summary = "Returns metrics for Prometheus" },
 	{ GET, "/openapi.json", CELL_SCOPE_READ, cell__handle_openapi, .status = 200, .answer = "Object", .summary = "This document" },
 	{ 0 },
 };

@@ -64,7 +64,7 @@ int cell__tls_load(const char *cert, const char *key, struct cell__tls **ret_tls
 	int rc;
 
 	if (!tls)
-		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for the certificate");
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the certificate");
 	rc = check_pair(&cert_text, &key_text);
 	if (rc >= 0)
 		rc = gnutls_pcert_list_import_x509_raw(tls->chain, &count, &cert_text, GNUTLS_X509_FMT_PEM,
@@ -77,7 +77,7 @@ int cell__tls_load(const char *cert, const char *key, struct cell__tls **ret_tls
 		rc = gnutls_privkey_import_x509_raw(tls->key, &key_text, GNUTLS_X509_FMT_PEM, NULL, 0);
 	if (rc < 0) {
 		cell__tls_destroy(tls);
-		return cell_fail(err, CELL_E_INVALID, 0, "the TLS certificate and its key (PEM) are not good: %s", gnutls_strerror(rc));
+		return cell_fail(err, CELL_E_INVALID, 0, "the TLS certificate or its key (PEM) is not valid: %s", gnutls_strerror(rc));
 	}
 	*ret_tls = tls;
 	return 0;

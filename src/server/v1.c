@@ -108,7 +108,7 @@ static struct cell__job *find_job(struct cell__request *request)
 		return NULL;
 	job = cell__job_find(request->served, request->params[1]);
 	if (!job)
-		cell__answer_fail(request, MHD_HTTP_NOT_FOUND, CELL_E_NOT_FOUND, "there is no such run, or it is not kept any more");
+		cell__answer_fail(request, MHD_HTTP_NOT_FOUND, CELL_E_NOT_FOUND, "no such run, or it is no longer kept");
 	return job;
 }
 
@@ -130,7 +130,7 @@ void cell__handle_v1_events(struct cell__request *request)
 	if (!job)
 		return;
 	if (last && (!digits || digits > 18 || last[digits] || after >= job->events.next_number))
-		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID, "Last-Event-ID is none of this run's");
+		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID, "Last-Event-ID is not the id of an event of this run");
 	else
 		cell__job_stream(request, job, after);
 }
@@ -190,7 +190,7 @@ void cell__handle_v1_answer(struct cell__request *request)
 	if (!cell__served_find(request, request->params[0], false))
 		return;
 	if (*end || *request->params[1] < '0' || *request->params[1] > '9' || !id) {
-		cell__answer_fail(request, MHD_HTTP_NOT_FOUND, CELL_E_NOT_FOUND, "there is no such request");
+		cell__answer_fail(request, MHD_HTTP_NOT_FOUND, CELL_E_NOT_FOUND, "no such request");
 		return;
 	}
 	answer.accept = json_is_true(json_object_get(request->json, "accept"));

@@ -191,7 +191,8 @@ void cell__session_call_on_loop(struct cell_session *session, const struct cell_
 	}
 	/* Here it would be made on this machine, which is what the executor is to keep it from. */
 	if (tool && session->executor->calls_there) {
-		call->fail(call, CELL_E_UNAVAILABLE, "ExecutorError", "calls are made where the code runs; call the tool in a cell");
+		call->fail(call, CELL_E_UNAVAILABLE, "ExecutorError",
+			   "with this executor tools are called where the code runs; call the tool in a cell");
 		return;
 	}
 	/* Whose sandbox and questions they are; artifacts that a client has open outlive a reset. */
@@ -239,7 +240,7 @@ static void do_answer(void *arg)
 	if (slot)
 		answering->rc = cell__gate_answer(&slot->gate, answering->id, answering->answer, &answering->err);
 	else if (answering->id != 0)
-		answering->rc = cell_fail(&answering->err, CELL_E_NOT_FOUND, 0, "request %llu is gone with its kernel",
+		answering->rc = cell_fail(&answering->err, CELL_E_NOT_FOUND, 0, "request %llu is no longer pending: its kernel has ended",
 					  (unsigned long long)answering->id);
 }
 
@@ -249,7 +250,7 @@ int cell_session_answer(struct cell_session *session, uint64_t id, const struct 
 	if (cell__sized_read(&all, sizeof all, answer, "cell_approval_answer", err) < 0)
 		return -1;
 	if (all.args && (!all.accept || id == 0))
-		return cell_fail(err, CELL_E_INVALID, 0, "edited arguments go with the acceptance of one request");
+		return cell_fail(err, CELL_E_INVALID, 0, "edited arguments can only be given when one request is accepted");
 	if (all.reason && !cell__utf8_ok(all.reason, strlen(all.reason)))
 		return cell_fail(err, CELL_E_INVALID, 0, "the reason is not UTF-8");
 	if (cell__session_check_spin(session, &all.spin_us, all.spin_end, err) < 0)

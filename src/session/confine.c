@@ -24,7 +24,7 @@ static int tell(void *arg, const struct cell__confinement *confinement, const st
 		return cell__audit_connection(cell__audit_of(session->options.audit), session->id, session->cell_hash,
 					      session->executor->name, event, err);
 	}
-	return cell_fail(err, CELL_E_CLOSED, 0, "the session that this program belongs to has ended");
+	return cell_fail(err, CELL_E_CLOSED, 0, "the session of this program has ended");
 }
 
 /* Where the executor's own means are none for programs: the strictest policy, and the session's folder to be read. */
@@ -59,7 +59,7 @@ static int confinement_of(struct cell_session *session, struct cell__confinement
 		if (session->executor->confine(slot->kernel, &confinement, err) < 0)
 			return -1;
 		if (!confinement)
-			return cell_fail(err, CELL_E_BUSY, 0, "the session's kernel is not up yet; try again");
+			return cell_fail(err, CELL_E_BUSY, 0, "the session's kernel is not ready yet; try again");
 	} else if (confine_strictly(supervisor, session->options.cwd, &confinement, err) < 0) {
 		return -1;
 	}

@@ -38,7 +38,7 @@ static int check_trusted(const char *what, const char *path, const char *storage
 		if (is_under(*at, storage) || (is_tools && !at[1] && is_under(storage, *at)))
 			status = cell_fail(
 				err, CELL_E_INVALID, 0,
-				"code in the container can write to the storage, and %s %.70s lies in it, or it in that: move one of them",
+				"code in the container can write to the storage, which contains %s %.70s or lies inside it: move one of them",
 				what, path);
 	}
 	cell__place_list_finish(&list);
@@ -90,10 +90,10 @@ static int make_storage(const char *path, const char *user, struct cell_error *e
 	else if (others)
 		status = cell_fail(
 			err, CELL_E_FORBIDDEN, 0,
-			"the storage %.100s is root's, and the container's user is not root; give it to them: chown -R %u:%u %.60s", path,
-			uid, gid, path);
+			"the storage %.100s belongs to root, but the container's user is not root; change its owner: chown -R %u:%u %.60s",
+			path, uid, gid, path);
 	else if (fchown(dirfd(dir), uid, gid) < 0)
-		status = cell_fail(err, CELL_E_IO, errno, "give %.150s to the container's user", path);
+		status = cell_fail(err, CELL_E_IO, errno, "change the owner of %.150s to the container's user", path);
 	closedir(dir);
 	return status;
 }
@@ -119,9 +119,10 @@ int cell__options_make_storage(const struct cell_container_options *options, cha
 		return cell_fail(err, CELL_E_NOT_FOUND, errno, "the storage %.150s", given);
 	const char *why = cell__place_refusal(storage);
 	if (why)
-		return cell_fail(err, CELL_E_INVALID, 0,
-				 "%.100s cannot be the storage of a container, which writes to it: %s; give it a folder of its own",
-				 storage, why);
+		return cell_fail(
+			err, CELL_E_INVALID, 0,
+			"%.100s cannot be the storage of a container, because the container writes to it: %s; use a separate folder",
+			storage, why);
 	if (check_trusted("the tools folder", options->tools, storage, true, err) < 0 ||
 	    check_trusted("the build context", options->context, storage, false, err) < 0 ||
 	    check_trusted("the wheel folder", has_wheels ? options->wheel_dir : NULL, storage, false, err) < 0 ||

@@ -10,7 +10,7 @@
 #include "wire/json_check.h"
 
 #define NAME_BYTES (2 * CELL_TOOL_LIMIT_NAME + 2) /* tool.callable */
-#define TAKEN "a call with the id of another that is under way"
+#define TAKEN "a call with the id of another pending call"
 
 struct cell__kernel_call {
 	struct cell__call base;
@@ -66,8 +66,8 @@ static bool is_too_much(struct cell__calls *calls, uint32_t id, size_t size)
 		return true;
 	}
 	send_failure(calls, id, "RuntimeError",
-		     "the answer was dropped: the host keeps too many bytes for this session that its "
-		     "code has not read; wait for answers before making more calls",
+		     "the answer was dropped: the host holds too many bytes that this session's code has not read; wait "
+		     "for answers before making more calls",
 		     CELL_E_LIMIT);
 	return true;
 }
@@ -199,13 +199,13 @@ static struct cell__kernel_call *begin(struct cell__calls *calls, const struct c
 {
 	const size_t cost = sizeof(struct cell__kernel_call) + kept + asked->raw_size;
 	if (calls->count >= CELL_LIMIT_CALLS) {
-		refuse(calls, asked->id, "%u calls are under way in this session: wait for answers before making more", CELL_LIMIT_CALLS);
+		refuse(calls, asked->id, "%u calls of this session are pending: wait for answers before making more", CELL_LIMIT_CALLS);
 		return NULL;
 	}
 	if (!cell__budget_fits(&calls->budget, cost)) {
 		refuse(calls, asked->id,
-		       "the calls under way in this session take too much of the host's memory (this one %zu KiB, a "
-		       "session has %u MiB, all together %u MiB): wait for answers, or save large data as an artifact",
+		       "the pending calls take too much of the host's memory (this call: %zu KiB; limit per session: %u "
+		       "MiB, in total: %u MiB): wait for answers, or save large data as an artifact",
 		       cost >> 10, CELL_LIMIT_KERNEL_BYTES >> 20, CELL_LIMIT_ENGINE_BYTES >> 20);
 		return NULL;
 	}
@@ -333,7 +333,7 @@ const char *cell__calls_handle(struct cell__calls *calls, const struct cell__ask
 		if (is_taken(calls, asked->id))
 			return TAKEN;
 		refuse(calls, asked->id,
-		       "the arguments have too many values: they would take %zu MiB of the host's memory, a call may "
+		       "the arguments have too many values: they would take %zu MiB of the host's memory, but a call may "
 		       "take %u MiB; save large data as an artifact and pass its name",
 		       weight >> 20, CELL_LIMIT_TREE_BYTES >> 20);
 		return NULL;

@@ -60,7 +60,7 @@ static int copy_cwd(struct cell__options *options, const char *given, struct cel
 	if (stat(options->cwd, &st) < 0)
 		return cell_fail(err, CELL_E_INVALID, errno, "working directory %.160s", options->cwd);
 	if (!S_ISDIR(st.st_mode))
-		return cell_fail(err, CELL_E_INVALID, 0, "working directory %.160s is not a directory", options->cwd);
+		return cell_fail(err, CELL_E_INVALID, 0, "the working directory %.160s is not a directory", options->cwd);
 	return 0;
 }
 
@@ -70,7 +70,7 @@ static int copy_gate(struct cell__options *options, const struct cell_session_op
 	if (opts->gate & ~(CELL__GATE_ALL | CELL_GATE_QUESTIONS))
 		return cell_fail(err, CELL_E_INVALID, 0, "gate is 0x%x, expected CELL_GATE_* only", opts->gate);
 	if (opts->approval_timeout_ms < -1 || opts->approval_timeout_ms == 0)
-		return cell_fail(err, CELL_E_INVALID, 0, "approval_timeout_ms is %lld, expected more than 0, or -1 for none",
+		return cell_fail(err, CELL_E_INVALID, 0, "approval_timeout_ms is %lld, expected more than 0, or -1 for no limit",
 				 (long long)opts->approval_timeout_ms);
 	options->policy = opts->policy;
 	options->audit = opts->audit;
@@ -78,7 +78,7 @@ static int copy_gate(struct cell__options *options, const struct cell_session_op
 		options->gate_kinds = calls ? calls : cell__policy_kinds(opts->policy);
 	options->takes_questions = opts->gate & CELL_GATE_QUESTIONS || (opts->policy && cell__policy_can_ask(opts->policy));
 	if (opts->require_shell_escape && !(options->gate_kinds & CELL_GATE_SHELL))
-		return cell_fail(err, CELL_E_INVALID, 0, "require_shell_escape needs a policy and a gate with shell commands in it");
+		return cell_fail(err, CELL_E_INVALID, 0, "require_shell_escape needs a policy and a gate that includes shell commands");
 	options->approval_timeout_ms = opts->approval_timeout_ms;
 	options->approval_stops_clock = opts->approval_stops_clock != 0;
 	options->wants = (struct cell__kernel_wants){
@@ -170,11 +170,10 @@ static int copy_texts(struct cell__options *options, const struct cell_session_o
 static int check_calls(const struct cell__executor *executor, const struct cell_session_options *opts, struct cell_error *err)
 {
 	if (executor->calls_there && (opts->policy || opts->audit || opts->require_shell_escape))
-		return cell_fail(
-			err, CELL_E_INVALID, 0,
-			"with the executor \"%s\" calls are made where the code runs: a policy, approvals and an audit log here would see "
-			"none of them",
-			executor->name);
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "with the executor \"%s\" tools are called where the code runs, so a policy, approvals or an audit "
+				 "log given here would not see the calls",
+				 executor->name);
 	return 0;
 }
 
@@ -188,7 +187,7 @@ static int copy_own(struct cell__options *options, const struct cell_session_opt
 	if (!(executor->takes & CELL_TAKES_CONTAINER))
 		return executor->read_options(&all, &options->own, err);
 	if (opts->space && cell__space_has_storage(opts->space) && !(opts->container && opts->container->storage))
-		return cell_fail(err, CELL_E_INVALID, 0, "the storage of the code in a container is given in its options");
+		return cell_fail(err, CELL_E_INVALID, 0, "give the storage for code in a container in the container options");
 	if (opts->space && !all.remote_workspace)
 		all.remote_workspace = cell__space_workspace(opts->space);
 	CELL_AUTO_FREE char *storage = NULL;
@@ -201,7 +200,7 @@ static int copy_own(struct cell__options *options, const struct cell_session_opt
 static int check_numbers(const struct cell_session_options *opts, struct cell_error *err)
 {
 	if (opts->timeout_ms < -1 || opts->timeout_ms == 0)
-		return cell_fail(err, CELL_E_INVALID, 0, "timeout_ms is %lld, expected more than 0, or -1 for none",
+		return cell_fail(err, CELL_E_INVALID, 0, "timeout_ms is %lld, expected more than 0, or -1 for no limit",
 				 (long long)opts->timeout_ms);
 	if (opts->grace_ms < 0)
 		return cell_fail(err, CELL_E_INVALID, 0, "grace_ms is %lld, expected 0 or more", (long long)opts->grace_ms);

@@ -53,7 +53,7 @@ static void end_limited(struct cell__run *run, bool kept, const char *limit, uin
 static void end_over_limit(struct cell__run *run, bool kept, const char *traceback)
 {
 	char message[240];
-	snprintf(message, sizeof message, "the cell went over the limit on %s: %llu of %llu %s; %s", run->over,
+	snprintf(message, sizeof message, "the cell exceeded the limit on %s: %llu of %llu %s; %s", run->over,
 		 (unsigned long long)run->over_used, (unsigned long long)run->over_max,
 		 strcmp(run->over, "wall_time") == 0         ? "ms"
 		 : strcmp(run->over, "workspace_files") == 0 ? "files"
@@ -67,7 +67,7 @@ void cell__outcome_describe_excess(const struct cell__excess *excess, char *out,
 {
 	bool files = strcmp(excess->limit, "workspace_files") == 0;
 	if (excess->reason)
-		snprintf(out, size, "what the code may write to cannot be measured against the limit on the workspace: %s", excess->reason);
+		snprintf(out, size, "the writable folders cannot be measured against the limit on the workspace: %s", excess->reason);
 	else
 		snprintf(out, size, "the workspace and other writable folders hold more than their limit: %llu of %llu %s",
 			 (unsigned long long)excess->used, (unsigned long long)excess->max, files ? "files" : "bytes");
@@ -117,7 +117,7 @@ void cell__outcome_describe_death(const struct cell__exit *how, const char *viol
 	else if (how->oom)
 		snprintf(out, size, "the kernel ran out of memory: the system's OOM killer ended it (signal 9)");
 	else if (!how->known)
-		snprintf(out, size, "the kernel died; how is not known");
+		snprintf(out, size, "the kernel died for an unknown reason");
 	else if (WIFSIGNALED(how->status))
 		snprintf(out, size, "the kernel was killed by signal %d (%s)", WTERMSIG(how->status),
 			 sigdescr_np(WTERMSIG(how->status)) ? sigdescr_np(WTERMSIG(how->status)) : "unknown");
@@ -144,13 +144,13 @@ void cell__outcome_dead(struct cell__run *run, const struct cell__slot *slot, co
 		end_over_limit(run, false, "");
 	} else if (how->oom && how->memory_max > 0) {
 		snprintf(message, sizeof message,
-			 "the code went over the limit on memory: %llu of %llu bytes; its kernel was killed and the session's "
+			 "the code exceeded the limit on memory: %llu of %llu bytes; its kernel was killed and the session's "
 			 "variables are lost",
 			 (unsigned long long)how->memory_used, (unsigned long long)how->memory_max);
 		end_limited(run, false, "memory", how->memory_max, how->memory_used, message, "");
 	} else if (cpu_ms && how->known && WIFSIGNALED(how->status) && WTERMSIG(how->status) == SIGXCPU) {
 		end_limited(run, false, "cpu_time", cpu_ms, cpu_ms,
-			    "the code went over the limit on CPU time; its kernel was killed and the session's variables are lost", "");
+			    "the code exceeded the limit on CPU time; its kernel was killed and the session's variables are lost", "");
 	} else if (how->asked && !slot->violation) {
 		(void)cell__result_set_error(run->result, CELL_OUT_INTERRUPTED, "KeyboardInterrupt",
 					     run->cancelled ? "the cell was cancelled and did not stop when interrupted, so its kernel was "

@@ -98,7 +98,7 @@ int cell__capped_join(const struct cell__capped *capped, const char *spill, uint
 	if (spill && spilled)
 		snprintf(where, sizeof where, "; the first %llu are in ", (unsigned long long)spilled);
 	else if (spill)
-		snprintf(where, sizeof where, "; all of it is in ");
+		snprintf(where, sizeof where, "; the whole output is in ");
 	if (missing > 0 &&
 	    cell__buf_printf(out, "\n[... %llu bytes left out%s%s ...]\n", (unsigned long long)missing, where, spill ? spill : "") < 0)
 		return -1;

@@ -262,7 +262,7 @@ static int add_folder(struct cell__quota *quota, const char *path, struct cell_e
 	if (folder.fd < 0 && errno != ENOENT && errno != ENOTDIR) {
 		int error = errno;
 		free(folder.path);
-		return cell_fail(err, CELL_E_IO, error, "open %.180s, to watch its limit", path);
+		return cell_fail(err, CELL_E_IO, error, "open %.180s to measure it against its limit", path);
 	}
 	if (!folder.path) {
 		cell__close_fd(&folder.fd);

@@ -70,7 +70,7 @@ void cell__result_add_notice(struct cell_result *result, const char *text)
 	if (result->n_notices == CELL_LIMIT_NOTICES)
 		return;
 	if (result->n_notices == CELL_LIMIT_NOTICES - 1)
-		text = "there were more notices than are kept";
+		text = "more notices followed that were not kept";
 	char *copy = cell__strdup(text);
 	if (copy)
 		result->notices[result->n_notices++] = copy;

@@ -262,7 +262,7 @@ static bool queue_image(struct cell__run *run, size_t number, const void *bytes,
 	struct cell_result *result = run->result;
 	if (run->images_asked == CELL_LIMIT_IMAGES || size > CELL_LIMIT_IMAGE_BYTES - run->image_bytes) {
 		char message[160];
-		snprintf(message, sizeof message, "a cell writes at most %u images of %u MiB together: the others were not written",
+		snprintf(message, sizeof message, "a cell writes at most %u images of %u MiB in total: the other images were not written",
 			 CELL_LIMIT_IMAGES, CELL_LIMIT_IMAGE_BYTES >> 20);
 		if (!run->told_images)
 			tell_image(run, NULL, message);
@@ -336,7 +336,7 @@ static void save_image(struct cell__run *run, size_t number)
 		return;
 	const char *type = cell__image_type(part->data, part->size);
 	if (!type || strcmp(type, "png") != 0)
-		tell_image(run, NULL, "an image/png part is no PNG and was not written");
+		tell_image(run, NULL, "an image/png part is not a PNG and was not written");
 	else
 		(void)queue_image(run, number, part->data, part->size);
 }
@@ -346,7 +346,7 @@ void cell__run_tool_image(struct cell__run *run, const void *bytes, size_t size)
 	if (!run->images.folder->path)
 		return;
 	if (!cell__image_type(bytes, size)) {
-		tell_image(run, NULL, "an image of a tool is no PNG, JPEG, GIF or WebP and was not written");
+		tell_image(run, NULL, "an image from a tool is not a PNG, JPEG, GIF or WebP and was not written");
 		return;
 	}
 	struct cell__tool_image *more = cell__realloc(run->tool_images, (run->n_tool_images + 1) * sizeof *more);
@@ -390,7 +390,7 @@ static void handle_image_written(void *arg, size_t number, char *path, int error
 		struct cell__owned_bundle *bundle = image ? NULL : image_bundle(result, number);
 		run->images_asked--;
 		run->image_bytes -= image ? image->size : bundle->parts[find_image(bundle)].size;
-		cell_fail(&err, CELL_E_IO, error, "an image was not written to %.140s", run->images.folder->path);
+		cell_fail(&err, CELL_E_IO, error, "cannot write an image to %.140s", run->images.folder->path);
 		tell_image(run, NULL, err.msg);
 	}
 	run->progress(run);
@@ -417,7 +417,7 @@ void cell__run_display(struct cell__run *run, const struct cell__bundle *bundle)
 	}
 	if (!kept && !run->told_displays) {
 		char message[160];
-		snprintf(message, sizeof message, "a result keeps at most %u displays of %u MiB together: others are missing in it",
+		snprintf(message, sizeof message, "a result keeps at most %u displays of %u MiB in total: the other displays were left out",
 			 CELL_LIMIT_DISPLAYS, CELL_LIMIT_DISPLAY_BYTES >> 20);
 		cell__result_add_notice(result, message);
 		run->told_displays = true;
@@ -462,7 +462,7 @@ static void handle_spill_finished(void *arg)
 	complete_text(&result->text, &run->text, result->spill_path, spilled);
 	if (result->spill_path && spilled) {
 		char message[120];
-		snprintf(message, sizeof message, "there was more output than a file keeps: only the first %llu bytes were written",
+		snprintf(message, sizeof message, "the output is longer than its file may be: only the first %llu bytes were written",
 			 (unsigned long long)spilled);
 		cell__result_add_notice(result, message);
 	}

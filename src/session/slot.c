@@ -307,7 +307,7 @@ static void handle_result(void *owner, uint32_t run_id, const struct cell__kerne
 	if (slot->leaving)
 		return; /* too late: it is being killed, and the run ends with that */
 	if (!run || run->id != run_id) {
-		slot->violation = "a result for a run that does not exist";
+		slot->violation = "a result for an unknown run";
 		session->executor->close(slot->kernel, 0);
 		return;
 	}
@@ -324,7 +324,7 @@ static const char *handle_call(void *owner, const struct cell__asked *asked)
 static void handle_ignored(void *owner)
 {
 	struct cell__slot *slot = owner;
-	slot->violation = "it does not read the answers to its calls, and too many wait for it";
+	slot->violation = "it does not read the answers to its calls, and too many are waiting";
 	slot->session->executor->close(slot->kernel, 0);
 }
 

@@ -94,7 +94,7 @@ static int take_pieces(struct transfer *transfer, json_int_t size, cell_take_fn 
 			return -1;
 		size_t n = transfer->answer->raw_size;
 		if (n == 0)
-			cell_fail(transfer->err, CELL_E_IO, 0, "the artifact ends before its size");
+			cell_fail(transfer->err, CELL_E_IO, 0, "the artifact is shorter than its recorded size");
 		if (n == 0 || take(arg, transfer->answer->raw, n, size, transfer->err) < 0)
 			return fail_message(transfer);
 		at += (json_int_t)n;

@@ -4,7 +4,7 @@
 int cell__engine_may_wait(struct cell_engine *engine, const char *name, struct cell_error *err)
 {
 	if (cell__loop_is_current(engine->loop))
-		return cell_fail(err, CELL_E_INVALID, 0, "%s() waits and must not be called from a callback of the engine", name);
+		return cell_fail(err, CELL_E_INVALID, 0, "%s() blocks and must not be called from a callback of the engine", name);
 	return 0;
 }
 

@@ -229,12 +229,13 @@ int cell_question_answer(struct cell_question *question, const char *action, con
 	bool accept = strcmp(action, "accept") == 0;
 	json_t *content = NULL;
 	if (!accept && strcmp(action, "decline") != 0 && strcmp(action, "cancel") != 0)
-		return cell_fail(err, CELL_E_INVALID, 0, "a question is answered with accept, decline or cancel, not '%.40s'", action);
+		return cell_fail(err, CELL_E_INVALID, 0, "the action of an answer must be accept, decline or cancel, not '%.40s'", action);
 	if (content_json) {
 		content = json_loads(content_json, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
 		if (!json_is_object(content) || !accept) {
 			json_decref(content);
-			return cell_fail(err, CELL_E_INVALID, 0, "the content of an answer is a JSON object, and for accept alone");
+			return cell_fail(err, CELL_E_INVALID, 0,
+					 "the content of an answer must be a JSON object, and only \"accept\" may have one");
 		}
 	}
 	memcpy(question->action, action, strlen(action) + 1);

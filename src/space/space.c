@@ -517,7 +517,7 @@ static int choose_python(struct cell_space *space, const struct cell_space_optio
 	const char *path = opts->path ? opts->path : CELL_TOOL_DEFAULT_PATH;
 	const char *name = opts->python ? opts->python : CELL_DEFAULT_PYTHON;
 	if (opts->python && opts->python_version)
-		return cell_fail(err, CELL_E_INVALID, 0, "python and python_version both name an interpreter; give one");
+		return cell_fail(err, CELL_E_INVALID, 0, "python and python_version both name an interpreter; give only one");
 	if (opts->python_version)
 		return cell__deps_find_python(opts->python_version, path, &space->python, err);
 	space->python = cell__venv_find_program(name, path);
@@ -530,7 +530,7 @@ static int copy_options(struct cell_space *space, const struct cell_space_option
 {
 	char here[PATH_MAX];
 	if (opts->install_timeout_ms < -1 || opts->install_timeout_ms == 0)
-		return cell_fail(err, CELL_E_INVALID, 0, "install_timeout_ms is %lld, expected more than 0, or -1 for none",
+		return cell_fail(err, CELL_E_INVALID, 0, "install_timeout_ms is %lld, expected more than 0, or -1 for no limit",
 				 (long long)opts->install_timeout_ms);
 	if (!opts->cwd && !getcwd(here, sizeof here))
 		return cell_fail(err, CELL_E_INVALID, errno, "the current working directory");
@@ -643,7 +643,7 @@ struct guarding {
 static void do_guard(void *arg)
 {
 	struct guarding *guarding = arg;
-	cell__space_guard_on_loop(guarding->space, guarding->session, "the host program makes this call for somebody who is not there");
+	cell__space_guard_on_loop(guarding->space, guarding->session, "no session is attached to this call of the host program");
 }
 
 int cell_space_guard(struct cell_space *space, const struct cell_session_options *session, struct cell_error *err)
@@ -676,7 +676,7 @@ static int check_synced(const char *json, struct cell_error *err)
 	if (!answer)
 		rc = cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	else if (spec)
-		rc = cell_fail(err, CELL_E_INSTALL, 0, "cannot install %.60s: %s", spec, words ? words : "it is not said why");
+		rc = cell_fail(err, CELL_E_INSTALL, 0, "cannot install %.60s: %s", spec, words ? words : "no reason was given");
 	json_decref(answer);
 	/* One sentence; the lines were progress. */
 	for (char *end = rc < 0 && err ? strchr(err->msg, '\n') : NULL; end; end = strchr(end, '\n'))

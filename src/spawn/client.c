@@ -107,7 +107,7 @@ static int launch(const char *program, int sock, int lifeline_read, int lifeline
 	posix_spawn_file_actions_destroy(&actions);
 	posix_spawnattr_destroy(&attr);
 	if (rc != 0)
-		return cell_fail(err, CELL_E_SPAWNER, rc, "start %s; is Workcell installed completely?", program);
+		return cell_fail(err, CELL_E_SPAWNER, rc, "start %s (is Workcell installed completely?)", program);
 	/*
 	 * It forks itself into the background at once; waiting takes about a millisecond and happens once.  A host
 	 * that reaps every child (wait(-1), SIGCHLD ignored) may be faster: then there is nothing to wait for.
@@ -130,7 +130,7 @@ int cell__spawn_client_start(struct cell__spawn_client *client, const char *prog
 	CELL_AUTO_FD int ours = pair[0];
 	CELL_AUTO_FD int theirs = pair[1];
 	if (pipe2(life, O_CLOEXEC) < 0)
-		return cell_fail(err, CELL_E_SPAWNER, errno, "make the lifeline");
+		return cell_fail(err, CELL_E_SPAWNER, errno, "make the lifeline pipe");
 	CELL_AUTO_FD int life_read = life[0];
 	CELL_AUTO_FD int life_write = life[1];
 	if (launch(program, theirs, life_read, life_write, err) < 0)
@@ -156,7 +156,7 @@ int cell__spawn_client_send(struct cell__spawn_client *client, uint32_t type, ui
 {
 	struct cell_spawn_msg head = { .version = CELL_SPAWN_VERSION, .type = type, .id = id, .a = a, .b = b };
 	if (client->fd < 0)
-		return cell_fail(err, CELL_E_SPAWNER, 0, "the spawner does not run");
+		return cell_fail(err, CELL_E_SPAWNER, 0, "the spawner is not running");
 	if (sizeof head + size > CELL_LIMIT_SPAWN_MESSAGE)
 		return cell_fail(err, CELL_E_LIMIT, 0, "arguments and environment are larger than %u bytes", CELL_LIMIT_SPAWN_MESSAGE);
 	int rc = cell__spawn_send(client->fd, &head, payload, size, fds, n_fds, 0);

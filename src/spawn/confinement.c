@@ -83,7 +83,7 @@ static int check_writable(const char *const *folders, struct cell_error *err)
 	struct stat st;
 	for (; folders && *folders; folders++)
 		if (stat(*folders, &st) < 0)
-			return cell_fail(err, CELL_E_INVALID, errno, "%.160s is to be writable for a confined program", *folders);
+			return cell_fail(err, CELL_E_INVALID, errno, "make %.160s writable for a confined program", *folders);
 	return 0;
 }
 

@@ -88,7 +88,7 @@ static int load(struct cell__store *store, enum cell__depbook which, struct cell
 	json_decref(book);
 	if (text->size == 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
-	return cell_fail(err, CELL_E_IO, 0, "%s of the storage is damaged: repair it, or remove it to have packages resolved anew",
+	return cell_fail(err, CELL_E_IO, 0, "%s of the storage is damaged: repair it, or remove it so that packages are resolved again",
 			 cell__depbook_name(which));
 }
 
@@ -174,14 +174,14 @@ int cell__depbook_merge(json_t *book, const char *spec, json_t *resolved, json_t
 		else if (!share_hash(known, entry))
 			return cell_fail(
 				err, CELL_E_INSTALL, 0,
-				"%.60s %.40s is not the file that was locked: the index or wheel folder now has other bytes for it; "
-				"if that is right, deps.remove() it and add it again",
+				"%.60s %.40s is not the file that was locked: the index or wheel folder now has different bytes for "
+				"it; if that is intended, deps.remove() it and add it again",
 				name, json_string_value(json_array_get(entry, 0)));
 	}
 	if (rc != 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	if (!is_book(book))
-		return cell_fail(err, CELL_E_LIMIT, 0, "more than %u dependencies, or more than %u packages with what they need",
+		return cell_fail(err, CELL_E_LIMIT, 0, "more than %u dependencies, or more than %u packages including indirect ones",
 				 CELL__STORE_DEPS, CELL__DEPBOOK_LOCKED);
 	return 0;
 }
@@ -195,7 +195,7 @@ static int swap(struct cell__store *store, enum cell__depbook which, const struc
 	if (!dump || cell__buf_printf(&text, "%s\n", dump) < 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	if (text.size > CELL__DEPBOOK_BYTES)
-		return cell_fail(err, CELL_E_LIMIT, 0, "%s would be larger than %u bytes", cell__depbook_name(which), CELL__DEPBOOK_BYTES);
+		return cell_fail(err, CELL_E_LIMIT, 0, "%s would exceed %u bytes", cell__depbook_name(which), CELL__DEPBOOK_BYTES);
 	if (store->backend->deps->write_book(store, which, old, &text, &done, err) < 0)
 		return -1;
 	return done ? 0 : 1;
@@ -203,7 +203,7 @@ static int swap(struct cell__store *store, enum cell__depbook which, const struc
 
 static int fail_busy(enum cell__depbook which, struct cell_error *err)
 {
-	return cell_fail(err, CELL_E_IO, 0, "cannot change %s: others change it all the time", cell__depbook_name(which));
+	return cell_fail(err, CELL_E_IO, 0, "cannot change %s: other processes keep changing it; try again", cell__depbook_name(which));
 }
 
 int cell__depbook_add(struct cell__store *store, enum cell__depbook which, const char *spec, json_t *resolved, json_t *locked,

@@ -348,7 +348,7 @@ static int write_lines(int dir_fd, const struct lines *lines, struct cell_error 
 	if (rc < 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "write " FILE_NAME);
 	if (text.size > CELL__STORE_DEPS_BYTES)
-		return cell_fail(err, CELL_E_LIMIT, 0, FILE_NAME " would be larger than %u bytes", CELL__STORE_DEPS_BYTES);
+		return cell_fail(err, CELL_E_LIMIT, 0, FILE_NAME " would exceed %u bytes", CELL__STORE_DEPS_BYTES);
 	if (cell__file_replace(dir_fd, FILE_NAME, text.data, text.size) < 0)
 		return cell_fail(err, CELL_E_IO, errno, "write " FILE_NAME);
 	return 0;

@@ -36,7 +36,7 @@ static const char *component_problem(const char *part, size_t size)
 		return "is reserved";
 	/* A folder that people keep in git: a .git in it would have its fsmonitor run by their next `git status`. */
 	if (size == 4 && strncasecmp(part, ".git", 4) == 0)
-		return "has a part that git would take for a repository";
+		return "has a part that git would treat as a repository";
 	return NULL;
 }
 
@@ -238,8 +238,8 @@ int cell__dir_fail(struct cell_error *err, const char *name, int sys)
 {
 	if (sys == ELOOP || sys == EXDEV)
 		return cell_fail(err, CELL_E_INVALID, 0,
-				 "%.60s in the storage folder is %s, which is not entered: make it a plain folder, or move the whole "
-				 "storage to where it leads",
+				 "%.60s in the storage folder is %s, which is not followed: make it a plain folder, or move the whole "
+				 "storage to its target",
 				 name, sys == ELOOP ? "a symbolic link" : "another mount");
 	return cell_fail(err, CELL_E_IO, sys, "open folder %.100s of the storage", name);
 }
@@ -426,7 +426,7 @@ int cell__dir_lock(int dir_fd, bool exclusive, int *ret_fd, struct cell_error *e
 			give_away(dir_fd, fd);
 		if (flock_until(fd, exclusive ? LOCK_EX : LOCK_SH, deadline_us) < 0)
 			return cell_fail(err, CELL_E_IO, errno,
-					 "wait for the folder's lock (" CELL__LOCK_FILE "), which another process holds");
+					 "wait for the folder's lock (" CELL__LOCK_FILE ") that another process holds");
 		struct stat ours, there;
 		/* Somebody may have removed the file while we waited: then others lock another one. */
 		if (fstat(fd, &ours) == 0 && fstatat(dir_fd, CELL__LOCK_FILE, &there, AT_SYMLINK_NOFOLLOW) == 0 &&

@@ -28,7 +28,7 @@
 #define JOURNAL_BYTES 16384u
 
 #ifndef JANSSON_THREAD_SAFE_REFCOUNT
-#error "an index is shared between threads, which needs a jansson that counts references atomically"
+#error "this jansson does not count references atomically, which an index shared between threads needs"
 #endif
 
 /* ---- kept between two operations ---- */
@@ -149,7 +149,7 @@ static int set_aside(int dir_fd, const char *file, struct cell_error *err)
 	if (renameat(dir_fd, file, dir_fd, aside) < 0)
 		return -1;
 	size_t n = strlen(err->msg);
-	snprintf(err->msg + n, sizeof err->msg - n, "; kept as %s, the files are all there", aside);
+	snprintf(err->msg + n, sizeof err->msg - n, "; kept as %s; no artifact is lost", aside);
 	return 0;
 }
 
@@ -363,7 +363,7 @@ static int read_or_set_aside(int dir_fd, const char *file, struct cell__index_ca
 		return -1;
 	}
 	if (set_aside(dir_fd, file, &why) < 0)
-		return cell_fail(err, CELL_E_IO, errno, "set the unreadable index %s aside", file);
+		return cell_fail(err, CELL_E_IO, errno, "move the unreadable index %s aside", file);
 	outcome->broken = true;
 	outcome->notice = why;
 	return cell__index_read(dir_fd, file, NULL, ret_index, err);

@@ -159,11 +159,10 @@ static int refuse_marked(struct op *op)
 	if (!op->by_code || is_confined(op) || !cell__mark_is_on(json_object_get(op->result, "source")) || is_hole("workflow-mark"))
 		return 0;
 	json_decref(cell__take_ptr(op->result));
-	return cell_fail(
-		&op->err, CELL_OUT_REJECTED, 0,
-		"workflow '%.60s' was made by confined code, and nothing confines this session: read it (workcell workflows show) and trust "
-		"it (workcell workflows trust), or use --executor sandbox",
-		text_arg(op, "name", ""));
+	return cell_fail(&op->err, CELL_OUT_REJECTED, 0,
+			 "workflow '%.60s' was made by confined code, but this session is not confined: read it (workcell "
+			 "workflows show) and trust it (workcell workflows trust), or use --executor sandbox",
+			 text_arg(op, "name", ""));
 }
 
 static void workflow_get(struct op *op)
@@ -223,7 +222,7 @@ static int check_type(const char *type, struct cell_error *err)
 {
 	if (strlen(type) <= CELL__STORE_DATA_TYPE_BYTES)
 		return 0;
-	return cell_fail(err, CELL_E_LIMIT, 0, "the type of an artifact has at most %u bytes", CELL__STORE_DATA_TYPE_BYTES);
+	return cell_fail(err, CELL_E_LIMIT, 0, "the type of an artifact may have at most %u bytes", CELL__STORE_DATA_TYPE_BYTES);
 }
 
 static void add_type(json_t *info)
@@ -420,14 +419,14 @@ static void destroy_handle(struct cell__storage *storage, struct handle *handle)
 static struct handle *create_handle(struct cell__storage *storage, struct cell__call *call, struct cell_error *err)
 {
 	if (storage->n_handles >= CELL_LIMIT_OPEN_ARTIFACTS) {
-		cell_fail(err, CELL_E_LIMIT, 0, "more than %u artifacts are open", CELL_LIMIT_OPEN_ARTIFACTS);
+		cell_fail(err, CELL_E_LIMIT, 0, "more than %u artifacts are open at once", CELL_LIMIT_OPEN_ARTIFACTS);
 		return NULL;
 	}
 	size_t mine = 0;
 	for (const struct handle *h = call->session_id[0] ? storage->handles : NULL; h; h = h->next)
 		mine += strcmp(h->session_id, call->session_id) == 0;
 	if (mine >= CELL_LIMIT_SESSION_ARTIFACTS) {
-		cell_fail(err, CELL_E_LIMIT, 0, "this session has %u artifacts open: close some", CELL_LIMIT_SESSION_ARTIFACTS);
+		cell_fail(err, CELL_E_LIMIT, 0, "this session already has %u artifacts open: close some", CELL_LIMIT_SESSION_ARTIFACTS);
 		return NULL;
 	}
 	struct handle *handle = cell__alloc(1, sizeof *handle);
@@ -674,13 +673,13 @@ static int place_chunk(struct op *op, const struct cell__call *call, enum handle
 		return take_bytes(op, call, CELL_LIMIT_ARTIFACT_CHUNK, err);
 	if (n <= 0 || n > (json_int_t)CELL_LIMIT_ARTIFACT_CHUNK ||
 	    (use == READS && json_integer_value(json_object_get(call->args, "offset")) < 0))
-		return cell_fail(err, CELL_E_INVALID, 0, "a chunk has an offset and 1 to %u bytes", CELL_LIMIT_ARTIFACT_CHUNK);
+		return cell_fail(err, CELL_E_INVALID, 0, "a chunk must have an offset and 1 to %u bytes", CELL_LIMIT_ARTIFACT_CHUNK);
 	op->size = (size_t)n;
 	if (!at)
 		return 0;
 	if (!json_is_integer(at) || !call->bulk || from < 0 || (uint64_t)from > call->bulk->size ||
 	    (uint64_t)n > call->bulk->size - (uint64_t)from)
-		return cell_fail(err, CELL_E_INVALID, 0, "a chunk that does not stand in the shared memory");
+		return cell_fail(err, CELL_E_INVALID, 0, "a chunk that is not in the shared memory");
 	op->bulk = cell__bulk_ref(call->bulk);
 	op->bytes = op->bulk->data + from;
 	return 0;

@@ -365,8 +365,8 @@ static int check_param_name(struct scanner *s, const char *name, const struct ce
 	static const char *const reserved[] = { "tools", "workflows", "skills", "artifacts", "deps" };
 	for (size_t i = 0; i < sizeof reserved / sizeof *reserved; i++)
 		if (strcmp(name, reserved[i]) == 0)
-			return cell_fail(s->err, CELL_E_INVALID, 0,
-					 "Workflow parameter '%s' is reserved: the namespace of that name is there already", name);
+			return cell_fail(s->err, CELL_E_INVALID, 0, "Workflow parameter '%s' is reserved: it is the name of a namespace",
+					 name);
 	if (cell__py_is_keyword(name))
 		return fail_syntax(s);
 	for (size_t i = 0; i < out->n_params; i++)

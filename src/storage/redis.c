@@ -182,7 +182,7 @@ int cell__redis_run(struct cell__redis *redis, const struct cell__redis_batch *b
 		if (tried != FAILED && over)
 			set_down(redis, &why);
 		if (unknown)
-			cell_fail_wrap(&why, "it is not known whether this was done");
+			cell_fail_wrap(&why, "it is unknown whether this was done");
 		if (err)
 			*err = why;
 		return -1;

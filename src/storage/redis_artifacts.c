@@ -57,7 +57,7 @@ static int fail_missing(struct cell_error *err, const char *name)
 
 static int fail_broken(struct cell_error *err, const char *name)
 {
-	cell_fail(err, CELL_E_IO, 0, "Artifact '%.120s' cannot be read: what Redis has under its key is no artifact", name);
+	cell_fail(err, CELL_E_IO, 0, "Artifact '%.120s' cannot be read: the value of its key in Redis is not an artifact", name);
 	if (err)
 		err->sys = EUCLEAN;
 	return -1;
@@ -477,7 +477,7 @@ static int commit(struct cell__artifact_writer *base, json_t *entry, json_t **re
 	    cell__redis_integer(store->redis, replies.list[0], &done, err) < 0)
 		return cell_fail_wrap(err, "Cannot write artifact '%.80s'", writer->name);
 	if (!done)
-		return cell_fail(err, CELL_E_IO, 0, "Cannot write artifact '%.80s': its chunks are gone from Redis; save it again",
+		return cell_fail(err, CELL_E_IO, 0, "Cannot write artifact '%.80s': its chunks were removed from Redis; save it again",
 				 writer->name);
 	writer->committed = true;
 	if (!ret_info)

@@ -185,7 +185,7 @@ int cell__redis_tls_create(const struct cell__redis_url *url, SSL_CTX **ret_tls,
 {
 	SSL_CTX *tls = SSL_CTX_new(TLS_client_method());
 	if (!tls)
-		return cell_fail(err, CELL_E_NOMEM, 0, "begin TLS with Redis");
+		return cell_fail(err, CELL_E_NOMEM, 0, "start TLS with Redis");
 	SSL_CTX_set_min_proto_version(tls, TLS1_2_VERSION);
 	SSL_CTX_set_verify(tls, url->insecure ? SSL_VERIFY_NONE : SSL_VERIFY_PEER, NULL);
 	int ok = url->ca_file ? SSL_CTX_load_verify_locations(tls, url->ca_file, NULL) : SSL_CTX_set_default_verify_paths(tls);
@@ -212,7 +212,7 @@ static int begin_tls(struct cell__redis_conn *conn, const struct cell__redis_url
 	if (!conn->ssl || !in || !out) {
 		BIO_free(in);
 		BIO_free(out);
-		return cell_fail(err, CELL_E_NOMEM, 0, "begin TLS with Redis");
+		return cell_fail(err, CELL_E_NOMEM, 0, "start TLS with Redis");
 	}
 	BIO_set_mem_eof_return(in, -1);
 	BIO_set_mem_eof_return(out, -1);
@@ -234,7 +234,7 @@ static int begin_tls(struct cell__redis_conn *conn, const struct cell__redis_url
 	if (why != X509_V_OK && !url->insecure)
 		return refused(err, "the certificate of Redis at %.120s is not trusted: %.60s", url->shown,
 			       X509_verify_cert_error_string(why));
-	return cell_fail(err, CELL_E_IO, saved, "TLS with Redis at %.120s cannot be begun; does it speak TLS on this port?", url->shown);
+	return cell_fail(err, CELL_E_IO, saved, "cannot start TLS with Redis at %.120s; does it use TLS on this port?", url->shown);
 }
 
 /* ---- connecting ---- */
@@ -329,7 +329,7 @@ static int check_login(const struct cell__redis_url *url, const struct cell__red
 	if (url->db != 0 && replies->list[at]->type == REDIS_REPLY_ERROR) {
 		if (begins(replies->list[at], "NOAUTH") || begins(replies->list[at], "LOADING"))
 			return cell__redis_fail(err, url->shown, replies->list[at]);
-		return refused(err, "Redis at %.120s does not let us use database %d", url->shown, url->db);
+		return refused(err, "Redis at %.120s does not allow the use of database %d", url->shown, url->db);
 	}
 	return 0;
 }
@@ -423,14 +423,14 @@ static int read_reply(struct cell__redis_conn *conn, size_t *fed, redisReply **r
 	for (;;) {
 		void *reply = NULL;
 		if (redisReaderGetReply(conn->reader, &reply) != REDIS_OK)
-			return cell_fail(err, CELL_E_PROTOCOL, 0, "what came is no answer of Redis: %.80s", conn->reader->errstr);
+			return cell_fail(err, CELL_E_PROTOCOL, 0, "invalid answer from Redis: %.80s", conn->reader->errstr);
 		if (reply) {
 			*ret_reply = reply;
 			return 0;
 		}
 		ssize_t n = take(conn, buf, sizeof buf, CELL__REDIS_REPLY_MS);
 		if (n < 0)
-			return cell_fail(err, CELL_E_IO, errno, "no answer came");
+			return cell_fail(err, CELL_E_IO, errno, "no answer was received");
 		*fed += (size_t)n;
 		if (*fed > CELL__REDIS_REPLY_BYTES)
 			return cell_fail(err, CELL_E_LIMIT, 0, "the answer is larger than %zu bytes", CELL__REDIS_REPLY_BYTES);
@@ -469,17 +469,17 @@ int cell__redis_fail(struct cell_error *err, const char *shown, const redisReply
 		const char *word, *advice;
 		int sys;
 	} known[] = {
-		{ "NOAUTH", "wants a password; give one in the URL: redis://user:password@host", EACCES },
-		{ "NOPERM", "does not let this user do it; see docs/storage.md for what it needs", EACCES },
+		{ "NOAUTH", "requires a password; give it in the URL: redis://user:password@host", EACCES },
+		{ "NOPERM", "does not allow this user to do it; see docs/storage.md for the required permissions", EACCES },
 		{ "LOADING", "is still loading its data; try again soon", EAGAIN },
 		{ "READONLY", "is a replica that cannot be written to; give the primary's address", EROFS },
-		{ "OOM", "has no memory left (its maxmemory); nothing was written", ENOSPC },
-		{ "MISCONF", "cannot write its own disk and takes no writes until it can", EROFS },
-		{ "WRONGTYPE", "has something else under a key that we need; another program uses the same prefix?", EUCLEAN },
-		{ "EXECABORT", "did not carry out a transaction", 0 },
+		{ "OOM", "has reached its maxmemory; nothing was written", ENOSPC },
+		{ "MISCONF", "cannot write to its disk and accepts no writes until it can", EROFS },
+		{ "WRONGTYPE", "has a value of another type under a key of ours; does another program use the same prefix?", EUCLEAN },
+		{ "EXECABORT", "did not execute a transaction", 0 },
 	};
 	if (reply->type != REDIS_REPLY_ERROR)
-		return cell_fail(err, CELL_E_PROTOCOL, 0, "Redis at %.100s answered what was not expected", shown);
+		return cell_fail(err, CELL_E_PROTOCOL, 0, "Redis at %.100s sent an unexpected answer", shown);
 	for (size_t i = 0; i < sizeof known / sizeof *known; i++)
 		if (begins(reply, known[i].word)) {
 			cell_fail(err, CELL_E_IO, 0, "Redis at %.100s %s", shown, known[i].advice);

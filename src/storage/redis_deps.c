@@ -203,7 +203,7 @@ static int change_until(struct cell__store *store, const char *spec, const char 
 		if (done)
 			return 0;
 	}
-	return cell_fail(err, CELL_E_IO, EBUSY, "Cannot change dependencies: others change them all the time");
+	return cell_fail(err, CELL_E_IO, EBUSY, "Cannot change dependencies: other clients keep changing them; try again");
 }
 
 static int add_dep(struct cell__store *store, const char *spec, struct cell_error *err)

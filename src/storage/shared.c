@@ -34,7 +34,7 @@ int cell__shared_open(struct cell__store *store, int *ret_fd, struct cell_error 
 		return 0;
 	if (errno == ENOTDIR)
 		return cell_fail(err, CELL_E_INVALID, 0,
-				 CELL__SHARED_FOLDER " in the storage is no folder; what it should hold is in docs/storage.md");
+				 CELL__SHARED_FOLDER " in the storage is not a folder; see docs/storage.md for the layout");
 	return cell__dir_fail(err, CELL__SHARED_FOLDER, errno);
 }
 
@@ -90,8 +90,8 @@ static int read_book(int host, json_t **ret_book, struct cell_error *err)
 		return 0;
 	json_decref(*ret_book);
 	return cell_fail(err, CELL_E_IO, 0,
-			 CELL__SHARED_FOLDER "/" BOOK " of the storage is not a JSON object: repair it, or remove it and trust the "
-					     "workflows anew");
+			 CELL__SHARED_FOLDER "/" BOOK
+					     " of the storage is not a JSON object: repair it, or remove it and trust the workflows again");
 }
 
 static int write_book(int host, json_t *book, struct cell_error *err)
@@ -100,8 +100,7 @@ static int write_book(int host, json_t *book, struct cell_error *err)
 	if (!text)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	if (strlen(text) > BOOK_BYTES)
-		return cell_fail(err, CELL_E_LIMIT, 0, CELL__SHARED_FOLDER "/" BOOK " of the storage would be larger than %u bytes",
-				 BOOK_BYTES);
+		return cell_fail(err, CELL_E_LIMIT, 0, CELL__SHARED_FOLDER "/" BOOK " of the storage would exceed %u bytes", BOOK_BYTES);
 	if (cell__file_replace(host, BOOK, text, strlen(text)) < 0)
 		return cell_fail(err, CELL_E_IO, errno, "write " CELL__SHARED_FOLDER "/" BOOK " of the storage");
 	return 0;
@@ -144,7 +143,7 @@ int cell__shared_vouch(struct cell__store *store, const char *name, const char *
 	if (host < 0 || (source && cell__workflow_is_marked(source, size)))
 		return 0;
 	if (cell__dir_lock(host, true, &lock, err) < 0)
-		return cell_fail_wrap(err, "vouch for workflow '%s'", name);
+		return cell_fail_wrap(err, "mark workflow '%s' as trusted", name);
 	if (read_book(host, &book, err) < 0)
 		return -1;
 	key_of(store, name, key);

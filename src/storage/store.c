@@ -36,7 +36,7 @@ int cell__store_open(const char *base, const char *workspace_id, struct cell__st
 {
 	const struct cell__backend *backend;
 	if (!base[0])
-		return cell_fail(err, CELL_E_INVALID, 0, "the storage folder's name is empty");
+		return cell_fail(err, CELL_E_INVALID, 0, "the name of the storage folder is empty");
 	if (workspace_id && !workspace_ok(workspace_id))
 		return cell_fail(err, CELL_E_INVALID, 0,
 				 "workspace_id must be 1-128 characters using only ASCII letters, "
@@ -255,7 +255,7 @@ static int read_all(struct cell__artifact_reader *reader, const char *name, char
 		if (n < 0)
 			return -1;
 		if (n == 0)
-			return cell_fail(err, CELL_E_IO, 0, "artifact '%.120s' ends before its size", name);
+			return cell_fail(err, CELL_E_IO, 0, "artifact '%.120s' is shorter than its recorded size", name);
 		at += (size_t)n;
 	}
 	return 0;
@@ -272,7 +272,7 @@ int cell__artifact_load_whole(struct cell__store *store, const char *name, int64
 	json_t *info = NULL;
 	int rc = 0;
 	if (size > max_bytes)
-		rc = cell_fail(err, CELL_E_LIMIT, 0, "artifact '%.120s' has %lld bytes, more than the %lld of one answer", name,
+		rc = cell_fail(err, CELL_E_LIMIT, 0, "artifact '%.120s' has %lld bytes, but an answer may have at most %lld", name,
 			       (long long)size, (long long)max_bytes);
 	else if ((size > 0 && !(bytes = cell__alloc(1, (size_t)size))) || !(info = json_deep_copy(cell__artifact_reader_info(reader))))
 		rc = cell_fail(err, CELL_E_NOMEM, 0, "load artifact '%.120s'", name);
@@ -324,6 +324,6 @@ int cell__store_tools(struct cell__store *store, json_t **ret_tools, struct cell
 {
 	if (!store->backend->tools)
 		return cell_fail(err, CELL_E_INVALID, 0,
-				 "only storage in Redis has tools in it; those of a folder are read with --tools or --base");
+				 "only storage in Redis contains tools; read tools of a folder with --tools or --base");
 	return store->backend->tools(store, ret_tools, err);
 }

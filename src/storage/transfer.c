@@ -229,7 +229,7 @@ static int add_tool(struct transfer *t, struct side *side, const char *name, jso
 {
 	const char *described = json_string_value(json_object_get(definition, "description"));
 	if (!tool_name_ok(name)) {
-		say(t, "skipped", name, "no name of a tool");
+		say(t, "skipped", name, "not a valid tool name");
 		return 0;
 	}
 	return add_item(side->items, name, json_pack("{s:s, s:O}", "note", described ? described : "", "definition", definition), err);
@@ -315,7 +315,7 @@ static int load_tool_field(void *arg, const char *name, const char *value, size_
 	if (json_is_object(definition))
 		rc = add_tool(load->t, load->side, name, definition, err);
 	else
-		say(load->t, "skipped", name, "its value in Redis is no JSON object");
+		say(load->t, "skipped", name, "its value in Redis is not a JSON object");
 	json_decref(definition);
 	return rc;
 }
@@ -495,7 +495,7 @@ int cell_transfer(const struct cell_transfer_options *opts, struct cell_error *e
 		if (strcmp(kinds[i].name, all.kind) == 0)
 			kind = &kinds[i];
 	if (!kind || !all.from)
-		return cell_fail(err, CELL_E_INVALID, 0, "what is moved, and from where? kind is workflows, tools, deps or artifacts");
+		return cell_fail(err, CELL_E_INVALID, 0, "a transfer needs a source and a kind: workflows, tools, deps or artifacts");
 	struct transfer t = { .opts = &all };
 	int rc = open_side(&t.from, all.from, all.tools_dir, all.workspace_id, err);
 	if (rc == 0 && all.to)

@@ -53,8 +53,8 @@ static int check(const struct cell__usage *usage, const struct cell__host_limits
 	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
 		if (rows[i].more > 0 && (uint64_t)rows[i].used + (uint64_t)rows[i].more > rows[i].max)
 			return cell_fail(err, CELL_E_LIMIT, 0,
-					 "the storage is full: it holds %lld %s, and sandboxed code may fill it up to %llu; delete "
-					 "some, or raise limits.%s in the sandbox policy",
+					 "the storage is full: it contains %lld %s, and sandboxed code may use up to %llu; delete some, or "
+					 "raise limits.%s in the sandbox policy",
 					 (long long)rows[i].used, rows[i].words, (unsigned long long)rows[i].max, rows[i].limit);
 	return 0;
 }

@@ -535,7 +535,7 @@ int cell__search_put_vectors(struct cell__search *search, const struct cell__vec
 	if (rc == 0 && v->dimensions == 0)
 		set_dimensions(v, dimensions);
 	if (rc == 0 && v->dimensions != dimensions)
-		rc = cell_fail(err, CELL_E_PROTOCOL, 0, "vectors of %zu numbers, where those before have %zu", dimensions, v->dimensions);
+		rc = cell_fail(err, CELL_E_PROTOCOL, 0, "the vectors have %zu dimensions, the earlier ones %zu", dimensions, v->dimensions);
 	for (size_t i = 0; i < batch->n && rc == 0; i++) {
 		struct cell__vectors_doc *doc = still_there(v, &batch->list[i]);
 		if (doc && set_row(v, doc, vectors + i * dimensions) < 0)

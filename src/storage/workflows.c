@@ -36,8 +36,7 @@ int cell__workflow_check_name(const char *name, struct cell_error *err)
 		return cell_fail(err, CELL_E_INVALID, 0, "Invalid workflow name: '%s' (must be valid Python identifier)",
 				 cell__utf8_ok(name, size) ? name : "?");
 	if (name[0] == '_')
-		return cell_fail(err, CELL_E_INVALID, 0,
-				 "Invalid workflow name: '%s' (files that begin with an underscore are no workflows)", name);
+		return cell_fail(err, CELL_E_INVALID, 0, "Invalid workflow name: '%s' (must not begin with an underscore)", name);
 	if (cell__py_is_keyword(name))
 		return cell_fail(err, CELL_E_INVALID, 0, "Invalid workflow name: '%s' (is a Python keyword)", name);
 	for (size_t i = 0; i < sizeof reserved / sizeof *reserved; i++)

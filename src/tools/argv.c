@@ -67,7 +67,7 @@ static int value_text(const struct cell__param *param, const json_t *value, stru
 	if (cell__arg_text(value, out) < 0)
 		return out_of_memory(why);
 	if (out->size && memchr(out->data, '\0', out->size)) {
-		cell__buf_printf(why, "Argument '%s' holds a NUL character", param->name);
+		cell__buf_printf(why, "Argument '%s' contains a NUL character", param->name);
 		return -1;
 	}
 	return 0;
@@ -88,8 +88,8 @@ static enum dash dash_of(const struct cell__tool_entry *tool, const struct cell_
 static int refuse_dash(const struct cell__param *param, struct cell__buf *why)
 {
 	cell__buf_printf(why,
-			 "Argument '%s' must not begin with '-': the command could take it for an option "
-			 "(allow_dash in the tool's schema permits it)",
+			 "Argument '%s' must not begin with '-': the command could treat it as an option (allow_dash in the "
+			 "tool's schema permits it)",
 			 param->name);
 	return -1;
 }
@@ -131,7 +131,7 @@ static int add_value(const struct cell__tool_entry *tool, const struct cell__par
 		return -1;
 	if (param->under) {
 		if (argv->n_paths == CELL_PROCESS_FDS) {
-			cell__buf_printf(why, "A command is given at most %d paths", CELL_PROCESS_FDS);
+			cell__buf_printf(why, "A command takes at most %d paths", CELL_PROCESS_FDS);
 			return -1;
 		}
 		argv->paths[argv->n_paths].at = argv->count;

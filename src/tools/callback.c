@@ -185,7 +185,7 @@ void cell__host_start(struct cell__tool_run *run, const char *args, size_t args_
 	struct cell__host_call *call = make_call(run, args, args_size, &full);
 	if (full) {
 		cell__tool_run_fail(run, CELL_E_LIMIT,
-				    "functions of the host still work on %u calls, or %u MiB of arguments: wait for some",
+				    "the host's functions are still working on %u calls or %u MiB of arguments: wait for some of them",
 				    CELL_TOOL_LIMIT_RUNS, CELL_LIMIT_ENGINE_BYTES >> 20);
 		return;
 	}
@@ -318,7 +318,7 @@ int cell__tools_add_host(struct cell__tools *tools, const struct cell__host_tool
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a tool");
 	const char *name = dot ? dot + 1 : group;
 	if (!cell__tool_name_ok(group) || !cell__tool_name_ok(name) || !spec->fn)
-		return cell_fail(err, CELL_E_INVALID, 0, "'%.80s' is no name for a tool, or it has no function", spec->name);
+		return cell_fail(err, CELL_E_INVALID, 0, "invalid tool name '%.80s', or the tool has no function", spec->name);
 	if (tools->n_host_tools >= CELL_TOOL_LIMIT_TOOLS)
 		return cell_fail(err, CELL_E_LIMIT, 0, "more than %u tools", CELL_TOOL_LIMIT_TOOLS);
 	struct cell__tool_entry *tool = find_host_tool(tools, group);

@@ -178,8 +178,8 @@ static void fail_command(struct cell__tool_run *run, const struct cli *cli, cons
 /* It never ran. */
 static void fail_start(struct cell__tool_run *run, const struct cell__process_exit *how, const char *path)
 {
-	static const char advice[] = "the sandbox of the code that calls it does not show it; let the sandbox's policy show it "
-				     "(read:), or say `host: true` in the tool's definition to run it on the host";
+	static const char advice[] = "it is not visible in the calling code's sandbox; list it under read: in the sandbox policy, or set "
+				     "`host: true` in the tool's definition to run it on the host";
 	const char *command = run->tool->command, *cwd = run->tool->cwd ? run->tool->cwd : run->cwd;
 	int sys = how->error;
 	bool hidden = is_confined(run) && (sys == ENOENT || sys == EACCES || sys == ENOTDIR);
@@ -190,7 +190,7 @@ static void fail_start(struct cell__tool_run *run, const struct cell__process_ex
 	else if (how->bad_cwd)
 		cell__tool_run_fail(run, CELL_TOOL_E_FAILED, "the working directory '%s' does not exist", cwd);
 	else if (hidden)
-		cell__tool_run_fail(run, CELL_TOOL_E_FAILED, "its program '%s' is not there: %s", command, advice);
+		cell__tool_run_fail(run, CELL_TOOL_E_FAILED, "its program '%s' was not found: %s", command, advice);
 	else if (sys == ENOENT && !strchr(command, '/'))
 		cell__tool_run_fail(run, CELL_TOOL_E_FAILED, "command '%s' not found in PATH (%s)", command, path);
 	else

@@ -21,7 +21,7 @@ int cell__tools_confine(struct cell__tools *tools, const struct cell__call *call
 		return 0;
 	}
 	if (!tools->opts.confine)
-		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "programs cannot be confined here");
+		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "programs cannot be confined on this machine");
 	return tools->opts.confine(tools->opts.confine_arg, call, ret_confinement, err);
 }
 
@@ -68,10 +68,10 @@ int cell__program_check(const struct cell__confinement *code, const char *comman
 	}
 	bad &= !is_hole("program-place");
 	if (bad)
-		cell__buf_printf(
-			why,
-			"its program '%s' lies where the code can write; move it out of the workspace, and name it by its absolute path",
-			command);
+		cell__buf_printf(why,
+				 "the code can write to the folder of its program '%s'; move the program out of the workspace, and "
+				 "give its absolute path",
+				 command);
 	return bad ? -1 : 0;
 }
 
@@ -96,8 +96,8 @@ char *cell__program_cwd(const struct cell__confinement *code, bool host, const c
 	if (!defined)
 		return cell__strdup(is_hole("host-cwd") ? workspace : "/");
 	cell__buf_printf(why,
-			 "its cwd '%s' would be looked up on the host in a folder of the code's; with host: true it has to be an absolute "
-			 "path, or the word workspace",
+			 "its cwd '%s' is relative to a folder that the code controls; with host: true, cwd must be an "
+			 "absolute path or the word workspace",
 			 defined);
 	return NULL;
 }

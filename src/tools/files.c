@@ -108,7 +108,7 @@ static void take_old(struct cell__tool_dir *dir, struct cell__tool_file *file)
 static void load_text(struct cell__tool_file *file, const char *name, const json_t *text)
 {
 	if (!json_is_string(text)) {
-		cell__problem_add(&file->problems, file->path, 1, "is no JSON object, or a very large one");
+		cell__problem_add(&file->problems, file->path, 1, "is not a JSON object, or is too large");
 		return;
 	}
 	file->tool = cell__tool_load(file->path, json_string_value(text), json_string_length(text), &file->problems);
@@ -126,7 +126,7 @@ int cell__tool_dir_set(struct cell__tool_dir *dir, const char *where, json_t *te
 	const char *name;
 	json_t *text;
 	if (count > CELL_TOOL_LIMIT_FILES)
-		cell__problem_add(&next.problems, where, 1, "there are %zu tools, more than %u", count, CELL_TOOL_LIMIT_FILES);
+		cell__problem_add(&next.problems, where, 1, "there are %zu tools, at most %u are allowed", count, CELL_TOOL_LIMIT_FILES);
 	next.path = cell__strdup(where);
 	next.files = cell__alloc(count + 1, sizeof *next.files);
 	if (!next.path || !next.files) {

@@ -58,7 +58,7 @@ static int add_tool_headers(struct request *request, struct cell__buf *why)
 		if (cell__vars_expand(pair->value, &run->tools->opts, &run->secrets, &value, why) < 0)
 			return -1;
 		if (strpbrk(value, "\r\n")) {
-			cell__buf_printf(why, "header %s: the resolved value holds a line break", pair->key);
+			cell__buf_printf(why, "header %s: the resolved value contains a line break", pair->key);
 			cell__secret_free(value);
 			return -1;
 		}
@@ -152,7 +152,7 @@ static bool follow(struct request *request, const char **ret_why)
 	bool keeps_method = status == 307 || status == 308;
 	if (!target || !(status == 301 || status == 302 || status == 303 || keeps_method))
 		return false;
-	*ret_why = "redirected to another host, which must not get the tool's headers";
+	*ret_why = "redirected to another host, which must not receive the tool's headers";
 	if (!cell__http_same_origin(request->req.url, target))
 		return false;
 	*ret_why = "redirected too often";
@@ -189,7 +189,7 @@ static void answer_body(struct cell__tool_run *run, struct request *request)
 	}
 	if (json) {
 		if (!cell__json_one_line(body))
-			cell__tool_run_fail(run, CELL_TOOL_E_FAILED, "the response says it is JSON, but it is not");
+			cell__tool_run_fail(run, CELL_TOOL_E_FAILED, "the response is declared as JSON but is not valid JSON");
 		else
 			cell__tool_run_answer_raw(run, "json", body->data, body->size);
 		return;

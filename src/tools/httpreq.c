@@ -118,7 +118,7 @@ static int scalar_text(const char *name, const json_t *value, struct cell__buf *
 	if (cell__arg_text(value, out) < 0)
 		return out_of_memory(why);
 	if (out->size && memchr(out->data, '\0', out->size)) {
-		cell__buf_printf(why, "Argument '%s' holds a NUL character", name);
+		cell__buf_printf(why, "Argument '%s' contains a NUL character", name);
 		return -1;
 	}
 	return 0;
@@ -240,7 +240,7 @@ static int add_header_arg(const struct cell__param *param, const json_t *value, 
 		return name ? -1 : out_of_memory(why);
 	for (size_t i = 0; i < text.size; i++)
 		if ((unsigned char)text.data[i] < 0x20 || text.data[i] == 0x7f) {
-			cell__buf_printf(why, "Argument '%s' holds a control character", param->name);
+			cell__buf_printf(why, "Argument '%s' contains a control character", param->name);
 			return -1;
 		}
 	for (char *at = name; *at; at++)

@@ -72,17 +72,17 @@ void cell__load_pairs(struct cell__loader *loader, const struct cell__yaml *valu
 	if (!cell__yaml_is_given(value))
 		return;
 	if (value->kind != CELL_YAML_MAPPING) {
-		cell__load_problem(loader, value, "%s must be a mapping of names to texts", what);
+		cell__load_problem(loader, value, "%s must be a mapping of names to strings", what);
 		return;
 	}
 	for (size_t i = 0; i < value->count; i += 2) {
 		const struct cell__yaml *key = value->items[i], *text = value->items[i + 1];
 		if (text->kind != CELL_YAML_SCALAR) {
-			cell__load_problem(loader, text, "'%.100s' in %s must be a text", key->text, what);
+			cell__load_problem(loader, text, "'%.100s' in %s must be a string", key->text, what);
 			continue;
 		}
 		if (!cell__vars_ok(text->text))
-			cell__load_problem(loader, text, "'%.100s' in %s: a variable is written ${NAME}", key->text, what);
+			cell__load_problem(loader, text, "'%.100s' in %s: write a variable as ${NAME}", key->text, what);
 		struct cell__pair *list = cell__load_more(loader, key, ret->list, &ret->count, sizeof *list);
 		if (!list)
 			return;
@@ -156,9 +156,10 @@ void cell__load_param(struct cell__loader *loader, const struct cell__yaml *spec
 			ok = true;
 		}
 		if (!ok)
-			cell__load_problem(loader, type,
-					   "unknown type '%.40s': boolean, string, array, integer, number, object, or path for a command",
-					   type->kind == CELL_YAML_SCALAR ? type->text : "?");
+			cell__load_problem(
+				loader, type,
+				"unknown type '%.40s'; known types: boolean, string, array, integer, number, object, and path for commands",
+				type->kind == CELL_YAML_SCALAR ? type->text : "?");
 		param->type = parsed;
 	}
 	cell__load_text(loader, cell__yaml_get(spec, "description"), "description", &param->description);
@@ -178,9 +179,9 @@ void cell__load_param(struct cell__loader *loader, const struct cell__yaml *spec
 static bool name_taken(struct cell__loader *loader, const struct cell__yaml *at, const struct cell__params *params, const char *name)
 {
 	if (*name == '\0' || *name == '-')
-		cell__load_problem(loader, at, "'%.60s' is no name for a parameter", name);
+		cell__load_problem(loader, at, "invalid parameter name '%.60s'", name);
 	else if (cell__params_find(params, name))
-		cell__load_problem(loader, at, "parameter '%.60s' is there twice", name);
+		cell__load_problem(loader, at, "duplicate parameter '%.60s'", name);
 	else if (params->count >= CELL_TOOL_LIMIT_PARAMS)
 		cell__load_problem(loader, at, "more than %u parameters", CELL_TOOL_LIMIT_PARAMS);
 	else
@@ -215,7 +216,7 @@ static void load_flag(struct cell__loader *loader, const struct cell__yaml *valu
 	bool is_long = dashes[1] != '\0';
 	bool dashed = *text == '-';
 	if (text[strspn(text, "-")] == '\0' || strpbrk(text, " \t\r\n=") || (dashed && !is_long)) {
-		cell__load_problem(loader, value, "'%.60s' is no %s flag", text, is_long ? "long" : "short");
+		cell__load_problem(loader, value, "'%.60s' is not a valid %s flag", text, is_long ? "long" : "short");
 		return;
 	}
 	struct cell__buf flag = CELL_BUF_INIT;
@@ -232,7 +233,7 @@ static void load_path(struct cell__loader *loader, const struct cell__yaml *spec
 	CELL_AUTO_FREE char *word = NULL;
 	if (!type || type->kind != CELL_YAML_SCALAR || strcmp(type->text, "path") != 0) {
 		if (under || mode || directory)
-			cell__load_problem(loader, under ? under : mode ? mode : directory, "under, mode and directory are for type: path");
+			cell__load_problem(loader, under ? under : mode ? mode : directory, "under, mode and directory require type: path");
 		return;
 	}
 	cell__load_text(loader, under, "under", &param->under);
@@ -264,7 +265,7 @@ static void load_option(struct cell__loader *loader, const struct cell__yaml *ke
 		cell__load_bool(loader, cell__yaml_get(spec, "allow_dash"), "allow_dash", &param->allow_dash);
 	}
 	if (param->type == CELL_ARG_OBJECT)
-		cell__load_problem(loader, key, "option '%.60s': a command takes no objects", key->text);
+		cell__load_problem(loader, key, "option '%.60s': a command cannot take an object", key->text);
 	if (!param->short_flag && !param->long_flag)
 		load_flag(loader, key, "--", &param->long_flag);
 }
@@ -417,7 +418,7 @@ static void load_recipe(struct cell__loader *loader, const struct cell__yaml *ke
 {
 	static const char *const known[] = { "description", "preset", "params", NULL };
 	if (!cell__tool_name_ok(key->text)) {
-		cell__load_problem(loader, key, "'%.60s' is no name for a recipe", key->text);
+		cell__load_problem(loader, key, "invalid recipe name '%.60s'", key->text);
 		return;
 	}
 	struct cell__callable *list = cell__load_more(loader, key, tool->callables, &tool->n_callables, sizeof *list);
@@ -487,7 +488,7 @@ void cell__load_cli(struct cell__loader *loader, const struct cell__yaml *doc, s
 	cell__load_pairs(loader, cell__yaml_get(doc, "env"), "env", &tool->env);
 	for (size_t i = 0; i < tool->env.count; i++)
 		if (!tool->env.list[i].key || strchr(tool->env.list[i].key, '=') || !*tool->env.list[i].key)
-			cell__load_problem(loader, cell__yaml_get(doc, "env"), "'%.60s' is no name for a variable",
+			cell__load_problem(loader, cell__yaml_get(doc, "env"), "invalid variable name '%.60s'",
 					   tool->env.list[i].key ? tool->env.list[i].key : "");
 	cell__load_bool(loader, cell__yaml_get(doc, "end_of_options"), "end_of_options", &tool->end_of_options);
 	cell__load_bool(loader, cell__yaml_get(doc, "host"), "host", &tool->host);
@@ -520,11 +521,10 @@ static void load_name(struct cell__loader *loader, const struct cell__yaml *doc,
 		return;
 	if (!cell__tool_name_ok(tool->name))
 		cell__load_problem(loader, name,
-				   "'%.100s' is no name for a tool: letters, digits, _ and -, at most %u, beginning with "
-				   "a letter",
+				   "invalid tool name '%.100s': expected letters, digits, _ and -, at most %u, beginning with a letter",
 				   tool->name, CELL_TOOL_LIMIT_NAME);
 	else if (strcmp(tool->name, "list") == 0 || strcmp(tool->name, "search") == 0)
-		cell__load_problem(loader, name, "'%s' is no name for a tool: tools.%s() is taken", tool->name, tool->name);
+		cell__load_problem(loader, name, "invalid tool name '%s': tools.%s() is reserved", tool->name, tool->name);
 }
 
 static void load_tags(struct cell__loader *loader, const struct cell__yaml *tags, struct cell__tool_entry *tool)
@@ -537,7 +537,7 @@ static void load_tags(struct cell__loader *loader, const struct cell__yaml *tags
 	}
 	for (size_t i = 0; i < tags->count; i++) {
 		if (tags->items[i]->kind != CELL_YAML_SCALAR) {
-			cell__load_problem(loader, tags->items[i], "a tag must be a text");
+			cell__load_problem(loader, tags->items[i], "a tag must be a string");
 			continue;
 		}
 		char **list = cell__load_more(loader, tags, tool->tags, &tool->n_tags, sizeof *list);
@@ -577,13 +577,13 @@ static void load_kind(struct cell__loader *loader, const struct cell__yaml *doc,
 	else if (strcmp(word, "mcp") == 0)
 		cell__load_mcp(loader, doc, tool);
 	else
-		cell__load_problem(loader, type, "unknown type '%.60s': cli, http or mcp", word);
+		cell__load_problem(loader, type, "unknown type '%.60s': expected cli, http or mcp", word);
 }
 
 static void load_document(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool_entry *tool)
 {
 	if (doc->kind != CELL_YAML_MAPPING) {
-		cell__load_problem(loader, doc, "a tool is a mapping");
+		cell__load_problem(loader, doc, "a tool must be a mapping");
 		return;
 	}
 	load_name(loader, doc, tool);

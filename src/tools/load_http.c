@@ -38,7 +38,7 @@ static void load_place(struct cell__loader *loader, const struct cell__yaml *whe
 	for (size_t i = 0; i < sizeof places / sizeof *places; i++)
 		if (where->kind == CELL_YAML_SCALAR && strcmp(where->text, places[i].word) == 0) {
 			if ((param->place == CELL_IN_PATH) != (places[i].place == CELL_IN_PATH))
-				cell__load_problem(loader, where, "parameter '%.60s' is %s the path", param->name,
+				cell__load_problem(loader, where, "parameter '%.60s' is %s the endpoint's path", param->name,
 						   param->place == CELL_IN_PATH ? "in" : "not in");
 			param->place = places[i].place;
 			return;
@@ -86,7 +86,7 @@ static void load_endpoint_param(struct cell__loader *loader, const struct cell__
 {
 	static const char *const known[] = { "type", "required", "default", "description", "enum", "in", NULL };
 	if (!*key->text || cell__params_find(&endpoint->params, key->text)) {
-		cell__load_problem(loader, key, "'%.60s' is no name for a parameter, or is there twice", key->text);
+		cell__load_problem(loader, key, "invalid or duplicate parameter name '%.60s'", key->text);
 		return;
 	}
 	struct cell__param *param = add_param(loader, key, endpoint, key->text);
@@ -101,12 +101,13 @@ static void load_endpoint_param(struct cell__loader *loader, const struct cell__
 	if (param->fallback)
 		param->required = false;
 	if (param->place == CELL_IN_HEADER && !cell__http_header_name_ok(param->name))
-		cell__load_problem(loader, key, "'%.60s' is no name for a header", param->name);
+		cell__load_problem(loader, key, "invalid header name '%.60s'", param->name);
 	else if (param->place == CELL_IN_HEADER && is_fixed_header(tool, param->name))
 		cell__load_problem(loader, key, "header '%.60s' is set by the tool", param->name);
 	bool list_ok = param->place == CELL_IN_BODY || param->place == CELL_IN_QUERY;
 	if ((param->type == CELL_ARG_OBJECT && param->place != CELL_IN_BODY) || (param->type == CELL_ARG_ARRAY && !list_ok))
-		cell__load_problem(loader, key, "parameter '%.60s' cannot be %s there", param->name, cell__arg_type_word(param->type));
+		cell__load_problem(loader, key, "parameter '%.60s' cannot be of type %s in that place", param->name,
+				   cell__arg_type_word(param->type));
 }
 
 /* A placeholder that nothing describes is a required text. */
@@ -117,7 +118,7 @@ static void add_placeholders(struct cell__loader *loader, const struct cell__yam
 		const char *name = cell__http_placeholder(path, &n);
 		if (!name) {
 			if (*path == '{' || *path == '}') {
-				cell__load_problem(loader, at, "a placeholder is written {name}");
+				cell__load_problem(loader, at, "write a placeholder as {name}");
 				return;
 			}
 			continue;
@@ -158,7 +159,7 @@ static void load_path(struct cell__loader *loader, const struct cell__yaml *at, 
 	}
 	for (const unsigned char *c = (const unsigned char *)endpoint->path; c && *c; c++)
 		if (*c <= 0x20 || *c >= 0x7f || *c == '#' || *c == '?') {
-			cell__load_problem(loader, path, "the path holds a character that a path cannot have");
+			cell__load_problem(loader, path, "the path contains an invalid character");
 			return;
 		}
 }
@@ -172,7 +173,7 @@ static void load_fixed(struct cell__loader *loader, const struct cell__yaml *spe
 	cell__load_json(loader, body, &endpoint->body);
 	for (size_t i = 0; endpoint->body && !json_is_object(endpoint->body) && i < endpoint->params.count; i++)
 		if (endpoint->params.list[i].place == CELL_IN_BODY) {
-			cell__load_problem(loader, body, "body must be a mapping where parameters are merged into it");
+			cell__load_problem(loader, body, "body must be a mapping when parameters are merged into it");
 			return;
 		}
 }
@@ -182,7 +183,7 @@ static void load_endpoint(struct cell__loader *loader, const struct cell__yaml *
 {
 	static const char *const known[] = { "method", "path", "description", "parameters", "query", "body", "timeout", NULL };
 	if (!cell__tool_name_ok(key->text)) {
-		cell__load_problem(loader, key, "'%.60s' is no name for an endpoint", key->text);
+		cell__load_problem(loader, key, "invalid endpoint name '%.60s'", key->text);
 		return;
 	}
 	if (!cell__load_keys(loader, spec, "an endpoint", known))
@@ -220,10 +221,10 @@ static void load_base_url(struct cell__loader *loader, const struct cell__yaml *
 	bool clean = strpbrk(text, "?#{}@ \t\r\n\\") == NULL;
 	/* Compared with itself a URL has its own origin, where it has one at all. */
 	if (!web || !clean || !cell__http_same_origin(text, text)) {
-		cell__load_problem(loader, url ? url : doc,
-				   "Tool '%s' needs a base_url: http:// or https://, a host, perhaps a path; secrets "
-				   "belong in headers",
-				   tool->name);
+		cell__load_problem(
+			loader, url ? url : doc,
+			"Tool '%s' needs a base_url: http:// or https://, a host and optionally a path; secrets belong in headers",
+			tool->name);
 		return;
 	}
 	size_t n = strlen(text);
@@ -238,7 +239,7 @@ static void check_headers(struct cell__loader *loader, const struct cell__yaml *
 		if (!pair->key || !pair->value)
 			return;
 		if (!cell__http_header_name_ok(pair->key) || strpbrk(pair->value, "\r\n"))
-			cell__load_problem(loader, headers, "'%.60s' is no header", pair->key);
+			cell__load_problem(loader, headers, "'%.60s' is not a valid header", pair->key);
 	}
 }
 

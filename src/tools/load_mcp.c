@@ -87,7 +87,7 @@ static int settle_kind(struct cell__mcp_params *params, const char *transport, s
 				params->kind = words[i].kind;
 				return 0;
 			}
-		cell__buf_printf(why, "Unknown MCP transport: %.60s (stdio, streamable_http or sse)", transport);
+		cell__buf_printf(why, "Unknown MCP transport: %.60s (expected stdio, streamable_http or sse)", transport);
 		return -1;
 	}
 	if (!params->url) {
@@ -99,7 +99,7 @@ static int settle_kind(struct cell__mcp_params *params, const char *transport, s
 	} else if (strstr(params->url, "/sse")) {
 		params->kind = CELL_MCP_SSE;
 	} else {
-		cell__buf_printf(why, "Unable to determine MCP client type from URL: %.100s; say transport: streamable_http or sse",
+		cell__buf_printf(why, "Unable to determine MCP client type from URL: %.100s; set transport: streamable_http or sse",
 				 params->url);
 		return -1;
 	}
@@ -111,14 +111,14 @@ static int check_pairs(const struct cell__mcp_params *params, struct cell__buf *
 	for (size_t i = 0; i < params->env.count; i++) {
 		const char *key = params->env.list[i].key;
 		if (key && (!*key || strchr(key, '='))) {
-			cell__buf_printf(why, "'%.60s' is no name for a variable", key);
+			cell__buf_printf(why, "invalid variable name '%.60s'", key);
 			return -1;
 		}
 	}
 	for (size_t i = 0; i < params->headers.count; i++) {
 		const char *key = params->headers.list[i].key;
 		if (key && !cell__http_header_name_ok(key)) {
-			cell__buf_printf(why, "'%.60s' is no name for a header", key);
+			cell__buf_printf(why, "invalid header name '%.60s'", key);
 			return -1;
 		}
 	}
@@ -132,7 +132,7 @@ static int check_vars(const struct cell__mcp_params *params, struct cell__buf *w
 	for (size_t i = 0; i < params->n_args; i++)
 		ok &= !params->args[i] || cell__vars_ok(params->args[i]);
 	if (!ok)
-		cell__buf_add_str(why, "a variable is written ${NAME}");
+		cell__buf_add_str(why, "write a variable as ${NAME}");
 	return ok ? 0 : -1;
 }
 
@@ -143,7 +143,7 @@ int cell__mcp_params_settle(struct cell__mcp_params *params, const char *transpo
 		return -1;
 	}
 	if (params->command && params->url) {
-		cell__buf_add_str(why, "either a command or a url, not both");
+		cell__buf_add_str(why, "give either a command or a url, not both");
 		return -1;
 	}
 	if (settle_kind(params, transport, why) < 0)
@@ -154,11 +154,11 @@ int cell__mcp_params_settle(struct cell__mcp_params *params, const char *transpo
 		return -1;
 	}
 	if (stdio && (params->command[0] == '\0' || params->headers.count > 0)) {
-		cell__buf_add_str(why, params->headers.count > 0 ? "headers are for a url" : "the command is empty");
+		cell__buf_add_str(why, params->headers.count > 0 ? "headers require a url" : "the command is empty");
 		return -1;
 	}
 	if (!stdio && (params->n_args > 0 || params->env.count > 0 || params->cwd || params->host)) {
-		cell__buf_add_str(why, "args, env, cwd and host are for a command");
+		cell__buf_add_str(why, "args, env, cwd and host require a command");
 		return -1;
 	}
 	if (!stdio && strncasecmp(params->url, "http://", 7) != 0 && strncasecmp(params->url, "https://", 8) != 0 &&
@@ -176,7 +176,7 @@ static void load_args(struct cell__loader *loader, const struct cell__yaml *valu
 	if (!cell__yaml_is_given(value))
 		return;
 	if (value->kind != CELL_YAML_SEQUENCE || value->count > CELL_MCP_LIMIT_ARGS) {
-		cell__load_problem(loader, value, "args must be a list of at most %u texts", CELL_MCP_LIMIT_ARGS);
+		cell__load_problem(loader, value, "args must be a list of at most %u strings", CELL_MCP_LIMIT_ARGS);
 		return;
 	}
 	for (size_t i = 0; i < value->count; i++) {
@@ -184,7 +184,7 @@ static void load_args(struct cell__loader *loader, const struct cell__yaml *valu
 		cell__load_text(loader, value->items[i], "an item of args", &word);
 		if (!word) {
 			if (!cell__yaml_is_given(value->items[i]))
-				cell__load_problem(loader, value->items[i], "an item of args must be a text");
+				cell__load_problem(loader, value->items[i], "an item of args must be a string");
 			continue;
 		}
 		char **list = cell__load_more(loader, value, params->args, &params->n_args, sizeof *list);
@@ -242,7 +242,7 @@ static int text_from(const json_t *json, const char *key, char **ret, struct cel
 	if (!value || json_is_null(value))
 		return 0;
 	if (!json_is_string(value) || strlen(json_string_value(value)) != json_string_length(value))
-		return cell_fail(err, CELL_E_INVALID, 0, "'%s' must be a text", key);
+		return cell_fail(err, CELL_E_INVALID, 0, "'%s' must be a string", key);
 	*ret = cell__strdup(json_string_value(value));
 	return *ret ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 }
@@ -254,14 +254,14 @@ static int pairs_from(const json_t *json, const char *key, struct cell__pairs *r
 	if (!object || json_is_null(object))
 		return 0;
 	if (!json_is_object(object))
-		return cell_fail(err, CELL_E_INVALID, 0, "'%s' must be an object of texts", key);
+		return cell_fail(err, CELL_E_INVALID, 0, "'%s' must be an object of strings", key);
 	ret->list = cell__alloc(json_object_size(object), sizeof *ret->list);
 	if (!ret->list)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	json_object_foreach(object, name, value) {
 		const char *text = json_string_value(value);
 		if (!text || strlen(text) != json_string_length(value) || !cell__vars_ok(text))
-			return cell_fail(err, CELL_E_INVALID, 0, "'%.60s' in '%s' must be a text, with variables as ${NAME}", name, key);
+			return cell_fail(err, CELL_E_INVALID, 0, "'%.60s' in '%s' must be a string, with variables as ${NAME}", name, key);
 		struct cell__pair *pair = &ret->list[ret->count++];
 		pair->key = cell__strdup(name);
 		pair->value = cell__strdup(text);
@@ -278,14 +278,14 @@ static int args_from(const json_t *json, struct cell__mcp_params *params, struct
 	if (!list || json_is_null(list))
 		return 0;
 	if (!json_is_array(list) || json_array_size(list) > CELL_MCP_LIMIT_ARGS)
-		return cell_fail(err, CELL_E_INVALID, 0, "'args' must be a list of at most %u texts", CELL_MCP_LIMIT_ARGS);
+		return cell_fail(err, CELL_E_INVALID, 0, "'args' must be a list of at most %u strings", CELL_MCP_LIMIT_ARGS);
 	params->args = cell__alloc(json_array_size(list), sizeof *params->args);
 	if (!params->args)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	json_array_foreach(list, i, value) {
 		const char *text = json_string_value(value);
 		if (!text || strlen(text) != json_string_length(value))
-			return cell_fail(err, CELL_E_INVALID, 0, "'args' must be a list of texts");
+			return cell_fail(err, CELL_E_INVALID, 0, "'args' must be a list of strings");
 		params->args[params->n_args] = cell__strdup(text);
 		if (!params->args[params->n_args++])
 			return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
@@ -329,10 +329,10 @@ static int tags_from(const json_t *json, struct cell__tool_entry *tool, struct c
 	if (!list || json_is_null(list))
 		return 0;
 	if (!json_is_array(list) || !(tool->tags = cell__alloc(json_array_size(list), sizeof *tool->tags)))
-		return cell_fail(err, CELL_E_INVALID, 0, "'tags' must be a list of texts");
+		return cell_fail(err, CELL_E_INVALID, 0, "'tags' must be a list of strings");
 	json_array_foreach(list, i, value) {
 		if (!json_is_string(value) || !(tool->tags[tool->n_tags] = cell__strdup(json_string_value(value))))
-			return cell_fail(err, CELL_E_INVALID, 0, "'tags' must be a list of texts");
+			return cell_fail(err, CELL_E_INVALID, 0, "'tags' must be a list of strings");
 		tool->n_tags++;
 	}
 	return 0;

@@ -357,7 +357,7 @@ static struct cell__tool_server *make_another(const struct cell__tool_entry *too
 			idle = *at != tool->server && (*at)->refs == 1 ? at : idle;
 		}
 	if (count >= CELL_MCP_LIMIT_LIKE && !idle) {
-		cell_fail(err, CELL_E_LIMIT, 0, "more than %u differently confined sessions use this server", CELL_MCP_LIMIT_LIKE);
+		cell_fail(err, CELL_E_LIMIT, 0, "sessions with more than %u different sandboxes use this server", CELL_MCP_LIMIT_LIKE);
 		return NULL;
 	}
 	if (count >= CELL_MCP_LIMIT_LIKE) {
@@ -566,7 +566,7 @@ static void start(struct cell__tool_run *run, json_t *args)
 static void cancel(struct cell__tool_run *run)
 {
 	struct mcp_run *mcp = cell__take_ptr(run->state);
-	cell__mcp_request_cancel(&mcp->request, "nobody waits for the answer any more");
+	cell__mcp_request_cancel(&mcp->request, "the caller no longer waits for the answer");
 	if (mcp->task)
 		cancel_task(mcp->server, mcp->task);
 	free_run(mcp);
@@ -584,7 +584,7 @@ static bool is_added(const struct cell__tools *tools, size_t i, const char *name
 int cell__tools_add_mcp(struct cell__tools *tools, const char *name, const json_t *params, struct cell_error *err)
 {
 	if (!cell__tool_name_ok(name) || strcmp(name, "list") == 0 || strcmp(name, "search") == 0)
-		return cell_fail(err, CELL_E_INVALID, 0, "'%.80s' is no name for a tool", name);
+		return cell_fail(err, CELL_E_INVALID, 0, "invalid tool name '%.80s'", name);
 	size_t at = 0;
 	while (at < tools->n_host_tools && strcmp(tools->host_tools[at]->name, name) != 0)
 		at++;
@@ -620,7 +620,7 @@ int cell__tools_remove_mcp(struct cell__tools *tools, const char *name, struct c
 		cell__tools_reindex(tools);
 		return 0;
 	}
-	return cell_fail(err, CELL_E_NOT_FOUND, 0, "no MCP server '%.80s' was registered", name);
+	return cell_fail(err, CELL_E_NOT_FOUND, 0, "MCP server '%.80s' is not registered", name);
 }
 
 static void stop_servers(struct cell__tools *tools)

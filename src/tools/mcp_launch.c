@@ -111,7 +111,7 @@ static int launch_headers(struct launching *launching, struct cell__mcp_launch *
 		if (!value)
 			return -1;
 		if (strpbrk(value, "\r\n")) {
-			cell__buf_printf(&launching->why, "header %s: the resolved value holds a line break", headers->list[i].key);
+			cell__buf_printf(&launching->why, "header %s: the resolved value contains a line break", headers->list[i].key);
 			cell__secret_free(value);
 			return -1;
 		}

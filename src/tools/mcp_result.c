@@ -92,7 +92,7 @@ static void fail_with_content(struct cell__tool_run *run, const json_t *content,
 		cell__buf_add_str(&words, dump ? dump : "");
 	}
 	if (words.size == 0)
-		cell__buf_add_str(&words, "the server says that it failed, and nothing else");
+		cell__buf_add_str(&words, "the server reported a failure without a message");
 	size_t size = words.size < CELL_TOOL_LIMIT_ERROR_TEXT ? words.size : CELL_TOOL_LIMIT_ERROR_TEXT;
 	cell__buf_add_quote(&text, words.data, size);
 	if (size < words.size)

@@ -355,7 +355,9 @@ void cell__mcp_fill_callables(struct cell__tool_entry *tool, const json_t *list,
 	for (i = 0; i < tool->n_callables; i++)
 		(void)make_alias(tool->callables[i].name, true, callable_used, tool, &tool->callables[i].alias);
 	if (left_out > 0)
-		snprintf(problem, 160, "%zu of the server's tools are left out: their names cannot be used, or it says too much", left_out);
+		snprintf(problem, 160,
+			 "%zu of the server's tools were skipped: their names cannot be used, or their descriptions are too large",
+			 left_out);
 	if (!tool->description || tool->described)
 		describe(tool);
 }

@@ -215,7 +215,7 @@ bool cell__mcp_explain(const struct cell__tool_entry *tool, struct cell__call *c
 	if (!server || cell__mcp_known(server))
 		return false;
 	CELL_AUTO_BUF struct cell__buf message = CELL_BUF_INIT;
-	const char *problem = server->problem ? server->problem : "the server has not said yet what it has";
+	const char *problem = server->problem ? server->problem : "the server has not listed its tools yet";
 	int code = server->problem ? server->problem_code : CELL_TOOL_E_TIMEOUT;
 	(void)cell__buf_printf(&message, "Tool '%s' failed: %s", tool->name, problem);
 	call->fail(call, code, code == CELL_TOOL_E_TIMEOUT ? "ToolTimeoutError" : "ToolCallError",

@@ -61,7 +61,7 @@ static int refuse(const struct cell__param *param, const char *value, const char
 static int explain(const struct cell__param *param, const char *value, int error, struct cell__buf *why)
 {
 	if (error == ELOOP || error == EXDEV)
-		return refuse(param, value, "leads through a link or to another file system; it has to be a plain path below its folder",
+		return refuse(param, value, "leads through a link or to another file system; it must be a plain path below its folder",
 			      why);
 	cell__buf_printf(why, "Argument '%s': '%s' cannot be opened: %s", param->name, value,
 			 strerrordesc_np(error) ? strerrordesc_np(error) : "unknown error");
@@ -97,14 +97,15 @@ static const char *folder_of(const struct cell__tool_run *run, const struct cell
 	if (own && cell__confinement_has_workspace(run->code))
 		return run->cwd;
 	if (own)
-		refuse(param, "workspace", "is not shown to the code of this session, and so it can name no file in it", why);
+		refuse(param, "workspace", "is not visible to this session's code, so no file in it can be named", why);
 	else if (cell__program_is_codes(run->code, param->under))
-		refuse(param, param->under, "lies where the code can write: its definition has to say under: workspace", why);
+		refuse(param, param->under, "is a folder that the code can write to: set under: workspace in the tool's definition", why);
 	else if (run->tool->host || cell__confinement_shows(run->code, param->under))
 		return param->under;
 	else
 		refuse(param, param->under,
-		       "is not shown in the sandbox of the code; let the policy show it (read:), or say host: true in the tool's definition",
+		       "is not visible in the code's sandbox; list it under read: in the sandbox policy, or set host: true "
+		       "in the tool's definition",
 		       why);
 	return NULL;
 }

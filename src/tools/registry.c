@@ -569,7 +569,7 @@ static const struct cell__callable *callable_asked_for(const struct cell__tool_e
 		cell__buf_printf(&message, "Tool '%s' failed: %s '%.100s' not found", tool->name,
 				 tool->adapter == &cell__tool_cli ? "Recipe" : "Callable", name);
 	else
-		cell__buf_printf(&message, "Tool '%s' failed: say which of its callables is meant", tool->name);
+		cell__buf_printf(&message, "Tool '%s' failed: name one of its callables", tool->name);
 	add_available(&message, tool);
 	call->fail(call, CELL_TOOL_E_UNKNOWN, "ToolCallError", message.data ? message.data : "out of memory");
 	return NULL;

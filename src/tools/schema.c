@@ -445,7 +445,7 @@ int cell__params_from_schema(const json_t *schema, struct cell__params *ret_para
 {
 	json_t *properties = json_object_get(schema, "properties");
 	if (!json_is_object(schema) || (properties && !json_is_object(properties)))
-		return cell_fail(err, CELL_E_INVALID, 0, "parameters must be the JSON Schema of an object");
+		return cell_fail(err, CELL_E_INVALID, 0, "parameters must be a JSON Schema of an object");
 	struct cell__params params = { 0 };
 	size_t n = json_object_size(properties);
 	if (n > CELL_TOOL_LIMIT_PARAMS)

@@ -187,17 +187,17 @@ static int read_vector(const char *list, float *out, size_t dimensions, struct c
 	double sum = 0;
 	for (bool first = true; has_next(&w, first); first = false) {
 		if (!is_number(&w))
-			return fail(err, "a vector has something that is no number");
+			return fail(err, "a vector contains a value that is not a number");
 		if (n == dimensions)
-			return fail(err, "the vectors differ in their number of dimensions");
+			return fail(err, "the vectors have different numbers of dimensions");
 		double value = take_number(&w);
 		if (!(fabs(value) <= FLT_MAX))
-			return fail(err, "a vector has a number that is too large");
+			return fail(err, "a vector contains a number that is too large");
 		sum += value * value;
 		out[n++] = (float)value;
 	}
 	if (n != dimensions)
-		return fail(err, "the vectors differ in their number of dimensions");
+		return fail(err, "the vectors have different numbers of dimensions");
 	double length = sqrt(sum);
 	for (size_t i = 0; i < n; i++)
 		out[i] = length < SMALLEST_LENGTH ? 0 : (float)(out[i] / length);
@@ -214,25 +214,25 @@ struct answer {
 static int read_item(struct walk *w, struct answer *answer, size_t position, struct cell_error *err)
 {
 	if (*w->at != '{')
-		return fail(err, "\"data\" has something that is no object");
+		return fail(err, "\"data\" contains an item that is not an object");
 	struct walk other = *w;
 	const char *list = find(w, "embedding"), *index = find(&other, "index");
 	if (!list || *list != '[')
-		return fail(err, "an \"embedding\" is no list of numbers");
+		return fail(err, "an \"embedding\" is not a list of numbers");
 	double at = (double)position;
 	if (index) {
 		struct walk number = { index };
 		if (!is_number(&number))
-			return fail(err, "an \"index\" is no number");
+			return fail(err, "an \"index\" is not a number");
 		at = take_number(&number);
 	}
 	if (!(at >= 0) || at >= (double)answer->n || at != floor(at) || answer->seen[(size_t)at])
-		return fail(err, "the indexes of the vectors are not those of the texts");
+		return fail(err, "the indexes of the vectors do not match the texts");
 	answer->seen[(size_t)at] = true;
 	if (answer->dimensions == 0) {
 		answer->dimensions = count_values(list);
 		if (answer->dimensions == 0 || answer->dimensions > CELL__EMBED_DIMENSIONS)
-			return cell_fail(err, CELL_E_PROTOCOL, 0, "a vector has no numbers, or more than %u", CELL__EMBED_DIMENSIONS);
+			return cell_fail(err, CELL_E_PROTOCOL, 0, "a vector is empty or has more than %u numbers", CELL__EMBED_DIMENSIONS);
 		answer->vectors = cell__alloc(answer->n * answer->dimensions, sizeof *answer->vectors);
 		if (!answer->vectors)
 			return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for vectors");
@@ -246,7 +246,7 @@ static int read_data(const char *text, struct answer *answer, struct cell_error 
 	skip_space(&w);
 	const char *data = *w.at == '{' ? find(&w, "data") : NULL;
 	if (!data || *data != '[')
-		return fail(err, "the answer has no list \"data\"");
+		return fail(err, "the answer lacks the list \"data\"");
 	size_t n = 0;
 	w.at = data + 1;
 	for (bool first = true; has_next(&w, first); first = false) {

@@ -73,13 +73,13 @@ const char *cell__frame_status_word(enum cell_frame_status status)
 	case CELL_FRAME_MORE:
 		return "truncated frame";
 	case CELL_FRAME_BAD_MAGIC:
-		return "noise where a frame should start";
+		return "bytes that do not start a frame";
 	case CELL_FRAME_BAD_VERSION:
-		return "frame of another protocol version";
+		return "frame with another protocol version";
 	case CELL_FRAME_BAD_TYPE:
 		return "frame of an unknown type";
 	case CELL_FRAME_TOO_BIG:
-		return "frame past the size limit";
+		return "frame larger than the limit";
 	}
 	return "unknown";
 }

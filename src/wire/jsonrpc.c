@@ -48,7 +48,7 @@ static int load(const char *text, size_t size, json_t **ret_root, struct cell_er
 {
 	json_error_t problem;
 	if (cell__json_weigh(text, size) > CELL_LIMIT_TREE_BYTES) {
-		cell_fail(err, CELL_E_LIMIT, 0, "a message with so many values that it takes more than %u MiB of memory",
+		cell_fail(err, CELL_E_LIMIT, 0, "the values of a message would take more than %u MiB of memory",
 			  CELL_LIMIT_TREE_BYTES >> 20);
 		return CELL_RPC_PARSE_ERROR;
 	}
@@ -67,7 +67,7 @@ static int load(const char *text, size_t size, json_t **ret_root, struct cell_er
 int cell__rpc_read(const char *text, size_t size, bool batches, struct cell__rpc_doc *ret_doc, struct cell_error *err)
 {
 	if (size > CELL_RPC_MAX_BYTES) {
-		cell_fail(err, CELL_E_LIMIT, 0, "a message of %zu bytes is past the limit of %u", size, CELL_RPC_MAX_BYTES);
+		cell_fail(err, CELL_E_LIMIT, 0, "a message has %zu bytes, more than the limit of %u", size, CELL_RPC_MAX_BYTES);
 		return CELL_RPC_INVALID_REQUEST;
 	}
 	if (too_deep(text, size)) {
@@ -90,7 +90,8 @@ int cell__rpc_read(const char *text, size_t size, bool batches, struct cell__rpc
 		else if (doc.count == 0)
 			cell_fail(err, CELL_E_PROTOCOL, 0, "an empty batch");
 		else if (doc.count > CELL_RPC_MAX_BATCH)
-			cell_fail(err, CELL_E_LIMIT, 0, "a batch of %zu messages is past the limit of %u", doc.count, CELL_RPC_MAX_BATCH);
+			cell_fail(err, CELL_E_LIMIT, 0, "a batch has %zu messages, more than the limit of %u", doc.count,
+				  CELL_RPC_MAX_BATCH);
 		if (!batches || doc.count == 0 || doc.count > CELL_RPC_MAX_BATCH) {
 			json_decref(root);
 			return CELL_RPC_INVALID_REQUEST;
@@ -145,15 +146,15 @@ static int get_call(json_t *object, struct cell__rpc_message *message, struct ce
 {
 	message->method = plain_string(json_object_get(object, "method"), CELL_RPC_MAX_METHOD);
 	if (!message->method || !message->method[0])
-		return invalid(err, "its method is not a name");
+		return invalid(err, "\"method\" is not a string");
 	message->params = json_object_get(object, "params");
 	if (json_is_null(message->params))
 		message->params = NULL; /* against the letter, but harmless, and some peers send it */
 	if (message->params && !json_is_object(message->params) && !json_is_array(message->params))
-		return invalid(err, "its params are neither an object nor an array");
+		return invalid(err, "\"params\" is neither an object nor an array");
 	message->kind = json_object_get(object, "id") ? CELL__RPC_REQUEST : CELL__RPC_NOTIFICATION;
 	if (message->kind == CELL__RPC_REQUEST && !message->id)
-		return invalid(err, "its id is neither a string nor a whole number");
+		return invalid(err, "\"id\" is neither a string nor an integer");
 	return 0;
 }
 
@@ -165,7 +166,7 @@ static int get_answer(json_t *object, struct cell__rpc_message *message, struct 
 	if (error && json_is_null(result))
 		result = NULL;
 	if (!result == !error)
-		return invalid(err, "it needs a method, a result or an error, and only one of them");
+		return invalid(err, "exactly one of \"method\", \"result\" and \"error\" is required");
 	if (result) {
 		message->kind = CELL__RPC_RESULT;
 		message->result = result;
@@ -173,7 +174,7 @@ static int get_answer(json_t *object, struct cell__rpc_message *message, struct 
 	}
 	message->kind = CELL__RPC_ERROR;
 	if (!json_is_object(error) || !json_is_number(json_object_get(error, "code")))
-		return invalid(err, "its error has no code");
+		return invalid(err, "\"error\" has no \"code\"");
 	message->code = (int64_t)json_integer_value(json_object_get(error, "code"));
 	if (json_is_real(json_object_get(error, "code"))) {
 		double code = json_real_value(json_object_get(error, "code"));
@@ -181,11 +182,11 @@ static int get_answer(json_t *object, struct cell__rpc_message *message, struct 
 	}
 	message->error_text = plain_string(json_object_get(error, "message"), CELL_RPC_MAX_BYTES);
 	if (!message->error_text)
-		return invalid(err, "its error has no message");
+		return invalid(err, "\"error\" has no \"message\"");
 	message->data = json_object_get(error, "data");
 	json_t *id = json_object_get(object, "id");
 	if (id && !json_is_null(id) && !message->id)
-		return invalid(err, "its id is neither a string nor a whole number");
+		return invalid(err, "\"id\" is neither a string nor an integer");
 	return 0;
 }
 
@@ -199,7 +200,7 @@ int cell__rpc_get(const struct cell__rpc_doc *doc, size_t i, struct cell__rpc_me
 	ret_message->id = message.id;
 	const char *version = json_string_value(json_object_get(object, "jsonrpc"));
 	if (!version || strcmp(version, "2.0") != 0)
-		return invalid(err, "its \"jsonrpc\" is not \"2.0\"");
+		return invalid(err, "\"jsonrpc\" is not \"2.0\"");
 	int rc = json_object_get(object, "method") ? get_call(object, &message, err) : get_answer(object, &message, err);
 	if (rc == 0)
 		*ret_message = message;

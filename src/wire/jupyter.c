@@ -144,9 +144,9 @@ const char *cell__jupyter_status_word(enum cell__jupyter_status status)
 	case CELL_JUPYTER_BAD_SIGNATURE:
 		return "a message with a wrong signature";
 	case CELL_JUPYTER_REPLAYED:
-		return "a message that came before";
+		return "a message that was sent before";
 	case CELL_JUPYTER_NOT_JSON:
-		return "a message whose parts are no JSON objects";
+		return "a message whose parts are not JSON objects";
 	case CELL_JUPYTER_BAD_HEADER:
 		return "a message without type and id";
 	}

@@ -37,7 +37,8 @@ void cell__redis_url_finish(struct cell__redis_url *url)
 
 static int bad(struct cell_error *err, const char *what)
 {
-	return cell_fail(err, CELL_E_INVALID, 0, "%s in the Redis URL; it is redis://[user:password@]host[:port][/db][?prefix=P]", what);
+	return cell_fail(err, CELL_E_INVALID, 0, "invalid Redis URL: %s; expected redis://[user:password@]host[:port][/db][?prefix=P]",
+			 what);
 }
 
 static int digit(char c)
@@ -90,11 +91,11 @@ static int parse_login(struct cell__redis_url *url, const char *text, size_t siz
 {
 	const char *colon = memchr(text, ':', size);
 	size_t user = colon ? (size_t)(colon - text) : size;
-	if (user > 0 && decode(text, user, "there is a bad user", &url->user, err) < 0)
+	if (user > 0 && decode(text, user, "bad user", &url->user, err) < 0)
 		return -1;
 	if (!colon)
 		return 0;
-	return decode(colon + 1, size - user - 1, "there is a bad password", &url->password, err);
+	return decode(colon + 1, size - user - 1, "bad password", &url->password, err);
 }
 
 static int parse_host(struct cell__redis_url *url, const char *text, size_t size, struct cell_error *err)
@@ -104,7 +105,7 @@ static int parse_host(struct cell__redis_url *url, const char *text, size_t size
 	if (size > 0 && text[0] == '[') {
 		const char *close = memchr(text, ']', size);
 		if (!close || (close + 1 < end && close[1] != ':'))
-			return bad(err, "there is a bad host");
+			return bad(err, "bad host");
 		host = text + 1;
 		host_size = (size_t)(close - host);
 		port = close + 1 < end ? close + 2 : NULL;
@@ -113,12 +114,12 @@ static int parse_host(struct cell__redis_url *url, const char *text, size_t size
 		host_size = (size_t)(port - 1 - text);
 	}
 	if (port && number(port, (size_t)(end - port), 65535, &url->port) < 0)
-		return bad(err, "there is a bad port");
+		return bad(err, "bad port");
 	if (url->port == 0)
 		url->port = CELL__REDIS_PORT;
 	if (host_size == 0)
 		return (url->host = cell__strdup("localhost")) ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "read the Redis URL");
-	return decode(host, host_size, "there is a bad host", &url->host, err);
+	return decode(host, host_size, "bad host", &url->host, err);
 }
 
 static bool is_key(const char *text, size_t size, const char *key)
@@ -135,26 +136,25 @@ static int parse_option(struct cell__redis_url *url, const char *text, size_t si
 	if (size == 0)
 		return 0;
 	if (is_key(text, key, "prefix"))
-		return decode(value, value_size, "there is a bad prefix", &url->prefix, err);
+		return decode(value, value_size, "bad prefix", &url->prefix, err);
 	if (is_key(text, key, "tools_prefix"))
-		return decode(value, value_size, "there is a bad tools_prefix", &url->tools_prefix, err);
+		return decode(value, value_size, "bad tools_prefix", &url->tools_prefix, err);
 	if (is_key(text, key, "db"))
-		return number(value, value_size, CELL__REDIS_DATABASES, &url->db) < 0 ? bad(err, "there is a bad db") : 0;
+		return number(value, value_size, CELL__REDIS_DATABASES, &url->db) < 0 ? bad(err, "bad db") : 0;
 	if (is_key(text, key, "via")) {
-		if (decode(value, value_size, "there is a bad via", &url->via, err) < 0)
+		if (decode(value, value_size, "bad via", &url->via, err) < 0)
 			return -1;
-		return url->via[0] != '/' || strlen(url->via) >= sizeof((struct sockaddr_un *)0)->sun_path ? bad(err, "there is a bad via")
-													   : 0;
+		return url->via[0] != '/' || strlen(url->via) >= sizeof((struct sockaddr_un *)0)->sun_path ? bad(err, "bad via") : 0;
 	}
 	if (is_key(text, key, "ssl_ca_certs") && url->tls)
-		return decode(value, value_size, "there is a bad ssl_ca_certs", &url->ca_file, err);
+		return decode(value, value_size, "bad ssl_ca_certs", &url->ca_file, err);
 	if (is_key(text, key, "ssl_cert_reqs") && url->tls) {
 		url->insecure = is_key(value, value_size, "none");
 		if (url->insecure || is_key(value, value_size, "required"))
 			return 0;
-		return cell_fail(err, CELL_E_INVALID, 0, "ssl_cert_reqs in the Redis URL is \"required\" or \"none\"");
+		return cell_fail(err, CELL_E_INVALID, 0, "ssl_cert_reqs in the Redis URL must be \"required\" or \"none\"");
 	}
-	return cell_fail(err, CELL_E_INVALID, 0, "an option in the Redis URL is not known; there are prefix, tools_prefix, db%s",
+	return cell_fail(err, CELL_E_INVALID, 0, "unknown option in the Redis URL; known options: prefix, tools_prefix, db%s",
 			 url->tls ? ", ssl_ca_certs and ssl_cert_reqs" : "");
 }
 
@@ -169,9 +169,9 @@ static int parse_options(struct cell__redis_url *url, const char *text, struct c
 	if (!url->prefix && !(url->prefix = cell__strdup(CELL__REDIS_DEFAULT_PREFIX)))
 		return cell_fail(err, CELL_E_NOMEM, 0, "read the Redis URL");
 	if (!url->prefix[0] || strlen(url->prefix) > CELL__REDIS_PREFIX_BYTES)
-		return cell_fail(err, CELL_E_INVALID, 0, "the prefix in the Redis URL has 1 to %u bytes", CELL__REDIS_PREFIX_BYTES);
+		return cell_fail(err, CELL_E_INVALID, 0, "the prefix in the Redis URL must have 1 to %u bytes", CELL__REDIS_PREFIX_BYTES);
 	if (url->tools_prefix && (!url->tools_prefix[0] || strlen(url->tools_prefix) > CELL__REDIS_PREFIX_BYTES))
-		return cell_fail(err, CELL_E_INVALID, 0, "tools_prefix in the Redis URL has 1 to %u bytes", CELL__REDIS_PREFIX_BYTES);
+		return cell_fail(err, CELL_E_INVALID, 0, "tools_prefix in the Redis URL must have 1 to %u bytes", CELL__REDIS_PREFIX_BYTES);
 	return 0;
 }
 
@@ -204,22 +204,22 @@ static int parse(struct cell__redis_url *url, const char *text, struct cell_erro
 	}
 	if (local) {
 		if (*at != '/')
-			return bad(err, "there is no absolute path of a socket");
-		if (decode(at, (size_t)(end - at), "there is a bad path", &url->path, err) < 0)
+			return bad(err, "the socket path is not absolute");
+		if (decode(at, (size_t)(end - at), "bad path", &url->path, err) < 0)
 			return -1;
 		if (strlen(url->path) >= sizeof((struct sockaddr_un *)0)->sun_path)
-			return bad(err, "there is a path too long for a socket");
+			return bad(err, "the socket path is too long");
 	} else {
 		const char *path = memchr(at, '/', (size_t)(end - at));
 		if (parse_host(url, at, (size_t)((path ? path : end) - at), err) < 0)
 			return -1;
 		if (path && path + 1 < end && number(path + 1, (size_t)(end - path - 1), CELL__REDIS_DATABASES, &url->db) < 0)
-			return bad(err, "there is a bad db");
+			return bad(err, "bad db");
 	}
 	if (parse_options(url, *options ? options + 1 : NULL, err) < 0)
 		return -1;
 	if (url->user && !url->password)
-		return bad(err, "there is a user without a password");
+		return bad(err, "a user without a password");
 	return show(url, err);
 }
 
@@ -231,7 +231,7 @@ int cell__redis_url_parse(const char *text, struct cell__redis_url *ret_url, str
 	for (size_t i = 0; i < sizeof schemes / sizeof *schemes; i++)
 		known |= strncasecmp(text, schemes[i], strlen(schemes[i])) == 0;
 	if (!known)
-		return bad(err, "there is an unknown scheme");
+		return bad(err, "unknown scheme");
 	if (strlen(text) > CELL__REDIS_URL_BYTES)
 		return cell_fail(err, CELL_E_LIMIT, 0, "the Redis URL is longer than %u bytes", CELL__REDIS_URL_BYTES);
 	if (parse(&url, text, err) < 0) {

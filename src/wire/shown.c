@@ -353,7 +353,7 @@ static int put_argument(FILE *out, const char *name, const json_t *value, size_t
 		fputs(text, out);
 		return 0;
 	}
-	return put_cut(out, value, text, room, how) < 0 ? cell_fail(err, CELL_E_IO, 0, "no SHA-256 here") : 0;
+	return put_cut(out, value, text, room, how) < 0 ? cell_fail(err, CELL_E_IO, 0, "SHA-256 is not available") : 0;
 }
 
 static int put_arguments(FILE *out, const json_t *args, enum cell_shown how, struct cell_error *err)
@@ -362,7 +362,7 @@ static int put_arguments(FILE *out, const json_t *args, enum cell_shown how, str
 	const char *name;
 	json_t *value;
 	if (how != CELL_SHOWN_ALL && count > MAX_ARGUMENTS)
-		return cell_fail(err, CELL_E_LIMIT, 0, "%zu arguments are more than can be shown (%u)", count, MAX_ARGUMENTS);
+		return cell_fail(err, CELL_E_LIMIT, 0, "too many arguments to show: %zu, at most %u", count, MAX_ARGUMENTS);
 	room = room < MIN_VALUE ? MIN_VALUE : room > MAX_VALUE ? MAX_VALUE : room;
 	json_object_foreach((json_t *)args, name, value)
 		if (fputs("\n", out), put_argument(out, name, value, room, how, err) < 0)
@@ -383,7 +383,7 @@ int cell_shown_args(const char *json, size_t size, enum cell_shown how, char **r
 {
 	size_t limit = how == CELL_SHOWN_MARKDOWN ? CELL__SHOWN_MAX_PAGE : CELL__SHOWN_MAX_ARGS, used = 0;
 	if (size > limit)
-		return cell_fail(err, CELL_E_LIMIT, 0, "%zu bytes of arguments are more than can be shown (%zu)", size, limit);
+		return cell_fail(err, CELL_E_LIMIT, 0, "the arguments are too large to show: %zu bytes, at most %zu", size, limit);
 	json_t *given = json_loadb(json, size, JSON_ALLOW_NUL, NULL), *args = given ? sorted(given) : NULL;
 	json_decref(given);
 	if (!json_is_object(args)) {
@@ -398,7 +398,7 @@ int cell_shown_args(const char *json, size_t size, enum cell_shown how, char **r
 	if (out && (ferror(out) | fclose(out)) && rc == 0)
 		rc = cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	if (rc == 0 && how != CELL_SHOWN_ALL && used > MAX_TOTAL)
-		rc = cell_fail(err, CELL_E_LIMIT, 0, "the arguments are more than can be shown");
+		rc = cell_fail(err, CELL_E_LIMIT, 0, "the arguments are too large to show");
 	json_decref(args);
 	if (rc < 0) {
 		free(text);

@@ -71,9 +71,9 @@ static int set_text(struct cell__sse *sse, char *out, size_t max, const char *va
 static int add_data(struct cell__sse *sse, const char *value, size_t size, struct cell_error *err)
 {
 	if (sse->data.size + (sse->has_data ? 1 : 0) + size > sse->max_bytes)
-		return fail(sse, err, CELL_E_LIMIT, "an event is past the size limit");
+		return fail(sse, err, CELL_E_LIMIT, "an event is larger than the limit");
 	if ((sse->has_data && cell__buf_add(&sse->data, "\n", 1) < 0) || cell__buf_add(&sse->data, value, size) < 0)
-		return fail(sse, err, CELL_E_NOMEM, "no memory for an event");
+		return fail(sse, err, CELL_E_NOMEM, "out of memory for an event");
 	sse->has_data = true;
 	return 0;
 }
@@ -157,14 +157,14 @@ static int skip_mark(struct cell__sse *sse, const char **bytes, size_t *size)
 int cell__sse_next(struct cell__sse *sse, const char **bytes, size_t *size, struct cell__sse_event *ret_event, struct cell_error *err)
 {
 	if (sse->failed)
-		return cell_fail(err, CELL_E_PROTOCOL, 0, "event stream: it went wrong before");
+		return cell_fail(err, CELL_E_PROTOCOL, 0, "the event stream failed earlier");
 	if (sse->dispatched) {
 		clear(&sse->data);
 		sse->type[0] = '\0';
 		sse->has_data = sse->dispatched = false;
 	}
 	if (skip_mark(sse, bytes, size) < 0)
-		return fail(sse, err, CELL_E_NOMEM, "no memory for an event");
+		return fail(sse, err, CELL_E_NOMEM, "out of memory for an event");
 	while (*size > 0) {
 		if (sse->after_cr && **bytes == '\n') {
 			(*bytes)++;
@@ -176,9 +176,9 @@ int cell__sse_next(struct cell__sse *sse, const char **bytes, size_t *size, stru
 		size_t n = line_part(*bytes, *size);
 		/* Room for the name of a field before the data. */
 		if (sse->line.size + n > sse->max_bytes + 64)
-			return fail(sse, err, CELL_E_LIMIT, "a line is past the size limit");
+			return fail(sse, err, CELL_E_LIMIT, "a line is longer than the limit");
 		if (cell__buf_add(&sse->line, *bytes, n) < 0)
-			return fail(sse, err, CELL_E_NOMEM, "no memory for an event");
+			return fail(sse, err, CELL_E_NOMEM, "out of memory for an event");
 		*bytes += n;
 		*size -= n;
 		if (*size == 0)

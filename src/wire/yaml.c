@@ -128,7 +128,7 @@ static struct cell__yaml *parse_scalar(struct parse *parse, const yaml_event_t *
 	const char *value = (const char *)event->data.scalar.value;
 	size_t size = event->data.scalar.length;
 	if (memchr(value, '\0', size))
-		return complain(parse, &event->start_mark, node, "a text holds a NUL byte");
+		return complain(parse, &event->start_mark, node, "a string contains a NUL byte");
 	node->plain = event->data.scalar.style == YAML_PLAIN_SCALAR_STYLE && !is_str;
 	node->text = cell__strndup(value, size);
 	return node->text ? node : no_memory(parse, node);
@@ -139,7 +139,7 @@ static bool key_ok(struct parse *parse, const struct cell__yaml *map)
 {
 	const struct cell__yaml *key = map->items[map->count - 1];
 	if (key->kind != CELL_YAML_SCALAR) {
-		cell__problem_add(parse->problems, parse->file, key->line, "a key must be a text");
+		cell__problem_add(parse->problems, parse->file, key->line, "a key must be a string");
 		return false;
 	}
 	if (map->count > 2 * CELL_YAML_LIMIT_KEYS) {
@@ -148,7 +148,7 @@ static bool key_ok(struct parse *parse, const struct cell__yaml *map)
 	}
 	for (size_t i = 0; i + 1 < map->count; i += 2)
 		if (strcmp(map->items[i]->text, key->text) == 0) {
-			cell__problem_add(parse->problems, parse->file, key->line, "key '%s' is there twice, first in line %d", key->text,
+			cell__problem_add(parse->problems, parse->file, key->line, "duplicate key '%s', first in line %d", key->text,
 					  map->items[i]->line);
 			return false;
 		}
@@ -219,7 +219,7 @@ static struct cell__yaml *expect_end(struct parse *parse, struct cell__yaml *roo
 		if (type == YAML_STREAM_END_EVENT)
 			return root;
 		if (type == YAML_DOCUMENT_START_EVENT)
-			return complain(parse, &at, root, "only one YAML document per file");
+			return complain(parse, &at, root, "a file must contain only one YAML document");
 	}
 	cell__yaml_destroy(root);
 	return NULL;
@@ -350,7 +350,7 @@ void cell__load_text(struct cell__loader *loader, const struct cell__yaml *value
 	if (!value || cell__yaml_is_null(value))
 		return;
 	if (value->kind != CELL_YAML_SCALAR) {
-		cell__load_problem(loader, value, "%s must be a text", what);
+		cell__load_problem(loader, value, "%s must be a string", what);
 		return;
 	}
 	char *copy = cell__strdup(value->text);

@@ -387,9 +387,9 @@ def test_what_cannot_be(tmp_path):
     refused("invalid", *ENGINE, "--image", "a b&c")
     refused("not_found", *containers.FLAGS[2:], "--tools", tmp_path / "none")
     # Calls are made inside: what would look at them here must not be thought to.
-    assert "would see none of them" in refused("invalid", *containers.FLAGS[2:], "--approve", "deny")
+    assert "would not see the calls" in refused("invalid", *containers.FLAGS[2:], "--approve", "deny")
     done = support.workcell("run", "--image", "x", "-e", "1")
-    assert done.status == support.EXIT["invalid"] and "--image is for --executor container" in done.err, done
+    assert done.status == support.EXIT["invalid"] and "--image requires --executor container" in done.err, done
     no_token_is_left()
 
 
@@ -412,7 +412,7 @@ def test_a_missing_image_is_built(tmp_path):
     try:
         done = support.workcell("run", "--executor", "container", *ENGINE, "--image", name, *flags, "-e", "6 * 7")
         assert (done.status, done.out) == (0, "42\n"), done
-        assert "is not there and is built" in done.err and re.search("(?i)step 2/2 ?: LABEL made.by=test", done.err)
+        assert "not found: building it" in done.err and re.search("(?i)step 2/2 ?: LABEL made.by=test", done.err)
         assert containers.engine("GET", "/images/%s/json" % name)["Config"]["Labels"]["made.by"] == "test"
     finally:
         containers.remove_image(name)

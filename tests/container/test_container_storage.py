@@ -59,7 +59,7 @@ link = socket.socket(socket.AF_UNIX)
 link.connect('/run/workcell/storage.sock')
 text, fds, flags, address = socket.recv_fds(link, 200, 4)
 [text.decode(), fds]"""
-    assert session.value(code) == ["this is not for you", []]
+    assert session.value(code) == ["permission denied", []]
     assert session.value("artifacts.save('x', '1'); artifacts.load('x')") == "1"
     # The password is the server's: its memory is not to be read by its user.
     assert session.run("open('/proc/1/mem', 'rb')")["error"]["type"] == "PermissionError"

@@ -300,7 +300,7 @@ def test_a_package_that_runs_code_while_it_is_installed(base, tmp_path, listens)
                             "-e", "import wc_source; wc_source.x")
     assert (base / "found").read_text() == "[]"
     if listens and done.status != 0:
-        assert "in the place of the container's server" in done.err, done
+        assert "on the address of the container's server" in done.err, done
     else:  # who was slower than we are listens to nobody
         assert done.result["value"] == 1, done
     support.wait_until(lambda: not glob.glob("/tmp/workcell-container-*/token"), "no secret is left")

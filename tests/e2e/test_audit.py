@@ -118,11 +118,11 @@ def test_bad_lines_are_named_and_skipped(log, tmp_path):
     assert requests(done) == [0, 1, 2, 4, 6, 7, 8, 9]
     assert done.err.splitlines() == [
         "workcell: %s.1:1: not a JSON object; skipped" % log,
-        "workcell: %s.1:3: torn: the line has no end; skipped" % log,
+        "workcell: %s.1:3: truncated: the line has no end; skipped" % log,
         "workcell: %s:4: not a JSON object; skipped" % log,
         "workcell: %s:5: not a JSON object; skipped" % log,
         "workcell: %s:6: longer than a record can be; skipped" % log,
-        "workcell: %s:8: torn: the line has no end; skipped" % log,
+        "workcell: %s:8: truncated: the line has no end; skipped" % log,
     ]
 
 

@@ -100,7 +100,7 @@ def test_a_package_can_be_imported_right_after_add(open_driver, tmp_path, cache,
 def test_the_installer_is_the_one_that_is_there(open_driver, tmp_path, installer):
     driver = open_driver(tmp_path)
     result = driver.run("deps.add('wc-alpha==1.0')", deadline=INSTALL_SECONDS)
-    assert "making an environment with %s" % {"pip": "python -m venv", "uv": "uv"}[installer] in result["stderr"]
+    assert "creating an environment with %s" % {"pip": "python -m venv", "uv": "uv"}[installer] in result["stderr"]
     made_by_uv = driver.value("import os, wc_alpha\n"
                               "'uv = ' in open(os.path.dirname(wc_alpha.__file__) + '/../../../pyvenv.cfg').read()")
     assert made_by_uv is (installer == "uv")
@@ -356,7 +356,7 @@ def test_packages_are_there_before_the_first_cell(tmp_path, wheels, environment)
 
     assert run().result["error"]["type"] == "ModuleNotFoundError"
     done = run("--sync-deps")
-    assert done.result["value"] == "alpha" and "making an environment" in done.err, done
+    assert done.result["value"] == "alpha" and "creating an environment" in done.err, done
     done = run("--sync-deps")
     assert done.result["value"] == "alpha" and done.err == "", "nothing is to be done: %r" % done
     spaces.write_files(tmp_path, {"requirements.txt": "wc-beta\nwc-does-not-exist\n"})
@@ -461,7 +461,7 @@ def test_progress_is_seen_on_the_command_line_while_it_waits(tmp_path, patient, 
     process = support.popen([support.BIN, "deps", "add", "x", "--base", str(tmp_path / "base"), "--python", bare_python]
                             + flags, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
     with process:
-        assert process.stderr.readline() == b"making an environment with uv\n"
+        assert process.stderr.readline() == b"creating an environment with uv\n"
         assert process.stderr.readline() == b"working on it\n"
         assert process.poll() is None
         go.write_text("")

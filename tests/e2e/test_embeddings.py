@@ -192,10 +192,10 @@ def test_a_read_only_storage(base, endpoint):
 
 FAULTS = {
     "status 500": "HTTP 500: told to fail", "status 404": "HTTP 404", "status 503": "HTTP 503",
-    "status 401": "HTTP 401: it wants a key", "busy 7": "searching by words alone for 7 s",
+    "status 401": "HTTP 401: it requires a key", "busy 7": "searching by words only for 7 s",
     "reset": "mpty reply", "cut": "", "redirect": "HTTP 307: it redirects", "garbage": "not JSON", "html": "not JSON",
     "empty": "not JSON", "count": "0 vectors for 1 texts", "more": "vectors",
-    "nan": "not JSON", "infinite": "not JSON", "huge": "too large", "text": "no number", "null": "no number",
+    "nan": "not JSON", "infinite": "not JSON", "huge": "too large", "text": "not a number", "null": "not a number",
     "flood": "larger than",
 }
 
@@ -206,7 +206,7 @@ def test_a_fault_is_told_and_words_go_on(base, endpoint, mode):
     done = search(base, endpoint, "car airport")
     assert names(done) == ["rent_car"] and not fused(done), done
     assert "workcell: warning: embeddings: " in done.err and FAULTS[mode] in done.err, done
-    assert "searching by words alone for " in done.err, done
+    assert "searching by words only for " in done.err, done
     done = search(base, endpoint, "image camera", "tools")
     assert names(done) == ["snap"] and FAULTS[mode] in done.err, done
     assert not endpoint.led_elsewhere
@@ -336,7 +336,7 @@ def test_one_that_is_refused_does_not_hold_up_the_others(drive, base, endpoint):
                        and status(driver)["workflows"]["embedded"] == len(FLOWS), "the others are embedded")
     state = status(driver)
     assert state["workflows"]["refused"] == 1 and state["state"] == "ok", state
-    assert "'a_taboo' is left out: HTTP 400: we do not speak of that" in driver.stderr_text()
+    assert "'a_taboo' is skipped: HTTP 400: we do not speak of that" in driver.stderr_text()
     assert driver.value("workflows.search('voldemort')[0]['name']") == "a_taboo"
     asked = len(endpoint.asked)
     driver.value("[workflows.search('automobile') for _ in range(3)] and None")
@@ -351,7 +351,7 @@ def test_another_number_of_dimensions(drive, base, endpoint):
     endpoint.set("wide")
     assert driver.value("[w['name'] for w in workflows.search('weather city')]") == ["predict"]
     state = status(driver)
-    assert state["state"] == "resting" and "128 numbers" in state["error"], state
+    assert state["state"] == "resting" and "128 dimensions" in state["error"], state
     endpoint.set("ok")
     support.wait_until(lambda: driver.value("[w['name'] for w in workflows.search('sedan')][:1]") == ["rent_car"],
                        "as before")
@@ -416,4 +416,4 @@ def test_wrong_flags(base, wrong, message):
         assert done.error_code == "invalid" and message in done.error_message, done
         assert done.status == support.EXIT["invalid"] and "secret" not in done.err, done
     done = support.workcell("run", "-e", "1", "--embeddings-url", "http://x", "--embeddings-model", "m")
-    assert done.error_code == "invalid" and "something to search" in done.error_message, done
+    assert done.error_code == "invalid" and "to search in" in done.error_message, done

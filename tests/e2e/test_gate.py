@@ -95,10 +95,10 @@ def test_edited(guarded):
 def test_wrong_answers_are_told_and_the_request_waits_on(guarded):
     guarded.start("tools.probe.plain(a='x')")
     request = guarded.next_event(is_request)
-    for answer, words in (({"id": request["id"] + 5, "accept": True}, "does not wait"),
+    for answer, words in (({"id": request["id"] + 5, "accept": True}, "is not pending"),
                           ({"id": request["id"]}, "accept"),
                           ({"id": request["id"], "accept": True, "why": 1}, "why"),
-                          ({"id": request["id"], "accept": True, "args": {"no": 1}}, "do not fit"),
+                          ({"id": request["id"], "accept": True, "args": {"no": 1}}, "are not valid"),
                           ({"id": request["id"], "accept": False, "args": {}}, "edited")):
         reply(guarded, **answer)
         error = guarded.answer()["error"]
@@ -202,7 +202,7 @@ def test_person_edits(tmp_path):
 def test_nobody_there(tmp_path):
     done = ask_person(tmp_path, "!echo hello", "")
     assert done.status == 1 and "hello" not in done.out
-    assert "nobody was there to be asked" in done.err
+    assert "nobody could be asked" in done.err
 
 
 def test_person_at_a_terminal(tmp_path):
@@ -244,7 +244,7 @@ def test_auto_asks_nobody(tmp_path):
 
 @pytest.mark.parametrize("flags, words", [
     (("--approve", "maybe"), "auto, ask or deny"),
-    (("--approve-shell",), "--approve ask or deny"),
+    (("--approve-shell",), "--approve ask, --approve deny or --policy"),
     (("--require-shell-escape",), "require_shell_escape"),
     (("--policy", "/does/not/exist.yaml"), "exist.yaml"),
     (("--approve", "ask", "--policy", "x"), "one of them"),

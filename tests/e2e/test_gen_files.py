@@ -74,10 +74,10 @@ def test_problems_are_told(tmp_path):
     done = support.workcell("gen", "mcp", "--name", "demo", "--schema", "-", stdin=json.dumps({"tools": listing}).encode(),
                             cwd=str(tmp_path))
     assert (done.status, done.out) == (1, "fine\n")
-    assert done.err == ("workcell: invalid: left out a tool that has an empty name: \n"
-                        "workcell: invalid: left out a tool that is no object: #3\n")
+    assert done.err == ("workcell: invalid: skipped a tool that has an empty name: \n"
+                        "workcell: invalid: skipped a tool that is not an object: #3\n")
     assert json.loads(gen.gen(tmp_path, listing).out)["problems"] == [
-        {"tool": "", "message": "has an empty name"}, {"tool": "#3", "message": "is no object"}]
+        {"tool": "", "message": "has an empty name"}, {"tool": "#3", "message": "is not an object"}]
 
 
 def test_no_tools(tmp_path):

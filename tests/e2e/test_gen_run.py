@@ -124,7 +124,7 @@ def test_wrong_answer(session):
     web.payload = '{"n": 5}'  # JSON as text: what a server without structured content says
     assert spaces.value(driver, "run(Params()).n") == 5
     web.payload = "no JSON"
-    assert "text where it promises structured content: no JSON" in spaces.error(driver, "run(Params())")["message"]
+    assert "text instead of the declared structured content: no JSON" in spaces.error(driver, "run(Params())")["message"]
 
 
 def test_errors(session):

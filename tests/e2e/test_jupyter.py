@@ -276,7 +276,7 @@ def run(*flags, specs=None):
 
 
 @pytest.mark.parametrize("name, code, words", [
-    ("no-such", "not_found", "scripted"), ("../etc", "invalid", "made of letters"), ("broken", "invalid", "argv"),
+    ("no-such", "not_found", "scripted"), ("../etc", "invalid", "expected letters"), ("broken", "invalid", "argv"),
     ("missing", "kernel", "no-such-program-here"), ("quits", "kernel", "cannot do this"), ("old", "protocol", "version 5"),
 ])
 def test_kernels_that_do_not_start(specs, name, code, words):

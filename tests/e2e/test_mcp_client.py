@@ -86,7 +86,7 @@ def test_hostile_descriptions_are_data(serve):
     assert [c["name"] for c in tool["callables"]] == ["fine", "__class__", "import", "no_schema", "1digit"]
     assert [c.get("alias") for c in tool["callables"]] == [None, "class__", "import_", None, "tool_1digit"]
     assert len(tool["callables"][1]["description"]) == 4096
-    assert "left out" in tool["problem"]
+    assert "skipped" in tool["problem"]
     assert [p["name"] for p in tool["callables"][2]["parameters"]] == ["", "ok"]
     assert [p["name"] for p in tool["callables"][4]["parameters"]] == []
 
@@ -370,7 +370,7 @@ def test_other_revisions(serve, drive, tmp_path):
         assert drive("--base", base).value("tools.s.echo(text='x')") == "x"
     base = peers.write_server(tmp_path / "odd", "s", **peers.scripted("version=1999-01-01"))
     driver = drive("--base", base)
-    assert "speaks revision 1999-01-01" in fails(driver, "tools.s.echo(text='x')")
+    assert "uses protocol revision 1999-01-01" in fails(driver, "tools.s.echo(text='x')")
 
 
 # ---- hostile servers ---------------------------------------------------------------------------------------
@@ -407,7 +407,7 @@ def test_a_flood_does_no_harm_and_an_endless_one_is_ended(serve):
     driver = serve()
     assert driver.value("tools.s.flood(count=20000)") == "flooded"
     pid = server_pid(driver)
-    assert "floods us" in fails(driver, "tools.s.flood()")
+    assert "too many messages" in fails(driver, "tools.s.flood()")
     support.wait_until(lambda: not support.alive(pid), "it was ended")
     assert driver.value("tools.s.echo(text='goes on')") == "goes on"
 
@@ -483,10 +483,10 @@ def test_missing_variables_are_named(serve):
     ({"url": "http://h/mcp", "transport": "stdio"}, "needs a command"),
     ({"command": "x", "args": "y"}, "args must be a list"),
     ({"command": "x", "args": ["${bad-name}"]}, "${NAME}"),
-    ({"command": "x", "headers": {"a": "b"}}, "headers are for a url"),
-    ({"url": "http://h/mcp", "env": {"a": "b"}}, "are for a command"),
-    ({"url": "http://h/mcp", "headers": {"bad name": "b"}}, "no name for a header"),
-    ({"command": "x", "env": {"a=b": "c"}}, "no name for a variable"),
+    ({"command": "x", "headers": {"a": "b"}}, "headers require a url"),
+    ({"url": "http://h/mcp", "env": {"a": "b"}}, "require a command"),
+    ({"url": "http://h/mcp", "headers": {"bad name": "b"}}, "invalid header name"),
+    ({"command": "x", "env": {"a=b": "c"}}, "invalid variable name"),
     ({"command": "x", "wrong": 1}, "unknown key 'wrong'"),
     ({"command": "x", "timeout": 0}, "timeout must be"),
 ])

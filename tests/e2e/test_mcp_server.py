@@ -118,13 +118,13 @@ def test_tools_that_cannot_work_are_not_offered(connect, tmp_path):
 
 @pytest.mark.parametrize("tool, arguments, words", [
     ("run_code", {}, "argument 'code' is missing"),
-    ("run_code", {"code": 1}, "argument 'code' is of type string, not an integer"),
-    ("run_code", {"code": "1", "x": 1}, "there is no argument 'x'"),
-    ("search_tools", {"query": "x", "limit": 0}, "argument 'limit' is from 1 to 1000"),
-    ("search_tools", {"query": ""}, "argument 'query' is empty"),
-    ("execute_ipython_cell", {"code": "1", "timeout": "1"}, "argument 'timeout' is of type number"),
-    ("execute_ipython_cell", {"code": "1", "max_output_chars": 1.5}, "argument 'max_output_chars' is of type integer"),
-    ("save_artifact", {"name": "a", "data": "x", "type": "pickle"}, "argument 'type' is not one of text, json, bytes"),
+    ("run_code", {"code": 1}, "argument 'code' must be of type string, not an integer"),
+    ("run_code", {"code": "1", "x": 1}, "unknown argument 'x'"),
+    ("search_tools", {"query": "x", "limit": 0}, "argument 'limit' must be from 1 to 1000"),
+    ("search_tools", {"query": ""}, "argument 'query' must not be empty"),
+    ("execute_ipython_cell", {"code": "1", "timeout": "1"}, "argument 'timeout' must be of type number"),
+    ("execute_ipython_cell", {"code": "1", "max_output_chars": 1.5}, "argument 'max_output_chars' must be of type integer"),
+    ("save_artifact", {"name": "a", "data": "x", "type": "pickle"}, "argument 'type' must be one of text, json, bytes"),
 ])
 def test_wrong_arguments(client, tool, arguments, words):
     assert words in client.fails(tool, **arguments)
@@ -386,7 +386,7 @@ def test_register_mcp_server(connect, tmp_path):
     assert sorted(name for name in os.listdir(tmp_path / "mcptools") if name[0] != ".") == ["s"]
     other = connect("--cwd", "/proc", "--python", support.bare_python(), "--allow-register")
     answer = other.value("register_mcp_server", server_name="s", server_params=peers.scripted())
-    assert answer["result"][-1] == "dash-ed.name" and "no package was made" in answer["problems"][0]
+    assert answer["result"][-1] == "dash-ed.name" and "no package was created" in answer["problems"][0]
     assert other.value("run_code", code="tools.s.echo(text='hi')")["value"] == "hi"
     words = client.fails("register_mcp_server", server_name="bad", server_params={"command": "no-such-program-anywhere"})
     assert "no-such-program-anywhere" in words

@@ -126,10 +126,10 @@ def test_one_reader_of_what_belongs_to_no_request(listen):
 
 @pytest.mark.parametrize("flags, token, words", [
     (["--listen", "127.0.0.1:0"], None, "needs a token"),
-    (["--listen", "0.0.0.0:0", "--auth-disabled"], None, "a token is needed"),
+    (["--listen", "0.0.0.0:0", "--auth-disabled"], None, "a token is required"),
     (["--listen", "127.0.0.1:0", "--auth-disabled"], TOKEN, "cannot be used together"),
-    (["--listen", "127.0.0.1"], TOKEN, "an address is HOST:PORT"),
-    (["--listen", "nowhere:0"], TOKEN, "no address"),
+    (["--listen", "127.0.0.1"], TOKEN, "expected HOST:PORT"),
+    (["--listen", "nowhere:0"], TOKEN, "not an IP address"),
 ])
 def test_it_does_not_start_unsafe(flags, token, words):
     env = support.host_environment(**({"WORKCELL_MCP_TOKEN": token} if token else {}))
@@ -246,10 +246,10 @@ def test_the_end_with_streams_open_and_a_cell_that_runs(listen, tmp_path):
 
 @pytest.mark.parametrize("flags, words", [
     (["--tls-cert", "c"], "--listen"), (["--auth-disabled"], "--listen"), (["--allow-host", "x"], "--listen"),
-    (["--listen", "127.0.0.1:0", "--log", "xml"], "--log is"),
+    (["--listen", "127.0.0.1:0", "--log", "xml"], "--log must be"),
     (["--listen", "127.0.0.1:0", "--max-header", "100"], "max_header_bytes"),
     (["--listen", "127.0.0.1:0", "--tls-cert", "/dev/null"], "both"),
-    (["--listen", "unix:" + "x" * 200], "path of a socket"),
+    (["--listen", "unix:" + "x" * 200], "a socket path has"),
 ])
 def test_flags_that_do_nothing_or_do_not_fit_are_refused(flags, words):
     done = support.workcell("mcp", "--python", support.bare_python(), *flags, env=support.host_environment(WORKCELL_MCP_TOKEN=TOKEN))

@@ -141,7 +141,7 @@ def test_store_refuses(redis, url, base, tmp_path):
     for words, expected in [
             (["push"], "--target"), (["push", "--target", url], "--source"), (["pull", "--target", url], "--dest"),
             (["push", "--source", base, "--target", url, "--type", "all that"], "--type"), (["what"], "usage"),
-            (["diff", "--source", base, "--target", url, "--clear"], "push and pull"),
+            (["diff", "--source", base, "--target", url, "--clear"], "push or pull"),
             (["push", "--source", url, "--target", url], "--target"), (["push", "--source", base, "--target", "/x"], "redis://"),
             (["list", "--target", "env:NO_SUCH_VARIABLE"], "NO_SUCH_VARIABLE")]:
         done = support.workcell("store", *words)
@@ -150,7 +150,7 @@ def test_store_refuses(redis, url, base, tmp_path):
     assert missing.status == support.EXIT["not_found"] and not (tmp_path / "no").exists(), missing
     spaces.write_files(base, {"workflows/bad.py": "def run(:"})
     done = support.workcell("store", "push", "--source", base, "--target", url)
-    assert done.status == 0 and "'bad' is left out" in done.err and "1 left out" in done.out
+    assert done.status == 0 and "'bad' is skipped" in done.err and "1 skipped" in done.out
 
 
 def test_workspaces(drive, storage):

@@ -204,7 +204,7 @@ def test_a_server_of_an_ordinary_user(open_folder, monkeypatch):
     ("network: sometimes\n", 1, "network"),
     ("network:\n  allow: [example.org]\n", 2, "HOST:PORT"),
     ("preset: none-such\n", 1, "preset"),
-    ("level: full\nlevel: full\n", 2, "twice"),
+    ("level: full\nlevel: full\n", 2, "duplicate"),
     ("- a\n", 1, "names"),
     ("env:\n  A: [1]\n", 2, "env"),
     ("a: &x 1\n", 1, "anchors"),
@@ -240,13 +240,13 @@ def test_a_policy_shows_and_hides(tmp_path):
 @pytest.mark.parametrize("lists,words", [
     ("write: [/usr/local/x]", "system"),
     ("write: [/etc]", "system"),
-    ("hide: [/usr]", "nothing runs"),
-    ("write: [{0}/work/inner]", "writable already"),
+    ("hide: [/usr]", "no program runs"),
+    ("write: [{0}/work/inner]", "already writable"),
     ("write: [{0}]", "host trusts"),
-    ("read: [{0}/work/inner]", "lies in the writable workspace; use workspace: ro"),
-    ("read: [{0}/work/link]", "lies in the writable workspace; use workspace: ro"),
-    ("hide: [{0}/work/inner]", "lies in the writable workspace; use workspace: ro"),
-    ("hide: [{0}]", "workspace lies in it"),
+    ("read: [{0}/work/inner]", "is inside the writable workspace; use workspace: ro"),
+    ("read: [{0}/work/link]", "is inside the writable workspace; use workspace: ro"),
+    ("hide: [{0}/work/inner]", "is inside the writable workspace; use workspace: ro"),
+    ("hide: [{0}]", "workspace is inside it"),
     ("write: [{0}/base]", "host trusts"),
 ])
 def test_policies_that_contradict_the_session_are_refused_with_the_line(tmp_path, lists, words):
@@ -287,8 +287,8 @@ def test_explain_does_nothing(tmp_path):
     for words in ("new namespaces: user mount pid net ipc uts cgroup", "detach the host's files", "drop all capabilities",
                   "seccomp filter", "show %s writable" % tmp_path, '"level":"full"'):
         assert words in done.stdout, words
-    for words in ("17179869184 bytes of artifacts in the storage", "50000 artifacts", "8388608 bytes of their descriptions", "2000 workflows",
-                  "262144 bytes a second in the audit log"):
+    for words in ("17179869184 bytes of artifacts in a session's storage", "50000 artifacts", "8388608 bytes of descriptions", "2000 workflows",
+                  "262144 bytes per second of audit records"):
         assert "host: at most " + words in done.stdout, words
     assert os.listdir(tmp_path) == []
     if before is not None:
@@ -302,7 +302,7 @@ def test_what_is_explained_is_what_is_done(tmp_path, preset):
     mounts = "[[line.split()[4], line.split()[5][:2]] for line in open('/proc/self/mountinfo')]"
     results, _ = cells(tmp_path, mounts, flags=["--sandbox-policy", preset])
     assert json.loads(explained.splitlines()[-1]) == results[0]["isolation"]
-    explained = explained[:explained.index("\nthe zygote, which")]
+    explained = explained[:explained.index("\nthe zygote, from which")]
     planned = {("/", "ro"), ("/proc", "rw"), ("/dev/pts", "rw")}
     planned |= {(path, {"read-only": "ro", "writable": "rw"}[how]) for path, how in
                 re.findall(r"^ *\d+ +\w+ +show (\S+) (read-only|writable)", explained, re.M)}
@@ -316,7 +316,7 @@ def test_what_is_explained_is_what_is_done(tmp_path, preset):
     else:
         assert {path for path in hidden if os.path.lexists(path)} <= mounted
     limits = results[0]["isolation"]["limits"]
-    assert ("at most %d bytes of output of a cell" % limits["output_bytes"]["max"] in explained) if "output_bytes" in limits \
+    assert ("at most %d bytes of output per cell" % limits["output_bytes"]["max"] in explained) if "output_bytes" in limits \
         else "bytes of output" not in explained
 
 

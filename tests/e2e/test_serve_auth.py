@@ -125,7 +125,7 @@ def test_it_does_not_start_open(tmp_path):
         (tmp_path / "t").write_text(text)
         refuse_start("--auth-token-file", tmp_path / "t")
     refuse_start("--auth-token-file", tmp_path / "missing", code="not_found")
-    assert "token is needed" not in refuse_start("--auth-disabled", "--tls-cert", tmp_path / "t")
+    assert "token is required" not in refuse_start("--auth-disabled", "--tls-cert", tmp_path / "t")
 
 
 def test_short_tokens_are_taken_and_warned_of():
@@ -133,12 +133,12 @@ def test_short_tokens_are_taken_and_warned_of():
     server = serving.Server("--executor", "subprocess", tokens="secret\n", pool=0)
     assert server.ask("GET", "/v1/sessions", token="secret").status == 200
     assert server.ask("GET", "/v1/sessions", token="secre").status == 401
-    assert "can be guessed" not in server.text()
+    assert "could be guessed" not in server.text()
     server.close()
     server = serving.Server("--executor", "subprocess", tokens="tokens:\n- {name: weak, token: x}\n- {name: strong, token: %s}\n" % ("y" * 4096),
                             listen="0.0.0.0:0", pool=0)
     assert server.ask("GET", "/v1/sessions", token="x").status == 200 and server.ask("GET", "/v1/sessions", token="y" * 4096).status == 200
-    warned = [line for line in server.text().splitlines() if "can be guessed" in line]
+    warned = [line for line in server.text().splitlines() if "could be guessed" in line]
     assert len(warned) == 1 and " warning " in warned[0] and 'weak' in warned[0], server.text()
     server.close()
 
@@ -159,7 +159,7 @@ def test_config_file(tmp_path):
     config.write_text("auth-token-file: %s\nmax_sessions: 1\nexecutor: subprocess\nallow-origin: [https://a, https://b]\nno-runtime-deps: true\n"
                       % token)
     done = support.workcell("serve", "--config", config, "--check-config", env=support.host_environment())
-    assert done.status == 0 and done.out == "the configuration is good\n", done
+    assert done.status == 0 and done.out == "the configuration is valid\n", done
     server = serving.Server("--config", config, tokens=None, pool=0)
     first = server.session(token="a-token-of-its-own")
     answer = server.ask("POST", "/v1/sessions", token="a-token-of-its-own")

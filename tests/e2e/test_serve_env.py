@@ -49,7 +49,7 @@ def test_files(tmp_path):
                             env={**{k: str(v) for k, v in env.items()}, "XDG_CACHE_HOME": str(tmp_path / "cache"),
                                  "PATH": os.pathsep.join([os.path.dirname(support.PYTHON), os.environ["PATH"]])}.items())
     assert server.address == "127.0.0.2"
-    assert "warning: TOOLS_CONFIG has more than mcp_servers and python_deps" in server.text()
+    assert "warning: TOOLS_CONFIG has keys other than mcp_servers and python_deps" in server.text()
     info = server.ask("GET", "/info").json
     assert info["artifacts_path"] == "%s/artifacts" % base and info["tools"] == [
         {"name": "adder", "description": "add: Adds two numbers.; pid: The server's process."}, {"name": "echo", "description": "Says \U0001f600."}]
@@ -74,7 +74,7 @@ def test_redis(redis, tmp_path):
            "REDIS_DEPS_PREFIX": root, "CONTAINER_AUTH_DISABLED": "true"}
     assert set(env) == REDIS_NAMES
     server = serving.Server("--executor", "subprocess", tokens=None, pool=0, env={**env, "WORKFLOWS_PATH": "/app/workflows"}.items())
-    assert "warning: WORKFLOWS_PATH does nothing: the storage is in Redis" in server.text()
+    assert "warning: WORKFLOWS_PATH has no effect: the storage is in Redis" in server.text()
     assert server.execute("artifacts.save('a', 'x'); tools.echo.say(text='hi').strip()", token=None)["value"] == "hi"
     assert redis.ask("GET", root + ":artifacts:a") == b"x"
     info = server.ask("GET", "/info", token=None).json
@@ -85,14 +85,14 @@ def test_redis(redis, tmp_path):
 
 
 @pytest.mark.parametrize("env, words", [
-    ({"WORKFLOWS_PATH": "/app/workflows", "ARTIFACTS_PATH": "/workspace/artifacts"}, "are not of one storage"),
+    ({"WORKFLOWS_PATH": "/app/workflows", "ARTIFACTS_PATH": "/workspace/artifacts"}, "belong to different storages"),
     ({"WORKFLOWS_PATH": "/app/flows"}, "expected STORAGE/workflows"),
-    ({"STORAGE_BASE_PATH": "/data", "DEPS_PATH": "/workspace/deps"}, "are not of one storage"),
+    ({"STORAGE_BASE_PATH": "/data", "DEPS_PATH": "/workspace/deps"}, "belong to different storages"),
     ({"ARTIFACT_BACKEND": "s3"}, "file or redis"),
     ({"ARTIFACT_BACKEND": "redis"}, "REDIS_URL"),
     ({"REDIS_URL": "redis://h", "REDIS_WORKFLOWS_PREFIX": "workflows"}, "expected STORAGE:workflows"),
-    ({"REDIS_URL": "redis://h", "REDIS_WORKFLOWS_PREFIX": "a:workflows", "REDIS_ARTIFACTS_PREFIX": "b:artifacts"}, "are not of one storage"),
-    ({"REDIS_URL": "redis://h", "STORAGE_PREFIX": "a", "REDIS_DEPS_PREFIX": "b:deps"}, "are not of one storage"),
+    ({"REDIS_URL": "redis://h", "REDIS_WORKFLOWS_PREFIX": "a:workflows", "REDIS_ARTIFACTS_PREFIX": "b:artifacts"}, "belong to different storages"),
+    ({"REDIS_URL": "redis://h", "STORAGE_PREFIX": "a", "REDIS_DEPS_PREFIX": "b:deps"}, "belong to different storages"),
     ({"TOOLS_CONFIG": "/no/such/file"}, "/no/such/file"),
     ({"CONTAINER_AUTH_TOKEN": " "}, "the token is empty"),
     ({"PORT": "many"}, "many"), ({"HOST": "0.0.0.0", "CONTAINER_AUTH_TOKEN": "", "CONTAINER_AUTH_DISABLED": "true"}, "other machines"),
@@ -103,17 +103,17 @@ def test_what_cannot_be_is_refused(env, words):
 
 
 @pytest.mark.parametrize("config, words", [
-    ("mcp_servers: 1", "mcp_servers is a list"),
-    ("mcp_servers: [{command: x}]", "tools.yaml:1: an MCP server is a mapping"),
-    ("mcp_servers: [x]", "tools.yaml:1: an MCP server is a mapping"),
+    ("mcp_servers: 1", "mcp_servers must be a list"),
+    ("mcp_servers: [{command: x}]", "tools.yaml:1: an MCP server must be a mapping"),
+    ("mcp_servers: [x]", "tools.yaml:1: an MCP server must be a mapping"),
     ("mcp_servers: &a [*a]", "anchors and aliases are not supported"),
     ("mcp_servers:\n- &a {name: x, env: *a}", "tools.yaml:2: YAML anchors"),
-    ("mcp_servers:\n- {name: x, command: y}\n- {name: x, url: z}", "tools.yaml:3: there are two MCP servers 'x'"),
+    ("mcp_servers:\n- {name: x, command: y}\n- {name: x, url: z}", "tools.yaml:3: duplicate MCP server 'x'"),
     ("mcp_servers: {x: {}}", "MCP server 'x' of TOOLS_CONFIG"),
     ("mcp_servers: {x: {command: y, color: red}}", "unknown key 'color'"),
     ("mcp_servers: {x: {command: y, timeout: soon}}", "'timeout' must be a number"),
-    ("python_deps: a", "python_deps is a list"),
-    ("[]", "TOOLS_CONFIG is a mapping"),
+    ("python_deps: a", "python_deps must be a list"),
+    ("[]", "TOOLS_CONFIG must be a mapping"),
 ])
 def test_a_bad_tools_config_is_refused(config, words, tmp_path):
     (tmp_path / "tools.yaml").write_text(config)
@@ -125,4 +125,4 @@ def test_what_does_nothing_is_said():
     done = check(STORAGE_PREFIX="p", REDIS_TOOLS_PREFIX="t", REDIS_DEPS_PREFIX="p:deps")
     assert done.status == 0, done
     for name in ("STORAGE_PREFIX", "REDIS_TOOLS_PREFIX", "REDIS_DEPS_PREFIX"):
-        assert "warning: %s does nothing" % name in done.err
+        assert "warning: %s has no effect" % name in done.err

@@ -378,7 +378,7 @@ def test_metadata_of_many_megabytes_is_not_read_into_the_host(make_project):
     project = make_project("pip")
     wheel(project.wheels, "wc-evil", {"wc_evil.py": ""}, metadata="\n" + "x" * 79 + "\n" + ("y" * 79 + "\n") * 250000)
     problem = slow_error(project.session(), "deps.add('wc-evil')")
-    assert problem["type"] == "LimitError" or "read what pip installed" in problem["message"], problem
+    assert problem["type"] == "LimitError" or "read the packages that pip installed" in problem["message"], problem
     assert not os.path.exists(os.path.join(project.base, "requirements-sandbox.json"))
 
 
@@ -790,15 +790,15 @@ def check_book(project):
 
 # What is put in the place of the record, by a shell that stands beside it; and what becomes of the call then.
 LEFT = {
-    "link": ("ln -s {precious} uv.lock", "read what uv installed"),
-    "link-to-forged": ("ln -s {forged} uv.lock", "read what uv installed"),
+    "link": ("ln -s {precious} uv.lock", "read the packages that uv installed"),
+    "link-to-forged": ("ln -s {forged} uv.lock", "read the packages that uv installed"),
     "pipe": ("mkfifo uv.lock", None),  # no pipes with names in a sandbox; uv is asked again
-    "folder": ("mkdir uv.lock", "read what uv installed"),
-    "none": (":", "read what uv installed"),
-    "huge": ("truncate -s 1G uv.lock", "read what uv installed"),
+    "folder": ("mkdir uv.lock", "read the packages that uv installed"),
+    "none": (":", "read the packages that uv installed"),
+    "huge": ("truncate -s 1G uv.lock", "read the packages that uv installed"),
     "empty": (": >uv.lock", None),  # then uv is asked again, in another way
     "noise": ("head -c 100000 /dev/urandom >uv.lock", None),
-    "options": ("cp {forged} uv.lock", "is not in its record"),
+    "options": ("cp {forged} uv.lock", "is not in the list of locked packages"),
     "lie": ("cp {lie} uv.lock", "cannot be locked"),
 }
 

@@ -624,7 +624,7 @@ def test_good_requests_in_pieces_and_in_a_row_are_read(either):
                 sock.sendall(data[at:at + step])
             sock.shutdown(socket.SHUT_WR)
             found = serving.read_all(sock)
-        assert statuses(found) == [refusal] * (1 if step == 1 else 4) and b"line of the head" not in found, found
+        assert statuses(found) == [refusal] * (1 if step == 1 else 4) and b"header line" not in found, found
 
 
 # ---- browsers ----

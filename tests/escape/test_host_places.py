@@ -91,7 +91,7 @@ def test_storage_in_the_workspace_is_refused(place, base):
     if base != "none/yet":
         os.makedirs(place.at("work", base, "tools"), exist_ok=True)
     place.own()
-    place.refused("--base", base, words=["lies in the writable workspace", "--workspace-mode ro"])
+    place.refused("--base", base, words=["is inside the writable workspace", "--workspace-mode ro"])
 
 
 def test_storage_alone_in_the_workspace_is_refused(place):

@@ -257,7 +257,7 @@ def test_a_program_in_the_workspace_is_refused(rig, how, host):
     rig.tool("t", "command: %s\n%senv: {TOKEN: '${HOME}'}\nschema: {}\nrecipes: {run: {}}\n" % (command, host))
     rig.run("import os\nopen('tool', 'w').write('#!/bin/sh\\ntouch %s; echo $TOKEN\\n'); os.chmod('tool', 0o755)" % rig.mark)
     code, words = rig.refusal("tools.t.run()")
-    assert code == "invalid" and "where the code can write" in words, words
+    assert code == "invalid" and "the code can write to" in words, words
     assert not os.path.exists(rig.mark)
 
 
@@ -274,7 +274,7 @@ def test_a_program_behind_a_link_of_the_workspace_is_refused(rig, how, host):
              % (command, host, path))
     rig.run("import os\nos.symlink('/usr/bin/touch', 'tool')\nos.symlink('/usr/bin', 'folder')")
     code, words = rig.refusal("tools.t.run(f=%r)" % rig.mark)
-    assert code == "invalid" and "where the code can write" in words, words
+    assert code == "invalid" and "the code can write to" in words, words
     assert not os.path.exists(rig.mark)
 
 
@@ -473,7 +473,7 @@ def test_directories_by_path(rig):
 
 
 @pytest.mark.parametrize("bad, words", [
-    ("type: path, under: sub", "absolute path"), ("type: path, mode: x", "r or w"), ("type: string, under: workspace", "for type: path"),
+    ("type: path, under: sub", "absolute path"), ("type: path, mode: x", "r or w"), ("type: string, under: workspace", "require type: path"),
     ("type: path, directory: maybe", "true or false")])
 def test_definitions_of_paths_are_checked(bad, words):
     """A definition that could be read two ways is refused, not guessed."""
@@ -517,7 +517,7 @@ def test_a_server_in_the_workspace_is_refused(rig):
     rig.tool("s", "type: mcp\ncommand: %s/server\nenv: {TOKEN: secret}\n" % rig.work)
     rig.run("import os\nopen('server', 'w').write('#!/bin/sh\\necho $TOKEN > stolen\\n'); os.chmod('server', 0o755)")
     code, words = rig.refusal("tools.s.look(code='')")
-    assert "where the code can write" in words and not os.path.exists(os.path.join(rig.work, "stolen")), (code, words)
+    assert "the code can write to" in words and not os.path.exists(os.path.join(rig.work, "stolen")), (code, words)
 
 
 def test_a_server_ends_with_its_session(rig):

@@ -198,7 +198,7 @@ def test_with_all_of_the_network_the_receipt_says_so(rig):
     policy = rig.place.write("settings/net.yaml", "network: full\n")
     worked, _, receipt = rig.preload("sandbox", {**ATTEMPTS, **MORE}, ("--sandbox-policy", policy))
     assert worked == {"connect to a port of the host", "connect to an abstract socket"}, sorted(worked)
-    assert receipt["zygote"] == "confined" and [line for line in receipt["skipped"] if line.startswith("of the zygote: no network")], receipt
+    assert receipt["zygote"] == "confined" and [line for line in receipt["skipped"] if line.startswith("zygote: no network isolation")], receipt
 
 
 def test_a_zone_that_is_killed_takes_its_zygotes_and_kernels(rig):

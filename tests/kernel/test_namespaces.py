@@ -168,7 +168,7 @@ def test_tools_wrong_arguments():
         exc = raises("ToolCallError", s.tools.curl.get, bad=1)
         assert str(exc) == "Tool 'curl' failed: Unknown argument 'bad'. Known: url, timeout\nSignature: curl." + full
         exc = raises(TypeError, s.tools.curl.get, url=b"x")
-        assert str(exc).startswith("tools.curl.get(): argument 'url' is bytes, which JSON cannot carry")
+        assert str(exc).startswith("tools.curl.get(): argument 'url' is bytes, which JSON cannot represent")
         assert "curl." + full in str(exc)
         raises(TypeError, s.tools.curl, "x")
         exc = raises("ToolCallError", s.tools.curl.get, want="fail")

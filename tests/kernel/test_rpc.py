@@ -136,7 +136,7 @@ def test_what_a_call_cannot_carry():
         def problem(value):
             return str(raises(TypeError, channel.call, "x.y", {"data": value}))
 
-        assert problem(b"x").startswith("argument 'data' is bytes, which JSON cannot carry")
+        assert problem(b"x").startswith("argument 'data' is bytes, which JSON cannot represent")
         assert "data['a'][1] is of type set" in problem({"a": [1, {2}]})
         assert "data[0] is nan" in problem([float("nan")])
         assert "more than 64 bits" in problem(1 << 63)

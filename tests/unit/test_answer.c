@@ -163,40 +163,40 @@ static void test_result_problems(void **state)
 	static const struct {
 		const char *json, *raw, *problem;
 	} rows[] = {
-		{ "[]", "", "a json part that is no object" },
-		{ "1", "", "a json part that is no object" },
-		{ "{", "", "a json part that is no object" },
-		{ "{} {}", "", "a json part that is no object" },
-		{ "{\"v\":1,\"v\":1}", "1", "a json part that is no object" },
-		{ "{\"a\":\"\xff\"}", "", "a json part that is no object" },
-		{ "{\"v\":1e400}", "", "a json part that is no object" },
-		{ "{\"v\":99999999999999999999}", "", "a json part that is no object" },
-		{ "{\"v\":2}", "1", "a value that is not there" },
-		{ "{\"v\":-1}", "1", "a value that is not there" },
-		{ "{\"v\":9223372036854775807}", "1", "a value that is not there" },
-		{ "{\"v\":-9223372036854775808}", "1", "a value that is not there" },
-		{ "{\"v\":1.0}", "1", "a value that is not there" },
-		{ "{\"v\":\"1\"}", "1", "a value that is not there" },
-		{ "{\"v\":null}", "1", "a value that is not there" },
+		{ "[]", "", "a JSON part that is not an object" },
+		{ "1", "", "a JSON part that is not an object" },
+		{ "{", "", "a JSON part that is not an object" },
+		{ "{} {}", "", "a JSON part that is not an object" },
+		{ "{\"v\":1,\"v\":1}", "1", "a JSON part that is not an object" },
+		{ "{\"a\":\"\xff\"}", "", "a JSON part that is not an object" },
+		{ "{\"v\":1e400}", "", "a JSON part that is not an object" },
+		{ "{\"v\":99999999999999999999}", "", "a JSON part that is not an object" },
+		{ "{\"v\":2}", "1", "a missing value" },
+		{ "{\"v\":-1}", "1", "a missing value" },
+		{ "{\"v\":9223372036854775807}", "1", "a missing value" },
+		{ "{\"v\":-9223372036854775808}", "1", "a missing value" },
+		{ "{\"v\":1.0}", "1", "a missing value" },
+		{ "{\"v\":\"1\"}", "1", "a missing value" },
+		{ "{\"v\":null}", "1", "a missing value" },
 		{ "{\"v\":0}", "", "a value that is not JSON" },
 		{ "{\"v\":3}", "NaN", "a value that is not JSON" },
 		{ "{\"v\":3}", "1\n2", "a value that is not JSON" },
 		{ "{\"v\":5}", "\"\xed\xa0\x80\"", "a value that is not JSON" },
-		{ "{\"v\":1,\"r\":1}", "1", "a repr that is not there" },
-		{ "{\"r\":-5}", "", "a repr that is not there" },
-		{ "{\"r\":true}", "1", "a repr that is not there" },
+		{ "{\"v\":1,\"r\":1}", "1", "a missing repr" },
+		{ "{\"r\":-5}", "", "a missing repr" },
+		{ "{\"r\":true}", "1", "a missing repr" },
 		{ "{\"r\":1}", "\xff", "a repr that is not UTF-8" },
 		{ "{\"r\":1}", "\xc3\xa9", "a repr that is not UTF-8" },
-		{ "{\"mime\":{}}", "", "a MIME list that is none or too long" },
-		{ "{\"mime\":1}", "", "a MIME list that is none or too long" },
-		{ "{\"mime\":[1]}", "", "a MIME part that is not there" },
-		{ "{\"mime\":[[]]}", "", "a MIME part that is not there" },
-		{ "{\"mime\":[[\"a/b\"]]}", "", "a MIME part that is not there" },
-		{ "{\"mime\":[[1,0]]}", "", "a MIME part that is not there" },
-		{ "{\"mime\":[[\"a/b\",1]]}", "", "a MIME part that is not there" },
-		{ "{\"mime\":[[\"a/b\",-1]]}", "x", "a MIME part that is not there" },
-		{ "{\"mime\":[[\"a/b\",1.5]]}", "xx", "a MIME part that is not there" },
-		{ "{\"mime\":[[\"a/b\",1],[\"a/c\",1]]}", "x", "a MIME part that is not there" },
+		{ "{\"mime\":{}}", "", "a MIME list that is not a list or too long" },
+		{ "{\"mime\":1}", "", "a MIME list that is not a list or too long" },
+		{ "{\"mime\":[1]}", "", "a missing MIME part" },
+		{ "{\"mime\":[[]]}", "", "a missing MIME part" },
+		{ "{\"mime\":[[\"a/b\"]]}", "", "a missing MIME part" },
+		{ "{\"mime\":[[1,0]]}", "", "a missing MIME part" },
+		{ "{\"mime\":[[\"a/b\",1]]}", "", "a missing MIME part" },
+		{ "{\"mime\":[[\"a/b\",-1]]}", "x", "a missing MIME part" },
+		{ "{\"mime\":[[\"a/b\",1.5]]}", "xx", "a missing MIME part" },
+		{ "{\"mime\":[[\"a/b\",1],[\"a/c\",1]]}", "x", "a missing MIME part" },
 		{ "{\"mime\":[[\"text/x\",1]]}", "\xff", "a text part that is not UTF-8" },
 		{ "{\"error\":1}", "", "an error without type, message, traceback and code" },
 		{ "{\"error\":{}}", "", "an error without type, message, traceback and code" },
@@ -205,8 +205,8 @@ static void test_result_problems(void **state)
 		  "an error without type, message, traceback and code" },
 		{ "{\"error\":{\"type\":1,\"message\":\"\",\"traceback\":\"\",\"code\":\"\"}}", "",
 		  "an error without type, message, traceback and code" },
-		{ "", "x", "bytes that belong to nothing" },
-		{ "{\"v\":1,\"r\":1}", "12x", "bytes that belong to nothing" },
+		{ "", "x", "surplus bytes" },
+		{ "{\"v\":1,\"r\":1}", "12x", "surplus bytes" },
 	};
 	for (size_t i = 0; i < COUNT(rows); i++) {
 		struct rig rig;
@@ -223,12 +223,12 @@ static void test_display_problems(void **state)
 	static const struct {
 		const char *json, *raw, *problem;
 	} rows[] = {
-		{ "[", "", "a json part that is no object" },
-		{ "{\"mime\":\"\"}", "", "a MIME list that is none or too long" },
-		{ "{\"mime\":[[\"a/b\",2]]}", "x", "a MIME part that is not there" },
+		{ "[", "", "a JSON part that is not an object" },
+		{ "{\"mime\":\"\"}", "", "a MIME list that is not a list or too long" },
+		{ "{\"mime\":[[\"a/b\",2]]}", "x", "a missing MIME part" },
 		{ "{\"mime\":[[\"text/plain\",2]]}", "\xc3(", "a text part that is not UTF-8" },
-		{ "{\"mime\":[[\"a/b\",0]]}", "x", "bytes that belong to nothing" },
-		{ "{}", "x", "bytes that belong to nothing" },
+		{ "{\"mime\":[[\"a/b\",0]]}", "x", "surplus bytes" },
+		{ "{}", "x", "surplus bytes" },
 	};
 	for (size_t i = 0; i < COUNT(rows); i++) {
 		struct rig rig;
@@ -258,9 +258,9 @@ static void test_part_limit(void **state)
 {
 	(void)state;
 	assert_null(with_parts(CELL_LIMIT_MIME_PARTS));
-	assert_string_equal(with_parts(CELL_LIMIT_MIME_PARTS + 1), "a MIME list that is none or too long");
-	assert_string_equal(with_parts(1000), "a MIME list that is none or too long");
-	assert_string_equal(with_parts(10000), "a json part with more values than any kernel sends");
+	assert_string_equal(with_parts(CELL_LIMIT_MIME_PARTS + 1), "a MIME list that is not a list or too long");
+	assert_string_equal(with_parts(1000), "a MIME list that is not a list or too long");
+	assert_string_equal(with_parts(10000), "a JSON part with too many values");
 }
 
 /* Refused by its weight, before anything is built of it. */
@@ -271,7 +271,7 @@ static void test_deep_head(void **state)
 	for (int i = 0; i < 1000000; i++)
 		cell__buf_add_str(&json, "{\"a\":");
 	struct rig rig;
-	assert_string_equal(result_of(&rig, json.data, ""), "a json part with more values than any kernel sends");
+	assert_string_equal(result_of(&rig, json.data, ""), "a JSON part with too many values");
 	rig_finish(&rig);
 }
 

@@ -317,7 +317,7 @@ static void test_rotation_fails(void **state)
 	assert_int_equal(rig.ok, 200);
 	assert_int_equal(rig_admit(&rig), 0);
 	rig_finish(&rig);
-	assert_non_null(strstr(rig.logged, "cannot be rotated and grows: Is a directory"));
+	assert_non_null(strstr(rig.logged, "cannot be rotated and keeps growing: Is a directory"));
 	assert_null(strstr(strstr(rig.logged, "cannot be rotated") + 1, "cannot be rotated")); /* said once */
 	assert_true(audit_size(audit_live) > 2 * CELL__AUDIT_LIMIT_MIN_FILE);
 	assert_int_equal(unlink(inside), 0);

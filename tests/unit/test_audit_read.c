@@ -102,9 +102,13 @@ static void test_bad_lines(void **state)
 		int file, line;
 		const char *problem;
 	} wanted[] = {
-		{ 1, 1, "not a JSON object" },         { 1, 3, "not a JSON object" },           { 1, 4, "not a JSON object" },
-		{ 1, 6, "torn: the line has no end" }, { 0, 1, "longer than a record can be" }, { 0, 3, "not a JSON object" },
-		{ 0, 5, "torn: the line has no end" },
+		{ 1, 1, "not a JSON object" },
+		{ 1, 3, "not a JSON object" },
+		{ 1, 4, "not a JSON object" },
+		{ 1, 6, "truncated: the line has no end" },
+		{ 0, 1, "longer than a record can be" },
+		{ 0, 3, "not a JSON object" },
+		{ 0, 5, "truncated: the line has no end" },
 	};
 	assert_int_equal(json_array_size(problems), COUNT(wanted));
 	for (size_t i = 0; i < COUNT(wanted); i++) {

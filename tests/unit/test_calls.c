@@ -418,7 +418,7 @@ static void test_details(void **state)
 	fields("POST", "/sessions", "{\"workspace_id\":\"a\\u0000\"}",
 	       ONE("body", "workspace_id", "Input should be a valid string", "type_error"));
 	fields("POST", "/sessions", "{\"timeout\":1}",
-	       ONE("body", "timeout", "Extra inputs are not permitted: the server's operator decides this", "extra_forbidden"));
+	       ONE("body", "timeout", "Extra inputs are not permitted: the server's operator sets this", "extra_forbidden"));
 	fields("POST", "/install_deps", "{\"packages\":[1]}", ONE("body", "packages", "Input should be a list of strings", "type_error"));
 	fields("POST", "/api/deps/add", "{\"package\":1}", ONE("body", "package", "Input should be a valid string", "type_error"));
 	fields("POST", "/api/tools/x/call", "{\"args\":1}", ONE("body", "args", "Input should be an object", "type_error"));

@@ -336,7 +336,7 @@ static void test_chosen_folder(void **state)
 
 	shell("mkdir -p %s; echo mine > %s/notes.txt", chosen, chosen);
 	project_open(&project, "chosen", configure_chosen);
-	do_fail(&project, "deps.add", "cell-alpha", CELL_E_INVALID, "ValueError", "is not empty and no venv");
+	do_fail(&project, "deps.add", "cell-alpha", CELL_E_INVALID, "ValueError", "is neither empty nor a venv");
 	assert_int_equal(shell("test -e %s/notes.txt", chosen), 0);
 	project_close(&project);
 }
@@ -658,7 +658,7 @@ static void test_lock_is_held(void **state)
 	struct cell_error err;
 	CELL_AUTO_FREE char *lock = cell__venv_sibling(dir, "lock", false);
 	assert_int_equal(cell__venv_lock(lock, &fd, &err), 0);
-	do_fail(&project, "deps.add", "cell-alpha", CELL_E_INSTALL, "DepsError", "another process has been at work");
+	do_fail(&project, "deps.add", "cell-alpha", CELL_E_INSTALL, "DepsError", "another process has been working");
 	struct ask ask;
 	ask_init(&ask, &project, "deps.add", "cell-alpha");
 	cell__loop_post(project.loop, &ask.task);

@@ -463,7 +463,7 @@ static void test_back_off(void **state)
 		snprintf(text, sizeof text, "query %zu", i);
 		bench.log[0] = '\0';
 		assert_int_equal(ask(text), 0);
-		snprintf(expected, sizeof expected, "2 embeddings: HTTP 500: told to fail; searching by words alone for %s\n", rests[i]);
+		snprintf(expected, sizeof expected, "2 embeddings: HTTP 500: told to fail; searching by words only for %s\n", rests[i]);
 		assert_string_equal(bench.log, expected);
 		expect_state("failing", "HTTP 500: told to fail");
 		assert_int_equal(count_requests(), i + 1);
@@ -477,7 +477,7 @@ static void test_back_off(void **state)
 	/* And the next failure begins with the shortest time again. */
 	mode("status 502");
 	assert_int_equal(ask("other"), 0);
-	assert_true(logged("HTTP 502: told to fail; searching by words alone for 0.2 s"));
+	assert_true(logged("HTTP 502: told to fail; searching by words only for 0.2 s"));
 	stop();
 }
 
@@ -507,7 +507,7 @@ static void test_retry_after(void **state)
 	start();
 	mode("busy 2");
 	assert_int_equal(ask("x"), 0);
-	assert_true(logged("HTTP 429: slow down; searching by words alone for 2 s"));
+	assert_true(logged("HTTP 429: slow down; searching by words only for 2 s"));
 	stop();
 	start();
 	mode("busy 99999999");
@@ -523,7 +523,7 @@ static void test_faults(void **state)
 		const char *mode, *error;
 	} rows[] = {
 		{ "status 404", "HTTP 404: told to fail" },
-		{ "status 401", "HTTP 401: it wants a key" },
+		{ "status 401", "HTTP 401: it requires a key" },
 		{ "redirect", "HTTP 307: it redirects" },
 		{ "reset", "mpty reply" },
 		{ "cut", "" },
@@ -535,8 +535,8 @@ static void test_faults(void **state)
 		{ "uneven", "" },
 		{ "nan", "not JSON" },
 		{ "huge", "too large" },
-		{ "text", "no number" },
-		{ "null", "no number" },
+		{ "text", "not a number" },
+		{ "null", "not a number" },
 		{ "flood", "larger than 1048576 bytes" },
 	};
 	for (size_t i = 0; i < COUNT(rows); i++) {
@@ -720,7 +720,7 @@ static void test_refusals(void **state)
 	n++;
 	assert_true(support_wait(all_embedded, &n));
 	assert_int_equal(bench.corpus.counts.refused, 1);
-	assert_true(logged("things 'taboo1' is left out: HTTP 400: we do not speak of that"));
+	assert_true(logged("things 'taboo1' is skipped: HTTP 400: we do not speak of that"));
 	expect_state("ok", NULL);
 	/* All are: that is no property of theirs. */
 	for (int i = 0; i < 30; i++) {
@@ -767,7 +767,7 @@ static void test_dimensions(void **state)
 	for (int i = 0; i < 2; i++) {
 		mode("wide");
 		fill();
-		expect_state("failing", "vectors of 128 numbers, where those before have 64");
+		expect_state("failing", "the vectors have 128 dimensions, the earlier ones 64");
 		assert_int_equal(embedded(), 1);
 		assert_true(support_wait(is_rested, NULL));
 	}
@@ -775,19 +775,19 @@ static void test_dimensions(void **state)
 	fill();
 	assert_int_equal(embedded(), 2);
 	mode("wide");
-	assert_true(!logged("have 128 numbers now"));
+	assert_true(!logged("now have 128 dimensions"));
 	add("boat", "y");
 	assert_true(support_wait(has_wide, &n));
-	assert_true(logged("the model's vectors have 128 numbers now; all things are embedded again"));
+	assert_true(logged("the model's vectors now have 128 dimensions; embedding all things again"));
 	/* By a query. */
 	mode("ok");
 	struct odd odd = { DIM };
 	assert_int_equal(ask("query"), DIM);
 	for (unsigned i = 0; i < CELL__EMBED_ODD_TIMES; i++) {
-		assert_false(logged("have 64 numbers now"));
+		assert_false(logged("now have 64 dimensions"));
 		cell__loop_call(bench.loop, odd_on_loop, &odd);
 	}
-	assert_true(logged("have 64 numbers now"));
+	assert_true(logged("now have 64 dimensions"));
 	assert_true(support_wait(is_rested, NULL));
 	assert_true(support_wait(all_embedded, &n));
 	struct cell__vector_counts counts;
@@ -840,7 +840,7 @@ static void test_keys(void **state)
 	start_with(opts);
 	mode("echo 400");
 	assert_int_equal(ask("x"), 0);
-	expect_state("failing", "its words have the key in them");
+	expect_state("failing", "the answer contains the key and is not shown");
 	assert_false(logged("k-secret-1"));
 	stop();
 }

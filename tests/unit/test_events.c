@@ -607,7 +607,7 @@ static void test_close_in_a_callback_aborts(void **state)
 		ssize_t n = read(out[0], said, sizeof said - 1);
 		said[n > 0 ? n : 0] = '\0';
 		close(out[0]);
-		snprintf(expected, sizeof expected, "%s() waits and must not be called from a callback of the engine\n", names[i]);
+		snprintf(expected, sizeof expected, "%s() blocks and must not be called from a callback of the engine\n", names[i]);
 		assert_true(WIFSIGNALED(status));
 		assert_int_equal(WTERMSIG(status), SIGABRT);
 		assert_string_equal(said, expected);

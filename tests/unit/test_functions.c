@@ -182,7 +182,7 @@ static void test_wrong_arguments(void **state)
 		{ "tools.fill()", "Required parameter 'i' is missing" },
 		{ "tools.fill(i=None)", "Required parameter 'i' is missing" },
 		{ "tools.group.three()", "Unknown callable: group.three" },
-		{ "tools.group()", "say which of its callables is meant" },
+		{ "tools.group()", "name one of its callables" },
 	};
 	open_place(&place);
 	for (size_t i = 0; i < COUNT(rows); i++) {

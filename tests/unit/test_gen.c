@@ -360,7 +360,7 @@ static void test_public(void **state)
 	opts.out_dir = "/proc/nowhere";
 	FAILS(CELL_E_IO, "/proc/nowhere", cell_gen_mcp(&opts, NULL, &err));
 	opts.tools_json = "{";
-	FAILS(CELL_E_INVALID, "no JSON", cell_gen_mcp(&opts, NULL, &err));
+	FAILS(CELL_E_INVALID, "not JSON", cell_gen_mcp(&opts, NULL, &err));
 }
 
 int main(int argc, char **argv)

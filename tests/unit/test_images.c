@@ -574,7 +574,7 @@ static void test_failures_are_told(void **state)
 	n = cell_result_mime(result, &parts);
 	assert_string_equal(types(parts, n), "text/plain text/html image/png");
 	char *json = cell_result_json(result);
-	assert_non_null(strstr(json, "\"notices\":[\"an image was not written to "));
+	assert_non_null(strstr(json, "\"notices\":[\"cannot write an image to "));
 	free(json);
 	cell_result_destroy(result);
 	/* Mended meanwhile: the next one is written. */
@@ -600,7 +600,7 @@ static void test_no_png(void **state)
 	assert_int_equal(cell_result_image_count(result), 0);
 	assert_int_equal(heard.failures, 40);
 	assert_int_equal(cell_result_notice_count(result), CELL_LIMIT_NOTICES);
-	assert_non_null(strstr(cell_result_notice(result, 0), "is no PNG"));
+	assert_non_null(strstr(cell_result_notice(result, 0), "is not a PNG"));
 	assert_non_null(strstr(cell_result_notice(result, CELL_LIMIT_NOTICES - 1), "more notices"));
 	n = cell_result_display(result, 0, &parts);
 	assert_string_equal(types(parts, n), "image/png text/plain");

@@ -350,8 +350,8 @@ static void test_libraries(void **state)
 	static const struct {
 		const char *said, *words;
 	} bad[] = {
-		{ "", "does not say" },
-		{ "{}", "does not say" },
+		{ "", "cannot find the shared library" },
+		{ "{}", "cannot find the shared library" },
 		{ "{\"cpython\": false, \"version\": \"7.3.1\", \"name\": \"x\", \"library\": \"/x\"}", "not CPython" },
 		{ "{\"cpython\": true, \"version\": \"3.12.1\", \"name\": \"libpython3.12.so.1.0\", \"library\": \"\"}",
 		  "libpython3.12), build" },

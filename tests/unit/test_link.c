@@ -545,11 +545,11 @@ static void test_broken(void **state)
 		const char *log;
 	} rows[] = {
 		{ "", 0, "[broken ]" }, /* it only closed its end */
-		{ "noise", 5, "[broken noise where a frame should start]" },
-		{ "W\2", 2, "[broken frame of another protocol version]" },
+		{ "noise", 5, "[broken bytes that do not start a frame]" },
+		{ "W\2", 2, "[broken frame with another protocol version]" },
 		{ "W\1\3\0", 3, "[broken truncated frame]" },
 		{ "W\1\xc8", 3, "[broken frame of an unknown type]" },
-		{ "W\1\x42\0\0\0\0\0\xff\xff\xff\xff\0\0\0\0\0\0\0\0\0\0\0\0", 24, "[broken frame past the size limit]" },
+		{ "W\1\x42\0\0\0\0\0\xff\xff\xff\xff\0\0\0\0\0\0\0\0\0\0\0\0", 24, "[broken frame larger than the limit]" },
 		{ "W\1\x42\0\0\0\0\0\0\0\0\0\5\0\0\0\0\0\0\0\0\0\0\0abc", 27, "[broken truncated frame]" },
 	};
 	for (size_t i = 0; i < COUNT(rows); i++) {
@@ -576,7 +576,7 @@ static void test_broken_ring(void **state)
 	for (int i = 0; i < 100; i++)
 		cell__loop_call(rig.loop, nothing, NULL);
 	const char *log = rig.log.data ? rig.log.data : "";
-	assert_non_null(strstr(log, "[broken the output ring holds what no kernel writes]"));
+	assert_non_null(strstr(log, "[broken the output ring contains invalid data]"));
 	assert_null(strstr(log, "[66"));
 	rig_finish(&rig);
 }

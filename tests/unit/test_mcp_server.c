@@ -92,21 +92,21 @@ static void test_messages(void **state)
 	(void)state;
 	begin();
 	expect("{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}", 1, "[{\"id\":1,\"jsonrpc\":\"2.0\",\"result\":{}}]");
-	expect("{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"tools/list\"}", 1, ERROR("2", "-32600", "initialize comes first"));
+	expect("{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"tools/list\"}", 1, ERROR("2", "-32600", "the first request must be initialize"));
 	expect("{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"initialize\"}", 1, ERROR("1", "-32602", "initialize needs protocolVersion"));
 	expect(HELLO("1999-01-01", "{}"), 1, NULL);
 	assert_string_equal(peer->version, "2025-11-25");
 	assert_false(peer->elicits);
-	expect(HELLO("2025-06-18", "{}"), 1, ERROR("1", "-32600", "the connection is initialized already"));
+	expect(HELLO("2025-06-18", "{}"), 1, ERROR("1", "-32600", "the connection is already initialized"));
 	expect("{\"jsonrpc\":\"2.0\",\"method\":\"notifications/initialized\"}", 0, "[]");
 	expect("{\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"nothing\"}", 1, ERROR("3", "-32601", "Method not found: nothing"));
-	expect("{\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"ping\",\"params\":[]}", 1, ERROR("3", "-32602", "params is an object"));
+	expect("{\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"ping\",\"params\":[]}", 1, ERROR("3", "-32602", "params must be an object"));
 	expect("{\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"tools/list\",\"params\":{\"cursor\":\"x\"}}", 1,
-	       ERROR("3", "-32602", "there is no such page: the list of tools has one"));
+	       ERROR("3", "-32602", "unknown cursor: the list of tools has one page"));
 	expect("{\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"tools/call\",\"params\":{\"name\":\"no\"}}", 1,
 	       ERROR("3", "-32602", "Unknown tool: no"));
 	expect("{\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"tools/call\",\"params\":{\"name\":\"reset\",\"arguments\":1}}", 1,
-	       ERROR("3", "-32602", "arguments is an object"));
+	       ERROR("3", "-32602", "arguments must be an object"));
 	expect("{\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"logging/setLevel\",\"params\":{\"level\":\"loud\"}}", 1, NULL);
 	assert_int_equal(peer->log_level, -1);
 	expect("{\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"logging/setLevel\",\"params\":{\"level\":\"error\"}}", 1, NULL);
@@ -130,7 +130,7 @@ static void test_calls(void **state)
 	assert_non_null(strstr(refused, "argument 'code' is missing"));
 	assert_non_null(strstr(refused, "\"isError\":true"));
 	expect("{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"tools/call\",\"params\":{\"name\":\"list_tools\"}}", 1,
-	       "[{\"id\":2,\"jsonrpc\":\"2.0\",\"result\":{\"content\":[{\"text\":\"too many calls are under way; wait for some of them\","
+	       "[{\"id\":2,\"jsonrpc\":\"2.0\",\"result\":{\"content\":[{\"text\":\"too many calls are pending; wait for some of them\","
 	       "\"type\":\"text\"}],\"isError\":true}}]");
 	/* A cell waits; its id is taken, it can be cancelled, and then it is not answered. */
 	const char *cell =
@@ -139,7 +139,7 @@ static void test_calls(void **state)
 	n_last = 0;
 	assert_int_equal(cell__mcp_peer_feed(peer, cell, strlen(cell), NULL), 1);
 	assert_int_equal(n_last, 0);
-	expect(cell, 1, ERROR("\"c\"", "-32600", "a request with this id is under way"));
+	expect(cell, 1, ERROR("\"c\"", "-32600", "a request with this id is already pending"));
 	expect("{\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\"params\":{\"requestId\":\"c\"}}", 0, "[]");
 	struct cell__mcp_job *job = peer->cells;
 	assert_true(job->cancelled);

@@ -36,7 +36,7 @@ static void expect(const struct cell__buf *all, size_t cap, const char *spill, s
 		return;
 	}
 	cell__buf_add(out, all->data, half);
-	cell__buf_printf(out, "\n[... %zu bytes left out%s%s ...]\n", all->size - 2 * half, spill ? "; all of it is in " : "",
+	cell__buf_printf(out, "\n[... %zu bytes left out%s%s ...]\n", all->size - 2 * half, spill ? "; the whole output is in " : "",
 			 spill ? spill : "");
 	cell__buf_add(out, all->data + all->size - half, half);
 }

@@ -21,12 +21,12 @@ static const struct {
 	/* the reader's own strictness */
 	{ "", 1, "the file is empty" },
 	{ "- a\n", 1, "a policy must be a mapping" },
-	{ "default: ask\ndefault: deny\n", 2, "key 'default' is there twice, first in line 1" },
+	{ "default: ask\ndefault: deny\n", 2, "duplicate key 'default', first in line 1" },
 	{ "default: &x ask\n", 1, "anchors and aliases" },
 	{ "default: ask\nrules: [\n", 3, "malformed YAML" },
 	{ "default: ask\n---\ndefault: deny\n", 2, "only one YAML document" },
 	/* the policy */
-	{ "{}\n", 1, "a policy needs rules, or a default" },
+	{ "{}\n", 1, "a policy needs rules or a default" },
 	{ "default: maybe\n", 1, "default must be allow, ask or deny" },
 	{ "default: Allow\n", 1, "default must be allow, ask or deny" },
 	{ "default:\n", 1, "'default' has no value" },
@@ -43,45 +43,45 @@ static const struct {
 	{ R "    tols: x\n", 4, "unknown key 'tols' in a rule" },
 	{ R "    callable:\n", 4, "'callable' has no value" },
 	{ "rules:\n  - decision: allow\n    kind: tool\n    tool: ~\n", 4, "'tool' has no value" },
-	{ "rules:\n  - {decision: allow, tool: []}\n", 2, "tool: a list has 1 to" },
+	{ "rules:\n  - {decision: allow, tool: []}\n", 2, "tool: a list must have 1 to" },
 	{ "rules:\n  - {decision: allow, tool: {a: b}}\n", 2, "tool must be a pattern" },
 	{ "rules:\n  - decision: allow\n    tool:\n      - a\n      - [b]\n", 5, "tool must be a pattern" },
-	{ "rules:\n  - {decision: allow, tool: ''}\n", 2, "is no name" },
-	{ "rules:\n  - {decision: allow, tool: 'a.'}\n", 2, "is no name" },
-	{ "rules:\n  - {decision: allow, tool: '.a'}\n", 2, "is no name" },
-	{ "rules:\n  - {decision: allow, tool: a.b, callable: c}\n", 2, "names a callable, and there is a callable besides" },
-	{ "rules:\n  - {decision: allow, tool: 'a['}\n", 2, "tool: the pattern 'a[': a [ has no ]" },
-	{ "rules:\n  - {decision: allow, tool: 'a.{x,y}'}\n", 2, "alternatives are a list" },
+	{ "rules:\n  - {decision: allow, tool: ''}\n", 2, "invalid name" },
+	{ "rules:\n  - {decision: allow, tool: 'a.'}\n", 2, "invalid name" },
+	{ "rules:\n  - {decision: allow, tool: '.a'}\n", 2, "invalid name" },
+	{ "rules:\n  - {decision: allow, tool: a.b, callable: c}\n", 2, "names a callable, but the key callable is given too" },
+	{ "rules:\n  - {decision: allow, tool: 'a['}\n", 2, "tool: invalid pattern 'a[': a [ has no ]" },
+	{ "rules:\n  - {decision: allow, tool: 'a.{x,y}'}\n", 2, "for alternatives give a list" },
 	{ "rules:\n  - {decision: allow, kind: program}\n", 2,
 	  "kind must be tool, shell, install, remove, workflow, artifact, server or any" },
 	{ "rules:\n  - {decision: allow, kind: [tool, 1]}\n", 2, "kind must be" },
 	{ R "    callable: [a, {b: c}]\n", 4, "callable must be a pattern" },
-	{ R "    name: [a]\n", 4, "name must be a text" },
-	{ R "    name: ''\n", 4, "name has 1 to 100 bytes" },
-	{ R "    name: \"a\\e[31mb\"\n", 4, "name holds a control character" },
-	{ R "    name: \"a\\u009bb\"\n", 4, "name holds a control character" },
-	{ R "    name: \"a\\nb\"\n", 4, "name holds a control character" },
-	{ R "    reason: \"a\\tb\"\n", 4, "reason holds a control character" },
+	{ R "    name: [a]\n", 4, "name must be a string" },
+	{ R "    name: ''\n", 4, "name must have 1 to 100 bytes" },
+	{ R "    name: \"a\\e[31mb\"\n", 4, "name contains a control character" },
+	{ R "    name: \"a\\u009bb\"\n", 4, "name contains a control character" },
+	{ R "    name: \"a\\nb\"\n", 4, "name contains a control character" },
+	{ R "    reason: \"a\\tb\"\n", 4, "reason contains a control character" },
 	/* arguments */
 	{ R "    args: x\n", 4, "args must be a mapping" },
 	{ R "    args: {}\n", 4, "args must be a mapping" },
-	{ R "    args:\n      a.: x\n", 5, "'a.' is no path" },
-	{ R "    args:\n      .a: x\n", 5, "'.a' is no path" },
-	{ R "    args:\n      a..b: x\n", 5, "'a..b' is no path" },
-	{ R "    args:\n      a:\n", 5, "a condition is missing; for null write {is: null}" },
+	{ R "    args:\n      a.: x\n", 5, "invalid path 'a.'" },
+	{ R "    args:\n      .a: x\n", 5, "invalid path '.a'" },
+	{ R "    args:\n      a..b: x\n", 5, "invalid path 'a..b'" },
+	{ R "    args:\n      a:\n", 5, "a condition is missing; to match null write {is: null}" },
 	{ R "    args:\n      a: [x, ]\n      b: [~]\n", 6, "a condition is missing" },
-	{ R "    args:\n      a: []\n", 5, "a list has 1 to" },
-	{ R "    args:\n      a: {}\n", 5, "a mapping has 1 to" },
+	{ R "    args:\n      a: []\n", 5, "a list must have 1 to" },
+	{ R "    args:\n      a: {}\n", 5, "a mapping must have 1 to" },
 	{ R "    args:\n      a: {b: c}\n", 5, "unknown operator 'b'" },
-	{ R "    args:\n      a: {is: [1]}\n", 5, "is takes one value" },
+	{ R "    args:\n      a: {is: [1]}\n", 5, "is takes a single value" },
 	{ R "    args:\n      a: {above: x}\n", 5, "above takes a number" },
 	{ R "    args:\n      a: {at_most: 1e999}\n", 5, "at_most takes a number" },
 	{ R "    args:\n      a: {present: yes}\n", 5, "present must be true or false" },
 	{ R "    args:\n      a: {missing: 1}\n", 5, "missing must be true or false" },
 	{ R "    args:\n      a: {glob: [x]}\n", 5, "glob takes a pattern" },
 	{ R "    args:\n      a: {not: {nor: 1}}\n", 5, "unknown operator 'nor'" },
-	{ R "    args:\n      a: '[z-a]'\n", 5, "goes backwards" },
-	{ R "    args:\n      a: [x, 'y{']\n", 5, "written \\{" },
+	{ R "    args:\n      a: '[z-a]'\n", 5, "is reversed" },
+	{ R "    args:\n      a: [x, 'y{']\n", 5, "as \\{" },
 };
 
 static void test_problems(void **state)
@@ -136,7 +136,8 @@ static void test_limits(void **state)
 			cell__buf_add_str(&name, "n");
 		cell__buf_add_str(&name, "}\n");
 		const struct cell__buf *all[] = { &rules, &items, &name };
-		const char *const parts[] = { "more than 1000 rules", "a list has 1 to 1000 entries", "name has 1 to 100 bytes" };
+		const char *const parts[] = { "more than 1000 rules", "a list must have 1 to 1000 entries",
+					      "name must have 1 to 100 bytes" };
 		for (size_t i = 0; i < COUNT(all); i++) {
 			struct cell_policy *policy = NULL;
 			struct cell_error err = { 0 };
@@ -272,7 +273,7 @@ static const struct {
 	{ "x: [a, b]", "{\"x\":\"b\"}", MATCHES },
 	{ "x: [a, b]", "{\"x\":\"c\"}", DIFFERS },
 	{ "x: [a, 5]", "{\"x\":5}", MATCHES },
-	{ "x: [a, 5]", "{\"x\":6}", UNTOLD }, /* a is no number */
+	{ "x: [a, 5]", "{\"x\":6}", UNTOLD }, /* a is not a number */
 	{ "x: {not: [a, b]}", "{\"x\":\"b\"}", DIFFERS },
 	{ "x: {not: [a, b]}", "{\"x\":\"c\"}", MATCHES },
 	/* lists: what holds of all of them, of none, of some */

@@ -291,7 +291,7 @@ static void test_images_and_notices(void **state)
 	assert_null(cell_result_image(result, 2));
 	assert_int_equal(cell_result_notice_count(result), CELL_LIMIT_NOTICES);
 	assert_string_equal(cell_result_notice(result, CELL_LIMIT_NOTICES - 2), "notice\n14");
-	assert_string_equal(cell_result_notice(result, CELL_LIMIT_NOTICES - 1), "there were more notices than are kept");
+	assert_string_equal(cell_result_notice(result, CELL_LIMIT_NOTICES - 1), "more notices followed that were not kept");
 	char *json = cell_result_json(result);
 	assert_non_null(strstr(json, "\"images\":[\"/a \\\"b\\\"/1.png\",\"/a/2.png\"]"));
 	assert_non_null(strstr(json, "\"notices\":[\"notice\\n0\",\"notice\\n1\","));

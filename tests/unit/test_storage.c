@@ -197,7 +197,8 @@ static void test_whole_refused(void **state)
 	open_place(&place);
 	expect_call(&place, "artifacts.save", "{\"name\":\"a\"}", "12345", 5, 0, "");
 	expect_call(&place, "artifacts.load", "{\"name\":\"a\",\"max_bytes\":5}", NULL, 0, 0, "");
-	expect_call(&place, "artifacts.load", "{\"name\":\"a\",\"max_bytes\":4}", NULL, 0, CELL_E_LIMIT, "5 bytes, more than the 4");
+	expect_call(&place, "artifacts.load", "{\"name\":\"a\",\"max_bytes\":4}", NULL, 0, CELL_E_LIMIT,
+		    "5 bytes, but an answer may have at most 4");
 	expect_call(&place, "artifacts.load", "{\"name\":\"b\"}", NULL, 0, CELL_E_NOT_FOUND, "b");
 	expect_call(&place, "artifacts.save", "{\"name\":\"../a\"}", "x", 1, CELL_E_INVALID, "");
 	expect_call(&place, "artifacts.save", "{\"name\":\"a\\u0000b\"}", "x", 1, CELL_E_INVALID, "NUL");

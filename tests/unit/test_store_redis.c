@@ -278,7 +278,7 @@ static void test_chunks(void **state)
 	OK(cell__artifact_begin(store, "half", &writer, &err));
 	OK(cell__artifact_write(writer, data, LARGE, &err));
 	redis_do("EVAL %s 0", "for _, k in ipairs(redis.call('KEYS', '*__tmp__*')) do redis.call('DEL', k) end return 1");
-	FAILS(CELL_E_IO, "gone", cell__artifact_commit(writer, "bytes", "", NULL, NULL, &err));
+	FAILS(CELL_E_IO, "removed from Redis", cell__artifact_commit(writer, "bytes", "", NULL, NULL, &err));
 	expect_artifacts(store, "exact small");
 }
 
@@ -354,18 +354,18 @@ static void test_wrong_types(void **state)
 	json_t *list = NULL, *info = NULL;
 	for (size_t i = 0; i < COUNT(keys); i++)
 		redis_do("LPUSH %s x", redis_key(folder, keys[i]));
-	FAILS(CELL_E_IO, "something else under a key", cell__workflow_list(store, &list, NULL, &err));
-	FAILS(CELL_E_IO, "something else", cell__workflow_search(store, "x", 5, &list, &err));
-	FAILS(CELL_E_IO, "something else", cell__workflow_get(store, "w", &info, &err));
-	FAILS(CELL_E_IO, "something else", create(store, "w", "x", &err));
-	FAILS(CELL_E_IO, "something else", cell__workflow_delete(store, "w", NULL, &err));
-	FAILS(CELL_E_IO, "something else", cell__artifact_list(store, &list, &err));
-	FAILS(CELL_E_IO, "something else", cell__artifact_get(store, "a", &info, &err));
-	FAILS(CELL_E_IO, "something else", cell__artifact_delete(store, "a", NULL, &err));
-	FAILS(CELL_E_IO, "something else", save(store, "a", "x", 1, &err));
+	FAILS(CELL_E_IO, "a value of another type under a key", cell__workflow_list(store, &list, NULL, &err));
+	FAILS(CELL_E_IO, "a value of another type", cell__workflow_search(store, "x", 5, &list, &err));
+	FAILS(CELL_E_IO, "a value of another type", cell__workflow_get(store, "w", &info, &err));
+	FAILS(CELL_E_IO, "a value of another type", create(store, "w", "x", &err));
+	FAILS(CELL_E_IO, "a value of another type", cell__workflow_delete(store, "w", NULL, &err));
+	FAILS(CELL_E_IO, "a value of another type", cell__artifact_list(store, &list, &err));
+	FAILS(CELL_E_IO, "a value of another type", cell__artifact_get(store, "a", &info, &err));
+	FAILS(CELL_E_IO, "a value of another type", cell__artifact_delete(store, "a", NULL, &err));
+	FAILS(CELL_E_IO, "a value of another type", save(store, "a", "x", 1, &err));
 	redis_expect("0", "EXISTS %s", redis_key(folder, "artifacts:a")); /* nothing half */
-	FAILS(CELL_E_IO, "something else", cell__deps_list(store, &list, NULL, &err));
-	FAILS(CELL_E_IO, "something else", cell__deps_add(store, "six", &err));
+	FAILS(CELL_E_IO, "a value of another type", cell__deps_list(store, &list, NULL, &err));
+	FAILS(CELL_E_IO, "a value of another type", cell__deps_add(store, "six", &err));
 }
 
 static void test_broken_values(void **state)
@@ -435,14 +435,14 @@ static void test_broken_values(void **state)
 		redis_do("DEL %s", redis_key(folder, "artifacts:zset"));
 		snprintf(command, sizeof command, "HSET %s %s", redis_key(folder, "artifacts:zset"), chunked[i]);
 		redis_do(command);
-		FAILS(CELL_E_IO, "no artifact", cell__artifact_open(store, "zset", &reader, &err));
+		FAILS(CELL_E_IO, "is not an artifact", cell__artifact_open(store, "zset", &reader, &err));
 	}
 	/* Chunks that are missing, or not as long as they must be. */
 	char buf[8];
 	struct cell__artifact_reader *reader = NULL;
 	redis_do("HSET %s size 5 chunk_bytes 2 version 0123456789abcdef0123456789abcdef 0 ab 1 cde", redis_key(folder, "artifacts:zset"));
 	OK(cell__artifact_open(store, "zset", &reader, &err));
-	FAILS(CELL_E_IO, "no artifact", (int)cell__artifact_pread(reader, buf, 5, 0, &err));
+	FAILS(CELL_E_IO, "is not an artifact", (int)cell__artifact_pread(reader, buf, 5, 0, &err));
 	cell__artifact_reader_close(reader);
 	OK(cell__artifact_list(store, &list, &err));
 	expect_names(list, "a0 a1 a2 a3 a4 a5 zset");
@@ -568,8 +568,8 @@ static void test_users(void **state)
 		{ "bob:s3cret%40@", NULL },
 		{ "bob:wrong@", "refuses the user or password" },
 		{ "eve:s3cret%40@", "refuses the user or password" },
-		{ "reader:s3cret%40@", "does not let this user" },
-		{ "", "wants a password" },
+		{ "reader:s3cret%40@", "does not allow this user" },
+		{ "", "requires a password" },
 	};
 	char rule[300];
 	snprintf(rule, sizeof rule, "ACL SETUSER bob on >s3cret@ ~%s:* resetchannels +@read +@write +@connection +@transaction +@scripting",
@@ -680,9 +680,9 @@ static void test_lost_answers(void **state)
 	struct liar liar;
 	struct cell__store *store = begin_lies(&liar, NULL);
 	/* What would not come to the same is asked once. */
-	FAILS(CELL_E_STORAGE, "it is not known whether this was done", cell__workflow_delete(store, "w", NULL, &err));
+	FAILS(CELL_E_STORAGE, "it is unknown whether this was done", cell__workflow_delete(store, "w", NULL, &err));
 	assert_int_equal(liar.heard, 1);
-	FAILS(CELL_E_STORAGE, "it is not known whether this was done", cell__artifact_delete(store, "a", NULL, &err));
+	FAILS(CELL_E_STORAGE, "it is unknown whether this was done", cell__artifact_delete(store, "a", NULL, &err));
 	assert_int_equal(liar.heard, 2);
 	FAILS(CELL_E_STORAGE, liar.path, create(store, "w", "x", &err));
 	assert_true(liar.heard > 4);

@@ -376,7 +376,7 @@ static void test_dimensions(void **state)
 	add(search, "east1", "x");
 	OK(cell__search_collect(search, 64, CELL__SEARCH_TEXT_BYTES, &batch, &left, &err));
 	const float wide[2 * DIM] = { 1 };
-	FAILS(CELL_E_PROTOCOL, "vectors of 8 numbers, where those before have 4",
+	FAILS(CELL_E_PROTOCOL, "the vectors have 8 dimensions, the earlier ones 4",
 	      cell__search_put_vectors(search, &batch, wide, 2 * DIM, &err));
 	assert_int_equal(missing(search), 1);
 	/* The model has changed behind its name. */

@@ -131,8 +131,8 @@ static const struct row rows[] = {
 	{ &plain, NULL, "{'a':'; rm -rf / #','s':'$(id) `id` | x > y\\n'}", "cmd|--s|$(id) `id` | x > y\n|; rm -rf / #" },
 	{ &plain, NULL, "{'a':''}", "cmd|" },
 	{ &plain, NULL, "{'a':'A','s':''}", "cmd|--s||A" },
-	{ &plain, NULL, "{'a':'x\\u0000y'}", "!'a' holds a NUL character" },
-	{ &plain, NULL, "{'a':'A','hdr':['x\\u0000-y']}", "!'hdr' holds a NUL character" },
+	{ &plain, NULL, "{'a':'x\\u0000y'}", "!'a' contains a NUL character" },
+	{ &plain, NULL, "{'a':'A','hdr':['x\\u0000-y']}", "!'hdr' contains a NUL character" },
 };
 
 static void join(const struct cell__argv *argv, struct cell__buf *out)

@@ -61,10 +61,10 @@ static const struct row rows[] = {
 	{ "repo", "{'owner':'','repo_name':'r'}", "!'owner' must not be empty" },
 	{ "repo", "{'owner':'o'}", "!Required parameter 'repo_name' is missing" },
 	{ "repo", "{'owner':5,'repo_name':'r'}", "!'owner' must be a string" },
-	{ "repo", "{'owner':'a\\u0000','repo_name':'r'}", "!'owner' holds a NUL" },
+	{ "repo", "{'owner':'a\\u0000','repo_name':'r'}", "!'owner' contains a NUL" },
 	{ "repo", "{'owner':'o','repo_name':5}", "GET " U "/repos/o/5?fixed=a%20b&page=1\n\n" },
 	{ "repo", "{'owner':'o','repo_name':'r','x_trace':'t1'}", "GET " U "/repos/o/r?fixed=a%20b&page=1\nx-trace: t1\n\n" },
-	{ "repo", "{'owner':'o','repo_name':'r','x_trace':'a\\r\\nHost: evil'}", "!'x_trace' holds a control character" },
+	{ "repo", "{'owner':'o','repo_name':'r','x_trace':'a\\r\\nHost: evil'}", "!'x_trace' contains a control character" },
 	{ "repo", "{'owner':'o','repo_name':'r','x_trace':'${TOKEN}'}", "GET " U "/repos/o/r?fixed=a%20b&page=1\nx-trace: ${TOKEN}\n\n" },
 	{ "repo", "{'owner':'o','repo_name':'r','label':[{}]}", "!item 0 is an object" },
 	{ "repo", "{'owner':'o','repo_name':'r','body':1}", "!Unknown argument 'body'. Known: owner, page, flag" },
@@ -419,12 +419,12 @@ static void test_errors(void **state)
 	const char *type = "ToolCallError";
 	int code = CELL_TOOL_E_FAILED;
 	expect_fail(&bench, "srv.any", "{'what':'missing'}", code, type, "Tool 'srv' failed: HTTP 404: no such thing");
-	expect_fail(&bench, "srv.any", "{'what':'badjson'}", code, type, "says it is JSON, but it is not");
+	expect_fail(&bench, "srv.any", "{'what':'badjson'}", code, type, "is declared as JSON but is not valid JSON");
 	expect_fail(&bench, "srv.any", "{'what':'floods'}", code, type, "larger than 1000000 bytes");
 	expect_fail(&bench, "srv.any", "{'what':'drop'}", code, type, "request to http://127.0.0.1");
 	expect_fail(&bench, "shut.e", "{}", code, type, "request to http://127.0.0.1:1 failed");
 	expect_fail(&bench, "unset.e", "{}", code, type, "environment variable NOT_SET is not set");
-	expect_fail(&bench, "evil.e", "{}", code, type, "header X: the resolved value holds a line break");
+	expect_fail(&bench, "evil.e", "{}", code, type, "header X: the resolved value contains a line break");
 	expect_fail(&bench, "srv.slow", "{}", CELL_TOOL_E_TIMEOUT, "ToolTimeoutError", "Tool 'srv' timed out after 0.2s");
 	expect_fail(&bench, "srv.any", "{'what':'..'}", CELL_TOOL_E_ARGS, type, "must not be '.' or '..'");
 	expect_fail(&bench, "srv", "{}", CELL_TOOL_E_UNKNOWN, type, "Available: any, post, head, slow");

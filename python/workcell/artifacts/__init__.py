@@ -21,7 +21,7 @@ def _now() -> datetime.datetime:
 
 @dataclass
 class Artifact:
-    """What is known about an artifact."""
+    """The description of an artifact."""
 
     name: str
     path: str
@@ -64,7 +64,7 @@ class ArtifactStore(StoragePart):
         return Artifact.from_dict(self._space().save_artifact(name, kind, payload, description, metadata or {}))
 
     def load(self, name: str) -> Any:
-        """The data, of the type it had; ArtifactNotFoundError."""
+        """Returns the data in its original type; raises ArtifactNotFoundError."""
         return from_bytes(*self._space().load_artifact(name))
 
     def get(self, name: str) -> Optional[Artifact]:
@@ -78,7 +78,7 @@ class ArtifactStore(StoragePart):
         return bool(self._space().call("artifacts.exists", name=name))
 
     def delete(self, name: str) -> None:
-        """One that is not there is fine."""
+        """Deletes an artifact; it does not have to exist."""
         self._space().call("artifacts.delete", name=name)
 
 
@@ -94,7 +94,7 @@ class FileArtifactStore(ArtifactStore):
         super().__init__(FileStorage(base), os.fspath(path))
 
     def register(self, name: str, description: str, metadata: Optional[Mapping[str, Any]] = None) -> Artifact:
-        """A file that lies in the folder already, as an artifact: text where it is UTF-8, else bytes."""
+        """Registers a file in the folder as an artifact: text if it is UTF-8, else bytes."""
         try:
             data = (Path(self.storage.root) / "artifacts" / name).read_bytes()
         except (FileNotFoundError, IsADirectoryError):

@@ -13,7 +13,7 @@ from ..errors import DependencyError, DepsError, RuntimeDepsDisabledError
 
 
 class SyncResult(NamedTuple):
-    """What an installation came to."""
+    """The outcome of an installation."""
 
     installed: FrozenSet[str]
     already_present: FrozenSet[str]
@@ -71,7 +71,7 @@ class DepsStore(StoragePart):
         return hashlib.sha256("\n".join(sorted(self.list())).encode()).hexdigest()
 
     def sync(self) -> SyncResult:
-        """Makes the environment what the list says."""
+        """Installs and removes packages so that the environment matches the list."""
         return _result(self._space().call("deps.sync"))
 
 
@@ -113,7 +113,7 @@ class PackageInstaller:
         self.timeout = timeout
 
     def sync(self, store: DepsStore) -> SyncResult:
-        """Makes the environment what the list says."""
+        """Installs and removes packages so that the environment matches the list."""
         from .._core import SpaceHandle, milliseconds
         from .._engine import default_engine
 
@@ -133,7 +133,7 @@ class DepsNamespace:
         self._store, self._installer = store, installer
 
     def sync(self) -> SyncResult:
-        """Makes the environment what the list says."""
+        """Installs and removes packages so that the environment matches the list."""
         return self._store.sync() if self._installer is None else self._installer.sync(self._store)
 
     def __repr__(self) -> str:

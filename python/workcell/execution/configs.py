@@ -67,7 +67,7 @@ class ExecutorConfig:
             raise ValueError("default_timeout must be more than 0, or None")
         for name, value in (self.env or {}).items():
             if not name or "=" in name or "\0" in name + value:
-                raise ValueError("%r is no environment variable" % name)
+                raise ValueError("%r is not a valid environment variable" % name)
 
     def configured_deps(self) -> List[str]:
         return collect_configured_deps(self.deps, self.deps_file)
@@ -171,7 +171,7 @@ def _bytes(size: Union[str, int]) -> str:
     """``"512m"`` as a policy writes it."""
     text = str(size).strip().upper().rstrip("B")
     if not re.fullmatch(r"\d+[KMGT]?", text):
-        raise ValueError("a size is a number with k, m or g, like \"512m\", not %r" % (size,))
+        raise ValueError("a size must be a number with k, m or g, like \"512m\", not %r" % (size,))
     return text
 
 
@@ -236,7 +236,7 @@ class SandboxConfig(SubprocessConfig):
             return None
         named = os.fspath(self.policy) if self.policy is not None else "untrusted"
         if "/" in named or named.endswith((".yaml", ".yml")):
-            raise ValueError("a policy file says it all: limits and network are written there, not beside it")
+            raise ValueError("limits and network cannot be combined with a policy file: write them into the file")
         return "\n".join(["preset: " + named] + lines) + "\n"
 
     def session_options(self) -> Dict[str, Any]:
@@ -352,12 +352,12 @@ class ContainerConfig(ExecutorConfig):
             given = [name for name in ("python", "cwd", "env", "environment", "preload", "tools_path", "tool_middlewares",
                                        "image", "memory_limit", "cpu_quota", "pids_limit", "network_disabled") if getattr(self, name)]
             if given:
-                raise ValueError("with remote_url these are the server's, and cannot be given here: %s" % ", ".join(given))
+                raise ValueError("with remote_url, these belong to the server and cannot be given here: %s" % ", ".join(given))
 
 
 @dataclass(frozen=True)
 class DenoSandboxConfig(ExecutorConfig):
-    """Pyodide under Deno (docs/executors.md). Deno, Pyodide and their snapshots lie in the ``cache_dir`` of the engine.
+    """Pyodide under Deno (docs/executors.md). Deno, Pyodide and their snapshots are in the ``cache_dir`` of the engine.
 
     Args:
         network_profile: ``none``, ``deps-only`` (the hosts of the package index that pip is configured with) or ``full``.
@@ -377,9 +377,9 @@ class DenoSandboxConfig(ExecutorConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.network_profile not in (None, "none", "deps-only", "full"):
-            raise ValueError("network_profile is none, deps-only or full, not %r" % self.network_profile)
+            raise ValueError("network_profile must be none, deps-only or full, not %r" % self.network_profile)
         if self.deps_net_allowlist and self.network_profile == "deps-only":
-            raise ValueError("the hosts of deps-only are those of the package index that pip is configured with: others cannot be "
+            raise ValueError("deps-only allows only the hosts of the package index that pip is configured with: others cannot be "
                              "named in deps_net_allowlist")
 
     def session_options(self) -> Dict[str, Any]:

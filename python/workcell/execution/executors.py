@@ -89,7 +89,7 @@ class LibraryExecutor:
             self._core = core
 
     async def close(self) -> None:
-        """Ends the session and everything that it started. More than once is fine."""
+        """Ends the session and everything that it started. May be called more than once."""
         self._closed = True
         core, self._core = self._core, None
         if core is not None:
@@ -125,17 +125,17 @@ class LibraryExecutor:
         await in_thread(self.core.reset)
 
     async def interrupt(self) -> None:
-        """KeyboardInterrupt in the running cell."""
+        """Raises KeyboardInterrupt in the running cell."""
         await in_thread(self.core.need_session().interrupt)
 
     # -- what it can do
 
     def supports(self, capability: str) -> bool:
-        """Whether it can do that."""
+        """Whether the executor has the capability."""
         return capability in self.capabilities
 
     def supported_capabilities(self) -> Set[str]:
-        """All that it can do."""
+        """The capabilities of the executor."""
         return set(self.capabilities)
 
     def get_configured_deps(self) -> List[str]:

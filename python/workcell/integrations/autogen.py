@@ -31,7 +31,7 @@ def create_run_code_tool(executor: Any = None, session_url: Optional[str] = None
     Exactly one of ``executor`` and ``session_url``. ``session_id`` is refused: a server chooses the ids of its sessions.
     """
     if session_id is not None:
-        raise ValueError("a session server chooses the ids of its sessions: session_id cannot be given")
+        raise ValueError("session_id cannot be given: a session server chooses the ids of its sessions")
     target = _target(executor, session_url, auth_token)
 
     async def run_code(code: str) -> str:

@@ -95,7 +95,7 @@ class _Storage:
             return self._space
 
     def close(self) -> None:
-        """Lets go of it; the data stays."""
+        """Closes the storage; the data stays."""
         with self._lock:
             space, self._space = self._space, None
         if space is not None:
@@ -170,7 +170,7 @@ class RedisStorage(_Storage):
         super().__init__(workspace_id)
         self.url = url if url is not None else _url_of_client(redis)
         if not self.url.startswith(("redis://", "rediss://", "redis+unix://", "unix://")):
-            raise ValueError("the URL of a Redis server begins with redis://, rediss:// or redis+unix://")
+            raise ValueError("the URL of a Redis server must begin with redis://, rediss:// or redis+unix://")
         self._client = redis
         self.prefix = prefix
 
@@ -216,7 +216,7 @@ def redis_storage(client: Any, prefix: str, *names: str) -> RedisStorage:
     for name in names:
         if prefix.endswith(":" + name):
             return RedisStorage(redis=client, prefix=prefix[:-len(name) - 1])
-    raise ValueError("the prefix of this store ends with %s: it is a part of RedisStorage(prefix=...)"
+    raise ValueError("the prefix of this store must end with %s: it is a part of RedisStorage(prefix=...)"
                      % " or ".join("':%s'" % name for name in names))
 
 

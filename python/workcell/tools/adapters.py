@@ -40,15 +40,15 @@ class SpaceAdapter:
             self._space.native.add_mcp(name, json.dumps(dict(params)))
 
     def list_tools(self) -> List[Tool]:
-        """All of them; servers that are not known yet are started."""
+        """Lists all tools; servers that are not known yet are started."""
         return [Tool.from_dict(each) for each in self._space.call("tools.list")]
 
     def problems(self) -> List[Dict[str, Any]]:
-        """Definitions that were left out: ``[{file, line, message}]``."""
+        """Definitions that were skipped: ``[{file, line, message}]``."""
         return [dict(each) for each in self._space.call("tools.problems")]
 
     async def call_tool(self, name: str, callable_name: Optional[str], args: Dict[str, Any]) -> Any:
-        """Calls one; ToolCallError, ToolTimeoutError, ToolNotFoundError."""
+        """Calls a tool; raises ToolCallError, ToolTimeoutError or ToolNotFoundError."""
         from ..execution.executors import in_thread
 
         full = "%s.%s" % (name, callable_name) if callable_name else name
@@ -63,7 +63,7 @@ class SpaceAdapter:
         return {parameter.name: parameter.description for parameter in callables[callable_name].parameters}
 
     async def close(self) -> None:
-        """Ends its servers."""
+        """Ends the adapter's servers."""
         from ..execution.executors import in_thread
 
         await in_thread(self._space.close)
@@ -160,7 +160,7 @@ class MiddlewareAdapter:
         self.list_tools, self.describe, self.close = inner.list_tools, inner.describe, inner.close
 
     async def call_tool(self, name: str, callable_name: Optional[str], args: Dict[str, Any]) -> Any:
-        """Calls one through the middlewares."""
+        """Calls a tool through the middlewares."""
         async def terminal(ctx: ToolCallContext) -> Any:
             return await self.inner.call_tool(ctx.tool_name, ctx.callable_name, ctx.args)
 

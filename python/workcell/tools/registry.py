@@ -12,7 +12,7 @@ from .types import Tool
 
 
 class ToolRegistry:
-    """Tools of several adapters under one roof."""
+    """The tools of several adapters."""
 
     def __init__(self, embedder: Any = None) -> None:
         self._adapters: List[ToolAdapter] = []
@@ -54,7 +54,7 @@ class ToolRegistry:
         return [self._tagged(adapter, tool) for adapter in self._adapters for tool in adapter.list_tools()]
 
     def list_tools(self, scope: Optional[Iterable[str]] = None) -> List[Tool]:
-        """All, or those with one of the tags."""
+        """Lists all tools, or those with one of the tags."""
         wanted = None if scope is None else frozenset(scope)
         return [tool for tool in self.get_all_tools() if wanted is None or tool.tags & wanted]
 
@@ -65,7 +65,7 @@ class ToolRegistry:
         return None
 
     def get_tool(self, name: str) -> Tool:
-        """ToolNotFoundError where there is none."""
+        """Raises ToolNotFoundError if it does not exist."""
         tools = self.get_all_tools()
         for tool in tools:
             if tool.name == name:
@@ -73,7 +73,7 @@ class ToolRegistry:
         raise ToolNotFoundError(name, [tool.name for tool in tools])
 
     async def call_tool(self, name: str, callable_name: Optional[str], args: Dict[str, Any]) -> Any:
-        """Calls one, through the middlewares."""
+        """Calls a tool through the middlewares."""
         adapter = self.find_adapter_for_tool(name)
         if adapter is None:
             raise ToolNotFoundError(name, [tool.name for tool in self.get_all_tools()])

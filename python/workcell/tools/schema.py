@@ -31,7 +31,7 @@ _UNION_TYPES: Tuple[Any, ...] = (Union,) + ((types.UnionType,) if sys.version_in
 
 
 def schema_of(annotation: Any, depth: int = 0) -> Dict[str, Any]:
-    """The JSON Schema of a type; ``{}``, which allows everything, where there is none that fits."""
+    """The JSON Schema of a type; ``{}``, which allows everything, if no schema fits."""
     if depth > 20:
         return {}
     try:
@@ -178,7 +178,7 @@ def parameters_of(fn: Callable[..., Any]) -> Dict[str, Any]:
     found: Dict[str, Any] = {"type": "object", "properties": properties}
     for name, parameter in signature.parameters.items():
         if parameter.kind is parameter.VAR_POSITIONAL or parameter.kind is parameter.POSITIONAL_ONLY:
-            raise TypeError("a tool is called by keywords: %s() must not have the parameter %s"
+            raise TypeError("a tool takes keyword arguments only: %s() must not have the parameter %s"
                             % (getattr(fn, "__name__", "it"), parameter))
         if parameter.kind is parameter.VAR_KEYWORD:
             found["additionalProperties"] = True
@@ -222,11 +222,11 @@ def jsonable(value: Any) -> Any:
         return str(value)
     if hasattr(value, "tolist"):  # numpy
         return value.tolist()
-    raise TypeError("a tool answers with JSON data or text, not %s" % type(value).__name__)
+    raise TypeError("a tool must return JSON data or text, not %s" % type(value).__name__)
 
 
 def dumps(value: Any) -> str:
-    """JSON, exact; TypeError or ValueError where there is none."""
+    """Exact JSON; raises TypeError or ValueError if the value has no JSON form."""
     return json.dumps(value, default=jsonable, allow_nan=False)
 
 

@@ -111,7 +111,7 @@ class WorkflowStore(StoragePart):
         """Nothing to do: there is no copy that could be old."""
 
     def add(self, workflow: PythonWorkflow) -> PythonWorkflow:
-        """Keeps it, and replaces what had the name; ValueError or SyntaxError where it is none."""
+        """Stores a workflow and replaces one of the same name; raises ValueError or SyntaxError if it is not valid."""
         return self._made(add_workflow(self._space(), workflow.name, workflow.source, workflow.description))
 
     save = add
@@ -181,7 +181,7 @@ class RedisWorkflowStore(WorkflowStore):
         super().__init__(redis_storage(redis, prefix, "workflows", "skills"))
 
     def save_batch(self, workflows: Iterable[PythonWorkflow]) -> None:
-        """One after the other."""
+        """Stores the workflows one by one."""
         for each in workflows:
             self.save(each)
 

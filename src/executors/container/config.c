@@ -40,8 +40,8 @@ static int check_name(const char *what, const char *text, const char *more, stru
 {
 	for (const char *at = text; text && *at; at++) {
 		if (!isalnum((unsigned char)*at) && !strchr(more, *at))
-			return cell_fail(err, CELL_E_INVALID, 0, "the container's %s is '%.100s': letters, digits and %s only", what, text,
-					 more);
+			return cell_fail(err, CELL_E_INVALID, 0, "the container's %s is '%.100s', expected only letters, digits and %s",
+					 what, text, more);
 	}
 	if (text && (!*text || strlen(text) > MAX_NAME))
 		return cell_fail(err, CELL_E_INVALID, 0, "the container's %s is empty or longer than %d characters", what, MAX_NAME);
@@ -61,14 +61,14 @@ static bool is_token(const char *token)
 static int check_numbers(const struct cell_container_options *opts, struct cell_error *err)
 {
 	if (opts->memory_limit != -1 && opts->memory_limit < MIN_MEMORY)
-		return cell_fail(err, CELL_E_INVALID, 0, "memory_limit is %lld, expected at least %lld, or -1 for none",
+		return cell_fail(err, CELL_E_INVALID, 0, "memory_limit is %lld, expected at least %lld, or -1 for no limit",
 				 (long long)opts->memory_limit, MIN_MEMORY);
 	if (opts->cpu_quota && opts->cpu_quota < MIN_CPU_QUOTA)
 		return cell_fail(err, CELL_E_INVALID, 0,
-				 "cpu_quota is %lld, expected at least %d microseconds in 100 ms, or 0 for no limit",
+				 "cpu_quota is %lld, expected at least %d microseconds per 100 ms, or 0 for no limit",
 				 (long long)opts->cpu_quota, MIN_CPU_QUOTA);
 	if (opts->pids_limit != -1 && opts->pids_limit < MIN_PIDS)
-		return cell_fail(err, CELL_E_INVALID, 0, "pids_limit is %lld, expected at least %d, or -1 for none",
+		return cell_fail(err, CELL_E_INVALID, 0, "pids_limit is %lld, expected at least %d, or -1 for no limit",
 				 (long long)opts->pids_limit, MIN_PIDS);
 	if (opts->startup_timeout_ms <= 0)
 		return cell_fail(err, CELL_E_INVALID, 0, "startup_timeout_ms is %lld, expected more than 0",
@@ -80,7 +80,7 @@ static int check_numbers(const struct cell_container_options *opts, struct cell_
 		return cell_fail(err, CELL_E_INVALID, 0, "auth_token and auth_disabled cannot be used together");
 	if (opts->auth_token && !is_token(opts->auth_token))
 		return cell_fail(err, CELL_E_INVALID, 0,
-				 "auth_token has 1 to 4096 visible ASCII characters, and does not begin with \"tokens:\"");
+				 "auth_token must have 1 to 4096 visible ASCII characters and must not begin with \"tokens:\"");
 	return 0;
 }
 
@@ -97,7 +97,7 @@ static int parse_user(const char *text, const char *storage, unsigned *ret_uid, 
 		*ret_gid = st.st_gid;
 	}
 	if (text && (sscanf(text, "%9u:%9u%c", ret_uid, ret_gid, &end) != 2 || !*ret_uid))
-		return cell_fail(err, CELL_E_INVALID, 0, "the container's user is '%.60s', expected UID:GID, and not root", text);
+		return cell_fail(err, CELL_E_INVALID, 0, "the container's user is '%.60s', expected UID:GID other than root", text);
 	return 0;
 }
 
@@ -114,12 +114,12 @@ static int check_folder(const char *what, const char *path, unsigned uid, unsign
 	if (stat(path, &st) < 0)
 		return cell_fail(err, CELL_E_NOT_FOUND, errno, "%s %.150s", what, path);
 	if (!S_ISDIR(st.st_mode))
-		return cell_fail(err, CELL_E_INVALID, 0, "%s %.150s is no folder", what, path);
+		return cell_fail(err, CELL_E_INVALID, 0, "%s %.150s is not a folder", what, path);
 	have = st.st_uid == uid ? st.st_mode >> 6 : st.st_gid == gid ? st.st_mode >> 3 : st.st_mode;
 	if ((have & want) != want)
 		return cell_fail(err, CELL_E_FORBIDDEN, 0,
-				 "%s %.100s is not open to the container's user %u:%u; change its owner, or the user", what, path, uid,
-				 gid);
+				 "%s %.100s is not accessible to the container's user %u:%u; change its owner, or the user", what, path,
+				 uid, gid);
 	return 0;
 }
 
@@ -162,7 +162,7 @@ static int add_deps(json_t *root, const struct cell_container_options *opts, uns
 	while (opts->deps && opts->deps[n])
 		n++;
 	if (n > MAX_DEPS)
-		return cell_fail(err, CELL_E_LIMIT, 0, "a container is given at most %d packages, not %zu", MAX_DEPS, n);
+		return cell_fail(err, CELL_E_LIMIT, 0, "a container takes at most %d packages, %zu were given", MAX_DEPS, n);
 	if (check_folder("the wheel folder", opts->wheel_dir, uid, gid, false, err) < 0)
 		return -1;
 	wheels = real_path(opts->wheel_dir);
@@ -171,7 +171,7 @@ static int add_deps(json_t *root, const struct cell_container_options *opts, uns
 	    json_object_set_new(root, "install_ms", json_integer(opts->install_timeout_ms)) < 0 ||
 	    (wheels && json_object_set_new(root, "wheels", json_string(wheels)) < 0) ||
 	    (opts->index_url && json_object_set_new(root, "index", json_string(opts->index_url)) < 0))
-		return cell_fail(err, CELL_E_INVALID, 0, "the container's packages are not UTF-8, or memory is gone");
+		return cell_fail(err, CELL_E_INVALID, 0, "the container's packages are not UTF-8, or out of memory");
 	return 0;
 }
 
@@ -184,7 +184,7 @@ static int add_redis(json_t *root, const char *url, const struct cell__redis_url
 	    json_object_set_new(root, "redis",
 				json_pack("{s:s,s:s*,s:s*,s:s*,s:i}", "url", inside.data, "host", redis->host, "path", redis->path, "ca",
 					  redis->ca_file, "port", redis->port)) < 0)
-		return cell_fail(err, CELL_E_INVALID, 0, "the container's storage is not UTF-8, or memory is gone");
+		return cell_fail(err, CELL_E_INVALID, 0, "the container's storage is not UTF-8, or out of memory");
 	return 0;
 }
 
@@ -223,7 +223,7 @@ static int describe(const struct cell_container_options *options, const struct c
 	}
 	*ret_json = root ? json_dumps(root, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
 	json_decref(root);
-	return *ret_json ? 0 : cell_fail(err, CELL_E_INVALID, 0, "the container's options are not UTF-8, or memory is gone");
+	return *ret_json ? 0 : cell_fail(err, CELL_E_INVALID, 0, "the container's options are not UTF-8, or out of memory");
 }
 
 int cell__container_describe(const struct cell_container_options *options, const char *const *env, char **ret_json, struct cell_error *err)
@@ -238,7 +238,8 @@ int cell__container_describe(const struct cell_container_options *options, const
 	if (cell__redis_url_parse(options->storage, &url, err) < 0)
 		return -1;
 	if (url.via)
-		status = cell_fail(err, CELL_E_INVALID, 0, "the storage of a container is reached by the host, not via another socket");
+		status = cell_fail(err, CELL_E_INVALID, 0,
+				   "the Redis URL of a container's storage must not contain via=: the host makes that connection");
 	else
 		status = describe(options, &url, env, ret_json, err);
 	cell__redis_url_finish(&url);
@@ -359,7 +360,8 @@ int cell__container_make_place(const json_t *config, struct cell__container_plac
 	    (geteuid() != uid && chown(ret_place->folder, uid, gid) < 0)) {
 		saved = errno;
 		cell__container_remove_place(ret_place->folder);
-		return cell_fail(err, CELL_E_IO, saved, "give %s to the container's user %u", ret_place->folder, (unsigned)uid);
+		return cell_fail(err, CELL_E_IO, saved, "change the owner of %s to the container's user %u", ret_place->folder,
+				 (unsigned)uid);
 	}
 	return 0;
 }
@@ -400,8 +402,8 @@ int cell__container_keep_socket(const char *path, pid_t pid, int *ret_fd, struct
 		return cell_fail(err, CELL_E_IO, errno, "connect to %s", path);
 	if (peer.pid && pid && peer.pid != pid)
 		return cell_fail(err, CELL_E_PROTOCOL, 0,
-				 "process %d listens in the place of the container's server, which is process %d: code of a package "
-				 "that was installed has taken it",
+				 "process %d listens on the address of the container's server, which is process %d: an installed "
+				 "package has taken it over",
 				 (int)peer.pid, (int)pid);
 	*ret_fd = cell__take_fd(&kept);
 	return 0;
@@ -700,8 +702,8 @@ int cell__container_check(const json_t *config, const json_t *found, struct cell
 
 		if (asked > 0 && (applied <= 0 || applied > asked || (number_of(config, "lacks") & (1 << i))))
 			return cell_fail(err, CELL_E_UNAVAILABLE, 0,
-					 "the container engine does not apply %s (a rootless one needs cgroup v2, "
-					 "delegated to you); without that limit it can be used",
+					 "the container engine does not enforce %s (a rootless engine needs a delegated cgroup v2); leave "
+					 "that limit out to use it",
 					 limits[i].what);
 	}
 	if (is_set(config, "no_network") && (!network || strcmp(network, "none")))

@@ -137,7 +137,7 @@ static void handle_removed(void *arg, long status, json_t *answer, const struct 
 	container->request = NULL;
 	if (!status || (status >= 400 && status != 404))
 		LOG(container, CELL_LOG_WARN,
-		    "container %.12s could not be removed and will be by the next program that uses containers: %s", container->id,
+		    "container %.12s could not be removed; the next program that uses containers will remove it: %s", container->id,
 		    err->msg);
 	uv_close((uv_handle_t *)&container->timer, handle_timer_closed);
 }
@@ -464,7 +464,7 @@ static void build_image(struct container *container, const struct cell_error *er
 		fail(container, &missing);
 		return;
 	}
-	LOG(container, CELL_LOG_INFO, "the image %s is not there and is built", image);
+	LOG(container, CELL_LOG_INFO, "image %s not found: building it", image);
 	container->has_built = true;
 	container->build = cell__image_build(container->all->host->loop, &container->docker, container->config, say_line, handle_image,
 					     container);
@@ -495,7 +495,7 @@ static void handle_created(void *arg, long status, json_t *answer, const struct 
 		return;
 	}
 	if (container->state == STARTING && !is_id(id)) {
-		cell_fail(&odd, CELL_E_PROTOCOL, 0, "the container engine made a container without a proper id");
+		cell_fail(&odd, CELL_E_PROTOCOL, 0, "the container engine created a container without a valid id");
 		fail(container, &odd);
 		return;
 	}
@@ -556,9 +556,9 @@ static void handle_orphan_removed(void *arg, long status, json_t *answer, const 
 	(void)answer;
 	container->request = NULL;
 	if (status && status < 400)
-		LOG(container, CELL_LOG_INFO, "a container that a dead program had left was removed");
+		LOG(container, CELL_LOG_INFO, "removed a container that a dead program had left behind");
 	else if (status != 404 && status != 409) /* gone, or somebody else is at it */
-		LOG(container, CELL_LOG_WARN, "a container that a dead program had left could not be removed: %s", err->msg);
+		LOG(container, CELL_LOG_WARN, "cannot remove a container that a dead program had left behind: %s", err->msg);
 	remove_next_orphan(container);
 }
 
@@ -737,7 +737,7 @@ static void container_probe(struct cell__executor_host *host, struct cell_execut
 		return;
 	snprintf(info->reason, sizeof(info->reason), "no container engine at %s: %s", CELL_DOCKER_SOCKET_PATH, strerror(errno));
 	snprintf(info->advice, sizeof(info->advice),
-		 "install Docker or Podman; one elsewhere is used with DOCKER_HOST or --container-host");
+		 "install Docker or Podman, or set DOCKER_HOST or --container-host to an engine elsewhere");
 }
 
 static void container_destroy(void *state, void (*done)(void *arg), void *arg)

@@ -170,7 +170,7 @@ static void handle_client(uv_poll_t *poll, int status, int events)
 	if (fd < 0)
 		return;
 	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0 || peer.pid != dialer->pid) {
-		hand_over(fd, -1, "this is not for you");
+		hand_over(fd, -1, "permission denied");
 		return;
 	}
 	job = cell__alloc(1, sizeof(*job));
@@ -202,7 +202,7 @@ int cell__dialer_create(struct cell__loop *loop, const char *at, uid_t uid, gid_
 	if (cell__address_parse(text, &address, err) < 0 || cell__listen(&address, BACKLOG, &fd, err) < 0)
 		return -1;
 	if (geteuid() != uid && chown(at, uid, gid) < 0)
-		return cell_fail(err, CELL_E_IO, errno, "give %.100s to user %u", at, (unsigned)uid);
+		return cell_fail(err, CELL_E_IO, errno, "change the owner of %.100s to user %u", at, (unsigned)uid);
 	*dialer = (struct cell__dialer){ .loop = loop, .pid = -1 };
 	if (uv_poll_init(cell__loop_uv(loop), &dialer->poll, fd) < 0) /* which makes it not block */
 		return cell_fail(err, CELL_E_IO, 0, "listen on %.100s", at);

@@ -33,7 +33,8 @@ int cell__docker_init(struct cell__docker *docker, struct cell__http *http, cons
 		else if (docker->url[strlen(docker->url) - 1] == '/')
 			docker->url[strlen(docker->url) - 1] = '\0';
 	} else {
-		return cell_fail(err, CELL_E_INVALID, 0, "'%.100s' is no address of an engine: unix:///PATH or tcp://HOST:PORT", at);
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "invalid address of a container engine '%.100s': expected unix:///PATH or tcp://HOST:PORT", at);
 	}
 	if (!docker->url || (!strncmp(at, "unix://", 7) && !docker->socket)) {
 		cell__docker_finish(docker);
@@ -79,7 +80,7 @@ static void describe(const struct cell__docker_request *request, CURLcode code, 
 			  docker->socket ? docker->socket : docker->url, curl_easy_strerror(code));
 	else
 		cell_fail(err, status == 404 ? CELL_E_NOT_FOUND : CELL_E_IO, 0, "the container engine answered %ld: %.160s", status,
-			  words ? words : "it does not say why");
+			  words ? words : "it gave no reason");
 }
 
 static void handle_done(struct cell__http_transfer *transfer, CURLcode code)

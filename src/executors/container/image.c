@@ -41,7 +41,7 @@ struct header { /* ustar */
 	char name[100], mode[8], uid[8], gid[8], size[12], mtime[12], sum[8], type, link[100], magic[6], version[2], user[32], group[32];
 	char major[8], minor[8], prefix[155], rest[12];
 };
-_Static_assert(sizeof(struct header) == BLOCK, "a tar header is one block");
+_Static_assert(sizeof(struct header) == BLOCK, "a tar header must be one block");
 
 /* Fields are padded with NULs and need no NUL at their end. */
 static void put(char *to, size_t room, const char *text, size_t size)

@@ -159,7 +159,7 @@ static void handle_snapshot_written(uv_work_t *work, int status)
 	kernel->job.under_way = false;
 	free(cell__take_ptr(kernel->job.bytes));
 	if (kernel->job.error)
-		LOG(kernel, CELL_LOG_WARN, "Pyodide's snapshot was not written to %s: %s; sessions start slowly", kernel->job.path,
+		LOG(kernel, CELL_LOG_WARN, "cannot write Pyodide's snapshot to %s: %s; sessions will start slowly", kernel->job.path,
 		    strerror(kernel->job.error));
 	maybe_gone(kernel);
 }
@@ -169,7 +169,7 @@ static const char *keep_snapshot(struct kernel *kernel, const struct cell_frame 
 	if (kernel->state != STARTING || kernel->job.path)
 		return "SNAPSHOT after HELLO";
 	if (frame->json_size != SNAPSHOT_HEAD_BYTES)
-		return "SNAPSHOT with a head of another size";
+		return "SNAPSHOT with a head of the wrong size";
 	struct job *job = &kernel->job;
 	size_t size = (size_t)frame->json_size + frame->raw_size;
 	job->path = cell__strdup(kernel->snapshot);
@@ -215,9 +215,9 @@ static int send_frame(struct kernel *kernel, uint8_t type, uint32_t id, const vo
 	struct cell_frame frame = { .type = type, .id = id, .json_size = (uint32_t)json_size, .raw_size = (uint32_t)raw_size };
 	uint8_t header[CELL_FRAME_HEADER_BYTES];
 	if (!kernel->process)
-		return cell_fail(err, CELL_E_KERNEL, 0, "the kernel is gone");
+		return cell_fail(err, CELL_E_KERNEL, 0, "the kernel has ended");
 	if (json_size > CELL_FRAME_MAX_JSON || raw_size > CELL_FRAME_MAX_RAW)
-		return cell_fail(err, CELL_E_LIMIT, 0, "a frame carries at most %u + %u bytes", CELL_FRAME_MAX_JSON, CELL_FRAME_MAX_RAW);
+		return cell_fail(err, CELL_E_LIMIT, 0, "a frame may carry at most %u + %u bytes", CELL_FRAME_MAX_JSON, CELL_FRAME_MAX_RAW);
 	cell__frame_encode_header(&frame, header);
 	/* Out of memory in the middle of a frame ends its stdin, and with it the kernel. */
 	if (cell__process_write(kernel->process, header, sizeof header, err) < 0 ||
@@ -276,7 +276,7 @@ static const char *handle_early_frame(struct kernel *kernel, const struct cell_f
 	case CELL_FRAME_OUTPUT:
 		return NULL; /* of modules that are imported ahead */
 	default:
-		return "a frame before READY that belongs after it";
+		return "an unexpected frame before READY";
 	}
 }
 
@@ -397,7 +397,7 @@ static void explain_end(struct kernel *kernel, const struct cell__process_exit *
 			line[0] = '\0';
 	}
 	if (how->error == ECONNRESET)
-		cell_fail(&kernel->error, CELL_E_SPAWNER, 0, "the spawner died, and all its sessions with it; open a new session");
+		cell_fail(&kernel->error, CELL_E_SPAWNER, 0, "the spawner died and ended all its sessions; open a new session");
 	else if (how->error)
 		cell_fail(&kernel->error, CELL_E_UNAVAILABLE, how->error, "start Deno");
 	else if (kernel->words.size > 0 && strstr(kernel->words.data, "out of memory"))
@@ -414,7 +414,7 @@ static bool try_again(struct kernel *kernel, const struct cell__process_exit *ho
 	if (kernel->asked || kernel->state == LIVE || (kernel->state == ENDING && !kernel->late) || how->error || kernel->tries >= TRIES ||
 	    kernel->job.path || unlink(kernel->snapshot) < 0)
 		return false;
-	LOG(kernel, CELL_LOG_WARN, "a runner of Deno did not start from its snapshot; it is made anew");
+	LOG(kernel, CELL_LOG_WARN, "a Deno runner did not start from its snapshot; the snapshot is made again");
 	kernel->error = (struct cell_error){ 0 };
 	kernel->late = false;
 	cell__buf_finish(&kernel->in);
@@ -582,7 +582,7 @@ static void handle_hosts(void *owner, const struct cell__process_exit *how)
 	cell__buf_finish(&kernel->in);
 	if (!ok && !kernel->asked)
 		cell_fail(&kernel->error, CELL_E_UNAVAILABLE, 0,
-			  "which package index is configured could not be found out, for the network profile deps-only");
+			  "cannot find out the configured package index, which the network profile deps-only needs");
 	else if (ok && rc == 0 && (kernel->allow_net = cell__buf_take(&flag)) && start_process(kernel, &kernel->error) == 0)
 		return;
 	kernel->state = ENDING;
@@ -666,12 +666,12 @@ static int deno_check(const struct cell_session_options *opts, struct cell_error
 	if (!profile)
 		return 0;
 	if (opts->network_disabled && strcmp(profile, "none") != 0)
-		return cell_fail(err, CELL_E_INVALID, 0,
-				 "the network is disabled, and the network profile is \"%.40s\": give one of the two", profile);
+		return cell_fail(err, CELL_E_INVALID, 0, "network_disabled conflicts with the network profile \"%.40s\": give only one",
+				 profile);
 	for (size_t i = 0; i < sizeof profiles / sizeof *profiles; i++)
 		if (strcmp(profile, profiles[i]) == 0)
 			return 0;
-	return cell_fail(err, CELL_E_INVALID, 0, "network profile \"%.40s\", expected none, deps-only or full", profile);
+	return cell_fail(err, CELL_E_INVALID, 0, "network profile is \"%.40s\", expected none, deps-only or full", profile);
 }
 
 static void deno_drain(struct cell__kernel *base)

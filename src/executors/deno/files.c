@@ -61,19 +61,19 @@ int cell__deno_read_wheels(const char *folder, json_t **ret_manifest, struct cel
 		return -1;
 	*ret_manifest = json_loadb(text.data ? text.data : "", text.size, 0, NULL);
 	if (!json_is_array(*ret_manifest))
-		return cell_fail(err, CELL_E_INVALID, 0, "%.150s/" CELL_WHEELS_MANIFEST " is none", folder);
+		return cell_fail(err, CELL_E_INVALID, 0, "%.150s/" CELL_WHEELS_MANIFEST " is not a valid manifest", folder);
 	json_array_foreach(*ret_manifest, i, row) {
 		const char *name, *hash;
 		json_int_t size;
 		size_t before = bytes->size;
 		if (json_unpack(row, "[s, I, s]", &name, &size, &hash) < 0 || strchr(name, '/'))
-			return cell_fail(err, CELL_E_INVALID, 0, "%.150s/" CELL_WHEELS_MANIFEST " is none", folder);
+			return cell_fail(err, CELL_E_INVALID, 0, "%.150s/" CELL_WHEELS_MANIFEST " is not a valid manifest", folder);
 		if (read_file(folder, name, bytes, err) < 0)
 			return -1;
 		if (bytes->size - before != (size_t)size || !hash_fits(bytes->data + before, (size_t)size, hash))
 			return cell_fail(err, CELL_E_INVALID, 0,
-					 "%.60s in %.100s is not what was installed; remove that folder and call deps.sync()", name,
-					 folder);
+					 "%.60s in %.100s was changed after its installation; remove that folder and call deps.sync()",
+					 name, folder);
 	}
 	return 0;
 }

@@ -45,7 +45,7 @@ void cell__deno_probe(struct cell__executor_host *host, struct cell_executor_inf
 		return;
 #ifndef __x86_64__
 	info->available = 0;
-	snprintf(info->reason, sizeof info->reason, "Deno is pinned for x86-64 only");
+	snprintf(info->reason, sizeof info->reason, "Deno is only available for x86-64");
 	snprintf(info->advice, sizeof info->advice, "use another executor");
 	return;
 #endif

@@ -43,7 +43,8 @@ int cell__inprocess_push(struct cell__inprocess *kernel, uint8_t type, uint32_t 
 			 size_t raw_size, struct cell_error *err)
 {
 	if (json_size > CELL_FRAME_MAX_JSON || raw_size > CELL_FRAME_MAX_RAW)
-		return cell_fail(err, CELL_E_LIMIT, 0, "a message carries at most %u + %u bytes", CELL_FRAME_MAX_JSON, CELL_FRAME_MAX_RAW);
+		return cell_fail(err, CELL_E_LIMIT, 0, "a message may carry at most %u + %u bytes", CELL_FRAME_MAX_JSON,
+				 CELL_FRAME_MAX_RAW);
 	struct cell_inproc_message *message = make_message(type, id, json, json_size, raw, raw_size);
 	if (!message)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a message to the kernel");
@@ -226,7 +227,8 @@ int cell__inprocess_reply(struct cell__kernel *base, uint32_t id, const char *js
 		/* That of an ask which was given up has nobody. */
 		return id & ASK_BIT ? 0 : cell__inprocess_push(kernel, CELL_FRAME_REPLY, id, json, json_size, raw, raw_size, err);
 	if (json_size > CELL_FRAME_MAX_JSON || raw_size > CELL_FRAME_MAX_RAW)
-		return cell_fail(err, CELL_E_LIMIT, 0, "an answer carries at most %u + %u bytes", CELL_FRAME_MAX_JSON, CELL_FRAME_MAX_RAW);
+		return cell_fail(err, CELL_E_LIMIT, 0, "an answer may carry at most %u + %u bytes", CELL_FRAME_MAX_JSON,
+				 CELL_FRAME_MAX_RAW);
 	ask->reply = make_message(CELL_FRAME_REPLY, id, json, json_size, raw, raw_size);
 	end_ask(ask, ask->reply ? CELL_INPROC_OK : CELL_INPROC_NO_MEMORY);
 	return 0;

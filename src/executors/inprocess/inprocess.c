@@ -286,20 +286,20 @@ static int check(const struct cell_session_options *opts, struct cell_error *err
 	/* The interpreter here is a copy with hooks, and perhaps locks, of sessions whose threads are not in this process. */
 	if (cell__inprocess_is_forked())
 		return cell_fail(err, CELL_E_UNAVAILABLE, 0,
-				 "inprocess: this process was forked from one that had in-process sessions; use another executor here, or "
-				 "start the process anew (in Python's multiprocessing: \"spawn\")");
+				 "inprocess: this process was forked from a process with in-process sessions; use another executor, "
+				 "or start a new process (in Python's multiprocessing: \"spawn\")");
 	if (opts->env && opts->env[0])
 		return cell_fail(err, CELL_E_INVALID, 0,
-				 "inprocess: the code has the host's own environment; set %.80s there instead of giving it to the session",
+				 "inprocess: the code shares the host's environment; set %.80s there instead of in the session",
 				 opts->env[0]);
 	if (opts->cwd && (!realpath(".", here) || !realpath(opts->cwd, there) || strcmp(here, there) != 0))
 		return cell_fail(err, CELL_E_INVALID, 0,
-				 "inprocess: the code has the host's own working directory; start the host in %.100s instead", opts->cwd);
+				 "inprocess: the code shares the host's working directory; start the host in %.100s instead", opts->cwd);
 	if (opts->require_shell_escape)
-		return cell_fail(err, CELL_E_INVALID, 0, "inprocess: require_shell_escape would bind the host's own code too");
+		return cell_fail(err, CELL_E_INVALID, 0, "inprocess: require_shell_escape would also restrict the host's own code");
 	if (python && python->hosted && opts->python)
 		return cell_fail(err, CELL_E_INVALID, 0,
-				 "inprocess: in a Python program the code runs on that program's interpreter; do not name another");
+				 "inprocess: in a Python program the code runs in that program's interpreter; do not give another");
 	return 0;
 }
 
@@ -366,7 +366,7 @@ static int inprocess_run(struct cell__kernel *base, uint32_t run_id, const char 
 {
 	struct cell__inprocess *kernel = (struct cell__inprocess *)base;
 	if (kernel->state != CELL_INPROCESS_LIVE)
-		return cell_fail(err, CELL_E_KERNEL, 0, "the kernel is gone");
+		return cell_fail(err, CELL_E_KERNEL, 0, "the kernel has ended");
 	return cell__inprocess_push(kernel, CELL_FRAME_RUN, run_id, NULL, 0, code, size, err);
 }
 

@@ -114,7 +114,7 @@ int cell__libpython_parse(const char *path, const char *text, size_t size, struc
 	int rc = 0;
 	if (!said ||
 	    json_unpack(said, "{s:b, s:s, s:s, s:s}", "cpython", &cpython, "version", &version, "name", &name, "library", &library) < 0)
-		rc = cell_fail(err, CELL_E_PYTHON, 0, "%.100s does not say where its library is", path);
+		rc = cell_fail(err, CELL_E_PYTHON, 0, "cannot find the shared library of %.100s", path);
 	else if (!cpython)
 		rc = cell_fail(err, CELL_E_PYTHON, 0, "%.100s is not CPython 3.9 or later", path);
 	else if (!*library)
@@ -123,7 +123,7 @@ int cell__libpython_parse(const char *path, const char *text, size_t size, struc
 			       "--enable-shared, or use the executor subprocess",
 			       path, name, (int)strcspn(strchr(version, '.') + 1, ".") + 2, version);
 	else if (strlen(library) >= sizeof ret_info->library || strlen(version) >= sizeof ret_info->version)
-		rc = cell_fail(err, CELL_E_PYTHON, 0, "%.100s has a library with too long a name", path);
+		rc = cell_fail(err, CELL_E_PYTHON, 0, "the library of %.100s has a name that is too long", path);
 	else {
 		snprintf(ret_info->library, sizeof ret_info->library, "%s", library);
 		snprintf(ret_info->version, sizeof ret_info->version, "%s", version);
@@ -163,7 +163,7 @@ static int initialise(void *handle, const char *path, struct cell_error *err)
 	size_t n = 0;
 	for (; path[n] && n < PATH_MAX - 1; n++) {
 		if ((unsigned char)path[n] >= 0x80)
-			return cell_fail(err, CELL_E_PYTHON, 0, "%.100s: inprocess takes a plain ASCII path", path);
+			return cell_fail(err, CELL_E_PYTHON, 0, "%.100s: inprocess needs a plain ASCII path", path);
 		name[n] = (wchar_t)path[n];
 	}
 	name[n] = L'\0';
@@ -202,8 +202,8 @@ static int load(struct loading *loading)
 	size_t n = strlen(info->version);
 	const char *version = get_version ? get_version() : "";
 	if (strncmp(version, info->version, n) != 0 || (version[n] >= '0' && version[n] <= '9'))
-		return cell_fail(err, CELL_E_PYTHON, 0, "%.100s is of Python %.20s, but %.60s is %s", info->library, version, loading->path,
-				 info->version);
+		return cell_fail(err, CELL_E_PYTHON, 0, "%.100s belongs to Python %.20s, but %.60s is %s", info->library, version,
+				 loading->path, info->version);
 	struct cell__libpython found;
 	if (find_symbols(handle, &found, err) < 0)
 		return -1;
@@ -291,7 +291,7 @@ int cell__libpython_load(const char *path, const struct cell__libpython_info *in
 	}
 	if (rc == 0 && !python.hosted && strcmp(python.python, path) != 0)
 		rc = cell_fail(err, CELL_E_PYTHON, 0,
-			       "this process runs %.80s already, and has room for one interpreter only: inprocess cannot use %.80s",
+			       "this process already runs %.80s and can have only one interpreter: inprocess cannot use %.80s",
 			       python.python, path);
 	pthread_mutex_unlock(&lock);
 	return rc;

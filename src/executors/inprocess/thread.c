@@ -44,7 +44,7 @@ static void serve(struct cell__inprocess *kernel, const struct cell__libpython *
 	void *globals = python->dict_new(), *builtins = python->import("builtins");
 	void *code = python->compile(bootstrap, "<workcell>", 257 /* Py_file_input */);
 	if (!globals || !builtins || !code) {
-		cell_fail(&kernel->error, CELL_E_PYTHON, 0, "Python has no memory for a kernel");
+		cell_fail(&kernel->error, CELL_E_PYTHON, 0, "Python is out of memory for a kernel");
 		return;
 	}
 	python->dict_set(globals, "__builtins__", builtins);
@@ -144,7 +144,7 @@ static void handle_asked(void *owner, const struct cell__process_exit *how)
 	if (how->error)
 		cell_fail(err, CELL_E_PYTHON, how->error, "%.160s", kernel->python);
 	else if (how->timed_out || how->signalled || how->status != 0)
-		cell_fail(err, CELL_E_PYTHON, 0, "%.160s does not work as a Python interpreter", kernel->python);
+		cell_fail(err, CELL_E_PYTHON, 0, "%.160s is not a working Python interpreter", kernel->python);
 	else
 		rc = cell__libpython_parse(kernel->python, kernel->said.data ? kernel->said.data : "", kernel->said.size, &kernel->info,
 					   err);

@@ -7,7 +7,7 @@ static void absent_probe(struct cell__executor_host *host, struct cell_executor_
 {
 	(void)host;
 	info->available = 0;
-	snprintf(info->reason, sizeof info->reason, "this build was made without libzmq");
+	snprintf(info->reason, sizeof info->reason, "this version was built without libzmq");
 	snprintf(info->advice, sizeof info->advice, "install libzmq3-dev and build with -Djupyter=enabled");
 }
 
@@ -16,7 +16,7 @@ static int absent_open(struct cell__executor_host *host, const struct cell__kern
 {
 	(void)host, (void)spec, (void)events, (void)owner, (void)ret_kernel;
 	return cell_fail(err, CELL_E_UNAVAILABLE, 0,
-			 "the executor \"jupyter\" is not in this build: it was made without libzmq (-Djupyter=enabled)");
+			 "the executor \"jupyter\" is not in this build: it was built without libzmq (-Djupyter=enabled)");
 }
 
 /* Never called: no kernel is ever opened. */

@@ -378,9 +378,9 @@ static int jupyter_run(struct cell__kernel *base, uint32_t run_id, const char *c
 	CELL_AUTO_BUF struct cell__buf content = CELL_BUF_INIT;
 	char metadata[64];
 	if (kernel->state != CELL_JUPYTER_LIVE || !kernel->channels)
-		return cell_fail(err, CELL_E_KERNEL, 0, "the kernel is gone");
+		return cell_fail(err, CELL_E_KERNEL, 0, "the kernel has ended");
 	if (!cell__utf8_ok(code, size))
-		return cell_fail(err, CELL_E_INVALID, 0, "the code is not valid UTF-8, and Jupyter's messages are");
+		return cell_fail(err, CELL_E_INVALID, 0, "the code is not valid UTF-8, which Jupyter's messages require");
 	int rc = cell__buf_add_str(&content, "{\"silent\":false,\"store_history\":true,\"user_expressions\":{},\"allow_stdin\":false,"
 					     "\"stop_on_error\":false,\"code\":");
 	rc |= cell__buf_add_json_string(&content, code, size);
@@ -402,7 +402,7 @@ static int jupyter_reply(struct cell__kernel *base, uint32_t id, const char *jso
 {
 	struct cell__jupyter_kernel *kernel = (struct cell__jupyter_kernel *)base;
 	if (!kernel->link)
-		return id == 0 ? 0 : cell_fail(err, CELL_E_KERNEL, 0, "the kernel is gone");
+		return id == 0 ? 0 : cell_fail(err, CELL_E_KERNEL, 0, "the kernel has ended");
 	return cell__link_send(kernel->link, CELL_FRAME_REPLY, id, json, json_size, raw, raw_size, err);
 }
 

@@ -130,7 +130,7 @@ static int no_such_kernel(const struct places *places, const char *name, struct 
 		if (dir)
 			closedir(dir);
 	}
-	return cell_fail(err, CELL_E_NOT_FOUND, 0, "there is no kernelspec \"%.60s\"; installed: %.120s", name,
+	return cell_fail(err, CELL_E_NOT_FOUND, 0, "unknown kernelspec \"%.60s\"; installed: %.120s", name,
 			 names.data ? names.data : "none");
 }
 
@@ -154,7 +154,7 @@ static json_t *read_spec(const char *folder, struct cell_error *err)
 	if (ok)
 		return spec;
 	json_decref(spec);
-	cell_fail(err, CELL_E_INVALID, 0, "%s is no kernelspec: no JSON object with an argv", path.data);
+	cell_fail(err, CELL_E_INVALID, 0, "%s is not a kernelspec: it is not a JSON object with an argv", path.data);
 	return NULL;
 }
 
@@ -344,8 +344,7 @@ int cell__jupyter_spec_init(struct cell__jupyter_spec *spec, const struct cell__
 	*spec = (struct cell__jupyter_spec){ 0 };
 	find_places(question, &places);
 	if (!is_name(name)) {
-		cell_fail(err, CELL_E_INVALID, 0, "a kernel's name is made of letters, digits, \".\", \"_\" and \"-\", not \"%.60s\"",
-			  name);
+		cell_fail(err, CELL_E_INVALID, 0, "invalid kernel name \"%.60s\": expected letters, digits, \".\", \"_\" and \"-\"", name);
 		goto out;
 	}
 	if (question->name)

@@ -113,7 +113,7 @@ static void handle_process_exited(void *owner, const struct cell__process_exit *
 	if (kernel->state < CELL_JUPYTER_LIVE || (kernel->state == CELL_JUPYTER_DYING && kernel->tail.size > 0))
 		explain_start(kernel, exit);
 	if (exit->error == ECONNRESET)
-		cell_fail(&kernel->error, CELL_E_SPAWNER, 0, "the spawner died, and all its sessions with it; open a new session");
+		cell_fail(&kernel->error, CELL_E_SPAWNER, 0, "the spawner died and ended all its sessions; open a new session");
 	kernel->how = (struct cell__exit){
 		.status = exit->signalled ? exit->status : exit->status << 8,
 		.asked = kernel->asked,

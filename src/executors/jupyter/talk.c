@@ -64,7 +64,7 @@ static void handle_late(uv_timer_t *timer)
 		return;
 	}
 	struct cell__executor_host *host = kernel->jupyter->host;
-	host->log(host->log_arg, CELL_LOG_WARN, "a kernel answered a cell but did not say that it is done with it");
+	host->log(host->log_arg, CELL_LOG_WARN, "a kernel answered a cell without reporting that it was finished");
 	if (kernel->link && !kernel->run.error)
 		kernel->run.error = json_pack("{s:s, s:s}", "ename", "KernelError", "evalue", "the cell ended without a result");
 	finish_run(kernel);

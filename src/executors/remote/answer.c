@@ -76,17 +76,17 @@ const char *cell__remote_handle_event(struct cell__remote_kernel *kernel, const 
 		free(kernel->result);
 		kernel->result = cell__strndup(event->data, event->size);
 		kernel->result_size = event->size;
-		return kernel->result ? NULL : "a result that there is no memory for";
+		return kernel->result ? NULL : "a result that is too large for memory";
 	}
 	if (!strcmp(event->type, "gap"))
-		return "that events are missing";
+		return "a gap in the events";
 	if (strcmp(event->type, "chunk") && strcmp(event->type, "image") && strcmp(event->type, "display"))
 		return NULL;
 	if (cell__json_weigh(event->data, event->size) > CELL_LIMIT_TREE_BYTES)
 		return "an event that would take too much memory";
 	data = json_loadb(event->data, event->size, JSON_ALLOW_NUL, NULL);
 	if (!json_is_object(data))
-		problem = "an event that is no object";
+		problem = "an event that is not an object";
 	else if (!strcmp(event->type, "chunk"))
 		problem = handle_chunk(kernel, data);
 	else
@@ -139,7 +139,7 @@ static const char *take_mime(struct result *result, json_t *mime)
 			size = result->memory[n].size;
 		}
 		if (!data)
-			return "a part that there is no memory for";
+			return "a part that is too large for memory";
 		bundle->parts[bundle->n_parts++] = (struct cell_mime_part){ type, data, size };
 	}
 	return NULL;
@@ -171,7 +171,7 @@ static const char *take_error(struct cell__kernel_answer *answer, const json_t *
 
 	*ret_code = cell__remote_code(text_in(error, "code"));
 	if (!*ret_code)
-		return "an error with a code that is not known";
+		return "an error with an unknown code";
 	answer->failed = true;
 	answer->interrupted = *ret_code == CELL_OUT_INTERRUPTED;
 	answer->code = *ret_code == CELL_OUT_EXCEPTION || answer->interrupted ? 0 : *ret_code;
@@ -226,7 +226,7 @@ static const char *read_result(struct cell__remote_kernel *kernel, struct result
 	if (!result->root)
 		result->root = load_result(kernel, fewer);
 	if (!json_is_object(result->root))
-		return "a result that is no object, or would take too much memory";
+		return "a result that is not an object, or would take too much memory";
 	if (cell__json_find(kernel->result, kernel->result_size, isolation_path, &place, &size) &&
 	    asprintf(&result->isolation, "{%s,\"server\":%.*s}", kernel->receipt ? kernel->receipt : "\"executor\":\"remote\"", (int)size,
 		     place) < 0)

@@ -193,7 +193,7 @@ static int set_place(struct cell__remote_kernel *kernel, const char *url, const 
 		kernel->url[--size] = '\0';
 	if (token) {
 		if (strpbrk(token, "\r\n"))
-			return cell_fail(err, CELL_E_INVALID, 0, "the token has a line break in it");
+			return cell_fail(err, CELL_E_INVALID, 0, "the token contains a line break");
 		kernel->authorization = text_of("Authorization: Bearer %s", token);
 	}
 	if (!kernel->url || (token && !kernel->authorization) || (!strncmp(url, "unix:", 5) && !kernel->socket))
@@ -263,7 +263,7 @@ static int remote_open(struct cell__executor_host *host, const struct cell__kern
 
 	if (spec->namespaces)
 		return cell_fail(err, CELL_E_INVALID, 0,
-				 "with the executor \"remote\" tools and storage are the server's: none can be given here");
+				 "with the executor \"remote\" tools and storage belong to the server and cannot be given here");
 	kernel = make_kernel(host, own, events, owner, err);
 	if (!kernel)
 		return -1;
@@ -324,7 +324,7 @@ int cell__remote_run(struct cell__kernel *base, uint32_t run_id, const char *cod
 	struct cell__remote_kernel *kernel = (struct cell__remote_kernel *)base;
 
 	if (!cell__utf8_ok(code, size))
-		return cell_fail(err, CELL_E_INVALID, 0, "code for a server must be UTF-8");
+		return cell_fail(err, CELL_E_INVALID, 0, "the code is not valid UTF-8, which a session server requires");
 	free(kernel->code);
 	free(cell__take_ptr(kernel->result));
 	kernel->code = cell__strndup(code, size);

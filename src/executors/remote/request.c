@@ -169,6 +169,6 @@ void cell__remote_describe(struct cell__remote_kernel *kernel, const struct cell
 		cell_fail(err, CELL_E_IO, 0, "the server at %.100s: %s", kernel->url, curl_easy_strerror(code));
 	else
 		cell_fail(err, found, 0, "the server at %.80s answered %ld: %.100s", kernel->url, status,
-			  words ? words : "it does not say why");
+			  words ? words : "it gave no reason");
 	json_decref(answer);
 }

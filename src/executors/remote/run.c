@@ -135,9 +135,9 @@ static void read_stream(struct cell__remote_kernel *kernel)
 		problem = cell__remote_handle_event(kernel, &event);
 	}
 	if (found < 0)
-		problem = "a stream that is past its bounds";
+		problem = "a stream with a line or event over the limit";
 	if (left && !problem && (kernel->state == CELL_REMOTE_RUNNING) && cell__buf_add(&kernel->in, at, left) < 0)
-		problem = "more than there is memory for";
+		problem = "more data than fits into memory";
 	cell__buf_finish(&in);
 	if (problem && kernel->state == CELL_REMOTE_RUNNING)
 		cell__remote_protocol_error(kernel, problem);
@@ -170,6 +170,6 @@ static void process(struct cell__task *task)
 		cell__remote_deliver(kernel);
 		return;
 	}
-	cell_fail(&err, CELL_E_IO, 0, "the server at %.100s ended a run's events before its result", kernel->url);
+	cell_fail(&err, CELL_E_IO, 0, "the server at %.100s ended the event stream of a run before its result", kernel->url);
 	try_again(kernel, &err);
 }

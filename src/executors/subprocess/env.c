@@ -150,8 +150,8 @@ static void handle_start_timeout(uv_timer_t *timer)
 {
 	struct cell__sub_env *env = timer->data;
 	struct cell_error err;
-	cell_fail(&err, CELL_E_TIMEOUT, 0, "%s was not ready after %lld s; is it Python, and do its preloads end?", env->python,
-		  (long long)(env->sub->start_timeout_ms / 1000));
+	cell_fail(&err, CELL_E_TIMEOUT, 0, "%s was not ready after %lld s; is it a Python interpreter, and do its preloads finish?",
+		  env->python, (long long)(env->sub->start_timeout_ms / 1000));
 	env->state = CELL_ENV_NONE;
 	cell__spawn_client_tell(&env->sub->supervisor->client, CELL_SPAWN_ZYGOTE_STOP, env->zygote_id, 0);
 	env->zygote_id = 0;
@@ -164,12 +164,14 @@ static int check_python(const char *python, struct cell_error *err)
 	if (stat(python, &st) < 0) {
 		struct stat link;
 		if (errno == ENOENT && lstat(python, &link) == 0)
-			return cell_fail(err, CELL_E_PYTHON, 0,
-					 "%s is a link to nothing: the Python its venv was made from is gone; make the venv anew", python);
+			return cell_fail(
+				err, CELL_E_PYTHON, 0,
+				"%s is a broken link: the Python that its venv was created from was removed; create the venv again",
+				python);
 		return cell_fail(err, CELL_E_PYTHON, errno, "interpreter %s", python);
 	}
 	if (!S_ISREG(st.st_mode) || access(python, X_OK) < 0)
-		return cell_fail(err, CELL_E_PYTHON, 0, "interpreter %s is not a program; give the path of a python3", python);
+		return cell_fail(err, CELL_E_PYTHON, 0, "interpreter %s is not an executable program; give the path of a python3", python);
 	return 0;
 }
 

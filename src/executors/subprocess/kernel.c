@@ -71,7 +71,7 @@ void cell__sub_kernel_gone(struct cell__sub_kernel *kernel, const struct cell__e
 	if (pooled && pool && !how->asked && kernel->kind)
 		pool->in_a_row = 0; /* what it was confined for may not be possible; whoever opens a session is told */
 	else if (pooled && pool && !how->asked && ++pool->deaths >= CELL_SUB_POOL_DEATHS_MAX)
-		CELL_SUB_LOG(kernel->sub, CELL_LOG_WARN, "kernels of %s die in the pool; it is not refilled", env->python);
+		CELL_SUB_LOG(kernel->sub, CELL_LOG_WARN, "idle kernels of %s keep dying; the pool is not refilled", env->python);
 	cell__sub_fork_waiting(env);
 	cell__sub_zygote_rotate(env);
 	cell__sub_pool_fill(env);
@@ -373,7 +373,7 @@ int cell__subprocess_run(struct cell__kernel *base, uint32_t run_id, const char 
 {
 	struct cell__sub_kernel *kernel = (struct cell__sub_kernel *)base;
 	if (!kernel->link)
-		return cell_fail(err, CELL_E_KERNEL, 0, "the kernel is gone");
+		return cell_fail(err, CELL_E_KERNEL, 0, "the kernel has ended");
 	cell_begins(kernel);
 	return cell__link_send(kernel->link, CELL_FRAME_RUN, run_id, NULL, 0, code, size, err);
 }
@@ -383,7 +383,7 @@ int cell__subprocess_reply(struct cell__kernel *base, uint32_t id, const char *j
 {
 	struct cell__sub_kernel *kernel = (struct cell__sub_kernel *)base;
 	if (!kernel->link)
-		return cell_fail(err, CELL_E_KERNEL, 0, "the kernel is gone");
+		return cell_fail(err, CELL_E_KERNEL, 0, "the kernel has ended");
 	return cell__link_send(kernel->link, CELL_FRAME_REPLY, id, json, json_size, raw, raw_size, err);
 }
 

@@ -88,7 +88,8 @@ static void kernel_forked(struct cell__sub_kernel *kernel, int64_t pid, int64_t 
 			cell__sandbox_failure(kernel->request, size == sizeof kernel->report ? kernel->report.step : -1, (int)failure,
 					      &kernel->error);
 		else
-			cell_fail(&kernel->error, CELL_E_KERNEL, (int)failure, "fork a kernel (limits on processes or memory?)");
+			cell_fail(&kernel->error, CELL_E_KERNEL, (int)failure,
+				  "fork a kernel (is a limit on processes or memory reached?)");
 		cell__sub_kernel_gone_later(kernel);
 		return;
 	}
@@ -143,7 +144,7 @@ void cell__sub_handle_spawner_end(void *arg)
 {
 	struct cell__subprocess *sub = arg;
 	struct cell_error err;
-	cell_fail(&err, CELL_E_SPAWNER, 0, "the spawner died, and all its sessions with it; open a new session");
+	cell_fail(&err, CELL_E_SPAWNER, 0, "the spawner died and ended all its sessions; open a new session");
 	CELL_SUB_LOG(sub, CELL_LOG_ERROR, "%s", err.msg);
 	/* While the kernels live, everything their code started is below them (they are subreapers). */
 	for (struct cell__sub_kernel *k = sub->kernels; k; k = k->next)

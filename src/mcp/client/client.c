@@ -367,8 +367,8 @@ static void handle_initialized(struct cell__mcp_request *request, const struct c
 		if (!asked)
 			cell_fail(&err, CELL_E_PROTOCOL, 0, "the server's answer to initialize has no protocolVersion");
 		else if (!version)
-			cell_fail(&err, CELL_E_VERSION, 0, "the server speaks revision %.40s of the protocol; we speak %s to %s", asked,
-				  versions[3], versions[0]);
+			cell_fail(&err, CELL_E_VERSION, 0, "the server uses protocol revision %.40s; supported revisions are %s to %s",
+				  asked, versions[3], versions[0]);
 	}
 	if (!version) {
 		cell__mcp_drop(client, &err);
@@ -461,7 +461,7 @@ static void handle_pong(struct cell__mcp_request *request, const struct cell__mc
 	if (!answer->failure || answer->failure->err.code != CELL_E_TOOL_TIMEOUT || client->state != CELL_MCP_READY)
 		return;
 	struct cell_error err;
-	cell_fail(&err, CELL_E_TOOL, 0, "the server did not answer a call in time, and does not answer a ping; it was ended");
+	cell_fail(&err, CELL_E_TOOL, 0, "the server did not answer a call in time and does not answer a ping; it was stopped");
 	cell__mcp_drop(client, &err);
 }
 

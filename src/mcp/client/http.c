@@ -221,9 +221,9 @@ static void end_stream(struct http *http, struct cell__exchange *exchange)
 	else if (exchange->too_big)
 		refuse_for(http, exchange, CELL_E_LIMIT, "the server sent a message that is too large");
 	else if (!exchange->sse.id[0])
-		refuse_for(http, exchange, CELL_E_TOOL, "the server ended its stream without an answer or a way to go on");
+		refuse_for(http, exchange, CELL_E_TOOL, "the server ended its stream without an answer and without an id to resume from");
 	else if (!take_up_later(exchange))
-		refuse_for(http, exchange, CELL_E_TOOL, "the server's stream brought no answer, often as it was taken up again");
+		refuse_for(http, exchange, CELL_E_TOOL, "the server's stream contained no answer, although it was resumed several times");
 }
 
 static void end_json(struct http *http, struct cell__exchange *exchange)
@@ -233,7 +233,7 @@ static void end_json(struct http *http, struct cell__exchange *exchange)
 	if (exchange->dead)
 		return;
 	if (exchange->id)
-		refuse_for(http, exchange, CELL_E_PROTOCOL, "the server took the request and did not answer it");
+		refuse_for(http, exchange, CELL_E_PROTOCOL, "the server accepted the request but did not answer it");
 	else
 		cell__exchange_drop(exchange);
 }

@@ -57,7 +57,7 @@ static bool add_page(struct cell__mcp_listing *listing, const json_t *tools)
 	json_t *tool;
 	json_array_foreach((json_t *)tools, i, tool) {
 		if (json_array_size(listing->tools) >= CELL_MCP_LIMIT_TOOLS) {
-			snprintf(listing->problem, sizeof listing->problem, "the server has more than %u tools; the rest is left out",
+			snprintf(listing->problem, sizeof listing->problem, "the server has more than %u tools; the rest was skipped",
 				 CELL_MCP_LIMIT_TOOLS);
 			return false;
 		}
@@ -98,7 +98,7 @@ static void handle_page(struct cell__mcp_request *request, const struct cell__mc
 		return;
 	}
 	if (++listing->pages >= CELL_MCP_LIMIT_PAGES || (listing->cursor && strcmp(listing->cursor, cursor) == 0)) {
-		snprintf(listing->problem, sizeof listing->problem, "the server's list of tools does not end; the rest is left out");
+		snprintf(listing->problem, sizeof listing->problem, "the server's list of tools does not end; the rest was skipped");
 		finish(client);
 		return;
 	}

@@ -23,7 +23,7 @@ static bool count_idle(struct cell__mcp_client *client, size_t size)
 	if (client->idle_bytes <= CELL_MCP_LIMIT_IDLE_BYTES && client->idle_messages <= CELL_MCP_LIMIT_IDLE_MESSAGES)
 		return true;
 	struct cell_error err;
-	cell_fail(&err, CELL_E_LIMIT, 0, "the server floods us with messages that answer nothing; it was ended");
+	cell_fail(&err, CELL_E_LIMIT, 0, "the server sent too many messages that answer no request; it was stopped");
 	cell__mcp_drop(client, &err);
 	return false;
 }

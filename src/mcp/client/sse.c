@@ -69,7 +69,7 @@ static void handle_endpoint(struct sse *sse, const struct cell__sse_event *event
 		start_waiting(sse);
 		return;
 	}
-	cell_fail(&err, CELL_E_PROTOCOL, 0, "the server's endpoint is no URL, or one of another host: %.100s", event->data);
+	cell_fail(&err, CELL_E_PROTOCOL, 0, "the server's endpoint is not a URL on the same host: %.100s", event->data);
 	lose(sse, &err);
 }
 
@@ -93,7 +93,7 @@ static void handle_end(struct cell__web *web, struct cell__exchange *exchange)
 		if (fine && exchange->is_sse)
 			cell_fail(&err, CELL_E_TOOL, 0, "the server ended its event stream");
 		else if (fine)
-			cell_fail(&err, CELL_E_PROTOCOL, 0, "the server's answer is no event stream");
+			cell_fail(&err, CELL_E_PROTOCOL, 0, "the server's answer is not an event stream");
 		else
 			cell__exchange_explain(exchange, &err);
 		lose(sse, &err);

@@ -97,7 +97,7 @@ static void handle_output(void *owner, enum cell_stream stream, const char *byte
 			stdio->base.events->message(stdio->base.owner, line, line_size);
 			continue;
 		}
-		cell_fail(&err, CELL_E_LIMIT, 0, "the server sent a message of more than %u bytes; it was ended", CELL_RPC_MAX_BYTES);
+		cell_fail(&err, CELL_E_LIMIT, 0, "the server sent a message of more than %u bytes; it was stopped", CELL_RPC_MAX_BYTES);
 		lose(stdio, &err);
 	}
 }
@@ -114,11 +114,11 @@ static void handle_exited(void *owner, const struct cell__process_exit *how)
 		err = how->failure;
 	else if (how->error && stdio->confined)
 		cell_fail(&err, CELL_E_TOOL, how->error,
-			  "command '%.60s' cannot be started in the sandbox of the code that uses it; let the policy show it (read:), or "
-			  "say host: true in the server's definition",
+			  "command '%.60s' cannot be started in the calling code's sandbox; list it under read: in the sandbox "
+			  "policy, or set host: true in the server's definition",
 			  stdio->command);
 	else if (how->error == ENOENT)
-		cell_fail(&err, CELL_E_TOOL, 0, "command '%s' not found, or its working directory is not there", stdio->command);
+		cell_fail(&err, CELL_E_TOOL, 0, "command '%s' not found, or its working directory does not exist", stdio->command);
 	else if (how->error)
 		cell_fail(&err, CELL_E_TOOL, how->error, "command '%s' cannot be started", stdio->command);
 	else if (how->signalled)
@@ -140,7 +140,7 @@ static int send_line(struct cell__mcp_transport *transport, const char *text, si
 	if (!stdio->process)
 		return cell_fail(err, CELL_E_CLOSED, 0, "the server has ended");
 	if (cell__process_unread(stdio->process) + size > CELL_MCP_LIMIT_UNREAD)
-		return cell_fail(err, CELL_E_LIMIT, 0, "the server does not read what it is sent; it was ended");
+		return cell_fail(err, CELL_E_LIMIT, 0, "the server does not read its input; it was stopped");
 	CELL_AUTO_BUF struct cell__buf line = CELL_BUF_INIT;
 	if (cell__buf_reserve(&line, size + 1) < 0 || cell__buf_add(&line, text, size) < 0 || cell__buf_add(&line, "\n", 1) < 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");

@@ -159,16 +159,16 @@ static int check_old(const struct place *place, const char *out_dir, int old_fd,
 	if (is_empty(old_fd))
 		return 0;
 	if (!is_ours(old_fd, INIT_FILE) || cell__path_read(old_fd, INIT_FILE, CELL_GEN_LIMIT_MODULE_BYTES, &text, NULL) < 0)
-		return cell_fail(err, CELL_E_EXISTS, 0, "%.80s/%s is there and was not made by `workcell gen mcp`: move it away", out_dir,
-				 package->name);
+		return cell_fail(err, CELL_E_EXISTS, 0, "%.80s/%s already exists and was not created by `workcell gen mcp`: move it away",
+				 out_dir, package->name);
 	if (text.size < size || memcmp(text.data, package->head, size) != 0)
-		return cell_fail(err, CELL_E_EXISTS, 0, "%.80s/%s was made for another server: choose another name or folder", out_dir,
+		return cell_fail(err, CELL_E_EXISTS, 0, "%.80s/%s was created for another server: choose another name or folder", out_dir,
 				 package->name);
 	for (size_t i = 0; i < package->n_files; i++) {
 		const char *name = package->files[i].name;
 		if (faccessat(old_fd, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0 && !is_ours(old_fd, name))
-			return cell_fail(err, CELL_E_EXISTS, 0, "%.60s/%s/%.60s was not made by `workcell gen mcp`: move it away", out_dir,
-					 package->name, name);
+			return cell_fail(err, CELL_E_EXISTS, 0, "%.60s/%s/%.60s was not created by `workcell gen mcp`: move it away",
+					 out_dir, package->name, name);
 	}
 	return 0;
 }
@@ -260,8 +260,8 @@ static int replace(const struct place *place, const char *out_dir, struct cell_e
 	}
 	CELL_AUTO_FD int new_fd = cell__path_open(place->out_fd, name, O_RDONLY | O_DIRECTORY, 0);
 	if (old && (new_fd < 0 || remove_temp(place, new_fd) < 0))
-		return cell_fail(err, CELL_E_IO, errno, "the package %s is new, but what was beside it is still in %.80s/%s", name, out_dir,
-				 place->temp);
+		return cell_fail(err, CELL_E_IO, errno, "the package %s was replaced, but the old files are still in %.80s/%s", name,
+				 out_dir, place->temp);
 	return 0;
 }
 
@@ -294,7 +294,7 @@ int cell__gen_write(const struct cell__gen_package *package, const char *out_dir
 {
 	CELL_AUTO_FD int out_fd = open_out(out_dir);
 	if (out_fd < 0 && (errno == ELOOP || errno == EXDEV))
-		return cell_fail(err, CELL_E_INVALID, 0, "%.120s is %s, which is not entered: give the folder that is meant", out_dir,
+		return cell_fail(err, CELL_E_INVALID, 0, "%.120s is %s, which is not followed: give the actual folder", out_dir,
 				 errno == ELOOP ? "a symbolic link" : "another mount");
 	if (out_fd < 0)
 		return cell_fail(err, CELL_E_IO, errno, "open %.150s", out_dir);
@@ -330,7 +330,7 @@ int cell_gen_mcp(const struct cell_gen_options *opts, char **ret_json, struct ce
 		return cell_fail(err, CELL_E_INVALID, 0, "cell_gen_mcp() needs a server's name and its list of tools");
 	const char *out_dir = all.out_dir ? all.out_dir : DEFAULT_OUT;
 	if (!*out_dir)
-		return cell_fail(err, CELL_E_INVALID, 0, "the folder's name is empty");
+		return cell_fail(err, CELL_E_INVALID, 0, "the name of the folder is empty");
 	json_t *tools = cell__gen_parse(all.tools_json, strlen(all.tools_json), err);
 	if (!tools)
 		return -1;
@@ -344,7 +344,7 @@ int cell_gen_mcp(const struct cell_gen_options *opts, char **ret_json, struct ce
 	if (rc == 0 && ret_json) {
 		*ret_json = report(&package, out_dir);
 		if (!*ret_json)
-			rc = cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the report; the package is made");
+			rc = cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the report; the package was created");
 	}
 	cell__gen_package_finish(&package);
 	return rc;

@@ -11,7 +11,7 @@
  * Workcell for it; the second is what runs.
  */
 static const char api_text[] =
-	"\"\"\"What the modules of this package stand on.\"\"\"\n"
+	"\"\"\"Common definitions of the modules in this package.\"\"\"\n"
 	"\n"
 	"from typing import TYPE_CHECKING\n"
 	"\n"
@@ -119,7 +119,7 @@ static int add_function(struct cell__buf *out, const json_t *tool, bool result, 
 		rc = cell__gen_add_json_doc(out, json_object_get(tool, "title"), 4);
 	if (rc == 0 && !first)
 		rc = cell__buf_printf(out, "    \"\"\"The same for %s.\"\"\"\n",
-				      waits ? "code that waits" : "async code: other tasks go on meanwhile");
+				      waits ? "synchronous code" : "async code: other tasks keep running");
 	if (rc == 0)
 		rc = cell__buf_printf(out, "    return %sCLIENT.run%s%s(", waits ? "" : "await ", result ? "" : "_text",
 				      waits ? "" : "_async");
@@ -194,7 +194,7 @@ static const char *tool_problem(const json_t *tool, const json_t *seen)
 {
 	const json_t *name = json_object_get(tool, "name");
 	if (!json_is_object(tool))
-		return "is no object";
+		return "is not an object";
 	if (!json_is_string(name))
 		return "has no name";
 	if (json_string_length(name) == 0)
@@ -202,7 +202,7 @@ static const char *tool_problem(const json_t *tool, const json_t *seen)
 	if (json_string_length(name) > CELL_GEN_LIMIT_NAME)
 		return "has a name of more than 256 bytes";
 	if (strlen(json_string_value(name)) != json_string_length(name))
-		return "has a NUL character in its name, which no call can carry";
+		return "has a NUL character in its name, which a call cannot contain";
 	if (json_object_get(seen, json_string_value(name)))
 		return "is listed twice";
 	return NULL;
@@ -309,8 +309,8 @@ static int add_init(struct cell__gen_package *package, const struct cell__codege
 	const json_t *entry, *tool;
 	size_t i, at = 0;
 	int rc = cell__buf_printf(&doc,
-				  "Tools of the MCP server %s.  Each module has Params, Result where the tool says "
-				  "what it answers, run() and\n%s.\n",
+				  "Tools of the MCP server %s.  Each module has Params, Result if the tool "
+				  "declares an output schema, run() and\n%s.\n",
 				  opts->server, opts->async_api ? "run_sync()" : "run_async()");
 	json_array_foreach(package->tools, i, entry) {
 		while ((tool = json_array_get(tools, at++)) && !json_equal(json_object_get(tool, "name"), json_object_get(entry, "name")))
@@ -371,15 +371,16 @@ int cell__gen_package(const struct cell__codegen_options *opts, const json_t *to
 {
 	struct cell__gen_package package = { 0 };
 	if (!opts->server || !cell__gen_server_ok(opts->server))
-		return cell_fail(err, CELL_E_INVALID, 0, "the name of an MCP server is 1 to %u letters, digits, _ and -",
+		return cell_fail(err, CELL_E_INVALID, 0, "the name of an MCP server must be 1 to %u letters, digits, _ and -",
 				 CELL_GEN_LIMIT_SERVER);
 	if (!json_is_array(tools))
-		return cell_fail(err, CELL_E_INVALID, 0, "the tools of a server are an array");
+		return cell_fail(err, CELL_E_INVALID, 0, "the tools of a server must be an array");
 	if (json_array_size(tools) > CELL_GEN_LIMIT_TOOLS)
-		return cell_fail(err, CELL_E_LIMIT, 0, "%zu tools; a server has at most %u", json_array_size(tools), CELL_GEN_LIMIT_TOOLS);
+		return cell_fail(err, CELL_E_LIMIT, 0, "%zu tools; a server may have at most %u", json_array_size(tools),
+				 CELL_GEN_LIMIT_TOOLS);
 	if (fill_package(&package, opts, tools) < 0) {
 		cell__gen_package_finish(&package);
-		return cell_fail(err, CELL_E_NOMEM, 0, "make the modules of %s", opts->server);
+		return cell_fail(err, CELL_E_NOMEM, 0, "create the modules of %s", opts->server);
 	}
 	*ret = package;
 	return 0;

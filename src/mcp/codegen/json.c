@@ -163,7 +163,8 @@ json_t *cell__gen_parse(const char *text, size_t size, struct cell_error *err)
 {
 	json_error_t problem;
 	if (size > CELL_GEN_LIMIT_INPUT_BYTES) {
-		cell_fail(err, CELL_E_LIMIT, 0, "a list of tools has at most %u bytes, not %zu", CELL_GEN_LIMIT_INPUT_BYTES, size);
+		cell_fail(err, CELL_E_LIMIT, 0, "a list of tools may have at most %u bytes, this one has %zu", CELL_GEN_LIMIT_INPUT_BYTES,
+			  size);
 		return NULL;
 	}
 	json_t *whole = json_loadb(text, size, JSON_ALLOW_NUL, &problem);
@@ -178,7 +179,7 @@ json_t *cell__gen_parse(const char *text, size_t size, struct cell_error *err)
 	if (!whole) {
 		CELL_AUTO_BUF struct cell__buf why = CELL_BUF_INIT;
 		(void)cell__buf_add_utf8(&why, problem.text, strlen(problem.text)); /* it quotes the text */
-		cell_fail(err, CELL_E_INVALID, 0, "the list of tools is no JSON: line %d: %s", problem.line, why.data ? why.data : "");
+		cell_fail(err, CELL_E_INVALID, 0, "the list of tools is not JSON: line %d: %s", problem.line, why.data ? why.data : "");
 		return NULL;
 	}
 	json_t *list = whole, *result = json_object_get(whole, "result");
@@ -188,7 +189,7 @@ json_t *cell__gen_parse(const char *text, size_t size, struct cell_error *err)
 		list = json_object_get(list, "tools");
 	if (!json_is_array(list)) {
 		json_decref(whole);
-		cell_fail(err, CELL_E_INVALID, 0, "a list of tools is {\"tools\": [...]}, and this is not");
+		cell_fail(err, CELL_E_INVALID, 0, "the list of tools must have the form {\"tools\": [...]}");
 		return NULL;
 	}
 	json_incref(list);

@@ -71,7 +71,7 @@ static void reject(struct cell_session *session, uint64_t id, const char *reason
 	cell_session_answer(session, id, &answer, NULL); /* fails where it does not wait any more */
 }
 
-static const char no_scope[] = "this needs an approval, and the token of the MCP client does not have the scope approve";
+static const char no_scope[] = "this needs an approval, but the token of the MCP client lacks the scope approve";
 
 /* A line of text for a page of the client, which may render Markdown or HTML; NULL: no memory. */
 static char *page_text(const char *text)
@@ -99,9 +99,9 @@ static json_t *approval_form(const struct cell_event *event, struct cell_error *
 	return json_pack("{s:s#, s:{s:s, s:{s:{s:s, s:s, s:s, s:[s,s,s], s:[s,s,s]}, s:{s:s, s:s, s:s}}, s:[s]}}", "message",
 			 text.size ? text.data : "", (int)text.size, "requestedSchema", "type", "object", "properties", "decision", "type",
 			 "string", "title", "Decision", "description",
-			 "accept runs this call, always also every later call of the same tool, reject refuses it", "enum", "accept",
-			 "always", "reject", "enumNames", "Accept", "Accept always", "Reject", "reason", "type", "string", "title",
-			 "Reason", "description", "when rejected: what the code is told", "required", "decision");
+			 "accept: run this call; always: also run every later call of the same tool; reject: refuse this call", "enum",
+			 "accept", "always", "reject", "enumNames", "Accept", "Accept always", "Reject", "reason", "type", "string",
+			 "title", "Reason", "description", "when rejecting: the reason to report to the code", "required", "decision");
 }
 
 static bool is_plain(const char *text)
@@ -172,11 +172,11 @@ static void ask_approval(struct cell__mcp_peer *peer, void *stream, const struct
 	if (!form) {
 		CELL_AUTO_BUF struct cell__buf why = CELL_BUF_INIT;
 
-		cell__buf_printf(&why, "this needs an approval, and its arguments cannot be shown to the user: %s", err.msg);
+		cell__buf_printf(&why, "this needs an approval, but its arguments cannot be shown to the user: %s", err.msg);
 		reject(peer->session, call->id, why.data);
 	} else if (!cell__mcp_peer_ask(peer, stream, form, call->id, false)) {
 		reject(peer->session, call->id,
-		       "this needs an approval, and the MCP client cannot ask its user (it has no elicitation); "
+		       "this needs an approval, but the MCP client cannot ask its user (it does not support elicitation); "
 		       "start the server with --approve auto, or with a policy that allows it");
 	}
 }
@@ -331,7 +331,7 @@ struct cell_session *cell__mcp_session(struct cell__mcp_peer *peer, struct cell_
 	session = peer->stopping ? NULL : peer->session;
 	*err = peer->open_error;
 	if (!session && !err->code)
-		cell_fail(err, CELL_E_CLOSED, 0, "the client is gone");
+		cell_fail(err, CELL_E_CLOSED, 0, "the client has disconnected");
 	pthread_mutex_unlock(&peer->lock);
 	return session;
 }
@@ -442,7 +442,7 @@ static void reset_session(struct cell__mcp_peer *peer, struct cell__mcp_job *job
 		return;
 	}
 	out.structured = json_pack("{s:s}", "result", "reset");
-	out.content = json_pack("[{s:s, s:s}]", "type", "text", "text", "The kernel is fresh; variables are gone.");
+	out.content = json_pack("[{s:s, s:s}]", "type", "text", "text", "The kernel was reset; all variables are lost.");
 	cell__mcp_job_answer(job, &out);
 }
 

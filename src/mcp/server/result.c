@@ -65,8 +65,8 @@ static void add_clipped(struct view *view, struct cell__buf *out, const char *te
 	cell__buf_printf(out, "\n\n[Output truncated: exceeded %zu character limit; %zu characters are left out here", view->max_chars,
 			 chars - view->max_chars);
 	if (view->file)
-		cell__buf_printf(out, ". All of it is in %s: read it in pieces, e.g. open('%s').read()[%zu:%zu]", view->file, view->file,
-				 head, head + view->max_chars);
+		cell__buf_printf(out, ". The whole output is in %s: read it in pieces, e.g. open('%s').read()[%zu:%zu]", view->file,
+				 view->file, head, head + view->max_chars);
 	cell__buf_add_str(out, "]\n\n");
 	cell__buf_add(out, text + to, size - to);
 }
@@ -239,7 +239,7 @@ static void add_image_list(struct view *view, struct cell__buf *text)
 		cell__buf_printf(text, "- [%.*s](%s)\n", (int)(dot ? dot - name : (ptrdiff_t)strlen(name)), name, full);
 	}
 	if (view->left_out)
-		cell__buf_printf(text, "\n\n[%zu images are too large or too many to be part of this answer]", view->left_out);
+		cell__buf_printf(text, "\n\n[%zu images were omitted: too large or too many for this answer]", view->left_out);
 	for (i = 0; i < cell_result_notice_count(view->result); i++)
 		cell__buf_printf(text, "\n\n[%s]", cell_result_notice(view->result, i));
 }
@@ -317,7 +317,7 @@ void cell__mcp_cell_answer(struct cell__mcp_job *job, struct cell_result *result
 	keep_output(&view, &text);
 	add_clipped(&view, &shown, text.data, text.size);
 	if (view.file && count_chars(text.data, text.size) <= view.max_chars)
-		cell__buf_printf(&shown, "\n\n[This is not all of the output, which is in %s]", view.file);
+		cell__buf_printf(&shown, "\n\n[Output truncated; the whole output is in %s]", view.file);
 	add_image_list(&view, &shown);
 	out.structured = structured(&view, &shown, json && strlen(json) <= CELL_MCP_MAX_VALUE_BYTES ? value : NULL);
 	json_array_insert_new(view.content, 0, json_pack("{s:s, s:o}", "type", "text", "text", json_text(&shown)));

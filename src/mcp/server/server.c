@@ -17,12 +17,11 @@ static const char *const versions[] = { "2025-11-25", "2025-06-18", "2025-03-26"
 #define BATCH_VERSION "2025-03-26"
 static const char *const log_levels[] = { "debug", "info", "notice", "warning", "error", "critical", "alert", "emergency", NULL };
 
-static const char instructions[] =
-	"Runs Python in a session that keeps its variables from call to call. run_code gives the value of the last expression "
-	"and what was printed; execute_ipython_cell the output as IPython would show it. In the code, `tools`, `workflows`, "
-	"`artifacts` and `deps` are there: search_tools tells what tools.<name>(...) can be called, and calling several of them "
-	"in one cell is cheaper than one call each. Show plots with matplotlib; they come back as images. reset gives a fresh "
-	"kernel.";
+static const char instructions[] = "Runs Python in a session that keeps its variables from call to call. run_code returns the value of "
+				   "the last expression and the printed output; execute_ipython_cell returns the output as IPython "
+				   "shows it. The code can use `tools`, `workflows`, `artifacts` and `deps`: search_tools lists the "
+				   "tools.<name>(...) that can be called, and calling several of them in one cell is cheaper than one "
+				   "call each. Plots made with matplotlib are returned as images. reset starts a fresh kernel.";
 
 /* ---- sending --------------------------------------------------------------------- */
 
@@ -71,7 +70,7 @@ static void answer_result(struct cell__mcp_peer *peer, struct cell__mcp_unit *un
 	CELL_AUTO_BUF struct cell__buf buf = CELL_BUF_INIT;
 
 	if (!result || cell__rpc_add_result(&buf, id, result) < 0)
-		cell__rpc_add_error(&buf, id, CELL_RPC_INTERNAL_ERROR, "the answer is too large, or memory is gone", NULL);
+		cell__rpc_add_error(&buf, id, CELL_RPC_INTERNAL_ERROR, "the answer is too large, or out of memory", NULL);
 	json_decref(result);
 	unit_answered(peer, unit, &buf);
 }
@@ -213,7 +212,7 @@ static void *worker_main(void *arg)
 	if (job->tool->run(job, job->args, &out, &message) < 0) {
 		json_decref(out.content);
 		json_decref(out.structured);
-		cell__mcp_job_fail(job, message.size ? message.data : "memory is gone", message.size ? message.size : 14);
+		cell__mcp_job_fail(job, message.size ? message.data : "out of memory", message.size ? message.size : 14);
 	} else {
 		cell__mcp_job_answer(job, &out);
 	}
@@ -242,10 +241,10 @@ static const char *queue_job(struct cell__mcp_peer *peer, struct cell__mcp_job *
 {
 	if (job->tool->run) {
 		if (peer->n_workers >= CELL_MCP_MAX_CALLS)
-			return "too many calls are under way; wait for some of them";
+			return "too many calls are pending; wait for some of them";
 		job->canceller = cell_canceller_create();
 		if (!job->canceller)
-			return "memory is gone";
+			return "out of memory";
 		peer->n_workers++;
 		if (start_worker(job) < 0) {
 			peer->n_workers--;
@@ -253,7 +252,7 @@ static const char *queue_job(struct cell__mcp_peer *peer, struct cell__mcp_job *
 		}
 	} else {
 		if (peer->n_cells >= CELL_MCP_MAX_CELLS)
-			return "too many cells wait; wait for some of them";
+			return "too many cells are waiting; wait for some of them";
 		if (peer->last_cell)
 			peer->last_cell->after = job;
 		else
@@ -289,7 +288,7 @@ static void handle_initialize(struct cell__mcp_peer *peer, struct cell__mcp_unit
 		return;
 	}
 	if (peer->initialized) {
-		answer_error(peer, unit, id, CELL_RPC_INVALID_REQUEST, "the connection is initialized already");
+		answer_error(peer, unit, id, CELL_RPC_INVALID_REQUEST, "the connection is already initialized");
 		return;
 	}
 	peer->version = versions[0];
@@ -326,7 +325,7 @@ static void handle_set_level(struct cell__mcp_peer *peer, struct cell__mcp_unit 
 
 	if (i < 0) {
 		answer_error(peer, unit, id, CELL_RPC_INVALID_PARAMS,
-			     "level is debug, info, notice, warning, error, critical, alert or emergency");
+			     "level must be debug, info, notice, warning, error, critical, alert or emergency");
 		return;
 	}
 	pthread_mutex_lock(&peer->out_lock);
@@ -340,7 +339,7 @@ static void handle_list(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit
 	const json_t *cursor = json_object_get(params, "cursor");
 
 	if (cursor && !json_is_null(cursor))
-		answer_error(peer, unit, id, CELL_RPC_INVALID_PARAMS, "there is no such page: the list of tools has one");
+		answer_error(peer, unit, id, CELL_RPC_INVALID_PARAMS, "unknown cursor: the list of tools has one page");
 	else
 		answer_result(peer, unit, id, json_pack("{s:O}", "tools", peer->server->tools));
 }
@@ -360,12 +359,12 @@ static void handle_call(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit
 		return;
 	}
 	if (args && !json_is_object(args) && !json_is_null(args)) {
-		answer_error(peer, unit, id, CELL_RPC_INVALID_PARAMS, "arguments is an object");
+		answer_error(peer, unit, id, CELL_RPC_INVALID_PARAMS, "arguments must be an object");
 		return;
 	}
 	job = cell__alloc(1, sizeof(*job));
 	if (!job) {
-		answer_error(peer, unit, id, CELL_RPC_INTERNAL_ERROR, "memory is gone");
+		answer_error(peer, unit, id, CELL_RPC_INTERNAL_ERROR, "out of memory");
 		return;
 	}
 	*job = (struct cell__mcp_job){ .peer = peer, .unit = unit, .tool = tool, .id = json_incref(id) };
@@ -377,7 +376,7 @@ static void handle_call(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit
 		return;
 	answer_result(
 		peer, unit, id,
-		json_pack("{s:[{s:s, s:s}], s:b}", "content", "type", "text", "text", refused ? refused : "memory is gone", "isError", 1));
+		json_pack("{s:[{s:s, s:s}], s:b}", "content", "type", "text", "text", refused ? refused : "out of memory", "isError", 1));
 	job_destroy(job);
 }
 
@@ -396,15 +395,15 @@ static void handle_request(struct cell__mcp_peer *peer, struct cell__mcp_unit *u
 	char words[CELL_RPC_MAX_METHOD + 64];
 
 	if (message->params && !json_is_object(message->params))
-		answer_error(peer, unit, message->id, CELL_RPC_INVALID_PARAMS, "params is an object");
+		answer_error(peer, unit, message->id, CELL_RPC_INVALID_PARAMS, "params must be an object");
 	else if (!strcmp(method, "ping"))
 		answer_result(peer, unit, message->id, json_object());
 	else if (!strcmp(method, "initialize"))
 		handle_initialize(peer, unit, message->id, message->params);
 	else if (!peer->initialized)
-		answer_error(peer, unit, message->id, CELL_RPC_INVALID_REQUEST, "initialize comes first");
+		answer_error(peer, unit, message->id, CELL_RPC_INVALID_REQUEST, "the first request must be initialize");
 	else if (is_pending(peer, message->id))
-		answer_error(peer, unit, message->id, CELL_RPC_INVALID_REQUEST, "a request with this id is under way");
+		answer_error(peer, unit, message->id, CELL_RPC_INVALID_REQUEST, "a request with this id is already pending");
 	else if (!strcmp(method, "tools/list"))
 		handle_list(peer, unit, message->id, message->params);
 	else if (!strcmp(method, "tools/call"))
@@ -495,7 +494,7 @@ struct cell__mcp_peer *cell__mcp_peer_create(struct cell_mcp_server *server, con
 	int status;
 
 	if (!peer) {
-		cell_fail(err, CELL_E_NOMEM, 0, "no memory for a client");
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a client");
 		return NULL;
 	}
 	*peer = (struct cell__mcp_peer){ .server = server, .sink = *sink, .log_level = -1, .next_id = 1 };

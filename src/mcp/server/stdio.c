@@ -73,7 +73,7 @@ int cell_mcp_server_create(struct cell_engine *engine, const struct cell_mcp_ser
 		return cell_fail(err, CELL_E_INVALID, 0, "an MCP server needs a space");
 	server = cell__alloc(1, sizeof(*server));
 	if (!server)
-		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for an MCP server");
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for an MCP server");
 	*server = (struct cell_mcp_server){ .engine = engine, .opts = all, .session = session };
 	pthread_mutex_init(&server->lock, NULL);
 	server->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -81,7 +81,7 @@ int cell_mcp_server_create(struct cell_engine *engine, const struct cell_mcp_ser
 	server->temp_dir = cell__strdup(all.temp_dir ? all.temp_dir : "/tmp");
 	if (server->stop_fd < 0 || !server->tools || !server->temp_dir) {
 		cell_mcp_server_destroy(server);
-		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for an MCP server");
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for an MCP server");
 	}
 	*ret_server = server;
 	return 0;
@@ -211,7 +211,7 @@ static int read_input(struct cell_mcp_server *server, struct cell__mcp_peer *pee
 	struct pollfd fds[] = { { .fd = in_fd, .events = POLLIN }, { .fd = server->stop_fd, .events = POLLIN } };
 	CELL_AUTO_FREE char *bytes = cell__alloc(READ_BYTES, 1);
 	struct cell__lines lines;
-	int status = bytes ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "no memory for input");
+	int status = bytes ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "out of memory for input");
 
 	cell__lines_init(&lines, CELL_RPC_MAX_BYTES);
 	while (!status) {
@@ -229,7 +229,7 @@ static int read_input(struct cell_mcp_server *server, struct cell__mcp_peer *pee
 		if (n <= 0)
 			break;
 		if (cell__lines_add(&lines, bytes, (size_t)n) < 0)
-			status = cell_fail(err, CELL_E_NOMEM, 0, "no memory for input");
+			status = cell_fail(err, CELL_E_NOMEM, 0, "out of memory for input");
 		else
 			feed_lines(peer, &lines);
 	}
@@ -256,7 +256,7 @@ int cell_mcp_server_run(struct cell_mcp_server *server, int in_fd, int out_fd, s
 	int status;
 
 	if (!pipes)
-		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for a client");
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a client");
 	*pipes = (struct pipes){ .server = server, .out_fd = out_fd };
 	pthread_mutex_init(&pipes->lock, NULL);
 	pthread_cond_init(&pipes->changed, NULL);
@@ -275,7 +275,7 @@ int cell_mcp_server_run(struct cell_mcp_server *server, int in_fd, int out_fd, s
 	pthread_mutex_unlock(&pipes->lock);
 	/* A client that has closed its end and does not read what it asked for. */
 	if (join_writer(server, writer) < 0)
-		return cell_fail(err, CELL_E_TIMEOUT, 0, "the client does not read what is left");
+		return cell_fail(err, CELL_E_TIMEOUT, 0, "the client does not read the remaining output");
 	cell__buf_finish(&pipes->waiting);
 	pthread_mutex_destroy(&pipes->lock);
 	pthread_cond_destroy(&pipes->changed);

@@ -15,23 +15,23 @@
 #define STRINGS "{\"type\":\"array\",\"items\":{\"type\":\"string\"}}"
 #define OF(id) &cell__operations[CELL__OP_##id]
 #define SOME_QUERY "{\"properties\":{\"query\":{\"minLength\":1}}}"
-#define CELL_RESULT                                                                                                                          \
-	ANSWER("\"result\":{\"type\":\"string\",\"description\":\"The text of the answer\"},"                                                \
-	       "\"value\":{\"description\":\"The value as JSON where that is exact and not too long, else null\"},"                          \
-	       "\"repr\":{\"type\":[\"string\",\"null\"]},\"stdout\":{\"type\":\"string\"},\"stderr\":{\"type\":\"string\"},"                \
-	       "\"error\":{\"type\":[\"object\",\"null\"],\"properties\":{\"type\":{\"type\":\"string\"},\"message\":{\"type\":\"string\"}," \
-	       "\"traceback\":{\"type\":\"string\"},\"code\":{\"type\":\"string\"}},\"required\":[\"type\",\"message\",\"code\"]},"          \
-	       "\"images\":{\"type\":\"array\",\"items\":{\"type\":\"string\"},\"description\":\"Paths of image files\"},"                   \
-	       "\"duration_ms\":{\"type\":\"number\"},\"state\":{\"type\":\"string\",\"enum\":[\"kept\",\"lost\"]},"                         \
-	       "\"truncated\":{\"type\":\"boolean\"},"                                                                                       \
-	       "\"output_file\":{\"type\":[\"string\",\"null\"],\"description\":\"All of the output, when it is too long for the answer\"}", \
+#define CELL_RESULT                                                                                                                                 \
+	ANSWER("\"result\":{\"type\":\"string\",\"description\":\"The text of the answer\"},"                                                       \
+	       "\"value\":{\"description\":\"The value as JSON where that is exact and not too long, else null\"},"                                 \
+	       "\"repr\":{\"type\":[\"string\",\"null\"]},\"stdout\":{\"type\":\"string\"},\"stderr\":{\"type\":\"string\"},"                       \
+	       "\"error\":{\"type\":[\"object\",\"null\"],\"properties\":{\"type\":{\"type\":\"string\"},\"message\":{\"type\":\"string\"},"        \
+	       "\"traceback\":{\"type\":\"string\"},\"code\":{\"type\":\"string\"}},\"required\":[\"type\",\"message\",\"code\"]},"                 \
+	       "\"images\":{\"type\":\"array\",\"items\":{\"type\":\"string\"},\"description\":\"Paths of image files\"},"                          \
+	       "\"duration_ms\":{\"type\":\"number\"},\"state\":{\"type\":\"string\",\"enum\":[\"kept\",\"lost\"]},"                                \
+	       "\"truncated\":{\"type\":\"boolean\"},"                                                                                              \
+	       "\"output_file\":{\"type\":[\"string\",\"null\"],\"description\":\"File with the whole output, if it is too long for the answer\"}", \
 	       "\"result\",\"stdout\",\"stderr\",\"error\",\"images\",\"duration_ms\",\"state\",\"truncated\"")
 
 static const struct cell__mcp_tool table[] = {
 	{ .name = "run_code",
 	  .title = "Run Python code",
-	  .about = "Runs Python code in the session, which keeps its variables. Answers the value of the last expression, then what was "
-		   "printed. The code can use tools, workflows, artifacts and deps.",
+	  .about = "Runs Python code in the session, which keeps its variables. Returns the value of the last "
+		   "expression, then the printed output. The code can use tools, workflows, artifacts and deps.",
 	  .input = OBJECT("\"code\":{\"type\":\"string\",\"x-nul\":true,"
 			  "\"description\":\"Python code; IPython's !cmd, %magic and top-level await work\"}",
 			  "\"code\""),
@@ -39,19 +39,21 @@ static const struct cell__mcp_tool table[] = {
 	  .flags = CELL_MCP_DESTRUCTIVE | CELL_MCP_OPEN_WORLD },
 	{ .name = "execute_ipython_cell",
 	  .title = "Execute an IPython cell",
-	  .about = "Executes Python code in the session's IPython kernel, which keeps its variables, and answers the output as a notebook "
-		   "would show it. Plots come back as images.",
+	  .about = "Executes Python code in the session's IPython kernel, which keeps its variables, and returns the "
+		   "output as a notebook shows it. Plots are returned as images.",
 	  .input = OBJECT(
-		  "\"code\":{\"type\":\"string\",\"x-nul\":true,\"description\":\"Python code to execute in the IPython kernel\"},"
-		  "\"timeout\":{\"type\":\"number\",\"minimum\":0,\"maximum\":1000000,\"default\":120,\"description\":\"Seconds; 0: no limit\"},"
-		  "\"max_output_chars\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":1000000,\"default\":5000,"
-		  "\"description\":\"Longer output is cut in the middle, and kept in a file\"}",
+		  "\"code\":{\"type\":\"string\",\"x-nul\":true,\"description\":\"Python code to execute in the "
+		  "IPython "
+		  "kernel\"},\"timeout\":{\"type\":\"number\",\"minimum\":0,\"maximum\":1000000,\"default\":120,\"description\":\"Seconds; "
+		  "0: no "
+		  "limit\"},\"max_output_chars\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":1000000,\"default\":5000,\"description\":\"Longer "
+		  "output is cut in the middle; the whole output is kept in a file\"}",
 		  "\"code\""),
 	  .answer = CELL_RESULT,
 	  .flags = CELL_MCP_DESTRUCTIVE | CELL_MCP_OPEN_WORLD },
 	{ .name = "reset",
 	  .title = "Reset the session",
-	  .about = "Gives the session a fresh kernel: variables and imports are gone, files stay.",
+	  .about = "Starts a fresh kernel in the session: variables and imports are lost, files are kept.",
 	  .input = OBJECT("", ""),
 	  .answer = ANSWER("\"result\":{\"type\":\"string\"}", "\"result\""),
 	  .flags = CELL_MCP_DESTRUCTIVE | CELL_MCP_IDEMPOTENT },
@@ -70,9 +72,9 @@ static const struct cell__mcp_tool table[] = {
 	{ .name = "register_mcp_server",
 	  .title = "Register an MCP server",
 	  .operation = OF(TOOLS_REGISTER),
-	  .about =
-		  "Code calls them as tools.<server_name>.<tool>(...), and with types: from mcptools.<server_name>.<tool> import Params, run; "
-		  "run(Params(...)). Answers the names of its tools. When it is registered again, reset makes code see the new package.",
+	  .about = "Code calls them as tools.<server_name>.<tool>(...), and with types: from "
+		   "mcptools.<server_name>.<tool> import Params, run; run(Params(...)). Returns the names of its tools. "
+		   "After registering a server again, use reset so that code sees the new package.",
 	  .input =
 		  "{\"rename\":{\"name\":\"server_name\",\"params\":\"server_params\"},\"properties\":{\"server_params\":{\"description\":"
 		  "\"{command, args, env} of a program, or {url, headers} of an HTTP server; ${VAR} is taken from the server's environment\"}}}",
@@ -272,27 +274,27 @@ static void add_problem(void *arg, const struct cell__misfit *problem)
 		cell__buf_printf(message, "argument '%s' is missing", problem->name);
 		break;
 	case CELL__WRONG_TYPE:
-		cell__buf_printf(message, "argument '%s' is of type %s, not %s", problem->name,
+		cell__buf_printf(message, "argument '%s' must be of type %s, not %s", problem->name,
 				 json_is_string(type) ? json_string_value(type) : "other", kind_of(problem->value));
 		break;
 	case CELL__WRONG_RANGE:
-		cell__buf_printf(message, "argument '%s' is from %g to %g, not %g", problem->name,
+		cell__buf_printf(message, "argument '%s' must be from %g to %g, not %g", problem->name,
 				 json_number_value(json_object_get(problem->schema, "minimum")),
 				 json_number_value(json_object_get(problem->schema, "maximum")), json_number_value(problem->value));
 		break;
 	case CELL__WRONG_EMPTY:
-		cell__buf_printf(message, "argument '%s' is empty", problem->name);
+		cell__buf_printf(message, "argument '%s' must not be empty", problem->name);
 		break;
 	case CELL__WRONG_NUL:
-		cell__buf_printf(message, "argument '%s' contains NUL", problem->name);
+		cell__buf_printf(message, "argument '%s' must not contain NUL", problem->name);
 		break;
 	case CELL__WRONG_CHOICE:
-		cell__buf_printf(message, "argument '%s' is not one of", problem->name);
+		cell__buf_printf(message, "argument '%s' must be one of", problem->name);
 		json_array_foreach(choices, i, choice)
 			cell__buf_printf(message, "%s %s", i ? "," : "", json_string_value(choice));
 		break;
 	case CELL__WRONG_UNKNOWN:
-		cell__buf_printf(message, "there is no argument '%.100s'", problem->name);
+		cell__buf_printf(message, "unknown argument '%.100s'", problem->name);
 		break;
 	}
 }

@@ -22,7 +22,7 @@ static int call(struct cell__mcp_job *job, const char *method, json_t *args, con
 
 	json_decref(args);
 	if (!text)
-		return fail(message, "memory is gone");
+		return fail(message, "out of memory");
 	struct cell_session *session = cell__mcp_session(job->peer, &err);
 
 	/* The client is an agent: what it asks for passes what its code's calls pass. */
@@ -32,7 +32,7 @@ static int call(struct cell__mcp_job *job, const char *method, json_t *args, con
 		cell__buf_add_str(message, answer.message ? answer.message : err.msg);
 	} else {
 		*ret_json = json_loads(answer.json, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
-		status = *ret_json ? 0 : fail(message, "the answer is no JSON");
+		status = *ret_json ? 0 : fail(message, "the answer is not JSON");
 	}
 	if (!status && ret_answer)
 		*ret_answer = answer;
@@ -137,7 +137,7 @@ int cell__mcp_load_artifact(struct cell__mcp_job *job, const json_t *args, struc
 	cell_answer_finish(&answer);
 	if (status < 0) {
 		json_decref(info);
-		return fail(message, "memory is gone");
+		return fail(message, "out of memory");
 	}
 	shown = json_stringn(data.size ? data.data : "", data.size);
 	json_object_set_new(info, "encoding", json_string(text ? "utf-8" : "base64"));
@@ -196,14 +196,14 @@ static int make_package(const struct cell_mcp_server *server, const char *name, 
 	/* Where the code's `import` looks first. */
 	if (!tools ||
 	    cell__buf_printf(&folder, "%s%smcptools", server->session.cwd ? server->session.cwd : "", server->session.cwd ? "/" : "") < 0)
-		return cell_fail(err, CELL_E_NOMEM, 0, "memory is gone");
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	options.server = name;
 	options.tools_json = tools;
 	options.out_dir = folder.data;
 	if (cell_gen_mcp(&options, &report, err) < 0)
 		return -1;
 	*ret_report = json_loads(report, 0, NULL);
-	return *ret_report ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "memory is gone");
+	return *ret_report ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 }
 
 /* One text a tool, its module's name; where there is no package, the tool's. */
@@ -219,7 +219,7 @@ static void answer_registered(struct cell__mcp_answer_out *out, const json_t *to
 		json_array_append_new(problems, json_sprintf("%s: %s", json_string_value(json_object_get(problem, "tool")),
 							     json_string_value(json_object_get(problem, "message"))));
 	if (!report)
-		json_array_append_new(problems, json_sprintf("no package was made: %s: %s", cell_code_word(err->code), err->msg));
+		json_array_append_new(problems, json_sprintf("no package was created: %s: %s", cell_code_word(err->code), err->msg));
 	out->content = json_array();
 	json_array_foreach(names, i, entry)
 		json_array_append_new(out->content, json_pack("{s:s, s:O}", "type", "text", "text", entry));
@@ -238,7 +238,7 @@ int cell__mcp_register_server(struct cell__mcp_job *job, const json_t *args, str
 
 	/* Only a definition on the host may take a server out of the sandbox of the code that uses it. */
 	if (json_object_get(json_object_get(args, "params"), "host"))
-		return fail(message, "invalid: \"host\" cannot be given here, only in a definition in the tools' folder");
+		return fail(message, "invalid: \"host\" cannot be given here, only in a tool definition in the tools folder");
 	if (call(job, job->tool->operation->method, json_copy((json_t *)args), NULL, 0, &done, NULL, message) < 0)
 		return -1;
 	json_decref(done);

@@ -20,7 +20,7 @@ _MORE_SECONDS = 30.0
 
 @dataclass
 class ExecuteResult:
-    """What a cell came to."""
+    """The result of a cell."""
 
     value: Any
     stdout: str
@@ -103,7 +103,7 @@ class SessionClient:
                                      timeout=self.timeout if timeout is None else timeout)
         except EngineError as error:
             if str(error) == "Invalid session ID":
-                raise SessionExpiredError("the server does not know the session any more: init_session() opens another") from None
+                raise SessionExpiredError("the server no longer knows the session: init_session() opens another") from None
             raise
         return answer.json()
 
@@ -137,7 +137,7 @@ class SessionClient:
         return ResetResult(found["status"], found["session_id"])
 
     async def health(self) -> HealthResult:
-        """Needs no token."""
+        """Asks whether the server works; needs no token."""
         found = await self._ask("health", "GET", "/health")
         return HealthResult(found["status"], found["uptime_seconds"])
 
@@ -154,7 +154,7 @@ class SessionClient:
         return list(await self._ask("tools.list", "GET", "/api/tools"))
 
     async def search_tools(self, query: str, limit: int = 10) -> List[Dict[str, Any]]:
-        """The same, best first."""
+        """The entries that match, best match first."""
         return list(await self._ask("tools.search", "GET", "/api/tools/search?" + urlencode({"query": query, "limit": limit})))
 
     async def list_workflows(self) -> List[Dict[str, Any]]:
@@ -163,13 +163,13 @@ class SessionClient:
         return list(await self._ask("workflows.list", "GET", "/api/workflows"))
 
     async def search_workflows(self, query: str, limit: int = 5) -> List[Dict[str, Any]]:
-        """The same, best first."""
+        """The entries that match, best match first."""
         await self._session()
         query = urlencode({"query": query, "limit": limit})
         return list(await self._ask("workflows.search", "GET", "/api/workflows/search?" + query))
 
     async def get_workflow(self, name: str) -> Optional[Dict[str, Any]]:
-        """The same with ``source``; None where there is none."""
+        """A workflow with its ``source``, or None if it does not exist."""
         from ...errors import WorkflowNotFoundError
 
         await self._session()
@@ -180,7 +180,7 @@ class SessionClient:
         return found
 
     async def create_workflow(self, name: str, source: str, description: str = "") -> Dict[str, Any]:
-        """Keeps it; ValueError where it is none."""
+        """Stores a workflow; raises ValueError if it is not valid."""
         await self._session()
         body = {"name": name, "source": source, "description": description}
         return dict(await self._ask("workflows.create", "POST", "/api/workflows", body))
@@ -199,7 +199,7 @@ class SessionClient:
         return list(await self._ask("artifacts.list", "GET", "/api/artifacts"))
 
     async def load_artifact(self, name: str) -> Any:
-        """The data, of the type it had; ArtifactNotFoundError."""
+        """Returns the data in its original type; raises ArtifactNotFoundError."""
         await self._session()
         return from_bytes(*await in_thread(self._requests.load_artifact, name))
 
@@ -211,7 +211,7 @@ class SessionClient:
         return dict(await in_thread(self._requests.save_artifact, name, kind, payload, description, metadata or {}))
 
     async def delete_artifact(self, name: str) -> None:
-        """ArtifactNotFoundError where there is none."""
+        """Raises ArtifactNotFoundError if it does not exist."""
         await self._session()
         await self._ask("artifacts.delete", "DELETE", "/api/artifacts/" + quote(name))
 
