@@ -16,7 +16,7 @@
  * Errors: functions return 0 or a negative value and describe the failure in
  * *err, which may be NULL.  `ret_` parameters are untouched on failure.  Code
  * that raises, hangs or kills its kernel is not an error of ours: it is an
- * outcome, and stands in the result.
+ * outcome, and is reported in the result.
  *
  * The library never prints, exits, reads the environment, installs a signal
  * handler or changes the working directory.
@@ -95,11 +95,11 @@ enum cell_code {
 		CELL_CODE_COUNT
 };
 
-/* By value, on the caller's stack: works after fork and when memory is gone. */
+/* Passed by value, on the caller's stack: works after fork and when memory has run out. */
 struct cell_error {
 	int code;      /* enum cell_code */
 	int sys;       /* errno, or 0 */
-	char msg[240]; /* one sentence, and what to do where we know it */
+	char msg[240]; /* one sentence, with advice where we have some */
 };
 
 CELL_API const char *cell_code_word(int code);
@@ -107,8 +107,8 @@ CELL_API int cell_code_exit_status(int code);
 CELL_API int cell_code_http_status(int code);
 CELL_API const char *cell_version(void);
 /*
- * Removes a folder and all that is in it, of any depth: no link is followed, no mount entered, and folders of ours without rights
- * get them first.  What resists stays, and is the error.  Any thread; waits.
+ * Removes a folder with all its contents, of any depth: no link is followed, no mount is entered, and folders that we own get
+ * missing permissions first.  Entries that cannot be removed stay and are reported as the error.  Any thread; blocks.
  */
 CELL_API int cell_remove_tree(const char *path, struct cell_error *err);
 
@@ -120,43 +120,43 @@ enum cell_log_level { CELL_LOG_DEBUG, CELL_LOG_INFO, CELL_LOG_WARN, CELL_LOG_ERR
 
 struct cell_engine_options {
 	size_t size;            /* sizeof(struct cell_engine_options) */
-	const char *lib_dir;    /* holds workcell-spawner and kernel/; NULL: found from where the library lies */
-	const char *spill_dir;  /* for output past max_output_bytes, up to 1 GiB of a run; NULL: /tmp */
+	const char *lib_dir;    /* contains workcell-spawner and kernel/; NULL: found from the library's location */
+	const char *spill_dir;  /* for output beyond max_output_bytes, up to 1 GiB per run; NULL: /tmp */
 	int pool_size;          /* idle kernels kept ready per environment; 0: none; default 2 */
-	int64_t start_timeout_ms; /* a zygote that is not ready by then has failed; default 60000 */
+	int64_t start_timeout_ms; /* time limit for a zygote to become ready; default 60000 */
 	void (*log)(void *arg, enum cell_log_level level, const char *line); /* NULL: no log; engine's thread */
 	void *log_arg;
-	const char *cache_dir;  /* holds Deno, Pyodide and their snapshots; NULL: ~/.cache/workcell */
-	int64_t zygote_forks;   /* a zygote is replaced after so many kernels; 0: never */
+	const char *cache_dir;  /* contains Deno, Pyodide and their snapshots; NULL: ~/.cache/workcell */
+	int64_t zygote_forks;   /* replace a zygote after this many kernels; 0: never */
 };
 #define CELL_ENGINE_OPTIONS_INIT { .size = sizeof(struct cell_engine_options), .pool_size = 2, .start_timeout_ms = 60000 }
 
 /* opts may be NULL.  Starts the engine's thread; processes start on first use. */
 CELL_API int cell_engine_create(const struct cell_engine_options *opts, struct cell_engine **ret_engine, struct cell_error *err);
 /*
- * Ends all sessions and processes and waits for them.  NULL is fine.  Sessions of this engine must not
+ * Ends all sessions and processes and waits for them.  NULL is allowed.  Sessions of this engine must not
  * be in use by other threads; their handles are closed by this call and must not be used again.
  *
- * A callback of the engine must not call what waits: the engine would wait for itself.  Functions that
- * can fail answer CELL_E_INVALID; those that cannot (this one and every close) say which it was to the
+ * A callback of the engine must not call a blocking function: the engine would wait for itself.  Functions that
+ * can fail return CELL_E_INVALID; those that cannot fail (this one and every close) write their name to the
  * log and abort.
  */
 CELL_API void cell_engine_destroy(struct cell_engine *engine);
 
 /* ---- environments ------------------------------------------------------- */
 
-/* An environment is what a zygote is made for: interpreter (and thereby its venv) and preloaded modules. */
+/* A zygote serves one environment: an interpreter (and thereby its venv) and preloaded modules. */
 struct cell_env_info {
 	size_t size;
 	char python[4096];    /* the interpreter as started */
 	char version[32];     /* "3.11.2" */
-	char ipython[32];     /* IPython's version; "": the environment has none, and the kernel's own interactive layer serves */
+	char ipython[32];     /* IPython's version; "": IPython is not installed and the kernel's own interactive layer is used */
 	int64_t zygote_pid;
 	double start_ms;      /* from request to ready */
 };
 
 /*
- * Starts the zygote of an environment, waits until it is fully warm and its pool is full.  python NULL:
+ * Starts the zygote of an environment and waits until it is fully warm and its pool is full.  python NULL:
  * the default interpreter; preload NULL: none, else "numpy,pandas".  ret_info may be NULL, else set .size.
  */
 CELL_API int cell_engine_prewarm(struct cell_engine *engine, const char *python, const char *preload, struct cell_env_info *ret_info,
@@ -168,21 +168,21 @@ struct cell_executor_info {
 	size_t size;
 	const char *name;
 	const char *isolation;    /* "process", "none", ... */
-	int available;            /* 1: works here */
-	char reason[240];         /* why not */
-	char advice[240];         /* what the person should do */
-	char fix[8192];           /* a shell command that does it, where there is one; else "" */
+	int available;            /* 1: works on this machine */
+	char reason[240];         /* why it does not work */
+	char advice[240];         /* what the user should do */
+	char fix[8192];           /* a shell command that does it, or "" */
 };
 
-/* The i-th executor this build knows, 0-based; -1 past the end.  Set ret_info->size. */
+/* The i-th executor of this build, 0-based; returns -1 past the end.  Set ret_info->size. */
 CELL_API int cell_executor_probe(struct cell_engine *engine, size_t i, struct cell_executor_info *ret_info);
 
 /* ---- containers --------------------------------------------------------- */
 
 struct cell_container_options;
 /*
- * Builds the image of the executor `container` from options' context and waits.  progress: a line of the engine's, on this thread
- * or the engine's; may be NULL.
+ * Builds the image of the executor `container` from the context of the options and waits.  progress gets the engine's output line by
+ * line, on this thread or on the engine's; it may be NULL.
  */
 CELL_API int cell_container_build(struct cell_engine *engine, const struct cell_container_options *options,
 				  void (*progress)(void *arg, const char *line), void *arg, struct cell_error *err);
@@ -195,32 +195,32 @@ struct cell_sandbox_options {
 	const char *workspace_mode; /* "rw", "ro", "none"; NULL: as the policy says */
 	const char *cwd;            /* the workspace; NULL: the caller's */
 	const char *const *env;     /* "K=V", NULL-terminated; added to PATH, HOME, LANG; nothing is inherited */
-	const char *python;         /* whose files are to be seen, and whose package index `deps-only` means; NULL: for those the
-				       default interpreter, which a command does not see unless it is the system's */
-	const char *audit;          /* the path of an audit log for the connections of a filtered network; NULL: none is kept */
+	const char *python;         /* the interpreter whose files are visible and whose package index `deps-only` allows; NULL: the
+				       default interpreter, which is visible to a command only if it is the system's */
+	const char *audit;          /* path of an audit log of the connections of a filtered network; NULL: no log */
 	const char *const *trusted; /* as in struct cell_session_options */
 };
 #define CELL_SANDBOX_OPTIONS_INIT { .size = sizeof(struct cell_sandbox_options) }
 
-/* What a policy comes to on this machine, step by step, as text; nothing is done.  free() it. */
+/* Describes as text, step by step, how a policy is applied on this machine, without applying it.  free() *ret_text. */
 CELL_API int cell_sandbox_explain(const struct cell_sandbox_options *opts, char **ret_text, struct cell_error *err);
 /*
  * Runs a command in a sandbox, with the caller's stdin, stdout and stderr, and waits.  *ret_status is as waitpid() gives
- * it.  Forks: for programs with one thread.
+ * it.  Forks, so the caller must have one thread only.
  */
 CELL_API int cell_sandbox_run(const struct cell_sandbox_options *opts, char *const argv[], int *ret_status, struct cell_error *err);
 
-/* ---- spaces: what the code in sessions can use --------------------------- */
+/* ---- spaces: tools and storage for the code in sessions ------------------ */
 
 /*
- * A space is a storage (workflows, artifacts, deps) and tools.  Sessions opened with it have the namespaces `tools`,
- * `workflows` (also `skills`), `artifacts` and `deps` in their code; the host has the same operations here.
+ * A space consists of a storage (workflows, artifacts, deps) and tools.  Code in sessions opened with it has the namespaces `tools`,
+ * `workflows` (also `skills`), `artifacts` and `deps`; the host has the same operations through the functions below.
  */
 struct cell_space;
 
 struct cell_space_options {
 	size_t size;               /* sizeof(struct cell_space_options) */
-	/* A folder, made when missing, or the URL of Redis (docs/storage.md); NULL: no workflows, artifacts and deps. */
+	/* A folder (created if missing) or the URL of Redis (docs/storage.md); NULL: no workflows, artifacts and deps. */
 	const char *storage;
 	const char *workspace_id;  /* NULL: none */
 	const char *tools_dir;     /* folder of *.yaml; NULL: only functions added by cell_space_add_tool() */
@@ -229,51 +229,51 @@ struct cell_space_options {
 	const char *(*getenv_fn)(void *arg, const char *name);
 	void *getenv_arg;
 	int allow_runtime_deps;    /* 0: deps.add and deps.remove are refused; default 1 */
-	/* The interpreter that deps are installed for, and that sessions have which name none; NULL: the default one. */
+	/* The interpreter that deps are installed for, and the default for sessions; NULL: the default interpreter. */
 	const char *python;
-	const char *venv_dir;      /* a venv there, made when missing; NULL: one per project under cache_dir */
+	const char *venv_dir;      /* use a venv there, created if missing; NULL: one per project under cache_dir */
 	const char *cache_dir;     /* NULL: ~/.cache/workcell */
-	const char *index_url;     /* of the package index; NULL: as pip or uv is configured */
+	const char *index_url;     /* URL of the package index; NULL: as pip or uv is configured */
 	const char *wheel_dir;     /* install from these files only, no index; NULL: use the index */
-	/* "3.11": instead of python, the python3.11 in path. */
+	/* "3.11": use the python3.11 in `path`, instead of `python`. */
 	const char *python_version;
-	/* 1: the project's venv is kept and used again; 0: this space has a venv of its own; default 1; not with venv_dir */
+	/* 1: keep and reuse the project's venv; 0: use a private venv for this space; default 1; not with venv_dir */
 	int cache_venv;
-	/* Closing the space removes the venv, if we made it: 1 yes, 0 no, -1 where cache_venv is 0; default -1. */
+	/* Whether closing the space removes the venv that it created: 1 yes, 0 no, -1 if cache_venv is 0; default -1. */
 	int cleanup_venv_on_close;
 	/*
-	 * 1: cell_session_open() first installs what is configured and not there, so that the first cell can import it, and
-	 * fails where that fails; default 0.
+	 * 1: cell_session_open() first installs the configured packages that are missing, so that the first cell can import them, and
+	 * fails if that fails; default 0.
 	 */
 	int sync_deps_on_start;
 	/*
-	 * What pip and uv get of the environment, "K=V", NULL-terminated: PIP_*, UV_*, SSL_CERT_FILE, proxies.  PATH, HOME and
-	 * LANG are set unless they are here; nothing is inherited.  NULL: nothing more.
+	 * Environment variables for pip and uv, "K=V", NULL-terminated: PIP_*, UV_*, SSL_CERT_FILE, proxies.  PATH, HOME and
+	 * LANG are set unless given here; nothing is inherited.  NULL: no others.
 	 */
 	const char *const *installer_env;
-	const char *path;          /* where uv and interpreters are looked for; NULL: the usual folders of a system */
-	int64_t install_timeout_ms; /* of one operation's installers; -1: none; default 300000 */
+	const char *path;          /* folders to search for uv and interpreters; NULL: the usual folders of a system */
+	int64_t install_timeout_ms; /* time limit for the installers of one operation; -1: no limit; default 300000 */
 	/*
-	 * What pip and uv say, line by line, while cell_space_call() or cell_session_open() waits for them: on the thread that
-	 * called, NUL-terminated.  Lines of installs that code in a session began are output of its cell, on stderr.
+	 * Gets the output of pip and uv line by line while cell_space_call() or cell_session_open() waits for them: on the thread that
+	 * called, NUL-terminated.  Output of an install that code in a session started goes to the stderr of its cell instead.
 	 */
 	void (*on_progress)(void *arg, const char *line);
 	void *progress_arg;
 	/*
-	 * Searches of tools and workflows also by meaning: an OpenAI-compatible embeddings endpoint (its whole URL,
-	 * ".../v1/embeddings"); NULL: by words alone.  It is sent names, descriptions and the beginning of sources.
+	 * Also search tools and workflows by meaning, with an OpenAI-compatible embeddings endpoint (its whole URL,
+	 * ".../v1/embeddings"); NULL: by words only.  Names, descriptions and the beginning of sources are sent to it.
 	 */
 	const char *embeddings_url;
 	const char *embeddings_model;
-	const char *embeddings_key; /* NULL: none; "${NAME}": what getenv_fn says, at each request; else the key itself */
+	const char *embeddings_key; /* NULL: none; "${NAME}": looked up with getenv_fn at each request; else the key itself */
 	/*
-	 * 1: tools whose definitions lie in the storage too, which is Redis; they are read when the space and each session is
-	 * opened.  Who can write there can run commands here.  Default 0.
+	 * 1: also load tools whose definitions are in the storage, which must be Redis; they are read when the space and each session is
+	 * opened.  Anyone who can write there can run commands here.  Default 0.
 	 */
 	int tools_from_storage;
 	/*
-	 * 1: this process is confined itself, as the server in a container is.  Workflows that anybody keeps are marked as confined code's,
-	 * marked ones can be used, and packages that are added are not the host's.  Default 0.
+	 * 1: this process is itself confined, as the server in a container is.  All stored workflows are marked as made by confined code,
+	 * marked workflows may be used, and added packages do not count as the host's.  Default 0.
 	 */
 	int confined;
 };
@@ -286,43 +286,44 @@ struct cell_space_options {
 
 CELL_API int cell_space_open(struct cell_engine *engine, const struct cell_space_options *opts, struct cell_space **ret_space,
 			     struct cell_error *err);
-/* Its sessions must have been closed.  NULL is fine. */
+/* The sessions of the space must have been closed.  NULL is allowed. */
 CELL_API void cell_space_close(struct cell_space *space);
 
 /*
  * One operation: "tools.list", "workflows.create", "artifacts.save", "deps.add", ... with a JSON object of
  * arguments, as docs/namespaces.md lists them.  Waits for the answer: *ret_json is JSON text, *ret_raw the bytes
- * that came with it (NULL when there are none); free() both.
+ * that came with it (NULL if there were none); free() both.
  */
 CELL_API int cell_space_call(struct cell_space *space, const char *method, const char *args_json, const void *raw, size_t raw_size,
 			     char **ret_json, void **ret_raw, size_t *ret_raw_size, struct cell_error *err);
 
 /*
- * What an operation came to.  A failure may have much to say (what a tool wrote, what pip said), more than a struct
- * cell_error holds: `message` is all of it.
+ * The outcome of an operation.  The message of a failure (output of a tool or of pip) may be longer than a struct
+ * cell_error can hold: `message` is the whole text.
  */
 struct cell_answer {
 	size_t size;     /* sizeof(struct cell_answer) */
 	char *json;      /* success: JSON text */
 	void *raw;       /* success: bytes that came with it, or NULL */
 	size_t raw_size;
-	char *message;   /* failure: the whole message; NULL when memory was gone */
+	char *message;   /* failure: the whole message; NULL if out of memory */
 };
 #define CELL_ANSWER_INIT { .size = sizeof(struct cell_answer) }
 
-/* As cell_space_call().  Fills *ret_answer in either case; cell_answer_finish() frees what is in it. */
+/* As cell_space_call(), but fills *ret_answer on success and on failure; cell_answer_finish() frees its contents. */
 CELL_API int cell_space_call_ex(struct cell_space *space, const char *method, const char *args_json, const void *raw, size_t raw_size,
 				struct cell_answer *ret_answer, struct cell_error *err);
 CELL_API void cell_answer_finish(struct cell_answer *answer);
 
 /*
- * An artifact of any size: in one operation (artifacts.save, artifacts.load) where it is small, else in chunks, so that no more than one of them
- * is held in memory.  Both wait, as cell_space_call_ex() does, and fill *ret_answer in the same way, with what is known of the artifact.
+ * Transfers an artifact of any size: a small one in one operation (artifacts.save, artifacts.load), a larger one in chunks, of which
+ * only one is held in memory.  Both functions block, like cell_space_call_ex(), and fill *ret_answer in the same way, with the
+ * artifact's description.
  *
- * Saving: args_json as of artifacts.save; `bytes` are its first, and more(arg) brings the next ones, 0 at the end; more NULL: these are all.
- * Loading: args_json as of artifacts.load; take(arg) gets the bytes in order, and knows how many there are in all (`whole`); it is not called for an empty artifact.  A
- * single piece stays in ret_answer->raw.  Either function fails with -1 and *err (never NULL), which ends the transfer; nothing of an artifact
- * that was to be saved is kept then.
+ * Saving: args_json as for artifacts.save; `bytes` are its first bytes, and more(arg) returns the next ones, size 0 at the end; more
+ * NULL: there are no more. Loading: args_json as for artifacts.load; take(arg) gets the bytes in order and their total number
+ * (`whole`); it is not called for an empty artifact.  A single piece stays in ret_answer->raw.  Either callback fails by returning -1
+ * with *err (never NULL) set, which ends the transfer; nothing of an artifact that was being saved is kept then.
  */
 typedef int (*cell_more_fn)(void *arg, const void **ret_bytes, size_t *ret_size, struct cell_error *err);
 typedef int (*cell_take_fn)(void *arg, const void *bytes, size_t size, int64_t whole, struct cell_error *err);
@@ -331,48 +332,48 @@ CELL_API int cell_artifact_save(struct cell_space *space, const char *args_json,
 CELL_API int cell_artifact_load(struct cell_space *space, const char *args_json, cell_take_fn take, void *arg,
 				struct cell_answer *ret_answer, struct cell_error *err);
 /*
- * Operations that belong to no session are recorded in this session's audit log, and its policy sees them: a rule can deny what the
- * program does itself where it names the principal "host"; nobody is asked, since the program is who would answer.  policy, gate and
- * audit of the options are used; both must outlive the space.
+ * Applies the policy, gate and audit log of these options to operations without a session.  A rule can deny operations of the
+ * program itself if it names the principal "host"; no approval is requested, because the program itself would answer it.  Both
+ * policy and audit log must outlive the space.
  */
 struct cell_session_options;
 CELL_API int cell_space_guard(struct cell_space *space, const struct cell_session_options *session, struct cell_error *err);
 
 /*
- * For operations that may have to be stopped, from another thread.  Cancelling ends the one that is under way with it
- * (an installer is killed, a server told, a search dropped), which fails with CELL_E_CANCELLED, as all later ones do.
+ * Stops operations from another thread.  Cancelling ends the operation that is running with the canceller
+ * (an installer is killed, a server is told, a search is dropped): it fails with CELL_E_CANCELLED, and so do all later ones.
  */
 struct cell_canceller;
-CELL_API struct cell_canceller *cell_canceller_create(void); /* NULL: no memory */
+CELL_API struct cell_canceller *cell_canceller_create(void); /* NULL: out of memory */
 CELL_API void cell_canceller_cancel(struct cell_canceller *canceller); /* any thread */
-CELL_API void cell_canceller_destroy(struct cell_canceller *canceller); /* not in use any more; NULL is fine */
+CELL_API void cell_canceller_destroy(struct cell_canceller *canceller); /* must not be in use; NULL is allowed */
 /* As cell_space_call_ex().  One operation at a time with one canceller, which may be NULL. */
 CELL_API int cell_space_call_with(struct cell_space *space, const char *method, const char *args_json, const void *raw, size_t raw_size,
 				  struct cell_canceller *canceller, struct cell_answer *ret_answer, struct cell_error *err);
 
 /*
- * Moves what one storage holds to another, or tells how they differ.  Talks to files and the network itself: it waits, and
- * must not be called from a callback.  No engine is needed.
+ * Copies the contents of one storage to another, or reports how they differ.  Accesses files and the network on the calling thread: it
+ * blocks and must not be called from a callback.  No engine is needed.
  */
 struct cell_transfer_options {
 	size_t size;              /* sizeof(struct cell_transfer_options) */
 	const char *kind;         /* "workflows", "tools", "deps" or "artifacts" */
 	const char *from;         /* as cell_space_options.storage */
-	const char *to;           /* NULL: what there is in `from` is listed */
+	const char *to;           /* NULL: list the contents of `from` */
 	const char *workspace_id; /* of both; NULL: none */
 	const char *tools_dir;    /* of the side that is a folder; NULL: its folder tools */
-	int clear;                /* 1: what is in `to` only is removed, when all is copied */
-	int dry_run;              /* 1: nothing is changed, all is told */
+	int clear;                /* 1: after copying, remove items that are only in `to` */
+	int dry_run;              /* 1: report everything, change nothing */
 	/*
 	 * For each item, on the calling thread: "added", "changed", "same", "removed", "extra" (in `to` only, and left
-	 * there), "listed", or "skipped" with the reason in note.  note is else its description, or a dep's specifier.
+	 * there), "listed", or "skipped" with the reason in `note`.  Otherwise `note` is the item's description, or a dep's specifier.
 	 */
 	void (*on_item)(void *arg, const char *what, const char *name, const char *note);
 	void *arg;
 };
 #define CELL_TRANSFER_OPTIONS_INIT { .size = sizeof(struct cell_transfer_options) }
 CELL_API int cell_transfer(const struct cell_transfer_options *opts, struct cell_error *err);
-/* A storage as it may be shown: the URL of Redis without user, password and options, any other text as it is; free() it. */
+/* The name of a storage for display: the URL of Redis without user, password and options, any other text unchanged; free() it. */
 CELL_API char *cell_storage_shown(const char *storage);
 
 /* The absolute name of the python3.11 in path ("/usr/bin:..."), for version "3.11"; free() it. */
@@ -394,10 +395,10 @@ struct cell_tool {
 #define CELL_TOOL_INIT { .size = sizeof(struct cell_tool), .timeout_ms = 60000 }
 
 CELL_API int cell_space_add_tool(struct cell_space *space, const struct cell_tool *tool, struct cell_error *err);
-/* Each call is answered exactly once, by one of the last three; after that the pointer and what it gave are gone. */
+/* Answer each call exactly once, with one of the last three functions; after that the call and its data are invalid. */
 CELL_API const char *cell_tool_call_args(const struct cell_tool_call *call); /* a JSON object, checked and complete */
 CELL_API const char *cell_tool_call_session_id(const struct cell_tool_call *call);
-/* 1: nobody waits for the answer any more (timeout, interrupt, the session is gone); it must be given all the same. */
+/* 1: the caller no longer waits (timeout, interrupt, the session has ended); the call must still be answered. */
 CELL_API int cell_tool_call_cancelled(const struct cell_tool_call *call);
 CELL_API void cell_tool_call_answer_json(struct cell_tool_call *call, const char *json, size_t size);
 CELL_API void cell_tool_call_answer_text(struct cell_tool_call *call, const char *text, size_t size);
@@ -405,21 +406,21 @@ CELL_API void cell_tool_call_fail(struct cell_tool_call *call, const char *messa
 
 /*
  * MCP servers as tools: `tools.<name>.<tool>(...)` in the code.  params_json is {"command", "args", "env", "cwd"} or
- * {"url", "headers"} (docs/mcp.md has the rest); ${VAR} in its texts comes from getenv_fn when the server is started,
- * which is when it is first used.  A server of this name that was added before is replaced, and takes its place at
+ * {"url", "headers"} (docs/mcp.md has the rest); ${VAR} in its strings is looked up with getenv_fn when the server is started,
+ * which is when it is first used.  An earlier server of this name is replaced at
  * once.
  */
 CELL_API int cell_space_add_mcp(struct cell_space *space, const char *name, const char *params_json, struct cell_error *err);
 /* CELL_E_NOT_FOUND unless cell_space_add_mcp() added it. */
 CELL_API int cell_space_remove_mcp(struct cell_space *space, const char *name, struct cell_error *err);
 /*
- * Ends the MCP servers of the space, of all its sessions, and waits until their processes are gone.  Calls under way
+ * Ends the MCP servers of the space and of all its sessions and waits until their processes have ended.  Pending calls
  * fail; the next use starts a server again.
  */
 CELL_API int cell_space_stop_servers(struct cell_space *space, struct cell_error *err);
 
 enum cell_tool_event_type {
-	CELL_TOOL_PROGRESS = 1, /* of a call that is under way */
+	CELL_TOOL_PROGRESS = 1, /* progress of a running call */
 	CELL_TOOL_LOG,          /* a line for a log */
 	CELL_TOOL_QUESTION,     /* a server asks a person (elicitation) */
 };
@@ -429,17 +430,17 @@ struct cell_question; /* answered exactly once */
 struct cell_tool_event {
 	enum cell_tool_event_type type;
 	const char *tool;
-	const char *callable;   /* "" where it cannot be told, as session_id */
+	const char *callable;   /* "" if unknown, like session_id */
 	const char *session_id;
-	const char *json;       /* what the server said: params of its message, as the protocol has them */
+	const char *json;       /* the params of the server's message, as the protocol defines them */
 	struct cell_question *question; /* QUESTION */
 };
 typedef void (*cell_tool_event_fn)(void *arg, const struct cell_tool_event *event);
 
 /*
- * Who hears of them, on the engine's thread; must not block.  Set it before tools are used.  Sessions hear of their own
- * as events, and those that take questions (CELL_GATE_QUESTIONS) are asked instead of this function; where neither is
- * there every question is declined.  While a question is open, timeouts of the server's calls stand still.
+ * Sets the receiver of these events, on the engine's thread; it must not block.  Set it before tools are used.  Sessions get their own
+ * events, and sessions that take questions (CELL_GATE_QUESTIONS) are asked instead of this function; if neither is
+ * set, every question is declined.  While a question is open, the timeouts of the server's calls are paused.
  */
 CELL_API int cell_space_on_tool_event(struct cell_space *space, cell_tool_event_fn fn, void *arg, struct cell_error *err);
 /*
@@ -448,14 +449,14 @@ CELL_API int cell_space_on_tool_event(struct cell_space *space, cell_tool_event_
  */
 CELL_API int cell_question_answer(struct cell_question *question, const char *action, const char *content_json, struct cell_error *err);
 
-/* ---- policies: which calls are made, asked about, refused ---------------- */
+/* ---- policies: which calls are allowed, need approval, or are denied ------ */
 
-/* Ordered rules from a YAML file (docs/policy.md); the first that matches decides.  Never changes; any thread. */
+/* Ordered rules from a YAML file (docs/policy.md); the first that matches decides.  Immutable; any thread. */
 struct cell_policy;
 
 enum cell_decision { CELL_DENY, CELL_ASK, CELL_ALLOW };
 
-/* A call that is to be decided on.  NULL: it has none. */
+/* A call to decide on.  A NULL member means that the call has no such property. */
 struct cell_policy_subject {
 	size_t size;              /* sizeof(struct cell_policy_subject) */
 	const char *kind;         /* "tool", "shell", "install", "remove", "workflow", "artifact", "server"; NULL: "tool" */
@@ -463,7 +464,7 @@ struct cell_policy_subject {
 	const char *callable;
 	const char *adapter;      /* "cli", "http", ... */
 	const char *args_json;    /* a JSON object; NULL: no arguments */
-	const char *principal;    /* who asks: "code", "mcp", "http", "host"; NULL: "code" */
+	const char *principal;    /* the caller: "code", "mcp", "http", "host"; NULL: "code" */
 };
 #define CELL_POLICY_SUBJECT_INIT { .size = sizeof(struct cell_policy_subject) }
 
@@ -473,7 +474,7 @@ struct cell_policy_verdict {
 	int rule;                 /* 1-based; 0: the default */
 	int line;                 /* of the rule; 0: the default */
 	const char *name;         /* of the rule, or NULL; these texts live as long as the policy */
-	const char *reason;       /* for the person, or for the code that is refused; or NULL */
+	const char *reason;       /* for the person who approves, or for the refused code; or NULL */
 	const char *doubt;        /* ask, deny: the rule matched because this argument could not be judged; or NULL */
 	const char *doubt_why;    /* "is missing", ... */
 };
@@ -485,18 +486,18 @@ CELL_API int cell_policy_parse(const char *text, size_t size, const char *file_n
 CELL_API int cell_policy_load(const char *path, struct cell_policy **ret_policy, struct cell_error *err);
 /* All problems of a file, as a JSON array of {"file", "line", "message"}; free() it.  Fails when it cannot be read. */
 CELL_API int cell_policy_check(const char *path, char **ret_json, struct cell_error *err);
-/* The same decision for everything; NULL: no memory. */
+/* A policy with the same decision for every call; NULL: out of memory. */
 CELL_API struct cell_policy *cell_policy_of(enum cell_decision decision);
 CELL_API int cell_policy_decide(const struct cell_policy *policy, const struct cell_policy_subject *subject,
 				struct cell_policy_verdict *ret_verdict, struct cell_error *err);
-CELL_API void cell_policy_destroy(struct cell_policy *policy); /* NULL is fine */
+CELL_API void cell_policy_destroy(struct cell_policy *policy); /* NULL is allowed */
 CELL_API const char *cell_decision_word(enum cell_decision decision); /* "allow", "ask", "deny" */
 
 /*
  * Middlewares: functions of the host around every tool call, the first added outermost.  Order of a call: the
- * `before` functions, policy, approval, the tool itself, then the `after` functions inside out, with whatever came of
- * it, also a refusal.  Both run on the engine's thread and must not block; each ends with exactly one of the last four
- * functions below, at once or later and from any thread, also when nobody waits any more.
+ * `before` functions, policy, approval, the tool itself, then the `after` functions inside out, with the outcome of
+ * it, including a refusal.  Both run on the engine's thread and must not block; each ends with exactly one of the last four
+ * functions below, at once or later and from any thread, even when the caller no longer waits.
  */
 struct cell_middleware_call;
 typedef void (*cell_middleware_fn)(void *arg, struct cell_middleware_call *call);
@@ -504,8 +505,8 @@ typedef void (*cell_middleware_fn)(void *arg, struct cell_middleware_call *call)
 struct cell_middleware {
 	size_t size;               /* sizeof(struct cell_middleware) */
 	const char *name;          /* for the audit log; NULL: none */
-	cell_middleware_fn before; /* NULL: goes on */
-	cell_middleware_fn after;  /* NULL: goes on */
+	cell_middleware_fn before; /* NULL: continue */
+	cell_middleware_fn after;  /* NULL: continue */
 	void *arg;
 };
 #define CELL_MIDDLEWARE_INIT { .size = sizeof(struct cell_middleware) }
@@ -516,37 +517,37 @@ CELL_API const char *cell_middleware_callable(const struct cell_middleware_call 
 CELL_API const char *cell_middleware_session_id(const struct cell_middleware_call *call); /* "": the host's own call */
 CELL_API const char *cell_middleware_executor(const struct cell_middleware_call *call);
 CELL_API const char *cell_middleware_request_id(const struct cell_middleware_call *call);
-/* A JSON object: as the code gave them; valid until the arguments are set or the call goes on. */
+/* The arguments as the code gave them, a JSON object; valid until the arguments are set or the call continues. */
 CELL_API const char *cell_middleware_args(struct cell_middleware_call *call);
-/* before: the call goes on with these. */
+/* In `before`: continue the call with these arguments. */
 CELL_API int cell_middleware_set_args(struct cell_middleware_call *call, const char *json, size_t size, struct cell_error *err);
-/* after: the message of a failed call, or NULL. */
+/* In `after`: the message of a failed call, or NULL. */
 CELL_API const char *cell_middleware_error(struct cell_middleware_call *call);
-/* after: what the tool answered, JSON text or (*ret_is_text) plain text; NULL when it failed. */
+/* In `after`: the tool's answer, JSON text or (*ret_is_text) plain text; NULL if the call failed. */
 CELL_API const char *cell_middleware_result(struct cell_middleware_call *call, size_t *ret_size, int *ret_is_text);
 CELL_API void cell_middleware_next(struct cell_middleware_call *call);
-/* The call is answered with this: before, the tool is not called; after, instead of its result. */
+/* Answers the call: in `before`, the tool is not called; in `after`, this replaces its result. */
 CELL_API void cell_middleware_answer_json(struct cell_middleware_call *call, const char *json, size_t size);
 CELL_API void cell_middleware_answer_text(struct cell_middleware_call *call, const char *text, size_t size);
-/* The call fails with this message (ToolCallError); before: it is denied. */
+/* Fails the call with this message (ToolCallError); in `before`, the call is denied. */
 CELL_API void cell_middleware_fail(struct cell_middleware_call *call, const char *message);
 
 /* ---- the audit log -------------------------------------------------------- */
 
-/* Every call that passes the gate of a session opened with it is recorded: docs/audit.md. */
+/* Records every call through the gate of a session that was opened with it: docs/audit.md. */
 struct cell_audit;
 
 enum cell_audit_sync {
 	CELL_AUDIT_SYNC_NEVER,    /* a power failure loses seconds */
 	CELL_AUDIT_SYNC_INTERVAL, /* ... at most sync_ms */
-	CELL_AUDIT_SYNC_ALWAYS,   /* the code gets its answer after the record is on the disk */
+	CELL_AUDIT_SYNC_ALWAYS,   /* code gets its answer only after the record is on disk */
 };
 
 struct cell_audit_options {
 	size_t size;               /* sizeof(struct cell_audit_options) */
-	const char *path;          /* made when missing, 0600; several processes may write to it */
-	int64_t max_bytes;         /* rotated before it gets larger; 0: never; default 64 MiB */
-	int keep;    /* rotated files, path.1 the newest; default 5 */
+	const char *path;          /* created with mode 0600 if missing; several processes may write to it */
+	int64_t max_bytes;         /* the file is rotated before it gets larger; 0: never; default 64 MiB */
+	int keep;    /* number of rotated files to keep, path.1 is the newest; default 5 */
 	enum cell_audit_sync sync; /* default: interval */
 	int64_t sync_ms;           /* default 1000 */
 	const char *const *redact; /* names and paths of arguments whose values are not written, besides the usual ones */
@@ -562,28 +563,28 @@ struct cell_audit_options {
 
 CELL_API int cell_audit_open(struct cell_engine *engine, const struct cell_audit_options *opts, struct cell_audit **ret_audit,
 			     struct cell_error *err);
-/* Writes what waits.  Its sessions must have been closed.  NULL is fine. */
+/* Writes the queued records.  Sessions that use the log must have been closed.  NULL is allowed. */
 CELL_API void cell_audit_close(struct cell_audit *audit);
 
 /* ---- the audit log, read -------------------------------------------------- */
 
-/* One JSON object a line, in rotated files (path.N is older than path.1, and that than path); docs/audit.md. */
+/* Reads one JSON object per line, from rotated files too (path.N is older than path.1, which is older than path); docs/audit.md. */
 struct cell_audit_reader;
 
-/* What is wanted; NULL or 0: everything. */
+/* Which records to return; NULL or 0: all. */
 struct cell_audit_filter {
 	size_t size;           /* sizeof(struct cell_audit_filter) */
-	const char *session;   /* an id, or the beginning of one */
+	const char *session;   /* an id, or a prefix of one */
 	const char *tool;      /* a pattern, TOOL or TOOL.CALLABLE */
 	const char *decision;  /* "allow", "accepted", ... */
 	const char *since;     /* "2026-11-15T05:06:40Z", "2026-11-15", or "15m": so long ago */
-	int64_t last;          /* of the lines that there are now only the last so many (-1: none); what comes later, all */
+	int64_t last;          /* only this many of the existing lines, the last ones (-1: none); all later lines are returned */
 };
 #define CELL_AUDIT_FILTER_INIT { .size = sizeof(struct cell_audit_filter) }
 
 struct cell_audit_entry {
 	size_t size;           /* sizeof(struct cell_audit_entry) */
-	const char *json;      /* the line; NULL: it is bad */
+	const char *json;      /* the line; NULL: it is not valid */
 	const char *problem;   /* what is wrong with it; else NULL */
 	const char *file;
 	int64_t line;          /* 1-based; 0: none */
@@ -594,27 +595,27 @@ struct cell_audit_entry {
 CELL_API int cell_audit_reader_open(const char *path, const struct cell_audit_filter *filter, struct cell_audit_reader **ret_reader,
 				    struct cell_error *err);
 /*
- * 1: *ret_entry is the next record or bad line, valid until the next call; 0: there is no more for now, and a later call
- * finds what was written since; -1: failed.  Does not wait for writers.  One thread at a time.
+ * 1: *ret_entry is the next record or invalid line, valid until the next call; 0: the end for now, and a later call
+ * returns lines that were written since; -1: failure.  Does not wait for writers.  One thread at a time.
  */
 CELL_API int cell_audit_reader_next(struct cell_audit_reader *reader, struct cell_audit_entry *ret_entry, struct cell_error *err);
-CELL_API void cell_audit_reader_close(struct cell_audit_reader *reader); /* NULL is fine */
+CELL_API void cell_audit_reader_close(struct cell_audit_reader *reader); /* NULL is allowed */
 
 /* ---- typed Python modules for the tools of an MCP server ------------------- */
 
 struct cell_gen_options {
 	size_t size;            /* sizeof(struct cell_gen_options) */
-	const char *server;     /* the name that the server has among the tools of a session: letters, digits, _ and - */
-	const char *tools_json; /* what the server answered to tools/list */
-	const char *out_dir;    /* the package becomes a folder in it; made when missing; NULL: "mcptools" */
-	int async_api;          /* 1: run() is a coroutine function and run_sync() waits; 0: run() waits, run_async() does not */
+	const char *server;     /* name of the server among the tools of a session: letters, digits, _ and - */
+	const char *tools_json; /* the server's answer to tools/list */
+	const char *out_dir;    /* the package is created as a folder in it; created if missing; NULL: "mcptools" */
+	int async_api;          /* 1: run() is a coroutine function, run_sync() blocks; 0: run() blocks, run_async() is the coroutine */
 };
 #define CELL_GEN_OPTIONS_INIT { .size = sizeof(struct cell_gen_options) }
 
 /*
- * Makes or replaces the package, as docs/mcp-api.md says; only files that were made by this are replaced or removed.  Does
+ * Creates or replaces the package that docs/mcp-api.md describes; only files that this function created are replaced or removed.  Does
  * its work on the caller's thread.  *ret_json is {"package", "path", "tools": [{"name", "module"}], "problems": [{"tool",
- * "message"}]}; free() it; ret_json may be NULL.  A tool with a problem is left out and no error.
+ * "message"}]}; free() it; ret_json may be NULL.  A tool with a problem is skipped, which is not an error.
  */
 CELL_API int cell_gen_mcp(const struct cell_gen_options *opts, char **ret_json, struct cell_error *err);
 
@@ -628,12 +629,12 @@ enum cell_event_type {
 	CELL_EVENT_DISPLAY,     /* display(): MIME parts */
 	CELL_EVENT_RESULT,      /* exactly one, the last of a run */
 	CELL_EVENT_KERNEL_DIED, /* the kernel died between runs (session events only) */
-	CELL_EVENT_CALL_STARTED, /* a tool call, shell command, install or workflow creation is asked for */
+	CELL_EVENT_CALL_STARTED, /* the code requested a tool call, shell command, install or workflow creation */
 	CELL_EVENT_CALL_ENDED,
-	CELL_EVENT_APPROVAL,    /* it waits for cell_session_answer() */
-	CELL_EVENT_APPROVAL_ENDED, /* it does not any more: `decision` says why */
+	CELL_EVENT_APPROVAL,    /* the call waits for cell_session_answer() */
+	CELL_EVENT_APPROVAL_ENDED, /* the call no longer waits: `decision` says why */
 	CELL_EVENT_IMAGE,       /* an image was written to images_dir, or could not be */
-	CELL_EVENT_TOOL_PROGRESS, /* an MCP server tells how a call goes: `data` is JSON, as the protocol has it */
+	CELL_EVENT_TOOL_PROGRESS, /* an MCP server reports the progress of a call: `data` is JSON, as the protocol defines it */
 	CELL_EVENT_TOOL_LOG,    /* an MCP server logs; likewise */
 };
 
@@ -645,7 +646,7 @@ struct cell_mime_part {
 	size_t size;
 };
 
-/* What the code asks for. */
+/* A call that the code requests. */
 struct cell_call_info {
 	uint64_t id;             /* of the session's requests; never used twice */
 	const char *request_id;  /* the same, unique among all sessions */
@@ -657,8 +658,8 @@ struct cell_call_info {
 	const char *session_id;
 	const char *args; /* a JSON object, complete: exactly what runs; question: {"message", "requestedSchema", ...} */
 	size_t args_size;
-	const char *principal; /* who asks: "code", "mcp" or "http" (a client), "host" (the program itself) */
-	void *client; /* that cell_session_call() was given; else NULL */
+	const char *principal; /* the caller: "code", "mcp" or "http" (a client), "host" (the program itself) */
+	void *client; /* the `client` given to cell_session_call(); else NULL */
 };
 
 struct cell_event {
@@ -672,7 +673,7 @@ struct cell_event {
 	struct cell_result *result; /* RESULT: owned by the receiver for cell_session_start(), else borrowed */
 	const char *message; /* KERNEL_DIED: the cause; CALL_ENDED: the error; APPROVAL: the policy's reason;
 					      APPROVAL_ENDED: the reason given; IMAGE without path: why it was not written */
-	const struct cell_call_info *call; /* CALL_*, APPROVAL*; TOOL_*: id 0 where it is not known which */
+	const struct cell_call_info *call; /* CALL_*, APPROVAL*; TOOL_*: id 0 if the call is unknown */
 	const char *decision; /* APPROVAL_ENDED: "accepted", "edited", "rejected", "expired", "cancelled";
 					      CALL_ENDED: "ok", "error", "denied", "rejected", "expired", "cancelled" */
 	double duration_ms; /* CALL_ENDED */
@@ -682,35 +683,36 @@ struct cell_event {
 typedef void (*cell_event_fn)(void *arg, const struct cell_event *event);
 
 /* The executor `container`: a session server in a container of Docker or Podman (docs/executors.md). */
-#define CELL_CONTAINER_UID 10001 /* and group: of the user that packaging/Dockerfile makes */
+#define CELL_CONTAINER_UID 10001 /* uid and gid of the user that packaging/Dockerfile creates */
 struct cell_container_options {
 	size_t size; /* sizeof(struct cell_container_options) */
-	const char *engine; /* as DOCKER_HOST has it: "unix:///PATH", "tcp://HOST:PORT"; NULL: unix:///var/run/docker.sock */
+	const char
+		*engine; /* address of the engine, like DOCKER_HOST: "unix:///PATH", "tcp://HOST:PORT"; NULL: unix:///var/run/docker.sock */
 	const char *image; /* NULL: "workcell:" and cell_version() */
-	const char *context; /* a folder with packaging/Dockerfile, to build an image that is missing from; NULL: that is an error */
-	const char *base_image; /* what it stands on; NULL: as the Dockerfile says */
-	const char *name; /* of the container; NULL: one of ours */
+	const char *context; /* folder with packaging/Dockerfile, to build a missing image; NULL: a missing image is an error */
+	const char *base_image; /* base image of the build; NULL: as the Dockerfile says */
+	const char *name; /* name of the container; NULL: a generated one */
 	const char *user; /* "UID:GID" inside; NULL: the caller's; where that is root the storage's owner, else CELL_CONTAINER_UID */
 	const char *tools; /* a folder of tool definitions, read-only inside; NULL: none */
 	/*
-	 * For workflows, artifacts and deps: a folder, made when missing, read-write inside but for its `tools` and `.host`, or the URL of
-	 * Redis; NULL: inside, gone with it.
+	 * Storage of workflows, artifacts and deps: a folder (created if missing; read-write inside except for its `tools` and
+	 * `.host`) or the URL of Redis; NULL: a storage inside the container, removed with it.
 	 */
 	const char *storage;
-	const char *auth_token; /* of its server; NULL: one is made up */
-	int auth_disabled; /* 1: the server asks for none */
+	const char *auth_token; /* token of its server; NULL: a generated one */
+	int auth_disabled; /* 1: the server requires no token */
 	int session_isolation; /* 1: a container for each session; 0: one for all sessions with the same options */
 	int network_disabled; /* 1: no network */
 	int no_runtime_deps; /* 1: deps.add and deps.remove are refused */
-	int64_t memory_limit; /* bytes, at least 64 MiB; -1: none */
-	int64_t cpu_quota; /* microseconds in each 100 ms, at least 1000; 0: no limit */
-	int64_t pids_limit; /* processes and threads, at least 16; -1: none */
-	int64_t startup_timeout_ms; /* until its server answers; installing comes on top */
+	int64_t memory_limit; /* bytes, at least 64 MiB; -1: no limit */
+	int64_t cpu_quota; /* microseconds of CPU per 100 ms, at least 1000; 0: no limit */
+	int64_t pids_limit; /* processes and threads, at least 16; -1: no limit */
+	int64_t startup_timeout_ms; /* time limit until its server answers, not counting package installation */
 	/* Packages, installed by the image's own Python before the first session; NULL-terminated; NULL: none. */
 	const char *const *deps;
-	int sync_deps; /* 1: so is what the storage lists */
-	const char *index_url; /* where from; NULL: as pip in the image is configured */
-	const char *wheel_dir; /* a folder to install from instead, read-only inside; NULL: none */
+	int sync_deps; /* 1: also install the packages that the storage lists */
+	const char *index_url; /* package index; NULL: as pip in the image is configured */
+	const char *wheel_dir; /* folder to install from instead of the index, read-only inside; NULL: none */
 	int64_t install_timeout_ms;
 };
 #define CELL_CONTAINER_OPTIONS_INIT                      \
@@ -727,24 +729,25 @@ struct cell_session_options {
 	const char *preload; /* "numpy,pandas"; NULL: none */
 	const char *cwd; /* NULL: the caller's */
 	const char *const *env; /* "K=V", NULL-terminated; added to PATH, HOME, LANG; nothing is inherited */
-	int64_t timeout_ms; /* of a run; -1: none; default 120000 */
-	int64_t grace_ms; /* between interrupt and kill; default 2000 */
+	int64_t timeout_ms; /* time limit of a run; -1: no limit; default 120000 */
+	int64_t grace_ms; /* time between interrupt and kill; default 2000 */
 	int64_t max_output_bytes; /* a result keeps at most this of each of stdout, stderr, text; default 1 MiB */
 	cell_event_fn on_event; /* events between runs; engine's thread; may be NULL */
 	void *event_arg;
 	struct cell_space *space; /* tools and storage for the code; NULL: none; must outlive the session */
-	const struct cell_policy *policy; /* what is allowed, asked for, denied; NULL: all is allowed; must outlive it */
+	const struct cell_policy
+		*policy; /* which calls are allowed, need approval, are denied; NULL: all are allowed; must outlive the session */
 	unsigned
-		gate; /* CELL_GATE_*: what the policy is asked about; 0: all for one that was read, all but artifacts for cell_policy_of() */
-	int64_t approval_timeout_ms; /* unanswered is rejected; -1: waits for ever; default 60000 */
-	int approval_stops_clock; /* 1: while an approval is waited for, the run's timeout stands still; default 0 */
-	int require_shell_escape; /* 1: processes are started by `!cmd` and its like only; a guard rail, no wall */
-	int restore_cwd; /* 1: after each cell the working directory is `cwd` again */
-	struct cell_audit *audit; /* where calls are recorded; NULL: nowhere; must outlive the session */
+		gate; /* CELL_GATE_*: calls that the policy decides on; 0: all for a policy that was read, all but artifacts for cell_policy_of() */
+	int64_t approval_timeout_ms; /* time after which an unanswered request is rejected; -1: never; default 60000 */
+	int approval_stops_clock; /* 1: the run's timeout is paused while the run waits for an approval; default 0 */
+	int require_shell_escape; /* 1: code can start processes only with `!cmd` and similar syntax; a guard rail, not a security boundary */
+	int restore_cwd; /* 1: restore the working directory to `cwd` after each cell */
+	struct cell_audit *audit; /* log that records calls; NULL: none; must outlive the session */
 	/*
-	 * PNGs that cells show go into this folder, made with the first one, and results list their paths instead of
-	 * their bytes; what cannot be written stays with its display.  So do images that tools of MCP servers answer with.
-	 * NULL: none are written.
+	 * PNGs that cells show are written to this folder, which is created with the first one, and results list their paths instead of
+	 * their bytes; an image that cannot be written stays in its display.  The same holds for images that tools of MCP servers return.
+	 * NULL: no images are written.
 	 */
 	const char *images_dir;
 	const char *sandbox_policy; /* sandbox: a preset's name or the path of a YAML file; NULL: "untrusted" */
@@ -752,26 +755,26 @@ struct cell_session_options {
 	const char *kernel; /* jupyter: the name of a kernelspec; NULL: ipykernel of `python` */
 	const char *jupyter_path; /* jupyter: folders to look for kernelspecs in first, with ":" between; NULL: none */
 	const char *network_profile; /* deno: "none", "deps-only" (the package index) or "full"; NULL: "none" */
-	/* remote: a session server (docs/server.md); python, preload, cwd, env and space are that server's */
+	/* remote: a session server (docs/server.md), which determines python, preload, cwd, env and space */
 	const char *remote_url; /* "http://HOST:PORT", "https://..." or "unix:PATH" */
 	const char *remote_token; /* NULL: none is sent */
 	const char *remote_workspace; /* NULL: none */
-	int remote_reopen; /* 1: a cell whose session has expired runs in a new one; 0: it fails with CELL_E_EXPIRED */
+	int remote_reopen; /* 1: run a cell in a new session when its session has expired; 0: fail it with CELL_E_EXPIRED */
 	/*
-	 * 1: values that JSON cannot say have a further MIME part, "application/vnd.workcell.value.KIND", that another Python can
+	 * 1: values that JSON cannot represent get a further MIME part, "application/vnd.workcell.value.KIND", that another Python can
 	 * read: KIND is literal (tuples, sets, ...), npy (numpy), dataframe.parquet, series.json, ...  For hosts in Python.
 	 */
 	int portable_values;
-	const struct cell_container_options *container; /* container; NULL: all as in CELL_CONTAINER_OPTIONS_INIT */
+	const struct cell_container_options *container; /* container: its options; NULL: CELL_CONTAINER_OPTIONS_INIT */
 	const char *remote_ca; /* remote, https://: a PEM file of the certificates that are trusted; NULL: the system's */
-	int no_spill; /* 1: output past max_output_bytes goes to no file; for hosts that take it from the events, or not at all */
+	int no_spill; /* 1: output beyond max_output_bytes is not written to a file; for hosts that read it from the events or do not need it */
 	/*
-	 * sandbox: these replace what the policy says; 0: as the policy says; -1: no limit.  deno: network_disabled only.  A container
-	 * has them in its own options.  Other executors cannot keep them and refuse them (CELL_E_INVALID).
+	 * sandbox: these override the policy; 0: the policy's value; -1: no limit.  deno: network_disabled only.  A container
+	 * has them in its own options.  Other executors cannot enforce them and refuse them (CELL_E_INVALID).
 	 */
 	int network_disabled; /* 1: no network */
 	int64_t memory_limit; /* bytes, at least 16 MiB */
-	int64_t cpu_quota; /* microseconds of CPU in each 100 ms, at least 1000 */
+	int64_t cpu_quota; /* microseconds of CPU per 100 ms, at least 1000 */
 	int64_t pids_limit; /* processes and threads, at least 1 */
 	/*
 	 * subprocess, sandbox: sessions with different owners are forked from different zygotes, and share neither address layout, stack
@@ -779,8 +782,8 @@ struct cell_session_options {
 	 */
 	const char *zygote_owner;
 	/*
-	 * Files and folders that the host trusts besides those it names elsewhere (folders on its PATH, files with its settings or
-	 * secrets); NULL-terminated or NULL.  A sandbox that could write to one, or rename what leads to it, is not opened.
+	 * Further files and folders that the host trusts (folders on its PATH, files with its settings or secrets); NULL-terminated or
+	 * NULL.  A sandbox that could write to one of them, or rename a folder on the way to it, is not opened.
 	 */
 	const char *const *trusted;
 };
@@ -791,48 +794,48 @@ struct cell_session_options {
 	  .max_output_bytes = 1 << 20,                 \
 	  .approval_timeout_ms = 60000 }
 
-/* Kinds of calls that the gate looks at. */
+/* Kinds of calls that pass through the gate. */
 #define CELL_GATE_TOOLS 1u
-#define CELL_GATE_SHELL 2u /* !cmd, %%bash and their like */
+#define CELL_GATE_SHELL 2u /* !cmd, %%bash and similar syntax */
 #define CELL_GATE_INSTALLS 4u /* deps.add, deps.sync */
 #define CELL_GATE_WORKFLOWS 8u /* workflows.create, workflows.delete */
 /*
- * What MCP servers ask a person (elicitation) waits for cell_session_answer() too: kind "question".  Needs no policy; a
- * policy that can ask brings it along.  Without it questions go to cell_space_on_tool_event(), or are declined.
+ * Questions of MCP servers to a person (elicitation) wait for cell_session_answer() too: kind "question".  Needs no policy; a
+ * policy that can ask includes it.  Without it, questions go to cell_space_on_tool_event(), or are declined.
  */
 #define CELL_GATE_QUESTIONS 16u
 #define CELL_GATE_REMOVES 32u /* deps.remove */
 #define CELL_GATE_ARTIFACTS 64u /* artifacts.save, artifacts.delete */
-#define CELL_GATE_SERVERS 128u /* an MCP server is registered */
+#define CELL_GATE_SERVERS 128u /* registration of an MCP server */
 
 /*
- * Are these options good?  Nothing is started.  is_open: a listener on this machine asks for no token; refused where calls may
- * have to be approved and the code can reach the listener, as it could then answer for itself.  opts may be NULL.
+ * Checks these options without starting anything.  is_open: a listener on this machine requires no token; refused if calls may
+ * need an approval and the code can reach the listener, because the code could then approve its own calls.  opts may be NULL.
  */
 CELL_API int cell_session_check(const struct cell_session_options *opts, int is_open, struct cell_error *err);
 /* opts may be NULL. */
 CELL_API int cell_session_open(struct cell_engine *engine, const struct cell_session_options *opts, struct cell_session **ret_session,
 			       struct cell_error *err);
 /*
- * Makes kernels for sessions with these options in advance and waits until the pool is full, as cell_engine_prewarm() does
- * for `subprocess`.  Kernels of a sandbox are confined for its policy and workspace already.  opts may be NULL.
+ * Starts kernels for sessions with these options in advance and waits until the pool is full, as cell_engine_prewarm() does
+ * for `subprocess`.  Kernels of a sandbox are already confined for its policy and workspace.  opts may be NULL.
  */
 CELL_API int cell_session_prewarm(struct cell_engine *engine, const struct cell_session_options *opts, struct cell_error *err);
 CELL_API const char *cell_session_id(const struct cell_session *session);
-/* Pid of the current kernel, 0 when there is none. */
+/* Pid of the current kernel, or 0. */
 CELL_API int64_t cell_session_kernel_pid(struct cell_session *session);
-/* jupyter: the current kernel's connection file, for `jupyter console --existing`; NULL: there is none; free() it. */
+/* jupyter: the current kernel's connection file, for `jupyter console --existing`, or NULL; free() it. */
 CELL_API char *cell_session_connection_file(struct cell_session *session);
 
 struct cell_run_options {
 	size_t size; /* sizeof(struct cell_run_options) */
-	int64_t timeout_ms; /* 0: the session's; -1: none */
+	int64_t timeout_ms; /* 0: the session's timeout; -1: no limit */
 	cell_event_fn on_event; /* may be NULL */
 	void *event_arg;
 	/*
-	 * cell_session_start(): up to how many microseconds it stays, and runs the engine on this thread, so that a short cell
-	 * costs no change of threads.  Callbacks then come from inside the call too.  It ends as soon as *spin_end is not 0:
-	 * a callback sets that when it has got what the caller wants to see.  0: it returns at once; at most 10000.
+	 * cell_session_start(): maximum number of microseconds that the call runs the engine on this thread, so that a short cell
+	 * costs no thread switch.  Callbacks may then run inside the call.  The call returns as soon as *spin_end is not 0:
+	 * a callback sets it when it has received the event that the caller waits for.  0: return at once; at most 10000.
 	 */
 	int spin_us;
 	const int *spin_end;
@@ -841,7 +844,7 @@ struct cell_run_options {
 
 /*
  * Runs one cell and waits.  Events come on this thread while it waits; a slow callback slows the kernel
- * and nobody else.  Cells of one session run one at a time, in the order of the calls.  opts may be NULL.
+ * only.  Cells of one session run one at a time, in the order of the calls.  opts may be NULL.
  */
 CELL_API int cell_session_run(struct cell_session *session, const char *code, size_t size, const struct cell_run_options *opts,
 			      struct cell_result **ret_result, struct cell_error *err);
@@ -851,19 +854,19 @@ CELL_API int cell_session_run(struct cell_session *session, const char *code, si
  */
 CELL_API int cell_session_start(struct cell_session *session, const char *code, size_t size, const struct cell_run_options *opts,
 				uint64_t *ret_run_id, struct cell_error *err);
-/* Interrupts the running cell (KeyboardInterrupt in the code).  Nothing running: 0, no effect. */
+/* Interrupts the running cell (KeyboardInterrupt in the code).  Returns 0 without effect if no cell runs. */
 CELL_API int cell_session_interrupt(struct cell_session *session, struct cell_error *err);
 /*
- * Ends one cell of cell_session_start(): one that waits does not run, one that runs is interrupted and, when it has not ended
- * within grace_ms, its kernel is killed.  Its result says `interrupted`.  A run that is over or unknown: 0, no effect.
+ * Ends one cell of cell_session_start(): a queued cell does not run; a running cell is interrupted and, if it has not ended
+ * within grace_ms, its kernel is killed.  Its result says `interrupted`.  Returns 0 without effect if the run has ended or is unknown.
  */
 CELL_API int cell_session_cancel(struct cell_session *session, uint64_t run_id, struct cell_error *err);
 /*
- * A fresh kernel.  A running cell ends with `interrupted` and state lost, queued ones follow on the new
+ * Starts a fresh kernel.  A running cell ends with `interrupted` and its state lost; queued cells run on the new
  * kernel.  On return the old kernel and every process it left behind are gone.
  */
 CELL_API int cell_session_reset(struct cell_session *session, struct cell_error *err);
-/* Ends the session in any state and waits until its processes are gone.  NULL is fine. */
+/* Ends the session in any state and waits until its processes are gone.  NULL is allowed. */
 CELL_API void cell_session_close(struct cell_session *session);
 
 /* ---- approvals ---------------------------------------------------------- */
@@ -871,72 +874,73 @@ CELL_API void cell_session_close(struct cell_session *session);
 struct cell_approval_answer {
 	size_t size; /* sizeof(struct cell_approval_answer) */
 	int accept; /* 1: it runs; 0: it fails with ApprovalRejectedError */
-	const char *reason; /* rejected: what the code is told; NULL: nothing */
-	const char *args; /* accepted: a JSON object to run with instead; NULL: as asked; question: the content, NULL: {} */
-	int always; /* accepted: and so is every later call of this tool and callable in this session */
+	const char *reason; /* rejected: the reason to report to the code; NULL: none */
+	const char *args; /* accepted: a JSON object with arguments to use instead; NULL: unchanged; question: the content, NULL: {} */
+	int always; /* accepted: also accept every later call of this tool and callable in this session */
 	int from_terminal; /* for the audit log: a person at the command line, not a program through this function */
-	int dismiss; /* rejected question: the server is told that nobody decided ("cancel"), not that they declined */
-	int spin_us; /* as in cell_run_options: this thread may stay for what follows the answer */
+	int dismiss; /* rejected question: tell the server that nobody decided ("cancel"), not that the person declined */
+	int spin_us; /* as in cell_run_options: this thread may run the engine until the consequences of the answer arrive */
 	const int *spin_end;
 };
 #define CELL_APPROVAL_ANSWER_INIT { .size = sizeof(struct cell_approval_answer) }
 
 /*
- * An operation for a client of the session that is not its code, say an agent that speaks MCP: it passes what a call of the code passes
- * (policy, approval, audit) and has no more trust than the executor gives to code.  Else as cell_space_call_with().  name: the client's, for
- * the audit log, or NULL; client: comes back in the events about the call.  The session must have a space.
+ * Performs an operation for a client of the session other than its code, such as an agent that uses MCP: it is subject to the same
+ * policy, approval and audit as a call of the code and has no more trust than the executor gives to code.  Otherwise as
+ * cell_space_call_with().  name: the client's name for the audit log, or NULL; client: passed on in the events about the call.  The
+ * session must have a space.
  */
 CELL_API int cell_session_call(struct cell_session *session, const char *name, void *client, const char *method, const char *args_json,
 			       const void *raw, size_t raw_size, struct cell_canceller *canceller, struct cell_answer *ret_answer,
 			       struct cell_error *err);
 
 /*
- * Answers one request, or with id 0 all that wait.  A request that was answered, has expired or is gone:
- * CELL_E_NOT_FOUND.  Arguments that do not fit: CELL_E_INVALID, and it waits on.  May be called from callbacks.
+ * Answers one request, or with id 0 all pending requests.  A request that was answered, has expired or was cancelled:
+ * CELL_E_NOT_FOUND.  Invalid arguments: CELL_E_INVALID, and the request stays pending.  May be called from callbacks.
  */
 CELL_API int cell_session_answer(struct cell_session *session, uint64_t id, const struct cell_approval_answer *answer,
 				 struct cell_error *err);
-/* What waits now, a JSON array of {"id", "request_id", "kind", "tool", "callable", "adapter", "args"}; free() it. */
+/* The pending requests as a JSON array of {"id", "request_id", "kind", "tool", "callable", "adapter", "args"}; free() it. */
 CELL_API int cell_session_approvals(struct cell_session *session, char **ret_json, struct cell_error *err);
 
 /* ---- showing -------------------------------------------------------------- */
 
 /*
- * What code says, and what it asks for, made fit for the eyes of a person who decides by it.  Control characters, escape
+ * Makes output and requests of the code safe to display to the person who decides on them.  Control characters, escape
  * sequences, bidirectional and zero-width characters, and bytes that are not UTF-8 are written as \xNN, \uNNNN and \UNNNNNNNN.
  * Any thread.
  */
 enum cell_shown {
-	CELL_SHOWN_LINES, /* line breaks and tabs stay */
-	CELL_SHOWN_LINE, /* they do not */
-	CELL_SHOWN_ASCII, /* nor does any character that is not ASCII; a backslash is written twice: for names */
-	CELL_SHOWN_MARKDOWN, /* a line without anything that Markdown or HTML would take for its own; arguments in ASCII */
-	CELL_SHOWN_ALL, /* cell_shown_args(): as ASCII, nothing is cut */
+	CELL_SHOWN_LINES, /* keep line breaks and tabs */
+	CELL_SHOWN_LINE, /* escape line breaks and tabs too */
+	CELL_SHOWN_ASCII, /* also escape every non-ASCII character and double backslashes: for names */
+	CELL_SHOWN_MARKDOWN, /* a line without Markdown or HTML syntax; arguments in ASCII */
+	CELL_SHOWN_ALL, /* cell_shown_args(): as ASCII, without truncation */
 };
-/* free() it; NULL: no memory. */
+/* free() the text; NULL: out of memory. */
 CELL_API char *cell_shown_text(const char *bytes, size_t size, enum cell_shown how);
 /*
- * The arguments of a call as lines of text, each begins with a line break: how is ASCII, MARKDOWN or ALL.  Long values are cut in
- * the middle and say their size and SHA-256.  CELL_E_LIMIT: there is more than a person can be shown, so that nobody should be
- * asked.  free() *ret_text.
+ * Formats the arguments of a call as lines of text, each beginning with a line break: how is ASCII, MARKDOWN or ALL.  Long values are
+ * cut in the middle and annotated with their size and SHA-256.  CELL_E_LIMIT: the arguments are too long to display, so nobody should
+ * be asked.  free() *ret_text.
  */
 CELL_API int cell_shown_args(const char *json, size_t size, enum cell_shown how, char **ret_text, struct cell_error *err);
-/* The start of a character or of an escape sequence whose rest has not come yet. */
+/* The start of an incomplete character or escape sequence. */
 struct cell_shown_carry {
 	char bytes[64];
 	size_t size;
-	int redraws; /* set it where no question is asked: a carriage return and a backspace stay, as progress bars need them */
+	int redraws; /* set it if no question is asked: keeps carriage returns and backspaces, which progress bars need */
 };
 /*
- * A chunk of a stream of output for a terminal, with colours left in; bytes NULL: the end, what was carried over comes out.
- * free() it; NULL: no memory.
+ * Makes a chunk of output safe for a terminal and keeps its colours; bytes NULL: the end of the stream, returns the carried-over bytes.
+ * free() the text; NULL: out of memory.
  */
 CELL_API char *cell_shown_output(struct cell_shown_carry *carry, const char *bytes, size_t size, size_t *ret_size);
 
 /* ---- results ------------------------------------------------------------ */
 
 struct cell_outcome {
-	int code; /* CELL_OUT_*, or the CELL_E_* that ended the session under it */
+	int code; /* CELL_OUT_*, or the CELL_E_* that ended the session during the run */
 	const char *type; /* "ZeroDivisionError"; "" when no exception */
 	const char *message;
 	const char *traceback; /* plain text; "" when none */
@@ -949,14 +953,14 @@ struct cell_text {
 	size_t size;
 	const char *raw; /* the bytes as written */
 	size_t raw_size;
-	uint64_t total; /* bytes written, also those past the cap */
+	uint64_t total; /* bytes written, including those beyond the cap */
 };
 
 CELL_API void cell_result_destroy(struct cell_result *result);
 
-/* The value as JSON text where that is exact, else NULL. */
+/* The value as JSON text if that is exact, else NULL. */
 CELL_API const char *cell_result_value_json(const struct cell_result *result);
-/* repr() of the value; NULL when the cell had none. */
+/* repr() of the value; NULL if the cell had no value. */
 CELL_API const char *cell_result_repr(const struct cell_result *result);
 /* MIME parts of the value; text/plain first. */
 CELL_API size_t cell_result_mime(const struct cell_result *result, const struct cell_mime_part **ret_parts);
@@ -964,14 +968,14 @@ CELL_API void cell_result_stdout(const struct cell_result *result, struct cell_t
 CELL_API void cell_result_stderr(const struct cell_result *result, struct cell_text *ret_text);
 /* stdout and stderr in the order written. */
 CELL_API void cell_result_text(const struct cell_result *result, struct cell_text *ret_text);
-/* NULL when the cell ended well. */
+/* NULL if the cell succeeded. */
 CELL_API const struct cell_outcome *cell_result_error(const struct cell_result *result);
 CELL_API double cell_result_duration_ms(const struct cell_result *result);
 /* 1: variables are kept; 0: lost, the next run starts on a fresh kernel. */
 CELL_API int cell_result_state_kept(const struct cell_result *result);
 /* The isolation receipt, a JSON object. */
 CELL_API const char *cell_result_isolation_json(const struct cell_result *result);
-/* All output, when it was more than the cap; else NULL.  Removed with the result unless kept. */
+/* A file with the whole output if it exceeded the cap, else NULL.  Removed with the result unless kept. */
 CELL_API const char *cell_result_spill_path(const struct cell_result *result);
 CELL_API void cell_result_keep_spill(struct cell_result *result);
 /* Displayed objects, in order. */
@@ -980,67 +984,67 @@ CELL_API size_t cell_result_display(const struct cell_result *result, size_t i, 
 /* Files written to images_dir, in the order shown; the value's own is the last.  The i-th path; NULL past the end. */
 CELL_API size_t cell_result_image_count(const struct cell_result *result);
 CELL_API const char *cell_result_image(const struct cell_result *result, size_t i);
-/* What is not as it was asked for and yet no error: an image that could not be written, displays left out. */
+/* Deviations that are not errors: an image that could not be written, displays that were left out. */
 CELL_API size_t cell_result_notice_count(const struct cell_result *result);
 CELL_API const char *cell_result_notice(const struct cell_result *result, size_t i);
-/* The whole result as one line of JSON (the shape of `workcell run --json`); free() it.  NULL: no memory. */
+/* The whole result as one line of JSON (the shape of `workcell run --json`); free() it.  NULL: out of memory. */
 CELL_API char *cell_result_json(const struct cell_result *result);
 
 /* ---- the MCP server -------------------------------------------------------- */
 
 /*
- * Sessions for clients of the Model Context Protocol (docs/mcp-server.md).  It works with threads of its own on the functions
- * above.  Each client has a session; the space is everybody's.
+ * Sessions for clients of the Model Context Protocol (docs/mcp-server.md).  It uses its own threads and the functions
+ * above.  Each client has a session; all clients share the space.
  */
 struct cell_mcp_server;
 
 struct cell_mcp_server_options {
 	size_t size; /* sizeof(struct cell_mcp_server_options) */
-	struct cell_space *space; /* must outlive the server, as all that is here */
-	const struct cell_session_options *session; /* of each client; its space and its events are the server's to set */
-	int storage; /* 1: the space has a storage, and its tools are offered; default 1 */
+	struct cell_space *space; /* must outlive the server, like everything in this struct */
+	const struct cell_session_options *session; /* options of each client's session; the server sets its space and events */
+	int storage; /* 1: the space has a storage; offer the tools for it; default 1 */
 	int runtime_deps; /* 1: add_dep, remove_dep and install_package are offered; default 1 */
 	const char *temp_dir; /* for output that is longer than an answer; NULL: /tmp */
-	int64_t grace_ms; /* how long calls under way may take to end when the server does; default 2000 */
+	int64_t grace_ms; /* how long pending calls may take when the server ends; default 2000 */
 	int zygote_per_session; /* 1: no two clients share a zygote, see zygote_owner of cell_session_options */
-	int allow_register; /* 1: register_mcp_server is offered: the agent names programs that are run here; default 0 */
+	int allow_register; /* 1: offer register_mcp_server, with which the agent can start programs on this machine; default 0 */
 };
 #define CELL_MCP_SERVER_OPTIONS_INIT { .size = sizeof(struct cell_mcp_server_options), .storage = 1, .runtime_deps = 1, .grace_ms = 2000 }
 
 CELL_API int cell_mcp_server_create(struct cell_engine *engine, const struct cell_mcp_server_options *opts,
 				    struct cell_mcp_server **ret_server, struct cell_error *err);
 /*
- * Serves one client, lines of JSON on two descriptors that stay the caller's, until the input ends, nobody reads the output,
- * or cell_mcp_server_stop().  CELL_E_TIMEOUT: an operation on the space is still under way after grace_ms; nothing may be
+ * Serves one client with lines of JSON on two descriptors, which the caller keeps, until the input ends, the output is closed,
+ * or cell_mcp_server_stop() is called.  CELL_E_TIMEOUT: an operation on the space is still running after grace_ms; nothing may be
  * destroyed then, and the program should exit.
  */
 CELL_API int cell_mcp_server_run(struct cell_mcp_server *server, int in_fd, int out_fd, struct cell_error *err);
 
 /* Any thread, and signal handlers. */
 CELL_API void cell_mcp_server_stop(struct cell_mcp_server *server);
-CELL_API void cell_mcp_server_destroy(struct cell_mcp_server *server); /* NULL is fine */
+CELL_API void cell_mcp_server_destroy(struct cell_mcp_server *server); /* NULL is allowed */
 /* cell_mcp_server_listen() is with the session server, below: it takes the same options. */
 
 /* ---- the session server ----------------------------------------------------- */
 
-/* Sessions for clients of HTTP (docs/server.md).  It works on the engine's loop; one thread serves all. */
+/* Sessions for HTTP clients (docs/server.md).  It runs on the engine's loop; one thread serves all clients. */
 struct cell_server;
 
-/* Everything here can be changed while it runs, by `reload`, unless it says otherwise. */
+/* `reload` can change each of these while the server runs, unless its comment says otherwise. */
 struct cell_server_limits {
 	size_t size; /* sizeof(struct cell_server_limits) */
 	int64_t max_sessions; /* default 1024 */
-	int64_t idle_ms; /* a session without a request for so long ends; -1: never; default 3600000 */
-	int64_t max_runs; /* cells that run at once; default 64 */
-	int64_t max_queue; /* cells that wait for their turn; more are refused with 429; default 1024 */
-	int64_t max_timeout_ms; /* what a client may ask for as the timeout of a cell; -1: anything; default 3600000 */
+	int64_t idle_ms; /* idle time after which a session ends; -1: never; default 3600000 */
+	int64_t max_runs; /* maximum number of running cells; default 64 */
+	int64_t max_queue; /* maximum number of waiting cells; more are refused with 429; default 1024 */
+	int64_t max_timeout_ms; /* longest timeout of a cell that a client may set; -1: any; default 3600000 */
 	int64_t max_body_bytes; /* of a request; default 64 MiB */
-	int64_t max_artifact_bytes; /* that is handed out; default 256 MiB */
-	int64_t stream_bytes; /* events of a run that were sent and are kept for readers that come back; default 4 MiB */
-	int64_t kept_bytes; /* events of ended runs, of all sessions together; default 64 MiB */
-	int64_t resume_ms; /* a run waits so long for a reader whose connection broke; default 30000 */
-	int64_t head_ms; /* a client that has not sent its request's head by then is let go; default 15000 */
-	int64_t silent_ms; /* a connection on which nothing moves is closed; not changed by reload; default 75000 */
+	int64_t max_artifact_bytes; /* largest artifact that a client can load; default 256 MiB */
+	int64_t stream_bytes; /* sent events of a run to keep for readers that reconnect; default 4 MiB */
+	int64_t kept_bytes; /* events of ended runs to keep, in total; default 64 MiB */
+	int64_t resume_ms; /* how long a run waits for a reader whose connection broke; default 30000 */
+	int64_t head_ms; /* time limit for a client to send its request's header; default 15000 */
+	int64_t silent_ms; /* idle time after which a connection is closed; not changed by reload; default 75000 */
 	int64_t drain_ms; /* how long cells may take to end when the server stops; default 30000 */
 	int64_t max_connections; /* not changed by reload; default 4096 */
 	int64_t max_header_bytes; /* not changed by reload; default 32 KiB */
@@ -1063,69 +1067,69 @@ struct cell_server_limits {
 	  .max_connections = 4096,                   \
 	  .max_header_bytes = 32 << 10 }
 
-/* Who shares a zygote: see zygote_owner of cell_session_options. */
+/* Which sessions share a zygote: see zygote_owner of cell_session_options. */
 enum cell_zygote_per {
 	CELL_ZYGOTE_PER_ENGINE,
-	CELL_ZYGOTE_PER_WORKSPACE, /* sessions without a workspace: those of a token */
+	CELL_ZYGOTE_PER_WORKSPACE, /* sessions without a workspace are grouped by token */
 	CELL_ZYGOTE_PER_SESSION,
 };
 
 struct cell_server_options {
-	size_t size; /* sizeof(struct cell_server_options); all that is here must outlive the server */
+	size_t size; /* sizeof(struct cell_server_options); everything in this struct must outlive the server */
 	const char *listen; /* "HOST:PORT" (port 0: any) or "unix:PATH" */
 	struct cell_space *space; /* of sessions without a workspace id */
 	/*
-	 * Opens the space of a workspace id; on a thread that may wait.  NULL: workspaces are refused.  The server closes it.
+	 * Opens the space of a workspace id, on a thread that may block.  NULL: workspaces are refused.  The server closes the space.
 	 */
 	int (*open_space)(void *arg, const char *workspace_id, struct cell_space **ret_space, struct cell_error *err);
 	void *space_arg;
-	const struct cell_session_options *session; /* of each session; its space and events are the server's to set */
-	const char *work_dir; /* each session works in a folder of its own in here, removed at its end; NULL: session->cwd */
-	const char *artifacts_path; /* what GET /info tells; NULL: where the storage keeps them, without secrets */
+	const struct cell_session_options *session; /* options of each session; the server sets its space and events */
+	const char *work_dir; /* each session works in its own subfolder, removed when it ends; NULL: session->cwd */
+	const char *artifacts_path; /* reported by GET /info; NULL: the location in the storage, without secrets */
 	/*
-	 * Who is let in: a token, a file of tokens that is read again when it changes (docs/server.md), or (auth_disabled)
-	 * anybody, on a loopback address or Unix socket only.  Without any of them the server is not created.
+	 * Authentication: a token, a file of tokens that is reloaded when it changes (docs/server.md), or (auth_disabled)
+	 * none, on a loopback address or Unix socket only.  Without one of them the server is not created.
 	 */
 	const char *token, *token_file;
 	int auth_disabled;
-	const char *const *origins; /* further values of Origin that are let in, NULL-terminated; NULL: none */
-	const char *const *hosts; /* further values of Host where authentication is disabled; NULL: none */
+	const char *const *origins; /* further allowed values of Origin, NULL-terminated; NULL: none */
+	const char *const *hosts; /* further allowed values of Host if authentication is disabled; NULL: none */
 	const char *tls_cert, *tls_key; /* PEM; NULL: no TLS */
 	const struct cell_server_limits *limits; /* NULL: the defaults */
-	/* cell_server_reload() asks for new limits; on a thread that may wait; NULL: only the tokens are read again */
+	/* cell_server_reload() asks for new limits, on a thread that may block; NULL: only the tokens are reloaded */
 	int (*reload)(void *arg, struct cell_server_limits *limits, struct cell_error *err); /* as INIT and size say; up to 1024 bytes */
 	void *reload_arg;
-	/* Lines, each with its end; NULL: none.  Engine's thread. */
+	/* Gets log lines, each with its line break; NULL: no log.  Engine's thread. */
 	void (*log)(void *arg, const char *lines, size_t size);
 	void *log_arg;
-	enum cell_log_level log_level; /* default: info, a line a request */
+	enum cell_log_level log_level; /* default: info, one line per request */
 	int log_json; /* 1: each line is a JSON object */
 	void (*listening)(void *arg, const char *url); /* once, before the first request; may be NULL */
 	void *listening_arg;
-	/* cell_server_reload() asks for the certificate and its key too, which the server frees; as reload; NULL: they stay */
+	/* cell_server_reload() asks for the certificate and its key too, which the server frees; like reload; NULL: they stay in use */
 	int (*reload_tls)(void *arg, char **ret_cert, char **ret_key, struct cell_error *err);
-	enum cell_zygote_per zygote_per; /* whose sessions share a zygote; default: all of the engine */
+	enum cell_zygote_per zygote_per; /* which sessions share a zygote; default: all of the engine */
 };
 #define CELL_SERVER_OPTIONS_INIT { .size = sizeof(struct cell_server_options), .log_level = CELL_LOG_INFO }
 
-/* Binds its address.  CELL_E_UNAVAILABLE: left out of this build. */
+/* Binds the address.  CELL_E_UNAVAILABLE: this build has no server. */
 CELL_API int cell_server_create(struct cell_engine *engine, const struct cell_server_options *opts, struct cell_server **ret_server,
 				struct cell_error *err);
 /* Serves until cell_server_drain(), and returns when all sessions are closed. */
 CELL_API int cell_server_run(struct cell_server *server, struct cell_error *err);
-/* Nothing new is begun, cells under way may end; the second time they are stopped.  Any thread, and signal handlers. */
+/* Starts nothing new and lets running cells end; a second call stops them.  Any thread, and signal handlers. */
 CELL_API void cell_server_drain(struct cell_server *server);
-/* Reads tokens and limits again; when that fails, what was stays and it is logged.  Any thread, and signal handlers. */
+/* Reloads tokens and limits; a failure is logged and the old ones stay in use.  Any thread, and signal handlers. */
 CELL_API void cell_server_reload(struct cell_server *server);
-/* After cell_server_run(), or instead of it.  NULL is fine. */
+/* After cell_server_run(), or instead of it.  NULL is allowed. */
 CELL_API void cell_server_destroy(struct cell_server *server);
-/* Can these tokens be read?  What cell_server_create() would say, without listening. */
+/* Checks the options and reads the tokens, as cell_server_create() would, without listening. */
 CELL_API int cell_server_check(const struct cell_server_options *opts, struct cell_error *err);
 
 /*
- * The MCP server by Streamable HTTP, at /mcp of an address of its own, until cell_mcp_server_stop().  Its space, sessions and
- * folders are those that it was created with; max_sessions are its clients, and idle_ms is how long one must have been silent to
- * make room for another.  CELL_E_TIMEOUT: as cell_mcp_server_run().  CELL_E_UNAVAILABLE: left out of this build.
+ * Serves MCP by Streamable HTTP at /mcp of its own address until cell_mcp_server_stop().  Its space, sessions and
+ * folders are those that it was created with; max_sessions limits its clients, and a client that was idle for idle_ms may be closed to
+ * make room for another.  CELL_E_TIMEOUT: as cell_mcp_server_run().  CELL_E_UNAVAILABLE: this build has no server.
  */
 CELL_API int cell_mcp_server_listen(struct cell_mcp_server *server, const struct cell_server_options *opts, struct cell_error *err);
 /* As cell_server_reload(); does nothing for a server that does not listen.  Any thread, and signal handlers. */
