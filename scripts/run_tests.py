@@ -165,6 +165,8 @@ CHECKS = [
     "scripts/check-includes.py",
     "scripts/operations.py --check",
     "scripts/check-format.py",
+    "scripts/check-words.py --self-test",
+    "scripts/check-words.py",
     "scripts/check-docs.py --self-test",
     "scripts/check-docs.py",
     "scripts/check-hardening.py --self-test",
