@@ -175,6 +175,8 @@ CHECKS = [
     "scripts/check-version.py",
     "scripts/check-abi.py --self-test",
     "scripts/check-abi.py",
+    "scripts/analyze.py --self-test",
+    "scripts/analyze.py --changed",
 ]
 
 
@@ -336,6 +338,16 @@ def stage_long_fuzz():
         meson_tests("build-asan", "--suite", "fuzz", WORKCELL_FUZZ_SECONDS=str(LONG_FUZZ_SECONDS))
 
 
+def stage_analyze():
+    """Every file; the checks take those that changed."""
+    global passed
+    say("clang's static analyzer on all sources")
+    if run(PYTHON, "scripts/analyze.py") == 0:
+        passed += 1
+    else:
+        fail("scripts/analyze.py")
+
+
 # Tests of what happens at the same time, which may fail once in a hundred runs.
 RACES = ["loop", "threads", "ring", "control", "events", "process", "spawn", "link"]
 RACES_E2E = ["tests/faults/test_death.py", "tests/faults/test_time.py", "tests/e2e/test_streaming.py"]
@@ -377,7 +389,7 @@ def check_tmp(before, stage, clean):
 TIERS = {
     "check": [stage_gcc, stage_checks, stage_quick_unit, stage_smoke],
     "test": [stage_gcc, stage_checks, stage_unit, stage_e2e, stage_valkey, stage_containers, stage_sdk, stage_holes, stage_asan, stage_fuzz, stage_tsan],
-    "soak": [stage_gcc, stage_sanitized_e2e, stage_long_fuzz, stage_races, stage_vm],
+    "soak": [stage_gcc, stage_analyze, stage_sanitized_e2e, stage_long_fuzz, stage_races, stage_vm],
 }
 STAGES = {stage.__name__[len("stage_"):]: stage for stages in TIERS.values() for stage in stages}
 
