@@ -1,6 +1,6 @@
 """Workcell runs the code that AI agents write.
 
-Two families of names, both on libworkcell: :class:`Session` with storages and executors, and :class:`CodeExecutor` with
+Two APIs, both on libworkcell: :class:`Session` with storages and executors, and :class:`CodeExecutor` with
 approvals and plots. :mod:`workcell.sync` has the session for programs without an event loop.
 """
 

@@ -182,7 +182,7 @@ class Background:
 
 
 class ExecutorInfo(NamedTuple):
-    """What the library says of an executor on this machine."""
+    """Whether an executor works on this machine."""
 
     name: str
     isolation: str
@@ -198,8 +198,8 @@ class Engine:
 
     Args:
         pool_size: number of idle kernels to keep ready for each interpreter.
-        spill_dir: where output goes that is longer than a result keeps.
-        start_timeout: seconds within which an interpreter must be warm.
+        spill_dir: the folder for output that is longer than a result keeps.
+        start_timeout: seconds within which an interpreter must be ready.
         cache_dir: holds Deno, Pyodide and their snapshots; None: ``~/.cache/workcell``.
     """
 
@@ -274,7 +274,7 @@ _default_lock = threading.Lock()
 
 
 def default_engine() -> Engine:
-    """The engine of this process, made when it is first needed; a forked child gets one of its own."""
+    """The engine of this process, made at its first use; a forked child gets one of its own."""
     global _default
     with _default_lock:
         if _default is None or _default.pid != os.getpid() or _default._closed:

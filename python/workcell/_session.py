@@ -126,7 +126,7 @@ class _Session:
                    extra_deps: Optional[Sequence[str]] = None, allow_runtime_deps: bool = True,
                    sync_deps_on_start: bool = False, python_version: Optional[str] = None, cache_venv: bool = True,
                    **options: Any) -> S:
-        """The same, with what :class:`SubprocessConfig` has."""
+        """The same, with the options of :class:`SubprocessConfig`."""
         parts = base_parts(base_path, extra_deps)
         config = SubprocessConfig(default_timeout=timeout, allow_runtime_deps=allow_runtime_deps,
                                   tools_path=parts["tools_path"], deps=parts["deps"], python_version=python_version,
@@ -228,7 +228,7 @@ class _Session:
         return add if fn is None else add(fn)
 
     def middleware(self, fn: ToolMiddleware) -> ToolMiddleware:
-        """Adds a middleware, inside of those that are there."""
+        """Adds a middleware, inside the existing ones."""
         core = self._open_core()
         if core is not None:
             core.add_middleware(fn)

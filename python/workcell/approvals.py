@@ -41,9 +41,9 @@ class ApprovalRequest:
         id: its number in the session.
         kind: ``tool``, ``shell``, ``install`` or ``workflow``.
         tool, callable: what is called; ``shell`` for shell commands.
-        server_name, tool_name: the same by the names of the second family.
+        server_name, tool_name: the same by their names in ipybox.
         tool_args: the complete arguments: exactly what runs.
-        reason: what the policy says about it, or None.
+        reason: the policy's reason, or None.
     """
 
     __match_args__ = ("server_name", "tool_name", "tool_args")
@@ -89,11 +89,11 @@ class ApprovalRequest:
 
     @property
     def decided(self) -> Optional[bool]:
-        """True or False once it was answered; None while it waits."""
+        """True or False after the answer; None while it waits."""
         return self._decision
 
     def accept(self, args: Optional[Mapping[str, Any]] = None, *, always: bool = False) -> Awaitable[None]:
-        """Lets it run; with ``args``, with these arguments instead; with ``always``, and every later call like it."""
+        """Lets it run; with ``args``, with these arguments instead; with ``always``, also every later call of the same callable."""
         return self._answer(True, None, args, always)
 
     def reject(self, reason: Optional[str] = None) -> Awaitable[None]:
@@ -136,7 +136,7 @@ class ApprovalRequest:
         return await future
 
     def on_decision(self, callback: Callable[[bool], Any]) -> None:
-        """Is called once with the decision; at once when there is one."""
+        """Calls the function once with the decision; at once if there is one."""
         with self._lock:
             if self._decision is None:
                 self._callbacks.append(callback)
@@ -183,7 +183,7 @@ class Approvals:
         async def ask(request):
             return request.tool == "calculator"
 
-    or read them as they come: ``async for request in session.approvals``.
+    or iterate over them: ``async for request in session.approvals``.
     """
 
     def __init__(self) -> None:
@@ -197,7 +197,7 @@ class Approvals:
         return [request for _, request in sorted(self._waiting.items()) if request.decided is None]
 
     def handler(self, fn: Handler) -> Handler:
-        """Sets the function, sync or async, that is asked about each request."""
+        """Sets the function, sync or async, that is called with each request."""
         self._handler = fn
         return fn
 

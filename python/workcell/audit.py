@@ -16,7 +16,7 @@ class AuditLog:
     """A log that any number of sessions write to.
 
     Args:
-        path: the file, made when missing with mode 0600.
+        path: the file, made with mode 0600 if missing.
         max_bytes: rotated before it gets larger; 0: never.
         keep: how many rotated files.
         sync: ``never``, ``interval`` or ``always``.
@@ -43,7 +43,7 @@ class AuditLog:
         self.engine.owned.add(self)
 
     def close(self) -> None:
-        """Writes what waits. Sessions that use it must have been closed."""
+        """Writes the waiting records. Sessions that use it must have been closed."""
         self.close_native()
 
     def close_native(self) -> None:

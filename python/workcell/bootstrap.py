@@ -25,7 +25,7 @@ class NamespaceBundle(NamedTuple):
 
 
 async def bootstrap_namespaces(config: Mapping[str, Any]) -> NamespaceBundle:
-    """From what ``to_bootstrap_config()`` gives, and perhaps a ``tools_path``."""
+    """From the result of ``to_bootstrap_config()``, and an optional ``tools_path``."""
     kind = config["type"]
     storage: Any
     if kind == "file":

@@ -47,20 +47,20 @@ class CodeExecutor:
 
     Args:
         kernel_env: environment variables of the code; nothing is inherited.
-        working_dir: where the code runs; each cell ends there again.
+        working_dir: the code's working directory; each cell ends there.
         images_dir: where plots are written; None: ``images`` in the current folder.
         approval_timeout: seconds after which an unanswered request is rejected; None: never.
         sandbox: confine the code (docs/security.md).
         sandbox_config: a policy file, or the name of a preset.
-        approve_tool_calls: whether tool calls wait for an agreement.
-        approve_shell_cmds: whether ``!cmd``, ``%%bash`` and their like do.
-        require_shell_escape: processes are started by ``!cmd`` only; needs ``approve_shell_cmds``.
+        approve_tool_calls: whether tool calls need an approval.
+        approve_shell_cmds: whether ``!cmd``, ``%%bash`` and similar need one.
+        require_shell_escape: processes can be started only with ``!cmd``; needs ``approve_shell_cmds``.
         approval_stops_clock: a cell's timeout does not count the time that it waits for approvals.
-        mcp_servers: servers whose tools the code has, by name; what :func:`generate_mcp_sources` was given is known.
+        mcp_servers: servers whose tools the code has, by name; servers given to :func:`generate_mcp_sources` are known.
         tools: functions of the host as tools, adapters, registries.
         connect_timeout: seconds that an MCP server has to start.
         kernel_init_timeout: seconds that starting and resetting a kernel may take; asyncio.TimeoutError.
-        tool_server_host, tool_server_port, kernel_gateway_host, kernel_gateway_port, log_level: taken for compatibility;
+        tool_server_host, tool_server_port, kernel_gateway_host, kernel_gateway_port, log_level: accepted for compatibility;
             there are no such servers and no ports, and the logger ``workcell`` has its level from the program.
     """
 
@@ -146,13 +146,13 @@ class CodeExecutor:
 
     @property
     def session(self) -> Session:
-        """The session that it stands on."""
+        """The session underneath."""
         if self._session is None:
             raise SessionClosedError("the executor is not started")
         return self._session
 
     async def reset(self) -> None:
-        """Starts a fresh kernel. MCP servers end, and start again when they are used."""
+        """Starts a fresh kernel. MCP servers end, and start again at their next use."""
         await self._in_time(self.session.reset(), "reset")
 
     def cancel(self) -> None:
@@ -161,7 +161,7 @@ class CodeExecutor:
             cell.cancel()
 
     def register_mcp_server(self, server_name: str, server_params: Mapping[str, Any]) -> None:
-        """The server's tools are the code's from now on; changed parameters count with the next call."""
+        """Gives the code the server's tools; changed parameters take effect with the next call."""
         self.mcp_servers[server_name] = dict(server_params)
         if self._session is not None:
             self._session.add_mcp_server(server_name, {"start_timeout": self.connect_timeout, **server_params})
@@ -185,7 +185,7 @@ class CodeExecutor:
 
     async def stream(self, code: str, timeout: Optional[float] = 120, chunks: bool = False
                      ) -> AsyncIterator[Union[ApprovalRequest, CodeExecutionChunk, CodeExecutionResult]]:
-        """Runs one cell; yields requests for approval, with ``chunks`` output as it comes, and at last the result.
+        """Runs one cell; yields requests for approval, with ``chunks`` output while it is written, and the result at the end.
 
         Leaving the loop early interrupts the cell; what waited for an approval is rejected.
         """

@@ -1,7 +1,7 @@
 """Every error that Workcell raises.
 
-Code that an agent wrote and that went wrong raises nothing on the host: it is in the result
-(:attr:`workcell.ExecutionResult.error`). What is raised here is misuse, or a failure of ours.
+A failure of the agent's code raises nothing on the host: it is in the result
+(:attr:`workcell.ExecutionResult.error`). These exceptions mean misuse, or a failure of Workcell.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class DependencyError(CodeModeError):
 
 
 class RuntimeDepsDisabledError(CodeModeError):
-    """Packages are not changed while sessions run: ``allow_runtime_deps=False``."""
+    """Packages cannot be changed by code: ``allow_runtime_deps=False``."""
 
     code = "disabled"
 
@@ -174,7 +174,7 @@ class ConfigurationError(CodeModeError):
 
 
 class InvalidError(ConfigurationError, ValueError):
-    """An argument, a name or a file is not what it must be."""
+    """An argument, a name or a file is invalid."""
 
 
 class LimitError(CodeModeError):
@@ -184,7 +184,7 @@ class LimitError(CodeModeError):
 
 
 class EngineError(CodeModeError, RuntimeError):
-    """The library itself could not do its work; ``code`` says what."""
+    """The library itself failed; ``code`` says how."""
 
 
 class KernelError(EngineError):
@@ -218,7 +218,7 @@ class ExecutorUnavailableError(CodeModeError, RuntimeError):
 
 
 class AuthError(CodeModeError, PermissionError):
-    """A session server does not know the token (``unauthorized``), or does not allow this to it (``forbidden``)."""
+    """A session server does not know the token (``unauthorized``), or the token does not allow the request (``forbidden``)."""
 
     code = "unauthorized"
 
@@ -299,9 +299,9 @@ SkillError = WorkflowError
 
 
 class CodeExecutionError(Exception):
-    """The code raised, was refused something, or its kernel died.
+    """The code raised, a call was refused, or its kernel died.
 
-    ``args[0]`` is ``"Type: message"`` and the traceback. ``output`` is what was written before.
+    ``args[0]`` is ``"Type: message"`` and the traceback. ``output`` is the output before the error.
     """
 
     def __init__(self, message: str, output: str = "", code: str = "exception") -> None:

@@ -1,4 +1,4 @@
-"""What ``session.stream(code)`` yields, in the order it happened; the last one is a :class:`ResultEvent`."""
+"""The events of ``session.stream(code)``, in order; the last one is a :class:`ResultEvent`."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def _generate(server_name: str, server_params: Mapping[str, Any], root_dir: str,
 
 async def generate_mcp_sources(server_name: str, server_params: Mapping[str, Any],
                                root_dir: Union[str, "os.PathLike[str]", None] = None, async_api: bool = False) -> List[str]:
-    """Makes or replaces the package ``root_dir/server_name``; the modules' names in the server's order.
+    """Makes or replaces the package ``root_dir/server_name``; returns the modules' names in the server's order.
 
     The server is started for its list of tools, and ended. ``${VAR}`` in its parameters comes from the environment of this
     process when the server is started. Executors that are made later in this process have its tools under this name.

@@ -36,7 +36,7 @@ class Policy:
 
     @classmethod
     def load(cls, path: Union[str, "os.PathLike[str]"]) -> "Policy":
-        """From a file; InvalidError names file, line and problem."""
+        """From a file; raises InvalidError with file, line and problem."""
         return cls(_make("load", os.fspath(path)))
 
     @classmethod
@@ -53,7 +53,7 @@ class Policy:
 
     def decide(self, tool: Optional[str] = None, args: Optional[Mapping[str, Any]] = None, *,
                callable: Optional[str] = None, kind: str = "tool", adapter: Optional[str] = None) -> Verdict:
-        """What it says of a call; nothing is done."""
+        """The decision about a call, which is not made."""
         try:
             return Verdict(*self.native.decide(kind, tool, callable, adapter, json.dumps(dict(args or {}))))
         except _native.NativeError as error:

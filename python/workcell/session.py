@@ -26,21 +26,21 @@ class Session(_Session):
     Args:
         storage: where workflows, artifacts and deps are kept.
         executor: where code runs; None: :class:`SubprocessExecutor`.
-        sync_deps_on_start: first installs what the storage lists.
+        sync_deps_on_start: first installs the packages that the storage lists.
         policy: which calls are made, asked about, refused: ``"ask"``, ``"deny"``, a YAML file, a :class:`Policy`, or a
-            function of an :class:`ApprovalRequest` that answers ``allow``, ``ask`` or ``deny``.
-        gate: what the policy is asked about: some of ``tools``, ``shell``, ``installs``, ``workflows``.
+            function of an :class:`ApprovalRequest` that returns ``allow``, ``ask`` or ``deny``.
+        gate: the kinds of calls that the policy decides about: some of ``tools``, ``shell``, ``installs``, ``workflows``.
         approval_timeout: seconds after which an unanswered request is rejected; None: never.
         approval_stops_clock: a cell's timeout does not count the time that it waits for approvals.
-        require_shell_escape: the code starts processes by ``!cmd`` only.
+        require_shell_escape: the code can start processes only with ``!cmd``.
         restore_cwd: each cell ends in the session's working directory.
         audit: where calls are recorded.
         middlewares: functions around every tool call, the first outermost.
         mcp_servers: ``{name: {"command", "args", ...} or {"url", ...}}``.
         tools: functions of the host as tools; or adapters and registries, of :mod:`workcell.tools` or your own.
         variables: for ``${VAR}`` in tool definitions; None: the environment as it is when the session starts.
-        progress: is told what pip and uv say.
-        engine: None: the engine of the process.
+        progress: called with the messages of pip and uv.
+        engine: None: the process's default engine.
     """
 
     _started = False
@@ -109,7 +109,7 @@ class Session(_Session):
         return result
 
     async def stream(self, code: str, timeout: Optional[float] = None) -> AsyncIterator[Event]:
-        """Runs one cell and yields what happens: output, displays, calls, approvals, and at last the result."""
+        """Runs one cell and yields its events: output, displays, calls, approvals, and the result at the end."""
         if self._closed:
             raise SessionClosedError("Session is closed")
         if not self._started:
@@ -122,7 +122,7 @@ class Session(_Session):
             await events.aclose()
 
     async def reset(self) -> None:
-        """Starts a fresh kernel: variables are lost, storage is kept. MCP servers end, and start again when they are used."""
+        """Starts a fresh kernel: variables are lost, storage is kept. MCP servers end, and start again at their next use."""
         if not self._started:
             return
         if self._executor.supports("reset"):
@@ -218,7 +218,7 @@ class Session(_Session):
         return found
 
     async def add_dep(self, package: str) -> Dict[str, Any]:
-        """``{installed, already_present, failed}``; DepsError with the installer's words."""
+        """``{installed, already_present, failed}``; raises DepsError with the installer's message."""
         await self._space()
         found: Dict[str, Any] = await self._executor.add_dep(package)
         return found

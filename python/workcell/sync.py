@@ -1,4 +1,4 @@
-"""The synchronous twin: the same session for programs without an event loop.
+"""The synchronous API: the same session for programs without an event loop.
 
 ::
 
@@ -26,7 +26,7 @@ from .types import ExecutionResult, closed_result
 
 
 class Session(_Session):
-    """As :class:`workcell.Session`, with methods that wait."""
+    """As :class:`workcell.Session`, with methods that block."""
 
     _library_only = _threads = True
     _core: Optional[Core] = None
@@ -91,7 +91,7 @@ class Session(_Session):
         return run_sync(self._need(), code, timeout, on_event)
 
     def stream(self, code: str, timeout: Optional[float] = None) -> Iterator[Event]:
-        """Runs one cell and yields what happens; the last event has the result."""
+        """Runs one cell and yields its events; the last one has the result."""
         return stream_sync(self._need(), code, timeout)
 
     def reset(self) -> None:

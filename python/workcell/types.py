@@ -49,9 +49,9 @@ def _read_image(path: Path) -> bytes:
 
 
 class Image:
-    """A picture that a cell showed: bytes, and a file where the session writes them.
+    """A picture that a cell showed: bytes, and a file if the session writes them.
 
-    ``data`` reads the file at its first use; OSError where it is gone, or where something else was put in its place.
+    ``data`` reads the file at its first use; raises OSError if the file is gone or was replaced.
     """
 
     def __init__(self, data: Optional[bytes] = None, path: Optional[Path] = None, mime: str = "image/png") -> None:
@@ -177,7 +177,7 @@ class ExecutionResult:
 
     ``value`` is the value of the last expression as Python data: exact for JSON-like data, tuples, sets, bytes and numbers,
     dates, decimals and UUIDs, a DataFrame for a DataFrame (with pandas on the host), otherwise the value's ``repr``. ``error``
-    is None or the traceback; :attr:`error_info` has its parts. In a notebook a result shows itself.
+    is None or the traceback; :attr:`error_info` has its parts. A notebook displays a result.
     """
 
     def __init__(self, value: Any = None, stdout: str = "", error: Optional[str] = None,
@@ -240,7 +240,7 @@ class ExecutionResult:
 
     @property
     def repr(self) -> Optional[str]:
-        """The value as IPython would print it; None where the cell had none."""
+        """The value as IPython would print it; None if the cell had none."""
         return self._native.repr if self._native is not None else (None if self._value is None else repr(self._value))
 
     @property
@@ -276,12 +276,12 @@ class ExecutionResult:
 
     @property
     def displays(self) -> List[Dict[str, bytes]]:
-        """What ``display()`` showed, each by MIME type."""
+        """The outputs of ``display()``, each by MIME type."""
         return [dict(each) for each in self._native.displays] if self._native is not None else []
 
     @property
     def images(self) -> List[Image]:
-        """Pictures in the order shown; files where the session has an ``images_dir``."""
+        """Pictures in the order shown; files if the session has an ``images_dir``."""
         if self._native is None:
             return []
         found = [Image(path=Path(path)) for path in self._native.images]
@@ -297,7 +297,7 @@ class ExecutionResult:
 
     @property
     def spill_path(self) -> Optional[Path]:
-        """A file with all output, where that was more than a result keeps; it lives as long as the result."""
+        """A file with all output, if that was more than a result keeps; it is removed with the result."""
         path = self._native.spill_path if self._native is not None else None
         return Path(path) if path else None
 
@@ -305,12 +305,12 @@ class ExecutionResult:
 
     @property
     def is_ok(self) -> bool:
-        """Whether the cell ended well."""
+        """Whether the cell ended without an error."""
         return self.error is None
 
     @property
     def state_kept(self) -> bool:
-        """Whether the session's variables are still there."""
+        """Whether the session's variables survived."""
         return self._native.state_kept if self._native is not None else True
 
     @property
@@ -425,7 +425,7 @@ class JsonSchema:
     additional_properties: Union[bool, "JsonSchema"] = True
 
     def to_dict(self) -> Dict[str, Any]:
-        """As JSON, without members that say nothing."""
+        """As JSON, without empty members."""
         found: Dict[str, Any] = {"type": self.type}
         if self.description:
             found["description"] = self.description

@@ -52,14 +52,14 @@ def artifact_dict(data: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 class ArtifactStore(StoragePart):
-    """The artifacts of a storage, from the host. All methods wait."""
+    """The artifacts of a storage, from the host. All methods block."""
 
     def __init__(self, storage: Any, path: str = "") -> None:
         super().__init__(storage)
         self.path = path
 
     def save(self, name: str, data: Any, description: str = "", metadata: Optional[Mapping[str, Any]] = None) -> Artifact:
-        """Replaces what had the name."""
+        """Replaces an artifact of the same name."""
         kind, payload = to_bytes(data)
         return Artifact.from_dict(self._space().save_artifact(name, kind, payload, description, metadata or {}))
 
@@ -106,7 +106,7 @@ class FileArtifactStore(ArtifactStore):
 
 
 class RedisArtifactStore(ArtifactStore):
-    """The artifacts of a Redis server; the prefix is ``P:artifacts`` where a storage's is ``P``."""
+    """The artifacts of a Redis server; the prefix is ``P:artifacts`` for a storage with the prefix ``P``."""
 
     def __init__(self, redis: Any, prefix: str = "py_code_mode:artifacts") -> None:
         from ..storage import redis_storage
@@ -115,7 +115,7 @@ class RedisArtifactStore(ArtifactStore):
 
 
 class ArtifactsNamespace:
-    """A store as agents see it."""
+    """A store as code sees it."""
 
     def __init__(self, store: ArtifactStore) -> None:
         self._store = store

@@ -44,13 +44,13 @@ def collect_configured_deps(deps: Optional[Sequence[str]],
 
 
 class DepsStore(StoragePart):
-    """The packages of a storage. What cannot be installed is not recorded: recording and installing are one step."""
+    """The packages of a storage. Recording and installing are one step: a package that cannot be installed is not recorded."""
 
     def list(self) -> "List[str]":
         return list(self._space().call("deps.list"))
 
     def add(self, package: str) -> SyncResult:
-        """Installs a package and adds it to the configuration; DepsError with the installer's words where that fails."""
+        """Installs a package and adds it to the configuration; raises DepsError with the installer's message if that fails."""
         return _result(self._space().call("deps.add", package=package))
 
     def remove(self, package: str) -> bool:
@@ -58,7 +58,7 @@ class DepsStore(StoragePart):
         return bool(self._space().call("deps.remove", package=package))
 
     def exists(self, package: str) -> bool:
-        """Whether it is listed, in whatever version."""
+        """Whether it is listed, in any version."""
         return _base(package) in {_base(each) for each in self.list()}
 
     def clear(self) -> None:
@@ -67,7 +67,7 @@ class DepsStore(StoragePart):
             self.remove(_base(package))
 
     def hash(self) -> str:
-        """SHA-256 of what is listed."""
+        """SHA-256 of the list."""
         return hashlib.sha256("\n".join(sorted(self.list())).encode()).hexdigest()
 
     def sync(self) -> SyncResult:
@@ -89,7 +89,7 @@ class FileDepsStore(DepsStore):
 
 
 class RedisDepsStore(DepsStore):
-    """The packages of a Redis server; the prefix is ``P:deps`` where a storage's is ``P``."""
+    """The packages of a Redis server; the prefix is ``P:deps`` for a storage with the prefix ``P``."""
 
     def __init__(self, redis: Any, prefix: str = "py_code_mode:deps") -> None:
         from ..storage import redis_storage
@@ -98,14 +98,14 @@ class RedisDepsStore(DepsStore):
 
 
 class MemoryDepsStore(DepsStore):
-    """Packages that are gone with the store."""
+    """Packages in memory, lost with the store."""
 
     def __init__(self) -> None:
         self._use_temporary()
 
 
 class PackageInstaller:
-    """Installs what a store lists, in at most ``timeout`` seconds. pip and uv are told more by PIP_* and UV_* variables."""
+    """Installs the packages of a store, in at most ``timeout`` seconds. PIP_* and UV_* variables configure pip and uv."""
 
     def __init__(self, timeout: float = 120.0, extra_args: Optional[Sequence[str]] = None) -> None:
         if extra_args:
@@ -125,7 +125,7 @@ class PackageInstaller:
 
 
 class DepsNamespace:
-    """The packages of a storage as code has them. All methods wait."""
+    """The packages of a storage as code sees them. All methods block."""
 
     def __init__(self, store: DepsStore, installer: Optional[PackageInstaller] = None) -> None:
         self.storage = store.storage

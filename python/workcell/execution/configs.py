@@ -28,7 +28,7 @@ def _path(path: Optional[PathLike]) -> Optional[str]:
 
 @dataclass(frozen=True)
 class ExecutorConfig:
-    """What all executors have.
+    """The options of all executors.
 
     Args:
         default_timeout: seconds that a cell may take; None: no limit. It is hard: interrupt, a short grace, then kill.
@@ -73,7 +73,7 @@ class ExecutorConfig:
         return collect_configured_deps(self.deps, self.deps_file)
 
     def packages(self) -> List[str]:
-        """What is installed before the first cell."""
+        """The packages that are installed before the first cell."""
         return self.configured_deps()
 
     def session_options(self) -> Dict[str, Any]:
@@ -99,7 +99,7 @@ class ExecutorConfig:
 
 @dataclass(frozen=True)
 class InProcessConfig(ExecutorConfig):
-    """Code in this very process: no isolation (docs/executors.md has what cannot be guarded).
+    """Code in the program's own process: no isolation (docs/executors.md says what cannot be guarded).
 
     The code has this program's interpreter, environment and working directory: giving ``python``, ``env`` or another ``cwd``
     is refused.
@@ -113,12 +113,12 @@ class SubprocessConfig(ExecutorConfig):
     """A kernel process of its own.
 
     Args:
-        python_version: ``"3.11"``: the interpreter by its version; None: the one that runs this, whose version it then is.
-        venv_dir, venv_path: the environment for packages is there, made when missing.
+        python_version: ``"3.11"``: the interpreter by its version; None: the one that runs this program.
+        venv_dir, venv_path: the folder of the environment for packages, made if missing.
         cache_venv: whether the project's environment is kept and used again.
-        cleanup_venv_on_close: whether it is removed at the end; None: where it is not kept.
-        startup_timeout: taken for compatibility; :class:`workcell.Engine` has the limit of starting an interpreter.
-        base_deps: more packages, beside those that a kernel needed in the first family and needs no more.
+        cleanup_venv_on_close: whether it is removed at the end; None: if it is not kept.
+        startup_timeout: accepted for compatibility; :class:`workcell.Engine` has the time limit for starting an interpreter.
+        base_deps: further packages; those that py-code-mode needed for a kernel are ignored.
     """
 
     python_version: Optional[str] = None
@@ -187,7 +187,7 @@ class SandboxConfig(SubprocessConfig):
 
     Args:
         policy: ``untrusted``, ``data-science``, ``developer``, or the path of a YAML file.
-        workspace_mode: what the code may do in its working directory: ``rw``, ``ro``, ``none``.
+        workspace_mode: the code's access to its working directory: ``rw``, ``ro``, ``none``.
         network_disabled: no network, whatever the policy says.
         network: ``none``, ``deps-only``, ``full``, or a list of ``"host:port"``.
         memory_limit: ``"512m"``.
@@ -208,7 +208,7 @@ class SandboxConfig(SubprocessConfig):
     write: Sequence[PathLike] = ()
 
     def own_policy(self) -> Optional[str]:
-        """YAML over the policy that was named; None where nothing is changed."""
+        """YAML on top of the named policy; None if nothing is changed."""
         import json
 
         limits: Dict[str, Any] = {}
@@ -276,18 +276,18 @@ def write_policy(text: str) -> str:
 
 @dataclass(frozen=True)
 class ContainerConfig(ExecutorConfig):
-    """A container of Docker or Podman, or a session server that is there already (``remote_url``).
+    """A container of Docker or Podman, or an existing session server (``remote_url``).
 
     Without ``auth_token`` or ``auth_disabled=True`` a container is refused. With ``remote_url`` (``http://``, ``https://``,
     ``unix:PATH``) interpreter, environment, tools, storage and limits are the server's, and giving them here is refused; of
     the session's storage only ``workspace_id`` is used.
 
     Args:
-        timeout: the same as ``default_timeout``, by the name that the first family has for it here.
+        timeout: the same as ``default_timeout``, by its name in py-code-mode.
         auth_token: the server's token.
         memory_limit, pids_limit: ``"512m"``, and how many processes; 0: no limit; None: 512 MiB and 512.
         remote_ca: certificates to trust for ``https://``, a PEM file; None: ``$SSL_CERT_FILE``, or the system's.
-        remote_reopen: a cell whose session the server has ended meanwhile runs in a new one, instead of failing.
+        remote_reopen: a cell whose session the server has ended runs in a new one, instead of failing.
     """
 
     default_timeout: Optional[float] = 30.0
@@ -343,7 +343,7 @@ class ContainerConfig(ExecutorConfig):
         return found
 
     def check(self) -> None:
-        """ValueError where it cannot be started as it is."""
+        """Raises ValueError if it cannot be started with these values."""
         if self.remote_url is None and self.auth_token is None and not self.auth_disabled:
             raise ValueError("the container's API needs an auth_token; auth_disabled=True is for local development only")
         if self.auth_token is not None and self.auth_disabled:
@@ -362,8 +362,8 @@ class DenoSandboxConfig(ExecutorConfig):
     Args:
         network_profile: ``none``, ``deps-only`` (the hosts of the package index that pip is configured with) or ``full``.
         deps_timeout: seconds that installing packages may take.
-        deps_net_allowlist: refused with ``deps-only``, where the index that pip is configured with says which hosts there are.
-        deno_executable, runner_path, deno_dir: taken for compatibility: the Deno that is used is the pinned one, and it keeps no
+        deps_net_allowlist: refused with ``deps-only``, which means the hosts of the package index that pip is configured with.
+        deno_executable, runner_path, deno_dir: accepted for compatibility: the pinned Deno is used, and it keeps no
             cache of its own.
     """
 
@@ -394,7 +394,7 @@ class DenoSandboxConfig(ExecutorConfig):
 
 @dataclass(frozen=True)
 class JupyterConfig(ExecutorConfig):
-    """A kernel of Jupyter: the name of a kernelspec; None: ipykernel of ``python``."""
+    """A Jupyter kernel: the name of a kernelspec; None: ipykernel of ``python``."""
 
     kernel: Optional[str] = None
     jupyter_path: Optional[str] = None

@@ -54,7 +54,7 @@ class LibraryExecutor:
     # -- life
 
     def make_spec(self, storage: Optional[StorageBackend]) -> Spec:
-        """What the library is asked for."""
+        """The options for the library."""
         if isinstance(storage, (FileStorageAccess, RedisStorageAccess)):
             raise TypeError("%s.start() accepts StorageBackend, not %s. Pass the storage backend directly."
                             % (type(self).__name__, type(storage).__name__))
@@ -69,7 +69,7 @@ class LibraryExecutor:
                     deps=self.config.packages(), **extras)
 
     async def start(self, storage: Optional[StorageBackend] = None) -> None:
-        """Opens the session; one that is open stays as it is."""
+        """Opens the session, unless it is open already."""
         if self._starting is None:
             self._starting = asyncio.Lock()
         async with self._starting:
@@ -117,7 +117,7 @@ class LibraryExecutor:
         return await run_async(self.core, code, timeout)
 
     def stream(self, code: str, timeout: Optional[float] = None) -> AsyncIterator[Event]:
-        """Runs one cell and yields what happens; leaving the loop early interrupts it."""
+        """Runs one cell and yields its events; leaving the loop early interrupts it."""
         return stream_async(self.core, code, timeout)
 
     async def reset(self) -> None:
@@ -186,13 +186,13 @@ class SandboxExecutor(LibraryExecutor):
 
 
 class InProcessExecutor(LibraryExecutor):
-    """This very process: no isolation.
+    """The program's own process: no isolation.
 
     Args:
-        config: None: what follows.
+        config: None: the following arguments.
         registry: tools of the host.
-        workflow_library, artifact_store, deps_namespace: their storage is used where ``start()`` is given none.
-        default_timeout: seconds; that of a config wins.
+        workflow_library, artifact_store, deps_namespace: their storage is used if ``start()`` gets none.
+        default_timeout: seconds; that of a config takes precedence.
     """
 
     name = "inprocess"
@@ -219,7 +219,7 @@ class InProcessExecutor(LibraryExecutor):
 
 
 class ContainerExecutor(LibraryExecutor):
-    """A container; with ``remote_url`` a session server that is there already."""
+    """A container; with ``remote_url`` an existing session server."""
 
     name = "container"
     config_type = ContainerConfig
@@ -260,7 +260,7 @@ class DenoSandboxExecutor(LibraryExecutor):
 
 
 class JupyterExecutor(LibraryExecutor):
-    """Any kernel of Jupyter."""
+    """Any Jupyter kernel."""
 
     name = "jupyter"
     config_type = JupyterConfig

@@ -9,7 +9,7 @@ from ..types import ExecutionResult
 
 
 class Capability:
-    """Words for what an executor can do."""
+    """Names of the capabilities of executors."""
 
     TIMEOUT = "timeout"
     PROCESS_ISOLATION = "process_isolation"
@@ -30,7 +30,7 @@ class Capability:
 
 @runtime_checkable
 class Executor(Protocol):
-    """Runs code. All executors of Workcell are one; a class of your own may be one too."""
+    """The interface of an executor: runs code. A class of your own may implement it too."""
 
     async def start(self, storage: Optional[StorageBackend] = None) -> None: ...
 
@@ -71,12 +71,12 @@ _backends: Dict[str, Type[Any]] = {}
 
 
 def register_backend(name: str, cls: Type[Any]) -> None:
-    """Makes an executor known by a name."""
+    """Registers an executor under a name."""
     _backends[name] = cls
 
 
 def get_backend(name: str) -> Optional[Type[Any]]:
-    """The executor of a name, or None."""
+    """The executor with this name, or None."""
     return _backends.get(name)
 
 

@@ -23,7 +23,7 @@ _WORKSPACE = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 @dataclass(frozen=True)
 class FileStorageAccess:
-    """Where a file storage keeps its things."""
+    """The paths of a file storage."""
 
     workflows_path: Path
     artifacts_path: Path
@@ -33,7 +33,7 @@ class FileStorageAccess:
 
 @dataclass(frozen=True)
 class RedisStorageAccess:
-    """Where a Redis storage keeps its things."""
+    """The prefixes of a Redis storage."""
 
     redis_url: str
     workflows_prefix: str
@@ -47,7 +47,7 @@ StorageAccess = Union[FileStorageAccess, RedisStorageAccess]
 
 @runtime_checkable
 class StorageBackend(Protocol):
-    """What a session needs of a storage."""
+    """The interface of a storage."""
 
     @property
     def workspace_id(self) -> Optional[str]: ...
@@ -130,7 +130,7 @@ class FileStorage(_Storage):
 
     @property
     def root(self) -> Path:
-        """The folder; that of the workspace where there is one."""
+        """The folder; with a workspace, the workspace's folder."""
         base = self.base_path.resolve()
         return base / "workspaces" / self._workspace_id if self._workspace_id else base
 
@@ -156,9 +156,9 @@ class FileStorage(_Storage):
 
 
 class RedisStorage(_Storage):
-    """A Redis server, with the key layout of the first family.
+    """A Redis server, with the key layout of py-code-mode.
 
-    Give a ``url`` or a client of the package ``redis`` from which one can be made. Nothing is connected before it is used.
+    Give a ``url``, or a client of the package ``redis`` from which one can be made. It connects at its first use.
     """
 
     def __init__(self, url: Optional[str] = None, redis: Any = None, prefix: str = "py_code_mode",
@@ -176,7 +176,7 @@ class RedisStorage(_Storage):
 
     @property
     def client(self) -> Any:
-        """A client of the package ``redis``: the one that was given, or one for the URL. It is not what is used here."""
+        """A client of the package ``redis``: the given one, or one for the URL. Workcell itself does not use it."""
         if self._client is None:
             import redis  # type: ignore
 

@@ -1,4 +1,4 @@
-"""Tools: what the host does for the code of a session."""
+"""Tools: functions, programs and services that the host offers to the code of a session."""
 
 from .adapters import CLIAdapter, Endpoint, HTTPAdapter, MCPAdapter, MiddlewareAdapter, ToolAdapter
 from .middleware import CallNext, ToolCallContext, ToolMiddleware, compose_tool_middlewares

@@ -17,7 +17,7 @@ from .types import Tool
 
 @runtime_checkable
 class ToolAdapter(Protocol):
-    """Something that has tools."""
+    """The interface of a source of tools."""
 
     def list_tools(self) -> List[Tool]: ...
 
@@ -134,7 +134,7 @@ class HTTPAdapter(SpaceAdapter):
         super().__init__(self._folder)
 
     def add_endpoint(self, endpoint: Endpoint) -> None:
-        """Adds one, or replaces the one of that name."""
+        """Adds an endpoint, or replaces one of the same name."""
         parameters = {name: spec if isinstance(spec, Mapping) else {"type": str(spec)}
                       for name, spec in endpoint.parameters.items()}
         # A `$` in a value is a `$`: variables are resolved in files that a person wrote, not here.

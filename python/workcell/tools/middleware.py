@@ -17,7 +17,7 @@ from typing import Any, Awaitable, Callable, Dict, Optional, Sequence
 
 @dataclass
 class ToolCallContext:
-    """A tool call on its way. A middleware may change ``args``; the call goes on with them."""
+    """A tool call before it is made. A middleware may change ``args``."""
 
     tool_name: str
     callable_name: Optional[str]
@@ -40,7 +40,7 @@ ToolMiddleware = Callable[[ToolCallContext, CallNext], Awaitable[Any]]
 
 
 def compose_tool_middlewares(middlewares: Sequence[ToolMiddleware], terminal: CallNext) -> CallNext:
-    """One function of all of them; the first is the outermost."""
+    """Combines them into one function; the first is the outermost."""
     composed = terminal
     for middleware in reversed(middlewares):
         composed = _around(middleware, composed)

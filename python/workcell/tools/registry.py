@@ -28,7 +28,7 @@ class ToolRegistry:
         return made
 
     def register_adapter(self, adapter: ToolAdapter, tags: Optional[Iterable[str]] = None) -> List[Tool]:
-        """Adds an adapter; ValueError where a name is taken."""
+        """Adds an adapter; raises ValueError if a name is taken."""
         tools = adapter.list_tools()
         known = {tool.name for tool in self.get_all_tools()}
         for tool in tools:
@@ -40,7 +40,7 @@ class ToolRegistry:
         return [self._tagged(adapter, tool) for tool in tools]
 
     def add_adapter(self, adapter: ToolAdapter) -> None:
-        """The same without a look at names."""
+        """The same without a check of names."""
         self._adapters.append(adapter)
 
     def get_adapters(self) -> List[ToolAdapter]:
@@ -104,7 +104,7 @@ class ToolRegistry:
 
     def apply_tool_middlewares(self, middlewares: Sequence[ToolMiddleware], *, executor_type: Optional[str] = None,
                                origin: Optional[str] = None) -> None:
-        """Around every call; replaces those that were there."""
+        """Puts middlewares around every call; replaces the previous ones."""
         self._middlewares = list(middlewares)
         self._labels = {"executor_type": executor_type, "origin": origin}
 
@@ -118,7 +118,7 @@ class ToolRegistry:
 
 
 class ScopedToolRegistry(ToolRegistry):
-    """A registry that knows only tools with certain tags, whatever is asked of it."""
+    """A view of a registry that has only tools with certain tags."""
 
     def __init__(self, inner: ToolRegistry, scope: FrozenSet[str]) -> None:
         super().__init__()

@@ -39,7 +39,7 @@ class ToolParameter:
 
 @dataclass(frozen=True)
 class ToolCallable:
-    """Something that a tool can do."""
+    """A function of a tool."""
 
     name: str
     description: str

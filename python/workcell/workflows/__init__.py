@@ -34,7 +34,7 @@ class WorkflowParameter:
 
 @dataclass(frozen=True)
 class WorkflowMetadata:
-    """Where a workflow came from."""
+    """The origin of a workflow."""
 
     created_at: datetime.datetime
     created_by: str
@@ -47,7 +47,7 @@ class WorkflowMetadata:
 
 @dataclass(frozen=True)
 class PythonWorkflow:
-    """A workflow. Nothing of its source runs on the host."""
+    """A workflow. None of its source runs on the host."""
 
     name: str
     description: str
@@ -72,7 +72,7 @@ class PythonWorkflow:
                    storage=storage)
 
     async def invoke(self, session: Optional["Session"] = None, /, **arguments: Any) -> Any:
-        """Runs it in a session, without one in a session of its own; WorkflowExecutionError where it raises."""
+        """Runs it in the given session, or in one of its own; raises WorkflowExecutionError if it raises."""
         import json
 
         if session is None:
@@ -102,7 +102,7 @@ def workflow_dict(data: Mapping[str, Any], source: bool = False) -> Dict[str, An
 
 
 class WorkflowStore(StoragePart):
-    """The workflows of a storage, from the host. All methods wait. Every look sees what there is now."""
+    """The workflows of a storage, from the host. All methods block. Every call sees the current state."""
 
     def _made(self, data: Mapping[str, Any]) -> PythonWorkflow:
         return PythonWorkflow.from_dict(data, self.storage)
@@ -173,7 +173,7 @@ class FileWorkflowStore(WorkflowStore):
 
 
 class RedisWorkflowStore(WorkflowStore):
-    """The workflows of a Redis server; the prefix is ``P:workflows`` where a storage's is ``P``."""
+    """The workflows of a Redis server; the prefix is ``P:workflows`` for a storage with the prefix ``P``."""
 
     def __init__(self, redis: Any, prefix: str = "py_code_mode:workflows") -> None:
         from ..storage import redis_storage
@@ -187,15 +187,15 @@ class RedisWorkflowStore(WorkflowStore):
 
 
 class MemoryWorkflowStore(WorkflowStore):
-    """Workflows that are gone with the store."""
+    """Workflows in memory, lost with the store."""
 
     def __init__(self) -> None:
         self._use_temporary()
 
 
 class WorkflowLibrary(WorkflowStore):
-    """The workflows of a store. How they are searched is the library's (docs/workflows.md), so the other parameters, which the
-    first family has, change nothing."""
+    """The workflows of a store. The C library does the search (docs/workflows.md), so the other parameters, which
+    py-code-mode has, have no effect."""
 
     def __init__(self, embedder: Any = None, store: Optional[WorkflowStore] = None, vector_store: Any = None,
                  ranking: Any = None) -> None:
@@ -205,7 +205,7 @@ class WorkflowLibrary(WorkflowStore):
 
 def create_workflow_library(store: Optional[WorkflowStore] = None, embedder: Any = None,
                             embedding_model: Optional[str] = None, vector_store: Any = None) -> WorkflowLibrary:
-    """A library over a store; over a new one without."""
+    """A library over a store; without one, over a new store."""
     return WorkflowLibrary(embedder, store, vector_store)
 
 

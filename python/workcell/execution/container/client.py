@@ -1,6 +1,6 @@
-"""A client of session servers (docs/server.md), by the names that the first family has.
+"""A client of session servers (docs/server.md), with the names of py-code-mode.
 
-:class:`workcell.ContainerExecutor` with a ``remote_url`` is a session there with all that sessions have; this is the plain HTTP API.
+:class:`workcell.ContainerExecutor` with a ``remote_url`` opens a session there with all methods of sessions; this is the plain HTTP API.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class ExecuteResult:
 
     @property
     def is_ok(self) -> bool:
-        """Whether it ended well."""
+        """Whether it ended without an error."""
         return self.error is None
 
 
 @dataclass
 class HealthResult:
-    """Whether the server works."""
+    """The state of the server."""
 
     status: str
     uptime_seconds: float
@@ -44,7 +44,7 @@ class HealthResult:
 
 @dataclass
 class InfoResult:
-    """What the server has."""
+    """Tools, workflows and artifacts of the server."""
 
     tools: List[Dict[str, Any]]
     workflows: List[Dict[str, Any]]
@@ -115,7 +115,7 @@ class SessionClient:
     # -- cells
 
     async def init_session(self, workspace_id: Optional[str] = None) -> str:
-        """Opens a session, bound to a workspace where one is named; its id."""
+        """Opens a session, in a workspace if one is named; returns its id."""
         self.session_id = None
         body = {} if workspace_id is None else {"workspace_id": workspace_id}
         self.session_id = str((await self._ask("sessions.open", "POST", "/sessions", body))["session_id"])
