@@ -1,7 +1,7 @@
 /*
- * The parts of base that nearly every file stands on, in one include.  The others are included by who uses them: file.h (whole
- * files), tree.h (removing a folder), spin.h, hole.h.  base includes nothing of ours but the public header and keeps no state
- * but what the fault hook of tests counts.
+ * The parts of base that nearly every file needs, in one include.  Files that need the others include them: file.h (whole
+ * files), tree.h (removing a folder), spin.h, hole.h.  base includes nothing of ours except the public header and keeps no state
+ * except the counter of the tests' fault hook.
  */
 #ifndef CELL_BASE_H
 #define CELL_BASE_H

@@ -11,10 +11,10 @@
  * is the whole error path.  Where sys is not 0 its text is appended.
  */
 int cell_fail(struct cell_error *err, int code, int sys, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
-/* Puts "prefix: " before what the error says already. */
+/* Puts "prefix: " before the message of the error. */
 int cell_fail_wrap(struct cell_error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* What the agent's code came to (CELL_OUT_...), as opposed to a failure of ours. */
+/* Whether the code is an outcome of the agent's code (CELL_OUT_...), not a failure of ours. */
 bool cell__code_is_outcome(int code);
 
 #endif

@@ -1,6 +1,6 @@
 /*
  * Whole files: everything that reads a settings file, a definition or a cache reads it through here, with a limit.  Any thread;
- * a disk may keep the caller waiting, so the loop's thread stays away.
+ * a disk may block the caller, so the loop's thread must not call these functions.
  */
 #ifndef CELL_BASE_FILE_H
 #define CELL_BASE_FILE_H
@@ -13,7 +13,7 @@
 
 enum {
 	CELL_FILE_NO_LINK = 1, /* refuse a symbolic link as the last part of the path (ELOOP) */
-	CELL_FILE_ANY = 2,     /* pipes and devices too, which may keep the caller waiting; else they are refused (EINVAL) */
+	CELL_FILE_ANY = 2,     /* accept pipes and devices too, which may block; else they are refused (EINVAL) */
 };
 
 /*

@@ -1,24 +1,24 @@
-/* The bounds that more than one file keeps, each with its name.  docs/limits.md has them all. */
+/* The limits that more than one file enforces, each with a name.  docs/limits.md lists all limits. */
 #ifndef CELL_BASE_LIMITS_H
 #define CELL_BASE_LIMITS_H
 
 #define CELL_LIMIT_CODE_BYTES (32u * 1024u * 1024u)  /* one cell's source */
 #define CELL_LIMIT_DISPLAYS 1000u                    /* displays kept in one result */
 #define CELL_LIMIT_DISPLAY_BYTES (256u * 1024u * 1024u) /* their bytes together */
-#define CELL_LIMIT_SPILL_BYTES (1024u * 1024u * 1024u) /* of one run's output in its file; more is in no file */
+#define CELL_LIMIT_SPILL_BYTES (1024u * 1024u * 1024u) /* of one run's output in its file; the rest is not kept */
 #define CELL_LIMIT_IMAGES 1000u                      /* files that one run makes in images_dir */
 #define CELL_LIMIT_IMAGE_BYTES (1024u * 1024u * 1024u) /* their bytes together */
 #define CELL_LIMIT_NOTICES 16u                       /* in one result */
-#define CELL_LIMIT_SPIN_US 10000                    /* that a caller of cell_session_start() stays */
+#define CELL_LIMIT_SPIN_US 10000                    /* that a caller of cell_session_start() may run the loop */
 #define CELL_LIMIT_QUEUE 1000u                       /* cells waiting in one session */
 #define CELL_LIMIT_JSON_DEPTH 512u
-#define CELL_LIMIT_CALLS 4096u                       /* namespace calls of one kernel under way */
+#define CELL_LIMIT_CALLS 4096u                       /* pending namespace calls of one kernel */
 #define CELL_LIMIT_KERNEL_BYTES (256u * 1024u * 1024u) /* kept in memory for one kernel (session/budget.h) ... */
 #define CELL_LIMIT_ENGINE_BYTES (1024u * 1024u * 1024u) /* ... and for all kernels of an engine together, ... */
 #define CELL_LIMIT_KERNEL_FAIR_BYTES (1024u * 1024u) /* ... but a kernel with no more than this is served even then */
 #define CELL_LIMIT_REFUSALS_BYTES (1024u * 1024u) /* of refusals that a kernel leaves unread before it is ended */
 #define CELL_LIMIT_TREE_BYTES (64u * 1024u * 1024u)  /* what the JSON of one call may take as a tree, besides its strings */
-#define CELL_LIMIT_LARGE_BYTES (64u * 1024u)         /* a longer message is looked into on the pool, not on the loop */
+#define CELL_LIMIT_LARGE_BYTES (64u * 1024u)         /* a longer message is parsed on the pool, not on the loop */
 #define CELL_LIMIT_HEAD_BYTES (1024u * 1024u)        /* the same of a result's or display's head, which has few values */
 #define CELL_LIMIT_WORKSPACE_DEPTH 128u              /* folders in folders of a workspace with a limit */
 #define CELL_LIMIT_OPEN_ARTIFACTS 256u               /* being read or written in one space */

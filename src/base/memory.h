@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* Overflow-checked; NULL when memory is gone or the fault hook says so. */
+/* Overflow-checked; NULL if out of memory or if the fault hook says so. */
 void *cell__alloc(size_t count, size_t size) __attribute__((malloc));
 void *cell__realloc(void *old, size_t size);
 char *cell__strdup(const char *text);

@@ -1,4 +1,4 @@
-/* Names that nobody can guess. */
+/* Unguessable names. */
 #ifndef CELL_BASE_RANDOM_H
 #define CELL_BASE_RANDOM_H
 

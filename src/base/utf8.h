@@ -8,7 +8,7 @@
 
 /* True when bytes[0..size) is well-formed UTF-8. */
 bool cell__utf8_ok(const char *bytes, size_t size);
-/* How many bytes at the end of text begin a UTF-8 character that is not all there. */
+/* The number of bytes at the end of text that begin an incomplete UTF-8 character. */
 size_t cell__utf8_cut(const char *text, size_t size);
 /* Appends bytes with every ill-formed UTF-8 sequence replaced by U+FFFD. */
 int cell__buf_add_utf8(struct cell__buf *buf, const char *bytes, size_t size);

@@ -137,7 +137,7 @@ int cell__audit_write_withdrawn(struct cell__audit_log *audit, const char *sessi
 size_t cell__audit_memory_of(const json_t *value);
 /* At least what these arguments take in a record, and at most about CELL__AUDIT_LIMIT_ARGS.  Quick, however large they are. */
 size_t cell__audit_size_of(const json_t *args);
-/* The same of an error's message; NULL is fine. */
+/* The same of an error's message; NULL is allowed. */
 size_t cell__audit_size_of_error(const char *error);
 
 struct cell__egress_event;

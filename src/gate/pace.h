@@ -34,7 +34,7 @@ struct cell__pace_wait {
 /* session_id lives as long; bytes_per_s may be UINT64_MAX. */
 int cell__pace_create(struct cell__loop *loop, struct cell__audit_log *audit, const char *session_id, uint64_t bytes_per_s,
 		      struct cell__pace **ret_pace, struct cell_error *err);
-/* Nothing waits any more; NULL is fine. */
+/* Nothing waits any more; NULL is allowed. */
 void cell__pace_destroy(struct cell__pace *pace);
 /* True: go on.  False: wait->go() comes from a later iteration of the loop, unless cell__pace_withdraw() does. */
 bool cell__pace_enter(struct cell__pace *pace, struct cell__pace_wait *wait, size_t bytes);

@@ -1,5 +1,5 @@
 /*
- * HTTP requests on the loop: libcurl's multi interface.  libcurl says which sockets and which time it waits for, libuv
+ * HTTP requests on the loop: libcurl's multi interface.  libcurl names the sockets and the time that it waits for, libuv
  * waits, and nothing blocks; connections are kept and used again.  Belongs to the loop's thread.
  *
  * This is the only place that sets libcurl's options: owners describe a request.  All requests have in common: no signals, no
@@ -14,21 +14,21 @@
 
 struct cell__http;
 
-/* What is to be sent.  Only the body must stay until the transfer is done. */
+/* The request to send.  Only the body must stay valid until the transfer is done. */
 struct cell__http_request {
 	const char *method;
 	const char *url;        /* http:// or https:// */
 	const void *body;       /* NULL: none, which is not the same as an empty one */
 	size_t body_size;
-	const char *socket;     /* path of the Unix socket that stands for the URL's host; NULL: none */
+	const char *socket;     /* path of the Unix socket to connect to instead of the URL's host; NULL: none */
 	const char *ca;         /* file with the certificates to trust; NULL: the system's */
 	int64_t connect_ms;     /* 0: libcurl's own limit */
-	int64_t timeout_ms;     /* for all of it; 0: none */
-	int64_t silence_s;      /* it fails when nothing comes for so long; 0: never */
+	int64_t timeout_ms;     /* time limit of the whole transfer; 0: none */
+	int64_t silence_s;      /* fail when no data arrives for this long; 0: never */
 	bool path_as_is;        /* leave /../ in the URL to the server */
 };
 
-/* Embedded in what the owner keeps of a request; zeroed before it is used, but for the functions. */
+/* Embedded in the owner's request; zero it before use, except for the functions. */
 struct cell__http_transfer {
 	/* Once for each cell__http_start() that succeeded and was not cancelled, never from inside it. */
 	void (*done)(struct cell__http_transfer *transfer, CURLcode code);
@@ -41,9 +41,9 @@ struct cell__http_transfer {
 	char message[CURL_ERROR_SIZE];
 };
 
-/* At most so many connections are open at once; more requests wait their turn. */
+/* The maximum number of open connections; further requests wait. */
 int cell__http_create(struct cell__loop *loop, long max_connections, struct cell__http **ret_http, struct cell_error *err);
-/* No transfer may be under way.  closed() comes from a later turn of the loop. */
+/* No transfer may be running.  closed() is called in a later iteration of the loop. */
 void cell__http_close(struct cell__http *http, void (*closed)(void *arg), void *arg);
 /* "Name: value", for every start that follows.  0, or -1: out of memory. */
 int cell__http_add_header(struct cell__http_transfer *transfer, const char *line);
@@ -51,7 +51,7 @@ void cell__http_clear_headers(struct cell__http_transfer *transfer);
 /* 0, or -1: out of memory.  done() may start it again. */
 int cell__http_start(struct cell__http *http, struct cell__http_transfer *transfer, const struct cell__http_request *request);
 void cell__http_cancel(struct cell__http *http, struct cell__http_transfer *transfer);
-/* Frees what the transfer holds, headers zeroed; it must not be under way. */
+/* Frees the members of the transfer, with headers zeroed; it must not be running. */
 void cell__http_finish(struct cell__http_transfer *transfer);
 /* Of the response; 0: there is none. */
 long cell__http_status(const struct cell__http_transfer *transfer);

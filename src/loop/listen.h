@@ -16,7 +16,7 @@ struct cell__address {
 		struct sockaddr_un local;
 	} at;
 	socklen_t size;
-	bool loopback; /* nobody on another machine reaches it; also for unix: */
+	bool loopback; /* not reachable from other machines; also set for unix: */
 	char host[64]; /* as given, without brackets; "" for unix: */
 	int port;      /* 0 for unix: */
 };
@@ -25,8 +25,8 @@ struct cell__address {
 int cell__address_set(const char *host, int port, struct cell__address *ret_address, struct cell_error *err);
 int cell__address_parse(const char *text, struct cell__address *ret_address, struct cell_error *err);
 /*
- * A listening socket.  Port 0 becomes the one that was found.  A socket that a dead process left at a path is replaced; ours
- * may be used by this user alone.
+ * Opens a listening socket.  Port 0 is replaced by the port that was chosen.  A socket file that a dead process left behind is
+ * replaced; ours is accessible to this user only.
  */
 int cell__listen(struct cell__address *address, int backlog, int *ret_fd, struct cell_error *err);
 

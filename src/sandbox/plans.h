@@ -22,7 +22,7 @@ struct cell__sandbox_plan {
 /* Seals the bytes, which are taken over; one reference.  NULL: err says why. */
 struct cell__sandbox_plan *cell__sandbox_plan_create(struct cell__buf *bytes, struct cell_error *err);
 struct cell__sandbox_plan *cell__sandbox_plan_ref(struct cell__sandbox_plan *plan);
-/* NULL is fine. */
+/* NULL is allowed. */
 void cell__sandbox_plan_unref(struct cell__sandbox_plan *plan);
 
 struct cell__cached_plan;

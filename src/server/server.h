@@ -58,8 +58,9 @@ struct cell__route {
 	unsigned scope;      /* one of enum cell__scope */
 	void (*handle)(struct cell__request *request);
 	/*
-	 * An operation: its arguments come from the path, and the others from the query (GET, or a body of bytes) or the body; `takes` are changes
-	 * to them (calls/schema.h), `sets` those that the route sets itself, a JSON object.  then: makes the answer; NULL: the operation's.
+	 * An operation: its arguments come from the path, and the others from the query (GET, or a body of bytes) or the body; `takes`
+	 * are changes to them (calls/schema.h), `sets` those that the route sets itself, a JSON object.  then: makes the answer; NULL:
+	 * the operation's.
 	 */
 	const struct cell__operation *operation;
 	const char *takes, *sets;
@@ -221,7 +222,7 @@ void cell__http_kick(struct cell_server *server);
 struct cell__tls;
 /* PEM.  Any thread. */
 int cell__tls_load(const char *cert, const char *key, struct cell__tls **ret_tls, struct cell_error *err);
-/* With all that were retired before it; NULL is fine. */
+/* With all that were retired before it; NULL is allowed. */
 void cell__tls_destroy(struct cell__tls *tls);
 /* New handshakes have this one. */
 void cell__tls_replace(struct cell_server *server, struct cell__tls *tls);
@@ -256,8 +257,8 @@ void cell__workspace_put(struct cell__workspace *workspace);
 void cell__workspaces_close(struct cell_server *server, void (*done)(void *arg), void *arg);
 
 /*
- * One operation on the space of the request; without then() the result is the answer.  A failure is answered.  Takes args over; raw stays until
- * the answer.
+ * One operation on the space of the request; without then() the result is the answer.  A failure is answered.  Takes args over; raw
+ * stays until the answer.
  */
 void cell__ask(struct cell__request *request, enum cell__op op, json_t *args, const void *raw, size_t raw_size, cell__ask_fn then);
 /* tools.call {name, args} of request->served, as its code would make it; the result is the answer.  Takes args over. */

@@ -1,7 +1,7 @@
 /*
- * What the host keeps in memory for its kernels, counted.  Belongs to the loop's thread.
+ * Counts the memory that the host uses on behalf of its kernels.  Belongs to the loop's thread.
  *
- * A kernel has a budget for the bytes that are kept on its behalf: calls under way (arguments as a tree, raw bytes),
+ * A kernel has a budget for the bytes that are kept on its behalf: pending calls (arguments as a tree, raw bytes),
  * answers that wait for a middleware or the audit log, and answers that it has not read.  So has the engine for all of
  * its kernels together; there a kernel that costs next to nothing is still served, so that one flood does not stop the others.
  * Nothing is read ahead of need: output, displays and results are bounded by pausing the kernel (run.c).
@@ -26,9 +26,9 @@ struct cell__budget {
 
 void cell__budget_join(struct cell__budget *budget, struct cell__budget **all);
 void cell__budget_leave(struct cell__budget *budget);
-/* Is there room for so many bytes more? */
+/* Whether the budget has room for this many more bytes. */
 bool cell__budget_fits(const struct cell__budget *budget, size_t bytes);
-/* What the kernel has not read is more than any that reads leaves behind. */
+/* More is unread than a kernel that reads its answers ever leaves behind. */
 bool cell__budget_is_ignored(const struct cell__budget *budget);
 
 #endif

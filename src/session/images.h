@@ -1,8 +1,8 @@
 /*
- * PNGs that a run shows, and images that tools answer with, as files in the folder that the session names (images_dir).
+ * Writes PNGs that a run shows, and images that tools return, as files to the folder of the session's option images_dir.
  *
- * A name sorts after the names of earlier images and is nobody else's: time, session, number.  A file appears under its
- * name when all of it is there, and never replaces another.  The folder is made when the first image comes.
+ * A name sorts after the names of earlier images and is unique: time, session, number.  A file appears under its
+ * name when it is complete, and never replaces another.  The folder is created with the first image.
  *
  * Everything belongs to the loop's thread but cell__image_write(), which runs on libuv's pool.
  */
@@ -13,8 +13,8 @@
 #include "loop/loop.h"
 
 struct cell__image_folder {
-	char *path; /* absolute, as the caller named it: what results list.  NULL: no images are written */
-	char *real; /* without symbolic links: one that appears later, from the code's hand, is not followed */
+	char *path; /* absolute, as the caller named it: results list paths in it.  NULL: no images are written */
+	char *real; /* without symbolic links: a link that the code puts there later is not followed */
 	char tag[9]; /* of the session */
 	int64_t last_ms;
 	unsigned count;
@@ -49,7 +49,7 @@ struct cell__image_queue {
 
 void cell__image_queue_init(struct cell__image_queue *queue, struct cell__loop *loop, struct cell__image_folder *folder,
 			    void (*written)(void *arg, size_t number, char *path, int error), void *arg);
-/* The bytes must stay where they are until written() has been called with this number.  -1: out of memory. */
+/* The bytes must stay valid until written() has been called with this number.  -1: out of memory. */
 int cell__image_queue_add(struct cell__image_queue *queue, size_t number, const void *bytes, size_t size);
 
 #endif

@@ -1,8 +1,8 @@
 /*
- * The namespace calls of one kernel that are under way.  Belongs to the loop's thread.
+ * The pending namespace calls of one kernel.  Belongs to the loop's thread.
  *
- * Everything in them comes from the kernel and is hostile: a call that no honest kernel sends is answered with what is
- * wrong with it, and ends the kernel.
+ * Everything in them comes from the kernel and is hostile: a call that no honest kernel sends is answered with
+ * an error, and the kernel is killed.
  */
 #ifndef CELL_SESSION_KERNEL_CALLS_H
 #define CELL_SESSION_KERNEL_CALLS_H
@@ -19,11 +19,11 @@ struct cell__calls {
 	const char *session_id;
 	struct cell__gate *gate;
 	const struct cell__principal *principal; /* the session's code */
-	/* Where the lines of progress of a call go, as if the code had written them. */
+	/* Receives the progress lines of a call, as if the code had written them. */
 	void (*output)(void *owner, enum cell_stream stream, const char *bytes, size_t size);
 	/* An image in the answer of a tool. */
 	void (*image)(void *owner, const void *bytes, size_t size);
-	/* The kernel does not read its answers: it has to be ended. */
+	/* The kernel does not read its answers and must be killed. */
 	void (*ignored)(void *owner);
 	void *owner;
 	struct cell__budget budget;
@@ -33,9 +33,9 @@ struct cell__calls {
 	uint32_t highest_id; /* seen */
 };
 
-/* NULL, or what the kernel did that no honest one does. */
+/* NULL, or the kernel's violation of the protocol. */
 const char *cell__calls_handle(struct cell__calls *calls, const struct cell__asked *asked);
-/* The kernel is gone: nobody waits for the answers. */
+/* The kernel has ended: the answers are dropped. */
 void cell__calls_cancel(struct cell__calls *calls);
 
 #endif

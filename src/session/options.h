@@ -1,5 +1,5 @@
 /*
- * What a session was opened with: checked, copied, the same until it is gone.  Files are looked at, so not on the loop's
+ * The options of a session: checked, copied, immutable for its lifetime.  Reading them accesses files, so not on the loop's
  * thread; afterwards any thread may read.
  */
 #ifndef CELL_SESSION_OPTIONS_H
@@ -25,12 +25,12 @@ struct cell__options {
 	struct cell__kernel_wants wants;
 	bool approval_stops_clock, no_spill;
 	bool takes_questions; /* of MCP servers */
-	char *zygote_owner; /* "": nobody's */
-	void *own; /* what only its executor knows, see read_options(); NULL: nothing */
+	char *zygote_owner; /* "": none */
+	void *own; /* options of its executor, see read_options(); NULL: none */
 	struct cell__sandbox_policy confine;
 	bool confined; /* confine holds */
 	struct cell__host_limits limits; /* for code that is not trusted */
-	struct cell__place_list places; /* files that this session is judged by, and what else its host trusts */
+	struct cell__place_list places; /* files with this session's rules, and further files that its host trusts */
 };
 
 /* On failure, too, finish() must follow. */
@@ -41,7 +41,7 @@ void cell__options_finish(struct cell__options *options);
  * (cell__store_share()) once all else is fine; NULL: the storage is not a folder.  free() it.
  */
 int cell__options_make_storage(const struct cell_container_options *options, char **ret_storage, struct cell_error *err);
-/* Can the code connect to what listens on this machine's own addresses? */
+/* Whether the code can connect to listeners on this machine's own addresses. */
 bool cell__options_reach_host(const struct cell__options *options);
 
 #endif

@@ -8,7 +8,7 @@
 #include "base/base.h"
 #include "loop/loop.h"
 
-/* Keeps the first and the last half of cap once there is more than cap. */
+/* Keeps the first and the last half of `cap` bytes when there are more than `cap`. */
 struct cell__capped {
 	size_t cap;
 	uint64_t total;
@@ -19,12 +19,12 @@ struct cell__capped {
 
 void cell__capped_init(struct cell__capped *capped, size_t cap);
 void cell__capped_finish(struct cell__capped *capped);
-/* -1: out of memory; what was there is kept. */
+/* -1: out of memory; the previous contents are kept. */
 int cell__capped_add(struct cell__capped *capped, const char *bytes, size_t size);
-/* Head, a line that says what is missing, tail.  spill may be NULL; spilled: what it holds, 0: all of it. */
+/* The head, a line about the omitted bytes, the tail.  spill may be NULL; spilled: number of bytes in it, 0: all. */
 int cell__capped_join(const struct cell__capped *capped, const char *spill, uint64_t spilled, struct cell__buf *out);
 
-/* Until the end no less is written at once: each write wakes a thread of the pool, which may take the kernel's CPU. */
+/* Minimum size of a write before the end: each write wakes a thread of the pool, which may take the kernel's CPU. */
 #define CELL__SPILL_WRITE_BYTES (512u << 10)
 
 /*
@@ -53,11 +53,11 @@ void cell__spill_init(struct cell__spill *spill, struct cell__loop *loop, void (
 		      void *arg);
 /* Creates the file, 0600, in dir. */
 void cell__spill_open(struct cell__spill *spill, const char *dir, const char *name);
-/* What is past the limit is not written, nor anything after that. */
+/* Bytes beyond the limit are not written. */
 void cell__spill_add(struct cell__spill *spill, const char *bytes, size_t size);
-/* Bytes not written yet: past a limit the writer must be slowed. */
+/* Bytes not written yet: above a limit the writer must be slowed down. */
 size_t cell__spill_backlog(const struct cell__spill *spill);
-/* finished() comes when all is written: at once, from inside, when nothing is under way. */
+/* finished() is called when everything is written: inside this call if no write is running. */
 void cell__spill_close(struct cell__spill *spill);
 
 #endif

@@ -1,4 +1,4 @@
-/* What a run came to, as the caller gets it.  Built on the loop's thread, then nobody's but the receiver's. */
+/* The result of a run, as the caller gets it.  Built on the loop's thread, then owned by the receiver. */
 #ifndef CELL_SESSION_RESULT_H
 #define CELL_SESSION_RESULT_H
 
@@ -6,7 +6,7 @@
 
 struct cell__kept_text {
 	struct cell__buf raw;
-	struct cell__buf clean; /* empty when raw is valid UTF-8 already */
+	struct cell__buf clean; /* empty if raw is already valid UTF-8 */
 	uint64_t total;
 };
 
@@ -42,16 +42,16 @@ struct cell_result {
 
 int cell__owned_bundle_copy(struct cell__owned_bundle *out, const struct cell__bundle *in);
 void cell__owned_bundle_finish(struct cell__owned_bundle *bundle);
-/* Where a type stands; n_parts when it does not. */
+/* The index of a type; n_parts if it is missing. */
 size_t cell__owned_bundle_find(const struct cell__owned_bundle *bundle, const char *type);
 void cell__owned_bundle_remove(struct cell__owned_bundle *bundle, size_t at);
-/* Something of the run's that is not as it should be, and nobody's error.  The last that there is room for says so. */
+/* A deviation in the run that is not an error.  The last notice that fits says that there were more. */
 void cell__result_add_notice(struct cell_result *result, const char *text);
 /* Takes a value, repr and MIME parts over from an answer. */
 int cell__result_take_answer(struct cell_result *result, const struct cell__kernel_answer *answer);
 /* Sets the outcome; strings are copied. */
 int cell__result_set_error(struct cell_result *result, int code, const char *type, const char *message, const char *traceback);
-/* The outcome is that a limit was passed; after cell__result_set_error(). */
+/* Sets the outcome to an exceeded limit; call after cell__result_set_error(). */
 int cell__result_set_limit(struct cell_result *result, const char *name, uint64_t max, uint64_t used);
 
 #endif

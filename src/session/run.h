@@ -37,7 +37,7 @@ struct cell__run {
 	/* the session's side */
 	bool started, ending;
 	bool timed_out, interrupt_asked, cancelled;
-	bool held; /* whoever gets the events, on the loop's thread, does not keep up */
+	bool held; /* the receiver of the events, on the loop's thread, does not keep up */
 	const char *over; /* the limit that the host stopped it for; NULL: none */
 	uint64_t over_max, over_used;
 	int64_t started_us;
@@ -71,10 +71,10 @@ struct cell__run *cell__run_create(const char *code, size_t size, const struct c
 				   const struct cell__run_config *config, struct cell_error *err);
 void cell__run_destroy(struct cell__run *run);
 
-/* spill_dir NULL: what does not fit is in no file. */
+/* spill_dir NULL: output beyond the cap is not kept. */
 void cell__run_output(struct cell__run *run, const char *spill_dir, enum cell_stream stream, const char *bytes, size_t size);
 void cell__run_display(struct cell__run *run, const struct cell__bundle *bundle);
-/* An image in the answer of a tool: it goes to the folder; one that is then shown is the same file. */
+/* An image in the answer of a tool is written to the folder; if the cell then shows it, it is the same file. */
 void cell__run_tool_image(struct cell__run *run, const void *bytes, size_t size);
 /* CELL_EVENT_CALL_* and CELL_EVENT_APPROVAL*. */
 void cell__run_call_event(struct cell__run *run, const struct cell_event *event);
@@ -82,11 +82,11 @@ void cell__run_call_event(struct cell__run *run, const struct cell_event *event)
 bool cell__run_wants_pause(struct cell__run *run);
 /* Nothing more comes: closes the output file and completes the result, then calls finished(). */
 void cell__run_end(struct cell__run *run, bool state_kept);
-/* Hands the result to whoever asked for it.  The run is gone afterwards unless a thread waits for it. */
+/* Delivers the result to its receiver.  The run is freed afterwards unless a thread waits for it. */
 void cell__run_deliver(struct cell__run *run);
 /*
  * Caller's thread: submits the run (run->task), hands events on until the result is there.  resume() is called when
- * it has caught up.  Callbacks run while others run the loop, so a slow one slows nobody else.
+ * it has caught up.  Callbacks run while other threads run the loop, so a slow callback slows nothing else.
  */
 struct cell_result *cell__run_wait(struct cell__run *run, struct cell__loop *loop, void (*resume)(struct cell__run *run));
 

@@ -30,20 +30,20 @@
 #include "session/quota.h"
 #include "session/run.h"
 
-#define CELL_CLOSE_GRACE_MS 1000 /* for exit handlers and unflushed files of an idle kernel, also on a busy machine */
+#define CELL_CLOSE_GRACE_MS 1000 /* time for exit handlers and unflushed files of an idle kernel, even on a busy machine */
 
 struct cell__slot {
 	struct cell_session *session;
 	struct cell__kernel *kernel;
 	bool ready, leaving, paused;
 	bool news; /* packages were installed while it came up */
-	const char *violation; /* what the kernel did that no honest one does */
+	const char *violation; /* the kernel's violation of the protocol */
 	struct cell__calls calls;
 	struct cell__gate gate;
 	struct cell__confinement *confinement; /* of programs run for it, see confine.h; NULL: none was needed yet */
 };
 
-/* Somebody who waits for open, reset or close. */
+/* A caller that waits for open, reset or close. */
 struct cell__waiting {
 	struct cell__task task;
 	struct cell_session *session;
@@ -60,7 +60,7 @@ struct cell_session {
 	char id[33];
 	struct cell__principal principal; /* its code */
 	struct cell__pace *pace; /* or NULL */
-	struct cell__gate clients; /* what others than its code ask for in its name */
+	struct cell__gate clients; /* calls by clients other than its code */
 	struct cell__options options;
 	struct cell__image_folder images;
 	struct cell__stored_tools *stored_tools; /* until it is open; or NULL */
@@ -80,7 +80,7 @@ struct cell_session {
 	uv_timer_t approval_timer; /* of the first parked call */
 	struct cell__remembered *remembered;
 	uint64_t next_call_id;
-	char cell_hash[65]; /* of the current run's code; "" when there is none or nobody keeps an audit log */
+	char cell_hash[65]; /* of the current run's code; "" without a run or an audit log */
 	int stopping; /* servers of the space that a reset ends */
 	bool clock_stopped; /* the current run's timeout stands still */
 	uint64_t clock_left_ms;
@@ -94,63 +94,63 @@ struct cell_session {
 
 /* ---- slot.c ---- */
 
-/* What the session asks of an executor.  read is memory for a list, with room for two folders and its end. */
+/* The session's request to an executor.  read is memory for a list, with room for two folders and its end. */
 void cell__slot_spec(struct cell_session *session, struct cell__kernel_spec *ret_spec, const char *read[static 3]);
-/* Files that the session is judged by: trusted from its first kernel to its end.  Refuses what another session can write to. */
+/* Files with the session's rules: trusted from its first kernel to its end.  Refuses files that another session can write to. */
 int cell__slot_trust(struct cell_session *session, struct cell_error *err);
 void cell__slot_distrust(struct cell_session *session);
-/* Would opening it now be refused for where its code can write?  The list gets more names, as by cell__places_write(). */
+/* Whether opening the session now would be refused because of the places its code can write to.  Adds names to the list, like cell__places_write(). */
 int cell__slot_check_places(struct cell_session *session, struct cell__writable_list *writable, struct cell_error *err);
 int cell__slot_open(struct cell_session *session, struct cell_error *err);
-/* The current kernel goes; its end comes later, from the executor. */
+/* Makes the current kernel leave; the executor reports its end later. */
 void cell__slot_leave(struct cell_session *session, int64_t grace_ms);
 void cell__slot_update_pause(struct cell_session *session);
-/* The run that this kernel works on, also while it is being killed under it; NULL: none. */
+/* The run of this kernel, also while the kernel is being killed; NULL: none. */
 struct cell__run *cell__slot_run(const struct cell__slot *slot);
 
 /* ---- engine/session.c ---- */
 
-/* How long a caller may stay with what it starts; 0 where the executor's kernels need the loop themselves.  Any thread. */
+/* How long a caller may run the loop after a start; 0 if the executor's kernels need the loop themselves.  Any thread. */
 int cell__session_check_spin(const struct cell_session *session, int *spin_us, const int *spin_end, struct cell_error *err);
 
 /* ---- outcome.c ---- */
 
-/* Its workspace is over the limit: it does not begin. */
+/* The workspace is over its limit: the cell does not start. */
 void cell__outcome_refused(struct cell__run *run, const struct cell__excess *excess);
-/* The same while it runs, or between cells; what to say. */
+/* The same while a cell runs, or between cells: the message. */
 void cell__outcome_describe_excess(const struct cell__excess *excess, char *out, size_t size);
 /* Our failure, not the code's. */
 void cell__outcome_fail(struct cell__run *run, const struct cell_error *err);
-/* The kernel has told how the cell ended.  refused: something that it asked for was. */
+/* The kernel has reported the end of the cell.  refused: one of its calls was refused. */
 void cell__outcome_answered(struct cell__run *run, bool refused, const struct cell__kernel_answer *answer);
-/* The kernel under a started run is gone. */
+/* The kernel of a started run has ended. */
 void cell__outcome_dead(struct cell__run *run, const struct cell__slot *slot, const struct cell__exit *how);
 void cell__outcome_describe_death(const struct cell__exit *how, const char *violation, char *out, size_t size);
 
 /* ---- session.c ---- */
 
-/* Opens the folders that a quota is kept of: any thread but the loop's, before cell__session_do_open(). */
+/* Opens the folders that a quota applies to: any thread but the loop's, before cell__session_do_open(). */
 int cell__session_watch_folders(struct cell_session *session, struct cell_error *err);
-/* Does whatever can be done now.  Called after every change. */
+/* Performs all steps that are possible now.  Called after every change. */
 void cell__session_advance(struct cell_session *session);
-/* What belongs to no run. */
+/* Events that belong to no run. */
 void cell__session_emit(struct cell_session *session, const struct cell_event *event);
-/* A kernel that was wanted could not be had. */
+/* A requested kernel could not be started. */
 void cell__session_end_opening(struct cell_session *session, const struct cell_error *err);
-/* The current run's clock: what happens when it has run down depends on what happened before. */
+/* The timer of the current run: its expiry means timeout first, then end of the grace period. */
 void cell__session_start_timer(struct cell_session *session, uint64_t ms);
-/* A limit that the host itself keeps was passed: as with a timeout, interrupt, grace, kill. */
+/* A limit that the host itself enforces was exceeded: as with a timeout, interrupt, grace, kill. */
 void cell__session_stop_run(struct cell_session *session, struct cell__run *run, const char *limit, uint64_t max, uint64_t used);
-/* For a run's task: it comes to the end of the queue. */
+/* For a run's task: appends the run to the queue. */
 void cell__session_submit(struct cell__task *task);
-/* The result is complete: hand it over, go on with the next. */
+/* The result is complete: deliver it and continue with the next run. */
 void cell__session_run_finished(struct cell__run *run);
 /* For a waiting's task: see struct cell__waiting. */
 void cell__session_do_open(struct cell__task *task);
 void cell__session_do_reset(struct cell__task *task);
 void cell__session_interrupt_on_loop(struct cell_session *session);
 void cell__session_cancel_on_loop(struct cell_session *session, uint64_t run_id);
-/* One that is not open, or not any more. */
+/* For a session that is not open yet, or no longer. */
 void cell__session_free(struct cell_session *session);
 
 /* ---- approvals.c ---- */
@@ -161,7 +161,7 @@ void cell__approvals_init_clients(struct cell_session *session);
 
 /* ---- confine.c ---- */
 
-/* For a call in this space (arg) by an untrusted principal: what confines its session; a new reference. */
+/* For a call in this space (arg) by an untrusted principal: the confinement of its session; a new reference. */
 int cell__session_confine(void *arg, const struct cell__call *call, struct cell__confinement **ret_confinement, struct cell_error *err);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * The host's end of the spawner: starts it, sends wishes, hands its messages on.  Belongs to the loop's thread.
+ * The host's side of the spawner: starts it, sends requests, forwards its messages.  Belongs to the loop's thread.
  *
  * States: stopped ──start──▶ running ──end of its socket──▶ stopped (ended() is called).
  */
@@ -14,7 +14,7 @@ struct cell__spawn_client {
 	uv_poll_t *poll; /* NULL while stopped; heap, because closing a handle is asynchronous */
 	int fd;
 	int lifeline_fd; /* our hold on the kernels' lifeline */
-	int received_fd; /* came with the message being handled; take it with cell__take_fd(); -1: none */
+	int received_fd; /* the descriptor that came with the current message; take it with cell__take_fd(); -1: none */
 	void (*message)(void *arg, const struct cell_spawn_msg *head, const char *payload, size_t size);
 	void (*ended)(void *arg);
 	void *arg;
@@ -23,16 +23,16 @@ struct cell__spawn_client {
 void cell__spawn_client_init(struct cell__spawn_client *client, struct cell__loop *loop,
 			     void (*message)(void *arg, const struct cell_spawn_msg *head, const char *payload, size_t size),
 			     void (*ended)(void *arg), void *arg);
-/* Does nothing while it runs already. */
+/* Has no effect if the spawner runs. */
 int cell__spawn_client_start(struct cell__spawn_client *client, const char *program, struct cell_error *err);
 bool cell__spawn_client_running(const struct cell__spawn_client *client);
 int cell__spawn_client_send(struct cell__spawn_client *client, uint32_t type, uint64_t id, int64_t a, int64_t b, const void *payload,
 			    size_t size, const int *fds, size_t n_fds, struct cell_error *err);
-/* For messages of three numbers, where a spawner that is gone needs no answer: its end is reported anyway. */
+/* For messages of three numbers; failures are ignored, because the end of the spawner is reported anyway. */
 void cell__spawn_client_tell(struct cell__spawn_client *client, uint32_t type, uint64_t id, int64_t a);
-/* Asks the spawner to end all it started and itself; ended() comes when it is gone. */
+/* Asks the spawner to end all its processes and itself; ended() is called when it has ended. */
 void cell__spawn_client_finish(struct cell__spawn_client *client);
-/* Lets go of it at once: it ends by itself; ended() is not called. */
+/* Drops the connection: the spawner then ends by itself; ended() is not called. */
 void cell__spawn_client_stop(struct cell__spawn_client *client);
 
 #endif

@@ -1,10 +1,10 @@
 /*
- * Confinements: what a program of process.h runs in when it must do no more than sandboxed code could.
+ * Confinements: the sandbox of a program of process.h that must not do more than sandboxed code could.
  *
- * A confinement is a plan of a policy (shared by all of that policy, so that the spawner has spare jails for it) and a small
- * session plan with the folders of this one.  It is made once and used for any number of programs, each in a jail of its own:
- * new namespaces, its own /tmp and cgroup, and a pid 1 with which all that the program left behind ends.  At the level no-userns a
- * program has what the code has there (Landlock, seccomp, limits), and what it left behind is swept by the spawner before its end is
+ * A confinement is a plan of a policy (shared by all of that policy, so that the spawner has spare jails for it) and a small session
+ * plan with the folders of this one.  It is built once and used for any number of programs, each in its own jail: new namespaces, its
+ * own /tmp and cgroup, and a pid 1 whose end also ends all processes that the program left behind.  At the level no-userns a program
+ * is confined like the code (Landlock, seccomp, limits), and the spawner kills the processes it left behind before its end is
  * reported.  Counted; belongs to the loop's thread.
  *
  *     struct cell__confinement_options options = { .policy = &policy, .mode = CELL_WORKSPACE_NONE, .write = folders };
@@ -13,8 +13,8 @@
  *     cell__process_start(supervisor, &spec, &process, err);
  *     cell__confinement_unref(confinement);
  *
- * What differs for a confined program: argv[0] is looked up in `path` inside, so what is not shown is not found; `cwd` is a path
- * inside; the environment is the caller's alone, so with a filtered network it has to have cell__confinement_env().  A step that
+ * Differences for a confined program: argv[0] is looked up in `path` inside the sandbox, so hidden programs are not found; `cwd` is a path
+ * inside; the environment is only what the caller gives, so with a filtered network it must include cell__confinement_env().  A step that
  * fails ends the start, with CELL_E_SANDBOX and the step in words in cell__process_exit.failure: a program never runs less
  * confined than was asked for.
  */
@@ -29,24 +29,24 @@ struct cell__supervisor;
 
 enum cell__confinement_network {
 	CELL_CONFINED_AS_POLICY, /* what the policy says */
-	CELL_CONFINED_OFFLINE,   /* none, whatever the policy says */
+	CELL_CONFINED_OFFLINE,   /* no network, whatever the policy says */
 	CELL_CONFINED_INDEX,     /* index_hosts through the engine's proxy, and no other */
 };
 
 struct cell__confinement_options {
-	const struct cell__sandbox_policy *policy; /* limits, folders, network; copied.  Its workspace mode does not count: `mode` does */
+	const struct cell__sandbox_policy *policy; /* limits, folders, network; copied.  `mode` overrides its workspace mode */
 	const char *workspace;             /* absolute; with CELL_WORKSPACE_NONE it may be NULL */
 	enum cell__workspace_mode mode;
-	const char *const *read;           /* more folders to be seen, read-only; NULL-terminated or NULL */
-	const char *const *write;          /* more folders to be written to, which must exist; NULL-terminated or NULL */
-	const struct cell__plan_env *env;  /* an interpreter's files, as a kernel is shown them; NULL: none */
+	const char *const *read;           /* further visible folders, read-only; NULL-terminated or NULL */
+	const char *const *write;          /* further writable folders, which must exist; NULL-terminated or NULL */
+	const struct cell__plan_env *env;  /* an interpreter whose files are visible, as for a kernel; NULL: none */
 	enum cell__confinement_network network;
 	const char *const *index_hosts;    /* "name:port", for CELL_CONFINED_INDEX and for policies with deps-only; copied */
 };
 
 /*
- * CELL_E_UNAVAILABLE where the machine cannot confine programs as the policy asks for (its level; a network that needs namespaces),
- * CELL_E_INVALID for folders that cannot be shown so.
+ * CELL_E_UNAVAILABLE if the machine cannot confine programs as the policy requires (its level; a network that needs namespaces),
+ * CELL_E_INVALID for folders that cannot be made visible this way.
  */
 int cell__confinement_create(struct cell__supervisor *supervisor, const struct cell__confinement_options *options,
 			     struct cell__confinement **ret_confinement, struct cell_error *err);
@@ -55,24 +55,24 @@ int cell__confinement_create_like(const struct cell__sandbox_policy *policy, str
 				  const struct cell__buf *session, const char *cwd, const char *const *index_hosts,
 				  struct cell__confinement **ret_confinement, struct cell_error *err);
 struct cell__confinement *cell__confinement_ref(struct cell__confinement *confinement);
-/* NULL is fine. */
+/* NULL is allowed. */
 void cell__confinement_unref(struct cell__confinement *confinement);
-/* Who is asked and told of connections through the proxy (egress.h); arg must live as long as the confinement. */
+/* Sets the callbacks for connections through the proxy (egress.h); arg must live as long as the confinement. */
 typedef int (*cell__confinement_tell_fn)(void *arg, const struct cell__confinement *confinement, const struct cell__egress_event *event,
 					 struct cell_error *err);
 void cell__confinement_watch(struct cell__confinement *confinement, cell__confinement_tell_fn tell, void *arg);
-/* The workspace as it is called inside; CELL_PLAN_HOME without one. */
+/* The path of the workspace inside; CELL_PLAN_HOME without one. */
 const char *cell__confinement_cwd(const struct cell__confinement *confinement);
 bool cell__confinement_has_workspace(const struct cell__confinement *confinement);
-/* Does the policy show this folder, which is not the workspace? */
+/* Whether the policy makes this folder, which is not the workspace, visible. */
 bool cell__confinement_shows(const struct cell__confinement *confinement, const char *path);
-/* Can code that is confined so write to this file, or put another in its place?  The path is absolute, without links. */
+/* Whether code in this confinement can write to this file or replace it.  The path is absolute, without links. */
 bool cell__confinement_can_write(const struct cell__confinement *confinement, const char *path);
-/* The same for what any path leads to, and for each link on the way there, wherever that leads just now. */
+/* The same for the target of any path, and for each link on the way to it. */
 bool cell__confinement_can_redirect(const struct cell__confinement *confinement, const char *path);
 /* "K=V", NULL-terminated: HOME and, where the network is filtered, the way to the proxy. */
 const char *const *cell__confinement_env(const struct cell__confinement *confinement);
-/* Do they confine alike?  NULL, which confines nothing, equals NULL. */
+/* Whether both confine in the same way.  NULL, which confines nothing, equals NULL. */
 bool cell__confinement_equal(const struct cell__confinement *a, const struct cell__confinement *b);
 
 /* ---- for process.c ---- */

@@ -5,8 +5,8 @@
  *     made ──steps done──▶ ready (spare, or for a kernel that waits) ──▶ taken ──kernel gone──▶ killed ──▶ removed
  *               └──a step failed──▶ failed, and the kernel that waits is told
  *
- * A jail for a program has one more process, which has done all of the plan that does not need the session (EARLY) and waits to be
- * told what to become (spawner_programs.c).  pid 1 is its parent: it tells how it ended and is over with it.
+ * A jail for a program has one more process, which has applied the part of the plan that does not need the session (EARLY) and waits to be
+ * told which program to execute (spawner_programs.c).  pid 1 is its parent: it reports its exit status and ends with it.
  *
  * A jail of a plan without namespaces has no process: it is a cgroup only, and ready at once.
  */
@@ -21,7 +21,7 @@
 
 enum cell_jail_use { CELL_JAIL_FOR_KERNEL, CELL_JAIL_FOR_PROGRAM, CELL_JAIL_USES };
 
-/* Whose child may enter it. */
+/* The process whose child may enter the jail. */
 enum jail_place {
 	JAIL_OF_SPAWNER,
 	JAIL_IN_ZONE, /* of zygotes of the zone (zone.h) with the caller's uid ... */
@@ -59,20 +59,20 @@ struct jail {
 struct jail *cell__jail_take(int plan_fd, enum cell_jail_use use, enum jail_place place);
 /* The handles were handed on. */
 void cell__jail_close_namespaces(struct jail *jail);
-/* Who joins it has to become who the plan says. */
+/* A process that joins the jail must switch to the plan's user. */
 bool cell__jail_becomes(const struct jail *jail, const struct cell_plan *plan);
 /* The plan in this memfd, mapped until other plans have taken its place; NULL with errno set. */
 const struct cell_plan *cell__jail_plan(int plan_fd);
-/* Whoever took it does not use it: it goes, as it may be broken. */
+/* The jail was taken but is not used: it is removed, because it may be broken. */
 void cell__jail_give_up(struct jail *jail);
-/* Makes a spare for a plan that has too few; called when nothing else is to be done. */
+/* Makes a spare jail for a plan that has too few; called when the spawner is idle. */
 bool cell__jail_spare_wanted(enum cell_jail_use use);
 void cell__jail_make_spare(enum cell_jail_use use);
 struct jail *cell__jail_by_serial(uint64_t serial);
 struct jail *cell__jail_by_pid(pid_t pid);
-/* Reads what it has to say.  After that it is ready or failed. */
+/* Reads the jail's report.  After that the jail is ready or failed. */
 void cell__jail_read(struct jail *jail);
-/* The kernel is in: the jail locks itself up. */
+/* The kernel has entered: the jail closes itself to others. */
 void cell__jail_joined(struct jail *jail);
 /*
  * The wait status of its program, once its pid 1 is gone.  SIGKILL where that ended first, with all that is in it.
@@ -85,13 +85,13 @@ int cell__jail_program_status(struct jail *jail);
 bool cell__jails_have_mounts(void);
 void cell__jails_drop_mounts(void);
 void cell__jail_kill(struct jail *jail);
-/* It was reaped. */
+/* The process was reaped. */
 void cell__jail_reaped(struct jail *jail);
 /* Removes the cgroup and forgets it; only when its process is gone.  False: not yet, something is in the cgroup. */
 bool cell__jail_remove(struct jail *jail);
-/* Removes those that nobody has and whose process is gone.  True: not all of them yet. */
+/* Removes unused jails whose process has ended.  True: some of them remain. */
 bool cell__jails_tidy(void);
-/* For the end of everything. */
+/* Called when the spawner ends. */
 void cell__jails_remove_all(void);
 
 #endif

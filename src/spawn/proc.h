@@ -6,15 +6,15 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* Calls fn for every child of pid (all its threads).  What starts or ends meanwhile may be missed. */
+/* Calls fn for every child of pid (all its threads).  Processes that start or end meanwhile may be missed. */
 void cell__proc_children(pid_t pid, void (*fn)(pid_t child, void *arg), void *arg);
 /* Is this process in a pid namespace below the one that /proc shows?  False when it cannot be told. */
 bool cell__proc_has_own_pids(pid_t pid);
 /* Kills pid and everything below it, children first, so that nothing is reparented out of sight. */
 void cell__proc_kill_tree(pid_t pid);
 /*
- * How long a thread runs before it is another's turn, for pid and everything below it; 0: as usual.  Since Linux 6.12 whoever
- * asks for less comes first when it wakes up.  Needs no rights; what cannot be set stays as it is.
+ * Sets the scheduler slice of pid and everything below it; 0: the default.  Since Linux 6.12 a thread that
+ * asks for a shorter slice runs first when it wakes up.  Needs no privileges; failures are ignored.
  */
 void cell__proc_slice_tree(pid_t pid, uint64_t slice_ns);
 /*

@@ -1,11 +1,11 @@
 /*
- * Programs that the host runs: command-line tools, installers, servers that speak on their standard streams.  They are
+ * Programs that the host runs: command-line tools, installers, servers that use their standard streams.  They are
  * started by the spawner, each in a process group of its own, with stdin from /dev/null (or a stream when asked for), and die
  * with the host.  With a confinement (confinement.h) they run in a sandbox.  Belongs to the loop's thread.
  *
  *     starting ──started──▶ running ──exit and both streams at their end──▶ exited() and gone
  *
- * Contract: cell__process_start() returning an error means no callback ever comes.  Otherwise output() any number of
+ * Contract: if cell__process_start() returns an error, no callback is ever called.  Otherwise output() is called any number of
  * times and exited() exactly once, last, never from inside start() or kill().
  */
 #ifndef CELL_SPAWN_PROCESS_H
@@ -23,8 +23,8 @@ struct cell__supervisor; /* the engine's way to the spawner */
 
 struct cell__process_exit {
 	int error;        /* errno when it never started, else 0 */
-	bool bad_cwd;     /* error: its folder is not there, or not for it */
-	struct cell_error failure; /* error: code != 0 when its confinement could not be made, with the step in words */
+	bool bad_cwd;     /* error: its working directory does not exist or is not accessible */
+	struct cell_error failure; /* error: code != 0 if its confinement failed, with a description of the step */
 	bool signalled;
 	int status;       /* exit status, or the signal */
 	bool timed_out;   /* we killed it because of timeout_ms */
@@ -55,16 +55,16 @@ int cell__process_start(struct cell__supervisor *supervisor, const struct cell__
 int64_t cell__process_pid(const struct cell__process *process);
 /* Queues bytes for its stdin; closing ends it. */
 int cell__process_write(struct cell__process *process, const void *bytes, size_t size, struct cell_error *err);
-/* Bytes that were queued and that it has not taken yet. */
+/* Queued bytes that the program has not read yet. */
 size_t cell__process_unread(const struct cell__process *process);
 void cell__process_close_stdin(struct cell__process *process);
-/* true: read no more of its output until told false; it blocks when its pipes are full. */
+/* true: stop reading its output until called with false; the program blocks when its pipes are full. */
 void cell__process_pause(struct cell__process *process, bool paused);
 /* To the process, or to its whole group. */
 void cell__process_signal(struct cell__process *process, int signal_number, bool group);
 /* Ends the whole group at once (SIGKILL).  exited() still comes. */
 void cell__process_kill(struct cell__process *process);
-/* The owner is gone: no more callbacks; what runs is killed. */
+/* The owner is being destroyed: no more callbacks; the program is killed. */
 void cell__process_abandon(struct cell__process *process);
 
 #endif

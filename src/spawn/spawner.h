@@ -1,8 +1,8 @@
 /*
  * The spawner, for its files:
  *
- *     spawner.c           kernels, orphans, the host's wishes, the end; theory of operation
- *     spawner_zygotes.c   zygotes, and what they say
+ *     spawner.c           kernels, orphans, the host's requests, the end; theory of operation
+ *     spawner_zygotes.c   zygotes and their messages
  *     spawner_programs.c  programs of process.h
  *
  * It is a program of its own, with one thread.
@@ -22,7 +22,7 @@ struct zygote {
 	uint64_t id;
 	pid_t pid;
 	int fd;
-	int stderr_fd; /* a memfd: what it said before it died */
+	int stderr_fd; /* a memfd with its output before it died */
 	enum jail_place place; /* of jails for its kernels; JAIL_OF_SPAWNER: it is not confined */
 	int missed;             /* 1 + a step of its plan, see ZYGOTE_READY */
 	struct zygote *next;
@@ -52,7 +52,7 @@ struct kernel {
 struct program {
 	uint64_t id;
 	pid_t pid;  /* 0 while it waits for its jail */
-	bool dead;  /* its orphans are being swept; the number is not its own any more */
+	bool dead;  /* its orphans are being killed; the pid no longer belongs to it */
 	bool is_child; /* ours; else it is its jail's, which is over with it */
 	int64_t argc, flags; /* of its message */
 	struct jail *jail; /* NULL: not confined */
@@ -80,7 +80,7 @@ extern struct cell__spawner cell__spawner;
 void cell__spawner_tell(uint32_t type, uint64_t id, int64_t a, int64_t b, const void *payload, size_t size);
 /* Bytes of the next datagram in `message`, 0 at the end, -1 when there is none now. */
 ssize_t cell__spawner_receive(int fd, int fds[CELL_SPAWN_MAX_FDS], size_t *ret_n_fds);
-/* Kills what no living kernel or program accounts for; how many there were. */
+/* Kills processes that belong to no living kernel or program; returns their number. */
 size_t cell__spawner_sweep(void);
 struct kernel *cell__spawner_find_kernel(uint64_t id);
 void cell__spawner_kernel_died(struct kernel *kernel, int64_t status);
@@ -110,11 +110,11 @@ void cell__spawner_split(char *payload, size_t size, char **out, size_t max, siz
 void cell__program_wait(const struct cell_plan *plan, int fd) __attribute__((noreturn));
 /* fds that it keeps are -1 afterwards. */
 void cell__program_start(const struct cell_spawn_msg *head, char *payload, size_t size, int *fds, size_t n_fds);
-/* The jail that it waits for has said how far it got. */
+/* The jail that the program waits for is ready or has failed. */
 void cell__program_jail_spoke(struct program *program);
 void cell__program_signal(uint64_t id, int signal_number, bool group);
 void cell__program_exited(struct program *program, int status);
-/* Nothing of it is left: tells the host, and forgets it. */
+/* All its processes have ended: tells the host and forgets the program. */
 void cell__program_report(struct program *program);
 
 #endif

@@ -32,7 +32,7 @@ struct cell__supervisor {
 int cell__supervisor_init(struct cell__supervisor *supervisor, struct cell__loop *loop, const char *program, struct cell_error *err);
 /* Starts the spawner unless it runs. */
 int cell__supervisor_start(struct cell__supervisor *supervisor, struct cell_error *err);
-/* Ends the spawner and with it everything it started; done(arg) when it is gone.  No process may be left. */
+/* Ends the spawner and all its processes; done(arg) is called when it has ended.  No cell__process may be left. */
 void cell__supervisor_finish(struct cell__supervisor *supervisor, void (*done)(void *arg), void *arg);
 
 /* process.c's part of the supervisor */

@@ -10,7 +10,7 @@
  * is.  So jails for kernels are made inside of the zone, by the same user as the zygote's; and as pid namespaces can only be entered
  * downwards, their pids are below the zone's too.
  *
- * Started by root, the zone has a uid that is nobody's on the host; its zygotes have it where their files can be shown to it (mapped.h).
+ * Started by root, the zone has a uid that is unused on the host; its zygotes have it if their files can be mapped to it (mapped.h).
  * Kernels outlive their zygote, so the zone outlives all of them.  It ends with the spawner, and everything in it with it.
  */
 #ifndef CELL_SPAWN_ZONE_H
@@ -26,7 +26,7 @@ struct cell_zone_end {
 
 /* Makes it unless it is there; -1 with errno. */
 int cell__zone_make(void);
-/* The uid and gid that are nobody's; 0: it has none. */
+/* The unused uid and gid of the zone; 0: none. */
 unsigned cell__zone_nobody(void);
 /*
  * In an usher, a child of vfork() that shares the spawner's memory: it and its children are in the zone from now on, with all
@@ -35,11 +35,11 @@ unsigned cell__zone_nobody(void);
 int cell__zone_enter(bool as_nobody);
 /* pid 1; 0: there is no zone. */
 pid_t cell__zone_pid(void);
-/* Where its pid 1 speaks: one struct cell_zone_end a message. */
+/* The socket on which its pid 1 reports: one struct cell_zone_end per message. */
 int cell__zone_fd(void);
 /* The next process that ended; false: none is known of now. */
 bool cell__zone_read(struct cell_zone_end *ret_end);
-/* Its pid 1 was reaped, and with it went all that was in the zone. */
+/* Its pid 1 was reaped, and all processes of the zone have ended with it. */
 void cell__zone_reaped(void);
 
 #endif
