@@ -1,8 +1,8 @@
 /*
- * A namespace call: what code in a kernel asks of the host (`tools.call`, `artifacts.save`, ...), answered exactly
+ * A namespace call: a request of code in a kernel to the host (`tools.call`, `artifacts.save`, ...), answered exactly
  * once.  Belongs to the loop's thread.
  *
- * The asker owns the call; whoever handles it may keep the pointer until it answers.  When the asker goes first (the
+ * The asker owns the call; its handler may keep the pointer until it answers.  When the asker ends first (the
  * session is closed, the kernel died) it calls cancel(), if the handler has set it; after that the handler must not
  * touch the call again, and neither answer() nor fail().
  */
@@ -42,13 +42,13 @@ struct cell__call {
 	/* the question, valid until it is answered */
 	const char *method;    /* "tools.call" */
 	json_t *args;          /* an object; NULL where the handler was given them as text */
-	const void *raw;       /* bytes that belong to it */
+	const void *raw;       /* bytes that came with the call */
 	size_t raw_size;
-	struct cell__bulk *bulk; /* where args may place data; NULL: nowhere.  A handler that works elsewhere takes a reference */
+	struct cell__bulk *bulk; /* shared memory that args may refer to; NULL: none.  A handler on another thread takes a reference */
 	const char *session_id;
 	const void *origin;    /* the kernel that asks, by any pointer of its own: a session may have an old and a new one; or NULL */
 	const struct cell__operation *operation; /* the row of the method (calls/table.h); set when it is submitted */
-	const struct cell__principal *principal; /* who asks (calls/principal.h); lives as long as the call */
+	const struct cell__principal *principal; /* the caller (calls/principal.h); lives as long as the call */
 	void *client; /* the asker's own, for events about the call (cell_session_call()) */
 	/* the answer: one of these, once; result is taken over, raw is copied */
 	void (*answer)(struct cell__call *call, json_t *result, const void *raw, size_t raw_size);
@@ -56,17 +56,17 @@ struct cell__call {
 	void (*answer_text)(struct cell__call *call, const char *result, const void *raw, size_t raw_size);
 	void (*fail)(struct cell__call *call, int code, const char *type, const char *message);
 	/*
-	 * NULL, or is asked before its answer has to wait for something (the audit log, a function of the host): false when it has no
-	 * room for so many bytes meanwhile, and it has to fail instead.
+	 * NULL, or called before the answer has to wait (for the audit log, for a function of the host): returns false if the asker has no
+	 * room for this many bytes, and the call must fail instead.
 	 */
 	bool (*hold)(struct cell__call *call, size_t bytes);
 	/*
-	 * NULL, or wants to know what is being done meanwhile: a line at a time, without its end, NUL-terminated well-formed
+	 * NULL, or receives progress: one line at a time, without its line break, NUL-terminated well-formed
 	 * UTF-8; never after the answer.
 	 */
 	void (*progress)(struct cell__call *call, const char *line, size_t size);
 	/*
-	 * NULL, or wants to ask itself once more when the handler had to find something out first: then it is called instead
+	 * NULL, or repeats the call when the handler had to look something up first: it is then called instead
 	 * of an answer.
 	 */
 	void (*again)(struct cell__call *call);

@@ -17,15 +17,15 @@
 
 enum cell__principal_kind {
 	CELL__PRINCIPAL_NONE,
-	CELL__PRINCIPAL_HOST, /* the program that links the library, and its person */
+	CELL__PRINCIPAL_HOST, /* the program that links the library, and its user */
 	CELL__PRINCIPAL_CODE,     /* of a session */
 	CELL__PRINCIPAL_HTTP,     /* a client of the session server */
 	CELL__PRINCIPAL_MCP,      /* a client of the MCP server: an agent */
 };
 
-/* What an untrusted principal may make the host keep; 0: nothing, UINT64_MAX: no limit. */
+/* How much an untrusted principal may make the host store; 0: nothing, UINT64_MAX: no limit. */
 struct cell__host_limits {
-	/* how much a storage may hold before it may keep no more in it */
+	/* how full a storage may be for it to add more */
 	uint64_t bytes, artifacts; /* artifacts, and what is in them */
 	uint64_t index_bytes;      /* their descriptions and metadata */
 	uint64_t workflows;
@@ -34,10 +34,10 @@ struct cell__host_limits {
 
 struct cell__principal {
 	enum cell__principal_kind kind;
-	bool trusted;    /* its executor does not confine, or it is the host itself */
+	bool trusted;    /* its executor does not confine code, or it is the host itself */
 	unsigned scopes; /* HTTP: of its token (server.h) */
-	struct cell__host_limits limits; /* of one that is not trusted */
-	char name[72];   /* for the audit log: the token's, the client's; "": it has none */
+	struct cell__host_limits limits; /* limits of an untrusted principal */
+	char name[72];   /* name for the audit log: the token's or the client's; "": none */
 };
 
 /* The host program itself. */
@@ -50,7 +50,7 @@ void cell__principal_init(struct cell__principal *principal, enum cell__principa
 bool cell__principal_is_trusted(const struct cell__principal *principal);
 /* "host", "code", "http", "mcp". */
 const char *cell__principal_word(const struct cell__principal *principal);
-/* 0: there is no such word. */
+/* 0: unknown word. */
 enum cell__principal_kind cell__principal_kind_of(const char *word);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * The table of operations: everything that can be asked of a space, a row each.  Never changes; any thread.
+ * The table of operations: everything that a space can do, one row each.  Immutable; any thread.
  *
  * From it come dispatch, argument checks and their messages, which kind of call the gate sees, the schemas of MCP tools and HTTP routes
  * (schema.h), and by dump.c and scripts/operations.py documentation and the SDK's types.
@@ -13,7 +13,7 @@
 #include "base/base.h"
 #include "calls/call.h"
 
-/* What a gate is about: policies, questions to a person and the audit log name it by its word. */
+/* The kind of a gated call: policies, questions to a person and the audit log use its word. */
 enum cell__gate_kind {
 	CELL__GATE_NONE, /* changes nothing */
 	CELL__GATE_TOOL,
@@ -23,7 +23,7 @@ enum cell__gate_kind {
 	CELL__GATE_WORKFLOW,
 	CELL__GATE_ARTIFACT,
 	CELL__GATE_SERVER,
-	CELL__GATE_QUESTION, /* of an MCP server to a person: no policy decides on it */
+	CELL__GATE_QUESTION, /* a question of an MCP server to a person: no policy decides on it */
 	CELL__GATE_KINDS,
 };
 
@@ -31,9 +31,9 @@ enum cell__gate_kind {
 const char *cell__gate_kind_word(enum cell__gate_kind kind);
 /* CELL_GATE_*; 0 for CELL__GATE_NONE. */
 unsigned cell__gate_kind_bit(enum cell__gate_kind kind);
-/* The bit of a word that policies know; 0: there is no such kind. */
+/* The bit of a word of policies; 0: unknown kind. */
 unsigned cell__gate_kind_of(const char *word);
-/* All kinds that a policy can decide on, and those that it is asked about where nobody wrote rules: all but artifacts. */
+/* All kinds that a policy can decide on, and the default kinds of a policy without rules: all but artifacts. */
 #define CELL__GATE_ALL                                                                                                            \
 	(CELL_GATE_TOOLS | CELL_GATE_SHELL | CELL_GATE_INSTALLS | CELL_GATE_WORKFLOWS | CELL_GATE_REMOVES | CELL_GATE_ARTIFACTS | \
 	 CELL_GATE_SERVERS)
@@ -78,7 +78,7 @@ enum cell__op {
 	CELL__OPS,
 };
 
-/* Whose handler it is, and where that does its work. */
+/* The handler of the operation, and the thread that it works on. */
 enum cell__op_part {
 	CELL__PART_TOOLS,     /* the loop */
 	CELL__PART_SERVERS,   /* the loop; MCP servers as programs */
@@ -86,8 +86,8 @@ enum cell__op_part {
 	CELL__PART_ARTIFACTS, /* the pool */
 	CELL__PART_DEPS,      /* the pool; installers as programs */
 	CELL__PART_SEARCH,    /* the pool; an embeddings endpoint */
-	CELL__PART_KERNEL,    /* the asking kernel does it once it may */
-	CELL__PART_NONE,      /* the answer itself is what was asked for */
+	CELL__PART_KERNEL,    /* the asking kernel itself, once it is allowed to */
+	CELL__PART_NONE,      /* the answer is the result */
 };
 
 struct cell__operation {
@@ -95,8 +95,8 @@ struct cell__operation {
 	enum cell__op id;
 	enum cell__gate_kind kind;
 	enum cell__op_part part;
-	unsigned who;       /* principals that may ask for it: 1u << kind */
-	const char *shown;  /* its name where the gate speaks of it; NULL: what follows the dot of the method */
+	unsigned who;       /* principals that may call it: 1u << kind */
+	const char *shown;  /* its name in the gate; NULL: the part of the method after the dot */
 	const char *about;
 	const char *args;   /* JSON Schema of an object */
 	const char *result; /* JSON Schema; bytes travel beside it */
@@ -104,14 +104,14 @@ struct cell__operation {
 
 extern const struct cell__operation cell__operations[CELL__OPS];
 
-/* NULL: there is none. */
+/* NULL: none. */
 const struct cell__operation *cell__operation_find(const char *method);
 bool cell__operation_is_open_to(const struct cell__operation *operation, const struct cell__principal *principal);
-/* What follows the dot; "" when there is no dot. */
+/* The part after the dot; "" without a dot. */
 const char *cell__operation_shown(const struct cell__operation *operation);
-/* Checks arguments by the schema of the row (schema.h).  -1: *why says what is wrong. */
+/* Checks arguments against the schema of the row (schema.h).  -1: *why has the reason. */
 int cell__operation_check(const struct cell__operation *operation, json_t *args, struct cell__buf *why);
-/* The first step of every call: who asks, for what, and are the arguments right?  -1: the call has failed. */
+/* The first step of every call: checks principal, method and arguments.  -1: the call has failed. */
 int cell__call_prepare(struct cell__call *call, const struct cell__principal *principal);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * The gate: what a kernel's code asks of the host passes here when somebody may have to agree.  Belongs to the loop's
+ * The gate: calls of a kernel's code to the host pass here if they may need an approval.  Belongs to the loop's
  * thread.
  *
  *     asked ──▶ middlewares ──▶ chosen ──▶ policy ──allow──▶ runs ──▶ middlewares ──▶ audit ──▶ answered
@@ -7,18 +7,18 @@
  *                                            │           └── rejected, expired ──┐
  *                                            └──deny─────────────────────────────┴──▶ middlewares ──▶ audit ──▶ failed
  *
- * Every operation of the table (calls/table.h) that changes something passes, whoever asks for it:
+ * Every operation of the table (calls/table.h) that changes something passes through it, for every principal:
  *
  *     slot->gate        code of a session
  *     session->clients  clients of a session (MCP, HTTP), with the session's rules; a person is asked where its code's calls are
  *     space->gate       the host program, and clients without a session: nobody can be asked
  *
- * What the host program does is its own decision: a policy can deny it, but where it would ask, the program itself is the answer.
+ * The host program decides on its own calls: a policy can deny them, but where it would ask, the call is allowed.
  *
- * The kernel only waits for its answer: nothing on its side can decide.  What is shown is the very object that runs.
- * A call whose asker goes (interrupt, reset, close, death) leaves from any state.
+ * The kernel only waits for its answer: nothing on its side can decide.  The person is shown the very object that runs.
+ * A call whose asker ends (interrupt, reset, close, death) is cancelled in any state.
  *
- * What an MCP server wants to know of a person (a question) is parked like a call, and its answer goes to the server:
+ * A question of an MCP server to a person is parked like a call, and its answer goes to the server:
  *
  *     asked ──▶ parked ──accepted, with content──▶ audit ──▶ answered
  *                 └── rejected, expired, gone ──▶ audit ──▶ failed
@@ -46,7 +46,7 @@ struct cell__remembered {
 struct cell__middlewares;
 struct cell__tool_choice;
 
-/* What a gate lets calls through to: the space of its owner.  cwd is for command-line tools; NULL: the space's. */
+/* The target of allowed calls: the space of the gate's owner.  cwd is for command-line tools; NULL: the space's. */
 struct cell__gate_target {
 	/* Answers a call, now or later. */
 	void (*handle)(struct cell_space *space, const char *cwd, struct cell__call *call);
@@ -67,12 +67,12 @@ struct cell__gate {
 	unsigned kinds; /* CELL_GATE_*: those the policy is asked about */
 	int64_t timeout_ms; /* -1: none */
 	struct cell__audit_log *audit; /* NULL: none */
-	struct cell__pace *pace; /* NULL: its calls may fill the log as fast as they like */
-	const char *cannot_ask; /* why nobody can be asked, and what to do; NULL: somebody can */
+	struct cell__pace *pace; /* NULL: no rate limit on its audit records */
+	const char *cannot_ask; /* why approvals are impossible, and what to do; NULL: they are possible */
 	const char *cell_hash; /* of the running cell; "" between cells; NULL: none */
 	uint64_t *next_id;
 	struct cell__remembered **remembered;
-	bool (*listens)(void *owner); /* does anybody want events? */
+	bool (*listens)(void *owner); /* whether events have a receiver */
 	void (*emit)(void *owner, const struct cell_event *event);
 	void (*parked)(void *owner); /* the number of parked calls changed */
 	void *owner;
@@ -83,7 +83,7 @@ struct cell__gate {
 	unsigned refused; /* calls refused since the owner last set it to 0 */
 };
 
-/* Nobody watches tool calls: they may go straight to the space. */
+/* Whether tool calls need no gate and may go straight to the space. */
 bool cell__gate_is_open(const struct cell__gate *gate);
 /* Answers a call, now or later.  The principal lives as long as the call; what the gate keeps longer, it copies. */
 void cell__gate_submit(struct cell__gate *gate, const struct cell__principal *principal, struct cell__call *call);
@@ -92,20 +92,20 @@ void cell__gate_submit(struct cell__gate *gate, const struct cell__principal *pr
  * given, which fits the requestedSchema, or fails with CELL_OUT_REJECTED, ApprovalTimeoutError when nobody decided.
  */
 void cell__gate_ask(struct cell__gate *gate, const struct cell__principal *principal, struct cell__call *question);
-/* The session goes: what is still on its way fails with CELL_E_CANCELLED. */
+/* The session ends: pending calls fail with CELL_E_CANCELLED. */
 void cell__gate_drop(struct cell__gate *gate);
-/* Its kernel goes: tool calls of its clients, and what waits for an answer, likewise. */
+/* Its kernel ends: the same for tool calls of its clients and for parked requests. */
 void cell__gate_drop_waiting(struct cell__gate *gate);
-/* Something about a call that is under way (call NULL: about the tool), for whoever listens: PROGRESS or LOG, with JSON. */
+/* An event about a pending call (call NULL: about the tool) for the event receiver: PROGRESS or LOG, with JSON. */
 void cell__gate_tell(struct cell__gate *gate, enum cell_event_type type, const struct cell__call *call, const char *tool, const char *json);
 /* When the first parked call expires, in milliseconds of cell__now_us(); -1: never. */
 int64_t cell__gate_deadline(const struct cell__gate *gate);
 void cell__gate_expire(struct cell__gate *gate);
-/* Is this request parked here? */
+/* Whether this request is parked here. */
 bool cell__gate_waits(const struct cell__gate *gate, uint64_t id);
 /* id 0: all. */
 int cell__gate_answer(struct cell__gate *gate, uint64_t id, const struct cell_approval_answer *answer, struct cell_error *err);
-/* A new array; NULL: no memory. */
+/* A new array; NULL: out of memory. */
 json_t *cell__gate_list(const struct cell__gate *gate);
 
 #endif

@@ -5,43 +5,43 @@
 #include "gate/gate.h"
 #include "tools/tools.h"
 
-/* What came of a call. */
+/* The outcome of a call. */
 struct cell__call_outcome {
 	bool failed;
 	json_t *result;
 	char *raw;
 	size_t raw_size;
 	int code;
-	char *type, *message; /* failed; NULL: no memory */
+	char *type, *message; /* failed; NULL: out of memory */
 };
 
 struct cell__gated_call {
 	struct cell__call inner; /* what runs; its args are a reference of ours */
-	struct cell__call *outer; /* who asked; NULL: nobody waits any more */
+	struct cell__call *outer; /* the asker; NULL: no longer waits */
 	struct cell__gate *gate;  /* NULL: as above */
 	enum cell__gate_kind kind;
 	uint64_t id;
 	char request_id[32];
-	char session_id[40], executor[24]; /* for those who hold the call past the session's end */
+	char session_id[40], executor[24]; /* for holders of the call after the session's end */
 	int64_t started_us;
 	int64_t deadline_ms; /* parked; -1: none */
 	bool parked;
-	struct cell__principal principal; /* of inner: who asked may be gone before the call is */
+	struct cell__principal principal; /* of inner: the asker may end before the call */
 	bool ran; /* it was let through */
-	bool recording; /* its record is being written, and that will end it */
+	bool recording; /* its record is being written, which will end the call */
 	struct cell__tool_choice choice;
-	const struct cell_call_info *call_info; /* NULL: nobody wants one */
+	const struct cell_call_info *call_info; /* NULL: no receiver */
 	struct cell__call_outcome outcome;
 	const char *decision; /* "denied", "rejected", "expired" when it was refused; else NULL */
 	enum cell__audit_decision audited;
 	enum cell__audit_by by;
 	int rule; /* of the policy */
 	const char *rule_name; /* the policy's, or a middleware's; or NULL */
-	json_t *shown; /* what stands for the arguments where they say too little, or too much; or NULL */
+	json_t *shown; /* shown instead of the arguments if they say too little or too much; or NULL */
 	struct cell__call preview; /* deps.sync: what would be installed */
 	bool was_parked;
-	json_t *args_before; /* as the code gave them, where somebody changed them */
-	json_t *content; /* a question: what it was answered with */
+	json_t *args_before; /* as the code gave them, if they were changed */
+	json_t *content; /* a question: the content of its answer */
 	struct cell__pace_wait wait; /* for room in the audit log */
 	struct cell__gated_call *next, *prev;
 	struct cell__gated_call *parked_next, *parked_prev;
@@ -76,7 +76,7 @@ struct cell__middlewares {
 int cell__middlewares_add(struct cell__middlewares *all, const struct cell_middleware *middleware, struct cell__loop *loop,
 			  struct cell_error *err);
 void cell__middlewares_finish(struct cell__middlewares *all);
-/* Goes on inwards, or once there is an outcome outwards. */
+/* Continues with the next `before` function, or with the next `after` function once there is an outcome. */
 void cell__gated_call_walk(struct cell__gated_call *gated);
 
 #endif

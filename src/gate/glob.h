@@ -19,23 +19,23 @@
 
 #define CELL__GLOB_LIMIT 512u /* bytes of a pattern */
 
-/* What a wildcard (not a character that the pattern names) refuses to stand for. */
+/* The characters that a wildcard (not a literal) does not match. */
 enum cell__glob_mode {
 	CELL__GLOB_TEXT,  /* nothing; * is ** */
 	CELL__GLOB_PATH,  /* * ? [!x] refuse the slash */
-	CELL__GLOB_SHELL, /* all refuse what has a meaning to a shell; * is ** */
+	CELL__GLOB_SHELL, /* none matches shell metacharacters; * is ** */
 };
 
 struct cell__glob;
 
-/* NULL: *ret_problem says what is wrong with the pattern (or "out of memory"). */
+/* NULL: *ret_problem describes the problem of the pattern (or "out of memory"). */
 struct cell__glob *cell__glob_create(const char *pattern, const char **ret_problem);
 void cell__glob_destroy(struct cell__glob *glob);
 /* The pattern as written. */
 const char *cell__glob_text(const struct cell__glob *glob);
 /* Adds what it cost to *steps (may be NULL). */
 bool cell__glob_match(const struct cell__glob *glob, enum cell__glob_mode mode, const char *text, size_t size, uint64_t *steps);
-/* Does the shell see more in this byte than a part of a word? */
+/* Whether this byte is a shell metacharacter. */
 bool cell__glob_is_shell(unsigned char c);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * How fast code that is not trusted may fill the audit log: so many bytes a second on average, a minute's worth at once.  Calls
- * beyond that wait for their turn, in the order they came, before anybody looks at them: a log that is rotated would
- * otherwise lose what matters to a loop of calls.  So every call that is decided on still has its record.
+ * Limits how fast untrusted code may fill the audit log: a number of bytes per second on average, with a burst of a minute's worth.  Calls
+ * beyond that wait in order of arrival before they are decided on: a rotated log would
+ * otherwise lose important records to a loop of calls.  So every call that is decided on still has its record.
  *
  *     call ──▶ is there credit? ──yes──▶ middlewares, policy, ... its record
  *                    └──no──▶ waits ──credit comes──▶ (the same)
@@ -36,9 +36,9 @@ int cell__pace_create(struct cell__loop *loop, struct cell__audit_log *audit, co
 		      struct cell__pace **ret_pace, struct cell_error *err);
 /* Nothing waits any more; NULL is allowed. */
 void cell__pace_destroy(struct cell__pace *pace);
-/* True: go on.  False: wait->go() comes from a later iteration of the loop, unless cell__pace_withdraw() does. */
+/* True: continue.  False: wait->go() is called in a later iteration of the loop, unless cell__pace_withdraw() is called first. */
 bool cell__pace_enter(struct cell__pace *pace, struct cell__pace_wait *wait, size_t bytes);
-/* True: it waited, and does not any more. */
+/* True: the call waited and was withdrawn. */
 bool cell__pace_withdraw(struct cell__pace *pace, struct cell__pace_wait *wait);
 /* A record takes more than was known.  NULL is fine. */
 void cell__pace_charge(struct cell__pace *pace, size_t bytes);

@@ -1,16 +1,16 @@
 /*
- * Policies: ordered rules that say of a call whether it is made, asked about or refused.  Pure, without a loop; a
+ * Policies: ordered rules that decide whether a call is allowed, needs approval, or is denied.  Pure, without a loop; a
  * policy never changes once it is made, so any thread may use it.
  *
- * A condition is true, false, or cannot be told: the argument is missing, of another type, too long, or the text is
- * one that only looks as if (or as if not) it matched.  "Cannot be told" travels through lists, `not` and nesting as
+ * A condition is true, false, or unknown: the argument is missing, of another type, too long, or the text is
+ * one that only appears to match (or not to match).  "Unknown" propagates through lists, `not` and nesting as
  * in three-valued logic, and is decided at the very end:
  *
  *     an allow rule matches when all is true;   an ask or deny rule matches unless something is false.
  *
- * An argument that is not there at all is a doubt only to a rule that names tools, whose arguments (and defaults that
- * nobody sees here) its author knows; to a rule about whatever tool has such an argument the call is none of its
- * business.
+ * A missing argument makes a condition unknown only for a rule that names tools, whose arguments (and defaults that
+ * are not visible here) its author knows; a rule for any tool that has such an argument does not apply to the
+ * call.
  */
 #ifndef CELL_GATE_POLICY_H
 #define CELL_GATE_POLICY_H
@@ -26,7 +26,7 @@
 #define CELL__POLICY_LIMIT_ITEMS 1000u          /* of one list */
 #define CELL__POLICY_LIMIT_NAME 100u            /* bytes of a rule's name */
 #define CELL__POLICY_LIMIT_REASON 1000u
-#define CELL__POLICY_LIMIT_TOOL_NAME 256u       /* bytes of a name that is compared; longer ones cannot be told */
+#define CELL__POLICY_LIMIT_TOOL_NAME 256u       /* bytes of a name that is compared; the result for longer ones is unknown */
 #define CELL__POLICY_LIMIT_TEXT (64u * 1024u)   /* bytes of an argument that is compared; likewise */
 #define CELL__POLICY_LIMIT_DEPTH 32u            /* lists within lists in an argument; likewise */
 #define CELL__POLICY_LIMIT_STEPS 20000000u      /* work on one decision, some 50 ms; likewise */
@@ -43,11 +43,11 @@ struct cell__subject {
  * ret->size is left alone.
  */
 void cell__policy_judge(const struct cell_policy *policy, const struct cell__subject *subject, struct cell_policy_verdict *ret);
-/* The kinds of calls that it is about where nobody says otherwise, CELL_GATE_*. */
+/* The default kinds of calls of the policy, CELL_GATE_*. */
 unsigned cell__policy_kinds(const struct cell_policy *policy);
-/* Is there a call that it would ask about? */
+/* Whether the policy asks about any call. */
 bool cell__policy_can_ask(const struct cell_policy *policy);
-/* NULL when there are problems, or no memory. */
+/* NULL if there are problems, or if out of memory. */
 struct cell_policy *cell__policy_read(const char *file, const char *text, size_t size, struct cell__problems *problems);
 
 /* ---- URLs (policy_url.c) ---- */
@@ -60,7 +60,7 @@ enum cell__url_verdict {
 	CELL__URL_ODD,     /* not a plain URL: programs read it differently */
 	CELL__URL_NONE,    /* not a URL */
 };
-/* *ret_url NULL: the pattern is not about URLs; -1: no memory. */
+/* *ret_url NULL: the pattern is not about URLs; -1: out of memory. */
 int cell__url_glob_create(const char *pattern, struct cell__url_glob **ret_url);
 void cell__url_glob_destroy(struct cell__url_glob *url);
 enum cell__url_verdict cell__url_match(const struct cell__url_glob *glob, const char *text, size_t size, uint64_t *steps);
@@ -88,7 +88,7 @@ enum cell__condition_kind {
 struct cell__condition {
 	enum cell__condition_kind kind;
 	bool flag;
-	bool presence; /* it is about being there and nothing else */
+	bool presence; /* it tests presence only */
 	struct cell__glob *glob;
 	struct cell__url_glob *url; /* of a pattern with ://, else NULL */
 	json_t *value;
@@ -130,7 +130,7 @@ struct cell__rule {
 
 struct cell_policy {
 	enum cell_decision fallback;
-	bool written; /* somebody wrote it down: then it speaks of every kind of call, not of tools alone */
+	bool written; /* given in the file: then it applies to every kind of call, not only to tools */
 	struct cell__rule *rules;
 	size_t count;
 };

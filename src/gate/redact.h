@@ -1,6 +1,6 @@
 /*
- * What must not stand in a log is cut out: values by the names they have, and texts that look like keys.  Nothing of
- * them is left, their length neither.  Pure; a redactor never changes, any thread.
+ * Removes secrets from logs: values by their names, and strings that look like keys.  Nothing of
+ * them is left, not even their length.  Pure; a redactor is immutable, any thread.
  */
 #ifndef CELL_GATE_REDACT_H
 #define CELL_GATE_REDACT_H
@@ -35,7 +35,7 @@ struct cell__redact_found {
 
 /*
  * Appends a value as JSON on one line, texts cut to CELL__REDACT_LIMIT_STRING: {"[cut]": HEAD, "bytes": N, "sha256": X}, of
- * the text after redaction.  0, or -1: no memory.
+ * the text after redaction.  0, or -1: out of memory.
  */
 int cell__redact_json(const struct cell__redactor *redactor, const json_t *value, struct cell__redact_found *found, struct cell__buf *out);
 /* Appends a text, as UTF-8 where it was.  found may be NULL. */
@@ -43,7 +43,7 @@ int cell__redact_text(const struct cell__redactor *redactor, const char *text, s
 		      struct cell__buf *out);
 /* Appends {"[cut]": the first head bytes, "bytes": N, "sha256": X}. */
 int cell__redact_add_cut(struct cell__buf *out, const char *text, size_t size, size_t head);
-/* In hex.  -1: no memory. */
+/* In hex.  -1: out of memory. */
 int cell__sha256_hex(const void *bytes, size_t size, char out[static CELL__SHA256_SIZE]);
 
 #endif

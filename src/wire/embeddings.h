@@ -16,7 +16,7 @@
 #define CELL__EMBED_DIMENSIONS 8192u     /* numbers of one vector */
 #define CELL__EMBED_ANSWER_BYTES (24u * 1024u * 1024u) /* a full batch of the longest vectors, spelled out */
 
-/* Appends the request's body.  Ill-formed UTF-8 in texts is replaced.  -1: no memory. */
+/* Appends the request's body.  Ill-formed UTF-8 in texts is replaced.  -1: out of memory. */
 int cell__embed_request(struct cell__buf *out, const char *model, const char *const *texts, size_t n);
 /*
  * The vectors of n texts, in the texts' order, one after another, each made to have length one (one of zeros stays as it

@@ -21,35 +21,35 @@ struct cell__container_place {
 	char token[4097];          /* "": none is asked for */
 };
 int cell__container_make_place(const json_t *config, struct cell__container_place *ret_place, struct cell_error *err);
-/* The server is up: nobody inside should find the token, or put something there. */
+/* The server is up: removes the token, so that code inside can neither read nor replace it. */
 void cell__container_close_place(const char *folder);
 void cell__container_remove_place(const char *folder);
 /*
- * Holds the socket as it is now (O_PATH), whatever the code inside puts in its place, and sees that it is the server's, which is the
- * container's first process (pid; 0: the engine does not say): a package that was installed before may have run code that listens there.
+ * Holds the current socket (O_PATH), even if code inside replaces it later, and checks that it belongs to the server, which is the
+ * container's first process (pid; 0: unknown): an installed package may have run code that listens there.
  */
 int cell__container_keep_socket(const char *path, pid_t pid, int *ret_fd, struct cell_error *err);
-/* Why it ended, by the end of its log, which has room for a NUL; else what `otherwise` says. */
+/* Why the container ended, from the end of its log, which has room for a NUL; else `otherwise`. */
 void cell__container_read_log(char *log, size_t size, const char *otherwise, struct cell_error *ret_why);
 /* How long its server may take to answer. */
 int64_t cell__container_startup_ms(const json_t *config);
 /* Adds to config what the answer to GET /info says of the engine.  -1: out of memory. */
 int cell__container_take_info(json_t *config, const json_t *info);
-/* Is it as it was asked for?  found: the answer to GET /containers/ID/json. */
+/* Checks that the container is as requested.  found: the answer to GET /containers/ID/json. */
 int cell__container_check(const json_t *config, const json_t *found, struct cell_error *err);
 /* The body of POST /containers/create; free() it. */
 char *cell__container_body(const json_t *config, const struct cell__container_place *place);
 /* Members of the receipt; free() it. */
 char *cell__container_receipt(const json_t *config, const char *id);
-/* Does this entry of GET /containers/json belong to a process of this machine that is gone? */
+/* Whether this entry of GET /containers/json belongs to a process of this machine that has ended. */
 bool cell__container_is_orphan(const json_t *entry);
 
 /* ---- image.c ---- */
 
 struct cell__image_build;
 /*
- * Builds the image that config names.  line: of progress.  done(arg, err) once, err NULL: it is there.  NULL: out of memory, done()
- * never comes.
+ * Builds the image that config names.  line gets progress.  done(arg, err) is called once, err NULL: success.  NULL: out of memory, done()
+ * is never called.
  */
 struct cell__image_build *cell__image_build(struct cell__loop *loop, struct cell__docker *docker, const json_t *config,
 					    void (*line)(void *arg, const char *line),

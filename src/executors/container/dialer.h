@@ -1,8 +1,8 @@
 /*
  * Connections to one server for one process that cannot reach it itself, as in a container without a network.
  *
- * The process connects to a Unix socket of ours and is sent a socket that is connected (SCM_RIGHTS, with one byte), or else the words
- * why there is none; then we hang up.  Nobody but the process with the given pid is served: the code that runs beside it has the same
+ * The process connects to a Unix socket of ours and receives a connected socket (SCM_RIGHTS, with one byte), or else the text of the
+ * error; then we close the connection.  Only the process with the given pid is served, because the code beside it has the same
  * user.  Loop's thread; connections are made on libuv's pool.
  */
 #ifndef CELL_EXECUTORS_CONTAINER_DIALER_H
@@ -12,11 +12,11 @@
 
 struct cell__dialer;
 
-/* The server: host and port, or the path of a socket.  Copied.  The socket at `at` is the user's; nobody is served yet. */
+/* The server: host and port, or the path of a socket.  Copied.  The socket at `at` belongs to the user; no process is served yet. */
 int cell__dialer_create(struct cell__loop *loop, const char *at, uid_t uid, gid_t gid, const char *host, int port, const char *path,
 			struct cell__dialer **ret_dialer, struct cell_error *err);
 void cell__dialer_serve(struct cell__dialer *dialer, pid_t pid);
-/* done(arg) when it is gone: from inside where it is NULL. */
+/* done(arg) is called when the dialer is freed: inside this call if it is NULL. */
 void cell__dialer_close(struct cell__dialer *dialer, void (*done)(void *arg), void *arg);
 
 #endif

@@ -3,7 +3,7 @@
  *
  *     inprocess.c  the executor, interrupts, the end; theory of operation
  *     calls.c      messages to the kernel, frames and calls from it
- *     output.c     what the code writes, and its children
+ *     output.c     output of the code and of its children
  *     thread.c     the kernel's thread, and which Python it runs
  */
 #ifndef CELL_EXECUTORS_INPROCESS_H
@@ -74,7 +74,7 @@ struct cell__inprocess {
 	pthread_cond_t cond; /* a message, or room for output */
 	struct cell__loop *loop; /* NULL: finished */
 	bool closed;
-	int inside;        /* threads that have to do with the loop */
+	int inside;        /* threads that use the loop */
 	bool finish_wanted;
 	struct cell_inproc_message *first, *last;
 	int event_fd;
@@ -102,11 +102,11 @@ static inline struct cell__inprocess *cell__inprocess_of_abi(struct cell_inproc 
 /* ---- inprocess.c ---- */
 
 void cell__inprocess_unref(struct cell__inprocess *kernel);
-/* Under the lock: some thread will do it, unless it is over.  What is posted here runs before `finish`, which is the last. */
+/* Under the lock: posts a task, unless the kernel has finished.  Tasks run before `finish`, which is the last. */
 bool cell__inprocess_post(struct cell__inprocess *kernel, struct cell__task *task);
 /* Loop's thread: the kernel ends, or never began; see its error. */
 void cell__inprocess_finish(struct cell__inprocess *kernel);
-/* Is this process a fork of one that had kernels? */
+/* Whether this process was forked from one that had kernels. */
 bool cell__inprocess_is_forked(void);
 
 /* ---- calls.c ---- */
@@ -114,9 +114,9 @@ bool cell__inprocess_is_forked(void);
 void cell__inprocess_init_calls(struct cell__inprocess *kernel);
 int cell__inprocess_push(struct cell__inprocess *kernel, uint8_t type, uint32_t id, const void *json, size_t json_size, const void *raw,
 			 size_t raw_size, struct cell_error *err);
-/* Under the lock: whoever watches the kernel's descriptor looks. */
+/* Under the lock: wakes the watcher of the kernel's descriptor. */
 void cell__inprocess_ring(struct cell__inprocess *kernel);
-/* Nobody waits for answers any more. */
+/* Answers are no longer needed. */
 void cell__inprocess_end_asks(struct cell__inprocess *kernel);
 /* Frames that came while it was paused. */
 void cell__inprocess_take_held(struct cell__inprocess *kernel);
@@ -128,7 +128,7 @@ int cell__inprocess_reply(struct cell__kernel *base, uint32_t id, const char *js
 void cell__inprocess_init_output(struct cell__inprocess *kernel);
 /* Loop's thread: hands on all output so far. */
 void cell__inprocess_deliver_output(struct cell__inprocess *kernel);
-/* It is not paused any more. */
+/* It is no longer paused. */
 void cell__inprocess_resume_output(struct cell__inprocess *kernel);
 
 /* ---- thread.c ---- */

@@ -1,6 +1,6 @@
 /*
  * The one Python interpreter of this process: the host's own where the host is a Python program, else a libpython that
- * is loaded when the first `inprocess` session opens.  It is initialised once and stays, as CPython wants it.
+ * is loaded when the first `inprocess` session opens.  It is initialised once and stays, as CPython requires.
  *
  * Any thread.  Nothing here is linked against Python: functions of the stable ABI are looked up when they are needed.
  */
@@ -44,15 +44,15 @@ const struct cell__libpython *cell__libpython_find(void);
 /* Loads it, and waits for that; the interpreter must be the same each time.  Not on the loop's thread. */
 int cell__libpython_load(const char *python, const struct cell__libpython_info *info, struct cell_error *err);
 
-/* Something to be done with the GIL held.  Must stay until fn has run. */
+/* A job to run with the GIL held.  Must stay valid until fn has run. */
 struct cell__libpython_job {
 	void (*fn)(struct cell__libpython_job *job);
 	struct cell__libpython_job *next;
 };
-/* Never waits: a thread of its own does it, as soon as it gets the GIL. */
+/* Never blocks: a separate thread runs the job as soon as it gets the GIL. */
 int cell__libpython_post(struct cell__libpython_job *job, struct cell_error *err);
 
-/* Is there a libpython for the default interpreter? */
+/* Whether the default interpreter has a libpython. */
 void cell__libpython_probe(struct cell_executor_info *info);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * What a Jupyter kernel says of a cell, as executors say it: MIME bundles with their bytes, errors without colours.  Pure
+ * Converts a Jupyter kernel's messages about a cell to the form of executors: MIME bundles with their bytes, errors without colours.  Pure
  * but for memory.
  */
 #ifndef CELL_EXECUTORS_JUPYTER_ANSWER_H
@@ -16,7 +16,7 @@ struct cell__jupyter_bundle {
 	size_t n_owned;
 };
 
-/* data: a JSON object, as in display_data.  skip: a type that is left out, or NULL.  Never fails: what cannot be used is left out. */
+/* data: a JSON object, as in display_data.  skip: a type that is left out, or NULL.  Never fails: unusable parts are left out. */
 void cell__jupyter_bundle_init(struct cell__jupyter_bundle *bundle, json_t *data, const char *skip);
 void cell__jupyter_bundle_finish(struct cell__jupyter_bundle *bundle);
 

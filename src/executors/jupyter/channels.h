@@ -1,8 +1,8 @@
 /*
- * The ZeroMQ sockets to one Jupyter kernel: shell and control for requests, iopub for what it tells everybody, stdin for
- * what it asks.  Belongs to the loop's thread.
+ * The ZeroMQ sockets to one Jupyter kernel: shell and control for requests, iopub for its broadcasts, stdin for
+ * its questions.  Belongs to the loop's thread.
  *
- * The kernel is hostile: what no honest one would send ends in broken(), once, and nothing more is read.  Callbacks may
+ * The kernel is hostile: a message that no honest kernel would send ends in broken(), once, and nothing more is read.  Callbacks may
  * close the channels.
  */
 #ifndef CELL_EXECUTORS_JUPYTER_CHANNELS_H
@@ -24,15 +24,15 @@ struct cell__jupyter_events {
 int cell__jupyter_channels_create(struct cell__loop *loop, void *zmq, const struct cell__jupyter_spec *spec,
 				  const struct cell__jupyter_events *events, void *owner, struct cell__jupyter_channels **ret_channels,
 				  struct cell_error *err);
-/* The session id in the header of all that is sent: messages with another one as their parent answer somebody else. */
+/* The session id in the header of all our messages: messages with another parent session answer other clients. */
 const char *cell__jupyter_channels_session(const struct cell__jupyter_channels *channels);
 /* ret_id (CELL_JUPYTER_ID_BYTES) may be NULL. */
 int cell__jupyter_channels_send(struct cell__jupyter_channels *channels, int channel, const char *type, const char *content,
 				size_t content_size, const char *metadata, char *ret_id, struct cell_error *err);
 void cell__jupyter_channels_pause(struct cell__jupyter_channels *channels, bool paused);
-/* Hands on all that has arrived. */
+/* Delivers all messages that have arrived. */
 void cell__jupyter_channels_drain(struct cell__jupyter_channels *channels);
-/* Memory goes when the loop has let go of the handles.  NULL is fine. */
+/* Memory is freed when the loop has closed the handles.  NULL is allowed. */
 void cell__jupyter_channels_close(struct cell__jupyter_channels *channels);
 
 #endif

@@ -3,7 +3,7 @@
  *
  *     jupyter.c  the executor, spare kernels, the end; theory of operation
  *     start.c    from files and a process to a kernel that answers
- *     talk.c     what it says, by ZeroMQ and by the link
+ *     talk.c     its messages, over ZeroMQ and over the link
  */
 #ifndef CELL_EXECUTORS_JUPYTER_KERNEL_H
 #define CELL_EXECUTORS_JUPYTER_KERNEL_H
@@ -53,13 +53,13 @@ struct cell__jupyter_kernel {
 	struct cell__jupyter_channels *channels;
 	bool answered, heard, asked, exiting, told, paused;
 	uint64_t n_heard; /* messages and frames so far */
-	bool guarded; /* its session wants what only our package can do: ask before commands, go back to a folder */
+	bool guarded; /* its session needs features of our package: approval of commands, restoring the working directory */
 	char join_id[CELL_JUPYTER_ID_BYTES];
 	int64_t deadline_us;
 	struct cell__buf tail;
 	struct cell__jupyter_run run;
 	char *init;
-	const struct cell__kernel_events *events; /* NULL: nobody owns it */
+	const struct cell__kernel_events *events; /* NULL: no owner */
 	void *owner;
 	uv_timer_t timer;
 	struct cell__task gone;
@@ -104,7 +104,7 @@ void cell__jupyter_end(struct cell__jupyter_kernel *kernel);
 void cell__jupyter_break(struct cell__jupyter_kernel *kernel, const char *reason);
 /* The end of a kernel whose process is gone or never was. */
 void cell__jupyter_gone(struct cell__jupyter_kernel *kernel);
-/* It answers: it becomes its session's, or a spare. */
+/* The kernel answers: it is given to its session, or becomes a spare. */
 void cell__jupyter_come_up(struct cell__jupyter_kernel *kernel);
 
 /* ---- start.c ---- */

@@ -1,6 +1,6 @@
 /*
- * What there is to know before a Jupyter kernel can be started: which program it is (its kernelspec), and how it is spoken
- * to (its connection file).  Works on files and waits for them: for libuv's pool, not for the loop's thread.
+ * Prepares the start of a Jupyter kernel: finds its program (the kernelspec) and makes its
+ * connection file.  Blocks on files: for libuv's pool, not for the loop's thread.
  */
 #ifndef CELL_EXECUTORS_JUPYTER_SPEC_H
 #define CELL_EXECUTORS_JUPYTER_SPEC_H

@@ -3,8 +3,8 @@
  *
  *     remote.c   the executor, sessions, the end; theory of operation
  *     request.c  requests to the server
- *     run.c      a run: its stream of events, taken up again where it breaks
- *     answer.c   what events and results say
+ *     run.c      a run: its stream of events, resumed when it breaks
+ *     answer.c   parsing of events and results
  *
  * What other executors need of it is in remote.h.
  */
@@ -81,30 +81,30 @@ void cell__remote_handle_timer_closed(uv_handle_t *handle);
 
 /* ---- request.c ---- */
 
-/* Takes body over.  NULL: memory is gone, and so is body. */
+/* Takes ownership of body.  NULL: out of memory; body is freed. */
 struct cell__remote_exchange *cell__remote_begin(struct cell__remote_kernel *kernel, const char *method, const char *path, char *body,
 						 const char *header, bool streams,
 						 void (*done)(struct cell__remote_exchange *exchange, CURLcode code, long status));
-/* What the server said went wrong, or that it said nothing. */
+/* The server's error message, or that it gave none. */
 void cell__remote_describe(struct cell__remote_kernel *kernel, const struct cell__remote_exchange *exchange, CURLcode code, long status,
 			   struct cell_error *err);
 void cell__remote_drop_exchanges(struct cell__remote_kernel *kernel);
 
 /* ---- run.c ---- */
 
-/* What came will be looked at from a task of the loop. */
+/* The received bytes are processed by a task of the loop. */
 void cell__remote_schedule(struct cell__remote_kernel *kernel);
 void cell__remote_start_run(struct cell__remote_kernel *kernel);
 
 /* ---- answer.c ---- */
 
-/* The code that a server's word stands for; 0: none that is known. */
+/* The code of a server's word; 0: unknown. */
 int cell__remote_code(const char *word);
 /* The code that ours has for what the server says with this one. */
 int cell__remote_own_code(struct cell__remote_kernel *kernel, int code);
-/* NULL, or what is wrong with it: words for cell__remote_protocol_error(). */
+/* NULL, or the problem, as text for cell__remote_protocol_error(). */
 const char *cell__remote_handle_event(struct cell__remote_kernel *kernel, const struct cell__sse_event *event);
-/* The run is over: its session gets the result. */
+/* The run has ended: its session gets the result. */
 void cell__remote_deliver(struct cell__remote_kernel *kernel);
 
 #endif

@@ -15,12 +15,12 @@ void cell__remote_free_options(void *own);
 
 struct cell__http;
 
-/* The connections of all its kernels, also for an executor that stands on this one.  NULL: err says why. */
+/* The connections of all its kernels, also for an executor that builds on this one.  NULL: err has the reason. */
 struct cell__http *cell__remote_http(struct cell__executor_host *host, struct cell_error *err);
 
 /*
- * The same kernels for an executor that has to make the server first: a kernel that waits until it is told where that is, or why
- * there is none.  gone(arg) comes once it has ended, right before exited().
+ * Kernels for an executor that must start the server first: a kernel that waits until it gets the server's address, or the reason why
+ * there is none.  gone(arg) is called when it has ended, right before exited().
  */
 int cell__remote_wait(struct cell__executor_host *host, const struct cell__executor *executor, const struct cell__remote_options *own,
 		      const struct cell__kernel_events *events, void *owner, void (*gone)(void *arg, const struct cell__exit *how),

@@ -1,16 +1,16 @@
 /*
- * Who yields to whom among an engine's sandboxes when CPUs are short.
+ * CPU shares among an engine's sandboxes when CPUs are scarce.
  *
- * A sandbox that computes without end has as much of a core as one that answers in a millisecond now and then, and the second
- * one waits whole slices for its turn.  So a sandbox whose cell runs long counts half, and yields altogether while there is
- * somebody to yield to: cells that began within the last moment.  What yields may get nothing at all on a machine that is full,
- * so every few seconds one of them, in turn, counts half for a moment.
+ * A sandbox that computes all the time gets as much of a core as one that runs a millisecond now and then, and the second
+ * one waits whole slices.  So a sandbox whose cell runs long gets half the weight, and yields completely while there are
+ * cells that have just started.  A yielding sandbox may get no CPU at all on a fully loaded machine,
+ * so every few seconds one of them, in turn, gets half the weight for a moment.
  *
  *     usual ──its cell runs long──▶ half ──cells begin elsewhere──▶ yields ──its turn, for a moment──▶ half ──▶ yields
  *       ▲                            ▲                                └──none begins any more──▶ half
  *       └──its next cell─────────────┴──────── (from any)
  *
- * It stays so between cells: what its code left running in the background does not come back with the result.
+ * The weight stays between cells: background work that the code left running does not regain it with the result.
  *
  * Owned by the executor; the loop's thread.
  */
@@ -42,11 +42,11 @@ struct cell__cpu_shares {
 
 void cell__cpu_shares_init(struct cell__cpu_shares *shares, uv_loop_t *loop,
 			   void (*tell)(struct cell__cpu_share *entry, enum cell_cgroup_share share));
-/* A cell or a session begins, anywhere. */
+/* A cell or a session starts, in any sandbox. */
 void cell__cpu_shares_quick(struct cell__cpu_shares *shares);
 /* This one's cell runs long. */
 void cell__cpu_shares_long(struct cell__cpu_shares *shares, struct cell__cpu_share *entry);
-/* It counts as usual again; or it is gone, and is not told anything any more. */
+/* Restores the usual weight; or the sandbox is gone, and gets no more calls. */
 void cell__cpu_shares_leave(struct cell__cpu_shares *shares, struct cell__cpu_share *entry, bool gone);
 
 #endif

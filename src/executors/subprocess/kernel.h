@@ -3,9 +3,9 @@
  *
  *     subprocess.c  the executor: opening, its vtable, its life; theory of operation
  *     env.c         environments: interpreters with their preloads, and the zygote of each
- *     pool.c        kernels made ahead, and who waits for them
- *     kernel.c      one kernel: its fork, its cells, what it says, its end
- *     spawner.c     what the spawner says
+ *     pool.c        kernels started in advance, and their waiters
+ *     kernel.c      one kernel: its fork, its cells, its frames, its end
+ *     spawner.c     messages of the spawner
  *
  * What other executors need of it is in subprocess.h.
  */
@@ -18,13 +18,13 @@
 #include "sandbox/places.h"
 #include "spawn/supervisor.h"
 
-#define CELL_SUB_REFILL_DELAY_MS 5 /* the session that emptied the pool goes first */
+#define CELL_SUB_REFILL_DELAY_MS 5 /* delay, so that the session that emptied the pool goes first */
 #define CELL_SUB_ZYGOTE_IDLE_MS 10000 /* an owner's zygote without a session ends */
 #define CELL_SUB_POOL_DEATHS_MAX 3 /* pooled kernels that die in a row: stop making more */
 
 enum cell__sub_env_state { CELL_ENV_NONE, CELL_ENV_STARTING, CELL_ENV_READY };
 
-/* Kernels made ahead, all with the same plan. */
+/* Kernels started in advance, all with the same plan. */
 struct cell__sub_pool {
 	struct cell__sandbox_plan *plan; /* NULL: not sandboxed */
 	int deaths;
@@ -44,19 +44,19 @@ struct cell__sub_prewarm {
 
 struct cell__sub_env {
 	struct cell__subprocess *sub;
-	char *python, *preload, *owner; /* owner "": of all who do not want one of their own */
+	char *python, *preload, *owner; /* owner "": shared by all sessions without an owner */
 	enum cell__zygote_kind kind;
 	struct cell__sandbox_plan *plan; /* of its zygote; NULL: not confined, or never started */
 	int missed;        /* 1 + a step of it that was passed over and is missed */
 	enum cell__sub_env_state state;
 	uint64_t zygote_id;
 	bool warm;
-	bool ending; /* nobody finds it any more; it goes with its last kernel */
+	bool ending; /* no longer found by new sessions; freed with its last kernel */
 	int in_flight;
 	int64_t forks; /* of this zygote */
 	struct cell__sub_pool *pools; /* those that somebody has used */
 	struct cell__plan_env files; /* the interpreter's; known when the zygote is ready */
-	struct cell__place_list places; /* the same and more, trusted: no session that can write there is opened */
+	struct cell__place_list places; /* the same and more, trusted: a session that can write there is not opened */
 	char **index_hosts;          /* "host:port" of the package index that its installer uses; NULL-terminated */
 	int64_t started_us;
 	struct cell_env_info info;
@@ -99,7 +99,7 @@ struct cell__sub_kernel {
 	int listen_fd;    /* of its way out; -1: none */
 	unsigned skipped[16];                  /* steps that it passed over itself */
 	size_t n_skipped;
-	const struct cell__kernel_events *events; /* NULL: nobody owns it */
+	const struct cell__kernel_events *events; /* NULL: no owner */
 	void *owner;
 	char *init; /* the INIT frame's JSON; kept until READY, in case the fork has to be repeated */
 	uv_timer_t timer;
@@ -134,13 +134,13 @@ void cell__sub_maybe_destroyed(struct cell__subprocess *sub);
 
 int cell__sub_env_find(struct cell__subprocess *sub, const char *python, const char *preload, const char *owner,
 		       enum cell__zygote_kind kind, struct cell__sub_env **ret_env, struct cell_error *err);
-/* A kernel of it is gone, or its pool is full: an owner's zygote that nobody uses ends after a while. */
+/* A kernel has ended, or the pool is full: an owner's unused zygote ends after a while. */
 void cell__sub_env_rest(struct cell__sub_env *env);
 /* Replaces a zygote that has forked as many kernels as one may, once the last fork is done. */
 void cell__sub_zygote_rotate(struct cell__sub_env *env);
 /* Its timer is closed: the rest goes too. */
 void cell__sub_handle_env_closed(uv_handle_t *handle);
-/* Does nothing where there is one, or where one starts. */
+/* Has no effect if a zygote runs or starts. */
 int cell__sub_zygote_start(struct cell__sub_env *env, struct cell_error *err);
 void cell__sub_zygote_ready(struct cell__sub_env *env, int64_t pid, int64_t missed, const char *payload, size_t size);
 void cell__sub_zygote_exited(struct cell__sub_env *env, int64_t status, int64_t failure, const char *payload, size_t size);
@@ -150,7 +150,7 @@ void cell__sub_fork_waiting(struct cell__sub_env *env);
 /* ---- pool.c ---- */
 
 void cell__sub_request_destroy(struct cell__sandbox_request *request);
-/* NULL: nobody has used kernels of this plan. */
+/* NULL: kernels of this plan have not been used. */
 struct cell__sub_pool *cell__sub_pool_find(const struct cell__sub_env *env, const struct cell__sandbox_plan *plan);
 struct cell__sub_pool *cell__sub_pool_use(struct cell__sub_env *env, struct cell__sandbox_plan *plan);
 void cell__sub_pool_confine(struct cell__sub_env *env, struct cell__sub_pool *pool);
@@ -160,7 +160,7 @@ void cell__sub_pool_fill(struct cell__sub_env *env);
 struct cell__sub_kernel *cell__sub_pool_take(struct cell__sub_env *env, const struct cell__sandbox_request *request);
 /* The environment's timer, once its zygote is ready. */
 void cell__sub_handle_refill(uv_timer_t *timer);
-/* Answers those whose pool is there. */
+/* Answers the waiters whose pool is full. */
 void cell__sub_check_prewarms(struct cell__sub_env *env);
 /* Answers all of them; err: NULL, or why there is no pool. */
 void cell__sub_end_prewarms(struct cell__sub_env *env, const struct cell_error *err);
@@ -169,7 +169,7 @@ void cell__sub_end_prewarms(struct cell__sub_env *env, const struct cell_error *
 
 struct cell__sub_kernel *cell__sub_kernel_create(struct cell__sub_env *env, struct cell_error *err);
 int cell__sub_kernel_fork(struct cell__sub_kernel *kernel, struct cell_error *err);
-/* Its fork is done, or will not be. */
+/* Its fork is done, or was given up. */
 void cell__sub_kernel_not_forking(struct cell__sub_kernel *kernel);
 void cell__sub_kernel_configure(struct cell__sub_kernel *kernel);
 void cell__sub_kernel_maybe_live(struct cell__sub_kernel *kernel);

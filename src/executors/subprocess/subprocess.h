@@ -13,7 +13,7 @@ struct cell__subprocess;
 
 struct cell__subprocess *cell__subprocess_of(const struct cell__executor_host *host);
 
-/* How a zygote is confined: sessions share one only where they want the same. */
+/* How a zygote is confined: sessions share one only if they need the same. */
 enum cell__zygote_kind {
 	CELL_ZYGOTE_ISOLATED, /* from the user's settings, and not confined */
 	CELL_ZYGOTE_CONFINED,
@@ -21,7 +21,7 @@ enum cell__zygote_kind {
 };
 
 /*
- * What the `sandbox` executor wants of a kernel; NULL members for the others.  `prepare` is called once the interpreter's
+ * The requirements of the `sandbox` executor for a kernel; NULL members for the others.  `prepare` is called once the interpreter's
  * paths are known, before the fork, and fills plan (a reference) and session; they and the request are the kernel's.
  */
 struct cell__sandbox_request {
@@ -33,7 +33,7 @@ struct cell__sandbox_request {
 	struct cell__buf files;   /* which files its paths name at this moment: another file there is another sandbox */
 };
 
-/* What a kernel's end says of its plan: words for a step that failed. */
+/* Describes the step of a plan at which a kernel failed. */
 void cell__sandbox_failure(const struct cell__sandbox_request *request, int step, int sys, struct cell_error *err);
 /* A kernel is ready; jail and skipped say which steps were passed over. */
 void cell__sandbox_ready(struct cell__sandbox_request *request, const void *jail_report, size_t size, const unsigned *skipped,
@@ -41,7 +41,7 @@ void cell__sandbox_ready(struct cell__sandbox_request *request, const void *jail
 /* Before that, where the plan has a way out: fd is taken over.  An error ends the session. */
 int cell__sandbox_listen(struct cell__sandbox_request *request, int fd, const char *const *index_hosts, struct cell_error *err);
 
-/* The kernel is gone: connections end, and the session hears no more of them. */
+/* The kernel has ended: connections end, and the session gets no more reports about them. */
 void cell__sandbox_silence(struct cell__sandbox_request *request);
 
 /* The executors' vtables are made of these.  request: NULL, or what is to be done first; it is taken over. */
