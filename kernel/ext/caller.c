@@ -22,6 +22,8 @@
 
 #include "structmember.h"
 
+#include "wire/call_text.h"
+
 #define MAX_DEPTH 200          /* as in rpc.py */
 #define CACHED_TEXT 4096       /* longer strings are encoded without leaving the bytes in the object */
 #define STACK_TEXT 1024
@@ -394,7 +396,8 @@ struct caller {
 	char quick;     /* its channel is the attached one */
 };
 
-static const char answer_json[] = "{\"result\":{\"raw\":\"json\"}}", answer_text[] = "{\"result\":{\"raw\":\"text\"}}";
+static const char answer_json[] = CELL_REPLY_TEXT_HEAD CELL_RESULT_TEXT_JSON CELL_REPLY_TEXT_TAIL,
+		  answer_text[] = CELL_REPLY_TEXT_HEAD CELL_RESULT_TEXT_TEXT CELL_REPLY_TEXT_TAIL, call_tail[] = CELL_CALL_TEXT_TAIL;
 
 /* The answer that was peeked at: the value, or what Python makes of the frame. */
 static PyObject *take_answer(PyObject *self, const struct cell_frame *frame)
@@ -451,7 +454,8 @@ static int call_quickly(PyObject *self, PyObject *kwargs, PyObject **ret_value)
 	if (!is_free())
 		return 0;
 	text_init(&text);
-	if (add_object(&text, ((struct caller *)self)->head, kwargs, "}}", 2) && take_id(&id_object, &id) && lead()) {
+	if (add_object(&text, ((struct caller *)self)->head, kwargs, call_tail, sizeof call_tail - 1) && take_id(&id_object, &id) &&
+	    lead()) {
 		end = wc_exchange(id, text.data, text.size);
 		if (end == WC_NOT_SENT && PyDict_DelItem(leader, zero) < 0)
 			PyErr_Clear();
@@ -475,7 +479,7 @@ static PyObject *call_directly(PyObject *self, PyObject *kwargs)
 	struct cell_inproc_message *reply = NULL;
 	struct text text;
 	text_init(&text);
-	if (!add_object(&text, caller->head, kwargs, "}}", 2)) {
+	if (!add_object(&text, caller->head, kwargs, call_tail, sizeof call_tail - 1)) {
 		text_finish(&text);
 		return NULL;
 	}

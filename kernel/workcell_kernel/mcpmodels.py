@@ -13,7 +13,7 @@ import re
 import typing
 from json import dumps, loads
 
-from . import mcpscalars, mcpstandin, namespaces
+from . import calltext, mcpscalars, mcpstandin, namespaces
 from .ns_errors import ToolCallError
 from .ns_parts import ToolBytes, ToolParts, as_text
 from .ns_tools import Caller, aim, value_of
@@ -182,13 +182,13 @@ class _Tool(Caller):
         aim(self, channel, path)
 
     def _call(self, _, arguments):
-        return value_of(*self._channel.call("tools.call", data=encode_after(self._head, arguments, b"}}")))
+        return value_of(*self._channel.call("tools.call", data=encode_after(self._head, arguments, calltext.TAIL)))
 
     def _settle(self, frame):
         return value_of(*self._channel.result_of(frame))
 
     async def call_async(self, arguments):
-        return value_of(*await self._channel.call_async("tools.call", data=encode_after(self._head, arguments, b"}}")))
+        return value_of(*await self._channel.call_async("tools.call", data=encode_after(self._head, arguments, calltext.TAIL)))
 
 
 class Client:

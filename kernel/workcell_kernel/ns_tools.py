@@ -10,6 +10,7 @@ in the words of an unknown name.
 import keyword
 from json import dumps, loads
 
+from . import calltext
 from .ns_errors import CodeModeError, ToolCallError, ToolNotFoundError
 from .rpc import encode_after
 
@@ -95,7 +96,7 @@ def private(name):
 def aim(caller, channel, path):
     """Makes it the caller of what goes by this name, by the shortest way that the channel has."""
     # A call as it travels, up to its arguments: the same every time.
-    caller._head = b'{"method":"tools.call","args":{"name":%s,"args":' % dumps(path).encode()
+    caller._head = calltext.HEAD + dumps(path).encode() + calltext.MIDDLE
     caller._quick = getattr(channel, "is_quick", False)
     caller._link = getattr(channel, "direct", None)
 
@@ -148,7 +149,7 @@ class _Call(Caller):
         if args:
             raise self._positional()
         try:
-            data = encode_after(self._head, kwargs, b"}}")
+            data = encode_after(self._head, kwargs, calltext.TAIL)
             result, raw = self._space._channel.call("tools.call", data=data)
         except (CodeModeError, TypeError) as exc:
             failure = self._explain(exc)
@@ -175,7 +176,7 @@ class _Call(Caller):
         if args:
             raise self._positional()
         try:
-            data = encode_after(self._head, kwargs, b"}}")
+            data = encode_after(self._head, kwargs, calltext.TAIL)
             result, raw = await self._space._channel.call_async("tools.call", data=data)
         except (CodeModeError, TypeError) as exc:
             failure = self._explain(exc)

@@ -1,7 +1,8 @@
-/* The table of operations as JSON on stdout, for scripts/operations.py.  A program of the build, never installed. */
+/* The table of operations, and the texts of wire/call_text.h, as JSON on stdout for scripts/operations.py.  A program of the build, never installed. */
 #include <stdio.h>
 
 #include "calls/table.h"
+#include "wire/call_text.h"
 
 static json_t *principals(unsigned who)
 {
@@ -27,7 +28,9 @@ int main(void)
 			return 1;
 		}
 	}
-	int status = json_dumpf(all, stdout, JSON_INDENT(1)) < 0 || fflush(stdout) != 0;
+	all = json_pack("{s:o, s:{s:s, s:s, s:s}}", "operations", all, "call_text", "HEAD", CELL_CALL_TEXT_HEAD, "MIDDLE",
+			CELL_CALL_TEXT_MIDDLE, "TAIL", CELL_CALL_TEXT_TAIL);
+	int status = !all || json_dumpf(all, stdout, JSON_INDENT(1)) < 0 || fflush(stdout) != 0;
 	json_decref(all);
 	return status;
 }

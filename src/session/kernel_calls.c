@@ -8,6 +8,7 @@
 #include "gate/gate.h"
 #include "space/space.h"
 #include "wire/json_check.h"
+#include "wire/call_text.h"
 
 #define NAME_BYTES (2 * CELL_TOOL_LIMIT_NAME + 2) /* tool.callable */
 #define TAKEN "a call with the id of another pending call"
@@ -129,7 +130,8 @@ static void answer_call_text(struct cell__call *base, const char *result, const 
 {
 	struct cell__kernel_call *call = (struct cell__kernel_call *)base;
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
-	int rc = cell__buf_add_str(&text, "{\"result\":") | cell__buf_add_str(&text, result) | cell__buf_add_str(&text, "}");
+	int rc = cell__buf_add_str(&text, CELL_REPLY_TEXT_HEAD) | cell__buf_add_str(&text, result) |
+		 cell__buf_add_str(&text, CELL_REPLY_TEXT_TAIL);
 	settle(call);
 	reply_text(call->calls, call->id, rc == 0 ? text.data : NULL, raw, raw_size);
 	forget(call);
@@ -245,16 +247,17 @@ static struct cell__kernel_call *begin(struct cell__calls *calls, const struct c
 }
 
 /*
- * A tool's call as our kernel writes it: {"method":"tools.call","args":{"name":"NAME","args":ARGS}}.  False: it is
- * written otherwise, or about something else.  ARGS is not looked at yet.
+ * Is this a tool's call as our kernel writes it (wire/call_text.h)?  False: it is written differently, or is another call.  The
+ * arguments are not parsed yet.
  */
 static bool is_tool_call(const char *json, size_t size, char name[static NAME_BYTES], struct cell__host_ask *ret_ask)
 {
-	static const char head[] = "{\"method\":\"tools.call\",\"args\":{\"name\":\"", middle[] = "\",\"args\":";
-	const size_t head_size = sizeof head - 1, middle_size = sizeof middle - 1;
-	if (size < head_size + middle_size + 4 || memcmp(json, head, head_size) != 0 || memcmp(json + size - 2, "}}", 2) != 0)
+	static const char head[] = CELL_CALL_TEXT_HEAD "\"", middle[] = "\"" CELL_CALL_TEXT_MIDDLE, tail[] = CELL_CALL_TEXT_TAIL;
+	const size_t head_size = sizeof head - 1, middle_size = sizeof middle - 1, tail_size = sizeof tail - 1;
+	if (size < head_size + middle_size + tail_size || memcmp(json, head, head_size) != 0 ||
+	    memcmp(json + size - tail_size, tail, tail_size) != 0)
 		return false;
-	const char *at = json + head_size, *end = json + size - 2;
+	const char *at = json + head_size, *end = json + size - tail_size;
 	size_t n = 0;
 	while (n < NAME_BYTES - 1 && at + n < end && at[n] != '"' && at[n] != '\\' && (unsigned char)at[n] > ' ')
 		n++;

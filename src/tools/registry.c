@@ -15,6 +15,7 @@
 #include "calls/table.h"
 #include "spawn/confinement.h"
 #include "tools/mcp.h"
+#include "wire/call_text.h"
 
 #define LOOKS_BEFORE_WATCH 2
 #define REFRESHES_BETWEEN_WATCHES 256
@@ -271,7 +272,7 @@ void cell__tool_run_answer_raw(struct cell__tool_run *run, const char *kind, con
 	}
 	take_call(run);
 	destroy_run(run);
-	call->answer_text(call, strcmp(kind, "json") == 0 ? "{\"raw\":\"json\"}" : "{\"raw\":\"text\"}", raw, raw_size);
+	call->answer_text(call, strcmp(kind, "json") == 0 ? CELL_RESULT_TEXT_JSON : CELL_RESULT_TEXT_TEXT, raw, raw_size);
 }
 
 static void end_failed(struct cell__tool_run *run, int code, const char *type, struct cell__buf *message)

@@ -25,7 +25,7 @@ STREAMED = {"artifacts.save", "artifacts.load"}  # of values, not of bytes: the 
 @pytest.fixture(scope="module")
 def rows():
     program = os.path.join(os.path.dirname(support.BIN), "operations")
-    found = json.loads(subprocess.run([program], check=True, capture_output=True).stdout)
+    found = json.loads(subprocess.run([program], check=True, capture_output=True).stdout)["operations"]
     return {row["method"]: row for row in found}
 
 
