@@ -10,9 +10,10 @@
 
 #include "base/hole.h"
 
+/* A plan, and one set of inputs that it was made from: with them known, it need not be built to be found. */
 struct cell__cached_plan {
-	char *key;
-	struct cell__sandbox_plan *plan;
+	struct cell__buf inputs;
+	struct cell__sandbox_plan *plan; /* several may share one */
 	struct cell__cached_plan *next;
 };
 
@@ -60,35 +61,41 @@ static int add_hidden(const struct cell__sandbox_policy *p, struct cell__buf *ou
 			struct stat st = { 0 };
 			*slash = '\0';
 			(void)stat(path, &st); /* nothing there: all zero */
-			rc |= cell__buf_printf(out, "%llu.%lld.%ld\t", (unsigned long long)st.st_ino, (long long)st.st_mtim.tv_sec,
-					       st.st_mtim.tv_nsec);
+			rc |= cell__buf_add(out, &st.st_ino, sizeof st.st_ino) | cell__buf_add(out, &st.st_mtim, sizeof st.st_mtim);
 		}
 	}
 	return rc;
 }
 
-static int make_key(const struct cell__sandbox_policy *p, const struct cell__plan_env *env, const struct cell__machine *machine,
-		    struct cell__buf *out)
+static int add_list(const char *const *list, struct cell__buf *out)
 {
-	const struct cell__sandbox_policy_list *lists[] = { &p->read, &p->write, &p->hide, &p->hosts };
-	int rc = cell__buf_printf(out, "%s|%d|%d|%d|%d|%llu|%llu|%llu|%llu|%llu|%llu|%llu", p->name, (int)p->level, (int)p->network,
-				  (int)p->shows_machine, (int)p->pids_asked, (unsigned long long)p->memory_bytes,
-				  (unsigned long long)p->pids, (unsigned long long)p->files, (unsigned long long)p->file_size_bytes,
-				  (unsigned long long)p->tmp_bytes, (unsigned long long)p->cpu_percent, (unsigned long long)p->cpu_time_ms);
-	rc |= add_hidden(p, out);
-	for (size_t l = 0; l < 4; l++) {
-		rc |= cell__buf_add_str(out, "\n");
-		for (size_t i = 0; i < lists[l]->count; i++)
-			rc |= cell__buf_printf(out, "%s\t", lists[l]->items[i]);
-	}
-	for (char **path = env->folders; path && *path; path++)
-		rc |= cell__buf_printf(out, "\n%s", *path);
-	for (char **path = env->links; path && *path; path++)
-		rc |= cell__buf_printf(out, "\n%s", *path);
-	rc |= cell__buf_printf(out, "\n|%d%s", machine->trees != NULL, machine->no_trees);
-	for (const char *const *tree = machine->trees; tree && *tree; tree++)
-		rc |= cell__buf_printf(out, "\n%s", *tree);
+	size_t count = 0;
+	int rc = 0;
+	while (list && list[count])
+		count++;
+	rc |= cell__buf_add(out, &count, sizeof count);
+	for (size_t i = 0; i < count; i++)
+		rc |= cell__buf_add(out, list[i], strlen(list[i]) + 1);
 	return rc;
+}
+
+/* All that a plan is made from.  Every text ends with its NUL and every list begins with its length, so no two inputs look the same. */
+static int add_inputs(const struct cell__sandbox_policy *p, const struct cell__plan_env *env, const struct cell__machine *machine,
+		      struct cell__buf *out)
+{
+	const char mapped = machine->trees != NULL;
+	int rc = cell__sandbox_policy_add_bytes(p, out) | add_hidden(p, out);
+	rc |= add_list((const char *const *)env->folders, out) | add_list((const char *const *)env->links, out);
+	rc |= cell__buf_add(out, &mapped, 1) | cell__buf_add(out, machine->no_trees, strlen(machine->no_trees) + 1);
+	return rc | add_list(machine->trees, out);
+}
+
+/* Are these the same steps?  Only their numbers may differ. */
+static bool is_same_plan(const struct cell__sandbox_plan *plan, const struct cell__buf *bytes)
+{
+	const size_t id = offsetof(struct cell_plan, id), after = id + sizeof(((struct cell_plan *)NULL)->id);
+	return plan->size == bytes->size && memcmp(plan->bytes, bytes->data, id) == 0 &&
+	       memcmp(plan->bytes + after, bytes->data + after, bytes->size - after) == 0;
 }
 
 /* A path that is shown, as the host resolves it. */
@@ -150,21 +157,43 @@ int cell__plans_zygote(struct cell__mounts *mounts, const char *python, const ch
 	return rc;
 }
 
+static int cached_refs(const struct cell__plans *plans, const struct cell__sandbox_plan *plan)
+{
+	int refs = 0;
+	for (const struct cell__cached_plan *c = plans->list; c; c = c->next)
+		refs += c->plan == plan;
+	return refs;
+}
+
+static void free_cached(struct cell__cached_plan *cached)
+{
+	cell__sandbox_plan_unref(cached->plan);
+	cell__buf_finish(&cached->inputs);
+	free(cached);
+}
+
 /* The oldest plans that nobody uses go. */
 static void trim(struct cell__plans *plans)
 {
 	size_t count = 0;
 	for (struct cell__cached_plan **at = &plans->list; *at;) {
 		struct cell__cached_plan *cached = *at;
-		if (++count > CELL_PLANS_MAX && cached->plan->refs == 1) {
+		if (++count > CELL_PLANS_MAX && cached->plan->refs == cached_refs(plans, cached->plan)) {
 			*at = cached->next;
-			cell__sandbox_plan_unref(cached->plan);
-			free(cached->key);
-			free(cached);
+			free_cached(cached);
 		} else {
 			at = &cached->next;
 		}
 	}
+}
+
+/* A plan with these bytes: the one that is there already, or a new one.  A new reference; NULL: err says why. */
+static struct cell__sandbox_plan *share_plan(const struct cell__plans *plans, struct cell__buf *bytes, struct cell_error *err)
+{
+	for (const struct cell__cached_plan *c = plans->list; c; c = c->next)
+		if (is_same_plan(c->plan, bytes))
+			return cell__sandbox_plan_ref(c->plan);
+	return cell__sandbox_plan_create(bytes, err);
 }
 
 int cell__plans_find(struct cell__plans *plans, struct cell__plan_session *session, struct cell__sandbox_plan **ret_plan,
@@ -172,27 +201,28 @@ int cell__plans_find(struct cell__plans *plans, struct cell__plan_session *sessi
 {
 	/* The spawner knows plans by their number, and may serve several caches one after the other. */
 	static _Atomic uint64_t last_id;
-	CELL_AUTO_BUF struct cell__buf key = CELL_BUF_INIT, bytes = CELL_BUF_INIT;
+	CELL_AUTO_BUF struct cell__buf inputs = CELL_BUF_INIT, bytes = CELL_BUF_INIT;
 	struct cell__machine machine = *cell__machine_here();
 	if (!plans->mounts && machine.own_uid)
 		plans->mounts = cell__mounts_create();
-	if (cell__plans_map(plans->mounts, session, &machine) < 0 || make_key(session->policy, session->env, &machine, &key) < 0)
+	if (cell__plans_map(plans->mounts, session, &machine) < 0 || add_inputs(session->policy, session->env, &machine, &inputs) < 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
 	session->mapped = machine.trees != NULL;
 	for (struct cell__cached_plan *c = plans->list; c; c = c->next)
-		if (strcmp(c->key, key.data) == 0) {
+		if (c->inputs.size == inputs.size && memcmp(c->inputs.data, inputs.data, inputs.size) == 0) {
 			*ret_plan = c->plan;
 			return 0;
 		}
 	if (cell__plan_build(session->policy, &machine, session->env, ++last_id, &bytes, err) < 0)
 		return -1;
 	struct cell__cached_plan *cached = cell__alloc(1, sizeof *cached);
-	struct cell__sandbox_plan *plan = cached ? cell__sandbox_plan_create(&bytes, err) : NULL;
+	struct cell__sandbox_plan *plan = cached ? share_plan(plans, &bytes, err) : NULL;
 	if (!plan) {
 		free(cached);
 		return cached ? -1 : cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
 	}
-	*cached = (struct cell__cached_plan){ .key = cell__buf_take(&key), .plan = plan, .next = plans->list };
+	*cached = (struct cell__cached_plan){ .inputs = inputs, .plan = plan, .next = plans->list };
+	inputs = (struct cell__buf)CELL_BUF_INIT;
 	plans->list = cached;
 	trim(plans);
 	*ret_plan = plan;
@@ -203,9 +233,7 @@ void cell__plans_finish(struct cell__plans *plans)
 {
 	while (plans->list) {
 		struct cell__cached_plan *next = plans->list->next;
-		cell__sandbox_plan_unref(plans->list->plan);
-		free(plans->list->key);
-		free(plans->list);
+		free_cached(plans->list);
 		plans->list = next;
 	}
 	cell__mounts_destroy(cell__take_ptr(plans->mounts));

@@ -1,8 +1,8 @@
 /*
  * Plans as the spawner and kernels are given them: sealed memfds, counted, and kept for the next user of the same kind.
  *
- * A plan depends on the policy and on the folders that everybody confined by it is shown, so all users of one kind share it,
- * and with it the spawner's spare jails.  Belongs to the loop's thread.
+ * A plan depends on the policy and on the folders that everybody confined by it is shown.  Users whose plans have the same bytes
+ * share one, and with it the spawner's spare jails.  Belongs to the loop's thread.
  */
 #ifndef CELL_SANDBOX_PLANS_H
 #define CELL_SANDBOX_PLANS_H

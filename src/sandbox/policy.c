@@ -167,30 +167,53 @@ static int list_add(struct cell__sandbox_policy_list *list, const char *text, in
 	return 0;
 }
 
+/* Where the lists of a policy are, for all that goes through them. */
+static const size_t list_places[] = {
+	offsetof(struct cell__sandbox_policy, read), offsetof(struct cell__sandbox_policy, write),
+	offsetof(struct cell__sandbox_policy, hide), offsetof(struct cell__sandbox_policy, hosts),
+	offsetof(struct cell__sandbox_policy, env),
+};
+#define N_LISTS (sizeof list_places / sizeof *list_places)
+
+static struct cell__sandbox_policy_list *list_at(const struct cell__sandbox_policy *policy, size_t i)
+{
+	return (struct cell__sandbox_policy_list *)((char *)policy + list_places[i]);
+}
+
 void cell__sandbox_policy_finish(struct cell__sandbox_policy *policy)
 {
-	list_finish(&policy->read);
-	list_finish(&policy->write);
-	list_finish(&policy->hide);
-	list_finish(&policy->hosts);
-	list_finish(&policy->env);
+	for (size_t i = 0; i < N_LISTS; i++)
+		list_finish(list_at(policy, i));
 }
 
 int cell__sandbox_policy_copy(struct cell__sandbox_policy *out, const struct cell__sandbox_policy *in, struct cell_error *err)
 {
 	struct cell__sandbox_policy copy = *in;
-	struct cell__sandbox_policy_list *to[] = { &copy.read, &copy.write, &copy.hide, &copy.hosts, &copy.env };
-	const struct cell__sandbox_policy_list *from[] = { &in->read, &in->write, &in->hide, &in->hosts, &in->env };
-	for (size_t i = 0; i < 5; i++)
-		*to[i] = (struct cell__sandbox_policy_list){ 0 };
-	for (size_t i = 0; i < 5; i++)
-		for (size_t k = 0; k < from[i]->count; k++)
-			if (list_add(to[i], from[i]->items[k], from[i]->lines[k]) < 0) {
+	for (size_t i = 0; i < N_LISTS; i++)
+		*list_at(&copy, i) = (struct cell__sandbox_policy_list){ 0 };
+	for (size_t i = 0; i < N_LISTS; i++)
+		for (size_t k = 0; k < list_at(in, i)->count; k++)
+			if (list_add(list_at(&copy, i), list_at(in, i)->items[k], list_at(in, i)->lines[k]) < 0) {
 				cell__sandbox_policy_finish(&copy);
 				return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a policy");
 			}
 	*out = copy;
 	return 0;
+}
+
+int cell__sandbox_policy_add_bytes(const struct cell__sandbox_policy *policy, struct cell__buf *out)
+{
+	struct cell__sandbox_policy plain;
+	int rc = 0;
+	memcpy(&plain, policy, sizeof plain);
+	for (size_t i = 0; i < N_LISTS; i++) {
+		const struct cell__sandbox_policy_list *list = list_at(policy, i);
+		memset(list_at(&plain, i), 0, sizeof *list);
+		rc |= cell__buf_add(out, &list->count, sizeof list->count);
+		for (size_t k = 0; k < list->count; k++)
+			rc |= cell__buf_add(out, list->items[k], strlen(list->items[k]) + 1);
+	}
+	return rc | cell__buf_add(out, &plain, sizeof plain);
 }
 
 /* ---- the file ---- */

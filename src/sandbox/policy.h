@@ -49,6 +49,11 @@ bool cell__sandbox_policy_is_file(const char *name_or_path);
 int cell__sandbox_policy_parse(struct cell__sandbox_policy *policy, const char *file, const char *text, size_t size,
 			       struct cell_error *err);
 int cell__sandbox_policy_copy(struct cell__sandbox_policy *out, const struct cell__sandbox_policy *in, struct cell_error *err);
+/*
+ * Appends bytes that are equal for equal policies and differ for others.  Every member is in them, so a new one is too; equal
+ * policies may differ by their padding.
+ */
+int cell__sandbox_policy_add_bytes(const struct cell__sandbox_policy *policy, struct cell__buf *out);
 /* What the code under this policy may make the host keep. */
 struct cell__host_limits cell__policy_host_limits(const struct cell__sandbox_policy *policy);
 /* The same of a policy by its name; NULL: the default. */

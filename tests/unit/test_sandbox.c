@@ -23,6 +23,7 @@
 #include "sandbox/cgroup.h"
 #include "egress/egress.h"
 #include "sandbox/mapped.h"
+#include "sandbox/plans.h"
 
 static int parse(const char *text, struct cell__sandbox_policy *policy, struct cell_error *err)
 {
@@ -658,7 +659,7 @@ static void pass(struct cell__cpu_shares *shares, uint64_t ms, bool quick)
 }
 
 /* Who runs long yields while cells begin; in turn each has a second; all of it in a time of its own. */
-static void turns_taken(void **state)
+static void shares_taken(void **state)
 {
 	(void)state;
 	uv_loop_t loop;
@@ -720,14 +721,60 @@ static void mounts(void **state)
 	cell__mounts_destroy(NULL);
 }
 
+static struct cell__sandbox_plan *found_for(struct cell__plans *plans, const char *text)
+{
+	static const struct cell__plan_env env;
+	struct cell__sandbox_plan *plan = NULL;
+	struct cell__sandbox_policy policy;
+	struct cell_error err;
+	assert_int_equal(parse(text, &policy, &err), 0);
+	struct cell__plan_session session = { .mode = CELL_WORKSPACE_NONE, .env = &env, .policy = &policy };
+	if (cell__plans_find(plans, &session, &plan, &err) < 0)
+		fail_msg("%s", err.msg);
+	cell__sandbox_policy_finish(&policy);
+	return plan;
+}
+
+/* Plans with the same bytes are one; whatever else differs, a plan is never given to a policy that it is not of. */
+static void plans_shared(void **state)
+{
+	(void)state;
+	if (cell__machine_here()->level < CELL_LEVEL_NO_USERNS)
+		skip();
+	struct cell__plans plans = { 0 };
+	struct cell__sandbox_plan *first = found_for(&plans, "limits: {memory: 3G}\n");
+	assert_ptr_equal(found_for(&plans, "limits: {memory: 3G}\n"), first);
+	/* Not in the plan: the host watches it. */
+	assert_ptr_equal(found_for(&plans, "limits: {memory: 3G, workspace_files: 77}\n"), first);
+	assert_ptr_not_equal(found_for(&plans, "limits: {memory: 4G}\n"), first);
+	struct cell__sandbox_plan *two = found_for(&plans, "filesystem: {read: [/var/lib, /var/log]}\n");
+	assert_ptr_not_equal(found_for(&plans, "filesystem: {read: [/var/lib]}\n"), two);
+	assert_ptr_equal(found_for(&plans, "limits: {memory: 3G}\n"), first);
+	/* Those that nobody uses go, also where several inputs lead to one. */
+	for (int i = 0; i < 3 * CELL_PLANS_MAX; i++) {
+		char text[64];
+		snprintf(text, sizeof text, "limits: {memory: %dG, workspace_files: %d}\n", 5 + i / 2, 100 + i);
+		(void)found_for(&plans, text);
+	}
+	size_t count = 0;
+	char name[64], target[64];
+	for (int fd = 3; fd < 1024; fd++) {
+		snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+		ssize_t n = readlink(name, target, sizeof target - 1);
+		count += n > 0 && strncmp(target, "/memfd:workcell-plan", 20) == 0;
+	}
+	assert_true(count >= CELL_PLANS_MAX / 2 && count <= CELL_PLANS_MAX);
+	cell__plans_finish(&plans);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(mounts),           cmocka_unit_test(policies),       cmocka_unit_test(bad_policies),
 		cmocka_unit_test(levels),           cmocka_unit_test(damaged_plans),  cmocka_unit_test(cgroup_places),
-		cmocka_unit_test(cgroup_v2_files),  cmocka_unit_test(cgroup_v2_life), cmocka_unit_test(turns_taken),
+		cmocka_unit_test(cgroup_v2_files),  cmocka_unit_test(cgroup_v2_life), cmocka_unit_test(shares_taken),
 		cmocka_unit_test(links_in_the_way), cmocka_unit_test(rules),          cmocka_unit_test(addresses),
-		cmocka_unit_test(requests),
+		cmocka_unit_test(requests),         cmocka_unit_test(plans_shared),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
