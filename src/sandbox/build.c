@@ -27,7 +27,6 @@
 #define FS_READ_DIR (1ull << 3)
 #define FS_MAKE_CHAR (1ull << 6)
 #define FS_MAKE_BLOCK (1ull << 11)
-#define FS_REFER (1ull << 13)
 #define FS_TRUNCATE (1ull << 14)
 #define FS_IOCTL_DEV (1ull << 15)
 #define FS_READ (FS_EXECUTE | FS_READ_FILE | FS_READ_DIR)

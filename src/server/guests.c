@@ -69,9 +69,3 @@ void cell__guests_add(struct cell__guests *guests, struct cell__guest *guest, in
 	else if (guests->count > guests->max)
 		evict(guests, guests->first);
 }
-
-void cell__guests_expire(struct cell__guests *guests, int64_t before_us)
-{
-	while (guests->first && guests->first->since_us < before_us && !is_hole("guests"))
-		evict(guests, guests->first);
-}

@@ -32,8 +32,6 @@ void cell__guests_init(struct cell__guests *guests, unsigned max);
 void cell__guests_add(struct cell__guests *guests, struct cell__guest *guest, int fd, const struct sockaddr *from);
 /* It may be done already. */
 void cell__guests_leave(struct cell__guests *guests, struct cell__guest *guest);
-/* Hangs up on those that came before this time. */
-void cell__guests_expire(struct cell__guests *guests, int64_t before_us);
 /* What an address is counted as: an IPv4 address, or the network of an IPv6 one. */
 void cell__guest_address(const struct sockaddr *from, unsigned char ret_address[16]);
 

@@ -32,7 +32,6 @@
 #define CELL_SERVER_MAX_WORKSPACE 128u
 #define CELL_SERVER_MAX_WORKSPACES 256u   /* open at once */
 #define CELL_SERVER_MAX_PARAMS 3u
-#define CELL_SERVER_MAX_PATH 8192u
 #define CELL_SERVER_MAX_PACKAGES 256u     /* of one request; each is a call deeper when it is answered at once */
 #define CELL_SERVER_MAX_RUNS_KEPT 16u     /* ended runs of one session whose events can still be read */
 #define CELL_SERVER_MAX_READERS 16u       /* of one run */

@@ -430,6 +430,12 @@ static int make_searches(struct cell_space *space, const struct cell_space_optio
 	return cell__searches_create(&searches, &space->searches, err);
 }
 
+static void log_notice(void *arg, const struct cell_error *notice)
+{
+	struct cell_engine *engine = arg;
+	engine->host.log(engine->host.log_arg, CELL_LOG_WARN, "%s", notice->msg);
+}
+
 static int make_parts(struct cell_space *space, const struct cell_space_options *opts, struct cell_error *err)
 {
 	struct cell__tools_options tools = {
@@ -450,7 +456,7 @@ static int make_parts(struct cell_space *space, const struct cell_space_options 
 	cell__servers_init(&space->servers, space);
 	if (opts->tools_dir && cell__tools_add_dir(space->tools, opts->tools_dir, err) < 0)
 		return -1;
-	return space->store ? cell__storage_create(space->engine->loop, space->store, &space->storage, err) : 0;
+	return space->store ? cell__storage_create(space->engine->loop, space->store, log_notice, space->engine, &space->storage, err) : 0;
 }
 
 static int open_files(struct opening *opening)

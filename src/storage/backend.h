@@ -76,7 +76,6 @@ struct cell__deps_ops {
 	int (*list)(struct cell__store *store, json_t **ret_list, json_t **ret_problems, struct cell_error *err);
 	/* spec is normalised, here and below. */
 	int (*add)(struct cell__store *store, const char *spec, struct cell_error *err);
-	/* NULL: all of them. */
 	int (*drop)(struct cell__store *store, const char *spec, bool *ret_dropped, struct cell_error *err);
 	/* A book (depbook.c) as text; one that is not there is empty. */
 	int (*read_book)(struct cell__store *store, enum cell__depbook which, struct cell__buf *out, struct cell_error *err);

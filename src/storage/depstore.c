@@ -6,7 +6,6 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <openssl/evp.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -278,7 +277,6 @@ static void lines_finish(struct lines *lines)
 	free(lines->list);
 	cell__buf_finish(&lines->text);
 }
-#define AUTO_LINES __attribute__((cleanup(lines_finish)))
 
 static int parse_line(struct line *line)
 {
@@ -482,7 +480,7 @@ static bool drop_lines(struct lines *lines, const char *spec, const struct line 
 	size_t kept = 0;
 	for (size_t i = 0; i < lines->n; i++) {
 		const struct line *line = &lines->list[i];
-		if (line == keep || !line->spec[0] || (spec && !cell__dep_same_package(line->spec, spec)))
+		if (line == keep || !line->spec[0] || !cell__dep_same_package(line->spec, spec))
 			lines->list[kept++] = *line;
 	}
 	bool dropped = kept < lines->n;
@@ -548,7 +546,7 @@ static int add_dep(struct cell__store *store, const char *normal, struct cell_er
 	return drop_lines(&deps.old, normal, NULL) ? write_lines(deps.old_fd, &deps.old, err) : 0;
 }
 
-static int drop_all(struct cell__store *store, const char *spec, bool *ret_dropped, struct cell_error *err)
+static int drop_dep(struct cell__store *store, const char *spec, bool *ret_dropped, struct cell_error *err)
 {
 	AUTO_DEPS struct deps deps = DEPS_INIT;
 	if (deps_read(store, true, &deps, err) < 0)
@@ -592,7 +590,7 @@ static int write_book(struct cell__store *store, enum cell__depbook which, const
 const struct cell__deps_ops cell__file_deps = {
 	.list = list_deps,
 	.add = add_dep,
-	.drop = drop_all,
+	.drop = drop_dep,
 	.read_book = read_book,
 	.write_book = write_book,
 };
@@ -629,30 +627,5 @@ int cell__deps_remove(struct cell__store *store, const char *spec, bool *ret_rem
 	}
 	if (ret_removed)
 		*ret_removed = removed;
-	return 0;
-}
-
-int cell__deps_clear(struct cell__store *store, struct cell_error *err)
-{
-	bool dropped;
-	return store->backend->deps->drop(store, NULL, &dropped, err);
-}
-
-int cell__deps_hash(struct cell__store *store, char out[static CELL__DEPS_HASH_SIZE], struct cell_error *err)
-{
-	json_t *list;
-	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
-	if (cell__deps_list(store, &list, NULL, err) < 0)
-		return -1;
-	int rc = cell__buf_add(&text, "", 0);
-	for (size_t i = 0; i < json_array_size(list); i++)
-		rc |= cell__buf_printf(&text, "%s%s", i ? "\n" : "", json_string_value(json_array_get(list, i)));
-	json_decref(list);
-	unsigned char digest[EVP_MAX_MD_SIZE];
-	unsigned size = 0;
-	if (rc < 0 || EVP_Digest(text.data, text.size, digest, &size, EVP_sha256(), NULL) != 1 || size != 32)
-		return cell_fail(err, CELL_E_NOMEM, 0, "hash dependencies");
-	for (unsigned i = 0; i < size; i++)
-		snprintf(out + 2 * i, 3, "%02x", digest[i]);
 	return 0;
 }

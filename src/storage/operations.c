@@ -80,6 +80,8 @@ struct op {
 struct cell__storage {
 	struct cell__loop *loop;
 	struct cell__store *store;
+	cell__storage_notice_fn notice;
+	void *notice_arg;
 	struct handle *handles;
 	size_t n_handles;
 	int64_t next_handle;
@@ -632,7 +634,10 @@ static void handle_done(uv_work_t *work, int status)
 	struct cell__storage *storage = op->storage;
 	struct handle *handle = op->handle;
 	bool over = false;
+	struct cell_error repaired;
 	leave_work(op);
+	if (cell__store_take_notice(storage->store, &repaired))
+		storage->notice(storage->notice_arg, &repaired);
 	if (handle) {
 		handle->busy = false;
 		over = handle->dropped || (!handle->writer && !handle->reader); /* or it never was opened */
@@ -789,13 +794,16 @@ void cell__storage_session_ended(struct cell__storage *storage, const char *sess
 
 /* ---- create and close ---- */
 
-int cell__storage_create(struct cell__loop *loop, struct cell__store *store, struct cell__storage **ret_storage, struct cell_error *err)
+int cell__storage_create(struct cell__loop *loop, struct cell__store *store, cell__storage_notice_fn notice, void *notice_arg,
+			 struct cell__storage **ret_storage, struct cell_error *err)
 {
 	struct cell__storage *storage = cell__alloc(1, sizeof *storage);
 	if (!storage)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	storage->loop = loop;
 	storage->store = store;
+	storage->notice = notice;
+	storage->notice_arg = notice_arg;
 	cell__usage_init(&storage->usage);
 	uv_idle_init(cell__loop_uv(loop), &storage->idle);
 	storage->idle.data = storage;

@@ -16,7 +16,11 @@
 
 struct cell__storage;
 
-int cell__storage_create(struct cell__loop *loop, struct cell__store *store, struct cell__storage **ret_storage, struct cell_error *err);
+/* What was repaired on the way of a call that succeeded: for a log.  Loop's thread. */
+typedef void (*cell__storage_notice_fn)(void *arg, const struct cell_error *notice);
+
+int cell__storage_create(struct cell__loop *loop, struct cell__store *store, cell__storage_notice_fn notice, void *notice_arg,
+			 struct cell__storage **ret_storage, struct cell_error *err);
 void cell__storage_handle(struct cell__storage *storage, struct cell__call *call);
 void cell__storage_session_ended(struct cell__storage *storage, const char *session_id, const void *origin);
 /* done(arg) from a later iteration of the loop, when no work is under way; the store may be closed then. */

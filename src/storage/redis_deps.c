@@ -132,13 +132,13 @@ static void put_text(struct cell__redis_batch *batch, const char *text)
 	put_arg(batch, text, strlen(text));
 }
 
-/* Which members of a set go.  spec NULL: all that are packages. */
+/* Which members of a set are of this package. */
 static size_t choose(const redisReply *set, const char *spec, const redisReply **out)
 {
 	size_t n = 0;
 	for (size_t k = 0; k < set->elements; k++) {
 		char one[CELL__STORE_DEP_BYTES + 1];
-		if (normalise(set->element[k], one, NULL) && (!spec || cell__dep_same_package(one, spec)))
+		if (normalise(set->element[k], one, NULL) && cell__dep_same_package(one, spec))
 			out[n++] = set->element[k];
 	}
 	return n;
@@ -212,7 +212,7 @@ static int add_dep(struct cell__store *store, const char *spec, struct cell_erro
 	return change_until(store, spec, spec, &dropped, err);
 }
 
-static int drop_deps(struct cell__store *store, const char *spec, bool *ret_dropped, struct cell_error *err)
+static int drop_dep(struct cell__store *store, const char *spec, bool *ret_dropped, struct cell_error *err)
 {
 	size_t dropped;
 	if (change_until(store, spec, NULL, &dropped, err) < 0)
@@ -267,7 +267,7 @@ static int write_book(struct cell__store *store, enum cell__depbook which, const
 const struct cell__deps_ops cell__redis_deps = {
 	.list = list_deps,
 	.add = add_dep,
-	.drop = drop_deps,
+	.drop = drop_dep,
 	.read_book = read_book,
 	.write_book = write_book,
 };

@@ -211,11 +211,6 @@ int cell__deps_list(struct cell__store *store, json_t **ret_list, json_t **ret_p
 int cell__deps_add(struct cell__store *store, const char *spec, struct cell_error *err);
 /* By package; version and extras are ignored.  ret_removed may be NULL. */
 int cell__deps_remove(struct cell__store *store, const char *spec, bool *ret_removed, struct cell_error *err);
-/* Removes every package; comments stay. */
-int cell__deps_clear(struct cell__store *store, struct cell_error *err);
-#define CELL__DEPS_HASH_SIZE 65
-/* SHA-256, in hex, of the sorted specifiers joined by newlines. */
-int cell__deps_hash(struct cell__store *store, char out[static CELL__DEPS_HASH_SIZE], struct cell_error *err);
 
 /*
  * The book of untrusted principals: what they added, apart from what the host's people configured, and the exact versions

@@ -426,12 +426,6 @@ static json_t *list_json(struct cell__tools *tools, const char *const *scope, co
 	return list;
 }
 
-json_t *cell__tools_list(struct cell__tools *tools, const struct cell__tools_view *view)
-{
-	refresh(tools, true, NULL);
-	return list_json(tools, scope_of(view), NULL);
-}
-
 /* args.tags; NULL when not given. */
 static const json_t *tags_of(const struct cell__call *call)
 {

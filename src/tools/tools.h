@@ -177,8 +177,6 @@ void cell__tools_prepare_search(struct cell__tools *tools);
 
 /* A new array of {"file", "line", "message"}, in the order of the files; NULL: no memory. */
 json_t *cell__tools_problems(struct cell__tools *tools);
-/* A new array of tools as listed, and how they are called: for the host's own use.  NULL: no memory. */
-json_t *cell__tools_list(struct cell__tools *tools, const struct cell__tools_view *view);
 
 /* ---- MCP servers ---- */
 

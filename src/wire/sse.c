@@ -240,11 +240,6 @@ int cell__sse_add_comment(struct cell__buf *buf, const char *text)
 	return one_line(text) ? cell__buf_printf(buf, ": %s\n\n", text) : -1;
 }
 
-int cell__sse_add_retry(struct cell__buf *buf, int64_t retry_ms)
-{
-	return retry_ms < 0 ? -1 : cell__buf_printf(buf, "retry: %lld\n\n", (long long)retry_ms);
-}
-
 /* Digits and nothing else; where they end. */
 static const char *read_number(const char *text, uint64_t *ret_number)
 {

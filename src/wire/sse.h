@@ -55,7 +55,6 @@ int cell__sse_next(struct cell__sse *sse, const char **bytes, size_t *size, stru
 int cell__sse_add_event(struct cell__buf *buf, const char *type, const char *id, const char *data, size_t size);
 /* A comment: keeps a connection alive.  text without line breaks. */
 int cell__sse_add_comment(struct cell__buf *buf, const char *text);
-int cell__sse_add_retry(struct cell__buf *buf, int64_t retry_ms);
 /* The id of an event of a server with several streams, "STREAM-EVENT"; false: it is something else. */
 bool cell__sse_read_id(const char *text, uint64_t *ret_stream, uint64_t *ret_event);
 

@@ -450,6 +450,36 @@ static void test_long_message(void **state)
 	end(space);
 }
 
+/* ---- repairs ---- */
+
+static char logged[512];
+
+static void keep_log(void *arg, enum cell_log_level level, const char *line)
+{
+	(void)arg;
+	if (level == CELL_LOG_WARN)
+		snprintf(logged, sizeof logged, "%s", line);
+}
+
+/* An unreadable index is set aside while a call succeeds: the host's log says so. */
+static void test_repair_is_logged(void **state)
+{
+	(void)state;
+	struct cell_engine_options options = CELL_ENGINE_OPTIONS_INIT;
+	struct cell_error err = { 0 };
+	options.lib_dir = TEST_LIB_DIR;
+	options.log = keep_log;
+	assert_int_equal(cell_engine_create(&options, &engine, &err), 0);
+	struct cell_space *space = space_of("repaired", NULL);
+	call(space, "artifacts.save", "{\"name\":\"a\"}", "a");
+	assert_string_equal(logged, "");
+	shell("echo '{not json' > %s/repaired/artifacts/.artifacts.json", tmp);
+	call(space, "artifacts.save", "{\"name\":\"b\"}", "b");
+	if (!strstr(logged, "kept as .artifacts.json.broken-"))
+		fail_msg("the log says: %s", logged);
+	end(space);
+}
+
 int main(int argc, char **argv)
 {
 	const char *uv = getenv("WORKCELL_TEST_UV");
@@ -461,7 +491,7 @@ int main(int argc, char **argv)
 	make_wheels();
 	const struct CMUnitTest tests[] = {
 		TEST(test_interpreter),        TEST(test_sync_on_start), TEST(test_running_session), TEST(test_another_interpreter),
-		TEST(test_where_and_how_long), TEST(test_installers),    TEST(test_long_message),
+		TEST(test_where_and_how_long), TEST(test_installers),    TEST(test_long_message),    TEST(test_repair_is_logged),
 	};
 	int failures = cmocka_run_group_tests(tests, NULL, NULL);
 	if (failures == 0)

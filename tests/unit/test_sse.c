@@ -233,13 +233,11 @@ static void test_writing(void **state)
 	assert_string_equal(buf.data, "id: \ndata: \n\n");
 	buf.size = 0;
 	assert_int_equal(cell__sse_add_comment(&buf, "here"), 0);
-	assert_int_equal(cell__sse_add_retry(&buf, 1500), 0);
-	assert_string_equal(buf.data, ": here\n\nretry: 1500\n\n");
+	assert_string_equal(buf.data, ": here\n\n");
 	size_t before = buf.size;
 	assert_int_equal(cell__sse_add_event(&buf, "a\nb", NULL, "", 0), -1);
 	assert_int_equal(cell__sse_add_event(&buf, NULL, "a\rb", "", 0), -1);
 	assert_int_equal(cell__sse_add_comment(&buf, "a\nb"), -1);
-	assert_int_equal(cell__sse_add_retry(&buf, -1), -1);
 	assert_int_equal(buf.size, before);
 }
 
