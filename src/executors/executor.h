@@ -203,6 +203,11 @@ struct cell__executor {
 	const char *(*receipt_of)(const struct cell__kernel *kernel);
 };
 
+/* The receipt of executors that confine nothing. */
+#define CELL__RECEIPT_UNCONFINED(name, level)                                                     \
+	"{\"executor\":\"" name "\",\"level\":\"" level "\",\"namespaces\":[],\"seccomp\":false," \
+	"\"landlock\":0,\"limits\":{},\"network\":\"host\",\"filesystem\":\"host\",\"skipped\":[]}"
+
 /* NULL past the end. */
 const struct cell__executor *cell__executor_at(size_t i);
 const struct cell__executor *cell__executor_find(const char *name);

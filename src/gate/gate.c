@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/list.h"
 #include "base/hole.h"
 #include "gate/gated_call.h"
 
@@ -37,12 +38,7 @@ void cell__gated_call_destroy(struct cell__gated_call *gated)
 static void leave_gate(struct cell__gated_call *gated)
 {
 	struct cell__gate *gate = gated->gate;
-	if (gated->prev)
-		gated->prev->next = gated->next;
-	else
-		gate->first = gated->next;
-	if (gated->next)
-		gated->next->prev = gated->prev;
+	CELL__LIST_REMOVE(gate->first, gated);
 	gated->gate = NULL;
 }
 
@@ -637,10 +633,7 @@ static struct cell__gated_call *let_in(struct cell__gate *gate, struct cell__cal
 	gated->by = call->principal->kind == CELL__PRINCIPAL_HOST ? CELL__AUDIT_BY_HOST : CELL__AUDIT_BY_POLICY;
 	call->handler = gated;
 	call->cancel = handle_cancel;
-	gated->next = gate->first;
-	if (gate->first)
-		gate->first->prev = gated;
-	gate->first = gated;
+	CELL__LIST_PUSH(gate->first, gated);
 	return gated;
 }
 

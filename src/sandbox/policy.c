@@ -18,6 +18,9 @@
 #define LARGEST_FILES 1000000000ull
 #define LARGEST_SECONDS 1e7
 
+/* What code of either of the strict presets may keep in a storage, in numbers; bytes differ. */
+#define STORAGE_COUNTS .storage_artifacts = 50000, .storage_index_bytes = 8 * MIB, .storage_workflows = 2000
+
 static const struct cell__sandbox_policy presets[] = {
 	/* Code of unknown intent: enough to compute with, nothing to reach. */
 	{ .name = "untrusted",
@@ -33,9 +36,7 @@ static const struct cell__sandbox_policy presets[] = {
 	  .workspace_bytes = 4 * GIB,
 	  .workspace_files = 500000,
 	  .storage_bytes = 16 * GIB,
-	  .storage_artifacts = 50000,
-	  .storage_index_bytes = 8 * MIB,
-	  .storage_workflows = 2000,
+	  STORAGE_COUNTS,
 	  .audit_bytes = 256 * KIB },
 	/* Large tables, packages from the index. */
 	{ .name = "data-science",
@@ -52,9 +53,7 @@ static const struct cell__sandbox_policy presets[] = {
 	  .workspace_bytes = 64 * GIB,
 	  .workspace_files = 2000000,
 	  .storage_bytes = 64 * GIB,
-	  .storage_artifacts = 50000,
-	  .storage_index_bytes = 8 * MIB,
-	  .storage_workflows = 2000,
+	  STORAGE_COUNTS,
 	  .audit_bytes = 1 * MIB },
 	/* A person's own code that should not reach their other files. */
 	{ .name = "developer",

@@ -423,24 +423,38 @@ static int export_filter(scmp_filter_ctx ctx, int rc, struct cell__buf *out, str
 	return 0;
 }
 
-int cell__filter_last(struct cell__buf *out, struct cell_error *err)
+/*
+ * A filter that allows all calls but those of these groups, and of those the ones that `passes` (may be NULL) lets through.  *ret_rc is
+ * libseccomp's; NULL: no memory.
+ */
+static scmp_filter_ctx refuse_groups(enum what what, bool (*passes)(const struct group *group, const char *call), int *ret_rc)
 {
 	scmp_filter_ctx ctx = seccomp_init(SCMP_ACT_ALLOW);
 	if (!ctx)
-		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the system call filter");
+		return NULL;
 	int rc = seccomp_attr_set(ctx, SCMP_FLTATR_ACT_BADARCH, EPERM_ACTION);
 	for (size_t g = 0; rc == 0 && g < sizeof groups / sizeof *groups; g++)
-		for (size_t i = 0; rc == 0 && groups[g].what == LAST && groups[g].calls[i]; i++) {
+		for (size_t i = 0; rc == 0 && groups[g].what == what && groups[g].calls[i]; i++) {
 			int nr = cell__filter_number(groups[g].calls[i]);
-			if (nr >= 0)
+			if (nr >= 0 && !(passes && passes(&groups[g], groups[g].calls[i])))
 				rc = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(error_of(&groups[g])), nr, 0);
 		}
-	return export_filter(ctx, rc, out, err);
+	*ret_rc = rc;
+	return ctx;
+}
+
+int cell__filter_last(struct cell__buf *out, struct cell_error *err)
+{
+	int rc;
+	scmp_filter_ctx ctx = refuse_groups(LAST, NULL, &rc);
+	return ctx ? export_filter(ctx, rc, out, err) : cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the system call filter");
 }
 
 /* Kernels enter their namespaces and get a keyring of their own while the zygote's filter is the only one. */
-static bool is_needed_by_zygotes(const char *call)
+static bool is_needed_by_zygotes(const struct group *group, const char *call)
 {
+	if (group->error == EINVAL && is_hole("splice"))
+		return true; /* kernels inherit this filter */
 	return strcmp(call, "setns") == 0 || strcmp(call, "keyctl") == 0;
 }
 
@@ -448,18 +462,10 @@ int cell__filter_zygote(struct cell__buf *out, struct cell_error *err)
 {
 	static const int families[] = { AF_NETLINK, AF_PACKET, AF_ALG,       AF_VSOCK, AF_XDP, AF_RXRPC,
 					AF_KEY,     AF_TIPC,   AF_BLUETOOTH, AF_CAN,   AF_NFC };
-	scmp_filter_ctx ctx = seccomp_init(SCMP_ACT_ALLOW);
+	int rc;
+	scmp_filter_ctx ctx = refuse_groups(REFUSED, is_needed_by_zygotes, &rc);
 	if (!ctx)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the system call filter");
-	int rc = seccomp_attr_set(ctx, SCMP_FLTATR_ACT_BADARCH, EPERM_ACTION);
-	for (size_t g = 0; rc == 0 && g < sizeof groups / sizeof *groups; g++)
-		for (size_t i = 0; rc == 0 && groups[g].what == REFUSED && groups[g].calls[i]; i++) {
-			int nr = cell__filter_number(groups[g].calls[i]);
-			if (groups[g].error == EINVAL && is_hole("splice"))
-				continue; /* kernels inherit this filter */
-			if (nr >= 0 && !is_needed_by_zygotes(groups[g].calls[i]))
-				rc = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(error_of(&groups[g])), nr, 0);
-		}
 	for (unsigned bit = 0; rc == 0 && bit < 32; bit++)
 		if (NEW_NAMESPACES & (1u << bit))
 			rc = seccomp_rule_add(ctx, EPERM_ACTION, SCMP_SYS(clone), 1, masked(0, 1u << bit, 1u << bit));

@@ -1,4 +1,5 @@
 #define _GNU_SOURCE
+#include "base/list.h"
 #include "search/searches.h"
 
 #include <limits.h>
@@ -167,12 +168,7 @@ static void maybe_closed(struct cell__searches *searches);
 static void destroy_finding(struct finding *finding)
 {
 	struct cell__searches *searches = finding->searches;
-	if (finding->prev)
-		finding->prev->next = finding->next;
-	else
-		searches->findings = finding->next;
-	if (finding->next)
-		finding->next->prev = finding->prev;
+	CELL__LIST_REMOVE(searches->findings, finding);
 	json_decref(finding->result);
 	free(finding->vector);
 	free(finding->query);
@@ -359,10 +355,7 @@ static void start_finding(struct cell__searches *searches, struct cell__tools *t
 	finding->tools = tools;
 	finding->view = *view;
 	finding->limit = limit <= 0 ? DEFAULT_LIMIT : limit < (json_int_t)CELL__SEARCH_LIMIT ? (size_t)limit : CELL__SEARCH_LIMIT;
-	finding->next = searches->findings;
-	if (finding->next)
-		finding->next->prev = finding;
-	searches->findings = finding;
+	CELL__LIST_PUSH(searches->findings, finding);
 	call->handler = finding;
 	call->cancel = handle_cancel;
 	finding->wait.done = handle_vector;

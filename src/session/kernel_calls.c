@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/list.h"
 #include "base/hole.h"
 #include "gate/gate.h"
 #include "space/space.h"
@@ -26,12 +27,7 @@ struct cell__kernel_call {
 static void forget(struct cell__kernel_call *call)
 {
 	struct cell__calls *calls = call->calls;
-	if (call->prev)
-		call->prev->next = call->next;
-	else
-		calls->first = call->next;
-	if (call->next)
-		call->next->prev = call->prev;
+	CELL__LIST_REMOVE(calls->first, call);
 	calls->count--;
 	calls->budget.used -= call->cost;
 	json_decref(call->document);
@@ -236,12 +232,9 @@ static struct cell__kernel_call *begin(struct cell__calls *calls, const struct c
 		.id = asked->id,
 		.raw = copy,
 		.cost = cost,
-		.next = calls->first,
 	};
 	calls->budget.used += cost;
-	if (call->next)
-		call->next->prev = call;
-	calls->first = call;
+	CELL__LIST_PUSH(calls->first, call);
 	calls->count++;
 	return call;
 }

@@ -48,6 +48,15 @@ static int add_item(json_t *items, const char *name, json_t *item, struct cell_e
 	return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 }
 
+/* key: what a problem calls its item */
+static void say_skipped(struct transfer *t, const json_t *problems, const char *key)
+{
+	json_t *one;
+	size_t i;
+	json_array_foreach(problems, i, one)
+		say(t, "skipped", json_string_value(json_object_get(one, key)), json_string_value(json_object_get(one, "message")));
+}
+
 /* ---- workflows ---- */
 
 static int load_workflows(struct transfer *t, struct side *side, struct cell_error *err)
@@ -56,8 +65,7 @@ static int load_workflows(struct transfer *t, struct side *side, struct cell_err
 	size_t i;
 	if (cell__workflow_list(side->store, &list, &problems, err) < 0)
 		return -1;
-	json_array_foreach(problems, i, one)
-		say(t, "skipped", json_string_value(json_object_get(one, "name")), json_string_value(json_object_get(one, "message")));
+	say_skipped(t, problems, "name");
 	int rc = 0;
 	json_array_foreach(list, i, one) {
 		const char *name = json_string_value(json_object_get(one, "name"));
@@ -98,8 +106,7 @@ static int load_deps(struct transfer *t, struct side *side, struct cell_error *e
 	size_t i;
 	if (cell__deps_list(side->store, &list, &problems, err) < 0)
 		return -1;
-	json_array_foreach(problems, i, one)
-		say(t, "skipped", json_string_value(json_object_get(one, "text")), json_string_value(json_object_get(one, "message")));
+	say_skipped(t, problems, "text");
 	int rc = 0;
 	json_array_foreach(list, i, one) {
 		const char *spec = json_string_value(one);

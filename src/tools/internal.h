@@ -143,6 +143,9 @@ void cell__load_json(struct cell__loader *loader, const struct cell__yaml *value
 void cell__load_param(struct cell__loader *loader, const struct cell__yaml *spec, struct cell__param *param);
 /* Room for one more at the end of an array, zeroed; NULL: no memory, and a problem. */
 void *cell__load_more(struct cell__loader *loader, const struct cell__yaml *at, void *list, size_t *count, size_t size);
+/* The next callable of a tool, with its name; NULL: a problem was told.  what: "recipe" */
+struct cell__callable *cell__load_callable(struct cell__loader *loader, const struct cell__yaml *key, const char *what,
+					   struct cell__tool_entry *tool);
 void cell__load_cli(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool_entry *tool);
 void cell__load_http(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool_entry *tool);
 

@@ -413,25 +413,33 @@ static void advertise_schema(struct cell__loader *loader, const struct cell__yam
 		}
 }
 
+struct cell__callable *cell__load_callable(struct cell__loader *loader, const struct cell__yaml *key, const char *what,
+					   struct cell__tool_entry *tool)
+{
+	if (!cell__tool_name_ok(key->text)) {
+		cell__load_problem(loader, key, "invalid %s name '%.60s'", what, key->text);
+		return NULL;
+	}
+	struct cell__callable *list = cell__load_more(loader, key, tool->callables, &tool->n_callables, sizeof *list);
+	if (!list)
+		return NULL;
+	tool->callables = list;
+	struct cell__callable *callable = &list[tool->n_callables - 1];
+	callable->name = cell__strdup(key->text);
+	if (callable->name)
+		return callable;
+	tool->n_callables--;
+	cell__load_problem(loader, key, "out of memory");
+	return NULL;
+}
+
 static void load_recipe(struct cell__loader *loader, const struct cell__yaml *key, const struct cell__yaml *spec,
 			struct cell__tool_entry *tool)
 {
 	static const char *const known[] = { "description", "preset", "params", NULL };
-	if (!cell__tool_name_ok(key->text)) {
-		cell__load_problem(loader, key, "invalid recipe name '%.60s'", key->text);
+	struct cell__callable *recipe = cell__load_callable(loader, key, "recipe", tool);
+	if (!recipe)
 		return;
-	}
-	struct cell__callable *list = cell__load_more(loader, key, tool->callables, &tool->n_callables, sizeof *list);
-	if (!list)
-		return;
-	tool->callables = list;
-	struct cell__callable *recipe = &list[tool->n_callables - 1];
-	recipe->name = cell__strdup(key->text);
-	if (!recipe->name) {
-		tool->n_callables--;
-		cell__load_problem(loader, key, "out of memory");
-		return;
-	}
 	const struct cell__yaml *params = NULL;
 	if (cell__yaml_is_given(spec) && cell__load_keys(loader, spec, "a recipe", known)) {
 		cell__load_text(loader, cell__yaml_get(spec, "description"), "description", &recipe->description);

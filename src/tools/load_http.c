@@ -182,21 +182,14 @@ static void load_endpoint(struct cell__loader *loader, const struct cell__yaml *
 			  struct cell__tool_entry *tool)
 {
 	static const char *const known[] = { "method", "path", "description", "parameters", "query", "body", "timeout", NULL };
-	if (!cell__tool_name_ok(key->text)) {
-		cell__load_problem(loader, key, "invalid endpoint name '%.60s'", key->text);
-		return;
-	}
 	if (!cell__load_keys(loader, spec, "an endpoint", known))
 		return;
-	struct cell__callable *list = cell__load_more(loader, key, tool->callables, &tool->n_callables, sizeof *list);
-	if (!list)
+	struct cell__callable *endpoint = cell__load_callable(loader, key, "endpoint", tool);
+	if (!endpoint)
 		return;
-	tool->callables = list;
-	struct cell__callable *endpoint = &list[tool->n_callables - 1];
-	endpoint->name = cell__strdup(key->text);
 	load_method(loader, cell__yaml_get(spec, "method"), endpoint);
 	load_path(loader, key, cell__yaml_get(spec, "path"), endpoint);
-	if (!endpoint->name || !endpoint->method || !endpoint->path) {
+	if (!endpoint->method || !endpoint->path) {
 		cell__load_problem(loader, key, "out of memory");
 		return;
 	}

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "calls/table.h"
+#include "base/list.h"
 #include "spawn/confinement.h"
 #include "tools/mcp.h"
 #include "wire/call_text.h"
@@ -229,12 +230,7 @@ void cell__tools_close(struct cell__tools *tools, void (*closed)(void *arg), voi
 static void destroy_run(struct cell__tool_run *run)
 {
 	struct cell__tools *tools = run->tools;
-	if (run->prev)
-		run->prev->next = run->next;
-	else
-		tools->runs = run->next;
-	if (run->next)
-		run->next->prev = run->prev;
+	CELL__LIST_REMOVE(tools->runs, run);
 	tools->n_runs--;
 	cell__secrets_finish(&run->secrets);
 	cell__tool_unref(run->tool);
@@ -334,10 +330,7 @@ static struct cell__tool_run *make_run(struct cell__tools *tools, const struct c
 	run->callable = callable;
 	run->call = call;
 	run->cwd = cwd;
-	run->next = tools->runs;
-	if (run->next)
-		run->next->prev = run;
-	tools->runs = run;
+	CELL__LIST_PUSH(tools->runs, run);
 	tools->n_runs++;
 	call->handler = run;
 	call->cancel = handle_cancel;

@@ -402,6 +402,5 @@ const struct cell__executor cell__inprocess_executor = {
 	.pause = inprocess_pause,
 	.close = inprocess_close,
 	.pid = inprocess_pid,
-	.receipt = "{\"executor\":\"inprocess\",\"level\":\"none\",\"namespaces\":[],\"seccomp\":false,"
-		   "\"landlock\":0,\"limits\":{},\"network\":\"host\",\"filesystem\":\"host\",\"skipped\":[]}",
+	.receipt = CELL__RECEIPT_UNCONFINED("inprocess", "none"),
 };

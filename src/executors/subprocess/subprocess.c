@@ -182,15 +182,6 @@ const struct cell__executor cell__subprocess_executor = {
 	.probe = cell__subprocess_probe,
 	.prewarm = subprocess_prewarm,
 	.open = subprocess_open,
-	.drain = cell__subprocess_drain,
-	.run = cell__subprocess_run,
-	.reply = cell__subprocess_reply,
-	.unread = cell__subprocess_unread,
-	.bulk = cell__subprocess_bulk,
-	.interrupt = cell__subprocess_interrupt,
-	.pause = cell__subprocess_pause,
-	.close = cell__subprocess_close,
-	.pid = cell__subprocess_pid,
-	.receipt = "{\"executor\":\"subprocess\",\"level\":\"process\",\"namespaces\":[],\"seccomp\":false,"
-		   "\"landlock\":0,\"limits\":{},\"network\":\"host\",\"filesystem\":\"host\",\"skipped\":[]}",
+	CELL__SUBPROCESS_KERNEL,
+	.receipt = CELL__RECEIPT_UNCONFINED("subprocess", "process"),
 };

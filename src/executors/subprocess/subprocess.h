@@ -59,6 +59,11 @@ void cell__subprocess_interrupt(struct cell__kernel *base, uint32_t run_id);
 void cell__subprocess_pause(struct cell__kernel *base, bool paused);
 void cell__subprocess_close(struct cell__kernel *base, int64_t grace_ms);
 int64_t cell__subprocess_pid(const struct cell__kernel *base);
+/* What the vtables of all executors have in common whose kernels these functions work on. */
+#define CELL__SUBPROCESS_KERNEL                                                                                                           \
+	.drain = cell__subprocess_drain, .run = cell__subprocess_run, .reply = cell__subprocess_reply, .unread = cell__subprocess_unread, \
+	.bulk = cell__subprocess_bulk, .interrupt = cell__subprocess_interrupt, .pause = cell__subprocess_pause,                          \
+	.close = cell__subprocess_close, .pid = cell__subprocess_pid
 /* "host:port" of the package index that its interpreter's installer uses; NULL-terminated, or NULL. */
 const char *const *cell__subprocess_index_hosts(const struct cell__kernel *base);
 const struct cell__sandbox_request *cell__subprocess_request(const struct cell__kernel *base);
