@@ -55,7 +55,7 @@ static void emit(struct cell__gated_call *gated, enum cell_event_type type, cons
 	gate->emit(gate->owner, &event);
 }
 
-static const char *shown_tool(const struct cell__gated_call *gated)
+const char *cell__gated_call_tool(const struct cell__gated_call *gated)
 {
 	static const char *const tools[CELL__GATE_KINDS] = {
 		[CELL__GATE_INSTALL] = "deps",       [CELL__GATE_REMOVE] = "deps",  [CELL__GATE_WORKFLOW] = "workflows",
@@ -87,7 +87,7 @@ static const char *shown_adapter(const struct cell__gated_call *gated)
 }
 
 /* The arguments as they are shown, judged and recorded: those that run. */
-static json_t *shown_args(const struct cell__gated_call *gated)
+json_t *cell__gated_call_args(const struct cell__gated_call *gated)
 {
 	if (gated->kind == CELL__GATE_TOOL)
 		return gated->choice.args;
@@ -98,14 +98,14 @@ static json_t *shown_args(const struct cell__gated_call *gated)
 	return gated->shown ? gated->shown : gated->inner.args;
 }
 
-static int make_call_info(struct cell__gated_call *gated)
+int cell__gated_call_make_info(struct cell__gated_call *gated)
 {
-	char *args = json_dumps(shown_args(gated), JSON_COMPACT | JSON_SORT_KEYS);
+	char *args = json_dumps(cell__gated_call_args(gated), JSON_COMPACT | JSON_SORT_KEYS);
 	struct cell_call_info info = {
 		.id = gated->id,
 		.request_id = gated->request_id,
 		.kind = cell__gate_kind_word(gated->kind),
-		.tool = shown_tool(gated),
+		.tool = cell__gated_call_tool(gated),
 		.callable = shown_callable(gated),
 		.adapter = shown_adapter(gated),
 		.session_id = gated->session_id,
@@ -181,7 +181,7 @@ static int record(struct cell__gated_call *gated, enum cell__audit_outcome outco
 	/* A function of the host may be changing the arguments just now: then those count that were asked with. */
 	json_t *asked = gated->held && gated->outer ? gated->outer->args : gated->inner.args;
 	bool named = gated->kind == CELL__GATE_TOOL || gated->kind == CELL__GATE_SHELL;
-	const char *name = named ? json_string_value(json_object_get(asked, "name")) : shown_tool(gated);
+	const char *name = named ? json_string_value(json_object_get(asked, "name")) : cell__gated_call_tool(gated);
 	const struct cell_call_info *call_info = gated->call_info;
 	struct cell__audit_record entry = {
 		.session_id = gated->session_id,
@@ -194,7 +194,7 @@ static int record(struct cell__gated_call *gated, enum cell__audit_outcome outco
 		.executor = gated->executor,
 		.principal = cell__principal_word(&gated->principal),
 		.client = *gated->principal.name ? gated->principal.name : NULL,
-		.args = call_info ? shown_args(gated)
+		.args = call_info ? cell__gated_call_args(gated)
 			: named   ? json_object_get(asked, "args")
 				  : asked,
 		.args_before = gated->args_before,
@@ -300,13 +300,13 @@ static int make_shown(struct cell__gated_call *gated)
 
 /* ---- running ---- */
 
-static void run(struct cell__gated_call *gated)
+void cell__gated_call_run(struct cell__gated_call *gated)
 {
 	struct cell__gate *gate = gated->gate;
 	struct cell__call *inner = &gated->inner;
 	gated->ran = true;
 	if (gated->kind == CELL__GATE_SHELL)
-		inner->answer(inner, json_incref(shown_args(gated)), NULL, 0);
+		inner->answer(inner, json_incref(cell__gated_call_args(gated)), NULL, 0);
 	else if (gated->kind == CELL__GATE_QUESTION)
 		inner->answer(inner, json_incref(gated->content), NULL, 0);
 	else if (gated->kind == CELL__GATE_TOOL)
@@ -318,11 +318,11 @@ static void run(struct cell__gated_call *gated)
 static void add_name(struct cell__buf *out, const struct cell__gated_call *gated)
 {
 	const char *callable = shown_callable(gated);
-	(void)cell__buf_printf(out, "%s%s%s", shown_tool(gated), *callable ? "." : "", callable);
+	(void)cell__buf_printf(out, "%s%s%s", cell__gated_call_tool(gated), *callable ? "." : "", callable);
 }
 
-static void refuse(struct cell__gated_call *gated, const char *decision, const char *type, const char *before, const char *after,
-		   const char *reason)
+void cell__gated_call_refuse(struct cell__gated_call *gated, const char *decision, const char *type, const char *before, const char *after,
+			     const char *reason)
 {
 	CELL_AUTO_BUF struct cell__buf message = CELL_BUF_INIT;
 	gated->decision = decision;
@@ -350,7 +350,7 @@ static bool is_remembered(const struct cell__gated_call *gated)
 	return false;
 }
 
-static int remember(struct cell__gated_call *gated)
+int cell__gated_call_remember(struct cell__gated_call *gated)
 {
 	CELL_AUTO_BUF struct cell__buf name = CELL_BUF_INIT;
 	add_name(&name, gated);
@@ -380,7 +380,7 @@ static void park(struct cell__gated_call *gated, const char *reason)
 	emit(gated, CELL_EVENT_APPROVAL, NULL, reason && *reason ? reason : NULL);
 }
 
-static void unpark(struct cell__gated_call *gated, const char *decision, const char *reason)
+void cell__gated_call_unpark(struct cell__gated_call *gated, const char *decision, const char *reason)
 {
 	struct cell__gate *gate = gated->gate;
 	if (gated->parked_prev)
@@ -413,15 +413,15 @@ static int check_shell(struct cell__gated_call *gated)
 	return -1;
 }
 
-static void consult(const struct cell__gated_call *gated, struct cell_policy_verdict *ret_verdict)
+void cell__gated_call_consult(const struct cell__gated_call *gated, struct cell_policy_verdict *ret_verdict)
 {
 	const char *callable = shown_callable(gated);
 	struct cell__subject subject = {
 		.kind = cell__gate_kind_word(gated->kind),
-		.tool = shown_tool(gated),
+		.tool = cell__gated_call_tool(gated),
 		.callable = *callable ? callable : NULL,
 		.adapter = shown_adapter(gated),
-		.args = shown_args(gated),
+		.args = cell__gated_call_args(gated),
 		.principal = gated->principal.kind,
 	};
 	cell__policy_judge(gated->gate->policy, &subject, ret_verdict);
@@ -432,23 +432,23 @@ static void judge(struct cell__gated_call *gated)
 	struct cell__gate *gate = gated->gate;
 	bool host = gated->principal.kind == CELL__PRINCIPAL_HOST;
 	struct cell_policy_verdict verdict = CELL_POLICY_VERDICT_INIT;
-	consult(gated, &verdict);
+	cell__gated_call_consult(gated, &verdict);
 	gated->rule = verdict.rule;
 	if (verdict.rule > 0 && verdict.decision != CELL_ASK)
 		gated->by = CELL__AUDIT_BY_POLICY;
 	gated->rule_name = verdict.name;
 	if (verdict.decision == CELL_DENY) {
 		gated->audited = CELL__AUDIT_DENY;
-		refuse(gated, "denied", "ApprovalRejectedError", "The policy denies ", "", verdict.reason);
+		cell__gated_call_refuse(gated, "denied", "ApprovalRejectedError", "The policy denies ", "", verdict.reason);
 	} else if (verdict.decision == CELL_ALLOW || host) {
-		run(gated);
+		cell__gated_call_run(gated);
 	} else if (gate->cannot_ask) {
 		gated->audited = CELL__AUDIT_DENY;
-		refuse(gated, "denied", "ApprovalRejectedError", "Nobody can be asked to approve ", "", gate->cannot_ask);
+		cell__gated_call_refuse(gated, "denied", "ApprovalRejectedError", "Nobody can be asked to approve ", "", gate->cannot_ask);
 	} else if (is_remembered(gated)) {
 		gated->by = CELL__AUDIT_BY_PERSON;
 		gated->audited = CELL__AUDIT_ACCEPTED;
-		run(gated);
+		cell__gated_call_run(gated);
 	} else {
 		park(gated, verdict.reason);
 	}
@@ -474,7 +474,7 @@ void cell__gated_call_decide(struct cell__gated_call *gated)
 		inner->fail(inner, CELL_E_NOMEM, "MemoryError", "the host is out of memory");
 		return;
 	}
-	if (is_watched(gate) && make_call_info(gated) < 0) {
+	if (is_watched(gate) && cell__gated_call_make_info(gated) < 0) {
 		inner->fail(inner, CELL_E_NOMEM, "MemoryError", "the host is out of memory");
 		return;
 	}
@@ -487,7 +487,7 @@ void cell__gated_call_decide(struct cell__gated_call *gated)
 	if (gate->policy && (gate->kinds & cell__gate_kind_bit(gated->kind)))
 		judge(gated);
 	else
-		run(gated);
+		cell__gated_call_run(gated);
 }
 
 /* ---- what a sync would install ---- */
@@ -521,7 +521,7 @@ static void handle_packages(struct cell__call *preview, json_t *result, const vo
 	gated->shown = shown;
 	gated->was_parked = false;
 	if (same) /* as it was approved */
-		run(gated);
+		cell__gated_call_run(gated);
 	else
 		cell__gated_call_decide(gated);
 }
@@ -564,7 +564,7 @@ static void handle_cancel(struct cell__call *outer)
 {
 	struct cell__gated_call *gated = outer->handler;
 	if (gated->parked)
-		unpark(gated, "cancelled", NULL);
+		cell__gated_call_unpark(gated, "cancelled", NULL);
 	if (gated->inner.cancel)
 		gated->inner.cancel(&gated->inner);
 	bool over = gated->recording, counted = cell__pace_withdraw(gated->gate->pace, &gated->wait);
@@ -681,7 +681,7 @@ void cell__gate_ask(struct cell__gate *gate, const struct cell__principal *princ
 	if (!gated)
 		return;
 	struct cell__call *inner = &gated->inner;
-	if (make_call_info(gated) < 0) {
+	if (cell__gated_call_make_info(gated) < 0) {
 		inner->fail(inner, CELL_E_NOMEM, "MemoryError", "the host is out of memory");
 	} else if (gate->audit && cell__audit_admit(gate->audit, &err) < 0) {
 		inner->fail(inner, err.code, "RuntimeError", err.msg);
@@ -734,205 +734,4 @@ void cell__gate_tell(struct cell__gate *gate, enum cell_event_type type, const s
 	if (call_info)
 		gate->emit(gate->owner, &event); /* without memory a little less is heard of it */
 	cell__call_info_unref(call_info);
-}
-
-/* ---- answers ---- */
-
-int64_t cell__gate_deadline(const struct cell__gate *gate)
-{
-	return gate->parked_first ? gate->parked_first->deadline_ms : -1;
-}
-
-static void let_lapse(struct cell__gated_call *gated, const char *decision)
-{
-	gated->by = CELL__AUDIT_BY_TIMEOUT;
-	gated->audited = CELL__AUDIT_TIMEOUT;
-	unpark(gated, decision, NULL);
-	refuse(gated, decision, "ApprovalTimeoutError", "Approval request for ", " expired", NULL);
-}
-
-void cell__gate_expire(struct cell__gate *gate)
-{
-	int64_t now = cell__now_us() / 1000;
-	while (gate->parked_first && gate->parked_first->deadline_ms >= 0 && gate->parked_first->deadline_ms <= now) {
-		let_lapse(gate->parked_first, "expired");
-	}
-}
-
-/* Puts other arguments into a parked call, in place of those that were shown. */
-static int edit(struct cell__gated_call *gated, const char *text, struct cell_error *err)
-{
-	json_t *args = json_loads(text, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
-	CELL_AUTO_BUF struct cell__buf why = CELL_BUF_INIT;
-	int rc = 0;
-	json_t *before = json_incref(shown_args(gated));
-	if (!json_is_object(args))
-		rc = cell_fail(err, CELL_E_INVALID, 0, "the edited arguments are not a JSON object");
-	else if (gated->kind == CELL__GATE_TOOL) {
-		if (cell__tool_choice_edit(&gated->choice, args, &why) < 0)
-			rc = cell_fail(err, CELL_E_INVALID, 0, "the edited arguments are not valid: %.180s",
-				       why.data ? why.data : "out of memory");
-	} else if (gated->kind == CELL__GATE_SHELL && !json_is_string(json_object_get(args, "cmd"))) {
-		rc = cell_fail(err, CELL_E_INVALID, 0, "the edited arguments lack the string 'cmd'");
-	} else if (gated->kind == CELL__GATE_SHELL) {
-		json_t *both = json_pack("{s:s, s:O}", "name", shown_tool(gated), "args", args);
-		json_decref(gated->inner.args);
-		gated->inner.args = both;
-	} else if (cell__operation_check(gated->inner.operation, args, &why) < 0) {
-		rc = cell_fail(err, CELL_E_INVALID, 0, "the edited arguments are not valid: %.180s", why.data ? why.data : "out of memory");
-	} else {
-		json_decref(gated->inner.args);
-		gated->inner.args = json_incref(args);
-		json_decref(cell__take_ptr(gated->shown));
-	}
-	json_decref(args);
-	if (rc == 0 && make_call_info(gated) < 0)
-		rc = cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
-	if (rc == 0 && !gated->args_before)
-		gated->args_before = json_incref(before);
-	json_decref(before);
-	return rc;
-}
-
-static void put_back(json_t **place, json_t *value)
-{
-	json_decref(*place);
-	*place = json_incref(value);
-}
-
-/* The same, unless the policy denies what came of it: then all is as it was, and the request waits on. */
-static int edit_within_policy(struct cell__gated_call *gated, const char *text, struct cell_error *err)
-{
-	struct cell_policy_verdict verdict = CELL_POLICY_VERDICT_INIT;
-	json_t *args = json_incref(gated->inner.args), *shown = json_incref(gated->shown), *chosen = json_incref(gated->choice.args);
-	json_t *before = json_incref(gated->args_before);
-	int rc = edit(gated, text, err);
-	verdict.decision = CELL_ALLOW;
-	if (rc == 0 && !is_hole("edited"))
-		consult(gated, &verdict);
-	if (verdict.decision == CELL_DENY) {
-		rc = cell_fail(err, CELL_E_INVALID, 0, "the policy denies the edited arguments%s%.150s", verdict.reason ? ": " : "",
-			       verdict.reason ? verdict.reason : "");
-		put_back(&gated->inner.args, args);
-		put_back(&gated->shown, shown);
-		put_back(&gated->choice.args, chosen);
-		put_back(&gated->args_before, before);
-		if (make_call_info(gated) < 0) /* no memory: nobody may say yes to a call_info of other arguments */
-			let_lapse(gated, "cancelled");
-	}
-	json_decref(args);
-	json_decref(shown);
-	json_decref(chosen);
-	json_decref(before);
-	return rc;
-}
-
-/* What a server is told when its question is accepted. */
-static int take_content(struct cell__gated_call *gated, const struct cell_approval_answer *answer, struct cell_error *err)
-{
-	const json_t *schema = json_object_get(shown_args(gated), "requestedSchema");
-	CELL_AUTO_BUF struct cell__buf why = CELL_BUF_INIT;
-	json_t *content = json_loads(answer->args ? answer->args : "{}", JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
-	int rc = 0;
-	if (answer->always)
-		rc = cell_fail(err, CELL_E_INVALID, 0, "\"always\" does not apply to a question");
-	else if (!json_is_object(content))
-		rc = cell_fail(err, CELL_E_INVALID, 0, "the answer to a question must be a JSON object");
-	else if (cell__schema_check(schema, content, &why) < 0)
-		rc = cell_fail(err, CELL_E_INVALID, 0, "the answer does not match the question's schema: %.180s",
-			       why.data ? why.data : "out of memory");
-	if (rc < 0) {
-		json_decref(content);
-		return rc;
-	}
-	gated->content = content;
-	return 0;
-}
-
-static int answer_question(struct cell__gated_call *gated, const struct cell_approval_answer *answer, struct cell_error *err)
-{
-	if (answer->accept && take_content(gated, answer, err) < 0)
-		return -1;
-	if (!answer->accept && answer->dismiss) {
-		let_lapse(gated, "cancelled");
-		return 0;
-	}
-	gated->by = answer->from_terminal ? CELL__AUDIT_BY_CLI : CELL__AUDIT_BY_PERSON;
-	gated->audited = answer->accept ? CELL__AUDIT_ACCEPTED : CELL__AUDIT_REJECTED;
-	unpark(gated, answer->accept ? "accepted" : "rejected", answer->accept ? NULL : answer->reason);
-	if (answer->accept)
-		run(gated);
-	else
-		refuse(gated, "rejected", "ApprovalRejectedError", "The question of ", " was declined", answer->reason);
-	return 0;
-}
-
-static int answer_one(struct cell__gated_call *gated, const struct cell_approval_answer *answer, struct cell_error *err)
-{
-	if (gated->kind == CELL__GATE_QUESTION)
-		return answer_question(gated, answer, err);
-	if (answer->accept && answer->args && edit_within_policy(gated, answer->args, err) < 0)
-		return -1;
-	if (answer->accept && answer->always && remember(gated) < 0)
-		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
-	gated->by = answer->from_terminal ? CELL__AUDIT_BY_CLI : CELL__AUDIT_BY_PERSON;
-	if (answer->accept) {
-		gated->audited = answer->args ? CELL__AUDIT_EDITED : CELL__AUDIT_ACCEPTED;
-		unpark(gated, answer->args ? "edited" : "accepted", NULL);
-		run(gated);
-	} else {
-		gated->audited = CELL__AUDIT_REJECTED;
-		unpark(gated, "rejected", answer->reason);
-		refuse(gated, "rejected", "ApprovalRejectedError", "Approval request for ", " rejected", answer->reason);
-	}
-	return 0;
-}
-
-int cell__gate_answer(struct cell__gate *gate, uint64_t id, const struct cell_approval_answer *answer, struct cell_error *err)
-{
-	if (id == 0) {
-		/* Those that wait now; an answer may let the code ask again.  A question wants more than a yes. */
-		uint64_t last = *gate->next_id;
-		struct cell__gated_call *gated = gate->parked_first;
-		while (gated && gated->id < last) {
-			if (answer->accept && gated->kind == CELL__GATE_QUESTION) {
-				gated = gated->parked_next;
-				continue;
-			}
-			if (answer_one(gated, answer, err) < 0)
-				return -1;
-			gated = gate->parked_first;
-		}
-		return 0;
-	}
-	for (struct cell__gated_call *gated = gate->parked_first; gated; gated = gated->parked_next)
-		if (gated->id == id)
-			return answer_one(gated, answer, err);
-	return cell_fail(err, CELL_E_NOT_FOUND, 0, "request %llu is not pending: it was answered, expired or cancelled",
-			 (unsigned long long)id);
-}
-
-bool cell__gate_waits(const struct cell__gate *gate, uint64_t id)
-{
-	const struct cell__gated_call *gated = gate->parked_first;
-	while (gated && gated->id != id)
-		gated = gated->parked_next;
-	return gated != NULL;
-}
-
-json_t *cell__gate_list(const struct cell__gate *gate)
-{
-	json_t *list = json_array();
-	for (const struct cell__gated_call *gated = gate->parked_first; gated && list; gated = gated->parked_next) {
-		const struct cell_call_info *call_info = gated->call_info;
-		json_t *one = json_pack("{s:I, s:s, s:s, s:s, s:s, s:s, s:s, s:O}", "id", (json_int_t)call_info->id, "request_id",
-					call_info->request_id, "kind", call_info->kind, "tool", call_info->tool, "callable",
-					call_info->callable, "adapter", call_info->adapter, "session_id", call_info->session_id, "args",
-					shown_args(gated));
-		if (!one || json_array_append_new(list, one) < 0) {
-			json_decref(list);
-			return NULL;
-		}
-	}
-	return list;
 }

@@ -64,6 +64,22 @@ void cell__gated_call_deliver(struct cell__gated_call *gated);
 void cell__gated_call_answer(struct cell__gated_call *gated, json_t *result, const void *raw, size_t raw_size);
 void cell__gated_call_fail(struct cell__gated_call *gated, int code, const char *type, const char *message);
 void cell__gated_call_destroy(struct cell__gated_call *gated);
+/* What a person is shown of it. */
+json_t *cell__gated_call_args(const struct cell__gated_call *gated);
+const char *cell__gated_call_tool(const struct cell__gated_call *gated);
+/* Describes it anew for those who listen; -1: no memory. */
+int cell__gated_call_make_info(struct cell__gated_call *gated);
+/* What the policy says to it as it is now. */
+void cell__gated_call_consult(const struct cell__gated_call *gated, struct cell_policy_verdict *ret_verdict);
+/* It may be done. */
+void cell__gated_call_run(struct cell__gated_call *gated);
+/* Ends a call that was not let through; the message is before, the call's name, after, and the reason. */
+void cell__gated_call_refuse(struct cell__gated_call *gated, const char *decision, const char *type, const char *before, const char *after,
+			     const char *reason);
+/* A person answered, or nobody did in time. */
+void cell__gated_call_unpark(struct cell__gated_call *gated, const char *decision, const char *reason);
+/* The same call needs no second answer; -1: no memory. */
+int cell__gated_call_remember(struct cell__gated_call *gated);
 
 /* ---- middleware.c ---- */
 

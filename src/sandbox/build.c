@@ -231,7 +231,7 @@ static void show_without_hidden(struct builder *b, enum cell_plan_stage stage, c
 	step(b, stage, CELL_OP_SEAL, flags & CELL_STEP_OPTIONAL, 0, 0, folder, "");
 }
 
-static bool is_system(const char *path)
+bool cell__builder_is_system(const char *path)
 {
 	static const char *const folders[] = { "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32" };
 	for (size_t i = 0; i < sizeof folders / sizeof *folders; i++)
@@ -254,7 +254,7 @@ static bool is_too_much(const char *path)
 static void link_known(struct builder *b, enum cell_plan_stage stage, const char *path)
 {
 	char real[PATH_MAX];
-	if (realpath(path, real) && strcmp(path, real) != 0 && !is_system(path))
+	if (realpath(path, real) && strcmp(path, real) != 0 && !cell__builder_is_system(path))
 		step(b, stage, CELL_OP_LINK, CELL_STEP_OPTIONAL, 0, 0, real, path);
 }
 
@@ -267,7 +267,7 @@ static void bind_known(struct builder *b, enum cell_plan_stage stage, const char
 			bind_own(b, stage, path, flags | CELL_STEP_OPTIONAL);
 		return;
 	}
-	if (!(is_system(real) && (flags & CELL_BIND_READ_ONLY)))
+	if (!(cell__builder_is_system(real) && (flags & CELL_BIND_READ_ONLY)))
 		bind_own(b, stage, real, flags);
 	link_known(b, stage, path);
 }
@@ -483,7 +483,7 @@ static void allow(struct builder *b, enum cell_plan_stage stage, const char *pat
 static void allow_known(struct builder *b, enum cell_plan_stage stage, const char *path, uint64_t rights)
 {
 	char real[PATH_MAX];
-	if (realpath(path, real) && !(is_system(real) && rights == FS_READ))
+	if (realpath(path, real) && !(cell__builder_is_system(real) && rights == FS_READ))
 		allow(b, stage, real, rights);
 }
 
@@ -719,7 +719,7 @@ int cell__plan_workspace(const char *workspace, enum cell__workspace_mode mode, 
 	if (mode != CELL_WORKSPACE_NONE) {
 		if (!realpath(workspace, real))
 			return cell_fail(err, CELL_E_INVALID, errno, "workspace %.160s", workspace);
-		if (is_too_much(real) || is_system(real))
+		if (is_too_much(real) || cell__builder_is_system(real))
 			return cell_fail(
 				err, CELL_E_INVALID, 0,
 				"%.120s cannot be a sandbox's workspace because it is part of the system; use a separate folder as "
@@ -750,55 +750,4 @@ int cell__plan_build_session(const struct cell__machine *machine, const struct c
 	for (size_t i = 0; session->write && session->write[i]; i++)
 		allow_known(b, CELL_STAGE_SESSION_RULES, session->write[i], FS_WRITE);
 	return finish(b, err);
-}
-
-/* ---- the interpreter's files ---- */
-
-static int list_append(char ***list, size_t *count, const char *text)
-{
-	char **more = cell__realloc(*list, (*count + 2) * sizeof *more);
-	if (!more)
-		return -1;
-	*list = more;
-	more[*count] = cell__strdup(text);
-	more[*count + 1] = NULL;
-	return more[(*count)++] ? 0 : -1;
-}
-
-int cell__plan_env_init(struct cell__plan_env *env, const char *const *paths)
-{
-	size_t n_folders = 0, n_links = 0, n = 0;
-	int rc = 0;
-	*env = (struct cell__plan_env){ 0 };
-	while (paths[n])
-		n++;
-	char **reals = cell__alloc(n + 1, sizeof *reals);
-	if (!reals)
-		return -1;
-	for (size_t i = 0; i < n; i++)
-		reals[i] = realpath(paths[i], NULL);
-	for (size_t i = 0; rc == 0 && i < n; i++) {
-		bool covered = !reals[i] || is_system(reals[i]);
-		for (size_t k = 0; reals[i] && k < n; k++)
-			covered |= k != i && reals[k] && is_under(reals[i], reals[k]) && (strcmp(reals[i], reals[k]) != 0 || k < i);
-		if (!covered)
-			rc |= list_append(&env->folders, &n_folders, reals[i]);
-		if (reals[i] && strcmp(reals[i], paths[i]) != 0 && !is_system(paths[i]))
-			rc |= list_append(&env->links, &n_links, paths[i]) | list_append(&env->links, &n_links, reals[i]);
-	}
-	for (size_t i = 0; i < n; i++)
-		free(reals[i]);
-	free(reals);
-	return rc;
-}
-
-void cell__plan_env_finish(struct cell__plan_env *env)
-{
-	char **lists[] = { env->folders, env->links };
-	for (size_t l = 0; l < 2; l++) {
-		for (char **at = lists[l]; at && *at; at++)
-			free(*at);
-		free(lists[l]);
-	}
-	*env = (struct cell__plan_env){ 0 };
 }

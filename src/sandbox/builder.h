@@ -1,4 +1,4 @@
-/* Plans while they are made: for build.c and build_zygote.c. */
+/* Plans while they are made: for build.c, build_zygote.c and plan_env.c. */
 #ifndef CELL_SANDBOX_BUILDER_H
 #define CELL_SANDBOX_BUILDER_H
 
@@ -25,6 +25,8 @@ void cell__builder_step_bytes(struct cell__builder *b, enum cell_plan_stage stag
 void cell__builder_bind_own(struct cell__builder *b, enum cell_plan_stage stage, const char *path, unsigned flags);
 void cell__builder_root(struct cell__builder *b, const struct cell__sandbox_policy *policy, const struct cell__machine *machine,
 			const struct cell__plan_env *env);
+/* Does it lie in a folder of the system that every sandbox is shown? */
+bool cell__builder_is_system(const char *path);
 int cell__builder_finish(struct cell__builder *b, struct cell_error *err);
 
 #endif

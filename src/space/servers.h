@@ -21,4 +21,12 @@ struct cell_engine *cell__space_engine(struct cell_space *space);
 struct cell__tools *cell__space_tools(struct cell_space *space);
 struct cell__servers *cell__space_servers(struct cell_space *space);
 
+/* ---- functions.c ---- */
+
+struct cell__function; /* of the host, as a tool */
+struct cell__middlewares;
+struct cell__function **cell__space_functions(struct cell_space *space);
+struct cell__middlewares *cell__space_middlewares(struct cell_space *space);
+void cell__functions_free(struct cell__function *functions);
+
 #endif

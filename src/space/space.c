@@ -31,13 +31,6 @@
 #include "deps/venv.h"
 #include "tools/tools.h"
 
-/* A function of the host, with the public type of its call. */
-struct host_function {
-	cell_tool_fn fn;
-	void *arg;
-	struct host_function *next;
-};
-
 struct cell_space {
 	struct cell_engine *engine;
 	char *cwd;
@@ -53,7 +46,7 @@ struct cell_space {
 	struct cell__tools *tools;
 	struct cell__deps *deps, *sandbox_deps; /* the host's; those of untrusted principals */
 	struct cell__servers servers;
-	struct host_function *functions;
+	struct cell__function *functions;
 	struct cell__middlewares middlewares;
 	struct cell__gate gate; /* for calls that belong to no session */
 	uint64_t next_call_id;
@@ -213,6 +206,16 @@ struct cell__servers *cell__space_servers(struct cell_space *space)
 	return &space->servers;
 }
 
+struct cell__function **cell__space_functions(struct cell_space *space)
+{
+	return &space->functions;
+}
+
+struct cell__middlewares *cell__space_middlewares(struct cell_space *space)
+{
+	return &space->middlewares;
+}
+
 const char *cell__space_site(struct cell_space *space, bool trusted)
 {
 	struct cell__deps *deps = deps_of(space, trusted);
@@ -294,11 +297,7 @@ static int list_places(struct cell_space *space, const struct cell_space_options
 
 static void free_space(struct cell_space *space)
 {
-	while (space->functions) {
-		struct host_function *next = space->functions->next;
-		free(space->functions);
-		space->functions = next;
-	}
+	cell__functions_free(space->functions);
 	cell__middlewares_finish(&space->middlewares);
 	cell__store_close(space->store);
 	if (space->trusts)
@@ -778,117 +777,4 @@ static int first_tools(struct cell_space *space, struct cell_error *err)
 int cell_find_python(const char *version, const char *path, char **ret_python, struct cell_error *err)
 {
 	return cell__deps_find_python(version, path, ret_python, err);
-}
-
-/* ---- functions of the host ---- */
-
-struct adding {
-	struct cell_space *space;
-	const struct cell_tool *tool;
-	struct cell_error err;
-	int rc;
-};
-
-/* struct cell_tool_call is the registry's own call under its public name. */
-static void call_function(void *arg, struct cell__host_call *call)
-{
-	struct host_function *function = arg;
-	function->fn(function->arg, (struct cell_tool_call *)call);
-}
-
-static void do_add_tool(void *arg)
-{
-	struct adding *adding = arg;
-	const struct cell_tool *tool = adding->tool;
-	struct host_function *function = cell__alloc(1, sizeof *function);
-	if (!function) {
-		adding->rc = cell_fail(&adding->err, CELL_E_NOMEM, 0, "out of memory");
-		return;
-	}
-	*function = (struct host_function){ .fn = tool->fn, .arg = tool->arg, .next = adding->space->functions };
-	adding->space->functions = function; /* also when the tool is refused: then nobody calls it */
-	struct cell__host_tool host = {
-		.name = tool->name,
-		.description = tool->description,
-		.parameters = tool->parameters,
-		.timeout_ms = tool->timeout_ms,
-		.fn = call_function,
-		.arg = function,
-	};
-	adding->rc = cell__tools_add_host(adding->space->tools, &host, &adding->err);
-}
-
-int cell_space_add_tool(struct cell_space *space, const struct cell_tool *tool, struct cell_error *err)
-{
-	struct cell_tool all = CELL_TOOL_INIT;
-	if (cell__sized_read(&all, sizeof all, tool, "cell_tool", err) < 0)
-		return -1;
-	if (!all.name || !all.fn)
-		return cell_fail(err, CELL_E_INVALID, 0, "a tool needs a name and a function");
-	struct adding adding = { .space = space, .tool = &all };
-	cell__loop_call(space->engine->loop, do_add_tool, &adding);
-	if (adding.rc < 0 && err)
-		*err = adding.err;
-	return adding.rc;
-}
-
-struct adding_middleware {
-	struct cell_space *space;
-	const struct cell_middleware *middleware;
-	struct cell_error err;
-	int rc;
-};
-
-static void do_add_middleware(void *arg)
-{
-	struct adding_middleware *adding = arg;
-	struct cell_space *space = adding->space;
-	adding->rc = cell__middlewares_add(&space->middlewares, adding->middleware, space->engine->loop, &adding->err);
-}
-
-int cell_space_add_middleware(struct cell_space *space, const struct cell_middleware *middleware, struct cell_error *err)
-{
-	struct cell_middleware all = CELL_MIDDLEWARE_INIT;
-	if (cell__sized_read(&all, sizeof all, middleware, "cell_middleware", err) < 0)
-		return -1;
-	struct adding_middleware adding = { .space = space, .middleware = &all };
-	cell__loop_call(space->engine->loop, do_add_middleware, &adding);
-	if (adding.rc < 0 && err)
-		*err = adding.err;
-	return adding.rc;
-}
-
-static struct cell__host_call *inner(const struct cell_tool_call *call)
-{
-	return (struct cell__host_call *)call;
-}
-
-const char *cell_tool_call_args(const struct cell_tool_call *call)
-{
-	return cell__host_call_args(inner(call));
-}
-
-const char *cell_tool_call_session_id(const struct cell_tool_call *call)
-{
-	return cell__host_call_session_id(inner(call));
-}
-
-int cell_tool_call_cancelled(const struct cell_tool_call *call)
-{
-	return cell__host_call_cancelled(inner(call));
-}
-
-void cell_tool_call_answer_json(struct cell_tool_call *call, const char *json, size_t size)
-{
-	cell__host_call_reply(inner(call), CELL__REPLY_JSON, json, size);
-}
-
-void cell_tool_call_answer_text(struct cell_tool_call *call, const char *text, size_t size)
-{
-	cell__host_call_reply(inner(call), CELL__REPLY_TEXT, text, size);
-}
-
-void cell_tool_call_fail(struct cell_tool_call *call, const char *message)
-{
-	cell__host_call_reply(inner(call), CELL__REPLY_FAIL, message, strlen(message));
 }
