@@ -29,11 +29,6 @@
 #include "spawn/process.h"
 #include "wire/frame.h"
 
-#define WASM_PAGES 4096u                    /* of 64 KiB: the Python heap, 256 MiB */
-#define JS_HEAP_MIB 256u
-#define STACK_KIB 2900u                     /* of the worker's thread, which has some 4 MiB */
-#define DATA_LIMIT_KIB (4u * 1024u * 1024u) /* RLIMIT_DATA; an idle runner has mapped a third of it */
-#define FILES_LIMIT 128u                    /* RLIMIT_NOFILE */
 #define WORDS_BYTES 2048u                   /* of its last words */
 #define TRIES 2
 #define PLAIN_START_TIMES 4                 /* that much longer may a start take that has no snapshot */
@@ -448,97 +443,15 @@ static void handle_late(uv_timer_t *timer)
 	end_kernel(kernel, CELL_E_TIMEOUT, "Deno and Pyodide were not ready in time");
 }
 
-/* A list of paths for a --allow flag: a comma in one of them is written twice. */
-static int add_path(struct cell__buf *out, const char *folder, const char *name)
-{
-	int rc = out->data && out->data[out->size - 1] != '=' ? cell__buf_add_str(out, ",") : 0;
-	for (int part = 0; part < 2; part++)
-		for (const char *c = part ? name : folder; *c; c++)
-			rc |= cell__buf_add(out, *c == ',' ? ",," : c, *c == ',' ? 2 : 1);
-	return rc;
-}
-
-/* `times` over: a file: URL is encoded once, and once more where it stands in a data: URL. */
-static int add_encoded(struct cell__buf *out, const char *path, int times)
-{
-	static const char *const percent[] = { "%", "%25", "%2525" };
-	int rc = 0;
-	for (const unsigned char *c = (const unsigned char *)path; *c; c++) {
-		if ((*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9') || strchr("/-_.~", *c))
-			rc |= cell__buf_add(out, c, 1);
-		else
-			rc |= cell__buf_printf(out, "%s%02X", percent[times - 1], *c);
-	}
-	return rc;
-}
-
 static int start_process(struct kernel *kernel, struct cell_error *err)
 {
-	static const char *const pyodide_files[] = { "/pyodide.asm.wasm", "/python_stdlib.zip", "/pyodide.mjs", "/pyodide.asm.mjs",
-						     "/pyodide-lock.json" };
-	static const char *const runner_files[] = { "/worker.mjs",          "/hide.mjs",           "/channel.mjs", "/_workcell.py",
-						    "/workcell_network.py", "/workcell_pyodide.py" };
 	struct cell__deno *deno = kernel->deno;
-	CELL_AUTO_BUF struct cell__buf program = CELL_BUF_INIT, pyodide = CELL_BUF_INIT, read = CELL_BUF_INIT, map = CELL_BUF_INIT,
-				       v8 = CELL_BUF_INIT, runner = CELL_BUF_INIT, shell = CELL_BUF_INIT;
-	int rc = cell__buf_printf(&program, "%s" CELL_DENO_PROGRAM, deno->folder);
-	rc |= cell__buf_printf(&pyodide, "%s/node_modules/pyodide", deno->folder);
-	rc |= cell__buf_add_str(&read, "--allow-read=");
-	for (size_t i = 0; i < sizeof pyodide_files / sizeof *pyodide_files; i++)
-		rc |= add_path(&read, pyodide.data ? pyodide.data : "", pyodide_files[i]);
-	for (size_t i = 0; i < sizeof runner_files / sizeof *runner_files; i++)
-		rc |= add_path(&read, deno->runner_dir, runner_files[i]);
-	rc |= add_path(&read, deno->kernel_dir, "");
-	rc |= add_path(&read, kernel->snapshot, "");
-	rc |= cell__buf_add_str(&map, "--import-map=data:application/json,%7B%22imports%22:%7B%22pyodide/%22:%22file://");
-	rc |= add_encoded(&map, pyodide.data ? pyodide.data : "", 2);
-	rc |= cell__buf_add_str(&map, "/%22%7D%7D");
-	rc |= cell__buf_printf(&v8,
-			       "--v8-flags=--disallow-code-generation-from-strings,--wasm-max-mem-pages=%u,--max-old-space-size=%u,"
-			       "--stack-size=%u",
-			       WASM_PAGES, JS_HEAP_MIB, STACK_KIB);
-	rc |= cell__buf_printf(&runner, "%s/runner.mjs", deno->runner_dir);
-	/* No core file, no file written at all, few descriptors, and memory that is not only JavaScript's. */
-	rc |= cell__buf_printf(&shell, "ulimit -c 0; ulimit -f 0; ulimit -n %u; ulimit -d %u; exec \"$@\"", FILES_LIMIT, DATA_LIMIT_KIB);
-	if (rc != 0)
-		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
-	/* docs/executors.md says what each is for. */
-	const char *argv[] = {
-		"/bin/sh",
-		"-c",
-		shell.data,
-		"sh",
-		program.data,
-		"run",
-		"--quiet",
-		"--no-prompt",
-		"--no-config",
-		"--no-lock",
-		"--no-remote",
-		"--no-npm",
-		"--cached-only",
-		"--unstable-worker-options",
-		v8.data,
-		map.data,
-		read.data,
-		kernel->allow_net,
-		runner.data,
-		pyodide.data,
-		deno->kernel_dir,
-		kernel->snapshot,
-		kernel->preload,
-		kernel->network,
-		NULL,
-	};
-	static const char *const env[] = { "DENO_DIR=/dev/null/x",
-					   "DENO_WEBGPU_BACKEND=none",
-					   "DENO_NO_UPDATE_CHECK=1",
-					   "NO_COLOR=1",
-					   "DENO_TLS_CA_STORE=system,mozilla", /* whom the host trusts */
-					   NULL };
+	CELL_AUTO_DENO_COMMAND struct cell__deno_command command = { 0 };
+	if (cell__deno_command_init(&command, deno, kernel->snapshot, kernel->preload, kernel->network, kernel->allow_net, err) < 0)
+		return -1;
 	struct cell__process_spec spec = {
-		.argv = argv,
-		.env = env,
+		.argv = command.argv,
+		.env = cell__deno_env,
 		.path = "/usr/bin:/bin",
 		.cwd = "/",
 		.timeout_ms = -1,

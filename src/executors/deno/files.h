@@ -29,4 +29,20 @@ void cell__deno_probe(struct cell__executor_host *host, struct cell_executor_inf
 /* Where the snapshot of these parts with these preloads is.  NULL: no memory. */
 char *cell__deno_snapshot_path(const struct cell__deno *deno, const char *preload);
 
+/* ---- command.c ---- */
+
+#define CELL_DENO_WORDS 25
+
+/* The words of a command line, and the memory that they are in.  Zero it first; finish() must follow, also on failure. */
+struct cell__deno_command {
+	struct cell__buf program, pyodide, read, map, v8, runner, shell;
+	const char *argv[CELL_DENO_WORDS]; /* NULL-terminated; borrows the arguments of init() */
+};
+
+extern const char *const cell__deno_env[];
+int cell__deno_command_init(struct cell__deno_command *command, const struct cell__deno *deno, const char *snapshot, const char *preload,
+			    const char *network, const char *allow_net, struct cell_error *err);
+void cell__deno_command_finish(struct cell__deno_command *command);
+#define CELL_AUTO_DENO_COMMAND __attribute__((cleanup(cell__deno_command_finish)))
+
 #endif
