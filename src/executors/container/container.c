@@ -41,12 +41,6 @@ struct cell__containers {
 
 enum state { STARTING, READY, FAILED, REMOVING };
 
-/* Options of a session that are this executor's own. */
-struct own_options {
-	char *config; /* what cell__container_describe() made: sessions with the same one may share a container */
-	struct cell__remote_options *remote;
-};
-
 struct slot {
 	struct container *container;
 	struct cell__kernel *kernel;
@@ -700,7 +694,7 @@ static void handle_gone(void *arg, const struct cell__exit *how)
 static int container_open(struct cell__executor_host *host, const struct cell__kernel_spec *spec, const struct cell__kernel_events *events,
 			  void *owner, struct cell__kernel **ret_kernel, struct cell_error *err)
 {
-	const struct own_options *own = spec->own;
+	const struct cell__container_own *own = spec->own;
 	struct cell__containers *all = *cell__executor_state(host, &cell__container_executor);
 	struct container *container;
 	struct slot *slot = cell__alloc(1, sizeof(*slot));
@@ -758,35 +752,6 @@ static void container_destroy(void *state, void (*done)(void *arg), void *arg)
 	}
 }
 
-/* ---- its own options ---- */
-
-static void container_free_options(void *state)
-{
-	struct own_options *own = state;
-
-	if (own->remote)
-		cell__remote_free_options(own->remote);
-	free(own->config);
-	free(own);
-}
-
-static int container_read_options(const struct cell_session_options *opts, void **ret_own, struct cell_error *err)
-{
-	struct own_options *own = cell__alloc(1, sizeof(*own));
-	void *remote = NULL;
-
-	if (!own)
-		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
-	if (cell__container_describe(opts->container, opts->env, &own->config, err) < 0 ||
-	    cell__remote_read_options(opts, &remote, err) < 0) {
-		container_free_options(own);
-		return -1;
-	}
-	own->remote = remote;
-	*ret_own = own;
-	return 0;
-}
-
 const struct cell__executor cell__container_executor = {
 	.name = "container",
 	.isolation = "container",
@@ -794,16 +759,10 @@ const struct cell__executor cell__container_executor = {
 	.calls_there = true,
 	.create = container_create,
 	.destroy = container_destroy,
-	.read_options = container_read_options,
-	.free_options = container_free_options,
+	.read_options = cell__container_read_options,
+	.free_options = cell__container_free_options,
 	.probe = container_probe,
 	.open = container_open,
-	.drain = cell__remote_drain,
-	.run = cell__remote_run,
-	.reply = cell__remote_reply,
-	.interrupt = cell__remote_interrupt,
-	.pause = cell__remote_pause,
-	.close = cell__remote_close,
-	.pid = cell__remote_pid,
+	CELL__REMOTE_KERNEL,
 	.receipt = "{\"executor\":\"container\"}",
 };

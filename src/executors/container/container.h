@@ -56,4 +56,16 @@ struct cell__image_build *cell__image_build(struct cell__loop *loop, struct cell
 					    void (*done)(void *arg, const struct cell_error *err), void *arg);
 void cell__image_cancel(struct cell__image_build *build);
 
+/* ---- options.c ---- */
+
+/* Options of a session that are this executor's own. */
+struct cell__container_own {
+	char *config; /* what cell__container_describe() made: sessions with the same one may share a container */
+	struct cell__remote_options *remote;
+};
+
+/* For the vtable. */
+int cell__container_read_options(const struct cell_session_options *opts, void **ret_own, struct cell_error *err);
+void cell__container_free_options(void *state);
+
 #endif

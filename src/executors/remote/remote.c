@@ -462,12 +462,6 @@ const struct cell__executor cell__remote_executor = {
 	.free_options = cell__remote_free_options,
 	.probe = remote_probe,
 	.open = remote_open,
-	.drain = cell__remote_drain,
-	.run = cell__remote_run,
-	.reply = cell__remote_reply,
-	.interrupt = cell__remote_interrupt,
-	.pause = cell__remote_pause,
-	.close = cell__remote_close,
-	.pid = cell__remote_pid,
+	CELL__REMOTE_KERNEL,
 	.receipt = "{\"executor\":\"remote\"}",
 };
