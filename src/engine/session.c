@@ -403,7 +403,7 @@ int cell_session_run(struct cell_session *session, const char *code, size_t size
 	if (!run)
 		return -1;
 	run->waited = true;
-	cell__waiter_set_lent(&run->waiter, session->executor->takes_loop);
+	cell__waiter_set_yielding(&run->waiter, session->executor->takes_loop);
 	struct cell_result *result = cell__run_wait(run, session->engine->loop, resume);
 	cell__run_destroy(run);
 	/* Our failure is an error, not an outcome of the code. */

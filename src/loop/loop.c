@@ -14,8 +14,8 @@
 #define LINGER_MS 2
 #define RECENT_MS 50
 #define VISIT_POLL_US 1000
-/* How long one who waits looks before it sleeps: for another thread, and for a program that was told something. */
-#define LENT_SPIN_NS 50000
+/* How long a waiter spins before it sleeps: for another thread, and for a program that was sent something. */
+#define YIELDING_SPIN_NS 50000
 #define EVENT_SPIN_NS 100000
 
 struct cell__loop {
@@ -27,7 +27,7 @@ struct cell__loop {
 	void *spin_arg;
 	int busy;          /* loop's thread: things under way that no caller waits for */
 	int64_t polled_us; /* loop's thread: when a visit last looked for events */
-	struct cell_spin lent_spin, event_spin;
+	struct cell_spin yielding_spin, event_spin;
 	sigset_t host_mask; /* of the thread that created the loop */
 	pthread_t thread;
 	pthread_mutex_t lock;       /* guards all below */
@@ -82,7 +82,7 @@ static void handle_before_poll(uv_prepare_t *prepare)
 		uv_stop(&loop->uv);
 }
 
-/* ---- whose turn it is; all under the lock ---- */
+/* ---- which thread runs the loop; all under the lock ---- */
 
 static void wait_ms(struct cell__loop *loop, int ms)
 {
@@ -152,23 +152,23 @@ static void *thread_main(void *arg)
 }
 
 /*
- * Whoever runs the loop does the task.  Called with the lock held, and lets go of it.  For one who needs the loop no more
- * after that (a lent waiter) nobody has to stay.
+ * Whoever runs the loop does the task.  Called with the lock held, and lets go of it.  A yielding waiter does not need the loop
+ * afterwards, so it is not counted in `waiting`.
  */
-static void leave_to_others(struct cell__loop *loop, struct cell__task *task, bool lent)
+static void leave_to_others(struct cell__loop *loop, struct cell__task *task, bool yielding)
 {
-	loop->waiting += !lent;
+	loop->waiting += !yielding;
 	pthread_mutex_unlock(&loop->lock);
 	if (task)
 		cell__loop_post(loop, task);
 }
 
 /* Makes this thread the one that runs the loop.  False: another caller does already, and will serve us. */
-static bool enter(struct cell__loop *loop, struct cell__task *task, bool lent)
+static bool enter(struct cell__loop *loop, struct cell__task *task, bool yielding)
 {
 	pthread_mutex_lock(&loop->lock);
 	if (loop->owned && (loop->wanting > 0 || !pthread_equal(loop->owner, loop->thread))) {
-		leave_to_others(loop, task, lent);
+		leave_to_others(loop, task, yielding);
 		return false;
 	}
 	if (loop->owned) {
@@ -180,7 +180,7 @@ static bool enter(struct cell__loop *loop, struct cell__task *task, bool lent)
 	}
 	/* Another caller was faster when the engine let go.  What it waits for may need us: it has to be told. */
 	if (loop->owned) {
-		leave_to_others(loop, task, lent);
+		leave_to_others(loop, task, yielding);
 		return false;
 	}
 	loop->owned = true;
@@ -359,7 +359,7 @@ void cell__waiter_init(struct cell__waiter *waiter)
 {
 	pthread_mutex_init(&waiter->lock, NULL);
 	pthread_cond_init(&waiter->cond, NULL);
-	waiter->done = waiter->lent = false;
+	waiter->done = waiter->yielding = false;
 }
 
 void cell__waiter_finish(struct cell__waiter *waiter)
@@ -368,9 +368,9 @@ void cell__waiter_finish(struct cell__waiter *waiter)
 	pthread_mutex_destroy(&waiter->lock);
 }
 
-void cell__waiter_set_lent(struct cell__waiter *waiter, bool lent)
+void cell__waiter_set_yielding(struct cell__waiter *waiter, bool yielding)
 {
-	waiter->lent = lent;
+	waiter->yielding = yielding;
 }
 
 void cell__waiter_lock(struct cell__waiter *waiter)
@@ -419,7 +419,7 @@ static bool has_events(const void *arg)
 	return poll(&poller, 1, 0) > 0;
 }
 
-static void look_for_events(void *arg)
+static void spin_for_events(void *arg)
 {
 	struct cell__loop *loop = arg;
 	int fd = uv_backend_fd(&loop->uv);
@@ -428,7 +428,7 @@ static void look_for_events(void *arg)
 
 void cell__loop_expect(struct cell__loop *loop)
 {
-	cell__loop_set_spin(loop, look_for_events, loop);
+	cell__loop_set_spin(loop, spin_for_events, loop);
 }
 
 static void wait_done(struct cell__waiter *waiter)
@@ -452,23 +452,23 @@ static void catch_up(struct cell__loop *loop, bool visit)
 
 static void run_for(struct cell__loop *loop, struct cell__task *task, struct cell__waiter *waiter, bool visit)
 {
-	bool lent = waiter->lent;
-	if (!enter(loop, task, lent)) {
+	bool yielding = waiter->yielding;
+	if (!enter(loop, task, yielding)) {
 		wait_done(waiter);
 		pthread_mutex_lock(&loop->lock);
-		loop->waiting -= !lent;
+		loop->waiting -= !yielding;
 		pthread_mutex_unlock(&loop->lock);
 		return;
 	}
-	catch_up(loop, visit || lent);
+	catch_up(loop, visit || yielding);
 	loop->driven_for = waiter;
 	if (task)
 		task->fn(task);
 	while (!cell__waiter_is_done(waiter)) {
-		if (lent) {
+		if (yielding) {
 			loop->driven_for = NULL;
 			leave(loop);
-			(void)cell_spin(&loop->lent_spin, LENT_SPIN_NS, false, is_announced, waiter);
+			(void)cell_spin(&loop->yielding_spin, YIELDING_SPIN_NS, false, is_announced, waiter);
 			wait_done(waiter);
 			return;
 		}

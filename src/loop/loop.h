@@ -58,15 +58,15 @@ struct cell__waiter {
 	pthread_mutex_t lock;
 	pthread_cond_t cond;
 	bool done;
-	bool lent;
+	bool yielding;
 };
 /* All for any thread. */
 void cell__waiter_init(struct cell__waiter *waiter);
 void cell__waiter_finish(struct cell__waiter *waiter);
 void cell__waiter_signal(struct cell__waiter *waiter);
 bool cell__waiter_is_done(struct cell__waiter *waiter);
-/* Before waiting.  Lent: the thread that signals the waiter needs the loop for that, so the caller must not keep the loop. */
-void cell__waiter_set_lent(struct cell__waiter *waiter, bool lent);
+/* Before waiting.  Yielding: the thread that signals the waiter needs the loop for that, so the caller must not keep the loop. */
+void cell__waiter_set_yielding(struct cell__waiter *waiter, bool yielding);
 /* The waiter's lock may guard the owner's own members too. */
 void cell__waiter_lock(struct cell__waiter *waiter);
 void cell__waiter_unlock(struct cell__waiter *waiter);
