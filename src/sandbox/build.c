@@ -57,16 +57,8 @@ static bool is_left_out(enum cell_plan_op op)
 #define is_left_out(op) false
 #endif
 
-#define builder cell__builder
-#define begin cell__builder_begin
-#define head_of cell__builder_head
-#define step cell__builder_step
-#define step_bytes cell__builder_step_bytes
-#define finish cell__builder_finish
-#define bind_own cell__builder_bind_own
-
 /* Room for each entry of the policy twice: its name, and what that leads to. */
-static void list_hidden(struct builder *b, const struct cell__sandbox_policy *policy)
+static void list_hidden(struct cell__builder *b, const struct cell__sandbox_policy *policy)
 {
 	size_t n = 0;
 	if (policy->hide.count == 0)
@@ -91,27 +83,27 @@ static void list_hidden(struct builder *b, const struct cell__sandbox_policy *po
 	}
 }
 
-static void free_hidden(struct builder *b)
+static void free_hidden(struct cell__builder *b)
 {
 	for (char **path = b->hidden; path && *path; path++)
 		free(*path);
 	free(cell__take_ptr(b->hidden));
 }
 
-void begin(struct builder *b, struct cell__buf *out)
+void cell__builder_begin(struct cell__builder *b, struct cell__buf *out)
 {
 	struct cell_plan head = { .magic = CELL_PLAN_MAGIC, .version = CELL_PLAN_VERSION };
-	*b = (struct builder){ .out = out, .start = out->size };
+	*b = (struct cell__builder){ .out = out, .start = out->size };
 	b->failed = cell__buf_add(out, &head, sizeof head) < 0;
 }
 
-struct cell_plan *head_of(struct builder *b)
+struct cell_plan *cell__builder_head(struct cell__builder *b)
 {
 	return (struct cell_plan *)(b->out->data + b->start);
 }
 
-void step_bytes(struct builder *b, enum cell_plan_stage stage, enum cell_plan_op op, unsigned flags, uint64_t arg, uint64_t arg2,
-		const void *a, size_t a_size, const char *text)
+void cell__builder_step_bytes(struct cell__builder *b, enum cell_plan_stage stage, enum cell_plan_op op, unsigned flags, uint64_t arg,
+			      uint64_t arg2, const void *a, size_t a_size, const char *text)
 {
 	static const char zeros[8];
 	size_t b_size = strlen(text), size = sizeof(struct cell_plan_step) + a_size + 1 + b_size + 1;
@@ -134,13 +126,13 @@ void step_bytes(struct builder *b, enum cell_plan_stage stage, enum cell_plan_op
 	b->n_steps++;
 }
 
-void step(struct builder *b, enum cell_plan_stage stage, enum cell_plan_op op, unsigned flags, uint64_t arg, uint64_t arg2, const char *a,
-	  const char *text)
+void cell__builder_step(struct cell__builder *b, enum cell_plan_stage stage, enum cell_plan_op op, unsigned flags, uint64_t arg,
+			uint64_t arg2, const char *a, const char *text)
 {
-	step_bytes(b, stage, op, flags, arg, arg2, a, strlen(a), text);
+	cell__builder_step_bytes(b, stage, op, flags, arg, arg2, a, strlen(a), text);
 }
 
-int finish(struct builder *b, struct cell_error *err)
+int cell__builder_finish(struct cell__builder *b, struct cell_error *err)
 {
 	bool hides = b->hidden != NULL;
 	free_hidden(b);
@@ -154,45 +146,43 @@ int finish(struct builder *b, struct cell_error *err)
 	if (b->out->size - b->start > CELL_PLAN_MAX_BYTES || b->n_steps > CELL_PLAN_MAX_STEPS)
 		return cell_fail(err, CELL_E_LIMIT, 0, "a sandbox may have at most %u steps, this one needs %u", CELL_PLAN_MAX_STEPS,
 				 b->n_steps);
-	head_of(b)->bytes = (uint32_t)(b->out->size - b->start);
-	head_of(b)->n_steps = b->n_steps;
+	cell__builder_head(b)->bytes = (uint32_t)(b->out->size - b->start);
+	cell__builder_head(b)->n_steps = b->n_steps;
 	return 0;
 }
 
-#define JAIL(...) step(b, CELL_STAGE_JAIL, __VA_ARGS__)
-#define KERNEL(...) step(b, CELL_STAGE_KERNEL, __VA_ARGS__)
+#define JAIL(...) cell__builder_step(b, CELL_STAGE_JAIL, __VA_ARGS__)
+#define KERNEL(...) cell__builder_step(b, CELL_STAGE_KERNEL, __VA_ARGS__)
 #define EARLY_STAGE CELL_STAGE_EARLY
-#define EARLY(...) step(b, CELL_STAGE_EARLY, __VA_ARGS__)
+#define EARLY(...) cell__builder_step(b, CELL_STAGE_EARLY, __VA_ARGS__)
 
 /* ---- the file system ---- */
 
-#define is_under cell__path_is_under
+static void show_without_hidden(struct cell__builder *b, enum cell_plan_stage stage, const char *folder, unsigned flags);
 
-static void show_without_hidden(struct builder *b, enum cell_plan_stage stage, const char *folder, unsigned flags);
-
-static void bind_as(struct builder *b, enum cell_plan_stage stage, const char *from, const char *to, unsigned flags)
+static void bind_as(struct cell__builder *b, enum cell_plan_stage stage, const char *from, const char *to, unsigned flags)
 {
 	if (is_hole("read-only"))
 		flags &= ~CELL_BIND_READ_ONLY;
 	for (char **hidden = is_hole("hidden") ? NULL : b->hidden; hidden && *hidden; hidden++) {
 		if (strcmp(*hidden, from) == 0)
 			return;
-		if (is_under(*hidden, from)) {
+		if (cell__path_is_under(*hidden, from)) {
 			show_without_hidden(b, stage, from, flags);
 			return;
 		}
 	}
-	step(b, stage, CELL_OP_BIND, flags, 0, 0, from, to);
+	cell__builder_step(b, stage, CELL_OP_BIND, flags, 0, 0, from, to);
 }
 
 /* What is the caller's, or the caller wants to be shown: where the sandbox is nobody's, it is shown as the sandbox's own. */
-void bind_own(struct builder *b, enum cell_plan_stage stage, const char *path, unsigned flags)
+void cell__builder_bind_own(struct cell__builder *b, enum cell_plan_stage stage, const char *path, unsigned flags)
 {
 	bind_as(b, stage, path, path, flags | (b->mapped ? CELL_BIND_MAPPED : 0));
 }
 
 /* One name of a folder that has hidden ones in it. */
-static void show_name(struct builder *b, enum cell_plan_stage stage, const char *path, unsigned flags)
+static void show_name(struct cell__builder *b, enum cell_plan_stage stage, const char *path, unsigned flags)
 {
 	char target[PATH_MAX];
 	ssize_t n = readlink(path, target, sizeof target - 1);
@@ -205,7 +195,7 @@ static void show_name(struct builder *b, enum cell_plan_stage stage, const char 
 	for (char **hidden = b->hidden; *hidden; hidden++)
 		if (strcmp(*hidden, path) == 0)
 			return;
-	step(b, stage, CELL_OP_LINK, CELL_STEP_OPTIONAL, 0, 0, target, path);
+	cell__builder_step(b, stage, CELL_OP_LINK, CELL_STEP_OPTIONAL, 0, 0, target, path);
 }
 
 /*
@@ -213,10 +203,10 @@ static void show_name(struct builder *b, enum cell_plan_stage stage, const char 
  * a folder with something hidden is one of our own, in which everything else is shown: the hidden name is never in it, and what
  * the host puts there later is not either.
  */
-static void show_without_hidden(struct builder *b, enum cell_plan_stage stage, const char *folder, unsigned flags)
+static void show_without_hidden(struct cell__builder *b, enum cell_plan_stage stage, const char *folder, unsigned flags)
 {
 	DIR *dir = opendir(folder);
-	step(b, stage, CELL_OP_TMPFS, flags & CELL_STEP_OPTIONAL, HIDING_BYTES, 0755, folder, "");
+	cell__builder_step(b, stage, CELL_OP_TMPFS, flags & CELL_STEP_OPTIONAL, HIDING_BYTES, 0755, folder, "");
 	for (struct dirent *entry; dir && b->n_steps <= CELL_PLAN_MAX_STEPS && (entry = readdir(dir));) {
 		CELL_AUTO_BUF struct cell__buf path = CELL_BUF_INIT;
 		if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
@@ -228,14 +218,14 @@ static void show_without_hidden(struct builder *b, enum cell_plan_stage stage, c
 	}
 	if (dir)
 		closedir(dir);
-	step(b, stage, CELL_OP_SEAL, flags & CELL_STEP_OPTIONAL, 0, 0, folder, "");
+	cell__builder_step(b, stage, CELL_OP_SEAL, flags & CELL_STEP_OPTIONAL, 0, 0, folder, "");
 }
 
 bool cell__builder_is_system(const char *path)
 {
 	static const char *const folders[] = { "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32" };
 	for (size_t i = 0; i < sizeof folders / sizeof *folders; i++)
-		if (is_under(path, folders[i]))
+		if (cell__path_is_under(path, folders[i]))
 			return true;
 	return false;
 }
@@ -247,32 +237,32 @@ static bool is_too_much(const char *path)
 	for (size_t i = 0; i < sizeof exact / sizeof *exact; i++)
 		if (strcmp(path, exact[i]) == 0)
 			return true;
-	return is_under(path, "/proc") || is_under(path, "/sys") || is_under(path, "/dev");
+	return cell__path_is_under(path, "/proc") || cell__path_is_under(path, "/sys") || cell__path_is_under(path, "/dev");
 }
 
 /* A path as the host resolves it, and as a link at the name it is known by. */
-static void link_known(struct builder *b, enum cell_plan_stage stage, const char *path)
+static void link_known(struct cell__builder *b, enum cell_plan_stage stage, const char *path)
 {
 	char real[PATH_MAX];
 	if (realpath(path, real) && strcmp(path, real) != 0 && !cell__builder_is_system(path))
-		step(b, stage, CELL_OP_LINK, CELL_STEP_OPTIONAL, 0, 0, real, path);
+		cell__builder_step(b, stage, CELL_OP_LINK, CELL_STEP_OPTIONAL, 0, 0, real, path);
 }
 
-static void bind_known(struct builder *b, enum cell_plan_stage stage, const char *path, unsigned flags)
+static void bind_known(struct cell__builder *b, enum cell_plan_stage stage, const char *path, unsigned flags)
 {
 	char real[PATH_MAX];
 	if (!realpath(path, real)) {
 		/* Gone: there is nothing to show.  Where the policy asks for it, the receipt says that it is not there. */
 		if (stage == CELL_STAGE_JAIL)
-			bind_own(b, stage, path, flags | CELL_STEP_OPTIONAL);
+			cell__builder_bind_own(b, stage, path, flags | CELL_STEP_OPTIONAL);
 		return;
 	}
 	if (!(cell__builder_is_system(real) && (flags & CELL_BIND_READ_ONLY)))
-		bind_own(b, stage, real, flags);
+		cell__builder_bind_own(b, stage, real, flags);
 	link_known(b, stage, path);
 }
 
-static void system_folders(struct builder *b)
+static void system_folders(struct cell__builder *b)
 {
 	static const char *const links[] = { "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32" };
 	bind_as(b, CELL_STAGE_JAIL, "/usr", "/usr", CELL_BIND_READ_ONLY);
@@ -303,7 +293,7 @@ static void system_folders(struct builder *b)
 			bind_as(b, CELL_STAGE_JAIL, settings[i], settings[i], CELL_BIND_READ_ONLY);
 }
 
-static void own_settings(struct builder *b, const struct cell__sandbox_policy *policy)
+static void own_settings(struct cell__builder *b, const struct cell__sandbox_policy *policy)
 {
 	char text[512];
 	unsigned uid = geteuid(), gid = getegid();
@@ -321,7 +311,7 @@ static void own_settings(struct builder *b, const struct cell__sandbox_policy *p
 		JAIL(CELL_OP_FILE, 0, 0, 0, "/etc/resolv.conf", "");
 }
 
-static void devices(struct builder *b, const struct cell__sandbox_policy *policy)
+static void devices(struct cell__builder *b, const struct cell__sandbox_policy *policy)
 {
 	static const char *const names[] = { "/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom" };
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -360,7 +350,7 @@ static bool is_listed(const char *name, const char *const *list, size_t count)
 	return false;
 }
 
-static void mask_proc(struct builder *b, const char *name)
+static void mask_proc(struct cell__builder *b, const char *name)
 {
 	char path[sizeof "/proc/" + NAME_MAX];
 	snprintf(path, sizeof path, "/proc/%s", name);
@@ -371,7 +361,7 @@ static void mask_proc(struct builder *b, const char *name)
  * Processes alone where nobody needs more; else what there is now is hidden name by name, all but the list above.  Where the kernel
  * cannot (before Linux 5.8), the first step is passed over and the rest serves both.
  */
-static void own_proc(struct builder *b, const struct cell__sandbox_policy *policy)
+static void own_proc(struct cell__builder *b, const struct cell__sandbox_policy *policy)
 {
 	JAIL(CELL_OP_DIR, 0, 0755, 0, "/proc", "");
 	if (!policy->shows_machine && !is_hole("subset") && !is_hole("mask"))
@@ -389,12 +379,12 @@ static void own_proc(struct builder *b, const struct cell__sandbox_policy *polic
 		closedir(dir);
 	/* Nobody renames what is there. */
 	for (size_t i = 0; i < policy->hide.count; i++)
-		if (is_under(policy->hide.items[i], "/proc"))
+		if (cell__path_is_under(policy->hide.items[i], "/proc"))
 			JAIL(CELL_OP_MASK, 0, 0, 0, policy->hide.items[i], "");
 }
 
 /* A root with the system's folders and the interpreter's, without /proc. */
-void cell__builder_root(struct builder *b, const struct cell__sandbox_policy *policy, const struct cell__machine *machine,
+void cell__builder_root(struct cell__builder *b, const struct cell__sandbox_policy *policy, const struct cell__machine *machine,
 			const struct cell__plan_env *env)
 {
 	JAIL(CELL_OP_ROOT, 0, ROOT_BYTES, 0, "", "");
@@ -410,12 +400,12 @@ void cell__builder_root(struct builder *b, const struct cell__sandbox_policy *po
 	JAIL(CELL_OP_DIR, 0, 0755, 0, "/run", "");
 	JAIL(CELL_OP_LINK, 0, 0, 0, "/tmp", "/var/tmp");
 	for (size_t i = 0; env->folders && env->folders[i]; i++)
-		bind_own(b, CELL_STAGE_JAIL, env->folders[i], CELL_BIND_READ_ONLY);
+		cell__builder_bind_own(b, CELL_STAGE_JAIL, env->folders[i], CELL_BIND_READ_ONLY);
 	for (size_t i = 0; env->links && env->links[i]; i += 2)
 		JAIL(CELL_OP_LINK, CELL_STEP_OPTIONAL, 0, 0, env->links[i + 1], env->links[i]);
 }
 
-static void jail_stage(struct builder *b, const struct cell__sandbox_policy *policy, const struct cell__machine *machine,
+static void jail_stage(struct cell__builder *b, const struct cell__sandbox_policy *policy, const struct cell__machine *machine,
 		       const struct cell__plan_env *env)
 {
 	unsigned flags = ALL_NAMESPACES & ~(policy->network == CELL_NET_FULL ? (unsigned)CLONE_NEWNET : 0u);
@@ -439,17 +429,17 @@ static void jail_stage(struct builder *b, const struct cell__sandbox_policy *pol
 		JAIL(CELL_OP_LISTEN, 0, CELL_EGRESS_PORT, 0, "", "");
 	JAIL(CELL_OP_HOSTNAME, 0, 0, 0, "sandbox", "");
 	if (!b->failed)
-		head_of(b)->clone_flags = flags;
+		cell__builder_head(b)->clone_flags = flags;
 }
 
 /* ---- the process ---- */
 
-static void rlimit(struct builder *b, int resource, uint64_t value)
+static void rlimit(struct cell__builder *b, int resource, uint64_t value)
 {
 	KERNEL(CELL_OP_RLIMIT, 0, (uint64_t)resource, value, "", "");
 }
 
-static void rlimits(struct builder *b, const struct cell__sandbox_policy *policy, const struct cell__machine *machine)
+static void rlimits(struct cell__builder *b, const struct cell__sandbox_policy *policy, const struct cell__machine *machine)
 {
 	rlimit(b, RLIMIT_CORE, 0);
 	if (policy->files)
@@ -470,24 +460,24 @@ static uint64_t rights_of_abi(int abi)
 }
 
 /* The new root's /var/tmp is a link to /tmp, and a session's rules follow no links. */
-static void allow(struct builder *b, enum cell_plan_stage stage, const char *path, uint64_t rights)
+static void allow(struct cell__builder *b, enum cell_plan_stage stage, const char *path, uint64_t rights)
 {
-	if (b->own_root && is_under(path, "/var/tmp"))
+	if (b->own_root && cell__path_is_under(path, "/var/tmp"))
 		path += strlen("/var");
 	if (b->rights)
-		step(b, stage, CELL_OP_ALLOW, 0, rights & b->rights, 0, path, "");
+		cell__builder_step(b, stage, CELL_OP_ALLOW, 0, rights & b->rights, 0, path, "");
 }
 
 #define FS_WRITE (b->rights & ~(FS_MAKE_CHAR | FS_MAKE_BLOCK | FS_IOCTL_DEV))
 
-static void allow_known(struct builder *b, enum cell_plan_stage stage, const char *path, uint64_t rights)
+static void allow_known(struct cell__builder *b, enum cell_plan_stage stage, const char *path, uint64_t rights)
 {
 	char real[PATH_MAX];
 	if (realpath(path, real) && !(cell__builder_is_system(real) && rights == FS_READ))
 		allow(b, stage, real, rights);
 }
 
-static void landlock(struct builder *b, const struct cell__sandbox_policy *policy, const struct cell__machine *machine,
+static void landlock(struct cell__builder *b, const struct cell__sandbox_policy *policy, const struct cell__machine *machine,
 		     const struct cell__plan_env *env, bool full)
 {
 	static const char *const seen[] = { "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32" };
@@ -511,7 +501,7 @@ static void landlock(struct builder *b, const struct cell__sandbox_policy *polic
 	for (size_t i = 0; i < sizeof seen / sizeof *seen; i++) {
 		char real[PATH_MAX];
 		/* Where they are links into the first one, it has said all. */
-		if (i == 0 || (realpath(seen[i], real) && !is_under(real, seen[0])))
+		if (i == 0 || (realpath(seen[i], real) && !cell__path_is_under(real, seen[0])))
 			allow(b, EARLY_STAGE, seen[i], FS_READ);
 	}
 	if (full) {
@@ -537,7 +527,7 @@ static void landlock(struct builder *b, const struct cell__sandbox_policy *polic
 		allow_known(b, EARLY_STAGE, policy->write.items[i], FS_WRITE);
 }
 
-static int filters(struct builder *b, const struct cell__sandbox_policy *policy, bool full, int abi, struct cell_error *err)
+static int filters(struct cell__builder *b, const struct cell__sandbox_policy *policy, bool full, int abi, struct cell_error *err)
 {
 	CELL_AUTO_BUF struct cell__buf list = CELL_BUF_INIT, refusals = CELL_BUF_INIT, last = CELL_BUF_INIT;
 	/* Without a network namespace there is no way to let some of the network through but not to have it. */
@@ -548,13 +538,13 @@ static int filters(struct builder *b, const struct cell__sandbox_policy *policy,
 	if (cell__filter_refusals(&options, &refusals, err) < 0 || cell__filter_build(&options, &list, err) < 0 ||
 	    cell__filter_last(&last, err) < 0)
 		return -1;
-	step_bytes(b, CELL_STAGE_EARLY, CELL_OP_SECCOMP, 0, 0, 0, refusals.data, refusals.size, "refused arguments");
-	step_bytes(b, CELL_STAGE_EARLY, CELL_OP_SECCOMP, 0, 1, 0, list.data, list.size, "allowed calls");
-	step_bytes(b, CELL_STAGE_KERNEL, CELL_OP_SECCOMP, 0, 2, 0, last.data, last.size, "no more mounts, no more keys");
+	cell__builder_step_bytes(b, CELL_STAGE_EARLY, CELL_OP_SECCOMP, 0, 0, 0, refusals.data, refusals.size, "refused arguments");
+	cell__builder_step_bytes(b, CELL_STAGE_EARLY, CELL_OP_SECCOMP, 0, 1, 0, list.data, list.size, "allowed calls");
+	cell__builder_step_bytes(b, CELL_STAGE_KERNEL, CELL_OP_SECCOMP, 0, 2, 0, last.data, last.size, "no more mounts, no more keys");
 	return 0;
 }
 
-static int kernel_stage(struct builder *b, const struct cell__sandbox_policy *policy, const struct cell__machine *machine,
+static int kernel_stage(struct cell__builder *b, const struct cell__sandbox_policy *policy, const struct cell__machine *machine,
 			const struct cell__plan_env *env, bool full, struct cell_error *err)
 {
 	/* Early: what does not depend on the session, and what does not keep the rest from being done. */
@@ -589,7 +579,7 @@ static int refuse_entry(const struct cell__sandbox_policy *policy, const struct 
 static int check_lists(const struct cell__sandbox_policy *policy, const struct cell__plan_env *env, struct cell_error *err)
 {
 	for (size_t i = 0; i < policy->hide.count; i++) {
-		bool needed = is_under("/usr", policy->hide.items[i]) || is_under("/lib64", policy->hide.items[i]);
+		bool needed = cell__path_is_under("/usr", policy->hide.items[i]) || cell__path_is_under("/lib64", policy->hide.items[i]);
 		for (char **folder = env->folders; folder && *folder; folder++)
 			needed |= cell__path_lies_in(*folder, policy->hide.items[i]);
 		if (needed)
@@ -609,7 +599,7 @@ bool cell__plan_holds_pids(const struct cell__machine *machine, bool mapped)
 int cell__plan_build(const struct cell__sandbox_policy *policy, const struct cell__machine *machine, const struct cell__plan_env *env,
 		     uint64_t id, struct cell__buf *out, struct cell_error *err)
 {
-	struct builder builder, *b = &builder;
+	struct cell__builder builder, *b = &builder;
 	enum cell_plan_level level = machine->level;
 	if (level < policy->level || level == CELL_LEVEL_UNAVAILABLE)
 		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "this machine cannot provide sandbox level \"%s\" (best: %s): %.76s; %.105s",
@@ -628,7 +618,7 @@ int cell__plan_build(const struct cell__sandbox_policy *policy, const struct cel
 				 (unsigned long long)policy->pids);
 	if (check_lists(policy, env, err) < 0)
 		return -1;
-	begin(b, out);
+	cell__builder_begin(b, out);
 	b->mapped = full && machine->trees;
 	list_hidden(b, policy);
 	if (full)
@@ -638,7 +628,7 @@ int cell__plan_build(const struct cell__sandbox_policy *policy, const struct cel
 		return -1;
 	}
 	if (!b->failed) {
-		struct cell_plan *head = head_of(b);
+		struct cell_plan *head = cell__builder_head(b);
 		head->id = id;
 		head->level = (uint32_t)level;
 		head->uid = geteuid();
@@ -653,7 +643,7 @@ int cell__plan_build(const struct cell__sandbox_policy *policy, const struct cel
 			.pids = policy->pids,
 		};
 	}
-	return finish(b, err);
+	return cell__builder_finish(b, err);
 }
 
 /* ---- the session's part ---- */
@@ -693,15 +683,16 @@ static int check_places(const struct cell__plan_session *session, struct cell_er
 	return 0;
 }
 
-static void session_files(struct builder *b, const struct cell__plan_session *session)
+static void session_files(struct cell__builder *b, const struct cell__plan_session *session)
 {
 	char real[PATH_MAX];
 	const char *workspace = session->cwd;
 	bool writable = session->mode == CELL_WORKSPACE_RW;
 	if (session->mode != CELL_WORKSPACE_NONE) {
-		bind_own(b, CELL_STAGE_SESSION_FILES, workspace, writable ? 0 : CELL_BIND_READ_ONLY);
+		cell__builder_bind_own(b, CELL_STAGE_SESSION_FILES, workspace, writable ? 0 : CELL_BIND_READ_ONLY);
 		if (strcmp(session->workspace, workspace) != 0)
-			step(b, CELL_STAGE_SESSION_FILES, CELL_OP_LINK, CELL_STEP_OPTIONAL, 0, 0, workspace, session->workspace);
+			cell__builder_step(b, CELL_STAGE_SESSION_FILES, CELL_OP_LINK, CELL_STEP_OPTIONAL, 0, 0, workspace,
+					   session->workspace);
 	}
 	for (size_t i = 0; session->read && session->read[i]; i++)
 		bind_known(b, CELL_STAGE_SESSION_FILES, session->read[i], CELL_BIND_READ_ONLY);
@@ -709,8 +700,8 @@ static void session_files(struct builder *b, const struct cell__plan_session *se
 	for (size_t i = 0; session->write && session->write[i]; i++)
 		bind_known(b, CELL_STAGE_SESSION_FILES, session->write[i], 0);
 	for (size_t i = 0; session->mode == CELL_WORKSPACE_RO && i < session->policy->write.count; i++)
-		if (realpath(session->policy->write.items[i], real) && is_under(real, workspace))
-			bind_own(b, CELL_STAGE_SESSION_FILES, real, 0);
+		if (realpath(session->policy->write.items[i], real) && cell__path_is_under(real, workspace))
+			cell__builder_bind_own(b, CELL_STAGE_SESSION_FILES, real, 0);
 }
 
 int cell__plan_workspace(const char *workspace, enum cell__workspace_mode mode, char **ret_cwd, struct cell_error *err)
@@ -733,8 +724,8 @@ int cell__plan_workspace(const char *workspace, enum cell__workspace_mode mode, 
 int cell__plan_build_session(const struct cell__machine *machine, const struct cell__plan_session *session, struct cell__buf *out,
 			     struct cell_error *err)
 {
-	struct builder builder, *b = &builder;
-	begin(b, out);
+	struct cell__builder builder, *b = &builder;
+	cell__builder_begin(b, out);
 	b->rights = machine->landlock_abi > 0 ? rights_of_abi(machine->landlock_abi) : 0;
 	b->mapped = session->mapped;
 	b->own_root = machine->level == CELL_LEVEL_FULL;
@@ -749,5 +740,5 @@ int cell__plan_build_session(const struct cell__machine *machine, const struct c
 		allow_known(b, CELL_STAGE_SESSION_RULES, session->read[i], FS_READ);
 	for (size_t i = 0; session->write && session->write[i]; i++)
 		allow_known(b, CELL_STAGE_SESSION_RULES, session->write[i], FS_WRITE);
-	return finish(b, err);
+	return cell__builder_finish(b, err);
 }

@@ -15,8 +15,6 @@
 #define LINKS_MAX 40 /* as the kernel's own limit */
 #define HOMES_MAX 1024
 
-#define is_under cell__path_is_under
-
 /* ---- what a path leads through ---- */
 
 struct walk {
@@ -283,7 +281,7 @@ const char *cell__place_refusal(const char *path)
 {
 	char part[PATH_MAX];
 	for (size_t i = 0; i < sizeof of_the_system / sizeof *of_the_system; i++)
-		if (is_under(path, of_the_system[i]) || is_under(of_the_system[i], path))
+		if (cell__path_is_under(path, of_the_system[i]) || cell__path_is_under(of_the_system[i], path))
 			return "it is part of the system, or contains a part of it";
 	for (size_t i = 0; i < sizeof shared / sizeof *shared; i++)
 		if (strcmp(path, shared[i]) == 0)
@@ -292,16 +290,16 @@ const char *cell__place_refusal(const char *path)
 		return NULL;
 	pthread_once(&homes_once, find_homes);
 	for (char **home = homes; *home; home++) {
-		if (is_under(*home, path))
+		if (cell__path_is_under(*home, path))
 			return "it is a home folder, or contains one";
-		if (!is_under(path, *home))
+		if (!cell__path_is_under(path, *home))
 			continue;
 		const char *below = path + strlen(*home) + 1;
 		if (below[0] == '.' && !strchr(below, '/'))
 			return "its owner's programs keep their settings there";
 		for (size_t i = 0; i < sizeof of_a_home / sizeof *of_a_home; i++) {
 			snprintf(part, sizeof part, "%s/%s", *home, of_a_home[i]);
-			if (is_under(path, part) || is_under(part, path))
+			if (cell__path_is_under(path, part) || cell__path_is_under(part, path))
 				return "its owner's programs run from there or keep their settings there";
 		}
 	}
@@ -423,9 +421,9 @@ static int check_pair(const struct cell__place *place, const struct cell__writab
 	if (is_hole("places"))
 		return 0;
 	for (char **at = place->points; *at && !point; at++) {
-		if (is_under(*at, writable->path) && !(place->unlinked && !at[1]))
+		if (cell__path_is_under(*at, writable->path) && !(place->unlinked && !at[1]))
 			point = *at;
-		else if (place->whole && !at[1] && is_under(writable->path, *at))
+		else if (place->whole && !at[1] && cell__path_is_under(writable->path, *at))
 			holds = true;
 	}
 	if (holds)
