@@ -171,6 +171,7 @@ struct cell__executor {
 	/* Starts kernels like this one in advance; see cell__subprocess_prewarm().  NULL: not supported. */
 	int (*prewarm)(struct cell__executor_host *host, const struct cell__kernel_spec *spec, cell__prewarmed_fn done, void *arg,
 		       struct cell_error *err);
+	/* NULL, as all below: it is not in this build, and check() refuses every session. */
 	int (*open)(struct cell__executor_host *host, const struct cell__kernel_spec *spec, const struct cell__kernel_events *events,
 		    void *owner, struct cell__kernel **ret_kernel, struct cell_error *err);
 	/* Delivers all output written so far: later output belongs to the next run. */

@@ -423,16 +423,33 @@ static int export_filter(scmp_filter_ctx ctx, int rc, struct cell__buf *out, str
 	return 0;
 }
 
+static int no_filter(struct cell_error *err)
+{
+	return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the system call filter");
+}
+
+/* tree: a binary tree instead of a long chain, so that a call costs the same wherever it stands.  *ret_rc is libseccomp's; NULL: no memory. */
+static scmp_filter_ctx new_filter(uint32_t otherwise, bool tree, int *ret_rc)
+{
+	scmp_filter_ctx ctx = seccomp_init(otherwise);
+	if (!ctx)
+		return NULL;
+	*ret_rc = seccomp_attr_set(ctx, SCMP_FLTATR_ACT_BADARCH, EPERM_ACTION);
+	if (*ret_rc == 0 && tree)
+		*ret_rc = seccomp_attr_set(ctx, SCMP_FLTATR_CTL_OPTIMIZE, 2);
+	return ctx;
+}
+
 /*
  * A filter that allows all calls but those of these groups, and of those the ones that `passes` (may be NULL) lets through.  *ret_rc is
  * libseccomp's; NULL: no memory.
  */
 static scmp_filter_ctx refuse_groups(enum what what, bool (*passes)(const struct group *group, const char *call), int *ret_rc)
 {
-	scmp_filter_ctx ctx = seccomp_init(SCMP_ACT_ALLOW);
+	int rc;
+	scmp_filter_ctx ctx = new_filter(SCMP_ACT_ALLOW, false, &rc);
 	if (!ctx)
 		return NULL;
-	int rc = seccomp_attr_set(ctx, SCMP_FLTATR_ACT_BADARCH, EPERM_ACTION);
 	for (size_t g = 0; rc == 0 && g < sizeof groups / sizeof *groups; g++)
 		for (size_t i = 0; rc == 0 && groups[g].what == what && groups[g].calls[i]; i++) {
 			int nr = cell__filter_number(groups[g].calls[i]);
@@ -447,7 +464,7 @@ int cell__filter_last(struct cell__buf *out, struct cell_error *err)
 {
 	int rc;
 	scmp_filter_ctx ctx = refuse_groups(LAST, NULL, &rc);
-	return ctx ? export_filter(ctx, rc, out, err) : cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the system call filter");
+	return ctx ? export_filter(ctx, rc, out, err) : no_filter(err);
 }
 
 /* Kernels enter their namespaces and get a keyring of their own while the zygote's filter is the only one. */
@@ -465,7 +482,7 @@ int cell__filter_zygote(struct cell__buf *out, struct cell_error *err)
 	int rc;
 	scmp_filter_ctx ctx = refuse_groups(REFUSED, is_needed_by_zygotes, &rc);
 	if (!ctx)
-		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the system call filter");
+		return no_filter(err);
 	for (unsigned bit = 0; rc == 0 && bit < 32; bit++)
 		if (NEW_NAMESPACES & (1u << bit))
 			rc = seccomp_rule_add(ctx, EPERM_ACTION, SCMP_SYS(clone), 1, masked(0, 1u << bit, 1u << bit));
@@ -480,12 +497,10 @@ int cell__filter_zygote(struct cell__buf *out, struct cell_error *err)
 
 int cell__filter_refusals(const struct cell__filter_options *options, struct cell__buf *out, struct cell_error *err)
 {
-	scmp_filter_ctx ctx = seccomp_init(SCMP_ACT_ALLOW);
+	int rc;
+	scmp_filter_ctx ctx = new_filter(SCMP_ACT_ALLOW, true, &rc);
 	if (!ctx)
-		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the system call filter");
-	int rc = seccomp_attr_set(ctx, SCMP_FLTATR_ACT_BADARCH, EPERM_ACTION);
-	if (rc == 0)
-		rc = seccomp_attr_set(ctx, SCMP_FLTATR_CTL_OPTIMIZE, 2);
+		return no_filter(err);
 	if (rc == 0)
 		rc = add_refusals(ctx);
 	if (rc == 0 && options->shared)
@@ -498,13 +513,10 @@ int cell__filter_refusals(const struct cell__filter_options *options, struct cel
 
 int cell__filter_build(const struct cell__filter_options *options, struct cell__buf *out, struct cell_error *err)
 {
-	scmp_filter_ctx ctx = seccomp_init(SCMP_ACT_ERRNO(ENOSYS));
+	int rc;
+	scmp_filter_ctx ctx = new_filter(SCMP_ACT_ERRNO(ENOSYS), true, &rc);
 	if (!ctx)
-		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the system call filter");
-	int rc = seccomp_attr_set(ctx, SCMP_FLTATR_ACT_BADARCH, EPERM_ACTION);
-	/* A binary tree instead of a long chain: a call costs the same wherever it stands. */
-	if (rc == 0)
-		rc = seccomp_attr_set(ctx, SCMP_FLTATR_CTL_OPTIMIZE, 2);
+		return no_filter(err);
 	if (rc == 0)
 		rc = add_groups(ctx, options);
 	if (rc == 0)

@@ -143,6 +143,11 @@ void cell__load_json(struct cell__loader *loader, const struct cell__yaml *value
 void cell__load_param(struct cell__loader *loader, const struct cell__yaml *spec, struct cell__param *param);
 /* Room for one more at the end of an array, zeroed; NULL: no memory, and a problem. */
 void *cell__load_more(struct cell__loader *loader, const struct cell__yaml *at, void *list, size_t *count, size_t size);
+typedef void (*cell__load_callable_fn)(struct cell__loader *loader, const struct cell__yaml *key, const struct cell__yaml *spec,
+				       struct cell__tool_entry *tool);
+/* All callables of a mapping.  what: "recipes" */
+void cell__load_callables(struct cell__loader *loader, const struct cell__yaml *mapping, const char *what, cell__load_callable_fn load,
+			  struct cell__tool_entry *tool);
 /* The next callable of a tool, with its name; NULL: a problem was told.  what: "recipe" */
 struct cell__callable *cell__load_callable(struct cell__loader *loader, const struct cell__yaml *key, const char *what,
 					   struct cell__tool_entry *tool);

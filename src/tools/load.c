@@ -413,6 +413,17 @@ static void advertise_schema(struct cell__loader *loader, const struct cell__yam
 		}
 }
 
+void cell__load_callables(struct cell__loader *loader, const struct cell__yaml *mapping, const char *what, cell__load_callable_fn load,
+			  struct cell__tool_entry *tool)
+{
+	if (mapping->count / 2 > CELL_TOOL_LIMIT_CALLABLES) {
+		cell__load_problem(loader, mapping, "more than %u %s", CELL_TOOL_LIMIT_CALLABLES, what);
+		return;
+	}
+	for (size_t i = 0; i < mapping->count; i += 2)
+		load(loader, mapping->items[i], mapping->items[i + 1], tool);
+}
+
 struct cell__callable *cell__load_callable(struct cell__loader *loader, const struct cell__yaml *key, const char *what,
 					   struct cell__tool_entry *tool)
 {
@@ -466,16 +477,10 @@ static void load_recipes(struct cell__loader *loader, const struct cell__yaml *d
 				   tool->name);
 		return;
 	}
-	if (recipes->kind != CELL_YAML_MAPPING) {
+	if (recipes->kind == CELL_YAML_MAPPING)
+		cell__load_callables(loader, recipes, "recipes", load_recipe, tool);
+	else
 		cell__load_problem(loader, recipes, "recipes must be a mapping");
-		return;
-	}
-	if (recipes->count / 2 > CELL_TOOL_LIMIT_CALLABLES) {
-		cell__load_problem(loader, recipes, "more than %u recipes", CELL_TOOL_LIMIT_CALLABLES);
-		return;
-	}
-	for (size_t i = 0; i < recipes->count; i += 2)
-		load_recipe(loader, recipes->items[i], recipes->items[i + 1], tool);
 }
 
 void cell__load_cli(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool_entry *tool)

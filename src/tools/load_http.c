@@ -250,10 +250,5 @@ void cell__load_http(struct cell__loader *loader, const struct cell__yaml *doc, 
 		cell__load_problem(loader, endpoints ? endpoints : doc, "Tool '%s' has no endpoints", tool->name);
 		return;
 	}
-	if (endpoints->count / 2 > CELL_TOOL_LIMIT_CALLABLES) {
-		cell__load_problem(loader, endpoints, "more than %u endpoints", CELL_TOOL_LIMIT_CALLABLES);
-		return;
-	}
-	for (size_t i = 0; i < endpoints->count; i += 2)
-		load_endpoint(loader, endpoints->items[i], endpoints->items[i + 1], tool);
+	cell__load_callables(loader, endpoints, "endpoints", load_endpoint, tool);
 }

@@ -280,18 +280,22 @@ static void end_failed(struct cell__tool_run *run, int code, const char *type, s
 	call->fail(call, code, type, message->data ? message->data : "out of memory");
 }
 
+/* NULL: no memory. */
+static char *format(const char *fmt, va_list ap)
+{
+	char *text = NULL;
+	return vasprintf(&text, fmt, ap) < 0 ? NULL : text;
+}
+
 void cell__tool_run_fail(struct cell__tool_run *run, int code, const char *fmt, ...)
 {
 	CELL_AUTO_BUF struct cell__buf message = CELL_BUF_INIT;
-	char *cause = NULL;
 	va_list ap;
 	va_start(ap, fmt);
-	if (vasprintf(&cause, fmt, ap) < 0)
-		cause = NULL;
+	CELL_AUTO_FREE char *cause = format(fmt, ap);
 	va_end(ap);
 	if (cell__buf_printf(&message, "Tool '%s' failed: %s", run->tool->name, cause ? cause : "out of memory") < 0)
 		cell__buf_finish(&message);
-	free(cause);
 	end_failed(run, code, "ToolCallError", &message);
 }
 
@@ -343,14 +347,11 @@ static void fail_call(struct cell__call *call, int code, const char *type, const
 
 static void fail_call(struct cell__call *call, int code, const char *type, const char *fmt, ...)
 {
-	char *message = NULL;
 	va_list ap;
 	va_start(ap, fmt);
-	if (vasprintf(&message, fmt, ap) < 0)
-		message = NULL;
+	CELL_AUTO_FREE char *message = format(fmt, ap);
 	va_end(ap);
 	call->fail(call, code, type, message ? message : "out of memory");
-	free(message);
 }
 
 static void answer_or_fail(struct cell__call *call, json_t *result)
