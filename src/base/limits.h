@@ -28,9 +28,14 @@
 #define CELL_LIMIT_ARTIFACT_WHOLE (1024u * 1024u * 1024u) /* saved or loaded by one call */
 #define CELL_LIMIT_ARTIFACT_CALLS 16u                /* under way on one open artifact */
 #define CELL_LIMIT_MIME_PARTS 64u
+#define CELL_LIMIT_SEARCH 1000                       /* largest `limit` of a search of tools or workflows */
 #define CELL_LIMIT_SPAWN_MESSAGE (128u * 1024u)      /* spawner protocol, one datagram */
 #define CELL_LIMIT_POOL 64
 #define CELL_LIMIT_MIN_OUTPUT 1024                   /* smallest max_output_bytes */
 #define CELL_LIMIT_EVENT_QUEUE_BYTES (1u << 20)      /* events a slow reader has not taken yet */
+
+/* A limit as text, for schemas and SQL. */
+#define CELL__STRING_OF(x) #x
+#define CELL__STRING(x) CELL__STRING_OF(x)
 
 #endif

@@ -106,7 +106,7 @@ unsigned cell__gate_kind_of(const char *word)
 const struct cell__operation cell__operations[CELL__OPS] = {
 	ROW(TOOLS_LIST, "tools.list", NONE, TOOLS, ALL, NULL, "Lists the available tools", OBJECT(TAGS "," AWAIT, ""), LIST_OF(TOOL)),
 	ROW(TOOLS_SEARCH, "tools.search", NONE, SEARCH, ALL, NULL, "Searches tools by a description of the task, best match first",
-	    OBJECT(SEARCH("\"maximum\":1000,\"default\":10") "," TAGS "," AWAIT, "\"query\""), LIST_OF(TOOL)),
+	    OBJECT(SEARCH("\"maximum\":" CELL__STRING(CELL_LIMIT_SEARCH) ",\"default\":10") "," TAGS "," AWAIT, "\"query\""), LIST_OF(TOOL)),
 	ROW(TOOLS_CALL, "tools.call", TOOL, TOOLS, ALL, NULL, "Calls a tool or one of its callables",
 	    OBJECT(TEXT("name", "TOOL or TOOL.CALLABLE") "," FIELD("args", "object", "Arguments by name"), "\"name\""),
 	    OBJECT("\"value\":{},\"raw\":{\"type\":\"string\",\"enum\":[\"text\",\"json\",\"parts\"]},\"parts\":{\"type\":\"array\"}", "")),

@@ -354,7 +354,7 @@ static void start_finding(struct cell__searches *searches, struct cell__tools *t
 	finding->call = call;
 	finding->tools = tools;
 	finding->view = *view;
-	finding->limit = limit <= 0 ? DEFAULT_LIMIT : limit < (json_int_t)CELL__SEARCH_LIMIT ? (size_t)limit : CELL__SEARCH_LIMIT;
+	finding->limit = limit <= 0 ? DEFAULT_LIMIT : limit < (json_int_t)CELL_LIMIT_SEARCH ? (size_t)limit : CELL_LIMIT_SEARCH;
 	CELL__LIST_PUSH(searches->findings, finding);
 	call->handler = finding;
 	call->cancel = handle_cancel;

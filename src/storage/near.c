@@ -211,11 +211,11 @@ int cell__search_query_by(struct cell__search *search, const char *query, const 
 {
 	struct cell__search_hit *words = NULL, *near = NULL, *hits = NULL;
 	size_t n_words = 0, n_near = 0, n = 0;
-	if (limit > CELL__SEARCH_LIMIT)
-		limit = CELL__SEARCH_LIMIT;
+	if (limit > CELL_LIMIT_SEARCH)
+		limit = CELL_LIMIT_SEARCH;
 	size_t wide = limit * 2 > CELL__SEARCH_FUSED_MIN ? limit * 2 : CELL__SEARCH_FUSED_MIN;
-	if (wide > CELL__SEARCH_LIMIT)
-		wide = CELL__SEARCH_LIMIT;
+	if (wide > CELL_LIMIT_SEARCH)
+		wide = CELL_LIMIT_SEARCH;
 	*ret_fused = false;
 	if (!search->vectors || dimensions == 0 || limit == 0)
 		return cell__search_query(search, query, limit, ret_hits, ret_n, err);

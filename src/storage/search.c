@@ -11,9 +11,6 @@
 
 #define FUSE_K 60.0       /* the constant of the paper that introduced the method; large k flattens the ranks */
 
-#define CELL__STRING_OF(x) #x
-#define CELL__STRING(x) CELL__STRING_OF(x)
-
 int cell__search_fail(sqlite3 *db, struct cell_error *err, const char *what)
 {
 	int code = sqlite3_errcode(db);
@@ -654,8 +651,8 @@ int cell__search_query(struct cell__search *search, const char *query, size_t li
 		return cell_fail(err, CELL_E_LIMIT, 0, "the search query is longer than %u bytes", CELL__SEARCH_QUERY_BYTES);
 	if (!cell__utf8_ok(query, strlen(query)))
 		return cell_fail(err, CELL_E_INVALID, 0, "the search query is not UTF-8");
-	if (limit > CELL__SEARCH_LIMIT)
-		limit = CELL__SEARCH_LIMIT;
+	if (limit > CELL_LIMIT_SEARCH)
+		limit = CELL_LIMIT_SEARCH;
 	if (add_plain(&plain, query) < 0 || find_terms(&terms, query, false) < 0 || (terms.n == 0 && find_terms(&terms, query, true) < 0))
 		return cell_fail(err, CELL_E_NOMEM, 0, "search");
 	struct hits hits = { NULL, 0, 0 };

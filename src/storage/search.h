@@ -19,7 +19,6 @@
 #define CELL__SEARCH_TERM_BYTES 100u    /* longer words are no words */
 #define CELL__SEARCH_COMMON_TERMS 2u    /* of the words that stand nearly everywhere */
 #define CELL__SEARCH_RANKED 1500        /* documents that one word may have ranked */
-#define CELL__SEARCH_LIMIT 1000u
 #define CELL__SEARCH_BUSY_MS 5000
 #define CELL__SEARCH_TEXT_BYTES 2000u   /* of a document, what its vector is made of */
 #define CELL__SEARCH_HASH_BYTES 16u

@@ -25,7 +25,7 @@ struct cell__host_call {
 	bool *gone;                 /* loop's thread: told when the call is answered while fn runs */
 	int64_t timeout_ms;
 	atomic_bool cancelled;
-	const char *name, *args, *session_id; /* point into `text` */
+	const char *args, *session_id; /* point into `text` */
 	size_t size; /* of text */
 	char text[];
 };
@@ -93,11 +93,6 @@ void cell__host_call_reply(struct cell__host_call *call, enum cell__reply_kind k
 	cell__reply_send(&call->reply, kind, bytes, size);
 }
 
-const char *cell__host_call_name(const struct cell__host_call *call)
-{
-	return call->name;
-}
-
 const char *cell__host_call_args(const struct cell__host_call *call)
 {
 	return call->args;
@@ -137,11 +132,11 @@ static int start_timer(struct cell__host_call *call, struct cell__loop *loop)
 }
 
 /* Copies bytes with what ends them, and says where they begin. */
-static const char *put(char **at, const char *bytes, size_t size, char end)
+static const char *put(char **at, const char *bytes, size_t size)
 {
 	char *start = *at;
 	memcpy(start, bytes, size);
-	start[size] = end;
+	start[size] = '\0';
 	*at += size + 1;
 	return start;
 }
@@ -152,10 +147,8 @@ static const char *put(char **at, const char *bytes, size_t size, char end)
  */
 static struct cell__host_call *make_call(struct cell__tool_run *run, const char *args, size_t args_size, bool *ret_full)
 {
-	const char *group = run->tool->name, *name = run->callable->name;
 	const char *session_id = run->call->session_id ? run->call->session_id : "";
-	bool grouped = strcmp(group, name) != 0;
-	const size_t size = strlen(group) + strlen(name) + args_size + strlen(session_id) + 4;
+	const size_t size = args_size + strlen(session_id) + 2;
 	struct cell__loop_ref *ref = run->tools->loop_ref;
 	*ret_full = !cell__loop_ref_try_ref(ref, size, CELL_TOOL_LIMIT_RUNS, CELL_LIMIT_ENGINE_BYTES);
 	if (*ret_full)
@@ -168,12 +161,8 @@ static struct cell__host_call *make_call(struct cell__tool_run *run, const char 
 	call->reply = (struct cell__reply){ .ref = ref, .handle = handle_reply, .drop = drop_reply };
 	call->size = size;
 	char *at = call->text;
-	call->name = at;
-	if (grouped)
-		put(&at, group, strlen(group), '.');
-	put(&at, name, strlen(name), '\0');
-	call->args = put(&at, args, args_size, '\0');
-	call->session_id = put(&at, session_id, strlen(session_id), '\0');
+	call->args = put(&at, args, args_size);
+	call->session_id = put(&at, session_id, strlen(session_id));
 	call->timeout_ms = run->callable->timeout_ms;
 	call->run = run;
 	return call;

@@ -47,7 +47,6 @@
 #define CELL_TOOL_LIMIT_BODY_BYTES (16u * 1024u * 1024u) /* of a request */
 #define CELL_TOOL_LIMIT_OUTPUT (16u * 1024u * 1024u)     /* largest max_output */
 #define CELL_TOOL_LIMIT_ERROR_TEXT (16u * 1024u)    /* of a stream or response quoted in an error */
-#define CELL_TOOL_LIMIT_SEARCH 1000                 /* largest `limit` of a search */
 #define CELL_TOOL_LIMIT_TIMEOUT_S 86400
 #define CELL_TOOL_DEFAULT_OUTPUT (1024u * 1024u)
 #define CELL_TOOL_DEFAULT_TIMEOUT_MS 60000
@@ -239,7 +238,6 @@ struct cell__host_tool {
 
 int cell__tools_add_host(struct cell__tools *tools, const struct cell__host_tool *tool, struct cell_error *err);
 /* Any thread, until it is answered. */
-const char *cell__host_call_name(const struct cell__host_call *call);       /* as registered */
 const char *cell__host_call_args(const struct cell__host_call *call);       /* a JSON object, checked and complete */
 const char *cell__host_call_session_id(const struct cell__host_call *call);
 /* Nobody waits for the answer any more. */

@@ -42,12 +42,10 @@ static const struct cell__mcp_tool table[] = {
 	  .about = "Executes Python code in the session's IPython kernel, which keeps its variables, and returns the "
 		   "output as a notebook shows it. Plots are returned as images.",
 	  .input = OBJECT(
-		  "\"code\":{\"type\":\"string\",\"x-nul\":true,\"description\":\"Python code to execute in the "
-		  "IPython "
-		  "kernel\"},\"timeout\":{\"type\":\"number\",\"minimum\":0,\"maximum\":1000000,\"default\":120,\"description\":\"Seconds; "
-		  "0: no "
-		  "limit\"},\"max_output_chars\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":1000000,\"default\":5000,\"description\":\"Longer "
-		  "output is cut in the middle; the whole output is kept in a file\"}",
+		  "\"code\":{\"type\":\"string\",\"x-nul\":true,\"description\":\"Python code to execute in the IPython kernel\"},"
+		  "\"timeout\":{\"type\":\"number\",\"minimum\":0,\"maximum\":1000000,\"default\":120,\"description\":\"Seconds; 0: no limit\"},"
+		  "\"max_output_chars\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":" CELL__STRING(
+			  CELL_MCP_MAX_OUTPUT_CHARS) ",\"default\":5000,\"description\":\"Longer output is cut in the middle; the whole output is kept in a file\"}",
 		  "\"code\""),
 	  .answer = CELL_RESULT,
 	  .flags = CELL_MCP_DESTRUCTIVE | CELL_MCP_OPEN_WORLD },
@@ -93,7 +91,7 @@ static const struct cell__mcp_tool table[] = {
 	{ .name = "search_workflows",
 	  .title = "Search workflows",
 	  .operation = OF(WORKFLOWS_SEARCH),
-	  .input = "{\"properties\":{\"query\":{\"minLength\":1},\"limit\":{\"maximum\":1000}}}",
+	  .input = "{\"properties\":{\"query\":{\"minLength\":1},\"limit\":{\"maximum\":" CELL__STRING(CELL_LIMIT_SEARCH) "}}}",
 	  .flags = CELL_MCP_STORAGE | CELL_MCP_READ_ONLY,
 	  .run = cell__mcp_operate },
 	{ .name = "get_workflow",
