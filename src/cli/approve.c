@@ -28,7 +28,7 @@
 
 #include <jansson.h>
 
-#define LOOK_MS 50             /* how often a question looks whether it still waits for an answer */
+#define POLL_MS 50             /* how often a question checks whether it still waits for an answer */
 #define MAX_ANSWER (8u << 20)  /* bytes of a line that answers */
 #define MAX_NAME 300u          /* characters of a call's name as it is shown */
 #define MAX_MESSAGE 4000u      /* characters of what an MCP server asks, as it is shown */
@@ -164,7 +164,7 @@ static void stay_deaf(const struct cell_cli_asker *asker, struct cell_session *s
 	if (!asker->terminal || is_hole("deaf"))
 		return;
 	while ((left = until - cell__now_us() / 1000) > 0 && still_waits(session, id)) {
-		if (poll(&wait, 1, left < LOOK_MS ? (int)left : LOOK_MS) <= 0)
+		if (poll(&wait, 1, left < POLL_MS ? (int)left : POLL_MS) <= 0)
 			continue;
 		if (!(wait.revents & POLLIN))
 			return; /* hung up; reading says so */
@@ -189,23 +189,23 @@ static void reset_terminal(const struct cell_cli_asker *asker)
 static char *take_line(struct cell_cli_asker *asker, struct cell_session *session, uint64_t id, bool *ret_gone)
 {
 	struct pollfd wait = { .fd = asker->fd, .events = POLLIN };
-	int64_t look_at = 0;
+	int64_t poll_at = 0;
 
 	*ret_gone = false;
 	asker->size = 0;
 	for (;;) {
 		char byte;
 		ssize_t n;
-		int ready = poll(&wait, 1, LOOK_MS);
+		int ready = poll(&wait, 1, POLL_MS);
 
 		/* Also while somebody types: half a line for a question that is gone is no line for another. */
-		if (ready <= 0 || cell__now_us() / 1000 >= look_at) {
+		if (ready <= 0 || cell__now_us() / 1000 >= poll_at) {
 			if (!still_waits(session, id)) {
 				*ret_gone = true;
 				drop_input(asker);
 				return NULL;
 			}
-			look_at = cell__now_us() / 1000 + LOOK_MS;
+			poll_at = cell__now_us() / 1000 + POLL_MS;
 		}
 		if (ready <= 0)
 			continue;

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #define BATCH 200       /* rows that are aligned together */
-#define LOOK_MS 200     /* between two looks of -f */
+#define POLL_MS 200     /* between two polls of -f */
 #define SHORT_ID 8      /* characters of an id that are shown */
 #define SHORT_DETAIL 100
 
@@ -190,7 +190,7 @@ static int read_log(const struct audit_flags *flags, const char *file, int64_t l
 		return -1;
 	status = print_all(reader, flags->json, err);
 	while (!status && flags->follow && !cell__cli_stop_status()) {
-		poll(NULL, 0, LOOK_MS);
+		poll(NULL, 0, POLL_MS);
 		status = print_all(reader, flags->json, err);
 	}
 	cell_audit_reader_close(reader);
