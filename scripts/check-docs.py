@@ -2,6 +2,7 @@
 """Checks the pages: scripts/check-docs.py [--self-test]
 
 - Relative links of every *.md lead to a file of the tree, and their anchors to a heading of that page.
+- A file or folder of the source that a page names in `code` is there.
 - docs/limits.md has every CELL_LIMIT_* of the source, with its value.
 - Every message of docs/troubleshooting.md (```text blocks) is one of the source; `…` stands for a value.
 """
@@ -59,6 +60,12 @@ def read_page(path):
     return read(full) if os.path.isfile(full) else None
 
 
+def path_problems(path, text, exists):
+    for name in re.findall(r"`((?:src|include|kernel|python|deno|tests|fuzz|bench|scripts|packaging|examples)/[\w./-]*)`", FENCE.sub("", text)):
+        if not exists(name):
+            yield "%s: there is no %s" % (path, name)
+
+
 def value_of(expression):
     return eval(re.sub(r"(\d)[uUlL]+", r"\1", expression), {"__builtins__": {}})
 
@@ -100,7 +107,9 @@ def source_text(pattern):
 
 def problems():
     for path in pages():
-        yield from link_problems(path, read(os.path.join(ROOT, path)), read_page)
+        text = read(os.path.join(ROOT, path))
+        yield from link_problems(path, text, read_page)
+        yield from path_problems(path, text, lambda name: os.path.exists(os.path.join(ROOT, name)))
     yield from limit_problems(read(os.path.join(ROOT, "docs", "limits.md")), source_text("**/*.h"))
     source = "\n".join(text for text in literals(source_text("**/*.[ch]")))
     yield from message_problems(read(os.path.join(ROOT, "docs", "troubleshooting.md")), source)
@@ -111,6 +120,9 @@ def self_test():
     good = "[x](b.md) [x](b.md#one-two-1) [x](https://a/b) [x](#here) [x](../docs)\n# Here\n```\n[no](nothing.md)\n```\n`[no](x.md)`\n"
     assert not list(link_problems("docs/a.md", good, other.get)), list(link_problems("docs/a.md", good, other.get))
     assert len(list(link_problems("docs/a.md", "[x](c.md) [x](b.md#three) [x](#there)", other.get))) == 3
+    there = {"src/a.c", "tests/"}.__contains__
+    assert not list(path_problems("a.md", "`src/a.c` `tests/` `src/*.c`\n```\n`src/b.c`\n```\n", there))
+    assert len(list(path_problems("a.md", "`src/b.c`", there))) == 1
     header = "#define CELL_LIMIT_A (4u * 1024u) /* x */\n#define CELL_LIMIT_B 12\n"
     assert not list(limit_problems("| x | 4 KiB | `CELL_LIMIT_A` |\n| 12 | `CELL_LIMIT_B` |", header))
     assert len(list(limit_problems("| x | 14 KiB | `CELL_LIMIT_A` |", header))) == 2
