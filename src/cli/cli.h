@@ -4,19 +4,19 @@
  * A command is a const struct.  Its flag table is the only description of its flags: cell__cli_parse() reads
  * the arguments by it and prints `--help` from it, defaults included, so the two cannot drift apart.
  *
- *     main.c        the table of commands, and what is process-wide: limits, signals, stopping
- *     opts.c        flags, help, errors, and the session that the common flags describe
- *     paths.c       paths and interpreters as people name them
- *     space.c       the space that they describe, operations on it, K=V arguments, tables
- *     print.c       printing of events and results
- *     cmd_run.c     `run`, and the reading and running of one cell
- *     cmd_shell.c   `shell`      cmd_doctor.c   `doctor`      cmd_bench.c   `bench` (runs workcell-bench)
- *     cmd_tools.c   `tools`      cmd_workflows.c   `workflows`
- *     cmd_artifacts.c   `artifacts`      cmd_deps.c   `deps`      cmd_gen.c   `gen`
- *     cmd_policy.c   `policy`      cmd_audit.c   `audit`      cmd_mcp.c   `mcp`      cmd_serve.c, cmd_serve_config.c   `serve`
+ *     main.c        the table of commands
+ *     opts.c        flags, help, errors
+ *     signals.c     signals, interrupting, stopping
+ *     paths.c       paths, files and interpreters as people name them
+ *     space.c       the space that the common flags describe      session.c   the session
+ *     verbs.c       commands with several operations on a space   arguments.c   their K=V
+ *     envfile.c     --env-file      limits.c, listen.c   flags that servers share
+ *     output.c      lines and tables      print.c   events and results      approve.c   questions
+ *     cmd_run.c     `run`, and the running of one cell
+ *     cmd_*         each of the other commands; cmd_serve_config.c   where `serve` has its arguments from
  *
  * Threads: the main thread parses, runs cells and does all the writing.  One signal thread interrupts and
- * stops (main.c); `run --cells` reads its input on another.  Functions belong to the main thread unless they
+ * stops (signals.c); `run --cells` reads its input on another.  Functions belong to the main thread unless they
  * say "any thread".
  */
 #ifndef CELL_CLI_H
@@ -129,6 +129,19 @@ void cell__cli_list_finish(struct cell_cli_list *list);
 int cell__cli_report(const struct cell_error *err, bool json);
 /* {"error": {"code", "message"}} as one line without the newline; free() it.  NULL: no memory. */
 char *cell__cli_error_json(const struct cell_error *err);
+
+/* ---- paths, files and interpreters (paths.c) ----------------------------- */
+
+/* free() it; NULL: it has been said why in *err. */
+char *cell__cli_absolute(const char *path, struct cell_error *err);
+/* Fails unless path is a folder; `flag` names it in the message. */
+int cell__cli_check_dir(const char *flag, const char *path, struct cell_error *err);
+/* The interpreter's absolute path, symlinks kept because a venv is one; free() it.  name NULL: python3. */
+int cell__cli_find_python(const char *name, char **ret_path, struct cell_error *err);
+/* The same for --python and --python-version, of which at most one is given. */
+int cell__cli_choose_python(const char *name, const char *version, char **ret_path, struct cell_error *err);
+/* All of a file, or of stdin for "-", at most CELL_CLI_MAX_CODE_BYTES, with a NUL behind it; free() it. */
+int cell__cli_read_file(const char *path, char **ret_text, size_t *ret_size, struct cell_error *err);
 
 /* ---- the space of the common flags (space.c) ------------------------------ */
 
@@ -327,7 +340,7 @@ char *const *cell__cli_env_entries(void);
 int cell__cli_trusted(const char *const *files, char ***ret_list, struct cell_error *err);
 void cell__cli_trusted_free(char **list);
 
-/* ---- the session of the common flags (opts.c) ---------------------------- */
+/* ---- the session of the common flags (session.c) ---------------------------- */
 
 /* Who is asked before what. */
 struct cell_cli_gate_flags {
@@ -520,14 +533,6 @@ struct cell_cli_host {
 	bool confined; /* its code is not trusted with the terminal */
 };
 
-/* free() it; NULL: it has been said why in *err. */
-char *cell__cli_absolute(const char *path, struct cell_error *err);
-/* Fails unless path is a folder; `flag` names it in the message. */
-int cell__cli_check_dir(const char *flag, const char *path, struct cell_error *err);
-/* The interpreter's absolute path, symlinks kept because a venv is one; free() it.  name NULL: python3. */
-int cell__cli_find_python(const char *name, char **ret_path, struct cell_error *err);
-/* The same for --python and --python-version, of which at most one is given. */
-int cell__cli_choose_python(const char *name, const char *version, char **ret_path, struct cell_error *err);
 /* The options of a session, and the texts that they point to. */
 struct cell_cli_session_options {
 	struct cell_session_options options;
@@ -549,7 +554,7 @@ int cell__cli_open(const struct cell_cli_session_flags *flags, bool shows, cell_
 		   struct cell_cli_host *ret_host, struct cell_error *err);
 void cell__cli_close(struct cell_cli_host *host);
 
-/* ---- signals and stopping (main.c) ---------------------------------------- */
+/* ---- signals and stopping (signals.c) ---------------------------------------- */
 
 /*
  * Starts the signal thread.  `wake` is called on it when the main thread should look again: Ctrl-C while no
@@ -631,7 +636,5 @@ int cell__cli_answer_json(struct cell_session *session, const json_t *root, uint
  */
 int cell__cli_run_cell(struct cell_cli_host *host, struct cell_cli_printer *printer, const char *code, size_t size, int64_t timeout_ms,
 		       bool goes_on, void (*ended)(void), int *ret_status, struct cell_error *err);
-/* All of a file, or of stdin for "-", at most CELL_CLI_MAX_CODE_BYTES, with a NUL behind it; free() it. */
-int cell__cli_read_file(const char *path, char **ret_text, size_t *ret_size, struct cell_error *err);
 
 #endif

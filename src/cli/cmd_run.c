@@ -10,8 +10,6 @@
 #define _GNU_SOURCE 1
 #include "cli.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -20,8 +18,6 @@
 #include <unistd.h>
 
 #include <jansson.h>
-
-#include "base/file.h"
 
 /* ---- run ------------------------------------------------------------------------ */
 
@@ -68,20 +64,6 @@ struct code {
 	char *text;
 	size_t size;
 };
-
-int cell__cli_read_file(const char *path, char **ret_text, size_t *ret_size, struct cell_error *err)
-{
-	bool is_stdin = !strcmp(path, "-");
-	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
-	int status = is_stdin ? cell__fd_read_all(STDIN_FILENO, CELL_CLI_MAX_CODE_BYTES, &text)
-			      : cell__file_read(AT_FDCWD, path, CELL_FILE_ANY, CELL_CLI_MAX_CODE_BYTES, &text, NULL);
-
-	if (status < 0)
-		return cell__file_fail(err, NULL, is_stdin ? "stdin" : path, CELL_CLI_MAX_CODE_BYTES, errno);
-	*ret_size = text.size;
-	*ret_text = cell__buf_take(&text);
-	return 0;
-}
 
 static int read_cell(const struct cell_cli_item *item, struct code *ret_code, struct cell_error *err)
 {

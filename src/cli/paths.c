@@ -1,13 +1,16 @@
-/* Paths and interpreters as people name them.  The benchmark has this file too. */
+/* Paths, files and interpreters as people name them.  The benchmark has this file too. */
 #define _GNU_SOURCE 1
 #include "cli.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "base/file.h"
 
 char *cell__cli_absolute(const char *path, struct cell_error *err)
 {
@@ -83,5 +86,19 @@ int cell__cli_check_dir(const char *flag, const char *path, struct cell_error *e
 		return cell_fail(err, errno == ENOENT ? CELL_E_NOT_FOUND : CELL_E_IO, errno, "%s %s", flag, path);
 	if (!S_ISDIR(st.st_mode))
 		return cell_fail(err, CELL_E_IO, ENOTDIR, "%s %s", flag, path);
+	return 0;
+}
+
+int cell__cli_read_file(const char *path, char **ret_text, size_t *ret_size, struct cell_error *err)
+{
+	bool is_stdin = !strcmp(path, "-");
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+	int status = is_stdin ? cell__fd_read_all(STDIN_FILENO, CELL_CLI_MAX_CODE_BYTES, &text)
+			      : cell__file_read(AT_FDCWD, path, CELL_FILE_ANY, CELL_CLI_MAX_CODE_BYTES, &text, NULL);
+
+	if (status < 0)
+		return cell__file_fail(err, NULL, is_stdin ? "stdin" : path, CELL_CLI_MAX_CODE_BYTES, errno);
+	*ret_size = text.size;
+	*ret_text = cell__buf_take(&text);
 	return 0;
 }

@@ -1,0 +1,350 @@
+/* The session that the common flags describe. */
+#define _GNU_SOURCE 1
+#include "cli.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- what the host trusts ------------------------------------------------- */
+
+static int add_path(char ***list, size_t *count, const char *path, struct cell_error *err)
+{
+	char **more = reallocarray(*list, *count + 2, sizeof(*more));
+
+	if (!more)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a path");
+	*list = more;
+	more[*count] = strdup(path);
+	if (!more[*count])
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a path");
+	more[++*count] = NULL;
+	return 0;
+}
+
+int cell__cli_trusted(const char *const *files, char ***ret_list, struct cell_error *err)
+{
+	const char *home = getenv("HOME"), *path = getenv("PATH");
+	char *copy = strdup(path ? path : ""), *rest = copy, *folder;
+	size_t count = 0;
+	int status = copy ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a path");
+
+	/* An empty entry of PATH is the current directory. */
+	while (!status && path && (folder = strsep(&rest, ":")))
+		status = add_path(ret_list, &count, *folder ? folder : ".", err);
+	if (!status && home && *home == '/')
+		status = add_path(ret_list, &count, home, err);
+	for (; !status && *files; files++)
+		status = **files ? add_path(ret_list, &count, *files, err) : 0;
+	free(copy);
+	return status;
+}
+
+void cell__cli_trusted_free(char **list)
+{
+	for (char **at = list; at && *at; at++)
+		free(*at);
+	free(list);
+}
+
+/* ---- its options ----------------------------------------------------------- */
+
+const struct cell_session_options cell__cli_session_defaults = CELL_SESSION_OPTIONS_INIT;
+
+static int env_strings(const struct cell_cli_list *list, const char ***ret_env, struct cell_error *err)
+{
+	const char **env = cell__cli_list_values(list);
+
+	if (!env)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the environment");
+	for (size_t i = 0; i < list->count; i++) {
+		if (env[i][0] == '=' || !strchr(env[i], '=')) {
+			cell_fail(err, CELL_E_INVALID, 0, "--env must be K=V, not '%s'", env[i]);
+			free(env);
+			return -1;
+		}
+	}
+	*ret_env = env;
+	return 0;
+}
+
+void cell__cli_options_finish(struct cell_cli_session_options *options)
+{
+	free(options->env);
+	free(options->python);
+	free(options->cwd);
+	free(options->token);
+	free(options->context);
+	free(options->tools);
+	free(options->storage);
+	free(options->wheels);
+	cell__cli_trusted_free(options->trusted);
+	*options = (struct cell_cli_session_options){ 0 };
+}
+
+static bool is_executor(const struct cell_cli_session_flags *flags, const char *name)
+{
+	return flags->executor && !strcmp(flags->executor, name);
+}
+
+/* Storage and tools are those of a server. */
+static bool has_server(const struct cell_cli_session_flags *flags)
+{
+	return is_executor(flags, "remote") || is_executor(flags, "container");
+}
+
+static int fill_folders(const struct cell_cli_space_flags *space, struct cell_cli_session_options *all, struct cell_error *err)
+{
+	const char *storage = space->redis ? space->redis : space->storage ? space->storage : space->base;
+	char *base = NULL, *inner = NULL;
+
+	if (storage) {
+		all->storage = cell__cli_storage(storage, space->prefix, space->redis != NULL, err);
+		if (!all->storage)
+			return -1;
+	}
+	if (space->tools || space->base) {
+		base = cell__cli_absolute(space->tools ? space->tools : space->base, err);
+		if (!base)
+			return -1;
+	}
+	if (space->tools) {
+		all->tools = base;
+	} else if (base) {
+		if (asprintf(&inner, "%s/tools", base) > 0 && access(inner, F_OK) == 0)
+			all->tools = inner;
+		else
+			free(inner);
+		free(base);
+	}
+	if (space->wheel_dir && !(all->wheels = cell__cli_absolute(space->wheel_dir, err)))
+		return -1;
+	all->container.wheel_dir = all->wheels;
+	all->container.index_url = space->index_url ? space->index_url : getenv("PIP_INDEX_URL");
+	all->container.sync_deps = space->sync_deps;
+	if (space->install_timeout_ms > 0)
+		all->container.install_timeout_ms = space->install_timeout_ms;
+	all->container.storage = all->storage;
+	all->container.tools = all->tools;
+	return 0;
+}
+
+int cell__cli_fill_container(const struct cell_cli_container_flags *flags, struct cell_container_options *options, char **ret_context,
+			     struct cell_error *err)
+{
+	const char *context = flags->context;
+
+	*options = (struct cell_container_options)CELL_CONTAINER_OPTIONS_INIT;
+	if (!context && access(CELL_SOURCE_DIR "/packaging/Dockerfile", R_OK) == 0)
+		context = CELL_SOURCE_DIR;
+	if (context && !(*ret_context = cell__cli_absolute(context, err)))
+		return -1;
+	if (flags->isolation && strcmp(flags->isolation, "executor") && strcmp(flags->isolation, "session"))
+		return cell_fail(err, CELL_E_INVALID, 0, "--isolation must be executor or session, not '%s'", flags->isolation);
+	options->engine = flags->host ? flags->host : getenv("DOCKER_HOST");
+	options->image = flags->image;
+	options->context = *ret_context;
+	options->base_image = flags->base;
+	options->user = flags->user;
+	options->session_isolation = flags->isolation && !strcmp(flags->isolation, "session");
+	options->network_disabled = flags->network_disabled;
+	options->auth_disabled = flags->auth_disabled;
+	if (flags->memory != CELL_CLI_NOT_GIVEN)
+		options->memory_limit = flags->memory ? flags->memory : -1;
+	if (flags->cpu_quota != CELL_CLI_NOT_GIVEN)
+		options->cpu_quota = flags->cpu_quota;
+	if (flags->pids != CELL_CLI_NOT_GIVEN)
+		options->pids_limit = flags->pids ? flags->pids : -1;
+	if (flags->startup_ms != CELL_CLI_NOT_GIVEN)
+		options->startup_timeout_ms = flags->startup_ms;
+	return 0;
+}
+
+static int fill_container(const struct cell_cli_session_flags *flags, struct cell_cli_session_options *all, struct cell_error *err)
+{
+	if (cell__cli_fill_container(&flags->container, &all->container, &all->context, err) < 0 ||
+	    fill_folders(&flags->space, all, err) < 0)
+		return -1;
+	all->container.auth_token = all->token;
+	all->container.no_runtime_deps = flags->space.no_runtime_deps;
+	return 0;
+}
+
+/* The server of the executor "remote"; its workspace is that of the flag, which then means no storage of ours. */
+static int fill_remote(const struct cell_cli_session_flags *flags, struct cell_cli_session_options *all, struct cell_error *err)
+{
+	size_t size;
+
+	if (flags->remote_token_file) {
+		if (cell__cli_read_file(flags->remote_token_file, &all->token, &size, err) < 0)
+			return -1;
+		all->token[strcspn(all->token, "\r\n")] = '\0';
+	}
+	all->options.remote_url = flags->remote_url;
+	all->options.remote_token = is_executor(flags, "container") ? NULL : all->token;
+	all->options.remote_ca = flags->remote_ca;
+	all->options.remote_reopen = flags->remote_reopen;
+	if (has_server(flags))
+		all->options.remote_workspace = flags->space.workspace;
+	return is_executor(flags, "container") ? fill_container(flags, all, err) : 0;
+}
+
+static bool wants_space(const struct cell_cli_session_flags *flags)
+{
+	struct cell_cli_space_flags space = flags->space;
+
+	if (is_executor(flags, "container"))
+		return false;
+	if (is_executor(flags, "remote"))
+		space.workspace = NULL;
+	return cell__cli_has_space(&space);
+}
+
+int cell__cli_check_secrets(const struct cell_cli_session_flags *flags, const char *executor, const char *workspace, struct cell_error *err)
+{
+	char folder[PATH_MAX], file[PATH_MAX];
+
+	if (!executor || strcmp(executor, "sandbox") || (flags->workspace_mode && !strcmp(flags->workspace_mode, "none")) ||
+	    !realpath(workspace, folder))
+		return 0;
+	for (size_t i = 0; i < sizeof(flags->secrets) / sizeof(flags->secrets[0]); i++) {
+		const char *name = flags->secrets[i];
+		size_t size = strlen(folder);
+
+		if (!name || !*name || !realpath(name, file))
+			continue;
+		if (!strncmp(file, folder, size) && (file[size] == '/' || size == 1))
+			return cell_fail(err, CELL_E_INVALID, 0,
+					 "%.100s is inside %.100s, where the code of sessions can read it: move it, or use another --cwd",
+					 name, folder);
+	}
+	return 0;
+}
+
+/* Engine, space and gate; what was opened before a failure is the caller's to close. */
+static int open_parts(const struct cell_cli_session_flags *flags, bool with_space, struct cell_cli_host *host,
+		      struct cell_cli_session_options *all, struct cell_error *err)
+{
+	struct cell_engine_options engine_options = CELL_ENGINE_OPTIONS_INIT;
+	struct cell_session_options *options = &all->options;
+
+	const char *const files[] = { flags->space.env_file ? flags->space.env_file : "",
+				      flags->gate.policy ? flags->gate.policy : "",
+				      flags->remote_token_file ? flags->remote_token_file : "",
+				      flags->secrets[0] ? flags->secrets[0] : "",
+				      flags->secrets[1] ? flags->secrets[1] : "",
+				      flags->secrets[2] ? flags->secrets[2] : "",
+				      flags->secrets[3] ? flags->secrets[3] : "",
+				      NULL };
+
+	if (cell__cli_load_env_file(flags->space.env_file, err) < 0 || cell__cli_trusted(files, &all->trusted, err) < 0 ||
+	    env_strings(&flags->env, &all->env, err) < 0 ||
+	    cell__cli_choose_python(flags->python, flags->space.python_version, &all->python, err) < 0)
+		return -1;
+	if (flags->cwd) {
+		all->cwd = cell__cli_absolute(flags->cwd, err);
+		if (!all->cwd || cell__cli_check_dir("--cwd", all->cwd, err) < 0)
+			return -1;
+	}
+	engine_options.pool_size = (int)flags->pool;
+	engine_options.zygote_forks = flags->zygote_forks;
+	/* A container may have to be built and started: that is told. */
+	if (cell__cli_space_log(&flags->space, flags->log_level || !is_executor(flags, "container") ? flags->log_level : "info",
+				&engine_options, err) < 0)
+		return -1;
+	if (cell_engine_create(&engine_options, &host->engine, err) < 0)
+		return -1;
+	if (fill_remote(flags, all, err) < 0)
+		return -1;
+	if ((with_space || wants_space(flags)) &&
+	    cell__cli_space_create(&flags->space, host->engine, all->python, all->cwd, &host->space, err) < 0)
+		return -1;
+	options->executor = flags->executor;
+	options->python = all->python;
+	options->preload = flags->preload;
+	options->cwd = all->cwd;
+	options->images_dir = flags->images_dir;
+	options->env = all->env;
+	options->timeout_ms = flags->timeout_ms;
+	options->grace_ms = flags->grace_ms > 0 ? flags->grace_ms : 0; /* "none" is 0 here */
+	options->max_output_bytes = flags->max_output_bytes;
+	options->space = host->space;
+	options->sandbox_policy = flags->sandbox_policy;
+	options->trusted = (const char *const *)all->trusted;
+	options->workspace_mode = flags->workspace_mode;
+	options->kernel = flags->kernel;
+	options->jupyter_path = getenv("JUPYTER_PATH");
+	options->network_profile = flags->network_profile;
+	cell__cli_fill_limits(&flags->container, flags->executor, options);
+	return cell__cli_gate_open(&flags->gate, host, options, err);
+}
+
+int cell__cli_open_host(const struct cell_cli_session_flags *flags, bool with_space, struct cell_cli_host *ret_host,
+			struct cell_cli_session_options *ret_options, struct cell_error *err)
+{
+	struct cell_cli_session_options all = { .options = CELL_SESSION_OPTIONS_INIT };
+	struct cell_cli_host host = { 0 };
+
+	if (open_parts(flags, with_space, &host, &all, err) < 0) {
+		cell_space_close(host.space);
+		cell__cli_gate_close(&host);
+		cell_engine_destroy(host.engine);
+		cell__cli_options_finish(&all);
+		return -1;
+	}
+	*ret_host = host;
+	*ret_options = all;
+	if (is_executor(flags, "container")) /* where it lives now */
+		ret_options->options.container = &ret_options->container;
+	return 0;
+}
+
+/* Code of these runs with this user's rights, so that nothing is gained by keeping it from the terminal. */
+static bool is_trusted(const char *executor)
+{
+	static const char *const trusted[] = { "subprocess", "inprocess", "jupyter" };
+
+	for (size_t i = 0; executor && i < sizeof(trusted) / sizeof(*trusted); i++) {
+		if (!strcmp(executor, trusted[i]))
+			return true;
+	}
+	return !executor;
+}
+
+int cell__cli_open(const struct cell_cli_session_flags *flags, bool shows, cell_event_fn on_event, void *event_arg,
+		   struct cell_cli_host *ret_host, struct cell_error *err)
+{
+	struct cell_cli_session_options all;
+	struct cell_cli_host host;
+	int status;
+
+	if (cell__cli_check_executor(flags, flags->executor, err) < 0 || cell__cli_open_host(flags, false, &host, &all, err) < 0)
+		return -1;
+	all.options.on_event = on_event;
+	all.options.event_arg = event_arg;
+	all.options.no_spill = shows;
+	host.confined = !is_trusted(flags->executor);
+	status = cell_session_open(host.engine, &all.options, &host.session, err);
+	cell__cli_options_finish(&all);
+	if (status < 0) {
+		cell_space_close(host.space);
+		cell__cli_gate_close(&host);
+		cell_engine_destroy(host.engine);
+		return -1;
+	}
+	cell__cli_signals_attach(host.session);
+	*ret_host = host;
+	return 0;
+}
+
+void cell__cli_close(struct cell_cli_host *host)
+{
+	cell__cli_signals_attach(NULL);
+	cell_session_close(host->session);
+	cell_space_close(host->space);
+	cell__cli_gate_close(host);
+	cell_engine_destroy(host->engine);
+	*host = (struct cell_cli_host){ 0 };
+}
