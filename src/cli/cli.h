@@ -170,7 +170,7 @@ struct cell_cli_space_flags {
 #define CELL_CLI_SPACE_FLAGS(at)                                                          \
 	{ 0, "base", "DIR", "short for --storage DIR --tools DIR/tools",                  \
 	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, base) },                                \
-	{ 0, "storage", "DIR|URL", "storage of workflows, artifacts and deps: a folder (created if missing) or redis://...", \
+	{ 0, "storage", "DIR|URL", "workflows, artifacts and deps: a folder (created if missing) or redis://...", \
 	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, storage) },                             \
 	{ 0, "redis", "URL", "use storage in Redis: redis://[user:password@]host[:port][/db], or env:NAME", \
 	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, redis) },                               \
@@ -182,7 +182,7 @@ struct cell_cli_space_flags {
 	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, tools) },                               \
 	{ 0, "tools-from-storage", NULL, "also load tools from Redis: anyone who can write there can run commands here", \
 	  CELL_FLAG_SWITCH, CELL_CLI_SPACE_AT(at, tools_from_storage) },                  \
-	{ 0, "env-file", "FILE", "file of NAME=value lines for ${NAME} in tool definitions; the environment has precedence", \
+	{ 0, "env-file", "FILE", "NAME=value lines for ${NAME} in tool definitions; the environment wins", \
 	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, env_file) }
 /* clang-format on */
 /* clang-format off */
@@ -361,7 +361,7 @@ struct cell_cli_container_flags {
 #define CELL_CLI_CONTAINER_AT(at, member) ((at) + offsetof(struct cell_cli_container_flags, member))
 /* clang-format off */
 #define CELL_CLI_CONTAINER_IMAGE_FLAGS(at)                                                \
-	{ 0, "container-host", "URL", "container: address of the engine, unix:///PATH or tcp://HOST:PORT (default $DOCKER_HOST)", \
+	{ 0, "container-host", "URL", "container: the engine, unix:///PATH or tcp://HOST:PORT (default $DOCKER_HOST)", \
 	  CELL_FLAG_STRING, CELL_CLI_CONTAINER_AT(at, host) },                            \
 	{ 0, "image", "NAME", "container: the image (default workcell:VERSION)",          \
 	  CELL_FLAG_STRING, CELL_CLI_CONTAINER_AT(at, image) },                           \
@@ -380,9 +380,9 @@ struct cell_cli_container_flags {
 	  CELL_FLAG_SWITCH, CELL_CLI_CONTAINER_AT(at, network_disabled) },                \
 	{ 0, "memory-limit", "BYTES", "sandbox, container: memory limit; 0: no limit (default: policy's, container 512M)", \
 	  CELL_FLAG_BYTES, CELL_CLI_CONTAINER_AT(at, memory) },                           \
-	{ 0, "cpu-quota", "N", "sandbox, container: microseconds of CPU per 100 ms; 0: no limit (default: the policy's)", \
+	{ 0, "cpu-quota", "N", "sandbox, container: microseconds of CPU per 100 ms; 0: any (default: policy's)", \
 	  CELL_FLAG_BYTES, CELL_CLI_CONTAINER_AT(at, cpu_quota) },                        \
-	{ 0, "pids-limit", "N", "sandbox, container: limit on processes; 0: no limit (default: policy's, container 512)", \
+	{ 0, "pids-limit", "N", "sandbox, container: processes; 0: no limit (default: policy's, container 512)", \
 	  CELL_FLAG_BYTES, CELL_CLI_CONTAINER_AT(at, pids) },                             \
 	{ 0, "startup-timeout", "SEC", "container: seconds to wait for its server (default 60)", \
 	  CELL_FLAG_SECONDS, CELL_CLI_CONTAINER_AT(at, startup_ms) }
