@@ -169,7 +169,7 @@ struct cell_executor_info {
 	const char *name;
 	const char *isolation;    /* "process", "none", ... */
 	int available;            /* 1: works on this machine */
-	char reason[240];         /* why it does not work */
+	char reason[240];         /* why it does not work; if it works, what its confinement lacks on this machine, or "" */
 	char advice[240];         /* what the user should do */
 	char fix[8192];           /* a shell command that does it, or "" */
 };

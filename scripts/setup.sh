@@ -37,6 +37,8 @@ if [ "$purpose" != run ]; then
 	packages="$packages redis-tools openssl"
 	# A proxy before two session servers.
 	packages="$packages haproxy"
+	# Subordinate ids for sandboxes of ordinary users.
+	packages="$packages uidmap"
 	# To compare the sandbox with.
 	packages="$packages bubblewrap"
 	# Engines for the tests of containers, with an image that is made here; only where that was asked for.

@@ -388,9 +388,9 @@ static void print_text(json_t *report)
 		bool available = json_is_true(json_object_get(item, "available"));
 
 		printf("  %-16s %-3s isolation: %s\n", text_of(item, "name"), available ? "ok" : "no", text_of(item, "isolation"));
-		if (!available && *text_of(item, "reason"))
-			printf("  %-16s     why: %s\n", "", text_of(item, "reason"));
-		if (!available && *text_of(item, "advice"))
+		if (*text_of(item, "reason"))
+			printf("  %-16s     %s: %s\n", "", available ? "note" : "why", text_of(item, "reason"));
+		if (*text_of(item, "advice"))
 			printf("  %-16s     do: %s\n", "", text_of(item, "advice"));
 	}
 	putchar('\n');

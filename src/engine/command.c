@@ -208,7 +208,10 @@ static int command_init(struct command *command, const struct cell_sandbox_optio
 					      .policy = &command->policy };
 	if (check_env(command, err) < 0)
 		return -1;
-	struct cell__mounts *mounts = machine.own_uid ? cell__mounts_create() : NULL;
+	/* Subordinate ids are the zone's (spawn/zone.h), and a command is in none; what is explained is a session. */
+	if (!explains)
+		machine.subids.count = 0;
+	struct cell__mounts *mounts = cell__machine_maps(&machine) ? cell__mounts_create() : NULL;
 	int rc = cell__plans_map(mounts, &session, &machine);
 	session.mapped = machine.trees != NULL;
 	if (rc < 0)
@@ -276,7 +279,7 @@ static int plan_zygote(const struct command *command, const char *python, struct
 	if (cell__engine_find_parts(NULL, dir, sizeof dir, err) < 0)
 		return -1;
 	snprintf(kernel_dir, sizeof kernel_dir, "%s/kernel", dir);
-	struct cell__mounts *mounts = machine->own_uid ? cell__mounts_create() : NULL;
+	struct cell__mounts *mounts = cell__machine_maps(machine) ? cell__mounts_create() : NULL;
 	int rc = cell__plans_zygote(mounts, python, kernel_dir, command->policy.network == CELL_NET_FULL, out, err);
 	cell__mounts_destroy(mounts);
 	return rc;

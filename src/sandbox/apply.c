@@ -416,16 +416,54 @@ static int take_trees(struct cell_apply *apply)
 	return 0;
 }
 
-int cell__become(uid_t uid, gid_t gid)
+/*
+ * A process that becomes another user is not dumpable any more, and an ordinary user's spawner could not open its namespaces: that is put
+ * back.  The caller's memory may be its parent's.
+ */
+int cell__become(uid_t uid, gid_t gid, bool leaves_groups)
 {
-	return syscall(SYS_setgroups, 0, NULL) < 0 || syscall(SYS_setresgid, gid, gid, gid) < 0 || syscall(SYS_setresuid, uid, uid, uid) < 0
-		       ? -1
-		       : 0;
+	int dumpable = (int)syscall(SYS_prctl, PR_GET_DUMPABLE, 0, 0, 0, 0);
+	if ((leaves_groups && syscall(SYS_setgroups, 0, NULL) < 0) || syscall(SYS_setresgid, gid, gid, gid) < 0 ||
+	    syscall(SYS_setresuid, uid, uid, uid) < 0)
+		return -1;
+	return dumpable == 1 ? (int)syscall(SYS_prctl, PR_SET_DUMPABLE, 1, 0, 0, 0) : 0;
+}
+
+/*
+ * Folders that only the caller may enter or reach, while our file system uid is still the caller's (spawn/zone.c).  Private first, so that
+ * nothing that the host mounts later comes into the copies.
+ */
+static int copy_folders(struct cell_apply *apply)
+{
+	const struct cell_plan_step *step = cell__plan_first(apply->plan);
+	if (mount(NULL, "/", NULL, MS_BITS_REC | MS_BITS_PRIVATE, NULL) < 0)
+		return -1;
+	for (uint32_t i = 0; i < apply->plan->n_steps; i++, step = cell__plan_next(step)) {
+		if (step->op != CELL_OP_TREE)
+			continue;
+		if (apply->n_trees == CELL_PLAN_MAX_TREES) {
+			errno = E2BIG;
+			return -1;
+		}
+		int from = open_on_host("/", cell__step_a(step), true), tree = -1;
+		if (from >= 0)
+			tree = (int)syscall(SYS_open_tree, from, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH | AT_RECURSIVE);
+		int error = errno;
+		if (from >= 0)
+			close(from);
+		errno = error;
+		if (tree < 0)
+			return -1;
+		apply->trees[apply->n_trees++] = tree;
+	}
+	return 0;
 }
 
 static int take_ids(struct cell_apply *apply)
 {
-	if (take_trees(apply) < 0 || cell__become(apply->plan->uid, apply->plan->gid) < 0)
+	const struct cell_plan *plan = apply->plan;
+	if ((plan->mapped == CELL_MAPPED_SUBIDS && copy_folders(apply) < 0) || take_trees(apply) < 0 ||
+	    cell__become(plan->uid, plan->gid, plan->mapped != CELL_MAPPED_NOT) < 0)
 		return -1;
 	/* That a process ends with its parent is forgotten when it becomes another user. */
 	return prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -438,7 +476,7 @@ int cell__apply_join(const int *fds, size_t n, const struct cell_plan *plan, boo
 	for (size_t i = 0; n > 1 && i < n; i++)
 		if (setns(fds[i], 0) < 0)
 			return -1;
-	return becomes ? cell__become(plan->uid, plan->gid) : 0;
+	return becomes ? cell__become(plan->uid, plan->gid, plan->mapped != CELL_MAPPED_NOT) : 0;
 }
 
 static int attach_tree(struct cell_apply *apply, const char *path)

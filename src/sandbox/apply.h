@@ -21,7 +21,7 @@ struct cell_apply {
 	bool has_listener;
 	bool ids_come;                   /* the maps are written by who started us, as for a plan that is mapped */
 	int start_fd;                    /* then: where cell__mapped_start() is heard */
-	int trees[CELL_PLAN_MAX_TREES];  /* from there; OP_TREE takes them in order */
+	int trees[CELL_PLAN_MAX_TREES];  /* from there, or our own; OP_TREE takes them in order */
 	uint32_t n_trees, next_tree;
 	bool processes_alone;            /* /proc was mounted so */
 	bool keeps_parent, has_parent;   /* the folder that something was made in last */
@@ -39,8 +39,8 @@ int cell__apply_birth_flags(const struct cell_plan *plan);
  * somebody else.
  */
 int cell__apply_join(const int *fds, size_t n, const struct cell_plan *plan, bool becomes);
-/* Becomes this user and group, without other groups. */
-int cell__become(uid_t uid, gid_t gid);
+/* Becomes this user and group.  leaves_groups: without other groups; only root and users of subordinate ids may. */
+int cell__become(uid_t uid, gid_t gid, bool leaves_groups);
 /* Maps a sealed plan; NULL with errno set.  It stays mapped. */
 const struct cell_plan *cell__plan_map(int fd);
 /* No capabilities to be had by exec, and uid 0 means nothing. */

@@ -633,7 +633,7 @@ int cell__plan_build(const struct cell__sandbox_policy *policy, const struct cel
 		head->level = (uint32_t)level;
 		head->uid = geteuid();
 		head->gid = getegid();
-		head->mapped = b->mapped;
+		head->mapped = full ? cell__machine_mapped(machine) : CELL_MAPPED_NOT;
 		snprintf(head->not_mapped, sizeof head->not_mapped, "%.*s", (int)sizeof head->not_mapped - 1,
 			 full ? machine->no_trees : "");
 		head->limits = (struct cell_plan_limits){

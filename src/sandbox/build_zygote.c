@@ -255,7 +255,7 @@ int cell__plan_build_zygote(const struct cell__machine *machine, const struct ce
 	if (cell__filter_zygote(&filter, err) < 0)
 		return -1;
 	cell__builder_begin(b, out);
-	b->mapped = machine->trees;
+	b->mapped = machine->trees && machine->own_uid;
 	if (is_hole("zygote")) {
 		b->mapped = false;
 		flags = 0;
@@ -275,7 +275,7 @@ int cell__plan_build_zygote(const struct cell__machine *machine, const struct ce
 		head->clone_flags = flags;
 		head->uid = geteuid();
 		head->gid = getegid();
-		head->mapped = b->mapped;
+		head->mapped = flags ? cell__machine_mapped(machine) : CELL_MAPPED_NOT;
 		snprintf(head->not_mapped, sizeof head->not_mapped, "%.*s", (int)sizeof head->not_mapped - 1, machine->no_trees);
 	}
 	return cell__builder_finish(b, err);

@@ -56,7 +56,7 @@ int cell__plan_describe(const struct cell_plan_step *step, struct cell__buf *out
 		return cell__buf_printf(out, "map only user %llu and group %llu%s", arg, arg2,
 					step->flags & CELL_BIND_MAPPED ? "; they are unused on the host" : "");
 	case CELL_OP_TREE:
-		return cell__buf_printf(out, "map the caller's files below %s to the sandbox's user, until they are detached", a);
+		return cell__buf_printf(out, "copy the mount at %s for the sandbox's user, until it is detached", a);
 	case CELL_OP_ROOT:
 		return cell__buf_printf(out, "an empty root of %llu MiB; the host's files stay visible until they are detached", arg >> 20);
 	case CELL_OP_DIR:
@@ -228,11 +228,10 @@ static int add_skipped(const struct cell__sandbox_policy *policy, const struct c
 	char uid[256], zygote_uid[256] = "", missed[256] = "";
 	const struct cell_plan *warm = zygote ? zygote->plan : NULL;
 	if (warm && warm->not_mapped[0])
-		snprintf(zygote_uid, sizeof zygote_uid, "zygote: a separate uid: %.100s cannot be mounted with other owners",
-			 warm->not_mapped);
+		snprintf(zygote_uid, sizeof zygote_uid, "zygote: a separate uid: %s", warm->not_mapped);
 	if (zygote)
 		rc |= describe_missed(zygote, missed, sizeof missed);
-	snprintf(uid, sizeof uid, "a separate uid: %.100s cannot be mounted with other owners", plan->not_mapped);
+	snprintf(uid, sizeof uid, "a separate uid: %s", plan->not_mapped);
 	const struct {
 		bool missing;
 		const char *words;
@@ -262,6 +261,11 @@ static int add_skipped(const struct cell__sandbox_policy *policy, const struct c
 	return rc;
 }
 
+static const char *uid_word(uint32_t mapped)
+{
+	return mapped == CELL_MAPPED_MOUNTS ? "unmapped" : mapped == CELL_MAPPED_SUBIDS ? "subuid" : "caller";
+}
+
 int cell__plan_receipt(const struct cell__sandbox_policy *policy, const struct cell__machine *machine, const struct cell_plan *plan,
 		       const struct cell_plan_report *report, enum cell__workspace_mode mode, const struct cell__zygote_state *zygote,
 		       struct cell__buf *out)
@@ -276,7 +280,7 @@ int cell__plan_receipt(const struct cell__sandbox_policy *policy, const struct c
 			rc |= cell__buf_printf(out, "%s\"%s\"", first ? "" : ",", namespaces[i].name);
 			first = false;
 		}
-	rc |= cell__buf_printf(out, "],\"uid\":\"%s\"", plan->mapped ? "unmapped" : "caller");
+	rc |= cell__buf_printf(out, "],\"uid\":\"%s\"", uid_word(plan->mapped));
 	rc |= cell__buf_printf(out, ",\"seccomp\":true,\"landlock\":%d,\"capabilities\":[],\"no_new_privs\":true,\"limits\":{",
 			       machine->landlock_abi);
 	rc |= add_limits(policy, machine, plan, out);

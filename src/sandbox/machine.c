@@ -23,7 +23,7 @@
 
 /* A plan of the steps that fail where user namespaces are forbidden in one way or another. */
 struct trial {
-	_Alignas(8) char bytes[256]; /* the plan */
+	_Alignas(8) char bytes[sizeof(struct cell_plan) + 2 * (sizeof(struct cell_plan_step) + 8)];
 	struct cell_plan_report report;
 };
 
@@ -106,6 +106,17 @@ static bool try_namespaces(struct cell__machine *machine)
 	return pid > 0 && trial.report.step < 0;
 }
 
+static void probe_subids(struct cell__machine *machine)
+{
+	/* A group of version 1 is joined with the uid of who opened it. */
+	if (machine->cgroups.version == 1) {
+		snprintf(machine->no_subids, sizeof machine->no_subids, "cgroups of version 1 count processes of one's own uid alone");
+		snprintf(machine->subids_advice, sizeof machine->subids_advice, "use a system with cgroups of version 2");
+		return;
+	}
+	(void)cell__mapped_subids(&machine->subids, machine->no_subids, machine->subids_advice);
+}
+
 void cell__machine_probe(struct cell__machine *ret_machine)
 {
 	struct cell__machine machine = { .level = CELL_LEVEL_UNAVAILABLE };
@@ -121,10 +132,17 @@ void cell__machine_probe(struct cell__machine *ret_machine)
 	} else if (try_namespaces(&machine)) {
 		machine.level = CELL_LEVEL_FULL;
 		machine.own_uid = cell__mapped_possible();
+		if (!machine.own_uid && geteuid() != 0)
+			probe_subids(&machine);
 	} else if (machine.landlock_abi > 0) {
 		machine.level = CELL_LEVEL_NO_USERNS;
 	}
 	*ret_machine = machine;
+}
+
+unsigned cell__machine_mapped(const struct cell__machine *machine)
+{
+	return !machine->trees ? CELL_MAPPED_NOT : machine->own_uid ? CELL_MAPPED_MOUNTS : CELL_MAPPED_SUBIDS;
 }
 
 static struct cell__machine here;

@@ -5,6 +5,7 @@
 #include "base/base.h"
 #include "sandbox/cgroup.h"
 #include "sandbox/plan.h"
+#include "sandbox/subids.h"
 
 struct cell__machine {
 	enum cell_plan_level level; /* the best there is */
@@ -12,7 +13,9 @@ struct cell__machine {
 	bool seccomp;
 	bool is_root;     /* of the host: limits on a user's processes do not count for it */
 	bool own_uid;     /* sandboxes may have a uid that is nobody's (mapped.h) ... */
-	/* ... and for one plan (cell__plans_map()): the mounts that are copied for it; NULL: it is not for this one, because of ... */
+	struct cell__subids subids; /* ... or one of these; count 0: no, because ... */
+	char no_subids[160], subids_advice[240];
+	/* For one plan (cell__plans_map()): the mounts or folders that are copied for it; NULL: the caller's uid, because of ... */
 	const char *const *trees;
 	char no_trees[160];
 	struct cell_cgroups cgroups;
@@ -27,6 +30,13 @@ struct cell__machine {
 
 /* Starts a process for a moment, which takes about a millisecond; no SIGCHLD comes of it. */
 void cell__machine_probe(struct cell__machine *ret_machine);
+/* May any sandbox have a uid that is not the caller's?  cell__plans_map() needs the mounts then. */
+static inline bool cell__machine_maps(const struct cell__machine *machine)
+{
+	return machine->own_uid || machine->subids.count > 0;
+}
+/* CELL_MAPPED_* of the plan that trees are for. */
+unsigned cell__machine_mapped(const struct cell__machine *machine);
 /* The same, found out on the first call.  Any thread. */
 const struct cell__machine *cell__machine_here(void);
 

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <linux/capability.h>
 #include <linux/mount.h>
 #include <poll.h>
@@ -18,6 +19,8 @@
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
+
+static struct cell__subids zone_ids; /* of the zone that was made last, less the zone's own */
 
 /* Between what systemd gives to containers and what it calls foreign: nobody hands these out. */
 #define FIRST_ID 0x70000000u
@@ -55,9 +58,9 @@ static int write_map(pid_t pid, const char *name, unsigned inside, unsigned outs
 	return write_to(pid, name, line);
 }
 
-static int write_maps(pid_t pid, unsigned uid, unsigned gid, unsigned outside)
+static int write_maps(pid_t pid, unsigned uid, unsigned gid, unsigned outside_uid, unsigned outside_gid)
 {
-	return write_map(pid, "uid_map", uid, outside) < 0 || write_map(pid, "gid_map", gid, outside) < 0 ? -1 : 0;
+	return write_map(pid, "uid_map", uid, outside_uid) < 0 || write_map(pid, "gid_map", gid, outside_gid) < 0 ? -1 : 0;
 }
 
 static int open_userns(pid_t pid)
@@ -69,9 +72,21 @@ static int open_userns(pid_t pid)
 
 int cell__mapped_ids(const struct cell_plan *plan, pid_t pid)
 {
-	if (plan->mapped)
-		return write_maps(pid, plan->uid, plan->gid, choose_id());
-	return write_map(pid, "uid_map", plan->uid, plan->uid) < 0 || write_map(pid, "gid_map", plan->gid, plan->gid) < 0 ? -1 : 0;
+	unsigned id;
+	switch (plan->mapped) {
+	case CELL_MAPPED_NOT:
+		return write_maps(pid, plan->uid, plan->gid, plan->uid, plan->gid);
+	case CELL_MAPPED_MOUNTS:
+		id = choose_id();
+		return write_maps(pid, plan->uid, plan->gid, id, id);
+	case CELL_MAPPED_SUBIDS:
+		if (zone_ids.count == 0)
+			break;
+		id = choose(0, zone_ids.count);
+		return write_maps(pid, plan->uid, plan->gid, zone_ids.uid + id, zone_ids.gid + id);
+	}
+	errno = EPERM;
+	return -1;
 }
 
 /* Every number means the same inside and outside. */
@@ -83,13 +98,21 @@ static int write_zone_map(pid_t pid, const char *name, unsigned caller, unsigned
 	return write_to(pid, name, text);
 }
 
-int cell__mapped_zone(pid_t pid, unsigned *ret_nobody)
+int cell__mapped_zone(pid_t pid, const struct cell__subids *ids, struct cell__nobody *ret_nobody)
 {
 	unsigned nobody = choose(FIRST_ID, N_ZONE_IDS);
-	*ret_nobody = 0;
+	*ret_nobody = (struct cell__nobody){ 0 };
+	zone_ids = (struct cell__subids){ 0 };
 	if (write_zone_map(pid, "uid_map", geteuid(), nobody) == 0) {
-		*ret_nobody = nobody;
+		*ret_nobody = (struct cell__nobody){ nobody, nobody };
 		return write_zone_map(pid, "gid_map", getegid(), nobody);
+	}
+	if (ids) {
+		if (cell__subids_map(pid, ids) < 0)
+			return -1;
+		*ret_nobody = (struct cell__nobody){ ids->uid, ids->gid };
+		zone_ids = (struct cell__subids){ ids->uid + 1, ids->gid + 1, ids->count - 1 };
+		return 0;
 	}
 	/* Without privileges one may map oneself. */
 	return write_to(pid, "setgroups", "deny") < 0 || write_map(pid, "uid_map", geteuid(), geteuid()) < 0 ||
@@ -155,8 +178,8 @@ static int copy_trees(const struct cell_plan *plan, int userns_fd, int trees[sta
 
 void cell__mapped_start(const struct cell_plan *plan, pid_t pid, int fd, bool has_ids)
 {
-	int trees[CELL_PLAN_MAX_TREES], n = -1;
-	if (has_ids || cell__mapped_ids(plan, pid) == 0) {
+	int trees[CELL_PLAN_MAX_TREES], n = has_ids || cell__mapped_ids(plan, pid) == 0 ? 0 : -1;
+	if (n == 0 && plan->mapped == CELL_MAPPED_MOUNTS) {
 		CELL_AUTO_FD int userns_fd = open_userns(pid);
 		n = userns_fd < 0 ? -1 : copy_trees(plan, userns_fd, trees);
 	}
@@ -177,8 +200,8 @@ static int wait_for_the_end(void *parent)
 	return 0;
 }
 
-/* A user namespace in which the caller's ids are this one outside; its process is gone again. */
-static int make_userns(unsigned id)
+/* A user namespace with these subordinate ids; NULL: in which the caller's ids are `id` outside.  Its process is gone again. */
+static int make_userns(unsigned id, const struct cell__subids *ids)
 {
 	void *stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
 	if (stack == MAP_FAILED)
@@ -189,7 +212,8 @@ static int make_userns(unsigned id)
 	pthread_sigmask(SIG_SETMASK, &all, &before); /* no handler of the host's runs in it */
 	pid_t pid = clone(wait_for_the_end, (char *)stack + STACK_BYTES, CLONE_VM | CLONE_NEWUSER, &self);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	int fd = pid < 0 || write_maps(pid, geteuid(), getegid(), id) < 0 ? -1 : open_userns(pid), error = errno;
+	int rc = pid < 0 ? -1 : ids ? cell__subids_map(pid, ids) : write_maps(pid, geteuid(), getegid(), id, id);
+	int fd = rc < 0 ? -1 : open_userns(pid), error = errno;
 	if (pid > 0) {
 		kill(pid, SIGKILL);
 		while (waitpid(pid, NULL, __WCLONE) < 0 && errno == EINTR) {
@@ -202,7 +226,7 @@ static int make_userns(unsigned id)
 
 int cell__mapped_trees(const struct cell_plan *plan, unsigned nobody, int trees[static CELL_PLAN_MAX_TREES])
 {
-	CELL_AUTO_FD int userns_fd = make_userns(nobody);
+	CELL_AUTO_FD int userns_fd = make_userns(nobody, NULL);
 	return userns_fd < 0 ? -1 : copy_trees(plan, userns_fd, trees);
 }
 
@@ -226,8 +250,21 @@ bool cell__mapped_possible(void)
 	for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
 		if (!(caps[0].effective & (1u << needed[i])))
 			return false;
-	CELL_AUTO_FD int fd = make_userns(choose_id());
+	CELL_AUTO_FD int fd = make_userns(choose_id(), NULL);
 	return fd >= 0;
+}
+
+int cell__mapped_subids(struct cell__subids *ret_ids, char ret_why[static 160], char ret_advice[static 240])
+{
+	if (cell__subids_find(ret_ids, ret_why, ret_advice) < 0)
+		return -1;
+	CELL_AUTO_FD int fd = make_userns(0, ret_ids);
+	if (fd >= 0)
+		return 0;
+	*ret_ids = (struct cell__subids){ 0 };
+	snprintf(ret_why, 160, "newuidmap or newgidmap refuses");
+	snprintf(ret_advice, 240, "try `unshare --map-auto true`; in a container, start it so that setuid programs have their privileges");
+	return -1;
 }
 
 /* ---- mounts ---- */
@@ -241,12 +278,22 @@ struct mount_point {
 	bool tried, possible;
 };
 
+/* Is it to be read by everybody?  Found out once. */
+struct checked_folder {
+	char *path;
+	ino_t inode;
+	bool open;
+};
+
 struct cell__mounts {
 	int fd; /* mountinfo: it says when mounts have changed */
 	struct mount_point *list;
 	size_t count;
 	bool read;
 	const char *chosen[CELL_PLAN_MAX_TREES + 1];
+	char *copies[CELL_PLAN_MAX_TREES]; /* what is chosen, where it is no mount */
+	struct checked_folder *checked;
+	size_t n_checked;
 };
 
 struct cell__mounts *cell__mounts_create(void)
@@ -275,6 +322,11 @@ void cell__mounts_destroy(struct cell__mounts *mounts)
 	if (!mounts)
 		return;
 	forget(mounts);
+	for (size_t i = 0; i < CELL_PLAN_MAX_TREES; i++)
+		free(mounts->copies[i]);
+	for (size_t i = 0; i < mounts->n_checked; i++)
+		free(mounts->checked[i].path);
+	free(mounts->checked);
 	cell__close_fd(&mounts->fd);
 	free(mounts);
 }
@@ -354,7 +406,7 @@ static bool is_under(const char *path, const char *folder)
 static bool can_be_mapped(struct mount_point *point)
 {
 	if (!point->tried) {
-		CELL_AUTO_FD int userns_fd = make_userns(choose_id());
+		CELL_AUTO_FD int userns_fd = make_userns(choose_id(), NULL);
 		CELL_AUTO_FD int tree = userns_fd < 0 ? -1 : copy_mount(point->path, userns_fd);
 		point->possible = tree >= 0;
 		point->tried = userns_fd >= 0;
@@ -424,6 +476,84 @@ const char *const *cell__mounts_of(struct cell__mounts *mounts, const char *cons
 	qsort(mounts->chosen, n, sizeof *mounts->chosen, compare_names);
 	free(chosen);
 	return ok ? mounts->chosen : NULL;
+}
+
+/* ---- what everybody may read ---- */
+
+static bool is_open(const char *path)
+{
+	struct stat st;
+	if (stat(path, &st) < 0)
+		return errno == ENOENT || errno == ELOOP; /* a link to nothing is no loss */
+	unsigned needed = S_ISDIR(st.st_mode) ? S_IROTH | S_IXOTH : S_ISREG(st.st_mode) ? S_IROTH : 0;
+	return (st.st_mode & needed) == needed;
+}
+
+/* Two levels, which has all of a prefix but libraries, and the packages there: what a private umask leaves is noticed. */
+static bool is_open_below(const char *folder)
+{
+	static const char *const below[] = { "*", "*/*", "lib*/python3*/*", "lib*/python3*/*-packages/*" };
+	bool open = is_open(folder);
+	for (size_t i = 0; open && i < sizeof below / sizeof *below; i++) {
+		CELL_AUTO_BUF struct cell__buf pattern = CELL_BUF_INIT;
+		glob_t found = { 0 };
+		/* A name with characters that mean something here is looked at no further. */
+		if (strpbrk(folder, "*?[\\") || cell__buf_printf(&pattern, "%s/%s", folder, below[i]) < 0)
+			return false;
+		if (glob(pattern.data, GLOB_NOSORT, NULL, &found) == 0)
+			for (size_t k = 0; open && k < found.gl_pathc; k++)
+				open = is_open(found.gl_pathv[k]);
+		globfree(&found);
+	}
+	return open;
+}
+
+static bool check_folder(struct cell__mounts *mounts, const char *path)
+{
+	struct stat st;
+	if (stat(path, &st) < 0)
+		return false;
+	for (size_t i = 0; i < mounts->n_checked; i++)
+		if (mounts->checked[i].inode == st.st_ino && strcmp(mounts->checked[i].path, path) == 0)
+			return mounts->checked[i].open;
+	bool open = is_open_below(path);
+	char *copy = cell__strdup(path);
+	struct checked_folder *more = copy ? cell__realloc(mounts->checked, (mounts->n_checked + 1) * sizeof *more) : NULL;
+	if (!more) {
+		free(copy);
+		return open; /* the next one looks again */
+	}
+	mounts->checked = more;
+	more[mounts->n_checked++] = (struct checked_folder){ copy, st.st_ino, open };
+	return open;
+}
+
+const char *const *cell__mounts_open_to_all(struct cell__mounts *mounts, const char *const *paths, char ret_why[static 160])
+{
+	size_t n = 0;
+	for (size_t i = 0; paths[i]; i++) {
+		bool covered = false;
+		for (size_t k = 0; paths[k] && !covered; k++)
+			covered = k != i && is_under(paths[i], paths[k]) && (strcmp(paths[i], paths[k]) != 0 || k < i);
+		if (!check_folder(mounts, paths[i])) {
+			snprintf(ret_why, 160, "%.120s is not world-readable", paths[i]);
+			return NULL;
+		}
+		if (covered)
+			continue;
+		if (n == CELL_PLAN_MAX_TREES) {
+			snprintf(ret_why, 160, "more than %u folders", CELL_PLAN_MAX_TREES);
+			return NULL;
+		}
+		free(mounts->copies[n]);
+		mounts->chosen[n] = mounts->copies[n] = cell__strdup(paths[i]);
+		if (!mounts->copies[n++]) {
+			snprintf(ret_why, 160, "no memory");
+			return NULL;
+		}
+	}
+	mounts->chosen[n] = NULL;
+	return mounts->chosen;
 }
 
 /* ---- other names ---- */

@@ -8,12 +8,18 @@
  *
  * So the code may do with the caller's files what the mounts let through, and what it makes there is the caller's; anywhere else
  * H has no rights but everybody's.  Needs privileges that root has and a file system that can (ext4, xfs, btrfs, tmpfs; not overlayfs).
+ *
+ * An ordinary user with subordinate ids (subids.h) has numbers to give, but no such mounts.  There H is one of those numbers, and the
+ * caller's files stay the caller's: such a sandbox is shown none of them but the interpreter's, which everybody may read.  The folders
+ * that these lie in may be the caller's alone, so the jail copies them (OP_TREE) before it becomes H, when its file system uid is
+ * still the caller's.
  */
 #ifndef CELL_SANDBOX_MAPPED_H
 #define CELL_SANDBOX_MAPPED_H
 
 #include "base/base.h"
 #include "sandbox/plan.h"
+#include "sandbox/subids.h"
 
 /* Has this process the privileges?  Starts another one for a moment, without a SIGCHLD. */
 bool cell__mapped_possible(void);
@@ -26,11 +32,16 @@ bool cell__mapped_is_root(void);
 void cell__mapped_start(const struct cell_plan *plan, pid_t pid, int fd, bool has_ids);
 /* Writes the maps of a jail; the caller is in the parent of its user namespace.  Also of a plan that is not mapped: the caller's ids. */
 int cell__mapped_ids(const struct cell_plan *plan, pid_t pid);
+struct cell__nobody {
+	unsigned uid, gid; /* 0: there is none */
+};
 /*
- * Writes the maps of a zone (spawn/zone.h): the caller, and for root also a number of its own and those of all sandboxes.  *ret_nobody: that
- * number, good for uid and gid; 0: there is none.
+ * Writes the maps of a zone (spawn/zone.h): the caller, and for root, or with subordinate ids, also a number of its own and those of all
+ * sandboxes.  *ret_nobody: that number.  ids: NULL: without them.
  */
-int cell__mapped_zone(pid_t pid, unsigned *ret_nobody);
+int cell__mapped_zone(pid_t pid, const struct cell__subids *ids, struct cell__nobody *ret_nobody);
+/* Do newuidmap and newgidmap serve here?  Tries it; as cell__mapped_possible() does.  -1: ret_why and ret_advice say why not. */
+int cell__mapped_subids(struct cell__subids *ret_ids, char ret_why[static 160], char ret_advice[static 240]);
 /* The copies of mounts that a plan names (OP_TREE), in which the caller's files are nobody's; how many, or -1 with errno. */
 int cell__mapped_trees(const struct cell_plan *plan, unsigned nobody, int trees[static CELL_PLAN_MAX_TREES]);
 
@@ -46,6 +57,11 @@ void cell__mounts_destroy(struct cell__mounts *mounts);
  * them cannot be idmapped, and ret_why has its path; or there is no memory.
  */
 const char *const *cell__mounts_of(struct cell__mounts *mounts, const char *const *paths, char ret_why[static 160]);
+/*
+ * These real paths without those that lie in another, as above; for a uid that has everybody's rights alone.  NULL: one of them is not to be
+ * read by everybody, and ret_why says so, or there are too many.  Of a folder a few levels are looked at, once.
+ */
+const char *const *cell__mounts_open_to_all(struct cell__mounts *mounts, const char *const *paths, char ret_why[static 160]);
 /*
  * Tells every other name of what is seen at a real path and below it: a bind mount shows the same files elsewhere, whole or in part.
  * 0, what `each` returned if that was negative, or -1 with errno.

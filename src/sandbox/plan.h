@@ -20,7 +20,7 @@
 #include <stdint.h>
 
 #define CELL_PLAN_MAGIC 0x4e504357u /* "WCPN" */
-#define CELL_PLAN_VERSION 2u
+#define CELL_PLAN_VERSION 3u
 #define CELL_PLAN_MAX_BYTES (256u * 1024u)
 #define CELL_PLAN_MAX_STEPS 512u
 #define CELL_PLAN_WEIGHT 100u /* when cores are short, all of a sandbox counts as much as one ordinary process */
@@ -47,7 +47,7 @@ enum cell_plan_op {
 	CELL_OP_NAMESPACES = 1, /* arg: CLONE_NEW* */
 	CELL_OP_IDS,            /* this user and group, and nobody else; where the plan is mapped, they are nobody's outside */
 	CELL_OP_ROOT,           /* an empty tmpfs becomes the root, the host's one goes to CELL_PLAN_OLD_ROOT; arg: bytes */
-	CELL_OP_TREE,           /* a: a mount of the host; its copy, whose files are the sandbox's, in CELL_PLAN_MAPPED_ROOT */
+	CELL_OP_TREE,           /* a: a mount of the host, or a folder; its copy, in CELL_PLAN_MAPPED_ROOT (mapped.h) */
 	CELL_OP_DIR,            /* a: path, arg: mode */
 	CELL_OP_LINK,           /* a: what it points to, b: path */
 	CELL_OP_FILE,           /* a: path, b: content */
@@ -105,6 +105,11 @@ struct cell_plan_limits {
 	uint64_t pids;
 };
 
+/* Whose the uid and gid of a sandbox are outside. */
+#define CELL_MAPPED_NOT 0u
+#define CELL_MAPPED_MOUNTS 1u /* nobody's, on copies of mounts where the caller's files are the sandbox's own */
+#define CELL_MAPPED_SUBIDS 2u /* those of a subordinate id (subids.h), to whom the caller's files are another's */
+
 struct cell_plan {
 	uint32_t magic, version;
 	uint32_t bytes; /* of all of it */
@@ -113,9 +118,9 @@ struct cell_plan {
 	uint32_t level;
 	uint32_t clone_flags; /* what OP_NAMESPACES says, for those who join */
 	uint32_t uid, gid;    /* inside */
-	uint32_t mapped;      /* 1: outside they are nobody's; who starts a jail calls cell__mapped_start() */
+	uint32_t mapped;      /* CELL_MAPPED_*; unless NOT, who starts a jail calls cell__mapped_start() */
 	uint32_t unused;
-	char not_mapped[96];  /* why not, where root asked: the mount that cannot be */
+	char not_mapped[160]; /* why not, where it could be */
 	struct cell_plan_limits limits;
 	/* steps follow */
 };

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -107,6 +108,13 @@ static int add_path(char **paths, size_t *n, const char *path)
 	return real || errno != ENOMEM ? 0 : -1;
 }
 
+/* A subordinate id could not write to them, and read only what everybody may. */
+static bool shows_callers_files(const struct cell__plan_session *session)
+{
+	return session->mode != CELL_WORKSPACE_NONE || session->policy->read.count > 0 || session->policy->write.count > 0 ||
+	       (session->write && session->write[0]);
+}
+
 int cell__plans_map(struct cell__mounts *mounts, const struct cell__plan_session *session, struct cell__machine *machine)
 {
 	const struct cell__sandbox_policy *policy = session->policy;
@@ -115,8 +123,12 @@ int cell__plans_map(struct cell__mounts *mounts, const struct cell__plan_session
 	for (size_t l = 0; l < 3; l++)
 		for (const char *const *path = lists[l]; path && *path; path++)
 			count++;
-	if (!machine->own_uid || machine->level != CELL_LEVEL_FULL || is_hole("uid"))
+	if (!cell__machine_maps(machine) || machine->level != CELL_LEVEL_FULL || is_hole(machine->own_uid ? "uid" : "subuid"))
 		return 0;
+	if (!machine->own_uid && shows_callers_files(session)) {
+		snprintf(machine->no_trees, sizeof machine->no_trees, "the code sees files of the caller (workspace, read, write)");
+		return 0;
+	}
 	char **paths = cell__alloc(count, sizeof *paths);
 	int rc = paths && mounts ? 0 : -1;
 	if (rc == 0 && session->mode != CELL_WORKSPACE_NONE)
@@ -128,10 +140,13 @@ int cell__plans_map(struct cell__mounts *mounts, const struct cell__plan_session
 		rc = add_path(paths, &n, policy->read.items[i]);
 	for (size_t i = 0; rc == 0 && i < policy->write.count; i++)
 		rc = add_path(paths, &n, policy->write.items[i]);
-	if (rc == 0) {
-		machine->trees = cell__mounts_of(mounts, (const char *const *)paths, machine->no_trees);
-		if (machine->trees)
-			machine->no_trees[0] = '\0';
+	if (rc == 0 && machine->own_uid) {
+		char why[160];
+		machine->trees = cell__mounts_of(mounts, (const char *const *)paths, why);
+		if (!machine->trees)
+			snprintf(machine->no_trees, sizeof machine->no_trees, "%.110s cannot be mounted with other owners", why);
+	} else if (rc == 0) {
+		machine->trees = cell__mounts_open_to_all(mounts, (const char *const *)paths, machine->no_trees);
 	}
 	for (size_t i = 0; i < n; i++)
 		free(paths[i]);
@@ -203,7 +218,7 @@ int cell__plans_find(struct cell__plans *plans, struct cell__plan_session *sessi
 	static _Atomic uint64_t last_id;
 	CELL_AUTO_BUF struct cell__buf inputs = CELL_BUF_INIT, bytes = CELL_BUF_INIT;
 	struct cell__machine machine = *cell__machine_here();
-	if (!plans->mounts && machine.own_uid)
+	if (!plans->mounts && cell__machine_maps(&machine))
 		plans->mounts = cell__mounts_create();
 	if (cell__plans_map(plans->mounts, session, &machine) < 0 || add_inputs(session->policy, session->env, &machine, &inputs) < 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");

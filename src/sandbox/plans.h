@@ -38,7 +38,7 @@ struct cell__plans {
  */
 int cell__plans_find(struct cell__plans *plans, struct cell__plan_session *session, struct cell__sandbox_plan **ret_plan,
 		     struct cell_error *err);
-/* Fills machine->trees where all that this session is shown can be shown with a uid that is nobody's. */
+/* Fills machine->trees where all that this session is shown can be shown with a uid that is not the caller's. */
 int cell__plans_map(struct cell__mounts *mounts, const struct cell__plan_session *session, struct cell__machine *machine);
 /* Appends the plan of a zygote of this interpreter (cell__plan_build_zygote()).  mounts: NULL where no uid can be nobody's. */
 int cell__plans_zygote(struct cell__mounts *mounts, const char *python, const char *kernel_dir, bool online, struct cell__buf *out,

@@ -417,11 +417,28 @@ static struct jail *make_jail(const struct cell_plan *plan, enum cell_jail_use u
 	return jail;
 }
 
-struct jail *cell__jail_take(int plan_fd, enum cell_jail_use use, enum jail_place place)
+/* Nobody enters those of programs, and the spawner makes them itself; but only the zone has subordinate ids. */
+static enum jail_place place_of(const struct known_plan *known, enum cell_jail_use use)
+{
+	if (use == CELL_JAIL_FOR_KERNEL)
+		return known->place;
+	return known->plan->mapped == CELL_MAPPED_SUBIDS ? JAIL_OF_NOBODY : JAIL_OF_SPAWNER;
+}
+
+struct jail *cell__jail_take(int plan_fd, enum cell_jail_use use, enum jail_place zygote_place)
 {
 	const struct cell_plan *plan = cell__jail_plan(plan_fd);
 	if (!plan)
 		return NULL;
+	enum jail_place place = place_of(&(struct known_plan){ .plan = plan, .place = zygote_place }, use);
+	if (plan->mapped == CELL_MAPPED_SUBIDS) {
+		if (cell__spawner_need_zone() < 0)
+			return NULL;
+		if (cell__zone_nobody().uid == 0) {
+			errno = EPERM; /* newuidmap served the host, and fails now */
+			return NULL;
+		}
+	}
 	struct jail *best = NULL;
 	for (struct jail *s = jails; s; s = s->next) {
 		struct pollfd end = { .fd = s->pidfd, .events = POLLIN };
@@ -440,12 +457,6 @@ struct jail *cell__jail_take(int plan_fd, enum cell_jail_use use, enum jail_plac
 	best->taken = true;
 	want_spares(plan->id, use, plan->level == CELL_LEVEL_FULL ? spares_for[use] : 0, place);
 	return best;
-}
-
-/* The spawner enters those of programs itself. */
-static enum jail_place place_of(const struct known_plan *known, enum cell_jail_use use)
-{
-	return use == CELL_JAIL_FOR_KERNEL ? known->place : JAIL_OF_SPAWNER;
 }
 
 static const struct known_plan *plan_without_spare(enum cell_jail_use use)
@@ -554,7 +565,7 @@ void cell__jail_read(struct jail *jail)
 		memcpy(&jail->report, message.report, sizeof jail->report);
 	if (n > 0 && !take_fds(jail, message.head.a, fds, n_fds) && jail->report.step < 0)
 		jail->report = (struct cell_plan_report){ .step = CELL_PLAN_MAX_STEPS - 1, .sys = EPROTO };
-	if (jail->report.step < 0 && jail->place != JAIL_OF_SPAWNER && open_namespaces(jail) < 0)
+	if (jail->report.step < 0 && jail->use == CELL_JAIL_FOR_KERNEL && jail->place != JAIL_OF_SPAWNER && open_namespaces(jail) < 0)
 		jail->report = (struct cell_plan_report){ .step = CELL_PLAN_MAX_STEPS - 1, .sys = errno };
 	jail->ready = jail->report.step < 0;
 	jail->failed = !jail->ready;

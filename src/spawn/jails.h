@@ -53,10 +53,10 @@ struct jail {
 };
 
 /*
- * A spare one of this plan, or a new one; NULL with errno set.  It is taken from now on, and others are made for the next.  place: who will
- * enter it.
+ * A spare one of this plan, or a new one; NULL with errno set.  It is taken from now on, and others are made for the next.  zygote_place: of
+ * one for a kernel, whose child will enter it.
  */
-struct jail *cell__jail_take(int plan_fd, enum cell_jail_use use, enum jail_place place);
+struct jail *cell__jail_take(int plan_fd, enum cell_jail_use use, enum jail_place zygote_place);
 /* The handles were handed on. */
 void cell__jail_close_namespaces(struct jail *jail);
 /* A process that joins the jail must switch to the plan's user. */

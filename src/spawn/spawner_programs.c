@@ -252,7 +252,7 @@ void cell__program_wait(const struct cell_plan *plan, int fd)
 	if (!read_launch(head.a, n_names, cell__spawner.message + sizeof head, (size_t)size - sizeof head, &launch))
 		cell__spawner_child_failed(launch.report_fd, CELL_SPAWN_AT_BEGIN);
 	take_fds(&launch, apply.keep, &apply.n_keep);
-	if (plan->mapped)
+	if (plan->mapped == CELL_MAPPED_MOUNTS)
 		take_as_own(&launch, apply.keep);
 	run_steps(&launch, &apply, CELL_STAGE_KERNEL);
 }

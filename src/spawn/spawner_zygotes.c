@@ -84,11 +84,11 @@ static void confine(struct launch *launch)
 {
 	struct cell_apply apply = { .plan = launch->plan, .landlock_fd = -1, .n_trees = (uint32_t)launch->n_trees };
 	struct cell_plan_report report = { .step = -1 };
-	unsigned nobody = cell__zone_nobody();
+	struct cell__nobody nobody = cell__zone_nobody();
 	memcpy(apply.trees, launch->trees, sizeof apply.trees);
 	if (cell__apply_stage(&apply, CELL_STAGE_JAIL, &report) < 0 || cell__apply_stage(&apply, CELL_STAGE_EARLY, &report) < 0)
 		cell__spawner_failed_at(launch->report_fd, CELL_SPAWN_AT_PLAN, report.sys, report.step);
-	if (launch->as_nobody && cell__become(nobody, nobody) < 0)
+	if (launch->as_nobody && cell__become(nobody.uid, nobody.gid, geteuid() == 0) < 0)
 		cell__spawner_failed_at(launch->report_fd, CELL_SPAWN_AT_PLAN, errno, -1);
 	if (cell__apply_stage(&apply, CELL_STAGE_KERNEL, &report) < 0)
 		cell__spawner_failed_at(launch->report_fd, CELL_SPAWN_AT_PLAN, report.sys, report.step);
@@ -178,14 +178,16 @@ static int prepare(struct launch *launch, int plan_fd)
 	launch->plan = cell__plan_map(plan_fd);
 	if (!launch->plan || cell__spawner_need_zone() < 0)
 		return -1;
-	launch->as_nobody = launch->plan->mapped;
+	launch->as_nobody = launch->plan->mapped != CELL_MAPPED_NOT;
 	if (!launch->as_nobody)
 		return 0;
-	if (cell__zone_nobody() == 0) {
+	if (cell__zone_nobody().uid == 0) {
 		errno = EPERM;
 		return -1;
 	}
-	launch->n_trees = cell__mapped_trees(launch->plan, cell__zone_nobody(), launch->trees);
+	if (launch->plan->mapped != CELL_MAPPED_MOUNTS)
+		return 0; /* it mounts everything itself, as the caller */
+	launch->n_trees = cell__mapped_trees(launch->plan, cell__zone_nobody().uid, launch->trees);
 	return launch->n_trees < 0 ? -1 : 0;
 }
 

@@ -20,7 +20,7 @@
 static struct {
 	pid_t pid;
 	int fd, user_fd, pid_fd;
-	unsigned nobody;
+	struct cell__nobody nobody;
 } zone = { .fd = -1, .user_fd = -1, .pid_fd = -1 };
 
 /* ---- pid 1 ---- */
@@ -29,7 +29,7 @@ static struct {
 static void __attribute__((noreturn)) run_zone(int fd)
 {
 	sigset_t all, child;
-	unsigned nobody;
+	struct cell__nobody nobody;
 	sigfillset(&all);
 	sigprocmask(SIG_SETMASK, &all, NULL);
 	sigemptyset(&child);
@@ -37,8 +37,9 @@ static void __attribute__((noreturn)) run_zone(int fd)
 	int rc = prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (rc < 0 || dup2(fd, 3) != 3 || fcntl(3, F_SETFD, FD_CLOEXEC) < 0 || syscall(SYS_close_range, 4, ~0u, 0) < 0 ||
 	    read(3, &nobody, sizeof nobody) != (ssize_t)sizeof nobody || /* the maps are written; or the spawner is gone */
-	    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || cell__bound_capabilities() < 0 || (nobody && cell__become(nobody, nobody) < 0) ||
-	    prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0 || cell__drop_capabilities() < 0 ||
+	    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || cell__bound_capabilities() < 0 ||
+	    (nobody.uid && cell__become(nobody.uid, nobody.gid, true) < 0) || prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 ||
+	    prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0 || cell__drop_capabilities() < 0 ||
 	    write(3, &nobody, sizeof nobody) != (ssize_t)sizeof nobody)
 		_exit(1);
 	for (;;) {
@@ -65,15 +66,13 @@ static void forget(void)
 	cell__close_fd(&zone.user_fd);
 	cell__close_fd(&zone.pid_fd);
 	zone.pid = 0;
-	zone.nobody = 0;
+	zone.nobody = (struct cell__nobody){ 0 };
 }
 
-int cell__zone_make(void)
+static int make(const struct cell__subids *ids)
 {
 	int pair[2];
-	unsigned told;
-	if (zone.pid > 0)
-		return 0;
+	struct cell__nobody told;
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
 		return -1;
 	pid_t pid = (pid_t)syscall(SYS_clone, CLONE_NEWUSER | CLONE_NEWPID | SIGCHLD, NULL, NULL, NULL, NULL);
@@ -84,7 +83,7 @@ int cell__zone_make(void)
 	zone.fd = pair[0];
 	if (pid > 0) {
 		/* Its namespaces are held by handles: once it has locked itself up, only root could still enter them by its pid. */
-		if (cell__mapped_zone(pid, &zone.nobody) == 0 && (zone.user_fd = open_namespace(pid, "user")) >= 0 &&
+		if (cell__mapped_zone(pid, ids, &zone.nobody) == 0 && (zone.user_fd = open_namespace(pid, "user")) >= 0 &&
 		    (zone.pid_fd = open_namespace(pid, "pid")) >= 0 && send(zone.fd, &zone.nobody, sizeof zone.nobody, MSG_NOSIGNAL) > 0 &&
 		    read(zone.fd, &told, sizeof told) == (ssize_t)sizeof told) {
 			zone.pid = pid;
@@ -101,7 +100,19 @@ int cell__zone_make(void)
 	return -1;
 }
 
-unsigned cell__zone_nobody(void)
+/* Without subordinate ids a zone still serves whoever has the caller's uid; for others it has no uid, and they are refused. */
+int cell__zone_make(void)
+{
+	struct cell__subids ids;
+	char why[160], advice[240];
+	if (zone.pid > 0)
+		return 0;
+	if (geteuid() != 0 && cell__subids_find(&ids, why, advice) == 0 && make(&ids) == 0)
+		return 0;
+	return make(NULL);
+}
+
+struct cell__nobody cell__zone_nobody(void)
 {
 	return zone.nobody;
 }
@@ -113,8 +124,22 @@ int cell__zone_enter(bool as_nobody)
 		return -1;
 	if (!as_nobody)
 		return 0;
+	bool root = geteuid() == 0;
+	uid_t uid = geteuid();
+	gid_t gid = getegid();
 	/* The capabilities in the zone stay for what is still to be set up. */
-	return prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, 0, 0, 0) < 0 ? -1 : cell__become(zone.nobody, zone.nobody);
+	if (prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, 0, 0, 0) < 0 || cell__become(zone.nobody.uid, zone.nobody.gid, root) < 0)
+		return -1;
+	if (root)
+		return 0;
+	/* The jail finds the caller's files until it becomes who its plan says; these calls return what was. */
+	syscall(SYS_setfsgid, gid);
+	syscall(SYS_setfsuid, uid);
+	if (syscall(SYS_setfsgid, -1) != (long)gid || syscall(SYS_setfsuid, -1) != (long)uid) {
+		errno = EPERM;
+		return -1;
+	}
+	return prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
 }
 
 pid_t cell__zone_pid(void)

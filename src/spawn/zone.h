@@ -10,7 +10,8 @@
  * is.  So jails for kernels are made inside of the zone, by the same user as the zygote's; and as pid namespaces can only be entered
  * downwards, their pids are below the zone's too.
  *
- * Started by root, the zone has a uid that is unused on the host; its zygotes have it if their files can be mapped to it (mapped.h).
+ * Started by root, the zone has a uid that is unused on the host; started by a user with subordinate ids, one of those (subids.h).  Its
+ * zygotes have it if their files can be mapped to it, or read by everybody (mapped.h).
  * Kernels outlive their zygote, so the zone outlives all of them.  It ends with the spawner, and everything in it with it.
  */
 #ifndef CELL_SPAWN_ZONE_H
@@ -19,6 +20,8 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
+#include "sandbox/mapped.h"
+
 struct cell_zone_end {
 	int32_t pid; /* as the zone numbers it */
 	int32_t status;
@@ -26,8 +29,8 @@ struct cell_zone_end {
 
 /* Makes it unless it is there; -1 with errno. */
 int cell__zone_make(void);
-/* The unused uid and gid of the zone; 0: none. */
-unsigned cell__zone_nobody(void);
+/* The zone's own uid and gid; 0: none. */
+struct cell__nobody cell__zone_nobody(void);
 /*
  * In an usher, a child of vfork() that shares the spawner's memory: it and its children are in the zone from now on, with all
  * capabilities there.  as_nobody: with the zone's own uid.

@@ -59,6 +59,7 @@ TESTS = {
     "path-kind": ("escape/test_host_programs.py", "path_parameters"),
     "zygote": ("escape/test_host_zygote.py", "reaches_nothing"),
     "uid": ("escape/test_host_uid.py", "nobody or others or of_root"),
+    "subuid": ("escape/test_host_subuid.py", "subordinate or outside"),
     "places": ("escape/test_host_places.py", "refused"),
     "homes": ("escape/test_host_places.py", "home"),
     "links": ("escape/test_host_places.py", "link"),

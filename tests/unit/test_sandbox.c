@@ -767,6 +767,87 @@ static void plans_shared(void **state)
 	cell__plans_finish(&plans);
 }
 
+/* Lines of /etc/subuid: by name or number, long enough, and not the user's own uid. */
+static void subordinate_ids(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *text;
+		unsigned first, count; /* 0: none */
+	} rows[] = {
+		{ "", 0, 0 },
+		{ "me:100000:65536\n", 100000, 65536 },
+		{ "1000:100000:65536", 100000, 65536 },
+		{ "root:1:65536\nme:200000:10\nme:300000:65536\n", 200000, 10 },
+		{ "me:200000:7\nme:300000:8\n", 300000, 8 },
+		{ "mee:100000:65536\nm:100000:65536\n10001:100000:65536\n", 0, 0 },
+		{ "me:0:65536\n", 0, 0 },
+		{ "me:900:65536\n", 0, 0 },
+		{ "me:1001:65536\n", 1001, 65536 },
+		{ "me:4294967290:8\n", 0, 0 },
+		{ "me:4294967295:65536\nme:100000:4294967295\n", 0, 0 },
+		{ "me:x:65536\nme:100000\nme\n:100000:65536\n", 0, 0 },
+		{ "# me:100000:65536\n\nme:100000:65536\n", 100000, 65536 },
+	};
+	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+		unsigned first = 0, count = 0;
+		assert_int_equal(cell__subids_parse(rows[i].text, "me", 1000, &first, &count), rows[i].count > 0);
+		assert_int_equal(first, rows[i].first);
+		assert_int_equal(count, rows[i].count);
+	}
+}
+
+static void make_open(const char *folder, const char *name, mode_t mode, bool is_folder)
+{
+	char path[256];
+	snprintf(path, sizeof path, "%s/%s", folder, name);
+	if (is_folder)
+		assert_int_equal(mkdir(path, 0755), 0);
+	else
+		close(creat(path, 0644));
+	assert_int_equal(chmod(path, mode), 0);
+}
+
+/* Folders for a uid with everybody's rights: what a private umask leaves is noticed, and said. */
+static void open_to_all(void **state)
+{
+	(void)state;
+	char folder[] = "/tmp/workcell-open-XXXXXX", shut[64], inner[64], why[160] = "";
+	assert_non_null(mkdtemp(folder));
+	assert_int_equal(chmod(folder, 0755), 0);
+	snprintf(shut, sizeof shut, "%s/shut", folder);
+	snprintf(inner, sizeof inner, "%s/fine", folder);
+	make_open(folder, "fine", 0755, true);
+	make_open(folder, "fine/file", 0644, false);
+	make_open(folder, "fine/.lock", 0600, false);
+	struct cell__mounts *list = cell__mounts_create();
+	const char *const *found = cell__mounts_open_to_all(list, (const char *const[]){ inner, folder, inner, NULL }, why);
+	assert_true(found && strcmp(found[0], folder) == 0 && !found[1]);
+	make_open(folder, "shut", 0755, true);
+	make_open(folder, "shut/file", 0640, false);
+	assert_null(cell__mounts_open_to_all(list, (const char *const[]){ inner, shut, NULL }, why));
+	assert_non_null(strstr(why, shut));
+	assert_null(cell__mounts_open_to_all(list, (const char *const[]){ "/nowhere", NULL }, why));
+	const char *many[CELL_PLAN_MAX_TREES + 2] = { NULL };
+	for (size_t i = 0; i <= CELL_PLAN_MAX_TREES; i++) {
+		char name[32], *path = malloc(96);
+		snprintf(name, sizeof name, "fine/%zu", i);
+		make_open(folder, name, 0755, true);
+		snprintf(path, 96, "%s/%s", folder, name);
+		many[i] = path;
+	}
+	assert_null(cell__mounts_open_to_all(list, many, why));
+	free((void *)many[CELL_PLAN_MAX_TREES]);
+	many[CELL_PLAN_MAX_TREES] = NULL;
+	assert_non_null(cell__mounts_open_to_all(list, many, why));
+	for (size_t i = 0; many[i]; i++)
+		free((void *)many[i]);
+	cell__mounts_destroy(list);
+	char command[96];
+	snprintf(command, sizeof command, "rm -rf %s", folder);
+	assert_int_equal(system(command), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -774,7 +855,8 @@ int main(void)
 		cmocka_unit_test(levels),           cmocka_unit_test(damaged_plans),  cmocka_unit_test(cgroup_places),
 		cmocka_unit_test(cgroup_v2_files),  cmocka_unit_test(cgroup_v2_life), cmocka_unit_test(shares_taken),
 		cmocka_unit_test(links_in_the_way), cmocka_unit_test(rules),          cmocka_unit_test(addresses),
-		cmocka_unit_test(requests),         cmocka_unit_test(plans_shared),
+		cmocka_unit_test(requests),         cmocka_unit_test(plans_shared),   cmocka_unit_test(subordinate_ids),
+		cmocka_unit_test(open_to_all),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

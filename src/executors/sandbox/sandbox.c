@@ -215,8 +215,13 @@ static void sandbox_probe(struct cell__executor_host *host, struct cell_executor
 	if (!info->available)
 		return;
 	const struct cell__machine *found = cell__machine_here();
-	if (found->level == CELL_LEVEL_FULL)
+	if (found->level == CELL_LEVEL_FULL) {
+		if (found->no_subids[0]) {
+			snprintf(info->reason, sizeof info->reason, "sandboxes have the caller's uid: %.160s", found->no_subids);
+			snprintf(info->advice, sizeof info->advice, "%s", found->subids_advice);
+		}
 		return;
+	}
 	info->available = found->level != CELL_LEVEL_UNAVAILABLE;
 	snprintf(info->reason, sizeof info->reason, "%s%.200s", info->available ? "only level no-userns: " : "", found->reason);
 	snprintf(info->advice, sizeof info->advice, "%s", found->advice);

@@ -249,7 +249,7 @@ static int plan_zygote(struct cell__sub_env *env, struct cell_error *err)
 	cell__sandbox_plan_unref(cell__take_ptr(env->plan));
 	if (env->kind == CELL_ZYGOTE_ISOLATED)
 		return 0;
-	if (!plans->mounts && cell__machine_here()->own_uid)
+	if (!plans->mounts && cell__machine_maps(cell__machine_here()))
 		plans->mounts = cell__mounts_create();
 	if (cell__plans_zygote(plans->mounts, env->python, env->sub->kernel_dir, env->kind == CELL_ZYGOTE_ONLINE, &bytes, err) == 0)
 		env->plan = cell__sandbox_plan_create(&bytes, err);
@@ -403,6 +403,11 @@ void cell__sub_zygote_exited(struct cell__sub_env *env, int64_t status, int64_t 
 	else if (failure && told.stage == CELL_SPAWN_AT_PLAN && env->plan && told.step >= 0)
 		cell__plan_failure((const struct cell_plan *)env->plan->bytes, NULL,
 				   &(struct cell_plan_report){ .step = told.step, .sys = told.sys }, &err);
+	else if (failure && told.stage == CELL_SPAWN_AT_PLAN && env->plan &&
+		 ((const struct cell_plan *)env->plan->bytes)->mapped == CELL_MAPPED_SUBIDS)
+		cell_fail(&err, CELL_E_SANDBOX, (int)failure,
+			  "confine the zygote of %.100s with a subordinate id: newuidmap or newgidmap worked before and fails now",
+			  env->python);
 	else if (failure && told.stage == CELL_SPAWN_AT_PLAN)
 		cell_fail(&err, CELL_E_SANDBOX, (int)failure, "confine the zygote of %s", env->python);
 	else if (failure)
