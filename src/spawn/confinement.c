@@ -15,6 +15,7 @@ struct cell__confinement {
 	struct cell__sandbox_policy policy;
 	bool has_policy;
 	char **index_hosts; /* NULL-terminated; NULL: none */
+	char **written;     /* places that the code writes to, by every name; NULL-terminated; NULL: none */
 	cell__confinement_tell_fn tell;
 	void *tell_arg;
 };
@@ -40,6 +41,9 @@ void cell__confinement_unref(struct cell__confinement *confinement)
 	for (char **host = confinement->index_hosts; host && *host; host++)
 		free(*host);
 	free(confinement->index_hosts);
+	for (char **path = confinement->written; path && *path; path++)
+		free(*path);
+	free(confinement->written);
 	free(confinement->cwd);
 	free(confinement);
 }
@@ -56,6 +60,15 @@ static int copy_hosts(struct cell__confinement *confinement, const char *const *
 		if (!(confinement->index_hosts[i] = cell__strdup(hosts[i])))
 			return -1;
 	return 0;
+}
+
+static int copy_written(struct cell__confinement *confinement, const struct cell__writable_list *writable)
+{
+	confinement->written = cell__alloc(writable->count + 1, sizeof *confinement->written);
+	for (size_t i = 0; confinement->written && i < writable->count; i++)
+		if (!(confinement->written[i] = cell__strdup(writable->items[i].path)))
+			return -1;
+	return confinement->written ? 0 : -1;
 }
 
 static struct cell__confinement *start_making(const struct cell__sandbox_policy *policy, const char *const *index_hosts,
@@ -142,8 +155,8 @@ int cell__confinement_create(struct cell__supervisor *supervisor, const struct c
 }
 
 int cell__confinement_create_like(const struct cell__sandbox_policy *policy, struct cell__sandbox_plan *plan,
-				  const struct cell__buf *session, const char *cwd, const char *const *index_hosts,
-				  struct cell__confinement **ret_confinement, struct cell_error *err)
+				  const struct cell__buf *session, const char *cwd, const struct cell__writable_list *writable,
+				  const char *const *index_hosts, struct cell__confinement **ret_confinement, struct cell_error *err)
 {
 	CELL_AUTO_BUF struct cell__buf bytes = CELL_BUF_INIT;
 	struct cell__confinement *confinement = start_making(policy, index_hosts, err);
@@ -151,7 +164,7 @@ int cell__confinement_create_like(const struct cell__sandbox_policy *policy, str
 		return -1;
 	confinement->plan = cell__sandbox_plan_ref(plan);
 	confinement->cwd = cell__strdup(cwd);
-	if (!confinement->cwd || cell__buf_add(&bytes, session->data, session->size) < 0)
+	if (!confinement->cwd || copy_written(confinement, writable) < 0 || cell__buf_add(&bytes, session->data, session->size) < 0)
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
 	else
 		confinement->session = cell__sandbox_plan_create(&bytes, err);
@@ -196,6 +209,9 @@ bool cell__confinement_can_write(const struct cell__confinement *confinement, co
 		return true;
 	for (size_t i = 0; i < policy->write.count; i++)
 		if (cell__path_lies_in(path, policy->write.items[i]))
+			return true;
+	for (char **place = confinement->written; place && *place; place++)
+		if (cell__path_is_under(path, *place))
 			return true;
 	return false;
 }

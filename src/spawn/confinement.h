@@ -26,6 +26,7 @@
 
 struct cell__confinement;
 struct cell__supervisor;
+struct cell__writable_list;
 
 enum cell__confinement_network {
 	CELL_CONFINED_AS_POLICY, /* what the policy says */
@@ -50,10 +51,13 @@ struct cell__confinement_options {
  */
 int cell__confinement_create(struct cell__supervisor *supervisor, const struct cell__confinement_options *options,
 			     struct cell__confinement **ret_confinement, struct cell_error *err);
-/* As a kernel is confined: its plan, and its session's as bytes.  `cwd`: where that session stands inside. */
+/*
+ * As a kernel is confined: its plan, and its session's as bytes.  `cwd`: where that session stands inside.  `writable`: the places that it
+ * writes to, with the other names that mounts gave them when it was opened.
+ */
 int cell__confinement_create_like(const struct cell__sandbox_policy *policy, struct cell__sandbox_plan *plan,
-				  const struct cell__buf *session, const char *cwd, const char *const *index_hosts,
-				  struct cell__confinement **ret_confinement, struct cell_error *err);
+				  const struct cell__buf *session, const char *cwd, const struct cell__writable_list *writable,
+				  const char *const *index_hosts, struct cell__confinement **ret_confinement, struct cell_error *err);
 struct cell__confinement *cell__confinement_ref(struct cell__confinement *confinement);
 /* NULL is allowed. */
 void cell__confinement_unref(struct cell__confinement *confinement);

@@ -261,6 +261,28 @@ def test_a_program_in_the_workspace_is_refused(rig, how, host):
     assert not os.path.exists(rig.mark)
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root mounts")
+@pytest.mark.parametrize("host", ["", "host: true\n"])
+@pytest.mark.parametrize("how", ["all of it", "a part of it", "by PATH"])
+def test_a_program_in_another_mount_of_the_workspace_is_refused(full, how, host):
+    """The workspace, or a folder of it, is mounted at a second place, and the definition's program lies there."""
+    other, source = os.path.join(full.folder, "other"), full.work + ("/part" if how == "a part of it" else "")
+    os.mkdir(other)
+    os.mkdir(full.work + "/part")
+    if full.uid is not None:
+        os.chown(full.work + "/part", full.uid, full.uid)
+    command, path = {"all of it": (other + "/part/tool", "/usr/bin"), "a part of it": (other + "/tool", "/usr/bin"),
+                     "by PATH": ("tool", other + "/part:/usr/bin")}[how]
+    full.tool("t", "command: %s\n%senv: {PATH: '%s'}\nschema: {}\nrecipes: {run: {}}\n" % (command, host, path))
+    user = ["setpriv", "--reuid", str(full.uid), "--regid", str(full.uid), "--clear-groups", "--"] if full.uid is not None else []
+    full.driver = support.Driver("--tools", full.tools, python="/usr/bin/python3", executor="sandbox", cwd=full.work, env=full.env, prefix=(
+        "unshare", "-m", "--propagation", "private", "sh", "-c", "mount --bind %s %s && exec \"$@\"" % (source, other), "sh", *user))
+    full.run("import os\nopen('part/tool', 'w').write('#!/bin/sh\\ntouch %s\\n'); os.chmod('part/tool', 0o755)" % full.mark)
+    code, words = full.refusal("tools.t.run()")
+    assert code != "fine" and not os.path.exists(full.mark), words
+    assert how == "by PATH" or code == "invalid" and "where the code can write" in words, words
+
+
 @pytest.mark.parametrize("host", ["", "host: true\n"])
 @pytest.mark.parametrize("how", ["absolute", "path", "folder"])
 def test_a_program_behind_a_link_of_the_workspace_is_refused(rig, how, host):

@@ -289,7 +289,7 @@ static int sandbox_confine(struct cell__kernel *kernel, struct cell__confinement
 		*ret_confinement = NULL;
 		return 0;
 	}
-	return cell__confinement_create_like(&request->policy, request->base.plan, &request->base.session, request->cwd,
+	return cell__confinement_create_like(&request->policy, request->base.plan, &request->base.session, request->cwd, &request->writable,
 					     cell__subprocess_index_hosts(kernel), ret_confinement, err);
 }
 
