@@ -14,6 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
+IDLE = 0.1  # seconds between two cells or calls of the rows with pauses
 SERVER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "mcp_server.py")
 
 
@@ -34,7 +35,8 @@ def children(pid):
 async def measure(quick, folder):
     from ipybox import ApprovalRequest, CodeExecutor, generate_mcp_sources
 
-    rows = {name: [] for name in ("open", "cell", "first-chunk", "tool", "reset", "memory")}
+    rows = {name: [] for name in ("paused-cell", "paused-chunk", "paused-tool", "open", "cell", "first-chunk", "tool", "reset",
+                                    "memory")}
     await generate_mcp_sources("bench", {"command": sys.executable, "args": [SERVER]}, folder / "mcptools")
     for _ in range(2 if quick else 4):
         began = time.perf_counter_ns()
@@ -44,31 +46,38 @@ async def measure(quick, folder):
     async with CodeExecutor(images_dir=folder / "images") as executor:
         before = set(children(os.getpid()))
         rows["memory"].append(sum(private_bytes(pid) for pid in before))
+        for _ in range(10 if quick else 40):
+            await asyncio.sleep(IDLE)
+            began = time.perf_counter_ns()
+            await executor.execute("1+1")
+            rows["paused-cell"].append(time.perf_counter_ns() - began)
         for _ in range(20 if quick else 60):
             began = time.perf_counter_ns()
             await executor.execute("1+1")
             rows["cell"].append(time.perf_counter_ns() - began)
         await executor.execute("import time")
-        for _ in range(5 if quick else 20):
-            began, first = time.perf_counter_ns(), None
-            async for item in executor.stream("print('x', flush=True)\ntime.sleep(0.05)", chunks=True):
-                if first is None and type(item).__name__ == "CodeExecutionChunk":
-                    first = time.perf_counter_ns() - began
-            if first is not None:
-                rows["first-chunk"].append(first)
+        for row, rounds, pause in (("paused-chunk", 5 if quick else 40, IDLE), ("first-chunk", 5 if quick else 20, 0)):
+            for _ in range(rounds):
+                await asyncio.sleep(pause)
+                began, first = time.perf_counter_ns(), None
+                async for item in executor.stream("print('x', flush=True)\ntime.sleep(0.05)", chunks=True):
+                    if first is None and type(item).__name__ == "CodeExecutionChunk":
+                        first = time.perf_counter_ns() - began
+                if first is not None:
+                    rows[row].append(first)
         # One cell with many calls: what a call costs, approval included, without the cell around it.
-        calls = 20
-        code = ("from mcptools.bench.%s import Params, run\nimport time\ntook = []\nfor _ in range(%d):\n"
+        code = ("from mcptools.bench.%s import Params, run\nimport time\ntook = []\nfor _ in range(%d):\n    time.sleep(%s)\n"
                 "    t = time.perf_counter_ns()\n    run(Params(%s))\n    took.append(time.perf_counter_ns() - t)\n"
                 "print(sorted(took)[%d])")
         tool, arguments = json.loads(os.environ["BENCH_TOOL"])
         await executor.execute("from mcptools.bench.%s import Params, run\nrun(Params(%s))" % (tool, arguments))
-        for _ in range(2 if quick else 5):
-            async for item in executor.stream(code % (tool, calls, arguments, calls // 2)):
-                if isinstance(item, ApprovalRequest):
-                    await item.accept()
-                elif getattr(item, "text", None):
-                    rows["tool"].append(int(item.text))
+        for row, rounds, calls, pause in (("paused-tool", 3, 5 if quick else 15, IDLE), ("tool", 2 if quick else 5, 20, 0)):
+            for _ in range(rounds):
+                async for item in executor.stream(code % (tool, calls, pause, arguments, calls // 2)):
+                    if isinstance(item, ApprovalRequest):
+                        await item.accept()
+                    elif getattr(item, "text", None):
+                        rows[row].append(int(item.text))
         for _ in range(2 if quick else 4):
             began = time.perf_counter_ns()
             await executor.reset()

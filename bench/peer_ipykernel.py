@@ -4,7 +4,7 @@ Run by `workcell bench` with the interpreter that Workcell itself was measured o
 Python.  Prints one JSON object on stdout with every value measured (report.py makes the percentiles, for all
 sides alike); what it is doing goes to stderr.
 
-    python3 peer_ipykernel.py [--quick] [--only open|cell|reset|memory|stdout|first-chunk]
+    python3 peer_ipykernel.py [--quick] [--only ROW]
 
 A cell counts as done when the reply came *and* the kernel said it is idle again: only then is all of its
 output there, and Workcell's result promises just that.  Every answer is checked.  Choices that could go
@@ -19,7 +19,8 @@ import sys
 import tempfile
 import time
 
-ROWS = ("open", "cell", "reset", "memory", "stdout", "first-chunk")
+ROWS = ("paused-cell", "paused-chunk", "open", "cell", "reset", "memory", "stdout", "first-chunk")
+PAUSE = 0.1  # seconds; as in Workcell's rows with pauses
 TIMEOUT = 60  # seconds; a kernel that is silent for longer has failed
 LINE_BYTES = 100  # with the newline, as in Workcell's row
 MEASURED_STDOUT_BYTES = 10_000_000
@@ -116,7 +117,7 @@ def measure_open(rounds):
     return nanos
 
 
-def measure_cell(rounds):
+def measure_cell(rounds, pause=0):
     with Kernel() as kernel:
         kernel.check_interpreter()
         expect(kernel.client, "kept = 41", None)
@@ -124,6 +125,7 @@ def measure_cell(rounds):
             expect(kernel.client, "1+1", "2")
         nanos = []
         for _ in range(rounds):
+            time.sleep(pause)
             began = time.perf_counter_ns()
             expect(kernel.client, "1+1", "2")
             nanos.append(time.perf_counter_ns() - began)
@@ -131,13 +133,14 @@ def measure_cell(rounds):
     return nanos
 
 
-def measure_first_chunk(rounds):
+def measure_first_chunk(rounds, pause=0):
     """Of a cell that goes on after it has printed. Without flush=True it would be 200 ms."""
     with Kernel() as kernel:
         kernel.check_interpreter()
         expect(kernel.client, "import time", None)
         nanos = []
         for number in range(-5, rounds):
+            time.sleep(pause)
             took = run(kernel.client, "print('x', flush=True)\ntime.sleep(0.005)")[2]
             if took is None:
                 raise Wrong("a cell that prints sent no output")
@@ -204,6 +207,12 @@ def have(module):
 def measure(args):
     rows = {}
     wanted = [args.only] if args.only else ROWS
+    if "paused-cell" in wanted:
+        say("cells with pauses")
+        rows["paused-cell"] = measure_cell(10 if args.quick else 40, PAUSE)
+    if "paused-chunk" in wanted:
+        say("first chunks with pauses")
+        rows["paused-chunk"] = measure_first_chunk(10 if args.quick else 40, PAUSE)
     if "open" in wanted:
         say("starting kernels")
         rows["open"] = measure_open(3 if args.quick else 5)

@@ -102,6 +102,10 @@ NO_GROWTH = Ask("no growth", lambda m: m["growth"], GROWTH_LIMIT, False)
 
 # name, label, unit, the peer's row, what the floor is, what is asked for
 MEASURES = (
+    ("paused-cell", "cell after a pause of 100 ms", "ns", "paused-cell", "socket", [at_most_ms(0.25)]),
+    ("paused-chunk", "first chunk after a pause", "ns", "paused-chunk", "socket", []),
+    ("paused-call", "host function after a pause", "ns", None, "socket", []),
+    ("paused-approval", "the same, asked for and accepted", "ns", None, "socket", []),
     ("open", "open to first result, no pool", "ns", "open", "fork", [times_peer(100)]),
     ("open-pool", "open to first result, pool", "ns", "open", "socket", [times_peer(500)]),
     ("cell", "cell round trip, 1+1", "ns", "cell", "socket", [times_peer(50), times_floor(3)]),

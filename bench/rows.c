@@ -197,6 +197,19 @@ int cell__bench_sample_floor(struct cell__bench *b, struct cell__bench_row *row,
 	return 0;
 }
 
+void cell__bench_pause(void)
+{
+	struct timespec pause = { .tv_nsec = PAUSE_MS * 1000000L };
+
+	nanosleep(&pause, NULL);
+}
+
+int cell__bench_sample_paused_floor(struct cell__bench *b, struct cell__bench_row *row)
+{
+	cell__bench_pause();
+	return sample_floor(b, row, 1, cell__floor_ping);
+}
+
 static int create_engine(int pool_size, struct cell_engine **ret_engine)
 {
 	struct cell_engine_options opts = CELL_ENGINE_OPTIONS_INIT;
@@ -303,6 +316,39 @@ static int measure_first_chunk(struct cell__bench *b, struct cell__bench_row *ro
 		r = sample_first_chunk(session, row, i >= 0);
 		if (!r && i >= 0)
 			r = sample_floor(b, row, 1, cell__floor_ping);
+	}
+	cell_session_close(session);
+	return r;
+}
+
+static int measure_paused_cell(struct cell__bench *b, struct cell__bench_row *row)
+{
+	struct cell_session *session = NULL;
+	int r = open_session(b, b->engine, NULL, &session);
+	double ns;
+
+	for (int i = -3; !r && i < rounds(b, 40); i++) {
+		cell__bench_pause();
+		r = run_cell(session, "1+1", "2", NULL, &ns);
+		if (!r && i >= 0)
+			r = add_sample(&row->cell, ns) || cell__bench_sample_paused_floor(b, row) ? -1 : 0;
+	}
+	cell_session_close(session);
+	return r;
+}
+
+static int measure_paused_chunk(struct cell__bench *b, struct cell__bench_row *row)
+{
+	struct cell_session *session = NULL;
+	int r = open_session(b, b->engine, NULL, &session);
+
+	if (!r)
+		r = run_cell(session, "import time", NULL, NULL, NULL);
+	for (int i = -3; !r && i < rounds(b, 40); i++) {
+		cell__bench_pause();
+		r = sample_first_chunk(session, row, i >= 0);
+		if (!r && i >= 0)
+			r = cell__bench_sample_paused_floor(b, row);
 	}
 	cell_session_close(session);
 	return r;
@@ -644,6 +690,10 @@ static int measure_all(struct cell__bench *b)
 		int (*measure)(struct cell__bench *b, struct cell__bench_row *row);
 		const char *says;
 	} steps[] = {
+		{ CELL_ROW_PAUSED_CELL, measure_paused_cell, "cells with pauses" },
+		{ CELL_ROW_PAUSED_CHUNK, measure_paused_chunk, "first chunks with pauses" },
+		{ CELL_ROW_PAUSED_CALL, cell__bench_measure_paused_call, "calls of a host function with pauses" },
+		{ CELL_ROW_PAUSED_APPROVAL, cell__bench_measure_paused_approval, "approved calls with pauses" },
 		{ CELL_ROW_CELL, measure_cell, "cells" },
 		{ CELL_ROW_OPEN, measure_open, "opening sessions" },
 		{ CELL_ROW_OPEN_POOL, measure_open_pool, "opening sessions from the pool" },

@@ -18,6 +18,10 @@
 
 /* Name, unit, and the row that answers it at the peer. */
 #define CELL_BENCH_ROW_TABLE(X)                                       \
+	X(PAUSED_CELL, "paused-cell", "ns", "paused-cell")            \
+	X(PAUSED_CHUNK, "paused-chunk", "ns", "paused-chunk")         \
+	X(PAUSED_CALL, "paused-call", "ns", NULL)                     \
+	X(PAUSED_APPROVAL, "paused-approval", "ns", NULL)             \
 	X(OPEN, "open", "ns", "open")                                 \
 	X(OPEN_POOL, "open-pool", "ns", "open")                       \
 	X(CELL, "cell", "ns", "cell")                                 \

@@ -22,6 +22,13 @@ int cell__bench_run_cell(struct cell_session *session, const char *code, const c
 			 double *ret_ns);
 int cell__bench_sample_floor(struct cell__bench *b, struct cell__bench_row *row, int count,
 			     int (*measure)(struct cell__floor *, double *, struct cell_error *));
+/*
+ * The same once with a pause before it, in which everything that waits falls asleep and caches go cold: as between two cells of
+ * an agent.
+ */
+#define PAUSE_MS 100
+void cell__bench_pause(void);
+int cell__bench_sample_paused_floor(struct cell__bench *b, struct cell__bench_row *row);
 /* How many rounds there are where a full run has that many. */
 static inline int rounds(const struct cell__bench *b, int full)
 {
@@ -43,6 +50,8 @@ int cell__bench_make_folder(struct cell__bench_folder *folder);
 int cell__bench_remove_folder(struct cell__bench_folder *folder);
 
 int cell__bench_measure_approval(struct cell__bench *b, struct cell__bench_row *row);
+int cell__bench_measure_paused_call(struct cell__bench *b, struct cell__bench_row *row);
+int cell__bench_measure_paused_approval(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_tool_call(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_tool_gather(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_tool_cli(struct cell__bench *b, struct cell__bench_row *row);

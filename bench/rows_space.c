@@ -276,10 +276,11 @@ static int sample_tool_calls(struct cell__bench *b, struct cell_session *session
 	return 0;
 }
 
-static const char timed_calls[] = "from time import perf_counter_ns as clock\n"
-				  "def timed_calls(n):\n"
+static const char timed_calls[] = "from time import perf_counter_ns as clock, sleep\n"
+				  "def timed_calls(n, pause=0):\n"
 				  "    took = []\n"
 				  "    for i in range(n):\n"
+				  "        if pause: sleep(pause)\n"
 				  "        began = clock()\n"
 				  "        answer = tools.add(a=i)\n"
 				  "        took.append(clock() - began)\n"
@@ -322,6 +323,46 @@ int cell__bench_measure_approval(struct cell__bench *b, struct cell__bench_row *
 			    : 0;
 		close_place(&place);
 	}
+	cell_policy_destroy(policy);
+	return r;
+}
+
+/* The pause is in the cell: host and kernel both sleep before a call. */
+static int sample_paused_calls(struct cell__bench *b, struct cell_session *session, const struct cell_run_options *opts,
+			       struct cell__bench_row *row)
+{
+	for (int i = -3; i < rounds(b, 40); i++)
+		if (run_numbers(session, "timed_calls(1, 0.1)", opts, 1, i >= 0 ? &row->cell : NULL) ||
+		    (i >= 0 && cell__bench_sample_paused_floor(b, row)))
+			return -1;
+	return 0;
+}
+
+static int measure_paused(struct cell__bench *b, const struct cell_policy *policy, struct cell__bench_row *row)
+{
+	struct place place;
+	int r;
+
+	if (open_common_place(b, policy, &place))
+		return -1;
+	struct cell_run_options opts = { .size = sizeof(opts), .on_event = accept_at_once, .event_arg = place.session };
+
+	r = run_cell(place.session, timed_calls, NULL, NULL, NULL) || sample_paused_calls(b, place.session, policy ? &opts : NULL, row) ? -1
+																	: 0;
+	close_place(&place);
+	return r;
+}
+
+int cell__bench_measure_paused_call(struct cell__bench *b, struct cell__bench_row *row)
+{
+	return measure_paused(b, NULL, row);
+}
+
+int cell__bench_measure_paused_approval(struct cell__bench *b, struct cell__bench_row *row)
+{
+	struct cell_policy *policy = cell_policy_of(CELL_ASK);
+	int r = policy ? measure_paused(b, policy, row) : complain("out of memory");
+
 	cell_policy_destroy(policy);
 	return r;
 }

@@ -23,9 +23,11 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 SERVER = os.path.join(HERE, "mcp_server.py")
 # The tool of bench/mcp_server.py, and how Python writes its arguments.
 TOOL = ("add", "a=1, b=2")
-# Times faster than ipybox, and less memory.
-WANTED = {"open": 200, "cell": 200, "first-chunk": 20, "tool": 20, "reset": 200, "memory": 30}
+# Times faster than ipybox, and less memory; 0: nothing is asked for.
+WANTED = {"paused-cell": 0, "paused-chunk": 0, "paused-tool": 0, "open": 200, "cell": 200, "first-chunk": 20, "tool": 20, "reset": 200, "memory": 30}
 OVERHEAD_US = 30
+# Between two cells or calls of the rows with pauses, as an agent sends them.
+IDLE = 0.1
 # Between two starts: the pool may refill, as it does between sessions that do not all come at one instant.
 PAUSE = 0.05
 
@@ -67,28 +69,35 @@ async def measure(quick, folder):
     rows["memory"].append(await measure_memory(lambda: CodeExecutor(images_dir=folder / "images")))
     async with CodeExecutor(images_dir=folder / "images") as executor:
         await executor.execute("1+1")
+        for _ in range(10 if quick else 40):
+            await asyncio.sleep(IDLE)
+            began = time.perf_counter_ns()
+            await executor.execute("1+1")
+            rows["paused-cell"].append(time.perf_counter_ns() - began)
         for _ in range(500 if quick else 3000):
             began = time.perf_counter_ns()
             await executor.execute("1+1")
             rows["cell"].append(time.perf_counter_ns() - began)
         await executor.execute("import time")
-        for _ in range(10 if quick else 30):
-            began, first = time.perf_counter_ns(), None
-            async for item in executor.stream("print('x', flush=True)\ntime.sleep(0.05)", chunks=True):
-                if first is None and isinstance(item, CodeExecutionChunk):
-                    first = time.perf_counter_ns() - began
-            rows["first-chunk"].append(first)
-        calls = 50
-        code = ("from mcptools.bench.%s import Params, run\nimport time\ntook = []\nfor _ in range(%d):\n"
+        for row, rounds, pause in (("paused-chunk", 10 if quick else 40, IDLE), ("first-chunk", 10 if quick else 30, 0)):
+            for _ in range(rounds):
+                await asyncio.sleep(pause)
+                began, first = time.perf_counter_ns(), None
+                async for item in executor.stream("print('x', flush=True)\ntime.sleep(0.05)", chunks=True):
+                    if first is None and isinstance(item, CodeExecutionChunk):
+                        first = time.perf_counter_ns() - began
+                rows[row].append(first)
+        code = ("from mcptools.bench.%s import Params, run\nimport time\ntook = []\nfor _ in range(%d):\n    time.sleep(%s)\n"
                 "    t = time.perf_counter_ns()\n    run(Params(%s))\n    took.append(time.perf_counter_ns() - t)\n"
                 "print(sorted(took)[%d])")
         await executor.execute("from mcptools.bench.%s import Params, run\nrun(Params(%s))" % TOOL)
-        for _ in range(5 if quick else 10):
-            async for item in executor.stream(code % (TOOL[0], calls, TOOL[1], calls // 2)):
-                if isinstance(item, ApprovalRequest):
-                    await item.accept()
-                elif getattr(item, "text", None):
-                    rows["tool"].append(int(item.text))
+        for row, rounds, calls, pause in (("paused-tool", 3, 5 if quick else 15, IDLE), ("tool", 5 if quick else 10, 50, 0)):
+            for _ in range(rounds):
+                async for item in executor.stream(code % (TOOL[0], calls, pause, TOOL[1], calls // 2)):
+                    if isinstance(item, ApprovalRequest):
+                        await item.accept()
+                    elif getattr(item, "text", None):
+                        rows[row].append(int(item.text))
         for _ in range(10 if quick else 30):
             began = time.perf_counter_ns()
             await executor.reset()
