@@ -3,9 +3,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/epoll.h>
 #include <time.h>
 
 #include "base/spin.h"
@@ -40,6 +42,10 @@ struct cell__loop {
 	int waiting;     /* callers that wait while another thread runs the loop for them */
 	int64_t left_us; /* when a caller last let go of it */
 	bool asleep;     /* the engine's thread sleeps until it is signalled */
+	bool watching;   /* it sleeps until watch_fd is readable, or until ... */
+	uint64_t watched_until_ms; /* ... this time of the loop; UINT64_MAX: for as long as it takes */
+	int watch_fd;              /* an epoll instance with libuv's descriptor in it */
+	bool disarmed;             /* events do not wake the engine's thread, because a caller runs the loop */
 	bool stopping;
 };
 
@@ -61,15 +67,12 @@ static void handle_wake(uv_async_t *wake)
 	struct cell__loop *loop = wake->data;
 	run_tasks(loop);
 	pthread_mutex_lock(&loop->lock);
-	bool hand_over = loop->wanting > 0 && pthread_equal(loop->owner, loop->thread);
 	bool stopping = loop->stopping && !loop->first; /* what was posted before the end still runs */
 	pthread_mutex_unlock(&loop->lock);
 	if (stopping && !uv_is_closing((uv_handle_t *)wake)) {
 		uv_close((uv_handle_t *)wake, NULL);
 		uv_close((uv_handle_t *)&loop->before_poll, NULL);
 	}
-	if (hand_over)
-		uv_stop(&loop->uv);
 }
 
 /*
@@ -122,6 +125,44 @@ static void wait_while_owned(struct cell__loop *loop)
 	loop->asleep = false;
 }
 
+/*
+ * When the loop has something to do by itself, in its own time; 0: at once.  libuv tells its descriptor about new watchers only
+ * when it polls, and uv_backend_timeout() of versions before 1.45 does not consider them.
+ */
+static uint64_t due_ms(const struct cell__loop *loop)
+{
+	const void *queue = &loop->uv.watcher_queue;
+	bool has_new_watchers = *(const void *const *)queue != queue;
+	int timeout = has_new_watchers ? 0 : uv_backend_timeout(&loop->uv);
+	return timeout < 0 ? UINT64_MAX : timeout == 0 ? 0 : uv_now(&loop->uv) + (uint64_t)timeout;
+}
+
+static void arm(struct cell__loop *loop, bool armed)
+{
+	struct epoll_event event = { .events = armed ? EPOLLIN : 0 };
+	(void)epoll_ctl(loop->watch_fd, EPOLL_CTL_MOD, uv_backend_fd(&loop->uv), &event); /* fails only for want of a descriptor */
+	loop->disarmed = !armed;
+}
+
+/* Sleeps until the loop has something to do.  Called with the lock held, by the engine's thread without the loop. */
+static void watch(struct cell__loop *loop)
+{
+	uint64_t due = due_ms(loop);
+	if (due == 0)
+		return;
+	uint64_t left = due == UINT64_MAX ? 0 : due - uv_now(&loop->uv);
+	struct epoll_event event;
+	if (loop->disarmed)
+		arm(loop, true);
+	loop->watching = true;
+	loop->watched_until_ms = due;
+	pthread_mutex_unlock(&loop->lock);
+	/* Whatever it returns: the loop looks itself. */
+	(void)epoll_wait(loop->watch_fd, &event, 1, due == UINT64_MAX ? -1 : left > INT_MAX ? INT_MAX : (int)left);
+	pthread_mutex_lock(&loop->lock);
+	loop->watching = false;
+}
+
 static void *thread_main(void *arg)
 {
 	struct cell__loop *loop = arg;
@@ -142,10 +183,13 @@ static void *thread_main(void *arg)
 		if (loop->first)
 			uv_async_send(&loop->wake); /* some may have been posted lazily */
 		pthread_mutex_unlock(&loop->lock);
-		alive = uv_run(&loop->uv, UV_RUN_DEFAULT) != 0;
+		alive = uv_run(&loop->uv, UV_RUN_NOWAIT) != 0;
 		pthread_mutex_lock(&loop->lock);
 		loop->owned = false;
-		pthread_cond_signal(&loop->free_cond);
+		if (loop->wanting > 0)
+			pthread_cond_signal(&loop->free_cond);
+		else if (alive && !loop->first && !loop->stopping)
+			watch(loop);
 		pthread_mutex_unlock(&loop->lock);
 	}
 	return NULL;
@@ -173,7 +217,6 @@ static bool enter(struct cell__loop *loop, struct cell__task *task, bool yieldin
 	}
 	if (loop->owned) {
 		loop->wanting++;
-		uv_async_send(&loop->wake);
 		while (loop->owned && pthread_equal(loop->owner, loop->thread))
 			pthread_cond_wait(&loop->free_cond, &loop->lock);
 		loop->wanting--;
@@ -185,6 +228,9 @@ static bool enter(struct cell__loop *loop, struct cell__task *task, bool yieldin
 	}
 	loop->owned = true;
 	loop->owner = pthread_self();
+	/* Callers that come quickly one after the other do without: the first event makes the engine's thread linger instead. */
+	if (loop->watching && !loop->disarmed && cell__now_us() - loop->left_us >= LINGER_MS * 1000)
+		arm(loop, false);
 	pthread_mutex_unlock(&loop->lock);
 	return true;
 }
@@ -200,9 +246,14 @@ static void leave_for(struct cell__loop *loop, bool soon)
 	/* Others are under way: the engine must run the loop for them at once.  Else it looks soon by itself. */
 	loop->left_us = cell__now_us();
 	bool cares = soon ? loop->waiting > 0 || loop->first || loop->stopping : !nobody_else_cares(loop);
-	if (loop->asleep || cares)
+	bool look_again = loop->watching && (loop->waiting > 0 || loop->first || loop->stopping || due_ms(loop) < loop->watched_until_ms);
+	if (loop->asleep || (cares && !loop->watching))
 		pthread_cond_signal(&loop->engine_cond);
+	if (loop->watching && loop->disarmed)
+		arm(loop, true);
 	pthread_mutex_unlock(&loop->lock);
+	if (look_again)
+		uv_async_send(&loop->wake);
 }
 
 static void leave(struct cell__loop *loop)
@@ -232,6 +283,15 @@ static int init_uv(struct cell__loop *loop)
 	return rc;
 }
 
+/* Before there is a thread. */
+static void close_uv(struct cell__loop *loop)
+{
+	cell__close_fd(&loop->watch_fd);
+	uv_close((uv_handle_t *)&loop->wake, NULL);
+	uv_run(&loop->uv, UV_RUN_DEFAULT);
+	uv_loop_close(&loop->uv);
+}
+
 int cell__loop_create(struct cell__loop **ret_loop, struct cell_error *err)
 {
 	CELL_AUTO_FREE struct cell__loop *loop = cell__alloc(1, sizeof *loop);
@@ -241,6 +301,13 @@ int cell__loop_create(struct cell__loop **ret_loop, struct cell_error *err)
 	int rc = init_uv(loop);
 	if (rc < 0)
 		return cell_fail(err, CELL_E_IO, -rc, "start the engine's loop");
+	struct epoll_event event = { .events = EPOLLIN };
+	loop->watch_fd = epoll_create1(EPOLL_CLOEXEC);
+	if (loop->watch_fd < 0 || epoll_ctl(loop->watch_fd, EPOLL_CTL_ADD, uv_backend_fd(&loop->uv), &event) < 0) {
+		rc = errno;
+		close_uv(loop);
+		return cell_fail(err, CELL_E_IO, rc, "watch the engine's loop");
+	}
 	uv_prepare_init(&loop->uv, &loop->before_poll);
 	loop->before_poll.data = loop;
 	uv_prepare_start(&loop->before_poll, handle_before_poll);
@@ -258,10 +325,8 @@ int cell__loop_create(struct cell__loop **ret_loop, struct cell_error *err)
 	rc = pthread_create(&loop->thread, NULL, thread_main, loop);
 	pthread_sigmask(SIG_SETMASK, &loop->host_mask, NULL);
 	if (rc != 0) {
-		uv_close((uv_handle_t *)&loop->wake, NULL);
 		uv_close((uv_handle_t *)&loop->before_poll, NULL);
-		uv_run(&loop->uv, UV_RUN_DEFAULT);
-		uv_loop_close(&loop->uv);
+		close_uv(loop);
 		return cell_fail(err, CELL_E_IO, rc, "start the engine's thread");
 	}
 	*ret_loop = cell__take_ptr(loop);
@@ -278,6 +343,7 @@ void cell__loop_destroy(struct cell__loop *loop)
 	pthread_mutex_unlock(&loop->lock);
 	uv_async_send(&loop->wake);
 	pthread_join(loop->thread, NULL);
+	cell__close_fd(&loop->watch_fd);
 	uv_loop_close(&loop->uv);
 	pthread_cond_destroy(&loop->engine_cond);
 	pthread_cond_destroy(&loop->free_cond);
@@ -339,7 +405,7 @@ void cell__loop_post(struct cell__loop *loop, struct cell__task *task)
 void cell__loop_post_lazily(struct cell__loop *loop, struct cell__task *task)
 {
 	pthread_mutex_lock(&loop->lock);
-	bool wake = append(loop, task) && loop->owned;
+	bool wake = append(loop, task) && (loop->owned || loop->watching);
 	pthread_mutex_unlock(&loop->lock);
 	if (wake)
 		uv_async_send(&loop->wake);

@@ -5,9 +5,13 @@
  * instead of waiting for another thread to run it: on a quiet engine a cell then costs two context switches, to the
  * kernel and back, instead of four.
  *
- *     free ──▶ engine's thread runs it ──a caller wants it──▶ caller runs it ──done──▶ free
- *              ▲                                                                  │
- *              └── after LINGER_MS without a caller, or at once when others wait ◀┘
+ *     free ──▶ engine's thread runs it until nothing is left to do ──▶ free, watched ──▶ caller runs it ──done──▶ free
+ *              ▲                                                       │                                          │
+ *              ├── an event or a timer ◀───────────────────────────────┘                                          │
+ *              └── after LINGER_MS without a caller, or at once when others wait ◀────────────────────────────────┘
+ *
+ * The engine's thread does not sleep inside libuv: it gives the loop up and waits for libuv's descriptor to become readable.  So
+ * a caller takes an idle loop without waking that thread and waiting for it, which costs two wake-ups of an idle CPU.
  *
  * "The loop's thread" in other headers means the thread that runs the loop now.  Only the functions marked "any thread" may be
  * called by other threads.  The engine's thread blocks all signals, so that the host's handlers never run on it.

@@ -2,10 +2,12 @@
 #define _GNU_SOURCE
 #include "support.h"
 
+#include <dirent.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -439,6 +441,49 @@ static void test_engine_thread_blocks_signals(void **state)
 	cell__loop_destroy(loop);
 }
 
+/* How often the engine's thread went to sleep. */
+static long engine_sleeps(void)
+{
+	char path[64], line[256];
+	long sleeps = -1;
+	DIR *tasks = opendir("/proc/self/task");
+	assert_non_null(tasks);
+	for (struct dirent *entry; sleeps < 0 && (entry = readdir(tasks));) {
+		snprintf(path, sizeof path, "/proc/self/task/%.20s/status", entry->d_name);
+		FILE *status = entry->d_name[0] == '.' ? NULL : fopen(path, "re");
+		bool is_engine = false;
+		while (status && fgets(line, sizeof line, status)) {
+			is_engine |= strcmp(line, "Name:\tworkcell\n") == 0;
+			if (is_engine && sscanf(line, "voluntary_ctxt_switches: %ld", &sleeps) == 1)
+				break;
+		}
+		if (status)
+			fclose(status);
+	}
+	closedir(tasks);
+	return sleeps;
+}
+
+/* A caller that comes after a pause does not wait for the engine's thread to wake up, and does not wake it. */
+static void test_idle_loop_is_taken(void **state)
+{
+	(void)state;
+	struct counter counter = { .loop = start() };
+	for (int i = 0; i < 10; i++) {
+		long before, after;
+		do {
+			before = engine_sleeps();
+			pause_ms(20);
+			after = engine_sleeps();
+		} while (before != after);
+		cell__loop_call(counter.loop, add_one, &counter);
+		pause_ms(20);
+		assert_int_equal(engine_sleeps(), after);
+	}
+	assert_int_equal(counter.count, 10);
+	cell__loop_destroy(counter.loop);
+}
+
 static void test_several_loops(void **state)
 {
 	(void)state;
@@ -537,6 +582,7 @@ int main(int argc, char **argv)
 		TEST(test_waiter_again),
 		TEST(test_served_between_calls),
 		TEST(test_engine_thread_blocks_signals),
+		TEST(test_idle_loop_is_taken),
 		TEST(test_several_loops),
 		TEST(test_ref_limits),
 		TEST(test_replies),
