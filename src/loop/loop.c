@@ -18,6 +18,8 @@
 #define VISIT_POLL_US 1000
 /* How long a waiter spins before it sleeps: for another thread, and for a program that was sent something. */
 #define YIELDING_SPIN_NS 50000
+/* A wait that slept this long would have been short enough for spinning: both sides had to be woken. */
+#define YIELDING_SLEEP_NS (2 * YIELDING_SPIN_NS)
 #define EVENT_SPIN_NS 100000
 
 struct cell__loop {
@@ -452,6 +454,7 @@ void cell__waiter_unlock(struct cell__waiter *waiter)
 /* Signalled under the lock: the waiter's memory may be gone as soon as its owner has seen `done`. */
 void cell__waiter_set_done(struct cell__waiter *waiter, bool done)
 {
+	waiter->cpu = sched_getcpu();
 	__atomic_store_n(&waiter->done, done, __ATOMIC_RELEASE);
 	if (done)
 		pthread_cond_signal(&waiter->cond);
@@ -536,6 +539,7 @@ static void run_for(struct cell__loop *loop, struct cell__task *task, struct cel
 			leave(loop);
 			(void)cell_spin(&loop->yielding_spin, YIELDING_SPIN_NS, false, is_announced, waiter);
 			wait_done(waiter);
+			cell_spin_has_slept(&loop->yielding_spin, YIELDING_SLEEP_NS, waiter->cpu != sched_getcpu());
 			return;
 		}
 		if (loop->spin && is_quiet(loop))

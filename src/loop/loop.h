@@ -63,6 +63,7 @@ struct cell__waiter {
 	pthread_cond_t cond;
 	bool done;
 	bool yielding;
+	int cpu; /* where it was signalled */
 };
 /* All for any thread. */
 void cell__waiter_init(struct cell__waiter *waiter);
