@@ -38,6 +38,12 @@ static inline void cell__bulk_unref(struct cell__bulk *bulk)
 struct cell__operation;
 struct cell__principal;
 
+/* Embedded in what is worked on. */
+struct cell__lent_work {
+	void (*run)(struct cell__lent_work *work);  /* on the thread that was lent, once */
+	void (*done)(struct cell__lent_work *work); /* afterwards, on the loop's thread */
+};
+
 struct cell__call {
 	/* the question, valid until it is answered */
 	const char *method;    /* "tools.call" */
@@ -65,6 +71,11 @@ struct cell__call {
 	 * UTF-8; never after the answer.
 	 */
 	void (*progress)(struct cell__call *call, const char *line, size_t size);
+	/*
+	 * NULL, or lends the asker's own thread, which waits for the answer: work that may block is done there instead of on the pool,
+	 * which saves the way to the pool and back.
+	 */
+	void (*lend)(struct cell__call *call, struct cell__lent_work *work);
 	/*
 	 * NULL, or repeats the call when the handler had to look something up first: it is then called instead
 	 * of an answer.

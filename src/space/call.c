@@ -13,13 +13,14 @@
 struct host_call {
 	struct cell__call base;
 	struct cell__task task;
-	struct cell__waiter waiter; /* its lock guards lines and over */
+	struct cell__waiter waiter; /* its lock guards lines, work and over */
 	struct cell_space *space;
 	struct cell_session *session; /* in whose name; NULL: none */
 	struct cell_answer answer;
 	struct cell_error err;
 	bool failed;
 	struct cell__buf lines;     /* each with its NUL */
+	struct cell__lent_work *work; /* for the caller's thread, which then need not wait for one of the pool's; or NULL */
 	bool over;
 	bool started, cancelled;    /* loop's thread */
 };
@@ -86,6 +87,33 @@ static void host_progress(struct cell__call *base, const char *line, size_t size
 	(void)cell__buf_add(&call->lines, line, size + 1);
 	cell__waiter_set_done(&call->waiter, true);
 	cell__waiter_unlock(&call->waiter);
+}
+
+static void host_lend(struct cell__call *base, struct cell__lent_work *work)
+{
+	struct host_call *call = (struct host_call *)base;
+	cell__waiter_lock(&call->waiter);
+	call->work = work;
+	cell__waiter_set_done(&call->waiter, true);
+	cell__waiter_unlock(&call->waiter);
+}
+
+static void end_work(void *arg)
+{
+	struct cell__lent_work *work = arg;
+	work->done(work);
+}
+
+/* Also when the call was cancelled meanwhile: the work is somebody else's. */
+static void do_work(struct host_call *call)
+{
+	cell__waiter_lock(&call->waiter);
+	struct cell__lent_work *work = cell__take_ptr(call->work);
+	cell__waiter_unlock(&call->waiter);
+	if (!work)
+		return;
+	work->run(work);
+	cell__loop_call(cell__space_engine(call->space)->loop, end_work, work);
 }
 
 /* Hands lines over; false when the call goes on. */
@@ -211,6 +239,7 @@ static int wait_for(const struct cell__asking_for *who, const char *method, cons
 			  .answer = host_answer,
 			  .answer_text = host_answer_text,
 			  .fail = host_fail,
+			  .lend = host_lend,
 			  .progress = cell__space_progress(space, NULL) ? host_progress : NULL },
 		.task.fn = do_call,
 		.space = space,
@@ -222,6 +251,7 @@ static int wait_for(const struct cell__asking_for *who, const char *method, cons
 	do {
 		cell__loop_do(cell__space_engine(space)->loop, task, &call.waiter);
 		task = NULL;
+		do_work(&call);
 	} while (!take_lines(&call));
 	set_call(canceller, NULL);
 	cell__waiter_finish(&call.waiter);

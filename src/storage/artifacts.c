@@ -11,6 +11,7 @@
 
 #define FOLDER "artifacts"
 #define INDEX ".artifacts.json"
+#define SYNC_LATE_BYTES (1 << 20) /* up to this size an artifact is synced after the index, while the folder is locked */
 #define BEGIN_BYTES (8 * 1024 * 1024)
 
 static int fail_write(struct cell_error *err, const char *name, int sys)
@@ -261,9 +262,17 @@ static int commit(struct cell__artifact_writer *base, json_t *entry, json_t **re
 	struct cell__index_outcome outcome;
 	/* Kept open past the rename, for the info. */
 	CELL_AUTO_FD int fd = fcntl(writer->temp.fd, F_DUPFD_CLOEXEC, 3);
-	if (fd < 0 || cell__temp_sync(&writer->temp) < 0 || fstat(fd, &st) < 0)
+	if (fd < 0 || fstat(fd, &st) < 0)
 		return fail_write(err, writer->name, errno);
-	struct cell__index_change change = { .path = writer->name, .key = writer->name, .entry = entry, .temp = &writer->temp };
+	/* The folder's lock is not held while much is written. */
+	bool small = st.st_size <= SYNC_LATE_BYTES;
+	if (small)
+		cell__temp_start_sync(&writer->temp);
+	else if (cell__temp_sync(&writer->temp) < 0)
+		return fail_write(err, writer->name, errno);
+	struct cell__index_change change = {
+		.path = writer->name, .key = writer->name, .entry = entry, .temp = &writer->temp, .unsynced = small
+	};
 	if (cell__index_apply(writer->dir_fd, INDEX, &writer->base.store->artifacts, &change, &outcome, err) < 0)
 		return cell_fail_wrap(err, "Cannot write artifact '%.80s'", writer->name);
 	if (outcome.broken)

@@ -324,6 +324,11 @@ int cell__temp_sync(struct cell__temp *temp)
 	return fsync(temp->fd);
 }
 
+void cell__temp_start_sync(struct cell__temp *temp)
+{
+	(void)sync_file_range(temp->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+}
+
 int cell__temp_rename(struct cell__temp *temp, const char *name)
 {
 	if (renameat(temp->dir_fd, temp->name, temp->dir_fd, name) < 0)

@@ -63,6 +63,11 @@ struct cell__temp {
 int cell__temp_create(struct cell__temp *temp, int dir_fd);
 int cell__temp_write(struct cell__temp *temp, const void *bytes, size_t size);
 int cell__temp_sync(struct cell__temp *temp);
+/*
+ * A hint, before another file is synced and then this one: the file system can write both in one go, and cell__temp_sync() finds
+ * little left to do.
+ */
+void cell__temp_start_sync(struct cell__temp *temp);
 /* Gives it its name; the directory is not synced yet.  The temporary file is closed. */
 int cell__temp_rename(struct cell__temp *temp, const char *name);
 /* Closes and removes what is still there; fine after cell__temp_rename() and on CELL__TEMP_INIT. */
@@ -117,7 +122,8 @@ struct cell__index_change {
 	const char *path;        /* of the file, checked; relative to the folder */
 	const char *key;         /* of the entry */
 	json_t *entry;           /* borrowed; NULL removes the entry */
-	struct cell__temp *temp; /* synced; becomes the file; NULL removes the file */
+	struct cell__temp *temp; /* becomes the file; NULL removes the file */
+	bool unsynced;           /* temp is still to be synced */
 	bool exclusive;          /* fail with EEXIST when the file is there */
 };
 struct cell__index_outcome {

@@ -4,7 +4,8 @@
  * A writer, all of it under the folder's exclusive lock:
  *
  *     1  reads the index anew, so that nobody's entry is lost
- *     2  writes the new index to a temporary file and syncs it     a full disk fails here or before
+ *     2  writes the new index to a temporary file and syncs it,    a full disk fails here or before
+ *        and the new file, where that is small
  *     3  puts .cell-journal in place: both temporary names, both final names
  *     4  renames (or removes) the file                             from here on the change will be completed
  *     5  renames the index
@@ -321,7 +322,8 @@ static int carry_out(int dir_fd, const char *file, const struct cell__index_chan
 	if (cell__temp_rename(index_temp, file) < 0)
 		return -1;
 	unlinkat(dir_fd, CELL__JOURNAL_FILE, 0);
-	return cell__dir_sync(parent) < 0 ? -1 : cell__dir_sync(dir_fd);
+	/* A path without a slash is in the index's own folder, which is synced once. */
+	return last != change->path && cell__dir_sync(parent) < 0 ? -1 : cell__dir_sync(dir_fd);
 }
 
 /* What is there under the final name: its inode, or 0. */
@@ -401,7 +403,8 @@ int cell__index_apply(int dir_fd, const char *file, struct cell__index_cache *ca
 		goto done; /* nothing to remove */
 	if (change_index(index, change) < 0) {
 		rc = cell_fail(err, CELL_E_NOMEM, 0, "change index %s", file);
-	} else if (write_index_temp(dir_fd, index, &index_temp, &written) < 0 || (change->temp && fstat(change->temp->fd, &st) < 0) ||
+	} else if (write_index_temp(dir_fd, index, &index_temp, &written) < 0 || (change->unsynced && cell__temp_sync(change->temp) < 0) ||
+		   (change->temp && fstat(change->temp->fd, &st) < 0) ||
 		   carry_out(dir_fd, file, change, parent >= 0 ? parent : dir_fd, last, &index_temp,
 			     change->temp ? (int64_t)st.st_ino : old_ino) < 0) {
 		rc = cell_fail(err, errno == EFBIG ? CELL_E_LIMIT : CELL_E_IO, errno, "write index %s", file);

@@ -36,6 +36,7 @@ typedef void (*cell__storage_op_fn)(struct cell__storage_op *op);
 
 struct cell__storage_op {
 	uv_work_t work;
+	struct cell__lent_work lent; /* the same, on the asker's thread */
 	struct cell__storage *storage;
 	struct cell__call *call; /* NULL: nobody waits any more */
 	cell__storage_op_fn fn;

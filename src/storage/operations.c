@@ -6,6 +6,8 @@
  *     op ──handle idle──▶ on the pool ──done──▶ answered
  *      └──handle busy──▶ queued in the handle ──the op before is done──▶ all that are queued go to the pool as one piece
  *
+ * Instead of the pool a thread of the host that waits for its call does the work itself (lend in calls/call.h).
+ *
  * One session has at most CELL_LIMIT_SESSION_WORK pieces of work on the pool, which is everybody's; the others wait in the
  * order they came, and go when their call is cancelled.
  *
@@ -102,9 +104,9 @@ static struct cell__storage_handle *find_handle(struct cell__storage *storage, s
 
 static void maybe_closed(struct cell__storage *storage);
 
-static void run_op(uv_work_t *work)
+static void run_ops(struct cell__storage_op *first)
 {
-	for (struct cell__storage_op *op = work->data; op; op = op->then) {
+	for (struct cell__storage_op *op = first; op; op = op->then) {
 		op->fn(op);
 		if (op->wants_text && op->result && !op->error_type &&
 		    (op->text = json_dumps(op->result, JSON_COMPACT | JSON_ENCODE_ANY))) {
@@ -112,6 +114,21 @@ static void run_op(uv_work_t *work)
 			op->result = NULL;
 		}
 	}
+}
+
+static void run_on_pool(uv_work_t *work)
+{
+	run_ops(work->data);
+}
+
+static struct cell__storage_op *lent_op(struct cell__lent_work *lent)
+{
+	return (struct cell__storage_op *)((char *)lent - offsetof(struct cell__storage_op, lent));
+}
+
+static void run_lent(struct cell__lent_work *lent)
+{
+	run_ops(lent_op(lent));
 }
 
 static void end_op(struct cell__storage_op *op);
@@ -163,7 +180,18 @@ static void end_op(struct cell__storage_op *op)
 	free(op);
 }
 
-static void handle_done(uv_work_t *work, int status);
+static void handle_done(struct cell__storage_op *op);
+
+static void handle_pool_done(uv_work_t *work, int status)
+{
+	(void)status; /* never cancelled */
+	handle_done(work->data);
+}
+
+static void handle_lent_done(struct cell__lent_work *lent)
+{
+	handle_done(lent_op(lent));
+}
 
 static void go_to_work(struct cell__storage_op *op)
 {
@@ -171,7 +199,11 @@ static void go_to_work(struct cell__storage_op *op)
 	op->work.data = op;
 	op->next = storage->at_work;
 	storage->at_work = op;
-	uv_queue_work(cell__loop_uv(storage->loop), &op->work, run_op, handle_done);
+	op->lent = (struct cell__lent_work){ .run = run_lent, .done = handle_lent_done };
+	if (op->call && op->call->lend)
+		op->call->lend(op->call, &op->lent);
+	else
+		uv_queue_work(cell__loop_uv(storage->loop), &op->work, run_on_pool, handle_pool_done);
 }
 
 static void leave_work(struct cell__storage_op *op)
@@ -250,10 +282,8 @@ static void give_up(struct cell__storage *storage, struct cell__storage_handle *
 	}
 }
 
-static void handle_done(uv_work_t *work, int status)
+static void handle_done(struct cell__storage_op *op)
 {
-	(void)status; /* never cancelled */
-	struct cell__storage_op *op = work->data;
 	struct cell__storage *storage = op->storage;
 	struct cell__storage_handle *handle = op->handle;
 	bool over = false;
