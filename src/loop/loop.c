@@ -537,7 +537,8 @@ static void run_for(struct cell__loop *loop, struct cell__task *task, struct cel
 		if (yielding) {
 			loop->driven_for = NULL;
 			leave(loop);
-			(void)cell_spin(&loop->yielding_spin, YIELDING_SPIN_NS, false, is_announced, waiter);
+			/* Gives way: the thread that signals it may have been woken on this CPU. */
+			(void)cell_spin(&loop->yielding_spin, YIELDING_SPIN_NS, true, is_announced, waiter);
 			wait_done(waiter);
 			cell_spin_has_slept(&loop->yielding_spin, YIELDING_SLEEP_NS, waiter->cpu != sched_getcpu());
 			return;
