@@ -116,7 +116,7 @@ extern const struct cell_cli_command cell__cli_bench_command;
  */
 bool cell__cli_parse(const struct cell_cli_command *command, int argc, char **argv, void *values, struct cell_cli_list *operands,
 		     int *ret_status);
-/* The values, NULL-terminated; the texts are the list's.  free() it.  NULL: no memory. */
+/* The values, NULL-terminated; the texts are the list's.  free() it.  NULL: out of memory. */
 const char **cell__cli_list_values(const struct cell_cli_list *list);
 void cell__cli_list_finish(struct cell_cli_list *list);
 
@@ -127,7 +127,7 @@ void cell__cli_list_finish(struct cell_cli_list *list);
  * that of the last operation on a space, all of its message is told, which may be many lines.
  */
 int cell__cli_report(const struct cell_error *err, bool json);
-/* {"error": {"code", "message"}} as one line without the newline; free() it.  NULL: no memory. */
+/* {"error": {"code", "message"}} as one line without the newline; free() it.  NULL: out of memory. */
 char *cell__cli_error_json(const struct cell_error *err);
 
 /* ---- paths, files and interpreters (paths.c) ----------------------------- */
@@ -228,7 +228,7 @@ bool cell__cli_is_redis(const char *place);
  * for what the environment has there.  redis: it must be a URL.  free() it.
  */
 char *cell__cli_storage(const char *storage, const char *prefix, bool redis, struct cell_error *err);
-/* The URL with key=value in its query; free() it.  NULL: no memory. */
+/* The URL with key=value in its query; free() it.  NULL: out of memory. */
 char *cell__cli_with_option(const char *url, const char *key, const char *value);
 bool cell__cli_has_storage(const struct cell_cli_space_flags *flags);
 /* Do the flags describe a space at all? */
@@ -285,7 +285,7 @@ int cell__cli_do(const struct cell_cli_job *job, const struct cell_cli_list *ope
 void cell__cli_keep_message(struct cell_answer *answer);
 /* The last operation's message, where *err is its error and begins it; else NULL. */
 const char *cell__cli_whole_message(const struct cell_error *err);
-/* A copy of the first line, without what would steer a terminal; free() it.  NULL: no memory. */
+/* A copy of the first line, without what would steer a terminal; free() it.  NULL: out of memory. */
 char *cell__cli_plain(const char *text);
 /* A text on a line of stderr, without what would steer a terminal. */
 void cell__cli_note(const char *text);
@@ -303,7 +303,7 @@ void cell__cli_line(const char *text);
 /* A JSON value on a line of stdout. */
 int cell__cli_print_json(const json_t *value, struct cell_error *err);
 /* A string of an object; "" where there is none. */
-/* Bytes as JSON has them; NULL: no memory. */
+/* Bytes as JSON has them; NULL: out of memory. */
 json_t *cell__cli_base64(const unsigned char *data, size_t size);
 const char *cell__cli_text(const json_t *object, const char *key);
 
@@ -620,7 +620,7 @@ struct cell_cli_asker;
 int cell__cli_gate_open(const struct cell_cli_gate_flags *flags, struct cell_cli_host *host, struct cell_session_options *options,
 			struct cell_error *err);
 void cell__cli_gate_close(struct cell_cli_host *host);
-/* stdin_is_taken: answers come from the terminal, else from stdin; json: as lines of JSON.  NULL: no memory. */
+/* stdin_is_taken: answers come from the terminal, else from stdin; json: as lines of JSON.  NULL: out of memory. */
 struct cell_cli_asker *cell__cli_asker_create(bool stdin_is_taken, bool json);
 void cell__cli_asker_destroy(struct cell_cli_asker *asker);
 /* Asks and answers; returns when the request waits no more.  Main thread. */

@@ -1,5 +1,5 @@
 /*
- * From a policy to a plan.  Looks at the host's file system (what is a link, what exists) but changes nothing, so a plan
+ * Builds a plan from a policy.  Reads the host's file system (links, existing files) but changes nothing, so a plan
  * can be made, printed and tested without any privilege.
  */
 #ifndef CELL_SANDBOX_BUILD_H
@@ -9,7 +9,7 @@
 #include "sandbox/machine.h"
 #include "sandbox/policy.h"
 
-/* What the interpreter must find where it is, resolved once. */
+/* The interpreter's files, which must be at their usual paths; resolved once. */
 struct cell__plan_env {
 	char **folders;           /* real paths, none below another; NULL-terminated */
 	char **links;             /* name, what it points to, name, ...; NULL-terminated */
@@ -20,19 +20,19 @@ void cell__plan_env_finish(struct cell__plan_env *env);
 
 #define CELL_PLAN_HOME "/tmp"
 
-/* What only the session knows. */
+/* The session's part of a plan. */
 struct cell__plan_session {
 	const char *workspace; /* absolute, as the caller knows it */
 	const char *cwd;       /* the same as cell__plan_workspace() answered */
 	enum cell__workspace_mode mode;
-	const char *const *read;    /* folders to be seen, read-only; NULL-terminated */
-	const char *const *write;   /* folders to be written to, beside the workspace and the policy's; NULL-terminated */
+	const char *const *read;    /* visible folders, read-only; NULL-terminated */
+	const char *const *write;   /* writable folders, besides the workspace and the policy's; NULL-terminated */
 	const struct cell__plan_env *env;
 	const struct cell__sandbox_policy *policy; /* that of the plan */
 	bool mapped;         /* as the plan is */
 };
 
-/* Where a session with this workspace stands inside; free() it. */
+/* The path of this workspace inside the sandbox; free() it. */
 int cell__plan_workspace(const char *workspace, enum cell__workspace_mode mode, char **ret_cwd, struct cell_error *err);
 /* Both append a plan to out. */
 int cell__plan_build(const struct cell__sandbox_policy *policy, const struct cell__machine *machine, const struct cell__plan_env *env,
@@ -43,25 +43,25 @@ int cell__plan_build_session(const struct cell__machine *machine, const struct c
 /* ---- zygotes ---- */
 
 /*
- * What an interpreter needs before it has said what it needs: its venv and what that was made from, folders that .pth files name,
+ * The files of an interpreter before it has reported them: its venv and the venv's base, folders that .pth files name,
  * kernel_dir, the configuration of its package index in `home`.
  */
 int cell__plan_env_of(struct cell__plan_env *ret_env, const char *python, const char *kernel_dir, const char *home, struct cell_error *err);
 /*
  * The plan of a zygote: as kernels see the system, nothing of the session, no network unless `online` (a kernel has its zygote's where
- * it has none of its own), a filter that leaves it what kernels need before they are confined.  machine: as for cell__plan_build().
+ * it has none of its own), a filter that allows what kernels need before they are confined.  machine: as for cell__plan_build().
  */
 int cell__plan_build_zygote(const struct cell__machine *machine, const struct cell__plan_env *env, bool online, struct cell__buf *out,
 			    struct cell_error *err);
 
-/* Is the limit on processes kept?  Without a cgroup, by an rlimit, which means nothing to the host's root. */
+/* Whether the limit on processes is enforced.  Without a cgroup it is an rlimit, which does not apply to the host's root. */
 bool cell__plan_holds_pids(const struct cell__machine *machine, bool mapped);
 
-/* A step in words, one line. */
+/* Describes a step in one line. */
 int cell__plan_describe(const struct cell_plan_step *step, struct cell__buf *out);
 /* All of it, numbered. */
 int cell__plan_print(const struct cell_plan *plan, struct cell__buf *out);
-/* The error of a step that failed, with advice where we know some. */
+/* The error of a failed step, with advice if we have some. */
 void cell__plan_failure(const struct cell_plan *plan, const struct cell_plan *session, const struct cell_plan_report *report,
 			struct cell_error *err);
 /* The zygote of a kernel, for its receipt. */

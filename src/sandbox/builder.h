@@ -9,10 +9,10 @@ struct cell__builder {
 	size_t start;
 	uint32_t n_steps;
 	bool failed;
-	uint64_t rights; /* Landlock's that this machine has */
+	uint64_t rights; /* Landlock rights that this machine supports */
 	bool own_root;   /* paths are those of the sandbox's new root */
-	bool mapped;     /* the caller's files are shown as the sandbox's own */
-	char **hidden;   /* names that are not shown, in folders that are real; NULL-terminated */
+	bool mapped;     /* the caller's files appear as the sandbox's own */
+	char **hidden;   /* hidden names, in real folders; NULL-terminated */
 };
 
 void cell__builder_begin(struct cell__builder *b, struct cell__buf *out);
@@ -21,7 +21,7 @@ void cell__builder_step(struct cell__builder *b, enum cell_plan_stage stage, enu
 			uint64_t arg2, const char *a, const char *text);
 void cell__builder_step_bytes(struct cell__builder *b, enum cell_plan_stage stage, enum cell_plan_op op, unsigned flags, uint64_t arg,
 			      uint64_t arg2, const void *a, size_t a_size, const char *text);
-/* What is the caller's, or the caller wants to be shown: where the sandbox is nobody's, it is shown as the sandbox's own. */
+/* Files of the caller, or that the caller makes visible: if the sandbox has an unused uid, they appear as the sandbox's own. */
 void cell__builder_bind_own(struct cell__builder *b, enum cell_plan_stage stage, const char *path, unsigned flags);
 void cell__builder_root(struct cell__builder *b, const struct cell__sandbox_policy *policy, const struct cell__machine *machine,
 			const struct cell__plan_env *env);

@@ -1,6 +1,6 @@
 /*
- * Limits that the kernel holds for a group of processes.  No state, no allocation: used by the host to find out what there
- * is, and by the spawner to make and remove groups.
+ * Limits that the kernel enforces for a group of processes.  No state, no allocation: used by the host to find out what
+ * is available, and by the spawner to create and remove groups.
  */
 #ifndef CELL_SANDBOX_CGROUP_H
 #define CELL_SANDBOX_CGROUP_H
@@ -17,21 +17,21 @@ enum cell_cgroup_controller { CELL_CG_MEMORY, CELL_CG_PIDS, CELL_CG_CPU, CELL_CG
 
 struct cell_cgroups {
 	int version; /* 0: none can be used */
-	/* Folders below which groups can be made; "" where there is none.  Version 2: one folder, but for cpu "" where it is not delegated. */
+	/* Folders below which groups can be created, or "".  Version 2: one folder, except that cpu is "" if it is not delegated. */
 	char parent[CELL_CG_COUNT][CELL_CGROUP_PATH];
 };
 
-/* One group in up to three hierarchies; each path is a folder, "" where there is none. */
+/* One group in up to three hierarchies; each path is a folder, or "". */
 struct cell_cgroup {
 	int version;
 	char path[CELL_CG_COUNT][CELL_CGROUP_PATH + 64];
 };
 
-/* Of the CPUs, when they are short. */
+/* The share of the CPUs when they are scarce. */
 enum cell_cgroup_share {
 	CELL_SHARE_USUAL, /* as much as an ordinary process */
 	CELL_SHARE_HALF,
-	CELL_SHARE_REST, /* what others leave; it lets go of a CPU as soon as somebody else wants it */
+	CELL_SHARE_REST, /* only idle CPU time; yields as soon as another process is runnable */
 };
 
 struct cell_cgroup_usage {
@@ -41,7 +41,7 @@ struct cell_cgroup_usage {
 };
 
 /*
- * Looks where this process is and tries to make a group there.  In a group of version 2 that is ours alone, this process and
+ * Finds the group of this process and tries to create a group there.  In a group of version 2 that only we use, this process and
  * those that it started may be moved into one below it.
  */
 void cell__cgroups_find(struct cell_cgroups *ret_groups);
@@ -55,7 +55,7 @@ int cell__cgroup_make(const struct cell_cgroups *groups, const char *name, const
 		      struct cell_cgroup *ret_group);
 /* Puts the calling process (which must have one thread) into it. */
 int cell__cgroup_join(const struct cell_cgroup *group);
-/* Nothing more starts in it, and what is in it is killed, as far as this machine's groups can do that (pids; Linux 5.14). */
+/* Prevents new processes in the group and kills the existing ones, as far as this machine's groups support it (pids; Linux 5.14). */
 void cell__cgroup_close(const struct cell_cgroup *group);
 /*
  * The same for one that must not see the group: files to be written "0" to, opened here and good for whoever has them.  How many, or -1
@@ -63,7 +63,7 @@ void cell__cgroup_close(const struct cell_cgroup *group);
  */
 int cell__cgroup_open_join(const struct cell_cgroup *group, int fds[static CELL_CG_COUNT]);
 int cell__cgroup_join_by(const int *fds, size_t n);
-/* False: it cannot be had. */
+/* False: not available. */
 bool cell__cgroup_set_share(const struct cell_cgroup *group, enum cell_cgroup_share share);
 void cell__cgroup_usage(const struct cell_cgroup *group, struct cell_cgroup_usage *ret_usage);
 /* 0, or a negative errno: -EBUSY while processes are in it. */

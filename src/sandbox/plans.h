@@ -1,5 +1,5 @@
 /*
- * Plans as the spawner and kernels are given them: sealed memfds, counted, and kept for the next user of the same kind.
+ * Plans for the spawner and kernels: sealed memfds, reference-counted, and cached for the next user of the same kind.
  *
  * A plan depends on the policy and on the folders that everybody confined by it is shown.  Users whose plans have the same bytes
  * share one, and with it the spawner's spare jails.  Belongs to the loop's thread.
@@ -19,7 +19,7 @@ struct cell__sandbox_plan {
 	size_t size;
 };
 
-/* Seals the bytes, which are taken over; one reference.  NULL: err says why. */
+/* Seals the bytes, which are taken over; one reference.  NULL: err has the reason. */
 struct cell__sandbox_plan *cell__sandbox_plan_create(struct cell__buf *bytes, struct cell_error *err);
 struct cell__sandbox_plan *cell__sandbox_plan_ref(struct cell__sandbox_plan *plan);
 /* NULL is allowed. */

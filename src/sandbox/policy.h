@@ -1,5 +1,5 @@
 /*
- * Policies: what a sandboxed session may see, use and reach.  Pure data; a YAML file or a preset's name makes one.
+ * Policies: what a sandboxed session may see, use and reach.  Pure data, read from a YAML file or a preset.
  */
 #ifndef CELL_SANDBOX_POLICY_H
 #define CELL_SANDBOX_POLICY_H
@@ -24,26 +24,27 @@ struct cell__sandbox_policy_list {
 
 struct cell__sandbox_policy {
 	char name[64];  /* of the preset, or the file */
-	enum cell_plan_level level; /* the least that will do */
+	enum cell_plan_level level; /* the lowest acceptable level */
 	enum cell__workspace_mode workspace;
 	struct cell__sandbox_policy_list read, write, hide; /* absolute paths */
-	bool shows_machine; /* files in /proc about all of it, and inotify, which tells of everybody's use of a file */
+	bool shows_machine; /* files in /proc about the whole machine, and inotify, which reports everybody's use of a file */
 	enum cell__network network;
 	struct cell__sandbox_policy_list hosts; /* "name:port"; "*.name", ":*" and addresses are fine */
 	struct cell__sandbox_policy_list env;   /* "K=V" */
 	/* 0: none */
 	uint64_t memory_bytes, pids, files, file_size_bytes, tmp_bytes, output_bytes;
-	uint64_t workspace_bytes, workspace_files; /* what a writable workspace and `write` hold; watched (session/quota.h) */
-	uint64_t storage_bytes, storage_artifacts, storage_index_bytes, storage_workflows; /* what code may keep (storage/usage.h) */
+	uint64_t workspace_bytes,
+		workspace_files; /* size of a writable workspace and the folders of `write`; monitored (session/quota.h) */
+	uint64_t storage_bytes, storage_artifacts, storage_index_bytes, storage_workflows; /* what code may store (storage/usage.h) */
 	uint64_t audit_bytes; /* of records in the audit log that calls may cause, a second (gate/pace.h) */
 	uint64_t cpu_percent, cpu_time_ms, wall_ms;
-	bool pids_asked; /* somebody said `pids`: it is kept or refused.  A preset's is kept where that can be */
+	bool pids_asked; /* `pids` was given: it is enforced or refused.  A preset's is enforced if possible */
 };
 
 void cell__sandbox_policy_finish(struct cell__sandbox_policy *policy);
 /* A preset's name, or the path of a file (with a slash or ending in .yaml or .yml). */
 int cell__sandbox_policy_load(struct cell__sandbox_policy *policy, const char *name_or_path, struct cell_error *err);
-/* Is it the path of a file, and not a preset's name? */
+/* Whether this is the path of a file, not a preset's name. */
 bool cell__sandbox_policy_is_file(const char *name_or_path);
 /* YAML text; `file` is what messages call it. */
 int cell__sandbox_policy_parse(struct cell__sandbox_policy *policy, const char *file, const char *text, size_t size,
@@ -54,15 +55,15 @@ int cell__sandbox_policy_copy(struct cell__sandbox_policy *out, const struct cel
  * policies may differ by their padding.
  */
 int cell__sandbox_policy_add_bytes(const struct cell__sandbox_policy *policy, struct cell__buf *out);
-/* What the code under this policy may make the host keep. */
+/* How much the code under this policy may make the host store. */
 struct cell__host_limits cell__policy_host_limits(const struct cell__sandbox_policy *policy);
 /* The same of a policy by its name; NULL: the default. */
 int cell__policy_load_host_limits(const char *name_or_path, struct cell__host_limits *ret_limits, struct cell_error *err);
-/* Is it this folder, or below it?  By the names alone. */
+/* Whether the path is this folder or below it, by name only. */
 bool cell__path_is_under(const char *path, const char *folder);
-/* The same, also where links lead. */
+/* The same, with links resolved. */
 bool cell__path_lies_in(const char *path, const char *folder);
-/* Limits that this process is under already, and everything that it starts, are lower where they are lower. */
+/* Lowers limits to those that this process, and everything that it starts, already has. */
 void cell__sandbox_policy_obey(struct cell__sandbox_policy *policy);
 const char *cell__workspace_word(enum cell__workspace_mode mode);
 const char *cell__network_word(enum cell__network network);

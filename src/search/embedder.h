@@ -94,7 +94,7 @@ bool cell__embedder_fill(struct cell__embedder *embedder, struct cell__corpus *c
 void cell__embedder_cancel(struct cell__embed_wait *wait);
 /* A query's vector had another number of dimensions than the corpus: a failure of the endpoint, or a new model. */
 void cell__embedder_odd(struct cell__embedder *embedder, struct cell__corpus *corpus, size_t dimensions);
-/* {"model", "state", "error", "retry_ms"}; NULL: no memory. */
+/* {"model", "state", "error", "retry_ms"}; NULL: out of memory. */
 json_t *cell__embedder_status(const struct cell__embedder *embedder);
 
 #endif

@@ -99,7 +99,7 @@ const json_t *cell__route_body(const struct cell__route *route);
 const json_t *cell__route_query(const struct cell__route *route);
 /* What is wrong with an object, as FastAPI would say it: a new array, empty when nothing is; NULL: no memory.  Pure. */
 json_t *cell__fields_check(const json_t *schema, json_t *object, const char *where);
-/* The document, as text; NULL: no memory. */
+/* The document, as text; NULL: out of memory. */
 char *cell__openapi(void);
 
 /* ---- who it is (auth.c) ---- */
@@ -395,9 +395,9 @@ void cell__jobs_forget(struct cell__served *served);
 void cell__jobs_cancel(struct cell_server *server, struct cell__served *served);
 /* Readers go: the server stops. */
 void cell__jobs_release(struct cell_server *server);
-/* As JSON text; NULL: no memory. */
+/* As JSON text; NULL: out of memory. */
 char *cell__job_describe(const struct cell__job *job);
-/* What POST /execute answers; NULL: no memory. */
+/* What POST /execute answers; NULL: out of memory. */
 char *cell__execute_answer(const struct cell_result *result, const char *session_id);
 
 /* ---- clients of the MCP server (mcp.c) ---- */
@@ -484,7 +484,7 @@ void cell__server_log(struct cell_server *server, enum cell_log_level level, con
 void cell__server_log_request(struct cell__request *request);
 void cell__server_flush_log(struct cell_server *server);
 void cell__metrics_count(struct cell__request *request, int64_t now_us);
-/* Prometheus' text; NULL: no memory. */
+/* Prometheus' text; NULL: out of memory. */
 char *cell__metrics(struct cell_server *server);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * What a storage is made of, for the files of src/store: the part that both backends share, and the functions by which
+ * The parts of a storage, for the files of src/storage: the part that both backends share, and the functions in which
  * they differ.  store.c is the front: it checks names, picks the backend and dispatches.
  *
  *     store.h ──▶ store.c ──┬── file:  artifacts.c, workflows.c, workflow_index.c, depstore.c on file.c and index.c
@@ -43,7 +43,7 @@ struct cell__artifact_ops {
 	void (*abort)(struct cell__artifact_writer *writer); /* must not take long */
 	int (*open)(struct cell__store *store, const char *name, struct cell__artifact_reader **ret_reader, struct cell_error *err);
 	ssize_t (*pread)(struct cell__artifact_reader *reader, void *buf, size_t size, int64_t offset, struct cell_error *err);
-	/* offset and size lie within the artifact; must not take long */
+	/* offset and size are within the artifact; must not take long */
 	ssize_t (*pread_cached)(struct cell__artifact_reader *reader, void *buf, size_t size, int64_t offset);
 	void (*close)(struct cell__artifact_reader *reader); /* must not take long; info is not its business */
 	int (*get)(struct cell__store *store, const char *name, json_t **ret_info, struct cell_error *err);
@@ -52,7 +52,7 @@ struct cell__artifact_ops {
 	int (*delete)(struct cell__store *store, const char *name, bool *ret_deleted, struct cell_error *err);
 };
 
-/* A workflow as it is kept.  Where old is true it lies where older versions kept them (skills). */
+/* A workflow as stored.  If old is true, it is stored where older versions kept them (skills). */
 struct cell__workflow_kept {
 	struct cell__buf source;
 	json_t *entry;       /* {description, created_at}; may be NULL */
@@ -62,13 +62,13 @@ struct cell__workflow_kept {
 
 struct cell__workflow_ops {
 	int (*read)(struct cell__store *store, const char *name, struct cell__workflow_kept *ret_kept, struct cell_error *err);
-	/* info is what will be told of it. */
+	/* info is its description. */
 	int (*write)(struct cell__store *store, const char *name, const char *source, size_t size, json_t *entry, json_t *info,
 		     bool overwrite, struct cell_error *err);
 	int (*delete)(struct cell__store *store, const char *name, bool *ret_deleted, struct cell_error *err);
 	/* Brings the search index up to date, with search_lock held and an index open. */
 	int (*refresh)(struct cell__store *store, struct cell_error *err);
-	/* Where it is kept, in words. */
+	/* A description of its location. */
 	int (*path)(struct cell__store *store, const char *name, bool old, struct cell__buf *out);
 };
 
@@ -79,7 +79,7 @@ struct cell__deps_ops {
 	int (*drop)(struct cell__store *store, const char *spec, bool *ret_dropped, struct cell_error *err);
 	/* A book (depbook.c) as text; one that is not there is empty. */
 	int (*read_book)(struct cell__store *store, enum cell__depbook which, struct cell__buf *out, struct cell_error *err);
-	/* Puts text in the place of old.  *ret_done false: it was not old any more. */
+	/* Replaces old by text.  *ret_done false: it was no longer old. */
 	int (*write_book)(struct cell__store *store, enum cell__depbook which, const struct cell__buf *old, const struct cell__buf *text,
 			  bool *ret_done, struct cell_error *err);
 };
@@ -144,7 +144,7 @@ struct cell__store {
 
 /* Keeps what was set aside for cell__store_take_notice(). */
 void cell__store_put_notice(struct cell__store *store, const struct cell_error *notice);
-/* Lets go of the search index; workflow_index.c. */
+/* Closes the search index; workflow_index.c. */
 void cell__store_close_search(struct cell__store *store);
 
 /* ---- artifacts (artifacts.c) ---- */
@@ -152,16 +152,16 @@ void cell__store_close_search(struct cell__store *store);
 /* For what no index knows the type of: by name, else by its first CELL__STORE_SNIFF_BYTES or fewer. */
 const char *cell__artifact_guess(const char *name, const char *head, size_t size);
 bool cell__artifact_typed(json_t *entry);
-/* when: where the entry has no time; type: NULL where the entry has one.  NULL: no memory. */
+/* when: where the entry has no time; type: NULL where the entry has one.  NULL: out of memory. */
 json_t *cell__artifact_info(const char *name, const char *path, json_t *entry, const char *when, const char *type, int64_t size);
 /* The entry of an index; CELL_E_INVALID and CELL_E_LIMIT for what cannot be one. */
 int cell__artifact_entry(const char *data_type, const char *description, json_t *metadata, json_t **ret_entry, struct cell_error *err);
-/* The values of an object, sorted by key; NULL: no memory. */
+/* The values of an object, sorted by key; NULL: out of memory. */
 json_t *cell__sorted_values(json_t *object);
 
 /* ---- workflows (workflows.c, workflow_index.c) ---- */
 
-/* All that is told of it but path and source; entry may be NULL.  NULL: no memory. */
+/* Its description without path and source; entry may be NULL.  NULL: out of memory. */
 json_t *cell__workflow_info(const char *name, const struct cell__py_source *parsed, json_t *entry, const struct timespec *when);
 int cell__workflow_fail_exists(struct cell_error *err, const char *name);
 /* Puts an errno into words. */
@@ -192,7 +192,7 @@ int cell__deps_tell(json_t *list, const char *spec);
 int cell__deps_tell_problem(json_t *problems, const char *file, size_t line, const char *text, size_t size,
 			    const struct cell_error *problem);
 json_t *cell__deps_sorted(json_t *list);
-/* The end of listing: takes list and problems, and hands over the list sorted.  ok false, or either NULL: no memory. */
+/* The end of listing: takes list and problems, and hands over the list sorted.  ok false, or either NULL: out of memory. */
 int cell__deps_listed(bool ok, json_t *list, json_t *problems, json_t **ret_list, json_t **ret_problems, struct cell_error *err);
 
 #endif

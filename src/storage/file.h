@@ -68,14 +68,14 @@ int cell__temp_sync(struct cell__temp *temp);
  * little left to do.
  */
 void cell__temp_start_sync(struct cell__temp *temp);
-/* Gives it its name; the directory is not synced yet.  The temporary file is closed. */
+/* Renames it to its final name; the directory is not synced yet.  The temporary file is closed. */
 int cell__temp_rename(struct cell__temp *temp, const char *name);
 /* Closes and removes what is still there; fine after cell__temp_rename() and on CELL__TEMP_INIT. */
 void cell__temp_discard(struct cell__temp *temp);
 bool cell__temp_is_name(const char *name);
-/* Removes temporary files in this folder whose writers are gone. */
+/* Removes temporary files in this folder whose writers have ended. */
 void cell__temp_sweep(int dir_fd);
-/* Is this one left over?  Removes it then. */
+/* Removes this temporary file if its writer has ended; whether it did. */
 void cell__temp_sweep_one(int dir_fd, const char *name);
 int cell__dir_sync(int dir_fd);
 /* temp file, fsync, rename, fsync of the folder. */
@@ -112,7 +112,7 @@ int cell__index_read(int dir_fd, const char *file, struct cell__index_cache *cac
 /* Pure: the text of an index.  NULL with a reason. */
 json_t *cell__index_parse(const char *text, size_t size, struct cell_error *err);
 /*
- * For whoever found the index unreadable, without the lock: looks again under it, and renames it to
+ * For a caller that found the index unreadable, without the lock: checks again under the lock, and renames it to
  * "<file>.broken-<time>".  err, filled already, is extended by the new name.
  */
 void cell__index_set_aside(int dir_fd, const char *file, struct cell_error *err);

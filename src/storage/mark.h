@@ -1,6 +1,6 @@
 /*
- * A workflow is code that others run.  What an untrusted principal made carries a mark in its first line, which moves with the file between
- * storages and which no source of such a principal can lack, and is not run by code that nothing confines.  Pure; any thread.
+ * A workflow is code that others run.  A workflow of an untrusted principal carries a mark in its first line, which moves with the
+ * file between storages and which such a principal cannot omit; unconfined code does not run it.  Pure; any thread.
  */
 #ifndef CELL_STORAGE_MARK_H
 #define CELL_STORAGE_MARK_H
@@ -12,7 +12,7 @@
 #define CELL__MARK CELL__WORKFLOW_MARK
 #define CELL__MARK_BYTES (sizeof CELL__MARK - 1)
 
-/* Does this text, or NULL, begin with it? */
+/* Whether this text, or NULL, begins with the mark. */
 bool cell__mark_is_on(const json_t *source);
 /*
  * Takes it off the source of a workflow that is shown.  Confined code sees its workflows as it wrote them: the same code gives the same on

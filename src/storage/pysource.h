@@ -1,10 +1,10 @@
 /*
- * Reads what a workflow's Python source says of itself, without Python and without running it: the module's docstring,
+ * Extracts the metadata of a workflow from its Python source, without Python and without running it: the module's docstring,
  * the one top-level `def run` or `async def run`, its parameters and its docstring.
  *
  * A tokenizer, not a parser: strings (also nested f-strings), comments, brackets, line continuation and indentation are
- * understood and checked, what stands inside statements is not.  The kernel's compiler has the last word on syntax.
- * Pure: bytes in, a struct out; anything may be thrown at it.
+ * understood and checked, the inside of statements is not.  The kernel's compiler decides on syntax in the end.
+ * Pure: bytes in, a struct out; accepts any input.
  */
 #ifndef CELL_STORAGE_PYSOURCE_H
 #define CELL_STORAGE_PYSOURCE_H
@@ -37,7 +37,7 @@ struct cell__py_source {
 	size_t n_params;
 };
 
-/* -1 with CELL_E_INVALID and the reference's wording when it is no workflow.  ret is untouched then. */
+/* -1 with CELL_E_INVALID and the reference's wording if it is not a workflow.  ret is untouched then. */
 int cell__py_scan(const char *source, size_t size, struct cell__py_source *ret, struct cell_error *err);
 void cell__py_source_finish(struct cell__py_source *source);
 bool cell__py_is_keyword(const char *word);

@@ -325,7 +325,7 @@ bool cell__tool_file_wanted(const char *name);
 
 /* ---- search.c ---- */
 
-/* A new array of tools, best first.  NULL: no memory. */
+/* A new array of tools, best first.  NULL: out of memory. */
 json_t *cell__tools_search(struct cell__tools *tools, const char *query, size_t limit, const char *const *scope, const json_t *tags);
 /* Calls the ranking with an empty query. */
 void cell__tools_prepare_rank(struct cell__tools *tools);

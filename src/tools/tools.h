@@ -98,7 +98,7 @@ struct cell__tools_options {
 };
 
 int cell__tools_create(const struct cell__tools_options *opts, struct cell__tools **ret_tools, struct cell_error *err);
-/* Ends calls under way with CELL_E_CLOSED.  closed() comes from a later iteration of the loop; then all memory is gone. */
+/* Ends pending calls with CELL_E_CLOSED.  closed() is called in a later iteration of the loop; then all memory is freed. */
 void cell__tools_close(struct cell__tools *tools, void (*closed)(void *arg), void *arg);
 /* The directory need not exist yet. */
 int cell__tools_add_dir(struct cell__tools *tools, const char *path, struct cell_error *err);
@@ -133,7 +133,7 @@ struct cell__tools_view {
  */
 void cell__tools_handle(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call);
 
-/* tools.call in two steps, for somebody who has to agree in between: what is called, and with exactly what. */
+/* tools.call in two steps, for an approval in between: the callable and its exact arguments. */
 struct cell__tool_choice {
 	struct cell__tool_entry *tool; /* NULL: nothing was chosen */
 	const struct cell__callable *callable;
@@ -174,7 +174,7 @@ void cell__tools_prepare_search(struct cell__tools *tools);
 
 /* ---- what is wrong with the YAML files ---- */
 
-/* A new array of {"file", "line", "message"}, in the order of the files; NULL: no memory. */
+/* A new array of {"file", "line", "message"}, in the order of the files; NULL: out of memory. */
 json_t *cell__tools_problems(struct cell__tools *tools);
 
 /* ---- MCP servers ---- */
@@ -191,10 +191,10 @@ int cell__tools_remove_mcp(struct cell__tools *tools, const char *name, struct c
  * are gone, perhaps before this returns.
  */
 void cell__tools_stop_mcp(struct cell__tools *tools, void (*done)(void *arg), void *arg);
-/* A new {"name", "server", "instructions", "tools"}: what a server said of itself.  NULL: not known, or no memory. */
+/* A new {"name", "server", "instructions", "tools"}: the server's own description.  NULL: unknown, or out of memory. */
 json_t *cell__tools_mcp_schema(struct cell__tools *tools, const char *name);
 
-/* What servers tell beside their answers. */
+/* Messages of servers other than answers. */
 enum cell__mcp_event_type { CELL_MCP_PROGRESS = 1, CELL_MCP_LOG, CELL_MCP_QUESTION };
 
 struct cell__mcp_elicitation; /* mcp/client/client.h */
@@ -214,7 +214,7 @@ struct cell__mcp_event {
  */
 void cell__tools_on_mcp(struct cell__tools *tools, void (*event)(void *arg, const struct cell__mcp_event *event),
 			bool (*elicits)(void *arg), void *arg);
-/* Does an object fit a JSON Schema, as far as that is understood?  `why` gets what is wrong. */
+/* Whether an object matches a JSON Schema, as far as we understand it.  `why` gets the problem. */
 int cell__schema_check(const json_t *schema, const json_t *object, struct cell__buf *why);
 
 /* ---- functions of the host ---- */
@@ -240,7 +240,7 @@ int cell__tools_add_host(struct cell__tools *tools, const struct cell__host_tool
 /* Any thread, until it is answered. */
 const char *cell__host_call_args(const struct cell__host_call *call);       /* a JSON object, checked and complete */
 const char *cell__host_call_session_id(const struct cell__host_call *call);
-/* Nobody waits for the answer any more. */
+/* The caller no longer waits for the answer. */
 bool cell__host_call_cancelled(const struct cell__host_call *call);
 /* Any kind but NEXT.  JSON that is not one value makes the call fail. */
 void cell__host_call_reply(struct cell__host_call *call, enum cell__reply_kind kind, const char *bytes, size_t size);

@@ -46,7 +46,7 @@ struct cell_inproc {
 	enum cell_inproc_status (*send)(struct cell_inproc *kernel, const struct cell_frame *frame);
 	/* A CALL and its REPLY. */
 	enum cell_inproc_status (*ask)(struct cell_inproc *kernel, const struct cell_frame *call, struct cell_inproc_message **ret_reply);
-	/* The next message; waits for it.  Once the session is over it is SHUTDOWN.  NULL: no memory. */
+	/* The next message; waits for it.  Once the session is over it is SHUTDOWN.  NULL: out of memory. */
 	struct cell_inproc_message *(*receive)(struct cell_inproc *kernel);
 	bool (*pending)(struct cell_inproc *kernel);
 	/* A descriptor that is readable while a message waits; from now on it is kept so. */

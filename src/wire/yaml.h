@@ -61,7 +61,7 @@ static inline bool cell__yaml_is_given(const struct cell__yaml *node)
 {
 	return node && !cell__yaml_is_null(node);
 }
-/* Scalars become what YAML's core schema says.  NULL: no memory. */
+/* Scalars become what YAML's core schema says.  NULL: out of memory. */
 json_t *cell__yaml_to_json(const struct cell__yaml *node);
 
 /* ---- reading the tree strictly ---- */

@@ -26,7 +26,7 @@ struct cell__executor_host;
 int cell__deno_create(struct cell__executor_host *host, const struct cell_engine_options *opts, void **ret_state, struct cell_error *err);
 void cell__deno_destroy(void *state, void (*done)(void *arg), void *arg);
 void cell__deno_probe(struct cell__executor_host *host, struct cell_executor_info *info);
-/* Where the snapshot of these parts with these preloads is.  NULL: no memory. */
+/* Where the snapshot of these parts with these preloads is.  NULL: out of memory. */
 char *cell__deno_snapshot_path(const struct cell__deno *deno, const char *preload);
 
 /* ---- command.c ---- */

@@ -139,7 +139,7 @@ const char *cell__gen_literal(struct cell__gen_module *m, const json_t *value);
 
 bool cell__gen_server_ok(const char *name);
 bool cell__gen_is_keyword(const char *word);
-/* free() them; NULL: no memory. */
+/* free() them; NULL: out of memory. */
 char *cell__gen_package_name(const char *server);
 char *cell__gen_module_name(const char *tool, size_t size);
 /* "my-items" -> "MyItems"; one of several things -> "MyItem". */

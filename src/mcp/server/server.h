@@ -202,11 +202,11 @@ char *cell__mcp_keep_text(struct cell_mcp_server *server, const char *text, size
 void cell__mcp_keep_file(struct cell_mcp_server *server, const char *path);
 
 /* table.c */
-/* tools/list's array; NULL: no memory. */
+/* tools/list's array; NULL: out of memory. */
 json_t *cell__mcp_tools_list(const struct cell_mcp_server_options *opts);
 /* NULL: there is none of this name. */
 const struct cell__mcp_tool *cell__mcp_tools_find(const struct cell_mcp_server_options *opts, const char *name);
-/* Its schemas: of arguments, borrowed, and of the answer, new.  NULL: no memory. */
+/* Its schemas: of arguments, borrowed, and of the answer, new.  NULL: out of memory. */
 const json_t *cell__mcp_tool_input(const struct cell__mcp_tool *tool);
 json_t *cell__mcp_tool_output(const struct cell__mcp_tool *tool);
 /*
