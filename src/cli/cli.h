@@ -221,7 +221,7 @@ struct cell_cli_space_flags {
 #define CELL_CLI_SPACE_FLAGS_INIT { .install_timeout_ms = cell__cli_space_defaults.install_timeout_ms }
 extern const struct cell_space_options cell__cli_space_defaults;
 
-/* Is it the URL of a Redis server, not a folder? */
+/* Whether it is the URL of a Redis server, not a folder. */
 bool cell__cli_is_redis(const char *place);
 /*
  * A storage as the library wants it: an absolute folder, or the URL, with this prefix where it is not NULL.  "env:NAME" stands
@@ -258,7 +258,7 @@ int cell__cli_remove(struct cell_space *space, const struct cell_cli_list *opera
 int cell__cli_call_raw(struct cell_space *space, const char *method, json_t *args, const void *raw, size_t raw_size, char **ret_text,
 		       void **ret_raw, size_t *ret_raw_size, struct cell_error *err);
 
-/* What may follow the name of a command that has several operations. */
+/* A subcommand. */
 struct cell_cli_verb {
 	const char *name;
 	const char *operands; /* as in the usage line */
@@ -302,7 +302,7 @@ void cell__cli_show(const char *text, size_t size);
 void cell__cli_line(const char *text);
 /* A JSON value on a line of stdout. */
 int cell__cli_print_json(const json_t *value, struct cell_error *err);
-/* A string of an object; "" where there is none. */
+/* A string member of an object; "" if it is missing. */
 /* Bytes as JSON has them; NULL: out of memory. */
 json_t *cell__cli_base64(const unsigned char *data, size_t size);
 const char *cell__cli_text(const json_t *object, const char *key);
@@ -313,7 +313,7 @@ struct cell_cli_table {
 	size_t columns;
 	char **cells;
 	size_t count, room; /* of cells */
-	bool failed;        /* no memory */
+	bool failed;        /* out of memory */
 };
 /* One row; each text is copied up to its first line end, control characters are left out. */
 void cell__cli_table_add(struct cell_cli_table *table, const char *const *texts);
@@ -327,9 +327,9 @@ int cell__cli_report_problems(char *text, json_t *problems, bool json);
 
 /* ---- variables that are not the environment's (envfile.c) ----------------- */
 
-/* Reads --env-file, once; NULL: there is none.  Before threads are started. */
+/* Reads --env-file, once; NULL: not given.  Call before threads are started. */
 int cell__cli_load_env_file(const char *path, struct cell_error *err);
-/* What ${NAME} means: the environment's value, else the file's; NULL: neither has it. */
+/* The value of ${NAME}: the environment's, else the file's; NULL: neither has it. */
 const char *cell__cli_getenv(const char *name);
 /* All of the file, "NAME=value"; NULL-terminated. */
 char *const *cell__cli_env_entries(void);
@@ -342,7 +342,7 @@ void cell__cli_trusted_free(char **list);
 
 /* ---- the session of the common flags (session.c) ---------------------------- */
 
-/* Who is asked before what. */
+/* Sets the callbacks that are asked before a step. */
 struct cell_cli_gate_flags {
 	const char *approve, *policy, *audit;
 	bool shell, installs, workflows, stops_clock, shell_escape, restore_cwd;
@@ -508,7 +508,7 @@ void cell__cli_fill_limits(const struct cell_cli_container_flags *flags, const c
 	{ 0, "zygote-forks", "N", "replace a zygote after this many sessions; 0: never (default 0)", \
 	  CELL_FLAG_COUNT, CELL_CLI_AT(at, zygote_forks) }
 /* clang-format on */
-/* What --zygote-per says. */
+/* The value of --zygote-per. */
 int cell__cli_zygote_per(const struct cell_cli_session_flags *flags, enum cell_zygote_per *ret_per, struct cell_error *err);
 
 /* For commands that are no servers themselves, which have a flag of this name for their own clients. */
@@ -576,7 +576,7 @@ void cell__cli_interrupt(void);
 void cell__cli_stop(int status);
 /* 0: go on.  Any thread. */
 int cell__cli_stop_status(void);
-/* What happened since the last call, for the prompt of an interactive program. */
+/* The events since the last call, for the prompt of an interactive program. */
 bool cell__cli_take_sigint(void);
 bool cell__cli_take_resize(void);
 

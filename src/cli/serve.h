@@ -1,4 +1,4 @@
-/* What the files of `workcell serve` share: its arguments, from wherever they come. */
+/* Shared by the files of `workcell serve`: its arguments from all sources. */
 #ifndef CELL_CLI_SERVE_H
 #define CELL_CLI_SERVE_H
 
@@ -16,7 +16,7 @@ struct cell_serve_arguments {
 /* Those of the environment, of --config FILE and of the command line, in this order; to be finished in any case. */
 int cell__serve_gather(int argc, char **argv, struct cell_serve_arguments *arguments, struct cell_error *err);
 void cell__serve_arguments_finish(struct cell_serve_arguments *arguments);
-/* Of the environment; NULL where it is not there or empty. */
+/* A variable of the environment; NULL if it is unset or empty. */
 const char *cell__serve_variable(const char *name);
 
 #endif

@@ -57,7 +57,7 @@ struct cell__deps_options {
 	 * place than the venv are left out.
 	 */
 	const char *const *extra_env;
-	void (*changed)(void *arg);  /* packages were installed or removed; NULL: nobody wants to know */
+	void (*changed)(void *arg);  /* packages were installed or removed; NULL: no callback */
 	void *changed_arg;
 };
 
@@ -66,7 +66,7 @@ struct cell__deps_options {
  * Without an interpreter, list still works.
  */
 int cell__deps_create(const struct cell__deps_options *opts, struct cell__deps **ret_deps, struct cell_error *err);
-/* The loop's thread, before anything else.  NULL is fine. */
+/* The loop's thread, before anything else.  NULL is allowed. */
 void cell__deps_start(struct cell__deps *deps);
 /*
  * Ends calls under way with CELL_E_CLOSED, kills what runs, removes the venv where `cleanup` says so; closed() comes

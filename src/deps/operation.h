@@ -23,7 +23,7 @@ struct cell__deps {
 	struct cell__store *store;
 	char *python, *python_real; /* as found in path; the file behind it */
 	char stamp[CELL__VENV_KEY_SIZE];
-	struct cell_error no_python; /* why there is none, where code is not 0 */
+	struct cell_error no_python; /* why there is none, if code is not 0 */
 	char *venvs;    /* <cache_dir>/venvs */
 	char *venv_dir; /* as asked for, absolute, or NULL */
 	char *private_name; /* or NULL */
@@ -177,13 +177,13 @@ void cell__dep_run_trusted(struct cell__dep_op *op, const char *const *argv, int
 void cell__dep_say(struct cell__dep_op *op, const char *line);
 /* The end of what the last program said: its errors, else its output.  Never NULL; *buf owns it. */
 const char *cell__dep_words(struct cell__dep_op *op, struct cell__buf *buf);
-/* Where it did not end with status 0: how it ended, and its words. */
+/* If it did not end with status 0: how it ended, and its output. */
 void cell__dep_fail_program(struct cell__dep_op *op, int code, const char *doing, const char *advice);
 /* May packages come from elsewhere than the wheel folder? */
 bool cell__deps_has_network(const struct cell__deps *deps);
-/* "host:port" of the indexes that the environment names; NULL when memory is gone. */
+/* "host:port" of the indexes that the environment names; NULL: out of memory. */
 json_t *cell__deps_env_hosts(const struct cell__deps *deps);
-/* The environment of all programs; NULL when memory is gone. */
+/* The environment of all programs; NULL: out of memory. */
 char **cell__deps_make_env(const struct cell__deps_options *opts);
 
 /* ---- python.c ---- */
@@ -192,7 +192,7 @@ char **cell__deps_make_env(const struct cell__deps_options *opts);
 extern const char cell__dep_ask_script[];
 /* Asks the interpreter for its version and, confined, for its folders and index, where that is not known yet. */
 void cell__dep_know_python(struct cell__dep_op *op, cell__dep_step known);
-/* "cpython-3.11.2\n" as it was printed, first; false when it is no such thing. */
+/* Parses a leading "cpython-3.11.2\n" as printed; false if the text does not have this form. */
 bool cell__dep_take_version(struct cell__dep_op *op, char out[static CELL__VENV_VERSION_SIZE]);
 
 /* ---- steps.c ---- */
@@ -220,7 +220,7 @@ int cell__dep_write_lock(json_t *book, json_t *names, const char *folder, const 
 bool cell__dep_same_version(const char *a, size_t a_size, const char *b, size_t b_size);
 /* Pool.  Puts a package into op->locked; *ret_entry, which that owns, is then to be given its hashes. */
 int cell__dep_lock_entry(struct cell__dep_op *op, const char *what, const char *name, const char *version, json_t **ret_entry);
-/* Pool.  Is everything in op->locked fit to be recorded?  what: who chose it. */
+/* Pool.  Whether everything in op->locked can be recorded.  what: the program that chose it. */
 int cell__dep_check_entries(struct cell__dep_op *op, const char *what);
 /* Has uv choose versions for op->wanted, then goes on with the installer. */
 void cell__dep_resolve(struct cell__dep_op *op);

@@ -45,7 +45,7 @@
 
 /* The absolute name of a program, looked up in path when it has no slash; NULL with errno. */
 char *cell__venv_find_program(const char *name, const char *path);
-/* Does it begin with "#!"? */
+/* Whether it begins with "#!". */
 bool cell__venv_is_script(const char *file);
 /* The interpreter's file, and a key that changes when that file does.  0, or -1 with errno. */
 int cell__venv_identify(const char *python, char **ret_real, char ret_stamp[static CELL__VENV_KEY_SIZE]);
@@ -67,18 +67,18 @@ void cell__venv_key(const char *real, const char *version, const char *root, cha
 int cell__venv_mkdir_all(const char *path);
 /* Removes a folder and all in it, following no symbolic link.  0, or -1 with errno. */
 int cell__venv_remove_tree(const char *path);
-/* "<parent>/.<name>.<kind>-<hex>" or, without hex, "<parent>/.<name>.<kind>"; NULL when memory is gone. */
+/* "<parent>/.<name>.<kind>-<hex>" or, without hex, "<parent>/.<name>.<kind>"; NULL: out of memory. */
 char *cell__venv_sibling(const char *dir, const char *kind, bool unique);
-/* 0: *ret_fd holds the lock in this file until it is closed.  1: somebody else has it.  -1: error. */
+/* 0: *ret_fd holds the lock in this file until it is closed.  1: another process holds it.  -1: error. */
 int cell__venv_lock(const char *file, int *ret_fd, struct cell_error *err);
 /* With the lock: removes what dead makers left beside it. */
 void cell__venv_sweep(const char *dir);
-/* Removes private venvs below parent whose owners are gone; of the sandbox: each lies in a folder with its lock. */
+/* Removes private venvs below parent whose owners have ended; of the sandbox: each is in a folder with its lock. */
 void cell__venv_sweep_private(const char *parent, bool sandbox);
 
 enum cell__venv_state {
 	CELL__VENV_ABSENT,
-	CELL__VENV_FOREIGN, /* something is there that is no venv */
+	CELL__VENV_FOREIGN, /* the folder is not a venv */
 	CELL__VENV_PRESENT,
 };
 enum cell__venv_state cell__venv_inspect(const char *dir, bool hostile);
@@ -87,7 +87,7 @@ bool cell__venv_is_ours(const char *dir);
 bool cell__venv_is_busy(const char *notes);
 /* 0, or -1 with errno. */
 int cell__venv_set_busy(const char *notes, bool busy);
-/* How its interpreter is found, noted when it was made: is it still that?  Packages can bring a bin/python or pyvenv.cfg. */
+/* Whether the path to its interpreter is unchanged since its creation.  Packages can bring a bin/python or pyvenv.cfg. */
 int cell__venv_set_seal(const char *notes, const char *dir);
 bool cell__venv_is_sealed(const char *notes, const char *dir);
 /*
@@ -111,14 +111,14 @@ int cell__venv_remove(const char *dir);
 
 /* ---- venv_make.c ---- */
 
-/* Can a venv of this version be made without running anything?  base: the interpreter's program, not that of a venv. */
+/* Whether a venv of this version can be created without running a program.  base: the interpreter's program, not that of a venv. */
 bool cell__venv_can_make(const char *version, const char *base);
-/* Makes it, in a folder that is not there yet.  0, or -1 with errno and part of it there. */
+/* Creates it, in a folder that does not exist yet.  0, or -1 with errno and a partial result. */
 int cell__venv_make(const char *made, const char *version, const char *base, const char *prompt);
 
 /* ---- what is in it ---- */
 
-/* <dir>/lib/python<major.minor>/site-packages; NULL with errno when there is no such folder. */
+/* <dir>/lib/python<major.minor>/site-packages; NULL with errno if the folder does not exist. */
 char *cell__venv_site(const char *dir, const char *version, bool hostile);
 /* "name==version" for every package installed in dir, site being within; names as in PEP 503, sorted, each with a newline. */
 int cell__venv_listing(const char *dir, const char *site, bool hostile, struct cell__buf *out, struct cell_error *err);

@@ -16,7 +16,7 @@ struct cell__embed_endpoint {
 	void *getenv_arg;
 	int64_t request_ms;
 	int parsing;                    /* requests on the pool */
-	void (*parsed)(void *owner);    /* one that nobody owns any more has left it */
+	void (*parsed)(void *owner);    /* a run without an owner has left the queue */
 	void *owner;
 };
 
@@ -40,11 +40,11 @@ struct cell__embed_request {
 	void *owner;
 };
 
-/* NULL: no memory.  Texts are copied. */
+/* NULL: out of memory.  Strings are copied. */
 struct cell__embed_request *cell__embed_request_create(struct cell__embed_endpoint *endpoint, const char *const *texts, size_t n);
-/* -1: it cannot even be sent, err says why; done() never comes. */
+/* -1: the request cannot be sent, err has the reason; done() is never called. */
 int cell__embed_request_start(struct cell__embed_request *request, struct cell_error *err);
-/* At any time; NULL is fine.  Where it is on the pool its memory goes when that is over. */
+/* At any time; NULL is allowed.  If it is on the pool, its memory is freed when that work ends. */
 void cell__embed_request_destroy(struct cell__embed_request *request);
 
 #endif

@@ -52,13 +52,13 @@ struct cell__embedder_options {
 };
 
 int cell__embedder_create(const struct cell__embedder_options *opts, struct cell__embedder **ret_embedder, struct cell_error *err);
-/* Nobody may be waiting.  closed() comes from a later iteration of the loop, when nothing touches a corpus any more. */
+/* No request may be pending.  closed() is called in a later iteration of the loop, when no corpus is in use. */
 void cell__embedder_close(struct cell__embedder *embedder, void (*closed)(void *arg), void *arg);
 
-/* Somebody who waits; stays until done() or cancel. */
+/* A waiting caller; stays valid until done() or cancel. */
 struct cell__embed_wait {
 	void (*done)(struct cell__embed_wait *wait);
-	const float *vector; /* of the query, until done() returns; NULL: there is none now */
+	const float *vector; /* of the query, until done() returns; NULL: none now */
 	size_t dimensions;
 	/* the embedder's */
 	int64_t deadline_us;

@@ -29,7 +29,7 @@ void cell__searches_close(struct cell__searches *searches, void (*done)(void *ar
 /* For cell__tools_options; arg is the searches. */
 int cell__searches_rank_tools(void *searches, const char *query, const struct cell__rank_doc *docs, size_t n_docs, uint64_t generation,
 			      size_t limit, size_t *ret_order);
-/* Is this call ours?  Those that are not need no endpoint. */
+/* Whether this is one of our calls; others need no endpoint. */
 bool cell__searches_takes(const struct cell__searches *searches, enum cell__op op);
 /* Answers a call that is.  What view points to must stay as long as the call. */
 void cell__searches_handle(struct cell__searches *searches, struct cell__tools *tools, const struct cell__tools_view *view,

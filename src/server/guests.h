@@ -32,7 +32,7 @@ void cell__guests_init(struct cell__guests *guests, unsigned max);
 void cell__guests_add(struct cell__guests *guests, struct cell__guest *guest, int fd, const struct sockaddr *from);
 /* It may be done already. */
 void cell__guests_leave(struct cell__guests *guests, struct cell__guest *guest);
-/* What an address is counted as: an IPv4 address, or the network of an IPv6 one. */
+/* The unit that failures are counted by: an IPv4 address, or the network of an IPv6 address. */
 void cell__guest_address(const struct sockaddr *from, unsigned char ret_address[16]);
 
 #endif

@@ -48,7 +48,7 @@ struct cell__workspace;
 
 enum cell__scope { CELL_SCOPE_OPEN = 0, CELL_SCOPE_READ = 1, CELL_SCOPE_RUN = 2, CELL_SCOPE_ADMIN = 4, CELL_SCOPE_APPROVE = 8 };
 
-/* What becomes of an operation's answer: its reference is borrowed, and so are the bytes. */
+/* Converts the answer of an operation: its reference is borrowed, and so are the bytes. */
 typedef void (*cell__ask_fn)(struct cell__request *request, json_t *result, const void *raw, size_t raw_size);
 
 struct cell__route {
@@ -83,7 +83,7 @@ struct cell__schema {
 };
 extern const struct cell__schema cell__schemas[];
 
-/* Where a parameter stands in the path, still encoded. */
+/* The position of a parameter in the path, still encoded. */
 struct cell__match {
 	const struct cell__route *route; /* NULL: no such path, or no such method there */
 	const char *params[CELL_SERVER_MAX_PARAMS];
@@ -94,10 +94,10 @@ struct cell__match {
 void cell__route_find(const struct cell__route *routes, const char *method, const char *path, struct cell__match *ret_match);
 /* Makes the schemas of all routes.  Any thread; before the first of the following. */
 int cell__routes_prepare(struct cell_error *err);
-/* What its body and its query have; NULL: nothing. */
+/* The schemas of its body and its query; NULL: none. */
 const json_t *cell__route_body(const struct cell__route *route);
 const json_t *cell__route_query(const struct cell__route *route);
-/* What is wrong with an object, as FastAPI would say it: a new array, empty when nothing is; NULL: no memory.  Pure. */
+/* The problems of an object in FastAPI's form: a new array, empty if there are none; NULL: out of memory.  Pure. */
 json_t *cell__fields_check(const json_t *schema, json_t *object, const char *where);
 /* The document, as text; NULL: out of memory. */
 char *cell__openapi(void);
@@ -225,7 +225,7 @@ int cell__tls_load(const char *cert, const char *key, struct cell__tls **ret_tls
 void cell__tls_destroy(struct cell__tls *tls);
 /* New handshakes have this one. */
 void cell__tls_replace(struct cell_server *server, struct cell__tls *tls);
-/* Once a second: those that nobody can need any more go. */
+/* Called once a second: frees those that are no longer needed. */
 void cell__tls_sweep(struct cell_server *server, int64_t now_us);
 /* MHD_run(), where handshakes are made. */
 void cell__tls_run(struct cell_server *server);
@@ -297,7 +297,7 @@ void cell__served_open(struct cell__request *request, const char *workspace_id, 
  */
 bool cell__served_find(struct cell__request *request, const char *id, bool plain);
 void cell__served_release(struct cell__request *request);
-/* Begins to close it; nobody finds it any more.  `expired` for what is said later. */
+/* Starts closing the session; it is no longer found.  `expired` selects the later error message. */
 void cell__served_end(struct cell__served *served);
 void cell__served_sweep(struct cell_server *server, int64_t now_us);
 json_t *cell__served_describe(const struct cell__served *served);
@@ -327,21 +327,21 @@ struct cell__events {
 	bool awaited;                 /* a reader was here and may come back: what it has not had is kept */
 	bool patient;                 /* ... for as long as the log */
 	uint64_t wanted_bytes;        /* by it: where in all events there ever were */
-	uint64_t dropped_bytes;       /* of events that are gone */
+	uint64_t dropped_bytes;       /* of dropped events */
 	uint64_t behind_bytes;        /* what the slowest reader, or the awaited one, has not had */
-	/* behind_bytes may have changed; NULL: nobody wants to know */
+	/* behind_bytes may have changed; NULL: no callback */
 	void (*moved)(struct cell__events *events);
-	/* a reader is gone */
+	/* a reader has left */
 	void (*unref)(struct cell__events *events);
 };
 
 void cell__events_init(struct cell__events *events, struct cell_server *server);
-/* There is no reader any more. */
+/* The last reader has left. */
 void cell__events_finish(struct cell__events *events);
-/* NULL: no memory, and nothing was added. */
+/* NULL: out of memory, and nothing was added. */
 struct cell__events_item *cell__events_add(struct cell__events *events, const char *type, const char *json, size_t size);
 void cell__events_end(struct cell__events *events);
-/* Its bytes are counted as those of an ended one from now on, or not any more. */
+/* Starts or stops counting its bytes as those of an ended run. */
 void cell__events_keep(struct cell__events *events);
 void cell__events_forget(struct cell__events *events);
 /* Readers go when they have had what there is. */
@@ -362,7 +362,7 @@ enum cell__job_state { CELL_JOB_WAITING, CELL_JOB_RUNNING, CELL_JOB_ENDED };
 
 struct cell__job {
 	struct cell__events events;   /* first */
-	struct cell__served *served; /* NULL: its session is gone */
+	struct cell__served *served; /* NULL: its session has ended */
 	struct cell_server *server;
 	uint64_t number;
 	enum cell__job_state state;
@@ -389,7 +389,7 @@ struct cell__job *cell__job_find(struct cell__served *served, const char *number
 /* Answers with its events, from the one after `after` on. */
 void cell__job_stream(struct cell__request *request, struct cell__job *job, uint64_t after);
 void cell__jobs_sweep(struct cell_server *server, int64_t now_us);
-/* The session goes: its runs are nobody's. */
+/* The session ends: its runs lose their owner. */
 void cell__jobs_forget(struct cell__served *served);
 /* The waiting ones of a session, or of all (NULL), end with an error. */
 void cell__jobs_cancel(struct cell_server *server, struct cell__served *served);
@@ -397,7 +397,7 @@ void cell__jobs_cancel(struct cell_server *server, struct cell__served *served);
 void cell__jobs_release(struct cell_server *server);
 /* As JSON text; NULL: out of memory. */
 char *cell__job_describe(const struct cell__job *job);
-/* What POST /execute answers; NULL: out of memory. */
+/* The answer of POST /execute; NULL: out of memory. */
 char *cell__execute_answer(const struct cell_result *result, const char *session_id);
 
 /* ---- clients of the MCP server (mcp.c) ---- */

@@ -19,7 +19,7 @@ struct cell__session_ops {
 	struct cell_session *(*find)(struct cell_engine *engine, const struct cell_space *space, const char *id);
 	/* The kernels of this space's sessions learn of packages that were installed. */
 	void (*packages_changed)(struct cell_engine *engine, struct cell_space *space);
-	/* Does somebody answer its questions? */
+	/* Whether its questions are answered. */
 	bool (*takes_questions)(const struct cell_session *session);
 	bool (*any_takes_questions)(struct cell_engine *engine, const struct cell_space *space);
 	/* Only where takes_questions(): see cell__gate_ask(). */

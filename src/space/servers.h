@@ -1,4 +1,4 @@
-/* What a space keeps for its MCP servers (servers.c).  Belongs to the loop's thread. */
+/* The state of a space's MCP servers (servers.c).  Belongs to the loop's thread. */
 #ifndef CELL_SPACE_SERVERS_H
 #define CELL_SPACE_SERVERS_H
 
@@ -8,7 +8,7 @@
 struct cell__servers {
 	struct cell__loop *loop;
 	struct cell_space *space;
-	cell_tool_event_fn fn; /* who hears of events; NULL: nobody */
+	cell_tool_event_fn fn; /* the receiver of events; NULL: none */
 	void *arg;
 };
 

@@ -21,7 +21,7 @@ void cell__space_guard_on_loop(struct cell_space *space, const struct cell_sessi
 int cell__space_wait(struct cell_space *space, const struct cell__principal *principal, const char *method, const char *args_json,
 		     const void *raw, size_t raw_size, struct cell_canceller *canceller, struct cell_answer *ret_answer,
 		     struct cell_error *err);
-/* Who asks; the session, in whose name, or NULL. */
+/* The principal; the session on whose behalf, or NULL. */
 struct cell__asking_for {
 	struct cell_space *space;
 	struct cell_session *session;
@@ -31,20 +31,20 @@ struct cell__asking_for {
 /* cell_space_call_with() for others than the host program. */
 int cell__space_answer_for(const struct cell__asking_for *who, const char *method, const char *args_json, const void *raw, size_t raw_size,
 			   struct cell_canceller *canceller, struct cell_answer *ret_answer, struct cell_error *err);
-/* Tells whoever hears of progress, outside the loop; false: nobody does.  line may be NULL. */
+/* Passes a line to the progress callback, outside the loop; false: no callback.  line may be NULL. */
 bool cell__space_progress(const struct cell_space *space, const char *line);
 /* The short way to a function of the host, see cell__tools_fits_host(). */
 bool cell__space_fits_function(struct cell_space *space, const char *cwd, const char *name, struct cell__host_ask *ask);
 void cell__space_call_function(struct cell_space *space, const struct cell__host_ask *ask, struct cell__call *call);
-/* Where its artifacts are, in words and without secrets; "": it has no storage. */
+/* The location of its artifacts for display, without secrets; "": no storage. */
 const char *cell__space_artifacts_path(const struct cell_space *space);
 /* Drops the artifacts that a kernel of a session had open. */
 void cell__space_session_ended(struct cell_space *space, const char *session_id, const void *origin);
-/* Is there one session only? */
+/* Whether there is exactly one session. */
 bool cell__space_is_alone(const struct cell_space *space);
 /* Ends its MCP servers; done(arg) from a later iteration of the loop. */
 void cell__space_stop_servers_on_loop(struct cell_space *space, void (*done)(void *arg), void *arg);
-/* Sessions hold their space; closing waits for nobody, it is refused while somebody holds it. */
+/* Sessions hold their space; closing does not wait: it is refused while a session holds the space. */
 void cell__space_ref(struct cell_space *space);
 void cell__space_unref(struct cell_space *space);
 /* The interpreter of sessions that name none.  Any thread. */
@@ -56,7 +56,7 @@ int cell__space_sync(struct cell_space *space, const struct cell__principal *pri
 /* Definitions of tools as the storage has them now, or NULL where none are wanted; may wait.  Any thread but the loop's. */
 struct cell__stored_tools;
 int cell__space_read_tools(struct cell_space *space, struct cell__stored_tools **ret_tools, struct cell_error *err);
-/* Makes them the space's, unless newer ones are, and frees them; NULL is fine.  Loop's thread. */
+/* Installs them in the space, unless it has newer ones, and frees them; NULL is allowed.  Loop's thread. */
 void cell__space_take_tools(struct cell_space *space, struct cell__stored_tools *tools);
 /* Frees them untaken.  Any thread. */
 void cell__stored_tools_destroy(struct cell__stored_tools *tools);

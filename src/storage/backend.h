@@ -56,7 +56,7 @@ struct cell__artifact_ops {
 struct cell__workflow_kept {
 	struct cell__buf source;
 	json_t *entry;       /* {description, created_at}; may be NULL */
-	struct timespec when; /* where the entry does not say; 0: nobody knows */
+	struct timespec when; /* if the entry has none; 0: unknown */
 	bool old;
 };
 
@@ -77,7 +77,7 @@ struct cell__deps_ops {
 	/* spec is normalised, here and below. */
 	int (*add)(struct cell__store *store, const char *spec, struct cell_error *err);
 	int (*drop)(struct cell__store *store, const char *spec, bool *ret_dropped, struct cell_error *err);
-	/* A book (depbook.c) as text; one that is not there is empty. */
+	/* A book (depbook.c) as text; a missing one is empty. */
 	int (*read_book)(struct cell__store *store, enum cell__depbook which, struct cell__buf *out, struct cell_error *err);
 	/* Replaces old by text.  *ret_done false: it was no longer old. */
 	int (*write_book)(struct cell__store *store, enum cell__depbook which, const struct cell__buf *old, const struct cell__buf *text,
@@ -118,7 +118,7 @@ struct cell__index_cache {
 struct cell__store {
 	const struct cell__backend *backend;
 	char *root;     /* file: base, or base/workspaces/<id>; redis: the URL without secrets and with prefix and workspace */
-	char *artifacts_path; /* where artifacts are, in words */
+	char *artifacts_path; /* location of the artifacts, for display */
 	int root_fd;    /* its caches are beneath this folder; redis: -1 until it is told one */
 	bool confined;  /* cell__store_set_confined() */
 	/* file */

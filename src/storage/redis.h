@@ -29,7 +29,7 @@
 #define CELL__REDIS_CHUNK_BYTES (1024u * 1024u)
 #define CELL__REDIS_CHUNKS 4u                        /* sent or asked for at once */
 #define CELL__REDIS_TEMP_S 3600                      /* of an artifact being saved, after its last chunk */
-#define CELL__REDIS_SIZE_MAX (INT64_C(1) << 40)      /* of an artifact, as somebody wrote it there */
+#define CELL__REDIS_SIZE_MAX (INT64_C(1) << 40)      /* of an artifact, as another program wrote it */
 #define CELL__REDIS_VALUE_BYTES (8u * 1024u * 1024u) /* one workflow, index entry or tool as JSON */
 #define CELL__REDIS_FIELDS 256u                      /* asked for at once */
 #define CELL__REDIS_FIELDS_BYTES (16u * 1024u * 1024u) /* their values together */
@@ -83,9 +83,9 @@ typedef int (*cell__redis_field_fn)(void *arg, const char *name, const char *val
 int cell__redis_each_field(struct cell__redis *redis, const char *key, size_t max_name, cell__redis_field_fn fn, void *arg,
 			   struct cell_error *err);
 
-/* Pure: the value of a workflow's field.  CELL_E_IO with EUCLEAN: it is none. */
+/* Pure: parses the value of a workflow's field.  CELL_E_IO with EUCLEAN: not valid. */
 int cell__redis_workflow_parse(const char *text, size_t size, struct cell__workflow_kept *ret_kept, struct cell_error *err);
-/* Pure: an entry of the index of artifacts; NULL where it is none. */
+/* Pure: parses an entry of the index of artifacts; NULL if it is not valid. */
 json_t *cell__redis_entry_parse(const char *text, size_t size);
 
 #endif

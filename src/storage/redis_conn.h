@@ -21,7 +21,7 @@
 struct cell__redis_batch {
 	struct cell__buf text;
 	size_t n;
-	bool failed; /* no memory */
+	bool failed; /* out of memory */
 };
 #define CELL__REDIS_BATCH_INIT { CELL_BUF_INIT, 0, false }
 void cell__redis_batch_finish(struct cell__redis_batch *batch);
@@ -50,8 +50,8 @@ struct cell__redis_conn {
 int cell__redis_tls_create(const struct cell__redis_url *url, SSL_CTX **ret_tls, struct cell_error *err);
 /* Connected and let in, with the database chosen.  CELL_E_IO with EACCES: it will not be let in by trying again. */
 int cell__redis_conn_open(const struct cell__redis_url *url, SSL_CTX *tls, struct cell__redis_conn **ret_conn, struct cell_error *err);
-void cell__redis_conn_close(struct cell__redis_conn *conn); /* NULL is fine */
-/* Nothing has come that nobody asked for: neither bytes nor the end. */
+void cell__redis_conn_close(struct cell__redis_conn *conn); /* NULL is allowed */
+/* Whether the connection is idle: no unexpected bytes and no end of stream. */
 bool cell__redis_conn_quiet(const struct cell__redis_conn *conn);
 /*
  * Sends the batch and reads its replies, which may be errors of the server.  After a failure the connection is of no
@@ -59,7 +59,7 @@ bool cell__redis_conn_quiet(const struct cell__redis_conn *conn);
  */
 int cell__redis_conn_run(struct cell__redis_conn *conn, const struct cell__redis_batch *batch, struct cell__redis_replies *ret_replies,
 			 bool *ret_sent, struct cell_error *err);
-/* An error of the server in words, with advice. */
+/* The message of a server's error, with advice. */
 int cell__redis_fail(struct cell_error *err, const char *shown, const redisReply *reply);
 
 #endif

@@ -52,7 +52,7 @@ struct cell__search_hit {
 
 /* path NULL: in memory.  A file that is not our index, or an older one, is made anew. */
 int cell__search_open(const char *path, struct cell__search **ret_search, struct cell_error *err);
-void cell__search_close(struct cell__search *search); /* NULL is fine */
+void cell__search_close(struct cell__search *search); /* NULL is allowed */
 /* All or nothing: documents take the place of those with their id, removed ids go. */
 int cell__search_update(struct cell__search *search, const struct cell__search_doc *docs, size_t n_docs, const char *const *removed,
 			size_t n_removed, struct cell_error *err);
@@ -64,7 +64,7 @@ void cell__search_stamps_free(struct cell__search_stamp *stamps, size_t n);
 /* Calls fn for every document, sorted by id, until it returns non-zero; that is returned.  fn must not call back. */
 int cell__search_each(struct cell__search *search, int (*fn)(void *arg, const char *id, const char *payload), void *arg,
 		      struct cell_error *err);
-/* *ret_payload NULL when there is no such document; free() it. */
+/* *ret_payload NULL: no such document; free() it. */
 int cell__search_payload(struct cell__search *search, const char *id, char **ret_payload, struct cell_error *err);
 /*
  * The best at most limit documents for some words, best first; a document whose name is the query stands first.  The

@@ -1,4 +1,4 @@
-/* What search.c, vectors.c and near.c share. */
+/* Shared by search.c, vectors.c and near.c. */
 #ifndef CELL_STORAGE_SEARCH_INTERNAL_H
 #define CELL_STORAGE_SEARCH_INTERNAL_H
 
@@ -29,7 +29,7 @@ static inline void cell__statement_cleanup(sqlite3_stmt **statement)
 int cell__search_fail(sqlite3 *db, struct cell_error *err, const char *what);
 int cell__search_read_int(sqlite3 *db, const char *sql, int *ret_value);
 
-/* What a database holds.  One of another version is made anew. */
+/* The kind of a database.  A database of another version is created again. */
 struct cell__search_schema {
 	int version;
 	int page_bytes;     /* of a file */
@@ -61,7 +61,7 @@ struct cell__vectors {
 	char *model;
 	int data_version;
 	atomic_bool stale;    /* the documents may have changed */
-	pthread_mutex_t lock; /* guards all below; only who holds db_lock changes them */
+	pthread_mutex_t lock; /* guards all below; only the holder of db_lock changes them */
 	struct cell__vectors_doc *docs;     /* sorted by id */
 	size_t n_docs;
 	size_t dimensions, stride;
@@ -70,12 +70,12 @@ struct cell__vectors {
 	size_t n_rows, capacity;
 };
 
-void cell__vectors_destroy(struct cell__vectors *vectors); /* NULL is fine */
+void cell__vectors_destroy(struct cell__vectors *vectors); /* NULL is allowed */
 /* The documents are not the ones they were. */
 void cell__vectors_stale(struct cell__vectors *vectors);
 /* Writes a vector of length one as a row; out is padded with zeros. */
 void cell__vectors_pack(const float *vector, size_t dimensions, int16_t *out);
-/* What a vector is made of, as a key; false: nothing, it has no vector. */
+/* The key of a vector's source text; false: no text, so no vector. */
 bool cell__vectors_hash(const struct cell__search_doc *doc, unsigned char out[static CELL__SEARCH_HASH_BYTES]);
 
 #endif

@@ -22,9 +22,9 @@
  * its place.
  */
 int cell__shared_open(struct cell__store *store, int *ret_fd, struct cell_error *err);
-/* Puts the mark before a source that nobody vouches for. */
+/* Puts the mark before an untrusted source. */
 int cell__shared_mark(struct cell__store *store, const char *name, struct cell__buf *source, struct cell_error *err);
-/* A person keeps this source; NULL: there is no such workflow any more.  Before the file itself changes. */
+/* A person stores this source; NULL: the workflow was deleted.  Call before the file itself changes. */
 int cell__shared_vouch(struct cell__store *store, const char *name, const char *source, size_t size, struct cell_error *err);
 /* The folder for caches, made where it is missing; -1: there can be none. */
 int cell__shared_open_cache(struct cell__store *store, bool *ret_shared);

@@ -72,17 +72,17 @@ int cell__store_share(const char *base, struct cell_error *err);
 /* This process is in such a container itself: what is kept is confined code's.  Before the store is used. */
 void cell__store_set_confined(struct cell__store *store);
 bool cell__store_is_confined(const struct cell__store *store);
-/* NULL is fine.  No call on it may be under way; its readers and writers must be gone. */
+/* NULL is allowed.  No call on it may be running; its readers and writers must have been closed. */
 void cell__store_close(struct cell__store *store);
-/* What this store is: its folder (base, or the workspace's), or a URL without secrets, with prefix and workspace. */
+/* The identity of this store: its folder (base, or the workspace's), or a URL without secrets, with prefix and workspace. */
 const char *cell__store_root(const struct cell__store *store);
 /* The folder, where the store is one; else NULL. */
 const char *cell__store_folder(const struct cell__store *store);
 /* The folder with everything, also that of the other workspaces; NULL: the store is not a folder. */
 const char *cell__store_base(const struct cell__store *store);
-/* Where its artifacts are: a folder, or the beginning of their keys. */
+/* The location of its artifacts: a folder, or the prefix of their keys. */
 const char *cell__store_artifacts_path(const struct cell__store *store);
-/* Before the first search: a folder under which a store that is no folder keeps what searching needs. */
+/* Before the first search: sets the folder for the search index of a store that is not a folder. */
 int cell__store_use_cache(struct cell__store *store, const char *cache_dir, struct cell_error *err);
 /*
  * True, once, when something was repaired on the way of a call that succeeded (an index set aside while saving):
@@ -118,7 +118,7 @@ int cell__artifact_write(struct cell__artifact_writer *writer, const void *bytes
  */
 int cell__artifact_commit(struct cell__artifact_writer *writer, const char *data_type, const char *description, json_t *metadata,
 			  json_t **ret_info, struct cell_error *err);
-void cell__artifact_abort(struct cell__artifact_writer *writer); /* NULL is fine */
+void cell__artifact_abort(struct cell__artifact_writer *writer); /* NULL is allowed */
 
 struct cell__artifact_reader;
 
@@ -126,11 +126,11 @@ struct cell__artifact_reader;
 int cell__artifact_open(struct cell__store *store, const char *name, struct cell__artifact_reader **ret_reader, struct cell_error *err);
 json_t *cell__artifact_reader_info(struct cell__artifact_reader *reader); /* borrowed */
 int64_t cell__artifact_reader_size(const struct cell__artifact_reader *reader);
-/* How many bytes were read: fewer than size only at the end.  -1 on error. */
+/* The number of bytes read: fewer than size only at the end.  -1 on error. */
 ssize_t cell__artifact_pread(struct cell__artifact_reader *reader, void *buf, size_t size, int64_t offset, struct cell_error *err);
 /* The same, but only what need not be waited for: -1 when that is not all of it.  For threads that must not block. */
 ssize_t cell__artifact_pread_cached(struct cell__artifact_reader *reader, void *buf, size_t size, int64_t offset);
-void cell__artifact_reader_close(struct cell__artifact_reader *reader); /* NULL is fine */
+void cell__artifact_reader_close(struct cell__artifact_reader *reader); /* NULL is allowed */
 
 /* Begin, write and commit in one. */
 int cell__artifact_save_whole(struct cell__store *store, const char *name, const void *bytes, size_t size, const char *data_type,
@@ -139,12 +139,12 @@ int cell__artifact_save_whole(struct cell__store *store, const char *name, const
 int cell__artifact_load_whole(struct cell__store *store, const char *name, int64_t max_bytes, json_t **ret_info, void **ret_bytes,
 			      size_t *ret_size, struct cell_error *err);
 
-/* CELL_E_NOT_FOUND where there is none. */
+/* CELL_E_NOT_FOUND if it does not exist. */
 int cell__artifact_get(struct cell__store *store, const char *name, json_t **ret_info, struct cell_error *err);
 /* An array, sorted by name; also files that a person put there, but not those whose name begins with a dot. */
 int cell__artifact_list(struct cell__store *store, json_t **ret_list, struct cell_error *err);
 int cell__artifact_exists(struct cell__store *store, const char *name, bool *ret_exists, struct cell_error *err);
-/* Deleting what is not there succeeds; ret_deleted may be NULL. */
+/* Succeeds if it does not exist; ret_deleted may be NULL. */
 int cell__artifact_delete(struct cell__store *store, const char *name, bool *ret_deleted, struct cell_error *err);
 
 /* ---- workflows ---- */
@@ -226,9 +226,9 @@ enum cell__depbook {
 	CELL__DEPBOOK_SANDBOX, /* they may add packages */
 	CELL__DEPBOOK_FIXED,   /* they may not: what they added at other times does not count, nor does it choose versions */
 };
-/* Where it is, in words for a person. */
+/* Its location, for display. */
 const char *cell__depbook_name(enum cell__depbook which);
-/* What an untrusted principal's environment has: theirs, then the host's, sorted.  As cell__deps_list(), and the book. */
+/* The packages of an untrusted principal's environment: its own, then the host's, sorted.  As cell__deps_list(), and the book. */
 int cell__depbook_list(struct cell__store *store, enum cell__depbook which, json_t **ret_list, json_t **ret_problems, json_t **ret_book,
 		       struct cell_error *err);
 /* Every member is there and checked; the caller's. */

@@ -21,21 +21,21 @@ struct cell__usage {
 	pthread_mutex_t workflows; /* held while one is counted and made */
 };
 
-/* What one artifact that is being written takes. */
+/* The space that an artifact being written takes. */
 struct cell__taken {
 	int64_t bytes, index_bytes, artifacts;
 };
 
 void cell__usage_init(struct cell__usage *usage);
 void cell__usage_finish(struct cell__usage *usage);
-/* The artifact takes so much more (index_bytes: description and metadata); CELL_E_LIMIT: there is no room. */
+/* Reserves this many more bytes for the artifact (index_bytes: description and metadata); CELL_E_LIMIT: no room. */
 int cell__usage_take(struct cell__usage *usage, struct cell__store *store, const struct cell__host_limits *max,
 		     const struct cell__taken *more, struct cell__taken *taken, struct cell_error *err);
-/* It is in the storage now.  Waits for whoever measures. */
+/* The artifact is in the storage now.  Waits for a running measurement. */
 void cell__usage_keep(struct cell__usage *usage, struct cell__taken *taken);
 /* It was given up.  Never waits. */
 void cell__usage_drop(struct cell__usage *usage, struct cell__taken *taken);
-/* May there be one workflow more?  0: yes, and nobody else makes one before cell__usage_workflow_made(). */
+/* Whether one more workflow is allowed.  0: yes, and no other can be created before cell__usage_workflow_made(). */
 int cell__usage_begin_workflow(struct cell__usage *usage, struct cell__store *store, const struct cell__host_limits *max,
 			       struct cell_error *err);
 void cell__usage_workflow_made(struct cell__usage *usage);

@@ -1,4 +1,4 @@
-/* What the two files about workflows share. */
+/* Shared by the two files about workflows. */
 #ifndef CELL_STORAGE_WORKFLOWS_H
 #define CELL_STORAGE_WORKFLOWS_H
 

@@ -44,7 +44,7 @@ struct cell__param {
 	/* MCP */
 	char *alias;      /* for code, where the name cannot be written there; or NULL */
 	bool nullable;    /* null is a value like any other */
-	bool theirs;      /* the default is filled in by who serves the call */
+	bool theirs;      /* the server of the call fills in the default */
 };
 
 struct cell__params {
@@ -88,7 +88,7 @@ struct cell__tool_adapter {
 	const char *name;
 	/* Must end in one of cell__tool_run_answer, _fail, _timed_out; may do so at once.  Takes no reference to args. */
 	void (*start)(struct cell__tool_run *run, json_t *args);
-	/* Nobody waits any more: drop everything that belongs to the run. */
+	/* The caller no longer waits: drops everything that belongs to the run. */
 	void (*cancel)(struct cell__tool_run *run);
 };
 
@@ -141,7 +141,7 @@ void cell__load_pairs(struct cell__loader *loader, const struct cell__yaml *valu
 void cell__load_json(struct cell__loader *loader, const struct cell__yaml *value, json_t **ret);
 /* type, description, required, default, enum: what every parameter may have. */
 void cell__load_param(struct cell__loader *loader, const struct cell__yaml *spec, struct cell__param *param);
-/* Room for one more at the end of an array, zeroed; NULL: no memory, and a problem. */
+/* Room for one more at the end of an array, zeroed; NULL: out of memory, reported as a problem. */
 void *cell__load_more(struct cell__loader *loader, const struct cell__yaml *at, void *list, size_t *count, size_t size);
 typedef void (*cell__load_callable_fn)(struct cell__loader *loader, const struct cell__yaml *key, const struct cell__yaml *spec,
 				       struct cell__tool_entry *tool);
@@ -199,7 +199,7 @@ struct cell__argv {
 	size_t n_paths;
 };
 void cell__argv_finish(struct cell__argv *argv);
-/* Can this value be passed without ever being taken for an option? */
+/* Whether this value can never be mistaken for an option. */
 int cell__argv_check(const struct cell__tool_entry *tool, const struct cell__param *param, const json_t *value, struct cell__buf *why);
 /* args as cell__args_merge() made them. */
 int cell__argv_build(const struct cell__tool_entry *tool, const json_t *args, struct cell__argv *ret_argv, struct cell__buf *why);
@@ -222,10 +222,10 @@ struct cell__secrets {
 void cell__secrets_finish(struct cell__secrets *secrets);
 /* Puts *** where a secret stands. */
 int cell__secrets_redact(const struct cell__secrets *secrets, struct cell__buf *text);
-/* "$${" is a literal "${".  A missing variable is named in `why`; *ret_text is zeroed by whoever frees it. */
+/* "$${" is a literal "${".  A missing variable is named in `why`; the caller zeroes *ret_text before freeing it. */
 int cell__vars_expand(const char *text, const struct cell__tools_options *opts, struct cell__secrets *secrets, char **ret_text,
 		      struct cell__buf *why);
-/* Is every "${" a well-formed reference? */
+/* Whether every "${" begins a well-formed reference. */
 bool cell__vars_ok(const char *text);
 void cell__secret_free(char *text);
 
@@ -258,7 +258,7 @@ struct cell__tool_run {
 	const struct cell__callable *callable; /* NULL: by the schema alone */
 	struct cell__call *call;
 	char *cwd; /* the session's; NULL for functions of the host, which have their own */
-	struct cell__confinement *code; /* what confines who calls; NULL: a trusted caller.  Set by adapters that start programs */
+	struct cell__confinement *code; /* the caller's confinement; NULL: a trusted caller.  Set by adapters that start programs */
 	struct cell__secrets secrets;
 	void *state; /* the adapter's */
 	struct cell__tool_run *prev, *next;
@@ -266,10 +266,10 @@ struct cell__tool_run {
 
 /* ---- confine.c ---- */
 
-/* What confines who makes this call; *ret_confinement is a new reference, or NULL when the caller is trusted. */
+/* The confinement of the caller; *ret_confinement is a new reference, or NULL if the caller is trusted. */
 int cell__tools_confine(struct cell__tools *tools, const struct cell__call *call, struct cell__confinement **ret_confinement,
 			struct cell_error *err);
-/* Can the code write to it, also by way of links? */
+/* Whether the code can write to it, also through links. */
 bool cell__program_is_codes(const struct cell__confinement *code, const char *path);
 /* Takes those folders out of a PATH that the code can write to. */
 void cell__program_clean_path(const struct cell__confinement *code, char *path);
@@ -282,7 +282,7 @@ int cell__program_check(const struct cell__confinement *code, const char *comman
  */
 char *cell__program_cwd(const struct cell__confinement *code, bool host, const char *defined, const char *workspace, struct cell__buf *why);
 
-/* Each ends the run: its memory is gone.  result is taken over. */
+/* Each ends the run and frees it.  result is taken over. */
 void cell__tool_run_answer(struct cell__tool_run *run, json_t *result, const void *raw, size_t raw_size);
 /* {"raw": kind}, "text" or "json". */
 void cell__tool_run_answer_raw(struct cell__tool_run *run, const char *kind, const void *raw, size_t raw_size);
@@ -311,14 +311,14 @@ struct cell__tool_dir {
 };
 
 void cell__tool_dir_finish(struct cell__tool_dir *dir);
-/* Fills a directory that is none with these definitions; what has the text that it has in `old` stays loaded. */
+/* Fills a virtual directory with these definitions; those with the same text as in `old` stay loaded. */
 int cell__tool_dir_set(struct cell__tool_dir *dir, const char *where, json_t *texts, const json_t *old);
 /*
  * Reads what has changed and says whether anything has.  all: look at every file, not only at the directory (which
  * knows of added and removed files) and at the one with the path `only` (may be NULL).
  */
 bool cell__tool_dir_refresh(struct cell__tool_dir *dir, bool all, const char *only);
-/* Is every change of its files, as they are now, told of the directory? */
+/* Whether the watch on the directory reports every change of its current files. */
 bool cell__tool_dir_watchable(const struct cell__tool_dir *dir);
 /* By a file's name: is it a definition? */
 bool cell__tool_file_wanted(const char *name);
@@ -367,7 +367,7 @@ struct cell__tools {
 	void (*mcp_event)(void *arg, const struct cell__mcp_event *event);
 	bool (*mcp_elicits)(void *arg);
 	void *mcp_event_arg;
-	struct cell__mcp_stop *stops;     /* who waits for the end of servers that were stopped */
+	struct cell__mcp_stop *stops;     /* callers that wait for the end of stopped servers */
 	void *parked;                     /* mcp_wait.c */
 	struct cell__call *settled;       /* is handled now, and waits for no server */
 	bool closing;

@@ -27,7 +27,7 @@
 #define CELL_MCP_AGAIN_MS 1000                /* so soon after a failure it is not asked again what it has */
 #define CELL_MCP_LIST_WAIT_MS 5000            /* that a listing of all tools waits for servers that start */
 
-/* How a server is reached, as defined: texts may hold ${VAR}.  Immutable and counted. */
+/* How a server is reached, as defined: strings may contain ${VAR}.  Immutable and reference-counted. */
 struct cell__mcp_params {
 	unsigned refs;
 	enum cell__mcp_kind kind;
@@ -69,9 +69,9 @@ struct cell__tool_server {
 	struct cell__tool_server *next;
 };
 
-/* After the set of tools changed: every tool of this kind gets its server, and servers that no tool has any more go. */
+/* After the set of tools changed: assigns a server to every tool of this kind, and ends servers without a tool. */
 void cell__mcp_attach(struct cell__tools *tools);
-/* A version of a tool is gone. */
+/* A version of a tool was freed. */
 void cell__tool_server_unref(struct cell__tool_server *server);
 /* Ends all; then done(tools). */
 void cell__mcp_close_all(struct cell__tools *tools, void (*done)(struct cell__tools *tools));

@@ -16,9 +16,9 @@
 /* Tokens are compared by their hashes, in a time that depends neither on where they differ nor on the length of ours. */
 void cell__access_hash(const char *token, size_t size, unsigned char ret_hash[CELL_ACCESS_HASH_BYTES]);
 bool cell__access_same(const unsigned char *hash, const unsigned char *other);
-/* The credential of an Authorization header "Bearer CREDENTIAL"; NULL when it is none. */
+/* The credential of an Authorization header "Bearer CREDENTIAL"; NULL if it has another form. */
 const char *cell__access_bearer(const char *header);
-/* Is it a loopback name, the address we listen on, or one of `more` (NULL-terminated, may be NULL)?  port 0: any. */
+/* Whether it is a loopback name, the address we listen on, or one of `more` (NULL-terminated, may be NULL).  port 0: any. */
 bool cell__access_host(const char *host, const char *bound, int port, const char *const *more);
 /* A browser says from which page it asks; programs say nothing (NULL). */
 bool cell__access_origin(const char *origin, const char *host, const char *const *more);

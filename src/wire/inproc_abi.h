@@ -21,11 +21,11 @@ enum cell_inproc_status {
 	CELL_INPROC_NESTED,      /* called on the loop's own thread, from inside a callback of the host's */
 	CELL_INPROC_FORKED,      /* in a process forked from the session's */
 	CELL_INPROC_NO_MEMORY,
-	CELL_INPROC_FULL,        /* write: nobody takes the output; wait() */
+	CELL_INPROC_FULL,        /* write: the output is not read; wait() */
 	CELL_INPROC_REFUSED,     /* the host found the message ill-formed */
 };
 
-/* What comes from the host; free() it. */
+/* The host's message; free() it. */
 struct cell_inproc_message {
 	struct cell_inproc_message *next;
 	uint8_t type;
@@ -55,7 +55,7 @@ struct cell_inproc {
 	enum cell_inproc_status (*write)(struct cell_inproc *kernel, int stream, const char *bytes, size_t size);
 	/* Waits a little for room. */
 	void (*wait)(struct cell_inproc *kernel);
-	/* What children of the session's code write to as their stdout (1) or stderr (2). */
+	/* The stdout (1) or stderr (2) of children of the session's code. */
 	int (*pipe)(struct cell_inproc *kernel, int stream);
 	/* The run that the host wants to end; 0: none. */
 	uint32_t (*interrupted_run)(struct cell_inproc *kernel);

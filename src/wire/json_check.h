@@ -31,7 +31,7 @@ struct cell__json_member {
 	const char *value; /* a string with its quotes */
 	size_t value_size;
 };
-/* 1: the next member; 0: there are no more, and the text ends here; -1: this is no such object. */
+/* 1: the next member; 0: no more members, and the text ends here; -1: not such an object. */
 int cell__json_walk_next(struct cell__json_walk *walk, struct cell__json_member *ret_member);
 
 #endif

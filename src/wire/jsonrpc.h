@@ -36,7 +36,7 @@ enum cell__rpc_kind {
 	CELL__RPC_ERROR,
 };
 
-/* What text held: one message, or several. */
+/* The messages of a text: one or several. */
 struct cell__rpc_doc {
 	json_t *root;
 	size_t count;
@@ -53,7 +53,7 @@ struct cell__rpc_message {
 	json_t *result;         /* RESULT */
 	int64_t code;           /* ERROR */
 	const char *error_text; /* ERROR: its message, UTF-8 without NUL */
-	json_t *data;           /* ERROR; NULL when there is none */
+	json_t *data;           /* ERROR; or NULL */
 };
 
 /*
@@ -89,7 +89,7 @@ int cell__rpc_add_error(struct cell__buf *buf, const json_t *id, int64_t code, c
 struct cell__lines {
 	struct cell__buf buf;
 	size_t start;   /* of what has not been taken */
-	size_t scanned; /* up to here there is no line break */
+	size_t scanned; /* no line break before this position */
 	size_t max_bytes;
 	bool skipping;  /* in a line that was too long */
 };
@@ -102,7 +102,7 @@ enum cell__line_status {
 
 void cell__lines_init(struct cell__lines *lines, size_t max_bytes);
 void cell__lines_finish(struct cell__lines *lines);
-/* -1 when memory is gone.  What cell__lines_next() gave is gone after this. */
+/* -1: out of memory.  Invalidates lines returned by cell__lines_next(). */
 int cell__lines_add(struct cell__lines *lines, const char *bytes, size_t size);
 enum cell__line_status cell__lines_next(struct cell__lines *lines, const char **ret_line, size_t *ret_size);
 

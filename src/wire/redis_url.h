@@ -33,7 +33,7 @@ struct cell__redis_url {
 	char *shown;           /* "host:6379" or the socket's path: what messages say */
 };
 
-/* Is this the URL of a storage in Redis, not the path of a folder? */
+/* Whether this is the URL of a storage in Redis, not the path of a folder. */
 bool cell__redis_url_is(const char *text);
 /* After an error there is nothing to finish. */
 int cell__redis_url_parse(const char *text, struct cell__redis_url *ret_url, struct cell_error *err);

@@ -19,7 +19,7 @@ struct cell__ring {
 
 /* map: CELL_RING_MAP_BYTES of zeroed shared memory. */
 void cell__ring_init(struct cell__ring *ring, void *map);
-/* What the kernel says it has written up to; checked by cell__ring_next(). */
+/* The kernel's write position; checked by cell__ring_next(). */
 uint64_t cell__ring_head(const struct cell__ring *ring);
 
 enum cell__ring_status {

@@ -28,7 +28,7 @@ enum cell_spawn_type {
 	 */
 	CELL_SPAWN_KERNEL_FORK,
 	CELL_SPAWN_KERNEL_SIGNAL,    /* id: kernel, a: signal */
-	CELL_SPAWN_KERNEL_KILL,      /* id: kernel; ends in KERNEL_EXITED once all it left behind is gone too */
+	CELL_SPAWN_KERNEL_KILL,      /* id: kernel; ends in KERNEL_EXITED once all its processes have ended too */
 	CELL_SPAWN_ZYGOTE_WARM,      /* id: zygote; finish warming now; answered by ZYGOTE_WARMED */
 	/*
 	 * id: process, a: argc, b: CELL_SPAWN_WITH_*; payload: folder, PATH, argv, environment; fds: stdout, stderr[, stdin],
@@ -49,8 +49,8 @@ enum cell_spawn_type {
 	 * cell_spawn_failure */
 	CELL_SPAWN_ZYGOTE_EXITED,
 	/*
-	 * id: kernel, a: pid (0: fork failed, b: errno); payload with a plan: struct cell_plan_report of its jail.  Zygote to spawner: pid as the
-	 * zygote sees it; fd: of a sandboxed one its pidfd, unless it has ended already
+	 * id: kernel, a: pid (0: fork failed, b: errno); payload with a plan: struct cell_plan_report of its jail.  Zygote to spawner:
+	 * pid as the zygote sees it; fd: of a sandboxed one its pidfd, unless it has ended already
 	 */
 	CELL_SPAWN_KERNEL_FORKED,
 	/* id: kernel, a: wait status (-1: unknown), b: CELL_SPAWN_EXIT_*; payload with a plan: struct cell_cgroup_usage */
@@ -78,7 +78,7 @@ enum cell_spawn_stage {
 	CELL_SPAWN_AT_PLAN, /* its jail, or a step of its plan */
 };
 
-/* Where a start ended. */
+/* The outcome of a start. */
 struct cell_spawn_failure {
 	int32_t stage; /* enum cell_spawn_stage */
 	int32_t sys; /* errno */

@@ -56,7 +56,7 @@ void cell__yaml_destroy(struct cell__yaml *node);
 /* The value of a key, and its key's line; NULL when the mapping has none. */
 const struct cell__yaml *cell__yaml_get(const struct cell__yaml *map, const char *key);
 bool cell__yaml_is_null(const struct cell__yaml *node);
-/* Is there a value, and not null? */
+/* Whether there is a value other than null. */
 static inline bool cell__yaml_is_given(const struct cell__yaml *node)
 {
 	return node && !cell__yaml_is_null(node);
@@ -66,7 +66,7 @@ json_t *cell__yaml_to_json(const struct cell__yaml *node);
 
 /* ---- reading the tree strictly ---- */
 
-/* What the loaders share; `bad` is set with every problem. */
+/* Shared by the loaders; `bad` is set with every problem. */
 struct cell__loader {
 	const char *file;
 	struct cell__problems *problems;
@@ -76,7 +76,7 @@ void cell__load_problem(struct cell__loader *loader, const struct cell__yaml *at
 	__attribute__((format(printf, 3, 4)));
 /* Value NULL or YAML null: what is pointed at stays as it is.  `what` names it in the problem. */
 void cell__load_text(struct cell__loader *loader, const struct cell__yaml *value, const char *what, char **ret);
-/* Is it a mapping with these keys only? */
+/* Whether it is a mapping with these keys only. */
 bool cell__load_keys(struct cell__loader *loader, const struct cell__yaml *map, const char *what, const char *const *known);
 
 #endif

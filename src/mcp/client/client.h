@@ -61,7 +61,7 @@ struct cell__mcp_client_options {
 	int (*launch)(void *arg, struct cell__mcp_launch *ret_launch, struct cell_error *err);
 	/* Exactly one of these after each cell__mcp_client_list(), and whenever the list came anew: NULL for good news. */
 	void (*listed)(void *arg, const struct cell__mcp_failure *failure);
-	/* The last of its processes or connections is gone.  May be NULL, as the next ones. */
+	/* The last of its processes or connections has ended.  May be NULL, as the next ones. */
 	void (*ended)(void *arg);
 	/* params of notifications/message */
 	void (*log)(void *arg, const json_t *params);
@@ -77,11 +77,11 @@ struct cell__mcp_client_options {
 };
 
 int cell__mcp_client_create(const struct cell__mcp_client_options *opts, struct cell__mcp_client **ret_client, struct cell_error *err);
-/* Requests end without done().  closed() comes from a later iteration of the loop, when the server is gone too. */
+/* Requests end without done().  closed() is called in a later iteration of the loop, when the server has ended too. */
 void cell__mcp_client_close(struct cell__mcp_client *client, void (*closed)(void *arg), void *arg);
 /* Ends the server; requests fail with CELL_E_CLOSED.  The next request starts it again. */
 void cell__mcp_client_stop(struct cell__mcp_client *client);
-/* Is there a process or a connection, be it one that is about to go? */
+/* Whether there is a process or a connection, even one that is about to end. */
 bool cell__mcp_client_lives(const struct cell__mcp_client *client);
 
 /* ---- tools ---- */
@@ -90,7 +90,7 @@ bool cell__mcp_client_lives(const struct cell__mcp_client *client);
 void cell__mcp_client_list(struct cell__mcp_client *client);
 /* An array of tools as the server described them, or NULL when it was never got.  Borrowed. */
 json_t *cell__mcp_client_tools(const struct cell__mcp_client *client);
-/* What is wrong with the list ("more than ..."), or NULL. */
+/* The problem of the list ("more than ..."), or NULL. */
 const char *cell__mcp_client_list_problem(const struct cell__mcp_client *client);
 /* {"name", "version", ...}, or NULL before the first connection. */
 json_t *cell__mcp_client_server_info(const struct cell__mcp_client *client);

@@ -1,4 +1,4 @@
-/* What the client's files share: client.c (life and requests), message.c (what comes in), listing.c (the tools). */
+/* Shared by the client's files: client.c (life and requests), message.c (incoming messages), listing.c (the tools). */
 #ifndef CELL_MCP_CLIENT_INTERNAL_H
 #define CELL_MCP_CLIENT_INTERNAL_H
 
@@ -27,7 +27,7 @@ struct cell__mcp_listing {
 	json_t *tools;
 	char *cursor;   /* of the page that is asked for */
 	unsigned pages;
-	bool wanted;    /* somebody waits to hear of it */
+	bool wanted;    /* a caller waits for it */
 	bool again;     /* it changed while it was read */
 	char problem[160];
 };
@@ -70,7 +70,7 @@ void cell__mcp_arm(struct cell__mcp_client *client, int64_t at_us);
 void cell__mcp_send(struct cell__mcp_client *client, const struct cell__buf *text, int64_t id);
 void cell__mcp_notify(struct cell__mcp_client *client, const char *method, const json_t *params);
 void cell__mcp_take(struct cell__mcp_request *request);
-/* The connection is of no use any more, by our own judgement. */
+/* We consider the connection unusable. */
 void cell__mcp_drop(struct cell__mcp_client *client, const struct cell_error *err);
 void cell__mcp_finish_request(struct cell__mcp_request *request, const struct cell__mcp_answer *answer);
 /* Sends what waits. */

@@ -25,7 +25,7 @@
 
 enum cell__mcp_kind { CELL_MCP_STDIO, CELL_MCP_HTTP, CELL_MCP_SSE };
 
-/* How a server is reached, with every ${VAR} resolved: it may hold secrets and is zeroed when finished. */
+/* How a server is reached, with every ${VAR} resolved: it may contain secrets and is zeroed when finished. */
 struct cell__mcp_launch {
 	enum cell__mcp_kind kind;
 	char **argv;    /* stdio; NULL-terminated, as env and headers */
@@ -55,7 +55,7 @@ struct cell__mcp_transport_ops {
 	const char *name;
 	/* One message.  id: of a request that is to be answered, else 0. */
 	int (*send)(struct cell__mcp_transport *transport, const char *text, size_t size, int64_t id, struct cell_error *err);
-	/* Nobody waits for the answer any more.  NULL: it makes no difference. */
+	/* The caller no longer waits for the answer.  NULL: no effect. */
 	void (*forget)(struct cell__mcp_transport *transport, int64_t id);
 	/* The protocol's revision is agreed on; what the server sends unasked is welcome from now on.  NULL: as above. */
 	void (*agreed)(struct cell__mcp_transport *transport, const char *version);
@@ -71,7 +71,7 @@ struct cell__mcp_transport {
 	struct cell__loop *loop;
 };
 
-/* What an opener is given. */
+/* The argument of an opener. */
 struct cell__mcp_transport_spec {
 	struct cell__loop *loop;
 	struct cell__supervisor *supervisor;

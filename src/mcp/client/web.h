@@ -17,7 +17,7 @@
 
 #define CELL_WEB_LIMIT_EXCHANGES 1024u          /* of one connection */
 #define CELL_WEB_LIMIT_CONNECTIONS 300          /* open at once; more than CELL_MCP_LIMIT_SENT */
-#define CELL_WEB_LIMIT_ERROR_TEXT 16384u        /* kept of a response that is no success */
+#define CELL_WEB_LIMIT_ERROR_TEXT 16384u        /* kept of a failed response */
 #define CELL_WEB_LIMIT_SESSION 1024u            /* bytes of a session's id */
 #define CELL_WEB_LIMIT_REDIRECTS 5
 
@@ -28,13 +28,13 @@ struct cell__exchange {
 	struct cell__web *web;
 	/* the question */
 	const char *method;      /* "POST", "GET", "DELETE" */
-	int64_t id;              /* of the request that is to be answered; 0: none, or not any more */
+	int64_t id;              /* of the request to answer; 0: none, or no longer */
 	struct cell__buf body;
 	const char *accept;
 	/* the answer */
 	long status;
 	bool is_sse, is_json, too_big;
-	struct cell__buf text;   /* what is no event stream */
+	struct cell__buf text;   /* a body that is not an event stream */
 	struct cell__sse sse;
 	struct cell__buf inbox;  /* of the stream, not looked at yet */
 	char session[CELL_WEB_LIMIT_SESSION + 1]; /* Mcp-Session-Id, or "" */
@@ -92,9 +92,9 @@ int cell__exchange_start(struct cell__exchange *exchange, const char *url, long 
 void cell__exchange_drop(struct cell__exchange *exchange);
 /* tick() at this time. */
 void cell__exchange_at(struct cell__exchange *exchange, int64_t at_us);
-/* What went wrong, for a person. */
+/* A message about the failure. */
 void cell__exchange_explain(const struct cell__exchange *exchange, struct cell_error *ret_err);
-/* The absolute URL that `target` means at `base`; free() it.  NULL: it is none, or one of another origin, or no memory. */
+/* The absolute URL that `target` means at `base`; free() it.  NULL: not a URL, one of another origin, or out of memory. */
 char *cell__web_resolve(const char *base, const char *target);
 
 #endif

@@ -125,7 +125,7 @@ void cell__gen_use(struct cell__gen_module *m, enum cell__gen_import name);
 
 /* The character at text and its size; text is valid UTF-8. */
 uint32_t cell__gen_char(const char *text, size_t size, size_t *ret_size);
-/* -1: no memory, as all below. */
+/* -1: out of memory, as for all functions below. */
 int cell__gen_add_string(struct cell__buf *out, const char *text, size_t size);
 /* A docstring of at most `limit` bytes with its indentation and line end; nothing where the text is empty. */
 int cell__gen_add_doc(struct cell__buf *out, const char *text, size_t size, unsigned indent, size_t limit);
@@ -156,7 +156,7 @@ const char *cell__gen_import_name(enum cell__gen_import name);
 
 /* ---- schema.c, flat.c ---- */
 
-/* What a schema allows; `hint` names the classes that this needs. */
+/* The Python type of a schema; `hint` names the classes that it needs. */
 struct cell__gen_type cell__gen_type_of(struct cell__gen_module *m, const json_t *schema, const char *hint, unsigned depth);
 /* The class Params or Result. */
 void cell__gen_top(struct cell__gen_module *m, const json_t *schema, const char *name);
@@ -178,7 +178,7 @@ void cell__gen_end_class(struct cell__gen_module *m, struct cell__gen_class *cla
 
 /* ---- scalar.c ---- */
 
-/* Of "string", "integer", "number", "boolean" and "null"; false: type is none of them. */
+/* One of "string", "integer", "number", "boolean" and "null"; false: another type. */
 bool cell__gen_scalar(struct cell__gen_module *m, const json_t *schema, const char *type, struct cell__gen_type *ret);
 /* Of a schema with "enum" or "const"; false: it has neither, or none that helps. */
 bool cell__gen_enum(struct cell__gen_module *m, const json_t *schema, const char *hint, struct cell__gen_type *ret);
@@ -187,7 +187,7 @@ const char *cell__gen_with_length(struct cell__gen_module *m, const json_t *sche
 				  const char *note);
 /* A count that is a keyword's value; -1: none. */
 int64_t cell__gen_count(const json_t *schema, const char *keyword);
-/* What a "format" stands for; false: just text. */
+/* The Python type of a "format"; false: plain text. */
 bool cell__gen_format(const json_t *schema, enum cell__gen_import *ret);
 
 /* ---- value.c ---- */

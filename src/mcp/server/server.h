@@ -45,11 +45,11 @@
 #define CELL_MCP_TELL_RELOAD UINT64_C(1)
 #define CELL_MCP_TELL_STOP (UINT64_C(1) << 32)
 
-/* Where a peer's messages go.  Any thread; never waits. */
+/* The receiver of a peer's messages.  Any thread; never blocks. */
 struct cell__mcp_sink {
 	/* text NULL: only that this was the last of the stream.  stream NULL: no answer and nothing about one. */
 	void (*send)(void *arg, void *stream, const char *text, size_t size, bool last);
-	/* Is so much unread that progress and log are better left out? */
+	/* Whether so much is unread that progress and log messages are dropped. */
 	bool (*full)(void *arg, void *stream);
 	void *arg;
 };
@@ -68,7 +68,7 @@ struct cell_mcp_server {
 	atomic_bool listening;  /* where it is told to read again */
 };
 
-/* What came in as one text: one message, or a batch, whose answers leave together. */
+/* One incoming text: a message, or a batch, whose answers are sent together. */
 struct cell__mcp_unit {
 	void *stream;
 	size_t left;      /* requests without an answer, and 1 while it is being read */
@@ -134,7 +134,7 @@ struct cell__mcp_peer {
 	struct cell__mcp_job *current; /* whose events come */
 };
 
-/* What a tool answers. */
+/* The answer of a tool. */
 struct cell__mcp_answer_out {
 	json_t *content;    /* an array */
 	json_t *structured; /* NULL: none */
@@ -146,11 +146,11 @@ typedef int (*cell__mcp_tool_fn)(struct cell__mcp_job *job, const json_t *args, 
 
 struct cell__mcp_tool {
 	const char *name, *title;
-	const struct cell__operation *operation; /* NULL: it is none */
+	const struct cell__operation *operation; /* NULL: it is not one */
 	const char *about;  /* an operation: what is to be said besides its row; or NULL */
 	const char *input;  /* its arguments, a schema; an operation: changes to those of the row (calls/schema.h), or NULL */
 	const char *output; /* an operation: changes to the row's answer, or NULL */
-	const char *answer; /* a schema, where it is no operation or answers something else */
+	const char *answer; /* a schema, if it is not an operation or has another answer */
 	unsigned flags;
 	/* On the space; NULL: a cell.  Fails with -1 and words for the client in *message. */
 	cell__mcp_tool_fn run;
@@ -169,9 +169,9 @@ struct cell__mcp_peer *cell__mcp_peer_create(struct cell_mcp_server *server, con
 int cell__mcp_peer_destroy(struct cell__mcp_peer *peer, struct cell_error *err);
 /* One message or batch.  How many requests are in it: 0 when nothing will be sent for the stream. */
 size_t cell__mcp_peer_feed(struct cell__mcp_peer *peer, const char *text, size_t size, void *stream);
-/* 0 is debug, 7 emergency; -1: there is none of this name (which may be NULL). */
+/* 0 is debug, 7 emergency; -1: unknown name (which may be NULL). */
 int cell__mcp_log_level(const char *name);
-/* Is it a revision of the protocol that we know? */
+/* Whether it is a supported revision of the protocol. */
 bool cell__mcp_speaks(const char *version);
 /* The answer of a job, or NULL for one that was cancelled; ends it. */
 void cell__mcp_job_answer(struct cell__mcp_job *job, struct cell__mcp_answer_out *out);
@@ -179,9 +179,9 @@ void cell__mcp_job_answer(struct cell__mcp_job *job, struct cell__mcp_answer_out
 void cell__mcp_job_fail(struct cell__mcp_job *job, const char *words, size_t size);
 /* A notification; takes over params. */
 void cell__mcp_peer_notify(struct cell__mcp_peer *peer, void *stream, const char *method, json_t *params);
-/* A request, elicitation/create; takes over params.  False: it could not be sent, and nobody will answer. */
+/* A request, elicitation/create; takes over params.  False: it could not be sent, and will not be answered. */
 bool cell__mcp_peer_ask(struct cell__mcp_peer *peer, void *stream, json_t *params, uint64_t approval, bool is_question);
-/* The approval does not wait any more. */
+/* The approval is no longer pending. */
 void cell__mcp_peer_forget(struct cell__mcp_peer *peer, void *stream, uint64_t approval, const char *why);
 
 /* cells.c */
@@ -204,7 +204,7 @@ void cell__mcp_keep_file(struct cell_mcp_server *server, const char *path);
 /* table.c */
 /* tools/list's array; NULL: out of memory. */
 json_t *cell__mcp_tools_list(const struct cell_mcp_server_options *opts);
-/* NULL: there is none of this name. */
+/* NULL: unknown name. */
 const struct cell__mcp_tool *cell__mcp_tools_find(const struct cell_mcp_server_options *opts, const char *name);
 /* Its schemas: of arguments, borrowed, and of the answer, new.  NULL: out of memory. */
 const json_t *cell__mcp_tool_input(const struct cell__mcp_tool *tool);
