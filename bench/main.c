@@ -92,7 +92,7 @@ static char *find_script(const char *name)
 		return path;
 	free(path);
 #endif
-	complain("%s is not there: install Workcell with `make install`, or run it in its build tree", name);
+	complain("%s not found: install Workcell with `make install`, or run it in its build tree", name);
 	return NULL;
 }
 
@@ -216,7 +216,7 @@ static void print_help(void)
 	     "  --python PATH   the interpreter for both (default: python3 on PATH)\n"
 	     "  --json FILE     write all figures and the facts of the machine\n"
 	     "  --svg FILE      draw the plot\n"
-	     "  --quick         fewer rounds: figures that wobble, in a third of the time\n"
+	     "  --quick         fewer rounds: less stable figures, in a third of the time\n"
 	     "  --sessions N    how many sessions to hold open at once (default 500)\n"
 	     "  --no-peer       leave ipykernel out\n"
 	     "  --only ROW      one row; --only help lists them\n"
@@ -238,7 +238,7 @@ static int parse_row(const char *name)
 	char rows[2048] = "";
 	for (int i = 0; i < CELL_ROW_CHOICES; i++)
 		snprintf(rows + strlen(rows), sizeof rows - strlen(rows), "%s%s", i > 0 ? ", " : "", cell__bench_row_specs[i].name);
-	return complain("--only %s: there is no such row; choose one of %s", name, rows);
+	return complain("--only %s: unknown row; choose one of %s", name, rows);
 }
 
 /* -1: go on; else the exit status. */

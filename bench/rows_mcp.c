@@ -186,7 +186,7 @@ int cell__bench_measure_mcp(struct cell__bench *b, struct cell__bench_row *row)
 	int r = -1;
 
 	if (!b->mcp_server) {
-		row->skipped = "mcp_server.py is not there";
+		row->skipped = "mcp_server.py was not found";
 		return 0;
 	}
 	if (asprintf(&params, "{\"command\": \"%s\", \"args\": [\"-IS\", \"%s\"]}", b->python, b->mcp_server) < 0)
