@@ -1,7 +1,7 @@
-"""What the kernel's C extension offers elsewhere, on the bridge to the runner's worker (worker.mjs).
+"""The interface of the kernel's C extension, on the bridge to the runner's worker (worker.mjs).
 
 Frames are those of src/wire/frame.h. There is no shared memory with the host: output and data travel in frames. Nothing here
-holds an object of JavaScript's until connect(), so that all of it can be in a memory snapshot.
+holds a JavaScript object before connect(), so that all of it can be in a memory snapshot.
 """
 
 import struct
@@ -36,7 +36,7 @@ def send(kind, ident, text=None, raw=None):
 
 
 def _fill(size):
-    """So many bytes from the host; None: it is gone. An interrupt takes nothing that would be missing later."""
+    """Reads this many bytes from the host; None: the host has ended. An interrupt loses no bytes."""
     data = bytearray(size)
     at = 0
     while at < size:
@@ -51,7 +51,7 @@ def _fill(size):
 
 
 def recv():
-    """The next frame, (kind, ident, json or None, raw or None); None: the host is gone. Interrupts come out of the wait."""
+    """The next frame, (kind, ident, json or None, raw or None); None: the host has ended. Interrupts are raised out of the wait."""
     while True:
         beat = _bridge.beat()
         if _bridge.available():
@@ -102,7 +102,7 @@ _told = 0
 
 
 def check_interrupt():
-    """Python itself looks now and then while it runs; whoever sleeps looks here."""
+    """Checks for an interrupt while sleeping; running Python code checks by itself."""
     global _told
     if interrupt_wanted() and _told != _run:
         import _signal
@@ -134,7 +134,7 @@ def end_run():
 
 
 def answer(ident, value, text):
-    """The short way of a plain result: always the long one here."""
+    """The fast path of a plain result; always the slow path in Pyodide."""
     return False
 
 

@@ -15,7 +15,7 @@ from workcell_kernel import display as display_module
 
 
 class Loop(asyncio.BaseEventLoop):
-    """An event loop that sleeps where frames of the host wake it. There is nothing else that it could wait for."""
+    """An event loop that sleeps until a frame of the host arrives; nothing else can wake it."""
 
     def __init__(self):
         super().__init__()
@@ -33,7 +33,7 @@ class Loop(asyncio.BaseEventLoop):
             self.call_soon(callback, *args)
 
     def _write_to_self(self):
-        """There is no other thread to be woken from."""
+        """Has no effect: there is no other thread."""
 
     def add_reader(self, fd, callback, *args):
         self._check_closed()
@@ -137,7 +137,7 @@ def install_wheels(wheels, data):
 
 
 def reseed():
-    """All sessions begin with the same memory: they must not draw the same random numbers."""
+    """Reseeds random number generators: all sessions start from the same memory snapshot."""
     import random
 
     random.seed()

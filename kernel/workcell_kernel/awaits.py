@@ -1,7 +1,7 @@
 """``await tools.x.y()`` where the call itself already waits.
 
 Agents write namespace calls with and without ``await``; both mean the same. Python has no hook for awaiting a value that is
-none to be awaited, so the few awaits that stand before such a call are changed in the syntax tree.
+not awaitable, so the few awaits of such calls are rewritten in the syntax tree.
 """
 
 import ast
@@ -16,7 +16,7 @@ async def settled(value):
 
 
 def _is_ours(node):
-    """Is this a call of something below one of the namespaces?"""
+    """Whether this is a call below one of the namespaces."""
     if type(node) is not ast.Call:
         return False
     while isinstance(node, (ast.Call, ast.Attribute, ast.Subscript)):
@@ -34,7 +34,7 @@ class _Softener(ast.NodeTransformer):
 
 
 def soften(tree, source):
-    """The tree, its awaits of namespace calls changed. Costs nothing where there is none."""
+    """The tree with its awaits of namespace calls rewritten. Costs nothing without such awaits."""
     if "await" not in source or not any(name in source for name in NAMES):
         return tree
     setattr(builtins, _HELPER, settled)

@@ -116,7 +116,7 @@ class Cells:
     # -- running
 
     def execute(self, source):
-        """Runs a cell; returns (has_value, value). What the code raises goes up to the caller."""
+        """Runs a cell; returns (has_value, value). Exceptions of the code propagate to the caller."""
         self.count = n = self.count + 1
         name = self.name % n
         ns = self.ns
@@ -178,7 +178,7 @@ class Cells:
         return eval(code, self.ns)
 
     async def run_in_order(self, first, final):
-        """A cell with an await anywhere runs on the loop as a whole: its plain lines may want the loop too."""
+        """A cell with an await anywhere runs entirely on the loop: its plain lines may need the loop too."""
         for code in (first, final):
             self.flags |= code.co_flags & FUTURE_MASK
             value = eval(code, self.ns)
@@ -225,7 +225,7 @@ class Cells:
             figures.flush(None, self.interrupted)
 
     def attempt(self, source):
-        """The part of a run that an interrupt may end: while this is on the stack, and only then."""
+        """The interruptible part of a run: interrupts are raised only while this is on the stack."""
         if self.interrupted():
             raise KeyboardInterrupt  # it was faster than the cell
         has_value, value = False, None
@@ -261,7 +261,7 @@ class Cells:
             failure = None  # a frame that holds its own exception is a cycle
 
     def go_home(self):
-        """The session's working directory again, whatever the cell did."""
+        """Restores the session's working directory."""
         import os
 
         folder, real = self.home
@@ -312,7 +312,7 @@ def part_bytes(part):
 
 
 def cut(text):
-    """Text as UTF-8, its middle left out when it is too long to be of use."""
+    """Text as UTF-8, with its middle left out if it is too long."""
     data = text.encode("utf-8", "backslashreplace")
     if len(data) <= MAX_REPR:
         return data

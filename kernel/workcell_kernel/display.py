@@ -1,4 +1,4 @@
-"""Rich representations: what display() and the value of a cell turn into.
+"""Rich representations of objects for display() and of the value of a cell.
 
 mime_bundle() follows IPython's DisplayFormatter.  Everything shown goes through emit() to `publish`, which
 the kernel sets.  Binary types are bytes there, never base64.  When figures are shown is figures.py's business.
@@ -99,7 +99,7 @@ def _real_method(obj, name):
 
 
 def _attempt(method, *args, **kwargs):
-    """(worked, result).  What goes wrong in a representation is shown and does not end the cell."""
+    """(worked, result).  An error in a representation is shown and does not end the cell."""
     try:
         return True, method(*args, **kwargs)
     except NotImplementedError:
@@ -229,7 +229,7 @@ def clear_output(wait=False):
 
 
 class DisplayHandle:
-    """What display(display_id=...) answers."""
+    """The return value of display(display_id=...)."""
 
     def __init__(self, display_id=None):
         self.display_id = display_id or _new_id()

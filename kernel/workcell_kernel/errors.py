@@ -1,4 +1,4 @@
-"""Exceptions as text: what the agent did wrong, in its own lines, without colour codes.
+"""Exceptions as text: the agent's mistake in its own lines, without colour codes.
 
 Frames of the kernel are dropped. Runs of frames inside libraries are folded into one line, unless nothing else
 would be left: an agent can change its own code, not pandas.
@@ -29,7 +29,7 @@ _LIBRARIES = _library_dirs()
 
 
 def add_library(folder):
-    """From now on the frames of what is in this folder are folded too."""
+    """Also folds the frames of modules in this folder from now on."""
     global _LIBRARIES
     folder = os.path.join(os.path.abspath(folder), "")
     if folder not in _LIBRARIES:
@@ -37,7 +37,7 @@ def add_library(folder):
 
 
 def is_library(filename):
-    """Is this file somebody else's code, which an agent cannot change?"""
+    """Whether this file is library code, which an agent cannot change."""
     return filename.startswith(_LIBRARIES) or filename.startswith("<frozen ")
 
 

@@ -162,7 +162,7 @@ def _open_managers():
 
 
 def _are_kept():
-    """Has the code told the inline backend not to close figures? Then it shows them itself."""
+    """Whether the code told the inline backend not to close figures; then it shows them itself."""
     matplotlib = sys.modules["matplotlib"]
     config = sys.modules.get("matplotlib_inline.config")
     if config is None or dict.__getitem__(matplotlib.rcParams, "backend") not in _INLINE:

@@ -1,6 +1,6 @@
-"""A guard rail: in a session that asks before shell commands, processes are started by ``!cmd`` and its like only.
+"""A guard rail: in a session with approval of shell commands, processes can only be started with ``!cmd`` and similar syntax.
 
-Python tells audit hooks before it starts a process, and a hook cannot be taken back. It is no wall: code that reaches
+Python calls audit hooks before it starts a process, and a hook cannot be removed. It is not a security boundary: code that reaches
 for C (ctypes, an extension of its own) goes around it, and what must not be reached has to be confined (docs/gate.md).
 """
 
@@ -22,7 +22,7 @@ _EVENTS = {
 
 
 class ShellEscapeError(RuntimeError, PermissionError):
-    """Both: code that asks the system politely takes the second for an answer."""
+    """Both exceptions: code that handles refusals of the system handles the second."""
 
 
 ShellEscapeError.__module__ = "builtins"

@@ -18,7 +18,7 @@ from .cell import Cells
 
 
 class Link(_workcell.Link):
-    """In the place of the module _workcell."""
+    """Replaces the module _workcell."""
 
     INIT, RUN, REPLY, SHUTDOWN = _workcell.INIT, _workcell.RUN, _workcell.REPLY, _workcell.SHUTDOWN
     READY, RESULT, DISPLAY, CALL = _workcell.READY, _workcell.RESULT, _workcell.DISPLAY, _workcell.CALL
@@ -27,7 +27,7 @@ class Link(_workcell.Link):
 
 
 class Direct(rpc.Channel):
-    """Calls are calls of a function. Only tasks, many of which wait at once, wait for messages."""
+    """A call is a function call. Only tasks, of which many may wait at once, wait for messages."""
 
     def __init__(self, link):
         self.direct = link
@@ -55,7 +55,7 @@ class Out(streams.TextOut):
         self._link = link
 
     def fileno(self):
-        """What children may be given: it ends where our own output does."""
+        """An output stream for children: it leads to the same place as our own output."""
         return self._link.pipe(self._fd)
 
 
@@ -175,7 +175,7 @@ class Guest(kernel.Kernel):
         self.answer(ident, value, text, mime, error)
 
     def leave(self):
-        """The session ends; the process does not."""
+        """Ends the session, but not the process."""
         cells = self.cells
         for n in range(1, cells.count + 1):
             linecache.cache.pop(cells.name % n, None)

@@ -908,7 +908,7 @@ def get_ipython():
 
 
 def transform(source):
-    """For the kernel: what a cell that is no Python means, or the cell unchanged.
+    """For the kernel: the Python form of a cell that is not plain Python, or the cell unchanged.
 
     A plain syntax error is the common case and makes none: importing IPython takes a third of a second.
     """

@@ -23,7 +23,7 @@ own_stderr = None  # the session's, whatever the code puts into sys.stderr
 
 
 def on_interrupt(signum, frame):
-    """SIGINT. Our own code around a cell is never interrupted, or the answer to the run might get lost.
+    """Handles SIGINT. Our own code around a cell is never interrupted, because the answer to the run could get lost.
 
     The host sends the signal again when this does not run soon: one that comes just before a system call that waits is
     seen by CPython after that call only.
@@ -59,7 +59,7 @@ def publish(data, metadata=None, transient=None, update=False):
 
 
 def fitting(parts, room):
-    """The MIME parts that fit into one frame; what does not is named on stderr and does not fail the cell."""
+    """The MIME parts that fit into one frame; others are reported on stderr and do not fail the cell."""
     kept = []
     for kind, part in parts:
         if len(part) <= room:
@@ -93,7 +93,7 @@ class Confinement:
         self.step, self.error, self.skipped = _workcell.confine_early(self.plan, _workcell.fds())
 
     def finish(self, session):
-        """The last thing before code of the agent's may run. None, or the error that ends the session."""
+        """The last step before the agent's code may run. Returns None, or the error that ends the session."""
         if self.step < 0 and not self.finished:
             self.finished = True
             self.step, self.error, skipped = _workcell.confine(session)
@@ -108,7 +108,7 @@ class Kernel:
     # -- start
 
     def __init__(self):
-        """In the zygote: what a kernel finds made need not be made, and its memory stays shared with the others."""
+        """In the zygote: creates objects in advance, so that kernels need not and their memory stays shared."""
         self.stdin = open(0, "r", encoding="utf-8", errors="surrogateescape", closefd=False)
         self.stdout, self.stderr = TextOut(1), TextOut(2)
         self.make_cells()
@@ -238,7 +238,7 @@ class Kernel:
 
     @staticmethod
     def take_news(news):
-        """What the host tells unasked, between cells: packages were installed."""
+        """Handles notifications of the host between cells: packages were installed."""
         ns_deps.make_importable(news.get("site"), news.get("bin"))
 
     def run(self, ident, raw):
@@ -284,7 +284,7 @@ class Kernel:
         os._exit(status & 255)
 
     def leave(self):
-        """The session ends: exit handlers run and open files are flushed, then the process is gone."""
+        """Ends the session: runs exit handlers, flushes open files and ends the process."""
         import atexit
         import gc
 

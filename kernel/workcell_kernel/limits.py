@@ -1,4 +1,4 @@
-"""Which limit of the sandbox an exception comes of: the operating system only says "no"."""
+"""Finds the limit of the sandbox that caused an exception: the operating system does not say which."""
 
 import errno
 import os
@@ -31,7 +31,7 @@ def _memory():
 
 
 def _full(path):
-    """Is the file system of this path one of the sandbox's own, and full?"""
+    """Whether the file system of this path belongs to the sandbox and is full."""
     try:
         state = os.statvfs(path)
     except OSError:

@@ -1,4 +1,4 @@
-"""What the modules that ``workcell gen mcp`` writes stand on: model classes, and the way to the server.
+"""The base of the modules that ``workcell gen mcp`` writes: model classes and the connection to the server.
 
     from mcptools.everything.echo import Params, run
     run(Params(message="hello"))

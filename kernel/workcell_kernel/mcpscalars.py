@@ -159,7 +159,7 @@ def _is_number(value):
 
 
 def parse_datetime(text):
-    """ValueError or OverflowError: it is none."""
+    """Raises ValueError or OverflowError if it is not valid."""
     found = _DATETIME.fullmatch(text)
     if found:
         clock, zone = _clock(found)
@@ -269,7 +269,7 @@ SCALARS = {
 # ---- enums
 
 def enum_validator(cls):
-    """None: it is no enum that a generated module has."""
+    """None: not an enum of a generated module."""
     if not isinstance(cls, type) or not issubclass(cls, enum.Enum) or not issubclass(cls, (str, int)):
         return None
     read = validate_str if issubclass(cls, str) else validate_int
@@ -296,7 +296,7 @@ def _iso(value):
 
 
 def jsonable(value):
-    """A value that is none of JSON as JSON has it; others as they are."""
+    """Converts a value that is not JSON to its JSON form; others are unchanged."""
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, (datetime.datetime, datetime.time)):

@@ -1,4 +1,4 @@
-"""What the generated modules of MCP tools need of pydantic, for environments that have none.
+"""The part of pydantic that the generated modules of MCP tools need, for environments without pydantic.
 
 The classes here have the constructor, the attributes, the validation and the messages of pydantic v2 for the types that
 ``workcell gen mcp`` writes: str, int, float, bool, None, Any, List, Dict, Tuple, Union, Literal, enums, models, dates,

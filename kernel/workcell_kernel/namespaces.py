@@ -1,4 +1,4 @@
-"""What code in a session finds under ``tools``, ``workflows``, ``skills``, ``artifacts`` and ``deps``.
+"""The namespaces ``tools``, ``workflows``, ``skills``, ``artifacts`` and ``deps`` of code in a session.
 
 One file each: ns_tools.py, ns_workflows.py, ns_artifacts.py, ns_deps.py; their exceptions are in ns_errors.py, the way
 to the host is rpc.py. Here they are put together. Only a channel with call(), call_async(), transfer() and notify() is
@@ -43,12 +43,12 @@ def install(ns, channel, run_coroutine=None):
 
 
 def channel():
-    """The way to the host, for modules of ours that the code imports; None: this is no session with namespaces."""
+    """The channel to the host, for our modules that the code imports; None: the session has no namespaces."""
     return _installed[0] if _installed is not None else None
 
 
 def restore(ns):
-    """After a reset of the namespace: fresh ones, whatever the code had put in their place."""
+    """After a reset of the namespace: fresh namespaces, whatever the code had assigned to their names."""
     if _installed is not None:
         install(ns, *_installed)
 

@@ -1,7 +1,7 @@
 """``artifacts``: named data that outlives the session, kept by the host.
 
 Bytes travel raw, a piece at a time with a few pieces under way at once (rpc.Transfer), so that neither side holds more
-of a large artifact than it must. Nothing is ever pickled: what another program, or another version, could not read is
+of a large artifact than it must. Nothing is ever pickled: values that another program, or another version, could not read are
 refused.
 """
 

@@ -19,7 +19,7 @@ def result_of(answer):
 
 
 def fits(site):
-    """Is this site-packages folder for the Python that runs here? Its parent says which one it is for."""
+    """Whether this site-packages folder is for the running Python; its parent folder names the version."""
     python = os.path.basename(os.path.dirname(site.rstrip("/")))
     return not python.startswith("python") or python.rstrip("t") == "python%d.%d" % sys.version_info[:2]
 
@@ -52,7 +52,7 @@ def add_site(folder):
 
 
 def invalidate_caches():
-    """What was looked for in vain, or has been removed, is looked for again."""
+    """Clears import caches, so that installed and removed packages are noticed."""
     import importlib
 
     importlib.invalidate_caches()

@@ -1,4 +1,4 @@
-"""What a tool answered when it is more than text: images, sound, files, in the order the tool gave them.
+"""Answers of tools that are more than text: images, sound, files, in the order of the tool.
 
 Each is bytes or text that can be used as such, knows its MIME type, and shows itself at the end of a cell.
 """

@@ -1,4 +1,4 @@
-"""``tools``: what the host lets code call.
+"""``tools``: the functions of the host that code can call.
 
     tools.list()  tools.search("fetch")  tools.curl.get(url="...")  tools.curl(...)  tools["my-tool"]["list"](...)
 
@@ -188,7 +188,7 @@ class _Call(Caller):
         return TypeError("tools.%s() takes keyword arguments only: %s" % (self._path(), self._usage()))
 
     def _explain(self, exc):
-        """The exception to raise instead: one that says what would have been right."""
+        """The exception to raise instead: one that says what is expected."""
         if isinstance(exc, ToolNotFoundError) or getattr(exc, "code", None) == "not_found":
             try:
                 self._space._refresh(self._path().partition(".")[0])

@@ -1,4 +1,4 @@
-"""Values that JSON cannot say, in a form that another Python can read: for hosts that asked for it.
+"""Values that JSON cannot represent, in a form that another Python can read: for hosts that request it.
 
 Nothing is pickled: the host must be able to read what hostile code sends.
 """
@@ -25,7 +25,7 @@ def _is_call(value):
 
 
 def _literal(value, depth):
-    """Does repr() say exactly what it is?"""
+    """Whether repr() represents the value exactly."""
     if type(value) in _SCALARS or _is_call(value):
         return True
     if type(value) not in _CONTAINERS or depth > MAX_DEPTH:

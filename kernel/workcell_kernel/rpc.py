@@ -2,8 +2,8 @@
 
 Theory of operation
 
-  Nobody reads the socket in the background: the kernel starts no thread, so that it can be forked. Whoever waits
-  reads. One reader at a time is the *leader*; it hands answers that are not its own to those who wait for them.
+  No thread reads the socket in the background: the kernel starts no thread, so that it can be forked. The waiting
+  threads read. One reader at a time is the *leader*; it passes answers that are not its own on to their waiters.
 
     main thread, in a cell    call() leads until its answer is there
     other threads             call() leads if nobody does, else follows: sleeps on a lock of its own until its answer
@@ -14,7 +14,7 @@ Theory of operation
     main thread, between      next_frame() leads or follows like a call; while tasks of the session are pending it
     cells                     runs their loop
 
-  The invariant: when anybody waits, somebody leads, or has been woken to lead, or a loop watches. Both sides of every
+  The invariant: while any thread waits, a thread leads, or has been woken to lead, or a loop watches. Both sides of every
   race set their own mark first and then look at the other's ("I wait" / "I lead no more").
 
   Frames that are not answers (RUN, SHUTDOWN, a REPLY to nobody) are queued for the main loop. SHUTDOWN and the end of
@@ -74,7 +74,7 @@ _PENDING = object()
 
 
 class Shutdown(SystemExit):
-    """The session ends while code waits for the host."""
+    """Raised when the session ends while code waits for the host."""
 
 
 class _ThreadSlot:
@@ -110,14 +110,14 @@ class _PieceSlot(_ThreadSlot):
         self.places, self.mine, self.left = places, [] if at is None else [at], False
 
     def free(self):
-        """The host is done with the place. Once: whoever takes it out of ``mine``."""
+        """Frees the slot when the host is done with it; only the caller that removes it from ``mine`` does so."""
         try:
             self.places.append(self.mine.pop())
         except IndexError:
             pass
 
     def leave(self):
-        """Nobody waits any more. The host may still be at work: the place is free when the answer comes."""
+        """The caller no longer waits. The host may still use the slot: it is freed with the answer."""
         self.left = True
         if self.frame is not _PENDING or self.ident is None:
             self.free()
@@ -505,7 +505,7 @@ class Channel:
         self._deliver(inbox[0])
 
     def _deliver(self, frame):
-        """Gives inbox[0] to whom it belongs."""
+        """Delivers inbox[0] to its waiter."""
         if frame is None or frame[0] == self._shutdown:
             self._close(frame or ())
         elif frame[0] == self._reply and frame[1]:
@@ -535,7 +535,7 @@ class Channel:
             wake()
 
     def _leave(self):
-        """Ends leading. Whoever still waits must have somebody who reads."""
+        """Ends leading, and makes sure that a remaining waiter has a reader."""
         self._leader.pop(0, None)
         if self._parked or self._watches:
             self._hand_over()
@@ -582,7 +582,7 @@ class Channel:
         self._step_back(ident)
 
     def _step_back(self, ident):
-        """A thread does not wait any more; if it was the one woken to lead, another has to."""
+        """A thread no longer waits; if it was woken to lead, another must lead."""
         self._parked.pop(ident, None)
         if not self._leader and (self._parked or self._watches):
             self._hand_over()
@@ -776,7 +776,7 @@ def encode_after(head, args, tail):
 
 
 def _is_plain(value, depth):
-    """Will the host's JSON take it? False also where only a closer look can tell."""
+    """Whether the host's JSON accepts the value. False also if only a full check can tell."""
     if depth > MAX_DEPTH:
         return False
     members = value
@@ -798,7 +798,7 @@ def _is_plain(value, depth):
 
 
 def find_unfit(value, path=""):
-    """What in ``value`` a call cannot carry, as a sentence, or None."""
+    """The first problem of ``value`` as an argument of a call, as a sentence, or None."""
     for where, problem in _unfit(value, path, 0):
         if not path and where and "[" not in where and "." not in where:
             where = "argument %r" % where

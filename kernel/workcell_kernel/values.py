@@ -1,4 +1,4 @@
-"""A value as JSON, where JSON can say exactly what it is.
+"""A value as JSON, if JSON can represent it exactly.
 
 Exact means: a reader who turns the JSON back into Python has an equal value of the same types. So ints of any size,
 finite floats, str, bool, None, lists, and dicts with str keys, of exactly these types; not tuples, not subclasses,

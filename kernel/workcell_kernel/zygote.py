@@ -37,7 +37,7 @@ sys.path.remove(KERNEL_DIR)
 
 
 def preload(names):
-    """Imports what every session will want. A module that cannot be imported is an answer, not a crash."""
+    """Imports the preloads. A module that cannot be imported is reported and does not end the zygote."""
     import importlib
 
     for name in names:
@@ -89,7 +89,7 @@ class Zygote:
         self.steps = None
 
     def settle(self):
-        """What there is now is what kernels begin with."""
+        """Freezes the current objects: kernels start with them."""
         self.kernel = kernel.Kernel()
         gc.collect()
         gc.freeze()
