@@ -176,7 +176,6 @@ CHECKS = [
     "scripts/check-abi.py --self-test",
     "scripts/check-abi.py",
     "scripts/analyze.py --self-test",
-    "scripts/analyze.py --changed",
 ]
 
 
@@ -345,7 +344,7 @@ def stage_long_fuzz():
 
 
 def stage_analyze():
-    """Every file; the checks take those that changed."""
+    """Every file. Its findings are not judged yet: until then the checks leave out analyze.py --changed."""
     global passed
     say("clang's static analyzer on all sources")
     if run(PYTHON, "scripts/analyze.py") == 0:
