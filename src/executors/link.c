@@ -614,6 +614,7 @@ int cell__link_create(struct cell__loop *loop, const struct cell__link_events *e
 	int rc = cell__link_make_fds(pair, out, err_pipe, &ring_fd, err);
 	struct cell__link_fds theirs = { { pair[1], out[1], err_pipe[1], ring_fd } };
 	link->loop = loop;
+	link->spin.cell_ns = CELL_RING_SPIN_HOST_NS;
 	link->events = events;
 	link->owner = owner;
 	link->fd = pair[0];

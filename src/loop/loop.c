@@ -230,11 +230,20 @@ static bool enter(struct cell__loop *loop, struct cell__task *task, bool yieldin
 	}
 	loop->owned = true;
 	loop->owner = pthread_self();
-	/* Callers that come quickly one after the other do without: the first event makes the engine's thread linger instead. */
+	pthread_mutex_unlock(&loop->lock);
+	return true;
+}
+
+/*
+ * Before a caller waits for events: the engine's thread need not wake up for them.  Callers that come quickly one after the other do
+ * without, and the first event makes that thread linger.
+ */
+static void keep_events(struct cell__loop *loop)
+{
+	pthread_mutex_lock(&loop->lock);
 	if (loop->watching && !loop->disarmed && cell__now_us() - loop->left_us >= LINGER_MS * 1000)
 		arm(loop, false);
 	pthread_mutex_unlock(&loop->lock);
-	return true;
 }
 
 /* soon: this thread comes back, so what is merely under way may wait until the engine looks by itself. */
@@ -543,6 +552,7 @@ static void run_for(struct cell__loop *loop, struct cell__task *task, struct cel
 			cell_spin_has_slept(&loop->yielding_spin, YIELDING_SLEEP_NS, waiter->cpu != sched_getcpu());
 			return;
 		}
+		keep_events(loop);
 		if (loop->spin && is_quiet(loop))
 			loop->spin(loop->spin_arg);
 		uv_run(&loop->uv, UV_RUN_ONCE);
@@ -569,6 +579,7 @@ void cell__loop_visit(struct cell__loop *loop, struct cell__task *task, struct c
 static void run_briefly(struct cell__loop *loop, const int *end, int64_t until_us)
 {
 	while (!__atomic_load_n(end, __ATOMIC_RELAXED)) {
+		keep_events(loop);
 		if (loop->spin && is_quiet(loop))
 			loop->spin(loop->spin_arg);
 		int64_t left_us = until_us - cell__now_us();

@@ -16,12 +16,18 @@
 #include "wire/ring_abi.h"
 
 #define CELL_RING_SPIN_NS 100000
+/*
+ * The host, for the end of a cell: as long as a short cell takes a kernel that has slept for a while, whose caches are cold.  A
+ * kernel that waits for the next cell does not spin as long, because that comes when the agent has thought.
+ */
+#define CELL_RING_SPIN_HOST_NS 400000
 /* For the answer to a call, which may go on to another process or wait for a program that approves it. */
 #define CELL_RING_SPIN_CALL_NS 250000
 
 /* The state of one side; zero it first.  Answers to calls often come soon when cells do not, so each has its own statistics. */
 struct cell_ring_spin {
 	struct cell_spin cell, call;
+	int64_t cell_ns; /* the window of `cell`; 0: CELL_RING_SPIN_NS */
 	uint32_t received; /* frames of the other side */
 };
 
@@ -61,9 +67,14 @@ static inline bool cell_ring_spin_wait_for(const struct cell_ring_beat *other, s
 	return cell_spin(state, ns, gives_way, cell_ring_spin_view_has_come, &view);
 }
 
+static inline int64_t cell_ring_spin_cell_ns(const struct cell_ring_spin *spin)
+{
+	return spin->cell_ns ? spin->cell_ns : CELL_RING_SPIN_NS;
+}
+
 static inline bool cell_ring_spin_wait(const struct cell_ring_beat *other, struct cell_ring_spin *spin)
 {
-	return cell_ring_spin_wait_for(other, spin, &spin->cell, CELL_RING_SPIN_NS, false);
+	return cell_ring_spin_wait_for(other, spin, &spin->cell, cell_ring_spin_cell_ns(spin), false);
 }
 
 static inline bool cell_ring_spin_wait_answer(const struct cell_ring_beat *other, struct cell_ring_spin *spin)
@@ -77,7 +88,7 @@ static inline void cell_ring_spin_has_slept(const struct cell_ring_beat *other, 
 	if (spin->cell.since == 0 && spin->call.since == 0)
 		return;
 	bool elsewhere = atomic_load_explicit((_Atomic uint32_t *)&other->cpu, memory_order_relaxed) != (uint32_t)sched_getcpu();
-	cell_spin_has_slept(&spin->cell, CELL_RING_SPIN_NS, elsewhere);
+	cell_spin_has_slept(&spin->cell, cell_ring_spin_cell_ns(spin), elsewhere);
 	cell_spin_has_slept(&spin->call, CELL_RING_SPIN_CALL_NS, elsewhere);
 }
 
