@@ -116,14 +116,14 @@ static void do_work(struct host_call *call)
 	cell__loop_call(cell__space_engine(call->space)->loop, end_work, work);
 }
 
-/* Hands lines over; false when the call goes on. */
+/* Hands lines over; false when the call goes on.  Work that was lent since do_work() must not be lost: it counts as not over. */
 static bool take_lines(struct host_call *call)
 {
 	cell__waiter_lock(&call->waiter);
 	CELL_AUTO_BUF struct cell__buf lines = call->lines;
 	call->lines = (struct cell__buf)CELL_BUF_INIT;
-	bool over = call->over;
-	cell__waiter_set_done(&call->waiter, over);
+	bool over = call->over && !call->work;
+	cell__waiter_set_done(&call->waiter, call->over || call->work);
 	cell__waiter_unlock(&call->waiter);
 	for (size_t at = 0; at < lines.size; at += strlen(lines.data + at) + 1)
 		cell__space_progress(call->space, lines.data + at);
