@@ -13,11 +13,11 @@
  *     envfile.c     --env-file      limits.c, listen.c   flags that servers share
  *     output.c      lines and tables      print.c   events and results      approve.c   questions
  *     cmd_run.c     `run`, and the running of one cell
- *     cmd_*         each of the other commands; cmd_serve_config.c   where `serve` has its arguments from
+ *     cmd_*         each of the other commands; cmd_serve_config.c   the sources of `serve`'s arguments
  *
  * Threads: the main thread parses, runs cells and does all the writing.  One signal thread interrupts and
- * stops (signals.c); `run --cells` reads its input on another.  Functions belong to the main thread unless they
- * say "any thread".
+ * stops (signals.c); `run --cells` reads its input on another.  Functions belong to the main thread unless
+ * marked "any thread".
  */
 #ifndef CELL_CLI_H
 #define CELL_CLI_H
@@ -50,7 +50,7 @@ enum cell_cli_kind {
 struct cell_cli_flag {
 	char letter;        /* 0: none */
 	const char *name;   /* without the dashes; NULL: only a letter */
-	const char *arg;    /* what --help calls the argument; NULL for a switch */
+	const char *arg;    /* the argument's name in --help; NULL for a switch */
 	const char *help;
 	enum cell_cli_kind kind;
 	size_t offset;      /* of the value, in the struct given to cell__cli_parse() */
@@ -68,11 +68,11 @@ struct cell_cli_list {
 struct cell_cli_command {
 	const char *name;
 	const char *summary;  /* one line */
-	const char *synopsis; /* what follows the name in `usage:` */
+	const char *synopsis; /* the text after the name in `usage:` */
 	const char *about;
 	const char *examples;
 	const struct cell_cli_flag *flags; /* ends with kind 0; --help needs no row */
-	int (*run)(int argc, char **argv); /* argv[0] is the command's name; answers the exit status */
+	int (*run)(int argc, char **argv); /* argv[0] is the command's name; returns the exit status */
 };
 
 int cell__cmd_run(int argc, char **argv);
@@ -106,25 +106,25 @@ extern const struct cell_cli_command cell__cli_mcp_command;
 extern const struct cell_cli_command cell__cli_store_command;
 extern const struct cell_cli_command cell__cli_serve_command;
 extern const struct cell_cli_command cell__cli_container_command;
-/* Its arguments and its --help are those of another program. */
+/* Another program parses its arguments and prints its --help. */
 extern const struct cell_cli_command cell__cli_bench_command;
 
 /*
- * Fills *values, which holds the defaults, from the arguments.  Operands go to `operands`, in order with the
- * flags that share the list; NULL: the command takes none.  False: there is nothing to run, because help was
- * printed or the arguments are wrong (which has been said); *ret_status is the exit status.
+ * Fills *values, which holds the defaults, from the arguments. Operands go to `operands`, in order with the flags that share the list;
+ * NULL: the command takes no operands. False: there is nothing to run, because help was printed or the arguments are wrong (which has been
+ * reported); *ret_status is the exit status.
  */
 bool cell__cli_parse(const struct cell_cli_command *command, int argc, char **argv, void *values, struct cell_cli_list *operands,
 		     int *ret_status);
-/* The values, NULL-terminated; the texts are the list's.  free() it.  NULL: out of memory. */
+/* The values, NULL-terminated; the list owns the strings. free() the array. NULL: out of memory. */
 const char **cell__cli_list_values(const struct cell_cli_list *list);
 void cell__cli_list_finish(struct cell_cli_list *list);
 
 /* ---- errors (opts.c) ---------------------------------------------------- */
 
 /*
- * `workcell: WORD: message` on stderr, with json also an object on stdout; answers the exit status.  Where the error is
- * that of the last operation on a space, all of its message is told, which may be many lines.
+ * Prints `workcell: WORD: message` on stderr, with json also an object on stdout; returns the exit status. If the error is that of the last
+ * operation on a space, prints its whole message, which may be many lines.
  */
 int cell__cli_report(const struct cell_error *err, bool json);
 /* {"error": {"code", "message"}} as one line without the newline; free() it.  NULL: out of memory. */
@@ -132,7 +132,7 @@ char *cell__cli_error_json(const struct cell_error *err);
 
 /* ---- paths, files and interpreters (paths.c) ----------------------------- */
 
-/* free() it; NULL: it has been said why in *err. */
+/* free() it; NULL: *err has the reason. */
 char *cell__cli_absolute(const char *path, struct cell_error *err);
 /* Fails unless path is a folder; `flag` names it in the message. */
 int cell__cli_check_dir(const char *flag, const char *path, struct cell_error *err);
@@ -224,8 +224,8 @@ extern const struct cell_space_options cell__cli_space_defaults;
 /* Whether it is the URL of a Redis server, not a folder. */
 bool cell__cli_is_redis(const char *place);
 /*
- * A storage as the library wants it: an absolute folder, or the URL, with this prefix where it is not NULL.  "env:NAME" stands
- * for what the environment has there.  redis: it must be a URL.  free() it.
+ * A storage as the library expects it: an absolute folder, or the URL, with this prefix unless it is NULL. "env:NAME" stands for the value
+ * of that environment variable. redis: it must be a URL. free() it.
  */
 char *cell__cli_storage(const char *storage, const char *prefix, bool redis, struct cell_error *err);
 /* The URL with key=value in its query; free() it.  NULL: out of memory. */
@@ -234,8 +234,8 @@ bool cell__cli_has_storage(const struct cell_cli_space_flags *flags);
 /* Do the flags describe a space at all? */
 bool cell__cli_has_space(const struct cell_cli_space_flags *flags);
 /*
- * Before the engine of a space is created: what it has to say goes to stderr, from this level on; level NULL: warnings,
- * where there is an endpoint that they can be about.
+ * Call before the engine of a space is created: its log goes to stderr, from this level on; level NULL: warnings, if there is an endpoint
+ * that they can concern.
  */
 int cell__cli_space_log(const struct cell_cli_space_flags *flags, const char *level, struct cell_engine_options *options,
 			struct cell_error *err);
@@ -243,15 +243,15 @@ int cell__cli_space_log(const struct cell_cli_space_flags *flags, const char *le
 int cell__cli_space_create(const struct cell_cli_space_flags *flags, struct cell_engine *engine, const char *python, const char *cwd,
 			   struct cell_space **ret_space, struct cell_error *err);
 /*
- * One operation; takes over args, which must not be NULL unless there was no memory for them.  *ret_text is the answer
- * as it came and *ret_answer the same parsed; either may be NULL when it is not wanted.
+ * One operation; takes over args, which is NULL only if it could not be allocated. *ret_text is the answer's text and *ret_answer the same
+ * parsed; either may be NULL.
  */
 int cell__cli_call(struct cell_space *space, const char *method, json_t *args, char **ret_text, json_t **ret_answer,
 		   struct cell_error *err);
-/* One operation, whose answer is printed: as it came where json is set, else by `print`. */
+/* One operation, whose answer is printed: its text if json is set, else by `print`. */
 int cell__cli_answer(struct cell_space *space, const char *method, json_t *args, bool json,
 		     int (*print)(const json_t *answer, struct cell_error *err), struct cell_error *err);
-/* Removes what the operands after the first name, one after another; with json their names are printed. */
+/* Removes the objects named by the operands after the first, one after another; with json prints their names. */
 int cell__cli_remove(struct cell_space *space, const struct cell_cli_list *operands, bool json,
 		     int (*remove)(struct cell_space *space, const char *name, struct cell_error *err), struct cell_error *err);
 /* The same as cell__cli_call() with bytes both ways. */
@@ -262,7 +262,7 @@ int cell__cli_call_raw(struct cell_space *space, const char *method, json_t *arg
 struct cell_cli_verb {
 	const char *name;
 	const char *operands; /* as in the usage line */
-	size_t min, max;      /* how many of them */
+	size_t min, max; /* how many of them */
 	/* operands[0] is the verb; answers the exit status, or a negative value. */
 	int (*run)(const void *flags, struct cell_space *space, const struct cell_cli_list *operands, struct cell_error *err);
 };
@@ -270,33 +270,32 @@ struct cell_cli_verb {
 struct cell_cli_job {
 	const char *command;
 	const struct cell_cli_verb *verbs;
-	const void *flags;                 /* for the operation */
-	const struct cell_cli_space_flags *space; /* NULL: no operation wants one */
-	const char *alone;                 /* the operation that opens what it needs itself, with space NULL; may be NULL */
-	bool installs;                     /* for the interpreter of --python or --python-version */
-	const char *python;                /* may be NULL */
-	const char *cwd;                   /* may be NULL */
-	bool needs_storage;                /* refuse flags that name none */
+	const void *flags; /* for the operation */
+	const struct cell_cli_space_flags *space; /* NULL: no operation needs one */
+	const char *alone; /* the operation that opens its own resources, with space NULL; may be NULL */
+	bool installs; /* for the interpreter of --python or --python-version */
+	const char *python; /* may be NULL */
+	const char *cwd; /* may be NULL */
+	bool needs_storage; /* refuse flags without a storage */
 	bool json;
 };
 /* Finds the operation that the operands name, opens the space, runs it and reports; answers the exit status. */
 int cell__cli_do(const struct cell_cli_job *job, const struct cell_cli_list *operands);
-/* An operation failed: what it said is kept for cell__cli_whole_message(). */
+/* An operation failed: keeps its message for cell__cli_whole_message(). */
 void cell__cli_keep_message(struct cell_answer *answer);
-/* The last operation's message, where *err is its error and begins it; else NULL. */
+/* The last operation's message, if *err is its error and begins it; else NULL. */
 const char *cell__cli_whole_message(const struct cell_error *err);
-/* A copy of the first line, without what would steer a terminal; free() it.  NULL: out of memory. */
+/* A copy of the first line, without terminal control characters; free() it. NULL: out of memory. */
 char *cell__cli_plain(const char *text);
-/* A text on a line of stderr, without what would steer a terminal. */
+/* Prints a text on a line of stderr, without terminal control characters. */
 void cell__cli_note(const char *text);
 /*
- * The arguments of a callable: an object, from --args (may be NULL) and operands K=V from index `first` on.
- * `parameters` is the array that describes them, [{name, type, ...}]; a K that it does not know is JSON where it can
- * be, else text.
+ * The arguments of a callable: an object, from --args (may be NULL) and operands K=V from index `first` on. `parameters` is the array that
+ * describes them, [{name, type, ...}]; the value of a K without a description is JSON if it parses, else text.
  */
 int cell__cli_arguments(const char *args, const struct cell_cli_list *operands, size_t first, const json_t *parameters, json_t **ret_args,
 			struct cell_error *err);
-/* Text that code may have made: as it is to a file or a pipe, and without what would steer it to a terminal. */
+/* Prints text that code may have made: unchanged to a file or a pipe, without control characters to a terminal. */
 void cell__cli_show(const char *text, size_t size);
 /* A text on a line of stdout. */
 void cell__cli_line(const char *text);
@@ -307,13 +306,13 @@ int cell__cli_print_json(const json_t *value, struct cell_error *err);
 json_t *cell__cli_base64(const unsigned char *data, size_t size);
 const char *cell__cli_text(const json_t *object, const char *key);
 
-/* Rows of texts, printed in columns as wide as they need to be; the last one is as long as it is. */
+/* Rows of texts, printed in columns of the needed width; the last column has no width. */
 #define CELL_CLI_MAX_COLUMNS 6
 struct cell_cli_table {
 	size_t columns;
 	char **cells;
 	size_t count, room; /* of cells */
-	bool failed;        /* out of memory */
+	bool failed; /* out of memory */
 };
 /* One row; each text is copied up to its first line end, control characters are left out. */
 void cell__cli_table_add(struct cell_cli_table *table, const char *const *texts);
@@ -334,8 +333,8 @@ const char *cell__cli_getenv(const char *name);
 /* All of the file, "NAME=value"; NULL-terminated. */
 char *const *cell__cli_env_entries(void);
 /*
- * What no sandbox may write to: the folders of PATH, the home folder, and these files ("" is skipped; NULL-terminated).
- * *ret_list begins as NULL; the caller frees it with its texts, also when this fails.
+ * Paths that no sandbox may write to: the folders of PATH, the home folder, and these files ("" is skipped; NULL-terminated). *ret_list
+ * begins as NULL; the caller frees it with its strings, also when this fails.
  */
 int cell__cli_trusted(const char *const *files, char ***ret_list, struct cell_error *err);
 void cell__cli_trusted_free(char **list);
@@ -406,7 +405,7 @@ struct cell_cli_session_flags {
 	int64_t pool;
 	const char *sandbox_policy;
 	const char *workspace_mode;
-	const char *log_level; /* NULL: what the engine has to say is not told */
+	const char *log_level; /* NULL: the engine's log is not shown */
 	const char *kernel;
 	const char *network_profile;
 	const char *remote_url, *remote_token_file, *remote_ca;
@@ -420,10 +419,10 @@ struct cell_cli_session_flags {
 extern const struct cell_session_options cell__cli_session_defaults;
 /* Refuses the first flag that this executor would ignore; NULL: subprocess (limits.c). */
 int cell__cli_check_executor(const struct cell_cli_session_flags *flags, const char *executor, struct cell_error *err);
-/* Files with a server's secrets must not lie in the folder that the code of its sessions is shown, writable or not. */
+/* Files with a server's secrets must not be inside the folder that the code of its sessions sees, writable or not. */
 int cell__cli_check_secrets(const struct cell_cli_session_flags *flags, const char *executor, const char *workspace,
 			    struct cell_error *err);
-/* Those of a session; a container has its own. */
+/* The limits of a session; a container has its own. */
 void cell__cli_fill_limits(const struct cell_cli_container_flags *flags, const char *executor, struct cell_session_options *options);
 #define CELL_CLI_SESSION_FLAGS_INIT(pool_size)                                        \
 	{ .space = CELL_CLI_SPACE_FLAGS_INIT,                                         \
@@ -511,7 +510,7 @@ void cell__cli_fill_limits(const struct cell_cli_container_flags *flags, const c
 /* The value of --zygote-per. */
 int cell__cli_zygote_per(const struct cell_cli_session_flags *flags, enum cell_zygote_per *ret_per, struct cell_error *err);
 
-/* For commands that are no servers themselves, which have a flag of this name for their own clients. */
+/* For commands that are not servers; servers have a flag of this name for their own clients. */
 #define CELL_CLI_REMOTE_TOKEN_FLAG(at)                                                                 \
 	{ 0,                                                                                           \
 	  "auth-token-file",                                                                           \
@@ -533,7 +532,7 @@ struct cell_cli_host {
 	bool confined; /* its code is not trusted with the terminal */
 };
 
-/* The options of a session, and the texts that they point to. */
+/* The options of a session, and the strings that they point to. */
 struct cell_cli_session_options {
 	struct cell_session_options options;
 	const char **env;
@@ -543,7 +542,7 @@ struct cell_cli_session_options {
 	char **trusted;
 };
 /*
- * Opens all but the session.  with_space: a space in any case.  What *ret_options points to lives until
+ * Opens everything except the session. with_space: always opens a space. The data that *ret_options points to lives until
  * cell__cli_options_finish().
  */
 int cell__cli_open_host(const struct cell_cli_session_flags *flags, bool with_space, struct cell_cli_host *ret_host,
@@ -557,16 +556,15 @@ void cell__cli_close(struct cell_cli_host *host);
 /* ---- signals and stopping (signals.c) ---------------------------------------- */
 
 /*
- * Starts the signal thread.  `wake` is called on it when the main thread should look again: Ctrl-C while no
- * cell runs (interactive only), a changed window, or a stop.  It may be NULL and must not block.
+ * Starts the signal thread. It calls `wake` when the main thread should check its state: Ctrl-C while no cell runs (interactive only), a
+ * changed window, or a stop. `wake` may be NULL and must not block.
  */
 int cell__cli_signals_start(bool interactive, void (*wake)(void *arg), void *arg, struct cell_error *err);
-/* The session that signals act on; NULL before it is closed.  Waits for an action under way. */
+/* Sets the session that signals act on; NULL before it is closed. Waits for an action in progress. */
 void cell__cli_signals_attach(struct cell_session *session);
 /*
- * A cell runs between these two.  cell__cli_run_begin() may come early, under a lock of the caller, so that
- * an interrupt that arrives between choosing a cell and running it waits for it instead of getting lost.
- * False: the program is stopping, run nothing.
+ * A cell runs between these two. cell__cli_run_begin() may be called early, under a lock of the caller, so that an interrupt that arrives
+ * between choosing a cell and running it waits for the cell instead of getting lost. False: the program is stopping, run nothing.
  */
 bool cell__cli_run_begin(void);
 void cell__cli_run_end(void);
@@ -589,13 +587,13 @@ struct cell_cli_printer;
 /* `wake` is called on the engine's thread when late output waits; it may be NULL and must not block. */
 struct cell_cli_printer *cell__cli_printer_create(enum cell_cli_format format, void (*wake)(void *arg), void *arg);
 void cell__cli_printer_destroy(struct cell_cli_printer *printer);
-/* From now on approval requests of runs of the host's session are asked (approve.c), where it has a policy. */
+/* From now on asks the user for approvals in runs of the host's session (approve.c), if it has a policy. */
 int cell__cli_printer_ask(struct cell_cli_printer *printer, const struct cell_cli_host *host, bool stdin_is_taken, struct cell_error *err);
 /* For cell_session_run(): prints as it comes.  arg is the printer. */
 void cell__cli_print_event(void *arg, const struct cell_event *event);
-/* For the session: keeps what comes between runs, on the engine's thread.  arg is the printer. */
+/* For the session: keeps events between runs, on the engine's thread. arg is the printer. */
 void cell__cli_keep_event(void *arg, const struct cell_event *event);
-/* Prints what was kept. */
+/* Prints the kept events. */
 void cell__cli_print_kept(struct cell_cli_printer *printer);
 bool cell__cli_has_kept(struct cell_cli_printer *printer);
 /* One line on stdout, without its newline. */
@@ -603,8 +601,8 @@ void cell__cli_print_line(struct cell_cli_printer *printer, const char *text);
 /* Ends the line on stdout where output left one unfinished. */
 void cell__cli_print_fresh_line(struct cell_cli_printer *printer);
 /*
- * Prints a result and answers the cell's exit status.  In text `prefix` stands before the value, and with
- * goes_on, when another cell may follow, it is said that variables are lost.
+ * Prints a result and returns the cell's exit status. In text, `prefix` precedes the value. goes_on: another cell may follow, so it
+ * mentions that variables are lost.
  */
 int cell__cli_print_result(struct cell_cli_printer *printer, struct cell_result *result, const char *prefix, bool goes_on);
 /* Writes all of it.  A reader that went away stops the program quietly, another failure with a message. */
@@ -612,7 +610,7 @@ void cell__cli_write(int fd, const void *data, size_t size);
 
 /* ---- approvals (approve.c) ------------------------------------------------ */
 
-#define CELL_CLI_DEAF_MS 500 /* after a question has appeared nothing is heard until so long no line has come */
+#define CELL_CLI_DEAF_MS 500 /* after a question has appeared, lines are ignored until none has come for so long */
 
 struct cell_cli_asker;
 
@@ -631,8 +629,8 @@ int cell__cli_answer_json(struct cell_session *session, const json_t *root, uint
 /* ---- a cell (cmd_run.c) ------------------------------------------------- */
 
 /*
- * Runs a cell for which cell__cli_run_begin() was called, and prints its result.  ended (may be NULL) is called when it
- * is over, before anybody can have read the result.
+ * Runs a cell for which cell__cli_run_begin() was called, and prints its result. ended (may be NULL) is called when it is over, before any
+ * reader can have seen the result.
  */
 int cell__cli_run_cell(struct cell_cli_host *host, struct cell_cli_printer *printer, const char *code, size_t size, int64_t timeout_ms,
 		       bool goes_on, void (*ended)(void), int *ret_status, struct cell_error *err);

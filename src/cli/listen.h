@@ -23,7 +23,7 @@ extern const struct cell_server_limits cell__cli_server_defaults;
 	  .max_connections = (connections),                       \
 	  .max_header = cell__cli_server_defaults.max_header_bytes }
 
-/* The rows of a flag table; `at` is the offset of the struct above.  --listen, the token and --allow-host have words of their own. */
+/* The rows of a flag table; `at` is the offset of the struct above. Each server describes --listen, the token and --allow-host itself. */
 #define CELL_CLI_LISTEN_AT(at, member) ((at) + offsetof(struct cell_cli_listen_flags, member))
 /* clang-format off */
 #define CELL_CLI_LISTEN_FLAGS(at)                                                                 \
@@ -51,8 +51,8 @@ extern const struct cell_server_limits cell__cli_server_defaults;
 /* The limits that are flags here. */
 void cell__cli_listen_limits(const struct cell_cli_listen_flags *flags, struct cell_server_limits *limits);
 /*
- * All that is here but --listen, the token and the limits.  log_level: debug, info, warning or error.  Files are read, and those with the
- * certificate again on reload; the flags must outlive the server.  The options are to be finished in any case.
+ * Sets all options except --listen, the token and the limits. log_level: debug, info, warning or error. Reads files, and those with the
+ * certificate again on reload; the flags must outlive the server. Finish the options in any case.
  */
 int cell__cli_listen_options(const struct cell_cli_listen_flags *flags, const char *log_level, struct cell_server_options *options,
 			     struct cell_error *err);

@@ -10,10 +10,10 @@ struct cell_serve_arguments {
 	char *list[CELL_SERVE_MAX_ARGUMENTS + 1]; /* list[0] is the command's name */
 	int count;
 	json_t *servers; /* of MCP, parameters by name; NULL: none */
-	bool quiet; /* what is odd was said before */
+	bool quiet; /* unusual settings were reported before */
 };
 
-/* Those of the environment, of --config FILE and of the command line, in this order; to be finished in any case. */
+/* Gathers the arguments of the environment, of --config FILE and of the command line, in this order; finish them in any case. */
 int cell__serve_gather(int argc, char **argv, struct cell_serve_arguments *arguments, struct cell_error *err);
 void cell__serve_arguments_finish(struct cell_serve_arguments *arguments);
 /* A variable of the environment; NULL if it is unset or empty. */

@@ -1,17 +1,17 @@
 /*
- * The `deps` namespace: packages of a project, kept in its requirements.txt and installed into a venv of its own.
- * Belongs to the loop's thread; installers run as programs of the spawner, files are touched on libuv's pool.
+ * The `deps` namespace: a project's packages, listed in its requirements.txt and installed into its own venv. Belongs to the loop's thread;
+ * installers run as programs of the spawner, and file work runs on libuv's pool.
  *
- * One venv per project: venv_dir, or <cache_dir>/venvs/<key> with a key made of the interpreter's real path, its
- * version and the store's root.  It is made by the first operation that needs it (`uv venv` where uv is in path, else
- * `python -m venv`) and reused by every process; whoever works on it holds <its parent>/.<its name>.lock.
+ * One venv per project: venv_dir, or <cache_dir>/venvs/<key> with a key made of the interpreter's real path, its version and the store's
+ * root. The first operation that needs the venv creates it (`uv venv` if uv is in path, else `python -m venv`), and every process reuses
+ * it. A process that works on it holds <its parent>/.<its name>.lock.
  *
- * Operations of one object run one after another, in the order in which they came.
+ * The operations of one object run one after another, in the order of their calls.
  *
- * What untrusted principals ask for is done by an object of its own (`confined`): its venv lies in
- * <cache_dir>/sandbox/<key>/env, holds what they added and what the host configured, and is filled with wheels alone, each of
- * them locked by its hash.  Every program that touches it runs confined, whoever asks, and what is in it counts as hostile
- * data: no trusted session, zygote or unconfined installer ever uses it.
+ * Requests of untrusted principals are served by a separate object (`confined`). Its venv is <cache_dir>/sandbox/<key>/env. It holds the
+ * packages that those principals added and the ones that the host configured, and is filled from wheels only, each locked by its hash.
+ * Every program that touches this venv runs confined, no matter which caller asked, and the venv's content counts as hostile data: no
+ * trusted session, zygote or unconfined installer ever uses it.
  */
 #ifndef CELL_DEPS_H
 #define CELL_DEPS_H
@@ -22,9 +22,9 @@
 
 #define CELL__DEPS_TIMEOUT_MS 300000     /* the installers of one operation, unless the options say otherwise */
 #define CELL__DEPS_FOREVER_MS (INT64_C(1) << 40) /* some 35 years */
-#define CELL__DEPS_MESSAGE_BYTES 4000u   /* what is kept of an installer's words for an error */
+#define CELL__DEPS_MESSAGE_BYTES 4000u   /* bytes of an installer's output that are kept for an error message */
 #define CELL__DEPS_LINE_BYTES 4096u      /* a longer line of an installer is handed on in pieces */
-#define CELL__DEPS_PROGRESS_BYTES (1024u * 1024u) /* what is handed on of one operation's installers */
+#define CELL__DEPS_PROGRESS_BYTES (1024u * 1024u) /* bytes of one operation's installer output that are forwarded */
 #define CELL__DEPS_QUEUE 1000u           /* operations that wait */
 
 struct cell__deps;
@@ -42,59 +42,59 @@ struct cell__deps_options {
 	const char *python;          /* looked up in path when it has no slash */
 	const char *venv_dir;        /* NULL: one per project under cache_dir */
 	const char *cache_dir;
-	const char *index_url;       /* NULL: what the user's own configuration of the installer says */
-	const char *wheel_dir;       /* NULL: none; without index_url nothing but its files is looked at */
-	const char *path;            /* PATH in which python and uv are looked for, and which installers get */
+	const char *index_url;       /* NULL: the user's own configuration of the installer */
+	const char *wheel_dir;       /* may be NULL; without index_url, packages come from this folder only */
+	const char *path;            /* PATH in which python and uv are searched, and which installers get */
 	bool allow_runtime;          /* false: add and remove are refused */
 	/* The rest may be left zero. */
 	bool confined;               /* for untrusted principals; venv_dir is the host's and left alone */
 	const char *kernel_dir;      /* confined: where index_hosts.py is */
 	bool private_venv;           /* a venv of this object alone (cache_venv=false); not with venv_dir */
-	enum cell__deps_cleanup cleanup; /* cleanup_venv_on_close; removes only what we made */
-	int64_t timeout_ms;          /* 0: CELL__DEPS_TIMEOUT_MS; -1: none; also how long the venv's lock is waited for */
+	enum cell__deps_cleanup cleanup; /* cleanup_venv_on_close; removes only a venv that we made */
+	int64_t timeout_ms;          /* 0: CELL__DEPS_TIMEOUT_MS; -1: no limit; also the longest wait for the venv's lock */
 	/*
-	 * "K=V", NULL-terminated, for installers: SSL_CERT_FILE, proxies, PIP_..., UV_...  Those that would install to another
-	 * place than the venv are left out.
+	 * "K=V", NULL-terminated, for installers: SSL_CERT_FILE, proxies, PIP_..., UV_... Variables that would install outside the venv are
+	 * left out.
 	 */
 	const char *const *extra_env;
-	void (*changed)(void *arg);  /* packages were installed or removed; NULL: no callback */
+	void (*changed)(void *arg); /* packages were installed or removed; NULL: no callback */
 	void *changed_arg;
 };
 
 /*
- * Runs nothing and makes nothing, but looks for the interpreter: any thread but the loop's.  The options' strings are copied.
+ * Searches for the interpreter, but runs no program and creates no file: any thread but the loop's. The options' strings are copied.
  * Without an interpreter, list still works.
  */
 int cell__deps_create(const struct cell__deps_options *opts, struct cell__deps **ret_deps, struct cell_error *err);
 /* The loop's thread, before anything else.  NULL is allowed. */
 void cell__deps_start(struct cell__deps *deps);
 /*
- * Ends calls under way with CELL_E_CLOSED, kills what runs, removes the venv where `cleanup` says so; closed() comes
- * from a later iteration of the loop.
+ * Ends pending calls with CELL_E_CLOSED, kills running programs, and removes the venv if `cleanup` asks for it; closed() is called from a
+ * later iteration of the loop.
  */
 void cell__deps_close(struct cell__deps *deps, void (*closed)(void *arg), void *arg);
 /*
  * deps.list -> ["six>=1", ...]
  * deps.add {package}, deps.sync -> {"installed": [...], "already_present": [...], "failed": [...],
- *     "site": ["<venv>/lib/python3.x/site-packages"], "bin": "<venv>/bin"}; where a sync could not install something
- *     also "errors": {spec: the installer's words}, and "problems" of requirements.txt where there are some
+ *     "site": ["<venv>/lib/python3.x/site-packages"], "bin": "<venv>/bin"}; a sync that could not install a package
+ *     adds "errors": {spec: the installer's output}, and "problems" if requirements.txt has some
  * deps.remove {package} -> true when it was configured or installed
  *
  * With {"pyodide": true}, add and sync give {"installed", "already_present", "failed", "wheels": [[name, size, hash], ...]} and
- * the bytes of the wheels instead, and no venv is touched (wheels.c).
+ * the bytes of the wheels instead, and touch no venv (wheels.c).
  *
- * A sync with {"quick": true} believes what earlier operations of this object found out about the venv.  What installers
- * say goes to the call's progress().  May answer before it returns.  An add that fails has recorded nothing.
+ * A sync with {"quick": true} trusts the results of this object's earlier operations on the venv.  Installers' output goes to
+ * the call's progress().  May answer before it returns.  An add that fails records nothing.
  */
 void cell__deps_handle(struct cell__deps *deps, struct cell__call *call);
 /*
- * A folder in which the venv is; confined: or will be, with nothing of other projects.  NULL where there is none.  Valid until
- * the next call on deps.
+ * The folder that contains the venv (confined: or will contain it, and no file of another project). NULL: not known. Valid until the next
+ * call on deps.
  */
 const char *cell__deps_folder(struct cell__deps *deps);
 /* The site-packages folder of the venv when it exists already, else NULL; valid until the next call on deps. */
 const char *cell__deps_site(struct cell__deps *deps);
-/* A folder with wheels for Pyodide (executors/deno/deno.h), where packages have been fetched for it; to be freed.  NULL: none. */
+/* A folder with wheels for Pyodide (executors/deno/deno.h), if packages have been fetched for it, else NULL; free() it. */
 char *cell__deps_wheels(struct cell__deps *deps);
 /* The venv's bin folder when it exists already, else NULL; valid until the next call on deps. */
 const char *cell__deps_bin(struct cell__deps *deps);

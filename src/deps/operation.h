@@ -1,7 +1,6 @@
 /*
- * Inside of deps: what deps.c (calls and their queue), steps.c and python.c (the way to a venv that works),
- * install.c, lock.c and project.c (what is done to it) and program.c (the programs that are run) share.
- * Loop's thread, but for what is marked "pool".
+ * Internals of deps, shared by deps.c (calls and their queue), steps.c and python.c (up to a working venv), install.c, lock.c and project.c
+ * (changes to it) and program.c (running programs). Loop's thread, except functions marked "pool".
  */
 #ifndef CELL_DEPS_OPERATION_H
 #define CELL_DEPS_OPERATION_H
@@ -23,7 +22,7 @@ struct cell__deps {
 	struct cell__store *store;
 	char *python, *python_real; /* as found in path; the file behind it */
 	char stamp[CELL__VENV_KEY_SIZE];
-	struct cell_error no_python; /* why there is none, if code is not 0 */
+	struct cell_error no_python; /* why no interpreter was found, if code is not 0 */
 	char *venvs;    /* <cache_dir>/venvs */
 	char *venv_dir; /* as asked for, absolute, or NULL */
 	char *private_name; /* or NULL */
@@ -34,7 +33,7 @@ struct cell__deps {
 	char *kernel_dir;
 	char *wheel_dir, *path;
 	bool has_index, allow_runtime, cleanup;
-	bool script;    /* python is one, and what it leads to may change without it */
+	bool script;    /* python is a script, and its interpreter may change without it */
 	int64_t timeout_ms;
 	char **env; /* of the programs, NULL-terminated */
 	void (*changed)(void *arg);
@@ -42,14 +41,14 @@ struct cell__deps {
 
 	char version[CELL__VENV_VERSION_SIZE]; /* "": not asked yet; set once, before dir */
 	char *dir;      /* NULL while not known; set on the loop's thread while the pool does nothing, as are the next two */
-	char *notes;    /* where we keep what we know of it: the venv itself, unless it is confined */
+	char *notes;    /* the folder for our notes about it: the venv itself, unless confined */
 	char *lock_file;
 	char *executable; /* confined: the interpreter as it calls itself; NULL: not asked yet */
 	char *base;     /* confined: the program that a venv of it links to; NULL: not asked yet */
 	json_t *paths;  /* confined: folders that the interpreter needs; NULL: not asked yet */
-	bool unhashed;  /* confined: uv's index does not say hashes, as far as is known */
+	bool unhashed;  /* confined: uv's index is known not to give hashes */
 	json_t *hosts;  /* confined: "host:port" of the index, as the interpreter's pip has it; NULL: not asked yet */
-	bool asked;     /* the interpreter said its version to this object */
+	bool asked;     /* the interpreter told this object its version */
 	bool proved;    /* the venv's python ran */
 	char *site, *bin, *folder; /* loop's thread only */
 	int lock_fd;    /* the venv's lock */
@@ -72,7 +71,7 @@ struct cell__deps {
  */
 struct cell__dep_op {
 	struct cell__deps *deps;
-	struct cell__call *call; /* NULL once it is answered or its asker has gone */
+	struct cell__call *call; /* NULL once it is answered or its caller is gone */
 	enum cell__dep_kind kind;
 	bool wheels_only;        /* asked by sandboxed code: no source distribution is built on the host */
 	bool stopped;            /* ends as soon as the pool or the program lets it */
@@ -87,21 +86,21 @@ struct cell__dep_op {
 	json_t *configured, *problems;
 	json_t *others;          /* configured, without the package itself */
 	json_t *book;            /* confined: as it was when the lock was taken */
-	json_t *unresolved;      /* confined: what of configured the lock was not made for */
-	json_t *locked;          /* confined: what the resolver or the installer chose */
-	bool theirs, hosts;      /* confined: the package is one that they added; that the host configured */
+	json_t *unresolved;      /* confined: configured specifiers that the lock was not made for */
+	json_t *locked;          /* confined: versions that the resolver or the installer chose */
+	bool theirs, hosts;      /* confined: untrusted principals added the package; the host configured it */
 	bool missing;            /* confined: the venv lacks something that is locked */
-	bool locking;            /* confined: what is locked is being installed */
+	bool locking;            /* confined: the locked packages are being installed */
 	bool relocked;           /* it has been */
 	struct timespec began;   /* confined: when uv's one run did */
 	bool unhashed;           /* confined: not all that it installed has a hash that can be relied upon */
-	bool bare;               /* because its index says none */
+	bool bare;               /* because its index gives no hashes */
 	bool again;              /* confined: it has been tried, and may have installed something */
 	int64_t until_us;        /* for its installers together */
 	int64_t lock_until_us;
 	int64_t lock_pause_ms;
 
-	/* what the pool found */
+	/* the pool's result */
 	int rc;
 	struct cell_error err;
 	bool asked;              /* the version is new */
@@ -115,13 +114,13 @@ struct cell__dep_op {
 	bool has_first;
 
 	char *made;              /* being made; removed again unless it is adopted */
-	char *temp;              /* where programs keep what is temporary: it goes with the operation, also when they are killed */
-	bool fresh;              /* the venv is new or was repaired: it may lack what is configured */
+	char *temp;              /* temporary folder for programs: removed with the operation, also when they are killed */
+	bool fresh;              /* the venv is new or was repaired: configured packages may be missing */
 	bool remade;             /* by this operation */
 	json_t *wanted;          /* specifiers of the installer that runs */
-	bool limited;            /* by what else is configured */
+	bool limited;            /* by the other configured packages */
 	json_t *stale;           /* names of packages that are to leave the venv */
-	json_t *leaving;         /* the same, before those went that others need */
+	json_t *leaving;         /* the same, before packages that others need are taken out */
 	bool gone;               /* the package that is removed was uninstalled */
 	bool pruned;             /* they have been dealt with */
 	bool one_by_one;
@@ -130,12 +129,12 @@ struct cell__dep_op {
 	json_t *done;            /* specifiers that are installed now */
 	json_t *failed, *errors;
 
-	cell__dep_step known;    /* the interpreter has said what we must know */
-	/* what the program said */
+	cell__dep_step known;    /* next step once the interpreter is known */
+	/* next step, with the program's output */
 	cell__dep_step exited;
 	struct cell__process_exit how;
 	int64_t limit_ms;        /* it may run so long */
-	bool quiet;              /* what it says is for us */
+	bool quiet;              /* its output is for us, not for progress() */
 	bool online;             /* the next one may have to reach the index */
 	struct cell__buf captured;
 	struct cell__buf line[2], words[2]; /* stdout, stderr */
@@ -153,7 +152,7 @@ static inline const char *cell__dep_text(json_t *array, size_t i)
 
 /* Runs work on the pool, then step on the loop; when work sets rc below 0 the operation fails with op->err instead. */
 void cell__dep_pool(struct cell__dep_op *op, void (*work)(struct cell__dep_op *op), cell__dep_step step);
-/* Both answer the call where it still wants one, end the operation and start the next.  result is taken over. */
+/* Both answer the call if it still waits, end the operation and start the next. Takes over result. */
 void cell__dep_answer(struct cell__dep_op *op, json_t *result);
 void cell__dep_fail(struct cell__dep_op *op, int code, const char *message);
 /* As cell__dep_fail(), with op->err. */
@@ -167,19 +166,19 @@ int cell__deps_make_project(const struct cell__deps *deps);
 /* ---- program.c ---- */
 
 /*
- * Runs argv (NULL-terminated) with the time that is left, or limit_ms when that is less; exited is the next step, with
- * op->how and what it said.
+ * Runs argv (NULL-terminated) with the time that is left, or limit_ms if that is less; exited is the next step, with op->how and the
+ * program's output.
  */
 void cell__dep_run(struct cell__dep_op *op, const char *const *argv, int64_t limit_ms, bool quiet, cell__dep_step exited);
-/* The same for the host's own interpreter, given nothing that others wrote: it runs unconfined, and what it says is for us. */
+/* The same for the host's own interpreter, with input that only the host wrote: it runs unconfined, and its output is for us. */
 void cell__dep_run_trusted(struct cell__dep_op *op, const char *const *argv, int64_t limit_ms, cell__dep_step exited);
-/* A line of our own among those of the programs. */
+/* Adds a line of our own to the programs' output. */
 void cell__dep_say(struct cell__dep_op *op, const char *line);
-/* The end of what the last program said: its errors, else its output.  Never NULL; *buf owns it. */
+/* The end of the last program's output: stderr, else stdout. Never NULL; *buf owns it. */
 const char *cell__dep_words(struct cell__dep_op *op, struct cell__buf *buf);
 /* If it did not end with status 0: how it ended, and its output. */
 void cell__dep_fail_program(struct cell__dep_op *op, int code, const char *doing, const char *advice);
-/* May packages come from elsewhere than the wheel folder? */
+/* Whether packages may come from a source other than the wheel folder. */
 bool cell__deps_has_network(const struct cell__deps *deps);
 /* "host:port" of the indexes that the environment names; NULL: out of memory. */
 json_t *cell__deps_env_hosts(const struct cell__deps *deps);
@@ -188,7 +187,7 @@ char **cell__deps_make_env(const struct cell__deps_options *opts);
 
 /* ---- python.c ---- */
 
-#define CELL__DEP_ASK_MS 30000 /* an interpreter that says its version */
+#define CELL__DEP_ASK_MS 30000 /* for an interpreter to print its version */
 extern const char cell__dep_ask_script[];
 /* Asks the interpreter for its version and, confined, for its folders and index, where that is not known yet. */
 void cell__dep_know_python(struct cell__dep_op *op, cell__dep_step known);
@@ -198,21 +197,21 @@ bool cell__dep_take_version(struct cell__dep_op *op, char out[static CELL__VENV_
 /* ---- steps.c ---- */
 
 void cell__dep_begin(struct cell__dep_op *op);
-/* Finds out what is in the venv, and goes on from there. */
+/* Reads the state of the venv and continues from there. */
 void cell__dep_inspect(struct cell__dep_op *op);
 /* The answer of an add or a sync. */
 void cell__dep_done(struct cell__dep_op *op);
 
-/* Resolved, or tried to: goes on as if an installer had ended. */
+/* The resolver is done, successful or not: continues as after an installer. */
 void cell__dep_installed(struct cell__dep_op *op);
 void cell__dep_run_installer(struct cell__dep_op *op);
 
-/* ---- lock.c: what is locked for untrusted principals ---- */
+/* ---- lock.c: the locked packages of untrusted principals ---- */
 
 #define CELL__DEP_WANTED ".workcell-wanted.txt"
 #define CELL__DEP_LIMITS ".workcell-limits.txt"
 
-/* Pool.  Once the listing is known: what the venv lacks of the lock, and what the lock was not made for. */
+/* Pool. Once the listing is known: finds locked packages that the venv lacks, and specifiers that the lock was not made for. */
 int cell__dep_compare_lock(struct cell__dep_op *op);
 /* Pool.  Requirements of all that is locked, or of the named ones (an object's keys), with their hashes. */
 int cell__dep_write_lock(json_t *book, json_t *names, const char *folder, const char *file);
@@ -220,11 +219,11 @@ int cell__dep_write_lock(json_t *book, json_t *names, const char *folder, const 
 bool cell__dep_same_version(const char *a, size_t a_size, const char *b, size_t b_size);
 /* Pool.  Puts a package into op->locked; *ret_entry, which that owns, is then to be given its hashes. */
 int cell__dep_lock_entry(struct cell__dep_op *op, const char *what, const char *name, const char *version, json_t **ret_entry);
-/* Pool.  Whether everything in op->locked can be recorded.  what: the program that chose it. */
+/* Pool. Whether everything in op->locked can be recorded. what: name of the program that chose the versions. */
 int cell__dep_check_entries(struct cell__dep_op *op, const char *what);
-/* Has uv choose versions for op->wanted, then goes on with the installer. */
+/* Has uv choose versions for op->wanted, then continues with the installer. */
 void cell__dep_resolve(struct cell__dep_op *op);
-/* Pool.  After an installer that chose versions itself: reads what it chose. */
+/* Pool. After an installer that chose versions itself: reads its choices. */
 int cell__dep_read_report(struct cell__dep_op *op);
 #define CELL__DEP_REPORT "report.json"
 
@@ -241,11 +240,11 @@ void cell__dep_begin_wheels(struct cell__dep_op *op);
 
 /* Installs op->wanted. */
 void cell__dep_install(struct cell__dep_op *op);
-/* Confined, and nothing is left to install: notes that, records an add, and answers. */
+/* Confined, and every package is installed: notes that, records an add, and answers. */
 void cell__dep_settle(struct cell__dep_op *op);
-/* Uninstalls what of op->stale nothing else that is configured needs. */
+/* Uninstalls the packages of op->stale that no other configured package needs. */
 void cell__dep_uninstall(struct cell__dep_op *op);
-/* Removes the package from what is configured, and answers. */
+/* Removes the package from the configuration, and answers. */
 void cell__dep_forget(struct cell__dep_op *op);
 
 #endif

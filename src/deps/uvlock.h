@@ -1,8 +1,8 @@
 /*
- * uv.lock, as `uv sync` writes it: which versions it chose, and the hashes of their files.  Pure, any thread.
+ * uv.lock, as `uv sync` writes it: the versions it chose, and the hashes of their files. Pure, any thread.
  *
- * Confined programs wrote it, so it is read for what is looked for and believed in nothing: names, versions and hashes are
- * checked by whoever takes them over (cell__depbook_entry_ok()).
+ * Confined programs wrote it, so nothing in it is trusted: the caller checks names, versions and hashes before it uses them
+ * (cell__depbook_entry_ok()).
  */
 #ifndef CELL_DEPS_UVLOCK_H
 #define CELL_DEPS_UVLOCK_H
@@ -13,9 +13,9 @@
 #define CELL__UVLOCK_PACKAGES 5000u
 
 /*
- * [{"name": "rich", "version": "13.0", "hashes": ["<hex>", ...], "files": ["<path without hash>", ...], "bare": <wheels with neither>}, ...],
- * of packages that come from an index or a folder of wheels; NULL when it is not such a file, has more than
- * CELL__UVLOCK_PACKAGES of them, or memory is gone.
+ * [{"name": "rich", "version": "13.0", "hashes": ["<hex>", ...], "files": ["<path without hash>", ...], "bare": <wheels with neither>},
+ * ...], of packages that come from an index or a folder of wheels; NULL: not such a file, more than CELL__UVLOCK_PACKAGES packages, or out
+ * of memory.
  */
 json_t *cell__uvlock_parse(const char *text, size_t size);
 

@@ -1,23 +1,23 @@
 /*
- * A venv on disk: its names, its lock, what is in it.  Synchronous file work, any thread, no state; nothing is run.
+ * A venv on disk: its names, its lock, its packages.  Synchronous file work, any thread, no state; runs no program.
  *
- *     <parent>/<name>/                    the venv; whole from the moment it is there
+ *     <parent>/<name>/                    the venv; complete from the moment it exists
  *     <parent>/<name>/.workcell           we made it
- *     <parent>/<name>/.workcell-busy      an installer is at work, or was killed at it
- *     <parent>/<name>/.workcell-synced    hash of what was configured and installed when both agreed
- *     <parent>/<name>/.workcell-configured  what was configured and installed last
- *     <parent>/.<name>.lock               flock()ed by whoever works on it
+ *     <parent>/<name>/.workcell-busy      an installer is working, or was killed while working
+ *     <parent>/<name>/.workcell-synced    hash of the configured and installed packages when both agreed
+ *     <parent>/<name>/.workcell-configured  the packages configured and installed last
+ *     <parent>/.<name>.lock               flock()ed by the process that works on the venv
  *     <parent>/.<name>.new-<hex>/         being made
  *     <parent>/.<name>.old-<hex>/         being removed
- *     <cache>/venvs/.python-<hash>        version of an interpreter that was asked once
- *     <cache>/venvs/.files-<hash>         the same, and where its files are: for confined programs
+ *     <cache>/venvs/.python-<hash>        cached version of an interpreter
+ *     <cache>/venvs/.files-<hash>         the same with the paths of its files, for confined programs
  *
- * A venv that untrusted principals fill lies in a folder of its project, with all that the host trusts beside it:
+ * A venv that untrusted principals fill is inside a folder of its project, beside the files that the host trusts:
  *
  *     <cache>/sandbox/<key>/lock          as above
- *     <cache>/sandbox/<key>/notes/        the files above that begin with ".workcell", and what installers are told
- *     <cache>/sandbox/<key>/cache/        the installers' own; confined installers write to this and the next folder
- *     <cache>/sandbox/<key>/env/          shown to confined kernels
+ *     <cache>/sandbox/<key>/notes/        the files above that begin with ".workcell", and the installers' input
+ *     <cache>/sandbox/<key>/cache/        the installers' cache; confined installers write to this and the next folder
+ *     <cache>/sandbox/<key>/env/          visible to confined kernels
  *     <cache>/sandbox/<key>/env/<version>/  the venv
  *
  * `hostile` below: confined code filled it, so no link in it is followed.
@@ -33,11 +33,11 @@
 #define CELL__VENV_HASH_SIZE 65
 #define CELL__VENV_VERSION_SIZE 48  /* "cpython-3.11.2" */
 #define CELL__VENV_DISTS 20000u     /* packages in one site-packages */
-#define CELL__VENV_ENTRIES 200000u  /* files and folders in one that is hostile */
+#define CELL__VENV_ENTRIES 200000u  /* files and folders in a hostile one */
 #define CELL__VENV_SETTINGS_BYTES 65536u /* pyvenv.cfg */
 #define CELL__VENV_SCRIPT_BYTES (1024u * 1024u) /* a file in bin/ that may name its venv */
-#define CELL__VENV_CONFIGURED_BYTES (4u * 1024u * 1024u) /* what was configured, as we wrote it */
-#define CELL__VENV_ANSWER_BYTES 65536u /* what an interpreter says of itself */
+#define CELL__VENV_CONFIGURED_BYTES (4u * 1024u * 1024u) /* the configured packages, as we wrote them */
+#define CELL__VENV_ANSWER_BYTES 65536u /* an interpreter's description of itself */
 #define CELL__VENV_PRIVATE "private-"
 #define CELL__VENV_LOCK "lock"      /* of a project's folder of the sandbox */
 
@@ -54,8 +54,8 @@ bool cell__venv_version_ok(const char *version);
 bool cell__venv_version_load(const char *dir, const char *stamp, char out[static CELL__VENV_VERSION_SIZE]);
 void cell__venv_version_save(const char *dir, const char *stamp, const char *version);
 /*
- * What an interpreter said of itself and its files when it was asked last: for the program of this name, which may be a venv's.
- * load: 0, or -1 when nothing is known, or something of it has changed since.
+ * An interpreter's last description of itself and its files, for the program of this name, which may be a venv's. load: 0, or -1 when
+ * nothing is known or a described file has changed since.
  */
 int cell__venv_answer_load(const char *dir, const char *python, const char *stamp, struct cell__buf *out);
 void cell__venv_answer_save(const char *dir, const char *python, const char *stamp, const struct cell__buf *answer);
@@ -71,7 +71,7 @@ int cell__venv_remove_tree(const char *path);
 char *cell__venv_sibling(const char *dir, const char *kind, bool unique);
 /* 0: *ret_fd holds the lock in this file until it is closed.  1: another process holds it.  -1: error. */
 int cell__venv_lock(const char *file, int *ret_fd, struct cell_error *err);
-/* With the lock: removes what dead makers left beside it. */
+/* With the lock: removes temporary folders that killed processes left beside it. */
 void cell__venv_sweep(const char *dir);
 /* Removes private venvs below parent whose owners have ended; of the sandbox: each is in a folder with its lock. */
 void cell__venv_sweep_private(const char *parent, bool sandbox);
@@ -91,8 +91,8 @@ int cell__venv_set_busy(const char *notes, bool busy);
 int cell__venv_set_seal(const char *notes, const char *dir);
 bool cell__venv_is_sealed(const char *notes, const char *dir);
 /*
- * uv locks a file in the venv, and whoever can read a file can hold its lock: it becomes a link to `file`, which kernels are not
- * shown.  0, or -1 with errno.
+ * uv locks a file in the venv, and every process that can read a file can hold its lock. Replaces that file by a link to `file`, which
+ * kernels cannot see. 0, or -1 with errno.
  */
 int cell__venv_move_lock(const char *dir, const char *file);
 /* Small files of ours. */
@@ -102,8 +102,8 @@ int cell__venv_write(const char *dir, const char *name, const void *bytes, size_
 int cell__venv_write_hostile(const char *dir, const char *name, const void *bytes, size_t size);
 
 /*
- * With the lock: the whole venv in made becomes dir, its scripts naming dir, and notes say that it is ours; what was there is
- * removed.  Leaves nothing behind when it fails.
+ * With the lock: moves the complete venv in made to dir, rewrites its scripts to name dir, and notes that we made it; removes the previous
+ * venv. Leaves nothing behind when it fails.
  */
 int cell__venv_adopt(const char *made, const char *dir, const char *notes, struct cell_error *err);
 /* With the lock. */
@@ -116,7 +116,7 @@ bool cell__venv_can_make(const char *version, const char *base);
 /* Creates it, in a folder that does not exist yet.  0, or -1 with errno and a partial result. */
 int cell__venv_make(const char *made, const char *version, const char *base, const char *prompt);
 
-/* ---- what is in it ---- */
+/* ---- packages in it ---- */
 
 /* <dir>/lib/python<major.minor>/site-packages; NULL with errno if the folder does not exist. */
 char *cell__venv_site(const char *dir, const char *version, bool hostile);
@@ -126,10 +126,10 @@ int cell__venv_listing(const char *dir, const char *site, bool hostile, struct c
 int cell__venv_read(const char *dir, const char *name, size_t max, struct cell__buf *out);
 /* The version in a listing, not terminated; NULL: it is not installed. */
 const char *cell__venv_listed(const struct cell__buf *listing, const char *name, size_t name_size, size_t *ret_size);
-/* Remembers, and tells, that everything configured (an array of specifiers) was installed. */
+/* Records that everything configured (an array of specifiers) was installed. The other function reads that. */
 int cell__venv_set_synced(const char *notes, const struct cell__buf *listing, json_t *configured);
 bool cell__venv_is_synced(const char *notes, const struct cell__buf *listing, json_t *configured);
-/* Remembers what is configured, and tells it: an array of specifiers, empty where nothing is known. */
+/* Records the configured specifiers. The other function returns them as an array, empty if nothing is known. */
 int cell__venv_set_configured(const char *dir, json_t *configured);
 int cell__venv_configured(const char *dir, json_t **ret_configured);
 

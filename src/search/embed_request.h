@@ -33,8 +33,8 @@ struct cell__embed_request {
 	float *vectors;       /* NULL: failed */
 	size_t dimensions;
 	struct cell_error err;
-	bool refused;         /* the texts were not to the endpoint's taste, by its own word */
-	int64_t retry_ms;     /* what the endpoint asks for; 0: nothing */
+	bool refused;         /* the endpoint said that it does not accept the texts */
+	int64_t retry_ms;     /* as the endpoint requested; 0: it did not */
 	/* Once, never from inside start; the request is the owner's to destroy. */
 	void (*done)(struct cell__embed_request *request);
 	void *owner;

@@ -1,20 +1,20 @@
 /*
  * The embeddings endpoint of a space: vectors for queries, and for the documents that are searched.  Belongs to the
- * loop's thread; parsing, and all that touches a search index, runs on libuv's pool.
+ * loop's thread; parsing, and all access to a search index, runs on libuv's pool.
  *
- * A search must never depend on it: whoever asks gets a vector, or none within a bounded time, and then searches by
- * words.  An endpoint that fails is left alone for a while, longer each time, and then tried again.
+ * A search must never depend on the endpoint: within a bounded time the caller gets a vector, or no vector and then searches
+ * by words.  After a failure the endpoint is not used for a while, longer each time, and then tried again.
  *
  *              ┌────────────── a request succeeds ──────────────┐
  *              ▼                                                │
- *             ok ──a query's answer is overdue──▶ slow ─────────┤   slow: nobody waits for new queries
+ *             ok ──a query's answer is overdue──▶ slow ─────────┤   slow: new queries do not wait
  *              │                                   │            │
  *              └──a request fails──▶ resting ◀─────┘            │   resting: no request is made
  *                                     ▲  └──its time is over────┤
  *                                     └──fails: twice as long───┘
  *
- * What went wrong is told by the log, each time, and by cell__embedder_status() until a request has succeeded.  The key
- * goes to the endpoint and nowhere else.
+ * The log reports every failure, and cell__embedder_status() reports the last one until a request has succeeded.  The key
+ * is sent to the endpoint only.
  */
 #ifndef CELL_SEARCH_EMBEDDER_H
 #define CELL_SEARCH_EMBEDDER_H
@@ -28,14 +28,14 @@
 #define CELL__EMBED_REQUEST_MS 30000    /* how long a request may take */
 #define CELL__EMBED_REST_MS 1000        /* after the first failure; doubles */
 #define CELL__EMBED_REST_MAX_MS 60000
-#define CELL__EMBED_RETRY_MAX_MS 300000 /* what the endpoint itself may ask for (Retry-After) */
-#define CELL__EMBED_QUERIES 64u         /* under way at once; more are searched by words */
+#define CELL__EMBED_RETRY_MAX_MS 300000 /* as the endpoint may request (Retry-After) */
+#define CELL__EMBED_QUERIES 64u         /* at the same time; further ones are searched by words */
 #define CELL__EMBED_CACHED 64u          /* vectors of queries that are kept */
 #define CELL__EMBED_CONNECTIONS 4
 #define CELL__EMBED_TEXT_MIN 250u       /* bytes: a document that is refused even so is left out */
-#define CELL__EMBED_REFUSALS 8u         /* in a row: then it is not the documents */
+#define CELL__EMBED_REFUSALS 8u         /* in a row: then the documents are not the cause */
 #define CELL__EMBED_ODD_TIMES 3u        /* another number of dimensions: then the model has changed */
-#define CELL__EMBED_ERROR_BYTES 160u    /* of what the endpoint says is wrong */
+#define CELL__EMBED_ERROR_BYTES 160u    /* of the endpoint's error message */
 
 struct cell__embedder;
 
@@ -43,7 +43,7 @@ struct cell__embedder_options {
 	struct cell__loop *loop;
 	const char *url;
 	const char *model;
-	const char *key; /* NULL: none; "${NAME}": what getenv_fn says, at each request */
+	const char *key; /* NULL: no key; "${NAME}": the value from getenv_fn, at each request */
 	const char *(*getenv_fn)(void *arg, const char *name);
 	void *getenv_arg;
 	void (*log)(void *arg, enum cell_log_level level, const char *fmt, ...);
@@ -58,7 +58,7 @@ void cell__embedder_close(struct cell__embedder *embedder, void (*closed)(void *
 /* A waiting caller; stays valid until done() or cancel. */
 struct cell__embed_wait {
 	void (*done)(struct cell__embed_wait *wait);
-	const float *vector; /* of the query, until done() returns; NULL: none now */
+	const float *vector; /* of the query, until done() returns; NULL: not available now */
 	size_t dimensions;
 	/* the embedder's */
 	int64_t deadline_us;
@@ -87,12 +87,12 @@ struct cell__corpus {
 };
 
 /*
- * Has the documents that have no vector get one, unless that is under way.  True: done() comes when it is over, when it
- * is given up, or when it takes too long; it goes on then.  Many new documents are not waited for.
+ * Requests vectors for the documents without one, unless such a request is in progress. True: done() is called when it ends, fails, or
+ * takes too long (it then continues). Many new documents are not waited for.
  */
 bool cell__embedder_fill(struct cell__embedder *embedder, struct cell__corpus *corpus, struct cell__embed_wait *wait);
 void cell__embedder_cancel(struct cell__embed_wait *wait);
-/* A query's vector had another number of dimensions than the corpus: a failure of the endpoint, or a new model. */
+/* A query's vector had another number of dimensions than the documents': the endpoint failed, or has a new model. */
 void cell__embedder_odd(struct cell__embedder *embedder, struct cell__corpus *corpus, size_t dimensions);
 /* {"model", "state", "error", "retry_ms"}; NULL: out of memory. */
 json_t *cell__embedder_status(const struct cell__embedder *embedder);

@@ -1,11 +1,11 @@
 /*
- * The searches of a space: which tools fit a query, and, where an embeddings endpoint is configured, the way of
- * workflows.search and tools.search by words and by meaning.  Belongs to the loop's thread.
+ * The searches of a space: ranks tools for a query and, if an embeddings endpoint is configured, runs workflows.search and
+ * tools.search by words and by meaning.  Belongs to the loop's thread.
  *
  *     call ──▶ the query's vector ──▶ workflows: search on the pool ──new documents──▶ their vectors ──▶ search again
- *               (none: by words)  └─▶ tools: new ones get vectors ──▶ ranked here
+ *               (without one: by words)  └─▶ tools: new ones get vectors ──▶ ranked here
  *
- * Neither ever fails, or waits for long, because of the endpoint.
+ * Neither search ever fails, or waits for long, because of the endpoint.
  */
 #ifndef CELL_SEARCH_SEARCHES_H
 #define CELL_SEARCH_SEARCHES_H
@@ -19,7 +19,7 @@
 struct cell__searches;
 
 struct cell__searches_options {
-	struct cell__embedder_options embeddings; /* without url there are none */
+	struct cell__embedder_options embeddings; /* without url: no embeddings */
 	struct cell__store *store;                /* NULL: none */
 };
 
@@ -31,7 +31,7 @@ int cell__searches_rank_tools(void *searches, const char *query, const struct ce
 			      size_t limit, size_t *ret_order);
 /* Whether this is one of our calls; others need no endpoint. */
 bool cell__searches_takes(const struct cell__searches *searches, enum cell__op op);
-/* Answers a call that is.  What view points to must stay as long as the call. */
+/* Answers a search call. The data that view points to must live as long as the call. */
 void cell__searches_handle(struct cell__searches *searches, struct cell__tools *tools, const struct cell__tools_view *view,
 			   struct cell__call *call);
 

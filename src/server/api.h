@@ -1,10 +1,10 @@
-/* Handlers, one a route; table.c says which is whose. */
+/* Handlers, one per route; table.c assigns them. */
 #ifndef CELL_SERVER_API_H
 #define CELL_SERVER_API_H
 
 #include "server/server.h"
 
-/* The timeout of a cell that a body asks for, within what it may ask for; 0: the session's own. */
+/* The timeout of a cell that a body requests, within the allowed range; 0: the session's own. */
 int64_t cell__timeout_of(struct cell__request *request);
 
 /* api.c */
@@ -18,7 +18,7 @@ void cell__handle_info(struct cell__request *request);
 void cell__handle_tool_call(struct cell__request *request);
 void cell__handle_install(struct cell__request *request);
 void cell__handle_uninstall(struct cell__request *request);
-/* The route's operation with what the request brings. */
+/* Runs the route's operation with the request's arguments. */
 void cell__handle_operation(struct cell__request *request);
 void cell__answer_workflows(struct cell__request *request, json_t *result, const void *raw, size_t raw_size);
 void cell__answer_workflow(struct cell__request *request, json_t *result, const void *raw, size_t raw_size);

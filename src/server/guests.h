@@ -1,9 +1,9 @@
 /*
- * Guests: connections that have not shown a good token yet.  They have a budget, so that clients with a token always find
- * room: the newest guest is let in, and where that is one too many the oldest has to go, first one of the same address.  Who
- * shows a token leaves the list and is no guest any more.
+ * Guests: connections that have not shown a valid token yet. They have a budget, so that clients with a token always find room: the newest
+ * guest is let in, and if the budget is exceeded the oldest one is closed, preferably one of the same address. A connection that shows a
+ * valid token leaves the list.
  *
- * The caller guards the list, and takes a guest off it before the descriptor is closed.
+ * The caller guards the list, and takes a guest off it before it closes the descriptor.
  */
 #ifndef CELL_SERVER_GUESTS_H
 #define CELL_SERVER_GUESTS_H
@@ -28,7 +28,7 @@ struct cell__guests {
 
 /* Room for this many; fewer where this process may not have many files open. */
 void cell__guests_init(struct cell__guests *guests, unsigned max);
-/* `from` may be NULL: an address of its own. */
+/* `from` may be NULL: counts as an address of its own. */
 void cell__guests_add(struct cell__guests *guests, struct cell__guest *guest, int fd, const struct sockaddr *from);
 /* It may be done already. */
 void cell__guests_leave(struct cell__guests *guests, struct cell__guest *guest);

@@ -1,5 +1,5 @@
 /*
- * The session server: what its files share.  All of it belongs to the loop's thread.
+ * The session server, shared by its files.  All of it belongs to the loop's thread.
  *
  *     libmicrohttpd's epoll ──▶ http.c: a request ──▶ auth.c ──▶ route.c ──▶ a handler ──▶ an answer, now or later
  *                                  │                                           │
@@ -10,9 +10,9 @@
  *                                                                              └── mcp.c       clients of the MCP server, which has a
  *                                                                                              front end of its own with these routes alone
  *
- * events.c keeps events for readers of SSE.  One table (table.c) has every route of the session server with who may use it, what it takes
- * and what it answers, or the operation (calls/table.h) whose arguments and answer these are.  From it come dispatch, the checks of bodies
- * and queries, and /openapi.json.
+ * events.c keeps events for readers of SSE.  One table (table.c) has every route of the session server with its scope, its parameters
+ * and its answer, or the operation (calls/table.h) whose arguments and answer it uses.  Dispatch, the checks of bodies and queries, and
+ * /openapi.json are derived from it.
  */
 #ifndef CELL_SERVER_H
 #define CELL_SERVER_H
@@ -32,11 +32,11 @@
 #define CELL_SERVER_MAX_WORKSPACE 128u
 #define CELL_SERVER_MAX_WORKSPACES 256u   /* open at once */
 #define CELL_SERVER_MAX_PARAMS 3u
-#define CELL_SERVER_MAX_PACKAGES 256u     /* of one request; each is a call deeper when it is answered at once */
+#define CELL_SERVER_MAX_PACKAGES 256u     /* of one request; each one that is answered at once is a deeper call */
 #define CELL_SERVER_MAX_RUNS_KEPT 16u     /* ended runs of one session whose events can still be read */
 #define CELL_SERVER_MAX_READERS 16u       /* of one run */
 #define CELL_SERVER_ADDRESSES 1024u       /* whose failures are counted */
-#define CELL_SERVER_ENDED 4096u           /* ids of ended sessions that are told apart from unknown ones */
+#define CELL_SERVER_ENDED 4096u           /* ids of ended sessions that are distinguished from unknown ones */
 #define CELL_SERVER_BUCKETS 4096u
 
 struct cell__served;
@@ -53,22 +53,22 @@ typedef void (*cell__ask_fn)(struct cell__request *request, json_t *result, cons
 
 struct cell__route {
 	const char *method;
-	const char *path;    /* "/v1/sessions/{session}"; "{name...}" takes what is left, slashes too */
+	const char *path;    /* "/v1/sessions/{session}"; "{name...}" takes the rest of the path with its slashes */
 	unsigned scope;      /* one of enum cell__scope */
 	void (*handle)(struct cell__request *request);
 	/*
-	 * An operation: its arguments come from the path, and the others from the query (GET, or a body of bytes) or the body; `takes`
-	 * are changes to them (calls/schema.h), `sets` those that the route sets itself, a JSON object.  then: makes the answer; NULL:
+	 * An operation: its arguments come from the path, and the others from the query (GET, or a body of bytes) or the body; `takes` are
+	 * changes to them (calls/schema.h), `sets` are arguments that the route sets itself, a JSON object. then: makes the answer; NULL:
 	 * the operation's.
 	 */
 	const struct cell__operation *operation;
 	const char *takes, *sets;
 	cell__ask_fn then;
-	const char *body;    /* no operation: the schema of an object; NULL: none is read */
+	const char *body;    /* without an operation: the schema of an object; NULL: no body is read */
 	const char *query;   /* the same of its parameters */
 	bool raw;            /* the body is bytes, not JSON */
 	bool optional_body;
-	bool session_header; /* X-Session-ID is looked at */
+	bool session_header; /* X-Session-ID is used */
 	bool former;         /* a former name of another route */
 	unsigned status;     /* of success */
 	const char *answer;  /* the name of a schema in table.c; NULL: the operation's, or no body; "bytes"; "events"; "text" */
@@ -94,7 +94,7 @@ struct cell__match {
 void cell__route_find(const struct cell__route *routes, const char *method, const char *path, struct cell__match *ret_match);
 /* Makes the schemas of all routes.  Any thread; before the first of the following. */
 int cell__routes_prepare(struct cell_error *err);
-/* The schemas of its body and its query; NULL: none. */
+/* The schemas of its body and its query; NULL: not used. */
 const json_t *cell__route_body(const struct cell__route *route);
 const json_t *cell__route_query(const struct cell__route *route);
 /* The problems of an object in FastAPI's form: a new array, empty if there are none; NULL: out of memory.  Pure. */
@@ -102,14 +102,14 @@ json_t *cell__fields_check(const json_t *schema, json_t *object, const char *whe
 /* The document, as text; NULL: out of memory. */
 char *cell__openapi(void);
 
-/* ---- who it is (auth.c) ---- */
+/* ---- tokens and scopes (auth.c) ---- */
 
 struct cell__token {
 	char name[CELL_SERVER_MAX_NAME + 1];
 	unsigned char hash[32];
 	unsigned scopes;
-	char workspace[CELL_SERVER_MAX_WORKSPACE + 1]; /* "": none in particular */
-	bool all_workspaces; /* also those that other tokens are bound to */
+	char workspace[CELL_SERVER_MAX_WORKSPACE + 1]; /* "": not bound to one */
+	bool all_workspaces; /* also workspaces that other tokens are bound to */
 	bool is_short;
 };
 
@@ -127,8 +127,8 @@ void cell__tokens_finish(struct cell__tokens *tokens);
 void cell__tokens_warn(struct cell_server *server);
 bool cell__workspace_id_ok(const char *id);
 /*
- * May this token use this workspace ("": none)?  One that is bound to a workspace is for that alone.  Others may use all that
- * no token is bound to; those, too, with "*" or the scope admin.
+ * Whether this token may use this workspace ("": none). A token that is bound to a workspace may use only that one. Other tokens may use
+ * every workspace that no token is bound to; with "*" or the scope admin also the bound ones.
  */
 bool cell__token_may_enter(const struct cell__tokens *tokens, const struct cell__token *who, const char *workspace);
 
@@ -160,12 +160,12 @@ struct cell__request {
 	enum cell__request_state state;
 	bool suspended, counted;
 	bool ends_session;       /* with the answer: it was opened for this request alone */
-	bool is_last;            /* of its connection: where it ends might be read differently by others */
-	bool thrown_away;        /* its body is too large, and that has been said */
+	bool is_last;            /* of its connection: a proxy might see its end elsewhere */
+	bool thrown_away;        /* its body is too large, which has been answered */
 	size_t thrown_bytes;
 	struct cell__buf body;
 	json_t *json;            /* the body */
-	json_t *query;           /* an object of texts and numbers */
+	json_t *query;           /* an object of strings and numbers */
 	/* the answer */
 	unsigned status;
 	struct MHD_Response *response;
@@ -179,7 +179,7 @@ struct cell__request {
 struct cell__connection {
 	struct MHD_Connection *connection;
 	struct cell__request *request;
-	int64_t since_us;  /* when what it does now began */
+	int64_t since_us;  /* when its current activity began */
 	bool in_body, rested;
 	size_t url_size;   /* of the request that comes in, with its query */
 	struct cell__guest guest;
@@ -260,7 +260,7 @@ void cell__workspaces_close(struct cell_server *server, void (*done)(void *arg),
  * stays until the answer.
  */
 void cell__ask(struct cell__request *request, enum cell__op op, json_t *args, const void *raw, size_t raw_size, cell__ask_fn then);
-/* tools.call {name, args} of request->served, as its code would make it; the result is the answer.  Takes args over. */
+/* tools.call {name, args} of request->served, as if its code called it; the result is the answer. Takes args over. */
 void cell__ask_session(struct cell__request *request, json_t *args, cell__ask_fn then);
 /* The arguments of the route's operation that the request brings, checked already, with defaults. */
 json_t *cell__request_args(const struct cell__request *request);
@@ -292,8 +292,8 @@ struct cell__served {
 /* opened() with the session, held for the request, or it has answered. */
 void cell__served_open(struct cell__request *request, const char *workspace_id, void (*opened)(struct cell__request *request));
 /*
- * The session of this id, if it is this client's, as request->served; false: it was answered.  plain: as the routes without
- * /v1 do it, with 400 for whatever is wrong.
+ * The session of this id, if it is this client's, as request->served; false: it was answered. plain: like the routes without /v1, with 400
+ * for every error.
  */
 bool cell__served_find(struct cell__request *request, const char *id, bool plain);
 void cell__served_release(struct cell__request *request);
@@ -322,13 +322,13 @@ struct cell__events {
 	struct cell__events_reader *readers;
 	unsigned n_readers;
 	int64_t left_us;              /* when the last reader went; 0: there is one, or never was */
-	bool ended;                   /* readers that have had all of it leave */
-	bool kept;      /* its bytes count among those of the server's ended ones */
-	bool awaited;                 /* a reader was here and may come back: what it has not had is kept */
+	bool ended;                   /* readers leave once they have received everything */
+	bool kept;      /* its bytes count towards those of the server's ended runs */
+	bool awaited;                 /* a reader was here and may return: events it has not received are kept */
 	bool patient;                 /* ... for as long as the log */
-	uint64_t wanted_bytes;        /* by it: where in all events there ever were */
+	uint64_t wanted_bytes;        /* by it: its position among all events ever added */
 	uint64_t dropped_bytes;       /* of dropped events */
-	uint64_t behind_bytes;        /* what the slowest reader, or the awaited one, has not had */
+	uint64_t behind_bytes;        /* bytes that the slowest reader, or the awaited one, has not received */
 	/* behind_bytes may have changed; NULL: no callback */
 	void (*moved)(struct cell__events *events);
 	/* a reader has left */
@@ -344,7 +344,7 @@ void cell__events_end(struct cell__events *events);
 /* Starts or stops counting its bytes as those of an ended run. */
 void cell__events_keep(struct cell__events *events);
 void cell__events_forget(struct cell__events *events);
-/* Readers go when they have had what there is. */
+/* Readers leave once they have received all present events. */
 void cell__events_release(struct cell__events *events);
 /* All events go, and readers at once, without an end. */
 void cell__events_cut(struct cell__events *events);
@@ -382,7 +382,7 @@ struct cell__job {
 	unsigned refs;
 };
 
-/* The cell of a request on request->served.  answer NULL: it is a run whose events are kept, *ret_job; else it is answered. */
+/* Runs the cell of a request on request->served. answer NULL: a run whose events are kept, *ret_job; else the request is answered. */
 bool cell__job_begin(struct cell__request *request, const char *code, size_t size, int64_t timeout_ms,
 		     void (*answer)(struct cell__request *request, struct cell_result *result), struct cell__job **ret_job);
 struct cell__job *cell__job_find(struct cell__served *served, const char *number);
@@ -403,7 +403,7 @@ char *cell__execute_answer(const struct cell_result *result, const char *session
 /* ---- clients of the MCP server (mcp.c) ---- */
 
 struct cell__mcp_http;
-/* Watches for what the MCP server is told; the handle, to be closed in the end. */
+/* Watches for notifications of the MCP server; returns the handle, to be closed in the end. */
 uv_handle_t *cell__mcp_start(struct cell_server *server);
 void cell__mcp_sweep(struct cell_server *server, int64_t now_us);
 /* All clients end, and then cell__server_advance() is called. */
@@ -423,11 +423,11 @@ struct cell__counts {
 
 struct cell_server {
 	struct cell_engine *engine;
-	struct cell_server_options opts;     /* its limits and session are those here */
+	struct cell_server_options opts;     /* its limits and session are replaced by those here */
 	struct cell_session_options session; /* of each session that is opened */
 	struct cell_server_limits limits;
 	const struct cell__route *routes;
-	struct cell__mcp_http *mcp; /* NULL: it is the session server */
+	struct cell__mcp_http *mcp; /* NULL: this is the session server */
 	struct cell__address address;
 	int listen_fd;
 	char *url;
@@ -441,9 +441,9 @@ struct cell_server {
 	uv_check_t check;
 	uv_idle_t again;
 	struct cell__connection *connections;
-	struct cell__guests guests; /* of them, those without a good token */
+	struct cell__guests guests; /* the connections without a valid token */
 	bool due, quiesced;
-	struct cell__tls *tls; /* NULL: none */
+	struct cell__tls *tls; /* NULL: no TLS */
 	/* spaces.c */
 	struct cell__workspace *workspaces;
 	size_t n_workspaces;
@@ -452,7 +452,7 @@ struct cell_server {
 	/* sessions.c */
 	struct cell__served *sessions;
 	struct cell__served *buckets[CELL_SERVER_BUCKETS];
-	size_t n_sessions; /* with those that open and close */
+	size_t n_sessions; /* including opening and closing ones */
 	struct cell__ended {
 		char id[33];
 	} ended[CELL_SERVER_ENDED];
@@ -476,10 +476,10 @@ struct cell_server {
 	struct cell__counts counts;
 };
 
-/* Something changed that may let a server that drains end: it is looked at soon, outside of libmicrohttpd's callbacks. */
+/* Call after a change that may let a draining server end: it is checked soon, outside of libmicrohttpd's callbacks. */
 void cell__server_advance(struct cell_server *server);
 void cell__server_step(struct cell_server *server);
-/* fields: pairs for the JSON form; the text form is words alone. */
+/* fields: pairs for the JSON form; the text form has only words. */
 void cell__server_log(struct cell_server *server, enum cell_log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void cell__server_log_request(struct cell__request *request);
 void cell__server_flush_log(struct cell_server *server);

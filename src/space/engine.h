@@ -11,9 +11,9 @@
 #include "spawn/supervisor.h"
 
 /*
- * What a space asks of the sessions that use it; sessions stand above spaces.  The loop's thread.
+ * Functions of sessions that a space calls; spaces must not depend on sessions. The loop's thread.
  *
- * find: the session with this id; id NULL (it is not known): the only one that the space has; NULL: no such session.
+ * find: the session with this id; id NULL (unknown): the only session of the space; NULL: not found.
  */
 struct cell__session_ops {
 	struct cell_session *(*find)(struct cell_engine *engine, const struct cell_space *space, const char *id);
@@ -48,9 +48,9 @@ struct cell_engine {
 	struct cell__budget *budgets;  /* loop's thread: of all kernels */
 };
 
-/* For functions that wait, before they do: from a callback of the engine that would be for ever. */
+/* For functions that wait, before they do: a wait in a callback of the engine would never end. */
 int cell__engine_may_wait(struct cell_engine *engine, const char *name, struct cell_error *err);
-/* The same for those that cannot say so: says it to the log and aborts. */
+/* The same for functions without an error: logs the misuse and aborts. */
 void cell__engine_must_wait(struct cell_engine *engine, const char *name);
 /* Any other thread: runs start(object, done, arg) on the loop's thread and waits until it has called done(arg). */
 typedef void (*cell__engine_start)(void *object, void (*done)(void *arg), void *arg);

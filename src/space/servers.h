@@ -12,7 +12,7 @@ struct cell__servers {
 	void *arg;
 };
 
-/* Loop's thread: from now on what the space's servers say reaches its sessions. */
+/* Loop's thread: from now on notifications of the space's servers reach its sessions. */
 void cell__servers_init(struct cell__servers *servers, struct cell_space *space);
 
 /* space.c; any thread */

@@ -1,6 +1,6 @@
 /*
- * A space: tools, storage and deps behind one interface, for kernels (session/kernel_calls.c) and for the host (cell_space_call()).
- * Belongs to the loop's thread.  What touches files runs on libuv's pool.
+ * A space: tools, storage and deps behind one interface, for kernels (session/kernel_calls.c) and for the host (cell_space_call()). Belongs
+ * to the loop's thread. File work runs on libuv's pool.
  */
 #ifndef CELL_SPACE_H
 #define CELL_SPACE_H
@@ -15,7 +15,7 @@
 extern const struct cell__gate_target cell__space_target;
 /* The same for calls that belong to no session, as cell_space_call() makes them: middlewares see them. */
 void cell__space_submit(struct cell_space *space, const struct cell__principal *principal, struct cell__call *call);
-/* What such calls pass and are recorded in: as in these options.  cannot_ask: see struct cell__gate.  Loop's thread. */
+/* Sets the gate and the audit log of such calls, as in these options. cannot_ask: see struct cell__gate. Loop's thread. */
 void cell__space_guard_on_loop(struct cell_space *space, const struct cell_session_options *session, const char *cannot_ask);
 /* Any thread but the loop's: makes such a call and waits for it.  canceller may be NULL; the answer is the caller's to finish. */
 int cell__space_wait(struct cell_space *space, const struct cell__principal *principal, const char *method, const char *args_json,
@@ -47,25 +47,25 @@ void cell__space_stop_servers_on_loop(struct cell_space *space, void (*done)(voi
 /* Sessions hold their space; closing does not wait: it is refused while a session holds the space. */
 void cell__space_ref(struct cell_space *space);
 void cell__space_unref(struct cell_space *space);
-/* The interpreter of sessions that name none.  Any thread. */
+/* The interpreter of sessions without one in their options. Any thread. */
 const char *cell__space_python(const struct cell_space *space);
 bool cell__space_has_storage(const struct cell_space *space);
 const char *cell__space_workspace(const struct cell_space *space); /* NULL: none */
-/* For sync_deps_on_start: waits until what is configured is installed, on behalf of a session's code.  Any thread but the loop's. */
+/* For sync_deps_on_start: waits until the configured packages are installed, on behalf of a session's code. Any thread but the loop's. */
 int cell__space_sync(struct cell_space *space, const struct cell__principal *principal, bool pyodide, struct cell_error *err);
-/* Definitions of tools as the storage has them now, or NULL where none are wanted; may wait.  Any thread but the loop's. */
+/* The current definitions of tools in the storage, or NULL if they are not needed; may wait. Any thread but the loop's. */
 struct cell__stored_tools;
 int cell__space_read_tools(struct cell_space *space, struct cell__stored_tools **ret_tools, struct cell_error *err);
 /* Installs them in the space, unless it has newer ones, and frees them; NULL is allowed.  Loop's thread. */
 void cell__space_take_tools(struct cell_space *space, struct cell__stored_tools *tools);
 /* Frees them untaken.  Any thread. */
 void cell__stored_tools_destroy(struct cell__stored_tools *tools);
-/* A folder of wheels for Pyodide (executors/deno/deno.h), where there is one; free() it. */
+/* A folder of wheels for Pyodide (executors/deno/deno.h), if there is one; free() it. */
 char *cell__space_wheels(struct cell_space *space);
 /* Folders of the project's installed packages and programs, of the host's environment or that of untrusted principals; or NULL. */
 const char *cell__space_site(struct cell_space *space, bool trusted);
 const char *cell__space_bin(struct cell_space *space, bool trusted);
-/* The folder that those of them are in, for code that is shown what it needs; NULL: none. */
+/* The folder that contains them, for code that only sees the folders it needs; NULL: not available. */
 const char *cell__space_packages(struct cell_space *space, bool trusted);
 /* Are packages to be installed before a session opens? */
 bool cell__space_syncs(const struct cell_space *space);

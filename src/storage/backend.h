@@ -5,7 +5,7 @@
  *     store.h ──▶ store.c ──┬── file:  artifacts.c, workflows.c, workflow_index.c, depstore.c on file.c and index.c
  *                           └── redis: redis_artifacts.c, redis_workflows.c, redis_deps.c on redis.c and redis_conn.c
  *
- * Every function may be called from any thread, and all but those that say otherwise may take long.
+ * Every function may be called from any thread, and may take long unless its comment says otherwise.
  */
 #ifndef CELL_STORAGE_BACKEND_H
 #define CELL_STORAGE_BACKEND_H
@@ -21,7 +21,7 @@
 #include "storage/search.h"
 #include "storage/store.h"
 
-#define CELL__STORE_SNIFF_BYTES 4096u /* what an artifact's type is guessed by */
+#define CELL__STORE_SNIFF_BYTES 4096u /* to guess an artifact's type from */
 
 /* The head of a backend's own struct. */
 struct cell__artifact_writer {
@@ -79,14 +79,14 @@ struct cell__deps_ops {
 	int (*drop)(struct cell__store *store, const char *spec, bool *ret_dropped, struct cell_error *err);
 	/* A book (depbook.c) as text; a missing one is empty. */
 	int (*read_book)(struct cell__store *store, enum cell__depbook which, struct cell__buf *out, struct cell_error *err);
-	/* Replaces old by text.  *ret_done false: it was no longer old. */
+	/* Replaces old by text. *ret_done false: the content was no longer old. */
 	int (*write_book)(struct cell__store *store, enum cell__depbook which, const struct cell__buf *old, const struct cell__buf *text,
 			  bool *ret_done, struct cell_error *err);
 };
 
 struct cell__backend {
 	const char *name;
-	/* Of a store that is zero but for backend and locks; after an error `close` is called.  Must not wait for a network. */
+	/* Opens a store that is zero except for backend and locks; after an error `close` is called. Must not wait for a network. */
 	int (*open)(struct cell__store *store, const char *base, const char *workspace_id, struct cell_error *err);
 	void (*close)(struct cell__store *store);
 	const struct cell__artifact_ops *artifacts;
@@ -105,10 +105,7 @@ extern const struct cell__artifact_ops cell__redis_artifacts;
 extern const struct cell__workflow_ops cell__redis_workflows;
 extern const struct cell__deps_ops cell__redis_deps;
 
-/*
- * An index as it was last read or written, for as long as its file is the same one.  Whoever is given it must not
- * change it.  Any thread.
- */
+/* An index as it was last read or written, valid while its file is the same one. Callers must not change it. Any thread. */
 struct cell__index_cache {
 	pthread_mutex_t lock; /* guards the two below */
 	json_t *index;        /* NULL: none */
@@ -119,42 +116,42 @@ struct cell__store {
 	const struct cell__backend *backend;
 	char *root;     /* file: base, or base/workspaces/<id>; redis: the URL without secrets and with prefix and workspace */
 	char *artifacts_path; /* location of the artifacts, for display */
-	int root_fd;    /* its caches are beneath this folder; redis: -1 until it is told one */
+	int root_fd;    /* its caches are beneath this folder; redis: -1 until it is set */
 	bool confined;  /* cell__store_set_confined() */
 	/* file */
 	char *base;     /* as given, absolute */
 	int base_fd;
-	atomic_bool swept;      /* left-over temporary files were looked for */
+	atomic_bool swept;      /* left-over temporary files were searched */
 	struct cell__index_cache artifacts, workflows; /* their indexes */
 	/* redis */
 	struct cell__redis *redis;
 	/* both */
 	pthread_mutex_t search_lock; /* guards the seven below */
-	bool search_shared;     /* the index lies in a folder that no container can write to (shared.h) */
-	bool unreadable;        /* the last refresh failed for what it reads: making the index anew would not help */
-	char *model;            /* whose vectors the index has; NULL: none */
+	bool search_shared;     /* the index is in a folder that no container can write to (shared.h) */
+	bool unreadable;        /* the last refresh could not read its sources: rebuilding the index would not help */
+	char *model;            /* that made the index's vectors; NULL: no vectors */
 	struct cell__search *search;
 	struct cell__watch watch; /* on the folders of workflows; without it they are listed each time */
-	struct cell__search_stamp *stamps; /* what the index holds, sorted by id */
+	struct cell__search_stamp *stamps; /* the documents in the index, sorted by id */
 	size_t n_stamps;
 	pthread_mutex_t notice_lock;
 	bool has_notice;
 	struct cell_error notice;
 };
 
-/* Keeps what was set aside for cell__store_take_notice(). */
+/* Records that an index was set aside, for cell__store_take_notice(). */
 void cell__store_put_notice(struct cell__store *store, const struct cell_error *notice);
 /* Closes the search index; workflow_index.c. */
 void cell__store_close_search(struct cell__store *store);
 
 /* ---- artifacts (artifacts.c) ---- */
 
-/* For what no index knows the type of: by name, else by its first CELL__STORE_SNIFF_BYTES or fewer. */
+/* For an artifact whose type no index knows: by name, else by its first CELL__STORE_SNIFF_BYTES or fewer. */
 const char *cell__artifact_guess(const char *name, const char *head, size_t size);
 bool cell__artifact_typed(json_t *entry);
 /* when: where the entry has no time; type: NULL where the entry has one.  NULL: out of memory. */
 json_t *cell__artifact_info(const char *name, const char *path, json_t *entry, const char *when, const char *type, int64_t size);
-/* The entry of an index; CELL_E_INVALID and CELL_E_LIMIT for what cannot be one. */
+/* The entry of an index; CELL_E_INVALID and CELL_E_LIMIT for invalid values. */
 int cell__artifact_entry(const char *data_type, const char *description, json_t *metadata, json_t **ret_entry, struct cell_error *err);
 /* The values of an object, sorted by key; NULL: out of memory. */
 json_t *cell__sorted_values(json_t *object);
@@ -164,10 +161,10 @@ json_t *cell__sorted_values(json_t *object);
 /* Its description without path and source; entry may be NULL.  NULL: out of memory. */
 json_t *cell__workflow_info(const char *name, const struct cell__py_source *parsed, json_t *entry, const struct timespec *when);
 int cell__workflow_fail_exists(struct cell_error *err, const char *name);
-/* Puts an errno into words. */
+/* Sets the message for an errno. */
 int cell__workflow_fail_read(struct cell_error *err, const char *name, int sys);
 
-/* One document of the search index with what it points to. */
+/* One document of the search index with the data that it points to. */
 struct cell__workflow_doc {
 	struct cell__search_doc doc;
 	struct cell__buf source, params;
@@ -176,8 +173,8 @@ struct cell__workflow_doc {
 };
 void cell__workflow_doc_finish(struct cell__workflow_doc *made);
 /*
- * Fills in all but id and stamp from made->source.  why: the source could not be read; NULL where it could.  What is no
- * workflow has a payload that says so, and no text to be found by.  -1: no memory.
+ * Fills in everything except id and stamp from made->source. why: the reason if the source could not be read, else NULL. A file that is not
+ * a workflow gets a payload that says so, and no searchable text. -1: out of memory.
  */
 int cell__workflow_doc_make(struct cell__workflow_doc *made, const char *name, json_t *entry, const struct timespec *when, bool old,
 			    const struct cell_error *why);
@@ -187,7 +184,7 @@ int cell__workflow_load_stamps(struct cell__store *store, struct cell_error *err
 /* ---- deps (depstore.c) ---- */
 
 bool cell__dep_same_package(const char *a, const char *b);
-/* Adds a specifier to a list unless its package is there. */
+/* Adds a specifier to a list unless its package is in it. */
 int cell__deps_tell(json_t *list, const char *spec);
 int cell__deps_tell_problem(json_t *problems, const char *file, size_t line, const char *text, size_t size,
 			    const struct cell_error *problem);

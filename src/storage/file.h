@@ -1,10 +1,10 @@
 /*
- * Files of a storage folder: names that cannot leave it, writes that are whole or not there, locks between processes.
+ * Files of a storage folder: names that cannot leave it, writes that happen completely or not at all, locks between processes.
  * Internal to src/store.  Every function may be called from any thread; nothing here keeps state.
  *
  * In each folder that we write to, names that begin with ".cell-" are ours:
- *     .cell-lock      flock()ed by whoever changes or reads an index
- *     .cell-journal   the change that is being made; there while a lock holder works, or after it died
+ *     .cell-lock      flock()ed by the process that changes or reads an index
+ *     .cell-journal   the change in progress; exists while a lock holder works, or after it died
  *     .cell-tmp-<hex> a file being written; flock()ed by its writer, so that a sweeper knows it is alive
  */
 #ifndef CELL_STORAGE_FILE_H
@@ -22,24 +22,24 @@
 #define CELL__TEMP_PREFIX ".cell-tmp-"
 #define CELL__TEMP_NAME_SIZE 32
 
-/* A file's time from so long ago cannot be that of a later change: ten times the coarsest clock tick that times come from. */
+/* A file's time older than this cannot belong to a later change: ten times the coarsest clock tick that file times come from. */
 #define CELL__RECENT_NS 100000000
 
 /* ---- paths ---- */
 
 /*
- * A relative path of ordinary components, none of them ours, within the limits; what is "artifact".  Refuses "..",
+ * Checks for a relative path of ordinary components within the limits, without our reserved names; what is "artifact". Refuses "..",
  * absolute paths, ".", empty components, control characters and ill-formed UTF-8.
  */
 int cell__path_check(const char *path, const char *what, struct cell_error *err);
 /*
- * Opens path beneath dir_fd; no component, the last neither, may be a symbolic link or lie in another mount.  CLOEXEC is
- * added.  Returns the descriptor, or -1 with errno (ELOOP: a symbolic link, EXDEV: it would leave the folder, or its mount).
+ * Opens path beneath dir_fd; no component, including the last, may be a symbolic link or be in another mount. CLOEXEC is added. Returns the
+ * descriptor, or -1 with errno (ELOOP: a symbolic link, EXDEV: it would leave the folder, or its mount).
  */
 int cell__path_open(int dir_fd, const char *path, int flags, mode_t mode);
-/* The same without openat2(): what kernels before 5.6 and some seccomp filters get. */
+/* The same without openat2(), for kernels before 5.6 and some seccomp filters. */
 int cell__path_open_walk(int dir_fd, const char *path, int flags, mode_t mode);
-/* The folder that path lies in, made with all above it when make is true.  *ret_last points into path.  -1 with errno. */
+/* The folder that contains path, made with all its parents when make is true. *ret_last points into path. -1 with errno. */
 int cell__path_open_parent(int dir_fd, const char *path, bool make, const char **ret_last);
 /* A fixed folder of the layout.  -1 with errno, as cell__path_open(). */
 int cell__dir_open(int root_fd, const char *name, bool make);
@@ -70,7 +70,7 @@ int cell__temp_sync(struct cell__temp *temp);
 void cell__temp_start_sync(struct cell__temp *temp);
 /* Renames it to its final name; the directory is not synced yet.  The temporary file is closed. */
 int cell__temp_rename(struct cell__temp *temp, const char *name);
-/* Closes and removes what is still there; fine after cell__temp_rename() and on CELL__TEMP_INIT. */
+/* Closes and removes a file that still exists; allowed after cell__temp_rename() and on CELL__TEMP_INIT. */
 void cell__temp_discard(struct cell__temp *temp);
 bool cell__temp_is_name(const char *name);
 /* Removes temporary files in this folder whose writers have ended. */
@@ -84,8 +84,8 @@ int cell__file_replace(int dir_fd, const char *name, const void *bytes, size_t s
 /* ---- locks ---- */
 
 /*
- * Takes the folder's lock; bounded by CELL__STORE_LOCK_MS.  *ret_fd is closed to let go of it.  A shared lock on a
- * folder that nobody has written to yet (it has no lock file) gives -1 in *ret_fd and succeeds.
+ * Takes the folder's lock; bounded by CELL__STORE_LOCK_MS. Close *ret_fd to release it. A shared lock on a folder without a lock file
+ * (never written to) gives -1 in *ret_fd and succeeds.
  */
 int cell__dir_lock(int dir_fd, bool exclusive, int *ret_fd, struct cell_error *err);
 
@@ -100,13 +100,13 @@ int64_t cell__time_ns(const struct timespec *when);
 /* ---- an index beside the files it describes (index.c) ---- */
 
 /*
- * Takes the lock (as cell__dir_lock()) and completes what a dead writer had begun, so that file and entry belong
- * together as long as the lock is held.
+ * Takes the lock (as cell__dir_lock()) and completes the change of a writer that died, so that file and entry agree while the lock is
+ * held.
  */
 int cell__index_lock(int dir_fd, bool exclusive, int *ret_fd, struct cell_error *err);
 /*
- * *ret_index is an object, not to be changed, empty when there is no index.  -1 with code and text when it cannot be
- * read or parsed.  cache may be NULL, here and below.
+ * *ret_index is an object, not to be changed, empty when there is no index. -1 with code and text when it cannot be read or parsed. cache
+ * may be NULL, here and below.
  */
 int cell__index_read(int dir_fd, const char *file, struct cell__index_cache *cache, json_t **ret_index, struct cell_error *err);
 /* Pure: the text of an index.  NULL with a reason. */
@@ -119,16 +119,16 @@ void cell__index_set_aside(int dir_fd, const char *file, struct cell_error *err)
 
 /* One file and its entry change together: after a kill -9 at any point both are old, or both new. */
 struct cell__index_change {
-	const char *path;        /* of the file, checked; relative to the folder */
-	const char *key;         /* of the entry */
-	json_t *entry;           /* borrowed; NULL removes the entry */
+	const char *path; /* of the file, checked; relative to the folder */
+	const char *key; /* of the entry */
+	json_t *entry; /* borrowed; NULL removes the entry */
 	struct cell__temp *temp; /* becomes the file; NULL removes the file */
-	bool unsynced;           /* temp is still to be synced */
-	bool exclusive;          /* fail with EEXIST when the file is there */
+	bool unsynced; /* temp is still to be synced */
+	bool exclusive; /* fail with EEXIST when the file exists */
 };
 struct cell__index_outcome {
-	bool existed;            /* there was such a file before */
-	bool broken;             /* the index was unreadable and was set aside; notice says more */
+	bool existed; /* there was such a file before */
+	bool broken; /* the index was unreadable and was set aside; notice says more */
 	struct cell_error notice;
 };
 int cell__index_apply(int dir_fd, const char *file, struct cell__index_cache *cache, const struct cell__index_change *change,

@@ -1,6 +1,6 @@
 /*
- * One call of storage/operations.h under way, for its two files: operations.c, which has the queues and belongs to the loop's thread,
- * and operation_work.c, what is done on libuv's pool.
+ * One call of storage/operations.h in progress, for its two files: operations.c, which has the queues and belongs to the loop's thread, and
+ * operation_work.c, the work on libuv's pool.
  */
 #ifndef CELL_STORAGE_OPERATION_H
 #define CELL_STORAGE_OPERATION_H
@@ -15,17 +15,17 @@ struct cell__storage_op;
 /* An artifact being read or written. */
 struct cell__storage_handle {
 	int64_t id;
-	json_int_t key; /* what the code called it when it asked, and may close it by: it may not have got our answer; 0: nothing */
+	json_int_t key; /* the code's own name for it, to close it with if our answer was lost; 0: none */
 	char session_id[33];
-	const void *origin; /* whose it is in that session */
+	const void *origin; /* its owner in that session */
 	bool writes; /* known before there is a writer or reader, which the pool makes */
 	struct cell__artifact_writer *writer;
 	struct cell__artifact_reader *reader;
 	char type[CELL__STORE_DATA_TYPE_BYTES + 1];
 	char *description;
 	json_t *metadata;
-	struct cell__taken taken; /* while it is written */
-	bool busy;    /* on the pool */
+	struct cell__taken taken; /* while it is being written */
+	bool busy; /* on the pool */
 	bool dropped; /* its session is gone, or has given it up */
 	struct cell__storage_op *first, *last; /* ops that wait */
 	unsigned n_waiting;
@@ -38,25 +38,25 @@ struct cell__storage_op {
 	uv_work_t work;
 	struct cell__lent_work lent; /* the same, on the asker's thread */
 	struct cell__storage *storage;
-	struct cell__call *call; /* NULL: nobody waits any more */
+	struct cell__call *call; /* NULL: no caller waits any more */
 	cell__storage_op_fn fn;
 	json_t *args;
 	void *raw;
-	struct cell__bulk *bulk; /* where `bytes` stand when they are not raw */
-	char *bytes;             /* of a chunk: to be written, or read into */
+	struct cell__bulk *bulk; /* location of `bytes` when they are not raw */
+	char *bytes; /* of a chunk: to be written, or read into */
 	size_t size;
-	bool by_code;          /* who asks is a session's code */
-	struct cell__storage_op *then;       /* the next on the same handle, done in the same piece of work */
+	bool by_code; /* the caller is a session's code */
+	struct cell__storage_op *then; /* the next on the same handle, done in the same piece of work */
 	struct cell__storage_handle *handle; /* the open artifact it works on, or made */
-	bool closes;           /* the handle is over afterwards */
-	bool trusted;          /* who asks, ... */
-	struct cell__host_limits max; /* ... and what they may fill the storage up to, if not */
-	char session_id[33];   /* "": the host */
-	bool waits;            /* for a place on the pool */
-	struct cell__storage_op *next;       /* on the pool, or waiting for it */
+	bool closes; /* the handle is over afterwards */
+	bool trusted; /* the caller is, ... */
+	struct cell__host_limits max; /* ... and how much it may store if not */
+	char session_id[33]; /* "": the host */
+	bool waits; /* for a place on the pool */
+	struct cell__storage_op *next; /* on the pool, or waiting for it */
 	/* the outcome */
 	json_t *result;
-	bool wants_text;       /* the result is wanted as text, and made here: the loop has no time for a long one */
+	bool wants_text; /* the result is wanted as text, and made here: the loop has no time for a long one */
 	char *text;
 	void *out;
 	size_t out_size;
@@ -82,10 +82,10 @@ struct cell__storage {
 };
 
 enum cell__handle_use { CELL__HANDLE_NONE, CELL__HANDLE_OPENS, CELL__HANDLE_WRITES, CELL__HANDLE_READS };
-/* WHOLE: carries bytes without a handle; CHUNK: carries or wants them; LAST: the handle is over afterwards */
+/* WHOLE: carries bytes without a handle; CHUNK: carries or requests bytes; LAST: the handle ends afterwards */
 enum cell__handle_what { CELL__CARRIES_PLAIN, CELL__CARRIES_WHOLE, CELL__CARRIES_CHUNK, CELL__CARRIES_LAST };
 
-/* What to do for each operation. */
+/* The implementation of each operation. */
 struct cell__storage_method {
 	cell__storage_op_fn fn;
 	enum cell__handle_use use;

@@ -1,11 +1,11 @@
 /*
- * Workflows and artifacts as namespace calls: each call is one piece of work on libuv's pool.  Belongs to the loop's
- * thread; only the work itself runs elsewhere.
+ * Workflows and artifacts as namespace calls: each call is one piece of work on libuv's pool. Belongs to the loop's thread; only the work
+ * itself runs elsewhere.
  *
- * Programs and clients save and load a whole artifact by one call.  Between kernel and host artifacts travel in chunks, so that
- * neither side holds a whole one: save_begin, save_chunk..., save_commit and load_open, load_chunk..., load_close.  An open artifact belongs to the session that opened it.  The bytes of a chunk
- * stand in the call's raw part, or in the memory that kernel and host share: then "at" and "size" say where.  Several
- * calls on one artifact may be under way; they are carried out in the order in which they came.
+ * Programs and clients save and load a whole artifact by one call. Between kernel and host artifacts travel in chunks, so that neither side
+ * holds a whole one: save_begin, save_chunk..., save_commit and load_open, load_chunk..., load_close. An open artifact belongs to the
+ * session that opened it. The bytes of a chunk are in the call's raw part, or in the memory that kernel and host share: then "at" and
+ * "size" give the location. Several calls on one artifact may be in progress; they are carried out in the order of their arrival.
  */
 #ifndef CELL_STORAGE_OPERATIONS_H
 #define CELL_STORAGE_OPERATIONS_H
@@ -16,7 +16,7 @@
 
 struct cell__storage;
 
-/* What was repaired on the way of a call that succeeded: for a log.  Loop's thread. */
+/* Reports a repair made during a call that succeeded, for a log. Loop's thread. */
 typedef void (*cell__storage_notice_fn)(void *arg, const struct cell_error *notice);
 
 int cell__storage_create(struct cell__loop *loop, struct cell__store *store, cell__storage_notice_fn notice, void *notice_arg,

@@ -51,7 +51,7 @@ struct cell__py_token {
 	size_t start, end;      /* bytes of the source */
 	unsigned line;          /* from 1 */
 	bool first;             /* of a logical line */
-	unsigned level;         /* how many blocks the logical line stands in */
+	unsigned level;         /* the number of blocks around the logical line */
 };
 
 struct cell__py_lexer {
@@ -67,13 +67,11 @@ struct cell__py_lexer {
 };
 
 void cell__py_lexer_init(struct cell__py_lexer *lexer, const char *source, size_t size);
-/* After CELL__PY_END it gives that again.  A NEWLINE stands before END and after every logical line. */
+/* After CELL__PY_END it returns END again. A NEWLINE precedes END and follows every logical line. */
 int cell__py_next(struct cell__py_lexer *lexer, struct cell__py_token *ret_token, struct cell_error *err);
 int cell__py_fail(struct cell_error *err, unsigned line, const char *what);
 bool cell__py_token_is(const char *source, const struct cell__py_token *token, const char *text);
-/*
- * Appends the value of a str literal.  1: it is one; 0: bytes, an f-string or a template; -1: no memory.
- */
+/* Appends the value of a str literal. 1: it is one; 0: bytes, an f-string or a template; -1: out of memory. */
 int cell__py_string_value(const char *text, size_t size, struct cell__buf *out);
 
 #endif

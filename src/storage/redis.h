@@ -10,9 +10,9 @@
  *     {prefix}:deps                      set of specifiers; {prefix}:deps:deps of older versions is read too
  *     {prefix}:deps:container            set of specifiers that code in containers added
  *     {prefix}:deps:sandbox, :locked     string: the books of untrusted principals (store.h); of a workspace, its own
- *     {prefix}:tools:__tools__           hash: name -> JSON of a tool's definition; {tools_prefix}:__tools__ where the URL has one
+ *     {prefix}:tools:__tools__           hash: name -> JSON of a tool's definition; {tools_prefix}:__tools__ if the URL has one
  *
- * A workspace has {prefix}:ws:{id} instead of {prefix}, but for deps and tools.  Any thread but the loop's.
+ * A workspace has {prefix}:ws:{id} instead of {prefix}, except for deps and tools.  Any thread but the loop's.
  */
 #ifndef CELL_STORAGE_REDIS_H
 #define CELL_STORAGE_REDIS_H
@@ -27,11 +27,11 @@
 #define CELL__REDIS_DOWN_MAX_MS 5000
 #define CELL__REDIS_WHOLE_BYTES (16u * 1024u * 1024u) /* artifacts up to this are one string, as the reference has them */
 #define CELL__REDIS_CHUNK_BYTES (1024u * 1024u)
-#define CELL__REDIS_CHUNKS 4u                        /* sent or asked for at once */
+#define CELL__REDIS_CHUNKS 4u                        /* sent or requested at once */
 #define CELL__REDIS_TEMP_S 3600                      /* of an artifact being saved, after its last chunk */
 #define CELL__REDIS_SIZE_MAX (INT64_C(1) << 40)      /* of an artifact, as another program wrote it */
 #define CELL__REDIS_VALUE_BYTES (8u * 1024u * 1024u) /* one workflow, index entry or tool as JSON */
-#define CELL__REDIS_FIELDS 256u                      /* asked for at once */
+#define CELL__REDIS_FIELDS 256u                      /* requested at once */
 #define CELL__REDIS_FIELDS_BYTES (16u * 1024u * 1024u) /* their values together */
 #define CELL__REDIS_TOOLS_BYTES (32u * 1024u * 1024u) /* definitions of tools together */
 #define CELL__REDIS_CAS_TRIES 50
@@ -61,23 +61,20 @@ enum cell__redis_retry {
 	CELL__REDIS_AGAIN, /* carried out twice it comes to the same */
 };
 
-/*
- * Sends a batch and gives its replies; none of them is an error unless `lenient`.  Connects, and tries again where that
- * is safe.
- */
+/* Sends a batch and returns its replies; an error reply fails the call unless `lenient`. Connects, and tries again if that is safe. */
 int cell__redis_run(struct cell__redis *redis, const struct cell__redis_batch *batch, enum cell__redis_retry retry, bool lenient,
 		    struct cell__redis_replies *ret_replies, struct cell_error *err);
 /* A connection of one's own, for cell__redis_conn_run(); close it. */
 int cell__redis_connect(struct cell__redis *redis, struct cell__redis_conn **ret_conn, struct cell_error *err);
 /* An integer reply; anything else is CELL_E_PROTOCOL. */
 int cell__redis_integer(struct cell__redis *redis, const redisReply *reply, long long *ret, struct cell_error *err);
-/* The replies of what stood between MULTI and EXEC; NULL with the error set. */
+/* The replies of the commands between MULTI and EXEC; NULL with the error set. */
 const redisReply *cell__redis_exec(struct cell__redis *redis, const struct cell__redis_replies *replies, size_t n, struct cell_error *err);
 bool cell__redis_is_text(const redisReply *reply);
 
 /*
- * Calls fn for every field of a hash; value NULL: it has size bytes, more than CELL__REDIS_VALUE_BYTES.  Fields that are no
- * names (NUL in them, longer than max_name) are left out.  fn returns 0, or -1 with the error set.
+ * Calls fn for every field of a hash; value NULL: it has size bytes, more than CELL__REDIS_VALUE_BYTES. Skips fields that are not valid
+ * names (with a NUL, longer than max_name). fn returns 0, or -1 with the error set.
  */
 typedef int (*cell__redis_field_fn)(void *arg, const char *name, const char *value, size_t size, struct cell_error *err);
 int cell__redis_each_field(struct cell__redis *redis, const char *key, size_t max_name, cell__redis_field_fn fn, void *arg,

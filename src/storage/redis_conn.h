@@ -54,8 +54,8 @@ void cell__redis_conn_close(struct cell__redis_conn *conn); /* NULL is allowed *
 /* Whether the connection is idle: no unexpected bytes and no end of stream. */
 bool cell__redis_conn_quiet(const struct cell__redis_conn *conn);
 /*
- * Sends the batch and reads its replies, which may be errors of the server.  After a failure the connection is of no
- * more use; *ret_sent says whether the server may have seen some of it.
+ * Sends the batch and reads its replies, which may be errors of the server. After a failure the connection cannot be used again; *ret_sent:
+ * whether the server may have seen some of the batch.
  */
 int cell__redis_conn_run(struct cell__redis_conn *conn, const struct cell__redis_batch *batch, struct cell__redis_replies *ret_replies,
 			 bool *ret_sent, struct cell_error *err);

@@ -15,7 +15,7 @@ struct cell__vectors;
 struct cell__search {
 	pthread_mutex_t lock;
 	sqlite3 *db;
-	int data_version;              /* -1: not asked yet */
+	int data_version;              /* -1: not read yet */
 	struct cell__vectors *vectors; /* NULL: none; does not change once it is set */
 };
 
@@ -34,7 +34,7 @@ struct cell__search_schema {
 	int version;
 	int page_bytes;     /* of a file */
 	const char *tables;
-	const char *drops;  /* removes what an older version has */
+	const char *drops;  /* removes the tables of an older version */
 };
 /* A database that is a cache, in a file or (NULL) in memory. */
 int cell__search_open_db(const char *path, const struct cell__search_schema *schema, sqlite3 **ret_db, struct cell_error *err);
@@ -42,7 +42,7 @@ int cell__search_open_db(const char *path, const struct cell__search_schema *sch
 /* ---- vectors.c and near.c ---- */
 
 #define CELL__VECTOR_LANES 32u /* rows are padded to a multiple of it */
-#define CELL__VECTOR_ONE 32000 /* what 1 is in a row; leaves room for lengths that are one but for rounding */
+#define CELL__VECTOR_ONE 32000 /* the value of 1 in a row; leaves room for rounding errors of the length */
 #define CELL__VECTOR_NO_ROW SIZE_MAX
 
 enum cell__vector_known { CELL__VECTOR_UNKNOWN, CELL__VECTOR_MISSING, CELL__VECTOR_REFUSED };
@@ -50,7 +50,7 @@ enum cell__vector_known { CELL__VECTOR_UNKNOWN, CELL__VECTOR_MISSING, CELL__VECT
 struct cell__vectors_doc {
 	char *id;
 	unsigned char hash[CELL__SEARCH_HASH_BYTES];
-	enum cell__vector_known known; /* where it has no row */
+	enum cell__vector_known known; /* if it has no row */
 	size_t row;       /* CELL__VECTOR_NO_ROW: none */
 };
 

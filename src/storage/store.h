@@ -1,26 +1,26 @@
 /*
  * Storage: a folder, as below, or Redis (redis.h has its layout), behind one set of functions (backend.h).
  *
- * The folder is what a person can read, edit and commit.
+ * People can read, edit and commit the folder.
  *
  *     <base>/workflows/<name>.py        source as it was written; skills/ is read too
  *     <base>/workflows/.workflows.json  descriptions and times that the source does not carry
  *     <base>/artifacts/<name...>        payloads, sub-folders allowed
  *     <base>/artifacts/.artifacts.json  {"<name>": {"description", "created_at", "metadata": {..., "_data_type"}}}
  *     <base>/requirements.txt           deps; deps/requirements.txt is read too
- *     <root>/requirements-sandbox.json  what untrusted principals added, and the lock of all they get (depbook.c)
- *     <root>/requirements-locked.json   the lock where they may add nothing
- *     <base>/.cache/                    what searching needs; a cache: delete it and it comes back
- *     <base>/.host/                     what the host vouches for, where containers can write to the rest (shared.h)
+ *     <root>/requirements-sandbox.json  packages that untrusted principals added, and the lock of all they get (depbook.c)
+ *     <root>/requirements-locked.json   the lock if they may not add packages
+ *     <base>/.cache/                    search indexes; rebuilt if they are deleted
+ *     <base>/.host/                     content that the host trusts, if containers can write to the rest (shared.h)
  *     <base>/workspaces/<id>/           workflows, artifacts and cache of a workspace; deps are the base's
  *
  * Everything is synchronous and may be called from any thread and from several processes on one folder at once.
  * Writers take a lock per folder and re-read under it; a file and its entry change together, also when the writer is
- * killed.  Nothing is read when a store is opened; folders are made by the first write.
+ * killed.  Opening a store reads nothing; the first write makes the folders.
  *
- * Errors: CELL_E_INVALID for names and sources that are refused, CELL_E_NOT_FOUND, CELL_E_LIMIT for what is past a
- * bound, CELL_E_IO with errno in `sys` for the rest (ENOSPC, EROFS, EEXIST: the name is taken, EUCLEAN: an index
- * cannot be parsed, ETIMEDOUT: the lock is held by somebody else).  What was there before is then still there.
+ * Errors: CELL_E_INVALID for names and sources that are refused, CELL_E_NOT_FOUND, CELL_E_LIMIT for exceeded bounds,
+ * CELL_E_IO with errno in `sys` for the rest (ENOSPC, EROFS, EEXIST: the name is taken, EUCLEAN: an index cannot be
+ * parsed, ETIMEDOUT: another process holds the lock).  The previous content is then unchanged.
  */
 #ifndef CELL_STORAGE_STORE_H
 #define CELL_STORAGE_STORE_H
@@ -60,23 +60,23 @@
 struct cell__store;
 
 /*
- * Makes base where it is missing.  workspace_id NULL: none; else 1-128 of A-Z a-z 0-9 _ -.  base itself may be reached through
- * links; below it neither links are followed nor other mounts entered.
+ * Makes base if it is missing. workspace_id NULL: no workspace; else 1-128 of A-Z a-z 0-9 _ -. The path of base may contain links; below
+ * base, links are not followed and other mounts are not entered.
  */
 int cell__store_open(const char *base, const char *workspace_id, struct cell__store **ret_store, struct cell_error *err);
 /*
- * The code of a container will be able to write to this folder: what is in it now is vouched for, and from now on nothing else is
- * trusted that no person keeps (shared.h).  Once done it stays so.
+ * The code of a container will be able to write to this folder: its present content is recorded as trusted, and from now on only content
+ * that a person keeps is trusted (shared.h). This cannot be undone.
  */
 int cell__store_share(const char *base, struct cell_error *err);
-/* This process is in such a container itself: what is kept is confined code's.  Before the store is used. */
+/* This process is in such a container itself: everything it keeps counts as made by confined code. Call before the store is used. */
 void cell__store_set_confined(struct cell__store *store);
 bool cell__store_is_confined(const struct cell__store *store);
 /* NULL is allowed.  No call on it may be running; its readers and writers must have been closed. */
 void cell__store_close(struct cell__store *store);
 /* The identity of this store: its folder (base, or the workspace's), or a URL without secrets, with prefix and workspace. */
 const char *cell__store_root(const struct cell__store *store);
-/* The folder, where the store is one; else NULL. */
+/* The folder, if the store is one; else NULL. */
 const char *cell__store_folder(const struct cell__store *store);
 /* The folder with everything, also that of the other workspaces; NULL: the store is not a folder. */
 const char *cell__store_base(const struct cell__store *store);
@@ -93,17 +93,17 @@ bool cell__store_take_notice(struct cell__store *store, struct cell_error *ret_n
 /* ---- tools ---- */
 
 /*
- * Definitions of tools that the storage has, {name: JSON text, or null where it is no object}; they are anybody's words and
- * are still to be checked.  CELL_E_INVALID: this storage is a folder, whose tools are files that somebody else reads.
+ * Definitions of tools in the storage, {name: JSON text, or null if it is not an object}; they are untrusted and must still be checked.
+ * CELL_E_INVALID: this storage is a folder, whose tools are files that another module reads.
  */
 int cell__store_tools(struct cell__store *store, json_t **ret_tools, struct cell_error *err);
 
 /* ---- artifacts ---- */
 
 /*
- * What is told of an artifact, as a JSON object: name, path, description, created_at, metadata (with _data_type),
- * size, and derived: true where the file stands in no index and type and time were taken from the file itself (its
- * type is then a guess from the name and the first bytes).
+ * The description of an artifact, a JSON object: name, path, description, created_at, metadata (with _data_type), size, and derived: true
+ * if the file is in no index, so that type and time are taken from the file itself (its type is then a guess from the name and the first
+ * bytes).
  */
 
 struct cell__artifact_writer;
@@ -122,26 +122,26 @@ void cell__artifact_abort(struct cell__artifact_writer *writer); /* NULL is allo
 
 struct cell__artifact_reader;
 
-/* The reader keeps the version it opened, whatever is saved or deleted meanwhile. */
+/* The reader keeps the version it opened, even if it is replaced or deleted in between. */
 int cell__artifact_open(struct cell__store *store, const char *name, struct cell__artifact_reader **ret_reader, struct cell_error *err);
 json_t *cell__artifact_reader_info(struct cell__artifact_reader *reader); /* borrowed */
 int64_t cell__artifact_reader_size(const struct cell__artifact_reader *reader);
 /* The number of bytes read: fewer than size only at the end.  -1 on error. */
 ssize_t cell__artifact_pread(struct cell__artifact_reader *reader, void *buf, size_t size, int64_t offset, struct cell_error *err);
-/* The same, but only what need not be waited for: -1 when that is not all of it.  For threads that must not block. */
+/* The same for cached data only, without waiting: -1 when some of it is not cached. For threads that must not block. */
 ssize_t cell__artifact_pread_cached(struct cell__artifact_reader *reader, void *buf, size_t size, int64_t offset);
 void cell__artifact_reader_close(struct cell__artifact_reader *reader); /* NULL is allowed */
 
 /* Begin, write and commit in one. */
 int cell__artifact_save_whole(struct cell__store *store, const char *name, const void *bytes, size_t size, const char *data_type,
 			      const char *description, json_t *metadata, json_t **ret_info, struct cell_error *err);
-/* All of it; free() the bytes, which are NULL where there are none.  CELL_E_LIMIT where there are more than max_bytes. */
+/* All of it; free() the bytes, which are NULL for an empty artifact. CELL_E_LIMIT: it has more than max_bytes. */
 int cell__artifact_load_whole(struct cell__store *store, const char *name, int64_t max_bytes, json_t **ret_info, void **ret_bytes,
 			      size_t *ret_size, struct cell_error *err);
 
 /* CELL_E_NOT_FOUND if it does not exist. */
 int cell__artifact_get(struct cell__store *store, const char *name, json_t **ret_info, struct cell_error *err);
-/* An array, sorted by name; also files that a person put there, but not those whose name begins with a dot. */
+/* An array, sorted by name; includes files that a person put there, except those whose name begins with a dot. */
 int cell__artifact_list(struct cell__store *store, json_t **ret_list, struct cell_error *err);
 int cell__artifact_exists(struct cell__store *store, const char *name, bool *ret_exists, struct cell_error *err);
 /* Succeeds if it does not exist; ret_deleted may be NULL. */
@@ -150,13 +150,13 @@ int cell__artifact_delete(struct cell__store *store, const char *name, bool *ret
 /* ---- workflows ---- */
 
 /*
- * What is told of a workflow, as a JSON object: name, description, params {name: type}, parameters [{name, type,
- * description, required, default}], async, created_at, path; get and create add source.
+ * The description of a workflow, a JSON object: name, description, params {name: type}, parameters [{name, type, description, required,
+ * default}], async, created_at, path; get and create add source.
  */
 
 /*
- * A workflow is code that others run.  What confined code made begins with this line, which moves with the source between storages,
- * and is not run by code that nothing confines.
+ * A workflow is code that others run. The source of a workflow that confined code made begins with this line, which moves with the source
+ * between storages. Unconfined code does not run such workflows.
  */
 #define CELL__WORKFLOW_MARK "# workcell: untrusted, made by confined code\n"
 bool cell__workflow_is_marked(const char *source, size_t size);
@@ -167,8 +167,8 @@ int cell__workflow_create(struct cell__store *store, const char *name, const cha
 			  bool overwrite, json_t **ret_info, struct cell_error *err);
 int cell__workflow_get(struct cell__store *store, const char *name, json_t **ret_info, struct cell_error *err);
 /*
- * An array, sorted by name.  Files that are no workflow are left out and told in *ret_problems (may be NULL): an array
- * of {name, path, message}.
+ * An array, sorted by name. Files that are not workflows are left out and reported in *ret_problems (may be NULL): an array of {name, path,
+ * message}.
  */
 int cell__workflow_list(struct cell__store *store, json_t **ret_list, json_t **ret_problems, struct cell_error *err);
 /* Best first, each with its score. */
@@ -177,20 +177,20 @@ int cell__workflow_search(struct cell__store *store, const char *query, size_t l
 /* Searching by meaning: the index has vectors of this model from now on.  Once, before the first search. */
 int cell__store_use_vectors(struct cell__store *store, const char *model, struct cell_error *err);
 struct cell__meaning {
-	const float *vector;  /* of the query; NULL: by words alone */
+	const float *vector; /* of the query; NULL: by words alone */
 	size_t dimensions;
-	/* told */
-	size_t missing;       /* workflows that have no vector yet */
-	bool fused;           /* the vector has taken part in the ranking */
+	/* results */
+	size_t missing; /* workflows that have no vector yet */
+	bool fused; /* the vector has taken part in the ranking */
 	struct cell__vector_counts counts;
 };
-/* As cell__workflow_search(), by words and by meaning.  What the cache has of vectors is read first. */
+/* As cell__workflow_search(), by words and by meaning. Reads cached vectors first. */
 int cell__workflow_search_by(struct cell__store *store, const char *query, size_t limit, struct cell__meaning *meaning, json_t **ret_list,
 			     struct cell_error *err);
-/* Calls fn with the workflows' search index, opened where it was not, as it is.  It must not be kept. */
+/* Calls fn with the workflows' search index, opened if necessary, without a refresh. fn must not keep it. */
 int cell__workflow_with_search(struct cell__store *store, int (*fn)(void *arg, struct cell__search *search, struct cell_error *err),
 			       void *arg, struct cell_error *err);
-/* The path of a cache file, at least PATH_MAX long; the folder is made.  -1: there can be none. */
+/* The path of a cache file, at least PATH_MAX long; makes the folder. -1: not possible. */
 int cell__store_cache_path(struct cell__store *store, const char *name, char *out);
 
 /* ret_deleted may be NULL. */
@@ -198,13 +198,13 @@ int cell__workflow_delete(struct cell__store *store, const char *name, bool *ret
 
 /* ---- deps ---- */
 
-/* Checks one specifier and writes it as it is kept: "My.Pkg [x] >= 2.0, <3" becomes "my-pkg[x]>=2.0,<3". */
+/* Checks one specifier and normalises it: "My.Pkg [x] >= 2.0, <3" becomes "my-pkg[x]>=2.0,<3". */
 int cell__dep_normalise(const char *spec, char out[static CELL__STORE_DEP_BYTES + 1], struct cell_error *err);
 /* The name part of a normalised specifier: how many bytes of it. */
 size_t cell__dep_base_size(const char *spec);
 /*
- * An array of normalised specifiers, sorted.  Lines that are refused (options, URLs, markers, ...) are told in
- * *ret_problems (may be NULL): an array of {file, line, text, message}.
+ * An array of normalised specifiers, sorted. Refused lines (options, URLs, markers, ...) are reported in *ret_problems (may be NULL): an
+ * array of {file, line, text, message}.
  */
 int cell__deps_list(struct cell__store *store, json_t **ret_list, json_t **ret_problems, struct cell_error *err);
 /* Takes the place of any specifier of the same package. */
@@ -213,37 +213,37 @@ int cell__deps_add(struct cell__store *store, const char *spec, struct cell_erro
 int cell__deps_remove(struct cell__store *store, const char *spec, bool *ret_removed, struct cell_error *err);
 
 /*
- * The book of untrusted principals: what they added, apart from what the host's people configured, and the exact versions
- * and hashes of everything that was installed for them.
+ * The book of untrusted principals: the packages that they added, apart from those that the host's people configured, and the
+ * exact versions and hashes of everything that was installed for them.
  *
  *     {"packages": ["six>=1"],                       added by them
  *      "resolved": ["six>=1", "attrs"],              specifiers that `locked` was made for, the host's among them
  *      "locked": {"six": ["1.16.0", SHA-256, ...]}}  by name: the version, and the hashes of its wheels
  *
- * A workspace has a book of its own.
+ * Every workspace has its own book.
  */
 enum cell__depbook {
 	CELL__DEPBOOK_SANDBOX, /* they may add packages */
-	CELL__DEPBOOK_FIXED,   /* they may not: what they added at other times does not count, nor does it choose versions */
+	CELL__DEPBOOK_FIXED, /* they may not: packages that they added at other times do not count, and do not influence versions */
 };
 /* Its location, for display. */
 const char *cell__depbook_name(enum cell__depbook which);
 /* The packages of an untrusted principal's environment: its own, then the host's, sorted.  As cell__deps_list(), and the book. */
 int cell__depbook_list(struct cell__store *store, enum cell__depbook which, json_t **ret_list, json_t **ret_problems, json_t **ret_book,
 		       struct cell_error *err);
-/* Every member is there and checked; the caller's. */
+/* Every member is present and checked; the caller owns it. */
 int cell__depbook_load(struct cell__store *store, enum cell__depbook which, json_t **ret_book, struct cell_error *err);
 /*
- * Adds spec (NULL: none) to the packages, `resolved` (an array) to the specifiers that are locked, and `locked`.  What is
- * locked already in the same version keeps its hashes; CELL_E_INSTALL when none of the new ones is among them.
+ * Adds spec (may be NULL) to the packages, `resolved` (an array) to the specifiers that are locked, and `locked`. A package that is locked
+ * already in the same version keeps its hashes; CELL_E_INSTALL if the new hashes have none in common with them.
  */
 int cell__depbook_add(struct cell__store *store, enum cell__depbook which, const char *spec, json_t *resolved, json_t *locked,
 		      struct cell_error *err);
 /* The same on a book in memory, which is changed. */
 int cell__depbook_merge(json_t *book, const char *spec, json_t *resolved, json_t *locked, struct cell_error *err);
 /*
- * Takes the named packages (an array of names) out: of what is resolved, of `packages` when theirs, of the lock when
- * uninstalled.  ret_removed (may be NULL): one of them was among the packages.
+ * Removes the named packages (an array of names): from `resolved`, from `packages` if they added them, from the lock if they were
+ * uninstalled. ret_removed (may be NULL): one of them was among the packages.
  */
 int cell__depbook_drop(struct cell__store *store, enum cell__depbook which, json_t *names, bool theirs, bool uninstalled, bool *ret_removed,
 		       struct cell_error *err);

@@ -1,7 +1,7 @@
 /*
- * How much a storage holds, for those who may not fill it: code that is not trusted.  Measured once by listing the artifacts,
- * then counted along; deleting is not counted, so before anything is refused it is measured again.  Artifacts that are
- * being written are in no list and are counted apart.  Any thread.
+ * The size of a storage, to limit code that is not trusted. Measured once by listing the artifacts, then counted along. Deletions are not
+ * counted, so it is measured again before a request is refused. Artifacts that are being written are in no list and are counted separately.
+ * Any thread.
  */
 #ifndef CELL_STORAGE_USAGE_H
 #define CELL_STORAGE_USAGE_H
@@ -16,7 +16,7 @@ struct cell__usage {
 	pthread_mutex_t lock; /* guards the next four */
 	bool known;
 	int64_t bytes, index_bytes, artifacts;
-	/* Of artifacts that are being written: let go of without the lock, which the pool holds while it lists. */
+	/* Of artifacts that are being written: decreased without the lock, which the pool holds while it lists. */
 	_Atomic int64_t open_bytes, open_index_bytes, open_artifacts;
 	pthread_mutex_t workflows; /* held while one is counted and made */
 };

@@ -1,7 +1,7 @@
 /*
- * What the files of this folder share: definitions of tools, their arguments, and a call under way.
+ * Shared by the files of this folder: definitions of tools, their arguments, and a call in progress.
  *
- * Definitions are immutable once loaded and counted: a call keeps its tool alive when the file behind it changes.
+ * Definitions are reference-counted and immutable once loaded: a call keeps its tool alive when the file behind it changes.
  */
 #ifndef CELL_TOOLS_INTERNAL_H
 #define CELL_TOOLS_INTERNAL_H
@@ -16,7 +16,7 @@
 /* ---- arguments ---- */
 
 enum cell__arg_type {
-	CELL_ARG_UNTYPED, /* nothing was written: text, and a number is taken as its text */
+	CELL_ARG_UNTYPED, /* no type given: text, and a number is taken as its text */
 	CELL_ARG_STRING,
 	CELL_ARG_BOOLEAN,
 	CELL_ARG_INTEGER,
@@ -39,8 +39,8 @@ struct cell__param {
 	char *short_flag; /* "-s", or NULL */
 	char *long_flag;  /* "--name", or NULL when only the short one is known */
 	bool allow_dash;
-	char *under;      /* a path: the folder that it must lie in, absolute, or "workspace"; NULL: it is not one */
-	bool writes, directory; /* a path: what it is opened for, and what it must be */
+	char *under;      /* a path: the absolute folder it must be inside, or "workspace"; NULL: not a path */
+	bool writes, directory; /* a path: opened for writing; must be a directory */
 	/* MCP */
 	char *alias;      /* for code, where the name cannot be written there; or NULL */
 	bool nullable;    /* null is a value like any other */
@@ -59,7 +59,7 @@ struct cell__callable {
 	char *description;
 	struct cell__params params; /* as advertised */
 	json_t *preset;             /* object, or NULL */
-	bool open;                  /* takes arguments that nothing describes */
+	bool open;                  /* accepts arguments without a description */
 	/* HTTP */
 	char *method, *path;
 	json_t *query, *body;       /* fixed parts, or NULL */
@@ -69,7 +69,7 @@ struct cell__callable {
 	void *arg;
 	/* MCP */
 	char *alias;                /* as a parameter's */
-	bool task;                  /* is called as a task: the server says so */
+	bool task;                  /* called as a task, because the server requires it */
 };
 
 struct cell__pair {
@@ -118,7 +118,7 @@ struct cell__tool_entry {
 	struct cell__pairs headers;
 	/* MCP */
 	struct cell__mcp_params *mcp;
-	struct cell__tool_server *server; /* once it is in the registry */
+	struct cell__tool_server *server; /* set once it is in the registry */
 	bool described;                  /* the description was made of its callables */
 };
 
@@ -131,15 +131,15 @@ bool cell__tool_name_ok(const char *name);
 /* One of the tags is among the tool's; NULL: true. */
 bool cell__tool_in_scope(const struct cell__tool_entry *tool, const char *const *scope);
 
-/* The tool in one file's text; NULL when it is bad, and then there is a problem. */
+/* The tool in one file's text; NULL when it is invalid, and then a problem is recorded. */
 struct cell__tool_entry *cell__tool_load(const char *file, const char *bytes, size_t size, struct cell__problems *problems);
 
-/* Value NULL or YAML null: what is pointed at stays as it is.  `what` names it in the problem. */
+/* Value NULL or YAML null: leaves the target unchanged. `what` names it in the problem. */
 void cell__load_bool(struct cell__loader *loader, const struct cell__yaml *value, const char *what, bool *ret);
 void cell__load_timeout(struct cell__loader *loader, const struct cell__yaml *value, int64_t *ret_ms);
 void cell__load_pairs(struct cell__loader *loader, const struct cell__yaml *value, const char *what, struct cell__pairs *ret);
 void cell__load_json(struct cell__loader *loader, const struct cell__yaml *value, json_t **ret);
-/* type, description, required, default, enum: what every parameter may have. */
+/* type, description, required, default, enum: the keys that every parameter may have. */
 void cell__load_param(struct cell__loader *loader, const struct cell__yaml *spec, struct cell__param *param);
 /* Room for one more at the end of an array, zeroed; NULL: out of memory, reported as a problem. */
 void *cell__load_more(struct cell__loader *loader, const struct cell__yaml *at, void *list, size_t *count, size_t size);
@@ -148,7 +148,7 @@ typedef void (*cell__load_callable_fn)(struct cell__loader *loader, const struct
 /* All callables of a mapping.  what: "recipes" */
 void cell__load_callables(struct cell__loader *loader, const struct cell__yaml *mapping, const char *what, cell__load_callable_fn load,
 			  struct cell__tool_entry *tool);
-/* The next callable of a tool, with its name; NULL: a problem was told.  what: "recipe" */
+/* The next callable of a tool, with its name; NULL: a problem was recorded. what: "recipe" */
 struct cell__callable *cell__load_callable(struct cell__loader *loader, const struct cell__yaml *key, const char *what,
 					   struct cell__tool_entry *tool);
 void cell__load_cli(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool_entry *tool);
@@ -158,12 +158,12 @@ void cell__load_http(struct cell__loader *loader, const struct cell__yaml *doc, 
 
 void cell__param_finish(struct cell__param *param);
 void cell__params_finish(struct cell__params *params);
-/* NULL: none.  Where no name is equal, `_` in the asked one also stands for `-`. */
+/* NULL: not found. If no name is equal, `_` in the requested name also matches `-`. */
 const struct cell__param *cell__params_find(const struct cell__params *params, const char *name);
 /* UNTYPED when the word is unknown and *ret_ok false. */
 enum cell__arg_type cell__arg_type_parse(const char *word, bool *ret_ok);
 const char *cell__arg_type_word(enum cell__arg_type type);
-/* Checks one value; `why` gets what is wrong. */
+/* Checks one value; `why` receives the reason if it is invalid. */
 int cell__arg_check(const struct cell__param *param, const json_t *value, struct cell__buf *why);
 /*
  * Call arguments over preset over defaults, checked: names, required, types, enums.  callable NULL: a CLI tool called
@@ -175,9 +175,9 @@ int cell__args_merge(const struct cell__tool_entry *tool, const struct cell__cal
 bool cell__args_fit(const struct cell__callable *callable, const char *args, size_t args_size);
 /* A scalar as text: numbers in decimal, true and false. */
 int cell__arg_text(const json_t *value, struct cell__buf *out);
-/* Appends bytes as UTF-8 that holds no NUL: both what is ill-formed and NUL become U+FFFD. */
+/* Appends bytes as UTF-8 without NUL: ill-formed sequences and NUL become U+FFFD. */
 int cell__buf_add_quote(struct cell__buf *out, const char *bytes, size_t size);
-/* Line breaks between the parts of a JSON text become blanks; false when it is no JSON value. */
+/* Replaces line breaks between the tokens of a JSON text by blanks; false when it is not a JSON value. */
 bool cell__json_one_line(struct cell__buf *text);
 /* From a JSON Schema of an object. */
 int cell__params_from_schema(const json_t *schema, struct cell__params *ret_params, bool *ret_open, struct cell_error *err);
@@ -195,7 +195,7 @@ struct cell__argv {
 	struct {
 		size_t at; /* which word */
 		const struct cell__param *param;
-	} paths[CELL_PROCESS_FDS]; /* words that are files to be opened */
+	} paths[CELL_PROCESS_FDS]; /* arguments that are files to be opened */
 	size_t n_paths;
 };
 void cell__argv_finish(struct cell__argv *argv);
@@ -206,21 +206,21 @@ int cell__argv_build(const struct cell__tool_entry *tool, const json_t *args, st
 
 struct cell__tool_run;
 /*
- * paths.c: the file that a parameter's value names, for this caller: a descriptor, or, untouched before, a name to be freed.  -1: `why`
- * has the reason, or memory is gone.
+ * paths.c: opens the file that a parameter's value names, for this caller. Gives a descriptor or a name to be freed, which is untouched
+ * until then. -1: `why` has the reason, or out of memory.
  */
 int cell__path_arg_open(const struct cell__tool_run *run, const struct cell__param *param, const char *value, int *ret_fd, char **ret_name,
 			struct cell__buf *why);
 
 /* ---- vars.c: ${VAR} ---- */
 
-/* Values that must not be told; zeroed when finished. */
+/* Values that must not be shown; zeroed when finished. */
 struct cell__secrets {
 	char **list;
 	size_t count;
 };
 void cell__secrets_finish(struct cell__secrets *secrets);
-/* Puts *** where a secret stands. */
+/* Replaces every secret by ***. */
 int cell__secrets_redact(const struct cell__secrets *secrets, struct cell__buf *text);
 /* "$${" is a literal "${".  A missing variable is named in `why`; the caller zeroes *ret_text before freeing it. */
 int cell__vars_expand(const char *text, const struct cell__tools_options *opts, struct cell__secrets *secrets, char **ret_text,
@@ -243,7 +243,7 @@ void cell__httpreq_finish(struct cell__httpreq *req);
 int cell__httpreq_build(const struct cell__tool_entry *tool, const struct cell__callable *callable, const json_t *args,
 			struct cell__httpreq *ret_req, struct cell__buf *why);
 bool cell__http_header_name_ok(const char *name);
-/* Name of the placeholder that begins at path[0] == '{', its length with braces in *ret_size; NULL: none begins here. */
+/* Name of the placeholder that begins at path[0] == '{', its length with braces in *ret_size; NULL: not a placeholder. */
 const char *cell__http_placeholder(const char *path, size_t *ret_size);
 /* Scheme, host and port are the same. */
 bool cell__http_same_origin(const char *a, const char *b);
@@ -271,14 +271,14 @@ int cell__tools_confine(struct cell__tools *tools, const struct cell__call *call
 			struct cell_error *err);
 /* Whether the code can write to it, also through links. */
 bool cell__program_is_codes(const struct cell__confinement *code, const char *path);
-/* Takes those folders out of a PATH that the code can write to. */
+/* Removes the folders that the code can write to from a PATH. */
 void cell__program_clean_path(const struct cell__confinement *code, char *path);
 /* Refuses a program that the code can write to; `why` gets the reason. */
 int cell__program_check(const struct cell__confinement *code, const char *command, const char *path, const char *cwd,
 			struct cell__buf *why);
 /*
- * Where a program runs, as its definition says (NULL: it does not): the word workspace, a path, or a path in the workspace.  code
- * NULL: for a trusted caller.  NULL: not there, for the reason in `why`, or for want of memory.
+ * The working directory of a program as its definition says (NULL: unspecified): the word workspace, a path, or a path in the workspace.
+ * code NULL: for a trusted caller. NULL: not found, with the reason in `why`, or out of memory.
  */
 char *cell__program_cwd(const struct cell__confinement *code, bool host, const char *defined, const char *workspace, struct cell__buf *why);
 
@@ -296,7 +296,7 @@ int64_t cell__tool_run_timeout_ms(const struct cell__tool_run *run);
 struct cell__tool_file {
 	char *path;
 	struct stat seen;
-	bool racy;  /* changed so shortly before it was read that another change may look the same */
+	bool racy;  /* changed so shortly before it was read that another change may have the same time stamp */
 	struct cell__tool_entry *tool; /* NULL: bad */
 	struct cell__problems problems;
 };
@@ -311,11 +311,11 @@ struct cell__tool_dir {
 };
 
 void cell__tool_dir_finish(struct cell__tool_dir *dir);
-/* Fills a virtual directory with these definitions; those with the same text as in `old` stay loaded. */
+/* Fills a virtual directory with these definitions; definitions with the same text as in `old` stay loaded. */
 int cell__tool_dir_set(struct cell__tool_dir *dir, const char *where, json_t *texts, const json_t *old);
 /*
- * Reads what has changed and says whether anything has.  all: look at every file, not only at the directory (which
- * knows of added and removed files) and at the one with the path `only` (may be NULL).
+ * Reads changed files; true: there were some. all: checks every file, else only the directory (whose time changes with added and removed
+ * files) and the file with the path `only` (may be NULL).
  */
 bool cell__tool_dir_refresh(struct cell__tool_dir *dir, bool all, const char *only);
 /* Whether the watch on the directory reports every change of its current files. */
@@ -329,10 +329,10 @@ bool cell__tool_file_wanted(const char *name);
 json_t *cell__tools_search(struct cell__tools *tools, const char *query, size_t limit, const char *const *scope, const json_t *tags);
 /* Calls the ranking with an empty query. */
 void cell__tools_prepare_rank(struct cell__tools *tools);
-/* One of the tags (an array of texts) is among the tool's; NULL: true. */
+/* Whether one of the tags (an array of strings) is among the tool's; NULL: true. */
 bool cell__tool_has_tag(const struct cell__tool_entry *tool, const json_t *tags);
 
-/* ---- callback.c: what it keeps in the registry ---- */
+/* ---- callback.c: its state in the registry ---- */
 
 /* Calls the run's function with arguments that are text. */
 void cell__host_start(struct cell__tool_run *run, const char *args, size_t args_size);
@@ -344,7 +344,7 @@ struct cell__tools {
 	size_t n_dirs;
 	struct cell__tool_dir stored;   /* in no directory */
 	json_t *stored_texts;
-	struct cell__watch watch;       /* on all of them, or on none */
+	struct cell__watch watch;       /* on all of them, or on none of them */
 	uint64_t refreshes, watch_at;   /* how often they were refreshed; when watching is tried */
 	struct cell__tool_entry **host_tools; /* registered ones, in the order of registration */
 	size_t n_host_tools;
@@ -361,7 +361,7 @@ struct cell__tools {
 	size_t n_processes;
 	struct cell__http *http; /* made with the first request */
 	struct cell__loop_ref *loop_ref; /* of calls that functions of the host have not answered, also of cancelled ones */
-	struct cell__tool_server *servers; /* mcp.c: those that a tool has */
+	struct cell__tool_server *servers; /* mcp.c: the servers that a tool uses */
 	unsigned mcp_closing;             /* servers that are not gone yet */
 	void (*mcp_closed)(struct cell__tools *tools);
 	void (*mcp_event)(void *arg, const struct cell__mcp_event *event);

@@ -1,16 +1,16 @@
 /*
- * MCP servers as tools: what load_mcp.c (definitions), mcp.c (servers and calls), mcp_launch.c (starting them), mcp_tools.c (their
- * tools as callables), mcp_result.c (what they answer) and mcp_wait.c (calls that wait for a server to say what it has) share.
+ * MCP servers as tools, shared by load_mcp.c (definitions), mcp.c (servers and calls), mcp_launch.c (starting them), mcp_tools.c
+ * (their tools as callables), mcp_result.c (their answers) and mcp_wait.c (calls that wait for a server's list of tools).
  *
  *     tool (a version of the definition) ──▶ server ──▶ client (mcp/client/client.h) ──▶ the program or the web service
  *
- * A server lives as long as a definition with its parameters does, however often its file is read; one with other
- * parameters is another server.  When it says what tools it has, the tool is replaced by a new version with these
- * callables; calls under way keep the version they were made with.
+ * A server lives as long as a definition with its parameters does, however often its file is read; other parameters make
+ * another server.  When a server lists its tools, the tool is replaced by a new version with these callables; calls in
+ * progress keep the version they were made with.
  *
- * A program that is started for somebody who is not trusted is confined as the caller's code is (confine.c), and serves only those
- * who are confined alike.  For others there are more servers of the same definition, each with a program of its own; which of them
- * says what tools there are does not matter.
+ * A program started for an untrusted caller is confined like the caller's code (confine.c), and serves only callers with the
+ * same confinement.  Other callers get further servers of the same definition, each with its own program; it does not matter
+ * which of them lists the tools.
  */
 #ifndef CELL_TOOLS_MCP_H
 #define CELL_TOOLS_MCP_H
@@ -19,12 +19,12 @@
 #include "tools/internal.h"
 
 #define CELL_MCP_LIMIT_LIKE 8u                /* servers of one definition at once, differently confined */
-#define CELL_MCP_LIMIT_ARGS 256u              /* words of a server's command */
+#define CELL_MCP_LIMIT_ARGS 256u              /* arguments of a server's command */
 #define CELL_MCP_LIMIT_NAME 128u              /* bytes of a tool's name on a server */
 #define CELL_MCP_LIMIT_DESCRIPTION 4096u      /* bytes that are kept of a tool's description */
 #define CELL_MCP_LIMIT_PARAM_TEXT 1024u       /* of a parameter's, and of a default value */
 #define CELL_MCP_LIMIT_TEXTS (1024u * 1024u)  /* all of that of one server */
-#define CELL_MCP_AGAIN_MS 1000                /* so soon after a failure it is not asked again what it has */
+#define CELL_MCP_AGAIN_MS 1000                /* after a failure the list of tools is not requested again for so long */
 #define CELL_MCP_LIST_WAIT_MS 5000            /* that a listing of all tools waits for servers that start */
 
 /* How a server is reached, as defined: strings may contain ${VAR}.  Immutable and reference-counted. */
@@ -45,8 +45,8 @@ struct cell__mcp_params *cell__mcp_params_create(void);
 void cell__mcp_params_unref(struct cell__mcp_params *params);
 bool cell__mcp_params_equal(const struct cell__mcp_params *a, const struct cell__mcp_params *b);
 /*
- * Settles the transport (`transport` may be NULL: by what there is, and for a URL by what it looks like) and checks
- * all. `why` gets what is wrong.
+ * Settles the transport (`transport` may be NULL: chosen by the given parameters, and for a URL by its form) and checks all parameters.
+ * `why` receives the reason if they are invalid.
  */
 int cell__mcp_params_settle(struct cell__mcp_params *params, const char *transport, struct cell__buf *why);
 void cell__load_mcp(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool_entry *tool);
@@ -59,9 +59,9 @@ struct cell__tool_server {
 	struct cell__mcp_params *params;
 	char *name;
 	struct cell__mcp_client *client; /* made with the first use */
-	struct cell__confinement *confine; /* of its program, settled when it has a client; NULL: none */
+	struct cell__confinement *confine; /* of its program, settled when it has a client; NULL: unconfined */
 	struct cell__secrets secrets;    /* of the present connection */
-	bool settling;                   /* it is being asked what it has */
+	bool settling;                   /* its list of tools has been requested */
 	char *problem;                   /* why it could not be used last; NULL: it could, or was not tried */
 	int problem_code;
 	int64_t failed_us;               /* when that was */
@@ -75,24 +75,24 @@ void cell__mcp_attach(struct cell__tools *tools);
 void cell__tool_server_unref(struct cell__tool_server *server);
 /* Ends all; then done(tools). */
 void cell__mcp_close_all(struct cell__tools *tools, void (*done)(struct cell__tools *tools));
-bool cell__mcp_known(const struct cell__tool_server *server); /* what tools it has */
-/* Asks it what it has, for this call, unless that is known or being asked or would be too early after failures. */
+bool cell__mcp_known(const struct cell__tool_server *server); /* whether its tools are known */
+/* Requests its list of tools, for this call, unless it is known, already requested, or was requested too recently without success. */
 void cell__mcp_ask(struct cell__tool_server *server, const struct cell__call *call);
 void cell__mcp_add_problems(const struct cell__tools *tools, json_t *list);
 
 /* mcp_launch.c: for the client of a server, arg. */
 int cell__mcp_launch(void *arg, struct cell__mcp_launch *ret_launch, struct cell_error *err);
 
-/* mcp_tools.c: fills tool->callables; what is left out is told in `problem` (may stay empty). */
+/* mcp_tools.c: fills tool->callables; `problem` (may stay empty) says which tools were left out. */
 void cell__mcp_fill_callables(struct cell__tool_entry *tool, const json_t *list, char problem[160]);
 
-/* mcp_result.c: ends the run with what the server answered to tools/call. */
+/* mcp_result.c: ends the run with the server's answer to tools/call. */
 void cell__mcp_finish_run(struct cell__tool_run *run, const struct cell__mcp_answer *answer);
 
 /* mcp_wait.c */
-/* True: the call waits, and cell__tools_handle() handles it again.  tool NULL: it is about all tools, or args.await. */
+/* True: the call waits, and cell__tools_handle() handles it again. tool NULL: the call is about all tools, or args.await. */
 bool cell__mcp_park(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call, struct cell__tool_entry *tool);
-/* True: the tool's server could not be asked, and the call has failed with the reason. */
+/* True: the tool's server could not list its tools, and the call has failed with the reason. */
 bool cell__mcp_explain(const struct cell__tool_entry *tool, struct cell__call *call);
 /* A server is settled. */
 void cell__mcp_wake(struct cell__tools *tools);

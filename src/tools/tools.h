@@ -1,16 +1,16 @@
 /*
- * Tools: what agent code can have done by the host.
+ * Tools: functions that agent code can call on the host.
  *
  * A registry holds tools of three kinds: command-line programs and HTTP services described by YAML files, and
  * functions of the host program.  A tool has callables (recipes, endpoints, functions); calling one goes
  *
  *     tools.call ──▶ find ──▶ merge and check arguments ──▶ adapter: process | request | function ──▶ answer
  *
- * Directories are looked at again, or watched, whenever they are used: a changed file counts from the next call on.  A call
- * under way keeps the definition it started with.  Secrets (`${VAR}` in env and headers) are resolved at the moment of
- * the call through the resolver, are handed to the program or the server only, and are cut out of every error text.
+ * Directories are checked or watched for changes: a changed file counts from the next call on.  A call in progress keeps
+ * the definition it started with.  Secrets (`${VAR}` in env and headers) are resolved at the moment of the call through the
+ * resolver, are handed to the program or the server only, and are removed from every error text.
  *
- * Belongs to the loop's thread, except where "any thread" is said.
+ * Belongs to the loop's thread, except functions marked "any thread".
  */
 #ifndef CELL_TOOLS_H
 #define CELL_TOOLS_H
@@ -37,8 +37,8 @@
 #define CELL_TOOL_LIMIT_CALLABLES 512u              /* of one tool */
 #define CELL_TOOL_LIMIT_PARAMS 256u                 /* of one callable */
 #define CELL_TOOL_LIMIT_NAME 64u                    /* bytes of a tool's or callable's name */
-#define CELL_TOOL_LIMIT_PROBLEMS CELL_YAML_LIMIT_PROBLEMS   /* told of one file */
-#define CELL_TOOL_LIMIT_ARGV 4096u                  /* words of a command */
+#define CELL_TOOL_LIMIT_PROBLEMS CELL_YAML_LIMIT_PROBLEMS   /* reported per file */
+#define CELL_TOOL_LIMIT_ARGV 4096u                  /* arguments of a command */
 #define CELL_TOOL_LIMIT_ARGV_BYTES (96u * 1024u)    /* their bytes together; fits CELL_LIMIT_SPAWN_MESSAGE with the rest */
 #define CELL_TOOL_LIMIT_RUNS 4096u                  /* calls under way in one registry */
 #define CELL_TOOL_LIMIT_PROCESSES 64u               /* programs running at once; more calls wait their turn */
@@ -85,11 +85,11 @@ struct cell__tools_options {
 	struct cell__supervisor *supervisor;
 	const char *(*getenv_fn)(void *arg, const char *name); /* for ${VAR}; NULL: every variable is missing */
 	void *getenv_arg;
-	const char *path;   /* where commands are looked up; NULL: CELL_TOOL_DEFAULT_PATH */
+	const char *path;   /* PATH for commands; NULL: CELL_TOOL_DEFAULT_PATH */
 	const char *cwd;    /* where MCP servers run, which belong to no session; must live as long; NULL: "/" */
 	/*
-	 * What confines the programs of a call by somebody who is not trusted: a new reference.  NULL: such calls start no program.
-	 * The argument must live until the registry is closed.
+	 * Gives the confinement for programs of an untrusted caller's call: a new reference. NULL: such calls start no program. The
+	 * argument must live until the registry is closed.
 	 */
 	int (*confine)(void *arg, const struct cell__call *call, struct cell__confinement **ret_confinement, struct cell_error *err);
 	void *confine_arg;
@@ -103,8 +103,8 @@ void cell__tools_close(struct cell__tools *tools, void (*closed)(void *arg), voi
 /* The directory need not exist yet. */
 int cell__tools_add_dir(struct cell__tools *tools, const char *path, struct cell_error *err);
 /*
- * Definitions that lie in no directory, {name: text, or null where it cannot be read}, instead of those that were set
- * before; what is bad is told by cell__tools_problems().  `where` is what messages call their place.
+ * Replaces the definitions that are not in a directory, {name: text, or null if it cannot be read}; cell__tools_problems() reports invalid
+ * ones. `where` is their place in messages.
  */
 int cell__tools_set_stored(struct cell__tools *tools, const char *where, json_t *texts, struct cell_error *err);
 
@@ -112,7 +112,7 @@ int cell__tools_set_stored(struct cell__tools *tools, const char *where, json_t 
 
 /* Through whose eyes: one session's. */
 struct cell__tools_view {
-	const char *cwd;          /* for programs whose definition names none; NULL: "/" */
+	const char *cwd;          /* for programs whose definition has no cwd; NULL: "/" */
 	const char *const *scope; /* tags, NULL-terminated: only tools that have one of them exist; NULL: all */
 };
 
@@ -127,7 +127,7 @@ struct cell__tools_view {
  *
  *     {"raw": "parts", "parts": [{"type", "size", ...}]}   bytes of several kinds, one after another
  *
- * so that what a tool said travels unescaped.  The others answer with the JSON value itself.  tools.list and
+ * so that a tool's output is passed on without escaping.  The others answer with the JSON value itself.  tools.list and
  * tools.search start MCP servers whose tools are not known yet, and wait a short time for them; `await`, a list of
  * tools' names, says which servers are of interest.
  */
@@ -135,7 +135,7 @@ void cell__tools_handle(struct cell__tools *tools, const struct cell__tools_view
 
 /* tools.call in two steps, for an approval in between: the callable and its exact arguments. */
 struct cell__tool_choice {
-	struct cell__tool_entry *tool; /* NULL: nothing was chosen */
+	struct cell__tool_entry *tool; /* NULL: no tool was chosen */
 	const struct cell__callable *callable;
 	json_t *args; /* complete and checked */
 };
@@ -143,8 +143,8 @@ struct cell__tool_choice {
 int cell__tools_choose(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call,
 		       struct cell__tool_choice *ret_choice);
 /*
- * The same tool with other arguments, which may repeat what is fixed (presets) but not change it.  `why` gets what is
- * wrong with them.
+ * The same tool with other arguments, which may repeat fixed ones (presets) but not change them. `why` receives the reason if they are
+ * invalid.
  */
 int cell__tool_choice_edit(struct cell__tool_choice *choice, const json_t *args, struct cell__buf *why);
 const char *cell__tool_choice_tool(const struct cell__tool_choice *choice);
@@ -155,10 +155,10 @@ void cell__tools_run(struct cell__tools *tools, const struct cell__tools_view *v
 		     struct cell__call *call);
 void cell__tool_choice_finish(struct cell__tool_choice *choice);
 /*
- * The short way of tools.call to a function of the host, for arguments as text.  The asker sets args to the text of an
- * object and asks whether it fits: members are plain values (strings, numbers, booleans), each belongs to a parameter
- * and has its type, none is missing and none is to be added.  If so the call is made with the text as it is, and ends in
- * an answer like any other; if not, nothing has happened, and the long way knows what to say.
+ * The fast path of tools.call to a function of the host, for arguments as text. The caller sets args to the text of an object and asks
+ * whether it fits: members are plain values (strings, numbers, booleans), each belongs to a parameter and has its type, no argument is
+ * missing, and no default must be added. If it fits, the call is made with the text as it is, and ends in an answer like any other. If not,
+ * nothing has happened, and the general path produces the error.
  */
 struct cell__host_ask {
 	const char *args; /* borrowed */
@@ -169,10 +169,10 @@ struct cell__host_ask {
 bool cell__tools_fits_host(struct cell__tools *tools, const struct cell__tools_view *view, const char *name, struct cell__host_ask *ask);
 void cell__tools_call_host(struct cell__tools *tools, const struct cell__host_ask *ask, struct cell__call *call);
 
-/* Has the ranking look at the tools as they are now: it is called with an empty query and a limit of 0. */
+/* Updates the search ranking for the current tools by calling it with an empty query and a limit of 0. */
 void cell__tools_prepare_search(struct cell__tools *tools);
 
-/* ---- what is wrong with the YAML files ---- */
+/* ---- problems of the YAML files ---- */
 
 /* A new array of {"file", "line", "message"}, in the order of the files; NULL: out of memory. */
 json_t *cell__tools_problems(struct cell__tools *tools);
@@ -209,8 +209,8 @@ struct cell__mcp_event {
 	struct cell__mcp_elicitation *elicitation; /* QUESTION: to be answered once */
 };
 /*
- * Before any server is used; without it every question is declined.  elicits: at each start of a server, whether it is told
- * that a person can be asked.
+ * Call before any server is used; without it every question is declined. elicits: at each start of a server, whether to tell it that a
+ * person can answer questions.
  */
 void cell__tools_on_mcp(struct cell__tools *tools, void (*event)(void *arg, const struct cell__mcp_event *event),
 			bool (*elicits)(void *arg), void *arg);

@@ -1,7 +1,7 @@
 /*
- * What the servers that speak HTTP share about who may come in, and about addresses in requests.  Pure.
+ * Access checks and URL decoding shared by the HTTP servers. Pure.
  *
- * Host and Origin are looked at against pages in a browser that were told that our address is their own.
+ * Host and Origin are checked against DNS rebinding: pages in a browser whose host name resolves to our address.
  */
 #ifndef CELL_WIRE_ACCESS_H
 #define CELL_WIRE_ACCESS_H
@@ -20,11 +20,11 @@ bool cell__access_same(const unsigned char *hash, const unsigned char *other);
 const char *cell__access_bearer(const char *header);
 /* Whether it is a loopback name, the address we listen on, or one of `more` (NULL-terminated, may be NULL).  port 0: any. */
 bool cell__access_host(const char *host, const char *bound, int port, const char *const *more);
-/* A browser says from which page it asks; programs say nothing (NULL). */
+/* A browser names the page that makes the request; other programs send no Origin (NULL). */
 bool cell__access_origin(const char *origin, const char *host, const char *const *more);
 /*
- * Appends what percent-encoded text stands for; plus: '+' is a space.  -1, with nothing appended, when it is not well formed,
- * holds a NUL or is no UTF-8, or memory is gone.
+ * Appends the decoded form of percent-encoded text; plus: '+' is a space. -1, with nothing appended: not well-formed, contains a NUL, not
+ * UTF-8, or out of memory.
  */
 int cell__url_decode(const char *text, size_t size, bool plus, struct cell__buf *out);
 

@@ -1,9 +1,9 @@
 /*
- * What is said to an OpenAI-compatible embeddings endpoint, and what it answers:
+ * Requests to an OpenAI-compatible embeddings endpoint, and their answers:
  *
  *     {"model": "m", "input": ["text", ...]}  ──▶  {"data": [{"index": 0, "embedding": [0.1, ...]}, ...], ...}
  *
- * Pure.  The answer is anybody's: its memory is bounded by what was asked for, not by what came.
+ * Pure.  The answer is untrusted: its memory is bounded by the request, not by the answer's size.
  */
 #ifndef CELL_WIRE_EMBEDDINGS_H
 #define CELL_WIRE_EMBEDDINGS_H
@@ -19,9 +19,8 @@
 /* Appends the request's body.  Ill-formed UTF-8 in texts is replaced.  -1: out of memory. */
 int cell__embed_request(struct cell__buf *out, const char *model, const char *const *texts, size_t n);
 /*
- * The vectors of n texts, in the texts' order, one after another, each made to have length one (one of zeros stays as it
- * is).  Line breaks in `text` become blanks.  CELL_E_PROTOCOL for everything that is not n vectors of one number of
- * finite numbers; free() *ret_vectors.
+ * The vectors of n texts, in the texts' order, one after another, each normalised to length one (a zero vector stays zero). Line breaks in
+ * `text` become blanks. CELL_E_PROTOCOL unless the answer has n vectors of finite numbers with equal dimensions; free() *ret_vectors.
  */
 int cell__embed_parse(char *text, size_t size, size_t n, float **ret_vectors, size_t *ret_dimensions, struct cell_error *err);
 

@@ -1,5 +1,5 @@
 /*
- * Frames: what host and kernel say to each other on one stream socket.
+ * Frames: the messages between host and kernel on one stream socket.
  *
  *     0      1        2     3      4    8         12       16        24
  *     magic  version  type  flags  id   json_len  raw_len  ring_pos  | json | raw
@@ -8,7 +8,7 @@
  * kernel sent the frame: the host takes the output up to there first, so frames and output keep their order.
  * The json part carries structure, the raw part bytes that are never escaped.
  *
- * Pure codec: takes bytes, answers consumed / need more / bad, allocates nothing.
+ * Pure codec: takes bytes, returns consumed / need more / bad, allocates nothing.
  */
 #ifndef CELL_WIRE_FRAME_H
 #define CELL_WIRE_FRAME_H
@@ -33,7 +33,7 @@ enum cell_frame_type {
 	CELL_FRAME_READY = 65,    /* answer to INIT; json: {"python", "ipython", "error"?} */
 	CELL_FRAME_RESULT = 66,   /* see docs/protocol.md */
 	CELL_FRAME_DISPLAY = 67,
-	CELL_FRAME_DOORBELL = 68, /* look at the ring */
+	CELL_FRAME_DOORBELL = 68, /* there is output in the ring */
 	CELL_FRAME_CALL = 69,     /* namespace call */
 	CELL_FRAME_HELLO = 70,    /* the kernel is up and waits for INIT */
 	/* of a kernel without a ring */
@@ -64,8 +64,8 @@ enum cell_frame_status {
 void cell__frame_encode_header(const struct cell_frame *frame, uint8_t out[CELL_FRAME_HEADER_BYTES]);
 
 /*
- * Looks at the start of bytes[0..size).  OK: *ret_frame points into bytes and *ret_used says how many were
- * the frame.  MORE: *ret_used is how many bytes are needed at least to get further.
+ * Decodes the frame at the start of bytes[0..size). OK: *ret_frame points into bytes and *ret_used is the frame's size. MORE: *ret_used is
+ * the number of bytes needed at least to continue.
  */
 enum cell_frame_status cell__frame_decode(const uint8_t *bytes, size_t size, struct cell_frame *ret_frame, size_t *ret_used);
 const char *cell__frame_status_word(enum cell_frame_status status);

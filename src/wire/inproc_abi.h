@@ -1,9 +1,9 @@
 /*
- * How the kernel's extension speaks to the library when both are in one process (the executor `inprocess`): function
- * calls where other kernels have a socket.  The library hands Python the address of a struct cell_inproc; everything
- * that is said has the types and meaning of frames (wire/frame.h), but nothing is encoded.
+ * The interface between the kernel's extension and the library when both are in one process (the executor `inprocess`): function calls
+ * instead of a socket. The library hands Python the address of a struct cell_inproc; messages have the types and meaning of frames
+ * (wire/frame.h), but are not encoded.
  *
- * Every function may be called from any thread.  Those that may wait are called without the GIL; none takes it.
+ * Every function may be called from any thread. Functions that may wait are called without the GIL; no function takes it.
  */
 #ifndef CELL_WIRE_INPROC_ABI_H
 #define CELL_WIRE_INPROC_ABI_H
@@ -17,7 +17,7 @@
 enum cell_inproc_status {
 	CELL_INPROC_OK,
 	CELL_INPROC_CLOSED,      /* the session is over */
-	CELL_INPROC_INTERRUPTED, /* an interrupt ended the wait; what was asked is cancelled */
+	CELL_INPROC_INTERRUPTED, /* an interrupt ended the wait; the request is cancelled */
 	CELL_INPROC_NESTED,      /* called on the loop's own thread, from inside a callback of the host's */
 	CELL_INPROC_FORKED,      /* in a process forked from the session's */
 	CELL_INPROC_NO_MEMORY,
@@ -37,19 +37,19 @@ struct cell_inproc_message {
 struct cell_inproc {
 	uint32_t version;
 	unsigned long main_thread; /* Python's number of the thread that runs cells */
-	_Atomic int main_asks;     /* it is about to ask, or does; changed with the GIL held */
+	_Atomic int main_asks;     /* it sends a request or is about to; changed with the GIL held */
 	_Atomic uint32_t run;      /* the run that may be interrupted; 0: none; changed with the GIL held */
-	/* Each retain() needs its release(); after the last one nothing may be called. */
+	/* Each retain() needs its release(); after the last release() no function may be called. */
 	void (*retain)(struct cell_inproc *kernel);
 	void (*release)(struct cell_inproc *kernel);
 	/* Returns once the host has taken it. */
 	enum cell_inproc_status (*send)(struct cell_inproc *kernel, const struct cell_frame *frame);
 	/* A CALL and its REPLY. */
 	enum cell_inproc_status (*ask)(struct cell_inproc *kernel, const struct cell_frame *call, struct cell_inproc_message **ret_reply);
-	/* The next message; waits for it.  Once the session is over it is SHUTDOWN.  NULL: out of memory. */
+	/* Waits for the next message. After the end of the session it is SHUTDOWN. NULL: out of memory. */
 	struct cell_inproc_message *(*receive)(struct cell_inproc *kernel);
 	bool (*pending)(struct cell_inproc *kernel);
-	/* A descriptor that is readable while a message waits; from now on it is kept so. */
+	/* A descriptor that is readable while a message waits, from this call on. */
 	int (*watch)(struct cell_inproc *kernel);
 	/* All of it or nothing (FULL); does not wait. */
 	enum cell_inproc_status (*write)(struct cell_inproc *kernel, int stream, const char *bytes, size_t size);
@@ -57,7 +57,7 @@ struct cell_inproc {
 	void (*wait)(struct cell_inproc *kernel);
 	/* The stdout (1) or stderr (2) of children of the session's code. */
 	int (*pipe)(struct cell_inproc *kernel, int stream);
-	/* The run that the host wants to end; 0: none. */
+	/* The run that the host wants to interrupt; 0: no run. */
 	uint32_t (*interrupted_run)(struct cell_inproc *kernel);
 	bool (*is_forked)(struct cell_inproc *kernel);
 };

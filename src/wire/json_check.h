@@ -1,6 +1,6 @@
 /*
- * Is this text exactly one JSON value (RFC 8259) on one line?  Used for values that pass through as text so that an int
- * of any size stays exact; a JSON library would round it.  Pure, allocates nothing, bounded depth.
+ * Checks that a text is exactly one JSON value (RFC 8259) on one line. Used for values that are passed on as text so that an int of any
+ * size stays exact; a JSON library would round it. Pure, allocates nothing, bounded depth.
  */
 #ifndef CELL_WIRE_JSON_CHECK_H
 #define CELL_WIRE_JSON_CHECK_H
@@ -11,14 +11,14 @@
 bool cell__json_check(const char *text, size_t size);
 
 /*
- * What a tree made of this text takes in memory besides the bytes of its strings, at most and roughly: a few bytes of
- * brackets make hundreds.  For text that may not be JSON at all; a fraction of what parsing costs.
+ * A rough upper bound of the memory that a tree made of this text takes besides the bytes of its strings: a few bytes of brackets can take
+ * hundreds. Accepts text that is not JSON; costs a fraction of parsing.
  */
 size_t cell__json_weigh(const char *text, size_t size);
 
 /*
- * The members of an object whose values are strings, numbers, booleans or null, and whose names have no escapes; checked
- * like the above as they are taken.  It is what most messages are, and for those it spares building a tree.
+ * Walks the members of an object whose values are strings, numbers, booleans or null, and whose names have no escapes; checks them like the
+ * functions above. Most messages are such objects, and need no tree.
  */
 struct cell__json_walk {
 	const char *at, *end;
@@ -26,7 +26,7 @@ struct cell__json_walk {
 };
 #define CELL_JSON_WALK(text, size) { (text), (text) + (size), false }
 struct cell__json_member {
-	const char *name;  /* as it stands in the text, without its quotes */
+	const char *name; /* as written in the text, without its quotes */
 	size_t name_size;
 	const char *value; /* a string with its quotes */
 	size_t value_size;

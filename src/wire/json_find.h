@@ -1,6 +1,6 @@
 /*
- * Where a member stands in a JSON text, so that it can be passed on as it was written.  Pure; never looks past the
- * text, whatever it holds, but only promises sense for text that is known to be JSON.
+ * Finds a member in a JSON text, so that it can be passed on as it was written. Pure. Never reads past the text, whatever its content, but
+ * gives a meaningful result only for valid JSON.
  */
 #ifndef CELL_WIRE_JSON_FIND_H
 #define CELL_WIRE_JSON_FIND_H

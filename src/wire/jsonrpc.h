@@ -1,11 +1,11 @@
 /*
  * JSON-RPC 2.0 as the Model Context Protocol uses it, for client and server.  Pure: bytes in, messages out, and back.
- * Everything read is hostile: size and depth are bounded, and every message is classified before anybody uses it.
+ * All input is hostile: size and depth are bounded, and every message is classified before it is used.
  *
  *     bytes ── lines, SSE events or a body ──▶ text ── cell__rpc_read() ──▶ doc ── cell__rpc_get() ──▶ message
  *
- * Ids are strings or whole numbers, as the protocol wants them; null only in an error that answers nothing readable.
- * Batches exist in revision 2025-03-26 alone; whoever speaks another one says so and has them refused.
+ * Ids are strings or whole numbers, as the protocol requires; null only in an error that answers an unreadable message.
+ * Batches exist in revision 2025-03-26 only; for other revisions the caller passes batches = false and they are refused.
  */
 #ifndef CELL_WIRE_JSONRPC_H
 #define CELL_WIRE_JSONRPC_H
@@ -47,7 +47,7 @@ struct cell__rpc_doc {
 /* All pointers are the doc's and live as long as it does. */
 struct cell__rpc_message {
 	enum cell__rpc_kind kind;
-	json_t *id;             /* string or integer; NULL: a notification, or an error that answers nothing readable */
+	json_t *id;             /* string or integer; NULL: a notification, or an error that answers an unreadable message */
 	const char *method;     /* REQUEST, NOTIFICATION */
 	json_t *params;         /* the same; an object or an array, NULL when there are none */
 	json_t *result;         /* RESULT */
@@ -65,37 +65,36 @@ int cell__rpc_read(const char *text, size_t size, bool batches, struct cell__rpc
 void cell__rpc_doc_finish(struct cell__rpc_doc *doc);
 #define CELL_AUTO_RPC_DOC __attribute__((cleanup(cell__rpc_doc_finish)))
 /*
- * The i-th message.  Fails as above with CELL_RPC_INVALID_REQUEST; ret_message->id is then what could be read of its id
- * (NULL: nothing), for the answer.
+ * The i-th message. Fails as above with CELL_RPC_INVALID_REQUEST; ret_message->id is then its id as far as it was readable (else NULL), for
+ * the answer.
  */
 int cell__rpc_get(const struct cell__rpc_doc *doc, size_t i, struct cell__rpc_message *ret_message, struct cell_error *err);
 
 /*
- * Append one message as one line of JSON, without the line break; 0, or -1 when memory is gone or it would be longer
- * than CELL_RPC_MAX_BYTES (the buffer is then as before).  Nothing is taken over.  params, data: may be NULL.  id
- * NULL: null.
+ * Append one message as one line of JSON, without the line break; 0, or -1 when out of memory or longer than CELL_RPC_MAX_BYTES (the buffer
+ * is then unchanged). Takes nothing over. params, data: may be NULL. id NULL: null.
  */
 int cell__rpc_add_request(struct cell__buf *buf, int64_t id, const char *method, const json_t *params);
 int cell__rpc_add_notification(struct cell__buf *buf, const char *method, const json_t *params);
 int cell__rpc_add_result(struct cell__buf *buf, const json_t *id, const json_t *result);
 int cell__rpc_add_error(struct cell__buf *buf, const json_t *id, int64_t code, const char *message, const json_t *data);
 
-/* ---- lines: how messages are told apart on standard streams ---- */
+/* ---- lines: the separators of messages on standard streams ---- */
 
 /*
- * Put bytes in, take lines out until there are none, and again.  A line past max_bytes is reported once and skipped,
- * so that the stream can go on.  Empty lines are left out, and a carriage return before the line break.
+ * Put bytes in, take lines out until no complete line is left, and repeat. A line longer than max_bytes is reported once and skipped, so
+ * that the stream can continue. Empty lines are skipped, and a carriage return before the line break is removed.
  */
 struct cell__lines {
 	struct cell__buf buf;
-	size_t start;   /* of what has not been taken */
+	size_t start; /* of the bytes not taken yet */
 	size_t scanned; /* no line break before this position */
 	size_t max_bytes;
-	bool skipping;  /* in a line that was too long */
+	bool skipping; /* in a line that was too long */
 };
 
 enum cell__line_status {
-	CELL__LINE_MORE = 0, /* none is complete */
+	CELL__LINE_MORE = 0, /* no complete line */
 	CELL__LINE_OK,
 	CELL__LINE_TOO_LONG,
 };

@@ -1,11 +1,11 @@
 /*
- * Jupyter's messages, protocol 5.3: what a client and a Jupyter kernel say to each other on ZeroMQ sockets.
+ * Jupyter's messages, protocol 5.3, between a client and a Jupyter kernel on ZeroMQ sockets.
  *
  *     [routing ids ...] <IDS|MSG>  signature  header  parent_header  metadata  content  [buffers ...]
  *
  * The signature is the HMAC-SHA256, in hexadecimal, of the four JSON parts under the key of the connection file.
  *
- * Pure codec: takes parts, answers a message or what is wrong with it.
+ * Pure codec: takes parts, returns a message or an error.
  */
 #ifndef CELL_WIRE_JUPYTER_H
 #define CELL_WIRE_JUPYTER_H
@@ -22,15 +22,15 @@
 #define CELL_JUPYTER_MAX_PART_BYTES (64u * 1024u * 1024u)
 #define CELL_JUPYTER_SIGNATURE_BYTES 64u /* in hexadecimal */
 #define CELL_JUPYTER_DIGEST_BYTES 32u
-#define CELL_JUPYTER_SEEN 512u           /* signatures remembered, so that none is taken twice */
-#define CELL_JUPYTER_ID_BYTES 128u       /* the longest message id and session id that is looked at */
+#define CELL_JUPYTER_SEEN 512u           /* signatures remembered to refuse replayed messages */
+#define CELL_JUPYTER_ID_BYTES 128u       /* the longest message id and session id that is accepted */
 
 struct cell__jupyter_part {
 	const void *data;
 	size_t size;
 };
 
-/* The signatures that were taken last.  Zeroed: none. */
+/* The signatures that were seen last. Zeroed: empty. */
 struct cell__jupyter_seen {
 	uint8_t digest[CELL_JUPYTER_SEEN][CELL_JUPYTER_DIGEST_BYTES];
 	size_t n, next;
@@ -38,7 +38,7 @@ struct cell__jupyter_seen {
 
 struct cell__jupyter_message {
 	const char *type, *id;                 /* of its header; never NULL */
-	const char *parent_id, *parent_session; /* of what it belongs to; "" where it belongs to nothing */
+	const char *parent_id, *parent_session; /* of the request it belongs to; "" without one */
 	json_t *content;                       /* an object */
 	json_t *header, *parent;
 };

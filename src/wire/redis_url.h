@@ -6,8 +6,8 @@
  *     redis+unix://[[user][:password]@]/path/of/socket[?db=N...]       also unix://
  *
  * Parts are percent-decoded.  Options: prefix, tools_prefix, db, ssl_ca_certs (a file; default: the system's), ssl_cert_reqs=none; via
- * (the path of a socket where somebody hands out connections to the server, executors/container/dialer.h).
- * Pure: takes text; anything may be thrown at it.  Errors never repeat the URL, which may hold a password.
+ * (the path of a socket that hands out connections to the server, executors/container/dialer.h).
+ * Pure: takes any text.  Errors never repeat the URL, which may hold a password.
  */
 #ifndef CELL_WIRE_REDIS_URL_H
 #define CELL_WIRE_REDIS_URL_H
@@ -30,12 +30,12 @@ struct cell__redis_url {
 	char *tools_prefix;    /* NULL: prefix:tools */
 	char *ca_file;         /* NULL: the system's */
 	char *via;             /* NULL: we connect ourselves */
-	char *shown;           /* "host:6379" or the socket's path: what messages say */
+	char *shown;           /* "host:6379" or the socket's path, for messages */
 };
 
 /* Whether this is the URL of a storage in Redis, not the path of a folder. */
 bool cell__redis_url_is(const char *text);
-/* After an error there is nothing to finish. */
+/* After an error no finish is needed. */
 int cell__redis_url_parse(const char *text, struct cell__redis_url *ret_url, struct cell_error *err);
 /* Passwords are overwritten. */
 void cell__redis_url_finish(struct cell__redis_url *url);

@@ -35,9 +35,9 @@ enum cell__ring_status {
 enum cell__ring_status cell__ring_next(struct cell__ring *ring, uint64_t upto, uint32_t *ret_type, uint8_t *out, uint32_t *ret_size);
 /* True when the kernel sleeps for space and must be woken (futex on ctl->space_futex). */
 bool cell__ring_release(struct cell__ring *ring);
-/* "I sleep": false when something came meanwhile, then look again. */
+/* Announces that the host will sleep; false when output came in between: check again. */
 bool cell__ring_arm(struct cell__ring *ring);
-/* Around reading a pipe, so that the kernel can count what has been written to it. */
+/* Call before and after reading a pipe, so that the kernel can count the bytes written to it. */
 void cell__ring_pipe_begin(struct cell__ring *ring);
 void cell__ring_pipe_end(struct cell__ring *ring, int which, uint64_t total);
 

@@ -1,19 +1,19 @@
 /*
  * The shared memory between the host and one kernel: a control page, an output ring, and room for bulk data.
  *
- * Why a ring: Python-level output must reach the host while the code runs, in order, coalesced, without a
- * thread in the kernel (it must stay forkable) and without a system call per print().  The kernel appends
- * records; the host pulls them.  A DOORBELL frame wakes the host only when it said it sleeps.
+ * Why a ring: Python-level output must reach the host while the code runs, in order, coalesced, without a thread in the kernel (it must
+ * stay forkable) and without a system call per print(). The kernel appends records; the host pulls them. A DOORBELL frame wakes the host
+ * only when it has announced that it sleeps.
  *
- * Everything the kernel writes here is hostile: the host copies `head` once, clamps it, and copies each
- * record header before believing it.  The host never waits for the kernel.
+ * Everything the kernel writes here is hostile: the host copies `head` once, clamps it, and copies each record header before it uses it.
+ * The host never waits for the kernel.
  *
- * Output of child processes and C code comes through two pipes instead (fds 1 and 2).  To merge the two in
- * order the kernel puts SYNC records into the ring: "up to here, this many pipe bytes had been written".
- * Written = read by the host (`pipe_read`, behind the seqlock `pipe_seq`: odd while the host reads) + FIONREAD.
+ * Output of child processes and C code comes through two pipes instead (fds 1 and 2). To merge the two in order the kernel puts SYNC
+ * records into the ring: "up to here, this many pipe bytes had been written". Written = read by the host (`pipe_read`, behind the seqlock
+ * `pipe_seq`: odd while the host reads) + FIONREAD.
  *
- * The bulk area is the kernel's to divide: a call names the part of it that its data stands in, or is wanted in, and the
- * host touches that part from the call to its answer.  What the host finds there is data, never structure.
+ * The kernel divides the bulk area: a call names the part that holds its data or will receive the answer, and the host touches that part
+ * only from the call to its answer. The host treats its content as data, never as structure.
  *
  * Included by the host (C) and by the kernel's extension; both sides run on one machine, so native order.
  */
@@ -28,7 +28,7 @@
 #define CELL_BULK_OFFSET (CELL_RING_DATA_OFFSET + CELL_RING_DATA_BYTES)
 #define CELL_BULK_BYTES (2u * 1024u * 1024u)
 #define CELL_RING_MAP_BYTES (CELL_BULK_OFFSET + CELL_BULK_BYTES)
-/* A record never wraps a length the host would have to allocate for: long writes are split. */
+/* Long writes are split, so that no record has a length that the host would have to allocate for. */
 #define CELL_RING_MAX_RECORD (32u * 1024u)
 
 enum cell_ring_record_type {
@@ -46,7 +46,7 @@ struct cell_ring_record {
 /* Of one side, for the other: see spin.h. */
 struct cell_ring_beat {
 	_Alignas(64) uint32_t sent; /* frames */
-	uint32_t cpu;               /* where it ran when it sent the last one */
+	uint32_t cpu;               /* the CPU it ran on when it sent the last frame */
 };
 
 struct cell_ring_ctl {
@@ -64,7 +64,7 @@ struct cell_ring_ctl {
 	uint32_t kernel_waits;       /* sleeps on space_futex */
 	uint32_t interrupt_taken;    /* the last interrupt_no that became a KeyboardInterrupt */
 	/*
-	 * written by both: host stores 1 before it sleeps, and looks once more a little later; kernel swaps in 0 and rings
+	 * written by both: the host stores 1 before it sleeps, and checks the ring again a little later; the kernel swaps in 0 and rings
 	 * when it was 1
 	 */
 	_Alignas(64) uint32_t armed;

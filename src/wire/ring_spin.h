@@ -1,11 +1,11 @@
 /*
  * Host and kernel spin on a counter in shared memory before they sleep until the next frame (base/spin.h).
  *
- * A waiter does not spin on the CPU where the other side ran last: being woken there is cheap, and on a machine with one CPU
- * spinning would only delay the other side.
+ * A waiter does not spin on the CPU where the other side ran last: being woken there is cheap, and on a machine with one CPU spinning would
+ * only delay the other side.
  *
- * Each side has a beat in the shared page: the number of frames it has sent, and the CPU it ran on.  They are hints: a hostile
- * side that writes nonsense there makes the other one spin in vain for one window.
+ * Each side has a beat in the shared page: the number of frames it has sent, and the CPU it ran on. They are hints: a hostile side that
+ * writes nonsense there makes the other one spin for one window without success.
  */
 #ifndef CELL_WIRE_RING_SPIN_H
 #define CELL_WIRE_RING_SPIN_H

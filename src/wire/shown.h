@@ -1,4 +1,4 @@
-/* Text of untrusted origin made fit for a person's eyes: the inside of cell_shown_text() and its like in workcell.h. */
+/* Makes untrusted text safe to show to a person: implements cell_shown_text() and similar functions of workcell.h. */
 #ifndef CELL_WIRE_SHOWN_H
 #define CELL_WIRE_SHOWN_H
 
@@ -6,7 +6,7 @@
 
 #define CELL__SHOWN_GROWTH 4u                   /* bytes that one byte becomes, at most */
 #define CELL__SHOWN_STYLE_MAX 40u                /* bytes of an escape sequence that may pass */
-#define CELL__SHOWN_MAX_ARGS (16u << 20)        /* bytes of arguments that are looked at for a terminal */
+#define CELL__SHOWN_MAX_ARGS (16u << 20)        /* bytes of arguments that are shown on a terminal */
 #define CELL__SHOWN_MAX_PAGE (1u << 20)         /* and for a page, on the loop's thread */
 
 /* out has room for CELL__SHOWN_GROWTH * size; returns how much was filled. */

@@ -1,5 +1,5 @@
 /*
- * What host, spawner and zygote say to each other: one message per SOCK_SEQPACKET datagram, descriptors
+ * The messages between host, spawner and zygote: one message per SOCK_SEQPACKET datagram, descriptors
  * attached with SCM_RIGHTS.  Native byte order (one machine, one build), but versioned: the kernel's extension
  * and the spawner may come from another install than the library.
  *
@@ -19,12 +19,12 @@
 
 enum cell_spawn_type {
 	/* host to spawner */
-	/* id: zygote; payload: a = argc strings, then environment strings, each NUL-terminated; fd: its plan, where it is confined */
+	/* id: zygote; payload: a = argc strings, then environment strings, each NUL-terminated; fd: its plan, if it is confined */
 	CELL_SPAWN_ZYGOTE_START = 1,
 	CELL_SPAWN_ZYGOTE_STOP,      /* id: zygote */
 	/*
-	 * id: kernel, a: zygote, b: 1 for the pool; fds: socket, stdout, stderr, ring[, plan].  Spawner to zygote, with a
-	 * plan: payload: struct cell_spawn_join; fds: the same, then those that it counts.
+	 * id: kernel, a: zygote, b: 1 for the pool; fds: socket, stdout, stderr, ring[, plan]. Spawner to zygote, with a plan: payload:
+	 * struct cell_spawn_join; fds: the same, then as many as its counts say.
 	 */
 	CELL_SPAWN_KERNEL_FORK,
 	CELL_SPAWN_KERNEL_SIGNAL,    /* id: kernel, a: signal */
@@ -40,13 +40,15 @@ enum cell_spawn_type {
 	CELL_SPAWN_KERNEL_SHARE,     /* id: sandboxed kernel, a: enum cell_cgroup_share */
 	/* spawner to host (the zygote's own messages are passed on) */
 	/*
-	 * id: zygote, a: pid, b: 1 + a step of its plan that was passed over and is missed; payload: JSON {"version", "ipython",
+	 * id: zygote, a: pid, b: 1 + the plan's step that was skipped although it matters; payload: JSON {"version", "ipython",
 	 * "preload_error"?}
 	 */
 	CELL_SPAWN_ZYGOTE_READY = 64,
 	CELL_SPAWN_ZYGOTE_WARMED,     /* id: zygote */
-	/* id: zygote, a: wait status, b: errno when it never started; payload: end of its stderr, or why one with a plan never did: struct
-	 * cell_spawn_failure */
+	/*
+	 * id: zygote, a: wait status, b: errno when it never started; payload: end of its stderr, or, if it has a plan and never started,
+	 * struct cell_spawn_failure
+	 */
 	CELL_SPAWN_ZYGOTE_EXITED,
 	/*
 	 * id: kernel, a: pid (0: fork failed, b: errno); payload with a plan: struct cell_plan_report of its jail.  Zygote to spawner:
@@ -55,7 +57,7 @@ enum cell_spawn_type {
 	CELL_SPAWN_KERNEL_FORKED,
 	/* id: kernel, a: wait status (-1: unknown), b: CELL_SPAWN_EXIT_*; payload with a plan: struct cell_cgroup_usage */
 	CELL_SPAWN_KERNEL_EXITED,
-	CELL_SPAWN_PROCESS_STARTED, /* id: process, a: pid; fd: the socket for its way out, where its plan has one */
+	CELL_SPAWN_PROCESS_STARTED, /* id: process, a: pid; fd: the socket of its egress proxy, if its plan has one */
 	/* id: process, a: wait status, b: errno when it never started; payload then: struct cell_spawn_failure */
 	CELL_SPAWN_PROCESS_EXITED,
 };
@@ -71,7 +73,7 @@ struct cell_spawn_join {
 #define CELL_SPAWN_WITH_PLAN 2
 
 enum cell_spawn_stage {
-	CELL_SPAWN_AT_BEGIN = 1, /* what every process needs: a session, its streams */
+	CELL_SPAWN_AT_BEGIN = 1, /* steps of every process: a session, its streams */
 	CELL_SPAWN_AT_FDS,
 	CELL_SPAWN_AT_CWD,
 	CELL_SPAWN_AT_EXEC,
@@ -82,7 +84,7 @@ enum cell_spawn_stage {
 struct cell_spawn_failure {
 	int32_t stage; /* enum cell_spawn_stage */
 	int32_t sys; /* errno */
-	int32_t step; /* AT_PLAN: as in struct cell_plan_report; -1: none of them */
+	int32_t step; /* AT_PLAN: as in struct cell_plan_report; -1: not a step */
 };
 
 #define CELL_SPAWN_EXIT_OOM 1 /* the machine's OOM killer struck while it lived */

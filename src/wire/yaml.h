@@ -1,7 +1,4 @@
-/*
- * YAML that people write (tool definitions, sandbox policies) as a tree with line numbers, and what is wrong with it.
- * Pure: takes bytes.
- */
+/* YAML that people write (tool definitions, sandbox policies) as a tree with line numbers, and its problems. Pure: takes bytes. */
 #ifndef CELL_WIRE_YAML_H
 #define CELL_WIRE_YAML_H
 
@@ -14,7 +11,7 @@
 #define CELL_YAML_LIMIT_FILE_BYTES (256u * 1024u)
 #define CELL_YAML_LIMIT_DEPTH 32u
 #define CELL_YAML_LIMIT_KEYS 1024u    /* of one mapping */
-#define CELL_YAML_LIMIT_PROBLEMS 100u /* told of one file */
+#define CELL_YAML_LIMIT_PROBLEMS 100u /* reported per file */
 
 /* ---- problems of definitions ---- */
 
@@ -29,7 +26,7 @@ struct cell__problems {
 	size_t count;
 };
 
-/* Past the limit, or without memory, only the count of what is wrong suffers: the list never becomes empty again. */
+/* Past the limit, or without memory, problems are only counted less exactly: the list never becomes empty again. */
 void cell__problem_add(struct cell__problems *problems, const char *file, int line, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
 void cell__problems_finish(struct cell__problems *problems);
@@ -48,12 +45,12 @@ struct cell__yaml {
 };
 
 /*
- * One document.  NULL when there is none or it is bad, and then there is a problem.  Anchors, aliases and tags other
- * than !!str are refused, depth is bounded: the tree is never larger than the text.
+ * One document. NULL when there is no document or it is invalid, and then a problem is recorded. Anchors, aliases and tags other than !!str
+ * are refused, depth is bounded: the tree is never larger than the text.
  */
 struct cell__yaml *cell__yaml_parse(const char *file, const char *bytes, size_t size, struct cell__problems *problems);
 void cell__yaml_destroy(struct cell__yaml *node);
-/* The value of a key, and its key's line; NULL when the mapping has none. */
+/* The value of a key, and its key's line; NULL: the mapping does not have the key. */
 const struct cell__yaml *cell__yaml_get(const struct cell__yaml *map, const char *key);
 bool cell__yaml_is_null(const struct cell__yaml *node);
 /* Whether there is a value other than null. */
@@ -61,7 +58,7 @@ static inline bool cell__yaml_is_given(const struct cell__yaml *node)
 {
 	return node && !cell__yaml_is_null(node);
 }
-/* Scalars become what YAML's core schema says.  NULL: out of memory. */
+/* Scalars are converted as YAML's core schema says. NULL: out of memory. */
 json_t *cell__yaml_to_json(const struct cell__yaml *node);
 
 /* ---- reading the tree strictly ---- */
@@ -74,9 +71,9 @@ struct cell__loader {
 };
 void cell__load_problem(struct cell__loader *loader, const struct cell__yaml *at, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
-/* Value NULL or YAML null: what is pointed at stays as it is.  `what` names it in the problem. */
+/* Value NULL or YAML null: leaves the target unchanged. `what` names it in the problem. */
 void cell__load_text(struct cell__loader *loader, const struct cell__yaml *value, const char *what, char **ret);
-/* Whether it is a mapping with these keys only. */
+/* Whether the node is a mapping with these keys only. */
 bool cell__load_keys(struct cell__loader *loader, const struct cell__yaml *map, const char *what, const char *const *known);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * The client's side of one MCP server: connects when there is something to ask, keeps the connection, and makes a new
- * one when it was lost.  Belongs to the loop's thread.
+ * The client's side of one MCP server: connects for the first request, keeps the connection, and makes a new one when it
+ * was lost.  Belongs to the loop's thread.
  *
  *     idle ──a request──▶ starting ──initialize answered──▶ ready ──lost──▶ idle
  *      ▲  └─soon after a failure─▶ waiting ──▲   │
@@ -9,10 +9,10 @@
  *     request:  new ──start()──▶ waiting (for the connection) ──▶ sent ──▶ done()
  *                                    └──────── cancel() ──────────┘ never done()
  *
- * Everything that a server says is hostile: answers to what was not asked count for nothing, floods and messages past
+ * Everything that a server sends is hostile: answers without a request are ignored, floods and messages longer than
  * CELL_RPC_MAX_BYTES end the connection, and no server makes the loop wait.
  *
- * Contract: start() returning an error means done() never comes; else it comes exactly once, not from inside start(),
+ * Contract: start() returning an error means done() is never called; else it is called exactly once, not from inside start(),
  * unless the request is cancelled first.
  */
 #ifndef CELL_MCP_CLIENT_H
@@ -30,7 +30,7 @@
 #define CELL_MCP_LIMIT_PAGES 64u           /* of a list of tools */
 #define CELL_MCP_LIMIT_TOOLS 512u          /* in it */
 #define CELL_MCP_LIMIT_ELICITATIONS 32u    /* questions of one server to a person at once */
-#define CELL_MCP_LIMIT_IDLE_BYTES (64u * 1024u * 1024u) /* that answer nothing; so much is a flood, ... */
+#define CELL_MCP_LIMIT_IDLE_BYTES (64u * 1024u * 1024u) /* not part of an answer; more is a flood, ... */
 #define CELL_MCP_LIMIT_IDLE_MESSAGES 50000u
 #define CELL_MCP_FORGIVEN_BYTES (1024u * 1024u)         /* ... of which so much is forgotten in a second */
 #define CELL_MCP_FORGIVEN_MESSAGES 1000u
@@ -41,7 +41,7 @@
 #define CELL_MCP_BACKOFF_MAX_MS 30000
 #define CELL_MCP_HEALTHY_MS 10000          /* a connection that lived so long was a good one */
 
-/* The newest that we speak; the older ones are accepted. */
+/* The newest supported revision; older ones are accepted. */
 #define CELL_MCP_VERSION "2025-11-25"
 
 struct cell__mcp_client;
@@ -50,28 +50,27 @@ struct cell__mcp_elicitation;
 
 struct cell__mcp_failure {
 	struct cell_error err;
-	const char *tail; /* what the server last wrote to stderr, UTF-8; NULL: nothing, or it has no part in this */
+	const char *tail; /* the last bytes the server wrote to stderr, UTF-8; NULL: none, or not related */
 };
 
 struct cell__mcp_client_options {
 	struct cell__loop *loop;
 	struct cell__supervisor *supervisor;
 	int64_t start_timeout_ms;
-	/* Fills what is then the client's to finish; at every start. */
+	/* Called at every start; fills *ret_launch, which the client then finishes. */
 	int (*launch)(void *arg, struct cell__mcp_launch *ret_launch, struct cell_error *err);
-	/* Exactly one of these after each cell__mcp_client_list(), and whenever the list came anew: NULL for good news. */
+	/* Exactly one call after each cell__mcp_client_list(), and after every further list of the server: NULL for success. */
 	void (*listed)(void *arg, const struct cell__mcp_failure *failure);
 	/* The last of its processes or connections has ended.  May be NULL, as the next ones. */
 	void (*ended)(void *arg);
 	/* params of notifications/message */
 	void (*log)(void *arg, const json_t *params);
 	/*
-	 * A server asks a person; params of elicitation/create.  Answer with cell__mcp_elicitation_answer(), once, in
-	 * this call or later.  request: of the one call under way, or NULL where it cannot be told.  NULL: every
-	 * question is declined.
+	 * A server asks a person; params of elicitation/create. Answer with cell__mcp_elicitation_answer(), once, in this call or later.
+	 * request: the only request in progress, or NULL if it cannot be determined. NULL: every question is declined.
 	 */
 	void (*elicit)(void *arg, struct cell__mcp_elicitation *elicitation, struct cell__mcp_request *request, const json_t *params);
-	/* At each start: is the server told that a person can be asked?  NULL: yes, where there is elicit(). */
+	/* At each start: whether to tell the server that a person can answer questions. NULL: yes, if there is elicit(). */
 	bool (*elicits)(void *arg);
 	void *arg;
 };
@@ -101,8 +100,8 @@ bool cell__mcp_client_backing_off(const struct cell__mcp_client *client);
 /* ---- requests ---- */
 
 struct cell__mcp_answer {
-	const struct cell__rpc_message *message; /* a result or an error; NULL: none came, see failure */
-	const char *text;                        /* what it was read from */
+	const struct cell__rpc_message *message; /* a result or an error; NULL: not received, see failure */
+	const char *text;                        /* the text it was parsed from */
 	size_t size;
 	const struct cell__mcp_failure *failure; /* CELL_E_TOOL_TIMEOUT, CELL_E_CLOSED, ...; NULL: see message */
 };
@@ -111,9 +110,9 @@ struct cell__mcp_answer {
 struct cell__mcp_request {
 	const char *method;
 	json_t *params;      /* taken over by start() when that succeeds */
-	int64_t timeout_ms;  /* from the moment it is sent; -1: none */
+	int64_t timeout_ms;  /* from the moment it is sent; -1: no limit */
 	void (*done)(struct cell__mcp_request *request, const struct cell__mcp_answer *answer);
-	/* params of notifications/progress; NULL: none wanted */
+	/* params of notifications/progress; NULL: not needed */
 	void (*progress)(struct cell__mcp_request *request, const json_t *params);
 	void *owner;
 	/* the client's own */
@@ -127,14 +126,14 @@ struct cell__mcp_request {
 };
 
 int cell__mcp_request_start(struct cell__mcp_client *client, struct cell__mcp_request *request, struct cell_error *err);
-/* The server is told.  Does nothing to one that is over. */
+/* The server is notified. Has no effect on a finished request. */
 void cell__mcp_request_cancel(struct cell__mcp_request *request, const char *reason);
 
 /* action: "accept", "decline", "cancel"; content: an object for accept, taken over; NULL otherwise. */
 void cell__mcp_elicitation_answer(struct cell__mcp_elicitation *elicitation, const char *action, json_t *content);
 /*
- * Who has it to answer hears by gone(arg) when there is no more use in it: the server took it back, its connection is
- * lost, or the call that it belongs to is over.  It must be answered all the same, which may be done from there.
+ * gone(arg) tells the owner of the question that its answer is no longer needed: the server withdrew it, its connection is lost, or the
+ * call that it belongs to is over. It must be answered nevertheless, which may happen in gone().
  */
 void cell__mcp_elicitation_watch(struct cell__mcp_elicitation *elicitation, void (*gone)(void *arg), void *arg);
 

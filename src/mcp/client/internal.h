@@ -12,8 +12,8 @@ struct cell__mcp_requests {
 };
 
 struct cell__mcp_elicitation {
-	struct cell__mcp_client *client; /* NULL: it is closed */
-	uint64_t connection;             /* that asked */
+	struct cell__mcp_client *client; /* NULL: the client is closed */
+	uint64_t connection;             /* that sent the question */
 	json_t *id;
 	struct cell__mcp_request *request; /* of the call that it belongs to, while that is under way; or NULL */
 	void (*gone)(void *arg);         /* or NULL */
@@ -25,7 +25,7 @@ struct cell__mcp_elicitation {
 struct cell__mcp_listing {
 	struct cell__mcp_request request;
 	json_t *tools;
-	char *cursor;   /* of the page that is asked for */
+	char *cursor;   /* of the requested page */
 	unsigned pages;
 	bool wanted;    /* a caller waits for it */
 	bool again;     /* it changed while it was read */
@@ -44,7 +44,7 @@ struct cell__mcp_client {
 	uv_timer_t timer;
 	int64_t armed_us;     /* when it fires; 0: not armed */
 	int64_t retry_at_us;  /* before that no start */
-	int64_t ready_us;     /* since when it is ready */
+	int64_t ready_us;     /* when it became ready */
 	unsigned failures;    /* in a row */
 	bool broken;          /* the connection is to be dropped for `failure`, in the next iteration */
 	struct cell__mcp_failure failure;
@@ -66,14 +66,14 @@ struct cell__mcp_client {
 
 /* client.c */
 void cell__mcp_arm(struct cell__mcp_client *client, int64_t at_us);
-/* Sends, or loses the connection: then nothing must be done with it. */
+/* Sends, or loses the connection: the caller must not use it then. */
 void cell__mcp_send(struct cell__mcp_client *client, const struct cell__buf *text, int64_t id);
 void cell__mcp_notify(struct cell__mcp_client *client, const char *method, const json_t *params);
 void cell__mcp_take(struct cell__mcp_request *request);
 /* We consider the connection unusable. */
 void cell__mcp_drop(struct cell__mcp_client *client, const struct cell_error *err);
 void cell__mcp_finish_request(struct cell__mcp_request *request, const struct cell__mcp_answer *answer);
-/* Sends what waits. */
+/* Sends queued messages. */
 void cell__mcp_flush(struct cell__mcp_client *client);
 void cell__mcp_request_fail(struct cell__mcp_request *request, const struct cell__mcp_failure *failure);
 struct cell__mcp_request *cell__mcp_find(struct cell__mcp_client *client, int64_t id);

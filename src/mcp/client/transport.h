@@ -4,7 +4,7 @@
  *     open ──▶ connected ──lost()──▶ going ──gone()──▶ memory free
  *                  └─────── close() ───┘
  *
- * Contract: open() returning an error means no callback ever comes.  Otherwise message() any number of times, lost()
+ * Contract: open() returning an error means no callback is ever called.  Otherwise message() any number of times, lost()
  * at most once and not after close(), gone() exactly once, last; none of them from inside open(), send(), forget() or
  * close().  After lost() and close() the pointer must not be used.  message() may close the connection.
  */
@@ -19,7 +19,7 @@
 #include "loop/loop.h"
 #include "spawn/process.h"
 
-#define CELL_MCP_LIMIT_TAIL 4096u                      /* of what a server wrote to stderr, for diagnosis */
+#define CELL_MCP_LIMIT_TAIL 4096u                      /* of a server's stderr, for diagnosis */
 #define CELL_MCP_LIMIT_UNREAD (64u * 1024u * 1024u)    /* bytes that a server has not taken */
 #define CELL_MCP_CLOSE_GRACE_MS 2000                   /* from the end of its stdin to the kill; for a goodbye by HTTP */
 
@@ -30,7 +30,7 @@ struct cell__mcp_launch {
 	enum cell__mcp_kind kind;
 	char **argv;    /* stdio; NULL-terminated, as env and headers */
 	char **env;
-	char *path;     /* where argv[0] is looked up */
+	char *path;     /* PATH for argv[0] */
 	char *cwd;
 	struct cell__confinement *confine; /* stdio: a reference; NULL: it runs as the host does */
 	char *url;      /* http, sse */
@@ -45,7 +45,7 @@ struct cell__mcp_transport_events {
 	void (*message)(void *owner, const char *text, size_t size);
 	/* A request that was sent will have no answer, for this reason; the connection lives on. */
 	void (*refused)(void *owner, int64_t id, const struct cell_error *err);
-	/* The server has forgotten us; the request with this id (0: none) was not looked at.  Close, and connect anew. */
+	/* The server has dropped our session; it did not process the request with this id (0: no request). Close, and connect again. */
 	void (*expired)(void *owner, int64_t id);
 	void (*lost)(void *owner, const struct cell_error *err);
 	void (*gone)(void *owner);
@@ -53,11 +53,11 @@ struct cell__mcp_transport_events {
 
 struct cell__mcp_transport_ops {
 	const char *name;
-	/* One message.  id: of a request that is to be answered, else 0. */
+	/* One message. id: of a request that needs an answer, else 0. */
 	int (*send)(struct cell__mcp_transport *transport, const char *text, size_t size, int64_t id, struct cell_error *err);
 	/* The caller no longer waits for the answer.  NULL: no effect. */
 	void (*forget)(struct cell__mcp_transport *transport, int64_t id);
-	/* The protocol's revision is agreed on; what the server sends unasked is welcome from now on.  NULL: as above. */
+	/* The protocol's revision is agreed on; from now on the server may send messages on its own. NULL: as above. */
 	void (*agreed)(struct cell__mcp_transport *transport, const char *version);
 	void (*close)(struct cell__mcp_transport *transport);
 };
@@ -67,7 +67,7 @@ struct cell__mcp_transport {
 	const struct cell__mcp_transport_ops *ops;
 	const struct cell__mcp_transport_events *events;
 	void *owner;
-	struct cell__buf *tail; /* the owner's: the end of what the server wrote to stderr */
+	struct cell__buf *tail; /* the owner's: the end of the server's stderr */
 	struct cell__loop *loop;
 };
 
@@ -75,7 +75,7 @@ struct cell__mcp_transport {
 struct cell__mcp_transport_spec {
 	struct cell__loop *loop;
 	struct cell__supervisor *supervisor;
-	const struct cell__mcp_launch *launch; /* copied where it is kept */
+	const struct cell__mcp_launch *launch; /* copied if it is kept */
 	int64_t connect_timeout_ms;
 	const struct cell__mcp_transport_events *events;
 	void *owner;
@@ -84,7 +84,7 @@ struct cell__mcp_transport_spec {
 
 void cell__mcp_transport_init(struct cell__mcp_transport *transport, const struct cell__mcp_transport_ops *vtable,
 			      const struct cell__mcp_transport_spec *spec);
-/* Calls forget() where there is one; transport may be NULL. */
+/* Calls forget() if there is one; transport may be NULL. */
 void cell__mcp_transport_forget(struct cell__mcp_transport *transport, int64_t id);
 int cell__mcp_stdio_open(const struct cell__mcp_transport_spec *spec, struct cell__mcp_transport **ret_transport, struct cell_error *err);
 int cell__mcp_http_open(const struct cell__mcp_transport_spec *spec, struct cell__mcp_transport **ret_transport, struct cell_error *err);

@@ -1,12 +1,12 @@
 /*
- * The HTTP of one connection: exchanges that are under way, what came by them and is to be looked at, and their end.
+ * The HTTP of one connection: exchanges in progress, their received bytes that are not processed yet, and their end.
  * Shared by the two transports that use it.  Belongs to the loop's thread.
  *
- *     exchange:  made ──start()──▶ running ──event()*──▶ end() ──┬──▶ start() again: a redirect, a stream that goes on
+ *     exchange:  made ──start()──▶ running ──event()*──▶ end() ──┬──▶ start() again: a redirect, a stream that continues
  *                                     └──────── drop() ──────────┴──▶ free, from a later iteration of the loop
  *
- * libcurl must not be called from its own callbacks: what it hands us is put aside and looked at afterwards.  So
- * event() and end() may do anything, also close the whole.
+ * libcurl must not be called from its own callbacks, so received bytes are stored and processed afterwards.  Therefore
+ * event() and end() may do anything, even close the whole web.
  */
 #ifndef CELL_MCP_CLIENT_WEB_H
 #define CELL_MCP_CLIENT_WEB_H
@@ -36,7 +36,7 @@ struct cell__exchange {
 	bool is_sse, is_json, too_big;
 	struct cell__buf text;   /* a body that is not an event stream */
 	struct cell__sse sse;
-	struct cell__buf inbox;  /* of the stream, not looked at yet */
+	struct cell__buf inbox;  /* of the stream, not processed yet */
 	char session[CELL_WEB_LIMIT_SESSION + 1]; /* Mcp-Session-Id, or "" */
 	CURLcode code;
 	/* the owner's */
@@ -45,15 +45,15 @@ struct cell__exchange {
 	unsigned redirects;
 	bool fresh;              /* events came since the last start */
 	bool late;               /* it was sent when all was agreed on */
-	bool held;               /* it is not sent yet */
-	int64_t at_us;           /* when tick() is to look at it; 0: never */
+	bool held;               /* not sent yet */
+	int64_t at_us;           /* when tick() processes it; 0: never */
 	/* web.c's */
 	bool running, ended, dead;
 	struct cell__exchange *next;
 };
 
 struct cell__web_ops {
-	/* headers of a request beside web->headers; 0 or -1.  NULL: there are none */
+	/* headers of a request beside web->headers; 0 or -1. NULL: no further headers */
 	int (*add_headers)(struct cell__web *web, struct cell__exchange *exchange);
 	void (*event)(struct cell__web *web, struct cell__exchange *exchange, const struct cell__sse_event *event);
 	void (*end)(struct cell__web *web, struct cell__exchange *exchange);
@@ -79,7 +79,7 @@ struct cell__web {
 /* Copies url and headers. */
 int cell__web_init(struct cell__web *web, const struct cell__web_ops *ops, const struct cell__mcp_transport_spec *spec,
 		   struct cell_error *err);
-/* Drops all exchanges; gone() comes from a later iteration of the loop. */
+/* Drops all exchanges; gone() is called from a later iteration of the loop. */
 void cell__web_close(struct cell__web *web);
 
 struct cell__exchange *cell__exchange_create(struct cell__web *web, const char *method, const char *accept, struct cell_error *err);
@@ -87,7 +87,7 @@ struct cell__exchange *cell__exchange_create(struct cell__web *web, const char *
 struct cell__exchange *cell__exchange_create_post(struct cell__web *web, const char *accept, int kind, const char *text, size_t size,
 						  int64_t id, struct cell_error *err);
 int cell__exchange_add_header(struct cell__exchange *exchange, const char *name, const char *value);
-/* Asks, or asks again: what is known of an earlier answer is forgotten but for the place in the stream. */
+/* Sends the request, also repeatedly: resets the state of an earlier answer except for the position in the stream. */
 int cell__exchange_start(struct cell__exchange *exchange, const char *url, long timeout_ms, struct cell_error *err);
 void cell__exchange_drop(struct cell__exchange *exchange);
 /* tick() at this time. */

@@ -1,9 +1,9 @@
 /*
- * Puts a generated package into its folder, whole or not at all.
+ * Puts a generated package into its folder, completely or not at all.
  *
- * Only files of ours are replaced or removed: those that begin with CELL_GEN_MARK.  What else lies in the package's
- * folder stays there.  Nothing is followed out of the folder, and a folder that was not made for this server is refused.
- * The package can be made again at any time, so nothing is fsynced.  Any thread; blocks.
+ * Only generated files, which begin with CELL_GEN_MARK, are replaced or removed. Other files in the package's folder stay. No link out of
+ * the folder is followed, and a folder that was made for another server is refused. The package can be generated again at any time, so
+ * nothing is fsynced. Any thread; blocks.
  */
 #ifndef CELL_MCP_CODEGEN_FILES_H
 #define CELL_MCP_CODEGEN_FILES_H
@@ -12,8 +12,8 @@
 #include "mcp/codegen/gen.h"
 
 /*
- * Makes out_dir when it is missing and <out_dir>/<package>, or replaces that.  When it fails the old package is as it was,
- * unless the message says otherwise.  CELL_E_EXISTS: something is in the way that is not ours.
+ * Makes out_dir if it is missing and makes or replaces <out_dir>/<package>. After a failure the old package is unchanged, unless the
+ * message says otherwise. CELL_E_EXISTS: a file that we did not generate is in the way.
  */
 int cell__gen_write(const struct cell__gen_package *package, const char *out_dir, struct cell_error *err);
 

@@ -3,22 +3,22 @@
  *
  *     tools/list ──▶ cell__gen_parse ──▶ cell__gen_package ──▶ files ──▶ cell__gen_write (mcp/codegen/files.h)
  *
- *     <package>/__init__.py   what tools there are
- *     <package>/_api.py       the classes that the modules stand on, and the server's name
+ *     <package>/__init__.py   the list of tools
+ *     <package>/_api.py       the base classes of the modules, and the server's name
  *     <package>/<tool>.py     Params, Result, enums and nested models; run() and run_async()
  *
  * Everything that comes from the server is data.  A name becomes an identifier only after every character of it was
- * judged; a text stands in a string literal, with all that could end it or mislead a reader escaped; nothing of it
- * stands in a comment.  A schema that makes no sense, or more of it than the limits allow, becomes Any; a tool that
- * cannot be described at all is a problem, and the others are made.  The same input gives the same bytes.
+ * checked; a text goes into a string literal, with every character escaped that could end it or mislead a reader; no text
+ * goes into a comment.  A schema that is invalid or exceeds the limits becomes Any; a tool that cannot be described at
+ * all is reported as a problem, and the others are generated.  The same input gives the same bytes.
  *
  * Any thread; nothing here keeps state.
  *
- *     gen.c     the package: tools, modules, what they begin and end with
+ *     gen.c     the package: tools, modules, their beginning and end
  *     schema.c  schemas: references, unions, objects, arrays
- *     flat.c    schemas: where references lead, and allOf as one schema
+ *     flat.c    schemas: targets of references, and allOf as one schema
  *     scalar.c  schemas: single values, enums, limits
- *     value.c   defaults: does a value fit a schema, and how is it written
+ *     value.c   defaults: whether a value fits a schema, and its Python expression
  *     class.c   classes as text
  *     text.c    memory, strings, numbers, docstrings
  *     names.c   names
@@ -40,7 +40,7 @@
 #define CELL_GEN_LIMIT_IDENTIFIER 100u                     /* characters of a name that we make */
 #define CELL_GEN_LIMIT_JSON_DEPTH 200u                     /* deeper values are null */
 #define CELL_GEN_LIMIT_DEPTH 20u                           /* types in types */
-#define CELL_GEN_LIMIT_SCHEMAS 65536u                      /* looked at for one tool */
+#define CELL_GEN_LIMIT_SCHEMAS 65536u                      /* visited for one tool */
 #define CELL_GEN_LIMIT_CLASSES 1024u                       /* in one module */
 #define CELL_GEN_LIMIT_FIELDS 4096u                        /* of one class */
 #define CELL_GEN_LIMIT_MEMBERS 1024u                       /* of one enum */

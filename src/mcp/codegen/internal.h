@@ -1,7 +1,6 @@
 /*
- * What the files of the generator share.  One struct cell__gen_module lives while one tool is turned into text; all
- * small memory is its arena's.  Memory that is gone is noted in `nomem` and asked for once, at the end: until then
- * everything returns something that may be used.
+ * Shared by the files of the generator. One struct cell__gen_module lives while one tool is turned into text; all small allocations are in
+ * its arena. A failed allocation sets `nomem`, which is checked once, at the end: until then every function returns a usable value.
  */
 #ifndef CELL_MCP_CODEGEN_INTERNAL_H
 #define CELL_MCP_CODEGEN_INTERNAL_H
@@ -48,9 +47,9 @@ struct cell__gen_type {
 	const char **members;
 	size_t n;
 	bool nullable;                 /* null is one of its values */
-	bool any;        /* nothing is known */
-	bool plain;      /* values are what JSON has: a literal can be a default as it is */
-	struct cell__gen_class *named; /* when it is one class and nothing else */
+	bool any;        /* unknown type */
+	bool plain;      /* values are JSON values: a literal can be a default as it is */
+	struct cell__gen_class *named; /* if the type is exactly one class */
 };
 
 enum cell__gen_kind { GEN_KIND_MODEL, GEN_KIND_ROOT, GEN_KIND_STR_ENUM, GEN_KIND_INT_ENUM };
@@ -59,7 +58,7 @@ struct cell__gen_field {
 	const char *property;          /* as the server spells it */
 	const char *name;              /* given when all classes are known */
 	struct cell__gen_type type;
-	const char *value;             /* of the default, as an expression; NULL: none */
+	const char *value;             /* of the default, as an expression; NULL: no default */
 	bool required;
 	const json_t *description;
 };
@@ -73,7 +72,7 @@ struct cell__gen_class {
 	enum cell__gen_kind kind;
 	const char *name;              /* "" until it has one */
 	const char *base_name;         /* before it was made unique */
-	const json_t *schema;          /* what it was made of; NULL: nothing that anybody may refer to */
+	const json_t *schema;          /* its source; NULL: no reference can lead to it */
 	const json_t *description;
 	const char *extra;             /* "forbid", "allow" */
 	struct cell__gen_field *fields;
@@ -87,13 +86,13 @@ struct cell__gen_class {
 	struct cell__gen_class *next_known; /* in the order of their beginning */
 };
 
-/* A reference that is being followed, or that was and led to no class of its own. */
+/* A reference that is being followed, or that was followed and has no class of its own. */
 struct cell__gen_ref {
 	const json_t *target;
 	const char *hint;
 	struct cell__gen_class *made;  /* when it turned out to contain itself */
 	bool done;
-	struct cell__gen_type type;    /* when it is done */
+	struct cell__gen_type type;    /* when it is resolved */
 	struct cell__gen_ref *next;
 };
 
@@ -107,7 +106,7 @@ struct cell__gen_module {
 	json_t *names;                 /* of classes and imports, as the keys of an object */
 	json_t *kept;                  /* schemas that we made */
 	size_t n_schemas, n_classes;
-	bool forward;                  /* a class names one that comes after it */
+	bool forward;                  /* a class refers to a later class */
 	uint32_t imports;
 	struct cell__gen_class *first, **last; /* done */
 	struct cell__gen_class *known;
@@ -127,10 +126,10 @@ void cell__gen_use(struct cell__gen_module *m, enum cell__gen_import name);
 uint32_t cell__gen_char(const char *text, size_t size, size_t *ret_size);
 /* -1: out of memory, as for all functions below. */
 int cell__gen_add_string(struct cell__buf *out, const char *text, size_t size);
-/* A docstring of at most `limit` bytes with its indentation and line end; nothing where the text is empty. */
+/* A docstring of at most `limit` bytes with its indentation and line end; nothing if the text is empty. */
 int cell__gen_add_doc(struct cell__buf *out, const char *text, size_t size, unsigned indent, size_t limit);
 int cell__gen_add_json_doc(struct cell__buf *out, const json_t *text, unsigned indent);
-/* 1: this value cannot be written as a literal (it is nested too deeply). */
+/* 1: the value cannot be written as a literal (it is nested too deeply). */
 int cell__gen_add_literal(struct cell__buf *out, const json_t *value, unsigned depth);
 /* The same in the module's memory; NULL: it cannot be written. */
 const char *cell__gen_literal(struct cell__gen_module *m, const json_t *value);
@@ -150,7 +149,7 @@ const char *cell__gen_take_class_name(struct cell__gen_module *m, const char *ba
 /* Fills in the names of a model's fields. */
 void cell__gen_name_fields(struct cell__gen_module *m, struct cell__gen_class *class);
 void cell__gen_name_members(struct cell__gen_module *m, struct cell__gen_class *class);
-/* Imports and what Python has: no class may be called so. */
+/* Reserves imported and built-in names, which no class may have. */
 void cell__gen_reserve_names(struct cell__gen_module *m);
 const char *cell__gen_import_name(enum cell__gen_import name);
 
@@ -160,13 +159,13 @@ const char *cell__gen_import_name(enum cell__gen_import name);
 struct cell__gen_type cell__gen_type_of(struct cell__gen_module *m, const json_t *schema, const char *hint, unsigned depth);
 /* The class Params or Result. */
 void cell__gen_top(struct cell__gen_module *m, const json_t *schema, const char *name);
-/* The schema that references lead to in the end, from one that is nothing but a reference; NULL: nowhere. */
+/* The schema at the end of a chain of references, for a schema that is only a reference; NULL: not found. */
 const json_t *cell__gen_follow(const struct cell__gen_module *m, const json_t *schema);
 /* The same for all references and allOf parts of it: one object without either.  NULL: no object. */
 const json_t *cell__gen_flatten(struct cell__gen_module *m, const json_t *schema, unsigned depth);
 /* The schema that all values of a mapping have; NULL: anything goes. */
 const json_t *cell__gen_dict_item(const json_t *schema);
-/* anyOf or oneOf, where it says more than what is required; NULL: none. */
+/* anyOf or oneOf, if it says more than which members are required; else NULL. */
 const json_t *cell__gen_variants(const json_t *schema);
 
 struct cell__gen_type cell__gen_any(struct cell__gen_module *m);
@@ -180,12 +179,12 @@ void cell__gen_end_class(struct cell__gen_module *m, struct cell__gen_class *cla
 
 /* One of "string", "integer", "number", "boolean" and "null"; false: another type. */
 bool cell__gen_scalar(struct cell__gen_module *m, const json_t *schema, const char *type, struct cell__gen_type *ret);
-/* Of a schema with "enum" or "const"; false: it has neither, or none that helps. */
+/* Of a schema with "enum" or "const"; false: it has neither, or an unusable one. */
 bool cell__gen_enum(struct cell__gen_module *m, const json_t *schema, const char *hint, struct cell__gen_type *ret);
 /* T with min_length and max_length from these keywords. */
 const char *cell__gen_with_length(struct cell__gen_module *m, const json_t *schema, const char *text, const char *least, const char *most,
 				  const char *note);
-/* A count that is a keyword's value; -1: none. */
+/* A count that is a keyword's value; -1: missing. */
 int64_t cell__gen_count(const json_t *schema, const char *keyword);
 /* The Python type of a "format"; false: plain text. */
 bool cell__gen_format(const json_t *schema, enum cell__gen_import *ret);
@@ -193,13 +192,13 @@ bool cell__gen_format(const json_t *schema, enum cell__gen_import *ret);
 /* ---- value.c ---- */
 
 bool cell__gen_fits(struct cell__gen_module *m, const json_t *schema, const json_t *value, unsigned depth);
-/* The expression of a field's default; NULL: none that can be one. */
+/* The expression of a field's default; NULL: there is no valid default. */
 const char *cell__gen_default(struct cell__gen_module *m, const json_t *schema, const struct cell__gen_type *type, const json_t *value);
 
 /* ---- class.c ---- */
 
 void cell__gen_add_imports(struct cell__gen_module *m, struct cell__buf *out);
-/* All classes; notes in m->imports what they use. */
+/* All classes; notes the imports that they need in m->imports. */
 int cell__gen_add_classes(struct cell__gen_module *m, struct cell__buf *out);
 
 /* ---- json.c ---- */

@@ -1,23 +1,23 @@
 /*
- * The MCP server: what its files share.
+ * The MCP server, shared by its files.
  *
  *     stdio.c   the public functions; one client on two descriptors
- *     server.c  a peer, which is one client: its messages, its calls, what it is asked
+ *     server.c  a peer, which is one client: its messages, its calls, questions to it
  *     cells.c   its session: cells in order, their events, approvals
- *     result.c  what a cell came to, as a tool's result
+ *     result.c  the outcome of a cell, as a tool's result
  *     table.c   the tools: a table, their schemas, checking of their arguments
- *     tools.c   what those on the space do
+ *     tools.c   the tools that work on the space
  *
- * Many clients by Streamable HTTP are server/mcp.c's.
+ * server/mcp.c serves many clients over Streamable HTTP.
  *
- * Threads.  The transport's thread feeds a peer with what came in, and never waits for a call:
+ * Threads.  The transport's thread feeds a peer with received messages, and never waits for a call:
  *
  *     transport ── feed ──┬── queue ──▶ the peer's cell thread ── cell_session_start() ──▶ engine's thread ── events ──┐
  *                         └── one thread a call ── cell_session_call()                                                 │
  *     transport ◀── sink ── answers, progress, log, elicitations ◀─────────────────────────────────────────────────────┘
  *
- * peer->lock guards calls and session and may be held while the engine is waited for; so the engine's thread never takes it.
- * peer->out_lock guards what that thread needs (questions, the state of a cell) and is held for moments only.
+ * peer->lock guards calls and session and may be held while waiting for the engine; so the engine's thread never takes it.
+ * peer->out_lock guards the data that the engine's thread needs (questions, the state of a cell) and is held only briefly.
  */
 #ifndef CELL_MCP_SERVER_H
 #define CELL_MCP_SERVER_H
@@ -47,7 +47,7 @@
 
 /* The receiver of a peer's messages.  Any thread; never blocks. */
 struct cell__mcp_sink {
-	/* text NULL: only that this was the last of the stream.  stream NULL: no answer and nothing about one. */
+	/* text NULL: only marks the end of the stream. stream NULL: the message is not an answer and does not concern one. */
 	void (*send)(void *arg, void *stream, const char *text, size_t size, bool last);
 	/* Whether so much is unread that progress and log messages are dropped. */
 	bool (*full)(void *arg, void *stream);
@@ -64,14 +64,14 @@ struct cell_mcp_server {
 	size_t n_files;
 	pthread_mutex_t lock;   /* temp_dir, files, peers */
 	struct cell__mcp_peer *peers;
-	int stop_fd;            /* an eventfd: what it is told by CELL_MCP_TELL_* */
-	atomic_bool listening;  /* where it is told to read again */
+	int stop_fd;            /* an eventfd: notifications of CELL_MCP_TELL_* */
+	atomic_bool listening;  /* while it accepts notifications to read again */
 };
 
 /* One incoming text: a message, or a batch, whose answers are sent together. */
 struct cell__mcp_unit {
 	void *stream;
-	size_t left;      /* requests without an answer, and 1 while it is being read */
+	size_t left;      /* requests without an answer, plus 1 while it is being read */
 	bool batch;
 	struct cell__buf answers; /* of a batch */
 };
@@ -99,7 +99,7 @@ struct cell__mcp_job {
 struct cell__mcp_question {
 	int64_t id;
 	uint64_t approval;
-	bool is_question; /* of an MCP server that the code uses, which gets the answer as it is */
+	bool is_question; /* of an MCP server that the code uses, which gets the answer unchanged */
 	struct cell__mcp_question *next;
 };
 
@@ -120,14 +120,14 @@ struct cell__mcp_peer {
 	bool initialized, batches;
 	bool opened;            /* the session was opened, or could not be: open_error */
 	struct cell_error open_error;
-	char client[64];        /* its name, as it said */
+	char client[64];        /* its name, as it gave it */
 	const char *version;
 	atomic_bool cannot_approve; /* its token does not have that scope: approvals are rejected without asking it */
 
 	pthread_mutex_t out_lock;
 	pthread_cond_t done;
 	bool elicits;
-	int log_level;                 /* of log_levels; -1: the client did not say */
+	int log_level;                 /* of log_levels; -1: the client did not set it */
 	struct cell__mcp_question *questions;
 	size_t n_questions;
 	int64_t next_id;
@@ -137,7 +137,7 @@ struct cell__mcp_peer {
 /* The answer of a tool. */
 struct cell__mcp_answer_out {
 	json_t *content;    /* an array */
-	json_t *structured; /* NULL: none */
+	json_t *structured; /* may be NULL */
 	bool failed;
 };
 
@@ -146,13 +146,13 @@ typedef int (*cell__mcp_tool_fn)(struct cell__mcp_job *job, const json_t *args, 
 
 struct cell__mcp_tool {
 	const char *name, *title;
-	const struct cell__operation *operation; /* NULL: it is not one */
-	const char *about;  /* an operation: what is to be said besides its row; or NULL */
-	const char *input;  /* its arguments, a schema; an operation: changes to those of the row (calls/schema.h), or NULL */
+	const struct cell__operation *operation; /* NULL: not an operation */
+	const char *about;  /* an operation: text to add to its row's; or NULL */
+	const char *input;  /* schema of its arguments; an operation: changes to the row's (calls/schema.h), or NULL */
 	const char *output; /* an operation: changes to the row's answer, or NULL */
 	const char *answer; /* a schema, if it is not an operation or has another answer */
 	unsigned flags;
-	/* On the space; NULL: a cell.  Fails with -1 and words for the client in *message. */
+	/* On the space; NULL: a cell. Fails with -1 and a message for the client in *message. */
 	cell__mcp_tool_fn run;
 };
 #define CELL_MCP_STORAGE 1u     /* offered where the space has one */
@@ -165,9 +165,12 @@ struct cell__mcp_tool {
 
 /* server.c */
 struct cell__mcp_peer *cell__mcp_peer_create(struct cell_mcp_server *server, const struct cell__mcp_sink *sink, struct cell_error *err);
-/* Ends its cells and waits for its calls, at most until the server's grace is over: CELL_E_TIMEOUT, and it is still there. */
+/*
+ * Ends its cells and waits for its calls, at most until the server's grace period is over: then CELL_E_TIMEOUT, and the peer still
+ * exists.
+ */
 int cell__mcp_peer_destroy(struct cell__mcp_peer *peer, struct cell_error *err);
-/* One message or batch.  How many requests are in it: 0 when nothing will be sent for the stream. */
+/* One message or batch. Returns the number of requests in it: 0 when nothing will be sent for the stream. */
 size_t cell__mcp_peer_feed(struct cell__mcp_peer *peer, const char *text, size_t size, void *stream);
 /* 0 is debug, 7 emergency; -1: unknown name (which may be NULL). */
 int cell__mcp_log_level(const char *name);
@@ -175,7 +178,7 @@ int cell__mcp_log_level(const char *name);
 bool cell__mcp_speaks(const char *version);
 /* The answer of a job, or NULL for one that was cancelled; ends it. */
 void cell__mcp_job_answer(struct cell__mcp_job *job, struct cell__mcp_answer_out *out);
-/* The same with words why it failed. */
+/* The same with the reason of a failure. */
 void cell__mcp_job_fail(struct cell__mcp_job *job, const char *words, size_t size);
 /* A notification; takes over params. */
 void cell__mcp_peer_notify(struct cell__mcp_peer *peer, void *stream, const char *method, json_t *params);
@@ -185,10 +188,10 @@ bool cell__mcp_peer_ask(struct cell__mcp_peer *peer, void *stream, json_t *param
 void cell__mcp_peer_forget(struct cell__mcp_peer *peer, void *stream, uint64_t approval, const char *why);
 
 /* cells.c */
-/* Waits until the session is there; NULL: it could not be opened, or the peer goes.  Any thread but the cells'. */
+/* Waits until the session is open; NULL: it could not be opened, or the peer is closing. Any thread but the cells'. */
 struct cell_session *cell__mcp_session(struct cell__mcp_peer *peer, struct cell_error *err);
 void *cell__mcp_cells_main(void *peer);
-/* The answer of a client that was asked; NULL: there was an error. */
+/* The client's answer to an approval request; NULL: an error. */
 void cell__mcp_cells_approval(struct cell__mcp_peer *peer, uint64_t approval, const json_t *result);
 void cell__mcp_cells_question(struct cell__mcp_peer *peer, uint64_t approval, const json_t *result);
 
@@ -210,8 +213,8 @@ const struct cell__mcp_tool *cell__mcp_tools_find(const struct cell_mcp_server_o
 const json_t *cell__mcp_tool_input(const struct cell__mcp_tool *tool);
 json_t *cell__mcp_tool_output(const struct cell__mcp_tool *tool);
 /*
- * Checks arguments by the tool's schema, adds defaults and gives members the names of the operation; args may be NULL.  NULL: *message
- * says what is wrong.
+ * Checks arguments by the tool's schema, adds defaults and gives members the names of the operation; args may be NULL. NULL: *message has
+ * the reason.
  */
 json_t *cell__mcp_tools_check(const struct cell__mcp_tool *tool, const json_t *args, struct cell__buf *message);
 
