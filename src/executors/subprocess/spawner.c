@@ -29,7 +29,7 @@ static struct cell__sub_kernel *kernel_by_id(struct cell__subprocess *sub, uint6
 	return kernel;
 }
 
-/* A kernel whose fork never happened because its zygote died: another zygote does it. */
+/* A kernel whose fork never happened because its zygote or its jail died: another one serves. */
 static bool try_again(struct cell__sub_kernel *kernel)
 {
 	if (kernel->pid != 0 || kernel->asked || kernel->error.code != 0 || !kernel->init || kernel->tries >= FORK_TRIES)
@@ -83,6 +83,9 @@ static void kernel_forked(struct cell__sub_kernel *kernel, int64_t pid, int64_t 
 		if (try_again(kernel))
 			return;
 	}
+	/* Linux says ENOMEM of a pid namespace whose pid 1 is gone: the jail died after the spawner chose it, and another one serves. */
+	if (pid <= 0 && failure == ENOMEM && kernel->plan && try_again(kernel))
+		return;
 	if (pid <= 0) {
 		if (kernel->plan && kernel->request)
 			cell__sandbox_failure(kernel->request, size == sizeof kernel->report ? kernel->report.step : -1, (int)failure,
