@@ -4,26 +4,26 @@
  * Output comes two ways: Python-level through the ring, everything else through the pipes.  They are merged in
  * the order written (wire/ring_abi.h):
  *
- *   - bytes read from a pipe wait in pipe[i].held until the ring is drained up to now, because whatever stands in
- *     the ring before the next SYNC record was written before them;
- *   - a SYNC record says how many pipe bytes come before what follows; those are taken first.
+ *   - bytes read from a pipe wait in pipe[i].held until the ring is drained up to now, because records in the ring
+ *     before the next SYNC record were written before them;
+ *   - a SYNC record says how many pipe bytes precede the following records; those are taken first.
  *
- * The host is woken by a DOORBELL, or by bytes in a pipe, and hands them on at once.  Then it polls every few
+ * The host is woken by a DOORBELL, or by bytes in a pipe, and delivers the output at once.  Then it polls every few
  * milliseconds on its own ("hot"), which coalesces small writes and saves the kernel a system call per write, until a
  * poll finds nothing; then it arms the doorbell again and polls once more, because the kernel does not wait for its own
- * write to be visible before it checks whether it has to ring.  What the pipes bring meanwhile waits for the next poll, unless it
- * is much.  A line without its end may wait too, because print() writes them separately, but the doorbell is armed at
- * once, so that the end does not wait.
+ * write to be visible before it checks whether it has to ring.  Bytes that arrive in the pipes in between wait for the next
+ * poll, unless there are many.  A line without its end may wait too, because print() writes the end separately, but the
+ * doorbell is armed at once, so that the end does not wait.
  *
- * Every frame says up to where the ring had been written when it was sent.  That much is taken before the frame is
+ * Every frame has the position in the ring at which it was sent.  Output up to there is taken before the frame is
  * handled, so a result never overtakes its output.
  *
- * A large frame is read on the pool (reader.h).  Meanwhile the link is held: nothing else of the kernel is taken.
+ * A large frame is read on the pool (reader.h).  In the meantime the link is held: nothing else of the kernel is taken.
  *
  * Paused (a slow reader): all handles are stopped; ring, pipes and socket fill up and the kernel waits.
  *
- * A kernel that yields (subprocess/cpu_share.h) and says much is heard at the regular polls only, and waits in between: reading a flood as fast
- * as it comes would leave the loop no time for the others.
+ * A kernel that yields (subprocess/cpu_share.h) and writes much is read at the regular polls only, and waits in between: reading a
+ * flood as fast as it comes would leave the loop no time for the others.
  */
 #define _GNU_SOURCE
 #include "executors/link.h"
@@ -44,7 +44,7 @@
 
 #define HOT_INTERVAL_MS 4
 #define HALF_LINE_MS 1          /* that long at most */
-#define PIPE_HOLD_BYTES 32768   /* what may wait for the next poll */
+#define PIPE_HOLD_BYTES 32768   /* bytes that may wait for the next poll */
 #define PIPE_READ_BYTES 65536
 #define SOCKET_READ_BYTES 65536
 #define READS_PER_ITERATION 8 /* one kernel does not keep the loop to itself */
@@ -53,7 +53,7 @@
 struct pipe_end {
 	int fd;
 	uv_poll_t poll;
-	uint64_t taken; /* read so far, as told to the kernel */
+	uint64_t taken; /* bytes read so far, as reported to the kernel */
 	uint64_t given; /* of these, handed on */
 	struct cell__buf held;
 	bool ended;
@@ -74,15 +74,15 @@ struct cell__link {
 	size_t in_used; /* bytes of `in` that are done with */
 	struct cell__buf out;
 	size_t out_sent; /* bytes of `out` that are done with */
-	struct cell__reader reader; /* its frame lies in `in` */
+	struct cell__reader reader; /* its frame is in `in` */
 	int handles; /* not closed yet */
 	bool draining;   /* the kernel is dead: large frames are read at once, too */
 	bool freed_late; /* all handles are closed, but the reader is at work */
 	bool paused, closed, broken, is_hot;
 	bool yields;
-	bool resting;      /* nothing is read until the next poll */
+	bool resting;      /* no reading until the next poll */
 	uint64_t received; /* bytes of the socket */
-	uint64_t heard;    /* how much it had said in all at the last poll */
+	uint64_t heard;    /* total bytes received at the last poll */
 	uint32_t interrupts; /* requests so far */
 	bool last_poll; /* the doorbell is armed, the next poll is the last unless something comes */
 	bool rung; /* a DOORBELL came and the ring was not polled since */
@@ -109,7 +109,7 @@ static void free_link(struct cell__link *link)
 	free(link);
 }
 
-/* Is nothing to be taken for now? */
+/* Whether nothing may be taken for now. */
 static bool is_held(const struct cell__link *link)
 {
 	return link->paused || (link->reader.at_work && !link->reader.taken);
@@ -145,7 +145,7 @@ static void break_link(struct cell__link *link, const char *reason)
 
 /* ---- pipes ---- */
 
-/* Reads what is there, at most one portion, into held.  False: nothing. */
+/* Reads the available bytes, at most one portion, into held. False: none. */
 static bool read_pipe(struct cell__link *link, int i)
 {
 	struct pipe_end *pipe = &link->pipe[i];
@@ -161,13 +161,13 @@ static bool read_pipe(struct cell__link *link, int i)
 		return true;
 	}
 	if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
-		pipe->ended = true; /* everyone who could write is gone */
+		pipe->ended = true; /* every writer is gone */
 		uv_poll_stop(&pipe->poll);
 	}
 	return false;
 }
 
-/* Hands on what is held, at most up to position `upto`. */
+/* Delivers the held bytes, at most up to position `upto`. */
 static void give_held(struct cell__link *link, int i, uint64_t upto)
 {
 	struct pipe_end *pipe = &link->pipe[i];
@@ -185,7 +185,7 @@ static void give_held(struct cell__link *link, int i, uint64_t upto)
 		cell__buf_shift(&pipe->held, size);
 }
 
-/* A kernel that claims more than was written gets what there is now, not what it may go on writing. */
+/* A kernel that claims more than was written gets the bytes available now, not bytes that it may still write. */
 static void take_pipe_upto(struct cell__link *link, int i, uint64_t upto)
 {
 	int waiting = 0;
@@ -209,7 +209,7 @@ static bool take_ring(struct cell__link *link, uint64_t upto)
 	unsigned count = 0;
 	uint64_t head = cell__ring_head(&link->ring);
 	if ((int64_t)(upto - head) > 0)
-		upto = head; /* or a kernel that writes on would keep us here */
+		upto = head; /* or a kernel that keeps writing would keep us here */
 	while ((status = cell__ring_next(&link->ring, upto, &type, bytes, &size)) == CELL__RING_RECORD) {
 		if (type == CELL_RING_SYNC) {
 			uint64_t written[2];
@@ -233,8 +233,8 @@ static bool take_ring(struct cell__link *link, uint64_t upto)
 }
 
 /*
- * How much has come: first of the pipes, then of the ring.  What was written to the ring before those bytes of the pipes is
- * in it then; bytes that are read later may follow on records that are not.
+ * The positions that were reached: first of the pipes, then of the ring. Everything written to the ring before those bytes of the pipes is
+ * in the ring then; bytes that are read later may follow records that are not in it yet.
  */
 struct place {
 	uint64_t pipe[2], head;
@@ -247,7 +247,7 @@ static struct place place_now(struct cell__link *link)
 	return place;
 }
 
-/* The ring up to a place, then what had come through the pipes. */
+/* Takes the ring up to a place, then the bytes that had come through the pipes. */
 static void take_upto(struct cell__link *link, const struct place *place)
 {
 	link->rung = link->woken = false;
@@ -266,8 +266,8 @@ static void take_all(struct cell__link *link)
 static void read_socket(struct cell__link *link);
 
 /*
- * The same when frames may be waiting in the socket: those that were sent before now say how much of the ring comes
- * before them, so they go first.
+ * The same when frames may be waiting in the socket: frames sent before now have the position of the ring that precedes them, so they go
+ * first.
  */
 static void take_in_order(struct cell__link *link)
 {
@@ -277,7 +277,7 @@ static void take_in_order(struct cell__link *link)
 		take_upto(link, &place);
 }
 
-/* Where ring and pipes stand, what waits in `gather` left out: the same twice, and nothing came between. */
+/* The positions of ring and pipes without the bytes that wait in `gather`: the same value twice means that nothing came in between. */
 static uint64_t given_so_far(const struct cell__link *link)
 {
 	return link->ring.tail + link->pipe[0].given + link->pipe[1].given - link->gather_size;
@@ -325,7 +325,7 @@ static void rest_after_much(struct cell__link *link)
 	update_polls(link);
 }
 
-/* Does nothing come at present? */
+/* Whether no output arrives at present. */
 static bool is_idle(const struct cell__link *link)
 {
 	return !link->is_hot || link->last_poll;
@@ -340,7 +340,7 @@ static void become_hot(struct cell__link *link)
 	uv_timer_start(&link->hot, handle_hot, HOT_INTERVAL_MS, HOT_INTERVAL_MS);
 }
 
-/* A cell ended: nothing more is expected. */
+/* A cell ended: no more output is expected. */
 static void cool_down(struct cell__link *link)
 {
 	if (link->is_hot && !is_held(link) && holds_nothing(link))
@@ -348,8 +348,8 @@ static void cool_down(struct cell__link *link)
 }
 
 /*
- * The kernel rang, and wrote on while we woke up: all that is there goes on, up to `head`, which was read before the
- * socket was.  False: half a line waits, and more has come.
+ * The kernel rang, and kept writing while we woke up: delivers all available output up to `head`, which was read before the socket was.
+ * False: half a line waits, and more has come.
  */
 static bool answer_bell(struct cell__link *link, uint64_t head)
 {
@@ -548,7 +548,7 @@ static void handle_socket(uv_poll_t *poll, int status, int events)
 	struct cell__link *link = poll->data;
 	if (status == 0 && (events & UV_WRITABLE))
 		flush_out(link);
-	/* On an error too: what was sent before it is still there to be read, and reading tells the rest. */
+	/* On an error too: frames sent before it can still be read, and reading shows the rest. */
 	for (int tries = 0; tries < 2 && !link->closed && (status < 0 || (events & UV_READABLE)); tries++) {
 		uint64_t head = cell__ring_head(&link->ring);
 		read_socket(link);
@@ -674,7 +674,7 @@ int cell__link_send(struct cell__link *link, uint8_t type, uint32_t id, const vo
 			expect(link);
 			return 0;
 		}
-		/* A dead kernel shows when reading; what cannot be sent is queued and dropped there. */
+		/* Reading detects a dead kernel; frames that cannot be sent are queued and dropped there. */
 	}
 	const struct {
 		const void *bytes;
@@ -730,7 +730,7 @@ void cell__link_pause(struct cell__link *link, bool paused)
 
 void cell__link_yield(struct cell__link *link, bool yields)
 {
-	link->yields = yields; /* one that rests goes on at its next poll */
+	link->yields = yields; /* a resting link continues at its next poll */
 }
 
 void cell__link_poll(struct cell__link *link)
@@ -741,7 +741,7 @@ void cell__link_poll(struct cell__link *link)
 
 void cell__link_drain(struct cell__link *link)
 {
-	/* Frames first: what was sent before death still counts, also a result. */
+	/* Frames first: frames sent before death still count, also a result. */
 	bool was_broken = link->broken;
 	link->paused = false;
 	link->draining = true;
@@ -754,7 +754,7 @@ void cell__link_drain(struct cell__link *link)
 	for (int i = 0; i < 2 && !link->closed; i++)
 		while (read_pipe(link, i) && !link->closed)
 			take_all(link);
-	do /* what comes while the ring is taken waits for the next time */
+	do /* output that arrives while the ring is taken waits for the next time */
 		if (!link->closed)
 			take_all(link);
 	while (!link->closed && !link->broken && !holds_nothing(link));

@@ -22,7 +22,7 @@ int cell__link_make_fds(int pair[2], int out[2], int err_pipe[2], int *ring_fd, 
 	if (*ring_fd < 0 || ftruncate(*ring_fd, CELL_RING_MAP_BYTES) < 0 ||
 	    fcntl(*ring_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
 		return cell_fail(err, CELL_E_IO, errno, "make a kernel's output ring");
-	/* Only the reading ends are ours alone; the writing ends must block for those who write. */
+	/* Only the reading ends are ours alone; the writing ends must block for their writers. */
 	if (fcntl(out[0], F_SETFL, O_NONBLOCK) < 0 || fcntl(err_pipe[0], F_SETFL, O_NONBLOCK) < 0)
 		return cell_fail(err, CELL_E_IO, errno, "set up a kernel's pipes");
 	return 0;

@@ -26,8 +26,8 @@ struct watch {
 /* ---- SIGPIPE ---- */
 
 /*
- * TLS writes can raise SIGPIPE, and the thread that runs the loop may be one of the host's, which need not ignore it.
- * Around libcurl it is blocked, and taken when it came.
+ * TLS writes can raise SIGPIPE, and the thread that runs the loop may be one of the host's, which need not ignore it. Around libcurl
+ * SIGPIPE is blocked, and consumed if it was raised.
  */
 struct pipe_guard {
 	sigset_t old;
@@ -205,7 +205,7 @@ void cell__http_close(struct cell__http *http, void (*closed)(void *arg), void *
 
 /* ---- transfers ---- */
 
-/* The list begins with what makes libcurl not wait for "100 Continue". */
+/* The list begins with the header that stops libcurl from waiting for "100 Continue". */
 static int begin_headers(struct cell__http_transfer *transfer)
 {
 	if (!transfer->headers)
@@ -260,7 +260,7 @@ static void set_common(struct cell__http_transfer *transfer)
 	curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, header_came);
 	curl_easy_setopt(easy, CURLOPT_HEADERDATA, transfer);
 #if LIBCURL_VERSION_NUM >= 0x075700 /* 7.87 */
-	/* A name that is being looked up when a request ends must not hold up the loop; its thread ends by itself. */
+	/* A name lookup in progress when a request ends must not delay the loop; its thread ends by itself. */
 	curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);
 #endif
 }

@@ -77,7 +77,7 @@ int cell__address_parse(const char *text, struct cell__address *ret_address, str
 	return cell__address_set(host, (int)port, ret_address, err);
 }
 
-/* Nobody listens on a socket that was left behind, and then it refuses. */
+/* A socket file without a listening process refuses connections. */
 static bool is_stale(const struct cell__address *address)
 {
 	CELL_AUTO_FD int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);

@@ -12,7 +12,7 @@
 
 #include "base/spin.h"
 
-/* How long the loop may lie idle between two calls before the engine's own thread takes it back. */
+/* How long the loop may be idle between two calls before the engine's own thread takes it back. */
 #define LINGER_MS 2
 #define RECENT_MS 50
 #define VISIT_POLL_US 1000
@@ -30,7 +30,7 @@ struct cell__loop {
 	void (*spin)(void *arg);         /* loop's thread; or NULL */
 	void *spin_arg;
 	int busy;          /* loop's thread: things under way that no caller waits for */
-	int64_t polled_us; /* loop's thread: when a visit last looked for events */
+	int64_t polled_us; /* loop's thread: when a visit last polled for events */
 	struct cell_spin yielding_spin, event_spin;
 	sigset_t host_mask; /* of the thread that created the loop */
 	pthread_t thread;
@@ -42,7 +42,7 @@ struct cell__loop {
 	pthread_t owner;
 	int wanting;     /* callers that wait to run the loop */
 	int waiting;     /* callers that wait while another thread runs the loop for them */
-	int64_t left_us; /* when a caller last let go of it */
+	int64_t left_us; /* when a caller last left it */
 	bool asleep;     /* the engine's thread sleeps until it is signalled */
 	bool watching;   /* it sleeps until watch_fd is readable, or until ... */
 	uint64_t watched_until_ms; /* ... this time of the loop; UINT64_MAX: for as long as it takes */
@@ -69,7 +69,7 @@ static void handle_wake(uv_async_t *wake)
 	struct cell__loop *loop = wake->data;
 	run_tasks(loop);
 	pthread_mutex_lock(&loop->lock);
-	bool stopping = loop->stopping && !loop->first; /* what was posted before the end still runs */
+	bool stopping = loop->stopping && !loop->first; /* tasks posted before the end still run */
 	pthread_mutex_unlock(&loop->lock);
 	if (stopping && !uv_is_closing((uv_handle_t *)wake)) {
 		uv_close((uv_handle_t *)wake, NULL);
@@ -77,9 +77,7 @@ static void handle_wake(uv_async_t *wake)
 	}
 }
 
-/*
- * Timers run before the poll: what the caller waits for may be done by now, and then there may be nothing to poll for.
- */
+/* Timers run before the poll: the event that the caller waits for may have happened by now, and then there may be nothing to poll for. */
 static void handle_before_poll(uv_prepare_t *prepare)
 {
 	struct cell__loop *loop = prepare->data;
@@ -113,8 +111,8 @@ static bool is_quiet(struct cell__loop *loop)
 }
 
 /*
- * While callers come and go quickly we look every LINGER_MS, so that they need not wake us each time; when one stays
- * (a long cell) we sleep until it leaves.
+ * While callers come and go quickly this thread polls every LINGER_MS, so that they need not wake it each time; when a caller stays (a long
+ * cell) this thread sleeps until it leaves.
  */
 static void wait_while_owned(struct cell__loop *loop)
 {
@@ -128,8 +126,8 @@ static void wait_while_owned(struct cell__loop *loop)
 }
 
 /*
- * When the loop has something to do by itself, in its own time; 0: at once.  libuv tells its descriptor about new watchers only
- * when it polls, and uv_backend_timeout() of versions before 1.45 does not consider them.
+ * The time of the loop's next own activity, on its own clock; 0: at once. libuv tells its descriptor about new watchers only when it polls,
+ * and uv_backend_timeout() of versions before 1.45 does not consider them.
  */
 static uint64_t due_ms(const struct cell__loop *loop)
 {
@@ -142,7 +140,7 @@ static uint64_t due_ms(const struct cell__loop *loop)
 static void arm(struct cell__loop *loop, bool armed)
 {
 	struct epoll_event event = { .events = armed ? EPOLLIN : 0 };
-	(void)epoll_ctl(loop->watch_fd, EPOLL_CTL_MOD, uv_backend_fd(&loop->uv), &event); /* fails only for want of a descriptor */
+	(void)epoll_ctl(loop->watch_fd, EPOLL_CTL_MOD, uv_backend_fd(&loop->uv), &event); /* fails only if no descriptor is available */
 	loop->disarmed = !armed;
 }
 
@@ -159,7 +157,7 @@ static void watch(struct cell__loop *loop)
 	loop->watching = true;
 	loop->watched_until_ms = due;
 	pthread_mutex_unlock(&loop->lock);
-	/* Whatever it returns: the loop looks itself. */
+	/* The result does not matter: the loop polls itself. */
 	(void)epoll_wait(loop->watch_fd, &event, 1, due == UINT64_MAX ? -1 : left > INT_MAX ? INT_MAX : (int)left);
 	pthread_mutex_lock(&loop->lock);
 	loop->watching = false;
@@ -198,7 +196,7 @@ static void *thread_main(void *arg)
 }
 
 /*
- * Whoever runs the loop does the task.  Called with the lock held, and lets go of it.  A yielding waiter does not need the loop
+ * The thread that runs the loop does the task. Called with the lock held, and releases it. A yielding waiter does not need the loop
  * afterwards, so it is not counted in `waiting`.
  */
 static void leave_to_others(struct cell__loop *loop, struct cell__task *task, bool yielding)
@@ -209,7 +207,7 @@ static void leave_to_others(struct cell__loop *loop, struct cell__task *task, bo
 		cell__loop_post(loop, task);
 }
 
-/* Makes this thread the one that runs the loop.  False: another caller does already, and will serve us. */
+/* Makes this thread the one that runs the loop. False: another caller runs it already, and will serve us. */
 static bool enter(struct cell__loop *loop, struct cell__task *task, bool yielding)
 {
 	pthread_mutex_lock(&loop->lock);
@@ -223,7 +221,7 @@ static bool enter(struct cell__loop *loop, struct cell__task *task, bool yieldin
 			pthread_cond_wait(&loop->free_cond, &loop->lock);
 		loop->wanting--;
 	}
-	/* Another caller was faster when the engine let go.  What it waits for may need us: it has to be told. */
+	/* Another caller took the loop first; hand it our task, because its own wait may depend on it. */
 	if (loop->owned) {
 		leave_to_others(loop, task, yielding);
 		return false;
@@ -246,15 +244,15 @@ static void keep_events(struct cell__loop *loop)
 	pthread_mutex_unlock(&loop->lock);
 }
 
-/* soon: this thread comes back, so what is merely under way may wait until the engine looks by itself. */
+/* soon: this thread comes back, so work in progress may wait until the engine's thread polls by itself. */
 static void leave_for(struct cell__loop *loop, bool soon)
 {
 	pthread_mutex_lock(&loop->lock);
 	loop->owned = false;
-	/* Somebody asked the engine for it, and we were faster. */
+	/* A caller asked the engine for the loop, and we took it first. */
 	if (loop->wanting > 0)
 		pthread_cond_signal(&loop->free_cond);
-	/* Others are under way: the engine must run the loop for them at once.  Else it looks soon by itself. */
+	/* Other callers have work in progress: the engine must run the loop for them at once. Else it polls soon by itself. */
 	loop->left_us = cell__now_us();
 	bool cares = soon ? loop->waiting > 0 || loop->first || loop->stopping : !nobody_else_cares(loop);
 	bool look_again = loop->watching && (loop->waiting > 0 || loop->first || loop->stopping || due_ms(loop) < loop->watched_until_ms);
@@ -389,7 +387,7 @@ const sigset_t *cell__loop_host_mask(const struct cell__loop *loop)
 	return &loop->host_mask;
 }
 
-/* Under the lock; whether it is the only one. */
+/* Under the lock; whether it is the only task. */
 static bool append(struct cell__loop *loop, struct cell__task *task)
 {
 	bool first = loop->first == NULL;
@@ -405,7 +403,7 @@ static bool append(struct cell__loop *loop, struct cell__task *task)
 void cell__loop_post(struct cell__loop *loop, struct cell__task *task)
 {
 	pthread_mutex_lock(&loop->lock);
-	/* Those before it may have been posted lazily. */
+	/* Earlier tasks may have been posted lazily. */
 	(void)append(loop, task);
 	if (!loop->owned)
 		pthread_cond_signal(&loop->engine_cond);
@@ -493,7 +491,7 @@ static bool is_announced(const void *arg)
 static bool has_events(const void *arg)
 {
 	struct pollfd poller = { .fd = *(const int *)arg, .events = POLLIN };
-	sched_yield(); /* the program may need this CPU for what we wait for */
+	sched_yield(); /* the program may need this CPU for the event we wait for */
 	return poll(&poller, 1, 0) > 0;
 }
 
@@ -517,7 +515,7 @@ static void wait_done(struct cell__waiter *waiter)
 	pthread_mutex_unlock(&waiter->lock);
 }
 
-/* What happened before a call is handled before it: events of the loop, then tasks in the order of the calls. */
+/* Everything that happened before a call is handled before it: events of the loop, then tasks in the order of the calls. */
 static void catch_up(struct cell__loop *loop, bool visit)
 {
 	int64_t now = visit ? cell__now_us() : 0;
@@ -573,8 +571,8 @@ void cell__loop_visit(struct cell__loop *loop, struct cell__task *task, struct c
 }
 
 /*
- * libuv would need a timer of its own: its descriptor is waited for instead.  A wait that ends before the scheduler's next tick
- * has a price, the timer is set for it and put back again: many microseconds in a virtual machine.
+ * libuv would need a timer of its own, so wait for its descriptor instead. A wait that ends before the scheduler's next tick is expensive,
+ * because the tick is reprogrammed for it and back again: many microseconds in a virtual machine.
  */
 static void run_briefly(struct cell__loop *loop, const int *end, int64_t until_us)
 {
@@ -587,20 +585,20 @@ static void run_briefly(struct cell__loop *loop, const int *end, int64_t until_u
 			return;
 		struct pollfd poller = { .fd = uv_backend_fd(&loop->uv), .events = POLLIN };
 		struct timespec left = { .tv_sec = left_us / 1000000, .tv_nsec = left_us % 1000000 * 1000 };
-		(void)ppoll(&poller, 1, &left, NULL); /* whatever it says: the loop looks itself */
+		(void)ppoll(&poller, 1, &left, NULL); /* the result does not matter: the loop polls itself */
 		cell_spin_has_slept(&loop->event_spin, EVENT_SPIN_NS, true);
 		uv_run(&loop->uv, UV_RUN_NOWAIT);
 	}
 }
 
-/* False: nothing was done, this thread cannot have the loop. */
+/* False: nothing was done, because this thread cannot have the loop. */
 static bool drive(struct cell__loop *loop, void (*fn)(void *arg), void *arg, const int *end, int64_t us)
 {
 	if (us <= 0 || cell__loop_is_current(loop) || !enter(loop, NULL, true))
 		return false;
 	catch_up(loop, true);
 	fn(arg);
-	int own = loop->busy > 0; /* as long as we are here somebody waits for it */
+	int own = loop->busy > 0; /* while we are here a caller waits for it */
 	loop->busy -= own;
 	run_briefly(loop, end, cell__now_us() + us);
 	loop->busy += own;

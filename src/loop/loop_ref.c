@@ -76,12 +76,12 @@ void cell__reply_send(struct cell__reply *reply, enum cell__reply_kind kind, con
 			reply->kind = CELL__REPLY_NO_MEMORY;
 	}
 	reply->task.fn = handle_posted;
-	/* Once it is posted, the reply and its reference may be gone. */
+	/* Once it is posted, the reply and its reference may have been freed. */
 	struct cell__loop_ref *ref = cell__loop_ref_ref(reply->ref);
 	pthread_mutex_lock(&ref->lock);
 	struct cell__loop *loop = ref->loop;
 	bool here = loop && cell__loop_is_current(loop);
-	/* Posted under the lock: closing waits for it, and a loop that ends runs what was posted before. */
+	/* Posted under the lock: closing waits for it, and a loop that ends still runs tasks posted before. */
 	if (loop && !here)
 		cell__loop_post(loop, &reply->task);
 	pthread_mutex_unlock(&ref->lock);

@@ -28,7 +28,7 @@ void cell__watch_end(struct cell__watch *watch)
 	cell__close_fd(&watch->fd);
 }
 
-/* On these, changes made on another machine are not told. */
+/* These file systems do not report changes made on another machine. */
 static bool is_remote(int fd)
 {
 	static const unsigned long kinds[] = { NFS_SUPER_MAGIC, SMB_SUPER_MAGIC,  CIFS_SUPER_MAGIC, SMB2_SUPER_MAGIC, FUSE_SUPER_MAGIC,
@@ -52,7 +52,7 @@ int cell__watch_folder(struct cell__watch *watch, int dir_fd)
 	return -1;
 }
 
-/* Each folder above tells when it is moved; one that is a symbolic link is refused, because it could lead elsewhere. */
+/* Each parent folder reports when it is moved; a symbolic link among them is refused, because it could change its target. */
 static int watch_above(const struct cell__watch *watch, const char *path)
 {
 	char above[PATH_MAX];
@@ -80,7 +80,7 @@ int cell__watch_path(struct cell__watch *watch, const char *path)
 
 static bool one_matters(const struct inotify_event *event, bool (*matters)(const char *name))
 {
-	/* Without a name it is the folder itself, or too much has happened to be told. */
+	/* An event without a name concerns the folder itself, or events were lost. */
 	return event->len == 0 || (event->mask & (IN_Q_OVERFLOW | IN_UNMOUNT | IN_IGNORED)) || matters(event->name);
 }
 

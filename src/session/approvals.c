@@ -1,6 +1,6 @@
 /*
- * Between a slot's gate and whoever answers for the session: calls that are parked and what they do to the clock, questions
- * of MCP servers, answers.
+ * Connects a slot's gate with the answerer of the session: parked calls and their effect on the clock, questions of MCP servers,
+ * answers.
  */
 #include <string.h>
 
@@ -8,7 +8,7 @@
 #include "session/session.h"
 #include "space/space.h"
 
-/* ---- what the gate asks of us ---- */
+/* ---- callbacks of the gate ---- */
 
 static bool somebody_listens(void *owner)
 {
@@ -31,7 +31,7 @@ static void emit_call(void *owner, const struct cell_event *event)
 	}
 }
 
-/* While somebody is asked, the timeout of the run stands still, if that was asked for. */
+/* While an approval is pending, the timeout of the run stands still, if the options ask for that. */
 static void update_clock(struct cell_session *session, size_t parked)
 {
 	struct cell__run *run = session->current;
@@ -84,7 +84,7 @@ static void handle_parked(void *owner)
 	struct cell__slot *slot = owner;
 	struct cell_session *session = slot->session;
 	if (session->slot != slot)
-		return; /* it is leaving: nothing of it expires any more */
+		return; /* it is closing: nothing of it expires any more */
 	start_approval_timer(session);
 	update_clock(session, slot->gate.n_parked);
 }
@@ -146,7 +146,7 @@ void cell__approvals_init_clients(struct cell_session *session)
 	session->clients.owner = session;
 }
 
-/* ---- what MCP servers of its space say ---- */
+/* ---- questions and notifications of its space's MCP servers ---- */
 
 struct cell_session *cell__session_of(struct cell_engine *engine, const struct cell_space *space, const char *id)
 {
@@ -189,13 +189,13 @@ void cell__session_call_on_loop(struct cell_session *session, const struct cell_
 		call->fail(call, CELL_E_CLOSED, "RuntimeError", "the session is closed");
 		return;
 	}
-	/* Here it would be made on this machine, which is what the executor is to keep it from. */
+	/* Handled here, the call would be made on this machine, which this executor must prevent. */
 	if (tool && session->executor->calls_there) {
 		call->fail(call, CELL_E_UNAVAILABLE, "ExecutorError",
 			   "with this executor tools are called where the code runs; call the tool in a cell");
 		return;
 	}
-	/* Whose sandbox and questions they are; artifacts that a client has open outlive a reset. */
+	/* Set the owner of the sandbox and the questions; artifacts that a client has open outlive a reset. */
 	if (!operation || operation->part != CELL__PART_ARTIFACTS)
 		call->session_id = session->id;
 	cell__gate_submit(&session->clients, principal, call);

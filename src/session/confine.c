@@ -8,8 +8,8 @@
 #include "spawn/confinement.h"
 
 /*
- * Connections of confined programs are those of a session that is confined alike: of the one that called, or, for a server that
- * sessions share, of any.  Without one there is nobody to answer for them.
+ * Connections of confined programs count as those of a session with the same confinement: of the calling session, or, for a server that
+ * sessions share, of any such session. Without one nobody could answer for them.
  */
 static int tell(void *arg, const struct cell__confinement *confinement, const struct cell__egress_event *event, struct cell_error *err)
 {
@@ -27,7 +27,7 @@ static int tell(void *arg, const struct cell__confinement *confinement, const st
 	return cell_fail(err, CELL_E_CLOSED, 0, "the session of this program has ended");
 }
 
-/* Where the executor's own means are none for programs: the strictest policy, and the session's folder to be read. */
+/* For executors that cannot confine programs themselves: the strictest policy, and the session's folder read-only. */
 static int confine_strictly(struct cell__supervisor *supervisor, const char *workspace, struct cell__confinement **ret_confinement,
 			    struct cell_error *err)
 {
@@ -80,7 +80,7 @@ int cell__session_confine(void *arg, const struct cell__call *call, struct cell_
 		*ret_confinement = cell__confinement_ref(confinement);
 		return 0;
 	}
-	/* A client's own call, outside of any session: with what one of the space's sessions has, or with nothing at all. */
+	/* A client's own call, outside of any session: with the confinement of one of the space's sessions, or with no access at all. */
 	bool outside = !call->session_id || !*call->session_id;
 	for (session = engine->sessions; outside && session; session = session->next)
 		if (session->options.space == space && session->slot && session->slot->ready && session->executor->untrusted &&

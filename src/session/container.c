@@ -1,4 +1,4 @@
-/* The storage of a container: a folder that its code writes to, so that nothing in it is trusted but what the host vouches for. */
+/* The storage of a container: a folder that its code writes to, so only the content that the host recorded as trusted is trusted. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -22,8 +22,8 @@ static bool is_under(const char *path, const char *folder)
 }
 
 /*
- * What the host trusts and the code could change: it, or a link on the way to it.  The folder `tools` of the storage itself is mounted
- * read-only; deeper ones move with the folders that they are in.
+ * Refuses paths that the host trusts and the code could change, directly or through a link on the way. The folder `tools` of the storage
+ * itself is mounted read-only; deeper folders move with their parents.
  */
 static int check_trusted(const char *what, const char *path, const char *storage, bool is_tools, struct cell_error *err)
 {
@@ -45,7 +45,7 @@ static int check_trusted(const char *what, const char *path, const char *storage
 	return status;
 }
 
-/* As it will be when it is made; NULL: the folder that it is to be in is not there either. */
+/* The path that it will have when it is made; NULL: its parent folder does not exist either. */
 static char *real_storage(const char *path)
 {
 	char *real = realpath(path, NULL);
@@ -67,8 +67,8 @@ static char *real_storage(const char *path)
 }
 
 /*
- * A storage is made when it is missing, as everywhere.  Root's own is given to the container's user, who is never root, where there
- * is nothing in it that somebody else may want to keep: nothing, or tools, which are read-only inside.
+ * Makes the storage if it is missing, as all executors do. If root owns it, it is given to the container's user (who is never root),
+ * provided that it holds no file another user may want to keep: it is empty, or has only tools, which are read-only inside.
  */
 static int make_storage(const char *path, const char *user, struct cell_error *err)
 {
@@ -84,9 +84,9 @@ static int make_storage(const char *path, const char *user, struct cell_error *e
 	while ((entry = readdir(dir)))
 		others += strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..") && strcmp(entry->d_name, "tools");
 	if (user)
-		(void)sscanf(user, "%9u:%9u", &uid, &gid); /* who that cannot be is refused below */
+		(void)sscanf(user, "%9u:%9u", &uid, &gid); /* an invalid user is refused below */
 	if (geteuid() || fstat(dirfd(dir), &st) < 0 || st.st_uid || (st.st_mode & 07) == 07)
-		; /* it is theirs, or open to all */
+		; /* the container's user owns it, or everybody may write */
 	else if (others)
 		status = cell_fail(
 			err, CELL_E_FORBIDDEN, 0,
@@ -98,7 +98,7 @@ static int make_storage(const char *path, const char *user, struct cell_error *e
 	return status;
 }
 
-/* NULL: it is not a folder of the host's.  Of a shorter struct of another version `storage` is still there. */
+/* NULL: not a folder of the host. A shorter struct of another version still has `storage`. */
 static const char *folder_of(const struct cell_container_options *options)
 {
 	if (!options || options->size < offsetof(struct cell_container_options, auth_token) || !options->storage)

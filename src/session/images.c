@@ -33,7 +33,7 @@ static char *absolute(const char *path, struct cell_error *err)
 	return cell__buf_take(&out);
 }
 
-/* What is there of the path without symbolic links, and the rest of it as it is. */
+/* The existing part of the path without symbolic links, followed by the rest unchanged. */
 static char *resolve(const char *path, struct cell_error *err)
 {
 	CELL_AUTO_FREE char *part = cell__strdup(path);
@@ -112,7 +112,7 @@ const char *cell__image_type(const void *bytes, size_t size)
 
 /* ---- one file, on the pool ---- */
 
-/* Opens a folder component by component, making what is missing; follows no symbolic link.  -1 with errno. */
+/* Opens a folder component by component, making missing ones; follows no symbolic link. -1 with errno. */
 static int open_folder(const char *path)
 {
 	char part[NAME_MAX + 1];
@@ -198,7 +198,7 @@ struct cell__image_job {
 
 static void start_job(struct cell__image_queue *queue);
 
-/* On the pool's thread: touches error and the first job, which the loop leaves alone meanwhile. */
+/* On the pool's thread: touches error and the first job, which the loop does not touch in the meantime. */
 static void write_job(uv_work_t *work)
 {
 	struct cell__image_queue *queue = work->data;
@@ -236,7 +236,7 @@ static void start_job(struct cell__image_queue *queue)
 	struct timespec now;
 	clock_gettime(CLOCK_REALTIME, &now);
 	cell__image_name(queue->folder, (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000, job->type, job->path + job->name_at);
-	/* Fails for want of a function only. */
+	/* Fails only without a work function. */
 	(void)uv_queue_work(cell__loop_uv(queue->loop), &queue->work, write_job, handle_written);
 }
 

@@ -50,7 +50,7 @@ static void send_failure(struct cell__calls *calls, uint32_t id, const char *typ
 		(void)calls->kernel->executor->reply(calls->kernel, id, text, strlen(text), NULL, 0, NULL);
 }
 
-/* The answer is not kept for a kernel that has too much unread: a word about it is, and in the end not even that. */
+/* The answer is not kept for a kernel with too many unread bytes: a short error is sent instead, and past a second limit nothing. */
 static bool is_too_much(struct cell__calls *calls, uint32_t id, size_t size)
 {
 	if (calls->is_ignored)
@@ -69,7 +69,7 @@ static bool is_too_much(struct cell__calls *calls, uint32_t id, size_t size)
 	return true;
 }
 
-/* text NULL: there was no memory for it. */
+/* text NULL: it could not be allocated. */
 static void reply_text(struct cell__calls *calls, uint32_t id, const char *text, const void *raw, size_t raw_size)
 {
 	static const char no_memory[] = "{\"error\":{\"type\":\"MemoryError\",\"message\":\"the host is out of memory\","
@@ -105,7 +105,7 @@ static void tell_images(struct cell__calls *calls, const json_t *result, const c
 	}
 }
 
-/* It is being answered: what it cost is free for the answer. */
+/* The call is being answered: its cost is available for the answer. */
 static void settle(struct cell__kernel_call *call)
 {
 	call->calls->budget.used -= call->cost;
@@ -192,7 +192,7 @@ static void refuse(struct cell__calls *calls, uint32_t id, const char *fmt, ...)
 	reply_text(calls, id, text, NULL, 0);
 }
 
-/* NULL, and the kernel has been told why: no memory, or too many.  kept: bytes besides the raw part. */
+/* NULL, and the kernel has been told why: out of memory, or too many calls. kept: bytes besides the raw part. */
 static struct cell__kernel_call *begin(struct cell__calls *calls, const struct cell__asked *asked, size_t kept)
 {
 	const size_t cost = sizeof(struct cell__kernel_call) + kept + asked->raw_size;
@@ -240,7 +240,7 @@ static struct cell__kernel_call *begin(struct cell__calls *calls, const struct c
 }
 
 /*
- * Is this a tool's call as our kernel writes it (wire/call_text.h)?  False: it is written differently, or is another call.  The
+ * Whether this is a tool's call as our kernel writes it (wire/call_text.h). False: it is written differently, or is another call. The
  * arguments are not parsed yet.
  */
 static bool is_tool_call(const char *json, size_t size, char name[static NAME_BYTES], struct cell__host_ask *ret_ask)
@@ -273,7 +273,7 @@ static bool is_taken(struct cell__calls *calls, uint32_t id)
 	return find(calls, id) != NULL;
 }
 
-/* A call that needs its document as a tree, which is taken over; NULL: it is not JSON. */
+/* A call that needs its document as a tree, which is taken over; NULL: not JSON. */
 static const char *handle_document(struct cell__calls *calls, const struct cell__asked *asked, size_t weight, json_t *document)
 {
 	const char *method = NULL;
@@ -283,7 +283,7 @@ static const char *handle_document(struct cell__calls *calls, const struct cell_
 		return "a call without method and args";
 	}
 	if (strcmp(method, "cancel") == 0) {
-		/* The code was interrupted while it waited.  No answer is expected, and a call that is over is no news. */
+		/* The code was interrupted while it waited. No answer is expected, and the call may have ended already. */
 		struct cell__kernel_call *call = find(calls, json_integer_value(json_object_get(args, "id")));
 		if (call)
 			cancel_call(call);

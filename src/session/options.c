@@ -1,4 +1,4 @@
-/* A session's options: what is checked, what is copied, what is freed. */
+/* A session's options: checking, copying and freeing them. */
 #define _GNU_SOURCE
 #include "session/options.h"
 
@@ -90,7 +90,7 @@ static int copy_gate(struct cell__options *options, const struct cell_session_op
 	return 0;
 }
 
-/* Code that could change these would judge itself, or write what it likes into the audit log. */
+/* Code that could change these files would decide about itself, or write arbitrary records into the audit log. */
 static int list_places(struct cell__options *options, const struct cell_session_options *opts, struct cell_error *err)
 {
 	struct cell__place_list *places = &options->places;
@@ -107,7 +107,7 @@ static int list_places(struct cell__options *options, const struct cell_session_
 	return 0;
 }
 
-/* 0: as the policy says; below 0: no limit. */
+/* 0: the policy's value; below 0: no limit. */
 static int replace_limit(const char *name, int64_t value, int64_t least, int64_t unit, uint64_t *limit, struct cell_error *err)
 {
 	if (value > 0 && value < least)
@@ -145,7 +145,7 @@ static int copy_confinement(struct cell__options *options, const struct cell_ses
 	return opts->workspace_mode ? cell__workspace_from_word(opts->workspace_mode, &options->confine.workspace, err) : 0;
 }
 
-/* The interpreter is the space's where none is named. */
+/* The space's interpreter is the default. */
 static int copy_texts(struct cell__options *options, const struct cell_session_options *opts, struct cell_error *err)
 {
 	const char *python = opts->python ? opts->python : CELL_DEFAULT_PYTHON;
@@ -177,7 +177,7 @@ static int check_calls(const struct cell__executor *executor, const struct cell_
 	return 0;
 }
 
-/* What is the executor's own.  The workspace is the space's where none is named. */
+/* Copies the executor's own options. The space's workspace is the default. */
 static int copy_own(struct cell__options *options, const struct cell_session_options *opts, struct cell_error *err)
 {
 	const struct cell__executor *executor = options->executor;
@@ -193,7 +193,7 @@ static int copy_own(struct cell__options *options, const struct cell_session_opt
 	CELL_AUTO_FREE char *storage = NULL;
 	if (cell__options_make_storage(opts->container, &storage, err) < 0 || executor->read_options(&all, &options->own, err) < 0)
 		return -1;
-	/* From now on nothing in the folder is trusted but what the host vouches for. */
+	/* From now on only content that the host recorded as trusted is trusted in the folder. */
 	return storage ? cell__store_share(storage, err) : 0;
 }
 
@@ -236,7 +236,7 @@ int cell__options_init(struct cell__options *options, const struct cell_session_
 bool cell__options_reach_host(const struct cell__options *options)
 {
 	if (is_hole("self-approval") || options->executor->calls_there)
-		return false; /* nothing comes from there that could be approved here */
+		return false; /* it sends no calls that could be approved here */
 	/* A list of hosts may name this machine. */
 	if (options->confined)
 		return options->confine.network == CELL_NET_FULL || options->confine.network == CELL_NET_ALLOW;

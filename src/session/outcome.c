@@ -1,4 +1,4 @@
-/* How a run ends: what its result says of an answer, a timeout, a limit, a death, and whether the variables are kept. */
+/* The end of a run: its result after an answer, a timeout, a limit or a death, and whether the variables are kept. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdio.h>

@@ -24,7 +24,7 @@ static size_t half_of(const struct cell__capped *capped)
 	return capped->cap / 2;
 }
 
-/* The head is full and the tail's memory is there: the last of what is kept becomes the tail's beginning. */
+/* The head is full and the tail's memory is allocated: the last kept bytes become the tail's beginning. */
 static void make_tail(struct cell__capped *capped)
 {
 	size_t half = half_of(capped);
@@ -149,7 +149,7 @@ static void end_spill(struct cell__spill *spill)
 {
 	cell__close_fd(&spill->fd);
 	if (spill->error && spill->path) {
-		/* Half a file would be a lie about "all of it". */
+		/* An incomplete file must not claim to hold all of the output. */
 		unlink(spill->path);
 		free(cell__take_ptr(spill->path));
 	}

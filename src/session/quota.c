@@ -13,13 +13,13 @@
 #include "base/hole.h"
 
 #define DUE_MS 500u        /* after a cell has begun, and while one runs */
-#define IDLE_MS 60000u     /* between cells: what they left running may write on */
+#define IDLE_MS 60000u     /* between cells: processes that they left running may write */
 #define SHARE 20u          /* a measurement takes at most one part in so many of the time, ... */
 #define IDLE_SHARE 100u    /* ... or so many between cells */
 
 struct folder {
 	char *path;
-	int fd; /* -1: it is not there yet, or not a folder */
+	int fd; /* -1: it does not exist yet, or is not a folder */
 };
 
 struct cell__quota {
@@ -42,7 +42,7 @@ struct cell__quota {
 
 /* ---- measuring; on the pool ---- */
 
-/* What is mounted below is writable for the code, too, unless it is mounted read-only: then ENOENT. */
+/* Mounts below are writable for the code too, unless they are mounted read-only: then ENOENT. */
 static DIR *open_folder(int fd, const char *name)
 {
 	struct open_how how = { .flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK,
@@ -74,7 +74,7 @@ static bool is_over(const struct tally *tally)
 	       (tally->max_files && tally->files > tally->max_files);
 }
 
-/* One entry is counted; the folder that it is, to go on in, or NULL. */
+/* Counts one entry; returns it as a folder to descend into, or NULL. */
 static DIR *count_entry(struct tally *tally, DIR *dir, const struct dirent *entry, bool is_deep)
 {
 	struct stat st;
@@ -120,14 +120,14 @@ static void walk(int folder_fd, struct tally *tally)
 	}
 }
 
-/* Not a folder: nothing is held, or what the host deletes would stay on the disk. */
+/* Not a folder: no descriptor is held, or files that the host deletes would stay on the disk. */
 static void count_file(const struct folder *file, struct tally *tally)
 {
 	struct stat st;
 	if (stat(file->path, &st) == 0) {
 		tally->files++;
 		tally->bytes += (uint64_t)st.st_blocks * 512;
-	} else if (errno != ENOENT && errno != ENOTDIR) { /* what is not there, the sandbox does not show either */
+	} else if (errno != ENOENT && errno != ENOTDIR) { /* the sandbox does not show a missing one either */
 		tally->reason = "a file cannot be read";
 	}
 }

@@ -87,7 +87,7 @@ int cell__result_take_answer(struct cell_result *result, const struct cell__kern
 		return 0;
 	result->repr = cell__strndup(answer->repr, answer->repr_size);
 	result->repr_size = answer->repr_size;
-	/* text/plain stands first, and is the repr where the kernel says nothing else. */
+	/* text/plain comes first; it is the repr unless the kernel sends another. */
 	struct cell__bundle all = { .n_parts = 1 };
 	const struct cell__bundle *mime = &answer->mime;
 	all.parts[0] = (struct cell_mime_part){ "text/plain", answer->repr, answer->repr_size };
@@ -136,8 +136,8 @@ static void *close_file(void *arg)
 }
 
 /*
- * The name goes at once.  What the file holds goes with its last descriptor, and of a large one that takes a tenth of a second,
- * which callbacks on the engine's thread do not have.
+ * Removes the name at once. The data is freed with the last descriptor, which takes a tenth of a second for a large file: too long for
+ * callbacks on the engine's thread.
  */
 static void remove_spill(const char *path)
 {
@@ -301,10 +301,10 @@ static bool is_json_type(const char *type)
 	return strcmp(type, "application/json") == 0 || (n > 5 && strcmp(type + n - 5, "+json") == 0);
 }
 
-/* JSON as it is, text as a string, everything else by base64. */
+/* JSON unchanged, text as a string, everything else in base64. */
 static int add_part(struct cell__buf *out, const struct cell_mime_part *part)
 {
-	/* By type, not by looking: a consumer must be able to know which it is. */
+	/* By type, not by content: a consumer must be able to know the encoding in advance. */
 	static const char *const binaries[] = { "image/", "audio/", "video/", "application/pdf", "application/octet-stream" };
 	bool binary = false;
 	for (size_t i = 0; i < sizeof binaries / sizeof *binaries; i++)

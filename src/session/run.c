@@ -9,9 +9,9 @@
 #define SPILL_BACKLOG (1u << 20)
 #define IMAGE_BACKLOG (16u << 20)
 #define OF_VALUE SIZE_MAX /* the number of the value's image; others have their display's, ... */
-#define OF_TOOLS (SIZE_MAX / 2) /* ... or, from here on, their place among those that tools answered with */
+#define OF_TOOLS (SIZE_MAX / 2) /* ... or, from here on, the index among the images in tools' answers */
 
-/* A display or the value with the same bytes is the same file: when that is there, they need not be. */
+/* A display or the value with the same bytes is the same file: once that is written, these bytes are not needed. */
 struct cell__tool_image {
 	char *bytes; /* until it is written */
 	size_t size;
@@ -115,10 +115,7 @@ static void queue_item(struct cell__run *run, struct cell__run_item *item)
 	cell__waiter_signal(&run->waiter);
 }
 
-/*
- * An event for somebody else's thread is copied.  When memory is gone the event is lost, but what it said is in the
- * result all the same.
- */
+/* An event for another thread is copied. Without memory the event is lost, but its content is still in the result. */
 static void emit(struct cell__run *run, const struct cell_event *event, const struct cell__bundle *bundle)
 {
 	if (!run->on_event)
@@ -222,14 +219,14 @@ bool cell__run_wants_pause(struct cell__run *run)
 
 void cell__run_output(struct cell__run *run, const char *spill_dir, enum cell_stream stream, const char *bytes, size_t size)
 {
-	/* Until the cap is passed, `text` holds everything: that is what the file starts with. */
+	/* Until the cap is reached, `text` holds all output: the file starts with it. */
 	if (!run->spilling && spill_dir && !run->over && run->text.total + size > run->text.cap) {
 		run->spilling = true;
 		cell__spill_open(&run->spill, spill_dir, run->result->session_id);
 		cell__spill_add(&run->spill, run->text.head.data ? run->text.head.data : "", run->text.head.size);
 	}
 	if (run->over)
-		run->spill.cut = true; /* it is being stopped, and may not care: the disk is not to suffer */
+		run->spill.cut = true; /* it is being stopped, and may ignore that: do not fill the disk */
 	if (run->spilling)
 		cell__spill_add(&run->spill, bytes, size);
 	/* Out of memory loses output only from the result; the events and the file have it. */
@@ -256,7 +253,7 @@ static void tell_image(struct cell__run *run, const char *path, const char *mess
 	emit(run, &event, NULL);
 }
 
-/* The bytes on their way to the folder; false: they are not to be there, and it has been said why. */
+/* Sends the bytes to the folder; false: they cannot be saved, and the reason has been reported. */
 static bool queue_image(struct cell__run *run, size_t number, const void *bytes, size_t size)
 {
 	struct cell_result *result = run->result;
@@ -269,7 +266,7 @@ static bool queue_image(struct cell__run *run, size_t number, const void *bytes,
 		run->told_images = true;
 		return false;
 	}
-	/* Room for the path first: a file that is there is listed. */
+	/* Allocate room for the path first: every written file must be listed. */
 	char **more = cell__realloc(result->images, (run->images_asked + 1) * sizeof *more);
 	if (more)
 		result->images = more;
@@ -301,7 +298,7 @@ static void remove_image(struct cell__run *run, size_t number)
 	cell__owned_bundle_remove(bundle, at);
 }
 
-/* True: it is one that a tool answered with. */
+/* True: a tool answered with this image. */
 static bool is_tool_image(struct cell__run *run, size_t number, const struct cell_mime_part *part)
 {
 	char hash[CELL__SHA256_SIZE] = "";
@@ -324,7 +321,7 @@ static bool is_tool_image(struct cell__run *run, size_t number, const struct cel
 	return false;
 }
 
-/* The PNG of a display or of the value on its way to the folder; where that is not to be it stays what it is. */
+/* Sends the PNG of a display or of the value to the folder; otherwise it stays in the result. */
 static void save_image(struct cell__run *run, size_t number)
 {
 	struct cell__owned_bundle *bundle = image_bundle(run->result, number);
@@ -360,7 +357,7 @@ void cell__run_tool_image(struct cell__run *run, const void *bytes, size_t size)
 	}
 	struct cell__tool_image *image = &more[run->n_tool_images];
 	*image = (struct cell__tool_image){ .bytes = copy, .size = size };
-	(void)cell__sha256_hex(bytes, size, image->hash); /* without it one that is shown is written twice */
+	(void)cell__sha256_hex(bytes, size, image->hash); /* without a hash, a displayed image is written twice */
 	if (queue_image(run, OF_TOOLS + run->n_tool_images, copy, size))
 		run->n_tool_images++;
 	else
@@ -432,7 +429,7 @@ void cell__run_call_event(struct cell__run *run, const struct cell_event *event)
 {
 	struct cell_event mine = *event;
 	bool is_news = event->type == CELL_EVENT_TOOL_PROGRESS || event->type == CELL_EVENT_TOOL_LOG;
-	/* Pausing the kernel does not pause a server: a receiver that does not keep up misses some of what it says. */
+	/* Pausing the kernel does not pause a server: a receiver that is too slow misses some of the server's messages. */
 	if (is_news && run->waited && cell__run_wants_pause(run))
 		return;
 	mine.run_id = run->id;

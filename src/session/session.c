@@ -89,7 +89,7 @@ static void start_run(struct cell_session *session)
 	session->clock_stopped = false;
 	session->cell_hash[0] = '\0';
 	if (session->options.audit)
-		(void)cell__sha256_hex(run->code, run->size, session->cell_hash); /* without one the record says null */
+		(void)cell__sha256_hex(run->code, run->size, session->cell_hash); /* without a hash the record has null */
 	if (session->executor->receipt_of) {
 		run->result->own_isolation = cell__strdup(session->executor->receipt_of(session->slot->kernel));
 		if (run->result->own_isolation)
@@ -112,7 +112,7 @@ static void start_run(struct cell_session *session)
 	}
 }
 
-/* ---- what it writes to ---- */
+/* ---- disk quota ---- */
 
 static void handle_over_quota(void *owner)
 {
@@ -122,7 +122,7 @@ static void handle_over_quota(void *owner)
 	if (run && run->started && !run->ending) {
 		cell__session_stop_run(session, run, excess->limit, excess->max, excess->used);
 	} else if (session->slot && session->slot->ready && !run) {
-		/* What earlier cells left running writes on. */
+		/* Processes that earlier cells left running may still write. */
 		char message[160];
 		cell__outcome_describe_excess(excess, message, sizeof message);
 		struct cell_event event = { .type = CELL_EVENT_KERNEL_DIED, .message = message };
@@ -172,7 +172,7 @@ static void admit_run(struct cell_session *session)
 		start_run(session);
 }
 
-/* Must the engine's thread run the loop for it at once, because nobody else would? */
+/* Whether the engine's thread must run the loop for it at once, because no other thread would. */
 static bool keeps_loop_busy(const struct cell__run *run)
 {
 	return !run->waited && !run->session->executor->takes_loop;
@@ -248,7 +248,7 @@ static void finish_close(struct cell_session *session)
 
 /* ---- going on ---- */
 
-/* Fails what waits in the queue. */
+/* Fails the runs that wait in the queue. */
 static void flush_queue(struct cell_session *session, const struct cell_error *err)
 {
 	while (session->first && !session->current) {
@@ -257,7 +257,7 @@ static void flush_queue(struct cell_session *session, const struct cell_error *e
 		if (!session->first)
 			session->last = NULL;
 		session->queued--;
-		cell__outcome_fail(run, err); /* nothing was written, so it is delivered from inside */
+		cell__outcome_fail(run, err); /* no output was written, so it is delivered from inside */
 	}
 }
 
@@ -322,7 +322,7 @@ void cell__session_do_open(struct cell__task *task)
 		cell__space_take_tools(session->options.space, cell__take_ptr(session->stored_tools));
 	}
 	waiting->next = session->resets;
-	session->resets = waiting; /* opening is a reset from nothing */
+	session->resets = waiting; /* opening counts as a reset */
 	cell__quota_start(session->quota);
 	if (err.code)
 		end_resets(session, &err);
@@ -351,7 +351,7 @@ void cell__session_do_reset(struct cell__task *task)
 	/* The new kernel comes up while the old one goes. */
 	if (!session->closing && !session->broken.code && cell__slot_open(session, &err) < 0)
 		end_resets(session, &err);
-	/* What its code had started goes too, and comes back with its first use; others' servers are theirs. */
+	/* Servers that its code started stop too, and start again with their first use; servers of other sessions stay. */
 	if (session->options.space && !session->closing && cell__space_is_alone(session->options.space)) {
 		session->stopping++;
 		cell__space_stop_servers_on_loop(session->options.space, handle_servers_stopped, session);

@@ -1,4 +1,4 @@
-/* The session's kernel: how it is opened and left, and what it says. */
+/* The session's kernel: opening and leaving it, and its messages. */
 #include <jansson.h>
 #include <string.h>
 
@@ -16,8 +16,8 @@ static size_t unread_of(const void *owner);
 /* ---- opening and leaving ---- */
 
 /*
- * The session's environment with the project's own programs first on PATH.  ret_env borrows all entries but the one
- * in *ret_path; both are NULL when there is nothing to add.
+ * The session's environment with the project's own programs first on PATH. ret_env borrows all entries except the one in *ret_path; both
+ * are NULL when nothing needs to be added.
  */
 static int env_with_programs(struct cell_session *session, const char ***ret_env, char **ret_path, struct cell_error *err)
 {
@@ -29,7 +29,7 @@ static int env_with_programs(struct cell_session *session, const char ***ret_env
 	*ret_path = NULL;
 	if (!bin && !host_bin)
 		return 0;
-	size_t n = 0, last = 0; /* the first entry is our own PATH; a later one counts, as it does in the kernel */
+	size_t n = 0, last = 0; /* the first entry is our own PATH; a later one overrides it, as it does in the kernel */
 	for (; session->options.env[n]; n++)
 		if (strncmp(session->options.env[n], "PATH=", 5) == 0)
 			last = n;
@@ -51,7 +51,7 @@ void cell__slot_spec(struct cell_session *session, struct cell__kernel_spec *ret
 {
 	const struct cell__options *options = &session->options;
 	bool trusted = !session->executor->untrusted, shown = options->confined && options->space;
-	/* Before the sites: those are valid until the next question. */
+	/* Before the sites, which are valid only until the next call on deps. */
 	const char *own = shown ? cell__space_packages(options->space, false) : NULL;
 	const char *hosts = shown ? cell__space_packages(options->space, true) : NULL;
 	*ret_spec = (struct cell__kernel_spec){
@@ -62,7 +62,7 @@ void cell__slot_spec(struct cell_session *session, struct cell__kernel_spec *ret
 		.cwd = options->cwd,
 		.env = (const char *const *)options->env,
 		.namespaces = options->space &&
-			      !(session->executor->takes & CELL_TAKES_CONTAINER), /* there they are those of the server inside */
+			      !(session->executor->takes & CELL_TAKES_CONTAINER), /* in a container the inner server provides them */
 		.wants = options->wants,
 		.site = options->space ? cell__space_site(options->space, trusted) : NULL,
 		.host_site = options->space && !trusted ? cell__space_site(options->space, true) : NULL,
@@ -141,7 +141,7 @@ int cell__slot_open(struct cell_session *session, struct cell_error *err)
 	return 0;
 }
 
-/* Nobody waits for answers any more, and what was open of artifacts is dropped. */
+/* No caller waits for answers any more; drops open artifacts. */
 static void end_own_calls(struct cell__slot *slot)
 {
 	struct cell_session *session = slot->session;
@@ -173,7 +173,7 @@ void cell__slot_update_pause(struct cell_session *session)
 	struct cell__slot *slot = session->slot;
 	if (!slot)
 		return;
-	/* A run whose kernel was replaced says nothing about the new one. */
+	/* A run whose kernel was replaced does not concern the new one. */
 	struct cell__run *run = session->current;
 	bool paused = run && !run->ending && session->running_on == slot && cell__run_wants_pause(run);
 	if (paused == slot->paused)
@@ -196,7 +196,7 @@ static void tell_packages(struct cell__slot *slot)
 	if (!site && !host_site)
 		return;
 	json_t *news = json_pack("{s:[]}", "site"), *sites = json_object_get(news, "site");
-	if (host_site) /* the last one is looked at first */
+	if (host_site) /* the last one is searched first */
 		json_array_append_new(sites, json_string(host_site));
 	if (site)
 		json_array_append_new(sites, json_string(site));
@@ -204,7 +204,7 @@ static void tell_packages(struct cell__slot *slot)
 	if (bin)
 		json_object_set_new(news, "bin", json_string(bin));
 	char *text = news ? json_dumps(news, JSON_COMPACT) : NULL;
-	/* An answer to nobody.  What cannot be sent is no loss to a kernel that asks itself, with deps.sync(). */
+	/* An answer without a call. A kernel that does not get it asks by itself, with deps.sync(). */
 	if (text)
 		(void)session->executor->reply(slot->kernel, 0, text, strlen(text), NULL, 0, NULL);
 	free(text);
@@ -223,7 +223,7 @@ void cell__session_tell_packages(struct cell_engine *engine, struct cell_space *
 	}
 }
 
-/* ---- what the kernel says ---- */
+/* ---- messages of the kernel ---- */
 
 struct cell__run *cell__slot_run(const struct cell__slot *slot)
 {
@@ -346,7 +346,7 @@ static void handle_exited(void *owner, const struct cell__exit *how)
 		session->slot = NULL;
 		uv_timer_stop(&session->wall);
 	} else {
-		end_own_calls(slot); /* of its exit handlers, and what it asked for before it heard that it ends */
+		end_own_calls(slot); /* of its exit handlers, and calls made before it learned of its end */
 		session->leaving--;
 	}
 	if (how->error.code == CELL_E_SPAWNER)

@@ -52,7 +52,7 @@ static void handle_readable(uv_poll_t *poll, int status, int events)
 	(void)events;
 	struct cell__spawn_client *client = poll->data;
 	char bytes[16384];
-	/* Bounded, so that a chatty spawner leaves the loop to others; what remains wakes us again. */
+	/* Bounded, so that a spawner with many messages leaves the loop to others; the rest wakes us again. */
 	for (int i = 0; i < 64 && client->poll == poll; i++) {
 		size_t n_fds;
 		ssize_t n = cell__spawn_receive(client->fd, bytes, sizeof bytes, &client->received_fd, 1, &n_fds, MSG_DONTWAIT);
@@ -67,7 +67,7 @@ static void handle_readable(uv_poll_t *poll, int status, int events)
 				continue;
 			}
 		}
-		/* The lifeline is still held: the owner can look at each kernel's children before the kernels go. */
+		/* The lifeline is still held: the owner can inspect each kernel's children before the kernels end. */
 		uv_poll_stop(poll);
 		client->ended(client->arg); /* may stop us and free the client */
 		return;
@@ -109,8 +109,8 @@ static int launch(const char *program, int sock, int lifeline_read, int lifeline
 	if (rc != 0)
 		return cell_fail(err, CELL_E_SPAWNER, rc, "start %s (is Workcell installed completely?)", program);
 	/*
-	 * It forks itself into the background at once; waiting takes about a millisecond and happens once.  A host
-	 * that reaps every child (wait(-1), SIGCHLD ignored) may be faster: then there is nothing to wait for.
+	 * It forks itself into the background at once; waiting takes about a millisecond and happens once. A host that reaps every child
+	 * (wait(-1), SIGCHLD ignored) may be faster: then there is nothing to wait for.
 	 */
 	int status = 0;
 	while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {

@@ -15,7 +15,7 @@ struct cell__confinement {
 	struct cell__sandbox_policy policy;
 	bool has_policy;
 	char **index_hosts; /* NULL-terminated; NULL: none */
-	char **written;     /* places that the code writes to, by every name; NULL-terminated; NULL: none */
+	char **written;     /* places that the code writes to, under each of their names; NULL-terminated, or NULL */
 	cell__confinement_tell_fn tell;
 	void *tell_arg;
 };
@@ -90,7 +90,7 @@ static struct cell__confinement *start_making(const struct cell__sandbox_policy 
 	return NULL;
 }
 
-/* A folder that is not there would be passed over, and what is written to it would go to the sandbox's own root. */
+/* A missing folder would be skipped, and files written to it would go to the sandbox's own root. */
 static int check_writable(const char *const *folders, struct cell_error *err)
 {
 	struct stat st;

@@ -53,8 +53,8 @@ static size_t n_group_fds;
 /* ---- pid 1 ---- */
 
 /*
- * What runs as pid 1: it reaps what the code leaves behind, and is there to be killed.  While it has its capabilities the
- * kernel, which has none, cannot trace it; before it gives them up it makes itself untraceable.
+ * The main loop of pid 1: it reaps orphans of the code, and serves as the process to kill. While it has its capabilities the kernel, which
+ * has none, cannot trace it; before it gives them up it makes itself untraceable.
  */
 static void lock_up(void)
 {
@@ -78,7 +78,7 @@ static void __attribute__((noreturn)) keep_namespaces(void)
 	}
 }
 
-/* Nobody else comes in: it locks up at once, and is over when its program is.  With it goes whatever that left behind. */
+/* No other process enters this jail: pid 1 locks up at once, and ends with its program. All remaining processes of the jail end with it. */
 static void __attribute__((noreturn)) keep_program(pid_t program, int fd)
 {
 	sigset_t wanted;
@@ -99,7 +99,7 @@ static void __attribute__((noreturn)) keep_program(pid_t program, int fd)
 	}
 }
 
-/* Forks what will become a program, and fills fds[]: its pidfd, the mounts.  -1 with errno set. */
+/* Forks the process that will become a program, and fills fds[]: its pidfd, the mounts. -1 with errno set. */
 static pid_t fork_program(const struct cell_plan *plan, int fd, int fds[static 2], size_t *n)
 {
 	int pidfd = -1;
@@ -122,14 +122,14 @@ static void __attribute__((noreturn)) run_jail(const struct jail *jail, const st
 	sigset_t all;
 	sigfillset(&all);
 	sigprocmask(SIG_SETMASK, &all, NULL);
-	/* In the zone our parent is an usher until the spawner says that it is gone. */
+	/* In the zone our parent is an usher until the spawner reports that it has ended. */
 	char go;
 	int rc = jail->place != JAIL_OF_SPAWNER && read(ready_fd, &go, 1) != 1 ? -1 : 0;
-	/* The spawner's end is ours.  If it is gone already, there is nobody to read our report, and that ends us. */
+	/* We must end with the spawner. If it has ended already, our report has no reader, and that ends us. */
 	if (rc == 0)
 		rc = prctl(PR_SET_PDEATHSIG, SIGKILL);
 	int kept = rc == 0 ? dup2(ready_fd, 3) : -1;
-	/* By descriptors: one that has the zone's uid could not open the files any more. */
+	/* By descriptors: a process with the zone's uid could no longer open the files. */
 	if (kept != 3 || cell__cgroup_join_by(group_fds, n_group_fds) < 0 || fcntl(3, F_SETFD, FD_CLOEXEC) < 0 ||
 	    syscall(SYS_close_range, 4, ~0u, 0) < 0) {
 		report.step = CELL_PLAN_MAX_STEPS - 1; /* before any step */
@@ -183,7 +183,7 @@ const struct cell_plan *cell__jail_plan(int fd)
 		return NULL;
 	struct known_plan *slot = &plans[next_plan++ % PLANS_KEPT];
 	if (slot->plan) {
-		/* Spares of a plan that nobody uses any more go. */
+		/* Remove spares of plans that are no longer used. */
 		for (struct jail *s = jails; s; s = s->next)
 			if (!s->taken && s->plan_id == slot->plan->id)
 				cell__jail_kill(s);
@@ -205,7 +205,7 @@ static void want_spares(uint64_t plan_id, enum cell_jail_use use, size_t wanted,
 
 /* ---- making ---- */
 
-/* Groups that a spawner left which was killed: their names say which. */
+/* Groups left by a spawner that was killed: their names contain its pid. */
 static void remove_stale_groups(const char *folder)
 {
 	DIR *dir = folder[0] ? opendir(folder) : NULL;
@@ -236,8 +236,8 @@ static int make_group(struct jail *jail, const struct cell_plan *plan)
 }
 
 /*
- * A program is its pid 1's child and has its groups, which cannot be left any more in a user namespace of one's own.  Only root may leave
- * them; everybody else keeps groups that the new namespace does not know.
+ * A program is a child of its pid 1 and inherits its supplementary groups, which cannot be dropped in its own user namespace any more. Only
+ * root may drop them; other users keep groups that the new namespace does not know.
  */
 static int leave_groups(const struct jail *jail, const struct cell_plan *plan, gid_t **ret_had, int *ret_n)
 {
@@ -259,18 +259,19 @@ bool cell__jail_becomes(const struct jail *jail, const struct cell_plan *plan)
 	return plan->mapped || jail->place == JAIL_OF_NOBODY;
 }
 
-/* Written by the ushers, read by us: we share memory, and stand still meanwhile. */
+/* Written by the ushers, read by us: we share memory, and are suspended in the meantime. */
 static volatile struct {
 	long pid;
 	int error;
 } usher;
 
 /*
- * A pid namespace can only be made by one who is in its parent, and of a process that is cloned into another one only its children are:
+ * Only a process inside the parent pid namespace can make a pid namespace below it, and of a process that enters a namespace
+ * only its children are inside:
  *
  *     spawner ──▶ usher: enters the zone ──▶ usher in the zone ──clone, as the first usher's child──▶ jail
  *
- * So the jail becomes ours when the first usher ends.
+ * So the jail becomes our child when the first usher ends.
  */
 static void clone_jail(const struct jail *jail, const struct cell_plan *plan, int ready_fd)
 {
@@ -280,12 +281,12 @@ static void clone_jail(const struct jail *jail, const struct cell_plan *plan, in
 		run_jail(jail, plan, ready_fd);
 	usher.error = errno;
 	usher.pid = pid > 0 ? cell__proc_pid_of(pidfd) : -1;
-	/* Only one who is in the parent namespace may write the maps.  Without them the jail ends, as becoming somebody fails. */
+	/* Only a process in the parent namespace may write the maps. Without them the jail ends, because its change of uid fails. */
 	if (usher.pid > 0 && cell__jail_becomes(jail, plan))
 		(void)cell__mapped_ids(plan, (pid_t)usher.pid);
 }
 
-/* On stacks of their own: a function that returned twice, as vfork() does, would find its variables changed. */
+/* On separate stacks: a function that returned twice, as vfork() does, would find its variables changed. */
 #define USHER_STACK 65536
 static _Alignas(16) char usher_stacks[2][USHER_STACK];
 
@@ -336,7 +337,7 @@ static long clone_process(const struct jail *jail, const struct cell_plan *plan,
 	return usher.pid;
 }
 
-/* The usher is gone; whoever is not there any more to hear it ends by itself. */
+/* Tells the jail that the usher has ended; a receiver that is gone has ended by itself. */
 static void tell_go(const struct jail *jail, int fd)
 {
 	char go = 1;
@@ -360,11 +361,11 @@ static int start_process(struct jail *jail, const struct cell_plan *plan)
 		pid = clone_process(jail, plan, ready[1]);
 	int error = errno;
 	if (had && syscall(SYS_setgroups, n_had, had) < 0 && errno != EPERM)
-		_exit(1); /* what comes next would have other rights than the host */
+		_exit(1); /* the next steps would run with other rights than the host's */
 	while (n > 0)
 		close(group_fds[--n]);
 	cell__close_fd(&ready[1]);
-	/* Shared with the child, which closes all that is not its own first: whoever is last takes the mounts down. */
+	/* Shared with the child, which first closes all descriptors that it does not need: the last holder unmounts. */
 	cell__jails_drop_mounts();
 	if (pid > 0)
 		tell_go(jail, ready[0]);
@@ -417,7 +418,7 @@ static struct jail *make_jail(const struct cell_plan *plan, enum cell_jail_use u
 	return jail;
 }
 
-/* Nobody enters those of programs, and the spawner makes them itself; but only the zone has subordinate ids. */
+/* No process enters the jails of programs later, and the spawner makes them itself; but only the zone has subordinate ids. */
 static enum jail_place place_of(const struct known_plan *known, enum cell_jail_use use)
 {
 	if (use == CELL_JAIL_FOR_KERNEL)
@@ -443,9 +444,9 @@ struct jail *cell__jail_take(int plan_fd, enum cell_jail_use use, enum jail_plac
 	for (struct jail *s = jails; s; s = s->next) {
 		struct pollfd end = { .fd = s->pidfd, .events = POLLIN };
 		if (!s->taken && s->ready_fd >= 0)
-			cell__jail_read(s); /* spares are not watched: they are asked when they are needed */
+			cell__jail_read(s); /* spares are not watched: they are read when they are needed */
 		if (!s->taken && s->pidfd >= 0 && poll(&end, 1, 0) > 0)
-			s->failed = true; /* somebody killed it, and we have not heard of it yet */
+			s->failed = true; /* it was killed, and we have not been notified yet */
 	}
 	for (struct jail *s = jails; s; s = s->next)
 		if (!s->taken && !s->failed && s->use == use && s->place == place && s->plan_id == plan->id && (s->ready || !best))
@@ -484,7 +485,7 @@ void cell__jail_make_spare(enum cell_jail_use use)
 	const struct known_plan *known = plan_without_spare(use);
 	struct jail *jail = known ? make_jail(known->plan, use, place_of(known, use)) : NULL;
 	if (known && !jail)
-		want_spares(known->plan->id, use, 0, known->place); /* the next one will be told why */
+		want_spares(known->plan->id, use, 0, known->place); /* the next request will get the reason */
 	else if (jail && use == CELL_JAIL_FOR_PROGRAM)
 		cell__spawner_watch_jail(jail); /* so that it is read before it is needed */
 }
@@ -613,7 +614,7 @@ void cell__jail_give_up(struct jail *jail)
 {
 	jail->failed = true;
 	cell__jail_kill(jail);
-	jail->taken = false; /* nobody's: it is removed when it is reaped */
+	jail->taken = false; /* unused: it is removed when it is reaped */
 	if (jail->pid == 0)
 		(void)cell__jail_remove(jail);
 }

@@ -35,7 +35,7 @@ ssize_t cell__spawn_receive(int fd, void *room, size_t size, int *fds, size_t ma
 		struct cmsghdr align;
 		char space[CMSG_SPACE(CELL_SPAWN_MAX_FDS * sizeof(int))];
 	} control;
-	/* CMSG_LEN, not CMSG_SPACE: padding would be room for one more. */
+	/* CMSG_LEN, not CMSG_SPACE: the padding would have room for another descriptor. */
 	struct msghdr msg = {
 		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = CMSG_LEN(max_fds * sizeof(int))
 	};

@@ -46,7 +46,7 @@ static pid_t parent_of(pid_t pid)
 	if (!file)
 		return 0;
 	int parent = 0;
-	/* The name may hold anything, also ") R 1 ": what counts comes after the last parenthesis. */
+	/* The name may contain any text, also ") R 1 ": the fields begin after the last parenthesis. */
 	size_t n = fread(line, 1, sizeof line - 1, file);
 	line[n] = '\0';
 	char *after = strrchr(line, ')');
@@ -93,7 +93,7 @@ static void kill_below(pid_t pid, void *arg)
 	if (*depth > 64)
 		return;
 	++*depth;
-	kill(pid, SIGSTOP); /* so that it starts nothing while we look */
+	kill(pid, SIGSTOP); /* so that it starts no process while we read */
 	cell__proc_children(pid, kill_below, depth);
 	kill(pid, SIGKILL);
 	--*depth;

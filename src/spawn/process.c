@@ -38,7 +38,7 @@ struct cell__process {
 	size_t stdin_sent; /* of it */
 	uv_timer_t timer;
 	struct cell__confinement *confine; /* a reference; NULL: none */
-	struct cell__egress *egress;       /* its way out, where it has one */
+	struct cell__egress *egress;       /* its egress proxy, if it has one */
 	int handles;
 	bool exited, paused, closing;
 	struct cell__process_exit how;
@@ -137,8 +137,8 @@ void cell__process_pause(struct cell__process *process, bool paused)
 /* ---- its input ---- */
 
 /*
- * One end of a socket pair, as many programs get it from those who start them: writing to a reader that is gone is
- * then an error and not a SIGPIPE in a thread of the host's, and what the program sees at its end is an end of file.
+ * One end of a socket pair, as programs often get it: writing to a reader that has ended is then an error instead of a SIGPIPE in a thread
+ * of the host's, and the program reads an end of file.
  */
 static void end_stdin(struct cell__process *process)
 {
@@ -179,7 +179,7 @@ static void handle_writable(uv_poll_t *poll, int status, int events)
 	}
 	process->stdin_sent += (size_t)n;
 	if (process->stdin_sent < waiting->size) {
-		/* Or what was sent would stay for as long as it never reads all. */
+		/* Else the bytes already sent would stay allocated until the program has read everything. */
 		if (process->stdin_sent > waiting->size / 2) {
 			cell__buf_shift(waiting, process->stdin_sent);
 			process->stdin_sent = 0;
@@ -202,12 +202,12 @@ int cell__process_write(struct cell__process *process, const void *bytes, size_t
 {
 	if (process->stdin_fd < 0 || process->stdin_closing)
 		return cell_fail(err, CELL_E_CLOSED, 0, "the program's stdin is closed");
-	/* At once where it is read as fast as it is written. */
+	/* Write directly if the program reads as fast as we write. */
 	ssize_t n = cell__process_unread(process) > 0 ? 0 : write_stdin(process, bytes, size);
 	if (n == (ssize_t)size)
 		return 0;
 	if (n < 0)
-		n = 0; /* nobody reads it: that is found out when it is tried again, and told by the exit */
+		n = 0; /* the reader is gone: the next attempt finds that out, and the exit reports it */
 	if (cell__buf_add(&process->stdin_waiting, (const char *)bytes + n, size - (size_t)n) < 0) {
 		if (n > 0)
 			end_stdin(process); /* half a message went out */
@@ -260,7 +260,7 @@ void cell__process_abandon(struct cell__process *process)
 	process->spec.output = NULL;
 	process->spec.exited = NULL;
 	process->spec.started = NULL;
-	cell__egress_close(cell__take_ptr(process->egress)); /* whoever is told of connections may be gone too */
+	cell__egress_close(cell__take_ptr(process->egress)); /* the receiver of connection events may be gone too */
 	cell__process_kill(process);
 }
 
@@ -283,7 +283,7 @@ static void process_exited(struct cell__process *process, int64_t status, int64_
 	maybe_over(process);
 }
 
-/* A way out that cannot be watched over is none: the program does not go on without it. */
+/* A proxy that cannot be supervised is not allowed: the program does not continue without it. */
 static void open_proxy(struct cell__process *process)
 {
 	struct cell_error err;
@@ -330,7 +330,7 @@ void cell__process_spawner_ended(struct cell__supervisor *supervisor)
 	}
 }
 
-/* What the spawner needs to know, as NUL-terminated strings: folder, PATH, argv, environment. */
+/* The spawner's input as NUL-terminated strings: folder, PATH, argv, environment. */
 static int make_payload(const struct cell__process_spec *spec, struct cell__buf *payload, int64_t *ret_argc)
 {
 	int rc = cell__buf_add(payload, spec->cwd, strlen(spec->cwd) + 1);
@@ -368,7 +368,7 @@ static int init_handles(struct cell__process *process, struct cell_error *err)
 	return 0;
 }
 
-/* Undoes a start that failed half way: only what was made is closed. */
+/* Undoes a start that failed half way: closes only the parts that were made. */
 static void give_up(struct cell__process *process)
 {
 	int made = process->handles;

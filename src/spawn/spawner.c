@@ -2,8 +2,8 @@
  * workcell-spawner: the small program that forks everything.
  *
  * Why it exists: a host with threads, signal handlers and a large heap is a bad place to fork from and a bad
- * parent to be reaped by.  This process has one thread and no Python, and whatever happens to the host it
- * leaves nothing behind.
+ * parent to reap children.  This process has one thread and no Python, and it leaves nothing behind, whatever
+ * happens to the host.
  *
  * Actors and channels
  *
@@ -16,21 +16,21 @@
  *
  *   The spawner daemonises itself, so the host gets no SIGCHLD from it.  Zygotes are its children and die with
  *   it (PDEATHSIG).  Kernels are children of their zygote, which reports their exit; when a zygote dies its kernels
- *   become ours, because we are a subreaper, and are known by their pid.  A kernel is a subreaper too: while it
- *   lives, everything its code started is below it.  When it dies, what it left behind becomes our child.  So:
+ *   become ours, because we are a subreaper, and we identify them by their pid.  A kernel is a subreaper too: while it
+ *   lives, all processes of its code are below it.  When it dies, its remaining processes become our children.  So:
  *
  *       a child of ours that is neither zygote nor known kernel is the orphan of a dead kernel, and is killed.
  *
- *   KERNEL_EXITED goes to the host only when no orphan is left: "closed" means gone.
+ *   KERNEL_EXITED goes to the host only when no orphan is left: "closed" means that every process has ended.
  *
  * Sandboxed kernels (a KERNEL_FORK with a plan) are forked into a jail: namespaces with a pid 1 of ours (jails.h).  Their zygote
  * is confined itself, in the zone (zone.h).  It forks them through a process that enters the namespaces first and ends at once, so they
- * are children of the zone's pid 1 from the start, and that one tells us of their end.  A child of ours in another pid namespace (zygotes
- * and jails of the zone) is never an orphan; it goes with its jail, and "closed" waits for that.  Confined programs are their jail's own
- * (spawner_programs.c).
+ * are children of the zone's pid 1 from the start, and that pid 1 reports their end to us.  A child of ours in another pid namespace
+ * (zygotes and jails of the zone) is never an orphan; it ends with its jail, and "closed" waits for that.  Confined programs are children
+ * of their jail's pid 1 (spawner_programs.c).
  *
  * States of a kernel: (waiting for its jail ──▶) forking ──FORKED──▶ alive ──exit──▶ dead, orphans being swept ──▶ reported, forgotten.
- * The host's socket closing, for whatever reason, ends everything.
+ * When the host's socket closes, for whatever reason, everything ends.
  */
 #define _GNU_SOURCE
 #include "spawn/spawner.h"
@@ -63,14 +63,14 @@
 struct cell__spawner cell__spawner;
 static int signal_fd;
 static uint64_t oom_seen;
-static bool unswept; /* the last sweep found somebody */
+static bool unswept; /* the last sweep found a process */
 
 /* ---- messages ---- */
 
 void cell__spawner_tell(uint32_t type, uint64_t id, int64_t a, int64_t b, const void *payload, size_t size)
 {
 	struct cell_spawn_msg head = { .version = CELL_SPAWN_VERSION, .type = type, .id = id, .a = a, .b = b };
-	/* A host that is gone shows at its socket; there is nobody to tell. */
+	/* If the host has ended, its socket reports that; this message has no receiver. */
 	(void)cell__spawn_send(CELL_SPAWNER_HOST_FD, &head, payload, size, NULL, 0, 0);
 }
 
@@ -115,7 +115,7 @@ static void kill_unknown(pid_t pid, void *arg)
 	size_t *count = arg;
 	if (is_known(pid) || pid == cell__zone_pid() || cell__jail_by_pid(pid) || cell__proc_has_own_pids(pid))
 		return;
-	kill(pid, SIGKILL); /* a child of ours that nobody has reaped: the number cannot have been reused */
+	kill(pid, SIGKILL); /* a child of ours that is not reaped yet: its pid cannot have been reused */
 	(*count)++;
 }
 
@@ -139,7 +139,7 @@ static void forget_kernel(struct kernel *kernel)
 	free(kernel);
 }
 
-/* The jail of a dead kernel or program: false while something of it is left.  usage: NULL, or to be filled. */
+/* The jail of a dead kernel or program: false while a part of it is left. usage: NULL, or to be filled. */
 static bool jail_gone(struct jail **jail, struct cell_cgroup_usage *usage)
 {
 	if (!*jail)
@@ -156,13 +156,13 @@ static bool jail_gone(struct jail **jail, struct cell_cgroup_usage *usage)
 	return true;
 }
 
-/* Of what is dead, is nothing left?  clean: nothing was found to be swept. */
+/* Whether no process of a dead program is left. clean: the sweep found no process. */
 static bool program_gone(struct program *program, bool clean)
 {
 	struct jail *jail = program->jail;
 	if (program->is_child)
 		return jail_gone(&program->jail, NULL) && clean;
-	/* All of it ended with its pid 1.  What holds an empty cgroup up does not hold the report up. */
+	/* All processes ended with its pid 1. A cgroup that cannot be removed yet does not delay the report. */
 	jail->taken = false;
 	program->jail = NULL;
 	return true;
@@ -182,7 +182,7 @@ static bool anybody_dead(void)
 /* Reports the dead whose orphans are gone (or will not go). */
 static void report_dead(void)
 {
-	/* Who forks faster than it is killed is killed also after the report. */
+	/* Code that forks faster than it is killed is still being killed after the report. */
 	bool clean = !(anybody_dead() || unswept) || cell__spawner_sweep() == 0;
 	unswept = !clean;
 	for (struct kernel *k = cell__spawner.kernels, *next; k; k = next) {
@@ -209,7 +209,7 @@ static void report_dead(void)
 
 /* ---- kernels ---- */
 
-/* Where there is no group for it, each process of the sandbox lets others go first, as far as anybody may ask for that. */
+/* Without a group for it, each process of the sandbox lowers its own scheduling priority as far as unprivileged processes may. */
 static void set_share(struct kernel *kernel, int64_t share)
 {
 	struct jail *jail = kernel ? kernel->jail : NULL;
@@ -218,7 +218,7 @@ static void set_share(struct kernel *kernel, int64_t share)
 	kernel->share = share;
 	if (jail->has_group && cell__cgroup_set_share(&jail->group, (enum cell_cgroup_share)share))
 		return;
-	/* Twice: what is started meanwhile has its slice from who started it.  Orphans are below pid 1. */
+	/* Twice: a process started in between inherits its slice from its parent. Orphans are below pid 1. */
 	for (int i = 0; i < 2; i++) {
 		cell__proc_slice_tree(kernel->pid, share != CELL_SHARE_USUAL ? LONG_SLICE_NS : 0);
 		if (jail->pid > 0)
@@ -290,7 +290,7 @@ static void pass_on(struct kernel *kernel, const struct cell_spawn_msg *head, co
 		cell__spawner_fork_failed(kernel, errno);
 		return;
 	}
-	/* The host bounds what it has in flight far below the socket's buffer; full means the zygote hangs. */
+	/* The host keeps the messages in flight far below the socket's buffer; a full buffer means the zygote hangs. */
 	int rc = zygote ? cell__spawn_send(zygote->fd, head, &join, jail ? sizeof join : 0, all, n + (size_t)n_groups, MSG_DONTWAIT)
 			: -ESRCH;
 	while (n_groups > 0)
@@ -303,7 +303,7 @@ static void pass_on(struct kernel *kernel, const struct cell_spawn_msg *head, co
 
 void cell__spawner_watch_jail(struct jail *jail)
 {
-	/* Once: what a jail says after that is asked for when it has ended. */
+	/* Once: later output of a jail is read when it has ended. */
 	struct epoll_event event = { .events = EPOLLIN | EPOLLONESHOT, .data.u64 = JAIL_EVENT | jail->serial };
 	epoll_ctl(cell__spawner.epoll_fd, EPOLL_CTL_ADD, jail->ready_fd, &event);
 }
@@ -317,7 +317,7 @@ int cell__spawner_need_zone(void)
 	struct epoll_event event = { .events = EPOLLIN, .data.u64 = ZONE_EVENT };
 	if (epoll_ctl(cell__spawner.epoll_fd, EPOLL_CTL_ADD, cell__zone_fd(), &event) == 0)
 		return 0;
-	int error = errno; /* without it no end of a kernel would be heard of */
+	int error = errno; /* without it the end of a kernel would not be noticed */
 	kill(cell__zone_pid(), SIGKILL);
 	waitpid(cell__zone_pid(), NULL, 0);
 	cell__zone_reaped();
@@ -325,7 +325,7 @@ int cell__spawner_need_zone(void)
 	return -1;
 }
 
-/* Kernels in the zone that ended.  A zygote tells of a kernel before its end is read here, or finds that it has ended already. */
+/* Kernels in the zone that ended. A zygote reports a kernel before its end is read here, or finds that it has ended already. */
 static void read_zone(void)
 {
 	struct cell_zone_end end;
@@ -342,7 +342,7 @@ static void read_zone(void)
 	}
 }
 
-/* Somebody killed its pid 1: nothing that was in it lives. */
+/* Its pid 1 was killed: every process in it has ended. */
 static void zone_exited(void)
 {
 	read_zone();
@@ -383,7 +383,7 @@ static void fork_kernel(const struct cell_spawn_msg *head, int *fds, size_t n_fd
 	pass_on(kernel, head, fds);
 }
 
-/* A jail has said how far it got. */
+/* A jail has reported its progress. */
 static void jail_spoke(struct jail *jail)
 {
 	struct kernel *kernel = cell__spawner.kernels;
@@ -432,7 +432,7 @@ static void signal_kernel(uint64_t id, int signal)
 		syscall(SYS_pidfd_send_signal, kernel->pidfd, signal, NULL, 0);
 }
 
-/* ---- the host's wishes ---- */
+/* ---- requests of the host ---- */
 
 static void handle_host_message(ssize_t size, int *fds, size_t n_fds)
 {
@@ -482,7 +482,7 @@ static void handle_host_message(ssize_t size, int *fds, size_t n_fds)
 		}
 	for (size_t i = 0; i < n_fds; i++)
 		cell__close_fd(&fds[i]);
-	/* A program's environment may hold secrets: jails that are forked later have nothing of it in their memory. */
+	/* A program's environment may hold secrets: jails that are forked later must not have it in their memory. */
 	explicit_bzero(cell__spawner.message, (size_t)size);
 }
 
@@ -494,9 +494,7 @@ static void kill_any(pid_t pid, void *arg)
 	kill(pid, SIGKILL);
 }
 
-/*
- * Kernels go by their pidfd (they may be grandchildren), then whatever is or becomes our child, until none is left.
- */
+/* Kills kernels by their pidfd (they may be grandchildren), then every child that we have or get, until none is left. */
 static void end_everything(void)
 {
 	for (struct kernel *k = cell__spawner.kernels; k; k = k->next)
@@ -518,13 +516,13 @@ static void end_everything(void)
 static void jail_exited(struct jail *jail)
 {
 	if (jail->ready_fd >= 0)
-		jail_spoke(jail); /* what it said last still counts */
+		jail_spoke(jail); /* its last report still counts */
 	int status = cell__jail_program_status(jail);
 	cell__jail_reaped(jail);
 	for (struct program *p = cell__spawner.programs; p; p = p->next)
 		if (p->jail == jail && p->pid > 0 && !p->is_child)
 			cell__program_exited(p, status);
-	/* What nobody has is tidied up by serve(). */
+	/* serve() frees the entries without an owner. */
 }
 
 static void reap(void)
@@ -532,7 +530,7 @@ static void reap(void)
 	struct signalfd_siginfo info;
 	while (read(signal_fd, &info, sizeof info) > 0) {
 	}
-	/* A sandboxed kernel is our child before its zygote has told us its number. */
+	/* A sandboxed kernel is our child before its zygote has reported its pid. */
 	for (struct zygote *z = cell__spawner.zygotes, *next; z; z = next) {
 		next = z->next;
 		cell__zygote_read(z);

@@ -1,19 +1,19 @@
 /*
- * The spawner's programs: those that the host runs by process.h; and what starting any program from a message takes.
+ * The spawner's programs, which the host runs by process.h; and the common code for starting a program from a message.
  *
  * A program with a plan runs in a jail (jails.h), in a process that waits there: pid 1 forked it, it is in all the namespaces and
- * the cgroup, and has done the EARLY steps.  What to become it is told by a message, with the descriptors:
+ * the cgroup, and has done the EARLY steps.  A message with the descriptors tells it which program to run:
  *
- *     spawner ──PROCESS_START──▶ waiting process: KERNEL steps, exec ──exit──▶ pid 1: tells the status, ends ──▶ spawner reaps it
+ *     spawner ──PROCESS_START──▶ waiting process: KERNEL steps, exec ──exit──▶ pid 1: reports the status, ends ──▶ spawner reaps it
  *
- * It has all capabilities inside its user namespace until the KERNEL steps, and has run nothing but this file by then.  A step
- * that fails is told by a pipe that exec closes; there is no way past it.
+ * It has all capabilities inside its user namespace until the KERNEL steps, and has run only code of this file by then.  A step
+ * that fails is reported by a pipe that exec closes; no failing step is skipped.
  *
  *     (waits for its jail ──▶) started ──▶ dead, with its jail ──▶ reported, forgotten
  *
- * Without namespaces (level no-userns) there is no pid 1: the program is our child, as one without a plan is, and does all steps itself.
- * A subreaper like kernels are, it keeps what it starts below it; what it leaves behind becomes our child and is swept (spawner.c), and
- * where it has a cgroup that can count processes, nothing in there can start any more once the program has ended.
+ * Without namespaces (level no-userns) there is no pid 1: the program is our child, like one without a plan, and does all steps itself.
+ * It is a subreaper, as kernels are, so its processes stay below it; processes that it leaves become our children and are swept
+ * (spawner.c).  If it has a cgroup that can limit processes, no process can start in there any more once the program has ended.
  */
 #define _GNU_SOURCE
 #include "spawn/spawner.h"
@@ -37,7 +37,7 @@
 
 #define HIGH_FD 64 /* out of the way of the numbers that a program is given */
 
-/* What a message says of a program.  The strings are in its payload. */
+/* A program as described by a message. The strings are in its payload. */
 struct launch {
 	char **argv, **envp;
 	const char *cwd, *path;
@@ -46,8 +46,8 @@ struct launch {
 	bool has_stdin;
 	int report_fd;
 	const struct cell_plan *plan, *session; /* NULL: not confined */
-	const struct cell_cgroup *group;        /* to be joined; NULL: it is in there */
-	char **names;      /* of a plan that is mapped: what the host calls the files from number 3 on */
+	const struct cell_cgroup *group;        /* to be joined; NULL: it is a member already */
+	char **names;      /* of a mapped plan: the host's names of the files from number 3 on */
 };
 
 void cell__spawner_failed_at(int fd, int stage, int sys, int step)
@@ -75,7 +75,7 @@ void cell__spawner_split(char *payload, size_t size, char **out, size_t max, siz
 
 /* ---- in the child: no allocation, no logging ---- */
 
-/* 0, 1, 2, and from 3 on what else it is given; those are in keep[].  The report goes to a high number. */
+/* 0, 1, 2, and from 3 on its further descriptors; those are in keep[]. The report goes to a high number. */
 static void take_fds(struct launch *launch, int keep[CELL_APPLY_MAX_KEEP], int *ret_n_keep)
 {
 	int extra[CELL_SPAWN_MAX_FDS], n_keep = 0;
@@ -95,7 +95,7 @@ static void take_fds(struct launch *launch, int keep[CELL_APPLY_MAX_KEEP], int *
 	*ret_n_keep = n_keep;
 }
 
-/* As execvpe(), without a jail for files that are no programs.  The most telling error stays. */
+/* As execvpe(), without a shell for files that are not executables. Keeps the most informative error. */
 static void exec_found(const struct launch *launch)
 {
 	char file[4096];
@@ -119,7 +119,7 @@ static void exec_found(const struct launch *launch)
 	errno = error;
 }
 
-/* Landlock does not mind where a process stands: without a root of its own, a folder is entered only where it can be read. */
+/* Landlock does not restrict the working directory: without a root of its own, a program enters a folder only if it can read it. */
 static int enter_folder(const struct launch *launch)
 {
 	if (!launch->plan || launch->plan->level == CELL_LEVEL_FULL)
@@ -137,8 +137,8 @@ static void __attribute__((noreturn)) become_program(struct launch *launch)
 }
 
 /*
- * A file that the host has opened is the host's user's.  A program that opens it anew (/proc/self/fd/N) does so as nobody; behind the copy
- * of the mount the same file is the program's own.  One that cannot be found there any more stays as it is.
+ * A file that the host has opened belongs to the host's user. A program that opens it again (/proc/self/fd/N) would do so as nobody; behind
+ * the copy of the mount the same file belongs to the program. A file that is no longer found there stays unchanged.
  */
 static void take_as_own(const struct launch *launch, const int *keep)
 {
@@ -176,7 +176,7 @@ static void __attribute__((noreturn)) run_steps(struct launch *launch, struct ce
 	become_program(launch);
 }
 
-/* A child of ours: without a plan, or with one that has no namespaces. */
+/* Runs it as a child of ours: without a plan, or with a plan that has no namespaces. */
 static void __attribute__((noreturn)) run_here(struct launch *launch, pid_t parent)
 {
 	static struct cell_apply apply = { .landlock_fd = -1 };
@@ -197,7 +197,7 @@ static void __attribute__((noreturn)) run_here(struct launch *launch, pid_t pare
 
 /* ---- messages ---- */
 
-/* The message's strings into a launch; false: it is not one. */
+/* Reads the message's strings into a launch; false: invalid. */
 static bool read_launch(int64_t argc, size_t n_names, char *payload, size_t size, struct launch *launch)
 {
 	static char *strings[8192 + 1], *envp[8192 + 1];
@@ -217,7 +217,7 @@ static bool read_launch(int64_t argc, size_t n_names, char *payload, size_t size
 	return true;
 }
 
-/* The process that waits in a jail.  What it is told comes from us, but a mistake of ours must not run a program. */
+/* The process that waits in a jail. The spawner writes its messages, but a mistake of ours must not run a program. */
 void cell__program_wait(const struct cell_plan *plan, int fd)
 {
 	static struct cell_apply apply = { .landlock_fd = -1 };
@@ -257,7 +257,7 @@ void cell__program_wait(const struct cell_plan *plan, int fd)
 	run_steps(&launch, &apply, CELL_STAGE_KERNEL);
 }
 
-/* What the host calls a file, or nothing. */
+/* The host's name of a file, or "". */
 static void name_file(int fd, char name[static 4096])
 {
 	char link[32];
@@ -266,7 +266,7 @@ static void name_file(int fd, char name[static 4096])
 	name[n > 0 ? n : 0] = '\0';
 }
 
-/* Tells the process that waits in a jail what to become. */
+/* Tells the process that waits in a jail which program to run. */
 static int tell_waiting(const struct program *program, const char *payload, size_t size, const int *fds, size_t n_fds, int report_fd)
 {
 	size_t n_std = program->flags & CELL_SPAWN_WITH_STDIN ? 3 : 2, n_names = n_fds - 2 - n_std, at = 0;
@@ -297,7 +297,7 @@ static int tell_waiting(const struct program *program, const char *payload, size
 
 /* ---- forking ---- */
 
-/* A child of ours, with launch filled but for the report. */
+/* A child of ours, with launch filled except for the report. */
 static pid_t fork_here(struct launch *launch, int report_fd)
 {
 	pid_t self = getpid();
@@ -309,7 +309,7 @@ static pid_t fork_here(struct launch *launch, int report_fd)
 	return pid;
 }
 
-/* Waits until it is a program.  Its number, or -1 with *ret_failure filled. */
+/* Waits until the program runs. Returns its pid, or -1 with *ret_failure filled. */
 static pid_t start(struct program *program, struct launch *launch, const char *payload, size_t size, const int *fds, size_t n_fds,
 		   struct cell_spawn_failure *ret_failure)
 {
@@ -380,7 +380,7 @@ static void tell_started(struct program *program)
 		cell__close_fd(&jail->listen_fd);
 }
 
-/* fds: those of the message; they stay the caller's. */
+/* fds: those of the message; the caller keeps them. */
 static void launch_program(struct program *program, char *payload, size_t size, const int *fds, size_t n_fds)
 {
 	struct cell_spawn_failure failure = { .stage = CELL_SPAWN_AT_BEGIN, .sys = EINVAL, .step = -1 };
@@ -481,7 +481,7 @@ void cell__program_signal(uint64_t id, int signal_number, bool group)
 	} else if (p->pid > 0 && p->is_child) {
 		kill(group ? -p->pid : p->pid, signal_number);
 	} else if (group && signal_number == SIGKILL) {
-		cell__jail_kill(p->jail); /* with all that is in it, whatever group it has gone to */
+		cell__jail_kill(p->jail); /* with all its processes, whatever group they are in */
 	} else if (p->pid > 0) {
 		/* Its number may be another's by now.  The group since Linux 6.9; before that it alone. */
 		int fd = p->jail->program_pidfd;
@@ -493,7 +493,7 @@ void cell__program_signal(uint64_t id, int signal_number, bool group)
 void cell__program_exited(struct program *program, int status)
 {
 	if (program->is_child)
-		kill(-program->pid, SIGKILL); /* what it left in its group */
+		kill(-program->pid, SIGKILL); /* processes left in its group */
 	if (program->is_child && program->jail)
 		cell__cgroup_close(&program->jail->group);
 	program->dead = true;

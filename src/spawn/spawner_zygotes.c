@@ -1,9 +1,9 @@
 /*
- * The spawner's zygotes: started from a message of the host's, read when they speak.  What they say of themselves is passed on;
- * what they say of kernels is for spawner.c.
+ * The spawner's zygotes: starts them from a message of the host's, and reads their messages. Messages about themselves are passed on;
+ * spawner.c handles messages about kernels.
  *
- * One with a plan is confined: an usher enters the zone (zone.h) and clones it, it does the steps of its plan and becomes the
- * interpreter.  A step that fails is told by the pipe that exec closes; there is no way past it.
+ * A zygote with a plan is confined: an usher enters the zone (zone.h) and clones it, it does the steps of its plan and becomes the
+ * interpreter. A step that fails is reported by the pipe that exec closes; no failing step is skipped.
  */
 #define _GNU_SOURCE
 #include "spawn/spawner.h"
@@ -35,7 +35,7 @@ struct zygote *cell__zygote_find(uint64_t id)
 	return z;
 }
 
-/* What a message says of a zygote.  The strings are in its payload. */
+/* A zygote as described by a message. The strings are in its payload. */
 struct launch {
 	char **argv, **envp;
 	int control_fd, stderr_fd, report_fd;
@@ -77,8 +77,8 @@ static int missed_step(const struct cell_plan *plan, const struct cell_plan_repo
 }
 
 /*
- * It has all capabilities in the zone's user namespace until the last steps, and runs nothing but this file and apply.c by then.  The
- * uid comes after the mounts: they are made by the caller's, and afterwards nothing has to be the zygote's own.
+ * It has all capabilities in the zone's user namespace until the last steps, and runs only code of this file and apply.c by then. The uid
+ * changes after the mounts: the caller's uid makes them, and afterwards the zygote need not own anything.
  */
 static void confine(struct launch *launch)
 {
@@ -114,7 +114,7 @@ static void __attribute__((noreturn)) exec_zygote(struct launch *launch, pid_t p
 
 /* ---- starting ---- */
 
-/* Written by the usher, read by us: we share memory, and stand still meanwhile. */
+/* Written by the usher, read by us: we share memory, and are suspended in the meantime. */
 static struct {
 	pid_t zygote;
 	int error;
@@ -191,7 +191,7 @@ static int prepare(struct launch *launch, int plan_fd)
 	return launch->n_trees < 0 ? -1 : 0;
 }
 
-/* The message's strings into a launch; false: it is not one. */
+/* Reads the message's strings into a launch; false: invalid. */
 static bool read_launch(struct launch *launch, int64_t argc, char *payload, size_t size)
 {
 	static char *strings[1024 + 1];
@@ -261,7 +261,7 @@ out:
 	cell__close_fd(&pair[1]);
 }
 
-/* ---- what they say ---- */
+/* ---- messages of zygotes ---- */
 
 static void kernel_forked(struct zygote *zygote, struct kernel *kernel, const struct cell_spawn_msg *head, int *pidfd)
 {
@@ -270,7 +270,7 @@ static void kernel_forked(struct zygote *zygote, struct kernel *kernel, const st
 	kernel->zone_pid = in_zone ? (pid_t)head->a : 0;
 	kernel->pidfd = in_zone ? cell__take_fd(pidfd) : (int)syscall(SYS_pidfd_open, kernel->pid, 0);
 	bool gone = in_zone ? kernel->pid == 0 : kernel->pidfd < 0 && errno == ESRCH;
-	/* The host wants a number before it hears of the end: that of pid 1, with which all of the sandbox goes. */
+	/* The host needs a pid before it is told of the end: that of pid 1, with which the whole sandbox ends. */
 	if (gone && in_zone && kernel->jail)
 		kernel->pid = kernel->jail->pid;
 	if (kernel->pid <= 0) {
@@ -332,7 +332,7 @@ void cell__zygote_read(struct zygote *zygote)
 			close(fds[i]);
 	}
 	if (n == 0) {
-		/* It closed its end: nothing more can be asked of it.  Its exit comes by SIGCHLD. */
+		/* It closed its end, so it takes no further requests. SIGCHLD reports its exit. */
 		epoll_ctl(cell__spawner.epoll_fd, EPOLL_CTL_DEL, zygote->fd, NULL);
 		kill(zygote->pid, SIGKILL);
 	}
@@ -340,7 +340,7 @@ void cell__zygote_read(struct zygote *zygote)
 
 void cell__zygote_died(struct zygote *zygote, int status)
 {
-	cell__zygote_read(zygote); /* what it said last still counts */
+	cell__zygote_read(zygote); /* its last messages still count */
 	for (struct kernel *k = cell__spawner.kernels; k; k = k->next)
 		if (k->zygote == zygote->id && k->pid == 0)
 			cell__spawner_kernel_died(k, -1);

@@ -25,7 +25,7 @@ static struct {
 
 /* ---- pid 1 ---- */
 
-/* Nothing in the zone can trace it, and it could do nothing for one who did. */
+/* No process in the zone can trace it, and it could do nothing for a tracer. */
 static void __attribute__((noreturn)) run_zone(int fd)
 {
 	sigset_t all, child;
@@ -100,7 +100,7 @@ static int make(const struct cell__subids *ids)
 	return -1;
 }
 
-/* Without subordinate ids a zone still serves whoever has the caller's uid; for others it has no uid, and they are refused. */
+/* Without subordinate ids a zone still serves plans with the caller's uid; plans with another uid are refused. */
 int cell__zone_make(void)
 {
 	struct cell__subids ids;
@@ -127,12 +127,12 @@ int cell__zone_enter(bool as_nobody)
 	bool root = geteuid() == 0;
 	uid_t uid = geteuid();
 	gid_t gid = getegid();
-	/* The capabilities in the zone stay for what is still to be set up. */
+	/* Keep the capabilities in the zone for the remaining set-up. */
 	if (prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, 0, 0, 0) < 0 || cell__become(zone.nobody.uid, zone.nobody.gid, root) < 0)
 		return -1;
 	if (root)
 		return 0;
-	/* The jail finds the caller's files until it becomes who its plan says; these calls return what was. */
+	/* The jail uses the caller's ids for files until it takes the ids of its plan; these calls return the previous id. */
 	syscall(SYS_setfsgid, gid);
 	syscall(SYS_setfsuid, uid);
 	if (syscall(SYS_setfsgid, -1) != (long)gid || syscall(SYS_setfsuid, -1) != (long)uid) {

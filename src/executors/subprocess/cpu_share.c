@@ -1,6 +1,6 @@
 #include "executors/subprocess/cpu_share.h"
 
-#define QUICK_MS 400   /* less than it takes a cell to be long: its own beginning is none of the others' */
+#define QUICK_MS 400   /* less than the time after which a cell is long: its own beginning does not count as another's */
 #define TICK_MS 1000
 #define RELIEF_MS 5000 /* between two that have their entry */
 #define RELIEF_SLICE_MS 20 /* so short that it shows in few of the others' cells */

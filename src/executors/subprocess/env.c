@@ -18,10 +18,10 @@
 #include "sandbox/plans.h"
 
 #define SITE_REFUSED 77   /* what sitecheck.py ends with */
-#define WRITABLE_NAMED 64 /* folders that it is told by name */
-#define FORKS_IN_FLIGHT 64 /* per zygote; far below what its socket takes */
+#define WRITABLE_NAMED 64 /* folders that it gets by name */
+#define FORKS_IN_FLIGHT 64 /* per zygote; far below the capacity of its socket */
 
-/* Takes `list` over, which is what this environment trusts from now on; on failure it is freed, and nothing has changed. */
+/* Takes `list` over as the files that this environment trusts from now on; on failure it is freed, and nothing has changed. */
 static int trust(struct cell__sub_env *env, struct cell__place_list *list, struct cell_error *err)
 {
 	struct cell__places *places = env->sub->host->places;
@@ -35,7 +35,7 @@ static int trust(struct cell__sub_env *env, struct cell__place_list *list, struc
 	return 0;
 }
 
-/* What can be told of the interpreter before it is started. */
+/* The interpreter's files that are known before it is started. */
 static int trust_python(struct cell__sub_env *env, struct cell_error *err)
 {
 	struct cell__place_list list = CELL_PLACE_LIST_INIT;
@@ -46,7 +46,7 @@ static int trust_python(struct cell__sub_env *env, struct cell_error *err)
 	return trust(env, &list, err);
 }
 
-/* And what it looks for modules in, with the names by which it knows those folders. */
+/* And its module search path, with the names by which it knows those folders. */
 static int trust_files(struct cell__sub_env *env, struct cell_error *err)
 {
 	struct cell__place_list list = CELL_PLACE_LIST_INIT;
@@ -108,7 +108,7 @@ int cell__sub_env_find(struct cell__subprocess *sub, const char *python, const c
 	return 0;
 }
 
-/* Everybody who waits for this environment's zygote gets the reason. */
+/* Every waiter for this environment's zygote gets the reason. */
 static void fail_waiting(struct cell__sub_env *env, const struct cell_error *err)
 {
 	for (struct cell__sub_kernel *k = env->sub->kernels; k; k = k->next)
@@ -129,7 +129,7 @@ void cell__sub_fork_waiting(struct cell__sub_env *env)
 {
 	if (env->state != CELL_ENV_READY)
 		return;
-	/* The list is newest first; who waited longest goes first. */
+	/* The list is newest first; the longest waiter is served first. */
 	while (env->in_flight < FORKS_IN_FLIGHT && !is_worn(env)) {
 		struct cell__sub_kernel *oldest = NULL;
 		for (struct cell__sub_kernel *k = env->sub->kernels; k; k = k->next)
@@ -185,8 +185,8 @@ static int add_once(json_t *list, const char *path, size_t size)
 }
 
 /*
- * Where sandboxed code can write now, as a JSON list; "" where there is none.  When there are many, the folders above them are
- * named instead: sessions of a server have theirs side by side.
+ * The folders that sandboxed code can write to now, as a JSON list; "" for none. If there are many, names their parents instead: sessions
+ * of a server have their folders side by side.
  */
 static char *writable_folders(struct cell__sub_env *env)
 {
@@ -241,7 +241,7 @@ static int zygote_payload(struct cell__sub_env *env, struct cell__buf *payload, 
 	return 0;
 }
 
-/* The plan of its zygote, made anew for each: mounts and installs may have changed. */
+/* Makes the plan of its zygote, for each zygote again: mounts and installs may have changed. */
 static int plan_zygote(struct cell__sub_env *env, struct cell_error *err)
 {
 	struct cell__plans *plans = &env->sub->supervisor->plans;
@@ -294,7 +294,7 @@ static void take_paths(struct cell__sub_env *env, json_t *list)
 			paths[kept++] = path;
 	}
 	cell__plan_env_finish(&env->files);
-	/* Without memory a sandboxed kernel does not find its files, and says so. */
+	/* Without memory a sandboxed kernel does not find its files, and reports that. */
 	if (paths)
 		(void)cell__plan_env_init(&env->files, paths);
 	free(paths);
@@ -359,7 +359,7 @@ void cell__sub_zygote_ready(struct cell__sub_env *env, int64_t pid, int64_t miss
 	json_decref(ready);
 }
 
-/* The last line of what a zygote wrote before it died that speaks of an error, or else the last one. */
+/* The last line of a dead zygote's output that mentions an error, or else the last line. */
 static void last_words(const char *text, size_t size, char *out, size_t out_size)
 {
 	const char *best = NULL;
@@ -412,7 +412,7 @@ void cell__sub_zygote_exited(struct cell__sub_env *env, int64_t status, int64_t 
 		cell_fail(&err, CELL_E_SANDBOX, (int)failure, "confine the zygote of %s", env->python);
 	else if (failure)
 		cell_fail(&err, CELL_E_PYTHON, (int)failure, "start interpreter %s", env->python);
-	else if (words[0] && !strstr(words, "-h' for more information")) /* so says one that does not know our flags */
+	else if (words[0] && !strstr(words, "-h' for more information")) /* the message of an interpreter that does not know our flags */
 		cell_fail(&err, CELL_E_PYTHON, 0, "%s %s before it was ready: %s", env->python, how, words);
 	else
 		cell_fail(&err, CELL_E_PYTHON, 0, "%s %s before it was ready; is it a CPython 3.9 or later?", env->python, how);
@@ -424,7 +424,7 @@ void cell__sub_zygote_exited(struct cell__sub_env *env, int64_t status, int64_t 
 		return;
 	}
 	CELL_SUB_LOG(env->sub, CELL_LOG_WARN, "the zygote of %s %s; the next use starts another", env->python, how);
-	/* Whoever still waits is served by a new one. */
+	/* A new zygote serves the remaining waiters. */
 	bool wanted = env->prewarms != NULL;
 	for (struct cell__sub_kernel *k = env->sub->kernels; k; k = k->next)
 		wanted |= k->env == env && k->state == CELL_KERNEL_WAITING;
@@ -448,7 +448,7 @@ void cell__sub_zygote_rotate(struct cell__sub_env *env)
 	struct cell_error err;
 	if (env->state != CELL_ENV_READY || env->in_flight > 0 || env->ending || !is_worn(env))
 		return;
-	/* Its kernels live on, also those in the pool. */
+	/* Its kernels stay alive, also those in the pool. */
 	stop_zygote(env);
 	if (cell__sub_zygote_start(env, &err) < 0)
 		fail_waiting(env, &err);

@@ -1,6 +1,4 @@
-/*
- * One kernel of the `subprocess` executor: its fork, its cells, what it says, its end.
- */
+/* One kernel of the `subprocess` executor: its fork, its cells, its messages, its end. */
 #define _GNU_SOURCE
 #include "executors/subprocess/kernel.h"
 
@@ -47,7 +45,7 @@ void cell__sub_kernel_not_forking(struct cell__sub_kernel *kernel)
 	kernel->forking = false;
 }
 
-/* The end of a kernel: tells the owner, lets the memory go. */
+/* The end of a kernel: tells the owner, frees the memory. */
 void cell__sub_kernel_gone(struct cell__sub_kernel *kernel, const struct cell__exit *how)
 {
 	struct cell__sub_env *env = kernel->env;
@@ -69,7 +67,7 @@ void cell__sub_kernel_gone(struct cell__sub_kernel *kernel, const struct cell__e
 		return;
 	struct cell__sub_pool *pool = cell__sub_pool_find(env, kernel->plan);
 	if (pooled && pool && !how->asked && kernel->kind)
-		pool->in_a_row = 0; /* what it was confined for may not be possible; whoever opens a session is told */
+		pool->in_a_row = 0; /* its confinement may be impossible; the next session to open gets the error */
 	else if (pooled && pool && !how->asked && ++pool->deaths >= CELL_SUB_POOL_DEATHS_MAX)
 		CELL_SUB_LOG(kernel->sub, CELL_LOG_WARN, "idle kernels of %s keep dying; the pool is not refilled", env->python);
 	cell__sub_fork_waiting(env);
@@ -86,7 +84,7 @@ static void run_gone(struct cell__task *task)
 	cell__sub_kernel_gone(kernel, &how);
 }
 
-/* For ends that no process reports: exited() must not come from inside the call that caused it. */
+/* For ends that no process reports: exited() must not be called from inside the call that caused it. */
 void cell__sub_kernel_gone_later(struct cell__sub_kernel *kernel)
 {
 	cell__sub_kernel_not_forking(kernel);
@@ -193,7 +191,7 @@ void cell__sub_tell_share(struct cell__cpu_share *entry, enum cell_cgroup_share 
 		cell__link_yield(kernel->link, share == CELL_SHARE_REST);
 }
 
-/* Counts from now on, as if the cell had just begun. */
+/* Restarts the clock, as if the cell had just begun. */
 static void time_cell(struct cell__sub_kernel *kernel)
 {
 	if (kernel->request && !kernel->asked)
@@ -214,7 +212,7 @@ static void cell_ended(struct cell__sub_kernel *kernel)
 	kernel->timing = false;
 }
 
-/* ---- what a kernel says ---- */
+/* ---- messages of a kernel ---- */
 
 static void handle_silent_end(uv_timer_t *timer)
 {
@@ -225,7 +223,7 @@ static void handle_link_broken(void *owner, const char *reason)
 {
 	struct cell__sub_kernel *kernel = owner;
 	if (!reason) {
-		/* Most likely it is dying; the spawner will say how.  Give it a moment to be told apart from a trick. */
+		/* Most likely it is dying, and the spawner will report how. Give it a moment to distinguish that from a closed socket. */
 		uv_timer_start(&kernel->timer, handle_silent_end, SILENT_END_MS, 0);
 		return;
 	}
@@ -349,7 +347,7 @@ static void handle_output(void *owner, enum cell_stream stream, const char *byte
 
 static const struct cell__link_events link_events = { .frame = handle_frame, .output = handle_output, .broken = handle_link_broken };
 
-/* ---- what its session wants ---- */
+/* ---- requests of its session ---- */
 
 const char *const *cell__subprocess_index_hosts(const struct cell__kernel *base)
 {
@@ -400,8 +398,8 @@ struct cell__bulk *cell__subprocess_bulk(struct cell__kernel *base)
 }
 
 /*
- * A signal that comes between the interpreter's last look and a system call that waits is not seen until that call ends.
- * The next one interrupts the call.  Not for ever: code may have a handler of its own.
+ * A signal that arrives between the interpreter's last check and a system call that waits is not seen until that call ends. The next signal
+ * interrupts the call. Signals are not repeated for ever: code may have its own handler.
  */
 static void handle_unheard(uv_timer_t *timer)
 {

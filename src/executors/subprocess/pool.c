@@ -10,7 +10,7 @@
 #define POOLS_MAX 8     /* kinds of kernels made ahead, per environment */
 #define SAME_IN_A_ROW 2 /* sessions of one kind: the next is expected to be the same */
 
-/* ---- plans, and what is wanted of them ---- */
+/* ---- plans, and requests for them ---- */
 
 void cell__sub_request_destroy(struct cell__sandbox_request *request)
 {
@@ -24,7 +24,7 @@ void cell__sub_request_destroy(struct cell__sandbox_request *request)
 
 /* ---- pools ---- */
 
-/* An owner's zygote makes none ahead: there may be many owners, and who comes next is not known. */
+/* An owner's zygote makes no kernels ahead: there may be many owners, and the next one is not known. */
 static int pool_size(const struct cell__sub_env *env)
 {
 	return *env->owner ? 0 : env->sub->pool_size;
@@ -38,7 +38,7 @@ struct cell__sub_pool *cell__sub_pool_find(const struct cell__sub_env *env, cons
 	return pool;
 }
 
-/* Somebody uses kernels of this kind: some are made ahead from now on. */
+/* A session uses kernels of this kind: some are made ahead from now on. */
 struct cell__sub_pool *cell__sub_pool_use(struct cell__sub_env *env, struct cell__sandbox_plan *plan)
 {
 	struct cell__sub_pool *pool = cell__sub_pool_find(env, plan);
@@ -91,7 +91,7 @@ void cell__sub_pool_learn(struct cell__sub_env *env, struct cell__sub_pool *pool
 	pool->session.size = pool->files.size = 0;
 	if (cell__buf_add(&pool->session, request->session.data, request->session.size) < 0 ||
 	    cell__buf_add(&pool->files, request->files.data, request->files.size) < 0)
-		return; /* without memory nothing is learned: what is there equals nothing */
+		return; /* out of memory: nothing is learned, and no request will match */
 	pool->in_a_row = times;
 	pool->kind++;
 	for (struct cell__sub_kernel *k = env->sub->kernels; k; k = k->next)
@@ -101,7 +101,7 @@ void cell__sub_pool_learn(struct cell__sub_env *env, struct cell__sub_pool *pool
 		}
 }
 
-/* One that is confined for this session already, else one that is up, else any. */
+/* Prefers a kernel that is confined for this session already, then one that is up, then any. */
 struct cell__sub_kernel *cell__sub_pool_take(struct cell__sub_env *env, const struct cell__sandbox_request *request)
 {
 	struct cell__sandbox_plan *plan = request ? request->plan : NULL;
@@ -157,7 +157,7 @@ void cell__sub_handle_refill(uv_timer_t *timer)
 	struct cell__sub_env *env = timer->data;
 	cell__sub_pool_fill(env);
 	for (struct cell__sub_pool *pool = env->pools; pool; pool = pool->next)
-		cell__sub_pool_confine(env, pool); /* those that were there before anything was expected */
+		cell__sub_pool_confine(env, pool); /* kernels made before a request was expected */
 	cell__sub_env_rest(env);
 }
 
@@ -185,7 +185,7 @@ static bool prewarm_done(struct cell__sub_env *env, struct cell__sub_prewarm *pr
 		return true;
 	struct cell__sub_pool *pool = cell__sub_pool_use(env, request ? request->plan : NULL);
 	if (first && pool) {
-		cell__sub_pool_learn(env, pool, request, SAME_IN_A_ROW); /* what is asked for by name is expected at once */
+		cell__sub_pool_learn(env, pool, request, SAME_IN_A_ROW); /* a request by name is expected at once */
 		cell__sub_pool_confine(env, pool);
 	}
 	count_pool(env, request ? request->plan : NULL, &made, &up);
@@ -230,7 +230,7 @@ int cell__subprocess_prewarm(struct cell__subprocess *sub, const char *python, c
 		pool->deaths = 0;
 	if (env->state == CELL_ENV_READY && !env->warm)
 		cell__spawn_client_tell(&sub->supervisor->client, CELL_SPAWN_ZYGOTE_WARM, env->zygote_id, 0);
-	cell__sub_check_prewarms(env); /* says which pool it is */
+	cell__sub_check_prewarms(env); /* determines which pool it is */
 	cell__sub_pool_fill(env);
 	cell__sub_check_prewarms(env);
 	return 0;

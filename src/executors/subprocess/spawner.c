@@ -1,5 +1,5 @@
 /*
- * What the spawner says to the `subprocess` executor: of zygotes, of kernels that were forked and that ended, and of its own
+ * The spawner's messages to the `subprocess` executor: about zygotes, about kernels that were forked and that ended, and about its own
  * end.
  */
 #define _GNU_SOURCE
@@ -74,7 +74,7 @@ static void kernel_forked(struct cell__sub_kernel *kernel, int64_t pid, int64_t 
 	if (payload && size == sizeof kernel->report)
 		memcpy(&kernel->report, payload, size);
 	if (pid <= 0 && (failure == ESRCH || failure == EPIPE || failure == ECONNRESET)) {
-		/* The zygote is gone; that it is may not have reached us yet. */
+		/* The zygote has ended; that message may not have reached us yet. */
 		if (env->state == CELL_ENV_READY) {
 			env->state = CELL_ENV_NONE;
 			cell__spawn_client_tell(&kernel->sub->supervisor->client, CELL_SPAWN_ZYGOTE_STOP, env->zygote_id, 0);
@@ -149,7 +149,7 @@ void cell__sub_handle_spawner_end(void *arg)
 	struct cell_error err;
 	cell_fail(&err, CELL_E_SPAWNER, 0, "the spawner died and ended all its sessions; open a new session");
 	CELL_SUB_LOG(sub, CELL_LOG_ERROR, "%s", err.msg);
-	/* While the kernels live, everything their code started is below them (they are subreapers). */
+	/* While the kernels live, all processes of their code are below them (kernels are subreapers). */
 	for (struct cell__sub_kernel *k = sub->kernels; k; k = k->next)
 		if (k->pid > 0)
 			cell__proc_kill_tree(k->pid);

@@ -4,9 +4,9 @@
  * An environment (interpreter + preloads + owner) has at most one zygote at a time:
  *
  *     none ──first use──▶ starting ──READY──▶ ready ──exit──▶ none (kernels live on; the next use starts another)
- *                             └──exit, timeout──▶ none, and everybody who waited gets the reason
+ *                             └──exit, timeout──▶ none, and every waiter gets the reason
  *
- * All kernels of a zygote share what it was born with: address layout, stack canary, hash seed.  So sessions of different owners
+ * All kernels of a zygote share properties of its process: address layout, stack canary, hash seed.  So sessions of different owners
  * have different zygotes, and with zygote_forks a zygote is replaced after so many kernels; those live on.  An owner's
  * environment ends when it has had no session for a while.
  *
@@ -16,9 +16,9 @@
  *                                                     └─────────────────────────────▲
  *     any ──close, death──▶ dying ──KERNEL_EXITED──▶ exited() and gone
  *
- * A pooled kernel of a sandbox is confined but for what the session knows.  Where the same kind of session comes again and
- * again (the same workspace, the same packages), most of the pool is told that in advance and confined to the last step; such
- * a kernel serves that kind only, and goes when another kind comes.
+ * A pooled kernel of a sandbox is confined except for the steps that depend on the session.  If the same kind of session opens
+ * again and again (the same workspace, the same packages), most of the pool gets that configuration in advance and is confined to
+ * the last step; such a kernel serves that kind only, and ends when another kind opens.
  *
  * Invariants: a kernel with an owner is never in the pool; a pooled kernel has seen nothing of any session; only
  * cell__sub_kernel_gone() frees one, and it runs from the spawner's messages or from a deferred task, never from inside a
@@ -156,7 +156,7 @@ static void subprocess_destroy(void *state, void (*done)(void *arg), void *arg)
 	sub->open_handles++; /* ours, until the lists are walked */
 	if (sub->shares.loop)
 		uv_close((uv_handle_t *)&sub->shares.timer, handle_turns_closed);
-	/* The spawner, which ends next, ends what is left: pooled kernels and zygotes. */
+	/* The spawner, which ends next, ends the rest: pooled kernels and zygotes. */
 	for (struct cell__sub_kernel *k = sub->kernels, *next; k; k = next) {
 		struct cell__exit how = { .asked = true };
 		next = k->next;
