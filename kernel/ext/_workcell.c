@@ -1,6 +1,6 @@
 /*
- * The kernel's C part: frames, the output ring, the zygote's messages, and what a process must do to itself
- * to become a kernel.  Built once against the stable ABI of CPython 3.9 and loaded by every later one.
+ * The kernel's C part: frames, the output ring, the zygote's messages, and the steps by which a process becomes
+ * a kernel.  Built once against the stable ABI of CPython 3.9 and loaded by every later one.
  *
  * Theory of operation
  *
@@ -59,9 +59,9 @@ static int pipe_fd[2] = { -1, -1 }; /* private duplicates of fds 1 and 2 */
 static struct cell_ring_ctl *ring;
 static uint8_t *ring_data;
 static uint64_t ring_head;
-static uint64_t seen_tail; /* the host's position when last looked: reading it takes its cache line away */
+static uint64_t seen_tail; /* the host's position when last read: reading it moves its cache line here */
 static uint64_t last_rung_tail = UINT64_MAX;
-static uint64_t pipe_written[2]; /* as last told in a SYNC record */
+static uint64_t pipe_written[2]; /* as in the last SYNC record */
 static uint64_t last_write; /* when the last write ended, or an earlier moment; in ticks(), as all below */
 static uint64_t soon_ticks; /* see maybe_sync() */
 static unsigned alert;
@@ -90,7 +90,7 @@ static int send_all(struct iovec *iov, int count)
 		struct msghdr msg = { .msg_iov = iov, .msg_iovlen = (size_t)count };
 		ssize_t n = sendmsg(sock_fd, &msg, MSG_NOSIGNAL);
 		if (n < 0) {
-			/* Half a frame must be followed by the other half, whatever signals come. */
+			/* The rest of a frame must follow its beginning, whatever signals arrive. */
 			if (errno == EINTR && begun)
 				continue;
 			error = errno;
@@ -184,7 +184,7 @@ static PyObject *wc_send(PyObject *self, PyObject *args)
 	if (out.json_size > CELL_FRAME_MAX_JSON || out.raw_size > CELL_FRAME_MAX_RAW)
 		return PyErr_Format(PyExc_OverflowError, "a frame may carry at most %u + %u bytes", CELL_FRAME_MAX_JSON,
 				    CELL_FRAME_MAX_RAW);
-	/* What is displayed after a child wrote comes after what the child wrote. */
+	/* A display after a child's write comes after the child's output. */
 	if (type == CELL_FRAME_DISPLAY && ring_sync() < 0)
 		return NULL;
 	if (send_frame(&out) < 0)
@@ -195,8 +195,8 @@ static PyObject *wc_send(PyObject *self, PyObject *args)
 /* ---- frames in ---- */
 
 /*
- * Spins for a frame before sleeping for it.  -1 with an exception set: a signal that came meanwhile found no system call
- * to interrupt, so its handler runs now.
+ * Spins for a frame before sleeping for it. -1 with an exception set: a signal that came in between found no system call to interrupt, so
+ * its handler runs now.
  */
 static int spin_first(void)
 {
@@ -207,9 +207,8 @@ static int spin_first(void)
 }
 
 /*
- * recv() that waits.  It sleeps in poll(), not in recv(): there Linux wakes whoever waits on a Unix socket also when the other
- * side has read what was sent last (unix_write_space() knows no difference), so each of our frames would wake us once
- * for nothing.
+ * recv() that waits. It sleeps in poll(), not in recv(): in recv() Linux wakes the waiter on a Unix socket also when the other side has
+ * read the last sent bytes (unix_write_space() makes no distinction), so each of our frames would wake us once without need.
  */
 static ssize_t recv_asleep(void *out, size_t size)
 {
@@ -224,8 +223,8 @@ static ssize_t recv_asleep(void *out, size_t size)
 }
 
 /*
- * Reads up to size bytes; 0 at end of file; -1 with an exception set.  Inside a frame no signal handler runs: what an
- * interrupt leaves unread would be taken for the next frame.
+ * Reads up to size bytes; 0 at end of file; -1 with an exception set. Inside a frame no signal handler runs: the unread rest of an
+ * interrupted frame would be taken for the next frame.
  */
 static ssize_t read_some(void *out, size_t size, bool begun)
 {
@@ -406,7 +405,10 @@ static void ring_copy(uint64_t at, const void *bytes, size_t size)
 	memcpy(ring_data, (const char *)bytes + first, size - first);
 }
 
-/* The bell for half a line, once the interpreter is past the call that wrote it.  Always 0: an exception would come from nowhere. */
+/*
+ * Rings for half a line, once the interpreter has returned from the call that wrote it. Always 0: an exception would have no visible
+ * cause.
+ */
 static int ring_late(void *arg)
 {
 	(void)arg;
@@ -417,9 +419,9 @@ static int ring_late(void *arg)
 }
 
 /*
- * print() writes a line and then its end.  A bell between the two wakes a host that takes the CPU from us on a busy machine and
- * hands on half a line, so half a line rings when the interpreter looks for pending calls: after print(), or before the next
- * Python code.  Only the main thread does that; the others ring at once.
+ * print() writes a line and then its end. A bell between the two wakes a host that takes the CPU from us on a busy machine and delivers
+ * half a line, so half a line rings when the interpreter handles pending calls: after print(), or before the next Python code. Only the
+ * main thread does that; the others ring at once.
  */
 static bool can_ring_late(void)
 {
@@ -445,8 +447,8 @@ static int ring_put(uint32_t type, const void *bytes, uint32_t size)
 	ring_copy(ring_head + sizeof record, bytes, size);
 	ring_head += need;
 	/*
-	 * No full fence between this store and reading `armed`: it would cost more than the rest of a short write.  A
-	 * host that arms at this very moment may then see neither the record nor a bell; it polls once more after arming.
+	 * No full fence between this store and reading `armed`: it would cost more than the rest of a short write. A host that arms at this
+	 * very moment may then see neither the record nor a bell; it polls once more after arming.
 	 */
 	atomic_store_explicit((_Atomic uint64_t *)&ring->head, ring_head, memory_order_release);
 	/* The host sleeps: wake it.  It is awake but the ring is half full: do not wait for its next poll. */
@@ -463,7 +465,7 @@ static int ring_put(uint32_t type, const void *bytes, uint32_t size)
 	return 0;
 }
 
-/* How much children and C code have written to the pipes; a SYNC record when it is more than last told. */
+/* Finds how much children and C code have written to the pipes; adds a SYNC record if it is more than in the last one. */
 static int ring_sync(void)
 {
 	uint64_t written[2] = { pipe_written[0], pipe_written[1] };
@@ -498,7 +500,7 @@ static int ring_sync(void)
 	return ring_put(CELL_RING_SYNC, written, sizeof written);
 }
 
-/* A clock that is only compared with itself: twice a print(), so it must cost next to nothing. */
+/* A clock that is only compared with itself: read twice per print(), so it must cost almost nothing. */
 static uint64_t ticks(void)
 {
 #if defined(__x86_64__)
@@ -511,8 +513,8 @@ static uint64_t ticks(void)
 }
 
 /*
- * Sets soon_ticks by the fastest write to a pipe on this machine; 0, and every write is checked, when that fails.  Nobody waits at
- * this pipe, so a write that the host hears of takes longer, and the call around it is not counted either: hence the three quarters.
+ * Sets soon_ticks by the fastest write to a pipe on this machine; 0, and every write is checked, when that fails. No process waits at this
+ * pipe, so a write that wakes the host takes longer, and the call around it is not counted either: hence the three quarters.
  */
 static void measure_write(void)
 {
@@ -533,10 +535,10 @@ static void measure_write(void)
 }
 
 /*
- * Before a Python-level write: has something else written to the pipes since the last one?  Asking costs two
- * system calls, more than the write itself, so it is skipped when the last write ended so short a time ago that nobody
- * can have written meanwhile, as in a loop that prints: os.write() is a system call and the interpreter's way there and
- * back.  Once something has written there, every write asks for a while, so that nothing hangs on a few nanoseconds.
+ * Before a Python-level write: checks whether another writer has written to the pipes since the last one. The check costs two system calls,
+ * more than the write itself, so it is skipped when the last write ended so short a time ago that no other write was possible, as in a loop
+ * that prints: os.write() is a system call and the interpreter's path there and back. Once another write has been seen, every write checks
+ * for a while, so that correctness does not depend on a few nanoseconds.
  */
 static int maybe_sync(void)
 {
@@ -562,7 +564,7 @@ static int put_output(uint32_t stream, const char *bytes, size_t size)
 		}
 		return 0;
 	}
-	/* print() writes the line and then its end: nothing comes between those two. */
+	/* print() writes the line and then its end: nothing may come between those two. */
 	static bool mid_line;
 	bool line_end = mid_line && size == 1 && *bytes == '\n';
 	mid_line = size > 0 && bytes[size - 1] != '\n';
@@ -590,7 +592,7 @@ const char *wc_text_bytes(PyObject *text, Py_ssize_t *ret_size, PyObject **ret_m
 	const char *bytes = PyUnicode_AsUTF8AndSize(text, ret_size);
 	if (bytes)
 		return bytes;
-	/* Lone surrogates: bytes that came in undecodable go out as they were, the rest escaped. */
+	/* Lone surrogates: undecodable input bytes are written as they were, the rest escaped. */
 	PyErr_Clear();
 	PyObject *encoded = PyUnicode_AsEncodedString(text, "utf-8", "surrogateescape");
 	if (!encoded) {
@@ -666,8 +668,8 @@ static PyObject *wc_end_run(PyObject *self, PyObject *unused)
 }
 
 /*
- * answer(id, value, repr) -> True: end_run() and the RESULT of a cell that has no more than these, bytes or None.
- * False in a forked child, and when they do not fit into a frame.
+ * answer(id, value, repr) -> True: end_run() and the RESULT of a cell that has only these, bytes or None. False in a forked child, and when
+ * they do not fit into a frame.
  */
 static PyObject *wc_answer(PyObject *self, PyObject *args)
 {
@@ -724,7 +726,7 @@ static PyObject *wc_bulk(PyObject *self, PyObject *unused)
 	return PyMemoryView_FromMemory((char *)ring + CELL_BULK_OFFSET, CELL_BULK_BYTES, PyBUF_WRITE);
 }
 
-/* free_bulk(): nothing in it is needed any more, its pages go back. */
+/* free_bulk(): its content is not needed any more, its pages are freed. */
 static PyObject *wc_free_bulk(PyObject *self, PyObject *unused)
 {
 	(void)self;
@@ -735,7 +737,7 @@ static PyObject *wc_free_bulk(PyObject *self, PyObject *unused)
 	Py_RETURN_NONE;
 }
 
-/* blank(size) -> bytes with nothing in them yet, for fill() */
+/* blank(size) -> uninitialised bytes, for fill() */
 static PyObject *wc_blank(PyObject *self, PyObject *size)
 {
 	(void)self;
@@ -745,7 +747,7 @@ static PyObject *wc_blank(PyObject *self, PyObject *size)
 	return n < 0 ? NULL : PyBytes_FromStringAndSize(NULL, n);
 }
 
-/* Asks for the pages of fresh memory in one go: a fault for each would take longer than the bytes that go there. */
+/* Populates the pages of fresh memory in one call: a fault for each would take longer than writing the bytes. */
 static void populate(char *start, size_t size)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -803,9 +805,9 @@ static PyObject *fail_step(const char *step)
 }
 
 /*
- * The lifeline is a pipe whose writing end only host and spawner hold.  When both are gone the kernel of the
- * operating system sends SIGKILL to our process group, even while we spin in C code with all signals blocked.
- * Each kernel needs an open file description of its own, because the owner of the signal belongs to that.
+ * The lifeline is a pipe whose writing end only host and spawner hold. When both have ended the kernel of the operating system sends
+ * SIGKILL to our process group, even while we spin in C code with all signals blocked. Each kernel needs an open file description of its
+ * own, because the owner of the signal belongs to the description.
  */
 static int tie_lifeline(int lifeline)
 {
@@ -889,8 +891,8 @@ static PyObject *wc_become_kernel(PyObject *self, PyObject *args)
 }
 
 /*
- * join_kernel(socket, stdout, stderr, ring): the same for a process that somebody else started as a program of its own (a
- * Jupyter kernel), which leads a session and reaps already.
+ * join_kernel(socket, stdout, stderr, ring): the same for a process that another program started separately (a Jupyter kernel), which leads
+ * a session and reaps already.
  */
 static PyObject *wc_join_kernel(PyObject *self, PyObject *args)
 {
@@ -923,7 +925,7 @@ static PyObject *wc_zygote_open(PyObject *self, PyObject *fd)
 	Py_RETURN_NONE;
 }
 
-/* fds() -> what this kernel must keep: its socket and its private duplicates of 1 and 2 */
+/* fds() -> the descriptors that this kernel must keep: its socket and its private duplicates of 1 and 2 */
 static PyObject *wc_fds(PyObject *self, PyObject *unused)
 {
 	(void)self;
@@ -931,7 +933,7 @@ static PyObject *wc_fds(PyObject *self, PyObject *unused)
 	return Py_BuildValue("[iii]", sock_fd, pipe_fd[0], pipe_fd[1]);
 }
 
-/* In a freshly forked kernel: leave nothing of the zygote's in it. */
+/* In a freshly forked kernel: removes all state of the zygote. */
 static PyObject *wc_zygote_leave(PyObject *self, PyObject *unused)
 {
 	(void)self;
@@ -990,7 +992,7 @@ static PyObject *zygote_receive(void)
 
 /*
  * zygote_next(timeout_ms) -> ("message", type, id, b, [fds], payload) | ("exit", pid, status) | ("end",) | None
- * None: the time is up, or nothing after all.
+ * None: the time is up, or the wake-up was spurious.
  */
 static PyObject *wc_zygote_next(PyObject *self, PyObject *args)
 {
@@ -1025,7 +1027,7 @@ static void attach_fd(struct msghdr *msg, void *space, size_t size, int fd)
 	memcpy(CMSG_DATA(c), &fd, sizeof fd);
 }
 
-/* zygote_send(type, id, a, b, payload, pid=0): with the pidfd of that process, unless it is gone */
+/* zygote_send(type, id, a, b, payload, pid=0): with the pidfd of that process, unless it has ended */
 static PyObject *wc_zygote_send(PyObject *self, PyObject *args)
 {
 	(void)self;

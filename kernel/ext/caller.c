@@ -1,18 +1,18 @@
 /*
- * The short way of a call: tools.add(a=1), as it is most of the time, in one step of C.
+ * The fast path of a call: tools.add(a=1), as it is most of the time, in one step of C.
  *
- * It is taken when nobody else has to do with the channel (rpc.py) and the arguments are plain: then the caller leads,
- * sends its CALL, waits, and takes the answer.  Whatever else there may be, other threads and tasks that wait,
- * arguments that JSON cannot carry, an answer that is an error, is for the Python code, which can do all of it:
+ * It is taken when no other thread uses the channel (rpc.py) and the arguments are plain: then the caller leads,
+ * sends its CALL, waits, and takes the answer.  Everything else (other threads and tasks that wait, arguments that JSON
+ * cannot carry, an answer that is an error) is handled by the Python code, which covers all cases:
  *
- *     not sent yet                 the long way, from the beginning: _call()
- *     sent, and a signal came      its handlers run here, as in a wait of Python's; what they raise ends the call
- *     sent, something else came    Channel._lead_on() goes on reading
+ *     not sent yet                 the general path, from the beginning: _call()
+ *     sent, and a signal came      its handlers run here, as in a wait of Python's; their exception ends the call
+ *     sent, another frame came     Channel._lead_on() continues reading
  *
- * While the caller is marked as leader no code of Python's runs on its thread, except for those handlers, and meanwhile
- * in_call() says so: there is nothing that can make objects the garbage collector watches, and so no finalizer.
+ * While the caller is marked as leader no Python code runs on its thread, except for those handlers, during which
+ * in_call() is true: no objects that the garbage collector tracks can be created, and so no finalizer runs.
  *
- * In the host's own process there is no channel to lead on: a call is one of a function (hostlink.c).
+ * In the host's own process there is no channel to lead: a call is one function call (hostlink.c).
  */
 #include "ext.h"
 
@@ -112,7 +112,7 @@ static bool add_bytes(struct text *text, const char *bytes, size_t size)
 	return add(text, bytes + start, size - start) && add(text, "\"", 1);
 }
 
-/* A name with a NUL in it is nothing that the host takes. */
+/* The host accepts no name with a NUL in it. */
 static bool add_string(struct text *text, PyObject *string, bool is_name)
 {
 	Py_ssize_t size;
@@ -188,10 +188,7 @@ static bool add_sequence(struct text *text, PyObject *sequence, bool is_list, in
 	return add(text, "]", 1);
 }
 
-/*
- * False: not plain, or no memory; an exception may be set.  Only exact types: nothing of the user's runs, so that what is
- * walked stays as it is.
- */
+/* False: not plain, or out of memory; an exception may be set. Only exact types: no user code runs, so the walked objects cannot change. */
 static bool add_value(struct text *text, PyObject *value, int depth)
 {
 	if (depth > MAX_DEPTH)
@@ -221,7 +218,7 @@ static bool add_object(struct text *text, PyObject *head, PyObject *value, const
 	Py_ssize_t size;
 	if (PyBytes_AsStringAndSize(head, &bytes, &size) < 0 || !add(text, bytes, (size_t)size) ||
 	    !(value ? add_value(text, value, 0) : add(text, "{}", 2)) || !add(text, tail, tail_size)) {
-		PyErr_Clear(); /* the long way finds the words */
+		PyErr_Clear(); /* the general path raises the error */
 		return false;
 	}
 	return text->size <= CELL_FRAME_MAX_JSON;
@@ -253,7 +250,7 @@ PyObject *wc_encode(PyObject *self, PyObject *args)
 	return made;
 }
 
-/* The value of a JSON text.  Numbers and words are read here, the rest by Python. */
+/* The value of a JSON text. Numbers and words are parsed here, the rest by Python. */
 static PyObject *decode(const char *bytes, size_t size)
 {
 	size_t sign = size > 1 && bytes[0] == '-', i = sign;
@@ -283,7 +280,7 @@ static PyObject *decode(const char *bytes, size_t size)
 
 /* ---- the channel ---- */
 
-/* attach(channel, leader, inbox, parked, watches, ids, loads): the one that callers go through. */
+/* attach(channel, leader, inbox, parked, watches, ids, loads): sets the channel that callers use. */
 PyObject *wc_attach(PyObject *self, PyObject *args)
 {
 	(void)self;
@@ -309,7 +306,7 @@ PyObject *wc_in_call(PyObject *self, PyObject *unused)
 	return PyBool_FromLong(in_call);
 }
 
-/* Nobody leads, nothing waits to be delivered, the session goes on. */
+/* No thread leads, no frame waits for delivery, the session is open. */
 static bool is_free(void)
 {
 	if (!channel || !wc_is_quiet() || PyDict_Size(leader) != 0 || PyObject_Size(inbox) != 0)
@@ -344,7 +341,7 @@ static bool lead(void)
 	return ok;
 }
 
-/* Ends leading; somebody else may have to. */
+/* Ends leading; another thread may have to take over. */
 static int leave(void)
 {
 	if (PyDict_DelItem(leader, zero) < 0)
@@ -379,7 +376,7 @@ static int run_handlers(PyObject *id)
 	return rc;
 }
 
-/* Something came that is not simply the answer: the frame that is, received by Python. */
+/* A frame came that is not simply the answer: returns the answer's frame, received by Python. */
 static PyObject *lead_on(PyObject *id)
 {
 	PyObject *frame = PyObject_CallMethod(channel, "_lead_on", "O", id);
@@ -393,18 +390,18 @@ static PyObject *lead_on(PyObject *id)
 struct caller {
 	PyObject_HEAD PyObject *head; /* bytes: the call up to its arguments */
 	PyObject *link; /* a Link, where calls are direct */
-	char quick;     /* its channel is the attached one */
+	char quick; /* its channel is the attached one */
 };
 
 static const char answer_json[] = CELL_REPLY_TEXT_HEAD CELL_RESULT_TEXT_JSON CELL_REPLY_TEXT_TAIL,
 		  answer_text[] = CELL_REPLY_TEXT_HEAD CELL_RESULT_TEXT_TEXT CELL_REPLY_TEXT_TAIL, call_tail[] = CELL_CALL_TEXT_TAIL;
 
-/* The answer that was peeked at: the value, or what Python makes of the frame. */
+/* The answer that was peeked at: the value, or Python's result for the frame. */
 static PyObject *take_answer(PyObject *self, const struct cell_frame *frame)
 {
 	bool is_json = frame->json_size == sizeof answer_json - 1 && memcmp(frame->json, answer_json, sizeof answer_json - 1) == 0;
 	bool is_text = frame->json_size == sizeof answer_text - 1 && memcmp(frame->json, answer_text, sizeof answer_text - 1) == 0;
-	/* Copied before anything else: code that runs from here on may read the socket. */
+	/* Copied first: code that runs from here on may read the socket. */
 	struct text all;
 	text_init(&all);
 	bool ok = add(&all, (const char *)frame->json, (size_t)frame->json_size + frame->raw_size);

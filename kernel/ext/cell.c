@@ -1,9 +1,9 @@
-/* What every cell with a value does, and Python would take longer for than for the value. */
+/* Work of every cell with a value, which would take longer in Python than the value itself. */
 #include "ext.h"
 
 #include <stdio.h>
 
-/* A repr that is also the value as JSON: an int of 64 bits.  None for everything else. */
+/* A repr that is also the value as JSON: an int of 64 bits. None for every other value. */
 static PyObject *plain_text(PyObject *value)
 {
 	int overflow = 0;
@@ -32,8 +32,8 @@ static int move(PyObject *ns, PyObject *from, PyObject *to)
 }
 
 /*
- * remember(ns, out, n, value) -> bytes or None: the value of cell n under _, _n and Out[n], those before it under __ and
- * ___.  The answer is what the value looks like, where that is plain.
+ * remember(ns, out, n, value) -> bytes or None: stores the value of cell n under _, _n and Out[n], the previous ones under __ and ___.
+ * Returns the value's text if it is plain.
  */
 PyObject *wc_remember(PyObject *self, PyObject *args)
 {

@@ -11,11 +11,11 @@
  *
  *   The zygote is confined itself: it sees neither the cgroup nor the jail's process, and gets handles of both for this one fork.
  *
- *   The usher shares the zygote's memory, and the zygote stands still meanwhile, so this costs no second copy of the
- *   page tables.  fork() is the C library's: what libraries registered with pthread_atfork() runs.
+ *   The usher shares the zygote's memory, and the zygote is suspended in the meantime, so this costs no second copy of the
+ *   page tables.  fork() is the C library's: handlers that libraries registered with pthread_atfork() run.
  *
  *   The kernel has all capabilities inside its user namespace until confine(), which runs the KERNEL steps of the plan: by
- *   then it has run no line of the agent's.
+ *   then it has not run any of the agent's code.
  */
 #define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
@@ -38,7 +38,7 @@ static volatile struct {
 	int error;
 } usher;
 
-/* Of a list of numbers, those from `from` on; -1: an exception is set. */
+/* The numbers of a list from index `from` on; -1: an exception is set. */
 static int copy_fds(PyObject *list, size_t from, size_t n, int *out)
 {
 	for (size_t i = 0; i < n; i++) {
@@ -51,7 +51,7 @@ static int copy_fds(PyObject *list, size_t from, size_t n, int *out)
 	return 0;
 }
 
-/* What the spawner says of the way in, and the descriptors that it counts. */
+/* The spawner's description of how to enter the jail, and the descriptors that it counts. */
 struct way_in {
 	struct cell_spawn_join join;
 	int namespaces[CELL_SPAWN_MAX_FDS], groups[CELL_SPAWN_MAX_FDS];
@@ -104,7 +104,7 @@ PyObject *wc_fork_into(PyObject *self, PyObject *args)
 		if (enter(&way, &plan) == 0) {
 			usher.kernel = fork();
 			if (usher.kernel == 0) {
-				/* The kernel: a copy of the zygote, on a stack of its own from here on. */
+				/* The kernel: a copy of the zygote, on its own stack from here on. */
 				PyOS_AfterFork_Child();
 				return PyLong_FromLong(0);
 			}

@@ -1,8 +1,8 @@
 /*
- * The kernel's side of wire/inproc_abi.h: a Link is to a kernel in the host's own process what the functions of
- * _workcell.c are to one with a process of its own, and has their names, so that the kernel's package serves both.
+ * The kernel's side of wire/inproc_abi.h. For a kernel in the host's own process, a Link replaces the functions of _workcell.c and has
+ * their names, so that the kernel's package works with both.
  *
- * Everything that may wait is called without the GIL.
+ * Every function that may wait is called without the GIL.
  */
 #include "ext.h"
 
@@ -20,13 +20,13 @@ static struct cell_inproc *kernel_of(PyObject *self)
 	return ((struct link *)self)->kernel;
 }
 
-/* ---- what the functions come to ---- */
+/* ---- results of the functions ---- */
 
-/* NULL, with the exception that the status stands for. */
+/* NULL, with the exception for the status. */
 PyObject *wc_link_fail(enum cell_inproc_status status)
 {
 	if (status == CELL_INPROC_INTERRUPTED) {
-		/* It comes from here; not once more from the interpreter. */
+		/* It is raised here; the interpreter must not raise it again. */
 		PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), NULL);
 		PyErr_SetNone(PyExc_KeyboardInterrupt);
 		return NULL;
@@ -216,7 +216,7 @@ static PyObject *link_end_run(PyObject *self, PyObject *unused)
 	Py_RETURN_NONE;
 }
 
-/* interrupted_run() -> the run that the host wants to end, 0: none */
+/* interrupted_run() -> the run that the host wants to interrupt, 0: none */
 static PyObject *link_interrupted_run(PyObject *self, PyObject *unused)
 {
 	(void)unused;

@@ -1,4 +1,4 @@
-/* What all handles have in common, and the small ones: Engine, Policy, Audit. */
+/* The common part of all handles, and the small ones: Engine, Policy, Audit. */
 #include "handle.h"
 
 #include <stddef.h>
@@ -57,7 +57,7 @@ PyObject *none_or_error(int rc, const struct cell_error *err)
 	Py_RETURN_NONE;
 }
 
-/* What the handle holds apart from the library's own. */
+/* Drops the handle's references, not the library's object. */
 static void drop(struct handle *self)
 {
 	reg_destroy(self->regs[0]);
@@ -77,9 +77,9 @@ static void drop(struct handle *self)
 }
 
 /*
- * Others may be inside: a running cell is ended by a reset, which lets the next queued one go on, so this is repeated until
- * all have left.  Engines and spaces are only closed by an owner who has closed what uses them; somebody still inside (a
- * thread that waits for an installer while the interpreter ends) keeps them, and the end of the process ends them.
+ * Other threads may be inside: a reset ends a running cell, which lets the next queued one run, so this is repeated until all have left.
+ * Engines and spaces are only closed by an owner who has closed their users; a thread that is still inside (waiting for an installer while
+ * the interpreter ends) keeps them, and the end of the process ends them.
  */
 static bool wait_for_users(struct handle *self)
 {
@@ -113,7 +113,7 @@ static void close_handle(struct handle *self)
 	if (!self->pointer || self->closing)
 		return;
 	self->closing = true;
-	/* In a forked child, or when the engine has taken it along, there is nothing to close. */
+	/* In a forked child, or when the engine has closed it already, there is nothing to close. */
 	bool gone = self->pid != getpid() || (self->engine && !self->engine->pointer);
 	if (!gone) {
 		if (!wait_for_users(self))

@@ -29,7 +29,7 @@ struct item {
 	int type;
 	size_t weight; /* bytes of output */
 	size_t n, cap;
-	bool failed;   /* a field could not be had */
+	bool failed;   /* a field could not be read */
 	struct field *fields;
 };
 
@@ -391,7 +391,7 @@ static void push_event(struct reg *reg, const struct cell_event *event)
 	}
 	int heard = stay.heard;
 	port_push(reg->port, item);
-	/* That a call goes its way asks nothing of anybody. */
+	/* Notice of a call's start or end needs no answer. */
 	if (event->type == CELL_EVENT_CALL_STARTED || event->type == CELL_EVENT_CALL_ENDED || event->type == CELL_EVENT_APPROVAL_ENDED)
 		stay.heard = heard;
 }
@@ -577,7 +577,7 @@ static PyObject *port_take(PyObject *self, PyObject *args)
 	return list;
 }
 
-/* wait(seconds or None) -> whether something is there.  Signal handlers run meanwhile. */
+/* wait(seconds or None) -> whether an item is ready. Signal handlers run while it waits. */
 static PyObject *port_wait(PyObject *self, PyObject *args)
 {
 	PyObject *seconds = Py_None;

@@ -1,4 +1,4 @@
-/* Space: a storage, tools and packages, and what of the host is around their calls. */
+/* Space: a storage, tools and packages, and the host's functions around their calls. */
 #include "handle.h"
 
 #include <stddef.h>

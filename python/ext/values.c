@@ -1,4 +1,4 @@
-/* Results, and what is answered exactly once: tool calls, middleware calls, questions. */
+/* Results, and objects that are answered exactly once: tool calls, middleware calls, questions. */
 #include "native.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@ struct wrapper {
 	pid_t pid;
 };
 
-/* In a forked child nothing of the parent's is answered or removed. */
+/* A forked child answers and removes nothing of its parent's. */
 static void *own_pointer(PyObject *object)
 {
 	struct wrapper *self = (struct wrapper *)object;
@@ -37,7 +37,7 @@ static void free_wrapper(PyObject *object)
 	Py_DECREF(type);
 }
 
-/* They come from the library only. */
+/* Only the library creates them. */
 PyObject *no_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
 	(void)type;
@@ -255,7 +255,7 @@ int add_result_type(PyObject *module)
 	return add_type(module, "Result", result_type);
 }
 
-/* ---- what is answered once ---- */
+/* ---- objects that are answered once ---- */
 
 static void *take_pointer(PyObject *object)
 {
@@ -267,7 +267,7 @@ static void *take_pointer(PyObject *object)
 	return pointer;
 }
 
-/* One that was forgotten, an answer must come all the same. */
+/* An object that is dropped unanswered must still get an answer. */
 static void call_dealloc(PyObject *object)
 {
 	void *call = own_pointer(object);

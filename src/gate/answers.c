@@ -1,4 +1,4 @@
-/* Approvals that wait: their deadlines, and what a person answers. */
+/* Approvals that wait: their deadlines, and the answers of people. */
 #define _GNU_SOURCE
 #include "gate/gate.h"
 
@@ -27,7 +27,7 @@ void cell__gate_expire(struct cell__gate *gate)
 	}
 }
 
-/* Puts other arguments into a parked call, in place of those that were shown. */
+/* Replaces the arguments of a parked call that were shown. */
 static int edit(struct cell__gated_call *gated, const char *text, struct cell_error *err)
 {
 	json_t *args = json_loads(text, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
@@ -68,7 +68,7 @@ static void put_back(json_t **place, json_t *value)
 	*place = json_incref(value);
 }
 
-/* The same, unless the policy denies what came of it: then all is as it was, and the request waits on. */
+/* The same, unless the policy denies the edited call: then nothing changes, and the request keeps waiting. */
 static int edit_within_policy(struct cell__gated_call *gated, const char *text, struct cell_error *err)
 {
 	struct cell_policy_verdict verdict = CELL_POLICY_VERDICT_INIT;
@@ -85,7 +85,7 @@ static int edit_within_policy(struct cell__gated_call *gated, const char *text, 
 		put_back(&gated->shown, shown);
 		put_back(&gated->choice.args, chosen);
 		put_back(&gated->args_before, before);
-		if (cell__gated_call_make_info(gated) < 0) /* no memory: nobody may say yes to a call_info of other arguments */
+		if (cell__gated_call_make_info(gated) < 0) /* out of memory: a call_info of other arguments must not be approved */
 			let_lapse(gated, "cancelled");
 	}
 	json_decref(args);
@@ -95,7 +95,7 @@ static int edit_within_policy(struct cell__gated_call *gated, const char *text, 
 	return rc;
 }
 
-/* What a server is told when its question is accepted. */
+/* The content for a server whose question is accepted. */
 static int take_content(struct cell__gated_call *gated, const struct cell_approval_answer *answer, struct cell_error *err)
 {
 	const json_t *schema = json_object_get(cell__gated_call_args(gated), "requestedSchema");
@@ -159,7 +159,7 @@ static int answer_one(struct cell__gated_call *gated, const struct cell_approval
 int cell__gate_answer(struct cell__gate *gate, uint64_t id, const struct cell_approval_answer *answer, struct cell_error *err)
 {
 	if (id == 0) {
-		/* Those that wait now; an answer may let the code ask again.  A question wants more than a yes. */
+		/* Only requests that wait now; an answer may let the code ask again. A question needs more than a yes. */
 		uint64_t last = *gate->next_id;
 		struct cell__gated_call *gated = gate->parked_first;
 		while (gated && gated->id < last) {

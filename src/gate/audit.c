@@ -1,14 +1,14 @@
 /*
- * Theory of operation.  Items, each a record on its way, wait in a list.  While one job is on the pool, it owns the
- * items of `batch`, the file and nothing else; the loop adds to the list meanwhile.  What a job could not write goes
- * back to the front of it.
+ * Theory of operation.  Items, each a record on its way, wait in a list.  While a job is on the pool, it owns the
+ * items of `batch` and the file, and nothing else; the loop adds to the list in the meantime.  Items that a job could
+ * not write go back to the front of the list.
  *
  *             write()                        all written
  *     idle ───────────▶ job on the pool ────────────────────▶ idle
  *      ▲                     │ failed
  *      └──── job ◀── timer ──┴── failing: every write() and the timer try again
  *
- * Closing: the items get one more try; then what is left is lost and counted, the timers are closed, closed().
+ * Closing: the items get one more try; then the rest is lost and counted, the timers are closed, closed() is called.
  */
 #define _GNU_SOURCE
 #include "gate/audit.h"
@@ -25,11 +25,11 @@ struct cell__audit_log {
 	bool fail_closed;
 	void (*log)(void *arg, enum cell_log_level level, const char *fmt, ...);
 	void *log_arg;
-	struct cell__audit_file file; /* the job's while it is under way */
+	struct cell__audit_file file; /* belongs to the job while it runs */
 	/* waiting */
 	struct cell__audit_item *first, **last;
 	size_t cost;         /* of all that are not written */
-	uint64_t lost_now;   /* refused since the log was last told */
+	uint64_t lost_now;   /* refused since the log last recorded it */
 	/* the job */
 	uv_work_t work;
 	bool busy;
@@ -90,7 +90,7 @@ static void do_job(uv_work_t *work)
 	audit->batch_error = rc;
 }
 
-/* ---- what came of it ---- */
+/* ---- the outcome of a job ---- */
 
 static void note_failure(struct cell__audit_log *audit, int error)
 {
@@ -115,7 +115,7 @@ static void note_success(struct cell__audit_log *audit)
 	audit->told_rotate = grows;
 }
 
-/* Puts what was not written back in front and tells everybody once. */
+/* Puts unwritten items back in front and reports the state once. */
 static void settle(struct cell__audit_log *audit, int error)
 {
 	struct cell__audit_item *told = audit->batch, *kept = NULL, **end = &kept;
@@ -141,7 +141,7 @@ static void settle(struct cell__audit_log *audit, int error)
 		if (written)
 			written(arg, done ? 0 : -error);
 	}
-	/* The callbacks may have added to the queue: what is old comes before that. */
+	/* The callbacks may have added to the queue: older items come before those. */
 	if (kept) {
 		*end = audit->first;
 		if (!audit->first)
@@ -188,7 +188,7 @@ static void add_item(struct cell__audit_log *audit, struct cell__audit_item *ite
 	audit->cost += item->cost;
 }
 
-/* The log itself says that something is missing. */
+/* Records in the log itself that records are missing. */
 static void tell_lost(struct cell__audit_log *audit)
 {
 	struct cell__audit_item *item = cell__audit_item_create_lost(audit->lost_now, audit->stats.error);

@@ -1,9 +1,9 @@
 /*
- * The file of the audit log, as several processes share it.  Everything here may block and belongs on libuv's pool.
+ * The file of the audit log, as several processes share it. Everything here may block and belongs on libuv's pool.
  *
- * The lock is on the file itself.  Whoever has it looks whether the path still names that file; if not, it was rotated
- * (or removed) in the meantime, and the new one is opened and locked instead.  The last step of a rotation gives the
- * file its new name, so there is one file at a time that the path names, and only who holds its lock rotates.
+ * The lock is on the file itself. After taking it, a process checks that the path still names that file; if not, the file was rotated (or
+ * removed) in the meantime, and the process opens and locks the new one instead. The last step of a rotation gives the file its new name,
+ * so the path names one file at a time, and only the holder of its lock rotates.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -31,7 +31,7 @@ void cell__audit_file_finish(struct cell__audit_file *file)
 	file->path = NULL;
 }
 
-/* So that the name of a new file survives, and not only what is in it. */
+/* So that the name of a new file survives, and not only its content. */
 static int sync_dir(const struct cell__audit_file *file)
 {
 	CELL_AUTO_FREE char *copy = cell__strdup(file->path);
@@ -44,7 +44,7 @@ static int sync_dir(const struct cell__audit_file *file)
 int cell__audit_file_open(struct cell__audit_file *file)
 {
 	struct stat st;
-	/* A link would be renamed in place of its file; a pipe or a device must not stop us. */
+	/* A link would be renamed in place of its file; a pipe or a device must not block us. */
 	CELL_AUTO_FD int fd = open(file->path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0600);
 	if (fd < 0 || fstat(fd, &st) < 0)
 		return errno;
@@ -88,7 +88,7 @@ static int lock_live(struct cell__audit_file *file)
 			return rc;
 		if (lstat(file->path, &st) == 0 && st.st_dev == file->dev && st.st_ino == file->ino)
 			return 0;
-		if (file->sync && fdatasync(file->fd) < 0) /* what we wrote to it is still ours to care for */
+		if (file->sync && fdatasync(file->fd) < 0) /* we must still sync our own writes */
 			return errno;
 		cell__close_fd(&file->fd); /* and the lock with it */
 	}
@@ -110,7 +110,7 @@ static int rename_numbered(const char *path, int from, int to)
 	return rename(old.data, new.data) < 0 && !(errno == ENOENT && from > 0) ? errno : 0;
 }
 
-/* With the lock; afterwards, when it went well, the file is closed and the path names nothing. */
+/* With the lock; after success the file is closed and the path names no file. */
 static int rotate(struct cell__audit_file *file)
 {
 	int rc = file->sync && fdatasync(file->fd) < 0 ? errno : 0;
@@ -121,7 +121,7 @@ static int rotate(struct cell__audit_file *file)
 	return rc;
 }
 
-/* With the lock.  What does not get through as a whole is cut off again. */
+/* With the lock. An incomplete write is truncated again. */
 static int write_lines(struct cell__audit_file *file, off_t start, const struct cell__buf *text, bool durable)
 {
 	size_t done = 0;
@@ -146,7 +146,7 @@ static int write_lines(struct cell__audit_file *file, off_t start, const struct 
 	return rc;
 }
 
-/* A writer that died in the middle has left a line without its end: nothing of ours must be added to it. */
+/* A writer that died in the middle left a line without its end: our lines must not be appended to it. */
 static int end_torn_line(struct cell__audit_file *file, off_t size, struct cell__buf *text)
 {
 	char last = '\n';

@@ -1,11 +1,11 @@
 /*
- * Reading an audit log: the rotated files, oldest first, then the live one; bad lines are named and skipped.
+ * Reading an audit log: the rotated files, oldest first, then the live one; bad lines are reported and skipped.
  *
- * The files are opened newest first, so that a rotation in the meantime shows one of them twice and none not at all.
- * They stay open until they are read to the end: what is renamed is still the same file.
+ * The files are opened newest first, so that a rotation in the meantime shows one of them twice and misses none. They stay open until they
+ * are read to the end: a renamed file is still the same file.
  *
- * Each look at a file begins at the beginning of a line.  What there is of a line without an end is never kept: a writer
- * may cut it off again.  Only who has the lock (shared; writers have it alone) knows that nobody is about to end it.
+ * Each read of a file begins at the beginning of a line. A line without its end is never kept, because its writer may truncate it again.
+ * Only a holder of the lock (shared; writers hold it exclusively) knows that no writer is about to complete it.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -41,7 +41,7 @@ struct cell_audit_reader {
 	off_t start;            /* of the line that comes next */
 	int64_t line;           /* its number, from 0 */
 	int64_t skip;           /* so many lines are not wanted */
-	char *block;            /* what was read from `start` on */
+	char *block;            /* bytes read from `start` on */
 	size_t block_size, block_room, block_at;
 	bool too_long;          /* in the middle of a line that is too long */
 	bool gap;               /* files went away before we read them */
@@ -169,7 +169,7 @@ static void finish_file(struct log_file *file)
 	free(file->name);
 }
 
-/* 1: opened; 0: there is none; -1 with errno. */
+/* 1: opened; 0: does not exist; -1 with errno. */
 static int open_one(const char *path, int number, struct log_file *ret)
 {
 	struct cell__buf name = CELL_BUF_INIT;
@@ -197,8 +197,8 @@ static bool same_file(const struct log_file *a, const struct log_file *b)
 }
 
 /*
- * Opens, newest first, what there is up to the file read last, and appends it to the list, oldest first.  The live one
- * may be missing: between its new name and its successor there is a moment.
+ * Opens, newest first, all files up to the one read last, and appends them to the list, oldest first. The live one may be missing: for a
+ * moment during a rotation the path names no file.
  */
 static int open_new(struct cell_audit_reader *reader)
 {
@@ -324,7 +324,7 @@ int cell_audit_reader_open(const char *path, const struct cell_audit_filter *fil
 
 enum step { STEP_LINE, STEP_END, STEP_FAILED };
 
-/* Reads from the beginning of the line on; STEP_LINE: there is something new to look at. */
+/* Reads from the beginning of the line on; STEP_LINE: there are new bytes. */
 static enum step refill(struct cell_audit_reader *reader)
 {
 	const struct log_file *file = &reader->files[reader->current];
@@ -373,7 +373,7 @@ static enum step next_line(struct cell_audit_reader *reader, const char **ret_li
 	}
 }
 
-/* Takes the lock for a moment: nobody writes then.  False: somebody does, all the time. */
+/* Takes the lock for a moment, so that no process writes. False: others hold it all the time. */
 static bool lock_shared(int fd)
 {
 	struct timespec pause = { .tv_nsec = LOCK_PAUSE_NS };
@@ -385,7 +385,7 @@ static bool lock_shared(int fd)
 	return false;
 }
 
-/* At the end of the last file: is what stands there behind the last line all that will ever be of it? */
+/* At the end of the last file: whether the bytes after the last line will never be completed. */
 static bool is_torn(struct cell_audit_reader *reader)
 {
 	if (reader->block_size == 0)
@@ -400,7 +400,7 @@ static bool is_torn(struct cell_audit_reader *reader)
 	return n > 0 && !memchr(reader->block, '\n', (size_t)n);
 }
 
-/* Over the rest of the file, which is no line. */
+/* Skips the rest of the file, which is not a line. */
 static void skip_rest(struct cell_audit_reader *reader)
 {
 	reader->start += (off_t)reader->block_size;
@@ -462,7 +462,7 @@ static int give_line(struct cell_audit_reader *reader, const char *line, size_t 
 	return 1;
 }
 
-/* At the end of a file.  1: an entry; 0: go on; 2: there is no more for now. */
+/* At the end of a file. 1: an entry; 0: continue; 2: no more entries for now. */
 static int handle_end(struct cell_audit_reader *reader, struct cell_audit_entry *entry)
 {
 	bool last = reader->current + 1 == reader->count;
@@ -479,13 +479,13 @@ static int handle_end(struct cell_audit_reader *reader, struct cell_audit_entry 
 		if (open_new(reader) < 0)
 			return -1;
 		if (reader->current + 1 < reader->count)
-			return 0; /* once more: it may have got a last line in between */
+			return 0; /* again: a last line may have been added in between */
 	}
 	if (is_torn(reader)) {
 		skip_rest(reader);
 		return give_problem(reader, entry, reader->line + 1, "truncated: the line has no end");
 	}
-	/* A whole line may have come with that look. */
+	/* That read may have brought a whole line. */
 	if (reader->block_size > 0 && memchr(reader->block, '\n', reader->block_size))
 		return 0;
 	reader->block_at = reader->block_size = 0;

@@ -6,10 +6,10 @@
 
 #include "gate/audit.h"
 
-#define ITEM_COST 512              /* about what an item takes besides its texts */
+#define ITEM_COST 512              /* approximate size of an item besides its strings */
 #define MAX_ERROR_IN (16u * 1024u)  /* of a message before redaction */
 #define HEAD_OF_ARGS 1024u
-#define USUAL_HEAD 512u             /* what the parts of a line mostly fit in */
+#define USUAL_HEAD 512u             /* usual size of the parts of a line */
 #define USUAL_TAIL 256u
 
 void cell__audit_time(const struct timespec *when, char out[static CELL__AUDIT_TIME_SIZE])
@@ -89,7 +89,7 @@ static int add_tail(struct cell__buf *out, const struct cell__audit_record *reco
 	return add_word(out, "outcome", outcomes[record->outcome]) < 0 ? -1 : add_word(out, "code", code);
 }
 
-/* What the arguments take in memory, roughly: they stay there until they are written. */
+/* The approximate memory of the arguments: they are kept until they are written. */
 static size_t estimate(const json_t *value, size_t depth)
 {
 	size_t cost = 32;
@@ -166,11 +166,11 @@ struct cell__audit_item *cell__audit_item_create_withdrawn(const char *session_i
 
 /* ---- how much ---- */
 
-#define LEAST_VALUE 14u /* "[redacted]", and what separates it */
+#define LEAST_VALUE 14u /* "[redacted]", and its separator */
 
 #define SCANNED_TEXT (64u * 1024u)
 
-/* As JSON.  Redaction may leave any part of it, and cuts what is then longer than CELL__REDACT_LIMIT_STRING. */
+/* As JSON. Redaction may keep any part of it, and cuts strings longer than CELL__REDACT_LIMIT_STRING. */
 static size_t size_of_text(const char *text, size_t size)
 {
 	size_t most = CELL__REDACT_LIMIT_STRING, escapes = 0;
@@ -255,7 +255,7 @@ static int add_args(struct cell__buf *line, const char *key, const json_t *args,
 	return cell__buf_add(line, text.data, text.size);
 }
 
-/* Secrets go first: what is cut must not cut one so that it is not seen for what it is. */
+/* Redact before truncating: half a secret would no longer match. */
 static int add_error(struct cell__buf *line, const char *error, const struct cell__redactor *redactor,
 		     const struct cell__redact_found *found)
 {

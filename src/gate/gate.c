@@ -86,7 +86,7 @@ static const char *shown_adapter(const struct cell__gated_call *gated)
 	return gated->kind == CELL__GATE_SHELL ? "kernel" : gated->kind == CELL__GATE_QUESTION ? "mcp" : "space";
 }
 
-/* The arguments as they are shown, judged and recorded: those that run. */
+/* The arguments as they are shown, decided on and recorded: the ones that run. */
 json_t *cell__gated_call_args(const struct cell__gated_call *gated)
 {
 	if (gated->kind == CELL__GATE_TOOL)
@@ -171,14 +171,14 @@ static void handle_recorded(void *arg, int rc)
 	hand_over(gated);
 }
 
-/* 1: there is no log. */
+/* 1: no log is configured. */
 static int record(struct cell__gated_call *gated, enum cell__audit_outcome outcome, void (*written)(void *arg, int rc),
 		  struct cell_error *err)
 {
 	struct cell__gate *gate = gated->gate;
 	if (!gate->audit)
 		return 1;
-	/* A function of the host may be changing the arguments just now: then those count that were asked with. */
+	/* A function of the host may be changing the arguments right now: then the original arguments count. */
 	json_t *asked = gated->held && gated->outer ? gated->outer->args : gated->inner.args;
 	bool named = gated->kind == CELL__GATE_TOOL || gated->kind == CELL__GATE_SHELL;
 	const char *name = named ? json_string_value(json_object_get(asked, "name")) : cell__gated_call_tool(gated);
@@ -281,11 +281,11 @@ static void handle_again(struct cell__call *call)
 	cell__gated_call_decide(of_inner(call));
 }
 
-/* ---- what is shown ---- */
+/* ---- the shown form ---- */
 
 static bool preview_packages(struct cell__gated_call *gated);
 
-/* Without what only our own kernels understand. */
+/* Without fields that only our own kernels understand. */
 static int make_shown(struct cell__gated_call *gated)
 {
 	json_t *shown = json_copy(gated->inner.args);
@@ -458,7 +458,7 @@ void cell__gated_call_decide(struct cell__gated_call *gated)
 {
 	struct cell__gate *gate = gated->gate;
 	struct cell__call *inner = &gated->inner;
-	if (!gate) { /* nobody waits: a middleware held it until now */
+	if (!gate) { /* no caller waits: a middleware held it until now */
 		cell__gated_call_destroy(gated);
 		return;
 	}
@@ -490,7 +490,7 @@ void cell__gated_call_decide(struct cell__gated_call *gated)
 		cell__gated_call_run(gated);
 }
 
-/* ---- what a sync would install ---- */
+/* ---- the packages that a sync would install ---- */
 
 static struct cell__gated_call *of_preview(struct cell__call *preview)
 {
@@ -541,7 +541,7 @@ static void cancel_preview(struct cell__call *inner)
 	end_preview(gated);
 }
 
-/* Asks what is configured, and then decides, or runs what was approved if that is still the same.  Always true. */
+/* Requests the configured packages, and then decides, or runs an approved call if they are still the same. Always true. */
 static bool preview_packages(struct cell__gated_call *gated)
 {
 	gated->preview = (struct cell__call){
@@ -569,13 +569,13 @@ static void handle_cancel(struct cell__call *outer)
 		gated->inner.cancel(&gated->inner);
 	bool over = gated->recording, counted = cell__pace_withdraw(gated->gate->pace, &gated->wait);
 	if (!over && !counted) {
-		/* Nobody said yes: the log must not read as if the policy had. */
+		/* It was not approved: the log must not suggest that the policy allowed it. */
 		if (!gated->ran && !gated->decision && gated->by == CELL__AUDIT_BY_POLICY) {
 			gated->audited = CELL__AUDIT_WITHDRAWN;
 			gated->by = CELL__AUDIT_BY_SESSION;
 		}
 		emit(gated, CELL_EVENT_CALL_ENDED, "cancelled", NULL);
-		/* Nobody is there to be told when it cannot be written; the log itself says so. */
+		/* No caller is left to receive a write error; the log itself reports it. */
 		(void)record(gated, CELL__AUDIT_CANCELLED, NULL, NULL);
 	}
 	gated->outer = NULL;
@@ -642,7 +642,7 @@ static void handle_pace(struct cell__pace_wait *wait)
 	cell__gated_call_walk((struct cell__gated_call *)((char *)wait - offsetof(struct cell__gated_call, wait)));
 }
 
-/* Is there room for it in the audit log?  If not, it goes on later. */
+/* Whether the audit log has room for it. If not, it continues later. */
 static bool may_go_on(struct cell__gated_call *gated)
 {
 	struct cell__gate *gate = gated->gate;
@@ -670,7 +670,7 @@ void cell__gate_submit(struct cell__gate *gate, const struct cell__principal *pr
 	}
 }
 
-/* ---- questions of MCP servers, and what else they say ---- */
+/* ---- questions and notifications of MCP servers ---- */
 
 void cell__gate_ask(struct cell__gate *gate, const struct cell__principal *principal, struct cell__call *question)
 {

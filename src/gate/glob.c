@@ -35,7 +35,7 @@ static bool set_has(const struct token *token, unsigned char c)
 	return c < 128 && (token->set[c / 8] >> c % 8 & 1);
 }
 
-/* One character of a set at *at; -1: there is none. */
+/* One character of a set at *at; -1: missing. */
 static int set_char(const char **at, const char **ret_problem)
 {
 	unsigned char c = (unsigned char)**at;
@@ -53,7 +53,7 @@ static int set_char(const char **at, const char **ret_problem)
 	return c;
 }
 
-/* at stands behind the "["; moves it behind the "]". */
+/* at points behind the "["; moves it behind the "]". */
 static bool compile_set(struct cell__glob *glob, const char **at, const char **ret_problem)
 {
 	struct token *token = &glob->tokens[glob->count++];
@@ -151,7 +151,7 @@ bool cell__glob_is_shell(unsigned char c)
 	return (c < ' ' && c != '\t') || c == 127 || strchr(";&|`$<>()#", c);
 }
 
-/* May a wildcard of this kind stand for the byte? */
+/* Whether a wildcard of this kind matches the byte. */
 static bool wild(enum cell__glob_mode mode, enum token_kind kind, unsigned char c)
 {
 	if (mode == CELL__GLOB_PATH)
@@ -165,7 +165,7 @@ struct places {
 	size_t count;
 };
 
-/* Adds a place, and those after it that need no character.  seen[place] == now: it is there already. */
+/* Adds a place, and those after it that need no character. seen[place] == now: it is in the list already. */
 static void add_place(const struct cell__glob *glob, struct places *places, size_t place, size_t *seen, size_t now)
 {
 	while (seen[place] != now) {

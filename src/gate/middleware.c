@@ -3,8 +3,8 @@
  *
  *     walk: before[0] ──next──▶ before[1] ──next──▶ ... decide ... ──outcome──▶ after[1] ──▶ after[0] ──▶ deliver
  *
- * While a function holds the call (`held`), the gated is its alone but for `gate` and `outer`, which the loop clears
- * when the asker goes.  Its reply comes from any thread and is handled on the loop's (loop/loop_ref.h).
+ * While a function holds the call (`held`), it owns the gated call except for `gate` and `outer`, which the loop clears
+ * when the caller ends.  Its reply comes from any thread and is handled on the loop's (loop/loop_ref.h).
  */
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -161,9 +161,9 @@ void cell_middleware_fail(struct cell_middleware_call *call, const char *message
 	cell__reply_send(&gated_of(call)->reply, CELL__REPLY_FAIL, message, strlen(message));
 }
 
-/* ---- what a function may ask ---- */
+/* ---- queries of a function ---- */
 
-/* "curl" and "get" of "curl.get": what the code wrote, not yet looked up. */
+/* "curl" and "get" of "curl.get": as the code wrote it, not looked up yet. */
 static const char *part_of_name(struct cell__gated_call *gated, bool callable)
 {
 	const char *name = json_string_value(json_object_get(gated->inner.args, "name"));

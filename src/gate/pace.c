@@ -13,7 +13,7 @@ struct cell__pace {
 	double credit, most; /* bytes; below 0: a debt */
 	int64_t at_us; /* when credit was right */
 	struct cell__pace_wait *first, *last;
-	uint64_t withdrawn; /* since the log was told */
+	uint64_t withdrawn; /* since the log recorded it */
 	int64_t told_us;
 	bool closing;
 };

@@ -13,7 +13,7 @@ struct decide {
 	const struct cell__subject *subject;
 	bool shell;
 	uint64_t steps;
-	const char *doubt_why; /* the first thing that could not be told, of the argument at hand */
+	const char *doubt_why; /* the first undecidable property of the current argument */
 };
 
 static enum truth unknown(struct decide *decide, const char *why)
@@ -38,7 +38,7 @@ static enum truth either(enum truth a, enum truth b)
 	return a > b ? a : b;
 }
 
-/* True of all, false of all, or it cannot be said of them together. */
+/* True for all, false for all, or undecided for all together. */
 struct together {
 	bool any, all_yes, all_no;
 };
@@ -71,14 +71,14 @@ static size_t scheme_size(const char *text, size_t size)
 }
 
 /*
- * What a path can be written with without going anywhere else: "..", and of less weight ".", "//" and, in a URL, an
- * encoded slash or dot or letter, and a backslash.
+ * Ways to write a path without changing its target: "..", and less important ".", "//" and, in a URL, an encoded slash, dot or letter, and
+ * a backslash.
  */
 struct detours {
 	bool up, other;
 };
 
-/* Does %XX stand for a character that needs no such writing, or for one that a path must not get by the back door? */
+/* Whether %XX encodes a character that needs no encoding, or one that must not be smuggled into a path. */
 static bool hides_plain(const char *text, size_t size)
 {
 	static const char digits[] = "0123456789abcdef";
@@ -119,7 +119,7 @@ static bool is_folder_of(struct decide *decide, const struct cell__glob *glob, c
 	return cell__glob_match(glob, CELL__GLOB_TEXT, folder.data, folder.size, &decide->steps);
 }
 
-/* As a text, with the host in lower case as DNS sees it. */
+/* As a string, with the host in lower case as in DNS. */
 static bool matches_as_text(struct decide *decide, const struct cell__glob *glob, const char *text, size_t size)
 {
 	CELL_AUTO_BUF struct cell__buf lower = CELL_BUF_INIT;
@@ -183,7 +183,7 @@ static void trim(const char **text, size_t *size)
 		--*size;
 }
 
-/* A command that is several is taken apart where it can be: each of them may be the one that is meant. */
+/* A compound command is split if possible: each of its commands may be the one that the rule means. */
 static enum truth shell_truth(struct decide *decide, const struct cell__condition *condition, const char *text, size_t size)
 {
 	const struct cell__glob *glob = condition->glob;
@@ -261,12 +261,12 @@ static enum truth number_truth(struct decide *decide, const struct cell__conditi
 	}
 }
 
-/* value NULL: there is none. */
+/* value NULL: missing. */
 static enum truth condition_truth(struct decide *decide, const struct cell__condition *condition, const json_t *value, size_t depth)
 {
 	if (++decide->steps > CELL__POLICY_LIMIT_STEPS)
 		return unknown(decide, "takes too long to compare");
-	/* A list is judged by what is in it; only whether it is there is asked of itself. */
+	/* A list is decided by its elements; only its presence is checked on the list itself. */
 	if (json_is_array(value) && !condition->presence) {
 		struct together together = TOGETHER_INIT;
 		const json_t *item;
@@ -290,7 +290,7 @@ static enum truth condition_truth(struct decide *decide, const struct cell__cond
 	case CELL__COND_NOT:
 		return (enum truth)(YES - condition_truth(decide, condition->items[0], value, depth));
 	case CELL__COND_PRESENT:
-		if (json_is_null(value)) /* some tools take it for a value, others for none */
+		if (json_is_null(value)) /* some tools treat null as a value, others as missing */
 			return unknown(decide, "is null");
 		return truth_of((value != NULL) == condition->flag);
 	default:
@@ -316,8 +316,8 @@ static bool same_name(const char *a, const char *b)
 }
 
 /*
- * A parameter max-count is called max_count in Python, and tools take both; an argument that is given under both
- * names cannot be told.  *ret_clear is false then.
+ * A parameter max-count is called max_count in Python, and tools accept both; an argument that is given under both names is undecidable.
+ * *ret_clear is false then.
  */
 static const json_t *find_argument(const json_t *object, const char *key, bool *ret_clear)
 {
@@ -359,7 +359,7 @@ static enum truth members_truth(struct decide *decide, const struct cell__arg_ru
 	return together_truth(decide, &together);
 }
 
-/* value is what the path came to before this part; NULL: nothing. */
+/* value is the result of the path before this part; NULL: missing. */
 static enum truth path_walk(struct decide *decide, const struct cell__arg_rule *rule, size_t part, const json_t *value, size_t depth)
 {
 	if (++decide->steps > CELL__POLICY_LIMIT_STEPS)
@@ -392,8 +392,8 @@ static bool is_absent(const struct cell__arg_rule *rule, const json_t *args)
 /* ---- rules ---- */
 
 /*
- * No name is what the empty pattern means.  To others it cannot be told: a tool that is called by its schema alone,
- * without a callable, can do what any of them does.
+ * The empty pattern means a call without a name. For other patterns such a call is undecidable: a tool that is called by its schema alone,
+ * without a callable, can do what any of its callables does.
  */
 static enum truth name_truth(const struct cell__glob *glob, const char *name)
 {
@@ -427,7 +427,7 @@ static enum truth tools_truth(const struct cell__rule *rule, const struct cell__
 	return truth;
 }
 
-/* An allow rule that says nothing of kinds means tools: it must not come to allow shell commands by the way. */
+/* An allow rule without kinds means tools: it must not allow shell commands by accident. */
 static bool kind_matches(const struct cell__rule *rule, const char *word)
 {
 	unsigned kinds = rule->kinds;
@@ -436,7 +436,7 @@ static bool kind_matches(const struct cell__rule *rule, const char *word)
 	return (kinds & CELL__KIND_ANY) || (kinds & cell__policy_kind(word));
 }
 
-/* A rule is about the host program, whose calls are its own decision, only where it says so. */
+/* A rule applies to the host program, whose calls are its own decision, only if the rule says so. */
 static bool principal_matches(const struct cell__rule *rule, enum cell__principal_kind kind)
 {
 	return rule->principals ? rule->principals & (1u << kind) : kind != CELL__PRINCIPAL_HOST;
@@ -453,7 +453,7 @@ static bool rule_matches(struct decide *decide, const struct cell__rule *rule, s
 	if (subject->adapter || rule->n_adapters == 0)
 		truth = both(truth, names_truth(rule->adapters, rule->n_adapters, subject->adapter));
 	else
-		truth = NO; /* the host knows what serves a call: there is nothing to doubt */
+		truth = NO; /* the host knows what serves a call: nothing is undecidable */
 	verdict->doubt = truth == UNKNOWN ? "the name of the tool or callable" : NULL;
 	verdict->doubt_why = truth == UNKNOWN ? "is missing or too long" : NULL;
 	for (size_t i = 0; i < rule->n_args && truth != NO; i++) {
@@ -486,7 +486,7 @@ void cell__policy_judge(const struct cell_policy *policy, const struct cell__sub
 		*ret = verdict;
 		return;
 	}
-	/* The default is not for the host program, and nobody is asked about an artifact unless a rule says so. */
+	/* The default does not apply to the host program, and artifacts need no approval unless a rule says so. */
 	bool artifact = subject->kind && strcmp(subject->kind, "artifact") == 0 && policy->fallback == CELL_ASK;
 	bool open = artifact || subject->principal == CELL__PRINCIPAL_HOST;
 	*ret = (struct cell_policy_verdict){ .size = ret->size, .decision = open ? CELL_ALLOW : policy->fallback };

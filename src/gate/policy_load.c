@@ -1,6 +1,6 @@
 /*
- * A policy from its YAML tree.  A file with any problem yields no policy: a rule that was left out could be the one
- * that denies.  All problems are told, not only the first.
+ * A policy from its YAML tree. A file with any problem yields no policy: a skipped rule could be the one that denies. All problems are
+ * reported, not only the first.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -42,7 +42,7 @@ static bool each_of(struct cell__loader *loader, struct cell__yaml *const *node,
 	return true;
 }
 
-/* The place that holds the value of a key, so that it can be looked at as a list of one. */
+/* The location of the value of a key, so that it can be treated as a list of one. */
 static struct cell__yaml *const *value_of(const struct cell__yaml *map, const char *key)
 {
 	for (size_t i = 0; i + 1 < map->count; i += 2)
@@ -427,7 +427,7 @@ static void load_args(struct cell__loader *loader, const struct cell__yaml *node
 
 /* ---- rules ---- */
 
-/* Is it about some tools, and not about whatever has such an argument? */
+/* Whether it is about certain tools, and not about every tool with such an argument. */
 static bool is_particular(const struct cell__rule *rule)
 {
 	if (rule->kinds && !(rule->kinds & (CELL_GATE_TOOLS | CELL__KIND_ANY)))
@@ -590,7 +590,7 @@ static int fail_with(const struct cell__problems *problems, struct cell_error *e
 	char more[64] = "";
 	if (problems->count > 1)
 		snprintf(more, sizeof more, " (and %zu more)", problems->count - 1);
-	/* Of a long path the end tells more. */
+	/* The end of a long path is more informative. */
 	const char *file = first->file ? first->file : "";
 	size_t size = strlen(file);
 	return cell_fail(err, CELL_E_INVALID, 0, "%s%s:%d: %.100s%s", size > 80 ? "..." : "", size > 80 ? file + size - 80 : file,
@@ -612,7 +612,7 @@ int cell_policy_parse(const char *text, size_t size, const char *file_name, stru
 
 static int read_file(const char *path, struct cell__buf *text, struct cell_error *err)
 {
-	/* Of a file that is too large there is one byte more than it may have: the parser says so, with the other problems. */
+	/* A file that is too large is read with one byte more than the limit: the parser reports it with the other problems. */
 	if (cell__file_read(AT_FDCWD, path, 0, CELL_TOOL_LIMIT_FILE_BYTES, text, NULL) == 0 || errno == EFBIG)
 		return 0;
 	return cell__file_fail(err, "the policy", path, CELL_TOOL_LIMIT_FILE_BYTES, errno);
@@ -638,7 +638,7 @@ int cell_policy_check(const char *path, char **ret_json, struct cell_error *err)
 	for (size_t i = 0; i < problems.count; i++) {
 		const struct cell__problem *problem = &problems.list[i];
 		const char *said = problem->message ? problem->message : "out of memory";
-		/* Neither a path nor a text that was cut need be UTF-8, and JSON must. */
+		/* A path or a truncated text may not be UTF-8, and JSON must be. */
 		file.size = message.size = 0;
 		(void)cell__buf_add_utf8(&file, path, strlen(path));
 		(void)cell__buf_add_utf8(&message, said, strlen(said));

@@ -1,9 +1,9 @@
 /*
- * URLs in policies.  A pattern with "://" is compared part by part, because a text that looks as if it began with a trusted host
+ * URLs in policies.  A pattern with "://" is compared part by part, because a text that seems to begin with a trusted host
  * may lead elsewhere: https://evil.net?.example.org/, https://example.org@evil.net/, https://evil.net\.example.org/.
  *
- * Programs differ in what they make of an odd URL (curl, Python, a browser).  So nothing odd is interpreted here: a text is a
- * plain URL, which everybody reads alike, or it cannot be told.
+ * Programs (curl, Python, a browser) parse unusual URLs differently.  So unusual URLs are not interpreted here: a text is a
+ * plain URL, which every program parses alike, or it is undecidable.
  *
  *     scheme "://" host [":" port] ["/" path] ["?" query]
  */
@@ -18,7 +18,7 @@
 struct cell__url_glob {
 	struct cell__glob *scheme, *host, *port, *path; /* port NULL: the scheme's own; path NULL: none, or "/" */
 	struct cell__glob *before_query; /* of the path, for the path alone; NULL where path is */
-	bool odd; /* nothing matches it for certain */
+	bool odd; /* undecidable: no pattern matches it for certain */
 };
 
 struct url {
@@ -73,8 +73,8 @@ void cell__url_glob_destroy(struct cell__url_glob *url)
 }
 
 /*
- * No wildcard may reach into the query for what follows it: with / ** /info the path of /delete?x=/info is another.  So the path
- * alone has to match as well, by the pattern up to its own "?" if it has one.
+ * A wildcard must not match into the query: for a pattern that ends in /info, the path of /delete?x=/info is another one. So the path alone
+ * has to match as well, by the pattern up to its own "?" if it has one.
  */
 static void take_path(struct cell__url_glob *url, const char *text)
 {
@@ -154,7 +154,7 @@ static bool take_authority(const char *at, size_t size, struct url *url)
 	return url->port_size > 0 && url->port_size <= 5 && url->port[0] != '0';
 }
 
-/* 1: a plain URL; 0: one, perhaps, that is not written plainly; -1: something else. */
+/* 1: a plain URL; 0: possibly a URL, but not a plain one; -1: not a URL. */
 static int take_url(const char *text, size_t size, struct url *url)
 {
 	bool plain = true;

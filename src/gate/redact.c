@@ -12,8 +12,8 @@
 #define MAX_BLANKS 8
 #define MAX_KEY_HEAD 100  /* -----BEGIN ... PRIVATE KEY----- */
 #define MAX_TO_DIGIT 64   /* in a key */
-#define MAX_NAME 1024     /* bytes of a name that are looked at */
-#define MIN_FOUND 4       /* a shorter value would be cut out of everywhere */
+#define MAX_NAME 1024     /* bytes of a name that are checked */
+#define MIN_FOUND 4       /* a shorter value would match everywhere */
 
 struct cell__redactor {
 	struct cell__glob **names, **paths;
@@ -111,7 +111,7 @@ static bool is_usual(const char *text, size_t size)
 	return false;
 }
 
-/* value is what has the name, or NULL. */
+/* value is the value with this name, or NULL. */
 static bool name_is_secret(const struct cell__redactor *redactor, const char *name, size_t size, const json_t *value)
 {
 	char text[MAX_NAME];
@@ -194,8 +194,8 @@ static const struct shape {
 };
 
 /*
- * A digit must be among them: names of things often look the same otherwise.  It must come soon, so that a text of
- * nothing but beginnings does not take the square of its size.
+ * A digit must be among them, because ordinary names often have the same shape. It must come soon, so that a text full of prefixes does not
+ * take quadratic time.
  */
 static bool find_shape(const struct text *text, size_t at, struct span *ret)
 {
@@ -277,7 +277,7 @@ static size_t skip_blanks(const struct text *text, size_t at)
 	return end;
 }
 
-/* The value that begins here, in quotes (also \" as in JSON within a text) or up to one of `ends`. */
+/* The value that begins here, in quotes (also \" as in JSON within a string) or up to one of `ends`. */
 static bool take_value(const struct text *text, size_t at, const char *ends, struct span *ret)
 {
 	size_t from = at;
@@ -297,7 +297,7 @@ static bool take_value(const struct text *text, size_t at, const char *ends, str
 	return to > from;
 }
 
-/* name=value, name: value, "name": "value"; at stands on the = or : */
+/* name=value, name: value, "name": "value"; at points to the = or : */
 static bool find_assigned(const struct text *text, size_t at, struct span *ret)
 {
 	if (!in("=:", text->data[at]))
@@ -318,7 +318,7 @@ static bool find_assigned(const struct text *text, size_t at, struct span *ret)
 	return take_value(text, skip_blanks(text, value), text->data[at] == '=' ? " \t\r\n&;,'\"<>|)}]" : "\r\n\"'", ret);
 }
 
-/* --name value; at stands on the first dash. */
+/* --name value; at points to the first dash. */
 static bool find_flag(const struct text *text, size_t at, struct span *ret)
 {
 	if (!starts(text, at, "--") || (at > 0 && !in(" \t\r\n\"'", text->data[at - 1])))
@@ -345,7 +345,7 @@ static bool find_found(const struct text *text, size_t at, struct span *ret)
 	return false;
 }
 
-/* Most bytes begin nothing: they must cost next to nothing. */
+/* Most bytes do not begin a secret: they must cost almost no time. */
 static bool find_secret(const struct text *text, size_t at, struct span *ret)
 {
 	if (text->found && find_found(text, at, ret))
@@ -382,7 +382,7 @@ int cell__redact_text(const struct cell__redactor *redactor, const char *data, s
 	return cell__buf_add(out, data + copied, size - copied);
 }
 
-/* ---- what is too long ---- */
+/* ---- truncation ---- */
 
 int cell__sha256_hex(const void *bytes, size_t size, char out[static CELL__SHA256_SIZE])
 {
@@ -413,7 +413,7 @@ struct walk {
 	const struct cell__redactor *redactor;
 	struct cell__redact_found *found;
 	struct cell__buf *out;
-	struct cell__buf path; /* dotted and normal; kept only where patterns look at it */
+	struct cell__buf path; /* dotted and normalised; kept only if patterns use it */
 	struct cell__buf text;
 };
 
@@ -427,7 +427,7 @@ static int add_text(struct walk *walk, const char *text, size_t size)
 	return cell__buf_add_json_string(walk->out, walk->text.data ? walk->text.data : "", walk->text.size);
 }
 
-/* A name of an object cannot be an object itself: what is too long is cut without ado. */
+/* A key cannot be replaced by an object: a key that is too long is simply truncated. */
 static int add_key(struct walk *walk, const char *key)
 {
 	walk->text.size = 0;
@@ -452,7 +452,7 @@ static int hide(struct walk *walk, const json_t *value)
 	return cell__buf_add_str(walk->out, "\"" CELL__REDACTED "\"");
 }
 
-/* {"name": "Authorization", "value": ...}: the name of the value stands beside it. */
+/* {"name": "Authorization", "value": ...}: the name of the value is its neighbour. */
 static bool value_is_secret(const struct cell__redactor *redactor, const json_t *object)
 {
 	static const char *const keys[] = { "name", "key", "header" };

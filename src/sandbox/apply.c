@@ -1,12 +1,12 @@
 /*
  * Theory of operation
  *
- * Paths on the host are opened below the old root with RESOLVE_IN_ROOT, so that a symbolic link there means what it means
- * on the host.  A bind is a detached clone of the tree; it gets its attributes (read-only, no devices, no setuid) before it
- * is attached, so there is no moment at which it could be used without them.
+ * Paths on the host are opened below the old root with RESOLVE_IN_ROOT, so that a symbolic link there has the same target as on the host. A
+ * bind is a detached clone of the tree; it gets its attributes (read-only, no devices, no setuid) before it is attached, so it can never be
+ * used without them.
  *
- * Everything is done with the capabilities that the creator of a user namespace has inside it, and with nothing else: the
- * same code serves root and everybody.
+ * Everything is done with the capabilities that the creator of a user namespace has inside it, and with no others: the same code serves
+ * root and every other user.
  */
 #define _GNU_SOURCE
 #include "sandbox/apply.h"
@@ -55,8 +55,8 @@ int umount2(const char *target, int flags);
 /* ---- files ---- */
 
 /*
- * Opens what has this path on the host, below one of the roots that it has inside the new one.  O_PATH.  A path that was resolved
- * when the plan was made (`real`) has no links in it: if there is one now, somebody put it there since.
+ * Opens a path of the host below one of the roots that it has inside the new one. O_PATH. A path that was resolved when the plan was made
+ * (`real`) has no links in it: a link found now was put there since.
  */
 static int open_on_host(const char *host_root, const char *path, bool real)
 {
@@ -65,7 +65,7 @@ static int open_on_host(const char *host_root, const char *path, bool real)
 		return -1;
 	struct open_how how = { .flags = O_PATH | O_CLOEXEC, .resolve = RESOLVE_IN_ROOT | (real ? RESOLVE_NO_SYMLINKS : 0) };
 	int fd, tries = 0;
-	/* Where a link has ".." in it, a mount or rename anywhere in the system makes the kernel unsure: it says EAGAIN. */
+	/* If a link contains "..", a mount or rename anywhere in the system can make the kernel fail with EAGAIN. */
 	do
 		fd = (int)syscall(SYS_openat2, root, path[0] == '/' && path[1] ? path + 1 : ".", &how, sizeof how);
 	while (fd < 0 && errno == EAGAIN && ++tries < OPEN_TRIES);
@@ -77,7 +77,7 @@ static int open_on_host(const char *host_root, const char *path, bool real)
 
 #define LINKS_MAX 8
 
-/* What a link of ours says, with the rest of the path after it. */
+/* The target of a link of ours, followed by the rest of the path. */
 static int splice_link(int at, const char *part, const char *rest, char *out, size_t size)
 {
 	ssize_t n = readlinkat(at, part, out, size - 1);
@@ -93,9 +93,9 @@ static int splice_link(int at, const char *part, const char *rest, char *out, si
 }
 
 /*
- * Opens the folder that a path inside the new root lies in, component by component, and makes what is missing above it.
- * Links are followed where they are our own, that is on the root's own file system: one in a folder of the host may be the
- * work of code that could write there, and would lead what is made here to the host's files below the old root.
+ * Opens the parent folder of a path inside the new root, component by component, and makes missing folders above it. Links are followed
+ * only if they are our own, that is, on the root's own file system: code that could write to a folder of the host may have put a link
+ * there, which would redirect the new file to the host's files below the old root.
  */
 static int open_parent(const char *path, char *last, size_t last_size, bool *ret_own)
 {
@@ -143,7 +143,7 @@ static int open_parent(const char *path, char *last, size_t last_size, bool *ret
 			if (fd >= 0)
 				close(fd);
 			close(root);
-			/* On the root's own file system, where the path says: nobody but us makes or renames anything there. */
+			/* On the root's own file system, exactly at the path: no other process makes or renames files there. */
 			*ret_own = links == 0 && fstat(at, &st) == 0 && st.st_dev == root_st.st_dev;
 			return at;
 		}
@@ -212,7 +212,7 @@ static int find_parent(struct cell_apply *apply, const char *path, char *last, s
 	return fd;
 }
 
-/* Makes one thing at a path inside: `make` is told the folder it comes into and its name. */
+/* Makes one object at a path inside: `make` gets its folder and its name. */
 static int make_at(struct cell_apply *apply, const char *path, int (*make)(int parent, const char *name, const void *arg), const void *arg)
 {
 	char last[NAME_MAX + 1];
@@ -249,13 +249,13 @@ struct mounting {
 	const struct stat *like;
 };
 
-/* Mounts a tree on a folder or a file of that name, which is made where it does not exist. */
+/* Mounts a tree on a folder or a file of that name, which is made if it does not exist. */
 static int mount_at(int parent, const char *name, const void *arg)
 {
 	const struct mounting *what = arg;
 	bool folder = S_ISDIR(what->like->st_mode);
 	struct stat there;
-	/* In a folder of the jail's own root nobody else can put a link there. */
+	/* In a folder of the jail's own root no other process can put a link there. */
 	if (what->apply->has_parent) {
 		if ((folder ? mkdirat(parent, name, 0755) : mknodat(parent, name, S_IFREG | 0644, 0)) < 0 && errno != EEXIST)
 			return -1;
@@ -313,7 +313,7 @@ static int bind_tree(struct cell_apply *apply, const char *source, const char *t
 static int mount_tmpfs(const char *path, uint64_t bytes, uint64_t mode)
 {
 	char options[96];
-	/* An inode costs about a kilobyte of the kernel's memory: they are bounded with the bytes. */
+	/* An inode costs about a kilobyte of the kernel's memory: their number is bounded with the bytes. */
 	snprintf(options, sizeof options, "size=%llu,nr_inodes=%llu,mode=%o", (unsigned long long)bytes,
 		 (unsigned long long)(bytes / 2048 + 1024), (unsigned)mode);
 	return mount("tmpfs", path, "tmpfs", MS_BITS_NOSUID | MS_BITS_NODEV, options);
@@ -358,7 +358,7 @@ static int mask(const char *path)
 {
 	struct stat st;
 	if (lstat(path, &st) < 0)
-		return errno == ENOENT ? 0 : -1; /* nothing there to be seen */
+		return errno == ENOENT ? 0 : -1; /* missing, so there is nothing to hide */
 	if (S_ISDIR(st.st_mode))
 		return mount("tmpfs", path, "tmpfs", MS_BITS_RDONLY | MS_BITS_NOSUID | MS_BITS_NODEV | MS_BITS_NOEXEC,
 			     "size=4k,nr_inodes=2,mode=555");
@@ -377,7 +377,7 @@ static int write_text(const char *path, const char *text)
 	return n < 0 ? -1 : 0;
 }
 
-/* One user and one group, the same inside and outside: whoever made the namespace may map just that, without help. */
+/* One user and one group, the same inside and outside: the creator of the namespace may map just these without help. */
 static int map_ids(uid_t uid, gid_t gid)
 {
 	char line[64];
@@ -390,7 +390,7 @@ static int map_ids(uid_t uid, gid_t gid)
 	return write_text("/proc/self/gid_map", line);
 }
 
-/* The maps are written by who started us, and the mounts come with its word. */
+/* The process that started us writes the maps, and sends the mounts with its message. */
 static int take_trees(struct cell_apply *apply)
 {
 	int error = 0;
@@ -430,8 +430,8 @@ int cell__become(uid_t uid, gid_t gid, bool leaves_groups)
 }
 
 /*
- * Folders that only the caller may enter or reach, while our file system uid is still the caller's (spawn/zone.c).  Private first, so that
- * nothing that the host mounts later comes into the copies.
+ * Copies folders that only the caller may enter or reach, while our file system uid is still the caller's (spawn/zone.c). Made private
+ * first, so that later mounts of the host do not appear in the copies.
  */
 static int copy_folders(struct cell_apply *apply)
 {
@@ -488,7 +488,7 @@ static int attach_tree(struct cell_apply *apply, const char *path)
 	}
 	int tree = apply->trees[apply->next_tree++];
 	snprintf(target, sizeof target, CELL_PLAN_MAPPED_ROOT "%s", strcmp(path, "/") == 0 ? "" : path);
-	struct stat st; /* what is mounted may be a file */
+	struct stat st; /* the mounted object may be a file */
 	int rc = fstat(tree, &st);
 	if (rc == 0)
 		rc = make_at(apply, target, mount_at, &(struct mounting){ .apply = apply, .tree = tree, .like = &st });
@@ -549,7 +549,7 @@ int cell__bound_capabilities(void)
 			if (errno != EPERM || prctl(PR_CAPBSET_READ, cap, 0, 0, 0) > 0)
 				return -1;
 		}
-	/* uid 0 means nothing: no capabilities come with it on exec, and that cannot be changed any more. */
+	/* uid 0 has no privileges: exec gives it no capabilities, and that cannot be changed any more. */
 	unsigned long bits = SECBIT_NOROOT | SECBIT_NOROOT_LOCKED | SECBIT_NO_SETUID_FIXUP | SECBIT_NO_SETUID_FIXUP_LOCKED |
 			     SECBIT_KEEP_CAPS_LOCKED | SECBIT_NO_CAP_AMBIENT_RAISE | SECBIT_NO_CAP_AMBIENT_RAISE_LOCKED;
 	if (prctl(PR_SET_SECUREBITS, bits, 0, 0, 0) < 0 && errno != EPERM)
@@ -564,7 +564,7 @@ int cell__drop_capabilities(void)
 	return (int)syscall(SYS_capset, &head, none);
 }
 
-/* Everything from 3 up but what is kept. */
+/* Closes every descriptor from 3 up except the kept ones. */
 static int close_others(const struct cell_apply *apply)
 {
 	unsigned from = 3;
@@ -591,7 +591,7 @@ static int limit(uint64_t resource, uint64_t value)
 	/* A lower limit that is in force already stays. */
 	if (now.rlim_max < value)
 		value = now.rlim_max;
-	/* At the soft limit on CPU time comes a signal that says so; at the hard one, a little later, the end. */
+	/* The soft limit on CPU time sends a signal that names it; the hard limit, a little later, kills. */
 	struct rlimit wanted = { value, resource == RLIMIT_CPU && now.rlim_max > value ? value + 2 : value };
 	return setrlimit((int)resource, &wanted);
 }
@@ -662,7 +662,7 @@ static int load_filter(const struct cell_plan_step *step)
 static int run_step(struct cell_apply *apply, const struct cell_plan_step *step, struct cell_plan_report *report)
 {
 	const char *a = cell__step_a(step), *b = cell__step_b(step);
-	/* These make what they mount on, or mount nothing; others may cover the folder. */
+	/* These make their mount point, or mount nothing; others may cover the folder. */
 	if (step->op < CELL_OP_TREE || step->op > CELL_OP_TMPFS)
 		forget_parent(apply);
 	switch ((enum cell_plan_op)step->op) {
@@ -738,7 +738,7 @@ static int run_step(struct cell_apply *apply, const struct cell_plan_step *step,
 int cell__apply_stage(struct cell_apply *apply, enum cell_plan_stage stage, struct cell_plan_report *report)
 {
 	const struct cell_plan_step *step = cell__plan_first(apply->plan);
-	/* A session's steps are few and none is optional but links; their skips are not told apart. */
+	/* A session's steps are few and only links are optional; their skips are not reported one by one. */
 	bool inner = stage >= CELL_STAGE_SESSION_FILES;
 	apply->keeps_parent = stage == CELL_STAGE_JAIL;
 	for (uint32_t i = 0; i < apply->plan->n_steps; i++, step = cell__plan_next(step)) {

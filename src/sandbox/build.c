@@ -16,7 +16,7 @@
 
 #define ROOT_BYTES (16ull << 20)
 #define TREES_BYTES (1ull << 20)
-#define HIDING_BYTES (1ull << 20) /* of a folder that is made for what lies beside something hidden: names alone */
+#define HIDING_BYTES (1ull << 20) /* of a folder made for the neighbours of a hidden file: names only */
 
 #define ALL_NAMESPACES (CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP)
 
@@ -57,7 +57,7 @@ static bool is_left_out(enum cell_plan_op op)
 #define is_left_out(op) false
 #endif
 
-/* Room for each entry of the policy twice: its name, and what that leads to. */
+/* Room for each entry of the policy twice: its name, and the target of that name. */
 static void list_hidden(struct cell__builder *b, const struct cell__sandbox_policy *policy)
 {
 	size_t n = 0;
@@ -175,7 +175,7 @@ static void bind_as(struct cell__builder *b, enum cell_plan_stage stage, const c
 	cell__builder_step(b, stage, CELL_OP_BIND, flags, 0, 0, from, to);
 }
 
-/* What is the caller's, or the caller wants to be shown: where the sandbox is nobody's, it is shown as the sandbox's own. */
+/* Files of the caller, or that the caller wants to show: if the sandbox has its own uid, it sees them as its own. */
 void cell__builder_bind_own(struct cell__builder *b, enum cell_plan_stage stage, const char *path, unsigned flags)
 {
 	bind_as(b, stage, path, path, flags | (b->mapped ? CELL_BIND_MAPPED : 0));
@@ -199,9 +199,9 @@ static void show_name(struct cell__builder *b, enum cell_plan_stage stage, const
 }
 
 /*
- * A mount over a hidden file would vanish as soon as the host renames another file to its name (an editor that saves does).  So
- * a folder with something hidden is one of our own, in which everything else is shown: the hidden name is never in it, and what
- * the host puts there later is not either.
+ * A mount over a hidden file would vanish as soon as the host renames another file to its name (as an editor does when it saves). So a
+ * folder with a hidden file is replaced by a folder of our own, in which everything else is shown: it never contains the hidden name, nor
+ * files that the host puts there later.
  */
 static void show_without_hidden(struct cell__builder *b, enum cell_plan_stage stage, const char *folder, unsigned flags)
 {
@@ -230,7 +230,7 @@ bool cell__builder_is_system(const char *path)
 	return false;
 }
 
-/* What must never be shown whole. */
+/* Folders that must never be shown completely. */
 static bool is_too_much(const char *path)
 {
 	static const char *const exact[] = { "/", "/etc", "/proc", "/sys", "/dev", "/run", "/var", "/home", "/root", "/boot" };
@@ -240,7 +240,7 @@ static bool is_too_much(const char *path)
 	return cell__path_is_under(path, "/proc") || cell__path_is_under(path, "/sys") || cell__path_is_under(path, "/dev");
 }
 
-/* A path as the host resolves it, and as a link at the name it is known by. */
+/* Shows a path as the host resolves it, and a link at the name it is known by. */
 static void link_known(struct cell__builder *b, enum cell_plan_stage stage, const char *path)
 {
 	char real[PATH_MAX];
@@ -252,7 +252,7 @@ static void bind_known(struct cell__builder *b, enum cell_plan_stage stage, cons
 {
 	char real[PATH_MAX];
 	if (!realpath(path, real)) {
-		/* Gone: there is nothing to show.  Where the policy asks for it, the receipt says that it is not there. */
+		/* It no longer exists, so there is nothing to show. If the policy asks for it, the receipt says that it is missing. */
 		if (stage == CELL_STAGE_JAIL)
 			cell__builder_bind_own(b, stage, path, flags | CELL_STEP_OPTIONAL);
 		return;
@@ -327,8 +327,8 @@ static void devices(struct cell__builder *b, const struct cell__sandbox_policy *
 }
 
 /*
- * What in /proc speaks of the whole machine in ways that help an attacker, or changes it.  /proc/sys matters most: its
- * files believe in the host's root by number alone.  These are hidden also where they are not there yet.
+ * Files in /proc that describe or change the whole machine and help an attacker. /proc/sys matters most: its files trust the host's root by
+ * number only. These are hidden even if they do not exist yet.
  */
 static const char *const masked[] = {
 	"acpi",         "asound",      "bus",      "config.gz",   "driver",     "fs",         "irq",           "kallsyms",   "kcore",
@@ -337,7 +337,7 @@ static const char *const masked[] = {
 	"timer_stats",  "vmallocinfo", "zoneinfo", "iomem",       "ioports",    "interrupts", "diskstats",     "partitions",
 };
 
-/* What programs cannot do without, and that tells little. */
+/* Files that programs cannot work without, and that reveal little. */
 static const char *const shown[] = {
 	"cpuinfo", "filesystems", "loadavg", "meminfo", "mounts", "net", "self", "stat", "thread-self", "uptime", "version", "vmstat",
 };
@@ -358,8 +358,8 @@ static void mask_proc(struct cell__builder *b, const char *name)
 }
 
 /*
- * Processes alone where nobody needs more; else what there is now is hidden name by name, all but the list above.  Where the kernel
- * cannot (before Linux 5.8), the first step is passed over and the rest serves both.
+ * Shows only processes if no more is needed; else hides all present names except the list above. If the kernel cannot do that (before Linux
+ * 5.8), the first step is skipped and the rest covers both cases.
  */
 static void own_proc(struct cell__builder *b, const struct cell__sandbox_policy *policy)
 {
@@ -377,7 +377,7 @@ static void own_proc(struct cell__builder *b, const struct cell__sandbox_policy 
 			mask_proc(b, entry->d_name);
 	if (dir)
 		closedir(dir);
-	/* Nobody renames what is there. */
+	/* Files there are not renamed. */
 	for (size_t i = 0; i < policy->hide.count; i++)
 		if (cell__path_is_under(policy->hide.items[i], "/proc"))
 			JAIL(CELL_OP_MASK, 0, 0, 0, policy->hide.items[i], "");
@@ -494,18 +494,18 @@ static void landlock(struct cell__builder *b, const struct cell__sandbox_policy 
 	b->rights = rights_of_abi(machine->landlock_abi);
 	uint64_t net = !full && machine->landlock_abi >= 4 && policy->network != CELL_NET_FULL ? NET_BOTH : 0;
 	uint64_t scope = machine->landlock_abi >= 6 ? SCOPE_BOTH : 0;
-	/* Old kernels take the network's word only when the members before it are there. */
+	/* Old kernels accept the network member only together with the members before it. */
 	if (scope && machine->landlock_abi < 6)
 		scope = 0;
 	EARLY(CELL_OP_LANDLOCK, 0, b->rights, net | scope << 32, "", "");
 	for (size_t i = 0; i < sizeof seen / sizeof *seen; i++) {
 		char real[PATH_MAX];
-		/* Where they are links into the first one, it has said all. */
+		/* If they are links into the first one, its rule covers them. */
 		if (i == 0 || (realpath(seen[i], real) && !cell__path_is_under(real, seen[0])))
 			allow(b, EARLY_STAGE, seen[i], FS_READ);
 	}
 	if (full) {
-		/* The root holds nothing but what was put there; names may be seen, contents are granted one by one. */
+		/* The root contains only objects that the plan put there; names may be listed, contents are granted one by one. */
 		allow(b, EARLY_STAGE, "/", FS_READ_DIR);
 		allow(b, EARLY_STAGE, "/etc", FS_READ_FILE | FS_READ_DIR);
 		allow(b, EARLY_STAGE, "/proc", FS_READ_FILE | FS_READ_DIR);
@@ -530,7 +530,7 @@ static void landlock(struct cell__builder *b, const struct cell__sandbox_policy 
 static int filters(struct cell__builder *b, const struct cell__sandbox_policy *policy, bool full, int abi, struct cell_error *err)
 {
 	CELL_AUTO_BUF struct cell__buf list = CELL_BUF_INIT, refusals = CELL_BUF_INIT, last = CELL_BUF_INIT;
-	/* Without a network namespace there is no way to let some of the network through but not to have it. */
+	/* Without a network namespace, access to a part of the network cannot be granted: it is all or nothing. */
 	struct cell__filter_options options = { .internet = full || policy->network == CELL_NET_FULL || is_hole("lower-network"),
 						.shared = !full && !is_hole("lower-sockets"),
 						.cuts = !full && abi < 3,
@@ -547,11 +547,11 @@ static int filters(struct cell__builder *b, const struct cell__sandbox_policy *p
 static int kernel_stage(struct cell__builder *b, const struct cell__sandbox_policy *policy, const struct cell__machine *machine,
 			const struct cell__plan_env *env, bool full, struct cell_error *err)
 {
-	/* Early: what does not depend on the session, and what does not keep the rest from being done. */
+	/* Early: steps that do not depend on the session and do not prevent later steps. */
 	EARLY(CELL_OP_CLOSE_FDS, 0, 0, 0, "", "");
 	EARLY(CELL_OP_SESSION_KEYS, CELL_STEP_OPTIONAL, 0, 0, "", "");
 	EARLY(CELL_OP_NO_NEW_PRIVS, 0, 0, 0, "", "");
-	/* Without a user namespace only root may; for others exec brings nothing either, as they can gain no privileges. */
+	/* Without a user namespace only root may do this; other users gain nothing by exec either, because they cannot gain privileges. */
 	EARLY(CELL_OP_BOUNDS, full ? 0 : CELL_STEP_OPTIONAL, 0, 0, "", "");
 	landlock(b, policy, machine, env, full);
 	if (full) {
@@ -575,7 +575,7 @@ static int refuse_entry(const struct cell__sandbox_policy *policy, const struct 
 	return cell_fail(err, CELL_E_INVALID, 0, "policy %.60s, line %d: %.70s %.80s", policy->name, list->lines[i], list->items[i], why);
 }
 
-/* What may be written to is checked against all that the host trusts (places.h). */
+/* Writable places are checked against all files that the host trusts (places.h). */
 static int check_lists(const struct cell__sandbox_policy *policy, const struct cell__plan_env *env, struct cell_error *err)
 {
 	for (size_t i = 0; i < policy->hide.count; i++) {
@@ -649,8 +649,8 @@ int cell__plan_build(const struct cell__sandbox_policy *policy, const struct cel
 /* ---- the session's part ---- */
 
 /*
- * What the policy says of places, against where this session is.  What lies in a writable folder is the code's: a mount over it
- * would be gone as soon as the host renames a file to that name.
+ * Checks the policy's places against the folders of this session. The code controls everything in a writable folder: a mount over a file
+ * there would vanish as soon as the host renames a file to that name.
  */
 static int check_places(const struct cell__plan_session *session, struct cell_error *err)
 {
@@ -696,7 +696,7 @@ static void session_files(struct cell__builder *b, const struct cell__plan_sessi
 	}
 	for (size_t i = 0; session->read && session->read[i]; i++)
 		bind_known(b, CELL_STAGE_SESSION_FILES, session->read[i], CELL_BIND_READ_ONLY);
-	/* After those that are read-only: a writable folder may lie in one of them. */
+	/* After the read-only ones: a writable folder may be inside one of them. */
 	for (size_t i = 0; session->write && session->write[i]; i++)
 		bind_known(b, CELL_STAGE_SESSION_FILES, session->write[i], 0);
 	for (size_t i = 0; session->mode == CELL_WORKSPACE_RO && i < session->policy->write.count; i++)

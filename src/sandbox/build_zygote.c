@@ -1,4 +1,4 @@
-/* Plans of zygotes: what an interpreter needs to start, and nothing else. */
+/* Plans of zygotes: exactly the files that an interpreter needs to start. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <glob.h>
@@ -53,7 +53,7 @@ static bool is_shared(const char *folder, const char *home)
 	return cell__path_is_under(home, folder) || (realpath(home, real) && cell__path_is_under(real, folder));
 }
 
-/* prefix: what holds bin/python.  Of a home only what Python itself knows. */
+/* prefix: the folder with bin/python. Of a home folder, only the parts that Python itself uses. */
 static int add_prefix(struct paths *paths, const char *prefix, const char *home)
 {
 	static const char *const parts[] = { "bin", "lib", "lib64", "pyvenv.cfg", "pip.conf" };
@@ -146,7 +146,7 @@ static int add_python(struct paths *paths, const char *python, const char *home)
 	return rc | add_installs(paths, "/usr/local", home);
 }
 
-/* Links on the way to the program, which lie where nothing else is shown. */
+/* Links on the way to the program, in folders that are not shown otherwise. */
 static int add_links(struct cell__plan_env *env, const char *python, struct cell_error *err)
 {
 	struct cell__place_list list = CELL_PLACE_LIST_INIT;
@@ -179,7 +179,7 @@ static int add_links(struct cell__plan_env *env, const char *python, struct cell
 
 int cell__plan_env_of(struct cell__plan_env *ret_env, const char *python, const char *kernel_dir, const char *home, struct cell_error *err)
 {
-	/* In a build folder they are links. */
+	/* In a build folder these are links. */
 	static const char *const parts[] = { "workcell_kernel", "_workcell.abi3.so" };
 	static const char *const settings[] = { ".config/pip/pip.conf", ".pip/pip.conf", ".config/uv/uv.toml" };
 	struct paths paths = { NULL, 0 };
@@ -208,7 +208,10 @@ int cell__plan_env_of(struct cell__plan_env *ret_env, const char *python, const 
 
 #define STEP(stage, ...) cell__builder_step(b, CELL_STAGE_##stage, __VA_ARGS__)
 
-/* Where systems keep programs and their libraries beside /usr; the processors, by which libraries choose what is fast; the index. */
+/*
+ * Folders beside /usr in which systems keep programs and their libraries; the description of the processors, by which libraries choose the
+ * fast code; the index.
+ */
 static void more_of_the_system(struct cell__builder *b)
 {
 	static const char *const paths[] = {
@@ -228,7 +231,7 @@ static void more_of_the_system(struct cell__builder *b)
 			STEP(JAIL, CELL_OP_BIND, CELL_BIND_READ_ONLY | CELL_STEP_OPTIONAL, 0, 0, paths[i], paths[i]);
 }
 
-/* /proc last: until then the steps need nothing of it. */
+/* /proc last: the steps before need nothing in it. */
 static void own_files(struct cell__builder *b, const struct cell__machine *machine, const struct cell__plan_env *env)
 {
 	struct cell__sandbox_policy policy = { .network = CELL_NET_NONE, .tmp_bytes = TMP_BYTES };
@@ -250,7 +253,7 @@ int cell__plan_build_zygote(const struct cell__machine *machine, const struct ce
 {
 	struct cell__builder builder, *b = &builder;
 	CELL_AUTO_BUF struct cell__buf filter = CELL_BUF_INIT;
-	/* A kernel without a namespace of its own has its zygote's: a planted hole is one in both. */
+	/* A kernel without its own namespace uses its zygote's: a planted hole must be in both. */
 	unsigned flags = CLONE_NEWNS | CLONE_NEWUTS | (is_hole("ipc") ? 0 : CLONE_NEWIPC) | (online || is_hole("net") ? 0 : CLONE_NEWNET);
 	if (cell__filter_zygote(&filter, err) < 0)
 		return -1;

@@ -1,13 +1,13 @@
 /*
- * Version 2 is used where its controllers can be switched on for groups below a folder that we may write to.  A group with
- * processes in it cannot have groups with limits below, unless it is the root of all, so that is one of these:
+ * Version 2 is used if its controllers can be enabled for groups below a folder that we may write to.  A group with
+ * processes in it cannot have groups with limits below, unless it is the root of all, so the tree is one of these:
  *
  *     delegated (a service with Delegate=yes)     user's slice (a scope of systemd --user)     root of all
  *      ├── workcell-host   we step aside           ├── x.scope          we are here             ├── (we are here)
  *      └── workcell-1-1    a sandbox               └── workcell-1-1     a sandbox               └── workcell-1-1
  *
- * Where nobody says that our group is delegated, groups above are looked at first: then we stay where we are.
- * Version 1 is used where its hierarchies are mounted and writable.
+ * If our group is not marked as delegated, the groups above it are tried first: then we stay in our group.
+ * Version 1 is used if its hierarchies are mounted and writable.
  */
 #define _GNU_SOURCE
 #include "sandbox/cgroup.h"
@@ -26,7 +26,7 @@
 #define MOVE_TRIES 3
 #define SPAWNER_COMM "workcell-spawne" /* as much of its name as Linux keeps */
 #define HOST_GROUP "workcell-host"
-#define HOST_WEIGHT "1000" /* what is not sandboxed is many processes, each of which would count as much as a sandbox */
+#define HOST_WEIGHT "1000" /* unsandboxed processes are many, and each of them would count as much as a sandbox */
 #define CPU_PERIOD_US 100000ull
 
 static const char *const controllers[CELL_CG_COUNT] = { "memory", "pids", "cpu" };
@@ -106,7 +106,7 @@ static void decode(char *text)
 	*to = '\0';
 }
 
-/* Our path in the hierarchy with this controller.  NULL: there is none, or it is outside of what our namespace shows. */
+/* Our path in the hierarchy with this controller. NULL: not found, or outside of the part that our namespace shows. */
 static const char *find_path(char *groups, const char *controller)
 {
 	char *rest = NULL;
@@ -136,7 +136,7 @@ bool cell__cgroup_locate(char *mountinfo, char *groups, const char *controller, 
 			continue;
 		decode(root);
 		decode(point);
-		/* What is mounted may be a part of the tree only: with us in it, or somebody else's. */
+		/* The mount may show only a part of the tree: with us in it, or another part. */
 		size_t skip = strcmp(root, "/") == 0 ? 0 : strlen(root);
 		if (strncmp(path, root, skip) != 0 || (path[skip] != '\0' && path[skip] != '/'))
 			continue;
@@ -166,9 +166,8 @@ static bool can_make(const char *folder)
 }
 
 /*
- * Which controllers groups below this folder can have; those that are not on are switched on.  False: not enough of them.
- * The two that are needed come in one go: alone, pids can be had in a group with processes as well, which turns it into one
- * for threads.
+ * Finds the controllers that groups below this folder can have, and enables those that are off. False: not enough of them. The two required
+ * ones are enabled together: alone, pids can be enabled in a group with processes too, which turns it into a threaded group.
  */
 static bool controllers_on(const char *folder, bool on[CELL_CG_COUNT])
 {
@@ -184,7 +183,10 @@ static bool controllers_on(const char *folder, bool on[CELL_CG_COUNT])
 	return true;
 }
 
-/* Started by us; or a spawner, which is nobody's child, or below one: its host is in the same group, ours or not. */
+/*
+ * Whether we started it; or whether it is a spawner (which has no parent of ours) or below one: its host is in the same group, ours or
+ * not.
+ */
 static bool is_ours(pid_t pid)
 {
 	for (int i = 0; i < ANCESTORS && pid > 0 && pid != getpid(); i++) {
@@ -201,7 +203,7 @@ static bool is_ours(pid_t pid)
 	return pid > 0 && pid == getpid();
 }
 
-/* False, with nothing moved, where somebody else is in it. */
+/* False, with nothing moved, if another program's process is in it. */
 static bool move_all(const char *from, const char *to)
 {
 	char path[CELL_CGROUP_PATH + 64], *end;
@@ -223,7 +225,7 @@ static bool move_all(const char *from, const char *to)
 	return true;
 }
 
-/* Moves us and all we started into a group below ours, so that ours has no processes of its own. */
+/* Moves us and all processes that we started into a group below ours, so that ours has no processes of its own. */
 static bool step_aside(const char *folder, bool on[CELL_CG_COUNT])
 {
 	char path[CELL_CGROUP_PATH + 64], text[1024];
@@ -234,7 +236,7 @@ static bool step_aside(const char *folder, bool on[CELL_CG_COUNT])
 	if (mkdir(path, 0755) < 0 && errno != EEXIST)
 		return false;
 	bool done = false;
-	/* What is started meanwhile is in the old group. */
+	/* A process started in between is in the old group. */
 	for (int i = 0; i < MOVE_TRIES && !done && move_all(folder, path); i++)
 		done = controllers_on(folder, on);
 	if (!done) {
@@ -246,14 +248,14 @@ static bool step_aside(const char *folder, bool on[CELL_CG_COUNT])
 	return done;
 }
 
-/* systemd marks what it has delegated, and leaves that alone. */
+/* systemd marks groups that it has delegated, and does not touch them. */
 static bool is_delegated(const char *folder)
 {
 	char mark[8];
 	return getxattr(folder, "user.delegate", mark, sizeof mark) > 0 || getxattr(folder, "trusted.delegate", mark, sizeof mark) > 0;
 }
 
-/* The group above; false at the root of what is mounted. */
+/* The group above; false at the root of the mounted tree. */
 static bool go_up(char *folder)
 {
 	char path[CELL_CGROUP_PATH + 64];
@@ -321,7 +323,7 @@ bool cell__cgroup_set_share(const struct cell_cgroup *group, enum cell_cgroup_sh
 	const char *cpu = group->path[CELL_CG_CPU];
 	if (!cpu[0])
 		return false;
-	/* Before Linux 5.15 there is no such file, and half is the least. */
+	/* Before Linux 5.15 there is no such file, and half is the minimum. */
 	if (write_in(cpu, "cpu.idle", share == CELL_SHARE_REST ? "1" : "0") == 0 && share == CELL_SHARE_REST)
 		return true;
 	return set_weight(group->version, cpu, share == CELL_SHARE_USUAL ? CELL_PLAN_WEIGHT : CELL_PLAN_WEIGHT / 2) == 0;
@@ -417,7 +419,7 @@ int cell__cgroup_join(const struct cell_cgroup *group)
 
 void cell__cgroup_close(const struct cell_cgroup *group)
 {
-	/* Either may be missing; the caller kills what it finds in any case. */
+	/* Either may be missing; the caller kills the remaining processes in any case. */
 	if (group->path[CELL_CG_PIDS][0])
 		(void)write_in(group->path[CELL_CG_PIDS], "pids.max", "0");
 	for (int c = 0; group->version == 2 && c < CELL_CG_COUNT; c++)
@@ -462,7 +464,7 @@ void cell__cgroup_usage(const struct cell_cgroup *group, struct cell_cgroup_usag
 		ret_usage->memory_peak = read_number_in(memory, "memory.peak");
 		ret_usage->memory_max = read_number_in(memory, "memory.max");
 		ret_usage->oom_kills = read_key_in(memory, "memory.events", "oom_kill");
-		/* Before Linux 5.19 the highest use is not kept: who was killed for it had reached the limit. */
+		/* Before Linux 5.19 the peak is not recorded: a process killed for its memory had reached the limit. */
 		if (ret_usage->memory_peak == 0)
 			ret_usage->memory_peak = ret_usage->oom_kills > 0 ? ret_usage->memory_max
 									  : read_number_in(memory, "memory.current");

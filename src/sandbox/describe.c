@@ -1,4 +1,4 @@
-/* Plans in words: for people who ask what would be done, for errors, and for receipts. */
+/* Plans as text: for people who ask what a plan does, for errors, and for receipts. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <sched.h>
@@ -197,7 +197,7 @@ static int add_limits(const struct cell__sandbox_policy *policy, const struct ce
 	return rc;
 }
 
-/* What a zygote's plan says of one step. */
+/* Describes one step of a zygote's plan. */
 static int describe_missed(const struct cell__zygote_state *zygote, char *out, size_t size)
 {
 	CELL_AUTO_BUF struct cell__buf words = CELL_BUF_INIT;

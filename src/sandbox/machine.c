@@ -90,7 +90,7 @@ static bool try_namespaces(struct cell__machine *machine)
 		explain(machine, "make a process", errno);
 		return false;
 	}
-	/* No exit signal: the host sees nothing of it.  Memory is shared and we wait, as with vfork(). */
+	/* No exit signal: the host does not notice it. Memory is shared and we wait, as with vfork(). */
 	pid_t pid = clone(try_confinement, (char *)stack + STACK_BYTES, CLONE_VM | CLONE_VFORK | ALL_NAMESPACES, &trial);
 	int error = errno, status = 0;
 	if (pid > 0)
@@ -108,7 +108,7 @@ static bool try_namespaces(struct cell__machine *machine)
 
 static void probe_subids(struct cell__machine *machine)
 {
-	/* A group of version 1 is joined with the uid of who opened it. */
+	/* A group of version 1 is joined with the uid of the process that opened it. */
 	if (machine->cgroups.version == 1) {
 		snprintf(machine->no_subids, sizeof machine->no_subids, "cgroups of version 1 count processes of one's own uid alone");
 		snprintf(machine->subids_advice, sizeof machine->subids_advice, "use a system with cgroups of version 2");

@@ -22,7 +22,7 @@
 
 static struct cell__subids zone_ids; /* of the zone that was made last, less the zone's own */
 
-/* Between what systemd gives to containers and what it calls foreign: nobody hands these out. */
+/* Between the range that systemd uses for containers and the one it calls foreign: no tool assigns these. */
 #define FIRST_ID 0x70000000u
 #define N_IDS 0x0ffe0000u
 #define N_ZONE_IDS 0x10000u /* the first of them are for zones (spawn/zone.h), so that a zone maps its own and all of sandboxes */
@@ -31,7 +31,7 @@ static struct cell__subids zone_ids; /* of the zone that was made last, less the
 static unsigned choose(unsigned first, unsigned count)
 {
 	unsigned number = 0;
-	/* Two sandboxes with the same one are no less apart from the host. */
+	/* Two sandboxes with the same id are equally separated from the host. */
 	if (getrandom(&number, sizeof number, GRND_NONBLOCK) != (ssize_t)sizeof number)
 		number = (unsigned)getpid();
 	return first + number % count;
@@ -121,7 +121,7 @@ int cell__mapped_zone(pid_t pid, const struct cell__subids *ids, struct cell__no
 		       : 0;
 }
 
-/* A copy of what is mounted there, without what is mounted below it. */
+/* A copy of the mount there, without the mounts below it. */
 static int copy_mount(const char *path, int userns_fd)
 {
 	struct mount_attr attr = { .attr_set = MOUNT_ATTR_IDMAP | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, .userns_fd = (uint64_t)userns_fd };
@@ -150,10 +150,10 @@ static void send_trees(int fd, int error, const int *trees, size_t n)
 	}
 	while (sendmsg(fd, &msg, MSG_NOSIGNAL) < 0)
 		if (errno != EINTR)
-			return; /* it is gone, and its end will be seen */
+			return; /* it has ended, and its end will be noticed */
 }
 
-/* How many there are, or -1 and none is left open. */
+/* Returns their number, or -1 with all of them closed. */
 static int copy_trees(const struct cell_plan *plan, int userns_fd, int trees[static CELL_PLAN_MAX_TREES])
 {
 	int n = 0, error = 0;
@@ -272,7 +272,7 @@ int cell__mapped_subids(struct cell__subids *ret_ids, char ret_why[static 160], 
 struct mount_point {
 	char *path;
 	char *device; /* "8:1" */
-	char *root;   /* what of the device is seen at the path */
+	char *root;   /* the part of the device that is visible at the path */
 	unsigned long id;
 	bool covered; /* by one mounted at the same place later */
 	bool tried, possible;
@@ -286,12 +286,12 @@ struct checked_folder {
 };
 
 struct cell__mounts {
-	int fd; /* mountinfo: it says when mounts have changed */
+	int fd; /* mountinfo: it reports when mounts have changed */
 	struct mount_point *list;
 	size_t count;
 	bool read;
 	const char *chosen[CELL_PLAN_MAX_TREES + 1];
-	char *copies[CELL_PLAN_MAX_TREES]; /* what is chosen, where it is no mount */
+	char *copies[CELL_PLAN_MAX_TREES]; /* the chosen paths that are not mounts */
 	struct checked_folder *checked;
 	size_t n_checked;
 };
@@ -414,7 +414,7 @@ static bool can_be_mapped(struct mount_point *point)
 	return point->possible;
 }
 
-/* The mount that a path lies on; mounts->count: there is none. */
+/* The mount that contains a path; mounts->count: not found. */
 static size_t find_mount(const struct cell__mounts *mounts, const char *path)
 {
 	size_t on = mounts->count;
@@ -427,7 +427,7 @@ static size_t find_mount(const struct cell__mounts *mounts, const char *path)
 	return on;
 }
 
-/* Marks what a path needs: the mount it lies on, and every mount below it. */
+/* Marks the mounts that a path needs: the mount that contains it, and every mount below it. */
 static bool choose_mounts(struct cell__mounts *mounts, const char *path, bool *chosen, char *ret_why)
 {
 	size_t on = find_mount(mounts, path);
@@ -472,24 +472,24 @@ const char *const *cell__mounts_of(struct cell__mounts *mounts, const char *cons
 		mounts->chosen[n++] = mounts->list[i].path;
 	}
 	mounts->chosen[n] = NULL;
-	/* What a name begins with comes before it. */
+	/* A prefix of a name sorts before the name. */
 	qsort(mounts->chosen, n, sizeof *mounts->chosen, compare_names);
 	free(chosen);
 	return ok ? mounts->chosen : NULL;
 }
 
-/* ---- what everybody may read ---- */
+/* ---- files that every user may read ---- */
 
 static bool is_open(const char *path)
 {
 	struct stat st;
 	if (stat(path, &st) < 0)
-		return errno == ENOENT || errno == ELOOP; /* a link to nothing is no loss */
+		return errno == ENOENT || errno == ELOOP; /* a dangling link does not matter */
 	unsigned needed = S_ISDIR(st.st_mode) ? S_IROTH | S_IXOTH : S_ISREG(st.st_mode) ? S_IROTH : 0;
 	return (st.st_mode & needed) == needed;
 }
 
-/* Two levels, which has all of a prefix but libraries, and the packages there: what a private umask leaves is noticed. */
+/* Two levels, which contain a whole prefix except libraries, and the packages there: the effect of a private umask is noticed. */
 static bool is_open_below(const char *folder)
 {
 	static const char *const below[] = { "*", "*/*", "lib*/python3*/*", "lib*/python3*/*-packages/*" };
@@ -497,7 +497,7 @@ static bool is_open_below(const char *folder)
 	for (size_t i = 0; open && i < sizeof below / sizeof *below; i++) {
 		CELL_AUTO_BUF struct cell__buf pattern = CELL_BUF_INIT;
 		glob_t found = { 0 };
-		/* A name with characters that mean something here is looked at no further. */
+		/* A name with glob characters is not searched further. */
 		if (strpbrk(folder, "*?[\\") || cell__buf_printf(&pattern, "%s/%s", folder, below[i]) < 0)
 			return false;
 		if (glob(pattern.data, GLOB_NOSORT, NULL, &found) == 0)
@@ -521,7 +521,7 @@ static bool check_folder(struct cell__mounts *mounts, const char *path)
 	struct checked_folder *more = copy ? cell__realloc(mounts->checked, (mounts->n_checked + 1) * sizeof *more) : NULL;
 	if (!more) {
 		free(copy);
-		return open; /* the next one looks again */
+		return open; /* the next call checks again */
 	}
 	mounts->checked = more;
 	more[mounts->n_checked++] = (struct checked_folder){ copy, st.st_ino, open };
@@ -558,7 +558,7 @@ const char *const *cell__mounts_open_to_all(struct cell__mounts *mounts, const c
 
 /* ---- other names ---- */
 
-/* What follows the folder in a path that is under it: "" or "/rest". */
+/* The rest of a path that is under the folder: "" or "/rest". */
 static const char *below(const char *path, const char *folder)
 {
 	return strcmp(folder, "/") == 0 ? strcmp(path, "/") == 0 ? "" : path : path + strlen(folder);
@@ -592,7 +592,10 @@ static int name_root(const struct naming *naming, const char *device, const char
 	return 0;
 }
 
-/* In a chroot whose root is no mount nobody says what of the device it is: each mount of the device may be a part of the path. */
+/*
+ * In a chroot whose root is not a mount, the part of the device that it shows is unknown: each mount of the device may be a part of the
+ * path.
+ */
 static int name_device(const struct naming *naming)
 {
 	struct stat st;

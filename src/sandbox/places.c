@@ -15,13 +15,13 @@
 #define LINKS_MAX 40 /* as the kernel's own limit */
 #define HOMES_MAX 1024
 
-/* ---- what a path leads through ---- */
+/* ---- the components of a path ---- */
 
 struct walk {
-	char real[PATH_MAX]; /* of what is behind us; "" is the root */
-	char rest[PATH_MAX]; /* what is still to be walked */
+	char real[PATH_MAX]; /* of the components walked so far; "" is the root */
+	char rest[PATH_MAX]; /* components still to be walked */
 	size_t n_points;
-	bool missing; /* what follows is not there: it is taken as it is written */
+	bool missing; /* the next component does not exist: the rest is taken literally */
 };
 
 static int add_point(struct cell__place *place, struct walk *walk, const char *path)
@@ -61,7 +61,7 @@ static int follow(struct cell__place *place, struct walk *walk, const char *at)
 	return 0;
 }
 
-/* Takes the next name off walk->rest; false: there is none. */
+/* Takes the next name off walk->rest; false: at the end. */
 static bool next_name(struct walk *walk, char name[static NAME_MAX + 1], bool *ret_long)
 {
 	char *from = walk->rest + strspn(walk->rest, "/");
@@ -204,7 +204,7 @@ void cell__place_list_finish(struct cell__place_list *list)
 	*list = (struct cell__place_list)CELL_PLACE_LIST_INIT;
 }
 
-/* ---- what no session may write to ---- */
+/* ---- files that no session may write to ---- */
 
 /* Read and executed by the system, or by programs that any user starts. */
 static const char *const of_the_system[] = {
@@ -236,10 +236,10 @@ static const char *const of_the_system[] = {
 	"/var/lib/snapd",
 	"/snap",
 };
-/* Folders of folders, each with an owner of its own. */
+/* Folders of folders with different owners. */
 static const char *const shared[] = { "/", "/home", "/opt", "/srv", "/var", "/run", "/var/lib", "/var/spool", "/var/cache" };
 
-/* In a home: what the person's next login, jail, editor or Python reads or runs, and keys. */
+/* In a home: files that the person's next login, shell, editor or Python reads or runs, and keys. */
 static const char *const of_a_home[] = {
 	"bin",      ".aws",   ".azure",   ".bashrc.d",  ".cargo",         ".config",    ".cursor",    ".docker",
 	".emacs.d", ".gnupg", ".ipython", ".jupyter",   ".kube",          ".local/bin", ".local/lib", ".local/share",
@@ -404,7 +404,7 @@ void cell__writable_finish(struct cell__writable_list *list)
 
 /* ---- one against the other ---- */
 
-/* A path for a message, which has little room: its end says more than its beginning. */
+/* A path for a message, which has little room: its end is more informative than its beginning. */
 #define SHOWN_BYTES 50
 static const char *shown(const char *path, char out[static SHOWN_BYTES + 4])
 {
@@ -465,7 +465,7 @@ int cell__places_check(const struct cell__place_list *trusted, struct cell__writ
 
 /* ---- all of an engine ---- */
 
-/* Spaces of one engine mostly trust the same places: each is kept once, so that opening a session looks at few. */
+/* Spaces of one engine mostly trust the same places: each is kept once, so that opening a session checks few. */
 struct trusted {
 	struct cell__place place;
 	unsigned refs;
@@ -475,7 +475,7 @@ struct trusted {
 struct cell__places {
 	struct trusted *trusted;
 	struct cell__writable_list *writable;
-	struct cell__mounts *mounts; /* made when the first session wants to write */
+	struct cell__mounts *mounts; /* made when the first session needs to write */
 };
 
 struct cell__places *cell__places_create(void)

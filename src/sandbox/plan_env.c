@@ -1,4 +1,4 @@
-/* The files of an interpreter that everybody confined with it is shown (struct cell__plan_env). */
+/* The files of an interpreter that are visible to everything confined with it (struct cell__plan_env). */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <limits.h>

@@ -51,7 +51,7 @@ void cell__sandbox_plan_unref(struct cell__sandbox_plan *plan)
 	free(plan);
 }
 
-/* What lies beside something hidden is shown name by name: another list of names is another plan. */
+/* Neighbours of a hidden file are shown name by name: another list of names is another plan. */
 static int add_hidden(const struct cell__sandbox_policy *p, struct cell__buf *out)
 {
 	int rc = 0;
@@ -80,7 +80,7 @@ static int add_list(const char *const *list, struct cell__buf *out)
 	return rc;
 }
 
-/* All that a plan is made from.  Every text ends with its NUL and every list begins with its length, so no two inputs look the same. */
+/* All inputs of a plan. Every string ends with its NUL and every list begins with its length, so different inputs have different bytes. */
 static int add_inputs(const struct cell__sandbox_policy *p, const struct cell__plan_env *env, const struct cell__machine *machine,
 		      struct cell__buf *out)
 {
@@ -108,7 +108,7 @@ static int add_path(char **paths, size_t *n, const char *path)
 	return real || errno != ENOMEM ? 0 : -1;
 }
 
-/* A subordinate id could not write to them, and read only what everybody may. */
+/* A subordinate id could not write to them, and could read only files that every user may read. */
 static bool shows_callers_files(const struct cell__plan_session *session)
 {
 	return session->mode != CELL_WORKSPACE_NONE || session->policy->read.count > 0 || session->policy->write.count > 0 ||
@@ -187,7 +187,7 @@ static void free_cached(struct cell__cached_plan *cached)
 	free(cached);
 }
 
-/* The oldest plans that nobody uses go. */
+/* Frees the oldest unused plans. */
 static void trim(struct cell__plans *plans)
 {
 	size_t count = 0;
@@ -202,7 +202,7 @@ static void trim(struct cell__plans *plans)
 	}
 }
 
-/* A plan with these bytes: the one that is there already, or a new one.  A new reference; NULL: err says why. */
+/* A plan with these bytes: the existing one, or a new one. A new reference; NULL: err has the reason. */
 static struct cell__sandbox_plan *share_plan(const struct cell__plans *plans, struct cell__buf *bytes, struct cell_error *err)
 {
 	for (const struct cell__cached_plan *c = plans->list; c; c = c->next)

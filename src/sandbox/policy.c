@@ -18,11 +18,11 @@
 #define LARGEST_FILES 1000000000ull
 #define LARGEST_SECONDS 1e7
 
-/* What code of either of the strict presets may keep in a storage, in numbers; bytes differ. */
+/* How many objects code of either strict preset may keep in a storage; bytes differ. */
 #define STORAGE_COUNTS .storage_artifacts = 50000, .storage_index_bytes = 8 * MIB, .storage_workflows = 2000
 
 static const struct cell__sandbox_policy presets[] = {
-	/* Code of unknown intent: enough to compute with, nothing to reach. */
+	/* Code of unknown intent: enough to compute with, no network and no files of the host. */
 	{ .name = "untrusted",
 	  .level = CELL_LEVEL_FULL,
 	  .workspace = CELL_WORKSPACE_RW,
@@ -243,7 +243,7 @@ static int one_of(struct reader *r, const struct cell__yaml *node, const char *w
 		   words[0], words[1], count > 2 ? ", " : "", count > 2 ? words[2] : "", count > 3 ? ", " : "", count > 3 ? words[3] : "");
 }
 
-/* 512M, 4G, 65536; "none" is no limit. */
+/* 512M, 4G, 65536; "none": no limit. */
 static int read_bytes(struct reader *r, const struct cell__yaml *node, uint64_t *ret)
 {
 	static const char units[] = "KMGT";
@@ -315,7 +315,7 @@ static int read_list(struct reader *r, const struct cell__yaml *node, const char
 	return 0;
 }
 
-/* An absolute path that means what it says: no "." or ".." in it.  Slashes that say nothing are taken out. */
+/* Checks for an absolute path without "." or "..". Removes redundant slashes. */
 static bool tidy_path(char *path)
 {
 	char *to = path;
@@ -335,7 +335,7 @@ static bool tidy_path(char *path)
 	return to != path;
 }
 
-/* The sandbox has its own of these; those of the host speak of all processes, or are the machine. */
+/* The sandbox has its own instances of these; the host's describe all processes or are the machine's devices. */
 static bool is_of_the_machine(const char *path)
 {
 	return cell__path_is_under(path, "/proc") || cell__path_is_under(path, "/dev") || strcmp(path, "/sys") == 0;
@@ -496,7 +496,7 @@ static int read_env(struct reader *r, const struct cell__yaml *node)
 	return 0;
 }
 
-/* What is shown lies in what is hidden. */
+/* A path that is shown must not be inside a hidden one. */
 static int check_hidden(struct reader *r, const struct cell__sandbox_policy_list *shown)
 {
 	const struct cell__sandbox_policy_list *hide = &r->policy->hide;
@@ -509,10 +509,7 @@ static int check_hidden(struct reader *r, const struct cell__sandbox_policy_list
 	return 0;
 }
 
-/*
- * What lies in a writable folder cannot be read-only, and the code could put a link there that leads the next session
- * somewhere else.
- */
+/* A path in a writable folder cannot be read-only, and the code could put a link there that redirects the next session. */
 static int check_writable(struct reader *r, const struct cell__sandbox_policy_list *shown)
 {
 	const struct cell__sandbox_policy_list *write = &r->policy->write;
@@ -528,7 +525,7 @@ static int check_writable(struct reader *r, const struct cell__sandbox_policy_li
 	return 0;
 }
 
-/* What cannot all be true. */
+/* Checks for contradictory settings. */
 static int check_whole(struct reader *r)
 {
 	if (check_hidden(r, &r->policy->read) < 0 || check_hidden(r, &r->policy->write) < 0 || check_writable(r, &r->policy->read) < 0)

@@ -1,6 +1,6 @@
 /*
- * The list of system calls.  What is not named answers ENOSYS, as if the kernel were older, so that programs fall back to
- * something else; what is refused by name answers EPERM.  Calls of a foreign ABI (i386, x32) answer EPERM.
+ * The list of system calls. Calls that are not listed answer ENOSYS, as if the kernel were older, so that programs fall back to another
+ * call; calls that are refused by name answer EPERM. Calls of a foreign ABI (i386, x32) answer EPERM.
  *
  * The filter is built once on the host and loaded by processes that have no libseccomp.
  */
@@ -210,7 +210,7 @@ static int add_groups(scmp_filter_ctx ctx, const struct cell__filter_options *op
 		bool allowed = group->what == ALLOWED || group->what == LAST || (group->what == WATCHING && options->watch) ||
 			       (group->error == EINVAL && is_hole("splice"));
 		uint32_t action = allowed ? SCMP_ACT_ALLOW : SCMP_ACT_ERRNO(error_of(group));
-		/* What answers ENOSYS needs no rule. */
+		/* Calls that answer ENOSYS need no rule. */
 		if (group->what == CONDITIONS || action == SCMP_ACT_ERRNO(ENOSYS))
 			continue;
 		for (size_t i = 0; group->calls[i]; i++) {
@@ -226,8 +226,8 @@ static int add_groups(scmp_filter_ctx ctx, const struct cell__filter_options *op
 }
 
 /*
- * Sockets of the internet: TCP and UDP, by their own number or 0.  Any other type or protocol (MPTCP, UDP-Lite, SCTP, DCCP, L2TP, ping)
- * would make the kernel load a module for it.  A number with bits above 32 set is greater than all of these.
+ * Sockets of the internet: TCP and UDP, by their own number or 0. Any other type or protocol (MPTCP, UDP-Lite, SCTP, DCCP, L2TP, ping)
+ * would make the kernel load a module for it. A number with bits above 32 set is greater than all of these.
  */
 static int add_internet(scmp_filter_ctx ctx, int family)
 {
@@ -298,8 +298,8 @@ static int add_conditions(scmp_filter_ctx ctx, const struct cell__filter_options
 }
 
 /*
- * A second filter for what is allowed but for a few arguments: in one filter a call that is allowed anyhow cannot be refused
- * for some.  Of two filters the stricter answer counts.
+ * A second filter for calls that are allowed except for a few arguments: one filter cannot refuse some arguments of a call that it allows.
+ * Of two filters the stricter answer counts.
  */
 struct refusal {
 	const char *what; /* the name of the planted hole without them */
@@ -318,7 +318,7 @@ struct refusal {
 #define UNNAMED (O_TMPFILE & ~O_DIRECTORY)
 
 static const struct refusal refusals[] = {
-	/* Typing into a terminal that somebody else reads, the console's cut and paste, line disciplines. */
+	/* Typing into another reader's terminal, the console's cut and paste, line disciplines. */
 	{ "terminals", "ioctl", EPERM, 1, { IS(1, TIOCSTI) } },
 	{ "terminals", "ioctl", EPERM, 1, { IS(1, TIOCLINUX) } },
 	{ "terminals", "ioctl", EPERM, 1, { IS(1, TIOCSETD) } },
@@ -349,12 +349,12 @@ static const struct refusal refusals[] = {
 	{ "setuid", "openat", EPERM, 2, { HAS(2, CREATES), HAS(3, S_ISGID) } },
 	{ "setuid", "openat", EPERM, 2, { HAS(2, UNNAMED), HAS(3, S_ISUID) } },
 	{ "setuid", "openat", EPERM, 2, { HAS(2, UNNAMED), HAS(3, S_ISGID) } },
-	/* A lease on a file of the host makes whoever opens it there wait; a notice tells that somebody has. */
+	/* A lease on a file of the host delays every process that opens it there; a notice reveals that it was opened. */
 	{ "leases", "fcntl", EPERM, 1, { IS(1, F_SETLEASE) } },
 	{ "leases", "fcntl", EPERM, 1, { IS(1, F_NOTIFY) } },
-	/* Reading what is in memory and nothing else, which tells the same as cachestat. */
+	/* Reading cached data only, which reveals the same as cachestat. */
 	{ "cached", "preadv2", EOPNOTSUPP, 1, { HAS(5, 8 /* RWF_NOWAIT */) } },
-	/* Pages shared with whoever has the same content: how long a write takes says who has. */
+	/* Pages merged with other processes' equal pages: the duration of a write reveals that another process has them. */
 	{ "merging", "madvise", EINVAL, 1, { IS(2, MADV_MERGEABLE) } },
 	{ "merging", "prctl", EINVAL, 1, { IS(0, 67 /* PR_SET_MEMORY_MERGE */) } },
 	/* Programs for the kernel, its own TLS, IPsec within UDP. */
@@ -366,7 +366,7 @@ static const struct refusal refusals[] = {
 	{ "options", "setsockopt", ENOPROTOOPT, 2, { IS(1, IPPROTO_UDP), IS(2, 100 /* UDP_ENCAP */) } },
 	/* Pages of a mapped file, sent without a copy. */
 	{ "options", "setsockopt", EOPNOTSUPP, 2, { IS(1, SOL_SOCKET), IS(2, 60 /* SO_ZEROCOPY */) } },
-	/* Urgent bytes between Unix sockets: a way out of Chrome's sandbox in 2025, and nobody's need. */
+	/* Urgent bytes between Unix sockets: used to escape Chrome's sandbox in 2025, and programs do not need them. */
 	{ "urgent", "sendto", EOPNOTSUPP, 1, { HAS(3, MSG_OOB) } },
 	{ "urgent", "sendmsg", EOPNOTSUPP, 1, { HAS(2, MSG_OOB) } },
 	{ "urgent", "sendmmsg", EOPNOTSUPP, 1, { HAS(3, MSG_OOB) } },
@@ -392,8 +392,8 @@ static int add_refusals(scmp_filter_ctx ctx)
 }
 
 /*
- * Without namespaces: Landlock keeps nobody from connecting to a socket that has a path (a container engine's, an agent's for
- * keys), and IPC objects are those of the machine.  A pair of sockets is fine, but one for datagrams can be pointed elsewhere.
+ * Without namespaces: Landlock does not prevent connecting to a socket with a path (a container engine's, a key agent's), and IPC objects
+ * are those of the machine. A pair of sockets is safe, but a datagram socket can be redirected.
  */
 static int add_shared_refusals(scmp_filter_ctx ctx)
 {
@@ -428,7 +428,7 @@ static int no_filter(struct cell_error *err)
 	return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the system call filter");
 }
 
-/* tree: a binary tree instead of a long chain, so that a call costs the same wherever it stands.  *ret_rc is libseccomp's; NULL: no memory. */
+/* tree: a binary tree instead of a long chain, so that every call costs the same. *ret_rc is libseccomp's; NULL: out of memory. */
 static scmp_filter_ctx new_filter(uint32_t otherwise, bool tree, int *ret_rc)
 {
 	scmp_filter_ctx ctx = seccomp_init(otherwise);
@@ -441,8 +441,8 @@ static scmp_filter_ctx new_filter(uint32_t otherwise, bool tree, int *ret_rc)
 }
 
 /*
- * A filter that allows all calls but those of these groups, and of those the ones that `passes` (may be NULL) lets through.  *ret_rc is
- * libseccomp's; NULL: no memory.
+ * A filter that allows all calls except those of these groups that `passes` (may be NULL) does not let through. *ret_rc is libseccomp's;
+ * NULL: out of memory.
  */
 static scmp_filter_ctx refuse_groups(enum what what, bool (*passes)(const struct group *group, const char *call), int *ret_rc)
 {
@@ -486,7 +486,7 @@ int cell__filter_zygote(struct cell__buf *out, struct cell_error *err)
 	for (unsigned bit = 0; rc == 0 && bit < 32; bit++)
 		if (NEW_NAMESPACES & (1u << bit))
 			rc = seccomp_rule_add(ctx, EPERM_ACTION, SCMP_SYS(clone), 1, masked(0, 1u << bit, 1u << bit));
-	/* Flags in memory, where a filter cannot look: the C library falls back to clone. */
+	/* Its flags are in memory, which a filter cannot read: the C library falls back to clone. */
 	if (rc == 0)
 		rc = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0);
 	for (size_t i = 0; rc == 0 && i < sizeof families / sizeof *families; i++)
@@ -505,7 +505,7 @@ int cell__filter_refusals(const struct cell__filter_options *options, struct cel
 		rc = add_refusals(ctx);
 	if (rc == 0 && options->shared)
 		rc = add_shared_refusals(ctx);
-	/* By path only: what is open for writing, or is opened to be cut, Landlock has let through. */
+	/* By path only: Landlock has already checked files that are open for writing, or are opened to be truncated. */
 	if (rc == 0 && options->cuts)
 		rc = seccomp_rule_add(ctx, EPERM_ACTION, SCMP_SYS(truncate), 0);
 	return export_filter(ctx, rc, out, err);

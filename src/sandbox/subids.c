@@ -2,7 +2,7 @@
  * Theory of operation
  *
  * The programs have privileges that we lack, so they are separate processes, and the caller may be a library in a host that has handlers
- * for SIGCHLD and waits for its own children.  So there is a third process, which shares our memory while we stand still:
+ * for SIGCHLD and waits for its own children.  So there is a third process, which shares our memory while we are suspended:
  *
  *     caller ──clone, no signal at its end──▶ starter: all signals blocked ──clone──▶ newuidmap PID ...
  *                                                │                        └──clone──▶ newgidmap PID ...
@@ -31,7 +31,7 @@
 
 #define STACK_BYTES 65536u
 #define FILE_MAX_BYTES (1u << 20)
-#define TOOL_MS 5000 /* a directory service may have to be asked */
+#define TOOL_MS 5000 /* the programs may have to query a directory service */
 
 /* ---- ranges ---- */
 
@@ -65,12 +65,12 @@ static bool find_range(const char *path, const char *name, unsigned *ret_first, 
 
 /* ---- programs ---- */
 
-/* Where systems keep them, of which no user can write to any.  $PATH is not asked. */
+/* The usual folders of these programs, which no user can write to. $PATH is not used. */
 static const char *const folders[] = { "/usr/bin", "/bin", "/run/wrappers/bin" };
 #define N_FOLDERS (sizeof folders / sizeof *folders)
 #define PATH_BYTES 48
 
-/* Root's, changed by root alone, and with privileges of its own. */
+/* Owned by root, writable by root only, and with its own privileges. */
 static bool find_tool(const char *name, char ret_path[static PATH_BYTES])
 {
 	for (size_t i = 0; i < N_FOLDERS; i++) {
@@ -116,7 +116,7 @@ int cell__subids_find(struct cell__subids *ret_ids, char ret_why[static 160], ch
 		snprintf(ret_advice, 240, "start Workcell without no_new_privs");
 		return -1;
 	}
-	/* Containers count from the beginning, and have their nobody near the end. */
+	/* Containers use ids from the beginning, and have their nobody near the end. */
 	unsigned least = count[0] < count[1] ? count[0] : count[1];
 	*ret_ids = (struct cell__subids){ .uid = first[0] + least / 2, .gid = first[1] + least / 2, .count = least / 4 };
 	return 0;
@@ -184,7 +184,7 @@ static void wait_tool(struct tool *tool, const struct timespec *end)
 			kill(tool->pid, SIGKILL);
 			while (waitpid(tool->pid, NULL, 0) < 0 && errno == EINTR) {
 			}
-			return; /* the status says that it failed, whatever came of it since */
+			return; /* its status says that it failed, whatever happened since */
 		}
 		struct timespec wait = { ms / 1000, ms % 1000 * 1000000 };
 		(void)sigtimedwait(&child, NULL, &wait);
@@ -196,7 +196,7 @@ static int run_tools(void *arg)
 	struct starting *starting = arg;
 	struct timespec end;
 	struct sigaction usual = { .sa_handler = SIG_DFL };
-	sigaction(SIGCHLD, &usual, NULL); /* of this process alone: where it is ignored there is nothing to wait for */
+	sigaction(SIGCHLD, &usual, NULL); /* of this process only: with SIGCHLD ignored there would be nothing to wait for */
 	clock_gettime(CLOCK_MONOTONIC, &end);
 	end.tv_sec += TOOL_MS / 1000;
 	for (int i = 0; i < 2; i++) {
