@@ -16,7 +16,7 @@ const struct cell__executor *cell__executor_at(size_t i)
 		return NULL;
 	const struct cell__executor *e = executors[i];
 	assert(e->name && e->isolation && e->probe && e->receipt && !e->create == !e->destroy && !e->read_options == !e->free_options);
-	/* One that is not in this build refuses every session by check(), and opens none. */
+	/* An executor that is not in this build refuses every session by check(), and opens none. */
 	assert(e->open ? e->drain && e->run && e->reply && e->interrupt && e->pause && e->close && e->pid : e->check != NULL);
 	return e;
 }
@@ -38,7 +38,7 @@ const struct cell__executor *cell__executor_find(const char *name)
 	return NULL;
 }
 
-/* What is given to an executor that does not know it would be ignored, and so is refused. */
+/* An executor would ignore options that it does not know, so they are refused. */
 int cell__executor_check(const struct cell__executor *executor, const struct cell_session_options *opts, struct cell_error *err)
 {
 	const struct {

@@ -1,4 +1,4 @@
-/* What a kernel is told when it learns its session: the one place where options of a session become JSON (kernel.py, guest.py). */
+/* The message that tells a kernel about its session: the only place where options of a session become JSON (kernel.py, guest.py). */
 #include <jansson.h>
 #include <string.h>
 

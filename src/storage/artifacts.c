@@ -28,7 +28,7 @@ static int fail_open(struct cell_error *err, const char *name, int sys)
 	return cell_fail(err, CELL_E_IO, sys, "Cannot read artifact '%.120s'", name);
 }
 
-/* ---- what is told of one ---- */
+/* ---- descriptions ---- */
 
 static bool ends_with(const char *text, const char *end)
 {
@@ -67,7 +67,7 @@ json_t *cell__artifact_info(const char *name, const char *path, json_t *entry, c
 	json_t *metadata = json_is_object(old) ? json_copy(old) : json_object();
 	if (metadata && type)
 		json_object_set_new(metadata, "_data_type", json_string(type));
-	/* A path that is not UTF-8 cannot be told in JSON. */
+	/* A path that is not UTF-8 cannot be written in JSON. */
 	return json_pack("{s:s, s:s*, s:o, s:o, s:o, s:I, s:b}", "name", name, "path", cell__utf8_ok(path, strlen(path)) ? path : NULL,
 			 "description", json_is_string(description) ? json_incref(description) : json_string(""), "created_at",
 			 json_is_string(created) ? json_incref(created) : json_string(when), "metadata", metadata, "size", (json_int_t)size,
@@ -98,7 +98,7 @@ static int open_regular(int dir_fd, const char *name, struct stat *ret_stat)
 		return -1;
 	if (fstat(fd, ret_stat) == 0 && S_ISREG(ret_stat->st_mode))
 		return fd;
-	/* A folder is no artifact; neither is a device or a FIFO. */
+	/* A folder, a device or a FIFO is not an artifact. */
 	close(fd);
 	errno = ENOENT;
 	return -1;
@@ -176,7 +176,7 @@ static int begin_file(struct file_writer *writer, struct cell_error *err)
 		return cell_fail(err, CELL_E_EXISTS, 0, "Cannot write artifact '%.120s': a folder of artifacts has this name",
 				 writer->name);
 	if (!atomic_exchange(&writer->base.store->swept, true)) {
-		/* Taking the lock completes what a dead writer's journal needs its temporary files for. */
+		/* Taking the lock completes a dead writer's journal, which needs its temporary files. */
 		CELL_AUTO_FD int lock = -1;
 		if (cell__index_lock(writer->dir_fd, true, &lock, NULL) == 0) {
 			cell__temp_sweep(writer->dir_fd);
@@ -207,7 +207,7 @@ static int begin(struct cell__store *store, const char *name, struct cell__artif
 static int write_chunk(struct cell__artifact_writer *base, const void *bytes, size_t size, struct cell_error *err)
 {
 	struct file_writer *writer = (struct file_writer *)base;
-	/* What is missing now would be missing in the middle: nothing may be written behind it. */
+	/* The lost bytes would be missing in the middle: nothing may be written after them. */
 	if (writer->failed)
 		return fail_write(err, writer->name, writer->failed);
 	if (cell__temp_write(&writer->temp, bytes, size) < 0) {
@@ -364,7 +364,7 @@ static int get(struct cell__store *store, const char *name, json_t **ret_info, s
 	if (open_pair(store, name, &fd, &st, &entry, &broken, err) < 0)
 		return -1;
 	if (broken)
-		return -1; /* err says why; the index was set aside, so that the next call succeeds */
+		return -1; /* err has the reason; the index was set aside, so that the next call succeeds */
 	json_t *info = make_info(store, name, entry, fd, &st);
 	json_decref(entry);
 	if (!info)
@@ -398,7 +398,7 @@ static int delete(struct cell__store *store, const char *name, bool *ret_deleted
 	if (dir_fd >= 0) {
 		struct cell__index_change change = { .path = name, .key = name };
 		int rc = cell__index_apply(dir_fd, INDEX, &store->artifacts, &change, &outcome, err);
-		/* What is not there need not be removed from a read-only disk. */
+		/* On a read-only disk, a missing file need not be removed. */
 		if (rc < 0 && known)
 			return cell_fail_wrap(err, "Cannot delete artifact '%.80s'", name);
 		if (rc == 0 && outcome.broken)
@@ -427,7 +427,7 @@ static int add_file(struct listing *list, const char *name, struct cell_error *e
 		return 0;
 	CELL_AUTO_FD int fd = open_regular(list->dir_fd, name, &st);
 	if (fd < 0)
-		return 0; /* gone meanwhile, or nothing that could be loaded */
+		return 0; /* deleted in the meantime, or not loadable */
 	json_t *info = make_info(list->store, name, json_object_get(list->index, name), fd, &st);
 	if (!info || json_object_set_new(list->found, name, info) < 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "list artifacts");
@@ -502,7 +502,7 @@ static int list_all(struct listing *list, json_t **ret_list, struct cell_error *
 {
 	if (walk(list, 0, 0, err) < 0)
 		return -1;
-	/* Names that begin with a dot are told where somebody saved them on purpose. */
+	/* Names that begin with a dot are listed only if they were saved as artifacts. */
 	const char *name;
 	json_t *entry;
 	json_object_foreach(list->index, name, entry)

@@ -16,7 +16,7 @@ const char *cell__depbook_name(enum cell__depbook which)
 	return which == CELL__DEPBOOK_SANDBOX ? "requirements-sandbox.json" : "requirements-locked.json";
 }
 
-/* ---- what may stand in it ---- */
+/* ---- valid content ---- */
 
 static bool consists_of(const char *text, size_t size, const char *chars)
 {
@@ -130,7 +130,7 @@ int cell__depbook_list(struct cell__store *store, enum cell__depbook which, json
 
 /* ---- changes ---- */
 
-/* Those of this package leave the list; true when there was one. */
+/* Removes the specifiers of this package from the list; true when there was one. */
 static bool drop_spec(json_t *list, const char *spec)
 {
 	bool dropped = false;
@@ -186,7 +186,7 @@ int cell__depbook_merge(json_t *book, const char *spec, json_t *resolved, json_t
 	return 0;
 }
 
-/* Puts the changed book in the place of the old text.  1: somebody else was faster. */
+/* Replaces the old text by the changed book. 1: another writer was faster. */
 static int swap(struct cell__store *store, enum cell__depbook which, const struct cell__buf *old, json_t *book, struct cell_error *err)
 {
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;

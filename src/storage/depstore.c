@@ -1,6 +1,6 @@
 /*
- * Dependencies: one validator for what agents add and for what stands in requirements.txt, and edits of that file that
- * leave a person's comments where they are.
+ * Dependencies: one validator for specifiers that agents add and for those in requirements.txt, and edits of that file that keep a person's
+ * comments in place.
  */
 #define _GNU_SOURCE
 #include <ctype.h>
@@ -21,7 +21,7 @@ struct text {
 	const char *at, *end;
 };
 
-/* Whatever the locale says: a letter that only looks like one of these makes another name. */
+/* Independent of the locale: a letter that only looks like one of these makes another name. */
 static bool is_alnum(char c)
 {
 	return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
@@ -67,7 +67,7 @@ static bool take_identifier(struct text *t)
 	return t->at > start && !is_separator(t->at[-1]);
 }
 
-/* [-_.]? word [-_.]? digits*, for one of the words; leaves t alone when it is not there. */
+/* [-_.]? word [-_.]? digits*, for one of the words; does not advance t if it is missing. */
 static bool take_segment(struct text *t, const char *const *words)
 {
 	struct text try = *t;
@@ -87,7 +87,7 @@ static bool take_segment(struct text *t, const char *const *words)
 	return false;
 }
 
-/* A version by PEP 440; how many numbers its release has, 0 when it is none. */
+/* A version by PEP 440; the count of numbers in its release, 0: not a version. */
 static unsigned take_version(struct text *t, bool *ret_local, bool *ret_suffix)
 {
 	static const char *const pre[] = { "alpha", "a", "beta", "b", "preview", "pre", "c", "rc", NULL };
@@ -207,7 +207,7 @@ static bool parse(const char *spec, char *out)
 	return true;
 }
 
-/* In a message: what is not plain ASCII might break the line or the JSON. */
+/* For a message: characters other than plain ASCII might break the line or the JSON. */
 static void show(const char *spec, char out[static 100])
 {
 	size_t n = 0;
@@ -256,12 +256,12 @@ bool cell__dep_same_package(const char *a, const char *b)
 
 /* ---- the file ---- */
 
-/* One line as it stands there, and the package it names; "" where it names none. */
+/* One line as written, and the package it names; "" if it names no package. */
 struct line {
 	const char *text;
 	size_t size;        /* without the line's end */
-	size_t comment;     /* where " # ..." begins; size when there is none */
-	bool blank;         /* nothing but spaces and comment */
+	size_t comment;     /* where " # ..." begins; size if there is no comment */
+	bool blank;         /* only spaces and a comment */
 	char spec[CELL__STORE_DEP_BYTES + 1];
 	struct cell_error problem;
 };
@@ -353,15 +353,15 @@ static int write_lines(int dir_fd, const struct lines *lines, struct cell_error 
 }
 
 /*
- * ---- the files: ours, and deps/ of older storages, which is read and taken from but not added to ----
+ * ---- the files: ours, and deps/ of older storages, which is read and removed from but not added to ----
  *
- * Where a container can write to the storage, ours is that of .host (shared.h), and there is no older one.  In the container that file
- * is the host's, and only read.
+ * If a container can write to the storage, ours is the file in .host (shared.h), and there is no older one. Inside the container that file
+ * belongs to the host, and is only read.
  */
 
 struct deps {
 	int lock;
-	int fd, host_fd, old_fd; /* the folders; -1: there is none */
+	int fd, host_fd, old_fd; /* the folders; -1: does not exist */
 	struct lines ours, hosts, old;
 };
 
@@ -474,7 +474,7 @@ static int list_deps(struct cell__store *store, json_t **ret_list, json_t **ret_
 	return cell__deps_listed(ok, list, problems, ret_list, ret_problems, err);
 }
 
-/* Takes the lines of a package out, all but one where keep says which; true when there were any others. */
+/* Removes the lines of a package, except for `keep` (may be NULL); true when others were removed. */
 static bool drop_lines(struct lines *lines, const char *spec, const struct line *keep)
 {
 	size_t kept = 0;
@@ -488,7 +488,7 @@ static bool drop_lines(struct lines *lines, const char *spec, const struct line 
 	return dropped;
 }
 
-/* Where a new line goes: in order where a machine keeps the file in order, else at the end. */
+/* The place of a new line: sorted if the file is sorted, else at the end. */
 static size_t place(const struct lines *lines, const char *spec)
 {
 	size_t at = 0;
@@ -519,7 +519,7 @@ static int put_spec(struct lines *lines, const char *spec, struct cell__buf *rep
 	if (at < lines->n) {
 		struct line *line = &lines->list[at];
 		rc |= cell__buf_add(replaced, line->text + line->comment, line->size - line->comment);
-		drop_lines(lines, spec, line); /* those before it are none of this package */
+		drop_lines(lines, spec, line); /* earlier lines are not of this package */
 	} else {
 		if (count_specs(lines) >= CELL__STORE_DEPS)
 			return cell_fail(err, CELL_E_LIMIT, 0, "more than %u dependencies", CELL__STORE_DEPS);
@@ -551,7 +551,7 @@ static int drop_dep(struct cell__store *store, const char *spec, bool *ret_dropp
 	AUTO_DEPS struct deps deps = DEPS_INIT;
 	if (deps_read(store, true, &deps, err) < 0)
 		return -1;
-	/* The older file first: else what it says would come back when we die in between. */
+	/* The older file first: else its entry would come back if we died in between. */
 	bool old = drop_lines(&deps.old, spec, NULL), ours = drop_lines(&deps.ours, spec, NULL);
 	if (old && write_lines(deps.old_fd, &deps.old, err) < 0)
 		return -1;

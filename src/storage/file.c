@@ -23,7 +23,7 @@ static bool has_prefix(const char *text, const char *prefix)
 	return strncmp(text, prefix, strlen(prefix)) == 0;
 }
 
-/* Of one component: 0, or what is wrong with it. */
+/* The problem of one component, or NULL. */
 static const char *component_problem(const char *part, size_t size)
 {
 	if (size == 0)
@@ -34,7 +34,7 @@ static const char *component_problem(const char *part, size_t size)
 		return "has a part longer than 255 bytes";
 	if (has_prefix(part, CELL__OWN_PREFIX) || has_prefix(part, ".artifacts.json"))
 		return "is reserved";
-	/* A folder that people keep in git: a .git in it would have its fsmonitor run by their next `git status`. */
+	/* People keep such folders in git: their next `git status` would run the fsmonitor of a .git in it. */
 	if (size == 4 && strncasecmp(part, ".git", 4) == 0)
 		return "has a part that git would treat as a repository";
 	return NULL;
@@ -58,7 +58,7 @@ int cell__path_check(const char *path, const char *what, struct cell_error *err)
 	const char *problem = NULL;
 	for (const char *part = path;; depth++) {
 		const char *end = strchrnul(part, '/');
-		/* A way out of the folder is the graver of two problems, wherever it stands. */
+		/* A path that leaves the folder is the more serious problem, wherever ".." is. */
 		if (end - part == 2 && part[0] == '.' && part[1] == '.')
 			return cell_fail(err, CELL_E_INVALID, 0, "Path traversal attempt detected: '%.180s'", path);
 		if (!problem)
@@ -119,7 +119,7 @@ int cell__path_open_walk(int dir_fd, const char *path, int flags, mode_t mode)
 		}
 		int next = openat(at, part, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 		if (next < 0) {
-			/* With O_DIRECTORY a symbolic link is told as "not a directory"; openat2() says ELOOP. */
+			/* With O_DIRECTORY a symbolic link is reported as "not a directory"; openat2() gives ELOOP. */
 			struct stat st;
 			int saved = errno;
 			if (saved == ENOTDIR && fstatat(at, part, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(st.st_mode))
@@ -158,8 +158,8 @@ int cell__path_open(int dir_fd, const char *path, int flags, mode_t mode)
 }
 
 /*
- * What root makes belongs to the owner of the folder it is in, who could not change it otherwise.  Best effort: where that is
- * refused it is as it would have been.  Others may have put something in its place by now; that is given to nobody.
+ * Files that root makes get the owner of their folder, who could not change them otherwise. Best effort: if it fails, the file keeps its
+ * owner. Another process may have replaced the file by now; the replacement is not touched.
  */
 static void give_away(int dir_fd, int fd)
 {
@@ -258,7 +258,7 @@ int cell__mkdir_all(const char *path)
 		int rc = mkdir(copy, 0777);
 		if (rc < 0 && errno != EEXIST) {
 			struct stat st;
-			/* EROFS and EACCES are told also where the folder is there already. */
+			/* EROFS and EACCES are reported also if the folder exists already. */
 			int saved = errno;
 			if (stat(copy, &st) < 0) {
 				errno = saved;
@@ -281,7 +281,7 @@ int cell__mkdir_all(const char *path)
 
 int cell__path_read(int dir_fd, const char *path, size_t max, struct cell__buf *out, struct stat *ret_stat)
 {
-	/* O_NONBLOCK: a FIFO that somebody put there must not hold us up. */
+	/* O_NONBLOCK: a FIFO that a user put there must not block us. */
 	CELL_AUTO_FD int fd = cell__path_open(dir_fd, path, O_RDONLY | O_NONBLOCK | O_NOCTTY, 0);
 	return fd < 0 ? -1 : cell__file_read_fd(fd, max, out, ret_stat);
 }
@@ -374,7 +374,7 @@ void cell__temp_sweep(int dir_fd)
 
 int cell__dir_sync(int dir_fd)
 {
-	/* EINVAL: this kind of file system has nothing to sync for a folder. */
+	/* EINVAL: this file system does not sync folders. */
 	return fsync(dir_fd) < 0 && errno != EINVAL && errno != ENOTSUP ? -1 : 0;
 }
 
@@ -394,7 +394,7 @@ int cell__file_replace(int dir_fd, const char *name, const void *bytes, size_t s
 
 /* ---- locks ---- */
 
-/* flock() that gives up at the deadline: a stopped process may hold the lock for ever. */
+/* flock() with a deadline: a stopped process may hold the lock for ever. */
 static int flock_until(int fd, int how, int64_t deadline_us)
 {
 	long wait_ns = 100000;
@@ -418,7 +418,7 @@ int cell__dir_lock(int dir_fd, bool exclusive, int *ret_fd, struct cell_error *e
 	const int flags = O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
 	int64_t deadline_us = cell__now_us() + (int64_t)CELL__STORE_LOCK_MS * 1000;
 	for (;;) {
-		/* Reading must not leave a file behind: where there is no lock file nobody has written yet. */
+		/* Reading must not leave a file behind: without a lock file no process has written yet. */
 		CELL_AUTO_FD int fd = exclusive ? openat(dir_fd, CELL__LOCK_FILE, O_RDWR | O_CREAT | flags, 0666)
 						: openat(dir_fd, CELL__LOCK_FILE, O_RDONLY | flags);
 		if (fd < 0 && errno == ENOENT && !exclusive) {
@@ -433,7 +433,7 @@ int cell__dir_lock(int dir_fd, bool exclusive, int *ret_fd, struct cell_error *e
 			return cell_fail(err, CELL_E_IO, errno,
 					 "wait for the folder's lock (" CELL__LOCK_FILE ") that another process holds");
 		struct stat ours, there;
-		/* Somebody may have removed the file while we waited: then others lock another one. */
+		/* The file may have been removed while we waited: then others lock another one. */
 		if (fstat(fd, &ours) == 0 && fstatat(dir_fd, CELL__LOCK_FILE, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
 		    ours.st_ino == there.st_ino && ours.st_dev == there.st_dev) {
 			*ret_fd = cell__take_fd(&fd);

@@ -3,17 +3,17 @@
  *
  * A writer, all of it under the folder's exclusive lock:
  *
- *     1  reads the index anew, so that nobody's entry is lost
+ *     1  reads the index again, so that no other writer's entry is lost
  *     2  writes the new index to a temporary file and syncs it,    a full disk fails here or before
- *        and the new file, where that is small
+ *        and the new file, if that is small
  *     3  puts .cell-journal in place: both temporary names, both final names
  *     4  renames (or removes) the file                             from here on the change will be completed
  *     5  renames the index
  *     6  syncs the folders, removes the journal
  *
- * flock() is let go when its holder dies.  Whoever takes the lock next and finds a journal carries out what is left of
- * 4 and 5; inode numbers tell what was done already.  The journal is not synced: it outlives the process, not the
- * machine.  After a power cut each file is whole, but an entry may be one version older than its file.
+ * flock() is released when its holder dies.  The next process that takes the lock and finds a journal carries out the rest of
+ * 4 and 5; inode numbers show which steps were done.  The journal is not synced: it survives the process, not the
+ * machine.  After a power cut each file is complete, but an entry may be one version older than its file.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -34,7 +34,7 @@
 
 /* ---- kept between two operations ---- */
 
-/* What is kept of this file as it is now, or NULL.  take: it is kept no longer. */
+/* The cached index of this file in its present state, or NULL. take: removes it from the cache. */
 static json_t *find_kept(struct cell__index_cache *cache, int dir_fd, const char *file, bool take)
 {
 	struct stat st;
@@ -59,7 +59,7 @@ static void keep(struct cell__index_cache *cache, json_t *index, const struct st
 	pthread_mutex_unlock(&cache->lock);
 }
 
-/* For what was read: somebody may write it once more within the same tick of the clock, and it would look the same. */
+/* For an index that was read: another process may write it again within the same clock tick, and it would look the same. */
 static void keep_read(struct cell__index_cache *cache, json_t *index, const struct stat *seen)
 {
 	struct timespec now;
@@ -68,7 +68,7 @@ static void keep_read(struct cell__index_cache *cache, json_t *index, const stru
 		keep(cache, index, seen);
 }
 
-/* For what we wrote: its time is our own (see stamp()), and no other writer's is the same. */
+/* For an index that we wrote: its time is our own (see stamp()), and differs from every other writer's. */
 static void keep_written(struct cell__index_cache *cache, json_t *index, int dir_fd, const char *file, const struct timespec *stamp)
 {
 	struct stat st;
@@ -78,14 +78,14 @@ static void keep_written(struct cell__index_cache *cache, json_t *index, int dir
 }
 
 /*
- * Gives a file the time as it really is: what the kernel would give is the time of its last tick, and two writers
- * within one tick could not be told apart.
+ * Gives a file the precise time: the kernel would use the time of its last tick, and two writers within one tick would be
+ * indistinguishable.
  */
 static void stamp(int fd, struct timespec *ret_stamp)
 {
 	clock_gettime(CLOCK_REALTIME, ret_stamp);
 	if (futimens(fd, (struct timespec[2]){ { .tv_nsec = UTIME_OMIT }, *ret_stamp }) < 0)
-		ret_stamp->tv_nsec = -1; /* no file's: it is then not kept */
+		ret_stamp->tv_nsec = -1; /* matches no file: it is then not cached */
 }
 
 /* ---- reading ---- */
@@ -174,7 +174,7 @@ struct journal {
 	const char *index_temp;
 	const char *path;
 	const char *temp;       /* NULL: path is removed */
-	int64_t ino;            /* of temp, or of what is removed */
+	int64_t ino;            /* of temp, or of the file to remove */
 };
 
 static bool same_inode(int dir_fd, const char *name, int64_t ino)
@@ -203,7 +203,7 @@ static void replay(int dir_fd, const struct journal *journal)
 	cell__dir_sync(dir_fd);
 }
 
-/* Under the exclusive lock.  What does not look like a journal of ours is only removed. */
+/* Under the exclusive lock. A file that is not a valid journal is only removed. */
 static void recover(int dir_fd)
 {
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
@@ -296,7 +296,7 @@ static int write_index_temp(int dir_fd, json_t *index, struct cell__temp *temp, 
 	return cell__temp_sync(temp);
 }
 
-/* Steps 3 to 6.  -1 with errno; until the file has changed nothing has. */
+/* Steps 3 to 6. -1 with errno; until the file has changed, nothing has. */
 static int carry_out(int dir_fd, const char *file, const struct cell__index_change *change, int parent, const char *last,
 		     struct cell__temp *index_temp, int64_t ino)
 {
@@ -326,7 +326,7 @@ static int carry_out(int dir_fd, const char *file, const struct cell__index_chan
 	return last != change->path && cell__dir_sync(parent) < 0 ? -1 : cell__dir_sync(dir_fd);
 }
 
-/* What is there under the final name: its inode, or 0. */
+/* The inode of the file with the final name, or 0. */
 static int target_inode(const struct cell__index_change *change, int parent, const char *last, int64_t *ret_ino)
 {
 	struct stat st;
@@ -351,7 +351,7 @@ static int read_or_set_aside(int dir_fd, const char *file, struct cell__index_ca
 	struct cell_error why = { 0 };
 	json_t *kept = find_kept(cache, dir_fd, file, true);
 	if (kept) {
-		/* Who asks for it anew asks the cache, which has it no more: one holder is us. */
+		/* Readers get it from the cache, which no longer has it: we are the only holder. */
 		bool shared = __atomic_load_n(&kept->refcount, __ATOMIC_ACQUIRE) > 1;
 		*ret_index = shared ? json_copy(kept) : json_incref(kept);
 		json_decref(kept);

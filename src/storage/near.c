@@ -1,4 +1,4 @@
-/* Which documents' vectors are near a query's, and that ranking fused with the one by words. */
+/* Finds the documents whose vectors are near a query's, and fuses that ranking with the one by words. */
 #define _GNU_SOURCE
 #include <string.h>
 
@@ -7,9 +7,9 @@
 /* ---- numbers ---- */
 
 /*
- * Parts of vectors of length one, as CELL__VECTOR_ONE-ths: half the memory to go through, which is what the time goes
- * into, for an error of about a hundred-thousandth.  No sum can overflow: by Cauchy and Schwarz it is at most the
- * product of both lengths, CELL__VECTOR_ONE squared.
+ * Components of vectors of length one, in units of 1/CELL__VECTOR_ONE: half the memory to read, which dominates the time, for an error of
+ * about a hundred-thousandth. No sum can overflow: by the Cauchy-Schwarz inequality it is at most the product of both lengths,
+ * CELL__VECTOR_ONE squared.
  */
 static inline __attribute__((always_inline)) int32_t dot_of(const int16_t *a, const int16_t *b, size_t n)
 {
@@ -26,7 +26,7 @@ static int32_t dot_plain(const int16_t *a, const int16_t *b, size_t n)
 }
 
 #ifdef __x86_64__
-/* Half the time where the processor has it, which is nearly everywhere, but not what we are compiled for. */
+/* Takes half the time on processors with AVX2, which are nearly all, but not our compilation target. */
 static __attribute__((target("avx2"))) int32_t dot_avx2(const int16_t *a, const int16_t *b, size_t n)
 {
 	return dot_of(a, b, n);
@@ -74,7 +74,7 @@ static bool is_worse(const struct near *a, const struct near *b)
 	return a->score != b->score ? a->score < b->score : a->row > b->row;
 }
 
-/* A heap with the worst on top, so that it is known at once what is not good enough. */
+/* A heap with the worst on top, so that a worse candidate is rejected at once. */
 static void sink(struct near *heap, size_t n, size_t at)
 {
 	for (;;) {
@@ -95,7 +95,7 @@ static int best_first(const void *a, const void *b)
 	return is_worse(a, b) ? 1 : -1;
 }
 
-/* With the lock held; fills best[0..limit) and says how many there are.  What points elsewhere is not near at all. */
+/* With the lock held; fills best[0..limit) and returns the number. A vector in the opposite direction is not near at all. */
 static size_t find_near(const struct cell__vectors *v, const int16_t *vector, struct near *best, size_t limit)
 {
 	const dot_fn dot = choose_dot();
@@ -158,7 +158,7 @@ static int rank(struct cell__vectors *v, const float *vector, size_t dimensions,
 
 /* ---- two rankings ---- */
 
-/* Documents that are named like the query stay first, whatever they mean. */
+/* Documents whose name equals the query stay first, whatever their meaning. */
 static size_t count_named(const struct cell__search_hit *hits, size_t n)
 {
 	size_t named = 0;

@@ -1,4 +1,4 @@
-/* What operations on workflows and artifacts do, on libuv's pool. */
+/* The work of operations on workflows and artifacts, on libuv's pool. */
 #define _GNU_SOURCE
 #include "storage/operation.h"
 
@@ -44,7 +44,7 @@ static void finish_op(struct cell__storage_op *op, int rc)
 		op->error_type = ""; /* named on the loop's thread */
 }
 
-/* An artifact is going to take more than it has taken.  What is trusted may keep what it likes. */
+/* Reserves more space for an artifact. Trusted principals have no limit. */
 static int take_room(struct cell__storage_op *op, struct cell__taken more, struct cell__taken *taken)
 {
 	return op->trusted ? 0 : cell__usage_take(&op->storage->usage, op->storage->store, &op->max, &more, taken, &op->err);
@@ -64,7 +64,7 @@ static void workflow_search(struct cell__storage_op *op)
 					    &op->err));
 }
 
-/* Is what this principal keeps confined code's?  In a container that of everybody is. */
+/* Whether content kept by this principal counts as confined code's. In a container all content does. */
 static bool is_confined(const struct cell__storage_op *op)
 {
 	return !op->trusted || cell__store_is_confined(op->storage->store);
@@ -101,7 +101,7 @@ static void workflow_create(struct cell__storage_op *op)
 	json_t *value = json_object_get(op->args, "source");
 	const char *source = json_string_value(value);
 	size_t size = json_string_length(value);
-	if (cell__mark_is_on(value)) { /* whoever is trusted vouches for what they keep */
+	if (cell__mark_is_on(value)) { /* a trusted principal approves the content by keeping it */
 		source += CELL__MARK_BYTES;
 		size -= CELL__MARK_BYTES;
 	}

@@ -1,20 +1,20 @@
 /*
  * Theory of operation
  *
- * A call becomes an op.  One without a handle goes to the pool at once.  Those on one handle go one after another:
+ * A call becomes an op.  An op without a handle goes to the pool at once.  Ops on one handle run one after another:
  *
  *     op ──handle idle──▶ on the pool ──done──▶ answered
- *      └──handle busy──▶ queued in the handle ──the op before is done──▶ all that are queued go to the pool as one piece
+ *      └──handle busy──▶ queued in the handle ──the op before is done──▶ all queued ops go to the pool as one piece
  *
  * Instead of the pool a thread of the host that waits for its call does the work itself (lend in calls/call.h).
  *
- * One session has at most CELL_LIMIT_SESSION_WORK pieces of work on the pool, which is everybody's; the others wait in the
- * order they came, and go when their call is cancelled.
+ * One session has at most CELL_LIMIT_SESSION_WORK pieces of work on the pool, which all share; the others wait in the
+ * order of their arrival, and are dropped when their call is cancelled.
  *
- * A chunk that is in the page cache is read on the loop's thread, without the way to the pool and back.
+ * A chunk that is in the page cache is read on the loop's thread, without the detour through the pool.
  *
- * Invariants: a handle that is not busy has no queue; an op on the pool owns all it touches, or holds a reference to it
- * (the call may go before it); handles are destroyed when they are not busy.
+ * Invariants: a handle that is not busy has no queue; an op on the pool owns all data it touches, or holds a reference to
+ * it (the call may end before it); handles are destroyed when they are not busy.
  */
 #define _GNU_SOURCE
 #include "storage/operation.h"
@@ -147,7 +147,7 @@ static void stop_waiting(struct cell__storage *storage, struct cell__storage_op 
 static void handle_cancel(struct cell__call *call)
 {
 	struct cell__storage_op *op = call->handler;
-	op->call = NULL; /* the work goes on to its end; its answer has nowhere to go */
+	op->call = NULL; /* the work runs to its end; its answer is dropped */
 	if (op->waits && !op->handle) {
 		stop_waiting(op->storage, op);
 		op->storage->under_way--;
@@ -253,7 +253,7 @@ static void start_waiting(struct cell__storage *storage)
 		}
 }
 
-/* Takes what waits out of the handle, as one piece of work; nothing that comes after its end. */
+/* Takes the waiting ops out of the handle, as one piece of work; none that follow its end. */
 static struct cell__storage_op *take_waiting(struct cell__storage_handle *handle)
 {
 	struct cell__storage_op *first = handle->first, *last = first;
@@ -267,7 +267,7 @@ static struct cell__storage_op *take_waiting(struct cell__storage_handle *handle
 	return first;
 }
 
-/* The handle is over: what waited for it fails. */
+/* The handle is over: ops that waited for it fail. */
 static void give_up(struct cell__storage *storage, struct cell__storage_handle *handle)
 {
 	struct cell__storage_op *op = handle->first;
@@ -297,7 +297,7 @@ static void handle_done(struct cell__storage_op *op)
 	}
 	while (op) {
 		struct cell__storage_op *then = op->then;
-		/* A session that was interrupted while opening would leave it open for ever. */
+		/* Else a session that was interrupted while opening would leave it open for ever. */
 		over |= op->closes || (!op->call && !op->bytes);
 		end_op(op);
 		op = then;
@@ -311,7 +311,7 @@ static void handle_done(struct cell__storage_op *op)
 	maybe_closed(storage);
 }
 
-/* The bytes that came with the call. */
+/* The bytes of the call. */
 static int take_bytes(struct cell__storage_op *op, const struct cell__call *call, size_t max, struct cell_error *err)
 {
 	if (call->raw_size > max)
@@ -354,7 +354,7 @@ static bool read_now(struct cell__storage_op *op)
 	return op->result != NULL;
 }
 
-/* Starts it, or puts it behind those that are on their way. */
+/* Starts it, or queues it behind earlier ops. */
 static void submit(struct cell__storage_op *op)
 {
 	struct cell__storage_handle *handle = op->handle;
@@ -411,7 +411,7 @@ static void start_op(struct cell__storage *storage, struct cell__call *call, siz
 		handle = create_handle(storage, call, err);
 	else if (use != CELL__HANDLE_NONE)
 		handle = find_handle(storage, call, use, err);
-	/* What ends it is always taken: nothing comes behind it. */
+	/* An op that ends the handle is always accepted: no other follows it. */
 	if (handle && handle->n_waiting >= CELL_LIMIT_ARTIFACT_CALLS && cell__storage_methods[which].what != CELL__CARRIES_LAST) {
 		cell_fail(err, CELL_E_LIMIT, 0, "more than %u calls wait for one artifact", CELL_LIMIT_ARTIFACT_CALLS);
 		handle = NULL;

@@ -71,7 +71,7 @@ struct quote {
 
 static int skip_string(struct cell__py_lexer *lexer, const struct quote *q, unsigned nesting, struct cell_error *err);
 
-/* How many bytes of a string prefix stand at text, when a quote follows: r, b, f, Rb, ...; -1: none. */
+/* The size of a string prefix at text, if a quote follows: r, b, f, Rb, ...; -1: not a prefix. */
 static int prefix_size(const char *text, size_t size, struct quote *q)
 {
 	static const char *const prefixes[] = { "", "r", "u", "b", "f", "t", "br", "rb", "fr", "rf", "tr", "rt" };
@@ -228,7 +228,7 @@ static int add_code_point(struct cell__buf *out, unsigned long c)
 	return cell__buf_add(out, b, (size_t)n);
 }
 
-/* text[0] follows the backslash.  Returns how many bytes it takes, 0 when it is no escape, -1 without memory. */
+/* text[0] follows the backslash. Returns its size, 0: not an escape, -1: out of memory. */
 static int add_escape(struct cell__buf *out, const char *text, size_t size)
 {
 	static const char from[] = "abfnrtv\\'\"";

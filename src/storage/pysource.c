@@ -42,7 +42,7 @@ bool cell__py_is_keyword(const char *word)
 		"del",    "elif",     "else", "except", "finally", "for",    "from",   "global", "if",    "import", "in",       "is",
 		"lambda", "nonlocal", "not",  "or",     "pass",    "raise",  "return", "try",    "while", "with",   "yield",
 	};
-	size_t size = strnlen(word, sizeof "continue"); /* none is longer than "continue" and "nonlocal" */
+	size_t size = strnlen(word, sizeof "continue"); /* no keyword is longer than "continue" and "nonlocal" */
 	if (size < 2 || size >= sizeof "continue")
 		return false;
 	for (size_t i = 0; i < sizeof keywords / sizeof *keywords; i++)
@@ -96,8 +96,8 @@ static char *clean_docstring(const char *text)
 }
 
 /*
- * At the first token of a statement: a docstring is taken when it is one, and the scanner stands behind it.  What was
- * concatenated from several literals is one string, as in Python.
+ * At the first token of a statement: takes a docstring if there is one, and leaves the scanner behind it. Several concatenated literals are
+ * one string, as in Python.
  */
 static int take_docstring(struct scanner *s, char **ret_text)
 {
@@ -119,7 +119,7 @@ static int take_docstring(struct scanner *s, char **ret_text)
 
 /* ---- literals ---- */
 
-/* The tokens of a default; a small recursive reader of what ast.literal_eval() takes and JSON can say. */
+/* The tokens of a default; a small recursive reader of the literals that ast.literal_eval() accepts and JSON can express. */
 struct literal {
 	const char *source;
 	const struct cell__py_token *tokens;
@@ -222,7 +222,7 @@ static json_t *read_dict(struct literal *l, unsigned depth)
 	return object;
 }
 
-/* NULL when it is no literal. */
+/* NULL: not a literal. */
 static json_t *read_literal(struct literal *l, unsigned depth)
 {
 	if (l->at >= l->n || depth > CELL__PY_LITERAL_NESTING)
@@ -293,7 +293,7 @@ static const char *plain_type(const char *name, size_t size)
 	return "string";
 }
 
-/* Where the part before the next c outside brackets ends; size when there is none. */
+/* The end of the part before the next c outside brackets; size if there is no c. */
 static size_t part_end(const char *text, size_t size, char c)
 {
 	unsigned depth = 0;
@@ -315,7 +315,7 @@ static const char *annotation_type(const char *text, size_t size, unsigned depth
 		return annotation_type(text + 1, size - 2, depth + 1);
 	size_t bar = part_end(text, size, '|');
 	if (bar < size) {
-		/* What may also be None is told by what else it may be. */
+		/* A union with None is described by its other members. */
 		const char *left = text;
 		size_t left_size = bar;
 		trim(&left, &left_size);
@@ -410,7 +410,7 @@ static int add_param(struct scanner *s, const struct cell__py_token *tokens, siz
 	return 0;
 }
 
-/* Where the first text stands in tokens outside brackets and lambdas; n when it does not. */
+/* The index of the first such token outside brackets and lambdas; n: not found. */
 static size_t find_operator(const struct scanner *s, const struct cell__py_token *tokens, size_t n, const char *text)
 {
 	unsigned depth = 0, lambdas = 0;
@@ -450,7 +450,7 @@ static int add_params(struct scanner *s, const struct tokens *all, struct cell__
 	return 0;
 }
 
-/* Steps over a bracketed group, the current token being its opening bracket; keeps what is inside in tokens. */
+/* Steps over a bracketed group, whose opening bracket is the current token; keeps its content in tokens. */
 static int take_group(struct scanner *s, struct tokens *tokens)
 {
 	unsigned outside = s->lexer.n_brackets - 1;
@@ -504,7 +504,7 @@ static int take_run(struct scanner *s, struct cell__py_source *out)
 
 /* ---- the module ---- */
 
-/* At the first token of a top-level statement.  The scanner stands somewhere behind it afterwards. */
+/* At the first token of a top-level statement. Leaves the scanner behind some part of it. */
 static int take_statement(struct scanner *s, struct cell__py_source *out, unsigned *runs)
 {
 	bool is_async = is(s, "async");
@@ -537,7 +537,7 @@ static int scan(struct scanner *s, struct cell__py_source *out)
 		first = false;
 		if (begins && s->token.start == before && take_statement(s, out, &runs) < 0)
 			return -1;
-		/* What was read ahead may itself begin a statement. */
+		/* The token read ahead may itself begin a statement. */
 		bool next_begins = s->token.first && s->token.start != before;
 		if (s->token.kind != CELL__PY_END && !next_begins && advance(s) < 0)
 			return -1;

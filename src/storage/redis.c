@@ -2,15 +2,15 @@
  * Theory of operation
  *
  * Operations run on libuv's pool.  Each takes an idle connection, or opens one, sends its commands together and reads
- * their answers.  What changes more than one key is one script, so that it happens whole or not at all, and so that
- * nothing is done after a check that no longer holds.
+ * their answers.  A change of more than one key is one script, so that it happens completely or not at all, and so that
+ * its checks still hold when it writes.
  *
  *     up ──an operation failed for RETRY_MS──▶ down ──DOWN_MS later, one try──▶ up, or down for twice as long
  *
- * While it is down, operations fail at once with what was last said: they would only fill the pool, which others need.
+ * While it is down, operations fail at once with the last error: they would only fill the pool, which others need.
  *
- * A command whose answer did not come may have been carried out.  It is sent again only where that comes to the same
- * (CELL__REDIS_AGAIN); else the error says that it is not known.  Success is told only after the server's answer.
+ * A command without an answer may have been carried out.  It is sent again only if that has the same effect
+ * (CELL__REDIS_AGAIN); else the error says that the outcome is unknown.  Success is reported only after the server's answer.
  */
 #define _GNU_SOURCE
 #include "storage/redis.h"
@@ -79,7 +79,7 @@ int cell__redis_connect(struct cell__redis *redis, struct cell__redis_conn **ret
 	return cell__redis_conn_open(&redis->url, redis->tls, ret_conn, err);
 }
 
-/* True: it is left alone now, and err says why.  *ret_was_down: it was down when last seen. */
+/* True: it is not used now, and err has the reason. *ret_was_down: it was down when last used. */
 static bool is_down(struct cell__redis *redis, bool *ret_was_down, struct cell_error *err)
 {
 	pthread_mutex_lock(&redis->lock);
@@ -104,7 +104,7 @@ static void set_down(struct cell__redis *redis, const struct cell_error *why)
 
 /* ---- commands ---- */
 
-/* The server refuses everything for a while and has carried out nothing. */
+/* The server refuses every command for a while and has carried out none. */
 static const redisReply *find_busy(const struct cell__redis_replies *replies)
 {
 	static const char *const words[] = { "LOADING ", "MASTERDOWN ", "CLUSTERDOWN ", "TRYAGAIN ", "BUSY " };
@@ -204,7 +204,7 @@ int cell__redis_integer(struct cell__redis *redis, const redisReply *reply, long
 const redisReply *cell__redis_exec(struct cell__redis *redis, const struct cell__redis_replies *replies, size_t n, struct cell_error *err)
 {
 	const redisReply *last = replies->list[replies->n - 1];
-	/* What was refused when it was queued says why, EXEC only that something was. */
+	/* A command refused when it was queued has the reason; EXEC only reports that one was refused. */
 	for (size_t i = 0; i < replies->n; i++)
 		if (replies->list[i]->type == REDIS_REPLY_ERROR) {
 			cell__redis_fail(err, redis->url.shown, replies->list[i]);
@@ -248,7 +248,7 @@ static int ask_sizes(struct fields *fields, size_t from, size_t n, struct cell_e
 	return 0;
 }
 
-/* Those of [from, from + n) whose values are small enough. */
+/* Requests the values of [from, from + n) that are small enough. */
 static int ask_values(struct fields *fields, size_t from, size_t n, struct cell_error *err)
 {
 	CELL_AUTO_BATCH struct cell__redis_batch batch = CELL__REDIS_BATCH_INIT;
@@ -265,7 +265,7 @@ static int ask_values(struct fields *fields, size_t from, size_t n, struct cell_
 				return -1;
 			continue;
 		}
-		const redisReply *value = replies.list[k++]; /* gone meanwhile where it is none */
+		const redisReply *value = replies.list[k++]; /* not a string: deleted in the meantime */
 		if (cell__redis_is_text(value) && fields->fn(fields->arg, name, value->str, value->len, err) < 0)
 			return -1;
 	}
@@ -409,12 +409,12 @@ struct tools_read {
 	size_t bytes;
 };
 
-/* Anybody may have written it: what is no object is kept as null, for whoever reads definitions to say so. */
+/* Any client may have written it: a value that is not an object is kept as null, so that the reader of definitions reports it. */
 static int take_tool(void *arg, const char *name, const char *value, size_t size, struct cell_error *err)
 {
 	struct tools_read *read = arg;
 	json_t *definition = value ? json_loadb(value, size, JSON_REJECT_DUPLICATES, NULL) : NULL;
-	/* Written anew: JSON's escapes of characters beyond U+FFFF are none of YAML's. */
+	/* Written again: JSON's escapes of characters beyond U+FFFF are not valid in YAML. */
 	CELL_AUTO_FREE char *text = json_is_object(definition) ? json_dumps(definition, JSON_COMPACT) : NULL;
 	bool is_object = json_is_object(definition);
 	json_decref(definition);

@@ -1,11 +1,10 @@
 /*
  * Artifacts in Redis.
  *
- * One of at most CELL__REDIS_WHOLE_BYTES is a string, as the reference's clients write and read them, and is held in
- * memory while it is open.  A larger one is a hash of chunks: it is written beside, chunk by chunk, and takes its name
- * when it is complete; each question for chunks also asks for the hash's version, so that a reader never mixes two.  A
- * client that knows strings only gets WRONGTYPE for it, not a part of it.  Larger strings that others wrote are read in
- * pieces as long as their entry in the index stays the same.
+ * An artifact of at most CELL__REDIS_WHOLE_BYTES is a string, as the reference's clients write and read them, and is held in memory while
+ * it is open. A larger one is a hash of chunks: it is written under a temporary key, chunk by chunk, and gets its name when it is complete.
+ * Each request for chunks also reads the hash's version, so that a reader never mixes two. A client that knows only strings gets WRONGTYPE
+ * for it, not a part of it. Larger strings of other clients are read in pieces as long as their entry in the index stays the same.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -20,11 +19,11 @@
 #define TEMP "__tmp__:"
 #define PIECE_BYTES (CELL__REDIS_CHUNKS * CELL__REDIS_CHUNK_BYTES)
 
-/* The entry first: where the index is no hash, nothing is written. */
+/* The entry first: if the index is not a hash, nothing is written. */
 static const char save_whole[] = "redis.call('HSET', KEYS[2], ARGV[1], ARGV[2]) "
 				 "redis.call('SET', KEYS[1], ARGV[3]) "
 				 "return 1";
-/* Where not all chunks are there they have their name already (the answer was lost), or have expired. */
+/* If some chunks are missing, they have their name already (the answer was lost), or have expired. */
 static const char save_chunks[] =
 	"if redis.call('HGET', KEYS[3], 'version') ~= ARGV[3] or redis.call('HLEN', KEYS[3]) ~= tonumber(ARGV[6]) then "
 	"  if redis.call('TYPE', KEYS[1]).ok == 'hash' and redis.call('HGET', KEYS[1], 'version') == ARGV[3] then return 1 end "
@@ -42,7 +41,7 @@ static const char delete_both[] = "local known = redis.call('HDEL', KEYS[2], ARG
 
 static int key_of(struct cell__store *store, const char *name, struct cell__buf *out, struct cell_error *err)
 {
-	/* Under these names of artifacts stand keys of ours. */
+	/* Keys of ours have these names. */
 	if (strcmp(name, "__index__") == 0 || strncmp(name, TEMP, strlen(TEMP)) == 0)
 		return cell_fail(err, CELL_E_INVALID, 0, "Invalid artifact name: '%.120s' is reserved", name);
 	if (cell__buf_printf(out, "%s:%s", store->artifacts_path, name) < 0)
@@ -71,7 +70,7 @@ static int fail_changed(struct cell_error *err, const char *name)
 	return -1;
 }
 
-/* ---- what is told of one ---- */
+/* ---- descriptions ---- */
 
 json_t *cell__redis_entry_parse(const char *text, size_t size)
 {
@@ -82,7 +81,7 @@ json_t *cell__redis_entry_parse(const char *text, size_t size)
 	return NULL;
 }
 
-/* What stands under an artifact's key. */
+/* The value of an artifact's key. */
 struct payload {
 	enum { NOTHING, WHOLE, CHUNKS } kind;
 	int64_t size;
@@ -123,7 +122,7 @@ static int read_payload(const redisReply *const replies[3], const char *name, st
 	return 0;
 }
 
-/* Of one key; two of the three are answered by WRONGTYPE where there is one. */
+/* Of one key; if it exists, two of the three answers are WRONGTYPE. */
 static void ask_payload(struct cell__redis_batch *batch, const char *key)
 {
 	cell__redis_add(batch, "TYPE %s", key);
@@ -131,7 +130,7 @@ static void ask_payload(struct cell__redis_batch *batch, const char *key)
 	cell__redis_add(batch, "HMGET %s size chunk_bytes version", key);
 }
 
-/* Its beginning, for what no entry tells the type of; as much of it as there is. */
+/* The beginning of the payload, for an artifact whose entry has no type; shorter if the payload is. */
 static const char *guess_type(struct cell__store *store, const char *key, const char *name, const struct payload *payload)
 {
 	CELL_AUTO_BATCH struct cell__redis_batch batch = CELL__REDIS_BATCH_INIT;
@@ -152,7 +151,7 @@ static json_t *make_info(struct cell__store *store, const char *key, const char 
 	return cell__artifact_info(name, key, entry, "", type, payload->size);
 }
 
-/* Payload and entry as they belong together.  *ret_text, the entry as it stands there, is the caller's to free. */
+/* A consistent pair of payload and entry. The caller frees *ret_text, the entry as stored. */
 static int read_entry(struct cell__store *store, const char *key, const char *name, struct payload *ret_payload, json_t **ret_entry,
 		      char **ret_text, struct cell_error *err)
 {
@@ -238,7 +237,7 @@ static int delete(struct cell__store *store, const char *name, bool *ret_deleted
 
 struct listing {
 	struct cell__store *store;
-	json_t *entries; /* name -> entry, or null where it cannot be parsed */
+	json_t *entries; /* name -> entry, or null if it cannot be parsed */
 	json_t *found;   /* name -> info */
 };
 
@@ -247,7 +246,7 @@ static int add_entry(void *arg, const char *name, const char *value, size_t size
 	struct listing *list = arg;
 	CELL_AUTO_BUF struct cell__buf key = CELL_BUF_INIT;
 	if (cell__path_check(name, "artifact", NULL) < 0 || key_of(list->store, name, &key, NULL) < 0)
-		return 0; /* nothing that could be loaded */
+		return 0; /* not loadable */
 	json_t *entry = value ? cell__redis_entry_parse(value, size) : NULL;
 	if (json_object_set_new(list->entries, name, entry ? entry : json_null()) < 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "list artifacts");
@@ -270,7 +269,7 @@ static int add_infos(struct listing *list, const char **names, size_t n, struct 
 	for (size_t i = 0; i < n; i++) {
 		struct payload payload;
 		CELL_AUTO_BUF struct cell__buf key = CELL_BUF_INIT;
-		/* What is gone, or is no artifact, cannot be loaded. */
+		/* A missing payload, or one of another type, cannot be loaded. */
 		if (read_payload((const redisReply *const *)&replies.list[3 * i], names[i], &payload, NULL) < 0 || payload.kind == NOTHING)
 			continue;
 		if (key_of(list->store, names[i], &key, err) < 0)
@@ -324,7 +323,7 @@ struct redis_writer {
 	int64_t n_chunks;        /* sent */
 	char version[VERSION_CHARS + 1]; /* "": it may still become a string */
 	bool committed;
-	struct cell_error failed; /* what the first write that failed said */
+	struct cell_error failed; /* the error of the first failed write */
 	char *key, *temp;
 	char name[];
 };
@@ -333,7 +332,7 @@ static void abort_write(struct cell__artifact_writer *base)
 {
 	struct redis_writer *writer = (struct redis_writer *)base;
 	struct cell__redis *redis = base->store->redis;
-	/* Not from here, which may be the loop's thread; and if nobody comes to it, it expires. */
+	/* Not removed from here, which may be the loop's thread; if it is never removed, it expires. */
 	struct cell__redis_trash *trash = NULL;
 	if (writer->n_chunks > 0 && !writer->committed)
 		trash = cell__alloc(1, sizeof *trash + strlen(writer->temp) + 1);
@@ -363,7 +362,7 @@ static void sweep(struct cell__redis *redis)
 		free(trash);
 		trash = next;
 	}
-	if (batch.n > 0) /* best effort: what stays expires */
+	if (batch.n > 0) /* best effort: the rest expires */
 		(void)cell__redis_run(redis, &batch, CELL__REDIS_AGAIN, true, &replies, NULL);
 }
 
@@ -393,7 +392,7 @@ static int begin(struct cell__store *store, const char *name, struct cell__artif
 	return 0;
 }
 
-/* Sends whole chunks, and at the end what is left. */
+/* Sends whole chunks, and at the end the rest. */
 static int send_chunks(struct redis_writer *writer, bool end, struct cell_error *err)
 {
 	struct cell__redis *redis = writer->base.store->redis;
@@ -422,7 +421,7 @@ static int write_chunk(struct cell__artifact_writer *base, const void *bytes, si
 	struct redis_writer *writer = (struct redis_writer *)base;
 	struct cell_error why = { 0 };
 	int rc = 0;
-	/* What is missing now would be missing in the middle: nothing may be written behind it. */
+	/* The lost bytes would be missing in the middle: nothing may be written after them. */
 	if (writer->failed.code) {
 		why = writer->failed;
 		rc = -1;
@@ -495,7 +494,7 @@ struct redis_reader {
 	struct cell__artifact_reader base;
 	struct cell__store *store;
 	struct payload payload;
-	redisReply *whole; /* NULL: it is asked for in pieces */
+	redisReply *whole; /* NULL: it is read in pieces */
 	char *text;        /* the entry that belongs to it */
 	char *key;
 	char name[];
@@ -534,7 +533,7 @@ static int take_whole(struct redis_reader *reader, json_t **entry, struct cell_e
 	json_decref(*entry);
 	*entry = cell__redis_entry_parse(now->str, now->len);
 	reader->whole = data;
-	((redisReply *)all)->element[0] = NULL; /* it is ours now; hiredis skips it */
+	((redisReply *)all)->element[0] = NULL; /* we own it now; hiredis skips it */
 	reader->payload.size = (int64_t)data->len;
 	return 0;
 }
@@ -579,7 +578,7 @@ static int open_artifact(struct cell__store *store, const char *name, struct cel
 	return rc;
 }
 
-/* [offset, offset + size) of a string, which is at most PIECE_BYTES, while it is the same one. */
+/* [offset, offset + size) of a string, at most PIECE_BYTES, while it is unchanged. */
 static int read_piece(struct redis_reader *reader, char *buf, size_t size, int64_t offset, struct cell_error *err)
 {
 	struct cell__redis *redis = reader->store->redis;
@@ -603,7 +602,7 @@ static int read_piece(struct redis_reader *reader, char *buf, size_t size, int64
 	return 0;
 }
 
-/* As much of [offset, offset + size) as lies in the chunks that one question gets; how much that is, or -1. */
+/* As much of [offset, offset + size) as is in the chunks of one request; returns the size, or -1. */
 static ssize_t read_chunks(struct redis_reader *reader, char *buf, size_t size, int64_t offset, struct cell_error *err)
 {
 	struct cell__redis *redis = reader->store->redis;

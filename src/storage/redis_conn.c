@@ -136,7 +136,7 @@ static int fill_tls(struct cell__redis_conn *conn, int timeout_ms)
 	return 0;
 }
 
-/* What an SSL_ function left: 0 to call it again, -1 with errno. */
+/* Handles the result of an SSL_ function: 0 to call it again, -1 with errno. */
 static int step_tls(struct cell__redis_conn *conn, int rc, int timeout_ms)
 {
 	int what = SSL_get_error(conn->ssl, rc);
@@ -247,7 +247,7 @@ static int connect_to(const struct sockaddr *address, socklen_t size)
 	if (connect(fd, address, size) < 0) {
 		int error = 0;
 		socklen_t error_size = sizeof error;
-		/* A Unix socket whose queue is full says EAGAIN, and connects to nobody. */
+		/* A Unix socket whose queue is full gives EAGAIN, and is not connected. */
 		if (errno != EINPROGRESS || wait_fd(fd, POLLOUT, CELL__REDIS_CONNECT_MS) < 0)
 			return -1;
 		if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &error_size) < 0 || error != 0) {
@@ -291,7 +291,7 @@ static int connect_unix(const struct cell__redis_url *url, struct cell_error *er
 	return fd;
 }
 
-/* A connection that somebody else made: see executors/container/dialer.h.  Without one comes why. */
+/* A connection that another process made: see executors/container/dialer.h. On failure it sends the reason. */
 static int connect_via(const struct cell__redis_url *url, struct cell_error *err)
 {
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
@@ -318,7 +318,7 @@ static bool begins(const redisReply *reply, const char *word)
 	return reply->type == REDIS_REPLY_ERROR && reply->len >= size && strncmp(reply->str, word, size) == 0;
 }
 
-/* The server's words to AUTH are not told: one that does not know the command repeats its arguments. */
+/* The server's answer to AUTH is not shown: a server that does not know the command repeats its arguments. */
 static int check_login(const struct cell__redis_url *url, const struct cell__redis_replies *replies, struct cell_error *err)
 {
 	size_t at = 0;
@@ -361,7 +361,7 @@ typedef size_t array_size;
 typedef int array_size;
 #endif
 
-/* How long an array is to be stands before its elements: memory is not taken on that word alone. */
+/* The length of an array precedes its elements: it is not trusted for allocating memory. */
 static void *create_array(const redisReadTask *task, array_size elements)
 {
 	struct cell__redis_conn *conn = task->privdata;
@@ -416,7 +416,7 @@ bool cell__redis_conn_quiet(const struct cell__redis_conn *conn)
 
 /* ---- commands ---- */
 
-/* A connection that was just opened has the message's "Redis at ..." from its opener; this one is told by its owner. */
+/* The opener of a new connection adds "Redis at ..." to the message; here the connection's owner does. */
 static int read_reply(struct cell__redis_conn *conn, size_t *fed, redisReply **ret_reply, struct cell_error *err)
 {
 	char buf[READ_BYTES];

@@ -1,6 +1,6 @@
 /*
- * Dependencies in Redis: a set of specifiers, and the one of older versions, which is read and taken from.  In a container it is a set of
- * its own, and the host's, which is only read: what stands in that the host installs.
+ * Dependencies in Redis: a set of specifiers, and the set of older versions, which is read and removed from. A container has its own set,
+ * and only reads the host's, because the host installs the packages in that one.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -9,8 +9,8 @@
 #include "storage/redis.h"
 
 /*
- * Both sets become what was made of them, if they are still what it was made of: ARGV is both as they were, sorted, then
- * how many are taken out of the first, these, how many out of the second, these, and what is added to the first.
+ * Replaces both sets if they are unchanged since they were read: ARGV is both old sets, sorted, then the count and members to remove from
+ * the first, the count and members to remove from the second, and the members to add to the first.
  */
 static const char replace[] = "for i = 1, 2 do "
 			      "  local now = redis.call('SMEMBERS', KEYS[i]) table.sort(now) "
@@ -83,7 +83,7 @@ static int read_sets(struct cell__store *store, struct sets *ret_sets, struct ce
 	return 0;
 }
 
-/* A member as it is kept in files; false with the problem. */
+/* A member in the form used in files; false with the problem. */
 static bool normalise(const redisReply *member, char out[static CELL__STORE_DEP_BYTES + 1], struct cell_error *err)
 {
 	if (strlen(member->str) != member->len)
@@ -144,7 +144,7 @@ static size_t choose(const redisReply *set, const char *spec, const redisReply *
 	return n;
 }
 
-/* Takes a package out of both sets and puts `added` (may be NULL) into ours.  *ret_done false: somebody else was faster. */
+/* Removes a package from both sets and adds `added` (may be NULL) to ours. *ret_done false: another writer was faster. */
 static int change(struct cell__store *store, const struct sets *sets, const char *spec, const char *added, enum cell__redis_retry retry,
 		  bool *ret_done, size_t *ret_dropped, struct cell_error *err)
 {
@@ -197,7 +197,7 @@ static int change_until(struct cell__store *store, const char *spec, const char 
 		bool done;
 		if (read_sets(store, &sets, err) < 0)
 			return cell_fail_wrap(err, "Cannot change dependencies");
-		/* Adding twice comes to the same; whether something was taken out can be said once. */
+		/* Adding twice has the same effect; whether a package was removed can be answered only once. */
 		if (change(store, &sets, spec, added, added ? CELL__REDIS_AGAIN : CELL__REDIS_ONCE, &done, ret_dropped, err) < 0)
 			return cell_fail_wrap(err, "Cannot change dependencies");
 		if (done)

@@ -1,11 +1,10 @@
 /*
- * Workflows in Redis: one hash, a JSON value for each, as the reference has them.
+ * Workflows in Redis: one hash, a JSON value for each, as in the reference.
  *
- * The search index is a cache on this machine.  It is brought up to date before it is used, exactly, whoever changed
- * the hashes: a connection of its own has them under WATCH and asks before each use whether they were touched since
- * (flag "d" of CLIENT INFO), which is one short question.  Only when they were are they read, and only values whose
- * hash (SHA-256) is not that of the index are indexed anew.  Where the server does not answer that question they are
- * read each time.
+ * The search index is a cache on this machine. It is updated before it is used, exactly, no matter which client changed the hashes: a
+ * separate connection keeps them under WATCH and checks before each use whether they were touched since (flag "d" of CLIENT INFO), which is
+ * one short request. The hashes are read only if they were touched, and only values whose SHA-256 differs from the index are indexed again.
+ * If the server does not support that request they are read each time.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -25,7 +24,7 @@ static const char save[] = "if ARGV[3] == '1' then "
 			   "end "
 			   "redis.call('HSET', KEYS[1], ARGV[1], ARGV[2]) "
 			   "return 1";
-/* The one it hid would come back. */
+/* Else the one it hid would come back. */
 static const char delete_both[] = "return redis.call('HDEL', KEYS[1], ARGV[1]) + redis.call('HDEL', KEYS[2], ARGV[1])";
 
 /* ---- one workflow ---- */
@@ -53,7 +52,7 @@ int cell__redis_workflow_parse(const char *text, size_t size, struct cell__workf
 	else if (cell__buf_add(&ret_kept->source, json_string_value(source), json_string_length(source)) < 0)
 		rc = cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	if (rc == 0) {
-		/* With a NUL in it a description is no text for us. */
+		/* A description with a NUL in it is treated as missing. */
 		bool plain = json_is_string(description) && json_string_length(description) <= CELL__STORE_DESCRIPTION_BYTES &&
 			     strlen(json_string_value(description)) == json_string_length(description);
 		ret_kept->entry = json_pack("{s:O*, s:O*}", "description", plain ? description : NULL, "created_at",
@@ -134,7 +133,7 @@ static int tell_path(struct cell__store *store, const char *name, bool old, stru
 
 /* ---- has anything changed? ---- */
 
-/* Asks one thing on the watching connection; false: it is of no use any more. */
+/* Sends one command on the watching connection; false: the connection is unusable. */
 static bool ask_watcher(struct cell__redis *redis, struct cell__redis_batch *batch, struct cell__redis_replies *ret_replies)
 {
 	bool sent;
@@ -144,7 +143,7 @@ static bool ask_watcher(struct cell__redis *redis, struct cell__redis_batch *bat
 	return false;
 }
 
-/* True: nobody has touched the hashes since watch() was called. */
+/* True: the hashes are untouched since watch() was called. */
 static bool is_quiet(struct cell__redis *redis)
 {
 	CELL_AUTO_BATCH struct cell__redis_batch batch = CELL__REDIS_BATCH_INIT;
@@ -157,7 +156,7 @@ static bool is_quiet(struct cell__redis *redis)
 	return flags && !memchr(flags + 7, 'd', strcspn(flags + 7, " "));
 }
 
-/* Before the hashes are read.  What fails here is no failure: they are read again next time. */
+/* Call before the hashes are read. A failure here is harmless: they are read again next time. */
 static void watch(struct cell__redis *redis)
 {
 	CELL_AUTO_BATCH struct cell__redis_batch batch = CELL__REDIS_BATCH_INIT;
@@ -176,7 +175,7 @@ struct refresh {
 	struct cell__store *store;
 	bool old;          /* the hash of older versions is being read */
 	bool *seen;        /* of store->stamps */
-	json_t *names;     /* those of the first hash, which hide the others */
+	json_t *names;     /* of the first hash, which hide the others */
 	struct cell__workflow_doc *made;
 	struct cell__search_doc docs[BATCH];
 	char names_made[BATCH][CELL__STORE_WORKFLOW_NAME_BYTES + 1];
@@ -219,7 +218,7 @@ static struct cell__search_stamp *find_stamp(const struct cell__store *store, co
 static int stamp_value(const char *value, size_t size, bool old, int64_t stamp[static 3])
 {
 	unsigned char digest[EVP_MAX_MD_SIZE] = { 0 };
-	/* One that is too large is known by its size. */
+	/* A value that is too large is identified by its size. */
 	if (!value)
 		memcpy(digest, &size, sizeof size);
 	else if (EVP_Digest(value, size, digest, NULL, EVP_sha256(), NULL) != 1)

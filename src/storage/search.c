@@ -1,6 +1,6 @@
 /*
- * The index is two tables: items (what the caller wants back) and docs (FTS5), joined by rowid.  The text given to
- * FTS5 is expanded first, because its tokenizers know nothing of camelCase.
+ * The index is two tables: items (the caller's data) and docs (FTS5), joined by rowid. The text given to FTS5 is expanded first, because
+ * its tokenizers do not know camelCase.
  */
 #define _GNU_SOURCE
 #include "storage/search_internal.h"
@@ -75,7 +75,7 @@ int cell__search_expand(struct cell__buf *out, const char *text)
 
 /* ---- opening ---- */
 
-/* Which files have changed is asked of all documents at once, so that is an index of its own, without their payloads. */
+/* The check for changed files reads all documents at once, so it has its own index, without their payloads. */
 static const char tables[] = "CREATE TABLE items(rowid INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, plain TEXT NOT NULL,"
 			     " stamp0 INTEGER, stamp1 INTEGER, stamp2 INTEGER, hash BLOB, payload TEXT);"
 			     "CREATE INDEX items_plain ON items(plain);"
@@ -144,7 +144,7 @@ int cell__search_open_db(const char *path, const struct cell__search_schema *mad
 		return cell_fail(err, CELL_E_IO, 0, "search index: open: %s", sqlite3_errstr(rc));
 	}
 	sqlite3_busy_timeout(db, CELL__SEARCH_BUSY_MS);
-	/* The journal's two syncs per change are for power cuts; a cache that such a cut tears is made anew. */
+	/* The journal's two syncs per change protect against power cuts; a cache torn by one is rebuilt. */
 	snprintf(settings, sizeof settings,
 		 "PRAGMA page_size = %d; PRAGMA synchronous = OFF; PRAGMA trusted_schema = OFF;"
 		 " PRAGMA temp_store = MEMORY",
@@ -442,12 +442,12 @@ static bool is_stop_word(const char *word, size_t size)
 }
 
 /*
- * The words of a query.  Bytes that are not letters or digits never reach FTS5, so a query has no syntax.  A word that
- * stands nowhere is looked for as the beginning of others, so that half a word finds something.
+ * The words of a query. Bytes other than letters and digits never reach FTS5, so a query has no syntax. A word that no document has is
+ * searched as a prefix, so that half a word finds documents.
  */
 struct term {
 	char text[CELL__SEARCH_TERM_BYTES + 1];
-	bool prefix; /* it stands for words that begin with it */
+	bool prefix; /* it matches words that begin with it */
 	bool common; /* in more documents than are worth ranking */
 };
 
@@ -533,10 +533,9 @@ static int collect(struct cell__search *search, const char *sql, const char *tex
 }
 
 /*
- * Ranking costs a microsecond or two for each document that matches, and a word that stands in thousands of them
- * says little.  So the documents are those with at least one word that is not common; common words only help to
- * rank them. Where every word is common, as many documents as are worth it are ranked: those with all words, with
- * one in the name, with any.
+ * Ranking costs a microsecond or two for each matching document, and a word that thousands of them have says little. So the candidates are
+ * the documents with at least one word that is not common; common words only help to rank them. If every word is common, a limited number
+ * of documents is ranked: those with all words, with one in the name, with any.
  */
 
 static int add_match(struct cell__buf *out, const struct terms *terms, const char *joiner, bool with_common)
@@ -553,8 +552,7 @@ static int add_match(struct cell__buf *out, const struct terms *terms, const cha
 	return rc | cell__buf_add(out, ")", 1);
 }
 
-/* In how many documents it is, counted no further than tells whether these are too many to rank.  -1: the index
- * fails. */
+/* The number of documents with the term, counted only until it is clear that they are too many to rank. -1: the index fails. */
 static int count_term(struct cell__search *search, const struct term *term)
 {
 	CELL_AUTO_STATEMENT sqlite3_stmt *statement = NULL;
@@ -568,7 +566,7 @@ static int count_term(struct cell__search *search, const struct term *term)
 	return sqlite3_step(statement) == SQLITE_ROW ? sqlite3_column_int(statement, 0) : -1;
 }
 
-/* Finds out which terms are common; *ret_rare is how many are not.  What is nowhere, or too much, is left out. */
+/* Finds the common terms; *ret_rare is the number of the others. Drops terms that no document has, and too many terms. */
 static int weigh(struct cell__search *search, struct terms *terms, size_t *ret_rare)
 {
 	size_t rare = 0, common = 0, kept = 0;
@@ -613,7 +611,7 @@ static int ask_common(struct cell__search *search, const struct terms *terms, si
 		size_t before = hits->n;
 		if (collect(search, some, matches[i], limit, hits) < 0)
 			return -1;
-		/* What comes later is worth less, whatever its number. */
+		/* Later hits rank lower, whatever their score. */
 		for (size_t k = before; before > 0 && k < hits->n; k++)
 			if (hits->list[k].score > hits->list[before - 1].score)
 				hits->list[k].score = hits->list[before - 1].score;

@@ -54,7 +54,7 @@ int cell__shared_open_cache(struct cell__store *store, bool *ret_shared)
 	if (fd >= 0 || errno != ENOENT)
 		return fd;
 	fd = cell__dir_open(at, name, true);
-	if (fd >= 0) /* so that nobody commits it by accident */
+	if (fd >= 0) /* so that it is not committed by accident */
 		cell__file_replace(fd, ".gitignore", "*\n", 2);
 	return fd;
 }
@@ -157,7 +157,7 @@ int cell__shared_vouch(struct cell__store *store, const char *name, const char *
 	return rc;
 }
 
-/* ---- what is there when it is shared for the first time ---- */
+/* ---- existing content, when it is shared for the first time ---- */
 
 /* Vouches for the workflows of a folder that carry no mark; prefix: of their keys. */
 static int vouch_folder(int root_fd, const char *folder, const char *prefix, json_t *book, struct cell_error *err)
@@ -187,7 +187,7 @@ static int vouch_folder(int root_fd, const char *folder, const char *prefix, jso
 	return rc;
 }
 
-/* What skills/ has is hidden by workflows/. */
+/* workflows/ hides entries of skills/. */
 static int vouch_root(int root_fd, const char *prefix, json_t *book, struct cell_error *err)
 {
 	return vouch_folder(root_fd, CELL__SKILLS_FOLDER, prefix, book, err) < 0
@@ -236,7 +236,7 @@ static int write_packages(struct cell__store *store, int host, struct cell_error
 static int make_shared(struct cell__store *store, struct cell_error *err)
 {
 	json_t *book = json_object();
-	if (cell__tree_remove(store->base_fd, NEW_FOLDER) < 0) { /* of one who was killed */
+	if (cell__tree_remove(store->base_fd, NEW_FOLDER) < 0) { /* left by a process that was killed */
 		json_decref(book);
 		return cell_fail(err, CELL_E_IO, errno, "remove " NEW_FOLDER " of the storage");
 	}

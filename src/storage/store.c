@@ -107,7 +107,7 @@ const char *cell__store_artifacts_path(const struct cell__store *store)
 	return store->artifacts_path;
 }
 
-/* A folder that nobody else's storage has, by the hash of what this one is. */
+/* A folder that no other storage uses, named by the hash of this storage's identity. */
 int cell__store_use_cache(struct cell__store *store, const char *cache_dir, struct cell_error *err)
 {
 	unsigned char digest[EVP_MAX_MD_SIZE];

@@ -1,9 +1,9 @@
 /*
- * Moving what a storage holds to another one, and telling how two differ: workflows, artifacts, deps, and tool definitions,
- * which lie in a folder of their own or in a hash in Redis.
+ * Moves the content of a storage to another one, and lists the differences of two: workflows, artifacts, deps, and tool definitions, which
+ * are in a folder of their own or in a hash in Redis.
  *
- * Both sides are read into objects {name: what is compared}, their names are gone through in order, and what differs is
- * copied.  Nothing is removed before everything is copied: a side is never empty on the way.
+ * Both sides are read into objects {name: value to compare}, the names are visited in order, and differing items are copied. Nothing is
+ * removed before everything is copied: a side is never empty in between.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -25,7 +25,7 @@
 struct side {
 	struct cell__store *store;
 	char *tools_dir; /* NULL: in Redis */
-	json_t *items;   /* name -> what is compared */
+	json_t *items;   /* name -> value to compare */
 	json_t *files;   /* tools in a folder: name -> file */
 };
 
@@ -48,7 +48,7 @@ static int add_item(json_t *items, const char *name, json_t *item, struct cell_e
 	return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 }
 
-/* key: what a problem calls its item */
+/* key: the member of a problem that names its item */
 static void say_skipped(struct transfer *t, const json_t *problems, const char *key)
 {
 	json_t *one;
@@ -203,7 +203,7 @@ static int same_artifact(struct transfer *t, const char *name, bool *ret_same, s
 
 static int put_artifact(struct transfer *t, const char *name, json_t *item, struct cell_error *err)
 {
-	(void)item; /* as it is now, which may be later than when it was listed */
+	(void)item; /* in its present state, which may be newer than the listing */
 	struct cell__artifact_reader *reader = NULL;
 	struct cell__artifact_writer *writer = NULL;
 	if (cell__artifact_open(t->from.store, name, &reader, err) < 0)
@@ -387,7 +387,7 @@ static int drop_tool(struct transfer *t, const char *name, struct cell_error *er
 static const struct kind {
 	const char *name;
 	int (*load)(struct transfer *t, struct side *side, struct cell_error *err);
-	/* Of two whose items are equal; NULL: they are the same then. */
+	/* Compares two with equal items; NULL: equal items are the same. */
 	int (*same)(struct transfer *t, const char *name, bool *ret_same, struct cell_error *err);
 	int (*put)(struct transfer *t, const char *name, json_t *item, struct cell_error *err);
 	int (*drop)(struct transfer *t, const char *name, struct cell_error *err);
@@ -456,7 +456,7 @@ static int go_through(struct transfer *t, const struct kind *kind, struct cell_e
 			say(t, "listed", text, note_of(json_object_get(t->from.items, text)));
 		else if (rc == 0)
 			rc = copy_one(t, kind, text, err);
-		/* Nothing goes before all that comes is there; where nothing is done, names are told in their order. */
+		/* Removals follow after all copies; in a dry run, names are listed in their order. */
 		if (rc == 0 && t->opts->to && t->opts->dry_run)
 			rc = drop_one(t, kind, text, err);
 	}

@@ -36,7 +36,7 @@ static int measure(struct cell__usage *usage, struct cell__store *store, struct 
 	return 0;
 }
 
-/* Under the lock: is there room for what is asked for?  What is not asked for may be past its limit. */
+/* Under the lock: whether there is room for the request. A quantity that is not requested may be above its limit. */
 static int check(const struct cell__usage *usage, const struct cell__host_limits *max, const struct cell__taken *more,
 		 struct cell_error *err)
 {

@@ -1,8 +1,8 @@
 /*
- * Vectors of a search's documents: a matrix in memory, a row a document, and a cache file behind it.
+ * Vectors of a search's documents: a matrix in memory, one row per document, and a cache file behind it.
  *
- * Two locks, always taken in this order: `db_lock` for all that changes anything (one at a time, may read files), and
- * `lock` for the moments in which the matrix changes and while it is ranked.  So ranking never waits for a file.
+ * Two locks, always taken in this order: `db_lock` for all changes (one at a time, may read files), and `lock` for the moments in which the
+ * matrix changes and while it is ranked. So ranking never waits for a file.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -16,7 +16,7 @@
 #define NO_ROW CELL__VECTOR_NO_ROW
 #define LANES CELL__VECTOR_LANES
 
-/* What a document's vector is made of; raise it when that changes. */
+/* The version of a vector's source text; increase it when that changes. */
 #define TEXT_VERSION "1"
 
 /* ---- documents' texts ---- */
@@ -32,7 +32,7 @@ bool cell__vectors_hash(const struct cell__search_doc *doc, unsigned char out[st
 	bool ok = context && EVP_DigestInit_ex(context, EVP_sha256(), NULL) == 1;
 	for (size_t i = 0; i < sizeof texts / sizeof *texts && ok; i++) {
 		const char *text = texts[i] ? texts[i] : "";
-		/* With the NUL, so that nothing can move from one text to the next; what is past the bound is never sent. */
+		/* With the NUL, so that no byte can move from one text to the next; text past the bound is never sent. */
 		size_t n = strnlen(text, CELL__SEARCH_TEXT_BYTES);
 		ok = EVP_DigestUpdate(context, text, n) == 1 && EVP_DigestUpdate(context, "", 1) == 1;
 	}
@@ -69,7 +69,7 @@ static int make_text(struct cell__buf *out, const char *id, sqlite3_stmt *statem
 	return rc;
 }
 
-/* *ret_text NULL: there is no such document any more. */
+/* *ret_text NULL: the document no longer exists. */
 static int read_text(struct cell__search *search, const char *id, size_t text_bytes, char **ret_text, struct cell_error *err)
 {
 	static const char sql[] = "SELECT description, tags, params, extra, body FROM docs WHERE rowid ="
@@ -233,7 +233,7 @@ static int list_docs(struct cell__search *search, struct listed *list)
 	return rc == SQLITE_DONE ? 0 : -1;
 }
 
-/* Takes the documents as they are now; what is known of those that have not changed stays.  With db_lock held. */
+/* Reads the present documents; keeps the state of unchanged ones. With db_lock held. */
 static int sync_docs(struct cell__search *search, struct cell_error *err)
 {
 	struct cell__vectors *v = search->vectors;
@@ -280,7 +280,7 @@ static const struct cell__search_schema schema = {
 	.drops = "DROP TABLE IF EXISTS vectors",
 };
 
-/* As it is, or made anew, or without. */
+/* Opens the file, or replaces it, or works without. */
 static int open_cache(struct cell__vectors *v, bool anew, struct cell_error *err)
 {
 	int rc = -1;
@@ -337,7 +337,7 @@ void cell__vectors_stale(struct cell__vectors *v)
 		atomic_store(&v->stale, true);
 }
 
-/* The newest vector says how many dimensions the model has. */
+/* The newest vector has the model's number of dimensions. */
 static void learn_dimensions(struct cell__vectors *v)
 {
 	CELL_AUTO_STATEMENT sqlite3_stmt *statement = NULL;
@@ -352,7 +352,7 @@ static void learn_dimensions(struct cell__vectors *v)
 		set_dimensions(v, (unsigned)bytes / sizeof(float));
 }
 
-/* A file that anybody may have written: what is not a vector of length one (or none) is not there. */
+/* Any user may have written the file: a vector that is not of length one (or zero) counts as missing. */
 static bool usable(const float *vector, size_t n)
 {
 	float sums[4] = { 0 };
@@ -396,13 +396,13 @@ static int load_each(struct cell__vectors *v)
 	return 0;
 }
 
-/* -1: the file is torn, or memory is gone; what is not known yet stays so. */
+/* -1: the file is damaged, or out of memory; unknown documents stay unknown. */
 static int load_unknown(struct cell__vectors *v)
 {
 	size_t unknown = 0;
 	int version = 0;
 	if (cell__search_read_int(v->db, "PRAGMA data_version", &version) == 0 && version != v->data_version) {
-		/* Another process may have asked for what we miss. */
+		/* Another process may have stored vectors that we miss. */
 		for (size_t i = 0; i < v->n_docs; i++)
 			if (v->docs[i].row == NO_ROW && v->docs[i].known == CELL__VECTOR_MISSING)
 				set_known(v, &v->docs[i], CELL__VECTOR_UNKNOWN);
@@ -414,7 +414,7 @@ static int load_unknown(struct cell__vectors *v)
 		unknown += v->docs[i].row == NO_ROW && v->docs[i].known == CELL__VECTOR_UNKNOWN;
 	if (unknown == 0)
 		return 0;
-	/* In one transaction: by itself each read would lock the file and let go of it. */
+	/* In one transaction: otherwise each read would lock and unlock the file. */
 	if (sqlite3_exec(v->db, "BEGIN", NULL, NULL, NULL) != SQLITE_OK)
 		return -1;
 	int rc = load_each(v);
@@ -492,7 +492,7 @@ static int write_vectors(struct cell__vectors *v, const struct cell__vector_batc
 	return 0;
 }
 
-/* A batch is there or not; what fails leaves no transaction open. */
+/* A batch is stored completely or not at all; a failure leaves no transaction open. */
 static int in_transaction(struct cell__vectors *v, int (*fn)(struct cell__vectors *, void *), void *arg, struct cell_error *err)
 {
 	int rc = sqlite3_exec(v->db, "BEGIN IMMEDIATE", NULL, NULL, NULL) == SQLITE_OK ? fn(v, arg) : -1;
@@ -518,7 +518,7 @@ static int write_batch(struct cell__vectors *v, void *arg)
 	return write_vectors(v, writing->batch, writing->vectors, writing->dimensions);
 }
 
-/* The document of a batch, when it is still the one that was given out. */
+/* The document of a batch, if it has not changed since it was given out. */
 static struct cell__vectors_doc *still_there(struct cell__vectors *v, const struct cell__vector_doc *given)
 {
 	struct cell__vectors_doc *doc = find_doc(v, given->id);

@@ -1,14 +1,13 @@
 /*
  * Listing and searching workflows, by an index that is a cache.
  *
- * The index is brought up to date before it is used: both folders are listed with the time, size and inode of each
- * file, and only files that differ from what the index was made of are read.  A file whose time is so recent that a
- * later write could bear the same time is read again next time.  An index that cannot be used is made anew, and
- * where it cannot be written it is kept in memory.
+ * The index is updated before it is used: both folders are listed with the time, size and inode of each file, and only files that differ
+ * from the index are read. A file whose time is so recent that a later write could have the same time is read again next time. An index
+ * that cannot be used is rebuilt, and if it cannot be written it is kept in memory.
  *
- * Listing ten thousand files takes longer than searching them.  So the folders are watched (inotify) from before
- * they are listed, and as long as nothing was told of them, and no other process has changed the index, it is up to
- * date. Where they cannot be watched (loop/watch.h says when; no watch left for this user) they are listed each time.
+ * Listing ten thousand files takes longer than searching them. So the folders are watched (inotify) from before they are listed, and while
+ * no change was reported and no other process has changed the index, it is up to date. If they cannot be watched (loop/watch.h says when;
+ * no watch left for this user) they are listed each time.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -50,7 +49,7 @@ static uint64_t size_half(uint64_t stamp)
 	return stamp & 0xffffffffu;
 }
 
-/* FNV-1a over what the entry says; 0 where there is none. */
+/* FNV-1a over the entry's content; 0 without an entry. */
 static uint64_t hash_entry(json_t *entry)
 {
 	static const char *const keys[] = { "description", "created_at" };
@@ -73,7 +72,7 @@ static void stamp_file(const struct stat *st, int64_t stamp[static 3])
 	clock_gettime(CLOCK_REALTIME, &now);
 	stamp[0] = cell__time_ns(&st->st_mtim);
 	if (cell__time_ns(&now) - stamp[0] < CELL__RECENT_NS)
-		stamp[0] = -1; /* equals no file's time: it is read again */
+		stamp[0] = -1; /* differs from every file's time: it is read again */
 	stamp[1] = (int64_t)size_half((uint64_t)st->st_size);
 	stamp[2] = (int64_t)st->st_ino;
 }
@@ -280,7 +279,7 @@ static int compare(struct refresh *r)
 	return 0;
 }
 
-/* Reads .workflows.json when it is not the one that the index was made with. */
+/* Reads .workflows.json if it differs from the one that the index was made with. */
 static int check_index(struct refresh *r, struct cell_error *err)
 {
 	struct stat st = { 0 };
@@ -371,10 +370,10 @@ static bool matters(const char *name)
 	       strcmp(name, OLD_FOLDER) == 0;
 }
 
-/* Begins to watch anew, before the folders are listed. */
+/* Restarts watching, before the folders are listed. */
 static void watch(struct cell__store *store, const int folders[2])
 {
-	/* The root's own watch tells when one of the two comes or goes. */
+	/* The root's own watch reports when one of the two is added or removed. */
 	if (cell__watch_begin(&store->watch) < 0 || cell__watch_folder(&store->watch, store->root_fd) < 0)
 		return;
 	for (int i = 0; i < 2; i++)
@@ -413,7 +412,7 @@ int cell__workflow_refresh_files(struct cell__store *store, struct cell_error *e
 
 /* ---- opening the index ---- */
 
-/* With no symbolic link in it, which is what SQLite is told to insist on. */
+/* Without symbolic links, which SQLite is told to refuse. */
 int cell__store_cache_path(struct cell__store *store, const char *name, char *out)
 {
 	size_t size = strlen(name) + 1;
@@ -451,7 +450,7 @@ void cell__store_close_search(struct cell__store *store)
 	store->n_stamps = 0;
 }
 
-/* Beside the index, and not with it: words cost nothing to index again, vectors do. */
+/* In a file of its own beside the index: words are cheap to index again, vectors are not. */
 static int add_vectors(struct cell__store *store, struct cell_error *err)
 {
 	char path[PATH_MAX];
@@ -461,7 +460,7 @@ static int add_vectors(struct cell__store *store, struct cell_error *err)
 	return cell__search_add_vectors(store->search, cached ? path : NULL, store->model, err);
 }
 
-/* With search_lock held.  First as it is, then made anew, then in memory: the first two may fail for any reason. */
+/* With search_lock held. First the existing file, then a new one, then in memory: the first two may fail for any reason. */
 static int open_fresh(struct cell__store *store, int first_try, struct cell_error *err)
 {
 	CELL_AUTO_FD int host = -1;
@@ -500,7 +499,7 @@ struct output {
 	json_t *list, *problems;
 };
 
-/* A payload as it is told; *ret_problem when it is no workflow. */
+/* The description from a payload; *ret_problem if it is not a workflow. */
 static json_t *tell(struct cell__store *store, const char *id, const char *payload, bool *ret_problem)
 {
 	json_t *info = payload ? json_loads(payload, 0, NULL) : NULL;
@@ -585,7 +584,7 @@ static int query(struct cell__search *search, const char *text, size_t limit, st
 		cell__search_vector_counts(search, &meaning->counts);
 	if (!meaning || !meaning->vector || !cell__search_has_vectors(search))
 		return cell__search_query(search, text, limit, ret_hits, ret_n, err);
-	/* It fails without memory, and where the search itself will: by what is in memory then. */
+	/* Fails without memory, and if the search itself will fail: then the vectors in memory are used. */
 	if (cell__search_collect(search, 0, 0, &none, &meaning->missing, NULL) == 0)
 		cell__vector_batch_finish(&none);
 	cell__search_vector_counts(search, &meaning->counts);

@@ -17,7 +17,7 @@
 
 /* ---- names ---- */
 
-/* Of letters, digits and underscores; asked for each of ten thousand files. */
+/* Letters, digits and underscores; called for each of ten thousand files. */
 static bool is_word(const char *name)
 {
 	for (; *name; name++)
@@ -56,7 +56,7 @@ void cell__workflow_file(const char *name, char out[static FILE_NAME_SIZE])
 	snprintf(out, FILE_NAME_SIZE, "%s.py", name);
 }
 
-/* ---- what is told of one ---- */
+/* ---- descriptions ---- */
 
 static const char *first_line(const char *text, size_t *ret_size)
 {
@@ -144,7 +144,7 @@ static int read_pair(struct cell__store *store, const char *name, struct cell__w
 			return cell__workflow_fail_read(err, name, errno);
 		}
 		json_t *index = NULL;
-		/* An index that cannot be parsed has nothing to say; the source alone is enough. */
+		/* An index that cannot be parsed is ignored; the source alone is enough. */
 		if (cell__index_read(dir_fd, INDEX, i == 0 ? &store->workflows : NULL, &index, NULL) == 0)
 			ret_kept->entry = json_incref(json_object_get(index, name));
 		json_decref(index);
@@ -173,7 +173,7 @@ int cell__workflow_fail_exists(struct cell_error *err, const char *name)
 static int write_pair(struct cell__store *store, const char *name, const char *source, size_t size, json_t *entry, json_t *info,
 		      bool overwrite, struct cell_error *err)
 {
-	(void)info; /* all of it can be told from the source and the entry */
+	(void)info; /* all of it can be derived from the source and the entry */
 	char file[FILE_NAME_SIZE];
 	cell__workflow_file(name, file);
 	if (!overwrite && file_exists(store, OLD_FOLDER, file))
@@ -252,7 +252,7 @@ static int finish_info(struct cell__store *store, json_t *info, bool old, const 
 	if (!info || store->backend->workflows->path(store, name, old, &path) < 0)
 		return -1;
 	int rc = 0;
-	/* A root that is not UTF-8 cannot be told in JSON. */
+	/* A root that is not UTF-8 cannot be written in JSON. */
 	if (cell__utf8_ok(path.data, path.size))
 		rc = json_object_set_new(info, "path", json_string(path.data));
 	return source ? rc | json_object_set_new(info, "source", json_stringn(source, size)) : rc;
@@ -318,7 +318,7 @@ int cell__workflow_create(struct cell__store *store, const char *name, const cha
 int cell__workflow_delete(struct cell__store *store, const char *name, bool *ret_deleted, struct cell_error *err)
 {
 	bool deleted = false;
-	/* A name that nothing can have is not there. */
+	/* An invalid name does not exist. */
 	if (cell__workflow_check_name(name, NULL) == 0 && store->backend->workflows->delete(store, name, &deleted, err) < 0)
 		return -1;
 	if (ret_deleted)

@@ -1,4 +1,4 @@
-/* What a container is to be: the options as JSON, the folder it shares with us, and what the engine is told. */
+/* The configuration of a container: the options as JSON, the folder it shares with us, and the request to the engine. */
 #define _GNU_SOURCE
 #include "base/tree.h"
 #include "wire/redis_url.h"
@@ -31,11 +31,11 @@
 #define INSIDE_WHEELS "/app/wheels"
 #define INSIDE_HOME "/home/workcell"
 #define PROGRAM "workcell: " /* as its errors begin */
-#define HOST_FOLDER ".host" /* in the storage: what the host vouches for (storage/shared.h) */
+#define HOST_FOLDER ".host" /* in the storage: content that the host trusts (storage/shared.h) */
 
 /* ---- options ---- */
 
-/* Names of images and containers: nothing that means something in a URL. */
+/* Names of images and containers: without characters that are special in a URL. */
 static int check_name(const char *what, const char *text, const char *more, struct cell_error *err)
 {
 	for (const char *at = text; text && *at; at++) {
@@ -48,7 +48,7 @@ static int check_name(const char *what, const char *text, const char *more, stru
 	return 0;
 }
 
-/* What the server inside takes for one token, when it reads it from a file. */
+/* Whether the server inside parses this as one token when it reads it from a file. */
 static bool is_token(const char *token)
 {
 	size_t size = strlen(token), i = 0;
@@ -84,7 +84,7 @@ static int check_numbers(const struct cell_container_options *opts, struct cell_
 	return 0;
 }
 
-/* Root may be anybody: whose storage it is, so that both can write to it. */
+/* Running as root: use the storage owner's uid, so that host and container can both write. */
 static int parse_user(const char *text, const char *storage, unsigned *ret_uid, unsigned *ret_gid, struct cell_error *err)
 {
 	struct stat st;
@@ -153,7 +153,7 @@ static char *real_path(const char *path)
 	return path ? realpath(path, NULL) : NULL;
 }
 
-/* What installs packages, and where from. */
+/* The installer of packages, and its sources. */
 static int add_deps(json_t *root, const struct cell_container_options *opts, unsigned uid, unsigned gid, struct cell_error *err)
 {
 	CELL_AUTO_FREE char *wheels = NULL;
@@ -179,7 +179,7 @@ static int add_redis(json_t *root, const char *url, const struct cell__redis_url
 {
 	CELL_AUTO_BUF struct cell__buf inside = CELL_BUF_INIT;
 
-	/* The server inside connects to nothing: the host hands it connections. */
+	/* The server inside opens no connections: the host hands them to it. */
 	if (cell__buf_printf(&inside, "%s%cvia=" INSIDE_FOLDER "/" CELL_CONTAINER_DIALER, url, strchr(url, '?') ? '&' : '?') < 0 ||
 	    json_object_set_new(root, "redis",
 				json_pack("{s:s,s:s*,s:s*,s:s*,s:i}", "url", inside.data, "host", redis->host, "path", redis->path, "ca",
@@ -310,7 +310,7 @@ static char *server_config(const json_t *config)
 	json_t *env;
 	char *text;
 
-	/* The user may be one that the image knows nothing of. */
+	/* The image may not know this user. */
 	env = json_array();
 	json_array_append_new(env, json_string("HOME=" INSIDE_HOME));
 	json_array_extend(env, json_object_get(config, "env"));
@@ -375,7 +375,7 @@ void cell__container_close_place(const char *folder)
 		return;
 	(void)unlinkat(fd, "token", 0);
 	(void)unlinkat(fd, "serve.yaml", 0);
-	/* Root can take it back: then the code inside can put nothing there. */
+	/* Root can take the folder back: then the code inside cannot put files there. */
 	if (geteuid() == 0 && fchown(fd, 0, 0) == 0)
 		(void)fchmod(fd, 0711);
 }
@@ -385,7 +385,7 @@ void cell__container_remove_place(const char *folder)
 	(void)cell__tree_remove(AT_FDCWD, folder); /* what resists stays */
 }
 
-/* Who listens cannot be seen from another pid namespace; then the pid is 0. */
+/* A listener in another pid namespace has no visible pid; then it is 0. */
 int cell__container_keep_socket(const char *path, pid_t pid, int *ret_fd, struct cell_error *err)
 {
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
@@ -411,7 +411,7 @@ int cell__container_keep_socket(const char *path, pid_t pid, int *ret_fd, struct
 
 /* ---- why it ended ---- */
 
-/* "WORD: message", as our programs end that fail: the code of that word; 0: it is none. */
+/* "WORD: message", the last line of our programs when they fail: the code of that word; 0: unknown. */
 static int code_of(const char *words, size_t *ret_skip)
 {
 	const char *colon = strstr(words, ": ");
@@ -426,7 +426,10 @@ static int code_of(const char *words, size_t *ret_skip)
 	return 0;
 }
 
-/* A log is frames of 8 bytes and text.  What our program said last it died of; of another one it is the last line. */
+/*
+ * A log consists of frames of 8 bytes and text. The last message of our program is the cause of its end; of another program it is the last
+ * line.
+ */
 void cell__container_read_log(char *log, size_t size, const char *otherwise, struct cell_error *ret_why)
 {
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
@@ -458,7 +461,7 @@ void cell__container_read_log(char *log, size_t size, const char *otherwise, str
 		cell_fail(ret_why, CELL_E_KERNEL, 0, "%.80s: %.150s", otherwise, text.data);
 }
 
-/* ---- whose it is ---- */
+/* ---- owner labels ---- */
 
 static bool read_line(const char *path, char *to, size_t size)
 {
@@ -472,7 +475,7 @@ static bool read_line(const char *path, char *to, size_t size)
 	return true;
 }
 
-/* When a process was started, in ticks since the machine was; 0: there is none. */
+/* The start of a process, in ticks since boot; 0: no such process. */
 static unsigned long long started(long pid)
 {
 	char path[64], stat[1024], *at;
@@ -489,7 +492,7 @@ static unsigned long long started(long pid)
 	return ticks;
 }
 
-/* The machine since its start, and the pid namespace: what a pid means something in. */
+/* The boot id and the pid namespace, within which a pid is meaningful. */
 static void world(char *to, size_t size)
 {
 	char boot[64] = "", space[64] = "";
@@ -511,13 +514,13 @@ bool cell__container_is_orphan(const json_t *entry)
 	world(here, sizeof(here));
 	if (!slash || sscanf(slash, "/%ld-%llu", &pid, &ticks) != 2)
 		return false;
-	/* Of another machine, or of this one before it was started anew, only what does not run any more can be told to be nobody's. */
+	/* A container of another machine, or of this one before a reboot, is known to be abandoned only if it no longer runs. */
 	if (strlen(here) != (size_t)(slash - label) || strncmp(here, label, strlen(here)))
 		return state && (!strcmp(state, "exited") || !strcmp(state, "dead"));
 	return started(pid) != ticks;
 }
 
-/* ---- what the engine is told ---- */
+/* ---- the request to the engine ---- */
 
 static json_t *bind_mount(const char *from, const char *to, bool read_only)
 {
@@ -525,8 +528,8 @@ static json_t *bind_mount(const char *from, const char *to, bool read_only)
 }
 
 /*
- * Folders of the storage that the code must not write to.  Mounted, none can be renamed or removed in there; both are directly in the
- * storage, so that no folder above can be either.
+ * Folders of the storage that the code must not write to. Mounted, they cannot be renamed or removed inside; both are directly in the
+ * storage, so that no parent folder can be either.
  */
 static const char *const kept_back[] = { "tools", HOST_FOLDER };
 #define N_KEPT_BACK (sizeof(kept_back) / sizeof(kept_back[0]))
@@ -555,7 +558,7 @@ static json_t *mounts(const json_t *config, const char *folder)
 	return list;
 }
 
-/* Memory of its own to write to: all of it counts as the container's.  Whose it is Podman cannot be told. */
+/* Memory of its own to write to: all of it counts as the container's. Podman accepts no owner for it. */
 static json_t *tmpfs(const json_t *config)
 {
 	char options[128], size[32] = DEFAULT_TMP;
@@ -570,7 +573,7 @@ static json_t *tmpfs(const json_t *config)
 	return found;
 }
 
-/* Not more than ours and Podman's own: what it sets where nobody says otherwise an engine without CAP_SYS_RESOURCE cannot give. */
+/* Not more than our own limits and Podman's defaults: an engine without CAP_SYS_RESOURCE cannot exceed its own. */
 static json_t *ulimits(void)
 {
 	static const struct {
@@ -618,7 +621,7 @@ static json_t *host_config(const json_t *config, const char *folder)
 
 char *cell__container_body(const json_t *config, const struct cell__container_place *place)
 {
-	/* Packages are kept with the storage, where that is a folder: they are installed once, and take no memory. */
+	/* Packages are kept with the storage if that is a folder: they are installed once, and take no memory. */
 	const char *cache = text_of(config, "storage") ? INSIDE_STORAGE : INSIDE_HOME;
 	char user[32], here[160], owner[224], cache_home[64];
 	json_t *root;
@@ -639,7 +642,7 @@ char *cell__container_body(const json_t *config, const struct cell__container_pl
 	return text;
 }
 
-/* A limit: its option, in config, in what the engine shows of a container, and of itself. */
+/* A limit: its option, its name in config, in the engine's description of a container, and in its own. */
 static const struct {
 	const char *what, *ours, *theirs, *can;
 } limits[] = {
@@ -650,8 +653,8 @@ static const struct {
 #define N_LIMITS (sizeof(limits) / sizeof(limits[0]))
 
 /*
- * Who we are inside.  To an engine without root's rights our user is another one: Podman's can be told to keep it, Docker's has it as root,
- * who then has no rights but ours, and no capabilities.
+ * Our user inside. For a rootless engine our user is another one: Podman can be told to keep it, Docker maps it to root, which then has
+ * only our rights and no capabilities.
  */
 int cell__container_take_info(json_t *config, const json_t *info)
 {
@@ -691,7 +694,10 @@ static bool is_kept_back(const json_t *found, const char *name)
 	return false;
 }
 
-/* Engines that cannot apply a limit say so in a warning, or nowhere; what they show of a container is true, but for the one above. */
+/*
+ * Engines that cannot apply a limit say so in a warning, or not at all; their description of a container is correct, except for the limit
+ * above.
+ */
 int cell__container_check(const json_t *config, const json_t *found, struct cell_error *err)
 {
 	const json_t *host = json_object_get(found, "HostConfig");

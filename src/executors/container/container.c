@@ -1,12 +1,13 @@
 /*
- * A kernel here is a session of a server that runs in a container: remote.c speaks with it, over a Unix socket in a folder that
- * both sides see.  The container is made with the first session that wants one with its options, and serves all that follow.
+ * A kernel here is a session of a server that runs in a container: remote.c talks to it, over a Unix socket in a folder that
+ * both sides see.  The first session with certain options makes the container, which serves all later ones with the same options.
  *
  *     sweep ──▶ info ──▶ create ──no such image──▶ build ──▶ create ──▶ start ──▶ inspect ──▶ /health, again and again ──▶ ready
- *       └─────────┴────────┴────────────────────────┴─────────┴─────────┴────────┴──────────┴──▶ failed: those who wait are told why
+ *       └─────────┴────────┴────────────────────────┴─────────┴─────────┴────────┴──────────┴──▶ failed: waiting kernels get the reason
  *     ready ──it ended, or its server cannot be reached──▶ failed (the next session gets a new one) ──last session gone──▶ removed
  *
- * A container has one request under way at most, or its timer; one that is ready waits for the engine to tell its end.  `slots` are the kernels that use it or wait for it.
+ * A container has at most one request in progress, or its timer; a ready one waits for the engine to report its end.
+ * `slots` are the kernels that use it or wait for it.
  */
 #define _GNU_SOURCE
 #include "executors/container/container.h"
@@ -27,7 +28,7 @@
 #define HEALTH_TIMEOUT_MS 2000L
 #define INSPECT_EVERY_US 500000 /* at the container itself, while its server does not answer */
 #define SAY_EVERY_US 2000000
-#define MAX_LOG_BYTES (32u << 10) /* its end: there it says why it ended */
+#define MAX_LOG_BYTES (32u << 10) /* its end, which has the reason of the container's end */
 #define LOG_LINES "100"
 
 #define LOG(container, level, ...) (container)->all->host->log((container)->all->host->log_arg, level, __VA_ARGS__)
@@ -60,9 +61,9 @@ struct container {
 	bool has_built, creating;
 	struct cell__container_place place;
 	char id[65];
-	pid_t pid;             /* of the server, which is its first process; 0: the engine does not say */
+	pid_t pid;             /* of the server, its first process; 0: the engine does not report it */
 	char *url, *receipt;
-	int socket;            /* O_PATH: the server's own, whatever the code inside puts in its place */
+	int socket;            /* O_PATH: the server's own, even if the code inside replaces it */
 	json_t *orphans;       /* of others, still to be removed */
 	size_t orphan;
 	struct slot *slots;
@@ -152,14 +153,14 @@ static void remove_container(struct container *container)
 	char path[128];
 
 	container->state = REMOVING;
-	if (container->creating) /* what it is called must be known first */
+	if (container->creating) /* its id must be known first */
 		return;
 	if (container->request)
 		cell__docker_cancel(cell__take_ptr(container->request));
 	if (container->build)
 		cell__image_cancel(cell__take_ptr(container->build));
 	uv_timer_stop(&container->timer);
-	/* Before it: should we be killed meanwhile, the next program finds the container, and would not find the folder without it. */
+	/* Remove the folder before the container: if we are killed in between, the next program finds the container, but not the folder alone. */
 	if (*container->place.folder)
 		cell__container_remove_place(container->place.folder);
 	container->place.folder[0] = '\0';
@@ -168,7 +169,7 @@ static void remove_container(struct container *container)
 		uv_close((uv_handle_t *)&container->timer, handle_timer_closed);
 }
 
-/* Those who use it see their connections break; those who wait are told here. */
+/* Kernels that use it see their connections break; waiting kernels are told here. */
 static void fail(struct container *container, const struct cell_error *err)
 {
 	struct slot *next;
@@ -279,7 +280,7 @@ static void become_ready(struct container *container)
 	}
 }
 
-/* The last of it is kept. */
+/* Keeps the last part of it. */
 static bool take_log(void *arg, const char *bytes, size_t size)
 {
 	struct container *container = arg;
@@ -392,7 +393,7 @@ static void ask_health(struct container *container)
 
 /* ---- making it ---- */
 
-/* Its server, and nobody else in it, is handed connections to Redis. */
+/* Only its server, and no other process in it, gets connections to Redis. */
 static void handle_first_inspection(void *arg, long status, json_t *answer, const struct cell_error *err)
 {
 	struct container *container = arg;
@@ -539,7 +540,7 @@ static void learn_engine(struct container *container)
 		out_of_memory(container);
 }
 
-/* ---- what others have left ---- */
+/* ---- containers that other programs left ---- */
 
 static void remove_next_orphan(struct container *container);
 
@@ -551,7 +552,7 @@ static void handle_orphan_removed(void *arg, long status, json_t *answer, const 
 	container->request = NULL;
 	if (status && status < 400)
 		LOG(container, CELL_LOG_INFO, "removed a container that a dead program had left behind");
-	else if (status != 404 && status != 409) /* gone, or somebody else is at it */
+	else if (status != 404 && status != 409) /* removed already, or another program is removing it */
 		LOG(container, CELL_LOG_WARN, "cannot remove a container that a dead program had left behind: %s", err->msg);
 	remove_next_orphan(container);
 }
@@ -622,7 +623,7 @@ static int make_dialer(struct container *container, struct cell_error *err)
 				   json_string_value(json_object_get(redis, "path")), &container->dialer, err);
 }
 
-/* Its first request is under way, or it is NULL. */
+/* Its first request is in progress, or it is NULL. */
 static struct container *make_container(struct cell__containers *all, const char *key, struct cell_error *err)
 {
 	struct container *container = cell__alloc(1, sizeof(*container));
@@ -674,7 +675,7 @@ static struct container *find_container(struct cell__containers *all, const char
 	return container;
 }
 
-/* A server that does not do as it should, for whatever reason, gets no further sessions; one container of a session goes with it. */
+/* A misbehaving server, for whatever reason, gets no further sessions; a container for one session ends with it. */
 static void handle_gone(void *arg, const struct cell__exit *how)
 {
 	struct slot *slot = arg, **at = &slot->container->slots;
@@ -707,7 +708,7 @@ static int container_open(struct cell__executor_host *host, const struct cell__k
 	if (!container ||
 	    cell__remote_wait(host, &cell__container_executor, own->remote, events, owner, handle_gone, slot, &slot->kernel, err) < 0) {
 		free(slot);
-		return -1; /* a container that was made for it is there for the next one */
+		return -1; /* a container that was made for it serves the next one */
 	}
 	slot->container = container;
 	slot->next = container->slots;
@@ -719,7 +720,7 @@ static int container_open(struct cell__executor_host *host, const struct cell__k
 	return 0;
 }
 
-/* At the usual place: where else there may be one only the options of a session say. */
+/* At the usual path: only the options of a session name another one. */
 static void container_probe(struct cell__executor_host *host, struct cell_executor_info *info)
 {
 	CELL_AUTO_FD int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

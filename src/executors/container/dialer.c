@@ -1,7 +1,7 @@
 /*
  * See dialer.h.
  *
- *     waiting (connections queue up) ──serve──▶ accept ──peer is not the pid──▶ told so
+ *     waiting (connections queue up) ──serve──▶ accept ──peer is not the pid──▶ refused with the reason
  *        ▲                                         └──▶ job on the pool: resolve, connect, hand over ──┐
  *        └──────────────────────────────────────────────────────────────────────────────────────────┘
  */
@@ -114,7 +114,7 @@ static void hand_over(int client, int fd, const char *why)
 		head->cmsg_len = CMSG_LEN(sizeof(fd));
 		memcpy(CMSG_DATA(head), &fd, sizeof(fd));
 	}
-	(void)sendmsg(client, &message, MSG_NOSIGNAL | MSG_DONTWAIT); /* one that has gone needs none */
+	(void)sendmsg(client, &message, MSG_NOSIGNAL | MSG_DONTWAIT); /* a peer that has gone needs no message */
 }
 
 static void connect_for_client(uv_work_t *work)

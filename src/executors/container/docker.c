@@ -8,7 +8,7 @@
 #define MAX_ANSWER_BYTES (8u << 20)
 #define CONNECT_TIMEOUT_MS 5000
 #define REQUEST_TIMEOUT_MS 60000
-#define SILENT_S 1800 /* a build step that says nothing */
+#define SILENT_S 1800 /* a build step without output */
 
 struct cell__docker_request {
 	struct cell__http_transfer transfer; /* first */
@@ -17,7 +17,7 @@ struct cell__docker_request {
 	struct cell__buf answer;
 };
 
-/* ---- where it is ---- */
+/* ---- its address ---- */
 
 int cell__docker_init(struct cell__docker *docker, struct cell__http *http, const char *address, struct cell_error *err)
 {

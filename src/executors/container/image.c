@@ -1,9 +1,9 @@
 /*
- * Building an image: the context's files as a tar archive to POST /build, and what the engine tells meanwhile, line by line.
+ * Building an image: the context's files as a tar archive to POST /build, and the engine's progress, line by line.
  *
  *     pack (a thread of libuv's pool) ──▶ POST /build ──{"stream": ...} lines──▶ done
  *
- * The archive has no times and owners in it and is in the order of names, so the engine's cache knows it again.
+ * The archive has no times and owners in it and is in the order of names, so the engine's cache recognises it.
  */
 #define _GNU_SOURCE
 #include "executors/container/container.h"
@@ -109,7 +109,7 @@ static int add_file(struct cell__buf *archive, int fd, const char *name, const s
 		       : 0;
 }
 
-/* What is no part of the sources: hidden files, caches. */
+/* Skips files that are not sources: hidden files, caches. */
 static int is_wanted(const struct dirent *entry)
 {
 	const char *name = entry->d_name;
@@ -119,7 +119,7 @@ static int is_wanted(const struct dirent *entry)
 
 static int add_folder(struct cell__buf *archive, int fd, const char *name, int depth, struct cell_error *err);
 
-/* What is made here is none either: build, build-asan and their like, and what meson builds in, whatever its name. */
+/* Build output is not a source either: build, build-asan and similar, and meson's build folders, whatever their name. */
 static bool is_build_folder(int fd, const char *name, int depth)
 {
 	return (!depth && !strncmp(name, "build", 5)) || !faccessat(fd, "build.ninja", F_OK, 0);
@@ -211,7 +211,7 @@ static void end(struct cell__image_build *build, const struct cell_error *err)
 	done(arg, err ? &copy : NULL);
 }
 
-/* One object of the stream; what is none is left out. */
+/* One object of the stream; other lines are skipped. */
 static void take_line(struct cell__image_build *build, const char *text, size_t size)
 {
 	json_t *root = json_loadb(text, size, 0, NULL);
@@ -283,7 +283,7 @@ static void handle_packed(uv_work_t *work, int status)
 		end(build, &build->err);
 }
 
-/* Names are checked: nothing in them means something in a URL but what is written out. */
+/* Names were checked before: only escaped characters are special in a URL. */
 static int set_path(struct cell__image_build *build, const json_t *config)
 {
 	const char *base = json_string_value(json_object_get(config, "base"));

@@ -1,4 +1,4 @@
-/* What a session was given for its container: its own part, and that of the server inside. */
+/* A session's options for its container: its own part, and the part of the server inside. */
 #include "executors/container/container.h"
 #include "executors/remote/remote.h"
 

@@ -1,4 +1,4 @@
-/* The command line of a runner: what Deno lets it do.  Pure. */
+/* The command line of a runner, with its permissions in Deno. Pure. */
 #include <stdio.h>
 #include <string.h>
 
@@ -23,7 +23,7 @@ static int add_path(struct cell__buf *out, const char *folder, const char *name)
 	return rc;
 }
 
-/* `times` over: a file: URL is encoded once, and once more where it stands in a data: URL. */
+/* `times` over: a file: URL is encoded once, and once more inside a data: URL. */
 static int add_encoded(struct cell__buf *out, const char *path, int times)
 {
 	static const char *const percent[] = { "%", "%25", "%2525" };
@@ -74,7 +74,7 @@ int cell__deno_command_init(struct cell__deno_command *command, const struct cel
 			       DATA_LIMIT_KIB);
 	if (rc != 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
-	/* docs/executors.md says what each is for. */
+	/* docs/executors.md explains each flag. */
 	const char *const argv[CELL_DENO_WORDS] = {
 		"/bin/sh",
 		"-c",

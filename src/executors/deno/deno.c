@@ -1,18 +1,18 @@
 /*
  * The `deno` executor: the kernel package in Pyodide, in a Deno process of its own (deno/runner.mjs has its inside).
  *
- *     (asking for the package index's hosts, where the code may reach those) ──▶
+ *     (asking for the package index's hosts, if the code may reach those) ──▶
  *     starting ──HELLO──▶ opening (INIT) ──READY──▶ live ──close, death──▶ ending ──exit──▶ exited() and gone
  *         └──exit, timeout──▶ once more without the snapshot, if there was one; else exited() with the reason
  *
- * Frames go over the process's stdin and stdout; there is no shared memory.  Output comes as frames too, so all is in order
- * as it comes.  Interrupts are frames that the runner's main thread sees while Python runs in another.  What the process
- * writes to stderr is why it ended.
+ * Frames go over the process's stdin and stdout; there is no shared memory.  Output comes as frames too, so everything
+ * arrives in order.  Interrupts are frames that the runner's main thread reads while Python runs in another.  The end of the
+ * process's stderr is the reason of its end.
  *
- * A runner that found no snapshot that fits sends a new one before HELLO, that is before any code of a session can
- * have run; it is written to the cache in the pool (a file of its own, then renamed).
+ * A runner without a matching snapshot sends a new one before HELLO, that is, before any code of a session can
+ * have run; it is written to the cache in the pool (to a file of its own, then renamed).
  *
- * Invariant: a kernel is freed only when its process has ended and no work of its is in the pool.
+ * Invariant: a kernel is freed only when its process has ended and none of its work is in the pool.
  */
 #define _GNU_SOURCE
 #include "executors/deno/deno.h"
@@ -202,7 +202,7 @@ static void handle_wheels_read(uv_work_t *work, int status)
 	maybe_gone(kernel);
 }
 
-/* ---- what it says ---- */
+/* ---- its messages ---- */
 
 static int send_frame(struct kernel *kernel, uint8_t type, uint32_t id, const void *json, size_t json_size, const void *raw,
 		      size_t raw_size, struct cell_error *err)
@@ -296,7 +296,7 @@ static bool is_held(const struct kernel *kernel)
 
 static void go_on(struct kernel *kernel);
 
-/* Large ones are read on the pool, and nothing else meanwhile; the buffer with the frame goes to the reader. */
+/* Large frames are read on the pool, and no others in the meantime; the buffer with the frame goes to the reader. */
 static bool read_elsewhere(struct kernel *kernel, const struct cell_frame *frame, size_t used)
 {
 	struct cell__buf rest = CELL_BUF_INIT;
@@ -381,7 +381,7 @@ static void handle_output(void *owner, enum cell_stream stream, const char *byte
 
 /* ---- its process ---- */
 
-/* What the process's own last words make of its end. */
+/* Explains its end by the last lines of the process. */
 static void explain_end(struct kernel *kernel, const struct cell__process_exit *how)
 {
 	char line[200] = "";
@@ -403,7 +403,7 @@ static void explain_end(struct kernel *kernel, const struct cell__process_exit *
 		cell_fail(&kernel->error, CELL_E_KERNEL, 0, "%s", line);
 }
 
-/* A start that came to nothing: perhaps it is the snapshot's fault. */
+/* A start that failed: the snapshot may be the cause. */
 static bool try_again(struct kernel *kernel, const struct cell__process_exit *how)
 {
 	if (kernel->asked || kernel->state == LIVE || (kernel->state == ENDING && !kernel->late) || how->error || kernel->tries >= TRIES ||
@@ -427,7 +427,7 @@ static void handle_exited(void *owner, const struct cell__process_exit *how)
 	kernel->paused = false;
 	if (cell__reader_await(&kernel->reader) && kernel->state == LIVE)
 		hand_on_read(kernel);
-	take_frames(kernel); /* what it sent before counts, also a result */
+	take_frames(kernel); /* frames sent before count, also a result */
 	if (kernel->error.code == 0 && !kernel->asked)
 		explain_end(kernel, how);
 	kernel->state = ENDING;
@@ -486,7 +486,7 @@ static void handle_hosts(void *owner, const struct cell__process_exit *how)
 	kernel->process = NULL;
 	uv_timer_stop(&kernel->timer);
 	bool ok = !kernel->asked && how->error == 0 && !how->signalled && how->status == 0 && kernel->in.size > 0;
-	/* Where no index is known there is nothing to be reached. */
+	/* Without a known index there is no host to reach. */
 	int rc = cell__buf_add_str(&flag, kernel->in.size > 1 ? "--allow-net=" : "--deny-net");
 	for (const char *at = ok && kernel->in.size > 1 ? kernel->in.data : ""; *at; at++) {
 		ok = ok && ((*at >= 'a' && *at <= 'z') || (*at >= 'A' && *at <= 'Z') || (*at >= '0' && *at <= '9') || strchr(".:-\n", *at));
@@ -605,7 +605,7 @@ static int deno_reply(struct cell__kernel *base, uint32_t id, const char *json, 
 
 static void deno_interrupt(struct cell__kernel *base, uint32_t run_id)
 {
-	/* What cannot be told is killed when the grace is over. */
+	/* A kernel that cannot be notified is killed after the grace period. */
 	(void)send_frame((struct kernel *)base, CELL_FRAME_INTERRUPT, run_id, NULL, 0, NULL, 0, NULL);
 }
 

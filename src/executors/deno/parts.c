@@ -1,4 +1,4 @@
-/* The parts of the `deno` executor on this machine: where they are, what is missing, and how it is had. */
+/* The parts of the `deno` executor on this machine: their paths, the missing ones, and how to get them. */
 #define _GNU_SOURCE
 #include <limits.h>
 #include <stdio.h>
@@ -72,7 +72,7 @@ char *cell__deno_snapshot_path(const struct cell__deno *deno, const char *preloa
 	return cell__buf_take(&path);
 }
 
-/* Without links: Deno looks at what a path comes to. */
+/* Without links: Deno checks the resolved path. */
 static char *real_folder(const char *folder, const char *name)
 {
 	char path[PATH_MAX], real[PATH_MAX];

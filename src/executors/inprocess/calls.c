@@ -1,6 +1,4 @@
-/*
- * Between the host and an in-process kernel: messages to it, and what its threads call to send frames and to ask.
- */
+/* Between the host and an in-process kernel: messages to it, and the functions that its threads call to send frames and requests. */
 #define _GNU_SOURCE
 #include "executors/inprocess/inprocess.h"
 
@@ -10,7 +8,7 @@
 
 #include "executors/answer.h"
 
-#define ASK_BIT 0x80000000u /* ids of ask() have it, those that Python gives do not */
+#define ASK_BIT 0x80000000u /* set in ids of ask(), clear in ids that Python gives */
 
 /* ---- to the kernel ---- */
 
@@ -58,7 +56,7 @@ int cell__inprocess_push(struct cell__inprocess *kernel, uint8_t type, uint32_t 
 	if (kernel->watched)
 		cell__inprocess_ring(kernel);
 	pthread_mutex_unlock(&kernel->lock);
-	pthread_cond_broadcast(&kernel->cond); /* after the unlock: who wakes need not wait for that */
+	pthread_cond_broadcast(&kernel->cond); /* after the unlock: the woken thread need not wait for it */
 	return 0;
 }
 
@@ -196,7 +194,7 @@ static enum cell_inproc_status abi_ask(struct cell_inproc *abi, const struct cel
 	return ask.status;
 }
 
-/* The host does not want the answer of what the main thread waits for: that is interrupted. */
+/* The host does not need the answer that the main thread waits for: interrupts that wait. */
 static void do_stop(struct cell__task *task)
 {
 	struct cell__inprocess *kernel = (struct cell__inprocess *)((char *)task - offsetof(struct cell__inprocess, stop));
@@ -211,7 +209,7 @@ static void do_stop(struct cell__task *task)
 		int n = snprintf(cancel, sizeof cancel, "{\"method\":\"cancel\",\"args\":{\"id\":%u}}", ask->id);
 		end_ask(ask, CELL_INPROC_INTERRUPTED);
 		struct cell__asked asked = { .json = cancel, .json_size = (size_t)n };
-		(void)kernel->events->call(kernel->owner, &asked); /* our own words are well-formed */
+		(void)kernel->events->call(kernel->owner, &asked); /* our own text is well-formed */
 		break;
 	}
 }
@@ -224,7 +222,7 @@ int cell__inprocess_reply(struct cell__kernel *base, uint32_t id, const char *js
 	while (ask && ask->id != id)
 		ask = ask->next;
 	if (!ask)
-		/* That of an ask which was given up has nobody. */
+		/* The answer of an abandoned ask has no receiver. */
 		return id & ASK_BIT ? 0 : cell__inprocess_push(kernel, CELL_FRAME_REPLY, id, json, json_size, raw, raw_size, err);
 	if (json_size > CELL_FRAME_MAX_JSON || raw_size > CELL_FRAME_MAX_RAW)
 		return cell_fail(err, CELL_E_LIMIT, 0, "an answer may carry at most %u + %u bytes", CELL_FRAME_MAX_JSON,
@@ -249,7 +247,7 @@ static const char *handle_ready(struct cell__inprocess *kernel, const struct cel
 	return problem;
 }
 
-/* What is wrong with it, or NULL. */
+/* The problem of the frame, or NULL. */
 static const char *handle_frame(struct cell__inprocess *kernel, const struct cell_frame *frame)
 {
 	cell__inprocess_deliver_output(kernel);

@@ -2,22 +2,22 @@
  * The `inprocess` executor: the kernel's package in the host's own process, called directly.
  *
  * Actors.  Each kernel has a thread of its own that runs cells; it holds Python's GIL while it does and never while it
- * waits for us.  The loop belongs to whoever runs it, and nobody who runs it ever takes the GIL: what needs it (an
- * interrupt is an asynchronous exception) is done by the keeper of libpython.h.
+ * waits for us.  The loop belongs to the thread that runs it, and no thread that runs it ever takes the GIL: work that needs
+ * the GIL (an interrupt is an asynchronous exception) is done by the keeper of libpython.h.
  *
- * To the kernel go messages in a list.  From the kernel come calls of functions (wire/inproc_abi.h): its thread takes
- * the loop for as long as that takes, does what the loop would have done with a frame, and lets go.  So a call of a host
- * function runs on the thread that made it, and a result needs nobody else.  A call that is not answered at once is
- * waited for by running the loop.  Who waits for a run must therefore not keep the loop: `takes_loop`.
+ * To the kernel go messages in a list.  From the kernel come function calls (wire/inproc_abi.h): its thread takes
+ * the loop for the duration of the call, does what the loop would have done with a frame, and leaves it.  So a call of a host
+ * function runs on the thread that made it, and a result needs no other thread.  A call that is not answered at once is
+ * waited for by running the loop.  A thread that waits for a run must therefore not keep the loop: `takes_loop`.
  *
- *     asking (an interpreter, where its library is) ──▶ starting (the thread) ──READY──▶ live
- *     any ──close──▶ leaving ──the thread ends──▶ finishing ──nobody of Python inside──▶ exited() and gone
+ *     asking (an interpreter for the path of its library) ──▶ starting (the thread) ──READY──▶ live
+ *     any ──close──▶ leaving ──the thread ends──▶ finishing ──no Python thread inside──▶ exited() and gone
  *                       └── it does not: abandoned ──▶ finishing
  *
- * An abandoned thread keeps its reference: what it still calls answers CLOSED, what it writes is dropped.  When the code
- * comes to its end after all, the thread ends too.
+ * An abandoned thread keeps its reference: its further calls get CLOSED, its output is dropped.  When the code ends after
+ * all, the thread ends too.
  *
- * Locks: a kernel's lock guards what both sides touch.  The GIL and the loop are never waited for with it held; the
+ * Locks: a kernel's lock guards the data that both sides touch.  The GIL and the loop are never waited for with it held; the
  * loop's own lock may be taken inside it.
  */
 #define _GNU_SOURCE
@@ -90,7 +90,7 @@ static void handle_closed(uv_handle_t *handle)
 	cell__inprocess_unref(kernel);
 }
 
-/* Nobody of Python's side is inside any more, and nobody will be. */
+/* No thread of Python's side is inside any more, and none will be. */
 static void do_finish(struct cell__task *task)
 {
 	struct cell__inprocess *kernel = (struct cell__inprocess *)((char *)task - offsetof(struct cell__inprocess, finish));
@@ -138,7 +138,7 @@ static void tell_python(struct cell__inprocess *kernel, const char *function)
 	if (done)
 		python->decref(done);
 	else
-		python->err_clear(); /* a module that the code has broken: there is nobody to tell */
+		python->err_clear(); /* the code has broken a module: the error has no receiver */
 	if (module)
 		python->decref(module);
 }
@@ -220,7 +220,7 @@ static void inprocess_close(struct cell__kernel *base, int64_t grace_ms)
 		cell__inprocess_finish(kernel);
 		return;
 	}
-	/* It had its grace: asked once more it may end one day, but nobody waits for that. */
+	/* It had its grace period: after another request it may end one day, but the host does not wait for that. */
 	bool tried = run != 0 && atomic_load(&kernel->interrupt_run) == run && cell__now_us() - kernel->interrupt_us > TRIED_MS * 1000;
 	kernel->state = CELL_INPROCESS_LEAVING;
 	kernel->paused = false;
@@ -278,7 +278,7 @@ static void probe(struct cell__executor_host *host, struct cell_executor_info *i
 	cell__libpython_probe(info);
 }
 
-/* What one process cannot give each of its sessions is refused, not ignored. */
+/* Options that one process cannot give each of its sessions are refused, not ignored. */
 static int check(const struct cell_session_options *opts, struct cell_error *err)
 {
 	char here[PATH_MAX], there[PATH_MAX];

@@ -4,8 +4,8 @@
  *     none ──load()──▶ the keeper is started ──▶ it loads and initialises ──▶ ready, for the life of the process
  *      └── the host is a Python program: ready from the beginning
  *
- * The keeper is a thread of ours.  It is what Python calls the main thread when it was us who initialised it, so that no
- * session is special, and it does what needs the GIL and must not keep the loop waiting: interrupts.
+ * The keeper is a thread of ours.  If we initialised Python, the keeper is Python's main thread, so that no session is
+ * special.  It does the work that needs the GIL and must not keep the loop waiting: interrupts.
  */
 #define _GNU_SOURCE
 #include "executors/inprocess/libpython.h"
@@ -27,7 +27,7 @@ static bool ready;
 static bool keeper_runs;
 static struct cell__libpython_job *first, *last;
 
-/* What the keeper is to load; on the stack of whoever waits. */
+/* The keeper's input; on the stack of the waiting thread. */
 struct loading {
 	const char *path;
 	const struct cell__libpython_info *info;
@@ -142,8 +142,8 @@ static void set_flag(void *handle, const char *name)
 }
 
 /*
- * As `python -E -X utf8` would be: no PYTHON* variables of the host's, UTF-8 whatever its locale, no signal handlers.  The
- * program's name is what leads Python to its venv.
+ * As with `python -E -X utf8`: no PYTHON* variables of the host's, UTF-8 whatever its locale, no signal handlers. Python finds its venv by
+ * the program's name.
  */
 static int initialise(void *handle, const char *path, struct cell_error *err)
 {
@@ -175,7 +175,7 @@ static int initialise(void *handle, const char *path, struct cell_error *err)
 	const char *locale = setlocale(LC_CTYPE, NULL);
 	if (locale)
 		snprintf(before, sizeof before, "%s", locale);
-	/* It takes SIGINT with its module signal, whatever it was told, when nobody else has it. */
+	/* Its module signal installs a SIGINT handler in spite of the configuration, if there is no other. */
 	struct sigaction handlers[NSIG], now;
 	for (int i = 1; i < NSIG; i++)
 		sigaction(i, NULL, &handlers[i]);
@@ -255,7 +255,7 @@ static void *keeper_main(void *arg)
 	return NULL;
 }
 
-/* Under the lock.  Lives as long as the process; the host's signals are none of its business. */
+/* Under the lock. Lives as long as the process; it blocks the host's signals. */
 static int start_keeper(struct loading *loading, struct cell_error *err)
 {
 	pthread_t thread;

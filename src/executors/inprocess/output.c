@@ -1,6 +1,6 @@
 /*
- * What an in-process kernel's code writes: collected under the kernel's lock, in order, and handed on by the loop.  What its
- * children write comes by two pipes that are made when the first child wants them.
+ * The output of an in-process kernel's code: collected under the kernel's lock, in order, and delivered by the loop. Output of its children
+ * comes through two pipes that are made for the first child.
  */
 #define _GNU_SOURCE
 #include "executors/inprocess/inprocess.h"
@@ -9,7 +9,7 @@
 #include <fcntl.h>
 #include <time.h>
 
-#define OUT_BYTES (1u << 20) /* output that nobody has taken yet */
+#define OUT_BYTES (1u << 20) /* output that has not been taken yet */
 #define PACE_MS 4            /* output that follows other output waits this long */
 #define WAIT_MS 100
 
@@ -37,7 +37,7 @@ static bool add_output(struct cell__inprocess *kernel, uint32_t stream, const ch
 	return true;
 }
 
-/* Under the lock: what children have written so far. */
+/* Under the lock: reads the children's output so far. */
 static void drain_pipes(struct cell__inprocess *kernel)
 {
 	char bytes[65536];
@@ -141,7 +141,7 @@ static void handle_pace(uv_timer_t *timer)
 	uv_timer_start(&kernel->pace, handle_pace, PACE_MS, 0);
 }
 
-/* The first output after a silence goes at once, what follows it soon waits for more. */
+/* The first output after a pause is delivered at once; output that follows soon is collected. */
 static void do_flush(struct cell__task *task)
 {
 	struct cell__inprocess *kernel = (struct cell__inprocess *)((char *)task - offsetof(struct cell__inprocess, flush));

@@ -12,7 +12,7 @@
 #include "spawn/process.h"
 
 #define STACK_BYTES (64u << 20) /* deep recursion through C code ends in an exception, not in a crash */
-#define ASK_TIMEOUT_MS 20000    /* an interpreter that does not say where its library is */
+#define ASK_TIMEOUT_MS 20000    /* for an interpreter to report the path of its library */
 #define SAID_BYTES 16384u
 
 static const char bootstrap[] = "import sys\n"
@@ -54,7 +54,7 @@ static void serve(struct cell__inprocess *kernel, const struct cell__libpython *
 	void *said = python->dict_get(globals, "said");
 	const char *text = said ? python->text_utf8(said, NULL) : NULL;
 	if (text && *text) {
-		/* Its last line says what it is. */
+		/* The last line names the error. */
 		size_t end = strlen(text);
 		while (end > 0 && text[end - 1] == '\n')
 			end--;
@@ -96,8 +96,8 @@ static void *thread_main(void *arg)
 }
 
 /*
- * With the signal mask that the host's own threads have, and without SIGPIPE, which Python expects to be ignored: a
- * blocked one is as good, and changes nothing for the host.
+ * With the signal mask of the host's own threads, plus SIGPIPE blocked, which Python expects to be ignored: blocking has the same effect,
+ * and changes nothing for the host.
  */
 static int start_thread(struct cell__inprocess *kernel, struct cell_error *err)
 {

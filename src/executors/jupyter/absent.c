@@ -1,4 +1,4 @@
-/* The `jupyter` executor of a build without libzmq: it says so. */
+/* The `jupyter` executor of a build without libzmq: it refuses with that reason. */
 #include <stdio.h>
 
 #include "executors/executor.h"

@@ -1,11 +1,10 @@
 /*
  * Theory of operation
  *
- * libzmq has a thread of its own that does the work on the network; what it has received lies in queues in memory.  ZMQ_FD
- * says that something has happened to a socket, by its edge and not by its level: it becomes readable once, and only
- * looking at ZMQ_EVENTS makes it ready to do so again.  Sending looks at it too, on the way.  So: after every wake, and
- * after every send, ZMQ_EVENTS is asked until it says that there is nothing (`drain`).  Nothing here waits: every call of
- * libzmq's has ZMQ_DONTWAIT, and sockets do not linger.
+ * libzmq does the network work on a thread of its own and queues received messages in memory. ZMQ_FD reports that a socket's state has
+ * changed, edge-triggered: it becomes readable once, and only reading ZMQ_EVENTS arms it again. Sending also reads it internally. So after
+ * every wake, and after every send, ZMQ_EVENTS is read until it reports nothing (`drain`). Nothing here waits: every call of libzmq's has
+ * ZMQ_DONTWAIT, and sockets do not linger.
  */
 #include "executors/jupyter/channels.h"
 
@@ -15,10 +14,10 @@
 #include <time.h>
 #include <zmq.h>
 
-#define SOCKETS 4 /* the heartbeat is not used: the spawner tells when the process ends */
+#define SOCKETS 4 /* the heartbeat is not used: the spawner reports the end of the process */
 #define MESSAGES_PER_ITERATION 64
-#define DRAIN_MESSAGES 16384 /* one that writes on and on does not keep us there */
-#define IOPUB_MESSAGES 100000 /* that wait for us; past them the kernel drops what it publishes */
+#define DRAIN_MESSAGES 16384 /* a kernel that keeps writing does not keep us there */
+#define IOPUB_MESSAGES 100000 /* that wait for us; past them the kernel drops its publications */
 #define RECONNECT_MS 5 /* until the kernel has bound its sockets */
 
 struct end {
@@ -55,7 +54,7 @@ static void handle_closed(uv_handle_t *handle)
 
 static void handle_poll(uv_poll_t *poll, int status, int events);
 
-/* Nobody looks while it is paused or broken: then the descriptors, which stay readable, must not wake the loop. */
+/* While it is paused or broken the descriptors, which stay readable, must not wake the loop. */
 static void update_polls(struct cell__jupyter_channels *channels)
 {
 	for (int i = 0; i < SOCKETS && !channels->closed; i++) {
@@ -85,7 +84,7 @@ static void handle_parts(struct cell__jupyter_channels *channels, int channel, z
 		views[i] = (struct cell__jupyter_part){ zmq_msg_data(&parts[i]), zmq_msg_size(&parts[i]) };
 	enum cell__jupyter_status status = cell__jupyter_decode(views, n, channels->key, &channels->seen[channel], &message);
 	if (status == CELL_JUPYTER_REPLAYED)
-		return; /* as if it had come once */
+		return; /* counts as received once */
 	if (status != CELL_JUPYTER_OK) {
 		break_channels(channels, cell__jupyter_status_word(status));
 		return;
@@ -94,7 +93,7 @@ static void handle_parts(struct cell__jupyter_channels *channels, int channel, z
 	cell__jupyter_message_finish(&message);
 }
 
-/* One message of one socket.  False: there is none. */
+/* One message of one socket. False: none is available. */
 static bool receive(struct cell__jupyter_channels *channels, int channel)
 {
 	zmq_msg_t parts[CELL_JUPYTER_MAX_PARTS];
@@ -106,7 +105,7 @@ static bool receive(struct cell__jupyter_channels *channels, int channel)
 		zmq_msg_init(part);
 		if (zmq_msg_recv(part, channels->end[channel].socket, ZMQ_DONTWAIT) < 0) {
 			zmq_msg_close(part);
-			break; /* parts come all or none, so this is the first */
+			break; /* parts arrive together, so this is the first */
 		}
 		got = true;
 		more = zmq_msg_more(part);
@@ -141,7 +140,7 @@ static void post_again(struct cell__jupyter_channels *channels)
 	cell__loop_post(channels->loop, &channels->again);
 }
 
-/* At most `most` messages; what is left is for the next iteration. */
+/* At most `most` messages; the rest waits for the next iteration. */
 static void take(struct cell__jupyter_channels *channels, int most)
 {
 	if (channels->draining)
@@ -254,7 +253,7 @@ static int set_options(void *socket, int type)
 	if (zmq_setsockopt(socket, ZMQ_LINGER, &zero, sizeof zero) < 0 || zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &max, sizeof max) < 0 ||
 	    zmq_setsockopt(socket, ZMQ_RECONNECT_IVL, &reconnect, sizeof reconnect) < 0)
 		return -1;
-	/* A kernel that a slow reader should hold up is stopped as a whole, so this is what comes within one iteration of the loop. */
+	/* A kernel that a slow reader must hold up is stopped as a whole, so this bounds the messages of one iteration of the loop. */
 	if (type == ZMQ_SUB)
 		return zmq_setsockopt(socket, ZMQ_RCVHWM, &queue, sizeof queue) < 0 ? -1 : zmq_setsockopt(socket, ZMQ_SUBSCRIBE, "", 0);
 	return 0;
@@ -266,7 +265,7 @@ static int open_end(struct cell__jupyter_channels *channels, void *zmq, int chan
 	int type = channel == CELL_JUPYTER_IOPUB ? ZMQ_SUB : ZMQ_DEALER, fd = -1;
 	size_t size = sizeof fd;
 	end->socket = zmq_socket(zmq, type);
-	/* One identity: kernels send what they ask to the stdin socket of the one who asked them on the shell socket. */
+	/* One identity: kernels send input requests to the stdin socket of the client that made the request on the shell socket. */
 	if (!end->socket || set_options(end->socket, type) < 0 ||
 	    (type == ZMQ_DEALER && zmq_setsockopt(end->socket, ZMQ_IDENTITY, channels->session, strlen(channels->session)) < 0) ||
 	    zmq_connect(end->socket, endpoint) < 0 || zmq_getsockopt(end->socket, ZMQ_FD, &fd, &size) < 0)

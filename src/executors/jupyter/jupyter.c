@@ -1,24 +1,24 @@
 /*
- * The `jupyter` executor: kernels of any installed kernelspec, spoken to over ZeroMQ.
+ * The `jupyter` executor: kernels of any installed kernelspec, over ZeroMQ.
  *
  * A kernel:
  *
- *     preparing (files, in libuv's pool) ──▶ starting ──kernel_info_reply and something on iopub──▶ ipykernel: joining ──HELLO──▶ up
+ *     preparing (files, in libuv's pool) ──▶ starting ──kernel_info_reply and a message on iopub──▶ ipykernel: joining ──HELLO──▶ up
  *                                                                                                └─ others ────────────────▶ up
  *     up ──▶ spare ──open──▶ configuring (INIT) ──READY──▶ live          (others than ipykernel are live at once)
  *     any ──close, death──▶ dying ──the process is gone──▶ exited() ──the folder is removed──▶ memory gone
  *
- * ipykernel gets a second way to us, the link of link.h, inherited as descriptors 3 to 6: our kernel package is put into it by a
- * silent execute_request ("joining") and from then on cells of the session run there as they do everywhere else, in the
- * namespace that everybody who attaches sees.  Requests still go over ZeroMQ; output, results and namespace calls come by
- * the link, which keeps their order, holds a flood up, and loses nothing.
+ * ipykernel gets a second connection to us, the link of link.h, inherited as descriptors 3 to 6: a silent execute_request
+ * ("joining") loads our kernel package into it, and from then on cells of the session run there as in every other executor, in
+ * the namespace that all attached clients see.  Requests still go over ZeroMQ; output, results and namespace calls use
+ * the link, which keeps their order, holds up a flood, and loses nothing.
  *
- * Other kernels have ZeroMQ alone.  A run is over when its execute_reply has come and iopub says "idle" for it, because
- * both come by different ways and output may follow the reply.  A slow reader stops such a kernel as a whole (SIGSTOP):
- * its iopub socket would drop what nobody takes.
+ * Other kernels have only ZeroMQ.  A run is over when its execute_reply has come and iopub reports "idle" for it, because
+ * both use different sockets and output may follow the reply.  A slow reader stops such a kernel as a whole (SIGSTOP):
+ * its iopub socket would drop messages that are not taken.
  *
- * Invariants: a kernel with an owner is no spare; only kernel_freed() frees one; exited() comes from the end of the process or
- * from a deferred task, never from inside a call of the session's.
+ * Invariants: a kernel with an owner is not a spare; only kernel_freed() frees one; exited() is called from the end of the process
+ * or from a deferred task, never from inside a call of the session's.
  */
 #define _GNU_SOURCE
 #include <assert.h>
@@ -89,7 +89,7 @@ static void handle_removed(uv_work_t *work, int status)
 	(void)status;
 	struct cell__jupyter_kernel *kernel = work->data;
 	struct cell__kernel_events const *events = kernel->events;
-	/* Told last: "closed" means that nothing of it is left, also no file. */
+	/* Called last: "closed" means that nothing of it is left, not even a file. */
 	if (events)
 		events->exited(kernel->owner, &kernel->how);
 	uv_close((uv_handle_t *)&kernel->timer, kernel_freed);
@@ -294,7 +294,7 @@ void cell__jupyter_come_up(struct cell__jupyter_kernel *kernel)
 		configure(kernel);
 		refill(kernel);
 	} else if (kernel->guarded) {
-		/* Never with less than was asked for. */
+		/* Never continue with less than was requested. */
 		cell_fail(&kernel->error, CELL_E_UNAVAILABLE, 0,
 			  "only ipykernel can ask before shell commands or restore the working directory; this kernel cannot");
 		cell__jupyter_end(kernel);

@@ -1,11 +1,10 @@
 /*
- * Kernelspecs are found as Jupyter finds them: NAME/kernel.json in the `kernels` folder of JUPYTER_PATH (which the caller
- * gives; nothing is taken from the environment), of the interpreter's prefix, of the user, and of the system.  "python3" is
- * there wherever the interpreter has ipykernel, installed as a kernelspec or not.
+ * Kernelspecs are found as Jupyter finds them: NAME/kernel.json in the `kernels` folder of JUPYTER_PATH (which the caller gives; the
+ * environment is not read), of the interpreter's prefix, of the user, and of the system. "python3" exists whenever the interpreter has
+ * ipykernel, installed as a kernelspec or not.
  *
- * How it is spoken to: over Unix sockets in a folder that only this user may enter where the kernel is ipykernel, which
- * knows them; over TCP on the loopback device for all others, because many know nothing else.  Every message is signed with the key of the connection file
- * either way.
+ * Transport: ipykernel uses Unix sockets in a folder that only this user may enter; all others use TCP on the loopback device, because many
+ * support nothing else. Every message is signed with the key of the connection file either way.
  */
 #define _GNU_SOURCE
 #include "executors/jupyter/spec.h"
@@ -134,7 +133,7 @@ static int no_such_kernel(const struct places *places, const char *name, struct 
 			 names.data ? names.data : "none");
 }
 
-/* ---- what a kernelspec says ---- */
+/* ---- the content of a kernelspec ---- */
 
 static json_t *read_spec(const char *folder, struct cell_error *err)
 {
@@ -250,7 +249,7 @@ static int make_argv(struct cell__jupyter_spec *spec, const struct cell__jupyter
 		return no_memory(err);
 	for (size_t i = 0; i < n; i++) {
 		const char *word = json_string_value(json_array_get(argv, i));
-		/* A kernelspec that says just "python" means the interpreter that was chosen. */
+		/* A kernelspec with just "python" means the chosen interpreter. */
 		spec->argv[i] = i == 0 && is_python_word(word) ? cell__strdup(question->python)
 							       : fill_in(word, spec->connection_file, folder, prefix);
 		if (!spec->argv[i])
@@ -261,7 +260,7 @@ static int make_argv(struct cell__jupyter_spec *spec, const struct cell__jupyter
 
 static json_t *native_spec(void)
 {
-	/* No history: what an agent runs is not what the person whose home this is has typed. */
+	/* No history: an agent's cells do not belong into the history of the person who owns this home. */
 	return json_pack("{s:[s,s,s,s,s,s], s:s}", "argv", "python", "-m", "ipykernel_launcher", "-f", "{connection_file}",
 			 "--HistoryManager.enabled=False", "language", "python");
 }
@@ -373,7 +372,7 @@ out:
 	return rc;
 }
 
-/* Only what lies in it directly: sockets and the file. */
+/* Only its direct entries: sockets and the file. */
 static void remove_folder(const char *path)
 {
 	DIR *dir = opendir(path);

@@ -1,6 +1,4 @@
-/*
- * The start of a Jupyter kernel: its files, its process, its first answer, and our package in it where it is ipykernel.
- */
+/* The start of a Jupyter kernel: its files, its process, its first answer, and loading our package if it is ipykernel. */
 #include "executors/jupyter/kernel.h"
 
 #include <errno.h>
@@ -8,12 +6,12 @@
 #include <string.h>
 #include <zmq.h>
 
-#define NUDGE_MS 50      /* asked again whether it is there: the first to subscribe may have missed the answer */
-#define TAIL_BYTES 2000  /* of what it wrote before it was ready */
+#define NUDGE_MS 50      /* between kernel_info requests: a new subscriber may have missed the answer */
+#define TAIL_BYTES 2000  /* of its output before it was ready */
 #define SOCKETS_MAX 8192 /* four a kernel */
 #define LINK_FD 3        /* and the three after it */
 
-/* ---- its first words ---- */
+/* ---- its first messages ---- */
 
 /* Puts our kernel package into ipykernel.  The names of it do not show in the user's namespace. */
 static int join(struct cell__jupyter_kernel *kernel, struct cell_error *err)
@@ -85,7 +83,7 @@ static void handle_process_started(void *owner, int64_t pid)
 	((struct cell__jupyter_kernel *)owner)->pid = pid;
 }
 
-/* Why a kernel never came up, in words that help. */
+/* Why a kernel never came up, in a helpful message. */
 static void explain_start(struct cell__jupyter_kernel *kernel, const struct cell__process_exit *exit)
 {
 	CELL_AUTO_BUF struct cell__buf words = CELL_BUF_INIT;

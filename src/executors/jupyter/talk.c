@@ -1,13 +1,11 @@
-/*
- * What a Jupyter kernel says: messages by ZeroMQ, and, where it is ipykernel, frames by the link; and how a run ends of them.
- */
+/* The messages of a Jupyter kernel: by ZeroMQ, and, if it is ipykernel, frames by the link; and how they end a run. */
 #include "executors/jupyter/kernel.h"
 
 #include <string.h>
 
 #include "executors/answer.h"
 
-#define LATE_RESULT_MS 500 /* after the reply, for what has to come by another way */
+#define LATE_RESULT_MS 500 /* after the reply, for messages of the other connection */
 
 /* ---- ends of runs ---- */
 
@@ -58,7 +56,7 @@ static void handle_late(uv_timer_t *timer)
 	if (kernel->run.id == 0 || kernel->state != CELL_JUPYTER_LIVE)
 		return;
 	if (kernel->paused || kernel->run.heard != kernel->n_heard) {
-		/* What it has published may still be on its way, or wait for a slow reader: not before nothing comes any more. */
+		/* Its publications may still be in transit, or wait for a slow reader: continue until no more arrive. */
 		kernel->run.heard = kernel->n_heard;
 		uv_timer_start(timer, handle_late, LATE_RESULT_MS, 0);
 		return;
@@ -96,7 +94,7 @@ static void handle_iopub(struct cell__jupyter_kernel *kernel, const struct cell_
 {
 	bool mine = kernel->run.id != 0 && strcmp(message->parent_id, kernel->run.message_id) == 0;
 	json_t *content = message->content, *text = json_object_get(content, "text");
-	/* Others may be attached; what they run is theirs. */
+	/* Other clients may be attached; their runs do not concern us. */
 	if (message->parent_session[0] && strcmp(message->parent_session, cell__jupyter_channels_session(kernel->channels)) != 0)
 		return;
 	if (strcmp(message->type, "stream") == 0) {
@@ -135,7 +133,10 @@ static void handle_message(void *owner, int channel, const struct cell__jupyter_
 	struct cell__jupyter_kernel *kernel = owner;
 	kernel->n_heard++;
 	if (channel == CELL_JUPYTER_STDIN) {
-		/* It was told that nobody can answer, and asks all the same: an empty line, so that it does not wait for ever. */
+		/*
+		 * It was told that input is not available, and requests it nevertheless: send an empty line, so that it does not wait for
+		 * ever.
+		 */
 		if (strcmp(message->type, "input_request") == 0)
 			(void)cell__jupyter_channels_send(kernel->channels, CELL_JUPYTER_STDIN, "input_reply", "{\"value\":\"\"}", 12, "{}",
 							  NULL, NULL);
@@ -219,7 +220,7 @@ static void handle_link_broken(void *owner, const char *reason)
 {
 	if (reason)
 		cell__jupyter_break(owner, reason);
-	/* Else it is dying, and the spawner will say how; one that only closed it can do no more than run cells without results. */
+	/* Else it is dying, and the spawner will report how; a kernel that only closed it can do no more than run cells without results. */
 }
 
 const struct cell__link_events cell__jupyter_link_events = { .frame = handle_frame,

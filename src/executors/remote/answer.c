@@ -1,6 +1,4 @@
-/*
- * What a server says of a run, as the session is told it: the events on the way, and the result.
- */
+/* Translates a server's messages about a run for the session: the events in between, and the result. */
 #define _GNU_SOURCE
 #include "executors/remote/kernel.h"
 
@@ -154,7 +152,7 @@ int cell__remote_code(const char *word)
 	return code < CELL_CODE_COUNT ? code : 0;
 }
 
-/* What its own engine said of itself is of no meaning for ours. */
+/* A code about the server's own engine has no meaning for ours. */
 int cell__remote_own_code(struct cell__remote_kernel *kernel, int code)
 {
 	if (code == CELL_E_CLOSED)
@@ -186,7 +184,7 @@ static const char *take_error(struct cell__kernel_answer *answer, const json_t *
 	return NULL;
 }
 
-/* Its parts but these: they are passed on as text, or came as events; whole numbers of any size would be errors here. */
+/* All parts except these, which are passed on as text, or came as events; whole numbers of any size would be errors here. */
 static json_t *load_result(const struct cell__remote_kernel *kernel, const char *const *left_out)
 {
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;

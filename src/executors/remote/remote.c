@@ -7,7 +7,7 @@
  *                                                    ▼  │
  *                                                  broken ──▶ exited, with an error
  *
- * libcurl's callbacks only collect bytes: what they mean is done from a task of the loop, where a receiver may do as it likes
+ * libcurl's callbacks only collect bytes: a task of the loop processes them, where a receiver may call any function
  * (run, interrupt, close).  Bytes that wait for it are bounded; past that libcurl pauses, TCP fills up, and the server holds
  * its kernel.  Everything from the server is checked like everything from a kernel.
  */
@@ -18,7 +18,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MAX_CONNECTIONS 2048 /* also those of containers, one each */
+#define MAX_CONNECTIONS 2048 /* including those of containers, one each */
 #define CLOSE_MS 5000
 
 /* ---- the end ---- */
@@ -134,7 +134,7 @@ void cell__remote_open_session(struct cell__remote_kernel *kernel)
 
 static void session_closed(struct cell__remote_exchange *exchange, CURLcode code, long status)
 {
-	/* What cannot be deleted expires, with a server that can be believed. */
+	/* A session that cannot be deleted expires, if the server is trustworthy. */
 	exchange->kernel->how.suspect |= code != CURLE_OK || (status >= 300 && status != 404 && status != 410);
 	leave(exchange->kernel);
 }
@@ -357,7 +357,7 @@ void cell__remote_interrupt(struct cell__kernel *base, uint32_t run_id)
 
 	if (kernel->run_id != run_id || kernel->state == CELL_REMOTE_IDLE || kernel->state == CELL_REMOTE_CLOSING)
 		return;
-	/* Before the server has begun it there is nothing that it would interrupt. */
+	/* The server cannot interrupt a run before it has begun. */
 	kernel->interrupt_wanted = true;
 	cell__remote_schedule(kernel);
 }

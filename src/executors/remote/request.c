@@ -1,6 +1,4 @@
-/*
- * Requests of the `remote` executor to the server: libcurl's callbacks collect what comes back.
- */
+/* Requests of the `remote` executor to the server: libcurl's callbacks collect the answers. */
 #define _GNU_SOURCE
 #include "executors/remote/kernel.h"
 
@@ -8,11 +6,11 @@
 #include <string.h>
 #include <strings.h>
 
-#define MAX_ANSWER_BYTES (1u << 20) /* of a request that is no stream */
+#define MAX_ANSWER_BYTES (1u << 20) /* of a request that is not a stream */
 #define CONNECT_TIMEOUT_MS 10000
 #define REQUEST_TIMEOUT_MS 30000
 #define OPEN_TIMEOUT_MS 120000      /* its first kernel may have to be started */
-#define SILENT_S 45                 /* the server says something every 15 s */
+#define SILENT_S 45                 /* the server sends something every 15 s */
 
 static void exchange_unlink(struct cell__remote_exchange *exchange)
 {
@@ -105,7 +103,7 @@ static bool set_headers(struct cell__remote_exchange *exchange, const char *more
 	return true;
 }
 
-/* Takes body over.  NULL: memory is gone, and so is body. */
+/* Takes body over. NULL: out of memory, and body is freed. */
 struct cell__remote_exchange *cell__remote_begin(struct cell__remote_kernel *kernel, const char *method, const char *path, char *body,
 						 const char *header, bool streams,
 						 void (*done)(struct cell__remote_exchange *exchange, CURLcode code, long status))
@@ -148,7 +146,7 @@ struct cell__remote_exchange *cell__remote_begin(struct cell__remote_kernel *ker
 	return exchange;
 }
 
-/* What the server said went wrong, or that it said nothing. */
+/* Describes the server's error, or that it did not answer. */
 void cell__remote_describe(struct cell__remote_kernel *kernel, const struct cell__remote_exchange *exchange, CURLcode code, long status,
 			   struct cell_error *err)
 {

@@ -1,6 +1,4 @@
-/*
- * A run of the `remote` executor: it is started, its events are read as they come, and a stream that breaks is taken up again.
- */
+/* A run of the `remote` executor: starts it, reads its events as they come, and resumes a broken stream. */
 #define _GNU_SOURCE
 #include "executors/remote/kernel.h"
 
@@ -50,7 +48,7 @@ static void stream_done(struct cell__remote_exchange *exchange, CURLcode code, l
 
 	kernel->curl_paused = false;
 	if (status == 200) {
-		/* Whether there is a result is known when all of it was looked at. */
+		/* Only after all of it was processed it is known whether there is a result. */
 		cell__remote_schedule(kernel);
 		return;
 	}
@@ -103,7 +101,7 @@ static void request_done(struct cell__remote_exchange *exchange, CURLcode code, 
 {
 	(void)exchange;
 	(void)code;
-	(void)status; /* an interrupt that did not arrive: the session's timer goes on to kill */
+	(void)status; /* the interrupt did not arrive: the session's timer continues to the kill */
 }
 
 static void send_interrupt(struct cell__remote_kernel *kernel)
@@ -115,7 +113,7 @@ static void send_interrupt(struct cell__remote_kernel *kernel)
 		(void)cell__remote_begin(kernel, "POST", path.data, cell__strdup("{}"), NULL, false, request_done);
 }
 
-/* ---- what came, one after the other ---- */
+/* ---- processing received events in order ---- */
 
 static void read_stream(struct cell__remote_kernel *kernel)
 {
@@ -127,7 +125,7 @@ static void read_stream(struct cell__remote_kernel *kernel)
 	const char *problem = NULL;
 	int found = 0;
 
-	/* A receiver may close the kernel: the bytes are ours meanwhile. */
+	/* A receiver may close the kernel: we own the bytes in the meantime. */
 	kernel->in = (struct cell__buf)CELL_BUF_INIT;
 	while (!problem && left && kernel->state == CELL_REMOTE_RUNNING && !kernel->paused &&
 	       (found = cell__sse_next(&kernel->sse, &at, &left, &event, &err)) > 0) {

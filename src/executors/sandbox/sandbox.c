@@ -1,9 +1,9 @@
 /*
  * The `sandbox` executor: the same kernels, forked from zygotes of the same kind (subprocess.c), both confined by plans.
  *
- * A plan depends on the policy and on where the interpreter's files are, so the sessions of one kind share it, and with it
- * the pool and the spawner's spare jails.  What differs from session to session (workspace, packages) is the session's own
- * small plan, which travels with INIT.
+ * A plan depends on the policy and on the paths of the interpreter's files, so the sessions of one kind share it, and with it the pool and
+ * the spawner's spare jails. The parts that differ from session to session (workspace, packages) are the session's own small plan, which is
+ * sent with INIT.
  */
 #define _GNU_SOURCE
 #include "executors/subprocess/subprocess.h"
@@ -32,7 +32,7 @@ struct request {
 	struct cell__executor_host *host;
 	char session_id[33];
 	struct cell__egress *egress;
-	const struct cell__kernel_events *events; /* NULL: it is for no session */
+	const struct cell__kernel_events *events; /* NULL: not for a session */
 	void *owner;
 };
 
@@ -74,7 +74,7 @@ static void request_destroy(struct cell__sandbox_request *base)
 	free(request);
 }
 
-/* A kernel that is confined ahead has bound what the paths named then; a folder that was made anew is not that one. */
+/* A kernel that is confined ahead has bound the folders that the paths named then; a folder that was made again is another one. */
 static int name_files(const struct cell_plan *session, struct cell__buf *out)
 {
 	const struct cell_plan_step *step = cell__plan_first(session);
@@ -114,7 +114,7 @@ static int request_prepare(struct cell__sandbox_request *base, const struct cell
 	return 0;
 }
 
-/* What sessions like this one need.  NULL: said why. */
+/* The request for sessions like this one. NULL: err has the reason. */
 static struct cell__sandbox_request *request_create(struct cell__executor_host *host, const struct cell__kernel_spec *spec,
 						    struct cell_error *err)
 {
@@ -135,7 +135,7 @@ static struct cell__sandbox_request *request_create(struct cell__executor_host *
 	cell__sandbox_policy_obey(&request->policy);
 	if (cell__machine_here()->level == CELL_LEVEL_FULL)
 		request->base.zygote = request->policy.network == CELL_NET_FULL ? CELL_ZYGOTE_ONLINE : CELL_ZYGOTE_CONFINED;
-	/* Where the session will stand does not depend on the interpreter; what is wrong with it is said now. */
+	/* The session's folder does not depend on the interpreter; its problems are reported now. */
 	if (cell__plan_workspace(spec->cwd, request->policy.workspace, &request->cwd, err) < 0 ||
 	    cell__writable_init(&request->writable, &request->policy, request->cwd, err) < 0 ||
 	    cell__places_write(host->places, &request->writable, err) < 0)
@@ -248,7 +248,7 @@ static int sandbox_open(struct cell__executor_host *host, const struct cell__ker
 		request_destroy(request);
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
 	}
-	/* The caller's home is not in there.  What the caller set by hand comes later in the list, and counts. */
+	/* The caller's home is not in the sandbox. Variables that the caller set come later in the list, and override this. */
 	bool home = false;
 	for (size_t i = 0; i < n; i++) {
 		bool first_home = !home && strncmp(spec->env[i], "HOME=", 5) == 0;
@@ -281,7 +281,7 @@ static int sandbox_prewarm(struct cell__executor_host *host, const struct cell__
 		       : -1;
 }
 
-/* The same plan, and the same session's: what the code sees, they see. */
+/* The same plan, and the same session's: programs see what the code sees. */
 static int sandbox_confine(struct cell__kernel *kernel, struct cell__confinement **ret_confinement, struct cell_error *err)
 {
 	const struct request *request = (const struct request *)cell__subprocess_request(kernel);
