@@ -487,7 +487,7 @@ static int rename_in_scripts(const char *made, const char *dir)
 	DIR *stream = bin < 0 ? NULL : fdopendir(bin);
 	if (!stream)
 		return -1;
-	bin = -1; /* the stream's now */
+	(void)cell__take_fd(&bin); /* the stream's now */
 	int rc = 0;
 	struct dirent *entry;
 	while (rc == 0 && (entry = readdir(stream)))
@@ -569,34 +569,35 @@ char *cell__venv_site(const char *dir, const char *version, bool hostile)
 	return NULL;
 }
 
-/* "My.Pkg-1.0.dist-info" as "my-pkg==1.0"; NULL when it is no such name, or memory is gone. */
-static char *dist_of(const char *entry)
+/* *ret_dist: "my-pkg==1.0" for "My.Pkg-1.0.dist-info", NULL for a name of another form.  -1: out of memory. */
+static int dist_of(const char *entry, char **ret_dist)
 {
+	*ret_dist = NULL;
 	static const char suffix[] = ".dist-info";
 	size_t size = strlen(entry);
 	if (size <= sizeof suffix - 1 || strcmp(entry + size - (sizeof suffix - 1), suffix) != 0)
-		return NULL;
+		return 0;
 	size -= sizeof suffix - 1;
 	const char *dash = memrchr(entry, '-', size);
 	if (!dash || dash == entry || !isalnum((unsigned char)entry[0]))
-		return NULL;
+		return 0;
 	/* A name is what the package's maker says: it must not look like two lines, or speak to a terminal. */
 	for (const char *at = entry; at < entry + size; at++)
 		if (!isalnum((unsigned char)*at) && !strchr("-_.+!", *at))
-			return NULL;
+			return 0;
 	struct cell__buf out = CELL_BUF_INIT;
 	int rc = 0;
 	for (const char *at = entry; at < dash; at++) {
 		bool separator = strchr("-_.", *at) != NULL;
 		char c = separator ? '-' : (char)tolower((unsigned char)*at);
-		if (!separator || out.data[out.size - 1] != '-')
+		if (!separator || (out.size > 0 && out.data[out.size - 1] != '-'))
 			rc |= cell__buf_add(&out, &c, 1);
 	}
 	rc |= cell__buf_printf(&out, "==%.*s\n", (int)(entry + size - dash - 1), dash + 1);
 	if (rc == 0)
-		return cell__buf_take(&out);
+		*ret_dist = cell__buf_take(&out);
 	cell__buf_finish(&out);
-	return NULL;
+	return rc;
 }
 
 static int compare_texts(const void *a, const void *b)
@@ -622,7 +623,11 @@ int cell__venv_listing(const char *dir, const char *site, bool hostile, struct c
 			rc = cell_fail(err, CELL_E_LIMIT, 0, "more than %u files and folders in %s", CELL__VENV_ENTRIES, site);
 			break;
 		}
-		char *dist = dist_of(entry->d_name);
+		char *dist;
+		if (dist_of(entry->d_name, &dist) < 0) {
+			rc = cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+			break;
+		}
 		if (!dist)
 			continue;
 		if (n == room) {
@@ -630,7 +635,8 @@ int cell__venv_listing(const char *dir, const char *site, bool hostile, struct c
 			char **more = n < CELL__VENV_DISTS ? cell__realloc(dists, room * sizeof *dists) : NULL;
 			if (!more) {
 				free(dist);
-				rc = cell_fail(err, CELL_E_LIMIT, 0, "too many packages in %s", site);
+				rc = n < CELL__VENV_DISTS ? cell_fail(err, CELL_E_NOMEM, 0, "out of memory")
+							  : cell_fail(err, CELL_E_LIMIT, 0, "too many packages in %s", site);
 				break;
 			}
 			dists = more;

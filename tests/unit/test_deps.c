@@ -120,6 +120,28 @@ static void test_versions_and_listings(void **state)
 	assert_string_not_equal(one, two);
 }
 
+/* A listing is whole or an error: what is missing in it would count as uninstalled. */
+static void test_listing_without_memory(void **state)
+{
+	(void)state;
+	char site[160];
+	snprintf(site, sizeof site, "%s/hungry", tmp);
+	shell("mkdir -p %s/a_b-1.dist-info %s/c_d-2.dist-info", site, site);
+	int rc = -1;
+	for (long n = 1; rc < 0; n++) {
+		CELL_AUTO_BUF struct cell__buf listing = CELL_BUF_INIT;
+		struct cell_error err = { 0 };
+		cell__alloc_fail_after(n);
+		rc = cell__venv_listing(tmp, site, false, &listing, &err);
+		cell__alloc_fail_after(0);
+		if (rc < 0)
+			assert_int_equal(err.code, CELL_E_NOMEM);
+		else
+			assert_string_equal(listing.data, "a-b==1\nc-d==2\n");
+		assert_true(rc < 0 || n > 3);
+	}
+}
+
 /* ---- one project ---- */
 
 static void test_add_and_remove(void **state)
@@ -871,7 +893,9 @@ int main(int argc, char **argv)
 	CHECK(mkdtemp(tmp) != NULL);
 	make_wheels();
 	const struct CMUnitTest installers[] = {
-		TEST(test_versions_and_listings), TEST(test_add_and_remove), TEST(test_failures), TEST(test_maker_fails), TEST(test_cancel),
+		TEST(test_versions_and_listings), TEST(test_listing_without_memory),
+		TEST(test_add_and_remove),        TEST(test_failures),
+		TEST(test_maker_fails),           TEST(test_cancel),
 		TEST(test_concurrent_makers),     TEST(test_index),
 	};
 	/* Nothing in these depends on who installs, and a venv with pip takes seconds to make. */
