@@ -239,8 +239,9 @@ static int one_of(struct reader *r, const struct cell__yaml *node, const char *w
 	*ret = node->kind == CELL_YAML_SCALAR ? find_word(words, count, node->text) : -1;
 	if (*ret >= 0)
 		return 0;
-	return bad(r, node, "%s is \"%.40s\", expected one of %s, %s%s%s%s%s", what, node->kind == CELL_YAML_SCALAR ? node->text : "",
-		   words[0], words[1], count > 2 ? ", " : "", count > 2 ? words[2] : "", count > 3 ? ", " : "", count > 3 ? words[3] : "");
+	bad(r, node, "%s is \"%.40s\", expected one of %s, %s%s%s%s%s", what, node->kind == CELL_YAML_SCALAR ? node->text : "", words[0],
+	    words[1], count > 2 ? ", " : "", count > 2 ? words[2] : "", count > 3 ? ", " : "", count > 3 ? words[3] : "");
+	return -1;
 }
 
 /* 512M, 4G, 65536; "none": no limit. */

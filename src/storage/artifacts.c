@@ -110,8 +110,10 @@ static int open_pair(struct cell__store *store, const char *name, int *ret_fd, s
 {
 	CELL_AUTO_FD int dir_fd = cell__dir_open(store->root_fd, FOLDER, false);
 	CELL_AUTO_FD int lock = -1;
-	if (dir_fd < 0)
-		return errno == ENOENT ? fail_open(err, name, errno) : cell__dir_fail(err, FOLDER, errno);
+	if (dir_fd < 0) {
+		(void)(errno == ENOENT ? fail_open(err, name, errno) : cell__dir_fail(err, FOLDER, errno));
+		return -1;
+	}
 	if (cell__index_lock(dir_fd, false, &lock, err) < 0)
 		return cell_fail_wrap(err, "Cannot read artifact '%.80s'", name);
 	CELL_AUTO_FD int fd = open_regular(dir_fd, name, ret_stat);
