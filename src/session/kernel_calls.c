@@ -1,5 +1,6 @@
 #include "session/kernel_calls.h"
 
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -24,9 +25,9 @@ struct cell__kernel_call {
 	struct cell__kernel_call *prev, *next;
 };
 
-static void forget(struct cell__kernel_call *call)
+static void forget(struct cell__calls *calls, struct cell__kernel_call *call)
 {
-	struct cell__calls *calls = call->calls;
+	assert(!call->prev == (calls->first == call));
 	CELL__LIST_REMOVE(calls->first, call);
 	calls->count--;
 	calls->budget.used -= call->cost;
@@ -119,7 +120,7 @@ static void answer_call(struct cell__call *base, json_t *result, const void *raw
 		tell_images(call->calls, result, raw, raw_size);
 	settle(call);
 	reply(call->calls, call->id, result ? json_pack("{s:o}", "result", result) : NULL, raw, raw_size);
-	forget(call);
+	forget(call->calls, call);
 }
 
 static void answer_call_text(struct cell__call *base, const char *result, const void *raw, size_t raw_size)
@@ -130,7 +131,7 @@ static void answer_call_text(struct cell__call *base, const char *result, const 
 		 cell__buf_add_str(&text, CELL_REPLY_TEXT_TAIL);
 	settle(call);
 	reply_text(call->calls, call->id, rc == 0 ? text.data : NULL, raw, raw_size);
-	forget(call);
+	forget(call->calls, call);
 }
 
 static void fail_call(struct cell__call *base, int code, const char *type, const char *message)
@@ -144,7 +145,7 @@ static void fail_call(struct cell__call *base, int code, const char *type, const
 				  dot ? (int)(dot - base->method) : (int)strlen(base->method), "operation", dot ? dot + 1 : "");
 	settle(call);
 	reply(call->calls, call->id, error, NULL, 0);
-	forget(call);
+	forget(call->calls, call);
 }
 
 static bool hold_call(struct cell__call *base, size_t bytes)
@@ -166,11 +167,11 @@ static void progress_call(struct cell__call *base, const char *line, size_t size
 		calls->output(calls->owner, CELL_STDERR, text.data, text.size);
 }
 
-static void cancel_call(struct cell__kernel_call *call)
+static void cancel_call(struct cell__calls *calls, struct cell__kernel_call *call)
 {
 	if (call->base.cancel)
 		call->base.cancel(&call->base);
-	forget(call);
+	forget(calls, call);
 }
 
 static struct cell__kernel_call *find(struct cell__calls *calls, json_int_t id)
@@ -286,7 +287,7 @@ static const char *handle_document(struct cell__calls *calls, const struct cell_
 		/* The code was interrupted while it waited. No answer is expected, and the call may have ended already. */
 		struct cell__kernel_call *call = find(calls, json_integer_value(json_object_get(args, "id")));
 		if (call)
-			cancel_call(call);
+			cancel_call(calls, call);
 		json_decref(document);
 		return NULL;
 	}
@@ -342,5 +343,5 @@ const char *cell__calls_handle(struct cell__calls *calls, const struct cell__ask
 void cell__calls_cancel(struct cell__calls *calls)
 {
 	while (calls->first)
-		cancel_call(calls->first);
+		cancel_call(calls, calls->first);
 }

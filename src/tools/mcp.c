@@ -7,6 +7,7 @@
  *                 └─ cancelled: the server is told
  */
 #define _GNU_SOURCE
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -635,6 +636,7 @@ static void stop_servers(struct cell__tools *tools)
 		bool listed = false;
 		for (struct cell__tool_server *each = tools->servers; each; each = each->next)
 			listed |= each == server;
+		assert(!listed || server->refs > 1); /* the list's and ours */
 		cell__tool_server_unref(server);
 		server = listed ? next : tools->servers;
 	}

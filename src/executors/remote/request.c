@@ -12,15 +12,15 @@
 #define OPEN_TIMEOUT_MS 120000      /* its first kernel may have to be started */
 #define SILENT_S 45                 /* the server sends something every 15 s */
 
-static void exchange_unlink(struct cell__remote_exchange *exchange)
+static void exchange_unlink(struct cell__remote_kernel *kernel, struct cell__remote_exchange *exchange)
 {
-	struct cell__remote_exchange **at = &exchange->kernel->exchanges;
+	struct cell__remote_exchange **at = &kernel->exchanges;
 
 	while (*at != exchange)
 		at = &(*at)->next;
 	*at = exchange->next;
-	if (exchange->kernel->stream == exchange)
-		exchange->kernel->stream = NULL;
+	if (kernel->stream == exchange)
+		kernel->stream = NULL;
 }
 
 static void exchange_free(struct cell__remote_exchange *exchange)
@@ -31,9 +31,9 @@ static void exchange_free(struct cell__remote_exchange *exchange)
 	free(exchange);
 }
 
-static void exchange_destroy(struct cell__remote_exchange *exchange)
+static void exchange_destroy(struct cell__remote_kernel *kernel, struct cell__remote_exchange *exchange)
 {
-	exchange_unlink(exchange);
+	exchange_unlink(kernel, exchange);
 	exchange_free(exchange);
 }
 
@@ -41,7 +41,7 @@ void cell__remote_drop_exchanges(struct cell__remote_kernel *kernel)
 {
 	while (kernel->exchanges) {
 		cell__http_cancel(kernel->remote->http, &kernel->exchanges->transfer);
-		exchange_destroy(kernel->exchanges);
+		exchange_destroy(kernel, kernel->exchanges);
 	}
 }
 
@@ -88,7 +88,7 @@ static void handle_done(struct cell__http_transfer *transfer, CURLcode code)
 	struct cell__remote_exchange *exchange = (struct cell__remote_exchange *)transfer;
 	long status = cell__http_status(transfer);
 
-	exchange_unlink(exchange); /* done() may drop all that there are */
+	exchange_unlink(exchange->kernel, exchange); /* done() may drop all that there are */
 	exchange->done(exchange, code, status);
 	exchange_free(exchange);
 }
@@ -123,7 +123,7 @@ struct cell__remote_exchange *cell__remote_begin(struct cell__remote_kernel *ker
 						    .next = kernel->exchanges };
 	kernel->exchanges = exchange;
 	if (cell__buf_printf(&url, "%s%s", kernel->url, path) < 0 || !set_headers(exchange, header)) {
-		exchange_destroy(exchange);
+		exchange_destroy(kernel, exchange);
 		return NULL;
 	}
 	const struct cell__http_request request = {
@@ -140,7 +140,7 @@ struct cell__remote_exchange *cell__remote_begin(struct cell__remote_kernel *ker
 		.silence_s = streams ? SILENT_S : 0,
 	};
 	if (cell__http_start(kernel->remote->http, &exchange->transfer, &request) < 0) {
-		exchange_destroy(exchange);
+		exchange_destroy(kernel, exchange);
 		return NULL;
 	}
 	return exchange;
