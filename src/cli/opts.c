@@ -2,6 +2,7 @@
 #define _GNU_SOURCE 1
 #include "cli.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -204,6 +205,7 @@ static int set_flag(const struct cell_cli_flag *flag, const char *value, void *v
 {
 	void *at = (char *)values + flag->offset;
 
+	assert(value || flag->kind == CELL_FLAG_SWITCH);
 	switch (flag->kind) {
 	case CELL_FLAG_SWITCH:
 		*(bool *)at = true;

@@ -80,10 +80,11 @@ int cell__redactor_create(const char *const *more, struct cell__redactor **ret_r
 	if (count > CELL__REDACT_LIMIT_PATTERNS)
 		return cell_fail(err, CELL_E_LIMIT, 0, "redact: more than %u patterns", CELL__REDACT_LIMIT_PATTERNS);
 	struct cell__redactor *redactor = cell__alloc(1, sizeof *redactor);
-	if (redactor) {
-		redactor->names = cell__alloc(count, sizeof(struct cell__glob *));
-		redactor->paths = cell__alloc(count, sizeof(struct cell__glob *));
-	}
+	if (redactor)
+		*redactor = (struct cell__redactor){
+			.names = cell__alloc(count, sizeof(struct cell__glob *)),
+			.paths = cell__alloc(count, sizeof(struct cell__glob *)),
+		};
 	if (!redactor || !redactor->names || !redactor->paths) {
 		cell__redactor_destroy(redactor);
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for redaction");

@@ -308,13 +308,15 @@ static struct ask *start_ask(struct cell__embedder *embedder, const char *text)
 		ask->text = cell__strdup(text);
 		ask->request = ask->text ? cell__embed_request_create(&embedder->endpoint, &text, 1) : NULL;
 	}
+	int rc = -1;
 	if (!ask || !ask->request) {
 		cell_fail(&err, CELL_E_NOMEM, 0, "out of memory");
 	} else {
 		ask->request->done = handle_query_done;
 		ask->request->owner = ask;
+		rc = cell__embed_request_start(ask->request, &err);
 	}
-	if (err.code || cell__embed_request_start(ask->request, &err) < 0) {
+	if (rc < 0) {
 		note_failure(embedder, err.msg, 0);
 		if (ask)
 			destroy_ask(embedder, ask);

@@ -1,5 +1,6 @@
 #include "server/guests.h"
 
+#include <assert.h>
 #include <netinet/in.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -66,6 +67,8 @@ void cell__guests_add(struct cell__guests *guests, struct cell__guest *guest, in
 	/* One address has at most three quarters of the room. */
 	if (neighbour && neighbours + 1 > guests->max - guests->max / 4)
 		evict(guests, neighbour);
-	else if (guests->count > guests->max)
+	else if (guests->count > guests->max) {
+		assert(guests->first); /* our guest at least */
 		evict(guests, guests->first);
+	}
 }

@@ -12,6 +12,7 @@
 #include "base/hole.h"
 #include "server/server.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <string.h>
@@ -636,9 +637,11 @@ void cell__http_sweep(struct cell_server *server, int64_t now_us)
 			hang_up(at);
 			continue;
 		}
-		if (at->in_body)
+		if (at->in_body) {
+			assert(at->request);
 			allowed_us = at->request->thrown_away ? LINGER_US
 							      : BODY_GRACE_US + (int64_t)at->request->body.size * 1000000 / BODY_MIN_RATE;
+		}
 		if (now_us - at->since_us > allowed_us) {
 			server->counts.slow_clients++;
 			at->since_us = now_us;

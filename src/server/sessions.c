@@ -165,7 +165,7 @@ static void handle_workspace(void *arg, struct cell__workspace *workspace, const
 		if (asprintf(&served->folder, "%s/%s", server->opts.work_dir, name) < 0 || mkdir(served->folder, 0700) < 0)
 			cell_fail(&why, CELL_E_IO, errno, "make a folder for a session in %.120s", server->opts.work_dir);
 	}
-	if (!why.code) {
+	if (workspace && !why.code) {
 		opening->options = server->session;
 		opening->options.space = workspace->space;
 		choose_zygote(opening, workspace);

@@ -153,7 +153,7 @@ static void remove_spill(const char *path)
 	pthread_sigmask(SIG_SETMASK, &all, &mask); /* the host's handlers do not run on it */
 	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
 	if (pthread_create(&thread, &attr, close_file, (void *)(intptr_t)fd) == 0)
-		fd = -1;
+		(void)cell__take_fd(&fd); /* the thread's now */
 	pthread_sigmask(SIG_SETMASK, &mask, NULL);
 	pthread_attr_destroy(&attr);
 }

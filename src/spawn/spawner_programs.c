@@ -18,6 +18,7 @@
 #define _GNU_SOURCE
 #include "spawn/spawner.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
@@ -320,10 +321,12 @@ static pid_t start(struct program *program, struct launch *launch, const char *p
 		return -1;
 	}
 	pid_t pid;
-	if (program->is_child)
+	if (program->is_child) {
 		pid = fork_here(launch, report[1]);
-	else
+	} else {
+		assert(program->jail);
 		pid = tell_waiting(program, payload, size, fds, n_fds, report[1]) < 0 ? -1 : program->jail->program_pid;
+	}
 	ret_failure->sys = errno;
 	close(report[1]);
 	struct cell_spawn_failure told;

@@ -3,6 +3,7 @@
  * comments in place.
  */
 #define _GNU_SOURCE
+#include <assert.h>
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -478,6 +479,7 @@ static int list_deps(struct cell__store *store, json_t **ret_list, json_t **ret_
 static bool drop_lines(struct lines *lines, const char *spec, const struct line *keep)
 {
 	size_t kept = 0;
+	assert(lines->list || lines->n == 0);
 	for (size_t i = 0; i < lines->n; i++) {
 		const struct line *line = &lines->list[i];
 		if (line == keep || !line->spec[0] || !cell__dep_same_package(line->spec, spec))

@@ -147,8 +147,8 @@ static json_t *read_number(struct literal *l, bool negative)
 	l->at++;
 	char *end;
 	int base = 10;
-	char second = (char)tolower((unsigned char)text[1]);
-	if (text[0] == '0' && size > 1 && strchr("xob", second))
+	char second = size > 1 ? (char)tolower((unsigned char)text[1]) : '\0';
+	if (second && text[0] == '0' && strchr("xob", second))
 		base = second == 'x' ? 16 : second == 'o' ? 8 : 2;
 	bool real = base == 10 && strpbrk(text, ".eE");
 	if (real) {

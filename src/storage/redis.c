@@ -15,6 +15,7 @@
 #define _GNU_SOURCE
 #include "storage/redis.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -265,6 +266,7 @@ static int ask_values(struct fields *fields, size_t from, size_t n, struct cell_
 				return -1;
 			continue;
 		}
+		assert(k < replies.n);
 		const redisReply *value = replies.list[k++]; /* not a string: deleted in the meantime */
 		if (cell__redis_is_text(value) && fields->fn(fields->arg, name, value->str, value->len, err) < 0)
 			return -1;

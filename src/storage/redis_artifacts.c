@@ -379,9 +379,8 @@ static int begin(struct cell__store *store, const char *name, struct cell__artif
 	if (!writer)
 		return cell_fail(err, CELL_E_NOMEM, 0, "save artifact '%.120s'", name);
 	cell__random_hex(random, VERSION_CHARS);
-	writer->base.store = store;
+	*writer = (struct redis_writer){ .base.store = store, .key = cell__buf_take(&key) };
 	memcpy(writer->name, name, size);
-	writer->key = cell__buf_take(&key);
 	if (cell__buf_printf(&temp, "%s:" TEMP "%s", store->artifacts_path, random) == 0)
 		writer->temp = cell__buf_take(&temp);
 	if (!writer->key || !writer->temp) {

@@ -112,7 +112,7 @@ int cell__store_use_cache(struct cell__store *store, const char *cache_dir, stru
 {
 	unsigned char digest[EVP_MAX_MD_SIZE];
 	CELL_AUTO_BUF struct cell__buf path = CELL_BUF_INIT;
-	if (cell__store_folder(store) || store->root_fd >= 0)
+	if (store->backend == &cell__file_backend || store->root_fd >= 0)
 		return 0;
 	int rc = EVP_Digest(store->root, strlen(store->root), digest, NULL, EVP_sha256(), NULL) == 1 ? 0 : -1;
 	rc |= cell__buf_printf(&path, "%s/stores/", cache_dir);

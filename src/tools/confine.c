@@ -3,6 +3,7 @@
  * `host: true`, on the host, but not led by anything that the code can write to.
  */
 #define _GNU_SOURCE
+#include <assert.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,6 +33,7 @@ bool cell__program_is_codes(const struct cell__confinement *code, const char *pa
 
 void cell__program_clean_path(const struct cell__confinement *code, char *path)
 {
+	assert(path);
 	char *to = path, *next;
 	for (char *from = path; from; from = next) {
 		char *end = strchrnul(from, ':');

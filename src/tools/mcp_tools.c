@@ -3,6 +3,7 @@
  * descriptions are cut, and a schema that we do not understand means that the server checks the arguments itself.
  */
 #define _GNU_SOURCE
+#include <assert.h>
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
@@ -335,6 +336,7 @@ void cell__mcp_fill_callables(struct cell__tool_entry *tool, const json_t *list,
 	struct budget budget = { CELL_MCP_LIMIT_TEXTS };
 	size_t i, left_out = 0;
 	json_t *spec;
+	assert(tool->n_callables == 0);
 	tool->callables = cell__alloc(json_array_size(list), sizeof *tool->callables);
 	json_array_foreach((json_t *)list, i, spec) {
 		const char *name = plain_name(json_object_get(spec, "name"), CELL_MCP_LIMIT_NAME);

@@ -11,6 +11,7 @@
  */
 #include "mcp/server/server.h"
 
+#include <assert.h>
 #include <string.h>
 
 #define LOG_INFO 1 /* index in the protocol's list of levels */
@@ -298,15 +299,19 @@ static void handle_event(void *arg, const struct cell_event *event)
 		break;
 	case CELL_EVENT_TOOL_PROGRESS:
 	case CELL_EVENT_TOOL_LOG:
+		assert(event->call);
 		tell_news(peer, event->run_id ? job : NULL, event);
 		break;
 	case CELL_EVENT_APPROVAL:
+		assert(event->call);
 		ask_approval(peer, stream, event);
 		break;
 	case CELL_EVENT_APPROVAL_ENDED:
+		assert(event->call);
 		cell__mcp_peer_forget(peer, stream, event->call->id, event->decision ? event->decision : "ended");
 		break;
 	case CELL_EVENT_RESULT:
+		assert(job); /* run_cell() waits with it for the result */
 		pthread_mutex_lock(&peer->out_lock);
 		peer->current = NULL;
 		job->result = event->result;
