@@ -504,7 +504,7 @@ void cell__cli_fill_limits(const struct cell_cli_container_flags *flags, const c
 #define CELL_CLI_ZYGOTE_FLAGS(at)                                                         \
 	{ 0, "zygote-per", "WHOM", "sessions share a zygote per engine, workspace or session (default engine)", \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, zygote_per) },                                \
-	{ 0, "zygote-forks", "N", "replace a zygote after this many sessions; 0: never (default 0)", \
+	{ 0, "zygote-forks", "N", "replace a zygote after this many sessions; 0: never", \
 	  CELL_FLAG_COUNT, CELL_CLI_AT(at, zygote_forks) }
 /* clang-format on */
 /* The value of --zygote-per. */
