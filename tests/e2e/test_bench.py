@@ -8,7 +8,7 @@ import support
 
 def test_the_flags_reach_the_program():
     done = support.workcell("bench", "--only", "nonsense")
-    assert done.status == support.EXIT["invalid"] and "there is no such row; choose one of paused-cell, " in done.err, done
+    assert done.status == support.EXIT["invalid"] and "--only nonsense: unknown row; choose one of paused-cell, " in done.err, done
     done = support.workcell("bench", "--sessions", "0")
     assert done.status == support.EXIT["invalid"] and "give a number from 1 to" in done.err, done
 

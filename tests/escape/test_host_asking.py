@@ -181,7 +181,7 @@ def test_an_answer_does_not_count_for_a_question_in_the_place_of_another(swapped
     term, words = swapped
     number = number_of(words)
     term.send(answer + "\n")
-    assert term.expect(r"approve\? (the earlier request was withdrawn) yes (\d+),.*: $").group(1) == number
+    assert term.expect(r"approve\? \(the earlier request was withdrawn\) yes (\d+),.*: $").group(1) == number
     assert "\nevil" not in term.plain
 
 

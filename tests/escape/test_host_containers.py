@@ -223,7 +223,7 @@ def refused(*flags):
 
 
 def test_places_that_code_must_not_write_to(base, tmp_path):
-    for path, why in (("/", "part of the system"), ("/etc", "part of the system"), ("/home", "holds"), (os.path.expanduser("~"), "home folder"),
+    for path, why in (("/", "part of the system"), ("/etc", "part of the system"), ("/home", "it contains other users' folders"), (os.path.expanduser("~"), "home folder"),
                       ("/usr/none-such", "part of the system")):
         assert why in refused("--storage", path)
         assert not os.path.exists(os.path.join(path, ".host")) and not os.path.exists("/usr/none-such")

@@ -59,14 +59,14 @@ def test_without_an_executor_it_is_subprocess_that_refuses(command, flag):
 def test_a_server_does_not_start_with_a_limit_that_its_sessions_lack(executor, check):
     """`workcell serve` opens sessions later: the refusal comes before anybody is served."""
     status, words = refusal("serve", "--executor", executor, "--auth-disabled", "--listen", "127.0.0.1:0", "--memory-limit", "300M", *check)
-    assert status == support.EXIT["invalid"] and "--memory-limit is for" in words, words
+    assert status == support.EXIT["invalid"] and "--memory-limit requires --executor" in words, words
 
 
 def test_a_servers_configuration_file_is_refused_as_its_flags_are(tmp_path):
     """The same limit in --config."""
     (tmp_path / "serve.yaml").write_text("executor: subprocess\nauth-disabled: true\npids-limit: 10\n")
     status, words = refusal("serve", "--config", str(tmp_path / "serve.yaml"), "--check-config")
-    assert status == support.EXIT["invalid"] and "--pids-limit is for" in words, words
+    assert status == support.EXIT["invalid"] and "--pids-limit requires --executor" in words, words
 
 
 def test_no_runtime_deps_does_not_reach_a_remote_server():

@@ -280,7 +280,7 @@ def test_a_program_in_another_mount_of_the_workspace_is_refused(full, how, host)
     full.run("import os\nopen('part/tool', 'w').write('#!/bin/sh\\ntouch %s\\n'); os.chmod('part/tool', 0o755)" % full.mark)
     code, words = full.refusal("tools.t.run()")
     assert code != "fine" and not os.path.exists(full.mark), words
-    assert how == "by PATH" or code == "invalid" and "where the code can write" in words, words
+    assert how == "by PATH" or code == "invalid" and "the code can write to the folder of its program" in words, words
 
 
 @pytest.mark.parametrize("host", ["", "host: true\n"])
