@@ -58,7 +58,7 @@ int cell__buf_add_unbase64(struct cell__buf *buf, const char *text, size_t size)
 			*out++ = (unsigned char)bits;
 		}
 	}
-	/* One digit alone is no byte; the bits that are left over must be none. */
+	/* A single digit does not make a byte; the remaining bits must be zero. */
 	unsigned rest = digits % 4;
 	if (rest == 1 || (padding > 0 && (rest + padding) % 4 != 0))
 		return -1;

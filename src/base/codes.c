@@ -1,4 +1,7 @@
-/* The public look-ups in the table of error codes, and the version.  A file of its own: a program with the library has them from there. */
+/*
+ * The public look-ups in the table of error codes, and the version. In a separate file, because programs that link the library take them
+ * from there.
+ */
 #include "workcell.h"
 
 static const struct {

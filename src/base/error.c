@@ -12,7 +12,7 @@
 #undef cell_fail_wrap
 #endif
 
-/* A message that was cut ends with a whole character: it will stand in JSON. */
+/* A truncated message must end with a whole character: it is used in JSON. */
 static void trim(struct cell_error *err)
 {
 	size_t n = strlen(err->msg);

@@ -7,13 +7,13 @@
 
 #include "base/memory.h"
 
-#define READ_BYTES 16384 /* where the size cannot be asked for, or was none of it */
+#define READ_BYTES 16384 /* if the size is unknown, or was wrong */
 
 int cell__fd_read_all(int fd, size_t max, struct cell__buf *out)
 {
 	struct stat st;
 	size_t left = max + 1, want = READ_BYTES;
-	/* A file that tells its size is read into memory of that size; the byte more is for its end. */
+	/* A file with a known size is read into memory of that size; one more byte detects its end. */
 	if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0)
 		want = (size_t)st.st_size + 1;
 	while (left > 0) {
@@ -57,7 +57,7 @@ int cell__file_read_fd(int fd, size_t max, struct cell__buf *out, struct stat *r
 
 int cell__file_read(int dir_fd, const char *path, unsigned flags, size_t max, struct cell__buf *out, struct stat *ret_stat)
 {
-	/* O_NONBLOCK: opening a FIFO that somebody put there must not wait for its writer. */
+	/* O_NONBLOCK: opening a FIFO must not wait for its writer. */
 	int how = O_RDONLY | O_CLOEXEC | O_NOCTTY | (flags & CELL_FILE_NO_LINK ? O_NOFOLLOW : 0) | (flags & CELL_FILE_ANY ? 0 : O_NONBLOCK);
 	CELL_AUTO_FD int fd = openat(dir_fd, path, how);
 	if (fd < 0)

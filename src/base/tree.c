@@ -1,11 +1,11 @@
 /*
- * Depth costs nothing: what is a folder in a folder is first moved up to the top, under a name of ours, and is emptied when its
+ * Depth costs nothing: a folder inside a folder is first moved up to the top, under a name of ours, and is emptied when its
  * turn comes.  So there are never more than two descriptors open, and no path becomes longer than a name.
  *
  *     top/a/b/c   ──empty a: b moves up──▶   top/0, top/0/c   ──empty 0: c moves up──▶   top/1   ──▶   top
  *
- * Names are only looked up in descriptors that are held.  A folder that becomes a link meanwhile is refused by O_NOFOLLOW and
- * unlinked in the next round as the link it is.
+ * Names are only looked up in open descriptors.  A folder that is replaced by a link in the meantime is refused by O_NOFOLLOW
+ * and unlinked as a link in the next round.
  */
 #define _GNU_SOURCE
 #include "base/tree.h"
@@ -23,16 +23,16 @@
 #include "base/base.h"
 #include "base/hole.h"
 
-#define MAX_US (300ll * 1000000) /* against one who makes entries as fast as they go */
+#define MAX_US (300ll * 1000000) /* against a process that makes entries as fast as we remove them */
 
 struct removal {
 	int top_fd;
 	unsigned number; /* of the next name */
 	int64_t until_us;
-	int error;       /* of the last thing that resisted; 0: none did */
+	int error;       /* of the last entry that could not be removed; 0: none */
 };
 
-/* A folder that is no link and no mount; flags: O_PATH needs no rights. */
+/* A folder that is neither a link nor a mount; flags: O_PATH needs no rights. */
 static int open_folder(int dir_fd, const char *name, int flags)
 {
 	const struct open_how how = { .flags = (unsigned)(flags | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC),
@@ -41,7 +41,7 @@ static int open_folder(int dir_fd, const char *name, int flags)
 
 	if (dir_fd == AT_FDCWD)
 		return openat(dir_fd, name, flags | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	/* Kernels before 5.6, and filters that cannot look into the struct. */
+	/* Kernels before 5.6, and filters that cannot read the struct. */
 	if (fd < 0 && (errno == ENOSYS || errno == EPERM)) {
 		struct stat st, parent;
 
@@ -89,7 +89,7 @@ static DIR *open_to_empty(int dir_fd, const char *name)
 	return dir;
 }
 
-/* Up to the top under a new name, if it is a folder that can be moved. */
+/* Moves a folder to the top under a new name, if possible. */
 static int move_up(struct removal *removal, int dir_fd, const char *name)
 {
 	char up[32];
@@ -100,7 +100,7 @@ static int move_up(struct removal *removal, int dir_fd, const char *name)
 			return 0;
 		if (errno == EEXIST)
 			continue; /* the code knows our names */
-		if (errno == EINVAL) /* this file system has no such flag; there is nothing of this name but by chance */
+		if (errno == EINVAL) /* this file system has no such flag; a file of this name exists only by chance */
 			return renameat(dir_fd, name, removal->top_fd, up);
 		if (errno != EACCES)
 			return -1;
@@ -110,7 +110,7 @@ static int move_up(struct removal *removal, int dir_fd, const char *name)
 	return -1;
 }
 
-/* 1: something went, 0: nothing was there that could. */
+/* 1: an entry was removed, 0: none could be. */
 static int remove_entry(struct removal *removal, int dir_fd, const char *name)
 {
 	if (unlinkat(dir_fd, name, 0) == 0 || errno == ENOENT)
@@ -132,7 +132,7 @@ static bool is_dots(const char *name)
 	return !strcmp(name, ".") || !strcmp(name, "..");
 }
 
-/* All that can go does; true: something did.  What moves while it is read may be passed over, so it is read again. */
+/* Removes all that can be removed; true: there was some. Entries that move during the listing may be missed, so it is listed again. */
 static bool empty(struct removal *removal, DIR *dir)
 {
 	struct dirent *entry;

@@ -16,9 +16,8 @@ size_t cell__utf8_cut(const char *text, size_t size)
 }
 
 /*
- * Length of the well-formed UTF-8 character at bytes (RFC 3629: no overlong forms, no surrogates, at most
- * U+10FFFF), or 0 with *ret_bad = how many bytes form the ill-formed maximal subpart (what Python replaces by
- * one U+FFFD).
+ * Length of the well-formed UTF-8 character at bytes (RFC 3629: no overlong forms, no surrogates, at most U+10FFFF), or 0 with *ret_bad =
+ * the size of the ill-formed maximal subpart (which Python replaces by one U+FFFD).
  */
 static size_t utf8_char(const unsigned char *b, size_t size, size_t *ret_bad)
 {
@@ -53,7 +52,7 @@ bool cell__utf8_ok(const char *bytes, size_t size)
 {
 	size_t bad;
 	for (size_t i = 0; i < size;) {
-		uint64_t eight; /* of ASCII at once: most texts are long stretches of it */
+		uint64_t eight; /* of ASCII at once: most texts are long runs of it */
 		while (size - i >= sizeof eight && (memcpy(&eight, bytes + i, sizeof eight), (eight & UINT64_C(0x8080808080808080)) == 0))
 			i += sizeof eight;
 		if (i == size)

@@ -6,7 +6,7 @@
 #include "calls/table.h"
 #include "base/hole.h"
 
-#define MAX_WHOLE 9007199254740992.0 /* 2^53: larger reals do not say which integer they are */
+#define MAX_WHOLE 9007199254740992.0 /* 2^53: larger reals do not identify an integer */
 
 static bool is_whole(const json_t *value)
 {
@@ -64,7 +64,7 @@ static bool is_chosen(const json_t *schema, const json_t *value)
 	return !choices;
 }
 
-/* Texts are C strings from here on: one with a NUL in it would mean another.  Those that are handled with their length have x-nul. */
+/* Strings are C strings from here on: a NUL would change their meaning. Strings that are handled with their length have x-nul. */
 static bool has_nul(const json_t *schema, const json_t *value)
 {
 	return strlen(json_string_value(value)) != json_string_length(value) && !json_object_get(schema, "x-nul");
@@ -93,7 +93,7 @@ static bool find_wrong_text(const json_t *schema, const json_t *value, enum cell
 	return true;
 }
 
-/* Only for a value that is there.  False: nothing is. */
+/* Only for a present value. False: no problem. */
 static bool find_wrong(const json_t *schema, const json_t *value, enum cell__wrong *ret_wrong)
 {
 	if (!fits(schema, value)) {
@@ -115,7 +115,7 @@ static bool takes_integers(const json_t *schema)
 	return json_is_string(type) && strcmp(json_string_value(type), "integer") == 0;
 }
 
-/* Handlers look for integers.  True: no memory. */
+/* Handlers expect integers. True: out of memory. */
 static bool settle(const json_t *schema, json_t *object, const char *name, const json_t *value, enum cell__wrong *ret_wrong)
 {
 	if (!json_is_real(value) || !takes_integers(schema) ||
@@ -207,7 +207,7 @@ struct words {
 static void add_problem(void *arg, const struct cell__misfit *problem)
 {
 	const struct words *words = arg;
-	if (words->why->size > 0) /* the first one is told */
+	if (words->why->size > 0) /* the first one is reported */
 		return;
 	if (problem->wrong == CELL__WRONG_NUL) {
 		(void)cell__buf_printf(words->why, "%s: '%s' must not contain NUL", words->method, problem->name);
@@ -220,7 +220,7 @@ static void add_problem(void *arg, const struct cell__misfit *problem)
 	}
 }
 
-/* null means that a member is missing: Python programs say None. */
+/* null means that a member is missing: Python programs pass None. */
 static json_t *load_schema(const void *arg)
 {
 	json_t *schema = json_loads(((const struct cell__operation *)arg)->args, JSON_REJECT_DUPLICATES, NULL);

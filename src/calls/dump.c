@@ -1,4 +1,7 @@
-/* The table of operations, and the texts of wire/call_text.h, as JSON on stdout for scripts/operations.py.  A program of the build, never installed. */
+/*
+ * Prints the table of operations, and the texts of wire/call_text.h, as JSON for scripts/operations.py. A program of the build, never
+ * installed.
+ */
 #include <stdio.h>
 
 #include "calls/table.h"

@@ -63,7 +63,7 @@ static void free_op(struct cell__dep_op *op)
 
 static void discard_work(struct cell__dep_op *op)
 {
-	/* What resists is swept by the next maker. */
+	/* The next maker removes the rest. */
 	if (op->made)
 		(void)cell__venv_remove_tree(op->made);
 	if (op->temp)
@@ -79,7 +79,7 @@ static void end_op(struct cell__dep_op *op)
 		cell__dep_pool(op, discard_work, NULL);
 		return;
 	}
-	/* A private venv stays locked, which tells others that its owner lives. */
+	/* A private venv stays locked, which shows others that its owner lives. */
 	if (!deps->private_name)
 		cell__close_fd(&deps->lock_fd);
 	deps->current = NULL;
@@ -232,7 +232,7 @@ static const enum cell__dep_kind kinds[CELL__OPS] = {
 	[CELL__OP_DEPS_SYNC] = CELL__DEP_SYNC,
 };
 
-/* Fills what the call asks for.  1: it is to remove nothing. */
+/* Reads the arguments of the call. 1: a remove with nothing to remove. */
 static int read_call(struct cell__deps *deps, struct cell__call *call, struct cell__dep_op *op, struct cell_error *err)
 {
 	if (deps->closing)
@@ -355,7 +355,7 @@ int cell__deps_make_project(const struct cell__deps *deps)
 		CELL_AUTO_FREE char *folder = join(deps->project, parts[i]);
 		if (!folder || cell__venv_mkdir_all(folder) < 0)
 			return -1;
-		/* Kernels of another user are shown it; the folder above is closed to everybody else. */
+		/* Kernels of another user must see it; the folder above is closed to all other users. */
 		if (strcmp(parts[i], "env") == 0 && chmod(folder, 0755) < 0)
 			return -1;
 	}
@@ -423,7 +423,7 @@ int cell__deps_find_python(const char *version, const char *path, char **ret_pyt
 	for (const char *at = path; *at; at += strcspn(at, ":"), at += *at == ':') {
 		CELL_AUTO_BUF struct cell__buf file = CELL_BUF_INIT;
 		if (*at != '/')
-			continue; /* relative entries would mean something else to the spawner */
+			continue; /* relative entries would have another meaning for the spawner */
 		if (cell__buf_printf(&file, "%.*s/python%.*s", (int)strcspn(at, ":"), at, (int)size, version) < 0)
 			return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 		char *python = cell__venv_find_program(file.data, path);
@@ -492,7 +492,7 @@ static int copy_options(struct cell__deps *deps, const struct cell__deps_options
 		deps->venv_dir = absolute(venv_dir);
 	if (opts->private_venv && !venv_dir) {
 		cell__random_hex(hex, sizeof hex - 1);
-		/* Only what may go when its owner is gone has the name that the sweeper looks for. */
+		/* Only a venv that may be removed when its owner has ended has a name that the sweeper searches for. */
 		if (cell__buf_printf(&name, "%s%s", deps->cleanup ? CELL__VENV_PRIVATE : "kept-", hex) == 0)
 			deps->private_name = cell__buf_take(&name);
 	}
@@ -579,7 +579,7 @@ static void handle_timer_closed(uv_handle_t *handle)
 static void cleanup_work(uv_work_t *work)
 {
 	struct cell__deps *deps = work->data;
-	/* Somebody who works on it now goes on doing so; the lock's file stays, but for names that never come back. */
+	/* A process that works on it now may continue; the lock's file stays, except for names that are never used again. */
 	if (deps->lock_fd < 0 && cell__venv_lock(deps->lock_file, &deps->lock_fd, NULL) != 0)
 		return;
 	if (deps->confined && deps->private_name)

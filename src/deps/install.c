@@ -1,10 +1,10 @@
 /*
- * Installers: what they are told, and what becomes of their work.  The lock is ours, and what is in the venv is known.
+ * Installers: their arguments, and the handling of their results.  We hold the lock, and the venv's content is known.
  *
  *     begin (pool) ──▶ installer (program) ──▶ record (pool) ──▶ answer, or the next of several
  *
- *     keep (pool) ──▶ who needs it? (program) ──nobody──▶ mark (pool) ──▶ uninstaller (program) ──▶ unmark (pool) ──▶ on
- *                                              └─others─────────────────────────────────────────────────────────▲
+ *     keep (pool) ──▶ needed by others? (program) ──no──▶ mark (pool) ──▶ uninstaller (program) ──▶ unmark (pool) ──▶ on
+ *                                                  └─yes───────────────────────────────────────────────────────▲
  *
  * Confined: uv chooses versions, hashes and installs in one run (project.c), or chooses before it installs (lock.c);
  * pip chooses them itself and reports.
@@ -22,8 +22,8 @@
 #define KEPT ".workcell-kept.txt"
 
 /*
- * Prints those of the packages in argv[3:] that nothing of what is kept needs, directly or not.  Markers other than
- * extras are taken to hold: a package too many does no harm.
+ * Prints the packages in argv[3:] that no kept package needs, directly or not. Markers other than extras are assumed to hold: an extra
+ * package does no harm.
  */
 static const char needless_script[] = "import importlib.metadata as metadata, re, sys\n"
 				      "site, kept, targets = sys.argv[1], sys.argv[2], sys.argv[3:]\n"
@@ -64,7 +64,7 @@ static bool contains(json_t *array, const char *spec)
 	return false;
 }
 
-/* What else is configured limits the versions that may come: a constraint has no extras. */
+/* The other configured specifiers limit the possible versions: a constraint has no extras. */
 static int add_limits(struct cell__dep_op *op, struct cell__buf *out)
 {
 	int rc = 0;
@@ -113,18 +113,18 @@ static void begin_work(struct cell__dep_op *op)
 		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "write to the venv %s", notes);
 }
 
-/* When everything that is configured is installed, the venv can say so to the next sync. */
+/* When everything that is configured is installed, the venv records that for the next sync. */
 static void note_synced(struct cell__dep_op *op, json_t *now)
 {
 	bool whole = op->kind == CELL__DEP_SYNC ? !op->one_by_one
 						: op->synced || json_array_size(op->others) == 0 || (op->fresh && !op->one_by_one);
 	if (!whole)
 		return;
-	/* Only saves work: whatever fails here means that the next sync looks closely. */
+	/* Only saves work: after a failure here the next sync checks everything. */
 	(void)cell__venv_set_synced(op->deps->notes, &op->after, now);
 }
 
-/* The venv has changed, and so may have what is configured. */
+/* The venv has changed, and the configuration may have too. */
 static void note_configured(struct cell__dep_op *op)
 {
 	struct cell__deps *deps = op->deps;
@@ -142,7 +142,7 @@ static void note_configured(struct cell__dep_op *op)
 	json_decref(book);
 }
 
-/* Confined: what is new in the venv is what the installer's record says, or what was locked before. */
+/* Confined: everything new in the venv must be in the installer's record, or have been locked before. */
 static int check_new(struct cell__dep_op *op)
 {
 	json_t *book = NULL;
@@ -167,7 +167,7 @@ static int check_new(struct cell__dep_op *op)
 	return rc;
 }
 
-/* What was installed is what is configured, and locked, from now on. */
+/* Records the installed packages as configured, and locked. */
 static int record(struct cell__dep_op *op)
 {
 	struct cell__deps *deps = op->deps;
@@ -196,7 +196,7 @@ static void record_work(struct cell__dep_op *op)
 	op->rc = cell__venv_listing(deps->dir, op->site, deps->confined, &op->after, &op->err);
 	if (op->rc == 0 && op->installed_ok && !op->locking)
 		op->rc = record(op);
-	/* Confined: what is not what was locked stays marked, and the venv is made again. */
+	/* Confined: a venv that differs from the lock stays marked, and is made again. */
 	if ((op->rc == 0 || !deps->confined) && cell__venv_set_busy(deps->notes, false) < 0)
 		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "write to the venv %s", deps->notes);
 	if (op->rc == 0 && op->installed_ok && !op->locking)
@@ -225,7 +225,7 @@ void cell__dep_settle(struct cell__dep_op *op)
 	cell__dep_pool(op, settle_work, handle_settled);
 }
 
-/* The next specifier of a sync that goes one by one; false when there is none. */
+/* The next specifier of a sync that installs one by one; false at the end. */
 static bool next_alone(struct cell__dep_op *op)
 {
 	json_t *pending = op->deps->confined ? op->unresolved : op->configured;
@@ -248,7 +248,7 @@ static void handle_failed(struct cell__dep_op *op)
 		return;
 	}
 	if (op->kind == CELL__DEP_ADD) {
-		if (!alone) { /* what else is configured may be at fault */
+		if (!alone) { /* another configured package may be the cause */
 			op->one_by_one = true;
 			json_decref(op->wanted);
 			op->wanted = json_pack("[s]", op->spec);
@@ -331,7 +331,7 @@ void cell__dep_run_installer(struct cell__dep_op *op)
 		argv[n++] = "--find-links";
 		argv[n++] = deps->wheel_dir;
 	}
-	/* A wheel is unpacked; a source distribution would run its own code here. */
+	/* A wheel is only unpacked; a source distribution would run its own code here. */
 	if (op->wheels_only) {
 		argv[n++] = "--only-binary";
 		argv[n++] = ":all:";
@@ -386,13 +386,13 @@ static void forget_work(struct cell__dep_op *op)
 		op->rc = cell__deps_remove(deps->store, op->spec, &op->removed, &op->err);
 		return;
 	}
-	/* What could not be looked at may be needed by others: it stays locked. */
+	/* Other packages may need one that could not be checked: it stays locked. */
 	json_t *names = json_pack("[s%]", op->spec, op->name_size);
 	op->rc = cell__depbook_drop(deps->store, deps->book, names, true, op->gone, &op->removed, &op->err);
 	json_decref(names);
 }
 
-/* Confined: what has left the host's list, or was removed, is locked no more. */
+/* Confined: packages that left the host's list, or were removed, are no longer locked. */
 static void prune_work(struct cell__dep_op *op)
 {
 	struct cell__deps *deps = op->deps;
@@ -506,7 +506,7 @@ static void handle_needless(struct cell__dep_op *op)
 		cell__dep_fail_program(op, CELL_E_INSTALL, "find out which packages need the package", NULL);
 		return;
 	}
-	/* Only those that were asked about: what answers is the venv's own interpreter. */
+	/* Only packages from the question: the venv's own interpreter gives the answer. */
 	json_t *needless = json_array();
 	const char *at = op->captured.data ? op->captured.data : "";
 	for (size_t size; (size = strcspn(at, "\n")) > 0 && at[size] == '\n'; at += size + 1)

@@ -1,13 +1,13 @@
 /*
- * What is locked for untrusted principals: exact versions, and the hashes of their wheels (store.h, the book).
+ * The lock of untrusted principals: exact versions, and the hashes of their wheels (store.h, the book).
  *
  *     uv:  wanted ──▶ one run (project.c)
- *             └─where that will not do─▶ uv pip compile (program) ──▶ check (pool) ──▶ uv pip install --require-hashes --no-deps
+ *             └─if that fails─▶ uv pip compile (program) ──▶ check (pool) ──▶ uv pip install --require-hashes --no-deps
  *     pip: wanted ──▶ pip install --report ──▶ check (pool): one program, because starting pip twice costs half an install
  *
- * The first resolution decides.  Later ones prefer what is locked, and a file whose hash is not the locked one is refused.
- * What programs wrote is hostile data: it is read without following links, within limits, and only names, versions and
- * hashes are taken over.
+ * The first resolution decides.  Later ones prefer locked versions, and a file whose hash is not the locked one is refused.
+ * Programs' output files are hostile data: they are read without following links, within limits, and only names, versions
+ * and hashes are taken over.
  */
 #define _GNU_SOURCE
 #include <ctype.h>
@@ -23,7 +23,7 @@
 #define REPORT_BYTES (16u * 1024u * 1024u) /* metadata of packages, with their descriptions */
 #define HASH "--hash=sha256:"
 
-/* ---- what the lock says of the venv ---- */
+/* ---- the venv compared with the lock ---- */
 
 static bool lists(json_t *array, const char *spec)
 {
@@ -106,7 +106,7 @@ int cell__dep_write_lock(json_t *book, json_t *names, const char *folder, const 
 	return cell__venv_write_hostile(folder, file, text.data, text.size);
 }
 
-/* ---- what was chosen ---- */
+/* ---- the chosen versions ---- */
 
 static int fail_odd(struct cell__dep_op *op, const char *what, const char *text, size_t size)
 {
@@ -208,7 +208,7 @@ static void run_resolver(struct cell__dep_op *op)
 		cell__dep_fail(op, CELL_E_NOMEM, "out of memory");
 		return;
 	}
-	/* The host's interpreter, not the venv's: nothing that was installed runs here. */
+	/* The host's interpreter, not the venv's: no installed code runs here. */
 	const char *argv[28] = {
 		op->uv,          "pip",         "compile",       "--no-progress",
 		"--quiet",       "--no-header", "--no-annotate", "--generate-hashes",

@@ -1,6 +1,6 @@
 /*
- * The programs of deps: interpreters that are asked, venv makers, installers; their environment, their words, and what confines
- * those that touch a venv of untrusted principals.
+ * The programs of deps: interpreters, venv makers, installers; their environment, their output, and the confinement of those that touch a
+ * venv of untrusted principals.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -25,7 +25,7 @@ static bool has_key(char *const *env, size_t n, const char *entry)
 	return false;
 }
 
-/* Would it have installers work on something else than our venv, or do nothing? */
+/* Whether it would make installers work on another folder than our venv, or do nothing. */
 static bool leads_astray(const struct cell__deps_options *opts, const char *entry)
 {
 	static const char *const names[] = {
@@ -44,7 +44,7 @@ static bool leads_astray(const struct cell__deps_options *opts, const char *entr
 		"UV_PROJECT",
 		"UV_PROJECT_ENVIRONMENT",
 		"UV_WORKING_DIR",
-		/* the last two: where nothing but the files of one folder is asked for */
+		/* the last two: only if the files of one folder are the only source */
 		"PIP_FIND_LINKS",
 		"UV_FIND_LINKS",
 	};
@@ -58,8 +58,8 @@ static bool leads_astray(const struct cell__deps_options *opts, const char *entr
 }
 
 /*
- * What confined installers may be told of the person's environment: which index, how it is reached and believed.  The rest names
- * files and folders of the host, or asks for what untrusted principals must not have.
+ * The variables of the person's environment that confined installers may get: the index, how to reach it, and its certificates. Others name
+ * files and folders of the host, or request features that untrusted principals must not have.
  */
 static bool is_about_index(const char *entry)
 {
@@ -101,7 +101,7 @@ static bool is_about_index(const char *entry)
 	return strncmp(entry, "UV_INDEX_", 9) == 0;
 }
 
-/* The first entry of a name is the one that counts. */
+/* The first entry of a name counts. */
 static int add_env(char **env, size_t *n, const char *name, const char *value)
 {
 	struct cell__buf entry = CELL_BUF_INIT;
@@ -115,8 +115,8 @@ static int add_env(char **env, size_t *n, const char *name, const char *value)
 }
 
 /*
- * Nothing comes from the host's own environment.  The user's pip.conf and uv.toml are found through HOME.  An index's
- * address may carry a password: it goes here, because command lines are public.
+ * Nothing comes from the host's own environment. The user's pip.conf and uv.toml are found through HOME. An index's address may contain a
+ * password: it goes here, because command lines are public.
  */
 char **cell__deps_make_env(const struct cell__deps_options *opts)
 {
@@ -140,7 +140,7 @@ char **cell__deps_make_env(const struct cell__deps_options *opts)
 	rc |= add_env(env, &n, "LANG", "C.UTF-8");
 	rc |= add_env(env, &n, "NO_COLOR", "1");
 	rc |= add_env(env, &n, "UV_PYTHON_DOWNLOADS", "never");
-	/* A hard link into uv's cache would let a session that writes to its own venv change everybody's. */
+	/* With a hard link into uv's cache, a session that writes to its own venv would change every other venv. */
 	rc |= add_env(env, &n, "UV_LINK_MODE", "copy");
 	if (rc == 0)
 		return env;
@@ -161,7 +161,7 @@ static size_t whole_chars(const char *bytes, size_t size)
 	return cut > 0 ? cut : size;
 }
 
-/* What stands before the '@' of an address: how many bytes of it may be seen, and how many there are. */
+/* The part before the '@' of an address: the number of bytes that may be shown, and its size. */
 static bool find_secret(const char *address, const char *end, size_t *ret_shown, size_t *ret_size)
 {
 	const char *at = NULL, *colon = NULL;
@@ -218,7 +218,7 @@ static void say_line(struct cell__dep_op *op, int stream, const char *bytes, siz
 		size--;
 	CELL_AUTO_BUF struct cell__buf clean = CELL_BUF_INIT;
 	if (clean_line(bytes, size, &clean) < 0)
-		return; /* memory is gone: one line of a log less */
+		return; /* out of memory: the log loses one line */
 	struct cell__buf *words = &op->words[stream];
 	(void)cell__buf_add(words, clean.data, clean.size);
 	(void)cell__buf_add(words, "\n", 1);
@@ -348,7 +348,7 @@ static const char *env_value(const struct cell__deps *deps, const char *name)
 	return NULL;
 }
 
-/* Where the person says which index is theirs, and whom to believe. */
+/* The files with the person's index and certificates. */
 static void show_settings(const struct cell__deps *deps, struct folders *read)
 {
 	static const char *const named[] = { "PIP_CERT",      "PIP_CLIENT_CERT", "PIP_CONFIG_FILE",    "UV_CONFIG_FILE",
@@ -390,8 +390,8 @@ static int installer_policy(struct cell__sandbox_policy *policy, struct cell_err
 }
 
 /*
- * Every program that touches a venv of untrusted principals, or a wheel for them, runs in this: it writes to that venv and the
- * installers' own cache, sees the interpreter, the wheels and the settings of the index, and reaches the index or nobody.
+ * Every program that touches a venv of untrusted principals, or a wheel for them, runs in this confinement: it writes to that venv and the
+ * installers' own cache, sees the interpreter, the wheels and the settings of the index, and reaches only the index, or no host.
  */
 static int confine(struct cell__dep_op *op, bool network, struct cell__confinement **ret_confinement, struct cell_error *err)
 {
@@ -454,7 +454,7 @@ static void program_env_finish(struct program_env *env)
 	cell__buf_finish(&env->venv);
 }
 
-/* An installer that is killed leaves its downloads where it had them: in a folder of ours they go.  Wheels have one already. */
+/* A killed installer leaves its downloads behind: in a folder of ours they are removed. Wheels have such a folder already. */
 static int make_program_env(const struct cell__dep_op *op, const struct cell__confinement *confinement, struct program_env *env)
 {
 	const struct cell__deps *deps = op->deps;
@@ -520,7 +520,7 @@ static void start(struct cell__dep_op *op, const char *const *argv, int64_t limi
 	struct cell__process_spec spec = {
 		.argv = argv,
 		.path = deps->path,
-		.cwd = "/", /* a project's own files have no say in how its packages are installed */
+		.cwd = "/", /* a project's own files must not influence how its packages are installed */
 		.timeout_ms = op->limit_ms,
 		.confine = confinement,
 		.output = handle_output,

@@ -1,13 +1,13 @@
 /*
- * One run of uv that chooses versions, writes them down with the hashes of their files, and installs exactly those: what
- * `uv pip` needs two for (lock.c).
+ * One run of uv that chooses versions, records them with the hashes of their files, and installs exactly those; `uv pip`
+ * needs two runs for that (lock.c).
  *
  *     write a project (pool) ──▶ uv sync (program) ──▶ read uv.lock (pool) ──▶ on, as after any installer
- *                                    │ it fails, or the index does not say hashes
+ *                                    │ it fails, or the index does not give hashes
  *                                    └──▶ uv pip compile, uv pip install (lock.c)
  *
- * The project depends on what is wanted, for this kind of machine alone, and is limited to what is locked already.  uv checks
- * every file that it fetches against the hash that it has just written down.  For files of the wheel folder it writes none: the
+ * The project depends on the wanted packages, for this kind of machine only, and is limited to the locked versions.  uv checks
+ * every file that it fetches against the hash that it has just recorded.  For files of the wheel folder it records no hash: the
  * host hashes those itself, as long as they are older than the run.
  */
 #define _GNU_SOURCE
@@ -29,7 +29,7 @@
 
 /* ---- the project ---- */
 
-/* A specifier has no character that a TOML string must escape; what has one is not written. */
+/* A specifier has no character that a TOML string must escape; a text with one is refused. */
 static int add_text(struct cell__buf *out, const char *text, size_t size)
 {
 	for (size_t i = 0; i < size; i++)
@@ -38,7 +38,7 @@ static int add_text(struct cell__buf *out, const char *text, size_t size)
 	return cell__buf_printf(out, "\"%.*s\", ", (int)size, text);
 }
 
-/* The lines that limit versions, as uv pip gets them, and what is locked. */
+/* The lines that limit versions, as for uv pip, and the locked versions. */
 static int add_limits(struct cell__dep_op *op, struct cell__buf *out)
 {
 	CELL_AUTO_BUF struct cell__buf limits = CELL_BUF_INIT, pin = CELL_BUF_INIT;
@@ -85,7 +85,7 @@ static void project_work(struct cell__dep_op *op)
 		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "write %s/" PROJECT, op->temp);
 }
 
-/* ---- what was chosen ---- */
+/* ---- the chosen versions ---- */
 
 /* Changed before uv began? */
 static bool is_older(const struct timespec *changed, const struct timespec *began)
@@ -93,7 +93,7 @@ static bool is_older(const struct timespec *changed, const struct timespec *bega
 	return changed->tv_sec != began->tv_sec ? changed->tv_sec < began->tv_sec : changed->tv_nsec < began->tv_nsec;
 }
 
-/* A file of the wheel folder that nobody has touched since uv began.  0, or -1. */
+/* Hashes a file of the wheel folder that is unchanged since uv began. 0, or -1. */
 static int hash_wheel(const struct cell__dep_op *op, const char *path, char out[static CELL__VENV_HASH_SIZE])
 {
 	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
@@ -118,7 +118,7 @@ static int hash_wheel(const struct cell__dep_op *op, const char *path, char out[
 	return ok ? 0 : -1;
 }
 
-/* 0: it is locked, or not installed.  1: its hashes are not all known. */
+/* 0: it is locked, or not installed. 1: some of its hashes are unknown. */
 static int lock_package(struct cell__dep_op *op, json_t *package)
 {
 	const char *name = json_string_value(json_object_get(package, "name")),
@@ -181,7 +181,7 @@ static void handle_chosen(struct cell__dep_op *op)
 		cell__dep_installed(op);
 		return;
 	}
-	/* What is installed was checked against nothing: it is installed once more. */
+	/* The installed files were not checked against a hash: they are installed again. */
 	op->deps->unhashed = op->bare;
 	choose_apart(op);
 }
@@ -191,7 +191,7 @@ static void handle_synced(struct cell__dep_op *op)
 	if (op->how.error || op->how.signalled || op->how.timed_out) {
 		cell__dep_installed(op);
 	} else if (op->how.status != 0) {
-		/* What is locked may be in the way, or this uv is too old.  If it is neither, the next one says so. */
+		/* The lock may be in the way, or this uv is too old. Otherwise the next program reports the error. */
 		cell__dep_say(op, "uv sync failed; trying uv pip");
 		choose_apart(op);
 	} else {
@@ -220,7 +220,7 @@ static void run_sync(struct cell__dep_op *op)
 void cell__dep_project(struct cell__dep_op *op)
 {
 	op->again = false;
-	/* An index that says no hashes now will say none the next time. */
+	/* An index without hashes now will not have them the next time. */
 	if (op->deps->unhashed)
 		cell__dep_resolve(op);
 	else

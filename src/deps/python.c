@@ -1,6 +1,6 @@
 /*
- * What must be known of the interpreter before anything is done: its version and, for programs that are confined, where its files
- * are and which package index it is configured with.  The host's own interpreter is asked, given nothing that others wrote.
+ * Finds what must be known of the interpreter first: its version and, for confined programs, the paths of its files and its configured
+ * package index. The host's own interpreter is asked, with input that only the host wrote.
  */
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -11,7 +11,7 @@
 /* Without site: packages in the venv get no chance to run code here. */
 const char cell__dep_ask_script[] = "import sys; print('%s-%d.%d.%d' % ((sys.implementation.name,) + tuple(sys.version_info[:3])))";
 
-/* The same, and the folders that it cannot do without: what a confined program is shown. */
+/* The same, and the folders that it needs: a confined program must see these. */
 static const char ask_more_script[] =
 	"import json, os, sys\n"
 	"print('%s-%d.%d.%d' % ((sys.implementation.name,) + tuple(sys.version_info[:3])))\n"
@@ -20,7 +20,7 @@ static const char ask_more_script[] =
 	"paths = sys.path + [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix,\n"
 	"                    os.path.dirname(os.path.realpath(program))]\n"
 	"if os.path.exists(venv + '/pyvenv.cfg'):\n"
-	"    paths.append(venv)\n" /* without site, sys.prefix does not say */
+	"    paths.append(venv)\n" /* without site, sys.prefix does not name it */
 	"else:\n"
 	"    program = os.path.realpath(program)\n"
 	"base = os.path.realpath(getattr(sys, '_base_executable', None) or program)\n"
@@ -83,7 +83,7 @@ static void handle_hosts(struct cell__dep_op *op)
 	op->known(op);
 }
 
-/* Confined installers reach the index and nothing else: which one is it? */
+/* Confined installers reach only the index: asks for its hosts. */
 static void ask_hosts(struct cell__dep_op *op)
 {
 	struct cell__deps *deps = op->deps;
@@ -133,7 +133,7 @@ static void handle_asked(struct cell__dep_op *op)
 	ask_hosts(op);
 }
 
-/* What it said to somebody before, of the version that is known. */
+/* Whether an earlier answer is known for this version. */
 static bool is_same_answer(struct cell__dep_op *op)
 {
 	char version[CELL__VENV_VERSION_SIZE] = "";

@@ -1,9 +1,9 @@
 /*
- * What an operation does, step by step.  "pool" steps touch files, "program" steps run something.
+ * The steps of an operation.  "pool" steps touch files, "program" steps run a program.
  *
  *     prepare (pool) ──list, or nothing to sync──▶ answer
  *        │ ask the interpreter's version (program), unless it is known (python.c)
- *     lock (pool) ◀──timer, while somebody else has it
+ *     lock (pool) ◀──timer, while another process has it
  *        │
  *     inspect (pool) ──no venv──▶ make it (program, or pool), adopt it (pool) ──┐
  *        │                                                                   │
@@ -15,8 +15,8 @@
  *        │
  *     install or uninstall (install.c)
  *
- * Confined: the venv's own python is never asked; that it is still the one the venv was made with is seen from outside
- * (cell__venv_is_sealed()).  Before anything else is installed, what is locked is (lock.c).
+ * Confined: the venv's own python is never run to ask it; a check from outside shows that it is still the one the venv was
+ * made with (cell__venv_is_sealed()).  The locked packages are installed before anything else (lock.c).
  *
  * Invariants: from lock to the end the venv is ours alone; a venv is marked busy before an installer starts, and
  * unmarked only when that ended by itself; requirements.txt changes only after the venv did.
@@ -33,8 +33,8 @@
 #define LOCK_PAUSE_MAX_MS 500 /* at most */
 
 /*
- * After an installer was killed: a package whose files are not all there is made unknown to installers, so that the
- * next one installs it again.  Names that begin with "~" are what pip moved out of the way.
+ * After an installer was killed: a package with missing files is made unknown to installers, so that the next one installs it again. pip
+ * moves files out of the way under names that begin with "~".
  */
 static const char repair_script[] = "import csv, os, shutil, sys\n"
 				    "site = sys.argv[1]\n"
@@ -120,7 +120,7 @@ static void answer_synced(struct cell__dep_op *op)
 
 /* ---- prepare ---- */
 
-/* What is configured now: again once the lock is ours, because others may have added to it while we waited. */
+/* Reads the configuration: again once we hold the lock, because others may have added to it while we waited. */
 static int read_configured(struct cell__dep_op *op)
 {
 	struct cell__deps *deps = op->deps;
@@ -148,7 +148,7 @@ static int read_configured(struct cell__dep_op *op)
 	return 0;
 }
 
-/* Without the lock: has nothing changed since everything configured was installed? */
+/* Without the lock: whether nothing has changed since everything configured was installed. */
 static bool glance(struct cell__dep_op *op)
 {
 	struct cell__deps *deps = op->deps;
@@ -205,7 +205,7 @@ static void handle_prepared(struct cell__dep_op *op)
 		cell__dep_fail_err(op);
 		return;
 	}
-	/* A venv may still hold what was configured once. */
+	/* A venv may still hold packages that were configured before. */
 	if (op->kind == CELL__DEP_SYNC && json_array_size(op->configured) == 0 && !cell__deps_site(deps)) {
 		cell__dep_done(op);
 		return;
@@ -242,7 +242,10 @@ static void inspect_work(struct cell__dep_op *op)
 
 static void handle_inspected(struct cell__dep_op *op);
 
-/* Confined: not where kernels can see it, because installers lock files in it, and whoever can read a file can hold its lock. */
+/*
+ * Confined: not in a folder that kernels can see, because installers lock files in it, and every process that can read a file can hold its
+ * lock.
+ */
 static char *make_temp(const struct cell__deps *deps)
 {
 	CELL_AUTO_BUF struct cell__buf beside = CELL_BUF_INIT;
@@ -348,7 +351,7 @@ static void handle_inspected(struct cell__dep_op *op)
 	if (op->kind == CELL__DEP_SYNC && json_array_size(op->configured) == 0 && op->state != CELL__VENV_PRESENT) {
 		cell__dep_done(op);
 	} else if (op->deps->confined) {
-		/* Whatever packages did to it, or an installer left half done: it is made again from what is locked. */
+		/* Whatever packages did to it, or an installer left half done: it is made again from the lock. */
 		if (op->state == CELL__VENV_PRESENT && !op->dirty && cell__deps_site(op->deps))
 			cell__dep_inspect(op);
 		else
@@ -393,7 +396,7 @@ static void handle_probed(struct cell__dep_op *op)
 	struct cell__deps *deps = op->deps;
 	char version[CELL__VENV_VERSION_SIZE] = "";
 	bool runs = cell__dep_take_version(op, version);
-	/* Neither says anything about the venv. */
+	/* Neither concerns the venv. */
 	if (op->how.timed_out || op->how.error == ECONNRESET) {
 		cell__dep_fail_program(op, CELL_E_INSTALL, "inspect the venv", NULL);
 		return;
@@ -481,7 +484,7 @@ static void make(struct cell__dep_op *op)
 		cell__dep_fail(op, CELL_E_NOMEM, "out of memory");
 		return;
 	}
-	/* pip comes into a venv with the interpreter's own program; uv needs none in it. */
+	/* The interpreter's own program puts pip into a venv; uv needs no pip in it. */
 	if (deps->confined && op->uv && cell__venv_can_make(deps->version, deps->base)) {
 		cell__dep_say(op, "creating an environment");
 		cell__dep_pool(op, make_work, handle_adopted);
@@ -497,7 +500,7 @@ static void make(struct cell__dep_op *op)
 	cell__dep_run(op, op->uv ? with_uv : with_venv, INT64_MAX, false, handle_made);
 }
 
-/* ---- what is in it ---- */
+/* ---- its content ---- */
 
 static bool is_configured(const struct cell__dep_op *op, const char *name, size_t size)
 {
@@ -509,7 +512,7 @@ static bool is_configured(const struct cell__dep_op *op, const char *name, size_
 	return false;
 }
 
-/* What is to leave the venv: the package itself; for a sync, what was configured once and is so no more. */
+/* The packages that must leave the venv: the package itself; for a sync, those that were configured before and are no longer. */
 static int find_stale(struct cell__dep_op *op)
 {
 	json_t *once = NULL;
@@ -553,7 +556,7 @@ static void contents_work(struct cell__dep_op *op)
 	struct cell__deps *deps = op->deps;
 	cell__buf_finish(&op->before);
 	op->rc = cell__venv_listing(deps->dir, op->site, deps->confined, &op->before, &op->err);
-	/* The book changes with what is installed and uninstalled. */
+	/* The book changes with the installed and uninstalled packages. */
 	if (op->rc == 0 && deps->confined && (op->relocked || op->pruned))
 		op->rc = read_configured(op);
 	if (op->rc == 0 && (find_stale(op) < 0 || (deps->confined && cell__dep_compare_lock(op) < 0)))
@@ -573,7 +576,7 @@ static void handle_has_pip(struct cell__dep_op *op)
 	cell__dep_inspect(op);
 }
 
-/* Whatever is not there of what was locked, then what has left, then what is new. */
+/* First the missing locked packages, then those that have left, then the new ones. */
 static void go_on_locked(struct cell__dep_op *op)
 {
 	if (op->missing && op->kind != CELL__DEP_REMOVE) {

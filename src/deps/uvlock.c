@@ -5,8 +5,8 @@
 #include <string.h>
 
 /*
- * What is there of TOML: lines of tables ("[[package]]"), keys with strings, and arrays of inline tables of strings, which uv writes
- * one to a line or all in one.  Strings are basic ones; one with an escape in it is nothing that is looked for.
+ * The supported part of TOML: lines of tables ("[[package]]"), keys with strings, and arrays of inline tables of strings, which uv writes
+ * one to a line or all in one. Strings are basic ones; strings with an escape are skipped.
  */
 struct reader {
 	const char *at, *end;
@@ -49,7 +49,7 @@ static bool take_string(struct reader *reader, const char **ret_text, size_t *re
 	return true;
 }
 
-/* The size of a bare key; 0: there is none. */
+/* The size of a bare key; 0: not a key. */
 static size_t key_size(const struct reader *reader)
 {
 	size_t n = 0;
@@ -116,7 +116,7 @@ static int read_text(struct reader *reader, const char *key)
 	return json_object_set_new(reader->package, key, json_stringn(text, size));
 }
 
-/* What was read of a package counts when the next table begins. */
+/* A package is added when the next table begins. */
 static int end_package(struct reader *reader, json_t *found)
 {
 	json_t *package = reader->package;

@@ -35,7 +35,7 @@ static void hash_parts(const void *const parts[], const size_t sizes[], size_t n
 		ok = EVP_DigestUpdate(context, &sizes[i], sizeof sizes[i]) == 1 && EVP_DigestUpdate(context, parts[i], sizes[i]) == 1;
 	ok = ok && EVP_DigestFinal_ex(context, digest, NULL) == 1;
 	EVP_MD_CTX_free(context);
-	/* No digest, which only a lack of memory brings: a name that nothing else has is the safe answer. */
+	/* The digest failed, which only a lack of memory causes: a unique name is the safe answer. */
 	if (!ok)
 		cell__random_hex(out, n_chars);
 	for (size_t i = 0; ok && i < n_chars; i++)
@@ -82,7 +82,7 @@ char *cell__venv_find_program(const char *name, const char *path)
 	while (*path) {
 		size_t n = strcspn(path, ":");
 		struct cell__buf file = CELL_BUF_INIT;
-		/* Relative entries would mean something else to the spawner. */
+		/* Relative entries would have another meaning for the spawner. */
 		if (path[0] == '/' && cell__buf_printf(&file, "%.*s/%s", (int)n, path, name) == 0 && is_program(file.data))
 			return cell__buf_take(&file);
 		cell__buf_finish(&file);
@@ -151,12 +151,12 @@ bool cell__venv_version_load(const char *dir, const char *stamp, char out[static
 void cell__venv_version_save(const char *dir, const char *stamp, const char *version)
 {
 	CELL_AUTO_BUF struct cell__buf name = CELL_BUF_INIT;
-	/* Only saves a question; when it cannot be written it is asked again. */
+	/* Only a cache: if it cannot be written, the interpreter is asked again. */
 	if (cell__buf_printf(&name, ".python-%s", stamp) == 0)
 		(void)cell__venv_write(dir, name.data, version, strlen(version));
 }
 
-/* The stamp is that of the file behind the name; a venv's own settings say more, and may change without it. */
+/* The stamp is that of the file behind the name; a venv's own settings matter too, and may change without it. */
 static int answer_name(const char *python, const char *stamp, struct cell__buf *out)
 {
 	struct stat st = { 0 };
@@ -237,7 +237,7 @@ int cell__venv_lock(const char *file, int *ret_fd, struct cell_error *err)
 			return 1;
 		return cell_fail(err, CELL_E_IO, errno, "lock %s", file);
 	}
-	/* Somebody may have removed the file between the two: a lock on what nobody else finds is none. */
+	/* The file may have been removed between the two: a lock on a file that no other process finds is useless. */
 	struct stat mine, named;
 	if (fstat(fd, &mine) < 0 || stat(file, &named) < 0 || mine.st_ino != named.st_ino || mine.st_dev != named.st_dev)
 		return 1;
@@ -258,7 +258,7 @@ void cell__venv_sweep(const char *dir)
 	struct dirent *entry;
 	while ((entry = readdir(stream)))
 		if (strncmp(entry->d_name, made.data, made.size) == 0 || strncmp(entry->d_name, old.data, old.size) == 0)
-			(void)cell__tree_remove(dirfd(stream), entry->d_name); /* what resists is met again next time */
+			(void)cell__tree_remove(dirfd(stream), entry->d_name); /* tried again next time */
 	closedir(stream);
 }
 
@@ -269,7 +269,7 @@ static void sweep_one(DIR *parent, const char *parent_path, const char *name, bo
 	CELL_AUTO_FD int held = -1;
 	if (cell__buf_printf(&lock, sandbox ? "%s/%s/" CELL__VENV_LOCK : "%s/.%s.lock", parent_path, name) < 0)
 		return;
-	/* In the sandbox's folder: an owner that has made it and not locked it yet loses nothing but an empty folder. */
+	/* In the sandbox's folder: an owner that has made it and not locked it yet loses only an empty folder. */
 	if (sandbox && access(lock.data, F_OK) < 0)
 		return;
 	if (cell__venv_lock(lock.data, &held, NULL) != 0)
@@ -398,7 +398,7 @@ int cell__venv_read(const char *dir, const char *name, size_t max, struct cell__
 	return fd < 0 ? -1 : cell__file_read_fd(fd, max, out, NULL);
 }
 
-/* ---- is its interpreter still the one that it was made with? ---- */
+/* ---- the seal: whether its interpreter is still the one that it was made with ---- */
 
 static int make_seal(const char *dir, struct cell__buf *out)
 {
@@ -432,7 +432,7 @@ bool cell__venv_is_sealed(const char *notes, const char *dir)
 
 int cell__venv_move_lock(const char *dir, const char *file)
 {
-	/* Confined installers write to that folder: whatever they left in its place goes. */
+	/* Confined installers write to that folder: anything they left in its place is removed. */
 	CELL_AUTO_FD int made = open(file, O_RDONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0600);
 	if (made < 0 && cell__venv_remove_tree(file) == 0)
 		made = open(file, O_RDONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
@@ -506,7 +506,7 @@ int cell__venv_remove(const char *dir)
 		errno = ENOMEM;
 		return -1;
 	}
-	/* Out of the way first, in one step: nobody ever sees half of it. */
+	/* Move it away first, in one step: no process ever sees half of it. */
 	if (rename(dir, old) < 0)
 		return errno == ENOENT ? 0 : -1;
 	return cell__venv_remove_tree(old);
@@ -549,7 +549,7 @@ int cell__venv_adopt(const char *made, const char *dir, const char *notes, struc
 	return rc;
 }
 
-/* ---- what is in it ---- */
+/* ---- its content ---- */
 
 char *cell__venv_site(const char *dir, const char *version, bool hostile)
 {
@@ -581,7 +581,7 @@ static int dist_of(const char *entry, char **ret_dist)
 	const char *dash = memrchr(entry, '-', size);
 	if (!dash || dash == entry || !isalnum((unsigned char)entry[0]))
 		return 0;
-	/* A name is what the package's maker says: it must not look like two lines, or speak to a terminal. */
+	/* The package's author chose the name: it must not contain line breaks or control characters. */
 	for (const char *at = entry; at < entry + size; at++)
 		if (!isalnum((unsigned char)*at) && !strchr("-_.+!", *at))
 			return 0;
@@ -717,7 +717,7 @@ int cell__venv_configured(const char *dir, json_t **ret_configured)
 	}
 	if (cell__file_read(AT_FDCWD, file, CELL_FILE_NO_LINK, CELL__VENV_CONFIGURED_BYTES, &text, NULL) == 0)
 		all = json_loadb(text.data, text.size, 0, NULL);
-	/* Code in a session can write there too: only what could have been configured counts. */
+	/* Code in a session can write there too: only valid specifiers count. */
 	for (size_t i = 0; i < json_array_size(all); i++) {
 		char spec[CELL__STORE_DEP_BYTES + 1];
 		const char *found = json_string_value(json_array_get(all, i));

@@ -1,6 +1,6 @@
 /*
- * A venv for untrusted principals, made by the host itself: two folders, some links and pyvenv.cfg, as `python -m venv` and
- * `uv venv` make them.  Nothing is run for it, and nobody else has written to it when it takes its place.
+ * A venv for untrusted principals, made by the host itself: two folders, some links and pyvenv.cfg, as `python -m venv` and `uv venv` make
+ * them. No program is run for it, and no other process has written to it when it is moved into place.
  */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -1,12 +1,12 @@
 /*
- * Packages for a Python that is no process of this machine (Pyodide): wheels of pure Python, which the host resolves and
- * fetches with pip, checks and hands over as bytes.  Nothing of them is run or unpacked here.
+ * Packages for a Python that is not a process of this machine (Pyodide): wheels of pure Python, which the host resolves and
+ * fetches with pip, checks and hands over as bytes.  They are neither run nor unpacked here.
  *
  *     plan (pool) ──▶ pip download (program) ──▶ keep (pool) ──▶ answer
  *          └──nothing is wanted────────────────────▲
  *
- * They are kept in <cache>/wheels/<key of the store>/ beside a manifest with their hashes, for the sessions to come.  The folder
- * is made anew by every operation, under another name, and takes the place of the old one when it is whole.
+ * They are kept in <cache>/wheels/<key of the store>/ beside a manifest with their hashes, for later sessions.  Every
+ * operation makes the folder again, under another name, and replaces the old one when it is complete.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -27,7 +27,7 @@
 	"packages for Pyodide must be pure Python wheels (-none-any.whl) for Python " CELL_PYODIDE_PYTHON \
 	"; packages that need a compiled extension cannot be installed"
 
-/* pip as it is installed; else the one that came with the interpreter, to make venvs with. */
+/* The installed pip; else the one bundled with the interpreter for making venvs. */
 static const char pip_script[] =
 	"import glob, os, runpy, sys\n"
 	"try:\n"
@@ -41,7 +41,7 @@ static const char pip_script[] =
 	"    sys.path.insert(0, found[0])\n"
 	"runpy.run_module('pip', run_name='__main__')\n";
 
-/* <cache>/wheels/<key>; NULL when memory is gone. */
+/* <cache>/wheels/<key>; NULL: out of memory. */
 static char *wheel_folder(const struct cell__deps *deps)
 {
 	char key[CELL__VENV_KEY_SIZE];
@@ -176,7 +176,7 @@ static void keep_work(struct cell__dep_op *op)
 	op->rc = record(op);
 	if (op->rc < 0)
 		return;
-	/* Another process may do the same: whoever is last wins, and what both keep is whole. */
+	/* Another process may do the same: the last one wins, and both results are complete. */
 	bool had = rename(folder, old) == 0;
 	if (rename(op->made, folder) == 0)
 		free(cell__take_ptr(op->made));

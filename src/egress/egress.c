@@ -82,7 +82,7 @@ bool cell__egress_rule_matches(const char *rule, const char *host, unsigned port
 		n -= 2;
 	}
 	if (size > 0 && host[size - 1] == '.')
-		size--; /* the same name, said in full */
+		size--; /* the same name in its absolute form */
 	if (n > 2 && rule[0] == '*' && rule[1] == '.')
 		return size > n - 1 && strncasecmp(host + size - (n - 1), rule + 1, n - 1) == 0;
 	return size == n && strncasecmp(host, rule, n) == 0;
@@ -174,7 +174,7 @@ int cell__egress_parse_http(const char *bytes, size_t size, struct cell__egress_
 	const char *second = space ? memchr(space + 1, ' ', (size_t)(line_end - space - 1)) : NULL;
 	if (!second || line_end - second < 9 || strncmp(second + 1, "HTTP/1.", 7) != 0)
 		return -1;
-	/* A line or a text that ends where another reader would not end it. */
+	/* Reject a line or text that another parser would end elsewhere (request smuggling). */
 	for (const char *at = bytes; at < line_end; at++)
 		if ((unsigned char)*at < ' ' || *at == 127)
 			return -1;
@@ -371,7 +371,7 @@ static void handle_piped(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 		close_conn(conn);
 }
 
-/* What came with the request goes first; the request itself too, when it is no CONNECT. */
+/* Bytes that came with the request go first; the request itself too, unless it is a CONNECT. */
 static void begin_piping(struct conn *conn)
 {
 	struct half *up = &conn->half[0], *down = &conn->half[1];
@@ -439,10 +439,10 @@ static bool rules_allow(const struct cell__egress *egress, const char *host, uns
 	return false;
 }
 
-/* May this address be spoken to?  A private one only when it is listed itself. */
+/* Whether connecting to this address is allowed. A private one only if it is listed itself. */
 static bool address_allowed(struct conn *conn, const struct sockaddr *address)
 {
-	char *text = conn->address; /* of the last one looked at, whatever comes of it */
+	char *text = conn->address; /* of the last one checked, whatever the result */
 	if (address->sa_family == AF_INET)
 		inet_ntop(AF_INET, &((const struct sockaddr_in *)address)->sin_addr, text, sizeof conn->address);
 	else
@@ -478,7 +478,7 @@ static void handle_resolved(uv_getaddrinfo_t *resolver, int status, struct addri
 	if (conn->closing) {
 		uv_freeaddrinfo(list);
 		if (conn->handles == 0) {
-			/* the handles were closed first: their last word is ours to say */
+			/* the handles were closed first: we report the end */
 			conn->handles = 1;
 			handle_conn_closed((uv_handle_t *)&conn->client);
 		}
@@ -578,8 +578,8 @@ static void handle_pace(uv_timer_t *timer)
 }
 
 /*
- * Every connection leaves lines in the logs.  One that comes too soon is not taken yet: libuv takes no other before it, and the
- * system makes the code wait.
+ * Every connection leaves lines in the logs. One that comes too soon is not accepted yet: libuv accepts no other before it, and the system
+ * makes the code wait.
  */
 static bool is_too_soon(struct cell__egress *egress)
 {

@@ -1,13 +1,13 @@
 /*
- * Sandboxes without kernels: what a policy comes to, and one command run under it.
+ * Sandboxes without kernels: the plan of a policy, and one command run under it.
  *
  *     caller ──clone──▶ pid 1 of new namespaces: JAIL steps ──fork──▶ EARLY and KERNEL steps, exec of the command
  *       └── waits for pid 1, which reaps, and ends as the command did
  *
- * A step that fails is reported through a pipe that closes on exec.  Where the network is filtered, pid 1 hands out the socket
- * that it listens on, and a loop of the caller's, started after that, is the proxy for as long as the command runs. It keeps the
- * audit log, where one is wanted: whether that can be written is found out before the command runs, and a connection that cannot be
- * recorded is not made.
+ * A step that fails is reported through a pipe that closes on exec.  If the network is filtered, pid 1 hands out its listening
+ * socket, and a loop of the caller's, started after that, is the proxy while the command runs.  It keeps the audit log, if one
+ * is configured: a log that cannot be written is an error before the command runs, and a connection that cannot be recorded is
+ * not made.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -56,7 +56,7 @@ static void command_finish(struct command *command)
 	free(command->cwd);
 }
 
-/* What the program says, up to size - 1 bytes.  Its errors go where ours do. */
+/* The program's output, up to size - 1 bytes. Its stderr is ours. */
 static int read_program(const char *const argv[], const char *const envp[], char *out, size_t size, struct cell_error *err)
 {
 	int ends[2], status = 0;
@@ -85,7 +85,7 @@ static int read_program(const char *const argv[], const char *const envp[], char
 				      : 0;
 }
 
-/* What index_hosts.py says of the interpreter: a line each, in `text`.  what: its argument, or NULL. */
+/* The output of index_hosts.py about the interpreter: one line each, in `text`. what: its argument, or NULL. */
 static int ask_python(const char *python, const char *what, char text[static ANSWER_BYTES], const char *ret_lines[static ANSWER_LINES + 1],
 		      struct cell_error *err)
 {
@@ -106,7 +106,7 @@ static int ask_python(const char *python, const char *what, char text[static ANS
 	return 0;
 }
 
-/* The interpreter's files as far as its path tells: a venv's folder, and where the program behind it is installed. */
+/* The interpreter's files as far as its path shows: a venv's folder, and the folder of the program behind it. */
 static int guess_env(const char *python, struct cell__plan_env *env)
 {
 	char folder[PATH_MAX], real[PATH_MAX];
@@ -134,7 +134,7 @@ static int ask_env(const char *python, struct cell__plan_env *env, struct cell_e
 	return cell__plan_env_init(env, paths) < 0 ? cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox") : 0;
 }
 
-/* Before the interpreter is started: nothing that the host runs or reads lies where the command can write. */
+/* Before the interpreter is started: no file that the host runs or reads may be writable for the command. */
 static int check_places(const struct command *command, const struct cell_sandbox_options *opts, const char *python, struct cell_error *err)
 {
 	struct cell__place_list trusted = CELL_PLACE_LIST_INIT;
@@ -163,7 +163,7 @@ static int check_places(const struct command *command, const struct cell_sandbox
 	return rc;
 }
 
-/* The same for what the interpreter turned out to load. */
+/* The same for the files that the interpreter loads. */
 static int check_env(const struct command *command, struct cell_error *err)
 {
 	struct cell__place_list trusted = CELL_PLACE_LIST_INIT;
@@ -178,7 +178,7 @@ static int check_env(const struct command *command, struct cell_error *err)
 	return rc;
 }
 
-/* explains: for a session, with what that would be shown of the interpreter. */
+/* explains: for a session, with the interpreter's files that it would see. */
 static int command_init(struct command *command, const struct cell_sandbox_options *opts, bool explains, struct cell_error *err)
 {
 	struct cell__machine machine = *cell__machine_here();
@@ -208,7 +208,7 @@ static int command_init(struct command *command, const struct cell_sandbox_optio
 					      .policy = &command->policy };
 	if (check_env(command, err) < 0)
 		return -1;
-	/* Subordinate ids are the zone's (spawn/zone.h), and a command is in none; what is explained is a session. */
+	/* Subordinate ids belong to the zone (spawn/zone.h), and a command has no zone; a session is explained. */
 	if (!explains)
 		machine.subids.count = 0;
 	struct cell__mounts *mounts = cell__machine_maps(&machine) ? cell__mounts_create() : NULL;
@@ -233,7 +233,7 @@ static int take_options(const struct cell_sandbox_options *opts, struct cell_san
 	return 0;
 }
 
-/* What is no step of a process: limits that a group or the host holds, and whom the proxy lets through. */
+/* The parts that are not steps of a process: limits enforced by a group or the host, and the proxy's rules. */
 static int explain_rest(const struct command *command, struct cell__buf *out)
 {
 	const struct cell__sandbox_policy *p = &command->policy;
@@ -269,7 +269,7 @@ static int explain_rest(const struct command *command, struct cell__buf *out)
 	return rc;
 }
 
-/* What kernels of such sessions are forked from.  Where it is not confined, *out stays empty. */
+/* The plan of the zygote of such sessions. If it is not confined, *out stays empty. */
 static int plan_zygote(const struct command *command, const char *python, struct cell__buf *out, struct cell_error *err)
 {
 	char dir[PATH_MAX], kernel_dir[PATH_MAX + 8];
@@ -330,7 +330,7 @@ struct child {
 	char *const *argv;
 	char *const *envp;
 	int report_fd;
-	int listen_fd; /* takes the socket of the way out; -1: none is made */
+	int listen_fd; /* receives the socket of the egress proxy; -1: none is made */
 };
 
 static void __attribute__((noreturn)) report_and_end(const struct child *child, int step, int sys)
@@ -422,7 +422,7 @@ static int start_child(struct child *child, struct cell_error *err)
 	return pid < 0 ? cell_fail(err, CELL_E_SANDBOX, error, "start a sandbox") : (int)pid;
 }
 
-/* False also where that cannot be told: a limit holds. */
+/* False also if that is unknown: a limit must hold. */
 static bool ends_within(int pid, uint64_t ms)
 {
 	const int64_t end_us = cell__now_us() + (int64_t)ms * 1000;
@@ -444,7 +444,7 @@ static int wait_child(struct command *command, struct child *child, int pid, int
 	const uint64_t wall_ms = command->policy.wall_ms;
 	bool over = wall_ms && n == 0 && !ends_within(pid, wall_ms);
 	if (over)
-		kill(pid, SIGKILL); /* pid 1 of all that is in there, but for the level without namespaces */
+		kill(pid, SIGKILL); /* pid 1 of all its processes, except for the level without namespaces */
 	while (waitpid(pid, ret_status, 0) < 0)
 		if (errno != EINTR)
 			return cell_fail(err, CELL_E_SANDBOX, errno, "wait for a sandbox");
@@ -465,7 +465,7 @@ static int wait_child(struct command *command, struct child *child, int pid, int
 
 /* ---- a filtered network ---- */
 
-/* The socket that pid 1 listens on; -1: it did not get that far, and its report says why. */
+/* The socket that pid 1 listens on; -1: it failed earlier, and its report has the reason. */
 static int take_listener(int fd)
 {
 	struct cell_spawn_msg head;
@@ -512,7 +512,7 @@ static void handle_log_closed(void *arg)
 	cell__waiter_signal(&((struct way_out *)arg)->closed);
 }
 
-/* What ends now is in the log as well. */
+/* Connections that end now are recorded as well. */
 static void close_way_out(struct cell__task *task)
 {
 	struct way_out *way = (struct way_out *)task;

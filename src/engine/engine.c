@@ -40,8 +40,8 @@ static bool parts_in(const char *dir)
 }
 
 /*
- * Beside the library (a build folder, a Python wheel), at the installed place relative to it (so that an install may
- * be moved), else where it was configured to be.
+ * Beside the library (a build folder, a Python wheel), at the installed path relative to it (so that an install may be moved), else at the
+ * configured path.
  */
 int cell__engine_find_parts(const char *given, char *ret_dir, size_t size, struct cell_error *err)
 {
@@ -75,7 +75,7 @@ int cell__engine_find_parts(const char *given, char *ret_dir, size_t size, struc
 
 /* ---- create and destroy ---- */
 
-/* Our own files: whoever can change them runs in our place. */
+/* Our own files: a process that can change them would control us. */
 static int trust_parts(struct cell_engine *engine, const char *dir, struct cell_error *err)
 {
 	Dl_info info;
@@ -186,7 +186,7 @@ struct destroy {
 	void *arg;
 };
 
-/* One after the other, the last one first: it may stand on those before it. */
+/* One after the other, the last one first: it may depend on earlier ones. */
 static void destroy_executors(void *arg)
 {
 	struct destroy *destroy = arg;
@@ -299,7 +299,7 @@ int cell_executor_probe(struct cell_engine *engine, size_t i, struct cell_execut
 	if (!executor || cell__sized_check(ret_info, "cell_executor_info", NULL) < 0)
 		return -1;
 	struct cell_executor_info info = { .name = executor->name, .isolation = executor->isolation };
-	executor->probe(&engine->host, &info); /* reads only what never changes after creation */
+	executor->probe(&engine->host, &info); /* reads only members that never change after creation */
 	cell__sized_write(ret_info, &info, sizeof info);
 	return 0;
 }

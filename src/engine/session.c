@@ -97,7 +97,7 @@ static int check_places(struct cell_session *session, struct cell_error *err)
 	return question.rc;
 }
 
-/* Packages are installed before there is a kernel: what names them must be out of the code's reach already then. */
+/* Packages are installed before there is a kernel: the files that name them must already be out of the code's reach then. */
 static int sync_packages(struct cell_session *session, struct cell_error *err)
 {
 	struct cell_space *space = session->options.space;
@@ -108,7 +108,7 @@ static int sync_packages(struct cell_session *session, struct cell_error *err)
 	return cell__space_sync(space, &session->principal, session->executor->wants_wheels, err);
 }
 
-/* As it is made for callers that wait; it is not open yet. */
+/* For callers that wait; it is not open yet. */
 static int create(struct cell_engine *engine, const struct cell_session_options *opts, const char *caller,
 		  struct cell_session **ret_session, struct cell_error *err)
 {
@@ -209,7 +209,7 @@ static void handle_half_open_closed(void *arg)
 static void handle_opened(struct cell__waiting *waiting)
 {
 	struct asking *asking = (struct asking *)waiting;
-	/* Called by cell__session_advance(), which goes on with the session: it is closed from there. */
+	/* Called by cell__session_advance(), which continues with the session: it is closed from there. */
 	if (waiting->failed)
 		cell__session_close_on_loop(waiting->session, handle_half_open_closed, asking);
 	else

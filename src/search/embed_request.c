@@ -1,6 +1,6 @@
 /*
  *     created ──start──▶ sending (libcurl) ──answer──▶ parsing (pool) ──▶ done()
- *                            └──failure──▶ done()        └─ destroyed meanwhile: freed when the pool is through
+ *                            └──failure──▶ done()        └─ destroyed meanwhile: freed when the pool has finished
  */
 #define _GNU_SOURCE
 #include "search/embed_request.h"
@@ -10,10 +10,10 @@
 
 #include "wire/embeddings.h"
 
-#define QUERY_ANSWER_BYTES (1024u * 1024u) /* one vector, and what is said around it */
+#define QUERY_ANSWER_BYTES (1024u * 1024u) /* one vector, and the text around it */
 #define CONNECT_MS 5000
 #define KEY_NAME_BYTES 128u
-#define SECRET_BYTES 4u /* a shorter key is no secret, and leaving it out would eat ordinary words */
+#define SECRET_BYTES 4u /* a shorter key is not a secret, and removing it would damage ordinary words */
 
 static void secret_free(char *text)
 {
@@ -62,7 +62,7 @@ struct cell__embed_request *cell__embed_request_create(struct cell__embed_endpoi
 	return request;
 }
 
-/* "${NAME}" is what the host's environment has now; anything else is the key itself. */
+/* "${NAME}" is the value in the host's environment now; anything else is the key itself. */
 static const char *find_key(const struct cell__embed_endpoint *endpoint, struct cell_error *err)
 {
 	const char *key = endpoint->key;
@@ -136,9 +136,9 @@ int cell__embed_request_start(struct cell__embed_request *request, struct cell_e
 	return 0;
 }
 
-/* ---- what went wrong ---- */
+/* ---- errors ---- */
 
-/* What the endpoint says in one of the usual places; "" where it says nothing. */
+/* The endpoint's error message from one of the usual members; "" if there is none. */
 static const char *find_words(json_t *answer)
 {
 	json_t *error = json_object_get(answer, "error");
@@ -150,7 +150,7 @@ static const char *find_words(json_t *answer)
 	return "";
 }
 
-/* Somebody else's words: on one line, not too long, and without the key, which an endpoint may well repeat. */
+/* Quotes untrusted text: on one line, bounded, and without the key, which an endpoint may repeat. */
 static void quote(const struct cell__embed_request *request, const char *words, char *out, size_t size)
 {
 	size_t n = strnlen(words, size - 1);

@@ -1,11 +1,11 @@
 /*
  * Theory of operation
  *
- *     query ──▶ kept? ──▶ ask: a request, whoever else asks the same waits with it ──▶ kept, waits done
- *                           └─ overdue: waits done without a vector; the request goes on, as the probe that ends `slow`
+ *     query ──▶ kept? ──▶ ask: a request, shared by all waiters with the same query ──▶ kept, waits done
+ *                           └─ overdue: waits done without a vector; the request continues, as the probe that ends `slow`
  *
- *     fill ──▶ filling: pool: keep what came, find who has none ──batch──▶ request ──vectors──▶ pool ...
- *                         └─ none left, failure: over, waits done
+ *     fill ──▶ filling: pool: keep received vectors, find missing ones ──batch──▶ request ──vectors──▶ pool ...
+ *                         └─ none missing, failure: over, waits done
  *
  * One timer serves all deadlines.  Closing drops requests and waits for the pool.
  */
@@ -41,11 +41,11 @@ struct cell__filling {
 	struct cell__corpus *corpus;
 	struct cell__embed_request *request;
 	bool on_pool, stop;
-	bool many;         /* so many were missing that nobody waits for them */
-	bool again;        /* somebody came who may know of new documents */
+	bool many;         /* so many were missing that searches do not wait for them */
+	bool again;        /* a caller came that may know of new documents */
 	/* for the pool */
 	size_t max, text_bytes, relearn;
-	float *vectors;                  /* of the batch; NULL: none came */
+	float *vectors;                  /* of the batch; NULL: none received */
 	size_t dimensions;
 	bool refuse;       /* the batch */
 	bool forgive;                    /* all that were refused */
@@ -178,7 +178,7 @@ static void finish_waits(struct cell__embed_wait **list, const float *vector, si
 
 static void set_timer(struct cell__embedder *embedder);
 
-/* Each of these ends one wait that is overdue, if there is one: what is done then may change the lists. */
+/* Each of these ends one overdue wait, if there is one: its callback may change the lists. */
 static bool end_overdue_ask(struct cell__embedder *embedder, int64_t now_us)
 {
 	for (struct ask *ask = embedder->asks; ask; ask = ask->next) {
@@ -252,7 +252,7 @@ static void forget(struct kept *kept)
 	*kept = (struct kept){ 0 };
 }
 
-/* Takes both over, in the place of the one that was not used for the longest time. */
+/* Takes both over, and replaces the least recently used entry. */
 static void keep(struct cell__embedder *embedder, char *text, float *vector, size_t dimensions)
 {
 	struct kept *place = &embedder->kept[0];
@@ -342,7 +342,7 @@ bool cell__embedder_query(struct cell__embedder *embedder, const char *text, str
 		wait->dimensions = kept->dimensions;
 		return false;
 	}
-	/* What the search itself will refuse, or finds nothing by, is not worth a request. */
+	/* A query that the search itself will refuse, or that cannot match, is not worth a request. */
 	if (!text[0] || strlen(text) > CELL__SEARCH_QUERY_BYTES || embedder->closing || is_resting(embedder) || is_slow(embedder))
 		return false;
 	while (ask && strcmp(ask->text, text) != 0)
@@ -376,7 +376,7 @@ static void end_filling(struct cell__filling *filling)
 		finish_waits(&corpus->waiting, NULL, 0);
 }
 
-/* On the pool: keeps what came, and finds out what comes next. */
+/* On the pool: keeps the received vectors, and finds the next batch. */
 static int do_fill(void *arg, struct cell__search *search, struct cell_error *err)
 {
 	struct cell__filling *filling = arg;
@@ -432,7 +432,7 @@ static void queue_filling(struct cell__filling *filling)
 	uv_queue_work(cell__loop_uv(filling->embedder->opts.loop), &filling->work, fill_work, handle_filled);
 }
 
-/* A corpus has vectors of another number of dimensions.  Once is a failure; again and again it is another model. */
+/* The documents' vectors have other dimensions. Once counts as a failure; repeatedly, as another model. */
 static void note_odd(struct cell__embedder *embedder, struct cell__corpus *corpus, size_t dimensions, const char *why)
 {
 	for (size_t i = 0; i < CELL__EMBED_CACHED; i++)
@@ -450,8 +450,8 @@ static void note_odd(struct cell__embedder *embedder, struct cell__corpus *corpu
 }
 
 /*
- * The endpoint works, but does not want these texts.  Fewer at once may do, or shorter ones.  One that is refused in any
- * case is left out.  False: that was too often, it is not the texts.
+ * The endpoint works, but refuses these texts. Fewer at once may succeed, or shorter ones. A text that is refused alone is left out. False:
+ * that happened too often, so the texts are not the cause.
  */
 static bool shrink(struct cell__filling *filling)
 {
@@ -581,7 +581,7 @@ bool cell__embedder_fill(struct cell__embedder *embedder, struct cell__corpus *c
 	wait->list = NULL;
 	if (embedder->closing || is_resting(embedder))
 		return false;
-	/* Many were missing when it was last looked: they are not waited for. */
+	/* Many were missing at the last check: searches do not wait for them. */
 	if (corpus->filling && corpus->filling->many)
 		return false;
 	if (corpus->filling)

@@ -11,10 +11,10 @@
 
 /* A search under way. */
 struct finding {
-	struct cell__embed_wait wait; /* first: what is done is a finding */
+	struct cell__embed_wait wait; /* first: converted to a finding in done() */
 	uv_work_t work;
 	struct cell__searches *searches;
-	struct cell__call *call;      /* NULL: nobody waits any more */
+	struct cell__call *call;      /* NULL: no caller waits any more */
 	bool waiting, on_pool;
 	bool filled;                  /* new documents were waited for */
 	float *vector;                /* of the query; NULL: none */
@@ -151,7 +151,7 @@ int cell__searches_rank_tools(void *arg, const char *query, const struct cell__r
 static int with_tool_search(void *arg, int (*fn)(void *fn_arg, struct cell__search *search, struct cell_error *err), void *fn_arg,
 			    struct cell_error *err)
 {
-	/* Opened before anybody fills it, and there as long as the embedder is. */
+	/* Opened before it is first filled, and open as long as the embedder exists. */
 	return fn(fn_arg, ((struct cell__searches *)arg)->tool_search, err);
 }
 

@@ -28,7 +28,7 @@ static int step(struct transfer *transfer, const char *method, int64_t offset, c
 	return cell_space_call_ex(transfer->space, method, args, bytes, size, transfer->answer, transfer->err);
 }
 
-/* The same after a failure, which stays what is told. */
+/* The same after a failure, whose error is kept. */
 static void give_up(const struct transfer *transfer, const char *method)
 {
 	struct cell_answer answer = CELL_ANSWER_INIT;
@@ -57,7 +57,7 @@ static int send_pieces(struct transfer *transfer, const char *bytes, size_t size
 	return 0;
 }
 
-/* How `more` and `take` fail: the whole of it is in *err. */
+/* Failures of `more` and `take`: *err has the whole message. */
 static int fail_message(struct transfer *transfer)
 {
 	cell_answer_finish(transfer->answer);
@@ -114,7 +114,7 @@ static int load_large(struct transfer *transfer, const char *args, cell_take_fn 
 	give_up(transfer, "artifacts.load_close");
 	if (rc < 0)
 		return rc;
-	/* It may have been replaced by a small one meanwhile: then its only piece stays. */
+	/* It may have been replaced by a small one in the meantime: then its only piece stays. */
 	if (transfer->answer->raw_size < (size_t)size)
 		cell_answer_finish(transfer->answer);
 	free(transfer->answer->json);
@@ -131,7 +131,7 @@ int cell_artifact_load(struct cell_space *space, const char *args_json, cell_tak
 	(void)json_object_set_new(bounded, "max_bytes", json_integer(SMALL_BYTES));
 	CELL_AUTO_FREE char *args = bounded ? json_dumps(bounded, JSON_COMPACT) : NULL;
 	json_decref(bounded);
-	/* What is no JSON is told by the operation. */
+	/* The operation reports invalid JSON. */
 	int rc = cell_space_call_ex(space, "artifacts.load", args ? args : args_json, NULL, 0, ret_answer, transfer.err);
 	if (rc < 0 && transfer.err->code == CELL_E_LIMIT)
 		return load_large(&transfer, args_json, take, arg);

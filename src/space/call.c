@@ -1,4 +1,4 @@
-/* The host's own calls of a space: cell_space_call() and its like, which wait, and how they are cancelled. */
+/* The host's own calls of a space: cell_space_call() and similar, which wait, and how they are cancelled. */
 #include <pthread.h>
 #include <string.h>
 
@@ -7,15 +7,15 @@
 #include "space/space.h"
 
 /*
- * The caller runs the loop until it is over or there is a line of progress; lines are taken out of the loop, so that a
- * slow receiver holds up nobody.  deps bounds how many there are.
+ * The caller runs the loop until the call is over or there is a line of progress; lines are handed over outside the loop, so that a slow
+ * receiver delays no other caller. deps bounds their number.
  */
 struct host_call {
 	struct cell__call base;
 	struct cell__task task;
 	struct cell__waiter waiter; /* its lock guards lines, work and over */
 	struct cell_space *space;
-	struct cell_session *session; /* in whose name; NULL: none */
+	struct cell_session *session; /* the session it acts for; NULL: none */
 	struct cell_answer answer;
 	struct cell_error err;
 	bool failed;
@@ -25,7 +25,7 @@ struct host_call {
 	bool started, cancelled;    /* loop's thread */
 };
 
-/* Its lock is taken before a call's, and held by whoever touches `call`, which is somebody's stack. */
+/* Its lock is taken before a call's, and held by every thread that touches `call`, which is on another thread's stack. */
 struct cell_canceller {
 	pthread_mutex_t lock;
 	struct host_call *call; /* under way; NULL: none */
@@ -104,7 +104,7 @@ static void end_work(void *arg)
 	work->done(work);
 }
 
-/* Also when the call was cancelled meanwhile: the work is somebody else's. */
+/* Also when the call was cancelled in the meantime: the work belongs to others. */
 static void do_work(struct host_call *call)
 {
 	cell__waiter_lock(&call->waiter);
@@ -116,7 +116,7 @@ static void do_work(struct host_call *call)
 	cell__loop_call(cell__space_engine(call->space)->loop, end_work, work);
 }
 
-/* Hands lines over; false when the call goes on.  Work that was lent since do_work() must not be lost: it counts as not over. */
+/* Hands lines over; false when the call continues. Work that was lent since do_work() must not be lost: it counts as not over. */
 static bool take_lines(struct host_call *call)
 {
 	cell__waiter_lock(&call->waiter);
@@ -176,7 +176,7 @@ static void do_cancel(void *arg)
 	if (call && !call->started) {
 		call->cancelled = true;
 	} else if (call && !is_over(call) && call->base.cancel) {
-		/* What cannot be stopped is a moment's work, and ends by itself. */
+		/* Work that cannot be stopped is short, and ends by itself. */
 		call->base.cancel(&call->base);
 		host_fail(&call->base, CELL_E_CANCELLED, "", "the operation was cancelled");
 	}
@@ -306,7 +306,7 @@ int cell__space_answer_for(const struct cell__asking_for *who, const char *metho
 	if (rc < 0 && err)
 		*err = why;
 	cell__sized_write(ret_answer, &answer, sizeof answer);
-	/* What the program's struct has no room for is nobody's. */
+	/* Free members that the program's struct has no room for. */
 	if (!cell__sized_has(ret_answer, json))
 		free(answer.json);
 	if (!cell__sized_has(ret_answer, raw))

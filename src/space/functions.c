@@ -1,4 +1,4 @@
-/* What the host program adds to a space: functions that are tools, and middlewares. */
+/* The host program's additions to a space: functions that are tools, and middlewares. */
 #include <string.h>
 
 #include "base/sized.h"
@@ -48,7 +48,7 @@ static void do_add_tool(void *arg)
 		return;
 	}
 	*function = (struct cell__function){ .fn = tool->fn, .arg = tool->arg, .next = *functions };
-	*functions = function; /* also when the tool is refused: then nobody calls it */
+	*functions = function; /* also when the tool is refused: then it is never called */
 	struct cell__host_tool host = {
 		.name = tool->name,
 		.description = tool->description,

@@ -1,4 +1,4 @@
-/* MCP servers of a space: the public functions, and what servers tell and ask. */
+/* MCP servers of a space: the public functions, and the servers' notifications and questions. */
 #define _GNU_SOURCE
 #include "space/servers.h"
 
@@ -53,7 +53,7 @@ int cell_space_stop_servers(struct cell_space *space, struct cell_error *err)
 	return 0;
 }
 
-/* ---- what servers tell ---- */
+/* ---- notifications and questions ---- */
 
 struct cell_question {
 	struct cell__task task;
@@ -130,7 +130,7 @@ static bool ask_session(const struct cell__session_ops *ops, struct cell_session
 	return true;
 }
 
-/* True: nobody else is to hear of it. */
+/* True: no other receiver gets it. */
 static bool tell_session(struct cell__servers *servers, const struct cell__mcp_event *event, const char *json)
 {
 	struct cell_space *space = servers->space;
@@ -193,7 +193,7 @@ static void do_listen(void *arg)
 	servers->arg = listening->arg;
 }
 
-/* Is there anybody who could answer? */
+/* Whether there is an answerer. */
 static bool somebody_answers(void *arg)
 {
 	struct cell__servers *servers = arg;

@@ -2,12 +2,12 @@
  * Theory of operation
  *
  *     call ──▶ handle_call() ─────┬── tools.*      ──▶ tools/ (loop's thread)
- *                                   ├── *.search     ──▶ search/, where an embeddings endpoint is configured
+ *                                   ├── *.search     ──▶ search/, if an embeddings endpoint is configured
  *                                   ├── deps.*       ──▶ deps/ (loop's thread, installers as programs)
  *                                   └── workflows.*,
  *                                       artifacts.*  ──▶ an op on libuv's pool (storage/operations.c) ──▶ answer
  *
- * Closing: tools and deps close, ops under way end, then the store goes.  `pending` counts what is not over.
+ * Closing: tools and deps close, ops in progress end, then the store is freed.  `pending` counts the unfinished parts.
  */
 #define _GNU_SOURCE
 #include "space/space.h"
@@ -36,7 +36,7 @@ struct cell_space {
 	char *cwd;
 	char *python;
 	bool sync_on_start, tools_from_storage;
-	atomic_uint_fast64_t tools_asked; /* how often its storage was asked for tools */
+	atomic_uint_fast64_t tools_asked; /* number of reads of its storage's tools */
 	uint64_t tools_taken;             /* whose answer it has */
 	void (*on_progress)(void *arg, const char *line);
 	void *progress_arg;
@@ -73,7 +73,7 @@ static struct cell__tools_view view_of(const struct cell_space *space, const cha
 	return (struct cell__tools_view){ .cwd = cwd ? cwd : space->cwd };
 }
 
-/* Which environment is a principal's?  No trusted session, zygote or installer ever has that of untrusted ones. */
+/* The environment of a principal. No trusted session, zygote or installer ever uses that of untrusted ones. */
 static struct cell__deps *deps_of(struct cell_space *space, bool trusted)
 {
 	return trusted || is_hole("deps-trust") ? space->deps : space->sandbox_deps;
@@ -250,15 +250,15 @@ const char *cell__space_workspace(const struct cell_space *space)
 }
 
 /*
- * What code that could write there would have the host do: run a command, install a package, keep a workflow.  A workspace may
- * lie in the storage folder, beside what the host keeps there.
+ * Code that could write there would make the host run a command, install a package or keep a workflow. A workspace may be inside the
+ * storage folder, beside the host's files.
  */
 static int list_storage(struct cell_space *space, struct cell_error *err)
 {
 	static const char *const parts[] = {
 		"artifacts", "workflows", "skills", "deps", "requirements.txt", "workspaces", ".cache", ".host"
 	};
-	const char *folder = space->store ? cell__store_base(space->store) : NULL; /* what lies in Redis, code cannot write to */
+	const char *folder = space->store ? cell__store_base(space->store) : NULL; /* code cannot write to Redis */
 	for (size_t i = 0; folder && i < sizeof parts / sizeof *parts; i++) {
 		CELL_AUTO_BUF struct cell__buf path = CELL_BUF_INIT;
 		if (cell__buf_printf(&path, "%s/%s", folder, parts[i]) < 0)
@@ -266,11 +266,11 @@ static int list_storage(struct cell_space *space, struct cell_error *err)
 		if (cell__place_add(&space->places, "the storage's", true, path.data, err) < 0)
 			return -1;
 	}
-	/* Last: what was trusted last is named first. */
+	/* Last: the place trusted last is named first. */
 	return cell__place_add(&space->places, "the storage folder", false, folder, err);
 }
 
-/* Folders that programs are looked for in. */
+/* Folders in which programs are searched. */
 static int list_path(struct cell_space *space, const char *path, struct cell_error *err)
 {
 	CELL_AUTO_FREE char *copy = path ? cell__strdup(path) : NULL;
@@ -348,10 +348,10 @@ void cell__space_close_on_loop(struct cell_space *space, void (*done)(void *arg)
 }
 
 /*
- * Opening goes to and fro between the caller's thread, which alone touches files, and the loop's:
+ * Opening alternates between the caller's thread, which alone touches files, and the loop's:
  *
  *     open_files() ──▶ do_trust() ──▶ make_files() ──▶ do_open()
- *     caller's         loop's          caller's         loop's; also after a failure, to close what there is
+ *     caller's         loop's          caller's         loop's; also after a failure, to close the opened parts
  */
 struct opening {
 	struct cell__task task;
@@ -482,7 +482,7 @@ static void do_trust(void *arg)
 	space->trusts = opening->rc == 0;
 }
 
-/* What is made only once no code can write there. */
+/* Files that are made only once no code can write there. */
 static int make_files(struct opening *opening)
 {
 	struct cell_space *space = opening->space;
@@ -516,7 +516,7 @@ static void do_open(struct cell__task *task)
 	cell__waiter_signal(&opening->waiter);
 }
 
-/* An interpreter that is not there is no error yet: deps.list works without one. */
+/* A missing interpreter is not an error yet: deps.list works without one. */
 static int choose_python(struct cell_space *space, const struct cell_space_options *opts, struct cell_error *err)
 {
 	const char *path = opts->path ? opts->path : CELL_TOOL_DEFAULT_PATH;
@@ -603,7 +603,7 @@ static void start_close(void *object, void (*done)(void *arg), void *arg)
 {
 	struct cell_space *space = object;
 	if (space->refs > 0)
-		abort(); /* misuse: its sessions would go on with freed memory */
+		abort(); /* misuse: its sessions would continue with freed memory */
 	cell__space_close_on_loop(space, done, arg);
 }
 
@@ -615,7 +615,7 @@ void cell_space_close(struct cell_space *space)
 	cell__engine_wait(space->engine, start_close, space);
 }
 
-/* ---- what call.c needs ---- */
+/* ---- for call.c ---- */
 
 void cell__space_submit(struct cell_space *space, const struct cell__principal *principal, struct cell__call *call)
 {
@@ -670,7 +670,7 @@ bool cell__space_progress(const struct cell_space *space, const char *line)
 
 /* ---- packages before the first cell ---- */
 
-/* What could not be installed, as an error: the first of them, and what the installer said of it. */
+/* An error for packages that could not be installed: the first of them, with the installer's message. */
 static int check_synced(const char *json, struct cell_error *err)
 {
 	json_t *answer = json_loads(json, 0, NULL);
@@ -698,7 +698,7 @@ int cell__space_sync(struct cell_space *space, const struct cell__principal *pri
 {
 	if (!cell__space_syncs(space))
 		return 0;
-	/* The program's own decision, for the environment of whoever is about to run in it. */
+	/* The program's own decision, for the environment of the code that is about to run in it. */
 	struct cell__principal host = cell__principal_host;
 	host.trusted = cell__principal_is_trusted(principal);
 	struct cell_answer answer = CELL_ANSWER_INIT;
@@ -746,7 +746,7 @@ void cell__space_take_tools(struct cell_space *space, struct cell__stored_tools 
 	struct cell_error err;
 	if (!tools)
 		return;
-	/* Without memory it keeps what it has. */
+	/* Without memory it keeps its present tools. */
 	if (tools->number > space->tools_taken && space->tools &&
 	    cell__tools_set_stored(space->tools, cell__store_root(space->store), tools->texts, &err) == 0)
 		space->tools_taken = tools->number;
@@ -764,7 +764,7 @@ static void do_take_tools(void *arg)
 	cell__space_take_tools(taking->space, taking->tools);
 }
 
-/* For who calls tools without a session. */
+/* For callers of tools without a session. */
 static int first_tools(struct cell_space *space, struct cell_error *err)
 {
 	struct taking taking = { .space = space };

@@ -1,15 +1,15 @@
 /*
- * Arguments into the words of a command.  Pure.
+ * Turns arguments into the words of a command.  Pure.
  *
  * Options in the order of the schema, positionals last.  The one danger here is a value that the command takes for an
  * option of its own, so a value that begins with a dash
  *
- *     is joined to a long option                    --name=-value
- *     stands after `--` where the command knows it  cmd ... -- -value
- *     passes as it is where the schema allows it    (allow_dash)
- *     is refused anywhere else.
+ *     is joined to a long option                   --name=-value
+ *     follows `--` if the command knows it         cmd ... -- -value
+ *     is passed unchanged if the schema allows it  (allow_dash)
+ *     is refused in every other case.
  *
- * A path is opened by the host, and its word becomes another when the program starts (paths.c): it has no dash then.
+ * The host opens a path, and its word is replaced when the program starts (paths.c): it has no dash then.
  */
 #define _GNU_SOURCE
 #include <string.h>
@@ -61,7 +61,7 @@ static int add_text(struct cell__argv *argv, const char *text, struct cell__buf 
 	return add_word(argv, &word, why);
 }
 
-/* The text of one value; -1 also for texts that no command can be given. */
+/* The text of one value; -1 also for strings that no command can receive. */
 static int value_text(const struct cell__param *param, const json_t *value, struct cell__buf *out, struct cell__buf *why)
 {
 	if (cell__arg_text(value, out) < 0)
@@ -75,7 +75,7 @@ static int value_text(const struct cell__param *param, const json_t *value, stru
 
 enum dash { DASH_NONE, DASH_JOIN, DASH_REFUSE };
 
-/* What to do with a value's leading dash. */
+/* How to treat a value's leading dash. */
 static enum dash dash_of(const struct cell__tool_entry *tool, const struct cell__param *param, const struct cell__buf *text)
 {
 	if (text->size == 0 || text->data[0] != '-' || param->allow_dash || param->under)

@@ -4,7 +4,7 @@
  *     asked ──fn()──▶ the host's ──answer or fail, any thread──▶ posted ──loop's thread──▶ delivered and gone
  *                        └─ cancelled or timed out: the answer still comes, and is dropped
  *
- * A call belongs to the host from fn() to its answer, however long that takes, also past the end of the registry.  Its
+ * The host owns a call from fn() to its answer, however long that takes, also past the end of the registry.  Its
  * reply takes the registry's loop_ref, which knows the loop until the registry closes; later answers are dropped there.
  */
 #define _GNU_SOURCE
@@ -20,9 +20,9 @@ struct host_timer {
 
 struct cell__host_call {
 	struct cell__reply reply;   /* first */
-	struct cell__tool_run *run; /* loop's thread; NULL: nobody waits */
-	struct host_timer *timer;   /* loop's thread; there is none while fn runs */
-	bool *gone;                 /* loop's thread: told when the call is answered while fn runs */
+	struct cell__tool_run *run; /* loop's thread; NULL: no caller waits */
+	struct host_timer *timer;   /* loop's thread; NULL while fn runs */
+	bool *gone;                 /* loop's thread: set when the call is answered while fn runs */
 	int64_t timeout_ms;
 	atomic_bool cancelled;
 	const char *args, *session_id; /* point into `text` */
@@ -46,7 +46,7 @@ static void handle_timer_closed(uv_handle_t *handle)
 	free(handle->data);
 }
 
-/* Nobody waits for the host's answer any more. */
+/* The host's answer is no longer needed. */
 static struct cell__tool_run *let_go(struct cell__host_call *call)
 {
 	struct cell__tool_run *run = cell__take_ptr(call->run);
@@ -131,7 +131,7 @@ static int start_timer(struct cell__host_call *call, struct cell__loop *loop)
 	return 0;
 }
 
-/* Copies bytes with what ends them, and says where they begin. */
+/* Copies bytes and their terminator, and returns their beginning. */
 static const char *put(char **at, const char *bytes, size_t size)
 {
 	char *start = *at;
@@ -142,8 +142,8 @@ static const char *put(char **at, const char *bytes, size_t size)
 }
 
 /*
- * NULL: no memory, or *ret_full.  Cancelling a call does not end the function that works on it, so calls are counted until
- * they are answered: code must not pile them up.
+ * NULL: out of memory, or *ret_full. Cancelling a call does not end its function, so calls are counted until they are answered: code must
+ * not pile them up.
  */
 static struct cell__host_call *make_call(struct cell__tool_run *run, const char *args, size_t args_size, bool *ret_full)
 {
@@ -295,7 +295,7 @@ static int add_callable(struct cell__tool_entry *tool, const char *name, const s
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a tool");
 	tool->callables = list;
 	list[tool->n_callables] = (struct cell__callable){ 0 };
-	/* Counted before it is complete: what is there of it goes with the tool. */
+	/* Counted before it is complete: its parts are freed with the tool. */
 	return fill_callable(&list[tool->n_callables++], name, spec, err);
 }
 

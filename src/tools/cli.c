@@ -4,10 +4,10 @@
  *     waiting ──a process may start──▶ running ──exited()──▶ answered
  *        └───────────── cancel ───────────┴──▶ abandoned
  *
- * At most CELL_TOOL_LIMIT_PROCESSES run at once; the rest wait in the order they came, and their timeout has not begun.
+ * At most CELL_TOOL_LIMIT_PROCESSES run at once; the others wait in the order of their calls, and their timeout has not begun.
  * The environment, which may hold secrets, is made when the process starts and wiped when it has started.
  *
- * For a caller that is not trusted the process is confined as the caller's code is (confine.c).
+ * For an untrusted caller the process is confined like the caller's code (confine.c).
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -155,7 +155,7 @@ static void answer_output(struct cell__tool_run *run, const struct cli *cli)
 		cell__tool_run_answer_raw(run, "text", text.data, text.size);
 }
 
-/* It ran and ended badly: how, then what it said. */
+/* The command failed: its status, then its output. */
 static void fail_command(struct cell__tool_run *run, const struct cli *cli, const struct cell__process_exit *how)
 {
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;

@@ -1,6 +1,6 @@
 /*
- * Programs that are run for somebody who is not trusted: confined as the caller's code is, or, where their definition says
- * `host: true`, on the host, but not led by anything that the code can write to.
+ * Programs that run for an untrusted caller: confined like the caller's code, or, if their definition says `host: true`, on the host, but
+ * independent of all files that the code can write to.
  */
 #define _GNU_SOURCE
 #include <assert.h>

@@ -1,12 +1,11 @@
 /*
- * A directory of definitions, read again where it has changed.
+ * A directory of definitions, read again when it has changed.
  *
- * Whether something has changed is seen by stat: the directory's time for added and removed files, a file's time, size
- * and inode for its contents.  Times have the grain of the kernel's clock tick, so what changed just before it was read
- * may change once more and look the same; it is marked racy and read again next time.
+ * Changes are detected by stat: the directory's time for added and removed files, a file's time, size and inode for its contents. Times
+ * have the resolution of the kernel's clock tick, so a file that changed just before it was read may change again with the same time; it is
+ * marked racy and read again next time.
  *
- * Where calls come densely the registry watches its directories instead (loop/watch.h), and looks at the files only
- * when something was told of them.
+ * If calls are frequent the registry watches its directories instead (loop/watch.h), and checks the files only after an event.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -90,7 +89,7 @@ static int by_path(const void *a, const void *b)
 	return strcmp(((const struct cell__tool_file *)a)->path, ((const struct cell__tool_file *)b)->path);
 }
 
-/* What was read before stays read. */
+/* Keeps the definitions that were read before. */
 static void take_old(struct cell__tool_dir *dir, struct cell__tool_file *file)
 {
 	struct cell__tool_file *old = dir->n_files ? bsearch(file, dir->files, dir->n_files, sizeof *file, by_path) : NULL;
@@ -239,12 +238,12 @@ bool cell__tool_dir_refresh(struct cell__tool_dir *dir, bool all, const char *on
 
 bool cell__tool_dir_watchable(const struct cell__tool_dir *dir)
 {
-	/* A file that is also elsewhere can change there, and nothing is told of it here. */
+	/* A file with another hard link can change there, without an event here. */
 	for (size_t i = 0; i < dir->n_files; i++) {
 		struct stat st;
 		if (lstat(dir->files[i].path, &st) < 0 || !S_ISREG(st.st_mode) || st.st_nlink != 1)
 			return false;
 	}
-	/* An empty one may be replaced unseen while somebody holds it open; and there is nothing to look at in it. */
+	/* An empty one may be replaced unnoticed while a process holds it open; and checking it costs nothing. */
 	return dir->there && dir->n_files > 0;
 }

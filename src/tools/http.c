@@ -48,7 +48,7 @@ static size_t body_came(struct cell__http_transfer *transfer, const char *bytes,
 	return cell__buf_add(&request->body, bytes, n < room ? n : room) < 0 ? 0 : n;
 }
 
-/* The tool's own headers, with what the host's environment has for them. */
+/* The tool's own headers, with values from the host's environment. */
 static int add_tool_headers(struct request *request, struct cell__buf *why)
 {
 	struct cell__tool_run *run = request->run;
@@ -143,7 +143,7 @@ static void cancel(struct cell__tool_run *run)
 
 /* ---- answers ---- */
 
-/* True: it goes on.  False with *ret_why: it must not; without: this is no redirect. */
+/* True: follows the redirect. False with *ret_why: it must not; without: not a redirect. */
 static bool follow(struct request *request, const char **ret_why)
 {
 	long status = cell__http_status(&request->transfer);

@@ -108,7 +108,7 @@ static int add_encoded(struct cell__buf *out, const char *bytes, size_t size)
 	return rc;
 }
 
-/* The text of a scalar; what no URL or header can carry is refused. */
+/* The text of a scalar; values that no URL or header can carry are refused. */
 static int scalar_text(const char *name, const json_t *value, struct cell__buf *out, struct cell__buf *why)
 {
 	if (json_is_array(value) || json_is_object(value) || json_is_null(value)) {
@@ -140,7 +140,7 @@ static int add_path_value(const char *name, const json_t *value, struct cell__bu
 	return add_encoded(url, text.data, text.size) < 0 ? out_of_memory(why) : 0;
 }
 
-/* "." and ".." would climb out of the endpoint's path. */
+/* "." and ".." would leave the endpoint's path. */
 static int check_segments(const char *path, struct cell__buf *why)
 {
 	while (*path) {
@@ -223,7 +223,7 @@ static int add_header(struct cell__httpreq *req, const char *name, const char *v
 	struct cell__buf line = CELL_BUF_INIT;
 	if (list)
 		req->headers = list;
-	/* A header without a value is written with a semicolon, or libcurl would leave it out. */
+	/* A header without a value is written with a semicolon, or libcurl would drop it. */
 	if (!list || cell__buf_printf(&line, *value ? "%s: %s" : "%s;", name, value) < 0) {
 		cell__buf_finish(&line);
 		return out_of_memory(why);

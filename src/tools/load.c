@@ -1,7 +1,4 @@
-/*
- * A tool's definition from its YAML tree.  A file with any problem yields no tool; all its problems are told, not only
- * the first.
- */
+/* A tool's definition from its YAML tree. A file with any problem yields no tool; all its problems are reported, not only the first. */
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <math.h>
@@ -11,7 +8,7 @@
 
 #include "tools/mcp.h"
 
-/* ---- what the loaders of all kinds share ---- */
+/* ---- shared by the loaders of all kinds ---- */
 
 void cell__load_bool(struct cell__loader *loader, const struct cell__yaml *value, const char *what, bool *ret)
 {
@@ -46,7 +43,7 @@ void cell__load_timeout(struct cell__loader *loader, const struct cell__yaml *va
 	cell__load_json(loader, value, &json);
 	if (!json)
 		return;
-	double seconds = json_number_value(json); /* 0 for what is no number */
+	double seconds = json_number_value(json); /* 0 if it is not a number */
 	if (!(seconds >= 0.001 && seconds <= CELL_TOOL_LIMIT_TIMEOUT_S))
 		cell__load_problem(loader, value, "timeout must be a number of seconds, more than 0 and at most %d",
 				   CELL_TOOL_LIMIT_TIMEOUT_S);
@@ -96,7 +93,7 @@ void cell__load_pairs(struct cell__loader *loader, const struct cell__yaml *valu
 
 /* ---- parameters ---- */
 
-/* A value as written becomes what the type wants: 5 is a text for a string, yes is true for a boolean. */
+/* Converts a value to the type of its parameter: 5 is text for a string, yes is true for a boolean. */
 static json_t *guided_json(const struct cell__yaml *node, enum cell__arg_type type)
 {
 	if (node->kind == CELL_YAML_SCALAR && !cell__yaml_is_null(node)) {
@@ -152,7 +149,7 @@ void cell__load_param(struct cell__loader *loader, const struct cell__yaml *spec
 		if (type->kind == CELL_YAML_SCALAR)
 			parsed = cell__arg_type_parse(type->text, &ok);
 		if (!ok && param->under) {
-			parsed = CELL_ARG_STRING; /* "path", and what that is only the host needs to know */
+			parsed = CELL_ARG_STRING; /* "path": only the host knows it as another type */
 			ok = true;
 		}
 		if (!ok)
@@ -207,7 +204,7 @@ static struct cell__param *add_param(struct cell__loader *loader, const struct c
 	return &list[params->count - 1];
 }
 
-/* `short: s` is "-s"; `long: max-time` is "--max-time", and a text that begins with a dash stands as it is. */
+/* `short: s` is "-s"; `long: max-time` is "--max-time", and a value that begins with a dash is used unchanged. */
 static void load_flag(struct cell__loader *loader, const struct cell__yaml *value, const char *dashes, char **ret)
 {
 	if (!cell__yaml_is_given(value))
@@ -225,7 +222,7 @@ static void load_flag(struct cell__loader *loader, const struct cell__yaml *valu
 	*ret = flag.data;
 }
 
-/* `type: path`, and what belongs to it. */
+/* `type: path`, and its keys. */
 static void load_path(struct cell__loader *loader, const struct cell__yaml *spec, struct cell__param *param)
 {
 	const struct cell__yaml *type = cell__yaml_get(spec, "type"), *under = cell__yaml_get(spec, "under"),
@@ -315,7 +312,7 @@ static void load_schema(struct cell__loader *loader, const struct cell__yaml *sc
 	}
 }
 
-/* What no call could ever pass on is better told here. */
+/* Reports here what no call could ever pass on. */
 static void check_dash(struct cell__loader *loader, const struct cell__yaml *at, const struct cell__tool_entry *tool,
 		       const struct cell__param *param, const json_t *value)
 {
@@ -383,7 +380,7 @@ static void load_preset(struct cell__loader *loader, const struct cell__yaml *pr
 	}
 }
 
-/* What need not be given is not advertised as required; a preset shows as the default that it is. */
+/* An optional parameter is not advertised as required; a preset is shown as its default. */
 static void settle_required(struct cell__callable *recipe)
 {
 	for (size_t i = 0; i < recipe->params.count; i++) {
@@ -398,7 +395,7 @@ static void settle_required(struct cell__callable *recipe)
 	}
 }
 
-/* Without `params` a recipe has those of the schema: positionals first. */
+/* Without `params` a recipe has the schema's parameters: positionals first. */
 static void advertise_schema(struct cell__loader *loader, const struct cell__yaml *at, const struct cell__tool_entry *tool,
 			     struct cell__callable *recipe)
 {
@@ -490,7 +487,7 @@ void cell__load_cli(struct cell__loader *loader, const struct cell__yaml *doc, s
 	static const char *const old[] = { "name", "type", "command", "description",    "timeout",    "tags", "schema",
 					   "args", "env",  "cwd",     "end_of_options", "max_output", "host", NULL };
 	tool->adapter = &cell__tool_cli;
-	/* The old format has `args` in the place of recipes: one problem says it. */
+	/* The old format has `args` instead of recipes: reported as one problem. */
 	cell__load_keys(loader, doc, "a tool of type cli", cell__yaml_get(doc, "recipes") ? known : old);
 	const struct cell__yaml *command = cell__yaml_get(doc, "command");
 	cell__load_text(loader, command, "command", &tool->command);

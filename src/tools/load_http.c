@@ -110,7 +110,7 @@ static void load_endpoint_param(struct cell__loader *loader, const struct cell__
 				   cell__arg_type_word(param->type));
 }
 
-/* A placeholder that nothing describes is a required text. */
+/* A placeholder without a description is a required string. */
 static void add_placeholders(struct cell__loader *loader, const struct cell__yaml *at, struct cell__callable *endpoint)
 {
 	for (const char *path = endpoint->path; *path; path++) {
@@ -212,7 +212,7 @@ static void load_base_url(struct cell__loader *loader, const struct cell__yaml *
 	const char *text = tool->base_url ? tool->base_url : "";
 	bool web = strncmp(text, "http://", 7) == 0 || strncmp(text, "https://", 8) == 0;
 	bool clean = strpbrk(text, "?#{}@ \t\r\n\\") == NULL;
-	/* Compared with itself a URL has its own origin, where it has one at all. */
+	/* A URL has the same origin as itself only if it has one. */
 	if (!web || !clean || !cell__http_same_origin(text, text)) {
 		cell__load_problem(
 			loader, url ? url : doc,

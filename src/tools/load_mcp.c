@@ -1,4 +1,4 @@
-/* MCP servers from their YAML tree, and from the JSON that they are registered with at run time. */
+/* MCP servers from their YAML tree, and from the JSON of a registration at run time. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdio.h>
@@ -298,7 +298,7 @@ static int seconds_from(const json_t *json, const char *key, int64_t *ret_ms, st
 	const json_t *value = json_object_get(json, key);
 	if (!value || json_is_null(value))
 		return 0;
-	double seconds = json_number_value(value); /* 0 for what is no number */
+	double seconds = json_number_value(value); /* 0 if it is not a number */
 	if (!(seconds >= 0.001 && seconds <= CELL_TOOL_LIMIT_TIMEOUT_S))
 		return cell_fail(err, CELL_E_INVALID, 0, "'%s' must be a number of seconds, more than 0 and at most %d", key,
 				 CELL_TOOL_LIMIT_TIMEOUT_S);

@@ -1,10 +1,10 @@
 /*
  * MCP servers in the registry, and calls of their tools.  See mcp.h.
  *
- *     server:  made with its tool ──first use──▶ has a client ──no tool has it any more──▶ closing ──▶ gone
+ *     server:  made with its tool ──first use──▶ has a client ──no tool uses it any more──▶ closing ──▶ gone
  *     call:    request to the client ──▶ answered | failed | timed out
- *                 │                 └─ a task was made ──▶ its result asked for ──▶ answered | failed | timed out
- *                 └─ cancelled: the server is told
+ *                 │                 └─ a task was made ──▶ its result requested ──▶ answered | failed | timed out
+ *                 └─ cancelled: the server is notified
  */
 #define _GNU_SOURCE
 #include <assert.h>
@@ -98,7 +98,7 @@ static bool renew(struct cell__tool_entry **slot, const struct cell__tool_server
 	return true;
 }
 
-/* The server told what it has: its tool gets these callables. */
+/* The server listed its tools: its tool gets these callables. */
 static void renew_tools(struct cell__tool_server *server)
 {
 	struct cell__tools *tools = server->tools;
@@ -146,7 +146,7 @@ static void handle_listed(void *arg, const struct cell__mcp_failure *failure)
 	cell__tool_server_unref(server);
 }
 
-/* What the server says may belong to: the only call under way, or calls that are all of one session. */
+/* The origin of the server's messages: the only call in progress, or the session that all such calls share. */
 static void set_origin(const struct cell__tool_server *server, struct cell__mcp_event *event)
 {
 	size_t n = 0;
@@ -218,7 +218,7 @@ bool cell__mcp_known(const struct cell__tool_server *server)
 	return server->client && cell__mcp_client_tools(server->client);
 }
 
-/* What has to confine the program for this call: nothing where it is not ours, or the definition says so. */
+/* The confinement of the program for this call: NULL if it is not our program, or the definition says so. */
 static int find_confinement(const struct cell__tool_server *server, const struct cell__call *call,
 			    struct cell__confinement **ret_confinement, struct cell_error *err)
 {
@@ -228,7 +228,7 @@ static int find_confinement(const struct cell__tool_server *server, const struct
 	return cell__tools_confine(server->tools, call, ret_confinement, err);
 }
 
-/* With its first use it is settled whom a server serves. */
+/* A server's first use determines which callers it serves. */
 static int need_client_for(struct cell__tool_server *server, const struct cell__call *call, struct cell_error *err)
 {
 	if (server->client)
@@ -346,7 +346,7 @@ static bool is_defined_by(const struct cell__tool_server *server, const struct c
 	       cell__mcp_params_equal(server->params, tool->mcp);
 }
 
-/* One more server of a definition: those that nobody calls make room, the oldest first. */
+/* Makes one more server of a definition: closes unused ones to make room, the oldest first. */
 static struct cell__tool_server *make_another(const struct cell__tool_entry *tool, struct cell_error *err)
 {
 	struct cell__tools *tools = tool->server->tools;
@@ -372,7 +372,7 @@ static struct cell__tool_server *make_another(const struct cell__tool_entry *too
 	return server;
 }
 
-/* The server for this call, with a client: the tool's, or one that is confined as the caller.  NULL: err says why not. */
+/* The server for this call, with a client: the tool's, or one that is confined like the caller. NULL: err has the reason. */
 static struct cell__tool_server *server_for(const struct cell__tool_entry *tool, const struct cell__call *call, struct cell_error *err)
 {
 	struct cell__confinement *confinement;
@@ -430,7 +430,7 @@ void cell__mcp_attach(struct cell__tools *tools)
 
 void cell__mcp_close_all(struct cell__tools *tools, void (*done)(struct cell__tools *tools))
 {
-	/* Whatever versions of tools still have them: they are used no more. */
+	/* Even if versions of tools still refer to them, they are not used any more. */
 	while (tools->servers) {
 		struct cell__tool_server *server = tools->servers;
 		tools->servers = server->next;
@@ -466,7 +466,7 @@ static void handle_task_cancelled(struct cell__mcp_request *request, const struc
 	free(request);
 }
 
-/* Nobody waits for the task any more. */
+/* The result of the task is no longer needed. */
 static void cancel_task(struct cell__tool_server *server, const char *task)
 {
 	struct cell__mcp_request *request = cell__alloc(1, sizeof *request);
@@ -484,7 +484,7 @@ static void cancel_task(struct cell__tool_server *server, const char *task)
 
 static void handle_done(struct cell__mcp_request *request, const struct cell__mcp_answer *answer);
 
-/* The server made a task of the call: its result is the call's.  Asking for it waits until it is there. */
+/* The server made a task of the call: its result is the call's. The request for the result waits until it exists. */
 static bool follow_task(struct mcp_run *mcp, const struct cell__mcp_answer *answer)
 {
 	struct cell__tool_run *run = mcp->run;
@@ -626,7 +626,7 @@ int cell__tools_remove_mcp(struct cell__tools *tools, const char *name, struct c
 
 static void stop_servers(struct cell__tools *tools)
 {
-	/* A stopped server fails its calls, and what that leads to may change the list. */
+	/* A stopped server fails its calls, whose callbacks may change the list. */
 	struct cell__tool_server *server = tools->servers;
 	while (server) {
 		server->refs++;
@@ -647,7 +647,7 @@ void cell__tools_stop_mcp(struct cell__tools *tools, void (*done)(void *arg), vo
 	struct cell__mcp_stop *stop = cell__alloc(1, sizeof *stop);
 	stop_servers(tools);
 	if (!stop) {
-		done(arg); /* without memory nobody is kept waiting */
+		done(arg); /* without memory the caller is not kept waiting */
 		return;
 	}
 	*stop = (struct cell__mcp_stop){ .done = done, .arg = arg, .next = tools->stops };

@@ -1,4 +1,4 @@
-/* What an MCP server is started with, when it is started: every ${VAR} is resolved then. */
+/* The parameters of an MCP server's start: every ${VAR} is resolved at that moment. */
 #define _GNU_SOURCE
 #include <string.h>
 
@@ -75,7 +75,7 @@ static int launch_env(struct launching *launching, struct cell__mcp_launch *laun
 	return launch->path ? 0 : -1;
 }
 
-/* On the host for everybody, a server is not started in a folder that may be some code's, unless its definition says so. */
+/* A server that runs on the host for all callers is not started in a folder that code may control, unless its definition says so. */
 static int launch_cwd(struct launching *launching, struct cell__mcp_launch *launch)
 {
 	const struct cell__tool_server *server = launching->server;

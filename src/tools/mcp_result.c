@@ -1,11 +1,11 @@
 /*
- * What a server answered to tools/call, as the answer of the call:
+ * A server's answer to tools/call, as the answer of the call:
  *
  *     structuredContent            {"raw": "json"}, the text as the server wrote it: numbers stay exact
- *     text alone                   {"raw": "text"}, blocks joined by line breaks
+ *     only text                    {"raw": "text"}, blocks joined by line breaks
  *     nothing                      {"value": null}
  *     images, sound, resources     {"raw": "parts", "parts": [{"type", "size", ...}, ...]}, the bytes one after another
- *     isError, or an error         the call fails with the server's words
+ *     isError, or an error         the call fails with the server's message
  */
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -55,7 +55,7 @@ static void fail_with_error(struct cell__tool_run *run, const struct cell__rpc_m
 {
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
 	size_t size = strnlen(message->error_text, CELL_TOOL_LIMIT_ERROR_TEXT);
-	/* Many servers put the code into their words. */
+	/* Many servers put the code into their message. */
 	char code[40];
 	snprintf(code, sizeof code, "MCP error %lld", (long long)message->code);
 	if (!strstr(message->error_text, code))
@@ -172,7 +172,7 @@ static int add_block(struct parts *parts, const json_t *block)
 				 json_pack("{s:s, s:s}", "type", text_of(block, "type"), "mime", text_of(block, "mimeType")));
 	if (is_type(block, "resource") && json_is_object(resource))
 		return add_resource(parts, resource);
-	/* Links to resources, and what later revisions know. */
+	/* Links to resources, and block types of later revisions. */
 	return add_json(parts, block, "json");
 }
 
@@ -222,7 +222,7 @@ static void answer_raw(struct cell__tool_run *run, const char *kind, const char 
 		cell__tool_run_answer(run, json_pack("{s:s}", "raw", kind), bytes ? bytes : "", size);
 }
 
-/* As it stands in the message where it can be found there, so that no number is rounded. */
+/* As written in the message if it can be found there, so that no number is rounded. */
 static void answer_structured(struct cell__tool_run *run, const struct cell__mcp_answer *answer, const json_t *structured)
 {
 	static const char *const path[] = { "result", "structuredContent", NULL };

@@ -1,6 +1,6 @@
 /*
- * A server's tools as callables.  What comes from the server is data: names are bounded and take no part in any code,
- * descriptions are cut, and a schema that we do not understand means that the server checks the arguments itself.
+ * A server's tools as callables. Everything from the server is data: names are bounded and never become code, descriptions are cut, and if
+ * we do not understand a schema the server checks the arguments itself.
  */
 #define _GNU_SOURCE
 #include <assert.h>
@@ -10,9 +10,9 @@
 
 #include "tools/mcp.h"
 
-#define DESCRIPTION_BYTES 300u /* of a server as a whole, made of those of its tools */
+#define DESCRIPTION_BYTES 300u /* of a server as a whole, made from its tools' descriptions */
 
-/* Bytes that may still be kept of one server's texts. */
+/* The bytes of one server's texts that may still be kept. */
 struct budget {
 	size_t left;
 };
@@ -50,7 +50,7 @@ static bool printable(const char *name)
 	return true;
 }
 
-/* A text that C can hold and that a person can read; NULL: it is none. */
+/* A string without NUL that a person can read; else NULL. */
 static const char *plain_name(const json_t *value, size_t max)
 {
 	const char *name = json_string_value(value);
@@ -58,7 +58,7 @@ static const char *plain_name(const json_t *value, size_t max)
 	return name && size > 0 && size <= max && strlen(name) == size && printable(name) ? name : NULL;
 }
 
-/* What stands for the name in Python; beyond ASCII it is left as it is. */
+/* The name's form in Python; characters beyond ASCII stay. */
 static int add_identifier(struct cell__buf *out, const char *name, bool attribute)
 {
 	/* Attributes that begin with an underscore are Python's own. */
@@ -77,7 +77,7 @@ static int add_identifier(struct cell__buf *out, const char *name, bool attribut
 	return rc;
 }
 
-/* Another name for it in Python where it needs one; *ret_alias stays NULL where not. */
+/* Another name for it in Python if it needs one; else *ret_alias stays NULL. */
 static int make_alias(const char *name, bool attribute, bool (*is_used)(const void *owner, const char *alias), const void *owner,
 		      char **ret_alias)
 {
@@ -104,7 +104,7 @@ static int make_alias(const char *name, bool attribute, bool (*is_used)(const vo
 
 /* ---- texts ---- */
 
-/* A copy of at most max bytes, at the end of a character; NULL also where there is none, or no room for it. */
+/* A copy of at most max bytes, cut at the end of a character; NULL also if it is missing or there is no room for it. */
 static char *cut_text(const json_t *value, size_t max, struct budget *budget)
 {
 	const char *text = json_string_value(value);
@@ -226,7 +226,7 @@ static int read_param(struct cell__param *param, const char *name, const json_t 
 	read_default(param, property, budget);
 	bool required = is_required(schema, name);
 	param->required = required && !param->fallback;
-	/* What the server need not be told it fills in by itself. */
+	/* The server fills in optional arguments by itself. */
 	param->theirs = !required;
 	json_t *choices = json_object_get(property, "enum");
 	if (json_is_array(choices) && json_array_size(choices) > 0 && param->type != CELL_ARG_ARRAY)
@@ -236,7 +236,7 @@ static int read_param(struct cell__param *param, const char *name, const json_t 
 	return param->name ? 0 : -1;
 }
 
-/* May there be arguments that nothing describes? */
+/* Whether arguments without a description are allowed. */
 static bool is_open(const json_t *schema, const json_t *properties)
 {
 	static const char *const more[] = { "anyOf", "oneOf", "allOf", "$ref", "patternProperties", "if", "dependentSchemas" };
@@ -269,11 +269,11 @@ static int read_params(struct cell__callable *callable, const json_t *schema, st
 			continue;
 		}
 		budget->left -= size;
-		/* Counted first: what there is of it goes with the callable. */
+		/* Counted first: its parts are freed with the callable. */
 		if (read_param(&params->list[params->count++], name, property, schema, budget) < 0)
 			return -1;
 	}
-	/* When all names are known: none is given away as an alias. */
+	/* When all names are known: no alias takes one of them. */
 	for (size_t i = 0; i < params->count; i++)
 		if (make_alias(params->list[i].name, false, param_used, params, &params->list[i].alias) < 0)
 			return -1;
@@ -310,7 +310,7 @@ static int read_callable(struct cell__callable *callable, const char *name, cons
 	return read_params(callable, schema, budget);
 }
 
-/* "a: what a does; b: what b does", as far as it is short. */
+/* "a: what a does; b: what b does", as long as it is short. */
 static void describe(struct cell__tool_entry *tool)
 {
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;

@@ -1,11 +1,11 @@
 /*
- * Calls that wait until servers have said what they have.
+ * Calls that wait until servers have listed their tools.
  *
- *     asked ──a server is not known──▶ parked ──all known or failed, or too late──▶ handled again, with what there is
+ *     asked ──a server is not known──▶ parked ──all known or failed, or too late──▶ handled again, with the known tools
  *                                        └─ cancelled: gone
  *
- * A question about one server waits for that one, as long as its start and its list may take.  A listing of all waits a short
- * time for those that start, and shows the rest without callables: no server keeps another tool from being listed.
+ * A call about one server waits for that one, as long as its start and its list may take.  A listing of all waits a short
+ * time for starting servers, and shows the others without callables: no server prevents another tool from being listed.
  */
 #define _GNU_SOURCE
 #include <string.h>
@@ -61,7 +61,7 @@ static struct cell__call *unpark(struct parked *parked)
 	return call;
 }
 
-/* The call is handled again, and this time nothing is waited for. */
+/* The call is handled again, and does not wait this time. */
 static void go_on(struct parked *parked)
 {
 	struct cell__tools *tools = parked->tools;
@@ -107,7 +107,7 @@ static bool awaited(const struct cell__call *call, const char *only, const struc
 	return false;
 }
 
-/* Asks those that are not known; true when one of them has not answered yet.  *ret_longest_ms: what it may take them. */
+/* Requests the lists of unknown servers; true when one of them has not answered yet. *ret_longest_ms: the longest time they may take. */
 static bool must_wait(struct cell__tools *tools, const struct cell__call *call, const char *only, bool ask, int64_t *ret_longest_ms)
 {
 	bool waits = false;
@@ -196,8 +196,8 @@ bool cell__mcp_park(struct cell__tools *tools, const struct cell__tools_view *vi
 		return false;
 	struct parked *parked = make_parked(tools, view, call, tool);
 	if (!parked)
-		return false; /* without memory it is handled with what there is */
-	/* Who names the servers it wants waits until they have started or failed, which the client sees to. */
+		return false; /* without memory it is handled with the known tools */
+	/* A caller that names servers waits until they have started or failed, which the client guarantees. */
 	bool named = tool || json_is_array(json_object_get(call->args, "await"));
 	wait_ms = named ? wait_ms + CELL_MCP_LIST_TIMEOUT_MS + CELL_MCP_LIST_WAIT_MS : CELL_MCP_LIST_WAIT_MS;
 	uv_update_time(cell__loop_uv(tools->opts.loop));

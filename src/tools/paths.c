@@ -1,9 +1,9 @@
 /*
  * Parameters of type path: files that the host opens itself and hands to a program by descriptor.
  *
- * A name in a folder that code can write to means what the code makes it mean, at the moment it is looked up: a link to another
- * file, a pipe that blocks, a folder that is replaced meanwhile.  So it is looked up once, here, without links, ".." and other mounts,
- * it must be what the definition says, and the program gets /proc/self/fd/N, behind which nobody can put anything else.
+ * Code that can write to a folder controls the meaning of names in it at the moment of a lookup: a name can become a link to another file,
+ * a pipe that blocks, or a replaced folder. So a name is looked up once, here, without links, ".." and other mounts, and must be of the
+ * defined kind. The program gets /proc/self/fd/N, which no other process can replace.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -68,7 +68,7 @@ static int explain(const struct cell__param *param, const char *value, int error
 	return -1;
 }
 
-/* First what it is, without opening it: that alone could block, or do something. */
+/* Checks its kind first, without opening it: opening could block, or have side effects. */
 static int open_value(const struct cell__param *param, int folder, const char *name, const char *value, struct cell__buf *why)
 {
 	struct stat st;
@@ -88,7 +88,7 @@ static int open_value(const struct cell__param *param, int folder, const char *n
 	return fd < 0 ? explain(param, value, errno, why) : fd;
 }
 
-/* The folder on the host, for this caller; NULL: there is none. */
+/* The folder on the host, for this caller; NULL: not available. */
 static const char *folder_of(const struct cell__tool_run *run, const struct cell__param *param, struct cell__buf *why)
 {
 	bool own = strcmp(param->under, "workspace") == 0;
@@ -111,8 +111,8 @@ static const char *folder_of(const struct cell__tool_run *run, const struct cell
 }
 
 /*
- * Inside a sandbox, where the code cannot write, a name means what it means, and a descriptor would be of a mount that can be written
- * to.  The same goes for a directory: its ".." must be the sandbox's.
+ * Inside a sandbox, in places where the code cannot write, a name is reliable, and a descriptor would belong to a writable mount. The same
+ * applies to a directory: its ".." must be the sandbox's.
  */
 static bool goes_by_name(const struct cell__tool_run *run, const struct cell__param *param, const char *real)
 {

@@ -1,8 +1,8 @@
 /*
- * The registry: which tools there are, and the way of a call to its adapter.
+ * The registry: the list of tools, and the path of a call to its adapter.
  *
  *     call:      asked ──▶ run (in `runs`) ──▶ answered | failed | timed out: run gone
- *                            └─ cancelled by the asker: run gone, nothing said
+ *                            └─ cancelled by the caller: run gone, no answer
  *     registry:  open ──close()──▶ closing: runs failed ──next iteration──▶ MCP servers ended ──▶ HTTP closed ──▶ gone
  *
  * Invariant: call->cancel is set exactly while its run is in `runs`.
@@ -66,7 +66,7 @@ static struct cell__tool_entry *find_tool(const struct cell__tools *tools, const
 	return at ? tools->index[json_integer_value(at)] : NULL;
 }
 
-/* Begins to watch before the directories are looked at.  Not for the first refresh, which may be the only one. */
+/* Starts watching before the directories are checked. Not for the first refresh, which may be the only one. */
 static bool begin_watch(struct cell__tools *tools)
 {
 	if (++tools->refreshes < tools->watch_at || cell__watch_begin(&tools->watch) < 0)
@@ -89,7 +89,7 @@ static void refresh(struct cell__tools *tools, bool all, const char *only)
 	}
 	if (!watching || !watchable)
 		cell__watch_end(&tools->watch);
-	/* What cannot be watched now is not tried with every call. */
+	/* After a failure, watching is not tried with every call. */
 	if (tools->refreshes >= tools->watch_at && tools->watch.fd < 0)
 		tools->watch_at = tools->refreshes + REFRESHES_BETWEEN_WATCHES;
 	if (changed)
@@ -383,7 +383,7 @@ static void fail_not_found(struct cell__tools *tools, const struct cell__tools_v
 	call->fail(call, CELL_TOOL_E_UNKNOWN, "ToolNotFoundError", message.data ? message.data : "out of memory");
 }
 
-/* The tool that args.name speaks of; what comes after the first dot is *ret_callable, "" when there is none. */
+/* The tool that args.name refers to; *ret_callable is the part after the first dot, or "". */
 static struct cell__tool_entry *tool_asked_for(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call,
 					       const char **ret_callable)
 {
@@ -510,7 +510,7 @@ static void handle_describe(struct cell__tools *tools, const struct cell__tools_
 	answer_or_fail(call, out);
 }
 
-/* What an MCP server said of itself and its tools, as it said it. */
+/* An MCP server's description of itself and its tools, unchanged. */
 static void handle_schema(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call)
 {
 	const char *name;
@@ -543,8 +543,8 @@ static void handle_list_recipes(struct cell__tools *tools, const struct cell__to
 }
 
 /*
- * The callable a call means.  Without a name it is the one called like the tool; a command may also be called by its
- * schema alone, which *ret_raw says.
+ * The callable that a call means. Without a name it is the one named like the tool; a command may also be called by its schema alone, then
+ * *ret_raw is set.
  */
 static const struct cell__callable *callable_asked_for(const struct cell__tool_entry *tool, const char *name, struct cell__call *call,
 						       bool *ret_raw)

@@ -1,9 +1,9 @@
 /*
- * Arguments of tools: what is described, what is given, and how both are shown.
+ * Arguments of tools: their descriptions, their values, and how both are shown.
  *
- * Not the checker of calls/schema.h, which is exact and for schemas that we wrote ourselves: descriptions of tools come from YAML
- * files, HTTP tools, host functions and MCP servers, become parameters (struct cell__param) that know their place in an argv or a
- * request, are filled from presets and defaults, and leave what we do not understand to the tool.
+ * Not the checker of calls/schema.h, which is exact and for schemas that we wrote ourselves: descriptions of tools come from YAML files,
+ * HTTP tools, host functions and MCP servers, become parameters (struct cell__param) that know their place in an argv or a request, are
+ * filled from presets and defaults, and leave keywords that we do not understand to the tool.
  */
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -60,7 +60,7 @@ void cell__params_finish(struct cell__params *params)
 	*params = (struct cell__params){ 0 };
 }
 
-/* Python's keywords cannot have a dash: max_time is max-time where nothing is called max_time. */
+/* Python's keywords cannot have a dash: max_time is max-time unless a parameter is called max_time. */
 static bool same_but_dashes(const char *asked, const char *name)
 {
 	for (; *asked && *name; asked++, name++)
@@ -234,7 +234,7 @@ static int take_given(const struct cell__tool_entry *tool, const struct cell__ca
 			add_known(why, tool, callable);
 			return -1;
 		}
-		/* A null is an argument like others where the schema has it, or says nothing of the argument at all. */
+		/* A null is an ordinary argument if the schema allows it, or does not describe the argument at all. */
 		if (json_is_null(value) && param && !param->nullable && !(param->type == CELL_ARG_ANY && param->required))
 			continue;
 		if (param && json_object_get(out, param->name)) {
@@ -261,7 +261,7 @@ static int fill_params(const struct cell__params *params, const struct cell__cal
 			if (json_object_set(out, param->name, param->fallback) < 0)
 				return -1;
 		} else if (param->required) {
-			/* A recipe may have said that the schema's required parameter is optional here. */
+			/* A recipe may declare the schema's required parameter optional. */
 			const struct cell__param *own = callable ? cell__params_find(&callable->params, param->name) : NULL;
 			if (own && !own->required)
 				continue;
@@ -317,7 +317,7 @@ static bool text_fits(enum cell__arg_type type, const struct cell__json_member *
 	case 'f':
 		return type == CELL_ARG_BOOLEAN || type == CELL_ARG_ANY;
 	case 'n':
-		return false; /* stands for an argument that is not given */
+		return false; /* means that the argument is not given */
 	default:
 		if (member->value_size > FIT_DIGITS || memchr(member->value, 'e', member->value_size) ||
 		    memchr(member->value, 'E', member->value_size))
@@ -394,7 +394,7 @@ int cell__buf_add_quote(struct cell__buf *out, const char *bytes, size_t size)
 
 bool cell__json_one_line(struct cell__buf *text)
 {
-	/* Inside the strings of a JSON text there are no raw line breaks. */
+	/* The strings of a JSON text contain no raw line breaks. */
 	for (size_t i = 0; i < text->size; i++)
 		if (text->data[i] == '\n' || text->data[i] == '\r')
 			text->data[i] = ' ';
@@ -410,7 +410,7 @@ static int param_from_schema(const char *name, const json_t *property, struct ce
 	bool ok = false;
 	param->place = CELL_IN_BODY;
 	param->type = type ? cell__arg_type_parse(type, &ok) : CELL_ARG_ANY;
-	/* What has several types, or none that we know, is for the function to check. */
+	/* The function checks arguments with several types, or with a type that we do not know. */
 	if (!ok)
 		param->type = CELL_ARG_ANY;
 	json_t *fallback = json_object_get(property, "default");
@@ -475,7 +475,7 @@ int cell__schema_check(const json_t *schema, const json_t *object, struct cell__
 	struct cell__params params;
 	struct cell_error err;
 	bool open;
-	/* What we do not understand is left to who asked for it. */
+	/* A schema that we do not understand is left to the caller. */
 	if (cell__params_from_schema(schema, &params, &open, &err) < 0)
 		return 0;
 	const char *name;
@@ -497,7 +497,7 @@ int cell__schema_check(const json_t *schema, const json_t *object, struct cell__
 
 /* ---- showing ---- */
 
-/* A value as Python would write it. */
+/* A value as a Python literal. */
 static int add_literal(struct cell__buf *out, const json_t *value)
 {
 	if (json_is_null(value))

@@ -1,4 +1,4 @@
-/* Which tools fit a query: the ranking that the engine was given, else names and descriptions that contain it. */
+/* Finds the tools for a query: by the ranking that the engine was given, else by names and descriptions that contain it. */
 #define _GNU_SOURCE
 #include <string.h>
 

@@ -6,7 +6,7 @@
 #include "tools/internal.h"
 
 #define NAME_BYTES 128u
-/* Shorter values are no secrets, and cutting them out would eat ordinary text. */
+/* Shorter values are not secrets, and removing them would damage ordinary text. */
 #define REDACT_BYTES 4u
 
 void cell__secret_free(char *text)
@@ -72,7 +72,7 @@ int cell__secrets_redact(const struct cell__secrets *secrets, struct cell__buf *
 	return 0;
 }
 
-/* At "${": the name's length when it is one and closed, else 0. */
+/* At "${": the length of a valid, closed name, else 0. */
 static size_t name_size(const char *at)
 {
 	const char *name = at + 2;

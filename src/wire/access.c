@@ -35,7 +35,7 @@ static bool is_listed(const char *const *list, const char *value)
 	return false;
 }
 
-/* Is it `name`, with our port or none? */
+/* Whether it is `name`, with our port or without one. */
 static bool is_host(const char *host, const char *name, int port)
 {
 	size_t size = strlen(name);

@@ -8,7 +8,7 @@
 
 #include "wire/json_check.h"
 
-#define SMALLEST_LENGTH 1e-20 /* what is shorter points nowhere */
+#define SMALLEST_LENGTH 1e-20 /* a shorter vector has no direction */
 
 /* ---- the request ---- */
 
@@ -77,7 +77,7 @@ static void skip_value(struct walk *w)
 	} while (depth > 0);
 }
 
-/* After an opening bracket, and after each value: is there another? */
+/* After an opening bracket, and after each value: whether another value follows. */
 static bool has_next(struct walk *w, bool first)
 {
 	skip_space(w);
@@ -104,8 +104,8 @@ static bool take_key(struct walk *w, const char *key)
 }
 
 /*
- * The value of a key of the object at w, which w then has moved past; NULL when there is none.  Of several the last
- * counts, as everywhere.
+ * The value of a key of the object at w, which is advanced past the object; NULL: missing. Of several members the last counts, as in other
+ * parsers.
  */
 static const char *find(struct walk *w, const char *key)
 {
@@ -210,7 +210,7 @@ struct answer {
 	size_t n, dimensions;
 };
 
-/* One of "data".  Where it says no index it is the one at `position`. */
+/* One element of "data". Without an index it is the one at `position`. */
 static int read_item(struct walk *w, struct answer *answer, size_t position, struct cell_error *err)
 {
 	if (*w->at != '{')
@@ -266,7 +266,7 @@ int cell__embed_parse(char *text, size_t size, size_t n, float **ret_vectors, si
 	struct answer answer = { .seen = seen, .n = n };
 	if (!seen)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for vectors");
-	/* Inside a string they are no JSON, outside they are blanks. */
+	/* Inside a string they are invalid JSON, outside they are blanks. */
 	for (size_t i = 0; i < size; i++)
 		if (text[i] == '\n' || text[i] == '\r')
 			text[i] = ' ';

@@ -142,10 +142,7 @@ static bool take_key(struct cursor *c)
 	return take(c, ':');
 }
 
-/*
- * Iterative: the depth is the attacker's choice and the stack is ours.  `closers` holds what ends each open
- * container.
- */
+/* Iterative: the attacker chooses the depth and the stack is ours. `closers` holds the closing character of each open container. */
 bool cell__json_check(const char *text, size_t size)
 {
 	struct cursor c = { text, text + size };
@@ -189,7 +186,7 @@ bool cell__json_check(const char *text, size_t size)
 
 /* ---- weight ---- */
 
-/* As jansson makes them on a 64-bit machine, with what malloc() adds. */
+/* As jansson allocates them on a 64-bit machine, with malloc()'s overhead. */
 enum {
 	WEIGHT_OBJECT = 224, /* a table of eight buckets */
 	WEIGHT_ARRAY = 128,  /* of eight elements */

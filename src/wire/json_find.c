@@ -57,7 +57,7 @@ static bool skip_value(struct cursor *c)
 		case '}':
 		case ']':
 			if (depth == 0)
-				return true; /* the end of what it stands in */
+				return true; /* the end of the enclosing container */
 			depth--;
 			c->at++;
 			break;

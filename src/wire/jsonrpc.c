@@ -107,7 +107,7 @@ void cell__rpc_doc_finish(struct cell__rpc_doc *doc)
 	*doc = (struct cell__rpc_doc)CELL__RPC_DOC_INIT;
 }
 
-/* A string that C can hold: NULL when it is none, too long, or has a NUL. */
+/* A string without NUL; NULL: not a string, too long, or with a NUL. */
 static const char *plain_string(const json_t *value, size_t max)
 {
 	if (!json_is_string(value))
@@ -118,8 +118,8 @@ static const char *plain_string(const json_t *value, size_t max)
 }
 
 /*
- * The id in this object, NULL when there is none that can be used.  A number that is whole counts however it is
- * spelt: some peers send 1.0, and all numbers are reals in a message with one past 64 bits.
+ * The id in this object, NULL: missing or invalid. A whole number counts however it is written: some peers send 1.0, and all numbers are
+ * reals in a message with one past 64 bits.
  */
 static json_t *usable_id(json_t *object)
 {
@@ -287,7 +287,7 @@ int cell__rpc_add_error(struct cell__buf *buf, const json_t *id, int64_t code, c
 {
 	struct dump dump = { buf, buf->size };
 	CELL_AUTO_BUF struct cell__buf clean = CELL_BUF_INIT;
-	/* The words may quote what came from outside. */
+	/* The message may quote untrusted text. */
 	if (cell__buf_add_utf8(&clean, message, strlen(message)) < 0 || dump_head(&dump, id) < 0 ||
 	    cell__buf_printf(buf, ",\"error\":{\"code\":%lld,\"message\":", (long long)code) < 0 ||
 	    cell__buf_add_json_string(buf, clean.data, clean.size) < 0)
@@ -318,11 +318,11 @@ int cell__lines_add(struct cell__lines *lines, const char *bytes, size_t size)
 		lines->start = 0;
 	}
 	if (lines->buf.size == 0 && lines->buf.capacity > KEPT_BYTES)
-		cell__buf_finish(&lines->buf); /* one long line does not hold its memory for ever */
+		cell__buf_finish(&lines->buf); /* one long line must not keep its memory for ever */
 	return cell__buf_add(&lines->buf, bytes, size);
 }
 
-/* Forgets what there is of a line that is too long. */
+/* Drops the beginning of a line that is too long. */
 static void drop(struct cell__lines *lines)
 {
 	lines->buf.size = lines->start;

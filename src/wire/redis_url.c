@@ -192,7 +192,7 @@ static int parse(struct cell__redis_url *url, const char *text, struct cell_erro
 	url->tls = scheme == 6;
 	const char *at = text + scheme + 3;
 	const char *options = strchrnul(at, '?'), *end = options;
-	/* The last '@' before the path: whoever writes one into a password gets it.  A socket's path may hold one too. */
+	/* The last '@' before the path: a password may contain an unescaped one. A socket's path may contain one too. */
 	const char *stop = local ? end : at + strcspn(at, "/?");
 	const char *login_end = memrchr(at, '@', (size_t)(stop - at));
 	if (local && login_end && at[0] == '/')

@@ -35,7 +35,7 @@ enum cell__ring_status cell__ring_next(struct cell__ring *ring, uint64_t upto, u
 	uint64_t used = head - ring->tail;
 	if (used > CELL_RING_DATA_BYTES || head % 8 != 0)
 		return CELL__RING_BAD;
-	/* A position ahead of the head is a lie about the future: take what is there. */
+	/* A position ahead of the head is invalid: take what is available. */
 	if (used == 0 || (int64_t)(upto - ring->tail) <= 0)
 		return CELL__RING_EMPTY;
 	struct cell_ring_record record;

@@ -1,10 +1,10 @@
 /*
- * Text and arguments of untrusted origin, made fit for the eyes of a person who decides by them.
+ * Makes untrusted text and arguments safe to show to a person who decides by them.
  *
- * What is shown must be what is there: nothing in it may act on the terminal or the page that shows it (control characters,
- * escape sequences, Markdown, HTML), reorder it (bidirectional controls) or take no room (zero-width characters).  Such
- * characters are written as escapes.  A value that is too long is cut in its middle, and says its size and its SHA-256; line
- * breaks of the frame cannot come from a value, so a value cannot imitate the frame.
+ * The display must match the content: no character may act on the terminal or the page that shows it (control characters, escape sequences,
+ * Markdown, HTML), reorder it (bidirectional controls) or be invisible (zero-width characters). Such characters are written as escapes. A
+ * value that is too long is cut in its middle, with its size and its SHA-256; a value cannot contain the line breaks of the frame, so it
+ * cannot imitate the frame.
  *
  * Pure, any thread.
  */
@@ -20,8 +20,8 @@
 #include "base/hole.h"
 
 #define MAX_ARGUMENTS 40u         /* of one call; a person cannot survey more */
-#define MAX_NAME 120u             /* characters of an argument's name as it is shown */
-#define MAX_VALUE 2000u           /* characters of one value as it is shown; more is cut */
+#define MAX_NAME 120u             /* characters of an argument's name in the display */
+#define MAX_VALUE 2000u           /* characters of one value in the display; longer ones are cut */
 #define MIN_VALUE 160u
 #define MAX_VALUE_LINES 40u       /* a value with more is shown on one line */
 #define USUAL_TOTAL 12000u        /* characters that the values share */
@@ -30,7 +30,7 @@
 
 /* ---- characters ---- */
 
-/* Characters that take no room, change the direction of others, break lines, or belong to nobody. */
+/* Characters that are invisible, change the direction of others, break lines, or are unassigned or for private use. */
 static const struct {
 	uint32_t first, last;
 } hidden[] = {
@@ -156,7 +156,7 @@ static bool is_harmless_style(const char *at, size_t size)
 	return true;
 }
 
-/* "ESC [ numbers m": its length; 0: more bytes decide; -1: it is something else. */
+/* "ESC [ numbers m": its length; 0: more bytes are needed; -1: not such a sequence. */
 static int style_size(const char *at, size_t size)
 {
 	if (size > 1 && at[1] != '[')
@@ -172,7 +172,7 @@ static int style_size(const char *at, size_t size)
 	return 0;
 }
 
-/* How many bytes stay as they are; 0: more bytes decide; -n: the first n bytes are escaped. */
+/* The number of bytes to keep unchanged; 0: more bytes are needed; -n: escape the first n bytes. */
 static int stream_step(const char *at, size_t size, bool redraws)
 {
 	uint32_t c;
@@ -212,7 +212,7 @@ size_t cell__shown_stream(const char *bytes, size_t size, bool last, bool redraw
 	return filled;
 }
 
-/* Takes what was carried over and the new bytes; see the header. */
+/* Takes the carried-over and the new bytes; see the header. */
 char *cell_shown_output(struct cell_shown_carry *carry, const char *bytes, size_t size, size_t *ret_size)
 {
 	bool last = !bytes;
@@ -234,7 +234,7 @@ char *cell_shown_output(struct cell_shown_carry *carry, const char *bytes, size_
 
 /* ---- arguments ---- */
 
-/* Writes JSON in ASCII, with what acts on the page escaped where it stands in strings.  indent: after each line break. */
+/* Writes JSON in ASCII, with active characters in strings escaped. indent: after each line break. */
 static void put_json(FILE *out, const char *text, enum cell_shown how, const char *indent)
 {
 	bool in_string = false;
@@ -277,7 +277,7 @@ static char *json_text(const json_t *value, size_t flags, enum cell_shown how, c
 	return text;
 }
 
-/* How long what must not be cut apart is, at the start of text: an escape, a pair of them for one character, or a byte. */
+/* The size of the unit at the start of text that must not be split: an escape, a pair of them for one character, or a byte. */
 static size_t token_size(const char *text)
 {
 	if (text[0] != '\\')
@@ -370,7 +370,7 @@ static int put_arguments(FILE *out, const json_t *args, enum cell_shown how, str
 	return 0;
 }
 
-/* The same with its keys in order, so that the same call always looks the same. */
+/* A copy with its keys in order, so that the same call always looks the same. */
 static json_t *sorted(const json_t *args)
 {
 	char *text = json_dumps(args, JSON_COMPACT | JSON_SORT_KEYS);

@@ -19,7 +19,7 @@ void cell__sse_finish(struct cell__sse *sse)
 static void clear(struct cell__buf *buf)
 {
 	if (buf->capacity > 65536)
-		cell__buf_finish(buf); /* one long event does not hold its memory for ever */
+		cell__buf_finish(buf); /* one long event must not keep its memory for ever */
 	buf->size = 0;
 }
 
@@ -90,7 +90,7 @@ static int handle_field(struct cell__sse *sse, const char *line, size_t size, st
 	}
 	if (is(line, name, "data"))
 		return add_data(sse, value, n, err);
-	/* A NUL in an id makes it count for nothing; a type with one can be no type that anybody knows. */
+	/* An id with a NUL is ignored; a type with one cannot be a known type. */
 	bool nul = n > 0 && memchr(value, '\0', n);
 	if (is(line, name, "event"))
 		return nul ? 0 : set_text(sse, sse->type, CELL_SSE_MAX_NAME, value, n, err);
@@ -98,7 +98,7 @@ static int handle_field(struct cell__sse *sse, const char *line, size_t size, st
 		return nul ? 0 : set_text(sse, sse->new_id, CELL_SSE_MAX_ID, value, n, err);
 	if (is(line, name, "retry"))
 		set_retry(sse, value, n);
-	return 0; /* a comment, or a field that nobody knows */
+	return 0; /* a comment, or an unknown field */
 }
 
 /* An empty line: 1 when that makes an event. */
@@ -137,7 +137,7 @@ static size_t line_part(const char *bytes, size_t size)
 	return size;
 }
 
-/* Leaves out a byte order mark at the very start.  What only began like one is part of the first line. */
+/* Skips a byte order mark at the very start. A partial mark is part of the first line. */
 static int skip_mark(struct cell__sse *sse, const char **bytes, size_t *size)
 {
 	static const char mark[3] = { '\xef', '\xbb', '\xbf' };
@@ -207,7 +207,7 @@ static int add_field(struct cell__buf *buf, const char *name, const char *value,
 	return cell__buf_add(buf, "\n", 1);
 }
 
-/* Every line of the data is a field of its own; how its lines ended does not survive. */
+/* Every line of the data is a separate field; the kind of its line ends is lost. */
 static int add_data_lines(struct cell__buf *buf, const char *data, size_t size)
 {
 	for (;;) {
@@ -240,7 +240,7 @@ int cell__sse_add_comment(struct cell__buf *buf, const char *text)
 	return one_line(text) ? cell__buf_printf(buf, ": %s\n\n", text) : -1;
 }
 
-/* Digits and nothing else; where they end. */
+/* Digits only; returns their end. */
 static const char *read_number(const char *text, uint64_t *ret_number)
 {
 	size_t size = strspn(text, "0123456789");

@@ -134,7 +134,7 @@ static struct cell__yaml *parse_scalar(struct parse *parse, const yaml_event_t *
 	return node->text ? node : no_memory(parse, node);
 }
 
-/* The key just added must be a new one, and a text. */
+/* The key just added must be new, and a string. */
 static bool key_ok(struct parse *parse, const struct cell__yaml *map)
 {
 	const struct cell__yaml *key = map->items[map->count - 1];
