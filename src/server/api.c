@@ -208,7 +208,7 @@ static void begin_tool_call(struct cell__request *request)
 	cell__ask_session(request, call, tool_called);
 }
 
-/* A session is whose rules hold and who is asked: without one there is one for this call. */
+/* A session determines the rules and the answerer: without one, a session is opened for this call. */
 void cell__handle_tool_call(struct cell__request *request)
 {
 	const char *id = cell__request_header(request, "X-Session-ID");
@@ -277,7 +277,7 @@ void cell__answer_deleted(struct cell__request *request, json_t *result, const v
 
 /* ---- deps ---- */
 
-/* What the space answers without what is the host's own business. */
+/* The space's answer without the host's internal members. */
 static json_t *sync_of(const json_t *result)
 {
 	static const char *const names[] = { "installed", "already_present", "failed" };
@@ -340,7 +340,7 @@ static void package_removed(struct cell__request *request, json_t *result, const
 	next_package(request);
 }
 
-/* One that is no package keeps the others from nothing, and those before it were done already. */
+/* An invalid package does not prevent the others, and those before it were installed already. */
 static void package_invalid(struct cell__request *request)
 {
 	json_t *packages = json_object_get(request->json, "packages");

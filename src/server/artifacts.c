@@ -1,6 +1,6 @@
 /*
- * Artifacts over HTTP.  In JSON, texts and JSON values; as bytes, anything.  Each is saved and loaded by one operation; its bytes are in memory
- * once as the body of the request or the answer, and once more while the operation works.
+ * Artifacts over HTTP. In JSON, texts and JSON values; as bytes, any content. Each is saved and loaded by one operation; its bytes are in
+ * memory once as the body of the request or the answer, and once more while the operation works.
  */
 #include "server/api.h"
 

@@ -1,10 +1,9 @@
 /*
- * Who a request comes from.  Tokens are kept as SHA-256; the hash of what is given is compared with all of them, each in
- * constant time and none left out.
+ * Authentication. Tokens are kept as SHA-256; the hash of the given token is compared with all of them, each in constant time.
  *
- * The token is looked at first.  Failures are counted by address: FAILURES at once, then one every REFILL_S seconds; past that
- * the answer is 429 instead of 401.  A good token is never refused for what others behind the same proxy sent, unless it is
- * so short that it can be guessed: what slows the guesser down is that even the right guess is refused for a while.
+ * The token is checked first. Failures are counted by address: FAILURES at once, then one every REFILL_S seconds; past that the answer is
+ * 429 instead of 401. A valid token is never refused for the failures of others behind the same proxy, unless it is so short that it can be
+ * guessed: guessing is slow only because even the right guess is refused for a while.
  */
 #define _GNU_SOURCE
 #include "server/server.h"
@@ -19,7 +18,7 @@
 
 #define FAILURES 20.0
 #define REFILL_S 3.0
-#define SHORT_TOKEN_BYTES 16u /* fewer can be guessed by who has time */
+#define SHORT_TOKEN_BYTES 16u /* fewer can be guessed with enough time */
 
 void cell__tokens_finish(struct cell__tokens *tokens)
 {
@@ -204,7 +203,7 @@ int cell__tokens_parse(const char *file, const char *text, size_t size, struct c
 	size_t start = 0;
 	int status;
 
-	/* Comments and empty lines come before the list; a single token is a line of its own. */
+	/* Comments and empty lines precede the list; a single token is a line of its own. */
 	while (start < size && (text[start] == '#' || text[start] == '\n')) {
 		const char *end = memchr(text + start, '\n', size - start);
 

@@ -2,11 +2,11 @@
  * A log of server-sent events with its readers: the events of a run, or of a stream of the MCP server.  An event is kept as the
  * text that is sent.
  *
- *     first ... │ given to all readers, kept to be taken up again │ wanted ... │ last
- *               └── dropped when these are more than stream_bytes └── behind_bytes: the owner holds back what makes more
+ *     first ... │ sent to all readers, kept for resuming │ wanted ... │ last
+ *               └── dropped past stream_bytes of these   └── behind_bytes: the owner pauses its source
  *
- * A reader whose connection broke is waited for: what it has not had is kept for resume_ms (for as long as the log where it is
- * patient).  After that, and for a log that nobody reads, the oldest events go.  The last event never goes before the log does.
+ * A reader whose connection broke is waited for: events it has not received are kept for resume_ms (for as long as the log if it is
+ * patient).  After that, and for a log without a reader, the oldest events are dropped.  The last event is kept as long as the log.
  */
 #include "server/server.h"
 
@@ -21,9 +21,9 @@
 struct cell__events_reader {
 	struct cell__events *events;
 	struct MHD_Connection *connection;
-	struct cell__events_item *at; /* the next event; NULL: there is none yet */
+	struct cell__events_item *at; /* the next event; NULL: none yet */
 	size_t sent;                  /* of it */
-	uint64_t at_bytes;            /* where it begins, in bytes of all events there ever were */
+	uint64_t at_bytes;            /* its beginning, in bytes of all events ever added */
 	struct cell__buf before;      /* a gap, a comment: sent first */
 	bool suspended, released, cut;
 	int64_t moved_us;
@@ -54,7 +54,7 @@ static void drop_first(struct cell__events *events)
 	free(item);
 }
 
-/* Drops what nobody wants, and says how far the slowest reader is behind. */
+/* Drops events that no reader needs, and computes how far the slowest reader is behind. */
 static void trim(struct cell__events *events)
 {
 	uint64_t end = events->dropped_bytes + events->bytes, wanted = events->awaited ? events->wanted_bytes : end;
@@ -63,7 +63,7 @@ static void trim(struct cell__events *events)
 		if (reader->at_bytes < wanted)
 			wanted = reader->at_bytes;
 	}
-	/* What was given to a connection that broke may not have arrived: that is kept for longer than it is wanted. */
+	/* Bytes sent to a connection that broke may not have arrived: they are kept longer than needed. */
 	while (wanted > events->dropped_bytes + (uint64_t)events->server->limits.stream_bytes && events->first != events->last)
 		drop_first(events);
 	events->behind_bytes = end - wanted;
@@ -219,7 +219,7 @@ static void reader_free(void *arg)
 	if (reader->sibling)
 		reader->sibling->at_list = reader->at_list;
 	if (!--events->n_readers && !events->ended) {
-		/* An event that was sent in part has not been had. */
+		/* An event that was sent in part counts as not received. */
 		events->awaited = true;
 		events->wanted_bytes = reader->at_bytes;
 		events->left_us = cell__now_us();
@@ -230,7 +230,7 @@ static void reader_free(void *arg)
 	events->unref(events);
 }
 
-/* Where a reader goes on, and what it is told when that is not there any more. */
+/* The position at which a reader continues, and its message if that position has been dropped. */
 static void find_place(struct cell__events_reader *reader, uint64_t after, bool tell_gaps)
 {
 	struct cell__events *events = reader->events;

@@ -38,7 +38,7 @@ void cell__guests_leave(struct cell__guests *guests, struct cell__guest *guest)
 	guests->count--;
 }
 
-/* Whoever reads the connection sees its end and closes it. */
+/* The reader of the connection sees its end and closes it. */
 static void evict(struct cell__guests *guests, struct cell__guest *guest)
 {
 	cell__guests_leave(guests, guest);

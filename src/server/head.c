@@ -2,13 +2,13 @@
  * Rejects what a proxy and we might parse differently (request smuggling).
  *
  * libmicrohttpd up to 0.9.76 is lenient with heads: a line may end with LF alone, a NUL cuts a value off, a folded line is
- * appended to the name of its header, and a line that begins with a colon or a NUL ends the head, so that what follows is taken
- * for another request.  It does not tell.  But it cuts the head into texts in place:
+ * appended to the name of its header, and a line that begins with a colon or a NUL ends the head, so that the rest is taken
+ * for another request.  It does not report these.  But it cuts the head into strings in place:
  *
  *     POST\0/mcp\0HTTP/1.1\0\0Host\0 localhost\0\0Content-Length\0 2\0\0\0\0
  *     method url  version     name   value        name             value    the empty line
  *
- * So a head whose every byte is accounted for by texts one after another, and two bytes after each line, had none of these.
+ * So a head whose every byte is accounted for by consecutive strings, and two bytes after each line, had none of these.
  * Later versions refuse them by themselves (MHD_OPTION_STRICT_FOR_CLIENT).
  */
 #define _GNU_SOURCE /* strverscmp */
@@ -21,7 +21,7 @@
 #define NAME_CHARACTERS "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 #define LINE_END 2 /* bytes of CRLF */
 
-/* Headers that we look at, and that have one value. */
+/* Headers that we use, and that have one value. */
 static const char *const single[] = { "Host",           "Authorization",        "Origin",
 				      "Content-Length", "Transfer-Encoding",    "X-Session-ID",
 				      "Mcp-Session-Id", "MCP-Protocol-Version", "Last-Event-ID" };

@@ -1,12 +1,12 @@
 /*
- * libmicrohttpd on the engine's loop.  Its epoll descriptor is watched by libuv, and MHD_run() is called once a job, after
- * everything else of that job: answers of several kernels leave together.
+ * libmicrohttpd on the engine's loop.  libuv watches its epoll descriptor, and MHD_run() is called once an iteration, after
+ * all other work of that iteration: answers of several kernels leave together.
  *
  *     request:  head ──auth, route──▶ reading ──body──▶ handler ──┬── answered at once
  *                  └── refused ──▶ answered                       └── working (suspended) ──answer──▶ resumed ──▶ answered
  *
- * A suspended connection is not read from: that its client went away is noticed with the answer.  libmicrohttpd's own
- * timeout is about silence; who sends a byte now and then is let go by cell__http_sweep().
+ * A suspended connection is not read from: a client that went away is noticed with the answer.  libmicrohttpd's own
+ * timeout only detects silence; cell__http_sweep() closes a client that sends a byte now and then.
  */
 #define _GNU_SOURCE
 #include "base/hole.h"
@@ -22,7 +22,7 @@
 
 #define BODY_GRACE_US 30000000    /* for a body of any size */
 #define BODY_MIN_RATE 16384       /* bytes a second after that */
-#define SEND_BUFFER_BYTES (256 * 1024) /* what may be under way to a client that is gone, and has to be sent again */
+#define SEND_BUFFER_BYTES (256 * 1024) /* bytes that may be in transit to a lost client, and must be sent again */
 #define LINGER_BYTES (16 * 1024 * 1024) /* of a body that is too large, thrown away so that its sender can hear of it */
 #define LINGER_US 2000000         /* for that */
 #define MAX_GUESTS 512            /* connections without a good token */
@@ -52,7 +52,7 @@ void cell__answer_response(struct cell__request *request, unsigned status, struc
 	request->response = response;
 	if (response) {
 		MHD_add_response_header(response, "X-Request-ID", request->id);
-		/* What code has made is nothing that a browser should run, whatever it looks like. */
+		/* A browser must not run content that code has made, whatever it looks like. */
 		MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
 		MHD_add_response_header(response, "Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'; sandbox");
 	}
@@ -111,7 +111,7 @@ static struct MHD_Response *error_response(unsigned status, int code, const char
 	char *text;
 	struct MHD_Response *response;
 
-	if (!error) /* the words came from outside and are no UTF-8 */
+	if (!error) /* the message is from outside and not UTF-8 */
 		error = json_pack("{s:s,s:s}", "detail", "the request is not UTF-8", "code", cell_code_word(code));
 	text = error ? json_dumps(error, JSON_COMPACT) : NULL;
 	json_decref(error);
@@ -167,7 +167,7 @@ static struct cell__connection *connection_of(struct MHD_Connection *connection)
 	return info ? info->socket_context : NULL;
 }
 
-/* What a client calls its request, where that can be written anywhere. */
+/* The client's id of its request, if it has a harmless form. */
 static void name_request(struct cell__request *request)
 {
 	const char *given = cell__request_header(request, "X-Request-ID");
@@ -221,9 +221,9 @@ static void request_destroy(struct cell__request *request)
 /* ---- bodies that are too large ---- */
 
 /*
- * libmicrohttpd has answers before a body and after it.  This one must come at once, and what the client still sends must be
- * taken for a while: closed with bytes unread, the connection would be reset, and the answer lost with it.  So it is written
- * here, past libmicrohttpd, which has nothing to say itself at this time.
+ * libmicrohttpd sends answers before a body and after it. This one must be sent at once, and the client's further bytes must be read for a
+ * while: closed with unread bytes, the connection would be reset, and the answer lost with it. So it is written here, bypassing
+ * libmicrohttpd, which sends nothing itself at this time.
  */
 static void refuse_body(struct cell__request *request)
 {
@@ -239,7 +239,7 @@ static void refuse_body(struct cell__request *request)
 			"HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Type: application/json\r\n"
 			"Content-Length: %d\r\nX-Request-ID: %s\r\n\r\n%s",
 			size, request->id, body);
-	/* A client that has not even read what came before it does not read this. */
+	/* A client that has not read earlier bytes will not read this. */
 	sent = tls && tls->tls_session ? cell__tls_send(tls->tls_session, text, (size_t)size)
 	       : fd                    ? send(fd->connect_fd, text, (size_t)size, MSG_DONTWAIT | MSG_NOSIGNAL)
 				       : -1;
@@ -270,7 +270,7 @@ static bool check_origin(struct cell__request *request)
 	struct cell_server *server = request->server;
 	const char *host = cell__request_header(request, "Host"), *origin = cell__request_header(request, "Origin");
 
-	/* Without tokens everything stands and falls with who the browser thinks we are; MCP's clients are to be checked always. */
+	/* Without tokens the security depends on the browser's idea of our address; MCP's clients must always be checked. */
 	if ((server->opts.auth_disabled || server->mcp) && *server->address.host &&
 	    !cell__access_host(host, server->address.host, server->address.port, server->opts.hosts)) {
 		cell__answer_fail(request, MHD_HTTP_FORBIDDEN, CELL_E_FORBIDDEN, "this Host is not allowed (--allow-host)");
@@ -324,7 +324,7 @@ static bool decode_params(struct cell__request *request)
 	return true;
 }
 
-/* Everything that can be decided before the body.  False: it is answered. */
+/* Everything that can be decided before the body. False: it is answered. */
 static bool check_head(struct cell__request *request, const char *method, const char *path, const char *version)
 {
 	const char *length = cell__request_header(request, "Content-Length");
@@ -340,7 +340,7 @@ static bool check_head(struct cell__request *request, const char *method, const 
 	request->route = request->match.route;
 	if (!check_origin(request))
 		return false;
-	/* Who is not known does not learn which paths there are. */
+	/* An unauthenticated client must not learn which paths exist. */
 	if ((!request->route || request->route->scope != CELL_SCOPE_OPEN) &&
 	    !check_client(request, request->route ? request->route->scope : ~0u))
 		return false;
@@ -361,7 +361,7 @@ static bool check_head(struct cell__request *request, const char *method, const 
 		return false;
 	}
 	if (length && strtoll(length, NULL, 10) > request->server->limits.max_body_bytes) {
-		/* Who asks first has not sent any of it. */
+		/* A client that sends Expect has not sent any of the body. */
 		if (!cell__request_header(request, "Expect")) {
 			refuse_body(request);
 			return true;
@@ -466,7 +466,7 @@ static enum MHD_Result send_answer(struct cell__request *request)
 	enum MHD_Result queued;
 
 	if (!request->response)
-		return MHD_NO; /* memory is gone: the connection ends */
+		return MHD_NO; /* out of memory: the connection ends */
 	if (request->server->draining || request->is_last)
 		MHD_add_response_header(request->response, "Connection", "close");
 	queued = MHD_queue_response(request->connection, request->status, request->response);
@@ -497,7 +497,7 @@ static enum MHD_Result handle_request(void *arg, struct MHD_Connection *mhd, con
 	}
 	if (request->thrown_away)
 		return throw_away(request, data_size);
-	/* Nobody keeps what no route reads; a client without a token could fill the memory with it. */
+	/* A body that no route reads is not kept; a client without a token could fill the memory with it. */
 	if (*data_size && request->route && !request->route->raw && !cell__route_body(request->route)) {
 		*data_size = 0;
 		return MHD_YES;
@@ -582,7 +582,7 @@ static void handle_connection(void *arg, struct MHD_Connection *mhd, void **stat
 	*state = NULL;
 }
 
-/* Paths and queries are decoded when it is known what they are. */
+/* Paths and queries are decoded after they are parsed. */
 static size_t leave_escapes(void *arg, struct MHD_Connection *connection, char *text)
 {
 	(void)arg;
@@ -590,7 +590,7 @@ static size_t leave_escapes(void *arg, struct MHD_Connection *connection, char *
 	return strlen(text);
 }
 
-/* What is asked for, before it is cut into pieces; no state for the request yet. */
+/* The requested URL, before it is parsed; there is no request state yet. */
 static void *note_url(void *arg, const char *url, struct MHD_Connection *mhd)
 {
 	struct cell__connection *connection = connection_of(mhd);
@@ -614,8 +614,8 @@ void cell__http_hang_up(struct cell_server *server)
 }
 
 /*
- * Has the client of a connection at rest closed its side?  libmicrohttpd learns of that by an edge of epoll, and has none left when the end
- * came together with the last bytes that it read.
+ * Whether the client of an idle connection has closed its side. libmicrohttpd learns of that by an edge of epoll, and misses it when the
+ * end came together with the last bytes that it read.
  */
 static bool has_left(const struct cell__connection *connection)
 {
@@ -628,7 +628,7 @@ static bool has_left(const struct cell__connection *connection)
 void cell__http_sweep(struct cell_server *server, int64_t now_us)
 {
 	for (struct cell__connection *at = server->connections; at; at = at->next) {
-		/* Between requests a client with a token may rest; before the first there is nothing to rest from. */
+		/* Between requests a client with a token may be idle; before the first one it may not. */
 		int64_t allowed_us = (at->rested && !at->guest.listed ? server->limits.silent_ms : server->limits.head_ms) * 1000;
 
 		if (at->request && !at->in_body)
@@ -668,7 +668,7 @@ static void run_daemon(struct cell_server *server)
 
 static void handle_again(uv_idle_t *idle)
 {
-	(void)idle; /* it is there so that the loop does not sleep */
+	(void)idle; /* its presence keeps the loop from sleeping */
 }
 
 static void handle_check(uv_check_t *check)

@@ -1,10 +1,10 @@
 /*
  * Cells on their way through the server.
  *
- *     job:  waiting (for room among the running ones, and for those of its session before it) ──▶ running ──▶ ended
+ *     job:  waiting (for a free running slot, and for earlier ones of its session) ──▶ running ──▶ ended
  *
- * A job answers the request that waits for it, or keeps its events for readers (events.c).  Where the slowest of them is more than
- * HOLD_BYTES behind, the kernel is held.  Who comes too late is told of the gap.  The result is the last event.
+ * A job answers the request that waits for it, or keeps its events for readers (events.c).  If the slowest reader is more than
+ * HOLD_BYTES behind, the kernel is held.  A reader that comes too late is told of the gap.  The result is the last event.
  */
 #include "server/server.h"
 
@@ -205,7 +205,7 @@ static void add_call(struct cell__job *job, const struct cell_event *event, cons
 	json_decref(object);
 }
 
-/* What a result is when there is none: the cell did not run, or memory is gone. */
+/* The substitute for a missing result: the cell did not run, or out of memory. */
 static char *failure_json(const struct cell_error *err)
 {
 	json_t *failure = json_pack("{s:n,s:n,s:{},s:s,s:s,s:s,s:{s:s,s:s,s:s,s:s},s:[],s:[],s:f,s:s}", "value", "repr", "mime", "stdout",
@@ -233,7 +233,7 @@ static void add_result(struct cell__job *job, const struct cell_result *result, 
 
 /* ---- beginnings and ends ---- */
 
-/* result NULL: it never ran, err says why. */
+/* result NULL: it never ran, err has the reason. */
 static void job_ended(struct cell__job *job, struct cell_result *result, const struct cell_error *err)
 {
 	struct cell_server *server = job->server;
@@ -409,7 +409,7 @@ void cell__jobs_cancel(struct cell_server *server, struct cell__served *served)
 	server->queue_last = NULL;
 	server->n_queued = 0;
 	cell_fail(&err, CELL_E_CLOSED, 0, served ? "the session was closed" : "the server is stopping");
-	/* The others stand in line again first: an end may start one of them. */
+	/* Queue the others again first: an end may start one of them. */
 	struct cell__job *ends = NULL, **last = &ends;
 	for (; job; job = next) {
 		next = job->queue_next;

@@ -2,23 +2,23 @@
  * The MCP server's clients over Streamable HTTP: three routes on the front end of the session server.
  *
  *     POST /mcp    one message or batch; requests are answered in an SSE stream of their own, anything else with 202
- *     GET /mcp     what belongs to no request; with Last-Event-ID, the rest of a stream that broke off
+ *     GET /mcp     messages outside of requests; with Last-Event-ID, the rest of a broken stream
  *     DELETE /mcp  the end of the client's session
  *
- * A client is made by an initialize, known by Mcp-Session-Id, and found by requests with the same token alone.  It has a peer
+ * An initialize makes a client; it is identified by Mcp-Session-Id, and only requests with the same token find it.  It has a peer
  * (mcp/server/server.h), and streams: stream 0 is that of GET.
  *
- * Threads.  All of this belongs to the loop's thread, which never waits.  A peer may: its lock is held by others that wait for the
- * loop.  So each client has a thread of its own that feeds the peer with what came in, in the order in which it came, and
+ * Threads.  All of this belongs to the loop's thread, which never waits.  A peer may wait: its lock is held by threads that wait
+ * for the loop.  So each client has its own thread that feeds the peer with received messages, in their order, and
  * destroys it in the end.  Answers come back as tasks of the loop:
  *
  *     POST ──▶ inbox ──▶ client's thread: cell__mcp_peer_feed() ──▶ handle_fed() ──▶ 202, or the stream
  *     peer, any thread: send_event() ──▶ handle_note() ──▶ the stream's events ──▶ its readers
  *     DELETE, room for others, the server's end ──▶ client's thread: cell__mcp_peer_destroy() ──▶ handle_over() ──▶ gone
  *
- * Memory.  A stream keeps what its reader has not had.  Progress and log are left out past CELL_MCP_MAX_OUTBOX_BYTES of that; answers
- * past MAX_CLIENT_BYTES cost the client its oldest finished stream.  Finished streams without a reader are kept to be taken up again:
- * MAX_STREAMS a client, kept_bytes in all.
+ * Memory.  A stream keeps the events that its reader has not received.  Past CELL_MCP_MAX_OUTBOX_BYTES of them, progress and log are
+ * dropped; past MAX_CLIENT_BYTES, answers push out the client's oldest finished stream.  Finished streams without a reader are kept for
+ * resuming: MAX_STREAMS a client, kept_bytes in all.
  */
 #include "base/hole.h"
 #include "server/server.h"
@@ -40,11 +40,11 @@ struct stream {
 	struct cell__events events; /* first */
 	struct client *client;      /* NULL: gone */
 	uint64_t number;
-	uint64_t finished;          /* 0: not yet; else its place among all that were */
+	uint64_t finished;          /* 0: not yet; else its rank among all finished ones */
 	unsigned refs;              /* the client's, the peer's until it has finished, a reader's each */
-	bool fed;     /* the peer has what it is for, and the request was answered */
+	bool fed;     /* the peer has its message, and the request was answered */
 	_Atomic size_t pending;     /* bytes on their way to the loop */
-	_Atomic size_t behind;      /* bytes that the reader has not had */
+	_Atomic size_t behind;      /* bytes that the reader has not received */
 	struct cell__task end;
 	struct stream *next;        /* older */
 };
@@ -110,7 +110,7 @@ static void stream_unref(struct stream *stream)
 	free(stream);
 }
 
-/* Nobody takes it up any more. */
+/* It can no longer be resumed. */
 static void stream_drop(struct stream *stream)
 {
 	struct stream **at = &stream->client->streams;
@@ -139,7 +139,7 @@ static void handle_reader_gone(struct cell__events *events)
 	stream_unref(stream);
 }
 
-/* The oldest finished one of a client, or of all; read: also those that somebody reads. */
+/* The oldest finished one of a client, or of all; read: also streams with a reader. */
 static struct stream *oldest_finished(struct client *client, bool all, bool read)
 {
 	struct stream *oldest = NULL;
@@ -169,7 +169,7 @@ static void trim_streams(struct client *client)
 		bytes -= oldest->events.bytes;
 		stream_drop(oldest);
 	}
-	/* One that is read is large because its reader is slow. */
+	/* A stream with a reader is large because its reader is slow. */
 	while (bytes > MAX_CLIENT_BYTES && !is_hole("mcp-unread") && (oldest = oldest_finished(client, false, true)) &&
 	       oldest->finished < http->n_finished) {
 		bytes -= oldest->events.bytes;
@@ -207,7 +207,7 @@ static struct stream *stream_create(struct client *client)
 	snprintf(stream->events.prefix, sizeof(stream->events.prefix), "%llu-", (unsigned long long)stream->number);
 	stream->events.moved = handle_moved;
 	stream->events.unref = handle_reader_gone;
-	/* An answer is kept until its reader is there; what belongs to no request may find none. */
+	/* An answer is kept until its reader comes; other messages may never find one. */
 	stream->events.awaited = stream->events.patient = stream->number > 0;
 	client->streams = stream;
 	return stream;
@@ -223,7 +223,7 @@ static void handle_note(struct cell__task *task)
 	free(note);
 }
 
-/* Any thread; the stream is there until the last was sent. */
+/* Any thread; the stream exists until its last event was sent. */
 static void send_event(void *arg, void *to, const char *text, size_t size, bool last)
 {
 	struct client *client = arg;
@@ -285,11 +285,11 @@ static void *client_main(void *arg)
 			message->n_requests = cell__mcp_peer_feed(client->peer, body->size ? body->data : "", body->size, message->stream);
 		cell__loop_post(loop, &message->fed);
 	}
-	/* An installation that nobody waits for may go on for a while. */
+	/* An installation without a waiter may continue for a while. */
 	do {
 		busy = cell__mcp_peer_destroy(client->peer, NULL) < 0;
 	} while (busy && !atomic_load(&client->http->stopping));
-	client->stuck = busy; /* the program is to exit: what its workers use stays */
+	client->stuck = busy; /* the program is about to exit: the data of its workers is kept */
 	cell__loop_post(loop, &client->over);
 	return NULL;
 }
@@ -311,7 +311,7 @@ static void handle_over(struct cell__task *task)
 	struct cell__mcp_http *http = client->http;
 	struct cell__request *deleter = cell__take_ptr(client->deleter);
 
-	pthread_join(client->thread, NULL); /* it has nothing left to do but to return */
+	pthread_join(client->thread, NULL); /* it only has to return */
 	if (deleter)
 		cell__answer_none(deleter, MHD_HTTP_NO_CONTENT);
 	if (client->stuck) {
@@ -325,7 +325,7 @@ static void handle_over(struct cell__task *task)
 	cell__server_advance(http->server);
 }
 
-/* Nobody finds it any more; it is gone when its calls have ended. */
+/* It is no longer found; it is freed when its calls have ended. */
 static void client_end(struct client *client)
 {
 	struct client **at = &client->http->clients;
@@ -352,7 +352,7 @@ static bool is_used(const struct client *client)
 	return false;
 }
 
-/* Who was silent for long makes room for another. */
+/* Ends a client that was idle for long, to make room for another. */
 static bool make_room(struct cell__mcp_http *http)
 {
 	const struct cell_server_limits *limits = &http->server->limits;
@@ -367,7 +367,7 @@ static bool make_room(struct cell__mcp_http *http)
 	}
 	if (!idle)
 		return false;
-	/* It counts until it is gone, which is soon for one that does nothing; one more client for that time is no harm. */
+	/* It counts until it is freed, which is soon for an idle one; one more client for that time does no harm. */
 	client_end(idle);
 	return (int64_t)http->n_clients <= limits->max_sessions;
 }
@@ -412,7 +412,7 @@ static struct client *client_create(struct cell__request *request, struct cell_e
 
 /* ---- requests ---- */
 
-/* What is wrong with a message is said as the protocol says it; it has no id where it could not be read. */
+/* Problems of a message are answered as protocol errors; without an id if the message could not be parsed. */
 static void refuse(struct cell__request *request, unsigned status, const char *words)
 {
 	CELL_AUTO_BUF struct cell__buf body = CELL_BUF_INIT;
@@ -421,7 +421,7 @@ static void refuse(struct cell__request *request, unsigned status, const char *w
 			  cell__rpc_add_error(&body, NULL, CELL_RPC_INVALID_REQUEST, words, NULL) < 0 ? NULL : cell__buf_take(&body));
 }
 
-/* A session of another token is as unknown as one that never was. */
+/* A session of another token is treated as unknown. */
 static struct client *find_client(const struct cell__request *request, const char *id)
 {
 	struct client *client = request->server->mcp->clients;
@@ -431,7 +431,7 @@ static struct client *find_client(const struct cell__request *request, const cha
 	return client;
 }
 
-/* Whatever the method.  False: it is answered. */
+/* Checks for every method. False: it is answered. */
 static bool check_request(struct cell__request *request)
 {
 	struct cell_server *server = request->server;

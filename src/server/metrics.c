@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-/* Upper ends of the buckets of requests' seconds; the last has none. */
+/* Upper bounds of the buckets of requests' seconds; the last has none. */
 static const double ends[] = { 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 30 };
 #define N_ENDS (sizeof(ends) / sizeof(ends[0]))
 

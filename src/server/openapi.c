@@ -107,7 +107,7 @@ static json_t *operation_of(const struct cell__route *route)
 		json_object_set_new(operation, "requestBody", body_of(route));
 	snprintf(status, sizeof(status), "%u", route->status);
 	json_object_set_new(responses, status, success_of(route));
-	/* A run that is asked for with Accept: text/event-stream is answered with its events. */
+	/* A run requested with Accept: text/event-stream is answered with its events. */
 	if (route->status == MHD_HTTP_ACCEPTED)
 		json_object_set_new(responses, "200",
 				    json_pack("{s:s,s:{s:{s:{s:s}}}}", "description", "its events", "content", "text/event-stream",
@@ -133,7 +133,7 @@ char *cell__openapi(void)
 		size_t n = 0;
 		json_t *item;
 
-		/* "{name...}" is "{name}" to everybody else. */
+		/* "{name...}" is "{name}" for other readers. */
 		for (const char *at = route->path; *at; at++) {
 			if (*at != '.' || at[1] == 'j')
 				path[n++] = *at;

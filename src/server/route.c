@@ -1,4 +1,4 @@
-/* Which route a request is for, and whether what it brings is what the route takes.  Pure. */
+/* Finds the route of a request, and checks the request against the route's schemas. Pure. */
 #include "server/server.h"
 
 #include <stdio.h>
@@ -54,7 +54,7 @@ void cell__route_find(const struct cell__route *routes, const char *method, cons
 
 /* ---- schemas ---- */
 
-/* Members that the path or the route itself has are nobody else's to give. */
+/* Clients must not give members that the path or the route itself sets. */
 static void leave_out(json_t *schema, const char *name)
 {
 	json_t *required = json_object_get(schema, "required");
@@ -113,7 +113,7 @@ static json_t *make_query(const void *route)
 	return make_schema(route, false);
 }
 
-/* Routes of the MCP server, which are not in our table, have none. */
+/* Routes of the MCP server, which are not in our table, have no schemas. */
 static bool has_schema(const struct cell__route *route)
 {
 	return route->operation || route->body || route->query;

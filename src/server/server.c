@@ -6,8 +6,8 @@
  *                                                                                                  ▼ spaces close
  *                                                                          cell_server_run() returns ◀── handles close
  *
- * cell_server_run() runs the engine's loop on the caller's thread meanwhile.  Signal handlers and other threads tell it
- * something by a byte in a pipe.
+ * cell_server_run() runs the engine's loop on the caller's thread in the meantime.  Signal handlers and other threads notify it
+ * by a byte in a pipe.
  */
 #define _GNU_SOURCE
 #include "workcell.h"
@@ -110,7 +110,7 @@ static bool is_logged(const struct cell_server *server, enum cell_log_level leve
 	return server->opts.log && level >= server->opts.log_level && server->log.size < MAX_LOG_BYTES;
 }
 
-/* Words from outside: JSON's escapes leave nothing that steers a terminal. */
+/* Untrusted words: after JSON's escapes no terminal control character is left. */
 static void add_words(struct cell__buf *out, const char *words)
 {
 	CELL_AUTO_BUF struct cell__buf clean = CELL_BUF_INIT;
@@ -334,7 +334,7 @@ static void begin_reload(struct cell_server *server, bool all)
 	}
 	reloading = cell__alloc(1, sizeof(*reloading));
 	if (!reloading)
-		return; /* the next tick looks again */
+		return; /* the next tick checks again */
 	*reloading = (struct reloading){
 		.work.data = reloading, .server = server, .all = all, .limits = server->limits, .changed = server->tokens_changed
 	};
@@ -432,7 +432,7 @@ static void begin_drain(struct cell_server *server)
 		server->draining = true;
 		server->drain_until_us = cell__now_us() + server->limits.drain_ms * 1000;
 		cell__http_quiesce(server);
-		cell__jobs_sweep(server, cell__now_us()); /* nobody can come back any more */
+		cell__jobs_sweep(server, cell__now_us()); /* clients can no longer return */
 		cell__server_log(server, CELL_LOG_INFO, "stopping: %zu cells are running, %zu waiting", server->n_running,
 				 server->n_queued);
 	}
@@ -533,7 +533,7 @@ static void tell(struct cell_server *server, char what)
 	int saved = errno;
 
 	if (write(server->tell_fd[1], &what, 1) < 0) {
-		/* Full: it has been told often enough. */
+		/* Full: it has been notified already. */
 	}
 	errno = saved;
 }
@@ -576,7 +576,7 @@ static int read_options(const struct cell_server_options *opts, struct cell_serv
 	return all.auth_disabled ? 0 : cell__tokens_load(all.token, all.token_file, ret_tokens, err);
 }
 
-/* As clients will open them: what is wrong is said before anybody is served. */
+/* Checks the options as clients will use them: errors are reported before the first client is served. */
 static int check_session(const struct cell_server *server, struct cell_error *err)
 {
 	const struct cell_server_options *opts = &server->opts;

@@ -38,7 +38,7 @@ static void do_remove(uv_work_t *work)
 {
 	struct removal *removal = work->data;
 
-	(void)cell__venv_remove_tree(removal->path); /* what resists goes with the folder of all of them */
+	(void)cell__venv_remove_tree(removal->path); /* the rest is removed with their common parent folder */
 }
 
 static void handle_removed(uv_work_t *work, int status)
@@ -131,7 +131,7 @@ static void handle_opened(void *arg, struct cell_session *session, const struct 
 	free(opening);
 }
 
-/* Sessions that may share a zygote have the same words here. */
+/* Sessions that may share a zygote get the same string here. */
 static void choose_zygote(struct opening *opening, const struct cell__workspace *workspace)
 {
 	const struct cell__served *served = opening->served;
@@ -160,7 +160,7 @@ static void handle_workspace(void *arg, struct cell__workspace *workspace, const
 	if (!workspace)
 		why = *err;
 	if (workspace && server->opts.work_dir) {
-		/* Made here, small as it is: the folder's own folder was made by us. */
+		/* Made on this thread, because it is fast: we made its parent folder ourselves. */
 		cell__random_hex(name, 16);
 		if (asprintf(&served->folder, "%s/%s", server->opts.work_dir, name) < 0 || mkdir(served->folder, 0700) < 0)
 			cell_fail(&why, CELL_E_IO, errno, "make a folder for a session in %.120s", server->opts.work_dir);
@@ -170,7 +170,7 @@ static void handle_workspace(void *arg, struct cell__workspace *workspace, const
 		opening->options.space = workspace->space;
 		choose_zygote(opening, workspace);
 		opening->options.on_event = NULL;
-		opening->options.no_spill = 1; /* a client cannot read a file here, and its result is gone once it is answered */
+		opening->options.no_spill = 1; /* a client cannot read a file here, and its result is freed once it is answered */
 		if (served->folder)
 			opening->options.cwd = served->folder;
 		if (!cell__session_open_on_loop(server->engine, &opening->options, handle_opened, opening, &why))
@@ -234,7 +234,7 @@ static bool has_ended(const struct cell_server *server, const char *id)
 	return false;
 }
 
-/* Who answers for others finds their sessions, to see and answer approvals alone. */
+/* A client that may approve for others finds their sessions, only to see and answer approvals. */
 static bool may_approve(const struct cell__request *request)
 {
 	return request->who.scopes & CELL_SCOPE_APPROVE && request->route && strstr(request->route->path, "/approvals");
@@ -252,7 +252,7 @@ bool cell__served_find(struct cell__request *request, const char *id, bool plain
 	}
 	if (served && strcmp(served->owner, request->who.name) && !(request->who.scopes & CELL_SCOPE_ADMIN) && !may_approve(request))
 		served = NULL;
-	/* A token that was bound to another workspace since is no longer for this one; so with one that others were bound to. */
+	/* The token may have been bound to another workspace since, or others to this one: then it may no longer use the session. */
 	if (served && !cell__token_may_enter(&server->tokens, &request->who, served->workspace->id))
 		served = NULL;
 	if (served) {

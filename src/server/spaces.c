@@ -1,10 +1,10 @@
 /*
  * The spaces of workspace ids, and operations on them.
  *
- *     workspace:  opening ──▶ open ──nobody uses it and there are too many──▶ closed
- *                    └── failed: told to those who wait, and forgotten
+ *     workspace:  opening ──▶ open ──unused, and there are too many──▶ closed
+ *                    └── failed: waiters get the error, and it is forgotten
  *
- * A space is opened by the host's own function on a thread of the pool, one at a time: it may wait for files or for Redis.
+ * The host's own function opens a space on a thread of the pool, one at a time: it may wait for files or for Redis.
  */
 #include "server/server.h"
 
@@ -59,7 +59,7 @@ static void do_open(uv_work_t *work)
 	opening->status = opts->open_space(opts->space_arg, opening->workspace->id, &opening->space, &opening->err);
 }
 
-/* Who asks without a session has the server's rules, too. */
+/* Requests without a session follow the server's rules, too. */
 static void guard(struct cell__workspace *workspace)
 {
 	const struct cell_session_options *session = workspace->server->opts.session;
@@ -90,7 +90,7 @@ static void handle_opened(uv_work_t *work, int status)
 	open_next(server);
 }
 
-/* The one that waits longest is the last of the list. */
+/* The longest waiter is the last of the list. */
 static void open_next(struct cell_server *server)
 {
 	struct cell__workspace *next = NULL;
@@ -121,7 +121,7 @@ static void space_gone(void *arg)
 	(void)arg;
 }
 
-/* Room for another: the one that nobody uses for longest goes. */
+/* Makes room for another: closes the one that is unused for longest. */
 static bool make_room(struct cell_server *server)
 {
 	struct cell__workspace *oldest = NULL;
@@ -219,7 +219,7 @@ void cell__workspaces_close(struct cell_server *server, void (*done)(void *arg),
 	struct cell__workspace *workspace;
 
 	if (!all) {
-		done(arg); /* the engine closes what is left */
+		done(arg); /* the engine closes the rest */
 		return;
 	}
 	*all = (struct closing_all){ 1, done, arg };
@@ -239,14 +239,14 @@ void cell__workspaces_close(struct cell_server *server, void (*done)(void *arg),
 
 struct asked {
 	struct cell__call call; /* first */
-	struct cell__request *request; /* NULL: nobody waits for the answer */
+	struct cell__request *request; /* NULL: no request waits for the answer */
 	struct cell__workspace *workspace;
 	cell__ask_fn then;
 	json_t *args;
 	struct cell__principal principal;
 };
 
-/* What a client asks for has the trust of the code it may run: none of it runs programs of its choice on this machine either. */
+/* A client's requests have the trust of the code it may run: they do not run programs of its choice on this machine either. */
 static struct cell__principal principal_of(const struct cell__request *request)
 {
 	const struct cell_session_options *session = request->server->opts.session;
@@ -340,7 +340,7 @@ void cell__ask(struct cell__request *request, enum cell__op op, json_t *args, co
 	asked->then = then;
 	asked->call.raw = raw;
 	asked->call.raw_size = raw_size;
-	/* In the name of a session where there is one: its policy holds, and somebody can be asked. */
+	/* On behalf of a session if there is one: its policy applies, and it has an answerer. */
 	if (request->served && request->served->session)
 		cell__session_call_on_loop(request->served->session, &asked->principal, &asked->call);
 	else

@@ -1,6 +1,6 @@
 /*
- * Every route.  A fixed path stands before one with a parameter in its place.  Routes that are operations of a space take arguments, checks,
- * words and answers from their rows (calls/table.c); only what differs stands here, so that older clients find what they know.
+ * Every route. A fixed path precedes one with a parameter in its place. Routes that are operations of a space take arguments, checks,
+ * descriptions and answers from their rows (calls/table.c); only differences are here, so that older clients keep working.
  */
 #include "server/api.h"
 
@@ -17,7 +17,7 @@
 	BODY("\"code\":{\"type\":\"string\",\"x-nul\":true,\"description\":\"Python code of one cell\"},"                                             \
 	     "\"timeout\":{\"type\":[\"number\",\"null\"],\"minimum\":0,\"description\":\"time limit in seconds; 0 or null: the server's default\"}", \
 	     "\"code\"")
-/* No other members: one that is ignored could be a limit that was asked for. */
+/* No other members: an ignored one could be a requested limit. */
 #define SESSION_BODY                                                                           \
 	"{\"type\":\"object\",\"properties\":{" FIELD("workspace_id", "[\"string\",\"null\"]", \
 						      "1-128 letters, digits, underscores or hyphens") "},\"additionalProperties\":false}"

@@ -3,8 +3,8 @@
  *
  *     loaded (pool) ──▶ current ──a newer one──▶ retired ──handshakes that began with it are over──▶ gone
  *
- * GnuTLS asks for the certificate in each handshake and takes no copy of it, so a retired one is kept for longer than a handshake
- * can last.  It does not say whom it asks: it does so only within MHD_run(), around which the server is noted.
+ * GnuTLS requests the certificate in each handshake and makes no copy of it, so a retired one is kept for longer than a handshake
+ * can last.  The callback does not get the server: it is called only within MHD_run(), around which the server is noted.
  */
 #include "server/server.h"
 
@@ -43,7 +43,7 @@ static gnutls_datum_t datum_of(const char *text)
 	return (gnutls_datum_t){ .data = (unsigned char *)text, .size = (unsigned)strlen(text) };
 }
 
-/* A certificate with somebody else's key would fail only in the clients' hands. */
+/* A certificate with a wrong key would fail only at the clients. */
 static int check_pair(const gnutls_datum_t *cert, const gnutls_datum_t *key)
 {
 	gnutls_certificate_credentials_t pair;

@@ -13,7 +13,7 @@ void cell__handle_v1_open(struct cell__request *request)
 	cell__served_open(request, json_string_value(json_object_get(request->json, "workspace_id")), describe);
 }
 
-/* Own sessions; those of everybody for who may see them and asks for it. */
+/* A client's own sessions; all sessions for a client that may see them and requests it. */
 static bool is_listed(struct cell__request *request, const struct cell__served *served)
 {
 	unsigned scopes = CELL_SCOPE_ADMIN | (strstr(request->route->path, "/approvals") ? CELL_SCOPE_APPROVE : 0u);
@@ -137,7 +137,7 @@ void cell__handle_v1_events(struct cell__request *request)
 
 /* ---- approvals ---- */
 
-/* What waits in a session, added to a list with the session's id. */
+/* Adds a session's pending approvals to a list, with the session's id. */
 static int add_approvals(json_t *list, struct cell__served *served)
 {
 	char *text = NULL;

@@ -1,11 +1,11 @@
 /*
- * Theory of operation: requests wait in `waiting` until there is a connection, then stand in `sent` until they are
- * answered, expire or are cancelled.  One timer serves all deadlines, the back-off and what must be told from a later
- * iteration of the loop; it may fire early and then only looks.  Callbacks may do anything with the client, also close it: its memory
- * stays until the timer's handle and all its transports are gone, and whoever calls out looks again before going on.
+ * Theory of operation: requests wait in `waiting` until there is a connection, then are in `sent` until they are answered, expire or are
+ * cancelled. One timer serves all deadlines, the back-off and callbacks that must come from a later iteration of the loop; it may fire
+ * early and then only checks. Callbacks may do anything with the client, even close it: its memory stays until the timer's handle and all
+ * its transports are gone, and the code after a callback checks the state again before it continues.
  *
- * Who ends a connection: the server (lost), we (drop: it floods, lies or is silent), the owner (stop, close).  In
- * every case `transport` is NULL at once and `connection` is another number; the old transport goes away by itself.
+ * A connection can be ended by the server (lost), by us (drop: it floods, sends invalid messages or is silent), or by the owner (stop,
+ * close). In every case `transport` is NULL at once and `connection` gets another number; the old transport goes away by itself.
  */
 #define _GNU_SOURCE
 #include <string.h>
@@ -117,7 +117,7 @@ void cell__mcp_request_fail(struct cell__mcp_request *request, const struct cell
 	cell__mcp_finish_request(request, &answer);
 }
 
-/* Moves all to another list; those of a callback's that are cancelled meanwhile leave it by themselves. */
+/* Moves all to another list; requests that a callback cancels in the meantime leave it by themselves. */
 static void move_all(struct cell__mcp_requests *from, struct cell__mcp_requests *to)
 {
 	struct cell__mcp_request *request;
@@ -141,8 +141,8 @@ static void show_tail(struct cell__mcp_client *client)
 }
 
 /*
- * There is no connection any more, and client->failure says why.  What was sent fails, since nobody knows whether it
- * was done; what was not sent fails with the start that it waited for, and else gets a new one.
+ * The connection is lost, and client->failure has the reason. Sent requests fail, since it is unknown whether they were carried out; unsent
+ * ones fail with the start that they waited for, or else get a new one.
  */
 static void handle_down(struct cell__mcp_client *client)
 {
@@ -160,7 +160,7 @@ static void handle_down(struct cell__mcp_client *client)
 	move_all(&client->sent, &doomed);
 	if (!was_ready)
 		move_all(&client->waiting, &doomed);
-	/* The texts may change with the next failure, which may come from a callback. */
+	/* The strings may change with the next failure, which may come from a callback. */
 	struct cell__mcp_failure failure = client->failure;
 	CELL_AUTO_FREE char *tail = failure.tail ? cell__strdup(failure.tail) : NULL;
 	failure.tail = tail;
@@ -212,7 +212,7 @@ static void handle_expired(void *owner, int64_t id)
 	struct cell_error err;
 	cell_fail(&err, CELL_E_TOOL, 0, "the server has ended the session");
 	if (request && !request->own && !request->again) {
-		/* It was not looked at, so it may be asked again. */
+		/* The server did not process it, so it may be sent again. */
 		request->again = true;
 		request->id = 0;
 		unlink_request(request);
@@ -300,7 +300,7 @@ static void send_request(struct cell__mcp_client *client, struct cell__mcp_reque
 	if (request->progress && json_is_object(request->params))
 		json_object_set_new(request->params, "_meta", json_pack("{s:I}", "progressToken", (json_int_t)request->id));
 	append(&client->sent, request);
-	/* Its time begins now; what it waited for has times of its own. */
+	/* Its time begins now; the connection it waited for has its own timeouts. */
 	request->deadline_us = request->timeout_ms < 0 ? 0 : cell__now_us() + request->timeout_ms * 1000;
 	if (request->deadline_us)
 		cell__mcp_arm(client, request->deadline_us);
@@ -332,7 +332,7 @@ static const char *known_version(const char *asked)
 	return NULL;
 }
 
-/* What the server says of itself. */
+/* The server's description of itself. */
 static void keep_description(struct cell__mcp_client *client, const json_t *result)
 {
 	json_t *info = json_object_get(result, "serverInfo");
@@ -348,7 +348,7 @@ static void handle_initialized(struct cell__mcp_request *request, const struct c
 	struct cell__mcp_client *client = request->client;
 	struct cell_error err;
 	if (answer->failure) {
-		/* Either the connection went down, and all is told already, or it took too long. */
+		/* Either the connection was lost, which has been reported already, or it took too long. */
 		if (client->state == CELL_MCP_STARTING && answer->failure->err.code == CELL_E_TOOL_TIMEOUT) {
 			cell_fail(&err, CELL_E_TIMEOUT, 0, "the server did not answer initialize within %gs",
 				  (double)request->timeout_ms / 1000);
@@ -465,7 +465,7 @@ static void handle_pong(struct cell__mcp_request *request, const struct cell__mc
 	cell__mcp_drop(client, &err);
 }
 
-/* A request was not answered in time: is anybody there?  Whatever comes from the server says yes. */
+/* A request was not answered in time: checks whether the server is alive. Any message of the server proves it. */
 static void send_ping(struct cell__mcp_client *client)
 {
 	if (client->ping.list || client->state != CELL_MCP_READY)
@@ -506,7 +506,7 @@ static void expire(struct cell__mcp_client *client, struct cell__mcp_request *re
 
 static bool is_due(const struct cell__mcp_client *client, const struct cell__mcp_request *request, int64_t now)
 {
-	/* A person is being asked; that time is not the server's. */
+	/* A person is being asked; that time does not count for the server. */
 	if (client->n_elicitations > 0 && !request->own)
 		return false;
 	return request->deadline_us != 0 && request->deadline_us <= now;
@@ -635,7 +635,7 @@ void cell__mcp_client_stop(struct cell__mcp_client *client)
 		return;
 	struct cell_error err;
 	cell_fail(&err, CELL_E_CLOSED, 0, "the server was stopped");
-	/* Nothing is to be started for what waits. */
+	/* The waiting requests must not start a connection. */
 	client->state = CELL_MCP_STARTING;
 	cell__mcp_drop(client, &err);
 	client->failures = 0;

@@ -1,13 +1,13 @@
 /*
  * Streamable HTTP: every message is a POST; its answer is a JSON body, or an event stream that ends with it.
  *
- *     POST ──┬── 202: a notification or an answer of ours was taken
+ *     POST ──┬── 202: a notification or an answer of ours was accepted
  *            ├── 200 JSON: the answer
  *            ├── 200 event stream ──the answer──▶ linger ──▶ over
- *            │        └──ends before it──▶ wait as long as the server asked ──▶ GET with Last-Event-ID ──▶ goes on
+ *            │        └──ends before it──▶ wait as long as the server asked ──▶ GET with Last-Event-ID ──▶ continues
  *            ├── 404, and we have a session: expired()
  *            └── anything else: refused()
- *     GET (from the agreement on) ── an event stream of what the server says unasked; taken up again when it ends
+ *     GET (from the agreement on) ── an event stream of messages outside of requests; resumed when it ends
  *     DELETE ── goodbye, when there is a session
  *
  * Redirects are followed to the same origin only, and only those that keep a POST a POST: our headers may hold secrets.
@@ -20,9 +20,9 @@
 #include "wire/jsonrpc.h"
 
 #define ACCEPT_BOTH "application/json, text/event-stream"
-#define RETRY_MS 1000          /* before a stream is taken up again, where the server says nothing */
+#define RETRY_MS 1000          /* before a stream is resumed, unless the server sets it */
 #define RETRY_MAX_MS 30000
-#define MAX_TRIES 10u          /* in a row that brought nothing */
+#define MAX_TRIES 10u          /* in a row without an event */
 #define LINGER_MS 2000         /* for a stream to end by itself after its answer */
 #define OPENING_MS 5000        /* for the server to take the first message after the agreement */
 
@@ -36,7 +36,7 @@ struct http {
 	bool closed, opened;
 	bool no_listening; /* the server has no such stream */
 	struct cell__exchange *listener;
-	struct cell__exchange *opening; /* says that we are ready; what is asked meanwhile waits, or it could get there first */
+	struct cell__exchange *opening; /* reports that we are ready; other messages wait for it, or they could arrive first */
 };
 
 static struct http *of(struct cell__web *web)
@@ -58,7 +58,7 @@ static int add_headers(struct cell__web *web, struct cell__exchange *exchange)
 	return rc;
 }
 
-/* ---- what is told ---- */
+/* ---- reports to the owner ---- */
 
 static void refuse(struct http *http, struct cell__exchange *exchange, const struct cell_error *err)
 {
@@ -173,7 +173,7 @@ static void tick(struct cell__web *web, struct cell__exchange *exchange)
 	}
 }
 
-/* The id comes with the answer to initialize, and what follows must have it. */
+/* The id comes with the answer to initialize, and later requests must carry it. */
 static void adopt_session(struct http *http, const struct cell__exchange *exchange)
 {
 	if (exchange->session[0] && !http->session[0] && exchange->kind == POST)
@@ -183,7 +183,7 @@ static void adopt_session(struct http *http, const struct cell__exchange *exchan
 static void handle_event(struct cell__web *web, struct cell__exchange *exchange, const struct cell__sse_event *event)
 {
 	adopt_session(of(web), exchange);
-	/* One without data only says where the stream is. */
+	/* An event without data only gives the position in the stream. */
 	if (event->size > 0 && strcmp(event->type, "message") == 0)
 		tell(of(web), event->data, event->size);
 }
@@ -205,7 +205,7 @@ static bool follow(struct http *http, struct cell__exchange *exchange)
 	return cell__exchange_start(exchange, url, 0, &err) == 0;
 }
 
-/* Has the server forgotten the session?  Some say it with another status than they should. */
+/* Whether the server has dropped the session. Some servers report that with a wrong status. */
 static bool is_expired(const struct http *http, const struct cell__exchange *exchange)
 {
 	if (!http->session[0])

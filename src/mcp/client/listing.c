@@ -1,4 +1,4 @@
-/* The list of tools: asked for after every start, when somebody wants it and when the server says that it changed. */
+/* The list of tools: requested after every start, on demand and when the server says that it changed. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <string.h>
@@ -50,7 +50,7 @@ static void fail_with(struct cell__mcp_client *client, int code, const char *wha
 	fail(client, &failure);
 }
 
-/* Adds a page.  False: there is no more to be had. */
+/* Adds a page. False: it was the last one. */
 static bool add_page(struct cell__mcp_listing *listing, const json_t *tools)
 {
 	size_t i;

@@ -1,4 +1,4 @@
-/* What a server says: answers, questions, notifications; and what it says of no use. */
+/* The messages of a server: answers, questions, notifications; and unusable ones. */
 #define _GNU_SOURCE
 #include <string.h>
 
@@ -7,7 +7,7 @@
 
 /* ---- floods ---- */
 
-/* It answered nothing.  False: too much of that, and the connection is gone. */
+/* Counts a message that answered no request. False: there were too many, and the connection is dropped. */
 static bool count_idle(struct cell__mcp_client *client, size_t size)
 {
 	int64_t seconds = (cell__now_us() - client->window_us) / 1000000;
@@ -34,7 +34,7 @@ static bool handle_answer(struct cell__mcp_client *client, const struct cell__rp
 {
 	struct cell__mcp_request *request = json_is_integer(message->id) ? cell__mcp_find(client, json_integer_value(message->id)) : NULL;
 	if (!request || request->id == 0)
-		return false; /* a second answer, one that comes late, or one to what nobody asked */
+		return false; /* a second answer, a late one, or one without a request */
 	if (!request->own && request != &client->listing.request)
 		client->failures = 0;
 	cell__mcp_transport_forget(client->transport, request->id);
@@ -44,8 +44,8 @@ static bool handle_answer(struct cell__mcp_client *client, const struct cell__rp
 }
 
 /*
- * Some JSON is beyond us (a NUL in a name, a number past all bounds, too deep).  When it shows whom it answers, who
- * waits for it need not wait until the end of its time.
+ * Some JSON cannot be parsed (a NUL in a name, a number past all bounds, too deep). If it shows which request it answers, that request
+ * fails now instead of at its deadline.
  */
 static bool refuse_unreadable(struct cell__mcp_client *client, const char *text, size_t size, const struct cell_error *err)
 {
@@ -105,7 +105,7 @@ static void forget_elicitation(struct cell__mcp_elicitation *elicitation)
 	elicitation->client = NULL;
 	if (client->n_elicitations > 0)
 		return;
-	/* The person's time is given back to what the server was doing. */
+	/* The person's time is added to the server's deadlines. */
 	int64_t asked_us = cell__now_us() - client->elicit_us;
 	for (struct cell__mcp_request *request = client->sent.first; request; request = request->next)
 		if (request->deadline_us && !request->own)
@@ -142,7 +142,7 @@ static void drop_elicitation(struct cell__mcp_elicitation *elicitation)
 		elicitation->gone(elicitation->gone_arg);
 }
 
-/* The connection that they came by is gone. */
+/* Their connection is gone. */
 void cell__mcp_drop_elicitations(struct cell__mcp_client *client)
 {
 	while (client->elicitations)
@@ -164,7 +164,7 @@ void cell__mcp_end_elicitations(struct cell__mcp_client *client, const struct ce
 	}
 }
 
-/* The call that a question belongs to, where there is only one. */
+/* The call that a question belongs to, if there is only one. */
 static struct cell__mcp_request *only_call(const struct cell__mcp_client *client)
 {
 	struct cell__mcp_request *found = NULL;
@@ -273,11 +273,11 @@ void cell__mcp_handle_text(struct cell__mcp_client *client, const char *text, si
 	CELL_AUTO_RPC_DOC struct cell__rpc_doc doc = CELL__RPC_DOC_INIT;
 	struct cell_error err;
 	uint64_t connection = client->connection;
-	/* Whatever it is, somebody is there. */
+	/* Any message proves that the server is alive. */
 	if (client->ping.list)
 		cell__mcp_take(&client->ping);
 	if (cell__rpc_read(text, size, client->batches, &doc, &err) < 0) {
-		/* Many a server greets on its stdout: that is no message, and no reason to end it. */
+		/* Many servers print a greeting on their stdout: that is not a message, and not a reason to end the connection. */
 		if (!refuse_unreadable(client, text, size, &err))
 			count_idle(client, size);
 		return;

@@ -1,10 +1,10 @@
 /*
- * The transport of revision 2024-11-05: one event stream by which everything comes, and a URL named in it that
- * messages are sent to.
+ * The transport of revision 2024-11-05: one event stream for everything that the server sends, and a URL named in it
+ * for our messages.
  *
  *     GET ──event "endpoint"──▶ connected: events are messages, messages are POSTs ──stream ends──▶ lost()
  *
- * What is sent before the endpoint is known waits for it.
+ * Messages wait until the endpoint is known.
  */
 #define _GNU_SOURCE
 #include <string.h>
@@ -46,7 +46,7 @@ static void refuse(struct sse *sse, struct cell__exchange *exchange, const struc
 static void start_waiting(struct sse *sse)
 {
 	struct cell_error err;
-	/* New ones are put at the head of the list, and what is sent first should come first. */
+	/* New ones are at the head of the list, and the oldest must be sent first. */
 	for (;;) {
 		struct cell__exchange *oldest = NULL;
 		for (struct cell__exchange *exchange = sse->web.list; exchange; exchange = exchange->next)
@@ -162,7 +162,7 @@ int cell__mcp_sse_open(const struct cell__mcp_transport_spec *spec, struct cell_
 		*ret_transport = &sse->base;
 		return 0;
 	}
-	/* Nobody is to hear of what never was. */
+	/* No callback for a connection that was never made. */
 	sse->base.events = NULL;
 	sse->closed = true;
 	cell__web_close(&sse->web);

@@ -1,6 +1,6 @@
 /*
- * A server that speaks on its standard streams, one message a line, started through the spawner in a process group of
- * its own.  What it writes to stderr is kept for diagnosis, the last of it.
+ * A server on its standard streams, one message a line, started through the spawner in a process group of its own.
+ * The last part of its stderr is kept for diagnosis.
  *
  *     running ──its exit──▶ lost() ──▶ gone()
  *        └─close(): its stdin ends──▶ closing ──exit, or killed after a grace──▶ gone()
@@ -20,7 +20,7 @@ struct stdio {
 	struct cell__process *process; /* NULL: it has ended */
 	struct cell__lines lines;
 	uv_timer_t grace;
-	bool closed;  /* the owner is to hear of nothing but gone() */
+	bool closed;  /* the owner gets no callback but gone() */
 	bool confined;
 	char command[160];
 };
@@ -46,7 +46,7 @@ static void end(struct stdio *stdio, int64_t grace_ms)
 {
 	stdio->closed = true;
 	stdio->base.tail = NULL;
-	/* The lines stay until the end: somebody may be reading one. */
+	/* The lines stay until the end: a caller may be reading one. */
 	if (!stdio->process)
 		return;
 	cell__process_close_stdin(stdio->process);
@@ -192,7 +192,7 @@ int cell__mcp_stdio_open(const struct cell__mcp_transport_spec *spec, struct cel
 	return 0;
 }
 
-/* ---- what every transport is started with ---- */
+/* ---- the common start of all transports ---- */
 
 void cell__mcp_transport_init(struct cell__mcp_transport *transport, const struct cell__mcp_transport_ops *vtable,
 			      const struct cell__mcp_transport_spec *spec)

@@ -61,17 +61,17 @@ static void header_came(struct cell__http_transfer *transfer, const char *bytes,
 		return;
 	for (size_t i = 0; i < size; i++)
 		if (at[i] < 0x21 || at[i] > 0x7e)
-			return; /* no id that may stand in a header */
+			return; /* not a valid id for a header */
 	memcpy(exchange->session, at, size);
 	exchange->session[size] = '\0';
 }
 
-/* ---- looking at what came ---- */
+/* ---- processing received bytes ---- */
 
 static void read_stream(struct cell__exchange *exchange)
 {
 	struct cell__web *web = exchange->web;
-	/* What comes meanwhile is put into a new inbox. */
+	/* Bytes that arrive in the meantime go into a new inbox. */
 	struct cell__buf came = exchange->inbox;
 	exchange->inbox = (struct cell__buf)CELL_BUF_INIT;
 	const char *bytes = came.data;
@@ -176,7 +176,7 @@ static void work(uv_timer_t *timer)
 {
 	struct cell__web *web = timer->data;
 	web->armed_us = 0;
-	/* Nothing leaves the list meanwhile; what is added is put at its head. */
+	/* Nothing leaves the list in the meantime; new ones are put at its head. */
 	for (struct cell__exchange *exchange = web->list; exchange; exchange = exchange->next)
 		read_arrived(exchange);
 	int64_t now = cell__now_us(), next = INT64_MAX;

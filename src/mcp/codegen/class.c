@@ -54,7 +54,7 @@ static int add_enum(struct cell__buf *out, const struct cell__gen_class *class)
 	return rc;
 }
 
-/* The annotation of a field: its type, what it is called elsewhere, and whether null may be sent for it. */
+/* The annotation of a field: its type, its name in JSON, and whether null may be sent for it. */
 static const char *field_type(struct cell__gen_module *m, const struct cell__gen_field *field)
 {
 	struct cell__gen_type type = field->type;

@@ -1,15 +1,15 @@
 /*
  * Theory of operation
  *
- *     .cell-lock held ──▶ look at <package>/ ──▶ write .cell-gen-<package>/ ──▶ exchange the two
+ *     .cell-lock held ──▶ check <package>/ ──▶ write .cell-gen-<package>/ ──▶ exchange the two
  *                                                       │ failed                   │
  *                                                       ▼                          ▼
- *                                            it is removed, nothing     what is now in .cell-gen-<package>/ and
- *                                            else has changed           not ours moves over; ours is removed
+ *                                            it is removed, nothing     other files now in .cell-gen-<package>/
+ *                                            else has changed           move over; generated ones are removed
  *
- * The name .cell-gen-<package> belongs to whoever holds the lock.  One that is there when we begin was left by a process
- * that died: it is emptied in the same way.  Its __init__.py is written last and removed last, so one without it was being
- * written, and what it holds is ours whether or not it begins with the mark already.
+ * The name .cell-gen-<package> belongs to the holder of the lock.  One that exists when we begin was left by a process
+ * that died: it is emptied in the same way.  Its __init__.py is written last and removed last, so a folder without it was being
+ * written, and its files are ours whether or not they begin with the mark already.
  */
 #define _GNU_SOURCE
 #include "mcp/codegen/files.h"
@@ -26,16 +26,16 @@
 
 #define DEFAULT_OUT "mcptools"
 #define INIT_FILE "__init__.py"
-#define MAX_NAME 160 /* a package's name with what stands before it */
+#define MAX_NAME 160 /* a package's name with its prefix */
 
 struct place {
 	const struct cell__gen_package *package;
 	int out_fd;
 	char temp[MAX_NAME];
-	char aside[MAX_NAME]; /* the old package, where it cannot be exchanged, for a moment */
+	char aside[MAX_NAME]; /* the old package, for a moment, if it cannot be exchanged */
 };
 
-/* ---- what is ours ---- */
+/* ---- generated files ---- */
 
 /* A file *.py. */
 static bool is_module(int dir_fd, const char *name)
@@ -96,7 +96,7 @@ static void remove_compiled(int dir_fd)
 			unlinkat(fd, entry->d_name, 0);
 	}
 	closedir(list);
-	unlinkat(dir_fd, "__pycache__", AT_REMOVEDIR); /* stays when somebody else put something there */
+	unlinkat(dir_fd, "__pycache__", AT_REMOVEDIR); /* stays if it contains other files */
 }
 
 static int move(int from_fd, int to_fd, const char *name)
@@ -104,7 +104,7 @@ static int move(int from_fd, int to_fd, const char *name)
 	int rc = renameat2(from_fd, name, to_fd, name, RENAME_NOREPLACE);
 	if (rc == 0 || errno != EINVAL)
 		return rc;
-	/* A file system that cannot promise not to replace: we look ourselves. */
+	/* A file system that cannot rename without replacing: we check ourselves. */
 	if (faccessat(to_fd, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0) {
 		errno = EEXIST;
 		return -1;
@@ -113,8 +113,8 @@ static int move(int from_fd, int to_fd, const char *name)
 }
 
 /*
- * Removes the temporary folder: what is ours is deleted, the rest moves into the package's folder (`to_fd`; -1: there is
- * none, and such things stay where they are).  0, or -1 with errno.
+ * Removes the temporary folder: deletes generated files, moves the rest into the package's folder (`to_fd`; -1: there is none, and the rest
+ * stays). 0, or -1 with errno.
  */
 static int remove_temp(const struct place *place, int to_fd)
 {
@@ -150,7 +150,7 @@ static int remove_temp(const struct place *place, int to_fd)
 
 /* ---- before ---- */
 
-/* Is the folder that is there ours to replace? */
+/* Whether we may replace the existing folder. */
 static int check_old(const struct place *place, const char *out_dir, int old_fd, struct cell_error *err)
 {
 	const struct cell__gen_package *package = place->package;
@@ -226,7 +226,7 @@ static int swap(const struct place *place, bool old)
 	return old ? renameat(fd, place->aside, fd, temp) : 0;
 }
 
-/* What a process left that died in that moment: the old package goes back, or is emptied as after every exchange. */
+/* A process may have died in that moment: the old package is restored, or emptied as after every exchange. */
 static int recover(const struct place *place)
 {
 	int fd = place->out_fd;
@@ -266,8 +266,8 @@ static int replace(const struct place *place, const char *out_dir, struct cell_e
 }
 
 /*
- * The folder that holds the packages, made when missing.  It often lies in a workspace (mcptools/ of an MCP server's), so that a link
- * in its place may be the code's: it is not followed.  -1 with errno.
+ * The folder of the packages, made when missing. It is often in a workspace (mcptools/ of an MCP server's), where code may have put a link
+ * in its place: links are not followed. -1 with errno.
  */
 static int open_out(const char *out_dir)
 {

@@ -69,7 +69,7 @@ static bool has_any(const json_t *schema, const char *const *keys)
 	return false;
 }
 
-/* Where a schema leads that says nothing beside its "$ref", or its one part of allOf; itself where it says more. */
+/* The target of a schema that has only "$ref", or only one part of allOf; the schema itself if it has more. */
 static const json_t *next_of(const struct cell__gen_module *m, const json_t *schema)
 {
 	static const char *const beside_ref[] = { "properties", "allOf", NULL };
@@ -161,7 +161,7 @@ static void merge_bound(struct cell__gen_module *m, json_t *into, const char *ke
 		set(m, into, key, more);
 }
 
-/* What stands in `into` already has precedence, except where both can hold. */
+/* Members that `into` has already take precedence, except where both can hold. */
 static void merge(struct cell__gen_module *m, json_t *into, const json_t *from)
 {
 	const char *key;

@@ -7,8 +7,8 @@
 #include "mcp/codegen/internal.h"
 
 /*
- * What every package has beside its tools.  The first half is for type checkers, which need neither pydantic nor
- * Workcell for it; the second is what runs.
+ * The file that every package has beside its tools. The first half is for type checkers, which need neither pydantic nor Workcell for it;
+ * the second half runs.
  */
 static const char api_text[] =
 	"\"\"\"Common definitions of the modules in this package.\"\"\"\n"
@@ -189,7 +189,7 @@ static int add_problem(struct cell__gen_package *package, const json_t *tool, si
 	return problem && json_array_append_new(package->problems, problem) == 0 ? 0 : -1;
 }
 
-/* NULL: nothing is wrong with it that we can see from outside. */
+/* NULL: no problem is visible from outside. */
 static const char *tool_problem(const json_t *tool, const json_t *seen)
 {
 	const json_t *name = json_object_get(tool, "name");
@@ -226,8 +226,8 @@ static int name_module(json_t *modules, json_t *taken, const char *tool, const c
 }
 
 /*
- * The module of each tool, as {tool: module}: first those that are called as they are, so that nothing takes their name
- * away, then the others.  NULL: no memory.
+ * The module of each tool, as {tool: module}: first tools whose name is a valid module name, so that no other takes it, then the others.
+ * NULL: out of memory.
  */
 static json_t *name_modules(const json_t *tools)
 {
@@ -283,7 +283,7 @@ static int add_tool(const struct cell__codegen_options *opts, struct cell__gen_p
 	return add_file(package, name, &text);
 }
 
-/* The first line of a description, cut where it is too long. */
+/* The first line of a description, truncated if it is too long. */
 static int add_summary(struct cell__buf *out, const json_t *tool)
 {
 	const json_t *text = json_object_get(tool, "description");
@@ -302,7 +302,7 @@ static int add_summary(struct cell__buf *out, const json_t *tool)
 	return cut ? cell__buf_add_str(out, "...") : 0;
 }
 
-/* What the package says of itself: data like everything else, so that it goes through the same escaping. */
+/* The package's description of itself: untrusted data, so it is escaped like everything else. */
 static int add_init(struct cell__gen_package *package, const struct cell__codegen_options *opts, const json_t *tools)
 {
 	CELL_AUTO_BUF struct cell__buf doc = CELL_BUF_INIT, text = CELL_BUF_INIT;

@@ -1,7 +1,6 @@
 /*
- * jansson refuses a text as a whole for one number that is too large or one half of a surrogate pair.  A list of tools
- * is worth more than that: here the text is rewritten so that only the value at fault changes.  What is no JSON in other
- * ways is left as it is, for the parser to refuse.
+ * jansson refuses a whole text for one number that is too large or one half of a surrogate pair. A list of tools should survive that: this
+ * file rewrites the text so that only the faulty value changes. Other invalid JSON is left unchanged, for the parser to refuse.
  */
 #define _GNU_SOURCE
 #include <ctype.h>
@@ -22,7 +21,7 @@ struct softener {
 
 static void copy(struct softener *s, size_t n)
 {
-	/* What lies too deep is not copied; one null stands for it. */
+	/* Values that are too deep are not copied; one null replaces them. */
 	if (s->depth <= CELL_GEN_LIMIT_JSON_DEPTH && s->rc == 0)
 		s->rc = cell__buf_add(s->out, s->text + s->pos, n);
 	s->pos += n;
@@ -35,7 +34,7 @@ static void put(struct softener *s, const char *instead, size_t skip)
 	s->pos += skip;
 }
 
-/* The code unit of a \uXXXX at this place; -1: there is none. */
+/* The code unit of a \uXXXX at this position; -1: not one. */
 static int unit_at(const struct softener *s, size_t at)
 {
 	int value = 0;
@@ -109,7 +108,7 @@ static void soften_number(struct softener *s)
 			put(s, ".0", 0);
 		return;
 	}
-	/* Only the size counts, so a locale's decimal point does no harm: what follows it is small. */
+	/* Only the magnitude counts, so a locale's decimal point does no harm: digits after it are small. */
 	char *exponent = strpbrk(digits, "eE");
 	bool overflow = exponent && isinf(strtod(digits, NULL));
 	char *point = strchr(digits, '.');

@@ -1,7 +1,7 @@
 /*
- * Names that a server chose, as names of ours.  Only these characters get into an identifier: ASCII letters, digits, the
- * underscore, and letters of a few scripts that Python takes as they are (it normalizes identifiers: others could become
- * a name that is taken) and that are written from left to right.
+ * Turns names that a server chose into our names. Only these characters get into an identifier: ASCII letters, digits, the underscore, and
+ * letters of a few left-to-right scripts that Python keeps unchanged (it normalizes identifiers: others could become a name that is
+ * taken).
  */
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -19,7 +19,7 @@ static const char *const import_names[GEN_IMPORTS] = { "Date", "DateTime", "Time
 	"Any", "Dict", "List", "Literal", "Optional", "Tuple", "Union", "UUID", "BaseModel", "CLIENT", "Field", "IntEnum",
 	"Nullable", "OneOf", "Pattern", "RootModel", "StrEnum", "Unique" };
 
-/* Of a model's class: a field of this name would hide it. */
+/* Members of a model's class: a field of this name would hide one. */
 static const char *const model_names[] = { "construct", "copy", "dict", "from_orm", "json", "model_computed_fields",
 	"model_config", "model_construct", "model_copy", "model_dump", "model_dump_json", "model_extra", "model_fields",
 	"model_fields_set", "model_json_schema", "model_parametrized_name", "model_post_init", "model_rebuild",
@@ -27,10 +27,10 @@ static const char *const model_names[] = { "construct", "copy", "dict", "from_or
 	"register", "root", "schema", "schema_json", "update_forward_refs", "validate" };
 /* clang-format on */
 
-/* What annotations name beside the imports. */
+/* Names in annotations beside the imports. */
 static const char *const builtin_names[] = { "bool", "float", "int", "str" };
 
-/* Of str, int and Enum: a member of this name would hide it. */
+/* Members of str, int and Enum: a member of this name would hide one. */
 static const char *const member_names[] = { "as_integer_ratio",
 					    "bit_count",
 					    "bit_length",
@@ -112,7 +112,7 @@ const char *cell__gen_import_name(enum cell__gen_import name)
 	return import_names[name];
 }
 
-/* ---- characters: not those of <ctype.h>, which are the locale's ---- */
+/* ---- characters: not those of <ctype.h>, which depend on the locale ---- */
 
 static bool is_digit(uint32_t c)
 {
@@ -134,7 +134,7 @@ static char to_upper(uint32_t c)
 	return (char)(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
 }
 
-/* A letter beyond ASCII that stays what it is in an identifier. */
+/* A letter beyond ASCII that stays unchanged in an identifier. */
 static bool is_letter(uint32_t c)
 {
 	static const struct {
@@ -150,10 +150,7 @@ static bool is_letter(uint32_t c)
 	return false;
 }
 
-/*
- * Every other character becomes "_".  At most CELL_GEN_LIMIT_IDENTIFIER characters are looked at.  `letters`: those
- * beyond ASCII may stay.
- */
+/* Every other character becomes "_". Uses at most CELL_GEN_LIMIT_IDENTIFIER characters. `letters`: those beyond ASCII may stay. */
 static int add_clean(struct cell__buf *out, const char *text, size_t size, bool letters, bool lower)
 {
 	unsigned count = 0;
@@ -183,7 +180,7 @@ bool cell__gen_server_ok(const char *name)
 	       strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-") == size;
 }
 
-/* What stands in front of a name that cannot begin as it does, and behind one that is a keyword. */
+/* Adds a prefix to a name that begins with an invalid character, and a suffix to a keyword. */
 static char *finish_name(struct cell__buf *clean, const char *prefix)
 {
 	struct cell__buf name = CELL_BUF_INIT;
@@ -267,7 +264,7 @@ const char *cell__gen_singular(struct cell__gen_module *m, const char *class_nam
 		if (!ends_with(class_name, size, endings[i].many) || (whole && n < 4))
 			continue;
 		const char *one = endings[i].one;
-		/* The first letter keeps its size where it is part of the ending. */
+		/* The first letter keeps its case if it is part of the ending. */
 		char first = whole ? class_name[0] : one[0];
 		return cell__gen_printf(m, "%.*s%.*s%s", (int)(size - n), class_name, one[0] ? 1 : 0, &first, one[0] ? one + 1 : "");
 	}
@@ -305,7 +302,7 @@ const char *cell__gen_take_class_name(struct cell__gen_module *m, const char *ba
 	const char *name = base;
 	if (cell__gen_is_keyword(base) || IS_ONE_OF(import_names, base))
 		name = cell__gen_printf(m, "%sModel", base);
-	/* One of results that is called like one of parameters says so. */
+	/* A result class with the name of a parameter class gets a suffix. */
 	for (const struct cell__gen_class *class = m->known; class && m->output; class = class->next_known) {
 		if (!class->output && strcmp(class->name, name) == 0) {
 			name = cell__gen_printf(m, "Result%s", name);
@@ -325,7 +322,7 @@ void cell__gen_reserve_names(struct cell__gen_module *m)
 
 /* ---- fields and members ---- */
 
-/* The name of a field or a member, if nothing else had one; *ret_same: it is what the server calls it. */
+/* The name of a field or a member, before collisions are resolved; *ret_same: it equals the server's name. */
 static const char *clean_name(struct cell__gen_module *m, const char *text, size_t size, const char *const *reserved, size_t n_reserved,
 			      bool *ret_same)
 {
@@ -349,7 +346,7 @@ static const char *clean_name(struct cell__gen_module *m, const char *text, size
 void cell__gen_name_fields(struct cell__gen_module *m, struct cell__gen_class *class)
 {
 	json_t *used = json_object();
-	/* First those that can be called as the server calls them: nothing takes their name away. */
+	/* First those that can keep the server's name: no other takes it. */
 	for (int round = 0; round < 2 && used; round++) {
 		for (size_t i = 0; i < class->n_fields && !m->nomem; i++) {
 			struct cell__gen_field *field = &class->fields[i];
@@ -359,7 +356,7 @@ void cell__gen_name_fields(struct cell__gen_module *m, struct cell__gen_class *c
 			size_t size = strlen(field->property);
 			const char *name = clean_name(m, field->property, size, model_names, sizeof model_names / sizeof *model_names,
 						      &same);
-			/* Inside the class it would stand for the type of this name. */
+			/* Inside the class it would hide the type of this name. */
 			if (is_taken(m, name) || IS_ONE_OF(builtin_names, name)) {
 				same = false;
 				name = cell__gen_printf(m, "%s_", name);

@@ -1,4 +1,4 @@
-/* Schemas of single values: texts, numbers, enums, and the limits of all types. */
+/* Schemas of single values: strings, numbers, enums, and the limits of all types. */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <math.h>
@@ -31,7 +31,7 @@ int64_t cell__gen_count(const json_t *schema, const char *keyword)
 	return whole_of(json_object_get(schema, keyword), &count) && count >= 0 ? count : -1;
 }
 
-/* A keyword's number as a literal, for whole numbers rounded up or down; NULL: there is none that means anything. */
+/* A keyword's number as a literal, for whole numbers rounded up or down; NULL: missing or meaningless. */
 static const char *bound(struct cell__gen_module *m, const json_t *value, bool whole, bool up)
 {
 	int64_t number;
@@ -105,8 +105,8 @@ static const char *number_text(struct cell__gen_module *m, const json_t *schema,
 bool cell__gen_format(const json_t *schema, enum cell__gen_import *ret)
 {
 	/*
-	 * Others stay texts: a class for them would need a package that may be missing (email), would change what is sent
-	 * (uri, duration: "P1M" is not 30 days), or would hide it (password).
+	 * Other formats stay strings: a class for them would need a package that may be missing (email), would change the sent value (uri,
+	 * duration: "P1M" is not 30 days), or would hide it (password).
 	 */
 	static const struct {
 		const char *format;
@@ -179,7 +179,7 @@ static unsigned kind_of(const json_t *value)
 	}
 }
 
-/* The values but for null, each once: a new reference; NULL: too many, or no memory. */
+/* The values without null and without duplicates: a new reference; NULL: too many, or out of memory. */
 static json_t *distinct(struct cell__gen_module *m, const json_t *list, unsigned *ret_kinds, bool *ret_null)
 {
 	json_t *values = json_array(), *texts = json_object();
@@ -261,7 +261,7 @@ static struct cell__gen_type enum_class(struct cell__gen_module *m, const json_t
 	return type;
 }
 
-/* Values that no enum of Python keeps apart (1, 1.0 and True are one there), or that none can hold. */
+/* Values that a Python enum cannot distinguish (1, 1.0 and True are equal there), or cannot hold. */
 static struct cell__gen_type one_of_type(struct cell__gen_module *m, const json_t *values, unsigned kinds)
 {
 	const char *text = list_text(m, "OneOf", values, '(', ')');

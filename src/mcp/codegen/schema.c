@@ -1,10 +1,9 @@
 /*
  * From a schema to a type.
  *
- * References.  What a reference leads to is looked at once.  An object becomes a class, which is known by the schema it
- * was made of from the moment it is begun, so that a reference back to it finds its name.  Something else stands where
- * it is used, unless it contains itself: then the reference back makes it a class with a root (`made`), which is filled
- * when the way there is done.
+ * References. The target of a reference is visited once. An object becomes a class, which is found by its schema from the moment it is
+ * begun, so that a reference back to it finds its name. Any other type is inlined where it is used, unless it contains itself: then the
+ * reference back makes it a class with a root (`made`), which is filled when the traversal returns there.
  */
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -73,7 +72,7 @@ const char *cell__gen_type_text(struct cell__gen_module *m, const struct cell__g
 		int rc = cell__buf_add_str(&all, "Union[");
 		for (size_t i = 0; i < type->n && rc == 0; i++)
 			rc = cell__buf_printf(&all, "%s%s", i ? ", " : "", type->members[i]);
-		/* Not Optional[Union[...]]: typing keeps those by what is in them, and may answer with another order. */
+		/* Not Optional[Union[...]]: typing caches those by their members, and may return another order. */
 		if (rc < 0 || cell__buf_add_str(&all, type->nullable ? ", None]" : "]") < 0) {
 			m->nomem = true;
 			return "";
@@ -156,12 +155,12 @@ static void make_field(struct cell__gen_module *m, struct cell__gen_field *field
 	if (!required)
 		field->value = value ? cell__gen_default(m, schema, &field->type, value) : "None";
 	if (!required && !field->value)
-		field->value = "None"; /* a default that does not fit: better none */
+		field->value = "None"; /* a default that does not fit is dropped */
 }
 
 /*
- * What becomes of properties that the schema does not name.  It may leave that open: then a result keeps them, and
- * parameters refuse them, because a word that the tool does not know is nearly always a mistake.
+ * The treatment of properties that the schema does not name. If the schema leaves it open, a result keeps them, and parameters refuse them,
+ * because an unknown parameter is nearly always a mistake.
  */
 static const char *extra_of(const struct cell__gen_module *m, const json_t *schema)
 {
@@ -312,7 +311,7 @@ static struct cell__gen_type type_by_name(struct cell__gen_module *m, const json
 	return cell__gen_scalar(m, schema, name, &type) ? type : cell__gen_any(m);
 }
 
-/* "type", or what the other keywords let guess; NULL: anything. */
+/* "type", or a guess from the other keywords; NULL: any type. */
 static const char *type_name(const json_t *schema)
 {
 	const char *name = json_string_value(json_object_get(schema, "type"));

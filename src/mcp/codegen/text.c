@@ -17,7 +17,7 @@ struct cell__gen_block {
 	max_align_t bytes[];
 };
 
-/* What is handed out when memory is gone: zeros that nobody writes much into before the module is given up. */
+/* Returned when out of memory: zeros that are hardly written to before the module is given up. */
 static void *no_memory(struct cell__gen_module *m)
 {
 	m->nomem = true;
@@ -106,8 +106,8 @@ uint32_t cell__gen_char(const char *text, size_t size, size_t *ret_size)
 }
 
 /*
- * Characters that a source must not hold (NUL), that end a line for somebody, or that make a reader see something else
- * than Python does: control characters, and what changes the direction of text or has no width.
+ * Characters that a source must not contain (NUL), that end a line for some readers, or that make a person see something else than Python
+ * does: control characters, characters that change the direction of text, and invisible ones.
  */
 static bool must_escape(uint32_t c)
 {
@@ -201,7 +201,7 @@ int cell__gen_add_doc(struct cell__buf *out, const char *text, size_t size, unsi
 		}
 		lines = true;
 		rc = cell__buf_add_str(out, "\n");
-		/* Lines that hold nothing stay empty. */
+		/* Empty lines stay empty. */
 		if (rc == 0 && i + 1 < size && text[i + 1] != '\n' && text[i + 1] != '\r')
 			rc = cell__buf_printf(out, "%*s", (int)indent, "");
 	}

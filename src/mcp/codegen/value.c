@@ -1,4 +1,4 @@
-/* Defaults: does a value fit its schema, and how does it stand in the module? */
+/* Defaults: whether a value fits its schema, and its expression in the module. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <float.h>
@@ -22,7 +22,7 @@ static bool matches(const char *text, const char *shape)
 	return true;
 }
 
-/* Only what all readers of the format take. */
+/* Accepts only forms that all readers of the format accept. */
 static bool format_fits(enum cell__gen_import class, const char *text)
 {
 	unsigned char address[16];
@@ -208,7 +208,7 @@ bool cell__gen_fits(struct cell__gen_module *m, const json_t *schema, const json
 	return one;
 }
 
-/* ---- how it is written ---- */
+/* ---- expressions ---- */
 
 static const char *member_text(struct cell__gen_module *m, const struct cell__gen_class *class, const json_t *value)
 {
@@ -238,12 +238,12 @@ const char *cell__gen_default(struct cell__gen_module *m, const json_t *schema, 
 	if (is_enum)
 		return member_text(m, type->named, value);
 	const char *text = cell__gen_literal(m, value);
-	/* Of a union pydantic wants the very type: 1 is no float there. */
+	/* For a union pydantic needs the exact type: 1 is not a float there. */
 	if (!text || type->any || (type->plain && type->n == 1 && !strstr(type->members[0], "Union[")))
 		return text;
 	if (names_open_class(m, type))
 		return NULL;
-	/* It becomes what the type says when an instance is made. */
+	/* It is converted to the type when an instance is made. */
 	cell__gen_use(m, GEN_FIELD);
 	return cell__gen_printf(m, "Field(default_factory=lambda: %s, validate_default=True)", text);
 }

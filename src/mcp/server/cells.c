@@ -1,12 +1,12 @@
 /*
- * The session of a peer.  One thread opens it and runs the cells that were queued in their order; it is closed with the peer, when no
+ * The session of a peer.  One thread opens it and runs the queued cells in order; it is closed with the peer, when no
  * operation uses it any more.
  *
  *     queued ──▶ given to the session (peer->running) ──▶ result ──▶ answered
- *        └── cancelled: never runs      └── cancelled: interrupted, its result is thrown away
+ *        └── cancelled: never runs      └── cancelled: interrupted, its result is dropped
  *
  * Events come on the engine's thread, which must not wait: they become messages in the sink at once, and the cell thread
- * hears of the result alone.  An approval becomes an elicitation; the client's answer comes back through
+ * only gets the result.  An approval becomes an elicitation; the client's answer comes back through
  * cell__mcp_cells_approval() on the transport's thread.
  */
 #include "mcp/server/server.h"
@@ -19,7 +19,7 @@
 
 /* ---- output as it comes ------------------------------------------------------------- */
 
-/* With out_lock held.  What can be told of the chunk as text; false: nothing yet. */
+/* With out_lock held. The part of the chunk that is complete text; false: nothing yet. */
 static bool chunk_text(struct cell__mcp_job *job, const struct cell_event *event, struct cell__buf *text)
 {
 	struct cell__buf *tail = &job->tails[event->stream == CELL_STDERR];
@@ -69,7 +69,7 @@ static void reject(struct cell_session *session, uint64_t id, const char *reason
 	struct cell_approval_answer answer = CELL_APPROVAL_ANSWER_INIT;
 
 	answer.reason = reason;
-	cell_session_answer(session, id, &answer, NULL); /* fails where it does not wait any more */
+	cell_session_answer(session, id, &answer, NULL); /* fails if it no longer waits */
 }
 
 static const char no_scope[] = "this needs an approval, but the token of the MCP client lacks the scope approve";
@@ -80,7 +80,7 @@ static char *page_text(const char *text)
 	return cell_shown_text(text, strlen(text), CELL_SHOWN_MARKDOWN);
 }
 
-/* NULL: it cannot be shown as it is, and err says why. */
+/* NULL: it cannot be shown exactly, and err has the reason. */
 static json_t *approval_form(const struct cell_event *event, struct cell_error *err)
 {
 	const struct cell_call_info *call = event->call;
@@ -135,7 +135,7 @@ static bool clean_form(json_t *value, bool for_people)
 	return clean;
 }
 
-/* What an MCP server asks, in its words, after the name of the tool that asks; NULL: it cannot be shown. */
+/* The question of an MCP server, in its words, after the name of its tool; NULL: it cannot be shown. */
 static json_t *question_form(const struct cell_call_info *call)
 {
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
@@ -221,12 +221,12 @@ void cell__mcp_cells_question(struct cell__mcp_peer *peer, uint64_t approval, co
 	answer.dismiss = !action || (!answer.accept && strcmp(action, "decline"));
 	if (!cell_session_answer(peer->session, approval, &answer, NULL) || !answer.accept)
 		return;
-	/* What does not fit the question is as good as no answer. */
+	/* An answer that does not fit the question counts as no answer. */
 	answer = (struct cell_approval_answer){ .size = sizeof(answer), .dismiss = 1 };
-	cell_session_answer(peer->session, approval, &answer, NULL); /* fails where it does not wait any more */
+	cell_session_answer(peer->session, approval, &answer, NULL); /* fails if it no longer waits */
 }
 
-/* ---- what MCP servers say meanwhile ------------------------------------------------------- */
+/* ---- notifications of MCP servers ------------------------------------------------------- */
 
 static void tell_progress(struct cell__mcp_peer *peer, struct cell__mcp_job *job, const struct cell_event *event, const json_t *said)
 {
@@ -249,7 +249,7 @@ static void tell_progress(struct cell__mcp_peer *peer, struct cell__mcp_job *job
 					text.size ? text.data : "", (int)text.size));
 }
 
-/* As the server said it, with the tool's name for the logger's; where the client wants that level. */
+/* The server's message, with the tool's name as the logger's; if the client enabled that level. */
 static void tell_log(struct cell__mcp_peer *peer, void *stream, const struct cell_event *event, const json_t *said)
 {
 	const char *level = json_string_value(json_object_get(said, "level"));
@@ -288,7 +288,7 @@ static void handle_event(void *arg, const struct cell_event *event)
 	pthread_mutex_lock(&peer->out_lock);
 	job = peer->current;
 	pthread_mutex_unlock(&peer->out_lock);
-	/* A call of the client itself: it waits for that, and so its job is there. */
+	/* A call of the client itself, which waits for it, and so its job exists. */
 	if (event->call && event->call->client)
 		job = event->call->client;
 	/* The job stays until we have given it its result, and that is the last event. */
@@ -324,7 +324,7 @@ static void handle_event(void *arg, const struct cell_event *event)
 	}
 }
 
-/* ---- the thread --------------------------------------------------------------------------- */
+/* Notifies the waiters for the session. */
 
 struct cell_session *cell__mcp_session(struct cell__mcp_peer *peer, struct cell_error *err)
 {
@@ -417,7 +417,7 @@ static void run_cell(struct cell__mcp_peer *peer, struct cell__mcp_job *job)
 	pthread_mutex_lock(&peer->out_lock);
 	peer->current = job;
 	pthread_mutex_unlock(&peer->out_lock);
-	/* Before the lock is given back, so that an interrupt finds the cell in the session. */
+	/* the first cell reports the error, if there is one */
 	status = cell_session_start(peer->session, json_string_value(code), json_string_length(code), &options, NULL, &err);
 	peer->running = status ? NULL : job;
 	pthread_mutex_unlock(&peer->lock);

@@ -1,6 +1,6 @@
 /*
- * What a cell came to, as the result of run_code or execute_ipython_cell: text for the model, structuredContent for
- * programs, images.  On the cell thread; files may be read and written here.
+ * The outcome of a cell, as the result of run_code or execute_ipython_cell: text for the model, structuredContent for programs, images. On
+ * the cell thread; files may be read and written here.
  */
 #include "mcp/server/server.h"
 
@@ -10,7 +10,7 @@
 #include "base/file.h"
 #include "wire/json_check.h"
 
-#define HEAD_PARTS 3 /* of HEAD_OF that go to the beginning of what is shown, the rest to its end */
+#define HEAD_PARTS 3 /* of HEAD_OF parts of the shown text; the rest is its end */
 #define HEAD_OF 5
 
 struct view {
@@ -18,7 +18,7 @@ struct view {
 	struct cell_result *result;
 	const struct cell_outcome *error;
 	size_t max_chars;
-	char *file;          /* all of the output; NULL: it is all in the answer */
+	char *file;          /* all of the output; NULL: the answer has all of it */
 	bool truncated;
 	json_t *content;     /* images, then; the text comes before them */
 	json_t *images;      /* paths */
@@ -48,7 +48,7 @@ static size_t char_offset(const char *text, size_t size, size_t n)
 	return i;
 }
 
-/* Beginning and end of a text that is too long, and between them what is missing and where it is. */
+/* Beginning and end of a text that is too long, and between them the size of the omitted part and the file that has it. */
 static void add_clipped(struct view *view, struct cell__buf *out, const char *text, size_t size)
 {
 	size_t chars = count_chars(text, size), head = view->max_chars * HEAD_PARTS / HEAD_OF;
@@ -84,7 +84,7 @@ static json_t *clipped_json(struct view *view, const char *text, size_t size)
 	return json_text(&buf);
 }
 
-/* str() of the value: a string is itself, anything else its repr.  NULL: there is none. */
+/* str() of the value: a string is itself, anything else its repr. NULL: no value. */
 static json_t *value_text(const struct cell_result *result, json_t *value)
 {
 	const char *repr = cell_result_repr(result);
@@ -114,7 +114,7 @@ static void add_error(struct view *view, struct cell__buf *text)
 		cell__buf_add_str(text, "\n\nThe session's variables are lost; the next cell starts on a fresh kernel.");
 }
 
-/* run_code: the value or the error first, then what was printed. */
+/* run_code: the value or the error first, then the output. */
 static void run_code_text(struct view *view, const json_t *value, struct cell__buf *text)
 {
 	struct cell_text out;
@@ -165,7 +165,7 @@ static void add_image(struct view *view, const char *type, const void *bytes, si
 						       (int)text.size, "mimeType", type));
 }
 
-/* The file is the library's own work, but it lies where code can reach it. */
+/* The library wrote the file, but in a folder that code can reach. */
 static void add_image_file(struct view *view, const char *path)
 {
 	CELL_AUTO_BUF struct cell__buf bytes = CELL_BUF_INIT;
@@ -208,7 +208,7 @@ static void add_images(struct view *view)
 	add_parts(view, parts, n);
 }
 
-/* Displays that are text: what a notebook would show of a table, say. */
+/* Displays that are text: for example a notebook's view of a table. */
 static void add_displays(struct view *view, struct cell__buf *text)
 {
 	for (size_t i = 0; i < cell_result_display_count(view->result); i++) {
@@ -273,7 +273,7 @@ static json_t *structured(struct view *view, const struct cell__buf *shown, json
 	return object;
 }
 
-/* Where all of the output is, when it is more than the answer can hold. */
+/* The file with all of the output, when it is more than the answer can hold. */
 static void keep_output(struct view *view, const struct cell__buf *text)
 {
 	const char *spill = cell_result_spill_path(view->result);

@@ -1,11 +1,11 @@
 /*
- * A peer: one client of the MCP server, whatever it is connected by.
+ * A peer: one client of the MCP server, on any transport.
  *
  *     new ── initialize ──▶ ready ── destroy ──▶ stopping ── cells ended, calls ended ──▶ gone
  *
- * Requests that need no tool are answered where they are read.  tools/call makes a job: a cell goes to the queue of the
- * cell thread, anything else gets a thread of its own.  A job is answered exactly once, by whoever runs it; a cancelled
- * one without words, as the protocol wants it.  Lock order: peer->lock, then peer->out_lock, then the sink's.
+ * Requests that need no tool are answered by the reading thread.  tools/call makes a job: a cell goes to the queue of the
+ * cell thread, any other call gets its own thread.  The thread that runs a job answers it exactly once; a cancelled job gets
+ * no answer, as the protocol requires.  Lock order: peer->lock, then peer->out_lock, then the sink's.
  */
 #include "mcp/server/server.h"
 
@@ -40,7 +40,7 @@ void cell__mcp_peer_notify(struct cell__mcp_peer *peer, void *stream, const char
 	json_decref(params);
 }
 
-/* A request of the unit has its answer; buf NULL: none is sent for it.  With peer->lock held. */
+/* A request of the unit has its answer; buf NULL: no answer is sent. With peer->lock held. */
 static void unit_answered(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const struct cell__buf *buf)
 {
 	bool last = --unit->left == 0;
@@ -108,7 +108,7 @@ bool cell__mcp_peer_ask(struct cell__mcp_peer *peer, void *stream, json_t *param
 	return sent;
 }
 
-/* The question with this id, or, for id -1, the one about this approval.  The caller's to free; NULL: none. */
+/* The question with this id, or, for id -1, the one about this approval. The caller frees it; NULL: not found. */
 static struct cell__mcp_question *take_question(struct cell__mcp_peer *peer, int64_t id, uint64_t approval)
 {
 	struct cell__mcp_question *found = NULL;
@@ -144,7 +144,7 @@ static void handle_response(struct cell__mcp_peer *peer, const struct cell__rpc_
 	if (json_is_integer(message->id) && json_integer_value(message->id) >= 0)
 		asked = take_question(peer, json_integer_value(message->id), 0);
 	if (!asked)
-		return; /* it came too late, or answers what we never asked */
+		return; /* a late answer, or one without a question of ours */
 	if (asked->is_question)
 		cell__mcp_cells_question(peer, asked->approval, result);
 	else
@@ -303,7 +303,7 @@ static void handle_initialize(struct cell__mcp_peer *peer, struct cell__mcp_unit
 	/* Since 2025-11-25 a client may be able to show pages only; {} means forms. */
 	peer->elicits = json_is_object(elicitation) && (!json_object_size(elicitation) || json_object_get(elicitation, "form"));
 	pthread_mutex_unlock(&peer->out_lock);
-	pthread_cond_broadcast(&peer->changed); /* the session is opened meanwhile */
+	pthread_cond_broadcast(&peer->changed); /* the session may be opened in the meantime */
 	answer_result(peer, unit, id,
 		      json_pack("{s:s, s:{s:{}, s:{}}, s:{s:s, s:s, s:s}, s:s}", "protocolVersion", peer->version, "capabilities", "tools",
 				"logging", "serverInfo", "name", "workcell", "title", "Workcell", "version", cell_version(), "instructions",
@@ -416,7 +416,7 @@ static void handle_request(struct cell__mcp_peer *peer, struct cell__mcp_unit *u
 	}
 }
 
-/* The thread that runs the job answers it; here it only learns that nobody waits. */
+/* The thread that runs the job answers it; this only notes that the answer is not needed. */
 static void handle_cancelled(struct cell__mcp_peer *peer, const json_t *params)
 {
 	const json_t *id = json_is_object(params) ? json_object_get(params, "requestId") : NULL;
@@ -433,7 +433,7 @@ static void handle_cancelled(struct cell__mcp_peer *peer, const json_t *params)
 	}
 }
 
-/* ---- what comes in -------------------------------------------------------------------- */
+/* ---- incoming messages -------------------------------------------------------------------- */
 
 static size_t count_requests(const struct cell__rpc_doc *doc)
 {
@@ -455,7 +455,7 @@ size_t cell__mcp_peer_feed(struct cell__mcp_peer *peer, const char *text, size_t
 	int code;
 
 	if (!unit)
-		return 0; /* no memory: as if it had not come */
+		return 0; /* out of memory: the message is ignored */
 	pthread_mutex_lock(&peer->lock);
 	*unit = (struct cell__mcp_unit){ .stream = stream, .left = 1 };
 	code = cell__rpc_read(text, size, peer->batches, &doc, &err);
@@ -467,7 +467,7 @@ size_t cell__mcp_peer_feed(struct cell__mcp_peer *peer, const char *text, size_t
 	n = count_requests(&doc);
 	unit->left = n;
 	unit->batch = doc.batch;
-	/* The unit is gone when the last request is answered, which can be the one that is handled. */
+	/* The unit is freed when the last request is answered, which can be the current one. */
 	for (size_t i = 0; i < doc.count; i++) {
 		code = cell__rpc_get(&doc, i, &message, &err);
 		if (code)
@@ -551,7 +551,7 @@ int cell__mcp_peer_destroy(struct cell__mcp_peer *peer, struct cell_error *err)
 		pthread_join(peer->thread, NULL);
 	peer->has_thread = false;
 	pthread_mutex_lock(&peer->out_lock);
-	peer->elicits = false; /* from now on none is asked */
+	peer->elicits = false; /* from now on the client is asked nothing */
 	pthread_mutex_unlock(&peer->out_lock);
 	while ((asked = peer->questions)) {
 		peer->questions = asked->next;

@@ -1,9 +1,8 @@
 /*
  * The server itself, and one client on two descriptors.
  *
- * The thread that called cell_mcp_server_run() reads and feeds the peer; another writes, so that a client that does not read
- * keeps nobody waiting but itself.  What waits to be written is bounded by leaving out progress and log; answers are as many
- * as the client asked for.
+ * The thread that called cell_mcp_server_run() reads and feeds the peer; another one writes, so that a client that does not read blocks
+ * only itself. The queue for writing is bounded by dropping progress and log; the number of answers is bounded by the client's requests.
  */
 #define _GNU_SOURCE 1 /* pthread_timedjoin_np */
 #include "mcp/server/server.h"
@@ -90,7 +89,7 @@ int cell_mcp_server_create(struct cell_engine *engine, const struct cell_mcp_ser
 static void tell(struct cell_mcp_server *server, uint64_t what)
 {
 	if (write(server->stop_fd, &what, sizeof(what)) < 0) {
-		/* The counter is full: it has been told. */
+		/* The counter is full: it has been notified. */
 	}
 }
 
@@ -185,7 +184,7 @@ static void *writer_main(void *arg)
 	}
 	pthread_mutex_unlock(&pipes->lock);
 	if (pipes->broken)
-		cell_mcp_server_stop(pipes->server); /* nobody reads what we say */
+		cell_mcp_server_stop(pipes->server); /* the client reads no more of our messages */
 	return NULL;
 }
 
@@ -273,7 +272,7 @@ int cell_mcp_server_run(struct cell_mcp_server *server, int in_fd, int out_fd, s
 	pipes->closing = true;
 	pthread_cond_signal(&pipes->changed);
 	pthread_mutex_unlock(&pipes->lock);
-	/* A client that has closed its end and does not read what it asked for. */
+	/* A client that has closed its end and does not read its answers. */
 	if (join_writer(server, writer) < 0)
 		return cell_fail(err, CELL_E_TIMEOUT, 0, "the client does not read the remaining output");
 	cell__buf_finish(&pipes->waiting);

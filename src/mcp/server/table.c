@@ -1,6 +1,6 @@
 /*
- * The tools that a client sees.  Most are operations on the space: schemas and descriptions come from their rows (calls/table.c), and only
- * what differs stands here.  run_code, execute_ipython_cell and reset are the session's (cells.c).
+ * The tools that a client sees. Most are operations on the space: schemas and descriptions come from their rows (calls/table.c), and only
+ * differences are here. run_code, execute_ipython_cell and reset belong to the session (cells.c).
  */
 #include "mcp/server/server.h"
 
@@ -10,7 +10,7 @@
 
 #define OBJECT(properties, required) \
 	"{\"type\":\"object\",\"properties\":{" properties "},\"required\":[" required "],\"additionalProperties\":false}"
-/* What comes back may gain fields. */
+/* Answers may gain fields. */
 #define ANSWER(properties, required) "{\"type\":\"object\",\"properties\":{" properties "},\"required\":[" required "]}"
 #define STRINGS "{\"type\":\"array\",\"items\":{\"type\":\"string\"}}"
 #define OF(id) &cell__operations[CELL__OP_##id]
@@ -206,7 +206,7 @@ const json_t *cell__mcp_tool_input(const struct cell__mcp_tool *tool)
 	return cell__schema_once(&inputs[tool - table], make_input, tool);
 }
 
-/* A tool answers an object: what is none stands in one. */
+/* A tool answers with an object: other values are wrapped in one. */
 json_t *cell__mcp_tool_output(const struct cell__mcp_tool *tool)
 {
 	json_t *schema = tool->answer ? json_loads(tool->answer, JSON_REJECT_DUPLICATES, NULL)
@@ -257,7 +257,7 @@ static const char *kind_of(const json_t *value)
 	return kinds[json_typeof(value)];
 }
 
-/* The first one is told. */
+/* Reports the first problem. */
 static void add_problem(void *arg, const struct cell__misfit *problem)
 {
 	struct cell__buf *message = arg;

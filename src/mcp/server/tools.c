@@ -1,4 +1,4 @@
-/* What the tools do that are operations on the space (table.c): each call on a thread of its own. */
+/* The tools that are operations on the space (table.c): each call on a thread of its own. */
 #include "mcp/server/server.h"
 
 #include <string.h>
@@ -11,7 +11,7 @@ static int fail(struct cell__buf *message, const char *words)
 	return -1;
 }
 
-/* Takes over args.  -1: *message has the whole of what went wrong. */
+/* Takes over args. -1: *message has the whole error. */
 static int call(struct cell__mcp_job *job, const char *method, json_t *args, const void *raw, size_t raw_size, json_t **ret_json,
 		struct cell_answer *ret_answer, struct cell__buf *message)
 {
@@ -25,7 +25,7 @@ static int call(struct cell__mcp_job *job, const char *method, json_t *args, con
 		return fail(message, "out of memory");
 	struct cell_session *session = cell__mcp_session(job->peer, &err);
 
-	/* The client is an agent: what it asks for passes what its code's calls pass. */
+	/* The client is an agent: its requests pass the same gate as its code's calls. */
 	if (!session ||
 	    cell_session_call(session, job->peer->client, job, method, text, raw, raw_size, job->canceller, &answer, &err) < 0) {
 		cell__buf_printf(message, "%s: ", cell_code_word(err.code));
@@ -52,7 +52,7 @@ static int answer_json(struct cell__mcp_answer_out *out, json_t *structured, jso
 	return out->content ? 0 : -1;
 }
 
-/* The operation as it is: what is no object stands in {"result": JSON}. */
+/* The operation unchanged: a result that is not an object is wrapped in {"result": JSON}. */
 int cell__mcp_operate(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message)
 {
 	json_t *answer;
@@ -81,7 +81,7 @@ int cell__mcp_get_workflow(struct cell__mcp_job *job, const json_t *args, struct
 
 /* ---- artifacts ------------------------------------------------------------------------ */
 
-/* What `data` stands for; -1: *message says why not. */
+/* The bytes that `data` describes; -1: *message has the reason. */
 static int artifact_bytes(const json_t *args, struct cell__buf *bytes, struct cell__buf *message)
 {
 	const char *type = json_string_value(json_object_get(args, "type"));
@@ -183,7 +183,7 @@ int cell__mcp_remove_dep(struct cell__mcp_job *job, const json_t *args, struct c
 
 /* ---- MCP servers --------------------------------------------------------------------------- */
 
-/* The typed package for code to import; *ret_report is what cell_gen_mcp() says. */
+/* The typed package for code to import; *ret_report is the report of cell_gen_mcp(). */
 static int make_package(const struct cell_mcp_server *server, const char *name, const json_t *schema, json_t **ret_report,
 			struct cell_error *err)
 {
@@ -193,7 +193,7 @@ static int make_package(const struct cell_mcp_server *server, const char *name, 
 	struct cell_gen_options options = CELL_GEN_OPTIONS_INIT;
 
 	json_decref(list);
-	/* Where the code's `import` looks first. */
+	/* The folder that the code's `import` searches first. */
 	if (!tools ||
 	    cell__buf_printf(&folder, "%s%smcptools", server->session.cwd ? server->session.cwd : "", server->session.cwd ? "/" : "") < 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
@@ -206,7 +206,7 @@ static int make_package(const struct cell_mcp_server *server, const char *name, 
 	return *ret_report ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 }
 
-/* One text a tool, its module's name; where there is no package, the tool's. */
+/* One text per tool, its module's name; without a package, the tool's. */
 static void answer_registered(struct cell__mcp_answer_out *out, const json_t *tools, const json_t *report, const struct cell_error *err)
 {
 	const json_t *entry, *problem;
@@ -242,10 +242,10 @@ int cell__mcp_register_server(struct cell__mcp_job *job, const json_t *args, str
 	if (call(job, job->tool->operation->method, json_copy((json_t *)args), NULL, 0, &done, NULL, message) < 0)
 		return -1;
 	json_decref(done);
-	/* Asking what it has starts it. */
+	/* Requesting its tools starts it. */
 	if (call(job, cell__operations[CELL__OP_TOOLS_SCHEMA].method, json_pack("{s:s}", "name", name), NULL, 0, &schema, NULL, message) <
 	    0) {
-		/* The program itself takes back what it added. */
+		/* The program itself removes the server that it added. */
 		cell_space_remove_mcp(job->peer->server->opts.space, name, NULL);
 		return -1;
 	}
