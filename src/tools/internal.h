@@ -141,6 +141,9 @@ void cell__load_pairs(struct cell__loader *loader, const struct cell__yaml *valu
 void cell__load_json(struct cell__loader *loader, const struct cell__yaml *value, json_t **ret);
 /* type, description, required, default, enum: the keys that every parameter may have. */
 void cell__load_param(struct cell__loader *loader, const struct cell__yaml *spec, struct cell__param *param);
+/* A parameter of this name at the end of the list; NULL: there are too many or memory is gone, reported as a problem. */
+struct cell__param *cell__load_add_param(struct cell__loader *loader, const struct cell__yaml *at, struct cell__params *params,
+					 const char *name);
 /* Room for one more at the end of an array, zeroed; NULL: out of memory, reported as a problem. */
 void *cell__load_more(struct cell__loader *loader, const struct cell__yaml *at, void *list, size_t *count, size_t size);
 typedef void (*cell__load_callable_fn)(struct cell__loader *loader, const struct cell__yaml *key, const struct cell__yaml *spec,

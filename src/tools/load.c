@@ -171,6 +171,25 @@ void cell__load_param(struct cell__loader *loader, const struct cell__yaml *spec
 	}
 }
 
+struct cell__param *cell__load_add_param(struct cell__loader *loader, const struct cell__yaml *at, struct cell__params *params,
+					 const char *name)
+{
+	if (params->count >= CELL_TOOL_LIMIT_PARAMS) {
+		cell__load_problem(loader, at, "more than %u parameters", CELL_TOOL_LIMIT_PARAMS);
+		return NULL;
+	}
+	struct cell__param *list = cell__load_more(loader, at, params->list, &params->count, sizeof *list);
+	if (!list)
+		return NULL;
+	params->list = list;
+	list[params->count - 1].name = cell__strdup(name);
+	if (list[params->count - 1].name)
+		return &list[params->count - 1];
+	params->count--;
+	cell__load_problem(loader, at, "out of memory");
+	return NULL;
+}
+
 /* ---- command-line tools ---- */
 
 static bool name_taken(struct cell__loader *loader, const struct cell__yaml *at, const struct cell__params *params, const char *name)
@@ -179,8 +198,6 @@ static bool name_taken(struct cell__loader *loader, const struct cell__yaml *at,
 		cell__load_problem(loader, at, "invalid parameter name '%.60s'", name);
 	else if (cell__params_find(params, name))
 		cell__load_problem(loader, at, "duplicate parameter '%.60s'", name);
-	else if (params->count >= CELL_TOOL_LIMIT_PARAMS)
-		cell__load_problem(loader, at, "more than %u parameters", CELL_TOOL_LIMIT_PARAMS);
 	else
 		return false;
 	return true;
@@ -189,19 +206,7 @@ static bool name_taken(struct cell__loader *loader, const struct cell__yaml *at,
 static struct cell__param *add_param(struct cell__loader *loader, const struct cell__yaml *at, struct cell__params *params,
 				     const char *name)
 {
-	if (name_taken(loader, at, params, name))
-		return NULL;
-	struct cell__param *list = cell__load_more(loader, at, params->list, &params->count, sizeof *list);
-	if (!list)
-		return NULL;
-	params->list = list;
-	list[params->count - 1].name = cell__strdup(name);
-	if (!list[params->count - 1].name) {
-		params->count--;
-		cell__load_problem(loader, at, "out of memory");
-		return NULL;
-	}
-	return &list[params->count - 1];
+	return name_taken(loader, at, params, name) ? NULL : cell__load_add_param(loader, at, params, name);
 }
 
 /* `short: s` is "-s"; `long: max-time` is "--max-time", and a value that begins with a dash is used unchanged. */

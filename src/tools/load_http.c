@@ -46,26 +46,6 @@ static void load_place(struct cell__loader *loader, const struct cell__yaml *whe
 	cell__load_problem(loader, where, "'in' must be path, query, body or header");
 }
 
-static struct cell__param *add_param(struct cell__loader *loader, const struct cell__yaml *at, struct cell__callable *endpoint,
-				     const char *name)
-{
-	struct cell__params *params = &endpoint->params;
-	if (params->count >= CELL_TOOL_LIMIT_PARAMS) {
-		cell__load_problem(loader, at, "more than %u parameters", CELL_TOOL_LIMIT_PARAMS);
-		return NULL;
-	}
-	struct cell__param *list = cell__load_more(loader, at, params->list, &params->count, sizeof *list);
-	if (!list)
-		return NULL;
-	params->list = list;
-	list[params->count - 1].name = cell__strdup(name);
-	if (list[params->count - 1].name)
-		return &list[params->count - 1];
-	params->count--;
-	cell__load_problem(loader, at, "out of memory");
-	return NULL;
-}
-
 /* No argument may take the place of a header that the definition sets. */
 static bool is_fixed_header(const struct cell__tool_entry *tool, const char *name)
 {
@@ -89,7 +69,7 @@ static void load_endpoint_param(struct cell__loader *loader, const struct cell__
 		cell__load_problem(loader, key, "invalid or duplicate parameter name '%.60s'", key->text);
 		return;
 	}
-	struct cell__param *param = add_param(loader, key, endpoint, key->text);
+	struct cell__param *param = cell__load_add_param(loader, key, &endpoint->params, key->text);
 	if (!param)
 		return;
 	bool map = cell__yaml_is_given(spec) && cell__load_keys(loader, spec, "a parameter", known);
@@ -125,7 +105,7 @@ static void add_placeholders(struct cell__loader *loader, const struct cell__yam
 		}
 		CELL_AUTO_FREE char *copy = cell__strndup(name, n - 2);
 		if (copy && !in_path(path + 1, copy) && !cell__params_find(&endpoint->params, copy)) {
-			struct cell__param *param = add_param(loader, at, endpoint, copy);
+			struct cell__param *param = cell__load_add_param(loader, at, &endpoint->params, copy);
 			if (param) {
 				param->place = CELL_IN_PATH;
 				param->required = true;
