@@ -265,7 +265,7 @@ def test_a_session_server_of_roots_with_a_folder(tmp_path):
     os.makedirs(tmp_path / "roots" / "artifacts")
     assert "chown -R 10001:10001" in refused("forbidden", *containers.FLAGS[2:], "--storage", tmp_path / "roots")
     os.chown(tmp_path / "roots", 4242, 4242)
-    assert "artifacts is not open" in refused("forbidden", *containers.FLAGS[2:], "--storage", tmp_path / "roots")
+    assert "artifacts is not accessible" in refused("forbidden", *containers.FLAGS[2:], "--storage", tmp_path / "roots")
     os.chown(tmp_path / "roots" / "artifacts", 4242, 4242)
     driver = Container("--network-disabled", "--storage", tmp_path / "roots")  # whose it is
     assert driver.value("import os; os.getuid()") == 4242
