@@ -1,16 +1,16 @@
 /*
- * Approvals on the command line: the flags that decide who is asked, and the question itself.
+ * Approvals on the command line: the flags that choose the answerer, and the question itself.
  *
  * Questions come as events on the main thread, while the cell waits.  In text they are put to a person, on stderr; with
  * --events the request is a line on stdout and the answer a line of JSON on stdin.  With --cells answers are lines of
  * the input, and nothing is asked here.
  *
- * The code that asks may choose the moment, the number and the words of its questions, may take one back and put another in
- * its place, and prints to the same terminal.  So an answer counts only when it was typed to the question that stands there:
+ * The code that asks may choose the moment, the number and the words of its questions, may withdraw one and ask another in
+ * its place, and prints to the same terminal.  So an answer counts only when it was typed to the question on the screen:
  *
  *     question shown ──▶ deaf, input is dropped ──▶ prompt ──▶ line ──▶ answered, by the question's id
  *           ▲                                         │
- *           └── the next one wants its number ◀── gone: what was typed is dropped
+ *           └── the next one needs its number ◀── gone: the typed text is dropped
  */
 #define _GNU_SOURCE 1
 #include "cli.h"
@@ -30,8 +30,8 @@
 
 #define POLL_MS 50             /* how often a question checks whether it still waits for an answer */
 #define MAX_ANSWER (8u << 20)  /* bytes of a line that answers */
-#define MAX_NAME 300u          /* characters of a call's name as it is shown */
-#define MAX_MESSAGE 4000u      /* characters of what an MCP server asks, as it is shown */
+#define MAX_NAME 300u          /* characters of a call's name in the display */
+#define MAX_MESSAGE 4000u      /* characters of an MCP server's question in the display */
 
 /* ---- the flags ---------------------------------------------------------------- */
 
@@ -75,12 +75,12 @@ void cell__cli_gate_close(struct cell_cli_host *host)
 /* ---- asking --------------------------------------------------------------------- */
 
 struct cell_cli_asker {
-	int fd;  /* answers; -1: nobody can be asked */
+	int fd;  /* for answers; -1: no answers are possible */
 	int out; /* questions: stderr, or the terminal that answers where stderr is another place */
 	bool own_fd, own_out, json;
 	bool terminal; /* a person types at fd; otherwise its lines are a script's, in their order */
-	bool swapped;  /* the question before went away without an answer: the next one wants its number */
-	char *line; /* what was read of it so far */
+	bool swapped;  /* the previous question was withdrawn without an answer: the next one needs its number */
+	char *line; /* the part read so far */
 	size_t size, room;
 };
 
@@ -89,7 +89,7 @@ static void choose_output(struct cell_cli_asker *asker)
 	asker->out = STDERR_FILENO;
 	if (!asker->terminal || isatty(STDERR_FILENO))
 		return;
-	/* Where stderr goes to a file, the person would answer a question that is not on the screen. */
+	/* If stderr is a file, the person would answer a question that is not on the screen. */
 	asker->out = open("/dev/tty", O_WRONLY | O_NOCTTY | O_CLOEXEC);
 	asker->own_out = asker->out >= 0;
 }
@@ -124,7 +124,7 @@ void cell__cli_asker_destroy(struct cell_cli_asker *asker)
 	free(asker);
 }
 
-/* ---- what is heard, and what is not ------------------------------------------ */
+/* ---- accepted and dropped input ------------------------------------------ */
 
 static bool still_waits(struct cell_session *session, uint64_t id)
 {
@@ -144,7 +144,7 @@ static bool still_waits(struct cell_session *session, uint64_t id)
 	return found;
 }
 
-/* Drops what was typed so far, also a line that is not finished. */
+/* Drops all input typed so far, also an unfinished line. */
 static void drop_input(const struct cell_cli_asker *asker)
 {
 	if (asker->terminal && !is_hole("type-ahead"))
@@ -167,14 +167,14 @@ static void stay_deaf(const struct cell_cli_asker *asker, struct cell_session *s
 		if (poll(&wait, 1, left < POLL_MS ? (int)left : POLL_MS) <= 0)
 			continue;
 		if (!(wait.revents & POLLIN))
-			return; /* hung up; reading says so */
+			return; /* hung up; reading reports it */
 		drop_input(asker);
 		until = cell__now_us() / 1000 + CELL_CLI_DEAF_MS;
 	}
 	drop_input(asker);
 }
 
-/* Output that came before must not draw over the question: colours, character sets, margins, modes are the usual ones again. */
+/* Earlier output must not draw over the question: resets colours, character sets, margins and modes. */
 static void reset_terminal(const struct cell_cli_asker *asker)
 {
 	static const char usual[] = "\033[0m\033(B\017\0337\033[r\0338\033[4l\033[?7h\033[?25h\033[?1000;1002;1003;1006l\r\033[K";
@@ -184,8 +184,10 @@ static void reset_terminal(const struct cell_cli_asker *asker)
 		cell__cli_write(asker->out, usual, sizeof(usual) - 1);
 }
 
-/* A line without its end, NUL-terminated, valid until the next call; NULL: none came before the end of input, or the
- * request is gone (*ret_gone). */
+/*
+ * A line without its end, NUL-terminated, valid until the next call; NULL: the input ended before a line, or the request is gone
+ * (*ret_gone).
+ */
 static char *take_line(struct cell_cli_asker *asker, struct cell_session *session, uint64_t id, bool *ret_gone)
 {
 	struct pollfd wait = { .fd = asker->fd, .events = POLLIN };
@@ -198,7 +200,7 @@ static char *take_line(struct cell_cli_asker *asker, struct cell_session *sessio
 		ssize_t n;
 		int ready = poll(&wait, 1, POLL_MS);
 
-		/* Also while somebody types: half a line for a question that is gone is no line for another. */
+		/* Also while a person types: half a line for a withdrawn question must not answer another. */
 		if (ready <= 0 || cell__now_us() / 1000 >= poll_at) {
 			if (!still_waits(session, id)) {
 				*ret_gone = true;
@@ -209,7 +211,7 @@ static char *take_line(struct cell_cli_asker *asker, struct cell_session *sessio
 		}
 		if (ready <= 0)
 			continue;
-		/* One at a time: what follows the line is for the next question, or for somebody else. */
+		/* One byte at a time: input after the line is for the next question, or for another reader. */
 		n = read(asker->fd, &byte, 1);
 		if (n < 0 && errno == EINTR)
 			continue;
@@ -316,7 +318,7 @@ static void say_error(const struct cell_cli_asker *asker, const struct cell_erro
 	free(shown);
 }
 
-/* Was this word said?  After a question that went away, its whole and the number of this question with it. */
+/* Whether the line is this word. After a withdrawn question, the whole word and the number of this question are needed. */
 static bool is_said(const struct cell_cli_asker *asker, uint64_t id, const char *line, const char *word)
 {
 	size_t size = strlen(word);
@@ -366,7 +368,7 @@ static bool take_edit(struct cell_cli_asker *asker, struct cell_session *session
 
 /* ---- a question of an MCP server ------------------------------------------------- */
 
-/* What was typed for a property, as its schema wants it; NULL: it cannot be that. */
+/* The typed value of a property, as its schema requires; NULL: it does not fit. */
 static json_t *typed_value(const json_t *schema, const char *line)
 {
 	const char *type = json_string_value(json_object_get(schema, "type"));
@@ -553,7 +555,7 @@ static bool take_answer(struct cell_cli_asker *asker, struct cell_session *sessi
 	answer.accept = answer.always || is_said(asker, call->id, line, "yes");
 	if (!answer.accept && *line != 'n')
 		return false;
-	/* What follows "n" is told to the code: `n not on Fridays`. */
+	/* The code gets the text after "n": `n not on Fridays`. */
 	if (!answer.accept && strchr(line, ' '))
 		answer.reason = strchr(line, ' ') + 1;
 	if (cell_session_answer(session, call->id, &answer, &err) < 0)

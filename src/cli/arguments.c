@@ -40,7 +40,7 @@ static enum value_kind kind_of(const json_t *parameters, const char *name)
 	return VALUE_ANY;
 }
 
-/* What is no JSON stays text: whoever takes it then says what it wants instead. */
+/* A value that is not JSON stays text: its receiver then reports the expected type. */
 static json_t *read_value(enum value_kind kind, const char *text)
 {
 	json_t *value = NULL;
@@ -50,7 +50,7 @@ static json_t *read_value(enum value_kind kind, const char *text)
 	return value ? value : json_string(text);
 }
 
-/* given: what earlier K=V have set; another one of the same name adds to a list. */
+/* given: the names set by earlier K=V; another one of the same name adds to a list. */
 static int set_argument(json_t *object, json_t *given, const json_t *parameters, const char *word, struct cell_error *err)
 {
 	const char *equals = strchr(word, '=');

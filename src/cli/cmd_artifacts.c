@@ -93,7 +93,7 @@ static int remove_artifact(struct cell_space *space, const char *name, struct ce
 	json_t *there;
 	int status;
 
-	/* Code may delete what is not there; a person who mistyped a name wants to know. */
+	/* Code may delete a missing artifact; a person who mistyped a name needs an error. */
 	if (cell__cli_call(space, "artifacts.exists", json_pack("{s:s}", "name", name), NULL, &there, err) < 0)
 		return -1;
 	status = json_is_false(there) ? cell_fail(err, CELL_E_NOT_FOUND, 0, "there is no artifact '%s'", name)
@@ -230,7 +230,7 @@ static int run_put(const void *values, struct cell_space *space, const struct ce
 
 /* ---- get ------------------------------------------------------------------------- */
 
-/* Code may have saved it: nothing of it may act on a terminal.  bytes NULL: the end. */
+/* Code may have saved it: it must not act on a terminal. bytes NULL: the end. */
 static int show(struct cell_shown_carry *carry, const char *bytes, size_t size, struct cell_error *err)
 {
 	char *text = cell_shown_output(carry, bytes, size, &size);
@@ -289,7 +289,7 @@ static int fetch_pieces(struct cell_space *space, const char *name, int fd, cons
 	return status;
 }
 
-/* A new file beside path, to take its place when it is whole; *ret_temporary stays NULL where path is no file. */
+/* A new file beside path, to replace it when it is complete; *ret_temporary stays NULL if path is not a file. */
 static int open_target(const char *path, char **ret_temporary, struct cell_error *err)
 {
 	struct stat st;

@@ -56,7 +56,7 @@ const struct cell_cli_command cell__cli_audit_command = {
 	.run = cell__cmd_audit,
 };
 
-/* ---- one record in words ---------------------------------------------------------- */
+/* ---- one record as text ---------------------------------------------------------- */
 
 static char *decision_text(const json_t *record)
 {
@@ -89,7 +89,7 @@ static char *outcome_text(const json_t *record)
 	return n < 0 ? NULL : text;
 }
 
-/* What went wrong, or else what it was called with. */
+/* The error, or else the arguments. */
 static char *detail_text(const json_t *record)
 {
 	const char *error = cell__cli_text(record, "error");

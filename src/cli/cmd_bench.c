@@ -10,7 +10,7 @@
 
 #define PROGRAM "workcell-bench"
 
-/* Returns only when it is not there (0) or did not start (an errno). */
+/* Returns only if it does not exist (0) or did not start (an errno). */
 static int run_in(const char *folder, const char *below, char **argv)
 {
 	char path[PATH_MAX];
@@ -21,7 +21,7 @@ static int run_in(const char *folder, const char *below, char **argv)
 	return errno == ENOENT ? 0 : errno;
 }
 
-/* In the build folder it lies beside us; installed, where the spawner is. */
+/* In the build folder it is beside us; installed, beside the spawner. */
 static int run_bench(int argc, char **argv)
 {
 	char beside[PATH_MAX];

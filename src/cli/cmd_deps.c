@@ -64,7 +64,7 @@ static int run_list(const void *values, struct cell_space *space, const struct c
 	return cell__cli_answer(space, "deps.list", json_object(), flags->json, print_specs, err);
 }
 
-/* What is not in the table: why something could not be installed, and lines of requirements.txt that do not count. */
+/* Remarks beside the table: why a package could not be installed, and ignored lines of requirements.txt. */
 static void print_remarks(const json_t *answer)
 {
 	const json_t *problem, *words;

@@ -1,9 +1,8 @@
 /*
- * `workcell doctor`: what works on this machine, and why the rest does not.
+ * `workcell doctor`: reports what works on this machine, and why the rest does not.
  *
- * The report is built as JSON and the text is made from it, so the two cannot disagree.  What the machine
- * offers is found out by trying, not by version numbers, and before the engine's thread starts, because one
- * of the trials forks.
+ * The report is built as JSON and the text is made from it, so the two cannot disagree. The machine's features are found by trying them,
+ * not by version numbers, and before the engine's thread starts, because one of the trials forks.
  */
 #define _GNU_SOURCE 1
 #include "cli.h"
@@ -134,7 +133,7 @@ static void check_seccomp(json_t *facts)
 	add_fact(facts, "seccomp", !status, status ? strerror(errno) : "filters can be installed");
 }
 
-/* What holds a sandbox's limit on memory here; "" where there are no sandboxes. */
+/* The mechanism that enforces a sandbox's limit on memory here; "" without sandboxes. */
 static void find_holder(char *out, size_t size)
 {
 	struct cell_sandbox_options opts = CELL_SANDBOX_OPTIONS_INIT;
@@ -255,7 +254,7 @@ static json_t *find_parts(int64_t zygote_pid)
 	set_link(parts, "program", "/proc/self/exe");
 	if (dladdr((void *)(uintptr_t)cell_version, &info) && info.dli_fname)
 		json_object_set_new(parts, "library", json_string(info.dli_fname));
-	/* The zygote's parent is the spawner, wherever the library found it; the kernel lies beside that. */
+	/* The zygote's parent is the spawner, wherever the library found it; the kernel is beside that. */
 	if (zygote_pid > 0) {
 		snprintf(link, sizeof(link), "/proc/%d/exe", parent_of(zygote_pid));
 		set_link(parts, "spawner", link);
@@ -291,7 +290,7 @@ static double now_ms(void)
 	return (double)cell__now_us() / 1e3;
 }
 
-/* Opens a session, runs a cell and adds what they took. */
+/* Opens a session, runs a cell and adds their durations. */
 static int try_cell(struct cell_engine *engine, const char *path, json_t *python, struct cell_error *err)
 {
 	static const char code[] = "6 * 7";
@@ -405,7 +404,7 @@ static void print_text(json_t *report)
 
 /* ---- mending -------------------------------------------------------------------- */
 
-/* The outcome of a first cell, which also makes what later sessions start from. */
+/* The outcome of a first cell, which also makes the cached parts for later sessions. */
 static int try_executor(struct cell_engine *engine, const char *name, struct cell_error *err)
 {
 	struct cell_session_options options = CELL_SESSION_OPTIONS_INIT;
@@ -428,7 +427,7 @@ static int try_executor(struct cell_engine *engine, const char *name, struct cel
 	return status;
 }
 
-/* Runs what an executor says would mend it, then tries it. */
+/* Runs the command that an executor suggests as its fix, then tries it. */
 static int fix_executor(struct cell_engine *engine, const char *name, struct cell_error *err)
 {
 	struct cell_executor_info info = { .size = sizeof(info) };

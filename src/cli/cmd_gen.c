@@ -49,7 +49,7 @@ const struct cell_cli_command cell__cli_gen_command = {
 	.run = cell__cmd_gen,
 };
 
-/* The words of a command: blanks separate, quotes and backslashes are as in a shell.  NULL: a quote is open. */
+/* The words of a command: blanks separate, quotes and backslashes are as in a shell. NULL: a quote is open. */
 static json_t *split_words(const char *text)
 {
 	json_t *words = json_array();
@@ -105,7 +105,7 @@ static int server_params(const struct gen_flags *flags, char **ret_json, struct 
 	return *ret_json ? 0 : cell_fail(err, CELL_E_INVALID, 0, "the command or address is not UTF-8");
 }
 
-/* Some servers list tools that ask a person only for clients that can; nothing is called here, so nobody is asked. */
+/* Some servers list tools that ask a person only for clients that support it; nothing is called here, so no question comes. */
 static void decline(void *arg, const struct cell_tool_event *event)
 {
 	(void)arg;
@@ -156,7 +156,7 @@ static int read_schema(const char *path, char **ret_text, struct cell_error *err
 	return cell_fail(err, CELL_E_INVALID, 0, "%s is not valid JSON: it holds a NUL byte", path);
 }
 
-/* What the server answered to tools/list, as text to free(). */
+/* The server's answer to tools/list, as text to free(). */
 static int list_tools(const struct gen_flags *flags, char **ret_text, struct cell_error *err)
 {
 	char *params;

@@ -1,8 +1,8 @@
 /*
  * `workcell mcp`: the library's MCP server with the common flags.
  *
- * stdout is the protocol's alone.  Before anything is started, descriptor 1 is put where only the server writes, and becomes
- * stderr; 0 becomes /dev/null, so that nothing we start can read the client's messages.
+ * stdout is for the protocol only. Before anything is started, descriptor 1 is moved to a number that only the server writes to, and
+ * becomes stderr; 0 becomes /dev/null, so that no program we start can read the client's messages.
  */
 #define _GNU_SOURCE 1
 #include "listen.h"
@@ -87,7 +87,7 @@ static int make_dirs(char *path, struct cell_error *err)
 	}
 }
 
-/* What the flags point to besides argv; it lives as long as the program. */
+/* The data that the flags point to besides argv; it lives as long as the program. */
 static struct {
 	char *root, *images, *base;
 } kept;
@@ -101,8 +101,8 @@ static int join(const char *folder, const char *name, char **ret_path, struct ce
 }
 
 /*
- * The storage of --root.  Code in a sandbox can write to everything below the root, so that what the host trusts must lie
- * elsewhere: beside those of other roots, by the root's real path.
+ * The storage of --root. Code in a sandbox can write to everything below the root, so files that the host trusts must be elsewhere: beside
+ * those of other roots, by the root's real path.
  */
 static int choose_base(const struct mcp_flags *flags, struct cell_error *err)
 {
@@ -138,7 +138,7 @@ static int choose_base(const struct mcp_flags *flags, struct cell_error *err)
 	return status;
 }
 
-/* Servers that came before us read it by themselves. */
+/* Earlier servers read it by themselves. */
 static void hint_dotenv(const struct mcp_flags *flags)
 {
 	char *dotenv = NULL;
@@ -149,7 +149,7 @@ static void hint_dotenv(const struct mcp_flags *flags)
 	free(dotenv);
 }
 
-/* What --root is short for.  Paths become absolute here, once. */
+/* Expands --root to the flags it stands for. Paths become absolute here, once. */
 static int apply_root(struct mcp_flags *flags, struct cell_error *err)
 {
 	struct cell_cli_session_flags *session = &flags->session;
@@ -166,7 +166,7 @@ static int apply_root(struct mcp_flags *flags, struct cell_error *err)
 	if (kept.base)
 		session->space.base = kept.base;
 	session->space.sync_deps = !flags->no_sync_deps && cell__cli_has_storage(&session->space);
-	/* Where servers that came before us keep it. */
+	/* The place where earlier servers keep it. */
 	if (session->space.redis && !session->space.prefix && !strstr(session->space.redis, "prefix="))
 		session->space.prefix = DEFAULT_PREFIX;
 	hint_dotenv(flags);
@@ -184,7 +184,7 @@ static bool is_set(const struct cell_cli_list *env, const char *entry)
 	return false;
 }
 
-/* KERNEL_ENV_X=V is X=V for the code, unless --env or what came before says otherwise. */
+/* KERNEL_ENV_X=V is X=V for the code, unless --env or an earlier source sets X. */
 static int kernel_env(struct cell_cli_list *env, char *const *entries, struct cell_error *err)
 {
 	size_t prefix = strlen(KERNEL_PREFIX);
@@ -235,7 +235,7 @@ static void handle_signal(int number)
 	errno = saved;
 }
 
-/* Handlers, not a mask: what we start must not inherit it. */
+/* Handlers, not a mask: programs that we start must not inherit it. */
 static void catch_signals(struct cell_mcp_server *server, bool listens)
 {
 	static const int numbers[] = { SIGINT, SIGTERM, SIGHUP, SIGPIPE };
@@ -263,7 +263,7 @@ static int fill_token(const struct cell_cli_listen_flags *flags, struct cell_ser
 	return 0;
 }
 
-/* What clients of HTTP are asked for would be asked of nobody. */
+/* Flags for clients of HTTP would have no effect. */
 static int check_stdio(const struct cell_cli_listen_flags *flags, struct cell_error *err)
 {
 	const char *name = flags->token_file      ? "auth-token-file"
@@ -310,7 +310,7 @@ static int serve(struct mcp_flags *flags, const struct cell_server_options *http
 	options.storage = cell__cli_has_storage(&flags->session.space);
 	options.allow_register = flags->allow_register;
 	options.runtime_deps = !flags->session.space.no_runtime_deps;
-	/* A workspace is what all clients of such a server share. */
+	/* All clients of such a server share a workspace. */
 	if (cell__cli_zygote_per(&flags->session, &zygote_per, err) < 0)
 		return -1;
 	options.zygote_per_session = zygote_per == CELL_ZYGOTE_PER_SESSION;
@@ -318,7 +318,7 @@ static int serve(struct mcp_flags *flags, const struct cell_server_options *http
 		return -1;
 	catch_signals(server, http->listen);
 	status = http->listen ? cell_mcp_server_listen(server, http, err) : cell_mcp_server_run(server, in, out, err);
-	/* A package that is being installed, say: the spawner ends it when we are gone. */
+	/* For example an installation in progress: the spawner ends it after our exit. */
 	if (status < 0 && err->code == CELL_E_TIMEOUT)
 		_exit(0);
 	signal(SIGINT, SIG_DFL);

@@ -1,6 +1,4 @@
-/*
- * `workcell policy`: what a policy says of a call, and what is wrong with a policy.
- */
+/* `workcell policy`: the decision of a policy about a call, and the problems of a policy. */
 #define _GNU_SOURCE 1
 #include "cli.h"
 
@@ -92,7 +90,7 @@ static int print_verdict_text(const char *file, const struct cell_policy_verdict
 	return cell__cli_table_print(&table, err);
 }
 
-/* What the gate calls the things that are no tools. */
+/* The gate's names of objects that are not tools. */
 static const char *usual_name(const char *kind)
 {
 	if (!strcmp(kind, "shell"))

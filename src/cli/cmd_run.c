@@ -92,9 +92,9 @@ int cell__cli_run_cell(struct cell_cli_host *host, struct cell_cli_printer *prin
 		ended();
 	if (status < 0)
 		return -1;
-	/* What came before the cell began may have been noticed only then. */
+	/* Output from before the cell may have been noticed only when it began. */
 	cell__cli_print_kept(printer);
-	/* When we are being stopped, what the stop did to the cell is nobody's news. */
+	/* When we are being stopped, the effect of the stop on the cell is not reported. */
 	*ret_status = cell__cli_stop_status();
 	if (!*ret_status)
 		*ret_status = cell__cli_print_result(printer, result, "", goes_on);
@@ -134,7 +134,7 @@ struct line {
 	struct line *next;
 };
 
-/* Everything is under `mutex`.  `bytes` bounds what waits: past the limit the reader stops reading. */
+/* Everything is under `mutex`. `bytes` bounds the waiting lines: past the limit the reader stops reading. */
 static struct queue {
 	pthread_mutex_t mutex;
 	pthread_cond_t changed;
@@ -186,7 +186,7 @@ static void queue_wake(void *arg)
 	pthread_mutex_unlock(&queue.mutex);
 }
 
-/* NULL: the input has ended and all of it was answered, or we are stopping.  Prints what comes meanwhile. */
+/* NULL: the input has ended and all of it was answered, or we are stopping. Prints events in the meantime. */
 static struct line *queue_take(struct cell_cli_printer *printer)
 {
 	struct line *line = NULL;
@@ -222,7 +222,7 @@ static void queue_done(void)
 	pthread_mutex_unlock(&queue.mutex);
 }
 
-/* Interrupts the cell that runs, or else the one whose turn it is. */
+/* Interrupts the running cell, or else the next one. */
 static void interrupt_front(void)
 {
 	pthread_mutex_lock(&queue.mutex);
@@ -263,13 +263,13 @@ static void print_error_line(struct cell_cli_printer *printer, const struct cell
 	free(text);
 }
 
-/* Whose requests are answered, and where it is said how that went; set before the reader starts. */
+/* The session whose requests are answered, and the printer for errors; set before the reader starts. */
 static struct {
 	struct cell_session *session;
 	struct cell_cli_printer *printer;
 } answering;
 
-/* {"op": "answer", "id": 3, "accept": true}: at once, because the cell waits for it.  2: there is nothing to queue. */
+/* {"op": "answer", "id": 3, "accept": true}: handled at once, because the cell waits for it. 2: nothing to queue. */
 static int answer_request(const json_t *root)
 {
 	struct cell_error err;
@@ -336,7 +336,7 @@ static void handle_line(const char *text, size_t size)
 		interrupt_front();
 }
 
-/* One line without its end into *text, the rest of one that is too long is skipped.  False: end of input. */
+/* One line without its end into *text; skips the rest of a line that is too long. False: end of input. */
 static bool read_line(char **text, size_t *room, size_t *ret_size)
 {
 	size_t size = 0;

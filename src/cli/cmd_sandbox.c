@@ -1,4 +1,4 @@
-/* `workcell sandbox`: what a policy comes to, and a command run under it. */
+/* `workcell sandbox`: shows the plan of a policy, and runs a command under it. */
 #define _GNU_SOURCE 1
 #include "cli.h"
 

@@ -1,9 +1,9 @@
 /*
  * `workcell serve`: the library's session server with the common flags.
  *
- * What is configured comes from four places, each before the next, which wins: defaults, the environment, --config FILE, the
- * command line.  The two in the middle become arguments like those of the command line (cmd_serve_config.c), and all are read by
- * the same table; SIGHUP does that again and takes the limits over.
+ * The configuration comes from four sources, of which later ones win: defaults, the environment, --config FILE, the command line. The two
+ * in the middle become arguments like those of the command line (cmd_serve_config.c), and the same table reads them all; SIGHUP does that
+ * again and applies the limits.
  */
 #define _GNU_SOURCE 1
 #include "serve.h"
@@ -87,7 +87,7 @@ const struct cell_cli_command cell__cli_serve_command = {
 	.run = cell__cmd_serve,
 };
 
-/* ---- what lives as long as the program ----------------------------------------------- */
+/* ---- data that lives as long as the program ----------------------------------------------- */
 
 static struct {
 	int argc;
@@ -167,7 +167,7 @@ static bool is_listed(const json_t *list, const char *spec)
 	return false;
 }
 
-/* The first that could not be installed, and what the installer said of it in one line. */
+/* The first package that could not be installed, with the installer's message in one line. */
 static int check_synced(const json_t *answer, struct cell_error *err)
 {
 	const char *spec = json_string_value(json_array_get(json_object_get(answer, "failed"), 0));
@@ -181,7 +181,7 @@ static int check_synced(const json_t *answer, struct cell_error *err)
 	return -1;
 }
 
-/* Costs nothing where nothing has changed. */
+/* Costs nothing if nothing has changed. */
 static int sync_space(struct cell_space *space, struct cell_error *err)
 {
 	json_t *synced = NULL;
@@ -214,7 +214,7 @@ static int add_servers(struct cell_space *space, struct cell_error *err)
 	return 0;
 }
 
-/* For --check-config: nothing is started, and no storage touched. */
+/* For --check-config: starts nothing, and touches no storage. */
 static int check_servers(struct cell_error *err)
 {
 	struct cell_engine_options engine_options = CELL_ENGINE_OPTIONS_INIT;
@@ -262,11 +262,11 @@ static void say_listening(void *arg, const char *url)
 	dprintf(STDERR_FILENO, "workcell: listening on %s\n", url);
 }
 
-static volatile sig_atomic_t has_to_end; /* before there is a server to say it to */
+static volatile sig_atomic_t has_to_end; /* set before there is a server to notify */
 
 /*
- * The first process of a container gets only signals that it handles, and the code beside it sends them as we would.  Those from outside
- * have no sender that could be named in there.
+ * The first process of a container gets only signals that it handles, and the code beside it can send them too. Senders outside have no pid
+ * in there.
  */
 static void handle_signal(int number, siginfo_t *info, void *context)
 {
@@ -288,7 +288,7 @@ static void ignore_signal(int number, siginfo_t *info, void *context)
 	(void)context;
 }
 
-/* Handlers, not a mask and not SIG_IGN: what we start must not inherit it. */
+/* Handlers, not a mask and not SIG_IGN: programs that we start must not inherit it. */
 static void set_signals(void (*handler)(int number, siginfo_t *info, void *context))
 {
 	static const int numbers[] = { SIGINT, SIGTERM, SIGHUP, SIGPIPE };
@@ -307,7 +307,7 @@ static void set_signals(void (*handler)(int number, siginfo_t *info, void *conte
 
 /* ---- folders of sessions ----------------------------------------------------------- */
 
-/* What a server that was killed has left: nobody holds its lock. */
+/* Removes folders of servers that were killed: their locks are free. */
 static void sweep(const char *temp)
 {
 	DIR *dir = opendir(temp);
@@ -321,7 +321,7 @@ static void sweep(const char *temp)
 			continue;
 		fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 		if (fd >= 0 && !fstat(fd, &st) && st.st_uid == geteuid() && !flock(fd, LOCK_EX | LOCK_NB))
-			(void)cell_remove_tree(path, NULL); /* what resists stays, and the folder with it */
+			(void)cell_remove_tree(path, NULL); /* if it fails, the folder stays */
 		if (fd >= 0)
 			close(fd);
 		free(path);
@@ -355,7 +355,7 @@ static int make_work_dir(struct cell_error *err)
 		live.work_fd = open(live.work_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 		if (live.work_fd < 0 && errno != ENOENT)
 			return cell_fail(err, CELL_E_IO, errno, "open %s", live.work_dir);
-		/* Until it is locked another server that starts may take it for one that was left. */
+		/* Until it is locked, another server that starts may take it for an abandoned one. */
 		if (live.work_fd >= 0 && !flock(live.work_fd, LOCK_EX) && !fstat(live.work_fd, &st) && !st.st_nlink) {
 			close(live.work_fd);
 			live.work_fd = -1;
@@ -394,7 +394,7 @@ static int fill_options(const struct serve_flags *flags, struct cell_server_opti
 	return cell_server_check(options, err);
 }
 
-/* Where nobody said where the code runs: confined, if that works.  It is tried in any case. */
+/* Without an explicit executor: confined, if that works. It is tried in any case. */
 static const char *choose_executor(struct cell_engine *engine, const char *asked)
 {
 	struct cell_executor_info info = { .size = sizeof(info) };
@@ -411,7 +411,7 @@ static const char *choose_executor(struct cell_engine *engine, const char *asked
 	return "subprocess";
 }
 
-/* What is configured is there before the first session, also where code may not add packages: in a space of our own. */
+/* Installs the configured packages before the first session, also if code may not add packages: in a space of our own. */
 static int install_deps(const struct serve_flags *flags, const struct cell_cli_host *host, struct cell_error *err)
 {
 	struct cell_cli_space_flags own = flags->session.space;
@@ -439,8 +439,8 @@ static int install_deps(const struct serve_flags *flags, const struct cell_cli_h
 }
 
 /*
- * The code in a container can write to the folder of the storage.  Tools that are there at the start are read-only inside; a folder
- * of tools that comes later is the code's, and what it defines would be started here.
+ * The code in a container can write to the folder of the storage. Tools that exist at the start are read-only inside; the code could create
+ * a folder of tools later, and the server would run their definitions here.
  */
 static int guard_storage(struct serve_flags *flags, char **ret_tools, struct cell_error *err)
 {
@@ -462,10 +462,7 @@ static int guard_storage(struct serve_flags *flags, char **ret_tools, struct cel
 	return 0;
 }
 
-/*
- * In a container packages are installed, and code is run, by the user to whom these files belong: they are gone before.  Those of the
- * host have one token in them.
- */
+/* In a container, packages and code run as the user who owns these files: they are removed before. Those of the host contain one token. */
 static int take_secrets(struct serve_flags *flags, struct cell_server_options *options, struct cell_error *err)
 {
 	if (!flags->in_container)

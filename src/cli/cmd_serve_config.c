@@ -1,6 +1,6 @@
 /*
- * The arguments of `workcell serve` that do not stand on the command line: the environment, whose names are those of the session
- * server that existing deployments run (docs/server.md has the table), and the file of --config.
+ * The arguments of `workcell serve` from other sources than the command line: the environment, whose names are those of the session server
+ * that existing deployments run (docs/server.md has the table), and the file of --config.
  */
 #define _GNU_SOURCE 1
 #include "serve.h"
@@ -14,7 +14,7 @@
 
 #include "wire/yaml.h"
 
-#define SERVER_DEPTH 3 /* of what describes an MCP server */
+#define SERVER_DEPTH 3 /* of an MCP server's description */
 
 void cell__serve_arguments_finish(struct cell_serve_arguments *arguments)
 {
@@ -63,7 +63,7 @@ static void warn(const struct cell_serve_arguments *arguments, const char *name,
 		dprintf(STDERR_FILENO, "workcell: warning: %s %s\n", name, words);
 }
 
-/* Where the environment names each part of a storage, and the storage is what these have in common. */
+/* The environment names each part of a storage; the storage is their common beginning. */
 struct part {
 	const char *variable;
 	const char *ends[2]; /* either; "" for the whole itself */
@@ -92,7 +92,7 @@ static size_t trimmed(const char *text)
 	return size;
 }
 
-/* The length of what comes before the part's own end; 0: it is no such part. */
+/* The length of the text before the part's own end; 0: not such a part. */
 static size_t head_of(const struct part *part, const char *value)
 {
 	size_t size = trimmed(value);
@@ -106,7 +106,7 @@ static size_t head_of(const struct part *part, const char *value)
 	return 0;
 }
 
-/* *ret_whole is the storage, or stays as it is where nothing names one; `known` (may be NULL) is what it must be. */
+/* *ret_whole is the storage, unchanged if nothing names one; `known` (may be NULL) is the required value. */
 static int whole_of(const struct part *parts, const char *known, const char *known_name, char **ret_whole, struct cell_error *err)
 {
 	const char *whole = known, *name = known_name;
@@ -218,7 +218,7 @@ static int add_packages(struct cell_serve_arguments *arguments, const char *list
 
 /* ---- TOOLS_CONFIG ----------------------------------------------------------- */
 
-/* The tree of a file; NULL with *ret_status 0: there is nothing in it but comments. */
+/* The tree of a file; NULL with *ret_status 0: it has only comments. */
 static struct cell__yaml *read_yaml(const char *path, int *ret_status, struct cell_error *err)
 {
 	struct cell__problems problems = { 0 };
@@ -257,7 +257,7 @@ static int add_python_deps(struct cell_serve_arguments *arguments, const struct 
 	return status;
 }
 
-/* Texts but for what is a number by its key; NULL: no memory, not UTF-8, or deeper than any key of a server is. */
+/* Strings, except for keys with a number; NULL: out of memory, not UTF-8, or nested deeper than any key of a server. */
 static json_t *json_of(const struct cell__yaml *node, const char *key, int depth)
 {
 	bool is_map = node->kind == CELL_YAML_MAPPING;
@@ -285,7 +285,7 @@ static json_t *json_of(const struct cell__yaml *node, const char *key, int depth
 	return all;
 }
 
-/* A list of {name, ...}, or a mapping of names: what a definition of the type mcp has (docs/mcp.md). */
+/* A list of {name, ...}, or a mapping of names: with the keys of a definition of type mcp (docs/mcp.md). */
 static int add_server(struct cell_serve_arguments *arguments, const char *name, const struct cell__yaml *node, const char *path,
 		      struct cell_error *err)
 {
@@ -391,7 +391,7 @@ static int add_setting(struct cell_serve_arguments *arguments, const char *key, 
 	return add_argument(arguments, err, "--%s=%s", key, value->text);
 }
 
-/* A mapping of texts, or of lists of texts: what flags are. */
+/* A mapping of strings, or of lists of strings, which become flags. */
 static int add_file(struct cell_serve_arguments *arguments, const char *path, struct cell_error *err)
 {
 	int status;

@@ -1,9 +1,9 @@
 /*
  * `workcell shell`: cells from a terminal, or from a pipe without prompts.
  *
- * Line editing is libedit's, with our own function to read a character: it waits for the terminal and for an
- * eventfd together, so Ctrl-C, a changed window, a stop and output of background threads are dealt with while
- * the prompt waits, without a signal handler that jumps out of the editor.
+ * Line editing is libedit's, with our own function to read a character: it waits for the terminal and for an eventfd together, so Ctrl-C, a
+ * changed window, a stop and output of background threads are handled while the prompt waits, without a signal handler that jumps out of
+ * the editor.
  */
 #define _GNU_SOURCE 1
 #include "cli.h"
@@ -55,11 +55,11 @@ struct shell {
 
 enum completeness {
 	CODE_COMPLETE,
-	CODE_OPEN,  /* a bracket, a triple-quoted string or a backslash wants another line */
-	CODE_BLOCK, /* an indented block: goes on until an empty line */
+	CODE_OPEN,  /* a bracket, a triple-quoted string or a backslash needs another line */
+	CODE_BLOCK, /* an indented block: continues until an empty line */
 };
 
-/* Steps over the string that starts at `at`.  Returns where it ends; *ret_open: a triple quote is missing. */
+/* Steps over the string that starts at `at`. Returns its end; *ret_open: a triple quote is missing. */
 static size_t skip_string(const char *code, size_t size, size_t at, bool *ret_open)
 {
 	char quote = code[at];
@@ -78,8 +78,8 @@ static size_t skip_string(const char *code, size_t size, size_t at, bool *ret_op
 }
 
 /*
- * A guess from the outside, without Python: it need not know what is valid, only whether the person seems to
- * be done.  A wrong "complete" shows a syntax error, a wrong "open" shows another prompt.
+ * A guess from the outside, without Python: it need not know what is valid, only whether the person seems to be done. A wrong "complete"
+ * shows a syntax error, a wrong "open" shows another prompt.
  */
 static enum completeness code_completeness(const char *code, size_t size)
 {
@@ -146,7 +146,7 @@ static char *prompt(EditLine *editor)
 	struct shell *shell;
 
 	el_get(editor, EL_CLIENTDATA, &shell);
-	/* \1 encloses what takes no room on the line; libedit loses it at the very end, so the space is there. */
+	/* \1 encloses characters without width; libedit loses it at the very end, hence the space. */
 	if (shell->continued)
 		snprintf(shell->prompt, sizeof(shell->prompt), "   ...: ");
 	else if (shell->colour)
@@ -250,7 +250,7 @@ static void bind_keys(EditLine *editor)
 
 /* ---- history ------------------------------------------------------------------ */
 
-/* The file's path, with its directories made; NULL where there is no place for one. */
+/* The file's path, with its directories made; NULL if there is no place for one. */
 static char *history_path(void)
 {
 	const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
@@ -363,7 +363,7 @@ static enum input read_terminal(struct shell *shell, const char **ret_line)
 
 	shell->event = INPUT_END;
 	cell__cli_print_fresh_line(shell->printer);
-	/* Before the prompt shows, not after: what is typed at once must not get the terminal's editing. */
+	/* Before the prompt is shown, not after: early input must not get the terminal's own editing. */
 	el_set(shell->editor, EL_PREP_TERM, 1);
 	line = el_gets(shell->editor, &size);
 	if (!line || size <= 0) {
@@ -415,8 +415,8 @@ static int append_line(struct shell *shell, const char *line)
 }
 
 /*
- * Collects the lines of one cell.  A block ends with an empty line; from a pipe it goes on when the line
- * after that is indented, because a file has empty lines inside its functions and a person types none.
+ * Collects the lines of one cell. A block ends with an empty line; from a pipe it continues if the line after that is indented, because
+ * functions in a file contain empty lines and a person types none.
  */
 static enum input read_cell(struct shell *shell, struct cell_error *err)
 {
@@ -564,13 +564,13 @@ const struct cell_cli_command cell__cli_shell_command = {
 int cell__cmd_shell(int argc, char **argv)
 {
 	struct cell_cli_session_flags flags = CELL_CLI_SESSION_FLAGS_INIT(1);
-	/* The signal thread outlives this function, and wake() uses what it is given. */
+	/* The signal thread outlives this function, and wake() uses its argument. */
 	static struct shell shell = { .wake_fd = -1, .count = 1 };
 	const char *no_colour = getenv("NO_COLOR");
 	struct cell_error err;
 	int status;
 
-	/* There is a person here, who has Ctrl-C and may mean the long computation. */
+	/* A person is here, who has Ctrl-C and may intend the long computation. */
 	flags.timeout_ms = -1;
 	if (!cell__cli_parse(&cell__cli_shell_command, argc, argv, &flags, NULL, &status))
 		goto out;

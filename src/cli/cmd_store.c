@@ -70,7 +70,7 @@ struct job {
 	size_t same, skipped;
 };
 
-/* A line of stdout: two spaces, then words that may hold anything. */
+/* A line of stdout: two spaces, then words that may contain any character. */
 static void print_line(const char *before, const char *name, const char *after)
 {
 	char *line;

@@ -1,6 +1,4 @@
-/*
- * `workcell tools`: what the code of sessions can have done by the host, seen and called from the command line.
- */
+/* `workcell tools`: lists and calls the tools of sessions from the command line. */
 #define _GNU_SOURCE 1
 #include "cli.h"
 
@@ -62,7 +60,7 @@ static int print_tools(const json_t *tools, struct cell_error *err)
 
 	json_array_foreach(tools, i, tool) {
 		cell__cli_table_add(&table, (const char *[]){ cell__cli_text(tool, "name"), cell__cli_text(tool, "description") });
-		/* A server that could not be asked, or not for all. */
+		/* A server that could not list its tools, or not all of them. */
 		if (json_object_get(tool, "problem"))
 			cell__cli_table_add(&table, (const char *[]){ "  problem", cell__cli_text(tool, "problem") });
 		json_array_foreach(json_object_get(tool, "callables"), j, callable) {
@@ -102,7 +100,7 @@ static int run_search(const void *values, struct cell_space *space, const struct
 				print_tools, err);
 }
 
-/* The tool of this name, or of the part of it before a dot, in an answer of tools.list; NULL: none. */
+/* The tool of this name, or of the part of it before a dot, in an answer of tools.list; NULL: not found. */
 static json_t *find_tool(const json_t *tools, const char *name)
 {
 	size_t size = strcspn(name, "."), i;
@@ -121,7 +119,7 @@ static int get_tool(struct cell_space *space, const char *name, json_t **ret_too
 {
 	json_t *tools, *tool, *args;
 
-	/* Of all servers only this one need be asked what it has. */
+	/* Only this server needs to list its tools. */
 	args = json_pack("{s:[s%]}", "await", name, strcspn(name, "."));
 	if (cell__cli_call(space, "tools.list", args, NULL, &tools, err) < 0)
 		return -1;
@@ -272,7 +270,7 @@ static int print_value_text(const json_t *answer, const char *bytes, size_t size
 	return 0;
 }
 
-/* Several parts: what is text as it is, and of the rest what it is. */
+/* Several parts: text unchanged, and a description of the others. */
 static int print_parts(bool json, const json_t *answer, const char *bytes, size_t size, struct cell_error *err)
 {
 	const json_t *part;

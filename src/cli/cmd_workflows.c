@@ -179,7 +179,7 @@ static int run_add(const void *values, struct cell_space *space, const struct ce
 	return 0;
 }
 
-/* Keeps it once more, as this person's: the mark of who made it goes with that. */
+/* Keeps it again, as this person's: that removes the mark of confined code. */
 static int run_trust(const void *values, struct cell_space *space, const struct cell_cli_list *operands, struct cell_error *err)
 {
 	(void)values;

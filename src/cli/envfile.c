@@ -1,8 +1,8 @@
 /*
- * --env-file: NAME=value lines, `export` before them allowed, # comments, 'as it is' and "with \n".
+ * --env-file: NAME=value lines, `export` before them allowed, # comments, 'literal' and "with \n".
  *
- * They are for ${VAR} in tool definitions and for KERNEL_ENV_X, and never become the environment of this process: neither it nor
- * anything it starts takes a PATH, a proxy or a token from there.  What the environment has already counts more.
+ * They are for ${VAR} in tool definitions and for KERNEL_ENV_X, and never become the environment of this process: neither this process nor
+ * its programs take a PATH, a proxy or a token from there. The environment overrides the file.
  */
 #define _GNU_SOURCE 1
 #include "cli.h"

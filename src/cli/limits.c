@@ -54,7 +54,7 @@ int cell__cli_check_executor(const struct cell_cli_session_flags *flags, const c
 	return 0;
 }
 
-/* What the flag's number is in the library's options, where 0 means that nothing was given. */
+/* The flag's number as the library's option, where 0 means unset. */
 static int64_t limit_of(int64_t given)
 {
 	return given == CELL_CLI_NOT_GIVEN ? 0 : given ? given : -1;

@@ -15,7 +15,7 @@ void cell__cli_listen_limits(const struct cell_cli_listen_flags *flags, struct c
 	limits->max_header_bytes = flags->max_header;
 	limits->max_connections = flags->max_connections;
 	limits->stream_bytes = flags->stream_bytes;
-	/* 0 s became -1, which is no time at all where it does not mean "none". */
+	/* 0 s became -1 ("no limit"), which here means no time at all. */
 	limits->resume_ms = flags->resume_ms < 0 ? 0 : flags->resume_ms;
 	limits->head_ms = flags->head_ms;
 	limits->silent_ms = flags->silent_ms;

@@ -1,4 +1,4 @@
-/* Entry, the table of commands, and what every command finds: descriptors 0 to 2, as many others as are permitted. */
+/* Entry, the table of commands, and the set-up for every command: descriptors 0 to 2, and the highest permitted number of others. */
 #define _GNU_SOURCE 1
 #include "cli.h"
 

@@ -1,4 +1,4 @@
-/* Flags and their help, and errors in words. */
+/* Flags and their help, and error messages. */
 #define _GNU_SOURCE 1
 #include "cli.h"
 
@@ -41,7 +41,7 @@ static char *error_json(int code, const char *message)
 	json_t *root = json_pack("{s:{s:s, s:s}}", "error", "code", cell_code_word(code), "message", message);
 	char *shown, *line;
 
-	/* A message may quote bytes that are not UTF-8: they are shown as they would be on stderr. */
+	/* A message may quote bytes that are not UTF-8: they are shown as on stderr. */
 	if (!root) {
 		shown = show_bytes(message, is_not_ascii);
 		root = json_pack("{s:{s:s, s:s}}", "error", "code", cell_code_word(code), "message", shown ? shown : "");
@@ -71,7 +71,7 @@ int cell__cli_report(const struct cell_error *err, bool json)
 			free(line);
 		}
 	}
-	/* Control characters in a path or an argument must not reach the terminal as such.  What a tool said has lines. */
+	/* Control characters in a path or an argument must not reach the terminal. The message of a tool keeps its lines. */
 	shown = cell_shown_text(message, strlen(message), whole ? CELL_SHOWN_LINES : CELL_SHOWN_LINE);
 	if (asprintf(&text, "workcell: %s: %s\n", cell_code_word(err->code), shown ? shown : "") < 0)
 		text = NULL;
@@ -233,10 +233,7 @@ static const struct cell_cli_flag *find_flag(const struct cell_cli_flag *flags, 
 	return NULL;
 }
 
-/*
- * Reads argv[*at], a flag, and its argument; moves *at to the last argument used.  1: help was asked for.
- * values NULL: sets nothing.
- */
+/* Reads argv[*at], a flag, and its argument; moves *at to the last argument used. 1: help was requested. values NULL: sets nothing. */
 static int parse_flag(const struct cell_cli_command *command, int argc, char **argv, int *at, void *values, struct cell_error *err)
 {
 	const char *word = argv[*at], *value = NULL;

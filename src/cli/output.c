@@ -1,4 +1,4 @@
-/* Lines and tables on stdout and stderr, without what would steer a terminal. */
+/* Lines and tables on stdout and stderr, without terminal control characters. */
 #define _GNU_SOURCE 1
 #include "cli.h"
 
@@ -13,7 +13,7 @@ void cell__cli_show(const char *text, size_t size)
 {
 	char *shown = isatty(STDOUT_FILENO) ? cell_shown_text(text, size, CELL_SHOWN_LINES) : NULL;
 
-	/* Without memory a terminal gets nothing rather than what the code made of it. */
+	/* Without memory a terminal gets nothing rather than unfiltered text. */
 	if (shown)
 		cell__cli_write(STDOUT_FILENO, shown, strlen(shown));
 	else if (!isatty(STDOUT_FILENO))
@@ -61,7 +61,7 @@ void cell__cli_note(const char *text)
 	free(line);
 }
 
-/* How much of a line a text takes, roughly: its code points. */
+/* The approximate width of a text: its code points. */
 static size_t width(const char *text)
 {
 	size_t n = 0;
@@ -93,7 +93,7 @@ void cell__cli_table_add(struct cell_cli_table *table, const char *const *texts)
 
 static void print_row(FILE *out, size_t columns, char *const *row, const size_t *widths)
 {
-	/* Nothing stands at the end of a line that cannot be seen. */
+	/* No invisible characters at the end of a line. */
 	while (columns && !*row[columns - 1])
 		columns--;
 	for (size_t i = 0; i < columns; i++)

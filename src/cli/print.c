@@ -1,8 +1,8 @@
 /*
  * Writing to stdout and stderr, and the printing of events and results that `run`, `shell` and `workflows run` share.
  *
- * What comes while a cell runs is printed at once, on the main thread.  What comes between cells is kept, on the
- * engine's thread, until the main thread prints it.
+ * Events of a running cell are printed at once, on the main thread. Events between cells are kept, on the engine's thread, until the main
+ * thread prints them.
  */
 #define _GNU_SOURCE 1
 #include "cli.h"
@@ -31,7 +31,7 @@ void cell__cli_write(int fd, const void *data, size_t size)
 			at += n;
 			size -= (size_t)n;
 		} else if (errno == EAGAIN) {
-			/* Someone who shares our stdout made it non-blocking. */
+			/* Another process that shares our stdout made it non-blocking. */
 			struct pollfd wait = { .fd = fd, .events = POLLOUT };
 
 			poll(&wait, 1, -1);
@@ -68,7 +68,7 @@ static bool is_json_type(const char *type)
 	return !strcmp(type, "application/json") || ends_with(type, "+json");
 }
 
-/* By type, not by looking: a consumer must be able to know which it is. */
+/* By type, not by content: a consumer must be able to know the encoding in advance. */
 static bool is_binary_type(const char *type)
 {
 	static const char *const starts[] = { "image/", "audio/", "video/", "application/pdf", "application/octet-stream" };
@@ -80,7 +80,7 @@ static bool is_binary_type(const char *type)
 	return false;
 }
 
-/* A MIME part as results have it: JSON as it is, text as a string, everything else in base64. */
+/* A MIME part as in results: JSON unchanged, text as a string, everything else in base64. */
 static json_t *json_part(const struct cell_mime_part *part)
 {
 	json_t *value = NULL;
@@ -115,13 +115,13 @@ struct outlet {
 
 struct cell_cli_printer {
 	enum cell_cli_format format;
-	pthread_mutex_t out; /* recursive: what is printed as one stays together */
+	pthread_mutex_t out; /* recursive: keeps connected output together */
 	struct outlet now;   /* main thread */
 	struct outlet later; /* engine's thread */
-	bool mid_line;       /* stdout does not stand at the start of a line */
+	bool mid_line;       /* stdout is not at the start of a line */
 	bool guarded[2]; /* stdout, stderr: a terminal that the code must not act on, because it asks questions there or is confined */
 	struct cell_shown_carry shown[2];
-	struct cell_cli_asker *asker; /* NULL: nobody is asked here */
+	struct cell_cli_asker *asker; /* NULL: no questions here */
 	struct cell_session *session;
 	void (*wake)(void *arg);
 	void *wake_arg;
@@ -169,7 +169,7 @@ static void write_now(struct cell_cli_printer *printer, int fd, const char *data
 	cell__cli_write(fd, data, size);
 }
 
-/* data NULL: what a character or sequence lacks does not come any more. */
+/* data NULL: the end of an incomplete character or sequence will not come any more. */
 static void print_now(struct cell_cli_printer *printer, int fd, const void *data, size_t size)
 {
 	bool is_err = fd == STDERR_FILENO;
@@ -347,7 +347,7 @@ static void emit_display(struct outlet *outlet, const struct cell_mime_part *par
 			return;
 		}
 	}
-	/* Nothing a terminal can show: say at least that there was something. */
+	/* A terminal cannot show it: mention at least that there was output. */
 	{
 		char line[160];
 		int size = snprintf(line, sizeof(line), "<%.80s, %zu bytes>\n", parts[0].type, parts[0].size);
@@ -356,7 +356,7 @@ static void emit_display(struct outlet *outlet, const struct cell_mime_part *par
 	}
 }
 
-/* That an image was not written stands among the result's notices too, which text mode prints. */
+/* The result's notices, which text mode prints, also report an image that was not written. */
 static void emit_image(struct outlet *outlet, const struct cell_event *event)
 {
 	if (outlet->printer->format == CELL_CLI_EVENTS) {
@@ -411,7 +411,7 @@ static void emit_call_json(struct outlet *outlet, const struct cell_event *event
 	emit_json(outlet, object);
 }
 
-/* No cell runs, so nobody is asked: the person may still like to know why the code gets no further. */
+/* No cell runs, so the request is not asked: the person may still like to know why the code is blocked. */
 static void emit_background_request(struct outlet *outlet, const struct cell_call_info *call)
 {
 	char *tool = cell_shown_text(call->tool, strlen(call->tool), CELL_SHOWN_ASCII);
@@ -444,7 +444,7 @@ static char *news_text(const struct cell_event *event, const json_t *said)
 	return size < 0 ? NULL : text;
 }
 
-/* What an MCP server says meanwhile. */
+/* A notification of an MCP server. */
 static void emit_news(struct outlet *outlet, const struct cell_event *event)
 {
 	const struct cell_call_info *call = event->call;
@@ -514,7 +514,7 @@ int cell__cli_printer_ask(struct cell_cli_printer *printer, const struct cell_cl
 {
 	printer->asker = cell__cli_asker_create(stdin_is_taken, printer->format == CELL_CLI_EVENTS);
 	printer->session = host->session;
-	/* Trusted code that asks nobody may draw what it likes; confined code may redraw its line, and no more. */
+	/* Trusted code without approvals may use all control characters; confined code may only redraw its line. */
 	for (int i = 0; i < 2; i++) {
 		printer->guarded[i] = (host->policy || host->confined) && printer->format == CELL_CLI_TEXT &&
 				      isatty(i ? STDERR_FILENO : STDOUT_FILENO);
@@ -613,7 +613,7 @@ static void print_outcome(struct cell_cli_printer *printer, const struct cell_ou
 			print_now(printer, STDERR_FILENO, "\n", 1);
 	}
 	print_now(printer, STDERR_FILENO, NULL, 0);
-	/* An exception's traceback says it all; a timeout's does not say that it was one. */
+	/* An exception's traceback is complete; a timeout's does not mention the timeout. */
 	if (!size || (outcome->code != CELL_OUT_EXCEPTION && outcome->code != CELL_OUT_INTERRUPTED)) {
 		struct cell_error err = { .code = outcome->code };
 

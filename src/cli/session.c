@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- what the host trusts ------------------------------------------------- */
+/* ---- files that the host trusts ------------------------------------------------- */
 
 static int add_path(char ***list, size_t *count, const char *path, struct cell_error *err)
 {
@@ -89,7 +89,7 @@ static bool is_executor(const struct cell_cli_session_flags *flags, const char *
 	return flags->executor && !strcmp(flags->executor, name);
 }
 
-/* Storage and tools are those of a server. */
+/* Whether storage and tools are those of a server. */
 static bool has_server(const struct cell_cli_session_flags *flags)
 {
 	return is_executor(flags, "remote") || is_executor(flags, "container");
@@ -223,7 +223,7 @@ int cell__cli_check_secrets(const struct cell_cli_session_flags *flags, const ch
 	return 0;
 }
 
-/* Engine, space and gate; what was opened before a failure is the caller's to close. */
+/* Engine, space and gate; after a failure the caller closes the opened ones. */
 static int open_parts(const struct cell_cli_session_flags *flags, bool with_space, struct cell_cli_host *host,
 		      struct cell_cli_session_options *all, struct cell_error *err)
 {
@@ -250,7 +250,7 @@ static int open_parts(const struct cell_cli_session_flags *flags, bool with_spac
 	}
 	engine_options.pool_size = (int)flags->pool;
 	engine_options.zygote_forks = flags->zygote_forks;
-	/* A container may have to be built and started: that is told. */
+	/* A container may have to be built and started: that is reported. */
 	if (cell__cli_space_log(&flags->space, flags->log_level || !is_executor(flags, "container") ? flags->log_level : "info",
 				&engine_options, err) < 0)
 		return -1;
@@ -301,7 +301,7 @@ int cell__cli_open_host(const struct cell_cli_session_flags *flags, bool with_sp
 	return 0;
 }
 
-/* Code of these runs with this user's rights, so that nothing is gained by keeping it from the terminal. */
+/* Code of these runs with this user's rights, so keeping it from the terminal would gain nothing. */
 static bool is_trusted(const char *executor)
 {
 	static const char *const trusted[] = { "subprocess", "inprocess", "jupyter" };

@@ -1,24 +1,24 @@
 /*
- * Signals, interrupting and stopping: what belongs to the process as a whole.
+ * Signals, interrupting and stopping: the state of the process as a whole.
  *
  * Theory of operation.  The main thread may be deep inside cell_session_run() when a signal comes, so signals
- * are acted on elsewhere:
+ * are handled elsewhere:
  *
  *     handler (any thread) ── byte ──> pipe ──> signal thread ──┬── cell_session_interrupt()
  *     cell__cli_stop() ─────── 0 ────────┘                      ├── cell_session_reset()   ends the run
- *                                                               └── wake()                 main looks again
+ *                                                               └── wake()                 main checks again
  *
  * Stopping (SIGTERM, SIGHUP, a second Ctrl-C, a reader of stdout that went away) has one path: the status is
  * noted, the running cell is ended, and the main thread, coming back from it, sees the status, closes the
- * session and exits.  Where there is no session to end yet, or the main thread does not come back in
- * STOP_SECONDS, the process exits at once: the spawner kills all it started when its socket closes, so
+ * session and exits.  If there is no session to end yet, or the main thread does not come back in
+ * STOP_SECONDS, the process exits at once: the spawner kills all its processes when its socket closes, so
  * nothing is left behind either way.
  *
  * `live.mutex` is held while the signal thread works on the session.  The main thread takes it to end a run
  * and to withdraw the session, so an interrupt can hit neither the next cell nor a closed session.
  *
- * Handlers are installed instead of blocking or ignoring signals, because a mask and SIG_IGN would be
- * inherited by the programs the engine starts, and handlers are not.
+ * Handlers are installed instead of blocking or ignoring signals, because the engine's programs would inherit
+ * a mask and SIG_IGN, but not handlers.
  */
 #define _GNU_SOURCE 1
 #include "cli.h"
@@ -36,8 +36,8 @@
 /* A second Ctrl-C within this time ends the program. */
 #define TWICE_MS 2000
 /*
- * cell_session_run() has no moment at which the caller learns that the cell is under way, and an interrupt
- * before it is lost.  A cell that was begun less than this long ago is interrupted when it is this old.
+ * cell_session_run() does not tell the caller when the cell has begun, and an interrupt before that is lost. A cell that was begun less
+ * than this long ago is interrupted when it is this old.
  */
 #define BEGIN_MS 20
 #define KICK_MS 20
@@ -68,9 +68,8 @@ static void handle_signal(int number)
 		static atomic_int kicks;
 
 		/*
-		 * We are stopping.  The main thread may hang in a read, or in a write to a pipe that nobody
-		 * empties.  These two are handled without SA_RESTART, so whichever thread this one came to,
-		 * the main thread gets out of there.
+		 * We are stopping. The main thread may hang in a read, or in a write to a full pipe. These two signals are handled without
+		 * SA_RESTART, so whichever thread received this one, the main thread gets out of there.
 		 */
 		if (atomic_fetch_add(&kicks, 1) >= STOP_SECONDS * 1000 / KICK_MS)
 			_exit(cell__cli_stop_status());
@@ -133,7 +132,7 @@ void cell__cli_signals_attach(struct cell_session *session)
 	live.session = session;
 	pthread_mutex_unlock(&live.mutex);
 	atomic_store(&attached, session != NULL);
-	/* A stop that came while the session was being opened found nothing to end. */
+	/* A stop that came while the session was being opened had no session to end. */
 	if (session && cell__cli_stop_status())
 		_exit(cell__cli_stop_status());
 }
@@ -159,7 +158,7 @@ void cell__cli_stop(int status)
 
 	atomic_compare_exchange_strong(&stop_status, &none, status);
 	if (signal_pipe[1] >= 0 && write(signal_pipe[1], "", 1) < 0) {
-		/* The pipe is full of signals: the thread is awake and looks at stop_status after each. */
+		/* The pipe is full of signals: the thread is awake and checks stop_status after each. */
 	}
 }
 
@@ -249,7 +248,7 @@ int cell__cli_signals_start(bool interactive, void (*wake)(void *arg), void *arg
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
 		if (!interactive && (numbers[i] == SIGWINCH || numbers[i] == SIGCONT))
 			continue;
-		/* nohup, and a shell's background jobs, rely on what they ignored staying ignored. */
+		/* nohup, and a shell's background jobs, rely on ignored signals staying ignored. */
 		if (!sigaction(numbers[i], NULL, &old) && old.sa_handler == SIG_IGN && (numbers[i] == SIGHUP || numbers[i] == SIGINT))
 			continue;
 		action.sa_flags = numbers[i] == SIGPIPE || numbers[i] == SIGALRM ? 0 : SA_RESTART;

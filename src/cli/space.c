@@ -21,7 +21,7 @@ bool cell__cli_has_space(const struct cell_cli_space_flags *flags)
 	       flags->embeddings_model || flags->embeddings_key_env;
 }
 
-/* By cell_log_level; `critical` is said by nothing of ours, and so means silence. */
+/* By cell_log_level; nothing logs at `critical`, so it means silence. */
 static const char *const log_words[] = { "debug", "info", "warning", "error", "critical" };
 static int log_from = CELL_LOG_WARN;
 
@@ -54,7 +54,7 @@ int cell__cli_space_log(const struct cell_cli_space_flags *flags, const char *le
 	return 0;
 }
 
-/* The host's own environment and --env-file: what ${VAR} in a tool's definition means on the command line. */
+/* The host's own environment and --env-file: the values of ${VAR} in a tool's definition on the command line. */
 static const char *host_getenv(void *arg, const char *name)
 {
 	(void)arg;
@@ -107,7 +107,7 @@ static int check_flags(const struct cell_cli_space_flags *flags, struct cell_err
 	return check_embeddings(flags, err);
 }
 
-/* NULL where the environment does not say; the library then has its own idea. */
+/* NULL if the environment does not name it; the library then uses its default. */
 static char *cache_dir(void)
 {
 	const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
@@ -123,7 +123,7 @@ static char *cache_dir(void)
 
 const struct cell_space_options cell__cli_space_defaults = CELL_SPACE_OPTIONS_INIT;
 
-/* What pip and uv are to know of the person's environment. */
+/* The variables of the person's environment that pip and uv get. */
 static bool is_for_installers(const char *entry)
 {
 	static const char *const starts[] = {
@@ -187,7 +187,7 @@ char *cell__cli_storage(const char *storage, const char *prefix, bool redis, str
 		}
 	}
 	if (!cell__cli_is_redis(place)) {
-		/* What should have been a URL may hold a password and is not repeated. */
+		/* A malformed URL may contain a password and is not repeated. */
 		if (redis || prefix) {
 			cell_fail(err, CELL_E_INVALID, 0,
 				  redis ? "--redis must be a URL: redis://[user:password@]host[:port][/db]"

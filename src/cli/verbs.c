@@ -152,7 +152,7 @@ out:
 	return status;
 }
 
-/* NULL: it is not there or its operands are too few or too many, which is said in *err. */
+/* NULL: not found, or the number of operands is wrong; *err has the reason. */
 static const struct cell_cli_verb *find_verb(const struct cell_cli_verb *verbs, const char *command, const struct cell_cli_list *operands,
 					     struct cell_error *err)
 {
