@@ -1,6 +1,6 @@
 /*
- * What the files of the kernel's C part share.  State is the process's own; all of it is touched with the GIL held, but
- * for what wc_exchange() does between giving it up and taking it again.
+ * Shared by the files of the kernel's C part. State is the process's own; all of it is touched with the GIL held, except by wc_exchange()
+ * between releasing it and taking it again.
  */
 #ifndef CELL_KERNEL_EXT_H
 #define CELL_KERNEL_EXT_H
@@ -26,9 +26,9 @@ enum wc_exchange {
 };
 /* Sends a CALL, or nothing when json is NULL, and waits until something comes.  Nothing may have been received before. */
 enum wc_exchange wc_exchange(uint32_t id, const char *json, size_t size);
-/* True when frames can be exchanged and nothing is received that nobody has looked at. */
+/* True when frames can be exchanged and all received bytes have been processed. */
 bool wc_is_quiet(void);
-/* What has been received so far, if it is a whole frame; points into the buffer. */
+/* The bytes received so far, if they are a whole frame; points into the buffer. */
 bool wc_peek(struct cell_frame *ret_frame);
 /* Done with the frame that was peeked at. */
 void wc_skip(const struct cell_frame *frame);

@@ -7,8 +7,8 @@
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
 /*
- * `users` are threads inside a call with the GIL released; the GIL guards it.  A handle is closed when nobody uses it any
- * more, and closed for new users from the moment that somebody wants to close it.
+ * `users` are threads inside a call with the GIL released; the GIL guards it. A handle is closed when it has no users any more, and refuses
+ * new users from the moment that closing is requested.
  */
 struct handle {
 	PyObject_HEAD void *pointer;
@@ -16,7 +16,7 @@ struct handle {
 	int users;
 	bool closing;
 	struct handle *engine; /* NULL for the engine itself, and for policies */
-	PyObject *keep;        /* what must outlive it */
+	PyObject *keep;        /* objects that must outlive it */
 	struct reg *regs[1];   /* session: of its events; engine: of its log */
 	struct reg **more;     /* space: of tools, middlewares, events */
 	size_t n_more;
@@ -39,7 +39,7 @@ int usable(struct handle *self);
 int enter(PyObject *object);
 void leave(PyObject *object);
 
-/* A call of the library that may wait, by who has entered: without the GIL, and then he leaves. */
+/* A call of the library that may wait, by a thread that has entered: releases the GIL, and leaves afterwards. */
 #define INSIDE(object, call)                             \
 	({                                               \
 		__typeof__(call) answer_;                \

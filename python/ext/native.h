@@ -1,15 +1,15 @@
 /*
  * The Python SDK's binding: workcell._native, a stable-ABI extension over workcell.h.
  *
- * Threads.  The engine's thread never takes the GIL.  What it has to tell Python becomes an item in a port, a queue with an
- * eventfd; an asyncio loop watches the descriptor, or a thread waits for it, and takes the items with the GIL held.  So a
- * busy interpreter never holds up the engine, and an interpreter that ends cannot deadlock with it.
+ * Threads. The engine's thread never takes the GIL. Its messages to Python become items in a port, a queue with an eventfd; an asyncio loop
+ * watches the descriptor, or a thread waits for it, and takes the items with the GIL held. So a busy interpreter never holds up the engine,
+ * and an interpreter that ends cannot deadlock with it.
  *
- * Lifetimes.  Items carry a token, a number that Python gave, never a pointer to a Python object.  A port that was closed
- * drops what comes: results are destroyed, calls are failed, so that nobody waits for an answer that cannot come.
+ * Lifetimes. Items carry a token, a number that Python gave, never a pointer to a Python object. A closed port drops its items: results are
+ * destroyed, calls are failed, so that no thread waits for an answer that cannot come.
  *
- * Fork.  Handles belong to the process that made them.  In a forked child every use raises, and nothing is destroyed: the
- * engine's thread is not there.
+ * Fork. Handles belong to the process that made them. In a forked child every use raises, and nothing is destroyed: the child does not have
+ * the engine's thread.
  */
 #ifndef WORKCELL_NATIVE_H
 #define WORKCELL_NATIVE_H
@@ -52,11 +52,11 @@ struct stay {
 };
 extern _Thread_local struct stay stay;
 
-/* Who gets to hear of something: the argument of the library's callbacks. */
+/* The receiver of events: the argument of the library's callbacks. */
 struct reg {
 	struct port *port;
 	uint64_t token;
-	unsigned mask;      /* 1 << enum cell_event_type: what is wanted */
+	unsigned mask;      /* 1 << enum cell_event_type: the requested events */
 	uint64_t lost;      /* output bytes that were dropped */
 	struct item *last;  /* for the result, so that it cannot fail for want of memory */
 };

@@ -1,4 +1,4 @@
-/* A call on its way through the gate: what gate.c and middleware.c share. */
+/* A call on its way through the gate, shared by gate.c and middleware.c. */
 #ifndef CELL_GATE_GATED_CALL_H
 #define CELL_GATE_GATED_CALL_H
 
@@ -16,7 +16,7 @@ struct cell__call_outcome {
 };
 
 struct cell__gated_call {
-	struct cell__call inner; /* what runs; its args are a reference of ours */
+	struct cell__call inner; /* the call that runs; its args are a reference of ours */
 	struct cell__call *outer; /* the asker; NULL: no longer waits */
 	struct cell__gate *gate;  /* NULL: as above */
 	enum cell__gate_kind kind;
@@ -38,7 +38,7 @@ struct cell__gated_call {
 	int rule; /* of the policy */
 	const char *rule_name; /* the policy's, or a middleware's; or NULL */
 	json_t *shown; /* shown instead of the arguments if they say too little or too much; or NULL */
-	struct cell__call preview; /* deps.sync: what would be installed */
+	struct cell__call preview; /* deps.sync: the packages that would be installed */
 	bool was_parked;
 	json_t *args_before; /* as the code gave them, if they were changed */
 	json_t *content; /* a question: the content of its answer */
@@ -64,21 +64,21 @@ void cell__gated_call_deliver(struct cell__gated_call *gated);
 void cell__gated_call_answer(struct cell__gated_call *gated, json_t *result, const void *raw, size_t raw_size);
 void cell__gated_call_fail(struct cell__gated_call *gated, int code, const char *type, const char *message);
 void cell__gated_call_destroy(struct cell__gated_call *gated);
-/* What a person is shown of it. */
+/* The arguments that a person is shown. */
 json_t *cell__gated_call_args(const struct cell__gated_call *gated);
 const char *cell__gated_call_tool(const struct cell__gated_call *gated);
-/* Describes it anew for those who listen; -1: no memory. */
+/* Describes it again for event listeners; -1: out of memory. */
 int cell__gated_call_make_info(struct cell__gated_call *gated);
-/* What the policy says to it as it is now. */
+/* The policy's decision about the call in its present form. */
 void cell__gated_call_consult(const struct cell__gated_call *gated, struct cell_policy_verdict *ret_verdict);
 /* It may be done. */
 void cell__gated_call_run(struct cell__gated_call *gated);
 /* Ends a call that was not let through; the message is before, the call's name, after, and the reason. */
 void cell__gated_call_refuse(struct cell__gated_call *gated, const char *decision, const char *type, const char *before, const char *after,
 			     const char *reason);
-/* A person answered, or nobody did in time. */
+/* A person answered, or the time ran out. */
 void cell__gated_call_unpark(struct cell__gated_call *gated, const char *decision, const char *reason);
-/* The same call needs no second answer; -1: no memory. */
+/* The same call needs no second answer; -1: out of memory. */
 int cell__gated_call_remember(struct cell__gated_call *gated);
 
 /* ---- middleware.c ---- */

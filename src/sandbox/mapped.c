@@ -278,7 +278,7 @@ struct mount_point {
 	bool tried, possible;
 };
 
-/* Is it to be read by everybody?  Found out once. */
+/* Whether every user may read it; determined once. */
 struct checked_folder {
 	char *path;
 	ino_t inode;

@@ -274,7 +274,7 @@ static void handle_answer(struct cell__call *call, json_t *result, const void *r
 	struct cell__request *request = asked->request;
 
 	if (!request)
-		; /* what was undone is undone */
+		; /* no request waits for the answer */
 	else if (!result)
 		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for the answer");
 	else if (asked->then)

@@ -10,7 +10,7 @@ void cell__session_emit(struct cell_session *session, const struct cell_event *e
 		session->options.on_event(session->options.event_arg, event);
 }
 
-/* ---- who waits ---- */
+/* ---- waiters ---- */
 
 static void end_waiting(struct cell__waiting *waiting, const struct cell_error *err)
 {

@@ -162,7 +162,7 @@ void cell__index_set_aside(int dir_fd, const char *file, struct cell_error *err)
 	if (cell__index_lock(dir_fd, true, &lock, NULL) < 0)
 		return;
 	if (cell__index_read(dir_fd, file, NULL, &index, &why) == 0)
-		json_decref(index); /* somebody else was faster */
+		json_decref(index); /* another thread was faster */
 	else if (why.sys == EUCLEAN)
 		set_aside(dir_fd, file, err);
 }

@@ -215,7 +215,7 @@ static void leave_work(struct cell__storage_op *op)
 		}
 }
 
-/* The pool is everybody's: has this session its part of it? */
+/* All sessions share the pool: whether this session has used its part of it. */
 static bool has_its_part(const struct cell__storage *storage, const struct cell__storage_op *op)
 {
 	unsigned n = 0;

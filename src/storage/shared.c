@@ -267,7 +267,7 @@ static int share(struct cell__store *store, struct cell_error *err)
 	if (cell__dir_lock(store->base_fd, true, &lock, err) < 0)
 		return -1;
 	if (cell__shared_open(store, &host, err) < 0 || host >= 0)
-		return host >= 0 ? 0 : -1; /* somebody else was faster */
+		return host >= 0 ? 0 : -1; /* another process was faster */
 	return make_shared(store, err);
 }
 

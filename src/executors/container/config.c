@@ -382,7 +382,7 @@ void cell__container_close_place(const char *folder)
 
 void cell__container_remove_place(const char *folder)
 {
-	(void)cell__tree_remove(AT_FDCWD, folder); /* what resists stays */
+	(void)cell__tree_remove(AT_FDCWD, folder); /* if it fails, the rest stays */
 }
 
 /* A listener in another pid namespace has no visible pid; then it is 0. */

@@ -20,7 +20,7 @@
 
 #include "loop/listen.h"
 
-#define MAX_JOBS 2 /* the pool is everybody's */
+#define MAX_JOBS 2 /* all share the pool */
 #define BACKLOG 64
 #define CONNECT_TIMEOUT_MS 3000
 

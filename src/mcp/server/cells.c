@@ -324,7 +324,7 @@ static void handle_event(void *arg, const struct cell_event *event)
 	}
 }
 
-/* Notifies the waiters for the session. */
+/* ---- the thread --------------------------------------------------------------------------- */
 
 struct cell_session *cell__mcp_session(struct cell__mcp_peer *peer, struct cell_error *err)
 {
@@ -341,7 +341,7 @@ struct cell_session *cell__mcp_session(struct cell__mcp_peer *peer, struct cell_
 	return session;
 }
 
-/* Tells those who wait for the session. */
+/* Notifies the waiters for the session. */
 static void tell_opened(struct cell__mcp_peer *peer, const struct cell_error *err)
 {
 	pthread_mutex_lock(&peer->lock);
@@ -417,7 +417,7 @@ static void run_cell(struct cell__mcp_peer *peer, struct cell__mcp_job *job)
 	pthread_mutex_lock(&peer->out_lock);
 	peer->current = job;
 	pthread_mutex_unlock(&peer->out_lock);
-	/* the first cell reports the error, if there is one */
+	/* Before the lock is released, so that an interrupt finds the cell in the session. */
 	status = cell_session_start(peer->session, json_string_value(code), json_string_length(code), &options, NULL, &err);
 	peer->running = status ? NULL : job;
 	pthread_mutex_unlock(&peer->lock);
@@ -485,7 +485,7 @@ void *cell__mcp_cells_main(void *arg)
 		if (job)
 			work(peer, job);
 		else
-			open_session(peer, &(struct cell_error){ 0 }); /* the first cell says what is wrong, if anything is */
+			open_session(peer, &(struct cell_error){ 0 }); /* the first cell reports the error, if there is one */
 		warmed = true;
 		pthread_mutex_lock(&peer->lock);
 	}
