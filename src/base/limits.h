@@ -17,7 +17,7 @@
 #define CELL_LIMIT_ENGINE_BYTES (1024u * 1024u * 1024u) /* ... and for all kernels of an engine together, ... */
 #define CELL_LIMIT_KERNEL_FAIR_BYTES (1024u * 1024u) /* ... but a kernel with no more than this is served even then */
 #define CELL_LIMIT_REFUSALS_BYTES (1024u * 1024u) /* of refusals that a kernel leaves unread before it is ended */
-#define CELL_LIMIT_TREE_BYTES (64u * 1024u * 1024u)  /* what the JSON of one call may take as a tree, besides its strings */
+#define CELL_LIMIT_TREE_BYTES (64u * 1024u * 1024u)  /* of the JSON of one call as a tree, besides its strings */
 #define CELL_LIMIT_LARGE_BYTES (64u * 1024u)         /* a longer message is parsed on the pool, not on the loop */
 #define CELL_LIMIT_HEAD_BYTES (1024u * 1024u)        /* the same of a result's or display's head, which has few values */
 #define CELL_LIMIT_WORKSPACE_DEPTH 128u              /* folders in folders of a workspace with a limit */

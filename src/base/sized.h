@@ -1,9 +1,9 @@
 /*
- * Structs of the public header that begin with their `size`: what sizeof was where the program was compiled.  They grow at their
+ * Structs of the public header that begin with their `size`: the sizeof when the program was compiled.  They grow at their
  * end only, so programs and libraries of different versions understand each other as far as both know a struct:
  *
- *     an older program gives a shorter struct: what it lacks has its default, and is not written;
- *     a newer program gives a longer one: what we do not know must be unset (zero) when it asks, and is zero when we answer.
+ *     an older program gives a shorter struct: missing members have their defaults, and are not written;
+ *     a newer program gives a longer one: unknown members must be unset (zero) in its input, and are zero in our output.
  */
 #ifndef CELL_BASE_SIZED_H
 #define CELL_BASE_SIZED_H

@@ -1,4 +1,4 @@
-/* What the files of this room share. */
+/* Shared by the files of this folder. */
 #ifndef CELL_ENGINE_H
 #define CELL_ENGINE_H
 

@@ -85,7 +85,7 @@ enum cell__audit_decision {
 	CELL__AUDIT_ACCEPTED, /* asked, and accepted */
 	CELL__AUDIT_EDITED, /* asked, and accepted with other arguments */
 	CELL__AUDIT_REJECTED,
-	CELL__AUDIT_TIMEOUT, /* asked, and nobody answered */
+	CELL__AUDIT_TIMEOUT, /* asked, but not answered in time */
 	CELL__AUDIT_WITHDRAWN, /* cancelled (interrupt, reset, close, death) before a decision */
 };
 enum cell__audit_by {
@@ -169,7 +169,7 @@ struct cell__audit_file {
 	bool is_new; /* the folder may not have its name on the disk yet */
 	dev_t dev;
 	ino_t ino;
-	off_t end; /* where we left it; whoever finds another size looks whether the last line is whole */
+	off_t end; /* our last position; with another size, the writer checks that the last line is complete */
 	int rotate_error; /* errno: it could not be rotated and grows */
 };
 

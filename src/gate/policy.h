@@ -119,7 +119,7 @@ struct cell__rule {
 	char *name, *reason;
 	unsigned kinds; /* 0: not said */
 	unsigned principals; /* 1u << kind; 0: not said, and that is all but the host program */
-	bool is_particular; /* it names tools, or kinds of which tool is none */
+	bool is_particular; /* it names tools, or only kinds other than tool */
 	struct cell__name_rule *tools;
 	size_t n_tools;
 	struct cell__glob **callables, **adapters;

@@ -12,10 +12,10 @@
 #define CELL__REDACTED "[redacted]"
 #define CELL__REDACT_LIMIT_PATTERNS 1000u
 #define CELL__REDACT_LIMIT_NAME 64u    /* bytes of a name before = or : in a text that are looked at */
-#define CELL__REDACT_LIMIT_DEPTH 64u   /* nesting; what is deeper is left out */
+#define CELL__REDACT_LIMIT_DEPTH 64u   /* nesting; deeper values are left out */
 #define CELL__REDACT_LIMIT_STRING 2048u /* bytes of a text; a longer one is cut */
 #define CELL__REDACT_LIMIT_FOUND 32u   /* values that are remembered */
-#define CELL__REDACT_LIMIT_HEAD 256u   /* bytes that are left of what was cut */
+#define CELL__REDACT_LIMIT_HEAD 256u   /* bytes kept of a truncated value */
 #define CELL__SHA256_SIZE 65
 
 struct cell__redactor;

@@ -25,7 +25,7 @@ void cell__builder_step_bytes(struct cell__builder *b, enum cell_plan_stage stag
 void cell__builder_bind_own(struct cell__builder *b, enum cell_plan_stage stage, const char *path, unsigned flags);
 void cell__builder_root(struct cell__builder *b, const struct cell__sandbox_policy *policy, const struct cell__machine *machine,
 			const struct cell__plan_env *env);
-/* Does it lie in a folder of the system that every sandbox is shown? */
+/* Whether it is inside a folder of the system that every sandbox sees. */
 bool cell__builder_is_system(const char *path);
 int cell__builder_finish(struct cell__builder *b, struct cell_error *err);
 

@@ -58,8 +58,8 @@ int cell__cgroup_join(const struct cell_cgroup *group);
 /* Prevents new processes in the group and kills the existing ones, as far as this machine's groups support it (pids; Linux 5.14). */
 void cell__cgroup_close(const struct cell_cgroup *group);
 /*
- * The same for one that must not see the group: files to be written "0" to, opened here and good for whoever has them.  How many, or -1
- * with errno and none is open.
+ * The same for a process that must not see the group: opens the files to write "0" to; every holder may use them. Returns their number, or
+ * -1 with errno and none open.
  */
 int cell__cgroup_open_join(const struct cell_cgroup *group, int fds[static CELL_CG_COUNT]);
 int cell__cgroup_join_by(const int *fds, size_t n);

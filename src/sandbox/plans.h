@@ -1,8 +1,8 @@
 /*
  * Plans for the spawner and kernels: sealed memfds, reference-counted, and cached for the next user of the same kind.
  *
- * A plan depends on the policy and on the folders that everybody confined by it is shown.  Users whose plans have the same bytes
- * share one, and with it the spawner's spare jails.  Belongs to the loop's thread.
+ * A plan depends on the policy and on the folders that every process confined by it sees. Users whose plans have the same bytes share one,
+ * and with it the spawner's spare jails. Belongs to the loop's thread.
  */
 #ifndef CELL_SANDBOX_PLANS_H
 #define CELL_SANDBOX_PLANS_H
@@ -40,7 +40,7 @@ int cell__plans_find(struct cell__plans *plans, struct cell__plan_session *sessi
 		     struct cell_error *err);
 /* Fills machine->trees where all that this session is shown can be shown with a uid that is not the caller's. */
 int cell__plans_map(struct cell__mounts *mounts, const struct cell__plan_session *session, struct cell__machine *machine);
-/* Appends the plan of a zygote of this interpreter (cell__plan_build_zygote()).  mounts: NULL where no uid can be nobody's. */
+/* Appends the plan of a zygote of this interpreter (cell__plan_build_zygote()). mounts: NULL if no unused uid is available. */
 int cell__plans_zygote(struct cell__mounts *mounts, const char *python, const char *kernel_dir, bool online, struct cell__buf *out,
 		       struct cell_error *err);
 void cell__plans_finish(struct cell__plans *plans);

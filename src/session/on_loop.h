@@ -14,8 +14,8 @@ extern const struct cell__session_ops cell__session_ops;
 void cell__session_close_on_loop(struct cell_session *session, void (*done)(void *arg), void *arg);
 
 /*
- * Loop's thread: the public functions without blocking.  -1: done() is never called; else once, with NULL and the error if it
- * failed.  What opts points to must stay until then; packages are not synchronised.  A session whose opening fails is gone.
+ * Loop's thread: the public functions without blocking. -1: done() is never called; else once, with NULL and the error if it failed. The
+ * data that opts points to must stay until then; packages are not synchronised. A session whose opening fails is gone.
  */
 typedef void (*cell__session_done)(void *arg, struct cell_session *session, const struct cell_error *err);
 int cell__session_open_on_loop(struct cell_engine *engine, const struct cell_session_options *opts, cell__session_done done, void *arg,
@@ -31,8 +31,8 @@ void cell__session_hold(struct cell_session *session, uint64_t run_id, bool held
 void cell__session_tell_packages(struct cell_engine *engine, struct cell_space *space);
 
 /*
- * What MCP servers of a space say, for its sessions; loop's thread.  The session with this id; id NULL (it cannot be
- * told): the only one that the space has.  NULL: none.
+ * Messages of a space's MCP servers, for its sessions; loop's thread. The session with this id; id NULL (unknown): the only session of the
+ * space. NULL: not found.
  */
 struct cell_session *cell__session_of(struct cell_engine *engine, const struct cell_space *space, const char *id);
 /* Whether the session has a receiver that answers questions. */

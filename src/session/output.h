@@ -38,7 +38,7 @@ struct cell__spill {
 	int fd;
 	int error; /* errno of the first failure */
 	int write_error; /* the pool's; looked at when it is done */
-	uint64_t size; /* of what was added; at most CELL_LIMIT_SPILL_BYTES */
+	uint64_t size; /* of the added bytes; at most CELL_LIMIT_SPILL_BYTES */
 	bool cut;      /* there was more */
 	bool busy;
 	bool finishing;

@@ -45,7 +45,7 @@ void cell__quota_destroy(struct cell__quota *quota);
 void cell__quota_touch(struct cell__quota *quota, bool running);
 /* 0: a cell may start; 1: not before measured(); -1: a current measurement is over the limit. */
 int cell__quota_admit(struct cell__quota *quota, struct cell__excess *ret_excess);
-/* What the last measurement found. */
+/* The result of the last measurement. */
 const struct cell__excess *cell__quota_excess(const struct cell__quota *quota);
 
 #endif

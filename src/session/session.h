@@ -1,15 +1,15 @@
 /*
  * A session from inside.  Its files:
  *
- *     options.c      what it was opened with
- *     slot.c         its kernel: opening, leaving, and what the kernel says
- *     outcome.c      how a run ends: what the result says
+ *     options.c      its options
+ *     slot.c         its kernel: opening, leaving, and the kernel's messages
+ *     outcome.c      the end of a run: its result
  *     session.c      the queue, the clocks, open, reset and close
- *     approvals.c    what the gate asks of its owner, and what the owner answers
- *     engine/session.c  the public functions, and their like for callers on the loop's thread
+ *     approvals.c    the gate's requests to its owner, and the owner's answers
+ *     engine/session.c  the public functions, and their variants for callers on the loop's thread
  *
  * A kernel sits in a slot.  The session has at most one current slot; after a reset or a kill the old one is
- * `leaving` until its process and everything it started are gone.
+ * `leaving` until its process and all processes that it started have ended.
  *
  *     slot:     opening ──ready──▶ ready ──exited──▶ gone
  *     session:  open ──▶ (runs, resets) ──close──▶ closing ──no slot left──▶ gone

@@ -29,7 +29,7 @@ struct cell__supervisor;
 struct cell__writable_list;
 
 enum cell__confinement_network {
-	CELL_CONFINED_AS_POLICY, /* what the policy says */
+	CELL_CONFINED_AS_POLICY, /* as the policy says */
 	CELL_CONFINED_OFFLINE,   /* no network, whatever the policy says */
 	CELL_CONFINED_INDEX,     /* index_hosts through the engine's proxy, and no other */
 };

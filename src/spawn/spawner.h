@@ -106,7 +106,7 @@ void cell__spawner_child_failed(int fd, int stage) __attribute__((noreturn));
 void cell__spawner_failed_at(int fd, int stage, int sys, int step) __attribute__((noreturn));
 /* The strings of a payload, each with its NUL; out has room for max and a NULL. */
 void cell__spawner_split(char *payload, size_t size, char **out, size_t max, size_t *ret_n);
-/* In a jail: becomes the program that it is told by this socket. */
+/* In a jail: becomes the program that a message on this socket names. */
 void cell__program_wait(const struct cell_plan *plan, int fd) __attribute__((noreturn));
 /* fds that it keeps are -1 afterwards. */
 void cell__program_start(const struct cell_spawn_msg *head, char *payload, size_t size, int *fds, size_t n_fds);

@@ -60,7 +60,7 @@ void cell__image_cancel(struct cell__image_build *build);
 
 /* Options of a session that are this executor's own. */
 struct cell__container_own {
-	char *config; /* what cell__container_describe() made: sessions with the same one may share a container */
+	char *config; /* the result of cell__container_describe(): sessions with the same one may share a container */
 	struct cell__remote_options *remote;
 };
 

@@ -1,6 +1,4 @@
-/*
- * The `deno` executor: versions, and what it shares with those who make packages ready for it.
- */
+/* The `deno` executor: versions, and paths shared with the code that prepares packages for it. */
 #ifndef CELL_EXECUTORS_DENO_H
 #define CELL_EXECUTORS_DENO_H
 

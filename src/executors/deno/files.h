@@ -1,4 +1,4 @@
-/* Files of the `deno` executor: what libuv's pool does for it.  Synchronous, any thread, no state. */
+/* Files of the `deno` executor: its work on libuv's pool. Synchronous, any thread, no state. */
 #ifndef CELL_EXECUTORS_DENO_FILES_H
 #define CELL_EXECUTORS_DENO_FILES_H
 

@@ -84,7 +84,7 @@ struct cell__jupyter {
 	int alive; /* kernels whose memory is not gone, and the refill timer */
 	uv_timer_t refill;
 	bool has_timer;
-	char *refill_like; /* the key of what is to be made ahead */
+	char *refill_like; /* the key of the kernel to be made ahead */
 	bool destroying;
 	void (*destroyed)(void *arg);
 	void *destroyed_arg;

@@ -24,7 +24,7 @@ struct cell__jupyter_spec {
 	char **argv; /* NULL-terminated; with the connection file in it */
 	char **env;  /* the session's with the kernelspec's: complete */
 	bool interrupt_by_message;
-	bool is_python; /* by what the kernelspec says */
+	bool is_python; /* according to the kernelspec */
 	char *folder;          /* private to this user; holds the connection file and the sockets */
 	char *connection_file;
 	char *endpoint[CELL_JUPYTER_CHANNELS];

@@ -100,7 +100,7 @@ void cell__remote_start_run(struct cell__remote_kernel *kernel);
 
 /* The code of a server's word; 0: unknown. */
 int cell__remote_code(const char *word);
-/* The code that ours has for what the server says with this one. */
+/* Our code for a code of the server. */
 int cell__remote_own_code(struct cell__remote_kernel *kernel, int code);
 /* NULL, or the problem, as text for cell__remote_protocol_error(). */
 const char *cell__remote_handle_event(struct cell__remote_kernel *kernel, const struct cell__sse_event *event);

@@ -38,7 +38,7 @@ void cell__remote_interrupt(struct cell__kernel *base, uint32_t run_id);
 void cell__remote_pause(struct cell__kernel *base, bool paused);
 void cell__remote_close(struct cell__kernel *base, int64_t grace_ms);
 int64_t cell__remote_pid(const struct cell__kernel *base);
-/* What the vtables of all executors have in common whose kernels these functions work on. */
+/* The common part of the vtables of all executors whose kernels these functions work on. */
 #define CELL__REMOTE_KERNEL                                                                                                     \
 	.drain = cell__remote_drain, .run = cell__remote_run, .reply = cell__remote_reply, .interrupt = cell__remote_interrupt, \
 	.pause = cell__remote_pause, .close = cell__remote_close, .pid = cell__remote_pid

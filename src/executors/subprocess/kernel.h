@@ -28,7 +28,7 @@ enum cell__sub_env_state { CELL_ENV_NONE, CELL_ENV_STARTING, CELL_ENV_READY };
 struct cell__sub_pool {
 	struct cell__sandbox_plan *plan; /* NULL: not sandboxed */
 	int deaths;
-	/* What the last session was, and how many in a row were the same. */
+	/* The kind of the last session, and how many in a row were the same. */
 	struct cell__buf session, files;
 	unsigned in_a_row;
 	uint64_t kind; /* grows with every change */
@@ -54,7 +54,7 @@ struct cell__sub_env {
 	bool ending; /* no longer found by new sessions; freed with its last kernel */
 	int in_flight;
 	int64_t forks; /* of this zygote */
-	struct cell__sub_pool *pools; /* those that somebody has used */
+	struct cell__sub_pool *pools; /* those that a session has used */
 	struct cell__plan_env files; /* the interpreter's; known when the zygote is ready */
 	struct cell__place_list places; /* the same and more, trusted: a session that can write there is not opened */
 	char **index_hosts;          /* "host:port" of the package index that its installer uses; NULL-terminated */

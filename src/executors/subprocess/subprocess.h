@@ -17,7 +17,7 @@ struct cell__subprocess *cell__subprocess_of(const struct cell__executor_host *h
 enum cell__zygote_kind {
 	CELL_ZYGOTE_ISOLATED, /* from the user's settings, and not confined */
 	CELL_ZYGOTE_CONFINED,
-	CELL_ZYGOTE_ONLINE,   /* confined but for the network, which its kernels have as well */
+	CELL_ZYGOTE_ONLINE,   /* confined except for the network, which its kernels have as well */
 };
 
 /*
@@ -59,7 +59,7 @@ void cell__subprocess_interrupt(struct cell__kernel *base, uint32_t run_id);
 void cell__subprocess_pause(struct cell__kernel *base, bool paused);
 void cell__subprocess_close(struct cell__kernel *base, int64_t grace_ms);
 int64_t cell__subprocess_pid(const struct cell__kernel *base);
-/* What the vtables of all executors have in common whose kernels these functions work on. */
+/* The common part of the vtables of all executors whose kernels these functions work on. */
 #define CELL__SUBPROCESS_KERNEL                                                                                                           \
 	.drain = cell__subprocess_drain, .run = cell__subprocess_run, .reply = cell__subprocess_reply, .unread = cell__subprocess_unread, \
 	.bulk = cell__subprocess_bulk, .interrupt = cell__subprocess_interrupt, .pause = cell__subprocess_pause,                          \
