@@ -1,6 +1,6 @@
 /*
  * Files of a storage folder: names that cannot leave it, writes that happen completely or not at all, locks between processes.
- * Internal to src/store.  Every function may be called from any thread; nothing here keeps state.
+ * Internal to src/storage.  Every function may be called from any thread; nothing here keeps state.
  *
  * In each folder that we write to, names that begin with ".cell-" are ours:
  *     .cell-lock      flock()ed by the process that changes or reads an index
