@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fuzz.h"
 #include "tools/mcp.h"
 
 #define CHECK(condition)          \
