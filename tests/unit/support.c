@@ -161,12 +161,29 @@ int support_begin(void **state)
 	return 0;
 }
 
+/*
+ * To compare a report with tests/tsan.supp, TSan starts its symbolizer: a child of this process with two pipes, which stays. What the
+ * library leaves behind is looked for in the other builds.
+ */
+#if defined(__SANITIZE_THREAD__)
+#define UNDER_TSAN true
+#elif defined(__has_feature)
+#define UNDER_TSAN __has_feature(thread_sanitizer)
+#else
+#define UNDER_TSAN false
+#endif
+
 int support_end(void **state)
 {
 	(void)state;
 	int failures = 0;
 	alarm(0);
 	cell__alloc_fail_after(0);
+	if (UNDER_TSAN) {
+		(void)reap_all(NULL);
+		free_fds(fds_before);
+		return 0;
+	}
 	if (!support_wait_ms(reap_all, NULL, SETTLE_MS)) {
 		cell__proc_children(getpid(), tell_and_kill, NULL);
 		support_wait_ms(reap_all, NULL, SETTLE_MS);
