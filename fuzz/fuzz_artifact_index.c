@@ -41,7 +41,7 @@ static void check_listing(void)
 		MUST(err.code == CELL_E_IO && err.sys == EUCLEAN && strstr(err.msg, "kept as .artifacts.json.broken-"));
 		const char *aside = strstr(err.msg, ".artifacts.json.broken-");
 		char name[128];
-		snprintf(name, sizeof name, "%.*s", (int)strcspn(aside, ","), aside);
+		snprintf(name, sizeof name, "%.*s", (int)strcspn(aside, ",; "), aside);
 		MUST(unlinkat(dir_fd, name, 0) == 0);
 		MUST(cell__artifact_list(store, &list, &err) == 0);
 	}
