@@ -492,7 +492,8 @@ def _modules():
     package.__path__ = sys.modules[__package__].__path__
     sys.modules[name] = package
     prefix = __package__ + "."
-    for shared, module in list(sys.modules.items()):
+    # A copy, not list(items()): that makes a tuple for each item, and a garbage collection on the way runs code that may import.
+    for shared, module in sys.modules.copy().items():
         if shared.startswith(prefix) and shared[len(prefix):] not in _OWN + _LATER:
             sys.modules[name + shared[len(prefix) - 1:]] = module
             setattr(package, shared[len(prefix):], module)

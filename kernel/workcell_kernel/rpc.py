@@ -441,7 +441,7 @@ class Channel:
         if self._leader.get(0) == me:
             self._busy = False
             self._leader.pop(0)
-        for ident, slot in list(self._parked.items()):
+        for ident, slot in self._parked.copy().items():
             if slot.thread == me:
                 self._parked.pop(ident, None)
                 self._waiting.pop(ident, None)
@@ -524,7 +524,7 @@ class Channel:
         self.closed = True
         self._queue.append(frame)
         self._wake_main()
-        for ident, slot in list(self._waiting.items()):
+        for ident, slot in self._waiting.copy().items():
             slot.deliver(None)
             self._waiting.pop(ident, None)
             self._parked.pop(ident, None)
@@ -550,7 +550,7 @@ class Channel:
         me = get_ident()
         # The socket is silent about what was already received with an earlier frame.
         more = bool(self._inbox) or self._pending()
-        for loop, watch in list(self._watches.items()):
+        for loop, watch in self._watches.copy().items():
             if not watch.count and self._idle_loop is not loop:
                 continue
             if watch.armed and not more:

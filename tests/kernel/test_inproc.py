@@ -43,3 +43,40 @@ def test_a_session_ends_while_others_import():
     folders = [HERE, os.path.join(HERE, "..", "..", "kernel")]
     done = subprocess.run([sys.executable, "-c", PROGRAM % (folders,)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+# The collector is made to run after a few objects, with objects whose end adds a module each: it runs while the list of modules is read.
+COLLECTED = """
+import gc, sys, types
+sys.path[:0] = %r
+import fake_workcell
+sys.modules["_workcell"] = fake_workcell
+from workcell_kernel import inproc
+
+inproc._OWN, inproc._code["guest"] = ("guest",), compile("class Guest: pass", "guest.py", "exec")
+
+class Late:
+    def __init__(self):
+        self.self = self
+    def __del__(self):
+        sys.modules["late_module_%%d" %% len(sys.modules)] = types.ModuleType("late")
+
+for number in range(1, 200):
+    gc.collect()
+    gc.disable()
+    late = [Late() for _ in range(5)]
+    late.clear()
+    gc.set_threshold(number)
+    gc.enable()
+    name, _ = inproc._modules()
+    gc.set_threshold(700)
+    inproc._forget_modules(name)
+assert any(name.startswith("late_module_") for name in sys.modules)
+"""
+
+
+def test_a_session_begins_while_garbage_is_collected():
+    """A garbage collection runs code, of this thread or of another, while the modules of a new session are made."""
+    folders = [HERE, os.path.join(HERE, "..", "..", "kernel")]
+    done = subprocess.run([sys.executable, "-c", COLLECTED % (folders,)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
