@@ -34,11 +34,11 @@ def pytest_runtest_makereport(item):
 
 def strangers():
     """Live processes below us that no shared driver accounts for."""
-    table = support.processes()
+    table = support.below(os.getpid())
     allowed = set()
     for driver in support.shared_drivers:
         allowed.add(driver.pid)
-        allowed.update(process.pid for process in driver.family())
+        allowed.update(process.pid for process in driver.family(table))
     return {process.key: process for process in support.descendants(os.getpid(), table)
             if process.pid not in allowed}
 

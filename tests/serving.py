@@ -96,8 +96,8 @@ class Server:
             pid = table[pid].ppid
         self.spawner = pid
 
-    def family(self):
-        table = support.processes()
+    def family(self, table=None):
+        table = support.below(os.getpid()) if table is None else table
         found = support.descendants(self.pid, table)
         if self.spawner in table:
             found += support.descendants(self.spawner, table) + [table[self.spawner]]

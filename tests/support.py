@@ -109,9 +109,41 @@ def processes():
     return {process.pid: process for process in found if process}
 
 
+def children(pid):
+    """Pids of the children of all threads, zombies too. A list may lack some if one is reaped while it is read: two in a row agree."""
+    last = None
+    while True:
+        found = []
+        try:
+            for thread in os.listdir("/proc/%d/task" % pid):
+                with open("/proc/%d/task/%s/children" % (pid, thread), "rb") as file:
+                    found += file.read().split()
+        except OSError:
+            if not os.path.exists("/proc/self/task/%d/children" % os.getpid()):  # a kernel without CONFIG_PROC_CHILDREN
+                return [process.pid for process in processes().values() if process.ppid == pid]
+            if not os.path.exists("/proc/%d" % pid):
+                return []
+            found = None  # a thread that ended
+        if found is not None and found == last:
+            return [int(child) for child in found]
+        last = found
+
+
+def below(pid):
+    """Processes below pid, zombies too, as processes() lists them: most of a machine's processes are not ours, and reading them takes time."""
+    found, todo = {}, [pid]
+    while todo:
+        for child in children(todo.pop()):
+            process = read_process(child)
+            if process:
+                found[child] = process
+                todo.append(child)
+    return found
+
+
 def descendants(pid, table=None):
     """Live processes below pid, zombies left out."""
-    table = table or processes()
+    table = below(pid) if table is None else table
     children = {}
     for process in table.values():
         children.setdefault(process.ppid, []).append(process)
@@ -157,10 +189,11 @@ def popen(argv, **options):
 
 
 def reap_orphans():
-    for process in processes().values():
-        if process.ppid == os.getpid() and process.state == "Z" and process.pid not in own_pids:
+    for pid in children(os.getpid()):
+        process = read_process(pid) if pid not in own_pids else None
+        if process and process.state == "Z":
             try:
-                os.waitpid(process.pid, os.WNOHANG)
+                os.waitpid(pid, os.WNOHANG)
             except ChildProcessError:
                 pass
 
@@ -507,9 +540,9 @@ class Driver:
         self.zygote = found[0]
         return chain[0]
 
-    def family(self):
+    def family(self, table=None):
         """What lives below program and spawner, the spawner included."""
-        table = processes()
+        table = below(os.getpid()) if table is None else table
         found = {p.pid: p for p in descendants(self.pid, table)}
         if self.spawner:
             found.update((p.pid, p) for p in descendants(self.spawner, table))
