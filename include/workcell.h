@@ -58,16 +58,16 @@ extern "C" {
 	X(1, E_INVALID, "invalid", 400, -32602, 2, "ValueError")                        \
 	X(2, E_NOMEM, "no_memory", 500, -32000, 125, "MemoryError")                     \
 	X(3, E_IO, "io", 500, -32001, 125, "OSError")                                   \
-	X(4, E_NOT_FOUND, "not_found", 404, -32002, 125, "LookupError")                 \
-	X(5, E_LIMIT, "limit", 413, -32003, 125, "LimitError")                          \
-	X(6, E_PYTHON, "python_unusable", 500, -32004, 125, "EnvironmentError")         \
-	X(7, E_PRELOAD, "preload_failed", 500, -32005, 125, "EnvironmentError")         \
+	X(4, E_NOT_FOUND, "not_found", 404, -32002, 1, "LookupError")                   \
+	X(5, E_LIMIT, "limit", 413, -32003, 1, "LimitError")                            \
+	X(6, E_PYTHON, "python_unusable", 500, -32004, 1, "EnvironmentError")           \
+	X(7, E_PRELOAD, "preload_failed", 500, -32005, 1, "EnvironmentError")           \
 	X(8, E_KERNEL, "kernel_failed", 500, -32006, 125, "KernelError")                \
 	X(9, E_SPAWNER, "spawner_failed", 503, -32007, 125, "KernelError")              \
 	X(10, E_PROTOCOL, "protocol", 502, -32008, 125, "ProtocolError")                \
 	X(11, E_VERSION, "version_mismatch", 502, -32009, 125, "ProtocolError")         \
 	X(12, E_CLOSED, "closed", 410, -32010, 125, "SessionClosedError")               \
-	X(13, E_CANCELLED, "cancelled", 499, -32011, 125, "CancelledError")             \
+	X(13, E_CANCELLED, "cancelled", 499, -32011, 1, "CancelledError")               \
 	X(14, E_UNAVAILABLE, "executor_unavailable", 501, -32012, 125, "ExecutorError") \
 	X(15, E_TIMEOUT, "start_timeout", 504, -32013, 125, "TimeoutError")             \
 	X(16, OUT_EXCEPTION, "exception", 200, -32100, 1, "CodeExecutionError")         \
@@ -75,16 +75,16 @@ extern "C" {
 	X(18, OUT_INTERRUPTED, "interrupted", 200, -32102, 1, "InterruptedError")       \
 	X(19, OUT_KERNEL_DIED, "kernel_died", 200, -32103, 137, "KernelDiedError")      \
 	X(20, OUT_REJECTED, "rejected", 200, -32104, 1, "ApprovalRejectedError")        \
-	X(21, E_TOOL, "tool_failed", 502, -32014, 125, "ToolCallError")                 \
-	X(22, E_TOOL_TIMEOUT, "tool_timeout", 504, -32015, 125, "ToolTimeoutError")     \
-	X(23, E_EXISTS, "exists", 409, -32016, 125, "FileExistsError")                  \
-	X(24, E_DISABLED, "disabled", 403, -32017, 125, "RuntimeDepsDisabledError")     \
-	X(25, E_INSTALL, "install_failed", 502, -32018, 125, "DepsError")               \
+	X(21, E_TOOL, "tool_failed", 502, -32014, 1, "ToolCallError")                   \
+	X(22, E_TOOL_TIMEOUT, "tool_timeout", 504, -32015, 124, "ToolTimeoutError")     \
+	X(23, E_EXISTS, "exists", 409, -32016, 1, "FileExistsError")                    \
+	X(24, E_DISABLED, "disabled", 403, -32017, 1, "RuntimeDepsDisabledError")       \
+	X(25, E_INSTALL, "install_failed", 502, -32018, 1, "DepsError")                 \
 	X(26, E_SANDBOX, "sandbox_failed", 500, -32019, 125, "SandboxError")            \
-	X(27, E_AUTH, "unauthorized", 401, -32030, 125, "PermissionError")              \
-	X(28, E_FORBIDDEN, "forbidden", 403, -32031, 125, "PermissionError")            \
-	X(29, E_BUSY, "busy", 429, -32032, 125, "BusyError")                            \
-	X(30, E_EXPIRED, "session_expired", 410, -32033, 125, "SessionClosedError")     \
+	X(27, E_AUTH, "unauthorized", 401, -32030, 1, "PermissionError")                \
+	X(28, E_FORBIDDEN, "forbidden", 403, -32031, 1, "PermissionError")              \
+	X(29, E_BUSY, "busy", 429, -32032, 1, "BusyError")                              \
+	X(30, E_EXPIRED, "session_expired", 410, -32033, 1, "SessionClosedError")       \
 	X(31, E_STORAGE, "storage_unavailable", 503, -32034, 125, "OSError")            \
 	X(32, OUT_LIMIT, "limit_exceeded", 200, -32105, 137, "LimitExceededError")
 

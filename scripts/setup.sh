@@ -39,6 +39,8 @@ if [ "$purpose" != run ]; then
 	packages="$packages haproxy"
 	# Subordinate ids for sandboxes of ordinary users.
 	packages="$packages uidmap"
+	# Shells whose completions are tested, and the formatter of manual pages.
+	packages="$packages zsh fish groff-base"
 	# To compare the sandbox with.
 	packages="$packages bubblewrap"
 	# Engines for the tests of containers, with an image that is made here; only where that was asked for.

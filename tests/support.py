@@ -599,7 +599,7 @@ class Driver:
 class Terminal:
     """A program on a pseudo-terminal of its own."""
 
-    def __init__(self, *args, env=None, cwd=None):
+    def __init__(self, *args, env=None, cwd=None, program=None):
         parent, child = pty.openpty()
         fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
 
@@ -607,7 +607,7 @@ class Terminal:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
         self.fd = parent
-        self.process = popen([BIN] + [str(arg) for arg in args], stdin=child, stdout=child, stderr=child,
+        self.process = popen([program or BIN] + [str(arg) for arg in args], stdin=child, stdout=child, stderr=child,
                              env=env if env is not None else host_environment(), cwd=cwd,
                              start_new_session=True, preexec_fn=take_terminal)
         os.close(child)

@@ -5,7 +5,7 @@
  * the arguments by it and prints `--help` from it, defaults included, so the two cannot drift apart.
  *
  *     main.c        the table of commands
- *     opts.c        flags, help, errors
+ *     opts.c        flags, errors      help.c   help, manual pages, completions
  *     signals.c     signals, interrupting, stopping
  *     paths.c       paths, files and interpreters as people name them
  *     space.c       the space that the common flags describe      session.c   the session
@@ -45,6 +45,7 @@ enum cell_cli_kind {
 	CELL_FLAG_BYTES,      /* int64_t: a whole number, may end in k, M or G */
 	CELL_FLAG_SECONDS,    /* int64_t in milliseconds; 0 as given means no limit and becomes -1 */
 	CELL_FLAG_LIST,       /* struct cell_cli_list: may be repeated */
+	CELL_FLAG_GROUP,      /* no flag: `help` is the heading of those that follow; with a letter, -h shows them too */
 };
 
 struct cell_cli_flag {
@@ -55,6 +56,8 @@ struct cell_cli_flag {
 	enum cell_cli_kind kind;
 	size_t offset;      /* of the value, in the struct given to cell__cli_parse() */
 };
+#define CELL_CLI_GROUP(title) { 0, NULL, NULL, title, CELL_FLAG_GROUP, 0 }
+#define CELL_CLI_SHORT_GROUP(title) { 'h', NULL, NULL, title, CELL_FLAG_GROUP, 0 }
 
 /* Arguments in the order given.  The strings are argv's. */
 struct cell_cli_list {
@@ -72,6 +75,7 @@ struct cell_cli_command {
 	const char *about;
 	const char *examples;
 	const struct cell_cli_flag *flags; /* ends with kind 0; --help needs no row */
+	const char *verbs; /* its subcommands, for completions: "list show"; may be NULL */
 	int (*run)(int argc, char **argv); /* argv[0] is the command's name; returns the exit status */
 };
 
@@ -119,6 +123,20 @@ bool cell__cli_parse(const struct cell_cli_command *command, int argc, char **ar
 /* The values, NULL-terminated; the list owns the strings. free() the array. NULL: out of memory. */
 const char **cell__cli_list_values(const struct cell_cli_list *list);
 void cell__cli_list_finish(struct cell_cli_list *list);
+
+/* ---- help (help.c) -------------------------------------------------------- */
+
+/* Whether colours may be written to this descriptor: a terminal, and neither NO_COLOR nor TERM=dumb. */
+bool cell__cli_colours(int fd);
+/* whole: --help; else -h, without groups that have no letter. values has the defaults. */
+void cell__cli_print_help(const struct cell_cli_command *command, const void *values, bool whole);
+void cell__cli_print_man(const struct cell_cli_command *command, const void *values);
+/* Lists of commands end with NULL. */
+void cell__cli_print_man_overview(const struct cell_cli_command *const *commands);
+int cell__cli_print_completion(const char *shell, const struct cell_cli_command *const *commands, struct cell_error *err);
+/* "Did you mean": NULL when nothing is close. */
+const char *cell__cli_nearest_flag(const struct cell_cli_command *command, const char *name);
+const char *cell__cli_nearest_command(const struct cell_cli_command *const *commands, const char *name);
 
 /* ---- errors (opts.c) ---------------------------------------------------- */
 
@@ -437,6 +455,7 @@ void cell__cli_fill_limits(const struct cell_cli_container_flags *flags, const c
 #define CELL_CLI_AT(at, member) ((at) + offsetof(struct cell_cli_session_flags, member))
 /* clang-format off */
 #define CELL_CLI_SESSION_FLAGS(at)                                                        \
+	CELL_CLI_SHORT_GROUP("session"),                                                          \
 	{ 0, "executor", "NAME", "where the kernel runs; see `workcell doctor` (default subprocess)", \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, executor) },                                  \
 	{ 0, "python", "PATH", "the interpreter, a path or a name on $PATH (default python3)", \
@@ -457,6 +476,7 @@ void cell__cli_fill_limits(const struct cell_cli_container_flags *flags, const c
 	  CELL_FLAG_BYTES, CELL_CLI_AT(at, max_output_bytes) },                           \
 	{ 0, "pool", "N", "number of idle kernels to keep ready",                                      \
 	  CELL_FLAG_COUNT, CELL_CLI_AT(at, pool) },                                       \
+	CELL_CLI_GROUP("approvals"),                                                              \
 	{ 0, "approve", "HOW", "calls that change anything except artifacts: auto, ask or deny (default auto)",            \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, gate.approve) },                              \
 	{ 0, "policy", "FILE", "file of rules that allow, ask for or deny calls",                 \
@@ -477,6 +497,7 @@ void cell__cli_fill_limits(const struct cell_cli_container_flags *flags, const c
 	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.restore_cwd) },                          \
 	{ 0, "audit", "FILE", "append a JSON line about each call to this file",                    \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, gate.audit) },                                \
+	CELL_CLI_GROUP("confinement and executors"),                                              \
 	{ 0, "sandbox-policy", "NAME", "untrusted, data-science, developer, or a YAML file (default untrusted)", \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, sandbox_policy) },                            \
 	{ 0, "workspace-mode", "MODE", "sandbox: access to the working directory: rw, ro or none (default: the policy's)", \
@@ -493,9 +514,12 @@ void cell__cli_fill_limits(const struct cell_cli_container_flags *flags, const c
 	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, remote_reopen) },                             \
 	CELL_CLI_CONTAINER_IMAGE_FLAGS(CELL_CLI_AT(at, container)),                       \
 	CELL_CLI_CONTAINER_FLAGS(CELL_CLI_AT(at, container)),                             \
+	CELL_CLI_GROUP("storage and tools"),                                                      \
 	CELL_CLI_SPACE_FLAGS(CELL_CLI_AT(at, space)),                                     \
+	CELL_CLI_GROUP("packages"),                                                               \
 	CELL_CLI_DEPS_FLAGS(CELL_CLI_AT(at, space)),                                      \
 	CELL_CLI_VENV_FLAGS(CELL_CLI_AT(at, space)),                                      \
+	CELL_CLI_GROUP("search"),                                                                 \
 	CELL_CLI_EMBEDDINGS_FLAGS(CELL_CLI_AT(at, space))
 /* clang-format on */
 

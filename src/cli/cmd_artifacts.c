@@ -52,6 +52,7 @@ const struct cell_cli_command cell__cli_artifacts_command = {
 		    "  workcell artifacts get reports/q3.csv - --base ./data | head\n"
 		    "  workcell artifacts list --base ./data --json",
 	.flags = artifacts_flag_table,
+	.verbs = "list put get rm",
 	.run = cell__cmd_artifacts,
 };
 

@@ -53,6 +53,7 @@ const struct cell_cli_command cell__cli_audit_command = {
 		    "  workcell audit show audit.jsonl --tool 'github.*' --since 2h\n"
 		    "  workcell audit show audit.jsonl --decision rejected --json",
 	.flags = audit_flag_table,
+	.verbs = "tail show",
 	.run = cell__cmd_audit,
 };
 

@@ -24,6 +24,7 @@ const struct cell_cli_command cell__cli_container_command = {
 	.examples = "  workcell container build\n"
 		    "  workcell container build --container-context ~/src/workcell --image registry.example/workcell:1",
 	.flags = container_flag_table,
+	.verbs = "build",
 	.run = cell__cmd_container,
 };
 

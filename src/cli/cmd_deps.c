@@ -40,6 +40,7 @@ const struct cell_cli_command cell__cli_deps_command = {
 		    "  workcell deps list --base ./data\n"
 		    "  workcell deps sync --base ./data --python ./venv/bin/python",
 	.flags = deps_flag_table,
+	.verbs = "list add rm sync",
 	.run = cell__cmd_deps,
 };
 

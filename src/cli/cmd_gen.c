@@ -20,7 +20,7 @@ struct gen_flags {
 
 static const struct cell_cli_flag gen_flag_table[] = {
 	{ 0, "name", "NAME", "the server's name among the tools of a session", CELL_FLAG_STRING, offsetof(struct gen_flags, name) },
-	{ 0, "command", "'CMD ARGS…'",
+	{ 0, "command", "'CMD ARGS...'",
 	  "start this server on its standard streams and ask it for its tools; words may be quoted as in a shell", CELL_FLAG_STRING,
 	  offsetof(struct gen_flags, command) },
 	{ 0, "url", "URL", "ask the server at this URL for its tools", CELL_FLAG_STRING, offsetof(struct gen_flags, url) },
@@ -35,7 +35,7 @@ static const struct cell_cli_flag gen_flag_table[] = {
 const struct cell_cli_command cell__cli_gen_command = {
 	.name = "gen",
 	.summary = "typed Python modules for the tools of an MCP server",
-	.synopsis = "mcp --name NAME (--command 'CMD ARGS…' | --url URL | --schema FILE) [--out DIR]",
+	.synopsis = "mcp --name NAME (--command 'CMD ARGS...' | --url URL | --schema FILE) [--out DIR]",
 	.about = "Writes the package DIR/NAME with a module for each tool: Params, Result, run() and run_async(). Code in a\n"
 		 "session whose tools have a server of this name calls it so:\n\n"
 		 "  from mcptools.NAME.some_tool import Params, run\n"
@@ -46,6 +46,7 @@ const struct cell_cli_command cell__cli_gen_command = {
 		    "  workcell gen mcp --name github --schema tools.json\n"
 		    "  workcell gen mcp --name github --schema tools.json --out lib/mcptools --async",
 	.flags = gen_flag_table,
+	.verbs = "mcp",
 	.run = cell__cmd_gen,
 };
 

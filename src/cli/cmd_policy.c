@@ -43,6 +43,7 @@ const struct cell_cli_command cell__cli_policy_command = {
 		    "  workcell policy test policy.yaml --kind shell --args '{\"cmd\": \"git status\"}' --json\n"
 		    "  workcell policy check policy.yaml",
 	.flags = policy_flag_table,
+	.verbs = "test check",
 	.run = cell__cmd_policy,
 };
 

@@ -24,6 +24,7 @@
 struct run_flags {
 	struct cell_cli_session_flags session;
 	struct cell_cli_list cells;
+	const char **argv; /* FILE and its arguments, NULL-terminated */
 	bool json, events, conversation, keep_going, connection_file;
 };
 
@@ -46,14 +47,15 @@ static const struct cell_cli_flag run_flag_table[] = {
 const struct cell_cli_command cell__cli_run_command = {
 	.name = "run",
 	.summary = "run cells in one session and print their output",
-	.synopsis = "[flags] [-e CODE]... [FILE|-]",
+	.synopsis = "[flags] [-e CODE]... [FILE|- [ARGUMENT...]]",
 	.about = "Runs cells in one session, in the order given: each -e is a cell, FILE is one, - is stdin\n"
 		 "as one.  Prints output as it comes and then the cell's value; stops at the first cell that\n"
-		 "fails.\n\n"
+		 "fails.  The arguments behind FILE are in sys.argv; those that begin with - go behind --.\n\n"
 		 "exit status: 0 done, 1 the code raised, 124 timed out, 137 the kernel died, 2 usage,\n"
 		 "125 Workcell itself failed.  Ctrl-C interrupts the cell; twice within 2 s ends the program.",
 	.examples = "  workcell run -e 'x = 6' -e 'x * 7'\n"
 		    "  workcell run --preload pandas --timeout 30 analysis.py\n"
+		    "  workcell run report.py -- --year 2026 data.csv\n"
 		    "  echo 'print(1)' | workcell run --json -\n"
 		    "  echo '{\"code\": \"1 + 1\", \"timeout\": 5}' | workcell run --cells",
 	.flags = run_flag_table,
@@ -102,6 +104,37 @@ int cell__cli_run_cell(struct cell_cli_host *host, struct cell_cli_printer *prin
 	return 0;
 }
 
+/* sys.argv of FILE is set by a cell, which works on every executor. Answers that cell's status, 0 when it is set. */
+static int set_argv(struct cell_cli_host *host, struct cell_cli_printer *printer, const struct run_flags *flags, struct cell_error *err)
+{
+	struct cell_run_options options = CELL_RUN_OPTIONS_INIT;
+	struct cell_result *result;
+	json_t *words = json_array();
+	char *text = NULL, *code = NULL;
+	int status = 0;
+
+	for (size_t i = 0; flags->argv[i]; i++)
+		status |= json_array_append_new(words, json_string(flags->argv[i]));
+	text = status ? NULL : json_dumps(words, JSON_COMPACT);
+	json_decref(words);
+	if (status)
+		return cell_fail(err, CELL_E_INVALID, 0, "the arguments of %.100s must be UTF-8", flags->argv[0]);
+	/* A JSON array of strings is a Python list. */
+	if (!text || asprintf(&code, "__import__('sys').argv[:] = %s", text) < 0)
+		code = NULL;
+	free(text);
+	if (!code)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the arguments");
+	status = cell_session_run(host->session, code, strlen(code), &options, &result, err);
+	free(code);
+	if (status < 0)
+		return -1;
+	if (cell_result_error(result))
+		status = cell__cli_print_result(printer, result, "", false);
+	cell_result_destroy(result);
+	return status;
+}
+
 static int run_cells(struct cell_cli_host *host, struct cell_cli_printer *printer, const struct run_flags *flags, const struct code *cells,
 		     struct cell_error *err)
 {
@@ -113,6 +146,11 @@ static int run_cells(struct cell_cli_host *host, struct cell_cli_printer *printe
 
 		if (!cell__cli_run_begin())
 			break;
+		if (!flags->cells.items[i].letter && flags->argv[1]) {
+			status = set_argv(host, printer, flags, err);
+			if (status)
+				return status;
+		}
 		if (cell__cli_run_cell(host, printer, cells[i].text, cells[i].size, 0, goes_on, NULL, &status, err) < 0)
 			return -1;
 		if (status && !first_failure)
@@ -443,18 +481,31 @@ static int converse(struct cell_cli_host *host, struct cell_cli_printer *printer
 
 /* ---- the command ------------------------------------------------------------------- */
 
+/* The first operand is FILE, the others are its arguments and leave the list of cells. */
+static int split_arguments(struct run_flags *flags, struct cell_error *err)
+{
+	struct cell_cli_list *cells = &flags->cells;
+	size_t operands = 0, kept = 0;
+
+	flags->argv = calloc(cells->count + 1, sizeof(*flags->argv));
+	if (!flags->argv)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the arguments");
+	for (size_t i = 0; i < cells->count; i++) {
+		if (!cells->items[i].letter)
+			flags->argv[operands++] = cells->items[i].value;
+		if (cells->items[i].letter || operands == 1)
+			cells->items[kept++] = cells->items[i];
+	}
+	cells->count = kept;
+	return 0;
+}
+
 static int check_flags(const struct run_flags *flags, struct cell_error *err)
 {
-	size_t operands = 0;
-
-	for (size_t i = 0; i < flags->cells.count; i++)
-		operands += !flags->cells.items[i].letter;
 	if (flags->conversation && flags->cells.count)
 		return cell_fail(err, CELL_E_INVALID, 0, "--cells reads the cells from stdin; leave out -e and FILE");
 	if (!flags->conversation && !flags->cells.count)
 		return cell_fail(err, CELL_E_INVALID, 0, "nothing to run; give -e CODE, a FILE, - for stdin, or --cells");
-	if (operands > 1)
-		return cell_fail(err, CELL_E_INVALID, 0, "only one FILE can be given");
 	return 0;
 }
 
@@ -505,7 +556,9 @@ int cell__cmd_run(int argc, char **argv)
 	if (!cell__cli_parse(&cell__cli_run_command, argc, argv, &flags, &flags.cells, &status))
 		goto out;
 	/* All the input is read before anything starts: a wrong file name should not cost half a run. */
-	status = check_flags(&flags, &err);
+	status = split_arguments(&flags, &err);
+	if (!status)
+		status = check_flags(&flags, &err);
 	cells = calloc(flags.cells.count + 1, sizeof(*cells));
 	if (!status && !cells)
 		status = cell_fail(&err, CELL_E_NOMEM, 0, "out of memory for the cells");
@@ -520,6 +573,7 @@ int cell__cmd_run(int argc, char **argv)
 	for (size_t i = 0; cells && i < flags.cells.count; i++)
 		free(cells[i].text);
 	free(cells);
+	free(flags.argv);
 out:
 	cell__cli_list_finish(&flags.cells);
 	cell__cli_list_finish(&flags.session.env);

@@ -44,6 +44,7 @@ const struct cell_cli_command cell__cli_sandbox_command = {
 		    "  workcell sandbox run --policy untrusted -- python3 script.py\n"
 		    "  workcell sandbox run --policy ./allow.yaml --audit ../audit.jsonl -- python3 fetch.py",
 	.flags = flags,
+	.verbs = "explain run",
 	.run = cell__cmd_sandbox,
 };
 

@@ -45,6 +45,7 @@ const struct cell_cli_command cell__cli_store_command = {
 		    "  workcell store diff --source ./base --target redis://localhost --prefix app\n"
 		    "  workcell store pull --target env:REDIS_URL --dest ./copy --type artifacts --dry-run",
 	.flags = store_flag_table,
+	.verbs = "push pull diff list",
 	.run = cell__cmd_store,
 };
 

@@ -47,6 +47,7 @@ const struct cell_cli_command cell__cli_tools_command = {
 		    "  workcell tools call wc.words --args '{\"file\": \"README.md\"}' --base examples/base --json\n"
 		    "  workcell tools check examples/base/tools",
 	.flags = tools_flag_table,
+	.verbs = "list search show call check",
 	.run = cell__cmd_tools,
 };
 

@@ -50,6 +50,7 @@ const struct cell_cli_command cell__cli_workflows_command = {
 		    "  workcell workflows add greet greet.py --description 'Says hello' --storage ./data\n"
 		    "  workcell workflows search 'count words' --base examples/base --json",
 	.flags = workflows_flag_table,
+	.verbs = "list search show trust rm add run",
 	.run = cell__cmd_workflows,
 };
 

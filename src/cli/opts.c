@@ -1,4 +1,4 @@
-/* Flags and their help, and error messages. */
+/* Flags, and error messages. */
 #define _GNU_SOURCE 1
 #include "cli.h"
 
@@ -15,7 +15,6 @@
 
 #define MAX_SECONDS 1e9
 #define MAX_POOL 1000
-#define HELP_COLUMN 28
 
 /* ---- errors ------------------------------------------------------------- */
 
@@ -60,6 +59,7 @@ char *cell__cli_error_json(const struct cell_error *err)
 int cell__cli_report(const struct cell_error *err, bool json)
 {
 	const char *whole = cell__cli_whole_message(err), *message = whole ? whole : err->msg;
+	bool colours = cell__cli_colours(STDERR_FILENO);
 	char *shown, *text = NULL;
 
 	if (json) {
@@ -73,53 +73,14 @@ int cell__cli_report(const struct cell_error *err, bool json)
 	}
 	/* Control characters in a path or an argument must not reach the terminal. The message of a tool keeps its lines. */
 	shown = cell_shown_text(message, strlen(message), whole ? CELL_SHOWN_LINES : CELL_SHOWN_LINE);
-	if (asprintf(&text, "workcell: %s: %s\n", cell_code_word(err->code), shown ? shown : "") < 0)
+	if (asprintf(&text, "workcell: %s%s%s: %s\n", colours ? "\033[1;31m" : "", cell_code_word(err->code), colours ? "\033[0m" : "",
+		     shown ? shown : "") < 0)
 		text = NULL;
 	if (text)
 		cell__cli_write(STDERR_FILENO, text, strlen(text));
 	free(text);
 	free(shown);
 	return cell_code_exit_status(err->code);
-}
-
-/* ---- help --------------------------------------------------------------- */
-
-static void print_default(const struct cell_cli_flag *flag, const void *value)
-{
-	int64_t number;
-
-	if (flag->kind != CELL_FLAG_COUNT && flag->kind != CELL_FLAG_BYTES && flag->kind != CELL_FLAG_SECONDS)
-		return;
-	memcpy(&number, value, sizeof(number));
-	if (number == CELL_CLI_NOT_GIVEN)
-		return;
-	if (flag->kind == CELL_FLAG_SECONDS && number < 0)
-		printf(" (default none)");
-	else if (flag->kind == CELL_FLAG_SECONDS)
-		printf(" (default %g)", (double)number / 1000);
-	else if (flag->kind == CELL_FLAG_BYTES && number && number % (1 << 20) == 0)
-		printf(" (default %" PRId64 "M)", number >> 20);
-	else
-		printf(" (default %" PRId64 ")", number);
-}
-
-static void print_help(const struct cell_cli_command *command, const void *values)
-{
-	printf("usage: workcell %s %s\n\n%s\n\nflags:\n", command->name, command->synopsis, command->about);
-	for (const struct cell_cli_flag *flag = command->flags; flag->kind; flag++) {
-		char left[64];
-
-		snprintf(left, sizeof(left), "  %c%c%s%s%s %s", flag->letter ? '-' : ' ', flag->letter ? flag->letter : ' ',
-			 flag->letter && flag->name ? "," : " ", flag->name ? " --" : "", flag->name ? flag->name : "",
-			 flag->arg ? flag->arg : "");
-		if (!flag->name && flag->arg)
-			snprintf(left, sizeof(left), "  -%c %s", flag->letter, flag->arg);
-		printf("%-*s %s", HELP_COLUMN, left, flag->help);
-		print_default(flag, (const char *)values + flag->offset);
-		putchar('\n');
-	}
-	printf("%-*s %s\n\nexamples:\n%s\n", HELP_COLUMN, "  -h, --help", "this text", command->examples);
-	fflush(stdout);
 }
 
 /* ---- parsing ------------------------------------------------------------ */
@@ -220,6 +181,8 @@ static int set_flag(const struct cell_cli_flag *flag, const char *value, void *v
 		return parse_seconds(flag, value, at, err);
 	case CELL_FLAG_LIST:
 		return list_append(at, flag->letter, value, err);
+	case CELL_FLAG_GROUP:
+		break;
 	}
 	return 0;
 }
@@ -227,13 +190,30 @@ static int set_flag(const struct cell_cli_flag *flag, const char *value, void *v
 static const struct cell_cli_flag *find_flag(const struct cell_cli_flag *flags, char letter, const char *name, size_t size)
 {
 	for (; flags->kind; flags++) {
+		if (flags->kind == CELL_FLAG_GROUP)
+			continue;
 		if (letter ? flags->letter == letter : flags->name && strlen(flags->name) == size && !memcmp(flags->name, name, size))
 			return flags;
 	}
 	return NULL;
 }
 
-/* Reads argv[*at], a flag, and its argument; moves *at to the last argument used. 1: help was requested. values NULL: sets nothing. */
+static int unknown_flag(const struct cell_cli_command *command, const char *word, bool is_long, size_t size, struct cell_error *err)
+{
+	char name[64] = "";
+	const char *near = NULL;
+
+	if (is_long) {
+		snprintf(name, sizeof(name), "%.*s", (int)size, word + 2);
+		near = cell__cli_nearest_flag(command, name);
+	}
+	return cell_fail(err, CELL_E_INVALID, 0, "unknown flag %.*s%s%s%s", is_long ? (int)size + 2 : 2, word,
+			 near ? "; did you mean --" : "", near ? near : "", near ? "?" : "");
+}
+
+/* Reads argv[*at], a flag, and its argument; moves *at to the last argument used. values NULL: sets nothing. Positive: a kind of help. */
+enum { HELP_SHORT = 1, HELP_WHOLE, HELP_MAN };
+
 static int parse_flag(const struct cell_cli_command *command, int argc, char **argv, int *at, void *values, struct cell_error *err)
 {
 	const char *word = argv[*at], *value = NULL;
@@ -241,14 +221,18 @@ static int parse_flag(const struct cell_cli_command *command, int argc, char **a
 	bool is_long = word[1] == '-';
 	size_t size = is_long ? strcspn(word + 2, "=") : 1;
 
-	if (!strcmp(word, "--help") || !strcmp(word, "-h"))
-		return 1;
+	if (!strcmp(word, "-h"))
+		return HELP_SHORT;
+	if (!strcmp(word, "--help"))
+		return HELP_WHOLE;
+	if (!strcmp(word, "--help=man")) /* the build makes the pages so */
+		return HELP_MAN;
 	if (is_long)
 		flag = find_flag(command->flags, 0, word + 2, size);
 	else
 		flag = find_flag(command->flags, word[1], NULL, 0);
 	if (!flag)
-		return cell_fail(err, CELL_E_INVALID, 0, "unknown flag %.*s", is_long ? (int)size + 2 : 2, word);
+		return unknown_flag(command, word, is_long, size, err);
 	if (is_long && word[2 + size] == '=')
 		value = word + 2 + size + 1;
 	else if (!is_long && word[2])
@@ -307,11 +291,14 @@ bool cell__cli_parse(const struct cell_cli_command *command, int argc, char **ar
 	if (!status)
 		return true;
 	if (status > 0) {
-		print_help(command, values);
+		if (status == HELP_MAN)
+			cell__cli_print_man(command, values);
+		else
+			cell__cli_print_help(command, values, status == HELP_WHOLE);
 		*ret_status = 0;
 		return false;
 	}
 	*ret_status = cell__cli_report(&err, json);
-	fprintf(stderr, "workcell: `workcell %s --help` lists the flags\n", command->name);
+	fprintf(stderr, "workcell: `workcell %s -h` lists the flags\n", command->name);
 	return false;
 }

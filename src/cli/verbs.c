@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/nearest.h"
+
 /* ---- operations ------------------------------------------------------------ */
 
 /* Of the last operation that failed; stays to the end. */
@@ -152,22 +154,29 @@ out:
 	return status;
 }
 
+#define MAX_VERBS 16
+
 /* NULL: not found, or the number of operands is wrong; *err has the reason. */
 static const struct cell_cli_verb *find_verb(const struct cell_cli_verb *verbs, const char *command, const struct cell_cli_list *operands,
 					     struct cell_error *err)
 {
 	char known[200] = "";
+	const char *words[MAX_VERBS + 1] = { NULL }, *near;
 	const struct cell_cli_verb *verb = verbs;
-	size_t n = operands->count;
+	size_t n = operands->count, count = 0;
 
 	while (n && verb->name && strcmp(verb->name, operands->items[0].value))
 		verb++;
 	if (!n || !verb->name) {
-		for (verb = verbs; verb->name; verb++)
+		for (verb = verbs; verb->name; verb++) {
 			snprintf(known + strlen(known), sizeof(known) - strlen(known), "%s%s", *known ? ", " : "", verb->name);
+			if (count < MAX_VERBS)
+				words[count++] = verb->name;
+		}
+		near = n ? cell__nearest(operands->items[0].value, words) : NULL;
 		cell_fail(err, CELL_E_INVALID, 0,
-			  n ? "workcell %s has the subcommands %s, not '%s'" : "workcell %s needs a subcommand: %s%s", command, known,
-			  n ? operands->items[0].value : "");
+			  n ? "workcell %s has the subcommands %s, not '%s'%s%s%s" : "workcell %s needs a subcommand: %s%s%s%s%s", command,
+			  known, n ? operands->items[0].value : "", near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
 		return NULL;
 	}
 	if (n - 1 < verb->min || n - 1 > verb->max) {

@@ -212,6 +212,8 @@ struct cell__executor {
 /* NULL past the end. */
 const struct cell__executor *cell__executor_at(size_t i);
 const struct cell__executor *cell__executor_find(const char *name);
+/* Fails with the name that was probably meant. */
+int cell__executor_unknown(const char *name, struct cell_error *err);
 /* Where an executor's state of this engine is kept; it may fill it in later than create(). */
 void **cell__executor_state(const struct cell__executor_host *host, const struct cell__executor *executor);
 /* False: calls of its code, or of its clients, must not make this machine run programs of their choice. */

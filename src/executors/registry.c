@@ -2,6 +2,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "base/nearest.h"
 #include "executors/executor.h"
 
 static const struct cell__executor *const executors[] = {
@@ -36,6 +37,16 @@ const struct cell__executor *cell__executor_find(const char *name)
 		if (strcmp(e->name, name) == 0)
 			return e;
 	return NULL;
+}
+
+int cell__executor_unknown(const char *name, struct cell_error *err)
+{
+	const char *words[sizeof executors / sizeof *executors + 1] = { NULL };
+	for (size_t i = 0; i < sizeof executors / sizeof *executors; i++)
+		words[i] = executors[i]->name;
+	const char *near = cell__nearest(name, words);
+	return cell_fail(err, CELL_E_UNAVAILABLE, 0, "there is no executor \"%.60s\"%s%s%s; `workcell doctor` lists them", name,
+			 near ? " (did you mean \"" : "", near ? near : "", near ? "\"?)" : "");
 }
 
 /* An executor would ignore options that it does not know, so they are refused. */

@@ -1,4 +1,5 @@
 #define _GNU_SOURCE
+#include "base/nearest.h"
 #include "sandbox/policy.h"
 
 #include <errno.h>
@@ -650,11 +651,13 @@ int cell__sandbox_policy_load(struct cell__sandbox_policy *policy, const char *n
 	const struct cell__sandbox_policy *preset = find_preset(name);
 	if (preset)
 		return cell__sandbox_policy_copy(policy, preset, err);
-	if (!cell__sandbox_policy_is_file(name))
-		return cell_fail(
-			err, CELL_E_INVALID, 0,
-			"unknown policy \"%.60s\"; give a preset (untrusted, data-science, developer) or a file name that ends in .yaml",
-			name);
+	if (!cell__sandbox_policy_is_file(name)) {
+		const char *near = cell__nearest(name, (const char *[]){ "untrusted", "data-science", "developer", NULL });
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "unknown policy \"%.60s\"%s%s%s; give a preset (untrusted, data-science, developer) or a file name that "
+				 "ends in .yaml",
+				 name, near ? " (did you mean \"" : "", near ? near : "", near ? "\"?)" : "");
+	}
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
 	if (cell__file_load("policy", name, 0, CELL_YAML_LIMIT_FILE_BYTES, &text, err) < 0)
 		return -1;

@@ -225,7 +225,7 @@ int cell__options_init(struct cell__options *options, const struct cell_session_
 		.no_spill = opts->no_spill != 0,
 	};
 	if (!executor)
-		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "there is no executor \"%.60s\"; `workcell doctor` lists them", name);
+		return cell__executor_unknown(name, err);
 	if (cell__executor_check(executor, opts, err) < 0 || check_calls(executor, opts, err) < 0 || check_numbers(opts, err) < 0 ||
 	    copy_gate(options, opts, err) < 0 || copy_texts(options, opts, err) < 0 || copy_confinement(options, opts, err) < 0 ||
 	    copy_own(options, opts, err) < 0 || copy_cwd(options, opts->cwd, err) < 0 || list_places(options, opts, err) < 0)

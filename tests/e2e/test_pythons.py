@@ -147,7 +147,7 @@ def test_a_name_is_found_on_the_path(bare_python):
 
 def check_unusable(done, *words):
     assert done.error_code == "python_unusable", done
-    assert done.status == support.EXIT["python_unusable"] == 125
+    assert done.status == support.EXIT["python_unusable"] == 1
     for word in words:
         assert word in done.error_message, done
 

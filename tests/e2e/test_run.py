@@ -258,7 +258,6 @@ def test_many_programs_at_once():
     ["run", "--env", "NOEQUALS", "-e", "1"],
     ["run", "--env", "=v", "-e", "1"],
     ["run", "--json=yes", "-e", "1"],
-    ["run", "a.py", "b.py"],
     ["nosuchcommand"],
     ["--nosuch"],
     ["shell", "--nosuch"],

@@ -1,0 +1,192 @@
+"""What the program tells of itself: help, manual pages, completions of shells, the word that was probably meant, exit status."""
+import os
+import re
+import subprocess
+
+import pytest
+
+import support
+
+BUILD = os.path.dirname(support.BIN)
+
+
+def commands():
+    listed = support.workcell("--help").out
+    return re.findall(r"^  ([a-z]+) +\S", listed.split("commands:")[1].split("\n\n")[0], re.M)
+
+
+OWN_HELP = ("bench",)  # another program
+
+
+@pytest.mark.parametrize("word", ["help", "--help", "-h"])
+def test_overview(word):
+    done = support.workcell(word)
+    assert done.status == 0 and done.err == "" and "\n  run " in done.out and "\n  completion " in done.out, done
+
+
+@pytest.mark.parametrize("word", ["version", "--version", "-V"])
+def test_version(word):
+    with open(os.path.join(support.ROOT, "VERSION")) as file:
+        assert support.workcell(word).out == "workcell %s\n" % file.read().strip()
+
+
+def test_help_on_a_command_is_its_whole_help():
+    assert support.workcell("help", "run").out == support.workcell("run", "--help").out
+    assert "did you mean run?" in support.workcell("help", "rnu").err
+
+
+def test_short_help_is_a_part_of_the_whole_in_groups():
+    short, whole = support.workcell("run", "-h").out, support.workcell("run", "--help").out
+    assert "--timeout" in short and "--embeddings-url" not in short and len(short) * 2 < len(whole)
+    headings = re.findall(r"^([a-z ]+):$", whole, re.M)
+    assert headings[0] == "flags" and {"session", "approvals", "storage and tools", "packages"} <= set(headings), headings
+    flags = re.findall(r"--[a-z-]+", short.split("examples:")[0])
+    assert set(flags) <= set(re.findall(r"--[a-z-]+", whole))
+
+
+@pytest.mark.parametrize("words, meant", [
+    (("rnu",), "did you mean run?"),
+    (("artefacts",), "did you mean artifacts?"),
+    (("work",), "did you mean workflows?"),
+    (("run", "--exector", "x"), "did you mean --executor?"),
+    (("run", "--time-out=3"), "did you mean --timeout?"),
+    (("run", "--sandbox-polcy", "x"), "did you mean --sandbox-policy?"),
+    (("run", "--executor", "sandobx", "-e", "1"), 'did you mean "sandbox"?'),
+    (("run", "--executor", "sandbox", "--sandbox-policy", "untrustd", "-e", "1"), 'did you mean "untrusted"?'),
+    (("sandbox", "explain", "data_science"), 'did you mean "data-science"?'),
+    (("tools", "serach", "x"), "did you mean search?"),
+])
+def test_the_word_that_was_probably_meant(words, meant, tmp_path):
+    done = support.workcell(*words, cwd=str(tmp_path))
+    assert done.status != 0 and meant in done.err, done
+
+
+@pytest.mark.parametrize("words", [("xyzzy",), ("run", "--qqqq"), ("run", "--executor", "mainframe", "-e", "1"), ("q",)])
+def test_no_guess_where_nothing_is_close(words, tmp_path):
+    done = support.workcell(*words, cwd=str(tmp_path))
+    assert done.status != 0 and "did you mean" not in done.err, done
+
+
+# ---- manual pages -----------------------------------------------------------------------------------------------
+
+def test_every_command_has_a_manual_page():
+    for name in commands():
+        if name not in OWN_HELP:
+            assert os.path.exists(os.path.join(BUILD, "workcell-%s.1" % name)), name
+
+
+def test_manual_pages_have_no_mistakes_and_every_flag():
+    for name in [""] + [name for name in commands() if name not in OWN_HELP]:
+        page = support.workcell(*([name] if name else []), "--help=man").out
+        checked = subprocess.run(["groff", "-man", "-Tutf8", "-ww", "-P-c"], input=page, capture_output=True, text=True)
+        assert checked.returncode == 0 and checked.stderr == "", (name, checked.stderr)
+        shown = re.sub(".\b", "", checked.stdout)  # bold by overstriking
+        if name:
+            for flag in set(re.findall(r"^ {2,6}(?:-\w, )?(--[a-z-]+)", support.workcell(name, "--help").out, re.M)) - {"--help"}:
+                assert flag in shown, (name, flag)
+
+
+# ---- completions ---------------------------------------------------------------------------------------------------
+
+def bash_completes(*words):
+    script = support.workcell("completion", "bash").out + """
+COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _workcell; printf '%s\\n' "${COMPREPLY[@]}"
+"""
+    done = subprocess.run(["bash", "-c", script, "bash", *words], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stderr == "", done
+    return done.stdout.split()
+
+
+def test_bash():
+    assert set(commands()) <= set(bash_completes("workcell", ""))
+    assert bash_completes("workcell", "sh") == ["shell"]
+    assert bash_completes("workcell", "tools", "se") == ["search"]
+    assert bash_completes("workcell", "run", "--exec") == ["--executor"]
+    assert bash_completes("workcell", "run", "--executor", "sub") == ["subprocess"]
+    assert bash_completes("workcell", "help", "do") == ["doctor"]
+
+
+def fish_completes(line):
+    script = "%s\ncomplete -C '%s'" % (support.workcell("completion", "fish").out, line)
+    done = subprocess.run(["fish", "--no-config", "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stderr == "", done
+    return [found.split("\t")[0] for found in done.stdout.splitlines()]
+
+
+def test_fish():
+    assert set(commands()) <= set(fish_completes("workcell "))
+    assert "search" in fish_completes("workcell tools se")
+    assert "--executor" in fish_completes("workcell run --exec")
+    assert fish_completes("workcell run --executor sub") == ["subprocess"]
+
+
+def test_zsh(tmp_path):
+    """In a real zsh at a terminal, which is the only place where its completion works."""
+    (tmp_path / "_workcell").write_text(support.workcell("completion", "zsh").out)
+    (tmp_path / ".zshrc").write_text("fpath=(%s $fpath)\nautoload -U compinit\ncompinit -u -D\nPS1='ready> '\nunsetopt beep\n"
+                                     "zstyle ':completion:*' list-prompt ''\n" % tmp_path)
+    env = support.host_environment(HOME=str(tmp_path), ZDOTDIR=str(tmp_path), TERM="xterm")
+    with support.Terminal("-i", cwd=str(tmp_path), env=env, program="zsh") as shell:
+        shell.expect("ready> ")
+        for typed, completed in (("workcell tools se", "search "), ("workcell run --exec", "--executor"),
+                                 ("workcell run --executor sub", "subprocess ")):
+            shell.send(typed + "\t")
+            shell.expect(re.escape(typed.split()[-1]) + ".*" + re.escape(completed[len(typed.split()[-1]):].strip()))
+            shell.send("\x15")
+
+
+def test_an_unknown_shell_is_refused():
+    done = support.workcell("completion", "tcsh")
+    assert done.status == 2 and "bash, zsh and fish" in done.err
+    assert support.workcell("completion").status == 2
+
+
+# ---- colours -------------------------------------------------------------------------------------------------------
+
+def test_colours_only_on_a_terminal_that_wants_them(tmp_path):
+    assert "\x1b" not in support.workcell("run", "--help").out
+    for extra, coloured in (({"TERM": "xterm"}, True), ({"TERM": "xterm", "NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)):
+        with support.Terminal("run", "-h", cwd=str(tmp_path), env=support.host_environment(**extra)) as terminal:
+            assert terminal.wait_end() == 0
+            text = terminal.seen
+        assert ("\x1b[1m" in text) == coloured, (extra, text)
+
+
+# ---- arguments of a script -----------------------------------------------------------------------------------------
+
+def test_arguments_of_a_script(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import sys; print(sys.argv)\n")
+    given = ["plain", "it's", "'''", '"""\\', "é \U0001f600", "line\nend", "\\", "--flag", "-e", "", "%s"]
+    done = support.workcell("run", "-e", "x = 1", str(script), "--", *given)
+    assert done.status == 0 and eval(done.out) == [str(script), *given], done
+    assert support.workcell("run", str(script), "a", "b").out == "%r\n" % [str(script), "a", "b"]
+    # Flags of the program may still follow the file.
+    assert support.workcell("run", str(script), "a", "--json").objects[0]["stdout"] == "%r\n" % [str(script), "a"]
+    assert support.workcell("run", str(script), "a", "-e", "len(sys.argv)").out.endswith("]\n2\n")
+    assert "sys.argv" in support.workcell("run", "-h").out
+
+
+def test_arguments_that_cannot_be_given(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("1\n")
+    assert "unknown flag --year" in support.workcell("run", str(script), "--year", "2026").err
+    done = subprocess.run([support.BIN, "run", str(script), b"\xff"], capture_output=True)
+    assert done.returncode == 2 and b"must be UTF-8" in done.stderr, done
+
+
+@pytest.mark.parametrize("executor", ["sandbox", "inprocess"])
+def test_arguments_reach_other_executors(executor, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import sys; sys.argv[1:]\n")
+    done = support.workcell("run", "--executor", executor, str(script), "a b", cwd=str(tmp_path))
+    assert done.status == 0 and done.out == "['a b']\n", done
+
+
+# ---- exit status ---------------------------------------------------------------------------------------------------
+
+def test_125_is_a_failure_of_workcell_alone(tmp_path):
+    assert support.workcell("run", str(tmp_path / "missing.py")).status == 1
+    assert support.workcell("artifacts", "get", "missing", "--base", str(tmp_path)).status == 1
+    assert support.workcell("run", "--preload", "no_such_module", "-e", "1").status == 1
+    assert support.workcell("run", "--python", "/bin/true", "-e", "1").status == 1
