@@ -14,7 +14,7 @@
 #include <jansson.h>
 
 #define MAX_SECONDS 1e9
-#define MAX_POOL 1000
+#define MAX_COUNT 1000000000 /* of anything; what a flag sets has its own maximum where it is used */
 
 /* ---- errors ------------------------------------------------------------- */
 
@@ -144,8 +144,8 @@ static int parse_whole(const struct cell_cli_flag *flag, const char *value, int6
 	if (*value < '0' || *value > '9' || *end || errno || number > INT64_MAX >> shift)
 		return cell_fail(err, CELL_E_INVALID, 0, "%s must be a whole number%s, not '%s'", flag_text(flag, text),
 				 flag->kind == CELL_FLAG_BYTES ? " of bytes, like 65536 or 16M" : "", value);
-	if (flag->kind == CELL_FLAG_COUNT && number > MAX_POOL)
-		return cell_fail(err, CELL_E_INVALID, 0, "%s must be at most %d", flag_text(flag, text), MAX_POOL);
+	if (flag->kind == CELL_FLAG_COUNT && number > MAX_COUNT)
+		return cell_fail(err, CELL_E_INVALID, 0, "%s must be at most %d", flag_text(flag, text), MAX_COUNT);
 	*ret = (int64_t)number << shift;
 	return 0;
 }

@@ -248,6 +248,8 @@ static int open_parts(const struct cell_cli_session_flags *flags, bool with_spac
 		if (!all->cwd || cell__cli_check_dir("--cwd", all->cwd, err) < 0)
 			return -1;
 	}
+	if (flags->pool > CELL_LIMIT_POOL)
+		return cell_fail(err, CELL_E_INVALID, 0, "--pool must be at most %d", CELL_LIMIT_POOL);
 	engine_options.pool_size = (int)flags->pool;
 	engine_options.zygote_forks = flags->zygote_forks;
 	/* A container may have to be built and started: that is reported. */
