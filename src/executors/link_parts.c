@@ -15,13 +15,13 @@ void cell__link_fds_close(struct cell__link_fds *fds)
 int cell__link_make_fds(int pair[2], int out[2], int err_pipe[2], int *ring_fd, struct cell_error *err)
 {
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0 || pipe2(out, O_CLOEXEC) < 0 || pipe2(err_pipe, O_CLOEXEC) < 0)
-		return cell_fail(err, errno == EMFILE ? CELL_E_LIMIT : CELL_E_IO, errno, "make a kernel's sockets%s",
+		return cell_fail(err, errno == EMFILE ? CELL_E_BUSY : CELL_E_IO, errno, "make a kernel's sockets%s",
 				 errno == EMFILE ? " (raise the limit on open files, ulimit -n: a session needs 3)" : "");
 	*ring_fd = memfd_create("workcell-ring", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	/* Sealed: a kernel that shrinks the memory under us would kill the host with SIGBUS. */
 	if (*ring_fd < 0 || ftruncate(*ring_fd, CELL_RING_MAP_BYTES) < 0 ||
 	    fcntl(*ring_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
-		return cell_fail(err, CELL_E_IO, errno, "make a kernel's output ring");
+		return cell_fail(err, errno == EMFILE ? CELL_E_BUSY : CELL_E_IO, errno, "make a kernel's output ring");
 	/* Only the reading ends are ours alone; the writing ends must block for their writers. */
 	if (fcntl(out[0], F_SETFL, O_NONBLOCK) < 0 || fcntl(err_pipe[0], F_SETFL, O_NONBLOCK) < 0)
 		return cell_fail(err, CELL_E_IO, errno, "set up a kernel's pipes");

@@ -27,7 +27,9 @@ static void answer_execute(struct cell__request *request, struct cell_result *re
 {
 	const struct cell_outcome *error = cell_result_error(result);
 
-	if (error && !cell__code_is_outcome(error->code))
+	if (error && error->code == CELL_E_BUSY)
+		cell__answer_shortage(request, error->message);
+	else if (error && !cell__code_is_outcome(error->code))
 		cell__answer_fail(request, (unsigned)cell_code_http_status(error->code), error->code, "%s", error->message);
 	else
 		cell__answer_text(request, MHD_HTTP_OK, cell__execute_answer(result, request->served->id));

@@ -26,6 +26,7 @@
 #define LINGER_BYTES (16 * 1024 * 1024) /* of a body that is too large, thrown away so that its sender can hear of it */
 #define LINGER_US 2000000         /* for that */
 #define MAX_GUESTS 512            /* connections without a good token */
+#define SHORTAGE_RETRY_S 5         /* descriptors come back when sessions end */
 #define MAX_ROUNDS 16             /* of MHD_run() in one iteration of the loop */
 
 const char *cell__request_header(const struct cell__request *request, const char *name)
@@ -133,9 +134,8 @@ void cell__answer_fail(struct cell__request *request, unsigned status, int code,
 	cell__answer_response(request, status, error_response(status, code, words ? words : "out of memory"));
 }
 
-void cell__answer_busy(struct cell__request *request, int retry_s, const char *words)
+static void answer_later(struct cell__request *request, unsigned status, int retry_s, const char *words)
 {
-	unsigned status = request->server->draining ? MHD_HTTP_SERVICE_UNAVAILABLE : MHD_HTTP_TOO_MANY_REQUESTS;
 	struct MHD_Response *response = error_response(status, CELL_E_BUSY, words);
 	char seconds[16];
 
@@ -146,8 +146,23 @@ void cell__answer_busy(struct cell__request *request, int retry_s, const char *w
 	cell__answer_response(request, status, response);
 }
 
+void cell__answer_busy(struct cell__request *request, int retry_s, const char *words)
+{
+	answer_later(request, request->server->draining ? MHD_HTTP_SERVICE_UNAVAILABLE : MHD_HTTP_TOO_MANY_REQUESTS, retry_s, words);
+}
+
+void cell__answer_shortage(struct cell__request *request, const char *words)
+{
+	answer_later(request, MHD_HTTP_SERVICE_UNAVAILABLE, SHORTAGE_RETRY_S, words);
+}
+
 void cell__answer_error(struct cell__request *request, const struct cell_error *err)
 {
+	/* The server's shortage, not the client's mistake, whatever the operation made of it. */
+	if (err->sys == EMFILE || err->sys == ENFILE) {
+		cell__answer_shortage(request, err->msg);
+		return;
+	}
 	cell__answer_fail(request, (unsigned)cell_code_http_status(err->code), err->code, "%s", err->msg);
 }
 

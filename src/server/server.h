@@ -201,6 +201,8 @@ void cell__answer_response(struct cell__request *request, unsigned status, struc
 void cell__answer_fail(struct cell__request *request, unsigned status, int code, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
 void cell__answer_busy(struct cell__request *request, int retry_s, const char *words);
+/* The machine lacks something for now, descriptors for example: 503. */
+void cell__answer_shortage(struct cell__request *request, const char *words);
 void cell__answer_error(struct cell__request *request, const struct cell_error *err);
 
 int cell__http_open(struct cell_server *server, struct cell_error *err);

@@ -409,7 +409,7 @@ int cell__process_start(struct cell__supervisor *supervisor, const struct cell__
 	for (int i = 0; i < (spec->want_stdin ? 3 : 2) && rc == 0; i++) {
 		rc = i == 2 ? socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) : pipe2(pair, O_CLOEXEC);
 		if (rc < 0) {
-			cell_fail(err, errno == EMFILE ? CELL_E_LIMIT : CELL_E_IO, errno, "make a program's pipes");
+			cell_fail(err, errno == EMFILE ? CELL_E_BUSY : CELL_E_IO, errno, "make a program's pipes");
 			break;
 		}
 		int ours = i == 2 ? pair[1] : pair[0];
