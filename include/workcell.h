@@ -172,6 +172,7 @@ struct cell_executor_info {
 	char reason[240];         /* why it does not work; if it works, what its confinement lacks on this machine, or "" */
 	char advice[240];         /* what the user should do */
 	char fix[8192];           /* a shell command that does it, or "" */
+	char level[16];           /* sandbox: the best level of confinement here, "full" or "no-userns"; "": none, or not a sandbox */
 };
 
 /* The i-th executor of this build, 0-based; returns -1 past the end.  Set ret_info->size. */

@@ -184,9 +184,13 @@ class Redis:
     def __init__(self, *flags):
         self.folder = support.temporary_folder("workcell-tests-redis-")
         self.socket = os.path.join(self.folder, "s")
+        self.flags = flags
+        self.start()
+
+    def start(self):
         self.process = subprocess.Popen(
             ["redis-server", "--port", "0", "--unixsocket", self.socket, "--dir", self.folder, "--save", "",
-             "--logfile", "log", *flags], stdout=subprocess.DEVNULL, executable=self.program())
+             "--logfile", "log", *self.flags], stdout=subprocess.DEVNULL, executable=self.program())
         support.wait_until(self.answers, "redis-server answers")
 
     @staticmethod

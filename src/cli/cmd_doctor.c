@@ -280,8 +280,9 @@ static json_t *probe_executors(struct cell_engine *engine, bool *ret_default_ok)
 			return list;
 		if (!strcmp(info.name, DEFAULT_EXECUTOR))
 			*ret_default_ok = info.available;
-		json_array_append_new(list, json_pack("{s:s, s:s, s:b, s:s, s:s}", "name", info.name, "isolation", info.isolation,
-						      "available", info.available, "reason", info.reason, "advice", info.advice));
+		json_array_append_new(list,
+				      json_pack("{s:s, s:s, s:s, s:b, s:s, s:s}", "name", info.name, "isolation", info.isolation, "level",
+						info.level, "available", info.available, "reason", info.reason, "advice", info.advice));
 	}
 }
 
@@ -386,7 +387,8 @@ static void print_text(json_t *report)
 	json_array_foreach(json_object_get(report, "executors"), i, item) {
 		bool available = json_is_true(json_object_get(item, "available"));
 
-		printf("  %-16s %-3s isolation: %s\n", text_of(item, "name"), available ? "ok" : "no", text_of(item, "isolation"));
+		printf("  %-16s %-3s isolation: %s%s%s\n", text_of(item, "name"), available ? "ok" : "no", text_of(item, "isolation"),
+		       *text_of(item, "level") ? ", level " : "", text_of(item, "level"));
 		if (*text_of(item, "reason"))
 			printf("  %-16s     %s: %s\n", "", available ? "note" : "why", text_of(item, "reason"));
 		if (*text_of(item, "advice"))

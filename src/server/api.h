@@ -7,6 +7,8 @@
 /* The timeout of a cell that a body requests, within the allowed range; 0: the session's own. */
 int64_t cell__timeout_of(struct cell__request *request);
 
+/* ready.c */
+void cell__handle_ready(struct cell__request *request);
 /* api.c */
 void cell__handle_execute(struct cell__request *request);
 void cell__handle_sessions(struct cell__request *request);

@@ -156,7 +156,7 @@ void cell__server_log_request(struct cell__request *request)
 	struct cell__buf *out = &server->log;
 
 	cell__metrics_count(request, now);
-	if (!is_logged(server, level))
+	if (!is_logged(server, level) || (request->route && request->route->unlogged))
 		return;
 	(void)cell__buf_add_str(out, server->opts.log_json ? "{\"time\":\"" : "");
 	add_time(out);
@@ -413,7 +413,7 @@ void cell__server_step(struct cell_server *server)
 	if (!server->stopping && ((!server->n_running && !server->n_queued) || cell__now_us() >= server->drain_until_us))
 		stop(server);
 	if (!server->stopping || (server->mcp && !cell__mcp_ended(server)) || server->n_sessions || server->opening_space ||
-	    server->reloading || is_working(server))
+	    server->reloading || server->ready.opening || server->ready.checking || is_working(server))
 		return;
 	/* Answers that are ready may leave first: the next iteration of the loop is soon enough. */
 	if (server->due) {
@@ -470,6 +470,8 @@ static void handle_tick(uv_timer_t *timer)
 	cell__jobs_sweep(server, now_us);
 	if (server->mcp)
 		cell__mcp_sweep(server, now_us);
+	else
+		cell__ready_sweep(server, now_us);
 	cell__tls_sweep(server, now_us);
 	if (server->opts.token_file)
 		begin_reload(server, false);
@@ -502,6 +504,8 @@ static void do_start(struct cell__task *task)
 	if (server->mcp)
 		server->told = cell__mcp_start(server);
 	cell__tokens_warn(server);
+	if (!server->mcp)
+		cell__ready_summary(server);
 	server->running = true;
 	server->started_us = cell__now_us();
 	if (server->opts.listening)
@@ -637,6 +641,8 @@ int cell_server_create(struct cell_engine *engine, const struct cell_server_opti
 	server->tokens_changed = time_of_change(server->opts.token_file);
 	if (server->opts.tls_cert && cell__tls_load(server->opts.tls_cert, server->opts.tls_key, &server->tls, err) < 0)
 		goto failed;
+	if (cell__ready_probe(server, err) < 0)
+		goto failed;
 	if (cell__listen(&server->address, BACKLOG, &server->listen_fd, err) < 0)
 		goto failed;
 	if (pipe2(server->tell_fd, O_CLOEXEC | O_NONBLOCK) < 0) {
@@ -668,6 +674,7 @@ void cell_server_destroy(struct cell_server *server)
 	cell__tokens_finish(&server->tokens);
 	cell__tls_destroy(server->tls);
 	cell__buf_finish(&server->log);
+	cell__ready_finish(server);
 	free(server->url);
 	free(server);
 }

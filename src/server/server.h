@@ -70,6 +70,7 @@ struct cell__route {
 	bool optional_body;
 	bool session_header; /* X-Session-ID is used */
 	bool former;         /* a former name of another route */
+	bool unlogged;       /* asked every few seconds by machines; its state is logged when it changes */
 	unsigned status;     /* of success */
 	const char *answer;  /* the name of a schema in table.c; NULL: the operation's, or no body; "bytes"; "events"; "text" */
 	const char *summary; /* NULL: the operation's */
@@ -412,6 +413,30 @@ void cell__mcp_sweep(struct cell_server *server, int64_t now_us);
 void cell__mcp_end(struct cell_server *server);
 bool cell__mcp_ended(const struct cell_server *server);
 
+/* ---- readiness (ready.c) ---- */
+
+struct cell__ready {
+	char *folder;          /* of sessions that nobody uses; NULL: as all others */
+	char level[24];        /* of confinement, as the first session had it; "": not known */
+	bool opens, stores;    /* a session could be opened; the storage answered, or there is none */
+	int64_t opened_us, stored_us; /* when that was seen */
+	int64_t lost_us;       /* since when the storage has not answered */
+	bool opening, checking; /* under way */
+	struct cell_session_options options;
+	uv_work_t work;
+	struct cell_error err;
+	int status;
+};
+
+/* Opens a session and runs a cell, before the server listens.  Any thread but the loop's. */
+int cell__ready_probe(struct cell_server *server, struct cell_error *err);
+/* Logs executor, storage and limits. */
+void cell__ready_summary(struct cell_server *server);
+/* A session was opened for a client, or not: err is the reason. */
+void cell__ready_opened(struct cell_server *server, const struct cell_error *err);
+void cell__ready_sweep(struct cell_server *server, int64_t now_us);
+void cell__ready_finish(struct cell_server *server);
+
 /* ---- the server (server.c) ---- */
 
 struct cell__counts {
@@ -459,6 +484,7 @@ struct cell_server {
 		char id[33];
 	} ended[CELL_SERVER_ENDED];
 	size_t next_ended;
+	struct cell__ready ready; /* ready.c */
 	/* jobs.c */
 	struct cell__job *queue, *queue_last;
 	size_t n_queued, n_running;

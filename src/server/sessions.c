@@ -107,6 +107,7 @@ static void handle_opened(void *arg, struct cell_session *session, const struct 
 	struct cell__served *served = opening->served;
 	struct cell_server *server = served->server;
 
+	cell__ready_opened(server, session ? NULL : err);
 	if (!session) {
 		cell__server_log(server, CELL_LOG_WARN, "a session could not be opened: %s", err->msg);
 		cell__answer_error(request, err);

@@ -51,8 +51,10 @@
 	cell__handle_operation, OF(WORKFLOWS_DELETE), .then = cell__answer_deleted, .answer = "True", .summary = "Deletes a workflow"
 
 const struct cell__route cell__routes[] = {
-	{ GET, "/health", CELL_SCOPE_OPEN, cell__handle_health, .status = 200, .answer = "Health",
+	{ GET, "/health", CELL_SCOPE_OPEN, cell__handle_health, .status = 200, .answer = "Health", .unlogged = true,
 	  .summary = "Reports whether the server is up" },
+	{ GET, "/ready", CELL_SCOPE_OPEN, cell__handle_ready, .status = 200, .answer = "Ready", .unlogged = true,
+	  .summary = "Reports whether a session can be opened and the storage answers; 503 if not" },
 	{ POST, "/execute", CELL_SCOPE_RUN, cell__handle_execute, .body = EXECUTE_BODY, .session_header = true, .status = 200,
 	  .answer = "Execute", .summary = "Runs a cell and waits for its result; without X-Session-ID in a new session" },
 	{ POST, "/sessions", CELL_SCOPE_RUN, cell__handle_sessions, .body = SESSION_BODY, .optional_body = true, .status = 200,
@@ -135,6 +137,9 @@ _Static_assert(sizeof(cell__routes) / sizeof(cell__routes[0]) <= CELL_SERVER_MAX
 const struct cell__schema cell__schemas[] = {
 	{ "Error", OBJECT("\"detail\"", "\"detail\":{\"type\":[\"string\",\"array\"]},\"code\":" TEXT) },
 	{ "Health", OBJECT("\"status\",\"uptime_seconds\"", "\"status\":" TEXT ",\"uptime_seconds\":{\"type\":\"number\"}") },
+	{ "Ready",
+	  OBJECT("\"status\",\"executor\",\"storage\"", "\"status\":{\"enum\":[\"ready\",\"not ready\",\"draining\"]},"
+							"\"executor\":{\"type\":\"boolean\"},\"storage\":{\"type\":\"boolean\"}") },
 	{ "Execute", OBJECT("\"value\",\"stdout\",\"error\",\"execution_time_ms\",\"session_id\"",
 			    "\"value\":{},\"stdout\":" TEXT ",\"stderr\":" TEXT ",\"error\":" OR_NULL ",\"error_code\":" OR_NULL
 			    ",\"state\":{\"enum\":[\"kept\",\"lost\"]},\"execution_time_ms\":{\"type\":\"number\"},\"session_id\":" TEXT) },

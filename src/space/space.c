@@ -244,6 +244,11 @@ bool cell__space_has_storage(const struct cell_space *space)
 	return space->store != NULL;
 }
 
+int cell__space_check(const struct cell_space *space, struct cell_error *err)
+{
+	return cell__store_check(space->store, err);
+}
+
 const char *cell__space_workspace(const struct cell_space *space)
 {
 	return space->workspace;

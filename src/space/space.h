@@ -50,6 +50,8 @@ void cell__space_unref(struct cell_space *space);
 /* The interpreter of sessions without one in their options. Any thread. */
 const char *cell__space_python(const struct cell_space *space);
 bool cell__space_has_storage(const struct cell_space *space);
+/* Whether its storage answers now; may wait.  Any thread but the loop's. */
+int cell__space_check(const struct cell_space *space, struct cell_error *err);
 const char *cell__space_workspace(const struct cell_space *space); /* NULL: none */
 /* For sync_deps_on_start: waits until the configured packages are installed, on behalf of a session's code. Any thread but the loop's. */
 int cell__space_sync(struct cell_space *space, const struct cell__principal *principal, bool pyodide, struct cell_error *err);

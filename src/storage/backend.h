@@ -89,6 +89,7 @@ struct cell__backend {
 	/* Opens a store that is zero except for backend and locks; after an error `close` is called. Must not wait for a network. */
 	int (*open)(struct cell__store *store, const char *base, const char *workspace_id, struct cell_error *err);
 	void (*close)(struct cell__store *store);
+	int (*check)(struct cell__store *store, struct cell_error *err);
 	const struct cell__artifact_ops *artifacts;
 	const struct cell__workflow_ops *workflows;
 	const struct cell__deps_ops *deps;

@@ -520,10 +520,18 @@ static void close_folders(struct cell__store *store)
 	free(store->base);
 }
 
+static int check_folder(struct cell__store *store, struct cell_error *err)
+{
+	if (faccessat(AT_FDCWD, store->base, W_OK | X_OK, AT_EACCESS) < 0)
+		return cell_fail(err, CELL_E_IO, errno, "write to the storage %.160s", store->base);
+	return 0;
+}
+
 const struct cell__backend cell__file_backend = {
 	.name = "file",
 	.open = open_folders,
 	.close = close_folders,
+	.check = check_folder,
 	.artifacts = &cell__file_artifacts,
 	.workflows = &cell__file_workflows,
 	.deps = &cell__file_deps,

@@ -404,6 +404,14 @@ static void close_redis(struct cell__store *store)
 	free(redis);
 }
 
+static int check_redis(struct cell__store *store, struct cell_error *err)
+{
+	CELL_AUTO_BATCH struct cell__redis_batch batch = CELL__REDIS_BATCH_INIT;
+	CELL_AUTO_REPLIES struct cell__redis_replies replies = CELL__REDIS_REPLIES_INIT;
+	cell__redis_add(&batch, "PING");
+	return cell__redis_run(store->redis, &batch, CELL__REDIS_AGAIN, false, &replies, err);
+}
+
 /* ---- tools ---- */
 
 struct tools_read {
@@ -445,6 +453,7 @@ const struct cell__backend cell__redis_backend = {
 	.name = "redis",
 	.open = open_redis,
 	.close = close_redis,
+	.check = check_redis,
 	.artifacts = &cell__redis_artifacts,
 	.workflows = &cell__redis_workflows,
 	.deps = &cell__redis_deps,

@@ -87,6 +87,11 @@ void cell__store_close(struct cell__store *store)
 	free(store);
 }
 
+int cell__store_check(struct cell__store *store, struct cell_error *err)
+{
+	return store->backend->check(store, err);
+}
+
 const char *cell__store_root(const struct cell__store *store)
 {
 	return store->root;

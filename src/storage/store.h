@@ -74,6 +74,8 @@ void cell__store_set_confined(struct cell__store *store);
 bool cell__store_is_confined(const struct cell__store *store);
 /* NULL is allowed.  No call on it may be running; its readers and writers must have been closed. */
 void cell__store_close(struct cell__store *store);
+/* Whether the store can be used now: the folder is there and can be written to, or Redis answers. */
+int cell__store_check(struct cell__store *store, struct cell_error *err);
 /* The identity of this store: its folder (base, or the workspace's), or a URL without secrets, with prefix and workspace. */
 const char *cell__store_root(const struct cell__store *store);
 /* The folder, if the store is one; else NULL. */

@@ -434,9 +434,9 @@ def test_a_token_for_one_workspace(server):
 
 
 def test_request_ids_and_the_log(server):
-    answer = server.ask("GET", "/health", headers={"X-Request-ID": "mine.1"})
+    answer = server.ask("GET", "/info", headers={"X-Request-ID": "mine.1"})
     assert answer.headers["X-Request-ID"] == "mine.1"
-    odd = server.ask("GET", "/health", headers={"X-Request-ID": "a b\x07"}).headers["X-Request-ID"]
+    odd = server.ask("GET", "/info", headers={"X-Request-ID": "a b\x07"}).headers["X-Request-ID"]
     assert odd != "a b\x07"
     support.wait_until(lambda: "mine.1" in server.text() and odd in server.text(), server.text)
     assert serving.TOKEN not in server.text()

@@ -215,6 +215,8 @@ static void sandbox_probe(struct cell__executor_host *host, struct cell_executor
 	if (!info->available)
 		return;
 	const struct cell__machine *found = cell__machine_here();
+	if (found->level != CELL_LEVEL_UNAVAILABLE)
+		snprintf(info->level, sizeof info->level, "%s", found->level == CELL_LEVEL_FULL ? "full" : "no-userns");
 	if (found->level == CELL_LEVEL_FULL) {
 		if (found->no_subids[0]) {
 			snprintf(info->reason, sizeof info->reason, "sandboxes have the caller's uid: %.160s", found->no_subids);
