@@ -66,14 +66,14 @@ static int run_script(const char *const *argv, int stdout_fd)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/* bench/ of the source tree that this program was built in, else where `make install` put it. */
+/* bench/ of the source tree that this program was built in, else beside it (a wheel) or where `make install` put it. */
 static char *find_script(const char *name)
 {
 	char exe[PATH_MAX], *path = NULL;
 	ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
 
 	if (n > 0) {
-		static const char *const places[] = { "../bench", "../../share/workcell/bench" };
+		static const char *const places[] = { "../bench", "bench", "../../share/workcell/bench" };
 
 		exe[n] = '\0';
 		*strrchr(exe, '/') = '\0';
@@ -85,13 +85,6 @@ static char *find_script(const char *name)
 			free(path);
 		}
 	}
-#ifdef CELL_BENCH_DIR
-	if (asprintf(&path, "%s/%s", CELL_BENCH_DIR, name) < 0)
-		return NULL;
-	if (!access(path, R_OK))
-		return path;
-	free(path);
-#endif
 	complain("%s not found: install Workcell with `make install`, or run it in its build tree", name);
 	return NULL;
 }

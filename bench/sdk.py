@@ -187,10 +187,7 @@ def main():
     parser.add_argument("build", help="the build folder")
     args = parser.parse_args()
     build = os.path.abspath(args.build)
-    sys.path[:0] = [os.path.join(HERE, "..", "python")]
-    import backend
-
-    sys.path[0] = backend.unpack(build)
+    sys.path.insert(0, os.path.join(build, "python-site"))
     if args.json:
         args.json = os.path.abspath(args.json)
     python, why_not = ipybox_python(build)

@@ -1,4 +1,4 @@
-"""Tests of the Python SDK: of the package as its wheel has it, made from the build folder that WORKCELL_BIN is in."""
+"""Tests of the Python SDK: of the package as the build folder has it that WORKCELL_BIN is in."""
 import asyncio
 import os
 import sys
@@ -9,14 +9,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 BUILD = os.path.dirname(os.path.abspath(os.environ.get("WORKCELL_BIN", os.path.join(ROOT, "build", "workcell"))))
 DEADLINE = 60
-
-
-sys.path.insert(0, os.path.dirname(HERE))
-import backend  # noqa: E402
-
-del sys.path[0]
-
-SITE = backend.unpack(BUILD)
+SITE = os.path.join(BUILD, "python-site")
 sys.path.insert(0, SITE)
 os.environ["PYTHONPATH"] = SITE  # for programs that tests start
 

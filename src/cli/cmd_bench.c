@@ -36,13 +36,11 @@ static int run_bench(int argc, char **argv)
 	sys = run_in(beside, "", argv);
 	if (!sys)
 		sys = run_in(beside, "/../lib/workcell", argv);
-	if (!sys)
-		sys = run_in(CELL_PARTS_DIR, "", argv);
 	if (sys)
 		cell_fail(&err, CELL_E_IO, sys, "start " PROGRAM);
 	else
 		cell_fail(&err, CELL_E_NOT_FOUND, 0,
-			  "the benchmark is not installed: " PROGRAM " is neither in %.80s nor in " CELL_PARTS_DIR
+			  "the benchmark is not installed: " PROGRAM " is neither in %.80s nor in ../lib/workcell"
 			  "; `make install` installs it, `make bench` runs it from the sources",
 			  beside);
 	return cell__cli_report(&err, false);

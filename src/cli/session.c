@@ -131,15 +131,26 @@ static int fill_folders(const struct cell_cli_space_flags *space, struct cell_cl
 	return 0;
 }
 
+/* The source tree that this program stands in the build folder of; NULL: it is installed. */
+static char *find_source_tree(void)
+{
+	CELL_AUTO_FREE char *program = realpath("/proc/self/exe", NULL), *file = NULL;
+
+	for (int i = 0; program && i < 2; i++)
+		if (strrchr(program, '/'))
+			*strrchr(program, '/') = '\0';
+	if (!program || asprintf(&file, "%s/packaging/Dockerfile", program) < 0 || access(file, R_OK))
+		return NULL;
+	return cell__take_ptr(program);
+}
+
 int cell__cli_fill_container(const struct cell_cli_container_flags *flags, struct cell_container_options *options, char **ret_context,
 			     struct cell_error *err)
 {
-	const char *context = flags->context;
-
 	*options = (struct cell_container_options)CELL_CONTAINER_OPTIONS_INIT;
-	if (!context && access(CELL_SOURCE_DIR "/packaging/Dockerfile", R_OK) == 0)
-		context = CELL_SOURCE_DIR;
-	if (context && !(*ret_context = cell__cli_absolute(context, err)))
+	if (!flags->context)
+		*ret_context = find_source_tree();
+	else if (!(*ret_context = cell__cli_absolute(flags->context, err)))
 		return -1;
 	if (flags->isolation && strcmp(flags->isolation, "executor") && strcmp(flags->isolation, "session"))
 		return cell_fail(err, CELL_E_INVALID, 0, "--isolation must be executor or session, not '%s'", flags->isolation);

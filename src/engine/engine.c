@@ -40,8 +40,8 @@ static bool parts_in(const char *dir)
 }
 
 /*
- * Beside the library (a build folder, a Python wheel), at the installed path relative to it (so that an install may be moved), else at the
- * configured path.
+ * Beside the library (a build folder, a Python wheel), or at the installed path relative to it: no path is compiled in, so that an install
+ * may be moved.
  */
 int cell__engine_find_parts(const char *given, char *ret_dir, size_t size, struct cell_error *err)
 {
@@ -65,12 +65,9 @@ int cell__engine_find_parts(const char *given, char *ret_dir, size_t size, struc
 			}
 		}
 	}
-	snprintf(ret_dir, size, "%s", CELL_PARTS_DIR);
-	if (parts_in(ret_dir))
-		return 0;
-	return cell_fail(err, CELL_E_NOT_FOUND, 0,
-			 "workcell-spawner and kernel/ are neither beside the library nor in %s; install Workcell or set lib_dir",
-			 CELL_PARTS_DIR);
+	return cell_fail(
+		err, CELL_E_NOT_FOUND, 0,
+		"workcell-spawner and kernel/ are neither beside the library nor in workcell/ there; install Workcell or set lib_dir");
 }
 
 /* ---- create and destroy ---- */

@@ -10,10 +10,7 @@ import pytest
 import containers
 import support
 
-sys.path.insert(0, os.path.join(support.ROOT, "python"))
-import backend  # noqa: E402
-
-sys.path[0] = backend.unpack(os.path.dirname(support.BIN))
+sys.path.insert(0, os.path.join(os.path.dirname(support.BIN), "python-site"))
 import workcell  # noqa: E402
 import workcell.execution  # noqa: E402
 

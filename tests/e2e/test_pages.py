@@ -16,7 +16,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 
 import pytest
 
@@ -86,18 +85,13 @@ class Shell:
 
 
 def environment(folder):
-    """A reader's machine after `make install` and `pip install ./python`."""
+    """A reader's machine after `make install` and `pip install .`."""
     build = os.path.dirname(support.BIN)
-    sys.path.insert(0, os.path.join(support.ROOT, "python"))
-    try:
-        import backend
-    finally:
-        del sys.path[0]
     programs = folder / "bin"
     programs.mkdir()
     os.symlink(support.BIN, str(programs / "workcell"))
     path = "%s:%s:%s" % (programs, os.path.dirname(support.PYTHON), os.environ.get("PATH", "/usr/bin:/bin"))
-    return support.host_environment(PATH=path, PYTHONPATH=backend.unpack(build), PKG_CONFIG_PATH=os.path.join(build, "meson-uninstalled"),
+    return support.host_environment(PATH=path, PYTHONPATH=os.path.join(build, "python-site"), PKG_CONFIG_PATH=os.path.join(build, "meson-uninstalled"),
                                     LD_LIBRARY_PATH=build, CPATH=os.path.join(support.ROOT, "include"), HOME=str(folder / "home"))
 
 
