@@ -1,4 +1,4 @@
-# The front door.  The build itself is meson's; everything here only calls it, the set-up script and the tests.
+# The front door.  The build itself is meson's; everything here only calls it, the set-up script, the tests and packaging/.
 
 PREFIX ?= /usr/local
 BUILD  := build
@@ -18,7 +18,7 @@ setup:
 	@scripts/setup.sh run
 
 build: setup
-	@scripts/build.sh $(BUILD)
+	@TARGETS="product example-tour" scripts/build.sh $(BUILD)
 
 run: build
 	@$(BUILD)/example-tour
@@ -38,10 +38,12 @@ bench:
 	@$(BUILD)/bench-venv/bin/python bench/serve.py $(BUILD)
 	@$(PYTHON) bench/sdk.py $(BUILD)
 
-# A folder of its own: the prefix is compiled in, and what is installed must not look into the build folder.
-install: setup
-	@scripts/build.sh $(BUILD)-install --prefix=$(PREFIX) --libdir=lib --buildtype=release
-	@meson install -C $(BUILD)-install --no-rebuild
+# The build of `make run`: no path is compiled into it.  Folders that are there keep their mode.
+install: build
+	@rm -rf $(BUILD)/stage
+	@meson install -C $(BUILD) --no-rebuild --quiet --strip --destdir stage
+	@mkdir -p "$(DESTDIR)$(PREFIX)"
+	@tar -C $(BUILD)/stage/usr/local -cf - . | tar -C "$(DESTDIR)$(PREFIX)" --no-same-owner --no-overwrite-dir -xf -
 
 clean:
 	rm -rf $(BUILD) $(BUILD)-*

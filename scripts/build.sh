@@ -1,20 +1,49 @@
 #!/bin/sh
 # build.sh DIR [meson options]: configures DIR once (again when the options changed) and builds; only $TARGETS where that is set.
+#
+# Shows how far it is: on a terminal in one line, elsewhere in a line every two seconds.  What meson and ninja print is kept in DIR, and shown
+# when they fail or warn.
 set -eu
 dir=$1
 shift
 cd "$(dirname "$0")/.."
-if [ -f "$dir/build.ninja" ] && [ "$(cat "$dir/.options" 2>/dev/null)" = "$*" ]; then
-	:
-elif [ -f "$dir/build.ninja" ]; then
-	meson setup --reconfigure "$dir" "$@" >"$dir/setup.log" 2>&1 || { cat "$dir/setup.log" >&2; exit 1; }
+
+# watched LOG WHAT COMMAND...: runs the command and says what it does and for how long.
+watched() {
+	log=$1 what=$2
+	shift 2
+	"$@" >"$log" 2>&1 &
+	pid=$! tenths=0
+	while kill -0 $pid 2>/dev/null; do
+		sleep 0.1
+		tenths=$((tenths + 1))
+		if [ -t 1 ]; then
+			[ $((tenths % 5)) != 0 ] || printf '\r\033[K%s' "$(progress)"
+		elif [ $((tenths % 15)) = 0 ]; then
+			progress
+		fi
+	done
+	[ ! -t 1 ] || [ $tenths -lt 5 ] || printf '\r\033[K'
+	wait $pid || { cat "$log" >&2; exit 1; }
+}
+
+# ninja's last line begins with [17/265].
+progress() {
+	echo "build: $what in $dir $(sed -n 's/^\[\([0-9]*\)\/\([0-9]*\)\].*/\1 of \2 steps /p' "$log" | tail -n 1)$((tenths / 10)) s"
+}
+
+if [ -f "$dir/build.ninja" ]; then
+	# pip configures the folder in its own way when it is told to build there, and is gone afterwards.
+	if [ "$(cat "$dir/.options" 2>/dev/null)" != "$*" ] || [ "$dir/meson-python-native-file.ini" -nt "$dir/.options" ]; then
+		watched "$dir/setup.log" configuring meson setup --reconfigure "$dir" -Dwheel=false "$@"
+	fi
 else
 	mkdir -p "$dir"
-	meson setup "$dir" "$@" >"$dir/setup.log" 2>&1 || { cat "$dir/setup.log" >&2; exit 1; }
+	watched "$dir/setup.log" configuring meson setup "$dir" "$@"
 fi
 printf '%s' "$*" >"$dir/.options"
 # shellcheck disable=SC2086 # a list of names
-ninja -C "$dir" ${TARGETS:-} >"$dir/build.log" 2>&1 || { cat "$dir/build.log" >&2; exit 1; }
+watched "$dir/build.log" building ninja -C "$dir" ${TARGETS:-}
 if grep -q 'warning:' "$dir/build.log"; then
 	cat "$dir/build.log" >&2
 fi

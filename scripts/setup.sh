@@ -171,16 +171,12 @@ make_node() {
 	echo "$wanted" >"$node/.packages"
 }
 
-# Deno and Pyodide for the `deno` executor, where the library looks for them.  Whoever only builds can do without.
+# Deno and Pyodide for the `deno` executor, where the library looks for them.  Others get them with `workcell doctor --fix deno`.
 make_deno() {
 	version=$(sed -n 's/^#define CELL_DENO_VERSION "\(.*\)".*/\1/p' src/executors/deno/deno.h)
 	pyodide=$(sed -n 's/^#define CELL_PYODIDE_VERSION "\(.*\)"/\1/p' src/executors/deno/deno.h)
 	home=$(getent passwd "$(id -u)" | cut -d: -f6)
-	if PATH="$PWD/build/node/bin:$PATH" sh deno/install.sh "${home:-$HOME}/.cache/workcell/deno-$version-$pyodide"; then
-		return 0
-	fi
-	[ "$purpose" = run ] || exit 1
-	say "the executor deno will not be available; later: workcell doctor --fix deno"
+	PATH="$PWD/build/node/bin:$PATH" sh deno/install.sh "${home:-$HOME}/.cache/workcell/deno-$version-$pyodide"
 }
 
 if have_apt; then
@@ -197,8 +193,8 @@ if [ "$purpose" != run ]; then
 	make_venv build/venv scripts/test-requirements.txt \
 		"pytest, and IPython, ipykernel, numpy, pandas and matplotlib to test and compare with"
 	make_node
+	make_deno
 fi
 if [ "$purpose" = bench ]; then
 	make_venv build/bench-venv scripts/bench-requirements.txt "FastAPI and jupyter-kernel-gateway to compare with"
 fi
-make_deno
