@@ -1,4 +1,5 @@
 """The wheel, the command, the types."""
+import ast
 import json
 import os
 import re
@@ -31,6 +32,27 @@ def test_the_wheel_has_everything_and_nothing_else(tmp_path):
     for each, folders, _ in os.walk(os.path.join(ROOT, "python", "workcell")):
         folders[:] = [name for name in folders if name != "__pycache__"]
         assert all("'%s'" % os.path.relpath(os.path.join(each, name), os.path.join(ROOT, "python", "workcell")) in text for name in folders), folders
+
+
+def test_names_are_imported_when_they_are_asked_for():
+    """`import workcell`, and the command, must not wait for asyncio, typing and the library."""
+    code = "import sys; old = set(sys.modules); import workcell%s; print(sorted(set(sys.modules) - old - {'__future__'}))"
+    for module, loaded in ("", {"workcell"}), ("._cli", {"workcell", "workcell._cli"}):
+        done = subprocess.run([sys.executable, "-c", "import importlib, warnings; " + code % module], stdout=subprocess.PIPE, check=True)
+        assert set(ast.literal_eval(done.stdout.decode())) == loaded, done.stdout
+
+
+def test_every_name_has_a_home():
+    import workcell
+
+    assert set(workcell.__all__) == set(workcell._HOME_OF)
+    # What type checkers see is what is there.
+    with open(workcell.__file__) as file:
+        block, = [each for each in ast.parse(file.read()).body if isinstance(each, ast.If)]
+    seen = {alias.name: each.module for each in block.body if isinstance(each, ast.ImportFrom) and each.level for alias in each.names}
+    assert seen == workcell._HOME_OF
+    assert workcell.__version__.count(".") == 2 and workcell.errors.WorkcellError is workcell.WorkcellError
+    assert not hasattr(workcell, "nothing") and not hasattr(workcell, "__nothing__") and "Session" in dir(workcell)
 
 
 def test_types():

@@ -4,32 +4,66 @@ Two APIs, both on libworkcell: :class:`Session` with storages and executors, and
 approvals and plots. :mod:`workcell.sync` has the session for programs without an event loop.
 """
 
-from . import _native
-from ._engine import Engine, ExecutorInfo, default_engine
-from .approvals import ApprovalGoneError, ApprovalRequest, Approvals
-from .audit import AuditLog
-from .bootstrap import NamespaceBundle, bootstrap_namespaces
-from .code_executor import CodeExecutionChunk, CodeExecutionResult, CodeExecutor
-from .errors import (ApprovalRejectedError, ArtifactNotFoundError, ArtifactWriteError, AuthError, BusyError,
-                     CodeExecutionError, CodeModeError, ServerError, SessionExpiredError,
-                     ConfigurationError, DependencyError, ExecutorUnavailableError, RuntimeDepsDisabledError,
-                     SessionClosedError, SkillExecutionError, SkillNotFoundError, SkillValidationError, StorageError,
-                     StorageReadError, StorageWriteError, ToolCallError, ToolNotFoundError, ToolTimeoutError, WorkcellError,
-                     WorkflowExecutionError, WorkflowNotFoundError, WorkflowValidationError)
-from .events import (ApprovalEnded, ApprovalEvent, CallEnded, CallStarted, Chunk, Display, Event, ImageEvent, KernelDied,
-                     ResultEvent)
-from .execution import (CONTAINER_AVAILABLE, DENO_SANDBOX_AVAILABLE, SUBPROCESS_AVAILABLE, Capability, ContainerConfig,
-                        ContainerExecutor, DenoSandboxConfig, DenoSandboxExecutor, Executor, InProcessConfig,
-                        InProcessExecutor, JupyterConfig, JupyterExecutor, SandboxConfig, SandboxExecutor, SubprocessConfig,
-                        SubprocessExecutor)
-from .mcp import generate_mcp_sources
-from .policy import Policy, check_policy
-from .session import Session
-from .storage import FileStorage, RedisStorage, StorageBackend
-from .tools import ToolCallContext, ToolMiddleware, compose_tool_middlewares
-from .types import ErrorInfo, ExecutionResult, Image, JsonSchema, ToolDefinition
+from __future__ import annotations
 
-__version__ = _native.version()
+import importlib
+
+TYPE_CHECKING = False  # importing typing takes longer than all of this file
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ._engine import Engine, ExecutorInfo, default_engine
+    from .approvals import ApprovalGoneError, ApprovalRequest, Approvals
+    from .audit import AuditLog
+    from .bootstrap import NamespaceBundle, bootstrap_namespaces
+    from .code_executor import CodeExecutionChunk, CodeExecutionResult, CodeExecutor
+    from .errors import (ApprovalRejectedError, ArtifactNotFoundError, ArtifactWriteError, AuthError, BusyError,
+                         CodeExecutionError, CodeModeError, ServerError, SessionExpiredError,
+                         ConfigurationError, DependencyError, ExecutorUnavailableError, RuntimeDepsDisabledError,
+                         SessionClosedError, SkillExecutionError, SkillNotFoundError, SkillValidationError, StorageError,
+                         StorageReadError, StorageWriteError, ToolCallError, ToolNotFoundError, ToolTimeoutError, WorkcellError,
+                         WorkflowExecutionError, WorkflowNotFoundError, WorkflowValidationError)
+    from .events import (ApprovalEnded, ApprovalEvent, CallEnded, CallStarted, Chunk, Display, Event, ImageEvent, KernelDied,
+                         ResultEvent)
+    from .execution import (CONTAINER_AVAILABLE, DENO_SANDBOX_AVAILABLE, SUBPROCESS_AVAILABLE, Capability, ContainerConfig,
+                            ContainerExecutor, DenoSandboxConfig, DenoSandboxExecutor, Executor, InProcessConfig,
+                            InProcessExecutor, JupyterConfig, JupyterExecutor, SandboxConfig, SandboxExecutor, SubprocessConfig,
+                            SubprocessExecutor)
+    from .mcp import generate_mcp_sources
+    from .policy import Policy, check_policy
+    from .session import Session
+    from .storage import FileStorage, RedisStorage, StorageBackend
+    from .tools import ToolCallContext, ToolMiddleware, compose_tool_middlewares
+    from .types import ErrorInfo, ExecutionResult, Image, JsonSchema, ToolDefinition
+
+    __version__: str
+
+# Which module has which name. They are imported when they are asked for: a program that wants one class, or only the command, does not wait
+# for asyncio and the rest.
+_HOMES = {
+    "_engine": "Engine ExecutorInfo default_engine",
+    "approvals": "ApprovalGoneError ApprovalRequest Approvals",
+    "audit": "AuditLog",
+    "bootstrap": "NamespaceBundle bootstrap_namespaces",
+    "code_executor": "CodeExecutionChunk CodeExecutionResult CodeExecutor",
+    "errors": "ApprovalRejectedError ArtifactNotFoundError ArtifactWriteError AuthError BusyError "
+              "CodeExecutionError CodeModeError ServerError SessionExpiredError ConfigurationError DependencyError "
+              "ExecutorUnavailableError RuntimeDepsDisabledError SessionClosedError SkillExecutionError "
+              "SkillNotFoundError SkillValidationError StorageError StorageReadError StorageWriteError "
+              "ToolCallError ToolNotFoundError ToolTimeoutError WorkcellError WorkflowExecutionError "
+              "WorkflowNotFoundError WorkflowValidationError",
+    "events": "ApprovalEnded ApprovalEvent CallEnded CallStarted Chunk Display Event ImageEvent KernelDied ResultEvent",
+    "execution": "CONTAINER_AVAILABLE DENO_SANDBOX_AVAILABLE SUBPROCESS_AVAILABLE Capability ContainerConfig "
+                 "ContainerExecutor DenoSandboxConfig DenoSandboxExecutor Executor InProcessConfig InProcessExecutor "
+                 "JupyterConfig JupyterExecutor SandboxConfig SandboxExecutor SubprocessConfig SubprocessExecutor",
+    "mcp": "generate_mcp_sources",
+    "policy": "Policy check_policy",
+    "session": "Session",
+    "storage": "FileStorage RedisStorage StorageBackend",
+    "tools": "ToolCallContext ToolMiddleware compose_tool_middlewares",
+    "types": "ErrorInfo ExecutionResult Image JsonSchema ToolDefinition",
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
     "Session", "bootstrap_namespaces", "NamespaceBundle", "ExecutionResult", "ErrorInfo", "Image", "JsonSchema",
@@ -47,3 +81,25 @@ __all__ = [
     "AuditLog", "Policy", "check_policy", "ToolCallContext", "ToolMiddleware", "compose_tool_middlewares", "Event", "Chunk",
     "Display", "ImageEvent", "CallStarted", "CallEnded", "ApprovalEvent", "ApprovalEnded", "KernelDied", "ResultEvent",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        value = importlib.import_module("._native", __name__).version()
+    elif name in _HOME_OF:
+        value = getattr(importlib.import_module("." + _HOME_OF[name], __name__), name)
+    elif name.startswith("__"):
+        raise AttributeError("module %r has no attribute %r" % (__name__, name))
+    else:
+        try:
+            value = importlib.import_module("." + name, __name__)
+        except ModuleNotFoundError as error:
+            if error.name != "%s.%s" % (__name__, name):
+                raise
+            raise AttributeError("module %r has no attribute %r" % (__name__, name)) from None
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "__version__"})
