@@ -755,7 +755,7 @@ struct cell_session_options {
 	const char *workspace_mode; /* sandbox: "rw", "ro" or "none"; NULL: as the policy says */
 	const char *kernel; /* jupyter: the name of a kernelspec; NULL: ipykernel of `python` */
 	const char *jupyter_path; /* jupyter: folders to look for kernelspecs in first, with ":" between; NULL: none */
-	const char *network_profile; /* deno: "none", "deps-only" (the package index) or "full"; NULL: "none" */
+	const char *network_profile; /* an older name of `network` */
 	/* remote: a session server (docs/server.md), which determines python, preload, cwd, env and space */
 	const char *remote_url; /* "http://HOST:PORT", "https://..." or "unix:PATH" */
 	const char *remote_token; /* NULL: none is sent */
@@ -770,13 +770,14 @@ struct cell_session_options {
 	const char *remote_ca; /* remote, https://: a PEM file of the certificates that are trusted; NULL: the system's */
 	int no_spill; /* 1: output beyond max_output_bytes is not written to a file; for hosts that read it from the events or do not need it */
 	/*
-	 * sandbox: these override the policy; 0: the policy's value; -1: no limit.  deno: network_disabled only.  A container
-	 * has them in its own options.  Other executors cannot enforce them and refuse them (CELL_E_INVALID).
+	 * Limits, here and in `network` and `disk_limit` below, mean the same with every executor: it enforces them, or the session is
+	 * refused (CELL_E_INVALID) with a message that names the executors that can.  They override a sandbox policy and the options
+	 * of a container; 0: as those say; -1: no limit.
 	 */
-	int network_disabled; /* 1: no network */
-	int64_t memory_limit; /* bytes, at least 16 MiB */
-	int64_t cpu_quota; /* microseconds of CPU per 100 ms, at least 1000 */
-	int64_t pids_limit; /* processes and threads, at least 1 */
+	int network_disabled; /* 1: the same as `network` "none" */
+	int64_t memory_limit; /* sandbox, container: bytes, at least 16 MiB (container: 64 MiB) */
+	int64_t cpu_quota; /* sandbox, container: microseconds of CPU per 100 ms, at least 1000 */
+	int64_t pids_limit; /* sandbox, container: processes and threads, at least 1 (container: 16) */
 	/*
 	 * subprocess, sandbox: sessions with different owners are forked from different zygotes, and share neither address layout, stack
 	 * canary nor hash seed.  NULL or "": the engine's common zygote.
@@ -787,6 +788,13 @@ struct cell_session_options {
 	 * NULL.  A sandbox that could write to one of them, or rename a folder on the way to it, is not opened.
 	 */
 	const char *const *trusted;
+	/*
+	 * sandbox, container, deno: "none"; "full"; sandbox, deno: also "deps-only" (the hosts of the package index) and
+	 * "allow=HOST[:PORT],..." ("*.example.org" for its subdomains in a sandbox; without a port: all of them).  NULL: as the policy
+	 * says; in a container "full"; with deno "none".
+	 */
+	const char *network;
+	int64_t disk_limit; /* sandbox: bytes that the code may write: into its workspace, its /tmp, and into one file */
 };
 #define CELL_SESSION_OPTIONS_INIT                      \
 	{ .size = sizeof(struct cell_session_options), \

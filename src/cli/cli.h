@@ -43,6 +43,7 @@ enum cell_cli_kind {
 	CELL_FLAG_STRING,     /* const char * */
 	CELL_FLAG_COUNT,      /* int64_t: a whole number from 0 */
 	CELL_FLAG_BYTES,      /* int64_t: a whole number, may end in k, M or G */
+	CELL_FLAG_CPUS,       /* int64_t in microseconds per 100 ms: a number of CPUs, like 1.5 */
 	CELL_FLAG_SECONDS,    /* int64_t in milliseconds; 0 as given means no limit and becomes -1 */
 	CELL_FLAG_LIST,       /* struct cell_cli_list: may be repeated */
 	CELL_FLAG_GROUP,      /* no flag: `help` is the heading of those that follow; with a letter, -h shows them too */
@@ -52,7 +53,7 @@ struct cell_cli_flag {
 	char letter;        /* 0: none */
 	const char *name;   /* without the dashes; NULL: only a letter */
 	const char *arg;    /* the argument's name in --help; NULL for a switch */
-	const char *help;
+	const char *help;   /* NULL: another name of the flag with the same offset, for old scripts; not shown */
 	enum cell_cli_kind kind;
 	size_t offset;      /* of the value, in the struct given to cell__cli_parse() */
 };
@@ -369,12 +370,37 @@ struct cell_cli_gate_flags {
 /* The executor container. */
 struct cell_cli_container_flags {
 	const char *host, *image, *context, *base, *user, *isolation;
-	bool network_disabled, auth_disabled;
-	int64_t memory, cpu_quota, pids, startup_ms;
+	bool auth_disabled;
+	int64_t startup_ms;
+};
+/* Limits, the same with every executor that can enforce them; with the others they are refused. */
+struct cell_cli_limit_flags {
+	const char *network;
+	bool network_disabled;
+	int64_t memory, cpus, pids, disk;
 };
 #define CELL_CLI_NOT_GIVEN INT64_MIN /* a number that the help shows no default of */
-#define CELL_CLI_CONTAINER_FLAGS_INIT \
-	{ .memory = CELL_CLI_NOT_GIVEN, .pids = CELL_CLI_NOT_GIVEN, .cpu_quota = CELL_CLI_NOT_GIVEN, .startup_ms = CELL_CLI_NOT_GIVEN }
+#define CELL_CLI_CONTAINER_FLAGS_INIT { .startup_ms = CELL_CLI_NOT_GIVEN }
+#define CELL_CLI_LIMIT_FLAGS_INIT \
+	{ .memory = CELL_CLI_NOT_GIVEN, .pids = CELL_CLI_NOT_GIVEN, .cpus = CELL_CLI_NOT_GIVEN, .disk = CELL_CLI_NOT_GIVEN }
+#define CELL_CLI_LIMIT_AT(at, member) ((at) + offsetof(struct cell_cli_limit_flags, member))
+/* clang-format off */
+#define CELL_CLI_LIMIT_FLAGS(at)                                                          \
+	{ 0, "network", "WHAT", "sandbox, container: none or full; sandbox, deno: also deps-only or allow=HOST[:PORT],...", \
+	  CELL_FLAG_STRING, CELL_CLI_LIMIT_AT(at, network) },                             \
+	{ 0, "memory", "BYTES", "sandbox, container: 512M; 0: no limit (default: the policy's; container 512M)", \
+	  CELL_FLAG_BYTES, CELL_CLI_LIMIT_AT(at, memory) },                               \
+	{ 0, "cpus", "N", "sandbox, container: CPUs, like 1.5; 0: no limit (default: the policy's)", \
+	  CELL_FLAG_CPUS, CELL_CLI_LIMIT_AT(at, cpus) },                                  \
+	{ 0, "pids", "N", "sandbox, container: processes; 0: no limit (default: the policy's; container 512)", \
+	  CELL_FLAG_BYTES, CELL_CLI_LIMIT_AT(at, pids) },                                 \
+	{ 0, "disk", "BYTES", "sandbox: bytes in the workspace, in /tmp, in a file; 0: no limit (default: the policy's)", \
+	  CELL_FLAG_BYTES, CELL_CLI_LIMIT_AT(at, disk) },                                 \
+	{ 0, "network-disabled", NULL, NULL, CELL_FLAG_SWITCH, CELL_CLI_LIMIT_AT(at, network_disabled) }, \
+	{ 0, "memory-limit", "BYTES", NULL, CELL_FLAG_BYTES, CELL_CLI_LIMIT_AT(at, memory) }, \
+	{ 0, "cpu-quota", "N", NULL, CELL_FLAG_BYTES, CELL_CLI_LIMIT_AT(at, cpus) },      \
+	{ 0, "pids-limit", "N", NULL, CELL_FLAG_BYTES, CELL_CLI_LIMIT_AT(at, pids) }
+/* clang-format on */
 #define CELL_CLI_CONTAINER_AT(at, member) ((at) + offsetof(struct cell_cli_container_flags, member))
 /* clang-format off */
 #define CELL_CLI_CONTAINER_IMAGE_FLAGS(at)                                                \
@@ -393,14 +419,6 @@ struct cell_cli_container_flags {
 	  CELL_FLAG_STRING, CELL_CLI_CONTAINER_AT(at, user) },                            \
 	{ 0, "isolation", "HOW", "container: one container per executor or per session (default executor)", \
 	  CELL_FLAG_STRING, CELL_CLI_CONTAINER_AT(at, isolation) },                       \
-	{ 0, "network-disabled", NULL, "sandbox, container, deno: no network",                           \
-	  CELL_FLAG_SWITCH, CELL_CLI_CONTAINER_AT(at, network_disabled) },                \
-	{ 0, "memory-limit", "BYTES", "sandbox, container: memory limit; 0: no limit (default: policy's, container 512M)", \
-	  CELL_FLAG_BYTES, CELL_CLI_CONTAINER_AT(at, memory) },                           \
-	{ 0, "cpu-quota", "N", "sandbox, container: microseconds of CPU per 100 ms; 0: any (default: policy's)", \
-	  CELL_FLAG_BYTES, CELL_CLI_CONTAINER_AT(at, cpu_quota) },                        \
-	{ 0, "pids-limit", "N", "sandbox, container: processes; 0: no limit (default: policy's, container 512)", \
-	  CELL_FLAG_BYTES, CELL_CLI_CONTAINER_AT(at, pids) },                             \
 	{ 0, "startup-timeout", "SEC", "container: seconds to wait for its server (default 60)", \
 	  CELL_FLAG_SECONDS, CELL_CLI_CONTAINER_AT(at, startup_ms) }
 /* clang-format on */
@@ -425,7 +443,7 @@ struct cell_cli_session_flags {
 	const char *workspace_mode;
 	const char *log_level; /* NULL: the engine's log is not shown */
 	const char *kernel;
-	const char *network_profile;
+	struct cell_cli_limit_flags limits;
 	const char *remote_url, *remote_token_file, *remote_ca;
 	bool remote_reopen;
 	struct cell_cli_container_flags container;
@@ -440,8 +458,7 @@ int cell__cli_check_executor(const struct cell_cli_session_flags *flags, const c
 /* Files with a server's secrets must not be inside the folder that the code of its sessions sees, writable or not. */
 int cell__cli_check_secrets(const struct cell_cli_session_flags *flags, const char *executor, const char *workspace,
 			    struct cell_error *err);
-/* The limits of a session; a container has its own. */
-void cell__cli_fill_limits(const struct cell_cli_container_flags *flags, const char *executor, struct cell_session_options *options);
+void cell__cli_fill_limits(const struct cell_cli_limit_flags *flags, struct cell_session_options *options);
 #define CELL_CLI_SESSION_FLAGS_INIT(pool_size)                                        \
 	{ .space = CELL_CLI_SPACE_FLAGS_INIT,                                         \
 	  .timeout_ms = cell__cli_session_defaults.timeout_ms,                        \
@@ -449,6 +466,7 @@ void cell__cli_fill_limits(const struct cell_cli_container_flags *flags, const c
 	  .max_output_bytes = cell__cli_session_defaults.max_output_bytes,            \
 	  .pool = (pool_size),                                                        \
 	  .gate.approval_timeout_ms = cell__cli_session_defaults.approval_timeout_ms, \
+	  .limits = CELL_CLI_LIMIT_FLAGS_INIT,                                        \
 	  .container = CELL_CLI_CONTAINER_FLAGS_INIT }
 
 /* The rows of a flag table; `at` is the offset of the struct above. */
@@ -497,15 +515,15 @@ void cell__cli_fill_limits(const struct cell_cli_container_flags *flags, const c
 	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.restore_cwd) },                          \
 	{ 0, "audit", "FILE", "append a JSON line about each call to this file",                    \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, gate.audit) },                                \
-	CELL_CLI_GROUP("confinement and executors"),                                              \
+	CELL_CLI_GROUP("limits and confinement"),                                                 \
+	CELL_CLI_LIMIT_FLAGS(CELL_CLI_AT(at, limits)),                                          \
 	{ 0, "sandbox-policy", "NAME", "untrusted, data-science, developer, or a YAML file (default untrusted)", \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, sandbox_policy) },                            \
 	{ 0, "workspace-mode", "MODE", "sandbox: access to the working directory: rw, ro or none (default: the policy's)", \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, workspace_mode) },                            \
+	CELL_CLI_GROUP("executors"),                                                              \
 	{ 0, "kernel", "NAME", "jupyter: a kernelspec (default: ipykernel of --python)",   \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, kernel) },                                    \
-	{ 0, "network", "PROFILE", "deno: network access: none, deps-only or full (default none)",        \
-	  CELL_FLAG_STRING, CELL_CLI_AT(at, network_profile) },                           \
 	{ 0, "remote-url", "URL", "remote: URL of the session server: http://, https:// or unix:PATH", \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, remote_url) },                                \
 	{ 0, "remote-ca", "FILE", "remote: certificates to trust instead of the system's (PEM)", \

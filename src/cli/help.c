@@ -77,6 +77,8 @@ void cell__cli_print_help(const struct cell_cli_command *command, const void *va
 	printf("usage: workcell %s %s\n\n%.*s\n\n", command->name, command->synopsis, (int)about, command->about);
 	print_heading("flags");
 	for (const struct cell_cli_flag *flag = command->flags; flag->kind; flag++) {
+		if (!flag->help)
+			continue;
 		if (flag->kind != CELL_FLAG_GROUP) {
 			print_flag(flag, values);
 			continue;
@@ -164,7 +166,8 @@ void cell__cli_print_man(const struct cell_cli_command *command, const void *val
 	roff_block("DESCRIPTION", command->about);
 	printf(".SH FLAGS\n");
 	for (const struct cell_cli_flag *flag = command->flags; flag->kind; flag++)
-		print_man_flag(flag, values);
+		if (flag->help)
+			print_man_flag(flag, values);
 	roff_block("EXAMPLES", command->examples);
 	printf(".SH SEE ALSO\n.BR workcell (1)\n");
 	fflush(stdout);
@@ -185,10 +188,16 @@ void cell__cli_print_man_overview(const struct cell_cli_command *const *commands
 
 /* ---- completions --------------------------------------------------------------- */
 
+/* Whether it is a flag with a name that is not an old one. */
+static bool is_shown(const struct cell_cli_flag *flag)
+{
+	return flag->name && flag->help && flag->kind != CELL_FLAG_GROUP;
+}
+
 static void print_flag_words(const struct cell_cli_command *command)
 {
 	for (const struct cell_cli_flag *flag = command->flags; flag && flag->kind; flag++)
-		if (flag->name && flag->kind != CELL_FLAG_GROUP)
+		if (is_shown(flag))
 			printf(" --%s", flag->name);
 	printf(" --help");
 }
@@ -278,7 +287,7 @@ static void complete_zsh(const struct cell_cli_command *const *commands)
 	for (size_t i = 0; commands[i]; i++) {
 		printf("\t%s) _arguments \\\n", commands[i]->name);
 		for (const struct cell_cli_flag *flag = commands[i]->flags; flag && flag->kind; flag++) {
-			if (!flag->name || flag->kind == CELL_FLAG_GROUP)
+			if (!is_shown(flag))
 				continue;
 			printf("\t\t'%s--%s[", flag->kind == CELL_FLAG_LIST ? "*" : "", flag->name);
 			quoted(flag->help, "[]:\\");
@@ -325,7 +334,7 @@ static void complete_fish(const struct cell_cli_command *const *commands)
 		if (commands[i]->verbs)
 			printf("complete -c workcell -n '__fish_seen_subcommand_from %s' -a '%s'\n", commands[i]->name, commands[i]->verbs);
 		for (const struct cell_cli_flag *flag = commands[i]->flags; flag && flag->kind; flag++) {
-			if (!flag->name || flag->kind == CELL_FLAG_GROUP)
+			if (!is_shown(flag))
 				continue;
 			printf("complete -c workcell -n '__fish_seen_subcommand_from %s' -l %s%s", commands[i]->name, flag->name,
 			       flag->arg ? " -r" : "");
@@ -368,7 +377,7 @@ const char *cell__cli_nearest_flag(const struct cell_cli_command *command, const
 	size_t n = 0;
 
 	for (const struct cell_cli_flag *flag = command->flags; flag->kind && n < MAX_WORDS; flag++)
-		if (flag->name && flag->kind != CELL_FLAG_GROUP)
+		if (is_shown(flag))
 			words[n++] = flag->name;
 	words[n] = NULL;
 	return cell__nearest(name, words);

@@ -7,19 +7,20 @@
 int cell__cli_check_executor(const struct cell_cli_session_flags *flags, const char *executor, struct cell_error *err)
 {
 	const struct cell_cli_container_flags *container = &flags->container;
+	const struct cell_cli_limit_flags *limits = &flags->limits;
 	const struct {
 		const char *flag;
 		bool given;
 		const char *takers[4];
 	} rows[] = {
 		{ "--kernel", flags->kernel, { "jupyter" } },
-		{ "--network", flags->network_profile, { "deno" } },
+		{ "--network", limits->network || limits->network_disabled, { "sandbox", "container", "deno" } },
+		{ "--memory", limits->memory != CELL_CLI_NOT_GIVEN, { "sandbox", "container" } },
+		{ "--cpus", limits->cpus != CELL_CLI_NOT_GIVEN, { "sandbox", "container" } },
+		{ "--pids", limits->pids != CELL_CLI_NOT_GIVEN, { "sandbox", "container" } },
+		{ "--disk", limits->disk != CELL_CLI_NOT_GIVEN, { "sandbox" } },
 		{ "--sandbox-policy", flags->sandbox_policy, { "sandbox" } },
 		{ "--workspace-mode", flags->workspace_mode, { "sandbox" } },
-		{ "--memory-limit", container->memory != CELL_CLI_NOT_GIVEN, { "sandbox", "container" } },
-		{ "--cpu-quota", container->cpu_quota != CELL_CLI_NOT_GIVEN, { "sandbox", "container" } },
-		{ "--pids-limit", container->pids != CELL_CLI_NOT_GIVEN, { "sandbox", "container" } },
-		{ "--network-disabled", container->network_disabled, { "sandbox", "container", "deno" } },
 		{ "--isolation", container->isolation, { "container" } },
 		{ "--container-user", container->user, { "container" } },
 		{ "--container-host", container->host, { "container" } },
@@ -60,13 +61,13 @@ static int64_t limit_of(int64_t given)
 	return given == CELL_CLI_NOT_GIVEN ? 0 : given ? given : -1;
 }
 
-void cell__cli_fill_limits(const struct cell_cli_container_flags *flags, const char *executor, struct cell_session_options *options)
+void cell__cli_fill_limits(const struct cell_cli_limit_flags *flags, struct cell_session_options *options)
 {
-	if (executor && !strcmp(executor, "container"))
-		return; /* they are in its own options */
 	options->memory_limit = limit_of(flags->memory);
-	options->cpu_quota = limit_of(flags->cpu_quota);
+	options->cpu_quota = limit_of(flags->cpus);
 	options->pids_limit = limit_of(flags->pids);
+	options->disk_limit = limit_of(flags->disk);
+	options->network = flags->network;
 	options->network_disabled = flags->network_disabled;
 }
 

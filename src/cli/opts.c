@@ -162,6 +162,18 @@ static int parse_seconds(const struct cell_cli_flag *flag, const char *value, in
 	return 0;
 }
 
+static int parse_cpus(const struct cell_cli_flag *flag, const char *value, int64_t *ret_quota, struct cell_error *err)
+{
+	char text[64], *end;
+	double cpus = strtod(value, &end);
+
+	if (end == value || *end || !isfinite(cpus) || cpus < 0 || cpus > 1e6 || (cpus > 0 && cpus < 0.01))
+		return cell_fail(err, CELL_E_INVALID, 0, "%s must be a number of CPUs from 0.01, like 1.5, or 0 for no limit, not '%s'",
+				 flag_text(flag, text), value);
+	*ret_quota = (int64_t)(cpus * 100000 + 0.5);
+	return 0;
+}
+
 static int set_flag(const struct cell_cli_flag *flag, const char *value, void *values, struct cell_error *err)
 {
 	void *at = (char *)values + flag->offset;
@@ -177,6 +189,8 @@ static int set_flag(const struct cell_cli_flag *flag, const char *value, void *v
 	case CELL_FLAG_COUNT:
 	case CELL_FLAG_BYTES:
 		return parse_whole(flag, value, at, err);
+	case CELL_FLAG_CPUS:
+		return parse_cpus(flag, value, at, err);
 	case CELL_FLAG_SECONDS:
 		return parse_seconds(flag, value, at, err);
 	case CELL_FLAG_LIST:

@@ -160,14 +160,7 @@ int cell__cli_fill_container(const struct cell_cli_container_flags *flags, struc
 	options->base_image = flags->base;
 	options->user = flags->user;
 	options->session_isolation = flags->isolation && !strcmp(flags->isolation, "session");
-	options->network_disabled = flags->network_disabled;
 	options->auth_disabled = flags->auth_disabled;
-	if (flags->memory != CELL_CLI_NOT_GIVEN)
-		options->memory_limit = flags->memory ? flags->memory : -1;
-	if (flags->cpu_quota != CELL_CLI_NOT_GIVEN)
-		options->cpu_quota = flags->cpu_quota;
-	if (flags->pids != CELL_CLI_NOT_GIVEN)
-		options->pids_limit = flags->pids ? flags->pids : -1;
 	if (flags->startup_ms != CELL_CLI_NOT_GIVEN)
 		options->startup_timeout_ms = flags->startup_ms;
 	return 0;
@@ -289,8 +282,7 @@ static int open_parts(const struct cell_cli_session_flags *flags, bool with_spac
 	options->workspace_mode = flags->workspace_mode;
 	options->kernel = flags->kernel;
 	options->jupyter_path = getenv("JUPYTER_PATH");
-	options->network_profile = flags->network_profile;
-	cell__cli_fill_limits(&flags->container, flags->executor, options);
+	cell__cli_fill_limits(&flags->limits, options);
 	return cell__cli_gate_open(&flags->gate, host, options, err);
 }
 

@@ -136,12 +136,13 @@ struct cell__executor_host {
 enum cell__takes {
 	CELL_TAKES_KERNEL = 1 << 0,    /* kernel */
 	CELL_TAKES_POLICY = 1 << 1,    /* sandbox_policy, workspace_mode; it always gets a policy */
-	CELL_TAKES_NETWORK = 1 << 2,   /* network_profile */
+	CELL_TAKES_NETWORK = 1 << 2,   /* network: "none" and "full" */
 	CELL_TAKES_SERVER = 1 << 3,    /* remote_url, remote_token, remote_ca */
 	CELL_TAKES_WORKSPACE = 1 << 4, /* remote_workspace */
 	CELL_TAKES_CONTAINER = 1 << 5, /* container */
 	CELL_TAKES_LIMITS = 1 << 6,    /* memory_limit, cpu_quota, pids_limit */
-	CELL_TAKES_OFFLINE = 1 << 7,   /* network_disabled */
+	CELL_TAKES_HOSTS = 1 << 7,     /* network: "deps-only" and "allow=..." */
+	CELL_TAKES_DISK = 1 << 8,      /* disk_limit */
 };
 
 struct cell__executor {
@@ -214,6 +215,13 @@ const struct cell__executor *cell__executor_at(size_t i);
 const struct cell__executor *cell__executor_find(const char *name);
 /* Fails with the name that was probably meant. */
 int cell__executor_unknown(const char *name, struct cell_error *err);
+/*
+ * Makes `network` the one option about the network: afterwards network_disabled and network_profile are unset. Then checks that the
+ * executor enforces every limit that is given.
+ */
+int cell__executor_settle_limits(const struct cell__executor *executor, struct cell_session_options *opts, struct cell_error *err);
+/* If `network` is "allow=...", its list of hosts; else NULL. */
+const char *cell__network_hosts(const char *network);
 /* Where an executor's state of this engine is kept; it may fill it in later than create(). */
 void **cell__executor_state(const struct cell__executor_host *host, const struct cell__executor *executor);
 /* False: calls of its code, or of its clients, must not make this machine run programs of their choice. */

@@ -1,5 +1,6 @@
 /* The list of executors, and which options of a session are whose. */
 #include <assert.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/nearest.h"
@@ -59,11 +60,7 @@ int cell__executor_check(const struct cell__executor *executor, const struct cel
 	} groups[] = {
 		{ CELL_TAKES_KERNEL, opts->kernel, "a kernelspec is only" },
 		{ CELL_TAKES_POLICY, opts->sandbox_policy || opts->workspace_mode, "a sandbox policy and a workspace mode are only" },
-		{ CELL_TAKES_NETWORK, opts->network_profile, "a network profile is only" },
 		{ CELL_TAKES_CONTAINER, opts->container, "container options are only" },
-		{ CELL_TAKES_LIMITS, opts->memory_limit || opts->cpu_quota || opts->pids_limit,
-		  "limits on memory, CPU and processes (a container has its own) are only" },
-		{ CELL_TAKES_OFFLINE, opts->network_disabled, "a disabled network (a container has its own) is only" },
 		{ CELL_TAKES_SERVER, opts->remote_url || opts->remote_token || opts->remote_ca,
 		  "a server's URL, token, workspace and certificates are only" },
 		{ CELL_TAKES_WORKSPACE, opts->remote_workspace, "a server's URL, token, workspace and certificates are only" },
@@ -79,6 +76,73 @@ int cell__executor_check(const struct cell__executor *executor, const struct cel
 				 executor->name);
 	}
 	return executor->check ? executor->check(opts, err) : 0;
+}
+
+/* ---- limits ---- */
+
+const char *cell__network_hosts(const char *network)
+{
+	static const char word[] = "allow=";
+	return network && strncmp(network, word, sizeof word - 1) == 0 ? network + sizeof word - 1 : NULL;
+}
+
+static int settle_network(struct cell_session_options *opts, struct cell_error *err)
+{
+	const char *given = opts->network ? opts->network : opts->network_profile;
+	if (opts->network && opts->network_profile && strcmp(opts->network, opts->network_profile) != 0)
+		return cell_fail(err, CELL_E_INVALID, 0, "network is \"%.60s\" and network_profile is \"%.60s\": give only network",
+				 opts->network, opts->network_profile);
+	if (given && strcmp(given, "none") != 0 && strcmp(given, "full") != 0 && strcmp(given, "deps-only") != 0 &&
+	    !cell__network_hosts(given))
+		return cell_fail(err, CELL_E_INVALID, 0, "network is \"%.60s\", expected none, deps-only, full or allow=HOST,HOST:PORT",
+				 given);
+	if (opts->network_disabled && given && strcmp(given, "none") != 0)
+		return cell_fail(err, CELL_E_INVALID, 0, "network_disabled conflicts with the network \"%.60s\": give only one", given);
+	opts->network = opts->network_disabled ? "none" : given;
+	opts->network_profile = NULL;
+	opts->network_disabled = 0;
+	return 0;
+}
+
+/* "sandbox or container": those that have this bit. */
+static void add_takers(unsigned takes, char *text, size_t room)
+{
+	const struct cell__executor *e;
+	*text = '\0';
+	for (size_t i = 0; (e = cell__executor_at(i)); i++) {
+		size_t size = strlen(text);
+		if (e->takes & takes)
+			snprintf(text + size, room - size, "%s%s", size ? " or " : "", e->name);
+	}
+}
+
+int cell__executor_settle_limits(const struct cell__executor *executor, struct cell_session_options *opts, struct cell_error *err)
+{
+	if (settle_network(opts, err) < 0)
+		return -1;
+	bool hosts = opts->network && strcmp(opts->network, "none") != 0 && strcmp(opts->network, "full") != 0;
+	const struct {
+		unsigned takes;
+		bool given;
+		const char *what;
+	} limits[] = {
+		{ CELL_TAKES_LIMITS, opts->memory_limit, "limit memory (memory_limit)" },
+		{ CELL_TAKES_LIMITS, opts->cpu_quota, "limit the use of CPUs (cpu_quota)" },
+		{ CELL_TAKES_LIMITS, opts->pids_limit, "limit the number of processes (pids_limit)" },
+		{ CELL_TAKES_DISK, opts->disk_limit, "limit what is written to disk (disk_limit)" },
+		{ CELL_TAKES_NETWORK, opts->network, "control the network" },
+		{ CELL_TAKES_HOSTS, hosts, "allow only some hosts of the network" },
+	};
+	for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+		char takers[100];
+		if (!limits[i].given || executor->takes & limits[i].takes)
+			continue;
+		add_takers(limits[i].takes, takers, sizeof takers);
+		return cell_fail(err, CELL_E_INVALID, 0, "the executor \"%s\" cannot %s; use the executor %s%s", executor->name,
+				 limits[i].what, takers,
+				 executor->takes & CELL_TAKES_SERVER ? ", or set the limit where the server is started" : "");
+	}
+	return 0;
 }
 
 bool cell__executor_is_trusted(const struct cell__executor *executor)

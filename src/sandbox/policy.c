@@ -394,15 +394,21 @@ static bool is_host(const char *host, size_t size)
 	return size > 0 && host[0] != '.' && strspn(host, letters) >= size;
 }
 
+static bool is_host_port(const char *host)
+{
+	const char *colon = strrchr(host, ':');
+	bool any = colon && strcmp(colon + 1, "*") == 0;
+	bool digits = colon && colon[1] && strspn(colon + 1, "0123456789") == strlen(colon + 1);
+	long port = digits ? strtol(colon + 1, NULL, 10) : 0;
+	return colon && strlen(host) <= 260 && is_host(host, (size_t)(colon - host)) && (any || (port >= 1 && port <= 65535));
+}
+
 static int check_hosts(struct reader *r)
 {
 	for (size_t i = 0; i < r->policy->hosts.count; i++) {
-		const char *host = r->policy->hosts.items[i], *colon = strrchr(host, ':');
+		const char *host = r->policy->hosts.items[i];
 		struct cell__yaml at = { .line = r->policy->hosts.lines[i] };
-		bool any = colon && strcmp(colon + 1, "*") == 0;
-		bool digits = colon && colon[1] && strspn(colon + 1, "0123456789") == strlen(colon + 1);
-		long port = digits ? strtol(colon + 1, NULL, 10) : 0;
-		if (!colon || strlen(host) > 260 || !is_host(host, (size_t)(colon - host)) || (!any && (port < 1 || port > 65535)))
+		if (!is_host_port(host))
 			return bad(r, &at, "\"%.80s\" is not HOST:PORT, like example.org:443 or *.example.org:*", host);
 	}
 	return 0;
@@ -662,6 +668,45 @@ int cell__sandbox_policy_load(struct cell__sandbox_policy *policy, const char *n
 	if (cell__file_load("policy", name, 0, CELL_YAML_LIMIT_FILE_BYTES, &text, err) < 0)
 		return -1;
 	return cell__sandbox_policy_parse(policy, name, text.data, text.size, err);
+}
+
+/* One host of "allow=..."; an address of IPv6 stands in brackets, so a colon elsewhere is that of a port. */
+static int add_host(struct cell__sandbox_policy_list *hosts, const char *text, size_t size, struct cell_error *err)
+{
+	char host[300];
+	const char *port = memrchr(text, ':', size), *bracket = memrchr(text, ']', size);
+	if (size >= 270 || hosts->count >= CELL_POLICY_LIMIT_HOSTS)
+		return cell_fail(err, CELL_E_INVALID, 0, "network: a host's name is too long, or there are more than %u",
+				 CELL_POLICY_LIMIT_HOSTS);
+	snprintf(host, sizeof host, "%.*s%s", (int)size, text, port && port > bracket ? "" : ":*");
+	if (!is_host_port(host))
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "network: \"%.*s\" is not HOST or HOST:PORT, like example.org, example.org:443 or *.example.org",
+				 (int)(size < 80 ? size : 80), text);
+	return list_add(hosts, host, 0) < 0 ? cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a policy") : 0;
+}
+
+int cell__sandbox_policy_set_network(struct cell__sandbox_policy *policy, const char *network, struct cell_error *err)
+{
+	static const char allow[] = "allow=";
+	list_finish(&policy->hosts);
+	for (size_t i = 0; i < sizeof network_words / sizeof *network_words; i++)
+		if (i != CELL_NET_ALLOW && strcmp(network, network_words[i]) == 0) {
+			policy->network = (enum cell__network)i;
+			return 0;
+		}
+	if (strncmp(network, allow, sizeof allow - 1) != 0)
+		return cell_fail(err, CELL_E_INVALID, 0, "network is \"%.60s\", expected none, deps-only, full or allow=HOST,HOST:PORT",
+				 network);
+	policy->network = CELL_NET_ALLOW;
+	for (const char *at = network + sizeof allow - 1;; at++) {
+		size_t size = strcspn(at, ",");
+		if (add_host(&policy->hosts, at, size, err) < 0)
+			return -1;
+		at += size;
+		if (!*at)
+			return 0;
+	}
 }
 
 int cell__policy_load_host_limits(const char *name_or_path, struct cell__host_limits *ret_limits, struct cell_error *err)

@@ -68,6 +68,8 @@ void cell__sandbox_policy_obey(struct cell__sandbox_policy *policy);
 const char *cell__workspace_word(enum cell__workspace_mode mode);
 const char *cell__network_word(enum cell__network network);
 const char *cell__level_word(enum cell_plan_level level);
+/* "none", "deps-only", "full" or "allow=HOST[:PORT],..."; without a port: every port. */
+int cell__sandbox_policy_set_network(struct cell__sandbox_policy *policy, const char *network, struct cell_error *err);
 int cell__workspace_from_word(const char *word, enum cell__workspace_mode *ret_mode, struct cell_error *err);
 
 #endif

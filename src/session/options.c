@@ -1,5 +1,6 @@
 /* A session's options: checking, copying and freeing them. */
 #define _GNU_SOURCE
+#include "base/sized.h"
 #include "session/options.h"
 
 #include <errno.h>
@@ -127,9 +128,11 @@ static int replace_limits(struct cell__sandbox_policy *policy, const struct cell
 	    replace_limit("pids_limit", opts->pids_limit, 1, 1, &policy->pids, err) < 0)
 		return -1;
 	policy->pids_asked |= opts->pids_limit > 0;
-	if (opts->network_disabled)
-		policy->network = CELL_NET_NONE;
-	return 0;
+	uint64_t *const disk[] = { &policy->workspace_bytes, &policy->tmp_bytes, &policy->file_size_bytes };
+	for (size_t i = 0; i < sizeof disk / sizeof *disk; i++)
+		if (replace_limit("disk_limit", opts->disk_limit, 1 << 20, 1, disk[i], err) < 0)
+			return -1;
+	return opts->network ? cell__sandbox_policy_set_network(policy, opts->network, err) : 0;
 }
 
 static int copy_confinement(struct cell__options *options, const struct cell_session_options *opts, struct cell_error *err)
@@ -177,11 +180,25 @@ static int check_calls(const struct cell__executor *executor, const struct cell_
 	return 0;
 }
 
+/* The limits of a session replace those of its container. */
+static void limit_container(struct cell_container_options *container, const struct cell_session_options *opts)
+{
+	if (opts->memory_limit)
+		container->memory_limit = opts->memory_limit;
+	if (opts->cpu_quota)
+		container->cpu_quota = opts->cpu_quota < 0 ? 0 : opts->cpu_quota;
+	if (opts->pids_limit)
+		container->pids_limit = opts->pids_limit;
+	if (opts->network)
+		container->network_disabled = strcmp(opts->network, "none") == 0;
+}
+
 /* Copies the executor's own options. The space's workspace is the default. */
 static int copy_own(struct cell__options *options, const struct cell_session_options *opts, struct cell_error *err)
 {
 	const struct cell__executor *executor = options->executor;
 	struct cell_session_options all = *opts;
+	struct cell_container_options container = CELL_CONTAINER_OPTIONS_INIT;
 	if (!executor->read_options)
 		return 0;
 	if (!(executor->takes & CELL_TAKES_CONTAINER))
@@ -190,8 +207,12 @@ static int copy_own(struct cell__options *options, const struct cell_session_opt
 		return cell_fail(err, CELL_E_INVALID, 0, "give the storage for code in a container in the container options");
 	if (opts->space && !all.remote_workspace)
 		all.remote_workspace = cell__space_workspace(opts->space);
+	if (opts->container && cell__sized_read(&container, sizeof container, opts->container, "cell_container_options", err) < 0)
+		return -1;
+	limit_container(&container, opts);
+	all.container = &container;
 	CELL_AUTO_FREE char *storage = NULL;
-	if (cell__options_make_storage(opts->container, &storage, err) < 0 || executor->read_options(&all, &options->own, err) < 0)
+	if (cell__options_make_storage(all.container, &storage, err) < 0 || executor->read_options(&all, &options->own, err) < 0)
 		return -1;
 	/* From now on only content that the host recorded as trusted is trusted in the folder. */
 	return storage ? cell__store_share(storage, err) : 0;
@@ -210,8 +231,10 @@ static int check_numbers(const struct cell_session_options *opts, struct cell_er
 	return 0;
 }
 
-int cell__options_init(struct cell__options *options, const struct cell_session_options *opts, struct cell_error *err)
+int cell__options_init(struct cell__options *options, const struct cell_session_options *given, struct cell_error *err)
 {
+	struct cell_session_options settled = *given;
+	const struct cell_session_options *opts = &settled;
 	const char *name = opts->executor ? opts->executor : "subprocess";
 	const struct cell__executor *executor = cell__executor_find(name);
 	*options = (struct cell__options){
@@ -226,9 +249,10 @@ int cell__options_init(struct cell__options *options, const struct cell_session_
 	};
 	if (!executor)
 		return cell__executor_unknown(name, err);
-	if (cell__executor_check(executor, opts, err) < 0 || check_calls(executor, opts, err) < 0 || check_numbers(opts, err) < 0 ||
-	    copy_gate(options, opts, err) < 0 || copy_texts(options, opts, err) < 0 || copy_confinement(options, opts, err) < 0 ||
-	    copy_own(options, opts, err) < 0 || copy_cwd(options, opts->cwd, err) < 0 || list_places(options, opts, err) < 0)
+	if (cell__executor_settle_limits(executor, &settled, err) < 0 || cell__executor_check(executor, opts, err) < 0 ||
+	    check_calls(executor, opts, err) < 0 || check_numbers(opts, err) < 0 || copy_gate(options, opts, err) < 0 ||
+	    copy_texts(options, opts, err) < 0 || copy_confinement(options, opts, err) < 0 || copy_own(options, opts, err) < 0 ||
+	    copy_cwd(options, opts->cwd, err) < 0 || list_places(options, opts, err) < 0)
 		return -1;
 	return copy_env(options, opts->env, err);
 }

@@ -12,10 +12,11 @@ EXECUTORS = ["subprocess", "sandbox", "inprocess", "jupyter", "deno", "remote", 
 
 # flag -> (its arguments, who keeps it); everybody else refuses it.
 FLAGS = {
-    "--memory-limit": (["300M"], {"sandbox", "container"}),
-    "--cpu-quota": (["50000"], {"sandbox", "container"}),
-    "--pids-limit": (["24"], {"sandbox", "container"}),
-    "--network-disabled": ([], {"sandbox", "container", "deno"}),
+    "--memory": (["300M"], {"sandbox", "container"}),
+    "--cpus": (["0.5"], {"sandbox", "container"}),
+    "--pids": (["24"], {"sandbox", "container"}),
+    "--disk": (["100M"], {"sandbox"}),
+    "--network": (["none"], {"sandbox", "container", "deno"}),
     "--isolation": (["session"], {"container"}),
     "--container-user": (["1234:1234"], {"container"}),
     "--container-host": (["unix:///nowhere"], {"container"}),
@@ -25,12 +26,14 @@ FLAGS = {
     "--startup-timeout": (["5"], {"container"}),
     "--sandbox-policy": (["untrusted"], {"sandbox"}),
     "--workspace-mode": (["ro"], {"sandbox"}),
-    "--network": (["none"], {"deno"}),
     "--kernel": (["python3"], {"jupyter"}),
     "--remote-url": (["http://127.0.0.1:1"], {"remote"}),
     "--remote-ca": (["/nowhere"], {"remote"}),
     "--remote-reopen": ([], {"remote"}),
 }
+# Names of earlier versions, which mean the same: name -> (its arguments, today's flag)
+OLD = {"--memory-limit": (["300M"], "--memory"), "--cpu-quota": (["50000"], "--cpus"), "--pids-limit": (["24"], "--pids"),
+       "--network-disabled": ([], "--network")}
 REFUSED = [(flag, executor) for flag, (_, keepers) in FLAGS.items() for executor in EXECUTORS if executor not in keepers]
 
 
@@ -46,6 +49,34 @@ def test_a_flag_of_another_executor_is_refused(flag, executor):
     assert status == support.EXIT["invalid"] and "invalid: %s " % flag in words, words
 
 
+@pytest.mark.parametrize("flag", sorted(OLD))
+@pytest.mark.parametrize("executor", ["subprocess", "inprocess", "jupyter", "remote"])
+def test_a_limit_by_its_old_name_is_refused_as_well(flag, executor):
+    """Scripts that were written for an earlier version."""
+    status, words = refusal("run", "--executor", executor, flag, *OLD[flag][0], "-e", "1")
+    assert status == support.EXIT["invalid"] and "invalid: %s requires" % OLD[flag][1] in words, words
+
+
+@pytest.mark.parametrize("executor, flags, words", [
+    ("container", ["--network", "deps-only"], "cannot allow only some hosts of the network; use the executor sandbox or deno"),
+    ("container", ["--network", "allow=example.org"], "cannot allow only some hosts"),
+    ("sandbox", ["--network", "al"], "expected none, deps-only, full or allow="),
+    ("sandbox", ["--network", "allow="], "is not HOST or HOST:PORT"),
+    ("sandbox", ["--network", "allow=a,,b"], "is not HOST or HOST:PORT"),
+    ("sandbox", ["--network", "allow=a:0"], "is not HOST or HOST:PORT"),
+    ("sandbox", ["--network", "allow=" + ",".join("h%d" % i for i in range(300))], "there are more than 256"),
+    ("deno", ["--network", "allow=a --allow-read"], "allow= takes names and addresses"),
+    ("deno", ["--network", "allow="], "allow= takes names and addresses"),
+    ("sandbox", ["--cpus", "0.001"], "--cpus must be a number of CPUs"),
+    ("sandbox", ["--cpus", "-1"], "--cpus must be a number of CPUs"),
+    ("sandbox", ["--disk", "1"], "disk_limit is 1, expected at least"),
+])
+def test_values_that_no_executor_could_keep(executor, flags, words):
+    """A limit with a typing error is not a limit."""
+    status, said = refusal("run", "--executor", executor, *flags, "-e", "1")
+    assert status == support.EXIT["invalid"] and words in said, said
+
+
 @pytest.mark.parametrize("flag", sorted(FLAGS))
 @pytest.mark.parametrize("command", ["shell", "mcp"])
 def test_without_an_executor_it_is_subprocess_that_refuses(command, flag):
@@ -58,15 +89,15 @@ def test_without_an_executor_it_is_subprocess_that_refuses(command, flag):
 @pytest.mark.parametrize("check", [["--check-config"], []])
 def test_a_server_does_not_start_with_a_limit_that_its_sessions_lack(executor, check):
     """`workcell serve` opens sessions later: the refusal comes before anybody is served."""
-    status, words = refusal("serve", "--executor", executor, "--auth-disabled", "--listen", "127.0.0.1:0", "--memory-limit", "300M", *check)
-    assert status == support.EXIT["invalid"] and "--memory-limit requires --executor" in words, words
+    status, words = refusal("serve", "--executor", executor, "--auth-disabled", "--listen", "127.0.0.1:0", "--memory", "300M", *check)
+    assert status == support.EXIT["invalid"] and "--memory requires --executor" in words, words
 
 
 def test_a_servers_configuration_file_is_refused_as_its_flags_are(tmp_path):
     """The same limit in --config."""
-    (tmp_path / "serve.yaml").write_text("executor: subprocess\nauth-disabled: true\npids-limit: 10\n")
+    (tmp_path / "serve.yaml").write_text("executor: subprocess\nauth-disabled: true\npids: 10\n")
     status, words = refusal("serve", "--config", str(tmp_path / "serve.yaml"), "--check-config")
-    assert status == support.EXIT["invalid"] and "--pids-limit requires --executor" in words, words
+    assert status == support.EXIT["invalid"] and "--pids requires --executor" in words, words
 
 
 def test_no_runtime_deps_does_not_reach_a_remote_server():
@@ -86,7 +117,7 @@ def sandboxed(tmp_path, *flags, code):
 
 def test_the_sandbox_keeps_a_memory_limit(tmp_path):
     """The policy's own limit is 2 GiB."""
-    found = sandboxed(tmp_path, "--memory-limit", "200M", code="len(bytearray(400 << 20))")
+    found = sandboxed(tmp_path, "--memory", "200M", code="len(bytearray(400 << 20))")
     assert found["error"] and found["error"]["code"] == "limit_exceeded", found
     assert found["isolation"]["limits"]["memory_bytes"]["max"] == 200 << 20, found
 
@@ -104,17 +135,43 @@ try:
 except OSError:
     pass
 n"""
-    found = sandboxed(tmp_path, "--pids-limit", "24", code=code)
+    found = sandboxed(tmp_path, "--pids", "24", code=code)
     assert found["value"] is not None and found["value"] < 24, found
 
 
 def test_the_sandbox_keeps_a_cpu_quota(tmp_path):
     """The receipt is what the kernel says of the group that holds it."""
-    found = sandboxed(tmp_path, "--cpu-quota", "50000", code="1")
+    found = sandboxed(tmp_path, "--cpus", "0.5", code="1")
     if found["error"]:  # without a cgroup nobody can keep it
         assert found["error"]["code"] == "sandbox_failed", found
     else:
         assert found["isolation"]["limits"]["cpu_percent"]["max"] == 50, found
+
+
+def test_the_sandbox_keeps_a_limit_of_what_is_written(tmp_path):
+    """In one file, in /tmp and in the workspace."""
+    found = sandboxed(tmp_path, "--disk", "2M", code="open('big', 'wb').write(bytes(3 << 20))")
+    assert found["error"]["code"] == "limit_exceeded", found
+    found = sandboxed(tmp_path, "--disk", "2M", code="for i in range(9): open('/tmp/%d' % i, 'wb').write(bytes(1 << 19))")
+    assert "No space left" in found["error"]["message"], found
+    code = "import time\nfor i in range(9): open('part%d' % i, 'wb').write(bytes(1 << 19))\nfor _ in range(600): time.sleep(0.05)"
+    found = sandboxed(tmp_path, "--disk", "2M", code=code)
+    assert found["error"]["code"] == "limit_exceeded" and found["isolation"]["limits"]["workspace_bytes"]["max"] == 2 << 20, found
+
+
+def test_the_sandbox_keeps_a_list_of_hosts(tmp_path):
+    """The preset `developer` has all of the network."""
+    with socket.create_server(("127.0.0.1", 0)) as allowed, socket.create_server(("127.0.0.1", 0)) as other:
+        code = """
+import socket
+def ask(port):
+    proxy = socket.create_connection(("127.0.0.1", 3128), 20)
+    proxy.sendall(b"CONNECT 127.0.0.1:%%d HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n" %% port)
+    return proxy.recv(4096).split()[1].decode()
+[ask(%d), ask(%d)]""" % (allowed.getsockname()[1], other.getsockname()[1])
+        listed = "allow=127.0.0.1:%d,*.example.org" % allowed.getsockname()[1]
+        found = sandboxed(tmp_path, "--sandbox-policy", "developer", "--network", listed, code=code)
+    assert found["value"] == ["200", "403"] and found["isolation"]["network"] == "allow", found
 
 
 def test_the_sandbox_keeps_a_disabled_network_whatever_the_policy_says(tmp_path):
@@ -122,13 +179,13 @@ def test_the_sandbox_keeps_a_disabled_network_whatever_the_policy_says(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         code = "import socket; socket.create_connection(('127.0.0.1', %d), 5).close()" % listener.getsockname()[1]
         assert sandboxed(tmp_path, "--sandbox-policy", "developer", code=code)["error"] is None
-        found = sandboxed(tmp_path, "--sandbox-policy", "developer", "--network-disabled", code=code)
+        found = sandboxed(tmp_path, "--sandbox-policy", "developer", "--network", "none", code=code)
     assert found["error"] and found["isolation"]["network"] == "none", found
 
 
 def test_a_served_session_has_the_limits_of_the_flags():
     """They reach sessions that clients open."""
-    server = serving.Server("--executor", "sandbox", "--pids-limit", "77", "--network-disabled")
+    server = serving.Server("--executor", "sandbox", "--pids", "77", "--network-disabled")
     try:
         found = server.events(server.session(), "1")[-1][2]["isolation"]
         assert found["limits"]["pids"]["max"] == 77 and found["network"] == "none", found
@@ -138,7 +195,7 @@ def test_a_served_session_has_the_limits_of_the_flags():
 
 def test_a_limit_too_small_to_start_with_is_refused(tmp_path):
     """Less memory than Python needs is an answer, not a dead kernel."""
-    found = sandboxed(tmp_path, "--memory-limit", "1M", code="1")
+    found = sandboxed(tmp_path, "--memory", "1M", code="1")
     assert found["error"]["code"] == "invalid", found
 
 

@@ -217,14 +217,20 @@ static void test_options_of_other_executors(void **state)
 		{ NULL, OPTION(kernel), "python3", "\"jupyter\"" },
 		{ NULL, OPTION(sandbox_policy), "untrusted", "\"sandbox\"" },
 		{ NULL, OPTION(workspace_mode), "ro", "\"sandbox\"" },
-		{ NULL, OPTION(network_profile), "none", "\"deno\"" },
+		{ NULL, OPTION(network_profile), "none", "use the executor sandbox or deno or container" },
+		{ "jupyter", OPTION(network), "none", "use the executor sandbox or deno or container" },
+		{ "container", OPTION(network), "deps-only", "use the executor sandbox or deno" },
+		{ "remote", OPTION(network), "none", "where the server is started" },
+		{ NULL, OPTION(disk_limit), (void *)(1 << 30), "use the executor sandbox" },
+		{ "container", OPTION(disk_limit), (void *)(1 << 30), "use the executor sandbox" },
+		{ NULL, OPTION(memory_limit), (void *)(1 << 30), "use the executor sandbox or container" },
 		{ NULL, OPTION(remote_url), "http://localhost:1", "\"remote\"" },
 		{ NULL, OPTION(remote_token), "x", "\"remote\"" },
 		{ NULL, OPTION(remote_workspace), "w", "\"remote\"" },
 		{ NULL, OPTION(container), &container, "\"container\"" },
 		{ "container", OPTION(remote_url), "http://localhost:1", "\"remote\"" },
 		{ "remote", OPTION(sandbox_policy), "untrusted", "\"sandbox\"" },
-		{ "sandbox", OPTION(network_profile), "none", "\"deno\"" },
+		{ "sandbox", OPTION(network), "nothing", "expected none, deps-only, full or allow=" },
 	};
 	struct cell_engine *engine = support_engine(0);
 	for (size_t i = 0; i < COUNT(cases); i++) {

@@ -526,6 +526,16 @@ static int ask_hosts(struct kernel *kernel, const char *python, struct cell_erro
 
 /* ---- the executor ---- */
 
+/* Deno's flag for a network that needs no further question; NULL: out of memory. */
+static char *net_flag(const char *network)
+{
+	const char *hosts = cell__network_hosts(network);
+	char *flag = NULL;
+	if (!hosts)
+		return cell__strdup(strcmp(network, "full") == 0 ? "--allow-net" : "--deny-net");
+	return asprintf(&flag, "--allow-net=%s", hosts) < 0 ? NULL : flag;
+}
+
 static int deno_open(struct cell__executor_host *host, const struct cell__kernel_spec *spec, const struct cell__kernel_events *events,
 		     void *owner, struct cell__kernel **ret_kernel, struct cell_error *err)
 {
@@ -559,7 +569,7 @@ static int deno_open(struct cell__executor_host *host, const struct cell__kernel
 	if (rc == 0 && spec->wheels && !(kernel->wheels.folder = cell__strdup(spec->wheels)))
 		rc = cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
 	bool asks = strcmp(kernel->network ? kernel->network : "", "deps-only") == 0;
-	if (rc == 0 && !asks && !(kernel->allow_net = cell__strdup(strcmp(kernel->network, "full") == 0 ? "--allow-net" : "--deny-net")))
+	if (rc == 0 && !asks && !(kernel->allow_net = net_flag(kernel->network)))
 		rc = cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
 	if (rc < 0 || (asks ? ask_hosts(kernel, spec->python, err) : start_process(kernel, err)) < 0) {
 		uv_close((uv_handle_t *)&kernel->timer, handle_timer_closed);
@@ -574,17 +584,13 @@ static int deno_open(struct cell__executor_host *host, const struct cell__kernel
 
 static int deno_check(const struct cell_session_options *opts, struct cell_error *err)
 {
-	static const char *const profiles[] = { "none", "deps-only", "full" };
-	const char *profile = opts->network_profile;
-	if (!profile)
-		return 0;
-	if (opts->network_disabled && strcmp(profile, "none") != 0)
-		return cell_fail(err, CELL_E_INVALID, 0, "network_disabled conflicts with the network profile \"%.40s\": give only one",
-				 profile);
-	for (size_t i = 0; i < sizeof profiles / sizeof *profiles; i++)
-		if (strcmp(profile, profiles[i]) == 0)
-			return 0;
-	return cell_fail(err, CELL_E_INVALID, 0, "network profile is \"%.40s\", expected none, deps-only or full", profile);
+	static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:[],";
+	const char *hosts = cell__network_hosts(opts->network);
+	if (hosts && (!*hosts || strspn(hosts, letters) != strlen(hosts) || *hosts == ',' || strstr(hosts, ",,")))
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "network is \"%.80s\": with deno, allow= takes names and addresses, each with or without a port",
+				 opts->network);
+	return 0;
 }
 
 static void deno_drain(struct cell__kernel *base)
@@ -684,13 +690,15 @@ static const char *deno_receipt_of(const struct cell__kernel *base)
 	const struct kernel *kernel = (const struct kernel *)base;
 	if (strcmp(kernel->network, "full") == 0)
 		return RECEIPT("full");
-	return strcmp(kernel->network, "deps-only") == 0 ? RECEIPT("deps-only") : RECEIPT("none");
+	if (strcmp(kernel->network, "none") == 0)
+		return RECEIPT("none");
+	return cell__network_hosts(kernel->network) ? RECEIPT("allow") : RECEIPT("deps-only");
 }
 
 /* Its own option is the network profile, as text. */
 static int deno_read_options(const struct cell_session_options *opts, void **ret_own, struct cell_error *err)
 {
-	*ret_own = cell__strdup(opts->network_profile ? opts->network_profile : "none");
+	*ret_own = cell__strdup(opts->network ? opts->network : "none");
 	return *ret_own ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 }
 
@@ -702,7 +710,7 @@ static bool deno_reaches_host(const void *own)
 const struct cell__executor cell__deno_executor = {
 	.name = "deno",
 	.isolation = "wasm",
-	.takes = CELL_TAKES_NETWORK | CELL_TAKES_OFFLINE,
+	.takes = CELL_TAKES_NETWORK | CELL_TAKES_HOSTS,
 	.untrusted = true,
 	.wants_wheels = true,
 	.create = cell__deno_create,

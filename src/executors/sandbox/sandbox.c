@@ -304,7 +304,7 @@ static const char *sandbox_receipt_of(const struct cell__kernel *kernel)
 const struct cell__executor cell__sandbox_executor = {
 	.name = "sandbox",
 	.isolation = "sandbox",
-	.takes = CELL_TAKES_POLICY | CELL_TAKES_LIMITS | CELL_TAKES_OFFLINE,
+	.takes = CELL_TAKES_POLICY | CELL_TAKES_LIMITS | CELL_TAKES_DISK | CELL_TAKES_NETWORK | CELL_TAKES_HOSTS,
 	.untrusted = true,
 	.probe = sandbox_probe,
 	.prewarm = sandbox_prewarm,
