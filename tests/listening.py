@@ -2,6 +2,7 @@
 import contextlib
 import http.client
 import json
+import os
 import re
 import signal
 import socket
@@ -51,8 +52,8 @@ class Listening:
             pid = table[pid].ppid
         self.spawner = pid
 
-    def family(self):
-        table = support.processes()
+    def family(self, table=None):
+        table = support.below(os.getpid()) if table is None else table
         found = support.descendants(self.pid, table)
         if self.spawner in table:
             found += support.descendants(self.spawner, table) + [table[self.spawner]]
