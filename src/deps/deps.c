@@ -20,8 +20,10 @@
 #include "calls/table.h"
 #include "base/hole.h"
 #include "deps/operation.h"
+#include "spawn/confinement.h"
 
 static void start_next(struct cell__deps *deps);
+static void refresh(struct cell__deps *deps);
 static void close_further(struct cell__deps *deps);
 
 /* ---- answers ---- */
@@ -57,6 +59,8 @@ static void free_op(struct cell__dep_op *op)
 	free(op->site);
 	free(op->made);
 	free(op->temp);
+	free(op->argv);
+	cell__confinement_unref(op->confinement);
 	cell__close_fd(&op->lock_fd);
 	free(op);
 }
@@ -96,7 +100,8 @@ void cell__dep_answer(struct cell__dep_op *op, json_t *result)
 	struct cell__call *call = cell__take_ptr(op->call);
 	bool nothing_new = op->kind == CELL__DEP_LIST || (op->kind == CELL__DEP_SYNC && op->synced);
 	if (deps->changed && !nothing_new && !deps->closing)
-		deps->changed(deps->changed_arg);
+		deps->changed(deps->changed_arg,
+			      &(struct cell__deps_place){ .confined = deps->confined, .site = deps->site, .bin = deps->bin });
 	if (call && result) {
 		call->cancel = NULL;
 		call->answer(call, result, NULL, 0);
@@ -135,6 +140,7 @@ static void handle_work(uv_work_t *work)
 {
 	struct pool_job *job = work->data;
 	job->fn(job->op);
+	refresh(job->op->deps);
 }
 
 static void handle_worked(uv_work_t *work, int status)
@@ -300,7 +306,7 @@ static char *join(const char *dir, const char *name)
 	return cell__buf_take(&path);
 }
 
-static char *make_dir(const struct cell__deps *deps)
+static char *make_dir(const struct cell__deps *deps, const char *version)
 {
 	CELL_AUTO_FREE char *parent = NULL;
 	char key[CELL__VENV_KEY_SIZE];
@@ -313,15 +319,15 @@ static char *make_dir(const struct cell__deps *deps)
 	} else if (deps->confined) {
 		CELL_AUTO_FREE char *env = deps->project ? join(deps->project, "env") : NULL;
 		parent = env ? realpath(env, NULL) : NULL;
-		name = deps->version[0] ? deps->version : NULL;
+		name = version[0] ? version : NULL;
 	} else {
 		parent = realpath(deps->venvs, NULL);
 		name = deps->private_name;
 	}
-	if (!parent || (!name && (!deps->version[0] || deps->confined)))
+	if (!parent || (!name && (!version[0] || deps->confined)))
 		return NULL;
 	if (!name) {
-		cell__venv_key(deps->python_real, deps->version, cell__store_root(deps->store), key);
+		cell__venv_key(deps->python_real, version, cell__store_root(deps->store), key);
 		name = key;
 	}
 	return join(parent, name);
@@ -334,18 +340,18 @@ void cell__deps_forget_place(struct cell__deps *deps)
 	free(cell__take_ptr(deps->lock_file));
 }
 
-bool cell__deps_locate(struct cell__deps *deps)
+/* Sets dir, notes and lock_file, as far as they can be known now. */
+static void locate(struct cell__deps *deps)
 {
 	if (deps->dir)
-		return true;
-	deps->dir = make_dir(deps);
+		return;
+	deps->dir = make_dir(deps, deps->version);
 	if (!deps->dir)
-		return false;
+		return;
 	deps->notes = deps->confined ? join(deps->project, "notes") : cell__strdup(deps->dir);
 	deps->lock_file = deps->confined ? join(deps->project, CELL__VENV_LOCK) : cell__venv_sibling(deps->dir, "lock", false);
 	if (!deps->notes || !deps->lock_file)
 		cell__deps_forget_place(deps);
-	return deps->dir != NULL;
 }
 
 int cell__deps_make_project(const struct cell__deps *deps)
@@ -362,47 +368,66 @@ int cell__deps_make_project(const struct cell__deps *deps)
 	return 0;
 }
 
+void cell__deps_set_version(struct cell__deps *deps, const char *version)
+{
+	pthread_mutex_lock(&deps->lock);
+	snprintf(deps->version, sizeof deps->version, "%s", version);
+	pthread_mutex_unlock(&deps->lock);
+}
+
+/* The venv's site-packages and programs; both stay NULL if it does not exist. */
+static void find_parts(const struct cell__deps *deps, const char *dir, const char *version, char **ret_site, char **ret_bin)
+{
+	if (cell__venv_inspect(dir, deps->confined) != CELL__VENV_PRESENT)
+		return;
+	*ret_site = cell__venv_site(dir, version, deps->confined);
+	if (*ret_site)
+		*ret_bin = join(dir, "bin");
+}
+
+/* On the pool, for the current operation; or before there is one and after the last. */
 static void refresh(struct cell__deps *deps)
 {
-	struct cell__buf bin = CELL_BUF_INIT;
+	char version[CELL__VENV_VERSION_SIZE];
 	if (deps->no_python.code)
 		return;
-	if (!deps->version[0] && !cell__venv_version_load(deps->venvs, deps->stamp, deps->version))
-		deps->version[0] = '\0';
+	if (!deps->version[0] && cell__venv_version_load(deps->venvs, deps->stamp, version))
+		cell__deps_set_version(deps, version);
 	if (deps->version[0])
-		(void)cell__deps_locate(deps);
-	free(deps->site);
+		locate(deps);
+	free(cell__take_ptr(deps->site));
 	free(cell__take_ptr(deps->bin));
-	deps->site = deps->dir && cell__venv_inspect(deps->dir, deps->confined) == CELL__VENV_PRESENT
-			     ? cell__venv_site(deps->dir, deps->version, deps->confined)
-			     : NULL;
-	if (deps->site && cell__buf_printf(&bin, "%s/bin", deps->dir) == 0)
-		deps->bin = cell__buf_take(&bin);
+	if (deps->dir)
+		find_parts(deps, deps->dir, deps->version, &deps->site, &deps->bin);
 }
 
-const char *cell__deps_folder(struct cell__deps *deps)
+void cell__deps_find(struct cell__deps *deps, bool wants_folder, struct cell__deps_place *ret_place)
 {
-	refresh(deps);
-	if (!deps->confined)
-		return deps->site ? deps->dir : NULL;
+	char version[CELL__VENV_VERSION_SIZE];
+	*ret_place = (struct cell__deps_place){ .confined = deps->confined };
+	if (deps->no_python.code)
+		return;
 	/* The venv will be moved into place: only the folder above it shows it when it comes. */
-	if (!deps->project || cell__deps_make_project(deps) < 0)
-		return NULL;
-	if (!deps->folder)
-		deps->folder = join(deps->project, "env");
-	return deps->folder;
+	if (deps->confined && wants_folder && deps->project && cell__deps_make_project(deps) == 0)
+		ret_place->folder = join(deps->project, "env");
+	pthread_mutex_lock(&deps->lock);
+	memcpy(version, deps->version, sizeof version);
+	pthread_mutex_unlock(&deps->lock);
+	if (!version[0] && !cell__venv_version_load(deps->venvs, deps->stamp, version))
+		return;
+	CELL_AUTO_FREE char *dir = make_dir(deps, version);
+	if (dir)
+		find_parts(deps, dir, version, &ret_place->site, &ret_place->bin);
+	if (!deps->confined && ret_place->site)
+		ret_place->folder = cell__take_ptr(dir);
 }
 
-const char *cell__deps_site(struct cell__deps *deps)
+void cell__deps_place_finish(struct cell__deps_place *place)
 {
-	refresh(deps);
-	return deps->site;
-}
-
-const char *cell__deps_bin(struct cell__deps *deps)
-{
-	refresh(deps);
-	return deps->bin;
+	free(place->site);
+	free(place->bin);
+	free(place->folder);
+	*place = (struct cell__deps_place){ 0 };
 }
 
 int cell__deps_find_python(const char *version, const char *path, char **ret_python, struct cell_error *err)
@@ -447,9 +472,9 @@ int cell__deps_find_python(const char *version, const char *path, char **ret_pyt
 
 static void free_deps(struct cell__deps *deps)
 {
-	char *texts[] = { deps->python,  deps->python_real, deps->venvs,  deps->venv_dir,   deps->private_name, deps->wheel_dir,
-			  deps->path,    deps->dir,         deps->site,   deps->bin,        deps->notes,        deps->lock_file,
-			  deps->project, deps->sandboxes,   deps->folder, deps->kernel_dir, deps->executable,   deps->base };
+	char *texts[] = { deps->python,  deps->python_real, deps->venvs,      deps->venv_dir,   deps->private_name, deps->wheel_dir,
+			  deps->path,    deps->dir,         deps->site,       deps->bin,        deps->notes,        deps->lock_file,
+			  deps->project, deps->sandboxes,   deps->kernel_dir, deps->executable, deps->base };
 	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
 		free(texts[i]);
 	for (char **entry = deps->env; entry && *entry; entry++)
@@ -458,6 +483,7 @@ static void free_deps(struct cell__deps *deps)
 	json_decref(deps->paths);
 	json_decref(deps->hosts);
 	cell__close_fd(&deps->lock_fd);
+	pthread_mutex_destroy(&deps->lock);
 	free(deps);
 }
 
@@ -548,6 +574,7 @@ int cell__deps_create(const struct cell__deps_options *opts, struct cell__deps *
 	deps->changed = opts->changed;
 	deps->changed_arg = opts->changed_arg;
 	deps->lock_fd = -1;
+	pthread_mutex_init(&deps->lock, NULL);
 	if (copy_options(deps, opts, err) < 0) {
 		free_deps(deps);
 		return -1;
@@ -579,6 +606,9 @@ static void handle_timer_closed(uv_handle_t *handle)
 static void cleanup_work(uv_work_t *work)
 {
 	struct cell__deps *deps = work->data;
+	refresh(deps);
+	if (!deps->dir || (deps->private_name && deps->lock_fd < 0))
+		return;
 	/* A process that works on it now may continue; the lock's file stays, except for names that are never used again. */
 	if (deps->lock_fd < 0 && cell__venv_lock(deps->lock_file, &deps->lock_fd, NULL) != 0)
 		return;
@@ -600,9 +630,7 @@ static void handle_cleaned(uv_work_t *work, int status)
 
 static void close_further(struct cell__deps *deps)
 {
-	if (deps->cleanup)
-		refresh(deps);
-	if (deps->cleanup && deps->dir && (deps->private_name == NULL || deps->lock_fd >= 0)) {
+	if (deps->cleanup) {
 		deps->work.data = deps;
 		uv_queue_work(cell__loop_uv(deps->loop), &deps->work, cleanup_work, handle_cleaned);
 		return;

@@ -29,6 +29,14 @@
 
 struct cell__deps;
 
+/* Where packages are, for kernels.  All NULL: there are none yet. */
+struct cell__deps_place {
+	bool confined; /* the packages of untrusted principals */
+	char *site;    /* the site-packages folder of the venv, when it exists already */
+	char *bin;     /* its bin folder */
+	char *folder;  /* the folder that contains the venv (confined: or will contain it, and no file of another project) */
+};
+
 enum cell__deps_cleanup {
 	CELL__DEPS_CLEANUP_DEFAULT, /* only a private venv is removed */
 	CELL__DEPS_CLEANUP_ALWAYS,
@@ -57,7 +65,8 @@ struct cell__deps_options {
 	 * left out.
 	 */
 	const char *const *extra_env;
-	void (*changed)(void *arg); /* packages were installed or removed; NULL: no callback */
+	/* Packages were installed or removed, and are here now (site, bin: may be NULL); NULL: no callback. */
+	void (*changed)(void *arg, const struct cell__deps_place *place);
 	void *changed_arg;
 };
 
@@ -88,16 +97,16 @@ void cell__deps_close(struct cell__deps *deps, void (*closed)(void *arg), void *
  */
 void cell__deps_handle(struct cell__deps *deps, struct cell__call *call);
 /*
- * The folder that contains the venv (confined: or will contain it, and no file of another project). NULL: not known. Valid until the next
- * call on deps.
+ * Looks it up: any thread but the loop's.  wants_folder: `folder` is filled too, and created where it does not exist.  Without memory
+ * members are missing.
  */
-const char *cell__deps_folder(struct cell__deps *deps);
-/* The site-packages folder of the venv when it exists already, else NULL; valid until the next call on deps. */
-const char *cell__deps_site(struct cell__deps *deps);
-/* A folder with wheels for Pyodide (executors/deno/deno.h), if packages have been fetched for it, else NULL; free() it. */
+void cell__deps_find(struct cell__deps *deps, bool wants_folder, struct cell__deps_place *ret_place);
+void cell__deps_place_finish(struct cell__deps_place *place);
+/*
+ * A folder with wheels for Pyodide (executors/deno/deno.h), if packages have been fetched for it, else NULL; free() it.  Any thread but
+ * the loop's.
+ */
 char *cell__deps_wheels(struct cell__deps *deps);
-/* The venv's bin folder when it exists already, else NULL; valid until the next call on deps. */
-const char *cell__deps_bin(struct cell__deps *deps);
 
 /*
  * For `python_version`: "3.11" gives the python3.11 in path, as an absolute name to be freed; scripts that only lead to

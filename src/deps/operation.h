@@ -5,6 +5,7 @@
 #ifndef CELL_DEPS_OPERATION_H
 #define CELL_DEPS_OPERATION_H
 
+#include <pthread.h>
 #include <time.h>
 
 #include "deps/deps.h"
@@ -36,11 +37,13 @@ struct cell__deps {
 	bool script;    /* python is a script, and its interpreter may change without it */
 	int64_t timeout_ms;
 	char **env; /* of the programs, NULL-terminated */
-	void (*changed)(void *arg);
+	void (*changed)(void *arg, const struct cell__deps_place *place);
 	void *changed_arg;
 
+	pthread_mutex_t lock; /* guards the version, which other threads read too */
 	char version[CELL__VENV_VERSION_SIZE]; /* "": not asked yet; set once, before dir */
-	char *dir;      /* NULL while not known; set on the loop's thread while the pool does nothing, as are the next two */
+	/* of the current operation: of its step on the loop's thread, or of its work on the pool, which come one after the other */
+	char *dir;      /* NULL while not known */
 	char *notes;    /* the folder for our notes about it: the venv itself, unless confined */
 	char *lock_file;
 	char *executable; /* confined: the interpreter as it calls itself; NULL: not asked yet */
@@ -50,7 +53,7 @@ struct cell__deps {
 	json_t *hosts;  /* confined: "host:port" of the index, as the interpreter's pip has it; NULL: not asked yet */
 	bool asked;     /* the interpreter told this object its version */
 	bool proved;    /* the venv's python ran */
-	char *site, *bin, *folder; /* loop's thread only */
+	char *site, *bin; /* as the pool found them last */
 	int lock_fd;    /* the venv's lock */
 
 	struct cell__dep_op *current, *first, *last; /* the current one is not in the queue */
@@ -136,6 +139,8 @@ struct cell__dep_op {
 	int64_t limit_ms;        /* it may run so long */
 	bool quiet;              /* its output is for us, not for progress() */
 	bool online;             /* the next one may have to reach the index */
+	const char **argv;       /* confined: of the next one, with its strings in one piece */
+	struct cell__confinement *confinement; /* confined: of the next one */
 	struct cell__buf captured;
 	struct cell__buf line[2], words[2]; /* stdout, stderr */
 	const char *program;     /* "pip", "uv", ... */
@@ -150,16 +155,18 @@ static inline const char *cell__dep_text(json_t *array, size_t i)
 
 /* ---- deps.c ---- */
 
-/* Runs work on the pool, then step on the loop; when work sets rc below 0 the operation fails with op->err instead. */
+/*
+ * Runs work on the pool, and finds out there where the venv is now (dir, notes, lock_file, site, bin); then step on the loop. When work
+ * sets rc below 0 the operation fails with op->err instead.
+ */
 void cell__dep_pool(struct cell__dep_op *op, void (*work)(struct cell__dep_op *op), cell__dep_step step);
 /* Both answer the call if it still waits, end the operation and start the next. Takes over result. */
 void cell__dep_answer(struct cell__dep_op *op, json_t *result);
 void cell__dep_fail(struct cell__dep_op *op, int code, const char *message);
 /* As cell__dep_fail(), with op->err. */
 void cell__dep_fail_err(struct cell__dep_op *op);
-/* Sets dir, notes and lock_file, as far as they can be known now; false where they cannot. */
-bool cell__deps_locate(struct cell__deps *deps);
 void cell__deps_forget_place(struct cell__deps *deps);
+void cell__deps_set_version(struct cell__deps *deps, const char *version);
 /* Confined: makes the project's folders.  0, or -1 with errno.  Any thread. */
 int cell__deps_make_project(const struct cell__deps *deps);
 

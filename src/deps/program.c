@@ -485,6 +485,11 @@ static int make_program_env(const struct cell__dep_op *op, const struct cell__co
 	return 0;
 }
 
+static void no_work(struct cell__dep_op *op)
+{
+	(void)op;
+}
+
 static void handle_exited(void *owner, const struct cell__process_exit *how)
 {
 	struct cell__dep_op *op = owner;
@@ -498,20 +503,18 @@ static void handle_exited(void *owner, const struct cell__process_exit *how)
 	if (op->stopped)
 		cell__dep_fail(op, CELL_E_CANCELLED, "stopped");
 	else
-		op->exited(op);
+		cell__dep_pool(op, no_work, op->exited); /* where the venv is now */
 }
 
-static void start(struct cell__dep_op *op, const char *const *argv, int64_t limit_ms, bool quiet, struct cell__confinement *confinement,
-		  cell__dep_step exited)
+static void start(struct cell__dep_op *op, const char *const *argv, struct cell__confinement *confinement)
 {
 	struct cell__deps *deps = op->deps;
 	struct program_env env = { 0 };
 	int64_t left_ms = (op->until_us - cell__now_us()) / 1000;
 	if (left_ms < 1)
 		left_ms = 1;
-	op->limit_ms = limit_ms < left_ms ? limit_ms : left_ms;
-	op->exited = exited;
-	op->quiet = quiet;
+	if (op->limit_ms > left_ms)
+		op->limit_ms = left_ms;
 	cell__buf_finish(&op->captured);
 	for (int i = 0; i < 2; i++) {
 		cell__buf_finish(&op->line[i]);
@@ -540,23 +543,59 @@ static void start(struct cell__dep_op *op, const char *const *argv, int64_t limi
 
 void cell__dep_run_trusted(struct cell__dep_op *op, const char *const *argv, int64_t limit_ms, cell__dep_step exited)
 {
-	start(op, argv, limit_ms, true, NULL, exited);
+	op->limit_ms = limit_ms;
+	op->quiet = true;
+	op->exited = exited;
+	start(op, argv, NULL);
+}
+
+/* In one piece, for free(). */
+static const char **copy_argv(const char *const *argv)
+{
+	size_t n = 0, bytes = 0;
+	for (; argv[n]; n++)
+		bytes += strlen(argv[n]) + 1;
+	const char **copy = cell__alloc(1, (n + 1) * sizeof *copy + bytes);
+	char *at = copy ? (char *)(copy + n + 1) : NULL;
+	for (size_t i = 0; copy && i < n; i++) {
+		copy[i] = strcpy(at, argv[i]);
+		at += strlen(at) + 1;
+	}
+	return copy;
+}
+
+static void confine_work(struct cell__dep_op *op)
+{
+	bool network = op->online && cell__deps_has_network(op->deps);
+	op->online = false;
+	op->rc = confine(op, network, &op->confinement, &op->err);
+	if (op->rc < 0 && op->err.code == CELL_E_UNAVAILABLE)
+		cell_fail_wrap(&op->err, "packages cannot be installed for sandboxed code");
+}
+
+static void start_confined(struct cell__dep_op *op)
+{
+	CELL_AUTO_FREE const char **argv = cell__take_ptr(op->argv);
+	struct cell__confinement *confinement = cell__take_ptr(op->confinement);
+	start(op, argv, confinement);
+	cell__confinement_unref(confinement);
 }
 
 void cell__dep_run(struct cell__dep_op *op, const char *const *argv, int64_t limit_ms, bool quiet, cell__dep_step exited)
 {
-	struct cell__deps *deps = op->deps;
-	struct cell__confinement *confinement = NULL;
-	bool network = op->online && cell__deps_has_network(deps);
-	op->online = false;
-	if (deps->confined && !is_hole("deps-confine") && confine(op, network, &confinement, &op->err) < 0) {
-		if (op->err.code == CELL_E_UNAVAILABLE)
-			cell_fail_wrap(&op->err, "packages cannot be installed for sandboxed code");
-		cell__dep_fail_err(op);
+	op->limit_ms = limit_ms;
+	op->quiet = quiet;
+	op->exited = exited;
+	if (!op->deps->confined || is_hole("deps-confine")) {
+		op->online = false;
+		start(op, argv, NULL);
 		return;
 	}
-	start(op, argv, limit_ms, quiet, confinement, exited);
-	cell__confinement_unref(confinement);
+	op->argv = copy_argv(argv);
+	if (op->argv)
+		cell__dep_pool(op, confine_work, start_confined);
+	else
+		cell__dep_fail(op, CELL_E_NOMEM, "out of memory");
 }
 
 /* ---- the index ---- */

@@ -108,6 +108,14 @@ static void ask_hosts(struct cell__dep_op *op)
 	cell__dep_run_trusted(op, argv, CELL__DEP_ASK_MS, handle_hosts);
 }
 
+/* Only saves a question; a script may lead elsewhere tomorrow. */
+static void save_work(struct cell__dep_op *op)
+{
+	const struct cell__deps *deps = op->deps;
+	if (deps->confined && !deps->script)
+		cell__venv_answer_save(deps->venvs, deps->python, deps->stamp, &op->captured);
+}
+
 static void handle_asked(struct cell__dep_op *op)
 {
 	char version[CELL__VENV_VERSION_SIZE] = "";
@@ -120,17 +128,14 @@ static void handle_asked(struct cell__dep_op *op)
 		cell__dep_fail_program(op, CELL_E_PYTHON, "ask the interpreter where its files are", NULL);
 		return;
 	}
-	/* Only saves a question; a script may lead elsewhere tomorrow. */
-	if (deps->confined && !deps->script)
-		cell__venv_answer_save(deps->venvs, deps->python, deps->stamp, &op->captured);
 	/* Remembered from another time, and no longer so: the venv is another one. */
 	if (strcmp(deps->version, version) != 0) {
 		cell__deps_forget_place(deps);
 		deps->proved = false;
-		memcpy(deps->version, version, sizeof version);
+		cell__deps_set_version(deps, version);
 	}
 	op->asked = deps->asked = true;
-	ask_hosts(op);
+	cell__dep_pool(op, save_work, ask_hosts);
 }
 
 /* Whether an earlier answer is known for this version. */
@@ -141,22 +146,38 @@ static bool is_same_answer(struct cell__dep_op *op)
 	return cell__dep_take_version(op, version) && strcmp(version, op->deps->version) == 0 && take_paths(op) == 0;
 }
 
+static void ask_python(struct cell__dep_op *op)
+{
+	struct cell__deps *deps = op->deps;
+	op->program = deps->python;
+	const char *argv[] = { deps->python, "-I", "-S", "-c", deps->confined ? ask_more_script : cell__dep_ask_script, NULL };
+	cell__dep_run_trusted(op, argv, CELL__DEP_ASK_MS, handle_asked);
+}
+
+static void load_work(struct cell__dep_op *op)
+{
+	const struct cell__deps *deps = op->deps;
+	cell__buf_finish(&op->captured);
+	if (cell__venv_answer_load(deps->venvs, deps->python, deps->stamp, &op->captured) < 0)
+		cell__buf_finish(&op->captured);
+}
+
+static void handle_loaded(struct cell__dep_op *op)
+{
+	if (op->captured.size > 0 && is_same_answer(op))
+		ask_hosts(op);
+	else
+		ask_python(op);
+}
+
 void cell__dep_know_python(struct cell__dep_op *op, cell__dep_step known)
 {
 	struct cell__deps *deps = op->deps;
 	op->known = known;
-	(void)cell__deps_site(deps); /* may find the version that another process asked for */
-	if (deps->version[0] && (deps->asked || !deps->script) && (!deps->confined || deps->paths)) {
+	if (deps->version[0] && (deps->asked || !deps->script) && (!deps->confined || deps->paths))
 		known(op);
-		return;
-	}
-	cell__buf_finish(&op->captured);
-	if (deps->confined && deps->version[0] && !deps->script &&
-	    cell__venv_answer_load(deps->venvs, deps->python, deps->stamp, &op->captured) == 0 && is_same_answer(op)) {
-		ask_hosts(op);
-		return;
-	}
-	op->program = deps->python;
-	const char *argv[] = { deps->python, "-I", "-S", "-c", deps->confined ? ask_more_script : cell__dep_ask_script, NULL };
-	cell__dep_run_trusted(op, argv, CELL__DEP_ASK_MS, handle_asked);
+	else if (deps->confined && deps->version[0] && !deps->script)
+		cell__dep_pool(op, load_work, handle_loaded);
+	else
+		ask_python(op);
 }

@@ -90,8 +90,8 @@ static bool is_new(const struct cell__dep_op *op, const char *spec)
 void cell__dep_done(struct cell__dep_op *op)
 {
 	json_t *result = json_pack("{s:[], s:[], s:O, s:[], s:s?}", "installed", "already_present", "failed", op->failed, "site", "bin",
-				   cell__deps_bin(op->deps));
-	const char *site = cell__deps_site(op->deps);
+				   op->deps->bin);
+	const char *site = op->deps->site;
 	int rc = result ? 0 : -1;
 	for (size_t i = 0; i < json_array_size(op->done); i++)
 		rc |= json_array_append(json_object_get(result, is_new(op, cell__dep_text(op->done, i)) ? "installed" : "already_present"),
@@ -206,7 +206,7 @@ static void handle_prepared(struct cell__dep_op *op)
 		return;
 	}
 	/* A venv may still hold packages that were configured before. */
-	if (op->kind == CELL__DEP_SYNC && json_array_size(op->configured) == 0 && !cell__deps_site(deps)) {
+	if (op->kind == CELL__DEP_SYNC && json_array_size(op->configured) == 0 && !deps->site) {
 		cell__dep_done(op);
 		return;
 	}
@@ -317,7 +317,7 @@ static void handle_lock_tried(struct cell__dep_op *op)
 static void want_lock(struct cell__dep_op *op)
 {
 	struct cell__deps *deps = op->deps;
-	if (!cell__deps_locate(deps)) {
+	if (!deps->dir) {
 		cell__dep_fail(op, CELL_E_IO, "the folder for venvs does not exist");
 		return;
 	}
@@ -352,7 +352,7 @@ static void handle_inspected(struct cell__dep_op *op)
 		cell__dep_done(op);
 	} else if (op->deps->confined) {
 		/* Whatever packages did to it, or an installer left half done: it is made again from the lock. */
-		if (op->state == CELL__VENV_PRESENT && !op->dirty && cell__deps_site(op->deps))
+		if (op->state == CELL__VENV_PRESENT && !op->dirty && op->deps->site)
 			cell__dep_inspect(op);
 		else
 			need_another(op);
@@ -378,7 +378,7 @@ static void handle_repaired(struct cell__dep_op *op)
 
 static void repair(struct cell__dep_op *op)
 {
-	const char *site = cell__deps_site(op->deps);
+	const char *site = op->deps->site;
 	op->program = "python";
 	const char *argv[] = { op->python, "-I", "-S", "-c", repair_script, site, NULL };
 	cell__dep_run(op, argv, INT64_MAX, true, handle_repaired);
@@ -401,7 +401,7 @@ static void handle_probed(struct cell__dep_op *op)
 		cell__dep_fail_program(op, CELL_E_INSTALL, "inspect the venv", NULL);
 		return;
 	}
-	if (runs && same_series(version, deps->version) && cell__deps_site(deps)) {
+	if (runs && same_series(version, deps->version) && deps->site) {
 		deps->proved = true;
 		if (op->dirty)
 			repair(op);
@@ -651,7 +651,7 @@ static void handle_contents(struct cell__dep_op *op)
 
 void cell__dep_inspect(struct cell__dep_op *op)
 {
-	const char *site = cell__deps_site(op->deps);
+	const char *site = op->deps->site;
 	json_decref(cell__take_ptr(op->stale));
 	free(op->site);
 	op->site = site ? cell__strdup(site) : NULL;

@@ -211,8 +211,8 @@ static int command_init(struct command *command, const struct cell_sandbox_optio
 	/* Subordinate ids belong to the zone (spawn/zone.h), and a command has no zone; a session is explained. */
 	if (!explains)
 		machine.subids.count = 0;
-	struct cell__mounts *mounts = cell__machine_maps(&machine) ? cell__mounts_create() : NULL;
-	int rc = cell__plans_map(mounts, &session, &machine);
+	struct cell__plans plans = CELL_PLANS_INIT;
+	int rc = cell__plans_map(&plans, &session, &machine);
 	session.mapped = machine.trees != NULL;
 	if (rc < 0)
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
@@ -220,7 +220,8 @@ static int command_init(struct command *command, const struct cell_sandbox_optio
 		rc = cell__plan_build(&command->policy, &machine, &command->env, 1, &command->plan, err);
 	if (rc == 0)
 		rc = cell__plan_build_session(&machine, &session, &command->session, err);
-	cell__mounts_destroy(mounts);
+	free((void *)machine.trees);
+	cell__plans_finish(&plans);
 	return rc;
 }
 
@@ -279,9 +280,9 @@ static int plan_zygote(const struct command *command, const char *python, struct
 	if (cell__engine_find_parts(NULL, dir, sizeof dir, err) < 0)
 		return -1;
 	snprintf(kernel_dir, sizeof kernel_dir, "%s/kernel", dir);
-	struct cell__mounts *mounts = cell__machine_maps(machine) ? cell__mounts_create() : NULL;
-	int rc = cell__plans_zygote(mounts, python, kernel_dir, command->policy.network == CELL_NET_FULL, out, err);
-	cell__mounts_destroy(mounts);
+	struct cell__plans plans = CELL_PLANS_INIT;
+	int rc = cell__plans_zygote(&plans, python, kernel_dir, command->policy.network == CELL_NET_FULL, out, err);
+	cell__plans_finish(&plans);
 	return rc;
 }
 

@@ -9,9 +9,9 @@
 
 /* ---- open ---- */
 
-static int wait_for(struct cell_session *session, void (*fn)(struct cell__task *), struct cell_error *err)
+static int wait_for(struct cell_session *session, void (*fn)(struct cell__task *), struct cell__prepared *prepared, struct cell_error *err)
 {
-	struct cell__waiting waiting = { .task.fn = fn, .session = session };
+	struct cell__waiting waiting = { .task.fn = fn, .session = session, .prepared = prepared };
 	cell__waiter_init(&waiting.waiter);
 	cell__loop_do(session->engine->loop, &waiting.task, &waiting.waiter);
 	cell__waiter_finish(&waiting.waiter);
@@ -92,7 +92,9 @@ static int check_places(struct cell_session *session, struct cell_error *err)
 	if (cell__plan_workspace(options->cwd, options->confine.workspace, &cwd, err) < 0 ||
 	    cell__writable_init(&question.writable, &options->confine, cwd, err) < 0)
 		return -1;
-	cell__loop_call(session->engine->loop, do_check_places, &question);
+	question.rc = cell__places_name(session->engine->host.places, &question.writable, err);
+	if (question.rc == 0)
+		cell__loop_call(session->engine->loop, do_check_places, &question);
 	cell__writable_finish(&question.writable);
 	return question.rc;
 }
@@ -108,6 +110,15 @@ static int sync_packages(struct cell_session *session, struct cell_error *err)
 	return cell__space_sync(space, &session->principal, session->executor->wants_wheels, err);
 }
 
+/* Its first kernel's files; the session is not known to the loop yet. */
+static int prepare(struct cell_session *session, struct cell_error *err)
+{
+	session->prepared = cell__slot_prepare(session);
+	if (!session->prepared)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a session");
+	return 0;
+}
+
 /* For callers that wait; it is not open yet. */
 static int create(struct cell_engine *engine, const struct cell_session_options *opts, const char *caller,
 		  struct cell_session **ret_session, struct cell_error *err)
@@ -120,7 +131,7 @@ static int create(struct cell_engine *engine, const struct cell_session_options 
 	struct cell_session *session = make_session(engine, &all, err);
 	if (!session)
 		return -1;
-	if (sync_packages(session, err) < 0) {
+	if (sync_packages(session, err) < 0 || prepare(session, err) < 0) {
 		cell__session_free(session);
 		return -1;
 	}
@@ -134,7 +145,7 @@ int cell_session_open(struct cell_engine *engine, const struct cell_session_opti
 	struct cell_session *session = NULL;
 	if (create(engine, opts, "cell_session_open", &session, err) < 0)
 		return -1;
-	if (wait_for(session, cell__session_do_open, err) < 0) {
+	if (wait_for(session, cell__session_do_open, NULL, err) < 0) {
 		cell_session_close(session);
 		return -1;
 	}
@@ -165,11 +176,16 @@ static void do_prewarm(struct cell__task *task)
 		handle_prewarmed(waiting, NULL, &err);
 		return;
 	}
+	if (session->prepared->err.code) {
+		handle_prewarmed(waiting, NULL, &session->prepared->err);
+		return;
+	}
 	if (cell__slot_trust(session, &err) < 0) {
 		handle_prewarmed(waiting, NULL, &err);
 		return;
 	}
-	cell__slot_spec(session, &spec, read);
+	cell__slot_spec(session, session->prepared, &spec, read);
+	session->prepared->found = NULL;
 	if (session->executor->prewarm(&session->engine->host, &spec, handle_prewarmed, waiting, &err) < 0)
 		handle_prewarmed(waiting, NULL, &err);
 }
@@ -179,7 +195,7 @@ int cell_session_prewarm(struct cell_engine *engine, const struct cell_session_o
 	struct cell_session *session = NULL;
 	if (create(engine, opts, "cell_session_prewarm", &session, err) < 0)
 		return -1;
-	int rc = wait_for(session, do_prewarm, err);
+	int rc = wait_for(session, do_prewarm, NULL, err);
 	cell__session_free(session);
 	return rc;
 }
@@ -219,7 +235,12 @@ static void handle_opened(struct cell__waiting *waiting)
 static void do_prepare(uv_work_t *work)
 {
 	struct asking *asking = work->data;
-	asking->waiting.session = make_session(asking->engine, &asking->opts, &asking->waiting.err);
+	struct cell_session *session = make_session(asking->engine, &asking->opts, &asking->waiting.err);
+	if (session && prepare(session, &asking->waiting.err) < 0) {
+		cell__session_free(session);
+		session = NULL;
+	}
+	asking->waiting.session = session;
 }
 
 static void handle_prepared(uv_work_t *work, int status)
@@ -486,7 +507,7 @@ int cell_session_reset(struct cell_session *session, struct cell_error *err)
 {
 	if (cell__engine_may_wait(session->engine, "cell_session_reset", err) < 0)
 		return -1;
-	return wait_for(session, cell__session_do_reset, err);
+	return wait_for(session, cell__session_do_reset, cell__slot_prepare(session), err);
 }
 
 static void start_close(void *session, void (*done)(void *arg), void *arg)

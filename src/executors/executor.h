@@ -2,7 +2,7 @@
  * Executors: where a kernel runs and how it is confined.
  *
  * An executor is a const vtable.  It opens kernels; a kernel runs one cell at a time and reports events to its owner (the
- * session).  Everything here belongs to the loop's thread.
+ * session).  Everything here belongs to the loop's thread, except where it says otherwise.
  *
  *     opening ──ready──▶ idle ──run──▶ running ──result──▶ idle ... ──▶ exited (the kernel's memory is gone)
  *
@@ -106,6 +106,7 @@ struct cell__kernel_spec {
 	const char *limits_json;    /* sandbox: an object from which the kernel tells which limit caused an error; or NULL */
 	const char *wheels;         /* deno: a folder of packages (executors/deno/deno.h), or NULL */
 	const void *own;            /* the result of the executor's read_options(); NULL: none */
+	void *found;                /* the result of the executor's resolve(), taken over by open() and prewarm(); NULL: none */
 };
 
 /* The options of a session as kernels read them, a JSON object; free() it.  NULL: out of memory, or a string is not UTF-8. */
@@ -169,6 +170,12 @@ struct cell__executor {
 	void (*probe)(struct cell__executor_host *host, struct cell_executor_info *info);
 	/* Whether it supports all options of a session.  Any thread, by cell__executor_check().  NULL: it does. */
 	int (*check)(const struct cell_session_options *opts, struct cell_error *err);
+	/*
+	 * Looks up the paths of one kernel, for open() or prewarm(): on another thread than the loop's, because that may block.  They
+	 * take the result over, also when they fail; discard() frees one that was not used.  Both NULL: there is nothing to look up.
+	 */
+	int (*resolve)(struct cell__executor_host *host, const struct cell__kernel_spec *spec, void **ret_found, struct cell_error *err);
+	void (*discard)(void *found);
 	/* Starts kernels like this one in advance; see cell__subprocess_prewarm().  NULL: not supported. */
 	int (*prewarm)(struct cell__executor_host *host, const struct cell__kernel_spec *spec, cell__prewarmed_fn done, void *arg,
 		       struct cell_error *err);

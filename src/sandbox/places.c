@@ -196,6 +196,24 @@ int cell__place_add_python(struct cell__place_list *list, const char *python, st
 	return 0;
 }
 
+static bool is_same(const struct cell__place *a, const struct cell__place *b)
+{
+	size_t i = 0;
+	if (strcmp(a->what, b->what) != 0 || a->whole != b->whole || a->unlinked != b->unlinked || strcmp(a->path, b->path) != 0)
+		return false;
+	while (a->points[i] && b->points[i] && strcmp(a->points[i], b->points[i]) == 0)
+		i++;
+	return !a->points[i] && !b->points[i];
+}
+
+bool cell__place_list_equal(const struct cell__place_list *a, const struct cell__place_list *b)
+{
+	size_t i = 0;
+	while (a->count == b->count && i < a->count && is_same(&a->items[i], &b->items[i]))
+		i++;
+	return a->count == b->count && i == a->count;
+}
+
 void cell__place_list_finish(struct cell__place_list *list)
 {
 	for (size_t i = 0; i < list->count; i++)
@@ -475,12 +493,16 @@ struct trusted {
 struct cell__places {
 	struct trusted *trusted;
 	struct cell__writable_list *writable;
+	pthread_mutex_t lock;        /* guards the mounts alone */
 	struct cell__mounts *mounts; /* made when the first session needs to write */
 };
 
 struct cell__places *cell__places_create(void)
 {
-	return cell__alloc(1, sizeof(struct cell__places));
+	struct cell__places *places = cell__alloc(1, sizeof *places);
+	if (places)
+		pthread_mutex_init(&places->lock, NULL);
+	return places;
 }
 
 void cell__places_destroy(struct cell__places *places)
@@ -491,19 +513,11 @@ void cell__places_destroy(struct cell__places *places)
 		free(places->trusted);
 		places->trusted = next;
 	}
-	if (places)
+	if (places) {
 		cell__mounts_destroy(places->mounts);
+		pthread_mutex_destroy(&places->lock);
+	}
 	free(places);
-}
-
-static bool is_same(const struct cell__place *a, const struct cell__place *b)
-{
-	size_t i = 0;
-	if (strcmp(a->what, b->what) != 0 || a->whole != b->whole || a->unlinked != b->unlinked || strcmp(a->path, b->path) != 0)
-		return false;
-	while (a->points[i] && b->points[i] && strcmp(a->points[i], b->points[i]) == 0)
-		i++;
-	return !a->points[i] && !b->points[i];
 }
 
 static struct trusted **find(struct cell__places *places, const struct cell__place *place)
@@ -573,12 +587,21 @@ void cell__places_untrust(struct cell__places *places, const struct cell__place_
 	untrust(places, list, list->count);
 }
 
-int cell__places_write(struct cell__places *places, struct cell__writable_list *list, struct cell_error *err)
+int cell__places_name(struct cell__places *places, struct cell__writable_list *list, struct cell_error *err)
 {
+	pthread_mutex_lock(&places->lock);
 	if (!places->mounts)
 		places->mounts = cell__mounts_create();
-	if (add_names(list, places->mounts, err) < 0)
-		return -1;
+	int rc = add_names(list, places->mounts, err);
+	pthread_mutex_unlock(&places->lock);
+	list->named = rc == 0;
+	return rc;
+}
+
+int cell__places_write(struct cell__places *places, struct cell__writable_list *list, struct cell_error *err)
+{
+	if (!list->named)
+		return cell_fail(err, CELL_E_SANDBOX, 0, "the mounts of a sandbox's writable folders are not known");
 	for (const struct trusted *at = places->trusted; at; at = at->next)
 		if (check_place(&at->place, list, err) < 0)
 			return -1;

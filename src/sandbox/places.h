@@ -6,7 +6,8 @@
  * another file to that name.  So the two must not overlap: an open session with a writable place, and a trusted path that is
  * in that place or is reached through it, cannot coexist; the later of the two is refused.
  *
- * A struct cell__places belongs to an engine and to its loop's thread.  Lists can be built on any thread.
+ * A struct cell__places belongs to an engine and to its loop's thread.  Lists are built on other threads, because that looks up paths,
+ * which may block; the loop's thread only compares them.
  */
 #ifndef CELL_SANDBOX_PLACES_H
 #define CELL_SANDBOX_PLACES_H
@@ -34,6 +35,8 @@ int cell__place_add(struct cell__place_list *list, const char *what, bool whole,
 int cell__place_add_unlinked(struct cell__place_list *list, const char *what, const char *path, struct cell_error *err);
 /* An interpreter with the files it loads itself: its venv, and the installation of its program. */
 int cell__place_add_python(struct cell__place_list *list, const char *python, struct cell_error *err);
+/* Whether both name the same places, with the same links on the way to them. */
+bool cell__place_list_equal(const struct cell__place_list *a, const struct cell__place_list *b);
 void cell__place_list_finish(struct cell__place_list *list);
 
 /* The paths that one session can write to: real paths, each with a name for messages. */
@@ -46,9 +49,10 @@ struct cell__writable_list {
 	struct cell__writable *items;
 	size_t count;
 	struct cell__writable_list *next; /* of the engine's */
+	bool named; /* the other names that mounts give to the paths are in it */
 	bool held;
 };
-#define CELL_WRITABLE_LIST_INIT { NULL, 0, NULL, false }
+#define CELL_WRITABLE_LIST_INIT { NULL, 0, NULL, false, false }
 
 /* Why code must not write to this folder, a real path; NULL: it may write there. */
 const char *cell__place_refusal(const char *path);
@@ -72,7 +76,9 @@ void cell__places_destroy(struct cell__places *places);
 /* Trusts these until cell__places_untrust() of the same; counted.  Refuses paths that an open session can write to. */
 int cell__places_trust(struct cell__places *places, const struct cell__place_list *list, struct cell_error *err);
 void cell__places_untrust(struct cell__places *places, const struct cell__place_list *list);
-/* A session that writes there is opened; the list gets other names, as above, and is linked in until cell__places_unwrite(). */
+/* Adds the other names that mounts give to writable paths, for cell__places_write().  Any thread but the loop's. */
+int cell__places_name(struct cell__places *places, struct cell__writable_list *list, struct cell_error *err);
+/* A session that writes there is opened; the list is linked in until cell__places_unwrite(). */
 int cell__places_write(struct cell__places *places, struct cell__writable_list *list, struct cell_error *err);
 /* The paths that open sessions write to; NULL: none. */
 const struct cell__writable_list *cell__places_writable(const struct cell__places *places);

@@ -38,13 +38,13 @@ struct cell__sandbox_plan *cell__sandbox_plan_create(struct cell__buf *bytes, st
 struct cell__sandbox_plan *cell__sandbox_plan_ref(struct cell__sandbox_plan *plan)
 {
 	if (plan)
-		plan->refs++;
+		__atomic_fetch_add(&plan->refs, 1, __ATOMIC_RELAXED);
 	return plan;
 }
 
 void cell__sandbox_plan_unref(struct cell__sandbox_plan *plan)
 {
-	if (!plan || --plan->refs > 0)
+	if (!plan || __atomic_sub_fetch(&plan->refs, 1, __ATOMIC_ACQ_REL) > 0)
 		return;
 	cell__close_fd(&plan->fd);
 	free(plan->bytes);
@@ -115,7 +115,46 @@ static bool shows_callers_files(const struct cell__plan_session *session)
 	       (session->write && session->write[0]);
 }
 
-int cell__plans_map(struct cell__mounts *mounts, const struct cell__plan_session *session, struct cell__machine *machine)
+/* In one piece, for free(). */
+static const char *const *copy_trees(const char *const *trees)
+{
+	size_t count = 0, bytes = 0;
+	for (; trees[count]; count++)
+		bytes += strlen(trees[count]) + 1;
+	const char **copy = cell__alloc(1, (count + 1) * sizeof *copy + bytes);
+	char *at = copy ? (char *)(copy + count + 1) : NULL;
+	for (size_t i = 0; copy && i < count; i++) {
+		copy[i] = strcpy(at, trees[i]);
+		at += strlen(at) + 1;
+	}
+	return copy;
+}
+
+/* The trees of these real paths: of the mounts as they are now, which one thread at a time may ask about. */
+static int find_trees(struct cell__plans *plans, const char *const *paths, struct cell__machine *machine)
+{
+	const char *const *trees = NULL;
+	char why[160];
+	int rc = -1;
+	pthread_mutex_lock(&plans->lock);
+	if (!plans->mounts)
+		plans->mounts = cell__mounts_create();
+	if (plans->mounts && machine->own_uid) {
+		trees = cell__mounts_of(plans->mounts, paths, why);
+		if (!trees)
+			snprintf(machine->no_trees, sizeof machine->no_trees, "%.110s cannot be mounted with other owners", why);
+	} else if (plans->mounts) {
+		trees = cell__mounts_open_to_all(plans->mounts, paths, machine->no_trees);
+	}
+	if (plans->mounts) {
+		machine->trees = trees ? copy_trees(trees) : NULL;
+		rc = trees && !machine->trees ? -1 : 0;
+	}
+	pthread_mutex_unlock(&plans->lock);
+	return rc;
+}
+
+int cell__plans_map(struct cell__plans *plans, const struct cell__plan_session *session, struct cell__machine *machine)
 {
 	const struct cell__sandbox_policy *policy = session->policy;
 	const char *const *lists[] = { (const char *const *)session->env->folders, session->read, session->write };
@@ -130,7 +169,7 @@ int cell__plans_map(struct cell__mounts *mounts, const struct cell__plan_session
 		return 0;
 	}
 	char **paths = cell__alloc(count, sizeof *paths);
-	int rc = paths && mounts ? 0 : -1;
+	int rc = paths ? 0 : -1;
 	if (rc == 0 && session->mode != CELL_WORKSPACE_NONE)
 		rc = add_path(paths, &n, session->cwd);
 	for (size_t l = 0; l < 3; l++)
@@ -140,21 +179,15 @@ int cell__plans_map(struct cell__mounts *mounts, const struct cell__plan_session
 		rc = add_path(paths, &n, policy->read.items[i]);
 	for (size_t i = 0; rc == 0 && i < policy->write.count; i++)
 		rc = add_path(paths, &n, policy->write.items[i]);
-	if (rc == 0 && machine->own_uid) {
-		char why[160];
-		machine->trees = cell__mounts_of(mounts, (const char *const *)paths, why);
-		if (!machine->trees)
-			snprintf(machine->no_trees, sizeof machine->no_trees, "%.110s cannot be mounted with other owners", why);
-	} else if (rc == 0) {
-		machine->trees = cell__mounts_open_to_all(mounts, (const char *const *)paths, machine->no_trees);
-	}
+	if (rc == 0)
+		rc = find_trees(plans, (const char *const *)paths, machine);
 	for (size_t i = 0; i < n; i++)
 		free(paths[i]);
 	free(paths);
 	return rc;
 }
 
-int cell__plans_zygote(struct cell__mounts *mounts, const char *python, const char *kernel_dir, bool online, struct cell__buf *out,
+int cell__plans_zygote(struct cell__plans *plans, const char *python, const char *kernel_dir, bool online, struct cell__buf *out,
 		       struct cell_error *err)
 {
 	struct cell__machine machine = *cell__machine_here();
@@ -163,11 +196,12 @@ int cell__plans_zygote(struct cell__mounts *mounts, const char *python, const ch
 	struct cell__plan_session session = { .mode = CELL_WORKSPACE_NONE, .env = &files, .policy = &policy };
 	if (cell__plan_env_of(&files, python, kernel_dir, cell__home_dir(), err) < 0)
 		return -1;
-	int rc = cell__plans_map(mounts, &session, &machine);
+	int rc = cell__plans_map(plans, &session, &machine);
 	if (rc < 0)
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a zygote");
 	else
 		rc = cell__plan_build_zygote(&machine, &files, online, out, err);
+	free((void *)machine.trees);
 	cell__plan_env_finish(&files);
 	return rc;
 }
@@ -193,7 +227,9 @@ static void trim(struct cell__plans *plans)
 	size_t count = 0;
 	for (struct cell__cached_plan **at = &plans->list; *at;) {
 		struct cell__cached_plan *cached = *at;
-		if (++count > CELL_PLANS_MAX && cached->plan->refs == cached_refs(plans, cached->plan)) {
+		/* A plan that only the cache refers to gets no other reference without the lock. */
+		if (++count > CELL_PLANS_MAX &&
+		    __atomic_load_n(&cached->plan->refs, __ATOMIC_RELAXED) == cached_refs(plans, cached->plan)) {
 			*at = cached->next;
 			free_cached(cached);
 		} else {
@@ -211,6 +247,41 @@ static struct cell__sandbox_plan *share_plan(const struct cell__plans *plans, st
 	return cell__sandbox_plan_create(bytes, err);
 }
 
+/* The plan made from these inputs, if it is known; a new reference, or NULL. */
+static struct cell__sandbox_plan *find_known(struct cell__plans *plans, const struct cell__buf *inputs)
+{
+	struct cell__sandbox_plan *plan = NULL;
+	pthread_mutex_lock(&plans->lock);
+	for (struct cell__cached_plan *c = plans->list; c && !plan; c = c->next)
+		if (c->inputs.size == inputs->size && memcmp(c->inputs.data, inputs->data, inputs->size) == 0)
+			plan = cell__sandbox_plan_ref(c->plan);
+	pthread_mutex_unlock(&plans->lock);
+	return plan;
+}
+
+/* Keeps a plan for its inputs, which are taken over. A new reference; NULL: err has the reason. */
+static struct cell__sandbox_plan *keep(struct cell__plans *plans, struct cell__buf *inputs, struct cell__buf *bytes, struct cell_error *err)
+{
+	struct cell__cached_plan *cached = cell__alloc(1, sizeof *cached);
+	if (!cached) {
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
+		return NULL;
+	}
+	pthread_mutex_lock(&plans->lock);
+	struct cell__sandbox_plan *plan = share_plan(plans, bytes, err);
+	if (plan) {
+		*cached = (struct cell__cached_plan){ .inputs = *inputs, .plan = plan, .next = plans->list };
+		*inputs = (struct cell__buf)CELL_BUF_INIT;
+		plans->list = cached;
+		cell__sandbox_plan_ref(plan);
+		trim(plans);
+	}
+	pthread_mutex_unlock(&plans->lock);
+	if (!plan)
+		free(cached);
+	return plan;
+}
+
 int cell__plans_find(struct cell__plans *plans, struct cell__plan_session *session, struct cell__sandbox_plan **ret_plan,
 		     struct cell_error *err)
 {
@@ -218,28 +289,16 @@ int cell__plans_find(struct cell__plans *plans, struct cell__plan_session *sessi
 	static _Atomic uint64_t last_id;
 	CELL_AUTO_BUF struct cell__buf inputs = CELL_BUF_INIT, bytes = CELL_BUF_INIT;
 	struct cell__machine machine = *cell__machine_here();
-	if (!plans->mounts && cell__machine_maps(&machine))
-		plans->mounts = cell__mounts_create();
-	if (cell__plans_map(plans->mounts, session, &machine) < 0 || add_inputs(session->policy, session->env, &machine, &inputs) < 0)
-		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
+	struct cell__sandbox_plan *plan = NULL;
+	if (cell__plans_map(plans, session, &machine) < 0 || add_inputs(session->policy, session->env, &machine, &inputs) < 0)
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
+	else if (!(plan = find_known(plans, &inputs)) &&
+		 cell__plan_build(session->policy, &machine, session->env, ++last_id, &bytes, err) == 0)
+		plan = keep(plans, &inputs, &bytes, err);
 	session->mapped = machine.trees != NULL;
-	for (struct cell__cached_plan *c = plans->list; c; c = c->next)
-		if (c->inputs.size == inputs.size && memcmp(c->inputs.data, inputs.data, inputs.size) == 0) {
-			*ret_plan = c->plan;
-			return 0;
-		}
-	if (cell__plan_build(session->policy, &machine, session->env, ++last_id, &bytes, err) < 0)
+	free((void *)machine.trees);
+	if (!plan)
 		return -1;
-	struct cell__cached_plan *cached = cell__alloc(1, sizeof *cached);
-	struct cell__sandbox_plan *plan = cached ? share_plan(plans, &bytes, err) : NULL;
-	if (!plan) {
-		free(cached);
-		return cached ? -1 : cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
-	}
-	*cached = (struct cell__cached_plan){ .inputs = inputs, .plan = plan, .next = plans->list };
-	inputs = (struct cell__buf)CELL_BUF_INIT;
-	plans->list = cached;
-	trim(plans);
 	*ret_plan = plan;
 	return 0;
 }

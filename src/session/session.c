@@ -200,6 +200,7 @@ void cell__session_free(struct cell_session *session)
 	cell__options_finish(&session->options);
 	cell__image_folder_finish(&session->images);
 	cell__stored_tools_destroy(session->stored_tools);
+	cell__prepared_destroy(session, session->prepared);
 	while (session->remembered) {
 		struct cell__remembered *next = session->remembered->next;
 		free(session->remembered);
@@ -235,7 +236,7 @@ static void handle_approval_timer_closed(uv_handle_t *handle)
 
 static void finish_close(struct cell_session *session)
 {
-	if (session->slot || session->leaving > 0 || session->current || session->stopping > 0 ||
+	if (session->slot || session->leaving > 0 || session->current || session->stopping > 0 || session->preparing ||
 	    uv_is_closing((uv_handle_t *)&session->approval_timer))
 		return;
 	for (struct cell_session **at = &session->engine->sessions; *at; at = &(*at)->next)
@@ -247,6 +248,66 @@ static void finish_close(struct cell_session *session)
 }
 
 /* ---- going on ---- */
+
+struct preparing {
+	uv_work_t work;
+	struct cell_session *session;
+	struct cell__prepared *prepared;
+};
+
+static void handle_prepare(uv_work_t *work)
+{
+	struct preparing *preparing = work->data;
+	preparing->prepared = cell__slot_prepare(preparing->session);
+}
+
+/* Whether a reset or a run still waits for a slot. */
+static bool wants_slot(const struct cell_session *session)
+{
+	const struct cell__run *run = session->current;
+	return !session->closing && !session->broken.code && !session->slot && (session->resets || (run && !run->started && !run->ending));
+}
+
+static void handle_prepared(uv_work_t *work, int status)
+{
+	struct preparing *preparing = work->data;
+	struct cell_session *session = preparing->session;
+	struct cell__prepared *prepared = preparing->prepared;
+	struct cell_error err = { 0 };
+	(void)status; /* never cancelled */
+	free(preparing);
+	session->preparing = false;
+	if (!prepared)
+		cell_fail(&err, CELL_E_NOMEM, 0, "out of memory for a kernel");
+	else if (wants_slot(session))
+		(void)cell__slot_open(session, prepared, &err);
+	else
+		cell__prepared_destroy(session, prepared);
+	if (err.code && wants_slot(session))
+		cell__session_end_opening(session, &err);
+	cell__session_advance(session);
+}
+
+/* Has the pool look up the files of the next kernel, and then opens it. */
+static int prepare_slot(struct cell_session *session, struct cell_error *err)
+{
+	struct preparing *preparing = cell__alloc(1, sizeof *preparing);
+	if (!preparing)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
+	preparing->session = session;
+	preparing->work.data = preparing;
+	session->preparing = true;
+	uv_queue_work(cell__loop_uv(session->engine->loop), &preparing->work, handle_prepare, handle_prepared);
+	return 0;
+}
+
+/* Opens a slot, at once or as soon as its files are known. */
+static int open_slot(struct cell_session *session, struct cell_error *err)
+{
+	if (session->prepared)
+		return cell__slot_open(session, cell__take_ptr(session->prepared), err);
+	return session->preparing ? 0 : prepare_slot(session, err);
+}
 
 /* Fails the runs that wait in the queue. */
 static void flush_queue(struct cell_session *session, const struct cell_error *err)
@@ -276,7 +337,7 @@ void cell__session_advance(struct cell_session *session)
 		flush_queue(session, &session->broken);
 		return;
 	}
-	if (session->resets && !session->slot && session->leaving == 0 && cell__slot_open(session, &err) < 0)
+	if (session->resets && !session->slot && session->leaving == 0 && open_slot(session, &err) < 0)
 		end_resets(session, &err);
 	if (session->resets && session->leaving == 0 && session->stopping == 0 && session->slot && session->slot->ready)
 		end_resets(session, NULL);
@@ -291,9 +352,9 @@ void cell__session_advance(struct cell_session *session)
 	struct cell__run *run = session->current;
 	if (!run || run->started || run->ending)
 		return;
-	if (!session->slot && cell__slot_open(session, &err) < 0)
+	if (!session->slot && open_slot(session, &err) < 0)
 		cell__outcome_fail(run, &err);
-	else if (session->slot->ready)
+	else if (session->slot && session->slot->ready)
 		admit_run(session);
 }
 
@@ -348,8 +409,12 @@ void cell__session_do_reset(struct cell__task *task)
 	waiting->next = session->resets;
 	session->resets = waiting;
 	struct cell_error err;
+	if (waiting->prepared) {
+		cell__prepared_destroy(session, session->prepared);
+		session->prepared = cell__take_ptr(waiting->prepared);
+	}
 	/* The new kernel comes up while the old one goes. */
-	if (!session->closing && !session->broken.code && cell__slot_open(session, &err) < 0)
+	if (!session->closing && !session->broken.code && open_slot(session, &err) < 0)
 		end_resets(session, &err);
 	/* Servers that its code started stop too, and start again with their first use; servers of other sessions stay. */
 	if (session->options.space && !session->closing && cell__space_is_alone(session->options.space)) {

@@ -17,7 +17,8 @@
  *     run:      started ──timeout──▶ interrupted ──grace over──▶ kernel killed
  *
  * Invariants: `current` is the only started run; a run waits for a ready slot; a slot is opened only when a run
- * needs one, at open and at reset.  Everything but the public functions runs on the loop's thread.
+ * needs one, at open and at reset, after its files were looked up (struct cell__prepared).  Everything but the public
+ * functions and that look runs on the loop's thread.
  */
 #ifndef CELL_SESSION_H
 #define CELL_SESSION_H
@@ -29,14 +30,28 @@
 #include "session/options.h"
 #include "session/quota.h"
 #include "session/run.h"
+#include "space/space.h"
 
 #define CELL_CLOSE_GRACE_MS 1000 /* time for exit handlers and unflushed files of an idle kernel, even on a busy machine */
+
+/*
+ * The files of a kernel that is to be opened, looked up on a thread that is not the loop's: on the caller's at open and reset, otherwise on
+ * the pool.  Used for one kernel.
+ */
+struct cell__prepared {
+	struct cell__deps_place own, hosts; /* packages: of its principal; of the host, for an untrusted one */
+	unsigned changes;                   /* of the space's packages, before they were looked up */
+	char *wheels;
+	void *found;			/* the executor's */
+	struct cell_error err;              /* code != 0: why there can be no kernel */
+};
 
 struct cell__slot {
 	struct cell_session *session;
 	struct cell__kernel *kernel;
 	bool ready, leaving, paused;
 	bool news; /* packages were installed while it came up */
+	struct cell__deps_place own, hosts; /* where they were when it was opened */
 	const char *violation; /* the kernel's violation of the protocol */
 	struct cell__calls calls;
 	struct cell__gate gate;
@@ -51,6 +66,7 @@ struct cell__waiting {
 	struct cell_error err;
 	bool failed;
 	void (*done)(struct cell__waiting *waiting); /* NULL: a thread waits for the waiter */
+	struct cell__prepared *prepared; /* of a reset; taken over by the session */
 	struct cell__waiting *next;
 };
 
@@ -66,6 +82,8 @@ struct cell_session {
 	struct cell__stored_tools *stored_tools; /* until it is open; or NULL */
 	bool trusts;        /* options.places are the engine's */
 
+	struct cell__prepared *prepared; /* for the next slot, or NULL */
+	bool preparing;     /* the pool looks up its files */
 	struct cell__slot *slot;
 	int leaving;
 	uint32_t next_run_id;
@@ -94,14 +112,23 @@ struct cell_session {
 
 /* ---- slot.c ---- */
 
-/* The session's request to an executor.  read is memory for a list, with room for two folders and its end. */
-void cell__slot_spec(struct cell_session *session, struct cell__kernel_spec *ret_spec, const char *read[static 3]);
+/* Looks up the files of the session's next kernel.  NULL: out of memory.  Any thread but the loop's. */
+struct cell__prepared *cell__slot_prepare(struct cell_session *session);
+/* One that was not used; NULL is allowed.  Any thread. */
+void cell__prepared_destroy(struct cell_session *session, struct cell__prepared *prepared);
+/*
+ * The session's request to an executor, which borrows what was prepared.  read is memory for a list, with room for two folders and its
+ * end.  Any thread.
+ */
+void cell__slot_spec(struct cell_session *session, const struct cell__prepared *prepared, struct cell__kernel_spec *ret_spec,
+		     const char *read[static 3]);
 /* Files with the session's rules: trusted from its first kernel to its end.  Refuses files that another session can write to. */
 int cell__slot_trust(struct cell_session *session, struct cell_error *err);
 void cell__slot_distrust(struct cell_session *session);
-/* Whether opening the session now would be refused because of the places its code can write to.  Adds names to the list, like cell__places_write(). */
+/* Whether opening the session now would be refused because of the places its code can write to.  The list has the names of cell__places_name(). */
 int cell__slot_check_places(struct cell_session *session, struct cell__writable_list *writable, struct cell_error *err);
-int cell__slot_open(struct cell_session *session, struct cell_error *err);
+/* Opens a kernel with the files that were prepared, which are used up, also by a failure. */
+int cell__slot_open(struct cell_session *session, struct cell__prepared *prepared, struct cell_error *err);
 /* Makes the current kernel leave; the executor reports its end later. */
 void cell__slot_leave(struct cell_session *session, int64_t grace_ms);
 void cell__slot_update_pause(struct cell_session *session);

@@ -19,12 +19,10 @@ static size_t unread_of(const void *owner);
  * The session's environment with the project's own programs first on PATH. ret_env borrows all entries except the one in *ret_path; both
  * are NULL when nothing needs to be added.
  */
-static int env_with_programs(struct cell_session *session, const char ***ret_env, char **ret_path, struct cell_error *err)
+static int env_with_programs(struct cell_session *session, const struct cell__prepared *prepared, const char ***ret_env, char **ret_path,
+			     struct cell_error *err)
 {
-	struct cell_space *space = session->options.space;
-	bool trusted = !session->executor->untrusted;
-	const char *bin = space ? cell__space_bin(space, trusted) : NULL;
-	const char *host_bin = space && !trusted ? cell__space_bin(space, true) : NULL;
+	const char *bin = prepared->own.bin, *host_bin = prepared->hosts.bin;
 	*ret_env = NULL;
 	*ret_path = NULL;
 	if (!bin && !host_bin)
@@ -47,13 +45,10 @@ static int env_with_programs(struct cell_session *session, const char ***ret_env
 	return 0;
 }
 
-void cell__slot_spec(struct cell_session *session, struct cell__kernel_spec *ret_spec, const char *read[static 3])
+void cell__slot_spec(struct cell_session *session, const struct cell__prepared *prepared, struct cell__kernel_spec *ret_spec,
+		     const char *read[static 3])
 {
 	const struct cell__options *options = &session->options;
-	bool trusted = !session->executor->untrusted, shown = options->confined && options->space;
-	/* Before the sites, which are valid only until the next call on deps. */
-	const char *own = shown ? cell__space_packages(options->space, false) : NULL;
-	const char *hosts = shown ? cell__space_packages(options->space, true) : NULL;
 	*ret_spec = (struct cell__kernel_spec){
 		.session_id = session->id,
 		.python = options->python,
@@ -64,16 +59,55 @@ void cell__slot_spec(struct cell_session *session, struct cell__kernel_spec *ret
 		.namespaces = options->space &&
 			      !(session->executor->takes & CELL_TAKES_CONTAINER), /* in a container the inner server provides them */
 		.wants = options->wants,
-		.site = options->space ? cell__space_site(options->space, trusted) : NULL,
-		.host_site = options->space && !trusted ? cell__space_site(options->space, true) : NULL,
+		.site = prepared->own.site,
+		.host_site = prepared->hosts.site,
 		.policy = options->confined ? &options->confine : NULL,
+		.wheels = prepared->wheels,
 		.own = options->own,
+		.found = prepared->found,
 	};
-	if (!shown)
+	if (!options->confined || !options->space)
 		return;
+	const char *own = prepared->own.folder, *hosts = prepared->hosts.folder;
 	read[0] = own ? own : hosts;
 	read[1] = own ? hosts : NULL;
 	ret_spec->read = read;
+}
+
+struct cell__prepared *cell__slot_prepare(struct cell_session *session)
+{
+	struct cell_space *space = session->options.space;
+	const struct cell__executor *executor = session->executor;
+	bool shown = session->options.confined;
+	struct cell__kernel_spec spec;
+	const char *read[3] = { NULL };
+	struct cell__prepared *prepared = cell__alloc(1, sizeof *prepared);
+	if (!prepared)
+		return NULL;
+	if (space) {
+		prepared->changes = cell__space_package_changes(space);
+		cell__space_find_packages(space, !executor->untrusted, shown, &prepared->own);
+		if (executor->untrusted)
+			cell__space_find_packages(space, true, shown, &prepared->hosts);
+		if (executor->wants_wheels)
+			prepared->wheels = cell__space_wheels(space);
+	}
+	cell__slot_spec(session, prepared, &spec, read);
+	if (executor->resolve)
+		(void)executor->resolve(&session->engine->host, &spec, &prepared->found, &prepared->err);
+	return prepared;
+}
+
+void cell__prepared_destroy(struct cell_session *session, struct cell__prepared *prepared)
+{
+	if (!prepared)
+		return;
+	if (prepared->found)
+		session->executor->discard(prepared->found);
+	cell__deps_place_finish(&prepared->own);
+	cell__deps_place_finish(&prepared->hosts);
+	free(prepared->wheels);
+	free(prepared);
 }
 
 int cell__slot_trust(struct cell_session *session, struct cell_error *err)
@@ -102,25 +136,51 @@ int cell__slot_check_places(struct cell_session *session, struct cell__writable_
 	return rc;
 }
 
-int cell__slot_open(struct cell_session *session, struct cell_error *err)
+static void free_slot(struct cell__slot *slot)
 {
+	cell__confinement_unref(slot->confinement);
+	cell__deps_place_finish(&slot->own);
+	cell__deps_place_finish(&slot->hosts);
+	free(slot);
+}
+
+static int open_kernel(struct cell__slot *slot, struct cell__prepared *prepared, struct cell_error *err)
+{
+	struct cell_session *session = slot->session;
 	CELL_AUTO_FREE const char **env = NULL;
 	CELL_AUTO_FREE char *path = NULL;
-	struct cell_space *space = session->executor->wants_wheels ? session->options.space : NULL;
-	CELL_AUTO_FREE char *wheels = space ? cell__space_wheels(space) : NULL;
-	if (cell__slot_trust(session, err) < 0 || env_with_programs(session, &env, &path, err) < 0)
-		return -1;
-	struct cell__slot *slot = cell__alloc(1, sizeof *slot);
-	if (!slot)
-		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
-	slot->session = session;
 	struct cell__kernel_spec spec;
 	const char *read[3] = { NULL };
-	cell__slot_spec(session, &spec, read);
-	spec.wheels = wheels;
+	if (prepared->err.code) {
+		if (err)
+			*err = prepared->err;
+		return -1;
+	}
+	if (cell__slot_trust(session, err) < 0 || env_with_programs(session, prepared, &env, &path, err) < 0)
+		return -1;
+	cell__slot_spec(session, prepared, &spec, read);
+	prepared->found = NULL;
 	if (env)
 		spec.env = (const char *const *)env;
-	if (session->executor->open(&session->engine->host, &spec, &kernel_events, slot, &slot->kernel, err) < 0) {
+	return session->executor->open(&session->engine->host, &spec, &kernel_events, slot, &slot->kernel, err);
+}
+
+int cell__slot_open(struct cell_session *session, struct cell__prepared *prepared, struct cell_error *err)
+{
+	struct cell__slot *slot = cell__alloc(1, sizeof *slot);
+	int rc = slot ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
+	if (rc == 0) {
+		slot->session = session;
+		rc = open_kernel(slot, prepared, err);
+	}
+	if (rc == 0) {
+		slot->own = prepared->own;
+		slot->hosts = prepared->hosts;
+		prepared->own = prepared->hosts = (struct cell__deps_place){ 0 };
+		slot->news = session->options.space && prepared->changes != cell__space_package_changes(session->options.space);
+	}
+	cell__prepared_destroy(session, prepared);
+	if (rc < 0) {
 		free(slot);
 		return -1;
 	}
@@ -184,25 +244,32 @@ void cell__slot_update_pause(struct cell_session *session)
 
 /* ---- packages that come while it lives ---- */
 
-/* Where packages are now, for a kernel that may have come up before they did. */
+/* Where packages are now: after the last change, or as it was when the kernel was opened. */
+static const struct cell__deps_place *packages_of(const struct cell__slot *slot, bool trusted)
+{
+	const struct cell__deps_place *changed = cell__space_changed_packages(slot->session->options.space, trusted);
+	bool own = trusted == !slot->session->executor->untrusted;
+	return changed->site ? changed : own ? &slot->own : &slot->hosts;
+}
+
+/* Tells a kernel that may have come up before the packages did. */
 static void tell_packages(struct cell__slot *slot)
 {
 	struct cell_session *session = slot->session;
 	if (session->executor->wants_wheels)
 		return;
-	struct cell_space *space = session->options.space;
 	bool trusted = !session->executor->untrusted;
-	const char *site = cell__space_site(space, trusted), *host_site = trusted ? NULL : cell__space_site(space, true);
-	if (!site && !host_site)
+	const struct cell__deps_place *own = packages_of(slot, trusted);
+	const char *host_site = trusted ? NULL : packages_of(slot, true)->site;
+	if (!own->site && !host_site)
 		return;
 	json_t *news = json_pack("{s:[]}", "site"), *sites = json_object_get(news, "site");
 	if (host_site) /* the last one is searched first */
 		json_array_append_new(sites, json_string(host_site));
-	if (site)
-		json_array_append_new(sites, json_string(site));
-	const char *bin = cell__space_bin(space, trusted); /* after this, site is gone */
-	if (bin)
-		json_object_set_new(news, "bin", json_string(bin));
+	if (own->site)
+		json_array_append_new(sites, json_string(own->site));
+	if (own->bin)
+		json_object_set_new(news, "bin", json_string(own->bin));
 	char *text = news ? json_dumps(news, JSON_COMPACT) : NULL;
 	/* An answer without a call. A kernel that does not get it asks by itself, with deps.sync(). */
 	if (text)
@@ -368,8 +435,7 @@ static void handle_exited(void *owner, const struct cell__exit *how)
 		struct cell_event event = { .type = CELL_EVENT_KERNEL_DIED, .message = message };
 		cell__session_emit(session, &event);
 	}
-	cell__confinement_unref(slot->confinement);
-	free(slot);
+	free_slot(slot);
 	cell__session_advance(session);
 }
 

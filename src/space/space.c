@@ -45,6 +45,8 @@ struct cell_space {
 	struct cell__storage *storage;
 	struct cell__tools *tools;
 	struct cell__deps *deps, *sandbox_deps; /* the host's; those of untrusted principals */
+	struct cell__deps_place changed[2];     /* where packages are after the last change: those of untrusted principals, the host's */
+	atomic_uint changes;
 	struct cell__servers servers;
 	struct cell__function *functions;
 	struct cell__middlewares middlewares;
@@ -216,27 +218,27 @@ struct cell__middlewares *cell__space_middlewares(struct cell_space *space)
 	return &space->middlewares;
 }
 
-const char *cell__space_site(struct cell_space *space, bool trusted)
+void cell__space_find_packages(struct cell_space *space, bool trusted, bool wants_folder, struct cell__deps_place *ret_place)
 {
 	struct cell__deps *deps = deps_of(space, trusted);
-	return deps ? cell__deps_site(deps) : NULL;
+	*ret_place = (struct cell__deps_place){ 0 };
+	if (deps)
+		cell__deps_find(deps, wants_folder, ret_place);
 }
 
-const char *cell__space_bin(struct cell_space *space, bool trusted)
+const struct cell__deps_place *cell__space_changed_packages(const struct cell_space *space, bool trusted)
 {
-	struct cell__deps *deps = deps_of(space, trusted);
-	return deps ? cell__deps_bin(deps) : NULL;
+	return &space->changed[trusted];
+}
+
+unsigned cell__space_package_changes(struct cell_space *space)
+{
+	return atomic_load(&space->changes);
 }
 
 char *cell__space_wheels(struct cell_space *space)
 {
 	return space->sandbox_deps ? cell__deps_wheels(space->sandbox_deps) : NULL;
-}
-
-const char *cell__space_packages(struct cell_space *space, bool trusted)
-{
-	struct cell__deps *deps = deps_of(space, trusted);
-	return deps ? cell__deps_folder(deps) : NULL;
 }
 
 bool cell__space_has_storage(const struct cell_space *space)
@@ -304,6 +306,8 @@ static void free_space(struct cell_space *space)
 {
 	cell__functions_free(space->functions);
 	cell__middlewares_finish(&space->middlewares);
+	cell__deps_place_finish(&space->changed[0]);
+	cell__deps_place_finish(&space->changed[1]);
 	cell__store_close(space->store);
 	if (space->trusts)
 		cell__places_untrust(space->engine->host.places, &space->places);
@@ -368,9 +372,14 @@ struct opening {
 	int rc;
 };
 
-static void packages_changed(void *arg)
+static void packages_changed(void *arg, const struct cell__deps_place *place)
 {
 	struct cell_space *space = arg;
+	struct cell__deps_place *known = &space->changed[!place->confined];
+	cell__deps_place_finish(known);
+	known->site = place->site ? cell__strdup(place->site) : NULL;
+	known->bin = place->bin ? cell__strdup(place->bin) : NULL;
+	atomic_fetch_add(&space->changes, 1);
 	space->engine->session_ops->packages_changed(space->engine, space);
 }
 

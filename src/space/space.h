@@ -7,6 +7,7 @@
 
 #include "calls/call.h"
 #include "calls/table.h"
+#include "deps/deps.h"
 #include "gate/gate.h"
 #include "space/engine.h"
 #include "tools/tools.h"
@@ -62,13 +63,17 @@ int cell__space_read_tools(struct cell_space *space, struct cell__stored_tools *
 void cell__space_take_tools(struct cell_space *space, struct cell__stored_tools *tools);
 /* Frees them untaken.  Any thread. */
 void cell__stored_tools_destroy(struct cell__stored_tools *tools);
-/* A folder of wheels for Pyodide (executors/deno/deno.h), if there is one; free() it. */
+/* A folder of wheels for Pyodide (executors/deno/deno.h), if there is one; free() it.  Any thread but the loop's. */
 char *cell__space_wheels(struct cell_space *space);
-/* Folders of the project's installed packages and programs, of the host's environment or that of untrusted principals; or NULL. */
-const char *cell__space_site(struct cell_space *space, bool trusted);
-const char *cell__space_bin(struct cell_space *space, bool trusted);
-/* The folder that contains them, for code that only sees the folders it needs; NULL: not available. */
-const char *cell__space_packages(struct cell_space *space, bool trusted);
+/*
+ * Looks up where the project's packages are, of the host's environment or that of untrusted principals; wants_folder: for code that only
+ * sees the folders it needs.  Any thread but the loop's.
+ */
+void cell__space_find_packages(struct cell_space *space, bool trusted, bool wants_folder, struct cell__deps_place *ret_place);
+/* The same after the last change that this space made itself; all NULL: it made none.  Loop's thread. */
+const struct cell__deps_place *cell__space_changed_packages(const struct cell_space *space, bool trusted);
+/* How many changes there were.  Any thread. */
+unsigned cell__space_package_changes(struct cell_space *space);
 /* Are packages to be installed before a session opens? */
 bool cell__space_syncs(const struct cell_space *space);
 /* Loop's thread: done(arg) when all memory is free. */

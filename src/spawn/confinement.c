@@ -116,7 +116,6 @@ static int build(struct cell__confinement *confinement, struct cell__supervisor 
 	static const struct cell__plan_env no_env;
 	const struct cell__machine *machine = cell__machine_here();
 	CELL_AUTO_BUF struct cell__buf bytes = CELL_BUF_INIT;
-	struct cell__sandbox_plan *plan;
 	struct cell__plan_session session = {
 		.workspace = options->workspace,
 		.mode = options->mode,
@@ -131,9 +130,8 @@ static int build(struct cell__confinement *confinement, struct cell__supervisor 
 	if (cell__plan_workspace(options->workspace, options->mode, &confinement->cwd, err) < 0 || check_writable(options->write, err) < 0)
 		return -1;
 	session.cwd = confinement->cwd;
-	if (cell__plans_find(&supervisor->plans, &session, &plan, err) < 0)
+	if (cell__plans_find(&supervisor->plans, &session, &confinement->plan, err) < 0)
 		return -1;
-	confinement->plan = cell__sandbox_plan_ref(plan);
 	if (cell__plan_build_session(machine, &session, &bytes, err) < 0)
 		return -1;
 	confinement->session = cell__sandbox_plan_create(&bytes, err);

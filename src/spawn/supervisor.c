@@ -32,7 +32,7 @@ static void handle_ended(void *arg)
 
 int cell__supervisor_init(struct cell__supervisor *supervisor, struct cell__loop *loop, const char *program, struct cell_error *err)
 {
-	*supervisor = (struct cell__supervisor){ .loop = loop, .next_id = 2 };
+	*supervisor = (struct cell__supervisor){ .loop = loop, .next_id = 2, .plans = CELL_PLANS_INIT };
 	supervisor->program = cell__strdup(program);
 	if (!supervisor->program)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");

@@ -146,10 +146,11 @@ void project_close(struct project *project)
 void handle_where(void *arg)
 {
 	struct where *where = arg;
-	const char *text = cell__deps_site(where->project->deps);
-	where->site = text ? strdup(text) : NULL;
-	text = cell__deps_bin(where->project->deps);
-	where->bin = text ? strdup(text) : NULL;
+	struct cell__deps_place place;
+	cell__deps_find(where->project->deps, false, &place);
+	where->site = cell__take_ptr(place.site);
+	where->bin = cell__take_ptr(place.bin);
+	cell__deps_place_finish(&place);
 }
 
 /* ---- short ways ---- */
@@ -230,7 +231,7 @@ int shell(const char *fmt, ...)
 bool venv_says(struct project *project, const char *code)
 {
 	struct where where = { .project = project };
-	cell__loop_call(project->loop, handle_where, &where);
+	handle_where(&where);
 	bool ok = where.bin && shell("%s/python -I -c \"%s\" 2>/dev/null", where.bin, code) == 0;
 	free(where.site);
 	free(where.bin);

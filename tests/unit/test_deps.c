@@ -151,13 +151,13 @@ static void test_add_and_remove(void **state)
 	static struct project project;
 	project_open(&project, "life", NULL);
 	struct where where = { .project = &project };
-	cell__loop_call(project.loop, handle_where, &where);
+	handle_where(&where);
 	assert_null(where.site);
 	assert_null(where.bin);
 
 	json_t *result = do_ok(&project, "deps.add", "Cell_Alpha == 1.0");
 	expect_sync(result, "[\"cell-alpha==1.0\"]", "[]", "[]");
-	cell__loop_call(project.loop, handle_where, &where);
+	handle_where(&where);
 	assert_non_null(where.site);
 	assert_string_equal(json_string_value(json_array_get(json_object_get(result, "site"), 0)), where.site);
 	assert_string_equal(json_string_value(json_object_get(result, "bin")), where.bin);
@@ -189,7 +189,7 @@ static void test_add_and_remove(void **state)
 	/* Another process finds what is there, at once. */
 	project_open(&project, "life", NULL);
 	struct where again = { .project = &project };
-	cell__loop_call(project.loop, handle_where, &again);
+	handle_where(&again);
 	assert_string_equal(again.site, where.site);
 	do_sync(&project, "deps.sync", NULL, "[]", "[\"cell-alpha\"]", "[]");
 	assert_int_equal(project.lines, 0); /* no installer had to be asked */
@@ -463,7 +463,7 @@ static void test_no_interpreter(void **state)
 	do_fail(&project, "deps.sync", NULL, CELL_E_PYTHON, "EnvironmentError", "/nowhere/python3");
 	do_fail(&project, "deps.add", "six", CELL_E_PYTHON, "EnvironmentError", "/nowhere/python3");
 	struct where where = { .project = &project };
-	cell__loop_call(project.loop, handle_where, &where);
+	handle_where(&where);
 	assert_null(where.site);
 	project_close(&project);
 }
@@ -674,7 +674,7 @@ static void test_lock_is_held(void **state)
 	prepare_venv("held");
 	project_open(&project, "held", configure_short_wait);
 	struct where where = { .project = &project };
-	cell__loop_call(project.loop, handle_where, &where);
+	handle_where(&where);
 	CELL_AUTO_FREE char *dir = strndup(where.bin, strlen(where.bin) - strlen("/bin"));
 	int fd = -1;
 	struct cell_error err;

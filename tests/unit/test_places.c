@@ -69,6 +69,9 @@ static int meet(const char *trusted, bool whole, const char *writable)
 	struct cell__places *places = cell__places_create();
 	struct cell_error first = { 0 }, second = { 0 };
 	assert_int_equal(cell__places_trust(places, &list, &first), 0);
+	assert_int_equal(cell__places_write(places, &folder, &first), -1); /* its other names are not known yet */
+	assert_int_equal(first.code, CELL_E_SANDBOX);
+	assert_int_equal(cell__places_name(places, &folder, &first), 0);
 	int a = cell__places_write(places, &folder, &first) < 0 ? first.code : 0;
 	cell__places_unwrite(places, &folder);
 	cell__places_untrust(places, &list);
@@ -124,6 +127,7 @@ static void test_counted(void **state)
 	struct cell_error err;
 	assert_int_equal(cell__places_trust(places, &a, &err), 0);
 	assert_int_equal(cell__places_trust(places, &b, &err), 0);
+	assert_int_equal(cell__places_name(places, &folder, &err), 0);
 	cell__places_untrust(places, &a);
 	assert_int_equal(cell__places_write(places, &folder, &err), -1);
 	cell__places_untrust(places, &b);

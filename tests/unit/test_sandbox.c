@@ -732,6 +732,7 @@ static struct cell__sandbox_plan *found_for(struct cell__plans *plans, const cha
 	if (cell__plans_find(plans, &session, &plan, &err) < 0)
 		fail_msg("%s", err.msg);
 	cell__sandbox_policy_finish(&policy);
+	cell__sandbox_plan_unref(plan); /* the cache keeps it */
 	return plan;
 }
 
@@ -741,7 +742,7 @@ static void plans_shared(void **state)
 	(void)state;
 	if (cell__machine_here()->level < CELL_LEVEL_NO_USERNS)
 		skip();
-	struct cell__plans plans = { 0 };
+	struct cell__plans plans = CELL_PLANS_INIT;
 	struct cell__sandbox_plan *first = found_for(&plans, "limits: {memory: 3G}\n");
 	assert_ptr_equal(found_for(&plans, "limits: {memory: 3G}\n"), first);
 	/* Not in the plan: the host watches it. */

@@ -95,6 +95,7 @@ static int request_prepare(struct cell__sandbox_request *base, const struct cell
 {
 	struct request *request = (struct request *)base;
 	struct cell__sandbox_plan *plan = NULL;
+	int rc = -1;
 	struct cell__plan_session session = {
 		.workspace = request->workspace,
 		.cwd = request->cwd,
@@ -106,15 +107,18 @@ static int request_prepare(struct cell__sandbox_request *base, const struct cell
 	if (cell__plans_find(&request->host->supervisor->plans, &session, &plan, err) < 0)
 		return -1;
 	base->session.size = 0;
-	if (cell__plan_build_session(cell__machine_here(), &session, &base->session, err) < 0)
-		return -1;
-	if (name_files((const struct cell_plan *)base->session.data, &base->files) < 0)
-		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
-	base->plan = cell__sandbox_plan_ref(plan);
-	return 0;
+	if (cell__plan_build_session(cell__machine_here(), &session, &base->session, err) == 0)
+		rc = name_files((const struct cell_plan *)base->session.data, &base->files) == 0
+			     ? 0
+			     : cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
+	if (rc == 0)
+		base->plan = plan;
+	else
+		cell__sandbox_plan_unref(plan);
+	return rc;
 }
 
-/* The request for sessions like this one. NULL: err has the reason. */
+/* The request for a session, with the files that it will see.  NULL: err has the reason. */
 static struct cell__sandbox_request *request_create(struct cell__executor_host *host, const struct cell__kernel_spec *spec,
 						    struct cell_error *err)
 {
@@ -138,13 +142,25 @@ static struct cell__sandbox_request *request_create(struct cell__executor_host *
 	/* The session's folder does not depend on the interpreter; its problems are reported now. */
 	if (cell__plan_workspace(spec->cwd, request->policy.workspace, &request->cwd, err) < 0 ||
 	    cell__writable_init(&request->writable, &request->policy, request->cwd, err) < 0 ||
-	    cell__places_write(host->places, &request->writable, err) < 0)
+	    cell__places_name(host->places, &request->writable, err) < 0)
+		goto fail;
+	if (cell__subprocess_prepare(cell__subprocess_of(host), spec->python, spec->preload, spec->zygote_owner, &request->base, err) < 0)
 		goto fail;
 	return &request->base;
 fail:
-	if (request)
-		request_destroy(&request->base);
+	cell__sub_request_destroy(request ? &request->base : NULL);
 	return NULL;
+}
+
+static int sandbox_resolve(struct cell__executor_host *host, const struct cell__kernel_spec *spec, void **ret_found, struct cell_error *err)
+{
+	*ret_found = request_create(host, spec, err);
+	return *ret_found ? 0 : -1;
+}
+
+static void sandbox_discard(void *found)
+{
+	cell__sub_request_destroy(found);
 }
 
 void cell__sandbox_failure(const struct cell__sandbox_request *base, int step, int sys, struct cell_error *err)
@@ -237,17 +253,19 @@ static int sandbox_open(struct cell__executor_host *host, const struct cell__ker
 {
 	CELL_AUTO_FREE const char **env = NULL;
 	size_t n = 0, at = 0;
-	struct cell__sandbox_request *request = request_create(host, spec, err);
-	if (!request)
-		return -1;
+	struct cell__sandbox_request *request = spec->found;
 	struct request *mine = (struct request *)request;
 	mine->events = events;
 	mine->owner = owner;
+	if (cell__places_write(host->places, &mine->writable, err) < 0) {
+		cell__sub_request_destroy(request);
+		return -1;
+	}
 	while (spec->env[n])
 		n++;
 	env = cell__alloc(n + mine->policy.env.count + PROXY_VARIABLES + 1, sizeof *env);
 	if (!env) {
-		request_destroy(request);
+		cell__sub_request_destroy(request);
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
 	}
 	/* The caller's home is not in the sandbox. Variables that the caller set come later in the list, and override this. */
@@ -277,10 +295,13 @@ static int sandbox_open(struct cell__executor_host *host, const struct cell__ker
 static int sandbox_prewarm(struct cell__executor_host *host, const struct cell__kernel_spec *spec, cell__prewarmed_fn done, void *arg,
 			   struct cell_error *err)
 {
-	struct cell__sandbox_request *request = request_create(host, spec, err);
-	return request ? cell__subprocess_prewarm(cell__subprocess_of(host), spec->python, spec->preload, spec->zygote_owner, request, done,
-						  arg, err)
-		       : -1;
+	struct cell__sandbox_request *request = spec->found;
+	if (cell__places_write(host->places, &((struct request *)request)->writable, err) < 0) {
+		cell__sub_request_destroy(request);
+		return -1;
+	}
+	return cell__subprocess_prewarm(cell__subprocess_of(host), spec->python, spec->preload, spec->zygote_owner, request, done, arg,
+					err);
 }
 
 /* The same plan, and the same session's: programs see what the code sees. */
@@ -307,6 +328,8 @@ const struct cell__executor cell__sandbox_executor = {
 	.takes = CELL_TAKES_POLICY | CELL_TAKES_LIMITS | CELL_TAKES_DISK | CELL_TAKES_NETWORK | CELL_TAKES_HOSTS,
 	.untrusted = true,
 	.probe = sandbox_probe,
+	.resolve = sandbox_resolve,
+	.discard = sandbox_discard,
 	.prewarm = sandbox_prewarm,
 	.open = sandbox_open,
 	CELL__SUBPROCESS_KERNEL,

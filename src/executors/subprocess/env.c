@@ -5,69 +5,29 @@
 #define _GNU_SOURCE
 #include "executors/subprocess/kernel.h"
 
-#include <errno.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include "base/hole.h"
 #include "sandbox/build.h"
-#include "sandbox/machine.h"
-#include "sandbox/plans.h"
 
 #define SITE_REFUSED 77   /* what sitecheck.py ends with */
 #define WRITABLE_NAMED 64 /* folders that it gets by name */
 #define FORKS_IN_FLIGHT 64 /* per zygote; far below the capacity of its socket */
 
-/* Takes `list` over as the files that this environment trusts from now on; on failure it is freed, and nothing has changed. */
-static int trust(struct cell__sub_env *env, struct cell__place_list *list, struct cell_error *err)
+bool cell__sub_env_serves(const struct cell__sub_env *env, const char *python, const char *preload, const char *owner,
+			  enum cell__zygote_kind kind)
 {
-	struct cell__places *places = env->sub->host->places;
-	if (cell__places_trust(places, list, err) < 0) {
-		cell__place_list_finish(list);
-		return -1;
-	}
-	cell__places_untrust(places, &env->places);
-	cell__place_list_finish(&env->places);
-	env->places = *list;
-	return 0;
-}
-
-/* The interpreter's files that are known before it is started. */
-static int trust_python(struct cell__sub_env *env, struct cell_error *err)
-{
-	struct cell__place_list list = CELL_PLACE_LIST_INIT;
-	if (cell__place_add_python(&list, env->python, err) < 0) {
-		cell__place_list_finish(&list);
-		return -1;
-	}
-	return trust(env, &list, err);
-}
-
-/* And its module search path, with the names by which it knows those folders. */
-static int trust_files(struct cell__sub_env *env, struct cell_error *err)
-{
-	struct cell__place_list list = CELL_PLACE_LIST_INIT;
-	int rc = cell__place_add_python(&list, env->python, err);
-	for (char **folder = env->files.folders; rc == 0 && folder && *folder; folder++)
-		rc = cell__place_add(&list, "the interpreter's", true, *folder, err);
-	for (char **link = env->files.links; rc == 0 && link && *link; link += 2)
-		rc = cell__place_add(&list, "the interpreter's", false, *link, err);
-	if (rc < 0) {
-		cell__place_list_finish(&list);
-		return -1;
-	}
-	return trust(env, &list, err);
+	return !env->ending && env->kind == kind && strcmp(env->python, python) == 0 && strcmp(env->preload, preload) == 0 &&
+	       (strcmp(env->owner, owner) == 0 || is_hole("zygote-owner"));
 }
 
 int cell__sub_env_find(struct cell__subprocess *sub, const char *python, const char *preload, const char *owner,
 		       enum cell__zygote_kind kind, struct cell__sub_env **ret_env, struct cell_error *err)
 {
 	for (struct cell__sub_env *env = sub->envs; env; env = env->next)
-		if (!env->ending && env->kind == kind && strcmp(env->python, python) == 0 && strcmp(env->preload, preload) == 0 &&
-		    (strcmp(env->owner, owner) == 0 || is_hole("zygote-owner"))) {
+		if (cell__sub_env_serves(env, python, preload, owner, kind)) {
 			*ret_env = env;
 			return 0;
 		}
@@ -88,13 +48,6 @@ int cell__sub_env_find(struct cell__subprocess *sub, const char *python, const c
 	}
 	env->sub = sub;
 	env->kind = kind;
-	if (trust_python(env, err) < 0) {
-		free(env->owner);
-		free(env->python);
-		free(env->preload);
-		free(env);
-		return -1;
-	}
 	uv_timer_init(cell__loop_uv(sub->host->loop), &env->timer);
 	env->timer.data = env;
 	sub->open_handles++;
@@ -102,8 +55,10 @@ int cell__sub_env_find(struct cell__subprocess *sub, const char *python, const c
 		cell__cpu_shares_init(&sub->shares, cell__loop_uv(sub->host->loop), cell__sub_tell_share);
 		sub->open_handles++;
 	}
+	pthread_mutex_lock(&sub->lock);
 	env->next = sub->envs;
 	sub->envs = env;
+	pthread_mutex_unlock(&sub->lock);
 	*ret_env = env;
 	return 0;
 }
@@ -133,18 +88,28 @@ void cell__sub_fork_waiting(struct cell__sub_env *env)
 	while (env->in_flight < FORKS_IN_FLIGHT && !is_worn(env)) {
 		struct cell__sub_kernel *oldest = NULL;
 		for (struct cell__sub_kernel *k = env->sub->kernels; k; k = k->next)
-			if (k->env == env && k->state == CELL_KERNEL_WAITING)
+			if (k->env == env && k->state == CELL_KERNEL_WAITING && !k->preparing)
 				oldest = k;
 		if (!oldest)
 			return;
 		if (cell__sub_kernel_fork(oldest, &oldest->error) < 0)
 			cell__sub_kernel_gone_later(oldest);
-		else if (oldest->init)
+		else if (oldest->init && oldest->state == CELL_KERNEL_FORKING)
 			cell__sub_kernel_configure(oldest); /* the socket holds it until the kernel is up */
 	}
 }
 
 /* ---- its zygote ---- */
+
+void cell__sub_zygote_failed(struct cell__sub_env *env, const struct cell_error *err)
+{
+	env->state = CELL_ENV_NONE;
+	uv_timer_stop(&env->timer);
+	if (env->zygote_id)
+		cell__spawn_client_tell(&env->sub->supervisor->client, CELL_SPAWN_ZYGOTE_STOP, env->zygote_id, 0);
+	env->zygote_id = 0;
+	fail_waiting(env, err);
+}
 
 static void handle_start_timeout(uv_timer_t *timer)
 {
@@ -152,27 +117,7 @@ static void handle_start_timeout(uv_timer_t *timer)
 	struct cell_error err;
 	cell_fail(&err, CELL_E_TIMEOUT, 0, "%s was not ready after %lld s; is it a Python interpreter, and do its preloads finish?",
 		  env->python, (long long)(env->sub->start_timeout_ms / 1000));
-	env->state = CELL_ENV_NONE;
-	cell__spawn_client_tell(&env->sub->supervisor->client, CELL_SPAWN_ZYGOTE_STOP, env->zygote_id, 0);
-	env->zygote_id = 0;
-	fail_waiting(env, &err);
-}
-
-static int check_python(const char *python, struct cell_error *err)
-{
-	struct stat st;
-	if (stat(python, &st) < 0) {
-		struct stat link;
-		if (errno == ENOENT && lstat(python, &link) == 0)
-			return cell_fail(
-				err, CELL_E_PYTHON, 0,
-				"%s is a broken link: the Python that its venv was created from was removed; create the venv again",
-				python);
-		return cell_fail(err, CELL_E_PYTHON, errno, "interpreter %s", python);
-	}
-	if (!S_ISREG(st.st_mode) || access(python, X_OK) < 0)
-		return cell_fail(err, CELL_E_PYTHON, 0, "interpreter %s is not an executable program; give the path of a python3", python);
-	return 0;
+	cell__sub_zygote_failed(env, &err);
 }
 
 static int add_once(json_t *list, const char *path, size_t size)
@@ -241,37 +186,13 @@ static int zygote_payload(struct cell__sub_env *env, struct cell__buf *payload, 
 	return 0;
 }
 
-/* Makes the plan of its zygote, for each zygote again: mounts and installs may have changed. */
-static int plan_zygote(struct cell__sub_env *env, struct cell_error *err)
-{
-	struct cell__plans *plans = &env->sub->supervisor->plans;
-	CELL_AUTO_BUF struct cell__buf bytes = CELL_BUF_INIT;
-	cell__sandbox_plan_unref(cell__take_ptr(env->plan));
-	if (env->kind == CELL_ZYGOTE_ISOLATED)
-		return 0;
-	if (!plans->mounts && cell__machine_maps(cell__machine_here()))
-		plans->mounts = cell__mounts_create();
-	if (cell__plans_zygote(plans->mounts, env->python, env->sub->kernel_dir, env->kind == CELL_ZYGOTE_ONLINE, &bytes, err) == 0)
-		env->plan = cell__sandbox_plan_create(&bytes, err);
-	return env->plan ? 0 : -1;
-}
-
 int cell__sub_zygote_start(struct cell__sub_env *env, struct cell_error *err)
 {
 	struct cell__subprocess *sub = env->sub;
-	CELL_AUTO_BUF struct cell__buf payload = CELL_BUF_INIT;
-	int argc = 0;
 	if (env->state != CELL_ENV_NONE)
 		return 0;
-	if (check_python(env->python, err) < 0 || cell__supervisor_start(sub->supervisor, err) < 0)
-		return -1;
-	if (zygote_payload(env, &payload, &argc) < 0)
-		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
-	if (plan_zygote(env, err) < 0)
-		return -1;
-	env->zygote_id = sub->supervisor->next_id++;
-	if (cell__spawn_client_send(&sub->supervisor->client, CELL_SPAWN_ZYGOTE_START, env->zygote_id, argc, 0, payload.data, payload.size,
-				    env->plan ? &env->plan->fd : NULL, env->plan ? 1 : 0, err) < 0)
+	env->starts++;
+	if (cell__supervisor_start(sub->supervisor, err) < 0 || cell__sub_look(env, NULL, 0, err) < 0)
 		return -1;
 	env->state = CELL_ENV_STARTING;
 	env->warm = false;
@@ -284,20 +205,25 @@ int cell__sub_zygote_start(struct cell__sub_env *env, struct cell_error *err)
 	return 0;
 }
 
-static void take_paths(struct cell__sub_env *env, json_t *list)
+static int send_start(struct cell__sub_env *env, struct cell_error *err)
 {
-	size_t n = json_array_size(list), kept = 0;
-	const char **paths = cell__alloc(n + 1, sizeof *paths);
-	for (size_t i = 0; paths && i < n; i++) {
-		const char *path = json_string_value(json_array_get(list, i));
-		if (path && path[0] == '/')
-			paths[kept++] = path;
-	}
-	cell__plan_env_finish(&env->files);
-	/* Without memory a sandboxed kernel does not find its files, and reports that. */
-	if (paths)
-		(void)cell__plan_env_init(&env->files, paths);
-	free(paths);
+	struct cell__supervisor *supervisor = env->sub->supervisor;
+	CELL_AUTO_BUF struct cell__buf payload = CELL_BUF_INIT;
+	int argc = 0;
+	if (zygote_payload(env, &payload, &argc) < 0)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	env->zygote_id = supervisor->next_id++;
+	return cell__spawn_client_send(&supervisor->client, CELL_SPAWN_ZYGOTE_START, env->zygote_id, argc, 0, payload.data, payload.size,
+				       env->plan ? &env->plan->fd : NULL, env->plan ? 1 : 0, err);
+}
+
+void cell__sub_zygote_planned(struct cell__sub_env *env, struct cell__sandbox_plan *plan)
+{
+	struct cell_error err;
+	cell__sandbox_plan_unref(env->plan);
+	env->plan = plan;
+	if (send_start(env, &err) < 0)
+		cell__sub_zygote_failed(env, &err);
 }
 
 static void free_hosts(struct cell__sub_env *env)
@@ -321,42 +247,49 @@ static void take_hosts(struct cell__sub_env *env, json_t *list)
 
 void cell__sub_zygote_ready(struct cell__sub_env *env, int64_t pid, int64_t missed, const char *payload, size_t size)
 {
-	const char *version = "", *ipython = "", *preload_error = NULL;
-	struct cell_error untrusted;
+	struct cell_error err;
+	const char *preload_error = NULL;
 	json_t *ready = json_loadb(payload, size, 0, NULL);
 	env->missed = (int)missed;
-	take_paths(env, json_object_get(ready, "paths"));
-	take_hosts(env, json_object_get(ready, "index"));
-	if (ready)
-		json_unpack(ready, "{s?s, s?s, s?s}", "version", &version, "ipython", &ipython, "preload_error", &preload_error);
-	uv_timer_stop(&env->timer);
-	bool refused = trust_files(env, &untrusted) < 0;
-	if (preload_error || refused) {
-		struct cell_error err;
-		cell_fail(&err, CELL_E_PRELOAD, 0, "%s cannot preload %.160s", env->python, preload_error ? preload_error : "");
-		if (refused)
-			err = untrusted;
-		env->state = CELL_ENV_NONE;
-		cell__spawn_client_tell(&env->sub->supervisor->client, CELL_SPAWN_ZYGOTE_STOP, env->zygote_id, 0);
-		env->zygote_id = 0;
-		fail_waiting(env, &err);
-	} else {
-		env->state = CELL_ENV_READY;
-		env->info = (struct cell_env_info){
-			.size = sizeof env->info,
-			.zygote_pid = pid,
-			.start_ms = (double)(cell__now_us() - env->started_us) / 1000.0,
-		};
-		snprintf(env->info.python, sizeof env->info.python, "%s", env->python);
-		snprintf(env->info.version, sizeof env->info.version, "%s", version);
-		snprintf(env->info.ipython, sizeof env->info.ipython, "%s", ipython);
-		CELL_SUB_LOG(env->sub, CELL_LOG_INFO, "%s (Python %s) is ready", env->python, env->info.version);
-		uv_timer_start(&env->timer, cell__sub_handle_refill, CELL_SUB_REFILL_DELAY_MS, 0);
-		if (env->prewarms)
-			cell__spawn_client_tell(&env->sub->supervisor->client, CELL_SPAWN_ZYGOTE_WARM, env->zygote_id, 0);
-		cell__sub_fork_waiting(env);
-	}
+	if (!ready)
+		ready = json_object(); /* a zygote that reports nothing has no files */
+	if (!ready)
+		cell_fail(&err, CELL_E_NOMEM, 0, "out of memory");
+	else if (json_unpack(ready, "{s:s}", "preload_error", &preload_error) == 0)
+		cell_fail(&err, CELL_E_PRELOAD, 0, "%s cannot preload %.160s", env->python, preload_error);
+	else if (cell__sub_look(env, json_incref(ready), pid, &err) == 0)
+		err.code = 0;
 	json_decref(ready);
+	if (err.code)
+		cell__sub_zygote_failed(env, &err);
+}
+
+void cell__sub_zygote_known(struct cell__sub_env *env, int64_t pid, json_t *ready, struct cell__sub_files *files)
+{
+	struct cell__subprocess *sub = env->sub;
+	const char *version = "", *ipython = "";
+	pthread_mutex_lock(&sub->lock);
+	struct cell__sub_files *before = env->files;
+	env->files = files;
+	pthread_mutex_unlock(&sub->lock);
+	cell__sub_files_unref(before);
+	take_hosts(env, json_object_get(ready, "index"));
+	(void)json_unpack(ready, "{s?s, s?s}", "version", &version, "ipython", &ipython);
+	uv_timer_stop(&env->timer);
+	env->state = CELL_ENV_READY;
+	env->info = (struct cell_env_info){
+		.size = sizeof env->info,
+		.zygote_pid = pid,
+		.start_ms = (double)(cell__now_us() - env->started_us) / 1000.0,
+	};
+	snprintf(env->info.python, sizeof env->info.python, "%s", env->python);
+	snprintf(env->info.version, sizeof env->info.version, "%s", version);
+	snprintf(env->info.ipython, sizeof env->info.ipython, "%s", ipython);
+	CELL_SUB_LOG(sub, CELL_LOG_INFO, "%s (Python %s) is ready", env->python, env->info.version);
+	uv_timer_start(&env->timer, cell__sub_handle_refill, CELL_SUB_REFILL_DELAY_MS, 0);
+	if (env->prewarms)
+		cell__spawn_client_tell(&sub->supervisor->client, CELL_SPAWN_ZYGOTE_WARM, env->zygote_id, 0);
+	cell__sub_fork_waiting(env);
 }
 
 /* The last line of a dead zygote's output that mentions an error, or else the last line. */
@@ -468,7 +401,9 @@ static void close_env(struct cell__sub_env *env)
 	struct cell__sub_env **at = &env->sub->envs;
 	while (*at != env)
 		at = &(*at)->next;
+	pthread_mutex_lock(&env->sub->lock);
 	*at = env->next;
+	pthread_mutex_unlock(&env->sub->lock);
 	uv_close((uv_handle_t *)&env->timer, cell__sub_handle_env_closed);
 }
 
@@ -478,7 +413,9 @@ static void handle_idle(uv_timer_t *timer)
 	bool any = false;
 	if (is_used(env, false))
 		return;
+	pthread_mutex_lock(&env->sub->lock);
 	env->ending = true;
+	pthread_mutex_unlock(&env->sub->lock);
 	stop_zygote(env);
 	for (struct cell__sub_kernel *k = env->sub->kernels; k; k = k->next) {
 		any |= k->env == env;
@@ -506,10 +443,13 @@ void cell__sub_handle_env_closed(uv_handle_t *handle)
 {
 	struct cell__sub_env *env = handle->data;
 	struct cell__subprocess *sub = env->sub;
+	env->closed = true;
+	if (env->looking > 0)
+		return;
 	free(env->python);
 	free(env->preload);
 	free(env->owner);
-	cell__plan_env_finish(&env->files);
+	cell__sub_files_unref(env->files);
 	cell__sandbox_plan_unref(env->plan);
 	cell__places_untrust(sub->host->places, &env->places);
 	cell__place_list_finish(&env->places);

@@ -30,6 +30,9 @@ static void handle_kernel_closed(uv_handle_t *handle)
 {
 	struct cell__sub_kernel *kernel = handle->data;
 	struct cell__subprocess *sub = kernel->sub;
+	kernel->closed = true;
+	if (kernel->preparing)
+		return;
 	free(kernel->init);
 	cell__sub_request_destroy(kernel->request);
 	cell__close_fd(&kernel->listen_fd);
@@ -93,28 +96,39 @@ void cell__sub_kernel_gone_later(struct cell__sub_kernel *kernel)
 	cell__loop_post(kernel->sub->host->loop, &kernel->gone);
 }
 
-/* Finds the plan of a sandboxed kernel, now that its environment is known. */
-static int prepare(struct cell__sub_kernel *kernel, struct cell_error *err)
+static void handle_prepared(void *arg, const struct cell_error *err)
 {
-	struct cell__sandbox_request *request = kernel->request;
-	if (!request->plan) {
-		if (request->prepare(request, &kernel->env->files, err) < 0)
-			return -1;
-		struct cell__sub_pool *pool = cell__sub_pool_use(kernel->env, request->plan);
-		if (pool)
-			cell__sub_pool_learn(kernel->env, pool, request, 1);
+	struct cell__sub_kernel *kernel = arg;
+	struct cell__sub_env *env = kernel->env;
+	kernel->preparing = false;
+	if (kernel->closed) {
+		handle_kernel_closed((uv_handle_t *)&kernel->timer);
+		return;
 	}
-	if (!kernel->plan)
-		kernel->plan = cell__sandbox_plan_ref(request->plan);
-	return 0;
+	if (kernel->state != CELL_KERNEL_WAITING)
+		return; /* on its way out */
+	if (err->code) {
+		kernel->error = *err;
+		cell__sub_kernel_gone_later(kernel);
+		return;
+	}
+	struct cell__sub_pool *pool = cell__sub_pool_use(env, kernel->request->plan);
+	if (pool)
+		cell__sub_pool_learn(env, pool, kernel->request, 1);
+	cell__sub_fork_waiting(env);
 }
 
 int cell__sub_kernel_fork(struct cell__sub_kernel *kernel, struct cell_error *err)
 {
 	struct cell__subprocess *sub = kernel->sub;
 	struct cell__link_fds fds;
-	if (kernel->request && prepare(kernel, err) < 0)
-		return -1;
+	/* Its plan is found first, now that its environment is known; then it is forked. */
+	if (kernel->request && !kernel->request->plan) {
+		kernel->preparing = cell__sub_prepare(kernel->env, kernel->request, handle_prepared, kernel, err) == 0;
+		return kernel->preparing ? 0 : -1;
+	}
+	if (kernel->request && !kernel->plan)
+		kernel->plan = cell__sandbox_plan_ref(kernel->request->plan);
 	if (cell__link_create(sub->host->loop, &link_events, kernel, &kernel->link, &fds, err) < 0)
 		return -1;
 	int all[CELL_SPAWN_KERNEL_FDS] = { fds.fd[0], fds.fd[1], fds.fd[2], fds.fd[3], kernel->plan ? kernel->plan->fd : -1 };

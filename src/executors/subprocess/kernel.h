@@ -3,6 +3,7 @@
  *
  *     subprocess.c  the executor: opening, its vtable, its life; theory of operation
  *     env.c         environments: interpreters with their preloads, and the zygote of each
+ *     files.c       paths that are looked up for them, on the pool
  *     pool.c        kernels started in advance, and their waiters
  *     kernel.c      one kernel: its fork, its cells, its frames, its end
  *     spawner.c     messages of the spawner
@@ -11,6 +12,9 @@
  */
 #ifndef CELL_EXECUTORS_SUBPROCESS_KERNEL_H
 #define CELL_EXECUTORS_SUBPROCESS_KERNEL_H
+
+#include <jansson.h>
+#include <pthread.h>
 
 #include "executors/link.h"
 #include "executors/subprocess/subprocess.h"
@@ -36,7 +40,11 @@ struct cell__sub_pool {
 };
 
 struct cell__sub_prewarm {
+	struct cell__sub_env *env;
 	struct cell__sandbox_request *request; /* or NULL */
+	bool preparing; /* the pool works on its request */
+	bool over;      /* it was answered meanwhile */
+	struct cell_error err;
 	void (*done)(void *arg, const struct cell_env_info *info, const struct cell_error *err);
 	void *arg;
 	struct cell__sub_prewarm *next;
@@ -55,8 +63,11 @@ struct cell__sub_env {
 	int in_flight;
 	int64_t forks; /* of this zygote */
 	struct cell__sub_pool *pools; /* those that a session has used */
-	struct cell__plan_env files; /* the interpreter's; known when the zygote is ready */
+	struct cell__sub_files *files; /* the interpreter's; known when the zygote is ready; guarded by sub->lock */
 	struct cell__place_list places; /* the same and more, trusted: a session that can write there is not opened */
+	unsigned starts; /* of zygotes: results of the pool for another one are dropped */
+	int looking;     /* work of the pool about its files that is in progress */
+	bool closed;     /* it is freed with the last of them */
 	char **index_hosts;          /* "host:port" of the package index that its installer uses; NULL-terminated */
 	int64_t started_us;
 	struct cell_env_info info;
@@ -87,6 +98,8 @@ struct cell__sub_kernel {
 	bool ready;   /* READY seen */
 	bool pooled;  /* made for the pool and not taken yet */
 	bool asked;   /* we closed it */
+	bool preparing; /* the pool works on its request */
+	bool closed;  /* it is freed with that */
 	bool timing;  /* the timer waits for a cell to become a long one, or for it to hear of its interrupt */
 	int unheard;  /* signals that were sent again */
 	struct cell__cpu_share entry;
@@ -114,6 +127,8 @@ struct cell__subprocess {
 	int pool_size;
 	int64_t start_timeout_ms;
 	int64_t zygote_forks; /* 0: no limit */
+	pthread_mutex_t
+		lock; /* other threads read the list and its members that they need to find files; the loop's writes them under it */
 	struct cell__sub_env *envs;
 	struct cell__sub_kernel *kernels;
 	bool destroying;
@@ -130,15 +145,35 @@ struct cell__subprocess {
 /* A handle was closed: it may have been the last. */
 void cell__sub_maybe_destroyed(struct cell__subprocess *sub);
 
+/* ---- files.c ---- */
+
+/*
+ * Looks up and trusts the files of a zygote: before its start (ready NULL), which ends in cell__sub_zygote_planned(), or those of its
+ * report, which is taken over, which ends in cell__sub_zygote_known(); or in cell__sub_zygote_failed().  Never from inside the call.
+ */
+int cell__sub_look(struct cell__sub_env *env, json_t *ready, int64_t pid, struct cell_error *err);
+/* Prepares a request on the pool; then done(arg, err) on the loop, err with code 0 if all is well. */
+int cell__sub_prepare(struct cell__sub_env *env, struct cell__sandbox_request *request,
+		      void (*done)(void *arg, const struct cell_error *err), void *arg, struct cell_error *err);
+
 /* ---- env.c ---- */
 
 int cell__sub_env_find(struct cell__subprocess *sub, const char *python, const char *preload, const char *owner,
 		       enum cell__zygote_kind kind, struct cell__sub_env **ret_env, struct cell_error *err);
+/* Would a new session of this kind get it?  Reads members that never change, and `ending`: under sub->lock, or on the loop's thread. */
+bool cell__sub_env_serves(const struct cell__sub_env *env, const char *python, const char *preload, const char *owner,
+			  enum cell__zygote_kind kind);
+/* Its interpreter is trusted; plan: NULL, or taken over. */
+void cell__sub_zygote_planned(struct cell__sub_env *env, struct cell__sandbox_plan *plan);
+/* The files that it reported are trusted, and taken over. */
+void cell__sub_zygote_known(struct cell__sub_env *env, int64_t pid, json_t *ready, struct cell__sub_files *files);
+/* Gives up the zygote that is starting: every waiter gets the reason. */
+void cell__sub_zygote_failed(struct cell__sub_env *env, const struct cell_error *err);
 /* A kernel has ended, or the pool is full: an owner's unused zygote ends after a while. */
 void cell__sub_env_rest(struct cell__sub_env *env);
 /* Replaces a zygote that has forked as many kernels as one may, once the last fork is done. */
 void cell__sub_zygote_rotate(struct cell__sub_env *env);
-/* Its timer is closed: the rest goes too. */
+/* Its timer is closed: the rest goes too, as soon as the pool has no work for it. */
 void cell__sub_handle_env_closed(uv_handle_t *handle);
 /* Has no effect if a zygote runs or starts. */
 int cell__sub_zygote_start(struct cell__sub_env *env, struct cell_error *err);
@@ -149,7 +184,6 @@ void cell__sub_fork_waiting(struct cell__sub_env *env);
 
 /* ---- pool.c ---- */
 
-void cell__sub_request_destroy(struct cell__sandbox_request *request);
 /* NULL: kernels of this plan have not been used. */
 struct cell__sub_pool *cell__sub_pool_find(const struct cell__sub_env *env, const struct cell__sandbox_plan *plan);
 struct cell__sub_pool *cell__sub_pool_use(struct cell__sub_env *env, struct cell__sandbox_plan *plan);

@@ -17,6 +17,7 @@ void cell__sub_request_destroy(struct cell__sandbox_request *request)
 	if (!request)
 		return;
 	cell__sandbox_plan_unref(request->plan);
+	cell__sub_files_unref(request->from);
 	cell__buf_finish(&request->session);
 	cell__buf_finish(&request->files);
 	request->destroy(request);
@@ -163,31 +164,70 @@ void cell__sub_handle_refill(uv_timer_t *timer)
 
 /* ---- prewarms ---- */
 
+/* Answers one that is out of the list; its memory goes as soon as the pool is done with its request. */
+static void end_prewarm(struct cell__sub_prewarm *prewarm, const struct cell_error *err)
+{
+	prewarm->over = true;
+	prewarm->done(prewarm->arg, err ? NULL : &prewarm->env->info, err);
+	if (prewarm->preparing)
+		return;
+	cell__sub_request_destroy(prewarm->request);
+	free(prewarm);
+}
+
 void cell__sub_end_prewarms(struct cell__sub_env *env, const struct cell_error *err)
 {
 	struct cell__sub_prewarm *prewarm = cell__take_ptr(env->prewarms);
 	while (prewarm) {
 		struct cell__sub_prewarm *next = prewarm->next;
-		prewarm->done(prewarm->arg, err ? NULL : &env->info, err);
-		cell__sub_request_destroy(prewarm->request);
-		free(prewarm);
+		end_prewarm(prewarm, err);
 		prewarm = next;
 	}
 }
 
+/* Its request is prepared. */
+static void learn_prewarm(struct cell__sub_prewarm *prewarm)
+{
+	struct cell__sub_env *env = prewarm->env;
+	struct cell__sub_pool *pool = cell__sub_pool_use(env, prewarm->request->plan);
+	if (pool) {
+		cell__sub_pool_learn(env, pool, prewarm->request, SAME_IN_A_ROW); /* a request by name is expected at once */
+		cell__sub_pool_confine(env, pool);
+	}
+}
+
+static void handle_prewarm_prepared(void *arg, const struct cell_error *err)
+{
+	struct cell__sub_prewarm *prewarm = arg;
+	struct cell__sub_env *env = prewarm->env;
+	prewarm->preparing = false;
+	if (prewarm->over) {
+		cell__sub_request_destroy(prewarm->request);
+		free(prewarm);
+		return;
+	}
+	prewarm->err = *err;
+	if (!err->code)
+		learn_prewarm(prewarm);
+	cell__sub_check_prewarms(env);
+	cell__sub_pool_fill(env);
+	cell__sub_check_prewarms(env);
+}
+
 /* Is the pool that a prewarm waits for there?  A failure to find out is its answer. */
-static bool prewarm_done(struct cell__sub_env *env, struct cell__sub_prewarm *prewarm, struct cell_error *err)
+static bool prewarm_done(struct cell__sub_env *env, struct cell__sub_prewarm *prewarm)
 {
 	int made, up;
 	struct cell__sandbox_request *request = prewarm->request;
-	bool first = request && !request->plan;
-	if (first && request->prepare(request, &env->files, err) < 0)
+	if (prewarm->err.code)
+		return true;
+	if (!prewarm->preparing && request && !request->plan)
+		prewarm->preparing = cell__sub_prepare(env, request, handle_prewarm_prepared, prewarm, &prewarm->err) == 0;
+	if (prewarm->preparing)
+		return false;
+	if (prewarm->err.code)
 		return true;
 	struct cell__sub_pool *pool = cell__sub_pool_use(env, request ? request->plan : NULL);
-	if (first && pool) {
-		cell__sub_pool_learn(env, pool, request, SAME_IN_A_ROW); /* a request by name is expected at once */
-		cell__sub_pool_confine(env, pool);
-	}
 	count_pool(env, request ? request->plan : NULL, &made, &up);
 	return !pool || up >= pool_size(env) || pool->deaths >= CELL_SUB_POOL_DEATHS_MAX;
 }
@@ -198,15 +238,13 @@ void cell__sub_check_prewarms(struct cell__sub_env *env)
 		return;
 	for (struct cell__sub_prewarm **at = &env->prewarms; *at;) {
 		struct cell__sub_prewarm *prewarm = *at;
-		struct cell_error err = { 0 };
-		if (!prewarm_done(env, prewarm, &err)) {
+		if (!prewarm_done(env, prewarm)) {
 			at = &prewarm->next;
 			continue;
 		}
 		*at = prewarm->next;
-		prewarm->done(prewarm->arg, err.code ? NULL : &env->info, err.code ? &err : NULL);
-		cell__sub_request_destroy(prewarm->request);
-		free(prewarm);
+		struct cell_error err = prewarm->err;
+		end_prewarm(prewarm, err.code ? &err : NULL);
 	}
 }
 
@@ -224,8 +262,12 @@ int cell__subprocess_prewarm(struct cell__subprocess *sub, const char *python, c
 		free(prewarm);
 		return -1;
 	}
-	*prewarm = (struct cell__sub_prewarm){ .request = request, .done = done, .arg = arg, .next = env->prewarms };
+	if (request && request->plan && request->from != env->files)
+		cell__sandbox_plan_unref(cell__take_ptr(request->plan)); /* of a zygote that was replaced meanwhile */
+	*prewarm = (struct cell__sub_prewarm){ .env = env, .request = request, .done = done, .arg = arg, .next = env->prewarms };
 	env->prewarms = prewarm;
+	if (request && request->plan)
+		learn_prewarm(prewarm);
 	for (struct cell__sub_pool *pool = env->pools; pool; pool = pool->next)
 		pool->deaths = 0;
 	if (env->state == CELL_ENV_READY && !env->warm)

@@ -62,9 +62,10 @@ int cell__subprocess_open(struct cell__executor_host *host, const struct cell__e
 	if (cell__sub_env_find(sub, spec->python, spec->preload, spec->zygote_owner, request ? request->zygote : CELL_ZYGOTE_ISOLATED, &env,
 			       err) < 0)
 		goto fail;
-	/* With the zygote there the plan is known, and with it the pool. */
-	if (request && env->state == CELL_ENV_READY && request->prepare(request, &env->files, err) < 0)
-		goto fail;
+	/* Prepared for a zygote that was replaced meanwhile. */
+	if (request && request->plan && request->from != env->files)
+		cell__sandbox_plan_unref(cell__take_ptr(request->plan));
+	/* With the plan the pool is known. */
 	if (!request || request->plan) {
 		struct cell__sub_pool *pool = cell__sub_pool_use(env, request ? request->plan : NULL);
 		kernel = cell__sub_pool_take(env, request);
@@ -113,6 +114,7 @@ static int subprocess_create(struct cell__executor_host *host, const struct cell
 	struct cell__subprocess *sub = cell__alloc(1, sizeof *sub);
 	if (!sub)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	pthread_mutex_init(&sub->lock, NULL);
 	sub->host = host;
 	sub->kernel_dir = host->kernel_dir;
 	sub->pool_size = opts->pool_size;
@@ -132,6 +134,7 @@ void cell__sub_maybe_destroyed(struct cell__subprocess *sub)
 		return;
 	void (*done)(void *) = sub->destroyed;
 	void *arg = sub->destroyed_arg;
+	pthread_mutex_destroy(&sub->lock);
 	free(sub);
 	done(arg);
 }
@@ -163,7 +166,9 @@ static void subprocess_destroy(void *state, void (*done)(void *arg), void *arg)
 		if (!k->gone.fn)
 			cell__sub_kernel_gone(k, &how);
 	}
+	pthread_mutex_lock(&sub->lock);
 	struct cell__sub_env *env = cell__take_ptr(sub->envs);
+	pthread_mutex_unlock(&sub->lock);
 	while (env) {
 		struct cell__sub_env *next = env->next;
 		cell__sub_end_prewarms(env, &err);

@@ -20,18 +20,35 @@ enum cell__zygote_kind {
 	CELL_ZYGOTE_ONLINE,   /* confined except for the network, which its kernels have as well */
 };
 
+/* The interpreter's files as a zygote reported them; never changed.  Any thread. */
+struct cell__sub_files {
+	int refs; /* atomic */
+	struct cell__plan_env env;
+};
+struct cell__sub_files *cell__sub_files_ref(struct cell__sub_files *files);
+/* NULL is allowed. */
+void cell__sub_files_unref(struct cell__sub_files *files);
+
 /*
  * The requirements of the `sandbox` executor for a kernel; NULL members for the others.  `prepare` is called once the interpreter's
- * paths are known, before the fork, and fills plan (a reference) and session; they and the request are the kernel's.
+ * paths are known, before the fork, and fills plan (a reference) and session; they and the request are the kernel's.  It looks up paths:
+ * any thread but the loop's.
  */
 struct cell__sandbox_request {
 	int (*prepare)(struct cell__sandbox_request *request, const struct cell__plan_env *env, struct cell_error *err);
 	void (*destroy)(struct cell__sandbox_request *request);
 	enum cell__zygote_kind zygote;
 	struct cell__sandbox_plan *plan;
+	struct cell__sub_files *from; /* that the plan was made from */
 	struct cell__buf session; /* the session's plan */
 	struct cell__buf files;   /* which files its paths name at this moment: another file there is another sandbox */
 };
+
+/* Prepares a request, if a zygote of its kind has reported its files.  Any thread but the loop's. */
+int cell__subprocess_prepare(struct cell__subprocess *sub, const char *python, const char *preload, const char *owner,
+			     struct cell__sandbox_request *request, struct cell_error *err);
+/* NULL is allowed.  One that was not handed to a kernel: any thread. */
+void cell__sub_request_destroy(struct cell__sandbox_request *request);
 
 /* Describes the step of a plan at which a kernel failed. */
 void cell__sandbox_failure(const struct cell__sandbox_request *request, int step, int sys, struct cell_error *err);

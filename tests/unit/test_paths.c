@@ -1,0 +1,313 @@
+/*
+ * The thread that runs the loop looks up no path of a file system that may block (a network mount, a FUSE mount, a slow disk): every other
+ * session would stand still with it.  This program takes the place of libc's functions that look up paths, and reports those that are
+ * called by the loop's thread while sessions of each kind are opened, used, reset, restarted and closed.
+ */
+#undef _FILE_OFFSET_BITS /* each function has two names, with and without 64: both are defined here */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <dlfcn.h>
+#include <execinfo.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <glob.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "support.h"
+
+#include "engine/engine.h"
+#include "loop/loop.h"
+
+/* ---- the watch ---- */
+
+static struct cell__loop *_Atomic watched; /* NULL: nothing is reported */
+static atomic_int n_reported;
+static __thread bool reporting;
+
+/* Paths that the loop's thread may look up, because no file system that can block is behind them. */
+static const struct {
+	const char *prefix, *why;
+} allowed[] = {
+	{ "/proc/", "the kernel's own: processes, mounts, and descriptors that are open already" },
+	{ "/dev/null", "the kernel's own" },
+};
+
+static void note(const char *function, const char *path)
+{
+	struct cell__loop *loop = watched;
+	if (!loop || reporting)
+		return;
+	reporting = true;
+	for (size_t i = 0; path && i < COUNT(allowed); i++)
+		if (strncmp(path, allowed[i].prefix, strlen(allowed[i].prefix)) == 0) {
+			reporting = false;
+			return;
+		}
+	if (cell__loop_is_current(loop)) {
+		void *frames[24];
+		n_reported++;
+		fprintf(stderr, "the loop's thread calls %s(%s)\n", function, path ? path : "");
+		backtrace_symbols_fd(frames, backtrace(frames, COUNT(frames)), STDERR_FILENO);
+	}
+	reporting = false;
+}
+
+/* ---- libc's functions ---- */
+
+#define NEXT(name)                             \
+	static __typeof__(name) *_Atomic next; \
+	__typeof__(name) *real = next;         \
+	if (!real)                             \
+	next = real = (__typeof__(name) *)dlsym(RTLD_NEXT, #name)
+
+#define WRAP(type, name, params, path, args) \
+	type name params;                    \
+	type name params                     \
+	{                                    \
+		NEXT(name);                  \
+		note(#name, path);           \
+		return real args;            \
+	}
+
+#define WRAP_OPEN(name, at_param, at_arg)                                               \
+	int name(at_param const char *path, int flags, ...)                             \
+	{                                                                               \
+		NEXT(name);                                                             \
+		va_list more;                                                           \
+		va_start(more, flags);                                                  \
+		mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(more, mode_t) : 0; \
+		va_end(more);                                                           \
+		note(#name, path);                                                      \
+		return real(at_arg path, flags, mode);                                  \
+	}
+#define NOTHING
+#define AT_PARAM int dir_fd,
+#define AT_ARG dir_fd,
+
+WRAP_OPEN(open, NOTHING, NOTHING)
+WRAP_OPEN(open64, NOTHING, NOTHING)
+WRAP_OPEN(openat, AT_PARAM, AT_ARG)
+WRAP_OPEN(openat64, AT_PARAM, AT_ARG)
+WRAP(int, __open_2, (const char *path, int flags), path, (path, flags))
+WRAP(int, __open64_2, (const char *path, int flags), path, (path, flags))
+WRAP(int, __openat_2, (int dir_fd, const char *path, int flags), path, (dir_fd, path, flags))
+WRAP(int, __openat64_2, (int dir_fd, const char *path, int flags), path, (dir_fd, path, flags))
+WRAP(FILE *, fopen, (const char *path, const char *mode), path, (path, mode))
+WRAP(FILE *, fopen64, (const char *path, const char *mode), path, (path, mode))
+WRAP(DIR *, opendir, (const char *path), path, (path))
+WRAP(int, stat, (const char *path, struct stat *st), path, (path, st))
+WRAP(int, stat64, (const char *path, struct stat64 *st), path, (path, st))
+WRAP(int, lstat, (const char *path, struct stat *st), path, (path, st))
+WRAP(int, lstat64, (const char *path, struct stat64 *st), path, (path, st))
+WRAP(int, fstatat, (int dir_fd, const char *path, struct stat *st, int flags), path, (dir_fd, path, st, flags))
+WRAP(int, fstatat64, (int dir_fd, const char *path, struct stat64 *st, int flags), path, (dir_fd, path, st, flags))
+WRAP(int, statx, (int dir_fd, const char *path, int flags, unsigned mask, struct statx *st), path, (dir_fd, path, flags, mask, st))
+WRAP(int, statvfs, (const char *path, struct statvfs *st), path, (path, st))
+WRAP(int, statvfs64, (const char *path, struct statvfs64 *st), path, (path, st))
+WRAP(int, access, (const char *path, int mode), path, (path, mode))
+WRAP(int, faccessat, (int dir_fd, const char *path, int mode, int flags), path, (dir_fd, path, mode, flags))
+WRAP(char *, realpath, (const char *path, char *out), path, (path, out))
+WRAP(char *, __realpath_chk, (const char *path, char *out, size_t size), path, (path, out, size))
+WRAP(ssize_t, readlink, (const char *path, char *out, size_t size), path, (path, out, size))
+WRAP(ssize_t, __readlink_chk, (const char *path, char *out, size_t size, size_t room), path, (path, out, size, room))
+WRAP(ssize_t, readlinkat, (int dir_fd, const char *path, char *out, size_t size), path, (dir_fd, path, out, size))
+WRAP(int, mkdir, (const char *path, mode_t mode), path, (path, mode))
+WRAP(int, mkdirat, (int dir_fd, const char *path, mode_t mode), path, (dir_fd, path, mode))
+WRAP(char *, mkdtemp, (char *path), path, (path))
+WRAP(int, mkstemp, (char *path), path, (path))
+WRAP(int, mkstemp64, (char *path), path, (path))
+WRAP(int, mkostemp, (char *path, int flags), path, (path, flags))
+WRAP(int, mkostemp64, (char *path, int flags), path, (path, flags))
+WRAP(int, rmdir, (const char *path), path, (path))
+WRAP(int, unlink, (const char *path), path, (path))
+WRAP(int, unlinkat, (int dir_fd, const char *path, int flags), path, (dir_fd, path, flags))
+WRAP(int, rename, (const char *from, const char *to), to, (from, to))
+WRAP(int, renameat, (int from_fd, const char *from, int to_fd, const char *to), to, (from_fd, from, to_fd, to))
+WRAP(int, symlink, (const char *target, const char *path), path, (target, path))
+WRAP(int, link, (const char *from, const char *to), to, (from, to))
+WRAP(int, chmod, (const char *path, mode_t mode), path, (path, mode))
+WRAP(int, chown, (const char *path, uid_t uid, gid_t gid), path, (path, uid, gid))
+WRAP(int, truncate, (const char *path, off_t size), path, (path, size))
+WRAP(int, glob, (const char *pattern, int flags, int (*failed)(const char *, int), glob_t *found), pattern, (pattern, flags, failed, found))
+WRAP(int, glob64, (const char *pattern, int flags, int (*failed)(const char *, int), glob64_t *found), pattern,
+     (pattern, flags, failed, found))
+WRAP(int, chdir, (const char *path), path, (path))
+
+/* Of those without a function in libc, the ones that look up a path. */
+long syscall(long number, ...)
+{
+	va_list more;
+	long a[6];
+	NEXT(syscall);
+	va_start(more, number);
+	for (size_t i = 0; i < COUNT(a); i++)
+		a[i] = va_arg(more, long);
+	va_end(more);
+	if (number == SYS_openat2 || number == SYS_open_tree || number == SYS_renameat2)
+		note("syscall", (const char *)a[1]);
+	return real(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
+
+/* ---- folders of the test ---- */
+
+static char top[] = "/tmp/cell-paths-XXXXXX";
+
+static const char *at(const char *name)
+{
+	static char paths[8][PATH_MAX];
+	static unsigned next;
+	char *path = paths[next++ % COUNT(paths)];
+	snprintf(path, PATH_MAX, "%s/%s", top, name);
+	return path;
+}
+
+static void write_text(const char *path, const char *text)
+{
+	FILE *file = fopen(path, "w");
+	assert_non_null(file);
+	assert_true(fputs(text, file) >= 0);
+	assert_int_equal(fclose(file), 0);
+}
+
+static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *where)
+{
+	(void)st;
+	(void)kind;
+	(void)where;
+	return remove(path);
+}
+
+static int begin(void **state)
+{
+	strcpy(top + sizeof top - 7, "XXXXXX");
+	if (!mkdtemp(top) || mkdir(at("work"), 0700) < 0 || mkdir(at("tools"), 0700) < 0)
+		return -1;
+	write_text(at("tools/echo.yaml"),
+		   "name: echo\ntype: cli\ncommand: echo\nschema:\n  positional:\n    - name: text\n      type: string\n"
+		   "recipes:\n  say:\n    description: Says it\n    params:\n      text: {}\n");
+	n_reported = 0;
+	return support_begin(state);
+}
+
+static int end(void **state)
+{
+	nftw(top, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+	return support_end(state);
+}
+
+/* ---- a session's life ---- */
+
+static struct cell_engine *watched_engine(int pool_size)
+{
+	struct cell_engine *engine = support_engine(pool_size);
+	watched = engine->loop;
+	return engine;
+}
+
+static struct cell_space *space_of(struct cell_engine *engine)
+{
+	struct cell_space_options options = CELL_SPACE_OPTIONS_INIT;
+	struct cell_space *space = NULL;
+	struct cell_error err = { 0 };
+	options.storage = at("base");
+	options.cache_dir = at("cache");
+	options.tools_dir = at("tools");
+	options.python = TEST_PYTHON;
+	options.cwd = at("work");
+	if (cell_space_open(engine, &options, &space, &err) < 0)
+		fail_msg("cell_space_open: %s: %s", cell_code_word(err.code), err.msg);
+	return space;
+}
+
+static void live(const char *executor, int pool_size, bool with_space)
+{
+	struct cell_engine *engine = watched_engine(pool_size);
+	struct cell_space *space = with_space ? space_of(engine) : NULL;
+	struct cell_session_options options = CELL_SESSION_OPTIONS_INIT;
+	struct cell_error err = { 0 };
+	options.executor = executor;
+	options.space = space;
+	options.cwd = at("work");
+	if (strcmp(executor, "sandbox") == 0)
+		options.workspace_mode = "rw";
+	for (int i = 0; i < 3; i++) {
+		struct cell_session *session = support_session_with(engine, &options);
+		support_expect(session, "1 + 1", "2");
+		if (with_space) {
+			support_expect(session, "tools.echo.say(text='hello').strip()", "'hello'");
+			support_expect(session, "artifacts.save('a', 'x') and None or artifacts.load('a')", "'x'");
+			support_expect(session, "deps.list()", "[]");
+		}
+		assert_int_equal(cell_session_reset(session, &err), 0);
+		support_expect(session, "2 + 1", "3");
+		struct cell_result *result = support_run(session, "import os; os._exit(3)");
+		assert_int_equal(support_outcome(result), CELL_OUT_KERNEL_DIED);
+		cell_result_destroy(result);
+		support_expect(session, "2 + 2", "4"); /* of a new kernel */
+		cell_session_close(session);
+	}
+	assert_int_equal(cell_session_prewarm(engine, &options, &err), 0);
+	cell_space_close(space);
+	cell_engine_destroy(engine);
+	watched = NULL;
+	assert_int_equal(n_reported, 0);
+}
+
+static void test_subprocess(void **state)
+{
+	(void)state;
+	live("subprocess", 2, false);
+}
+
+static void test_sandbox(void **state)
+{
+	(void)state;
+	live("sandbox", 2, false);
+}
+
+static void test_sandbox_without_pool(void **state)
+{
+	(void)state;
+	live("sandbox", 0, false);
+}
+
+/* The watch itself: a call by the loop's thread is reported, the same by another thread is not. */
+static void look_up(void *unused)
+{
+	struct stat st;
+	(void)unused;
+	assert_int_equal(stat("/", &st), 0);
+}
+
+static void test_watch(void **state)
+{
+	(void)state;
+	struct cell_engine *engine = watched_engine(0);
+	look_up(NULL);
+	assert_int_equal(n_reported, 0);
+	cell__loop_call(engine->loop, look_up, NULL);
+	assert_int_equal(n_reported, 1);
+	watched = NULL;
+	cell_engine_destroy(engine);
+}
+
+#define WATCHED(name) cmocka_unit_test_setup_teardown(name, begin, end)
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		WATCHED(test_watch),
+		WATCHED(test_subprocess),
+		WATCHED(test_sandbox),
+		WATCHED(test_sandbox_without_pool),
+	};
+	support_init(argc, argv);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
