@@ -266,6 +266,12 @@ static void test_subprocess(void **state)
 	live("subprocess", 2, false);
 }
 
+static void test_subprocess_with_space(void **state)
+{
+	(void)state;
+	live("subprocess", 2, true);
+}
+
 static void test_sandbox(void **state)
 {
 	(void)state;
@@ -276,6 +282,12 @@ static void test_sandbox_without_pool(void **state)
 {
 	(void)state;
 	live("sandbox", 0, false);
+}
+
+static void test_sandbox_with_space(void **state)
+{
+	(void)state;
+	live("sandbox", 2, true);
 }
 
 /* The watch itself: a call by the loop's thread is reported, the same by another thread is not. */
@@ -303,10 +315,8 @@ static void test_watch(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		WATCHED(test_watch),
-		WATCHED(test_subprocess),
-		WATCHED(test_sandbox),
-		WATCHED(test_sandbox_without_pool),
+		WATCHED(test_watch),   WATCHED(test_subprocess),           WATCHED(test_subprocess_with_space),
+		WATCHED(test_sandbox), WATCHED(test_sandbox_without_pool), WATCHED(test_sandbox_with_space),
 	};
 	support_init(argc, argv);
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -360,8 +360,9 @@ int cell__container_make_place(const json_t *config, struct cell__container_plac
 	    (geteuid() != uid && chown(ret_place->folder, uid, gid) < 0)) {
 		saved = errno;
 		cell__container_remove_place(ret_place->folder);
-		return cell_fail(err, CELL_E_IO, saved, "change the owner of %s to the container's user %u", ret_place->folder,
-				 (unsigned)uid);
+		cell_fail(err, CELL_E_IO, saved, "change the owner of %s to the container's user %u", ret_place->folder, (unsigned)uid);
+		ret_place->folder[0] = '\0';
+		return -1;
 	}
 	return 0;
 }

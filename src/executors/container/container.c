@@ -6,7 +6,8 @@
  *       └─────────┴────────┴────────────────────────┴─────────┴─────────┴────────┴──────────┴──▶ failed: waiting kernels get the reason
  *     ready ──it ended, or its server cannot be reached──▶ failed (the next session gets a new one) ──last session gone──▶ removed
  *
- * A container has at most one request in progress, or its timer; a ready one waits for the engine to report its end.
+ * A container has at most one request in progress, or work on the pool (its folder's files), or its timer; a ready one waits for the
+ * engine to report its end.
  * `slots` are the kernels that use it or wait for it.
  */
 #define _GNU_SOURCE
@@ -59,6 +60,11 @@ struct container {
 	struct cell__image_build *build;
 	struct cell__dialer *dialer; /* NULL: its storage is not in Redis */
 	bool has_built, creating;
+	uv_work_t work;
+	bool working; /* the pool does job(), then the loop's thread then() */
+	void (*job)(struct container *container);
+	void (*then)(struct container *container);
+	int listen_fd; /* of the dialer to be made; -1: none */
 	struct cell__container_place place;
 	char id[65];
 	pid_t pid;             /* of the server, its first process; 0: the engine does not report it */
@@ -98,8 +104,7 @@ static void container_free(struct container *container)
 		at = &(*at)->next;
 	*at = container->next;
 	cell__close_fd(&container->socket);
-	if (*container->place.folder)
-		cell__container_remove_place(container->place.folder);
+	cell__close_fd(&container->listen_fd);
 	cell__docker_finish(&container->docker);
 	cell__docker_finish(&container->server);
 	json_decref(container->config);
@@ -148,12 +153,57 @@ static struct cell__docker_request *ask(struct container *container, const char 
 	return container->request;
 }
 
-static void remove_container(struct container *container)
+static void do_job(uv_work_t *work)
+{
+	struct container *container = work->data;
+
+	container->job(container);
+}
+
+static void ask_removal(struct container *container);
+
+static void handle_job_done(uv_work_t *work, int status)
+{
+	struct container *container = work->data;
+
+	(void)status; /* never cancelled */
+	container->working = false;
+	if (container->state == REMOVING && container->then != ask_removal)
+		remove_container(container);
+	else
+		container->then(container);
+}
+
+/* Looking up paths may block: the pool does it.  job() is the only one to use the container meanwhile, except for its end. */
+static void on_pool(struct container *container, void (*job)(struct container *container), void (*then)(struct container *container))
+{
+	container->working = true;
+	container->job = job;
+	container->then = then;
+	container->work.data = container;
+	uv_queue_work(cell__loop_uv(container->all->host->loop), &container->work, do_job, handle_job_done);
+}
+
+static void remove_folder(struct container *container)
+{
+	if (*container->place.folder)
+		cell__container_remove_place(container->place.folder);
+	container->place.folder[0] = '\0';
+}
+
+static void ask_removal(struct container *container)
 {
 	char path[128];
 
+	snprintf(path, sizeof(path), "/containers/%s?force=true&v=true", container->id);
+	if (!*container->id || !ask(container, "DELETE", path, NULL, handle_removed))
+		uv_close((uv_handle_t *)&container->timer, handle_timer_closed);
+}
+
+static void remove_container(struct container *container)
+{
 	container->state = REMOVING;
-	if (container->creating) /* its id must be known first */
+	if (container->creating || container->working) /* its id must be known first; the pool must be done with it */
 		return;
 	if (container->request)
 		cell__docker_cancel(cell__take_ptr(container->request));
@@ -161,12 +211,7 @@ static void remove_container(struct container *container)
 		cell__image_cancel(cell__take_ptr(container->build));
 	uv_timer_stop(&container->timer);
 	/* Remove the folder before the container: if we are killed in between, the next program finds the container, but not the folder alone. */
-	if (*container->place.folder)
-		cell__container_remove_place(container->place.folder);
-	container->place.folder[0] = '\0';
-	snprintf(path, sizeof(path), "/containers/%s?force=true&v=true", container->id);
-	if (!*container->id || !ask(container, "DELETE", path, NULL, handle_removed))
-		uv_close((uv_handle_t *)&container->timer, handle_timer_closed);
+	on_pool(container, remove_folder, ask_removal);
 }
 
 /* Kernels that use it see their connections break; waiting kernels are told here. */
@@ -252,23 +297,28 @@ static void watch(struct container *container)
 		out_of_memory(container);
 }
 
+static void keep_socket(struct container *container)
+{
+	container->err.code = 0;
+	if (cell__container_keep_socket(container->server.socket, container->pid, &container->socket, &container->err) == 0)
+		cell__container_close_place(container->place.folder);
+}
+
 static void become_ready(struct container *container)
 {
 	struct slot *next;
+	struct cell_error err = container->err;
 
-	struct cell_error err;
-
-	container->receipt = cell__container_receipt(container->config, container->id);
-	if (cell__container_keep_socket(container->server.socket, container->pid, &container->socket, &err) < 0) {
+	if (err.code) {
 		fail(container, &err);
 		return;
 	}
+	container->receipt = cell__container_receipt(container->config, container->id);
 	if (!container->receipt || asprintf(&container->url, "unix:/proc/self/fd/%d", container->socket) < 0) {
 		container->url = NULL;
 		out_of_memory(container);
 		return;
 	}
-	cell__container_close_place(container->place.folder);
 	container->state = READY;
 	watch(container);
 	LOG(container, CELL_LOG_INFO, "container %.12s is ready after %lld ms", container->id,
@@ -368,7 +418,7 @@ static void handle_health(void *arg, long status, json_t *answer, const struct c
 	(void)answer;
 	container->request = NULL;
 	if (status == 200) {
-		become_ready(container);
+		on_pool(container, keep_socket, become_ready);
 	} else if (waited > most) {
 		cell_fail(&late, CELL_E_TIMEOUT, 0, "the container did not become healthy within %lld s: %.150s", (long long)most / 1000,
 			  err->msg);
@@ -557,24 +607,40 @@ static void handle_orphan_removed(void *arg, long status, json_t *answer, const 
 	remove_next_orphan(container);
 }
 
+/* The one that was found last. */
+static const json_t *orphan_of(const struct container *container)
+{
+	return json_array_get(container->orphans, container->orphan - 1);
+}
+
+static void remove_orphans_folder(struct container *container)
+{
+	const char *folder = json_string_value(
+		json_object_get(json_object_get(orphan_of(container), "Labels"), CELL_CONTAINER_FOLDER_LABEL));
+
+	if (folder && !strncmp(folder, CELL_CONTAINER_FOLDER, strlen(CELL_CONTAINER_FOLDER)) &&
+	    !strchr(folder + strlen(CELL_CONTAINER_FOLDER), '/'))
+		cell__container_remove_place(folder);
+}
+
+static void remove_orphan(struct container *container)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), "/containers/%s?force=true&v=true", json_string_value(json_object_get(orphan_of(container), "Id")));
+	if (!ask(container, "DELETE", path, NULL, handle_orphan_removed))
+		out_of_memory(container);
+}
+
 static void remove_next_orphan(struct container *container)
 {
 	const json_t *entry;
-	const char *id, *folder;
-	char path[128];
 
 	while ((entry = json_array_get(container->orphans, container->orphan))) {
 		container->orphan++;
-		id = json_string_value(json_object_get(entry, "Id"));
-		folder = json_string_value(json_object_get(json_object_get(entry, "Labels"), CELL_CONTAINER_FOLDER_LABEL));
-		if (!is_id(id) || !cell__container_is_orphan(entry))
+		if (!is_id(json_string_value(json_object_get(entry, "Id"))) || !cell__container_is_orphan(entry))
 			continue;
-		if (folder && !strncmp(folder, CELL_CONTAINER_FOLDER, strlen(CELL_CONTAINER_FOLDER)) &&
-		    !strchr(folder + strlen(CELL_CONTAINER_FOLDER), '/'))
-			cell__container_remove_place(folder);
-		snprintf(path, sizeof(path), "/containers/%s?force=true&v=true", id);
-		if (!ask(container, "DELETE", path, NULL, handle_orphan_removed))
-			out_of_memory(container);
+		on_pool(container, remove_orphans_folder, remove_orphan);
 		return;
 	}
 	learn_engine(container);
@@ -610,24 +676,46 @@ static int container_create(struct cell__executor_host *host, const struct cell_
 
 static int make_dialer(struct container *container, struct cell_error *err)
 {
-	const json_t *config = container->config, *redis = json_object_get(config, "redis");
-	char at[sizeof(container->place.folder) + 32];
+	const json_t *redis = json_object_get(container->config, "redis");
 
 	if (!redis)
 		return 0;
-	snprintf(at, sizeof(at), "%s/" CELL_CONTAINER_DIALER, container->place.folder);
-	return cell__dialer_create(container->all->host->loop, at, (uid_t)json_integer_value(json_object_get(config, "uid")),
-				   (gid_t)json_integer_value(json_object_get(config, "gid")),
-				   json_string_value(json_object_get(redis, "host")),
+	return cell__dialer_create(container->all->host->loop, &container->listen_fd, json_string_value(json_object_get(redis, "host")),
 				   (int)json_integer_value(json_object_get(redis, "port")),
 				   json_string_value(json_object_get(redis, "path")), &container->dialer, err);
 }
 
-/* Its first request is in progress, or it is NULL. */
+static void make_folder(struct container *container)
+{
+	const json_t *config = container->config;
+	char at[sizeof(container->place.folder) + 32];
+
+	if (cell__container_make_place(config, &container->place, &container->err) < 0 || !json_object_get(config, "redis"))
+		return;
+	snprintf(at, sizeof(at), "%s/" CELL_CONTAINER_DIALER, container->place.folder);
+	(void)cell__dialer_listen(at, (uid_t)json_integer_value(json_object_get(config, "uid")),
+				  (gid_t)json_integer_value(json_object_get(config, "gid")), &container->listen_fd, &container->err);
+}
+
+static void handle_folder_made(struct container *container)
+{
+	struct cell_error err = container->err;
+	char server[sizeof(container->place.folder) + 32];
+
+	snprintf(server, sizeof(server), "unix://%s/server.sock", container->place.folder);
+	if (!err.code && cell__docker_init(&container->server, container->docker.http, server, &err) == 0 &&
+	    make_dialer(container, &err) == 0 &&
+	    !ask(container, "GET", "/containers/json?all=true&filters=%7B%22label%22%3A%5B%22" CELL_CONTAINER_LABEL "%22%5D%7D", NULL,
+		 handle_listed))
+		cell_fail(&err, CELL_E_NOMEM, 0, "out of memory for a container");
+	if (err.code)
+		fail(container, &err);
+}
+
+/* Its folder is being made, or it is NULL. */
 static struct container *make_container(struct cell__containers *all, const char *key, struct cell_error *err)
 {
 	struct container *container = cell__alloc(1, sizeof(*container));
-	char server[sizeof(container->place.folder) + 32];
 	struct cell__http *http = cell__remote_http(all->host, err);
 	int status;
 
@@ -638,7 +726,7 @@ static struct container *make_container(struct cell__containers *all, const char
 		return NULL;
 	}
 	*container = (struct container){
-		.all = all, .key = cell__strdup(key), .config = json_loads(key, 0, NULL), .socket = -1, .next = all->first
+		.all = all, .key = cell__strdup(key), .config = json_loads(key, 0, NULL), .socket = -1, .listen_fd = -1, .next = all->first
 	};
 	all->first = container;
 	uv_timer_init(cell__loop_uv(all->host->loop), &container->timer);
@@ -646,22 +734,12 @@ static struct container *make_container(struct cell__containers *all, const char
 	status = !container->key || !container->config ? cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a container") : 0;
 	if (!status)
 		status = cell__docker_init(&container->docker, http, json_string_value(json_object_get(container->config, "engine")), err);
-	if (!status)
-		status = cell__container_make_place(container->config, &container->place, err);
-	if (!status) {
-		snprintf(server, sizeof(server), "unix://%s/server.sock", container->place.folder);
-		status = cell__docker_init(&container->server, http, server, err);
-	}
-	if (!status)
-		status = make_dialer(container, err);
-	if (!status && !ask(container, "GET", "/containers/json?all=true&filters=%7B%22label%22%3A%5B%22" CELL_CONTAINER_LABEL "%22%5D%7D",
-			    NULL, handle_listed))
-		status = cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a container");
 	if (status) {
 		container->state = REMOVING;
 		uv_close((uv_handle_t *)&container->timer, handle_timer_closed);
 		return NULL;
 	}
+	on_pool(container, make_folder, handle_folder_made);
 	return container;
 }
 

@@ -20,6 +20,7 @@ struct cell__container_place {
 	char folder[sizeof(CELL_CONTAINER_FOLDER) + 6]; /* "" : none */
 	char token[4097];          /* "": none is asked for */
 };
+/* Those that look up paths run on the pool. */
 int cell__container_make_place(const json_t *config, struct cell__container_place *ret_place, struct cell_error *err);
 /* The server is up: removes the token, so that code inside can neither read nor replace it. */
 void cell__container_close_place(const char *folder);

@@ -184,30 +184,37 @@ static void handle_client(uv_poll_t *poll, int status, int events)
 	uv_queue_work(cell__loop_uv(dialer->loop), &job->work, connect_for_client, handle_handed_over);
 }
 
-int cell__dialer_create(struct cell__loop *loop, const char *at, uid_t uid, gid_t gid, const char *host, int port, const char *path,
-			struct cell__dialer **ret_dialer, struct cell_error *err)
+int cell__dialer_listen(const char *at, uid_t uid, gid_t gid, int *ret_fd, struct cell_error *err)
 {
 	struct cell__address address;
-	struct sockaddr_un limit;
 	char text[160];
-	CELL_AUTO_FREE char *host_copy = host ? cell__strdup(host) : NULL, *path_copy = path ? cell__strdup(path) : NULL;
-	CELL_AUTO_FREE struct cell__dialer *dialer = cell__alloc(1, sizeof(*dialer));
 	CELL_AUTO_FD int fd = -1;
 
-	if (!host && (!path || strlen(path) >= sizeof(limit.sun_path)))
-		return cell_fail(err, CELL_E_INVALID, 0, "there is no server to hand connections to");
-	if (!dialer || (host && !host_copy) || (path && !path_copy))
-		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for %.100s", at);
 	snprintf(text, sizeof(text), "unix:%s", at);
 	if (cell__address_parse(text, &address, err) < 0 || cell__listen(&address, BACKLOG, &fd, err) < 0)
 		return -1;
 	if (geteuid() != uid && chown(at, uid, gid) < 0)
 		return cell_fail(err, CELL_E_IO, errno, "change the owner of %.100s to user %u", at, (unsigned)uid);
+	*ret_fd = cell__take_fd(&fd);
+	return 0;
+}
+
+int cell__dialer_create(struct cell__loop *loop, int *fd, const char *host, int port, const char *path, struct cell__dialer **ret_dialer,
+			struct cell_error *err)
+{
+	struct sockaddr_un limit;
+	CELL_AUTO_FREE char *host_copy = host ? cell__strdup(host) : NULL, *path_copy = path ? cell__strdup(path) : NULL;
+	CELL_AUTO_FREE struct cell__dialer *dialer = cell__alloc(1, sizeof(*dialer));
+
+	if (!host && (!path || strlen(path) >= sizeof(limit.sun_path)))
+		return cell_fail(err, CELL_E_INVALID, 0, "there is no server to hand connections to");
+	if (!dialer || (host && !host_copy) || (path && !path_copy))
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a container");
 	*dialer = (struct cell__dialer){ .loop = loop, .pid = -1 };
-	if (uv_poll_init(cell__loop_uv(loop), &dialer->poll, fd) < 0) /* which makes it not block */
-		return cell_fail(err, CELL_E_IO, 0, "listen on %.100s", at);
+	if (uv_poll_init(cell__loop_uv(loop), &dialer->poll, *fd) < 0) /* which makes it not block */
+		return cell_fail(err, CELL_E_IO, 0, "listen for a container's storage");
 	dialer->poll.data = dialer;
-	dialer->fd = cell__take_fd(&fd);
+	dialer->fd = cell__take_fd(fd);
 	dialer->host = cell__take_ptr(host_copy);
 	dialer->path = cell__take_ptr(path_copy);
 	snprintf(dialer->port, sizeof(dialer->port), "%d", port);

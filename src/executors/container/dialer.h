@@ -12,9 +12,11 @@
 
 struct cell__dialer;
 
-/* The server: host and port, or the path of a socket.  Copied.  The socket at `at` belongs to the user; no process is served yet. */
-int cell__dialer_create(struct cell__loop *loop, const char *at, uid_t uid, gid_t gid, const char *host, int port, const char *path,
-			struct cell__dialer **ret_dialer, struct cell_error *err);
+/* Makes the socket at `at`, which belongs to the user.  Any thread but the loop's. */
+int cell__dialer_listen(const char *at, uid_t uid, gid_t gid, int *ret_fd, struct cell_error *err);
+/* On that socket, which is taken over.  The server: host and port, or the path of a socket.  Copied.  No process is served yet. */
+int cell__dialer_create(struct cell__loop *loop, int *fd, const char *host, int port, const char *path, struct cell__dialer **ret_dialer,
+			struct cell_error *err);
 void cell__dialer_serve(struct cell__dialer *dialer, pid_t pid);
 /* done(arg) is called when the dialer is freed: inside this call if it is NULL. */
 void cell__dialer_close(struct cell__dialer *dialer, void (*done)(void *arg), void *arg);
