@@ -27,9 +27,8 @@ static int tell(void *arg, const struct cell__confinement *confinement, const st
 	return cell_fail(err, CELL_E_CLOSED, 0, "the session of this program has ended");
 }
 
-/* For executors that cannot confine programs themselves: the strictest policy, and the session's folder read-only. */
-static int confine_strictly(struct cell__supervisor *supervisor, const char *workspace, struct cell__confinement **ret_confinement,
-			    struct cell_error *err)
+int cell__confine_strictly(struct cell__supervisor *supervisor, const char *workspace, struct cell__confinement **ret_confinement,
+			   struct cell_error *err)
 {
 	struct cell__sandbox_policy policy;
 	if (cell__sandbox_policy_load(&policy, CELL_POLICY_DEFAULT, err) < 0)
@@ -49,22 +48,23 @@ static int confine_strictly(struct cell__supervisor *supervisor, const char *wor
 static int confinement_of(struct cell_session *session, struct cell__confinement **ret_confinement, struct cell_error *err)
 {
 	struct cell__slot *slot = session->slot;
-	struct cell__supervisor *supervisor = &session->engine->supervisor;
-	struct cell__confinement *confinement = NULL;
-	if (slot->confinement) {
-		*ret_confinement = slot->confinement;
-		return 0;
-	}
-	if (session->executor->confine) {
-		if (session->executor->confine(slot->kernel, &confinement, err) < 0)
-			return -1;
-		if (!confinement)
-			return cell_fail(err, CELL_E_BUSY, 0, "the session's kernel is not ready yet; try again");
-	} else if (confine_strictly(supervisor, session->options.cwd, &confinement, err) < 0) {
+	if (!slot->confinement && slot->unconfined.code) {
+		if (err)
+			*err = slot->unconfined;
 		return -1;
 	}
-	cell__confinement_watch(confinement, tell, session->options.space);
-	*ret_confinement = slot->confinement = confinement;
+	if (!slot->confinement) {
+		/* Sessions of untrusted code have one from the beginning; this is for an untrusted client of trusted code, which is rare. */
+		const struct cell__executor *executor = session->executor;
+		if ((executor->confine
+			     ? executor->confine(slot->kernel, &slot->confinement, err)
+			     : cell__confine_strictly(&session->engine->supervisor, session->options.cwd, &slot->confinement, err)) < 0)
+			return -1;
+		if (!slot->confinement)
+			return cell_fail(err, CELL_E_BUSY, 0, "the session's kernel is not ready yet; try again");
+	}
+	cell__confinement_watch(slot->confinement, tell, session->options.space);
+	*ret_confinement = slot->confinement;
 	return 0;
 }
 
@@ -88,7 +88,7 @@ int cell__session_confine(void *arg, const struct cell__call *call, struct cell_
 			*ret_confinement = cell__confinement_ref(confinement);
 			return 0;
 		}
-	if (confine_strictly(&engine->supervisor, NULL, ret_confinement, err) < 0)
+	if (cell__confine_strictly(&engine->supervisor, NULL, ret_confinement, err) < 0)
 		return -1;
 	cell__confinement_watch(*ret_confinement, tell, space);
 	return 0;

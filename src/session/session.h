@@ -42,7 +42,9 @@ struct cell__prepared {
 	struct cell__deps_place own, hosts; /* packages: of its principal; of the host, for an untrusted one */
 	unsigned changes;                   /* of the space's packages, before they were looked up */
 	char *wheels;
-	void *found;			/* the executor's */
+	void *found;   /* the executor's */
+	struct cell__confinement *confinement; /* of programs, for an executor that cannot confine them; NULL: none, because of ... */
+	struct cell_error unconfined;
 	struct cell_error err;              /* code != 0: why there can be no kernel */
 };
 
@@ -55,7 +57,8 @@ struct cell__slot {
 	const char *violation; /* the kernel's violation of the protocol */
 	struct cell__calls calls;
 	struct cell__gate gate;
-	struct cell__confinement *confinement; /* of programs run for it, see confine.h; NULL: none was needed yet */
+	struct cell__confinement *confinement; /* of programs run for it, see confine.c; NULL: none was needed yet, or ... */
+	struct cell_error unconfined;          /* ... there can be none */
 };
 
 /* A caller that waits for open, reset or close. */
@@ -129,6 +132,12 @@ void cell__slot_distrust(struct cell_session *session);
 int cell__slot_check_places(struct cell_session *session, struct cell__writable_list *writable, struct cell_error *err);
 /* Opens a kernel with the files that were prepared, which are used up, also by a failure. */
 int cell__slot_open(struct cell_session *session, struct cell__prepared *prepared, struct cell_error *err);
+/*
+ * For executors that cannot confine programs themselves: the strictest policy, and the session's folder read-only.  Without a workspace it
+ * looks up the system's folders only; with one it may block.  Any thread.
+ */
+int cell__confine_strictly(struct cell__supervisor *supervisor, const char *workspace, struct cell__confinement **ret_confinement,
+			   struct cell_error *err);
 /* Makes the current kernel leave; the executor reports its end later. */
 void cell__slot_leave(struct cell_session *session, int64_t grace_ms);
 void cell__slot_update_pause(struct cell_session *session);

@@ -92,6 +92,9 @@ struct cell__prepared *cell__slot_prepare(struct cell_session *session)
 		if (executor->wants_wheels)
 			prepared->wheels = cell__space_wheels(space);
 	}
+	if (space && !executor->confine && !cell__executor_is_trusted(executor))
+		(void)cell__confine_strictly(&session->engine->supervisor, session->options.cwd, &prepared->confinement,
+					     &prepared->unconfined);
 	cell__slot_spec(session, prepared, &spec, read);
 	if (executor->resolve)
 		(void)executor->resolve(&session->engine->host, &spec, &prepared->found, &prepared->err);
@@ -104,6 +107,7 @@ void cell__prepared_destroy(struct cell_session *session, struct cell__prepared 
 		return;
 	if (prepared->found)
 		session->executor->discard(prepared->found);
+	cell__confinement_unref(prepared->confinement);
 	cell__deps_place_finish(&prepared->own);
 	cell__deps_place_finish(&prepared->hosts);
 	free(prepared->wheels);
@@ -177,6 +181,8 @@ int cell__slot_open(struct cell_session *session, struct cell__prepared *prepare
 		slot->own = prepared->own;
 		slot->hosts = prepared->hosts;
 		prepared->own = prepared->hosts = (struct cell__deps_place){ 0 };
+		slot->confinement = cell__take_ptr(prepared->confinement);
+		slot->unconfined = prepared->unconfined;
 		slot->news = session->options.space && prepared->changes != cell__space_package_changes(session->options.space);
 	}
 	cell__prepared_destroy(session, prepared);

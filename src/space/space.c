@@ -7,7 +7,7 @@
  *                                   └── workflows.*,
  *                                       artifacts.*  ──▶ an op on libuv's pool (storage/operations.c) ──▶ answer
  *
- * Closing: tools and deps close, ops in progress end, then the store is freed.  `pending` counts the unfinished parts.
+ * Closing: tools and deps close, ops in progress end, then the pool closes the store.  `pending` counts the unfinished parts.
  */
 #define _GNU_SOURCE
 #include "space/space.h"
@@ -57,6 +57,7 @@ struct cell_space {
 	bool trusts;                    /* they are the engine's */
 	int refs; /* sessions */
 	int pending;
+	uv_work_t work; /* of its end */
 	bool closing;
 	void (*closed)(void *arg);
 	void *closed_arg;
@@ -318,15 +319,30 @@ static void free_space(struct cell_space *space)
 	free(space);
 }
 
+/* Closing a database writes and removes files: the pool does it. */
+static void handle_close_store(uv_work_t *work)
+{
+	struct cell_space *space = work->data;
+	cell__store_close(cell__take_ptr(space->store));
+}
+
+static void handle_store_closed(uv_work_t *work, int status)
+{
+	struct cell_space *space = work->data;
+	void (*closed)(void *) = space->closed;
+	void *closed_arg = space->closed_arg;
+	(void)status; /* never cancelled */
+	free_space(space);
+	closed(closed_arg);
+}
+
 static void part_closed(void *arg)
 {
 	struct cell_space *space = arg;
 	if (--space->pending > 0)
 		return;
-	void (*closed)(void *) = space->closed;
-	void *closed_arg = space->closed_arg;
-	free_space(space);
-	closed(closed_arg);
+	space->work.data = space;
+	uv_queue_work(cell__loop_uv(space->engine->loop), &space->work, handle_close_store, handle_store_closed);
 }
 
 void cell__space_close_on_loop(struct cell_space *space, void (*done)(void *arg), void *arg)
@@ -368,6 +384,7 @@ struct opening {
 	struct cell_space *space;
 	const struct cell_space_options *opts;
 	struct cell__buf cache; /* the folder's name */
+	struct cell__tools_dir *tools;
 	struct cell_error err;
 	int rc;
 };
@@ -449,8 +466,11 @@ static void log_notice(void *arg, const struct cell_error *notice)
 	engine->host.log(engine->host.log_arg, CELL_LOG_WARN, "%s", notice->msg);
 }
 
-static int make_parts(struct cell_space *space, const struct cell_space_options *opts, struct cell_error *err)
+static int make_parts(struct opening *opening)
 {
+	struct cell_space *space = opening->space;
+	const struct cell_space_options *opts = opening->opts;
+	struct cell_error *err = &opening->err;
 	struct cell__tools_options tools = {
 		.loop = space->engine->loop,
 		.supervisor = &space->engine->supervisor,
@@ -467,7 +487,7 @@ static int make_parts(struct cell_space *space, const struct cell_space_options 
 	if (cell__tools_create(&tools, &space->tools, err) < 0)
 		return -1;
 	cell__servers_init(&space->servers, space);
-	if (opts->tools_dir && cell__tools_add_dir(space->tools, opts->tools_dir, err) < 0)
+	if (opening->tools && cell__tools_add_dir(space->tools, cell__take_ptr(opening->tools), err) < 0)
 		return -1;
 	return space->store ? cell__storage_create(space->engine->loop, space->store, log_notice, space->engine, &space->storage, err) : 0;
 }
@@ -496,10 +516,13 @@ static void do_trust(void *arg)
 	space->trusts = opening->rc == 0;
 }
 
-/* Files that are made only once no code can write there. */
+/* Files that are read and made only once no code can write there. */
 static int make_files(struct opening *opening)
 {
 	struct cell_space *space = opening->space;
+	const char *tools = opening->opts->tools_dir;
+	if (tools && cell__tools_read_dir(tools, &opening->tools, &opening->err) < 0)
+		return -1;
 	if (!space->store)
 		return 0;
 	if (cell__store_use_cache(space->store, opening->cache.data, &opening->err) < 0)
@@ -520,7 +543,7 @@ static void do_open(struct cell__task *task)
 	cell__deps_start(space->deps);
 	cell__deps_start(space->sandbox_deps);
 	if (opening->rc == 0)
-		opening->rc = make_parts(space, opening->opts, &opening->err);
+		opening->rc = make_parts(opening);
 	if (opening->rc < 0) {
 		cell__space_close_on_loop(space, open_failed, opening);
 		return;
@@ -600,6 +623,7 @@ int cell_space_open(struct cell_engine *engine, const struct cell_space_options 
 	cell__loop_do(engine->loop, &opening.task, &opening.waiter);
 	cell__waiter_finish(&opening.waiter);
 	cell__buf_finish(&opening.cache);
+	cell__tools_dir_destroy(opening.tools);
 	if (opening.rc < 0) {
 		if (err)
 			*err = opening.err;

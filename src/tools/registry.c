@@ -112,23 +112,61 @@ static struct cell__tool_entry *find_fresh(struct cell__tools *tools, const char
 	return tool;
 }
 
-int cell__tools_add_dir(struct cell__tools *tools, const char *path, struct cell_error *err)
+struct cell__tools_dir {
+	struct cell__tool_dir dir;
+	struct cell__watch watch; /* from before it was read */
+};
+
+int cell__tools_read_dir(const char *path, struct cell__tools_dir **ret_dir, struct cell_error *err)
 {
-	if (tools->n_dirs >= CELL_TOOL_LIMIT_DIRS)
-		return cell_fail(err, CELL_E_LIMIT, 0, "more than %u tool directories", CELL_TOOL_LIMIT_DIRS);
 	size_t n = strlen(path);
 	while (n > 1 && path[n - 1] == '/')
 		n--;
-	char *copy = cell__strndup(path, n);
-	struct cell__tool_dir *dirs = cell__realloc(tools->dirs, (tools->n_dirs + 1) * sizeof *dirs);
-	if (dirs)
-		tools->dirs = dirs;
-	if (!copy || !dirs) {
-		free(copy);
+	struct cell__tools_dir *read = cell__alloc(1, sizeof *read);
+	char *copy = read ? cell__strndup(path, n) : NULL;
+	if (!copy) {
+		free(read);
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a tool directory");
 	}
-	dirs[tools->n_dirs++] = (struct cell__tool_dir){ .path = copy };
+	*read = (struct cell__tools_dir){ .dir = { .path = copy }, .watch = CELL__WATCH_INIT };
+	bool watching = cell__watch_begin(&read->watch) == 0 && cell__watch_path(&read->watch, copy) == 0;
+	(void)cell__tool_dir_refresh(&read->dir, true, NULL);
+	if (!watching || !cell__tool_dir_watchable(&read->dir))
+		cell__watch_end(&read->watch);
+	*ret_dir = read;
+	return 0;
+}
+
+void cell__tools_dir_destroy(struct cell__tools_dir *read)
+{
+	if (!read)
+		return;
+	cell__watch_end(&read->watch);
+	cell__tool_dir_finish(&read->dir);
+	free(read);
+}
+
+int cell__tools_add_dir(struct cell__tools *tools, struct cell__tools_dir *read, struct cell_error *err)
+{
+	struct cell__tool_dir *dirs = NULL;
+	if (tools->n_dirs >= CELL_TOOL_LIMIT_DIRS)
+		cell_fail(err, CELL_E_LIMIT, 0, "more than %u tool directories", CELL_TOOL_LIMIT_DIRS);
+	else if (!(dirs = cell__realloc(tools->dirs, (tools->n_dirs + 1) * sizeof *dirs)))
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a tool directory");
+	if (!dirs) {
+		cell__tools_dir_destroy(read);
+		return -1;
+	}
+	tools->dirs = dirs;
+	/* One watch is for all directories: that of the only one stays. */
 	cell__watch_end(&tools->watch);
+	if (tools->n_dirs == 0)
+		tools->watch = read->watch;
+	else
+		cell__watch_end(&read->watch);
+	dirs[tools->n_dirs++] = read->dir;
+	free(read);
+	cell__tools_reindex(tools);
 	return 0;
 }
 

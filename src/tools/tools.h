@@ -100,8 +100,13 @@ struct cell__tools_options {
 int cell__tools_create(const struct cell__tools_options *opts, struct cell__tools **ret_tools, struct cell_error *err);
 /* Ends pending calls with CELL_E_CLOSED.  closed() is called in a later iteration of the loop; then all memory is freed. */
 void cell__tools_close(struct cell__tools *tools, void (*closed)(void *arg), void *arg);
-/* The directory need not exist yet. */
-int cell__tools_add_dir(struct cell__tools *tools, const char *path, struct cell_error *err);
+/* A directory that was read and is watched; it need not exist yet.  Any thread but the loop's. */
+struct cell__tools_dir;
+int cell__tools_read_dir(const char *path, struct cell__tools_dir **ret_dir, struct cell_error *err);
+/* One that was not added; NULL is allowed.  Any thread. */
+void cell__tools_dir_destroy(struct cell__tools_dir *dir);
+/* Takes it over, also on failure.  Its files are read again, by the loop's thread, when it changes, or at each call if it cannot be watched. */
+int cell__tools_add_dir(struct cell__tools *tools, struct cell__tools_dir *dir, struct cell_error *err);
 /*
  * Replaces the definitions that are not in a directory, {name: text, or null if it cannot be read}; cell__tools_problems() reports invalid
  * ones. `where` is their place in messages.
@@ -112,7 +117,7 @@ int cell__tools_set_stored(struct cell__tools *tools, const char *where, json_t 
 
 /* Through whose eyes: one session's. */
 struct cell__tools_view {
-	const char *cwd;          /* for programs whose definition has no cwd; NULL: "/" */
+	const char *cwd; /* for programs whose definition has no cwd; NULL: "/" */
 	const char *const *scope; /* tags, NULL-terminated: only tools that have one of them exist; NULL: all */
 };
 
@@ -202,10 +207,10 @@ struct cell__mcp_elicitation; /* mcp/client/client.h */
 struct cell__mcp_event {
 	enum cell__mcp_event_type type;
 	const char *tool;
-	const char *callable;     /* NULL: not known */
-	const char *session_id;   /* NULL: not known */
+	const char *callable; /* NULL: not known */
+	const char *session_id; /* NULL: not known */
 	const struct cell__call *call; /* that it belongs to; NULL: not known */
-	const json_t *params;     /* of the notification or the question; may be NULL */
+	const json_t *params; /* of the notification or the question; may be NULL */
 	struct cell__mcp_elicitation *elicitation; /* QUESTION: to be answered once */
 };
 /*
@@ -227,18 +232,18 @@ struct cell__host_call;
 typedef void (*cell__host_fn)(void *arg, struct cell__host_call *call);
 
 struct cell__host_tool {
-	const char *name;         /* "add", or "math.add" for a function of a tool with several */
-	const char *description;  /* NULL: none */
-	const char *parameters;   /* JSON Schema of an object; NULL: no parameters */
-	const char *const *tags;  /* NULL-terminated; NULL: none */
-	int64_t timeout_ms;       /* -1: none */
-	cell__host_fn fn;         /* on the loop's thread; must not block */
+	const char *name; /* "add", or "math.add" for a function of a tool with several */
+	const char *description; /* NULL: none */
+	const char *parameters; /* JSON Schema of an object; NULL: no parameters */
+	const char *const *tags; /* NULL-terminated; NULL: none */
+	int64_t timeout_ms; /* -1: none */
+	cell__host_fn fn; /* on the loop's thread; must not block */
 	void *arg;
 };
 
 int cell__tools_add_host(struct cell__tools *tools, const struct cell__host_tool *tool, struct cell_error *err);
 /* Any thread, until it is answered. */
-const char *cell__host_call_args(const struct cell__host_call *call);       /* a JSON object, checked and complete */
+const char *cell__host_call_args(const struct cell__host_call *call); /* a JSON object, checked and complete */
 const char *cell__host_call_session_id(const struct cell__host_call *call);
 /* The caller no longer waits for the answer. */
 bool cell__host_call_cancelled(const struct cell__host_call *call);

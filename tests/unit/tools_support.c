@@ -343,7 +343,9 @@ static void make_tools(void *arg)
 		.getenv_fn = bench_getenv,
 		.getenv_arg = bench,
 	};
-	if (cell__tools_create(&opts, &bench->tools, &err) < 0 || cell__tools_add_dir(bench->tools, bench->dir, &err) < 0) {
+	struct cell__tools_dir *dir = NULL;
+	if (cell__tools_create(&opts, &bench->tools, &err) < 0 || cell__tools_read_dir(bench->dir, &dir, &err) < 0 ||
+	    cell__tools_add_dir(bench->tools, dir, &err) < 0) {
 		fprintf(stderr, "%s\n", err.msg);
 		abort();
 	}
