@@ -1,12 +1,16 @@
 """The sandbox executor from the command line: workspaces, limits, policies, namespaces of a space, ends."""
+import ctypes
+import fcntl
 import json
 import os
 import pathlib
 import re
 import resource
 import signal
+import struct
 import subprocess
 import tempfile
+import termios
 import threading
 
 import pytest
@@ -413,6 +417,48 @@ def test_the_death_of_pid_1_ends_the_session_only(driver):
         os.kill(pid, signal.SIGKILL)
     support.wait_until(lambda: getattr(support.read_process(kernel), "state", "X") in "ZX", "it is gone")
     support.wait_until(lambda: driver.run("1 + 1").get("value") == 2, "the next run works", 20)
+
+
+def unread_bytes(pid, fd):
+    """What waits to be read by a process from one of its sockets."""
+    pidfd = os.pidfd_open(pid)
+    libc = ctypes.CDLL(None, use_errno=True)
+    copy = libc.syscall(438, pidfd, fd, 0)  # pidfd_getfd
+    assert copy >= 0, os.strerror(ctypes.get_errno())
+    try:
+        return struct.unpack("i", fcntl.ioctl(copy, termios.FIONREAD, b"\0" * 4))[0]
+    finally:
+        os.close(copy)
+        os.close(pidfd)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="looks into the zygote's socket")
+def test_a_jail_that_dies_while_the_kernel_is_forked_into_it_is_replaced(driver):
+    """The zygote is asked to fork into a jail whose pid 1 is gone by then: Linux says ENOMEM, and another jail serves."""
+    driver.locate()
+    zygote = driver.zygote
+    socket, = [int(argument) for argument in support.read_process(zygote).cmdline.split()[-2:-1]]
+    space = os.readlink("/proc/%d/ns/pid" % zygote)
+    os.kill(zygote, signal.SIGSTOP)
+    try:
+        driver.send({"op": "reset"})
+        support.wait_until(lambda: unread_bytes(zygote, socket) > 0, "the zygote is asked for a kernel")
+        # The spawner must not notice before the zygote did.
+        os.kill(driver.spawner, signal.SIGSTOP)
+        jails = [p.pid for p in support.below(driver.spawner).values() if p.ppid == driver.spawner and "spawner" in p.cmdline
+                 and os.readlink("/proc/%d/ns/pid" % p.pid) != space]
+        assert jails
+        for pid in jails:
+            os.kill(pid, signal.SIGKILL)
+        for pid in jails:
+            support.wait_until(lambda: getattr(support.read_process(pid), "state", "X") in "ZX", "it is gone")
+        os.kill(zygote, signal.SIGCONT)
+        support.wait_until(lambda: unread_bytes(zygote, socket) == 0, "the zygote has read it")
+    finally:
+        os.kill(zygote, signal.SIGCONT)
+        os.kill(driver.spawner, signal.SIGCONT)
+    assert driver.answer() == {"op": "reset", "ok": True}
+    assert driver.value("1 + 1") == 2
 
 
 def test_a_fork_bomb_is_gone_after_close(drive, tmp_path):

@@ -750,6 +750,10 @@ static void plans_shared(void **state)
 	assert_ptr_not_equal(found_for(&plans, "limits: {memory: 4G}\n"), first);
 	struct cell__sandbox_plan *two = found_for(&plans, "filesystem: {read: [/var/lib, /var/log]}\n");
 	assert_ptr_not_equal(found_for(&plans, "filesystem: {read: [/var/lib]}\n"), two);
+	/* Also if only the borders between texts differ. */
+	assert_ptr_not_equal(found_for(&plans, "filesystem: {read: [\"/var/lib\\t/var/log\"]}\n"), two);
+	assert_ptr_not_equal(found_for(&plans, "filesystem: {read: [\"/var/lib\\n/var/log\"]}\n"), two);
+	assert_ptr_not_equal(found_for(&plans, "filesystem: {read: [/var/lib], write: [/var/log]}\n"), two);
 	assert_ptr_equal(found_for(&plans, "limits: {memory: 3G}\n"), first);
 	/* Those that nobody uses go, also where several inputs lead to one. */
 	for (int i = 0; i < 3 * CELL_PLANS_MAX; i++) {

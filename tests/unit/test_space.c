@@ -7,6 +7,10 @@
 
 #include <pthread.h>
 
+#include "calls/principal.h"
+#include "space/engine.h"
+#include "space/space.h"
+
 #define SLOW_S 300 /* several real venvs on a busy machine */
 
 static struct cell_engine *engine;
@@ -450,6 +454,63 @@ static void test_long_message(void **state)
 	end(space);
 }
 
+/* ---- lent work ---- */
+
+struct lent {
+	struct cell__lent_work work; /* first */
+	struct cell__call *call;
+	struct lent *next; /* lent when this one is done; NULL: the call is answered */
+	pthread_t ran_on;
+};
+
+static void run_lent(struct cell__lent_work *work)
+{
+	((struct lent *)work)->ran_on = pthread_self();
+}
+
+static void done_lent(struct cell__lent_work *work)
+{
+	const struct lent *lent = (const struct lent *)work;
+	lent->call->progress(lent->call, "a line", 6);
+	if (lent->next)
+		lent->call->lend(lent->call, &lent->next->work);
+	else
+		lent->call->answer_text(lent->call, "\"all done\"", NULL, 0);
+}
+
+static struct lent second_lent = { .work = { run_lent, done_lent } };
+static struct lent first_lent = { .work = { run_lent, done_lent }, .next = &second_lent };
+
+static void lend_twice(struct cell_session *session, const struct cell__principal *principal, struct cell__call *call)
+{
+	(void)session;
+	(void)principal;
+	first_lent.call = second_lent.call = call;
+	call->lend(call, &first_lent.work);
+}
+
+/* Work that is lent together with a line of progress, after the caller took the work before it, is done by the caller too. */
+static void test_work_lent_with_progress(void **state)
+{
+	(void)state;
+	struct cell_space *space = space_of("lent", NULL);
+	const struct cell__session_ops *ops = engine->session_ops;
+	struct cell__session_ops lending = *ops;
+	struct cell__asking_for who = { .space = space, .session = (struct cell_session *)&lending, .principal = &cell__principal_host };
+	struct cell_answer answer = CELL_ANSWER_INIT;
+	struct cell_error err = { 0 };
+	alarm(60);
+	lending.call = lend_twice;
+	engine->session_ops = &lending;
+	assert_int_equal(cell__space_answer_for(&who, "tools.list", NULL, NULL, 0, NULL, &answer, &err), 0);
+	engine->session_ops = ops;
+	assert_string_equal(answer.json, "\"all done\"");
+	assert_true(pthread_equal(first_lent.ran_on, pthread_self()) && pthread_equal(second_lent.ran_on, pthread_self()));
+	assert_string_equal(seen.text.data, "a line\na line\n");
+	cell_answer_finish(&answer);
+	end(space);
+}
+
 /* ---- repairs ---- */
 
 static char logged[512];
@@ -490,8 +551,9 @@ int main(int argc, char **argv)
 	CHECK(mkdtemp(tmp) != NULL);
 	make_wheels();
 	const struct CMUnitTest tests[] = {
-		TEST(test_interpreter),        TEST(test_sync_on_start), TEST(test_running_session), TEST(test_another_interpreter),
-		TEST(test_where_and_how_long), TEST(test_installers),    TEST(test_long_message),    TEST(test_repair_is_logged),
+		TEST(test_interpreter),         TEST(test_sync_on_start),      TEST(test_running_session),
+		TEST(test_another_interpreter), TEST(test_where_and_how_long), TEST(test_installers),
+		TEST(test_long_message),        TEST(test_repair_is_logged),   TEST(test_work_lent_with_progress),
 	};
 	int failures = cmocka_run_group_tests(tests, NULL, NULL);
 	if (failures == 0)
