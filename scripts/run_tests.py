@@ -5,10 +5,12 @@
     soak    what takes longer and rarely finds anything: every end-to-end test under sanitizers, minutes of fuzzing, limits in a
             virtual machine, tests of races again and again
 
-Stages are named to run them alone; `--help` lists them. Builds are made with -Werror: one by gcc, as it is used, one by clang with ASan,
-UBSan and the fuzz targets, one with TSan. How long stages and tests took is kept and compared (test_record.py); --record makes it
-what later runs are compared with. Ends with one line `N passed, N failed`; a stage that cannot run counts as a failure, and so does what a
-stage leaves behind in /tmp. A test that passes only at its second try is named in the lines before and kept in build/flaky.json.
+Stages are named to run them alone, one after the other; `--help` lists them. In the tier `test` two lines of stages run side by side
+(LINES), because many tests wait rather than compute; each line is a process with a /tmp of its own. Builds are made with -Werror: one by
+gcc, as it is used, one by clang with ASan, UBSan and the fuzz targets, one with TSan. How long stages and tests took is kept and compared
+(test_record.py); --record makes it what later runs are compared with. Ends with one line `N passed, N failed`; a stage that cannot run
+counts as a failure, and so does what a stage leaves behind in /tmp. A test that passes only at its second try is named in the lines before
+and kept in build/flaky.json.
 """
 
 import argparse
@@ -34,6 +36,7 @@ WORKERS = (os.cpu_count() or 1) + 2
 PYTEST_DIRS = ["tests/kernel", "tests/conformance", "tests/e2e", "tests/faults", "tests/escape"]
 
 passed, failed, notes, notes_not_run = 0, 0, [], []
+line_name = "main"  # of the line of stages that this process runs
 
 
 def say(text):
@@ -53,6 +56,8 @@ def run(*argv, **env):
 def build(folder, *options, **env):
     global passed
     say("build %s" % folder)
+    if env.get("CC") == "clang" and shutil.which("ld.lld"):
+        env["CC_LD"] = "lld"  # sanitizers make programs large, and ld takes three times as long for the hundred of them
     if run("scripts/build.sh", folder, "-Dwerror=true", *options, **env) == 0:
         passed += 1
         return True
@@ -113,7 +118,7 @@ def meson_tests(folder, *selection, **env):
 
 def pytest_run(folder, arguments, env, workers=0):
     """(number of tests, failed ones by node id, skipped); None when pytest broke down."""
-    report = os.path.join(ROOT, folder, "pytest.xml")
+    report = os.path.join(ROOT, folder, "pytest-%s.xml" % line_name)
     if os.path.exists(report):
         os.unlink(report)
     # Names in the report are relative to the root, whatever is run.
@@ -228,7 +233,8 @@ def stage_valkey():
     if not found:
         fail("no valkey-server in build/venv; scripts/setup.sh test makes it")
         return
-    meson_tests("build", "store_artifacts-redis", "store_deps-redis", "store_workflows-redis", "store_redis", WORKCELL_TEST_REDIS=found[0])
+    # The build is up to date, and in another line a stage may use it: ninja twice at a time in one folder would damage its log.
+    meson_tests("build", "--no-rebuild", "store_artifacts-redis", "store_deps-redis", "store_workflows-redis", "store_redis", WORKCELL_TEST_REDIS=found[0])
     pytests("build", "tests/e2e/test_redis.py", "-k", "every_command or push_list or tools_from or workspaces or restart",
             WORKCELL_TEST_REDIS=found[0])
 
@@ -262,24 +268,9 @@ def stage_pythons():
 
 # clang's build is the sanitizers' and the fuzzer's as well: a build takes minutes.
 SANITIZED = ("-Dfuzz=true", "-Db_lundef=false", "-Db_sanitize=address,undefined")
-ahead = None
-
-
-def build_ahead():
-    """Begins that build while tests wait for processes more than they compute."""
-    global ahead
-    own_tmp = os.path.join(ROOT, "build", "ahead-tmp")  # the stage that runs meanwhile has /tmp
-    os.makedirs(own_tmp, exist_ok=True)
-    log = open(os.path.join(ROOT, "build", "build-ahead.log"), "wb")
-    ahead = subprocess.Popen(["nice", "-n", "19", "scripts/build.sh", "build-asan", "-Dwerror=true", *SANITIZED], cwd=ROOT,
-                             env=dict(os.environ, CC="clang", TMPDIR=own_tmp), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
-    log.close()
 
 
 def sanitized():
-    """What was begun ahead is waited for; its messages are those of the build that counts, which has the rest to do."""
-    if ahead is not None:
-        ahead.wait()
     return build("build-asan", *SANITIZED, CC="clang")
 
 
@@ -400,32 +391,84 @@ def check_tmp(before, stage, clean):
 # In the order in which failures are cheapest to understand.
 TIERS = {
     "check": [stage_gcc, stage_checks, stage_quick_unit, stage_smoke],
-    "test": [stage_gcc, stage_checks, stage_unit, stage_e2e, stage_valkey, stage_containers, stage_sdk, stage_holes, stage_asan, stage_fuzz, stage_tsan],
+    "test": [stage_gcc, stage_checks, stage_unit, stage_e2e, stage_holes, stage_asan, stage_fuzz, stage_tsan, stage_containers, stage_sdk, stage_valkey],
     "soak": [stage_gcc, stage_analyze, stage_pythons, stage_sanitized_e2e, stage_long_fuzz, stage_races, stage_vm],
 }
 STAGES = {stage.__name__[len("stage_"):]: stage for stages in TIERS.values() for stage in stages}
+# Of the tier `test`: what comes first, and then lines of stages side by side. Only the main one runs ninja in the folder `build`.
+LINES = [{"main": ["gcc", "checks"]},
+         {"main": ["unit", "e2e", "holes"], "side": ["asan", "fuzz", "tsan", "containers", "sdk", "valkey"]}]
 
 
-def run_stages(wanted, record, tmp):
-    start = time.time()
+def run_line(wanted, tmp):
+    """Runs stages one after the other; returns what is to be told of them."""
     private = test_tmp.take(tmp)
     if not private:
         notes_not_run.append("the check of what is left in /tmp")
     for name in wanted:
         begin, before, bad = time.time(), test_tmp.names(), failed + len(test_record.flaky)
-        if name == "e2e" and {"asan", "fuzz"} & set(wanted):
-            build_ahead()
         STAGES[name]()
         if private:
             # Programs with a planted hole fail their tests on purpose, and may leave what those would have removed.
             check_tmp(before, name, failed + len(test_record.flaky) == bad and name != "holes")
         test_record.stages[name] = round(time.time() - begin, 1)
         say("%s: %.0f s" % (name, time.time() - begin))
-    say("in all %.0f s" % (time.time() - start))
-    for line in ["not run: " + note for note in notes_not_run] + ["failed: " + note for note in notes] + test_record.finish(record):
-        print(line)
-    print("%d passed, %d failed" % (passed, failed))
-    return 1 if failed or not passed else 0
+    return {"passed": passed, "failed": failed, "notes": notes, "notes_not_run": notes_not_run, "stages": test_record.stages,
+            "tests": test_record.tests, "flaky": test_record.flaky}
+
+
+class Line:
+    """A process that runs a line of stages. Any but the main one has its output in a file, which is shown when it has ended."""
+
+    def __init__(self, name, wanted):
+        global line_name, passed, failed
+        self.name, self.log = name, os.path.join(ROOT, "build", "test-%s.log" % name)
+        # On the disk of the build folder, so that files can have a second name there. Made and removed by a process that sees nothing of
+        # what is mounted meanwhile.
+        self.tmp = tempfile.mkdtemp(prefix="tmp-", dir=os.path.join(ROOT, "build"))
+        os.chmod(self.tmp, 0o1777)
+        self.results, theirs = os.pipe()
+        sys.stdout.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            line_name, passed, failed = name, 0, 0
+            for kept in (notes, notes_not_run, test_record.stages, test_record.tests, test_record.flaky):
+                kept.clear()  # of the lines before
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            if name != "main":
+                log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+                os.dup2(log, 1)
+                os.dup2(log, 2)
+            results = json.dumps(run_line(wanted, self.tmp))
+            with os.fdopen(theirs, "w") as file:
+                file.write(results)
+            sys.exit(0)
+        os.close(theirs)
+
+    def end(self):
+        """Waits for it, and adds its results to ours."""
+        global passed, failed
+        with os.fdopen(self.results) as file:
+            text = file.read()
+        status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        shutil.rmtree(self.tmp, ignore_errors=True)
+        if self.name != "main":
+            say("the stages that ran side by side (%s)" % os.path.relpath(self.log, ROOT))
+            with open(self.log, errors="replace") as file:
+                shutil.copyfileobj(file, sys.stdout)
+        if status != 0 or not text:
+            fail("the %s line of stages ended with %d" % (self.name, status))
+            return
+        done = json.loads(text)
+        passed += done["passed"]
+        failed += done["failed"]
+        notes.extend(done["notes"])
+        notes_not_run.extend(note for note in done["notes_not_run"] if note not in notes_not_run)
+        test_record.stages.update(done["stages"])
+        test_record.flaky.extend(done["flaky"])
+        for name, seconds in done["tests"].items():
+            test_record.tests[name] = max(seconds, test_record.tests.get(name, 0))
 
 
 def parse_arguments():
@@ -442,22 +485,25 @@ def parse_arguments():
 
 def main():
     given = parse_arguments()
-    wanted = given.stages or [stage.__name__[len("stage_"):] for stage in TIERS[given.tier]]
+    if given.stages or given.tier != "test":
+        lines = [{"main": given.stages or [stage.__name__[len("stage_"):] for stage in TIERS[given.tier]]}]
+    else:
+        lines = LINES
     # Under nohup or as a background job some signals come ignored, and every child would inherit that.
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
+    for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
-    # On the disk of the build folder, so that files can have a second name there. Made and removed by a process that sees nothing of
-    # what is mounted meanwhile.
-    tmp = tempfile.mkdtemp(prefix="tmp-", dir=os.path.join(ROOT, "build"))
-    os.chmod(tmp, 0o1777)
-    child = os.fork()
-    if child == 0:
-        sys.exit(run_stages(wanted, given.record, tmp))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal tells the child too, and we end with it
-    signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGTERM))
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    shutil.rmtree(tmp, ignore_errors=True)
-    sys.exit(status if status >= 0 else 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal tells the lines too, and we end with them
+    start = time.time()
+    for group in lines:
+        running = [Line(name, wanted) for name, wanted in group.items()]
+        signal.signal(signal.SIGTERM, lambda *_, lines=running: [os.kill(line.pid, signal.SIGTERM) for line in lines])
+        for line in running:
+            line.end()
+    say("in all %.0f s" % (time.time() - start))
+    for line in ["not run: " + note for note in notes_not_run] + ["failed: " + note for note in notes] + test_record.finish(given.record):
+        print(line)
+    print("%d passed, %d failed" % (passed, failed))
+    sys.exit(1 if failed or not passed else 0)
 
 
 if __name__ == "__main__":

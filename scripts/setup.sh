@@ -31,7 +31,7 @@ packages="$packages python3 python3-dev"
 if [ "$purpose" != run ]; then
 	# Sanitizers and fuzzing with readable reports, unit tests, kill -9 at a chosen system call, and a venv for pytest
 	# and ipykernel.
-	packages="$packages clang llvm libcmocka-dev strace python3-venv python3-pip"
+	packages="$packages clang lld llvm libcmocka-dev strace python3-venv python3-pip"
 	# Storage in Redis, on servers that the tests start.  The server's program is in this package; redis-server would add
 	# a service that runs by itself.
 	packages="$packages redis-tools openssl"
