@@ -27,6 +27,8 @@ INTERPRETERS = ("ipython", "plain")
 ONE_INTERPRETER = {"jupyter": "ipython", "deno": "plain", "remote": "plain", "container": "plain", "no-userns": "plain"}
 # So many cases in one kernel; one that fails there gets a fresh one before it counts.
 SHARED = {"deno": 16, "jupyter": 8}
+# Importing matplotlib takes a second: in each kernel anew only with `subprocess`, whose kernels these executors have too.
+SHARED_PLOTS = {"sandbox": 16, "remote": 16}
 # With the sandbox comes its lower level, where user namespaces are forbidden; all of its cases run where it is named.
 EXECUTORS = list(dict.fromkeys(e for name in support.EXECUTORS for e in ((name, "no-userns") if name == "sandbox" else (name,))))
 TARGETS = [(e, i) for e in EXECUTORS for i in INTERPRETERS if ONE_INTERPRETER.get(e, i) == i]
@@ -316,17 +318,27 @@ def failures(driver, case):
             yield "cell %d %.100r: %s" % (number, code, problem)
 
 
+def kernel_share(target, case):
+    """So many cases of its kind may use one kernel."""
+    if "matplotlib" in case.needs and target.executor in SHARED_PLOTS:
+        return SHARED_PLOTS[target.executor]
+    return SHARED.get(target.executor, 1)
+
+
 def check_case(target, case):
     failed = []
     driver = target.open(case)
     try:
+        if driver in target.used and kernel_share(target, case) == 1:
+            del target.used[driver]
+            driver.reset()
         failed = list(failures(driver, case))
         used = target.used.pop(driver, 0)
         if failed and used:
             driver = target.open(case)
             driver.reset()
             failed, used = list(failures(driver, case)), 0
-        if used + 1 < SHARED.get(target.executor, 1) and not failed and driver.run("%reset -f")["error"] is None:
+        if used + 1 < kernel_share(target, case) and not failed and driver.run("%reset -f")["error"] is None:
             target.used[driver] = used + 1
         else:
             driver.reset()
