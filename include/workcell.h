@@ -200,10 +200,11 @@ struct cell_sandbox_options {
 				       default interpreter, which is visible to a command only if it is the system's */
 	const char *audit;          /* path of an audit log of the connections of a filtered network; NULL: no log */
 	const char *const *trusted; /* as in struct cell_session_options */
+	int summary;                /* cell_sandbox_explain(): 1: about ten lines for a person instead of every step */
 };
 #define CELL_SANDBOX_OPTIONS_INIT { .size = sizeof(struct cell_sandbox_options) }
 
-/* Describes as text, step by step, how a policy is applied on this machine, without applying it.  free() *ret_text. */
+/* Describes as text, step by step or in a summary, how a policy is applied on this machine, without applying it.  free() *ret_text. */
 CELL_API int cell_sandbox_explain(const struct cell_sandbox_options *opts, char **ret_text, struct cell_error *err);
 /*
  * Runs a command in a sandbox, with the caller's stdin, stdout and stderr, and waits.  *ret_status is as waitpid() gives

@@ -16,6 +16,7 @@ struct sandbox_flags {
 	const char *audit;
 	struct cell_cli_list env;
 	struct cell_cli_list operands;
+	bool verbose;
 };
 
 #define AT(member) offsetof(struct sandbox_flags, member)
@@ -29,6 +30,7 @@ static const struct cell_cli_flag flags[] = {
 	  AT(python) },
 	{ 0, "audit", "FILE", "run: append a JSON line about each connection of a filtered network to this file", CELL_FLAG_STRING,
 	  AT(audit) },
+	{ 'v', "verbose", NULL, "explain: list every step", CELL_FLAG_SWITCH, AT(verbose) },
 	{ 0, "env", "K=V", "set a variable; nothing is inherited; may be repeated", CELL_FLAG_LIST, AT(env) },
 	{ 0 },
 };
@@ -37,10 +39,10 @@ const struct cell_cli_command cell__cli_sandbox_command = {
 	.name = "sandbox",
 	.summary = "explain a sandbox policy, or run a command in a sandbox",
 	.synopsis = "explain [POLICY] | run [flags] -- COMMAND [ARGUMENT...]",
-	.about = "`explain` prints step by step how a policy is applied, without applying it. `run` runs any command in\n"
-		 "a sandbox. Sessions are sandboxed with `workcell run --executor sandbox`.",
+	.about = "`explain` says in ten lines what a policy permits on this machine, with -v step by step how it is applied.\n"
+		 "`run` runs any command in a sandbox. Sessions are sandboxed with `workcell run --executor sandbox`.",
 	.examples = "  workcell sandbox explain untrusted\n"
-		    "  workcell sandbox explain ./policy.yaml --workspace-mode ro\n"
+		    "  workcell sandbox explain ./policy.yaml --workspace-mode ro -v\n"
 		    "  workcell sandbox run --policy untrusted -- python3 script.py\n"
 		    "  workcell sandbox run --policy ./allow.yaml --audit ../audit.jsonl -- python3 fetch.py",
 	.flags = flags,
@@ -106,6 +108,7 @@ int cell__cmd_sandbox(int argc, char **argv)
 		options.workspace_mode = values.workspace_mode;
 		options.cwd = cwd;
 		options.env = env;
+		options.summary = !values.verbose;
 		options.python = python;
 		options.audit = values.audit;
 		options.trusted = (const char *const *)trusted;

@@ -270,6 +270,85 @@ static int explain_rest(const struct command *command, struct cell__buf *out)
 	return rc;
 }
 
+/* "2 GiB", "1.5 MiB", "none" */
+static const char *size_words(uint64_t bytes, char words[32])
+{
+	static const char *const units[] = { "bytes", "KiB", "MiB", "GiB", "TiB" };
+	double shown = (double)bytes;
+	size_t unit = 0;
+	while (shown >= 1024 && unit + 1 < sizeof units / sizeof *units) {
+		shown /= 1024;
+		unit++;
+	}
+	if (bytes)
+		snprintf(words, 32, "%.4g %s", shown, units[unit]);
+	else
+		snprintf(words, 32, "no limit");
+	return words;
+}
+
+static const char *count_words(uint64_t count, char words[32])
+{
+	snprintf(words, 32, count ? "%llu" : "no limit", (unsigned long long)count);
+	return words;
+}
+
+static int add_paths(struct cell__buf *out, const char *before, const struct cell__sandbox_policy_list *list)
+{
+	int rc = 0;
+	for (size_t i = 0; i < list->count; i++)
+		rc |= cell__buf_printf(out, "%s%s", i ? ", " : before, list->items[i]);
+	return rc;
+}
+
+static int summarize_network(const struct command *command, struct cell__buf *out)
+{
+	const struct cell__sandbox_policy *p = &command->policy;
+	int rc = cell__buf_add_str(out, "network    ");
+	if (p->network == CELL_NET_NONE)
+		return rc | cell__buf_add_str(out, "none\n");
+	if (p->network == CELL_NET_FULL)
+		return rc | cell__buf_add_str(out, "the host's, all of it\n");
+	rc |= cell__buf_add_str(out, "through a proxy to ");
+	rc |= add_paths(out, "", &p->hosts);
+	for (const char *const *host = command->index_hosts; *host; host++)
+		rc |= cell__buf_printf(out, "%s%s", host == command->index_hosts && !p->hosts.count ? "" : ", ", *host);
+	return rc | cell__buf_add_str(out, "\n");
+}
+
+/* About ten lines: what somebody wants to know before the steps. */
+static int summarize(const struct command *command, const struct cell_plan *plan, struct cell__buf *out)
+{
+	static const char *const access[] = { "read and write", "read only", "not visible" };
+	const struct cell__machine *machine = cell__machine_here();
+	const struct cell__sandbox_policy *p = &command->policy;
+	char a[32], b[32], c[32];
+	bool full = machine->level == CELL_LEVEL_FULL;
+	int rc = cell__buf_printf(out, "policy     %s, on this machine at level %s%s%s\n", p->name, cell__level_word(machine->level),
+				  full ? "" : ": ", full ? "" : machine->reason);
+	rc |= cell__buf_printf(out, "workspace  %s: %s\n", command->workspace ? command->workspace : "(none)", access[p->workspace]);
+	rc |= cell__buf_printf(out, "sees       the system's programs and libraries and the interpreter, read only%s",
+			       full ? "; no other file of the host" : "");
+	rc |= add_paths(out, "; ", &p->read);
+	rc |= cell__buf_add_str(out, "\nwrites     ");
+	rc |= cell__buf_printf(out, "%sa private /tmp of %s", p->workspace == CELL_WORKSPACE_RW ? "the workspace, " : "",
+			       size_words(p->tmp_bytes, a));
+	rc |= add_paths(out, ", ", &p->write) | cell__buf_add_str(out, "\n");
+	if (p->hide.count)
+		rc |= cell__buf_add_str(out, "hidden     ") | add_paths(out, "", &p->hide) | cell__buf_add_str(out, "\n");
+	rc |= summarize_network(command, out);
+	rc |= cell__buf_printf(out, "machine    %s\n", p->shows_machine ? "its files in /proc are visible" : "not visible in /proc");
+	rc |= cell__buf_printf(out, "limits     memory %s, processes %s, open files %s\n", size_words(p->memory_bytes, a),
+			       count_words(p->pids, b), count_words(p->files, c));
+	rc |= cell__buf_printf(out, "disk       workspace %s, a file %s, output of a cell %s\n", size_words(p->workspace_bytes, a),
+			       size_words(p->file_size_bytes, b), size_words(p->output_bytes, c));
+	if (p->cpu_percent || p->cpu_time_ms || p->wall_ms)
+		rc |= cell__buf_printf(out, "time       CPU %s %% of one core, %s ms of CPU, %s ms in all\n",
+				       count_words(p->cpu_percent, a), count_words(p->cpu_time_ms, b), count_words(p->wall_ms, c));
+	return rc | cell__buf_printf(out, "steps      %u, listed with -v; sessions list those that were skipped in their receipt\n",
+				     (unsigned)(plan->n_steps + ((const struct cell_plan *)command->session.data)->n_steps));
+}
+
 /* The plan of the zygote of such sessions. If it is not confined, *out stays empty. */
 static int plan_zygote(const struct command *command, const char *python, struct cell__buf *out, struct cell_error *err)
 {
@@ -296,9 +375,14 @@ int cell_sandbox_explain(const struct cell_sandbox_options *opts, char **ret_tex
 	if (take_options(opts, &all, err) < 0)
 		return -1;
 	int rc = command_init(&command, &all, true, err);
-	if (rc == 0)
+	if (rc == 0 && all.summary) {
+		rc = summarize(&command, (const struct cell_plan *)command.plan.data, &out);
+		if (rc < 0)
+			cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	} else if (rc == 0) {
 		rc = plan_zygote(&command, all.python ? all.python : CELL_DEFAULT_PYTHON, &zygote_plan, err);
-	if (rc == 0) {
+	}
+	if (rc == 0 && !all.summary) {
 		struct cell__zygote_state zygote = { .plan = zygote_plan.size ? (const struct cell_plan *)zygote_plan.data : NULL };
 		const struct cell_plan *plan = (const struct cell_plan *)command.plan.data;
 		rc |= cell__buf_add_str(&out, "jail: made ahead; early: in the kernel, before it knows its session; kernel: the last "

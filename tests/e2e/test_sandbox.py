@@ -284,9 +284,26 @@ def test_the_receipt_names_what_the_policy_asks_for_and_is_not_there(tmp_path):
     assert any("/no/such/folder" in line for line in results[0]["isolation"]["skipped"]), results
 
 
+@pytest.mark.parametrize("preset, network", [("untrusted", "none"), ("developer", "the host's, all of it")])
+def test_explain_is_ten_lines(tmp_path, preset, network):
+    lines = run("sandbox", "explain", preset, cwd=tmp_path).stdout.splitlines()
+    assert 8 <= len(lines) <= 12, lines
+    words = dict(line.split(None, 1) for line in lines)
+    assert words["policy"].startswith(preset) and words["network"] == network
+    assert words["workspace"] == "%s: read and write" % tmp_path
+    assert int(words["steps"].split(",")[0]) > 50
+
+
+def test_explain_names_the_paths_and_hosts_of_a_policy_file(tmp_path):
+    policy = tmp_path.parent / (tmp_path.name + ".yaml")
+    policy.write_text("preset: untrusted\nworkspace: ro\nnetwork: {allow: ['example.org:443']}\nfilesystem: {read: [/srv]}\n")
+    lines = run("sandbox", "explain", str(policy), cwd=tmp_path).stdout
+    assert "read only\n" in lines and "; /srv\n" in lines and "to example.org:443\n" in lines, lines
+
+
 def test_explain_does_nothing(tmp_path):
     before = set(os.listdir("/sys/fs/cgroup/pids")) if os.path.isdir("/sys/fs/cgroup/pids") else None
-    done = run("sandbox", "explain", "untrusted", cwd=tmp_path)
+    done = run("sandbox", "explain", "untrusted", "-v", cwd=tmp_path)
     assert done.returncode == 0
     for words in ("new namespaces: user mount pid net ipc uts cgroup", "detach the host's files", "drop all capabilities",
                   "seccomp filter", "show %s writable" % tmp_path, '"level":"full"'):
@@ -302,7 +319,7 @@ def test_explain_does_nothing(tmp_path):
 @pytest.mark.parametrize("preset", ["untrusted", "data-science", "developer"])
 def test_what_is_explained_is_what_is_done(tmp_path, preset):
     """The receipt, and all that is mounted: what a session has is what was said, and nothing else."""
-    explained = run("sandbox", "explain", preset, "--python", "/usr/bin/python3", cwd=tmp_path).stdout
+    explained = run("sandbox", "explain", preset, "-v", "--python", "/usr/bin/python3", cwd=tmp_path).stdout
     mounts = "[[line.split()[4], line.split()[5][:2]] for line in open('/proc/self/mountinfo')]"
     results, _ = cells(tmp_path, mounts, flags=["--sandbox-policy", preset])
     assert json.loads(explained.splitlines()[-1]) == results[0]["isolation"]
