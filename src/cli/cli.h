@@ -121,6 +121,8 @@ extern const struct cell_cli_command cell__cli_bench_command;
  */
 bool cell__cli_parse(const struct cell_cli_command *command, int argc, char **argv, void *values, struct cell_cli_list *operands,
 		     int *ret_status);
+/* Checks a key of a configuration file, which is a flag's name, and its value; NULL: a switch that is on. */
+int cell__cli_check_setting(const struct cell_cli_command *command, const char *key, const char *value, struct cell_error *err);
 /* The values, NULL-terminated; the list owns the strings. free() the array. NULL: out of memory. */
 const char **cell__cli_list_values(const struct cell_cli_list *list);
 void cell__cli_list_finish(struct cell_cli_list *list);
@@ -177,6 +179,7 @@ struct cell_cli_space_flags {
 	const char *venv_dir;
 	int64_t install_timeout_ms; /* 0: as the library has it */
 	bool no_runtime_deps, no_cache_venv, cleanup_venv, sync_deps, quiet, tools_from_storage, confined;
+	bool reads; /* not a flag: the command only reads, so the storage must exist */
 	const char *embeddings_url;
 	const char *embeddings_model;
 	const char *embeddings_key_env;
@@ -277,11 +280,15 @@ int cell__cli_remove(struct cell_space *space, const struct cell_cli_list *opera
 int cell__cli_call_raw(struct cell_space *space, const char *method, json_t *args, const void *raw, size_t raw_size, char **ret_text,
 		       void **ret_raw, size_t *ret_raw_size, struct cell_error *err);
 
+/* Tools that are left out because their definitions have problems are named on stderr, with file and line. */
+void cell__cli_warn_tools(struct cell_space *space);
+
 /* A subcommand. */
 struct cell_cli_verb {
 	const char *name;
 	const char *operands; /* as in the usage line */
 	size_t min, max; /* how many of them */
+	bool writes; /* the storage is created if it is missing; its parent must exist */
 	/* operands[0] is the verb; answers the exit status, or a negative value. */
 	int (*run)(const void *flags, struct cell_space *space, const struct cell_cli_list *operands, struct cell_error *err);
 };
@@ -386,15 +393,15 @@ struct cell_cli_limit_flags {
 #define CELL_CLI_LIMIT_AT(at, member) ((at) + offsetof(struct cell_cli_limit_flags, member))
 /* clang-format off */
 #define CELL_CLI_LIMIT_FLAGS(at)                                                          \
-	{ 0, "network", "WHAT", "sandbox, container: none or full; sandbox, deno: also deps-only or allow=HOST[:PORT],...", \
+	{ 0, "network", "WHAT", "none, full; not in a container also deps-only or allow=HOST[:PORT],...", \
 	  CELL_FLAG_STRING, CELL_CLI_LIMIT_AT(at, network) },                             \
-	{ 0, "memory", "BYTES", "sandbox, container: 512M; 0: no limit (default: the policy's; container 512M)", \
+	{ 0, "memory", "BYTES", "sandbox, container: 0: no limit (default: the policy's; container 512M)", \
 	  CELL_FLAG_BYTES, CELL_CLI_LIMIT_AT(at, memory) },                               \
 	{ 0, "cpus", "N", "sandbox, container: CPUs, like 1.5; 0: no limit (default: the policy's)", \
 	  CELL_FLAG_CPUS, CELL_CLI_LIMIT_AT(at, cpus) },                                  \
 	{ 0, "pids", "N", "sandbox, container: processes; 0: no limit (default: the policy's; container 512)", \
 	  CELL_FLAG_BYTES, CELL_CLI_LIMIT_AT(at, pids) },                                 \
-	{ 0, "disk", "BYTES", "sandbox: bytes in the workspace, in /tmp, in a file; 0: no limit (default: the policy's)", \
+	{ 0, "disk", "BYTES", "sandbox: in the workspace, in /tmp, in a file; 0: no limit (default: the policy's)", \
 	  CELL_FLAG_BYTES, CELL_CLI_LIMIT_AT(at, disk) },                                 \
 	{ 0, "network-disabled", NULL, NULL, CELL_FLAG_SWITCH, CELL_CLI_LIMIT_AT(at, network_disabled) }, \
 	{ 0, "memory-limit", "BYTES", NULL, CELL_FLAG_BYTES, CELL_CLI_LIMIT_AT(at, memory) }, \

@@ -375,10 +375,10 @@ static int run_get(const void *values, struct cell_space *space, const struct ce
 /* ---- the command ------------------------------------------------------------------ */
 
 static const struct cell_cli_verb verbs[] = {
-	{ "list", "", 0, 0, run_list },
-	{ "put", "NAME FILE|- [--type TYPE] [--description TEXT]", 2, 2, run_put },
-	{ "get", "NAME [FILE|-]", 1, 2, run_get },
-	{ "rm", "NAME...", 1, SIZE_MAX, run_rm },
+	{ "list", "", 0, 0, false, run_list },
+	{ "put", "NAME FILE|- [--type TYPE] [--description TEXT]", 2, 2, true, run_put },
+	{ "get", "NAME [FILE|-]", 1, 2, false, run_get },
+	{ "rm", "NAME...", 1, SIZE_MAX, false, run_rm },
 	{ 0 },
 };
 

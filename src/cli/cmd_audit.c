@@ -219,8 +219,8 @@ static int run_show(const void *values, struct cell_space *space, const struct c
 /* ---- the command ------------------------------------------------------------------- */
 
 static const struct cell_cli_verb verbs[] = {
-	{ "tail", "[-n N] [-f] FILE", 1, 1, run_tail },
-	{ "show", "FILE [--session ID] [--tool NAME] [--decision WORD] [--since TIME]", 1, 1, run_show },
+	{ "tail", "[-n N] [-f] FILE", 1, 1, false, run_tail },
+	{ "show", "FILE [--session ID] [--tool NAME] [--decision WORD] [--since TIME]", 1, 1, false, run_show },
 	{ 0 },
 };
 

@@ -162,10 +162,10 @@ static int run_sync(const void *flags, struct cell_space *space, const struct ce
 }
 
 static const struct cell_cli_verb verbs[] = {
-	{ "list", "", 0, 0, run_list },
-	{ "add", "SPEC...", 1, SIZE_MAX, run_add },
-	{ "rm", "NAME...", 1, SIZE_MAX, run_rm },
-	{ "sync", "", 0, 0, run_sync },
+	{ "list", "", 0, 0, false, run_list },
+	{ "add", "SPEC...", 1, SIZE_MAX, true, run_add },
+	{ "rm", "NAME...", 1, SIZE_MAX, true, run_rm },
+	{ "sync", "", 0, 0, true, run_sync },
 	{ 0 },
 };
 

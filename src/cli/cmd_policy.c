@@ -154,8 +154,8 @@ static int run_check(const void *values, struct cell_space *space, const struct 
 /* ---- the command ----------------------------------------------------------------- */
 
 static const struct cell_cli_verb verbs[] = {
-	{ "test", "FILE --tool TOOL[.CALLABLE] [--kind KIND] [--args JSON]", 1, 1, run_test },
-	{ "check", "FILE", 1, 1, run_check },
+	{ "test", "FILE --tool TOOL[.CALLABLE] [--kind KIND] [--args JSON]", 1, 1, false, run_test },
+	{ "check", "FILE", 1, 1, false, run_check },
 	{ 0 },
 };
 

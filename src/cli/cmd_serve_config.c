@@ -380,15 +380,20 @@ static int add_variables(struct cell_serve_arguments *arguments, struct cell_err
 static int add_setting(struct cell_serve_arguments *arguments, const char *key, const struct cell__yaml *value, const char *path,
 		       struct cell_error *err)
 {
+	struct cell_error problem;
+	const char *text = value->text;
+
 	if (value->kind != CELL_YAML_SCALAR)
 		return cell_fail(err, CELL_E_INVALID, 0, "%s:%d: a value must be a string or a list of strings", path, value->line);
-	if (value->plain && !strcmp(value->text, "false"))
-		return 0;
-	if (value->plain && !strcmp(value->text, "true"))
-		return add_argument(arguments, err, "--%s", key);
 	if (!strcmp(key, "config") || !strcmp(key, "check-config"))
 		return cell_fail(err, CELL_E_INVALID, 0, "%s:%d: this can only be given on the command line", path, value->line);
-	return add_argument(arguments, err, "--%s=%s", key, value->text);
+	if (value->plain && (!strcmp(text, "true") || !strcmp(text, "false")))
+		text = NULL;
+	if (cell__cli_check_setting(&cell__cli_serve_command, key, text, &problem) < 0)
+		return cell_fail(err, problem.code, 0, "%s:%d: %s", path, value->line, problem.msg);
+	if (!text && !strcmp(value->text, "false"))
+		return 0;
+	return text ? add_argument(arguments, err, "--%s=%s", key, text) : add_argument(arguments, err, "--%s", key);
 }
 
 /* A mapping of strings, or of lists of strings, which become flags. */

@@ -89,6 +89,7 @@ static int run_list(const void *values, struct cell_space *space, const struct c
 	if (flags->tags.count)
 		json_object_set(args, "tags", tags);
 	json_decref(tags);
+	cell__cli_warn_tools(space);
 	return cell__cli_answer(space, "tools.list", args, flags->json, print_tools, err);
 }
 
@@ -382,9 +383,12 @@ static int run_check(const void *values, struct cell_space *space, const struct 
 /* ---- the command --------------------------------------------------------------- */
 
 static const struct cell_cli_verb verbs[] = {
-	{ "list", "[--tag TAG]...", 0, 0, run_list }, { "search", "QUERY [--limit N]", 1, 1, run_search },
-	{ "show", "NAME", 1, 1, run_show },           { "call", "NAME[.RECIPE] [K=V]... [--args JSON]", 1, SIZE_MAX, run_call },
-	{ "check", "[DIR]", 0, 1, run_check },        { 0 },
+	{ "list", "[--tag TAG]...", 0, 0, false, run_list },
+	{ "search", "QUERY [--limit N]", 1, 1, false, run_search },
+	{ "show", "NAME", 1, 1, false, run_show },
+	{ "call", "NAME[.RECIPE] [K=V]... [--args JSON]", 1, SIZE_MAX, false, run_call },
+	{ "check", "[DIR]", 0, 1, false, run_check },
+	{ 0 },
 };
 
 int cell__cmd_tools(int argc, char **argv)

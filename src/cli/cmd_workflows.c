@@ -300,13 +300,13 @@ static int run_run(const void *values, struct cell_space *none, const struct cel
 /* ---- the command -------------------------------------------------------------------- */
 
 static const struct cell_cli_verb verbs[] = {
-	{ "list", "", 0, 0, run_list },
-	{ "search", "QUERY [--limit N]", 1, 1, run_search },
-	{ "show", "NAME", 1, 1, run_show },
-	{ "add", "NAME FILE|- [--description TEXT] [--overwrite]", 2, 2, run_add },
-	{ "trust", "NAME...", 1, SIZE_MAX, run_trust },
-	{ "run", "NAME [K=V]... [--args JSON]", 1, SIZE_MAX, run_run },
-	{ "rm", "NAME...", 1, SIZE_MAX, run_rm },
+	{ "list", "", 0, 0, false, run_list },
+	{ "search", "QUERY [--limit N]", 1, 1, false, run_search },
+	{ "show", "NAME", 1, 1, false, run_show },
+	{ "add", "NAME FILE|- [--description TEXT] [--overwrite]", 2, 2, true, run_add },
+	{ "trust", "NAME...", 1, SIZE_MAX, false, run_trust },
+	{ "run", "NAME [K=V]... [--args JSON]", 1, SIZE_MAX, false, run_run },
+	{ "rm", "NAME...", 1, SIZE_MAX, false, run_rm },
 	{ 0 },
 };
 

@@ -174,10 +174,8 @@ static int parse_cpus(const struct cell_cli_flag *flag, const char *value, int64
 	return 0;
 }
 
-static int set_flag(const struct cell_cli_flag *flag, const char *value, void *values, struct cell_error *err)
+static int set_flag(const struct cell_cli_flag *flag, const char *value, void *at, struct cell_error *err)
 {
-	void *at = (char *)values + flag->offset;
-
 	assert(value || flag->kind == CELL_FLAG_SWITCH);
 	switch (flag->kind) {
 	case CELL_FLAG_SWITCH:
@@ -258,7 +256,35 @@ static int parse_flag(const struct cell_cli_command *command, int argc, char **a
 			return cell_fail(err, CELL_E_INVALID, 0, "%s needs an argument: %s", word, flag->arg);
 		value = argv[++*at];
 	}
-	return values ? set_flag(flag, value, values, err) : 0;
+	return values ? set_flag(flag, value, (char *)values + flag->offset, err) : 0;
+}
+
+int cell__cli_check_setting(const struct cell_cli_command *command, const char *key, const char *value, struct cell_error *err)
+{
+	const struct cell_cli_flag *flag = find_flag(command->flags, 0, key, strlen(key));
+	struct cell_cli_list list = { 0 };
+	int64_t number;
+	const char *text;
+	bool given;
+	int status;
+
+	if (!flag) {
+		const char *near = cell__cli_nearest_flag(command, key);
+
+		return cell_fail(err, CELL_E_INVALID, 0, "unknown key '%s'%s%s%s", key, near ? "; did you mean '" : "", near ? near : "",
+				 near ? "'?" : "");
+	}
+	if (!flag->arg != !value)
+		return cell_fail(err, CELL_E_INVALID, 0, flag->arg ? "'%s' needs a value: %s" : "'%s' must be true or false", key,
+				 flag->arg);
+	status = set_flag(flag, value,
+			  flag->kind == CELL_FLAG_LIST     ? (void *)&list
+			  : flag->kind == CELL_FLAG_STRING ? (void *)&text
+			  : flag->kind == CELL_FLAG_SWITCH ? (void *)&given
+							   : (void *)&number,
+			  err);
+	cell__cli_list_finish(&list);
+	return status;
 }
 
 static int parse_all(const struct cell_cli_command *command, int argc, char **argv, void *values, struct cell_cli_list *operands,

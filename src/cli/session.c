@@ -339,6 +339,8 @@ int cell__cli_open(const struct cell_cli_session_flags *flags, bool shows, cell_
 		cell_engine_destroy(host.engine);
 		return -1;
 	}
+	if (host.space && (flags->space.tools || flags->space.base))
+		cell__cli_warn_tools(host.space);
 	cell__cli_signals_attach(host.session);
 	*ret_host = host;
 	return 0;

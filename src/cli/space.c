@@ -2,6 +2,7 @@
 #define _GNU_SOURCE 1
 #include "cli.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -202,12 +203,40 @@ char *cell__cli_storage(const char *storage, const char *prefix, bool redis, str
 	return copy;
 }
 
+/* A storage that is missing may be a typing error: it is created only in a folder that exists, by a command that writes. */
+static int check_folder(const struct cell_cli_space_flags *flags, const char *storage, struct cell_error *err)
+{
+	const char *flag = flags->storage ? "--storage" : "--base";
+	char *parent, *slash;
+	int status;
+
+	if (access(storage, F_OK) == 0)
+		return 0;
+	if (flags->reads)
+		return cell_fail(err, CELL_E_NOT_FOUND, errno, "%s %.200s", flag, storage);
+	parent = strdup(storage);
+	if (!parent)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a path");
+	for (slash = parent + strlen(parent); slash > parent + 1 && slash[-1] == '/';)
+		*--slash = '\0';
+	slash = strrchr(parent, '/');
+	if (slash)
+		slash[slash == parent] = '\0';
+	status = access(parent, F_OK) == 0
+			 ? 0
+			 : cell_fail(err, CELL_E_NOT_FOUND, errno, "%s %.200s is created, but not the folder that it is in", flag, storage);
+	free(parent);
+	return status;
+}
+
 static int find_places(const struct cell_cli_space_flags *flags, struct places *places, struct cell_error *err)
 {
 	const char *storage = flags->redis ? flags->redis : flags->storage ? flags->storage : flags->base;
 	char *base;
 
 	if (storage && !(places->storage = cell__cli_storage(storage, flags->prefix, flags->redis != NULL, err)))
+		return -1;
+	if (storage && !cell__cli_is_redis(places->storage) && check_folder(flags, places->storage, err) < 0)
 		return -1;
 	if (flags->tools) {
 		places->tools = cell__cli_absolute(flags->tools, err);
@@ -236,6 +265,27 @@ static int find_places(const struct cell_cli_space_flags *flags, struct places *
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a name");
 	}
 	return 0;
+}
+
+void cell__cli_warn_tools(struct cell_space *space)
+{
+	struct cell_error err;
+	json_t *problems, *problem;
+	size_t i;
+
+	/* Where they cannot be listed, the tools cannot either, which the first call reports. */
+	if (cell__cli_call(space, "tools.problems", json_object(), NULL, &problems, &err) < 0)
+		return;
+	json_array_foreach(problems, i, problem) {
+		char *line;
+
+		if (asprintf(&line, "workcell: warning: %s:%lld: %s", cell__cli_text(problem, "file"),
+			     (long long)json_integer_value(json_object_get(problem, "line")), cell__cli_text(problem, "message")) < 0)
+			break;
+		cell__cli_note(line);
+		free(line);
+	}
+	json_decref(problems);
 }
 
 int cell__cli_space_create(const struct cell_cli_space_flags *flags, struct cell_engine *engine, const char *python, const char *cwd,

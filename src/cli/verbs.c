@@ -119,14 +119,16 @@ struct open_space {
 	struct cell_space *space;
 };
 
-static int open_space(const struct cell_cli_job *job, struct open_space *ret_space, struct cell_error *err)
+static int open_space(const struct cell_cli_job *job, bool writes, struct open_space *ret_space, struct cell_error *err)
 {
-	const struct cell_cli_space_flags *flags = job->space;
+	struct cell_cli_space_flags own = *job->space;
+	const struct cell_cli_space_flags *flags = &own;
 	struct cell_engine_options options = CELL_ENGINE_OPTIONS_INIT;
 	struct open_space space = { 0 };
 	char *folder = NULL, *interpreter = NULL;
 	int status = -1;
 
+	own.reads = !writes;
 	if (cell__cli_load_env_file(flags->env_file, err) < 0)
 		return -1;
 	if (job->needs_storage && !cell__cli_has_storage(flags))
@@ -196,7 +198,7 @@ int cell__cli_do(const struct cell_cli_job *job, const struct cell_cli_list *ope
 	verb = find_verb(job->verbs, job->command, operands, &err);
 	if (verb && (!job->space || (job->alone && !strcmp(verb->name, job->alone)))) {
 		status = verb->run(job->flags, NULL, operands, &err);
-	} else if (verb && !open_space(job, &space, &err)) {
+	} else if (verb && !open_space(job, verb->writes, &space, &err)) {
 		status = verb->run(job->flags, space.space, operands, &err);
 		cell_space_close(space.space);
 		cell_engine_destroy(space.engine);

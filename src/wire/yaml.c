@@ -6,6 +6,7 @@
 #include <string.h>
 #include <yaml.h>
 
+#include "base/nearest.h"
 #include "wire/yaml.h"
 
 /* ---- problems ---- */
@@ -373,8 +374,11 @@ bool cell__load_keys(struct cell__loader *loader, const struct cell__yaml *map, 
 		const char *const *at = known;
 		while (*at && strcmp(*at, key->text) != 0)
 			at++;
-		if (!*at)
-			cell__load_problem(loader, key, "unknown key '%.100s' in %s", key->text, what);
+		if (*at)
+			continue;
+		const char *near = cell__nearest(key->text, known);
+		cell__load_problem(loader, key, "unknown key '%.100s' in %s%s%s%s", key->text, what, near ? "; did you mean '" : "",
+				   near ? near : "", near ? "'?" : "");
 	}
 	return true;
 }

@@ -190,3 +190,45 @@ def test_125_is_a_failure_of_workcell_alone(tmp_path):
     assert support.workcell("artifacts", "get", "missing", "--base", str(tmp_path)).status == 1
     assert support.workcell("run", "--preload", "no_such_module", "-e", "1").status == 1
     assert support.workcell("run", "--python", "/bin/true", "-e", "1").status == 1
+
+
+# ---- typing errors in files and paths --------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("words", [("tools", "list"), ("workflows", "list"), ("artifacts", "list"), ("artifacts", "get", "x"), ("deps", "list"),
+                                   ("workflows", "rm", "x"), ("artifacts", "rm", "x")], ids=" ".join)
+def test_a_command_that_only_reads_creates_no_folder(words, tmp_path):
+    done = support.workcell(*words, "--base", "typo", cwd=str(tmp_path))
+    assert done.status == 1 and "--base %s/typo" % tmp_path in done.err, done
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("words", [("run", "-e", "1"), ("artifacts", "put", "x", "/dev/null"), ("deps", "sync")], ids=" ".join)
+def test_a_storage_is_created_but_not_the_folders_above_it(words, tmp_path):
+    done = support.workcell(*words, "--storage", "typo/storage", cwd=str(tmp_path))
+    assert done.status == 1 and "is created, but not the folder that it is in" in done.err, done
+    assert os.listdir(tmp_path) == []
+    done = support.workcell(*words, "--storage", "new///", cwd=str(tmp_path))
+    assert done.status == 0 and os.listdir(tmp_path) == ["new"], done
+
+
+@pytest.mark.parametrize("line, words", [
+    ("max-sesions: 10", "unknown key 'max-sesions'; did you mean 'max-sessions'?"),
+    ("max_sesions: 10", "unknown key 'max-sesions'; did you mean 'max-sessions'?"),
+    ("timeout: soon", "--timeout must be seconds"),
+    ("timeout: true", "'timeout' needs a value"),
+    ("auth-disabled: maybe", "'auth-disabled' must be true or false"),
+    ("check-config: true", "only be given on the command line"),
+])
+def test_a_mistake_in_the_servers_configuration_is_named_with_its_line(line, words, tmp_path):
+    (tmp_path / "serve.yaml").write_text("listen: 127.0.0.1:0\n# a comment\n%s\n" % line)
+    done = support.workcell("serve", "--config", "serve.yaml", "--check-config", cwd=str(tmp_path))
+    assert done.status == 2 and "serve.yaml:3: " in done.err and words in done.err, done
+
+
+def test_a_mistake_in_a_tool_is_named_wherever_the_tool_is_missed(tmp_path):
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools" / "bad\x1b[31m.yaml").write_text("name: bad\ncomand: echo\n")
+    for words in (("tools", "list"), ("run", "-e", "1")):
+        done = support.workcell(*words, "--tools", "tools", cwd=str(tmp_path))
+        assert done.status == 0 and "yaml:2: unknown key 'comand' in a tool of type cli; did you mean 'command'?" in done.err, done
+        assert "\x1b" not in done.err
