@@ -401,7 +401,7 @@ struct cell_cli_limit_flags {
 	  CELL_FLAG_CPUS, CELL_CLI_LIMIT_AT(at, cpus) },                                  \
 	{ 0, "pids", "N", "sandbox, container: processes; 0: no limit (default: the policy's; container 512)", \
 	  CELL_FLAG_BYTES, CELL_CLI_LIMIT_AT(at, pids) },                                 \
-	{ 0, "disk", "BYTES", "sandbox: in the workspace, in /tmp, in a file; 0: no limit (default: the policy's)", \
+	{ 0, "disk", "BYTES", "sandbox: in workspace, /tmp and one file; 0: no limit (default: the policy's)", \
 	  CELL_FLAG_BYTES, CELL_CLI_LIMIT_AT(at, disk) },                                 \
 	{ 0, "network-disabled", NULL, NULL, CELL_FLAG_SWITCH, CELL_CLI_LIMIT_AT(at, network_disabled) }, \
 	{ 0, "memory-limit", "BYTES", NULL, CELL_FLAG_BYTES, CELL_CLI_LIMIT_AT(at, memory) }, \
