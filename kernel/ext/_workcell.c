@@ -908,6 +908,50 @@ static PyObject *wc_join_kernel(PyObject *self, PyObject *args)
 static int zygote_fd = -1;
 static int child_signal_fd = -1;
 
+/*
+ * The memory that `ps` shows as the command line: a kernel writes the name of its session there.  NULL: it was not found.  The zygote
+ * looks for it, because a confined kernel has no /proc.
+ */
+static char *title_at;
+static size_t title_size;
+
+static void find_title(void)
+{
+	char text[2048];
+	unsigned long begin, end;
+	int fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+	if (fd >= 0)
+		close(fd);
+	if (n <= 0)
+		return;
+	text[n] = '\0';
+	/* arg_start and arg_end are the 48th and 49th field; the second may contain anything. */
+	char *at = strrchr(text, ')');
+	for (int field = 2; at && field < 48; field++)
+		at = strchr(at + 1, ' ');
+	if (!at || sscanf(at, "%lu %lu", &begin, &end) != 2 || !begin || end <= begin || end - begin > 65536)
+		return;
+	title_at = (char *)begin;
+	title_size = end - begin;
+}
+
+/* title(text): what ps and top show for this process. */
+static PyObject *wc_title(PyObject *self, PyObject *args)
+{
+	(void)self;
+	const char *text;
+	if (!PyArg_ParseTuple(args, "s", &text))
+		return NULL;
+	prctl(PR_SET_NAME, text);
+	if (title_at) {
+		/* The last byte stays 0: otherwise the environment would be read as the rest of it. */
+		memset(title_at, 0, title_size);
+		memcpy(title_at, text, strnlen(text, title_size - 1));
+	}
+	Py_RETURN_NONE;
+}
+
 static PyObject *wc_zygote_open(PyObject *self, PyObject *fd)
 {
 	(void)self;
@@ -915,6 +959,7 @@ static PyObject *wc_zygote_open(PyObject *self, PyObject *fd)
 	if (PyErr_Occurred())
 		return NULL;
 	measure_write();
+	find_title();
 	sigset_t set;
 	sigemptyset(&set);
 	sigaddset(&set, SIGCHLD);
@@ -1085,6 +1130,7 @@ static PyMethodDef methods[] = {
 	{ "join_group", wc_join_group, METH_VARARGS, "join_group(fds, join)" },
 	{ "confine_early", wc_confine_early, METH_VARARGS, "confine_early(plan, keep) -> (step, errno, skipped)" },
 	{ "confine", wc_confine, METH_O, "confine(session) -> (step, errno, skipped)" },
+	{ "title", wc_title, METH_VARARGS, "title(text)" },
 	{ "zygote_open", wc_zygote_open, METH_O, "zygote_open(fd)" },
 	{ "zygote_leave", wc_zygote_leave, METH_NOARGS, "zygote_leave()" },
 	{ "zygote_next", wc_zygote_next, METH_VARARGS, "zygote_next(timeout_ms)" },

@@ -163,6 +163,7 @@ class Kernel:
 
             time.tzset()
         self.session = options["session"]
+        _workcell.title("workcell-kernel " + self.session)
         if options.get("namespaces") or options.get("gate_shell"):
             self.channel = rpc.Channel(_workcell, self.fd)
         if options.get("namespaces"):
