@@ -1086,7 +1086,7 @@ enum cell_zygote_per {
 
 struct cell_server_options {
 	size_t size; /* sizeof(struct cell_server_options); everything in this struct must outlive the server */
-	const char *listen; /* "HOST:PORT" (port 0: any) or "unix:PATH" */
+	const char *listen; /* "HOST:PORT" (port 0: any), "unix:PATH", or "fd:N": a socket of this process that listens already */
 	struct cell_space *space; /* of sessions without a workspace id */
 	/*
 	 * Opens the space of a workspace id, on a thread that may block.  NULL: workspaces are refused.  The server closes the space.

@@ -21,12 +21,15 @@
 #include <strings.h>
 #include <sys/file.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #define TOKEN_VARIABLE "WORKCELL_SERVE_TOKEN"
 #define OLD_TOKEN_VARIABLE "CONTAINER_AUTH_TOKEN"
 #define WORK_PREFIX "workcell-serve-"
+#define FIRST_GIVEN_FD 3 /* of sockets that systemd opened */
 
 struct serve_flags {
 	struct cell_cli_session_flags session;
@@ -50,7 +53,8 @@ struct serve_flags {
 #define AT(member) offsetof(struct serve_flags, member)
 static const struct cell_cli_flag serve_flag_table[] = {
 	{ 0, "config", "FILE", "YAML file with these flags as keys, without the dashes", CELL_FLAG_STRING, AT(config) },
-	{ 0, "listen", "ADDRESS", "HOST:PORT or unix:PATH (default 127.0.0.1:8080)", CELL_FLAG_STRING, AT(http.listen) },
+	{ 0, "listen", "ADDRESS", "HOST:PORT, unix:PATH or fd:N, a socket that listens (default: systemd's, else 127.0.0.1:8080)",
+	  CELL_FLAG_STRING, AT(http.listen) },
 	{ 0, "auth-token-file", "FILE", "a token, or a list of tokens with scopes (default: $" TOKEN_VARIABLE ")", CELL_FLAG_STRING,
 	  AT(http.token_file) },
 	{ 0, "allow-host", "HOST", "with --auth-disabled: allow this value of the Host header too; may be repeated", CELL_FLAG_LIST,
@@ -98,6 +102,7 @@ static struct {
 	struct cell_cli_session_options *session;
 	const json_t *servers; /* of MCP, by name */
 	char *work_dir, *tools, *token;
+	const char *given; /* the address of a socket that systemd opened; or NULL */
 	int work_fd;
 } live = { .work_fd = -1 };
 
@@ -256,10 +261,65 @@ static int open_space(void *arg, const char *workspace_id, struct cell_space **r
 	return 0;
 }
 
+/* ---- systemd -------------------------------------------------------------------------- */
+
+/*
+ * sd_notify() in short: one datagram to the socket that the service manager names.  Also from signal handlers.  The variables are removed
+ * from the environment, so that no program that we start takes itself for the service.
+ */
+static struct sockaddr_un notify_at;
+static socklen_t notify_size;
+
+static void tell_manager(const char *state)
+{
+	int saved = errno, fd = notify_size ? socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0) : -1;
+
+	if (fd >= 0) {
+		/* A manager that is not there does not keep us from serving. */
+		(void)!sendto(fd, state, strlen(state), MSG_NOSIGNAL | MSG_DONTWAIT, (struct sockaddr *)&notify_at, notify_size);
+		close(fd);
+	}
+	errno = saved;
+}
+
+static void find_manager(void)
+{
+	const char *path = getenv("NOTIFY_SOCKET");
+	size_t size = path ? strlen(path) : 0;
+
+	if (size > 1 && size < sizeof(notify_at.sun_path) && (*path == '/' || *path == '@')) {
+		notify_at.sun_family = AF_UNIX;
+		memcpy(notify_at.sun_path, path, size);
+		if (*path == '@')
+			notify_at.sun_path[0] = '\0'; /* an abstract name */
+		notify_size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + size);
+	}
+	unsetenv("NOTIFY_SOCKET");
+}
+
+/* The socket of a .socket unit; NULL: there is none. */
+static const char *given_socket(struct cell_error *err)
+{
+	const char *pid = getenv("LISTEN_PID"), *count = getenv("LISTEN_FDS");
+	bool ours = pid && count && strtol(pid, NULL, 10) == getpid();
+	long n = ours ? strtol(count, NULL, 10) : 0;
+
+	unsetenv("LISTEN_PID");
+	unsetenv("LISTEN_FDS");
+	unsetenv("LISTEN_FDNAMES");
+	err->code = 0;
+	for (long fd = FIRST_GIVEN_FD; fd < FIRST_GIVEN_FD + n && fd < 1024; fd++)
+		fcntl((int)fd, F_SETFD, FD_CLOEXEC);
+	if (n > 1)
+		cell_fail(err, CELL_E_INVALID, 0, "%ld sockets were handed over (LISTEN_FDS); a server listens on one", n);
+	return n == 1 ? "fd:3" : NULL;
+}
+
 static void say_listening(void *arg, const char *url)
 {
 	(void)arg;
 	dprintf(STDERR_FILENO, "workcell: listening on %s\n", url);
+	tell_manager("READY=1\nSTATUS=serving");
 }
 
 static volatile sig_atomic_t has_to_end; /* set before there is a server to notify */
@@ -279,6 +339,8 @@ static void handle_signal(int number, siginfo_t *info, void *context)
 		cell_server_reload(live.server);
 	else
 		cell_server_drain(live.server);
+	if (number != SIGHUP)
+		tell_manager("STOPPING=1\nSTATUS=waiting for running cells");
 }
 
 static void ignore_signal(int number, siginfo_t *info, void *context)
@@ -385,7 +447,9 @@ static int fill_auth(const struct serve_flags *flags, struct cell_server_options
 
 static int fill_options(const struct serve_flags *flags, struct cell_server_options *options, struct cell_error *err)
 {
-	options->listen = flags->http.listen ? flags->http.listen : "127.0.0.1:8080";
+	if (flags->http.listen && live.given)
+		return cell_fail(err, CELL_E_INVALID, 0, "systemd opened a socket for this server: leave --listen out");
+	options->listen = flags->http.listen ? flags->http.listen : live.given ? live.given : "127.0.0.1:8080";
 	options->reload = reload;
 	options->listening = say_listening;
 	if (cell__cli_listen_options(&flags->http, flags->log_level ? flags->log_level : "info", options, err) < 0 ||
@@ -572,6 +636,10 @@ int cell__cmd_serve(int argc, char **argv)
 
 	live.argc = argc;
 	live.argv = argv;
+	find_manager();
+	live.given = given_socket(&err);
+	if (err.code)
+		return cell__cli_report(&err, false);
 	if (cell__serve_gather(argc, argv, &arguments, &err) < 0) {
 		cell__serve_arguments_finish(&arguments);
 		return cell__cli_report(&err, false);

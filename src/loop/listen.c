@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>
@@ -51,6 +52,39 @@ static int set_path(const char *path, struct cell__address *ret_address, struct 
 	return 0;
 }
 
+/* A socket that the starter of this program opened: systemd's, for example.  Its own address counts, whatever anybody says of it. */
+static int set_given(const char *text, struct cell__address *ret_address, struct cell_error *err)
+{
+	struct cell__address address = { 0 };
+	socklen_t size = sizeof(address.at), flag_size = sizeof(int);
+	char *end;
+	long fd = strtol(text, &end, 10);
+	int listens = 0;
+
+	if (end == text || *end || fd < 3 || fd > 1 << 20)
+		return cell_fail(err, CELL_E_INVALID, 0, "invalid address 'fd:%.40s': expected the number of a descriptor from 3", text);
+	if (getsockopt((int)fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &flag_size) < 0 || !listens ||
+	    getsockname((int)fd, &address.at.any, &size) < 0)
+		return cell_fail(err, CELL_E_INVALID, 0, "descriptor %ld is not a socket that listens", fd);
+	address.size = size;
+	address.given_fd = (int)fd;
+	if (address.at.any.sa_family == AF_UNIX) {
+		address.loopback = true;
+	} else if (address.at.any.sa_family == AF_INET) {
+		inet_ntop(AF_INET, &address.at.v4.sin_addr, address.host, sizeof(address.host));
+		address.port = ntohs(address.at.v4.sin_port);
+		address.loopback = ntohl(address.at.v4.sin_addr.s_addr) >> 24 == 127;
+	} else if (address.at.any.sa_family == AF_INET6) {
+		inet_ntop(AF_INET6, &address.at.v6.sin6_addr, address.host, sizeof(address.host));
+		address.port = ntohs(address.at.v6.sin6_port);
+		address.loopback = IN6_IS_ADDR_LOOPBACK(&address.at.v6.sin6_addr);
+	} else {
+		return cell_fail(err, CELL_E_INVALID, 0, "descriptor %ld is neither an Internet nor a Unix socket", fd);
+	}
+	*ret_address = address;
+	return 0;
+}
+
 int cell__address_parse(const char *text, struct cell__address *ret_address, struct cell_error *err)
 {
 	const char *colon = strrchr(text, ':');
@@ -61,6 +95,8 @@ int cell__address_parse(const char *text, struct cell__address *ret_address, str
 
 	if (!strncmp(text, "unix:", 5))
 		return set_path(text + 5, ret_address, err);
+	if (!strncmp(text, "fd:", 3))
+		return set_given(text + 3, ret_address, err);
 	port = colon ? strtol(colon + 1, &end, 10) : -1;
 	if (!colon || colon == text || end == colon + 1 || *end || port < 0 || port > 65535)
 		return cell_fail(err, CELL_E_INVALID, 0, "invalid address '%.100s': expected HOST:PORT, like 127.0.0.1:8080, or unix:PATH",
@@ -100,8 +136,21 @@ static int bind_address(int fd, const struct cell__address *address)
 	return bind(fd, &address->at.any, address->size) < 0 ? -1 : chmod(path, 0600);
 }
 
+/* The caller goes on owning the descriptor: it is ours as a copy. */
+static int take_given(const struct cell__address *address, int *ret_fd, struct cell_error *err)
+{
+	CELL_AUTO_FD int fd = fcntl(address->given_fd, F_DUPFD_CLOEXEC, 3);
+
+	if (fd < 0 || fcntl(fd, F_SETFL, O_NONBLOCK) < 0)
+		return cell_fail(err, CELL_E_IO, errno, "take the socket %d", address->given_fd);
+	*ret_fd = cell__take_fd(&fd);
+	return 0;
+}
+
 int cell__listen(struct cell__address *address, int backlog, int *ret_fd, struct cell_error *err)
 {
+	if (address->given_fd)
+		return take_given(address, ret_fd, err);
 	CELL_AUTO_FD int fd = socket(address->at.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	bool local = address->at.any.sa_family == AF_UNIX;
 	int on = 1, saved;

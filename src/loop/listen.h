@@ -1,4 +1,4 @@
-/* Addresses to listen on: HOST:PORT, [V6]:PORT or unix:PATH.  Any thread. */
+/* Addresses to listen on: HOST:PORT, [V6]:PORT, unix:PATH, or fd:N for a socket that listens already.  Any thread. */
 #ifndef CELL_LOOP_LISTEN_H
 #define CELL_LOOP_LISTEN_H
 
@@ -19,13 +19,14 @@ struct cell__address {
 	bool loopback; /* not reachable from other machines; also set for unix: */
 	char host[64]; /* as given, without brackets; "" for unix: */
 	int port;      /* 0 for unix: */
+	int given_fd;  /* fd: the socket, else 0 */
 };
 
 /* host: an address, or "localhost". */
 int cell__address_set(const char *host, int port, struct cell__address *ret_address, struct cell_error *err);
 int cell__address_parse(const char *text, struct cell__address *ret_address, struct cell_error *err);
 /*
- * Opens a listening socket.  Port 0 is replaced by the port that was chosen.  A socket file that a dead process left behind is
+ * Opens a listening socket, or takes the given one.  Port 0 is replaced by the port that was chosen.  A socket file that a dead process left behind is
  * replaced; ours is accessible to this user only.
  */
 int cell__listen(struct cell__address *address, int backlog, int *ret_fd, struct cell_error *err);
