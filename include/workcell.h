@@ -1058,6 +1058,7 @@ struct cell_server_limits {
 	int64_t drain_ms; /* how long cells may take to end when the server stops; default 30000 */
 	int64_t max_connections; /* not changed by reload; default 4096 */
 	int64_t max_header_bytes; /* not changed by reload; default 32 KiB */
+	int64_t execute_idle_ms; /* the same as idle_ms for sessions that POST /execute made, until a request names them; default 60000 */
 };
 #define CELL_SERVER_LIMITS_INIT                      \
 	{ .size = sizeof(struct cell_server_limits), \
@@ -1075,7 +1076,8 @@ struct cell_server_limits {
 	  .silent_ms = 75000,                        \
 	  .drain_ms = 30000,                         \
 	  .max_connections = 4096,                   \
-	  .max_header_bytes = 32 << 10 }
+	  .max_header_bytes = 32 << 10,              \
+	  .execute_idle_ms = 60000 }
 
 /* Which sessions share a zygote: see zygote_owner of cell_session_options. */
 enum cell_zygote_per {

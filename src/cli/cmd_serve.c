@@ -36,7 +36,7 @@ struct serve_flags {
 	struct cell_cli_listen_flags http;
 	struct cell_cli_list deps;
 	const char *config, *log_level;
-	int64_t max_runs, max_queue, max_timeout_ms, max_artifact, drain_ms;
+	int64_t max_runs, max_queue, max_timeout_ms, max_artifact, drain_ms, execute_idle_ms;
 	bool check_config, in_container;
 };
 
@@ -48,7 +48,8 @@ struct serve_flags {
 	  .max_queue = DEFAULTS.max_queue,                                                     \
 	  .max_timeout_ms = DEFAULTS.max_timeout_ms,                                           \
 	  .max_artifact = DEFAULTS.max_artifact_bytes,                                         \
-	  .drain_ms = DEFAULTS.drain_ms }
+	  .drain_ms = DEFAULTS.drain_ms,                                                       \
+	  .execute_idle_ms = DEFAULTS.execute_idle_ms }
 
 #define AT(member) offsetof(struct serve_flags, member)
 static const struct cell_cli_flag serve_flag_table[] = {
@@ -61,6 +62,8 @@ static const struct cell_cli_flag serve_flag_table[] = {
 	  AT(http.hosts) },
 	CELL_CLI_LISTEN_FLAGS(AT(http)),
 	{ 0, "session-idle", "SEC", "end an unused session after this many seconds; 0: never", CELL_FLAG_SECONDS, AT(http.idle_ms) },
+	{ 0, "execute-idle", "SEC", "the same for a session that POST /execute made, until a request names it; 0: never", CELL_FLAG_SECONDS,
+	  AT(execute_idle_ms) },
 	{ 0, "max-runs", "N", "number of cells that run at once", CELL_FLAG_COUNT, AT(max_runs) },
 	{ 0, "max-queue", "N", "number of cells that may wait; more are refused", CELL_FLAG_COUNT, AT(max_queue) },
 	{ 0, "max-timeout", "SEC", "longest timeout of a cell that a client may set; 0: any", CELL_FLAG_SECONDS, AT(max_timeout_ms) },
@@ -111,6 +114,7 @@ static void limits_of(const struct serve_flags *flags, struct cell_server_limits
 	*limits = (struct cell_server_limits)CELL_SERVER_LIMITS_INIT;
 	cell__cli_listen_limits(&flags->http, limits);
 	limits->max_runs = flags->max_runs;
+	limits->execute_idle_ms = flags->execute_idle_ms;
 	limits->max_queue = flags->max_queue;
 	limits->max_timeout_ms = flags->max_timeout_ms;
 	limits->max_artifact_bytes = flags->max_artifact;

@@ -309,11 +309,26 @@ struct pid_question {
 	int64_t pid;
 };
 
+int64_t cell__session_pid_on_loop(const struct cell_session *session)
+{
+	return session->slot ? session->executor->pid(session->slot->kernel) : 0;
+}
+
+size_t cell__session_waiting_on_loop(const struct cell_session *session)
+{
+	return (session->slot ? session->slot->gate.n_parked : 0) + session->clients.n_parked;
+}
+
+void cell__session_stop_on_loop(struct cell_session *session, const char *limit, uint64_t max, uint64_t used)
+{
+	if (session->current && session->current->started)
+		cell__session_stop_run(session, session->current, limit, max, used);
+}
+
 static void do_pid(void *arg)
 {
 	struct pid_question *question = arg;
-	struct cell__slot *slot = question->session->slot;
-	question->pid = slot ? question->session->executor->pid(slot->kernel) : 0;
+	question->pid = cell__session_pid_on_loop(question->session);
 }
 
 int64_t cell_session_kernel_pid(struct cell_session *session)

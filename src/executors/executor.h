@@ -112,6 +112,12 @@ struct cell__kernel_spec {
 /* The options of a session as kernels read them, a JSON object; free() it.  NULL: out of memory, or a string is not UTF-8. */
 char *cell__kernel_spec_json(const struct cell__kernel_spec *spec);
 
+/* Of one engine. */
+struct cell__executor_counts {
+	int ready;   /* idle kernels that wait for a session */
+	int zygotes;
+};
+
 /* Called once, with info, or with NULL and the error. */
 typedef void (*cell__prewarmed_fn)(void *arg, const struct cell_env_info *info, const struct cell_error *err);
 
@@ -179,6 +185,8 @@ struct cell__executor {
 	/* Starts kernels like this one in advance; see cell__subprocess_prewarm().  NULL: not supported. */
 	int (*prewarm)(struct cell__executor_host *host, const struct cell__kernel_spec *spec, cell__prewarmed_fn done, void *arg,
 		       struct cell_error *err);
+	/* Its processes now.  NULL: it makes no kernels ahead. */
+	void (*count)(struct cell__executor_host *host, struct cell__executor_counts *ret_counts);
 	/* NULL, as all below: it is not in this build, and check() refuses every session. */
 	int (*open)(struct cell__executor_host *host, const struct cell__kernel_spec *spec, const struct cell__kernel_events *events,
 		    void *owner, struct cell__kernel **ret_kernel, struct cell_error *err);

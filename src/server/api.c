@@ -42,12 +42,19 @@ static void begin_execute(struct cell__request *request)
 	(void)cell__job_begin(request, json_string_value(code), json_string_length(code), cell__timeout_of(request), answer_execute, NULL);
 }
 
+/* Most clients that do not name a session have no use for it later. */
+static void execute_in_new(struct cell__request *request)
+{
+	request->served->is_short = true;
+	begin_execute(request);
+}
+
 void cell__handle_execute(struct cell__request *request)
 {
 	const char *id = cell__request_header(request, "X-Session-ID");
 
 	if (!id)
-		cell__served_open(request, NULL, begin_execute);
+		cell__served_open(request, NULL, execute_in_new);
 	else if (cell__served_find(request, id, true))
 		begin_execute(request);
 }
@@ -86,7 +93,7 @@ void cell__handle_openapi(struct cell__request *request)
 	cell__answer_text(request, MHD_HTTP_OK, cell__openapi());
 }
 
-void cell__handle_metrics(struct cell__request *request)
+static void answer_metrics(struct cell__request *request)
 {
 	char *text = cell__metrics(request->server);
 
@@ -94,6 +101,11 @@ void cell__handle_metrics(struct cell__request *request)
 		cell__answer_bytes(request, "text/plain; version=0.0.4", text, strlen(text));
 	else
 		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for the answer");
+}
+
+void cell__handle_metrics(struct cell__request *request)
+{
+	cell__sample(request->server, request, answer_metrics);
 }
 
 /* ---- /info ---- */

@@ -7,8 +7,12 @@
 /* The timeout of a cell that a body requests, within the allowed range; 0: the session's own. */
 int64_t cell__timeout_of(struct cell__request *request);
 
+/* session_log.c */
+void cell__handle_v1_log(struct cell__request *request);
 /* ready.c */
 void cell__handle_ready(struct cell__request *request);
+/* v1.c: the number after which a reader goes on; false: it was answered. */
+bool cell__last_event(struct cell__request *request, const struct cell__events *events, uint64_t *ret_after);
 /* api.c */
 void cell__handle_execute(struct cell__request *request);
 void cell__handle_sessions(struct cell__request *request);

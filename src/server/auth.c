@@ -19,6 +19,8 @@
 #define FAILURES 20.0
 #define REFILL_S 3.0
 #define SHORT_TOKEN_BYTES 16u /* fewer can be guessed with enough time */
+#define MAX_QUOTA (INT64_C(1) << 50)
+#define ALL_SCOPES (CELL_SCOPE_READ | CELL_SCOPE_RUN | CELL_SCOPE_ADMIN | CELL_SCOPE_APPROVE | CELL_SCOPE_METRICS)
 
 void cell__tokens_finish(struct cell__tokens *tokens)
 {
@@ -64,7 +66,7 @@ static int hash_token(const char *text, size_t size, struct cell__token *token, 
 
 static int single_token(const char *text, size_t size, struct cell__tokens *tokens, struct cell_error *err)
 {
-	struct cell__token token = { .name = "token", .scopes = CELL_SCOPE_READ | CELL_SCOPE_RUN | CELL_SCOPE_ADMIN | CELL_SCOPE_APPROVE };
+	struct cell__token token = { .name = "token", .scopes = ALL_SCOPES, .quotas = CELL_QUOTAS_NONE };
 
 	while (size && strchr(" \t\r\n", text[size - 1]))
 		size--;
@@ -112,14 +114,15 @@ static unsigned read_scopes(struct cell__loader *loader, const struct cell__yaml
 		const char *word;
 		unsigned scope;
 	} words[] = {
-		{ "read", CELL_SCOPE_READ }, { "run", CELL_SCOPE_RUN }, { "admin", CELL_SCOPE_ADMIN }, { "approve", CELL_SCOPE_APPROVE }
+		{ "read", CELL_SCOPE_READ },       { "run", CELL_SCOPE_RUN },         { "admin", CELL_SCOPE_ADMIN | CELL_SCOPE_METRICS },
+		{ "approve", CELL_SCOPE_APPROVE }, { "metrics", CELL_SCOPE_METRICS },
 	};
 	unsigned scopes = 0;
 
 	if (!list)
 		return CELL_SCOPE_READ | CELL_SCOPE_RUN;
 	if (list->kind != CELL_YAML_SEQUENCE || !list->count) {
-		cell__load_problem(loader, list, "scopes must be a list of read, run, admin, approve");
+		cell__load_problem(loader, list, "scopes must be a list of read, run, admin, approve, metrics");
 		return 0;
 	}
 	for (size_t i = 0; i < list->count; i++) {
@@ -128,17 +131,52 @@ static unsigned read_scopes(struct cell__loader *loader, const struct cell__yaml
 		for (size_t w = 0; list->items[i]->kind == CELL_YAML_SCALAR && w < sizeof(words) / sizeof(words[0]); w++)
 			found |= strcmp(words[w].word, list->items[i]->text) ? 0 : words[w].scope;
 		if (!found)
-			cell__load_problem(loader, list->items[i], "a scope must be read, run, admin or approve");
+			cell__load_problem(loader, list->items[i], "a scope must be read, run, admin, approve or metrics");
 		scopes |= found;
 	}
 	return scopes;
 }
 
+/* A whole number; bytes may end in k, M or G. */
+static void read_quota(struct cell__loader *loader, const struct cell__yaml *map, const char *name, bool bytes, int64_t *ret)
+{
+	static const char units[] = "kMG";
+	const struct cell__yaml *value = cell__yaml_get(map, name);
+	const char *unit;
+	char *end = NULL;
+	long long number;
+
+	if (!value)
+		return;
+	number = value->kind == CELL_YAML_SCALAR ? strtoll(value->text, &end, 10) : -1;
+	unit = end && bytes && *end ? strchr(units, *end) : NULL;
+	if (unit && !end[1] && number <= INT64_MAX >> 30) {
+		number <<= 10 * (unit - units + 1);
+		end++;
+	}
+	if (!end || end == value->text || *end || *value->text < '0' || *value->text > '9' || number < 0 || number > MAX_QUOTA)
+		cell__load_problem(loader, value, "%s must be a whole number%s from 0", name, bytes ? " of bytes, like 500M," : "");
+	else
+		*ret = number;
+}
+
+static void read_quotas(struct cell__loader *loader, const struct cell__yaml *map, struct cell__quotas *quotas)
+{
+	static const char *const known[] = { "sessions", "runs", "cpu_seconds", "disk", NULL };
+
+	if (!map || !cell__load_keys(loader, map, "a quota", known))
+		return;
+	read_quota(loader, map, "sessions", false, &quotas->sessions);
+	read_quota(loader, map, "runs", false, &quotas->runs);
+	read_quota(loader, map, "cpu_seconds", false, &quotas->cpu_s);
+	read_quota(loader, map, "disk", true, &quotas->disk_bytes);
+}
+
 static void read_token(struct cell__loader *loader, const struct cell__yaml *map, struct cell__tokens *tokens)
 {
-	static const char *const known[] = { "name", "token", "sha256", "scopes", "workspace", NULL };
+	static const char *const known[] = { "name", "token", "sha256", "scopes", "workspace", "quota", NULL };
 	CELL_AUTO_FREE char *name = NULL, *text = NULL, *hash = NULL, *workspace = NULL;
-	struct cell__token token = { 0 };
+	struct cell__token token = { .quotas = CELL_QUOTAS_NONE };
 	struct cell_error err;
 
 	if (!cell__load_keys(loader, map, "a token", known))
@@ -148,6 +186,7 @@ static void read_token(struct cell__loader *loader, const struct cell__yaml *map
 	cell__load_text(loader, cell__yaml_get(map, "sha256"), "sha256", &hash);
 	cell__load_text(loader, cell__yaml_get(map, "workspace"), "workspace", &workspace);
 	token.scopes = read_scopes(loader, cell__yaml_get(map, "scopes"));
+	read_quotas(loader, cell__yaml_get(map, "quota"), &token.quotas);
 	if (!name || !*name || strlen(name) > CELL_SERVER_MAX_NAME) {
 		cell__load_problem(loader, map, "a token needs a name of 1 to %u bytes", CELL_SERVER_MAX_NAME);
 		return;
@@ -236,6 +275,19 @@ int cell__tokens_load(const char *token, const char *token_file, struct cell__to
 	return cell__tokens_parse(token_file, text.data, text.size, ret_tokens, err);
 }
 
+int cell__tokens_refuse_quotas(const struct cell__tokens *tokens, struct cell_error *err)
+{
+	static const struct cell__quotas none = CELL_QUOTAS_NONE;
+
+	for (size_t i = 0; i < tokens->count; i++) {
+		if (memcmp(&tokens->list[i].quotas, &none, sizeof(none)))
+			return cell_fail(err, CELL_E_INVALID, 0,
+					 "the token \"%s\" has a quota, which only the session server keeps (workcell serve): remove it",
+					 tokens->list[i].name);
+	}
+	return 0;
+}
+
 void cell__tokens_warn(struct cell_server *server)
 {
 	for (size_t i = 0; !server->address.loopback && i < server->tokens.count; i++) {
@@ -290,8 +342,7 @@ unsigned cell__auth_check(struct cell_server *server, const char *header, const 
 
 	if (server->opts.auth_disabled) {
 		/* A server whose code could reach it, and approve itself, does not start without tokens. */
-		*ret_token = (struct cell__token){ .name = "anybody",
-						   .scopes = CELL_SCOPE_READ | CELL_SCOPE_RUN | CELL_SCOPE_ADMIN | CELL_SCOPE_APPROVE };
+		*ret_token = (struct cell__token){ .name = "anybody", .scopes = ALL_SCOPES, .quotas = CELL_QUOTAS_NONE };
 		return 0;
 	}
 	count = count_of(server, from);

@@ -7,6 +7,8 @@
  *
  * A reader whose connection broke is waited for: events it has not received are kept for resume_ms (for as long as the log if it is
  * patient).  After that, and for a log without a reader, the oldest events are dropped.  The last event is kept as long as the log.
+ *
+ * A log with max_bytes never waits for a reader, and keeps no more than that: a slow one loses the oldest events, and is told.
  */
 #include "server/server.h"
 
@@ -25,6 +27,7 @@ struct cell__events_reader {
 	size_t sent;                  /* of it */
 	uint64_t at_bytes;            /* its beginning, in bytes of all events ever added */
 	struct cell__buf before;      /* a gap, a comment: sent first */
+	uint64_t missed;              /* events that were dropped before it could read them, since it was last told */
 	bool suspended, released, cut;
 	int64_t moved_us;
 	struct cell__events_reader *sibling, **at_list;
@@ -39,10 +42,26 @@ static void wake(struct cell__events_reader *reader)
 	cell__http_kick(reader->events->server);
 }
 
+/* Drops an event that this reader has not received, or only in part: then its rest is kept for it. */
+static void skip_item(struct cell__events_reader *reader, const struct cell__events_item *item)
+{
+	if (reader->sent)
+		(void)cell__buf_add(&reader->before, item->text + reader->sent, item->size - reader->sent);
+	else
+		reader->missed++;
+	reader->sent = 0;
+	reader->at = item->next;
+	reader->at_bytes += item->size;
+}
+
 static void drop_first(struct cell__events *events)
 {
 	struct cell__events_item *item = events->first;
 
+	for (struct cell__events_reader *reader = events->readers; reader; reader = reader->sibling) {
+		if (reader->at == item)
+			skip_item(reader, item);
+	}
 	events->first = item->next;
 	if (!events->first)
 		events->last = NULL;
@@ -63,6 +82,8 @@ static void trim(struct cell__events *events)
 		if (reader->at_bytes < wanted)
 			wanted = reader->at_bytes;
 	}
+	while (events->max_bytes && events->bytes > events->max_bytes && events->first != events->last)
+		drop_first(events);
 	/* Bytes sent to a connection that broke may not have arrived: they are kept longer than needed. */
 	while (wanted > events->dropped_bytes + (uint64_t)events->server->limits.stream_bytes && events->first != events->last)
 		drop_first(events);
@@ -142,6 +163,11 @@ void cell__events_release(struct cell__events *events)
 	}
 }
 
+void cell__events_release_newest(struct cell__events *events)
+{
+	events->readers->released = true;
+}
+
 void cell__events_cut(struct cell__events *events)
 {
 	for (struct cell__events_reader *reader = events->readers; reader; reader = reader->sibling) {
@@ -156,7 +182,7 @@ void cell__events_cut(struct cell__events *events)
 void cell__events_sweep(struct cell__events *events, int64_t now_us)
 {
 	for (struct cell__events_reader *reader = events->readers; reader; reader = reader->sibling) {
-		if (now_us - reader->moved_us > ALIVE_US) {
+		if (now_us - reader->moved_us > ALIVE_US && !reader->sent) {
 			(void)cell__sse_add_comment(&reader->before, "still here");
 			reader->moved_us = now_us;
 		}
@@ -172,6 +198,14 @@ void cell__events_sweep(struct cell__events *events, int64_t now_us)
 
 /* ---- readers ---- */
 
+static void add_gap(struct cell__events_reader *reader, uint64_t missed)
+{
+	char text[64];
+	int n = snprintf(text, sizeof(text), "{\"missed\":%llu}", (unsigned long long)missed);
+
+	(void)cell__sse_add_event(&reader->before, "gap", NULL, text, (size_t)n);
+}
+
 static ssize_t read_events(void *arg, uint64_t position, char *out, size_t max)
 {
 	struct cell__events_reader *reader = arg;
@@ -181,6 +215,10 @@ static ssize_t read_events(void *arg, uint64_t position, char *out, size_t max)
 	(void)position;
 	if (reader->cut)
 		return MHD_CONTENT_READER_END_WITH_ERROR;
+	if (reader->missed && !reader->sent && !reader->before.size) {
+		add_gap(reader, reader->missed);
+		reader->missed = 0;
+	}
 	if (reader->before.size) {
 		used = reader->before.size < max ? reader->before.size : max;
 		memcpy(out, reader->before.data, used);
@@ -218,7 +256,7 @@ static void reader_free(void *arg)
 	*reader->at_list = reader->sibling;
 	if (reader->sibling)
 		reader->sibling->at_list = reader->at_list;
-	if (!--events->n_readers && !events->ended) {
+	if (!--events->n_readers && !events->ended && !events->max_bytes) {
 		/* An event that was sent in part counts as not received. */
 		events->awaited = true;
 		events->wanted_bytes = reader->at_bytes;
@@ -235,12 +273,9 @@ static void find_place(struct cell__events_reader *reader, uint64_t after, bool 
 {
 	struct cell__events *events = reader->events;
 	uint64_t number = events->first_number;
-	char text[64];
 
-	if (tell_gaps && after + 1 < number) {
-		int n = snprintf(text, sizeof(text), "{\"missed\":%llu}", (unsigned long long)(number - after - 1));
-		(void)cell__sse_add_event(&reader->before, "gap", NULL, text, (size_t)n);
-	}
+	if (tell_gaps && after + 1 < number)
+		add_gap(reader, number - after - 1);
 	reader->at = events->first;
 	reader->at_bytes = events->dropped_bytes;
 	for (; reader->at && number <= after; number++) {

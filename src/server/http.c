@@ -12,6 +12,7 @@
 #include "base/hole.h"
 #include "server/server.h"
 
+#include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
 #include <stdarg.h>
@@ -55,7 +56,8 @@ void cell__answer_response(struct cell__request *request, unsigned status, struc
 		MHD_add_response_header(response, "X-Request-ID", request->id);
 		/* A browser must not run content that code has made, whatever it looks like. */
 		MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
-		MHD_add_response_header(response, "Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'; sandbox");
+		if (!MHD_get_response_header(response, "Content-Security-Policy"))
+			MHD_add_response_header(response, "Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'; sandbox");
 	}
 	if (response && request->served && !request->ends_session) /* for proxies that send a session's requests to one server */
 		MHD_add_response_header(response, "X-Session-ID", request->served->id);
@@ -66,7 +68,7 @@ void cell__answer_response(struct cell__request *request, unsigned status, struc
 	}
 }
 
-static struct MHD_Response *response_of(void *bytes, size_t size, const char *type)
+struct MHD_Response *cell__http_response(void *bytes, size_t size, const char *type)
 {
 	struct MHD_Response *response = MHD_create_response_from_buffer(size, bytes ? bytes : (void *)"",
 									bytes ? MHD_RESPMEM_MUST_FREE : MHD_RESPMEM_PERSISTENT);
@@ -81,7 +83,7 @@ static struct MHD_Response *response_of(void *bytes, size_t size, const char *ty
 void cell__answer_text(struct cell__request *request, unsigned status, char *text)
 {
 	if (text)
-		cell__answer_response(request, status, response_of(text, strlen(text), "application/json"));
+		cell__answer_response(request, status, cell__http_response(text, strlen(text), "application/json"));
 	else
 		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for the answer");
 }
@@ -94,12 +96,12 @@ void cell__answer_json(struct cell__request *request, unsigned status, json_t *v
 
 void cell__answer_none(struct cell__request *request, unsigned status)
 {
-	cell__answer_response(request, status, response_of(NULL, 0, NULL));
+	cell__answer_response(request, status, cell__http_response(NULL, 0, NULL));
 }
 
 void cell__answer_bytes(struct cell__request *request, const char *type, void *bytes, size_t size)
 {
-	struct MHD_Response *response = response_of(bytes, size, type);
+	struct MHD_Response *response = cell__http_response(bytes, size, type);
 
 	if (response)
 		MHD_add_response_header(response, "Content-Disposition", "attachment");
@@ -116,7 +118,7 @@ static struct MHD_Response *error_response(unsigned status, int code, const char
 		error = json_pack("{s:s,s:s}", "detail", "the request is not UTF-8", "code", cell_code_word(code));
 	text = error ? json_dumps(error, JSON_COMPACT) : NULL;
 	json_decref(error);
-	response = text ? response_of(text, strlen(text), "application/json") : NULL;
+	response = text ? cell__http_response(text, strlen(text), "application/json") : NULL;
 	if (response && status == MHD_HTTP_UNAUTHORIZED)
 		MHD_add_response_header(response, "WWW-Authenticate", "Bearer realm=\"workcell\"");
 	return response;
@@ -173,6 +175,20 @@ static const struct sockaddr *address_of(struct MHD_Connection *connection)
 	const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
 
 	return info ? info->client_addr : NULL;
+}
+
+void cell__request_client(const struct cell__request *request, char out[static CELL_SERVER_CLIENT])
+{
+	const struct sockaddr *from = address_of(request->connection);
+	const struct in6_addr *six = from && from->sa_family == AF_INET6 ? &((const struct sockaddr_in6 *)from)->sin6_addr : NULL;
+
+	strcpy(out, from && from->sa_family == AF_UNIX ? "unix" : "unknown");
+	if (six && IN6_IS_ADDR_V4MAPPED(six))
+		inet_ntop(AF_INET, &six->s6_addr[12], out, CELL_SERVER_CLIENT);
+	else if (six)
+		inet_ntop(AF_INET6, six, out, CELL_SERVER_CLIENT);
+	else if (from && from->sa_family == AF_INET)
+		inet_ntop(AF_INET, &((const struct sockaddr_in *)from)->sin_addr, out, CELL_SERVER_CLIENT);
 }
 
 static struct cell__connection *connection_of(struct MHD_Connection *connection)
@@ -316,10 +332,11 @@ static bool check_client(struct cell__request *request, unsigned scope)
 	else if (!(request->who.scopes & scope) && !(is_hole("call-approve") && scope == CELL_SCOPE_APPROVE))
 		cell__answer_fail(request, MHD_HTTP_FORBIDDEN, CELL_E_FORBIDDEN, "the token \"%s\" lacks the scope \"%s\"",
 				  request->who.name,
-				  scope == CELL_SCOPE_APPROVE ? "approve"
-				  : scope == CELL_SCOPE_ADMIN ? "admin"
-				  : scope == CELL_SCOPE_RUN   ? "run"
-							      : "read");
+				  scope == CELL_SCOPE_METRICS   ? "metrics"
+				  : scope == CELL_SCOPE_APPROVE ? "approve"
+				  : scope == CELL_SCOPE_ADMIN   ? "admin"
+				  : scope == CELL_SCOPE_RUN     ? "run"
+								: "read");
 	else
 		return true;
 	return false;

@@ -23,6 +23,7 @@ static void job_unref(struct cell__job *job)
 		return;
 	cell__events_finish(&job->events);
 	free(job->code);
+	free(job->line);
 	free(job);
 }
 
@@ -134,7 +135,7 @@ static struct cell__events_item *add_event(struct cell__job *job, const char *ty
 	return cell__events_add(&job->events, type, json, size);
 }
 
-static int add_bytes(struct cell__buf *out, const char *bytes, size_t size)
+int cell__add_bytes(struct cell__buf *out, const char *bytes, size_t size)
 {
 	int rc;
 
@@ -152,7 +153,7 @@ static void add_chunk(struct cell__job *job, const struct cell_event *event)
 	CELL_AUTO_BUF struct cell__buf json = CELL_BUF_INIT;
 	int rc = cell__buf_printf(&json, "{\"stream\":\"%s\",", event->stream == CELL_STDERR ? "stderr" : "stdout");
 
-	rc |= add_bytes(&json, event->data, event->size);
+	rc |= cell__add_bytes(&json, event->data, event->size);
 	rc |= cell__buf_add_str(&json, "}");
 	if (!rc)
 		(void)add_event(job, "chunk", json.data, json.size);
@@ -171,7 +172,7 @@ static void add_display(struct cell__job *job, const struct cell_event *event)
 		rc |= cell__buf_add_str(&json, i ? ",{\"type\":" : "{\"type\":");
 		rc |= cell__buf_add_json_string(&json, part->type, strlen(part->type));
 		rc |= cell__buf_add_str(&json, ",");
-		rc |= add_bytes(&json, part->data, part->size);
+		rc |= cell__add_bytes(&json, part->data, part->size);
 		rc |= cell__buf_add_str(&json, "}");
 	}
 	rc |= cell__buf_add_str(&json, "]}");
@@ -245,7 +246,10 @@ static void job_ended(struct cell__job *job, struct cell_result *result, const s
 	if (job->state == CELL_JOB_RUNNING) {
 		server->n_running--;
 		served->running = NULL;
+		cell__metrics_observe(&server->counts.run_s, (double)(cell__now_us() - job->started_us) / 1e6);
 	}
+	served->account->runs--;
+	cell__session_log_ended(served->log, job->number, result);
 	job->state = CELL_JOB_ENDED;
 	job->held = false;
 	served->jobs--;
@@ -266,6 +270,23 @@ static void job_ended(struct cell__job *job, struct cell_result *result, const s
 		start_waiting(server);
 }
 
+static void count_event(struct cell__counts *counts, const struct cell_event *event)
+{
+	const char *decision = event->decision ? event->decision : "";
+
+	if (event->type == CELL_EVENT_CALL_ENDED && event->call && !strcmp(event->call->kind, "tool")) {
+		counts->calls++;
+		counts->calls_failed += strcmp(decision, "ok") != 0;
+		counts->calls_s += event->duration_ms / 1e3;
+	} else if (event->type == CELL_EVENT_APPROVAL) {
+		counts->approvals++;
+	} else if (event->type == CELL_EVENT_APPROVAL_ENDED) {
+		counts->approvals_accepted += !strcmp(decision, "accepted") || !strcmp(decision, "edited");
+		counts->approvals_rejected += !strcmp(decision, "rejected");
+		counts->approvals_expired += !strcmp(decision, "expired");
+	}
+}
+
 static void handle_event(void *arg, const struct cell_event *event)
 {
 	struct cell__job *job = arg;
@@ -274,6 +295,9 @@ static void handle_event(void *arg, const struct cell_event *event)
 		job_ended(job, event->result, NULL);
 		return;
 	}
+	count_event(&job->server->counts, event);
+	if (event->type == CELL_EVENT_CHUNK)
+		cell__session_log_chunk(job->served->log, job->number, event);
 	if (!job->streams)
 		return;
 	switch (event->type) {
@@ -310,6 +334,9 @@ static void job_start(struct cell__job *job)
 	job->state = CELL_JOB_RUNNING;
 	job->server->n_running++;
 	served->running = job;
+	job->started_us = cell__now_us();
+	cell__metrics_observe(&job->server->counts.wait_s, (double)(job->started_us - job->begun_us) / 1e6);
+	cell__session_log_begin(served->log, job->number, job->line);
 	options.timeout_ms = job->timeout_ms;
 	options.on_event = handle_event;
 	options.event_arg = job;
@@ -364,6 +391,8 @@ bool cell__job_begin(struct cell__request *request, const char *code, size_t siz
 		cell__answer_fail(request, MHD_HTTP_GONE, CELL_E_EXPIRED, "this session has ended");
 		return false;
 	}
+	if (!cell__account_may_run(request, served->account))
+		return false;
 	if (waits && (int64_t)server->n_queued >= server->limits.max_queue) {
 		cell__answer_busy(request, 1, "too many cells are waiting");
 		return false;
@@ -383,6 +412,9 @@ bool cell__job_begin(struct cell__request *request, const char *code, size_t siz
 	job->code_size = size;
 	job->timeout_ms = timeout_ms;
 	job->refs = 1; /* until it has ended */
+	job->line = cell__code_line(code, size); /* without one the lists lack it */
+	job->begun_us = cell__now_us();
+	served->account->runs++;
 	served->jobs++;
 	if (answer) {
 		job->waiter = request;
@@ -447,6 +479,8 @@ void cell__jobs_sweep(struct cell_server *server, int64_t now_us)
 	for (struct cell__served *served = server->sessions; served; served = served->next) {
 		for (struct cell__job *job = served->kept; job; job = job->kept_next)
 			cell__events_sweep(&job->events, now_us);
+		if (served->log)
+			cell__events_sweep(cell__session_log_events(served->log), now_us);
 	}
 }
 
@@ -455,6 +489,8 @@ void cell__jobs_release(struct cell_server *server)
 	for (struct cell__served *served = server->sessions; served; served = served->next) {
 		for (struct cell__job *job = served->kept; job; job = job->kept_next)
 			cell__events_release(&job->events);
+		if (served->log)
+			cell__events_release(cell__session_log_events(served->log));
 	}
 }
 

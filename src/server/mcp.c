@@ -685,6 +685,11 @@ int cell_mcp_server_listen(struct cell_mcp_server *mcp, const struct cell_server
 		free(http);
 		return -1;
 	}
+	if (cell__tokens_refuse_quotas(&server->tokens, err) < 0) {
+		cell_server_destroy(server);
+		free(http);
+		return -1;
+	}
 	*http = (struct cell__mcp_http){ .server = server, .mcp = mcp };
 	server->mcp = http;
 	server->routes = routes;

@@ -80,11 +80,10 @@ static json_t *success_of(const struct cell__route *route)
 
 static json_t *operation_of(const struct cell__route *route)
 {
-	static const char *const scopes[] = { [CELL_SCOPE_OPEN] = "",
-					      [CELL_SCOPE_READ] = "read",
-					      [CELL_SCOPE_RUN] = "run",
-					      [CELL_SCOPE_ADMIN] = "admin",
-					      [CELL_SCOPE_APPROVE] = "approve" };
+	static const char *const scopes[] = {
+		[CELL_SCOPE_OPEN] = "",       [CELL_SCOPE_READ] = "read",       [CELL_SCOPE_RUN] = "run",
+		[CELL_SCOPE_ADMIN] = "admin", [CELL_SCOPE_APPROVE] = "approve", [CELL_SCOPE_METRICS] = "metrics"
+	};
 	char status[8], id[128];
 	json_t *operation = json_object(), *responses = json_object();
 	size_t n = 0;

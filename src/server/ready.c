@@ -21,12 +21,17 @@
 #define OPENED_US 60000000
 #define RETRY_US 10000000        /* after a session that could not be opened */
 #define PROBE_TIMEOUT_MS 60000
-#define SESSION_FDS 3            /* a kernel's socket and its two pipes */
+#define SESSION_FDS 4            /* a kernel's socket and its two pipes; in a sandbox one more */
 #define OWN_FDS 128              /* everything that is neither a session nor a connection */
 
 static const char *executor_name(const struct cell_server *server)
 {
 	return server->session.executor ? server->session.executor : "subprocess";
+}
+
+static bool has_storage(const struct cell_server *server)
+{
+	return server->opts.space && cell__space_has_storage(server->opts.space);
 }
 
 /* The options of a session that nobody uses. */
@@ -76,7 +81,7 @@ int cell__ready_probe(struct cell_server *server, struct cell_error *err)
 	cell_result_destroy(result);
 	cell_session_close(session);
 	ready->opens = true;
-	ready->stores = !cell__space_has_storage(server->opts.space) || cell__space_check(server->opts.space, &why) == 0;
+	ready->stores = !has_storage(server) || cell__space_check(server->opts.space, &why) == 0;
 	ready->opened_us = ready->stored_us = cell__now_us();
 	if (!ready->stores) {
 		ready->lost_us = ready->stored_us;
@@ -99,7 +104,7 @@ static int64_t sessions_held(const struct cell_server *server, int64_t *ret_desc
 void cell__ready_summary(struct cell_server *server)
 {
 	const struct cell_server_limits *limits = &server->limits;
-	const char *storage = cell__space_artifacts_path(server->opts.space);
+	const char *storage = has_storage(server) ? cell__space_artifacts_path(server->opts.space) : NULL;
 	int64_t descriptors, held = sessions_held(server, &descriptors);
 	char idle[48] = "never expire";
 
@@ -206,7 +211,7 @@ void cell__ready_sweep(struct cell_server *server, int64_t now_us)
 
 	if (server->draining)
 		return;
-	if (!ready->checking && cell__space_has_storage(server->opts.space) && now_us - ready->stored_us >= STORAGE_US) {
+	if (!ready->checking && has_storage(server) && now_us - ready->stored_us >= STORAGE_US) {
 		ready->checking = true;
 		ready->work.data = server;
 		uv_queue_work(cell__loop_uv(server->engine->loop), &ready->work, do_check, handle_checked);

@@ -68,6 +68,7 @@ int cell_mcp_server_listen(struct cell_mcp_server *mcp, const struct cell_server
 #include <time.h>
 
 #include "base/sized.h"
+#include "gate/redact.h"
 #include "sandbox/policy.h"
 #include "server/server.h"
 
@@ -154,10 +155,12 @@ void cell__server_log_request(struct cell__request *request)
 	double ms = (double)(now - request->begun_us) / 1000.0;
 	const char *session = request->served ? request->served->id : "";
 	struct cell__buf *out = &server->log;
+	char client[CELL_SERVER_CLIENT];
 
 	cell__metrics_count(request, now);
 	if (!is_logged(server, level) || (request->route && request->route->unlogged))
 		return;
+	cell__request_client(request, client);
 	(void)cell__buf_add_str(out, server->opts.log_json ? "{\"time\":\"" : "");
 	add_time(out);
 	if (server->opts.log_json) {
@@ -165,8 +168,8 @@ void cell__server_log_request(struct cell__request *request)
 		add_words(out, request->method);
 		(void)cell__buf_add_str(out, ",\"path\":");
 		add_words(out, request->path);
-		(void)cell__buf_printf(out, ",\"status\":%u,\"duration_ms\":%.3f,\"session_id\":\"%s\",\"token\":", request->status, ms,
-				       session);
+		(void)cell__buf_printf(out, ",\"status\":%u,\"duration_ms\":%.3f,\"client\":\"%s\",\"session_id\":\"%s\",\"token\":",
+				       request->status, ms, client, session);
 		add_words(out, request->who.name);
 		(void)cell__buf_add_str(out, "}\n");
 	} else {
@@ -174,7 +177,7 @@ void cell__server_log_request(struct cell__request *request)
 		add_words(out, request->method);
 		(void)cell__buf_add_str(out, " ");
 		add_words(out, request->path);
-		(void)cell__buf_printf(out, " %u %.3fms", request->status, ms);
+		(void)cell__buf_printf(out, " %u %.3fms client=%s", request->status, ms, client);
 		(void)cell__buf_printf(out, "%s%s", *session ? " session=" : "", session);
 		if (*request->who.name) {
 			(void)cell__buf_add_str(out, " token=");
@@ -226,6 +229,7 @@ static int check_limits(const struct cell_server_limits *limits, struct cell_err
 		{ "max_connections", limits->max_connections, 1 },
 		{ "max_header_bytes", limits->max_header_bytes, 4096 },
 		{ "idle_ms", limits->idle_ms < 0 ? 1 : limits->idle_ms, 1 },
+		{ "execute_idle_ms", limits->execute_idle_ms < 0 ? 1 : limits->execute_idle_ms, 1 },
 		{ "max_timeout_ms", limits->max_timeout_ms < 0 ? 1 : limits->max_timeout_ms, 1 },
 	};
 
@@ -284,6 +288,8 @@ static void do_reload(uv_work_t *work)
 	if (reloading->same)
 		return;
 	reloading->status = cell__tokens_load(opts->token, opts->token_file, &reloading->tokens, &reloading->err);
+	if (!reloading->status && reloading->server->mcp)
+		reloading->status = cell__tokens_refuse_quotas(&reloading->tokens, &reloading->err);
 	if (!reloading->status && reloading->all && opts->reload)
 		reloading->status = ask_for_limits(opts, &reloading->limits, &reloading->err);
 	if (!reloading->status && reloading->all)
@@ -413,7 +419,7 @@ void cell__server_step(struct cell_server *server)
 	if (!server->stopping && ((!server->n_running && !server->n_queued) || cell__now_us() >= server->drain_until_us))
 		stop(server);
 	if (!server->stopping || (server->mcp && !cell__mcp_ended(server)) || server->n_sessions || server->opening_space ||
-	    server->reloading || server->ready.opening || server->ready.checking || is_working(server))
+	    server->reloading || server->ready.opening || server->ready.checking || server->sampling.job || is_working(server))
 		return;
 	/* Answers that are ready may leave first: the next iteration of the loop is soon enough. */
 	if (server->due) {
@@ -468,6 +474,7 @@ static void handle_tick(uv_timer_t *timer)
 		cell__http_hang_up(server);
 	cell__served_sweep(server, now_us);
 	cell__jobs_sweep(server, now_us);
+	cell__sample_sweep(server, now_us);
 	if (server->mcp)
 		cell__mcp_sweep(server, now_us);
 	else
@@ -508,6 +515,7 @@ static void do_start(struct cell__task *task)
 		cell__ready_summary(server);
 	server->running = true;
 	server->started_us = cell__now_us();
+	server->started_s = time(NULL);
 	if (server->opts.listening)
 		server->opts.listening(server->opts.listening_arg, server->url);
 }
@@ -629,6 +637,8 @@ int cell_server_create(struct cell_engine *engine, const struct cell_server_opti
 	cell__random_hex(server->request_prefix, 8);
 	if (read_options(opts, &server->opts, &server->limits, &server->address, &server->tokens, err) < 0)
 		goto failed;
+	if (cell__redactor_create(NULL, &server->redactor, err) < 0)
+		goto failed;
 	server->session = (struct cell_session_options)CELL_SESSION_OPTIONS_INIT;
 	if (server->opts.session &&
 	    cell__sized_read(&server->session, sizeof(server->session), server->opts.session, "cell_session_options", err) < 0)
@@ -675,6 +685,8 @@ void cell_server_destroy(struct cell_server *server)
 	cell__tls_destroy(server->tls);
 	cell__buf_finish(&server->log);
 	cell__ready_finish(server);
+	cell__accounts_finish(server);
+	cell__redactor_destroy(server->redactor);
 	free(server->url);
 	free(server);
 }

@@ -38,7 +38,11 @@
 #define CELL_SERVER_ADDRESSES 1024u       /* whose failures are counted */
 #define CELL_SERVER_ENDED 4096u           /* ids of ended sessions that are distinguished from unknown ones */
 #define CELL_SERVER_BUCKETS 4096u
+#define CELL_SERVER_CODE_LINE 120u        /* bytes of a cell's first line in lists and logs */
+#define CELL_SERVER_CLIENT 64u            /* a client's address as text */
 
+struct cell__account;
+struct cell__session_log;
 struct cell__served;
 struct cell__job;
 struct cell__request;
@@ -46,7 +50,14 @@ struct cell__workspace;
 
 /* ---- routes (route.c, table.c) ---- */
 
-enum cell__scope { CELL_SCOPE_OPEN = 0, CELL_SCOPE_READ = 1, CELL_SCOPE_RUN = 2, CELL_SCOPE_ADMIN = 4, CELL_SCOPE_APPROVE = 8 };
+enum cell__scope {
+	CELL_SCOPE_OPEN = 0,
+	CELL_SCOPE_READ = 1,
+	CELL_SCOPE_RUN = 2,
+	CELL_SCOPE_ADMIN = 4,
+	CELL_SCOPE_APPROVE = 8,
+	CELL_SCOPE_METRICS = 16
+};
 
 /* Converts the answer of an operation: its reference is borrowed, and so are the bytes. */
 typedef void (*cell__ask_fn)(struct cell__request *request, json_t *result, const void *raw, size_t raw_size);
@@ -72,7 +83,7 @@ struct cell__route {
 	bool former;         /* a former name of another route */
 	bool unlogged;       /* asked every few seconds by machines; its state is logged when it changes */
 	unsigned status;     /* of success */
-	const char *answer;  /* the name of a schema in table.c; NULL: the operation's, or no body; "bytes"; "events"; "text" */
+	const char *answer;  /* the name of a schema in table.c; NULL: the operation's, or no body; "bytes"; "events"; "text"; "html" */
 	const char *summary; /* NULL: the operation's */
 };
 #define CELL_SERVER_MAX_ROUTES 64u
@@ -105,10 +116,20 @@ char *cell__openapi(void);
 
 /* ---- tokens and scopes (auth.c) ---- */
 
+/* Of a token; -1: no limit. */
+struct cell__quotas {
+	int64_t sessions;   /* open at once */
+	int64_t runs;       /* running and waiting at once */
+	int64_t cpu_s;      /* CPU seconds in an hour */
+	int64_t disk_bytes; /* in the folders of its sessions */
+};
+#define CELL_QUOTAS_NONE { -1, -1, -1, -1 }
+
 struct cell__token {
 	char name[CELL_SERVER_MAX_NAME + 1];
 	unsigned char hash[32];
 	unsigned scopes;
+	struct cell__quotas quotas;
 	char workspace[CELL_SERVER_MAX_WORKSPACE + 1]; /* "": not bound to one */
 	bool all_workspaces; /* also workspaces that other tokens are bound to */
 	bool is_short;
@@ -124,6 +145,8 @@ int cell__tokens_load(const char *token, const char *token_file, struct cell__to
 /* The same from bytes.  Pure. */
 int cell__tokens_parse(const char *file, const char *text, size_t size, struct cell__tokens *ret_tokens, struct cell_error *err);
 void cell__tokens_finish(struct cell__tokens *tokens);
+/* For the MCP server, which cannot keep quotas. */
+int cell__tokens_refuse_quotas(const struct cell__tokens *tokens, struct cell_error *err);
 /* Says so in the log where others can reach the server and a token is short. */
 void cell__tokens_warn(struct cell_server *server);
 bool cell__workspace_id_ok(const char *id);
@@ -192,11 +215,15 @@ const char *cell__head_wrong(struct MHD_Connection *connection, const char *meth
 			     bool *ret_chunked);
 
 const char *cell__request_header(const struct cell__request *request, const char *name);
+/* The address that the request came from: "192.0.2.1", "::1", "unix". */
+void cell__request_client(const struct cell__request *request, char out[static CELL_SERVER_CLIENT]);
 /* The answer, exactly one; text is taken over, NULL: out of memory. */
 void cell__answer_text(struct cell__request *request, unsigned status, char *text);
 void cell__answer_json(struct cell__request *request, unsigned status, json_t *value);
 void cell__answer_none(struct cell__request *request, unsigned status);
 void cell__answer_bytes(struct cell__request *request, const char *type, void *bytes, size_t size);
+/* Takes the bytes over; type may be NULL.  NULL: out of memory. */
+struct MHD_Response *cell__http_response(void *bytes, size_t size, const char *type);
 void cell__answer_response(struct cell__request *request, unsigned status, struct MHD_Response *response);
 /* {"detail", "code"}; code: CELL_E_*. */
 void cell__answer_fail(struct cell__request *request, unsigned status, int code, const char *fmt, ...)
@@ -270,6 +297,79 @@ json_t *cell__request_args(const struct cell__request *request);
 /* The space that X-Session-ID or the token's workspace names, then fn(request); a failure is answered. */
 void cell__with_space(struct cell__request *request, void (*fn)(struct cell__request *request));
 
+/* ---- what sessions consume (sample.c) ---- */
+
+struct cell__consumed {
+	bool known;           /* its processes could be read */
+	int64_t pid;          /* of its kernel; 0: none on this machine */
+	int64_t memory_bytes; /* resident, of the kernel and its children; pages shared with others count in each */
+	double cpu_s;         /* of the present kernel and its children */
+	int64_t disk_bytes;   /* of its folder; -1: not measured */
+};
+
+/*
+ * Measures all sessions on the pool, then calls then(request); requests that come in the meantime share the measurement.  NULL request:
+ * only measures.
+ */
+void cell__sample(struct cell_server *server, struct cell__request *request, void (*then)(struct cell__request *request));
+/* Once a second: measures where a quota or a limit depends on it. */
+void cell__sample_sweep(struct cell_server *server, int64_t now_us);
+struct cell__sample_job;
+struct cell__sample_waiter;
+
+/* Of this process. */
+struct cell__own_use {
+	int64_t memory_bytes, open_fds, max_fds;
+	double cpu_s;
+};
+
+struct cell__sampling {
+	struct cell__sample_job *job;         /* under way */
+	struct cell__sample_waiter *waiting;  /* requests */
+	int64_t at_us;   /* the last one's end */
+	struct cell__own_use own;
+};
+
+/* ---- the account of a token (accounts.c) ---- */
+
+/* Lives as long as the server: a token that was replaced under its name goes on with it. */
+struct cell__account {
+	char name[CELL_SERVER_MAX_NAME + 1];
+	struct cell__quotas quotas; /* as its token has them now */
+	int64_t sessions, runs;     /* now */
+	double cpu_total_s;         /* ever */
+	double cpu_s;               /* that count now: they are forgiven within an hour */
+	int64_t cpu_at_us;
+	int64_t disk_bytes;
+	struct cell__account *next;
+};
+
+/* The account of a token's name; NULL: out of memory. */
+struct cell__account *cell__account_get(struct cell_server *server, const struct cell__token *token);
+/* False: the token may not open another session, or start another cell, and the request was answered. */
+bool cell__account_may_open(struct cell__request *request, struct cell__account *account);
+bool cell__account_may_run(struct cell__request *request, struct cell__account *account);
+/* All sessions were measured: cells whose owner has used up CPU time or disk are stopped. */
+void cell__accounts_measured(struct cell_server *server);
+void cell__accounts_finish(struct cell_server *server);
+
+/* ---- the log of a session (session_log.c) ---- */
+
+/* NULL: out of memory.  NULL is allowed for all of the following. */
+struct cell__session_log *cell__session_log_create(struct cell_server *server);
+void cell__session_log_end(struct cell__session_log *log);
+struct cell__events *cell__session_log_events(struct cell__session_log *log);
+void cell__session_log_begin(struct cell__session_log *log, uint64_t run_id, const char *line);
+void cell__session_log_chunk(struct cell__session_log *log, uint64_t run_id, const struct cell_event *event);
+/* result NULL: it did not run. */
+void cell__session_log_ended(struct cell__session_log *log, uint64_t run_id, const struct cell_result *result);
+/* The first line of code, as it is; free() it.  NULL: out of memory. */
+char *cell__code_line(const char *code, size_t size);
+/* Such a line as a JSON string, redacted and cut. */
+int cell__add_code_line(const struct cell_server *server, const char *line, struct cell__buf *out);
+/* "text":... or "base64":... */
+int cell__add_bytes(struct cell__buf *out, const char *bytes, size_t size);
+
 /* ---- sessions (sessions.c) ---- */
 
 struct cell__served {
@@ -277,6 +377,13 @@ struct cell__served {
 	struct cell_session *session; /* NULL: being opened or closed */
 	char id[33];
 	char owner[CELL_SERVER_MAX_NAME + 1];
+	char client[CELL_SERVER_CLIENT];  /* that opened it */
+	struct cell__account *account;    /* of its owner */
+	struct cell__session_log *log;    /* NULL: out of memory */
+	struct cell__consumed consumed, measured; /* the last measurement, and the next one as it comes */
+	double cpu_since_s;               /* between the last two */
+	int64_t counted_pid;              /* of its account: this kernel's CPU time, up to ... */
+	double counted_cpu_s;
 	struct cell__workspace *workspace;
 	char *folder;
 	int64_t created_us, used_us;
@@ -288,6 +395,7 @@ struct cell__served {
 	struct cell__job *running;
 	struct cell__job *kept;      /* newest first: running, waiting and ended */
 	bool closing, listed;
+	bool is_short;               /* made by /execute without an id, and not named since: execute_idle_ms applies */
 	struct cell__served *bucket_next;
 	struct cell__served *next, **at; /* all of them */
 };
@@ -300,6 +408,8 @@ void cell__served_open(struct cell__request *request, const char *workspace_id, 
  */
 bool cell__served_find(struct cell__request *request, const char *id, bool plain);
 void cell__served_release(struct cell__request *request);
+/* Whosever it is; NULL: there is none. */
+struct cell__served *cell__served_by_id(const struct cell_server *server, const char *id);
 /* Starts closing the session; it is no longer found.  `expired` selects the later error message. */
 void cell__served_end(struct cell__served *served);
 void cell__served_sweep(struct cell_server *server, int64_t now_us);
@@ -331,6 +441,7 @@ struct cell__events {
 	bool patient;                 /* ... for as long as the log */
 	uint64_t wanted_bytes;        /* by it: its position among all events ever added */
 	uint64_t dropped_bytes;       /* of dropped events */
+	size_t max_bytes;             /* of all events; slow readers lose the oldest.  0: readers never lose any */
 	uint64_t behind_bytes;        /* bytes that the slowest reader, or the awaited one, has not received */
 	/* behind_bytes may have changed; NULL: no callback */
 	void (*moved)(struct cell__events *events);
@@ -349,6 +460,8 @@ void cell__events_keep(struct cell__events *events);
 void cell__events_forget(struct cell__events *events);
 /* Readers leave once they have received all present events. */
 void cell__events_release(struct cell__events *events);
+/* The same for the reader that came last. */
+void cell__events_release_newest(struct cell__events *events);
 /* All events go, and readers at once, without an end. */
 void cell__events_cut(struct cell__events *events);
 /* Once a second. */
@@ -371,12 +484,15 @@ struct cell__job {
 	enum cell__job_state state;
 	char *code;
 	size_t code_size;
+	char *line;                   /* its first, not redacted; or NULL */
+	int64_t begun_us, started_us;
 	int64_t timeout_ms;
 	uint64_t run_id;
 	struct cell__request *waiter; /* that is answered with the result; or NULL */
 	void (*answer)(struct cell__request *request, struct cell_result *result);
 	bool streams;                 /* events are kept */
 	bool held;
+	bool stopped;                 /* because of a quota */
 	const char *result;           /* JSON in the last event, when it ended */
 	size_t result_size;
 	struct cell__job *queue_next;
@@ -439,13 +555,22 @@ void cell__ready_finish(struct cell_server *server);
 
 /* ---- the server (server.c) ---- */
 
+#define CELL_SERVER_HISTOGRAM 12u /* buckets; metrics.c has their ends */
+struct cell__histogram {
+	uint64_t buckets[CELL_SERVER_HISTOGRAM];
+	double sum;
+	uint64_t count;
+};
+
 struct cell__counts {
 	uint64_t by_class[6];          /* requests by status / 100 */
 	uint64_t auth_failures, busy, sessions_opened, sessions_expired, runs, runs_failed, slow_clients;
 	uint64_t in_flight;
-	uint64_t seconds_buckets[12];  /* of requests */
-	double seconds_sum;
-	uint64_t seconds_count;
+	struct cell__histogram request_s, run_s, wait_s; /* requests; cells, and how long they waited to start */
+	uint64_t calls, calls_failed;   /* of tools, by cells */
+	double calls_s;
+	uint64_t approvals, approvals_accepted, approvals_rejected, approvals_expired; /* asked for, and how they ended */
+	uint64_t quota_refusals, quota_stops;
 };
 
 struct cell_server {
@@ -485,6 +610,9 @@ struct cell_server {
 	} ended[CELL_SERVER_ENDED];
 	size_t next_ended;
 	struct cell__ready ready; /* ready.c */
+	struct cell__sampling sampling; /* sample.c */
+	struct cell__account *accounts; /* accounts.c */
+	struct cell__redactor *redactor;
 	/* jobs.c */
 	struct cell__job *queue, *queue_last;
 	size_t n_queued, n_running;
@@ -499,6 +627,7 @@ struct cell_server {
 	unsigned handles;
 	bool running, draining, stopping, closing, advancing, reloading, reload_again;
 	int64_t drain_until_us, stopping_us, started_us;
+	int64_t started_s; /* of the calendar */
 	struct timespec tokens_changed;
 	struct cell__buf log;
 	struct cell__counts counts;
@@ -512,6 +641,7 @@ void cell__server_log(struct cell_server *server, enum cell_log_level level, con
 void cell__server_log_request(struct cell__request *request);
 void cell__server_flush_log(struct cell_server *server);
 void cell__metrics_count(struct cell__request *request, int64_t now_us);
+void cell__metrics_observe(struct cell__histogram *histogram, double seconds);
 /* Prometheus' text; NULL: out of memory. */
 char *cell__metrics(struct cell_server *server);
 

@@ -80,6 +80,8 @@ static void served_free(struct cell__served *served)
 		cell__workspace_put(served->workspace);
 	remove_folder(server, cell__take_ptr(served->folder));
 	cell__jobs_forget(served);
+	cell__session_log_end(served->log);
+	served->account->sessions--;
 	server->n_sessions--;
 	free(served);
 	cell__server_advance(server);
@@ -185,6 +187,7 @@ static void handle_workspace(void *arg, struct cell__workspace *workspace, const
 void cell__served_open(struct cell__request *request, const char *workspace_id, void (*opened)(struct cell__request *request))
 {
 	struct cell_server *server = request->server;
+	struct cell__account *account = cell__account_get(server, &request->who);
 	struct cell__served *served;
 	struct opening *opening;
 
@@ -209,16 +212,22 @@ void cell__served_open(struct cell__request *request, const char *workspace_id, 
 		cell__answer_busy(request, 5, server->draining ? "the server is stopping" : "the maximum number of sessions is open");
 		return;
 	}
+	if (account && !cell__account_may_open(request, account))
+		return;
 	served = cell__alloc(1, sizeof(*served));
 	opening = cell__alloc(1, sizeof(*opening));
-	if (!served || !opening) {
+	if (!served || !opening || !account) {
 		free(served);
 		free(opening);
 		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for a session");
 		return;
 	}
-	*served = (struct cell__served){ .server = server, .next_job = 1 };
+	*served = (struct cell__served){
+		.server = server, .next_job = 1, .account = account, .log = cell__session_log_create(server), .consumed.disk_bytes = -1
+	};
 	strcpy(served->owner, request->who.name);
+	cell__request_client(request, served->client);
+	account->sessions++;
 	*opening = (struct opening){ .request = request, .served = served, .opened = opened, .options = CELL_SESSION_OPTIONS_INIT };
 	server->n_sessions++;
 	cell__workspace_get(server, workspace_id, handle_workspace, opening);
@@ -241,9 +250,8 @@ static bool may_approve(const struct cell__request *request)
 	return request->who.scopes & CELL_SCOPE_APPROVE && request->route && strstr(request->route->path, "/approvals");
 }
 
-bool cell__served_find(struct cell__request *request, const char *id, bool plain)
+struct cell__served *cell__served_by_id(const struct cell_server *server, const char *id)
 {
-	struct cell_server *server = request->server;
 	struct cell__served *served = NULL;
 
 	if (strlen(id) == 32 && strspn(id, "0123456789abcdef") == 32) {
@@ -251,6 +259,14 @@ bool cell__served_find(struct cell__request *request, const char *id, bool plain
 		while (served && strcmp(served->id, id))
 			served = served->bucket_next;
 	}
+	return served;
+}
+
+bool cell__served_find(struct cell__request *request, const char *id, bool plain)
+{
+	struct cell_server *server = request->server;
+	struct cell__served *served = cell__served_by_id(server, id);
+
 	if (served && strcmp(served->owner, request->who.name) && !(request->who.scopes & CELL_SCOPE_ADMIN) && !may_approve(request))
 		served = NULL;
 	/* The token may have been bound to another workspace since, or others to this one: then it may no longer use the session. */
@@ -259,6 +275,7 @@ bool cell__served_find(struct cell__request *request, const char *id, bool plain
 	if (served) {
 		served->requests++;
 		served->used_us = cell__now_us();
+		served->is_short = false; /* its client keeps it */
 		request->served = served;
 		return true;
 	}
@@ -285,18 +302,40 @@ void cell__served_release(struct cell__request *request)
 		served_free(served);
 }
 
+/* The running cell, or null. */
+static json_t *describe_running(const struct cell__served *served)
+{
+	const struct cell__job *job = served->running;
+	CELL_AUTO_BUF struct cell__buf line = CELL_BUF_INIT;
+	json_t *code = NULL;
+
+	if (!job)
+		return json_null();
+	if (job->line && cell__add_code_line(served->server, job->line, &line) == 0)
+		code = json_loadb(line.data, line.size, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+	return json_pack("{s:I,s:o,s:f}", "run_id", (json_int_t)job->number, "code", code ? code : json_null(), "seconds",
+			 (double)(cell__now_us() - job->started_us) / 1e6);
+}
+
 json_t *cell__served_describe(const struct cell__served *served)
 {
+	const struct cell__consumed *consumed = &served->consumed;
+	int64_t pid = served->session ? cell__session_pid_on_loop(served->session) : 0;
+	const char *executor = served->server->session.executor;
 	char created[32];
 	time_t at = (time_t)served->created_s;
 	struct tm tm;
 
 	gmtime_r(&at, &tm);
 	strftime(created, sizeof(created), "%Y-%m-%dT%H:%M:%SZ", &tm);
-	return json_pack("{s:s,s:o,s:s,s:s,s:f,s:s,s:I,s:I}", "session_id", served->id, "workspace_id",
-			 *served->workspace->id ? json_string(served->workspace->id) : json_null(), "owner", served->owner, "created_at",
-			 created, "idle_seconds", served->jobs ? 0.0 : (double)(cell__now_us() - served->used_us) / 1e6, "state",
-			 served->jobs ? "busy" : "idle", "runs", (json_int_t)served->cells, "pending", (json_int_t)served->jobs);
+	return json_pack(
+		"{s:s,s:o,s:s,s:s,s:s,s:f,s:s,s:I,s:I,s:s,s:o,s:o,s:o,s:o}", "session_id", served->id, "workspace_id",
+		*served->workspace->id ? json_string(served->workspace->id) : json_null(), "owner", served->owner, "client", served->client,
+		"created_at", created, "idle_seconds", served->jobs ? 0.0 : (double)(cell__now_us() - served->used_us) / 1e6, "state",
+		served->jobs ? "busy" : "idle", "runs", (json_int_t)served->cells, "pending", (json_int_t)served->jobs, "executor",
+		executor ? executor : "subprocess", "running", describe_running(served), "pid", pid > 0 ? json_integer(pid) : json_null(),
+		"memory_bytes", consumed->known ? json_integer(consumed->memory_bytes) : json_null(), "cpu_seconds",
+		consumed->known ? json_real(consumed->cpu_s) : json_null());
 }
 
 /* ---- the end ---- */
@@ -319,6 +358,7 @@ void cell__served_end(struct cell__served *served)
 		return;
 	served->closing = true;
 	cell__jobs_cancel(server, served);
+	cell__session_log_end(cell__take_ptr(served->log));
 	while (*at != served)
 		at = &(*at)->bucket_next;
 	*at = served->bucket_next;
@@ -333,11 +373,11 @@ void cell__served_sweep(struct cell_server *server, int64_t now_us)
 {
 	struct cell__served *next;
 
-	if (server->limits.idle_ms < 0)
-		return;
 	for (struct cell__served *served = server->sessions; served; served = next) {
+		int64_t idle_ms = served->is_short ? server->limits.execute_idle_ms : server->limits.idle_ms;
+
 		next = served->next;
-		if (served->jobs || served->requests || now_us - served->used_us < server->limits.idle_ms * 1000)
+		if (served->jobs || served->requests || idle_ms < 0 || now_us - served->used_us < idle_ms * 1000)
 			continue;
 		server->counts.sessions_expired++;
 		cell__server_log(server, CELL_LOG_INFO, "session %s of \"%s\" expired", served->id, served->owner);

@@ -30,6 +30,8 @@
 	     "\"accept\"")
 #define ALL_QUERY BODY(FIELD("all", "\"boolean\"", "include those of all clients; needs the scope admin, for approvals also approve"), "")
 
+#define LOG_QUERY BODY(FIELD("follow", "\"boolean\"", "false: end after the last output so far"), "")
+
 #define NO_TAGS "{\"properties\":{\"tags\":null}}"
 /* Creates or replaces. */
 #define DESCRIBED "{\"required\":[\"name\",\"source\",\"description\"]}"
@@ -56,7 +58,9 @@ const struct cell__route cell__routes[] = {
 	{ GET, "/ready", CELL_SCOPE_OPEN, cell__handle_ready, .status = 200, .answer = "Ready", .unlogged = true,
 	  .summary = "Reports whether a session can be opened and the storage answers; 503 if not" },
 	{ POST, "/execute", CELL_SCOPE_RUN, cell__handle_execute, .body = EXECUTE_BODY, .session_header = true, .status = 200,
-	  .answer = "Execute", .summary = "Runs a cell and waits for its result; without X-Session-ID in a new session" },
+	  .answer = "Execute",
+	  .summary =
+		  "Runs a cell and waits for its result; without X-Session-ID in a new session, which ends after a minute unless it is used again" },
 	{ POST, "/sessions", CELL_SCOPE_RUN, cell__handle_sessions, .body = SESSION_BODY, .optional_body = true, .status = 200,
 	  .answer = "SessionId", .summary = "Opens a session" },
 	{ POST, "/reset", CELL_SCOPE_RUN, cell__handle_reset, .session_header = true, .status = 200, .answer = "Reset",
@@ -114,13 +118,15 @@ const struct cell__route cell__routes[] = {
 	{ GET, "/v1/sessions/{session}/runs/{run}/events", CELL_SCOPE_READ, cell__handle_v1_events, .status = 200, .answer = "events",
 	  .summary =
 		  "Streams the events of a run: chunk, image, display, approval, approval_ended, call_started, call_ended, result; from Last-Event-ID on" },
+	{ GET, "/v1/sessions/{session}/log", CELL_SCOPE_READ, cell__handle_v1_log, .query = LOG_QUERY, .status = 200, .answer = "events",
+	  .summary = "Streams the last output of all cells of a session, and what comes: cell, chunk, ended; gap where some was lost" },
 	{ GET, "/v1/sessions/{session}/approvals", CELL_SCOPE_READ, cell__handle_v1_approvals, .status = 200, .answer = "Approvals",
 	  .summary = "Lists the calls that wait for an answer" },
 	{ POST, "/v1/sessions/{session}/approvals/{id}", CELL_SCOPE_APPROVE, cell__handle_v1_answer, .body = ANSWER_BODY, .status = 204,
 	  .summary = "Accepts, edits or rejects a call" },
 	{ GET, "/v1/approvals", CELL_SCOPE_READ, cell__handle_v1_all_approvals, .query = ALL_QUERY, .status = 200, .answer = "Approvals",
 	  .summary = "Lists the waiting calls of all of the client's sessions" },
-	{ GET, "/metrics", CELL_SCOPE_ADMIN, cell__handle_metrics, .status = 200, .answer = "text",
+	{ GET, "/metrics", CELL_SCOPE_METRICS, cell__handle_metrics, .status = 200, .answer = "text",
 	  .summary = "Returns metrics for Prometheus" },
 	{ GET, "/openapi.json", CELL_SCOPE_READ, cell__handle_openapi, .status = 200, .answer = "Object", .summary = "This document" },
 	{ 0 },
@@ -161,10 +167,13 @@ const struct cell__schema cell__schemas[] = {
 	{ "True", "{\"const\":true}" },
 	{ "Object", "{\"type\":\"object\"}" },
 	{ "Session",
-	  OBJECT("\"session_id\",\"workspace_id\",\"owner\",\"created_at\",\"idle_seconds\",\"state\",\"runs\",\"pending\"",
-		 "\"session_id\":" TEXT ",\"workspace_id\":" OR_NULL ",\"owner\":" TEXT ",\"created_at\":" TEXT
+	  OBJECT("\"session_id\",\"workspace_id\",\"owner\",\"client\",\"created_at\",\"idle_seconds\",\"state\",\"runs\",\"pending\","
+		 "\"executor\",\"running\",\"pid\",\"memory_bytes\",\"cpu_seconds\"",
+		 "\"session_id\":" TEXT ",\"workspace_id\":" OR_NULL ",\"owner\":" TEXT ",\"client\":" TEXT ",\"created_at\":" TEXT
 		 ",\"idle_seconds\":{\"type\":\"number\"},\"state\":{\"enum\":[\"idle\",\"busy\"]},\"runs\":{\"type\":\"integer\"},"
-		 "\"pending\":{\"type\":\"integer\"}") },
+		 "\"pending\":{\"type\":\"integer\"},\"executor\":" TEXT ",\"running\":{\"type\":[\"object\",\"null\"]},"
+		 "\"pid\":{\"type\":[\"integer\",\"null\"]},\"memory_bytes\":{\"type\":[\"integer\",\"null\"]},"
+		 "\"cpu_seconds\":{\"type\":[\"number\",\"null\"]}") },
 	{ "Sessions", OBJECT("\"sessions\"", "\"sessions\":" LIST(REF("Session"))) },
 	{ "Run", OBJECT("\"run_id\",\"session_id\",\"state\",\"last_event\",\"result\"",
 			"\"run_id\":{\"type\":\"integer\"},\"session_id\":" TEXT

@@ -3,14 +3,19 @@
 
 #include <string.h>
 
-static void describe(struct cell__request *request)
+static void answer_session(struct cell__request *request)
 {
 	cell__answer_json(request, request->route->status, cell__served_describe(request->served));
 }
 
+static void describe(struct cell__request *request)
+{
+	cell__sample(request->server, request, answer_session);
+}
+
 void cell__handle_v1_open(struct cell__request *request)
 {
-	cell__served_open(request, json_string_value(json_object_get(request->json, "workspace_id")), describe);
+	cell__served_open(request, json_string_value(json_object_get(request->json, "workspace_id")), answer_session);
 }
 
 /* A client's own sessions; all sessions for a client that may see them and requests it. */
@@ -24,7 +29,7 @@ static bool is_listed(struct cell__request *request, const struct cell__served *
 	return all || !strcmp(served->owner, request->who.name);
 }
 
-void cell__handle_v1_list(struct cell__request *request)
+static void answer_list(struct cell__request *request)
 {
 	json_t *list = json_array();
 
@@ -33,6 +38,11 @@ void cell__handle_v1_list(struct cell__request *request)
 			json_array_append_new(list, cell__served_describe(served));
 	}
 	cell__answer_json(request, MHD_HTTP_OK, json_pack("{s:o}", "sessions", list));
+}
+
+void cell__handle_v1_list(struct cell__request *request)
+{
+	cell__sample(request->server, request, answer_list);
 }
 
 void cell__handle_v1_get(struct cell__request *request)
@@ -62,7 +72,7 @@ static void handle_reset(void *arg, struct cell_session *session, const struct c
 	struct cell__request *request = arg;
 
 	if (session)
-		describe(request);
+		answer_session(request);
 	else
 		cell__answer_error(request, err);
 }
@@ -120,18 +130,26 @@ void cell__handle_v1_run_get(struct cell__request *request)
 		cell__answer_text(request, MHD_HTTP_OK, cell__job_describe(job));
 }
 
-void cell__handle_v1_events(struct cell__request *request)
+bool cell__last_event(struct cell__request *request, const struct cell__events *events, uint64_t *ret_after)
 {
 	const char *last = cell__request_header(request, "Last-Event-ID");
 	size_t digits = last ? strspn(last, "0123456789") : 0;
-	struct cell__job *job = find_job(request);
 	uint64_t after = last ? strtoull(last, NULL, 10) : 0;
 
-	if (!job)
-		return;
-	if (last && (!digits || digits > 18 || last[digits] || after >= job->events.next_number))
-		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID, "Last-Event-ID is not the id of an event of this run");
-	else
+	if (last && (!digits || digits > 18 || last[digits] || after >= events->next_number)) {
+		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID, "Last-Event-ID is not the id of an event of this stream");
+		return false;
+	}
+	*ret_after = after;
+	return true;
+}
+
+void cell__handle_v1_events(struct cell__request *request)
+{
+	struct cell__job *job = find_job(request);
+	uint64_t after;
+
+	if (job && cell__last_event(request, &job->events, &after))
 		cell__job_stream(request, job, after);
 }
 

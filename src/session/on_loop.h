@@ -24,6 +24,12 @@ int cell__session_reset_on_loop(struct cell_session *session, cell__session_done
 /* As cell_session_start(), but the result may be delivered inside the call; *ret_run_id is set before. */
 int cell__session_start_on_loop(struct cell_session *session, const char *code, size_t size, const struct cell_run_options *opts,
 				uint64_t *ret_run_id, struct cell_error *err);
+/* The pid of the kernel; 0: none. */
+int64_t cell__session_pid_on_loop(const struct cell_session *session);
+/* The number of calls that wait for an answer. */
+size_t cell__session_waiting_on_loop(const struct cell_session *session);
+/* A limit of the caller was exceeded: the running cell, if any, is stopped like one that takes too long.  limit lives for ever. */
+void cell__session_stop_on_loop(struct cell_session *session, const char *limit, uint64_t max, uint64_t used);
 /* Pauses or resumes the events of this run for its receiver; the code blocks when its buffers are full. */
 void cell__session_hold(struct cell_session *session, uint64_t run_id, bool held);
 

@@ -57,6 +57,7 @@ static void end_over_limit(struct cell__run *run, bool kept, const char *traceba
 		 (unsigned long long)run->over_used, (unsigned long long)run->over_max,
 		 strcmp(run->over, "wall_time") == 0         ? "ms"
 		 : strcmp(run->over, "workspace_files") == 0 ? "files"
+		 : strcmp(run->over, "cpu_seconds") == 0     ? "seconds"
 							     : "bytes",
 		 kept ? "it was interrupted and the session's variables are kept"
 		      : "its kernel was killed and the session's variables are lost");

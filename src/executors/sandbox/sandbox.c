@@ -330,6 +330,7 @@ const struct cell__executor cell__sandbox_executor = {
 	.probe = sandbox_probe,
 	.resolve = sandbox_resolve,
 	.discard = sandbox_discard,
+	.count = cell__subprocess_count,
 	.prewarm = sandbox_prewarm,
 	.open = sandbox_open,
 	CELL__SUBPROCESS_KERNEL,

@@ -36,6 +36,16 @@ struct cell__subprocess *cell__subprocess_of(const struct cell__executor_host *h
 	return *cell__executor_state(host, &cell__subprocess_executor);
 }
 
+void cell__subprocess_count(struct cell__executor_host *host, struct cell__executor_counts *ret_counts)
+{
+	const struct cell__subprocess *sub = *cell__executor_state(host, &cell__subprocess_executor);
+	*ret_counts = (struct cell__executor_counts){ 0 };
+	for (const struct cell__sub_kernel *k = sub ? sub->kernels : NULL; k; k = k->next)
+		ret_counts->ready += k->pooled && k->up && k->state == CELL_KERNEL_POOLED;
+	for (const struct cell__sub_env *env = sub ? sub->envs : NULL; env; env = env->next)
+		ret_counts->zygotes++;
+}
+
 void cell__subprocess_probe(struct cell__executor_host *host, struct cell_executor_info *info)
 {
 	struct cell__subprocess *sub = cell__subprocess_of(host);
@@ -185,6 +195,7 @@ const struct cell__executor cell__subprocess_executor = {
 	.create = subprocess_create,
 	.destroy = subprocess_destroy,
 	.probe = cell__subprocess_probe,
+	.count = cell__subprocess_count,
 	.prewarm = subprocess_prewarm,
 	.open = subprocess_open,
 	CELL__SUBPROCESS_KERNEL,

@@ -66,6 +66,7 @@ int cell__subprocess_open(struct cell__executor_host *host, const struct cell__e
 			  struct cell__sandbox_request *request, const struct cell__kernel_events *events, void *owner,
 			  struct cell__kernel **ret_kernel, struct cell_error *err);
 void cell__subprocess_probe(struct cell__executor_host *host, struct cell_executor_info *info);
+void cell__subprocess_count(struct cell__executor_host *host, struct cell__executor_counts *ret_counts);
 void cell__subprocess_drain(struct cell__kernel *base);
 int cell__subprocess_run(struct cell__kernel *base, uint32_t run_id, const char *code, size_t size, struct cell_error *err);
 size_t cell__subprocess_unread(const struct cell__kernel *base);

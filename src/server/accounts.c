@@ -1,0 +1,166 @@
+/*
+ * Quotas of tokens.  What a token uses is counted by its name, as the ownership of its sessions is.
+ *
+ *     sessions, runs   counted as they come and go; one more is refused with 429
+ *     CPU, disk        measured every other second (sample.c), where there is a quota; past it new cells are refused and running ones
+ *                      are stopped like those that take too long: limit_exceeded
+ *
+ * CPU time is a bucket: a quota of N seconds is used up by N seconds at once, and comes back within an hour, evenly.
+ */
+#include "server/server.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define HOUR_S 3600.0
+
+struct cell__account *cell__account_get(struct cell_server *server, const struct cell__token *token)
+{
+	struct cell__account *account = server->accounts;
+
+	while (account && strcmp(account->name, token->name))
+		account = account->next;
+	if (!account && (account = cell__alloc(1, sizeof(*account)))) {
+		*account = (struct cell__account){ .cpu_at_us = cell__now_us(), .next = server->accounts };
+		strcpy(account->name, token->name);
+		server->accounts = account;
+	}
+	if (account)
+		account->quotas = token->quotas;
+	return account;
+}
+
+static void refuse(struct cell__request *request, struct cell__account *account, int retry_s, const char *words, int64_t max)
+{
+	char text[CELL_SERVER_MAX_NAME + 160];
+
+	snprintf(text, sizeof(text), "the token \"%s\" %s (quota %lld)", account->name, words, (long long)max);
+	request->server->counts.quota_refusals++;
+	cell__answer_busy(request, retry_s, text);
+}
+
+bool cell__account_may_open(struct cell__request *request, struct cell__account *account)
+{
+	if (account->quotas.sessions < 0 || account->sessions < account->quotas.sessions)
+		return true;
+	refuse(request, account, 5, "has as many sessions as it may have", account->quotas.sessions);
+	return false;
+}
+
+static void forgive(struct cell__account *account, int64_t now_us)
+{
+	double seconds = (double)(now_us - account->cpu_at_us) / 1e6;
+
+	if (account->quotas.cpu_s >= 0)
+		account->cpu_s -= seconds * (double)account->quotas.cpu_s / HOUR_S;
+	if (account->cpu_s < 0)
+		account->cpu_s = 0;
+	account->cpu_at_us = now_us;
+}
+
+static bool is_over_cpu(const struct cell__account *account)
+{
+	return account->quotas.cpu_s >= 0 && account->cpu_s >= (double)account->quotas.cpu_s;
+}
+
+static bool is_over_disk(const struct cell__account *account)
+{
+	return account->quotas.disk_bytes >= 0 && account->disk_bytes > account->quotas.disk_bytes;
+}
+
+bool cell__account_may_run(struct cell__request *request, struct cell__account *account)
+{
+	const struct cell__quotas *quotas = &account->quotas;
+
+	if (!strcmp(request->who.name, account->name))
+		account->quotas = request->who.quotas; /* they may have changed since the session was opened */
+	forgive(account, cell__now_us());
+	if (quotas->runs >= 0 && account->runs >= quotas->runs)
+		refuse(request, account, 1, "has as many cells running and waiting as it may have", quotas->runs);
+	else if (is_over_cpu(account))
+		refuse(request, account,
+		       quotas->cpu_s ? 1 + (int)((account->cpu_s - (double)quotas->cpu_s) * HOUR_S / (double)quotas->cpu_s) : (int)HOUR_S,
+		       "has used up its CPU seconds", quotas->cpu_s);
+	else if (is_over_disk(account))
+		refuse(request, account, 5, "has too many bytes in the folders of its sessions: end one", quotas->disk_bytes);
+	else
+		return true;
+	return false;
+}
+
+/* CPU time since the last measurement that could be made.  A new kernel begins at 0. */
+static double cpu_since(struct cell__served *served)
+{
+	const struct cell__consumed *now = &served->measured;
+	bool same = served->counted_pid == now->pid;
+	double since;
+
+	if (!now->known)
+		return 0;
+	since = now->cpu_s - (same ? served->counted_cpu_s : 0);
+	served->counted_pid = now->pid;
+	served->counted_cpu_s = now->cpu_s;
+	return since > 0 ? since : 0;
+}
+
+/* Idle sessions that go on computing, in threads and children, are ended. */
+static void stop(struct cell__served *served, const char *limit, int64_t max, int64_t used, bool ends_idle)
+{
+	struct cell_server *server = served->server;
+
+	if (served->running ? served->running->stopped : !ends_idle)
+		return;
+	if (served->running)
+		served->running->stopped = true;
+	server->counts.quota_stops++;
+	cell__server_log(server, CELL_LOG_WARN, "%s of \"%s\" is stopped: %s is over its quota (%lld)",
+			 served->running ? "a cell" : "a session", served->owner, limit, (long long)max);
+	if (served->running)
+		cell__session_stop_on_loop(served->session, limit, (uint64_t)max, (uint64_t)used);
+	else
+		cell__served_end(served);
+}
+
+void cell__accounts_measured(struct cell_server *server)
+{
+	int64_t now_us = cell__now_us();
+	struct cell__served *next;
+
+	for (struct cell__account *account = server->accounts; account; account = account->next) {
+		forgive(account, now_us);
+		account->disk_bytes = 0;
+	}
+	for (struct cell__served *served = server->sessions; served; served = served->next) {
+		struct cell__account *account = served->account;
+
+		served->cpu_since_s = cpu_since(served);
+		account->cpu_s += served->cpu_since_s;
+		account->cpu_total_s += served->cpu_since_s;
+		if (served->measured.disk_bytes > 0 && account->disk_bytes < INT64_MAX - served->measured.disk_bytes)
+			account->disk_bytes += served->measured.disk_bytes;
+		else if (served->measured.disk_bytes > 0)
+			account->disk_bytes = INT64_MAX;
+		served->consumed = served->measured;
+	}
+	for (struct cell__served *served = server->sessions; served; served = next) {
+		const struct cell__account *account = served->account;
+
+		next = served->next;
+		if (!served->session)
+			continue;
+		if (is_over_cpu(account) && served->cpu_since_s > 0)
+			stop(served, "cpu_seconds", account->quotas.cpu_s, (int64_t)account->cpu_s, true);
+		else if (is_over_disk(account))
+			stop(served, "disk", account->quotas.disk_bytes, account->disk_bytes, false);
+	}
+}
+
+void cell__accounts_finish(struct cell_server *server)
+{
+	struct cell__account *account;
+
+	while ((account = server->accounts)) {
+		server->accounts = account->next;
+		free(account);
+	}
+}
