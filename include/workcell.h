@@ -1147,6 +1147,39 @@ CELL_API int cell_mcp_server_listen(struct cell_mcp_server *server, const struct
 /* As cell_server_reload(); does nothing for a server that does not listen.  Any thread, and signal handlers. */
 CELL_API void cell_mcp_server_reload(struct cell_mcp_server *server);
 
+/* ---- a session server, for its operators ------------------------------------ */
+
+/*
+ * Requests to a session server (docs/server.md), without an engine: `workcell ps` and the like.  A client belongs to one thread at a
+ * time, which waits for each answer.
+ */
+struct cell_client;
+
+struct cell_client_options {
+	size_t size; /* sizeof(struct cell_client_options); copied */
+	const char *url; /* http://, https:// or unix:PATH */
+	const char *token; /* NULL: none */
+	const char *ca; /* path of certificates to trust instead of the system's (PEM); NULL: the system's */
+};
+#define CELL_CLIENT_OPTIONS_INIT { .size = sizeof(struct cell_client_options) }
+
+CELL_API int cell_client_create(const struct cell_client_options *opts, struct cell_client **ret_client, struct cell_error *err);
+CELL_API void cell_client_destroy(struct cell_client *client); /* NULL is allowed */
+/*
+ * body: JSON, or NULL.  free() *ret_body, which is NULL for an answer without a body; ret_body may be NULL.  An answer that is not a
+ * success fails with its code and its words.
+ */
+CELL_API int cell_client_ask(struct cell_client *client, const char *method, const char *path, const char *body, char **ret_body,
+			     struct cell_error *err);
+/* One event of a stream; data is JSON text and ends with a NUL. */
+typedef void (*cell_client_event_fn)(void *arg, const char *type, const char *data, size_t size);
+/*
+ * Reads a stream of events until its end, or until tick() says so, which is called several times a second and when watched_fd (-1: none) can
+ * be read.  It returns 0 to go on, 1 to end, -1 with an error; NULL: not called.
+ */
+CELL_API int cell_client_stream(struct cell_client *client, const char *path, cell_client_event_fn on_event, int watched_fd,
+				int (*tick)(void *arg, int readable, struct cell_error *err), void *arg, struct cell_error *err);
+
 #ifdef __cplusplus
 }
 #endif

@@ -10,7 +10,7 @@
  *     paths.c       paths, files and interpreters as people name them
  *     space.c       the space that the common flags describe      session.c   the session
  *     verbs.c       commands with several operations on a space   arguments.c   their K=V
- *     envfile.c     --env-file      limits.c, listen.c   flags that servers share
+ *     envfile.c     --env-file      limits.c, listen.c   flags that servers share      client.c   a server, for its operators
  *     output.c      lines and tables      print.c   events and results      approve.c   questions
  *     cmd_run.c     `run`, and the running of one cell
  *     cmd_*         each of the other commands; cmd_serve_config.c   the sources of `serve`'s arguments
@@ -95,6 +95,11 @@ int cell__cmd_mcp(int argc, char **argv);
 int cell__cmd_store(int argc, char **argv);
 int cell__cmd_serve(int argc, char **argv);
 int cell__cmd_container(int argc, char **argv);
+int cell__cmd_ps(int argc, char **argv);
+int cell__cmd_top(int argc, char **argv);
+int cell__cmd_kill(int argc, char **argv);
+int cell__cmd_logs(int argc, char **argv);
+int cell__cmd_attach(int argc, char **argv);
 
 extern const struct cell_cli_command cell__cli_run_command;
 extern const struct cell_cli_command cell__cli_shell_command;
@@ -111,6 +116,11 @@ extern const struct cell_cli_command cell__cli_mcp_command;
 extern const struct cell_cli_command cell__cli_store_command;
 extern const struct cell_cli_command cell__cli_serve_command;
 extern const struct cell_cli_command cell__cli_container_command;
+extern const struct cell_cli_command cell__cli_ps_command;
+extern const struct cell_cli_command cell__cli_top_command;
+extern const struct cell_cli_command cell__cli_kill_command;
+extern const struct cell_cli_command cell__cli_logs_command;
+extern const struct cell_cli_command cell__cli_attach_command;
 /* Another program parses its arguments and prints its --help. */
 extern const struct cell_cli_command cell__cli_bench_command;
 
@@ -333,7 +343,7 @@ json_t *cell__cli_base64(const unsigned char *data, size_t size);
 const char *cell__cli_text(const json_t *object, const char *key);
 
 /* Rows of texts, printed in columns of the needed width; the last column has no width. */
-#define CELL_CLI_MAX_COLUMNS 6
+#define CELL_CLI_MAX_COLUMNS 12
 struct cell_cli_table {
 	size_t columns;
 	char **cells;

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE 1
 #include "cli.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -106,6 +107,8 @@ int cell__cli_table_print(struct cell_cli_table *table, struct cell_error *err)
 	size_t widths[CELL_CLI_MAX_COLUMNS] = { 0 }, size;
 	char *text = NULL;
 	FILE *out = table->failed ? NULL : open_memstream(&text, &size);
+
+	assert(table->columns && table->columns <= CELL_CLI_MAX_COLUMNS);
 
 	for (size_t i = 0; i < table->count; i++) {
 		size_t n = width(table->cells[i]);

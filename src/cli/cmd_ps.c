@@ -1,0 +1,284 @@
+/*
+ * `workcell ps` and `workcell top`: who runs what on a session server.  Names, addresses and code come from others: everything is shown
+ * escaped (cell__cli_table_add()).
+ */
+#define _GNU_SOURCE 1
+#include "client.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SHORT_ID 12
+#define MIN_CODE 20 /* columns */
+#define OTHER_COLUMNS 96 /* about that many are the others' */
+
+struct ps_flags {
+	struct cell_cli_client_flags client;
+	int64_t delay_ms, count;
+	bool json;
+};
+
+static const struct cell_cli_flag ps_flag_table[] = {
+	{ 0, "json", NULL, "print the server's answer: one JSON array", CELL_FLAG_SWITCH, offsetof(struct ps_flags, json) },
+	CELL_CLI_CLIENT_FLAGS(offsetof(struct ps_flags, client)),
+	{ 0 },
+};
+
+static const struct cell_cli_flag top_flag_table[] = {
+	{ 'd', "delay", "SEC", "seconds between two looks", CELL_FLAG_SECONDS, offsetof(struct ps_flags, delay_ms) },
+	{ 'n', "count", "N", "number of looks; 0: until it is stopped", CELL_FLAG_COUNT, offsetof(struct ps_flags, count) },
+	CELL_CLI_CLIENT_FLAGS(offsetof(struct ps_flags, client)),
+	{ 0 },
+};
+
+const struct cell_cli_command cell__cli_ps_command = {
+	.name = "ps",
+	.summary = "sessions of a server: who runs what",
+	.synopsis = "[--json] [--remote-url URL] [--auth-token-file FILE]",
+	.about =
+		"Lists the sessions of the token, and those of all tokens if it has the scope admin: owner, client's address, age, state, pid,\n"
+		"memory, CPU time, executor, and the first line of the running cell with secrets removed.",
+	.examples = "  workcell ps --auth-token-file token\n"
+		    "  workcell ps --remote-url https://cells.example.org --auth-token-file ops.token --json",
+	.flags = ps_flag_table,
+	.run = cell__cmd_ps,
+};
+
+const struct cell_cli_command cell__cli_top_command = {
+	.name = "top",
+	.summary = "the same, again and again, busiest first",
+	.synopsis = "[-d SEC] [-n N] [--remote-url URL] [--auth-token-file FILE]",
+	.about = "Shows the sessions of a server, those with the highest CPU use first.  Ctrl-C ends it.",
+	.examples = "  workcell top --auth-token-file token\n"
+		    "  workcell top -n 1 --auth-token-file token",
+	.flags = top_flag_table,
+	.run = cell__cmd_top,
+};
+
+/* ---- texts ---- */
+
+static void show_size(const json_t *value, char out[static 16])
+{
+	static const char units[] = "kMGT";
+	double number = (double)json_integer_value(value);
+	int unit = -1;
+
+	while (number >= 1024 && unit < 3) {
+		number /= 1024;
+		unit++;
+	}
+	if (!json_is_integer(value))
+		strcpy(out, "-");
+	else if (unit < 0)
+		snprintf(out, 16, "%.0f", number);
+	else
+		snprintf(out, 16, "%.*f%c", number < 10, number, units[unit]);
+}
+
+static void show_seconds(double seconds, char out[static 16])
+{
+	if (!isfinite(seconds) || seconds < 0)
+		strcpy(out, "-");
+	else if (seconds < 60)
+		snprintf(out, 16, "%.1fs", seconds);
+	else if (seconds < 3600)
+		snprintf(out, 16, "%dm%02ds", (int)seconds / 60, (int)seconds % 60);
+	else if (seconds < 1e8)
+		snprintf(out, 16, "%dh%02dm", (int)(seconds / 3600), (int)(seconds / 60) % 60);
+	else
+		strcpy(out, "years");
+}
+
+static double age_of(const json_t *session)
+{
+	struct tm tm = { 0 };
+
+	return strptime(cell__cli_text(session, "created_at"), "%Y-%m-%dT%H:%M:%SZ", &tm) ? difftime(time(NULL), timegm(&tm)) : -1;
+}
+
+/* Cut to the width of the terminal; elsewhere nothing is cut. */
+static char *code_of(const json_t *session)
+{
+	const char *code = cell__cli_text(json_object_get(session, "running"), "code");
+	char *text = cell_shown_text(code, strlen(code), CELL_SHOWN_LINE);
+	struct winsize window = { 0 };
+	size_t room;
+
+	if (!text || !isatty(STDOUT_FILENO) || ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) < 0 || !window.ws_col)
+		return text;
+	room = window.ws_col > OTHER_COLUMNS + MIN_CODE ? window.ws_col - OTHER_COLUMNS : MIN_CODE;
+	for (char *at = text; *at; at++) {
+		if (((unsigned char)*at & 0xc0) != 0x80 && !room--) {
+			*at = '\0';
+			break;
+		}
+	}
+	return text;
+}
+
+static void add_row(struct cell_cli_table *table, const json_t *session, const char *cpu)
+{
+	const json_t *pid = json_object_get(session, "pid"), *used = json_object_get(session, "cpu_seconds");
+	char id[SHORT_ID + 1], age[16], memory[16], seconds[16] = "-", number[24] = "-", state[24];
+	char *code = code_of(session);
+
+	snprintf(id, sizeof(id), "%s", cell__cli_text(session, "session_id"));
+	show_seconds(age_of(session), age);
+	show_size(json_object_get(session, "memory_bytes"), memory);
+	if (json_is_number(used))
+		show_seconds(json_number_value(used), seconds);
+	if (json_is_integer(pid))
+		snprintf(number, sizeof(number), "%" JSON_INTEGER_FORMAT, json_integer_value(pid));
+	snprintf(state, sizeof(state), "%.20s", cell__cli_text(session, "state"));
+	cell__cli_table_add(table, (const char *[]){ id, cell__cli_text(session, "owner"), cell__cli_text(session, "client"), age, state,
+						     number, memory, seconds, cpu, cell__cli_text(session, "executor"), code ? code : "" });
+	free(code);
+}
+
+static const char *const heads[] = { "SESSION", "OWNER", "CLIENT", "AGE", "STATE", "PID", "MEMORY", "CPU", "%CPU", "EXECUTOR", "CODE" };
+#define N_HEADS (sizeof(heads) / sizeof(heads[0]))
+
+/* ---- ps ---- */
+
+int cell__cmd_ps(int argc, char **argv)
+{
+	struct ps_flags flags = { 0 };
+	struct cell_client *client = NULL;
+	struct cell_cli_table table = { .columns = N_HEADS };
+	struct cell_error err;
+	json_t *list = NULL, *each;
+	size_t i;
+	int status;
+
+	if (!cell__cli_parse(&cell__cli_ps_command, argc, argv, &flags, NULL, &status))
+		return status;
+	status = cell__cli_client_open(&flags.client, &client, &err);
+	if (!status)
+		status = cell__cli_client_sessions(client, &list, &err);
+	if (!status && flags.json) {
+		status = cell__cli_print_json(list, &err);
+	} else if (!status) {
+		cell__cli_table_add(&table, heads);
+		json_array_foreach(list, i, each)
+			add_row(&table, each, "");
+		status = cell__cli_table_print(&table, &err);
+	}
+	json_decref(list);
+	cell_client_destroy(client);
+	return status < 0 ? cell__cli_report(&err, flags.json) : 0;
+}
+
+/* ---- top ---- */
+
+struct busy {
+	const json_t *session;
+	double share;
+};
+
+static volatile sig_atomic_t stopped;
+
+static void handle_stop(int number)
+{
+	(void)number;
+	stopped = 1;
+}
+
+static int compare(const void *a, const void *b)
+{
+	const struct busy *x = a, *y = b;
+
+	return x->share < y->share ? 1 : x->share > y->share ? -1 : 0;
+}
+
+/* CPU time since the look before, of the same kernel. */
+static double share_of(const json_t *session, const json_t *before, double seconds)
+{
+	const json_t *old = json_object_get(before, cell__cli_text(session, "session_id"));
+	double used = json_number_value(json_object_get(session, "cpu_seconds")) - json_number_value(json_object_get(old, "cpu_seconds"));
+	bool same = json_equal(json_object_get(session, "pid"), json_object_get(old, "pid"));
+
+	return old && same && used > 0 && seconds > 0 ? 100 * used / seconds : 0;
+}
+
+static int show_top(const json_t *list, const json_t *before, double seconds, struct cell_error *err)
+{
+	struct cell_cli_table table = { .columns = N_HEADS };
+	size_t count = json_array_size(list);
+	struct busy *all = calloc(count + 1, sizeof(*all));
+	char share[16];
+
+	if (!all)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a table");
+	for (size_t i = 0; i < count; i++) {
+		all[i].session = json_array_get(list, i);
+		all[i].share = share_of(all[i].session, before, seconds);
+	}
+	qsort(all, count, sizeof(*all), compare);
+	if (isatty(STDOUT_FILENO))
+		cell__cli_write(STDOUT_FILENO, "\x1b[H\x1b[2J", 7);
+	cell__cli_table_add(&table, heads);
+	for (size_t i = 0; i < count; i++) {
+		snprintf(share, sizeof(share), "%.0f", all[i].share);
+		add_row(&table, all[i].session, share);
+	}
+	free(all);
+	return cell__cli_table_print(&table, err);
+}
+
+/* {id: session} */
+static json_t *by_id(const json_t *list)
+{
+	json_t *all = json_object(), *each;
+	size_t i;
+
+	json_array_foreach(list, i, each)
+		json_object_set(all, cell__cli_text(each, "session_id"), each);
+	return all;
+}
+
+int cell__cmd_top(int argc, char **argv)
+{
+	struct ps_flags flags = { .delay_ms = 2000 };
+	struct sigaction action = { .sa_handler = handle_stop }, old;
+	struct cell_client *client = NULL;
+	struct cell_error err;
+	json_t *before = NULL;
+	int64_t last_us = 0;
+	int status;
+
+	if (!cell__cli_parse(&cell__cli_top_command, argc, argv, &flags, NULL, &status))
+		return status;
+	if (flags.delay_ms < 100)
+		flags.delay_ms = 100;
+	sigaction(SIGINT, &action, &old);
+	status = cell__cli_client_open(&flags.client, &client, &err);
+	for (int64_t looks = 0; !status && !stopped && (!flags.count || looks < flags.count); looks++) {
+		struct timespec pause = { flags.delay_ms / 1000, flags.delay_ms % 1000 * 1000000 };
+		json_t *list = NULL;
+		int64_t now_us;
+
+		if (looks)
+			nanosleep(&pause, NULL);
+		if (stopped)
+			break;
+		status = cell__cli_client_sessions(client, &list, &err);
+		now_us = cell__now_us();
+		if (!status)
+			status = show_top(list, before, (double)(now_us - last_us) / 1e6, &err);
+		json_decref(before);
+		before = by_id(list);
+		last_us = now_us;
+		json_decref(list);
+	}
+	sigaction(SIGINT, &old, NULL);
+	json_decref(before);
+	cell_client_destroy(client);
+	return status < 0 ? cell__cli_report(&err, false) : 0;
+}
