@@ -7,6 +7,8 @@
 /* The timeout of a cell that a body requests, within the allowed range; 0: the session's own. */
 int64_t cell__timeout_of(struct cell__request *request);
 
+/* docs.c */
+void cell__handle_docs(struct cell__request *request);
 /* session_log.c */
 void cell__handle_v1_log(struct cell__request *request);
 /* ready.c */

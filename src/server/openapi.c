@@ -72,6 +72,8 @@ static json_t *success_of(const struct cell__route *route)
 	if (!strcmp(route->answer, "bytes"))
 		return json_pack("{s:s,s:{s:{s:{}},s:{s:{s:s,s:s}}}}", "description", words, "content", "application/json", "schema",
 				 "application/octet-stream", "schema", "type", "string", "format", "binary");
+	if (!strcmp(route->answer, "html"))
+		return json_pack("{s:s,s:{s:{s:{s:s}}}}", "description", words, "content", "text/html", "schema", "type", "string");
 	if (!strcmp(route->answer, "events") || !strcmp(route->answer, "text"))
 		return json_pack("{s:s,s:{s:{s:{s:s}}}}", "description", words, "content",
 				 strcmp(route->answer, "text") ? "text/event-stream" : "text/plain", "schema", "type", "string");

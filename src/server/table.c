@@ -128,6 +128,8 @@ const struct cell__route cell__routes[] = {
 	  .summary = "Lists the waiting calls of all of the client's sessions" },
 	{ GET, "/metrics", CELL_SCOPE_METRICS, cell__handle_metrics, .status = 200, .answer = "text",
 	  .summary = "Returns metrics for Prometheus" },
+	{ GET, "/docs", CELL_SCOPE_OPEN, cell__handle_docs, .status = 200, .answer = "html",
+	  .summary = "A page that shows this document in a browser; it asks for a token" },
 	{ GET, "/openapi.json", CELL_SCOPE_READ, cell__handle_openapi, .status = 200, .answer = "Object", .summary = "This document" },
 	{ 0 },
 };

@@ -40,7 +40,7 @@ def test_every_route_with_every_token(tmp_path):
     # A server of its own for each kind: failures are counted by address.
     server = serving.Server("--executor", "subprocess", "--base", tmp_path, pool=0)
     every = routes(server)
-    assert [path for _, path, scope in every if scope == "open"] == ["/health", "/ready"]
+    assert [path for _, path, scope in every if scope == "open"] == ["/health", "/ready", "/docs"]
     for method, path, scope in every:
         for name, token in SCOPED.items():
             status = server.ask(method, path, token=token).status
