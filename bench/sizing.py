@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""sizing.py [WORKCELL] [N]: what sessions of a server cost, for the table of docs/operate.md.
+
+Opens N idle sessions on a server of its own and prints memory (proportional, so that shared pages count once), descriptors and processes of
+each, and the rate of cells over HTTP. As root, because the memory of sandboxes is not readable for others.
+"""
+import http.client
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+PROGRAM = sys.argv[1] if len(sys.argv) > 1 else "build/workcell"
+N = int(sys.argv[2]) if len(sys.argv) > 2 else 100
+SECONDS = 3
+
+
+def parents():
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open("/proc/%s/stat" % name) as file:
+                    found[int(name)] = int(file.read().rsplit(")", 1)[1].split()[1])
+            except OSError:
+                pass
+    return found
+
+
+def spawner_of(pid):
+    """The process that the kernel descends from, which is not the server's child."""
+    table = parents()
+    while b"workcell-spawner" not in open("/proc/%d/cmdline" % pid, "rb").read():
+        pid = table[pid]
+    return pid
+
+
+def below(*roots):
+    table, found = parents(), list(roots)
+    for each in found:
+        found += [child for child, parent in table.items() if parent == each]
+    return found
+
+
+def pss(pid):
+    try:
+        with open("/proc/%d/smaps_rollup" % pid) as file:
+            return int(re.search(r"^Pss: +(\d+)", file.read(), re.M).group(1)) / 1024
+    except (OSError, AttributeError):
+        return 0
+
+
+def descriptors(pid):
+    try:
+        return len(os.listdir("/proc/%d/fd" % pid))
+    except OSError:
+        return 0
+
+
+class Client:
+    def __init__(self, port):
+        self.connection = http.client.HTTPConnection("127.0.0.1", port)
+
+    def ask(self, method, path, body=None, session=None):
+        headers = {"X-Session-ID": session} if session else {}
+        self.connection.request(method, path, body=json.dumps(body) if body else None, headers=headers)
+        answer = self.connection.getresponse()
+        text = answer.read()
+        assert answer.status < 300, text
+        return json.loads(text)
+
+
+def rate(port, connections):
+    counts, end = [0] * connections, time.monotonic() + SECONDS
+
+    def work(i):
+        client = Client(port)
+        session = client.ask("POST", "/v1/sessions", {})["session_id"]
+        while time.monotonic() < end:
+            client.ask("POST", "/execute", {"code": "1"}, session=session)
+            counts[i] += 1
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(connections)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    return sum(counts) / SECONDS
+
+
+def measure(executor):
+    with tempfile.TemporaryFile("w+") as log:
+        server = subprocess.Popen([PROGRAM, "serve", "--executor", executor, "--auth-disabled", "--listen", "127.0.0.1:0", "--log-level",
+                                   "warning", "--pool", "0"], stderr=log)
+        try:
+            while True:
+                log.seek(0)
+                found = re.search(r"listening on http://127.0.0.1:(\d+)", log.read())
+                if found:
+                    break
+                assert server.poll() is None
+                time.sleep(0.05)
+            port = int(found.group(1))
+            client = Client(port)
+            first = client.ask("POST", "/v1/sessions", {})["session_id"]
+            spawner = spawner_of(client.ask("GET", "/v1/sessions/" + first)["pid"])
+            time.sleep(2)
+            before = [(pid, pss(pid), descriptors(pid)) for pid in below(server.pid, spawner)]
+            begun = time.monotonic()
+            for _ in range(N):
+                client.ask("POST", "/v1/sessions", {})
+            opened = (time.monotonic() - begun) / N
+            time.sleep(2)
+            after = [(pid, pss(pid), descriptors(pid)) for pid in below(server.pid, spawner)]
+            own = [{pid: fds for pid, _, fds in each}[server.pid] for each in (before, after)]
+            print("%-10s  open %.1f ms  memory %.1f MB  processes %.1f  descriptors of the server %.1f  of all %.1f" % (
+                executor, opened * 1e3, (sum(m for _, m, _ in after) - sum(m for _, m, _ in before)) / N, (len(after) - len(before)) / N,
+                (own[1] - own[0]) / N, (sum(f for _, _, f in after) - sum(f for _, _, f in before)) / N))
+            print("%-10s  server %.0f MB with %d sessions; all before %.0f MB" % (
+                executor, {pid: m for pid, m, _ in after}[server.pid], N + 1, sum(m for _, m, _ in before)))
+            print("%-10s  cells over HTTP: %.0f/s on 1 connection, %.0f/s on 8" % (executor, rate(port, 1), rate(port, 8)))
+        finally:
+            server.terminate()
+            server.wait(60)
+
+
+for name in ("subprocess", "sandbox"):
+    measure(name)
