@@ -8,6 +8,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/certificates.h"
+
 struct cell__http {
 	CURLM *multi;
 	struct cell__loop *loop;
@@ -271,8 +273,9 @@ static void set_request(CURL *easy, const struct cell__http_request *request)
 	curl_easy_setopt(easy, CURLOPT_PATH_AS_IS, (long)request->path_as_is);
 	if (request->socket)
 		curl_easy_setopt(easy, CURLOPT_UNIX_SOCKET_PATH, request->socket);
-	if (request->ca)
-		curl_easy_setopt(easy, CURLOPT_CAINFO, request->ca);
+	const char *ca = request->ca ? request->ca : cell__system_certificates();
+	if (ca)
+		curl_easy_setopt(easy, CURLOPT_CAINFO, ca);
 	if (request->body) {
 		curl_easy_setopt(easy, CURLOPT_POST, 1L);
 		curl_easy_setopt(easy, CURLOPT_POSTFIELDS, request->body);

@@ -1,5 +1,9 @@
 /* Finds the documents whose vectors are near a query's, and fuses that ranking with the one by words. */
 #define _GNU_SOURCE
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
+#include <stdbool.h>
 #include <string.h>
 
 #include "storage/search_internal.h"
@@ -35,10 +39,22 @@ static __attribute__((target("avx2"))) int32_t dot_avx2(const int16_t *a, const 
 
 typedef int32_t (*dot_fn)(const int16_t *a, const int16_t *b, size_t n);
 
+#ifdef __x86_64__
+/* By hand: __builtin_cpu_supports() needs a runtime that not every compiler brings. The system must keep the registers too (XCR0). */
+static bool has_avx2(void)
+{
+	unsigned a, b, c, d, kept, high;
+	if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE))
+		return false;
+	__asm__("xgetbv" : "=a"(kept), "=d"(high) : "c"(0));
+	return (kept & 6) == 6 && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_AVX2);
+}
+#endif
+
 static dot_fn choose_dot(void)
 {
 #ifdef __x86_64__
-	if (__builtin_cpu_supports("avx2"))
+	if (has_avx2())
 		return dot_avx2;
 #endif
 	return dot_plain;

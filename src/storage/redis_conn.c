@@ -14,6 +14,8 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include "base/certificates.h"
+
 #define READ_BYTES (64 * 1024)
 
 /* It will not be otherwise by trying again. */
@@ -188,12 +190,13 @@ int cell__redis_tls_create(const struct cell__redis_url *url, SSL_CTX **ret_tls,
 		return cell_fail(err, CELL_E_NOMEM, 0, "start TLS with Redis");
 	SSL_CTX_set_min_proto_version(tls, TLS1_2_VERSION);
 	SSL_CTX_set_verify(tls, url->insecure ? SSL_VERIFY_NONE : SSL_VERIFY_PEER, NULL);
-	int ok = url->ca_file ? SSL_CTX_load_verify_locations(tls, url->ca_file, NULL) : SSL_CTX_set_default_verify_paths(tls);
+	const char *ca = url->ca_file ? url->ca_file : cell__system_certificates();
+	int ok = ca ? SSL_CTX_load_verify_locations(tls, ca, NULL) : SSL_CTX_set_default_verify_paths(tls);
 	if (ok != 1 && !url->insecure) {
 		SSL_CTX_free(tls);
 		ERR_clear_error();
 		return refused(err, "the certificates in %.160s cannot be read (ssl_ca_certs of the Redis URL)",
-			       url->ca_file ? url->ca_file : "the system's store");
+			       ca ? ca : "the system's store");
 	}
 	*ret_tls = tls;
 	return 0;

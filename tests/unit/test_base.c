@@ -6,6 +6,7 @@
 #include <pwd.h>
 #include <sys/stat.h>
 
+#include "base/certificates.h"
 #include "base/file.h"
 #include "support.h"
 
@@ -616,6 +617,15 @@ static void test_file_from_pipe(void **state)
 	close(ends[0]);
 }
 
+static void test_first_readable(void **state)
+{
+	(void)state;
+	assert_string_equal(cell__first_readable((const char *const[]){ "/nowhere/at/all", "/etc/passwd", "/etc/group", NULL }),
+			    "/etc/passwd");
+	assert_null(cell__first_readable((const char *const[]){ "/nowhere/at/all", NULL }));
+	assert_null(cell__system_certificates()); /* this build has the system's libraries, which know */
+}
+
 int main(int argc, char **argv)
 {
 	support_init(argc, argv);
@@ -641,6 +651,7 @@ int main(int argc, char **argv)
 		TEST(test_file_read),
 		TEST(test_file_refuses),
 		TEST(test_file_from_pipe),
+		TEST(test_first_readable),
 	};
 	return cmocka_run_group_tests_name("base", tests, make_dir, remove_dir);
 }

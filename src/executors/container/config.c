@@ -633,11 +633,11 @@ char *cell__container_body(const json_t *config, const struct cell__container_pl
 	snprintf(cache_home, sizeof(cache_home), "XDG_CACHE_HOME=%s/.cache", cache);
 	snprintf(user, sizeof(user), "%d:%d", is_set(config, "as_root") ? 0 : (int)number_of(config, "uid"),
 		 is_set(config, "as_root") ? 0 : (int)number_of(config, "gid"));
-	root = json_pack("{s:s,s:s,s:[s],s:[sssss],s:[s,s,s],s:s,s:{s:s,s:s},s:b,s:o}", "Image", text_of(config, "image"), "User", user,
-			 "Entrypoint", "workcell", "Cmd", "serve", "--config", INSIDE_FOLDER "/serve.yaml", "--log", "text", "Env",
+	root = json_pack("{s:s,s:s,s:[s],s:[sssss],s:[s,s,s],s:s,s:{s:s,s:s},s:b,s:{s:[s]},s:o}", "Image", text_of(config, "image"), "User",
+			 user, "Entrypoint", "workcell", "Cmd", "serve", "--config", INSIDE_FOLDER "/serve.yaml", "--log", "text", "Env",
 			 "HOME=" INSIDE_HOME, "LANG=C.UTF-8", cache_home, "WorkingDir", "/tmp", "Labels", CELL_CONTAINER_LABEL, owner,
-			 CELL_CONTAINER_FOLDER_LABEL, place->folder, "NetworkDisabled", is_set(config, "no_network"), "HostConfig",
-			 host_config(config, place->folder));
+			 CELL_CONTAINER_FOLDER_LABEL, place->folder, "NetworkDisabled", is_set(config, "no_network"), "Healthcheck", "Test",
+			 "NONE" /* the image's: we watch the server ourselves */, "HostConfig", host_config(config, place->folder));
 	text = root ? json_dumps(root, JSON_COMPACT) : NULL;
 	json_decref(root);
 	return text;
