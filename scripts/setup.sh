@@ -1,10 +1,12 @@
 #!/bin/sh
-# Makes this machine ready to build Workcell:  scripts/setup.sh [run|test|bench]
+# Makes this machine ready to build Workcell:  scripts/setup.sh [run|test|bench|package]
 #
 #   run     compiler, build tools and libraries (the default)
 #   test    also sanitizers, cmocka, a venv with what the tests compare against, in build/venv, and MCP servers in
 #           build/node, with a node of their own where the machine has none that is new enough
 #   bench   the same as test, and a venv with what the session server is compared with, in build/bench-venv
+#   package the same as run, and what makes packages for other machines: a venv with Zig's compiler and meson-python, in
+#           build/portable/venv, tools that configure libraries, debootstrap for the tests of packages
 #
 # Installs only what is missing and does nothing when all is there, so `make` can call it every time.
 # On systems without apt it prints what is needed and goes on if the tools are found.
@@ -14,9 +16,9 @@ cd "$(dirname "$0")/.."
 
 purpose=${1:-run}
 case $purpose in
-run | test | bench) ;;
+run | test | bench | package) ;;
 *)
-	echo "setup: usage: scripts/setup.sh [run|test|bench]" >&2
+	echo "setup: usage: scripts/setup.sh [run|test|bench|package]" >&2
 	exit 2
 	;;
 esac
@@ -28,7 +30,11 @@ packages="gcc libc6-dev pkg-config meson ninja-build libuv1-dev libjansson-dev l
 packages="$packages libsqlite3-dev libcurl4-openssl-dev libssl-dev libseccomp-dev libedit-dev libmicrohttpd-dev libgnutls28-dev"
 packages="$packages libzmq3-dev libhiredis-dev"
 packages="$packages python3 python3-dev"
-if [ "$purpose" != run ]; then
+case $purpose in
+package)
+	packages="$packages autoconf automake libtool m4 make xz-utils dpkg-dev python3-venv debootstrap"
+	;;
+test | bench)
 	# Sanitizers and fuzzing with readable reports, unit tests, kill -9 at a chosen system call, and a venv for pytest
 	# and ipykernel.
 	packages="$packages clang lld llvm libcmocka-dev strace python3-venv python3-pip"
@@ -49,7 +55,10 @@ if [ "$purpose" != run ]; then
 	fi
 	# A Jupyter kernel of another language.
 	packages="$packages r-cran-irkernel"
-fi
+	;;
+esac
+tests=
+[ "$purpose" != test ] && [ "$purpose" != bench ] || tests=1
 
 say() {
 	echo "setup: $*"
@@ -102,7 +111,7 @@ check_tools() {
 			pkg-config --exists "$library" || absent="$absent $library"
 		done
 	fi
-	if [ "$purpose" != run ]; then
+	if [ -n "$tests" ]; then
 		command -v clang >/dev/null 2>&1 || absent="$absent clang"
 		pkg-config --exists cmocka || absent="$absent cmocka"
 		command -v redis-server >/dev/null 2>&1 || command -v redis-check-rdb >/dev/null 2>&1 || absent="$absent redis-server"
@@ -130,7 +139,7 @@ make_venv() {
 	fi
 	say "making $venv from $requirements with $python: $3"
 	rm -rf "$venv"
-	mkdir -p build
+	mkdir -p "$(dirname "$venv")"
 	"$python" -m venv "$venv"
 	"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --prefer-binary -r "$requirements"
 	echo "$wanted" >"$venv/.requirements"
@@ -182,14 +191,14 @@ make_deno() {
 if have_apt; then
 	# shellcheck disable=SC2086 # a list of names
 	install_missing $packages
-	if [ "$purpose" != run ]; then
+	if [ -n "$tests" ]; then
 		# The sanitizers' runtime must be of the version that `clang` is.
 		install_missing "libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev"
 	fi
 else
 	check_tools
 fi
-if [ "$purpose" != run ]; then
+if [ -n "$tests" ]; then
 	make_venv build/venv scripts/test-requirements.txt \
 		"pytest, and IPython, ipykernel, numpy, pandas and matplotlib to test and compare with"
 	make_node
@@ -197,4 +206,7 @@ if [ "$purpose" != run ]; then
 fi
 if [ "$purpose" = bench ]; then
 	make_venv build/bench-venv scripts/bench-requirements.txt "FastAPI and jupyter-kernel-gateway to compare with"
+fi
+if [ "$purpose" = package ]; then
+	make_venv build/portable/venv packaging/requirements.txt "Zig's compiler, meson-python and auditwheel, for packages"
 fi
