@@ -4,7 +4,7 @@ PREFIX ?= /usr/local
 BUILD  := build
 PYTHON := $(BUILD)/venv/bin/python
 
-.PHONY: run check test soak bench setup build install clean help
+.PHONY: run check test soak bench setup build install wheel tarball deb image clean help
 
 help:
 	@echo "make run      set up, build, and take a short tour"
@@ -13,6 +13,10 @@ help:
 	@echo "make soak     the tests that take hours: sanitizers on everything, long fuzzing, a virtual machine"
 	@echo "make bench    set up, build, and print the benchmark"
 	@echo "make install  install to PREFIX=$(PREFIX) (DESTDIR is honoured)"
+	@echo "make wheel    the Python wheel, for every Linux with glibc 2.28, in dist/ (ARCH=aarch64 for the other architecture)"
+	@echo "make tarball  the same programs without Python's packaging, in dist/"
+	@echo "make deb      a package for this Debian or Ubuntu, in dist/"
+	@echo "make image    the container image workcell:VERSION, with Docker or Podman"
 
 setup:
 	@scripts/setup.sh run
@@ -45,5 +49,18 @@ install: build
 	@mkdir -p "$(DESTDIR)$(PREFIX)"
 	@tar -C $(BUILD)/stage/usr/local -cf - . | tar -C "$(DESTDIR)$(PREFIX)" --no-same-owner --no-overwrite-dir -xf -
 
+ARCH ?= $(shell uname -m)
+wheel tarball:
+	@scripts/setup.sh package
+	@packaging/portable.sh $@ $(ARCH)
+
+deb: build
+	@packaging/deb.sh $(BUILD)
+
+ENGINE ?= $(shell command -v docker || command -v podman)
+image:
+	@$(ENGINE) build -f packaging/Dockerfile -t workcell:$(shell cat VERSION) --build-arg VERSION=$(shell cat VERSION) \
+		--build-arg REVISION=$(shell git rev-parse HEAD 2>/dev/null || echo unknown) .
+
 clean:
-	rm -rf $(BUILD) $(BUILD)-*
+	rm -rf $(BUILD) $(BUILD)-* dist
