@@ -2,13 +2,19 @@
 # link-python.sh OUT PACKAGE: lays the Python package out in the build folder, which OUT is in, as a wheel would.
 set -eu
 build=$(realpath "$(dirname "$1")")
-mkdir -p "$1/workcell"
+site=$1/workcell
+
+# link TARGET NAME: a link that is right stays as it is, because programs may be using it.
+link() {
+	[ "$(readlink "$site/$2" || :)" = "$1" ] || ln -sfn "$1" "$site/$2"
+}
+
+mkdir -p "$site"
 for each in "$2"/*; do
-	[ "${each##*/}" != __pycache__ ] || continue
-	ln -sfn "$each" "$1/workcell/${each##*/}"
+	[ "${each##*/}" = __pycache__ ] || link "$each" "${each##*/}"
 done
+link "$build/_native.abi3.so" _native.abi3.so
+link "$build" _lib
 # What is gone from the source.
-find "$1/workcell" -maxdepth 1 -xtype l -delete
-ln -sfn "$build/_native.abi3.so" "$1/workcell/_native.abi3.so"
-ln -sfn "$build" "$1/workcell/_lib"
+find "$site" -maxdepth 1 -xtype l -delete
 touch "$1"
