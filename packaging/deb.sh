@@ -24,7 +24,7 @@ ln -s ../../workcell/python/workcell "$root/usr/lib/python3/dist-packages/workce
 cp LICENSE "$root/usr/share/doc/workcell/copyright"
 gzip -9nc CHANGELOG.md >"$root/usr/share/doc/workcell/changelog.gz"
 find "$root/usr/share/man" -name '*.1' -exec gzip -9n {} +
-find "$root" -name '*.so.*.*' -o -name '*.abi3.so' | xargs chmod 644
+find "$root" -type f -name '*.so*' -exec chmod 644 {} +
 
 # dpkg-shlibdeps wants to see a source package.
 printf 'Source: workcell\nPackage: workcell\nArchitecture: any\n' >"$work/debian/control"
