@@ -375,6 +375,14 @@ struct cell_transfer_options {
 };
 #define CELL_TRANSFER_OPTIONS_INIT { .size = sizeof(struct cell_transfer_options) }
 CELL_API int cell_transfer(const struct cell_transfer_options *opts, struct cell_error *err);
+/*
+ * The environments in a cache folder, as a JSON array of {"id", "kind": "venvs", "sandbox" or "wheels", "project": the storage that it
+ * was made for, missing if it was not noted, "orphan": whether that folder is gone, "packages", "bytes", "changed": seconds since 1970};
+ * free() it.
+ */
+CELL_API int cell_cache_list(const char *cache_dir, char **ret_json, struct cell_error *err);
+/* Removes one, by its id.  CELL_E_BUSY: an installer is working in it. */
+CELL_API int cell_cache_remove(const char *cache_dir, const char *id, struct cell_error *err);
 /* The name of a storage for display: the URL of Redis without user, password and options, any other text unchanged; free() it. */
 CELL_API char *cell_storage_shown(const char *storage);
 

@@ -88,6 +88,7 @@ int cell__cmd_tools(int argc, char **argv);
 int cell__cmd_workflows(int argc, char **argv);
 int cell__cmd_artifacts(int argc, char **argv);
 int cell__cmd_deps(int argc, char **argv);
+int cell__cmd_cache(int argc, char **argv);
 int cell__cmd_policy(int argc, char **argv);
 int cell__cmd_audit(int argc, char **argv);
 int cell__cmd_gen(int argc, char **argv);
@@ -109,6 +110,7 @@ extern const struct cell_cli_command cell__cli_tools_command;
 extern const struct cell_cli_command cell__cli_workflows_command;
 extern const struct cell_cli_command cell__cli_artifacts_command;
 extern const struct cell_cli_command cell__cli_deps_command;
+extern const struct cell_cli_command cell__cli_cache_command;
 extern const struct cell_cli_command cell__cli_policy_command;
 extern const struct cell_cli_command cell__cli_audit_command;
 extern const struct cell_cli_command cell__cli_gen_command;
@@ -253,6 +255,8 @@ struct cell_cli_space_flags {
 #define CELL_CLI_SPACE_FLAGS_INIT { .install_timeout_ms = cell__cli_space_defaults.install_timeout_ms }
 extern const struct cell_space_options cell__cli_space_defaults;
 
+/* The folder for environments of packages; free() it. NULL: neither XDG_CACHE_HOME nor HOME is an absolute path. */
+char *cell__cli_cache_dir(void);
 /* Whether it is the URL of a Redis server, not a folder. */
 bool cell__cli_is_redis(const char *place);
 /*

@@ -49,6 +49,7 @@ static const struct cell_cli_command *const commands[] = {
 	&cell__cli_workflows_command,
 	&cell__cli_artifacts_command,
 	&cell__cli_deps_command,
+	&cell__cli_cache_command,
 	&cell__cli_policy_command,
 	&cell__cli_audit_command,
 	&cell__cli_sandbox_command,

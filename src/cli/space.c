@@ -109,7 +109,7 @@ static int check_flags(const struct cell_cli_space_flags *flags, struct cell_err
 }
 
 /* NULL if the environment does not name it; the library then uses its default. */
-static char *cache_dir(void)
+char *cell__cli_cache_dir(void)
 {
 	const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
 	char *path = NULL;
@@ -259,7 +259,7 @@ static int find_places(const struct cell_cli_space_flags *flags, struct places *
 	}
 	if (flags->venv_dir && !(places->venv = cell__cli_absolute(flags->venv_dir, err)))
 		return -1;
-	places->cache = cache_dir();
+	places->cache = cell__cli_cache_dir();
 	if (flags->embeddings_key_env && asprintf(&places->key, "${%s}", flags->embeddings_key_env) < 0) {
 		places->key = NULL;
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a name");

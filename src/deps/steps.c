@@ -439,6 +439,10 @@ static void adopt_work(struct cell__dep_op *op)
 	if (op->rc == 0 && deps->confined &&
 	    (cell__venv_set_seal(deps->notes, deps->dir) < 0 || cell__venv_set_busy(deps->notes, false) < 0))
 		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "write to %s", deps->notes);
+	/* Only `workcell cache` reads it: an environment without it works as well. */
+	CELL_AUTO_FREE char *shown = op->rc == 0 ? cell_storage_shown(cell__store_root(deps->store)) : NULL;
+	if (shown)
+		(void)cell__venv_write(deps->notes, CELL__VENV_PROJECT, shown, strlen(shown));
 }
 
 static void handle_adopted(struct cell__dep_op *op)

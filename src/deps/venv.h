@@ -6,6 +6,7 @@
  *     <parent>/<name>/.workcell-busy      an installer is working, or was killed while working
  *     <parent>/<name>/.workcell-synced    hash of the configured and installed packages when both agreed
  *     <parent>/<name>/.workcell-configured  the packages configured and installed last
+ *     <parent>/<name>/.workcell-project   the storage that lists them
  *     <parent>/.<name>.lock               flock()ed by the process that works on the venv
  *     <parent>/.<name>.new-<hex>/         being made
  *     <parent>/.<name>.old-<hex>/         being removed
@@ -39,6 +40,7 @@
 #define CELL__VENV_CONFIGURED_BYTES (4u * 1024u * 1024u) /* the configured packages, as we wrote them */
 #define CELL__VENV_ANSWER_BYTES 65536u /* an interpreter's description of itself */
 #define CELL__VENV_PRIVATE "private-"
+#define CELL__VENV_PROJECT ".workcell-project" /* the storage whose packages it holds, for `workcell cache` */
 #define CELL__VENV_LOCK "lock"      /* of a project's folder of the sandbox */
 
 /* ---- interpreters ---- */
