@@ -122,6 +122,11 @@ int cell__sub_kernel_fork(struct cell__sub_kernel *kernel, struct cell_error *er
 {
 	struct cell__subprocess *sub = kernel->sub;
 	struct cell__link_fds fds;
+	/* Prepared for a zygote that was replaced meanwhile: the next one may have other files. */
+	if (kernel->request && kernel->request->plan && kernel->request->from != kernel->env->files) {
+		cell__sandbox_plan_unref(cell__take_ptr(kernel->request->plan));
+		cell__sandbox_plan_unref(cell__take_ptr(kernel->plan));
+	}
 	/* Its plan is found first, now that its environment is known; then it is forked. */
 	if (kernel->request && !kernel->request->plan) {
 		kernel->preparing = cell__sub_prepare(kernel->env, kernel->request, handle_prepared, kernel, err) == 0;
