@@ -58,21 +58,51 @@ int umount2(const char *target, int flags);
  * Opens a path of the host below one of the roots that it has inside the new one. O_PATH. A path that was resolved when the plan was made
  * (`real`) has no links in it: a link found now was put there since.
  */
-static int open_on_host(const char *host_root, const char *path, bool real)
+static int open_in(int root, const char *path, bool real)
 {
-	int root = open(host_root, O_PATH | O_DIRECTORY | O_CLOEXEC);
-	if (root < 0)
-		return -1;
 	struct open_how how = { .flags = O_PATH | O_CLOEXEC, .resolve = RESOLVE_IN_ROOT | (real ? RESOLVE_NO_SYMLINKS : 0) };
 	int fd, tries = 0;
 	/* If a link contains "..", a mount or rename anywhere in the system can make the kernel fail with EAGAIN. */
 	do
 		fd = (int)syscall(SYS_openat2, root, path[0] == '/' && path[1] ? path + 1 : ".", &how, sizeof how);
 	while (fd < 0 && errno == EAGAIN && ++tries < OPEN_TRIES);
-	int error = errno;
+	return fd;
+}
+
+static int open_on_host(const char *host_root, const char *path, bool real)
+{
+	int root = open(host_root, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (root < 0)
+		return -1;
+	int fd = open_in(root, path, real), error = errno;
 	close(root);
 	errno = error;
 	return fd;
+}
+
+/* A jail binds dozens of things one after the other: meanwhile the two roots stay open. */
+static int open_source(struct cell_apply *apply, const char *path, bool mapped, bool real)
+{
+	const char *name = mapped ? CELL_PLAN_MAPPED_ROOT : CELL_PLAN_OLD_ROOT;
+	if (!apply->keeps_parent)
+		return open_on_host(name, path, real);
+	if (!apply->has_root[mapped]) {
+		int root = open(name, O_PATH | O_DIRECTORY | O_CLOEXEC);
+		if (root < 0)
+			return -1;
+		apply->root_fd[mapped] = root;
+		apply->has_root[mapped] = true;
+	}
+	return open_in(apply->root_fd[mapped], path, real);
+}
+
+static void forget_roots(struct cell_apply *apply)
+{
+	for (int i = 0; i < 2; i++)
+		if (apply->has_root[i]) {
+			close(apply->root_fd[i]);
+			apply->has_root[i] = false;
+		}
 }
 
 #define LINKS_MAX 8
@@ -166,6 +196,31 @@ fail:;
 	return -1;
 }
 
+/*
+ * The parent folder of a path, in one step: only if it exists, without links and other mounts on the way to it, and the name in it is not a
+ * link. -1: otherwise, see open_parent().
+ */
+static int open_own_parent(const char *path, size_t parent_size, char *last, size_t last_size)
+{
+	char parent[256];
+	struct stat st;
+	struct open_how how = { .flags = O_PATH | O_DIRECTORY | O_CLOEXEC, .resolve = RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV };
+	const char *name = path + parent_size;
+	if (parent_size >= sizeof parent || !*name || strlen(name) >= last_size)
+		return -1;
+	memcpy(parent, path, parent_size);
+	parent[parent_size] = '\0';
+	int fd = (int)syscall(SYS_openat2, AT_FDCWD, parent, &how, sizeof how);
+	if (fd < 0)
+		return -1;
+	if (fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0 ? errno != ENOENT : S_ISLNK(st.st_mode)) {
+		close(fd);
+		return -1;
+	}
+	strcpy(last, name);
+	return fd;
+}
+
 static int make_file(int parent, const char *name, const char *content, size_t size)
 {
 	int fd = openat(parent, name, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
@@ -201,8 +256,10 @@ static int find_parent(struct cell_apply *apply, const char *path, char *last, s
 			return apply->parent_fd;
 	}
 	forget_parent(apply);
-	bool own;
-	int fd = open_parent(path, last, last_size, &own);
+	bool own = true;
+	int fd = apply->keeps_parent ? open_own_parent(path, n, last, last_size) : -1;
+	if (fd < 0)
+		fd = open_parent(path, last, last_size, &own);
 	if (fd >= 0 && own && apply->keeps_parent && *name && n < sizeof apply->parent) {
 		memcpy(apply->parent, path, n);
 		apply->parent[n] = '\0';
@@ -287,7 +344,7 @@ static int set_attributes(int fd, const char *path, uint64_t set)
 
 static int bind_tree(struct cell_apply *apply, const char *source, const char *target, unsigned flags, bool real)
 {
-	int from = open_on_host(flags & CELL_BIND_MAPPED ? CELL_PLAN_MAPPED_ROOT : CELL_PLAN_OLD_ROOT, source, real);
+	int from = open_source(apply, source, flags & CELL_BIND_MAPPED, real);
 	if (from < 0)
 		return -1;
 	struct stat st;
@@ -542,13 +599,10 @@ static int listen_at(struct cell_apply *apply, uint64_t port)
 
 int cell__bound_capabilities(void)
 {
-	for (int cap = 0; cap < 64; cap++)
-		if (prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) < 0) {
-			if (errno == EINVAL)
-				break; /* past the last one of this kernel */
-			if (errno != EPERM || prctl(PR_CAPBSET_READ, cap, 0, 0, 0) > 0)
-				return -1;
-		}
+	/* Asked first: dropping one makes a copy of the credentials, and a parent of ours may have dropped it. */
+	for (int cap = 0, has; cap < 64 && (has = prctl(PR_CAPBSET_READ, cap, 0, 0, 0)) >= 0; cap++)
+		if (has > 0 && prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) < 0)
+			return -1;
 	/* uid 0 has no privileges: exec gives it no capabilities, and that cannot be changed any more. */
 	unsigned long bits = SECBIT_NOROOT | SECBIT_NOROOT_LOCKED | SECBIT_NO_SETUID_FIXUP | SECBIT_NO_SETUID_FIXUP_LOCKED |
 			     SECBIT_KEEP_CAPS_LOCKED | SECBIT_NO_CAP_AMBIENT_RAISE | SECBIT_NO_CAP_AMBIENT_RAISE_LOCKED;
@@ -663,8 +717,10 @@ static int run_step(struct cell_apply *apply, const struct cell_plan_step *step,
 {
 	const char *a = cell__step_a(step), *b = cell__step_b(step);
 	/* These make their mount point, or mount nothing; others may cover the folder. */
-	if (step->op < CELL_OP_TREE || step->op > CELL_OP_TMPFS)
+	if (step->op < CELL_OP_TREE || step->op > CELL_OP_TMPFS) {
 		forget_parent(apply);
+		forget_roots(apply);
+	}
 	switch ((enum cell_plan_op)step->op) {
 	case CELL_OP_NAMESPACES:
 		return unshare((int)step->arg & ~cell__apply_birth_flags(apply->plan));
@@ -756,9 +812,11 @@ int cell__apply_stage(struct cell_apply *apply, enum cell_plan_stage stage, stru
 		if (report->step < 0)
 			report->step = (int32_t)i + (inner ? (int32_t)CELL_PLAN_MAX_STEPS : 0);
 		forget_parent(apply);
+		forget_roots(apply);
 		return -1;
 	}
 	forget_parent(apply);
+	forget_roots(apply);
 	return 0;
 }
 

@@ -27,6 +27,8 @@ struct cell_apply {
 	bool keeps_parent, has_parent;   /* the folder of the last created entry */
 	int parent_fd;
 	char parent[256];
+	bool has_root[2];                /* of the host, of the mapped copies: open between binds of a jail */
+	int root_fd[2];
 };
 
 /* Every step of a stage, in order.  0, or -1 with *report filled; report->skipped is filled in both cases. */
