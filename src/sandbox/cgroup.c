@@ -479,6 +479,15 @@ void cell__cgroup_usage(const struct cell_cgroup *group, struct cell_cgroup_usag
 	}
 }
 
+bool cell__cgroup_is_empty(const struct cell_cgroup *group)
+{
+	char path[CELL_CGROUP_PATH + 128], text[32];
+	if (!group->path[CELL_CG_PIDS][0])
+		return false;
+	snprintf(path, sizeof path, "%s/pids.current", group->path[CELL_CG_PIDS]);
+	return read_file(path, text, sizeof text) > 0 && strcmp(text, "0\n") == 0;
+}
+
 int cell__cgroup_remove(const struct cell_cgroup *group)
 {
 	int rc = 0;

@@ -66,6 +66,8 @@ int cell__cgroup_join_by(const int *fds, size_t n);
 /* False: not available. */
 bool cell__cgroup_set_share(const struct cell_cgroup *group, enum cell_cgroup_share share);
 void cell__cgroup_usage(const struct cell_cgroup *group, struct cell_cgroup_usage *ret_usage);
+/* Whether no process is in it, with certainty: without the controller of processes nothing is certain. */
+bool cell__cgroup_is_empty(const struct cell_cgroup *group);
 /* 0, or a negative errno: -EBUSY while processes are in it. */
 int cell__cgroup_remove(const struct cell_cgroup *group);
 

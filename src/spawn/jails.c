@@ -25,6 +25,10 @@
 
 #define PLANS_KEPT 8
 #define OLD_MOUNTS 8 /* then they go at once */
+#define FREE_GROUPS 16
+#define SPARES_MAX 16 /* for programs */
+#define SPARES_KEPT_US 10000000
+#define SPARE_DELAY_MS 3 /* a kernel that has just taken a jail, or a run of programs that finds spares, goes first */
 #define JAIL_FDS 3  /* a program's process, the mounts, the way out */
 
 /* Plans seen lately, mapped. */
@@ -32,11 +36,16 @@ struct known_plan {
 	const struct cell_plan *plan;
 	size_t spares_wanted[CELL_JAIL_USES];
 	enum jail_place place; /* of those for kernels */
+	int64_t program_us;    /* when a program took a jail last */
 };
 
+/*
+ * Programs come one after the other, and each is over sooner than a jail is made. If more of them come at once than there are spares, the
+ * number is doubled, up to SPARES_MAX, until none has come for SPARES_KEPT_US.
+ */
 static const size_t spares_for[CELL_JAIL_USES] = {
 	[CELL_JAIL_FOR_KERNEL] = 1,
-	[CELL_JAIL_FOR_PROGRAM] = 2, /* programs come one after the other, and each is over sooner than a jail is made */
+	[CELL_JAIL_FOR_PROGRAM] = 2,
 };
 
 static struct known_plan plans[PLANS_KEPT];
@@ -47,6 +56,17 @@ static size_t n_old_mounts;
 static uint64_t next_serial = 1;
 static struct cell_cgroups groups;
 static bool groups_found;
+
+/*
+ * Groups of programs that have ended, each for the next jail of its plan: making and removing a group costs as much as all namespaces do.
+ * A group carries only its limits from one program to the next. Memory of the last one's /tmp counts until its mounts are dropped, which
+ * making the next jail does first.
+ */
+static struct free_group {
+	uint64_t plan_id;
+	struct cell_cgroup group;
+} free_groups[FREE_GROUPS];
+static size_t n_free_groups;
 static int group_fds[CELL_CG_COUNT]; /* of the jail that is being made */
 static size_t n_group_fds;
 
@@ -103,6 +123,9 @@ static void __attribute__((noreturn)) keep_program(pid_t program, int fd)
 static pid_t fork_program(const struct cell_plan *plan, int fd, int fds[static 2], size_t *n)
 {
 	int pidfd = -1;
+	/* For both: pid 1 locks up afterwards. It takes effect at exec. */
+	if (cell__bound_capabilities() < 0)
+		return -1;
 	long pid = syscall(SYS_clone, CLONE_PIDFD | SIGCHLD, NULL, &pidfd, NULL, NULL);
 	if (pid == 0)
 		cell__program_wait(plan, fd);
@@ -158,13 +181,37 @@ static void __attribute__((noreturn)) run_jail(const struct jail *jail, const st
 	keep_namespaces();
 }
 
+/* ---- free groups ---- */
+
+/* plan: NULL: all of them. */
+static void remove_free_groups(const struct cell_plan *plan)
+{
+	for (size_t i = n_free_groups; i-- > 0;) {
+		if (plan && free_groups[i].plan_id != plan->id)
+			continue;
+		(void)cell__cgroup_remove(&free_groups[i].group);
+		free_groups[i] = free_groups[--n_free_groups];
+	}
+}
+
+static bool take_free_group(const struct cell_plan *plan, struct cell_cgroup *ret_group)
+{
+	for (size_t i = 0; i < n_free_groups; i++)
+		if (free_groups[i].plan_id == plan->id) {
+			*ret_group = free_groups[i].group;
+			free_groups[i] = free_groups[--n_free_groups];
+			return true;
+		}
+	return false;
+}
+
 /* ---- plans ---- */
 
-static const struct cell_plan *find_plan(uint64_t id)
+static struct known_plan *find_known(uint64_t plan_id)
 {
 	for (size_t i = 0; i < PLANS_KEPT; i++)
-		if (plans[i].plan && plans[i].plan->id == id)
-			return plans[i].plan;
+		if (plans[i].plan && plans[i].plan->id == plan_id)
+			return &plans[i];
 	return NULL;
 }
 
@@ -175,10 +222,10 @@ const struct cell_plan *cell__jail_plan(int fd)
 		errno = EINVAL;
 		return NULL;
 	}
-	const struct cell_plan *plan = find_plan(head.id);
-	if (plan)
-		return plan;
-	plan = cell__plan_map(fd);
+	const struct known_plan *known = find_known(head.id);
+	if (known)
+		return known->plan;
+	const struct cell_plan *plan = cell__plan_map(fd);
 	if (!plan)
 		return NULL;
 	struct known_plan *slot = &plans[next_plan++ % PLANS_KEPT];
@@ -187,20 +234,36 @@ const struct cell_plan *cell__jail_plan(int fd)
 		for (struct jail *s = jails; s; s = s->next)
 			if (!s->taken && s->plan_id == slot->plan->id)
 				cell__jail_kill(s);
+		remove_free_groups(slot->plan);
 		munmap((void *)slot->plan, slot->plan->bytes);
 	}
 	*slot = (struct known_plan){ .plan = plan };
 	return plan;
 }
 
-static void want_spares(uint64_t plan_id, enum cell_jail_use use, size_t wanted, enum jail_place place)
+static void want_no_spares(uint64_t plan_id, enum cell_jail_use use)
 {
-	for (size_t i = 0; i < PLANS_KEPT; i++)
-		if (plans[i].plan && plans[i].plan->id == plan_id) {
-			plans[i].spares_wanted[use] = wanted;
-			if (use == CELL_JAIL_FOR_KERNEL)
-				plans[i].place = place;
-		}
+	struct known_plan *known = find_known(plan_id);
+	if (known)
+		known->spares_wanted[use] = 0;
+}
+
+/* One was taken; ready: it was made ahead. */
+static void want_spares(struct known_plan *known, enum cell_jail_use use, enum jail_place place, bool ready)
+{
+	size_t *wanted = &known->spares_wanted[use];
+	if (known->plan->level != CELL_LEVEL_FULL)
+		return;
+	if (use == CELL_JAIL_FOR_KERNEL) {
+		known->place = place;
+		*wanted = spares_for[use];
+		return;
+	}
+	known->program_us = cell__now_us();
+	if (*wanted > 0 && !ready)
+		*wanted = *wanted * 2 < SPARES_MAX ? *wanted * 2 : SPARES_MAX;
+	if (*wanted == 0)
+		*wanted = spares_for[use];
 }
 
 /* ---- making ---- */
@@ -227,6 +290,10 @@ static int make_group(struct jail *jail, const struct cell_plan *plan)
 		groups_found = true;
 		for (int c = 0; c < CELL_CG_COUNT; c++)
 			remove_stale_groups(groups.parent[c]);
+	}
+	if (jail->use == CELL_JAIL_FOR_PROGRAM && take_free_group(plan, &jail->group)) {
+		jail->has_group = true;
+		return 0;
 	}
 	snprintf(name, sizeof name, "workcell-%d-%llu", (int)getpid(), (unsigned long long)jail->serial);
 	int rc = cell__cgroup_make(&groups, name, &plan->limits, &jail->group);
@@ -456,36 +523,72 @@ struct jail *cell__jail_take(int plan_fd, enum cell_jail_use use, enum jail_plac
 	if (!best)
 		return NULL;
 	best->taken = true;
-	want_spares(plan->id, use, plan->level == CELL_LEVEL_FULL ? spares_for[use] : 0, place);
+	want_spares(find_known(plan->id), use, place, best->ready);
 	return best;
 }
 
-static const struct known_plan *plan_without_spare(enum cell_jail_use use)
+static bool is_spare(const struct jail *jail, const struct known_plan *known, enum cell_jail_use use)
 {
+	return !jail->taken && !jail->failed && jail->use == use && jail->plan_id == known->plan->id && jail->place == place_of(known, use);
+}
+
+/* The plan that needs one most; ret_has: how many it has. */
+static const struct known_plan *plan_without_spare(enum cell_jail_use use, size_t *ret_has)
+{
+	const struct known_plan *poorest = NULL;
 	for (size_t i = 0; i < PLANS_KEPT; i++) {
 		if (!plans[i].plan || !plans[i].spares_wanted[use])
 			continue;
 		size_t has = 0;
 		for (struct jail *s = jails; s; s = s->next)
-			has += !s->taken && !s->failed && s->use == use && s->place == place_of(&plans[i], use) &&
-			       s->plan_id == plans[i].plan->id;
-		if (has < plans[i].spares_wanted[use])
-			return &plans[i];
+			has += is_spare(s, &plans[i], use);
+		if (has < plans[i].spares_wanted[use] && (!poorest || has < *ret_has)) {
+			poorest = &plans[i];
+			*ret_has = has;
+		}
 	}
-	return NULL;
+	return poorest;
 }
 
-bool cell__jail_spare_wanted(enum cell_jail_use use)
+int cell__jail_spare_delay(enum cell_jail_use use)
 {
-	return plan_without_spare(use) != NULL;
+	size_t has;
+	if (!plan_without_spare(use, &has))
+		return -1;
+	return use == CELL_JAIL_FOR_PROGRAM && has < spares_for[use] ? 0 : SPARE_DELAY_MS;
+}
+
+int cell__jails_shrink(void)
+{
+	int next_ms = -1;
+	for (size_t i = 0; i < PLANS_KEPT; i++) {
+		size_t *wanted = &plans[i].spares_wanted[CELL_JAIL_FOR_PROGRAM];
+		if (!plans[i].plan || *wanted <= spares_for[CELL_JAIL_FOR_PROGRAM])
+			continue;
+		int64_t left_us = plans[i].program_us + SPARES_KEPT_US - cell__now_us();
+		if (left_us > 0) {
+			int ms = (int)(left_us / 1000) + 1;
+			next_ms = next_ms < 0 || ms < next_ms ? ms : next_ms;
+			continue;
+		}
+		*wanted = spares_for[CELL_JAIL_FOR_PROGRAM];
+		size_t has = 0;
+		for (struct jail *s = jails; s; s = s->next)
+			if (is_spare(s, &plans[i], CELL_JAIL_FOR_PROGRAM) && ++has > *wanted) {
+				s->failed = true;
+				cell__jail_kill(s);
+			}
+	}
+	return next_ms;
 }
 
 void cell__jail_make_spare(enum cell_jail_use use)
 {
-	const struct known_plan *known = plan_without_spare(use);
+	size_t has;
+	const struct known_plan *known = plan_without_spare(use, &has);
 	struct jail *jail = known ? make_jail(known->plan, use, place_of(known, use)) : NULL;
 	if (known && !jail)
-		want_spares(known->plan->id, use, 0, known->place); /* the next request will get the reason */
+		want_no_spares(known->plan->id, use); /* the next request will get the reason */
 	else if (jail && use == CELL_JAIL_FOR_PROGRAM)
 		cell__spawner_watch_jail(jail); /* so that it is read before it is needed */
 }
@@ -574,7 +677,7 @@ void cell__jail_read(struct jail *jail)
 		jail->program_fd = cell__take_fd(&jail->ready_fd);
 	cell__close_fd(&jail->ready_fd);
 	if (jail->failed && !jail->taken)
-		want_spares(jail->plan_id, jail->use, 0, jail->place);
+		want_no_spares(jail->plan_id, jail->use);
 }
 
 int cell__jail_program_status(struct jail *jail)
@@ -627,9 +730,20 @@ void cell__jail_reaped(struct jail *jail)
 	cell__close_fd(&jail->pidfd);
 }
 
+/* Of a program that ran in namespaces: all its processes have ended with pid 1. One without them closes its group for good. */
+static bool keep_group(struct jail *jail)
+{
+	if (!jail->has_group || jail->use != CELL_JAIL_FOR_PROGRAM || !jail->flags || n_free_groups == FREE_GROUPS ||
+	    !find_known(jail->plan_id) || !cell__cgroup_is_empty(&jail->group))
+		return false;
+	free_groups[n_free_groups++] = (struct free_group){ .plan_id = jail->plan_id, .group = jail->group };
+	jail->has_group = false;
+	return true;
+}
+
 bool cell__jail_remove(struct jail *jail)
 {
-	if (jail->pid != 0 || (jail->has_group && cell__cgroup_remove(&jail->group) == -EBUSY))
+	if (jail->pid != 0 || (!keep_group(jail) && jail->has_group && cell__cgroup_remove(&jail->group) == -EBUSY))
 		return false;
 	for (struct jail **at = &jails; *at; at = &(*at)->next)
 		if (*at == jail) {
@@ -667,4 +781,5 @@ void cell__jails_remove_all(void)
 		jail->pid = 0;
 		(void)cell__jail_remove(jail);
 	}
+	remove_free_groups(NULL);
 }

@@ -65,9 +65,11 @@ bool cell__jail_becomes(const struct jail *jail, const struct cell_plan *plan);
 const struct cell_plan *cell__jail_plan(int plan_fd);
 /* The jail was taken but is not used: it is removed, because it may be broken. */
 void cell__jail_give_up(struct jail *jail);
-/* Makes a spare jail for a plan that has too few; called when the spawner is idle. */
-bool cell__jail_spare_wanted(enum cell_jail_use use);
+/* Makes a spare jail for the plan that has too few; called when the spawner has been idle for the delay (ms; -1: none is wanted). */
+int cell__jail_spare_delay(enum cell_jail_use use);
 void cell__jail_make_spare(enum cell_jail_use use);
+/* Ends spares that a run of programs needed, some time after the last one; ms until there is something to end, or -1. */
+int cell__jails_shrink(void);
 struct jail *cell__jail_by_serial(uint64_t serial);
 struct jail *cell__jail_by_pid(pid_t pid);
 /* Reads the jail's report.  After that the jail is ready or failed. */

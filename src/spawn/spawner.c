@@ -58,7 +58,7 @@
 #define JAIL_EVENT (1ull << 63) /* with the jail's serial, in an epoll event */
 #define ZONE_EVENT (1ull << 62)
 #define LONG_SLICE_NS 100000000u /* the longest that Linux takes */
-#define SPARE_DELAY_MS 3 /* a kernel that has just taken a jail goes first; programs do not wait */
+#define DROP_DELAY_MS 3
 
 struct cell__spawner cell__spawner;
 static int signal_fd;
@@ -574,19 +574,30 @@ static void read_host(void)
 		end_everything();
 }
 
+/* Of two timeouts; -1: none. */
+static int sooner(int a_ms, int b_ms)
+{
+	return a_ms < 0 || (b_ms >= 0 && b_ms < a_ms) ? b_ms : a_ms;
+}
+
 static void serve(void)
 {
 	for (;;) {
 		struct epoll_event events[16];
-		bool for_program = cell__jail_spare_wanted(CELL_JAIL_FOR_PROGRAM);
-		bool for_kernel = cell__jail_spare_wanted(CELL_JAIL_FOR_KERNEL);
-		int rest = cell__jails_tidy() || anybody_dead() || unswept ? SWEEP_AGAIN_MS : -1;
-		int delay = for_kernel || cell__jails_have_mounts() ? SPARE_DELAY_MS : rest;
-		int n = epoll_wait(cell__spawner.epoll_fd, events, 16, for_program ? 0 : delay);
-		if (n == 0 && for_program)
+		int for_program = cell__jail_spare_delay(CELL_JAIL_FOR_PROGRAM), for_kernel = cell__jail_spare_delay(CELL_JAIL_FOR_KERNEL);
+		int delay = sooner(for_program, for_kernel);
+		if (cell__jails_tidy() || anybody_dead() || unswept)
+			delay = sooner(delay, SWEEP_AGAIN_MS);
+		if (cell__jails_have_mounts())
+			delay = sooner(delay, DROP_DELAY_MS);
+		delay = sooner(delay, cell__jails_shrink());
+		int n = epoll_wait(cell__spawner.epoll_fd, events, 16, delay);
+		if (n == 0 && for_program == 0)
 			cell__jail_make_spare(CELL_JAIL_FOR_PROGRAM);
-		else if (n == 0 && for_kernel)
+		else if (n == 0 && for_kernel >= 0)
 			cell__jail_make_spare(CELL_JAIL_FOR_KERNEL);
+		else if (n == 0 && for_program > 0)
+			cell__jail_make_spare(CELL_JAIL_FOR_PROGRAM);
 		else if (n == 0)
 			cell__jails_drop_mounts();
 		for (int i = 0; i < n; i++) {

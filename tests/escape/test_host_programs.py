@@ -344,6 +344,28 @@ def test_sandboxes_made_ahead_hold_no_secrets_of_others():
         rig.close()
 
 
+def test_programs_one_after_the_other_share_nothing(full):
+    """More programs without a pause than sandboxes were made ahead: each finds empty folders of its own, and the whole of its memory,
+    though a sandbox may have the control group of one that has ended. More are made ahead then, but not without bound."""
+    full.policy("limits: {memory: 256M}\n")
+    full.tool("sh", "command: sh\n" + SHELL)
+    look = "find /tmp /dev/shm -mindepth 1 ! -path \\'%s*\\' -type f; head -c 150M /dev/zero > /tmp/x; wc -c < /tmp/x; touch /dev/shm/x" % full.work
+    answers = full.run("out = [tools.sh.run(c='%s') for _ in range(24)]" % look)
+    assert answers == ["157286400\n"] * 24, answers
+    full.driver.locate()
+    spawner = full.driver.spawner
+    spares = [p for p in support.descendants(spawner) if p.cmdline.endswith("spawner serve")]
+    assert len(spares) <= 2 * 16 + 4, spares  # each with a pid 1 and a process that waits; a zone and a session's sandbox
+    full.close()
+    full.driver = None
+    support.wait_until(lambda: not groups_of(spawner), "control groups of sandboxes")
+
+
+def groups_of(spawner):
+    """Folders of control groups that a spawner made."""
+    return [folder for base, folders, _ in os.walk("/sys/fs/cgroup") for folder in folders if folder.startswith("workcell-%d-" % spawner)]
+
+
 @pytest.mark.parametrize("host", ["", "host: true\n"])
 def test_orphans_end_with_the_tool(rig, host):
     """A tool that leaves daemons: in other sessions and groups, with closed streams."""
