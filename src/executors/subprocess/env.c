@@ -66,8 +66,8 @@ int cell__sub_env_find(struct cell__subprocess *sub, const char *python, const c
 /* Every waiter for this environment's zygote gets the reason. */
 static void fail_waiting(struct cell__sub_env *env, const struct cell_error *err)
 {
-	for (struct cell__sub_kernel *k = env->sub->kernels; k; k = k->next)
-		if (k->env == env && k->state == CELL_KERNEL_WAITING) {
+	for (struct cell__sub_kernel *k = env->fresh; k; k = k->fresh_next)
+		if (k->state == CELL_KERNEL_WAITING) {
 			k->error = *err;
 			cell__sub_kernel_gone_later(k);
 		}
@@ -84,12 +84,10 @@ void cell__sub_fork_waiting(struct cell__sub_env *env)
 {
 	if (env->state != CELL_ENV_READY)
 		return;
-	/* The list is newest first; the longest waiter is served first. */
 	while (env->in_flight < FORKS_IN_FLIGHT && !is_worn(env)) {
-		struct cell__sub_kernel *oldest = NULL;
-		for (struct cell__sub_kernel *k = env->sub->kernels; k; k = k->next)
-			if (k->env == env && k->state == CELL_KERNEL_WAITING && !k->preparing)
-				oldest = k;
+		struct cell__sub_kernel *oldest = env->fresh;
+		while (oldest && (oldest->state != CELL_KERNEL_WAITING || oldest->preparing))
+			oldest = oldest->fresh_next;
 		if (!oldest)
 			return;
 		if (cell__sub_kernel_fork(oldest, &oldest->error) < 0)
@@ -359,8 +357,8 @@ void cell__sub_zygote_exited(struct cell__sub_env *env, int64_t status, int64_t 
 	CELL_SUB_LOG(env->sub, CELL_LOG_WARN, "the zygote of %s %s; the next use starts another", env->python, how);
 	/* A new zygote serves the remaining waiters. */
 	bool wanted = env->prewarms != NULL;
-	for (struct cell__sub_kernel *k = env->sub->kernels; k; k = k->next)
-		wanted |= k->env == env && k->state == CELL_KERNEL_WAITING;
+	for (struct cell__sub_kernel *k = env->fresh; k; k = k->fresh_next)
+		wanted |= k->state == CELL_KERNEL_WAITING;
 	if (wanted && cell__sub_zygote_start(env, &err) < 0)
 		fail_waiting(env, &err);
 }
@@ -390,10 +388,7 @@ void cell__sub_zygote_rotate(struct cell__sub_env *env)
 /* Does a session use it, or wait for it? */
 static bool is_used(const struct cell__sub_env *env, bool also_pooled)
 {
-	for (const struct cell__sub_kernel *k = env->sub->kernels; k; k = k->next)
-		if (k->env == env && (also_pooled || !k->pooled))
-			return true;
-	return env->prewarms != NULL;
+	return env->n_kernels > (also_pooled ? 0 : env->n_pooled) || env->prewarms;
 }
 
 static void close_env(struct cell__sub_env *env)

@@ -17,13 +17,75 @@ static const struct cell__link_events link_events;
 
 /* ---- from its fork to its end ---- */
 
+struct cell__sub_kernel *cell__sub_kernel_by_id(const struct cell__subprocess *sub, uint64_t id)
+{
+	struct cell__sub_kernel *kernel = sub->by_id[id % CELL_SUB_BUCKETS];
+	while (kernel && kernel->id != id)
+		kernel = kernel->id_next;
+	return kernel;
+}
+
+static void leave_fresh(struct cell__sub_kernel *kernel)
+{
+	struct cell__sub_env *env = kernel->env;
+	struct cell__sub_kernel **at = &env->fresh;
+	if (!kernel->is_fresh)
+		return;
+	while (*at != kernel)
+		at = &(*at)->fresh_next;
+	*at = kernel->fresh_next;
+	if (!*at)
+		env->fresh_end = at;
+	kernel->is_fresh = false;
+}
+
+static void list_kernel(struct cell__sub_kernel *kernel)
+{
+	struct cell__sub_kernel **bucket = &kernel->sub->by_id[kernel->id % CELL_SUB_BUCKETS];
+	struct cell__sub_env *env = kernel->env;
+	CELL__LIST_PUSH(kernel->sub->kernels, kernel);
+	kernel->id_next = *bucket;
+	*bucket = kernel;
+	if (!env->fresh)
+		env->fresh_end = &env->fresh;
+	*env->fresh_end = kernel;
+	env->fresh_end = &kernel->fresh_next;
+	kernel->is_fresh = true;
+	env->n_kernels++;
+}
+
 static void unlist_kernel(struct cell__sub_kernel *kernel)
 {
-	for (struct cell__sub_kernel **at = &kernel->sub->kernels; *at; at = &(*at)->next)
-		if (*at == kernel) {
-			*at = kernel->next;
-			return;
-		}
+	struct cell__sub_kernel **at = &kernel->sub->by_id[kernel->id % CELL_SUB_BUCKETS];
+	while (*at != kernel)
+		at = &(*at)->id_next;
+	*at = kernel->id_next;
+	CELL__LIST_REMOVE(kernel->sub->kernels, kernel);
+	leave_fresh(kernel);
+	kernel->env->n_kernels--;
+	kernel->env->n_pooled -= kernel->pooled;
+}
+
+void cell__sub_kernel_wait_again(struct cell__sub_kernel *kernel)
+{
+	struct cell__sub_env *env = kernel->env;
+	kernel->state = CELL_KERNEL_WAITING;
+	if (kernel->is_fresh)
+		return;
+	if (!env->fresh)
+		env->fresh_end = &kernel->fresh_next;
+	kernel->fresh_next = env->fresh;
+	env->fresh = kernel;
+	kernel->is_fresh = true;
+}
+
+void cell__sub_kernel_set_pooled(struct cell__sub_kernel *kernel, bool pooled)
+{
+	kernel->env->n_pooled += pooled;
+	kernel->env->n_pooled -= kernel->pooled;
+	kernel->pooled = pooled;
+	if (!pooled)
+		leave_fresh(kernel);
 }
 
 static void handle_kernel_closed(uv_handle_t *handle)
@@ -146,6 +208,8 @@ int cell__sub_kernel_fork(struct cell__sub_kernel *kernel, struct cell_error *er
 		return -1;
 	}
 	kernel->state = CELL_KERNEL_FORKING;
+	if (!kernel->pooled)
+		leave_fresh(kernel);
 	kernel->tries++;
 	kernel->forking = true;
 	kernel->env->in_flight++;
@@ -170,8 +234,7 @@ struct cell__sub_kernel *cell__sub_kernel_create(struct cell__sub_env *env, stru
 	uv_timer_init(cell__loop_uv(sub->host->loop), &kernel->timer);
 	kernel->timer.data = kernel;
 	sub->open_handles++;
-	kernel->next = sub->kernels;
-	sub->kernels = kernel;
+	list_kernel(kernel);
 	return kernel;
 }
 

@@ -16,6 +16,7 @@
 #include <jansson.h>
 #include <pthread.h>
 
+#include "base/list.h"
 #include "executors/link.h"
 #include "executors/subprocess/subprocess.h"
 #include "executors/subprocess/cpu_share.h"
@@ -24,6 +25,7 @@
 
 #define CELL_SUB_REFILL_DELAY_MS 5 /* delay, so that the session that emptied the pool goes first */
 #define CELL_SUB_ZYGOTE_IDLE_MS 10000 /* an owner's zygote without a session ends */
+#define CELL_SUB_BUCKETS 1024 /* ids are consecutive numbers: chains are even */
 #define CELL_SUB_POOL_DEATHS_MAX 3 /* pooled kernels that die in a row: stop making more */
 
 enum cell__sub_env_state { CELL_ENV_NONE, CELL_ENV_STARTING, CELL_ENV_READY };
@@ -72,6 +74,8 @@ struct cell__sub_env {
 	int64_t started_us;
 	struct cell_env_info info;
 	struct cell__sub_prewarm *prewarms;
+	struct cell__sub_kernel *fresh, **fresh_end; /* those that wait for their fork, oldest first, and those in pools */
+	size_t n_kernels, n_pooled;
 	uv_timer_t timer;  /* start timeout while starting, pool refill while ready */
 	struct cell__sub_env *next;
 };
@@ -117,7 +121,10 @@ struct cell__sub_kernel {
 	char *init; /* the INIT frame's JSON; kept until READY, in case the fork has to be repeated */
 	uv_timer_t timer;
 	struct cell__task gone;
-	struct cell__sub_kernel *next;
+	struct cell__sub_kernel *next, *prev;
+	struct cell__sub_kernel *id_next; /* in its bucket */
+	bool is_fresh; /* in the list of its environment */
+	struct cell__sub_kernel *fresh_next;
 };
 
 struct cell__subprocess {
@@ -131,6 +138,7 @@ struct cell__subprocess {
 		lock; /* other threads read the list and its members that they need to find files; the loop's writes them under it */
 	struct cell__sub_env *envs;
 	struct cell__sub_kernel *kernels;
+	struct cell__sub_kernel *by_id[CELL_SUB_BUCKETS];
 	bool destroying;
 	struct cell__cpu_shares shares;
 	int open_handles;
@@ -203,6 +211,10 @@ void cell__sub_end_prewarms(struct cell__sub_env *env, const struct cell_error *
 
 struct cell__sub_kernel *cell__sub_kernel_create(struct cell__sub_env *env, struct cell_error *err);
 int cell__sub_kernel_fork(struct cell__sub_kernel *kernel, struct cell_error *err);
+struct cell__sub_kernel *cell__sub_kernel_by_id(const struct cell__subprocess *sub, uint64_t id);
+/* It waits for its fork again: before all others. */
+void cell__sub_kernel_wait_again(struct cell__sub_kernel *kernel);
+void cell__sub_kernel_set_pooled(struct cell__sub_kernel *kernel, bool pooled);
 /* Its fork is done, or was given up. */
 void cell__sub_kernel_not_forking(struct cell__sub_kernel *kernel);
 void cell__sub_kernel_configure(struct cell__sub_kernel *kernel);

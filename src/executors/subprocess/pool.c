@@ -72,8 +72,8 @@ void cell__sub_pool_confine(struct cell__sub_env *env, struct cell__sub_pool *po
 	int open = 0, kept = pool_size(env) > 1; /* one stays good for any session of its plan */
 	if (pool->in_a_row < SAME_IN_A_ROW)
 		return;
-	for (struct cell__sub_kernel *k = env->sub->kernels; k; k = k->next) {
-		if (k->env != env || !k->pooled || k->plan != pool->plan || k->kind || k->state != CELL_KERNEL_POOLED || !k->up)
+	for (struct cell__sub_kernel *k = env->fresh; k; k = k->fresh_next) {
+		if (!k->pooled || k->plan != pool->plan || k->kind || k->state != CELL_KERNEL_POOLED || !k->up)
 			continue;
 		if (++open > kept &&
 		    cell__link_send(k->link, CELL_FRAME_INIT, 0, NULL, 0, pool->session.data, pool->session.size, NULL) == 0)
@@ -95,8 +95,8 @@ void cell__sub_pool_learn(struct cell__sub_env *env, struct cell__sub_pool *pool
 		return; /* out of memory: nothing is learned, and no request will match */
 	pool->in_a_row = times;
 	pool->kind++;
-	for (struct cell__sub_kernel *k = env->sub->kernels; k; k = k->next)
-		if (k->env == env && k->pooled && k->plan == pool->plan && k->kind && !k->asked) {
+	for (struct cell__sub_kernel *k = env->fresh; k; k = k->fresh_next)
+		if (k->pooled && k->plan == pool->plan && k->kind && !k->asked) {
 			k->asked = true;
 			cell__sub_kernel_kill(k);
 		}
@@ -110,24 +110,24 @@ struct cell__sub_kernel *cell__sub_pool_take(struct cell__sub_env *env, const st
 	uint64_t kind = request && pool && expects(pool, request) ? pool->kind : 0;
 	struct cell__sub_kernel *best = NULL;
 	int best_worth = -1;
-	for (struct cell__sub_kernel *k = env->sub->kernels; k; k = k->next) {
+	for (struct cell__sub_kernel *k = env->fresh; k; k = k->fresh_next) {
 		int worth = 2 * (k->kind != 0) + k->up;
-		if (k->env == env && k->pooled && k->plan == plan && k->state == CELL_KERNEL_POOLED && k->error.code == 0 && !k->asked &&
+		if (k->pooled && k->plan == plan && k->state == CELL_KERNEL_POOLED && k->error.code == 0 && !k->asked &&
 		    (k->kind == 0 || k->kind == kind) && worth > best_worth) {
 			best = k;
 			best_worth = worth;
 		}
 	}
 	if (best)
-		best->pooled = false;
+		cell__sub_kernel_set_pooled(best, false);
 	return best;
 }
 
 static void count_pool(const struct cell__sub_env *env, const struct cell__sandbox_plan *plan, int *ret_made, int *ret_up)
 {
 	*ret_made = *ret_up = 0;
-	for (struct cell__sub_kernel *k = env->sub->kernels; k; k = k->next)
-		if (k->env == env && k->pooled && k->plan == plan && k->state != CELL_KERNEL_DYING) {
+	for (struct cell__sub_kernel *k = env->fresh; k; k = k->fresh_next)
+		if (k->pooled && k->plan == plan && k->state != CELL_KERNEL_DYING) {
 			++*ret_made;
 			*ret_up += k->up;
 		}
@@ -146,7 +146,7 @@ void cell__sub_pool_fill(struct cell__sub_env *env)
 			struct cell__sub_kernel *kernel = cell__sub_kernel_create(env, NULL);
 			if (!kernel)
 				return;
-			kernel->pooled = true;
+			cell__sub_kernel_set_pooled(kernel, true);
 			kernel->plan = cell__sandbox_plan_ref(pool->plan);
 		}
 	}

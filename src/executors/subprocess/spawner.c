@@ -21,14 +21,6 @@ static struct cell__sub_env *env_of_zygote(struct cell__subprocess *sub, uint64_
 	return env;
 }
 
-static struct cell__sub_kernel *kernel_by_id(struct cell__subprocess *sub, uint64_t id)
-{
-	struct cell__sub_kernel *kernel = sub->kernels;
-	while (kernel && kernel->id != id)
-		kernel = kernel->next;
-	return kernel;
-}
-
 /* A kernel whose fork never happened because its zygote or its jail died: another one serves. */
 static bool try_again(struct cell__sub_kernel *kernel)
 {
@@ -36,7 +28,7 @@ static bool try_again(struct cell__sub_kernel *kernel)
 		return false;
 	cell__sub_kernel_not_forking(kernel);
 	cell__link_close(cell__take_ptr(kernel->link));
-	kernel->state = CELL_KERNEL_WAITING;
+	cell__sub_kernel_wait_again(kernel);
 	kernel->up = kernel->ready = false;
 	if (cell__sub_zygote_start(kernel->env, &kernel->error) < 0)
 		cell__sub_kernel_gone_later(kernel);
@@ -114,7 +106,7 @@ void cell__sub_handle_message(void *arg, const struct cell_spawn_msg *head, cons
 {
 	struct cell__subprocess *sub = arg;
 	struct cell__sub_env *env = env_of_zygote(sub, head->id);
-	struct cell__sub_kernel *kernel = kernel_by_id(sub, head->id);
+	struct cell__sub_kernel *kernel = cell__sub_kernel_by_id(sub, head->id);
 	switch (head->type) {
 	case CELL_SPAWN_ZYGOTE_READY:
 		if (env && env->state == CELL_ENV_STARTING)
