@@ -17,6 +17,7 @@
 #include <sys/wait.h>
 
 #include "base/base.h"
+#include "base/list.h"
 #include "sandbox/mapped.h"
 #include "spawn/message.h"
 #include "spawn/proc.h"
@@ -50,7 +51,7 @@ static const size_t spares_for[CELL_JAIL_USES] = {
 
 static struct known_plan plans[PLANS_KEPT];
 static size_t next_plan;
-static struct jail *jails;
+static struct jail *spares, *taken_jails; /* spares: also those that failed or have ended */
 static int old_mounts[OLD_MOUNTS]; /* of jails that are gone */
 static size_t n_old_mounts;
 static uint64_t next_serial = 1;
@@ -215,6 +216,21 @@ static struct known_plan *find_known(uint64_t plan_id)
 	return NULL;
 }
 
+static void set_taken(struct jail *jail, bool taken)
+{
+	if (jail->taken == taken)
+		return;
+	if (taken)
+		CELL__LIST_REMOVE(spares, jail);
+	else
+		CELL__LIST_REMOVE(taken_jails, jail);
+	jail->taken = taken;
+	if (taken)
+		CELL__LIST_PUSH(taken_jails, jail);
+	else
+		CELL__LIST_PUSH(spares, jail);
+}
+
 const struct cell_plan *cell__jail_plan(int fd)
 {
 	struct cell_plan head;
@@ -231,8 +247,8 @@ const struct cell_plan *cell__jail_plan(int fd)
 	struct known_plan *slot = &plans[next_plan++ % PLANS_KEPT];
 	if (slot->plan) {
 		/* Remove spares of plans that are no longer used. */
-		for (struct jail *s = jails; s; s = s->next)
-			if (!s->taken && s->plan_id == slot->plan->id)
+		for (struct jail *s = spares; s; s = s->next)
+			if (s->plan_id == slot->plan->id)
 				cell__jail_kill(s);
 		remove_free_groups(slot->plan);
 		munmap((void *)slot->plan, slot->plan->bytes);
@@ -468,9 +484,8 @@ static struct jail *make_jail(const struct cell_plan *plan, enum cell_jail_use u
 			       .mounts_fd = -1,
 			       .program_fd = -1,
 			       .program_pidfd = -1,
-			       .report.step = -1,
-			       .next = jails };
-	jails = jail;
+			       .report.step = -1 };
+	CELL__LIST_PUSH(spares, jail);
 	bool bare = plan->level != CELL_LEVEL_FULL;
 	if (make_group(jail, plan) < 0 || (!bare && start_process(jail, plan) < 0)) {
 		int error = errno;
@@ -508,28 +523,28 @@ struct jail *cell__jail_take(int plan_fd, enum cell_jail_use use, enum jail_plac
 		}
 	}
 	struct jail *best = NULL;
-	for (struct jail *s = jails; s; s = s->next) {
+	for (struct jail *s = spares; s; s = s->next) {
 		struct pollfd end = { .fd = s->pidfd, .events = POLLIN };
-		if (!s->taken && s->ready_fd >= 0)
+		if (s->ready_fd >= 0)
 			cell__jail_read(s); /* spares are not watched: they are read when they are needed */
-		if (!s->taken && s->pidfd >= 0 && poll(&end, 1, 0) > 0)
+		if (s->pidfd >= 0 && poll(&end, 1, 0) > 0)
 			s->failed = true; /* it was killed, and we have not been notified yet */
 	}
-	for (struct jail *s = jails; s; s = s->next)
-		if (!s->taken && !s->failed && s->use == use && s->place == place && s->plan_id == plan->id && (s->ready || !best))
+	for (struct jail *s = spares; s; s = s->next)
+		if (!s->failed && s->use == use && s->place == place && s->plan_id == plan->id && (s->ready || !best))
 			best = s;
 	if (!best)
 		best = make_jail(plan, use, place);
 	if (!best)
 		return NULL;
-	best->taken = true;
+	set_taken(best, true);
 	want_spares(find_known(plan->id), use, place, best->ready);
 	return best;
 }
 
 static bool is_spare(const struct jail *jail, const struct known_plan *known, enum cell_jail_use use)
 {
-	return !jail->taken && !jail->failed && jail->use == use && jail->plan_id == known->plan->id && jail->place == place_of(known, use);
+	return !jail->failed && jail->use == use && jail->plan_id == known->plan->id && jail->place == place_of(known, use);
 }
 
 /* The plan that needs one most; ret_has: how many it has. */
@@ -540,7 +555,7 @@ static const struct known_plan *plan_without_spare(enum cell_jail_use use, size_
 		if (!plans[i].plan || !plans[i].spares_wanted[use])
 			continue;
 		size_t has = 0;
-		for (struct jail *s = jails; s; s = s->next)
+		for (struct jail *s = spares; s; s = s->next)
 			has += is_spare(s, &plans[i], use);
 		if (has < plans[i].spares_wanted[use] && (!poorest || has < *ret_has)) {
 			poorest = &plans[i];
@@ -573,7 +588,7 @@ int cell__jails_shrink(void)
 		}
 		*wanted = spares_for[CELL_JAIL_FOR_PROGRAM];
 		size_t has = 0;
-		for (struct jail *s = jails; s; s = s->next)
+		for (struct jail *s = spares; s; s = s->next)
 			if (is_spare(s, &plans[i], CELL_JAIL_FOR_PROGRAM) && ++has > *wanted) {
 				s->failed = true;
 				cell__jail_kill(s);
@@ -597,16 +612,20 @@ void cell__jail_make_spare(enum cell_jail_use use)
 
 struct jail *cell__jail_by_serial(uint64_t serial)
 {
-	struct jail *jail = jails;
+	struct jail *jail = spares;
 	while (jail && jail->serial != serial)
+		jail = jail->next;
+	for (jail = jail ? jail : taken_jails; jail && jail->serial != serial;)
 		jail = jail->next;
 	return jail;
 }
 
 struct jail *cell__jail_by_pid(pid_t pid)
 {
-	struct jail *jail = jails;
+	struct jail *jail = spares;
 	while (jail && jail->pid != pid)
+		jail = jail->next;
+	for (jail = jail ? jail : taken_jails; jail && jail->pid != pid;)
 		jail = jail->next;
 	return jail;
 }
@@ -713,11 +732,16 @@ void cell__jail_kill(struct jail *jail)
 		kill(jail->pid, SIGKILL);
 }
 
+void cell__jail_release(struct jail *jail)
+{
+	set_taken(jail, false);
+}
+
 void cell__jail_give_up(struct jail *jail)
 {
 	jail->failed = true;
 	cell__jail_kill(jail);
-	jail->taken = false; /* unused: it is removed when it is reaped */
+	set_taken(jail, false); /* unused: it is removed when it is reaped */
 	if (jail->pid == 0)
 		(void)cell__jail_remove(jail);
 }
@@ -745,11 +769,8 @@ bool cell__jail_remove(struct jail *jail)
 {
 	if (jail->pid != 0 || (!keep_group(jail) && jail->has_group && cell__cgroup_remove(&jail->group) == -EBUSY))
 		return false;
-	for (struct jail **at = &jails; *at; at = &(*at)->next)
-		if (*at == jail) {
-			*at = jail->next;
-			break;
-		}
+	set_taken(jail, false);
+	CELL__LIST_REMOVE(spares, jail);
 	cell__close_fd(&jail->ready_fd);
 	cell__close_fd(&jail->listen_fd);
 	cell__close_fd(&jail->pidfd);
@@ -766,9 +787,9 @@ bool cell__jail_remove(struct jail *jail)
 bool cell__jails_tidy(void)
 {
 	bool left = false;
-	for (struct jail *jail = jails, *next; jail; jail = next) {
+	for (struct jail *jail = spares, *next; jail; jail = next) {
 		next = jail->next;
-		if (!jail->taken && jail->failed && jail->pid == 0)
+		if (jail->failed && jail->pid == 0)
 			left |= !cell__jail_remove(jail);
 	}
 	return left;
@@ -776,7 +797,9 @@ bool cell__jails_tidy(void)
 
 void cell__jails_remove_all(void)
 {
-	for (struct jail *jail = jails, *next; jail; jail = next) {
+	while (taken_jails)
+		set_taken(taken_jails, false);
+	for (struct jail *jail = spares, *next; jail; jail = next) {
 		next = jail->next;
 		jail->pid = 0;
 		(void)cell__jail_remove(jail);

@@ -49,7 +49,7 @@ struct jail {
 	bool ready, failed, taken, has_group;
 	struct cell_cgroup group;
 	struct cell_plan_report report;
-	struct jail *next;
+	struct jail *next, *prev;
 };
 
 /*
@@ -65,6 +65,8 @@ bool cell__jail_becomes(const struct jail *jail, const struct cell_plan *plan);
 const struct cell_plan *cell__jail_plan(int plan_fd);
 /* The jail was taken but is not used: it is removed, because it may be broken. */
 void cell__jail_give_up(struct jail *jail);
+/* Its program has ended: the rest of it is removed in time. */
+void cell__jail_release(struct jail *jail);
 /* Makes a spare jail for the plan that has too few; called when the spawner has been idle for the delay (ms; -1: none is wanted). */
 int cell__jail_spare_delay(enum cell_jail_use use);
 void cell__jail_make_spare(enum cell_jail_use use);

@@ -88,10 +88,18 @@ ssize_t cell__spawner_receive(int fd, int fds[CELL_SPAWN_MAX_FDS], size_t *ret_n
 
 struct kernel *cell__spawner_find_kernel(uint64_t id)
 {
-	struct kernel *k = cell__spawner.kernels;
+	struct kernel *k = cell__spawner.by_id[id % CELL_SPAWNER_BUCKETS];
 	while (k && k->id != id)
-		k = k->next;
+		k = k->id_next;
 	return k;
+}
+
+static void list_kernel(struct kernel *kernel)
+{
+	struct kernel **bucket = &cell__spawner.by_id[kernel->id % CELL_SPAWNER_BUCKETS];
+	kernel->id_next = *bucket;
+	*bucket = kernel;
+	CELL__LIST_PUSH(cell__spawner.kernels, kernel);
 }
 
 static bool is_known(pid_t pid)
@@ -128,11 +136,12 @@ size_t cell__spawner_sweep(void)
 
 static void forget_kernel(struct kernel *kernel)
 {
-	for (struct kernel **at = &cell__spawner.kernels; *at; at = &(*at)->next)
-		if (*at == kernel) {
-			*at = kernel->next;
-			break;
-		}
+	struct kernel **at = &cell__spawner.by_id[kernel->id % CELL_SPAWNER_BUCKETS];
+	while (*at != kernel)
+		at = &(*at)->id_next;
+	*at = kernel->id_next;
+	CELL__LIST_REMOVE(cell__spawner.kernels, kernel);
+	cell__spawner.n_dead -= kernel->dead;
 	cell__close_fd(&kernel->pidfd);
 	for (int i = 0; kernel->waits && i < CELL_SPAWN_KERNEL_FDS; i++)
 		cell__close_fd(&kernel->fds[i]);
@@ -163,16 +172,15 @@ static bool program_gone(struct program *program, bool clean)
 	if (program->is_child)
 		return jail_gone(&program->jail, NULL) && clean;
 	/* All processes ended with its pid 1. A cgroup that cannot be removed yet does not delay the report. */
-	jail->taken = false;
+	cell__jail_release(jail);
 	program->jail = NULL;
 	return true;
 }
 
 static bool anybody_dead(void)
 {
-	for (struct kernel *k = cell__spawner.kernels; k; k = k->next)
-		if (k->dead)
-			return true;
+	if (cell__spawner.n_dead > 0)
+		return true;
 	for (struct program *p = cell__spawner.programs; p; p = p->next)
 		if (p->dead && p->is_child)
 			return true;
@@ -185,7 +193,7 @@ static void report_dead(void)
 	/* Code that forks faster than it is killed is still being killed after the report. */
 	bool clean = !(anybody_dead() || unswept) || cell__spawner_sweep() == 0;
 	unswept = !clean;
-	for (struct kernel *k = cell__spawner.kernels, *next; k; k = next) {
+	for (struct kernel *k = cell__spawner.n_dead > 0 ? cell__spawner.kernels : NULL, *next; k; k = next) {
 		next = k->next;
 		if (!k->dead)
 			continue;
@@ -232,6 +240,7 @@ void cell__spawner_kernel_died(struct kernel *kernel, int64_t status)
 		return;
 	set_share(kernel, CELL_SHARE_USUAL); /* dying takes time on a core: that of all the others in there */
 	kernel->dead = true;
+	cell__spawner.n_dead++;
 	kernel->status = status;
 	kernel->dead_us = cell__now_us();
 	kernel->pid = -1; /* not ours to know any more */
@@ -363,8 +372,8 @@ static void fork_kernel(const struct cell_spawn_msg *head, int *fds, size_t n_fd
 		cell__spawner_tell(CELL_SPAWN_KERNEL_FORKED, id, 0, zygote ? ENOMEM : ESRCH, NULL, 0);
 		return;
 	}
-	*kernel = (struct kernel){ .id = id, .zygote = zygote_id, .pidfd = -1, .next = cell__spawner.kernels };
-	cell__spawner.kernels = kernel;
+	*kernel = (struct kernel){ .id = id, .zygote = zygote_id, .pidfd = -1 };
+	list_kernel(kernel);
 	if (sandboxed) {
 		kernel->jail = cell__jail_take(fds[CELL_SPAWN_PLAN_FD], CELL_JAIL_FOR_KERNEL, zygote->place);
 		if (!kernel->jail) {
@@ -399,13 +408,10 @@ static void jail_spoke(struct jail *jail)
 		kernel = kernel->next;
 	if (!kernel || !kernel->waits || kernel->dead)
 		return;
+	uint64_t id = kernel->id;
 	if (jail->ready && !kernel->kill_wanted) {
 		pass_on(kernel, &kernel->request, kernel->fds);
-		/* pass_on() may have ended it */
-		struct kernel *still = cell__spawner.kernels;
-		while (still && still != kernel)
-			still = still->next;
-		if (still) {
+		if (cell__spawner_find_kernel(id)) { /* pass_on() may have ended it */
 			for (int i = 0; i < CELL_SPAWN_KERNEL_FDS; i++)
 				cell__close_fd(&kernel->fds[i]);
 			kernel->waits = false;

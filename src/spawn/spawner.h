@@ -11,12 +11,14 @@
 #define CELL_SPAWN_SPAWNER_H
 
 #include "base/base.h"
+#include "base/list.h"
 #include "spawn/jails.h"
 #include "wire/spawn_msg.h"
 
 #define CELL_SPAWNER_HOST_FD 3
 #define CELL_SPAWNER_LIFELINE_FD 4
 #define CELL_SPAWNER_LIFELINE_WRITE_FD 5
+#define CELL_SPAWNER_BUCKETS 1024 /* ids are consecutive numbers: chains are even */
 
 struct zygote {
 	uint64_t id;
@@ -45,7 +47,8 @@ struct kernel {
 	int fds[CELL_SPAWN_KERNEL_FDS];
 	bool waits;
 	struct cell_cgroup_usage usage;
-	struct kernel *next;
+	struct kernel *next, *prev;
+	struct kernel *id_next; /* in its bucket */
 };
 
 /* A program of process.h: a session of its own, and a subreaper like kernels are unless it has a jail with processes. */
@@ -68,7 +71,8 @@ struct program {
 struct cell__spawner {
 	struct zygote *zygotes;
 	struct program *programs;
-	struct kernel *kernels;
+	struct kernel *kernels, *by_id[CELL_SPAWNER_BUCKETS];
+	size_t n_dead; /* kernels that have ended and are not reported yet */
 	int epoll_fd;
 	char message[CELL_LIMIT_SPAWN_MESSAGE]; /* the one that is being handled */
 };
