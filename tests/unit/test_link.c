@@ -377,12 +377,19 @@ static void test_line_in_two_writes(void **state)
 	cell__loop_call(rig.loop, print_line, &rig);
 	expect(&rig, "1:line\n");
 	assert_int_equal(atomic_load(&rig.outputs), 1);
-	assert_true(support_wait(is_armed, &rig));
-	ring_print(&rig, "half");
-	expect(&rig, "1:line\nhalf");
-	/* It came because nothing more did; for the end the host could have been woken. */
-	assert_int_equal(atomic_load(&rig.armed_at_output), 1);
-	assert_int_equal(atomic_load(&rig.outputs), 2);
+	CELL_AUTO_BUF struct cell__buf wanted = CELL_BUF_INIT;
+	cell__buf_add_str(&wanted, "1:line\n");
+	/* It comes because nothing more does; for its end the host could be woken. Where the last poll is late it may find the half. */
+	for (int tries = 0; tries == 0 || atomic_load(&rig.armed_at_output) != 1; tries++) {
+		assert_true(tries < 50);
+		assert_true(support_wait(is_armed, &rig));
+		usleep(20000);
+		int before = atomic_load(&rig.outputs);
+		ring_print(&rig, "half");
+		cell__buf_add_str(&wanted, "half");
+		expect(&rig, wanted.data);
+		assert_int_equal(atomic_load(&rig.outputs), before + 1);
+	}
 	rig_finish(&rig);
 }
 
