@@ -86,18 +86,21 @@ char *cell__code_line(const char *code, size_t size)
 int cell__add_code_line(const struct cell_server *server, const char *line, struct cell__buf *out)
 {
 	CELL_AUTO_BUF struct cell__buf clean = CELL_BUF_INIT, shown = CELL_BUF_INIT;
+	const char *text;
 	size_t size;
+	bool is_cut;
 
 	/* Redact before truncating: half a secret would no longer match. */
 	if (cell__buf_add_utf8(&clean, line, strlen(line)) < 0 ||
 	    cell__redact_text(server->redactor, clean.data ? clean.data : "", clean.size, NULL, &shown) < 0)
 		return -1;
-	size = cut_text(shown.data ? shown.data : "", shown.size, CELL_SERVER_CODE_LINE);
-	if (size == shown.size)
-		return cell__buf_add_json_string(out, shown.data ? shown.data : "", size);
-	shown.data[size] = '\0';
-	shown.size = size;
-	return cell__buf_add_str(&shown, "\xe2\x80\xa6") < 0 ? -1 : cell__buf_add_json_string(out, shown.data, shown.size);
+	text = shown.data ? shown.data : "";
+	size = cut_text(text, shown.size, CELL_SERVER_CODE_LINE);
+	is_cut = size < shown.size;
+	clean.size = 0;
+	if (cell__buf_add(&clean, text, size) < 0 || (is_cut && cell__buf_add_str(&clean, "\xe2\x80\xa6") < 0))
+		return -1;
+	return cell__buf_add_json_string(out, clean.data ? clean.data : "", clean.size);
 }
 
 void cell__session_log_begin(struct cell__session_log *log, uint64_t run_id, const char *line)
