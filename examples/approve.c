@@ -38,9 +38,10 @@ static void look(void *arg, struct cell_middleware_call *call)
 static void decide(void *arg, const struct cell_event *event)
 {
 	struct program *program = arg;
-	struct cell_approval_answer answer = CELL_APPROVAL_ANSWER_INIT;
+	struct cell_approval_answer answer;
 	struct cell_error err;
 
+	cell_approval_answer_init(&answer);
 	if (event->type != CELL_EVENT_APPROVAL)
 		return;
 	answer.accept = !strstr(event->call->args, "\"all\"");
@@ -53,12 +54,13 @@ static void decide(void *arg, const struct cell_event *event)
 
 static int run(struct program *program, const char *code, const char *want)
 {
-	struct cell_run_options options = CELL_RUN_OPTIONS_INIT;
+	struct cell_run_options options;
 	struct cell_result *result;
 	const struct cell_outcome *error;
 	struct cell_error err;
 	int ok;
 
+	cell_run_options_init(&options);
 	options.on_event = decide;
 	options.event_arg = program;
 	if (cell_session_run(program->session, code, strlen(code), &options, &result, &err) < 0) {
@@ -75,11 +77,15 @@ static int run(struct program *program, const char *code, const char *want)
 static int open_all(struct program *program, struct cell_engine *engine, const struct cell_policy *policy, struct cell_space **ret_space,
 		    struct cell_error *err)
 {
-	struct cell_space_options space_options = CELL_SPACE_OPTIONS_INIT;
-	struct cell_session_options options = CELL_SESSION_OPTIONS_INIT;
-	struct cell_middleware middleware = CELL_MIDDLEWARE_INIT;
-	struct cell_tool tool = CELL_TOOL_INIT;
+	struct cell_space_options space_options;
+	struct cell_session_options options;
+	struct cell_middleware middleware;
+	struct cell_tool tool;
 
+	cell_space_options_init(&space_options);
+	cell_session_options_init(&options);
+	cell_middleware_init(&middleware);
+	cell_tool_init(&tool);
 	tool.name = "mail.send";
 	tool.description = "Sends mail.";
 	tool.parameters = "{\"type\": \"object\", \"required\": [\"to\", \"text\"], \"properties\": "

@@ -43,10 +43,11 @@ static int run_with_events(struct cell_session *session, struct cell_error *err)
 				   "    print('step', step, flush=True)\n"
 				   "    time.sleep(0.05)\n"
 				   "step";
-	struct cell_run_options options = CELL_RUN_OPTIONS_INIT;
+	struct cell_run_options options;
 	struct cell_result *result;
 	int chunks = 0, ok;
 
+	cell_run_options_init(&options);
 	options.on_event = print_event;
 	options.event_arg = &chunks;
 	if (cell_session_run(session, code, strlen(code), &options, &result, err) < 0)
@@ -85,11 +86,12 @@ static void *interrupt_main(void *arg)
 static int start_and_interrupt(struct cell_session *session, struct cell_error *err)
 {
 	static const char code[] = "print('working', flush=True)\nwhile True: pass";
-	struct cell_run_options options = CELL_RUN_OPTIONS_INIT;
+	struct cell_run_options options;
 	struct started started = { .mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
 	pthread_t thread;
 	uint64_t run_id;
 
+	cell_run_options_init(&options);
 	options.on_event = note_event;
 	options.event_arg = &started;
 	if (cell_session_start(session, code, strlen(code), &options, &run_id, err) < 0)
@@ -116,12 +118,13 @@ static int start_and_interrupt(struct cell_session *session, struct cell_error *
 
 int main(int argc, char **argv)
 {
-	struct cell_session_options options = CELL_SESSION_OPTIONS_INIT;
+	struct cell_session_options options;
 	struct cell_session *session = NULL;
 	struct cell_engine *engine = NULL;
 	struct cell_error err;
 	int status;
 
+	cell_session_options_init(&options);
 	options.python = argc > 1 ? argv[1] : NULL;
 	status = cell_engine_create(NULL, &engine, &err);
 	if (!status)

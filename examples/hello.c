@@ -28,12 +28,13 @@ static int run(struct cell_session *session, const char *code, struct cell_error
 
 int main(int argc, char **argv)
 {
-	struct cell_session_options options = CELL_SESSION_OPTIONS_INIT;
+	struct cell_session_options options;
 	struct cell_session *session = NULL;
 	struct cell_engine *engine = NULL;
 	struct cell_error err;
 	int status;
 
+	cell_session_options_init(&options);
 	options.python = argc > 1 ? argv[1] : NULL;
 	status = cell_engine_create(NULL, &engine, &err);
 	if (!status)

@@ -132,7 +132,7 @@ static void check_result(const struct stop *stop, const struct cell_result *resu
 
 static int run_stop(struct cell_session *session, const struct stop *stop, struct cell_error *err)
 {
-	struct cell_run_options options = CELL_RUN_OPTIONS_INIT;
+	struct cell_run_options options;
 	const struct cell_outcome *outcome;
 	const struct cell_mime_part *parts;
 	struct cell_result *result;
@@ -140,6 +140,7 @@ static int run_stop(struct cell_session *session, const struct stop *stop, struc
 	double start;
 	size_t n;
 
+	cell_run_options_init(&options);
 	printf("\n-- %s\n", stop->title);
 	print_indented(">", stop->code);
 	fflush(stdout);
@@ -174,11 +175,12 @@ static int run_stop(struct cell_session *session, const struct stop *stop, struc
 static int open_timed(struct cell_engine *engine, const char *python, const char *what, struct cell_session **ret_session,
 		      struct cell_error *err)
 {
-	struct cell_session_options options = CELL_SESSION_OPTIONS_INIT;
+	struct cell_session_options options;
 	struct cell_session *session;
 	struct cell_result *result;
 	double start = now_ms();
 
+	cell_session_options_init(&options);
 	options.python = python;
 	if (cell_session_open(engine, &options, &session, err) < 0)
 		return -1;

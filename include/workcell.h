@@ -18,6 +18,9 @@
  * that raises, hangs or kills its kernel is not an error of ours: it is an
  * outcome, and is reported in the result.
  *
+ * Structs that begin with `size` are initialised with their cell_..._init() function, which sets the size and the defaults, or in C
+ * with their CELL_..._INIT macro.  The functions are inline: they fill the struct as large as the program was compiled with.
+ *
  * The library never prints, exits, reads the environment, installs a signal
  * handler or changes the working directory.
  */
@@ -26,6 +29,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -130,6 +134,15 @@ struct cell_engine_options {
 	int64_t zygote_forks;   /* replace a zygote after this many kernels; 0: never */
 };
 #define CELL_ENGINE_OPTIONS_INIT { .size = sizeof(struct cell_engine_options), .pool_size = 2, .start_timeout_ms = 60000 }
+static inline void cell_engine_options_init(struct cell_engine_options *opts)
+{
+	if (!opts)
+		return;
+	memset(opts, 0, sizeof *opts);
+	opts->size = sizeof *opts;
+	opts->pool_size = 2;
+	opts->start_timeout_ms = 60000;
+}
 
 /* opts may be NULL.  Starts the engine's thread; processes start on first use. */
 CELL_API int cell_engine_create(const struct cell_engine_options *opts, struct cell_engine **ret_engine, struct cell_error *err);
@@ -154,6 +167,13 @@ struct cell_env_info {
 	int64_t zygote_pid;
 	double start_ms;      /* from request to ready */
 };
+static inline void cell_env_info_init(struct cell_env_info *info)
+{
+	if (!info)
+		return;
+	memset(info, 0, sizeof *info);
+	info->size = sizeof *info;
+}
 
 /*
  * Starts the zygote of an environment and waits until it is fully warm and its pool is full.  python NULL:
@@ -174,6 +194,13 @@ struct cell_executor_info {
 	char fix[8192];           /* a shell command that does it, or "" */
 	char level[16];           /* sandbox: the best level of confinement here, "full" or "no-userns"; "": none, or not a sandbox */
 };
+static inline void cell_executor_info_init(struct cell_executor_info *info)
+{
+	if (!info)
+		return;
+	memset(info, 0, sizeof *info);
+	info->size = sizeof *info;
+}
 
 /* The i-th executor of this build, 0-based; returns -1 past the end.  Set ret_info->size. */
 CELL_API int cell_executor_probe(struct cell_engine *engine, size_t i, struct cell_executor_info *ret_info);
@@ -203,6 +230,13 @@ struct cell_sandbox_options {
 	int summary;                /* cell_sandbox_explain(): 1: about ten lines for a person instead of every step */
 };
 #define CELL_SANDBOX_OPTIONS_INIT { .size = sizeof(struct cell_sandbox_options) }
+static inline void cell_sandbox_options_init(struct cell_sandbox_options *opts)
+{
+	if (!opts)
+		return;
+	memset(opts, 0, sizeof *opts);
+	opts->size = sizeof *opts;
+}
 
 /* Describes as text, step by step or in a summary, how a policy is applied on this machine, without applying it.  free() *ret_text. */
 CELL_API int cell_sandbox_explain(const struct cell_sandbox_options *opts, char **ret_text, struct cell_error *err);
@@ -285,6 +319,17 @@ struct cell_space_options {
 	  .cache_venv = 1,                           \
 	  .cleanup_venv_on_close = -1,               \
 	  .install_timeout_ms = 300000 }
+static inline void cell_space_options_init(struct cell_space_options *opts)
+{
+	if (!opts)
+		return;
+	memset(opts, 0, sizeof *opts);
+	opts->size = sizeof *opts;
+	opts->allow_runtime_deps = 1;
+	opts->cache_venv = 1;
+	opts->cleanup_venv_on_close = -1;
+	opts->install_timeout_ms = 300000;
+}
 
 CELL_API int cell_space_open(struct cell_engine *engine, const struct cell_space_options *opts, struct cell_space **ret_space,
 			     struct cell_error *err);
@@ -311,6 +356,13 @@ struct cell_answer {
 	char *message;   /* failure: the whole message; NULL if out of memory */
 };
 #define CELL_ANSWER_INIT { .size = sizeof(struct cell_answer) }
+static inline void cell_answer_init(struct cell_answer *answer)
+{
+	if (!answer)
+		return;
+	memset(answer, 0, sizeof *answer);
+	answer->size = sizeof *answer;
+}
 
 /* As cell_space_call(), but fills *ret_answer on success and on failure; cell_answer_finish() frees its contents. */
 CELL_API int cell_space_call_ex(struct cell_space *space, const char *method, const char *args_json, const void *raw, size_t raw_size,
@@ -374,6 +426,13 @@ struct cell_transfer_options {
 	void *arg;
 };
 #define CELL_TRANSFER_OPTIONS_INIT { .size = sizeof(struct cell_transfer_options) }
+static inline void cell_transfer_options_init(struct cell_transfer_options *opts)
+{
+	if (!opts)
+		return;
+	memset(opts, 0, sizeof *opts);
+	opts->size = sizeof *opts;
+}
 CELL_API int cell_transfer(const struct cell_transfer_options *opts, struct cell_error *err);
 /*
  * The environments in a cache folder, as a JSON array of {"id", "kind": "venvs", "sandbox" or "wheels", "project": the storage that it
@@ -403,6 +462,14 @@ struct cell_tool {
 	void *arg;
 };
 #define CELL_TOOL_INIT { .size = sizeof(struct cell_tool), .timeout_ms = 60000 }
+static inline void cell_tool_init(struct cell_tool *tool)
+{
+	if (!tool)
+		return;
+	memset(tool, 0, sizeof *tool);
+	tool->size = sizeof *tool;
+	tool->timeout_ms = 60000;
+}
 
 CELL_API int cell_space_add_tool(struct cell_space *space, const struct cell_tool *tool, struct cell_error *err);
 /* Answer each call exactly once, with one of the last three functions; after that the call and its data are invalid. */
@@ -477,6 +544,13 @@ struct cell_policy_subject {
 	const char *principal;    /* the caller: "code", "mcp", "http", "host"; NULL: "code" */
 };
 #define CELL_POLICY_SUBJECT_INIT { .size = sizeof(struct cell_policy_subject) }
+static inline void cell_policy_subject_init(struct cell_policy_subject *subject)
+{
+	if (!subject)
+		return;
+	memset(subject, 0, sizeof *subject);
+	subject->size = sizeof *subject;
+}
 
 struct cell_policy_verdict {
 	size_t size;              /* sizeof(struct cell_policy_verdict) */
@@ -489,6 +563,13 @@ struct cell_policy_verdict {
 	const char *doubt_why;    /* "is missing", ... */
 };
 #define CELL_POLICY_VERDICT_INIT { .size = sizeof(struct cell_policy_verdict) }
+static inline void cell_policy_verdict_init(struct cell_policy_verdict *verdict)
+{
+	if (!verdict)
+		return;
+	memset(verdict, 0, sizeof *verdict);
+	verdict->size = sizeof *verdict;
+}
 
 /* The error names file, line and the first problem.  file_name is for such messages. */
 CELL_API int cell_policy_parse(const char *text, size_t size, const char *file_name, struct cell_policy **ret_policy,
@@ -520,6 +601,13 @@ struct cell_middleware {
 	void *arg;
 };
 #define CELL_MIDDLEWARE_INIT { .size = sizeof(struct cell_middleware) }
+static inline void cell_middleware_init(struct cell_middleware *middleware)
+{
+	if (!middleware)
+		return;
+	memset(middleware, 0, sizeof *middleware);
+	middleware->size = sizeof *middleware;
+}
 
 CELL_API int cell_space_add_middleware(struct cell_space *space, const struct cell_middleware *middleware, struct cell_error *err);
 CELL_API const char *cell_middleware_tool(const struct cell_middleware_call *call);
@@ -570,6 +658,18 @@ struct cell_audit_options {
 	  .sync = CELL_AUDIT_SYNC_INTERVAL,          \
 	  .sync_ms = 1000,                           \
 	  .fail_closed = 1 }
+static inline void cell_audit_options_init(struct cell_audit_options *opts)
+{
+	if (!opts)
+		return;
+	memset(opts, 0, sizeof *opts);
+	opts->size = sizeof *opts;
+	opts->max_bytes = 64 << 20;
+	opts->keep = 5;
+	opts->sync = CELL_AUDIT_SYNC_INTERVAL;
+	opts->sync_ms = 1000;
+	opts->fail_closed = 1;
+}
 
 CELL_API int cell_audit_open(struct cell_engine *engine, const struct cell_audit_options *opts, struct cell_audit **ret_audit,
 			     struct cell_error *err);
@@ -591,6 +691,13 @@ struct cell_audit_filter {
 	int64_t last;          /* only this many of the existing lines, the last ones (-1: none); all later lines are returned */
 };
 #define CELL_AUDIT_FILTER_INIT { .size = sizeof(struct cell_audit_filter) }
+static inline void cell_audit_filter_init(struct cell_audit_filter *filter)
+{
+	if (!filter)
+		return;
+	memset(filter, 0, sizeof *filter);
+	filter->size = sizeof *filter;
+}
 
 struct cell_audit_entry {
 	size_t size;           /* sizeof(struct cell_audit_entry) */
@@ -600,6 +707,13 @@ struct cell_audit_entry {
 	int64_t line;          /* 1-based; 0: none */
 };
 #define CELL_AUDIT_ENTRY_INIT { .size = sizeof(struct cell_audit_entry) }
+static inline void cell_audit_entry_init(struct cell_audit_entry *entry)
+{
+	if (!entry)
+		return;
+	memset(entry, 0, sizeof *entry);
+	entry->size = sizeof *entry;
+}
 
 /* filter may be NULL. */
 CELL_API int cell_audit_reader_open(const char *path, const struct cell_audit_filter *filter, struct cell_audit_reader **ret_reader,
@@ -621,6 +735,13 @@ struct cell_gen_options {
 	int async_api;          /* 1: run() is a coroutine function, run_sync() blocks; 0: run() blocks, run_async() is the coroutine */
 };
 #define CELL_GEN_OPTIONS_INIT { .size = sizeof(struct cell_gen_options) }
+static inline void cell_gen_options_init(struct cell_gen_options *opts)
+{
+	if (!opts)
+		return;
+	memset(opts, 0, sizeof *opts);
+	opts->size = sizeof *opts;
+}
 
 /*
  * Creates or replaces the package that docs/mcp-api.md describes; only files that this function created are replaced or removed.  Does
@@ -731,6 +852,17 @@ struct cell_container_options {
 	  .pids_limit = 512,                             \
 	  .startup_timeout_ms = 60000,                   \
 	  .install_timeout_ms = 300000 }
+static inline void cell_container_options_init(struct cell_container_options *opts)
+{
+	if (!opts)
+		return;
+	memset(opts, 0, sizeof *opts);
+	opts->size = sizeof *opts;
+	opts->memory_limit = 512ll << 20;
+	opts->pids_limit = 512;
+	opts->startup_timeout_ms = 60000;
+	opts->install_timeout_ms = 300000;
+}
 
 struct cell_session_options {
 	size_t size; /* sizeof(struct cell_session_options) */
@@ -811,6 +943,17 @@ struct cell_session_options {
 	  .grace_ms = 2000,                            \
 	  .max_output_bytes = 1 << 20,                 \
 	  .approval_timeout_ms = 60000 }
+static inline void cell_session_options_init(struct cell_session_options *opts)
+{
+	if (!opts)
+		return;
+	memset(opts, 0, sizeof *opts);
+	opts->size = sizeof *opts;
+	opts->timeout_ms = 120000;
+	opts->grace_ms = 2000;
+	opts->max_output_bytes = 1 << 20;
+	opts->approval_timeout_ms = 60000;
+}
 
 /* Kinds of calls that pass through the gate. */
 #define CELL_GATE_TOOLS 1u
@@ -859,6 +1002,13 @@ struct cell_run_options {
 	const int *spin_end;
 };
 #define CELL_RUN_OPTIONS_INIT { .size = sizeof(struct cell_run_options) }
+static inline void cell_run_options_init(struct cell_run_options *opts)
+{
+	if (!opts)
+		return;
+	memset(opts, 0, sizeof *opts);
+	opts->size = sizeof *opts;
+}
 
 /*
  * Runs one cell and waits.  Events come on this thread while it waits; a slow callback slows the kernel
@@ -901,6 +1051,13 @@ struct cell_approval_answer {
 	const int *spin_end;
 };
 #define CELL_APPROVAL_ANSWER_INIT { .size = sizeof(struct cell_approval_answer) }
+static inline void cell_approval_answer_init(struct cell_approval_answer *answer)
+{
+	if (!answer)
+		return;
+	memset(answer, 0, sizeof *answer);
+	answer->size = sizeof *answer;
+}
 
 /*
  * Performs an operation for a client of the session other than its code, such as an agent that uses MCP: it is subject to the same
@@ -1028,6 +1185,16 @@ struct cell_mcp_server_options {
 	int allow_register; /* 1: offer register_mcp_server, with which the agent can start programs on this machine; default 0 */
 };
 #define CELL_MCP_SERVER_OPTIONS_INIT { .size = sizeof(struct cell_mcp_server_options), .storage = 1, .runtime_deps = 1, .grace_ms = 2000 }
+static inline void cell_mcp_server_options_init(struct cell_mcp_server_options *opts)
+{
+	if (!opts)
+		return;
+	memset(opts, 0, sizeof *opts);
+	opts->size = sizeof *opts;
+	opts->storage = 1;
+	opts->runtime_deps = 1;
+	opts->grace_ms = 2000;
+}
 
 CELL_API int cell_mcp_server_create(struct cell_engine *engine, const struct cell_mcp_server_options *opts,
 				    struct cell_mcp_server **ret_server, struct cell_error *err);
@@ -1086,6 +1253,29 @@ struct cell_server_limits {
 	  .max_connections = 4096,                   \
 	  .max_header_bytes = 32 << 10,              \
 	  .execute_idle_ms = 60000 }
+static inline void cell_server_limits_init(struct cell_server_limits *limits)
+{
+	if (!limits)
+		return;
+	memset(limits, 0, sizeof *limits);
+	limits->size = sizeof *limits;
+	limits->max_sessions = 1024;
+	limits->idle_ms = 3600000;
+	limits->max_runs = 64;
+	limits->max_queue = 1024;
+	limits->max_timeout_ms = 3600000;
+	limits->max_body_bytes = 64 << 20;
+	limits->max_artifact_bytes = 256 << 20;
+	limits->stream_bytes = 4 << 20;
+	limits->kept_bytes = 64 << 20;
+	limits->resume_ms = 30000;
+	limits->head_ms = 15000;
+	limits->silent_ms = 75000;
+	limits->drain_ms = 30000;
+	limits->max_connections = 4096;
+	limits->max_header_bytes = 32 << 10;
+	limits->execute_idle_ms = 60000;
+}
 
 /* Which sessions share a zygote: see zygote_owner of cell_session_options. */
 enum cell_zygote_per {
@@ -1131,6 +1321,14 @@ struct cell_server_options {
 	enum cell_zygote_per zygote_per; /* which sessions share a zygote; default: all of the engine */
 };
 #define CELL_SERVER_OPTIONS_INIT { .size = sizeof(struct cell_server_options), .log_level = CELL_LOG_INFO }
+static inline void cell_server_options_init(struct cell_server_options *opts)
+{
+	if (!opts)
+		return;
+	memset(opts, 0, sizeof *opts);
+	opts->size = sizeof *opts;
+	opts->log_level = CELL_LOG_INFO;
+}
 
 /* Binds the address.  CELL_E_UNAVAILABLE: this build has no server. */
 CELL_API int cell_server_create(struct cell_engine *engine, const struct cell_server_options *opts, struct cell_server **ret_server,
@@ -1170,6 +1368,13 @@ struct cell_client_options {
 	const char *ca; /* path of certificates to trust instead of the system's (PEM); NULL: the system's */
 };
 #define CELL_CLIENT_OPTIONS_INIT { .size = sizeof(struct cell_client_options) }
+static inline void cell_client_options_init(struct cell_client_options *opts)
+{
+	if (!opts)
+		return;
+	memset(opts, 0, sizeof *opts);
+	opts->size = sizeof *opts;
+}
 
 CELL_API int cell_client_create(const struct cell_client_options *opts, struct cell_client **ret_client, struct cell_error *err);
 CELL_API void cell_client_destroy(struct cell_client *client); /* NULL is allowed */

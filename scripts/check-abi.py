@@ -35,7 +35,7 @@ def read(header):
     structs = []
     for node in tree["inner"]:
         name = node.get("name", "")
-        if node["kind"] == "FunctionDecl" and name.startswith("cell_"):
+        if node["kind"] == "FunctionDecl" and name.startswith("cell_") and node.get("storageClass") != "static":
             facts["function " + name] = node["type"]["qualType"]
         elif node["kind"] == "RecordDecl" and name.startswith("cell_") and node.get("completeDefinition"):
             structs.append(name)

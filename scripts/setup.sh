@@ -38,6 +38,8 @@ test | bench)
 	# Sanitizers and fuzzing with readable reports, unit tests, kill -9 at a chosen system call, and a venv for pytest
 	# and ipykernel.
 	packages="$packages clang lld llvm libcmocka-dev strace python3-venv python3-pip"
+	# The public header in C++.
+	packages="$packages g++"
 	# Storage in Redis, on servers that the tests start.  The server's program is in this package; redis-server would add
 	# a service that runs by itself.
 	packages="$packages redis-tools openssl"
@@ -113,6 +115,7 @@ check_tools() {
 	fi
 	if [ -n "$tests" ]; then
 		command -v clang >/dev/null 2>&1 || absent="$absent clang"
+		command -v g++ >/dev/null 2>&1 || absent="$absent g++"
 		pkg-config --exists cmocka || absent="$absent cmocka"
 		command -v redis-server >/dev/null 2>&1 || command -v redis-check-rdb >/dev/null 2>&1 || absent="$absent redis-server"
 	fi
