@@ -52,6 +52,14 @@ int cell_fail_wrap(struct cell_error *err, const char *fmt, ...)
 	return -1;
 }
 
+int cell__require_all(struct cell_error *err, const char *function, const void *const *pointers, size_t count, const char *names)
+{
+	for (size_t i = 0; i < count; i++, names += strcspn(names, ",") + 2)
+		if (!pointers[i])
+			return cell_fail(err, CELL_E_INVALID, 0, "%s(): %.*s is NULL", function, (int)strcspn(names, ","), names);
+	return 0;
+}
+
 bool cell__code_is_outcome(int code)
 {
 	switch (code) {

@@ -3,6 +3,7 @@
 #define CELL_BASE_ERROR_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "workcell.h"
 
@@ -13,6 +14,15 @@
 int cell_fail(struct cell_error *err, int code, int sys, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 /* Puts "prefix: " before the message of the error. */
 int cell_fail_wrap(struct cell_error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/*
+ * At the public edge: the parameters that must not be NULL.  Returns 0, or -1 with CELL_E_INVALID and a message that names the function
+ * and the parameter.
+ */
+#define cell__require(err, ...)                                                \
+	cell__require_all(err, __func__, (const void *const[]){ __VA_ARGS__ }, \
+			  sizeof((const void *[]){ __VA_ARGS__ }) / sizeof(const void *), #__VA_ARGS__)
+int cell__require_all(struct cell_error *err, const char *function, const void *const *pointers, size_t count, const char *names);
 
 /* Whether the code is an outcome of the agent's code (CELL_OUT_...), not a failure of ours. */
 bool cell__code_is_outcome(int code);

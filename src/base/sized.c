@@ -11,9 +11,13 @@ static size_t size_of(const void *given)
 
 int cell__sized_check(const void *given, const char *name, struct cell_error *err)
 {
+	if (!given)
+		return cell_fail(err, CELL_E_INVALID, 0, "the pointer to struct %s is NULL", name);
 	size_t size = size_of(given);
 	if (size < sizeof(size_t) || size > CELL_SIZED_MAX_BYTES)
-		return cell_fail(err, CELL_E_INVALID, 0, "the size of struct %s is %zu; set it to sizeof(struct %s)", name, size, name);
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "the size of struct %s is %zu: initialise the struct with %s_init(), which sets its size and defaults",
+				 name, size, name);
 	return 0;
 }
 

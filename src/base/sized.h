@@ -18,7 +18,7 @@
 /* Does the program's struct reach as far as this member? */
 #define cell__sized_has(given, member) ((given)->size >= offsetof(__typeof__(*(given)), member) + sizeof((given)->member))
 
-/* CELL_E_INVALID: `size` was not set.  name: "cell_engine_options". */
+/* CELL_E_INVALID: `given` is NULL or its `size` was not set.  name: "cell_engine_options". */
 int cell__sized_check(const void *given, const char *name, struct cell_error *err);
 /*
  * Takes over what a program gave.  *ret, of ret_bytes, holds the defaults, and keeps its own size.  CELL_E_INVALID: as above, or

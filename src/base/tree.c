@@ -205,5 +205,7 @@ int cell__tree_remove(int dir_fd, const char *name)
 
 int cell_remove_tree(const char *path, struct cell_error *err)
 {
+	if (cell__require(err, path) < 0)
+		return -1;
 	return cell__tree_remove(AT_FDCWD, path) < 0 ? cell_fail(err, CELL_E_IO, errno, "remove %.160s", path) : 0;
 }

@@ -28,6 +28,8 @@ static void do_open(void *arg)
 int cell_audit_open(struct cell_engine *engine, const struct cell_audit_options *opts, struct cell_audit **ret_audit,
 		    struct cell_error *err)
 {
+	if (cell__require(err, engine, opts, ret_audit) < 0)
+		return -1;
 	struct cell_audit_options all = CELL_AUDIT_OPTIONS_INIT;
 	if (cell__sized_read(&all, sizeof all, opts, "cell_audit_options", err) < 0)
 		return -1;

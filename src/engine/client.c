@@ -67,7 +67,7 @@ int cell_client_create(const struct cell_client_options *opts, struct cell_clien
 	struct cell_client_options all = CELL_CLIENT_OPTIONS_INIT;
 	struct cell_client *client;
 
-	if (cell__sized_read(&all, sizeof(all), opts, "cell_client_options", err) < 0)
+	if (cell__require(err, opts, ret_client) < 0 || cell__sized_read(&all, sizeof(all), opts, "cell_client_options", err) < 0)
 		return -1;
 	client = cell__alloc(1, sizeof(*client));
 	if (client && !curl_global_init(CURL_GLOBAL_DEFAULT))
@@ -158,11 +158,14 @@ int cell_client_ask(struct cell_client *client, const char *method, const char *
 		    struct cell_error *err)
 {
 	CELL_AUTO_BUF struct cell__buf answer = CELL_BUF_INIT;
-	CURL *curl = curl_easy_duphandle(client->curl);
+	CURL *curl;
 	CURLcode code;
 	long status = 0;
 	int rc;
 
+	if (cell__require(err, client, method, path) < 0)
+		return -1;
+	curl = curl_easy_duphandle(client->curl);
 	rc = curl ? set_request(client, curl, method, path, err) : cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a request");
 	if (!rc) {
 		/* Without text for a body libcurl would read one from stdin. */
@@ -262,9 +265,12 @@ int cell_client_stream(struct cell_client *client, const char *path, cell_client
 		       int (*tick)(void *arg, int readable, struct cell_error *err), void *arg, struct cell_error *err)
 {
 	struct stream stream = { .client = client, .refusal = CELL_BUF_INIT, .on_event = on_event, .arg = arg };
-	CURLM *multi = curl_multi_init();
+	CURLM *multi;
 	int rc;
 
+	if (cell__require(err, client, path, on_event) < 0)
+		return -1;
+	multi = curl_multi_init();
 	stream.curl = curl_easy_duphandle(client->curl);
 	rc = !multi || !stream.curl ? cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a request")
 				    : set_request(client, stream.curl, "GET", path, err);

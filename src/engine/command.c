@@ -367,6 +367,8 @@ static int plan_zygote(const struct command *command, const char *python, struct
 
 int cell_sandbox_explain(const struct cell_sandbox_options *opts, char **ret_text, struct cell_error *err)
 {
+	if (cell__require(err, ret_text) < 0)
+		return -1;
 	struct cell_sandbox_options all;
 	struct command command = { 0 };
 	CELL_AUTO_BUF struct cell__buf out = CELL_BUF_INIT;
@@ -680,12 +682,16 @@ static int make_env(const char *const *extra, const struct cell__sandbox_policy 
 
 int cell_sandbox_run(const struct cell_sandbox_options *opts, char *const argv[], int *ret_status, struct cell_error *err)
 {
+	if (cell__require(err, argv, ret_status) < 0)
+		return -1;
 	struct cell_sandbox_options all;
 	struct command command = { 0 };
 	CELL_AUTO_FREE char **envp = NULL;
 	int report[2] = { -1, -1 }, lines[2] = { -1, -1 }, rc = -1;
 	if (take_options(opts, &all, err) < 0)
 		return -1;
+	if (!argv[0])
+		return cell_fail(err, CELL_E_INVALID, 0, "argv is empty: it must contain a command");
 	if (command_init(&command, &all, false, err) < 0 || make_env(all.env, &command.policy, &envp, err) < 0)
 		goto out;
 	if (all.audit && check_log(all.audit, err) < 0)

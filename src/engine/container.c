@@ -1,4 +1,5 @@
 /* cell_container_build(): an image for the executor "container". */
+#include "base/sized.h"
 #include "executors/container/container.h"
 #include "space/engine.h"
 
@@ -57,11 +58,15 @@ static void start(struct cell__task *task)
 int cell_container_build(struct cell_engine *engine, const struct cell_container_options *options,
 			 void (*progress)(void *arg, const char *line), void *arg, struct cell_error *err)
 {
+	if (cell__require(err, engine, options) < 0)
+		return -1;
 	CELL_AUTO_FREE char *text = NULL;
 	struct building building = { .task.fn = start, .engine = engine, .progress = progress, .arg = arg };
 	if (cell__engine_may_wait(engine, "cell_container_build", err) < 0)
 		return -1;
-	if (!options || !options->context)
+	if (cell__sized_check(options, "cell_container_options", err) < 0)
+		return -1;
+	if (!options->context)
 		return cell_fail(err, CELL_E_INVALID, 0,
 				 "building an image needs a build context: a folder that contains packaging/Dockerfile");
 	if (cell__container_describe(options, NULL, &text, err) < 0)

@@ -139,6 +139,8 @@ static void free_engine(struct cell_engine *engine)
 
 int cell_engine_create(const struct cell_engine_options *opts, struct cell_engine **ret_engine, struct cell_error *err)
 {
+	if (cell__require(err, ret_engine) < 0)
+		return -1;
 	struct cell_engine_options all = CELL_ENGINE_OPTIONS_INIT;
 	if (opts && cell__sized_read(&all, sizeof all, opts, "cell_engine_options", err) < 0)
 		return -1;
@@ -268,6 +270,8 @@ static void start_prewarm(struct cell__task *task)
 int cell_engine_prewarm(struct cell_engine *engine, const char *python, const char *preload, struct cell_env_info *ret_info,
 			struct cell_error *err)
 {
+	if (cell__require(err, engine) < 0)
+		return -1;
 	if (cell__engine_may_wait(engine, "cell_engine_prewarm", err) < 0 ||
 	    (ret_info && cell__sized_check(ret_info, "cell_env_info", err) < 0))
 		return -1;
@@ -293,7 +297,7 @@ int cell_engine_prewarm(struct cell_engine *engine, const char *python, const ch
 int cell_executor_probe(struct cell_engine *engine, size_t i, struct cell_executor_info *ret_info)
 {
 	const struct cell__executor *executor = cell__executor_at(i);
-	if (!executor || cell__sized_check(ret_info, "cell_executor_info", NULL) < 0)
+	if (!engine || !executor || cell__sized_check(ret_info, "cell_executor_info", NULL) < 0)
 		return -1;
 	struct cell_executor_info info = { .name = executor->name, .isolation = executor->isolation };
 	executor->probe(&engine->host, &info); /* reads only members that never change after creation */

@@ -142,6 +142,8 @@ static int create(struct cell_engine *engine, const struct cell_session_options 
 int cell_session_open(struct cell_engine *engine, const struct cell_session_options *opts, struct cell_session **ret_session,
 		      struct cell_error *err)
 {
+	if (cell__require(err, engine, ret_session) < 0)
+		return -1;
 	struct cell_session *session = NULL;
 	if (create(engine, opts, "cell_session_open", &session, err) < 0)
 		return -1;
@@ -192,6 +194,8 @@ static void do_prewarm(struct cell__task *task)
 
 int cell_session_prewarm(struct cell_engine *engine, const struct cell_session_options *opts, struct cell_error *err)
 {
+	if (cell__require(err, engine) < 0)
+		return -1;
 	struct cell_session *session = NULL;
 	if (create(engine, opts, "cell_session_prewarm", &session, err) < 0)
 		return -1;
@@ -301,6 +305,8 @@ int cell__session_reset_on_loop(struct cell_session *session, cell__session_done
 
 const char *cell_session_id(const struct cell_session *session)
 {
+	if (!session)
+		return "";
 	return session->id;
 }
 
@@ -333,6 +339,8 @@ static void do_pid(void *arg)
 
 int64_t cell_session_kernel_pid(struct cell_session *session)
 {
+	if (!session)
+		return 0;
 	struct pid_question question = { .session = session };
 	cell__loop_call(session->engine->loop, do_pid, &question);
 	return question.pid;
@@ -354,6 +362,8 @@ static void do_connection_file(void *arg)
 
 char *cell_session_connection_file(struct cell_session *session)
 {
+	if (!session)
+		return NULL;
 	struct file_question question = { .session = session };
 	cell__loop_call(session->engine->loop, do_connection_file, &question);
 	return question.path;
@@ -433,6 +443,8 @@ static void resume(struct cell__run *run)
 int cell_session_run(struct cell_session *session, const char *code, size_t size, const struct cell_run_options *opts,
 		     struct cell_result **ret_result, struct cell_error *err)
 {
+	if (cell__require(err, session, code, ret_result) < 0)
+		return -1;
 	if (cell__engine_may_wait(session->engine, "cell_session_run", err) < 0)
 		return -1;
 	struct cell__run *run = make_run(session, code, size, opts, err);
@@ -455,6 +467,8 @@ int cell_session_run(struct cell_session *session, const char *code, size_t size
 int cell_session_start(struct cell_session *session, const char *code, size_t size, const struct cell_run_options *opts,
 		       uint64_t *ret_run_id, struct cell_error *err)
 {
+	if (cell__require(err, session, code) < 0)
+		return -1;
 	struct cell__run *run = make_run(session, code, size, opts, err);
 	if (!run)
 		return -1;
@@ -492,6 +506,8 @@ static void do_interrupt(void *arg)
 
 int cell_session_interrupt(struct cell_session *session, struct cell_error *err)
 {
+	if (cell__require(err, session) < 0)
+		return -1;
 	(void)err;
 	cell__loop_call(session->engine->loop, do_interrupt, session);
 	return 0;
@@ -510,6 +526,8 @@ static void do_cancel(void *arg)
 
 int cell_session_cancel(struct cell_session *session, uint64_t run_id, struct cell_error *err)
 {
+	if (cell__require(err, session) < 0)
+		return -1;
 	struct cancelling cancelling = { .session = session, .id = run_id };
 	(void)err;
 	cell__loop_call(session->engine->loop, do_cancel, &cancelling);
@@ -520,6 +538,8 @@ int cell_session_cancel(struct cell_session *session, uint64_t run_id, struct ce
 
 int cell_session_reset(struct cell_session *session, struct cell_error *err)
 {
+	if (cell__require(err, session) < 0)
+		return -1;
 	if (cell__engine_may_wait(session->engine, "cell_session_reset", err) < 0)
 		return -1;
 	return wait_for(session, cell__session_do_reset, cell__slot_prepare(session), err);
@@ -542,6 +562,8 @@ int cell_session_call(struct cell_session *session, const char *name, void *clie
 		      const void *raw, size_t raw_size, struct cell_canceller *canceller, struct cell_answer *ret_answer,
 		      struct cell_error *err)
 {
+	if (cell__require(err, session, method, ret_answer) < 0 || cell__sized_check(ret_answer, "cell_answer", err) < 0)
+		return -1;
 	struct cell__principal principal;
 	cell__principal_init(&principal, CELL__PRINCIPAL_MCP, cell__executor_is_trusted(session->executor), &session->options.limits, name);
 	struct cell__asking_for who = { .space = session->options.space, .session = session, .principal = &principal, .client = client };

@@ -303,6 +303,8 @@ static int start(struct cell_audit_reader *reader, const struct cell_audit_filte
 int cell_audit_reader_open(const char *path, const struct cell_audit_filter *filter, struct cell_audit_reader **ret_reader,
 			   struct cell_error *err)
 {
+	if (cell__require(err, path, ret_reader) < 0)
+		return -1;
 	struct cell_audit_filter all = CELL_AUDIT_FILTER_INIT;
 	if (filter && cell__sized_read(&all, sizeof all, filter, "cell_audit_filter", err) < 0)
 		return -1;
@@ -524,6 +526,8 @@ static int next_entry(struct cell_audit_reader *reader, struct cell_audit_entry 
 
 int cell_audit_reader_next(struct cell_audit_reader *reader, struct cell_audit_entry *ret_entry, struct cell_error *err)
 {
+	if (cell__require(err, reader, ret_entry) < 0)
+		return -1;
 	struct cell_audit_entry entry = CELL_AUDIT_ENTRY_INIT;
 	int rc = cell__sized_check(ret_entry, "cell_audit_entry", err) < 0 ? -1 : next_entry(reader, &entry, err);
 	if (rc == 1)

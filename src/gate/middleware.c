@@ -143,21 +143,37 @@ static void handle_reply(struct cell__reply *reply)
 
 void cell_middleware_next(struct cell_middleware_call *call)
 {
+	if (!call)
+		return;
 	cell__reply_send(&gated_of(call)->reply, CELL__REPLY_NEXT, NULL, 0);
 }
 
 void cell_middleware_answer_json(struct cell_middleware_call *call, const char *json, size_t size)
 {
-	cell__reply_send(&gated_of(call)->reply, CELL__REPLY_JSON, json, size);
+	if (!call)
+		return;
+	if (!json && size > 0)
+		cell_middleware_fail(call, "the middleware's answer is NULL");
+	else
+		cell__reply_send(&gated_of(call)->reply, CELL__REPLY_JSON, json, size);
 }
 
 void cell_middleware_answer_text(struct cell_middleware_call *call, const char *text, size_t size)
 {
-	cell__reply_send(&gated_of(call)->reply, CELL__REPLY_TEXT, text, size);
+	if (!call)
+		return;
+	if (!text && size > 0)
+		cell_middleware_fail(call, "the middleware's answer is NULL");
+	else
+		cell__reply_send(&gated_of(call)->reply, CELL__REPLY_TEXT, text, size);
 }
 
 void cell_middleware_fail(struct cell_middleware_call *call, const char *message)
 {
+	if (!call)
+		return;
+	if (!message)
+		message = "the middleware gave no reason";
 	cell__reply_send(&gated_of(call)->reply, CELL__REPLY_FAIL, message, strlen(message));
 }
 
@@ -178,31 +194,43 @@ static const char *part_of_name(struct cell__gated_call *gated, bool callable)
 
 const char *cell_middleware_tool(const struct cell_middleware_call *call)
 {
+	if (!call)
+		return "";
 	return part_of_name(gated_of(call), false);
 }
 
 const char *cell_middleware_callable(const struct cell_middleware_call *call)
 {
+	if (!call)
+		return "";
 	return part_of_name(gated_of(call), true);
 }
 
 const char *cell_middleware_session_id(const struct cell_middleware_call *call)
 {
+	if (!call)
+		return "";
 	return gated_of(call)->session_id;
 }
 
 const char *cell_middleware_executor(const struct cell_middleware_call *call)
 {
+	if (!call)
+		return "";
 	return gated_of(call)->executor;
 }
 
 const char *cell_middleware_request_id(const struct cell_middleware_call *call)
 {
+	if (!call)
+		return "";
 	return gated_of(call)->request_id;
 }
 
 const char *cell_middleware_args(struct cell_middleware_call *call)
 {
+	if (!call)
+		return "";
 	struct cell__gated_call *gated = gated_of(call);
 	json_t *args = json_object_get(gated->inner.args, "args");
 	free(gated->text);
@@ -212,6 +240,8 @@ const char *cell_middleware_args(struct cell_middleware_call *call)
 
 int cell_middleware_set_args(struct cell_middleware_call *call, const char *json, size_t size, struct cell_error *err)
 {
+	if (cell__require(err, call, json) < 0)
+		return -1;
 	struct cell__gated_call *gated = gated_of(call);
 	if (gated->going_out)
 		return cell_fail(err, CELL_E_INVALID, 0, "the arguments of a finished call cannot be set");
@@ -233,6 +263,8 @@ int cell_middleware_set_args(struct cell_middleware_call *call, const char *json
 
 const char *cell_middleware_error(struct cell_middleware_call *call)
 {
+	if (!call)
+		return NULL;
 	struct cell__gated_call *gated = gated_of(call);
 	if (!gated->going_out || !gated->outcome.failed)
 		return NULL;
@@ -241,6 +273,8 @@ const char *cell_middleware_error(struct cell_middleware_call *call)
 
 const char *cell_middleware_result(struct cell_middleware_call *call, size_t *ret_size, int *ret_is_text)
 {
+	if (!call || !ret_size || !ret_is_text)
+		return NULL;
 	struct cell__gated_call *gated = gated_of(call);
 	struct cell__call_outcome *outcome = &gated->outcome;
 	if (!gated->going_out || outcome->failed)

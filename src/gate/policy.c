@@ -495,6 +495,8 @@ void cell__policy_judge(const struct cell_policy *policy, const struct cell__sub
 int cell_policy_decide(const struct cell_policy *policy, const struct cell_policy_subject *subject, struct cell_policy_verdict *ret_verdict,
 		       struct cell_error *err)
 {
+	if (cell__require(err, policy, subject, ret_verdict) < 0)
+		return -1;
 	struct cell_policy_subject all = CELL_POLICY_SUBJECT_INIT;
 	struct cell_policy_verdict verdict = CELL_POLICY_VERDICT_INIT;
 	if (cell__sized_read(&all, sizeof all, subject, "cell_policy_subject", err) < 0 ||

@@ -599,6 +599,8 @@ static int fail_with(const struct cell__problems *problems, struct cell_error *e
 
 int cell_policy_parse(const char *text, size_t size, const char *file_name, struct cell_policy **ret_policy, struct cell_error *err)
 {
+	if (cell__require(err, text, ret_policy) < 0)
+		return -1;
 	struct cell__problems problems = { 0 };
 	struct cell_policy *policy = cell__policy_read(file_name ? file_name : "policy", text, size, &problems);
 	int rc = 0;
@@ -620,6 +622,8 @@ static int read_file(const char *path, struct cell__buf *text, struct cell_error
 
 int cell_policy_load(const char *path, struct cell_policy **ret_policy, struct cell_error *err)
 {
+	if (cell__require(err, path, ret_policy) < 0)
+		return -1;
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
 	if (read_file(path, &text, err) < 0)
 		return -1;
@@ -628,6 +632,8 @@ int cell_policy_load(const char *path, struct cell_policy **ret_policy, struct c
 
 int cell_policy_check(const char *path, char **ret_json, struct cell_error *err)
 {
+	if (cell__require(err, path, ret_json) < 0)
+		return -1;
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
 	if (read_file(path, &text, err) < 0)
 		return -1;

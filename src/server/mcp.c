@@ -666,8 +666,10 @@ int cell_mcp_server_listen(struct cell_mcp_server *mcp, const struct cell_server
 	struct cell_server *server;
 	int status;
 
-	if (!opts)
-		return cell_fail(err, CELL_E_INVALID, 0, "an MCP server that listens needs options");
+	if (!mcp)
+		return cell_fail(err, CELL_E_INVALID, 0, "cell_mcp_server_listen(): server is NULL");
+	if (cell__require(err, opts) < 0)
+		return -1;
 	if (cell__sized_read(&all, sizeof(all), opts, "cell_server_options", err) < 0 ||
 	    (all.limits && cell__sized_read(&limits, sizeof(limits), all.limits, "cell_server_limits", err) < 0))
 		return -1;

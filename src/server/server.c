@@ -522,6 +522,8 @@ static void do_start(struct cell__task *task)
 
 int cell_server_run(struct cell_server *server, struct cell_error *err)
 {
+	if (cell__require(err, server) < 0)
+		return -1;
 	struct starting starting = { .task.fn = do_start, .server = server };
 
 	if (cell__loop_is_current(server->engine->loop))
@@ -552,11 +554,15 @@ static void tell(struct cell_server *server, char what)
 
 void cell_server_drain(struct cell_server *server)
 {
+	if (!server)
+		return;
 	tell(server, 'd');
 }
 
 void cell_server_reload(struct cell_server *server)
 {
+	if (!server)
+		return;
 	tell(server, 'r');
 }
 
@@ -608,6 +614,8 @@ static int check_session(const struct cell_server *server, struct cell_error *er
 
 int cell_server_check(const struct cell_server_options *opts, struct cell_error *err)
 {
+	if (cell__require(err, opts) < 0)
+		return -1;
 	struct cell_server_options all;
 	struct cell_server_limits limits;
 	struct cell__address address;
@@ -626,6 +634,8 @@ int cell_server_check(const struct cell_server_options *opts, struct cell_error 
 int cell_server_create(struct cell_engine *engine, const struct cell_server_options *opts, struct cell_server **ret_server,
 		       struct cell_error *err)
 {
+	if (cell__require(err, engine, opts, ret_server) < 0)
+		return -1;
 	struct cell_server *server = cell__alloc(1, sizeof(*server));
 	const char *scheme;
 

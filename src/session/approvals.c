@@ -246,6 +246,8 @@ static void do_answer(void *arg)
 
 int cell_session_answer(struct cell_session *session, uint64_t id, const struct cell_approval_answer *answer, struct cell_error *err)
 {
+	if (cell__require(err, session, answer) < 0)
+		return -1;
 	struct cell_approval_answer all = CELL_APPROVAL_ANSWER_INIT;
 	if (cell__sized_read(&all, sizeof all, answer, "cell_approval_answer", err) < 0)
 		return -1;
@@ -264,6 +266,8 @@ int cell_session_answer(struct cell_session *session, uint64_t id, const struct 
 
 int cell_session_approvals(struct cell_session *session, char **ret_json, struct cell_error *err)
 {
+	if (cell__require(err, session, ret_json) < 0)
+		return -1;
 	struct answering answering = { .session = session };
 	cell__loop_call(session->engine->loop, do_answer, &answering);
 	char *text = answering.list ? json_dumps(answering.list, JSON_COMPACT) : NULL;

@@ -189,22 +189,31 @@ void cell_result_destroy(struct cell_result *result)
 
 const char *cell_result_value_json(const struct cell_result *result)
 {
-	return result->value_json;
+	return result ? result->value_json : NULL;
 }
 
 const char *cell_result_repr(const struct cell_result *result)
 {
-	return result->repr;
+	return result ? result->repr : NULL;
 }
 
 size_t cell_result_mime(const struct cell_result *result, const struct cell_mime_part **ret_parts)
 {
-	*ret_parts = result->mime.parts;
+	if (!result)
+		return 0;
+	if (ret_parts)
+		*ret_parts = result->mime.parts;
 	return result->mime.n_parts;
 }
 
+/* text NULL: there is no result. */
 static void get_text(const struct cell__kept_text *text, struct cell_text *ret_text)
 {
+	static const struct cell__kept_text none = { 0 };
+	if (!ret_text)
+		return;
+	if (!text)
+		text = &none;
 	const struct cell__buf *clean = text->clean.data ? &text->clean : &text->raw;
 	*ret_text = (struct cell_text){
 		.data = clean->data ? clean->data : "",
@@ -217,80 +226,89 @@ static void get_text(const struct cell__kept_text *text, struct cell_text *ret_t
 
 void cell_result_stdout(const struct cell_result *result, struct cell_text *ret_text)
 {
-	get_text(&result->out, ret_text);
+	get_text(result ? &result->out : NULL, ret_text);
 }
 
 void cell_result_stderr(const struct cell_result *result, struct cell_text *ret_text)
 {
-	get_text(&result->err, ret_text);
+	get_text(result ? &result->err : NULL, ret_text);
 }
 
 void cell_result_text(const struct cell_result *result, struct cell_text *ret_text)
 {
-	get_text(&result->text, ret_text);
+	get_text(result ? &result->text : NULL, ret_text);
 }
 
 const struct cell_outcome *cell_result_error(const struct cell_result *result)
 {
-	return result->failed ? &result->outcome : NULL;
+	return result && result->failed ? &result->outcome : NULL;
 }
 
 double cell_result_duration_ms(const struct cell_result *result)
 {
-	return (double)result->duration_us / 1000.0;
+	return result ? (double)result->duration_us / 1000.0 : 0;
 }
 
 int cell_result_state_kept(const struct cell_result *result)
 {
-	return result->state_kept;
+	return result ? result->state_kept : 0;
 }
 
 const char *cell_result_isolation_json(const struct cell_result *result)
 {
-	return result->isolation;
+	return result ? result->isolation : NULL;
 }
 
 const char *cell_result_spill_path(const struct cell_result *result)
 {
-	return result->spill_path;
+	return result ? result->spill_path : NULL;
 }
 
 void cell_result_keep_spill(struct cell_result *result)
 {
+	if (!result)
+		return;
 	result->keep_spill = true;
 }
 
 size_t cell_result_display_count(const struct cell_result *result)
 {
+	if (!result)
+		return 0;
 	return result->n_displays;
 }
 
 size_t cell_result_display(const struct cell_result *result, size_t i, const struct cell_mime_part **ret_parts)
 {
-	if (i >= result->n_displays)
+	if (!result || i >= result->n_displays)
 		return 0;
-	*ret_parts = result->displays[i].parts;
+	if (ret_parts)
+		*ret_parts = result->displays[i].parts;
 	return result->displays[i].n_parts;
 }
 
 size_t cell_result_image_count(const struct cell_result *result)
 {
+	if (!result)
+		return 0;
 	return result->n_images;
 }
 
 const char *cell_result_image(const struct cell_result *result, size_t i)
 {
-	return i < result->n_images ? result->images[i] : NULL;
+	return result && i < result->n_images ? result->images[i] : NULL;
 }
 
 size_t cell_result_notice_count(const struct cell_result *result)
 {
+	if (!result)
+		return 0;
 	return result->n_notices;
 }
 
 const char *cell_result_notice(const struct cell_result *result, size_t i)
 {
-	return i < result->n_notices ? result->notices[i] : NULL;
+	return result && i < result->n_notices ? result->notices[i] : NULL;
 }
 
 /* ---- as JSON ---- */
@@ -379,6 +397,8 @@ static int add_error(struct cell__buf *out, const struct cell_result *result)
 
 char *cell_result_json(const struct cell_result *result)
 {
+	if (!result)
+		return NULL;
 	CELL_AUTO_BUF struct cell__buf out = CELL_BUF_INIT;
 	int rc = cell__buf_printf(&out, "{\"value\":%s", result->value_json ? result->value_json : "null");
 	rc |= cell__buf_add_str(&out, ",\"repr\":");

@@ -68,6 +68,8 @@ static int fail_message(struct transfer *transfer)
 int cell_artifact_save(struct cell_space *space, const char *args_json, const void *bytes, size_t size, cell_more_fn more, void *arg,
 		       struct cell_answer *ret_answer, struct cell_error *err)
 {
+	if (cell__require(err, space, ret_answer) < 0 || (size > 0 && cell__require(err, bytes) < 0))
+		return -1;
 	struct cell_error why = { 0 };
 	struct transfer transfer = { .space = space, .answer = ret_answer, .err = err ? err : &why };
 	if (!more && size <= SMALL_BYTES)
@@ -125,6 +127,8 @@ static int load_large(struct transfer *transfer, const char *args, cell_take_fn 
 int cell_artifact_load(struct cell_space *space, const char *args_json, cell_take_fn take, void *arg, struct cell_answer *ret_answer,
 		       struct cell_error *err)
 {
+	if (cell__require(err, space, take, ret_answer) < 0)
+		return -1;
 	struct cell_error why = { 0 };
 	struct transfer transfer = { .space = space, .answer = ret_answer, .err = err ? err : &why };
 	json_t *bounded = json_loads(args_json, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);

@@ -185,6 +185,8 @@ static void do_cancel(void *arg)
 
 void cell_canceller_cancel(struct cell_canceller *canceller)
 {
+	if (!canceller)
+		return;
 	pthread_mutex_lock(&canceller->lock);
 	struct cell__loop *loop = canceller->call ? cell__space_engine(canceller->call->space)->loop : NULL;
 	canceller->cancelled = true;
@@ -274,6 +276,10 @@ int cell__space_wait(struct cell_space *space, const struct cell__principal *pri
 int cell_space_call(struct cell_space *space, const char *method, const char *args_json, const void *raw, size_t raw_size, char **ret_json,
 		    void **ret_raw, size_t *ret_raw_size, struct cell_error *err)
 {
+	if (cell__require(err, space, method, ret_json) < 0)
+		return -1;
+	if ((ret_raw && cell__require(err, ret_raw_size) < 0) || (raw_size > 0 && cell__require(err, raw) < 0))
+		return -1;
 	struct cell_answer answer = CELL_ANSWER_INIT;
 	int rc = cell__space_wait(space, &cell__principal_host, method, args_json, raw, raw_size, NULL, &answer, err);
 	if (rc == 0) {
@@ -290,6 +296,8 @@ int cell_space_call(struct cell_space *space, const char *method, const char *ar
 int cell_space_call_ex(struct cell_space *space, const char *method, const char *args_json, const void *raw, size_t raw_size,
 		       struct cell_answer *ret_answer, struct cell_error *err)
 {
+	if (cell__require(err, space, method, ret_answer) < 0)
+		return -1;
 	return cell_space_call_with(space, method, args_json, raw, raw_size, NULL, ret_answer, err);
 }
 
@@ -298,7 +306,7 @@ int cell__space_answer_for(const struct cell__asking_for *who, const char *metho
 {
 	struct cell_answer answer = CELL_ANSWER_INIT;
 	struct cell_error why = { 0 };
-	if (cell__sized_check(ret_answer, "cell_answer", err) < 0)
+	if (cell__sized_check(ret_answer, "cell_answer", err) < 0 || (raw_size > 0 && cell__require(err, raw) < 0))
 		return -1;
 	int rc = wait_for(who, method, args_json, raw, raw_size, canceller, &answer, &why);
 	if (rc < 0 && !answer.message)
@@ -319,6 +327,8 @@ int cell__space_answer_for(const struct cell__asking_for *who, const char *metho
 int cell_space_call_with(struct cell_space *space, const char *method, const char *args_json, const void *raw, size_t raw_size,
 			 struct cell_canceller *canceller, struct cell_answer *ret_answer, struct cell_error *err)
 {
+	if (cell__require(err, space, method, ret_answer) < 0)
+		return -1;
 	struct cell__asking_for who = { .space = space, .principal = &cell__principal_host };
 	return cell__space_answer_for(&who, method, args_json, raw, raw_size, canceller, ret_answer, err);
 }

@@ -62,6 +62,8 @@ static void do_add_tool(void *arg)
 
 int cell_space_add_tool(struct cell_space *space, const struct cell_tool *tool, struct cell_error *err)
 {
+	if (cell__require(err, space, tool) < 0)
+		return -1;
 	struct cell_tool all = CELL_TOOL_INIT;
 	if (cell__sized_read(&all, sizeof all, tool, "cell_tool", err) < 0)
 		return -1;
@@ -91,6 +93,8 @@ static void do_add_middleware(void *arg)
 
 int cell_space_add_middleware(struct cell_space *space, const struct cell_middleware *middleware, struct cell_error *err)
 {
+	if (cell__require(err, space, middleware) < 0)
+		return -1;
 	struct cell_middleware all = CELL_MIDDLEWARE_INIT;
 	if (cell__sized_read(&all, sizeof all, middleware, "cell_middleware", err) < 0)
 		return -1;
@@ -108,30 +112,50 @@ static struct cell__host_call *inner(const struct cell_tool_call *call)
 
 const char *cell_tool_call_args(const struct cell_tool_call *call)
 {
+	if (!call)
+		return "";
 	return cell__host_call_args(inner(call));
 }
 
 const char *cell_tool_call_session_id(const struct cell_tool_call *call)
 {
+	if (!call)
+		return "";
 	return cell__host_call_session_id(inner(call));
 }
 
 int cell_tool_call_cancelled(const struct cell_tool_call *call)
 {
+	if (!call)
+		return 0;
 	return cell__host_call_cancelled(inner(call));
 }
 
 void cell_tool_call_answer_json(struct cell_tool_call *call, const char *json, size_t size)
 {
-	cell__host_call_reply(inner(call), CELL__REPLY_JSON, json, size);
+	if (!call)
+		return;
+	if (!json && size > 0)
+		cell_tool_call_fail(call, "the host's answer is NULL");
+	else
+		cell__host_call_reply(inner(call), CELL__REPLY_JSON, json, size);
 }
 
 void cell_tool_call_answer_text(struct cell_tool_call *call, const char *text, size_t size)
 {
-	cell__host_call_reply(inner(call), CELL__REPLY_TEXT, text, size);
+	if (!call)
+		return;
+	if (!text && size > 0)
+		cell_tool_call_fail(call, "the host's answer is NULL");
+	else
+		cell__host_call_reply(inner(call), CELL__REPLY_TEXT, text, size);
 }
 
 void cell_tool_call_fail(struct cell_tool_call *call, const char *message)
 {
+	if (!call)
+		return;
+	if (!message)
+		message = "the host gave no reason";
 	cell__host_call_reply(inner(call), CELL__REPLY_FAIL, message, strlen(message));
 }

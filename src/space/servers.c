@@ -25,6 +25,8 @@ static int change(struct cell_space *space, const char *method, json_t *args, st
 
 int cell_space_add_mcp(struct cell_space *space, const char *name, const char *params_json, struct cell_error *err)
 {
+	if (cell__require(err, space, name, params_json) < 0)
+		return -1;
 	json_error_t problem;
 	json_t *params = json_loads(params_json, JSON_REJECT_DUPLICATES, &problem);
 	if (!params)
@@ -34,6 +36,8 @@ int cell_space_add_mcp(struct cell_space *space, const char *name, const char *p
 
 int cell_space_remove_mcp(struct cell_space *space, const char *name, struct cell_error *err)
 {
+	if (cell__require(err, space, name) < 0)
+		return -1;
 	return change(space, "tools.unregister", json_pack("{s:s}", "name", name), err);
 }
 
@@ -46,6 +50,8 @@ static void start_stop(void *tools, void (*done)(void *arg), void *arg)
 
 int cell_space_stop_servers(struct cell_space *space, struct cell_error *err)
 {
+	if (cell__require(err, space) < 0)
+		return -1;
 	struct cell_engine *engine = cell__space_engine(space);
 	if (cell__engine_may_wait(engine, "cell_space_stop_servers", err) < 0)
 		return -1;
@@ -209,6 +215,8 @@ void cell__servers_init(struct cell__servers *servers, struct cell_space *space)
 
 int cell_space_on_tool_event(struct cell_space *space, cell_tool_event_fn fn, void *arg, struct cell_error *err)
 {
+	if (cell__require(err, space) < 0)
+		return -1;
 	(void)err;
 	struct listening listening = { space, fn, arg };
 	cell__loop_call(cell__space_engine(space)->loop, do_listen, &listening);
@@ -226,6 +234,8 @@ static void deliver(struct cell__task *task)
 
 int cell_question_answer(struct cell_question *question, const char *action, const char *content_json, struct cell_error *err)
 {
+	if (cell__require(err, question, action) < 0)
+		return -1;
 	bool accept = strcmp(action, "accept") == 0;
 	json_t *content = NULL;
 	if (!accept && strcmp(action, "decline") != 0 && strcmp(action, "cancel") != 0)

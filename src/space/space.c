@@ -593,6 +593,8 @@ static int first_tools(struct cell_space *space, struct cell_error *err);
 int cell_space_open(struct cell_engine *engine, const struct cell_space_options *opts, struct cell_space **ret_space,
 		    struct cell_error *err)
 {
+	if (cell__require(err, engine, ret_space) < 0)
+		return -1;
 	struct cell_space_options all = CELL_SPACE_OPTIONS_INIT;
 	if (opts && cell__sized_read(&all, sizeof all, opts, "cell_space_options", err) < 0)
 		return -1;
@@ -691,6 +693,8 @@ static void do_guard(void *arg)
 
 int cell_space_guard(struct cell_space *space, const struct cell_session_options *session, struct cell_error *err)
 {
+	if (cell__require(err, space, session) < 0)
+		return -1;
 	struct cell_session_options all = CELL_SESSION_OPTIONS_INIT;
 	if (cell__sized_read(&all, sizeof all, session, "cell_session_options", err) < 0)
 		return -1;
@@ -814,5 +818,7 @@ static int first_tools(struct cell_space *space, struct cell_error *err)
 
 int cell_find_python(const char *version, const char *path, char **ret_python, struct cell_error *err)
 {
+	if (cell__require(err, version, path, ret_python) < 0)
+		return -1;
 	return cell__deps_find_python(version, path, ret_python, err);
 }

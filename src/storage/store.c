@@ -152,6 +152,8 @@ bool cell__store_take_notice(struct cell__store *store, struct cell_error *ret_n
 
 char *cell_storage_shown(const char *storage)
 {
+	if (!storage)
+		return NULL;
 	struct cell__redis_url url;
 	struct cell__buf shown = CELL_BUF_INIT;
 	if (!cell__redis_url_is(storage))

@@ -494,6 +494,8 @@ static void close_side(struct side *side)
 
 int cell_transfer(const struct cell_transfer_options *opts, struct cell_error *err)
 {
+	if (cell__require(err, opts) < 0)
+		return -1;
 	struct cell_transfer_options all = CELL_TRANSFER_OPTIONS_INIT;
 	if (cell__sized_read(&all, sizeof all, opts, "cell_transfer_options", err) < 0)
 		return -1;

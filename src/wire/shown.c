@@ -121,6 +121,8 @@ size_t cell__shown_bytes(const char *bytes, size_t size, enum cell_shown how, ch
 
 char *cell_shown_text(const char *bytes, size_t size, enum cell_shown how)
 {
+	if (!bytes)
+		size = 0;
 	char *out = cell__alloc(size + 1, CELL__SHOWN_GROWTH);
 	if (out)
 		out[cell__shown_bytes(bytes, size, how, out)] = '\0';
@@ -215,6 +217,8 @@ size_t cell__shown_stream(const char *bytes, size_t size, bool last, bool redraw
 /* Takes the carried-over and the new bytes; see the header. */
 char *cell_shown_output(struct cell_shown_carry *carry, const char *bytes, size_t size, size_t *ret_size)
 {
+	if (!carry || !ret_size || carry->size > sizeof carry->bytes)
+		return NULL;
 	bool last = !bytes;
 	size_t all = carry->size + (last ? 0 : size), used, filled;
 	char *joined = cell__alloc(all + 1, CELL__SHOWN_GROWTH + 1), *out = joined + all;
@@ -381,6 +385,8 @@ static json_t *sorted(const json_t *args)
 
 int cell_shown_args(const char *json, size_t size, enum cell_shown how, char **ret_text, struct cell_error *err)
 {
+	if (cell__require(err, json, ret_text) < 0)
+		return -1;
 	size_t limit = how == CELL_SHOWN_MARKDOWN ? CELL__SHOWN_MAX_PAGE : CELL__SHOWN_MAX_ARGS, used = 0;
 	if (size > limit)
 		return cell_fail(err, CELL_E_LIMIT, 0, "the arguments are too large to show: %zu bytes, at most %zu", size, limit);

@@ -50,7 +50,7 @@ static void test_read(void **state)
 		given->size = bad[i];
 		assert_int_equal(cell__sized_read(&all, sizeof all, given, "grown", &err), -1);
 		assert_int_equal(err.code, CELL_E_INVALID);
-		assert_non_null(strstr(err.msg, "set it to sizeof(struct grown)"));
+		assert_non_null(strstr(err.msg, "initialise the struct with grown_init()"));
 	}
 	given->size = sizeof(size_t);
 	assert_int_equal(cell__sized_read(&all, sizeof all, given, "grown", &err), 0);

@@ -323,6 +323,8 @@ static char *report(const struct cell__gen_package *package, const char *out_dir
 
 int cell_gen_mcp(const struct cell_gen_options *opts, char **ret_json, struct cell_error *err)
 {
+	if (cell__require(err, opts) < 0)
+		return -1;
 	struct cell_gen_options all = CELL_GEN_OPTIONS_INIT;
 	if (cell__sized_read(&all, sizeof all, opts, "cell_gen_options", err) < 0)
 		return -1;

@@ -63,8 +63,8 @@ int cell_mcp_server_create(struct cell_engine *engine, const struct cell_mcp_ser
 	struct cell_session_options session = CELL_SESSION_OPTIONS_INIT;
 	struct cell_mcp_server *server;
 
-	if (!opts)
-		return cell_fail(err, CELL_E_INVALID, 0, "an MCP server needs options");
+	if (cell__require(err, engine, opts, ret_server) < 0)
+		return -1;
 	if (cell__sized_read(&all, sizeof(all), opts, "cell_mcp_server_options", err) < 0 ||
 	    (all.session && cell__sized_read(&session, sizeof(session), all.session, "cell_session_options", err) < 0))
 		return -1;
@@ -95,11 +95,15 @@ static void tell(struct cell_mcp_server *server, uint64_t what)
 
 void cell_mcp_server_stop(struct cell_mcp_server *server)
 {
+	if (!server)
+		return;
 	tell(server, CELL_MCP_TELL_STOP);
 }
 
 void cell_mcp_server_reload(struct cell_mcp_server *server)
 {
+	if (!server)
+		return;
 	if (atomic_load(&server->listening))
 		tell(server, CELL_MCP_TELL_RELOAD);
 }
@@ -247,6 +251,8 @@ static int join_writer(struct cell_mcp_server *server, pthread_t writer)
 
 int cell_mcp_server_run(struct cell_mcp_server *server, int in_fd, int out_fd, struct cell_error *err)
 {
+	if (cell__require(err, server) < 0)
+		return -1;
 	struct pipes *pipes = cell__alloc(1, sizeof(*pipes));
 	struct cell__mcp_sink sink = { send_line, is_full, pipes };
 	struct cell__mcp_peer *peer;
