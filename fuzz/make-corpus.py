@@ -262,7 +262,18 @@ source = { virtual = "." }
 requires-dist = [{ name = "rich" }]
 """
 
+OPTIONS = {
+    "session": {"executor": "sandbox", "env": {"A": "b"}, "timeout_ms": -1, "restore_cwd": True, "trusted": ["/usr"], "policy": "ask", "space": {}},
+    "space": {"storage": "x", "installer_env": {"K": ""}, "cache_venv": False, "install_timeout_ms": 1},
+    "container": {"image": "x", "deps": ["a", "b"], "memory_limit": 1 << 40, "auth_disabled": True},
+    "engine": {"pool_size": 3, "zygote_forks": None, "lib_dir": "/x"},
+    "audit": {"path": "x", "keep": 2, "redact": ["a.b"], "sync": "always"},
+    "answer": {"accept": True, "reason": "x", "args": {}, "always": False},
+    "wrong": {"executor": 1, "env": ["A=b"], "pool_size": 1 << 40, "cwd": "a\0b"},
+}
+
 for target, seeds in (
+    ("json_options", ((name, json.dumps(value).encode()) for name, value in OPTIONS.items())),
     ("uvlock", (("whole", UV_LOCK), ("other", b"version = 2\n"))), ("frame", frames()), ("json_check", JSON.items()), ("ring", rings()), ("answer", answers()), ("output", outputs()),
     ("text", TEXTS.items()), ("jsonrpc", calls()), ("embeddings", EMBEDDINGS.items()), ("gen", schemas()),
     ("json_find", ((name, data) for name, data in JSON.items() if name != "deep")),

@@ -1165,6 +1165,25 @@ CELL_API const char *cell_result_notice(const struct cell_result *result, size_t
 /* The whole result as one line of JSON (the shape of `workcell run --json`); free() it.  NULL: out of memory. */
 CELL_API char *cell_result_json(const struct cell_result *result);
 
+/* ---- JSON in, JSON out: for other languages --------------------------------- */
+
+/*
+ * The functions above as one, for languages that call C with strings (docs/ffi.md has the requests).  It owns an engine and the sessions
+ * that requests open.  Requests are those of the host program itself.
+ */
+struct cell_json;
+CELL_API struct cell_json *cell_json_create(void); /* NULL: out of memory */
+/*
+ * Does what the request (a JSON object with "op") says and waits for it.  The answer is always a JSON object, {"ok": ...} or {"error":
+ * {"code", "message"}}; cell_free() it; NULL: out of memory.  Any number of threads at once: a cell that runs in one thread is interrupted
+ * from another.
+ */
+CELL_API char *cell_json_call(struct cell_json *json, const char *request);
+/* Ends its sessions and waits.  No thread may be in cell_json_call().  NULL is allowed. */
+CELL_API void cell_json_destroy(struct cell_json *json);
+/* free() of the library, for memory that its functions returned; NULL is allowed. */
+CELL_API void cell_free(void *memory);
+
 /* ---- the MCP server -------------------------------------------------------- */
 
 /*

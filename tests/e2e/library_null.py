@@ -145,7 +145,7 @@ def try_function(name, result, params):
 
 
 def nulls():
-    LIB.cell_policy_of.restype = LIB.cell_canceller_create.restype = c.c_void_p
+    LIB.cell_json_create.restype = LIB.cell_policy_of.restype = LIB.cell_canceller_create.restype = c.c_void_p
     LIB.cell_space_open.argtypes = [c.c_void_p, c.c_void_p, c.c_void_p, c.c_void_p]
     os.chdir(tempfile.mkdtemp(dir=os.environ.get("TMPDIR")))
     every = list(functions())

@@ -9,7 +9,7 @@ import pytest
 import support
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-PROGRAMS = ("library.py", "library_inprocess.py", "library_null.py")
+PROGRAMS = ("library.py", "library_inprocess.py", "library_null.py", "library_json.py")
 
 
 def scenarios():

@@ -23,7 +23,7 @@ import serving
 import spaces
 import support
 
-PAGES = ["README.md", "docs/getting-started.md"] + sorted(os.path.relpath(path, support.ROOT)
+PAGES = ["README.md", "docs/getting-started.md", "docs/ffi.md"] + sorted(os.path.relpath(path, support.ROOT)
                                                           for path in glob.glob(os.path.join(support.ROOT, "docs", "tasks", "*.md")))
 # Reference pages with examples, and what their folder holds.
 REFERENCE = ["docs/artifacts.md", "docs/deps.md", "docs/namespaces.md", "docs/policy.md", "docs/tools.md", "docs/workflows.md"]
