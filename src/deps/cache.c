@@ -89,8 +89,8 @@ static int add_entry(json_t *list, const char *cache, const char *kind, const ch
 
 int cell_cache_list(const char *cache_dir, char **ret_json, struct cell_error *err)
 {
-	if (!cache_dir || !ret_json)
-		return cell_fail(err, CELL_E_INVALID, 0, "cache_dir and ret_json must not be NULL");
+	if (cell__require(err, cache_dir, ret_json) < 0)
+		return -1;
 	json_t *list = json_array();
 	int rc = list ? 0 : -1;
 	for (size_t i = 0; i < sizeof kinds / sizeof *kinds && rc == 0; i++) {
@@ -128,8 +128,8 @@ int cell_cache_remove(const char *cache_dir, const char *id, struct cell_error *
 {
 	CELL_AUTO_BUF struct cell__buf path = CELL_BUF_INIT, lock = CELL_BUF_INIT;
 	CELL_AUTO_FD int held = -1;
-	if (!cache_dir || !id)
-		return cell_fail(err, CELL_E_INVALID, 0, "cache_dir and id must not be NULL");
+	if (cell__require(err, cache_dir, id) < 0)
+		return -1;
 	const char *kind = kind_of(id);
 	if (!kind)
 		return cell_fail(err, CELL_E_INVALID, 0, "'%.80s' is not an id of cell_cache_list()", id);
