@@ -16,7 +16,7 @@ from _workcell import remember
 
 from . import display as display_module
 from . import errors, figures, interactive, values
-from .awaits import soften
+from .awaits import is_needed, soften
 from .split import CO_COROUTINE, FUTURE_MASK, STATEMENTS, split
 
 ONLY_AST = ast.PyCF_ONLY_AST
@@ -139,7 +139,7 @@ class Cells:
         else:
             # Not splitlines(): a form feed or U+2028 in a string does not end a line of Python.
             linecache.cache[name] = (len(source), None, [line + "\n" for line in source.split("\n")], name)
-            parts = split(source, name, self.flags)
+            parts = None if is_needed(source) else split(source, name, self.flags)
             if parts is not None:
                 first, code, has_value = parts
                 if first is not None:

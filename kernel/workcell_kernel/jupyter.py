@@ -25,26 +25,11 @@ import _workcell
 
 from . import display as display_module
 from . import figures, interactive, kernel
+from .awaits import NoLoop
 from .cell import Cells
 from .streams import TextOut, no_input
 
 PUMP_SECONDS = 0.005  # between iterations of the session's loop while no cell runs and tasks of it are pending
-
-_swap_task = getattr(asyncio.tasks, "_swap_current_task", None)  # Python 3.12 and later
-
-
-class NoLoop:
-    """While this is entered no loop is running, as far as asyncio can tell."""
-
-    def __enter__(self):
-        self.loop = asyncio._get_running_loop()
-        self.task = _swap_task(self.loop, None) if _swap_task and self.loop is not None else None
-        asyncio._set_running_loop(None)
-
-    def __exit__(self, *exc):
-        asyncio._set_running_loop(self.loop)
-        if self.task is not None:
-            _swap_task(self.loop, self.task)
 
 
 class JupyterKernel(kernel.Kernel):

@@ -8,7 +8,7 @@ import sys
 from _contextvars import ContextVar
 from _thread import get_ident
 
-from .awaits import soften
+from .awaits import drive, is_needed, soften
 from .ns_errors import WorkflowError
 
 MAX_DEPTH = 50
@@ -53,7 +53,7 @@ def parse(source, filename="<workflow>"):
     except (ValueError, RecursionError, MemoryError) as exc:
         problem = SyntaxError("Syntax error in workflow code: %s" % (exc or type(exc).__name__))
     else:
-        return soften(tree, source), find_run(tree)
+        return tree, find_run(tree)
     raise problem
 
 
@@ -352,7 +352,7 @@ class WorkflowsNamespace:
             result = self._start(name, space, kwargs)
         if not isinstance(result, CoroutineType):
             return result
-        driven = self._drive(entered, result)
+        driven = drive(entered, result)
         if self._in_loop():
             return driven
         if get_ident() == self._main and self._run_coroutine is not None:
@@ -369,6 +369,11 @@ class WorkflowsNamespace:
         code = self._compiled.get((name, source))
         if code is None:
             code = compile(source, filename, "exec", 0, True)
+            if is_needed(source):
+                import ast
+
+                tree = soften(compile(source, filename, "exec", ast.PyCF_ONLY_AST, True), source)
+                code = compile(tree, filename, "exec", 0, True)
             while len(self._compiled) >= MAX_COMPILED:
                 self._compiled.pop(next(iter(self._compiled)), None)
             self._compiled[name, source] = code
@@ -389,11 +394,6 @@ class WorkflowsNamespace:
             problem = TypeError("%s\nSignature: %s%s" % (str(exc).replace("run()", "workflows.%s()" % name, 1), name,
                                                          inspect.signature(run)))
         raise problem
-
-    @staticmethod
-    async def _drive(entered, coroutine):
-        with entered:
-            return await coroutine
 
     @staticmethod
     def _in_loop():

@@ -125,6 +125,13 @@ case("workflows are listed and called", exact("[w['name'] for w in workflows.lis
      exact("workflows.invoke('double', n=5)", 10), exact("workflows.later(name='x')", "hi x"),
      exact("await workflows.later(name='y')", "hi y"),
      exact("[w['name'] for w in workflows.search('greeting')]", ["later"]), base=FLOWS)
+case("an async workflow that is not awaited gives its value",
+     cell("workflows.create('both', 'async def run(n):\\n"
+          "    said = skills.invoke(\"later\", name=n)\\n    return said + workflows.later(name=n) + await workflows.later(name=n)');"),
+     exact("workflows.both(n='x')", "hi xhi xhi x"), exact("await workflows.both(n='y')", "hi yhi yhi y"),
+     exact("def f():\n    return workflows.later(name='z').upper()\nasync def g():\n    return f() + workflows.later(name='z')\nawait g()",
+           "HI Zhi z"),
+     exact("import asyncio\nawait asyncio.gather(workflows.later(name='a'), workflows.later(name='b'))", ["hi a", "hi b"]), base=FLOWS)
 case("workflows are created and deleted",
      exact("workflows.create('inc', '''def run(x: int):\\n    return x + 1''', description='Adds one')",
            {"name": "inc", "description": "Adds one", "params": {"x": "integer"}}),

@@ -398,6 +398,44 @@ async def run(n: int):
         assert ns_workflows._chain.get() == () and not [m for m in sys.modules if m.startswith("workflow:")]
 
 
+# Bodies of `async def run(n)`, and what they give for 20 when `double` is a workflow with `async def run`.
+ASYNC_BODIES = [
+    ("doubled = skills.invoke('double', n=n)\n    return doubled + 1", 41),
+    ("return workflows.double(n=n) * 2", 80),
+    ("return str(workflows.double(n=n)) + '!'", "40!"),
+    ("def helper():\n        return workflows.double(n=n)\n    return helper() + helper()", 80),
+    ("return [workflows.double(n=i) + 1 for i in range(3)]", [1, 3, 5]),
+    ("return (lambda: workflows.double(n=n) + 1)()", 41),
+    ("return 1 if workflows.double(n=0) else 2", 2),
+    ("return workflows['double'](n=n) + await workflows.double(n=n)", 80),
+    ("return workflows.double(n=workflows.double(n=n))", 80),
+    ("return await workflows.double(n=workflows.double(n=n))", 80),
+    ("return await tools.curl.get(url='x') and workflows.plain(n=n) + await workflows.plain(n=n)", 40),
+    ("return await asyncio.gather(workflows.double(n=1), workflows.double(n=2))", [2, 4]),
+    ("return await asyncio.gather(*[workflows.double(n=i) for i in range(3)])", [0, 2, 4]),
+    ("jobs = [workflows.double(n=i) for i in range(3)]\n    return await asyncio.gather(*jobs)", [0, 2, 4]),
+    ("jobs = []\n    for i in range(2):\n        jobs.append(workflows.double(n=i))\n    return [await job for job in jobs]", [0, 2]),
+    ("job = workflows.double(n=n)\n    return await asyncio.wait_for(job, 9)", 40),
+    ("job = asyncio.create_task(workflows.double(n=n))\n    return await job", 40),
+    ("try:\n        workflows.fails(n=n)\n    except KeyError as error:\n        await asyncio.sleep(0)\n        return repr(error)", "KeyError(20)"),
+    ("import asyncio as a\n    t = a.current_task()\n    workflows.double(n=n)\n    await a.sleep(0)\n    return t is a.current_task()", True),
+]
+
+
+def test_a_workflow_that_is_not_awaited_gives_its_value():
+    for body, expected in ASYNC_BODIES:
+        with Session() as s:
+            s.workflows.create("double", "import asyncio\nasync def run(n):\n    await asyncio.sleep(0.001)\n    return n * 2")
+            s.workflows.create("plain", "def run(n):\n    return n")
+            s.workflows.create("fails", "import asyncio\nasync def run(n):\n    asyncio.ensure_future(asyncio.sleep(60))\n"
+                                        "    raise KeyError(n)")
+            s.workflows.create("outer", "import asyncio\nasync def run(n):\n    %s\n" % body)
+            assert s.workflows.outer(n=20) == expected, body
+            s.workflows.create("most", "async def run(n):\n    return workflows.outer(n=n)\n")
+            assert s.workflows.most(n=20) == expected, body
+            assert ns_workflows._chain.get() == () and not [m for m in sys.modules if m.startswith("workflow:")]
+
+
 def test_workflows_recursion():
     with Session() as s:
         s.workflows.create("down", "def run(n):\n    return workflows.down(n=n - 1) + 1 if n else 0")
@@ -407,6 +445,10 @@ def test_workflows_recursion():
         s.workflows.create("adown", "async def run(n):\n    return await workflows.adown(n=n - 1) + 1 if n else 0")
         assert s.workflows.adown(n=20) == 20
         exc = raises("WorkflowError", s.workflows.adown, n=100)
+        assert "50 deep" in str(exc)
+        s.workflows.create("sdown", "async def run(n):\n    return workflows.sdown(n=n - 1) + 1 if n else 0")
+        assert s.workflows.sdown(n=20) == 20
+        exc = raises("WorkflowError", s.workflows.sdown, n=100)
         assert "50 deep" in str(exc)
         assert s.workflows.down(n=1) == 1
 
