@@ -31,15 +31,30 @@ static bool is_flag(const struct cell__tool_entry *tool, const char *word)
 	return false;
 }
 
-static void check_argv(const struct cell__tool_entry *tool, const json_t *args)
+/* Whether the definition has a default or preset, which may begin with a dash. */
+static bool has_defaults(const struct cell__tool_entry *tool, const struct cell__callable *recipe)
+{
+	const json_t *value;
+	const char *name;
+	bool found = false;
+	for (size_t i = 0; i < tool->schema.count; i++)
+		found |= tool->schema.list[i].fallback != NULL;
+	for (size_t i = 0; recipe && i < recipe->params.count; i++)
+		found |= recipe->params.list[i].fallback != NULL;
+	json_object_foreach(recipe ? recipe->preset : NULL, name, value)
+		found |= !json_is_null(value);
+	return found;
+}
+
+static void check_argv(const struct cell__tool_entry *tool, const struct cell__callable *recipe, const json_t *args)
 {
 	CELL_AUTO_BUF struct cell__buf why = CELL_BUF_INIT;
 	struct cell__argv argv = { 0 };
-	if (cell__argv_build(tool, args, &argv, &why) < 0) {
+	if (cell__argv_build(tool, recipe, args, &argv, &why) < 0) {
 		CHECK(why.size > 0);
 		return;
 	}
-	bool dashes_allowed = tool->end_of_options;
+	bool dashes_allowed = tool->end_of_options || has_defaults(tool, recipe);
 	for (size_t i = 0; i < tool->schema.count; i++)
 		dashes_allowed |= tool->schema.list[i].allow_dash;
 	CHECK(argv.count > 0 && strcmp(argv.list[0], tool->command) == 0);
@@ -81,7 +96,7 @@ static void check_call(const struct cell__tool_entry *tool, const struct cell__c
 		return;
 	}
 	if (tool->adapter == &cell__tool_cli)
-		check_argv(tool, args);
+		check_argv(tool, callable, args);
 	else if (callable)
 		check_request(tool, callable, args);
 	json_decref(args);

@@ -261,7 +261,10 @@ struct cell_space_options {
 	const char *workspace_id;  /* NULL: none */
 	const char *tools_dir;     /* folder of *.yaml; NULL: only functions added by cell_space_add_tool() */
 	const char *cwd;           /* where command-line tools run; NULL: the caller's */
-	/* For ${VAR} in tool definitions, at the moment of a call; NULL: every variable is missing.  Loop's thread. */
+	/*
+	 * For ${VAR} in tool definitions, at the moment of a call, and HOME of programs that only trusted callers use; NULL: every
+	 * variable is missing, and HOME is that of /etc/passwd.  Loop's thread.
+	 */
 	const char *(*getenv_fn)(void *arg, const char *name);
 	void *getenv_arg;
 	int allow_runtime_deps;    /* 0: deps.add and deps.remove are refused; default 1 */
@@ -287,7 +290,11 @@ struct cell_space_options {
 	 * LANG are set unless given here; nothing is inherited.  NULL: no others.
 	 */
 	const char *const *installer_env;
-	const char *path;          /* folders to search for uv and interpreters; NULL: the usual folders of a system */
+	/*
+	 * The host's PATH, absolute folders only: where commands of tools, uv and interpreters are looked up, and the PATH of tools;
+	 * NULL: the usual folders of a system.  List its folders in the `trusted` of confined sessions.
+	 */
+	const char *path;
 	int64_t install_timeout_ms; /* time limit for the installers of one operation; -1: no limit; default 300000 */
 	/*
 	 * Gets the output of pip and uv line by line while cell_space_call() or cell_session_open() waits for them: on the thread that

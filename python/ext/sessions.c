@@ -35,6 +35,7 @@ static const struct option session_options[] = {
 	{ "cpu_quota", OPT_INT64, offsetof(struct cell_session_options, cpu_quota) },
 	{ "pids_limit", OPT_INT64, offsetof(struct cell_session_options, pids_limit) },
 	{ "portable_values", OPT_INT, offsetof(struct cell_session_options, portable_values) },
+	{ "trusted", OPT_LIST, offsetof(struct cell_session_options, trusted) },
 };
 
 static const struct option container_options[] = {

@@ -5,6 +5,7 @@ import datetime
 import decimal
 import enum
 import functools
+import os
 import pickle
 import sys
 import threading
@@ -17,6 +18,29 @@ from conftest import run
 import workcell
 from workcell import (CallEnded, CallStarted, Chunk, Display, ExecutionResult, FileStorage, ResultEvent, Session,
                       SessionClosedError, SubprocessConfig, SubprocessExecutor)
+
+
+def test_tools_find_programs_on_the_hosts_path(tmp_path, monkeypatch):
+    """The PATH and HOME of this program; a sandbox that could write to a folder of PATH is refused."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "greet").write_text("#!/bin/sh\necho hello from $HOME\n")
+    (tmp_path / "bin" / "greet").chmod(0o755)
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools" / "greet.yaml").write_text("name: greet\ncommand: greet\nrecipes: {run: {}}\n")
+    monkeypatch.setenv("PATH", "%s:%s" % (tmp_path / "bin", os.environ["PATH"]))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+    async def main():
+        config = workcell.SubprocessConfig(tools_path=tmp_path / "tools")
+        async with Session.scratch(workcell.SubprocessExecutor(config)) as session:
+            assert (await session.run("tools.greet.run()")).value == "hello from %s\n" % (tmp_path / "home")
+            assert await session.call_tool("greet.run") == "hello from %s\n" % (tmp_path / "home")
+        sandbox = workcell.SandboxExecutor(workcell.SandboxConfig(cwd=tmp_path / "bin"))
+        with pytest.raises(workcell.errors.InvalidError, match="trusted path"):
+            async with Session.scratch(sandbox):
+                pass
+
+    run(main())
 
 
 def test_values_and_variables(storage):

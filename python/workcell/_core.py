@@ -130,6 +130,14 @@ def installer_env() -> List[str]:
     return ["%s=%s" % item for item in os.environ.items() if item[0] in _INSTALLER or item[0].startswith(("PIP_", "UV_"))]
 
 
+def trusted_paths() -> List[str]:
+    """The folders that commands of tools are looked up in, and HOME: a sandbox that could write to one of them is refused."""
+    path = os.environ.get("PATH")
+    found = [os.path.abspath(folder or ".") for folder in path.split(":")] if path is not None else []
+    home = os.environ.get("HOME", "")
+    return list(dict.fromkeys(found + [home] if home.startswith("/") else found))
+
+
 if TYPE_CHECKING:
     from ._operations import Operations
 else:
@@ -282,6 +290,8 @@ class Core:
             self._configure_deps()
             options = {name: value for name, value in spec.session.items() if value is not None}
             options["executor"] = spec.executor
+            if spec.executor == "sandbox":
+                options["trusted"] = trusted_paths()
             # Tools and storage are those of a server, elsewhere or in the container; the host's facades have the same folders.
             served = spec.executor in ("remote", "container")
             if spec.executor == "container":

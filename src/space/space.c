@@ -476,6 +476,7 @@ static int make_parts(struct opening *opening)
 		.supervisor = &space->engine->supervisor,
 		.getenv_fn = opts->getenv_fn,
 		.getenv_arg = opts->getenv_arg,
+		.path = opts->path,
 		.cwd = space->cwd,
 		.confine = space->engine->session_ops->confine,
 		.confine_arg = space,

@@ -6,7 +6,7 @@
  *
  *     is joined to a long option                   --name=-value
  *     follows `--` if the command knows it         cmd ... -- -value
- *     is passed unchanged if the schema allows it  (allow_dash)
+ *     is passed unchanged if the schema allows it  (allow_dash), or if the definition has it as the parameter's default or preset
  *     is refused in every other case.
  *
  * The host opens a path, and its word is replaced when the program starts (paths.c): it has no dash then.
@@ -73,16 +73,44 @@ static int value_text(const struct cell__param *param, const json_t *value, stru
 	return 0;
 }
 
+/* What the words are made from. */
+struct call {
+	const struct cell__tool_entry *tool;
+	const struct cell__callable *recipe; /* NULL: by the schema alone */
+	const json_t *args;
+	struct cell__argv *argv;
+	struct cell__buf *why;
+};
+
+static bool is_or_has(const json_t *written, const json_t *value)
+{
+	if (!json_is_array(written))
+		return written && json_equal(written, value);
+	for (size_t i = 0; i < json_array_size(written); i++)
+		if (json_equal(json_array_get(written, i), value))
+			return true;
+	return false;
+}
+
+/* Whether the definition itself gives the value when the call does not: then its author, not the code, chose it. */
+static bool is_authors(const struct call *call, const struct cell__param *param, const json_t *value)
+{
+	const struct cell__param *own = call->recipe ? cell__params_find(&call->recipe->params, param->name) : NULL;
+	const json_t *preset = call->recipe ? json_object_get(call->recipe->preset, param->name) : NULL;
+	return is_or_has(preset ? preset : own ? own->fallback : param->fallback, value);
+}
+
 enum dash { DASH_NONE, DASH_JOIN, DASH_REFUSE };
 
 /* How to treat a value's leading dash. */
-static enum dash dash_of(const struct cell__tool_entry *tool, const struct cell__param *param, const struct cell__buf *text)
+static enum dash dash_of(const struct call *call, const struct cell__param *param, const json_t *value, const struct cell__buf *text)
 {
 	if (text->size == 0 || text->data[0] != '-' || param->allow_dash || param->under)
 		return DASH_NONE;
+	enum dash otherwise = is_authors(call, param, value) ? DASH_NONE : DASH_REFUSE;
 	if (param->place == CELL_IN_POSITIONAL)
-		return tool->end_of_options ? DASH_NONE : DASH_REFUSE;
-	return param->long_flag && strncmp(param->long_flag, "--", 2) == 0 ? DASH_JOIN : DASH_REFUSE;
+		return call->tool->end_of_options ? DASH_NONE : otherwise;
+	return param->long_flag && strncmp(param->long_flag, "--", 2) == 0 ? DASH_JOIN : otherwise;
 }
 
 static int refuse_dash(const struct cell__param *param, struct cell__buf *why)
@@ -94,31 +122,14 @@ static int refuse_dash(const struct cell__param *param, struct cell__buf *why)
 	return -1;
 }
 
-static int check_one(const struct cell__tool_entry *tool, const struct cell__param *param, const json_t *value, struct cell__buf *why)
+static int add_value(const struct call *call, const struct cell__param *param, const json_t *value)
 {
+	struct cell__argv *argv = call->argv;
+	struct cell__buf *why = call->why;
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
 	if (value_text(param, value, &text, why) < 0)
 		return -1;
-	return dash_of(tool, param, &text) == DASH_REFUSE ? refuse_dash(param, why) : 0;
-}
-
-int cell__argv_check(const struct cell__tool_entry *tool, const struct cell__param *param, const json_t *value, struct cell__buf *why)
-{
-	if (!json_is_array(value))
-		return check_one(tool, param, value, why);
-	for (size_t i = 0; i < json_array_size(value); i++)
-		if (check_one(tool, param, json_array_get(value, i), why) < 0)
-			return -1;
-	return 0;
-}
-
-static int add_value(const struct cell__tool_entry *tool, const struct cell__param *param, const json_t *value, struct cell__argv *argv,
-		     struct cell__buf *why)
-{
-	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
-	if (value_text(param, value, &text, why) < 0)
-		return -1;
-	enum dash dash = dash_of(tool, param, &text);
+	enum dash dash = dash_of(call, param, value, &text);
 	if (dash == DASH_REFUSE)
 		return refuse_dash(param, why);
 	if (dash == DASH_JOIN) {
@@ -140,29 +151,28 @@ static int add_value(const struct cell__tool_entry *tool, const struct cell__par
 	return add_word(argv, &text, why);
 }
 
-static int add_param(const struct cell__tool_entry *tool, const struct cell__param *param, const json_t *value, struct cell__argv *argv,
-		     struct cell__buf *why)
+static int add_param(const struct call *call, const struct cell__param *param, const json_t *value)
 {
 	if (param->place == CELL_IN_OPTION && json_is_boolean(value)) {
 		if (json_is_false(value))
 			return 0;
-		return add_text(argv, param->short_flag ? param->short_flag : param->long_flag, why);
+		return add_text(call->argv, param->short_flag ? param->short_flag : param->long_flag, call->why);
 	}
 	if (!json_is_array(value))
-		return add_value(tool, param, value, argv, why);
+		return add_value(call, param, value);
 	for (size_t i = 0; i < json_array_size(value); i++)
-		if (add_value(tool, param, json_array_get(value, i), argv, why) < 0)
+		if (add_value(call, param, json_array_get(value, i)) < 0)
 			return -1;
 	return 0;
 }
 
-static int add_params(const struct cell__tool_entry *tool, enum cell__arg_place place, const json_t *args, struct cell__argv *argv,
-		      struct cell__buf *why)
+static int add_params(const struct call *call, enum cell__arg_place place)
 {
-	for (size_t i = 0; i < tool->schema.count; i++) {
-		const struct cell__param *param = &tool->schema.list[i];
-		const json_t *value = param->place == place ? json_object_get(args, param->name) : NULL;
-		if (value && add_param(tool, param, value, argv, why) < 0)
+	const struct cell__params *schema = &call->tool->schema;
+	for (size_t i = 0; i < schema->count; i++) {
+		const struct cell__param *param = &schema->list[i];
+		const json_t *value = param->place == place ? json_object_get(call->args, param->name) : NULL;
+		if (value && add_param(call, param, value) < 0)
 			return -1;
 	}
 	return 0;
@@ -176,16 +186,18 @@ static bool has_positional(const struct cell__tool_entry *tool, const json_t *ar
 	return false;
 }
 
-int cell__argv_build(const struct cell__tool_entry *tool, const json_t *args, struct cell__argv *ret_argv, struct cell__buf *why)
+int cell__argv_build(const struct cell__tool_entry *tool, const struct cell__callable *recipe, const json_t *args,
+		     struct cell__argv *ret_argv, struct cell__buf *why)
 {
 	struct cell__argv argv = { 0 };
+	struct call call = { .tool = tool, .recipe = recipe, .args = args, .argv = &argv, .why = why };
 	int rc = add_text(&argv, tool->command, why);
 	if (rc == 0)
-		rc = add_params(tool, CELL_IN_OPTION, args, &argv, why);
+		rc = add_params(&call, CELL_IN_OPTION);
 	if (rc == 0 && tool->end_of_options && has_positional(tool, args))
 		rc = add_text(&argv, "--", why);
 	if (rc == 0)
-		rc = add_params(tool, CELL_IN_POSITIONAL, args, &argv, why);
+		rc = add_params(&call, CELL_IN_POSITIONAL);
 	if (rc < 0) {
 		cell__argv_finish(&argv);
 		return -1;

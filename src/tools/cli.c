@@ -95,8 +95,8 @@ static int build_env(struct cell__tool_run *run, char ***ret_env, struct cell__b
 	char **env = cell__alloc(tool->env.count + n_more + 4, sizeof *env);
 	int rc = env ? 0 : -1;
 	if (rc == 0)
-		rc = set_var(env, &count, "PATH", run->tools->path) | set_var(env, &count, "HOME", cell__home_dir()) |
-		     set_var(env, &count, "LANG", "C.UTF-8");
+		rc = set_var(env, &count, "PATH", run->tools->path) |
+		     set_var(env, &count, "HOME", cell__program_home(run->tools, !run->code)) | set_var(env, &count, "LANG", "C.UTF-8");
 	for (size_t i = 0; rc == 0 && i < n_more; i++)
 		rc = add_line(env, &count, more[i]);
 	for (size_t i = 0; rc == 0 && i < tool->env.count; i++) {
@@ -345,7 +345,7 @@ static void start(struct cell__tool_run *run, json_t *args)
 		cell__tool_run_fail(run, CELL_E_NOMEM, "out of memory");
 		return;
 	}
-	if (cell__argv_build(run->tool, args, &cli->argv, &why) < 0) {
+	if (cell__argv_build(run->tool, run->callable, args, &cli->argv, &why) < 0) {
 		free(cli);
 		cell__tool_run_fail(run, CELL_TOOL_E_ARGS, "%s", why.size ? why.data : "out of memory");
 		return;

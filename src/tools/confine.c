@@ -9,8 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "calls/principal.h"
 #include "base/hole.h"
+#include "base/home.h"
+#include "calls/principal.h"
 #include "spawn/confinement.h"
 #include "tools/internal.h"
 
@@ -40,7 +41,7 @@ void cell__program_clean_path(const struct cell__confinement *code, char *path)
 		next = *end ? end + 1 : NULL;
 		*end = '\0';
 		/* A relative one means the folder that the program is started in. */
-		if (from[0] != '/' || cell__program_is_codes(code, from))
+		if (from[0] != '/' || (code && cell__program_is_codes(code, from)))
 			continue;
 		size_t size = (size_t)(end - from);
 		if (to != path)
@@ -49,6 +50,12 @@ void cell__program_clean_path(const struct cell__confinement *code, char *path)
 		to += size;
 	}
 	*to = '\0';
+}
+
+const char *cell__program_home(const struct cell__tools *tools, bool trusted)
+{
+	const char *home = trusted && tools->opts.getenv_fn ? tools->opts.getenv_fn(tools->opts.getenv_arg, "HOME") : NULL;
+	return home && home[0] == '/' ? home : cell__home_dir();
 }
 
 int cell__program_check(const struct cell__confinement *code, const char *command, const char *path, const char *cwd, struct cell__buf *why)

@@ -202,10 +202,9 @@ struct cell__argv {
 	size_t n_paths;
 };
 void cell__argv_finish(struct cell__argv *argv);
-/* Whether this value can never be mistaken for an option. */
-int cell__argv_check(const struct cell__tool_entry *tool, const struct cell__param *param, const json_t *value, struct cell__buf *why);
-/* args as cell__args_merge() made them. */
-int cell__argv_build(const struct cell__tool_entry *tool, const json_t *args, struct cell__argv *ret_argv, struct cell__buf *why);
+/* args as cell__args_merge() made them. recipe NULL: by the schema alone. */
+int cell__argv_build(const struct cell__tool_entry *tool, const struct cell__callable *recipe, const json_t *args,
+		     struct cell__argv *ret_argv, struct cell__buf *why);
 
 struct cell__tool_run;
 /*
@@ -274,8 +273,13 @@ int cell__tools_confine(struct cell__tools *tools, const struct cell__call *call
 			struct cell_error *err);
 /* Whether the code can write to it, also through links. */
 bool cell__program_is_codes(const struct cell__confinement *code, const char *path);
-/* Removes the folders that the code can write to from a PATH. */
+/* Removes relative folders from a PATH, and those that the code can write to; code NULL: for a trusted caller. */
 void cell__program_clean_path(const struct cell__confinement *code, char *path);
+/*
+ * HOME of a program. The host program's HOME only if no untrusted code calls the program: settings are read from there, and only the
+ * home folders of /etc/passwd are kept from the code in all their parts.
+ */
+const char *cell__program_home(const struct cell__tools *tools, bool trusted);
 /* Refuses a program that the code can write to; `why` gets the reason. */
 int cell__program_check(const struct cell__confinement *code, const char *command, const char *path, const char *cwd,
 			struct cell__buf *why);

@@ -317,15 +317,6 @@ static void load_schema(struct cell__loader *loader, const struct cell__yaml *sc
 	}
 }
 
-/* Reports here what no call could ever pass on. */
-static void check_dash(struct cell__loader *loader, const struct cell__yaml *at, const struct cell__tool_entry *tool,
-		       const struct cell__param *param, const json_t *value)
-{
-	CELL_AUTO_BUF struct cell__buf why = CELL_BUF_INIT;
-	if (value && cell__argv_check(tool, param, value, &why) < 0)
-		cell__load_problem(loader, at, "%s", why.data ? why.data : "out of memory");
-}
-
 /* A parameter as the schema has it, for a recipe to change. */
 static void inherit(struct cell__loader *loader, const struct cell__yaml *at, const struct cell__param *from, struct cell__param *to)
 {
@@ -353,7 +344,6 @@ static void load_recipe_param(struct cell__loader *loader, const struct cell__ya
 	inherit(loader, key, base, param);
 	if (cell__yaml_is_given(spec) && cell__load_keys(loader, spec, "a recipe's parameter", known))
 		cell__load_param(loader, spec, param);
-	check_dash(loader, key, tool, base, param->fallback);
 	if (base->type != CELL_ARG_UNTYPED && param->type != base->type)
 		cell__load_problem(loader, key, "recipe '%.60s': parameter '%.60s' is %s in the schema", recipe->name, key->text,
 				   cell__arg_type_word(base->type));
@@ -379,7 +369,6 @@ static void load_preset(struct cell__loader *loader, const struct cell__yaml *pr
 		if (cell__yaml_is_null(preset->items[i + 1]))
 			continue;
 		json_t *value = load_value(loader, preset->items[i + 1], param, "preset");
-		check_dash(loader, key, tool, param, value);
 		if (value && json_object_set_new(recipe->preset, param->name, value) < 0)
 			cell__load_problem(loader, key, "out of memory");
 	}

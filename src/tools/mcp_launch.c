@@ -55,7 +55,8 @@ static int launch_env(struct launching *launching, struct cell__mcp_launch *laun
 		n_more++;
 	launch->env = cell__alloc(params->env.count + n_more + 4, sizeof *launch->env);
 	if (!launch->env || set_var(launch, &count, "PATH", server->tools->path) < 0 ||
-	    set_var(launch, &count, "HOME", cell__home_dir()) < 0 || set_var(launch, &count, "LANG", "C.UTF-8") < 0)
+	    set_var(launch, &count, "HOME", cell__program_home(server->tools, !server->confine && !params->host)) < 0 ||
+	    set_var(launch, &count, "LANG", "C.UTF-8") < 0)
 		return -1;
 	for (size_t i = 0; i < n_more; i++) {
 		CELL_AUTO_FREE char *key = cell__strndup(more[i], strcspn(more[i], "="));

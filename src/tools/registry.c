@@ -211,7 +211,9 @@ int cell__tools_create(const struct cell__tools_options *opts, struct cell__tool
 	tools->opts = *opts;
 	tools->watch.fd = -1;
 	tools->watch_at = LOOKS_BEFORE_WATCH;
-	tools->path = cell__strdup(opts->path ? opts->path : CELL_TOOL_DEFAULT_PATH);
+	tools->path = cell__strdup(opts->path && *opts->path ? opts->path : CELL_TOOL_DEFAULT_PATH);
+	if (tools->path)
+		cell__program_clean_path(NULL, tools->path);
 	tools->names = json_object();
 	tools->loop_ref = cell__loop_ref_create(opts->loop);
 	if (!tools->path || !tools->names || !tools->loop_ref) {

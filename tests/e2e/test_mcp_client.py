@@ -47,6 +47,35 @@ def server_pid(driver):
 # ---- looking -----------------------------------------------------------------------------------------------
 
 
+def test_servers_are_looked_up_in_the_hosts_path(drive, tmp_path):
+    base = spaces.write_files(tmp_path / "base", {"tools/s.yaml": "name: s\ntype: mcp\ncommand: my-server\n",
+                                                  "tools/gone.yaml": "name: gone\ntype: mcp\ncommand: no-server\n",
+                                                  "tools/away.yaml": "name: away\ntype: mcp\ncommand: my-server\ncwd: /no/folder\n"})
+    folder = tmp_path / "bin"
+    spaces.make_script(folder / "my-server", SMALL_SERVER)
+    driver = drive("--base", base, env=support.host_environment(PATH="%s:/usr/bin:/bin" % folder, HOME=str(tmp_path)))
+    assert driver.value("tools.s.env(name='HOME')") == str(tmp_path)
+    assert driver.value("tools.s.env(name='PATH')") == "%s:/usr/bin:/bin" % folder
+    assert "command 'no-server' not found in PATH (%s:" % folder in driver.run("tools.gone.x()")["error"]["message"]
+    assert "working directory" in driver.run("tools.away.x()")["error"]["message"]
+
+
+SMALL_SERVER = """\
+import json, os, sys
+for line in sys.stdin:
+    ask = json.loads(line)
+    if "id" not in ask:
+        continue
+    if ask["method"] == "initialize":
+        out = {"protocolVersion": ask["params"]["protocolVersion"], "capabilities": {"tools": {}}, "serverInfo": {"name": "s", "version": "1"}}
+    elif ask["method"] == "tools/list":
+        out = {"tools": [{"name": "env", "inputSchema": {"type": "object", "properties": {"name": {"type": "string"}}}}]}
+    else:
+        out = {"content": [{"type": "text", "text": os.environ.get(ask["params"]["arguments"]["name"], "")}]}
+    print(json.dumps({"jsonrpc": "2.0", "id": ask["id"], "result": out}), flush=True)
+"""
+
+
 def test_callables_come_from_the_server(serve):
     driver = serve()
     tool = driver.value("tools.list()")[0]

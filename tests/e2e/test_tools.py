@@ -209,6 +209,21 @@ def test_a_command_gets_only_what_its_definition_says(drive, tmp_path):
     assert seen["pgid"] is True and seen["fds"] == []
 
 
+def test_commands_are_looked_up_in_the_hosts_path(drive, tmp_path):
+    """PATH and HOME of the host program; relative folders of PATH mean another folder for every program, and are left out."""
+    folder = tmp_path / "bin"
+    spaces.probe(folder)
+    (tmp_path / "work").mkdir()
+    spaces.make_script(tmp_path / "work" / "planted", "print('planted')")
+    base = spaces.write_files(tmp_path / "base", {"tools/probe.yaml": "name: probe\ncommand: probe\nrecipes: {run: {}}\n",
+                                                  "tools/planted.yaml": "name: planted\ncommand: planted\nrecipes: {run: {}}\n"})
+    driver = drive("--base", base, "--cwd", tmp_path / "work", env=support.host_environment(
+        PATH=".::rel/ative:%s:/usr/bin:/bin" % folder, HOME=str(tmp_path / "home")))
+    seen = json.loads(driver.value("tools.probe.run()"))
+    assert seen["env"]["PATH"] == "%s:/usr/bin:/bin" % folder and seen["env"]["HOME"] == str(tmp_path / "home")
+    assert "not found in PATH (%s:/usr/bin:/bin)" % folder in driver.run("tools.planted.run()")["error"]["message"]
+
+
 def test_a_command_runs_in_the_sessions_folder(drive, tmp_path):
     base = spaces.probe_base(tmp_path / "base")
     (tmp_path / "work").mkdir()

@@ -300,6 +300,22 @@ def test_a_program_behind_a_link_of_the_workspace_is_refused(rig, how, host):
     assert not os.path.exists(rig.mark)
 
 
+@pytest.mark.parametrize("host", ["", "host: true\n"])
+def test_the_hosts_path_leads_to_no_program_of_the_code(rig, host):
+    """A folder on the host's own PATH has a link to a name in the workspace; the host's HOME is not one that such programs get."""
+    folder = os.path.join(rig.folder, "bin")
+    os.mkdir(folder)
+    os.symlink(os.path.join(rig.work, "tool"), os.path.join(folder, "mine"))
+    rig.env.update(PATH=folder + ":/usr/bin:/bin", HOME=os.path.join(rig.folder, "home"))
+    rig.tool("t", "command: mine\n%sschema: {}\nrecipes: {run: {}}\n" % host)
+    rig.tool("env", "command: env\n%sschema: {}\nrecipes: {run: {}}\n" % host)
+    rig.run("import os\nopen('tool', 'w').write('#!/bin/sh\\ntouch %s\\n'); os.chmod('tool', 0o755)" % rig.mark)
+    code, words = rig.refusal("tools.t.run()")
+    assert code == "invalid" and "the code can write to" in words, words
+    assert not os.path.exists(rig.mark)
+    assert rig.env["HOME"] not in rig.run("out = tools.env.run()")
+
+
 @pytest.mark.parametrize("value", ["-o/tmp/x", "--output=x", "-", "--", "-\u2013x"])
 def test_values_never_become_options(rig, value):
     """A value that begins with a dash, where the definition allows no options."""

@@ -57,6 +57,21 @@ static const char *const allowed = "name: t\n"
 				   "recipes:\n"
 				   "  plain: {preset: {a: -x}}\n";
 
+/* As a definition of nmap has them. */
+static const char *const written = "name: t\n"
+				   "command: cmd\n"
+				   "schema:\n"
+				   "  options:\n"
+				   "    p: {short: p, default: '-'}\n"
+				   "    many: {type: array, short: m, default: [-x, y]}\n"
+				   "    mode: {short: s}\n"
+				   "  positional:\n"
+				   "    - {name: a}\n"
+				   "recipes:\n"
+				   "  plain: {}\n"
+				   "  all: {preset: {p: -T4, mode: -V}}\n"
+				   "  own: {params: {a: {default: -z}}}\n";
+
 struct row {
 	const char *const *yaml;
 	const char *recipe; /* NULL: by the schema alone */
@@ -127,6 +142,19 @@ static const struct row rows[] = {
 	{ &allowed, NULL, "{'a':'--x'}", "cmd|--x" },
 	{ &allowed, NULL, "{}", "cmd|-" },
 	{ &allowed, "plain", "{}", "cmd|-x" },
+	/* but for what the definition itself has, for this recipe and this parameter */
+	{ &written, NULL, "{}", "cmd|-p|-|-m|-x|-m|y" },
+	{ &written, "plain", "{}", "cmd|-p|-|-m|-x|-m|y" },
+	{ &written, "plain", "{'p':'-'}", "cmd|-p|-|-m|-x|-m|y" },
+	{ &written, "all", "{}", "cmd|-p|-T4|-m|-x|-m|y|-s|-V" },
+	{ &written, "own", "{'many':['y','-x']}", "cmd|-p|-|-m|y|-m|-x|-z" },
+	{ &written, NULL, "{'p':'-T4'}", "!'p' must not begin with '-'" },
+	{ &written, "plain", "{'p':'-T4'}", "!'p' must not begin with '-'" },
+	{ &written, "plain", "{'mode':'-V'}", "!'mode' must not begin with '-'" },
+	{ &written, "plain", "{'a':'-'}", "!'a' must not begin with '-'" },
+	{ &written, "plain", "{'a':'-z'}", "!'a' must not begin with '-'" },
+	{ &written, "all", "{'p':'-'}", "!'p' must not begin with '-'" },
+	{ &written, "all", "{'many':['-x','-y']}", "!'many' must not begin with '-'" },
 	/* what looks like a shell's business is none */
 	{ &plain, NULL, "{'a':'; rm -rf / #','s':'$(id) `id` | x > y\\n'}", "cmd|--s|$(id) `id` | x > y\n|; rm -rf / #" },
 	{ &plain, NULL, "{'a':''}", "cmd|" },
@@ -154,7 +182,7 @@ static void check_row(const struct row *row)
 	assert_int_equal(recipe != NULL, row->recipe != NULL);
 	int rc = cell__args_merge(tool, recipe, given, &args, &why);
 	if (rc == 0)
-		rc = cell__argv_build(tool, args, &argv, &why);
+		rc = cell__argv_build(tool, recipe, args, &argv, &why);
 	if (row->words[0] == '!') {
 		if (rc == 0)
 			fail_msg("%s was accepted", row->args);
@@ -190,7 +218,7 @@ static void test_limits(void **state)
 			json_array_append_new(list, json_string("x"));
 		struct cell__argv argv = { 0 };
 		CELL_AUTO_BUF struct cell__buf why = CELL_BUF_INIT;
-		assert_int_equal(cell__argv_build(tool, args, &argv, &why), past ? -1 : 0);
+		assert_int_equal(cell__argv_build(tool, NULL, args, &argv, &why), past ? -1 : 0);
 		assert_int_equal(argv.count, past ? 0 : CELL_TOOL_LIMIT_ARGV);
 		cell__argv_finish(&argv);
 		json_decref(args);
@@ -202,7 +230,7 @@ static void test_limits(void **state)
 		json_t *args = json_pack("{s:s}", "a", big);
 		struct cell__argv argv = { 0 };
 		CELL_AUTO_BUF struct cell__buf why = CELL_BUF_INIT;
-		assert_int_equal(cell__argv_build(tool, args, &argv, &why), past ? -1 : 0);
+		assert_int_equal(cell__argv_build(tool, NULL, args, &argv, &why), past ? -1 : 0);
 		cell__argv_finish(&argv);
 		json_decref(args);
 		big[CELL_TOOL_LIMIT_ARGV_BYTES - 5 + past] = 'x';

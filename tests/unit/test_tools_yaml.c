@@ -96,7 +96,7 @@ static const struct bad bads[] = {
 	  "preset: Argument 'a' must be an integer" },
 	{ CLI "schema: {options: {a: {type: integer}}}\nrecipes:\n  r:\n    params:\n      a: {type: string}\n", 7,
 	  "is integer in the schema" },
-	{ CLI "schema: {options: {a: {short: a}}}\nrecipes:\n  r:\n    preset:\n      a: -x\n", 7, "must not begin with '-'" },
+	{ CLI "schema: {options: {a: {short: a}}}\nrecipes:\n  r:\n    preset:\n      a: \"x\\0\"\n", 7, "contains a NUL byte" },
 	/* HTTP */
 	{ "name: t\ntype: http\nendpoints: {e: {path: /}}\n", 1, "needs a base_url" },
 	{ "name: t\ntype: http\nbase_url: ftp://h\nendpoints: {e: {path: /}}\n", 3, "needs a base_url" },

@@ -22,7 +22,7 @@ struct stdio {
 	uv_timer_t grace;
 	bool closed;  /* the owner gets no callback but gone() */
 	bool confined;
-	char command[160];
+	char command[160], path[160];
 };
 
 static void handle_freed(uv_handle_t *handle)
@@ -117,8 +117,10 @@ static void handle_exited(void *owner, const struct cell__process_exit *how)
 			  "command '%.60s' cannot be started in the calling code's sandbox; list it under read: in the sandbox "
 			  "policy, or set host: true in the server's definition",
 			  stdio->command);
-	else if (how->error == ENOENT)
-		cell_fail(&err, CELL_E_TOOL, 0, "command '%s' not found, or its working directory does not exist", stdio->command);
+	else if (how->bad_cwd)
+		cell_fail(&err, CELL_E_TOOL, how->error, "the working directory of command '%s'", stdio->command);
+	else if (how->error == ENOENT && !strchr(stdio->command, '/'))
+		cell_fail(&err, CELL_E_TOOL, 0, "command '%.60s' not found in PATH (%.140s)", stdio->command, stdio->path);
 	else if (how->error)
 		cell_fail(&err, CELL_E_TOOL, how->error, "command '%s' cannot be started", stdio->command);
 	else if (how->signalled)
@@ -169,6 +171,7 @@ int cell__mcp_stdio_open(const struct cell__mcp_transport_spec *spec, struct cel
 	cell__mcp_transport_init(&stdio->base, &ops, spec);
 	cell__lines_init(&stdio->lines, CELL_RPC_MAX_BYTES);
 	snprintf(stdio->command, sizeof stdio->command, "%s", launch->argv[0]);
+	snprintf(stdio->path, sizeof stdio->path, "%s", launch->path);
 	stdio->confined = launch->confine != NULL;
 	struct cell__process_spec process = {
 		.argv = (const char *const *)launch->argv,
