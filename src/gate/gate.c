@@ -588,8 +588,10 @@ static void handle_cancel(struct cell__call *outer)
 
 static void fail_without_space(struct cell__call *call)
 {
-	call->fail(call, CELL_E_NOT_FOUND, "RuntimeError",
-		   "this session has no tools and no storage; open it with a space (--base, --storage, --tools)");
+	call->fail(
+		call, CELL_E_NOT_FOUND, "RuntimeError",
+		"this session has no tools and no storage; open it with some (storage=, tools= in Python; --base, --storage, --tools of the "
+		"command line)");
 }
 
 bool cell__gate_is_open(const struct cell__gate *gate)

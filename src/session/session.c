@@ -504,9 +504,18 @@ void cell__session_close_on_loop(struct cell_session *session, void (*done)(void
 
 /* ---- for the spaces ---- */
 
+static bool any_wants_wheels(struct cell_engine *engine, const struct cell_space *space)
+{
+	for (const struct cell_session *session = engine->sessions; session; session = session->next)
+		if (session->options.space == space && session->executor->wants_wheels)
+			return true;
+	return false;
+}
+
 const struct cell__session_ops cell__session_ops = {
 	.find = cell__session_of,
 	.packages_changed = cell__session_tell_packages,
+	.any_wants_wheels = any_wants_wheels,
 	.takes_questions = cell__session_takes_questions,
 	.any_takes_questions = cell__session_any_takes_questions,
 	.ask = cell__session_ask,

@@ -19,6 +19,8 @@ struct cell__session_ops {
 	struct cell_session *(*find)(struct cell_engine *engine, const struct cell_space *space, const char *id);
 	/* The kernels of this space's sessions learn of packages that were installed. */
 	void (*packages_changed)(struct cell_engine *engine, struct cell_space *space);
+	/* Whether the kernels of this space's sessions get wheels instead of the host's environment. */
+	bool (*any_wants_wheels)(struct cell_engine *engine, const struct cell_space *space);
 	/* Whether its questions are answered. */
 	bool (*takes_questions)(const struct cell_session *session);
 	bool (*any_takes_questions)(struct cell_engine *engine, const struct cell_space *space);

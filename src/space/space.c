@@ -68,7 +68,8 @@ struct cell_space {
 
 static void no_storage(struct cell__call *call)
 {
-	call->fail(call, CELL_E_NOT_FOUND, "RuntimeError", "this space has no storage; open it with a folder (--base, --storage)");
+	call->fail(call, CELL_E_NOT_FOUND, "RuntimeError",
+		   "this session has no storage; open it with one (storage= in Python; --base, --storage of the command line)");
 }
 
 static struct cell__tools_view view_of(const struct cell_space *space, const char *cwd)
@@ -95,6 +96,18 @@ static void do_register(struct cell_space *space, struct cell__call *call)
 		call->answer(call, json_null(), NULL, 0);
 }
 
+/* Packages that a client or the host adds for sessions on Pyodide must be there after their next reset, as those that code adds. */
+static void do_deps(struct cell_space *space, struct cell__call *call)
+{
+	struct cell_engine *engine = space->engine;
+	if (call->operation->id != CELL__OP_DEPS_LIST && engine->session_ops->any_wants_wheels(engine, space) &&
+	    json_object_set_new(call->args, "pyodide", json_true()) < 0) {
+		call->fail(call, CELL_E_NOMEM, "MemoryError", "out of memory");
+		return;
+	}
+	cell__deps_handle(deps_of(space, cell__principal_is_trusted(call->principal)), call);
+}
+
 static void handle_call(struct cell_space *space, const char *cwd, struct cell__call *call)
 {
 	struct cell__tools_view view = view_of(space, cwd);
@@ -115,7 +128,7 @@ static void handle_call(struct cell_space *space, const char *cwd, struct cell__
 	else if (!space->storage)
 		no_storage(call);
 	else if (part == CELL__PART_DEPS)
-		cell__deps_handle(deps_of(space, cell__principal_is_trusted(call->principal)), call);
+		do_deps(space, call);
 	else
 		cell__storage_handle(space->storage, call);
 }

@@ -583,14 +583,16 @@ static void handle_list_recipes(struct cell__tools *tools, const struct cell__to
 }
 
 /*
- * The callable that a call means. Without a name it is the one named like the tool; a command may also be called by its schema alone, then
- * *ret_raw is set.
+ * The callable that a call means. Without a name it is the one named like the tool, or the only one; a command may also be called by its
+ * schema alone, then *ret_raw is set.
  */
 static const struct cell__callable *callable_asked_for(const struct cell__tool_entry *tool, const char *name, struct cell__call *call,
 						       bool *ret_raw)
 {
 	const struct cell__callable *callable = cell__tool_callable(tool, *name ? name : tool->name);
 	*ret_raw = !callable && !*name && tool->adapter == &cell__tool_cli;
+	if (!callable && !*name && !*ret_raw && tool->n_callables == 1)
+		callable = &tool->callables[0];
 	if (callable || *ret_raw)
 		return callable;
 	CELL_AUTO_BUF struct cell__buf message = CELL_BUF_INIT;

@@ -316,6 +316,26 @@ def test_artifacts(client):
     assert "limit" in client.fails("load_artifact", name="big")
 
 
+def test_workflows_by_the_names_of_skills(client):
+    """Agents that know py-code-mode call them so; they are answered, and not listed."""
+    source = "async def run(n: int = 2):\n    return n * 2\n"
+    assert client.value("create_skill", name="double", source=source, description="Doubles a number")["name"] == "double"
+    assert [w["name"] for w in client.value("list_skills")["result"]] == ["double"]
+    assert client.value("search_skills", query="double")["result"][0]["name"] == "double"
+    assert client.value("delete_skill", name="double") == {"result": True}
+
+
+def test_deps_for_deno(connect, tmp_path):
+    """What a client adds can be imported after the next reset."""
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    spaces.make_wheel(str(wheels), "tinypkg")
+    client = connect("--base", tmp_path / "base", "--wheel-dir", wheels, "--executor", "deno", "--timeout", "100")
+    assert client.value("add_dep", package="tinypkg")["installed"]
+    client.call("reset")
+    assert client.value("run_code", code="import tinypkg\ntinypkg.__name__")["value"] == "tinypkg"
+
+
 @pytest.fixture(scope="module")
 def venv(tmp_path_factory):
     """Where packages go: made by whoever is first, which takes a while. Tests take packages of different names."""

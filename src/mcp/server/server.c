@@ -344,9 +344,26 @@ static void handle_list(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit
 		answer_result(peer, unit, id, json_pack("{s:O}", "tools", peer->server->tools));
 }
 
+/* Names that workflows had when they were called skills: they are answered, not listed. */
+static const char *present_name(const char *name)
+{
+	static const char *const names[][2] = {
+		{ "list_skills", "list_workflows" },
+		{ "search_skills", "search_workflows" },
+		{ "create_skill", "create_workflow" },
+		{ "delete_skill", "delete_workflow" },
+	};
+
+	for (size_t i = 0; name && i < sizeof(names) / sizeof(*names); i++) {
+		if (!strcmp(name, names[i][0]))
+			return names[i][1];
+	}
+	return name;
+}
+
 static void handle_call(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, json_t *id, const json_t *params)
 {
-	const char *name = json_string_value(json_object_get(params, "name")), *refused;
+	const char *name = present_name(json_string_value(json_object_get(params, "name"))), *refused;
 	const struct cell__mcp_tool *tool = name ? cell__mcp_tools_find(&peer->server->opts, name) : NULL;
 	const json_t *args = json_object_get(params, "arguments");
 	json_t *token = json_object_get(json_object_get(params, "_meta"), "progressToken");
