@@ -20,8 +20,22 @@ class CodeModeError(Exception):
         return str(self.args[0]) if self.args else ""  # KeyError, a base of some, would show the repr
 
 
-class NamespaceError(CodeModeError):
+class RPCError(CodeModeError):
     """A call to the host failed."""
+
+
+class RPCTransportError(RPCError):
+    """A call to the host could not be made."""
+
+
+class NamespaceError(RPCError):
+    """A call of a namespace failed. Made by code: ``NamespaceError(namespace, operation, message)``."""
+
+    def __init__(self, *args, **kwargs):
+        if type(self) is NamespaceError and len(args) in (3, 4) and all(isinstance(each, str) for each in args):
+            namespace, operation, message = args[:3]
+            args, kwargs = (message,), dict(kwargs, namespace=namespace, operation=operation)
+        super().__init__(*args, **kwargs)
 
 
 class ToolError(NamespaceError):
@@ -72,7 +86,7 @@ SkillError = WorkflowError
 
 EXPORTED = {
     cls.__name__: cls
-    for cls in (CodeModeError, NamespaceError, ToolError, ToolNotFoundError, ToolCallError, ToolTimeoutError,
+    for cls in (CodeModeError, RPCError, RPCTransportError, NamespaceError, ToolError, ToolNotFoundError, ToolCallError, ToolTimeoutError,
                 ApprovalRejectedError, ApprovalTimeoutError, WorkflowError, ArtifactError, ArtifactNotFoundError, DepsError, RuntimeDepsDisabledError)
 }
 for _cls in EXPORTED.values():

@@ -13,6 +13,7 @@ from json import dumps, loads
 from . import calltext
 from .ns_errors import CodeModeError, ToolCallError, ToolNotFoundError
 from .rpc import encode_after
+from .values import recorded
 
 try:
     from _workcell import Caller  # calls _call() for what is not plain
@@ -294,9 +295,8 @@ class Tool(_Call, _Named):
     def list(self):
         """The tool's callables: [{name, description, parameters}]."""
         self._space._refresh(self._name)
-        from copy import deepcopy  # what the caller does with it must not change what we know
-
-        return deepcopy(self._specification().get("callables") or [])
+        # A copy: what the caller does with it must not change what we know.
+        return recorded(self._specification().get("callables") or [])
 
     def describe(self):
         """What each callable does: {name: description}."""
@@ -393,14 +393,14 @@ class ToolsNamespace(_Named):
         self._generation = None
 
     def list(self):
-        """Lists the available tools, as dicts: name, description, tags, callables."""
+        """Lists the available tools, as dicts with attributes: name, description, tags, callables."""
         result = self._channel.call("tools.list")[0]
-        return result["tools"] if isinstance(result, dict) else result
+        return recorded(result["tools"] if isinstance(result, dict) else result)
 
     def search(self, query, limit=5):
         """Searches tools by a description of the task, best match first, as list() shows them."""
         result = self._channel.call("tools.search", {"query": query, "limit": limit})[0]
-        return result["tools"] if isinstance(result, dict) else result
+        return recorded(result["tools"] if isinstance(result, dict) else result)
 
     def __getitem__(self, name):
         proxy = self._proxies.get(name)

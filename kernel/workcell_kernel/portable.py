@@ -47,6 +47,20 @@ def _array(value):
     return PREFIX + "npy", buffer.getvalue()
 
 
+def _of_ours(value):
+    """(kind, data) of what calls of the namespaces give, or None."""
+    from .ns_artifacts import ArtifactMeta
+    from .ns_deps import SyncResult
+
+    if type(value) is SyncResult:
+        return "sync", value._asdict()
+    if type(value) is ArtifactMeta:
+        return "artifact", dict(value)
+    if type(value) is list and value and all(type(each) is ArtifactMeta for each in value):
+        return "artifacts", list(map(dict, value))
+    return None
+
+
 def part(value):
     """(MIME type, bytes), or None where there is no such form; whatever goes wrong, the value's repr is there."""
     try:
@@ -65,6 +79,12 @@ def part(value):
                 return None
             kind, data = table_to_bytes(value, pandas)
             return PREFIX + kind, bytes(data)
+        ours = _of_ours(value) if type(value) not in _SCALARS else None
+        if ours is not None:
+            from json import dumps
+
+            data = dumps(ours[1]).encode("utf-8")
+            return (PREFIX + ours[0], data) if len(data) <= MAX_LITERAL else None
         if _literal(value, 0):
             from .values import any_digits
 

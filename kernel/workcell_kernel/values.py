@@ -11,8 +11,35 @@ import sys
 MAX_BYTES = 8 * 1024 * 1024
 MAX_DEPTH = 200
 
+
+class Record(dict):
+    """JSON data from the host whose members are attributes too. A value of the code as the dict that it is."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name):
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __dir__(self):
+        return list(dict.__dir__(self)) + list(self)
+
+    def __copy__(self):
+        return Record(self)
+
+
+def recorded(value):
+    """The same data with records instead of dicts."""
+    if type(value) is dict:
+        return Record({key: recorded(each) for key, each in value.items()})
+    return [recorded(each) for each in value] if type(value) is list else value
+
+
 _SCALARS = frozenset((int, float, str, bool, type(None)))
-_CONTAINERS = frozenset((list, dict))
+_DICTS = frozenset((dict, Record))
+_CONTAINERS = frozenset((list, dict, Record))
 _dumps = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")).encode
 _set_digits = getattr(sys, "set_int_max_str_digits", None)
 
@@ -20,7 +47,7 @@ _set_digits = getattr(sys, "set_int_max_str_digits", None)
 def _exact(value, depth):
     if depth > MAX_DEPTH:
         return False
-    if type(value) is dict:
+    if type(value) in _DICTS:
         if set(map(type, value)) - {str}:
             return False
         members = value.values()
