@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ._engine import Engine, ExecutorInfo, default_engine
-    from .approvals import ApprovalGoneError, ApprovalRequest, Approvals
+    from .approvals import ApprovalGoneError, ApprovalRequest, Approvals, Rejection
     from .audit import AuditLog
     from .bootstrap import NamespaceBundle, bootstrap_namespaces
     from .code_executor import CodeExecutionChunk, CodeExecutionResult, CodeExecutor
-    from .errors import (ApprovalRejectedError, ArtifactNotFoundError, ArtifactWriteError, AuthError, BusyError,
+    from .errors import (ApprovalRejectedError, ApprovalTimeoutError, ArtifactNotFoundError, ArtifactWriteError, AuthError, BusyError,
                          CodeExecutionError, CodeModeError, ServerError, SessionExpiredError,
                          ConfigurationError, DependencyError, ExecutorUnavailableError, RuntimeDepsDisabledError,
                          SessionClosedError, SkillExecutionError, SkillNotFoundError, SkillValidationError, StorageError,
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 # for asyncio and the rest.
 _HOMES = {
     "_engine": "Engine ExecutorInfo default_engine",
-    "approvals": "ApprovalGoneError ApprovalRequest Approvals",
+    "approvals": "ApprovalGoneError ApprovalRequest Approvals Rejection",
     "audit": "AuditLog",
     "bootstrap": "NamespaceBundle bootstrap_namespaces",
     "code_executor": "CodeExecutionChunk CodeExecutionResult CodeExecutor",
-    "errors": "ApprovalRejectedError ArtifactNotFoundError ArtifactWriteError AuthError BusyError "
+    "errors": "ApprovalRejectedError ApprovalTimeoutError ArtifactNotFoundError ArtifactWriteError AuthError BusyError "
               "CodeExecutionError CodeModeError ServerError SessionExpiredError ConfigurationError DependencyError "
               "ExecutorUnavailableError RuntimeDepsDisabledError SessionClosedError SkillExecutionError "
               "SkillNotFoundError SkillValidationError StorageError StorageReadError StorageWriteError "
@@ -76,8 +76,8 @@ __all__ = [
     "SkillValidationError", "SkillExecutionError", "DependencyError", "RuntimeDepsDisabledError", "StorageError",
     "StorageReadError", "StorageWriteError", "ConfigurationError", "SessionClosedError", "SessionExpiredError",
     "AuthError", "BusyError", "ServerError", "ExecutorUnavailableError",
-    "CodeExecutor", "CodeExecutionChunk", "CodeExecutionResult", "CodeExecutionError", "ApprovalRejectedError",
-    "ApprovalRequest", "ApprovalGoneError", "Approvals", "generate_mcp_sources", "Engine", "ExecutorInfo", "default_engine",
+    "CodeExecutor", "CodeExecutionChunk", "CodeExecutionResult", "CodeExecutionError", "ApprovalRejectedError", "ApprovalTimeoutError",
+    "ApprovalRequest", "ApprovalGoneError", "Approvals", "Rejection", "generate_mcp_sources", "Engine", "ExecutorInfo", "default_engine",
     "AuditLog", "Policy", "check_policy", "ToolCallContext", "ToolMiddleware", "compose_tool_middlewares", "Event", "Chunk",
     "Display", "ImageEvent", "CallStarted", "CallEnded", "ApprovalEvent", "ApprovalEnded", "KernelDied", "ResultEvent",
 ]

@@ -8,6 +8,8 @@ synchronous sessions.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
 import functools
 import inspect
 import json
@@ -16,14 +18,14 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from . import _engine, _native
 from ._engine import Background, Channel, Engine, Item, default_engine, log
 from .approvals import ApprovalRequest, Approvals, ask_handler
 from .audit import AuditLog
-from .errors import (ConfigurationError, ExecutorUnavailableError, SessionClosedError, ToolCallError, ToolNotFoundError, from_native,
-                     from_operation)
+from .errors import (ConfigurationError, ExecutorUnavailableError, ServerError, SessionClosedError, ToolCallError, ToolNotFoundError,
+                     from_native, from_operation)
 from .policy import PolicyLike, resolve
 from .tools.middleware import ToolCallContext, ToolMiddleware, compose_tool_middlewares
 from .tools.schema import converter_of, doc_parts, dumps, parameters_of
@@ -35,6 +37,10 @@ STREAM_MASK = RUN_MASK | _engine.mask_of(_engine.CHUNK, _engine.DISPLAY, _engine
 # A thread stays at most so long with what it has started, and with a call that it approved only where the one before was
 # followed by the next request within PROMPT seconds.
 SPIN_US, PROMPT = 5000, 0.001
+
+
+#: Names of executors in middlewares, where they differ from the library's: those of get_backend().
+BACKENDS = {"inprocess": "in-process", "deno": "deno-sandbox"}
 
 
 def milliseconds(seconds: Optional[float]) -> int:
@@ -55,12 +61,12 @@ class HostTool:
     parameters: Dict[str, Any]
     fn: Callable[..., Any]
     timeout: Optional[float] = 60.0
-    thread: bool = False
+    thread: bool = True
     convert: Callable[[Dict[str, Any]], Dict[str, Any]] = lambda args: args
 
     @classmethod
     def of(cls, fn: Callable[..., Any], name: Optional[str] = None, description: Optional[str] = None,
-           timeout: Optional[float] = 60.0, thread: bool = False) -> "HostTool":
+           timeout: Optional[float] = 60.0, thread: bool = True) -> "HostTool":
         about = description if description is not None else doc_parts(fn.__doc__)[0]
         name = name or getattr(fn, "__name__", None)
         if not name:
@@ -148,11 +154,14 @@ class SpaceHandle(Operations):
     """A space of the library: storage and tools, without a session."""
 
     close_order = 1
+    has_storage = True
+    wheels = False  # its packages are for Pyodide
     own_python = False  # its code is run by the version of Python that runs this
 
     def __init__(self, engine: Engine, options: Mapping[str, Any], variables: Optional[Mapping[str, str]] = None,
                  progress: Optional[Callable[[str], Any]] = None) -> None:
         given = {name: value for name, value in options.items() if value is not None}
+        self.has_storage = "storage" in given
         self.own_python = "python_version" not in given and given.get("python", sys.executable) == sys.executable
         given.setdefault("installer_env", installer_env())
         given.setdefault("path", os.environ.get("PATH"))
@@ -168,7 +177,17 @@ class SpaceHandle(Operations):
             """One operation of docs/namespaces.md."""
             return self.call_raw(method, raw, args)[0]
 
+    def need_storage(self) -> None:
+        if not self.has_storage:
+            raise ConfigurationError("this session has no storage for workflows, artifacts and packages: open it with one, as in "
+                                     "Session(storage=FileStorage(\"./data\"))")
+
     def call_raw(self, method: str, raw: Optional[bytes], args: Dict[str, Any]) -> Tuple[Any, Optional[bytes]]:
+        """One operation with the bytes that belong to it."""
+        if not method.startswith("tools."):
+            self.need_storage()
+        if self.wheels and method in ("deps.add", "deps.remove", "deps.sync"):
+            args = {**args, "pyodide": True}
         try:
             text, data = self.native.call(method, json.dumps(args), raw)
         except _native.NativeError as error:
@@ -193,6 +212,7 @@ class SpaceHandle(Operations):
 
     def save_artifact(self, name: str, kind: str, data: bytes, description: str, metadata: Mapping[str, Any]) -> Any:
         args = {"name": name, "type": kind, "description": description, "metadata": dict(metadata)}
+        self.need_storage()
         try:
             return json.loads(self.native.save_artifact(json.dumps(args), data))
         except _native.NativeError as error:
@@ -201,6 +221,7 @@ class SpaceHandle(Operations):
     def load_artifact(self, name: str) -> Tuple[str, bytes]:
         """(type, bytes)"""
         args = {"name": name}
+        self.need_storage()
         try:
             info, data = self.native.load_artifact(json.dumps(args))
         except _native.NativeError as error:
@@ -287,6 +308,7 @@ class Core:
                     self.add_tool(tool)
             if self._middlewares:
                 self._register_middlewares()
+            self._log_problems()
             self._configure_deps()
             options = {name: value for name, value in spec.session.items() if value is not None}
             options["executor"] = spec.executor
@@ -306,7 +328,9 @@ class Core:
             self.space.close()
             self.home.close()
             if error.args[1] == "executor_unavailable":
-                raise ExecutorUnavailableError(str(error.args[0])) from None
+                raise ExecutorUnavailableError(str(from_native(error))) from None
+            if spec.remote and error.args[1] == "io":
+                raise ServerError(str(error.args[0])) from None
             raise from_native(error) from None
         except BaseException:
             self.space.close()
@@ -314,6 +338,15 @@ class Core:
             raise
         self.id = self.session.id()
         self.engine.owned.add(self)
+
+    def _log_problems(self) -> None:
+        """Says which tool definitions are left out, and why: their tools would be missing without a word."""
+        folder = self.spec.space.get("tools_dir")
+        if folder is None or self.spec.remote:
+            return
+        assert self.space is not None
+        for each in self.space.call("tools.problems"):
+            log.warning("a tool definition is left out: %s:%s: %s", each["file"], each.get("line", 0), each["message"])
 
     def _container_parts(self) -> Dict[str, Any]:
         """What the server in a container is given of the storage: packages are installed by its own Python."""
@@ -330,7 +363,9 @@ class Core:
     def _open_space(self) -> SpaceHandle:
         spec = self.spec
         if not spec.remote:
-            return SpaceHandle(self.engine, spec.space, spec.variables, spec.progress)
+            space = SpaceHandle(self.engine, spec.space, spec.variables, spec.progress)
+            space.wheels = spec.executor == "deno"
+            return space
         from ._remote import RemoteSpace
 
         given = [name for name, value in (("tools", spec.tools), ("mcp_servers", spec.mcp), ("policy", spec.policy),
@@ -343,6 +378,24 @@ class Core:
         return RemoteSpace(spec.session["remote_url"], spec.session.get("remote_token"),
                            spec.session.get("remote_workspace"), spec.session.get("remote_ca"))
 
+    @property
+    def _locked(self) -> bool:
+        return not self.spec.remote and not self.spec.space.get("allow_runtime_deps", 1)
+
+    @contextlib.contextmanager
+    def deps_space(self) -> Iterator[SpaceHandle]:
+        """A space whose packages may be changed. The host may do what its code may not: in a space of its own on the same storage."""
+        if not self._locked:
+            yield self.need_space()
+            return
+        space = SpaceHandle(self.engine, {**self.spec.space, "allow_runtime_deps": 1, "tools_dir": None}, {}, self.spec.progress)
+        space.wheels = self.spec.executor == "deno"
+        try:
+            yield space
+        finally:
+            space.close()
+        self.need_space().call("deps.sync")
+
     def _configure_deps(self) -> None:
         """What was configured is there before the first cell, also where code may not add packages."""
         assert self.space is not None
@@ -351,33 +404,26 @@ class Core:
             return
         have = set(self.space.call("deps.list"))
         missing = [each for each in wanted if each not in have]
-        locked = not self.spec.remote and not self.spec.space.get("allow_runtime_deps", 1)
-        # The host may do what its code may not: in a space of its own on the same storage.
-        space = self.space if not missing or not locked else SpaceHandle(
-            self.engine, {**self.spec.space, "allow_runtime_deps": 1, "tools_dir": None}, {}, self.spec.progress)
-        try:
+        with self.deps_space() if missing else contextlib.nullcontext(self.space) as space:
             for each in missing:
                 space.call("deps.add", package=each)
-        finally:
-            if space is not self.space:
-                space.close()
-        if not self.spec.remote and (locked or not missing):
-            self.space.call("deps.sync", quick=not missing)
+        if not self.spec.remote and not missing:
+            self.space.call("deps.sync", quick=True)
 
     def close(self) -> None:
         self.close_native()
 
     def close_native(self) -> None:
         """Blocking, any thread, more than once."""
-        with self._lock:
+        with self._lock:  # who comes second may close the engine next, and must wait
             session, self.session = self.session, None
             space, self.space = self.space, None
-        self.approvals.end()
-        if session is not None:
-            session.close()
-        if space is not None:
-            space.close()
-        self.home.close()
+            self.approvals.end()
+            if session is not None:
+                session.close()
+            if space is not None:
+                space.close()
+            self.home.close()
 
     def need_session(self) -> _native.Session:
         session = self.session
@@ -414,9 +460,9 @@ class Core:
         self.prompt = time.monotonic() - self.answered < PROMPT
         request = ApprovalRequest._from_item(self, item)
         self.approvals.add(request)
-        functions = [fn for fn in (self.policy.function, self.approvals._handler) if fn is not None]
-        if functions:
-            self._at_home(lambda: self._spawn(ask_handler(request, functions)))
+        policy, handler = self.policy.function, self.approvals._handler
+        if policy is not None or handler is not None:
+            self._at_home(lambda: self._spawn(ask_handler(request, policy, handler)))
         return request
 
     def _at_home(self, fn: Callable[[], Any]) -> None:
@@ -462,8 +508,8 @@ class Core:
             arguments = tool.convert(json.loads(args))
             fn = tool.fn
             if (tool.thread or self._background) and not inspect.iscoroutinefunction(fn):
-                loop = asyncio.get_running_loop()
-                value = await loop.run_in_executor(None, functools.partial(fn, **arguments))
+                call_fn = functools.partial(contextvars.copy_context().run, functools.partial(fn, **arguments))
+                value = await asyncio.get_running_loop().run_in_executor(_engine.tool_threads(), call_fn)
             else:
                 value = fn(**arguments)
             if inspect.isawaitable(value):
@@ -476,7 +522,7 @@ class Core:
             call.fail("the host cancelled the call")
             raise
         except Exception as error:
-            log.debug("tool %s failed", tool.name, exc_info=True)
+            log.warning("the tool %s raised", tool.name, exc_info=True)
             call.fail("%s: %s" % (type(error).__name__, error))
 
     def add_mcp(self, name: str, params: Mapping[str, Any]) -> None:
@@ -514,6 +560,7 @@ class Core:
     async def _walk(self, item: Item) -> None:
         """One call through all middlewares: `before` brings it, `after` brings what the tool answered."""
         _, _, tool, called, session_id, executor, request_id, args, _, _, _, before = item
+        executor = BACKENDS.get(executor, executor)
         ctx = ToolCallContext(tool, called or None, json.loads(args or "{}"), executor_type=executor, origin=executor,
                               request_id=request_id, session_id=session_id or None)
         given = dict(ctx.args)

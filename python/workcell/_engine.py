@@ -14,6 +14,7 @@ import os
 import threading
 import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple, Union
 
 from . import _native
@@ -125,6 +126,20 @@ def channel_of_thread() -> Channel:
         channel = _of_threads.channel = Channel()
         _of_threads.pid = os.getpid()
     return channel
+
+
+_tool_threads: Optional[ThreadPoolExecutor] = None
+#: More than a session lets run at once. Not the loop's own pool: there are the threads that wait for calls of the host.
+_TOOL_THREADS = 256
+
+
+def tool_threads() -> ThreadPoolExecutor:
+    """Threads for plain functions of the host that are tools."""
+    global _tool_threads
+    with _default_lock:
+        if _tool_threads is None:
+            _tool_threads = ThreadPoolExecutor(_TOOL_THREADS, "workcell-tool")
+        return _tool_threads
 
 
 class Background:
@@ -297,8 +312,8 @@ def _close_all() -> None:
 
 def _after_fork() -> None:
     """In a child: threads and loops of the parent are not here, and locks may be held for ever."""
-    global _default, _default_lock, _of_threads
-    _default = None
+    global _default, _default_lock, _of_threads, _tool_threads
+    _default = _tool_threads = None
     _default_lock = threading.Lock()
     _of_threads = threading.local()
     _of_loops.clear()

@@ -82,14 +82,14 @@ def sync_deps(space: "SpaceHandle") -> Dict[str, List[str]]:
 
 def install_deps(space: "SpaceHandle", packages: List[str]) -> Dict[str, List[str]]:
     """Installs each package separately; failures are listed, not raised."""
-    from .errors import DepsError
+    from .errors import DepsError, InvalidError
 
     found: Dict[str, List[str]] = {"installed": [], "already_present": [], "failed": []}
     for package in packages:
         try:
             for name, entries in add_dep(space, package).items():
                 found[name] += [each for each in entries if each not in found[name]]
-        except DepsError:
+        except (DepsError, InvalidError):
             found["failed"].append(package)
     return found
 

@@ -16,7 +16,7 @@ LIB_DIR = os.path.join(os.path.dirname(os.path.abspath(_native.__file__)), "_lib
 
 def kernel_module(name: str) -> Any:
     """``workcell_kernel.NAME``, under a name of ours so that nobody else's is taken."""
-    package = __package__ + "._kernel_files"
+    package = "workcell._kernel_files"
     if package not in sys.modules:
         folder = os.path.join(LIB_DIR, "kernel", "workcell_kernel")
         spec = importlib.util.spec_from_file_location(package, os.path.join(folder, "__init__.py"),

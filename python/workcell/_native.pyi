@@ -16,7 +16,7 @@ class Result:
     stderr: str
     text: str
     totals: Tuple[int, int, int]
-    error: Optional[Tuple[str, str, str, str, Optional[str], int, int]]
+    error: Optional[Tuple[Any, str, str, str, Optional[str], int, int]]
     duration_ms: float
     state_kept: bool
     isolation: str
@@ -68,7 +68,7 @@ class Space:
 class Policy:
     def __init__(self, kind: str, text: str, name: Optional[str] = ...) -> None: ...
     def decide(self, kind: Optional[str], tool: Optional[str], callable: Optional[str], adapter: Optional[str],
-               args: Optional[str]) -> Tuple[str, int, int, Optional[str], Optional[str], Optional[str],
+               args: Optional[str]) -> Tuple[Any, int, int, Optional[str], Optional[str], Optional[str],
                                              Optional[str]]: ...
 
 class Audit:

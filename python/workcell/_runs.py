@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from typing import Any, AsyncIterator, Callable, Deque, Iterator, List, Optional, Tuple, Union
+from typing import Any, AsyncGenerator, Callable, Deque, Iterator, List, Optional, Tuple, Union
 
 from . import _engine, _native
 from ._core import SPIN_US, RUN_MASK, STREAM_MASK, Core, milliseconds
@@ -156,7 +156,7 @@ async def run_async(core: Core, code: str, timeout: Optional[float]) -> Executio
         raise
 
 
-async def stream_async(core: Core, code: str, timeout: Optional[float]) -> AsyncIterator[Event]:
+async def stream_async(core: Core, code: str, timeout: Optional[float]) -> AsyncGenerator[Event, None]:
     """The events of one cell. Leaving the generator early interrupts the cell and waits for its end."""
     cell = Cell.start(core, code, timeout, STREAM_MASK)
     decoder = Decoder()

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import difflib
+import os
+import re
 import threading
 from pathlib import Path
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Type, TypeVar, Union, overload
+from typing import Any, Callable, Dict, Literal, Mapping, Optional, Sequence, Type, TypeVar, Union, overload
 
 from ._core import Core, HostTool, milliseconds
 from ._engine import Engine
 from .approvals import Approvals
 from .audit import AuditLog
-from .execution.configs import (ContainerConfig, DenoSandboxConfig, InProcessConfig, PathLike, SandboxConfig,
-                                SubprocessConfig)
-from .execution.executors import (ContainerExecutor, DenoSandboxExecutor, InProcessExecutor, LibraryExecutor,
+from .execution.configs import (ContainerConfig, DenoSandboxConfig, ExecutorConfig, InProcessConfig, NetworkProfile, PathLike,
+                                SandboxConfig, SubprocessConfig, WorkspaceMode)
+from .execution.executors import (ContainerExecutor, DenoSandboxExecutor, InProcessExecutor, JupyterExecutor, LibraryExecutor,
                                   SandboxExecutor, SubprocessExecutor)
 from .execution.protocol import Executor
-from .policy import PolicyLike, gate_bits
-from .storage import FileStorage, StorageBackend
+from .policy import Gate, PolicyLike, gate_bits
+from .prompt import Rules
+from .storage import FileStorage, RedisStorage, StorageBackend
 from .tools.adapters import ToolAdapter
 from .tools.middleware import ToolMiddleware
 from .tools.registry import ToolRegistry
@@ -33,21 +37,63 @@ class NoStorage:
     workspace_id: Optional[str] = None
 
     def space_options(self) -> Dict[str, Any]:
+        """No options: the library opens no storage."""
         return {}
 
+    def __repr__(self) -> str:
+        return "None"
 
-def check_arguments(storage: Any, executor: Any) -> None:
-    """What both kinds of sessions refuse."""
+
+#: Names of the executors, and the other names that they have elsewhere.
+ExecutorName = Literal["subprocess", "sandbox", "inprocess", "in-process", "deno", "deno-sandbox", "jupyter", "container"]
+StorageLike = Union[StorageBackend, PathLike, None]
+ExecutorLike = Union[Executor, Type[LibraryExecutor], ExecutorConfig, ExecutorName, None]
+_EXECUTORS: Dict[str, Type[LibraryExecutor]] = {
+    "subprocess": SubprocessExecutor, "sandbox": SandboxExecutor, "inprocess": InProcessExecutor,
+    "in-process": InProcessExecutor, "deno": DenoSandboxExecutor, "deno-sandbox": DenoSandboxExecutor,
+    "jupyter": JupyterExecutor, "container": ContainerExecutor}
+
+
+def storage_of(storage: Any) -> Any:
+    """The storage that was meant: a folder or an address of Redis will do, and None is none."""
     if storage is None:
-        raise TypeError("storage is required (use FileStorage or RedisStorage)")
+        return NoStorage()
+    if isinstance(storage, str) and re.match(r"(rediss?|redis\+unix|unix)://", storage):
+        return RedisStorage(storage)
+    if isinstance(storage, (str, os.PathLike)):
+        return FileStorage(storage)
+    if isinstance(storage, type):
+        raise TypeError("storage must be an object: give %s(...), not the class" % storage.__name__)
+    if not hasattr(storage, "space_options"):
+        raise TypeError("storage must be a FileStorage, a RedisStorage, a folder or None, not %s; a storage class of your own needs "
+                        "the method space_options()" % type(storage).__name__)
+    return storage
+
+
+def executor_of(executor: Any) -> Any:
+    """The executor that was meant: its name, its class or its configuration will do."""
+    if executor is None:
+        return SubprocessExecutor()
     if isinstance(executor, str):
-        raise TypeError("String-based executor selection is no longer supported. Pass an executor, such as "
-                        "SubprocessExecutor(SubprocessConfig(...)), or None for the default.")
-    if executor is not None and not isinstance(executor, Executor):
-        raise TypeError("executor must be an Executor instance or None, got %s" % type(executor).__name__)
+        if executor == "remote" or executor.startswith(("http://", "https://", "unix:")):
+            raise TypeError("a session server needs its address and token: executor=ContainerExecutor(remote_url=..., auth_token=...)")
+        if executor not in _EXECUTORS:
+            near = difflib.get_close_matches(executor, _EXECUTORS, 1)
+            raise ValueError("there is no executor %r%s: it must be one of %s" % (
+                executor, ", did you mean %r" % near[0] if near else "", ", ".join(sorted(_EXECUTORS))))
+        return _EXECUTORS[executor]()
+    if isinstance(executor, type):
+        return executor()
+    if isinstance(executor, ExecutorConfig):
+        for made in _EXECUTORS.values():
+            if made.config_type is type(executor):
+                return made(executor)
+    if not isinstance(executor, Executor):
+        raise TypeError("executor must be an executor, its name, class or configuration, or None, not %s" % type(executor).__name__)
+    return executor
 
 
-def session_extras(*, policy: PolicyLike, gate: Optional[Sequence[str]], approval_timeout: Optional[float],
+def session_extras(*, policy: PolicyLike, gate: Optional[Sequence[Gate]], approval_timeout: Optional[float],
                    approval_stops_clock: bool, require_shell_escape: bool, restore_cwd: bool, audit: Optional[AuditLog],
                    middlewares: Sequence[ToolMiddleware], mcp_servers: Optional[Mapping[str, Mapping[str, Any]]],
                    tools: Sequence[ToolLike], variables: Optional[Mapping[str, str]],
@@ -74,19 +120,19 @@ class _Session:
     _library_only = False  # it takes no executor of somebody else
     _threads = False  # plain functions of the host run in threads
 
-    def __init__(self, storage: Optional[StorageBackend] = None, executor: Optional[Executor] = None,
-                 sync_deps_on_start: bool = False, *, policy: PolicyLike = None, gate: Optional[Sequence[str]] = None,
+    def __init__(self, storage: StorageLike = None, executor: ExecutorLike = None,
+                 sync_deps_on_start: bool = False, *, policy: PolicyLike = None, gate: Optional[Sequence[Gate]] = None,
                  approval_timeout: Optional[float] = 60.0, approval_stops_clock: bool = False,
                  require_shell_escape: bool = False, restore_cwd: bool = False, audit: Optional[AuditLog] = None,
                  middlewares: Sequence[ToolMiddleware] = (),
                  mcp_servers: Optional[Mapping[str, Mapping[str, Any]]] = None, tools: Sequence[ToolLike] = (),
                  variables: Optional[Mapping[str, str]] = None, progress: Optional[Callable[[str], Any]] = None,
-                 engine: Optional[Engine] = None) -> None:
-        check_arguments(storage, executor)
-        if self._library_only and not isinstance(executor, (LibraryExecutor, type(None))):
+                 engine: Optional[Engine] = None, embeddings_url: Optional[str] = None,
+                 embeddings_model: Optional[str] = None, embeddings_key: Optional[str] = None) -> None:
+        self._storage: Any = storage_of(storage)
+        self._executor: Any = executor_of(executor)
+        if self._library_only and not isinstance(self._executor, LibraryExecutor):
             raise TypeError("a synchronous session needs one of Workcell's own executors")
-        self._storage = storage
-        self._executor: Any = executor if executor is not None else SubprocessExecutor()
         self._sync_deps = sync_deps_on_start
         self._closed = False
         self._lock = threading.Lock()
@@ -96,8 +142,11 @@ class _Session:
                 policy=policy, gate=gate, approval_timeout=approval_timeout, approval_stops_clock=approval_stops_clock,
                 require_shell_escape=require_shell_escape, restore_cwd=restore_cwd, audit=audit, middlewares=middlewares,
                 mcp_servers=mcp_servers, tools=tools, variables=variables, progress=progress, engine=engine)
+            space: Dict[str, Any] = {
+                "embeddings_url": embeddings_url, "embeddings_model": embeddings_model, "embeddings_key": embeddings_key}
             if sync_deps_on_start:
-                self._executor.extras["space"] = {"sync_deps_on_start": 1}
+                space["sync_deps_on_start"] = 1
+            self._executor.extras["space"] = space
 
     def _open_core(self) -> Optional[Core]:
         """The session of the library; None before the start."""
@@ -106,10 +155,9 @@ class _Session:
     # -- constructors
 
     @classmethod
-    def scratch(cls: Type[S], executor: Optional[Executor] = None, **options: Any) -> S:
-        """A session without a storage: tools, but no workflows, artifacts and deps."""
-        made: Any = NoStorage()
-        return cls(made, executor, **options)
+    def scratch(cls: Type[S], executor: ExecutorLike = None, **options: Any) -> S:
+        """A session without a storage: tools, but no workflows, artifacts and deps. The same as ``Session(None, executor)``."""
+        return cls(None, executor, **options)
 
     @classmethod
     def from_base(cls: Type[S], base_path: PathLike, *, timeout: Optional[float] = 30.0,
@@ -137,8 +185,9 @@ class _Session:
     def sandbox(cls: Type[S], base_path: PathLike, *, timeout: Optional[float] = 60.0,
                 extra_deps: Optional[Sequence[str]] = None, allow_runtime_deps: bool = True,
                 sync_deps_on_start: bool = False, policy_name: Optional[PathLike] = None,
-                network: Union[str, Sequence[str], None] = None, memory_limit: Union[str, int, None] = None,
-                cpu_quota: Optional[float] = None, cwd: Optional[PathLike] = None, workspace_mode: Optional[str] = None,
+                network: Union[NetworkProfile, Sequence[str], None] = None, memory_limit: Union[str, int, None] = None,
+                cpu_quota: Optional[float] = None, cwd: Optional[PathLike] = None,
+                workspace_mode: Optional[WorkspaceMode] = None,
                 **options: Any) -> S:
         """As :meth:`subprocess`, but confined."""
         parts = base_parts(base_path, extra_deps)
@@ -176,7 +225,7 @@ class _Session:
 
     @classmethod
     def deno(cls: Type[S], base_path: PathLike, *, timeout: Optional[float] = 60.0, extra_deps: Optional[Sequence[str]] = None,
-             allow_runtime_deps: bool = True, sync_deps_on_start: bool = False, network_profile: Optional[str] = None,
+             allow_runtime_deps: bool = True, sync_deps_on_start: bool = False, network_profile: Optional[NetworkProfile] = None,
              **options: Any) -> S:
         """As :meth:`subprocess`, but in Pyodide under Deno."""
         parts = base_parts(base_path, extra_deps)
@@ -194,11 +243,32 @@ class _Session:
         """Where its code runs."""
         return self._executor
 
+    def __repr__(self) -> str:
+        core = None if self._closed else self._open_core()
+        state = "closed" if self._closed else "not started" if core is None else core.id
+        return "<%s %s, %s, storage=%r>" % (type(self).__name__, getattr(self._executor, "name", type(self._executor).__name__), state,
+                                           self._storage)
+
     @property
     def session_id(self) -> str:
         """The library's id; ``""`` before it is started."""
         core = self._open_core()
         return core.id if core is not None else ""
+
+    def _has_storage(self) -> bool:
+        return not isinstance(self._storage, NoStorage) or getattr(self._executor, "name", "") == "remote"
+
+    def _rules(self) -> Rules:
+        config = getattr(self._executor, "config", None)
+        name = getattr(self._executor, "name", type(self._executor).__name__)
+        extras = getattr(self._executor, "extras", {})
+        network = "none" if getattr(config, "network_disabled", False) else None
+        if network is None and name in ("sandbox", "deno"):
+            given = getattr(config, "network", None) or getattr(config, "network_profile", None)
+            policy = getattr(config, "policy", None)
+            network = given if isinstance(given, str) else ", ".join(given) if given else "none" if policy in (None, "untrusted") else None
+        return Rules(name, getattr(config, "default_timeout", None), network, self._has_storage(),
+                     getattr(config, "allow_runtime_deps", False), extras.get("policy") not in (None, "auto", "allow"))
 
     # -- functions of the host
 
@@ -207,14 +277,15 @@ class _Session:
 
     @overload
     def tool(self, fn: None = None, *, name: Optional[str] = None, description: Optional[str] = None,
-             timeout: Optional[float] = 60.0, thread: bool = False) -> Callable[[F], F]: ...
+             timeout: Optional[float] = 60.0, thread: bool = True) -> Callable[[F], F]: ...
 
     def tool(self, fn: Optional[F] = None, *, name: Optional[str] = None, description: Optional[str] = None,
-             timeout: Optional[float] = 60.0, thread: bool = False) -> Any:
+             timeout: Optional[float] = 60.0, thread: bool = True) -> Any:
         """A function, sync or async, as a tool of this session; its signature, types and docstring become the schema.
 
-        It runs on the event loop of the session; with ``thread=True``, and always in a synchronous session, a plain function
-        runs in a thread instead. Before or after the start. A name with a dot makes several functions callables of one tool: ``math.add``.
+        An async function runs on the event loop of the session. A plain one runs in a thread, so it may block; with
+        ``thread=False`` it runs on the loop too (but in a synchronous session, whose tools always run in threads). Before or
+        after the start. A name with a dot makes several functions callables of one tool: ``math.add``.
         """
         def add(function: F) -> F:
             made = HostTool.of(function, name, description, timeout, thread or self._threads)

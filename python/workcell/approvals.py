@@ -7,6 +7,7 @@ code: ``accept()`` and ``reject()`` may be awaited, and need not be.
 from __future__ import annotations
 
 import asyncio
+import collections.abc
 import inspect
 import json
 import threading
@@ -15,6 +16,7 @@ from typing import (TYPE_CHECKING, Any, AsyncIterator, Awaitable, Callable, Dict
 
 from . import _native
 from .errors import CodeModeError, from_native
+from .types import shortened
 
 if TYPE_CHECKING:
     from ._core import Core
@@ -26,8 +28,18 @@ class ApprovalGoneError(CodeModeError, RuntimeError):
     code = "not_found"
 
 
-class _Done:
-    """Something that is done already, and may be awaited."""
+class _Done(collections.abc.Coroutine):  # type: ignore[type-arg]
+    """Something that is done already. It may be awaited, made a task, or left alone."""
+
+    def send(self, value: Any) -> Any:
+        raise StopIteration
+
+    def throw(self, *exc: Any) -> Any:
+        error: Any = next(each for each in reversed(exc) if isinstance(each, (BaseException, type)))
+        raise error
+
+    def close(self) -> None:
+        pass
 
     def __await__(self) -> Generator[Any, None, None]:
         return
@@ -59,6 +71,7 @@ class ApprovalRequest:
         self.reason: Optional[str] = None
         self.run_id = 0
         self._respond = respond
+        self._late_is_fine = False  # an answer after the end of its cell does nothing: the cell's stream says how that ended
         self._core: Optional["Core"] = None
         self._decision: Optional[bool] = None
         self._callbacks: List[Callable[[bool], Any]] = []
@@ -108,12 +121,16 @@ class ApprovalRequest:
             if self._core is not None:
                 session = self._core.session
                 if session is None:
+                    if self._late_is_fine:
+                        return _Done()
                     raise ApprovalGoneError("the session of this request is closed")
                 try:
                     session.answer(self.id, accept, reason, None if args is None else json.dumps(dict(args)), always,
                                    self._core.spin_us())
                 except _native.NativeError as error:
                     if error.args[1] in ("not_found", "closed"):
+                        if self._late_is_fine:
+                            return _Done()
                         raise ApprovalGoneError(str(error.args[0])) from None
                     raise from_native(error) from None
             self._decision = accept
@@ -169,8 +186,20 @@ def _call_back(callback: Callable[[bool], Any], decision: bool) -> None:
         log.exception("a callback of an approval failed")
 
 
-#: What a handler may answer: True or False, other arguments, a reason to refuse, or None: somebody else decides.
-Answer = Union[bool, Mapping[str, Any], str, None]
+class Rejection:
+    """A handler's refusal with its reason, which the code gets: ``return Rejection("not on a Friday")``."""
+
+    def __init__(self, reason: str) -> None:
+        if not isinstance(reason, str):
+            raise TypeError("the reason of a Rejection must be text, not %s" % type(reason).__name__)
+        self.reason = reason
+
+    def __repr__(self) -> str:
+        return "Rejection(%r)" % self.reason
+
+
+#: What a handler answers; one that has called ``request.accept()`` or ``request.reject()`` itself may return None.
+Answer = Union[bool, Rejection, None]
 Handler = Callable[[ApprovalRequest], Union[Answer, Awaitable[Answer]]]
 
 
@@ -197,7 +226,7 @@ class Approvals:
         return [request for _, request in sorted(self._waiting.items()) if request.decided is None]
 
     def handler(self, fn: Handler) -> Handler:
-        """Sets the function, sync or async, that is called with each request."""
+        """Sets the function, sync or async, that is called with each request: it returns True, False or a :class:`Rejection`."""
         self._handler = fn
         return fn
 
@@ -241,52 +270,61 @@ class Approvals:
     # -- from the core
 
     def add(self, request: ApprovalRequest) -> None:
+        """A request that waits; called by the session."""
         self._waiting[request.id] = request
         for loop, queue in list(self._readers):
             loop.call_soon_threadsafe(queue.put_nowait, request)
 
     def remove(self, number: int) -> None:
+        """A request that no longer waits; called by the session."""
         self._waiting.pop(number, None)
 
     def end(self) -> None:
+        """The session is closed; called by the session."""
         self._waiting.clear()
         for loop, queue in list(self._readers):
             if not loop.is_closed():
                 loop.call_soon_threadsafe(queue.put_nowait, None)
 
 
-def apply_answer(request: ApprovalRequest, answer: Any) -> None:
-    """What a handler or a policy said, as an answer."""
-    if request.decided is not None or answer is None or answer == "ask":
+def apply_answer(request: ApprovalRequest, answer: Any, policy: bool) -> None:
+    """What a handler, or a policy that is a function, returned, as an answer; TypeError unless it is one."""
+    if policy and isinstance(answer, str) and answer in ("allow", "ask", "deny"):
+        if answer == "ask":
+            return
+        answer = answer == "allow"
+    if not isinstance(answer, (bool, Rejection)):
+        if answer is None and request.decided is not None:
+            return
+        raise TypeError("it must return %s, not %s" % (
+            "'allow', 'ask', 'deny', True, False or a Rejection" if policy else
+            "True, False or a Rejection (or answer by request.accept() or request.reject())", shortened(repr(answer))))
+    if request.decided is not None:
         return
     try:
-        if answer is True or answer in ("allow", "accept"):
+        if answer is True:
             request.accept()
-        elif isinstance(answer, Mapping):
-            request.accept(answer)
-        elif answer is False or answer in ("deny", "reject"):
-            request.reject()
         else:
-            request.reject(str(answer))
+            request.reject(answer.reason if isinstance(answer, Rejection) else None)
     except ApprovalGoneError:
         pass  # it expired, or somebody else was quicker
 
 
-async def ask_handler(request: ApprovalRequest, functions: List[Handler]) -> None:
-    """Asks one after the other until the request is decided. A function that fails has refused."""
+async def ask_handler(request: ApprovalRequest, policy: Optional[Handler], handler: Optional[Handler]) -> None:
+    """Asks the policy's function, then the handler, until the request is decided. A function that fails has refused."""
     from ._engine import log
 
-    for fn in functions:
+    for fn in (policy, handler):
+        if fn is None or request.decided is not None:
+            continue
         try:
             answer = fn(request)
             if inspect.isawaitable(answer):
                 answer = await answer
+            apply_answer(request, answer, fn is policy)
         except Exception as error:
             log.exception("an approval handler failed, so the request is rejected")
-            answer = "the host's approval handler failed: %s" % error
-        apply_answer(request, answer)
-        if request.decided is not None:
-            return
+            apply_answer(request, Rejection("the host's approval handler failed: %s" % error), False)
 
 
-__all__ = ["ApprovalRequest", "Approvals", "ApprovalGoneError"]
+__all__ = ["ApprovalRequest", "Approvals", "ApprovalGoneError", "Rejection"]

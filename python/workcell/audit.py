@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, Optional, Sequence, Union
+from typing import Any, Dict, Literal, Optional, Sequence, Union
 
 from . import _native
 from ._engine import Engine, default_engine
@@ -27,7 +27,7 @@ class AuditLog:
     close_order = 2
 
     def __init__(self, path: Union[str, "os.PathLike[str]"], *, max_bytes: int = 64 << 20, keep: int = 5,
-                 sync: str = "interval", sync_ms: int = 1000, redact: Optional[Sequence[str]] = None,
+                 sync: Literal["never", "interval", "always"] = "interval", sync_ms: int = 1000, redact: Optional[Sequence[str]] = None,
                  fail_closed: bool = True, engine: Optional[Engine] = None) -> None:
         if sync not in _SYNC:
             raise ValueError("sync must be never, interval or always, not %r" % sync)
@@ -47,6 +47,7 @@ class AuditLog:
         self.close_native()
 
     def close_native(self) -> None:
+        """As :meth:`close`; called by the engine."""
         self.native.close()
 
     def __enter__(self) -> "AuditLog":

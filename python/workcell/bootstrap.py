@@ -21,6 +21,7 @@ class NamespaceBundle(NamedTuple):
 
     @property
     def skills(self) -> WorkflowLibrary:
+        """The older name of ``workflows``."""
         return self.workflows
 
 

@@ -19,7 +19,7 @@ from ._core import RUN_MASK
 from ._engine import APPROVAL, APPROVAL_ENDED, CHUNK, DISPLAY, mask_of
 from ._runs import Cell, events_of
 from .approvals import ApprovalRequest
-from .errors import ApprovalRejectedError, CodeExecutionError, SessionClosedError
+from .errors import ApprovalRejectedError, ApprovalTimeoutError, CodeExecutionError, SessionClosedError
 from .events import Chunk, Decoder, Display, ResultEvent
 from .execution.configs import SandboxConfig, SubprocessConfig
 from .execution.executors import LibraryExecutor, SandboxExecutor, SubprocessExecutor
@@ -200,6 +200,7 @@ class CodeExecutor:
                 if item[1] in (APPROVAL, APPROVAL_ENDED):
                     request = core.handle_approval(item)
                     if request is not None:
+                        request._late_is_fine = True
                         yield request
                     continue
                 for event in events_of(core, decoder, item):
@@ -263,7 +264,9 @@ def _finish(result: ExecutionResult, text: Optional[str], timeout: Optional[floa
     message = "%s: %s" % (info.type, info.message) if info.type else info.message
     if info.traceback:
         message += "\n" + info.traceback
-    kind = ApprovalRejectedError if info.code == "rejected" else CodeExecutionError
+    kind = CodeExecutionError
+    if info.code == "rejected":
+        kind = ApprovalTimeoutError if info.type == "ApprovalTimeoutError" else ApprovalRejectedError
     raise kind(message, text or "", info.code)
 
 

@@ -6,6 +6,7 @@ A failure of the agent's code raises nothing on the host: it is in the result
 
 from __future__ import annotations
 
+import re
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Type
 
 
@@ -91,7 +92,18 @@ class ArtifactWriteError(CodeModeError):
         super().__init__("Cannot write artifact '%s': %s" % (artifact_name, reason))
 
 
-class WorkflowNotFoundError(CodeModeError, LookupError):
+class _Named:
+    name: str
+
+    @property
+    def workflow_name(self) -> str:
+        """Another name of ``name``."""
+        return self.name
+
+    skill_name = workflow_name
+
+
+class WorkflowNotFoundError(_Named, CodeModeError, LookupError):
     """The workflow does not exist."""
 
     code = "not_found"
@@ -101,7 +113,7 @@ class WorkflowNotFoundError(CodeModeError, LookupError):
         super().__init__("Workflow '%s' not found" % name)
 
 
-class WorkflowValidationError(CodeModeError, ValueError):
+class WorkflowValidationError(_Named, CodeModeError, ValueError):
     """The source is not a valid workflow."""
 
     code = "invalid"
@@ -112,7 +124,7 @@ class WorkflowValidationError(CodeModeError, ValueError):
         super().__init__("Invalid workflow '%s': %s" % (name, reason))
 
 
-class WorkflowExecutionError(CodeModeError):
+class WorkflowExecutionError(_Named, CodeModeError):
     """A workflow was run and raised."""
 
     code = "exception"
@@ -314,6 +326,10 @@ class ApprovalRejectedError(CodeExecutionError):
     """A call was rejected and the code did not catch the exception."""
 
 
+class ApprovalTimeoutError(ApprovalRejectedError):
+    """Nobody answered the request in time, and the code did not catch the exception."""
+
+
 _BY_WORD: Dict[str, Type[CodeModeError]] = {
     "invalid": InvalidError,
     "limit": LimitError,
@@ -335,9 +351,24 @@ _BY_WORD: Dict[str, Type[CodeModeError]] = {
 }
 
 
+#: Flags of the command line in the library's advice, where the parameter has another name.
+_PARAMETERS = {"base": "storage", "tools": "tools_path", "sandbox-policy": "policy", "venv": "venv_dir", "no-runtime-deps": "allow_runtime_deps",
+               "memory": "memory_limit", "cpus": "cpu_quota", "pids": "pids_limit", "disk": "disk_limit", "approve": "policy"}
+_SAME = ("cwd", "workspace-mode", "storage", "python", "network", "timeout", "env", "preload", "images-dir", "remote-url", "remote-ca", "kernel",
+         "python-version", "venv-dir", "cache-venv", "policy", "audit", "memory-limit", "cpu-quota", "pids-limit", "network-disabled", "image",
+         "auth-token", "auth-disabled", "network-profile", "workspace")
+_FLAG = re.compile(r"(?<![\w-])--(%s)(?![\w-])" % "|".join([*_PARAMETERS, *_SAME]))
+
+
+def _in_python(message: str) -> str:
+    return _FLAG.sub(lambda flag: _PARAMETERS.get(flag[1], flag[1].replace("-", "_")) + "=", message)
+
+
 def from_native(error: BaseException) -> Exception:
     """The error of this module for a NativeError (message, word, code, errno)."""
     message, word = str(error.args[0]), str(error.args[1])
+    if word in ("invalid", "executor_unavailable", "sandbox_failed", "kernel_failed", "storage_unavailable"):
+        message = _in_python(message)
     if word == "no_memory":
         return MemoryError(message)
     made: CodeModeError = _BY_WORD.get(word, EngineError)(message)
@@ -361,7 +392,9 @@ def from_operation(error: BaseException, method: str, args: Mapping[str, Any]) -
         if word == "tool_timeout":
             return ToolTimeoutError(name, message=message)
         if word == "tool_failed":
-            return ToolCallError(name, args.get("args"), message)
+            tool = name.partition(".")[0]
+            prefix = "Tool '%s' failed: " % tool  # the library's, which the class below adds itself
+            return ToolCallError(tool, args.get("args"), message[len(prefix):] if message.startswith(prefix) else message)
     if word == "install_failed":
         return DepsError(operation, message, "DependencyError")
     return from_native(error)
@@ -375,5 +408,5 @@ __all__: List[str] = [
     "InvalidError", "LimitError", "EngineError", "KernelError", "SandboxError", "SessionClosedError",
     "SessionExpiredError", "AuthError", "BusyError", "ServerError", "ExecutorUnavailableError", "StartTimeoutError", "RPCError", "RPCTransportError", "NamespaceError",
     "WorkflowError", "SkillError", "ToolError", "ArtifactError", "DepsError", "CodeExecutionError",
-    "ApprovalRejectedError",
+    "ApprovalRejectedError", "ApprovalTimeoutError",
 ]

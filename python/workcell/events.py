@@ -5,88 +5,92 @@ from __future__ import annotations
 import codecs
 import json
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Literal, Optional, Tuple, Union
 
 from . import _engine
 from .approvals import ApprovalRequest
-from .types import ExecutionResult
+from .types import ExecutionResult, shortened
 
 
-class Event:
-    """The base of all events."""
-
-    type = ""
-
+class _Event:
     def __repr__(self) -> str:
-        return "%s(%s)" % (type(self).__name__, ", ".join("%s=%r" % item for item in vars(self).items()))
+        return "%s(%s)" % (type(self).__name__, ", ".join("%s=%s" % (name, shortened(repr(value))) for name, value in vars(self).items()))
 
 
-class Chunk(Event):
+class Chunk(_Event):
     """A piece of output, as it was written."""
 
-    type = "chunk"
+    type: Literal["chunk"] = "chunk"
 
-    def __init__(self, stream: str, text: str) -> None:
+    def __init__(self, stream: Literal["stdout", "stderr"], text: str) -> None:
         self.stream = stream  #: "stdout" or "stderr"
         self.text = text
 
 
-class Display(Event):
+class Display(_Event):
     """``display(object)``: its representations."""
 
-    type = "display"
+    type: Literal["display"] = "display"
 
     def __init__(self, mime: Dict[str, bytes]) -> None:
         self.mime = mime
 
     @property
     def text(self) -> str:
+        """Its plain text."""
         return self.mime.get("text/plain", b"").decode("utf-8", "replace")
 
 
-class ImageEvent(Event):
+class ImageEvent(_Event):
     """A picture was written to ``images_dir``; or was not, and ``problem`` says why."""
 
-    type = "image"
+    type: Literal["image"] = "image"
 
     def __init__(self, path: Optional[Path], index: int, problem: Optional[str]) -> None:
         self.path, self.index, self.problem = path, index, problem
 
 
-class CallEvent(Event):
+class CallEvent(_Event):
     """The code makes a call: a tool, a shell command, an install, a new workflow."""
 
-    type = "call"
-
     def __init__(self, fields: Tuple[Any, ...]) -> None:
-        (self.id, self.request_id, self.kind, self.tool, self.callable, self.adapter, self.session_id, args) = fields[:8]
-        self.args: Dict[str, Any] = json.loads(args or "{}")
+        self.id: int = fields[0]
+        self.request_id: str = fields[1]
+        self.kind: Literal["tool", "shell", "install", "workflow"] = fields[2]
+        self.tool: str = fields[3]
+        self.callable: Optional[str] = fields[4]
+        self.adapter: Optional[str] = fields[5]
+        self.session_id: str = fields[6]
+        self.args: Dict[str, Any] = json.loads(fields[7] or "{}")
 
     @property
     def full_name(self) -> str:
+        """``tool.callable``, or the tool alone."""
         return "%s.%s" % (self.tool, self.callable) if self.callable else str(self.tool)
 
 
 class CallStarted(CallEvent):
-    """It begins."""
+    """A call begins."""
 
-    type = "call_started"
+    type: Literal["call_started"] = "call_started"
 
 
 class CallEnded(CallEvent):
     """A call has ended: ``outcome`` is ok, error, denied, rejected, expired or cancelled."""
 
-    type = "call_ended"
+    type: Literal["call_ended"] = "call_ended"
 
     def __init__(self, fields: Tuple[Any, ...]) -> None:
         super().__init__(fields)
-        self.outcome, self.error, self.duration_ms = fields[8:11]
+        self.outcome: Literal["ok", "error", "denied", "rejected", "expired", "cancelled"] = fields[8]
+        self.error: Optional[str] = fields[9]
+        self.duration_ms: float = fields[10]
 
 
-class ApprovalEvent(Event):
+class ApprovalEvent(_Event):
     """A call needs an approval: answer ``request``."""
 
-    type = "approval"
+    type: Literal["approval"] = "approval"
 
     def __init__(self, request: ApprovalRequest) -> None:
         self.request = request
@@ -95,30 +99,35 @@ class ApprovalEvent(Event):
 class ApprovalEnded(CallEvent):
     """A request is no longer pending: accepted, edited, rejected, expired or cancelled."""
 
-    type = "approval_ended"
+    type: Literal["approval_ended"] = "approval_ended"
 
     def __init__(self, fields: Tuple[Any, ...]) -> None:
         super().__init__(fields)
-        self.decision, self.reason = fields[8:10]
+        self.decision: Literal["accepted", "edited", "rejected", "expired", "cancelled"] = fields[8]
+        self.reason: Optional[str] = fields[9]
 
 
-class KernelDied(Event):
+class KernelDied(_Event):
     """The kernel died between two cells; the next one runs on a fresh kernel."""
 
-    type = "kernel_died"
+    type: Literal["kernel_died"] = "kernel_died"
 
     def __init__(self, message: str) -> None:
         self.message = message
 
 
-class ResultEvent(Event):
-    """The end."""
+class ResultEvent(_Event):
+    """The end of the cell, with its result."""
 
-    type = "result"
+    type: Literal["result"] = "result"
 
     def __init__(self, result: ExecutionResult, lost_bytes: int = 0) -> None:
         self.result = result
         self.lost_bytes = lost_bytes  #: output that a reader who did not keep up has not seen; the result has it
+
+
+#: Every event: a type checker knows the class by ``event.type``.
+Event = Union[Chunk, Display, ImageEvent, CallStarted, CallEnded, ApprovalEvent, ApprovalEnded, KernelDied, ResultEvent]
 
 
 class Decoder:
@@ -150,8 +159,8 @@ class Decoder:
 
     def rest(self) -> List[Event]:
         """What is left of a character that was cut off."""
-        left = [(name, self._decoders[n].decode(b"", True)) for n, name in ((1, "stdout"), (2, "stderr"))]
-        return [Chunk(name, text) for name, text in left if text]
+        out, err = (self._decoders[stream].decode(b"", True) for stream in (1, 2))
+        return [*([Chunk("stdout", out)] if out else []), *([Chunk("stderr", err)] if err else [])]
 
 
 __all__ = ["Event", "Chunk", "Display", "ImageEvent", "CallEvent", "CallStarted", "CallEnded", "ApprovalEvent",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Literal, Mapping, NamedTuple, Optional, Union
 
 from . import _native
 from .errors import from_native
@@ -12,14 +12,17 @@ from .errors import from_native
 if TYPE_CHECKING:
     from .approvals import ApprovalRequest
 
-#: What calls the gate looks at.
-GATES = {"tools": 1, "shell": 2, "installs": 4, "workflows": 8}
+#: Kinds of calls that the gate looks at.
+Gate = Literal["tools", "shell", "installs", "workflows"]
+Decision = Literal["allow", "ask", "deny"]
+CallKind = Literal["tool", "shell", "install", "workflow"]
+GATES: Dict[str, int] = {"tools": 1, "shell": 2, "installs": 4, "workflows": 8}
 
 
 class Verdict(NamedTuple):
     """What a policy says of a call."""
 
-    decision: str  #: allow, ask or deny
+    decision: Decision
     rule: int  #: 1-based; 0: the default
     line: int
     name: Optional[str]
@@ -45,14 +48,14 @@ class Policy:
         return cls(_make("parse", text, name))
 
     @classmethod
-    def of(cls, decision: str) -> "Policy":
+    def of(cls, decision: Decision) -> "Policy":
         """The same decision for everything: allow, ask or deny."""
         if decision not in ("allow", "ask", "deny"):
             raise ValueError("a decision must be allow, ask or deny, not %r" % decision)
         return cls(_make("of", decision))
 
     def decide(self, tool: Optional[str] = None, args: Optional[Mapping[str, Any]] = None, *,
-               callable: Optional[str] = None, kind: str = "tool", adapter: Optional[str] = None) -> Verdict:
+               callable: Optional[str] = None, kind: CallKind = "tool", adapter: Optional[str] = None) -> Verdict:
         """The decision about a call, which is not made."""
         try:
             return Verdict(*self.native.decide(kind, tool, callable, adapter, json.dumps(dict(args or {}))))
@@ -94,8 +97,8 @@ def resolve(policy: PolicyLike) -> Resolved:
         return Resolved(policy.native, None)
     if callable(policy):
         return Resolved(Policy.of("ask").native, policy)
-    if isinstance(policy, str) and policy in ("ask", "deny"):
-        return Resolved(Policy.of(policy).native, None)
+    if policy == "ask" or policy == "deny":
+        return Resolved(Policy.of("ask" if policy == "ask" else "deny").native, None)
     return Resolved(Policy.load(policy).native, None)
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, AsyncIterator, Dict, List, Mapping, Optional, Set
+from typing import Any, AsyncGenerator, Dict, List, Mapping, NoReturn, Optional, Set, Union
 
 from . import _facade
+from . import prompt as _prompt
 from ._core import Core, SpaceHandle
 from ._runs import run_async
 from ._session import _Session
-from .errors import SessionClosedError
+from .errors import CodeModeError, SessionClosedError
 from .events import Event
 from .execution.executors import LibraryExecutor, in_thread
-from .types import ExecutionResult, closed_result
+from .types import ExecutionResult
 
 
 class Session(_Session):
@@ -20,12 +21,14 @@ class Session(_Session):
 
     ::
 
-        async with Session(storage=FileStorage("./data")) as session:
+        async with Session("./data") as session:
             result = await session.run("1 + 1")
 
     Args:
-        storage: where workflows, artifacts and deps are kept.
-        executor: where code runs; None: :class:`SubprocessExecutor`.
+        storage: where workflows, artifacts and deps are kept: a :class:`FileStorage` or its folder, a :class:`RedisStorage` or its
+            URL; None: nowhere, the session has none of them.
+        executor: where code runs: an executor, its name (``"sandbox"``), its class or its configuration; None:
+            :class:`SubprocessExecutor`.
         sync_deps_on_start: first installs the packages that the storage lists.
         policy: which calls are made, asked about, refused: ``"ask"``, ``"deny"``, a YAML file, a :class:`Policy`, or a
             function of an :class:`ApprovalRequest` that returns ``allow``, ``ask`` or ``deny``.
@@ -41,6 +44,9 @@ class Session(_Session):
         variables: for ``${VAR}`` in tool definitions; None: the environment as it is when the session starts.
         progress: called with the messages of pip and uv.
         engine: None: the process's default engine.
+        embeddings_url: also searches tools and workflows by meaning, with an OpenAI-compatible endpoint (``.../v1/embeddings``), which
+            gets names, descriptions and the beginning of sources; None: by words only.
+        embeddings_model, embeddings_key: the model there; the key, or ``"${NAME}"`` for one in ``variables``.
     """
 
     _started = False
@@ -76,6 +82,12 @@ class Session(_Session):
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
+    def __enter__(self) -> NoReturn:
+        raise TypeError("this session is async: write `async with`, or use workcell.sync.Session in a program without an event loop")
+
+    def __exit__(self, *exc: object) -> None:
+        """Never entered."""
+
     def __del__(self) -> None:
         if getattr(self, "_started", False):
             warnings.warn("a Workcell session was not closed", ResourceWarning, stacklevel=2, source=self)
@@ -99,7 +111,7 @@ class Session(_Session):
             timeout: seconds; None: the executor's default.
         """
         if self._closed:
-            return closed_result()
+            raise SessionClosedError("Session is closed")
         if not self._started:
             await self.start()
         executor = self._executor
@@ -108,7 +120,7 @@ class Session(_Session):
         result: ExecutionResult = await executor.run(code, timeout)
         return result
 
-    async def stream(self, code: str, timeout: Optional[float] = None) -> AsyncIterator[Event]:
+    async def stream(self, code: str, timeout: Optional[float] = None) -> AsyncGenerator[Event, None]:
         """Runs one cell and yields its events: output, displays, calls, approvals, and the result at the end."""
         if self._closed:
             raise SessionClosedError("Session is closed")
@@ -123,6 +135,8 @@ class Session(_Session):
 
     async def reset(self) -> None:
         """Starts a fresh kernel: variables are lost, storage is kept. MCP servers end, and start again at their next use."""
+        if self._closed:
+            raise SessionClosedError("Session is closed")
         if not self._started:
             return
         if self._executor.supports("reset"):
@@ -133,6 +147,8 @@ class Session(_Session):
 
     async def interrupt(self) -> None:
         """Raises KeyboardInterrupt in the running cell."""
+        if self._closed:
+            raise SessionClosedError("Session is closed")
         await self._executor.interrupt()
 
     def supports(self, capability: str) -> bool:
@@ -143,6 +159,31 @@ class Session(_Session):
         """The capabilities of its executor; empty before the start."""
         return set(self._executor.supported_capabilities()) if self._started else set()
 
+    # -- the model's side
+
+    async def prompt_text(self) -> str:
+        """Its tools, workflows and rules as text for a model's prompt. Descriptions are cut, and one line each."""
+        return _prompt.prompt_text(await self.list_tools(), await self.list_workflows() if self._has_storage() else (), self._rules())
+
+    async def tool_schemas(self, style: _prompt.Style = "openai", direct: bool = False) -> List[Dict[str, Any]]:
+        """Schemas for function calling in the shape of OpenAI or Anthropic: ``run_code``; with ``direct``, also every tool."""
+        return _prompt.tool_schemas(await self.list_tools() if direct else (), style, direct)
+
+    async def answer(self, name: str, arguments: Union[str, Mapping[str, Any]], timeout: Optional[float] = None) -> str:
+        """Makes a call that a model asked for, by a function of :meth:`tool_schemas`, and returns the text for the model.
+
+        Nothing that the model wrote raises here: the text says what was wrong.
+        """
+        try:
+            call = _prompt.read_call(name, arguments, () if name == _prompt.RUN_CODE else await self.list_tools())
+            if call.code is not None:
+                return _prompt.result_text(await self.run(call.code, timeout))
+            return _prompt.value_text(await self.call_tool(call.tool, **call.arguments))
+        except SessionClosedError:
+            raise
+        except (CodeModeError, ValueError, TypeError) as error:
+            return "Error: %s" % error
+
     # -- tools, workflows, artifacts, deps
 
     async def _space(self) -> SpaceHandle:
@@ -152,7 +193,7 @@ class Session(_Session):
             await self.start()
         if isinstance(self._executor, LibraryExecutor):
             return self._executor.core.need_space()
-        space: SpaceHandle = self._storage.space()  # type: ignore[union-attr]
+        space: SpaceHandle = self._storage.space()
         return space
 
     async def list_tools(self) -> List[Dict[str, Any]]:
@@ -167,7 +208,7 @@ class Session(_Session):
         found: List[Dict[str, Any]] = await self._executor.search_tools(query, limit)
         return found
 
-    async def call_tool(self, name: str, **arguments: Any) -> Any:
+    async def call_tool(self, name: str, /, **arguments: Any) -> Any:
         """Calls a tool from the host, through the middlewares: ``call_tool("curl.get", url=...)``."""
         return await in_thread(_facade.call_tool, await self._space(), name, arguments)
 

@@ -14,15 +14,16 @@ threads of their own (async ones on a loop of their own), so they must be safe t
 from __future__ import annotations
 
 import warnings
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Set
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NoReturn, Optional, Set, Union
 
 from . import _facade, _native
+from . import prompt as _prompt
 from ._core import Core, SpaceHandle
 from ._runs import run_sync, stream_sync
 from ._session import _Session
-from .errors import SessionClosedError, from_native
+from .errors import CodeModeError, SessionClosedError, from_native
 from .events import Event
-from .types import ExecutionResult, closed_result
+from .types import ExecutionResult
 
 
 class Session(_Session):
@@ -71,6 +72,12 @@ class Session(_Session):
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    async def __aenter__(self) -> NoReturn:
+        raise TypeError("this session is synchronous: write `with`, or use workcell.Session in async code")
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Never entered."""
+
     def __del__(self) -> None:
         if getattr(self, "_core", None) is not None:
             warnings.warn("a Workcell session was not closed", ResourceWarning, stacklevel=2, source=self)
@@ -86,8 +93,6 @@ class Session(_Session):
             timeout: seconds; None: the executor's default.
             on_event: is called with what happens meanwhile.
         """
-        if self._closed:
-            return closed_result()
         return run_sync(self._need(), code, timeout, on_event)
 
     def stream(self, code: str, timeout: Optional[float] = None) -> Iterator[Event]:
@@ -95,12 +100,16 @@ class Session(_Session):
         return stream_sync(self._need(), code, timeout)
 
     def reset(self) -> None:
-        """A fresh kernel."""
+        """Starts a fresh kernel: variables are lost, storage is kept."""
+        if self._closed:
+            raise SessionClosedError("Session is closed")
         if self._core is not None:
             self._core.reset()
 
     def interrupt(self) -> None:
         """Raises KeyboardInterrupt in the running cell; to be called from another thread."""
+        if self._closed:
+            raise SessionClosedError("Session is closed")
         if self._core is not None:
             try:
                 self._core.need_session().interrupt()
@@ -115,6 +124,31 @@ class Session(_Session):
         """The capabilities of its executor; empty before the start."""
         return set(self._executor.supported_capabilities()) if self._core is not None else set()
 
+    # -- the model's side
+
+    def prompt_text(self) -> str:
+        """Its tools, workflows and rules as text for a model's prompt. Descriptions are cut, and one line each."""
+        return _prompt.prompt_text(self.list_tools(), self.list_workflows() if self._has_storage() else (), self._rules())
+
+    def tool_schemas(self, style: _prompt.Style = "openai", direct: bool = False) -> List[Dict[str, Any]]:
+        """Schemas for function calling in the shape of OpenAI or Anthropic: ``run_code``; with ``direct``, also every tool."""
+        return _prompt.tool_schemas(self.list_tools() if direct else (), style, direct)
+
+    def answer(self, name: str, arguments: Union[str, Mapping[str, Any]], timeout: Optional[float] = None) -> str:
+        """Makes a call that a model asked for, by a function of :meth:`tool_schemas`, and returns the text for the model.
+
+        Nothing that the model wrote raises here: the text says what was wrong.
+        """
+        try:
+            call = _prompt.read_call(name, arguments, () if name == _prompt.RUN_CODE else self.list_tools())
+            if call.code is not None:
+                return _prompt.result_text(self.run(call.code, timeout))
+            return _prompt.value_text(self.call_tool(call.tool, **call.arguments))
+        except SessionClosedError:
+            raise
+        except (CodeModeError, ValueError, TypeError) as error:
+            return "Error: %s" % error
+
     # -- tools, workflows, artifacts, deps: as the functions of _facade, with this session's space
 
     def _space(self) -> SpaceHandle:
@@ -123,55 +157,71 @@ class Session(_Session):
         return self._need().need_space()
 
     def list_tools(self) -> List[Dict[str, Any]]:
+        """``[{name, description, tags, callables: [{name, description, parameters}]}]``"""
         return _facade.list_tools(self._space())
 
     def search_tools(self, query: str, limit: int = 10) -> List[Dict[str, Any]]:
+        """The entries that match, best match first."""
         return _facade.search_tools(self._space(), query, limit)
 
-    def call_tool(self, name: str, **arguments: Any) -> Any:
+    def call_tool(self, name: str, /, **arguments: Any) -> Any:
+        """Calls a tool from the host, through the middlewares: ``call_tool("curl.get", url=...)``."""
         return _facade.call_tool(self._space(), name, arguments)
 
     def list_workflows(self) -> List[Dict[str, Any]]:
+        """``[{name, description, parameters}]``"""
         return _facade.list_workflows(self._space())
 
     def search_workflows(self, query: str, limit: int = 5) -> List[Dict[str, Any]]:
+        """The entries that match, best match first."""
         return _facade.search_workflows(self._space(), query, limit)
 
     def get_workflow(self, name: str) -> Optional[Dict[str, Any]]:
+        """A workflow with its ``source``, or None if it does not exist."""
         return _facade.get_workflow(self._space(), name)
 
     def add_workflow(self, name: str, source: str, description: str = "") -> Dict[str, Any]:
+        """Stores a workflow, which code calls as workflows.NAME(...); raises ValueError or SyntaxError if it is not valid. Nothing of it runs."""
         return _facade.create_workflow(self._space(), name, source, description)
 
     def remove_workflow(self, name: str) -> bool:
+        """Deletes a workflow, and returns whether it existed."""
         return _facade.remove_workflow(self._space(), name)
 
     list_skills, search_skills, get_skill = list_workflows, search_workflows, get_workflow
     add_skill, remove_skill = add_workflow, remove_workflow
 
     def list_artifacts(self) -> List[Dict[str, Any]]:
+        """``[{name, path, description, metadata, created_at, size}]``"""
         return _facade.list_artifacts(self._space())
 
     def save_artifact(self, name: str, data: Any, description: str = "",
                       metadata: Optional[Mapping[str, Any]] = None) -> Dict[str, Any]:
+        """Text, bytes, JSON data, a DataFrame."""
         return _facade.save_artifact(self._space(), name, data, description, metadata)
 
     def load_artifact(self, name: str) -> Any:
+        """Returns the data in its original type; raises ArtifactNotFoundError."""
         return _facade.load_artifact(self._space(), name)
 
     def delete_artifact(self, name: str) -> None:
+        """Deletes an artifact; it does not have to exist."""
         _facade.delete_artifact(self._space(), name)
 
     def list_deps(self) -> List[str]:
+        """``["pandas>=2", ...]``"""
         return _facade.list_deps(self._space())
 
     def add_dep(self, package: str) -> Dict[str, Any]:
+        """``{installed, already_present, failed}``; raises DepsError with the installer's message."""
         return _facade.add_dep(self._space(), package)
 
     def remove_dep(self, package: str) -> Dict[str, Any]:
+        """``{removed, not_found, failed, removed_from_config}``"""
         return _facade.remove_dep(self._space(), package)
 
     def sync_deps(self) -> Dict[str, Any]:
+        """``{installed, already_present, failed}``"""
         return _facade.sync_deps(self._space())
 
 

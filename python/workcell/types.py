@@ -13,17 +13,28 @@ import stat
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, FrozenSet, List, Literal, NamedTuple, Optional, Tuple, Union
 
 from . import _json, _native
 
 _UNSET: Any = object()
 
 
+def shortened(text: str, limit: int = 80) -> str:
+    """A text of the code for a repr, on one line: its beginning, and how long it is."""
+    cut = text if len(text) <= limit else text[:limit - 20]
+    shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in cut)
+    return shown if len(cut) == len(text) else "%s... (%d characters)" % (shown, len(text))
+
+
+#: How a cell failed.
+ErrorCode = Literal["exception", "timeout", "interrupted", "kernel_died", "rejected", "limit_exceeded"]
+
+
 class ErrorInfo(NamedTuple):
     """Why a cell failed."""
 
-    code: str  #: ``exception``, ``timeout``, ``interrupted``, ``kernel_died``, ``rejected``, ``limit_exceeded``
+    code: ErrorCode  #: ``exception``, ``timeout``, ``interrupted``, ``kernel_died``, ``rejected``, ``limit_exceeded``
     type: str  #: ``"ZeroDivisionError"``; ``""`` when no exception
     message: str
     traceback: str
@@ -61,6 +72,7 @@ class Image:
 
     @property
     def data(self) -> bytes:
+        """Its bytes."""
         if self._data is None:
             assert self.path is not None
             self._data = _read_image(self.path)
@@ -145,6 +157,22 @@ def read_literal(text: str) -> Any:
         raise ValueError(str(error)) from None
 
 
+def _read_ours(kind: str, data: Any) -> Any:
+    """What calls of ``deps`` and ``artifacts`` gave in the code. It is the code's choice, so it may be of any shape."""
+    if kind == "sync":
+        from .deps import SyncResult
+
+        parts = [data[name] for name in SyncResult._fields]
+        if not all(isinstance(part, list) and all(isinstance(each, str) for each in part) for part in parts):
+            raise ValueError("not a SyncResult")
+        return SyncResult(*map(frozenset, parts))
+    from .artifacts import Artifact
+
+    if not all(isinstance(each, dict) and isinstance(each.get("name"), str) for each in ([data] if kind == "artifact" else data)):
+        raise ValueError("not an artifact")
+    return Artifact.from_dict(data) if kind == "artifact" else [Artifact.from_dict(each) for each in data]
+
+
 def read_portable(mime: str, data: bytes) -> Any:
     """The value that a kernel wrote in one of its portable forms. Raises anything where it is not such a form."""
     kind = mime[len(PORTABLE):]
@@ -156,6 +184,8 @@ def read_portable(mime: str, data: bytes) -> Any:
         if not data.startswith(b"\x93NUMPY"):  # load() takes archives and pickles too
             raise ValueError("not an array")
         return numpy.load(io.BytesIO(data), allow_pickle=False)
+    if kind in ("sync", "artifact", "artifacts"):
+        return _read_ours(kind, _json.loads(data.decode("utf-8")))
     from .artifacts.tables import table_from_bytes
 
     return table_from_bytes(kind, data)
@@ -360,8 +390,24 @@ class ExecutionResult:
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return "ExecutionResult(value=%r, stdout=%r, error=%r, execution_time_ms=%r)" % (
-            self.value, self.stdout, self.error, self.execution_time_ms)
+        """Short and telling: the value or the error, and what there is besides."""
+        info = self.error_info
+        if info is not None and info.type:
+            parts = ["error=%s" % shortened("%s: %s" % (info.type, info.message))]
+        elif self.error is not None:
+            parts = ["error=%s" % shortened(info.message if info is not None else self.error)]
+        else:
+            parts = ["value=%s" % shortened(self.repr or "None")]
+        for name, text in (("stdout", self.stdout), ("stderr", self.stderr)):
+            if text:
+                parts.append("%s=%s" % (name, shortened(repr(text[:200])) if len(text) <= 200 else "<%d characters>" % len(text)))
+        if self._native is not None and self.images:
+            parts.append("images=%d" % len(self.images))
+        if self.execution_time_ms is not None:
+            parts.append("%.1f ms" % self.execution_time_ms)
+        if not self.state_kept:
+            parts.append("variables lost")
+        return "<ExecutionResult %s>" % ", ".join(parts)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Dict[str, Any]:
         """For notebooks: output, pictures, the value in its richest form, or the traceback."""
@@ -401,11 +447,6 @@ class ExecutionResult:
             elif not {"image/png", "image/jpeg"} & set(mime):
                 parts.append("<pre>%s</pre>" % html.escape(self.repr))
         return "\n".join(parts)
-
-
-def closed_result(message: str = "Session is closed") -> ExecutionResult:
-    """The result of a cell for a session that is closed."""
-    return ExecutionResult(error=message, error_info=ErrorInfo("closed", "", message, "", None, 0, 0))
 
 
 # ---- the schema types of the first family

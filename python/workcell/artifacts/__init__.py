@@ -36,6 +36,7 @@ class Artifact:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Artifact":
+        """The inverse of to_dict()."""
         return cls(data["name"], data.get("path") or "", data.get("description") or "", own_metadata(data),
                    time_of(data.get("created_at")))
 
@@ -68,13 +69,16 @@ class ArtifactStore(StoragePart):
         return from_bytes(*self._space().load_artifact(name))
 
     def get(self, name: str) -> Optional[Artifact]:
+        """The description of an artifact, or None if it does not exist."""
         found = self._space().call("artifacts.get", name=name)
         return None if found is None else Artifact.from_dict(found)
 
     def list(self) -> "List[Artifact]":
+        """The descriptions of all artifacts."""
         return [Artifact.from_dict(each) for each in self._space().call("artifacts.list")]
 
     def exists(self, name: str) -> bool:
+        """Whether an artifact has this name."""
         return bool(self._space().call("artifacts.exists", name=name))
 
     def delete(self, name: str) -> None:
@@ -95,6 +99,8 @@ class FileArtifactStore(ArtifactStore):
 
     def register(self, name: str, description: str, metadata: Optional[Mapping[str, Any]] = None) -> Artifact:
         """Registers a file in the folder as an artifact: text if it is UTF-8, else bytes."""
+        if ".." in Path(name).parts or os.path.isabs(name):
+            raise ValueError("Path traversal attempt detected: %r" % name)
         try:
             data = (Path(self.storage.root) / "artifacts" / name).read_bytes()
         except (FileNotFoundError, IsADirectoryError):

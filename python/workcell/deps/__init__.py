@@ -47,6 +47,7 @@ class DepsStore(StoragePart):
     """The packages of a storage. Recording and installing are one step: a package that cannot be installed is not recorded."""
 
     def list(self) -> "List[str]":
+        """The listed packages."""
         return list(self._space().call("deps.list"))
 
     def add(self, package: str) -> SyncResult:
@@ -149,10 +150,12 @@ class ControlledDepsNamespace:
         self.list, self.sync = wrapped.list, wrapped.sync
 
     def add(self, package: str) -> SyncResult:
+        """Installs a package, if the code may."""
         self._check("installation")
         return self._add(package)
 
     def remove(self, package: str) -> bool:
+        """Removes a package, if the code may."""
         self._check("modification")
         return self._remove(package)
 

@@ -9,13 +9,16 @@ import shutil
 import sys
 import tempfile
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Literal, Mapping, Optional, Sequence, Tuple, Union
 
 from .._core import milliseconds
+from .._engine import log
 from ..deps import collect_configured_deps
 from ..tools.middleware import ToolMiddleware
 
 PathLike = Union[str, "os.PathLike[str]"]
+WorkspaceMode = Literal["rw", "ro", "none"]
+NetworkProfile = Literal["none", "deps-only", "full"]
 
 
 #: What a kernel of the first family had to have installed.
@@ -52,7 +55,7 @@ class ExecutorConfig:
     tools_path: Optional[PathLike] = None
     deps: Optional[Sequence[str]] = None
     deps_file: Optional[PathLike] = None
-    ipc_timeout: Optional[float] = None
+    ipc_timeout: Optional[float] = 30.0
     tool_middlewares: Tuple[ToolMiddleware, ...] = ()
     python: Optional[PathLike] = None
     cwd: Optional[PathLike] = None
@@ -70,6 +73,7 @@ class ExecutorConfig:
                 raise ValueError("%r is not a valid environment variable" % name)
 
     def configured_deps(self) -> List[str]:
+        """``deps`` and the lines of ``deps_file``."""
         return collect_configured_deps(self.deps, self.deps_file)
 
     def packages(self) -> List[str]:
@@ -91,7 +95,8 @@ class ExecutorConfig:
     def space_options(self) -> Dict[str, Any]:
         """For the library."""
         folder = _path(self.tools_path)
-        if folder is not None:
+        if folder is not None and not os.path.isdir(folder):
+            log.warning("the tools folder %s does not exist, so there are no tools; it is made, empty", folder)
             os.makedirs(folder, exist_ok=True)
         return {"tools_dir": folder, "allow_runtime_deps": int(self.allow_runtime_deps),
                 "python": _path(self.python) or sys.executable or None}
@@ -197,9 +202,9 @@ class SandboxConfig(SubprocessConfig):
     """
 
     policy: Optional[PathLike] = None
-    workspace_mode: Optional[str] = None
+    workspace_mode: Optional[WorkspaceMode] = None
     network_disabled: bool = False
-    network: Union[str, Sequence[str], None] = None
+    network: Union[NetworkProfile, Sequence[str], None] = None
     memory_limit: Union[str, int, None] = None
     cpu_quota: Optional[float] = None
     pids_limit: Optional[int] = None
@@ -371,7 +376,7 @@ class DenoSandboxConfig(ExecutorConfig):
     deno_executable: str = "deno"
     runner_path: Optional[PathLike] = None
     deno_dir: Optional[PathLike] = None
-    network_profile: Optional[str] = None
+    network_profile: Optional[NetworkProfile] = None
     deps_net_allowlist: Tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

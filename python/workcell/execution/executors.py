@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from typing import Any, AsyncIterator, Callable, Dict, FrozenSet, List, Optional, Set, Type, TypeVar, Union
+import threading
+from typing import Any, AsyncGenerator, Callable, Dict, FrozenSet, List, Optional, Set, Type, TypeVar, Union
 
 from .. import _facade
 from .._core import Core, Spec
@@ -18,12 +19,13 @@ from ..errors import SessionClosedError
 from ..events import Event
 from ..storage import FileStorageAccess, RedisStorageAccess, StorageBackend
 from ..tools.registry import ToolRegistry
-from ..types import ExecutionResult, closed_result
+from ..types import ExecutionResult
 from .configs import (ContainerConfig, DenoSandboxConfig, ExecutorConfig, InProcessConfig, JupyterConfig, SandboxConfig,
                       SubprocessConfig)
 from .protocol import COMMON, CONFINED, Capability, register_backend
 
 T = TypeVar("T")
+E = TypeVar("E", bound="LibraryExecutor")
 
 
 async def in_thread(fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
@@ -31,6 +33,16 @@ async def in_thread(fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     loop = asyncio.get_running_loop()
     future = loop.run_in_executor(None, functools.partial(fn, *args, **kwargs))
     return await asyncio.shield(future)
+
+
+def _close_late(core: Core, opening: "asyncio.Future[None]") -> None:
+    if opening.exception() is None:
+        threading.Thread(target=core.close).start()
+
+
+def _change_deps(core: Core, change: Callable[..., T], packages: Any) -> T:
+    with core.deps_space() as space:
+        return change(space, packages)
 
 
 class LibraryExecutor:
@@ -84,7 +96,8 @@ class LibraryExecutor:
             try:
                 await asyncio.shield(opening)
             except asyncio.CancelledError:
-                opening.add_done_callback(lambda done: done.exception() or loop.run_in_executor(None, core.close))
+                # On a thread of its own: the loop may be closing, and takes no work then.
+                opening.add_done_callback(functools.partial(_close_late, core))
                 raise
             self._core = core
 
@@ -95,7 +108,8 @@ class LibraryExecutor:
         if core is not None:
             await in_thread(core.close)
 
-    async def __aenter__(self) -> "LibraryExecutor":
+    async def __aenter__(self: E) -> E:
+        await self.start()
         return self
 
     async def __aexit__(self, *exc: Any) -> None:
@@ -103,6 +117,7 @@ class LibraryExecutor:
 
     @property
     def core(self) -> Core:
+        """The session of the library."""
         core = self._core
         if core is None:
             raise SessionClosedError("the executor is closed" if self._closed else "the executor was not started")
@@ -112,17 +127,26 @@ class LibraryExecutor:
 
     async def run(self, code: str, timeout: Optional[float] = None) -> ExecutionResult:
         """Runs one cell. A cancelled task interrupts it."""
-        if self._closed:
-            return closed_result("Executor is closed")
-        return await run_async(self.core, code, timeout)
+        return await run_async(await self._started(), code, timeout)
 
-    def stream(self, code: str, timeout: Optional[float] = None) -> AsyncIterator[Event]:
+    async def stream(self, code: str, timeout: Optional[float] = None) -> AsyncGenerator[Event, None]:
         """Runs one cell and yields its events; leaving the loop early interrupts it."""
-        return stream_async(self.core, code, timeout)
+        events = stream_async(await self._started(), code, timeout)
+        try:
+            async for event in events:
+                yield event
+        finally:
+            await events.aclose()
+
+    async def _started(self) -> Core:
+        """Starts it, without a storage, unless that was done."""
+        if self._core is None:
+            await self.start()
+        return self.core
 
     async def reset(self) -> None:
-        """A fresh kernel."""
-        await in_thread(self.core.reset)
+        """Starts a fresh kernel: variables are lost, storage is kept."""
+        await in_thread((await self._started()).reset)
 
     async def interrupt(self) -> None:
         """Raises KeyboardInterrupt in the running cell."""
@@ -145,28 +169,37 @@ class LibraryExecutor:
     # -- tools and packages
 
     async def list_tools(self) -> List[Dict[str, Any]]:
-        return await in_thread(_facade.list_tools, self.core.need_space())
+        """``[{name, description, tags, callables: [{name, description, parameters}]}]``"""
+        return await in_thread(_facade.list_tools, (await self._started()).need_space())
 
     async def search_tools(self, query: str, limit: int = 10) -> List[Dict[str, Any]]:
-        return await in_thread(_facade.search_tools, self.core.need_space(), query, limit)
+        """The entries that match, best match first."""
+        return await in_thread(_facade.search_tools, (await self._started()).need_space(), query, limit)
 
     async def list_deps(self) -> List[str]:
-        return await in_thread(_facade.list_deps, self.core.need_space())
+        """``["pandas>=2", ...]``"""
+        return await in_thread(_facade.list_deps, (await self._started()).need_space())
 
     async def add_dep(self, package: str) -> Dict[str, Any]:
-        return await in_thread(_facade.add_dep, self.core.need_space(), package)
+        """``{installed, already_present, failed}``; raises DepsError with the installer's message."""
+        return await in_thread(_facade.add_dep, (await self._started()).need_space(), package)
 
     async def remove_dep(self, package: str) -> Dict[str, Any]:
-        return await in_thread(_facade.remove_dep, self.core.need_space(), package)
+        """``{removed, not_found, failed, removed_from_config}``"""
+        return await in_thread(_facade.remove_dep, (await self._started()).need_space(), package)
 
     async def sync_deps(self) -> Dict[str, Any]:
-        return await in_thread(_facade.sync_deps, self.core.need_space())
+        """``{installed, already_present, failed}``"""
+        return await in_thread(_facade.sync_deps, (await self._started()).need_space())
 
     async def install_deps(self, packages: List[str]) -> Dict[str, Any]:
-        return await in_thread(_facade.install_deps, self.core.need_space(), packages)
+        """Installs each package by itself: ``{installed, already_present, failed}``. Works with ``allow_runtime_deps=False`` too, which binds the
+        code and :meth:`add_dep`; the code can import them after the next reset then."""
+        return await in_thread(_change_deps, await self._started(), _facade.install_deps, packages)
 
     async def uninstall_deps(self, packages: List[str]) -> Dict[str, Any]:
-        return await in_thread(_facade.uninstall_deps, self.core.need_space(), packages)
+        """``{removed, not_found, failed}``"""
+        return await in_thread(_change_deps, await self._started(), _facade.uninstall_deps, packages)
 
 
 class SubprocessExecutor(LibraryExecutor):

@@ -30,6 +30,11 @@ class FileStorageAccess:
     vectors_path: Optional[Path] = None
     root_path: Optional[Path] = None
 
+    @property
+    def skills_path(self) -> Path:
+        """The older name of ``workflows_path``."""
+        return self.workflows_path
+
 
 @dataclass(frozen=True)
 class RedisStorageAccess:
@@ -41,6 +46,11 @@ class RedisStorageAccess:
     vectors_prefix: Optional[str] = None
     root_prefix: Optional[str] = None
 
+    @property
+    def skills_prefix(self) -> str:
+        """The older name of ``workflows_prefix``."""
+        return self.workflows_prefix
+
 
 StorageAccess = Union[FileStorageAccess, RedisStorageAccess]
 
@@ -50,15 +60,25 @@ class StorageBackend(Protocol):
     """The interface of a storage."""
 
     @property
-    def workspace_id(self) -> Optional[str]: ...
+    def workspace_id(self) -> Optional[str]:
+        """The workspace; None: the storage itself."""
+        ...
 
-    def space_options(self) -> Dict[str, Any]: ...
+    def space_options(self) -> Dict[str, Any]:
+        """The storage as options of the library: ``{"storage": "/folder or URL", "workspace_id": ...}``."""
+        ...
 
-    def get_workflow_library(self) -> WorkflowLibrary: ...
+    def get_workflow_library(self) -> WorkflowLibrary:
+        """Its workflows."""
+        ...
 
-    def get_artifact_store(self) -> ArtifactStore: ...
+    def get_artifact_store(self) -> ArtifactStore:
+        """Its artifacts."""
+        ...
 
-    def get_serializable_access(self) -> StorageAccess: ...
+    def get_serializable_access(self) -> StorageAccess:
+        """Its paths or prefixes, as data."""
+        ...
 
 
 def check_workspace_id(workspace_id: Optional[str]) -> Optional[str]:
@@ -79,9 +99,11 @@ class _Storage:
 
     @property
     def workspace_id(self) -> Optional[str]:
+        """The workspace; None: the storage itself."""
         return self._workspace_id
 
     def space_options(self) -> Dict[str, Any]:
+        """The storage as options of the library."""
         raise NotImplementedError
 
     def space(self) -> "SpaceHandle":
@@ -135,6 +157,7 @@ class FileStorage(_Storage):
         return base / "workspaces" / self._workspace_id if self._workspace_id else base
 
     def space_options(self) -> Dict[str, Any]:
+        """The storage as options of the library."""
         return {"storage": os.fspath(self.base_path.resolve()), "workspace_id": self._workspace_id}
 
     def get_artifact_store(self) -> ArtifactStore:
@@ -142,10 +165,12 @@ class FileStorage(_Storage):
         return ArtifactStore(self, os.fspath(self.root / "artifacts"))
 
     def get_serializable_access(self) -> FileStorageAccess:
+        """Its paths, as data."""
         root = self.root
         return FileStorageAccess(root / "workflows", root / "artifacts", root / ".cache", self.base_path.resolve())
 
     def to_bootstrap_config(self) -> Dict[str, str]:
+        """For :func:`workcell.bootstrap_namespaces`, in another process."""
         found = {"type": "file", "base_path": os.fspath(self.base_path)}
         if self._workspace_id:
             found["workspace_id"] = self._workspace_id
@@ -184,6 +209,7 @@ class RedisStorage(_Storage):
         return self._client
 
     def space_options(self) -> Dict[str, Any]:
+        """The storage as options of the library."""
         # Not taken apart further: urlunsplit() would change redis+unix:///path, whose scheme it does not know.
         place, _, given = self.url.partition("#")[0].partition("?")
         query = [each for each in parse_qsl(given) if each[0] != "prefix"] + [("prefix", self.prefix)]
@@ -198,10 +224,12 @@ class RedisStorage(_Storage):
         return ArtifactStore(self, self._scope + ":artifacts")
 
     def get_serializable_access(self) -> RedisStorageAccess:
+        """Its prefixes, as data."""
         return RedisStorageAccess(self.url, self._scope + ":workflows", self._scope + ":artifacts",
                                   self._scope + ":vectors", self.prefix)
 
     def to_bootstrap_config(self) -> Dict[str, str]:
+        """For :func:`workcell.bootstrap_namespaces`, in another process."""
         found = {"type": "redis", "url": self.url, "prefix": self.prefix}
         if self._workspace_id:
             found["workspace_id"] = self._workspace_id

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Protocol, Sequence, Union, runtime_checkable
 
+from ..types import JsonSchema
 from .middleware import ToolCallContext, ToolMiddleware, compose_tool_middlewares
 from .types import Tool
 
@@ -19,13 +20,21 @@ from .types import Tool
 class ToolAdapter(Protocol):
     """The interface of a source of tools."""
 
-    def list_tools(self) -> List[Tool]: ...
+    def list_tools(self) -> List[Tool]:
+        """Lists its tools."""
+        ...
 
-    async def call_tool(self, name: str, callable_name: Optional[str], args: Dict[str, Any]) -> Any: ...
+    async def call_tool(self, name: str, callable_name: Optional[str], args: Dict[str, Any]) -> Any:
+        """Calls a tool; ``callable_name`` None: the tool itself."""
+        ...
 
-    async def describe(self, tool_name: str, callable_name: str) -> Dict[str, str]: ...
+    async def describe(self, tool_name: str, callable_name: str) -> Dict[str, str]:
+        """``{parameter: description}``"""
+        ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Ends what it started."""
+        ...
 
 
 class SpaceAdapter:
@@ -97,17 +106,20 @@ class MCPAdapter(SpaceAdapter):
     @classmethod
     async def connect_stdio(cls, command: str, args: Optional[Sequence[str]] = None,
                             env: Optional[Mapping[str, str]] = None, *, namespace: str) -> "MCPAdapter":
+        """A server that is a program; it starts at its first use."""
         return cls({"command": command, "args": list(args or []), "env": dict(env or {})}, namespace)
 
     @classmethod
     async def connect_sse(cls, url: str, headers: Optional[Mapping[str, str]] = None, timeout: float = 5.0,
                           sse_read_timeout: float = 300.0, *, namespace: str) -> "MCPAdapter":
+        """A server at a URL, by the older HTTP transport."""
         return cls({"url": url, "headers": dict(headers or {}), "transport": "sse", "timeout": sse_read_timeout,
                     "start_timeout": timeout}, namespace)
 
     @classmethod
     async def connect_streamable_http(cls, url: str, headers: Optional[Mapping[str, str]] = None, timeout: float = 60.0,
                                       *, namespace: str) -> "MCPAdapter":
+        """A server at a URL."""
         return cls({"url": url, "headers": dict(headers or {}), "transport": "streamable_http", "timeout": timeout},
                    namespace)
 
@@ -135,7 +147,7 @@ class HTTPAdapter(SpaceAdapter):
 
     def add_endpoint(self, endpoint: Endpoint) -> None:
         """Adds an endpoint, or replaces one of the same name."""
-        parameters = {name: spec if isinstance(spec, Mapping) else {"type": str(spec)}
+        parameters = {name: spec.to_dict() if isinstance(spec, JsonSchema) else spec if isinstance(spec, Mapping) else {"type": str(spec)}
                       for name, spec in endpoint.parameters.items()}
         # A `$` in a value is a `$`: variables are resolved in files that a person wrote, not here.
         headers = {name: value.replace("${", "$${") for name, value in self.headers.items()}

@@ -44,6 +44,7 @@ class ToolRegistry:
         self._adapters.append(adapter)
 
     def get_adapters(self) -> List[ToolAdapter]:
+        """The adapters, in the order in which they were added."""
         return list(self._adapters)
 
     def _tagged(self, adapter: ToolAdapter, tool: Tool) -> Tool:
@@ -51,6 +52,7 @@ class ToolRegistry:
         return Tool(tool.name, tool.description, tool.callables, tool.tags | extra) if extra else tool
 
     def get_all_tools(self) -> List[Tool]:
+        """The tools of all adapters."""
         return [self._tagged(adapter, tool) for adapter in self._adapters for tool in adapter.list_tools()]
 
     def list_tools(self, scope: Optional[Iterable[str]] = None) -> List[Tool]:
@@ -59,6 +61,7 @@ class ToolRegistry:
         return [tool for tool in self.get_all_tools() if wanted is None or tool.tags & wanted]
 
     def find_adapter_for_tool(self, name: str) -> Optional[ToolAdapter]:
+        """The adapter that has the tool, or None."""
         for adapter in self._adapters:
             if any(tool.name == name for tool in adapter.list_tools()):
                 return adapter
@@ -125,10 +128,17 @@ class ScopedToolRegistry(ToolRegistry):
         self._inner, self._scope = inner, scope
         self._middlewares, self._labels = inner._middlewares, inner._labels
 
+    @property
+    def scope(self) -> FrozenSet[str]:
+        """The tags of the view."""
+        return self._scope
+
     def get_all_tools(self) -> List[Tool]:
+        """The tools of the view."""
         return self._inner.list_tools(self._scope)
 
     def find_adapter_for_tool(self, name: str) -> Optional[ToolAdapter]:
+        """The adapter of a tool of the view, or None."""
         if any(tool.name == name for tool in self.get_all_tools()):
             return self._inner.find_adapter_for_tool(name)
         return None

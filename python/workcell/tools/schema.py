@@ -53,10 +53,7 @@ def schema_of(annotation: Any, depth: int = 0) -> Dict[str, Any]:
     if origin is tuple:
         return {"type": "array"}
     if origin in (dict, collections.abc.Mapping, collections.abc.MutableMapping):
-        found = {"type": "object"}
-        if len(args) == 2:
-            found["additionalProperties"] = schema_of(args[1], depth + 1)
-        return found
+        return {"type": "object", "additionalProperties": schema_of(args[1], depth + 1)} if len(args) == 2 else {"type": "object"}
     if inspect.isclass(annotation):
         return _class_schema(annotation, depth)
     return schema_of(annotation.__supertype__, depth + 1) if hasattr(annotation, "__supertype__") else {}  # NewType
@@ -75,9 +72,10 @@ def _union(args: Tuple[Any, ...], depth: int) -> Dict[str, Any]:
 def _class_schema(cls: type, depth: int) -> Dict[str, Any]:
     if issubclass(cls, enum.Enum):
         return {"enum": [each.value for each in cls]}
-    model = getattr(cls, "model_json_schema", None)  # pydantic
-    if callable(model):
-        return dict(model())
+    model: Any = getattr(cls, "model_json_schema", None)  # pydantic
+    if model is not None:
+        schema: Dict[str, Any] = model()
+        return dict(schema)
     if issubclass(cls, PurePath):
         return {"type": "string"}
     if dataclasses.is_dataclass(cls):
@@ -220,8 +218,9 @@ def jsonable(value: Any) -> Any:
         return value.total_seconds()
     if isinstance(value, (uuid.UUID, PurePath, decimal.Decimal)):
         return str(value)
-    if hasattr(value, "tolist"):  # numpy
-        return value.tolist()
+    tolist: Any = getattr(value, "tolist", None)  # numpy
+    if tolist is not None:
+        return tolist()
     raise TypeError("a tool must return JSON data or text, not %s" % type(value).__name__)
 
 
@@ -286,8 +285,9 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         return _convert_many(origin, args, value, where)
     if not inspect.isclass(hint):
         return value
-    if hasattr(hint, "model_validate"):
-        return hint.model_validate(value)
+    validate: Any = getattr(hint, "model_validate", None)
+    if validate is not None:
+        return validate(value)
     if dataclasses.is_dataclass(hint) or _is_named_tuple(hint):
         return _convert_fields(hint, value, where)
     if hint in _CHECKED:  # inside of something: the outermost values were checked by the library

@@ -28,11 +28,13 @@ class ToolParameter:
         return "%s: %s = %s" % (self.name, self.type, default)
 
     def to_dict(self) -> Dict[str, Any]:
+        """``{name, type, required, default, description}``"""
         return {"name": self.name, "type": self.type, "required": self.required, "default": self.default,
                 "description": self.description}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "ToolParameter":
+        """The inverse of to_dict()."""
         return cls(data["name"], data.get("type") or "str", bool(data.get("required")), data.get("default"),
                    data.get("description") or "")
 
@@ -54,11 +56,13 @@ class ToolCallable:
         return "%s: %s" % (self.signature(), self.description)
 
     def to_dict(self) -> Dict[str, Any]:
+        """``{name, description, parameters}``"""
         return {"name": self.name, "description": self.description,
                 "parameters": [each.to_dict() for each in self.parameters]}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "ToolCallable":
+        """The inverse of to_dict()."""
         return cls(data["name"], data.get("description") or "",
                    tuple(ToolParameter.from_dict(each) for each in data.get("parameters") or ()))
 
@@ -86,6 +90,7 @@ class Tool:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Tool":
+        """The inverse of to_dict()."""
         return cls(data["name"], data.get("description") or "",
                    tuple(ToolCallable.from_dict(each) for each in data.get("callables") or ()),
                    frozenset(data.get("tags") or ()))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, Union
 
+from .._kernel import kernel_module
 from .._part import StoragePart, time_of
 from ..errors import InvalidError, WorkflowExecutionError, WorkflowNotFoundError, WorkflowValidationError
 
@@ -28,6 +29,7 @@ class WorkflowParameter:
     default: Any = None
 
     def to_dict(self) -> Dict[str, Any]:
+        """``{name, type, description, required, default}``"""
         return {"name": self.name, "type": self.type, "description": self.description, "required": self.required,
                 "default": self.default}
 
@@ -42,6 +44,7 @@ class WorkflowMetadata:
 
     @classmethod
     def now(cls, created_by: str = "agent", source: str = "runtime") -> "WorkflowMetadata":
+        """Made at this moment."""
         return cls(datetime.datetime.now(datetime.timezone.utc), created_by, source)
 
 
@@ -59,11 +62,20 @@ class PythonWorkflow:
 
     @classmethod
     def from_source(cls, name: str, source: str, description: str = "") -> "PythonWorkflow":
-        """Not checked until it is added to a library."""
-        return cls(name, description, (), source, WorkflowMetadata.now())
+        """Read and checked, not run; raises SyntaxError, or ValueError if it is not a workflow."""
+        kernel = kernel_module("ns_workflows")
+        kernel.check_name(name)
+        words, parameters = kernel.describe(source, "<workflow:%s>" % name)
+        return cls.from_dict({"name": name, "description": description or words, "parameters": parameters, "source": source})
+
+    @classmethod
+    def from_file(cls, path: Union[str, "os.PathLike[str]"]) -> "PythonWorkflow":
+        """The same of a file, whose name is that of the workflow."""
+        return cls.from_source(Path(path).stem, Path(path).read_text(encoding="utf-8"))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], storage: Any = None) -> "PythonWorkflow":
+        """From the data of a storage."""
         parameters = tuple(WorkflowParameter(each["name"], each.get("type") or "string", each.get("description") or "",
                                              bool(each.get("required", True)), each.get("default"))
                            for each in data.get("parameters") or ())
@@ -117,25 +129,34 @@ class WorkflowStore(StoragePart):
     save = add
 
     def remove(self, name: str) -> bool:
+        """Deletes a workflow, and returns whether it existed."""
         return bool(self._space().call("workflows.delete", name=name))
 
     delete = remove
 
     def get(self, name: str) -> Optional[PythonWorkflow]:
+        """A workflow, or None if it does not exist."""
         found = self._space().call("workflows.get", name=name)
         return None if found is None else self._made(found)
 
-    load = get
+    def load(self, name: str) -> Optional[PythonWorkflow]:
+        """A workflow, or None; raises ValueError if no workflow can have this name."""
+        if not name.isidentifier():
+            raise ValueError("Invalid workflow name: %r" % name)
+        return self.get(name)
 
     def exists(self, name: str) -> bool:
+        """Whether a workflow has this name."""
         return self.get(name) is not None
 
     def list(self) -> "List[PythonWorkflow]":
+        """All workflows."""
         return [self._made(each) for each in self._space().call("workflows.list")]
 
     list_all = list
 
     def search(self, query: str, limit: int = 10) -> "List[PythonWorkflow]":
+        """The workflows that match, best match first."""
         return [self._made(each) for each in self._space().call("workflows.search", query=query, limit=limit)]
 
     def __len__(self) -> int:
