@@ -12,7 +12,7 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PAGE = os.path.join(ROOT, "docs", "python", "api.md")
 MODULES = ["workcell", "workcell.sync", "workcell.execution", "workcell.execution.container.client", "workcell.tools", "workcell.workflows", "workcell.artifacts",
-           "workcell.deps", "workcell.storage", "workcell.events", "workcell.approvals", "workcell.errors",
+           "workcell.deps", "workcell.storage", "workcell.events", "workcell.prompt", "workcell.approvals", "workcell.errors",
            "workcell.integrations.autogen"]
 
 

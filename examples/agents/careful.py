@@ -7,7 +7,7 @@ import tempfile
 
 from scripted import ScriptedModel, converse
 
-from workcell import AuditLog, SandboxConfig, SandboxExecutor, Session
+from workcell import AuditLog, Rejection, SandboxConfig, SandboxExecutor, Session
 
 REPLIES = [
     "```python\ntools.mail.send(to='everybody@example.org', text='hello')\n```",
@@ -46,7 +46,7 @@ async def send_with_care(folder):
 
             @session.approvals.handler
             async def person(request):
-                return True if request.args["to"] == "ann@example.org" else "only to people you were asked to write to"
+                return True if request.args["to"] == "ann@example.org" else Rejection("only to people you were asked to write to")
 
             async def run(code):
                 result = await session.run(code, timeout=20)

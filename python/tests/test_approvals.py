@@ -44,8 +44,11 @@ def test_a_handler_decides_edits_and_refuses(storage):
             async def ask(request):
                 await asyncio.sleep(0)
                 if request.kind == "shell":
-                    return "no shell here"
-                return {"to": "everybody"} if request.args["to"] == "x" else request.args["to"] == "a"
+                    return workcell.Rejection("no shell here")
+                if request.args["to"] == "x":
+                    await request.accept({"to": "everybody"})
+                    return None
+                return request.args["to"] == "a"
 
             assert (await session.run("tools.send(to='a')")).value == "hello to a"
             assert (await session.run("tools.send(to='x')")).value == "hello to everybody"
@@ -68,6 +71,49 @@ def test_a_handler_that_fails_has_refused(storage):
                 raise RuntimeError("bug")
 
             assert "handler failed" in (await session.run("tools.send(to='a')")).error
+
+    run(main())
+
+
+@pytest.mark.parametrize("answer", [None, "yes", {"to": "x"}, 1, 0, "allow"])
+def test_a_handler_answers_true_false_or_a_rejection(storage, answer, caplog):
+    """A forgotten return, a text that means one thing or the other: an error, and nothing is called."""
+    async def main():
+        async with Session(storage, policy="ask") as session:
+            add_tool(session)
+            session.approvals.handler(lambda request: answer)
+            result = await session.run("tools.send(to='a')")
+            assert result.error_info.code == "rejected" and "must return True, False or a Rejection" in result.error
+            assert "must return True, False or a Rejection" in caplog.text
+
+    run(main())
+
+
+def test_a_policy_that_is_a_function(storage):
+    async def main():
+        answers = {"a": "allow", "b": "deny", "c": "ask", "d": workcell.Rejection("not d"), "e": "perhaps"}
+        async with Session(storage, policy=lambda request: answers[request.args["to"]]) as session:
+            add_tool(session)
+            session.approvals.handler(lambda request: True)
+            values = [(await session.run("tools.send(to=%r)" % to)).value for to in "ac"]
+            assert values == ["hello to a", "hello to c"]
+            errors = [(await session.run("tools.send(to=%r)" % to)).error for to in "bde"]
+            assert "not d" in errors[1] and "must return 'allow', 'ask', 'deny'" in errors[2] and all(errors)
+
+    run(main())
+
+
+def test_answers_may_be_awaited_made_tasks_or_left_alone(storage):
+    async def main():
+        async with Session(storage, policy="ask") as session:
+            add_tool(session)
+            loop = asyncio.get_running_loop()
+            for answer in (lambda r: r.accept(), lambda r: asyncio.create_task(r.accept()), lambda r: asyncio.ensure_future(r.accept()),
+                           lambda r: asyncio.run_coroutine_threadsafe(r.accept(), loop)):
+                async for event in session.stream("tools.send(to='a')"):
+                    if event.type == "approval":
+                        answer(event.request)
+                assert event.result.value == "hello to a"
 
     run(main())
 

@@ -64,6 +64,33 @@ def test_librarian(agents):
     assert "chunk" in seen and seen.count("result") == 3
 
 
+CODES = ["total = 2 * tools.price(item='tea') + tools.price(item='coke')", "total = 2 * tools.price(item='tea') + tools.price(item='cake')\ntotal"]
+
+
+def test_openai_client(agents, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    standin, openai = agents("standin"), pytest.importorskip("openai")
+    with standin.StandIn(CODES) as server:
+        client = openai.AsyncOpenAI(base_url=server.url + "/v1", api_key="none")
+        assert run(agents("with_openai").main(client)) == "12.0"
+    first, second, third = server.requests
+    assert first["tools"][0]["function"]["name"] == "run_code" and "tools.price(item: str)" in first["messages"][0]["content"]
+    assert second["messages"][-1]["role"] == "tool" and "ToolCallError" in second["messages"][-1]["content"]
+    assert third["messages"][-1] == {"role": "tool", "tool_call_id": "call_1", "content": "12.0"}
+
+
+def test_anthropic_client(agents, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    standin, anthropic = agents("standin"), pytest.importorskip("anthropic")
+    with standin.StandIn(CODES) as server:
+        client = anthropic.AsyncAnthropic(base_url=server.url, api_key="none")
+        assert run(agents("with_anthropic").main(client)) == "12.0"
+    first, second, third = server.requests
+    assert first["tools"][0]["name"] == "run_code" and "tools.price(item: str)" in first["system"]
+    assert "ToolCallError" in second["messages"][-1]["content"][0]["content"]
+    assert third["messages"][-1]["content"] == [{"type": "tool_result", "tool_use_id": "call_1", "content": "12.0"}]
+
+
 @pytest.mark.skipif(sys.version_info[:2] < (3, 11), reason="the page is made with a newer Python")
 def test_the_api_reference_is_up_to_date():
     subprocess.run([sys.executable, os.path.join(ROOT, "scripts", "python-api.py"), "--check"], check=True)

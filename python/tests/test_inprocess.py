@@ -59,12 +59,12 @@ def test_tools_on_the_hosts_loop(storage):
                 await asyncio.sleep(0.001)
                 return 2 * n
 
-            @session.tool
+            @session.tool(thread=False)
             def plain(n: int) -> int:
                 assert threading.get_ident() == here
                 return n + 1
 
-            @session.tool(thread=True)
+            @session.tool
             def apart(n: int) -> bool:
                 return threading.get_ident() != here
 

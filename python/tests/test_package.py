@@ -84,18 +84,85 @@ def test_types_of_a_users_program(tmp_path):
                           stderr=subprocess.STDOUT)
     text = done.stdout.decode()
     assert done.returncode == 0, text
-    for shown in ("def (a: int) -> int", "str | None", "workcell.events.Event", "workcell.types.ExecutionResult"):
+    for shown in ("def (a: int) -> int", "str | None", "workcell.events.Chunk | workcell.events.Display", "workcell.types.ExecutionResult"):
         assert shown in text or shown.replace("str | None", "Union[str, None]") in text, text
 
 
-def test_every_public_name_has_a_docstring():
+def pyright(*words, **options):
+    """Its own files are in the wheel; node is that of the MCP servers, where the machine has none."""
+    pytest.importorskip("pyright")
+    path = os.path.join(ROOT, "build", "node", "bin") + ":" + os.environ["PATH"]
+    done = subprocess.run([sys.executable, "-m", "pyright", "--pythonpath", sys.executable, *words], stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, env=dict(os.environ, PATH=path), **options)
+    return done.returncode, done.stdout.decode()
+
+
+def stream_loops():
+    """The blocks of the docs that read a stream, as functions."""
+    found = []
+    for page in ("sessions.md", "approvals.md", "getting-started.md"):
+        with open(os.path.join(ROOT, "docs", "python", page), encoding="utf-8") as file:
+            for block in re.findall(r"```python\n(.*?)```", file.read(), re.S):
+                if ".stream(" in block:
+                    found.append(block)
+    return found
+
+
+def test_the_docs_own_loops_are_typed(tmp_path):
+    """mypy --strict and pyright take them as they are: event.type tells the class of an event."""
+    pytest.importorskip("mypy")
+    loops = stream_loops()
+    assert len(loops) >= 2
+    head = "import workcell\ndef send(to: str) -> str:\n    return to\n"
+    text = head + "".join("async def f%d() -> None:\n%s" % (i, "".join("    %s\n" % line if line else "\n" for line in block.split("\n")))
+                          for i, block in enumerate(loops))
+    text += ("async def wrong() -> None:\n    async for event in workcell.Session().stream('1'):\n"
+             "        if event.type == 'chunk':\n            print(event.result)\n")
+    (tmp_path / "loops.py").write_text(text)
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps({"typeCheckingMode": "strict", "extraPaths": [PACKAGE],
+                                                             "reportUnknownMemberType": False, "reportUnusedFunction": False}))
+    bad = text[:text.index("print(event.result)")].count("\n") + 1
+    done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--cache-dir", os.path.join(BUILD, "mypy-docs"), "loops.py"],
+                          cwd=str(tmp_path), env=dict(os.environ, MYPYPATH=PACKAGE), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    errors = [line for line in done.stdout.decode().splitlines() if ": error:" in line]
+    assert len(errors) == 1 and errors[0].startswith("loops.py:%d:" % bad) and '"Chunk" has no attribute "result"' in errors[0], errors
+    _, shown = pyright("loops.py", cwd=str(tmp_path))
+    errors = [line.strip() for line in shown.splitlines() if " - error:" in line]
+    assert any('"result" for class "Chunk"' in each for each in errors) and all("loops.py:%d:" % bad in each for each in errors), shown
+
+
+def test_pyright_takes_the_package():
+    status, shown = pyright("--project", os.path.join(PACKAGE, "pyrightconfig.json"))
+    assert status == 0, shown
+
+
+def public_members(module):
+    """(name, object) of every class, function and member that a user sees."""
+    import inspect
+
+    for name in getattr(module, "__all__", ()):
+        value = getattr(module, name)
+        if not inspect.isclass(value) and not inspect.isfunction(value):
+            continue
+        yield name, value
+        for member, given in vars(value).items() if inspect.isclass(value) else ():
+            if member.startswith("_") or not (inspect.isfunction(given) or isinstance(given, (property, classmethod, staticmethod))):
+                continue
+            yield "%s.%s" % (name, member), given if isinstance(given, property) else getattr(value, member)
+
+
+def test_every_public_member_has_a_docstring():
     import inspect
 
     import workcell
     import workcell.sync
+    from workcell import approvals, artifacts, deps, errors, events, execution, policy, prompt, storage, tools, types, workflows
+    from workcell.execution.container import client
+    from workcell.integrations import autogen
 
-    for name in workcell.__all__:
-        value = getattr(workcell, name)
-        if inspect.isclass(value) or inspect.isfunction(value):
-            assert inspect.getdoc(value), name
+    missing = {"%s.%s" % (module.__name__, name)
+               for module in (workcell, workcell.sync, approvals, artifacts, autogen, client, deps, errors, events, execution, policy, prompt,
+                              storage, tools, types, workflows)
+               for name, value in public_members(module) if not inspect.getdoc(value)}
+    assert not missing, sorted(missing)
     assert os.path.exists(os.path.join(ROOT, "python", "workcell", "py.typed"))

@@ -48,7 +48,9 @@ def test_sync_session(storage):
         assert session.list_deps() == [] and session.supports("reset")
         session.reset()
         assert session.run("'x' in globals()").value is False
-    assert session.run("1").error == "Session is closed"
+    for call in (lambda: session.run("1"), session.reset, session.interrupt, session.list_tools, lambda: next(session.stream("1"))):
+        with pytest.raises(workcell.SessionClosedError):
+            call()
 
 
 def test_threads_share_sessions(storage):

@@ -145,20 +145,23 @@ def test_reset_and_close(storage):
             await session.reset()
             assert (await session.run("'x' in globals()")).value is False
         await session.close()
-        result = await session.run("1")
-        assert result.error == "Session is closed"
-        with pytest.raises(SessionClosedError):
-            await session.list_tools()
+        for call in (session.run("1"), session.reset(), session.interrupt(), session.list_tools(), session.start()):
+            with pytest.raises(SessionClosedError):
+                await call
 
     run(main())
 
 
 def test_arguments_are_checked(tmp_path):
-    with pytest.raises(TypeError, match="storage is required"):
-        Session(None)
-    with pytest.raises(TypeError, match="^String-based executor selection is no longer supported"):
-        Session(FileStorage(tmp_path), "subprocess")
-    with pytest.raises(TypeError, match="executor must be an Executor instance or None, got int"):
+    with pytest.raises(TypeError, match="storage must be .* not int; a storage class of your own needs the method space_options"):
+        Session(5)
+    with pytest.raises(TypeError, match="give FileStorage\\(...\\), not the class"):
+        Session(FileStorage)
+    with pytest.raises(ValueError, match="no executor 'sandbax', did you mean 'sandbox'"):
+        Session(FileStorage(tmp_path), "sandbax")
+    with pytest.raises(TypeError, match="ContainerExecutor\\(remote_url="):
+        Session(FileStorage(tmp_path), "http://localhost:8080")
+    with pytest.raises(TypeError, match="executor must be an executor, its name, class or configuration, or None, not int"):
         Session(FileStorage(tmp_path), 5)
     with pytest.raises(ValueError, match="workspace_id"):
         FileStorage(tmp_path, workspace_id="a/b")
