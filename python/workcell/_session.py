@@ -55,7 +55,7 @@ _EXECUTORS: Dict[str, Type[LibraryExecutor]] = {
 
 
 def storage_of(storage: Any) -> Any:
-    """The storage that was meant: a folder or an address of Redis will do, and None is none."""
+    """The storage that a folder, a URL of Redis or a storage means; None: a session without storage."""
     if storage is None:
         return NoStorage()
     if isinstance(storage, str) and re.match(r"(rediss?|redis\+unix|unix)://", storage):
@@ -71,7 +71,7 @@ def storage_of(storage: Any) -> Any:
 
 
 def executor_of(executor: Any) -> Any:
-    """The executor that was meant: its name, its class or its configuration will do."""
+    """The executor that a name, a class, a configuration or an executor means."""
     if executor is None:
         return SubprocessExecutor()
     if isinstance(executor, str):
