@@ -170,6 +170,15 @@ def test_bad_definitions_are_logged(tmp_path, caplog):
     assert "tolls does not exist" in caplog.text
 
 
+def test_bad_workflows_are_logged(tmp_path, caplog):
+    (tmp_path / "workflows").mkdir()
+    for name, source in (("good", "def run(): pass"), ("worse", "def run(: pass"), ("bad", "x = 1")):
+        (tmp_path / "workflows" / (name + ".py")).write_text(source)
+    with SyncSession(tmp_path) as session:
+        assert [each["name"] for each in session.list_workflows()] == ["good"]
+    assert "bad.py" in caplog.text and "worse.py" in caplog.text and "good.py" not in caplog.text
+
+
 # ---- what is shown
 
 

@@ -83,7 +83,7 @@ def test_tools_on_the_hosts_loop(storage):
             assert result.value == 1560, result.error
             assert seen.count("double") == 90
             ask = Session.scratch(InProcessExecutor(), policy="ask")
-            ask.tool(plain)
+            ask.tool(thread=False)(plain)
             async with ask:
                 events = []
                 async for event in ask.stream("tools.plain(n=41)"):

@@ -144,6 +144,26 @@ def trusted_paths() -> List[str]:
     return list(dict.fromkeys(found + [home] if home.startswith("/") else found))
 
 
+_looked_at: "set[Tuple[str, Optional[str]]]" = set()
+
+
+def _new_workflow_files(space: Mapping[str, Any]) -> Dict[str, str]:
+    """The workflows of a file storage as a person sees them, name: path; once for each storage of this process."""
+    key = str(space.get("storage") or ""), space.get("workspace_id")
+    if not key[0].startswith("/") or key in _looked_at:
+        return {}
+    _looked_at.add(key)
+    found: Dict[str, str] = {}
+    for folder in ("workflows", "skills"):
+        path = os.path.join(key[0], *(("workspaces", key[1]) if key[1] else ()), folder)
+        try:
+            names = os.listdir(path)
+        except OSError:
+            continue
+        found.update({name[:-3]: os.path.join(path, name) for name in names if name.endswith(".py") and not name.startswith((".", "_"))})
+    return found
+
+
 if TYPE_CHECKING:
     from ._operations import Operations
 else:
@@ -340,13 +360,18 @@ class Core:
         self.engine.owned.add(self)
 
     def _log_problems(self) -> None:
-        """Says which tool definitions are left out, and why: their tools would be missing without a word."""
-        folder = self.spec.space.get("tools_dir")
-        if folder is None or self.spec.remote:
+        """Says which tool definitions and workflows are left out: they would be missing without a word."""
+        if self.spec.remote:
             return
         assert self.space is not None
-        for each in self.space.call("tools.problems"):
-            log.warning("a tool definition is left out: %s:%s: %s", each["file"], each.get("line", 0), each["message"])
+        if self.spec.space.get("tools_dir") is not None:
+            for each in self.space.call("tools.problems"):
+                log.warning("a tool definition is left out: %s:%s: %s", each["file"], each.get("line", 0), each["message"])
+        files = _new_workflow_files(self.spec.space)
+        known = {each["name"] for each in self.space.call("workflows.list")} if files else set()
+        for name, path in sorted(files.items()):
+            if name not in known:
+                log.warning("a workflow is left out, because it is not Python with a function run() and a valid name: %s", path)
 
     def _container_parts(self) -> Dict[str, Any]:
         """What the server in a container is given of the storage: packages are installed by its own Python."""
