@@ -467,7 +467,7 @@ def test_each_scope_opens_only_its_routes(server):
     for method, path in all_routes(server):
         url = re.sub(r"\{.*?\}", "n", path)
         body = BODIES if method in ("POST", "PUT") else None
-        if path != "/health":
+        if path not in ("/health", "/ready", "/docs"):  # the page has nothing in it but the script that asks for /openapi.json
             assert server.ask(method, url, body, token=RUNNER if method == "GET" else READER).code == "forbidden", (method, path)
         if path == "/metrics":
             assert server.ask(method, url, body, token=AGENT).code == "forbidden"
