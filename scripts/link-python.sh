@@ -6,7 +6,9 @@ site=$1/workcell
 
 # link TARGET NAME: a link that is right stays as it is, because programs may be using it.
 link() {
-	[ "$(readlink "$site/$2" || :)" = "$1" ] || ln -sfn "$1" "$site/$2"
+	[ "$(readlink "$site/$2" || :)" = "$1" ] && return
+	[ -L "$site/$2" ] || rm -rf "${site:?}/$2" # a folder of an older build, which had copies
+	ln -sfn "$1" "$site/$2"
 }
 
 mkdir -p "$site"
