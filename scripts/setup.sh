@@ -49,6 +49,8 @@ test | bench)
 	packages="$packages uidmap"
 	# Shells whose completions are tested, and the formatter of manual pages.
 	packages="$packages zsh fish groff-base"
+	# The checker of systemd's units.
+	packages="$packages systemd"
 	# To compare the sandbox with.
 	packages="$packages bubblewrap"
 	# Engines for the tests of containers, with an image that is made here; only where that was asked for.

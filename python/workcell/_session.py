@@ -79,7 +79,7 @@ def executor_of(executor: Any) -> Any:
             raise TypeError("a session server needs its address and token: executor=ContainerExecutor(remote_url=..., auth_token=...)")
         if executor not in _EXECUTORS:
             near = difflib.get_close_matches(executor, _EXECUTORS, 1)
-            raise ValueError("there is no executor %r%s: it must be one of %s" % (
+            raise ValueError("unknown executor %r%s: it must be one of %s" % (
                 executor, ", did you mean %r" % near[0] if near else "", ", ".join(sorted(_EXECUTORS))))
         return _EXECUTORS[executor]()
     if isinstance(executor, type):

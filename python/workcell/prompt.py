@@ -202,7 +202,7 @@ def read_call(name: str, arguments: Union[str, Mapping[str, Any]], tools: Sequen
     functions = _functions(tools)
     if name in functions:
         return Call(None, functions[name][0], given)
-    raise ValueError("there is no function %s; there are: %s" % (plain(name, 80), ", ".join([RUN_CODE, *functions])))
+    raise ValueError("unknown function %s; the functions are: %s" % (plain(name, 80), ", ".join([RUN_CODE, *functions])))
 
 
 def value_text(value: Any, limit: int = MAX_ANSWER) -> str:

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/words.h"
+
 struct cache_flags {
 	bool json, all, dry_run;
 	int64_t older_ms;
@@ -44,19 +46,6 @@ const struct cell_cli_command cell__cli_cache_command = {
 	.run = cell__cmd_cache,
 };
 
-static void size_text(uint64_t bytes, char text[32])
-{
-	static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB" };
-	double shown = (double)bytes;
-	size_t unit = 0;
-
-	while (shown >= 1024 && unit + 1 < sizeof(units) / sizeof(units[0])) {
-		shown /= 1024;
-		unit++;
-	}
-	snprintf(text, 32, shown < 10 && unit ? "%.1f %s" : "%.0f %s", shown, units[unit]);
-}
-
 static void age_text(int64_t changed, char text[32])
 {
 	int64_t seconds = (int64_t)time(NULL) - changed;
@@ -82,7 +71,7 @@ static void add_row(struct cell_cli_table *table, const json_t *entry)
 	bool orphan = json_is_true(json_object_get(entry, "orphan"));
 	char size[32], age[32], *name = NULL;
 
-	size_text((uint64_t)number_of(entry, "bytes"), size);
+	cell__size_words((uint64_t)number_of(entry, "bytes"), size);
 	age_text(number_of(entry, "changed"), age);
 	if (asprintf(&name, "%s%s", project ? project : "(not noted)", orphan ? " (gone)" : "") < 0) {
 		table->failed = true;
@@ -108,7 +97,7 @@ static int list_all(const struct cache_flags *values, const json_t *all, const c
 		bytes += (uint64_t)number_of(entry, "bytes");
 		add_row(&table, entry);
 	}
-	size_text(bytes, size);
+	cell__size_words(bytes, size);
 	if (cell__cli_table_print(&table, err) < 0)
 		return -1;
 	printf("%zu environments, %s\n", json_array_size(all), size);
@@ -150,7 +139,7 @@ static int prune(const struct cache_flags *values, const char *cache, const json
 			add_row(&table, entry);
 	}
 	free(project);
-	size_text(bytes, size);
+	cell__size_words(bytes, size);
 	if (!status && values->json)
 		status = cell__cli_print_json(removed, err);
 	else if (cell__cli_table_print(&table, err) < 0)

@@ -23,6 +23,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include "base/words.h"
 #include "base/sized.h"
 #include "sandbox/build.h"
 #include "sandbox/apply.h"
@@ -270,20 +271,12 @@ static int explain_rest(const struct command *command, struct cell__buf *out)
 	return rc;
 }
 
-/* "2 GiB", "1.5 MiB", "none" */
+/* "2 GiB", "1.5 MiB", "no limit" */
 static const char *size_words(uint64_t bytes, char words[32])
 {
-	static const char *const units[] = { "bytes", "KiB", "MiB", "GiB", "TiB" };
-	double shown = (double)bytes;
-	size_t unit = 0;
-	while (shown >= 1024 && unit + 1 < sizeof units / sizeof *units) {
-		shown /= 1024;
-		unit++;
-	}
 	if (bytes)
-		snprintf(words, 32, "%.4g %s", shown, units[unit]);
-	else
-		snprintf(words, 32, "no limit");
+		return cell__size_words(bytes, words);
+	snprintf(words, 32, "no limit");
 	return words;
 }
 

@@ -46,7 +46,7 @@ int cell__executor_unknown(const char *name, struct cell_error *err)
 	for (size_t i = 0; i < sizeof executors / sizeof *executors; i++)
 		words[i] = executors[i]->name;
 	const char *near = cell__nearest(name, words);
-	return cell_fail(err, CELL_E_UNAVAILABLE, 0, "there is no executor \"%.60s\"%s%s%s; `workcell doctor` lists them", name,
+	return cell_fail(err, CELL_E_UNAVAILABLE, 0, "unknown executor \"%.60s\"%s%s%s; `workcell doctor` lists the executors", name,
 			 near ? " (did you mean \"" : "", near ? near : "", near ? "\"?)" : "");
 }
 

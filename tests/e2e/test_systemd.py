@@ -106,7 +106,6 @@ def test_variables_for_another_process_are_not_ours():
     server.close()
 
 
-@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not installed")
 def test_the_units_are_valid():
     with tempfile.TemporaryDirectory() as folder:
         for name in ("workcell.service", "workcell.socket"):
