@@ -654,6 +654,8 @@ class Terminal:
         while self.process.poll() is None:
             assert time.monotonic() < end, "does not end; got %r" % self.plain
             self._fill(0.02)
+        while self._fill(0):  # what it wrote last
+            pass
         return self.process.returncode
 
     def close(self):
