@@ -2,16 +2,17 @@
 import json
 import os
 import re
-import shutil
 import subprocess
+import sys
 
 import pytest
 
 import serving
 import support
 
-OWN_NODE = os.path.join(support.ROOT, "build", "node", "bin", "node")
-NODE = OWN_NODE if os.path.exists(OWN_NODE) else shutil.which("node")
+sys.path.insert(0, os.path.join(support.ROOT, "tests", "mcp"))
+import peers  # noqa: E402
+
 # As much of a browser as the page uses; what it makes is printed as text, and markup would be an element.
 BROWSER = """
 const fs = require('fs'), input = JSON.parse(fs.readFileSync(0, 'utf8'));
@@ -69,7 +70,7 @@ def test_the_page_shows_every_route(server):
 
     def shown(token):
         given = json.dumps({"script": script, "document": document, "good": serving.TOKEN, "token": token})
-        done = subprocess.run([NODE, "-e", BROWSER], input=given.encode(), stdout=subprocess.PIPE, timeout=support.DEADLINE, check=True)
+        done = subprocess.run([peers.node(), "-e", BROWSER], input=given.encode(), stdout=subprocess.PIPE, timeout=support.DEADLINE, check=True)
         return done.stdout.decode()
     text = shown(serving.TOKEN)
     for path, methods in document["paths"].items():

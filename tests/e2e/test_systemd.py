@@ -1,7 +1,6 @@
 """As a service of systemd: what the manager is told, sockets that it opened, the units."""
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
