@@ -253,7 +253,7 @@ def test_schemas_and_answers(style):
             assert await session.answer("price", {"item": "tea", "name": "y"}) == "4.5"
             assert await session.answer("shop__hours", "{}") == '{"open": 9}'
             for name, arguments, words in (("price", '{"item": "beer"}', "KeyError"), ("price", "{", "not valid JSON"), ("price", "[1]", "JSON object"),
-                                           ("prices", "{}", "no function prices; there are: run_code, price, shop__hours"),
+                                           ("prices", "{}", "unknown function prices; the functions are: run_code, price, shop__hours"),
                                            ("run_code", "{}", "needs the argument code"), ("price", '{"item": 5}', "must be a string"),
                                            ("run_code", '{"code": "1/0"}', "ZeroDivisionError")):
                 answer = await session.answer(name, arguments)

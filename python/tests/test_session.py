@@ -157,7 +157,7 @@ def test_arguments_are_checked(tmp_path):
         Session(5)
     with pytest.raises(TypeError, match="give FileStorage\\(...\\), not the class"):
         Session(FileStorage)
-    with pytest.raises(ValueError, match="no executor 'sandbax', did you mean 'sandbox'"):
+    with pytest.raises(ValueError, match="unknown executor 'sandbax', did you mean 'sandbox'"):
         Session(FileStorage(tmp_path), "sandbax")
     with pytest.raises(TypeError, match="ContainerExecutor\\(remote_url="):
         Session(FileStorage(tmp_path), "http://localhost:8080")

@@ -207,7 +207,8 @@ int cell__dialer_create(struct cell__loop *loop, int *fd, const char *host, int 
 	CELL_AUTO_FREE struct cell__dialer *dialer = cell__alloc(1, sizeof(*dialer));
 
 	if (!host && (!path || strlen(path) >= sizeof(limit.sun_path)))
-		return cell_fail(err, CELL_E_INVALID, 0, "Redis's address is missing, or its socket's path is longer than %zu bytes: use a shorter one",
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "Redis's address is missing, or its socket's path is longer than %zu bytes: use a shorter one",
 				 sizeof(limit.sun_path) - 1);
 	if (!dialer || (host && !host_copy) || (path && !path_copy))
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a container");
