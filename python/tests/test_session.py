@@ -501,7 +501,7 @@ def test_from_base(tmp_path):
             assert (await session.run("tools.echo.say(text='hi')")).value == "hi\n"
             assert (await session.list_tools())[0]["tags"] == ["demo"]
         (tmp_path / "work").mkdir()
-        async with Session.sandbox(tmp_path, cwd=tmp_path / "work", network="none", memory_limit="512m") as session:
+        async with Session.sandbox(tmp_path, cwd=tmp_path / "work", network="none", memory="512m") as session:
             assert (await session.run("1")).isolation["executor"] == "sandbox"
 
     run(main())

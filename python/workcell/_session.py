@@ -13,8 +13,8 @@ from ._core import Core, HostTool, milliseconds
 from ._engine import Engine
 from .approvals import Approvals
 from .audit import AuditLog
-from .execution.configs import (ContainerConfig, DenoSandboxConfig, ExecutorConfig, InProcessConfig, NetworkProfile, PathLike,
-                                SandboxConfig, SubprocessConfig, WorkspaceMode)
+from .execution.configs import (ContainerConfig, DenoSandboxConfig, ExecutorConfig, InProcessConfig, Network, NetworkProfile, PathLike,
+                                SandboxConfig, Size, SubprocessConfig, WorkspaceMode)
 from .execution.executors import (ContainerExecutor, DenoSandboxExecutor, InProcessExecutor, JupyterExecutor, LibraryExecutor,
                                   SandboxExecutor, SubprocessExecutor)
 from .execution.protocol import Executor
@@ -185,15 +185,16 @@ class _Session:
     def sandbox(cls: Type[S], base_path: PathLike, *, timeout: Optional[float] = 60.0,
                 extra_deps: Optional[Sequence[str]] = None, allow_runtime_deps: bool = True,
                 sync_deps_on_start: bool = False, policy_name: Optional[PathLike] = None,
-                network: Union[NetworkProfile, Sequence[str], None] = None, memory_limit: Union[str, int, None] = None,
-                cpu_quota: Optional[float] = None, cwd: Optional[PathLike] = None,
-                workspace_mode: Optional[WorkspaceMode] = None,
-                **options: Any) -> S:
+                network: Optional[Network] = None, memory: Optional[Size] = None, cpus: Optional[float] = None,
+                pids: Optional[int] = None, disk: Optional[Size] = None, cwd: Optional[PathLike] = None,
+                workspace_mode: Optional[WorkspaceMode] = None, memory_limit: Optional[Size] = None,
+                cpu_quota: Optional[float] = None, **options: Any) -> S:
         """As :meth:`subprocess`, but confined."""
         parts = base_parts(base_path, extra_deps)
         config = SandboxConfig(default_timeout=timeout, allow_runtime_deps=allow_runtime_deps, cwd=cwd,
                                tools_path=parts["tools_path"], deps=parts["deps"], policy=policy_name, network=network,
-                               memory_limit=memory_limit, cpu_quota=cpu_quota, workspace_mode=workspace_mode)
+                               memory=memory, cpus=cpus, pids=pids, disk=disk, workspace_mode=workspace_mode,
+                               memory_limit=memory_limit, cpu_quota=cpu_quota)
         return cls(parts["storage"], SandboxExecutor(config), sync_deps_on_start, **options)
 
     @classmethod
@@ -212,25 +213,26 @@ class _Session:
     def container(cls: Type[S], base_path: PathLike, *, timeout: Optional[float] = 30.0,
                   extra_deps: Optional[Sequence[str]] = None, allow_runtime_deps: bool = True,
                   sync_deps_on_start: bool = False, auth_token: Optional[str] = None, auth_disabled: bool = False,
-                  image: Optional[str] = None, network_disabled: bool = False,
-                  memory_limit: Union[str, int, None] = None, cpu_quota: Optional[float] = None,
-                  **options: Any) -> S:
+                  image: Optional[str] = None, network: Optional[Network] = None, memory: Optional[Size] = None,
+                  cpus: Optional[float] = None, pids: Optional[int] = None, network_disabled: bool = False,
+                  memory_limit: Optional[Size] = None, cpu_quota: Optional[float] = None, **options: Any) -> S:
         """As :meth:`subprocess`, but in a container."""
         parts = base_parts(base_path, extra_deps)
         config = ContainerConfig(default_timeout=timeout, allow_runtime_deps=allow_runtime_deps, image=image,
                                  tools_path=parts["tools_path"], deps=parts["deps"], auth_token=auth_token,
-                                 auth_disabled=auth_disabled, network_disabled=network_disabled,
-                                 memory_limit=memory_limit, cpu_quota=cpu_quota)
+                                 auth_disabled=auth_disabled, network=network, memory=memory, cpus=cpus, pids=pids,
+                                 network_disabled=network_disabled, memory_limit=memory_limit, cpu_quota=cpu_quota)
         return cls(parts["storage"], ContainerExecutor(config), sync_deps_on_start, **options)
 
     @classmethod
     def deno(cls: Type[S], base_path: PathLike, *, timeout: Optional[float] = 60.0, extra_deps: Optional[Sequence[str]] = None,
-             allow_runtime_deps: bool = True, sync_deps_on_start: bool = False, network_profile: Optional[NetworkProfile] = None,
-             **options: Any) -> S:
+             allow_runtime_deps: bool = True, sync_deps_on_start: bool = False, network: Optional[Network] = None,
+             network_profile: Optional[NetworkProfile] = None, **options: Any) -> S:
         """As :meth:`subprocess`, but in Pyodide under Deno."""
         parts = base_parts(base_path, extra_deps)
         config = DenoSandboxConfig(default_timeout=timeout, allow_runtime_deps=allow_runtime_deps,
-                                   tools_path=parts["tools_path"], deps=parts["deps"], network_profile=network_profile)
+                                   tools_path=parts["tools_path"], deps=parts["deps"], network=network,
+                                   network_profile=network_profile)
         return cls(parts["storage"], DenoSandboxExecutor(config), sync_deps_on_start, **options)
 
     @property
@@ -262,11 +264,11 @@ class _Session:
         config = getattr(self._executor, "config", None)
         name = getattr(self._executor, "name", type(self._executor).__name__)
         extras = getattr(self._executor, "extras", {})
-        network = "none" if getattr(config, "network_disabled", False) else None
-        if network is None and name in ("sandbox", "deno"):
-            given = getattr(config, "network", None) or getattr(config, "network_profile", None)
-            policy = getattr(config, "policy", None)
-            network = given if isinstance(given, str) else ", ".join(given) if given else "none" if policy in (None, "untrusted") else None
+        network = getattr(config, "network", None)
+        if network is None and name in ("sandbox", "deno") and getattr(config, "policy", None) in (None, "untrusted"):
+            network = "none"
+        if network is not None and not isinstance(network, str):
+            network = ", ".join(network) or "none"
         return Rules(name, getattr(config, "default_timeout", None), network, self._has_storage(),
                      getattr(config, "allow_runtime_deps", False), extras.get("policy") not in (None, "auto", "allow"))
 

@@ -353,14 +353,19 @@ _BY_WORD: Dict[str, Type[CodeModeError]] = {
 
 #: Flags of the command line in the library's advice, where the parameter has another name.
 _PARAMETERS = {"base": "storage", "tools": "tools_path", "sandbox-policy": "policy", "venv": "venv_dir", "no-runtime-deps": "allow_runtime_deps",
-               "memory": "memory_limit", "cpus": "cpu_quota", "pids": "pids_limit", "disk": "disk_limit", "approve": "policy"}
-_SAME = ("cwd", "workspace-mode", "storage", "python", "network", "timeout", "env", "preload", "images-dir", "remote-url", "remote-ca", "kernel",
-         "python-version", "venv-dir", "cache-venv", "policy", "audit", "memory-limit", "cpu-quota", "pids-limit", "network-disabled", "image",
-         "auth-token", "auth-disabled", "network-profile", "workspace")
+               "approve": "policy"}
+_SAME = ("memory", "cpus", "pids", "disk", "cwd", "workspace-mode", "storage", "python", "network", "timeout", "env", "preload", "images-dir", "remote-url", "remote-ca", "kernel",
+         "python-version", "venv-dir", "cache-venv", "policy", "audit", "image",
+         "auth-token", "auth-disabled", "workspace")
 _FLAG = re.compile(r"(?<![\w-])--(%s)(?![\w-])" % "|".join([*_PARAMETERS, *_SAME]))
+#: Fields of the library's options that are parameters of another name.
+_FIELDS = {"memory_limit": "memory", "cpu_quota": "cpus", "pids_limit": "pids", "disk_limit": "disk"}
+_FIELD = re.compile(r"\b(%s)\b" % "|".join(_FIELDS))
 
 
 def _in_python(message: str) -> str:
+    if _FIELD.search(message):
+        message = _FIELD.sub(lambda field: _FIELDS[field[1]], message).replace("-1 for no limit", "0 for no limit")
     return _FLAG.sub(lambda flag: _PARAMETERS.get(flag[1], flag[1].replace("-", "_")) + "=", message)
 
 

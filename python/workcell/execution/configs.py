@@ -19,6 +19,8 @@ from ..tools.middleware import ToolMiddleware
 PathLike = Union[str, "os.PathLike[str]"]
 WorkspaceMode = Literal["rw", "ro", "none"]
 NetworkProfile = Literal["none", "deps-only", "full"]
+Network = Union[NetworkProfile, str, Sequence[str]]
+Size = Union[str, int]
 
 
 #: What a kernel of the first family had to have installed.
@@ -27,6 +29,34 @@ _KERNEL_DEPS = ("ipykernel", "py-code-mode", "nest-asyncio")
 
 def _path(path: Optional[PathLike]) -> Optional[str]:
     return None if path is None else os.path.abspath(os.path.expanduser(os.fspath(path)))
+
+
+def _bytes(name: str, size: Size) -> int:
+    """``"512m"`` as a number of bytes."""
+    found = re.fullmatch(r"(\d+)([KMGT]?)(?:I?B)?", str(size).strip().upper())
+    if not found or isinstance(size, bool):
+        raise ValueError('%s must be a number of bytes, or text like "512m" or "2g"; 0 for no limit; not %r' % (name, size))
+    return int(found[1]) << 10 * " KMGT".index(found[2] or " ")
+
+
+def _cpu_quota(cpus: float) -> int:
+    """Microseconds of CPU in 100 ms."""
+    if isinstance(cpus, bool) or not isinstance(cpus, (int, float)) or not (cpus == 0 or 0.01 <= cpus <= 1e6):
+        raise ValueError("cpus must be a number of CPUs from 0.01, like 1.5, or 0 for no limit, not %r" % (cpus,))
+    return round(cpus * 100000)
+
+
+def _network(network: Network) -> str:
+    """As the library writes it: ``none``, ``deps-only``, ``full`` or ``allow=HOST,...``."""
+    if isinstance(network, str):
+        if network in ("none", "deps-only", "full") or network.startswith("allow="):
+            return network
+        raise ValueError('network must be "none", "deps-only", "full", "allow=HOST,..." or a list of hosts, not %r' % network)
+    hosts = list(network)
+    for host in hosts:
+        if not isinstance(host, str) or not re.fullmatch(r"[^\s,]+", host):
+            raise ValueError('network must be a list of hosts, like ["example.org:443"]; %r is not a host' % (host,))
+    return "allow=" + ",".join(hosts) if hosts else "none"
 
 
 @dataclass(frozen=True)
@@ -48,6 +78,15 @@ class ExecutorConfig:
         images_dir: where PNGs that cells show are written; None: they stay in the result.
         max_output: bytes of output that a result keeps.
         grace: seconds between an interrupt and a kill.
+        memory: bytes that the code's processes may use together: ``"512m"``, ``"2g"`` or a number.
+        cpus: CPUs that they may use together: ``1.5``.
+        pids: how many processes and threads there may be.
+        network: ``"none"``, ``"deps-only"`` (the hosts of the package index), ``"full"``, or the hosts that the code may reach:
+            ``["example.org:443"]`` or ``"allow=example.org:443"``.
+        disk: bytes that the code may write: into its working directory, its ``/tmp``, and into one file.
+
+    An executor enforces the last five, or the session is refused with the executors that can. None: the executor's default;
+    0: no limit.
     """
 
     default_timeout: Optional[float] = 60.0
@@ -64,8 +103,14 @@ class ExecutorConfig:
     images_dir: Optional[PathLike] = None
     max_output: Optional[int] = None
     grace: Optional[float] = None
+    memory: Optional[Size] = None
+    cpus: Optional[float] = None
+    pids: Optional[int] = None
+    network: Optional[Network] = None
+    disk: Optional[Size] = None
 
     def __post_init__(self) -> None:
+        self._limits()
         if self.default_timeout is not None and self.default_timeout <= 0:
             raise ValueError("default_timeout must be more than 0, or None")
         for name, value in (self.env or {}).items():
@@ -80,9 +125,22 @@ class ExecutorConfig:
         """The packages that are installed before the first cell."""
         return self.configured_deps()
 
+    def _limits(self) -> Dict[str, Any]:
+        """The limits that are given, in the library's names and units, where -1 means no limit."""
+        if self.pids is not None and (isinstance(self.pids, bool) or not isinstance(self.pids, int) or self.pids < 0):
+            raise ValueError("pids must be a number of processes, or 0 for no limit, not %r" % (self.pids,))
+        found: Dict[str, Any] = {
+            "memory_limit": None if self.memory is None else _bytes("memory", self.memory) or -1,
+            "cpu_quota": None if self.cpus is None else _cpu_quota(self.cpus) or -1,
+            "pids_limit": None if self.pids is None else self.pids or -1,
+            "network": None if self.network is None else _network(self.network),
+            "disk_limit": None if self.disk is None else _bytes("disk", self.disk) or -1}
+        return {name: value for name, value in found.items() if value is not None}
+
     def session_options(self) -> Dict[str, Any]:
         """For the library."""
         found: Dict[str, Any] = {
+            **self._limits(),
             "timeout_ms": milliseconds(self.default_timeout), "cwd": _path(self.cwd), "images_dir": _path(self.images_dir),
             "preload": ",".join(self.preload) or None, "max_output_bytes": self.max_output, "portable_values": 1,
             "grace_ms": None if self.grace is None else int(self.grace * 1000)}
@@ -172,77 +230,64 @@ class SubprocessConfig(ExecutorConfig):
         return found
 
 
-def _bytes(size: Union[str, int]) -> str:
-    """``"512m"`` as a policy writes it."""
-    text = str(size).strip().upper().rstrip("B")
-    if not re.fullmatch(r"\d+[KMGT]?", text):
-        raise ValueError("a size must be a number with k, m or g, like \"512m\", not %r" % (size,))
-    return text
+@dataclass(frozen=True)
+class _OlderNames(ExecutorConfig):
+    """Limits by the names that py-code-mode documents.
 
+    ``memory_limit``, ``pids_limit`` and ``disk_limit`` are ``memory``, ``pids`` and ``disk``; ``cpu_quota`` is ``cpus``, or 1,000
+    and more in microseconds of 100 ms; ``network_disabled=True`` is ``network="none"``.
+    """
 
-def _count(size: Union[str, int]) -> int:
-    """The same as a number."""
-    text = _bytes(size)
-    return int(text.rstrip("KMGT")) << 10 * ("KMGT".find(text[-1]) + 1)
+    network_disabled: bool = False
+    memory_limit: Optional[Size] = None
+    cpu_quota: Optional[float] = None
+    pids_limit: Optional[int] = None
+    disk_limit: Optional[Size] = None
+
+    def __post_init__(self) -> None:
+        quota = self.cpu_quota
+        for name, older, value in (
+                ("network", "network_disabled", "none" if self.network_disabled else None), ("memory", "memory_limit", self.memory_limit),
+                ("cpus", "cpu_quota", quota / 100000 if isinstance(quota, (int, float)) and quota >= 1000 else quota),
+                ("pids", "pids_limit", self.pids_limit), ("disk", "disk_limit", self.disk_limit)):
+            given = getattr(self, name)
+            if value is not None and given not in (None, value):
+                raise ValueError("%s is %r and %s is %r: give only %s" % (name, given, older, getattr(self, older), name))
+            if value is not None:
+                object.__setattr__(self, name, value)
+        super().__post_init__()
 
 
 @dataclass(frozen=True)
-class SandboxConfig(SubprocessConfig):
+class SandboxConfig(SubprocessConfig, _OlderNames):
     """A kernel process that is confined by namespaces, seccomp and Landlock (docs/security.md).
 
     Args:
         policy: ``untrusted``, ``data-science``, ``developer``, or the path of a YAML file.
         workspace_mode: the code's access to its working directory: ``rw``, ``ro``, ``none``.
-        network_disabled: no network, whatever the policy says.
-        network: ``none``, ``deps-only``, ``full``, or a list of ``"host:port"``.
-        memory_limit: ``"512m"``.
-        cpu_quota: CPUs as a share (1.5), or microseconds of each 100,000 (50000).
-        pids_limit, disk_limit: processes, and the size of files.
         read, write: further paths that the code sees.
+
+    ``memory``, ``cpus``, ``pids``, ``network`` and ``disk`` replace those of the policy. ``memory_limit``, ``cpu_quota``,
+    ``pids_limit``, ``disk_limit`` and ``network_disabled=True`` are older names.
     """
 
     policy: Optional[PathLike] = None
     workspace_mode: Optional[WorkspaceMode] = None
-    network_disabled: bool = False
-    network: Union[NetworkProfile, Sequence[str], None] = None
-    memory_limit: Union[str, int, None] = None
-    cpu_quota: Optional[float] = None
-    pids_limit: Optional[int] = None
-    disk_limit: Union[str, int, None] = None
     read: Sequence[PathLike] = ()
     write: Sequence[PathLike] = ()
 
     def own_policy(self) -> Optional[str]:
-        """YAML on top of the named policy; None if nothing is changed."""
+        """YAML that adds ``read`` and ``write`` to the named policy; None without them."""
         import json
 
-        limits: Dict[str, Any] = {}
-        if self.memory_limit is not None:
-            limits["memory"] = _bytes(self.memory_limit)
-        if self.cpu_quota is not None:
-            limits["cpus"] = self.cpu_quota / 100000 if self.cpu_quota >= 1000 else self.cpu_quota
-        if self.pids_limit is not None:
-            limits["pids"] = self.pids_limit
-        if self.disk_limit is not None:
-            limits["file_size"] = _bytes(self.disk_limit)
-        network: Any = "none" if self.network_disabled else self.network
-        lines = []
-        if isinstance(network, str):
-            lines.append("network: %s" % network)
-        elif network is not None:
-            lines.append("network: {allow: %s}" % json.dumps(list(network)))
-        if limits:
-            lines.append("limits: {%s}" % ", ".join("%s: %s" % item for item in limits.items()))
-        if self.read or self.write:
-            lines.append("filesystem:")
-            lines += ["  %s: %s" % (name, json.dumps([_path(each) for each in paths]))
-                      for name, paths in (("read", self.read), ("write", self.write)) if paths]
+        lines = ["  %s: %s" % (name, json.dumps([_path(each) for each in paths]))
+                 for name, paths in (("read", self.read), ("write", self.write)) if paths]
         if not lines:
             return None
         named = os.fspath(self.policy) if self.policy is not None else "untrusted"
         if "/" in named or named.endswith((".yaml", ".yml")):
-            raise ValueError("limits and network cannot be combined with a policy file: write them into the file")
-        return "\n".join(["preset: " + named] + lines) + "\n"
+            raise ValueError("read and write cannot be combined with a policy file: write them into the file, under filesystem:")
+        return "\n".join(["preset: " + named, "filesystem:"] + lines) + "\n"
 
     def session_options(self) -> Dict[str, Any]:
         found = super().session_options()
@@ -280,7 +325,7 @@ def write_policy(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class ContainerConfig(ExecutorConfig):
+class ContainerConfig(_OlderNames):
     """A container of Docker or Podman, or an existing session server (``remote_url``).
 
     Without ``auth_token`` or ``auth_disabled=True`` a container is refused. With ``remote_url`` (``http://``, ``https://``,
@@ -290,9 +335,13 @@ class ContainerConfig(ExecutorConfig):
     Args:
         timeout: the same as ``default_timeout``, by its name in py-code-mode.
         auth_token: the server's token.
-        memory_limit, pids_limit: ``"512m"``, and how many processes; 0: no limit; None: 512 MiB and 512.
+        memory, pids: None: 512 MiB and 512 processes.
+        network: ``"none"`` or ``"full"``; None: full.
         remote_ca: certificates to trust for ``https://``, a PEM file; None: ``$SSL_CERT_FILE``, or the system's.
         remote_reopen: a cell whose session the server has ended runs in a new one, instead of failing.
+
+    ``memory_limit``, ``cpu_quota``, ``pids_limit`` and ``network_disabled=True`` are older names of ``memory``, ``cpus``, ``pids`` and
+    ``network="none"``.
     """
 
     default_timeout: Optional[float] = 30.0
@@ -311,10 +360,6 @@ class ContainerConfig(ExecutorConfig):
     remote_url: Optional[str] = None
     remote_reopen: bool = False
     remote_ca: Optional[PathLike] = None
-    network_disabled: bool = False
-    memory_limit: Union[str, int, None] = None
-    cpu_quota: Optional[float] = None
-    pids_limit: Optional[int] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -339,11 +384,8 @@ class ContainerConfig(ExecutorConfig):
             return found
         given: Dict[str, Any] = {
             "engine": os.environ.get("DOCKER_HOST") or None, "image": self.image, "name": self.name, "auth_token": self.auth_token,
-            "auth_disabled": int(self.auth_disabled), "network_disabled": int(self.network_disabled),
-            "no_runtime_deps": int(not self.allow_runtime_deps), "startup_timeout_ms": milliseconds(self.startup_timeout),
-            "memory_limit": None if self.memory_limit is None else _count(self.memory_limit) or -1,
-            "pids_limit": None if self.pids_limit is None else self.pids_limit or -1,
-            "cpu_quota": None if self.cpu_quota is None else int(self.cpu_quota)}
+            "auth_disabled": int(self.auth_disabled),
+            "no_runtime_deps": int(not self.allow_runtime_deps), "startup_timeout_ms": milliseconds(self.startup_timeout)}
         found["container"] = {name: value for name, value in given.items() if value is not None}
         return found
 
@@ -355,7 +397,8 @@ class ContainerConfig(ExecutorConfig):
             raise ValueError("auth_token and auth_disabled cannot be used together")
         if self.remote_url is not None:
             given = [name for name in ("python", "cwd", "env", "environment", "preload", "tools_path", "tool_middlewares",
-                                       "image", "memory_limit", "cpu_quota", "pids_limit", "network_disabled") if getattr(self, name)]
+                                       "image") if getattr(self, name)]
+            given += [name for name in ("memory", "cpus", "pids", "network", "disk") if getattr(self, name) is not None]
             if given:
                 raise ValueError("with remote_url, these belong to the server and cannot be given here: %s" % ", ".join(given))
 
@@ -365,7 +408,8 @@ class DenoSandboxConfig(ExecutorConfig):
     """Pyodide under Deno (docs/executors.md). Deno, Pyodide and their snapshots are in the ``cache_dir`` of the engine.
 
     Args:
-        network_profile: ``none``, ``deps-only`` (the hosts of the package index that pip is configured with) or ``full``.
+        network: None: ``none``.
+        network_profile: an older name of ``network``.
         deps_timeout: seconds that installing packages may take.
         deps_net_allowlist: refused with ``deps-only``, which means the hosts of the package index that pip is configured with.
         deno_executable, runner_path, deno_dir: accepted for compatibility: the pinned Deno is used, and it keeps no
@@ -380,18 +424,16 @@ class DenoSandboxConfig(ExecutorConfig):
     deps_net_allowlist: Tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.network_profile not in (None, "none", "deps-only", "full"):
             raise ValueError("network_profile must be none, deps-only or full, not %r" % self.network_profile)
-        if self.deps_net_allowlist and self.network_profile == "deps-only":
+        if self.network_profile is not None:
+            if self.network not in (None, self.network_profile):
+                raise ValueError("network is %r and network_profile is %r: give only network" % (self.network, self.network_profile))
+            object.__setattr__(self, "network", self.network_profile)
+        super().__post_init__()
+        if self.deps_net_allowlist and self.network == "deps-only":
             raise ValueError("deps-only allows only the hosts of the package index that pip is configured with: others cannot be "
                              "named in deps_net_allowlist")
-
-    def session_options(self) -> Dict[str, Any]:
-        found = super().session_options()
-        if self.network_profile is not None:
-            found["network_profile"] = self.network_profile
-        return found
 
     def space_options(self) -> Dict[str, Any]:
         return {**super().space_options(), "install_timeout_ms": milliseconds(self.deps_timeout)}
