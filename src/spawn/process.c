@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
@@ -114,6 +115,28 @@ static void handle_output(uv_poll_t *poll, int status, int events)
 		end_stream(stream);
 	}
 	maybe_over(process);
+}
+
+bool cell__process_drain(struct cell__process *process)
+{
+	char bytes[READ_BYTES];
+	for (int i = 0; i < 2; i++) {
+		int waiting = 0; /* not more than that: a program that goes on writing does not keep us here */
+		struct stream_end *stream = &process->stream[i];
+		if (stream->ended || ioctl(stream->fd, FIONREAD, &waiting) < 0)
+			continue;
+		while (waiting > 0 && !process->closing) {
+			if (process->paused)
+				return false;
+			ssize_t n = read(stream->fd, bytes, (size_t)waiting < sizeof bytes ? (size_t)waiting : sizeof bytes);
+			if (n <= 0)
+				break; /* the poll finds out why */
+			waiting -= (int)n;
+			if (process->spec.output)
+				process->spec.output(process->spec.owner, i == 0 ? CELL_STDOUT : CELL_STDERR, bytes, (size_t)n);
+		}
+	}
+	return true;
 }
 
 static void update_polls(struct cell__process *process)

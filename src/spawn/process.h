@@ -60,6 +60,11 @@ size_t cell__process_unread(const struct cell__process *process);
 void cell__process_close_stdin(struct cell__process *process);
 /* true: stop reading its output until called with false; the program blocks when its pipes are full. */
 void cell__process_pause(struct cell__process *process, bool paused);
+/*
+ * Calls output() for the bytes that are in its pipes now, without waiting: for an owner that learned by another channel that the program
+ * is done with something.  False: paused before all was read.  Not from inside output().
+ */
+bool cell__process_drain(struct cell__process *process);
 /* To the process, or to its whole group. */
 void cell__process_signal(struct cell__process *process, int signal_number, bool group);
 /* Ends the whole group at once (SIGKILL).  exited() still comes. */

@@ -114,6 +114,13 @@ class Kernel:
     def do_write(self):
         os.write(1, b"past the protocol\n")
 
+    def do_write_among(self, count):
+        """Messages that keep the host busy, and bytes past the protocol before the host can have read them all."""
+        message = [self.parts("stream", {"name": "stdout", "text": "m" * 20000}, self.parent) for _ in range(int(count))]
+        for parts in message:
+            self.sockets["iopub"].send_multipart(parts)
+        os.write(1, b"past the protocol\n")
+
     def do_flood(self, count):
         for number in range(int(count)):
             self.stream("%07d\n" % number)

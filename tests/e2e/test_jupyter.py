@@ -243,6 +243,12 @@ def test_output_past_the_protocol(scripted):
     assert scripted.run("write")["stdout"] == "past the protocol\n"
 
 
+def test_output_past_the_protocol_among_messages(scripted):
+    """The host reads messages until none is left: the reply may be among them before it has read the pipe."""
+    for _ in range(20):
+        assert scripted.run("write_among 40")["stdout"].replace("m", "") == "past the protocol\n"
+
+
 def test_flood(scripted):
     result = scripted.run("flood 5000")
     assert result["stdout"].startswith("0000000\n") and result["stdout"].endswith("0004999\n")

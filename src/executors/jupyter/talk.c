@@ -50,11 +50,17 @@ static void finish_run(struct cell__jupyter_kernel *kernel)
 	json_decref(error);
 }
 
+static void maybe_finish(struct cell__jupyter_kernel *kernel);
+
 static void handle_late(uv_timer_t *timer)
 {
 	struct cell__jupyter_kernel *kernel = timer->data;
 	if (kernel->run.id == 0 || kernel->state != CELL_JUPYTER_LIVE)
 		return;
+	if (kernel->run.idle && !kernel->link) {
+		maybe_finish(kernel); /* paused when it was tried first */
+		return;
+	}
 	if (kernel->paused || kernel->run.heard != kernel->n_heard) {
 		/* Its publications may still be in transit, or wait for a slow reader: continue until no more arrive. */
 		kernel->run.heard = kernel->n_heard;
@@ -73,10 +79,14 @@ static void maybe_finish(struct cell__jupyter_kernel *kernel)
 	struct cell__jupyter_run *run = &kernel->run;
 	if (!run->replied)
 		return;
-	if (run->idle && !kernel->link)
-		finish_run(kernel);
-	else
-		uv_timer_start(&kernel->timer, handle_late, LATE_RESULT_MS, 0);
+	if (run->idle && !kernel->link) {
+		/* Bytes that it wrote past the protocol are in its pipes by now, but possibly not read. */
+		if (!kernel->process || cell__process_drain(kernel->process)) {
+			finish_run(kernel);
+			return;
+		}
+	}
+	uv_timer_start(&kernel->timer, handle_late, LATE_RESULT_MS, 0);
 }
 
 /* ---- by ZeroMQ ---- */
