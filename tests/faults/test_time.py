@@ -27,17 +27,17 @@ KEPT = {
     "repr": "class R:\n    def __repr__(self):\n        while True: pass\nR()",
     "finally": "import time\ntry:\n    time.sleep(1000)\nfinally:\n    done = True",
 }
-# Code that does not: the kernel is killed.
+# Code that does not: the kernel is killed. Each says when it has come so far.
 LOST = {
-    "swallows": "import time\nwhile True:\n    try:\n        time.sleep(1)\n    except KeyboardInterrupt:\n        pass",
+    "swallows": "import time\nwhile True:\n    try:\n        print('in')\n        time.sleep(1)\n    except KeyboardInterrupt:\n        pass",
     # Not an empty loop: CPython 3.11 and 3.12 raise at its jump, outside of the try.
-    "swallows all": "while True:\n    try:\n        while True: sum(range(1000))\n    except BaseException:\n        pass",
-    "stuck in C": "import itertools\nsum(itertools.repeat(1))",
-    "blocked": "import signal, time\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\nwhile True: time.sleep(1)",
-    "ignored": "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: time.sleep(1)",
-    "handled": "import signal, time\nsignal.signal(signal.SIGINT, lambda *a: None)\nwhile True: time.sleep(1)",
-    "all blocked": "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\nwhile True: pass",
-    "stopped": "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)",
+    "swallows all": "while True:\n    try:\n        print('in')\n        while True: sum(range(1000))\n    except BaseException:\n        pass",
+    "stuck in C": "import itertools\nprint('in')\nsum(itertools.repeat(1))",
+    "blocked": "import signal, time\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\nprint('in')\nwhile True: time.sleep(1)",
+    "ignored": "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('in')\nwhile True: time.sleep(1)",
+    "handled": "import signal, time\nsignal.signal(signal.SIGINT, lambda *a: None)\nprint('in')\nwhile True: time.sleep(1)",
+    "all blocked": "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\nprint('in')\nwhile True: pass",
+    "stopped": "import os, signal\nprint('in')\nos.kill(os.getpid(), signal.SIGSTOP)",
 }
 
 
@@ -50,6 +50,18 @@ def check_truth(driver, result):
         assert result["state"] == "lost"
         assert after["error"] and after["error"]["type"] == "NameError", (result, after)
     assert driver.value("1 + 1") == 2
+
+
+def run_past_its_time(driver, code):
+    """The result of code that must be interrupted after it has printed 'in'; on a busy machine it may need more time to come so far."""
+    for timeout in (0.3, 3, 20):
+        driver.reset()
+        driver.run("marker = 42")
+        result = driver.run(code, timeout=timeout)
+        assert result["error"]["code"] == "timeout", result
+        if result["stdout"].startswith("in\n"):
+            return result
+    raise AssertionError("its output is missing: %r" % result)
 
 
 def shared(**options):
@@ -88,45 +100,31 @@ def test_timeout_that_the_code_lets_through(patient, name):
 
 @pytest.mark.parametrize("name", LOST)
 def test_timeout_that_must_kill(impatient, name):
-    impatient.reset()
-    impatient.run("marker = 42")
-    result = impatient.run("print('before')\n" + LOST[name], timeout=0.3)
-    assert result["error"]["code"] == "timeout" and result["state"] == "lost", result
-    assert result["stdout"] == "before\n"
+    result = run_past_its_time(impatient, LOST[name])
+    assert result["state"] == "lost", result
     check_truth(impatient, result)
 
 
 def test_timeout_that_the_code_survives(patient):
     """It went past its time: that is a timeout even if the code then ended on its own."""
-    patient.reset()
-    patient.run("marker = 42")
-    result = patient.run("try:\n    while True: sum(range(1000))\nexcept KeyboardInterrupt:\n    caught = True\n'value'", timeout=0.3)
-    assert result["error"]["code"] == "timeout" and result["state"] == "kept", result
+    result = run_past_its_time(patient, "try:\n    print('in')\n    while True: sum(range(1000))\nexcept KeyboardInterrupt:\n    caught = True\n'value'")
+    assert result["state"] == "kept", result
     assert patient.value("caught") is True
     check_truth(patient, result)
 
 
 def test_timeout_of_a_thread_that_goes_on(patient):
     """Only the cell is interrupted; a thread it left goes on and harms nobody."""
-    patient.reset()
-    patient.run("marker = 42")
-    result = patient.run("import threading\nstop = threading.Event()\nt = threading.Thread(target=stop.wait)\nt.start()\nt.join()",
-                         timeout=0.3)
-    assert result["error"]["code"] == "timeout" and result["state"] == "kept", result
+    result = run_past_its_time(patient, "import threading\nstop = threading.Event()\nt = threading.Thread(target=stop.wait)\nt.start()\n"
+                                        "print('in')\nt.join()")
+    assert result["state"] == "kept", result
     patient.run("stop.set()")
     check_truth(patient, result)
 
 
 def test_timeout_shows_where_the_code_was(patient):
-    patient.reset()
-    result = patient.run("def spin():\n    while True: pass  # here\nspin()", timeout=0.3)
+    result = run_past_its_time(patient, "def spin():\n    print('in')\n    while True: pass  # here\nspin()")
     assert "# here" in result["error"]["traceback"] and "spin()" in result["error"]["traceback"]
-
-
-def test_output_before_a_timeout_is_kept(patient):
-    patient.reset()
-    result = patient.run("import time\nprint('out')\ntime.sleep(1000)", timeout=0.3)
-    assert result["stdout"] == "out\n"
 
 
 def test_no_timeout(patient):
@@ -142,11 +140,9 @@ def test_after_a_timeout_there_is_a_whole_new_one(patient):
 
 
 def test_children_of_a_killed_kernel_are_gone(impatient):
-    impatient.reset()
     marker = "98%07d" % impatient.pid
-    result = impatient.run("import subprocess, signal, time\np = subprocess.Popen(['sleep', %r])\n"
-                         "signal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: time.sleep(1)" % marker,
-                         timeout=0.3)
+    result = run_past_its_time(impatient, "import subprocess, signal, time\np = subprocess.Popen(['sleep', %r])\n"
+                                          "signal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('in')\nwhile True: time.sleep(1)" % marker)
     assert result["state"] == "lost"
     assert support.with_argument(marker) == []
 
