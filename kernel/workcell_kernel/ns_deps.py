@@ -61,7 +61,7 @@ def invalidate_caches():
 class DepsNamespace:
     """The packages of this session.
 
-    deps.add("pandas>=2")   deps.remove("pandas")   deps.list()   deps.sync()
+    deps.add("pandas>=2", "requests")   deps.remove("pandas")   deps.list()   deps.sync()
     """
 
     __slots__ = ("_channel",)
@@ -69,9 +69,14 @@ class DepsNamespace:
     def __init__(self, channel):
         self._channel = channel
 
-    def add(self, package):
-        """Installs a package and adds it to the configuration: SyncResult(installed, already_present, failed)."""
-        return self._change("deps.add", {"package": package_text(package)})
+    def add(self, package, *more):
+        """Installs packages and adds them to the configuration: SyncResult(installed, already_present, failed).
+
+        Several of them, or a list, are resolved together: if one cannot be installed, none is added.
+        """
+        packages = [*(package if isinstance(package, (list, tuple)) else [package]), *more]
+        texts = [package_text(each) for each in packages]
+        return self._change("deps.add", {"package": texts[0] if len(texts) == 1 else texts})
 
     def sync(self):
         """Installs the configured packages that are missing."""

@@ -430,8 +430,8 @@ class Core:
         have = set(self.space.call("deps.list"))
         missing = [each for each in wanted if each not in have]
         with self.deps_space() if missing else contextlib.nullcontext(self.space) as space:
-            for each in missing:
-                space.call("deps.add", package=each)
+            if missing:
+                space.call("deps.add", package=missing)
         if not self.spec.remote and not missing:
             self.space.call("deps.sync", quick=True)
 

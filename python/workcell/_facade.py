@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Union
 
 from .artifacts import artifact_dict
 from .artifacts.tables import from_bytes, to_bytes
@@ -68,8 +68,9 @@ def list_deps(space: "SpaceHandle") -> List[str]:
     return list(space.call("deps.list"))
 
 
-def add_dep(space: "SpaceHandle", package: str) -> Dict[str, List[str]]:
-    return sync_dict(space.call("deps.add", package=package))
+def add_dep(space: "SpaceHandle", package: Union[str, Sequence[str]], *more: str) -> Dict[str, List[str]]:
+    packages = [*([package] if isinstance(package, str) else package), *more]
+    return sync_dict(space.call("deps.add", package=packages[0] if len(packages) == 1 else packages))
 
 
 def remove_dep(space: "SpaceHandle", package: str) -> Dict[str, Any]:
@@ -81,9 +82,14 @@ def sync_deps(space: "SpaceHandle") -> Dict[str, List[str]]:
 
 
 def install_deps(space: "SpaceHandle", packages: List[str]) -> Dict[str, List[str]]:
-    """Installs each package separately; failures are listed, not raised."""
+    """Installs the packages together, or each one separately where that fails; failures are listed, not raised."""
     from .errors import DepsError, InvalidError
 
+    if len(packages) > 1:
+        try:
+            return add_dep(space, packages)
+        except (DepsError, InvalidError):
+            pass  # the loop finds out which ones
     found: Dict[str, List[str]] = {"installed": [], "already_present": [], "failed": []}
     for package in packages:
         try:

@@ -194,7 +194,7 @@ ArtifactsLoadChunkArgs = TypedDict('ArtifactsLoadChunkArgs', {
     'offset': NotRequired[int],
     'size': NotRequired[int]})
 DepsAddArgs = TypedDict('DepsAddArgs', {
-    'package': Required[str]})
+    'package': Required[Union[str, List[str]]]})
 Installed = TypedDict('Installed', {
     'installed': Required[List[str]],
     'already_present': Required[List[str]],
@@ -327,8 +327,8 @@ class Operations:
         """Lists the configured packages."""
 
     @overload
-    def call(self, method: Literal['deps.add'], raw: Optional[bytes] = ..., *, package: str) -> Installed:
-        """Installs a package and adds it to the configuration."""
+    def call(self, method: Literal['deps.add'], raw: Optional[bytes] = ..., *, package: Union[str, List[str]]) -> Installed:
+        """Installs packages and adds them to the configuration."""
 
     @overload
     def call(self, method: Literal['deps.remove'], raw: Optional[bytes] = ..., *, package: str) -> bool:

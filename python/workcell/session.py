@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, AsyncGenerator, Dict, List, Mapping, NoReturn, Optional, Set, Union
+from typing import Any, AsyncGenerator, Dict, List, Mapping, NoReturn, Optional, Sequence, Set, Union
 
 from . import _facade
 from . import prompt as _prompt
@@ -258,10 +258,13 @@ class Session(_Session):
         found: List[str] = await self._executor.list_deps()
         return found
 
-    async def add_dep(self, package: str) -> Dict[str, Any]:
-        """``{installed, already_present, failed}``; raises DepsError with the installer's message."""
+    async def add_dep(self, package: Union[str, Sequence[str]], *more: str) -> Dict[str, Any]:
+        """``{installed, already_present, failed}``; raises DepsError with the installer's message.
+
+        Several packages, or a list, are resolved together: if one cannot be installed, none is added."""
         await self._space()
-        found: Dict[str, Any] = await self._executor.add_dep(package)
+        packages = [*([package] if isinstance(package, str) else package), *more]
+        found: Dict[str, Any] = await self._executor.add_dep(packages[0] if len(packages) == 1 else packages)
         return found
 
     async def remove_dep(self, package: str) -> Dict[str, Any]:

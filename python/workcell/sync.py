@@ -14,7 +14,7 @@ threads of their own (async ones on a loop of their own), so they must be safe t
 from __future__ import annotations
 
 import warnings
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NoReturn, Optional, Set, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NoReturn, Optional, Sequence, Set, Union
 
 from . import _facade, _native
 from . import prompt as _prompt
@@ -212,9 +212,11 @@ class Session(_Session):
         """``["pandas>=2", ...]``"""
         return _facade.list_deps(self._space())
 
-    def add_dep(self, package: str) -> Dict[str, Any]:
-        """``{installed, already_present, failed}``; raises DepsError with the installer's message."""
-        return _facade.add_dep(self._space(), package)
+    def add_dep(self, package: Union[str, Sequence[str]], *more: str) -> Dict[str, Any]:
+        """``{installed, already_present, failed}``; raises DepsError with the installer's message.
+
+        Several packages, or a list, are resolved together: if one cannot be installed, none is added."""
+        return _facade.add_dep(self._space(), package, *more)
 
     def remove_dep(self, package: str) -> Dict[str, Any]:
         """``{removed, not_found, failed, removed_from_config}``"""

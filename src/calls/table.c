@@ -175,8 +175,8 @@ const struct cell__operation cell__operations[CELL__OPS] = {
 	    NO_ANSWER),
 
 	ROW(DEPS_LIST, "deps.list", NONE, DEPS, ALL, NULL, "Lists the configured packages", NOTHING, STRINGS),
-	ROW(DEPS_ADD, "deps.add", INSTALL, DEPS, ALL, NULL, "Installs a package and adds it to the configuration",
-	    OBJECT(FIELD("package", "string", "A requirement, like pandas>=2") "," INTERNAL("pyodide", "boolean"), "\"package\""), INSTALLED),
+	ROW(DEPS_ADD, "deps.add", INSTALL, DEPS, ALL, NULL, "Installs packages and adds them to the configuration",
+	    OBJECT("\"package\":{\"type\":[\"string\",\"array\"],\"items\":{\"type\":\"string\"},\"description\":\"A requirement, like pandas>=2, or a list of them\"}," INTERNAL("pyodide", "boolean"), "\"package\""), INSTALLED),
 	ROW(DEPS_REMOVE, "deps.remove", REMOVE, DEPS, ALL, NULL, "Removes a package from the configuration and the environment, and returns whether it was there",
 	    OBJECT(FIELD("package", "string", "Package name") "," INTERNAL("pyodide", "boolean"), "\"package\""), "{\"type\":\"boolean\"}"),
 	ROW(DEPS_SYNC, "deps.sync", INSTALL, DEPS, ALL, NULL, "Installs the configured packages that are missing",

@@ -31,8 +31,8 @@ const struct cell_cli_command cell__cli_deps_command = {
 	.about = "Packages are listed in the requirements.txt of --storage DIR and installed into an environment\n"
 		 "of their own under the user's cache, from where sessions with this storage import them.\n\n"
 		 "  list          Lists the configured packages\n"
-		 "  add SPEC...   Installs a package and adds it to the configuration: requests, 'pandas>=2,<3',\n"
-		 "                'uvicorn[standard]'\n"
+		 "  add SPEC...   Installs packages and adds them to the configuration: requests, 'pandas>=2,<3',\n"
+		 "                'uvicorn[standard]'. All of them are resolved together, and added or refused together\n"
 		 "  rm NAME...    Removes a package from the configuration and the environment\n"
 		 "  sync          Installs the configured packages that are missing",
 	.examples = "  workcell deps add 'pandas>=2' --base ./data\n"
@@ -125,11 +125,11 @@ static int sync_answer(const struct deps_flags *flags, struct cell_space *space,
 
 static int run_add(const void *flags, struct cell_space *space, const struct cell_cli_list *operands, struct cell_error *err)
 {
-	int status = 0;
+	json_t *packages = json_array();
 
-	for (size_t i = 1; i < operands->count && !status; i++)
-		status = sync_answer(flags, space, "deps.add", json_pack("{s:s}", "package", operands->items[i].value), err);
-	return status;
+	for (size_t i = 1; i < operands->count; i++)
+		json_array_append_new(packages, json_string(operands->items[i].value));
+	return sync_answer(flags, space, "deps.add", json_pack("{s:o}", "package", packages), err);
 }
 
 static int run_rm(const void *values, struct cell_space *space, const struct cell_cli_list *operands, struct cell_error *err)

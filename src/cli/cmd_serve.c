@@ -484,7 +484,7 @@ static int install_deps(const struct serve_flags *flags, const struct cell_cli_h
 {
 	struct cell_cli_space_flags own = flags->session.space;
 	struct cell_space *space = NULL;
-	json_t *have = NULL;
+	json_t *have = NULL, *missing = json_array();
 	int status = 0;
 
 	own.no_runtime_deps = false;
@@ -498,11 +498,14 @@ static int install_deps(const struct serve_flags *flags, const struct cell_cli_h
 			const char *spec = flags->deps.items[i].value;
 
 			if (!is_listed(have, spec))
-				status = call_deps(space, "deps.add", json_pack("{s:s}", "package", spec), NULL, err);
+				json_array_append_new(missing, json_string(spec));
 		}
+		if (!status && json_array_size(missing))
+			status = call_deps(space, "deps.add", json_pack("{s:O}", "package", missing), NULL, err);
 		json_decref(have);
 		cell_space_close(space);
 	}
+	json_decref(missing);
 	return status ? status : sync_space(host->space, err);
 }
 

@@ -46,8 +46,8 @@ static void fail_call(struct cell__call *call, int code, const char *message)
 
 static void free_op(struct cell__dep_op *op)
 {
-	json_t *values[] = { op->configured, op->problems, op->others,  op->wanted, op->done,       op->failed,
-			     op->errors,     op->stale,    op->leaving, op->book,   op->unresolved, op->locked };
+	json_t *values[] = { op->configured, op->problems, op->others, op->wanted,     op->done,   op->failed, op->errors,
+			     op->stale,      op->leaving,  op->book,   op->unresolved, op->locked, op->specs };
 	for (size_t i = 0; i < sizeof values / sizeof *values; i++)
 		json_decref(values[i]);
 	struct cell__buf *bufs[] = { &op->before,  &op->after,    &op->captured, &op->line[0],
@@ -178,6 +178,67 @@ void cell__dep_pool(struct cell__dep_op *op, void (*work)(struct cell__dep_op *o
 	uv_queue_work(cell__loop_uv(op->deps->loop), &job->work, handle_work, handle_worked);
 }
 
+/* ---- its packages ---- */
+
+bool cell__dep_concerns(const struct cell__dep_op *op, const char *spec)
+{
+	for (size_t i = 0; i < json_array_size(op->specs); i++)
+		if (cell__dep_same_package(cell__dep_text(op->specs, i), spec))
+			return true;
+	return false;
+}
+
+#define TOLD_PACKAGES 3
+
+void cell__dep_tell_install(const struct cell__dep_op *op, struct cell__buf *out)
+{
+	size_t n = json_array_size(op->specs), told = n > TOLD_PACKAGES + 1 ? TOLD_PACKAGES : n;
+	for (size_t i = 0; i < told; i++)
+		(void)cell__buf_printf(out, "%s%s", i == 0 ? "install " : i + 1 < n ? ", " : " and ", cell__dep_text(op->specs, i));
+	if (told < n)
+		(void)cell__buf_printf(out, " and %zu more", n - told);
+}
+
+/* Adds one requirement of the call to op->specs. */
+static int take_spec(struct cell__dep_op *op, const char *text, struct cell_error *err)
+{
+	char spec[CELL__STORE_DEP_BYTES + 1];
+	if (cell__dep_normalise(text, spec, err) < 0)
+		return -1;
+	for (size_t i = 0; i < json_array_size(op->specs); i++) {
+		const char *other = cell__dep_text(op->specs, i);
+		if (strcmp(other, spec) == 0)
+			return 0;
+		if (cell__dep_same_package(other, spec))
+			return cell_fail(err, CELL_E_INVALID, 0,
+					 "Invalid packages: %.90s and %.90s are requirements of one package; give one", other, spec);
+	}
+	return json_array_append_new(op->specs, json_string(spec)) < 0 ? cell_fail(err, CELL_E_NOMEM, 0, "out of memory") : 0;
+}
+
+static int take_specs(struct cell__dep_op *op, const json_t *package, struct cell_error *err)
+{
+	size_t n = json_is_array(package) ? json_array_size(package) : 1;
+	op->specs = json_array();
+	if (!op->specs)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	if (n == 0)
+		return cell_fail(err, CELL_E_INVALID, 0, "Invalid package: the list is empty");
+	if (n > CELL__STORE_DEPS)
+		return cell_fail(err, CELL_E_LIMIT, 0, "%zu packages are more than the %u of a storage", n, CELL__STORE_DEPS);
+	int rc = 0;
+	for (size_t i = 0; rc == 0 && i < n; i++) {
+		const json_t *one = json_is_array(package) ? json_array_get(package, i) : package;
+		const char *text = json_string_value(one);
+		/* The check of arguments finds a NUL in a string alone. */
+		if (strlen(text) != json_string_length(one))
+			rc = cell_fail(err, CELL_E_INVALID, 0, "Invalid package: contains control characters");
+		else
+			rc = take_spec(op, text, err);
+	}
+	return rc;
+}
+
 /* ---- calls ---- */
 
 static void start_next(struct cell__deps *deps)
@@ -259,13 +320,9 @@ static int read_call(struct cell__deps *deps, struct cell__call *call, struct ce
 				 "Dependencies must be pre-configured before session start.",
 				 op->kind == CELL__DEP_ADD ? "installation" : "modification");
 	json_t *package = json_object_get(call->args, "package");
-	const char *text = json_string_value(package);
-	if (op->kind == CELL__DEP_REMOVE && strspn(text, " \t\r\n") == json_string_length(package))
+	if (op->kind == CELL__DEP_REMOVE && strspn(json_string_value(package), " \t\r\n") == json_string_length(package))
 		return 1;
-	if (cell__dep_normalise(text, op->spec, err) < 0)
-		return -1;
-	op->name_size = cell__dep_base_size(op->spec);
-	return 0;
+	return take_specs(op, package, err);
 }
 
 void cell__deps_handle(struct cell__deps *deps, struct cell__call *call)

@@ -84,7 +84,7 @@ void cell__deps_start(struct cell__deps *deps);
 void cell__deps_close(struct cell__deps *deps, void (*closed)(void *arg), void *arg);
 /*
  * deps.list -> ["six>=1", ...]
- * deps.add {package}, deps.sync -> {"installed": [...], "already_present": [...], "failed": [...],
+ * deps.add {package: one or an array}, deps.sync -> {"installed": [...], "already_present": [...], "failed": [...],
  *     "site": ["<venv>/lib/python3.x/site-packages"], "bin": "<venv>/bin"}; a sync that could not install a package
  *     adds "errors": {spec: the installer's output}, and "problems" if requirements.txt has some
  * deps.remove {package} -> true when it was configured or installed
@@ -93,7 +93,7 @@ void cell__deps_close(struct cell__deps *deps, void (*closed)(void *arg), void *
  * the bytes of the wheels instead, and touch no venv (wheels.c).
  *
  * A sync with {"quick": true} trusts the results of this object's earlier operations on the venv.  Installers' output goes to
- * the call's progress().  May answer before it returns.  An add that fails records nothing.
+ * the call's progress().  May answer before it returns.  An add that fails records none of its packages.
  */
 void cell__deps_handle(struct cell__deps *deps, struct cell__call *call);
 /*

@@ -171,21 +171,21 @@ static int check_new(struct cell__dep_op *op)
 static int record(struct cell__dep_op *op)
 {
 	struct cell__deps *deps = op->deps;
-	const char *spec = op->kind == CELL__DEP_ADD ? op->spec : NULL;
+	json_t *specs = op->kind == CELL__DEP_ADD ? op->specs : NULL;
 	int rc = 0;
 	if (deps->confined && !is_hole("deps-book")) {
-		/* One by one, the package itself comes last: only then is it installed. */
-		bool with_spec = spec && (json_array_size(op->wanted) == 0 || contains(op->wanted, spec));
 		if (json_array_size(op->wanted) > 0 && !op->locked && cell__dep_read_report(op) < 0)
 			return -1;
 		if (json_array_size(op->wanted) > 0 && !is_hole("deps-record") && check_new(op) < 0)
 			return -1;
-		rc = cell__depbook_add(deps->store, deps->book, with_spec ? spec : NULL, op->wanted, op->locked, &op->err);
-	} else if (spec) {
-		rc = cell__deps_add(deps->store, spec, &op->err);
+		rc = cell__depbook_add(deps->store, deps->book, specs, op->wanted, op->locked, &op->err);
+	} else if (specs) {
+		rc = cell__deps_add_all(deps->store, specs, &op->err);
 	}
-	if (rc < 0 && op->err.code != CELL_E_INSTALL)
-		cell_fail_wrap(&op->err, "%.60s is installed but could not be recorded", spec ? spec : "the package");
+	if (rc < 0 && op->err.code != CELL_E_INSTALL && json_array_size(specs) == 1)
+		cell_fail_wrap(&op->err, "%.60s is installed but could not be recorded", cell__dep_text(specs, 0));
+	else if (rc < 0 && op->err.code != CELL_E_INSTALL)
+		cell_fail_wrap(&op->err, "the packages are installed but could not be recorded");
 	return rc;
 }
 
@@ -216,7 +216,7 @@ static void settle_work(struct cell__dep_op *op)
 static void handle_settled(struct cell__dep_op *op)
 {
 	if (op->kind == CELL__DEP_ADD)
-		json_array_append_new(op->done, json_string(op->spec));
+		json_array_extend(op->done, op->specs);
 	cell__dep_done(op);
 }
 
@@ -236,6 +236,15 @@ static bool next_alone(struct cell__dep_op *op)
 	return true;
 }
 
+/* Whether an add is to install other configured packages too. */
+static bool has_others(const struct cell__dep_op *op)
+{
+	for (size_t i = 0; i < json_array_size(op->wanted); i++)
+		if (!cell__dep_concerns(op, cell__dep_text(op->wanted, i)))
+			return true;
+	return false;
+}
+
 static void handle_failed(struct cell__dep_op *op)
 {
 	CELL_AUTO_BUF struct cell__buf words = CELL_BUF_INIT, doing = CELL_BUF_INIT;
@@ -248,14 +257,14 @@ static void handle_failed(struct cell__dep_op *op)
 		return;
 	}
 	if (op->kind == CELL__DEP_ADD) {
-		if (!alone) { /* another configured package may be the cause */
+		if (has_others(op)) { /* another configured package may be the cause */
 			op->one_by_one = true;
 			json_decref(op->wanted);
-			op->wanted = json_pack("[s]", op->spec);
+			op->wanted = json_copy(op->specs);
 			cell__dep_install(op);
 			return;
 		}
-		(void)cell__buf_printf(&doing, "install %s", op->spec);
+		cell__dep_tell_install(op, &doing);
 		cell__dep_fail_program(op, CELL_E_INSTALL, doing.data ? doing.data : "install", NULL);
 		return;
 	}
@@ -286,6 +295,10 @@ static void handle_recorded(struct cell__dep_op *op)
 		return;
 	}
 	json_array_extend(op->done, op->wanted);
+	/* Those that were there already. */
+	for (size_t i = 0; op->kind == CELL__DEP_ADD && i < json_array_size(op->specs); i++)
+		if (!contains(op->done, cell__dep_text(op->specs, i)))
+			json_array_append(op->done, json_array_get(op->specs, i));
 	if (op->kind == CELL__DEP_SYNC && op->one_by_one && next_alone(op))
 		cell__dep_install(op);
 	else
@@ -298,9 +311,13 @@ void cell__dep_installed(struct cell__dep_op *op)
 	const char *first = cell__dep_text(op->wanted, 0);
 	/* Stopped in the middle: the venv stays marked, and the next operation repairs it. */
 	if (op->how.error || op->how.signalled || op->how.timed_out) {
-		size_t n = json_array_size(op->wanted);
-		(void)cell__buf_printf(&doing, "install %s%s", op->kind == CELL__DEP_ADD ? op->spec : first,
-				       n > 1 ? " and the other configured packages" : "");
+		bool others = op->kind == CELL__DEP_ADD ? has_others(op) : json_array_size(op->wanted) > 1;
+		if (op->kind == CELL__DEP_ADD)
+			cell__dep_tell_install(op, &doing);
+		else
+			(void)cell__buf_printf(&doing, "install %s", first);
+		if (others)
+			(void)cell__buf_add_str(&doing, " and the other configured packages");
 		cell__dep_fail_program(op, CELL_E_INSTALL, doing.data ? doing.data : "install", NULL);
 		return;
 	}
@@ -383,11 +400,11 @@ static void forget_work(struct cell__dep_op *op)
 {
 	struct cell__deps *deps = op->deps;
 	if (!deps->confined) {
-		op->rc = cell__deps_remove(deps->store, op->spec, &op->removed, &op->err);
+		op->rc = cell__deps_remove(deps->store, cell__dep_spec(op), &op->removed, &op->err);
 		return;
 	}
 	/* Other packages may need one that could not be checked: it stays locked. */
-	json_t *names = json_pack("[s%]", op->spec, op->name_size);
+	json_t *names = json_pack("[s%]", cell__dep_spec(op), cell__dep_base_size(cell__dep_spec(op)));
 	op->rc = cell__depbook_drop(deps->store, deps->book, names, true, op->gone, &op->removed, &op->err);
 	json_decref(names);
 }
@@ -404,7 +421,8 @@ static void prune_work(struct cell__dep_op *op)
 static void handle_forgotten(struct cell__dep_op *op)
 {
 	size_t size;
-	bool was_there = cell__venv_listed(&op->before, op->spec, op->name_size, &size) != NULL;
+	const char *spec = cell__dep_spec(op);
+	bool was_there = cell__venv_listed(&op->before, spec, cell__dep_base_size(spec), &size) != NULL;
 	cell__dep_answer(op, json_boolean(op->removed || was_there));
 }
 

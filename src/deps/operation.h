@@ -82,16 +82,15 @@ struct cell__dep_op {
 	bool pyodide;            /* wheels are wanted, no venv */
 	struct cell__dep_op *next;
 
-	char spec[CELL__STORE_DEP_BYTES + 1];
-	size_t name_size;        /* the package's name in it */
+	json_t *specs;           /* add: its requirements, each of another package; remove: its one package */
 	char *uv;                /* NULL: pip */
 	char *python;            /* the venv's */
 	json_t *configured, *problems;
-	json_t *others;          /* configured, without the package itself */
+	json_t *others;          /* configured, without the packages themselves */
 	json_t *book;            /* confined: as it was when the lock was taken */
 	json_t *unresolved;      /* confined: configured specifiers that the lock was not made for */
 	json_t *locked;          /* confined: versions that the resolver or the installer chose */
-	bool theirs, hosts;      /* confined: untrusted principals added the package; the host configured it */
+	bool hosts;              /* confined: the package that is to be removed is one that only the host configured */
 	bool missing;            /* confined: the venv lacks something that is locked */
 	bool locking;            /* confined: the locked packages are being installed */
 	bool relocked;           /* it has been */
@@ -153,7 +152,18 @@ static inline const char *cell__dep_text(json_t *array, size_t i)
 	return json_string_value(json_array_get(array, i));
 }
 
+/* The one package of a remove. */
+static inline const char *cell__dep_spec(const struct cell__dep_op *op)
+{
+	return cell__dep_text(op->specs, 0);
+}
+
 /* ---- deps.c ---- */
+
+/* Whether the operation is about the package of this specifier. */
+bool cell__dep_concerns(const struct cell__dep_op *op, const char *spec);
+/* "install A, B and 3 more" of an add, for messages. */
+void cell__dep_tell_install(const struct cell__dep_op *op, struct cell__buf *out);
 
 /*
  * Runs work on the pool, and finds out there where the venv is now (dir, notes, lock_file, site, bin); then step on the loop. When work

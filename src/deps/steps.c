@@ -64,15 +64,10 @@ static void want_lock(struct cell__dep_op *op);
 static void probe(struct cell__dep_op *op);
 static void make(struct cell__dep_op *op);
 
-static bool same_package(const char *spec, const struct cell__dep_op *op)
-{
-	return cell__dep_base_size(spec) == op->name_size && memcmp(spec, op->spec, op->name_size) == 0;
-}
-
 static bool has_package(json_t *list, const struct cell__dep_op *op)
 {
 	for (size_t i = 0; i < json_array_size(list); i++)
-		if (same_package(cell__dep_text(list, i), op))
+		if (cell__dep_concerns(op, cell__dep_text(list, i)))
 			return true;
 	return false;
 }
@@ -132,12 +127,11 @@ static int read_configured(struct cell__dep_op *op)
 		json_decref(others);
 		return -1;
 	}
-	op->theirs = has_package(json_object_get(book, "packages"), op);
-	op->hosts = !op->theirs && has_package(configured, op);
+	op->hosts = !has_package(json_object_get(book, "packages"), op) && has_package(configured, op);
 	json_decref(op->book);
 	op->book = book;
 	for (size_t i = 0; i < json_array_size(configured); i++)
-		if (op->kind == CELL__DEP_SYNC || !same_package(cell__dep_text(configured, i), op))
+		if (!cell__dep_concerns(op, cell__dep_text(configured, i)))
 			json_array_append(others, json_array_get(configured, i));
 	json_decref(op->configured);
 	json_decref(op->problems);
@@ -201,7 +195,7 @@ static void handle_prepared(struct cell__dep_op *op)
 	if (deps->confined && op->kind == CELL__DEP_REMOVE && op->hosts) {
 		cell_fail(&op->err, CELL_E_DISABLED, 0,
 			  "%.60s is configured in the host's requirements.txt: code in a sandbox can only remove packages that it added",
-			  op->spec);
+			  cell__dep_spec(op));
 		cell__dep_fail_err(op);
 		return;
 	}
@@ -522,7 +516,7 @@ static int find_stale(struct cell__dep_op *op)
 	json_t *once = NULL;
 	op->stale = json_array();
 	if (op->kind == CELL__DEP_REMOVE)
-		return json_array_append_new(op->stale, json_stringn(op->spec, op->name_size));
+		return json_array_append_new(op->stale, json_stringn(cell__dep_spec(op), cell__dep_base_size(cell__dep_spec(op))));
 	if (op->kind != CELL__DEP_SYNC || op->pruned)
 		return op->stale ? 0 : -1;
 	int rc = 0;
@@ -549,10 +543,11 @@ static bool contains(json_t *array, const char *spec)
 }
 
 /* Is exactly this specifier locked, and installed? */
-static bool is_resolved(const struct cell__dep_op *op)
+static bool is_resolved(const struct cell__dep_op *op, const char *spec)
 {
 	size_t size;
-	return contains(json_object_get(op->book, "resolved"), op->spec) && cell__venv_listed(&op->before, op->spec, op->name_size, &size);
+	return contains(json_object_get(op->book, "resolved"), spec) &&
+	       cell__venv_listed(&op->before, spec, cell__dep_base_size(spec), &size);
 }
 
 static void contents_work(struct cell__dep_op *op)
@@ -596,10 +591,11 @@ static void go_on_locked(struct cell__dep_op *op)
 	json_decref(op->wanted);
 	op->wanted = json_array();
 	for (size_t i = 0; op->wanted && (op->kind == CELL__DEP_SYNC || op->fresh) && i < json_array_size(op->unresolved); i++)
-		if (op->kind == CELL__DEP_SYNC || !same_package(cell__dep_text(op->unresolved, i), op))
+		if (!cell__dep_concerns(op, cell__dep_text(op->unresolved, i)))
 			json_array_append(op->wanted, json_array_get(op->unresolved, i));
-	if (op->kind == CELL__DEP_ADD && !is_resolved(op))
-		json_array_append_new(op->wanted, json_string(op->spec));
+	for (size_t i = 0; op->kind == CELL__DEP_ADD && i < json_array_size(op->specs); i++)
+		if (!is_resolved(op, cell__dep_text(op->specs, i)))
+			json_array_append(op->wanted, json_array_get(op->specs, i));
 	for (size_t i = 0; op->kind == CELL__DEP_SYNC && i < json_array_size(op->configured); i++)
 		if (!contains(op->unresolved, cell__dep_text(op->configured, i)))
 			json_array_append(op->done, json_array_get(op->configured, i));
@@ -622,7 +618,8 @@ static void handle_contents(struct cell__dep_op *op)
 		op->has_first = true;
 		(void)cell__buf_add(&op->first, op->before.data, op->before.size);
 	}
-	if (op->kind == CELL__DEP_REMOVE && !cell__venv_listed(&op->before, op->spec, op->name_size, &size)) {
+	if (op->kind == CELL__DEP_REMOVE &&
+	    !cell__venv_listed(&op->before, cell__dep_spec(op), cell__dep_base_size(cell__dep_spec(op)), &size)) {
 		cell__dep_forget(op);
 		return;
 	}
@@ -649,7 +646,7 @@ static void handle_contents(struct cell__dep_op *op)
 	bool all = op->kind == CELL__DEP_SYNC || op->fresh;
 	op->wanted = all ? json_copy(op->others) : json_array();
 	if (op->wanted && op->kind == CELL__DEP_ADD)
-		json_array_append_new(op->wanted, json_string(op->spec));
+		json_array_extend(op->wanted, op->specs);
 	cell__dep_install(op);
 }
 

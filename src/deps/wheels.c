@@ -64,13 +64,11 @@ static int read_wanted(struct cell__dep_op *op)
 	op->wanted = json_array();
 	for (size_t i = 0; i < json_array_size(op->configured); i++) {
 		const char *spec = cell__dep_text(op->configured, i);
-		bool same = op->kind != CELL__DEP_SYNC && cell__dep_base_size(spec) == op->name_size &&
-			    memcmp(spec, op->spec, op->name_size) == 0;
-		if (!same)
+		if (!cell__dep_concerns(op, spec))
 			json_array_append(op->wanted, json_array_get(op->configured, i));
 	}
 	if (op->kind == CELL__DEP_ADD)
-		json_array_append_new(op->wanted, json_string(op->spec));
+		json_array_extend(op->wanted, op->specs);
 	return op->wanted ? 0 : cell_fail(&op->err, CELL_E_NOMEM, 0, "out of memory");
 }
 
@@ -143,17 +141,17 @@ static int record(struct cell__dep_op *op)
 {
 	struct cell__deps *deps = op->deps;
 	if (deps->confined && op->kind == CELL__DEP_ADD)
-		return cell__depbook_add(deps->store, deps->book, op->spec, NULL, NULL, &op->err);
+		return cell__depbook_add(deps->store, deps->book, op->specs, NULL, NULL, &op->err);
 	if (deps->confined && op->kind == CELL__DEP_REMOVE) {
-		json_t *names = json_pack("[s%]", op->spec, op->name_size);
+		json_t *names = json_pack("[s%]", cell__dep_spec(op), cell__dep_base_size(cell__dep_spec(op)));
 		int rc = cell__depbook_drop(deps->store, deps->book, names, true, false, &op->removed, &op->err);
 		json_decref(names);
 		return rc;
 	}
 	if (op->kind == CELL__DEP_ADD)
-		return cell__deps_add(op->deps->store, op->spec, &op->err);
+		return cell__deps_add_all(op->deps->store, op->specs, &op->err);
 	if (op->kind == CELL__DEP_REMOVE)
-		return cell__deps_remove(op->deps->store, op->spec, &op->removed, &op->err);
+		return cell__deps_remove(op->deps->store, cell__dep_spec(op), &op->removed, &op->err);
 	return 0;
 }
 
@@ -191,7 +189,7 @@ static void handle_kept(struct cell__dep_op *op)
 		return;
 	}
 	struct cell__call *call = cell__take_ptr(op->call);
-	json_t *asked = op->kind == CELL__DEP_ADD ? json_pack("[s]", op->spec) : json_incref(op->wanted);
+	json_t *asked = json_incref(op->kind == CELL__DEP_ADD ? op->specs : op->wanted);
 	json_t *result = json_pack("{s:o, s:[], s:[], s:[], s:O}", "installed", asked, "already_present", "failed", "site", "wheels",
 				   op->done);
 	if (call && result) {
@@ -217,7 +215,10 @@ static void handle_downloaded(struct cell__dep_op *op)
 		return;
 	}
 	CELL_AUTO_BUF struct cell__buf doing = CELL_BUF_INIT;
-	(void)cell__buf_printf(&doing, "install %s", op->kind == CELL__DEP_ADD ? op->spec : "the configured packages");
+	if (op->kind == CELL__DEP_ADD)
+		cell__dep_tell_install(op, &doing);
+	else
+		(void)cell__buf_add_str(&doing, "install the configured packages");
 	cell__dep_fail_program(op, CELL_E_INSTALL, doing.data ? doing.data : "install", ADVICE);
 }
 

@@ -324,7 +324,10 @@ void cell__answer_removed(struct cell__request *request, json_t *result, const v
 				    json_is_true(result)));
 }
 
-/* Several packages, one after the other.  request->query holds the answer as it grows. */
+/*
+ * Several packages: installed together, unless one of them is invalid, and removed one after the other.  request->query holds the answer
+ * as it grows.
+ */
 static void next_package(struct cell__request *request);
 
 static void add_all(json_t *into, const char *name, const json_t *list)
@@ -339,7 +342,10 @@ static void package_installed(struct cell__request *request, json_t *result, con
 	add_all(request->query, "installed", json_object_get(result, "installed"));
 	add_all(request->query, "already_present", json_object_get(result, "already_present"));
 	add_all(request->query, "failed", json_object_get(result, "failed"));
-	json_array_remove(json_object_get(request->json, "packages"), 0);
+	if (request->together)
+		json_array_clear(json_object_get(request->json, "packages"));
+	else
+		json_array_remove(json_object_get(request->json, "packages"), 0);
 	next_package(request);
 }
 
@@ -354,11 +360,16 @@ static void package_removed(struct cell__request *request, json_t *result, const
 	next_package(request);
 }
 
-/* An invalid package does not prevent the others, and those before it were installed already. */
+/* An invalid package does not prevent the others. */
 static void package_invalid(struct cell__request *request)
 {
 	json_t *packages = json_object_get(request->json, "packages");
 
+	if (request->together) {
+		request->together = false;
+		next_package(request);
+		return;
+	}
 	json_array_append(json_object_get(request->query, "failed"), json_array_get(packages, 0));
 	json_array_remove(packages, 0);
 	next_package(request);
@@ -366,7 +377,8 @@ static void package_invalid(struct cell__request *request)
 
 static void next_package(struct cell__request *request)
 {
-	json_t *package = json_array_get(json_object_get(request->json, "packages"), 0);
+	json_t *packages = json_object_get(request->json, "packages");
+	json_t *package = request->together && json_array_size(packages) > 0 ? packages : json_array_get(packages, 0);
 	bool removes = request->removes;
 
 	if (!package)
@@ -379,6 +391,7 @@ static void next_package(struct cell__request *request)
 static void handle_packages(struct cell__request *request, bool removes)
 {
 	request->removes = removes;
+	request->together = !removes && json_array_size(json_object_get(request->json, "packages")) > 1;
 	if (json_array_size(json_object_get(request->json, "packages")) > CELL_SERVER_MAX_PACKAGES) {
 		cell__answer_fail(request, MHD_HTTP_CONTENT_TOO_LARGE, CELL_E_LIMIT, "a request may have at most %u packages",
 				  CELL_SERVER_MAX_PACKAGES);

@@ -197,6 +197,7 @@ struct cell__request {
 	struct cell__served *served;
 	struct cell__workspace *workspace;
 	bool removes;            /* packages are removed, not added */
+	bool together; /* the packages of the request are installed in one operation */
 	void (*invalid)(struct cell__request *request); /* an operation's arguments are bad; NULL: that is the answer */
 };
 

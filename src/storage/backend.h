@@ -74,8 +74,8 @@ struct cell__workflow_ops {
 
 struct cell__deps_ops {
 	int (*list)(struct cell__store *store, json_t **ret_list, json_t **ret_problems, struct cell_error *err);
-	/* spec is normalised, here and below. */
-	int (*add)(struct cell__store *store, const char *spec, struct cell_error *err);
+	/* Specifiers are normalised, here and below.  All of them (an array, each of another package) or none are added. */
+	int (*add)(struct cell__store *store, const json_t *specs, struct cell_error *err);
 	int (*drop)(struct cell__store *store, const char *spec, bool *ret_dropped, struct cell_error *err);
 	/* A book (depbook.c) as text; a missing one is empty. */
 	int (*read_book)(struct cell__store *store, enum cell__depbook which, struct cell__buf *out, struct cell_error *err);
@@ -184,7 +184,6 @@ int cell__workflow_load_stamps(struct cell__store *store, struct cell_error *err
 
 /* ---- deps (depstore.c) ---- */
 
-bool cell__dep_same_package(const char *a, const char *b);
 /* Adds a specifier to a list unless its package is in it. */
 int cell__deps_tell(json_t *list, const char *spec);
 int cell__deps_tell_problem(json_t *problems, const char *file, size_t line, const char *text, size_t size,

@@ -160,11 +160,13 @@ static bool share_hash(json_t *a, json_t *b)
 	return false;
 }
 
-int cell__depbook_merge(json_t *book, const char *spec, json_t *resolved, json_t *locked, struct cell_error *err)
+int cell__depbook_merge(json_t *book, json_t *specs, json_t *resolved, json_t *locked, struct cell_error *err)
 {
 	json_t *all = json_object_get(book, "locked"), *entry;
 	const char *name;
-	int rc = spec ? put_spec(json_object_get(book, "packages"), spec) : 0;
+	int rc = 0;
+	for (size_t i = 0; i < json_array_size(specs); i++)
+		rc |= put_spec(json_object_get(book, "packages"), json_string_value(json_array_get(specs, i)));
 	for (size_t i = 0; i < json_array_size(resolved); i++)
 		rc |= put_spec(json_object_get(book, "resolved"), json_string_value(json_array_get(resolved, i)));
 	json_object_foreach(locked, name, entry) {
@@ -206,7 +208,7 @@ static int fail_busy(enum cell__depbook which, struct cell_error *err)
 	return cell_fail(err, CELL_E_IO, 0, "cannot change %s: other processes keep changing it; try again", cell__depbook_name(which));
 }
 
-int cell__depbook_add(struct cell__store *store, enum cell__depbook which, const char *spec, json_t *resolved, json_t *locked,
+int cell__depbook_add(struct cell__store *store, enum cell__depbook which, json_t *specs, json_t *resolved, json_t *locked,
 		      struct cell_error *err)
 {
 	for (int i = 0; i < SWAP_TRIES; i++) {
@@ -214,7 +216,7 @@ int cell__depbook_add(struct cell__store *store, enum cell__depbook which, const
 		json_t *book;
 		if (load(store, which, &old, &book, err) < 0)
 			return -1;
-		int rc = cell__depbook_merge(book, spec, resolved, locked, err);
+		int rc = cell__depbook_merge(book, specs, resolved, locked, err);
 		if (rc == 0)
 			rc = swap(store, which, &old, book, err);
 		json_decref(book);

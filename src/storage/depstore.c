@@ -511,7 +511,7 @@ static size_t count_specs(const struct lines *lines)
 	return n;
 }
 
-/* replaced outlives the lines that point to it. */
+/* replaced (empty) outlives the lines that point to it. */
 static int put_spec(struct lines *lines, const char *spec, struct cell__buf *replaced, struct cell_error *err)
 {
 	size_t at = 0;
@@ -533,19 +533,38 @@ static int put_spec(struct lines *lines, const char *spec, struct cell__buf *rep
 	if (rc < 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "add dependency");
 	lines->list[at] = (struct line){ .text = replaced->data, .size = replaced->size };
+	strcpy(lines->list[at].spec, spec);
 	return 0;
 }
 
-static int add_dep(struct cell__store *store, const char *normal, struct cell_error *err)
+static int put_specs(struct deps *deps, const json_t *specs, struct cell__buf *replaced, struct cell_error *err)
 {
-	AUTO_DEPS struct deps deps = DEPS_INIT;
-	CELL_AUTO_BUF struct cell__buf replaced = CELL_BUF_INIT;
-	if (deps_read(store, true, &deps, err) < 0)
-		return -1;
-	if (put_spec(&deps.ours, normal, &replaced, err) < 0 || write_lines(deps.fd, &deps.ours, err) < 0)
+	bool drops = false;
+	for (size_t i = 0; i < json_array_size(specs); i++) {
+		const char *spec = json_string_value(json_array_get(specs, i));
+		if (put_spec(&deps->ours, spec, &replaced[i], err) < 0)
+			return -1;
+		drops |= drop_lines(&deps->old, spec, NULL);
+	}
+	if (write_lines(deps->fd, &deps->ours, err) < 0)
 		return -1;
 	/* Ours counts where both name a package, so dying between the two writes does no harm. */
-	return drop_lines(&deps.old, normal, NULL) ? write_lines(deps.old_fd, &deps.old, err) : 0;
+	return drops ? write_lines(deps->old_fd, &deps->old, err) : 0;
+}
+
+static int add_deps(struct cell__store *store, const json_t *specs, struct cell_error *err)
+{
+	AUTO_DEPS struct deps deps = DEPS_INIT;
+	size_t n = json_array_size(specs);
+	CELL_AUTO_FREE struct cell__buf *replaced = cell__alloc(n, sizeof *replaced);
+	if (!replaced)
+		return cell_fail(err, CELL_E_NOMEM, 0, "add dependency");
+	int rc = deps_read(store, true, &deps, err);
+	if (rc == 0)
+		rc = put_specs(&deps, specs, replaced, err);
+	for (size_t i = 0; i < n; i++)
+		cell__buf_finish(&replaced[i]);
+	return rc;
 }
 
 static int drop_dep(struct cell__store *store, const char *spec, bool *ret_dropped, struct cell_error *err)
@@ -591,7 +610,7 @@ static int write_book(struct cell__store *store, enum cell__depbook which, const
 
 const struct cell__deps_ops cell__file_deps = {
 	.list = list_deps,
-	.add = add_dep,
+	.add = add_deps,
 	.drop = drop_dep,
 	.read_book = read_book,
 	.write_book = write_book,
@@ -616,7 +635,15 @@ int cell__deps_add(struct cell__store *store, const char *spec, struct cell_erro
 	char normal[CELL__STORE_DEP_BYTES + 1];
 	if (cell__dep_normalise(spec, normal, err) < 0)
 		return -1;
-	return store->backend->deps->add(store, normal, err);
+	json_t *specs = json_pack("[s]", normal);
+	int rc = specs ? cell__deps_add_all(store, specs, err) : cell_fail(err, CELL_E_NOMEM, 0, "add dependency");
+	json_decref(specs);
+	return rc;
+}
+
+int cell__deps_add_all(struct cell__store *store, const json_t *specs, struct cell_error *err)
+{
+	return store->backend->deps->add(store, specs, err);
 }
 
 int cell__deps_remove(struct cell__store *store, const char *spec, bool *ret_removed, struct cell_error *err)

@@ -132,32 +132,40 @@ static void put_text(struct cell__redis_batch *batch, const char *text)
 	put_arg(batch, text, strlen(text));
 }
 
-/* Which members of a set are of this package. */
-static size_t choose(const redisReply *set, const char *spec, const redisReply **out)
+static bool is_of(const json_t *specs, const char *one)
+{
+	for (size_t i = 0; i < json_array_size(specs); i++)
+		if (cell__dep_same_package(one, json_string_value(json_array_get(specs, i))))
+			return true;
+	return false;
+}
+
+/* Which members of a set are of these packages. */
+static size_t choose(const redisReply *set, const json_t *specs, const redisReply **out)
 {
 	size_t n = 0;
 	for (size_t k = 0; k < set->elements; k++) {
 		char one[CELL__STORE_DEP_BYTES + 1];
-		if (normalise(set->element[k], one, NULL) && cell__dep_same_package(one, spec))
+		if (normalise(set->element[k], one, NULL) && is_of(specs, one))
 			out[n++] = set->element[k];
 	}
 	return n;
 }
 
-/* Removes a package from both sets and adds `added` (may be NULL) to ours. *ret_done false: another writer was faster. */
-static int change(struct cell__store *store, const struct sets *sets, const char *spec, const char *added, enum cell__redis_retry retry,
+/* Removes packages from both sets and, if `adds`, adds their specifiers to ours. *ret_done false: another writer was faster. */
+static int change(struct cell__store *store, const struct sets *sets, const json_t *specs, bool adds, enum cell__redis_retry retry,
 		  bool *ret_done, size_t *ret_dropped, struct cell_error *err)
 {
 	CELL_AUTO_BATCH struct cell__redis_batch batch = CELL__REDIS_BATCH_INIT;
 	CELL_AUTO_REPLIES struct cell__redis_replies replies = CELL__REDIS_REPLIES_INIT;
 	const redisReply *gone[2][CELL__STORE_DEPS];
-	size_t n[2];
+	size_t n[2], added = adds ? json_array_size(specs) : 0;
 	for (size_t i = 0; i < 2; i++)
-		n[i] = i && store->confined ? 0 : choose(sets->of[i], spec, gone[i]);
+		n[i] = i && store->confined ? 0 : choose(sets->of[i], specs, gone[i]);
 	*ret_dropped = n[0] + n[1];
-	if (added && sets->of[0]->elements + sets->of[1]->elements - *ret_dropped >= CELL__STORE_DEPS)
+	if (sets->of[0]->elements + sets->of[1]->elements - *ret_dropped + added > CELL__STORE_DEPS)
 		return cell_fail(err, CELL_E_LIMIT, 0, "more than %u dependencies", CELL__STORE_DEPS);
-	if (cell__buf_printf(&batch.text, "*%zu\r\n", 5 + 2 + 2 + n[0] + n[1] + (added ? 1 : 0)) < 0)
+	if (cell__buf_printf(&batch.text, "*%zu\r\n", 5 + 2 + 2 + n[0] + n[1] + added) < 0)
 		batch.failed = true;
 	put_text(&batch, "EVAL");
 	put_text(&batch, replace);
@@ -179,8 +187,8 @@ static int change(struct cell__store *store, const struct sets *sets, const char
 		for (size_t k = 0; k < n[i]; k++)
 			put_arg(&batch, gone[i][k]->str, gone[i][k]->len);
 	}
-	if (added)
-		put_text(&batch, added);
+	for (size_t i = 0; i < added; i++)
+		put_text(&batch, json_string_value(json_array_get(specs, i)));
 	batch.n = 1;
 	long long done = 0;
 	if (cell__redis_run(store->redis, &batch, retry, false, &replies, err) < 0 ||
@@ -190,7 +198,7 @@ static int change(struct cell__store *store, const struct sets *sets, const char
 	return 0;
 }
 
-static int change_until(struct cell__store *store, const char *spec, const char *added, size_t *ret_dropped, struct cell_error *err)
+static int change_until(struct cell__store *store, const json_t *specs, bool adds, size_t *ret_dropped, struct cell_error *err)
 {
 	for (int i = 0; i < CELL__REDIS_CAS_TRIES; i++) {
 		AUTO_SETS struct sets sets = { 0 };
@@ -198,7 +206,7 @@ static int change_until(struct cell__store *store, const char *spec, const char 
 		if (read_sets(store, &sets, err) < 0)
 			return cell_fail_wrap(err, "Cannot change dependencies");
 		/* Adding twice has the same effect; whether a package was removed can be answered only once. */
-		if (change(store, &sets, spec, added, added ? CELL__REDIS_AGAIN : CELL__REDIS_ONCE, &done, ret_dropped, err) < 0)
+		if (change(store, &sets, specs, adds, adds ? CELL__REDIS_AGAIN : CELL__REDIS_ONCE, &done, ret_dropped, err) < 0)
 			return cell_fail_wrap(err, "Cannot change dependencies");
 		if (done)
 			return 0;
@@ -206,19 +214,21 @@ static int change_until(struct cell__store *store, const char *spec, const char 
 	return cell_fail(err, CELL_E_IO, EBUSY, "Cannot change dependencies: other clients keep changing them; try again");
 }
 
-static int add_dep(struct cell__store *store, const char *spec, struct cell_error *err)
+static int add_deps(struct cell__store *store, const json_t *specs, struct cell_error *err)
 {
 	size_t dropped;
-	return change_until(store, spec, spec, &dropped, err);
+	return change_until(store, specs, true, &dropped, err);
 }
 
 static int drop_dep(struct cell__store *store, const char *spec, bool *ret_dropped, struct cell_error *err)
 {
-	size_t dropped;
-	if (change_until(store, spec, NULL, &dropped, err) < 0)
-		return -1;
-	*ret_dropped = dropped > 0;
-	return 0;
+	size_t dropped = 0;
+	json_t *specs = json_pack("[s]", spec);
+	int rc = specs ? change_until(store, specs, false, &dropped, err) : cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	json_decref(specs);
+	if (rc == 0)
+		*ret_dropped = dropped > 0;
+	return rc;
 }
 
 /* ---- the books of untrusted principals ---- */
@@ -266,7 +276,7 @@ static int write_book(struct cell__store *store, enum cell__depbook which, const
 
 const struct cell__deps_ops cell__redis_deps = {
 	.list = list_deps,
-	.add = add_dep,
+	.add = add_deps,
 	.drop = drop_dep,
 	.read_book = read_book,
 	.write_book = write_book,

@@ -204,6 +204,8 @@ int cell__workflow_delete(struct cell__store *store, const char *name, bool *ret
 int cell__dep_normalise(const char *spec, char out[static CELL__STORE_DEP_BYTES + 1], struct cell_error *err);
 /* The name part of a normalised specifier: how many bytes of it. */
 size_t cell__dep_base_size(const char *spec);
+/* Normalised specifiers of the same package. */
+bool cell__dep_same_package(const char *a, const char *b);
 /*
  * An array of normalised specifiers, sorted. Refused lines (options, URLs, markers, ...) are reported in *ret_problems (may be NULL): an
  * array of {file, line, text, message}.
@@ -211,6 +213,8 @@ size_t cell__dep_base_size(const char *spec);
 int cell__deps_list(struct cell__store *store, json_t **ret_list, json_t **ret_problems, struct cell_error *err);
 /* Takes the place of any specifier of the same package. */
 int cell__deps_add(struct cell__store *store, const char *spec, struct cell_error *err);
+/* The same for an array of normalised specifiers, each of another package: all of them or none. */
+int cell__deps_add_all(struct cell__store *store, const json_t *specs, struct cell_error *err);
 /* By package; version and extras are ignored.  ret_removed may be NULL. */
 int cell__deps_remove(struct cell__store *store, const char *spec, bool *ret_removed, struct cell_error *err);
 
@@ -236,13 +240,13 @@ int cell__depbook_list(struct cell__store *store, enum cell__depbook which, json
 /* Every member is present and checked; the caller owns it. */
 int cell__depbook_load(struct cell__store *store, enum cell__depbook which, json_t **ret_book, struct cell_error *err);
 /*
- * Adds spec (may be NULL) to the packages, `resolved` (an array) to the specifiers that are locked, and `locked`. A package that is locked
+ * Adds specs (an array; may be NULL) to the packages, `resolved` (an array) to the specifiers that are locked, and `locked`. A package that is locked
  * already in the same version keeps its hashes; CELL_E_INSTALL if the new hashes have none in common with them.
  */
-int cell__depbook_add(struct cell__store *store, enum cell__depbook which, const char *spec, json_t *resolved, json_t *locked,
+int cell__depbook_add(struct cell__store *store, enum cell__depbook which, json_t *specs, json_t *resolved, json_t *locked,
 		      struct cell_error *err);
 /* The same on a book in memory, which is changed. */
-int cell__depbook_merge(json_t *book, const char *spec, json_t *resolved, json_t *locked, struct cell_error *err);
+int cell__depbook_merge(json_t *book, json_t *specs, json_t *resolved, json_t *locked, struct cell_error *err);
 /*
  * Removes the named packages (an array of names): from `resolved`, from `packages` if they added them, from the lock if they were
  * uninstalled. ret_removed (may be NULL): one of them was among the packages.

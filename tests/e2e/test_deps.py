@@ -179,6 +179,66 @@ def test_defect_25_projects_do_not_share_what_they_install(open_driver, tmp_path
     assert one.value("import wc_alpha\nwc_alpha.__version__") == "1.0"
 
 
+# ---- several at once ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def counted(tmp_path_factory, cache):
+    """An environment in which uv notes every start of itself, and the notes."""
+    folder = tmp_path_factory.mktemp("counting")
+    notes = folder / "notes"
+    notes.write_text("")
+    wrapper = folder / "uv"
+    wrapper.write_text("#!/bin/sh\necho \"$*\" >>'%s'\nexec '%s' \"$@\"\n" % (notes, find_uv()))
+    wrapper.chmod(0o755)
+    path = "%s%s%s" % (folder, os.pathsep, path_without_uv())
+    return support.host_environment(XDG_CACHE_HOME=cache, PATH=path), notes
+
+
+def installs(notes):
+    return [line for line in notes.read_text().splitlines() if line.startswith("pip install")]
+
+
+@with_uv_alone
+def test_several_packages_are_resolved_once(tmp_path, wheels, counted, bare_python):
+    environment, notes = counted
+
+    def deps(*args):
+        return support.workcell("deps", *args, "--base", tmp_path, "--wheel-dir", wheels, "--python", bare_python, env=environment,
+                                deadline=INSTALL_SECONDS)
+
+    done = deps("add", "wc-gadget", "wc-alpha==1.0", "wc-beta", "--json")
+    assert done.status == 0 and len(done.objects) == 1, done
+    assert sorted(done.objects[0]["installed"]) == ["wc-alpha==1.0", "wc-beta", "wc-gadget"], done
+    assert len(installs(notes)) == 1, notes.read_text()
+    assert requirements(tmp_path) == ["wc-alpha==1.0", "wc-beta", "wc-gadget"]
+    done = deps("add", "wc-alpha==2.0", "wc-does-not-exist")
+    assert done.error_code == "install_failed" and "install wc-alpha==2.0 and wc-does-not-exist" in done.error_message, done
+    assert len(installs(notes)) == 2 and requirements(tmp_path) == ["wc-alpha==1.0", "wc-beta", "wc-gadget"], "nothing is recorded"
+    done = deps("add", "wc-alpha==1.0", "wc-alpha==2.0")
+    assert done.status == 2 and done.error_code == "invalid" and "of one package" in done.error_message, done
+    assert len(installs(notes)) == 2
+
+
+@with_uv_alone
+@pytest.mark.parametrize("flags", [[], ["--executor", "sandbox"]], ids=["subprocess", "sandbox"])
+def test_code_adds_several_packages(open_driver, tmp_path, flags):
+    (tmp_path / "work").mkdir()
+    driver = open_driver(tmp_path / "base", "--cwd", tmp_path / "work", *flags)
+    assert slow(driver, "list(map(sorted, deps.add('wc-alpha==1.0', 'wc-gadget')))") == [["wc-alpha==1.0", "wc-gadget"], [], []]
+    assert driver.value("import wc_alpha, wc_gadget\ndeps.list()") == ["wc-alpha==1.0", "wc-gadget"]
+    problem = slow_error(driver, "deps.add(['wc-beta', 'wc-does-not-exist'])")
+    assert problem["type"] == "DepsError" and "wc-does-not-exist" in problem["message"], problem
+    assert driver.value("deps.list()") == ["wc-alpha==1.0", "wc-gadget"], "none of them is recorded"
+    assert slow(driver, "list(map(sorted, deps.add(['wc-beta', 'wc-gadget'])))") == [["wc-beta"], ["wc-gadget"], []]
+    assert driver.value("import wc_beta\ndeps.list()") == ["wc-alpha==1.0", "wc-beta", "wc-gadget"]
+    for code, words in (("deps.add([])", "list is empty"), ("deps.add('wc-beta', 'wc-beta>1')", "of one package"),
+                        ("deps.add(['wc-beta', 'x\\0y'])", "control characters")):
+        assert words in driver.run(code)["error"]["message"], code
+    driver.reset()
+    assert driver.value("import wc_alpha, wc_beta, wc_gadget\nwc_alpha.__version__") == "1.0"
+
+
 # ---- requirements.txt --------------------------------------------------------------------------------------
 
 

@@ -148,6 +148,8 @@ CALLS = [
     ("shell.yaml", ["--kind", "install"], {"package": "x"}, "ask", None),
     ("installs.yaml", ["--kind", "install"], {"package": "numpy"}, "allow", 1),
     ("installs.yaml", ["--kind", "install"], {"package": "numpy==1.26"}, "allow", 1),
+    ("installs.yaml", ["--kind", "install"], {"package": ["numpy", "pandas>=2"]}, "allow", 1),
+    ("installs.yaml", ["--kind", "install"], {"package": ["numpy", "evil"]}, "ask", 2),
     ("installs.yaml", ["--kind", "install"], {"package": "numpy @ https://evil.net/x.whl"}, "ask", 2),
     ("installs.yaml", ["--kind", "workflow"], {"name": "w", "source": "def run():\n    return 1\n"}, "allow", None),
     ("installs.yaml", ["--kind", "workflow"], {"name": "w", "source": "import subprocess\n"}, "deny", 3),

@@ -243,6 +243,9 @@ def test_deps(server):
     assert server.ask("POST", "/api/deps/add", {"package": "-e ."}).status == 400
     assert server.ask("POST", "/api/deps/remove", {"package": "nothing"}).json == {
         "removed": [], "not_found": ["nothing"], "failed": [], "removed_from_config": False}
+    answer = server.ask("POST", "/api/deps/add", {"package": ["six", "-e ."]})
+    assert answer.status == 400 and "starts with -" in answer.json["detail"], answer
+    assert server.ask("POST", "/api/deps/add", {"package": [1]}).status == 422
     assert server.ask("POST", "/install_deps", {"packages": []}).json["installed"] == []
     empty = {"installed": [], "already_present": [], "removed": [], "not_found": [], "failed": []}
     assert server.ask("POST", "/install_deps", {"packages": ["-e .", "a\0b"]}).json == {**empty, "failed": ["-e .", "a\0b"]}

@@ -162,8 +162,8 @@ static void test_messages(void **state)
 {
 	(void)state;
 	check_row(CELL__OP_DEPS_ADD, "{\"package\":\"six\"}", NULL);
-	check_row(CELL__OP_DEPS_ADD, "{}", "deps.add needs 'package', a string");
-	check_row(CELL__OP_DEPS_ADD, "{\"package\":null}", "deps.add needs 'package', a string");
+	check_row(CELL__OP_DEPS_ADD, "{}", "deps.add needs 'package', a string or array of strings");
+	check_row(CELL__OP_DEPS_ADD, "{\"package\":null}", "deps.add needs 'package', a string or array of strings");
 	check_row(CELL__OP_WORKFLOWS_GET, "{\"name\":\"\"}", "workflows.get: 'name' must not be empty");
 	check_row(CELL__OP_DEPS_ADD, "{\"package\":\"a\\u0000b\"}", "deps.add: 'package' must not contain NUL");
 	check_row(CELL__OP_TOOLS_SEARCH, "{\"query\":\"x\",\"limit\":null}", NULL);
@@ -208,7 +208,9 @@ static void test_changes(void **state)
 	json_t *properties = json_object_get(schema, "properties");
 	assert_non_null(schema);
 	assert_int_equal(json_object_size(properties), 2);
-	assert_string_equal(json_string_value(json_object_get(json_object_get(properties, "package_name"), "type")), "string");
+	json_t *types = json_pack("[s, s]", "string", "array");
+	assert_true(json_equal(json_object_get(json_object_get(properties, "package_name"), "type"), types));
+	json_decref(types);
 	assert_null(json_object_get(schema, "rename"));
 	assert_int_equal(cell__operation_unrename(changes, args), 0);
 	assert_true(json_equal(args, wanted));
@@ -275,6 +277,15 @@ static bool is_type(const json_t *type, const char *word)
 	return json_is_string(type) && strcmp(json_string_value(type), word) == 0;
 }
 
+/* Whether each of the types of one is a type of the other. */
+static bool has_types(const json_t *type, const json_t *of)
+{
+	for (size_t i = 0; i < json_array_size(of); i++)
+		if (!is_type(type, json_string_value(json_array_get(of, i))))
+			return false;
+	return json_is_array(of) || is_type(type, json_string_value(of));
+}
+
 static bool is_required(const json_t *schema, const char *name)
 {
 	for (size_t i = 0; i < json_array_size(json_object_get(schema, "required")); i++)
@@ -299,7 +310,7 @@ static void agree(const char *where, const struct cell__operation *row, const js
 			continue;
 		if (is_required(takes, name) && !is_required(face, other ? other : name) && !strstr(given, name))
 			fail_msg("%s does not require %s of %s", where, name, row->method);
-		if (shown && !is_type(json_object_get(shown, "type"), json_string_value(json_object_get(property, "type"))))
+		if (shown && !has_types(json_object_get(shown, "type"), json_object_get(property, "type")))
 			fail_msg("%s has another type of %s than %s", where, name, row->method);
 	}
 	json_object_foreach(json_object_get(face, "properties"), name, property)

@@ -149,6 +149,14 @@ static void test_add_remove(void **state)
 	OK(cell__deps_add(workspace, "six", &err));
 	expect_list(store, "[\"six\"]");
 	cell__store_close(workspace);
+	json_t *specs = json_pack("[s, s, s]", "pandas>=2", "attrs", "six>1");
+	OK(cell__deps_add_all(store, specs, &err));
+	expect_file(folder, "requirements.txt", "attrs\npandas>=2\nsix>1\n");
+	json_decref(specs);
+	specs = json_pack("[s, s]", "numpy", "six==1");
+	OK(cell__deps_add_all(store, specs, &err));
+	expect_file(folder, "requirements.txt", "attrs\nnumpy\npandas>=2\nsix==1\n");
+	json_decref(specs);
 }
 
 static void test_hand_written(void **state)
@@ -208,6 +216,9 @@ static void test_limits(void **state)
 		fclose(file);
 	OK(cell__deps_add(folder->store, "last", &err));
 	FAILS(CELL_E_LIMIT, "more than 1000", cell__deps_add(folder->store, "one-more", &err));
+	json_t *two = json_pack("[s, s]", "last==2", "one-more");
+	FAILS(CELL_E_LIMIT, "more than 1000", cell__deps_add_all(folder->store, two, &err));
+	json_decref(two);
 	OK(cell__deps_add(folder->store, "last==2", &err));
 	if (!on_files(folder))
 		return;

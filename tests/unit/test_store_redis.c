@@ -179,9 +179,12 @@ static void test_data_of_others(void **state)
 	assert_string_equal(text_of(json_array_get(problems, 0), "text"), "-e");
 	json_decref(list);
 	json_decref(problems);
-	OK(cell__deps_add(store, "my.pkg==2", &err));
+	json_t *specs = json_pack("[s, s]", "my-pkg==2", "attrs");
+	OK(cell__deps_add_all(store, specs, &err));
+	json_decref(specs);
 	redis_expect("0", "SISMEMBER %s My_Pkg", redis_key(folder, "deps"));
 	redis_expect("1", "SISMEMBER %s my-pkg==2", redis_key(folder, "deps"));
+	redis_expect("1", "SISMEMBER %s attrs", redis_key(folder, "deps"));
 	bool removed = false;
 	OK(cell__deps_remove(store, "pandas", &removed, &err));
 	assert_true(removed);

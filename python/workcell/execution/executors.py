@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-from typing import Any, AsyncGenerator, Callable, Dict, FrozenSet, List, Optional, Set, Type, TypeVar, Union
+from typing import Any, AsyncGenerator, Callable, Dict, FrozenSet, List, Optional, Sequence, Set, Type, TypeVar, Union
 
 from .. import _facade
 from .._core import Core, Spec
@@ -180,8 +180,8 @@ class LibraryExecutor:
         """``["pandas>=2", ...]``"""
         return await in_thread(_facade.list_deps, (await self._started()).need_space())
 
-    async def add_dep(self, package: str) -> Dict[str, Any]:
-        """``{installed, already_present, failed}``; raises DepsError with the installer's message."""
+    async def add_dep(self, package: Union[str, Sequence[str]]) -> Dict[str, Any]:
+        """``{installed, already_present, failed}``; raises DepsError with the installer's message. A list is resolved together."""
         return await in_thread(_facade.add_dep, (await self._started()).need_space(), package)
 
     async def remove_dep(self, package: str) -> Dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, FrozenSet, List, Optional, Protocol, Set, Type, runtime_checkable
+from typing import Any, Dict, FrozenSet, List, Optional, Protocol, Sequence, Set, Type, Union, runtime_checkable
 
 from ..storage import StorageBackend
 from ..types import ExecutionResult
@@ -72,8 +72,8 @@ class Executor(Protocol):
         """``{removed, not_found, failed}``"""
         ...
 
-    async def add_dep(self, package: str) -> Dict[str, Any]:
-        """``{installed, already_present, failed}``"""
+    async def add_dep(self, package: Union[str, Sequence[str]]) -> Dict[str, Any]:
+        """``{installed, already_present, failed}``; a list is resolved together."""
         ...
 
     async def remove_dep(self, package: str) -> Dict[str, Any]:

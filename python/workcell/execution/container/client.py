@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 from urllib.parse import quote, urlencode
 
 from ..._remote import INSTALL_SECONDS, RemoteSpace
@@ -229,9 +229,10 @@ class SessionClient:
         """``["pandas>=2", ...]``"""
         return list(await self._ask("deps.list", "GET", "/api/deps"))
 
-    async def api_add_dep(self, package: str) -> Dict[str, Any]:
-        """``{installed, already_present, failed}``"""
-        return dict(await self._ask("deps.add", "POST", "/api/deps/add", {"package": package}, INSTALL_SECONDS))
+    async def api_add_dep(self, package: Union[str, Sequence[str]]) -> Dict[str, Any]:
+        """``{installed, already_present, failed}``; a list is resolved together."""
+        packages = package if isinstance(package, str) else list(package)
+        return dict(await self._ask("deps.add", "POST", "/api/deps/add", {"package": packages}, INSTALL_SECONDS))
 
     async def api_remove_dep(self, package: str) -> Dict[str, Any]:
         """``{removed, not_found, failed, removed_from_config}``"""
