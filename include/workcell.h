@@ -90,7 +90,9 @@ extern "C" {
 	X(29, E_BUSY, "busy", 429, -32032, 1, "BusyError")                              \
 	X(30, E_EXPIRED, "session_expired", 410, -32033, 1, "SessionClosedError")       \
 	X(31, E_STORAGE, "storage_unavailable", 503, -32034, 125, "OSError")            \
-	X(32, OUT_LIMIT, "limit_exceeded", 200, -32105, 137, "LimitExceededError")
+	X(32, OUT_LIMIT, "limit_exceeded", 200, -32105, 137, "LimitExceededError")      \
+	X(33, E_FORK, "cannot_fork", 409, -32035, 1, "ForkError")                       \
+	X(34, E_UNSUPPORTED, "unsupported", 501, -32036, 1, "UnsupportedError")
 
 enum cell_code {
 #define CELL_CODE_ENUM(number, name, word, http, rpc, exit_status, py) CELL_##name = number,
@@ -774,6 +776,7 @@ enum cell_event_type {
 	CELL_EVENT_IMAGE,       /* an image was written to images_dir, or could not be */
 	CELL_EVENT_TOOL_PROGRESS, /* an MCP server reports the progress of a call: `data` is JSON, as the protocol defines it */
 	CELL_EVENT_TOOL_LOG,    /* an MCP server logs; likewise */
+	CELL_EVENT_POINT_LOST,  /* the process that keeps a point has ended: `message` (session events only) */
 };
 
 enum cell_stream { CELL_STDOUT = 1, CELL_STDERR = 2 };
@@ -1043,6 +1046,54 @@ CELL_API int cell_session_cancel(struct cell_session *session, uint64_t run_id, 
 CELL_API int cell_session_reset(struct cell_session *session, struct cell_error *err);
 /* Ends the session in any state and waits until its processes are gone.  NULL is allowed. */
 CELL_API void cell_session_close(struct cell_session *session);
+
+/* ---- branches ------------------------------------------------------------ */
+
+struct cell_fork_options {
+	size_t size; /* sizeof(struct cell_fork_options) */
+	cell_event_fn on_event; /* session events of the forks; NULL: none */
+	void *event_arg;
+	const char *images_dir; /* NULL: the source's */
+	/*
+	 * A fork has memory, imports and files, but no threads, child processes, connections and file locks.  0: if the session has some, the
+	 * fork fails with CELL_E_FORK and a message that names them, and nothing has happened; 1: the forks continue without them.
+	 */
+	int drop;
+};
+#define CELL_FORK_OPTIONS_INIT { .size = sizeof(struct cell_fork_options) }
+static inline void cell_fork_options_init(struct cell_fork_options *opts)
+{
+	if (!opts)
+		return;
+	memset(opts, 0, sizeof *opts);
+	opts->size = sizeof *opts;
+}
+
+/*
+ * Opens n sessions that continue from this session's state: variables, imports, open files with positions of their own, the same options.
+ * Random numbers differ from the source's and from each other's.  Waits for the cell that runs; cells that are queued run afterwards.  All
+ * of them or none; each must be closed.  The source may be closed before them.  opts may be NULL.  CELL_E_UNSUPPORTED: the executor cannot
+ * fork (`subprocess` can).
+ */
+CELL_API int cell_session_fork(struct cell_session *session, const struct cell_fork_options *opts, size_t n,
+			       struct cell_session **ret_sessions, struct cell_error *err);
+/*
+ * Keeps the current state under a name, in place of an earlier point of that name.  It costs the memory that the session changes later.
+ * opts: only `drop` is used; NULL is allowed.
+ */
+CELL_API int cell_session_checkpoint(struct cell_session *session, const char *name, const struct cell_fork_options *opts,
+				     struct cell_error *err);
+/*
+ * Continues from a point, which stays; name NULL: from the point that was taken so many cells ago.  Files are not included.  A running cell
+ * ends with `interrupted` and its state lost; queued cells run on the state of the point.  CELL_E_NOT_FOUND: there is no such point.
+ */
+CELL_API int cell_session_rewind(struct cell_session *session, const char *name, uint64_t cells, struct cell_error *err);
+CELL_API int cell_session_drop_point(struct cell_session *session, const char *name, struct cell_error *err);
+/*
+ * The points, the latest first: a JSON array of {"name", "cell" (number of cells run before it), "age_ms", "bytes" (memory of its own)}.
+ * free() it.  NULL: out of memory.
+ */
+CELL_API char *cell_session_points(struct cell_session *session);
 
 /* ---- approvals ---------------------------------------------------------- */
 

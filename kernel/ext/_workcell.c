@@ -32,6 +32,7 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -44,6 +45,7 @@
 #include "wire/spawn_msg.h"
 
 #define RECV_BYTES 65536u
+#define PASSED_FDS 4
 #define WRITE_SAMPLES 64
 #define ALERT_WRITES 1000 /* see maybe_sync() */
 #define POPULATE_BYTES 65536
@@ -75,6 +77,9 @@ static uint8_t recv_buf[RECV_BYTES];
 static size_t recv_start, recv_end;
 static struct cell_ring_spin spin;
 static bool has_asked; /* the frame that was sent last is a call: its answer may take longer than the next cell */
+static int lifeline_fd = -1; /* see tie_lifeline() */
+static int passed_fds[PASSED_FDS]; /* that came with a FORK frame and were not taken yet */
+static int n_passed;
 
 static int ring_sync(void);
 
@@ -206,20 +211,52 @@ static int spin_first(void)
 	Py_END_ALLOW_THREADS return !found ? PyErr_CheckSignals() : 0;
 }
 
+static void close_passed(void)
+{
+	while (n_passed > 0)
+		close(passed_fds[--n_passed]);
+}
+
+/* Descriptors come with the bytes of a FORK frame, and only with those. */
+static void keep_passed(struct msghdr *msg)
+{
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+			continue;
+		close_passed();
+		n_passed = (int)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+		memcpy(passed_fds, CMSG_DATA(c), (size_t)n_passed * sizeof(int));
+	}
+}
+
+static ssize_t receive(void *out, size_t size, int flags)
+{
+	union {
+		struct cmsghdr align;
+		char space[CMSG_SPACE(PASSED_FDS * sizeof(int))];
+	} control;
+	struct iovec iov = { out, size };
+	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control };
+	ssize_t n = recvmsg(sock_fd, &msg, flags | MSG_CMSG_CLOEXEC);
+	if (n > 0 && msg.msg_controllen > 0)
+		keep_passed(&msg);
+	return n;
+}
+
 /*
  * recv() that waits. It sleeps in poll(), not in recv(): in recv() Linux wakes the waiter on a Unix socket also when the other side has
  * read the last sent bytes (unix_write_space() makes no distinction), so each of our frames would wake us once without need.
  */
 static ssize_t recv_asleep(void *out, size_t size)
 {
-	ssize_t n = cell_ring_spin_has_come(&ring->host_beat, &spin) ? recv(sock_fd, out, size, MSG_DONTWAIT) : -1;
+	ssize_t n = cell_ring_spin_has_come(&ring->host_beat, &spin) ? receive(out, size, MSG_DONTWAIT) : -1;
 	if (n >= 0)
 		return n;
 	struct pollfd p = { .fd = sock_fd, .events = POLLIN };
 	if (poll(&p, 1, -1) < 0)
 		return -1;
 	cell_ring_spin_has_slept(&ring->host_beat, &spin);
-	return recv(sock_fd, out, size, 0);
+	return receive(out, size, 0);
 }
 
 /*
@@ -822,6 +859,11 @@ static int tie_lifeline(int lifeline)
 		close(fd);
 		return -1;
 	}
+	lifeline_fd = fcntl(fd, F_DUPFD_CLOEXEC, 64);
+	if (lifeline_fd >= 0)
+		close(fd);
+	else
+		lifeline_fd = fd;
 	return 0;
 }
 
@@ -901,6 +943,85 @@ static PyObject *wc_join_kernel(PyObject *self, PyObject *args)
 	if (!PyArg_ParseTuple(args, "iiii", &sock, &out, &err, &ring_fd))
 		return NULL;
 	return take_descriptors(sock, out, err, ring_fd);
+}
+
+/* ---- becoming a branch: a fork of a kernel that is a kernel of its own ---- */
+
+/* take_fds() -> [socket, stdout, stderr, ring] that came with the last FORK frame */
+static PyObject *wc_take_fds(PyObject *self, PyObject *unused)
+{
+	(void)self;
+	(void)unused;
+	PyObject *list = PyList_New(0);
+	for (int i = 0; list && i < n_passed; i++) {
+		PyObject *number = PyLong_FromLong(passed_fds[i]);
+		if (!number || PyList_Append(list, number) < 0)
+			Py_CLEAR(list);
+		Py_XDECREF(number);
+	}
+	if (list)
+		n_passed = 0;
+	return list;
+}
+
+/* The old descriptor's number, and whatever was duplicated from it, leads to the new one from now on. */
+static int replace_fd(int new_fd, int old_fd)
+{
+	struct stat old, other;
+	if (fstat(old_fd, &old) < 0)
+		return -1;
+	for (int fd = 0; fd < old_fd; fd++) {
+		int flags = fcntl(fd, F_GETFD);
+		if (flags < 0 || fd == new_fd || fstat(fd, &other) < 0 || other.st_ino != old.st_ino || other.st_dev != old.st_dev)
+			continue;
+		if (dup3(new_fd, fd, flags & FD_CLOEXEC ? O_CLOEXEC : 0) < 0)
+			return -1;
+	}
+	if (dup3(new_fd, old_fd, O_CLOEXEC) < 0)
+		return -1;
+	return close(new_fd);
+}
+
+/*
+ * become_branch(socket, stdout, stderr, ring): in a fork of this kernel. Descriptors keep their numbers and the ring its address: event
+ * loops and views of the memory refer to them.
+ */
+static PyObject *wc_become_branch(PyObject *self, PyObject *args)
+{
+	(void)self;
+	int sock, out, err, ring_fd;
+	if (!PyArg_ParseTuple(args, "iiii", &sock, &out, &err, &ring_fd))
+		return NULL;
+	if (setsid() < 0)
+		return fail_step("setsid");
+	if (lifeline_fd >= 0) {
+		int shared = lifeline_fd;
+		if (prctl(PR_SET_CHILD_SUBREAPER, 1) < 0)
+			return fail_step("become subreaper");
+		if (tie_lifeline(shared) < 0)
+			return fail_step("set up the lifeline");
+		close(shared);
+	}
+	if (replace_fd(out, pipe_fd[0]) < 0 || replace_fd(err, pipe_fd[1]) < 0 || dup3(sock, sock_fd, O_CLOEXEC) < 0)
+		return fail_step("take over descriptors");
+	close(sock);
+	if (mmap(ring, CELL_RING_MAP_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, ring_fd, 0) == MAP_FAILED)
+		return fail_step("map the output ring");
+	close(ring_fd);
+	if (ring->version != CELL_RING_VERSION)
+		return PyErr_Format(PyExc_OSError, "output ring version %u, expected %u", ring->version, CELL_RING_VERSION);
+	recv_start = recv_end = 0;
+	ring_head = ring->head;
+	seen_tail = ring_tail();
+	last_rung_tail = UINT64_MAX;
+	pipe_written[0] = pipe_written[1] = 0;
+	current_run = 0;
+	bell_is_late = has_asked = false;
+	memset(&spin, 0, sizeof spin);
+	pthread_mutex_init(&send_lock, NULL);
+	main_thread = pthread_self();
+	detached = 0;
+	Py_RETURN_NONE;
 }
 
 /* ---- the zygote's side ---- */
@@ -1125,6 +1246,9 @@ static PyMethodDef methods[] = {
 	{ "is_kernel", wc_is_kernel, METH_NOARGS, "is_kernel() -> bool" },
 	{ "join_kernel", wc_join_kernel, METH_VARARGS, "join_kernel(socket, stdout, stderr, ring) -> socket" },
 	{ "become_kernel", wc_become_kernel, METH_VARARGS, "become_kernel(socket, stdout, stderr, ring, lifeline) -> socket" },
+	{ "take_fds", wc_take_fds, METH_NOARGS, "take_fds() -> [socket, stdout, stderr, ring]" },
+	{ "branch", wc_branch, METH_NOARGS, "branch() -> pid, 0 in the fork" },
+	{ "become_branch", wc_become_branch, METH_VARARGS, "become_branch(socket, stdout, stderr, ring)" },
 	{ "fds", wc_fds, METH_NOARGS, "fds() -> [socket, stdout, stderr]" },
 	{ "fork_into", wc_fork_into, METH_VARARGS, "fork_into(fds, join) -> pid, 0 in the kernel" },
 	{ "join_group", wc_join_group, METH_VARARGS, "join_group(fds, join)" },
@@ -1155,6 +1279,8 @@ PyMODINIT_FUNC PyInit__workcell(void)
 		{ "RUN", CELL_FRAME_RUN },
 		{ "REPLY", CELL_FRAME_REPLY },
 		{ "SHUTDOWN", CELL_FRAME_SHUTDOWN },
+		{ "FORK", CELL_FRAME_FORK },
+		{ "FORKED", CELL_FRAME_FORKED },
 		{ "READY", CELL_FRAME_READY },
 		{ "RESULT", CELL_FRAME_RESULT },
 		{ "DISPLAY", CELL_FRAME_DISPLAY },

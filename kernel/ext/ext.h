@@ -52,6 +52,10 @@ PyObject *wc_attach(PyObject *self, PyObject *args);
 PyObject *wc_in_call(PyObject *self, PyObject *unused);
 int wc_add_caller(PyObject *module);
 
+/* ---- branch.c ---- */
+
+PyObject *wc_branch(PyObject *self, PyObject *unused);
+
 /* ---- cell.c ---- */
 
 PyObject *wc_remember(PyObject *self, PyObject *args);

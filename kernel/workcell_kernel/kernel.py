@@ -101,8 +101,22 @@ class Confinement:
         return None if self.step < 0 else {"code": "sandbox", "message": "", "step": self.step, "sys": self.error}
 
 
+def flush_files(objects):
+    """In a copy of another kernel, whose finalizers would remove what that one still uses: temporary files, for one."""
+    from io import BufferedRandom, BufferedWriter, TextIOWrapper
+
+    for kind in (TextIOWrapper, BufferedWriter, BufferedRandom):
+        for file in objects:
+            try:
+                if type(file) is kind and not file.closed:
+                    file.flush()
+            except (OSError, ValueError):
+                pass  # its reader is gone; nobody is there to be told
+
+
 class Kernel:
     channel = None
+    is_copy = False
     confinement = None
 
     # -- start
@@ -234,8 +248,32 @@ class Kernel:
                 _workcell.send(_workcell.READY, ident, dumps(self.configure(text, raw)).encode())
             elif kind == _workcell.REPLY:
                 self.take_news(loads(text))
+            elif kind == _workcell.FORK:
+                self.fork(ident, loads(text))
             elif kind == _workcell.SHUTDOWN:
                 return
+
+    def fork(self, ident, options):
+        """Makes a kernel that goes on from here; it answers with READY on a connection of its own."""
+        from . import branch
+
+        fds = _workcell.take_fds()
+        held = branch.held_things(self, options["drop"], fds)
+        pid, problem = None, None
+        if not held:
+            try:
+                pid = _workcell.branch()
+            except OSError as exc:
+                problem = str(exc)
+        if pid == 0:
+            branch.take_over(self, fds, options)
+            _workcell.send(_workcell.HELLO, 0)
+            _workcell.send(_workcell.READY, 0, dumps({"python": "%d.%d.%d" % sys.version_info[:3], "pid": os.getpid()}).encode())
+            return
+        for fd in fds:
+            os.close(fd)
+        answer = {"pid": pid} if pid else {"error": problem, "held": held} if problem else {"held": held}
+        _workcell.send(_workcell.FORKED, ident, dumps(answer).encode())
 
     @staticmethod
     def take_news(news):
@@ -291,6 +329,8 @@ class Kernel:
 
         try:
             atexit._run_exitfuncs()
+            if self.is_copy:
+                return flush_files(gc.get_objects())
             self.cells.ns.clear()
             self.cells.out.clear()
             gc.collect()

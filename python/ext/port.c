@@ -350,6 +350,7 @@ static struct item *event_item(uint64_t token, const struct cell_event *event)
 		}
 		break;
 	case CELL_EVENT_KERNEL_DIED:
+	case CELL_EVENT_POINT_LOST:
 		add_text(item, event->message);
 		break;
 	case CELL_EVENT_CALL_STARTED:

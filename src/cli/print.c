@@ -372,17 +372,18 @@ static void emit_image(struct outlet *outlet, const struct cell_event *event)
 	}
 }
 
-static void emit_kernel_died(struct outlet *outlet, const char *message)
+/* what: "kernel_died" or "point_lost" */
+static void emit_loss(struct outlet *outlet, const char *what, const char *message)
 {
 	char line[512], *shown;
 	int size;
 
 	if (outlet->printer->format == CELL_CLI_EVENTS) {
-		emit_json(outlet, json_pack("{s:s, s:s}", "event", "kernel_died", "message", message));
+		emit_json(outlet, json_pack("{s:s, s:s}", "event", what, "message", message));
 		return;
 	}
 	message = shown = cell_shown_text(message, strlen(message), CELL_SHOWN_LINE);
-	size = snprintf(line, sizeof(line), "workcell: kernel_died: %.400s\n", message ? message : "");
+	size = snprintf(line, sizeof(line), "workcell: %s: %.400s\n", what, message ? message : "");
 	emit(outlet, STDERR_FILENO, line, (size_t)size);
 	free(shown);
 }
@@ -490,7 +491,10 @@ static void emit_event(struct outlet *outlet, const struct cell_event *event)
 		emit_image(outlet, event);
 		break;
 	case CELL_EVENT_KERNEL_DIED:
-		emit_kernel_died(outlet, event->message ? event->message : "");
+		emit_loss(outlet, "kernel_died", event->message ? event->message : "");
+		break;
+	case CELL_EVENT_POINT_LOST:
+		emit_loss(outlet, "point_lost", event->message ? event->message : "");
 		break;
 	case CELL_EVENT_CALL_STARTED:
 	case CELL_EVENT_CALL_ENDED:

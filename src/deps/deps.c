@@ -487,6 +487,20 @@ void cell__deps_place_finish(struct cell__deps_place *place)
 	*place = (struct cell__deps_place){ 0 };
 }
 
+int cell__deps_place_copy(const struct cell__deps_place *place, struct cell__deps_place *ret_copy)
+{
+	struct cell__deps_place copy = { .confined = place->confined };
+	const char *const texts[] = { place->site, place->bin, place->folder };
+	char **const copies[] = { &copy.site, &copy.bin, &copy.folder };
+	for (size_t i = 0; i < 3; i++)
+		if (texts[i] && !(*copies[i] = cell__strdup(texts[i]))) {
+			cell__deps_place_finish(&copy);
+			return -1;
+		}
+	*ret_copy = copy;
+	return 0;
+}
+
 int cell__deps_find_python(const char *version, const char *path, char **ret_python, struct cell_error *err)
 {
 	version += strspn(version, " \t");

@@ -102,6 +102,8 @@ void cell__deps_handle(struct cell__deps *deps, struct cell__call *call);
  */
 void cell__deps_find(struct cell__deps *deps, bool wants_folder, struct cell__deps_place *ret_place);
 void cell__deps_place_finish(struct cell__deps_place *place);
+/* -1: out of memory. */
+int cell__deps_place_copy(const struct cell__deps_place *place, struct cell__deps_place *ret_copy);
 /*
  * A folder with wheels for Pyodide (executors/deno/deno.h), if packages have been fetched for it, else NULL; free() it.  Any thread but
  * the loop's.

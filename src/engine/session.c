@@ -5,6 +5,7 @@
 #include "base/sized.h"
 #include "sandbox/build.h"
 #include "session/session.h"
+#include "spawn/proc.h"
 #include "space/space.h"
 
 /* ---- open ---- */
@@ -543,6 +544,203 @@ int cell_session_reset(struct cell_session *session, struct cell_error *err)
 	if (cell__engine_may_wait(session->engine, "cell_session_reset", err) < 0)
 		return -1;
 	return wait_for(session, cell__session_do_reset, cell__slot_prepare(session), err);
+}
+
+/* ---- branches ---- */
+
+static int check_fork(const struct cell_session *session, const struct cell_fork_options *opts, const char *caller,
+		      struct cell_fork_options *all, struct cell_error *err)
+{
+	if (opts && cell__sized_read(all, sizeof *all, opts, "cell_fork_options", err) < 0)
+		return -1;
+	if (cell__engine_may_wait(session->engine, caller, err) < 0)
+		return -1;
+	if (!session->executor->fork)
+		return cell_fail(err, CELL_E_UNSUPPORTED, 0, "the executor \"%s\" cannot fork a session; \"subprocess\" can",
+				 session->executor->name);
+	return 0;
+}
+
+static struct cell_session *make_fork(struct cell_session *source, const struct cell_fork_options *opts, struct cell_error *err)
+{
+	struct cell_session *session = cell__alloc(1, sizeof *session);
+	if (!session) {
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a session");
+		return NULL;
+	}
+	session->engine = source->engine;
+	session->executor = source->executor;
+	session->next_run_id = session->next_call_id = 1;
+	cell__random_hex(session->id, 32);
+	if (cell__options_copy(&source->options, &session->options, err) < 0 ||
+	    cell__image_folder_init(&session->images, opts->images_dir ? opts->images_dir : source->images.path, session->id, err) < 0) {
+		cell__session_free(session);
+		return NULL;
+	}
+	session->options.on_event = opts->on_event;
+	session->options.event_arg = opts->event_arg;
+	cell__principal_init(&session->principal, CELL__PRINCIPAL_CODE, cell__executor_is_trusted(session->executor),
+			     &session->options.limits, NULL);
+	return session;
+}
+
+struct forking;
+struct one_fork {
+	struct cell__branching branching; /* first */
+	struct forking *forking;
+};
+
+struct forking {
+	struct cell__task task; /* first */
+	struct cell__waiter waiter;
+	struct one_fork *forks;
+	size_t n, left;
+};
+
+static void do_forks(struct cell__task *task)
+{
+	struct forking *forking = (struct forking *)task;
+	size_t n = forking->n; /* the caller may be gone with the last one */
+	for (size_t i = 0; i < n; i++)
+		cell__session_do_branch(&forking->forks[i].branching.waiting.task);
+}
+
+static void handle_forked(struct cell__waiting *waiting)
+{
+	struct forking *forking = ((struct one_fork *)waiting)->forking;
+	if (--forking->left == 0)
+		cell__waiter_signal(&forking->waiter);
+}
+
+/* On failure the sessions that were made are closed. */
+static int run_forks(struct cell_session *session, struct forking *forking, struct cell_error *err)
+{
+	int rc = 0;
+	cell__waiter_init(&forking->waiter);
+	cell__loop_do(session->engine->loop, &forking->task, &forking->waiter);
+	cell__waiter_finish(&forking->waiter);
+	for (size_t i = 0; i < forking->n; i++) {
+		const struct cell__waiting *waiting = &forking->forks[i].branching.waiting;
+		if (waiting->failed && rc == 0 && err)
+			*err = waiting->err;
+		if (waiting->failed)
+			rc = -1;
+	}
+	for (size_t i = 0; rc < 0 && i < forking->n; i++)
+		cell_session_close(forking->forks[i].branching.target);
+	return rc;
+}
+
+int cell_session_fork(struct cell_session *session, const struct cell_fork_options *opts, size_t n, struct cell_session **ret_sessions,
+		      struct cell_error *err)
+{
+	struct cell_fork_options all = CELL_FORK_OPTIONS_INIT;
+	if (cell__require(err, session, ret_sessions) < 0 || check_fork(session, opts, "cell_session_fork", &all, err) < 0)
+		return -1;
+	if (n == 0 || n > CELL_LIMIT_FORKS)
+		return cell_fail(err, CELL_E_INVALID, 0, "n is %zu, expected 1 to %d", n, CELL_LIMIT_FORKS);
+	CELL_AUTO_FREE struct one_fork *forks = cell__alloc(n, sizeof *forks);
+	if (!forks)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for %zu sessions", n);
+	struct forking forking = { .task.fn = do_forks, .forks = forks, .n = n, .left = n };
+	for (size_t i = 0; i < n; i++) {
+		struct cell_session *target = make_fork(session, &all, err);
+		forks[i] = (struct one_fork){ .branching = { .waiting = { .session = session, .done = handle_forked },
+							     .target = target,
+							     .flags = all.drop ? CELL__FORK_DROP : 0 },
+					      .forking = &forking };
+		if (target)
+			continue;
+		while (i > 0)
+			cell__session_free(forks[--i].branching.target);
+		return -1;
+	}
+	if (run_forks(session, &forking, err) < 0)
+		return -1;
+	for (size_t i = 0; i < n; i++)
+		ret_sessions[i] = forks[i].branching.target;
+	return 0;
+}
+
+int cell_session_checkpoint(struct cell_session *session, const char *name, const struct cell_fork_options *opts, struct cell_error *err)
+{
+	struct cell_fork_options all = CELL_FORK_OPTIONS_INIT;
+	if (cell__require(err, session, name) < 0 || check_fork(session, opts, "cell_session_checkpoint", &all, err) < 0)
+		return -1;
+	if (!name[0] || strlen(name) > CELL_LIMIT_POINT_NAME || !cell__utf8_ok(name, strlen(name)))
+		return cell_fail(err, CELL_E_INVALID, 0, "the name of a point is 1 to %d bytes of UTF-8", CELL_LIMIT_POINT_NAME);
+	struct cell__branching wanted = { .waiting = { .task.fn = cell__session_do_branch, .session = session },
+					  .name = name,
+					  .flags = all.drop ? CELL__FORK_DROP : 0 };
+	cell__waiter_init(&wanted.waiting.waiter);
+	cell__loop_do(session->engine->loop, &wanted.waiting.task, &wanted.waiting.waiter);
+	cell__waiter_finish(&wanted.waiting.waiter);
+	if (wanted.waiting.failed && err)
+		*err = wanted.waiting.err;
+	return wanted.waiting.failed ? -1 : 0;
+}
+
+int cell_session_rewind(struct cell_session *session, const char *name, uint64_t cells, struct cell_error *err)
+{
+	struct cell_fork_options all = CELL_FORK_OPTIONS_INIT;
+	if (cell__require(err, session) < 0 || check_fork(session, NULL, "cell_session_rewind", &all, err) < 0)
+		return -1;
+	struct cell__rewinding rewinding = { .waiting = { .task.fn = cell__session_do_rewind, .session = session },
+					     .name = name,
+					     .cells = cells };
+	cell__waiter_init(&rewinding.waiting.waiter);
+	cell__loop_do(session->engine->loop, &rewinding.waiting.task, &rewinding.waiting.waiter);
+	cell__waiter_finish(&rewinding.waiting.waiter);
+	if (rewinding.waiting.failed && err)
+		*err = rewinding.waiting.err;
+	return rewinding.waiting.failed ? -1 : 0;
+}
+
+struct point_question {
+	struct cell_session *session;
+	const char *name;
+	json_t *list;
+	int rc;
+};
+
+static void do_drop_point(void *arg)
+{
+	struct point_question *question = arg;
+	question->rc = cell__branch_drop(question->session, question->name);
+}
+
+int cell_session_drop_point(struct cell_session *session, const char *name, struct cell_error *err)
+{
+	if (cell__require(err, session, name) < 0)
+		return -1;
+	struct point_question question = { .session = session, .name = name };
+	cell__loop_call(session->engine->loop, do_drop_point, &question);
+	return question.rc == 0 ? 0 : cell_fail(err, CELL_E_NOT_FOUND, 0, "the session has no point \"%.80s\"", name);
+}
+
+static void do_points(void *arg)
+{
+	struct point_question *question = arg;
+	question->list = cell__branch_list(question->session);
+}
+
+char *cell_session_points(struct cell_session *session)
+{
+	if (!session)
+		return NULL;
+	struct point_question question = { .session = session };
+	size_t i;
+	json_t *point;
+	cell__loop_call(session->engine->loop, do_points, &question);
+	json_array_foreach(question.list, i, point) {
+		/* Walks over the page tables of the process, so not on the loop's thread. */
+		json_object_set_new(point, "bytes",
+				    json_integer(cell__proc_private_bytes((pid_t)json_integer_value(json_object_get(point, "pid")))));
+		json_object_del(point, "pid");
+	}
+	char *text = question.list ? json_dumps(question.list, JSON_COMPACT) : NULL;
+	json_decref(question.list);
+	return text;
 }
 
 static void start_close(void *session, void (*done)(void *arg), void *arg)

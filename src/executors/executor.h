@@ -152,6 +152,12 @@ enum cell__takes {
 	CELL_TAKES_DISK = 1 << 8,      /* disk_limit */
 };
 
+enum cell__fork_flags {
+	CELL__FORK_DROP = 1 << 0, /* it goes without threads, child processes and connections, which otherwise prevent it (CELL_E_FORK) */
+	/* It takes the place of its source: when it ends it also runs the exit handlers and finalizers that the source had. */
+	CELL__FORK_HEIR = 1 << 1,
+};
+
 struct cell__executor {
 	const char *name;
 	const char *isolation; /* one word */
@@ -189,6 +195,12 @@ struct cell__executor {
 	void (*count)(struct cell__executor_host *host, struct cell__executor_counts *ret_counts);
 	/* NULL, as all below: it is not in this build, and check() refuses every session. */
 	int (*open)(struct cell__executor_host *host, const struct cell__kernel_spec *spec, const struct cell__kernel_events *events,
+		    void *owner, struct cell__kernel **ret_kernel, struct cell_error *err);
+	/*
+	 * Forks a kernel that runs no cell: a new one that continues from its memory, in every other way as if open() had made it, with
+	 * this session's id.  A cell may be run at once after the call, in both.  NULL: not supported.
+	 */
+	int (*fork)(struct cell__kernel *kernel, const char *session_id, unsigned flags, const struct cell__kernel_events *events,
 		    void *owner, struct cell__kernel **ret_kernel, struct cell_error *err);
 	/* Delivers all output written so far: later output belongs to the next run. */
 	void (*drain)(struct cell__kernel *kernel);

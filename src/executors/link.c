@@ -694,6 +694,41 @@ int cell__link_send(struct cell__link *link, uint8_t type, uint32_t id, const vo
 	return 0;
 }
 
+int cell__link_send_fds(struct cell__link *link, uint8_t type, uint32_t id, const void *json, size_t json_size,
+			const struct cell__link_fds *fds, struct cell_error *err)
+{
+	struct cell_frame frame = { .type = type, .id = id, .json_size = (uint32_t)json_size };
+	uint8_t header[CELL_FRAME_HEADER_BYTES];
+	union {
+		struct cmsghdr align;
+		char space[CMSG_SPACE(sizeof fds->fd)];
+	} control = { 0 };
+	struct iovec iov[2] = { { header, sizeof header }, { (void *)json, json_size } };
+	struct msghdr msg = { .msg_iov = iov, .msg_iovlen = 2, .msg_control = &control, .msg_controllen = sizeof control };
+	struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(sizeof fds->fd);
+	memcpy(CMSG_DATA(c), fds->fd, sizeof fds->fd);
+	cell__frame_encode_header(&frame, header);
+	if (cell__link_unread(link) > 0)
+		return cell_fail(err, CELL_E_BUSY, 0, "the kernel has not read earlier messages yet");
+	ssize_t n = sendmsg(link->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
+	if (n <= 0)
+		return cell_fail(err, CELL_E_BUSY, errno, "the kernel takes no message");
+	if ((size_t)n < sizeof header + json_size) { /* the descriptors went with the first bytes */
+		size_t in_header = (size_t)n < sizeof header ? (size_t)n : sizeof header, in_json = (size_t)n - in_header;
+		if (cell__buf_add(&link->out, (const char *)header + in_header, sizeof header - in_header) < 0 ||
+		    cell__buf_add(&link->out, (const char *)json + in_json, json_size - in_json) < 0) {
+			break_link(link, "out of memory for a frame");
+			return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a frame");
+		}
+		update_polls(link);
+	}
+	expect(link);
+	return 0;
+}
+
 size_t cell__link_unread(const struct cell__link *link)
 {
 	return link->out.size - link->out_sent;

@@ -33,6 +33,9 @@ int cell__link_create(struct cell__loop *loop, const struct cell__link_events *e
 /* Queues bytes that the socket does not accept at once. */
 int cell__link_send(struct cell__link *link, uint8_t type, uint32_t id, const void *json, size_t json_size, const void *raw,
 		    size_t raw_size, struct cell_error *err);
+/* The same with descriptors, which stay the caller's.  CELL_E_BUSY: the kernel does not read. */
+int cell__link_send_fds(struct cell__link *link, uint8_t type, uint32_t id, const void *json, size_t json_size,
+			const struct cell__link_fds *fds, struct cell_error *err);
 /* Queued bytes that the kernel has not read yet. */
 size_t cell__link_unread(const struct cell__link *link);
 /* The bulk area of the shared memory; borrowed. */

@@ -206,6 +206,18 @@ static bool is_same(const struct cell__place *a, const struct cell__place *b)
 	return !a->points[i] && !b->points[i];
 }
 
+int cell__place_add_all(struct cell__place_list *list, const struct cell__place_list *others, struct cell_error *err)
+{
+	for (size_t i = 0; i < others->count; i++) {
+		const struct cell__place *place = &others->items[i];
+		int rc = place->unlinked ? cell__place_add_unlinked(list, place->what, place->path, err)
+					 : cell__place_add(list, place->what, place->whole, place->path, err);
+		if (rc < 0)
+			return -1;
+	}
+	return 0;
+}
+
 bool cell__place_list_equal(const struct cell__place_list *a, const struct cell__place_list *b)
 {
 	size_t i = 0;

@@ -267,6 +267,33 @@ bool cell__options_reach_host(const struct cell__options *options)
 	return !options->executor->reaches_host || options->executor->reaches_host(options->own);
 }
 
+static char **copy_list(char *const *list)
+{
+	size_t n = 0;
+	while (list[n])
+		n++;
+	char **copy = cell__alloc(n + 1, sizeof *copy);
+	for (size_t i = 0; copy && i < n; i++)
+		copy[i] = cell__strdup(list[i]); /* a list that ends early tells */
+	return copy && (n == 0 || copy[n - 1]) ? copy : (free(copy), NULL);
+}
+
+int cell__options_copy(const struct cell__options *options, struct cell__options *ret_copy, struct cell_error *err)
+{
+	*ret_copy = *options;
+	ret_copy->places = (struct cell__place_list)CELL_PLACE_LIST_INIT;
+	ret_copy->own = NULL;
+	ret_copy->confined = false;
+	ret_copy->python = cell__strdup(options->python);
+	ret_copy->preload = cell__strdup(options->preload);
+	ret_copy->cwd = cell__strdup(options->cwd);
+	ret_copy->zygote_owner = cell__strdup(options->zygote_owner);
+	ret_copy->env = copy_list(options->env);
+	if (!ret_copy->python || !ret_copy->preload || !ret_copy->cwd || !ret_copy->zygote_owner || !ret_copy->env)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a session");
+	return cell__place_add_all(&ret_copy->places, &options->places, err);
+}
+
 void cell__options_finish(struct cell__options *options)
 {
 	char *const texts[] = { options->python, options->preload, options->cwd, options->zygote_owner };

@@ -12,7 +12,7 @@ void cell__session_emit(struct cell_session *session, const struct cell_event *e
 
 /* ---- waiters ---- */
 
-static void end_waiting(struct cell__waiting *waiting, const struct cell_error *err)
+void cell__session_end_waiting(struct cell__waiting *waiting, const struct cell_error *err)
 {
 	waiting->failed = err != NULL;
 	if (err)
@@ -28,8 +28,28 @@ static void end_resets(struct cell_session *session, const struct cell_error *er
 	struct cell__waiting *waiting = cell__take_ptr(session->resets);
 	while (waiting) {
 		struct cell__waiting *next = waiting->next;
-		end_waiting(waiting, err);
+		cell__session_end_waiting(waiting, err);
 		waiting = next;
+	}
+}
+
+/* The current slot is ready: ends those that waited for no more than that, or all. */
+static void end_ready_resets(struct cell_session *session, bool all)
+{
+	struct cell__waiting **at = &session->resets, *ready = NULL, **end = &ready;
+	while (*at)
+		if (all || (*at)->early) {
+			*end = *at;
+			*at = (*at)->next;
+			end = &(*end)->next;
+			*end = NULL;
+		} else {
+			at = &(*at)->next;
+		}
+	while (ready) {
+		struct cell__waiting *next = ready->next;
+		cell__session_end_waiting(ready, NULL);
+		ready = next;
 	}
 }
 
@@ -96,6 +116,7 @@ static void start_run(struct cell_session *session)
 			run->result->isolation = run->result->own_isolation;
 	}
 	run->started = true;
+	session->cells++;
 	run->started_us = cell__now_us();
 	cell__quota_touch(session->quota, true);
 	if (session->executor->run(session->slot->kernel, run->id, run->code, run->size, &err) < 0) {
@@ -236,7 +257,7 @@ static void handle_approval_timer_closed(uv_handle_t *handle)
 
 static void finish_close(struct cell_session *session)
 {
-	if (session->slot || session->leaving > 0 || session->current || session->stopping > 0 || session->preparing ||
+	if (session->slot || session->leaving > 0 || session->points || session->current || session->stopping > 0 || session->preparing ||
 	    uv_is_closing((uv_handle_t *)&session->approval_timer))
 		return;
 	for (struct cell_session **at = &session->engine->sessions; *at; at = &(*at)->next)
@@ -265,7 +286,8 @@ static void handle_prepare(uv_work_t *work)
 static bool wants_slot(const struct cell_session *session)
 {
 	const struct cell__run *run = session->current;
-	return !session->closing && !session->broken.code && !session->slot && (session->resets || (run && !run->started && !run->ending));
+	return !session->closing && !session->broken.code && !session->slot &&
+	       (session->resets || session->branchings || (run && !run->started && !run->ending));
 }
 
 static void handle_prepared(uv_work_t *work, int status)
@@ -304,6 +326,8 @@ static int prepare_slot(struct cell_session *session, struct cell_error *err)
 /* Opens a slot, at once or as soon as its files are known. */
 static int open_slot(struct cell_session *session, struct cell_error *err)
 {
+	if (session->branching)
+		return 0;
 	if (session->prepared)
 		return cell__slot_open(session, cell__take_ptr(session->prepared), err);
 	return session->preparing ? 0 : prepare_slot(session, err);
@@ -328,19 +352,24 @@ void cell__session_advance(struct cell_session *session)
 	if (session->closing) {
 		cell_fail(&err, CELL_E_CLOSED, 0, "the session is closed");
 		end_resets(session, &err);
+		cell__branch_end_waiting(session, &err);
 		flush_queue(session, &err);
 		finish_close(session);
 		return;
 	}
 	if (session->broken.code) {
 		end_resets(session, &session->broken);
+		cell__branch_end_waiting(session, &session->broken);
 		flush_queue(session, &session->broken);
 		return;
 	}
 	if (session->resets && !session->slot && session->leaving == 0 && open_slot(session, &err) < 0)
 		end_resets(session, &err);
-	if (session->resets && session->leaving == 0 && session->stopping == 0 && session->slot && session->slot->ready)
-		end_resets(session, NULL);
+	if (session->resets && session->slot && session->slot->ready)
+		end_ready_resets(session, session->leaving == 0 && session->stopping == 0);
+	if (session->branchings && !session->slot && open_slot(session, &err) < 0)
+		cell__branch_end_waiting(session, &err);
+	cell__branch_start_waiting(session);
 	if (!session->current && session->first) {
 		session->current = session->first;
 		session->first = session->current->next;
@@ -360,10 +389,8 @@ void cell__session_advance(struct cell_session *session)
 
 /* ---- requests ---- */
 
-void cell__session_do_open(struct cell__task *task)
+void cell__session_begin(struct cell_session *session, struct cell__waiting *waiting)
 {
-	struct cell__waiting *waiting = (struct cell__waiting *)task;
-	struct cell_session *session = waiting->session;
 	uv_timer_init(cell__loop_uv(session->engine->loop), &session->timer);
 	session->timer.data = session;
 	uv_timer_init(cell__loop_uv(session->engine->loop), &session->approval_timer);
@@ -387,6 +414,13 @@ void cell__session_do_open(struct cell__task *task)
 	cell__quota_start(session->quota);
 	if (err.code)
 		end_resets(session, &err);
+}
+
+void cell__session_do_open(struct cell__task *task)
+{
+	struct cell__waiting *waiting = (struct cell__waiting *)task;
+	struct cell_session *session = waiting->session;
+	cell__session_begin(session, waiting);
 	cell__session_advance(session);
 }
 
@@ -489,6 +523,7 @@ void cell__session_close_on_loop(struct cell_session *session, void (*done)(void
 	session->closing = true;
 	uv_timer_stop(&session->timer);
 	cell__gate_drop(&session->clients);
+	(void)cell__branch_drop(session, NULL);
 	if (session->slot) {
 		bool running = session->current && session->current->started && !session->current->ending;
 		cell__slot_leave(session, running ? 0 : CELL_CLOSE_GRACE_MS);

@@ -5,6 +5,7 @@
  *     slot.c         its kernel: opening, leaving, and the kernel's messages
  *     outcome.c      the end of a run: its result
  *     session.c      the queue, the clocks, open, reset and close
+ *     branch.c       forks of its kernel: other sessions, and points to rewind to
  *     approvals.c    the gate's requests to its owner, and the owner's answers
  *     engine/session.c  the public functions, and their variants for callers on the loop's thread
  *
@@ -22,6 +23,8 @@
  */
 #ifndef CELL_SESSION_H
 #define CELL_SESSION_H
+
+#include <jansson.h>
 
 #include "session/kernel_calls.h"
 #include "session/on_loop.h"
@@ -69,8 +72,31 @@ struct cell__waiting {
 	struct cell_error err;
 	bool failed;
 	void (*done)(struct cell__waiting *waiting); /* NULL: a thread waits for the waiter */
+	bool early; /* it does not wait for the end of the kernel that was replaced */
 	struct cell__prepared *prepared; /* of a reset; taken over by the session */
 	struct cell__waiting *next;
+};
+
+/* A request for a fork of the kernel: another session, or a point. */
+struct cell__branching {
+	struct cell__waiting waiting; /* first; its session is the source */
+	struct cell_session *target; /* NULL: a point */
+	const char *name; /* of the point; copied when it is taken */
+	unsigned flags; /* CELL__FORK_* */
+	struct cell__branching *next;
+};
+
+/* A kept state: a fork of the session's kernel that runs no cells and is forked again to go on from there. */
+struct cell__point {
+	struct cell_session *session;
+	struct cell__kernel *kernel;
+	char *name;
+	uint64_t cells; /* that had been run by then */
+	int64_t taken_us;
+	bool ready, leaving;
+	struct cell__waiting *waiting; /* the checkpoint's caller; NULL: it has been told */
+	struct cell__deps_place own, hosts; /* as of its slot */
+	struct cell__point *next;
 };
 
 struct cell_session {
@@ -85,6 +111,10 @@ struct cell_session {
 	struct cell__stored_tools *stored_tools; /* until it is open; or NULL */
 	bool trusts;        /* options.places are the engine's */
 
+	struct cell__branching *branchings, **branchings_end; /* they wait for a cell to end */
+	bool branching;     /* its first slot will be a fork of another session's */
+	struct cell__point *points; /* the latest first, also those that are leaving */
+	uint64_t cells;     /* that were started */
 	struct cell__prepared *prepared; /* for the next slot, or NULL */
 	bool preparing;     /* the pool looks up its files */
 	struct cell__slot *slot;
@@ -138,6 +168,9 @@ int cell__slot_open(struct cell_session *session, struct cell__prepared *prepare
  */
 int cell__confine_strictly(struct cell__supervisor *supervisor, const char *workspace, struct cell__confinement **ret_confinement,
 			   struct cell_error *err);
+/* The slot of a session that has none: a fork of this kernel, with the packages that it had. */
+int cell__slot_fork(struct cell_session *session, struct cell__kernel *kernel, const struct cell__deps_place *own,
+		    const struct cell__deps_place *hosts, unsigned flags, struct cell_error *err);
 /* Makes the current kernel leave; the executor reports its end later. */
 void cell__slot_leave(struct cell_session *session, int64_t grace_ms);
 void cell__slot_update_pause(struct cell_session *session);
@@ -188,6 +221,32 @@ void cell__session_interrupt_on_loop(struct cell_session *session);
 void cell__session_cancel_on_loop(struct cell_session *session, uint64_t run_id);
 /* For a session that is not open yet, or no longer. */
 void cell__session_free(struct cell_session *session);
+
+/* ---- branch.c ---- */
+
+/* For a branching's task. */
+void cell__session_do_branch(struct cell__task *task);
+/* Starts the forks that wait, between two cells. */
+void cell__branch_start_waiting(struct cell_session *session);
+/* They cannot be: the session is closed or broken. */
+void cell__branch_end_waiting(struct cell_session *session, const struct cell_error *err);
+/* For a rewinding's task. */
+struct cell__rewinding {
+	struct cell__waiting waiting; /* first */
+	const char *name; /* NULL: so many cells back */
+	uint64_t cells;
+};
+void cell__session_do_rewind(struct cell__task *task);
+/* -1: there is no such point.  name NULL: all. */
+int cell__branch_drop(struct cell_session *session, const char *name);
+/* [{"name", "cell", "age_ms", "pid"}], the latest first; NULL: out of memory. */
+json_t *cell__branch_list(const struct cell_session *session);
+
+/* ---- session.c, for branch.c ---- */
+
+/* What opening a session does before there is a kernel; the waiting waits for one. */
+void cell__session_begin(struct cell_session *session, struct cell__waiting *waiting);
+void cell__session_end_waiting(struct cell__waiting *waiting, const struct cell_error *err);
 
 /* ---- approvals.c ---- */
 

@@ -169,6 +169,26 @@ static int open_kernel(struct cell__slot *slot, struct cell__prepared *prepared,
 	return session->executor->open(&session->engine->host, &spec, &kernel_events, slot, &slot->kernel, err);
 }
 
+/* Its kernel was opened: it is the session's from now on. */
+static void settle(struct cell__slot *slot)
+{
+	struct cell_session *session = slot->session;
+	cell__approvals_init_gate(slot);
+	slot->calls = (struct cell__calls){
+		.kernel = slot->kernel,
+		.session_id = session->id,
+		.gate = &slot->gate,
+		.principal = &session->principal,
+		.output = handle_output,
+		.image = handle_tool_image,
+		.ignored = handle_ignored,
+		.owner = slot,
+		.budget = { .unread = unread_of, .owner = slot->kernel },
+	};
+	cell__budget_join(&slot->calls.budget, &session->engine->budgets);
+	session->slot = slot;
+}
+
 int cell__slot_open(struct cell_session *session, struct cell__prepared *prepared, struct cell_error *err)
 {
 	struct cell__slot *slot = cell__alloc(1, sizeof *slot);
@@ -190,20 +210,28 @@ int cell__slot_open(struct cell_session *session, struct cell__prepared *prepare
 		free(slot);
 		return -1;
 	}
-	cell__approvals_init_gate(slot);
-	slot->calls = (struct cell__calls){
-		.kernel = slot->kernel,
-		.session_id = session->id,
-		.gate = &slot->gate,
-		.principal = &session->principal,
-		.output = handle_output,
-		.image = handle_tool_image,
-		.ignored = handle_ignored,
-		.owner = slot,
-		.budget = { .unread = unread_of, .owner = slot->kernel },
-	};
-	cell__budget_join(&slot->calls.budget, &session->engine->budgets);
-	session->slot = slot;
+	settle(slot);
+	return 0;
+}
+
+int cell__slot_fork(struct cell_session *session, struct cell__kernel *kernel, const struct cell__deps_place *own,
+		    const struct cell__deps_place *hosts, unsigned flags, struct cell_error *err)
+{
+	struct cell__slot *slot = cell__alloc(1, sizeof *slot);
+	int rc = slot && cell__deps_place_copy(own, &slot->own) == 0 && cell__deps_place_copy(hosts, &slot->hosts) == 0
+			 ? 0
+			 : cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
+	if (rc == 0 && (rc = cell__slot_trust(session, err)) == 0) {
+		slot->session = session;
+		slot->news = session->options.space != NULL; /* packages may have come since */
+		rc = kernel->executor->fork(kernel, session->id, flags, &kernel_events, slot, &slot->kernel, err);
+	}
+	if (rc < 0) {
+		if (slot)
+			free_slot(slot);
+		return -1;
+	}
+	settle(slot);
 	return 0;
 }
 

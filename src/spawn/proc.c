@@ -38,7 +38,7 @@ static bool children_of_thread(pid_t pid, pid_t tid, void (*fn)(pid_t, void *), 
 	return true;
 }
 
-static pid_t parent_of(pid_t pid)
+pid_t cell__proc_parent(pid_t pid)
 {
 	char path[64], line[512];
 	snprintf(path, sizeof path, "/proc/%d/stat", pid);
@@ -56,6 +56,21 @@ static pid_t parent_of(pid_t pid)
 	return parent;
 }
 
+int64_t cell__proc_private_bytes(pid_t pid)
+{
+	char path[64], line[256];
+	snprintf(path, sizeof path, "/proc/%d/smaps_rollup", pid);
+	FILE *file = fopen(path, "re");
+	if (!file)
+		return -1;
+	long long total = 0, kib;
+	while (fgets(line, sizeof line, file))
+		if (sscanf(line, "Private_Clean: %lld", &kib) == 1 || sscanf(line, "Private_Dirty: %lld", &kib) == 1)
+			total += kib * 1024;
+	fclose(file);
+	return total;
+}
+
 static void children_by_scan(pid_t pid, void (*fn)(pid_t, void *), void *arg)
 {
 	DIR *dir = opendir("/proc");
@@ -64,7 +79,7 @@ static void children_by_scan(pid_t pid, void (*fn)(pid_t, void *), void *arg)
 	struct dirent *entry;
 	pid_t other;
 	while ((entry = readdir(dir)))
-		if (pid_name(entry->d_name, &other) && parent_of(other) == pid)
+		if (pid_name(entry->d_name, &other) && cell__proc_parent(other) == pid)
 			fn(other, arg);
 	closedir(dir);
 }

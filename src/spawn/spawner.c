@@ -21,6 +21,9 @@
  *
  *       a child of ours that is neither zygote nor known kernel is the orphan of a dead kernel, and is killed.
  *
+ *   The fork of a live kernel (kernel/ext/branch.c) is our child before we know its pid.  The host announces it before it asks the kernel
+ *   for it, so while one is announced and not adopted, unknown children are left alone.
+ *
  *   KERNEL_EXITED goes to the host only when no orphan is left: "closed" means that every process has ended.
  *
  * Sandboxed kernels (a KERNEL_FORK with a plan) are forked into a jail: namespaces with a pid 1 of ours (jails.h).  Their zygote
@@ -59,6 +62,7 @@
 #define ZONE_EVENT (1ull << 62)
 #define LONG_SLICE_NS 100000000u /* the longest that Linux takes */
 #define DROP_DELAY_MS 3
+#define ADOPT_TRIES 50
 
 struct cell__spawner cell__spawner;
 static int signal_fd;
@@ -118,20 +122,36 @@ static bool is_known(pid_t pid)
 
 /* ---- orphans ---- */
 
-static void kill_unknown(pid_t pid, void *arg)
+static void read_host(void);
+
+static bool is_orphan(pid_t pid)
 {
-	size_t *count = arg;
-	if (is_known(pid) || pid == cell__zone_pid() || cell__jail_by_pid(pid) || cell__proc_has_own_pids(pid))
-		return;
-	kill(pid, SIGKILL); /* a child of ours that is not reaped yet: its pid cannot have been reused */
-	(*count)++;
+	return !is_known(pid) && pid != cell__zone_pid() && !cell__jail_by_pid(pid) && !cell__proc_has_own_pids(pid);
 }
 
+struct orphans {
+	pid_t pids[64]; /* others are found by the next sweep */
+	size_t count;
+};
+
+static void note_orphan(pid_t pid, void *arg)
+{
+	struct orphans *orphans = arg;
+	if (orphans->count < sizeof orphans->pids / sizeof *orphans->pids && is_orphan(pid))
+		orphans->pids[orphans->count++] = pid;
+}
+
+/* A branch that is among them was announced before it was forked: the announcement is read after we have seen the branch. */
 size_t cell__spawner_sweep(void)
 {
-	size_t count = 0;
-	cell__proc_children(getpid(), kill_unknown, &count);
-	return count;
+	struct orphans orphans = { .count = 0 };
+	cell__proc_children(getpid(), note_orphan, &orphans);
+	if (orphans.count > 0)
+		read_host();
+	for (size_t i = 0; cell__spawner.n_branching == 0 && i < orphans.count; i++)
+		if (is_orphan(orphans.pids[i]))
+			kill(orphans.pids[i], SIGKILL); /* a child of ours that is not reaped yet: its pid cannot have been reused */
+	return orphans.count;
 }
 
 static void forget_kernel(struct kernel *kernel)
@@ -142,6 +162,7 @@ static void forget_kernel(struct kernel *kernel)
 	*at = kernel->id_next;
 	CELL__LIST_REMOVE(cell__spawner.kernels, kernel);
 	cell__spawner.n_dead -= kernel->dead;
+	cell__spawner.n_branching -= kernel->branching;
 	cell__close_fd(&kernel->pidfd);
 	for (int i = 0; kernel->waits && i < CELL_SPAWN_KERNEL_FDS; i++)
 		cell__close_fd(&kernel->fds[i]);
@@ -392,6 +413,53 @@ static void fork_kernel(const struct cell_spawn_msg *head, int *fds, size_t n_fd
 	pass_on(kernel, head, fds);
 }
 
+static void announce_branch(uint64_t id)
+{
+	struct kernel *kernel = cell__alloc(1, sizeof *kernel);
+	if (!kernel) {
+		cell__spawner_tell(CELL_SPAWN_KERNEL_FORKED, id, 0, ENOMEM, NULL, 0);
+		return;
+	}
+	*kernel = (struct kernel){ .id = id, .pidfd = -1, .branching = true };
+	cell__spawner.n_branching++;
+	list_kernel(kernel);
+}
+
+/*
+ * The word of a kernel is not taken for it: only an unknown child of ours can be its branch.  The kernel may go on before the process
+ * between the two (kernel/ext/branch.c) has ended entirely, and only then is the branch ours.
+ */
+static bool is_our_orphan(pid_t pid)
+{
+	if (pid <= 1 || !is_orphan(pid))
+		return false;
+	for (int tries = 0; tries < ADOPT_TRIES; tries++) {
+		pid_t parent = cell__proc_parent(pid);
+		if (parent == getpid() || parent == 0)
+			return parent != 0;
+		usleep(tries < ADOPT_TRIES / 2 ? 20 : 1000);
+	}
+	return false;
+}
+
+static void adopt_branch(uint64_t id, pid_t pid)
+{
+	struct kernel *kernel = cell__spawner_find_kernel(id);
+	if (!kernel || !kernel->branching)
+		return;
+	if (!is_our_orphan(pid)) {
+		cell__spawner_fork_failed(kernel, ECHILD);
+		return;
+	}
+	kernel->branching = false;
+	cell__spawner.n_branching--;
+	kernel->pid = pid;
+	kernel->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+	cell__spawner_tell_forked(kernel);
+	if (kernel->kill_wanted && kernel->pidfd >= 0)
+		syscall(SYS_pidfd_send_signal, kernel->pidfd, SIGKILL, NULL, 0);
+}
+
 /* A jail has reported its progress. */
 static void jail_spoke(struct jail *jail)
 {
@@ -475,6 +543,12 @@ static void handle_host_message(ssize_t size, int *fds, size_t n_fds)
 			break;
 		case CELL_SPAWN_KERNEL_FORK:
 			fork_kernel(&head, fds, n_fds);
+			break;
+		case CELL_SPAWN_KERNEL_BRANCH:
+			announce_branch(head.id);
+			break;
+		case CELL_SPAWN_KERNEL_ADOPT:
+			adopt_branch(head.id, (pid_t)head.a);
 			break;
 		case CELL_SPAWN_KERNEL_SIGNAL:
 			signal_kernel(head.id, (int)head.a);

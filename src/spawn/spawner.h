@@ -37,6 +37,7 @@ struct kernel {
 	pid_t zone_pid; /* as its zone numbers it; 0: its zygote is in none */
 	int pidfd;
 	bool kill_wanted;
+	bool branching; /* a live kernel forks it, and we have not been told its pid yet */
 	bool dead;
 	int64_t status;
 	int64_t flags;
@@ -73,6 +74,7 @@ struct cell__spawner {
 	struct program *programs;
 	struct kernel *kernels, *by_id[CELL_SPAWNER_BUCKETS];
 	size_t n_dead; /* kernels that have ended and are not reported yet */
+	size_t n_branching;
 	int epoll_fd;
 	char message[CELL_LIMIT_SPAWN_MESSAGE]; /* the one that is being handled */
 };

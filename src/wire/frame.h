@@ -29,16 +29,19 @@ enum cell_frame_type {
 	CELL_FRAME_REPLY = 3, /* answer to CALL */
 	CELL_FRAME_SHUTDOWN = 4,
 	CELL_FRAME_INTERRUPT = 5, /* for a kernel that gets no signals; id: the run */
+	/* json: {"session", "drop", "heir"} (executor.h); fds: socket, stdout, stderr, ring of the new kernel, which answers with READY there */
+	CELL_FRAME_FORK = 6,
 	/* kernel to host */
-	CELL_FRAME_READY = 65,    /* answer to INIT; json: {"python", "ipython", "error"?} */
-	CELL_FRAME_RESULT = 66,   /* see docs/protocol.md */
+	CELL_FRAME_READY = 65, /* answer to INIT; json: {"python", "ipython", "error"?} */
+	CELL_FRAME_RESULT = 66, /* see docs/protocol.md */
 	CELL_FRAME_DISPLAY = 67,
 	CELL_FRAME_DOORBELL = 68, /* there is output in the ring */
-	CELL_FRAME_CALL = 69,     /* namespace call */
-	CELL_FRAME_HELLO = 70,    /* the kernel is up and waits for INIT */
+	CELL_FRAME_CALL = 69, /* namespace call */
+	CELL_FRAME_HELLO = 70, /* the kernel is up and waits for INIT */
 	/* of a kernel without a ring */
-	CELL_FRAME_OUTPUT = 71,   /* flags: the stream; raw: bytes */
+	CELL_FRAME_OUTPUT = 71, /* flags: the stream; raw: bytes */
 	CELL_FRAME_SNAPSHOT = 72, /* deno, before HELLO; json (not JSON): head; raw: memory */
+	CELL_FRAME_FORKED = 73, /* answer to FORK; json: {"pid"} or {"error", "held": [[kind, name]...]} */
 };
 
 struct cell_frame {
@@ -54,7 +57,7 @@ struct cell_frame {
 
 enum cell_frame_status {
 	CELL_FRAME_OK = 0,
-	CELL_FRAME_MORE,        /* not all there yet */
+	CELL_FRAME_MORE, /* not all there yet */
 	CELL_FRAME_BAD_MAGIC,
 	CELL_FRAME_BAD_VERSION,
 	CELL_FRAME_BAD_TYPE,

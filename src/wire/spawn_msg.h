@@ -6,13 +6,14 @@
  *     host ── ZYGOTE_START ──▶ spawner ── fork+exec ──▶ zygote
  *     host ── KERNEL_FORK + 4 fds ──▶ spawner ── the same ──▶ zygote ── fork ──▶ kernel
  *     zygote ── KERNEL_FORKED(pid), KERNEL_EXITED(status) ──▶ spawner ──▶ host
+ *     host ── KERNEL_BRANCH ──▶ spawner; FORK (wire/frame.h) ──▶ a live kernel ── fork ──▶ kernel; host ── KERNEL_ADOPT(pid) ──▶ spawner
  */
 #ifndef CELL_WIRE_SPAWN_MSG_H
 #define CELL_WIRE_SPAWN_MSG_H
 
 #include <stdint.h>
 
-#define CELL_SPAWN_VERSION 3u
+#define CELL_SPAWN_VERSION 4u
 #define CELL_SPAWN_MAX_FDS 21 /* three streams, 16 more of a program, two plans */
 #define CELL_SPAWN_KERNEL_FDS 5 /* socket, stdout, stderr, ring, and the plan of a sandboxed one */
 #define CELL_SPAWN_PLAN_FD 4
@@ -38,6 +39,8 @@ enum cell_spawn_type {
 	CELL_SPAWN_PROCESS_KILL,     /* id: process; its whole group */
 	CELL_SPAWN_PROCESS_SIGNAL,   /* id: process, a: signal, b: 1 for its whole group */
 	CELL_SPAWN_KERNEL_SHARE,     /* id: sandboxed kernel, a: enum cell_cgroup_share */
+	CELL_SPAWN_KERNEL_BRANCH,    /* id: kernel that a live one is about to fork: an unknown child of the spawner may be it */
+	CELL_SPAWN_KERNEL_ADOPT,     /* id: the same, a: pid (0: there is none); answered by KERNEL_FORKED */
 	/* spawner to host (the zygote's own messages are passed on) */
 	/*
 	 * id: zygote, a: pid, b: 1 + the plan's step that was skipped although it matters; payload: JSON {"version", "ipython",

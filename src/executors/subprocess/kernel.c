@@ -25,7 +25,7 @@ struct cell__sub_kernel *cell__sub_kernel_by_id(const struct cell__subprocess *s
 	return kernel;
 }
 
-static void leave_fresh(struct cell__sub_kernel *kernel)
+void cell__sub_kernel_leave_fresh(struct cell__sub_kernel *kernel)
 {
 	struct cell__sub_env *env = kernel->env;
 	struct cell__sub_kernel **at = &env->fresh;
@@ -61,7 +61,7 @@ static void unlist_kernel(struct cell__sub_kernel *kernel)
 		at = &(*at)->id_next;
 	*at = kernel->id_next;
 	CELL__LIST_REMOVE(kernel->sub->kernels, kernel);
-	leave_fresh(kernel);
+	cell__sub_kernel_leave_fresh(kernel);
 	kernel->env->n_kernels--;
 	kernel->env->n_pooled -= kernel->pooled;
 }
@@ -85,7 +85,7 @@ void cell__sub_kernel_set_pooled(struct cell__sub_kernel *kernel, bool pooled)
 	kernel->env->n_pooled -= kernel->pooled;
 	kernel->pooled = pooled;
 	if (!pooled)
-		leave_fresh(kernel);
+		cell__sub_kernel_leave_fresh(kernel);
 }
 
 static void handle_kernel_closed(uv_handle_t *handle)
@@ -122,6 +122,7 @@ void cell__sub_kernel_gone(struct cell__sub_kernel *kernel, const struct cell__e
 		kernel->link = NULL;
 	}
 	unlist_kernel(kernel);
+	cell__sub_branch_source_gone(kernel);
 	cell__cpu_shares_leave(&kernel->sub->shares, &kernel->entry, true);
 	if (kernel->request)
 		cell__sandbox_silence(kernel->request);
@@ -180,6 +181,11 @@ static void handle_prepared(void *arg, const struct cell_error *err)
 	cell__sub_fork_waiting(env);
 }
 
+int cell__sub_kernel_link(struct cell__sub_kernel *kernel, struct cell__link_fds *ret_fds, struct cell_error *err)
+{
+	return cell__link_create(kernel->sub->host->loop, &link_events, kernel, &kernel->link, ret_fds, err);
+}
+
 int cell__sub_kernel_fork(struct cell__sub_kernel *kernel, struct cell_error *err)
 {
 	struct cell__subprocess *sub = kernel->sub;
@@ -196,7 +202,7 @@ int cell__sub_kernel_fork(struct cell__sub_kernel *kernel, struct cell_error *er
 	}
 	if (kernel->request && !kernel->plan)
 		kernel->plan = cell__sandbox_plan_ref(kernel->request->plan);
-	if (cell__link_create(sub->host->loop, &link_events, kernel, &kernel->link, &fds, err) < 0)
+	if (cell__sub_kernel_link(kernel, &fds, err) < 0)
 		return -1;
 	int all[CELL_SPAWN_KERNEL_FDS] = { fds.fd[0], fds.fd[1], fds.fd[2], fds.fd[3], kernel->plan ? kernel->plan->fd : -1 };
 	int rc = cell__spawn_client_send(&sub->supervisor->client, CELL_SPAWN_KERNEL_FORK, kernel->id, (int64_t)kernel->env->zygote_id,
@@ -209,7 +215,7 @@ int cell__sub_kernel_fork(struct cell__sub_kernel *kernel, struct cell_error *er
 	}
 	kernel->state = CELL_KERNEL_FORKING;
 	if (!kernel->pooled)
-		leave_fresh(kernel);
+		cell__sub_kernel_leave_fresh(kernel);
 	kernel->tries++;
 	kernel->forking = true;
 	kernel->env->in_flight++;
@@ -399,6 +405,9 @@ static void handle_frame(void *owner, const struct cell_frame *frame, const stru
 		break;
 	case CELL_FRAME_READY:
 		handle_ready_frame(kernel, frame);
+		break;
+	case CELL_FRAME_FORKED:
+		problem = cell__sub_branch_answered(kernel, frame);
 		break;
 	case CELL_FRAME_DISPLAY:
 	case CELL_FRAME_RESULT:

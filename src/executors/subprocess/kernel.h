@@ -6,6 +6,7 @@
  *     files.c       paths that are looked up for them, on the pool
  *     pool.c        kernels started in advance, and their waiters
  *     kernel.c      one kernel: its fork, its cells, its frames, its end
+ *     branch.c      the fork of a live kernel
  *     spawner.c     messages of the spawner
  *
  * What other executors need of it is in subprocess.h.
@@ -123,6 +124,7 @@ struct cell__sub_kernel {
 	struct cell__task gone;
 	struct cell__sub_kernel *next, *prev;
 	struct cell__sub_kernel *id_next; /* in its bucket */
+	uint64_t source; /* of a fork that is not done: the kernel that was asked for it; 0: none */
 	bool is_fresh; /* in the list of its environment */
 	struct cell__sub_kernel *fresh_next;
 };
@@ -210,6 +212,10 @@ void cell__sub_end_prewarms(struct cell__sub_env *env, const struct cell_error *
 /* ---- kernel.c ---- */
 
 struct cell__sub_kernel *cell__sub_kernel_create(struct cell__sub_env *env, struct cell_error *err);
+/* Its descriptors are to be handed to the process that will be the kernel. */
+int cell__sub_kernel_link(struct cell__sub_kernel *kernel, struct cell__link_fds *ret_fds, struct cell_error *err);
+/* It no longer waits for its fork. */
+void cell__sub_kernel_leave_fresh(struct cell__sub_kernel *kernel);
 int cell__sub_kernel_fork(struct cell__sub_kernel *kernel, struct cell_error *err);
 struct cell__sub_kernel *cell__sub_kernel_by_id(const struct cell__subprocess *sub, uint64_t id);
 /* It waits for its fork again: before all others. */
@@ -224,6 +230,13 @@ void cell__sub_kernel_gone(struct cell__sub_kernel *kernel, const struct cell__e
 void cell__sub_kernel_gone_later(struct cell__sub_kernel *kernel);
 /* Of the shares that sandboxes take. */
 void cell__sub_tell_share(struct cell__cpu_share *entry, enum cell_cgroup_share share);
+
+/* ---- branch.c ---- */
+
+/* A live kernel's answer to a request for its fork.  Returns NULL, or the violation of the protocol. */
+const char *cell__sub_branch_answered(struct cell__sub_kernel *source, const struct cell_frame *frame);
+/* It has ended: forks that it was asked for will not come. */
+void cell__sub_branch_source_gone(struct cell__sub_kernel *source);
 
 /* ---- spawner.c ---- */
 

@@ -82,13 +82,14 @@ static void kernel_forked(struct cell__sub_kernel *kernel, int64_t pid, int64_t 
 		if (kernel->plan && kernel->request)
 			cell__sandbox_failure(kernel->request, size == sizeof kernel->report ? kernel->report.step : -1, (int)failure,
 					      &kernel->error);
-		else
+		else if (kernel->error.code == 0)
 			cell_fail(&kernel->error, CELL_E_KERNEL, (int)failure,
 				  "fork a kernel (is a limit on processes or memory reached?)");
 		cell__sub_kernel_gone_later(kernel);
 		return;
 	}
 	kernel->pid = (pid_t)pid;
+	kernel->source = 0;
 	if (kernel->plan)
 		kernel->listen_fd = cell__take_fd(&kernel->sub->supervisor->client.received_fd);
 	if (kernel->state == CELL_KERNEL_FORKING && kernel->pooled) {

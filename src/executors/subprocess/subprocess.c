@@ -198,6 +198,7 @@ const struct cell__executor cell__subprocess_executor = {
 	.count = cell__subprocess_count,
 	.prewarm = subprocess_prewarm,
 	.open = subprocess_open,
+	.fork = cell__subprocess_fork,
 	CELL__SUBPROCESS_KERNEL,
 	.receipt = CELL__RECEIPT_UNCONFINED("subprocess", "process"),
 };

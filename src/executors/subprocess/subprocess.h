@@ -77,6 +77,9 @@ void cell__subprocess_interrupt(struct cell__kernel *base, uint32_t run_id);
 void cell__subprocess_pause(struct cell__kernel *base, bool paused);
 void cell__subprocess_close(struct cell__kernel *base, int64_t grace_ms);
 int64_t cell__subprocess_pid(const struct cell__kernel *base);
+/* See executor.h; of kernels that are not sandboxed. */
+int cell__subprocess_fork(struct cell__kernel *base, const char *session_id, unsigned flags, const struct cell__kernel_events *events,
+			  void *owner, struct cell__kernel **ret_kernel, struct cell_error *err);
 /* The common part of the vtables of all executors whose kernels these functions work on. */
 #define CELL__SUBPROCESS_KERNEL                                                                                                           \
 	.drain = cell__subprocess_drain, .run = cell__subprocess_run, .reply = cell__subprocess_reply, .unread = cell__subprocess_unread, \

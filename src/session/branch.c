@@ -1,0 +1,286 @@
+/*
+ * Forks of a session's kernel: other sessions that continue from its state, and points to which the session can go back.
+ *
+ *     fork        kernel ──▶ kernel of another session
+ *     checkpoint  kernel ──▶ point: a kernel that runs nothing
+ *     rewind      point ──▶ kernel of the session; the one that it had is killed
+ *
+ * A kernel is forked between two cells.  Its executor keeps the order, so the next cell is started without waiting for the fork.
+ * A session is gone only when its points are.
+ */
+#include "session/session.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "space/space.h"
+
+/* ---- points ---- */
+
+static void free_point(struct cell__point *point)
+{
+	cell__deps_place_finish(&point->own);
+	cell__deps_place_finish(&point->hosts);
+	free(point->name);
+	free(point);
+}
+
+static void end_checkpoint(struct cell__point *point, const struct cell_error *err)
+{
+	struct cell__waiting *waiting = cell__take_ptr(point->waiting);
+	if (waiting)
+		cell__session_end_waiting(waiting, err);
+}
+
+static void leave_point(struct cell__point *point)
+{
+	if (point->leaving)
+		return;
+	point->leaving = true;
+	point->session->executor->close(point->kernel, 0);
+}
+
+static void handle_point_ready(void *owner)
+{
+	struct cell__point *point = owner;
+	point->ready = true;
+	end_checkpoint(point, NULL);
+}
+
+/* It runs nothing, so it has nothing to say: what comes was written before the fork, and the source has said it. */
+static void handle_point_output(void *owner, enum cell_stream stream, const char *bytes, size_t size)
+{
+	(void)owner;
+	(void)stream;
+	(void)bytes;
+	(void)size;
+}
+
+static void handle_point_display(void *owner, const struct cell__bundle *bundle)
+{
+	(void)owner;
+	(void)bundle;
+}
+
+static void handle_point_result(void *owner, uint32_t run_id, const struct cell__kernel_answer *answer)
+{
+	(void)run_id;
+	(void)answer;
+	leave_point(owner);
+}
+
+static const char *handle_point_call(void *owner, const struct cell__asked *asked)
+{
+	(void)owner;
+	(void)asked;
+	return "a call of a kernel that runs nothing";
+}
+
+static void handle_point_exited(void *owner, const struct cell__exit *how)
+{
+	struct cell__point *point = owner;
+	struct cell_session *session = point->session;
+	struct cell_error err = how->error;
+	struct cell__point **at = &session->points;
+	while (*at != point)
+		at = &(*at)->next;
+	*at = point->next;
+	if (point->waiting && err.code == 0)
+		cell_fail(&err, CELL_E_KERNEL, 0, "the point ended before it was kept");
+	end_checkpoint(point, &err);
+	if (point->ready && !point->leaving) {
+		char message[320];
+		char why[200];
+		cell__outcome_describe_death(how, NULL, why, sizeof why);
+		snprintf(message, sizeof message, "the point \"%.60s\" is lost: %s", point->name, why);
+		struct cell_event event = { .type = CELL_EVENT_POINT_LOST, .message = message };
+		cell__session_emit(session, &event);
+	}
+	free_point(point);
+	cell__session_advance(session);
+}
+
+static const struct cell__kernel_events point_events = {
+	.ready = handle_point_ready,
+	.output = handle_point_output,
+	.display = handle_point_display,
+	.result = handle_point_result,
+	.call = handle_point_call,
+	.exited = handle_point_exited,
+};
+
+static struct cell__point *find_point(const struct cell_session *session, const char *name, uint64_t cells)
+{
+	for (struct cell__point *point = session->points; point; point = point->next)
+		if (!point->leaving && (name ? strcmp(point->name, name) == 0 : point->cells == cells))
+			return point;
+	return NULL;
+}
+
+/* A point of the same name is replaced by this one, once it is there. */
+static int take_point(struct cell_session *session, const struct cell__branching *wanted, struct cell_error *err)
+{
+	struct cell__slot *slot = session->slot;
+	struct cell__point *point = cell__alloc(1, sizeof *point), *same = find_point(session, wanted->name, 0);
+	if (!point || !(point->name = cell__strdup(wanted->name)) || cell__deps_place_copy(&slot->own, &point->own) < 0 ||
+	    cell__deps_place_copy(&slot->hosts, &point->hosts) < 0) {
+		if (point)
+			free_point(point);
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a point");
+	}
+	point->session = session;
+	point->cells = session->cells;
+	point->taken_us = cell__now_us();
+	if (session->executor->fork(slot->kernel, session->id, wanted->flags, &point_events, point, &point->kernel, err) < 0) {
+		free_point(point);
+		return -1;
+	}
+	point->waiting = (struct cell__waiting *)&wanted->waiting;
+	point->next = session->points;
+	session->points = point;
+	if (same)
+		leave_point(same);
+	return 0;
+}
+
+int cell__branch_drop(struct cell_session *session, const char *name)
+{
+	int rc = -1;
+	for (struct cell__point *point = session->points; point; point = point->next)
+		if (!point->leaving && (!name || strcmp(point->name, name) == 0)) {
+			leave_point(point);
+			rc = 0;
+		}
+	return rc;
+}
+
+json_t *cell__branch_list(const struct cell_session *session)
+{
+	json_t *list = json_array();
+	for (const struct cell__point *point = session->points; list && point; point = point->next) {
+		if (point->leaving || !point->ready)
+			continue;
+		json_t *item = json_pack("{s:s, s:I, s:I, s:I}", "name", point->name, "cell", (json_int_t)point->cells, "age_ms",
+					 (json_int_t)((cell__now_us() - point->taken_us) / 1000), "pid",
+					 (json_int_t)session->executor->pid(point->kernel));
+		if (!item || json_array_append_new(list, item) < 0) {
+			json_decref(list);
+			return NULL;
+		}
+	}
+	return list;
+}
+
+/* ---- forks ---- */
+
+/* Answers that hold for the whole session hold for its fork. */
+static int copy_remembered(const struct cell_session *from, struct cell_session *to, struct cell_error *err)
+{
+	for (const struct cell__remembered *one = from->remembered; one; one = one->next) {
+		size_t size = sizeof *one + strlen(one->name) + 1;
+		struct cell__remembered *copy = cell__alloc(1, size);
+		if (!copy)
+			return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a session");
+		memcpy(copy, one, size);
+		copy->next = to->remembered;
+		to->remembered = copy;
+	}
+	return 0;
+}
+
+static int branch_into(struct cell_session *source, struct cell_session *target, unsigned flags, struct cell_error *err)
+{
+	struct cell__slot *slot = source->slot;
+	target->branching = false;
+	if (target->closing)
+		return 0;
+	target->cells = source->cells;
+	if (copy_remembered(source, target, err) < 0)
+		return -1;
+	return cell__slot_fork(target, slot->kernel, &slot->own, &slot->hosts, flags, err);
+}
+
+void cell__branch_start_waiting(struct cell_session *session)
+{
+	const struct cell__run *run = session->current;
+	while (session->branchings && session->slot && session->slot->ready && !(run && run->started && !run->ending)) {
+		struct cell__branching *wanted = session->branchings;
+		struct cell_error err = { 0 };
+		session->branchings = wanted->next;
+		if (!session->branchings)
+			session->branchings_end = NULL;
+		struct cell_session *target = wanted->target; /* what was wanted may be gone after an end */
+		if (!target && take_point(session, wanted, &err) < 0)
+			cell__session_end_waiting(&wanted->waiting, &err);
+		else if (target && branch_into(session, target, wanted->flags, &err) < 0)
+			cell__session_end_opening(target, &err);
+	}
+}
+
+void cell__branch_end_waiting(struct cell_session *session, const struct cell_error *err)
+{
+	struct cell__branching *wanted = cell__take_ptr(session->branchings);
+	session->branchings_end = NULL;
+	while (wanted) {
+		struct cell__branching *next = wanted->next;
+		if (wanted->target) {
+			wanted->target->branching = false;
+			cell__session_end_opening(wanted->target, err);
+		} else {
+			cell__session_end_waiting(&wanted->waiting, err);
+		}
+		wanted = next;
+	}
+}
+
+void cell__session_do_branch(struct cell__task *task)
+{
+	struct cell__branching *wanted = (struct cell__branching *)task;
+	struct cell_session *source = wanted->waiting.session, *target = wanted->target;
+	wanted->next = NULL;
+	if (target) {
+		target->branching = true;
+		cell__session_begin(target, &wanted->waiting);
+		if (!target->resets)
+			return; /* it failed, and its caller knows */
+	}
+	*(source->branchings_end ? source->branchings_end : &source->branchings) = wanted;
+	source->branchings_end = &wanted->next;
+	cell__session_advance(source);
+}
+
+/* ---- back to a point ---- */
+
+void cell__session_do_rewind(struct cell__task *task)
+{
+	struct cell__rewinding *rewinding = (struct cell__rewinding *)task;
+	struct cell__waiting *waiting = &rewinding->waiting;
+	struct cell_session *session = waiting->session;
+	struct cell_error err = { 0 };
+	struct cell__point *point = NULL;
+	if (rewinding->name || rewinding->cells <= session->cells)
+		point = find_point(session, rewinding->name, session->cells - rewinding->cells);
+	if (session->closing)
+		cell_fail(&err, CELL_E_CLOSED, 0, "the session is closed");
+	else if (!point && rewinding->name)
+		cell_fail(&err, CELL_E_NOT_FOUND, 0, "the session has no point \"%.80s\"", rewinding->name);
+	else if (!point)
+		cell_fail(&err, CELL_E_NOT_FOUND, 0, "the session has no point %llu cells back", (unsigned long long)rewinding->cells);
+	else if (!point->ready)
+		cell_fail(&err, CELL_E_BUSY, 0, "the point \"%.80s\" is still being taken", point->name);
+	if (err.code) {
+		cell__session_end_waiting(waiting, &err);
+		return;
+	}
+	if (session->slot) {
+		uv_timer_stop(&session->timer);
+		cell__slot_leave(session, 0);
+	}
+	waiting->early = true;
+	waiting->next = session->resets;
+	session->resets = waiting;
+	session->cells = point->cells;
+	if (cell__slot_fork(session, point->kernel, &point->own, &point->hosts, CELL__FORK_DROP | CELL__FORK_HEIR, &err) < 0)
+		cell__session_end_opening(session, &err);
+	cell__session_advance(session);
+}

@@ -1,0 +1,346 @@
+/* The public API: forks of a session, and points to rewind to. */
+#define _GNU_SOURCE
+#include "support.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+static struct cell_session *fork_one(struct cell_session *session)
+{
+	struct cell_session *made = NULL;
+	struct cell_error err = { 0 };
+	if (cell_session_fork(session, NULL, 1, &made, &err) < 0)
+		fail_msg("fork: %s: %s", cell_code_word(err.code), err.msg);
+	return made;
+}
+
+/* Both go on from the same state and know nothing of each other. */
+static void test_fork(void **state)
+{
+	(void)state;
+	struct cell_engine *engine = support_engine(0);
+	struct cell_session *source = support_session(engine);
+	support_expect(source, "import json\nx = [1, 2]\ndef numbers():\n    for i in range(100): yield i\ng = numbers(); next(g); next(g)",
+		       "1");
+	struct cell_session *copy = fork_one(source);
+	assert_string_not_equal(cell_session_id(copy), cell_session_id(source));
+	assert_int_not_equal(cell_session_kernel_pid(copy), cell_session_kernel_pid(source));
+	support_expect(copy, "x.append('copy'); (x, next(g), json.dumps(x))", "([1, 2, 'copy'], 2, '[1, 2, \"copy\"]')");
+	support_expect(source, "x.append('source'); (x, next(g))", "([1, 2, 'source'], 2)");
+	support_expect(copy, "print('output'); x", "[1, 2, 'copy']");
+	struct cell_session *grandchild = fork_one(copy);
+	cell_session_close(source);
+	support_expect(copy, "x", "[1, 2, 'copy']");
+	cell_session_close(copy);
+	support_expect(grandchild, "(x, next(g))", "([1, 2, 'copy'], 3)");
+	assert_int_equal(cell_session_reset(grandchild, NULL), 0);
+	support_expect(grandchild, "'x' in globals()", "False");
+	cell_session_close(grandchild);
+	cell_engine_destroy(engine);
+}
+
+static void test_output_of_forks(void **state)
+{
+	(void)state;
+	struct cell_engine *engine = support_engine(0);
+	struct cell_session *source = support_session(engine);
+	support_expect(source, "import os, subprocess, sys\nsaved = os.dup(1)", NULL);
+	struct cell_session *copy = fork_one(source);
+	struct cell_session *both[] = { source, copy };
+	for (size_t i = 0; i < COUNT(both); i++) {
+		struct cell_result *result = support_run(
+			both[i],
+			"print('print')\nsubprocess.run(['echo', 'program'])\nn = os.write(saved, b'saved\\n')\nprint('end', file=sys.stderr)");
+		assert_int_equal(support_outcome(result), CELL_OK);
+		struct cell_text out, err;
+		cell_result_stdout(result, &out);
+		cell_result_stderr(result, &err);
+		assert_string_equal(out.data, "print\nprogram\nsaved\n");
+		assert_string_equal(err.data, "end\n");
+		cell_result_destroy(result);
+	}
+	cell_session_close(copy);
+	cell_session_close(source);
+	cell_engine_destroy(engine);
+}
+
+/* n at once; random numbers and names differ. */
+static void test_many(void **state)
+{
+	(void)state;
+	enum { N = 20 };
+	struct cell_engine *engine = support_engine(0);
+	struct cell_session *source = support_session(engine), *made[N];
+	struct cell_error err;
+	char seen[N][400];
+	support_expect(source, "import random, uuid, secrets, tempfile, os\nown = random.Random(7)\nrandom.seed(7); random.random(); None",
+		       NULL);
+	assert_int_equal(cell_session_fork(source, NULL, N, made, &err), 0);
+	for (size_t i = 0; i < N; i++) {
+		struct cell_result *result = support_run(made[i], "(random.random(), own.random(), uuid.uuid4().hex, uuid.uuid1().hex, "
+								  "secrets.token_hex(8), tempfile.mktemp(), os.getpid())");
+		snprintf(seen[i], sizeof seen[i], "%s", cell_result_repr(result));
+		assert_int_equal(seen[i][0], '(');
+		for (size_t k = 0; k < i; k++) {
+			char mine[400], other[400], *a, *b;
+			strcpy(mine, seen[i]);
+			strcpy(other, seen[k]);
+			for (char *m = strtok_r(mine, ",", &a), *o = strtok_r(other, ",", &b); m && o;
+			     m = strtok_r(NULL, ",", &a), o = strtok_r(NULL, ",", &b))
+				assert_string_not_equal(m, o);
+		}
+		cell_result_destroy(result);
+	}
+	for (size_t i = 0; i < N; i++)
+		cell_session_close(made[i]);
+	assert_int_equal(cell_session_fork(source, NULL, 0, made, &err), -1);
+	assert_int_equal(err.code, CELL_E_INVALID);
+	cell_session_close(source);
+	cell_engine_destroy(engine);
+}
+
+/* Files have positions of their own. */
+static void test_positions(void **state)
+{
+	(void)state;
+	struct cell_engine *engine = support_engine(0);
+	struct cell_session *source = support_session(engine);
+	support_expect(source, "import tempfile\nf = tempfile.TemporaryFile('w+')\nn = f.write('abcdefgh'); f.flush(); n = f.seek(2)",
+		       NULL);
+	struct cell_session *copy = fork_one(source);
+	support_expect(copy, "f.read(3)", "'cde'");
+	support_expect(source, "f.read(2)", "'cd'");
+	support_expect(copy, "f.read(1)", "'f'");
+	cell_session_close(copy);
+	cell_session_close(source);
+	cell_engine_destroy(engine);
+}
+
+/* What a fork cannot have is named, and nothing has happened; with drop it goes without. */
+static void test_refused(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *code, *named, *end;
+	} cases[] = {
+		{ "import threading\nstop = threading.Event()\nt = threading.Thread(target=stop.wait, name='worker-7'); t.start()",
+		  "thread worker-7", "stop.set(); t.join()" },
+		{ "import subprocess\np = subprocess.Popen(['sleep', '1000'])", "process sleep", "p.kill(); p.wait(); None" },
+		{ "import socket\na, b = socket.socketpair()", "socket descriptor", "a.close(); b.close()" },
+		{ "import os\nr, w = os.pipe()", "pipe descriptor", "os.close(r); os.close(w)" },
+		{ "import fcntl, tempfile\nf = tempfile.TemporaryFile(); fcntl.flock(f, fcntl.LOCK_EX)", "lock /tmp/", "f.close()" },
+	};
+	struct cell_engine *engine = support_engine(0);
+	struct cell_session *source = support_session(engine), *made = NULL;
+	struct cell_fork_options drop = CELL_FORK_OPTIONS_INIT;
+	drop.drop = 1;
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		struct cell_error err = { 0 };
+		support_expect(source, cases[i].code, NULL);
+		assert_int_equal(cell_session_fork(source, NULL, 1, &made, &err), -1);
+		assert_int_equal(err.code, CELL_E_FORK);
+		assert_non_null(strstr(err.msg, cases[i].named));
+		assert_int_equal(cell_session_checkpoint(source, "p", NULL, &err), -1);
+		assert_int_equal(err.code, CELL_E_FORK);
+		assert_int_equal(cell_session_fork(source, &drop, 1, &made, &err), 0);
+		support_expect(made, "1 + 1", "2");
+		cell_session_close(made);
+		support_expect(source, cases[i].end, NULL);
+		made = fork_one(source);
+		cell_session_close(made);
+	}
+	cell_session_close(source);
+	cell_engine_destroy(engine);
+}
+
+static void test_unsupported(void **state)
+{
+	(void)state;
+	struct cell_engine *engine = support_engine(0);
+	struct cell_session_options options = CELL_SESSION_OPTIONS_INIT;
+	options.executor = "inprocess";
+	struct cell_session *session = support_session_with(engine, &options), *made;
+	struct cell_error err;
+	assert_int_equal(cell_session_fork(session, NULL, 1, &made, &err), -1);
+	assert_int_equal(err.code, CELL_E_UNSUPPORTED);
+	assert_int_equal(cell_session_checkpoint(session, "p", NULL, &err), -1);
+	assert_int_equal(err.code, CELL_E_UNSUPPORTED);
+	cell_session_close(session);
+	cell_engine_destroy(engine);
+}
+
+static void test_rewind(void **state)
+{
+	(void)state;
+	struct cell_engine *engine = support_engine(0);
+	struct cell_session *session = support_session(engine);
+	struct cell_error err;
+	support_expect(session, "x = 1", NULL);
+	assert_int_equal(cell_session_checkpoint(session, "one", NULL, &err), 0);
+	support_expect(session, "x = 2", NULL);
+	assert_int_equal(cell_session_checkpoint(session, "two", NULL, &err), 0);
+	support_expect(session, "x = 3", NULL);
+	for (int i = 0; i < 3; i++) {
+		assert_int_equal(cell_session_rewind(session, "one", 0, &err), 0);
+		support_expect(session, "x += 10; x", "11");
+		assert_int_equal(cell_session_rewind(session, "two", 0, &err), 0);
+		support_expect(session, "x", "2");
+	}
+	char *points = cell_session_points(session);
+	assert_non_null(strstr(points, "\"name\":\"two\",\"cell\":2"));
+	assert_non_null(strstr(points, "\"name\":\"one\",\"cell\":1"));
+	free(points);
+	support_expect(session, "x = 4", NULL); /* the fourth cell after "two": x; x = 4 */
+	assert_int_equal(cell_session_rewind(session, NULL, 2, &err), 0);
+	support_expect(session, "x", "2");
+	assert_int_equal(cell_session_rewind(session, NULL, 1000, &err), -1);
+	assert_int_equal(err.code, CELL_E_NOT_FOUND);
+	assert_int_equal(cell_session_rewind(session, "three", 0, &err), -1);
+	assert_int_equal(err.code, CELL_E_NOT_FOUND);
+	assert_int_equal(cell_session_drop_point(session, "one", &err), 0);
+	assert_int_equal(cell_session_drop_point(session, "one", &err), -1);
+	assert_int_equal(cell_session_rewind(session, "one", 0, &err), -1);
+	/* A name that is taken again. */
+	support_expect(session, "x = 'again'", NULL);
+	assert_int_equal(cell_session_checkpoint(session, "two", NULL, &err), 0);
+	assert_int_equal(cell_session_reset(session, &err), 0);
+	support_expect(session, "'x' in globals()", "False");
+	assert_int_equal(cell_session_rewind(session, "two", 0, &err), 0);
+	support_expect(session, "x", "'again'");
+	/* After the kernel's death too. */
+	struct cell_result *result = support_run(session, "import os; os._exit(3)");
+	assert_int_equal(support_outcome(result), CELL_OUT_KERNEL_DIED);
+	cell_result_destroy(result);
+	assert_int_equal(cell_session_rewind(session, "two", 0, &err), 0);
+	support_expect(session, "x", "'again'");
+	cell_session_close(session);
+	cell_engine_destroy(engine);
+}
+
+/* Zygote, source and branch die one after the other: each takes nobody else along. */
+static void test_deaths(void **state)
+{
+	(void)state;
+	struct cell_engine *engine = support_engine(0);
+	struct cell_session *source = support_session(engine);
+	support_expect(source, "x = 5; import os", NULL);
+	struct cell_session *a = fork_one(source), *b = fork_one(source);
+	pid_t zygote = 0;
+	struct cell_result *result = support_run(source, "os.getppid()");
+	zygote = atoi(cell_result_repr(result));
+	cell_result_destroy(result);
+	assert_int_equal(kill(zygote, SIGKILL), 0);
+	support_expect(a, "x", "5");
+	struct cell_session *late = fork_one(source);
+	support_expect(late, "x", "5");
+	kill((pid_t)cell_session_kernel_pid(source), SIGKILL);
+	support_expect(a, "x", "5");
+	result = support_run(b, "os._exit(1)");
+	assert_int_equal(support_outcome(result), CELL_OUT_KERNEL_DIED);
+	cell_result_destroy(result);
+	support_expect(a, "x", "5");
+	support_expect(late, "x", "5");
+	support_expect(b, "'x' in globals()", "False");
+	cell_session_close(late);
+	cell_session_close(a);
+	cell_session_close(b);
+	cell_session_close(source);
+	cell_engine_destroy(engine);
+}
+
+static void test_interrupt_and_children(void **state)
+{
+	(void)state;
+	struct cell_engine *engine = support_engine(0);
+	struct cell_session *source = support_session(engine);
+	support_expect(source, "import subprocess, time", NULL);
+	struct cell_session *copy = fork_one(source);
+	struct cell_run_options options = CELL_RUN_OPTIONS_INIT;
+	options.timeout_ms = 300;
+	struct cell_result *result;
+	struct cell_error err;
+	const char *code = "p = subprocess.Popen(['sleep', '1000'])\ntime.sleep(1000)";
+	assert_int_equal(cell_session_run(copy, code, strlen(code), &options, &result, &err), 0);
+	assert_int_equal(support_outcome(result), CELL_OUT_TIMEOUT);
+	assert_int_equal(cell_result_state_kept(result), 1);
+	cell_result_destroy(result);
+	result = support_run(copy, "p.pid");
+	pid_t child = atoi(cell_result_repr(result));
+	cell_result_destroy(result);
+	cell_session_close(copy);
+	assert_true(support_wait(support_pid_gone, &child));
+	support_expect(source, "1", "1");
+	cell_session_close(source);
+	cell_engine_destroy(engine);
+}
+
+static void test_event_loop(void **state)
+{
+	(void)state;
+	struct cell_engine *engine = support_engine(0);
+	struct cell_session *source = support_session(engine);
+	support_expect(source,
+		       "import asyncio\nawait asyncio.sleep(0)\nasync def later():\n    await asyncio.sleep(0.2)\n    return 'done'\n"
+		       "task = asyncio.ensure_future(later())",
+		       NULL);
+	struct cell_session *copy = fork_one(source);
+	support_expect(copy, "await task", "'done'");
+	support_expect(source, "await task", "'done'");
+	support_expect(copy, "await asyncio.get_running_loop().run_in_executor(None, lambda: 'thread')", "'thread'");
+	cell_session_close(copy);
+	cell_session_close(source);
+	cell_engine_destroy(engine);
+}
+
+/* What a fork leaves behind is not taken from its source; what it wrote is there. */
+static void test_ends(void **state)
+{
+	(void)state;
+	struct cell_engine *engine = support_engine(0);
+	struct cell_session *source = support_session(engine);
+	struct cell_error err;
+	support_expect(source,
+		       "import atexit, os, tempfile\nd = tempfile.TemporaryDirectory()\nkept = tempfile.NamedTemporaryFile()\n"
+		       "path = d.name + '/exit'\nh = atexit.register(lambda: open(path, 'a').write('source'))",
+		       NULL);
+	struct cell_session *copy = fork_one(source);
+	support_expect(copy,
+		       "f = open(d.name + '/unflushed', 'w'); n = f.write('written')\n"
+		       "h = atexit.register(lambda: open(path, 'a').write('copy'))",
+		       NULL);
+	cell_session_close(copy);
+	support_expect(source, "open(d.name + '/unflushed').read(), open(path).read(), os.path.exists(kept.name)",
+		       "('written', 'copy', True)");
+	/* A session that was rewound removes its own when it ends. */
+	assert_int_equal(cell_session_checkpoint(source, "p", NULL, &err), 0);
+	assert_int_equal(cell_session_rewind(source, "p", 0, &err), 0);
+	struct cell_result *result = support_run(source, "print(d.name)");
+	struct cell_text out;
+	char path[200];
+	cell_result_stdout(result, &out);
+	snprintf(path, sizeof path, "%.*s", (int)out.size - 1, out.data);
+	cell_result_destroy(result);
+	assert_int_equal(access(path, F_OK), 0);
+	cell_session_close(source);
+	assert_int_equal(access(path, F_OK), -1);
+	cell_engine_destroy(engine);
+}
+
+int main(int argc, char **argv)
+{
+	support_init(argc, argv);
+	const struct CMUnitTest tests[] = {
+		TEST(test_fork),
+		TEST(test_output_of_forks),
+		TEST(test_many),
+		TEST(test_positions),
+		TEST(test_refused),
+		TEST(test_unsupported),
+		TEST(test_rewind),
+		TEST(test_deaths),
+		TEST(test_interrupt_and_children),
+		TEST(test_event_loop),
+		TEST(test_ends),
+	};
+	return cmocka_run_group_tests_name("branch", tests, NULL, NULL);
+}
