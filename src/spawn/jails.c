@@ -362,8 +362,9 @@ static void clone_jail(const struct jail *jail, const struct cell_plan *plan, in
 	long pid = syscall(SYS_clone, cell__apply_birth_flags(plan) | CLONE_PARENT | CLONE_PIDFD | SIGCHLD, NULL, &pidfd, NULL, NULL);
 	if (pid == 0)
 		run_jail(jail, plan, ready_fd);
-	usher.error = errno;
-	usher.pid = pid > 0 ? cell__proc_pid_of(pidfd) : -1;
+	if (pid < 0)
+		usher.error = errno;
+	usher.pid = pid > 0 ? cell__proc_pid_of(pidfd) : -1; /* -1 as well if the jail was killed meanwhile */
 	/* Only a process in the parent namespace may write the maps. Without them the jail ends, because its change of uid fails. */
 	if (usher.pid > 0 && cell__jail_becomes(jail, plan))
 		(void)cell__mapped_ids(plan, (pid_t)usher.pid);
@@ -413,7 +414,7 @@ static long clone_process(const struct jail *jail, const struct cell_plan *plan,
 	}
 	struct usher_job job = { jail, plan, ready_fd };
 	usher.pid = -1;
-	usher.error = 0;
+	usher.error = ENOMEM; /* for an usher that cannot report: it ended with the zone, of which Linux says that later */
 	if (usher_in(run_usher, usher_stacks[0], &job) < 0)
 		return -1;
 	errno = usher.error;
