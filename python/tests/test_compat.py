@@ -155,9 +155,10 @@ def test_errors_in_the_kernel(storage):
         assert session.run(code).value == ("skills", "invoke", "text")
 
 
-def test_the_switch_binds_the_code_and_not_the_host(storage, wheels):
+def test_the_switch_binds_the_code_and_not_the_host(storage, wheels, tmp_path):
     async def main():
-        executor = SubprocessExecutor(SubprocessConfig(allow_runtime_deps=False))
+        # A venv of its own: one in the user's cache may be left from a run whose storage had the same path.
+        executor = SubprocessExecutor(SubprocessConfig(allow_runtime_deps=False, venv_dir=tmp_path / "venv"))
         async with Session(storage, executor) as session:
             found = await executor.install_deps(["wc-alpha", "package; rm -rf /"])
             assert found["installed"] and found["failed"] == ["package; rm -rf /"], found
