@@ -4,7 +4,6 @@ import json
 import os
 import re
 import sys
-import tempfile
 import threading
 
 import library
@@ -198,7 +197,7 @@ def interrupt_and_close():
 
 def gate():
     """Calls of the code, of an agent and of the host pass through the session's policy and audit log."""
-    folder = tempfile.mkdtemp(dir=os.environ.get("TMPDIR"))
+    folder = support.temporary_folder("workcell-tests-library-")
     cells = Cells()
     log = os.path.join(folder, "audit.jsonl")
     session = cells.open(space={"storage": folder}, policy="ask", gate=["workflow", "artifact"], audit={"path": log, "sync": "always"},
@@ -232,7 +231,7 @@ def gate():
 
 
 def storage():
-    folder = tempfile.mkdtemp(dir=os.environ.get("TMPDIR"))
+    folder = support.temporary_folder("workcell-tests-library-")
     cells = Cells()
     session = cells.open(space={"storage": folder})
     saved = cells.ok("call", session=session, principal="host", method="artifacts.save", args={"name": "a.txt"}, raw="aGVsbG8=")

@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import sys
-import tempfile
 
 import library
 import support
@@ -147,7 +146,7 @@ def try_function(name, result, params):
 def nulls():
     LIB.cell_json_create.restype = LIB.cell_policy_of.restype = LIB.cell_canceller_create.restype = c.c_void_p
     LIB.cell_space_open.argtypes = [c.c_void_p, c.c_void_p, c.c_void_p, c.c_void_p]
-    os.chdir(tempfile.mkdtemp(dir=os.environ.get("TMPDIR")))
+    os.chdir(support.temporary_folder("workcell-tests-library-"))
     every = list(functions())
     assert len(every) == len(re.findall(r"CELL_API .*\bcell_\w+\(", text_of_header())) > 100, len(every)
     failed = []
