@@ -1053,6 +1053,7 @@ struct cell_fork_options {
 	size_t size; /* sizeof(struct cell_fork_options) */
 	cell_event_fn on_event; /* session events of the forks; NULL: none */
 	void *event_arg;
+	void *const *event_args; /* one for each fork; NULL: event_arg for all */
 	const char *images_dir; /* NULL: the source's */
 	/*
 	 * A fork has memory, imports and files, but no threads, child processes, connections and file locks.  0: if the session has some, the
@@ -1088,6 +1089,11 @@ CELL_API int cell_session_checkpoint(struct cell_session *session, const char *n
  * ends with `interrupted` and its state lost; queued cells run on the state of the point.  CELL_E_NOT_FOUND: there is no such point.
  */
 CELL_API int cell_session_rewind(struct cell_session *session, const char *name, uint64_t cells, struct cell_error *err);
+/*
+ * Continues from the state of another session of the same engine and executor, as if that were a point; the other stays open.  Waits for
+ * the cell that runs in the other.  After a race among forks, this makes the winner's state the source's.
+ */
+CELL_API int cell_session_become(struct cell_session *session, struct cell_session *other, struct cell_error *err);
 CELL_API int cell_session_drop_point(struct cell_session *session, const char *name, struct cell_error *err);
 /*
  * The points, the latest first: a JSON array of {"name", "cell" (number of cells run before it), "age_ms", "bytes" (memory of its own)}.

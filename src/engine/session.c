@@ -10,15 +10,20 @@
 
 /* ---- open ---- */
 
+static int await(struct cell_engine *engine, struct cell__waiting *waiting, struct cell_error *err)
+{
+	cell__waiter_init(&waiting->waiter);
+	cell__loop_do(engine->loop, &waiting->task, &waiting->waiter);
+	cell__waiter_finish(&waiting->waiter);
+	if (waiting->failed && err)
+		*err = waiting->err;
+	return waiting->failed ? -1 : 0;
+}
+
 static int wait_for(struct cell_session *session, void (*fn)(struct cell__task *), struct cell__prepared *prepared, struct cell_error *err)
 {
 	struct cell__waiting waiting = { .task.fn = fn, .session = session, .prepared = prepared };
-	cell__waiter_init(&waiting.waiter);
-	cell__loop_do(session->engine->loop, &waiting.task, &waiting.waiter);
-	cell__waiter_finish(&waiting.waiter);
-	if (waiting.failed && err)
-		*err = waiting.err;
-	return waiting.failed ? -1 : 0;
+	return await(session->engine, &waiting, err);
 }
 
 /* Looks at files: any thread but the loop's. */
@@ -644,6 +649,8 @@ int cell_session_fork(struct cell_session *session, const struct cell_fork_optio
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for %zu sessions", n);
 	struct forking forking = { .task.fn = do_forks, .forks = forks, .n = n, .left = n };
 	for (size_t i = 0; i < n; i++) {
+		if (all.event_args)
+			all.event_arg = all.event_args[i];
 		struct cell_session *target = make_fork(session, &all, err);
 		forks[i] = (struct one_fork){ .branching = { .waiting = { .session = session, .done = handle_forked },
 							     .target = target,
@@ -672,12 +679,7 @@ int cell_session_checkpoint(struct cell_session *session, const char *name, cons
 	struct cell__branching wanted = { .waiting = { .task.fn = cell__session_do_branch, .session = session },
 					  .name = name,
 					  .flags = all.drop ? CELL__FORK_DROP : 0 };
-	cell__waiter_init(&wanted.waiting.waiter);
-	cell__loop_do(session->engine->loop, &wanted.waiting.task, &wanted.waiting.waiter);
-	cell__waiter_finish(&wanted.waiting.waiter);
-	if (wanted.waiting.failed && err)
-		*err = wanted.waiting.err;
-	return wanted.waiting.failed ? -1 : 0;
+	return await(session->engine, &wanted.waiting, err);
 }
 
 int cell_session_rewind(struct cell_session *session, const char *name, uint64_t cells, struct cell_error *err)
@@ -688,12 +690,21 @@ int cell_session_rewind(struct cell_session *session, const char *name, uint64_t
 	struct cell__rewinding rewinding = { .waiting = { .task.fn = cell__session_do_rewind, .session = session },
 					     .name = name,
 					     .cells = cells };
-	cell__waiter_init(&rewinding.waiting.waiter);
-	cell__loop_do(session->engine->loop, &rewinding.waiting.task, &rewinding.waiting.waiter);
-	cell__waiter_finish(&rewinding.waiting.waiter);
-	if (rewinding.waiting.failed && err)
-		*err = rewinding.waiting.err;
-	return rewinding.waiting.failed ? -1 : 0;
+	return await(session->engine, &rewinding.waiting, err);
+}
+
+int cell_session_become(struct cell_session *session, struct cell_session *other, struct cell_error *err)
+{
+	struct cell_fork_options all = CELL_FORK_OPTIONS_INIT;
+	if (cell__require(err, session, other) < 0 || check_fork(session, NULL, "cell_session_become", &all, err) < 0)
+		return -1;
+	if (session == other || session->engine != other->engine || session->executor != other->executor)
+		return cell_fail(err, CELL_E_INVALID, 0, "a session can continue from another session of the same engine and executor");
+	struct cell__branching wanted = { .waiting = { .task.fn = cell__session_do_branch, .session = other },
+					  .target = session,
+					  .replaces = true,
+					  .flags = CELL__FORK_DROP | CELL__FORK_HEIR };
+	return await(session->engine, &wanted.waiting, err);
 }
 
 struct point_question {

@@ -188,6 +188,24 @@ static int copy_remembered(const struct cell_session *from, struct cell_session 
 	return 0;
 }
 
+/* The session's kernel is replaced by a fork of another; the waiting is told when that is ready, or why it will not be. */
+static void replace_kernel(struct cell_session *session, struct cell__kernel *kernel, const struct cell__deps_place *own,
+			   const struct cell__deps_place *hosts, uint64_t cells, struct cell__waiting *waiting)
+{
+	struct cell_error err = { 0 };
+	if (session->slot) {
+		uv_timer_stop(&session->timer);
+		cell__slot_leave(session, 0);
+	}
+	waiting->early = true;
+	waiting->next = session->resets;
+	session->resets = waiting;
+	session->cells = cells;
+	if (cell__slot_fork(session, kernel, own, hosts, CELL__FORK_DROP | CELL__FORK_HEIR, &err) < 0)
+		cell__session_end_opening(session, &err);
+	cell__session_advance(session);
+}
+
 static int branch_into(struct cell_session *source, struct cell_session *target, unsigned flags, struct cell_error *err)
 {
 	struct cell__slot *slot = source->slot;
@@ -200,6 +218,13 @@ static int branch_into(struct cell_session *source, struct cell_session *target,
 	return cell__slot_fork(target, slot->kernel, &slot->own, &slot->hosts, flags, err);
 }
 
+static void end_closed(struct cell__waiting *waiting)
+{
+	struct cell_error err;
+	cell_fail(&err, CELL_E_CLOSED, 0, "the session is closed");
+	cell__session_end_waiting(waiting, &err);
+}
+
 void cell__branch_start_waiting(struct cell_session *session)
 {
 	const struct cell__run *run = session->current;
@@ -210,7 +235,12 @@ void cell__branch_start_waiting(struct cell_session *session)
 		if (!session->branchings)
 			session->branchings_end = NULL;
 		struct cell_session *target = wanted->target; /* what was wanted may be gone after an end */
-		if (!target && take_point(session, wanted, &err) < 0)
+		if (wanted->replaces && !target->closing)
+			replace_kernel(target, session->slot->kernel, &session->slot->own, &session->slot->hosts, session->cells,
+				       &wanted->waiting);
+		else if (wanted->replaces)
+			end_closed(&wanted->waiting);
+		else if (!target && take_point(session, wanted, &err) < 0)
 			cell__session_end_waiting(&wanted->waiting, &err);
 		else if (target && branch_into(session, target, wanted->flags, &err) < 0)
 			cell__session_end_opening(target, &err);
@@ -223,7 +253,7 @@ void cell__branch_end_waiting(struct cell_session *session, const struct cell_er
 	session->branchings_end = NULL;
 	while (wanted) {
 		struct cell__branching *next = wanted->next;
-		if (wanted->target) {
+		if (wanted->target && !wanted->replaces) {
 			wanted->target->branching = false;
 			cell__session_end_opening(wanted->target, err);
 		} else {
@@ -238,7 +268,7 @@ void cell__session_do_branch(struct cell__task *task)
 	struct cell__branching *wanted = (struct cell__branching *)task;
 	struct cell_session *source = wanted->waiting.session, *target = wanted->target;
 	wanted->next = NULL;
-	if (target) {
+	if (target && !wanted->replaces) {
 		target->branching = true;
 		cell__session_begin(target, &wanted->waiting);
 		if (!target->resets)
@@ -260,9 +290,11 @@ void cell__session_do_rewind(struct cell__task *task)
 	struct cell__point *point = NULL;
 	if (rewinding->name || rewinding->cells <= session->cells)
 		point = find_point(session, rewinding->name, session->cells - rewinding->cells);
-	if (session->closing)
-		cell_fail(&err, CELL_E_CLOSED, 0, "the session is closed");
-	else if (!point && rewinding->name)
+	if (session->closing) {
+		end_closed(waiting);
+		return;
+	}
+	if (!point && rewinding->name)
 		cell_fail(&err, CELL_E_NOT_FOUND, 0, "the session has no point \"%.80s\"", rewinding->name);
 	else if (!point)
 		cell_fail(&err, CELL_E_NOT_FOUND, 0, "the session has no point %llu cells back", (unsigned long long)rewinding->cells);
@@ -272,15 +304,5 @@ void cell__session_do_rewind(struct cell__task *task)
 		cell__session_end_waiting(waiting, &err);
 		return;
 	}
-	if (session->slot) {
-		uv_timer_stop(&session->timer);
-		cell__slot_leave(session, 0);
-	}
-	waiting->early = true;
-	waiting->next = session->resets;
-	session->resets = waiting;
-	session->cells = point->cells;
-	if (cell__slot_fork(session, point->kernel, &point->own, &point->hosts, CELL__FORK_DROP | CELL__FORK_HEIR, &err) < 0)
-		cell__session_end_opening(session, &err);
-	cell__session_advance(session);
+	replace_kernel(session, point->kernel, &point->own, &point->hosts, point->cells, waiting);
 }

@@ -82,6 +82,7 @@ struct cell__branching {
 	struct cell__waiting waiting; /* first; its session is the source */
 	struct cell_session *target; /* NULL: a point */
 	const char *name; /* of the point; copied when it is taken */
+	bool replaces; /* the target is an open session, which gets the fork in place of its kernel */
 	unsigned flags; /* CELL__FORK_* */
 	struct cell__branching *next;
 };

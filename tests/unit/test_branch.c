@@ -217,6 +217,29 @@ static void test_rewind(void **state)
 	cell_engine_destroy(engine);
 }
 
+static void test_become(void **state)
+{
+	(void)state;
+	struct cell_engine *engine = support_engine(0);
+	struct cell_session *source = support_session(engine), *other = support_session(engine);
+	struct cell_error err;
+	support_expect(source, "x = 1", NULL);
+	struct cell_session *copy = fork_one(source);
+	support_expect(copy, "x = 2", NULL);
+	assert_int_equal(cell_session_become(source, copy, &err), 0);
+	support_expect(source, "x += 10; x", "12");
+	support_expect(copy, "x", "2");
+	cell_session_close(copy);
+	support_expect(source, "x", "12");
+	assert_int_equal(cell_session_become(source, other, &err), 0);
+	support_expect(source, "'x' in globals()", "False");
+	assert_int_equal(cell_session_become(source, source, &err), -1);
+	assert_int_equal(err.code, CELL_E_INVALID);
+	cell_session_close(other);
+	cell_session_close(source);
+	cell_engine_destroy(engine);
+}
+
 /* Zygote, source and branch die one after the other: each takes nobody else along. */
 static void test_deaths(void **state)
 {
@@ -341,6 +364,7 @@ int main(int argc, char **argv)
 		TEST(test_interrupt_and_children),
 		TEST(test_event_loop),
 		TEST(test_ends),
+		TEST(test_become),
 	};
 	return cmocka_run_group_tests_name("branch", tests, NULL, NULL);
 }
