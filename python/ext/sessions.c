@@ -228,6 +228,129 @@ static PyObject *session_reset(PyObject *self, PyObject *args)
 	return none_or_error(INSIDE(self, cell_session_reset(HANDLE(self)->pointer, &err)), &err);
 }
 
+/* A Session for each fork, without its pointer yet, and what their events go to; NULL: an exception is set. */
+static PyObject *make_forks(PyObject *self, PyObject *port, PyObject *tokens, unsigned mask, void **event_args)
+{
+	Py_ssize_t n = PyList_Size(tokens);
+	PyObject *forks = PyList_New(n);
+	for (Py_ssize_t i = 0; forks && i < n; i++) {
+		struct handle *made = new_handle(Py_TYPE(self), (PyObject *)HANDLE(self)->engine);
+		unsigned long long token = PyLong_AsUnsignedLongLong(PyList_GetItem(tokens, i));
+		if (made)
+			PyList_SetItem(forks, i, (PyObject *)made);
+		if (made && !PyErr_Occurred()) {
+			made->keep = HANDLE(self)->keep;
+			Py_XINCREF(made->keep);
+			made->regs[0] = reg_create(port_of(port), token, mask, false);
+			event_args[i] = made->regs[0];
+		}
+		if (!made || PyErr_Occurred() || !made->regs[0]) {
+			if (!PyErr_Occurred())
+				PyErr_NoMemory();
+			Py_CLEAR(forks);
+		}
+	}
+	return forks;
+}
+
+/* fork(port, tokens, mask, drop) -> [Session], one for each token */
+static PyObject *session_fork(PyObject *self, PyObject *args)
+{
+	struct cell_fork_options options = CELL_FORK_OPTIONS_INIT;
+	struct cell_error err;
+	PyObject *port, *tokens, *forks = NULL;
+	unsigned mask;
+	if (!PyArg_ParseTuple(args, "OO!Ip", &port, &PyList_Type, &tokens, &mask, &options.drop) ||
+	    check_type(port, port_type, "a Port") < 0)
+		return NULL;
+	size_t n = (size_t)PyList_Size(tokens);
+	struct cell_session **sessions = calloc(n ? n : 1, sizeof *sessions);
+	void **event_args = calloc(n ? n : 1, sizeof *event_args);
+	if (!sessions || !event_args)
+		PyErr_NoMemory();
+	else
+		forks = make_forks(self, port, tokens, mask, event_args);
+	if (forks && enter(self) < 0)
+		Py_CLEAR(forks);
+	if (forks) {
+		options.on_event = on_session_event;
+		options.event_args = event_args;
+		if (INSIDE(self, cell_session_fork(HANDLE(self)->pointer, &options, n, sessions, &err)) < 0) {
+			raise_error(&err);
+			Py_CLEAR(forks);
+		}
+	}
+	for (size_t i = 0; forks && i < n; i++)
+		HANDLE(PyList_GetItem(forks, (Py_ssize_t)i))->pointer = sessions[i];
+	free(sessions);
+	free(event_args);
+	return forks;
+}
+
+/* checkpoint(name, drop) */
+static PyObject *session_checkpoint(PyObject *self, PyObject *args)
+{
+	struct cell_fork_options options = CELL_FORK_OPTIONS_INIT;
+	struct cell_error err;
+	const char *name;
+	if (!PyArg_ParseTuple(args, "sp", &name, &options.drop) || enter(self) < 0)
+		return NULL;
+	return none_or_error(INSIDE(self, cell_session_checkpoint(HANDLE(self)->pointer, name, &options, &err)), &err);
+}
+
+/* rewind(name or None, cells) */
+static PyObject *session_rewind(PyObject *self, PyObject *args)
+{
+	struct cell_error err;
+	const char *name;
+	unsigned long long cells;
+	if (!PyArg_ParseTuple(args, "zK", &name, &cells) || enter(self) < 0)
+		return NULL;
+	return none_or_error(INSIDE(self, cell_session_rewind(HANDLE(self)->pointer, name, cells, &err)), &err);
+}
+
+/* become(session) */
+static PyObject *session_become(PyObject *self, PyObject *args)
+{
+	struct cell_error err;
+	PyObject *other;
+	if (!PyArg_ParseTuple(args, "O!", session_type, &other) || enter(self) < 0)
+		return NULL;
+	if (enter(other) < 0) {
+		leave(self);
+		return NULL;
+	}
+	int rc = INSIDE(self, cell_session_become(HANDLE(self)->pointer, HANDLE(other)->pointer, &err));
+	leave(other);
+	return none_or_error(rc, &err);
+}
+
+/* drop_point(name) */
+static PyObject *session_drop_point(PyObject *self, PyObject *args)
+{
+	struct cell_error err;
+	const char *name;
+	if (!PyArg_ParseTuple(args, "s", &name) || enter(self) < 0)
+		return NULL;
+	return none_or_error(INSIDE(self, cell_session_drop_point(HANDLE(self)->pointer, name, &err)), &err);
+}
+
+/* points() -> JSON */
+static PyObject *session_points(PyObject *self, PyObject *args)
+{
+	char *json;
+	(void)args;
+	if (enter(self) < 0)
+		return NULL;
+	Py_BEGIN_ALLOW_THREADS json = cell_session_points(HANDLE(self)->pointer);
+	Py_END_ALLOW_THREADS leave(self);
+	if (!json)
+		return PyErr_NoMemory();
+	PyObject *text = text_of(json, strlen(json));
+	free(json);
+	return text;
+}
+
 /* answer(id, accept, reason, args_json, always, spin_us) */
 static PyObject *session_answer(PyObject *self, PyObject *args)
 {
@@ -267,6 +390,12 @@ PyMethodDef session_methods[] = {
 	{ "interrupt", session_interrupt, METH_NOARGS, NULL },
 	{ "cancel", session_cancel, METH_VARARGS, NULL },
 	{ "reset", session_reset, METH_NOARGS, NULL },
+	{ "fork", session_fork, METH_VARARGS, NULL },
+	{ "checkpoint", session_checkpoint, METH_VARARGS, NULL },
+	{ "rewind", session_rewind, METH_VARARGS, NULL },
+	{ "become", session_become, METH_VARARGS, NULL },
+	{ "drop_point", session_drop_point, METH_VARARGS, NULL },
+	{ "points", session_points, METH_NOARGS, NULL },
 	{ "answer", session_answer, METH_VARARGS, NULL },
 	{ "approvals", session_approvals, METH_NOARGS, NULL },
 	{ NULL, NULL, 0, NULL },

@@ -10,7 +10,7 @@ import pytest
 from conftest import ROOT, run
 from test_seeds import execute
 
-PAGES = sorted(glob.glob(os.path.join(ROOT, "docs", "python", "*.md")))
+PAGES = sorted([*glob.glob(os.path.join(ROOT, "docs", "python", "*.md")), os.path.join(ROOT, "docs", "branches.md")])
 
 
 def blocks(path):

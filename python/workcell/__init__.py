@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ._engine import Engine, ExecutorInfo, default_engine
+    from ._branch import Point, Race
     from .approvals import ApprovalGoneError, ApprovalRequest, Approvals, Rejection
     from .audit import AuditLog
     from .bootstrap import NamespaceBundle, bootstrap_namespaces
     from .code_executor import CodeExecutionChunk, CodeExecutionResult, CodeExecutor
     from .errors import (ApprovalRejectedError, ApprovalTimeoutError, ArtifactNotFoundError, ArtifactWriteError, AuthError, BusyError,
-                         CodeExecutionError, CodeModeError, ServerError, SessionExpiredError,
+                         CodeExecutionError, CodeModeError, ForkError, PointNotFoundError, ServerError, SessionExpiredError, UnsupportedError,
                          ConfigurationError, DependencyError, ExecutorUnavailableError, RuntimeDepsDisabledError,
                          SessionClosedError, SkillExecutionError, SkillNotFoundError, SkillValidationError, StorageError,
                          StorageReadError, StorageWriteError, ToolCallError, ToolNotFoundError, ToolTimeoutError, WorkcellError,
@@ -41,12 +42,14 @@ if TYPE_CHECKING:
 # Which module has which name. They are imported when they are asked for: a program that wants one class, or only the command, does not wait
 # for asyncio and the rest.
 _HOMES = {
+    "_branch": "Point Race",
     "_engine": "Engine ExecutorInfo default_engine",
     "approvals": "ApprovalGoneError ApprovalRequest Approvals Rejection",
     "audit": "AuditLog",
     "bootstrap": "NamespaceBundle bootstrap_namespaces",
     "code_executor": "CodeExecutionChunk CodeExecutionResult CodeExecutor",
     "errors": "ApprovalRejectedError ApprovalTimeoutError ArtifactNotFoundError ArtifactWriteError AuthError BusyError "
+              "ForkError PointNotFoundError UnsupportedError "
               "CodeExecutionError CodeModeError ServerError SessionExpiredError ConfigurationError DependencyError "
               "ExecutorUnavailableError RuntimeDepsDisabledError SessionClosedError SkillExecutionError "
               "SkillNotFoundError SkillValidationError StorageError StorageReadError StorageWriteError "
@@ -75,11 +78,12 @@ __all__ = [
     "WorkflowNotFoundError", "WorkflowValidationError", "WorkflowExecutionError", "SkillNotFoundError",
     "SkillValidationError", "SkillExecutionError", "DependencyError", "RuntimeDepsDisabledError", "StorageError",
     "StorageReadError", "StorageWriteError", "ConfigurationError", "SessionClosedError", "SessionExpiredError",
-    "AuthError", "BusyError", "ServerError", "ExecutorUnavailableError",
+    "AuthError", "BusyError", "ForkError", "PointNotFoundError", "ServerError", "UnsupportedError", "ExecutorUnavailableError",
     "CodeExecutor", "CodeExecutionChunk", "CodeExecutionResult", "CodeExecutionError", "ApprovalRejectedError", "ApprovalTimeoutError",
     "ApprovalRequest", "ApprovalGoneError", "Approvals", "Rejection", "generate_mcp_sources", "Engine", "ExecutorInfo", "default_engine",
     "AuditLog", "Policy", "check_policy", "ToolCallContext", "ToolMiddleware", "compose_tool_middlewares", "Event", "Chunk",
     "Display", "ImageEvent", "CallStarted", "CallEnded", "ApprovalEvent", "ApprovalEnded", "KernelDied", "ResultEvent",
+    "Point", "Race",
 ]
 
 

@@ -24,7 +24,7 @@ from . import _engine, _native
 from ._engine import Background, Channel, Engine, Item, default_engine, log
 from .approvals import ApprovalRequest, Approvals, ask_handler
 from .audit import AuditLog
-from .errors import (ConfigurationError, ExecutorUnavailableError, ServerError, SessionClosedError, ToolCallError, ToolNotFoundError,
+from .errors import (ConfigurationError, ExecutorUnavailableError, ServerError, PointNotFoundError, SessionClosedError, ToolCallError, ToolNotFoundError,
                      from_native, from_operation)
 from .policy import PolicyLike, resolve
 from .tools.middleware import ToolCallContext, ToolMiddleware, compose_tool_middlewares
@@ -271,6 +271,28 @@ def part_value(kind: str, data: bytes) -> Any:
     return data.decode("utf-8", "replace") if kind == "text" else data
 
 
+def _point_error(error: _native.NativeError) -> Exception:
+    return PointNotFoundError(str(error.args[0])) if error.args[1] == "not_found" else from_native(error)
+
+
+class Family:
+    """A session and its forks: they share the space, and the functions of the host. The last one to close closes those."""
+
+    def __init__(self) -> None:
+        self._open = 1
+        self._lock = threading.Lock()
+
+    def join(self) -> None:
+        with self._lock:
+            self._open += 1
+
+    def leave(self) -> bool:
+        """True for the last one."""
+        with self._lock:
+            self._open -= 1
+            return self._open == 0
+
+
 class Core:
     """A session of the library with its space."""
 
@@ -296,6 +318,8 @@ class Core:
         self._after: Dict[str, "asyncio.Future[Item]"] = {}
         self._tasks: "set[asyncio.Task[Any]]" = set()
         self._lock = threading.Lock()
+        self._family = Family()
+        self._event_token = 0
 
     # -- opening and closing
 
@@ -340,10 +364,10 @@ class Core:
                 options["container"] = {**options.get("container", {}), **self._container_parts()}
                 if spec.space.get("workspace_id") is not None:
                     options["remote_workspace"] = spec.space["workspace_id"]
+            self._event_token = self.home.add(self._handle_session_event)
             self.session = _native.Session(
                 self.engine.native, options, None if served else space.native, self.policy.native,
-                spec.audit.native if spec.audit is not None else None, self.home.port,
-                self.home.add(self._handle_session_event), SESSION_MASK)
+                spec.audit.native if spec.audit is not None else None, self.home.port, self._event_token, SESSION_MASK)
         except _native.NativeError as error:
             self.space.close()
             self.home.close()
@@ -446,6 +470,11 @@ class Core:
             self.approvals.end()
             if session is not None:
                 session.close()
+            if session is None and space is None:
+                return
+            if not self._family.leave():
+                self.home.handlers.pop(self._event_token, None)
+                return
             if space is not None:
                 space.close()
             self.home.close()
@@ -468,6 +497,60 @@ class Core:
             self.need_session().reset()
         except _native.NativeError as error:
             raise from_native(error) from None
+
+    # -- branches; blocking
+
+    def fork(self, n: int, drop: bool) -> List["Core"]:
+        made = []
+        for _ in range(n):
+            core = Core(self.spec)
+            core.home.close()
+            core.home, core.space, core._family, core._background = self.home, self.need_space(), self._family, self._background
+            core.approvals._handler = self.approvals._handler
+            core._event_token = self.home.add(core._handle_session_event)
+            made.append(core)
+        try:
+            forks = self.need_session().fork(self.home.port, [core._event_token for core in made], SESSION_MASK, drop)
+        except _native.NativeError as error:
+            for core in made:
+                self.home.handlers.pop(core._event_token, None)
+            raise from_native(error) from None
+        for core, session in zip(made, forks):
+            self._family.join()
+            core.session = session
+            core.id = session.id()
+            core.engine.owned.add(core)
+        return made
+
+    def checkpoint(self, name: str, drop: bool) -> None:
+        try:
+            self.need_session().checkpoint(name, drop)
+        except _native.NativeError as error:
+            raise from_native(error) from None
+
+    def rewind(self, name: Optional[str], cells: Optional[int]) -> None:
+        if (name is None) == (cells is None):
+            raise TypeError("rewind() takes the name of a point, or cells=")
+        try:
+            self.need_session().rewind(name, cells or 0)
+        except _native.NativeError as error:
+            raise _point_error(error) from None
+
+    def become(self, other: "Core") -> None:
+        try:
+            self.need_session().become(other.need_session())
+        except _native.NativeError as error:
+            raise from_native(error) from None
+
+    def drop_point(self, name: str) -> None:
+        try:
+            self.need_session().drop_point(name)
+        except _native.NativeError as error:
+            raise _point_error(error) from None
+
+    def points(self) -> List[Dict[str, Any]]:
+        found: List[Dict[str, Any]] = json.loads(self.need_session().points())
+        return found
 
     # -- approvals
 

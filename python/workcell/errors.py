@@ -241,6 +241,24 @@ class BusyError(CodeModeError):
     code = "busy"
 
 
+class ForkError(CodeModeError):
+    """The session has threads, child processes, connections or locks that a fork would not have; the message names them."""
+
+    code = "cannot_fork"
+
+
+class UnsupportedError(CodeModeError, NotImplementedError):
+    """The executor cannot do this; the message names one that can."""
+
+    code = "unsupported"
+
+
+class PointNotFoundError(CodeModeError, LookupError):
+    """The session has no such point."""
+
+    code = "not_found"
+
+
 class ServerError(CodeModeError, ConnectionError):
     """A session server could not be reached, or sent an invalid answer."""
 
@@ -348,6 +366,8 @@ _BY_WORD: Dict[str, Type[CodeModeError]] = {
     "forbidden": AuthError,
     "busy": BusyError,
     "session_expired": SessionExpiredError,
+    "cannot_fork": ForkError,
+    "unsupported": UnsupportedError,
 }
 
 
@@ -411,7 +431,7 @@ __all__: List[str] = [
     "WorkflowExecutionError", "SkillNotFoundError", "SkillValidationError", "SkillExecutionError", "StorageError",
     "StorageReadError", "StorageWriteError", "DependencyError", "RuntimeDepsDisabledError", "ConfigurationError",
     "InvalidError", "LimitError", "EngineError", "KernelError", "SandboxError", "SessionClosedError",
-    "SessionExpiredError", "AuthError", "BusyError", "ServerError", "ExecutorUnavailableError", "StartTimeoutError", "RPCError", "RPCTransportError", "NamespaceError",
+    "SessionExpiredError", "AuthError", "BusyError", "ForkError", "PointNotFoundError", "UnsupportedError", "ServerError", "ExecutorUnavailableError", "StartTimeoutError", "RPCError", "RPCTransportError", "NamespaceError",
     "WorkflowError", "SkillError", "ToolError", "ArtifactError", "DepsError", "CodeExecutionError",
     "ApprovalRejectedError", "ApprovalTimeoutError",
 ]

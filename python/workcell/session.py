@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import inspect
 import warnings
-from typing import Any, AsyncGenerator, Dict, List, Mapping, NoReturn, Optional, Sequence, Set, Union
+from typing import Any, AsyncGenerator, AsyncIterator, Dict, List, Literal, Mapping, NoReturn, Optional, Sequence, Set, Tuple, Union, overload
 
-from . import _facade
+from . import _branch, _facade
 from . import prompt as _prompt
+from ._branch import Codes, Judge, Point, Race
 from ._core import Core, SpaceHandle
 from ._runs import run_async
 from ._session import _Session
@@ -14,6 +18,13 @@ from .errors import CodeModeError, SessionClosedError
 from .events import Event
 from .execution.executors import LibraryExecutor, in_thread
 from .types import ExecutionResult
+
+
+def _copy_of(session: "Session", core: Core) -> "Session":
+    made = _branch.copy_of(session, core)
+    made._executor._core, made._executor._starting, made._executor._closed = core, None, False
+    made._started, made._closed = True, False
+    return made
 
 
 class Session(_Session):
@@ -158,6 +169,107 @@ class Session(_Session):
     def supported_capabilities(self) -> Set[str]:
         """The capabilities of its executor; empty before the start."""
         return set(self._executor.supported_capabilities()) if self._started else set()
+
+    # -- branches
+
+    @overload
+    async def fork(self, n: None = None, *, drop: bool = False) -> "Session": ...
+
+    @overload
+    async def fork(self, n: int, *, drop: bool = False) -> List["Session"]: ...
+
+    async def fork(self, n: Optional[int] = None, *, drop: bool = False) -> Union["Session", List["Session"]]:
+        """A session, or n of them, that continue from the current state: variables, imports, open files; tools and storage are shared.
+
+        Each must be closed. Random numbers differ between them. Executor ``subprocess``.
+
+        Args:
+            n: the number of forks; None: one, which is returned itself.
+            drop: the forks go without threads, child processes, connections and file locks, which otherwise raise
+                :class:`ForkError` before anything happens.
+        """
+        await self.start()
+        made = [_copy_of(self, core) for core in await in_thread(self._core.fork, 1 if n is None else n, drop)]
+        return made[0] if n is None else made
+
+    async def checkpoint(self, name: str, *, drop: bool = False) -> None:
+        """Keeps the current state under a name, in place of an earlier point of that name. Files are not included."""
+        await self.start()
+        await in_thread(self._core.checkpoint, name, drop)
+
+    async def rewind(self, name: Optional[str] = None, *, cells: Optional[int] = None) -> None:
+        """Continues from a point, which stays; or from the point that was taken so many cells ago."""
+        await self.start()
+        await in_thread(self._core.rewind, name, cells)
+
+    async def points(self) -> List[Point]:
+        """The kept states, the latest first."""
+        await self.start()
+        return await in_thread(_branch.points_of, self._core)
+
+    async def drop_point(self, name: str) -> None:
+        """Frees a point."""
+        await self.start()
+        await in_thread(self._core.drop_point, name)
+
+    @contextlib.asynccontextmanager
+    async def attempt(self) -> AsyncIterator["Session"]:
+        """Rewinds the session when the block raises::
+
+            async with session.attempt():
+                (await session.run("risky()")).raise_for_error()
+        """
+        name = _branch.fresh_name()
+        await self.checkpoint(name)
+        try:
+            yield self
+        except BaseException:
+            if not self._closed:
+                await self.rewind(name)
+            raise
+        finally:
+            if not self._closed:
+                await self.drop_point(name)
+
+    async def race(self, codes: Codes, judge: Judge = None, *, n: Optional[int] = None, keep: Literal["winner", "none"] = "winner",
+                   concurrency: Optional[int] = None, timeout: Optional[float] = None, drop: bool = False) -> Race:
+        """Runs cells side by side in forks of the current state. The winner's state becomes the session's; the others leave nothing.
+
+        Args:
+            codes: the cells, or a function from a fork's number to its cell.
+            judge: an expression that each fork evaluates, or a function (sync or async) of each result; the largest value wins. None: the
+                first of the list that succeeds.
+            n: the number of forks for a function.
+            keep: "none": the session stays as it is.
+            concurrency: how many run at once; None: all.
+            timeout: of each cell.
+        """
+        _branch.check_keep(keep)
+        cells = _branch.codes_of(codes, n)
+        forks = await self.fork(len(cells), drop=drop)
+        turns = asyncio.Semaphore(concurrency or len(cells))
+
+        async def compete(fork: "Session", code: str) -> Tuple[ExecutionResult, Any]:
+            async with turns:
+                result = await fork.run(code, timeout)
+                if result.error is not None:
+                    return result, None
+                if judge is None:
+                    return result, 1
+                if isinstance(judge, str):
+                    judged = await fork.run(judge, timeout)
+                    return result, None if judged.error is not None else judged.value
+                score = judge(result)
+                return result, await score if inspect.isawaitable(score) else score
+
+        try:
+            ends = await asyncio.gather(*(compete(fork, code) for fork, code in zip(forks, cells)))
+            race = Race([result for result, _ in ends], [score for _, score in ends], _branch.winner_of([score for _, score in ends]))
+            if keep == "winner" and race.winner is not None:
+                await in_thread(self._core.become, forks[race.winner]._core)
+            return race
+        finally:
+            await asyncio.gather(*(fork.close() for fork in forks))
 
     # -- the model's side
 

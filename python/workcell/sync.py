@@ -13,11 +13,14 @@ threads of their own (async ones on a loop of their own), so they must be safe t
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NoReturn, Optional, Sequence, Set, Union
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Callable, Dict, Iterator, List, Literal, Mapping, NoReturn, Optional, Sequence, Set, Tuple, Union, overload
 
-from . import _facade, _native
+from . import _branch, _facade, _native
 from . import prompt as _prompt
+from ._branch import Codes, Judge, Point, Race
 from ._core import Core, SpaceHandle
 from ._runs import run_sync, stream_sync
 from ._session import _Session
@@ -123,6 +126,83 @@ class Session(_Session):
     def supported_capabilities(self) -> Set[str]:
         """The capabilities of its executor; empty before the start."""
         return set(self._executor.supported_capabilities()) if self._core is not None else set()
+
+    # -- branches
+
+    @overload
+    def fork(self, n: None = None, *, drop: bool = False) -> "Session": ...
+
+    @overload
+    def fork(self, n: int, *, drop: bool = False) -> List["Session"]: ...
+
+    def fork(self, n: Optional[int] = None, *, drop: bool = False) -> Union["Session", List["Session"]]:
+        """A session, or n of them, that continue from the current state; see :meth:`workcell.Session.fork`."""
+        made = []
+        for core in self._need().fork(1 if n is None else n, drop):
+            fork = _branch.copy_of(self, core)
+            fork._core, fork._closed = core, False
+            made.append(fork)
+        return made[0] if n is None else made
+
+    def checkpoint(self, name: str, *, drop: bool = False) -> None:
+        """Keeps the current state under a name, in place of an earlier point of that name. Files are not included."""
+        self._need().checkpoint(name, drop)
+
+    def rewind(self, name: Optional[str] = None, *, cells: Optional[int] = None) -> None:
+        """Continues from a point, which stays; or from the point that was taken so many cells ago."""
+        self._need().rewind(name, cells)
+
+    def points(self) -> List[Point]:
+        """The kept states, the latest first."""
+        return _branch.points_of(self._need())
+
+    def drop_point(self, name: str) -> None:
+        """Frees a point."""
+        self._need().drop_point(name)
+
+    @contextlib.contextmanager
+    def attempt(self) -> Iterator["Session"]:
+        """Rewinds the session when the block raises."""
+        name = _branch.fresh_name()
+        self.checkpoint(name)
+        try:
+            yield self
+        except BaseException:
+            if not self._closed:
+                self.rewind(name)
+            raise
+        finally:
+            if not self._closed:
+                self.drop_point(name)
+
+    def race(self, codes: Codes, judge: Judge = None, *, n: Optional[int] = None, keep: Literal["winner", "none"] = "winner",
+             concurrency: Optional[int] = None, timeout: Optional[float] = None, drop: bool = False) -> Race:
+        """Runs cells side by side in forks of the current state; see :meth:`workcell.Session.race`."""
+        _branch.check_keep(keep)
+        cells = _branch.codes_of(codes, n)
+        forks = self.fork(len(cells), drop=drop)
+
+        def compete(fork: "Session", code: str) -> Tuple[ExecutionResult, Any]:
+            result = fork.run(code, timeout)
+            if result.error is not None:
+                return result, None
+            if judge is None:
+                return result, 1
+            if isinstance(judge, str):
+                judged = fork.run(judge, timeout)
+                return result, None if judged.error is not None else judged.value
+            return result, judge(result)
+
+        try:
+            with ThreadPoolExecutor(concurrency or len(cells)) as threads:
+                ends = list(threads.map(compete, forks, cells))
+            race = Race([result for result, _ in ends], [score for _, score in ends], _branch.winner_of([score for _, score in ends]))
+            if keep == "winner" and race.winner is not None:
+                self._need().become(forks[race.winner]._need())
+            return race
+        finally:
+            for fork in forks:
+                fork.close()
 
     # -- the model's side
 

@@ -1,0 +1,145 @@
+"""Branches of sessions: forks, points, attempts, races."""
+import asyncio
+
+import pytest
+from conftest import run
+
+import workcell
+import workcell.sync
+from workcell import ForkError, PointNotFoundError, UnsupportedError
+
+
+def test_forks_share_tools_and_storage_and_nothing_else(storage):
+    async def main():
+        async with workcell.Session(storage) as session:
+            @session.tool
+            def add(a: int, b: int) -> int:
+                return a + b
+
+            await session.run("x = [1]\nartifacts.save('kept', b'bytes')")
+            fork = await session.fork()
+            more = await session.fork(2)
+            assert len({each.session_id for each in [session, fork, *more]}) == 4
+            await fork.run("x.append(tools.add(a=1, b=2))")
+            assert (await fork.run("x")).value == [1, 3]
+            assert (await session.run("x, tools.add(a=3, b=4)")).value == ([1], 7)
+            assert (await more[0].run("artifacts.load('kept')")).value == b"bytes"
+            await asyncio.gather(*(each.run("artifacts.save('big', bytes(3_000_000))") for each in more))
+            for each in more:
+                await each.close()
+            assert (await fork.run("tools.add(a=5, b=6)")).value == 11
+        # The source is closed: its functions are there for the forks that remain.
+        assert (await fork.run("x + [tools.add(a=7, b=8)]")).value == [1, 3, 15]
+        await fork.close()
+        with pytest.raises(workcell.SessionClosedError):
+            await fork.run("1")
+
+    run(main())
+
+
+def test_rewind(storage):
+    async def main():
+        async with workcell.Session(storage) as session:
+            await session.run("x = 1")
+            await session.checkpoint("one")
+            await session.run("x = 2")
+            await session.rewind("one")
+            assert (await session.run("x")).value == 1
+            await session.run("x = 5")
+            await session.rewind(cells=2)
+            assert (await session.run("x")).value == 1
+            point, = await session.points()
+            assert (point.name, point.cell) == ("one", 1) and point.age >= 0 and point.size >= 0
+            await session.drop_point("one")
+            assert await session.points() == []
+            with pytest.raises(PointNotFoundError, match="one"):
+                await session.rewind("one")
+            with pytest.raises(TypeError):
+                await session.rewind()
+
+    run(main())
+
+
+def test_an_attempt_that_fails_leaves_nothing(storage):
+    async def main():
+        async with workcell.Session(storage) as session:
+            await session.run("x = 1")
+            with pytest.raises(ZeroDivisionError):
+                async with session.attempt():
+                    await session.run("x = 2")
+                    1 / 0
+            assert (await session.run("x")).value == 1
+            async with session.attempt():
+                await session.run("x = 3")
+            assert (await session.run("x")).value == 3
+            assert await session.points() == []
+
+    run(main())
+
+
+@pytest.mark.parametrize("judge, value", [("x", 9), (lambda result: -result.value, 1), (None, 4)], ids=["expression", "function", "first"])
+def test_the_winner_of_a_race_becomes_the_session(storage, judge, value):
+    async def main():
+        async with workcell.Session(storage) as session:
+            await session.run("x = 0")
+            race = await session.race(["x = 4\nx", "x = 9\nx", "1 / 0", "x = 1\nx"], judge=judge)
+            assert [result.error is None for result in race.results] == [True, True, False, True]
+            assert race.scores[2] is None and race.result.value == value
+            assert (await session.run("x")).value == value
+            kept = await session.race(lambda i: "x = %d" % i, judge="x", n=3, keep="none", concurrency=2)
+            assert kept.winner == 2 and (await session.run("x")).value == value
+            lost = await session.race(["1 / 0"])
+            assert lost.winner is None and (await session.run("x")).value == value
+
+    run(main())
+
+
+def test_the_synchronous_session_branches_too(storage):
+    with workcell.sync.Session(storage) as session:
+        session.run("x = 1")
+        with session.fork() as fork:
+            fork.run("x = 2")
+            session.checkpoint("p")
+            session.run("x = 3")
+            session.rewind("p")
+            assert (session.run("x").value, fork.run("x").value) == (1, 2)
+        with pytest.raises(KeyError):
+            with session.attempt():
+                session.run("x = 4")
+                raise KeyError
+        assert session.run("x").value == 1
+        assert session.race(["x = 5", "x = 6"], judge="x").winner == 1
+        assert session.run("x").value == 6
+
+
+def test_what_a_fork_would_not_have_is_named(storage):
+    async def main():
+        async with workcell.Session(storage) as session:
+            await session.run("import threading; e = threading.Event(); t = threading.Thread(target=e.wait, name='my-thread'); t.start()")
+            with pytest.raises(ForkError, match="my-thread"):
+                await session.fork()
+            fork = await session.fork(drop=True)
+            assert (await fork.run("threading.active_count()")).value == 1
+            await fork.close()
+            await session.run("e.set()")
+        async with workcell.Session(storage, "inprocess") as session:
+            with pytest.raises(UnsupportedError, match="subprocess"):
+                await session.fork()
+
+    run(main())
+
+
+def test_numpy_and_its_generators_differ_between_forks(storage):
+    async def main():
+        async with workcell.Session(storage) as session:
+            if (await session.run("import numpy as np")).error is not None:
+                pytest.skip("numpy is not installed")
+            await session.run("np.random.seed(1); rng = np.random.default_rng(1); a = np.ones((400, 400)); b = (a @ a).sum()")
+            forks = await session.fork(5)
+            seen = [(await each.run("float(np.random.rand()), float(rng.random())")).value for each in [session, *forks]]
+            assert len({first for first, _ in seen}) == len({second for _, second in seen}) == 6, seen
+            assert (await forks[0].run("float((a @ a).sum()) == b")).value is True
+            for each in forks:
+                await each.close()
+
+    run(main())
