@@ -3,6 +3,7 @@
 #include "search/searches.h"
 
 #include <limits.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -22,6 +23,8 @@ struct finding {
 	/* tools */
 	struct cell__tools *tools;    /* NULL: workflows */
 	struct cell__tools_view view;
+	struct cell__tools_wait read; /* for changed definitions */
+	bool reading;
 	/* workflows */
 	char *query;
 	size_t limit;
@@ -191,6 +194,8 @@ static void drop_finding(struct finding *finding)
 {
 	if (finding->waiting)
 		cell__embedder_cancel(&finding->wait);
+	if (finding->reading)
+		cell__tools_wait_cancel(finding->tools, &finding->read);
 	if (!finding->on_pool)
 		destroy_finding(finding);
 }
@@ -288,7 +293,7 @@ static void rank_tools(struct finding *finding)
 	struct cell__call *call = take_call(finding);
 	searches->vector = finding->vector;
 	searches->dimensions = finding->dimensions;
-	cell__tools_handle(finding->tools, &finding->view, call);
+	cell__tools_handle_read(finding->tools, &finding->view, call);
 	searches->vector = NULL;
 	searches->dimensions = 0;
 	destroy_finding(finding);
@@ -317,6 +322,21 @@ static void fill_tools(struct finding *finding)
 	}
 }
 
+static void handle_tools_read(struct cell__tools_wait *wait)
+{
+	struct finding *finding = (struct finding *)((char *)wait - offsetof(struct finding, read));
+	finding->reading = false;
+	fill_tools(finding);
+}
+
+static void read_tools(struct finding *finding)
+{
+	finding->read.ready = handle_tools_read;
+	finding->reading = cell__tools_wait(finding->tools, &finding->read);
+	if (!finding->reading)
+		fill_tools(finding);
+}
+
 /* ---- both ---- */
 
 static void take_vector(struct finding *finding)
@@ -328,7 +348,7 @@ static void take_vector(struct finding *finding)
 		finding->dimensions = wait->dimensions;
 	}
 	if (finding->tools)
-		fill_tools(finding);
+		read_tools(finding);
 	else
 		search_workflows(finding);
 }

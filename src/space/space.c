@@ -117,8 +117,6 @@ static void handle_call(struct cell_space *space, const char *cwd, struct cell__
 		part = op == CELL__OP_TOOLS_SEARCH ? CELL__PART_TOOLS : CELL__PART_WORKFLOWS;
 	if (space->closing)
 		call->fail(call, CELL_E_CLOSED, "RuntimeError", "the space is closed");
-	else if (op == CELL__OP_TOOLS_PROBLEMS)
-		call->answer(call, cell__tools_problems(space->tools), NULL, 0);
 	else if (part == CELL__PART_SEARCH)
 		cell__searches_handle(space->searches, space->tools, &view, call);
 	else if (part == CELL__PART_TOOLS)

@@ -1,13 +1,15 @@
 /*
  * Command-line tools: one process for a call.
  *
- *     waiting ──a process may start──▶ running ──exited()──▶ answered
- *        └───────────── cancel ───────────┴──▶ abandoned
+ *     waiting ──a process may start──▶ starting: its files are looked up (pool) ──▶ running ──exited()──▶ answered
+ *        └───────────── cancel ────────────┴────────────────────────────────────────┴──▶ abandoned
  *
- * At most CELL_TOOL_LIMIT_PROCESSES run at once; the others wait in the order of their calls, and their timeout has not begun.
- * The environment, which may hold secrets, is made when the process starts and wiped when it has started.
+ * At most CELL_TOOL_LIMIT_PROCESSES start or run at once; the others wait in the order of their calls, and their timeout has not begun.
+ * The environment, which may hold secrets, is made when the start begins and wiped when the process has started.
  *
- * For an untrusted caller the process is confined like the caller's code (confine.c).
+ * For an untrusted caller the process is confined like the caller's code (confine.c), and its program must not be a file of the code's.
+ * That check, and opening arguments that are files, may block: the pool does both, and hands descriptors back, so that no path is looked up
+ * again.  Without either the process starts at once.  Processes of one session start in the order of their calls.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -18,13 +20,31 @@
 #include "spawn/confinement.h"
 #include "tools/internal.h"
 
+/* A start: on the pool, or looked up.  It owns all that the pool uses, because its call may be cancelled meanwhile. */
+struct start {
+	uv_work_t work;
+	struct cli *cli; /* NULL: cancelled */
+	struct cell__tools *tools;
+	struct cell__tool_entry *tool; /* a reference */
+	struct cell__program_caller caller; /* with a reference to the confinement */
+	struct cell__argv argv;
+	char *cwd, *workspace;
+	char **env;
+	int fds[CELL_PROCESS_FDS];
+	size_t n_fds;
+	bool looked;
+	int code; /* it cannot start; 0: it can */
+	struct cell__buf why;
+};
+
 struct cli {
 	struct cell__tool_run *run;
-	struct cell__argv argv;
-	struct cell__process *process; /* NULL: waiting */
+	struct cell__argv argv;        /* until the start */
+	struct start *start;           /* NULL: waiting, or running */
+	struct cell__process *process; /* NULL: not running yet */
 	struct cell__buf out[2];       /* the head of stdout, stderr */
 	uint64_t total[2];
-	struct cli *next;              /* waiting after us */
+	struct cli *next;              /* waiting or starting after us */
 };
 
 static void start_waiting(struct cell__tools *tools);
@@ -106,8 +126,6 @@ static int build_env(struct cell__tool_run *run, char ***ret_env, struct cell__b
 			rc = set_var(env, &count, tool->env.list[i].key, value);
 		cell__secret_free(value);
 	}
-	if (rc == 0 && run->code)
-		cell__program_clean_path(run->code, env_path(env));
 	if (rc < 0) {
 		if (why->size == 0)
 			cell__buf_add_str(why, "out of memory");
@@ -225,45 +243,119 @@ static void handle_exited(void *owner, const struct cell__process_exit *how)
 	start_waiting(tools);
 }
 
-/* ---- start and cancel ---- */
+/* ---- on the pool ---- */
 
 /* Words that are files become descriptors, numbered as the program gets them. */
-static int open_paths(struct cli *cli, int fds[CELL_PROCESS_FDS], size_t *ret_n, struct cell__buf *why)
+static int open_paths(struct start *start)
 {
-	struct cell__argv *argv = &cli->argv;
-	size_t n = 0;
+	struct cell__argv *argv = &start->argv;
 	for (size_t i = 0; i < argv->n_paths; i++) {
 		char **word = &argv->list[argv->paths[i].at], *name = NULL;
 		struct cell__buf number = CELL_BUF_INIT;
-		if (cell__path_arg_open(cli->run, argv->paths[i].param, *word, &fds[n], &name, why) < 0)
+		if (cell__path_arg_open(&start->caller, argv->paths[i].param, *word, &start->fds[start->n_fds], &name, &start->why) < 0)
 			return -1;
-		if (!name && cell__buf_printf(&number, "/proc/self/fd/%zu", 3 + n++) == 0)
+		if (!name && cell__buf_printf(&number, "/proc/self/fd/%zu", 3 + start->n_fds++) == 0)
 			name = number.data;
 		if (!name)
 			return -1;
 		free(*word);
 		*word = name;
 	}
-	*ret_n = n;
 	return 0;
 }
 
-static void close_paths(int fds[CELL_PROCESS_FDS])
+static void look_up(uv_work_t *work)
 {
-	for (size_t i = 0; i < CELL_PROCESS_FDS; i++)
-		cell__close_fd(&fds[i]);
+	struct start *start = work->data;
+	const struct cell__confinement *code = start->caller.code;
+	char *path = env_path(start->env);
+	if (code)
+		cell__program_clean_path(code, path);
+	if ((code && cell__program_check(code, start->tool->command, path, start->cwd, &start->why) < 0) || open_paths(start) < 0)
+		start->code = CELL_TOOL_E_ARGS;
 }
 
-static int start_in(struct cli *cli, const char *cwd, char **env, const int *fds, size_t n_fds, struct cell__buf *why, int *ret_code)
+/* ---- start and cancel ---- */
+
+static void destroy_start(struct start *start)
+{
+	for (size_t i = 0; i < CELL_PROCESS_FDS; i++)
+		cell__close_fd(&start->fds[i]);
+	cell__argv_finish(&start->argv);
+	cell__tool_unref(start->tool);
+	cell__confinement_unref(start->caller.code);
+	free_env(start->env);
+	free(start->cwd);
+	free(start->workspace);
+	cell__buf_finish(&start->why);
+	free(start);
+}
+
+static void append(struct cell__cli_queue *queue, struct cli *cli)
+{
+	if (queue->last)
+		((struct cli *)queue->last)->next = cli;
+	else
+		queue->first = cli;
+	cli->next = NULL;
+	queue->last = cli;
+}
+
+static void leave(struct cell__cli_queue *queue, struct cli *cli)
+{
+	struct cli *before = NULL;
+	for (struct cli *at = queue->first; at && at != cli; at = at->next)
+		before = at;
+	if (before)
+		before->next = cli->next;
+	else
+		queue->first = cli->next;
+	if (queue->last == cli)
+		queue->last = before;
+}
+
+/* NULL: it cannot start, and the run has failed. */
+static struct start *make_start(struct cli *cli)
+{
+	struct cell__tool_run *run = cli->run;
+	CELL_AUTO_BUF struct cell__buf why = CELL_BUF_INIT;
+	int code = CELL_TOOL_E_ARGS;
+	struct start *start = cell__alloc(1, sizeof *start);
+	if (start) {
+		memset(start->fds, -1, sizeof start->fds);
+		start->work.data = start;
+		start->cli = cli;
+		start->tools = run->tools;
+		start->tool = cell__tool_ref(run->tool);
+		start->workspace = cell__strdup(run->cwd);
+		start->caller = (struct cell__program_caller){ .code = cell__confinement_ref(run->code),
+							       .host = run->tool->host,
+							       .cwd = start->workspace };
+		start->argv = cli->argv;
+		cli->argv = (struct cell__argv){ 0 };
+		start->cwd = cell__program_cwd(run->code, run->tool->host, run->tool->cwd, run->cwd, &why);
+		if (start->cwd)
+			code = CELL_TOOL_E_FAILED;
+		if (start->cwd && start->workspace && build_env(run, &start->env, &why) == 0)
+			return start;
+		destroy_start(start);
+	}
+	run->state = NULL;
+	cell__tool_run_fail(run, code, "%s", why.size ? why.data : "out of memory");
+	destroy_cli(cli);
+	return NULL;
+}
+
+static void start_process(struct cli *cli, struct start *start)
 {
 	struct cell__tool_run *run = cli->run;
 	struct cell__process_spec spec = {
-		.argv = (const char *const *)cli->argv.list,
-		.env = (const char *const *)env,
-		.fds = fds,
-		.n_fds = n_fds,
-		.path = env_path(env),
-		.cwd = cwd,
+		.argv = (const char *const *)start->argv.list,
+		.env = (const char *const *)start->env,
+		.fds = start->fds,
+		.n_fds = start->n_fds,
+		.path = env_path(start->env),
+		.cwd = start->cwd,
 		.timeout_ms = cell__tool_run_timeout_ms(run),
 		.confine = is_confined(run) ? run->code : NULL,
 		.output = handle_output,
@@ -271,63 +363,83 @@ static int start_in(struct cli *cli, const char *cwd, char **env, const int *fds
 		.owner = cli,
 	};
 	struct cell_error err = { 0 };
-	int rc = cell__process_start(run->tools->opts.supervisor, &spec, &cli->process, &err);
-	if (rc < 0)
-		cell__buf_add_str(why, err.msg);
-	*ret_code = err.code == CELL_E_UNAVAILABLE ? CELL_E_UNAVAILABLE : CELL_TOOL_E_FAILED;
-	return rc;
-}
-
-static int start_process(struct cli *cli, struct cell__buf *why, int *ret_code)
-{
-	int fds[CELL_PROCESS_FDS];
-	memset(fds, -1, sizeof fds);
-	struct cell__tool_run *run = cli->run;
-	char **env = NULL;
-	*ret_code = CELL_TOOL_E_ARGS;
-	CELL_AUTO_FREE char *cwd = cell__program_cwd(run->code, run->tool->host, run->tool->cwd, run->cwd, why);
-	if (!cwd)
-		return -1;
-	*ret_code = CELL_TOOL_E_FAILED;
-	if (build_env(run, &env, why) < 0)
-		return -1;
-	if (run->code && cell__program_check(run->code, run->tool->command, env_path(env), cwd, why) < 0) {
-		*ret_code = CELL_TOOL_E_ARGS;
-		free_env(env);
-		return -1;
+	if (start->code == 0 && cell__process_start(run->tools->opts.supervisor, &spec, &cli->process, &err) < 0) {
+		cell__buf_add_str(&start->why, err.msg);
+		start->code = err.code == CELL_E_UNAVAILABLE ? CELL_E_UNAVAILABLE : CELL_TOOL_E_FAILED;
 	}
-	*ret_code = CELL_TOOL_E_ARGS;
-	size_t n_fds = 0;
-	int rc = open_paths(cli, fds, &n_fds, why);
-	if (rc == 0)
-		rc = start_in(cli, cwd, env, fds, n_fds, why, ret_code);
-	close_paths(fds);
-	free_env(env);
-	return rc;
-}
-
-static void start_one(struct cli *cli)
-{
-	struct cell__tool_run *run = cli->run;
-	CELL_AUTO_BUF struct cell__buf why = CELL_BUF_INIT;
-	int code;
-	if (start_process(cli, &why, &code) == 0) {
-		run->tools->n_processes++;
+	if (start->code == 0)
 		return;
-	}
 	run->state = NULL;
-	cell__tool_run_fail(run, code, "%s", why.size ? why.data : "out of memory");
+	run->tools->n_processes--;
+	cell__tool_run_fail(run, start->code, "%s", start->why.size ? start->why.data : "out of memory");
 	destroy_cli(cli);
+}
+
+/* Whether an earlier call of the same session has not started its process yet. */
+static bool is_behind(const struct cell__tools *tools, const struct cli *cli)
+{
+	const char *session = cli->run->call->session_id;
+	for (const struct cli *at = tools->cli_starting.first; session && *session && at != cli; at = at->next)
+		if (at->run->call->session_id && strcmp(at->run->call->session_id, session) == 0)
+			return true;
+	return false;
+}
+
+/* Starts the processes whose files have been looked up and whose turn it is. */
+static void start_looked_up(struct cell__tools *tools)
+{
+	struct cli *cli = tools->cli_starting.first;
+	while (cli) {
+		if (!cli->start->looked || is_behind(tools, cli)) {
+			cli = cli->next;
+			continue;
+		}
+		struct start *start = cell__take_ptr(cli->start);
+		leave(&tools->cli_starting, cli);
+		start_process(cli, start);
+		destroy_start(start);
+		cli = tools->cli_starting.first; /* the list may be another now */
+	}
+}
+
+static void handle_looked_up(uv_work_t *work, int status)
+{
+	struct start *start = work->data;
+	struct cell__tools *tools = start->tools;
+	(void)status; /* never cancelled */
+	start->looked = true;
+	if (start->cli) {
+		start_looked_up(tools);
+		start_waiting(tools);
+	} else {
+		destroy_start(start);
+	}
+	cell__tools_left_pool(tools);
+}
+
+static void start_one(struct cell__tools *tools, struct cli *cli)
+{
+	struct start *start = make_start(cli);
+	if (!start)
+		return;
+	cli->start = start;
+	tools->n_processes++;
+	append(&tools->cli_starting, cli);
+	if (start->caller.code || start->argv.n_paths > 0) {
+		tools->on_pool++;
+		uv_queue_work(cell__loop_uv(tools->opts.loop), &start->work, look_up, handle_looked_up);
+	} else {
+		start->looked = true;
+		start_looked_up(tools);
+	}
 }
 
 static void start_waiting(struct cell__tools *tools)
 {
-	while (tools->cli_first && tools->n_processes < CELL_TOOL_LIMIT_PROCESSES) {
-		struct cli *cli = tools->cli_first;
-		tools->cli_first = cli->next;
-		if (!tools->cli_first)
-			tools->cli_last = NULL;
-		start_one(cli);
+	while (tools->cli_waiting.first && tools->n_processes < CELL_TOOL_LIMIT_PROCESSES) {
+		struct cli *cli = tools->cli_waiting.first;
+		leave(&tools->cli_waiting, cli);
+		start_one(tools, cli);
 	}
 }
 
@@ -352,28 +464,8 @@ static void start(struct cell__tool_run *run, json_t *args)
 	}
 	cli->run = run;
 	run->state = cli;
-	if (tools->cli_last)
-		((struct cli *)tools->cli_last)->next = cli;
-	else
-		tools->cli_first = cli;
-	tools->cli_last = cli;
+	append(&tools->cli_waiting, cli);
 	start_waiting(tools);
-}
-
-static void leave_queue(struct cell__tools *tools, struct cli *cli)
-{
-	struct cli *before = NULL;
-	for (struct cli *at = tools->cli_first; at; before = at, at = at->next) {
-		if (at != cli)
-			continue;
-		if (before)
-			before->next = at->next;
-		else
-			tools->cli_first = at->next;
-		if (tools->cli_last == at)
-			tools->cli_last = before;
-		return;
-	}
 }
 
 static void cancel(struct cell__tool_run *run)
@@ -383,12 +475,21 @@ static void cancel(struct cell__tool_run *run)
 	if (cli->process) {
 		cell__process_abandon(cli->process);
 		tools->n_processes--;
+	} else if (cli->start) {
+		leave(&tools->cli_starting, cli);
+		tools->n_processes--;
+		if (cli->start->looked)
+			destroy_start(cli->start);
+		else
+			cli->start->cli = NULL; /* the pool still uses it */
 	} else {
-		leave_queue(tools, cli);
+		leave(&tools->cli_waiting, cli);
 	}
 	destroy_cli(cli);
-	if (!tools->closing)
+	if (!tools->closing) {
+		start_looked_up(tools);
 		start_waiting(tools);
+	}
 }
 
 const struct cell__tool_adapter cell__tool_cli = { .name = "cli", .start = start, .cancel = cancel };

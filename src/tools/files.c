@@ -5,7 +5,8 @@
  * have the resolution of the kernel's clock tick, so a file that changed just before it was read may change again with the same time; it is
  * marked racy and read again next time.
  *
- * If calls are frequent the registry watches its directories instead (loop/watch.h), and checks the files only after an event.
+ * The registry watches its directories if it can (loop/watch.h), and checks the files only after an event.  All of this may block, so the
+ * pool works on a copy of a directory that has no tools in it: these belong to the loop's thread (refresh.c).
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -56,6 +57,7 @@ static void read_file(struct cell__tool_file *file)
 {
 	cell__tool_unref(file->tool);
 	file->tool = NULL;
+	file->kept = false;
 	cell__problems_finish(&file->problems);
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
 	/* O_NONBLOCK: neither a pipe nor a device may stop us. */
@@ -97,6 +99,7 @@ static void take_old(struct cell__tool_dir *dir, struct cell__tool_file *file)
 		return;
 	file->seen = old->seen;
 	file->racy = old->racy;
+	file->kept = old->kept;
 	file->tool = cell__take_ptr(old->tool);
 	file->problems = old->problems;
 	old->problems = (struct cell__problems){ 0 };
@@ -177,6 +180,7 @@ static int add_entry(struct cell__tool_dir *next, const char *dir_path, const ch
 
 static void scan(struct cell__tool_dir *dir)
 {
+	dir->kept = false;
 	cell__problems_finish(&dir->problems);
 	DIR *stream = opendir(dir->path);
 	if (!stream) {
@@ -204,7 +208,7 @@ static void scan(struct cell__tool_dir *dir)
 	for (size_t i = 0; i < next.n_files; i++) {
 		take_old(dir, &next.files[i]);
 		refresh_file(&next.files[i]);
-		if (!next.files[i].tool && next.files[i].problems.count == 0)
+		if (!next.files[i].kept && !next.files[i].tool && next.files[i].problems.count == 0)
 			read_file(&next.files[i]);
 	}
 	drop_files(dir);
@@ -217,7 +221,7 @@ bool cell__tool_dir_refresh(struct cell__tool_dir *dir, bool all, const char *on
 	struct stat st = { 0 };
 	if (stat(dir->path, &st) < 0 && (errno == ENOENT || errno == ENOTDIR)) {
 		bool was = dir->there;
-		dir->there = false;
+		dir->there = dir->kept = false;
 		drop_files(dir);
 		cell__problems_finish(&dir->problems);
 		return was;
@@ -246,4 +250,43 @@ bool cell__tool_dir_watchable(const struct cell__tool_dir *dir)
 	}
 	/* An empty one may be replaced unnoticed while a process holds it open; and checking it costs nothing. */
 	return dir->there && dir->n_files > 0;
+}
+
+/* ---- copies ---- */
+
+int cell__tool_dir_copy(const struct cell__tool_dir *dir, struct cell__tool_dir *ret_copy)
+{
+	struct cell__tool_dir copy = { .path = cell__strdup(dir->path), .seen = dir->seen, .there = dir->there, .racy = dir->racy };
+	copy.files = cell__alloc(dir->n_files + 1, sizeof *copy.files);
+	bool ok = copy.path && copy.files;
+	for (size_t i = 0; ok && i < dir->n_files; i++) {
+		const struct cell__tool_file *file = &dir->files[i];
+		copy.files[i] = (struct cell__tool_file){
+			.path = cell__strdup(file->path), .seen = file->seen, .racy = file->racy, .kept = true
+		};
+		copy.n_files++;
+		ok = copy.files[i].path != NULL;
+	}
+	if (!ok) {
+		cell__tool_dir_finish(&copy);
+		return -1;
+	}
+	copy.kept = true;
+	*ret_copy = copy;
+	return 0;
+}
+
+void cell__tool_dir_replace(struct cell__tool_dir *dir, struct cell__tool_dir *copy)
+{
+	for (size_t i = 0; i < copy->n_files; i++)
+		if (copy->files[i].kept)
+			take_old(dir, &copy->files[i]);
+	if (copy->kept) {
+		copy->problems = dir->problems;
+		dir->problems = (struct cell__problems){ 0 };
+		copy->kept = false;
+	}
+	cell__tool_dir_finish(dir);
+	*dir = *copy;
+	*copy = (struct cell__tool_dir){ 0 };
 }

@@ -206,13 +206,18 @@ void cell__argv_finish(struct cell__argv *argv);
 int cell__argv_build(const struct cell__tool_entry *tool, const struct cell__callable *recipe, const json_t *args,
 		     struct cell__argv *ret_argv, struct cell__buf *why);
 
-struct cell__tool_run;
+/* For whom a program is started. */
+struct cell__program_caller {
+	struct cell__confinement *code; /* the caller's confinement; NULL: a trusted caller */
+	bool host;        /* the program runs on the host all the same */
+	const char *cwd;                /* the session's */
+};
 /*
  * paths.c: opens the file that a parameter's value names, for this caller. Gives a descriptor or a name to be freed, which is untouched
- * until then. -1: `why` has the reason, or out of memory.
+ * until then. -1: `why` has the reason, or out of memory.  On the pool.
  */
-int cell__path_arg_open(const struct cell__tool_run *run, const struct cell__param *param, const char *value, int *ret_fd, char **ret_name,
-			struct cell__buf *why);
+int cell__path_arg_open(const struct cell__program_caller *caller, const struct cell__param *param, const char *value, int *ret_fd,
+			char **ret_name, struct cell__buf *why);
 
 /* ---- vars.c: ${VAR} ---- */
 
@@ -271,7 +276,7 @@ struct cell__tool_run {
 /* The confinement of the caller; *ret_confinement is a new reference, or NULL if the caller is trusted. */
 int cell__tools_confine(struct cell__tools *tools, const struct cell__call *call, struct cell__confinement **ret_confinement,
 			struct cell_error *err);
-/* Whether the code can write to it, also through links. */
+/* Whether the code can write to it, also through links.  It and the next one look up paths: on the pool. */
 bool cell__program_is_codes(const struct cell__confinement *code, const char *path);
 /* Removes relative folders from a PATH, and those that the code can write to; code NULL: for a trusted caller. */
 void cell__program_clean_path(const struct cell__confinement *code, char *path);
@@ -280,7 +285,7 @@ void cell__program_clean_path(const struct cell__confinement *code, char *path);
  * home folders of /etc/passwd are kept from the code in all their parts.
  */
 const char *cell__program_home(const struct cell__tools *tools, bool trusted);
-/* Refuses a program that the code can write to; `why` gets the reason. */
+/* Refuses a program that the code can write to; `why` gets the reason.  On the pool. */
 int cell__program_check(const struct cell__confinement *code, const char *command, const char *path, const char *cwd,
 			struct cell__buf *why);
 /*
@@ -304,6 +309,7 @@ struct cell__tool_file {
 	char *path;
 	struct stat seen;
 	bool racy;  /* changed so shortly before it was read that another change may have the same time stamp */
+	bool kept;  /* in a copy: unchanged, so that the original has its tool and its problems */
 	struct cell__tool_entry *tool; /* NULL: bad */
 	struct cell__problems problems;
 };
@@ -312,6 +318,7 @@ struct cell__tool_dir {
 	char *path;
 	struct stat seen;
 	bool there, racy;
+	bool kept; /* in a copy: the original has its problems */
 	struct cell__tool_file *files; /* sorted */
 	size_t n_files;
 	struct cell__problems problems; /* of the directory itself */
@@ -327,8 +334,41 @@ int cell__tool_dir_set(struct cell__tool_dir *dir, const char *where, json_t *te
 bool cell__tool_dir_refresh(struct cell__tool_dir *dir, bool all, const char *only);
 /* Whether the watch on the directory reports every change of its current files. */
 bool cell__tool_dir_watchable(const struct cell__tool_dir *dir);
+/* A copy for another thread to refresh: without tools and problems. */
+int cell__tool_dir_copy(const struct cell__tool_dir *dir, struct cell__tool_dir *ret_copy);
+/* Replaces a directory by its refreshed copy, which is taken over; unchanged files keep their tools. */
+void cell__tool_dir_replace(struct cell__tool_dir *dir, struct cell__tool_dir *copy);
 /* By a file's name: is it a definition? */
 bool cell__tool_file_wanted(const char *name);
+
+/* ---- park.c: calls that wait and are then handled again ---- */
+
+struct cell__parked {
+	struct cell__tools *tools;
+	struct cell__call *call;
+	char *cwd;
+	char **scope; /* NULL: all */
+};
+/* -1: out of memory; the call is as it was.  Else cancel(call) is called if the asker ends first, with `handler` in call->handler. */
+int cell__parked_init(struct cell__parked *parked, struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call,
+		      void (*cancel)(struct cell__call *call), void *handler);
+void cell__parked_finish(struct cell__parked *parked);
+/* The call no longer waits; call before it is handled or failed. */
+struct cell__call *cell__parked_take(struct cell__parked *parked);
+void cell__parked_handle(const struct cell__parked *parked);
+
+/* ---- refresh.c ---- */
+
+/*
+ * Before a call is handled that uses definitions: true if it waits until changed directories have been read, and is then handled again.
+ * tool: the one that the call is about, as it is known now; NULL: all of them, or an unknown one.
+ */
+bool cell__tools_must_read(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call,
+			   const struct cell__tool_entry *tool);
+/* When the registry closes. */
+void cell__tools_fail_waiting(struct cell__tools *tools);
+/* Work on the pool has ended, which the registry counted in `on_pool`. */
+void cell__tools_left_pool(struct cell__tools *tools);
 
 /* ---- search.c ---- */
 
@@ -353,6 +393,11 @@ struct cell__tools {
 	json_t *stored_texts;
 	struct cell__watch watch;       /* on all of them, or on none of them */
 	uint64_t refreshes, watch_at;   /* how often they were refreshed; when watching is tried */
+	struct cell__reading *reading;  /* refresh.c: under way on the pool; NULL: none */
+	struct cell__tools_wait *waits; /* refresh.c: for the directories, in the order they came */
+	bool serving;                   /* refresh.c: waits are ended now */
+	struct cell__call *fresh;       /* is handled now, after the directories were read for it */
+	unsigned on_pool;               /* work there that uses the registry afterwards */
 	struct cell__tool_entry **host_tools; /* registered ones, in the order of registration */
 	size_t n_host_tools;
 	struct cell__tool_entry **index;      /* all that exist, host's first; borrowed */
@@ -364,21 +409,23 @@ struct cell__tools {
 	char **doc_texts;
 	struct cell__tool_run *runs;
 	size_t n_runs;
-	void *cli_first, *cli_last;     /* cli.c: calls that wait for a process */
-	size_t n_processes;
+	struct cell__cli_queue {
+		void *first, *last;
+	} cli_waiting, cli_starting; /* cli.c: calls that wait for a process, and those whose process starts, in the order of the calls */
+	size_t n_processes; /* starting or running */
 	struct cell__http *http; /* made with the first request */
 	struct cell__loop_ref *loop_ref; /* of calls that functions of the host have not answered, also of cancelled ones */
 	struct cell__tool_server *servers; /* mcp.c: the servers that a tool uses */
-	unsigned mcp_closing;             /* servers that are not gone yet */
+	unsigned mcp_closing; /* servers that are not gone yet */
 	void (*mcp_closed)(struct cell__tools *tools);
 	void (*mcp_event)(void *arg, const struct cell__mcp_event *event);
 	bool (*mcp_elicits)(void *arg);
 	void *mcp_event_arg;
-	struct cell__mcp_stop *stops;     /* callers that wait for the end of stopped servers */
-	void *parked;                     /* mcp_wait.c */
-	struct cell__call *settled;       /* is handled now, and waits for no server */
+	struct cell__mcp_stop *stops; /* callers that wait for the end of stopped servers */
+	void *parked; /* mcp_wait.c */
+	struct cell__call *settled; /* is handled now, and waits for no server */
 	bool closing;
-	int closes_left;
+	bool ended; /* closing: only the work on the pool is left */
 	void (*closed)(void *arg);
 	void *closed_arg;
 	struct cell__task close_task;

@@ -20,10 +20,7 @@ struct park_timer {
 };
 
 struct parked {
-	struct cell__tools *tools;
-	struct cell__call *call;
-	char *cwd;
-	char **scope;       /* NULL: all */
+	struct cell__parked base;
 	char *only;         /* the one tool it is about; NULL: see await */
 	struct park_timer *timer;
 	struct parked *next;
@@ -40,39 +37,28 @@ static void free_parked(struct parked *parked)
 		parked->timer->parked = NULL;
 		uv_close((uv_handle_t *)&parked->timer->timer, handle_timer_closed);
 	}
-	for (size_t i = 0; parked->scope && parked->scope[i]; i++)
-		free(parked->scope[i]);
-	free(parked->scope);
-	free(parked->cwd);
+	cell__parked_finish(&parked->base);
 	free(parked->only);
 	free(parked);
 }
 
 static struct cell__call *unpark(struct parked *parked)
 {
-	struct cell__call *call = parked->call;
-	for (struct parked **at = (struct parked **)&parked->tools->parked; *at; at = &(*at)->next)
+	for (struct parked **at = (struct parked **)&parked->base.tools->parked; *at; at = &(*at)->next)
 		if (*at == parked) {
 			*at = parked->next;
 			break;
 		}
-	call->cancel = NULL;
-	call->handler = NULL;
-	return call;
+	return cell__parked_take(&parked->base);
 }
 
 /* The call is handled again, and does not wait this time. */
 static void go_on(struct parked *parked)
 {
-	struct cell__tools *tools = parked->tools;
-	struct cell__call *call = unpark(parked);
-	struct cell__tools_view view = { .cwd = parked->cwd, .scope = (const char *const *)parked->scope };
+	struct cell__tools *tools = parked->base.tools;
 	struct cell__call *before = tools->settled;
-	tools->settled = call;
-	if (call->again)
-		call->again(call);
-	else
-		cell__tools_handle(tools, &view, call);
+	tools->settled = unpark(parked);
+	cell__parked_handle(&parked->base);
 	tools->settled = before;
 	free_parked(parked);
 }
@@ -127,7 +113,7 @@ static bool must_wait(struct cell__tools *tools, const struct cell__call *call, 
 void cell__mcp_wake(struct cell__tools *tools)
 {
 	for (struct parked *parked = tools->parked; parked;) {
-		if (must_wait(tools, parked->call, parked->only, false, NULL)) {
+		if (must_wait(tools, parked->base.call, parked->only, false, NULL)) {
 			parked = parked->next;
 			continue;
 		}
@@ -148,32 +134,12 @@ void cell__mcp_fail_parked(struct cell__tools *tools)
 
 /* ---- parking ---- */
 
-static char **copy_scope(const char *const *scope, bool *ret_ok)
-{
-	size_t n = 0;
-	if (!scope)
-		return NULL;
-	while (scope[n])
-		n++;
-	char **copy = cell__alloc(n + 1, sizeof *copy);
-	for (size_t i = 0; copy && i < n; i++)
-		if (!(copy[i] = cell__strdup(scope[i])))
-			*ret_ok = false;
-	*ret_ok &= copy != NULL;
-	return copy;
-}
-
 static struct parked *make_parked(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call,
 				  const struct cell__tool_entry *tool)
 {
 	struct parked *parked = cell__alloc(1, sizeof *parked);
 	if (!parked)
 		return NULL;
-	bool ok = true;
-	parked->tools = tools;
-	parked->call = call;
-	parked->cwd = cell__strdup(view && view->cwd ? view->cwd : "/");
-	parked->scope = copy_scope(view ? view->scope : NULL, &ok);
 	parked->only = tool ? cell__strdup(tool->name) : NULL;
 	parked->timer = cell__alloc(1, sizeof *parked->timer);
 	if (parked->timer) {
@@ -181,7 +147,7 @@ static struct parked *make_parked(struct cell__tools *tools, const struct cell__
 		parked->timer->timer.data = parked->timer;
 		uv_timer_init(cell__loop_uv(tools->opts.loop), &parked->timer->timer);
 	}
-	if (ok && parked->cwd && parked->timer && (!tool || parked->only))
+	if (parked->timer && (!tool || parked->only) && cell__parked_init(&parked->base, tools, view, call, handle_cancel, parked) == 0)
 		return parked;
 	free_parked(parked);
 	return NULL;
@@ -204,8 +170,6 @@ bool cell__mcp_park(struct cell__tools *tools, const struct cell__tools_view *vi
 	uv_timer_start(&parked->timer->timer, handle_late, (uint64_t)wait_ms, 0);
 	parked->next = tools->parked;
 	tools->parked = parked;
-	call->handler = parked;
-	call->cancel = handle_cancel;
 	return true;
 }
 

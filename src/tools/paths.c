@@ -89,18 +89,18 @@ static int open_value(const struct cell__param *param, int folder, const char *n
 }
 
 /* The folder on the host, for this caller; NULL: not available. */
-static const char *folder_of(const struct cell__tool_run *run, const struct cell__param *param, struct cell__buf *why)
+static const char *folder_of(const struct cell__program_caller *caller, const struct cell__param *param, struct cell__buf *why)
 {
 	bool own = strcmp(param->under, "workspace") == 0;
-	if (!run->code)
-		return own ? run->cwd : param->under;
-	if (own && cell__confinement_has_workspace(run->code))
-		return run->cwd;
+	if (!caller->code)
+		return own ? caller->cwd : param->under;
+	if (own && cell__confinement_has_workspace(caller->code))
+		return caller->cwd;
 	if (own)
 		refuse(param, "workspace", "is not visible to this session's code, so no file in it can be named", why);
-	else if (cell__program_is_codes(run->code, param->under))
+	else if (cell__program_is_codes(caller->code, param->under))
 		refuse(param, param->under, "is a folder that the code can write to: set under: workspace in the tool's definition", why);
-	else if (run->tool->host || cell__confinement_shows(run->code, param->under))
+	else if (caller->host || cell__confinement_shows(caller->code, param->under))
 		return param->under;
 	else
 		refuse(param, param->under,
@@ -114,16 +114,16 @@ static const char *folder_of(const struct cell__tool_run *run, const struct cell
  * Inside a sandbox, in places where the code cannot write, a name is reliable, and a descriptor would belong to a writable mount. The same
  * applies to a directory: its ".." must be the sandbox's.
  */
-static bool goes_by_name(const struct cell__tool_run *run, const struct cell__param *param, const char *real)
+static bool goes_by_name(const struct cell__program_caller *caller, const struct cell__param *param, const char *real)
 {
-	return run->code && !run->tool->host && (param->directory || !cell__confinement_can_write(run->code, real));
+	return caller->code && !caller->host && (param->directory || !cell__confinement_can_write(caller->code, real));
 }
 
-int cell__path_arg_open(const struct cell__tool_run *run, const struct cell__param *param, const char *value, int *ret_fd, char **ret_name,
-			struct cell__buf *why)
+int cell__path_arg_open(const struct cell__program_caller *caller, const struct cell__param *param, const char *value, int *ret_fd,
+			char **ret_name, struct cell__buf *why)
 {
 	char real[PATH_MAX];
-	const char *folder = folder_of(run, param, why);
+	const char *folder = folder_of(caller, param, why);
 	if (!folder)
 		return -1;
 	CELL_AUTO_FD int fd = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -137,7 +137,7 @@ int cell__path_arg_open(const struct cell__tool_run *run, const struct cell__par
 	int opened = open_value(param, fd, *name ? name : ".", value, why);
 	if (opened < 0)
 		return -1;
-	if (!goes_by_name(run, param, real)) {
+	if (!goes_by_name(caller, param, real)) {
 		*ret_fd = opened;
 		return 0;
 	}

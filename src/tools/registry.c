@@ -3,7 +3,7 @@
  *
  *     call:      asked ──▶ run (in `runs`) ──▶ answered | failed | timed out: run gone
  *                            └─ cancelled by the caller: run gone, no answer
- *     registry:  open ──close()──▶ closing: runs failed ──next iteration──▶ MCP servers ended ──▶ HTTP closed ──▶ gone
+ *     registry:  open ──close()──▶ closing: runs failed ──next iteration──▶ MCP servers ended ──▶ HTTP closed ──▶ pool left ──▶ gone
  *
  * Invariant: call->cancel is set exactly while its run is in `runs`.
  */
@@ -17,9 +17,6 @@
 #include "spawn/confinement.h"
 #include "tools/mcp.h"
 #include "wire/call_text.h"
-
-#define LOOKS_BEFORE_WATCH 2
-#define REFRESHES_BETWEEN_WATCHES 256
 
 /* ---- the set of tools ---- */
 
@@ -64,52 +61,6 @@ static struct cell__tool_entry *find_tool(const struct cell__tools *tools, const
 {
 	const json_t *at = json_object_get(tools->names, name);
 	return at ? tools->index[json_integer_value(at)] : NULL;
-}
-
-/* Starts watching before the directories are checked. Not for the first refresh, which may be the only one. */
-static bool begin_watch(struct cell__tools *tools)
-{
-	if (++tools->refreshes < tools->watch_at || cell__watch_begin(&tools->watch) < 0)
-		return false;
-	for (size_t i = 0; i < tools->n_dirs; i++)
-		if (cell__watch_path(&tools->watch, tools->dirs[i].path) < 0)
-			return false;
-	return true;
-}
-
-static void refresh(struct cell__tools *tools, bool all, const char *only)
-{
-	bool changed = false, watchable = true;
-	if (tools->n_dirs == 0 || cell__watch_quiet(&tools->watch, cell__tool_file_wanted))
-		return;
-	bool watching = begin_watch(tools);
-	for (size_t i = 0; i < tools->n_dirs; i++) {
-		changed |= cell__tool_dir_refresh(&tools->dirs[i], all || watching, only);
-		watchable &= !watching || cell__tool_dir_watchable(&tools->dirs[i]);
-	}
-	if (!watching || !watchable)
-		cell__watch_end(&tools->watch);
-	/* After a failure, watching is not tried with every call. */
-	if (tools->refreshes >= tools->watch_at && tools->watch.fd < 0)
-		tools->watch_at = tools->refreshes + REFRESHES_BETWEEN_WATCHES;
-	if (changed)
-		cell__tools_reindex(tools);
-}
-
-/* A tool by name, as its file is now; a name that is not there may have come with any file. */
-static struct cell__tool_entry *find_fresh(struct cell__tools *tools, const char *name)
-{
-	struct cell__tool_entry *tool = find_tool(tools, name);
-	if (tool && !tool->file)
-		return tool;
-	CELL_AUTO_FREE char *file = tool ? cell__strdup(tool->file) : NULL;
-	refresh(tools, false, file);
-	tool = find_tool(tools, name);
-	if (!tool) {
-		refresh(tools, true, NULL);
-		tool = find_tool(tools, name);
-	}
-	return tool;
 }
 
 struct cell__tools_dir {
@@ -210,7 +161,6 @@ int cell__tools_create(const struct cell__tools_options *opts, struct cell__tool
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for tools");
 	tools->opts = *opts;
 	tools->watch.fd = -1;
-	tools->watch_at = LOOKS_BEFORE_WATCH;
 	tools->path = cell__strdup(opts->path && *opts->path ? opts->path : CELL_TOOL_DEFAULT_PATH);
 	if (tools->path)
 		cell__program_clean_path(NULL, tools->path);
@@ -225,14 +175,28 @@ int cell__tools_create(const struct cell__tools_options *opts, struct cell__tool
 	return 0;
 }
 
-static void handle_closed(void *arg)
+static void maybe_closed(struct cell__tools *tools)
 {
-	struct cell__tools *tools = arg;
 	void (*closed)(void *) = tools->closed;
 	void *closed_arg = tools->closed_arg;
+	if (!tools->ended || tools->on_pool > 0)
+		return;
 	free_tools(tools);
 	if (closed)
 		closed(closed_arg);
+}
+
+void cell__tools_left_pool(struct cell__tools *tools)
+{
+	tools->on_pool--;
+	maybe_closed(tools);
+}
+
+static void handle_closed(void *arg)
+{
+	struct cell__tools *tools = arg;
+	tools->ended = true;
+	maybe_closed(tools);
 }
 
 static void servers_closed(struct cell__tools *tools)
@@ -260,6 +224,7 @@ void cell__tools_close(struct cell__tools *tools, void (*closed)(void *arg), voi
 		cell__tool_run_fail(run, CELL_E_CLOSED, "the session's tools are closed");
 	}
 	cell__mcp_fail_parked(tools);
+	cell__tools_fail_waiting(tools);
 	cell__loop_ref_close(cell__take_ptr(tools->loop_ref));
 	tools->close_task.fn = close_later;
 	cell__loop_post(tools->opts.loop, &tools->close_task);
@@ -434,7 +399,9 @@ static struct cell__tool_entry *tool_asked_for(struct cell__tools *tools, const 
 		fail_call(call, CELL_E_NOMEM, "MemoryError", "out of memory");
 		return NULL;
 	}
-	struct cell__tool_entry *tool = find_fresh(tools, tool_name);
+	struct cell__tool_entry *tool = find_tool(tools, tool_name);
+	if (cell__tools_must_read(tools, view, call, tool))
+		return NULL;
 	if (!tool || !cell__tool_in_scope(tool, scope_of(view))) {
 		fail_not_found(tools, view, call, tool_name);
 		return NULL;
@@ -470,8 +437,7 @@ static const json_t *tags_of(const struct cell__call *call)
 static void handle_list(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call)
 {
 	const json_t *tags = tags_of(call);
-	refresh(tools, true, NULL);
-	if (cell__mcp_park(tools, view, call, NULL))
+	if (cell__tools_must_read(tools, view, call, NULL) || cell__mcp_park(tools, view, call, NULL))
 		return;
 	answer_or_fail(call, list_json(tools, scope_of(view), tags));
 }
@@ -482,15 +448,13 @@ static void handle_search(struct cell__tools *tools, const struct cell__tools_vi
 	const json_t *limit = json_object_get(call->args, "limit");
 	const json_t *tags = tags_of(call);
 	json_int_t n = !limit || json_is_null(limit) ? CELL_TOOL_DEFAULT_SEARCH : json_integer_value(limit);
-	refresh(tools, true, NULL);
-	if (cell__mcp_park(tools, view, call, NULL))
+	if (cell__tools_must_read(tools, view, call, NULL) || cell__mcp_park(tools, view, call, NULL))
 		return;
 	answer_or_fail(call, cell__tools_search(tools, query, (size_t)n, scope_of(view), tags));
 }
 
 void cell__tools_prepare_search(struct cell__tools *tools)
 {
-	refresh(tools, true, NULL);
 	cell__tools_prepare_rank(tools);
 }
 
@@ -715,7 +679,7 @@ bool cell__tools_fits_host(struct cell__tools *tools, const struct cell__tools_v
 {
 	char tool_name[CELL_TOOL_LIMIT_NAME + 1];
 	size_t n = strcspn(name, ".");
-	if (tools->closing || tools->n_runs >= CELL_TOOL_LIMIT_RUNS || n >= sizeof tool_name)
+	if (tools->closing || tools->waits || tools->n_runs >= CELL_TOOL_LIMIT_RUNS || n >= sizeof tool_name)
 		return false;
 	memcpy(tool_name, name, n);
 	tool_name[n] = '\0';
@@ -735,22 +699,6 @@ void cell__tools_call_host(struct cell__tools *tools, const struct cell__host_as
 		fail_call(call, CELL_E_NOMEM, "MemoryError", "out of memory");
 }
 
-void cell__tools_handle(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call)
-{
-	static void (*const handlers[CELL__OPS])(struct cell__tools *, const struct cell__tools_view *, struct cell__call *) = {
-		[CELL__OP_TOOLS_CALL] = handle_call,
-		[CELL__OP_TOOLS_LIST] = handle_list,
-		[CELL__OP_TOOLS_SEARCH] = handle_search,
-		[CELL__OP_TOOLS_DESCRIBE] = handle_describe,
-		[CELL__OP_TOOLS_LIST_RECIPES] = handle_list_recipes,
-		[CELL__OP_TOOLS_SCHEMA] = handle_schema,
-	};
-	if (tools->closing)
-		call->fail(call, CELL_E_CLOSED, "ToolCallError", "the session's tools are closed");
-	else
-		handlers[call->operation->id](tools, view, call);
-}
-
 /* ---- problems ---- */
 
 static int add_problems(json_t *list, const struct cell__problems *problems)
@@ -767,9 +715,10 @@ static int add_problems(json_t *list, const struct cell__problems *problems)
 	return rc;
 }
 
-json_t *cell__tools_problems(struct cell__tools *tools)
+static void handle_problems(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call)
 {
-	refresh(tools, true, NULL);
+	if (cell__tools_must_read(tools, view, call, NULL))
+		return;
 	json_t *list = json_array();
 	int rc = 0;
 	for (size_t i = 0; i < tools->n_dirs; i++) {
@@ -782,9 +731,24 @@ json_t *cell__tools_problems(struct cell__tools *tools)
 		rc |= add_problems(list, &tools->stored.files[i].problems);
 	rc |= add_problems(list, &tools->clashes);
 	cell__mcp_add_problems(tools, list);
-	if (rc < 0) {
-		json_decref(list);
-		return NULL;
-	}
-	return list;
+	if (rc < 0)
+		json_decref(cell__take_ptr(list));
+	answer_or_fail(call, list);
+}
+
+void cell__tools_handle(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call)
+{
+	static void (*const handlers[CELL__OPS])(struct cell__tools *, const struct cell__tools_view *, struct cell__call *) = {
+		[CELL__OP_TOOLS_CALL] = handle_call,
+		[CELL__OP_TOOLS_LIST] = handle_list,
+		[CELL__OP_TOOLS_SEARCH] = handle_search,
+		[CELL__OP_TOOLS_DESCRIBE] = handle_describe,
+		[CELL__OP_TOOLS_LIST_RECIPES] = handle_list_recipes,
+		[CELL__OP_TOOLS_SCHEMA] = handle_schema,
+		[CELL__OP_TOOLS_PROBLEMS] = handle_problems,
+	};
+	if (tools->closing)
+		call->fail(call, CELL_E_CLOSED, "ToolCallError", "the session's tools are closed");
+	else
+		handlers[call->operation->id](tools, view, call);
 }

@@ -105,7 +105,7 @@ struct cell__tools_dir;
 int cell__tools_read_dir(const char *path, struct cell__tools_dir **ret_dir, struct cell_error *err);
 /* One that was not added; NULL is allowed.  Any thread. */
 void cell__tools_dir_destroy(struct cell__tools_dir *dir);
-/* Takes it over, also on failure.  Its files are read again, by the loop's thread, when it changes, or at each call if it cannot be watched. */
+/* Takes it over, also on failure.  Its files are read again, on the pool, when it changes; checked at each call if it cannot be watched. */
 int cell__tools_add_dir(struct cell__tools *tools, struct cell__tools_dir *dir, struct cell_error *err);
 /*
  * Replaces the definitions that are not in a directory, {name: text, or null if it cannot be read}; cell__tools_problems() reports invalid
@@ -123,8 +123,8 @@ struct cell__tools_view {
 
 /*
  * Answers tools.list {tags?}, tools.search {query, limit?, tags?}, tools.describe {name}, tools.list_recipes {name},
- * tools.schema {name} (of an MCP server) and tools.call {name, args}; view may be NULL.  May answer before it
- * returns.  The answer of tools.call is one of
+ * tools.schema {name} (of an MCP server), tools.problems {} and tools.call {name, args}; view may be NULL.  May answer
+ * before it returns.  The answer of tools.call is one of
  *
  *     {"value": JSON}      no raw part
  *     {"raw": "text"}      the raw part is UTF-8 text
@@ -174,13 +174,21 @@ struct cell__host_ask {
 bool cell__tools_fits_host(struct cell__tools *tools, const struct cell__tools_view *view, const char *name, struct cell__host_ask *ask);
 void cell__tools_call_host(struct cell__tools *tools, const struct cell__host_ask *ask, struct cell__call *call);
 
+/* Waits until changed directories have been read.  Embedded by its owner, who sets ready. */
+struct cell__tools_wait {
+	void (*ready)(struct cell__tools_wait *wait); /* once, in a later iteration of the loop; not after _cancel() */
+	/* the registry's */
+	const char *session_id;
+	bool served;
+	struct cell__tools_wait *next;
+};
+/* False: nothing has changed, and ready() is not called.  Before the registry is closed, all waits must be cancelled. */
+bool cell__tools_wait(struct cell__tools *tools, struct cell__tools_wait *wait);
+void cell__tools_wait_cancel(struct cell__tools *tools, struct cell__tools_wait *wait);
+/* As cell__tools_handle(), with the directories as they were read last: for calls that have waited for them. */
+void cell__tools_handle_read(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call);
 /* Updates the search ranking for the current tools by calling it with an empty query and a limit of 0. */
 void cell__tools_prepare_search(struct cell__tools *tools);
-
-/* ---- problems of the YAML files ---- */
-
-/* A new array of {"file", "line", "message"}, in the order of the files; NULL: out of memory. */
-json_t *cell__tools_problems(struct cell__tools *tools);
 
 /* ---- MCP servers ---- */
 

@@ -15,6 +15,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
@@ -139,6 +140,7 @@ WRAP(int, glob, (const char *pattern, int flags, int (*failed)(const char *, int
 WRAP(int, glob64, (const char *pattern, int flags, int (*failed)(const char *, int), glob64_t *found), pattern,
      (pattern, flags, failed, found))
 WRAP(int, chdir, (const char *path), path, (path))
+WRAP(int, inotify_add_watch, (int fd, const char *path, uint32_t mask), path, (fd, path, mask))
 
 /* Of those without a function in libc, the ones that look up a path. */
 long syscall(long number, ...)
@@ -176,6 +178,30 @@ static void write_text(const char *path, const char *text)
 	assert_int_equal(fclose(file), 0);
 }
 
+/* Replaces tools/NAME.yaml: a command with one argument. */
+static void write_tool(const char *name, const char *command, const char *type)
+{
+	char file[64], text[512];
+	snprintf(file, sizeof file, "tools/%s.yaml", name);
+	snprintf(text, sizeof text,
+		 "name: %s\ntype: cli\ncommand: %s\nschema:\n  positional:\n    - name: it\n      type: %s\n"
+		 "recipes:\n  call:\n    description: Calls it\n    params:\n      it: {}\n",
+		 name, command, type);
+	write_text(at(file), text);
+}
+
+/* Its program is in its definition, so that a sandbox needs no further file. */
+static const char mcp_server[] =
+	"name: server\ntype: mcp\ncommand: python3\nargs:\n  - -ISc\n  - |\n"
+	"    import json, sys\n"
+	"    answers = {'initialize': {'protocolVersion': '2025-06-18', 'capabilities': {}, 'serverInfo': {'name': 's', 'version': '1'}},\n"
+	"               'tools/list': {'tools': [{'name': 'hi', 'inputSchema': {'type': 'object'}}]},\n"
+	"               'tools/call': {'content': [{'type': 'text', 'text': 'hi'}]}}\n"
+	"    for line in sys.stdin:\n"
+	"        message = json.loads(line)\n"
+	"        if 'id' in message:\n"
+	"            print(json.dumps({'jsonrpc': '2.0', 'id': message['id'], 'result': answers[message['method']]}), flush=True)\n";
+
 static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *where)
 {
 	(void)st;
@@ -189,9 +215,9 @@ static int begin(void **state)
 	strcpy(top + sizeof top - 7, "XXXXXX");
 	if (!mkdtemp(top) || mkdir(at("work"), 0700) < 0 || mkdir(at("tools"), 0700) < 0)
 		return -1;
-	write_text(at("tools/echo.yaml"),
-		   "name: echo\ntype: cli\ncommand: echo\nschema:\n  positional:\n    - name: text\n      type: string\n"
-		   "recipes:\n  say:\n    description: Says it\n    params:\n      text: {}\n");
+	write_tool("echo", "echo", "string");
+	write_tool("show", "cat", "path");
+	write_text(at("tools/server.yaml"), mcp_server);
 	n_reported = 0;
 	return support_begin(state);
 }
@@ -226,6 +252,24 @@ static struct cell_space *space_of(struct cell_engine *engine)
 	return space;
 }
 
+/* Programs, a server, an argument that is a file, and definitions that changed since the last call. */
+static void use_tools(struct cell_session *session, int round)
+{
+	char name[16], code[128];
+	support_expect(session, "tools.echo.call(it='hello')", "'hello\\n'");
+	support_expect(session, "tools.server.hi()", "'hi'");
+	support_expect(session, "open('a.txt', 'w').write('text') and tools.show.call(it='a.txt')", "'text'");
+	snprintf(name, sizeof name, "more%d", round);
+	write_tool(name, "echo", "string");
+	snprintf(code, sizeof code, "tools.%s.call(it='new')", name);
+	support_expect(session, code, "'new\\n'");
+	snprintf(name, sizeof name, "last%d", round);
+	write_tool(name, "echo", "string");
+	snprintf(code, sizeof code, "len(tools.list()), len(tools.search('%s', limit=100)) > 0", name);
+	snprintf(name, sizeof name, "(%d, True)", 5 + round * 2);
+	support_expect(session, code, name);
+}
+
 static void live(const char *executor, int pool_size, bool with_space)
 {
 	struct cell_engine *engine = watched_engine(pool_size);
@@ -241,7 +285,7 @@ static void live(const char *executor, int pool_size, bool with_space)
 		struct cell_session *session = support_session_with(engine, &options);
 		support_expect(session, "1 + 1", "2");
 		if (with_space) {
-			support_expect(session, "[tool['name'] for tool in tools.list()]", "['echo']");
+			use_tools(session, i);
 			support_expect(session, "artifacts.save('a', 'x') and None or artifacts.load('a')", "'x'");
 			support_expect(session, "deps.list()", "[]");
 		}

@@ -305,17 +305,18 @@ static void test_rank_function(void **state)
 
 /* ---- files that change ---- */
 
-static void collect_problems(void *arg)
+static void ask_problems(struct ask *ask, struct bench *bench)
 {
-	void **pair = arg;
-	pair[1] = cell__tools_problems(pair[0]);
+	ask_start(ask, bench, "tools.problems", json_object());
+	ask_wait(ask);
+	assert_true(ask->answered);
 }
 
 static void expect_problems(struct bench *bench, const char *expected)
 {
-	void *pair[2] = { bench->tools, NULL };
-	bench_call(bench, collect_problems, pair);
-	json_t *list = pair[1];
+	struct ask ask;
+	ask_problems(&ask, bench);
+	json_t *list = ask.result;
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
 	cell__buf_add_str(&text, "");
 	for (size_t i = 0; i < json_array_size(list); i++) {
@@ -325,7 +326,7 @@ static void expect_problems(struct bench *bench, const char *expected)
 		cell__buf_printf(&text, "%s:%d: %s\n", file + strlen(bench->dir) + 1, (int)json_integer_value(json_object_get(p, "line")),
 				 json_string_value(json_object_get(p, "message")));
 	}
-	json_decref(list);
+	ask_finish(&ask);
 	assert_string_equal(text.data, expected);
 }
 
@@ -492,10 +493,10 @@ static void test_file_limit(void **state)
 	}
 	expect_problems(&bench, "");
 	bench_write(&bench, "u.yaml", "name: u\ncommand: c\nrecipes: {r: }\n");
-	void *pair[2] = { bench.tools, NULL };
-	bench_call(&bench, collect_problems, pair);
-	assert_int_equal(json_array_size(pair[1]), 1);
-	json_decref(pair[1]);
+	struct ask ask;
+	ask_problems(&ask, &bench);
+	assert_int_equal(json_array_size(ask.result), 1);
+	ask_finish(&ask);
 	bench_stop(&bench);
 }
 
@@ -645,6 +646,146 @@ static void test_host_cancel(void **state)
 	cell__host_call_reply(kept, CELL__REPLY_FAIL, "nobody hears it", 15);
 }
 
+/* ---- files that are looked up on the pool ---- */
+
+static const char show_yaml[] =
+	"name: show\ncommand: cat\nschema:\n  positional: [{name: it, type: path}]\nrecipes: {r: {params: {it: }}}\n";
+
+static void host_note(void *arg, struct cell__host_call *call)
+{
+	(void)arg;
+	cell__host_call_reply(call, CELL__REPLY_TEXT, "noted", 5);
+}
+
+static void call_tool(struct ask *ask, struct bench *bench, const char *name, const char *args)
+{
+	ask_start(ask, bench, "tools.call", json_pack("{s:s, s:o}", "name", name, "args", quick_json(args)));
+}
+
+static void do_nothing(void *arg)
+{
+	(void)arg;
+}
+
+/* Calls that have been started are under way afterwards. */
+static void expect_waiting(struct bench *bench, struct ask *asks, size_t n)
+{
+	bench_call(bench, do_nothing, NULL);
+	for (size_t i = 0; i < n; i++)
+		assert_false(cell__waiter_is_done(&asks[i].waiter));
+}
+
+static void test_changed_files_wait(void **state)
+{
+	(void)state;
+	static struct bench bench;
+	struct ask asks[4];
+	start(&bench);
+	assert_int_equal(try_register(&bench, "note", NULL, -1, host_note, NULL), 0);
+	expect_text(&bench, "note", "{}", "noted");
+	expect_text(&bench, "echo.say", "{'words':['x']}", "x");
+
+	/* Unchanged files need no pool, and neither do functions of the host, but those of a session that waits keep its order. */
+	bench_hold_pool(&bench);
+	expect_text(&bench, "echo.say", "{'words':['x']}", "x");
+	bench_write(&bench, "new.yaml", "name: new\ncommand: echo\nschema:\n  positional: [{name: it}]\nrecipes: {r: {params: {it: }}}\n");
+	expect_text(&bench, "note", "{}", "noted");
+	call_tool(&asks[0], &bench, "new.r", "{'it':'y'}");
+	call_tool(&asks[1], &bench, "new.r", "{'it':'z'}");
+	call_tool(&asks[2], &bench, "note", "{}");
+	expect_waiting(&bench, asks, 3);
+	ask_start_for(&asks[3], &bench, "s2", "tools.call", quick_json("{'name':'note'}"));
+	ask_wait(&asks[3]);
+	assert_true(asks[3].answered);
+	ask_cancel(&asks[0]);
+	bench_release_pool(&bench);
+	for (size_t i = 0; i < 4; i++) {
+		if (i == 1 || i == 2)
+			ask_wait(&asks[i]);
+		assert_int_equal(asks[i].answered, i != 0);
+		ask_finish(&asks[i]);
+	}
+
+	/* A change that comes after the reading has begun is seen, too. */
+	bench_write(&bench, "new.yaml", "name: newer\ncommand: echo\nrecipes: {r: }\n");
+	bench_hold_pool(&bench);
+	call_tool(&asks[0], &bench, "newer.r", "{}");
+	expect_waiting(&bench, asks, 1);
+	bench_write(&bench, "new.yaml", "name: newest\ncommand: echo\nrecipes: {r: }\n");
+	call_tool(&asks[1], &bench, "newest.r", "{}");
+	bench_release_pool(&bench);
+	ask_wait(&asks[0]);
+	ask_wait(&asks[1]);
+	assert_int_equal(asks[0].code, CELL_TOOL_E_UNKNOWN);
+	assert_true(asks[1].answered);
+	ask_finish(&asks[0]);
+	ask_finish(&asks[1]);
+	bench_stop(&bench);
+}
+
+static void test_paths_wait(void **state)
+{
+	(void)state;
+	static struct bench bench;
+	struct ask asks[3];
+	start(&bench);
+	bench_write(&bench, "show.yaml", show_yaml);
+	bench_write(&bench, "a.txt", "text");
+	bench.view.cwd = bench.dir;
+	expect_text(&bench, "show.r", "{'it':'a.txt'}", "text");
+	size_t before = fake_started;
+	bench_hold_pool(&bench);
+	call_tool(&asks[0], &bench, "show.r", "{'it':'a.txt'}");
+	call_tool(&asks[1], &bench, "show.r", "{'it':'a.txt'}");
+	call_tool(&asks[2], &bench, "echo.say", "{'words':['x']}");
+	expect_waiting(&bench, asks, 3);
+	assert_int_equal(fake_started, before);
+	ask_cancel(&asks[0]);
+	bench_release_pool(&bench);
+	ask_wait(&asks[1]);
+	ask_wait(&asks[2]);
+	assert_string_equal(asks[1].raw.data, "text");
+	assert_string_equal(asks[2].raw.data, "x");
+	for (size_t i = 0; i < 3; i++)
+		ask_finish(&asks[i]);
+	bench_stop(&bench);
+}
+
+static void *release_later(void *arg)
+{
+	struct timespec time = { .tv_nsec = 50000000 };
+	nanosleep(&time, NULL);
+	bench_release_pool(arg);
+	return NULL;
+}
+
+static void test_close_while_files_are_read(void **state)
+{
+	(void)state;
+	static struct bench bench;
+	struct ask asks[2];
+	pthread_t thread;
+	start(&bench);
+	bench_write(&bench, "show.yaml", show_yaml);
+	bench_write(&bench, "a.txt", "text");
+	bench.view.cwd = bench.dir;
+	expect_text(&bench, "show.r", "{'it':'a.txt'}", "text");
+	bench_hold_pool(&bench);
+	call_tool(&asks[0], &bench, "show.r", "{'it':'a.txt'}");
+	expect_waiting(&bench, asks, 1);
+	bench_write(&bench, "new.yaml", "name: new\ncommand: echo\nrecipes: {r: }\n");
+	call_tool(&asks[1], &bench, "new.r", "{}");
+	expect_waiting(&bench, asks, 2);
+	pthread_create(&thread, NULL, release_later, &bench);
+	bench_close(&bench); /* ends when the pool is done */
+	pthread_join(thread, NULL);
+	for (size_t i = 0; i < 2; i++) {
+		assert_int_equal(asks[i].code, CELL_E_CLOSED);
+		ask_finish(&asks[i]);
+	}
+	bench_stop(&bench);
+}
+
 static void test_host_registration(void **state)
 {
 	(void)state;
@@ -682,6 +823,9 @@ int main(void)
 		cmocka_unit_test(test_files_that_are_not),
 		cmocka_unit_test(test_problems),
 		cmocka_unit_test(test_file_limit),
+		cmocka_unit_test(test_changed_files_wait),
+		cmocka_unit_test(test_paths_wait),
+		cmocka_unit_test(test_close_while_files_are_read),
 		cmocka_unit_test(test_host_functions),
 		cmocka_unit_test(test_host_cancel),
 		cmocka_unit_test(test_host_registration),

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <semaphore.h>
 #include <spawn.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -203,6 +204,9 @@ static int fake_spawn(const struct cell__process_spec *spec, int in, int out, in
 		posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
 	posix_spawn_file_actions_adddup2(&actions, out, 1);
 	posix_spawn_file_actions_adddup2(&actions, err, 2);
+	assert_true(spec->n_fds <= 1); /* further ones could be in each other's way */
+	if (spec->n_fds == 1)
+		posix_spawn_file_actions_adddup2(&actions, spec->fds[0], 3);
 	posix_spawn_file_actions_addchdir_np(&actions, spec->cwd);
 	posix_spawnattr_init(&attr);
 	sigset_t none;
@@ -411,6 +415,55 @@ void bench_call(struct bench *bench, void (*fn)(void *arg), void *arg)
 	cell__loop_call(bench->loop, fn, arg);
 }
 
+/* ---- the pool ---- */
+
+#define POOL_THREADS 4 /* libuv's, unless $UV_THREADPOOL_SIZE says otherwise */
+
+static struct {
+	uv_work_t work[POOL_THREADS];
+	sem_t held, released, left;
+} pool;
+
+static void do_hold(uv_work_t *work)
+{
+	(void)work;
+	sem_post(&pool.held);
+	sem_wait(&pool.released);
+}
+
+static void handle_left(uv_work_t *work, int status)
+{
+	(void)work;
+	(void)status;
+	sem_post(&pool.left);
+}
+
+static void queue_holds(void *arg)
+{
+	struct bench *bench = arg;
+	for (size_t i = 0; i < POOL_THREADS; i++)
+		uv_queue_work(cell__loop_uv(bench->loop), &pool.work[i], do_hold, handle_left);
+}
+
+void bench_hold_pool(struct bench *bench)
+{
+	sem_init(&pool.held, 0, 0);
+	sem_init(&pool.released, 0, 0);
+	sem_init(&pool.left, 0, 0);
+	bench_call(bench, queue_holds, bench);
+	for (size_t i = 0; i < POOL_THREADS; i++)
+		sem_wait(&pool.held);
+}
+
+void bench_release_pool(struct bench *bench)
+{
+	(void)bench;
+	for (size_t i = 0; i < POOL_THREADS; i++)
+		sem_post(&pool.released);
+	for (size_t i = 0; i < POOL_THREADS; i++)
+		sem_wait(&pool.left);
+}
+
 void bench_write(struct bench *bench, const char *name, const char *text)
 {
 	char path[256];
@@ -459,9 +512,16 @@ static void run_ask(struct cell__task *task)
 
 void ask_start(struct ask *ask, struct bench *bench, const char *method, json_t *args)
 {
-	*ask = (struct ask){ .call = { .method = method, .args = args, .session_id = "s1", .answer = take_answer, .fail = take_failure },
-			     .task.fn = run_ask,
-			     .bench = bench };
+	ask_start_for(ask, bench, "s1", method, args);
+}
+
+void ask_start_for(struct ask *ask, struct bench *bench, const char *session_id, const char *method, json_t *args)
+{
+	*ask = (struct ask){
+		.call = { .method = method, .args = args, .session_id = session_id, .answer = take_answer, .fail = take_failure },
+		.task.fn = run_ask,
+		.bench = bench
+	};
 	cell__waiter_init(&ask->waiter);
 	cell__loop_post(bench->loop, &ask->task);
 }

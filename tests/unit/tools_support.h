@@ -39,6 +39,10 @@ void bench_call(struct bench *bench, void (*fn)(void *arg), void *arg);
 void bench_write(struct bench *bench, const char *name, const char *text);
 void bench_remove(struct bench *bench, const char *name);
 
+/* All threads of libuv's pool wait: work for it stays where it is until they are released. */
+void bench_hold_pool(struct bench *bench);
+void bench_release_pool(struct bench *bench);
+
 /* One question; answer_* is filled when it was answered, else code, type, message. */
 struct ask {
 	struct cell__call call;
@@ -53,8 +57,9 @@ struct ask {
 	struct cell__buf message;
 };
 
-/* Takes over args.  Returns at once; nothing was waited for. */
+/* Takes over args.  Returns at once; nothing was waited for.  The session is "s1". */
 void ask_start(struct ask *ask, struct bench *bench, const char *method, json_t *args);
+void ask_start_for(struct ask *ask, struct bench *bench, const char *session_id, const char *method, json_t *args);
 void ask_wait(struct ask *ask);
 /* The asker goes. */
 void ask_cancel(struct ask *ask);
