@@ -92,14 +92,19 @@ static int launch_cwd(struct launching *launching, struct cell__mcp_launch *laun
 }
 
 /* For a program that is confined, because it runs for code: it may hold secrets that the code must not get by being it. */
-static int launch_check(struct launching *launching, struct cell__mcp_launch *launch)
+static int check_program(struct cell__mcp_launch *launch, struct cell_error *err)
 {
-	struct cell__confinement *code = launching->server->confine;
-	launch->confine = cell__confinement_ref(code);
-	if (!code)
-		return 0;
-	cell__program_clean_path(code, launch->path);
-	return cell__program_check(code, launch->argv[0], launch->path, launch->cwd, &launching->why);
+	CELL_AUTO_BUF struct cell__buf why = CELL_BUF_INIT;
+	cell__program_clean_path(launch->confine, launch->path);
+	if (cell__program_check(launch->confine, launch->argv[0], launch->path, launch->cwd, &why) < 0)
+		return cell_fail(err, CELL_E_TOOL, 0, "%s", why.size ? why.data : "out of memory");
+	return 0;
+}
+
+static void launch_confined(struct launching *launching, struct cell__mcp_launch *launch)
+{
+	launch->confine = cell__confinement_ref(launching->server->confine);
+	launch->check = launch->confine ? check_program : NULL;
 }
 
 static int launch_headers(struct launching *launching, struct cell__mcp_launch *launch)
@@ -136,7 +141,7 @@ int cell__mcp_launch(void *arg, struct cell__mcp_launch *ret_launch, struct cell
 		rc = launch_argv(&launching, &launch);
 		rc = rc < 0 ? rc : launch_env(&launching, &launch);
 		rc = rc < 0 ? rc : launch_cwd(&launching, &launch);
-		rc = rc < 0 ? rc : launch_check(&launching, &launch);
+		launch_confined(&launching, &launch);
 	} else {
 		launch.url = expand(&launching, launching.server->params->url);
 		rc = launch.url ? launch_headers(&launching, &launch) : -1;

@@ -405,40 +405,95 @@ static int send_initialize(struct cell__mcp_client *client, struct cell_error *e
 	return 0;
 }
 
-static int open_transport(struct cell__mcp_client *client, struct cell_error *err)
+static int open_transport(struct cell__mcp_client *client, const struct cell__mcp_launch *launch, struct cell_error *err)
 {
-	struct cell__mcp_launch launch = { 0 };
-	if (client->opts.launch(client->opts.arg, &launch, err) < 0)
-		return -1;
 	struct cell__mcp_transport_spec spec = {
 		.loop = client->opts.loop,
 		.supervisor = client->opts.supervisor,
-		.launch = &launch,
+		.launch = launch,
 		.connect_timeout_ms = client->opts.start_timeout_ms,
 		.events = &events,
 		.owner = client,
 		.tail = &client->tail,
 	};
 	client->tail.size = 0;
-	int rc = launch.kind == CELL_MCP_STDIO  ? cell__mcp_stdio_open(&spec, &client->transport, err)
-		 : launch.kind == CELL_MCP_HTTP ? cell__mcp_http_open(&spec, &client->transport, err)
-						: cell__mcp_sse_open(&spec, &client->transport, err);
-	cell__mcp_launch_finish(&launch);
+	int rc = launch->kind == CELL_MCP_STDIO  ? cell__mcp_stdio_open(&spec, &client->transport, err)
+		 : launch->kind == CELL_MCP_HTTP ? cell__mcp_http_open(&spec, &client->transport, err)
+						 : cell__mcp_sse_open(&spec, &client->transport, err);
 	if (rc == 0)
 		client->transports++;
 	return rc;
 }
 
+static void open_connection(struct cell__mcp_client *client, const struct cell__mcp_launch *launch)
+{
+	struct cell_error err;
+	if (open_transport(client, launch, &err) < 0 || send_initialize(client, &err) < 0)
+		fail_soon(client, &err);
+}
+
+/* ---- the check of a program, on the pool ---- */
+
+struct checking {
+	uv_work_t work;
+	struct cell__mcp_client *client; /* stays until the check is over, as for a transport */
+	uint64_t connection;
+	struct cell__mcp_launch launch;
+	struct cell_error err;
+};
+
+static void do_check(uv_work_t *work)
+{
+	struct checking *checking = work->data;
+	if (checking->launch.check(&checking->launch, &checking->err) == 0)
+		checking->err.code = 0;
+}
+
+static void handle_checked(uv_work_t *work, int status)
+{
+	struct checking *checking = work->data;
+	struct cell__mcp_client *client = checking->client;
+	(void)status; /* never cancelled */
+	if (client->connection == checking->connection && !checking->err.code)
+		open_connection(client, &checking->launch);
+	else if (client->connection == checking->connection)
+		fail_soon(client, &checking->err);
+	cell__mcp_launch_finish(&checking->launch);
+	free(checking);
+	handle_gone(client);
+}
+
+/* Takes the launch over, also on failure. */
+static int start_check(struct cell__mcp_client *client, struct cell__mcp_launch *launch, struct cell_error *err)
+{
+	struct checking *checking = cell__alloc(1, sizeof *checking);
+	if (!checking) {
+		cell__mcp_launch_finish(launch);
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for an MCP server");
+	}
+	*checking = (struct checking){ .work.data = checking, .client = client, .connection = client->connection, .launch = *launch };
+	client->transports++;
+	uv_queue_work(cell__loop_uv(client->opts.loop), &checking->work, do_check, handle_checked);
+	return 0;
+}
+
 static void start(struct cell__mcp_client *client)
 {
 	struct cell_error err;
+	struct cell__mcp_launch launch = { 0 };
 	client->state = CELL_MCP_STARTING;
 	client->connection++;
 	client->window_us = cell__now_us();
 	client->idle_bytes = client->idle_messages = 0;
 	client->batches = false;
-	if (open_transport(client, &err) < 0 || send_initialize(client, &err) < 0)
+	if (client->opts.launch(client->opts.arg, &launch, &err) < 0) {
 		fail_soon(client, &err);
+	} else if (!launch.check) {
+		open_connection(client, &launch);
+		cell__mcp_launch_finish(&launch);
+	} else if (start_check(client, &launch, &err) < 0) {
+		fail_soon(client, &err);
+	}
 }
 
 static void want_start(struct cell__mcp_client *client)

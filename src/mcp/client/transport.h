@@ -33,6 +33,8 @@ struct cell__mcp_launch {
 	char *path;     /* PATH for argv[0] */
 	char *cwd;
 	struct cell__confinement *confine; /* stdio: a reference; NULL: it runs as the host does */
+	/* stdio: NULL, or called on the pool before the program starts, to look up its files. */
+	int (*check)(struct cell__mcp_launch *launch, struct cell_error *err);
 	char *url;      /* http, sse */
 	char **headers; /* "Name: value" */
 };
