@@ -58,8 +58,9 @@ deb: build
 	@packaging/deb.sh $(BUILD)
 
 ENGINE ?= $(shell command -v docker || command -v podman)
+# IMAGE_FLAGS: for `build` of the engine, like --network=host or --build-arg BASE=...
 image:
-	@$(ENGINE) build -f packaging/Dockerfile -t workcell:$(shell cat VERSION) --build-arg VERSION=$(shell cat VERSION) \
+	@$(ENGINE) build $(IMAGE_FLAGS) -f packaging/Dockerfile -t workcell:$(shell cat VERSION) --build-arg VERSION=$(shell cat VERSION) \
 		--build-arg REVISION=$(shell git rev-parse HEAD 2>/dev/null || echo unknown) .
 
 clean:

@@ -8,6 +8,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+static const struct cell_cli_flag no_flags[] = { { 0 } };
+
 #ifndef CELL_HAVE_SHELL
 static int run_missing_shell(int argc, char **argv)
 {
@@ -22,13 +24,12 @@ static int run_missing_shell(int argc, char **argv)
 const struct cell_cli_command cell__cli_shell_command = {
 	.name = "shell",
 	.summary = "(not in this build, which has no libedit)",
+	.flags = no_flags,
 	.run = run_missing_shell,
 };
 #endif
 
 static int run_completion(int argc, char **argv);
-
-static const struct cell_cli_flag no_flags[] = { { 0 } };
 
 static const struct cell_cli_command completion_command = {
 	.name = "completion",

@@ -58,7 +58,7 @@ int cell__cli_call(struct cell_space *space, const char *method, json_t *args, c
 {
 	json_t *answer = NULL;
 	json_error_t bad;
-	char *text;
+	char *text = NULL;
 
 	if (cell__cli_call_raw(space, method, args, NULL, 0, &text, NULL, NULL, err) < 0)
 		return -1;
