@@ -23,6 +23,11 @@ mkdir -p "$root/usr/lib/python3/dist-packages" "$root/usr/share/doc/workcell"
 ln -s ../../workcell/python/workcell "$root/usr/lib/python3/dist-packages/workcell"
 cp LICENSE "$root/usr/share/doc/workcell/copyright"
 gzip -9nc CHANGELOG.md >"$root/usr/share/doc/workcell/changelog.gz"
+# The service, which nothing enables: it needs settings and tokens first.
+install -D -m 644 -t "$root/lib/systemd/system" packaging/systemd/workcell.service packaging/systemd/workcell.socket
+sed -i -e 's|/usr/local/bin/|/usr/bin/|' "$root/lib/systemd/system/workcell.service"
+install -D -m 644 packaging/systemd/workcell.sysusers "$root/usr/lib/sysusers.d/workcell.conf"
+install -D -m 644 packaging/systemd/workcell.tmpfiles "$root/usr/lib/tmpfiles.d/workcell.conf"
 find "$root/usr/share/man" -name '*.1' -exec gzip -9n {} +
 find "$root" -type f -name '*.so*' -exec chmod 644 {} +
 
@@ -34,8 +39,8 @@ cat >"$root/DEBIAN/control" <<EOF
 Package: workcell
 Version: $version
 Architecture: $arch
-Maintainer: The Workcell authors <workcell@localhost>
-Installed-Size: $(du -sk "$root/usr" | cut -f 1)
+Maintainer: The Workcell authors <authors@workcell.invalid>
+Installed-Size: $(find "$root" -type f -printf '%s\n' | awk '{ kib += int(($1 + 1023) / 1024) } END { print kib }')
 Depends: ${needed#shlibs:Depends=}, python3 (>= 3.9)
 Recommends: ca-certificates, python3-venv, uidmap
 Section: devel
@@ -47,18 +52,9 @@ Description: runs the code that AI agents write
  and a Python package.
 EOF
 echo "activate-noawait ldconfig" >"$root/DEBIAN/triggers"
-# Bytecode is made once, by root, and removed again.
-cat >"$root/DEBIAN/postinst" <<'EOF'
-#!/bin/sh
-set -e
-[ "$1" != configure ] || python3 -m compileall -q /usr/lib/workcell >/dev/null || :
-EOF
-cat >"$root/DEBIAN/prerm" <<'EOF'
-#!/bin/sh
-set -e
-find /usr/lib/workcell -name __pycache__ -type d -prune -exec rm -r {} +
-EOF
-chmod 755 "$root/DEBIAN/postinst" "$root/DEBIAN/prerm"
-(cd "$root" && find usr -type f -print0 | LC_ALL=C sort -z | xargs -0 md5sum >DEBIAN/md5sums)
+install -m 755 -t "$root/DEBIAN" packaging/deb/postinst packaging/deb/prerm packaging/deb/postrm
+(cd "$root" && find lib usr -type f -print0 | LC_ALL=C sort -z | xargs -0 md5sum >DEBIAN/md5sums)
+# dpkg-deb itself changes only times after the commit's.
+find "$root" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
 mkdir -p dist
 dpkg-deb --root-owner-group -Zxz --build "$root" "dist/workcell_${version}_$arch.deb"

@@ -33,6 +33,10 @@ packages="$packages python3 python3-dev"
 case $purpose in
 package)
 	packages="$packages autoconf automake libtool m4 make xz-utils dpkg-dev python3-venv debootstrap"
+	# For the tests of the image and of the service; only where that was asked for.
+	if [ "${CI:-}" = true ] || [ "${WORKCELL_TEST_DOCKER:-}" = 1 ]; then
+		packages="$packages docker.io systemd-container"
+	fi
 	;;
 test | bench)
 	# Sanitizers and fuzzing with readable reports, unit tests, kill -9 at a chosen system call, and a venv for pytest

@@ -152,8 +152,12 @@ def test_deb(tmp_path):
     depends = subprocess.run(["dpkg-deb", "--field", deb(), "Depends"], capture_output=True, text=True, check=True).stdout
     for name in ("libc6 (>=", "libuv1 (>=", "libcurl4 (>=", "libseccomp2 (>=", "libmicrohttpd12 (>=", "python3 (>="):
         assert name in depends, depends
+    maintainer = subprocess.run(["dpkg-deb", "--field", deb(), "Maintainer"], capture_output=True, text=True, check=True).stdout
+    assert re.fullmatch(r"The Workcell authors <\S+@\S+\.\S+>\n", maintainer), maintainer
     subprocess.run(["dpkg-deb", "--extract", deb(), str(tmp_path)], check=True)
     check_no_build_paths(tmp_path)
+    unit = (tmp_path / "lib/systemd/system/workcell.service").read_text()
+    assert "\nExecStart=/usr/bin/workcell serve" in unit and "/usr/local" not in unit and (tmp_path / "lib/systemd/system/workcell.socket").exists()
 
 
 # ---- on a clean machine
@@ -223,6 +227,8 @@ def test_deb_on_a_clean_machine(machine, tmp_path):
         use(machine, "workcell", "python3", user)
     assert machine.run("find /usr/lib/workcell /usr/bin/workcell -perm /022 -not -type l -o -not -user root") == ""
     assert machine.run("dpkg --verify workcell") == ""
+    # No manager of services is there, and none was brought.
+    machine.run("test ! -e /etc/workcell && test ! -e /etc/systemd/system/sockets.target.wants && ! command -v systemctl")
     machine.run("DEBIAN_FRONTEND=noninteractive apt-get purge -q -y workcell")
     assert machine.run("find /usr /etc /var/lib/dpkg/info -ipath '*workcell*'") == ""
 
