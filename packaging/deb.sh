@@ -31,6 +31,10 @@ install -D -m 644 packaging/systemd/workcell.tmpfiles "$root/usr/lib/tmpfiles.d/
 find "$root/usr/share/man" -name '*.1' -exec gzip -9n {} +
 find "$root" -type f -name '*.so*' -exec chmod 644 {} +
 
+# It is a hash of the debugging information too, which has the path of the build folder and is not in the package.
+find "$root/usr" -type f \( -perm /111 -o -name '*.so*' \) -exec sh -c 'for file; do ! readelf -h "$file" >/dev/null 2>&1 ||
+	strip --remove-section=.note.gnu.build-id "$file"; done' strip {} +
+
 # dpkg-shlibdeps wants to see a source package.
 printf 'Source: workcell\nPackage: workcell\nArchitecture: any\n' >"$work/debian/control"
 needed=$(cd "$work" && find debian/workcell/usr/bin debian/workcell/usr/lib -type f \( -perm /111 -o -name '*.so*' \) -exec dpkg-shlibdeps -O \
