@@ -641,15 +641,19 @@ int cell__link_create(struct cell__loop *loop, const struct cell__link_events *e
 static void spin(void *arg)
 {
 	struct cell__link *link = arg;
-	if (!is_held(link) && !link->broken)
+	/* A kernel that has not sent a frame is being forked, which takes longer than any spin and needs this CPU. */
+	if (link->spin.received > 0 && !is_held(link) && !link->broken)
 		(void)cell_ring_spin_wait(&link->ring.ctl->kernel_beat, &link->spin);
 }
 
-/* A frame is on its way, and the kernel will likely answer. */
-static void expect(struct cell__link *link)
+/* A frame is on its way, and the kernel will likely answer, unless it was told to end. */
+static void expect(struct cell__link *link, uint8_t type)
 {
 	cell_ring_spin_beat(&link->ring.ctl->host_beat);
-	cell__loop_set_spin(link->loop, spin, link);
+	if (type == CELL_FRAME_SHUTDOWN)
+		cell__loop_drop_spin(link->loop, link);
+	else
+		cell__loop_set_spin(link->loop, spin, link);
 }
 
 int cell__link_send(struct cell__link *link, uint8_t type, uint32_t id, const void *json, size_t json_size, const void *raw,
@@ -671,7 +675,7 @@ int cell__link_send(struct cell__link *link, uint8_t type, uint32_t id, const vo
 		ssize_t n = sendmsg(link->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
 		sent = n > 0 ? (size_t)n : 0;
 		if (sent == sizeof header + json_size + raw_size) {
-			expect(link);
+			expect(link, type);
 			return 0;
 		}
 		/* Reading detects a dead kernel; frames that cannot be sent are queued and dropped there. */
@@ -689,7 +693,7 @@ int cell__link_send(struct cell__link *link, uint8_t type, uint32_t id, const vo
 			return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a frame of %zu bytes", raw_size);
 		}
 	}
-	expect(link);
+	expect(link, type);
 	update_polls(link);
 	return 0;
 }
@@ -725,7 +729,7 @@ int cell__link_send_fds(struct cell__link *link, uint8_t type, uint32_t id, cons
 		}
 		update_polls(link);
 	}
-	expect(link);
+	expect(link, type);
 	return 0;
 }
 
