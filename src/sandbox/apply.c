@@ -599,10 +599,17 @@ static int listen_at(struct cell_apply *apply, uint64_t port)
 
 int cell__bound_capabilities(void)
 {
-	/* Asked first: dropping one makes a copy of the credentials, and a parent of ours may have dropped it. */
-	for (int cap = 0, has; cap < 64 && (has = prctl(PR_CAPBSET_READ, cap, 0, 0, 0)) >= 0; cap++)
-		if (has > 0 && prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) < 0)
+	/* Dropping one copies the credentials. If a parent of ours has dropped the first, ask before each of the others. */
+	bool asks = prctl(PR_CAPBSET_READ, 0, 0, 0, 0) == 0;
+	for (int cap = 0; cap < 64; cap++) {
+		int has = asks ? prctl(PR_CAPBSET_READ, cap, 0, 0, 0) : 1;
+		if (has > 0)
+			has = prctl(PR_CAPBSET_DROP, cap, 0, 0, 0);
+		if (has < 0 && errno == EINVAL)
+			break; /* there are no more */
+		if (has < 0)
 			return -1;
+	}
 	/* uid 0 has no privileges: exec gives it no capabilities, and that cannot be changed any more. */
 	unsigned long bits = SECBIT_NOROOT | SECBIT_NOROOT_LOCKED | SECBIT_NO_SETUID_FIXUP | SECBIT_NO_SETUID_FIXUP_LOCKED |
 			     SECBIT_KEEP_CAPS_LOCKED | SECBIT_NO_CAP_AMBIENT_RAISE | SECBIT_NO_CAP_AMBIENT_RAISE_LOCKED;

@@ -527,7 +527,7 @@ struct jail *cell__jail_take(int plan_fd, enum cell_jail_use use, enum jail_plac
 	for (struct jail *s = spares; s; s = s->next) {
 		struct pollfd end = { .fd = s->pidfd, .events = POLLIN };
 		if (s->ready_fd >= 0)
-			cell__jail_read(s); /* spares are not watched: they are read when they are needed */
+			cell__jail_read(s); /* it may have reported since the last event */
 		if (s->pidfd >= 0 && poll(&end, 1, 0) > 0)
 			s->failed = true; /* it was killed, and we have not been notified yet */
 	}
@@ -605,8 +605,8 @@ void cell__jail_make_spare(enum cell_jail_use use)
 	struct jail *jail = known ? make_jail(known->plan, use, place_of(known, use)) : NULL;
 	if (known && !jail)
 		want_no_spares(known->plan->id, use); /* the next request will get the reason */
-	else if (jail && use == CELL_JAIL_FOR_PROGRAM)
-		cell__spawner_watch_jail(jail); /* so that it is read before it is needed */
+	else if (jail && jail->ready_fd >= 0)
+		cell__spawner_watch_jail(jail); /* so that it is read, and its namespaces are open, before it is needed */
 }
 
 /* ---- life ---- */
