@@ -1158,7 +1158,7 @@ static PyObject *zygote_receive(void)
 
 /*
  * zygote_next(timeout_ms) -> ("message", type, id, b, [fds], payload) | ("exit", pid, status) | ("end",) | None
- * None: the time is up, or the wake-up was spurious.
+ * None: the time is up, or a signal came.
  */
 static PyObject *wc_zygote_next(PyObject *self, PyObject *args)
 {
@@ -1166,19 +1166,22 @@ static PyObject *wc_zygote_next(PyObject *self, PyObject *args)
 	int timeout_ms;
 	if (!PyArg_ParseTuple(args, "i", &timeout_ms))
 		return NULL;
-	struct signalfd_siginfo info;
-	while (read(child_signal_fd, &info, sizeof info) > 0) {
-	}
-	int status;
-	pid_t pid = waitpid(-1, &status, WNOHANG);
-	if (pid > 0)
-		return Py_BuildValue("sii", "exit", (int)pid, status);
 	struct pollfd p[2] = {
 		{ .fd = zygote_fd, .events = POLLIN },
 		{ .fd = child_signal_fd, .events = POLLIN },
 	};
-	if (poll(p, 2, timeout_ms) <= 0 || !p[0].revents)
-		Py_RETURN_NONE;
+	/* A child's signal is not idle time: its exit is returned before the caller does anything else. */
+	do {
+		struct signalfd_siginfo info;
+		while (read(child_signal_fd, &info, sizeof info) > 0) {
+		}
+		int status;
+		pid_t pid = waitpid(-1, &status, WNOHANG);
+		if (pid > 0)
+			return Py_BuildValue("sii", "exit", (int)pid, status);
+		if (poll(p, 2, timeout_ms) <= 0)
+			Py_RETURN_NONE;
+	} while (!p[0].revents);
 	return zygote_receive();
 }
 
