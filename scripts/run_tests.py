@@ -301,9 +301,10 @@ def stage_sanitized_e2e():
         pytests("build-asan", "tests/e2e", "tests/faults", *UNSANITIZED)
 
 
-# What lives on atomics: the loop and its callers, the ring of output, functions of the host on other threads, the SDK's port.
+# What lives on atomics and locks: the loop and its callers, the ring of output, functions of the host on other threads, the SDK's port,
+# what threads share (locks).
 # Not "api": TSan 14 ends a program that calls clone(), as the probe of the sandbox does.
-THREADED = ["loop", "ring", "threads", "events", "control", "functions", "host_tools", "port"]
+THREADED = ["loop", "ring", "threads", "events", "control", "functions", "host_tools", "port", "locks"]
 
 
 def stage_tsan():
