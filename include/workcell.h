@@ -946,6 +946,12 @@ struct cell_session_options {
 	 */
 	const char *network;
 	int64_t disk_limit; /* sandbox: bytes that the code may write: into its workspace, its /tmp, and into one file */
+	/*
+	 * subprocess: keep a point before each of the last `undo` cells that change something, for cell_session_rewind() by a number of cells.
+	 * A cell that ends its kernel (a crash, the OOM killer, a timeout that it ignores) then sets the session back to the state before that
+	 * cell, and its result says "restored".  0: no points; at most 1000.
+	 */
+	int undo;
 };
 #define CELL_SESSION_OPTIONS_INIT                      \
 	{ .size = sizeof(struct cell_session_options), \
@@ -1096,7 +1102,8 @@ CELL_API int cell_session_rewind(struct cell_session *session, const char *name,
 CELL_API int cell_session_become(struct cell_session *session, struct cell_session *other, struct cell_error *err);
 CELL_API int cell_session_drop_point(struct cell_session *session, const char *name, struct cell_error *err);
 /*
- * The points, the latest first: a JSON array of {"name", "cell" (number of cells run before it), "age_ms", "bytes" (memory of its own)}.
+ * The points, the latest first: a JSON array of {"name", "cell" (number of cells run before it),
+ * "automatic" (kept because of `undo`), "age_ms", "bytes" (memory of its own)}.
  * free() it.  NULL: out of memory.
  */
 CELL_API char *cell_session_points(struct cell_session *session);
@@ -1210,8 +1217,10 @@ CELL_API void cell_result_text(const struct cell_result *result, struct cell_tex
 /* NULL if the cell succeeded. */
 CELL_API const struct cell_outcome *cell_result_error(const struct cell_result *result);
 CELL_API double cell_result_duration_ms(const struct cell_result *result);
-/* 1: variables are kept; 0: lost, the next run starts on a fresh kernel. */
+/* 1: variables are kept; 2: restored, they are those from before the cell; 0: lost, the next run starts on a fresh kernel. */
 CELL_API int cell_result_state_kept(const struct cell_result *result);
+/* The same as a word: "kept", "restored" or "lost". */
+CELL_API const char *cell_result_state(const struct cell_result *result);
 /* The isolation receipt, a JSON object. */
 CELL_API const char *cell_result_isolation_json(const struct cell_result *result);
 /* A file with the whole output if it exceeded the cap, else NULL.  Removed with the result unless kept. */

@@ -126,12 +126,15 @@ struct outgoing {
 	size_t json_size, raw_size, more_size;
 };
 
+static bool is_same; /* the cell whose RESULT comes next changed nothing */
+
 static int send_frame(const struct outgoing *out)
 {
 	has_asked = out->type == CELL_FRAME_CALL;
 	for (;;) {
 		struct cell_frame frame = {
 			.type = out->type,
+			.flags = out->type == CELL_FRAME_RESULT && is_same ? CELL_FRAME_SAME : 0,
 			.id = out->id,
 			.ring_pos = ring_head,
 			.json_size = (uint32_t)out->json_size,
@@ -735,6 +738,14 @@ static PyObject *wc_answer(PyObject *self, PyObject *args)
 	Py_RETURN_TRUE;
 }
 
+/* mark_same(bool): whether the cell that runs changes nothing */
+static PyObject *wc_mark_same(PyObject *self, PyObject *same)
+{
+	(void)self;
+	is_same = same == Py_True;
+	Py_RETURN_NONE;
+}
+
 static PyObject *wc_interrupt_wanted(PyObject *self, PyObject *unused)
 {
 	(void)self;
@@ -1239,6 +1250,7 @@ static PyMethodDef methods[] = {
 	{ "begin_run", wc_begin_run, METH_O, "begin_run(id)" },
 	{ "end_run", wc_end_run, METH_NOARGS, "end_run()" },
 	{ "answer", wc_answer, METH_VARARGS, "answer(id, value, repr) -> bool" },
+	{ "mark_same", wc_mark_same, METH_O, "mark_same(bool)" },
 	{ "remember", wc_remember, METH_VARARGS, "remember(ns, out, n, value) -> bytes or None" },
 	{ "interrupt_wanted", wc_interrupt_wanted, METH_NOARGS, "interrupt_wanted() -> bool" },
 	{ "take_interrupt", wc_take_interrupt, METH_NOARGS, "take_interrupt() -> bool" },

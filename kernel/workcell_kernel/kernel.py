@@ -117,6 +117,7 @@ def flush_files(objects):
 class Kernel:
     channel = None
     is_copy = False
+    is_pure = None  # with undo: whether a cell changes nothing
     confinement = None
 
     # -- start
@@ -186,6 +187,10 @@ class Kernel:
             self.ask_before_commands()
         if options.get("shell_escape"):
             guard.install()
+        if options.get("undo"):
+            from .pure import changes_nothing
+
+            self.is_pure = changes_nothing
         if options.get("portable"):
             self.cells.portable = portable.part
         try:
@@ -283,6 +288,8 @@ class Kernel:
     def run(self, ident, raw):
         cells = self.cells
         _workcell.begin_run(ident)
+        if self.is_pure is not None:
+            _workcell.mark_same(self.is_pure(raw, cells.ns))
         try:
             value, text, mime, error = cells.run(raw.decode() if raw else "")
         except Exception as exc:

@@ -51,6 +51,7 @@ const struct cell__json_field cell__json_session_fields[] = {
 	SESSION(no_spill, FLAG),
 	SESSION(network_disabled, FLAG),
 	SESSION(memory_limit, INT64),
+	SESSION(undo, INT),
 	SESSION(cpu_quota, INT64),
 	SESSION(pids_limit, INT64),
 	SESSION(zygote_owner, TEXT),

@@ -192,6 +192,7 @@ void cell__read_frame(const struct cell_frame *frame, struct cell__read *ret_rea
 		break;
 	case CELL_FRAME_RESULT:
 		ret_read->problem = cell__answer_result(frame, &ret_read->answer, &ret_read->memory);
+		ret_read->answer.same = (frame->flags & CELL_FRAME_SAME) != 0;
 		break;
 	case CELL_FRAME_CALL:
 		read_call(frame, ret_read);

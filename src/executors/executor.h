@@ -36,6 +36,7 @@ struct cell__kernel_answer {
 	struct cell__bundle mime;
 	bool failed;
 	bool interrupted;
+	bool same; /* the cell changed nothing, according to the kernel */
 	const char *error_type, *error_message, *error_traceback; /* NUL-terminated, valid UTF-8 */
 	const char *limit; /* the limit that caused the error, according to the kernel; NULL: none */
 	uint64_t limit_max, limit_used;
@@ -88,6 +89,7 @@ struct cell__kernel_wants {
 	bool shell_escape; /* only `!cmd` and similar syntax may start processes */
 	bool restore_cwd;  /* go back to cwd after each cell */
 	bool portable;     /* values also in a form that another Python can read */
+	bool undo;         /* report cells that change nothing */
 };
 
 struct cell__kernel_spec {

@@ -534,6 +534,6 @@ char *cell__execute_answer(const struct cell_result *result, const char *session
 		rc |= cell__buf_add_str(&out, "null");
 	rc |= cell__buf_printf(&out, ",\"error_code\":%s%s%s,\"state\":\"%s\",\"execution_time_ms\":%.3f,\"session_id\":\"%s\"}",
 			       error ? "\"" : "", error ? cell_code_word(error->code) : "null", error ? "\"" : "",
-			       cell_result_state_kept(result) ? "kept" : "lost", cell_result_duration_ms(result), session_id);
+			       cell_result_state(result), cell_result_duration_ms(result), session_id);
 	return rc ? NULL : cell__buf_take(&out);
 }

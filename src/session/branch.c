@@ -32,6 +32,19 @@ static void end_checkpoint(struct cell__point *point, const struct cell_error *e
 		cell__session_end_waiting(waiting, err);
 }
 
+static void decide(struct cell_session *session);
+
+/* The point is ready, or gone: those that waited for it look again. */
+static void rewind_again(struct cell__point *point)
+{
+	struct cell__rewinding *rewinding = cell__take_ptr(point->rewindings);
+	while (rewinding) {
+		struct cell__rewinding *next = rewinding->next;
+		cell__session_do_rewind(&rewinding->waiting.task);
+		rewinding = next;
+	}
+}
+
 static void leave_point(struct cell__point *point)
 {
 	if (point->leaving)
@@ -45,6 +58,8 @@ static void handle_point_ready(void *owner)
 	struct cell__point *point = owner;
 	point->ready = true;
 	end_checkpoint(point, NULL);
+	decide(point->session);
+	rewind_again(point);
 }
 
 /* It runs nothing, so it has nothing to say: what comes was written before the fork, and the source has said it. */
@@ -88,15 +103,20 @@ static void handle_point_exited(void *owner, const struct cell__exit *how)
 	if (point->waiting && err.code == 0)
 		cell_fail(&err, CELL_E_KERNEL, 0, "the point ended before it was kept");
 	end_checkpoint(point, &err);
-	if (point->ready && !point->leaving) {
+	rewind_again(point);
+	if ((point->ready || point->automatic) && !point->leaving && !session->closing) {
 		char message[320];
 		char why[200];
 		cell__outcome_describe_death(how, NULL, why, sizeof why);
-		snprintf(message, sizeof message, "the point \"%.60s\" is lost: %s", point->name, why);
+		if (point->ready)
+			snprintf(message, sizeof message, "the point \"%.60s\" is lost: %s", point->name, why);
+		else
+			snprintf(message, sizeof message, "cell %llu cannot be undone: %s", (unsigned long long)point->cells + 1, why);
 		struct cell_event event = { .type = CELL_EVENT_POINT_LOST, .message = message };
 		cell__session_emit(session, &event);
 	}
 	free_point(point);
+	decide(session);
 	cell__session_advance(session);
 }
 
@@ -112,36 +132,137 @@ static const struct cell__kernel_events point_events = {
 static struct cell__point *find_point(const struct cell_session *session, const char *name, uint64_t cells)
 {
 	for (struct cell__point *point = session->points; point; point = point->next)
-		if (!point->leaving && (name ? strcmp(point->name, name) == 0 : point->cells == cells))
+		if (!point->leaving && (name ? strcmp(point->name, name) == 0 : point->cells <= cells && cells <= point->upto))
 			return point;
 	return NULL;
 }
 
-/* A point of the same name is replaced by this one, once it is there. */
-static int take_point(struct cell_session *session, const struct cell__branching *wanted, struct cell_error *err)
+static struct cell__point *take(struct cell_session *session, const char *name, unsigned flags, struct cell_error *err)
 {
 	struct cell__slot *slot = session->slot;
-	struct cell__point *point = cell__alloc(1, sizeof *point), *same = find_point(session, wanted->name, 0);
-	if (!point || !(point->name = cell__strdup(wanted->name)) || cell__deps_place_copy(&slot->own, &point->own) < 0 ||
+	struct cell__point *point = cell__alloc(1, sizeof *point);
+	if (!point || !(point->name = cell__strdup(name)) || cell__deps_place_copy(&slot->own, &point->own) < 0 ||
 	    cell__deps_place_copy(&slot->hosts, &point->hosts) < 0) {
 		if (point)
 			free_point(point);
-		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a point");
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a point");
+		return NULL;
 	}
 	point->session = session;
-	point->cells = session->cells;
+	point->cells = point->upto = session->cells;
 	point->taken_us = cell__now_us();
-	if (session->executor->fork(slot->kernel, session->id, wanted->flags, &point_events, point, &point->kernel, err) < 0) {
+	if (session->executor->fork(slot->kernel, session->id, flags, &point_events, point, &point->kernel, err) < 0) {
 		free_point(point);
-		return -1;
+		return NULL;
 	}
-	point->waiting = (struct cell__waiting *)&wanted->waiting;
 	point->next = session->points;
 	session->points = point;
+	return point;
+}
+
+/* A point of the same name is replaced by this one. */
+static int take_point(struct cell_session *session, struct cell__branching *wanted, struct cell_error *err)
+{
+	struct cell__point *same = find_point(session, wanted->name, 0), *point = take(session, wanted->name, wanted->flags, err);
+	if (!point)
+		return -1;
+	point->waiting = &wanted->waiting;
 	if (same)
 		leave_point(same);
 	return 0;
 }
+
+/* ---- undo ---- */
+
+static struct cell__point *newest_automatic(const struct cell_session *session)
+{
+	struct cell__point *point = session->points;
+	while (point && (!point->automatic || point->leaving))
+		point = point->next;
+	return point;
+}
+
+void cell__branch_before_run(struct cell_session *session)
+{
+	size_t n = 0;
+	char name[32];
+	struct cell_error err = { 0 };
+	if (session->options.undo == 0 || session->at_point)
+		return;
+	snprintf(name, sizeof name, "#%llu", (unsigned long long)session->cells);
+	struct cell__point *point = take(session, name, 0, &err);
+	if (!point)
+		return; /* the kernel is dying: the run tells */
+	point->automatic = session->at_point = true;
+	for (; point; point = point->next)
+		if (point->automatic && !point->leaving && ++n > session->options.undo)
+			leave_point(point);
+}
+
+void cell__branch_after_run(struct cell_session *session, bool same)
+{
+	struct cell__point *point = session->at_point ? newest_automatic(session) : NULL;
+	session->at_point = same && point;
+	if (session->at_point)
+		point->upto = session->cells;
+}
+
+/* The session is at this point now: later ones belong to cells that have not been. */
+static void forget_later(struct cell_session *session, const struct cell__point *point)
+{
+	for (struct cell__point *other = session->points; other; other = other->next)
+		if (other != point && other->automatic && other->cells >= point->cells)
+			leave_point(other);
+	session->at_point = point->automatic;
+}
+
+/* The point whose state is that before the current cell; NULL: there is none, or the session has something else to do. */
+static struct cell__point *point_before(const struct cell_session *session)
+{
+	struct cell__point *point = session->options.undo ? newest_automatic(session) : NULL;
+	bool usable = point && point->upto >= session->cells - 1 && !session->closing && !session->broken.code && !session->slot &&
+		      !session->resets;
+	return usable ? point : NULL;
+}
+
+static bool restore(struct cell_session *session)
+{
+	struct cell__point *point = point_before(session);
+	struct cell_error err;
+	if (!point || !point->ready ||
+	    cell__slot_fork(session, point->kernel, &point->own, &point->hosts, CELL__FORK_DROP | CELL__FORK_HEIR, &err) < 0)
+		return false;
+	session->cells--;
+	session->at_point = true;
+	return true;
+}
+
+void cell__branch_end_run(struct cell_session *session, const char *violation, const struct cell__exit *how, bool may_restore)
+{
+	struct cell__run *run = session->current;
+	const struct cell__point *point = may_restore ? point_before(session) : NULL;
+	if (point && !point->ready) {
+		session->undecided = true;
+		session->end = *how;
+		session->end_violation = violation;
+		return;
+	}
+	run->restored = point && restore(session);
+	cell__outcome_dead(run, violation, how);
+}
+
+/* The point that a run's end waits for is there, or will not be. */
+static void decide(struct cell_session *session)
+{
+	if (!session->undecided)
+		return;
+	session->undecided = false;
+	session->current->restored = restore(session);
+	cell__outcome_dead(session->current, session->end_violation, &session->end);
+	cell__session_advance(session);
+}
+
+/* ---- points by their names ---- */
 
 int cell__branch_drop(struct cell_session *session, const char *name)
 {
@@ -158,10 +279,10 @@ json_t *cell__branch_list(const struct cell_session *session)
 {
 	json_t *list = json_array();
 	for (const struct cell__point *point = session->points; list && point; point = point->next) {
-		if (point->leaving || !point->ready)
+		if (point->leaving)
 			continue;
-		json_t *item = json_pack("{s:s, s:I, s:I, s:I}", "name", point->name, "cell", (json_int_t)point->cells, "age_ms",
-					 (json_int_t)((cell__now_us() - point->taken_us) / 1000), "pid",
+		json_t *item = json_pack("{s:s, s:I, s:b, s:I, s:I}", "name", point->name, "cell", (json_int_t)point->cells, "automatic",
+					 point->automatic, "age_ms", (json_int_t)((cell__now_us() - point->taken_us) / 1000), "pid",
 					 (json_int_t)session->executor->pid(point->kernel));
 		if (!item || json_array_append_new(list, item) < 0) {
 			json_decref(list);
@@ -201,6 +322,7 @@ static void replace_kernel(struct cell_session *session, struct cell__kernel *ke
 	waiting->next = session->resets;
 	session->resets = waiting;
 	session->cells = cells;
+	session->at_point = false;
 	if (cell__slot_fork(session, kernel, own, hosts, CELL__FORK_DROP | CELL__FORK_HEIR, &err) < 0)
 		cell__session_end_opening(session, &err);
 	cell__session_advance(session);
@@ -298,11 +420,16 @@ void cell__session_do_rewind(struct cell__task *task)
 		cell_fail(&err, CELL_E_NOT_FOUND, 0, "the session has no point \"%.80s\"", rewinding->name);
 	else if (!point)
 		cell_fail(&err, CELL_E_NOT_FOUND, 0, "the session has no point %llu cells back", (unsigned long long)rewinding->cells);
-	else if (!point->ready)
-		cell_fail(&err, CELL_E_BUSY, 0, "the point \"%.80s\" is still being taken", point->name);
 	if (err.code) {
 		cell__session_end_waiting(waiting, &err);
 		return;
 	}
-	replace_kernel(session, point->kernel, &point->own, &point->hosts, point->cells, waiting);
+	if (!point->ready) {
+		rewinding->next = point->rewindings;
+		point->rewindings = rewinding;
+		return;
+	}
+	uint64_t cells = rewinding->name ? point->cells : session->cells - rewinding->cells;
+	replace_kernel(session, point->kernel, &point->own, &point->hosts, cells, waiting);
+	forget_later(session, point);
 }

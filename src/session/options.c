@@ -87,6 +87,7 @@ static int copy_gate(struct cell__options *options, const struct cell_session_op
 		.shell_escape = opts->require_shell_escape != 0,
 		.restore_cwd = opts->restore_cwd != 0,
 		.portable = opts->portable_values != 0,
+		.undo = opts->undo > 0,
 	};
 	return 0;
 }
@@ -225,6 +226,11 @@ static int check_numbers(const struct cell_session_options *opts, struct cell_er
 				 (long long)opts->timeout_ms);
 	if (opts->grace_ms < 0)
 		return cell_fail(err, CELL_E_INVALID, 0, "grace_ms is %lld, expected 0 or more", (long long)opts->grace_ms);
+	if (opts->undo < 0 || opts->undo > CELL_LIMIT_UNDO)
+		return cell_fail(err, CELL_E_INVALID, 0, "undo is %d, expected 0 to %d", opts->undo, CELL_LIMIT_UNDO);
+	if (opts->undo && !cell__executor_find(opts->executor ? opts->executor : "subprocess")->fork)
+		return cell_fail(err, CELL_E_UNSUPPORTED, 0,
+				 "the executor \"%s\" cannot keep points, so undo has no effect; \"subprocess\" can", opts->executor);
 	if (opts->max_output_bytes < CELL_LIMIT_MIN_OUTPUT)
 		return cell_fail(err, CELL_E_INVALID, 0, "max_output_bytes is %lld, expected %d or more", (long long)opts->max_output_bytes,
 				 CELL_LIMIT_MIN_OUTPUT);
@@ -242,6 +248,7 @@ int cell__options_init(struct cell__options *options, const struct cell_session_
 		.timeout_ms = opts->timeout_ms,
 		.grace_ms = opts->grace_ms,
 		.max_output = (size_t)opts->max_output_bytes,
+		.undo = (size_t)opts->undo,
 		.on_event = opts->on_event,
 		.event_arg = opts->event_arg,
 		.space = opts->space,

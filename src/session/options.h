@@ -15,6 +15,7 @@ struct cell__options {
 	char **env; /* complete; the first entry is PATH */
 	int64_t timeout_ms, grace_ms;
 	size_t max_output;
+	size_t undo; /* points that are kept */
 	cell_event_fn on_event;
 	void *event_arg;
 	struct cell_space *space; /* or NULL; borrowed, as are policy and audit */

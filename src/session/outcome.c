@@ -7,6 +7,12 @@
 
 #include "session/session.h"
 
+/* What became of the session, after the end of its kernel. */
+static const char *fate(const struct cell__run *run)
+{
+	return run->restored ? "the session is back in the state before the cell" : "the session's variables are lost";
+}
+
 void cell__outcome_fail(struct cell__run *run, const struct cell_error *err)
 {
 	(void)cell__result_set_error(run->result, err->code, "", err->msg, "");
@@ -18,13 +24,12 @@ static void end_timed_out(struct cell__run *run, const struct cell__exit *how, c
 {
 	char message[240];
 	bool kept = how == NULL;
-	snprintf(message, sizeof message, "the cell ran longer than its timeout of %.3g s; %s", (double)run->timeout_ms / 1000.0,
+	snprintf(message, sizeof message, "the cell ran longer than its timeout of %.3g s; %s%s", (double)run->timeout_ms / 1000.0,
 		 kept             ? "it was interrupted and the session's variables are kept"
-		 : how->abandoned ? "it did not stop when interrupted: its thread was abandoned and still runs in this process, and the "
-				    "session's variables are lost"
-		 : run->session->executor->takes_loop
-			 ? "it did not stop in time when interrupted, and the session's variables are lost"
-			 : "it did not stop when interrupted, so its kernel was killed and the session's variables are lost");
+		 : how->abandoned ? "it did not stop when interrupted: its thread was abandoned and still runs in this process, and "
+		 : run->session->executor->takes_loop ? "it did not stop in time when interrupted, and "
+						      : "it did not stop when interrupted, so its kernel was killed and ",
+		 kept ? "" : fate(run));
 	(void)cell__result_set_error(run->result, CELL_OUT_TIMEOUT, "TimeoutError", message, traceback);
 	cell__run_end(run, kept);
 }
@@ -53,14 +58,13 @@ static void end_limited(struct cell__run *run, bool kept, const char *limit, uin
 static void end_over_limit(struct cell__run *run, bool kept, const char *traceback)
 {
 	char message[240];
-	snprintf(message, sizeof message, "the cell exceeded the limit on %s: %llu of %llu %s; %s", run->over,
+	snprintf(message, sizeof message, "the cell exceeded the limit on %s: %llu of %llu %s; %s%s", run->over,
 		 (unsigned long long)run->over_used, (unsigned long long)run->over_max,
 		 strcmp(run->over, "wall_time") == 0         ? "ms"
 		 : strcmp(run->over, "workspace_files") == 0 ? "files"
 		 : strcmp(run->over, "cpu_seconds") == 0     ? "seconds"
 							     : "bytes",
-		 kept ? "it was interrupted and the session's variables are kept"
-		      : "its kernel was killed and the session's variables are lost");
+		 kept ? "it was interrupted and the session's variables are kept" : "its kernel was killed and ", kept ? "" : fate(run));
 	end_limited(run, kept, run->over, run->over_max, run->over_used, message, traceback);
 }
 
@@ -126,7 +130,7 @@ void cell__outcome_describe_death(const struct cell__exit *how, const char *viol
 		snprintf(out, size, "the kernel exited with status %d", WEXITSTATUS(how->status));
 }
 
-void cell__outcome_dead(struct cell__run *run, const struct cell__slot *slot, const struct cell__exit *how)
+void cell__outcome_dead(struct cell__run *run, const char *violation, const struct cell__exit *how)
 {
 	struct cell_session *session = run->session;
 	uint64_t cpu_ms = session->options.confine.cpu_time_ms;
@@ -144,15 +148,13 @@ void cell__outcome_dead(struct cell__run *run, const struct cell__slot *slot, co
 	} else if (run->over) {
 		end_over_limit(run, false, "");
 	} else if (how->oom && how->memory_max > 0) {
-		snprintf(message, sizeof message,
-			 "the code exceeded the limit on memory: %llu of %llu bytes; its kernel was killed and the session's "
-			 "variables are lost",
-			 (unsigned long long)how->memory_used, (unsigned long long)how->memory_max);
+		snprintf(message, sizeof message, "the code exceeded the limit on memory: %llu of %llu bytes; its kernel was killed and %s",
+			 (unsigned long long)how->memory_used, (unsigned long long)how->memory_max, fate(run));
 		end_limited(run, false, "memory", how->memory_max, how->memory_used, message, "");
 	} else if (cpu_ms && how->known && WIFSIGNALED(how->status) && WTERMSIG(how->status) == SIGXCPU) {
 		end_limited(run, false, "cpu_time", cpu_ms, cpu_ms,
 			    "the code exceeded the limit on CPU time; its kernel was killed and the session's variables are lost", "");
-	} else if (how->asked && !slot->violation) {
+	} else if (how->asked && !violation) {
 		(void)cell__result_set_error(run->result, CELL_OUT_INTERRUPTED, "KeyboardInterrupt",
 					     run->cancelled ? "the cell was cancelled and did not stop when interrupted, so its kernel was "
 							      "killed and the session's variables are lost"
@@ -160,7 +162,11 @@ void cell__outcome_dead(struct cell__run *run, const struct cell__slot *slot, co
 					     "");
 		cell__run_end(run, false);
 	} else {
-		cell__outcome_describe_death(how, slot->violation, message, sizeof message);
+		cell__outcome_describe_death(how, violation, message, sizeof message);
+		if (run->restored) {
+			size_t size = strlen(message);
+			snprintf(message + size, sizeof message - size, "; %s", fate(run));
+		}
 		(void)cell__result_set_error(run->result, CELL_OUT_KERNEL_DIED, "KernelDied", message, "");
 		cell__run_end(run, false);
 	}

@@ -254,6 +254,12 @@ int cell_result_state_kept(const struct cell_result *result)
 	return result ? result->state_kept : 0;
 }
 
+const char *cell_result_state(const struct cell_result *result)
+{
+	static const char *const words[] = { "lost", "kept", "restored" };
+	return words[cell_result_state_kept(result)];
+}
+
 const char *cell_result_isolation_json(const struct cell_result *result)
 {
 	return result ? result->isolation : NULL;
@@ -418,7 +424,7 @@ char *cell_result_json(const struct cell_result *result)
 	}
 	rc |= cell__buf_add_str(&out, "]");
 	rc |= cell__buf_printf(&out, ",\"duration_ms\":%.3f,\"state\":\"%s\",\"isolation\":%s", cell_result_duration_ms(result),
-			       result->state_kept ? "kept" : "lost", result->isolation);
+			       cell_result_state(result), result->isolation);
 	rc |= add_list(&out, "notices", result->notices, result->n_notices);
 	rc |= add_string(&out, "spill", result->spill_path);
 	rc |= add_string(&out, "session_id", result->session_id);

@@ -33,7 +33,7 @@ struct cell_result {
 	struct cell_outcome outcome;
 	char *error_type, *error_message, *error_traceback, *error_limit;
 	int64_t duration_us;
-	bool state_kept;
+	int state_kept; /* as cell_result_state_kept() says */
 	const char *isolation;
 	char *own_isolation; /* NULL, or what isolation points to */
 	char *spill_path;

@@ -476,7 +476,7 @@ static void finish_if_done(struct cell__run *run)
 void cell__run_end(struct cell__run *run, bool state_kept)
 {
 	run->ending = true;
-	run->result->state_kept = state_kept;
+	run->result->state_kept = state_kept ? 1 : run->restored ? 2 : 0;
 	if (run->started)
 		run->result->duration_us = cell__now_us() - run->started_us;
 	save_image(run, OF_VALUE);

@@ -36,6 +36,7 @@ struct cell__run {
 
 	/* the session's side */
 	bool started, ending;
+	bool restored; /* its kernel ended, and the session continues from the point before it */
 	bool timed_out, interrupt_asked, cancelled;
 	bool held; /* the receiver of the events, on the loop's thread, does not keep up */
 	const char *over; /* the limit that the host stopped it for; NULL: none */

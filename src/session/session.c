@@ -102,6 +102,7 @@ static void start_run(struct cell_session *session)
 {
 	struct cell__run *run = session->current;
 	struct cell_error err;
+	cell__branch_before_run(session);
 	session->executor->drain(session->slot->kernel);
 	session->running_on = session->slot;
 	session->slot->gate.refused = 0;
@@ -442,6 +443,7 @@ void cell__session_do_reset(struct cell__task *task)
 	}
 	waiting->next = session->resets;
 	session->resets = waiting;
+	session->at_point = false;
 	struct cell_error err;
 	if (waiting->prepared) {
 		cell__prepared_destroy(session, session->prepared);

@@ -93,9 +93,12 @@ struct cell__point {
 	struct cell__kernel *kernel;
 	char *name;
 	uint64_t cells; /* that had been run by then */
+	uint64_t upto;  /* and after so many the state was still the same */
+	bool automatic; /* taken because of options.undo */
 	int64_t taken_us;
 	bool ready, leaving;
 	struct cell__waiting *waiting; /* the checkpoint's caller; NULL: it has been told */
+	struct cell__rewinding *rewindings; /* they wait until it is ready */
 	struct cell__deps_place own, hosts; /* as of its slot */
 	struct cell__point *next;
 };
@@ -116,6 +119,10 @@ struct cell_session {
 	bool branching;     /* its first slot will be a fork of another session's */
 	struct cell__point *points; /* the latest first, also those that are leaving */
 	uint64_t cells;     /* that were started */
+	bool at_point;      /* nothing has changed since the last automatic point */
+	bool undecided;     /* the current run's kernel has ended, and the point before it is still being taken */
+	struct cell__exit end; /* then */
+	const char *end_violation;
 	struct cell__prepared *prepared; /* for the next slot, or NULL */
 	bool preparing;     /* the pool looks up its files */
 	struct cell__slot *slot;
@@ -194,7 +201,7 @@ void cell__outcome_fail(struct cell__run *run, const struct cell_error *err);
 /* The kernel has reported the end of the cell.  refused: one of its calls was refused. */
 void cell__outcome_answered(struct cell__run *run, bool refused, const struct cell__kernel_answer *answer);
 /* The kernel of a started run has ended. */
-void cell__outcome_dead(struct cell__run *run, const struct cell__slot *slot, const struct cell__exit *how);
+void cell__outcome_dead(struct cell__run *run, const char *violation, const struct cell__exit *how);
 void cell__outcome_describe_death(const struct cell__exit *how, const char *violation, char *out, size_t size);
 
 /* ---- session.c ---- */
@@ -231,16 +238,26 @@ void cell__session_do_branch(struct cell__task *task);
 void cell__branch_start_waiting(struct cell_session *session);
 /* They cannot be: the session is closed or broken. */
 void cell__branch_end_waiting(struct cell_session *session, const struct cell_error *err);
+/* Before a cell: keeps a point if options.undo asks for it. */
+void cell__branch_before_run(struct cell_session *session);
+/* After a cell. */
+void cell__branch_after_run(struct cell_session *session, bool same);
+/*
+ * The kernel has ended during the current run: if a point was kept before it, and may_restore, a fork of that takes its place.  The run ends
+ * with that, or once it is known whether there is such a point.
+ */
+void cell__branch_end_run(struct cell_session *session, const char *violation, const struct cell__exit *how, bool may_restore);
 /* For a rewinding's task. */
 struct cell__rewinding {
 	struct cell__waiting waiting; /* first */
 	const char *name; /* NULL: so many cells back */
 	uint64_t cells;
+	struct cell__rewinding *next;
 };
 void cell__session_do_rewind(struct cell__task *task);
 /* -1: there is no such point.  name NULL: all. */
 int cell__branch_drop(struct cell_session *session, const char *name);
-/* [{"name", "cell", "age_ms", "pid"}], the latest first; NULL: out of memory. */
+/* [{"name", "cell", "automatic", "age_ms", "pid"}], the latest first; NULL: out of memory. */
 json_t *cell__branch_list(const struct cell_session *session);
 
 /* ---- session.c, for branch.c ---- */

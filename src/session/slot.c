@@ -413,6 +413,7 @@ static void handle_result(void *owner, uint32_t run_id, const struct cell__kerne
 		return;
 	}
 	uv_timer_stop(&session->timer);
+	cell__branch_after_run(session, answer->same);
 	cell__outcome_answered(run, slot->gate.refused > 0, answer);
 }
 
@@ -453,8 +454,9 @@ static void handle_exited(void *owner, const struct cell__exit *how)
 	if (how->error.code == CELL_E_SPAWNER)
 		session->broken = how->error;
 	if (run) {
+		bool replaced = how->asked && !slot->violation && !run->timed_out && !run->over && !run->cancelled;
 		uv_timer_stop(&session->timer);
-		cell__outcome_dead(run, slot, how);
+		cell__branch_end_run(session, slot->violation, how, !replaced);
 	} else if (was_current && !slot->ready) {
 		struct cell_error err = how->error;
 		char message[320];

@@ -19,6 +19,7 @@
 #define CELL_FRAME_MAGIC 0x57u /* 'W' */
 #define CELL_FRAME_VERSION 1u
 #define CELL_FRAME_HEADER_BYTES 24u
+#define CELL_FRAME_SAME 1u /* flag of a RESULT: the cell changed nothing */
 #define CELL_FRAME_MAX_JSON (16u * 1024u * 1024u)
 #define CELL_FRAME_MAX_RAW (64u * 1024u * 1024u)
 

@@ -240,6 +240,83 @@ static void test_become(void **state)
 	cell_engine_destroy(engine);
 }
 
+static size_t count_points(struct cell_session *session)
+{
+	char *points = cell_session_points(session);
+	size_t n = 0;
+	for (const char *at = points; (at = strstr(at, "\"name\"")); at++)
+		n++;
+	free(points);
+	return n;
+}
+
+static struct cell_session *undoing(struct cell_engine *engine, int undo)
+{
+	struct cell_session_options options = CELL_SESSION_OPTIONS_INIT;
+	options.python = TEST_PYTHON;
+	options.undo = undo;
+	options.grace_ms = 100;
+	return support_session_with(engine, &options);
+}
+
+static void test_undo(void **state)
+{
+	(void)state;
+	struct cell_engine *engine = support_engine(0);
+	struct cell_session *session = undoing(engine, 3);
+	struct cell_error err;
+	support_expect(session, "x = 1", NULL);
+	support_expect(session, "x = 2", NULL);
+	support_expect(session, "x", "2");
+	support_expect(session, "print(x, len('abc'), x * 2 + 1)", NULL);
+	assert_int_equal(count_points(session), 3); /* before each assignment, and before `x`: what follows changes nothing */
+	support_expect(session, "x = 3", NULL);
+	assert_int_equal(count_points(session), 3);
+	assert_int_equal(cell_session_rewind(session, NULL, 1, &err), 0);
+	support_expect(session, "x", "2");
+	assert_int_equal(cell_session_rewind(session, NULL, 2, &err),
+			 0); /* that was a cell too, and so were the two that changed nothing */
+	support_expect(session, "x", "2");
+	assert_int_equal(cell_session_rewind(session, NULL, 3, &err), 0);
+	support_expect(session, "x", "1");
+	for (int i = 0; i < 10; i++)
+		support_expect(session, "x += 1", NULL);
+	assert_int_equal(count_points(session), 3);
+	assert_int_equal(cell_session_rewind(session, NULL, 3, &err), 0);
+	support_expect(session, "x", "8");
+	assert_int_equal(cell_session_rewind(session, NULL, 9, &err), -1);
+	cell_session_close(session);
+	cell_engine_destroy(engine);
+}
+
+static void test_restored(void **state)
+{
+	(void)state;
+	static const char *const codes[] = {
+		"x = 'lost'; import os; os._exit(3)",
+		"x = 'lost'; import ctypes; ctypes.string_at(0)",
+		"x = 'lost'; import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\nwhile True: pass",
+	};
+	struct cell_engine *engine = support_engine(0);
+	struct cell_session *session = undoing(engine, 2);
+	struct cell_run_options options = CELL_RUN_OPTIONS_INIT;
+	options.timeout_ms = 1000;
+	support_expect(session, "x = 'kept'", NULL);
+	for (size_t i = 0; i < COUNT(codes); i++) {
+		struct cell_result *result;
+		struct cell_error err;
+		assert_int_equal(cell_session_run(session, codes[i], strlen(codes[i]), &options, &result, &err), 0);
+		assert_int_equal(support_outcome(result), i == 2 ? CELL_OUT_TIMEOUT : CELL_OUT_KERNEL_DIED);
+		assert_string_equal(cell_result_state(result), "restored");
+		assert_int_equal(cell_result_state_kept(result), 2);
+		assert_non_null(strstr(cell_result_error(result)->message, "back in the state before the cell"));
+		cell_result_destroy(result);
+		support_expect(session, "x", "'kept'");
+	}
+	cell_session_close(session);
+	cell_engine_destroy(engine);
+}
+
 /* Zygote, source and branch die one after the other: each takes nobody else along. */
 static void test_deaths(void **state)
 {
@@ -365,6 +442,8 @@ int main(int argc, char **argv)
 		TEST(test_event_loop),
 		TEST(test_ends),
 		TEST(test_become),
+		TEST(test_undo),
+		TEST(test_restored),
 	};
 	return cmocka_run_group_tests_name("branch", tests, NULL, NULL);
 }

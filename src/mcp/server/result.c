@@ -265,7 +265,7 @@ static json_t *structured(struct view *view, const struct cell__buf *shown, json
 	object = json_pack("{s:o, s:O?, s:o?, s:o, s:o, s:o, s:O, s:f, s:s}", "result", json_text(shown), "value", value, "repr",
 			   repr ? clipped_json(view, repr, strlen(repr)) : NULL, "stdout", clipped_json(view, out.data, out.size), "stderr",
 			   clipped_json(view, err.data, err.size), "error", error_json(view->error), "images", view->images, "duration_ms",
-			   cell_result_duration_ms(view->result), "state", cell_result_state_kept(view->result) ? "kept" : "lost");
+			   cell_result_duration_ms(view->result), "state", cell_result_state(view->result));
 	if (object) {
 		json_object_set_new(object, "truncated", json_boolean(view->truncated));
 		json_object_set_new(object, "output_file", view->file ? json_string(view->file) : json_null());
