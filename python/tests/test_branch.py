@@ -143,3 +143,21 @@ def test_numpy_and_its_generators_differ_between_forks(storage):
                 await each.close()
 
     run(main())
+
+
+def test_undo(storage):
+    async def main():
+        async with workcell.Session(storage, undo=5) as session:
+            await session.run("x = 1")
+            await session.run("x = 2")
+            result = await session.run("import os; os._exit(1)")
+            assert (result.state, result.state_kept, result.to_dict()["state"]) == ("restored", True, "restored")
+            assert "restored" in repr(result)
+            assert (await session.run("x")).value == 2
+            await session.rewind(cells=2)
+            assert (await session.run("x")).value == 1
+        with pytest.raises(UnsupportedError, match="subprocess"):
+            async with workcell.Session(storage, "inprocess", undo=5):
+                pass
+
+    run(main())

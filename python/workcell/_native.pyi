@@ -1,4 +1,4 @@
-from typing import Any, Callable, Dict, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Literal, Optional, Tuple, Union
 
 class NativeError(Exception): ...
 
@@ -19,6 +19,7 @@ class Result:
     error: Optional[Tuple[Any, str, str, str, Optional[str], int, int]]
     duration_ms: float
     state_kept: bool
+    state: Literal["kept", "restored", "lost"]
     isolation: str
     spill_path: Optional[str]
     mime: List[Tuple[str, bytes]]

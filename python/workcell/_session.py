@@ -94,7 +94,7 @@ def executor_of(executor: Any) -> Any:
 
 
 def session_extras(*, policy: PolicyLike, gate: Optional[Sequence[Gate]], approval_timeout: Optional[float],
-                   approval_stops_clock: bool, require_shell_escape: bool, restore_cwd: bool, audit: Optional[AuditLog],
+                   approval_stops_clock: bool, require_shell_escape: bool, restore_cwd: bool, undo: int, audit: Optional[AuditLog],
                    middlewares: Sequence[ToolMiddleware], mcp_servers: Optional[Mapping[str, Mapping[str, Any]]],
                    tools: Sequence[ToolLike], variables: Optional[Mapping[str, str]],
                    progress: Optional[Callable[[str], Any]], engine: Optional[Engine]) -> Dict[str, Any]:
@@ -105,7 +105,7 @@ def session_extras(*, policy: PolicyLike, gate: Optional[Sequence[Gate]], approv
         "tools": [HostTool.of(each) if callable(each) else each for each in tools],
         "session": {"gate": gate_bits(gate), "approval_timeout_ms": milliseconds(approval_timeout),
                     "approval_stops_clock": int(approval_stops_clock), "require_shell_escape": int(require_shell_escape),
-                    "restore_cwd": int(restore_cwd)},
+                    "restore_cwd": int(restore_cwd), "undo": int(undo)},
     }
 
 
@@ -123,7 +123,7 @@ class _Session:
     def __init__(self, storage: StorageLike = None, executor: ExecutorLike = None,
                  sync_deps_on_start: bool = False, *, policy: PolicyLike = None, gate: Optional[Sequence[Gate]] = None,
                  approval_timeout: Optional[float] = 60.0, approval_stops_clock: bool = False,
-                 require_shell_escape: bool = False, restore_cwd: bool = False, audit: Optional[AuditLog] = None,
+                 require_shell_escape: bool = False, restore_cwd: bool = False, undo: int = 0, audit: Optional[AuditLog] = None,
                  middlewares: Sequence[ToolMiddleware] = (),
                  mcp_servers: Optional[Mapping[str, Mapping[str, Any]]] = None, tools: Sequence[ToolLike] = (),
                  variables: Optional[Mapping[str, str]] = None, progress: Optional[Callable[[str], Any]] = None,
@@ -140,7 +140,7 @@ class _Session:
         if isinstance(self._executor, LibraryExecutor):
             self._executor.extras = session_extras(
                 policy=policy, gate=gate, approval_timeout=approval_timeout, approval_stops_clock=approval_stops_clock,
-                require_shell_escape=require_shell_escape, restore_cwd=restore_cwd, audit=audit, middlewares=middlewares,
+                require_shell_escape=require_shell_escape, restore_cwd=restore_cwd, undo=undo, audit=audit, middlewares=middlewares,
                 mcp_servers=mcp_servers, tools=tools, variables=variables, progress=progress, engine=engine)
             space: Dict[str, Any] = {
                 "embeddings_url": embeddings_url, "embeddings_model": embeddings_model, "embeddings_key": embeddings_key}

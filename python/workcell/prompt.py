@@ -165,8 +165,8 @@ def result_text(result: ExecutionResult, limit: int = MAX_ANSWER) -> str:
     parts = [result.text.rstrip("\n")] if result.text else []
     if result.error is not None:
         parts.append("Error: " + result.error)
-        if not result.state_kept:
-            parts.append("All variables are lost.")
+        if result.state != "kept":
+            parts.append("All variables are lost." if result.state == "lost" else "All variables are as they were before this cell.")
     elif result.repr is not None:
         parts.append(result.repr)
     return shorten("\n".join(parts) or "(no output)", limit)

@@ -48,6 +48,8 @@ class Session(_Session):
         approval_stops_clock: a cell's timeout does not count the time that it waits for approvals.
         require_shell_escape: the code can start processes only with ``!cmd``.
         restore_cwd: each cell ends in the session's working directory.
+        undo: keeps a point before each of the last ``undo`` cells that change something, for ``rewind(cells=n)``. A cell that ends the kernel
+            then sets the session back to the state before it (``result.state`` is ``"restored"``). Executor ``subprocess``.
         audit: where calls are recorded.
         middlewares: functions around every tool call, the first outermost.
         mcp_servers: ``{name: {"command", "args", ...} or {"url", ...}}``.

@@ -340,8 +340,13 @@ class ExecutionResult:
 
     @property
     def state_kept(self) -> bool:
-        """Whether the session's variables survived."""
+        """Whether the session has its variables; see ``state``."""
         return self._native.state_kept if self._native is not None else True
+
+    @property
+    def state(self) -> Literal["kept", "restored", "lost"]:
+        """``restored``: the kernel ended, and the variables are those from before the cell (``undo``)."""
+        return self._native.state if self._native is not None else "kept"
 
     @property
     def isolation(self) -> Dict[str, Any]:
@@ -354,7 +359,7 @@ class ExecutionResult:
         if self._backend_info is None:
             receipt = self.isolation
             self._backend_info = {"executor": receipt.get("executor", ""), "session_id": self.session_id,
-                                  "state": "kept" if self.state_kept else "lost", "isolation": receipt}
+                                  "state": self.state, "isolation": receipt}
         return self._backend_info
 
     @backend_info.setter
@@ -405,8 +410,8 @@ class ExecutionResult:
             parts.append("images=%d" % len(self.images))
         if self.execution_time_ms is not None:
             parts.append("%.1f ms" % self.execution_time_ms)
-        if not self.state_kept:
-            parts.append("variables lost")
+        if self.state != "kept":
+            parts.append("variables " + self.state)
         return "<ExecutionResult %s>" % ", ".join(parts)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Dict[str, Any]:

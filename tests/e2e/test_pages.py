@@ -26,7 +26,7 @@ import support
 PAGES = ["README.md", "docs/getting-started.md", "docs/ffi.md"] + sorted(os.path.relpath(path, support.ROOT)
                                                           for path in glob.glob(os.path.join(support.ROOT, "docs", "tasks", "*.md")))
 # Reference pages with examples, and what their folder holds.
-REFERENCE = ["docs/artifacts.md", "docs/deps.md", "docs/namespaces.md", "docs/policy.md", "docs/tools.md", "docs/workflows.md"]
+REFERENCE = ["docs/artifacts.md", "docs/branches.md", "docs/deps.md", "docs/namespaces.md", "docs/policy.md", "docs/tools.md", "docs/workflows.md"]
 BLOCK = re.compile(r"^(?:<!-- file: (?P<file>\S+) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```", re.M | re.S)
 PORTS = re.compile(r"\b(8080|8081|8082|8443)\b")
 END = "end-of-command-"
