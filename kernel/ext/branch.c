@@ -16,10 +16,12 @@
  *   the kernel, of which it has a copy.
  */
 #define _GNU_SOURCE
+#undef _FORTIFY_SOURCE /* its longjmp() ends a program that jumps from one stack to another; clang has __builtin_longjmp() only for x86 */
 #include "ext.h"
 
 #include <errno.h>
 #include <sched.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/types.h>
@@ -32,7 +34,7 @@ static volatile struct {
 	pid_t branch;
 	int error;
 } usher;
-static void *to_kernel_stack[5];
+static jmp_buf to_kernel_stack;
 static char *stack; /* the usher's; not a local variable, which would be lost where the branch jumps to */
 
 static int run_usher(void *unused)
@@ -40,7 +42,7 @@ static int run_usher(void *unused)
 	(void)unused;
 	usher.branch = fork();
 	if (usher.branch == 0)
-		__builtin_longjmp(to_kernel_stack, 1);
+		_longjmp(to_kernel_stack, 1);
 	usher.error = errno;
 	_exit(0);
 }
@@ -62,7 +64,7 @@ PyObject *wc_branch(PyObject *self, PyObject *unused)
 	PyOS_BeforeFork();
 	usher.branch = -1;
 	usher.error = 0;
-	if (__builtin_setjmp(to_kernel_stack) != 0) {
+	if (_setjmp(to_kernel_stack) != 0) {
 		PyOS_AfterFork_Child();
 		munmap(stack, STACK_BYTES);
 		return PyLong_FromLong(0);
