@@ -2,7 +2,8 @@
 """sizing.py [WORKCELL] [N]: what sessions of a server cost, for the table of docs/operate.md.
 
 Opens N idle sessions on a server of its own and prints memory (proportional, so that shared pages count once), descriptors and processes of
-each, and the rate of cells over HTTP. As root, because the memory of sandboxes is not readable for others.
+each, how long the first and the last hundred took to open and a cell takes in each of them, the rate of cells over HTTP, and how long the
+server takes to end all. As root, because the memory of sandboxes is not readable for others.
 """
 import http.client
 import json
@@ -94,7 +95,7 @@ def rate(port, connections):
 def measure(executor):
     with tempfile.TemporaryFile("w+") as log:
         server = subprocess.Popen([PROGRAM, "serve", "--executor", executor, "--auth-disabled", "--listen", "127.0.0.1:0", "--log-level",
-                                   "warning", "--pool", "0"], stderr=log)
+                                   "warning", "--pool", "0", "--max-sessions", str(max(10000, N + 100))], stderr=log)
         try:
             while True:
                 log.seek(0)
@@ -109,10 +110,11 @@ def measure(executor):
             spawner = spawner_of(client.ask("GET", "/v1/sessions/" + first)["pid"])
             time.sleep(2)
             before = [(pid, pss(pid), descriptors(pid)) for pid in below(server.pid, spawner)]
-            begun = time.monotonic()
+            sessions, times = [], [time.monotonic()]
             for _ in range(N):
-                client.ask("POST", "/v1/sessions", {})
-            opened = (time.monotonic() - begun) / N
+                sessions.append(client.ask("POST", "/v1/sessions", {})["session_id"])
+                times.append(time.monotonic())
+            opened = (times[-1] - times[0]) / N
             time.sleep(2)
             after = [(pid, pss(pid), descriptors(pid)) for pid in below(server.pid, spawner)]
             own = [{pid: fds for pid, _, fds in each}[server.pid] for each in (before, after)]
@@ -121,10 +123,19 @@ def measure(executor):
                 (own[1] - own[0]) / N, (sum(f for _, _, f in after) - sum(f for _, _, f in before)) / N))
             print("%-10s  server %.0f MB with %d sessions; all before %.0f MB" % (
                 executor, {pid: m for pid, m, _ in after}[server.pid], N + 1, sum(m for _, m, _ in before)))
+            hundred = min(N, 100)
+            begun = time.monotonic()
+            for session in sessions:
+                assert client.ask("POST", "/execute", {"code": "6 * 7"}, session=session)["value"] == 42
+            print("%-10s  open: the first %d %.1f ms, the last %.1f ms; a cell in each of them, one after the other: %.1f ms" % (
+                executor, hundred, (times[hundred] - times[0]) / hundred * 1e3, (times[-1] - times[-1 - hundred]) / hundred * 1e3,
+                (time.monotonic() - begun) / N * 1e3))
             print("%-10s  cells over HTTP: %.0f/s on 1 connection, %.0f/s on 8" % (executor, rate(port, 1), rate(port, 8)))
         finally:
+            begun = time.monotonic()
             server.terminate()
             server.wait(60)
+            print("%-10s  all ended in %.1f s" % (executor, time.monotonic() - begun))
 
 
 for name in ("subprocess", "sandbox"):
