@@ -553,6 +553,12 @@ int cell_session_reset(struct cell_session *session, struct cell_error *err)
 
 /* ---- branches ---- */
 
+static int cannot_fork(const struct cell_session *session, struct cell_error *err)
+{
+	return cell_fail(err, CELL_E_UNSUPPORTED, 0, "the executor \"%s\" cannot fork a session; \"subprocess\" can",
+			 session->executor->name);
+}
+
 static int check_fork(const struct cell_session *session, const struct cell_fork_options *opts, const char *caller,
 		      struct cell_fork_options *all, struct cell_error *err)
 {
@@ -560,10 +566,7 @@ static int check_fork(const struct cell_session *session, const struct cell_fork
 		return -1;
 	if (cell__engine_may_wait(session->engine, caller, err) < 0)
 		return -1;
-	if (!session->executor->fork)
-		return cell_fail(err, CELL_E_UNSUPPORTED, 0, "the executor \"%s\" cannot fork a session; \"subprocess\" can",
-				 session->executor->name);
-	return 0;
+	return session->executor->fork ? 0 : cannot_fork(session, err);
 }
 
 static struct cell_session *make_fork(struct cell_session *source, const struct cell_fork_options *opts, struct cell_error *err)
@@ -578,7 +581,8 @@ static struct cell_session *make_fork(struct cell_session *source, const struct 
 	session->next_run_id = session->next_call_id = 1;
 	cell__random_hex(session->id, 32);
 	if (cell__options_copy(&source->options, &session->options, err) < 0 ||
-	    cell__image_folder_init(&session->images, opts->images_dir ? opts->images_dir : source->images.path, session->id, err) < 0) {
+	    (opts->images_dir ? cell__image_folder_init(&session->images, opts->images_dir, session->id, err)
+			      : cell__image_folder_copy(&source->images, session->id, &session->images, err)) < 0) {
 		cell__session_free(session);
 		return NULL;
 	}
@@ -669,13 +673,20 @@ int cell_session_fork(struct cell_session *session, const struct cell_fork_optio
 	return 0;
 }
 
+static int check_point_name(const char *name, struct cell_error *err)
+{
+	if (!name[0] || strlen(name) > CELL_LIMIT_POINT_NAME || !cell__utf8_ok(name, strlen(name)))
+		return cell_fail(err, CELL_E_INVALID, 0, "the name of a point is 1 to %d bytes of UTF-8", CELL_LIMIT_POINT_NAME);
+	return 0;
+}
+
 int cell_session_checkpoint(struct cell_session *session, const char *name, const struct cell_fork_options *opts, struct cell_error *err)
 {
 	struct cell_fork_options all = CELL_FORK_OPTIONS_INIT;
 	if (cell__require(err, session, name) < 0 || check_fork(session, opts, "cell_session_checkpoint", &all, err) < 0)
 		return -1;
-	if (!name[0] || strlen(name) > CELL_LIMIT_POINT_NAME || !cell__utf8_ok(name, strlen(name)))
-		return cell_fail(err, CELL_E_INVALID, 0, "the name of a point is 1 to %d bytes of UTF-8", CELL_LIMIT_POINT_NAME);
+	if (check_point_name(name, err) < 0)
+		return -1;
 	struct cell__branching wanted = { .waiting = { .task.fn = cell__session_do_branch, .session = session },
 					  .name = name,
 					  .flags = all.drop ? CELL__FORK_DROP : 0 };
@@ -705,6 +716,116 @@ int cell_session_become(struct cell_session *session, struct cell_session *other
 					  .replaces = true,
 					  .flags = CELL__FORK_DROP | CELL__FORK_HEIR };
 	return await(session->engine, &wanted.waiting, err);
+}
+
+/* ---- the same without waiting ---- */
+
+/* A request of the server's. */
+struct branch_asking {
+	union {
+		struct cell__waiting waiting; /* first of both */
+		struct cell__branching branching;
+		struct cell__rewinding rewinding;
+	};
+	struct cell_session *session; /* that done() gets */
+	cell__session_done done;
+	void *arg;
+	char name[CELL_LIMIT_POINT_NAME + 1];
+};
+
+static void end_branch_asking(void *arg)
+{
+	struct branch_asking *asking = arg;
+	asking->done(asking->arg, asking->waiting.failed ? NULL : asking->session, &asking->waiting.err);
+	free(asking);
+}
+
+static void handle_branch_asked(struct cell__waiting *waiting)
+{
+	end_branch_asking(waiting);
+}
+
+/* A fork that failed is gone before its caller is told. */
+static void handle_fork_asked(struct cell__waiting *waiting)
+{
+	struct branch_asking *asking = (struct branch_asking *)waiting;
+	if (waiting->failed)
+		cell__session_close_on_loop(asking->session, end_branch_asking, asking);
+	else
+		end_branch_asking(asking);
+}
+
+static struct branch_asking *ask_branch(struct cell_session *session, const char *name, cell__session_done done, void *arg,
+					struct cell_error *err)
+{
+	struct branch_asking *asking = NULL;
+	if (!session->executor->fork)
+		(void)cannot_fork(session, err);
+	else if (!name || check_point_name(name, err) == 0)
+		asking = cell__alloc(1, sizeof *asking);
+	else
+		return NULL;
+	if (session->executor->fork && !asking)
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a session");
+	if (!asking)
+		return NULL;
+	asking->waiting.session = asking->session = session;
+	asking->waiting.done = handle_branch_asked;
+	asking->done = done;
+	asking->arg = arg;
+	if (name)
+		strcpy(asking->name, name);
+	return asking;
+}
+
+int cell__session_fork_on_loop(struct cell_session *session, bool drop, cell__session_done done, void *arg, struct cell_error *err)
+{
+	struct cell_fork_options opts = CELL_FORK_OPTIONS_INIT;
+	struct branch_asking *asking = ask_branch(session, NULL, done, arg, err);
+	struct cell_session *target = asking ? make_fork(session, &opts, err) : NULL;
+	if (!target) {
+		free(asking);
+		return -1;
+	}
+	asking->session = asking->branching.target = target;
+	asking->branching.flags = drop ? CELL__FORK_DROP : 0;
+	asking->waiting.done = handle_fork_asked;
+	cell__session_do_branch(&asking->waiting.task);
+	return 0;
+}
+
+int cell__session_checkpoint_on_loop(struct cell_session *session, const char *name, bool drop, cell__session_done done, void *arg,
+				     struct cell_error *err)
+{
+	struct branch_asking *asking = ask_branch(session, name, done, arg, err);
+	if (!asking)
+		return -1;
+	asking->branching.name = asking->name;
+	asking->branching.flags = drop ? CELL__FORK_DROP : 0;
+	cell__session_do_branch(&asking->waiting.task);
+	return 0;
+}
+
+int cell__session_rewind_on_loop(struct cell_session *session, const char *name, uint64_t cells, cell__session_done done, void *arg,
+				 struct cell_error *err)
+{
+	struct branch_asking *asking = ask_branch(session, name, done, arg, err);
+	if (!asking)
+		return -1;
+	asking->rewinding.name = name ? asking->name : NULL;
+	asking->rewinding.cells = cells;
+	cell__session_do_rewind(&asking->waiting.task);
+	return 0;
+}
+
+int cell__session_drop_point_on_loop(struct cell_session *session, const char *name)
+{
+	return cell__branch_drop(session, name);
+}
+
+json_t *cell__session_points_on_loop(const struct cell_session *session)
+{
+	return cell__branch_list(session);
 }
 
 struct point_question {

@@ -206,16 +206,40 @@ static bool is_same(const struct cell__place *a, const struct cell__place *b)
 	return !a->points[i] && !b->points[i];
 }
 
-int cell__place_add_all(struct cell__place_list *list, const struct cell__place_list *others, struct cell_error *err)
+static char **copy_texts(char *const *texts)
 {
-	for (size_t i = 0; i < others->count; i++) {
-		const struct cell__place *place = &others->items[i];
-		int rc = place->unlinked ? cell__place_add_unlinked(list, place->what, place->path, err)
-					 : cell__place_add(list, place->what, place->whole, place->path, err);
-		if (rc < 0)
-			return -1;
+	size_t n = 0;
+	while (texts && texts[n])
+		n++;
+	char **copy = cell__alloc(n + 1, sizeof *copy);
+	for (size_t i = 0; copy && i < n; i++)
+		if (!(copy[i] = cell__strdup(texts[i]))) {
+			while (i > 0)
+				free(copy[--i]);
+			free(copy);
+			return NULL;
+		}
+	return copy;
+}
+
+int cell__place_list_copy(const struct cell__place_list *list, struct cell__place_list *ret_copy, struct cell_error *err)
+{
+	struct cell__place_list copy = CELL_PLACE_LIST_INIT;
+	copy.items = list->count ? cell__alloc(list->count, sizeof *copy.items) : NULL;
+	bool fine = copy.items || list->count == 0;
+	for (; fine && copy.count < list->count; copy.count++) {
+		struct cell__place *place = &copy.items[copy.count];
+		*place = list->items[copy.count];
+		place->path = cell__strdup(place->path);
+		place->points = copy_texts(list->items[copy.count].points);
+		fine = place->path && place->points;
 	}
-	return 0;
+	if (fine) {
+		*ret_copy = copy;
+		return 0;
+	}
+	cell__place_list_finish(&copy);
+	return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a list of places");
 }
 
 bool cell__place_list_equal(const struct cell__place_list *a, const struct cell__place_list *b)

@@ -35,8 +35,8 @@ int cell__place_add(struct cell__place_list *list, const char *what, bool whole,
 int cell__place_add_unlinked(struct cell__place_list *list, const char *what, const char *path, struct cell_error *err);
 /* An interpreter with the files it loads itself: its venv, and the installation of its program. */
 int cell__place_add_python(struct cell__place_list *list, const char *python, struct cell_error *err);
-/* Adds all places of another list, looked up again. */
-int cell__place_add_all(struct cell__place_list *list, const struct cell__place_list *others, struct cell_error *err);
+/* Looks nothing up: any thread. */
+int cell__place_list_copy(const struct cell__place_list *list, struct cell__place_list *ret_copy, struct cell_error *err);
 /* Whether both name the same places, with the same links on the way to them. */
 bool cell__place_list_equal(const struct cell__place_list *a, const struct cell__place_list *b);
 void cell__place_list_finish(struct cell__place_list *list);

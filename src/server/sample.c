@@ -270,7 +270,7 @@ static bool begin(struct cell_server *server)
 		memcpy(item->id, served->id, sizeof(item->id));
 		item->consumed.pid = local && served->session ? cell__session_pid_on_loop(served->session) : 0;
 		if (served->folder && served->account->quotas.disk_bytes >= 0)
-			item->folder = cell__strdup(served->folder);
+			item->folder = cell__strdup(served->folder->path);
 	}
 	server->sampling.job = job;
 	uv_queue_work(cell__loop_uv(server->engine->loop), &job->work, do_sample, handle_sampled);

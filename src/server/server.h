@@ -373,6 +373,12 @@ int cell__add_bytes(struct cell__buf *out, const char *bytes, size_t size);
 
 /* ---- sessions (sessions.c) ---- */
 
+/* Of a session and its forks. */
+struct cell__session_folder {
+	unsigned users;
+	char *path;
+};
+
 struct cell__served {
 	struct cell_server *server;
 	struct cell_session *session; /* NULL: being opened or closed */
@@ -386,7 +392,7 @@ struct cell__served {
 	int64_t counted_pid;              /* of its account: this kernel's CPU time, up to ... */
 	double counted_cpu_s;
 	struct cell__workspace *workspace;
-	char *folder;
+	struct cell__session_folder *folder; /* or NULL */
 	int64_t created_us, used_us;
 	int64_t created_s;            /* of the calendar */
 	unsigned requests;            /* that hold it */
@@ -401,6 +407,8 @@ struct cell__served {
 	struct cell__served *next, **at; /* all of them */
 };
 
+/* A fork of the request's session, which belongs to the same client; opened() as below, with the fork as request->served. */
+void cell__served_fork(struct cell__request *request, bool drop, void (*opened)(struct cell__request *request));
 /* opened() with the session, held for the request, or it has answered. */
 void cell__served_open(struct cell__request *request, const char *workspace_id, void (*opened)(struct cell__request *request));
 /*

@@ -62,6 +62,32 @@ static void remove_folder(struct cell_server *server, char *path)
 	uv_queue_work(cell__loop_uv(server->engine->loop), &removal->work, do_remove, handle_removed);
 }
 
+static void leave_folder(struct cell_server *server, struct cell__session_folder *folder)
+{
+	if (!folder || --folder->users > 0)
+		return;
+	remove_folder(server, folder->path);
+	free(folder);
+}
+
+static struct cell__session_folder *make_folder(struct cell_server *server, struct cell_error *err)
+{
+	struct cell__session_folder *folder = cell__alloc(1, sizeof(*folder));
+	char name[17];
+
+	cell__random_hex(name, 16);
+	/* Made on this thread, because it is fast: we made its parent folder ourselves. */
+	if (folder && asprintf(&folder->path, "%s/%s", server->opts.work_dir, name) >= 0 && mkdir(folder->path, 0700) == 0) {
+		folder->users = 1;
+		return folder;
+	}
+	cell_fail(err, CELL_E_IO, errno, "make a folder for a session in %.120s", server->opts.work_dir);
+	if (folder)
+		free(folder->path);
+	free(folder);
+	return NULL;
+}
+
 /* ---- opening ---- */
 
 struct opening {
@@ -78,7 +104,7 @@ static void served_free(struct cell__served *served)
 
 	if (served->workspace)
 		cell__workspace_put(served->workspace);
-	remove_folder(server, cell__take_ptr(served->folder));
+	leave_folder(server, cell__take_ptr(served->folder));
 	cell__jobs_forget(served);
 	cell__session_log_end(served->log);
 	served->account->sessions--;
@@ -156,18 +182,13 @@ static void handle_workspace(void *arg, struct cell__workspace *workspace, const
 	struct opening *opening = arg;
 	struct cell__served *served = opening->served;
 	struct cell_server *server = served->server;
-	char name[17];
 	struct cell_error why = { 0 };
 
 	served->workspace = workspace;
 	if (!workspace)
 		why = *err;
-	if (workspace && server->opts.work_dir) {
-		/* Made on this thread, because it is fast: we made its parent folder ourselves. */
-		cell__random_hex(name, 16);
-		if (asprintf(&served->folder, "%s/%s", server->opts.work_dir, name) < 0 || mkdir(served->folder, 0700) < 0)
-			cell_fail(&why, CELL_E_IO, errno, "make a folder for a session in %.120s", server->opts.work_dir);
-	}
+	if (workspace && server->opts.work_dir)
+		served->folder = make_folder(server, &why);
 	if (workspace && !why.code) {
 		opening->options = server->session;
 		opening->options.space = workspace->space;
@@ -175,7 +196,7 @@ static void handle_workspace(void *arg, struct cell__workspace *workspace, const
 		opening->options.on_event = NULL;
 		opening->options.no_spill = 1; /* a client cannot read a file here, and its result is freed once it is answered */
 		if (served->folder)
-			opening->options.cwd = served->folder;
+			opening->options.cwd = served->folder->path;
 		if (!cell__session_open_on_loop(server->engine, &opening->options, handle_opened, opening, &why))
 			return;
 	}
@@ -184,11 +205,42 @@ static void handle_workspace(void *arg, struct cell__workspace *workspace, const
 	free(opening);
 }
 
-void cell__served_open(struct cell__request *request, const char *workspace_id, void (*opened)(struct cell__request *request))
+/* Counts a session that is to be opened; NULL: a limit is reached, and it was answered. */
+static struct opening *begin_opening(struct cell__request *request, void (*opened)(struct cell__request *request))
 {
 	struct cell_server *server = request->server;
 	struct cell__account *account = cell__account_get(server, &request->who);
 	struct cell__served *served;
+	struct opening *opening;
+
+	if (server->draining || (int64_t)server->n_sessions >= server->limits.max_sessions) {
+		cell__answer_busy(request, 5, server->draining ? "the server is stopping" : "the maximum number of sessions is open");
+		return NULL;
+	}
+	if (account && !cell__account_may_open(request, account))
+		return NULL;
+	served = cell__alloc(1, sizeof(*served));
+	opening = cell__alloc(1, sizeof(*opening));
+	if (!served || !opening || !account) {
+		free(served);
+		free(opening);
+		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for a session");
+		return NULL;
+	}
+	*served = (struct cell__served){
+		.server = server, .next_job = 1, .account = account, .log = cell__session_log_create(server), .consumed.disk_bytes = -1
+	};
+	strcpy(served->owner, request->who.name);
+	cell__request_client(request, served->client);
+	account->sessions++;
+	*opening = (struct opening){ .request = request, .served = served, .opened = opened, .options = CELL_SESSION_OPTIONS_INIT };
+	server->n_sessions++;
+	return opening;
+}
+
+void cell__served_open(struct cell__request *request, const char *workspace_id, void (*opened)(struct cell__request *request))
+{
+	struct cell_server *server = request->server;
 	struct opening *opening;
 
 	bool given = workspace_id != NULL;
@@ -208,29 +260,45 @@ void cell__served_open(struct cell__request *request, const char *workspace_id, 
 				  request->who.name);
 		return;
 	}
-	if (server->draining || (int64_t)server->n_sessions >= server->limits.max_sessions) {
-		cell__answer_busy(request, 5, server->draining ? "the server is stopping" : "the maximum number of sessions is open");
+	opening = begin_opening(request, opened);
+	if (opening)
+		cell__workspace_get(server, workspace_id, handle_workspace, opening);
+}
+
+/* ---- forks ---- */
+
+static void handle_forked(void *arg, struct cell_session *session, const struct cell_error *err)
+{
+	struct opening *opening = arg;
+
+	cell__served_release(opening->request); /* the source; the fork takes its place */
+	if (session) {
+		handle_opened(opening, session, err);
 		return;
 	}
-	if (account && !cell__account_may_open(request, account))
+	cell__answer_error(opening->request, err);
+	served_free(opening->served);
+	free(opening);
+}
+
+void cell__served_fork(struct cell__request *request, bool drop, void (*opened)(struct cell__request *request))
+{
+	struct cell__served *source = request->served;
+	struct opening *opening = begin_opening(request, opened);
+	struct cell_error err;
+
+	if (!opening)
 		return;
-	served = cell__alloc(1, sizeof(*served));
-	opening = cell__alloc(1, sizeof(*opening));
-	if (!served || !opening || !account) {
-		free(served);
-		free(opening);
-		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for a session");
+	opening->served->workspace = source->workspace;
+	source->workspace->users++;
+	opening->served->folder = source->folder;
+	if (source->folder)
+		source->folder->users++;
+	if (cell__session_fork_on_loop(source->session, drop, handle_forked, opening, &err) == 0)
 		return;
-	}
-	*served = (struct cell__served){
-		.server = server, .next_job = 1, .account = account, .log = cell__session_log_create(server), .consumed.disk_bytes = -1
-	};
-	strcpy(served->owner, request->who.name);
-	cell__request_client(request, served->client);
-	account->sessions++;
-	*opening = (struct opening){ .request = request, .served = served, .opened = opened, .options = CELL_SESSION_OPTIONS_INIT };
-	server->n_sessions++;
-	cell__workspace_get(server, workspace_id, handle_workspace, opening);
+	cell__answer_error(request, &err);
+	served_free(opening->served);
+	free(opening);
 }
 
 /* ---- finding ---- */

@@ -21,6 +21,14 @@
 #define SESSION_BODY                                                                           \
 	"{\"type\":\"object\",\"properties\":{" FIELD("workspace_id", "[\"string\",\"null\"]", \
 						      "1-128 letters, digits, underscores or hyphens") "},\"additionalProperties\":false}"
+#define DROP_FIELD FIELD("drop", "\"boolean\"", "go without threads, child processes, connections and file locks")
+#define FORK_BODY "{\"type\":\"object\",\"properties\":{" DROP_FIELD "},\"additionalProperties\":false}"
+#define POINT_BODY BODY("\"name\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":200}," DROP_FIELD, "\"name\"")
+#define REWIND_BODY                                                             \
+	"{\"type\":\"object\",\"properties\":{" FIELD(                          \
+		"name", "\"string\"",                                           \
+		"of a point") ",\"cells\":{\"type\":\"integer\",\"minimum\":0," \
+			      "\"description\":\"instead of a name: the number of cells to go back\"}},\"additionalProperties\":false}"
 #define PACKAGES_BODY BODY("\"packages\":{\"type\":\"array\",\"items\":{\"type\":\"string\"}}", "\"packages\"")
 #define ANSWER_BODY                                                                                                                                                       \
 	BODY("\"accept\":{\"type\":\"boolean\"}," FIELD("reason", "[\"string\",\"null\"]", "when rejecting: the reason to report to the code") "," FIELD(                 \
@@ -111,6 +119,16 @@ const struct cell__route cell__routes[] = {
 	  .summary = "Interrupts the running cell" },
 	{ POST, "/v1/sessions/{session}/reset", CELL_SCOPE_RUN, cell__handle_v1_reset, .status = 200, .answer = "Session",
 	  .summary = "Starts a fresh kernel under the same id" },
+	{ POST, "/v1/sessions/{session}/fork", CELL_SCOPE_RUN, cell__handle_v1_fork, .body = FORK_BODY, .optional_body = true,
+	  .status = 201, .answer = "Session", .summary = "Opens a session that continues from the state of this one" },
+	{ GET, "/v1/sessions/{session}/checkpoints", CELL_SCOPE_READ, cell__handle_v1_points, .status = 200, .answer = "Points",
+	  .summary = "Lists the kept states of a session, the latest first" },
+	{ POST, "/v1/sessions/{session}/checkpoints", CELL_SCOPE_RUN, cell__handle_v1_checkpoint, .body = POINT_BODY, .status = 201,
+	  .answer = "Points", .summary = "Keeps the current state of a session under a name" },
+	{ DELETE, "/v1/sessions/{session}/checkpoints/{name}", CELL_SCOPE_RUN, cell__handle_v1_drop_point, .status = 204,
+	  .summary = "Drops a kept state" },
+	{ POST, "/v1/sessions/{session}/rewind", CELL_SCOPE_RUN, cell__handle_v1_rewind, .body = REWIND_BODY, .status = 200,
+	  .answer = "Session", .summary = "Continues from a kept state" },
 	{ POST, "/v1/sessions/{session}/runs", CELL_SCOPE_RUN, cell__handle_v1_run, .body = EXECUTE_BODY, .status = 202, .answer = "Run",
 	  .summary = "Starts a cell; with Accept: text/event-stream its events are the answer" },
 	{ GET, "/v1/sessions/{session}/runs/{run}", CELL_SCOPE_READ, cell__handle_v1_run_get, .status = 200, .answer = "Run",
@@ -148,9 +166,10 @@ const struct cell__schema cell__schemas[] = {
 	{ "Ready",
 	  OBJECT("\"status\",\"executor\",\"storage\"", "\"status\":{\"enum\":[\"ready\",\"not ready\",\"draining\"]},"
 							"\"executor\":{\"type\":\"boolean\"},\"storage\":{\"type\":\"boolean\"}") },
-	{ "Execute", OBJECT("\"value\",\"stdout\",\"error\",\"execution_time_ms\",\"session_id\"",
-			    "\"value\":{},\"stdout\":" TEXT ",\"stderr\":" TEXT ",\"error\":" OR_NULL ",\"error_code\":" OR_NULL
-			    ",\"state\":{\"enum\":[\"kept\",\"lost\"]},\"execution_time_ms\":{\"type\":\"number\"},\"session_id\":" TEXT) },
+	{ "Execute",
+	  OBJECT("\"value\",\"stdout\",\"error\",\"execution_time_ms\",\"session_id\"",
+		 "\"value\":{},\"stdout\":" TEXT ",\"stderr\":" TEXT ",\"error\":" OR_NULL ",\"error_code\":" OR_NULL
+		 ",\"state\":{\"enum\":[\"kept\",\"restored\",\"lost\"]},\"execution_time_ms\":{\"type\":\"number\"},\"session_id\":" TEXT) },
 	{ "SessionId", OBJECT("\"session_id\"", "\"session_id\":" TEXT) },
 	{ "Reset", OBJECT("\"status\",\"session_id\"", "\"status\":" TEXT ",\"session_id\":" TEXT) },
 	{ "Name", OBJECT("\"name\",\"description\"", "\"name\":" TEXT ",\"description\":" TEXT) },
@@ -177,6 +196,10 @@ const struct cell__schema cell__schemas[] = {
 		 "\"pid\":{\"type\":[\"integer\",\"null\"]},\"memory_bytes\":{\"type\":[\"integer\",\"null\"]},"
 		 "\"cpu_seconds\":{\"type\":[\"number\",\"null\"]}") },
 	{ "Sessions", OBJECT("\"sessions\"", "\"sessions\":" LIST(REF("Session"))) },
+	{ "Points",
+	  OBJECT("\"points\"", "\"points\":" LIST(OBJECT("\"name\",\"cell\",\"automatic\",\"age_ms\"",
+							 "\"name\":" TEXT ",\"cell\":{\"type\":\"integer\"},"
+							 "\"automatic\":{\"type\":\"boolean\"},\"age_ms\":{\"type\":\"integer\"}"))) },
 	{ "Run", OBJECT("\"run_id\",\"session_id\",\"state\",\"last_event\",\"result\"",
 			"\"run_id\":{\"type\":\"integer\"},\"session_id\":" TEXT
 			",\"state\":{\"enum\":[\"waiting\",\"running\",\"ended\"]},\"last_event\":{\"type\":\"integer\"},"

@@ -87,6 +87,78 @@ void cell__handle_v1_reset(struct cell__request *request)
 		cell__answer_error(request, &err);
 }
 
+/* ---- branches ---- */
+
+void cell__handle_v1_fork(struct cell__request *request)
+{
+	if (cell__served_find(request, request->params[0], false))
+		cell__served_fork(request, json_is_true(json_object_get(request->json, "drop")), answer_session);
+}
+
+static void answer_points(struct cell__request *request)
+{
+	json_t *points = cell__session_points_on_loop(request->served->session), *point;
+	size_t i;
+
+	json_array_foreach(points, i, point)
+		json_object_del(point, "pid");
+	cell__answer_json(request, request->route->status, json_pack("{s:o}", "points", points ? points : json_array()));
+}
+
+void cell__handle_v1_points(struct cell__request *request)
+{
+	if (cell__served_find(request, request->params[0], false))
+		answer_points(request);
+}
+
+static void handle_checkpoint(void *arg, struct cell_session *session, const struct cell_error *err)
+{
+	struct cell__request *request = arg;
+
+	if (session)
+		answer_points(request);
+	else
+		cell__answer_error(request, err);
+}
+
+void cell__handle_v1_checkpoint(struct cell__request *request)
+{
+	struct cell_error err;
+
+	if (!cell__served_find(request, request->params[0], false))
+		return;
+	if (cell__session_checkpoint_on_loop(request->served->session, json_string_value(json_object_get(request->json, "name")),
+					     json_is_true(json_object_get(request->json, "drop")), handle_checkpoint, request, &err) < 0)
+		cell__answer_error(request, &err);
+}
+
+void cell__handle_v1_drop_point(struct cell__request *request)
+{
+	if (!cell__served_find(request, request->params[0], false))
+		return;
+	if (cell__session_drop_point_on_loop(request->served->session, request->params[1]) < 0)
+		cell__answer_fail(request, MHD_HTTP_NOT_FOUND, CELL_E_NOT_FOUND, "no such point");
+	else
+		cell__answer_none(request, MHD_HTTP_NO_CONTENT);
+}
+
+void cell__handle_v1_rewind(struct cell__request *request)
+{
+	const json_t *name = json_object_get(request->json, "name"), *cells = json_object_get(request->json, "cells");
+	struct cell_error err;
+
+	if (!cell__served_find(request, request->params[0], false))
+		return;
+	if (json_is_string(name) == json_is_integer(cells)) {
+		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID,
+				  "give the name of a point, or cells, the number of cells to go back");
+		return;
+	}
+	if (cell__session_rewind_on_loop(request->served->session, json_string_value(name), (uint64_t)json_integer_value(cells),
+					 handle_reset, request, &err) < 0)
+		cell__answer_error(request, &err);
+}
+
 /* ---- runs ---- */
 
 static bool wants_events(const struct cell__request *request)

@@ -79,6 +79,21 @@ int cell__image_folder_init(struct cell__image_folder *folder, const char *path,
 	return -1;
 }
 
+int cell__image_folder_copy(const struct cell__image_folder *folder, const char *session_id, struct cell__image_folder *ret_copy,
+			    struct cell_error *err)
+{
+	*ret_copy = (struct cell__image_folder){ 0 };
+	if (!folder->path)
+		return 0;
+	snprintf(ret_copy->tag, sizeof ret_copy->tag, "%s", session_id);
+	ret_copy->path = cell__strdup(folder->path);
+	ret_copy->real = cell__strdup(folder->real);
+	if (ret_copy->path && ret_copy->real)
+		return 0;
+	cell__image_folder_finish(ret_copy);
+	return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a session");
+}
+
 void cell__image_folder_finish(struct cell__image_folder *folder)
 {
 	free(cell__take_ptr(folder->path));

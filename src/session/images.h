@@ -22,6 +22,9 @@ struct cell__image_folder {
 
 /* path may be NULL: none.  A relative one is relative to the caller's working directory. */
 int cell__image_folder_init(struct cell__image_folder *folder, const char *path, const char *session_id, struct cell_error *err);
+/* The same folder for another session.  Looks nothing up: any thread. */
+int cell__image_folder_copy(const struct cell__image_folder *folder, const char *session_id, struct cell__image_folder *ret_copy,
+			    struct cell_error *err);
 void cell__image_folder_finish(struct cell__image_folder *folder);
 
 #define CELL__IMAGE_NAME_BYTES 64

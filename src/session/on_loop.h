@@ -4,6 +4,8 @@
 #ifndef CELL_SESSION_ON_LOOP_H
 #define CELL_SESSION_ON_LOOP_H
 
+#include <jansson.h>
+
 #include "calls/principal.h"
 #include "space/engine.h"
 
@@ -21,6 +23,17 @@ typedef void (*cell__session_done)(void *arg, struct cell_session *session, cons
 int cell__session_open_on_loop(struct cell_engine *engine, const struct cell_session_options *opts, cell__session_done done, void *arg,
 			       struct cell_error *err);
 int cell__session_reset_on_loop(struct cell_session *session, cell__session_done done, void *arg, struct cell_error *err);
+/* A fork is done()'s session. */
+int cell__session_fork_on_loop(struct cell_session *session, bool drop, cell__session_done done, void *arg, struct cell_error *err);
+int cell__session_checkpoint_on_loop(struct cell_session *session, const char *name, bool drop, cell__session_done done, void *arg,
+				     struct cell_error *err);
+/* name NULL: so many cells back. */
+int cell__session_rewind_on_loop(struct cell_session *session, const char *name, uint64_t cells, cell__session_done done, void *arg,
+				 struct cell_error *err);
+/* -1: there is no such point. */
+int cell__session_drop_point_on_loop(struct cell_session *session, const char *name);
+/* As cell_session_points(), with "pid" instead of "bytes"; NULL: out of memory. */
+json_t *cell__session_points_on_loop(const struct cell_session *session);
 /* As cell_session_start(), but the result may be delivered inside the call; *ret_run_id is set before. */
 int cell__session_start_on_loop(struct cell_session *session, const char *code, size_t size, const struct cell_run_options *opts,
 				uint64_t *ret_run_id, struct cell_error *err);

@@ -298,7 +298,7 @@ int cell__options_copy(const struct cell__options *options, struct cell__options
 	ret_copy->env = copy_list(options->env);
 	if (!ret_copy->python || !ret_copy->preload || !ret_copy->cwd || !ret_copy->zygote_owner || !ret_copy->env)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a session");
-	return cell__place_add_all(&ret_copy->places, &options->places, err);
+	return cell__place_list_copy(&options->places, &ret_copy->places, err);
 }
 
 void cell__options_finish(struct cell__options *options)

@@ -21,10 +21,9 @@ const struct cell__machine *__wrap_cell__machine_here(void);
 const struct cell__machine *__wrap_cell__machine_here(void)
 {
 	/* With subordinate ids, so that the mounts are asked too. */
-	static const struct cell__machine machine = { .level = CELL_LEVEL_FULL,
-						      .landlock_abi = 3,
-						      .seccomp = true,
-						      .subids = { .uid = 100000, .gid = 100000, .count = 65536 } };
+	static const struct cell__machine machine = {
+		.level = CELL_LEVEL_FULL, .landlock_abi = 3, .seccomp = true, .subids = { .uid = 100000, .gid = 100000, .count = 65536 }
+	};
 	return &machine;
 }
 
