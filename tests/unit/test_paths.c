@@ -334,6 +334,58 @@ static void test_sandbox_with_space(void **state)
 	live("sandbox", 2, true);
 }
 
+/* For executors whose kernels are programs of others, and take longer to start. */
+static void live_elsewhere(const char *executor, const char *python)
+{
+	struct cell_engine *engine = watched_engine(0);
+	struct cell_space *space = space_of(engine);
+	struct cell_session_options options = CELL_SESSION_OPTIONS_INIT;
+	struct cell_error err = { 0 };
+	options.executor = executor;
+	options.space = space;
+	options.cwd = at("work");
+	options.python = python;
+	struct cell_session *session = support_session_with(engine, &options);
+	support_expect(session, "1 + 1", "2");
+	support_expect(session, "tools.echo.call(it='hello')", "'hello\\n'");
+	assert_int_equal(cell_session_reset(session, &err), 0);
+	support_expect(session, "2 + 1", "3");
+	cell_session_close(session);
+	cell_space_close(space);
+	cell_engine_destroy(engine);
+	watched = NULL;
+	assert_int_equal(n_reported, 0);
+}
+
+static bool is_available(const char *executor)
+{
+	struct cell_engine *engine = support_engine(0);
+	struct cell_executor_info info;
+	bool found = false;
+	cell_executor_info_init(&info);
+	for (size_t i = 0; !found && cell_executor_probe(engine, i, &info) == 0; i++)
+		found = strcmp(info.name, executor) == 0 && info.available;
+	cell_engine_destroy(engine);
+	return found;
+}
+
+static void test_jupyter(void **state)
+{
+	(void)state;
+	static const char python[] = TEST_SOURCE_DIR "/build/venv/bin/python"; /* has ipykernel */
+	if (access(python, X_OK) < 0)
+		skip();
+	live_elsewhere("jupyter", python);
+}
+
+static void test_deno(void **state)
+{
+	(void)state;
+	if (!is_available("deno"))
+		skip();
+	live_elsewhere("deno", NULL);
+}
+
 /* The watch itself: a call by the loop's thread is reported, the same by another thread is not. */
 static void look_up(void *unused)
 {
@@ -359,8 +411,14 @@ static void test_watch(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		WATCHED(test_watch),   WATCHED(test_subprocess),           WATCHED(test_subprocess_with_space),
-		WATCHED(test_sandbox), WATCHED(test_sandbox_without_pool), WATCHED(test_sandbox_with_space),
+		WATCHED(test_watch),
+		WATCHED(test_subprocess),
+		WATCHED(test_subprocess_with_space),
+		WATCHED(test_sandbox),
+		WATCHED(test_sandbox_without_pool),
+		WATCHED(test_sandbox_with_space),
+		WATCHED(test_jupyter),
+		WATCHED(test_deno),
 	};
 	support_init(argc, argv);
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,7 +3,7 @@
  *
  *     (asking for the package index's hosts, if the code may reach those) ──▶
  *     starting ──HELLO──▶ opening (INIT) ──READY──▶ live ──close, death──▶ ending ──exit──▶ exited() and gone
- *         └──exit, timeout──▶ once more without the snapshot, if there was one; else exited() with the reason
+ *         └──exit, timeout──▶ its snapshot is removed (pool) ──▶ once more, if there was one; else exited() with the reason
  *
  * Frames go over the process's stdin and stdout; there is no shared memory.  Output comes as frames too, so everything
  * arrives in order.  Interrupts are frames that the runner's main thread reads while Python runs in another.  The end of the
@@ -68,6 +68,8 @@ struct kernel {
 	int tries;
 	bool asked;
 	bool late; /* it was not ready in time */
+	bool plain; /* there is no snapshot to start from */
+	struct cell__process_exit failed; /* the start that is tried again */
 	struct cell__exit how;
 	struct cell_error error;
 	const struct cell__kernel_events *events;
@@ -403,27 +405,8 @@ static void explain_end(struct kernel *kernel, const struct cell__process_exit *
 		cell_fail(&kernel->error, CELL_E_KERNEL, 0, "%s", line);
 }
 
-/* A start that failed: the snapshot may be the cause. */
-static bool try_again(struct kernel *kernel, const struct cell__process_exit *how)
+static void handle_over(struct kernel *kernel, const struct cell__process_exit *how)
 {
-	if (kernel->asked || kernel->state == LIVE || (kernel->state == ENDING && !kernel->late) || how->error || kernel->tries >= TRIES ||
-	    kernel->job.path || unlink(kernel->snapshot) < 0)
-		return false;
-	LOG(kernel, CELL_LOG_WARN, "a Deno runner did not start from its snapshot; the snapshot is made again");
-	kernel->error = (struct cell_error){ 0 };
-	kernel->late = false;
-	cell__buf_finish(&kernel->in);
-	cell__buf_finish(&kernel->words);
-	return start_process(kernel, &kernel->error) == 0;
-}
-
-static void handle_exited(void *owner, const struct cell__process_exit *how)
-{
-	struct kernel *kernel = owner;
-	kernel->process = NULL;
-	uv_timer_stop(&kernel->timer);
-	if (try_again(kernel, how))
-		return;
 	kernel->paused = false;
 	if (cell__reader_await(&kernel->reader) && kernel->state == LIVE)
 		hand_on_read(kernel);
@@ -434,6 +417,54 @@ static void handle_exited(void *owner, const struct cell__process_exit *how)
 	kernel->how.known = how->error == 0;
 	kernel->how.status = how->signalled ? how->status : how->status << 8;
 	maybe_gone(kernel);
+}
+
+static void remove_snapshot(uv_work_t *work)
+{
+	struct job *job = (struct job *)work;
+	job->error = unlink(job->path) < 0 ? errno : 0;
+}
+
+static void handle_snapshot_removed(uv_work_t *work, int status)
+{
+	(void)status;
+	struct kernel *kernel = (struct kernel *)((char *)work - offsetof(struct kernel, job));
+	kernel->job.under_way = false;
+	free(cell__take_ptr(kernel->job.path));
+	if (kernel->job.error || kernel->asked || kernel->wheels.error.code) {
+		handle_over(kernel, &kernel->failed);
+		return;
+	}
+	LOG(kernel, CELL_LOG_WARN, "a Deno runner did not start from its snapshot; the snapshot is made again");
+	kernel->error = (struct cell_error){ 0 };
+	kernel->late = false;
+	kernel->plain = true;
+	cell__buf_finish(&kernel->in);
+	cell__buf_finish(&kernel->words);
+	if (start_process(kernel, &kernel->error) < 0)
+		handle_over(kernel, &kernel->failed);
+}
+
+/* A start that failed: the snapshot may be the cause. */
+static bool try_again(struct kernel *kernel, const struct cell__process_exit *how)
+{
+	struct job *job = &kernel->job;
+	if (kernel->asked || kernel->state == LIVE || (kernel->state == ENDING && !kernel->late) || how->error || kernel->tries >= TRIES ||
+	    job->path || !(job->path = cell__strdup(kernel->snapshot)))
+		return false;
+	kernel->failed = *how;
+	kernel->state = ENDING;
+	job->under_way = uv_queue_work(cell__loop_uv(kernel->host->loop), &job->work, remove_snapshot, handle_snapshot_removed) == 0;
+	return job->under_way;
+}
+
+static void handle_exited(void *owner, const struct cell__process_exit *how)
+{
+	struct kernel *kernel = owner;
+	kernel->process = NULL;
+	uv_timer_stop(&kernel->timer);
+	if (!try_again(kernel, how))
+		handle_over(kernel, how);
 }
 
 static void handle_late(uv_timer_t *timer)
@@ -465,8 +496,7 @@ static int start_process(struct kernel *kernel, struct cell_error *err)
 	if (cell__process_start(deno->supervisor, &spec, &kernel->process, err) < 0)
 		return -1;
 	uv_update_time(cell__loop_uv(kernel->host->loop));
-	bool plain = access(kernel->snapshot, R_OK) < 0;
-	uv_timer_start(&kernel->timer, handle_late, (uint64_t)deno->start_timeout_ms * (plain ? PLAIN_START_TIMES : 1), 0);
+	uv_timer_start(&kernel->timer, handle_late, (uint64_t)deno->start_timeout_ms * (kernel->plain ? PLAIN_START_TIMES : 1), 0);
 	return 0;
 }
 
@@ -536,16 +566,47 @@ static char *net_flag(const char *network)
 	return asprintf(&flag, "--allow-net=%s", hosts) < 0 ? NULL : flag;
 }
 
-static int deno_open(struct cell__executor_host *host, const struct cell__kernel_spec *spec, const struct cell__kernel_events *events,
-		     void *owner, struct cell__kernel **ret_kernel, struct cell_error *err)
+/* What is looked up before a kernel is opened: its snapshot. */
+struct found {
+	char *snapshot;
+	bool plain; /* it does not exist */
+};
+
+static void deno_discard(void *arg)
+{
+	struct found *found = arg;
+	free(found->snapshot);
+	free(found);
+}
+
+static int deno_resolve(struct cell__executor_host *host, const struct cell__kernel_spec *spec, void **ret_found, struct cell_error *err)
 {
 	struct cell_executor_info info = { 0 };
 	cell__deno_probe(host, &info);
 	if (!info.available)
 		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "%.150s; %.80s", info.reason, info.advice);
-	struct kernel *kernel = cell__alloc(1, sizeof *kernel);
-	if (!kernel)
+	struct found *found = cell__alloc(1, sizeof *found);
+	if (!found || !(found->snapshot = cell__deno_snapshot_path(*cell__executor_state(host, &cell__deno_executor), spec->preload))) {
+		free(found);
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
+	}
+	found->plain = access(found->snapshot, R_OK) < 0;
+	*ret_found = found;
+	return 0;
+}
+
+static int deno_open(struct cell__executor_host *host, const struct cell__kernel_spec *spec, const struct cell__kernel_events *events,
+		     void *owner, struct cell__kernel **ret_kernel, struct cell_error *err)
+{
+	struct found *found = spec->found;
+	char *snapshot = cell__take_ptr(found->snapshot);
+	bool plain = found->plain;
+	deno_discard(found);
+	struct kernel *kernel = cell__alloc(1, sizeof *kernel);
+	if (!kernel) {
+		free(snapshot);
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
+	}
 	struct cell__kernel_spec own = *spec;
 	own.site = NULL; /* folders of the host are not there */
 	kernel->base.executor = &cell__deno_executor;
@@ -558,13 +619,14 @@ static int deno_open(struct cell__executor_host *host, const struct cell__kernel
 	kernel->init = cell__kernel_spec_json(&own);
 	kernel->preload = cell__strdup(spec->preload);
 	kernel->network = cell__strdup(spec->own ? spec->own : "none");
-	kernel->snapshot = cell__deno_snapshot_path(kernel->deno, spec->preload);
+	kernel->snapshot = snapshot;
+	kernel->plain = plain;
 	uv_timer_init(cell__loop_uv(host->loop), &kernel->timer);
 	kernel->timer.data = kernel;
 	int rc = 0;
 	if (!kernel->init)
 		rc = cell_fail(err, CELL_E_INVALID, 0, "working directory or environment is not valid UTF-8");
-	else if (!kernel->preload || !kernel->network || !kernel->snapshot)
+	else if (!kernel->preload || !kernel->network)
 		rc = cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
 	if (rc == 0 && spec->wheels && !(kernel->wheels.folder = cell__strdup(spec->wheels)))
 		rc = cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
@@ -720,6 +782,8 @@ const struct cell__executor cell__deno_executor = {
 	.reaches_host = deno_reaches_host,
 	.probe = cell__deno_probe,
 	.check = deno_check,
+	.resolve = deno_resolve,
+	.discard = deno_discard,
 	.open = deno_open,
 	.drain = deno_drain,
 	.run = deno_run,
