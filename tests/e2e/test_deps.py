@@ -296,6 +296,7 @@ def test_specifiers_that_are_refused(open_driver, tmp_path):
     assert requirements(tmp_path) == []
 
 
+@with_uv_alone
 def test_specifiers_that_are_accepted_can_be_installed(open_driver, tmp_path):
     """The reference had two validators: what the first accepted, and recorded, the second refused."""
     driver = open_driver(tmp_path)
@@ -388,17 +389,15 @@ def test_an_index_of_ones_own(tmp_path, environment, bare_python, index):
 def test_the_installers_have_what_the_person_s_environment_says(tmp_path, wheels, environment, bare_python):
     settings = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": wheels, "UV_OFFLINE": "1", "UV_FIND_LINKS": wheels}
 
-    def add(base, *flags, **extra):
-        return support.workcell("deps", "add", "wc-alpha==1.0", "--base", base, "--python", bare_python, *flags,
+    def add(package, *flags, **extra):
+        return support.workcell("deps", "add", package, "--base", tmp_path / "base", "--python", bare_python, *flags,
                                 env=dict(environment, **extra), deadline=INSTALL_SECONDS)
 
-    done = add(tmp_path / "one", **settings)
-    assert done.status == 0 and done.out == "installed  wc-alpha==1.0\n", done
     # Those that would have it installed elsewhere do not count, and neither does another folder beside --wheel-dir.
-    done = add(tmp_path / "two", PIP_USER="1", PIP_TARGET=str(tmp_path / "target"), UV_SYSTEM_PYTHON="1", **settings)
-    assert done.status == 0 and not (tmp_path / "target").exists(), done
+    done = add("wc-alpha==1.0", PIP_USER="1", PIP_TARGET=str(tmp_path / "target"), UV_SYSTEM_PYTHON="1", **settings)
+    assert done.status == 0 and done.out == "installed  wc-alpha==1.0\n" and not (tmp_path / "target").exists(), done
     os.mkdir(str(tmp_path / "empty"))
-    done = add(tmp_path / "three", "--wheel-dir", tmp_path / "empty", **settings)
+    done = add("wc-beta", "--wheel-dir", tmp_path / "empty", **settings)
     assert done.status == support.EXIT["install_failed"] and done.error_code == "install_failed", done
 
 
@@ -549,6 +548,7 @@ def test_an_installer_that_takes_too_long(tmp_path, patient, bare_python):
 # ---- several at once ---------------------------------------------------------------------------------------
 
 
+@with_uv_alone
 def test_several_sessions_add_at_once(open_driver, tmp_path):
     drivers = [open_driver(tmp_path) for _ in range(3)]
     for driver, package in zip(drivers, ("wc-alpha==1.0", "wc-beta", "wc-alpha==1.0")):
@@ -564,6 +564,7 @@ def test_several_sessions_add_at_once(open_driver, tmp_path):
 # ---- the command line --------------------------------------------------------------------------------------
 
 
+@with_uv_alone
 def test_the_command_line(tmp_path, wheels, environment, bare_python):
     flags = ["--base", tmp_path, "--wheel-dir", wheels, "--python", bare_python]
 
