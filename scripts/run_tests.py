@@ -3,7 +3,7 @@
     check   on every change, in two minutes on a built tree: build, checks, unit tests that are quick, a few end-to-end tests
     test    what CI runs, in 20 minutes on two cores: everything but what soak adds (the default)
     soak    what takes longer and rarely finds anything: every end-to-end test under sanitizers, minutes of fuzzing, limits in a
-            virtual machine, tests of races again and again, packages on a clean machine
+            virtual machine, tests of races again and again, packages on a clean machine, a browser
 
 Stages are named to run them alone, one after the other; `--help` lists them. In the tier `test` two lines of stages run side by side
 (LINES), because many tests wait rather than compute; each line is a process with a /tmp of its own. Builds are made with -Werror: one by
@@ -396,6 +396,15 @@ def stage_packages():
     pytests("build", "tests/packaging", "-n", "0")
 
 
+def stage_browser():
+    """The server's page in Chromium, which is larger than all else that tests need."""
+    say("/docs in a browser")
+    if not shutil.which("chromium-headless-shell") and not shutil.which("chromium"):
+        notes_not_run.append("tests/browser: install chromium-headless-shell")
+        return
+    pytests("build", "tests/browser")
+
+
 def check_tmp(before, stage, clean):
     """What a stage has left is a failure of it; not clean: a test that failed on the way may have left it, which is said only."""
     global passed
@@ -412,7 +421,7 @@ def check_tmp(before, stage, clean):
 TIERS = {
     "check": [stage_gcc, stage_checks, stage_quick_unit, stage_smoke],
     "test": [stage_gcc, stage_checks, stage_unit, stage_e2e, stage_holes, stage_asan, stage_fuzz, stage_tsan, stage_containers, stage_sdk, stage_valkey],
-    "soak": [stage_gcc, stage_analyze, stage_pythons, stage_sanitized_e2e, stage_long_fuzz, stage_races, stage_vm, stage_packages],
+    "soak": [stage_gcc, stage_analyze, stage_pythons, stage_sanitized_e2e, stage_long_fuzz, stage_races, stage_vm, stage_browser, stage_packages],
 }
 STAGES = {stage.__name__[len("stage_"):]: stage for stages in TIERS.values() for stage in stages}
 # Of the tier `test`: what comes first, and then lines of stages side by side. Only the main one runs ninja in the folder `build`.

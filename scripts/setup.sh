@@ -33,9 +33,9 @@ packages="$packages python3 python3-dev"
 case $purpose in
 package)
 	packages="$packages autoconf automake libtool m4 make xz-utils dpkg-dev python3-venv debootstrap"
-	# For the tests of the image and of the service; only where that was asked for.
+	# For the tests of the image, of the service and of the server's page; only where that was asked for.
 	if [ "${CI:-}" = true ] || [ "${WORKCELL_TEST_DOCKER:-}" = 1 ]; then
-		packages="$packages docker.io systemd-container"
+		packages="$packages docker.io systemd-container chromium-headless-shell"
 	fi
 	;;
 test | bench)
