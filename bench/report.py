@@ -91,6 +91,11 @@ def at_most_over_us(limit):
     return Ask(f"≤ {limit} µs over the function", lambda m: (m["workcell"]["p50"] - m["floor"]["p50"]) / 1e3, limit, False)
 
 
+def times_and_ms(times, ms):
+    """At most so many times the floor and so many milliseconds more."""
+    return Ask(f"≤ {times}× fork + {ms} ms", lambda m: (m["workcell"]["p50"] - ms * 1e6) / m["floor"]["p50"], times, False)
+
+
 HUNDREDTH_OF_DOCKER = Ask("100× faster than docker run", lambda m: 1 / m["ratio_to_floor"], 100, True)
 TWENTIETH_OF_DOCKER = Ask("20× faster than docker run", lambda m: 1 / m["ratio_to_floor"], 20, True)
 THIRD_OF_BWRAP = Ask("3× faster than bwrap", lambda m: 1 / m["ratio_to_floor"], 3, True)
@@ -110,6 +115,11 @@ MEASURES = (
     ("open-pool", "open to first result, pool", "ns", "open", "socket", [times_peer(500)]),
     ("cell", "cell round trip, 1+1", "ns", "cell", "socket", [times_peer(50), times_floor(3)]),
     ("reset", "reset to first result", "ns", "reset", "fork", [times_peer(100)]),
+    ("fork", "fork to first result, 30 MB of data", "ns", None, "same fork", [times_and_ms(1.5, 0.5)]),
+    ("fork-many", "100 forks at once, each", "ns", None, "same fork", [times_floor(1.5)]),
+    ("rewind", "rewind to first result, 30 MB", "ns", None, "same fork", [times_and_ms(2, 0.5)]),
+    ("undo", "a cell with undo, more than without", "ns", None, "same fork", [times_floor(1.2)]),
+    ("undo-same", "the same, a cell that changes nothing", "ns", None, "subprocess", []),
     ("memory", "memory of one more session", "bytes", "memory", None, [at_most_mb(4), times_peer(10)]),
     ("stdout", "stdout, 100 MB in lines", "bytes_per_s", "stdout", None, [times_peer(20)]),
     ("first-chunk", "first chunk of a cell that goes on", "ns", "first-chunk", "socket", [times_peer(20)]),

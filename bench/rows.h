@@ -26,6 +26,10 @@
 	X(OPEN_POOL, "open-pool", "ns", "open")                       \
 	X(CELL, "cell", "ns", "cell")                                 \
 	X(RESET, "reset", "ns", "reset")                              \
+	X(FORK, "fork", "ns", NULL)                                   \
+	X(FORK_MANY, "fork-many", "ns", NULL)                         \
+	X(REWIND, "rewind", "ns", NULL)                               \
+	X(UNDO, "undo", "ns", NULL)                                   \
 	X(MEMORY, "memory", "bytes", "memory")                        \
 	X(STDOUT, "stdout", "bytes_per_s", "stdout")                  \
 	X(FIRST_CHUNK, "first-chunk", "ns", "first-chunk")            \
@@ -69,6 +73,7 @@
 	X(DENO_MEMORY, "deno-memory", "bytes", NULL)                  \
 	/* Not asked for by name: they come along with the others. */ \
 	X(CELL_ONE_CPU, "cell-one-cpu", "ns", NULL)                   \
+	X(UNDO_SAME, "undo-same", "ns", NULL)                         \
 	X(CELL_TWO_CPUS, "cell-two-cpus", "ns", NULL)                 \
 	X(TOOL_CALL_ONE_CPU, "tool-call-one-cpu", "ns", NULL)         \
 	X(TOOL_CALL_TWO_CPUS, "tool-call-two-cpus", "ns", NULL)       \

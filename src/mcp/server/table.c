@@ -22,7 +22,7 @@
 	       "\"error\":{\"type\":[\"object\",\"null\"],\"properties\":{\"type\":{\"type\":\"string\"},\"message\":{\"type\":\"string\"},"        \
 	       "\"traceback\":{\"type\":\"string\"},\"code\":{\"type\":\"string\"}},\"required\":[\"type\",\"message\",\"code\"]},"                 \
 	       "\"images\":{\"type\":\"array\",\"items\":{\"type\":\"string\"},\"description\":\"Paths of image files\"},"                          \
-	       "\"duration_ms\":{\"type\":\"number\"},\"state\":{\"type\":\"string\",\"enum\":[\"kept\",\"lost\"]},"                                \
+	       "\"duration_ms\":{\"type\":\"number\"},\"state\":{\"type\":\"string\",\"enum\":[\"kept\",\"restored\",\"lost\"]},"                   \
 	       "\"truncated\":{\"type\":\"boolean\"},"                                                                                              \
 	       "\"output_file\":{\"type\":[\"string\",\"null\"],\"description\":\"File with the whole output, if it is too long for the answer\"}", \
 	       "\"result\",\"stdout\",\"stderr\",\"error\",\"images\",\"duration_ms\",\"state\",\"truncated\"")

@@ -1,0 +1,166 @@
+/*
+ * Rows of branches: forks of a live session with 30 MB of data, points, undo.  What stands in the floor's column is a bare os.fork() of the
+ * same process, which ends at once and is waited for, in turns.
+ */
+#define _GNU_SOURCE 1
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "rows_internal.h"
+
+#define DATA "import os, time\ndata = [bytes(1000) for _ in range(30000)]"
+#define BARE_FORK                                                                                                  \
+	"began = time.perf_counter_ns()\npid = os.fork()\nif pid == 0: os._exit(0)\nstatus = os.waitpid(pid, 0)\n" \
+	"time.perf_counter_ns() - began"
+#define MANY 100
+
+static int open_full(struct cell__bench *b, int undo, struct cell_session **ret)
+{
+	struct cell_session_options opts = CELL_SESSION_OPTIONS_INIT;
+	struct cell_error err = { 0 };
+
+	opts.python = b->python;
+	opts.undo = undo;
+	if (cell_session_open(b->engine, &opts, ret, &err))
+		return complain_err("open a session", &err);
+	return run_cell(*ret, DATA, NULL, NULL, NULL);
+}
+
+static int sample_bare(struct cell_session *session, int count, struct cell__bench_row *row)
+{
+	for (int i = 0; i < count; i++) {
+		struct cell_result *result = NULL;
+		struct cell_error err = { 0 };
+		int r;
+
+		if (cell_session_run(session, BARE_FORK, strlen(BARE_FORK), NULL, &result, &err))
+			return complain_err("a bare fork", &err);
+		r = cell_result_value_json(result) ? add_sample(&row->floor, strtod(cell_result_value_json(result), NULL)) : -1;
+		cell_result_destroy(result);
+		if (r)
+			return complain("a bare fork failed");
+	}
+	return 0;
+}
+
+int cell__bench_measure_fork(struct cell__bench *b, struct cell__bench_row *row)
+{
+	struct cell_session *session = NULL, *fork = NULL;
+	struct cell_error err = { 0 };
+	int r = open_full(b, 0, &session);
+
+	for (int round = -1; !r && round < rounds(b, 40); round++) {
+		for (int i = 0; !r && i < 5; i++) {
+			double began = now_ns(), ns;
+
+			if (cell_session_fork(session, NULL, 1, &fork, &err)) {
+				r = complain_err("fork", &err);
+				break;
+			}
+			r = run_cell(fork, "1+1", "2", NULL, NULL);
+			ns = now_ns() - began;
+			cell_session_close(fork);
+			if (!r && round >= 0)
+				r = add_sample(&row->cell, ns);
+		}
+		if (!r && round >= 0)
+			r = sample_bare(session, 5, row);
+	}
+	cell_session_close(session);
+	return r;
+}
+
+/* Of a hundred at once, each. */
+int cell__bench_measure_fork_many(struct cell__bench *b, struct cell__bench_row *row)
+{
+	struct cell_session *session = NULL, *forks[MANY];
+	struct cell_error err = { 0 };
+	int r = open_full(b, 0, &session);
+
+	for (int round = -1; !r && round < rounds(b, 8); round++) {
+		double began = now_ns(), ns;
+
+		if (cell_session_fork(session, NULL, MANY, forks, &err)) {
+			r = complain_err("fork", &err);
+			break;
+		}
+		ns = (now_ns() - began) / MANY;
+		for (int i = 0; i < MANY; i++)
+			cell_session_close(forks[i]);
+		if (round >= 0)
+			r = add_sample(&row->cell, ns) || sample_bare(session, 20, row) ? -1 : 0;
+	}
+	cell_session_close(session);
+	return r;
+}
+
+int cell__bench_measure_rewind(struct cell__bench *b, struct cell__bench_row *row)
+{
+	struct cell_session *session = NULL;
+	struct cell_error err = { 0 };
+	int r = open_full(b, 0, &session);
+
+	if (!r && cell_session_checkpoint(session, "point", NULL, &err))
+		r = complain_err("keep a point", &err);
+	for (int round = -1; !r && round < rounds(b, 40); round++) {
+		for (int i = 0; !r && i < 5; i++) {
+			double began;
+
+			if (run_cell(session, "changed = 1", NULL, NULL, NULL)) {
+				r = -1;
+				break;
+			}
+			began = now_ns();
+			if (cell_session_rewind(session, "point", 0, &err)) {
+				r = complain_err("rewind", &err);
+				break;
+			}
+			r = run_cell(session, "1+1", "2", NULL, NULL);
+			if (!r && round >= 0)
+				r = add_sample(&row->cell, now_ns() - began);
+			if (!r)
+				r = run_cell(session, "'changed' in globals()", "false", NULL, NULL);
+		}
+		if (!r && round >= 0)
+			r = sample_bare(session, 5, row);
+	}
+	cell_session_close(session);
+	return r;
+}
+
+/* What a cell that changes little takes more with undo; the row of cells that change nothing comes along. */
+int cell__bench_measure_undo(struct cell__bench *b, struct cell__bench_row *row)
+{
+	struct cell__bench_row *same = &b->rows[CELL_ROW_UNDO_SAME];
+	struct cell_session *with = NULL, *without = NULL;
+	int r = open_full(b, 20, &with) || open_full(b, 0, &without) || run_cell(with, "x = 0", NULL, NULL, NULL) ||
+				run_cell(without, "x = 0", NULL, NULL, NULL)
+			? -1
+			: 0;
+
+	for (int round = -1; !r && round < rounds(b, 40); round++) {
+		for (int i = 0; !r && i < 5; i++) {
+			double ours, bare, unchanged, plain;
+
+			/* The second one: before the first the state may be that of a point already. */
+			r = run_cell(with, "x += 1", NULL, NULL, NULL) || run_cell(with, "x += 1", NULL, NULL, &ours) ||
+					    run_cell(without, "x += 1", NULL, NULL, NULL) ||
+					    run_cell(without, "x += 1", NULL, NULL, &bare) || run_cell(with, "1+1", "2", NULL, NULL) ||
+					    run_cell(with, "1+1", "2", NULL, &unchanged) || run_cell(without, "1+1", "2", NULL, NULL) ||
+					    run_cell(without, "1+1", "2", NULL, &plain)
+				    ? -1
+				    : 0;
+			if (!r && round >= 0)
+				r = add_sample(&row->cell, ours > bare ? ours - bare : 0) || add_sample(&same->cell, unchanged) ||
+						    add_sample(&same->floor, plain)
+					    ? -1
+					    : 0;
+		}
+		if (!r && round >= 0)
+			r = sample_bare(without, 5, row);
+	}
+	cell_session_close(with);
+	cell_session_close(without);
+	return r;
+}
