@@ -1,5 +1,6 @@
 """Branches of sessions: forks, points, attempts, races."""
 import asyncio
+import random
 
 import pytest
 from conftest import run
@@ -161,3 +162,71 @@ def test_undo(storage):
                 pass
 
     run(main())
+
+
+class Model:
+    """What a session must hold: its variables, and those of its points."""
+
+    def __init__(self, session, state=None, points=()):
+        self.session, self.state, self.points = session, dict(state or {}), {name: dict(kept) for name, kept in dict(points).items()}
+
+    def check(self):
+        assert self.session.run("dict(kept)").value == self.state
+        assert {point.name for point in self.session.points() if not point.name.startswith("#")} == set(self.points)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_programs_of_cells_points_forks_and_races_against_a_model(storage, seed):
+    dice = random.Random(seed)
+    log = []
+    first = Model(workcell.sync.Session(storage, undo=dice.choice([0, 3])))
+    first.session.run("kept = {}")
+    models = [first]
+    try:
+        for step in range(60):
+            model = dice.choice(models)
+            what = dice.choice(["set", "set", "set", "delete", "checkpoint", "rewind", "rewind", "drop", "fork", "become", "race", "crash", "close"])
+            key, value, name = dice.choice("abc"), dice.randrange(1000), dice.choice(["p", "q", "r"])
+            log.append((models.index(model), what, key, value, name))
+            if what == "set":
+                model.session.run("kept[%r] = %d" % (key, value))
+                model.state[key] = value
+            elif what == "delete":
+                model.session.run("kept.pop(%r, None); None" % key)
+                model.state.pop(key, None)
+            elif what == "checkpoint":
+                model.session.checkpoint(name)
+                model.points[name] = dict(model.state)
+            elif what == "rewind" and name in model.points:
+                model.session.rewind(name)
+                model.state = dict(model.points[name])
+            elif what == "drop" and name in model.points:
+                model.session.drop_point(name)
+                del model.points[name]
+            elif what == "fork" and len(models) < 4:
+                models.append(Model(model.session.fork(), model.state))
+            elif what == "become":
+                other = dice.choice(models)
+                if other is not model:
+                    model.session._need().become(other.session._need())
+                    model.state = dict(other.state)
+            elif what == "race":
+                model.session.race(["kept[%r] = %d" % (key, value), "kept[%r] = %d" % (key, value + 1), "1 / 0"], judge="kept[%r]" % key)
+                model.state[key] = value + 1
+            elif what == "crash":
+                result = model.session.run("kept.clear(); import os; os._exit(9)")
+                assert result.state == ("restored" if first.session._executor.extras["session"]["undo"] else "lost"), result
+                if result.state == "lost":
+                    model.session.run("kept = {}")
+                    model.state = {}
+            elif what == "close" and len(models) > 1:
+                models.remove(model)
+                model.session.close()
+            for each in models:
+                each.check()
+    except BaseException:
+        print("steps:", *log, sep="\n  ")
+        raise
+    finally:
+        for each in models:
+            each.session.close()
