@@ -254,8 +254,9 @@ void cell__branch_end_run(struct cell_session *session, const char *violation, c
 /* The point that a run's end waits for is there, or will not be. */
 static void decide(struct cell_session *session)
 {
-	if (!session->undecided)
-		return;
+	const struct cell__point *point = session->undecided ? point_before(session) : NULL;
+	if (!session->undecided || (point && !point->ready))
+		return; /* another one */
 	session->undecided = false;
 	session->current->restored = restore(session);
 	cell__outcome_dead(session->current, session->end_violation, &session->end);

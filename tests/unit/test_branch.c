@@ -313,6 +313,15 @@ static void test_restored(void **state)
 		cell_result_destroy(result);
 		support_expect(session, "x", "'kept'");
 	}
+	/* Each point makes an older one leave, whose end comes at any time. */
+	support_expect(session, "x = 0", NULL);
+	for (int i = 0; i < 30; i++) {
+		support_expect(session, "x += 1", NULL);
+		struct cell_result *result = support_run(session, codes[0]);
+		assert_string_equal(cell_result_state(result), "restored");
+		cell_result_destroy(result);
+	}
+	support_expect(session, "x", "30");
 	cell_session_close(session);
 	cell_engine_destroy(engine);
 }
