@@ -1033,6 +1033,13 @@ static inline void cell_run_options_init(struct cell_run_options *opts)
 CELL_API int cell_session_run(struct cell_session *session, const char *code, size_t size, const struct cell_run_options *opts,
 			      struct cell_result **ret_result, struct cell_error *err);
 /*
+ * Completions for a person who types: `before` is the code before the cursor.  *ret_json is {"prefix", "matches", "more"}: the end of that
+ * code, names that begin with it, and how many others were left out; free() it.  The kernel answers, so treat it as output of the code.  It
+ * evaluates nothing but __dir__() of the session's objects, within 2 seconds.  CELL_E_BUSY while a cell runs; CELL_E_UNAVAILABLE for the
+ * executor `jupyter`.
+ */
+CELL_API int cell_session_complete(struct cell_session *session, const char *before, size_t size, char **ret_json, struct cell_error *err);
+/*
  * Queues one cell and returns.  If this fails the callback never runs; otherwise it gets exactly one
  * CELL_EVENT_RESULT, on the engine's thread, and owns the result in it.
  */

@@ -27,6 +27,7 @@ SPECIAL = FUTURE_MASK | CO_COROUTINE  # code with one of these flags is for run_
 is_likely_expression = re.compile(r"(?:[^\s=;a-zA-Z]|(?!(?:%s)\b)[a-zA-Z])[^\n=;]*\Z" % "|".join(sorted(STATEMENTS))).match
 
 MAX_REPR = 1024 * 1024
+COMPLETE = "%%workcell_complete\n"  # as complete.py has it, which is not loaded before somebody asks
 _PLAIN = frozenset((int, str, float, bool, type(None), bytes))
 
 
@@ -242,6 +243,8 @@ class Cells:
 
     def run(self, source):
         """Runs a cell; returns (value_json, repr, mime, error): bytes or None, bytes or None, list, dict or None."""
+        if source.startswith(COMPLETE):
+            return self.complete(source[len(COMPLETE):])
         if interactive.current is not None and self.has_hooks():
             interactive.current.fire("pre_execute")
             interactive.current.fire("pre_run_cell", source)
@@ -259,6 +262,16 @@ class Cells:
             if self.home is not None:
                 self.go_home()
             failure = None  # a frame that holds its own exception is a cycle
+
+    def complete(self, text):
+        """Answers what could continue the text. Not a cell: it has no number, no history and no value. Interruptible as attempt() is."""
+        try:
+            from . import complete
+
+            found = complete.answer(text, self.ns)
+        except BaseException as exc:
+            return None, None, (), errors.describe(exc)
+        return found, found, (), None
 
     def go_home(self):
         """Restores the session's working directory."""

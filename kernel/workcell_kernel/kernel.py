@@ -19,6 +19,7 @@ from .ns_errors import EXPORTED
 from .streams import TextOut, no_input
 
 SIGINT = 2
+INTERRUPTIBLE = (Cells.attempt.__code__, Cells.complete.__code__)
 own_stderr = None  # the session's, whatever the code puts into sys.stderr
 
 
@@ -31,7 +32,7 @@ def on_interrupt(signum, frame):
     if not _workcell.interrupt_wanted():
         return
     while frame is not None:
-        if frame.f_code is Cells.attempt.__code__:
+        if frame.f_code in INTERRUPTIBLE:
             if _workcell.take_interrupt():
                 raise KeyboardInterrupt
             return

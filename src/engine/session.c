@@ -446,16 +446,10 @@ static void resume(struct cell__run *run)
 	cell__loop_call(run->session->engine->loop, do_resume, run);
 }
 
-int cell_session_run(struct cell_session *session, const char *code, size_t size, const struct cell_run_options *opts,
-		     struct cell_result **ret_result, struct cell_error *err)
+/* Takes the run. */
+static int run_and_wait(struct cell__run *run, struct cell_result **ret_result, struct cell_error *err)
 {
-	if (cell__require(err, session, code, ret_result) < 0)
-		return -1;
-	if (cell__engine_may_wait(session->engine, "cell_session_run", err) < 0)
-		return -1;
-	struct cell__run *run = make_run(session, code, size, opts, err);
-	if (!run)
-		return -1;
+	struct cell_session *session = run->session;
 	run->waited = true;
 	cell__waiter_set_yielding(&run->waiter, session->executor->takes_loop);
 	struct cell_result *result = cell__run_wait(run, session->engine->loop, resume);
@@ -468,6 +462,52 @@ int cell_session_run(struct cell_session *session, const char *code, size_t size
 	}
 	*ret_result = result;
 	return 0;
+}
+
+int cell_session_run(struct cell_session *session, const char *code, size_t size, const struct cell_run_options *opts,
+		     struct cell_result **ret_result, struct cell_error *err)
+{
+	if (cell__require(err, session, code, ret_result) < 0)
+		return -1;
+	if (cell__engine_may_wait(session->engine, "cell_session_run", err) < 0)
+		return -1;
+	struct cell__run *run = make_run(session, code, size, opts, err);
+	return run ? run_and_wait(run, ret_result, err) : -1;
+}
+
+int cell_session_complete(struct cell_session *session, const char *before, size_t size, char **ret_json, struct cell_error *err)
+{
+	/* A cell that every kernel of ours knows, also behind a session server (kernel/workcell_kernel/complete.py). */
+	static const char head[] = "%%workcell_complete\n";
+	CELL_AUTO_BUF struct cell__buf code = CELL_BUF_INIT;
+	struct cell_run_options opts = CELL_RUN_OPTIONS_INIT;
+	struct cell_result *result;
+	if (cell__require(err, session, before, ret_json) < 0)
+		return -1;
+	if (cell__engine_may_wait(session->engine, "cell_session_complete", err) < 0)
+		return -1;
+	if (session->executor->takes & CELL_TAKES_KERNEL)
+		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "the executor %s has no completions", session->executor->name);
+	if (cell__buf_add_str(&code, head) < 0 || cell__buf_add(&code, before, size) < 0)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	opts.timeout_ms = CELL_COMPLETE_MS;
+	struct cell__run *run = make_run(session, code.data, code.size, &opts, err);
+	if (!run)
+		return -1;
+	run->if_idle = true;
+	if (run_and_wait(run, &result, err) < 0)
+		return -1;
+	const struct cell_outcome *outcome = cell_result_error(result);
+	const char *value = cell_result_value_json(result);
+	int rc = 0;
+	if (outcome)
+		rc = cell_fail(err, outcome->code == CELL_OUT_TIMEOUT ? CELL_E_TIMEOUT : CELL_E_KERNEL, 0, "%s", outcome->message);
+	else if (!value)
+		rc = cell_fail(err, CELL_E_KERNEL, 0, "the kernel has no completions");
+	else if (!(*ret_json = cell__strdup(value)))
+		rc = cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	cell_result_destroy(result);
+	return rc;
 }
 
 int cell_session_start(struct cell_session *session, const char *code, size_t size, const struct cell_run_options *opts,

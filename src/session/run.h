@@ -26,6 +26,7 @@ struct cell__run {
 	int spin_us;
 	const int *spin_end;
 	bool waited; /* a thread waits in cell_session_run(); else callbacks come from the loop */
+	bool if_idle; /* fails with CELL_E_BUSY instead of waiting for other cells */
 
 	/* the waiting caller's side */
 	struct cell__waiter waiter; /* signalled for every event and for the result; its lock guards these: */

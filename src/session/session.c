@@ -502,6 +502,12 @@ void cell__session_submit(struct cell__task *task)
 	struct cell__run *run = (struct cell__run *)task;
 	struct cell_session *session = run->session;
 	cell__loop_add_busy(session->engine->loop, keeps_loop_busy(run));
+	if (run->if_idle && (session->current || session->first)) {
+		struct cell_error err;
+		cell_fail(&err, CELL_E_BUSY, 0, "a cell runs in this session");
+		cell__outcome_fail(run, &err);
+		return;
+	}
 	if (session->queued >= CELL_LIMIT_QUEUE) {
 		struct cell_error err;
 		cell_fail(&err, CELL_E_LIMIT, 0, "more than %u cells wait in this session", CELL_LIMIT_QUEUE);

@@ -35,6 +35,7 @@
 #include "session/run.h"
 #include "space/space.h"
 
+#define CELL_COMPLETE_MS 2000    /* for a completion */
 #define CELL_CLOSE_GRACE_MS 1000 /* time for exit handlers and unflushed files of an idle kernel, even on a busy machine */
 
 /*

@@ -80,6 +80,7 @@ def load():
     lib.cell_session_run.argtypes = [c.c_void_p, c.c_char_p, c.c_size_t, c.POINTER(RunOptions),
                                      c.POINTER(c.c_void_p),
                                      c.POINTER(Error)]
+    lib.cell_session_complete.argtypes = [c.c_void_p, c.c_char_p, c.c_size_t, c.POINTER(c.c_void_p), c.POINTER(Error)]
     for name in ("cell_session_interrupt", "cell_session_reset"):
         getattr(lib, name).argtypes = [c.c_void_p, c.POINTER(Error)]
     return lib
@@ -131,6 +132,14 @@ class Session:
         finally:
             free(text)
             LIB.cell_result_destroy(result)
+
+    def complete(self, before):
+        data, text, error = before.encode(), c.c_void_p(), Error()
+        check(LIB.cell_session_complete(self.handle, data, len(data), c.byref(text), c.byref(error)), error)
+        try:
+            return json.loads(c.string_at(text.value))
+        finally:
+            free(text)
 
     def value(self, code):
         result = self.run(code)
@@ -496,6 +505,44 @@ def fork_of_the_host():
     engine.close()
 
 
+def completions():
+    """Names and attributes, without running the code's properties, without a trace, and not while a cell runs."""
+    engine = Engine()
+    session = engine.open()
+    session.run("import os\nran = []\nclass A:\n    field = 1\n    @property\n    def prop(self):\n        ran.append(1)\n        return ''\n"
+                "    def method(self): pass\na = A()\na.own = {}\nclass Slow:\n    def __dir__(self):\n        while True: pass\nslow = Slow()")
+    session.run("6 * 7")
+    for before, wanted in (("a.", ["field", "method", "own", "prop"]), ("a.me", ["method"]), ("x = [a.o", ["own"]), ("a.prop.up", []),
+                           ("a.own.ke", ["keys"]), ("os.path.basen", ["basename"]), ("import collec", ["collections"]),
+                           ("from os import getcw", ["getcwd", "getcwdb"]), ("whi", ["while"]), ("'a.", []), ("# a.", []),
+                           ("len(a).", []), ("nothing.", []), ("%%ba", ["bash"]), ("é = a.fi", ["field"])):
+        found = session.complete(before)
+        assert found["matches"] == wanted and before.endswith(found["prefix"]) and found["more"] == 0, (before, found)
+    assert session.value("[ran, _, len(In), str(Out)]") == [[], 42, 4, "{2: 42}"], "no trace of them"
+    assert len(session.complete("")["matches"]) > 100
+    try:
+        session.complete("slow.")
+        raise AssertionError("it ends")
+    except WorkcellError as error:
+        assert error.args[0] == "start_timeout", error
+    assert session.value("a.field") == 1, "the variables are kept"
+    go = os.path.join(session.value("os.getcwd()"), "completions-%d" % os.getpid())
+    begun = threading.Event()
+    join = in_thread(lambda: session.run("print('on', flush=True)\nwhile not os.path.exists(%r): pass" % go, lambda event: begun.set()))
+    assert begun.wait(support.DEADLINE)
+    try:
+        session.complete("a.")
+        raise AssertionError("a cell runs")
+    except WorkcellError as error:
+        assert error.args[0] == "busy", error
+    open(go, "w").close()
+    assert join()["error"] is None
+    os.unlink(go)
+    assert session.complete("a.me")["matches"] == ["method"]
+    session.close()
+    engine.close()
+
+
 def bad_arguments():
     error = Error()
     handle = c.c_void_p()
@@ -516,7 +563,7 @@ SCENARIOS = [many_sessions, engine_cycles, unused_engine, engine_closes_sessions
              slow_reader, slow_reader_slows_its_kernel, slow_reader_of_a_cell_that_ends,
              two_engines, good_guest, blocked_signals, spawner_dies, zygote_dies,
              interrupt_from_another_thread,
-             reset_while_running, close_while_running, fork_of_the_host, bad_arguments]
+             reset_while_running, close_while_running, fork_of_the_host, completions, bad_arguments]
 
 if __name__ == "__main__":
     {scenario.__name__: scenario for scenario in SCENARIOS}[sys.argv[1]]()
