@@ -51,8 +51,8 @@ test | bench)
 	packages="$packages haproxy"
 	# Subordinate ids for sandboxes of ordinary users.
 	packages="$packages uidmap"
-	# Shells whose completions are tested, and the formatter of manual pages.
-	packages="$packages zsh fish groff-base"
+	# Shells whose completions are tested, the formatter of manual pages, and a terminal to look at.
+	packages="$packages zsh fish groff-base tmux"
 	# The checker of systemd's units.
 	packages="$packages systemd"
 	# To compare the sandbox with.

@@ -165,6 +165,8 @@ char *cell__cli_error_json(const struct cell_error *err);
 
 /* ---- paths, files and interpreters (paths.c) ----------------------------- */
 
+/* $XDG_STATE_HOME/workcell/NAME (default ~/.local/state), with its folders made; free() it. NULL: no place for it. */
+char *cell__cli_state_path(const char *name);
 /* free() it; NULL: *err has the reason. */
 char *cell__cli_absolute(const char *path, struct cell_error *err);
 /* Fails unless path is a folder; `flag` names it in the message. */
@@ -654,6 +656,8 @@ struct cell_cli_printer *cell__cli_printer_create(enum cell_cli_format format, v
 void cell__cli_printer_destroy(struct cell_cli_printer *printer);
 /* From now on asks the user for approvals in runs of the host's session (approve.c), if it has a policy. */
 int cell__cli_printer_ask(struct cell_cli_printer *printer, const struct cell_cli_host *host, bool stdin_is_taken, struct cell_error *err);
+/* Text: pictures are drawn by a terminal that can, unless the code is guarded from it, or else saved and named (picture.h). */
+void cell__cli_printer_show_pictures(struct cell_cli_printer *printer);
 /* For cell_session_run(): prints as it comes.  arg is the printer. */
 void cell__cli_print_event(void *arg, const struct cell_event *event);
 /* For the session: keeps events between runs, on the engine's thread. arg is the printer. */

@@ -1,9 +1,8 @@
 /*
  * `workcell shell`: cells from a terminal, or from a pipe without prompts.
  *
- * Line editing is libedit's, with our own function to read a character: it waits for the terminal and for an eventfd together, so Ctrl-C, a
- * changed window, a stop and output of background threads are handled while the prompt waits, without a signal handler that jumps out of
- * the editor.
+ * The editor (editor.h) waits for the terminal and for an eventfd together, so Ctrl-C, a changed window, a stop and output of background
+ * threads are handled while the prompt waits, without a signal handler that jumps out of it.
  */
 #define _GNU_SOURCE 1
 #include "cli.h"
@@ -20,10 +19,8 @@
 #include <unistd.h>
 #include <wchar.h>
 
-#include <histedit.h>
-
-#define HISTORY_LINES 2000
-#define INDENT "    "
+#include "editor.h"
+#include "python_text.h"
 
 enum input {
 	INPUT_LINE,
@@ -38,98 +35,14 @@ struct shell {
 	unsigned count; /* of cells on this kernel, as in "In [3]" */
 	bool continued; /* which prompt */
 	int wake_fd;
-	EditLine *editor;
-	History *history;
-	char *history_path;
-	mbstate_t decoding;
-	enum input event; /* why read_char() gave up */
-	char prompt[64];
+	struct cell_cli_editor *editor; /* terminal */
+	enum input event; /* why it gave up */
 	char *line; /* of a pipe; kept when it belongs to the next cell */
 	size_t line_room;
 	bool line_waits;
 	char *cell;
 	size_t cell_size, cell_room;
 };
-
-/* ---- when is a cell complete ----------------------------------------------- */
-
-enum completeness {
-	CODE_COMPLETE,
-	CODE_OPEN,  /* a bracket, a triple-quoted string or a backslash needs another line */
-	CODE_BLOCK, /* an indented block: continues until an empty line */
-};
-
-/* Steps over the string that starts at `at`. Returns its end; *ret_open: a triple quote is missing. */
-static size_t skip_string(const char *code, size_t size, size_t at, bool *ret_open)
-{
-	char quote = code[at];
-	bool triple = at + 2 < size && code[at + 1] == quote && code[at + 2] == quote;
-
-	for (at += triple ? 3 : 1; at < size; at++) {
-		if (code[at] == '\\')
-			at++;
-		else if (!triple && (code[at] == quote || code[at] == '\n'))
-			return code[at] == quote ? at + 1 : at;
-		else if (triple && at + 2 < size && code[at] == quote && code[at + 1] == quote && code[at + 2] == quote)
-			return at + 3;
-	}
-	*ret_open = triple;
-	return size;
-}
-
-/*
- * A guess from the outside, without Python: it need not know what is valid, only whether the person seems to be done. A wrong "complete"
- * shows a syntax error, a wrong "open" shows another prompt.
- */
-static enum completeness code_completeness(const char *code, size_t size)
-{
-	bool open = false, block = false, line_start = true;
-	char last = 0; /* the last character that counts in this line */
-	int depth = 0;
-
-	if (size >= 2 && code[0] == '%' && code[1] == '%')
-		return CODE_BLOCK;
-	for (size_t at = 0; at < size; at++) {
-		char c = code[at];
-
-		if (line_start && depth == 0 && (c == '!' || c == '%' || c == '?')) {
-			/* The shell's or a magic's line: its quotes and brackets are not Python's. */
-			while (at < size && code[at] != '\n')
-				at++;
-			if (at && code[at - 1] == '\\')
-				open = at + 1 >= size;
-			continue;
-		}
-		if (c == '#') {
-			while (at + 1 < size && code[at + 1] != '\n')
-				at++;
-			continue;
-		}
-		if (c == '\'' || c == '"') {
-			at = skip_string(code, size, at, &open) - 1;
-			last = c;
-		} else if (c == '\\' && at + 1 < size && code[at + 1] == '\n') {
-			open = at + 2 >= size;
-			at++;
-		} else if (c == '\n') {
-			if (depth <= 0 && last == ':')
-				block = true;
-			last = 0;
-			line_start = true;
-			continue;
-		} else if (c != ' ' && c != '\t' && c != '\r') {
-			depth += strchr("([{", c) ? 1 : strchr(")]}", c) ? -1 : 0;
-			if (line_start && c == '@' && depth == 0)
-				block = true;
-			last = c;
-		}
-		if (c != ' ' && c != '\t')
-			line_start = false;
-	}
-	if (open || depth > 0)
-		return CODE_OPEN;
-	return block ? CODE_BLOCK : CODE_COMPLETE;
-}
 
 /* ---- the terminal ----------------------------------------------------------- */
 
@@ -141,34 +54,19 @@ static void wake(void *arg)
 	eventfd_write(shell->wake_fd, 1);
 }
 
-static char *prompt(EditLine *editor)
-{
-	struct shell *shell;
-
-	el_get(editor, EL_CLIENTDATA, &shell);
-	/* \1 encloses characters without width; libedit loses it at the very end, hence the space. */
-	if (shell->continued)
-		snprintf(shell->prompt, sizeof(shell->prompt), "   ...: ");
-	else if (shell->colour)
-		snprintf(shell->prompt, sizeof(shell->prompt), "\1\033[32m\1In [%u]:\1\033[0m\1 ", shell->count);
-	else
-		snprintf(shell->prompt, sizeof(shell->prompt), "In [%u]: ", shell->count);
-	return shell->prompt;
-}
-
 static void show_kept(struct shell *shell)
 {
 	if (!cell__cli_has_kept(shell->printer))
 		return;
-	cell__cli_write(STDOUT_FILENO, "\r\033[K", 4);
+	cell__editor_hide(shell->editor);
 	cell__cli_print_kept(shell->printer);
 	cell__cli_print_fresh_line(shell->printer);
-	el_set(shell->editor, EL_REFRESH);
 }
 
-/* False: the line being edited is over. */
-static bool handle_wake(struct shell *shell)
+/* While a person types. False: the input is over. */
+static bool handle_wake(void *arg)
 {
+	struct shell *shell = arg;
 	eventfd_t value;
 
 	eventfd_read(shell->wake_fd, &value);
@@ -180,144 +78,27 @@ static bool handle_wake(struct shell *shell)
 		shell->event = INPUT_CLEARED;
 		return false;
 	}
-	if (cell__cli_take_resize()) {
-		/* After a stop the terminal may have been given other modes. */
-		el_set(shell->editor, EL_PREP_TERM, 1);
-		el_resize(shell->editor);
-		el_set(shell->editor, EL_REFRESH);
-	}
+	if (cell__cli_take_resize())
+		cell__editor_resized(shell->editor);
 	show_kept(shell);
 	return true;
 }
 
-/* libedit's source of characters: 1 with a character, 0 at the end, -1 on an error. */
-static int read_char(EditLine *editor, wchar_t *ret_char)
+static json_t *complete(void *arg, const char *before, size_t size)
 {
-	struct shell *shell;
+	struct shell *shell = arg;
+	json_t *answer = NULL;
+	char *text;
 
-	el_get(editor, EL_CLIENTDATA, &shell);
-	for (;;) {
-		struct pollfd fds[] = {
-			{ .fd = shell->wake_fd, .events = POLLIN },
-			{ .fd = STDIN_FILENO, .events = POLLIN },
-		};
-		ssize_t n;
-		char byte;
-
-		if (poll(fds, 2, -1) < 0 && errno != EINTR)
-			return -1;
-		if (fds[0].revents && !handle_wake(shell))
-			return 0;
-		if (!fds[1].revents)
-			continue;
-		n = read(STDIN_FILENO, &byte, 1);
-		if (n < 0 && (errno == EINTR || errno == EAGAIN))
-			continue;
-		if (n <= 0)
-			return (int)n;
-		switch (mbrtowc(ret_char, &byte, 1, &shell->decoding)) {
-		case (size_t)-2:
-			continue;
-		case (size_t)-1:
-			memset(&shell->decoding, 0, sizeof(shell->decoding));
-			*ret_char = L'?';
-			return 1;
-		default:
-			return 1;
-		}
+	/* Without completions, for whatever reason, the key does nothing. */
+	if (cell_session_complete(shell->host.session, before, size, &text, NULL) == 0) {
+		answer = json_loads(text, 0, NULL);
+		free(text);
 	}
-}
-
-static unsigned char insert_indent(EditLine *editor, int key)
-{
-	(void)key;
-	return el_insertstr(editor, INDENT) < 0 ? CC_ERROR : CC_REFRESH;
-}
-
-static void bind_keys(EditLine *editor)
-{
-	static const char *const keys[][2] = {
-		{ "^I", "cell-indent" },        { "^R", "em-inc-search-prev" }, { "\\e[3~", "ed-delete-next-char" },
-		{ "\\e[H", "ed-move-to-beg" },  { "\\e[1~", "ed-move-to-beg" }, { "\\e[F", "ed-move-to-end" },
-		{ "\\e[4~", "ed-move-to-end" }, { "\\e[1;5D", "ed-prev-word" }, { "\\e[1;5C", "em-next-word" },
-	};
-
-	/* The wide call, because the other one never frees the copies it makes of the names. */
-	el_wset(editor, EL_ADDFN, L"cell-indent", L"insert an indentation", insert_indent);
-	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
-		el_set(editor, EL_BIND, keys[i][0], keys[i][1], NULL);
-}
-
-/* ---- history ------------------------------------------------------------------ */
-
-/* The file's path, with its directories made; NULL if there is no place for one. */
-static char *history_path(void)
-{
-	const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
-	char *path = NULL;
-	int n = -1;
-
-	if (state && *state == '/')
-		n = asprintf(&path, "%s/workcell/history", state);
-	else if (home && *home == '/')
-		n = asprintf(&path, "%s/.local/state/workcell/history", home);
-	if (n < 0)
-		return NULL;
-	for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-		*slash = '\0';
-		n = mkdir(path, 0700);
-		*slash = '/';
-		if (n < 0 && errno != EEXIST) {
-			free(path);
-			return NULL;
-		}
-	}
-	return path;
-}
-
-/* Written beside and renamed, so that a crash or a second shell leaves one whole history or the other. */
-static void save_history(struct shell *shell)
-{
-	char *temporary;
-	HistEvent event;
-	int fd;
-
-	if (!shell->history_path || asprintf(&temporary, "%s.XXXXXX", shell->history_path) < 0)
-		return;
-	fd = mkostemp(temporary, O_CLOEXEC); /* 0600 */
-	if (fd >= 0) {
-		close(fd);
-		if (history(shell->history, &event, H_SAVE, temporary) < 0 || rename(temporary, shell->history_path) < 0)
-			unlink(temporary);
-	}
-	free(temporary);
+	return answer;
 }
 
 /* ---- opening and closing -------------------------------------------------------- */
-
-static int open_terminal(struct shell *shell, struct cell_error *err)
-{
-	HistEvent event;
-
-	shell->editor = el_init("workcell", stdin, stdout, stderr);
-	shell->history = history_init();
-	if (!shell->editor || !shell->history)
-		return cell_fail(err, CELL_E_IO, 0, "cannot set up line editing; is TERM right?");
-	history(shell->history, &event, H_SETSIZE, HISTORY_LINES);
-	history(shell->history, &event, H_SETUNIQUE, 1);
-	shell->history_path = history_path();
-	if (shell->history_path)
-		history(shell->history, &event, H_LOAD, shell->history_path);
-	el_set(shell->editor, EL_CLIENTDATA, shell);
-	el_set(shell->editor, EL_SIGNAL, 0);
-	el_set(shell->editor, EL_EDITOR, "emacs");
-	el_set(shell->editor, EL_HIST, history, shell->history);
-	el_set(shell->editor, EL_PROMPT_ESC, prompt, '\1');
-	el_set(shell->editor, EL_GETCFN, read_char);
-	bind_keys(shell->editor);
-	el_source(shell->editor, NULL);
-	return 0;
-}
 
 static int open_shell(struct shell *shell, const struct cell_cli_session_flags *flags, struct cell_error *err)
 {
@@ -333,7 +114,14 @@ static int open_shell(struct shell *shell, const struct cell_cli_session_flags *
 		return -1;
 	if (cell__cli_printer_ask(shell->printer, &shell->host, !shell->terminal, err) < 0)
 		return -1;
-	return shell->terminal ? open_terminal(shell, err) : 0;
+	if (!shell->terminal)
+		return 0;
+	if (!flags->images_dir)
+		cell__cli_printer_show_pictures(shell->printer);
+	return cell__editor_create(
+		&(struct cell_cli_editor_options){
+			.colour = shell->colour, .wake_fd = shell->wake_fd, .woken = handle_wake, .complete = complete, .arg = shell },
+		&shell->editor, err);
 }
 
 static void close_shell(struct shell *shell)
@@ -341,14 +129,8 @@ static void close_shell(struct shell *shell)
 	/* The engine's thread wakes us until the session is closed, so that comes first. */
 	if (shell->host.engine)
 		cell__cli_close(&shell->host);
-	if (shell->editor && shell->history)
-		save_history(shell);
-	if (shell->editor)
-		el_end(shell->editor);
-	if (shell->history)
-		history_end(shell->history);
+	cell__editor_destroy(shell->editor);
 	cell__cli_printer_destroy(shell->printer);
-	free(shell->history_path);
 	free(shell->line);
 	free(shell->cell);
 }
@@ -357,25 +139,17 @@ static void close_shell(struct shell *shell)
 
 static enum input read_terminal(struct shell *shell, const char **ret_line)
 {
-	const char *line;
-	HistEvent event;
-	int size = 0;
+	size_t size;
 
 	shell->event = INPUT_END;
 	cell__cli_print_fresh_line(shell->printer);
-	/* Before the prompt is shown, not after: early input must not get the terminal's own editing. */
-	el_set(shell->editor, EL_PREP_TERM, 1);
-	line = el_gets(shell->editor, &size);
-	if (!line || size <= 0) {
-		const char *answer = shell->event == INPUT_CLEARED ? "\nKeyboardInterrupt\n" : "\n";
-
-		cell__cli_write(STDOUT_FILENO, answer, strlen(answer));
-		return shell->event;
-	}
-	if (line[strspn(line, " \t\n")])
-		history(shell->history, &event, H_ENTER, line);
-	*ret_line = line;
-	return INPUT_LINE;
+	*ret_line = cell__editor_read(shell->editor, shell->count, shell->continued, &size);
+	if (*ret_line)
+		return INPUT_LINE;
+	cell__editor_leave(shell->editor);
+	if (shell->event == INPUT_CLEARED)
+		cell__cli_write(STDOUT_FILENO, "KeyboardInterrupt\n", 18);
+	return shell->event;
 }
 
 static enum input read_pipe(struct shell *shell, const char **ret_line)
@@ -425,13 +199,13 @@ static enum input read_cell(struct shell *shell, struct cell_error *err)
 	shell->cell_size = 0;
 	shell->continued = false;
 	for (;;) {
-		enum completeness state = CODE_COMPLETE;
+		enum cell_cli_completeness state = CELL_CODE_COMPLETE;
 		const char *line = NULL;
 		enum input input;
 		bool was_blank = blank;
 
 		if (shell->cell_size)
-			state = code_completeness(shell->cell, shell->cell_size);
+			state = cell__code_completeness(shell->cell, shell->cell_size);
 		input = shell->terminal ? read_terminal(shell, &line) : read_pipe(shell, &line);
 		if (input == INPUT_END && shell->cell_size && !shell->terminal && !cell__cli_stop_status())
 			return INPUT_LINE;
@@ -440,9 +214,9 @@ static enum input read_cell(struct shell *shell, struct cell_error *err)
 		blank = !line[strspn(line, " \t\r\n")];
 		if (!shell->cell_size && blank)
 			continue;
-		if (state == CODE_BLOCK && shell->terminal && blank)
+		if (state == CELL_CODE_BLOCK && shell->terminal && blank)
 			return INPUT_LINE;
-		if (state == CODE_BLOCK && was_blank && !blank && *line != ' ' && *line != '\t') {
+		if (state == CELL_CODE_BLOCK && was_blank && !blank && *line != ' ' && *line != '\t') {
 			shell->line_waits = true;
 			return INPUT_LINE;
 		}
@@ -450,7 +224,9 @@ static enum input read_cell(struct shell *shell, struct cell_error *err)
 			cell_fail(err, CELL_E_LIMIT, 0, "the input is too long for a cell");
 			return INPUT_END;
 		}
-		if (code_completeness(shell->cell, shell->cell_size) == CODE_COMPLETE)
+		if (shell->terminal && cell__editor_is_whole(shell->editor))
+			return INPUT_LINE;
+		if (cell__code_completeness(shell->cell, shell->cell_size) == CELL_CODE_COMPLETE)
 			return INPUT_LINE;
 		shell->continued = true;
 	}
@@ -517,6 +293,15 @@ static int run_cell(struct shell *shell, struct cell_error *err)
 	return 0;
 }
 
+/* One entry of the history, without the blank line that ends a block. */
+static void remember(struct shell *shell)
+{
+	while (shell->cell_size && strchr(" \t\r\n", shell->cell[shell->cell_size - 1]))
+		shell->cell_size--;
+	shell->cell[shell->cell_size] = '\0';
+	cell__editor_remember(shell->editor, shell->cell);
+}
+
 static int loop(struct shell *shell, struct cell_error *err)
 {
 	static const char *const leave[] = { "exit", "quit", "exit()", "quit()", NULL };
@@ -531,6 +316,8 @@ static int loop(struct shell *shell, struct cell_error *err)
 			continue;
 		if (input == INPUT_END)
 			return err->code == CELL_OK ? 0 : -1;
+		if (shell->terminal)
+			remember(shell);
 		if (cell_is(shell, leave))
 			return 0;
 		status = cell_is(shell, fresh) ? reset(shell, err) : run_cell(shell, err);
@@ -551,9 +338,9 @@ const struct cell_cli_command cell__cli_shell_command = {
 	.name = "shell",
 	.summary = "run cells interactively",
 	.synopsis = "[flags]",
-	.about = "Runs a session at a prompt.  A block ends with an empty line.  Ctrl-C interrupts the cell or\n"
-		 "clears the input, %reset starts a fresh kernel, Ctrl-D or exit leaves.  Without a terminal it\n"
-		 "reads stdin and prints no prompts.",
+	.about = "Runs a session at a prompt.  A block ends with an empty line, Tab completes, Up recalls earlier\n"
+		 "cells.  Ctrl-C interrupts the cell or clears the input, %reset starts a fresh kernel, Ctrl-D or\n"
+		 "exit leaves.  Without a terminal it reads stdin and prints no prompts.",
 	.examples = "  workcell shell\n"
 		    "  workcell shell --python ./venv/bin/python --preload numpy\n"
 		    "  workcell shell < session.txt",

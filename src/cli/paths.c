@@ -102,3 +102,27 @@ int cell__cli_read_file(const char *path, char **ret_text, size_t *ret_size, str
 	*ret_text = cell__buf_take(&text);
 	return 0;
 }
+
+char *cell__cli_state_path(const char *name)
+{
+	const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+	char *path = NULL;
+	int n = -1;
+
+	if (state && *state == '/')
+		n = asprintf(&path, "%s/workcell/%s", state, name);
+	else if (home && *home == '/')
+		n = asprintf(&path, "%s/.local/state/workcell/%s", home, name);
+	if (n < 0)
+		return NULL;
+	for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+		*slash = '\0';
+		n = mkdir(path, 0700);
+		*slash = '/';
+		if (n < 0 && errno != EEXIST) {
+			free(path);
+			return NULL;
+		}
+	}
+	return path;
+}

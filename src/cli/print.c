@@ -18,6 +18,9 @@
 
 #include <jansson.h>
 
+#include "picture.h"
+#include "python_text.h"
+
 /* ---- writing -------------------------------------------------------------- */
 
 void cell__cli_write(int fd, const void *data, size_t size)
@@ -121,6 +124,7 @@ struct cell_cli_printer {
 	bool mid_line;       /* stdout is not at the start of a line */
 	bool guarded[2]; /* stdout, stderr: a terminal that the code must not act on, because it asks questions there or is confined */
 	struct cell_shown_carry shown[2];
+	bool pictures; /* shown or saved */
 	struct cell_cli_asker *asker; /* NULL: no questions here */
 	struct cell_session *session;
 	void (*wake)(void *arg);
@@ -327,6 +331,50 @@ static void flush_carry(struct outlet *outlet)
 	emit_chunk_json(outlet, CELL_STDERR, NULL, 0, true);
 }
 
+void cell__cli_printer_show_pictures(struct cell_cli_printer *printer)
+{
+	printer->pictures = true;
+}
+
+static void emit_saved_picture(struct outlet *outlet, const struct cell_mime_part *part)
+{
+	CELL_AUTO_FREE char *path = NULL, *line = NULL;
+	struct cell_error err;
+	int size;
+
+	if (cell__picture_save(part->data, part->size, &path, &err) == 0)
+		size = asprintf(&line, "image: %s\n", path);
+	else
+		size = asprintf(&line, "<%.80s, %zu bytes, not saved: %s>\n", part->type, part->size, err.msg);
+	if (size >= 0)
+		emit(outlet, STDOUT_FILENO, line, (size_t)size);
+	else
+		line = NULL;
+}
+
+/* False: there is no picture among the parts, or pictures are not for this printer. */
+static bool emit_picture(struct outlet *outlet, const struct cell_mime_part *parts, size_t n)
+{
+	CELL_AUTO_BUF struct cell__buf drawn = CELL_BUF_INIT;
+	const struct cell_mime_part *part = NULL;
+
+	for (size_t i = 0; i < n && outlet->printer->pictures && !part; i++) {
+		if ((!strcmp(parts[i].type, "image/png") || !strcmp(parts[i].type, "image/jpeg")) &&
+		    cell__picture_type(parts[i].data, parts[i].size))
+			part = &parts[i];
+	}
+	if (!part)
+		return false;
+	if (!outlet->keep)
+		cell__cli_print_fresh_line(outlet->printer);
+	/* A terminal that is guarded from the code does not decode its pictures either. */
+	if (!outlet->printer->guarded[0] && cell__picture_draw(cell__pictures_of_terminal(), part->data, part->size, &drawn) == 0)
+		emit(outlet, STDOUT_FILENO, drawn.data, drawn.size);
+	else
+		emit_saved_picture(outlet, part);
+	return true;
+}
+
 static void emit_display(struct outlet *outlet, const struct cell_mime_part *parts, size_t n)
 {
 	if (outlet->printer->format == CELL_CLI_EVENTS) {
@@ -338,7 +386,7 @@ static void emit_display(struct outlet *outlet, const struct cell_mime_part *par
 		emit_json(outlet, json_pack("{s:s, s:o}", "event", "display", "mime", mime));
 		return;
 	}
-	if (outlet->printer->format != CELL_CLI_TEXT || !n)
+	if (outlet->printer->format != CELL_CLI_TEXT || !n || emit_picture(outlet, parts, n))
 		return;
 	for (size_t i = 0; i < n; i++) {
 		if (!strcmp(parts[i].type, "text/plain")) {
@@ -605,17 +653,26 @@ static void print_value(struct cell_cli_printer *printer, const struct cell_resu
 		print_now(printer, STDOUT_FILENO, "\n", 1);
 	print_now(printer, STDOUT_FILENO, text, size);
 	print_now(printer, STDOUT_FILENO, "\n", 1);
+	emit_picture(&printer->now, parts, n);
+}
+
+static void print_traceback(struct cell_cli_printer *printer, const char *text, size_t size)
+{
+	size_t coloured_size = 0;
+	char *coloured = cell__cli_colours(STDERR_FILENO) ? cell__traceback_coloured(text, size, &coloured_size) : NULL;
+
+	print_now(printer, STDERR_FILENO, coloured ? coloured : text, coloured ? coloured_size : size);
+	if (text[size - 1] != '\n')
+		print_now(printer, STDERR_FILENO, "\n", 1);
+	free(coloured);
 }
 
 static void print_outcome(struct cell_cli_printer *printer, const struct cell_outcome *outcome)
 {
 	size_t size = outcome->traceback ? strlen(outcome->traceback) : 0;
 
-	if (size) {
-		print_now(printer, STDERR_FILENO, outcome->traceback, size);
-		if (outcome->traceback[size - 1] != '\n')
-			print_now(printer, STDERR_FILENO, "\n", 1);
-	}
+	if (size)
+		print_traceback(printer, outcome->traceback, size);
 	print_now(printer, STDERR_FILENO, NULL, 0);
 	/* An exception's traceback is complete; a timeout's does not mention the timeout. */
 	if (!size || (outcome->code != CELL_OUT_EXCEPTION && outcome->code != CELL_OUT_INTERRUPTED)) {

@@ -8,7 +8,7 @@ import pytest
 import support
 
 PROMPT = r"In \[(\d+)\]: $"
-MORE = r"\.\.\.: $"
+MORE = r"\.\.\.: *$"
 CTRL_A, CTRL_C, CTRL_D, CTRL_U, UP, LEFT, BACKSPACE = "\x01", "\x03", "\x04", "\x15", "\x1b[A", "\x1b[D", "\x7f"
 
 

@@ -1,0 +1,290 @@
+"""`workcell shell` as a person sees it: on the screen of tmux, with completion, indentation, colours, history and pictures."""
+import base64
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+
+import spaces
+import support
+from support import Terminal, wait_until
+
+PNG = b"\x89PNG\r\n\x1a\n"
+PICTURE = ("class Picture:\n    def _repr_png_(self): return b'\\x89PNG\\r\\n\\x1a\\n' + b'\\x1b[31m' * 2000\n"
+           "    def __repr__(self): return 'a picture'\n")
+
+
+class Screen:
+    """A program in a tmux of its own."""
+
+    def __init__(self, folder, env, *argv):
+        self.socket, self.env = str(folder / "tmux"), env
+        command = " ".join("'%s'" % each for each in argv)
+        self.tmux("-f", "/dev/null", "new-session", "-d", "-x", "80", "-y", "24", "exec " + command)
+
+    def tmux(self, *args):
+        return subprocess.run(["tmux", "-S", self.socket, *args], env={**self.env, "TERM": "xterm-256color"}, check=True, timeout=support.DEADLINE,
+                              capture_output=True, text=True).stdout
+
+    def press(self, *keys):
+        for key in keys:
+            self.tmux("send-keys", key)
+
+    def type(self, text):
+        self.tmux("send-keys", "-l", text)
+
+    def paste(self, text):
+        self.tmux("set-buffer", text)
+        self.tmux("paste-buffer", "-p")
+
+    def lines(self):
+        return [line.rstrip() for line in self.tmux("capture-pane", "-p").rstrip("\n").split("\n")]
+
+    def coloured(self):
+        return self.tmux("capture-pane", "-p", "-e")
+
+    def wait(self, *wanted):
+        """Until the last lines are these, each a regular expression."""
+        def seen():
+            lines = self.lines()
+            while lines and not lines[-1]:
+                lines.pop()
+            last = lines[-len(wanted):]
+            return len(last) == len(wanted) and all(re.fullmatch(pattern, line) for pattern, line in zip(wanted, last))
+        wait_until(seen, lambda: "%r not on the screen:\n%s" % (wanted, "\n".join(self.lines())), min(support.DEADLINE, 15))
+
+    def close(self):
+        subprocess.run(["tmux", "-S", self.socket, "kill-server"], env=self.env, capture_output=True)
+
+
+@pytest.fixture
+def home(tmp_path):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "work").mkdir()
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def open_shell(home, tmp_path):
+    assert shutil.which("tmux"), "scripts/setup.sh test installs it"
+    screens = []
+
+    def make(*flags, **env):
+        screen = Screen(tmp_path, support.host_environment(HOME=str(home), **env), support.BIN, "shell", "--python", support.bare_python(),
+                        "--cwd", tmp_path / "work", *flags)
+        screens.append(screen)
+        screen.wait(r"In \[1\]:")
+        return screen
+    yield make
+    for screen in screens:
+        screen.close()
+
+
+def test_lines_are_indented_and_recalled_as_one(open_shell, home):
+    screen = open_shell()
+    screen.type("def f(n):")
+    screen.press("Enter")
+    screen.wait(r"In \[1\]: def f\(n\):", r"   \.\.\.:")
+    screen.type("if n:")
+    screen.press("Enter")
+    screen.type("return [n,")
+    screen.press("Enter")
+    screen.type("n]")
+    screen.press("Enter")
+    screen.type("return 5")
+    screen.press("Enter")
+    screen.wait(r"In \[1\]: def f\(n\):", r"   \.\.\.:     if n:", r"   \.\.\.:         return \[n,", r"   \.\.\.:         n\]",
+                r"   \.\.\.:         return 5", r"   \.\.\.:")
+    screen.press("Enter")
+    screen.wait(r"In \[2\]:")
+    screen.type("f(0), f(3)")
+    screen.press("Enter")
+    screen.wait(r"Out\[2\]: \(None, \[3, 3\]\)", "", r"In \[3\]:")
+    screen.press("Up", "Up")
+    screen.wait(r"In \[3\]: def f\(n\):", r"   \.\.\.:     if n:", r"   \.\.\.:         return \[n,", r"   \.\.\.:         n\]",
+                r"   \.\.\.:         return 5")
+    screen.press("C-c")
+    screen.wait("KeyboardInterrupt", r"In \[3\]:")
+    screen.press("C-d")
+    wait_until(lambda: (home / ".local/state/workcell/history").exists(), "the history is saved")
+    assert os.stat(home / ".local/state/workcell/history").st_mode & 0o777 == 0o600
+
+
+def test_the_history_of_another_shell(open_shell, home):
+    first = open_shell()
+    first.type("for n in [1]:")
+    first.press("Enter")
+    first.type("print('n', n)")
+    first.press("Enter", "Enter")
+    first.wait("n 1", "", r"In \[2\]:")
+    first.press("C-d")
+    wait_until(lambda: (home / ".local/state/workcell/history").exists(), "the history is saved")
+    first.close()
+    second = open_shell()
+    second.press("Up")
+    second.wait(r"In \[1\]: for n in \[1\]:", r"   \.\.\.:     print\('n', n\)")
+    second.press("Enter")
+    second.press("Enter")
+    second.wait("n 1", "", r"In \[2\]:")
+
+
+def test_editing_within_a_cell(open_shell):
+    screen = open_shell()
+    screen.type("if True:")
+    screen.press("Enter")
+    screen.press("Tab", "BSpace", "BSpace")  # a level of indentation each
+    screen.type("x")
+    screen.wait(r"In \[1\]: if True:", r"   \.\.\.: x")
+    screen.press("C-c")
+    screen.wait("KeyboardInterrupt", r"In \[1\]:")
+    screen.type("(1,")
+    screen.press("Enter")
+    screen.type("2)")
+    screen.press("Up", "End", "BSpace")
+    screen.type(" + 8,")
+    screen.wait(r"In \[1\]: \(1 \+ 8,", r"   \.\.\.: 2\)")
+    screen.press("Down", "End", "Enter")
+    screen.wait(r"Out\[1\]: \(9, 2\)", "", r"In \[2\]:")
+
+
+def test_pasted_text_keeps_its_indentation(open_shell):
+    screen = open_shell()
+    screen.paste("def g():\n    a = 1\n\n    return a + 1\n\ng()")
+    screen.wait(r"In \[1\]: def g\(\):", r"   \.\.\.:     a = 1", r"   \.\.\.:", r"   \.\.\.:     return a \+ 1", r"   \.\.\.:", r"   \.\.\.: g\(\)")
+    screen.press("M-Enter")
+    screen.wait(r"Out\[1\]: 2", "", r"In \[2\]:")
+
+
+def test_a_cell_that_is_wider_and_higher_than_the_screen(open_shell):
+    screen = open_shell()
+    screen.type("x = '" + "é" * 100 + "'")
+    screen.wait(r"In \[1\]: x = 'é{67}", r"é{33}'")
+    screen.press("Enter")
+    screen.wait(r"In \[2\]:")
+    screen.type("len(x)")
+    screen.press("Enter")
+    screen.wait(r"Out\[2\]: 100", "", r"In \[3\]:")
+    screen.paste("y = [\n" + "".join("    %d,\n" % n for n in range(40)) + "]")
+    screen.wait(r"   \.\.\.:     39,", r"   \.\.\.: \]")
+    assert len(screen.lines()) == 24
+    screen.press("Enter")
+    screen.type("sum(y)")
+    screen.press("Enter")
+    screen.wait(r"Out\[4\]: 780", "", r"In \[5\]:")
+
+
+def test_code_is_coloured_while_it_is_typed(open_shell):
+    screen = open_shell()
+    screen.type("return 'text' + 12 # why")
+    screen.wait(r"In \[1\]: return 'text' \+ 12 # why")
+    line = next(line for line in screen.coloured().split("\n") if "return" in line)
+    assert "\x1b[1m\x1b[34mreturn" in line and "\x1b[32m'text'" in line and "\x1b[35m12" in line and "\x1b[90m# why" in line, repr(line)
+    screen.press("C-c")
+    screen.wait("KeyboardInterrupt", r"In \[1\]:")
+    screen.type("1/0")
+    screen.press("Enter")
+    screen.wait("ZeroDivisionError: division by zero", "", r"In \[2\]:")
+    # tmux repeats no attribute that is on already: the marks above are red too.
+    assert re.search(r"\x1b\[31m *~\^~\n\x1b\[1mZeroDivisionError\x1b\[0m", screen.coloured()), repr(screen.coloured())
+
+
+def test_without_colours(open_shell):
+    screen = open_shell(NO_COLOR="1")
+    screen.type("return 'text'")
+    screen.press("Enter")
+    screen.wait("SyntaxError.*", "", r"In \[2\]:")
+    assert "\x1b[" not in screen.coloured()
+
+
+def test_completion(open_shell, tmp_path):
+    base = tmp_path / "base"
+    (base / "tools").mkdir(parents=True)
+    shutil.copy(os.path.join(support.ROOT, "examples/base/tools/wc.yaml"), str(base / "tools/greet.yaml"))
+    with open(base / "tools/greet.yaml", encoding="utf-8") as file:
+        text = file.read()
+    (base / "tools/greet.yaml").write_text(re.sub("(?m)^name: wc$", "name: greet", text))
+    spaces.write_files(base, {"workflows/report.py": "\"\"\"Reports.\"\"\"\ndef run():\n    return 1\n"})
+    screen = open_shell("--base", tmp_path / "base")
+    screen.type("class A:")
+    screen.press("Enter")
+    screen.type("alpha = alphabet = 1")
+    screen.press("Enter", "Enter")
+    screen.wait(r"In \[2\]:")
+    screen.type("A.al")
+    screen.press("Tab")
+    screen.wait(r"In \[2\]: A\.alpha")
+    screen.press("Tab")
+    screen.wait(r"In \[2\]: A\.alpha", "alpha     alphabet", r"In \[2\]: A\.alpha")
+    screen.type("b")
+    screen.press("Tab")
+    screen.wait(r"In \[2\]: A\.alphabet")
+    screen.press("C-u")
+    screen.type("workflows.rep")
+    screen.press("Tab")
+    screen.wait(r"In \[2\]: workflows\.report")
+    screen.press("C-u")
+    screen.type("artifacts.save_")
+    screen.press("Tab")
+    screen.wait(r"In \[2\]: artifacts\.save_file")
+    screen.press("C-u")
+    screen.type("tools.gr")
+    screen.press("Tab")
+    screen.wait(r"In \[2\]: tools\.greet")
+    screen.press("C-u")
+    screen.press("Tab")
+    screen.type("7 * 6")
+    screen.press("Enter")
+    screen.wait(r"Out\[2\]: 42|IndentationError: .*", "", r"In \[3\]:")
+
+
+def test_hostile_completions_do_not_reach_the_terminal(home, tmp_path):
+    with Terminal("shell", "--python", support.bare_python(), cwd=str(tmp_path / "work"), env=support.host_environment(HOME=str(home))) as terminal:
+        terminal.expect(r"In \[1\]: $")
+        terminal.send("class E:\r    def __dir__(self): return ['good1', 'good2', 'go\\x1b]0;owned\\x07', 'go\\x1b[2J', 'go\\nx', 'go\\x9b2J']\r\r")
+        terminal.expect(r"In \[2\]: $")
+        terminal.send("e = E()\r")
+        terminal.expect(r"In \[3\]: $")
+        terminal.send("e.g")
+        terminal.expect(r"e\.g$")
+        terminal.seen = ""
+        terminal.send("\t\t")
+        wait_until(lambda: terminal._fill(0.1) is not None and "good1  good2" in terminal.seen, lambda: repr(terminal.seen))
+        assert not re.search("owned|2J|\x9b|\x1b\\]", terminal.seen), repr(terminal.seen)
+
+
+@pytest.mark.parametrize("name", ["kitty", "iterm", "file", "sandbox", "tmux"])
+def test_pictures(name, home, tmp_path):
+    env = {"kitty": {"KITTY_WINDOW_ID": "1"}, "iterm": {"TERM_PROGRAM": "iTerm.app"}, "sandbox": {"KITTY_WINDOW_ID": "1"},
+           "tmux": {"KITTY_WINDOW_ID": "1", "TMUX": "x"}}.get(name, {})
+    flags = ["--executor", "sandbox"] if name == "sandbox" else []
+    data = PNG + b"\x1b[31m" * 2000
+    with Terminal("shell", "--python", support.bare_python(), "--cwd", tmp_path / "work", *flags,
+                  env=support.host_environment(HOME=str(home), **env)) as terminal:
+        terminal.expect(r"In \[1\]: $")
+        terminal.send("\x1b[200~" + PICTURE + "\x1b[201~\x1b\r")
+        terminal.expect(r"In \[2\]: $")
+        raw = []
+        terminal.send("display(Picture())\r")
+
+        def ended():
+            terminal._fill(0.1)
+            raw[:] = [terminal.seen]
+            return re.search(r"In \[3\]: $", terminal.plain)
+        wait_until(ended, lambda: repr(terminal.seen[-300:]))
+        seen = raw[0]
+        if name == "kitty":
+            chunks = re.findall("\x1b_G([^;]*);([^\x1b]*)\x1b\\\\", seen)
+            assert chunks[0][0] == "a=T,f=100,q=2,m=1" and chunks[-1][0] == "m=0" and all(len(chunk) <= 4096 for _, chunk in chunks)
+            assert base64.b64decode("".join(chunk for _, chunk in chunks)) == data
+        elif name == "iterm":
+            found = re.search("\x1b\\]1337;File=inline=1;size=%d:([^\x07]*)\x07" % len(data), seen)
+            assert found and base64.b64decode(found.group(1)) == data
+        else:
+            path = re.search(r"image: (\S+\.png)", terminal.plain).group(1)
+            assert path.startswith(str(home)) and os.stat(path).st_mode & 0o777 == 0o600
+            with open(path, "rb") as file:
+                assert file.read() == data
+            assert "\x1b_G" not in seen and "1337" not in seen
+        assert (home / ".local/state/workcell/images").exists() is (name not in ("kitty", "iterm"))
