@@ -11,9 +11,11 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/words.h"
 
 #define PIECE_BYTES (1024u * 1024u)
 
@@ -69,14 +71,19 @@ static int print_artifacts(const json_t *artifacts, struct cell_error *err)
 {
 	struct cell_cli_table table = { .columns = 5 };
 	const json_t *artifact;
-	char size[32];
+	char size[32], age[32];
 	size_t i;
 
 	json_array_foreach(artifacts, i, artifact) {
-		snprintf(size, sizeof(size), "%" JSON_INTEGER_FORMAT, json_integer_value(json_object_get(artifact, "size")));
-		cell__cli_table_add(&table,
-				    (const char *[]){ cell__cli_text(artifact, "name"), type_of(artifact), size,
-						      cell__cli_text(artifact, "created_at"), cell__cli_text(artifact, "description") });
+		struct tm tm = { 0 };
+		const char *created = cell__cli_text(artifact, "created_at");
+
+		cell__size_words((uint64_t)json_integer_value(json_object_get(artifact, "size")), size);
+		/* Times of storages are UTC. */
+		if (strptime(created, "%Y-%m-%dT%H:%M:%S", &tm))
+			created = cell__age_words((int64_t)difftime(time(NULL), timegm(&tm)), age);
+		cell__cli_table_add(&table, (const char *[]){ cell__cli_text(artifact, "name"), type_of(artifact), size, created,
+							      cell__cli_text(artifact, "description") });
 	}
 	return cell__cli_table_print(&table, err);
 }

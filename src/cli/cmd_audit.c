@@ -11,6 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/words.h"
+
 #define BATCH 200       /* rows that are aligned together */
 #define POLL_MS 200     /* between two polls of -f */
 #define SHORT_ID 8      /* characters of an id that are shown */
@@ -80,11 +82,12 @@ static char *outcome_text(const json_t *record)
 {
 	const char *code = cell__cli_text(record, "code");
 	const json_t *duration = json_object_get(record, "duration_ms");
-	char *text = NULL;
+	char *text = NULL, words[32];
 	int n;
 
 	if (json_is_number(duration))
-		n = asprintf(&text, "%s %.1f ms", *code ? code : cell__cli_text(record, "outcome"), json_number_value(duration));
+		n = asprintf(&text, "%s %s", *code ? code : cell__cli_text(record, "outcome"),
+			     cell__duration_words(json_number_value(duration), words));
 	else
 		n = asprintf(&text, "%s", *code ? code : cell__cli_text(record, "outcome"));
 	return n < 0 ? NULL : text;

@@ -46,20 +46,6 @@ const struct cell_cli_command cell__cli_cache_command = {
 	.run = cell__cmd_cache,
 };
 
-static void age_text(int64_t changed, char text[32])
-{
-	int64_t seconds = (int64_t)time(NULL) - changed;
-
-	if (seconds < 2 * 60)
-		snprintf(text, 32, "just now");
-	else if (seconds < 2 * 3600)
-		snprintf(text, 32, "%lld minutes ago", (long long)(seconds / 60));
-	else if (seconds < 2 * DAY_SECONDS)
-		snprintf(text, 32, "%lld hours ago", (long long)(seconds / 3600));
-	else
-		snprintf(text, 32, "%lld days ago", (long long)(seconds / DAY_SECONDS));
-}
-
 static json_int_t number_of(const json_t *entry, const char *key)
 {
 	return json_integer_value(json_object_get(entry, key));
@@ -72,7 +58,7 @@ static void add_row(struct cell_cli_table *table, const json_t *entry)
 	char size[32], age[32], *name = NULL;
 
 	cell__size_words((uint64_t)number_of(entry, "bytes"), size);
-	age_text(number_of(entry, "changed"), age);
+	cell__age_words((int64_t)time(NULL) - number_of(entry, "changed"), age);
 	if (asprintf(&name, "%s%s", project ? project : "(not noted)", orphan ? " (gone)" : "") < 0) {
 		table->failed = true;
 		return;

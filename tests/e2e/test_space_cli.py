@@ -187,6 +187,15 @@ def test_a_put_that_is_cut_short_leaves_nothing(tmp_path):
     assert support.workcell("artifacts", "get", "x", "--storage", tmp_path).out == "whole"
 
 
+def test_artifacts_have_sizes_and_ages_for_people(tmp_path):
+    for name, size in (("a", 14), ("b", 1536), ("c", 3 << 20)):
+        assert support.workcell("artifacts", "put", name, "-", "--storage", tmp_path, stdin=b"x" * size).status == 0
+    rows = [re.split("  +", line) for line in support.workcell("artifacts", "list", "--storage", tmp_path).out.splitlines()]
+    assert [row[-2:] for row in rows] == [["14 B", "just now"], ["1.5 KiB", "just now"], ["3 MiB", "just now"]], rows
+    sizes = [each["size"] for each in support.workcell("artifacts", "list", "--storage", tmp_path, "--json").objects[0]]
+    assert sizes == [14, 1536, 3 << 20], "programs get numbers"
+
+
 def test_tools_check(base, tmp_path):
     done = support.workcell("tools", "check", base / "tools")
     assert (done.status, done.out, done.err) == (0, "", ""), done
