@@ -16,6 +16,7 @@
 
 #include "base/file.h"
 #include "base/words.h"
+#include "progress.h"
 
 #define PIECE_BYTES (1024u * 1024u)
 
@@ -171,6 +172,7 @@ struct input {
 	int fd;
 	const char *where; /* for messages */
 	char *piece;
+	uint64_t done, total; /* total 0: not known */
 };
 
 /* The next piece, which is short only at the end. */
@@ -192,6 +194,8 @@ static int read_piece(void *arg, const void **ret_bytes, size_t *ret_size, struc
 	}
 	*ret_bytes = input->piece;
 	*ret_size = size;
+	input->done += size;
+	cell__progress_set(input->done, input->total);
 	return 0;
 }
 
@@ -218,14 +222,20 @@ static int run_put(const void *values, struct cell_space *space, const struct ce
 	bool from_stdin = !strcmp(path, "-");
 	struct input input = { .fd = from_stdin ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC), .where = from_stdin ? "stdin" : path };
 	struct cell_answer answer = CELL_ANSWER_INIT;
+	struct stat st;
 	char *args;
 	int status = -1;
 
 	if (input.fd < 0)
 		return cell_fail(err, errno == ENOENT ? CELL_E_NOT_FOUND : CELL_E_IO, errno, "cannot open %s", path);
 	args = save_args(flags, name, err);
+	if (!flags->json)
+		cell__progress_begin("saving");
+	if (!fstat(input.fd, &st) && S_ISREG(st.st_mode))
+		input.total = (uint64_t)st.st_size;
 	if (args)
 		status = put(space, args, &input, &answer, err);
+	cell__progress_end();
 	if (!from_stdin)
 		close(input.fd);
 	if (!status && flags->json)
@@ -263,6 +273,7 @@ struct output {
 	int fd;
 	const char *path;
 	bool shown; /* on a terminal, which its bytes must not act on */
+	uint64_t done;
 	struct cell_shown_carry carry;
 };
 
@@ -270,7 +281,8 @@ static int write_piece(void *arg, const void *bytes, size_t size, int64_t whole,
 {
 	struct output *output = arg;
 
-	(void)whole;
+	output->done += size;
+	cell__progress_set(output->done, whole > 0 ? (uint64_t)whole : 0);
 	if (cell__cli_stop_status())
 		return cell_fail(err, CELL_E_CANCELLED, 0, "stopped");
 	return output->shown ? show(&output->carry, bytes, size, err) : write_all(output->fd, bytes, size, output->path, err);
@@ -373,7 +385,10 @@ static int run_get(const void *values, struct cell_space *space, const struct ce
 		return cell_fail(err, CELL_E_INVALID, 0, "--json and the data cannot both go to stdout");
 	if (flags->json && operands->count == 2)
 		return describe(space, name, err);
+	if (!flags->json && (strcmp(path, "-") || !isatty(STDOUT_FILENO)))
+		cell__progress_begin("loading");
 	status = fetch(space, name, path, err);
+	cell__progress_end();
 	if (!status && flags->json)
 		status = describe(space, name, err);
 	return status;

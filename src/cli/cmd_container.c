@@ -9,6 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "progress.h"
+
 static const struct cell_cli_flag container_flag_table[] = {
 	CELL_CLI_CONTAINER_IMAGE_FLAGS(0),
 	{ 0 },
@@ -31,7 +33,7 @@ const struct cell_cli_command cell__cli_container_command = {
 static void print_line(void *arg, const char *line)
 {
 	(void)arg;
-	dprintf(STDERR_FILENO, "%s\n", line);
+	cell__progress_note(line);
 }
 
 static int build(const struct cell_cli_container_flags *flags, struct cell_error *err)
@@ -41,8 +43,11 @@ static int build(const struct cell_cli_container_flags *flags, struct cell_error
 	char *context = NULL;
 	int status = -1;
 
-	if (cell__cli_fill_container(flags, &options, &context, err) == 0 && cell_engine_create(NULL, &engine, err) == 0)
+	if (cell__cli_fill_container(flags, &options, &context, err) == 0 && cell_engine_create(NULL, &engine, err) == 0) {
+		cell__progress_begin("building the image");
 		status = cell_container_build(engine, &options, print_line, NULL, err);
+		cell__progress_end();
+	}
 	if (engine)
 		cell_engine_destroy(engine);
 	free(context);

@@ -9,6 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "progress.h"
+
 struct deps_flags {
 	struct cell_cli_space_flags space;
 	const char *python;
@@ -108,7 +110,11 @@ static int sync_answer(const struct deps_flags *flags, struct cell_space *space,
 	char *text;
 	int status = 0;
 
-	if (cell__cli_call(space, method, args, &text, &answer, err) < 0)
+	if (!flags->json && !flags->space.quiet)
+		cell__progress_begin("installing packages");
+	status = cell__cli_call(space, method, args, &text, &answer, err);
+	cell__progress_end();
+	if (status < 0)
 		return -1;
 	if (flags->json)
 		cell__cli_line(text);

@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "progress.h"
+
 #define ENV_PLACE "env:"
 #define NAME_LETTERS "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_0123456789"
 
@@ -66,7 +68,7 @@ static const char *host_getenv(void *arg, const char *name)
 static void print_progress(void *arg, const char *line)
 {
 	(void)arg;
-	cell__cli_note(line);
+	cell__progress_note(line);
 }
 
 bool cell__cli_is_redis(const char *place)

@@ -2,6 +2,7 @@
 import base64
 import http.server
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -528,6 +529,16 @@ def test_progress_is_seen_on_the_command_line_while_it_waits(tmp_path, patient, 
     assert b"done with \\x1b[31mit\\x07\n" in err and b"\x1b" not in err, "nothing steers the terminal: %r" % err
     assert err.endswith(b"workcell: install_failed: cannot install x: uv ended with status 3:\ndone with \\x1b[31mit\\x07\n")
     assert (len(out.splitlines()) == 1 and b'"install_failed"' in out) if flags else out == b"", out
+
+
+def test_a_terminal_shows_that_the_installer_works(tmp_path, patient, bare_python):
+    go, environment = patient
+    with support.Terminal("deps", "add", "x", "--base", tmp_path / "base", "--python", bare_python, env=environment) as shown:
+        shown.expect("^working on it$")
+        shown.expect(r"installing packages: \d\.\d s")
+        go.write_text("")
+        shown.wait_end()
+        assert re.search(r"workcell: \S*install_failed", shown.plain.split("\r")[-1].replace("\n", " ")), repr(shown.seen)
 
 
 def test_progress_can_be_left_out(tmp_path, patient, bare_python):

@@ -196,6 +196,21 @@ def test_artifacts_have_sizes_and_ages_for_people(tmp_path):
     assert sizes == [14, 1536, 3 << 20], "programs get numbers"
 
 
+def test_a_transfer_that_takes_long_shows_its_rate_on_a_terminal(tmp_path):
+    """A named pipe, from which half of the bytes come, and then nothing until the progress was seen."""
+    half = 9 << 20
+    pipe = str(tmp_path / "pipe")
+    os.mkfifo(pipe)
+    argv = ["artifacts", "put", "x", pipe, "--storage", str(tmp_path / "data")]
+    with support.Terminal(*argv) as shown:
+        with open(pipe, "wb") as writer:
+            writer.write(b"x" * half)
+            writer.flush()
+            shown.expect(r"saving: 9 MiB, [0-9.]+ [KM]iB/s")
+        assert shown.wait_end() == 0 and shown.seen.endswith("\r\x1b[K"), "it is taken off: %r" % shown.seen
+    assert support.workcell("artifacts", "list", "--storage", tmp_path / "data", "--json").objects[0][0]["size"] == half
+
+
 def test_tools_check(base, tmp_path):
     done = support.workcell("tools", "check", base / "tools")
     assert (done.status, done.out, done.err) == (0, "", ""), done
