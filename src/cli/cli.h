@@ -536,7 +536,7 @@ void cell__cli_fill_limits(const struct cell_cli_limit_flags *flags, struct cell
 	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.shell_escape) },                         \
 	{ 0, "restore-cwd", NULL, "restore the working directory after each cell",  \
 	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.restore_cwd) },                          \
-	{ 0, "undo", "N", "keep the state before the last N cells, and return to it after a crash (0: none)", \
+	{ 0, "undo", "N", "keep the states before the last N cells, for use after a crash", \
 	  CELL_FLAG_COUNT, CELL_CLI_AT(at, gate.undo) },                                  \
 	{ 0, "audit", "FILE", "append a JSON line about each call to this file",                    \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, gate.audit) },                                \
