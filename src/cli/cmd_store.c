@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "progress.h"
+
 #define NOTE_CHARS 50 /* of a description, in a list */
 
 struct store_flags {
@@ -179,6 +181,7 @@ static void handle_item(void *arg, const char *what, const char *name, const cha
 	struct job *job = arg;
 	json_t *row;
 
+	cell__progress_hide();
 	job->same += !strcmp(what, "same");
 	job->skipped += !strcmp(what, "skipped");
 	job->count += !strcmp(what, "added") || !strcmp(what, "changed") || !strcmp(what, "listed");
@@ -229,6 +232,7 @@ static int run_kind(struct job *job, const char *tools, struct cell_error *err)
 {
 	struct cell_transfer_options options = CELL_TRANSFER_OPTIONS_INIT;
 	bool from_redis = job->verb->pulls || job->verb->lists;
+	int status;
 
 	job->count = job->same = job->skipped = 0;
 	options.kind = job->kind;
@@ -240,7 +244,11 @@ static int run_kind(struct job *job, const char *tools, struct cell_error *err)
 	options.dry_run = job->flags->dry_run || job->verb->compares;
 	options.on_item = handle_item;
 	options.arg = job;
-	if (cell_transfer(&options, err) < 0)
+	if (!job->flags->json)
+		cell__progress_begin(job->verb->lists || job->verb->compares ? "reading" : job->verb->pulls ? "pulling" : "pushing");
+	status = cell_transfer(&options, err);
+	cell__progress_end();
+	if (status < 0)
 		return -1;
 	print_sum(job);
 	return 0;

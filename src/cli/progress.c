@@ -115,6 +115,13 @@ void cell__progress_note(const char *line)
 	pthread_mutex_unlock(&progress.lock);
 }
 
+void cell__progress_hide(void)
+{
+	pthread_mutex_lock(&progress.lock);
+	clear();
+	pthread_mutex_unlock(&progress.lock);
+}
+
 void cell__progress_end(void)
 {
 	if (!progress.runs)

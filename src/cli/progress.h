@@ -13,6 +13,8 @@ void cell__progress_begin(const char *what);
 void cell__progress_set(uint64_t done, uint64_t total);
 /* A line of its own, also while no progress is shown. */
 void cell__progress_note(const char *line);
+/* Before something else is written to the terminal. */
+void cell__progress_hide(void);
 /* Takes it off the screen. Does nothing if none was begun. */
 void cell__progress_end(void);
 
