@@ -20,7 +20,7 @@ from .cell import Cells
 class Link(_workcell.Link):
     """Replaces the module _workcell."""
 
-    INIT, RUN, REPLY, SHUTDOWN = _workcell.INIT, _workcell.RUN, _workcell.REPLY, _workcell.SHUTDOWN
+    INIT, RUN, REPLY, SHUTDOWN, FORK = _workcell.INIT, _workcell.RUN, _workcell.REPLY, _workcell.SHUTDOWN, _workcell.FORK
     READY, RESULT, DISPLAY, CALL = _workcell.READY, _workcell.RESULT, _workcell.DISPLAY, _workcell.CALL
     HELLO, MAX_JSON, MAX_RAW = _workcell.HELLO, _workcell.MAX_JSON, _workcell.MAX_RAW
     blank, fill = staticmethod(_workcell.blank), staticmethod(_workcell.fill)
