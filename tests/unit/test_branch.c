@@ -158,7 +158,10 @@ static void test_unsupported(void **state)
 	(void)state;
 	struct cell_engine *engine = support_engine(0);
 	struct cell_session_options options = CELL_SESSION_OPTIONS_INIT;
-	options.executor = "inprocess";
+	options.executor = "sandbox";
+	options.python = TEST_PYTHON;
+	options.cwd = "/tmp";
+	options.workspace_mode = "ro";
 	struct cell_session *session = support_session_with(engine, &options), *made;
 	struct cell_error err;
 	assert_int_equal(cell_session_fork(session, NULL, 1, &made, &err), -1);
