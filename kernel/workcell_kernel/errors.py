@@ -6,7 +6,6 @@ would be left: an agent can change its own code, not pandas.
 
 import os
 import sys
-import sysconfig
 import traceback
 
 from . import limits
@@ -18,9 +17,7 @@ _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 def _library_dirs():
-    paths = sysconfig.get_paths()
-    found = {paths[k] for k in ("stdlib", "platstdlib", "purelib", "platlib") if k in paths}
-    found.add(os.path.dirname(os.__file__))
+    found = {os.path.dirname(os.__file__)}
     found.update(p for p in sys.path if p.endswith(("site-packages", "dist-packages")))
     return tuple(os.path.join(os.path.abspath(p), "") for p in found)
 

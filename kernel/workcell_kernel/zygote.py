@@ -3,10 +3,10 @@
 """The warm process that kernels are forked from: one per environment (interpreter, venv, preloads).
 
 Started by the spawner as ``python -I zygote.py CONTROL_FD LIFELINE_FD PRELOADS``: nothing of the person's home and environment
-is loaded (sitecheck.py sees to the rest). Runs no code of an agent, holds no secret, and has one thread whenever it forks. It is ready as soon as the lean kernel can run; what makes the first magic
-fast (importing IPython) is done in small steps while nobody asks for anything.
+is loaded (sitecheck.py sees to the rest). Runs no code of an agent, holds no secret, and has one thread whenever it forks. It is ready as soon as the lean kernel can run; what makes later kernels and the first
+magic fast (rehearsing, importing IPython) is done in small steps while nobody asks for anything, the rehearsal at the latest before the second fork.
 
-    starting ──▶ ready ──▶ (idle: next warm step) ──▶ warm
+    starting ──▶ ready ──▶ (idle: rehearse, then the next warm step) ──▶ warm
                    │                                   │
                    └────────── KERNEL_FORK ◀───────────┘
 """
@@ -82,8 +82,11 @@ def rehearse_once_more():
 
 
 class Zygote:
+    rehearsed = forked = False
+
     def __init__(self, lifeline):
-        self.settle()
+        self.kernel = kernel.Kernel()
+        gc.freeze()  # without a collection: our own modules leave no garbage, and it would visit every object
         self.lifeline = lifeline
         self.children = {}
         self.steps = None
@@ -94,8 +97,18 @@ class Zygote:
         gc.collect()
         gc.freeze()
 
+    def rehearse(self):
+        """Once. The first kernel does without, unless it has time: a command that runs one cell would only wait for it."""
+        if not self.rehearsed:
+            self.rehearsed = True
+            rehearse_start()
+            self.settle()
+
     def warm_step(self):
         """Does the next bit of warming; False when there is nothing left to do."""
+        if not self.rehearsed:
+            self.rehearse()
+            return True
         if self.steps is None:
             self.steps = list(interactive.warm_steps())
         if self.steps:
@@ -109,6 +122,9 @@ class Zygote:
 
     def fork(self, ident, pooled, fds, payload):
         # socket, stdout, stderr, ring; for a sandboxed kernel also its plan, and the way in: payload says how many of what (spawn_msg.h).
+        if self.forked or pooled:
+            self.rehearse()
+        self.forked = True
         plan = fds[4] if len(fds) > 4 else -1
         into = plan >= 0 and payload[:4] != bytes(4)
         try:
@@ -158,8 +174,9 @@ def main():
     gc.disable()
     figures.install_hook()
     error = preload(names)
+    if names:
+        gc.collect()
     interactive.install_import_hook()
-    rehearse_start()
     ready = {"version": "%d.%d.%d" % sys.version_info[:3], "ipython": interactive.have_ipython()}
     ready["paths"] = file_paths()
     ready["index"] = index_hosts()
