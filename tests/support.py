@@ -354,6 +354,12 @@ def module_version(path, module):
     return asked.stdout.decode().strip() if asked.returncode == 0 else None
 
 
+def make_venv(where):
+    """A venv of the interpreter that PYTHON's venv was made from."""
+    asked = subprocess.run([PYTHON, "-c", "import sys; print(getattr(sys, '_base_executable', sys.executable))"], stdout=subprocess.PIPE, check=True)
+    subprocess.run([asked.stdout.decode().strip(), "-m", "venv", "--without-pip", where], check=True)
+
+
 _bare = []
 
 
@@ -361,9 +367,7 @@ def bare_python():
     """An interpreter of the tests' own version that has nothing installed: the shell must be our own."""
     if not _bare:
         where = temporary_folder("workcell-tests-bare-")
-        subprocess.run([getattr(sys, "_base_executable", sys.executable), "-m", "venv", "--without-pip",
-                        where],
-                       check=True)
+        make_venv(where)
         path = os.path.join(where, "bin", "python3")
         assert module_version(path, "IPython") is None
         _bare.append(path)
@@ -380,8 +384,7 @@ def plain_python():
                                stdout=subprocess.PIPE, check=True)
         source = asked.stdout.decode().strip()
         where = temporary_folder("workcell-tests-plain-")
-        subprocess.run([getattr(sys, "_base_executable", sys.executable), "-m", "venv", "--without-pip", where],
-                       check=True)
+        make_venv(where)
         own, = glob.glob(os.path.join(where, "lib", "python3*", "site-packages"))
         wanted = [os.path.join(source, name) for name in os.listdir(source)
                   if not re.match(r"i?python|ipykernel|matplotlib_inline|distutils-precedence|_virtualenv", name, re.I)]

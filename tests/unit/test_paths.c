@@ -4,6 +4,7 @@
  * called by the loop's thread while sessions of each kind are opened, used, reset, restarted and closed.
  */
 #undef _FILE_OFFSET_BITS /* each function has two names, with and without 64: both are defined here */
+#undef _FORTIFY_SOURCE /* with it clang overloads them */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
