@@ -25,6 +25,7 @@ BEYOND = {
     "spawn": ({"test_client_bad_programs", "test_children"}, NO_VFORK + "; threads of the emulator are counted"),
     "confinement": (set(), NO_SECCOMP),
     "branch": (set(), THREAD),
+    "filter": (set(), NO_SECCOMP),
 }
 
 

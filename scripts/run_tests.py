@@ -3,7 +3,7 @@
     check   on every change, in two minutes on a built tree: build, checks, unit tests that are quick, a few end-to-end tests
     test    what CI runs, in 20 minutes on two cores: everything but what soak adds (the default)
     soak    what takes longer and rarely finds anything: every end-to-end test under sanitizers, minutes of fuzzing, limits in a
-            virtual machine, tests of races again and again, packages on a clean machine, a browser
+            virtual machine, tests of races again and again, packages on a clean machine, a browser, aarch64 by emulation
 
 Stages are named to run them alone, one after the other; `--help` lists them. In the tier `test` two lines of stages run side by side
 (LINES), because many tests wait rather than compute; each line is a process with a /tmp of its own. Builds are made with -Werror: one by
@@ -405,6 +405,31 @@ def stage_browser():
     pytests("build", "tests/browser")
 
 
+EMULATED = "build/portable/aarch64"
+
+
+def stage_aarch64():
+    """The wheel's build for aarch64 and, in QEMU's emulation of user programs, its unit tests and the conformance suite."""
+    global passed
+    say("aarch64, emulated")
+    # Every system call that a sandbox is made of is missing there: scripts/emulated_tests.py has the list. IPython and matplotlib are
+    # other people's code, and take seconds to import.
+    emulated = ["scripts/emulate.sh", EMULATED + "/emulated/native/bin/python"]
+    env = {"WORKCELL_BIN": os.path.join(ROOT, EMULATED, "out", "workcell"), "WORKCELL_EXECUTORS": "subprocess",
+           "WORKCELL_TEST_PYTHON": os.path.join(ROOT, EMULATED, "emulated", "venv", "bin", "python")}
+    needed = [["scripts/setup.sh", "package"], ["packaging/portable.sh", "wheel", "aarch64"], ["scripts/emulate.sh", "true"],
+              ["build/portable/venv/bin/ninja", "-C", EMULATED + "/out"]]
+    suites = [[*emulated, "scripts/emulated_tests.py", EMULATED + "/out"],
+              [*emulated, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", str(WORKERS), "-k", "plain and not plot", "tests/conformance"]]
+    for argv in needed + suites:
+        if run(*argv, **env) == 0:
+            passed += 1
+            continue
+        fail(" ".join(argv))
+        if argv in needed:
+            return
+
+
 def check_tmp(before, stage, clean):
     """What a stage has left is a failure of it; not clean: a test that failed on the way may have left it, which is said only."""
     global passed
@@ -421,7 +446,7 @@ def check_tmp(before, stage, clean):
 TIERS = {
     "check": [stage_gcc, stage_checks, stage_quick_unit, stage_smoke],
     "test": [stage_gcc, stage_checks, stage_unit, stage_e2e, stage_holes, stage_asan, stage_fuzz, stage_tsan, stage_containers, stage_sdk, stage_valkey],
-    "soak": [stage_gcc, stage_analyze, stage_pythons, stage_sanitized_e2e, stage_long_fuzz, stage_races, stage_vm, stage_browser, stage_packages],
+    "soak": [stage_gcc, stage_analyze, stage_pythons, stage_sanitized_e2e, stage_long_fuzz, stage_races, stage_vm, stage_browser, stage_packages, stage_aarch64],
 }
 STAGES = {stage.__name__[len("stage_"):]: stage for stages in TIERS.values() for stage in stages}
 # Of the tier `test`: what comes first, and then lines of stages side by side. Only the main one runs ninja in the folder `build`.
