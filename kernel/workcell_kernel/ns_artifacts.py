@@ -11,6 +11,7 @@ from itertools import count
 
 from .ns_errors import ArtifactError
 from .rpc import CHUNK
+from .values import Record
 
 # How the bytes are to be understood. The first three are the reference's words; a reader that does not know the
 # others sees bytes or text.
@@ -22,7 +23,7 @@ _INTERNAL = "_data_type"
 KEYS = count(1)
 
 
-class ArtifactMeta(dict):
+class ArtifactMeta(Record):
     """What is known about an artifact: name, path, description, created_at, metadata; as keys and as attributes."""
 
     def __init__(self, fields):
@@ -32,15 +33,6 @@ class ArtifactMeta(dict):
         self.setdefault("description", "")
         self.setdefault("created_at", None)
         self["metadata"] = {k: v for k, v in (fields.get("metadata") or {}).items() if k != _INTERNAL}
-
-    def __getattr__(self, name):
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(name) from None
-
-    def __dir__(self):
-        return list(dict.__dir__(self)) + list(self)
 
     def to_dict(self):
         return dict(self)

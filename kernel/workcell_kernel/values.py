@@ -27,7 +27,7 @@ class Record(dict):
         return list(dict.__dir__(self)) + list(self)
 
     def __copy__(self):
-        return Record(self)
+        return type(self)(self)
 
 
 def recorded(value):
