@@ -373,10 +373,9 @@ static const struct cell__mcp_transport_ops ops = {
 
 int cell__mcp_http_open(const struct cell__mcp_transport_spec *spec, struct cell__mcp_transport **ret_transport, struct cell_error *err)
 {
-	struct http *http = cell__alloc(1, sizeof *http);
+	struct http *http = cell__mcp_transport_create(sizeof *http, &ops, spec, err);
 	if (!http)
-		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for an MCP server");
-	cell__mcp_transport_init(&http->base, &ops, spec);
+		return -1;
 	if (cell__web_init(&http->web, &web_ops, spec, err) < 0) {
 		free(http);
 		return -1;

@@ -148,10 +148,9 @@ static const struct cell__mcp_transport_ops ops = {
 
 int cell__mcp_sse_open(const struct cell__mcp_transport_spec *spec, struct cell__mcp_transport **ret_transport, struct cell_error *err)
 {
-	struct sse *sse = cell__alloc(1, sizeof *sse);
+	struct sse *sse = cell__mcp_transport_create(sizeof *sse, &ops, spec, err);
 	if (!sse)
-		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for an MCP server");
-	cell__mcp_transport_init(&sse->base, &ops, spec);
+		return -1;
 	if (cell__web_init(&sse->web, &web_ops, spec, err) < 0) {
 		free(sse);
 		return -1;

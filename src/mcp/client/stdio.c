@@ -165,10 +165,9 @@ static const struct cell__mcp_transport_ops ops = {
 int cell__mcp_stdio_open(const struct cell__mcp_transport_spec *spec, struct cell__mcp_transport **ret_transport, struct cell_error *err)
 {
 	const struct cell__mcp_launch *launch = spec->launch;
-	struct stdio *stdio = cell__alloc(1, sizeof *stdio);
+	struct stdio *stdio = cell__mcp_transport_create(sizeof *stdio, &ops, spec, err);
 	if (!stdio)
-		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for an MCP server");
-	cell__mcp_transport_init(&stdio->base, &ops, spec);
+		return -1;
 	cell__lines_init(&stdio->lines, CELL_RPC_MAX_BYTES);
 	snprintf(stdio->command, sizeof stdio->command, "%s", launch->argv[0]);
 	snprintf(stdio->path, sizeof stdio->path, "%s", launch->path);
@@ -197,9 +196,14 @@ int cell__mcp_stdio_open(const struct cell__mcp_transport_spec *spec, struct cel
 
 /* ---- the common start of all transports ---- */
 
-void cell__mcp_transport_init(struct cell__mcp_transport *transport, const struct cell__mcp_transport_ops *vtable,
-			      const struct cell__mcp_transport_spec *spec)
+void *cell__mcp_transport_create(size_t size, const struct cell__mcp_transport_ops *vtable, const struct cell__mcp_transport_spec *spec,
+				 struct cell_error *err)
 {
+	struct cell__mcp_transport *transport = cell__alloc(1, size);
+	if (!transport) {
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for an MCP server");
+		return NULL;
+	}
 	*transport = (struct cell__mcp_transport){
 		.ops = vtable,
 		.events = spec->events,
@@ -207,6 +211,7 @@ void cell__mcp_transport_init(struct cell__mcp_transport *transport, const struc
 		.tail = spec->tail,
 		.loop = spec->loop,
 	};
+	return transport;
 }
 
 void cell__mcp_transport_forget(struct cell__mcp_transport *transport, int64_t id)

@@ -84,8 +84,9 @@ struct cell__mcp_transport_spec {
 	struct cell__buf *tail; /* must live until gone() */
 };
 
-void cell__mcp_transport_init(struct cell__mcp_transport *transport, const struct cell__mcp_transport_ops *vtable,
-			      const struct cell__mcp_transport_spec *spec);
+/* A struct of this size that begins with the transport; the rest is zero.  NULL: out of memory. */
+void *cell__mcp_transport_create(size_t size, const struct cell__mcp_transport_ops *vtable, const struct cell__mcp_transport_spec *spec,
+				 struct cell_error *err);
 /* Calls forget() if there is one; transport may be NULL. */
 void cell__mcp_transport_forget(struct cell__mcp_transport *transport, int64_t id);
 int cell__mcp_stdio_open(const struct cell__mcp_transport_spec *spec, struct cell__mcp_transport **ret_transport, struct cell_error *err);
