@@ -253,6 +253,8 @@ int cell__executor_settle_limits(const struct cell__executor *executor, struct c
 const char *cell__network_hosts(const char *network);
 /* Where an executor's state of this engine is kept; it may fill it in later than create(). */
 void **cell__executor_state(const struct cell__executor_host *host, const struct cell__executor *executor);
+/* For create(): a state of this size that begins with a pointer to the host; the rest is zero. */
+int cell__executor_create_state(struct cell__executor_host *host, size_t size, void **ret_state, struct cell_error *err);
 /* False: calls of its code, or of its clients, must not make this machine run programs of their choice. */
 bool cell__executor_is_trusted(const struct cell__executor *executor);
 /* Refuses options that this executor does not support.  Any thread. */

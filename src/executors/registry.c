@@ -31,6 +31,16 @@ void **cell__executor_state(const struct cell__executor_host *host, const struct
 	return &host->states[i];
 }
 
+int cell__executor_create_state(struct cell__executor_host *host, size_t size, void **ret_state, struct cell_error *err)
+{
+	struct cell__executor_host **state = cell__alloc(1, size);
+	if (!state)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	*state = host;
+	*ret_state = state;
+	return 0;
+}
+
 const struct cell__executor *cell__executor_find(const char *name)
 {
 	const struct cell__executor *e;

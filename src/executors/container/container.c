@@ -35,7 +35,7 @@
 #define LOG(container, level, ...) (container)->all->host->log((container)->all->host->log_arg, level, __VA_ARGS__)
 
 struct cell__containers {
-	struct cell__executor_host *host;
+	struct cell__executor_host *host; /* first */
 	struct container *first;
 	void (*done)(void *arg); /* not NULL: all are being removed */
 	void *done_arg;
@@ -664,14 +664,8 @@ static void handle_listed(void *arg, long status, json_t *answer, const struct c
 static int container_create(struct cell__executor_host *host, const struct cell_engine_options *opts, void **ret_state,
 			    struct cell_error *err)
 {
-	struct cell__containers *all = cell__alloc(1, sizeof(*all));
-
 	(void)opts;
-	if (!all)
-		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
-	all->host = host;
-	*ret_state = all;
-	return 0;
+	return cell__executor_create_state(host, sizeof(struct cell__containers), ret_state, err);
 }
 
 static int make_dialer(struct container *container, struct cell_error *err)

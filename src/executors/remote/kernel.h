@@ -19,7 +19,7 @@
 #define CELL_REMOTE_MAX_WAITING_BYTES (1u << 20)
 
 struct cell__remote {
-	struct cell__executor_host *host;
+	struct cell__executor_host *host; /* first */
 	struct cell__http *http;
 };
 

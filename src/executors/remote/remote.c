@@ -203,14 +203,8 @@ static int set_place(struct cell__remote_kernel *kernel, const char *url, const 
 
 static int remote_create(struct cell__executor_host *host, const struct cell_engine_options *opts, void **ret_state, struct cell_error *err)
 {
-	struct cell__remote *remote = cell__alloc(1, sizeof(*remote));
-
 	(void)opts;
-	if (!remote)
-		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
-	remote->host = host;
-	*ret_state = remote;
-	return 0;
+	return cell__executor_create_state(host, sizeof(struct cell__remote), ret_state, err);
 }
 
 /* Connections are made ready with the first kernel. */
