@@ -38,11 +38,17 @@ static bool children_of_thread(pid_t pid, pid_t tid, void (*fn)(pid_t, void *), 
 	return true;
 }
 
+static FILE *open_file(pid_t pid, const char *name)
+{
+	char path[64];
+	snprintf(path, sizeof path, "/proc/%d/%s", pid, name);
+	return fopen(path, "re");
+}
+
 pid_t cell__proc_parent(pid_t pid)
 {
-	char path[64], line[512];
-	snprintf(path, sizeof path, "/proc/%d/stat", pid);
-	FILE *file = fopen(path, "re");
+	char line[512];
+	FILE *file = open_file(pid, "stat");
 	if (!file)
 		return 0;
 	int parent = 0;
@@ -58,9 +64,8 @@ pid_t cell__proc_parent(pid_t pid)
 
 int64_t cell__proc_private_bytes(pid_t pid)
 {
-	char path[64], line[256];
-	snprintf(path, sizeof path, "/proc/%d/smaps_rollup", pid);
-	FILE *file = fopen(path, "re");
+	char line[256];
+	FILE *file = open_file(pid, "smaps_rollup");
 	if (!file)
 		return -1;
 	long long total = 0, kib;
