@@ -41,3 +41,24 @@ char *cell__strdup(const char *text)
 {
 	return cell__strndup(text, strlen(text));
 }
+
+void cell__strings_free(char **strings)
+{
+	for (char **at = strings; at && *at; at++)
+		free(*at);
+	free(strings);
+}
+
+char **cell__strings_copy(const char *const *strings)
+{
+	size_t n = 0;
+	while (strings && strings[n])
+		n++;
+	char **copy = cell__alloc(n + 1, sizeof *copy);
+	for (size_t i = 0; copy && i < n; i++)
+		if (!(copy[i] = cell__strdup(strings[i]))) {
+			cell__strings_free(copy);
+			return NULL;
+		}
+	return copy;
+}

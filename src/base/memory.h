@@ -10,6 +10,10 @@ void *cell__alloc(size_t count, size_t size) __attribute__((malloc));
 void *cell__realloc(void *old, size_t size);
 char *cell__strdup(const char *text);
 char *cell__strndup(const char *bytes, size_t size);
+/* A copy of a NULL-terminated list (NULL: an empty one), each string by itself.  NULL: out of memory. */
+char **cell__strings_copy(const char *const *strings);
+/* NULL is allowed. */
+void cell__strings_free(char **strings);
 /* Tests: the n-th allocation from now fails (0: never).  Not for several threads at once. */
 void cell__alloc_fail_after(long n);
 

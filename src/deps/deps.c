@@ -59,7 +59,7 @@ static void free_op(struct cell__dep_op *op)
 	free(op->site);
 	free(op->made);
 	free(op->temp);
-	free(op->argv);
+	cell__strings_free(op->argv);
 	cell__confinement_unref(op->confinement);
 	cell__close_fd(&op->lock_fd);
 	free(op);
@@ -548,9 +548,7 @@ static void free_deps(struct cell__deps *deps)
 			  deps->project, deps->sandboxes,   deps->kernel_dir, deps->executable, deps->base };
 	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
 		free(texts[i]);
-	for (char **entry = deps->env; entry && *entry; entry++)
-		free(*entry);
-	free(deps->env);
+	cell__strings_free(deps->env);
 	json_decref(deps->paths);
 	json_decref(deps->hosts);
 	cell__close_fd(&deps->lock_fd);

@@ -138,7 +138,7 @@ struct cell__dep_op {
 	int64_t limit_ms;        /* it may run so long */
 	bool quiet;              /* its output is for us, not for progress() */
 	bool online;             /* the next one may have to reach the index */
-	const char **argv;       /* confined: of the next one, with its strings in one piece */
+	char **argv;             /* confined: of the next one */
 	struct cell__confinement *confinement; /* confined: of the next one */
 	struct cell__buf captured;
 	struct cell__buf line[2], words[2]; /* stdout, stderr */

@@ -549,21 +549,6 @@ void cell__dep_run_trusted(struct cell__dep_op *op, const char *const *argv, int
 	start(op, argv, NULL);
 }
 
-/* In one piece, for free(). */
-static const char **copy_argv(const char *const *argv)
-{
-	size_t n = 0, bytes = 0;
-	for (; argv[n]; n++)
-		bytes += strlen(argv[n]) + 1;
-	const char **copy = cell__alloc(1, (n + 1) * sizeof *copy + bytes);
-	char *at = copy ? (char *)(copy + n + 1) : NULL;
-	for (size_t i = 0; copy && i < n; i++) {
-		copy[i] = strcpy(at, argv[i]);
-		at += strlen(at) + 1;
-	}
-	return copy;
-}
-
 static void confine_work(struct cell__dep_op *op)
 {
 	bool network = op->online && cell__deps_has_network(op->deps);
@@ -575,10 +560,11 @@ static void confine_work(struct cell__dep_op *op)
 
 static void start_confined(struct cell__dep_op *op)
 {
-	CELL_AUTO_FREE const char **argv = cell__take_ptr(op->argv);
+	char **argv = cell__take_ptr(op->argv);
 	struct cell__confinement *confinement = cell__take_ptr(op->confinement);
-	start(op, argv, confinement);
+	start(op, (const char *const *)argv, confinement);
 	cell__confinement_unref(confinement);
+	cell__strings_free(argv);
 }
 
 void cell__dep_run(struct cell__dep_op *op, const char *const *argv, int64_t limit_ms, bool quiet, cell__dep_step exited)
@@ -591,7 +577,7 @@ void cell__dep_run(struct cell__dep_op *op, const char *const *argv, int64_t lim
 		start(op, argv, NULL);
 		return;
 	}
-	op->argv = copy_argv(argv);
+	op->argv = cell__strings_copy(argv);
 	if (op->argv)
 		cell__dep_pool(op, confine_work, start_confined);
 	else

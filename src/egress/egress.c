@@ -231,9 +231,7 @@ static void maybe_free(struct cell__egress *egress)
 {
 	if (!egress->closing || egress->handles > 0 || egress->conns)
 		return;
-	for (char **host = egress->hosts; host && *host; host++)
-		free(*host);
-	free(egress->hosts);
+	cell__strings_free(egress->hosts);
 	free(egress);
 }
 

@@ -85,9 +85,7 @@ static void list_hidden(struct cell__builder *b, const struct cell__sandbox_poli
 
 static void free_hidden(struct cell__builder *b)
 {
-	for (char **path = b->hidden; path && *path; path++)
-		free(*path);
-	free(cell__take_ptr(b->hidden));
+	cell__strings_free(cell__take_ptr(b->hidden));
 }
 
 void cell__builder_begin(struct cell__builder *b, struct cell__buf *out)

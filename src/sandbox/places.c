@@ -116,9 +116,7 @@ static int walk_path(struct cell__place *place, const char *path)
 
 static void place_finish(struct cell__place *place)
 {
-	for (char **point = place->points; point && *point; point++)
-		free(*point);
-	free(place->points);
+	cell__strings_free(place->points);
 	free(place->path);
 }
 
@@ -206,22 +204,6 @@ static bool is_same(const struct cell__place *a, const struct cell__place *b)
 	return !a->points[i] && !b->points[i];
 }
 
-static char **copy_texts(char *const *texts)
-{
-	size_t n = 0;
-	while (texts && texts[n])
-		n++;
-	char **copy = cell__alloc(n + 1, sizeof *copy);
-	for (size_t i = 0; copy && i < n; i++)
-		if (!(copy[i] = cell__strdup(texts[i]))) {
-			while (i > 0)
-				free(copy[--i]);
-			free(copy);
-			return NULL;
-		}
-	return copy;
-}
-
 int cell__place_list_copy(const struct cell__place_list *list, struct cell__place_list *ret_copy, struct cell_error *err)
 {
 	struct cell__place_list copy = CELL_PLACE_LIST_INIT;
@@ -231,7 +213,7 @@ int cell__place_list_copy(const struct cell__place_list *list, struct cell__plac
 		struct cell__place *place = &copy.items[copy.count];
 		*place = list->items[copy.count];
 		place->path = cell__strdup(place->path);
-		place->points = copy_texts(list->items[copy.count].points);
+		place->points = cell__strings_copy((const char *const *)list->items[copy.count].points);
 		fine = place->path && place->points;
 	}
 	if (fine) {

@@ -48,11 +48,7 @@ int cell__plan_env_init(struct cell__plan_env *env, const char *const *paths)
 
 void cell__plan_env_finish(struct cell__plan_env *env)
 {
-	char **lists[] = { env->folders, env->links };
-	for (size_t l = 0; l < 2; l++) {
-		for (char **at = lists[l]; at && *at; at++)
-			free(*at);
-		free(lists[l]);
-	}
+	cell__strings_free(env->folders);
+	cell__strings_free(env->links);
 	*env = (struct cell__plan_env){ 0 };
 }

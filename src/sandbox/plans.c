@@ -115,21 +115,6 @@ static bool shows_callers_files(const struct cell__plan_session *session)
 	       (session->write && session->write[0]);
 }
 
-/* In one piece, for free(). */
-static const char *const *copy_trees(const char *const *trees)
-{
-	size_t count = 0, bytes = 0;
-	for (; trees[count]; count++)
-		bytes += strlen(trees[count]) + 1;
-	const char **copy = cell__alloc(1, (count + 1) * sizeof *copy + bytes);
-	char *at = copy ? (char *)(copy + count + 1) : NULL;
-	for (size_t i = 0; copy && i < count; i++) {
-		copy[i] = strcpy(at, trees[i]);
-		at += strlen(at) + 1;
-	}
-	return copy;
-}
-
 /* The trees of these real paths: of the mounts as they are now, which one thread at a time may ask about. */
 static int find_trees(struct cell__plans *plans, const char *const *paths, struct cell__machine *machine)
 {
@@ -147,7 +132,7 @@ static int find_trees(struct cell__plans *plans, const char *const *paths, struc
 		trees = cell__mounts_open_to_all(plans->mounts, paths, machine->no_trees);
 	}
 	if (plans->mounts) {
-		machine->trees = trees ? copy_trees(trees) : NULL;
+		machine->trees = trees ? (const char *const *)cell__strings_copy(trees) : NULL;
 		rc = trees && !machine->trees ? -1 : 0;
 	}
 	pthread_mutex_unlock(&plans->lock);
@@ -201,7 +186,7 @@ int cell__plans_zygote(struct cell__plans *plans, const char *python, const char
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a zygote");
 	else
 		rc = cell__plan_build_zygote(&machine, &files, online, out, err);
-	free((void *)machine.trees);
+	cell__strings_free((char **)machine.trees);
 	cell__plan_env_finish(&files);
 	return rc;
 }
@@ -296,7 +281,7 @@ int cell__plans_find(struct cell__plans *plans, struct cell__plan_session *sessi
 		 cell__plan_build(session->policy, &machine, session->env, ++last_id, &bytes, err) == 0)
 		plan = keep(plans, &inputs, &bytes, err);
 	session->mapped = machine.trees != NULL;
-	free((void *)machine.trees);
+	cell__strings_free((char **)machine.trees);
 	if (!plan)
 		return -1;
 	*ret_plan = plan;

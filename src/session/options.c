@@ -274,17 +274,6 @@ bool cell__options_reach_host(const struct cell__options *options)
 	return !options->executor->reaches_host || options->executor->reaches_host(options->own);
 }
 
-static char **copy_list(char *const *list)
-{
-	size_t n = 0;
-	while (list[n])
-		n++;
-	char **copy = cell__alloc(n + 1, sizeof *copy);
-	for (size_t i = 0; copy && i < n; i++)
-		copy[i] = cell__strdup(list[i]); /* a list that ends early tells */
-	return copy && (n == 0 || copy[n - 1]) ? copy : (free(copy), NULL);
-}
-
 int cell__options_copy(const struct cell__options *options, struct cell__options *ret_copy, struct cell_error *err)
 {
 	*ret_copy = *options;
@@ -295,7 +284,7 @@ int cell__options_copy(const struct cell__options *options, struct cell__options
 	ret_copy->preload = cell__strdup(options->preload);
 	ret_copy->cwd = cell__strdup(options->cwd);
 	ret_copy->zygote_owner = cell__strdup(options->zygote_owner);
-	ret_copy->env = copy_list(options->env);
+	ret_copy->env = cell__strings_copy((const char *const *)options->env);
 	if (!ret_copy->python || !ret_copy->preload || !ret_copy->cwd || !ret_copy->zygote_owner || !ret_copy->env)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a session");
 	return cell__place_list_copy(&options->places, &ret_copy->places, err);
@@ -311,7 +300,5 @@ void cell__options_finish(struct cell__options *options)
 	if (options->confined)
 		cell__sandbox_policy_finish(&options->confine);
 	cell__place_list_finish(&options->places);
-	for (char **e = options->env; e && *e; e++)
-		free(*e);
-	free(options->env);
+	cell__strings_free(options->env);
 }

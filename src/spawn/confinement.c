@@ -38,28 +38,10 @@ void cell__confinement_unref(struct cell__confinement *confinement)
 	cell__sandbox_plan_unref(confinement->session);
 	if (confinement->has_policy)
 		cell__sandbox_policy_finish(&confinement->policy);
-	for (char **host = confinement->index_hosts; host && *host; host++)
-		free(*host);
-	free(confinement->index_hosts);
-	for (char **path = confinement->written; path && *path; path++)
-		free(*path);
-	free(confinement->written);
+	cell__strings_free(confinement->index_hosts);
+	cell__strings_free(confinement->written);
 	free(confinement->cwd);
 	free(confinement);
-}
-
-static int copy_hosts(struct cell__confinement *confinement, const char *const *hosts)
-{
-	size_t n = 0;
-	while (hosts && hosts[n])
-		n++;
-	confinement->index_hosts = cell__alloc(n + 1, sizeof *confinement->index_hosts);
-	if (!confinement->index_hosts)
-		return -1;
-	for (size_t i = 0; i < n; i++)
-		if (!(confinement->index_hosts[i] = cell__strdup(hosts[i])))
-			return -1;
-	return 0;
 }
 
 static int copy_written(struct cell__confinement *confinement, const struct cell__writable_list *writable)
@@ -82,7 +64,7 @@ static struct cell__confinement *start_making(const struct cell__sandbox_policy 
 	confinement->refs = 1;
 	if (cell__sandbox_policy_copy(&confinement->policy, policy, err) == 0) {
 		confinement->has_policy = true;
-		if (copy_hosts(confinement, index_hosts) == 0)
+		if ((confinement->index_hosts = cell__strings_copy(index_hosts)))
 			return confinement;
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
 	}

@@ -1,29 +1,14 @@
 /* Calls that wait for something of the registry's, and are then handled again through the eyes of their session. */
 #include "tools/internal.h"
 
-static char **copy_scope(const char *const *scope, bool *ret_ok)
-{
-	size_t n = 0;
-	if (!scope)
-		return NULL;
-	while (scope[n])
-		n++;
-	char **copy = cell__alloc(n + 1, sizeof *copy);
-	for (size_t i = 0; copy && i < n; i++)
-		if (!(copy[i] = cell__strdup(scope[i])))
-			*ret_ok = false;
-	*ret_ok &= copy != NULL;
-	return copy;
-}
-
 int cell__parked_init(struct cell__parked *parked, struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call,
 		      void (*cancel)(struct cell__call *call), void *handler)
 {
-	bool ok = true;
+	const char *const *scope = view ? view->scope : NULL;
 	*parked = (struct cell__parked){ .tools = tools, .call = call };
 	parked->cwd = cell__strdup(view && view->cwd ? view->cwd : "/");
-	parked->scope = copy_scope(view ? view->scope : NULL, &ok);
-	if (!ok || !parked->cwd) {
+	parked->scope = scope ? cell__strings_copy(scope) : NULL;
+	if (!parked->cwd || (scope && !parked->scope)) {
 		cell__parked_finish(parked);
 		return -1;
 	}
@@ -34,9 +19,7 @@ int cell__parked_init(struct cell__parked *parked, struct cell__tools *tools, co
 
 void cell__parked_finish(struct cell__parked *parked)
 {
-	for (size_t i = 0; parked->scope && parked->scope[i]; i++)
-		free(parked->scope[i]);
-	free(parked->scope);
+	cell__strings_free(parked->scope);
 	free(parked->cwd);
 }
 

@@ -51,13 +51,6 @@ static void maybe_destroyed(struct cell__jupyter *jupyter)
 	done(arg);
 }
 
-static void free_strings(char **strings)
-{
-	for (char **at = strings; at && *at; at++)
-		free(*at);
-	free(strings);
-}
-
 static void kernel_freed(uv_handle_t *handle)
 {
 	struct cell__jupyter_kernel *kernel = handle->data;
@@ -68,7 +61,7 @@ static void kernel_freed(uv_handle_t *handle)
 	free(kernel->path);
 	free(kernel->preload);
 	free(kernel->cwd);
-	free_strings(kernel->env);
+	cell__strings_free(kernel->env);
 	free(kernel->init);
 	cell__buf_finish(&kernel->tail);
 	json_decref(kernel->run.value);
@@ -151,20 +144,6 @@ void cell__jupyter_break(struct cell__jupyter_kernel *kernel, const char *reason
 
 /* ---- sessions and spares ---- */
 
-static char **copy_strings(const char *const *strings)
-{
-	size_t n = 0;
-	while (strings[n])
-		n++;
-	char **copy = cell__alloc(n + 1, sizeof *copy);
-	for (size_t i = 0; copy && i < n; i++)
-		if (!(copy[i] = cell__strdup(strings[i]))) {
-			free_strings(copy);
-			return NULL;
-		}
-	return copy;
-}
-
 /* Everything that is settled when the process starts. */
 static char *make_key(const struct cell__kernel_spec *spec)
 {
@@ -197,7 +176,7 @@ static struct cell__jupyter_kernel *kernel_create(struct cell__jupyter *jupyter,
 	kernel->python = cell__strdup(spec->python);
 	kernel->preload = cell__strdup(spec->preload);
 	kernel->cwd = cell__strdup(spec->cwd);
-	kernel->env = copy_strings(spec->env);
+	kernel->env = cell__strings_copy(spec->env);
 	if (!kernel->key || (own->kernel && !kernel->name) || (own->path && !kernel->path) || !kernel->python || !kernel->preload ||
 	    !kernel->cwd || !kernel->env) {
 		uv_close((uv_handle_t *)&kernel->timer, kernel_freed);

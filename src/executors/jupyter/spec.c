@@ -184,13 +184,6 @@ static int expand(const char *text, const char *const *env, struct cell__buf *ou
 	return rc;
 }
 
-static void free_strings(char **strings)
-{
-	for (char **at = strings; at && *at; at++)
-		free(*at);
-	free(strings);
-}
-
 static int make_env(struct cell__jupyter_spec *spec, const struct cell__jupyter_question *question, json_t *extra, struct cell_error *err)
 {
 	size_t n = 0, made = 0;
@@ -389,8 +382,8 @@ void cell__jupyter_spec_finish(struct cell__jupyter_spec *spec)
 {
 	if (spec->folder)
 		remove_folder(spec->folder);
-	free_strings(spec->argv);
-	free_strings(spec->env);
+	cell__strings_free(spec->argv);
+	cell__strings_free(spec->env);
 	free(spec->folder);
 	free(spec->connection_file);
 	for (int i = 0; i < CELL_JUPYTER_CHANNELS; i++)

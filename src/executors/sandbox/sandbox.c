@@ -38,33 +38,11 @@ struct request {
 
 /* ---- one kernel ---- */
 
-static void free_list(char **list)
-{
-	for (char **at = list; at && *at; at++)
-		free(*at);
-	free(list);
-}
-
-static int copy_list(const char *const *list, char ***ret)
-{
-	size_t n = 0;
-	while (list && list[n])
-		n++;
-	char **copy = cell__alloc(n + 1, sizeof *copy);
-	for (size_t i = 0; copy && i < n; i++)
-		if (!(copy[i] = cell__strdup(list[i]))) {
-			free_list(copy);
-			return -1;
-		}
-	*ret = copy;
-	return copy ? 0 : -1;
-}
-
 static void request_destroy(struct cell__sandbox_request *base)
 {
 	struct request *request = (struct request *)base;
 	cell__sandbox_policy_finish(&request->policy);
-	free_list(request->read);
+	cell__strings_free(request->read);
 	cell__places_unwrite(request->host->places, &request->writable);
 	cell__writable_finish(&request->writable);
 	free(request->workspace);
@@ -130,7 +108,7 @@ static struct cell__sandbox_request *request_create(struct cell__executor_host *
 		snprintf(request->session_id, sizeof request->session_id, "%s", spec->session_id);
 		request->workspace = cell__strdup(spec->cwd);
 	}
-	if (!request || !request->workspace || copy_list(spec->read, &request->read) < 0) {
+	if (!request || !request->workspace || !(request->read = cell__strings_copy(spec->read))) {
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
 		goto fail;
 	}

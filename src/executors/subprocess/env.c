@@ -226,9 +226,7 @@ void cell__sub_zygote_planned(struct cell__sub_env *env, struct cell__sandbox_pl
 
 static void free_hosts(struct cell__sub_env *env)
 {
-	for (char **host = env->index_hosts; host && *host; host++)
-		free(*host);
-	free(cell__take_ptr(env->index_hosts));
+	cell__strings_free(cell__take_ptr(env->index_hosts));
 }
 
 static void take_hosts(struct cell__sub_env *env, json_t *list)

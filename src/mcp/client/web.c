@@ -127,16 +127,20 @@ static void free_exchange(struct cell__exchange *exchange)
 	free(exchange);
 }
 
+/* They may contain secrets. */
+static void free_headers(struct cell__web *web)
+{
+	for (size_t i = 0; web->headers && web->headers[i]; i++)
+		explicit_bzero(web->headers[i], strlen(web->headers[i]));
+	cell__strings_free(web->headers);
+}
+
 static void maybe_gone(struct cell__web *web)
 {
 	if (!web->timer_closed || !web->http_closed)
 		return;
 	free(web->url);
-	for (size_t i = 0; web->headers && web->headers[i]; i++) {
-		explicit_bzero(web->headers[i], strlen(web->headers[i]));
-		free(web->headers[i]);
-	}
-	free(web->headers);
+	free_headers(web);
 	web->ops->gone(web);
 }
 
@@ -357,22 +361,6 @@ char *cell__web_resolve(const char *base, const char *target)
 
 /* ---- the whole ---- */
 
-static char **copy_lines(char *const *lines)
-{
-	size_t n = 0;
-	while (lines && lines[n])
-		n++;
-	char **copy = cell__alloc(n + 1, sizeof *copy);
-	for (size_t i = 0; copy && i < n; i++)
-		if (!(copy[i] = cell__strdup(lines[i]))) {
-			while (i > 0)
-				free(copy[--i]);
-			free(copy);
-			return NULL;
-		}
-	return copy;
-}
-
 int cell__web_init(struct cell__web *web, const struct cell__web_ops *ops, const struct cell__mcp_transport_spec *spec,
 		   struct cell_error *err)
 {
@@ -380,11 +368,9 @@ int cell__web_init(struct cell__web *web, const struct cell__web_ops *ops, const
 	web->ops = ops;
 	web->connect_timeout_ms = spec->connect_timeout_ms;
 	web->url = cell__strdup(spec->launch->url);
-	web->headers = copy_lines(spec->launch->headers);
+	web->headers = cell__strings_copy((const char *const *)spec->launch->headers);
 	if (!web->url || !web->headers || cell__http_create(spec->loop, CELL_WEB_LIMIT_CONNECTIONS, &web->http, err) < 0) {
-		for (size_t i = 0; web->headers && web->headers[i]; i++)
-			free(web->headers[i]);
-		free(web->headers);
+		free_headers(web);
 		free(web->url);
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for HTTP");
 	}
