@@ -25,7 +25,6 @@ BEYOND = {
     "spawn": ({"test_client_bad_programs", "test_children"}, NO_VFORK + "; threads of the emulator are counted"),
     "confinement": (set(), NO_SECCOMP),
     "branch": (set(), THREAD),
-    "filter": (set(), NO_SECCOMP),
 }
 
 
@@ -38,7 +37,7 @@ def run(test):
     """(whether it is as expected, what to say)"""
     env = dict(os.environ, **test.get("env", {}))
     try:
-        done = subprocess.run(test["cmd"], cwd=test.get("workdir"), env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        done = subprocess.run(test["cmd"], cwd=test.get("workdir") or sys.argv[1], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                               timeout=SECONDS)
         status, output = done.returncode, done.stdout.decode(errors="replace")
     except subprocess.TimeoutExpired as error:

@@ -418,7 +418,7 @@ def stage_aarch64():
     env = {"WORKCELL_BIN": os.path.join(ROOT, EMULATED, "out", "workcell"), "WORKCELL_EXECUTORS": "subprocess",
            "WORKCELL_TEST_PYTHON": os.path.join(ROOT, EMULATED, "emulated", "venv", "bin", "python")}
     needed = [["scripts/setup.sh", "package"], ["packaging/portable.sh", "wheel", "aarch64"], ["scripts/emulate.sh", "true"],
-              ["build/portable/venv/bin/ninja", "-C", EMULATED + "/out"]]
+              ["build/portable/venv/bin/ninja", "-C", EMULATED + "/out", "all", "meson-test-prereq"]]
     suites = [[*emulated, "scripts/emulated_tests.py", EMULATED + "/out"],
               [*emulated, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", str(WORKERS), "-k", "plain and not plot", "tests/conformance"]]
     for argv in needed + suites:
