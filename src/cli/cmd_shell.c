@@ -19,6 +19,9 @@
 #include <unistd.h>
 #include <wchar.h>
 
+#include <jansson.h>
+
+#include "base/words.h"
 #include "editor.h"
 #include "python_text.h"
 
@@ -27,6 +30,8 @@ enum input {
 	INPUT_CLEARED, /* Ctrl-C */
 	INPUT_END,     /* end of input, or the program is being stopped */
 };
+
+#define SHELL_UNDO 20
 
 struct shell {
 	struct cell_cli_host host;
@@ -293,6 +298,70 @@ static int run_cell(struct shell *shell, struct cell_error *err)
 	return 0;
 }
 
+/* ---- branches ---- */
+
+static void print_points(struct shell *shell)
+{
+	char *text = cell_session_points(shell->host.session);
+	json_t *points = text ? json_loads(text, 0, NULL) : NULL, *point;
+	size_t i;
+
+	json_array_foreach(points, i, point) {
+		const char *name = json_string_value(json_object_get(point, "name"));
+		int64_t bytes = json_integer_value(json_object_get(point, "bytes"));
+		char size[32], line[320];
+
+		cell__size_words(bytes > 0 ? (uint64_t)bytes : 0, size);
+		snprintf(line, sizeof(line), "%-20.200s after %lld cells  %s\n", name ? name : "",
+			 (long long)json_integer_value(json_object_get(point, "cell")), size);
+		cell__cli_write(STDOUT_FILENO, line, strlen(line));
+	}
+	json_decref(points);
+	free(text);
+}
+
+/* The words behind the magic, in place; NULL: it is another one. */
+static char *argument_of(char *cell, const char *magic)
+{
+	size_t size = strlen(magic);
+
+	if (strncmp(cell, magic, size) || (cell[size] && cell[size] != ' ' && cell[size] != '\n'))
+		return NULL;
+	cell += size;
+	cell += strspn(cell, " ");
+	cell[strcspn(cell, "\r\n")] = '\0';
+	return cell;
+}
+
+/* %undo [N], %points, %checkpoint NAME, %rewind NAME.  False: the cell is none of them. */
+static bool run_branch_magic(struct shell *shell)
+{
+	char *cell = shell->cell + strspn(shell->cell, " \t"), *word, *end;
+	struct cell_error err = { 0 };
+	int status;
+
+	if ((word = argument_of(cell, "%undo"))) {
+		unsigned long cells = *word ? strtoul(word, &end, 10) : 1;
+
+		status = *word && *end ? cell_fail(&err, CELL_E_INVALID, 0, "%%undo takes a number of cells, not '%.40s'", word)
+				       : cell_session_rewind(shell->host.session, NULL, cells, &err);
+		if (!status)
+			shell->count = shell->count > cells ? shell->count - (unsigned)cells : 1;
+	} else if ((word = argument_of(cell, "%checkpoint"))) {
+		status = cell_session_checkpoint(shell->host.session, word, NULL, &err);
+	} else if ((word = argument_of(cell, "%rewind"))) {
+		status = cell_session_rewind(shell->host.session, word, 0, &err);
+	} else if ((word = argument_of(cell, "%points"))) {
+		print_points(shell);
+		status = 0;
+	} else {
+		return false;
+	}
+	if (status < 0)
+		cell__cli_report(&err, false);
+	return true;
+}
+
 /* One entry of the history, without the blank line that ends a block. */
 static void remember(struct shell *shell)
 {
@@ -320,6 +389,8 @@ static int loop(struct shell *shell, struct cell_error *err)
 			remember(shell);
 		if (cell_is(shell, leave))
 			return 0;
+		if (run_branch_magic(shell))
+			continue;
 		status = cell_is(shell, fresh) ? reset(shell, err) : run_cell(shell, err);
 		err->code = status ? err->code : CELL_OK;
 	}
@@ -340,7 +411,8 @@ const struct cell_cli_command cell__cli_shell_command = {
 	.synopsis = "[flags]",
 	.about = "Runs a session at a prompt.  A block ends with an empty line, Tab completes, Up recalls earlier\n"
 		 "cells.  Ctrl-C interrupts the cell or clears the input, %reset starts a fresh kernel, Ctrl-D or\n"
-		 "exit leaves.  Without a terminal it reads stdin and prints no prompts.",
+		 "exit leaves.  %undo [N] goes back N cells, %checkpoint NAME keeps the state, %rewind NAME returns to\n"
+		 "it, %points lists what is kept.  Without a terminal it reads stdin and prints no prompts.",
 	.examples = "  workcell shell\n"
 		    "  workcell shell --python ./venv/bin/python --preload numpy\n"
 		    "  workcell shell < session.txt",
@@ -359,9 +431,12 @@ int cell__cmd_shell(int argc, char **argv)
 
 	/* A person is here, who has Ctrl-C and may intend the long computation. */
 	flags.timeout_ms = -1;
+	flags.gate.undo = -1;
 	if (!cell__cli_parse(&cell__cli_shell_command, argc, argv, &flags, NULL, &status))
 		goto out;
 	shell.terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
+	if (flags.gate.undo < 0) /* a person makes mistakes; only this executor can take them back */
+		flags.gate.undo = shell.terminal && (!flags.executor || !strcmp(flags.executor, "subprocess")) ? SHELL_UNDO : 0;
 	shell.colour = shell.terminal && !(no_colour && *no_colour);
 	/* The line editor reads characters, not bytes. */
 	if (!setlocale(LC_CTYPE, "") || MB_CUR_MAX == 1)

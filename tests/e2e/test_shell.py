@@ -288,3 +288,13 @@ def test_pictures(name, home, tmp_path):
                 assert file.read() == data
             assert "\x1b_G" not in seen and "1337" not in seen
         assert (home / ".local/state/workcell/images").exists() is (name not in ("kitty", "iterm"))
+
+
+def test_cells_are_undone_and_points_kept():
+    lines = ["x = 1", "x = 2", "%checkpoint p", "x = 3", "%undo", "x", "%undo 2", "x", "%rewind p", "x", "%points", "%undo z", "%rewind nope",
+             "%checkpoint", "x + 40"]
+    done = support.workcell("shell", "--python", support.bare_python(), "--undo", "5", stdin=("\n".join(lines) + "\n").encode())
+    assert re.findall(r"Out\[\d+\]: (.*)", done.out) == ["2", "1", "2", "42"], done
+    assert re.search(r"^p +after 2 cells", done.out, re.M), done
+    assert "%undo takes a number of cells, not 'z'" in done.err and 'no point "nope"' in done.err, done
+    assert "the name of a point" in done.err, done
