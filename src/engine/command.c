@@ -221,7 +221,7 @@ static int command_init(struct command *command, const struct cell_sandbox_optio
 		rc = cell__plan_build(&command->policy, &machine, &command->env, 1, &command->plan, err);
 	if (rc == 0)
 		rc = cell__plan_build_session(&machine, &session, &command->session, err);
-	free((void *)machine.trees);
+	cell__strings_free((char **)machine.trees);
 	cell__plans_finish(&plans);
 	return rc;
 }

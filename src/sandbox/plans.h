@@ -46,7 +46,7 @@ struct cell__plans {
  */
 int cell__plans_find(struct cell__plans *plans, struct cell__plan_session *session, struct cell__sandbox_plan **ret_plan,
 		     struct cell_error *err);
-/* Fills machine->trees, to be freed, where all that this session is shown can be shown with a uid that is not the caller's. */
+/* Fills machine->trees, for cell__strings_free(), where all that this session is shown can be shown with a uid that is not the caller's. */
 int cell__plans_map(struct cell__plans *plans, const struct cell__plan_session *session, struct cell__machine *machine);
 /* Appends the plan of a zygote of this interpreter (cell__plan_build_zygote()). */
 int cell__plans_zygote(struct cell__plans *plans, const char *python, const char *kernel_dir, bool online, struct cell__buf *out,

@@ -655,7 +655,8 @@ def test_deps():
         assert isinstance(exc, s.DepsError) and str(exc).startswith("Runtime dependency installation is disabled.")
         exc = raises("DepsError", s.deps.add, "broken")
         assert str(exc) == "No matching distribution found for broken"
-        raises(TypeError, s.deps.add, ["pandas"])
+        raises(TypeError, s.deps.add, 7)
+        raises(TypeError, s.deps.add, ["pandas", 7])
 
 
 def test_deps_of_another_python():
