@@ -91,7 +91,8 @@ def test_sessions_end_with_the_program(server):
     before = server.metric("sessions")
     done = support.workcell("run", "--json", *flags_for(server), "-e", "1")
     assert done.status == 0
-    support.wait_until(lambda: server.metric("sessions") == before, "the session to be gone")
+    # Fewer, if one of an earlier test was still ending when they were counted.
+    support.wait_until(lambda: server.metric("sessions") <= before, "the session to be gone")
 
 
 def test_workspace_is_the_servers(server):
