@@ -77,8 +77,7 @@ def end_pools():
 def children():
     """Child processes that have not ended."""
     try:
-        if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-            pass
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return []
     found = []

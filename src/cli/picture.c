@@ -83,7 +83,8 @@ int cell__picture_save(const void *bytes, size_t size, char **ret_path, struct c
 	struct tm tm;
 
 	if (!folder || !type)
-		return cell_fail(err, CELL_E_IO, 0, "%s", type ? "there is no home folder for it" : "it is neither PNG nor JPEG");
+		return cell_fail(err, CELL_E_IO, 0, "%s",
+				 type ? "set HOME to the folder that pictures are to be saved below" : "the data is neither PNG nor JPEG");
 	localtime_r(&now, &tm);
 	strftime(stamp, sizeof(stamp), "%Y%m%d-%H%M%S", &tm);
 	for (unsigned i = 1; i <= NAME_TRIES; i++) {

@@ -46,6 +46,9 @@ const char *cell__sub_branch_answered(struct cell__sub_kernel *source, const str
 {
 	json_error_t problem;
 	struct cell__sub_kernel *branch = source->sub->kernels;
+	if (source->forks_asked == 0)
+		return "FORKED without FORK";
+	source->forks_asked--;
 	while (branch && (branch->source != source->id || (uint32_t)branch->id != frame->id))
 		branch = branch->next;
 	json_t *answer = frame->json_size <= CELL_LIMIT_LARGE_BYTES ? json_loadb((const char *)frame->json, frame->json_size, 0, &problem)
@@ -67,6 +70,8 @@ const char *cell__sub_branch_answered(struct cell__sub_kernel *source, const str
 
 void cell__sub_branch_source_gone(struct cell__sub_kernel *source)
 {
+	if (source->forks_asked == 0)
+		return; /* as most do: every kernel comes here at its end */
 	for (struct cell__sub_kernel *branch = source->sub->kernels; branch; branch = branch->next) {
 		if (branch->source != source->id)
 			continue;
@@ -108,6 +113,7 @@ int cell__subprocess_fork(struct cell__kernel *base, const char *session_id, uns
 	}
 	branch->state = CELL_KERNEL_OPENING;
 	branch->source = source->id;
+	source->forks_asked++;
 	branch->events = events;
 	branch->owner = owner;
 	*ret_kernel = &branch->base;

@@ -124,6 +124,7 @@ struct cell__sub_kernel {
 	struct cell__task gone;
 	struct cell__sub_kernel *next, *prev;
 	struct cell__sub_kernel *id_next; /* in its bucket */
+	unsigned forks_asked; /* of it, that it has not answered yet */
 	uint64_t source; /* of a fork that is not done: the kernel that was asked for it; 0: none */
 	bool is_fresh; /* in the list of its environment */
 	struct cell__sub_kernel *fresh_next;
