@@ -1,11 +1,9 @@
 /*
- * The kernel's C part: frames, the output ring, the zygote's messages, and the steps by which a process becomes
- * a kernel.  Built once against the stable ABI of CPython 3.9 and loaded by every later one.
+ * The kernel's C part: frames, the output ring, and the steps by which a process becomes a kernel.  Built once
+ * against the stable ABI of CPython 3.9 and loaded by every later one.
  *
  * Theory of operation
  *
- *   zygote:  zygote_open() once, then zygote_next() in a loop: requests of the spawner, or exits of children.
- *            It has one thread, and os.fork() makes the kernels.
  *   kernel:  become_kernel() right after the fork, then recv()/send() of frames.  Python-level output goes
  *            through write functions into the ring (src/wire/ring_abi.h).  All ring state is touched with the
  *            GIL held; only waiting for space, recv and send release it.  send() takes send_lock without the
@@ -17,7 +15,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
@@ -30,12 +27,9 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/signalfd.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -45,7 +39,6 @@
 #include "wire/spawn_msg.h"
 
 #define RECV_BYTES 65536u
-#define PASSED_FDS 4
 #define WRITE_SAMPLES 64
 #define ALERT_WRITES 1000 /* see maybe_sync() */
 #define POPULATE_BYTES 65536
@@ -78,8 +71,6 @@ static size_t recv_start, recv_end;
 static struct cell_ring_spin spin;
 static bool has_asked; /* the frame that was sent last is a call: its answer may take longer than the next cell */
 static int lifeline_fd = -1; /* see tie_lifeline() */
-static int passed_fds[PASSED_FDS]; /* that came with a FORK frame and were not taken yet */
-static int n_passed;
 
 static int ring_sync(void);
 
@@ -214,35 +205,17 @@ static int spin_first(void)
 	Py_END_ALLOW_THREADS return !found ? PyErr_CheckSignals() : 0;
 }
 
-static void close_passed(void)
-{
-	while (n_passed > 0)
-		close(passed_fds[--n_passed]);
-}
-
-/* Descriptors come with the bytes of a FORK frame, and only with those. */
-static void keep_passed(struct msghdr *msg)
-{
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
-		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-			continue;
-		close_passed();
-		n_passed = (int)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-		memcpy(passed_fds, CMSG_DATA(c), (size_t)n_passed * sizeof(int));
-	}
-}
-
 static ssize_t receive(void *out, size_t size, int flags)
 {
 	union {
 		struct cmsghdr align;
-		char space[CMSG_SPACE(PASSED_FDS * sizeof(int))];
+		char space[CMSG_SPACE(WC_PASSED_FDS * sizeof(int))];
 	} control;
 	struct iovec iov = { out, size };
 	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control };
 	ssize_t n = recvmsg(sock_fd, &msg, flags | MSG_CMSG_CLOEXEC);
 	if (n > 0 && msg.msg_controllen > 0)
-		keep_passed(&msg);
+		wc_keep_passed(&msg);
 	return n;
 }
 
@@ -556,7 +529,7 @@ static uint64_t ticks(void)
  * Sets soon_ticks by the fastest write to a pipe on this machine; 0, and every write is checked, when that fails. No process waits at this
  * pipe, so a write that wakes the host takes longer, and the call around it is not counted either: hence the three quarters.
  */
-static void measure_write(void)
+void wc_measure_write(void)
 {
 	int fds[2];
 	uint64_t best = UINT64_MAX;
@@ -846,7 +819,7 @@ static void after_fork_in_child(void)
 	detached = 1;
 }
 
-static PyObject *fail_step(const char *step)
+PyObject *wc_fail_step(const char *step)
 {
 	int error = errno;
 	return PyErr_Format(PyExc_OSError, "%s: %s", step, strerror(error));
@@ -901,17 +874,17 @@ static PyObject *take_descriptors(int sock, int out, int err, int ring_fd)
 	write_file("/proc/self/oom_score_adj", "500");
 	int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	if (null < 0 || dup2(null, 0) < 0 || dup2(out, 1) < 0 || dup2(err, 2) < 0)
-		return fail_step("set up stdin, stdout, stderr");
+		return wc_fail_step("set up stdin, stdout, stderr");
 	close(null);
 	/* High numbers: agent code that closes "all" small descriptors by mistake keeps its session. */
 	if (keep_fd(sock, &sock_fd) < 0 || keep_fd(out, &pipe_fd[0]) < 0 || keep_fd(err, &pipe_fd[1]) < 0)
-		return fail_step("keep descriptors");
+		return wc_fail_step("keep descriptors");
 	close(sock);
 	close(out);
 	close(err);
 	void *map = mmap(NULL, CELL_RING_MAP_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, ring_fd, 0);
 	if (map == MAP_FAILED)
-		return fail_step("map the output ring");
+		return wc_fail_step("map the output ring");
 	/* A forked child must not even be able to disturb the ring by accident. */
 	close(ring_fd);
 	ring = map;
@@ -922,8 +895,25 @@ static PyObject *take_descriptors(int sock, int out, int err, int ring_fd)
 	seen_tail = ring_tail();
 	detached = 0;
 	if (pthread_atfork(NULL, NULL, after_fork_in_child) != 0)
-		return fail_step("pthread_atfork");
+		return wc_fail_step("pthread_atfork");
 	return PyLong_FromLong(sock_fd);
+}
+
+int wc_lead(int lifeline)
+{
+	if (setsid() < 0) {
+		wc_fail_step("setsid");
+		return -1;
+	}
+	if (lifeline >= 0 && prctl(PR_SET_CHILD_SUBREAPER, 1) < 0) {
+		wc_fail_step("become subreaper");
+		return -1;
+	}
+	if (lifeline >= 0 && tie_lifeline(lifeline) < 0) {
+		wc_fail_step("set up the lifeline");
+		return -1;
+	}
+	return 0;
 }
 
 /* become_kernel(socket, stdout, stderr, ring, lifeline or -1 in a sandbox): takes the descriptors over. */
@@ -931,15 +921,8 @@ static PyObject *wc_become_kernel(PyObject *self, PyObject *args)
 {
 	(void)self;
 	int sock, out, err, ring_fd, lifeline;
-	if (!PyArg_ParseTuple(args, "iiiii", &sock, &out, &err, &ring_fd, &lifeline))
+	if (!PyArg_ParseTuple(args, "iiiii", &sock, &out, &err, &ring_fd, &lifeline) || wc_lead(lifeline) < 0)
 		return NULL;
-	if (setsid() < 0)
-		return fail_step("setsid");
-	/* In a sandbox there is a pid 1 that reaps, and whose end is ours. */
-	if (lifeline >= 0 && prctl(PR_SET_CHILD_SUBREAPER, 1) < 0)
-		return fail_step("become subreaper");
-	if (lifeline >= 0 && tie_lifeline(lifeline) < 0)
-		return fail_step("set up the lifeline");
 	return take_descriptors(sock, out, err, ring_fd);
 }
 
@@ -956,71 +939,22 @@ static PyObject *wc_join_kernel(PyObject *self, PyObject *args)
 	return take_descriptors(sock, out, err, ring_fd);
 }
 
-/* ---- becoming a branch: a fork of a kernel that is a kernel of its own ---- */
-
-/* take_fds() -> [socket, stdout, stderr, ring] that came with the last FORK frame */
-static PyObject *wc_take_fds(PyObject *self, PyObject *unused)
+struct wc_ends wc_ends(void)
 {
-	(void)self;
-	(void)unused;
-	PyObject *list = PyList_New(0);
-	for (int i = 0; list && i < n_passed; i++) {
-		PyObject *number = PyLong_FromLong(passed_fds[i]);
-		if (!number || PyList_Append(list, number) < 0)
-			Py_CLEAR(list);
-		Py_XDECREF(number);
-	}
-	if (list)
-		n_passed = 0;
-	return list;
+	return (struct wc_ends){ .sock = sock_fd, .out = pipe_fd[0], .err = pipe_fd[1], .lifeline = lifeline_fd };
 }
 
-/* The old descriptor's number, and whatever was duplicated from it, leads to the new one from now on. */
-static int replace_fd(int new_fd, int old_fd)
+int wc_begin_again(int ring_fd)
 {
-	struct stat old, other;
-	if (fstat(old_fd, &old) < 0)
+	if (mmap(ring, CELL_RING_MAP_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, ring_fd, 0) == MAP_FAILED) {
+		wc_fail_step("map the output ring");
 		return -1;
-	for (int fd = 0; fd < old_fd; fd++) {
-		int flags = fcntl(fd, F_GETFD);
-		if (flags < 0 || fd == new_fd || fstat(fd, &other) < 0 || other.st_ino != old.st_ino || other.st_dev != old.st_dev)
-			continue;
-		if (dup3(new_fd, fd, flags & FD_CLOEXEC ? O_CLOEXEC : 0) < 0)
-			return -1;
 	}
-	if (dup3(new_fd, old_fd, O_CLOEXEC) < 0)
-		return -1;
-	return close(new_fd);
-}
-
-/*
- * become_branch(socket, stdout, stderr, ring): in a fork of this kernel. Descriptors keep their numbers and the ring its address: event
- * loops and views of the memory refer to them.
- */
-static PyObject *wc_become_branch(PyObject *self, PyObject *args)
-{
-	(void)self;
-	int sock, out, err, ring_fd;
-	if (!PyArg_ParseTuple(args, "iiii", &sock, &out, &err, &ring_fd))
-		return NULL;
-	if (setsid() < 0)
-		return fail_step("setsid");
-	if (lifeline_fd >= 0) {
-		int shared = lifeline_fd;
-		if (prctl(PR_SET_CHILD_SUBREAPER, 1) < 0)
-			return fail_step("become subreaper");
-		if (tie_lifeline(shared) < 0)
-			return fail_step("set up the lifeline");
-		close(shared);
-	}
-	if (replace_fd(out, pipe_fd[0]) < 0 || replace_fd(err, pipe_fd[1]) < 0 || dup3(sock, sock_fd, O_CLOEXEC) < 0)
-		return fail_step("take over descriptors");
-	close(sock);
-	if (mmap(ring, CELL_RING_MAP_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, ring_fd, 0) == MAP_FAILED)
-		return fail_step("map the output ring");
 	close(ring_fd);
-	if (ring->version != CELL_RING_VERSION)
-		return PyErr_Format(PyExc_OSError, "output ring version %u, expected %u", ring->version, CELL_RING_VERSION);
+	if (ring->version != CELL_RING_VERSION) {
+		PyErr_Format(PyExc_OSError, "output ring version %u, expected %u", ring->version, CELL_RING_VERSION);
+		return -1;
+	}
 	recv_start = recv_end = 0;
 	ring_head = ring->head;
 	seen_tail = ring_tail();
@@ -1032,74 +966,7 @@ static PyObject *wc_become_branch(PyObject *self, PyObject *args)
 	pthread_mutex_init(&send_lock, NULL);
 	main_thread = pthread_self();
 	detached = 0;
-	Py_RETURN_NONE;
-}
-
-/* ---- the zygote's side ---- */
-
-static int zygote_fd = -1;
-static int child_signal_fd = -1;
-
-/*
- * The memory that `ps` shows as the command line: a kernel writes the name of its session there.  NULL: it was not found.  The zygote
- * looks for it, because a confined kernel has no /proc.
- */
-static char *title_at;
-static size_t title_size;
-
-static void find_title(void)
-{
-	char text[2048];
-	unsigned long begin, end;
-	int fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
-	ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-	if (fd >= 0)
-		close(fd);
-	if (n <= 0)
-		return;
-	text[n] = '\0';
-	/* arg_start and arg_end are the 48th and 49th field; the second may contain anything. */
-	char *at = strrchr(text, ')');
-	for (int field = 2; at && field < 48; field++)
-		at = strchr(at + 1, ' ');
-	if (!at || sscanf(at, "%lu %lu", &begin, &end) != 2 || !begin || end <= begin || end - begin > 65536)
-		return;
-	title_at = (char *)begin;
-	title_size = end - begin;
-}
-
-/* title(text): what ps and top show for this process. */
-static PyObject *wc_title(PyObject *self, PyObject *args)
-{
-	(void)self;
-	const char *text;
-	if (!PyArg_ParseTuple(args, "s", &text))
-		return NULL;
-	prctl(PR_SET_NAME, text);
-	if (title_at) {
-		/* The last byte stays 0: otherwise the environment would be read as the rest of it. */
-		memset(title_at, 0, title_size);
-		memcpy(title_at, text, strnlen(text, title_size - 1));
-	}
-	Py_RETURN_NONE;
-}
-
-static PyObject *wc_zygote_open(PyObject *self, PyObject *fd)
-{
-	(void)self;
-	zygote_fd = (int)PyLong_AsLong(fd);
-	if (PyErr_Occurred())
-		return NULL;
-	measure_write();
-	find_title();
-	sigset_t set;
-	sigemptyset(&set);
-	sigaddset(&set, SIGCHLD);
-	sigprocmask(SIG_BLOCK, &set, NULL);
-	child_signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-	if (child_signal_fd < 0)
-		return fail_step("signalfd");
-	Py_RETURN_NONE;
+	return 0;
 }
 
 /* fds() -> the descriptors that this kernel must keep: its socket and its private duplicates of 1 and 2 */
@@ -1108,134 +975,6 @@ static PyObject *wc_fds(PyObject *self, PyObject *unused)
 	(void)self;
 	(void)unused;
 	return Py_BuildValue("[iii]", sock_fd, pipe_fd[0], pipe_fd[1]);
-}
-
-/* In a freshly forked kernel: removes all state of the zygote. */
-static PyObject *wc_zygote_leave(PyObject *self, PyObject *unused)
-{
-	(void)self;
-	(void)unused;
-	sigset_t set;
-	sigemptyset(&set);
-	sigprocmask(SIG_SETMASK, &set, NULL);
-	close(child_signal_fd);
-	close(zygote_fd);
-	child_signal_fd = zygote_fd = -1;
-	Py_RETURN_NONE;
-}
-
-static PyObject *zygote_receive(void)
-{
-	char bytes[4096];
-	struct iovec iov = { bytes, sizeof bytes };
-	union {
-		struct cmsghdr align;
-		char space[CMSG_SPACE(CELL_SPAWN_MAX_FDS * sizeof(int))];
-	} control;
-	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control };
-	ssize_t n = recvmsg(zygote_fd, &msg, MSG_CMSG_CLOEXEC);
-	if (n < 0 && errno == EINTR)
-		Py_RETURN_NONE;
-	if (n <= 0)
-		return Py_BuildValue("(s)", "end");
-	struct cell_spawn_msg head;
-	if ((size_t)n < sizeof head)
-		return PyErr_Format(PyExc_ConnectionError, "short message from the spawner");
-	memcpy(&head, bytes, sizeof head);
-	if (head.version != CELL_SPAWN_VERSION)
-		return PyErr_Format(PyExc_ConnectionError, "spawner protocol version %u, expected %u", head.version, CELL_SPAWN_VERSION);
-	PyObject *fds = PyList_New(0);
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); fds && c; c = CMSG_NXTHDR(&msg, c)) {
-		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-			continue;
-		size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-		for (size_t i = 0; i < count; i++) {
-			int fd;
-			memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
-			PyObject *number = PyLong_FromLong(fd);
-			if (!number || PyList_Append(fds, number) < 0) {
-				Py_XDECREF(number);
-				Py_DECREF(fds);
-				return NULL;
-			}
-			Py_DECREF(number);
-		}
-	}
-	if (!fds)
-		return NULL;
-	return Py_BuildValue("siKLNy#", "message", (int)head.type, (unsigned long long)head.id, (long long)head.b, fds, bytes + sizeof head,
-			     (Py_ssize_t)((size_t)n - sizeof head));
-}
-
-/*
- * zygote_next(timeout_ms) -> ("message", type, id, b, [fds], payload) | ("exit", pid, status) | ("end",) | None
- * None: the time is up, or a signal came.
- */
-static PyObject *wc_zygote_next(PyObject *self, PyObject *args)
-{
-	(void)self;
-	int timeout_ms;
-	if (!PyArg_ParseTuple(args, "i", &timeout_ms))
-		return NULL;
-	struct pollfd p[2] = {
-		{ .fd = zygote_fd, .events = POLLIN },
-		{ .fd = child_signal_fd, .events = POLLIN },
-	};
-	/* A child's signal is not idle time: its exit is returned before the caller does anything else. */
-	do {
-		struct signalfd_siginfo info;
-		while (read(child_signal_fd, &info, sizeof info) > 0) {
-		}
-		int status;
-		pid_t pid = waitpid(-1, &status, WNOHANG);
-		if (pid > 0)
-			return Py_BuildValue("sii", "exit", (int)pid, status);
-		if (poll(p, 2, timeout_ms) <= 0)
-			Py_RETURN_NONE;
-	} while (!p[0].revents);
-	return zygote_receive();
-}
-
-static void attach_fd(struct msghdr *msg, void *space, size_t size, int fd)
-{
-	msg->msg_control = space;
-	msg->msg_controllen = size;
-	struct cmsghdr *c = CMSG_FIRSTHDR(msg);
-	c->cmsg_level = SOL_SOCKET;
-	c->cmsg_type = SCM_RIGHTS;
-	c->cmsg_len = CMSG_LEN(sizeof fd);
-	memcpy(CMSG_DATA(c), &fd, sizeof fd);
-}
-
-/* zygote_send(type, id, a, b, payload, pid=0): with the pidfd of that process, unless it has ended */
-static PyObject *wc_zygote_send(PyObject *self, PyObject *args)
-{
-	(void)self;
-	int type, pid = 0;
-	unsigned long long id;
-	long long a, b;
-	const char *payload;
-	Py_ssize_t size;
-	union {
-		struct cmsghdr align;
-		char space[CMSG_SPACE(sizeof(int))];
-	} control = { 0 };
-	if (!PyArg_ParseTuple(args, "iKLLy#|i", &type, &id, &a, &b, &payload, &size, &pid))
-		return NULL;
-	struct cell_spawn_msg head = { .version = CELL_SPAWN_VERSION, .type = (uint32_t)type, .id = id, .a = a, .b = b };
-	struct iovec iov[2] = { { &head, sizeof head }, { (void *)payload, (size_t)size } };
-	struct msghdr msg = { .msg_iov = iov, .msg_iovlen = 2 };
-	int pidfd = pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1, error = 0;
-	if (pidfd >= 0)
-		attach_fd(&msg, &control, sizeof control, pidfd);
-	while (!error && sendmsg(zygote_fd, &msg, MSG_NOSIGNAL) < 0)
-		error = errno == EINTR ? 0 : errno;
-	if (pidfd >= 0)
-		close(pidfd);
-	errno = error;
-	if (error)
-		return PyErr_SetFromErrno(PyExc_OSError);
-	Py_RETURN_NONE;
 }
 
 static PyMethodDef methods[] = {

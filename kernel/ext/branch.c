@@ -20,10 +20,14 @@
 #include "ext.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -36,6 +40,8 @@ static volatile struct {
 } usher;
 static jmp_buf to_kernel_stack;
 static char *stack; /* the usher's; not a local variable, which would be lost where the branch jumps to */
+static int passed_fds[WC_PASSED_FDS]; /* that came with a FORK frame and were not taken yet */
+static int n_passed;
 
 static int run_usher(void *unused)
 {
@@ -77,4 +83,79 @@ PyObject *wc_branch(PyObject *self, PyObject *unused)
 		return PyErr_SetFromErrno(PyExc_OSError);
 	}
 	return PyLong_FromLong(usher.branch);
+}
+
+/* ---- the new kernel ---- */
+
+static void close_passed(void)
+{
+	while (n_passed > 0)
+		close(passed_fds[--n_passed]);
+}
+
+void wc_keep_passed(struct msghdr *msg)
+{
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+			continue;
+		close_passed();
+		n_passed = (int)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+		memcpy(passed_fds, CMSG_DATA(c), (size_t)n_passed * sizeof(int));
+	}
+}
+
+/* take_fds() -> [socket, stdout, stderr, ring] that came with the last FORK frame */
+PyObject *wc_take_fds(PyObject *self, PyObject *unused)
+{
+	(void)self;
+	(void)unused;
+	PyObject *list = PyList_New(0);
+	for (int i = 0; list && i < n_passed; i++) {
+		PyObject *number = PyLong_FromLong(passed_fds[i]);
+		if (!number || PyList_Append(list, number) < 0)
+			Py_CLEAR(list);
+		Py_XDECREF(number);
+	}
+	if (list)
+		n_passed = 0;
+	return list;
+}
+
+/* The old descriptor's number, and whatever was duplicated from it, leads to the new one from now on. */
+static int replace_fd(int new_fd, int old_fd)
+{
+	struct stat old, other;
+	if (fstat(old_fd, &old) < 0)
+		return -1;
+	for (int fd = 0; fd < old_fd; fd++) {
+		int flags = fcntl(fd, F_GETFD);
+		if (flags < 0 || fd == new_fd || fstat(fd, &other) < 0 || other.st_ino != old.st_ino || other.st_dev != old.st_dev)
+			continue;
+		if (dup3(new_fd, fd, flags & FD_CLOEXEC ? O_CLOEXEC : 0) < 0)
+			return -1;
+	}
+	if (dup3(new_fd, old_fd, O_CLOEXEC) < 0)
+		return -1;
+	return close(new_fd);
+}
+
+/*
+ * become_branch(socket, stdout, stderr, ring): in a fork of this kernel. Descriptors keep their numbers and the ring its address: event
+ * loops and views of the memory refer to them.
+ */
+PyObject *wc_become_branch(PyObject *self, PyObject *args)
+{
+	(void)self;
+	int sock, out, err, ring_fd;
+	struct wc_ends old = wc_ends();
+	if (!PyArg_ParseTuple(args, "iiii", &sock, &out, &err, &ring_fd) || wc_lead(old.lifeline) < 0)
+		return NULL;
+	if (old.lifeline >= 0)
+		close(old.lifeline);
+	if (replace_fd(out, old.out) < 0 || replace_fd(err, old.err) < 0 || dup3(sock, old.sock, O_CLOEXEC) < 0)
+		return wc_fail_step("take over descriptors");
+	close(sock);
+	if (wc_begin_again(ring_fd) < 0)
+		return NULL;
+	Py_RETURN_NONE;
 }

@@ -10,6 +10,7 @@
 #include <Python.h>
 
 #include <stdbool.h>
+#include <sys/socket.h>
 
 #include "wire/frame.h"
 #include "wire/inproc_abi.h"
@@ -36,6 +37,28 @@ void wc_skip(const struct cell_frame *frame);
 /* The bytes that a str is written as; *ret_memory holds them where they are not the str's own.  NULL: an exception is set. */
 const char *wc_text_bytes(PyObject *text, Py_ssize_t *ret_size, PyObject **ret_memory);
 
+/* NULL, with an OSError set that names the step and errno. */
+PyObject *wc_fail_step(const char *step);
+/* In the zygote: how long a write to a pipe takes on this machine. */
+void wc_measure_write(void);
+/*
+ * Makes this process the leader of a session. In a sandbox lifeline is -1: there is a pid 1 that reaps, and whose end is ours. -1 with an
+ * exception set.
+ */
+int wc_lead(int lifeline);
+
+struct wc_ends {
+	int sock, out, err;
+	int lifeline; /* -1: in a sandbox */
+};
+/* The descriptors of this kernel. */
+struct wc_ends wc_ends(void);
+/*
+ * In a fork of this kernel, after new descriptors have taken the numbers of the old ones: maps the new ring at the address of the old one,
+ * and forgets all state of the connection. -1 with an exception set.
+ */
+int wc_begin_again(int ring_fd);
+
 /* ---- hostlink.c ---- */
 
 int wc_add_link(PyObject *module);
@@ -54,7 +77,20 @@ int wc_add_caller(PyObject *module);
 
 /* ---- branch.c ---- */
 
+#define WC_PASSED_FDS 4
+/* Descriptors come with the bytes of a FORK frame, and only with those: wc_take_fds() returns them. */
+void wc_keep_passed(struct msghdr *msg);
+PyObject *wc_take_fds(PyObject *self, PyObject *unused);
 PyObject *wc_branch(PyObject *self, PyObject *unused);
+PyObject *wc_become_branch(PyObject *self, PyObject *args);
+
+/* ---- zygote.c ---- */
+
+PyObject *wc_title(PyObject *self, PyObject *args);
+PyObject *wc_zygote_open(PyObject *self, PyObject *fd);
+PyObject *wc_zygote_leave(PyObject *self, PyObject *unused);
+PyObject *wc_zygote_next(PyObject *self, PyObject *args);
+PyObject *wc_zygote_send(PyObject *self, PyObject *args);
 
 /* ---- cell.c ---- */
 
