@@ -1001,6 +1001,7 @@ static PyMethodDef methods[] = {
 	{ "join_kernel", wc_join_kernel, METH_VARARGS, "join_kernel(socket, stdout, stderr, ring) -> socket" },
 	{ "become_kernel", wc_become_kernel, METH_VARARGS, "become_kernel(socket, stdout, stderr, ring, lifeline) -> socket" },
 	{ "take_fds", wc_take_fds, METH_NOARGS, "take_fds() -> [socket, stdout, stderr, ring]" },
+	{ "is_alone", wc_is_alone, METH_VARARGS, "is_alone(fd, ...) -> bool" },
 	{ "branch", wc_branch, METH_NOARGS, "branch() -> pid, 0 in the fork" },
 	{ "become_branch", wc_become_branch, METH_VARARGS, "become_branch(socket, stdout, stderr, ring)" },
 	{ "fds", wc_fds, METH_NOARGS, "fds() -> [socket, stdout, stderr]" },

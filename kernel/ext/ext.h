@@ -75,6 +75,10 @@ PyObject *wc_attach(PyObject *self, PyObject *args);
 PyObject *wc_in_call(PyObject *self, PyObject *unused);
 int wc_add_caller(PyObject *module);
 
+/* ---- alone.c ---- */
+
+PyObject *wc_is_alone(PyObject *self, PyObject *args);
+
 /* ---- branch.c ---- */
 
 #define WC_PASSED_FDS 4

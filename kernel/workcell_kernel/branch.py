@@ -151,17 +151,26 @@ def graphics(targets):
 
 # -- in the fork
 
-def take_over(kernel, fds, options):
+def take_over(kernel, fds, options, alone):
+    """alone: the source had no descriptors but ours."""
     session = options["session"]
-    if not options["heir"] and session != kernel.session:
+    if not options["heir"] and session == kernel.session:
+        # A point. The kernels that go on from it are forks of it, and have random numbers of their own. It shares what it does not touch.
+        _workcell.become_branch(*fds)
+        if not alone:
+            own_offsets(kernel)
+            own_loop(kernel.cells.loop)
+        return
+    if not options["heir"]:
         # A session of its own. The source runs the exit handlers that it registered; those that are registered from now on run here.
         import atexit
 
         atexit._clear()
         kernel.is_copy = True
     _workcell.become_branch(*fds)
-    own_offsets(kernel)
-    own_loop(kernel.cells.loop)
+    if not alone:
+        own_offsets(kernel)
+        own_loop(kernel.cells.loop)
     own_randomness(kernel.cells.ns)
     kernel.session = session
     _workcell.title("workcell-kernel " + session)

@@ -264,7 +264,8 @@ class Kernel:
         from . import branch
 
         fds = _workcell.take_fds()
-        held = branch.held_things(self, options["drop"], fds)
+        alone = _workcell.is_alone(*fds)
+        held = None if alone else branch.held_things(self, options["drop"], fds)
         pid, problem = None, None
         if not held:
             try:
@@ -272,14 +273,17 @@ class Kernel:
             except OSError as exc:
                 problem = str(exc)
         if pid == 0:
-            branch.take_over(self, fds, options)
+            branch.take_over(self, fds, options, alone)
             _workcell.send(_workcell.HELLO, 0)
-            _workcell.send(_workcell.READY, 0, dumps({"python": "%d.%d.%d" % sys.version_info[:3], "pid": os.getpid()}).encode())
+            _workcell.send(_workcell.READY, 0, b'{"python": "%d.%d.%d", "pid": %d}' % (*sys.version_info[:3], os.getpid()))
             return
         for fd in fds:
             os.close(fd)
-        answer = {"pid": pid} if pid else {"error": problem, "held": held} if problem else {"held": held}
-        _workcell.send(_workcell.FORKED, ident, dumps(answer).encode())
+        if pid:
+            answer = b'{"pid": %d}' % pid
+        else:
+            answer = dumps({"error": problem, "held": held} if problem else {"held": held}).encode()
+        _workcell.send(_workcell.FORKED, ident, answer)
 
     @staticmethod
     def take_news(news):
