@@ -2,12 +2,10 @@
 #include "base/list.h"
 #include "search/searches.h"
 
-#include <limits.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-#define TOOL_VECTORS_FILE "tool-vectors.sqlite"
 #define DEFAULT_LIMIT 5
 
 /* A search under way. */
@@ -38,7 +36,7 @@ struct cell__searches {
 	struct cell__loop *loop;
 	struct cell__store *store;
 	struct cell__embedder *embedder; /* NULL: no endpoint */
-	char *model;
+	char *model, *tool_vectors;
 	struct finding *findings;
 	struct cell__corpus workflows, tools;
 	struct cell__search *tool_search;
@@ -69,15 +67,14 @@ static int replace_tools(struct cell__search *search, const struct cell__search_
 	return rc;
 }
 
+/* In memory: only the embedder, on the pool, opens the cache file. */
 static int open_tool_search(struct cell__searches *searches)
 {
-	char path[PATH_MAX];
 	if (cell__search_open(NULL, &searches->tool_search, NULL) < 0)
 		return -1;
 	if (!searches->embedder)
 		return 0;
-	bool cached = searches->store && cell__store_cache_path(searches->store, TOOL_VECTORS_FILE, path) == 0;
-	if (cell__search_add_vectors(searches->tool_search, cached ? path : NULL, searches->model, NULL) == 0)
+	if (cell__search_add_vectors(searches->tool_search, searches->tool_vectors, searches->model, NULL) == 0)
 		return 0;
 	cell__search_close(cell__take_ptr(searches->tool_search));
 	return -1;
@@ -430,15 +427,18 @@ static void free_searches(struct cell__searches *searches)
 {
 	cell__search_close(searches->tool_search);
 	free(searches->model);
+	free(searches->tool_vectors);
 	free(searches);
 }
 
-static int add_embedder(struct cell__searches *searches, const struct cell__embedder_options *opts, struct cell_error *err)
+static int add_embedder(struct cell__searches *searches, const struct cell__embedder_options *opts, const char *tool_vectors,
+			struct cell_error *err)
 {
 	if (!opts->url)
 		return 0;
 	searches->model = cell__strdup(opts->model ? opts->model : "");
-	if (!searches->model)
+	searches->tool_vectors = tool_vectors ? cell__strdup(tool_vectors) : NULL;
+	if (!searches->model || (tool_vectors && !searches->tool_vectors))
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	if (searches->store && cell__store_use_vectors(searches->store, searches->model, err) < 0)
 		return -1;
@@ -454,7 +454,7 @@ int cell__searches_create(const struct cell__searches_options *opts, struct cell
 	searches->store = opts->store;
 	searches->workflows = (struct cell__corpus){ .name = "workflows", .with = with_workflow_search, .arg = searches };
 	searches->tools = (struct cell__corpus){ .name = "tools", .with = with_tool_search, .arg = searches };
-	if (add_embedder(searches, &opts->embeddings, err) < 0) {
+	if (add_embedder(searches, &opts->embeddings, opts->tool_vectors, err) < 0) {
 		free_searches(searches);
 		return -1;
 	}

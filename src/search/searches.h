@@ -21,7 +21,10 @@ struct cell__searches;
 struct cell__searches_options {
 	struct cell__embedder_options embeddings; /* without url: no embeddings */
 	struct cell__store *store;                /* NULL: none */
+	const char *tool_vectors;                 /* cache file for the vectors of tools; copied; NULL: in memory only */
 };
+
+#define CELL__TOOL_VECTORS_FILE "tool-vectors.sqlite"
 
 int cell__searches_create(const struct cell__searches_options *opts, struct cell__searches **ret_searches, struct cell_error *err);
 /* Calls under way fail.  done(arg) from a later iteration of the loop; the store and the tools may go then. */

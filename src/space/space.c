@@ -396,6 +396,7 @@ struct opening {
 	const struct cell_space_options *opts;
 	struct cell__buf cache; /* the folder's name */
 	struct cell__tools_dir *tools;
+	char tool_vectors[PATH_MAX]; /* "": none */
 	struct cell_error err;
 	int rc;
 };
@@ -453,10 +454,13 @@ static int make_deps(struct cell_space *space, const struct cell_space_options *
 	return cell__deps_create(&deps, &space->sandbox_deps, err);
 }
 
-static int make_searches(struct cell_space *space, const struct cell_space_options *opts, struct cell_error *err)
+static int make_searches(const struct opening *opening, struct cell_error *err)
 {
+	struct cell_space *space = opening->space;
+	const struct cell_space_options *opts = opening->opts;
 	struct cell__searches_options searches = {
 		.store = space->store,
+		.tool_vectors = *opening->tool_vectors ? opening->tool_vectors : NULL,
 		.embeddings = {
 			.loop = space->engine->loop,
 			.url = opts->embeddings_url,
@@ -493,7 +497,7 @@ static int make_parts(struct opening *opening)
 		.confine_arg = space,
 		.rank = cell__searches_rank_tools,
 	};
-	if (make_searches(space, opts, err) < 0)
+	if (make_searches(opening, err) < 0)
 		return -1;
 	tools.rank_arg = space->searches;
 	if (cell__tools_create(&tools, &space->tools, err) < 0)
@@ -539,6 +543,8 @@ static int make_files(struct opening *opening)
 		return 0;
 	if (cell__store_use_cache(space->store, opening->cache.data, &opening->err) < 0)
 		return -1;
+	if (opening->opts->embeddings_url && cell__store_cache_path(space->store, CELL__TOOL_VECTORS_FILE, opening->tool_vectors) < 0)
+		opening->tool_vectors[0] = '\0';
 	return make_deps(space, opening->opts, opening->cache.data, &opening->err);
 }
 
