@@ -44,52 +44,115 @@ int cell__confine_strictly(struct cell__supervisor *supervisor, const char *work
 	return rc;
 }
 
-/* Made with the first call that needs it; it goes with the slot. */
+/* *ret_confinement is borrowed; NULL: it has to be made first. */
 static int confinement_of(struct cell_session *session, struct cell__confinement **ret_confinement, struct cell_error *err)
 {
 	struct cell__slot *slot = session->slot;
+	const struct cell__executor *executor = session->executor;
 	if (!slot->confinement && slot->unconfined.code) {
 		if (err)
 			*err = slot->unconfined;
 		return -1;
 	}
-	if (!slot->confinement) {
-		/* Sessions of untrusted code have one from the beginning; this is for an untrusted client of trusted code, which is rare. */
-		const struct cell__executor *executor = session->executor;
-		if ((executor->confine
-			     ? executor->confine(slot->kernel, &slot->confinement, err)
-			     : cell__confine_strictly(&session->engine->supervisor, session->options.cwd, &slot->confinement, err)) < 0)
+	if (!slot->confinement && executor->confine) {
+		if (executor->confine(slot->kernel, &slot->confinement, err) < 0)
 			return -1;
 		if (!slot->confinement)
 			return cell_fail(err, CELL_E_BUSY, 0, "the session's kernel is not ready yet; try again");
 	}
-	cell__confinement_watch(slot->confinement, tell, session->options.space);
+	if (slot->confinement)
+		cell__confinement_watch(slot->confinement, tell, session->options.space);
 	*ret_confinement = slot->confinement;
 	return 0;
 }
 
-int cell__session_confine(void *arg, const struct cell__call *call, struct cell__confinement **ret_confinement, struct cell_error *err)
+/* The session of a call, if it has a slot. */
+static struct cell_session *session_of(struct cell_space *space, const char *id)
+{
+	struct cell_session *session = id && *id ? cell__session_of(cell__space_engine(space), space, id) : NULL;
+	return session && session->slot ? session : NULL;
+}
+
+static int find_confinement(void *arg, const struct cell__call *call, struct cell__confinement **ret_confinement, struct cell_error *err)
 {
 	struct cell_space *space = arg;
-	struct cell_engine *engine = cell__space_engine(space);
 	struct cell__confinement *confinement = NULL;
-	struct cell_session *session = call->session_id && *call->session_id ? cell__session_of(engine, space, call->session_id) : NULL;
-	if (session && session->slot) {
-		if (confinement_of(session, &confinement, err) < 0)
-			return -1;
-		*ret_confinement = cell__confinement_ref(confinement);
-		return 0;
-	}
+	struct cell_session *session = session_of(space, call->session_id);
+	if (session && confinement_of(session, &confinement, err) < 0)
+		return -1;
 	/* A client's own call, outside of any session: with the confinement of one of the space's sessions, or with no access at all. */
 	bool outside = !call->session_id || !*call->session_id;
-	for (session = engine->sessions; outside && session; session = session->next)
-		if (session->options.space == space && session->slot && session->slot->ready && session->executor->untrusted &&
-		    confinement_of(session, &confinement, NULL) == 0) {
-			*ret_confinement = cell__confinement_ref(confinement);
-			return 0;
-		}
-	if (cell__confine_strictly(&engine->supervisor, NULL, ret_confinement, err) < 0)
-		return -1;
-	cell__confinement_watch(*ret_confinement, tell, space);
+	for (session = cell__space_engine(space)->sessions; outside && !confinement && session; session = session->next)
+		if (session->options.space == space && session->slot && session->slot->ready && session->executor->untrusted)
+			(void)confinement_of(session, &confinement, NULL);
+	*ret_confinement = cell__confinement_ref(confinement);
 	return 0;
 }
+
+/* ---- for a caller that is less trusted than the code of its session, or has none ---- */
+
+struct making {
+	struct cell_space *space;
+	struct cell__supervisor *supervisor;
+	char *session_id, *workspace; /* NULL: none */
+	struct cell__confinement *confinement;
+	struct cell_error err;
+};
+
+static void destroy_making(struct making *making)
+{
+	cell__confinement_unref(making->confinement);
+	free(making->session_id);
+	free(making->workspace);
+	free(making);
+}
+
+static void *begin_making(void *arg, const struct cell__call *call)
+{
+	struct cell_space *space = arg;
+	const struct cell_session *session = session_of(space, call->session_id);
+	struct making *making = cell__alloc(1, sizeof *making);
+	if (!making)
+		return NULL;
+	making->space = space;
+	making->supervisor = &cell__space_engine(space)->supervisor;
+	if (!session)
+		return making;
+	making->session_id = cell__strdup(session->id);
+	making->workspace = cell__strdup(session->options.cwd);
+	if (making->session_id && making->workspace)
+		return making;
+	destroy_making(making);
+	return NULL;
+}
+
+static void make(void *arg)
+{
+	struct making *making = arg;
+	(void)cell__confine_strictly(making->supervisor, making->workspace, &making->confinement, &making->err);
+}
+
+/* The session keeps it for the next call; it goes with the slot. */
+static int end_making(void *arg, struct cell__confinement **ret_confinement, struct cell_error *err)
+{
+	struct making *making = arg;
+	struct cell_session *session = session_of(making->space, making->session_id);
+	struct cell__confinement *confinement = cell__take_ptr(making->confinement);
+	if (confinement) {
+		cell__confinement_watch(confinement, tell, making->space);
+		if (session && !session->slot->confinement)
+			session->slot->confinement = cell__confinement_ref(confinement);
+		*ret_confinement = confinement;
+	} else if (err) {
+		*err = making->err;
+	}
+	destroy_making(making);
+	return confinement ? 0 : -1;
+}
+
+const struct cell__confine_ops cell__session_confine_ops = {
+	.find = find_confinement,
+	.begin = begin_making,
+	.make = make,
+	.end = end_making,
+};

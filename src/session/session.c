@@ -564,5 +564,5 @@ const struct cell__session_ops cell__session_ops = {
 	.ask = cell__session_ask,
 	.tell = cell__session_tell,
 	.call = cell__session_call_on_loop,
-	.confine = cell__session_confine,
+	.confine = &cell__session_confine_ops,
 };

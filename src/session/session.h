@@ -172,8 +172,8 @@ int cell__slot_check_places(struct cell_session *session, struct cell__writable_
 /* Opens a kernel with the files that were prepared, which are used up, also by a failure. */
 int cell__slot_open(struct cell_session *session, struct cell__prepared *prepared, struct cell_error *err);
 /*
- * For executors that cannot confine programs themselves: the strictest policy, and the session's folder read-only.  Without a workspace it
- * looks up the system's folders only; with one it may block.  Any thread.
+ * For executors that cannot confine programs themselves: the strictest policy, and the session's folder read-only.  It looks up paths: any
+ * thread but the loop's.
  */
 int cell__confine_strictly(struct cell__supervisor *supervisor, const char *workspace, struct cell__confinement **ret_confinement,
 			   struct cell_error *err);
@@ -275,7 +275,7 @@ void cell__approvals_init_clients(struct cell_session *session);
 
 /* ---- confine.c ---- */
 
-/* For a call in this space (arg) by an untrusted principal: the confinement of its session; a new reference. */
-int cell__session_confine(void *arg, const struct cell__call *call, struct cell__confinement **ret_confinement, struct cell_error *err);
+/* For a call in a space (arg) by an untrusted principal: the confinement of its session. */
+extern const struct cell__confine_ops cell__session_confine_ops;
 
 #endif

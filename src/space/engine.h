@@ -31,8 +31,8 @@ struct cell__session_ops {
 		     const char *json);
 	/* See cell__session_call_on_loop(). */
 	void (*call)(struct cell_session *session, const struct cell__principal *principal, struct cell__call *call);
-	/* For a call in this space (arg) by an untrusted principal: the confinement of its session; a new reference. */
-	int (*confine)(void *arg, const struct cell__call *call, struct cell__confinement **ret_confinement, struct cell_error *err);
+	/* For a call in a space (arg) by an untrusted principal: the confinement of its session. */
+	const struct cell__confine_ops *confine;
 };
 
 struct cell_engine {

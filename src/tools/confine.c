@@ -1,6 +1,9 @@
 /*
  * Programs that run for an untrusted caller: confined like the caller's code, or, if their definition says `host: true`, on the host, but
  * independent of all files that the code can write to.
+ *
+ * Sessions of untrusted code have a confinement from the beginning. For an untrusted client of trusted code, and for a call outside of any
+ * session, it is made with the first call, by the pool, because that looks up paths. Calls of the same session wait for the same one.
  */
 #define _GNU_SOURCE
 #include <assert.h>
@@ -11,20 +14,106 @@
 
 #include "base/hole.h"
 #include "base/home.h"
+#include "base/list.h"
 #include "calls/principal.h"
 #include "spawn/confinement.h"
 #include "tools/internal.h"
 
-int cell__tools_confine(struct cell__tools *tools, const struct cell__call *call, struct cell__confinement **ret_confinement,
-			struct cell_error *err)
+struct confining {
+	uv_work_t work;
+	struct cell__tools *tools;
+	void *making;
+	char *session_id; /* "": outside of any session */
+	struct cell__confine_wait *waits;
+	struct confining *prev, *next;
+};
+
+static void do_make(uv_work_t *work)
 {
+	struct confining *confining = work->data;
+	confining->tools->opts.confine->make(confining->making);
+}
+
+static void handle_made(uv_work_t *work, int status)
+{
+	struct confining *confining = work->data;
+	struct cell__tools *tools = confining->tools;
+	struct cell__confinement *confinement = NULL;
+	struct cell_error err = { 0 };
+	(void)status; /* never cancelled */
+	CELL__LIST_REMOVE(tools->confining, confining);
+	(void)tools->opts.confine->end(confining->making, &confinement, &err);
+	while (confining->waits) {
+		struct cell__confine_wait *wait = confining->waits;
+		confining->waits = wait->next;
+		wait->ready(wait, cell__confinement_ref(confinement), &err);
+	}
+	cell__confinement_unref(confinement);
+	free(confining->session_id);
+	free(confining);
+	cell__tools_left_pool(tools);
+}
+
+/* The one that is under way for this session, or a new one.  NULL: out of memory. */
+static struct confining *confining_for(struct cell__tools *tools, const struct cell__call *call)
+{
+	const char *session_id = call->session_id ? call->session_id : "";
+	struct confining *confining = tools->confining;
+	while (confining && strcmp(confining->session_id, session_id) != 0)
+		confining = confining->next;
+	if (confining || !(confining = cell__alloc(1, sizeof *confining)))
+		return confining;
+	confining->session_id = cell__strdup(session_id);
+	confining->making = confining->session_id ? tools->opts.confine->begin(tools->opts.confine_arg, call) : NULL;
+	if (!confining->making) {
+		free(confining->session_id);
+		free(confining);
+		return NULL;
+	}
+	confining->tools = tools;
+	confining->work.data = confining;
+	CELL__LIST_PUSH(tools->confining, confining);
+	tools->on_pool++;
+	uv_queue_work(cell__loop_uv(tools->opts.loop), &confining->work, do_make, handle_made);
+	return confining;
+}
+
+int cell__tools_confine(struct cell__tools *tools, const struct cell__call *call, struct cell__confine_wait *wait,
+			struct cell__confinement **ret_confinement, struct cell_error *err)
+{
+	struct cell__confinement *confinement = NULL;
 	if (cell__principal_is_trusted(call->principal)) {
 		*ret_confinement = NULL;
 		return 0;
 	}
 	if (!tools->opts.confine)
 		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "programs cannot be confined on this machine");
-	return tools->opts.confine(tools->opts.confine_arg, call, ret_confinement, err);
+	if (tools->opts.confine->find(tools->opts.confine_arg, call, &confinement, err) < 0)
+		return -1;
+	if (confinement) {
+		*ret_confinement = confinement;
+		return 0;
+	}
+	struct confining *confining = confining_for(tools, call);
+	if (!confining)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	struct cell__confine_wait **last = &confining->waits;
+	while (*last)
+		last = &(*last)->next;
+	wait->next = NULL;
+	*last = wait;
+	return 1;
+}
+
+void cell__tools_confine_cancel(struct cell__tools *tools, struct cell__confine_wait *wait)
+{
+	for (struct confining *confining = tools->confining; confining; confining = confining->next) {
+		struct cell__confine_wait **at = &confining->waits;
+		while (*at && *at != wait)
+			at = &(*at)->next;
+		if (*at)
+			*at = wait->next;
+	}
 }
 
 bool cell__program_is_codes(const struct cell__confinement *code, const char *path)

@@ -90,6 +90,8 @@ struct cell__tool_adapter {
 	void (*start)(struct cell__tool_run *run, json_t *args);
 	/* The caller no longer waits: drops everything that belongs to the run. */
 	void (*cancel)(struct cell__tool_run *run);
+	/* Whether a call starts a program that is confined if the caller is not trusted.  NULL: no. */
+	bool (*confines)(const struct cell__tool_entry *tool);
 };
 
 extern const struct cell__tool_adapter cell__tool_cli, cell__tool_http, cell__tool_host, cell__tool_mcp;
@@ -258,6 +260,13 @@ bool cell__http_is_json(const char *content_type);
 
 /* ---- calls under way ---- */
 
+/* Waits for a confinement.  Embedded by its owner, who sets ready. */
+struct cell__confine_wait {
+	/* Once, in a later iteration of the loop; not after _cancel().  Takes the reference over; NULL: err has the reason. */
+	void (*ready)(struct cell__confine_wait *wait, struct cell__confinement *confinement, const struct cell_error *err);
+	struct cell__confine_wait *next;
+};
+
 /* Lives from the check of the arguments to the answer. */
 struct cell__tool_run {
 	struct cell__tools *tools;
@@ -265,7 +274,9 @@ struct cell__tool_run {
 	const struct cell__callable *callable; /* NULL: by the schema alone */
 	struct cell__call *call;
 	char *cwd; /* the session's; NULL for functions of the host, which have their own */
-	struct cell__confinement *code; /* the caller's confinement; NULL: a trusted caller.  Set by adapters that start programs */
+	struct cell__confinement *code; /* the caller's confinement; NULL: a trusted caller, or the adapter starts no program */
+	struct cell__confine_wait confine;
+	json_t *args; /* while it waits for the confinement; NULL: the adapter has started */
 	struct cell__secrets secrets;
 	void *state; /* the adapter's */
 	struct cell__tool_run *prev, *next;
@@ -273,9 +284,13 @@ struct cell__tool_run {
 
 /* ---- confine.c ---- */
 
-/* The confinement of the caller; *ret_confinement is a new reference, or NULL if the caller is trusted. */
-int cell__tools_confine(struct cell__tools *tools, const struct cell__call *call, struct cell__confinement **ret_confinement,
-			struct cell_error *err);
+/*
+ * The confinement of the caller.  0: *ret_confinement is a new reference, or NULL if the caller is trusted.  1: it is made first, and
+ * wait->ready() gets it.  Waits of one session are ended in the order they came.
+ */
+int cell__tools_confine(struct cell__tools *tools, const struct cell__call *call, struct cell__confine_wait *wait,
+			struct cell__confinement **ret_confinement, struct cell_error *err);
+void cell__tools_confine_cancel(struct cell__tools *tools, struct cell__confine_wait *wait);
 /* Whether the code can write to it, also through links.  It and the next one look up paths: on the pool. */
 bool cell__program_is_codes(const struct cell__confinement *code, const char *path);
 /* Removes relative folders from a PATH, and those that the code can write to; code NULL: for a trusted caller. */
@@ -409,6 +424,7 @@ struct cell__tools {
 	char **doc_texts;
 	struct cell__tool_run *runs;
 	size_t n_runs;
+	struct confining *confining;    /* confine.c: confinements that are being made */
 	struct cell__cli_queue {
 		void *first, *last;
 	} cli_waiting, cli_starting; /* cli.c: calls that wait for a process, and those whose process starts, in the order of the calls */

@@ -8,6 +8,7 @@
  */
 #define _GNU_SOURCE
 #include <assert.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -218,46 +219,77 @@ bool cell__mcp_known(const struct cell__tool_server *server)
 	return server->client && cell__mcp_client_tools(server->client);
 }
 
-/* The confinement of the program for this call: NULL if it is not our program, or the definition says so. */
-static int find_confinement(const struct cell__tool_server *server, const struct cell__call *call,
-			    struct cell__confinement **ret_confinement, struct cell_error *err)
+/* Whether it is our program, and runs where the caller's code may. */
+static bool confines_server(const struct cell__mcp_params *params)
 {
-	*ret_confinement = NULL;
-	if (server->params->kind != CELL_MCP_STDIO || server->params->host || is_hole("servers"))
-		return 0;
-	return cell__tools_confine(server->tools, call, ret_confinement, err);
+	return params->kind == CELL_MCP_STDIO && !params->host && !is_hole("servers");
 }
 
 /* A server's first use determines which callers it serves. */
-static int need_client_for(struct cell__tool_server *server, const struct cell__call *call, struct cell_error *err)
+static int need_client_for(struct cell__tool_server *server, struct cell__confinement *confinement, struct cell_error *err)
 {
 	if (server->client)
 		return 0;
-	struct cell__confinement *confinement;
-	if (find_confinement(server, call, &confinement, err) < 0)
-		return -1;
 	cell__confinement_unref(server->confine);
-	server->confine = confinement;
+	server->confine = cell__confinement_ref(confinement);
 	return need_client(server, err);
+}
+
+static void fail_list(struct cell__tool_server *server, const struct cell_error *err)
+{
+	set_problem(server, err->code, err->msg, NULL);
+	server->failed_us = cell__now_us();
+}
+
+static void request_list(struct cell__tool_server *server, struct cell__confinement *confinement)
+{
+	struct cell_error err;
+	if (need_client_for(server, confinement, &err) < 0) {
+		fail_list(server, &err);
+		return;
+	}
+	if (cell__mcp_known(server) || cell__mcp_client_backing_off(server->client))
+		return;
+	server->settling = true;
+	cell__mcp_client_list(server->client);
+}
+
+static void handle_confined(struct cell__confine_wait *wait, struct cell__confinement *confinement, const struct cell_error *err)
+{
+	struct cell__tool_server *server = (struct cell__tool_server *)((char *)wait - offsetof(struct cell__tool_server, confining));
+	server->settling = false;
+	if (!confinement)
+		fail_list(server, err);
+	else if (server->refs > 1) /* else it was dropped meanwhile */
+		request_list(server, confinement);
+	cell__confinement_unref(confinement);
+	if (!server->settling)
+		cell__mcp_wake(server->tools);
+	cell__tool_server_unref(server);
 }
 
 void cell__mcp_ask(struct cell__tool_server *server, const struct cell__call *call)
 {
+	struct cell__confinement *confinement = NULL;
 	struct cell_error err;
 	if (cell__mcp_known(server) || server->settling)
 		return;
 	/* Looking at a tool asks several times in a row; one failure is enough. */
 	if (server->problem && cell__now_us() - server->failed_us < CELL_MCP_AGAIN_MS * 1000)
 		return;
-	if (need_client_for(server, call, &err) < 0) {
-		set_problem(server, err.code, err.msg, NULL);
-		server->failed_us = cell__now_us();
-		return;
+	server->confining.ready = handle_confined;
+	int rc = server->client || !confines_server(server->params)
+			 ? 0
+			 : cell__tools_confine(server->tools, call, &server->confining, &confinement, &err);
+	if (rc < 0) {
+		fail_list(server, &err);
+	} else if (rc > 0) {
+		server->settling = true;
+		server->refs++;
+	} else {
+		request_list(server, confinement);
+		cell__confinement_unref(confinement);
 	}
-	if (cell__mcp_client_backing_off(server->client))
-		return;
-	server->settling = true;
-	cell__mcp_client_list(server->client);
 }
 
 /* ---- waiting for servers to be gone ---- */
@@ -372,15 +404,13 @@ static struct cell__tool_server *make_another(const struct cell__tool_entry *too
 	return server;
 }
 
-/* The server for this call, with a client: the tool's, or one that is confined like the caller. NULL: err has the reason. */
-static struct cell__tool_server *server_for(const struct cell__tool_entry *tool, const struct cell__call *call, struct cell_error *err)
+/* The server for this caller, with a client: the tool's, or one that is confined like the caller. NULL: err has the reason. */
+static struct cell__tool_server *server_for(const struct cell__tool_entry *tool, struct cell__confinement *confinement,
+					    struct cell_error *err)
 {
-	struct cell__confinement *confinement;
 	struct cell__tool_server *server = tool->server;
 	if (!server->client)
-		return need_client_for(server, call, err) < 0 ? NULL : server;
-	if (find_confinement(server, call, &confinement, err) < 0)
-		return NULL;
+		return need_client_for(server, confinement, err) < 0 ? NULL : server;
 	if (!cell__confinement_equal(server->confine, confinement)) {
 		for (server = server->tools->servers; server; server = server->next)
 			if (is_defined_by(server, tool) && server->client && cell__confinement_equal(server->confine, confinement))
@@ -388,7 +418,6 @@ static struct cell__tool_server *server_for(const struct cell__tool_entry *tool,
 		if (!server && (server = make_another(tool, err)))
 			server->confine = cell__confinement_ref(confinement);
 	}
-	cell__confinement_unref(confinement);
 	return server && need_client(server, err) == 0 ? server : NULL;
 }
 
@@ -553,7 +582,7 @@ static void start(struct cell__tool_run *run, json_t *args)
 	mcp->request.done = handle_done;
 	mcp->request.progress = run->tools->mcp_event ? handle_progress : NULL;
 	run->state = mcp;
-	mcp->server = server_for(run->tool, run->call, &err);
+	mcp->server = server_for(run->tool, run->code, &err);
 	if (mcp->server)
 		mcp->server->refs++;
 	if (mcp->server && cell__mcp_request_start(mcp->server->client, &mcp->request, &err) == 0)
@@ -573,7 +602,12 @@ static void cancel(struct cell__tool_run *run)
 	free_run(mcp);
 }
 
-const struct cell__tool_adapter cell__tool_mcp = { .name = "mcp", .start = start, .cancel = cancel };
+static bool confines(const struct cell__tool_entry *tool)
+{
+	return tool->mcp && confines_server(tool->mcp);
+}
+
+const struct cell__tool_adapter cell__tool_mcp = { .name = "mcp", .start = start, .cancel = cancel, .confines = confines };
 
 /* ---- at run time ---- */
 

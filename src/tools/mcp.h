@@ -62,6 +62,7 @@ struct cell__tool_server {
 	struct cell__confinement *confine; /* of its program, settled when it has a client; NULL: unconfined */
 	struct cell__secrets secrets;    /* of the present connection */
 	bool settling;                   /* its list of tools has been requested */
+	struct cell__confine_wait confining; /* settling: for the confinement of its program */
 	char *problem;                   /* why it could not be used last; NULL: it could, or was not tried */
 	int problem_code;
 	int64_t failed_us;               /* when that was */

@@ -213,6 +213,14 @@ static void close_later(struct cell__task *task)
 	cell__mcp_close_all(tools, servers_closed);
 }
 
+static void cancel_run(struct cell__tool_run *run)
+{
+	if (run->args)
+		cell__tools_confine_cancel(run->tools, &run->confine);
+	else
+		run->tool->adapter->cancel(run);
+}
+
 void cell__tools_close(struct cell__tools *tools, void (*closed)(void *arg), void *arg)
 {
 	tools->closing = true;
@@ -220,7 +228,7 @@ void cell__tools_close(struct cell__tools *tools, void (*closed)(void *arg), voi
 	tools->closed_arg = arg;
 	while (tools->runs) {
 		struct cell__tool_run *run = tools->runs;
-		run->tool->adapter->cancel(run);
+		cancel_run(run);
 		cell__tool_run_fail(run, CELL_E_CLOSED, "the session's tools are closed");
 	}
 	cell__mcp_fail_parked(tools);
@@ -240,6 +248,7 @@ static void destroy_run(struct cell__tool_run *run)
 	cell__secrets_finish(&run->secrets);
 	cell__tool_unref(run->tool);
 	cell__confinement_unref(run->code);
+	json_decref(run->args);
 	free(run->cwd);
 	free(run);
 }
@@ -319,7 +328,7 @@ int64_t cell__tool_run_timeout_ms(const struct cell__tool_run *run)
 static void handle_cancel(struct cell__call *call)
 {
 	struct cell__tool_run *run = call->handler;
-	run->tool->adapter->cancel(run);
+	cancel_run(run);
 	destroy_run(run);
 }
 
@@ -638,6 +647,34 @@ const char *cell__tool_choice_adapter(const struct cell__tool_choice *choice)
 	return choice->tool->adapter->name;
 }
 
+static void handle_confined(struct cell__confine_wait *wait, struct cell__confinement *confinement, const struct cell_error *err)
+{
+	struct cell__tool_run *run = (struct cell__tool_run *)((char *)wait - offsetof(struct cell__tool_run, confine));
+	json_t *args = cell__take_ptr(run->args);
+	run->code = confinement;
+	if (confinement)
+		run->tool->adapter->start(run, args);
+	else
+		cell__tool_run_fail(run, err->code, "%s", err->msg);
+	json_decref(args);
+}
+
+static void start_run(struct cell__tool_run *run, json_t *args)
+{
+	const struct cell__tool_adapter *adapter = run->tool->adapter;
+	struct cell_error err;
+	run->confine.ready = handle_confined;
+	int rc = adapter->confines && adapter->confines(run->tool)
+			 ? cell__tools_confine(run->tools, run->call, &run->confine, &run->code, &err)
+			 : 0;
+	if (rc > 0)
+		run->args = json_incref(args);
+	else if (rc == 0)
+		adapter->start(run, args);
+	else
+		cell__tool_run_fail(run, err.code, "%s", err.msg);
+}
+
 void cell__tools_run(struct cell__tools *tools, const struct cell__tools_view *view, const struct cell__tool_choice *choice,
 		     struct cell__call *call)
 {
@@ -653,7 +690,7 @@ void cell__tools_run(struct cell__tools *tools, const struct cell__tools_view *v
 	}
 	struct cell__tool_run *run = make_run(tools, view, tool, choice->callable, call);
 	if (run)
-		tool->adapter->start(run, choice->args);
+		start_run(run, choice->args);
 	else
 		fail_call(call, CELL_E_NOMEM, "MemoryError", "out of memory");
 }

@@ -80,6 +80,17 @@ typedef int (*cell__rank_fn)(void *arg, const char *query, const struct cell__ra
 
 struct cell__confinement;
 
+/* The confinement for programs of an untrusted caller's call.  arg must live until the registry is closed. */
+struct cell__confine_ops {
+	/* A new reference; NULL: it has to be made first. */
+	int (*find)(void *arg, const struct cell__call *call, struct cell__confinement **ret_confinement, struct cell_error *err);
+	/* Making one looks up paths: begin() and end() on the loop's thread, make() on the pool.  begin(): NULL if out of memory. */
+	void *(*begin)(void *arg, const struct cell__call *call);
+	void (*make)(void *making);
+	/* Frees `making`; gives a new reference, or the reason why make() failed. */
+	int (*end)(void *making, struct cell__confinement **ret_confinement, struct cell_error *err);
+};
+
 struct cell__tools_options {
 	struct cell__loop *loop;
 	struct cell__supervisor *supervisor;
@@ -87,11 +98,7 @@ struct cell__tools_options {
 	void *getenv_arg;
 	const char *path;   /* PATH for commands; NULL: CELL_TOOL_DEFAULT_PATH */
 	const char *cwd;    /* where MCP servers run, which belong to no session; must live as long; NULL: "/" */
-	/*
-	 * Gives the confinement for programs of an untrusted caller's call: a new reference. NULL: such calls start no program. The
-	 * argument must live until the registry is closed.
-	 */
-	int (*confine)(void *arg, const struct cell__call *call, struct cell__confinement **ret_confinement, struct cell_error *err);
+	const struct cell__confine_ops *confine; /* NULL: calls of untrusted callers start no program */
 	void *confine_arg;
 	cell__rank_fn rank; /* NULL: names and descriptions that contain the query */
 	void *rank_arg;

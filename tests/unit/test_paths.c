@@ -24,8 +24,10 @@
 
 #include "support.h"
 
+#include "calls/principal.h"
 #include "engine/engine.h"
 #include "loop/loop.h"
+#include "space/space.h"
 
 /* ---- the watch ---- */
 
@@ -238,7 +240,7 @@ static struct cell_engine *watched_engine(int pool_size)
 	return engine;
 }
 
-static struct cell_space *space_of(struct cell_engine *engine)
+static struct cell_space *space_with(struct cell_engine *engine, const char *embeddings_url)
 {
 	struct cell_space_options options = CELL_SPACE_OPTIONS_INIT;
 	struct cell_space *space = NULL;
@@ -248,9 +250,16 @@ static struct cell_space *space_of(struct cell_engine *engine)
 	options.tools_dir = at("tools");
 	options.python = TEST_PYTHON;
 	options.cwd = at("work");
+	options.embeddings_url = embeddings_url;
+	options.embeddings_model = embeddings_url ? "model" : NULL;
 	if (cell_space_open(engine, &options, &space, &err) < 0)
 		fail_msg("cell_space_open: %s: %s", cell_code_word(err.code), err.msg);
 	return space;
+}
+
+static struct cell_space *space_of(struct cell_engine *engine)
+{
+	return space_with(engine, NULL);
 }
 
 /* Programs, a server, an argument that is a file, and definitions that changed since the last call. */
@@ -387,6 +396,98 @@ static void test_deno(void **state)
 	live_elsewhere("deno", NULL);
 }
 
+/* A call of a client that is not trusted; session NULL: outside of any session. */
+static void ask(struct cell_space *space, struct cell_session *session, const char *method, const char *args, const char *expected)
+{
+	static const struct cell__host_limits limits;
+	struct cell__principal client;
+	struct cell__asking_for who = { .space = space, .session = session, .principal = &client };
+	struct cell_answer answer = CELL_ANSWER_INIT;
+	struct cell_error err = { 0 };
+	cell__principal_init(&client, CELL__PRINCIPAL_HTTP, false, &limits, "client");
+	if (cell__space_answer_for(&who, method, args, NULL, 0, NULL, &answer, &err) < 0)
+		fail_msg("%s: %s: %s", method, cell_code_word(err.code), err.msg);
+	if (answer.raw_size > 0)
+		assert_memory_equal(answer.raw, expected, strlen(expected));
+	else if (!strstr(answer.json, expected))
+		fail_msg("%s: %s", method, answer.json);
+	cell_answer_finish(&answer);
+}
+
+static void ask_all(struct cell_space *space, struct cell_session *session)
+{
+	ask(space, session, "tools.list", "{}", "hi");
+	ask(space, session, "tools.search", "{\"query\": \"echo\"}", "echo");
+	ask(space, session, "tools.call", "{\"name\": \"server.hi\"}", "hi");
+	ask(space, session, "tools.call", "{\"name\": \"echo.call\", \"args\": {\"it\": \"hello\"}}", "hello");
+}
+
+/* Programs for such clients are confined, where no session's code is. */
+static void test_untrusted_clients(void **state)
+{
+	(void)state;
+	if (!is_available("sandbox"))
+		skip();
+	struct cell_engine *engine = watched_engine(0);
+	struct cell_space *space = space_of(engine);
+	struct cell_session_options options = CELL_SESSION_OPTIONS_INIT;
+	options.space = space;
+	options.cwd = at("work");
+	ask_all(space, NULL);
+	struct cell_session *session = support_session_with(engine, &options);
+	ask_all(space, session);
+	support_expect(session, "tools.echo.call(it='hello')", "'hello\\n'");
+	cell_session_close(session);
+	cell_space_close(space);
+	cell_engine_destroy(engine);
+	watched = NULL;
+	assert_int_equal(n_reported, 0);
+}
+
+/* An endpoint for embeddings: every text gets the same vector. */
+static const char embeddings[] = "import http.server, json\n"
+				 "class Handler(http.server.BaseHTTPRequestHandler):\n"
+				 "    def do_POST(self):\n"
+				 "        texts = json.loads(self.rfile.read(int(self.headers['Content-Length'])))['input']\n"
+				 "        n = len(texts) if isinstance(texts, list) else 1\n"
+				 "        body = json.dumps({'data': [{'index': i, 'embedding': [0.6, 0.8]} for i in range(n)]}).encode()\n"
+				 "        self.send_response(200)\n"
+				 "        self.send_header('Content-Type', 'application/json')\n"
+				 "        self.send_header('Content-Length', str(len(body)))\n"
+				 "        self.end_headers()\n"
+				 "        self.wfile.write(body)\n"
+				 "    def log_message(self, *args): pass\n"
+				 "server = http.server.HTTPServer(('127.0.0.1', 0), Handler)\n"
+				 "print(server.server_port, flush=True)\n"
+				 "server.serve_forever()\n";
+
+static void test_search_by_meaning(void **state)
+{
+	(void)state;
+	char url[64], command[PATH_MAX];
+	int port = 0;
+	write_text(at("embeddings.py"), embeddings);
+	snprintf(command, sizeof command, "echo $$; exec " TEST_PYTHON " -IS %s", at("embeddings.py"));
+	FILE *endpoint = popen(command, "re");
+	int pid = 0;
+	assert_non_null(endpoint);
+	assert_int_equal(fscanf(endpoint, "%d %d", &pid, &port), 2);
+	snprintf(url, sizeof url, "http://127.0.0.1:%d/v1/embeddings", port);
+	for (int i = 0; i < 2; i++) { /* the second finds the vectors in the cache */
+		struct cell_engine *engine = watched_engine(0);
+		struct cell_space *space = space_with(engine, url);
+		ask(space, NULL, "tools.search", "{\"query\": \"echo\"}", "echo");
+		ask(space, NULL, "tools.search", "{\"query\": \"show\"}", "show");
+		ask(space, NULL, "search.status", "{}", "\"embedded\":3");
+		cell_space_close(space);
+		cell_engine_destroy(engine);
+		watched = NULL;
+	}
+	kill(pid, SIGTERM);
+	pclose(endpoint);
+	assert_int_equal(n_reported, 0);
+}
+
 /* The watch itself: a call by the loop's thread is reported, the same by another thread is not. */
 static void look_up(void *unused)
 {
@@ -418,6 +519,8 @@ int main(int argc, char **argv)
 		WATCHED(test_sandbox),
 		WATCHED(test_sandbox_without_pool),
 		WATCHED(test_sandbox_with_space),
+		WATCHED(test_untrusted_clients),
+		WATCHED(test_search_by_meaning),
 		WATCHED(test_jupyter),
 		WATCHED(test_deno),
 	};

@@ -9,6 +9,8 @@
 #include <unistd.h>
 #include <utime.h>
 
+#include "calls/principal.h"
+
 static const char *const echo_yaml =
 	"name: echo\ncommand: echo\ndescription: Says it again\ntags: [text, demo]\n"
 	"schema:\n  options:\n    n: {type: boolean, short: n}\n  positional:\n    - {name: words, type: array}\n"
@@ -786,6 +788,110 @@ static void test_close_while_files_are_read(void **state)
 	bench_stop(&bench);
 }
 
+/* Confinements for callers that are not trusted: none can be made here, so that their calls fail. */
+static struct {
+	struct bench *bench;
+	size_t begun, made, ended;
+} confined;
+
+static int find_none(void *arg, const struct cell__call *call, struct cell__confinement **ret_confinement, struct cell_error *err)
+{
+	(void)arg;
+	(void)call;
+	(void)err;
+	*ret_confinement = NULL;
+	return 0;
+}
+
+static void *begin_confining(void *arg, const struct cell__call *call)
+{
+	(void)arg;
+	(void)call;
+	confined.begun++;
+	return &confined;
+}
+
+static void make_none(void *making)
+{
+	(void)making;
+	assert_false(cell__loop_is_current(confined.bench->loop));
+	__atomic_add_fetch(&confined.made, 1, __ATOMIC_SEQ_CST);
+}
+
+static int end_confining(void *making, struct cell__confinement **ret_confinement, struct cell_error *err)
+{
+	(void)making;
+	(void)ret_confinement;
+	confined.ended++;
+	return cell_fail(err, CELL_E_SANDBOX, 0, "no sandbox here");
+}
+
+static void start_untrusted(struct bench *bench)
+{
+	static const struct cell__confine_ops ops = { find_none, begin_confining, make_none, end_confining };
+	static const struct cell__principal code = { .kind = CELL__PRINCIPAL_CODE };
+	start(bench);
+	memset(&confined, 0, sizeof confined);
+	confined.bench = bench;
+	bench->tools->opts.confine = &ops;
+	bench->asker = &code;
+	bench_write(bench, "server.yaml", "name: server\ntype: mcp\ncommand: cat\n");
+}
+
+static void test_confinements_wait(void **state)
+{
+	(void)state;
+	static struct bench bench;
+	struct ask asks[5];
+	start_untrusted(&bench);
+	expect_fail(&bench, "echo.say", "{'words':['x']}", CELL_E_SANDBOX, "ToolCallError", "no sandbox here");
+	size_t before = fake_started, begun = confined.begun;
+	bench_hold_pool(&bench);
+	call_tool(&asks[0], &bench, "echo.say", "{'words':['x']}");
+	call_tool(&asks[1], &bench, "echo.say", "{'words':['y']}");
+	call_tool(&asks[2], &bench, "server.hi", "{}");
+	ask_start_for(&asks[3], &bench, "s2", "tools.call", quick_json("{'name':'echo.say','args':{'words':['z']}}"));
+	ask_start_for(&asks[4], &bench, "s2", "tools.list", quick_json("{}"));
+	expect_waiting(&bench, asks, 5);
+	assert_int_equal(confined.begun, begun + 2); /* one for a session */
+	ask_cancel(&asks[0]);
+	bench_release_pool(&bench);
+	for (size_t i = 1; i < 5; i++)
+		ask_wait(&asks[i]);
+	for (size_t i = 0; i < 4; i++)
+		assert_int_equal(asks[i].code, i == 0 ? 0 : CELL_E_SANDBOX);
+	assert_true(asks[4].answered); /* a server that cannot start keeps no other tool from being listed */
+	for (size_t i = 0; i < 5; i++)
+		ask_finish(&asks[i]);
+	assert_int_equal(fake_started, before);
+	assert_int_equal(confined.made, confined.begun);
+	assert_int_equal(confined.ended, confined.begun);
+	bench_stop(&bench);
+}
+
+static void test_close_while_confinements_are_made(void **state)
+{
+	(void)state;
+	static struct bench bench;
+	struct ask asks[2];
+	pthread_t thread;
+	start_untrusted(&bench);
+	expect_fail(&bench, "echo.say", "{'words':['x']}", CELL_E_SANDBOX, "ToolCallError", "no sandbox here");
+	bench_hold_pool(&bench);
+	call_tool(&asks[0], &bench, "echo.say", "{'words':['x']}");
+	call_tool(&asks[1], &bench, "server.hi", "{}");
+	expect_waiting(&bench, asks, 2);
+	pthread_create(&thread, NULL, release_later, &bench);
+	bench_close(&bench); /* ends when the pool is done */
+	pthread_join(thread, NULL);
+	for (size_t i = 0; i < 2; i++) {
+		assert_int_equal(asks[i].code, CELL_E_CLOSED);
+		ask_finish(&asks[i]);
+	}
+	assert_int_equal(confined.ended, confined.begun);
+	bench_stop(&bench);
+}
+
 static void test_host_registration(void **state)
 {
 	(void)state;
@@ -826,6 +932,8 @@ int main(void)
 		cmocka_unit_test(test_changed_files_wait),
 		cmocka_unit_test(test_paths_wait),
 		cmocka_unit_test(test_close_while_files_are_read),
+		cmocka_unit_test(test_confinements_wait),
+		cmocka_unit_test(test_close_while_confinements_are_made),
 		cmocka_unit_test(test_host_functions),
 		cmocka_unit_test(test_host_cancel),
 		cmocka_unit_test(test_host_registration),

@@ -509,7 +509,7 @@ static void take_failure(struct cell__call *call, int code, const char *type, co
 static void run_ask(struct cell__task *task)
 {
 	struct ask *ask = (struct ask *)((char *)task - offsetof(struct ask, task));
-	if (cell__call_prepare(&ask->call, &cell__principal_host) == 0)
+	if (cell__call_prepare(&ask->call, ask->bench->asker ? ask->bench->asker : &cell__principal_host) == 0)
 		cell__tools_handle(ask->bench->tools, &ask->bench->view, &ask->call);
 }
 

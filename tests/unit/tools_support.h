@@ -26,6 +26,7 @@ struct bench {
 	struct cell__tools_view view;
 	char dir[64];
 	const char *const *env; /* "K=V" of the pretended host */
+	const struct cell__principal *asker; /* NULL: the host */
 	size_t fds_before;
 };
 
