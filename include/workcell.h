@@ -92,7 +92,8 @@ extern "C" {
 	X(31, E_STORAGE, "storage_unavailable", 503, -32034, 125, "OSError")            \
 	X(32, OUT_LIMIT, "limit_exceeded", 200, -32105, 137, "LimitExceededError")      \
 	X(33, E_FORK, "cannot_fork", 409, -32035, 1, "ForkError")                       \
-	X(34, E_UNSUPPORTED, "unsupported", 501, -32036, 1, "UnsupportedError")
+	X(34, E_UNSUPPORTED, "unsupported", 501, -32036, 1, "UnsupportedError")         \
+	X(35, E_CONFLICT, "conflict", 409, -32037, 1, "ConflictError")
 
 enum cell_code {
 #define CELL_CODE_ENUM(number, name, word, http, rpc, exit_status, py) CELL_##name = number,

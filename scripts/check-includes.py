@@ -28,6 +28,7 @@ LEVELS = [
     ["wire"],
     ["loop"],
     ["calls"],
+    ["layer"],
     ["sandbox"],
     ["egress"],
     ["spawn"],

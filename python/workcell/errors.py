@@ -253,6 +253,12 @@ class UnsupportedError(CodeModeError, NotImplementedError):
     code = "unsupported"
 
 
+class ConflictError(CodeModeError):
+    """Files were changed in the real workspace since the layer was made; the message names them, and nothing was committed."""
+
+    code = "conflict"
+
+
 class PointNotFoundError(CodeModeError, LookupError):
     """The session has no such point."""
 
@@ -368,6 +374,7 @@ _BY_WORD: Dict[str, Type[CodeModeError]] = {
     "session_expired": SessionExpiredError,
     "cannot_fork": ForkError,
     "unsupported": UnsupportedError,
+    "conflict": ConflictError,
 }
 
 
@@ -431,7 +438,7 @@ __all__: List[str] = [
     "WorkflowExecutionError", "SkillNotFoundError", "SkillValidationError", "SkillExecutionError", "StorageError",
     "StorageReadError", "StorageWriteError", "DependencyError", "RuntimeDepsDisabledError", "ConfigurationError",
     "InvalidError", "LimitError", "EngineError", "KernelError", "SandboxError", "SessionClosedError",
-    "SessionExpiredError", "AuthError", "BusyError", "ForkError", "PointNotFoundError", "UnsupportedError", "ServerError", "ExecutorUnavailableError", "StartTimeoutError", "RPCError", "RPCTransportError", "NamespaceError",
+    "SessionExpiredError", "AuthError", "BusyError", "ForkError", "ConflictError", "PointNotFoundError", "UnsupportedError", "ServerError", "ExecutorUnavailableError", "StartTimeoutError", "RPCError", "RPCTransportError", "NamespaceError",
     "WorkflowError", "SkillError", "ToolError", "ArtifactError", "DepsError", "CodeExecutionError",
     "ApprovalRejectedError", "ApprovalTimeoutError",
 ]

@@ -1,0 +1,92 @@
+/*
+ * A layer: what a session's code changed in its workspace, kept apart from the real files until somebody commits it.
+ *
+ *     base    the real workspace, which the layer never writes to but in cell__layer_commit()
+ *     upper   overlay: the changes, as overlayfs keeps them (a file is a new content, a device 0/0 a deletion); the code works in the
+ *             merged folder that the session's namespaces mount from base and upper
+ *             copy: a whole copy of base, in which the code works
+ *     frozen  a copy of upper, kept for a point
+ *
+ * Everything in upper was made by the code and is hostile: names are looked up one by one in open descriptors, with openat2 (beneath, no
+ * links, no mounts).  The same holds for base.  A layer has a lock; any thread may call any function but create, adopt and destroy, which
+ * are its owner's.  Functions read and write files and may take long: never on the loop's thread.
+ *
+ * When did base change underneath?  A file that was changed since the layer was made has a later ctime, which no program can set.  So
+ * making a layer takes no walk over base.  A commit remembers the files that it wrote.
+ */
+#ifndef CELL_LAYER_H
+#define CELL_LAYER_H
+
+#include <jansson.h>
+
+#include "base/base.h"
+
+struct cell__layer;
+
+enum cell__layer_form { CELL_LAYER_OVERLAY, CELL_LAYER_COPY };
+
+/*
+ * A layer over `base`, a real path, in a new folder of `home`, which code must not reach otherwise.  max_bytes, max_files: of a copy,
+ * CELL_E_LIMIT beyond; 0: no limit.
+ */
+int cell__layer_create(const char *base, const char *home, enum cell__layer_form form, uint64_t max_bytes, uint64_t max_files,
+		       struct cell__layer **ret_layer, struct cell_error *err);
+/* With all its files.  Its frozen states must be gone.  NULL is allowed. */
+void cell__layer_destroy(struct cell__layer *layer);
+
+enum cell__layer_form cell__layer_form(const struct cell__layer *layer);
+/* "overlay" or "copy". */
+const char *cell__layer_word(const struct cell__layer *layer);
+/* Its own folder: {upper, work} and the frozen states.  Valid as long as the layer. */
+const char *cell__layer_folder(const struct cell__layer *layer);
+/* Where the changes are; with CELL_LAYER_COPY the folder in which the code works. */
+const char *cell__layer_upper(const struct cell__layer *layer);
+/* For overlayfs. */
+const char *cell__layer_work(const struct cell__layer *layer);
+/* Where frozen states are: counted in a limit together with upper. */
+const char *cell__layer_points(const struct cell__layer *layer);
+
+/*
+ * The merged folder that now shows an overlay, and /tmp of the code; both are taken over, -1: none.  While an overlay has a merged folder, the
+ * layer changes files through it alone, because overlayfs does not expect changes of its parts.
+ */
+void cell__layer_attach(struct cell__layer *layer, int view_fd, int tmp_fd);
+
+/*
+ * ---- points ----
+ *
+ * pid: a kernel of this layer's session, of which the merged folder and /tmp are used; the folder must have the layer's mark, so that no
+ * other process can be taken for it.  0: those that are attached, or none.
+ */
+
+struct cell__frozen;
+
+/* Keeps the state of now. */
+int cell__layer_freeze(struct cell__layer *layer, int64_t pid, struct cell__frozen **ret_frozen, struct cell_error *err);
+/* NULL is allowed. */
+void cell__frozen_destroy(struct cell__frozen *frozen);
+/* Makes the files what they were; NULL: what base has, so that the layer is empty. */
+int cell__layer_restore(struct cell__layer *layer, int64_t pid, const struct cell__frozen *frozen, struct cell_error *err);
+/* Another layer over the same base with the state of `frozen` (of this layer), or of now with NULL. */
+int cell__layer_fork(struct cell__layer *layer, const struct cell__frozen *frozen, struct cell__layer **ret_layer, struct cell_error *err);
+
+/* ---- changes ---- */
+
+/*
+ * {"form", "files": [{"path", "change", "type", ...}], "added", "changed", "deleted", "truncated"}; docs/branches.md lists the members.
+ * NULL: err has the reason.
+ */
+json_t *cell__layer_diff(struct cell__layer *layer, bool with_text, struct cell_error *err);
+/*
+ * Writes changes to base, each file at once or not at all: all of them, or those at and below these paths (as diff shows them;
+ * NULL-terminated).  Before anything is written, CELL_E_CONFLICT: files changed underneath, unless force.  Protected names (protected.c) are
+ * left out, unless they are named exactly.  {"committed": [path], "protected": [path], "skipped": [{"path", "reason"}]}.
+ */
+json_t *cell__layer_commit(struct cell__layer *layer, const char *const *paths, bool force, struct cell_error *err);
+
+/* Whether a program of the host may run this file, or read it as its settings, without being asked to (docs/branches.md).  path: relative. */
+bool cell__layer_is_protected(const char *path);
+/* All names, for docs and policies; NULL-terminated. */
+const char *const *cell__layer_protected_names(void);
+
+#endif
