@@ -223,7 +223,7 @@ CELL_API int cell_container_build(struct cell_engine *engine, const struct cell_
 struct cell_sandbox_options {
 	size_t size;                /* sizeof(struct cell_sandbox_options) */
 	const char *policy;         /* a preset's name or the path of a YAML file; NULL: "untrusted" */
-	const char *workspace_mode; /* "rw", "ro", "none"; NULL: as the policy says */
+	const char *workspace_mode; /* "rw", "cow", "ro", "none"; NULL: as the policy says */
 	const char *cwd;            /* the workspace; NULL: the caller's */
 	const char *const *env;     /* "K=V", NULL-terminated; added to PATH, HOME, LANG; nothing is inherited */
 	const char *python;         /* the interpreter whose files are visible and whose package index `deps-only` allows; NULL: the
@@ -904,7 +904,11 @@ struct cell_session_options {
 	 */
 	const char *images_dir;
 	const char *sandbox_policy; /* sandbox: a preset's name or the path of a YAML file; NULL: "untrusted" */
-	const char *workspace_mode; /* sandbox: "rw", "ro" or "none"; NULL: as the policy says */
+	/*
+	 * sandbox: "rw", "ro", "none", or "cow": the code works in a layer over the working directory (cell_session_diff()); NULL: as the
+	 * policy says
+	 */
+	const char *workspace_mode;
 	const char *kernel; /* jupyter: the name of a kernelspec; NULL: ipykernel of `python` */
 	const char *jupyter_path; /* jupyter: folders to look for kernelspecs in first, with ":" between; NULL: none */
 	const char *network_profile; /* an older name of `network` */
@@ -1115,6 +1119,24 @@ CELL_API int cell_session_drop_point(struct cell_session *session, const char *n
  * free() it.  NULL: out of memory.
  */
 CELL_API char *cell_session_points(struct cell_session *session);
+
+/* ---- files -------------------------------------------------------------- */
+
+/*
+ * What the code changed in its layer, for a session with the workspace_mode "cow": a JSON object {"form": "overlay" or "copy", "files":
+ * [{"path", "change", "type", ...}], "added", "changed", "deleted", "truncated"} (docs/branches.md).  with_text: text files have a unified
+ * diff.  free() it.  NULL: err has the reason; CELL_E_UNSUPPORTED: the session has no layer.
+ */
+CELL_API char *cell_session_diff(struct cell_session *session, int with_text, struct cell_error *err);
+/*
+ * Writes changes to the real workspace, each file at once or not at all: those at and below these paths (as the diff shows them;
+ * NULL-terminated), or all with NULL.  Names that make other programs run code (docs/branches.md) are left out unless they are named exactly.
+ * CELL_E_CONFLICT: files were changed in the real workspace since, and nothing was written; with force they are replaced.  A JSON object
+ * {"committed": [path], "protected": [path], "skipped": [{"path", "reason"}]}; free() it.  NULL: err has the reason.
+ */
+CELL_API char *cell_session_commit(struct cell_session *session, const char *const *paths, int force, struct cell_error *err);
+/* Drops the changes: the code sees the real workspace again.  CELL_E_BUSY: a cell runs. */
+CELL_API int cell_session_discard(struct cell_session *session, struct cell_error *err);
 
 /* ---- approvals ---------------------------------------------------------- */
 

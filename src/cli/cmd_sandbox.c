@@ -23,7 +23,7 @@ struct sandbox_flags {
 
 static const struct cell_cli_flag flags[] = {
 	{ 0, "policy", "NAME", "untrusted, data-science, developer, or a YAML file (default untrusted)", CELL_FLAG_STRING, AT(policy) },
-	{ 0, "workspace-mode", "MODE", "access to the working directory: rw, ro or none (default: the policy's)", CELL_FLAG_STRING,
+	{ 0, "workspace-mode", "MODE", "access to the working directory: rw, cow, ro or none (default: the policy's)", CELL_FLAG_STRING,
 	  AT(workspace_mode) },
 	{ 0, "cwd", "DIR", "the working directory (default: this one)", CELL_FLAG_STRING, AT(cwd) },
 	{ 0, "python", "PATH", "the interpreter whose files are visible, and whose package index deps-only allows", CELL_FLAG_STRING,

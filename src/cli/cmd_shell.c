@@ -362,6 +362,110 @@ static bool run_branch_magic(struct shell *shell)
 	return true;
 }
 
+/* ---- files ---- */
+
+static void print_change(const json_t *file)
+{
+	const char *change = cell__cli_text(file, "change"), *text = json_string_value(json_object_get(file, "diff"));
+	const json_t *size = json_object_get(file, "size");
+	char line[512], words[32] = "";
+
+	if (json_is_integer(size))
+		cell__size_words((uint64_t)json_integer_value(size), words);
+	snprintf(line, sizeof(line), "%-8s %.300s%s  %s%s%s", change, cell__cli_text(file, "path"),
+		 strcmp(cell__cli_text(file, "type"), "folder") ? "" : "/", words, json_object_get(file, "protected") ? "  protected" : "",
+		 json_object_get(file, "conflict") ? "  changed in the real workspace too" : "");
+	cell__cli_line(line);
+	if (text)
+		cell__cli_show(text, strlen(text));
+}
+
+static int print_diff(struct shell *shell, struct cell_error *err)
+{
+	char *text = cell_session_diff(shell->host.session, 1, err);
+	json_t *diff = text ? json_loads(text, 0, NULL) : NULL, *file;
+	size_t i;
+
+	json_array_foreach(json_object_get(diff, "files"), i, file)
+		print_change(file);
+	if (diff && !json_array_size(json_object_get(diff, "files")))
+		cell__cli_line("no changes");
+	if (json_is_true(json_object_get(diff, "truncated")))
+		cell__cli_line("... and more");
+	json_decref(diff);
+	free(text);
+	return text ? 0 : -1;
+}
+
+/* Words as a shell would split them, with quotes around names that have blanks; in place. */
+static size_t split_words(char *text, const char **words, size_t room)
+{
+	size_t n = 0;
+
+	while (n + 1 < room) {
+		char quote;
+
+		text += strspn(text, " \t");
+		if (!*text)
+			break;
+		quote = *text == '"' || *text == '\'' ? *text++ : 0;
+		words[n++] = text;
+		text += strcspn(text, quote ? (char[]){ quote, 0 } : " \t");
+		if (*text)
+			*text++ = '\0';
+	}
+	words[n] = NULL;
+	return n;
+}
+
+static int commit(struct shell *shell, char *argument, struct cell_error *err)
+{
+	const char *words[64], *const *paths = words;
+	size_t i, n = split_words(argument, words, sizeof(words) / sizeof(words[0]));
+	bool force = n && !strcmp(words[0], "--force");
+	char *text, line[400];
+	json_t *outcome, *item;
+
+	text = cell_session_commit(shell->host.session, n > force ? paths + force : NULL, force, err);
+	outcome = text ? json_loads(text, 0, NULL) : NULL;
+	json_array_foreach(json_object_get(outcome, "committed"), i, item) {
+		snprintf(line, sizeof(line), "committed %.300s", json_string_value(item));
+		cell__cli_line(line);
+	}
+	json_array_foreach(json_object_get(outcome, "protected"), i, item) {
+		snprintf(line, sizeof(line), "protected %.300s: other programs would run it; name it to commit it",
+			 json_string_value(item));
+		cell__cli_line(line);
+	}
+	json_array_foreach(json_object_get(outcome, "skipped"), i, item) {
+		snprintf(line, sizeof(line), "skipped   %.200s: %.150s", cell__cli_text(item, "path"), cell__cli_text(item, "reason"));
+		cell__cli_line(line);
+	}
+	json_decref(outcome);
+	free(text);
+	return text ? 0 : -1;
+}
+
+/* %diff, %commit [--force] [PATH...], %discard.  False: the cell is none of them. */
+static bool run_files_magic(struct shell *shell)
+{
+	char *cell = shell->cell + strspn(shell->cell, " \t"), *word;
+	struct cell_error err = { 0 };
+	int status;
+
+	if (argument_of(cell, "%diff"))
+		status = print_diff(shell, &err);
+	else if ((word = argument_of(cell, "%commit")))
+		status = commit(shell, word, &err);
+	else if (argument_of(cell, "%discard"))
+		status = cell_session_discard(shell->host.session, &err);
+	else
+		return false;
+	if (status < 0)
+		cell__cli_report(&err, false);
+	return true;
+}
+
 /* One entry of the history, without the blank line that ends a block. */
 static void remember(struct shell *shell)
 {
@@ -389,7 +493,7 @@ static int loop(struct shell *shell, struct cell_error *err)
 			remember(shell);
 		if (cell_is(shell, leave))
 			return 0;
-		if (run_branch_magic(shell))
+		if (run_branch_magic(shell) || run_files_magic(shell))
 			continue;
 		status = cell_is(shell, fresh) ? reset(shell, err) : run_cell(shell, err);
 		err->code = status ? err->code : CELL_OK;
@@ -412,7 +516,9 @@ const struct cell_cli_command cell__cli_shell_command = {
 	.about = "Runs a session at a prompt.  A block ends with an empty line, Tab completes, Up recalls earlier\n"
 		 "cells.  Ctrl-C interrupts the cell or clears the input, %reset starts a fresh kernel, Ctrl-D or\n"
 		 "exit leaves.  %undo [N] goes back N cells, %checkpoint NAME keeps the state, %rewind NAME returns to\n"
-		 "it, %points lists what is kept.  Without a terminal it reads stdin and prints no prompts.",
+		 "it, %points lists what is kept.  With --workspace-mode cow, %diff shows changes of files, %commit\n"
+		 "[--force] [PATH...] writes them to the real folder, %discard drops them.  Without a terminal it\n"
+		 "reads stdin and prints no prompts.",
 	.examples = "  workcell shell\n"
 		    "  workcell shell --python ./venv/bin/python --preload numpy\n"
 		    "  workcell shell < session.txt",

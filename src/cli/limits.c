@@ -8,6 +8,7 @@ int cell__cli_check_executor(const struct cell_cli_session_flags *flags, const c
 {
 	const struct cell_cli_container_flags *container = &flags->container;
 	const struct cell_cli_limit_flags *limits = &flags->limits;
+	bool is_layer = flags->workspace_mode && !strcmp(flags->workspace_mode, "cow");
 	const struct {
 		const char *flag;
 		bool given;
@@ -20,7 +21,7 @@ int cell__cli_check_executor(const struct cell_cli_session_flags *flags, const c
 		{ "--pids", limits->pids != CELL_CLI_NOT_GIVEN, { "sandbox", "container" } },
 		{ "--disk", limits->disk != CELL_CLI_NOT_GIVEN, { "sandbox" } },
 		{ "--sandbox-policy", flags->sandbox_policy, { "sandbox" } },
-		{ "--workspace-mode", flags->workspace_mode, { "sandbox" } },
+		{ "--workspace-mode", flags->workspace_mode, { "sandbox", is_layer ? "subprocess" : NULL } },
 		{ "--isolation", container->isolation, { "container" } },
 		{ "--container-user", container->user, { "container" } },
 		{ "--container-host", container->host, { "container" } },

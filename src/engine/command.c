@@ -207,6 +207,10 @@ static int command_init(struct command *command, const struct cell_sandbox_optio
 					      .mode = command->policy.workspace,
 					      .env = &command->env,
 					      .policy = &command->policy };
+	if (!explains && session.mode == CELL_WORKSPACE_COW)
+		return cell_fail(err, CELL_E_UNSUPPORTED, 0,
+				 "a single command has no session that could commit its changes; use rw, ro or none");
+	session.layer = session.mode == CELL_WORKSPACE_COW ? "/tmp" : NULL; /* any folder: it is not shown */
 	if (check_env(command, err) < 0)
 		return -1;
 	/* Subordinate ids belong to the zone (spawn/zone.h), and a command has no zone; a session is explained. */
@@ -251,9 +255,9 @@ static int explain_rest(const struct command *command, struct cell__buf *out)
 		{ "host: at most %llu bytes of output per cell\n", p->output_bytes, true },
 		{ "host: at most %llu ms of kernel lifetime\n", p->wall_ms, true },
 		{ "host: at most %llu bytes in the workspace and writable folders of a session (monitored)\n", p->workspace_bytes,
-		  p->workspace == CELL_WORKSPACE_RW || p->write.count > 0 },
+		  cell__workspace_is_writable(p->workspace) || p->write.count > 0 },
 		{ "host: at most %llu files in the workspace and writable folders of a session (monitored)\n", p->workspace_files,
-		  p->workspace == CELL_WORKSPACE_RW || p->write.count > 0 },
+		  cell__workspace_is_writable(p->workspace) || p->write.count > 0 },
 		{ "host: at most %llu bytes of artifacts in a session's storage\n", p->storage_bytes, true },
 		{ "host: at most %llu artifacts in a session's storage\n", p->storage_artifacts, true },
 		{ "host: at most %llu bytes of descriptions and metadata of artifacts\n", p->storage_index_bytes, true },
@@ -324,7 +328,10 @@ static int summarize(const struct command *command, const struct cell_plan *plan
 			       full ? "; no other file of the host" : "");
 	rc |= add_paths(out, "; ", &p->read);
 	rc |= cell__buf_add_str(out, "\nwrites     ");
-	rc |= cell__buf_printf(out, "%sa private /tmp of %s", p->workspace == CELL_WORKSPACE_RW ? "the workspace, " : "",
+	rc |= cell__buf_printf(out, "%sa private /tmp of %s",
+			       p->workspace == CELL_WORKSPACE_RW    ? "the workspace, "
+			       : p->workspace == CELL_WORKSPACE_COW ? "a layer over the workspace, "
+								    : "",
 			       size_words(p->tmp_bytes, a));
 	rc |= add_paths(out, ", ", &p->write) | cell__buf_add_str(out, "\n");
 	if (p->hide.count)
@@ -389,7 +396,8 @@ int cell_sandbox_explain(const struct cell_sandbox_options *opts, char **ret_tex
 		if (zygote.plan)
 			rc |= cell__buf_add_str(&out, "the zygote, from which kernels are forked\n") | cell__plan_print(zygote.plan, &out);
 		rc |= cell__buf_add_str(&out, "receipt\n");
-		rc |= cell__plan_receipt(&command.policy, cell__machine_here(), plan, &nothing, command.policy.workspace, &zygote, &out);
+		rc |= cell__plan_receipt(&command.policy, cell__machine_here(), plan, &nothing, command.policy.workspace, NULL, &zygote,
+					 &out);
 		rc |= cell__buf_add_str(&out, "\n");
 		if (rc < 0)
 			cell_fail(err, CELL_E_NOMEM, 0, "out of memory");

@@ -44,7 +44,7 @@ static struct cell_session *make_session(struct cell_engine *engine, const struc
 		return NULL;
 	}
 	session->executor = session->options.executor;
-	if (cell__session_watch_folders(session, err) < 0) {
+	if (cell__session_make_layer(session, err) < 0 || cell__session_watch_folders(session, err) < 0) {
 		cell__session_free(session);
 		return NULL;
 	}
@@ -208,6 +208,29 @@ int cell_session_prewarm(struct cell_engine *engine, const struct cell_session_o
 	int rc = wait_for(session, do_prewarm, NULL, err);
 	cell__session_free(session);
 	return rc;
+}
+
+/* ---- files ---- */
+
+char *cell_session_diff(struct cell_session *session, int with_text, struct cell_error *err)
+{
+	if (cell__require(err, session) < 0 || cell__engine_may_wait(session->engine, "cell_session_diff", err) < 0)
+		return NULL;
+	return cell__files_diff(session, with_text != 0, err);
+}
+
+char *cell_session_commit(struct cell_session *session, const char *const *paths, int force, struct cell_error *err)
+{
+	if (cell__require(err, session) < 0 || cell__engine_may_wait(session->engine, "cell_session_commit", err) < 0)
+		return NULL;
+	return cell__files_commit(session, paths, force != 0, err);
+}
+
+int cell_session_discard(struct cell_session *session, struct cell_error *err)
+{
+	if (cell__require(err, session) < 0 || cell__engine_may_wait(session->engine, "cell_session_discard", err) < 0)
+		return -1;
+	return cell__files_discard(session, err);
 }
 
 /* ---- the same without waiting ---- */
@@ -599,6 +622,15 @@ static int cannot_fork(const struct cell_session *session, struct cell_error *er
 			 session->executor->name);
 }
 
+/* Two sessions would write to one layer. */
+static int shares_no_layer(const struct cell_session *session, struct cell_error *err)
+{
+	return session->layer
+		       ? cell_fail(err, CELL_E_UNSUPPORTED, 0,
+				   "a session with a layer over its workspace cannot be forked; points and rewinding include its files")
+		       : 0;
+}
+
 static int check_fork(const struct cell_session *session, const struct cell_fork_options *opts, const char *caller,
 		      struct cell_fork_options *all, struct cell_error *err)
 {
@@ -686,6 +718,8 @@ int cell_session_fork(struct cell_session *session, const struct cell_fork_optio
 	struct cell_fork_options all = CELL_FORK_OPTIONS_INIT;
 	if (cell__require(err, session, ret_sessions) < 0 || check_fork(session, opts, "cell_session_fork", &all, err) < 0)
 		return -1;
+	if (shares_no_layer(session, err) < 0)
+		return -1;
 	if (n == 0 || n > CELL_LIMIT_FORKS)
 		return cell_fail(err, CELL_E_INVALID, 0, "n is %zu, expected 1 to %d", n, CELL_LIMIT_FORKS);
 	CELL_AUTO_FREE struct one_fork *forks = cell__alloc(n, sizeof *forks);
@@ -748,6 +782,8 @@ int cell_session_become(struct cell_session *session, struct cell_session *other
 {
 	struct cell_fork_options all = CELL_FORK_OPTIONS_INIT;
 	if (cell__require(err, session, other) < 0 || check_fork(session, NULL, "cell_session_become", &all, err) < 0)
+		return -1;
+	if (shares_no_layer(session, err) < 0 || shares_no_layer(other, err) < 0)
 		return -1;
 	if (session == other || session->engine != other->engine || session->executor != other->executor)
 		return cell_fail(err, CELL_E_INVALID, 0, "a session can continue from another session of the same engine and executor");
@@ -821,7 +857,7 @@ static struct branch_asking *ask_branch(struct cell_session *session, const char
 int cell__session_fork_on_loop(struct cell_session *session, bool drop, cell__session_done done, void *arg, struct cell_error *err)
 {
 	struct cell_fork_options opts = CELL_FORK_OPTIONS_INIT;
-	struct branch_asking *asking = ask_branch(session, NULL, done, arg, err);
+	struct branch_asking *asking = shares_no_layer(session, err) < 0 ? NULL : ask_branch(session, NULL, done, arg, err);
 	struct cell_session *target = asking ? make_fork(session, &opts, err) : NULL;
 	if (!target) {
 		free(asking);

@@ -107,6 +107,7 @@ struct cell__kernel_spec {
 	const char *const *read;    /* sandbox: folders that must be visible to the code, read-only; NULL-terminated or NULL */
 	const char *limits_json;    /* sandbox: an object from which the kernel tells which limit caused an error; or NULL */
 	const char *wheels;         /* deno: a folder of packages (executors/deno/deno.h), or NULL */
+	const struct cell__layer *layer; /* over the working directory; NULL: none */
 	const void *own;            /* the result of the executor's read_options(); NULL: none */
 	void *found;                /* the result of the executor's resolve(), taken over by open() and prewarm(); NULL: none */
 };
@@ -123,6 +124,7 @@ struct cell__executor_counts {
 /* Called once, with info, or with NULL and the error. */
 typedef void (*cell__prewarmed_fn)(void *arg, const struct cell_env_info *info, const struct cell_error *err);
 
+struct cell__layer;
 struct cell__places;
 struct cell__confinement;
 struct cell__sandbox_policy;
@@ -152,6 +154,7 @@ enum cell__takes {
 	CELL_TAKES_LIMITS = 1 << 6,    /* memory_limit, cpu_quota, pids_limit */
 	CELL_TAKES_HOSTS = 1 << 7,     /* network: "deps-only" and "allow=..." */
 	CELL_TAKES_DISK = 1 << 8,      /* disk_limit */
+	CELL_TAKES_LAYER = 1 << 9,     /* workspace_mode "cow", by a copy of the working directory */
 };
 
 enum cell__fork_flags {

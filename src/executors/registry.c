@@ -63,13 +63,15 @@ int cell__executor_unknown(const char *name, struct cell_error *err)
 /* An executor would ignore options that it does not know, so they are refused. */
 int cell__executor_check(const struct cell__executor *executor, const struct cell_session_options *opts, struct cell_error *err)
 {
+	bool is_layer = !opts->sandbox_policy && opts->workspace_mode && strcmp(opts->workspace_mode, "cow") == 0;
 	const struct {
 		unsigned takes;
 		bool given;
 		const char *what;
 	} groups[] = {
 		{ CELL_TAKES_KERNEL, opts->kernel, "a kernelspec is only" },
-		{ CELL_TAKES_POLICY, opts->sandbox_policy || opts->workspace_mode, "a sandbox policy and a workspace mode are only" },
+		{ CELL_TAKES_POLICY | (is_layer ? (unsigned)CELL_TAKES_LAYER : 0), opts->sandbox_policy || opts->workspace_mode,
+		  "a sandbox policy and a workspace mode are only" },
 		{ CELL_TAKES_CONTAINER, opts->container, "container options are only" },
 		{ CELL_TAKES_SERVER, opts->remote_url || opts->remote_token || opts->remote_ca,
 		  "a server's URL, token, workspace and certificates are only" },

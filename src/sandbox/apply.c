@@ -367,6 +367,50 @@ static int bind_tree(struct cell_apply *apply, const char *source, const char *t
 	return rc;
 }
 
+struct layering {
+	int lower, upper, work; /* work -1: read-only */
+};
+
+/* Paths of descriptors: neither the code's names nor separators of options can be in them. */
+static int overlay_at(int parent, const char *name, const void *arg)
+{
+	const struct layering *layers = arg;
+	char target[32], options[160];
+	if (mkdirat(parent, name, 0755) < 0 && errno != EEXIST)
+		return -1;
+	int fd = openat(parent, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0)
+		return -1;
+	snprintf(target, sizeof target, "/proc/self/fd/%d", fd);
+	if (layers->work >= 0)
+		snprintf(options, sizeof options, "userxattr,lowerdir=/proc/self/fd/%d,upperdir=/proc/self/fd/%d,workdir=/proc/self/fd/%d",
+			 layers->lower, layers->upper, layers->work);
+	else
+		snprintf(options, sizeof options, "userxattr,lowerdir=/proc/self/fd/%d:/proc/self/fd/%d", layers->upper, layers->lower);
+	int rc = mount("overlay", target, "overlay", MS_BITS_NOSUID | MS_BITS_NODEV | (layers->work < 0 ? MS_BITS_RDONLY : 0), options);
+	int error = errno;
+	close(fd);
+	errno = error;
+	return rc;
+}
+
+static int mount_layer(struct cell_apply *apply, const char *workspace, const char *folder, unsigned flags)
+{
+	const int how = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+	struct layering layers = { open_source(apply, workspace, flags & CELL_BIND_MAPPED, true), -1, -1 };
+	int at = layers.lower < 0 ? -1 : open_source(apply, folder, flags & CELL_BIND_MAPPED, true), rc = -1;
+	if (at >= 0 && (layers.upper = openat(at, "upper", how)) >= 0 &&
+	    ((flags & CELL_BIND_READ_ONLY) || (layers.work = openat(at, "work", how)) >= 0))
+		rc = make_at(apply, workspace, overlay_at, &layers);
+	int error = errno;
+	const int fds[] = { layers.lower, layers.upper, layers.work, at };
+	for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
+		if (fds[i] >= 0)
+			close(fds[i]);
+	errno = error;
+	return rc;
+}
+
 static int mount_tmpfs(const char *path, uint64_t bytes, uint64_t mode)
 {
 	char options[96];
@@ -745,6 +789,8 @@ static int run_step(struct cell_apply *apply, const struct cell_plan_step *step,
 		return make_at(apply, a, make_content, step);
 	case CELL_OP_BIND:
 		return bind_tree(apply, a, b, step->flags, step->stage == CELL_STAGE_SESSION_FILES);
+	case CELL_OP_OVERLAY:
+		return mount_layer(apply, a, b, step->flags);
 	case CELL_OP_TMPFS:
 		if (make_at(apply, a, make_folder, &(mode_t){ 0755 }) < 0)
 			return -1;

@@ -663,7 +663,7 @@ static int check_places(const struct cell__plan_session *session, struct cell_er
 		if (cell__path_lies_in(workspace, policy->write.items[i]))
 			return refuse_entry(policy, &policy->write, i,
 					    "cannot be writable: the workspace is inside it; use workspace: rw instead", err);
-	if (session->mode != CELL_WORKSPACE_RW)
+	if (!cell__workspace_is_writable(session->mode))
 		return 0;
 	for (size_t i = 0; i < policy->write.count; i++)
 		if (cell__path_lies_in(policy->write.items[i], workspace))
@@ -681,13 +681,24 @@ static int check_places(const struct cell__plan_session *session, struct cell_er
 	return 0;
 }
 
+/* The layer's own folder shows nowhere else. */
+static void show_layer(struct cell__builder *b, const struct cell__plan_session *session)
+{
+	unsigned flags = (b->mapped ? CELL_BIND_MAPPED : 0) | (session->layer_read_only ? CELL_BIND_READ_ONLY : 0);
+	cell__builder_step(b, CELL_STAGE_SESSION_FILES, session->layer_is_copy ? CELL_OP_BIND : CELL_OP_OVERLAY, flags, 0, 0,
+			   session->layer_is_copy ? session->layer : session->cwd, session->layer_is_copy ? session->cwd : session->layer);
+}
+
 static void session_files(struct cell__builder *b, const struct cell__plan_session *session)
 {
 	char real[PATH_MAX];
 	const char *workspace = session->cwd;
 	bool writable = session->mode == CELL_WORKSPACE_RW;
-	if (session->mode != CELL_WORKSPACE_NONE) {
+	if (session->mode == CELL_WORKSPACE_COW)
+		show_layer(b, session);
+	else if (session->mode != CELL_WORKSPACE_NONE)
 		cell__builder_bind_own(b, CELL_STAGE_SESSION_FILES, workspace, writable ? 0 : CELL_BIND_READ_ONLY);
+	if (session->mode != CELL_WORKSPACE_NONE) {
 		if (strcmp(session->workspace, workspace) != 0)
 			cell__builder_step(b, CELL_STAGE_SESSION_FILES, CELL_OP_LINK, CELL_STEP_OPTIONAL, 0, 0, workspace,
 					   session->workspace);
@@ -729,11 +740,13 @@ int cell__plan_build_session(const struct cell__machine *machine, const struct c
 	b->own_root = machine->level == CELL_LEVEL_FULL;
 	if (check_places(session, err) < 0)
 		return -1;
+	if (session->mode == CELL_WORKSPACE_COW && (!session->layer || machine->level != CELL_LEVEL_FULL))
+		return cell_fail(err, CELL_E_UNSUPPORTED, 0, "workspace: cow needs a session and mount namespaces; use rw, ro or none");
 	list_hidden(b, session->policy);
 	if (machine->level == CELL_LEVEL_FULL)
 		session_files(b, session);
 	if (session->mode != CELL_WORKSPACE_NONE)
-		allow(b, CELL_STAGE_SESSION_RULES, session->cwd, session->mode == CELL_WORKSPACE_RW ? FS_WRITE : FS_READ);
+		allow(b, CELL_STAGE_SESSION_RULES, session->cwd, cell__workspace_is_writable(session->mode) ? FS_WRITE : FS_READ);
 	for (size_t i = 0; session->read && session->read[i]; i++)
 		allow_known(b, CELL_STAGE_SESSION_RULES, session->read[i], FS_READ);
 	for (size_t i = 0; session->write && session->write[i]; i++)

@@ -29,7 +29,10 @@ struct cell__plan_session {
 	const char *const *write;   /* writable folders, besides the workspace and the policy's; NULL-terminated */
 	const struct cell__plan_env *env;
 	const struct cell__sandbox_policy *policy; /* that of the plan */
-	bool mapped;         /* as the plan is */
+	const char *layer; /* CELL_WORKSPACE_COW: the layer's folder, or with layer_is_copy the folder to show in place of the workspace */
+	bool layer_is_copy;
+	bool layer_read_only; /* for a second user of the same layer */
+	bool mapped; /* as the plan is */
 };
 
 /* The path of this workspace inside the sandbox; free() it. */
@@ -67,12 +70,12 @@ void cell__plan_failure(const struct cell_plan *plan, const struct cell_plan *se
 /* The zygote of a kernel, for its receipt. */
 struct cell__zygote_state {
 	const struct cell_plan *plan; /* NULL: not confined */
-	int missed;                   /* 1 + a step that was passed over and is missed */
+	int missed; /* 1 + a step that was passed over and is missed */
 };
 
-/* The isolation receipt, a JSON object. */
+/* The isolation receipt, a JSON object.  layer: the form of the session's layer, or NULL. */
 int cell__plan_receipt(const struct cell__sandbox_policy *policy, const struct cell__machine *machine, const struct cell_plan *plan,
-		       const struct cell_plan_report *report, enum cell__workspace_mode mode, const struct cell__zygote_state *zygote,
-		       struct cell__buf *out);
+		       const struct cell_plan_report *report, enum cell__workspace_mode mode, const char *layer,
+		       const struct cell__zygote_state *zygote, struct cell__buf *out);
 
 #endif

@@ -69,6 +69,8 @@ int cell__plan_describe(const struct cell_plan_step *step, struct cell__buf *out
 		return cell__buf_printf(out, "show %s%s%s %s%s", a, strcmp(a, b) == 0 ? "" : " as ", strcmp(a, b) == 0 ? "" : b,
 					step->flags & CELL_BIND_READ_ONLY ? "read-only" : "writable",
 					step->flags & CELL_BIND_DEVICES ? ", a device" : "");
+	case CELL_OP_OVERLAY:
+		return cell__buf_printf(out, "show %s with a layer over it%s", a, step->flags & CELL_BIND_READ_ONLY ? ", read-only" : "");
 	case CELL_OP_TMPFS:
 		return cell__buf_printf(out, "private %s of %llu MiB", a, arg >> 20);
 	case CELL_OP_PROC:
@@ -185,7 +187,7 @@ static int add_limits(const struct cell__sandbox_policy *policy, const struct ce
 	add_limit(out, &first, "tmp_bytes", machine->level == CELL_LEVEL_FULL ? policy->tmp_bytes : 0, "tmpfs", &rc);
 	add_limit(out, &first, "output_bytes", policy->output_bytes, "host", &rc);
 	add_limit(out, &first, "wall_ms", policy->wall_ms, "host", &rc);
-	if (policy->workspace == CELL_WORKSPACE_RW || policy->write.count > 0) {
+	if (cell__workspace_is_writable(policy->workspace) || policy->write.count > 0) {
 		add_limit(out, &first, "workspace_bytes", policy->workspace_bytes, "watched", &rc);
 		add_limit(out, &first, "workspace_files", policy->workspace_files, "watched", &rc);
 	}
@@ -267,8 +269,8 @@ static const char *uid_word(uint32_t mapped)
 }
 
 int cell__plan_receipt(const struct cell__sandbox_policy *policy, const struct cell__machine *machine, const struct cell_plan *plan,
-		       const struct cell_plan_report *report, enum cell__workspace_mode mode, const struct cell__zygote_state *zygote,
-		       struct cell__buf *out)
+		       const struct cell_plan_report *report, enum cell__workspace_mode mode, const char *layer,
+		       const struct cell__zygote_state *zygote, struct cell__buf *out)
 {
 	bool full = plan->level == CELL_LEVEL_FULL, first = true;
 	int rc = cell__buf_printf(
@@ -286,8 +288,11 @@ int cell__plan_receipt(const struct cell__sandbox_policy *policy, const struct c
 	rc |= add_limits(policy, machine, plan, out);
 	if (zygote)
 		rc |= cell__buf_printf(out, "},\"zygote\":\"%s\"", zygote->plan ? "confined" : "isolated");
-	rc |= cell__buf_printf(out, "%s,\"network\":\"%s\",\"filesystem\":\"%s\",\"workspace\":\"%s\",\"skipped\":[", zygote ? "" : "}",
+	rc |= cell__buf_printf(out, "%s,\"network\":\"%s\",\"filesystem\":\"%s\",\"workspace\":\"%s\"", zygote ? "" : "}",
 			       cell__network_word(policy->network), full ? "private" : "landlock", cell__workspace_word(mode));
+	if (layer)
+		rc |= cell__buf_printf(out, ",\"layer\":\"%s\"", layer);
+	rc |= cell__buf_add_str(out, ",\"skipped\":[");
 	rc |= add_skipped(policy, machine, plan, report, zygote, out);
 	return rc | cell__buf_add_str(out, "]}");
 }

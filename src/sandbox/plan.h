@@ -20,7 +20,7 @@
 #include <stdint.h>
 
 #define CELL_PLAN_MAGIC 0x4e504357u /* "WCPN" */
-#define CELL_PLAN_VERSION 3u
+#define CELL_PLAN_VERSION 4u
 #define CELL_PLAN_MAX_BYTES (256u * 1024u)
 #define CELL_PLAN_MAX_STEPS 512u
 #define CELL_PLAN_WEIGHT 100u /* when cores are scarce, a whole sandbox has the weight of one ordinary process */
@@ -52,6 +52,7 @@ enum cell_plan_op {
 	CELL_OP_LINK,           /* a: what it points to, b: path */
 	CELL_OP_FILE,           /* a: path, b: content */
 	CELL_OP_BIND,           /* a: path on the host, b: path inside, CELL_BIND_* */
+	CELL_OP_OVERLAY,        /* a: the workspace on the host and inside, b: the layer's folder there, CELL_BIND_* */
 	CELL_OP_TMPFS,          /* a: path, arg: bytes, arg2: mode */
 	CELL_OP_PROC,           /* a: path, arg: CELL_PROC_*; no effect if one is already mounted */
 	CELL_OP_PTS,            /* a: path */

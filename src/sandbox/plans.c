@@ -143,7 +143,7 @@ int cell__plans_map(struct cell__plans *plans, const struct cell__plan_session *
 {
 	const struct cell__sandbox_policy *policy = session->policy;
 	const char *const *lists[] = { (const char *const *)session->env->folders, session->read, session->write };
-	size_t count = policy->read.count + policy->write.count + 2, n = 0;
+	size_t count = policy->read.count + policy->write.count + 3, n = 0;
 	for (size_t l = 0; l < 3; l++)
 		for (const char *const *path = lists[l]; path && *path; path++)
 			count++;
@@ -157,6 +157,8 @@ int cell__plans_map(struct cell__plans *plans, const struct cell__plan_session *
 	int rc = paths ? 0 : -1;
 	if (rc == 0 && session->mode != CELL_WORKSPACE_NONE)
 		rc = add_path(paths, &n, session->cwd);
+	if (rc == 0 && session->layer)
+		rc = add_path(paths, &n, session->layer);
 	for (size_t l = 0; l < 3; l++)
 		for (const char *const *path = lists[l]; rc == 0 && path && *path; path++)
 			rc = add_path(paths, &n, *path);

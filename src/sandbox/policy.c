@@ -72,7 +72,8 @@ static const struct cell__sandbox_policy presets[] = {
 
 /* ---- words ---- */
 
-static const char *const workspace_words[] = { "rw", "ro", "none" };
+static const char *const workspace_words[] = { "rw", "ro", "none", "cow" };
+#define N_WORKSPACE_WORDS (sizeof workspace_words / sizeof *workspace_words)
 static const char *const network_words[] = { "none", "deps-only", "allow", "full" };
 static const char *const level_words[] = { "unavailable", "no-userns", "full" };
 
@@ -101,9 +102,9 @@ static int find_word(const char *const *words, size_t count, const char *word)
 
 int cell__workspace_from_word(const char *word, enum cell__workspace_mode *ret_mode, struct cell_error *err)
 {
-	int found = find_word(workspace_words, 3, word);
+	int found = find_word(workspace_words, N_WORKSPACE_WORDS, word);
 	if (found < 0)
-		return cell_fail(err, CELL_E_INVALID, 0, "the workspace mode must be rw, ro or none, not \"%.60s\"", word);
+		return cell_fail(err, CELL_E_INVALID, 0, "the workspace mode must be rw, cow, ro or none, not \"%.60s\"", word);
 	*ret_mode = (enum cell__workspace_mode)found;
 	return 0;
 }
@@ -553,7 +554,7 @@ static int read_key(struct reader *r, const struct cell__yaml *key, const struct
 		return 0;
 	}
 	if (strcmp(key->text, "workspace") == 0) {
-		if (one_of(r, value, "workspace", workspace_words, 3, &found) < 0)
+		if (one_of(r, value, "workspace", workspace_words, N_WORKSPACE_WORDS, &found) < 0)
 			return -1;
 		r->policy->workspace = (enum cell__workspace_mode)found;
 		return 0;

@@ -13,7 +13,7 @@
 #define CELL_POLICY_LIMIT_ENV 256u
 #define CELL_POLICY_DEFAULT "untrusted"
 
-enum cell__workspace_mode { CELL_WORKSPACE_RW, CELL_WORKSPACE_RO, CELL_WORKSPACE_NONE };
+enum cell__workspace_mode { CELL_WORKSPACE_RW, CELL_WORKSPACE_RO, CELL_WORKSPACE_NONE, CELL_WORKSPACE_COW };
 enum cell__network { CELL_NET_NONE, CELL_NET_DEPS, CELL_NET_ALLOW, CELL_NET_FULL };
 
 struct cell__sandbox_policy_list {
@@ -59,6 +59,11 @@ int cell__sandbox_policy_add_bytes(const struct cell__sandbox_policy *policy, st
 struct cell__host_limits cell__policy_host_limits(const struct cell__sandbox_policy *policy);
 /* The same of a policy by its name; NULL: the default. */
 int cell__policy_load_host_limits(const char *name_or_path, struct cell__host_limits *ret_limits, struct cell_error *err);
+/* Whether code can write to what it sees as its workspace: the real one (rw), or a layer over it (cow). */
+static inline bool cell__workspace_is_writable(enum cell__workspace_mode mode)
+{
+	return mode == CELL_WORKSPACE_RW || mode == CELL_WORKSPACE_COW;
+}
 /* Whether the path is this folder or below it, by name only. */
 bool cell__path_is_under(const char *path, const char *folder);
 /* The same, with links resolved. */

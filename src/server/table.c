@@ -29,6 +29,10 @@
 		"name", "\"string\"",                                           \
 		"of a point") ",\"cells\":{\"type\":\"integer\",\"minimum\":0," \
 			      "\"description\":\"instead of a name: the number of cells to go back\"}},\"additionalProperties\":false}"
+#define COMMIT_BODY                                                                                           \
+	"{\"type\":\"object\",\"properties\":{\"paths\":{\"type\":\"array\",\"items\":{\"type\":\"string\"}," \
+	"\"description\":\"commit these files and folders; without it, all\"}," FIELD(                        \
+		"force", "\"boolean\"", "also files that were changed in the real workspace since") "},\"additionalProperties\":false}"
 #define PACKAGES_BODY BODY("\"packages\":{\"type\":\"array\",\"items\":{\"type\":\"string\"}}", "\"packages\"")
 #define ANSWER_BODY                                                                                                                                                       \
 	BODY("\"accept\":{\"type\":\"boolean\"}," FIELD("reason", "[\"string\",\"null\"]", "when rejecting: the reason to report to the code") "," FIELD(                 \
@@ -129,6 +133,12 @@ const struct cell__route cell__routes[] = {
 	  .summary = "Drops a kept state" },
 	{ POST, "/v1/sessions/{session}/rewind", CELL_SCOPE_RUN, cell__handle_v1_rewind, .body = REWIND_BODY, .status = 200,
 	  .answer = "Session", .summary = "Continues from a kept state" },
+	{ GET, "/v1/sessions/{session}/files/diff", CELL_SCOPE_READ, cell__handle_v1_files_diff, .status = 200, .answer = "Diff",
+	  .summary = "Returns what the code changed in the layer over its workspace" },
+	{ POST, "/v1/sessions/{session}/files/commit", CELL_SCOPE_APPROVE, cell__handle_v1_files_commit, .body = COMMIT_BODY,
+	  .optional_body = true, .status = 200, .answer = "Committed", .summary = "Writes changes of the layer to the real workspace" },
+	{ POST, "/v1/sessions/{session}/files/discard", CELL_SCOPE_RUN, cell__handle_v1_files_discard, .status = 204,
+	  .summary = "Drops the changes of the layer" },
 	{ POST, "/v1/sessions/{session}/runs", CELL_SCOPE_RUN, cell__handle_v1_run, .body = EXECUTE_BODY, .status = 202, .answer = "Run",
 	  .summary = "Starts a cell; with Accept: text/event-stream its events are the answer" },
 	{ GET, "/v1/sessions/{session}/runs/{run}", CELL_SCOPE_READ, cell__handle_v1_run_get, .status = 200, .answer = "Run",
@@ -200,6 +210,19 @@ const struct cell__schema cell__schemas[] = {
 	  OBJECT("\"points\"", "\"points\":" LIST(OBJECT("\"name\",\"cell\",\"automatic\",\"age_ms\"",
 							 "\"name\":" TEXT ",\"cell\":{\"type\":\"integer\"},"
 							 "\"automatic\":{\"type\":\"boolean\"},\"age_ms\":{\"type\":\"integer\"}"))) },
+	{ "Diff",
+	  OBJECT("\"form\",\"files\",\"added\",\"changed\",\"deleted\",\"truncated\"",
+		 "\"form\":{\"enum\":[\"overlay\",\"copy\"]},\"files\":" LIST(OBJECT(
+			 "\"path\",\"change\",\"type\"",
+			 "\"path\":" TEXT ",\"change\":{\"enum\":[\"added\",\"changed\",\"deleted\",\"type\",\"mode\"]},\"type\":" TEXT
+			 ",\"size\":{\"type\":\"integer\"},\"old_size\":{\"type\":\"integer\"},\"diff\":" TEXT
+			 ",\"protected\":{\"type\":\"boolean\"},\"conflict\":{\"type\":\"boolean\"}")) ",\"added\":{\"type\":\"integer\"},"
+												       "\"changed\":{\"type\":\"integer\"},"
+												       "\"deleted\":{\"type\":\"integer\"},"
+												       "\"truncated\":{\"type\":\"boolean\"}") },
+	{ "Committed", OBJECT("\"committed\",\"protected\",\"skipped\"",
+			      "\"committed\":" STRINGS ",\"protected\":" STRINGS
+			      ",\"skipped\":" LIST(OBJECT("\"path\",\"reason\"", "\"path\":" TEXT ",\"reason\":" TEXT))) },
 	{ "Run", OBJECT("\"run_id\",\"session_id\",\"state\",\"last_event\",\"result\"",
 			"\"run_id\":{\"type\":\"integer\"},\"session_id\":" TEXT
 			",\"state\":{\"enum\":[\"waiting\",\"running\",\"ended\"]},\"last_event\":{\"type\":\"integer\"},"

@@ -159,6 +159,59 @@ void cell__handle_v1_rewind(struct cell__request *request)
 		cell__answer_error(request, &err);
 }
 
+/* ---- files ---- */
+
+static void handle_filed(void *arg, json_t *answer, const struct cell_error *err)
+{
+	struct cell__request *request = arg;
+
+	if (!answer)
+		cell__answer_error(request, err);
+	else if (request->route->status == MHD_HTTP_NO_CONTENT)
+		cell__answer_none(request, MHD_HTTP_NO_CONTENT);
+	else
+		cell__answer_json(request, request->route->status, json_incref(answer));
+}
+
+static void start_filing(struct cell__request *request, enum cell__files_verb verb, const char *const *paths, bool flag)
+{
+	struct cell_error err;
+
+	if (cell__session_files_on_loop(request->served->session, verb, paths, flag, handle_filed, request, &err) < 0)
+		cell__answer_error(request, &err);
+}
+
+void cell__handle_v1_files_diff(struct cell__request *request)
+{
+	if (cell__served_find(request, request->params[0], false))
+		start_filing(request, CELL__FILES_DIFF, NULL, true);
+}
+
+void cell__handle_v1_files_commit(struct cell__request *request)
+{
+	const json_t *given = json_object_get(request->json, "paths"), *path;
+	const char **paths;
+	size_t i;
+
+	if (!cell__served_find(request, request->params[0], false))
+		return;
+	paths = cell__alloc(json_array_size(given) + 1, sizeof *paths);
+	if (!paths) {
+		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory");
+		return;
+	}
+	json_array_foreach(given, i, path)
+		paths[i] = json_string_value(path);
+	start_filing(request, CELL__FILES_COMMIT, paths, json_is_true(json_object_get(request->json, "force")));
+	free(paths);
+}
+
+void cell__handle_v1_files_discard(struct cell__request *request)
+{
+	if (cell__served_find(request, request->params[0], false))
+		start_filing(request, CELL__FILES_DISCARD, NULL, false);
+}
+
 /* ---- runs ---- */
 
 static bool wants_events(const struct cell__request *request)

@@ -19,6 +19,7 @@
 
 static void free_point(struct cell__point *point)
 {
+	cell__files_drop(point->session, point->frozen);
 	cell__deps_place_finish(&point->own);
 	cell__deps_place_finish(&point->hosts);
 	free(point->name);
@@ -53,12 +54,53 @@ static void leave_point(struct cell__point *point)
 	point->session->executor->close(point->kernel, 0);
 }
 
-static void handle_point_ready(void *owner)
+static void make_ready(struct cell__point *point)
 {
-	struct cell__point *point = owner;
+	if (!point->kernel_ready || point->freezing || point->leaving)
+		return;
 	point->ready = true;
 	end_checkpoint(point, NULL);
 	decide(point->session);
+	rewind_again(point);
+}
+
+static void handle_point_ready(void *owner)
+{
+	struct cell__point *point = owner;
+	point->kernel_ready = true;
+	make_ready(point);
+}
+
+/* Its kernel has ended; it is freed when the pool is done with its files. */
+static bool free_gone(struct cell__point *point)
+{
+	if (!point->gone)
+		return false;
+	if (!point->freezing && !point->used)
+		free_point(point);
+	return true;
+}
+
+static void handle_frozen(void *arg, struct cell__frozen *frozen, const struct cell_error *err)
+{
+	struct cell__point *point = arg;
+	struct cell_session *session = point->session;
+	session->freezing--;
+	point->freezing = false;
+	point->frozen = frozen;
+	if (free_gone(point))
+		return;
+	if (!err) {
+		make_ready(point);
+		return;
+	}
+	if (point->automatic && !session->closing) {
+		char message[320];
+		snprintf(message, sizeof message, "cell %llu cannot be undone: %.200s", (unsigned long long)point->cells + 1, err->msg);
+		cell__session_emit(session, &(struct cell_event){ .type = CELL_EVENT_POINT_LOST, .message = message });
+	}
+	end_checkpoint(point, err);
+	leave_point(point);
 	rewind_again(point);
 }
 
@@ -115,7 +157,8 @@ static void handle_point_exited(void *owner, const struct cell__exit *how)
 		struct cell_event event = { .type = CELL_EVENT_POINT_LOST, .message = message };
 		cell__session_emit(session, &event);
 	}
-	free_point(point);
+	point->gone = true;
+	(void)free_gone(point);
 	decide(session);
 	cell__session_advance(session);
 }
@@ -157,6 +200,12 @@ static struct cell__point *take(struct cell_session *session, const char *name, 
 	}
 	point->next = session->points;
 	session->points = point;
+	if (session->layer && cell__files_freeze(session, slot->kernel, handle_frozen, point, err) < 0) {
+		leave_point(point);
+		return NULL;
+	}
+	point->freezing = session->layer != NULL;
+	session->freezing += point->freezing;
 	return point;
 }
 
@@ -225,11 +274,39 @@ static struct cell__point *point_before(const struct cell_session *session)
 	return usable ? point : NULL;
 }
 
+/* The layer's files go back before the kernel does. */
+static void handle_files_back(void *arg, struct cell__frozen *frozen, const struct cell_error *err)
+{
+	struct cell__point *point = arg;
+	struct cell_session *session = point->session;
+	(void)frozen;
+	point->used--;
+	session->files_back = true;
+	session->files_lost = err != NULL || point->gone;
+	(void)free_gone(point);
+	decide(session);
+}
+
+/* True: the run's end waits for them. */
+static bool bring_files_back(struct cell_session *session, struct cell__point *point)
+{
+	if (!session->layer || session->files_back)
+		return false;
+	if (point->used == 0 && cell__files_restore(session, point->kernel, point->frozen, handle_files_back, point, NULL) < 0) {
+		session->files_lost = true;
+		return false;
+	}
+	point->used += point->used == 0;
+	return true;
+}
+
 static bool restore(struct cell_session *session)
 {
 	struct cell__point *point = point_before(session);
 	struct cell_error err;
-	if (!point || !point->ready ||
+	bool lost = session->files_lost;
+	session->files_back = session->files_lost = false;
+	if (!point || !point->ready || lost ||
 	    cell__slot_fork(session, point->kernel, &point->own, &point->hosts, CELL__FORK_DROP | CELL__FORK_HEIR, &err) < 0)
 		return false;
 	session->cells--;
@@ -240,8 +317,8 @@ static bool restore(struct cell_session *session)
 void cell__branch_end_run(struct cell_session *session, const char *violation, const struct cell__exit *how, bool may_restore)
 {
 	struct cell__run *run = session->current;
-	const struct cell__point *point = may_restore ? point_before(session) : NULL;
-	if (point && !point->ready) {
+	struct cell__point *point = may_restore ? point_before(session) : NULL;
+	if (point && (!point->ready || bring_files_back(session, point))) {
 		session->undecided = true;
 		session->end = *how;
 		session->end_violation = violation;
@@ -254,8 +331,8 @@ void cell__branch_end_run(struct cell_session *session, const char *violation, c
 /* The point that a run's end waits for is there, or will not be. */
 static void decide(struct cell_session *session)
 {
-	const struct cell__point *point = session->undecided ? point_before(session) : NULL;
-	if (!session->undecided || (point && !point->ready))
+	struct cell__point *point = session->undecided ? point_before(session) : NULL;
+	if (!session->undecided || (point && (!point->ready || bring_files_back(session, point))))
 		return; /* another one */
 	session->undecided = false;
 	session->current->restored = restore(session);
@@ -404,6 +481,54 @@ void cell__session_do_branch(struct cell__task *task)
 
 /* ---- back to a point ---- */
 
+static void handle_returned(void *arg, struct cell__frozen *frozen, const struct cell_error *err)
+{
+	struct cell__point *point = arg;
+	struct cell_session *session = point->session;
+	struct cell_error failure = { 0 };
+	(void)frozen;
+	point->used--;
+	session->returning = NULL;
+	session->returning_files = session->branching = false;
+	if (err)
+		failure = *err;
+	else if (point->gone || point->leaving)
+		cell_fail(&failure, CELL_E_KERNEL, 0, "the point ended");
+	else if (!session->closing)
+		(void)cell__slot_fork(session, point->kernel, &point->own, &point->hosts, CELL__FORK_DROP | CELL__FORK_HEIR, &failure);
+	if (failure.code)
+		cell__session_end_opening(session, &failure);
+	rewind_again(point);
+	(void)free_gone(point);
+}
+
+/* The kernel that was replaced writes no more once it is gone. */
+void cell__branch_return(struct cell_session *session)
+{
+	struct cell__point *point = session->returning;
+	struct cell_error err = { 0 };
+	if (!point || session->returning_files || session->leaving > 0)
+		return;
+	session->returning_files = true;
+	point->used++;
+	if (cell__files_restore(session, point->kernel, point->frozen, handle_returned, point, &err) < 0)
+		handle_returned(point, NULL, &err);
+}
+
+static void return_to(struct cell_session *session, struct cell__point *point, uint64_t cells, struct cell__waiting *waiting)
+{
+	if (session->slot) {
+		uv_timer_stop(&session->timer);
+		cell__slot_leave(session, 0);
+	}
+	waiting->early = true;
+	waiting->next = session->resets;
+	session->resets = waiting;
+	session->cells = cells;
+	session->returning = point;
+	session->branching = true; /* no other kernel is opened */
+}
+
 void cell__session_do_rewind(struct cell__task *task)
 {
 	struct cell__rewinding *rewinding = (struct cell__rewinding *)task;
@@ -425,12 +550,19 @@ void cell__session_do_rewind(struct cell__task *task)
 		cell__session_end_waiting(waiting, &err);
 		return;
 	}
-	if (!point->ready) {
-		rewinding->next = point->rewindings;
-		point->rewindings = rewinding;
+	if (!point->ready || session->returning) {
+		struct cell__point *until = point->ready ? session->returning : point;
+		rewinding->next = until->rewindings;
+		until->rewindings = rewinding;
 		return;
 	}
 	uint64_t cells = rewinding->name ? point->cells : session->cells - rewinding->cells;
+	if (session->layer) {
+		return_to(session, point, cells, waiting);
+		forget_later(session, point);
+		cell__session_advance(session);
+		return;
+	}
 	replace_kernel(session, point->kernel, &point->own, &point->hosts, cells, waiting);
 	forget_later(session, point);
 }

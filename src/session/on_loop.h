@@ -34,6 +34,11 @@ int cell__session_rewind_on_loop(struct cell_session *session, const char *name,
 int cell__session_drop_point_on_loop(struct cell_session *session, const char *name);
 /* As cell_session_points(), with "pid" instead of "bytes"; NULL: out of memory. */
 json_t *cell__session_points_on_loop(const struct cell_session *session);
+/* The layer over the workspace, on the pool; flag: with texts, or force.  answer: borrowed; NULL: err has the reason. */
+enum cell__files_verb { CELL__FILES_DIFF, CELL__FILES_COMMIT, CELL__FILES_DISCARD };
+typedef void (*cell__files_done)(void *arg, json_t *answer, const struct cell_error *err);
+int cell__session_files_on_loop(struct cell_session *session, enum cell__files_verb verb, const char *const *paths, bool flag,
+				cell__files_done done, void *arg, struct cell_error *err);
 /* As cell_session_start(), but the result may be delivered inside the call; *ret_run_id is set before. */
 int cell__session_start_on_loop(struct cell_session *session, const char *code, size_t size, const struct cell_run_options *opts,
 				uint64_t *ret_run_id, struct cell_error *err);

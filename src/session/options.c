@@ -138,15 +138,20 @@ static int replace_limits(struct cell__sandbox_policy *policy, const struct cell
 
 static int copy_confinement(struct cell__options *options, const struct cell_session_options *opts, struct cell_error *err)
 {
-	if (!(options->executor->takes & CELL_TAKES_POLICY))
+	if (!(options->executor->takes & CELL_TAKES_POLICY)) {
+		options->layered = opts->workspace_mode != NULL; /* no other mode was let through */
 		return cell__policy_load_host_limits(NULL, &options->limits, err);
+	}
 	if (cell__sandbox_policy_load(&options->confine, opts->sandbox_policy ? opts->sandbox_policy : CELL_POLICY_DEFAULT, err) < 0)
 		return -1;
 	options->confined = true;
 	options->limits = cell__policy_host_limits(&options->confine);
 	if (replace_limits(&options->confine, opts, err) < 0)
 		return -1;
-	return opts->workspace_mode ? cell__workspace_from_word(opts->workspace_mode, &options->confine.workspace, err) : 0;
+	if (opts->workspace_mode && cell__workspace_from_word(opts->workspace_mode, &options->confine.workspace, err) < 0)
+		return -1;
+	options->layered = options->confine.workspace == CELL_WORKSPACE_COW;
+	return 0;
 }
 
 /* The space's interpreter is the default. */

@@ -30,6 +30,7 @@ struct cell__options {
 	void *own; /* options of its executor, see read_options(); NULL: none */
 	struct cell__sandbox_policy confine;
 	bool confined; /* confine holds */
+	bool layered;  /* the code works in a layer over cwd */
 	struct cell__host_limits limits; /* for code that is not trusted */
 	struct cell__place_list places; /* files with this session's rules, and further files that its host trusts */
 };

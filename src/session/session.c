@@ -1,6 +1,7 @@
 /* The session's course: its queue, the clock of its current run, open, reset and close.  See session.h. */
 #include <string.h>
 
+#include "layer/layer.h"
 #include "session/session.h"
 #include "space/space.h"
 
@@ -102,7 +103,6 @@ static void start_run(struct cell_session *session)
 {
 	struct cell__run *run = session->current;
 	struct cell_error err;
-	cell__branch_before_run(session);
 	session->executor->drain(session->slot->kernel);
 	session->running_on = session->slot;
 	session->slot->gate.refused = 0;
@@ -111,11 +111,10 @@ static void start_run(struct cell_session *session)
 	session->cell_hash[0] = '\0';
 	if (session->options.audit)
 		(void)cell__sha256_hex(run->code, run->size, session->cell_hash); /* without a hash the record has null */
-	if (session->executor->receipt_of) {
-		run->result->own_isolation = cell__strdup(session->executor->receipt_of(session->slot->kernel));
-		if (run->result->own_isolation)
-			run->result->isolation = run->result->own_isolation;
-	}
+	run->result->own_isolation = session->executor->receipt_of ? cell__strdup(session->executor->receipt_of(session->slot->kernel))
+								   : cell__files_receipt(session);
+	if (run->result->own_isolation)
+		run->result->isolation = run->result->own_isolation;
 	run->started = true;
 	session->cells++;
 	run->started_us = cell__now_us();
@@ -161,12 +160,16 @@ static void handle_quota_measured(void *owner)
 int cell__session_watch_folders(struct cell_session *session, struct cell_error *err)
 {
 	const struct cell__sandbox_policy *policy = &session->options.confine;
-	const char *folders[1 + CELL_POLICY_LIMIT_PATHS];
+	const char *folders[2 + CELL_POLICY_LIMIT_PATHS];
 	size_t n = 0;
 	if (!session->options.confined || (!policy->workspace_bytes && !policy->workspace_files))
 		return 0;
 	if (policy->workspace == CELL_WORKSPACE_RW)
 		folders[n++] = session->options.cwd;
+	if (session->layer) {
+		folders[n++] = cell__layer_upper(session->layer);
+		folders[n++] = cell__layer_points(session->layer);
+	}
 	for (size_t i = 0; i < policy->write.count; i++)
 		folders[n++] = policy->write.items[i];
 	if (n == 0)
@@ -190,7 +193,9 @@ static void admit_run(struct cell_session *session)
 	int rc = cell__quota_admit(session->quota, &excess);
 	if (rc < 0)
 		cell__outcome_refused(session->current, &excess);
-	else if (rc == 0)
+	if (rc == 0)
+		cell__branch_before_run(session);
+	if (rc == 0 && !session->freezing)
 		start_run(session);
 }
 
@@ -219,6 +224,7 @@ void cell__session_run_finished(struct cell__run *run)
 void cell__session_free(struct cell_session *session)
 {
 	cell__quota_destroy(session->quota);
+	cell__layer_destroy(session->layer);
 	cell__options_finish(&session->options);
 	cell__image_folder_finish(&session->images);
 	cell__stored_tools_destroy(session->stored_tools);
@@ -231,17 +237,26 @@ void cell__session_free(struct cell_session *session)
 	free(session);
 }
 
-static void handle_session_closed(uv_handle_t *handle)
+static void finish_session(void *arg)
 {
-	struct cell_session *session = handle->data;
+	struct cell_session *session = arg;
 	cell__pace_destroy(session->pace);
 	void (*closed)(void *) = session->closed;
-	void *arg = session->closed_arg;
+	void *closed_arg = session->closed_arg;
 	if (session->options.space)
 		cell__space_unref(session->options.space);
 	cell__slot_distrust(session);
 	cell__session_free(session);
-	closed(arg);
+	closed(closed_arg);
+}
+
+static void handle_session_closed(uv_handle_t *handle)
+{
+	struct cell_session *session = handle->data;
+	if (session->layer)
+		cell__session_remove_layer(session, finish_session, session);
+	else
+		finish_session(session);
 }
 
 static void handle_timer_closed(uv_handle_t *handle)
@@ -259,7 +274,7 @@ static void handle_approval_timer_closed(uv_handle_t *handle)
 static void finish_close(struct cell_session *session)
 {
 	if (session->slot || session->leaving > 0 || session->points || session->current || session->stopping > 0 || session->preparing ||
-	    uv_is_closing((uv_handle_t *)&session->approval_timer))
+	    session->filing > 0 || uv_is_closing((uv_handle_t *)&session->approval_timer))
 		return;
 	for (struct cell_session **at = &session->engine->sessions; *at; at = &(*at)->next)
 		if (*at == session) {
@@ -364,6 +379,7 @@ void cell__session_advance(struct cell_session *session)
 		flush_queue(session, &session->broken);
 		return;
 	}
+	cell__branch_return(session);
 	if (session->resets && !session->slot && session->leaving == 0 && open_slot(session, &err) < 0)
 		end_resets(session, &err);
 	if (session->resets && session->slot && session->slot->ready)
@@ -384,7 +400,7 @@ void cell__session_advance(struct cell_session *session)
 		return;
 	if (!session->slot && open_slot(session, &err) < 0)
 		cell__outcome_fail(run, &err);
-	else if (session->slot && session->slot->ready)
+	else if (session->slot && session->slot->ready && !session->freezing)
 		admit_run(session);
 }
 

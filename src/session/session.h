@@ -6,6 +6,7 @@
  *     outcome.c      the end of a run: its result
  *     session.c      the queue, the clocks, open, reset and close
  *     branch.c       forks of its kernel: other sessions, and points to rewind to
+ *     files.c        the layer over its workspace: diff, commit, discard
  *     approvals.c    the gate's requests to its owner, and the owner's answers
  *     engine/session.c  the public functions, and their variants for callers on the loop's thread
  *
@@ -98,6 +99,10 @@ struct cell__point {
 	bool automatic; /* taken because of options.undo */
 	int64_t taken_us;
 	bool ready, leaving;
+	bool kernel_ready, freezing; /* it is ready when the kernel is and its files are kept */
+	bool gone;  /* its kernel has ended, and the pool still works with its files */
+	int used;   /* the pool restores its files for so many */
+	struct cell__frozen *frozen; /* the layer's files; NULL: the session has no layer */
 	struct cell__waiting *waiting; /* the checkpoint's caller; NULL: it has been told */
 	struct cell__rewinding *rewindings; /* they wait until it is ready */
 	struct cell__deps_place own, hosts; /* as of its slot */
@@ -121,6 +126,10 @@ struct cell_session {
 	struct cell__point *points; /* the latest first, also those that are leaving */
 	uint64_t cells;     /* that were started */
 	bool at_point;      /* nothing has changed since the last automatic point */
+	int freezing;       /* files of so many points are being kept: no cell starts */
+	struct cell__point *returning; /* a rewind waits for the files of this point; NULL: none */
+	bool returning_files; /* the pool works on them */
+	bool files_back, files_lost; /* undecided: the files are those of the point, or could not be made so */
 	bool undecided;     /* the current run's kernel has ended, and the point before it is still being taken */
 	struct cell__exit end; /* then */
 	const char *end_violation;
@@ -147,6 +156,8 @@ struct cell_session {
 	size_t parked_before; /* calls that were parked when the run started: they do not stop its clock */
 	uv_timer_t wall;  /* of the current kernel */
 	struct cell__quota *quota; /* of the workspace; NULL: there is no limit */
+	struct cell__layer *layer; /* over the workspace; NULL: none */
+	int filing;         /* the pool works on the layer for so many callers */
 	void (*closed)(void *arg);
 	void *closed_arg;
 	struct cell_session *next;
@@ -241,6 +252,8 @@ void cell__branch_start_waiting(struct cell_session *session);
 void cell__branch_end_waiting(struct cell_session *session, const struct cell_error *err);
 /* Before a cell: keeps a point if options.undo asks for it. */
 void cell__branch_before_run(struct cell_session *session);
+/* Goes on with a rewind that waits for files. */
+void cell__branch_return(struct cell_session *session);
 /* After a cell. */
 void cell__branch_after_run(struct cell_session *session, bool same);
 /*
@@ -266,6 +279,30 @@ json_t *cell__branch_list(const struct cell_session *session);
 /* What opening a session does before there is a kernel; the waiting waits for one. */
 void cell__session_begin(struct cell_session *session, struct cell__waiting *waiting);
 void cell__session_end_waiting(struct cell__waiting *waiting, const struct cell_error *err);
+
+/* ---- files.c ---- */
+
+/* If its options ask for one.  Any thread but the loop's, before cell__session_watch_folders(). */
+int cell__session_make_layer(struct cell_session *session, struct cell_error *err);
+/* The receipt of an executor that does not know of the layer; NULL: it does, or there is none.  free() it. */
+char *cell__files_receipt(const struct cell_session *session);
+/* The session has ended: the pool removes it, then done(arg). */
+void cell__session_remove_layer(struct cell_session *session, void (*done)(void *arg), void *arg);
+/* The public functions.  Any thread but the loop's. */
+char *cell__files_diff(struct cell_session *session, bool with_text, struct cell_error *err);
+char *cell__files_commit(struct cell_session *session, const char *const *paths, bool force, struct cell_error *err);
+int cell__files_discard(struct cell_session *session, struct cell_error *err);
+/*
+ * The layer's states, on the pool; done() on the loop, once, with the error or NULL.  -1: it is never called.  kernel: one that sees the
+ * layer now.  A frozen state is the receiver's, and to be dropped.
+ */
+typedef void (*cell__frozen_done)(void *arg, struct cell__frozen *frozen, const struct cell_error *err);
+int cell__files_freeze(struct cell_session *session, const struct cell__kernel *kernel, cell__frozen_done done, void *arg,
+		       struct cell_error *err);
+int cell__files_restore(struct cell_session *session, const struct cell__kernel *kernel, struct cell__frozen *frozen,
+			cell__frozen_done done, void *arg, struct cell_error *err);
+/* NULL is allowed. */
+void cell__files_drop(struct cell_session *session, struct cell__frozen *frozen);
 
 /* ---- approvals.c ---- */
 

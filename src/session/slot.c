@@ -63,6 +63,7 @@ void cell__slot_spec(struct cell_session *session, const struct cell__prepared *
 		.host_site = prepared->hosts.site,
 		.policy = options->confined ? &options->confine : NULL,
 		.wheels = prepared->wheels,
+		.layer = session->layer,
 		.own = options->own,
 		.found = prepared->found,
 	};

@@ -185,7 +185,7 @@ bool cell__confinement_shows(const struct cell__confinement *confinement, const 
 bool cell__confinement_can_write(const struct cell__confinement *confinement, const char *path)
 {
 	const struct cell__sandbox_policy *policy = &confinement->policy;
-	if (policy->workspace == CELL_WORKSPACE_RW && cell__path_is_under(path, confinement->cwd))
+	if (cell__workspace_is_writable(policy->workspace) && cell__path_is_under(path, confinement->cwd))
 		return true;
 	for (size_t i = 0; i < policy->write.count; i++)
 		if (cell__path_lies_in(path, policy->write.items[i]))

@@ -17,6 +17,7 @@
 
 #include "sandbox/build.h"
 #include "egress/egress.h"
+#include "layer/layer.h"
 #include "sandbox/machine.h"
 #include "sandbox/places.h"
 #include "spawn/confinement.h"
@@ -29,6 +30,8 @@ struct request {
 	char **read;
 	struct cell__writable_list writable; /* the engine's, as long as the code could run */
 	char *receipt;
+	const struct cell__layer *layer; /* the session's, which outlives its kernels; or NULL */
+	struct cell__buf shared; /* as base.session, for programs */
 	struct cell__executor_host *host;
 	char session_id[33];
 	struct cell__egress *egress;
@@ -48,6 +51,7 @@ static void request_destroy(struct cell__sandbox_request *base)
 	free(request->workspace);
 	free(request->cwd);
 	free(request->receipt);
+	cell__buf_finish(&request->shared);
 	cell__egress_close(request->egress);
 	free(request);
 }
@@ -59,7 +63,7 @@ static int name_files(const struct cell_plan *session, struct cell__buf *out)
 	out->size = 0;
 	for (uint32_t i = 0; i < session->n_steps; i++, step = cell__plan_next(step)) {
 		struct statx st = { 0 };
-		if (step->op != CELL_OP_BIND && step->op != CELL_OP_ALLOW)
+		if (step->op != CELL_OP_BIND && step->op != CELL_OP_OVERLAY && step->op != CELL_OP_ALLOW)
 			continue;
 		(void)statx(AT_FDCWD, cell__step_a(step), 0, STATX_INO | STATX_BTIME, &st); /* nothing there: all zero */
 		uint64_t name[5] = { st.stx_dev_major, st.stx_dev_minor, st.stx_ino, (uint64_t)st.stx_btime.tv_sec, st.stx_btime.tv_nsec };
@@ -82,6 +86,10 @@ static int request_prepare(struct cell__sandbox_request *base, const struct cell
 		.env = env,
 		.policy = &request->policy,
 	};
+	if (request->layer) {
+		session.layer_is_copy = cell__layer_form(request->layer) == CELL_LAYER_COPY;
+		session.layer = session.layer_is_copy ? cell__layer_upper(request->layer) : cell__layer_folder(request->layer);
+	}
 	if (cell__plans_find(&request->host->supervisor->plans, &session, &plan, err) < 0)
 		return -1;
 	base->session.size = 0;
@@ -89,6 +97,11 @@ static int request_prepare(struct cell__sandbox_request *base, const struct cell
 		rc = name_files((const struct cell_plan *)base->session.data, &base->files) == 0
 			     ? 0
 			     : cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
+	/* A program has a mount of its own: two that write to one layer would not see each other's changes. */
+	request->shared.size = 0;
+	session.layer_read_only = !session.layer_is_copy;
+	if (rc == 0 && session.layer)
+		rc = cell__plan_build_session(cell__machine_here(), &session, &request->shared, err);
 	if (rc == 0)
 		base->plan = plan;
 	else
@@ -107,6 +120,7 @@ static struct cell__sandbox_request *request_create(struct cell__executor_host *
 		request->host = host;
 		snprintf(request->session_id, sizeof request->session_id, "%s", spec->session_id);
 		request->workspace = cell__strdup(spec->cwd);
+		request->layer = spec->layer;
 	}
 	if (!request || !request->workspace || !(request->read = cell__strings_copy(spec->read))) {
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
@@ -197,7 +211,7 @@ void cell__sandbox_ready(struct cell__sandbox_request *base, const void *jail_re
 		if (skipped[i] < CELL_PLAN_MAX_STEPS)
 			report.skipped[skipped[i] / 8] |= (uint8_t)(1u << (skipped[i] % 8));
 	if (cell__plan_receipt(&request->policy, cell__machine_here(), (const struct cell_plan *)base->plan->bytes, &report,
-			       request->policy.workspace, zygote, &text) == 0)
+			       request->policy.workspace, request->layer ? cell__layer_word(request->layer) : NULL, zygote, &text) == 0)
 		request->receipt = cell__buf_take(&text);
 }
 
@@ -290,7 +304,8 @@ static int sandbox_confine(struct cell__kernel *kernel, struct cell__confinement
 		*ret_confinement = NULL;
 		return 0;
 	}
-	return cell__confinement_create_like(&request->policy, request->base.plan, &request->base.session, request->cwd, &request->writable,
+	return cell__confinement_create_like(&request->policy, request->base.plan,
+					     request->layer ? &request->shared : &request->base.session, request->cwd, &request->writable,
 					     cell__subprocess_index_hosts(kernel), ret_confinement, err);
 }
 

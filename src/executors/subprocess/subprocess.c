@@ -192,6 +192,7 @@ static void subprocess_destroy(void *state, void (*done)(void *arg), void *arg)
 const struct cell__executor cell__subprocess_executor = {
 	.name = "subprocess",
 	.isolation = "process",
+	.takes = CELL_TAKES_LAYER,
 	.create = subprocess_create,
 	.destroy = subprocess_destroy,
 	.probe = cell__subprocess_probe,

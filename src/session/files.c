@@ -1,0 +1,314 @@
+/*
+ * The session's files as a layer (layer/layer.h): what its code changed, written to the real workspace or dropped.
+ *
+ * The layer is made before the first kernel and removed after the last; kernels that follow each other see the same one.  Its functions
+ * take long, so they run on the caller's thread or on the pool; the loop only says which process the kernel is.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <string.h>
+
+#include "layer/layer.h"
+#include "sandbox/build.h"
+#include "sandbox/machine.h"
+#include "sandbox/overlay.h"
+#include "session/session.h"
+
+/* Without namespaces the code's working directory is the copy; nothing keeps it from the real one but its path. */
+static int work_in_copy(struct cell_session *session, struct cell_error *err)
+{
+	struct cell__options *options = &session->options;
+	CELL_AUTO_FREE char *base = realpath(options->cwd, NULL);
+	if (!base)
+		return cell_fail(err, CELL_E_INVALID, errno, "working directory %.160s", options->cwd);
+	if (cell__layer_create(base, session->engine->spill_dir, CELL_LAYER_COPY, 0, 0, &session->layer, err) < 0)
+		return -1;
+	char *cwd = cell__strdup(cell__layer_upper(session->layer));
+	if (!cwd)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a layer");
+	free(options->cwd);
+	options->cwd = cwd;
+	return 0;
+}
+
+int cell__session_make_layer(struct cell_session *session, struct cell_error *err)
+{
+	const struct cell__options *options = &session->options;
+	const char *home = session->engine->spill_dir;
+	CELL_AUTO_FREE char *base = NULL;
+	if (!options->layered)
+		return 0;
+	if (!options->confined)
+		return work_in_copy(session, err);
+	if (cell__machine_here()->level != CELL_LEVEL_FULL)
+		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "workspace_mode: cow needs mount namespaces: %.76s; %.105s",
+				 cell__machine_here()->reason, cell__machine_here()->advice);
+	if (cell__plan_workspace(options->cwd, options->confine.workspace, &base, err) < 0)
+		return -1;
+	return cell__layer_create(base, home, cell__overlay_works(home) ? CELL_LAYER_OVERLAY : CELL_LAYER_COPY,
+				  options->confine.workspace_bytes, options->confine.workspace_files, &session->layer, err);
+}
+
+char *cell__files_receipt(const struct cell_session *session)
+{
+	const char *receipt = session->executor->receipt;
+	struct cell__buf text = CELL_BUF_INIT;
+	if (!session->layer || session->options.confined)
+		return NULL;
+	if (cell__buf_printf(&text, "%.*s,\"workspace\":\"cow\",\"layer\":\"%s\"}", (int)strlen(receipt) - 1, receipt,
+			     cell__layer_word(session->layer)) < 0)
+		return NULL;
+	return cell__buf_take(&text);
+}
+
+struct kernel_question {
+	struct cell_session *session;
+	int64_t pid; /* 0: no kernel */
+	bool busy;
+};
+
+/* The process through which the layer reaches the code's files; 0: it has them itself. */
+static int64_t pid_of(const struct cell_session *session, const struct cell__kernel *kernel)
+{
+	return session->options.confined ? session->executor->pid(kernel) : 0;
+}
+
+static void ask_kernel(struct kernel_question *question)
+{
+	const struct cell_session *session = question->session;
+	const struct cell__run *run = session->current;
+	question->busy = run && run->started && !run->ending;
+	question->pid = session->slot && session->slot->ready ? pid_of(session, session->slot->kernel) : 0;
+}
+
+static void do_ask_kernel(void *arg)
+{
+	ask_kernel(arg);
+}
+
+static int has_layer(const struct cell_session *session, struct cell_error *err)
+{
+	if (session->layer)
+		return 0;
+	return cell_fail(err, CELL_E_UNSUPPORTED, 0,
+			 "the session has no layer: its code writes to the workspace itself; open it with workspace_mode \"cow\"");
+}
+
+static int discard(struct cell_session *session, const struct kernel_question *kernel, struct cell_error *err)
+{
+	if (kernel->busy)
+		return cell_fail(err, CELL_E_BUSY, 0, "a cell runs in this session; discard its files when it has ended");
+	return cell__layer_restore(session->layer, kernel->pid, NULL, err);
+}
+
+/* ---- for callers that wait ---- */
+
+static char *text_of(json_t *json, struct cell_error *err)
+{
+	char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
+	if (json && !text)
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	json_decref(json);
+	return text;
+}
+
+char *cell__files_diff(struct cell_session *session, bool with_text, struct cell_error *err)
+{
+	return has_layer(session, err) < 0 ? NULL : text_of(cell__layer_diff(session->layer, with_text, err), err);
+}
+
+char *cell__files_commit(struct cell_session *session, const char *const *paths, bool force, struct cell_error *err)
+{
+	return has_layer(session, err) < 0 ? NULL : text_of(cell__layer_commit(session->layer, paths, force, err), err);
+}
+
+int cell__files_discard(struct cell_session *session, struct cell_error *err)
+{
+	struct kernel_question kernel = { .session = session };
+	if (has_layer(session, err) < 0)
+		return -1;
+	cell__loop_call(session->engine->loop, do_ask_kernel, &kernel);
+	return discard(session, &kernel, err);
+}
+
+/* ---- for the loop's thread ---- */
+
+struct filing {
+	uv_work_t work;
+	struct cell_session *session;
+	enum cell__files_verb verb;
+	char **paths;
+	bool flag;
+	struct kernel_question kernel;
+	json_t *answer;
+	struct cell_error err;
+	cell__files_done done;
+	void *arg;
+};
+
+static void do_file(uv_work_t *work)
+{
+	struct filing *filing = work->data;
+	struct cell_session *session = filing->session;
+	switch (filing->verb) {
+	case CELL__FILES_DIFF:
+		filing->answer = cell__layer_diff(session->layer, filing->flag, &filing->err);
+		break;
+	case CELL__FILES_COMMIT:
+		filing->answer = cell__layer_commit(session->layer, (const char *const *)filing->paths, filing->flag, &filing->err);
+		break;
+	case CELL__FILES_DISCARD:
+		filing->answer = discard(session, &filing->kernel, &filing->err) < 0 ? NULL : json_object();
+		break;
+	}
+}
+
+static void handle_filed(uv_work_t *work, int status)
+{
+	struct filing *filing = work->data;
+	struct cell_session *session = filing->session;
+	(void)status; /* never cancelled */
+	session->filing--;
+	filing->done(filing->arg, filing->answer, filing->answer ? NULL : &filing->err);
+	json_decref(filing->answer);
+	cell__strings_free(filing->paths);
+	free(filing);
+	cell__session_advance(session);
+}
+
+int cell__session_files_on_loop(struct cell_session *session, enum cell__files_verb verb, const char *const *paths, bool flag,
+				cell__files_done done, void *arg, struct cell_error *err)
+{
+	if (has_layer(session, err) < 0)
+		return -1;
+	if (session->closing)
+		return cell_fail(err, CELL_E_CLOSED, 0, "the session is closed");
+	struct filing *filing = cell__alloc(1, sizeof *filing);
+	if (!filing || !(filing->paths = cell__strings_copy(paths))) {
+		free(filing);
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	}
+	filing->work.data = filing;
+	filing->session = session;
+	filing->verb = verb;
+	filing->flag = flag;
+	filing->kernel.session = session;
+	ask_kernel(&filing->kernel);
+	filing->done = done;
+	filing->arg = arg;
+	session->filing++;
+	uv_queue_work(cell__loop_uv(session->engine->loop), &filing->work, do_file, handle_filed);
+	return 0;
+}
+
+/* ---- states, for branch.c ---- */
+
+struct state_work {
+	uv_work_t work;
+	struct cell_session *session;
+	int64_t pid;
+	struct cell__frozen *frozen;
+	struct cell_error err;
+	cell__frozen_done done; /* NULL: it is restored */
+	void *arg;
+};
+
+static void do_freeze(uv_work_t *work)
+{
+	struct state_work *state = work->data;
+	(void)cell__layer_freeze(state->session->layer, state->pid, &state->frozen, &state->err);
+}
+
+static void do_restore(uv_work_t *work)
+{
+	struct state_work *state = work->data;
+	(void)cell__layer_restore(state->session->layer, state->pid, state->frozen, &state->err);
+}
+
+static void do_drop(uv_work_t *work)
+{
+	struct state_work *state = work->data;
+	cell__frozen_destroy(state->frozen);
+}
+
+static void handle_state(uv_work_t *work, int status)
+{
+	struct state_work *state = work->data;
+	struct cell_session *session = state->session;
+	(void)status; /* never cancelled */
+	session->filing--;
+	if (state->done)
+		state->done(state->arg, state->frozen, state->err.code ? &state->err : NULL);
+	free(state);
+	cell__session_advance(session);
+}
+
+static int start_state(struct cell_session *session, const struct cell__kernel *kernel, struct cell__frozen *frozen, uv_work_cb work,
+		       cell__frozen_done done, void *arg, struct cell_error *err)
+{
+	struct state_work *state = cell__alloc(1, sizeof *state);
+	if (!state)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a point");
+	*state = (struct state_work){
+		.session = session, .pid = kernel ? pid_of(session, kernel) : 0, .frozen = frozen, .done = done, .arg = arg
+	};
+	state->work.data = state;
+	session->filing++;
+	uv_queue_work(cell__loop_uv(session->engine->loop), &state->work, work, handle_state);
+	return 0;
+}
+
+int cell__files_freeze(struct cell_session *session, const struct cell__kernel *kernel, cell__frozen_done done, void *arg,
+		       struct cell_error *err)
+{
+	return start_state(session, kernel, NULL, do_freeze, done, arg, err);
+}
+
+int cell__files_restore(struct cell_session *session, const struct cell__kernel *kernel, struct cell__frozen *frozen,
+			cell__frozen_done done, void *arg, struct cell_error *err)
+{
+	return start_state(session, kernel, frozen, do_restore, done, arg, err);
+}
+
+void cell__files_drop(struct cell_session *session, struct cell__frozen *frozen)
+{
+	if (frozen && start_state(session, NULL, frozen, do_drop, NULL, NULL, NULL) < 0)
+		cell__frozen_destroy(frozen); /* out of memory: then here */
+}
+
+/* ---- the end ---- */
+
+struct removing {
+	uv_work_t work;
+	struct cell__layer *layer;
+	void (*done)(void *arg);
+	void *arg;
+};
+
+static void do_remove(uv_work_t *work)
+{
+	struct removing *removing = work->data;
+	cell__layer_destroy(removing->layer);
+}
+
+static void handle_removed(uv_work_t *work, int status)
+{
+	struct removing *removing = work->data;
+	(void)status;
+	removing->done(removing->arg);
+	free(removing);
+}
+
+void cell__session_remove_layer(struct cell_session *session, void (*done)(void *arg), void *arg)
+{
+	struct cell__layer *layer = cell__take_ptr(session->layer);
+	struct removing *removing = layer ? cell__alloc(1, sizeof *removing) : NULL;
+	if (!removing) {
+		cell__layer_destroy(layer); /* out of memory: then here */
+		done(arg);
+		return;
+	}
+	*removing = (struct removing){ .layer = layer, .done = done, .arg = arg };
+	removing->work.data = removing;
+	uv_queue_work(cell__loop_uv(session->engine->loop), &removing->work, do_remove, handle_removed);
+}
