@@ -310,6 +310,65 @@ static PyObject *session_rewind(PyObject *self, PyObject *args)
 	return none_or_error(INSIDE(self, cell_session_rewind(HANDLE(self)->pointer, name, cells, &err)), &err);
 }
 
+/* Frees the text. */
+static PyObject *text_or_error(char *text, const struct cell_error *err)
+{
+	PyObject *found = text ? PyUnicode_FromString(text) : NULL;
+	if (!text)
+		raise_error(err);
+	free(text);
+	return found;
+}
+
+/* diff(with_text) -> JSON */
+static PyObject *session_diff(PyObject *self, PyObject *args)
+{
+	struct cell_error err;
+	int with_text;
+	if (!PyArg_ParseTuple(args, "p", &with_text) || enter(self) < 0)
+		return NULL;
+	char *text = INSIDE(self, cell_session_diff(HANDLE(self)->pointer, with_text, &err));
+	return text_or_error(text, &err);
+}
+
+struct commit_options {
+	const char *const *paths;
+	int force;
+};
+
+static const struct option commit_fields[] = {
+	{ "paths", OPT_LIST, offsetof(struct commit_options, paths) },
+	{ "force", OPT_INT, offsetof(struct commit_options, force) },
+};
+
+/* commit({"paths", "force"}) -> JSON */
+static PyObject *session_commit(PyObject *self, PyObject *args)
+{
+	struct commit_options options = { 0 };
+	struct cell_error err;
+	PyObject *dict, *keep = NULL;
+	if (!PyArg_ParseTuple(args, "O", &dict) ||
+	    fill_options(dict, commit_fields, sizeof commit_fields / sizeof *commit_fields, &options, &keep) < 0)
+		return NULL;
+	if (enter(self) < 0) {
+		Py_DECREF(keep);
+		return NULL;
+	}
+	char *text = INSIDE(self, cell_session_commit(HANDLE(self)->pointer, options.paths, options.force, &err));
+	Py_DECREF(keep);
+	return text_or_error(text, &err);
+}
+
+/* discard() */
+static PyObject *session_discard(PyObject *self, PyObject *args)
+{
+	struct cell_error err;
+	(void)args;
+	if (enter(self) < 0)
+		return NULL;
+	return none_or_error(INSIDE(self, cell_session_discard(HANDLE(self)->pointer, &err)), &err);
+}
+
 /* become(session) */
 static PyObject *session_become(PyObject *self, PyObject *args)
 {
@@ -394,6 +453,9 @@ PyMethodDef session_methods[] = {
 	{ "fork", session_fork, METH_VARARGS, NULL },
 	{ "checkpoint", session_checkpoint, METH_VARARGS, NULL },
 	{ "rewind", session_rewind, METH_VARARGS, NULL },
+	{ "diff", session_diff, METH_VARARGS, NULL },
+	{ "commit", session_commit, METH_VARARGS, NULL },
+	{ "discard", session_discard, METH_NOARGS, NULL },
 	{ "become", session_become, METH_VARARGS, NULL },
 	{ "drop_point", session_drop_point, METH_VARARGS, NULL },
 	{ "points", session_points, METH_NOARGS, NULL },

@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 
     from ._engine import Engine, ExecutorInfo, default_engine
     from ._branch import Point, Race
+    from ._files import Commit, Diff, FileChange
     from .approvals import ApprovalGoneError, ApprovalRequest, Approvals, Rejection
     from .audit import AuditLog
     from .bootstrap import NamespaceBundle, bootstrap_namespaces
     from .code_executor import CodeExecutionChunk, CodeExecutionResult, CodeExecutor
     from .errors import (ApprovalRejectedError, ApprovalTimeoutError, ArtifactNotFoundError, ArtifactWriteError, AuthError, BusyError,
-                         CodeExecutionError, CodeModeError, ForkError, PointNotFoundError, ServerError, SessionExpiredError, UnsupportedError,
+                         CodeExecutionError, CodeModeError, ConflictError, ForkError, PointNotFoundError, ServerError, SessionExpiredError, UnsupportedError,
                          ConfigurationError, DependencyError, ExecutorUnavailableError, RuntimeDepsDisabledError,
                          SessionClosedError, SkillExecutionError, SkillNotFoundError, SkillValidationError, StorageError,
                          StorageReadError, StorageWriteError, ToolCallError, ToolNotFoundError, ToolTimeoutError, WorkcellError,
@@ -43,13 +44,14 @@ if TYPE_CHECKING:
 # for asyncio and the rest.
 _HOMES = {
     "_branch": "Point Race",
+    "_files": "Commit Diff FileChange",
     "_engine": "Engine ExecutorInfo default_engine",
     "approvals": "ApprovalGoneError ApprovalRequest Approvals Rejection",
     "audit": "AuditLog",
     "bootstrap": "NamespaceBundle bootstrap_namespaces",
     "code_executor": "CodeExecutionChunk CodeExecutionResult CodeExecutor",
     "errors": "ApprovalRejectedError ApprovalTimeoutError ArtifactNotFoundError ArtifactWriteError AuthError BusyError "
-              "ForkError PointNotFoundError UnsupportedError "
+              "ConflictError ForkError PointNotFoundError UnsupportedError "
               "CodeExecutionError CodeModeError ServerError SessionExpiredError ConfigurationError DependencyError "
               "ExecutorUnavailableError RuntimeDepsDisabledError SessionClosedError SkillExecutionError "
               "SkillNotFoundError SkillValidationError StorageError StorageReadError StorageWriteError "
@@ -78,12 +80,12 @@ __all__ = [
     "WorkflowNotFoundError", "WorkflowValidationError", "WorkflowExecutionError", "SkillNotFoundError",
     "SkillValidationError", "SkillExecutionError", "DependencyError", "RuntimeDepsDisabledError", "StorageError",
     "StorageReadError", "StorageWriteError", "ConfigurationError", "SessionClosedError", "SessionExpiredError",
-    "AuthError", "BusyError", "ForkError", "PointNotFoundError", "ServerError", "UnsupportedError", "ExecutorUnavailableError",
+    "AuthError", "BusyError", "ConflictError", "ForkError", "PointNotFoundError", "ServerError", "UnsupportedError", "ExecutorUnavailableError",
     "CodeExecutor", "CodeExecutionChunk", "CodeExecutionResult", "CodeExecutionError", "ApprovalRejectedError", "ApprovalTimeoutError",
     "ApprovalRequest", "ApprovalGoneError", "Approvals", "Rejection", "generate_mcp_sources", "Engine", "ExecutorInfo", "default_engine",
     "AuditLog", "Policy", "check_policy", "ToolCallContext", "ToolMiddleware", "compose_tool_middlewares", "Event", "Chunk",
     "Display", "ImageEvent", "CallStarted", "CallEnded", "ApprovalEvent", "ApprovalEnded", "KernelDied", "ResultEvent",
-    "Point", "Race",
+    "Point", "Race", "Diff", "FileChange", "Commit",
 ]
 
 

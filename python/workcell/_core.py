@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _engine, _native
 from ._engine import Background, Channel, Engine, Item, default_engine, log
@@ -551,6 +551,33 @@ class Core:
     def points(self) -> List[Dict[str, Any]]:
         found: List[Dict[str, Any]] = json.loads(self.need_session().points())
         return found
+
+    # -- files; blocking
+
+    def diff(self, with_text: bool) -> Dict[str, Any]:
+        try:
+            found: Dict[str, Any] = json.loads(self.need_session().diff(with_text))
+        except _native.NativeError as error:
+            raise from_native(error) from None
+        return found
+
+    def commit(self, paths: Optional[Iterable[Union[str, "os.PathLike[str]"]]], force: bool) -> Dict[str, Any]:
+        if isinstance(paths, (str, os.PathLike)):
+            paths = [paths]
+        named = None if paths is None else [os.fspath(each) for each in paths]
+        if named == []:
+            return {"committed": [], "protected": [], "skipped": []}
+        try:
+            found: Dict[str, Any] = json.loads(self.need_session().commit({"paths": named, "force": int(force)}))
+        except _native.NativeError as error:
+            raise from_native(error) from None
+        return found
+
+    def discard(self) -> None:
+        try:
+            self.need_session().discard()
+        except _native.NativeError as error:
+            raise from_native(error) from None
 
     # -- approvals
 

@@ -173,12 +173,12 @@ class _Session:
     def subprocess(cls: Type[S], base_path: PathLike, *, timeout: Optional[float] = 60.0,
                    extra_deps: Optional[Sequence[str]] = None, allow_runtime_deps: bool = True,
                    sync_deps_on_start: bool = False, python_version: Optional[str] = None, cache_venv: bool = True,
-                   **options: Any) -> S:
+                   cwd: Optional[PathLike] = None, workspace_mode: Optional[WorkspaceMode] = None, **options: Any) -> S:
         """The same, with the options of :class:`SubprocessConfig`."""
         parts = base_parts(base_path, extra_deps)
         config = SubprocessConfig(default_timeout=timeout, allow_runtime_deps=allow_runtime_deps,
                                   tools_path=parts["tools_path"], deps=parts["deps"], python_version=python_version,
-                                  cache_venv=cache_venv)
+                                  cache_venv=cache_venv, cwd=cwd, workspace_mode=workspace_mode)
         return cls(parts["storage"], SubprocessExecutor(config), sync_deps_on_start, **options)
 
     @classmethod

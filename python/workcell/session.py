@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import os
 import warnings
-from typing import Any, AsyncGenerator, AsyncIterator, Dict, List, Literal, Mapping, NoReturn, Optional, Sequence, Set, Tuple, Union, overload
+from typing import Any, AsyncGenerator, AsyncIterator, Dict, Iterable, List, Literal, Mapping, NoReturn, Optional, Sequence, Set, Tuple, Union, overload
 
-from . import _branch, _facade
+from . import _branch, _facade, _files
 from . import prompt as _prompt
 from ._branch import Codes, Judge, Point, Race
 from ._core import Core, SpaceHandle
+from ._files import Commit, Diff
 from ._runs import run_async
 from ._session import _Session
 from .errors import CodeModeError, SessionClosedError
@@ -213,6 +215,35 @@ class Session(_Session):
         """Frees a point."""
         await self.start()
         await in_thread(self._core.drop_point, name)
+
+    # -- files
+
+    async def diff(self, *, text: bool = True) -> Diff:
+        """What the code changed in its layer over the workspace (``workspace_mode="cow"``).
+
+        Args:
+            text: text files have a unified diff.
+        """
+        await self.start()
+        return _files.diff_of(await in_thread(self._core.diff, text))
+
+    async def commit(self, paths: Optional[Iterable[Union[str, "os.PathLike[str]"]]] = None, *, force: bool = False) -> Commit:
+        """Writes changes to the real workspace, each file at once or not at all.
+
+        Raises :class:`ConflictError`, and writes nothing, if files were changed there since the layer was made.
+
+        Args:
+            paths: what to commit, with everything below folders; None: all. Names that make other programs run code are left out unless
+                they are named exactly.
+            force: also files that were changed in the real workspace since.
+        """
+        await self.start()
+        return _files.commit_of(await in_thread(self._core.commit, paths, force))
+
+    async def discard(self) -> None:
+        """Drops the changes of the layer: the code sees the real workspace again."""
+        await self.start()
+        await in_thread(self._core.discard)
 
     @contextlib.asynccontextmanager
     async def attempt(self) -> AsyncIterator["Session"]:

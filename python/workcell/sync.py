@@ -14,14 +14,16 @@ threads of their own (async ones on a loop of their own), so they must be safe t
 from __future__ import annotations
 
 import contextlib
+import os
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, Iterator, List, Literal, Mapping, NoReturn, Optional, Sequence, Set, Tuple, Union, overload
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Literal, Mapping, NoReturn, Optional, Sequence, Set, Tuple, Union, overload
 
-from . import _branch, _facade, _native
+from . import _branch, _facade, _files, _native
 from . import prompt as _prompt
 from ._branch import Codes, Judge, Point, Race
 from ._core import Core, SpaceHandle
+from ._files import Commit, Diff
 from ._runs import run_sync, stream_sync
 from ._session import _Session
 from .errors import CodeModeError, SessionClosedError, from_native
@@ -159,6 +161,20 @@ class Session(_Session):
     def drop_point(self, name: str) -> None:
         """Frees a point."""
         self._need().drop_point(name)
+
+    # -- files
+
+    def diff(self, *, text: bool = True) -> Diff:
+        """What the code changed in its layer over the workspace (``workspace_mode="cow"``)."""
+        return _files.diff_of(self._need().diff(text))
+
+    def commit(self, paths: Optional[Iterable[Union[str, "os.PathLike[str]"]]] = None, *, force: bool = False) -> Commit:
+        """Writes changes to the real workspace; see :meth:`workcell.Session.commit`."""
+        return _files.commit_of(self._need().commit(paths, force))
+
+    def discard(self) -> None:
+        """Drops the changes of the layer: the code sees the real workspace again."""
+        self._need().discard()
 
     @contextlib.contextmanager
     def attempt(self) -> Iterator["Session"]:

@@ -17,7 +17,7 @@ from ..deps import collect_configured_deps
 from ..tools.middleware import ToolMiddleware
 
 PathLike = Union[str, "os.PathLike[str]"]
-WorkspaceMode = Literal["rw", "ro", "none"]
+WorkspaceMode = Literal["rw", "cow", "ro", "none"]
 NetworkProfile = Literal["none", "deps-only", "full"]
 Network = Union[NetworkProfile, str, Sequence[str]]
 Size = Union[str, int]
@@ -182,6 +182,8 @@ class SubprocessConfig(ExecutorConfig):
         cleanup_venv_on_close: whether it is removed at the end; None: if it is not kept.
         startup_timeout: accepted for compatibility; :class:`workcell.Engine` has the time limit for starting an interpreter.
         base_deps: further packages; those that py-code-mode needed for a kernel are ignored.
+        workspace_mode: ``cow``: the code works in a copy of the working directory, see :meth:`workcell.Session.diff`; None: in the
+            directory itself.
     """
 
     python_version: Optional[str] = None
@@ -191,6 +193,7 @@ class SubprocessConfig(ExecutorConfig):
     startup_timeout: float = 30.0
     cleanup_venv_on_close: Optional[bool] = None
     cache_venv: bool = True
+    workspace_mode: Optional[WorkspaceMode] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -204,6 +207,11 @@ class SubprocessConfig(ExecutorConfig):
             raise ValueError("python_version cannot be empty or whitespace-only")
         if not re.fullmatch(r"\d+\.\d+", version):
             raise ValueError("python_version must be in major.minor format (e.g., '3.11'), got: %r" % self.python_version)
+
+    def session_options(self) -> Dict[str, Any]:
+        found = super().session_options()
+        found["workspace_mode"] = self.workspace_mode
+        return found
 
     def get_resolved_cleanup(self) -> bool:
         """Whether the environment is removed at the end."""
@@ -264,7 +272,8 @@ class SandboxConfig(SubprocessConfig, _OlderNames):
 
     Args:
         policy: ``untrusted``, ``data-science``, ``developer``, or the path of a YAML file.
-        workspace_mode: the code's access to its working directory: ``rw``, ``ro``, ``none``.
+        workspace_mode: the code's access to its working directory: ``rw``, ``cow`` (a layer over it, see
+            :meth:`workcell.Session.diff`), ``ro``, ``none``.
         read, write: further paths that the code sees.
 
     ``memory``, ``cpus``, ``pids``, ``network`` and ``disk`` replace those of the policy. ``memory_limit``, ``cpu_quota``,
@@ -272,7 +281,6 @@ class SandboxConfig(SubprocessConfig, _OlderNames):
     """
 
     policy: Optional[PathLike] = None
-    workspace_mode: Optional[WorkspaceMode] = None
     read: Sequence[PathLike] = ()
     write: Sequence[PathLike] = ()
 
@@ -292,7 +300,6 @@ class SandboxConfig(SubprocessConfig, _OlderNames):
     def session_options(self) -> Dict[str, Any]:
         found = super().session_options()
         found["sandbox_policy"] = None if self.policy is None else os.fspath(self.policy)
-        found["workspace_mode"] = self.workspace_mode
         text = self.own_policy()
         if text is not None:
             found["sandbox_policy"] = write_policy(text)

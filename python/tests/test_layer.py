@@ -1,0 +1,79 @@
+"""The layer over a session's workspace: changes, commits, points with files."""
+import pytest
+from conftest import run
+
+import workcell
+import workcell.sync
+from workcell import ConflictError, UnsupportedError
+
+
+@pytest.fixture
+def work(tmp_path):
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "text").write_text("one\ntwo\n")
+    (folder / "gone").write_text("x")
+    return folder
+
+
+@pytest.fixture(params=["sandbox", "subprocess"])
+def made(request, tmp_path, work):
+    return lambda kind, **options: getattr(kind, request.param)(tmp_path / "data", cwd=work, workspace_mode="cow", **options)
+
+
+def test_changes_are_committed_or_dropped(made, work):
+    async def main():
+        async with made(workcell.Session) as session:
+            await session.run("import os; open('text', 'a').write('three\\n'); os.remove('gone'); open('.env', 'w').write('A=1')")
+            diff = await session.diff()
+            assert [(each.path, each.change, each.protected) for each in diff.files] == [
+                (".env", "added", True), ("gone", "deleted", False), ("text", "changed", False)]
+            assert "+three" in diff.text and diff.files[2].old_size == 8
+            assert (work / "text").read_text() == "one\ntwo\n"
+            commit = await session.commit(["text"])
+            assert commit.committed == ["text"] and (work / "text").read_text() == "one\ntwo\nthree\n"
+            assert (await session.commit()).protected == [".env"] and not (work / "gone").exists()
+            await session.discard()
+            assert (await session.diff()).files == [] and (await session.run("os.listdir('.')")).value == ["text"]
+
+    run(main())
+
+
+def test_a_conflict_is_an_error(made, work):
+    with made(workcell.sync.Session) as session:
+        session.run("open('text', 'w').write('mine')")
+        (work / "text").write_text("theirs")
+        with pytest.raises(ConflictError, match="text"):
+            session.commit()
+        assert (work / "text").read_text() == "theirs"
+        assert session.commit("text", force=True).committed == ["text"] and (work / "text").read_text() == "mine"
+
+
+def test_without_a_layer(storage):
+    with workcell.sync.Session(storage) as session:
+        for call in (session.diff, session.commit, session.discard):
+            with pytest.raises(UnsupportedError, match="no layer"):
+                call()
+
+
+def test_files_go_back_with_variables(tmp_path, work):
+    with workcell.sync.Session.subprocess(tmp_path / "data", cwd=work, workspace_mode="cow", undo=5) as session:
+        session.run("x = 1; open('text', 'w').write('1')")
+        session.checkpoint("one")
+        session.run("x = 2; open('text', 'w').write('2'); open('more', 'w').write('2')\nimport os; os.remove('gone')")
+        session.rewind("one")
+        assert session.run("x, open('text').read(), sorted(os.listdir('.')) if 'os' in globals() else None").value == (1, "1", None)
+        assert session.run("import os; sorted(os.listdir('.'))").value == ["gone", "text"]
+        session.run("os.remove('text')")
+        session.rewind(cells=1)
+        assert session.run("open('text').read()").value == "1"
+        # A cell that ends its kernel leaves neither variables nor files.
+        ended = session.run("x = 3; open('text', 'w').write('3'); os._exit(1)")
+        assert ended.state == "restored"
+        assert session.run("x, open('text').read()").value == (1, "1")
+        with session.attempt():
+            session.run("open('kept', 'w').write('k')")
+        assert session.run("os.path.exists('kept')").value is True
+        with pytest.raises(UnsupportedError, match="layer"):
+            session.fork()
+    assert (work / "text").read_text() == "one\ntwo\n" and (work / "gone").exists()
