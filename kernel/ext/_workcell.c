@@ -944,13 +944,20 @@ struct wc_ends wc_ends(void)
 	return (struct wc_ends){ .sock = sock_fd, .out = pipe_fd[0], .err = pipe_fd[1], .lifeline = lifeline_fd };
 }
 
+size_t wc_ring(void **ret_ring)
+{
+	*ret_ring = ring;
+	return ring ? CELL_RING_MAP_BYTES : 0;
+}
+
 int wc_begin_again(int ring_fd)
 {
-	if (mmap(ring, CELL_RING_MAP_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, ring_fd, 0) == MAP_FAILED) {
+	if (ring_fd >= 0 && mmap(ring, CELL_RING_MAP_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, ring_fd, 0) == MAP_FAILED) {
 		wc_fail_step("map the output ring");
 		return -1;
 	}
-	close(ring_fd);
+	if (ring_fd >= 0)
+		close(ring_fd);
 	if (ring->version != CELL_RING_VERSION) {
 		PyErr_Format(PyExc_OSError, "output ring version %u, expected %u", ring->version, CELL_RING_VERSION);
 		return -1;
@@ -967,6 +974,16 @@ int wc_begin_again(int ring_fd)
 	main_thread = pthread_self();
 	detached = 0;
 	return 0;
+}
+
+/* begin_again(): after an image was loaded */
+static PyObject *wc_begin_again_here(PyObject *self, PyObject *unused)
+{
+	(void)self;
+	(void)unused;
+	if (wc_begin_again(-1) < 0)
+		return NULL;
+	Py_RETURN_NONE;
 }
 
 /* fds() -> the descriptors that this kernel must keep: its socket and its private duplicates of 1 and 2 */
@@ -1003,6 +1020,10 @@ static PyMethodDef methods[] = {
 	{ "take_fds", wc_take_fds, METH_NOARGS, "take_fds() -> [socket, stdout, stderr, ring]" },
 	{ "is_alone", wc_is_alone, METH_VARARGS, "is_alone(fd, ...) -> bool" },
 	{ "branch", wc_branch, METH_NOARGS, "branch() -> pid, 0 in the fork" },
+	{ "begin_again", wc_begin_again_here, METH_NOARGS, "begin_again()" },
+	{ "image_save", wc_image_save, METH_O, "image_save(fd) -> False in the process that continues from the image" },
+	{ "image_load", wc_image_load, METH_VARARGS, "image_load(fd, given)" },
+	{ "image_given", wc_image_given, METH_NOARGS, "image_given() -> bytes" },
 	{ "become_branch", wc_become_branch, METH_VARARGS, "become_branch(socket, stdout, stderr, ring)" },
 	{ "fds", wc_fds, METH_NOARGS, "fds() -> [socket, stdout, stderr]" },
 	{ "fork_into", wc_fork_into, METH_VARARGS, "fork_into(fds, join) -> pid, 0 in the kernel" },
@@ -1035,6 +1056,7 @@ PyMODINIT_FUNC PyInit__workcell(void)
 		{ "REPLY", CELL_FRAME_REPLY },
 		{ "SHUTDOWN", CELL_FRAME_SHUTDOWN },
 		{ "FORK", CELL_FRAME_FORK },
+		{ "LOAD", CELL_FRAME_LOAD },
 		{ "FORKED", CELL_FRAME_FORKED },
 		{ "READY", CELL_FRAME_READY },
 		{ "RESULT", CELL_FRAME_RESULT },

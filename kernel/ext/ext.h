@@ -53,9 +53,11 @@ struct wc_ends {
 };
 /* The descriptors of this kernel. */
 struct wc_ends wc_ends(void);
+/* Its memory that is shared with the host, and how much it is; 0: it is not a kernel. */
+size_t wc_ring(void **ret_ring);
 /*
- * In a fork of this kernel, after new descriptors have taken the numbers of the old ones: maps the new ring at the address of the old one,
- * and forgets all state of the connection. -1 with an exception set.
+ * In a fork of this kernel, after new descriptors have taken the numbers of the old ones: maps the new ring at the address of the old one
+ * (ring_fd -1: it is there), and forgets all state of the connection. -1 with an exception set.
  */
 int wc_begin_again(int ring_fd);
 
@@ -95,6 +97,14 @@ PyObject *wc_zygote_open(PyObject *self, PyObject *fd);
 PyObject *wc_zygote_leave(PyObject *self, PyObject *unused);
 PyObject *wc_zygote_next(PyObject *self, PyObject *args);
 PyObject *wc_zygote_send(PyObject *self, PyObject *args);
+
+/* ---- image.c ---- */
+
+/* In the zygote, before the first fork. */
+int wc_image_begin(void);
+PyObject *wc_image_save(PyObject *self, PyObject *fd);
+PyObject *wc_image_load(PyObject *self, PyObject *args);
+PyObject *wc_image_given(PyObject *self, PyObject *unused);
 
 /* ---- cell.c ---- */
 

@@ -76,6 +76,8 @@ PyObject *wc_zygote_open(PyObject *self, PyObject *fd)
 	zygote_fd = (int)PyLong_AsLong(fd);
 	if (PyErr_Occurred())
 		return NULL;
+	if (wc_image_begin() < 0)
+		return wc_fail_step("getrandom");
 	wc_measure_write();
 	find_title();
 	sigset_t set;

@@ -97,15 +97,27 @@ def children():
 
 def open_fds(passed=()):
     """{number: what it leads to} of the code's own descriptors."""
+    streams = stream_fds()
+    return {fd: target for fd, target in all_fds(passed).items() if fd > 2 and fd not in streams}
+
+
+def all_fds(passed):
+    """The same with the three streams and their duplicates; without what belongs to the kernel alone."""
     own = set(_workcell.fds()).union(passed)
     found = {}
     for name in os.listdir("/proc/self/fd"):
         try:
-            found[int(name)] = os.readlink("/proc/self/fd/" + name)
+            if int(name) not in own:
+                found[int(name)] = os.readlink("/proc/self/fd/" + name)
         except OSError:
             pass  # that of the listing itself
-    streams = {found.get(fd) for fd in _workcell.fds()}
-    return {fd: target for fd, target in found.items() if fd > 2 and fd not in own and target not in streams}
+    return found
+
+
+def stream_fds():
+    """{number: 1 or 2} of the code's duplicates of stdout and stderr."""
+    streams = {os.readlink("/proc/self/fd/%d" % fd): number for number, fd in enumerate(_workcell.fds())}
+    return {fd: streams[target] for fd, target in all_fds(()).items() if fd > 2 and streams.get(target)}
 
 
 def loop_fds(kernel):
@@ -161,12 +173,7 @@ def take_over(kernel, fds, options, alone):
             own_offsets(kernel)
             own_loop(kernel.cells.loop)
         return
-    if not options["heir"]:
-        # A session of its own. The source runs the exit handlers that it registered; those that are registered from now on run here.
-        import atexit
-
-        atexit._clear()
-        kernel.is_copy = True
+    leave_exit_handlers(kernel, options)
     _workcell.become_branch(*fds)
     if not alone:
         own_offsets(kernel)
@@ -174,6 +181,31 @@ def take_over(kernel, fds, options, alone):
     own_randomness(kernel.cells.ns)
     kernel.session = session
     _workcell.title("workcell-kernel " + session)
+
+
+def leave_exit_handlers(kernel, options):
+    if not options["heir"] and options["session"] != kernel.session:
+        # A session of its own. The source runs the exit handlers that it registered; those that are registered from now on run here.
+        import atexit
+
+        atexit._clear()
+        kernel.is_copy = True
+
+
+def continue_from_image(kernel, carried, options):
+    """The same in a process that continues from an image: descriptors and folders are those of another kernel."""
+    leave_exit_handlers(kernel, options)
+    carried.put_back(kernel.stderr.write)
+    _workcell.begin_again()
+    own_loop(kernel.cells.loop)
+    own_randomness(kernel.cells.ns)
+    ssl = sys.modules.get("_ssl")
+    if ssl is not None:
+        ssl.RAND_add(os.urandom(32), 32.0)  # it tells forks apart by their pid, which may be the same here
+    kernel.session = options["session"]
+    if kernel.confinement is not None:
+        kernel.confinement.skipped = options["skipped"]
+    _workcell.title("workcell-kernel " + kernel.session)
 
 
 def own_offsets(kernel):
@@ -214,7 +246,10 @@ def own_loop(loop):
     new = selectors.DefaultSelector()
     for key in list(old.get_map().values()):
         if key.fd != woken_by:
-            new.register(key.fileobj, key.events, key.data)
+            try:
+                new.register(key.fileobj, key.events, key.data)
+            except OSError:
+                pass  # a connection that was not carried
     loop._selector = new
     old._selector.close()  # not old.unregister(): that would reach the source's
     loop._ssock.close()

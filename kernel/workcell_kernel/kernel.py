@@ -256,6 +256,8 @@ class Kernel:
                 self.take_news(loads(text))
             elif kind == _workcell.FORK:
                 self.fork(ident, loads(text))
+            elif kind == _workcell.LOAD:
+                self.load(loads(text), raw)
             elif kind == _workcell.SHUTDOWN:
                 return
 
@@ -264,6 +266,9 @@ class Kernel:
         from . import branch
 
         fds = _workcell.take_fds()
+        if options.get("image"):
+            self.save_image(ident, fds, options["drop"])
+            return
         alone = _workcell.is_alone(*fds)
         held = None if alone else branch.held_things(self, options["drop"], fds)
         pid, problem = None, None
@@ -284,6 +289,46 @@ class Kernel:
         else:
             answer = dumps({"error": problem, "held": held} if problem else {"held": held}).encode()
         _workcell.send(_workcell.FORKED, ident, answer)
+
+    def save_image(self, ident, fds, drop):
+        """Writes the memory to a file. A kernel that loads it continues here too, and answers with READY."""
+        from . import branch, carry
+
+        answer = {"held": branch.held_things(self, drop, fds)}
+        if not answer["held"]:
+            try:
+                carried = carry.Carried(fds, drop)
+                if self.confinement is not None and self.confinement.in_jail:
+                    carried.take_files(drop)
+                answer["held"] = carried.held
+                if not carried.held and not _workcell.image_save(fds[0]):
+                    options = loads(_workcell.image_given())
+                    branch.continue_from_image(self, carried, options)
+                    self.send_ready()
+                    return
+                answer["image"] = not carried.held
+            except OSError as exc:
+                answer["error"] = str(exc)
+        os.close(fds[0])
+        _workcell.send(_workcell.FORKED, ident, dumps(answer).encode())
+
+    def load(self, options, session):
+        """Confined as for any session, this kernel becomes another one; if that works, this does not return."""
+        fd, = _workcell.take_fds()
+        error = self.confinement.finish(session or b"") if self.confinement is not None else None
+        if not error:
+            options["skipped"] = self.confinement.skipped if self.confinement is not None else []
+            try:
+                _workcell.image_load(fd, dumps(options).encode())
+            except OSError as exc:
+                error = {"message": "the state could not be loaded: %s" % exc}
+        _workcell.send(_workcell.READY, 0, dumps({"error": error}).encode())
+
+    def send_ready(self):
+        ready = {"python": "%d.%d.%d" % sys.version_info[:3], "pid": os.getpid()}
+        if self.confinement is not None:
+            ready["skipped"] = self.confinement.skipped
+        _workcell.send(_workcell.READY, 0, dumps(ready).encode())
 
     @staticmethod
     def take_news(news):

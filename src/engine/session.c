@@ -942,8 +942,10 @@ char *cell_session_points(struct cell_session *session)
 	cell__loop_call(session->engine->loop, do_points, &question);
 	json_array_foreach(question.list, i, point) {
 		/* Walks over the page tables of the process, so not on the loop's thread. */
-		json_object_set_new(point, "bytes",
-				    json_integer(cell__proc_private_bytes((pid_t)json_integer_value(json_object_get(point, "pid")))));
+		if (!json_object_get(point, "bytes"))
+			json_object_set_new(
+				point, "bytes",
+				json_integer(cell__proc_private_bytes((pid_t)json_integer_value(json_object_get(point, "pid")))));
 		json_object_del(point, "pid");
 	}
 	char *text = question.list ? json_dumps(question.list, JSON_COMPACT) : NULL;

@@ -161,6 +161,7 @@ enum cell__fork_flags {
 	CELL__FORK_DROP = 1 << 0, /* it goes without threads, child processes and connections, which otherwise prevent it (CELL_E_FORK) */
 	/* It takes the place of its source: when it ends it also runs the exit handlers and finalizers that the source had. */
 	CELL__FORK_HEIR = 1 << 1,
+	CELL__FORK_POINT = 1 << 2, /* it runs nothing, and is only forked again */
 };
 
 struct cell__executor {
@@ -207,6 +208,8 @@ struct cell__executor {
 	 */
 	int (*fork)(struct cell__kernel *kernel, const char *session_id, unsigned flags, const struct cell__kernel_events *events,
 		    void *owner, struct cell__kernel **ret_kernel, struct cell_error *err);
+	/* Bytes that a point takes, where it has no process (then pid() is 0); NULL, or -1: it has one. */
+	int64_t (*kept)(const struct cell__kernel *kernel);
 	/* Delivers all output written so far: later output belongs to the next run. */
 	void (*drain)(struct cell__kernel *kernel);
 	int (*run)(struct cell__kernel *kernel, uint32_t run_id, const char *code, size_t size, struct cell_error *err);

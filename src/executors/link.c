@@ -698,37 +698,39 @@ int cell__link_send(struct cell__link *link, uint8_t type, uint32_t id, const vo
 	return 0;
 }
 
-int cell__link_send_fds(struct cell__link *link, uint8_t type, uint32_t id, const void *json, size_t json_size,
-			const struct cell__link_fds *fds, struct cell_error *err)
+int cell__link_send_fds(struct cell__link *link, uint8_t type, uint32_t id, const void *json, size_t json_size, const void *raw,
+			size_t raw_size, const int *fds, size_t n_fds, struct cell_error *err)
 {
-	struct cell_frame frame = { .type = type, .id = id, .json_size = (uint32_t)json_size };
+	struct cell_frame frame = { .type = type, .id = id, .json_size = (uint32_t)json_size, .raw_size = (uint32_t)raw_size };
 	uint8_t header[CELL_FRAME_HEADER_BYTES];
 	union {
 		struct cmsghdr align;
-		char space[CMSG_SPACE(sizeof fds->fd)];
+		char space[CMSG_SPACE(CELL_LINK_FDS * sizeof *fds)];
 	} control = { 0 };
-	struct iovec iov[2] = { { header, sizeof header }, { (void *)json, json_size } };
-	struct msghdr msg = { .msg_iov = iov, .msg_iovlen = 2, .msg_control = &control, .msg_controllen = sizeof control };
+	struct iovec iov[3] = { { header, sizeof header }, { (void *)json, json_size }, { (void *)raw, raw_size } };
+	struct msghdr msg = { .msg_iov = iov, .msg_iovlen = 3, .msg_control = &control, .msg_controllen = CMSG_SPACE(n_fds * sizeof *fds) };
 	struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
 	c->cmsg_level = SOL_SOCKET;
 	c->cmsg_type = SCM_RIGHTS;
-	c->cmsg_len = CMSG_LEN(sizeof fds->fd);
-	memcpy(CMSG_DATA(c), fds->fd, sizeof fds->fd);
+	c->cmsg_len = CMSG_LEN(n_fds * sizeof *fds);
+	memcpy(CMSG_DATA(c), fds, n_fds * sizeof *fds);
 	cell__frame_encode_header(&frame, header);
 	if (cell__link_unread(link) > 0)
 		return cell_fail(err, CELL_E_BUSY, 0, "the kernel has not read earlier messages yet");
 	ssize_t n = sendmsg(link->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
 	if (n <= 0)
 		return cell_fail(err, CELL_E_BUSY, errno, "the kernel takes no message");
-	if ((size_t)n < sizeof header + json_size) { /* the descriptors went with the first bytes */
-		size_t in_header = (size_t)n < sizeof header ? (size_t)n : sizeof header, in_json = (size_t)n - in_header;
-		if (cell__buf_add(&link->out, (const char *)header + in_header, sizeof header - in_header) < 0 ||
-		    cell__buf_add(&link->out, (const char *)json + in_json, json_size - in_json) < 0) {
+	/* The descriptors went with the first bytes; the rest follows. */
+	for (size_t i = 0, sent = (size_t)n; i < 3; i++) {
+		size_t done = sent < iov[i].iov_len ? sent : iov[i].iov_len;
+		sent -= done;
+		if (done < iov[i].iov_len && cell__buf_add(&link->out, (const char *)iov[i].iov_base + done, iov[i].iov_len - done) < 0) {
 			break_link(link, "out of memory for a frame");
 			return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a frame");
 		}
-		update_polls(link);
 	}
+	if (cell__link_unread(link) > 0)
+		update_polls(link);
 	expect(link, type);
 	return 0;
 }

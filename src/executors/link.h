@@ -23,8 +23,9 @@ struct cell__link_events {
 };
 
 /* The descriptors for the kernel: socket, stdout, stderr, ring. */
+#define CELL_LINK_FDS 4
 struct cell__link_fds {
-	int fd[4];
+	int fd[CELL_LINK_FDS];
 };
 void cell__link_fds_close(struct cell__link_fds *fds);
 
@@ -34,8 +35,8 @@ int cell__link_create(struct cell__loop *loop, const struct cell__link_events *e
 int cell__link_send(struct cell__link *link, uint8_t type, uint32_t id, const void *json, size_t json_size, const void *raw,
 		    size_t raw_size, struct cell_error *err);
 /* The same with descriptors, which stay the caller's.  CELL_E_BUSY: the kernel does not read. */
-int cell__link_send_fds(struct cell__link *link, uint8_t type, uint32_t id, const void *json, size_t json_size,
-			const struct cell__link_fds *fds, struct cell_error *err);
+int cell__link_send_fds(struct cell__link *link, uint8_t type, uint32_t id, const void *json, size_t json_size, const void *raw,
+			size_t raw_size, const int *fds, size_t n_fds, struct cell_error *err);
 /* Queued bytes that the kernel has not read yet. */
 size_t cell__link_unread(const struct cell__link *link);
 /* The bulk area of the shared memory; borrowed. */

@@ -417,7 +417,7 @@ static int mount_tmpfs(const char *path, uint64_t bytes, uint64_t mode)
 	/* An inode costs about a kilobyte of the kernel's memory: their number is bounded with the bytes. */
 	snprintf(options, sizeof options, "size=%llu,nr_inodes=%llu,mode=%o", (unsigned long long)bytes,
 		 (unsigned long long)(bytes / 2048 + 1024), (unsigned)mode);
-	return mount("tmpfs", path, "tmpfs", MS_BITS_NOSUID | MS_BITS_NODEV, options);
+	return mount(CELL_PLAN_TMPFS, path, "tmpfs", MS_BITS_NOSUID | MS_BITS_NODEV, options);
 }
 
 static int mount_proc(struct cell_apply *apply, const char *path, uint64_t how)

@@ -428,6 +428,18 @@ static int add_names(struct cell__writable_list *list, struct cell__mounts *moun
 	return 0;
 }
 
+int cell__writable_copy(const struct cell__writable_list *list, struct cell__writable_list *ret_copy, struct cell_error *err)
+{
+	*ret_copy = (struct cell__writable_list)CELL_WRITABLE_LIST_INIT;
+	for (size_t i = 0; i < list->count; i++)
+		if (add_writable(ret_copy, list->items[i].path, cell__strdup(list->items[i].name), err) < 0) {
+			cell__writable_finish(ret_copy);
+			return -1;
+		}
+	ret_copy->named = list->named;
+	return 0;
+}
+
 void cell__writable_finish(struct cell__writable_list *list)
 {
 	for (size_t i = 0; i < list->count; i++) {

@@ -64,6 +64,8 @@ const char *cell__place_refusal(const char *path);
  */
 int cell__writable_init(struct cell__writable_list *list, const struct cell__sandbox_policy *policy, const char *workspace,
 			struct cell_error *err);
+/* Of a list that is not the engine's yet; looks nothing up. */
+int cell__writable_copy(const struct cell__writable_list *list, struct cell__writable_list *ret_copy, struct cell_error *err);
 void cell__writable_finish(struct cell__writable_list *list);
 
 /* Refuses trusted paths that confined code could change.  Adds the other names that mounts give to writable paths. */

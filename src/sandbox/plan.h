@@ -24,6 +24,7 @@
 #define CELL_PLAN_MAX_BYTES (256u * 1024u)
 #define CELL_PLAN_MAX_STEPS 512u
 #define CELL_PLAN_WEIGHT 100u /* when cores are scarce, a whole sandbox has the weight of one ordinary process */
+#define CELL_PLAN_TMPFS "workcell" /* the name of a sandbox's own file systems: kernel/workcell_kernel/carry.py knows them by it */
 #define CELL_PLAN_OLD_ROOT "/.host" /* where the host's files are until OP_DETACH */
 #define CELL_PLAN_MAPPED_ROOT "/.mapped" /* where those of the caller are, as the sandbox's own, until then (mapped.h) */
 #define CELL_PLAN_MAX_TREES 16u

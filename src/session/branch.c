@@ -194,7 +194,7 @@ static struct cell__point *take(struct cell_session *session, const char *name, 
 	point->session = session;
 	point->cells = point->upto = session->cells;
 	point->taken_us = cell__now_us();
-	if (session->executor->fork(slot->kernel, session->id, flags, &point_events, point, &point->kernel, err) < 0) {
+	if (session->executor->fork(slot->kernel, session->id, flags | CELL__FORK_POINT, &point_events, point, &point->kernel, err) < 0) {
 		free_point(point);
 		return NULL;
 	}
@@ -362,6 +362,9 @@ json_t *cell__branch_list(const struct cell_session *session)
 		json_t *item = json_pack("{s:s, s:I, s:b, s:I, s:I}", "name", point->name, "cell", (json_int_t)point->cells, "automatic",
 					 point->automatic, "age_ms", (json_int_t)((cell__now_us() - point->taken_us) / 1000), "pid",
 					 (json_int_t)session->executor->pid(point->kernel));
+		int64_t bytes = session->executor->kept ? session->executor->kept(point->kernel) : -1;
+		if (item && bytes >= 0)
+			json_object_set_new(item, "bytes", json_integer(bytes));
 		if (!item || json_array_append_new(list, item) < 0) {
 			json_decref(list);
 			return NULL;

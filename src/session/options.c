@@ -284,7 +284,7 @@ int cell__options_copy(const struct cell__options *options, struct cell__options
 	*ret_copy = *options;
 	ret_copy->places = (struct cell__place_list)CELL_PLACE_LIST_INIT;
 	ret_copy->own = NULL;
-	ret_copy->confined = false;
+	ret_copy->confined = false; /* until its policy is copied */
 	ret_copy->python = cell__strdup(options->python);
 	ret_copy->preload = cell__strdup(options->preload);
 	ret_copy->cwd = cell__strdup(options->cwd);
@@ -292,6 +292,9 @@ int cell__options_copy(const struct cell__options *options, struct cell__options
 	ret_copy->env = cell__strings_copy((const char *const *)options->env);
 	if (!ret_copy->python || !ret_copy->preload || !ret_copy->cwd || !ret_copy->zygote_owner || !ret_copy->env)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a session");
+	if (options->confined && cell__sandbox_policy_copy(&ret_copy->confine, &options->confine, err) < 0)
+		return -1;
+	ret_copy->confined = options->confined;
 	return cell__place_list_copy(&options->places, &ret_copy->places, err);
 }
 

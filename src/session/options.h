@@ -38,7 +38,7 @@ struct cell__options {
 /* On failure, too, finish() must follow. */
 int cell__options_init(struct cell__options *options, const struct cell_session_options *opts, struct cell_error *err);
 void cell__options_finish(struct cell__options *options);
-/* The same options for a fork: of an executor without options of its own and without a policy.  finish() must follow, as above. */
+/* The same options for a fork: of an executor without options of its own.  finish() must follow, as above. */
 int cell__options_copy(const struct cell__options *options, struct cell__options *ret_copy, struct cell_error *err);
 /*
  * container.c: checks the folder that a container is to write to, and makes it.  *ret_storage is its real path, to be shared

@@ -28,7 +28,7 @@ void cell__frame_encode_header(const struct cell_frame *frame, uint8_t out[CELL_
 
 static int type_known(uint8_t type)
 {
-	return (type >= CELL_FRAME_INIT && type <= CELL_FRAME_FORK) || (type >= CELL_FRAME_READY && type <= CELL_FRAME_FORKED);
+	return (type >= CELL_FRAME_INIT && type <= CELL_FRAME_LOAD) || (type >= CELL_FRAME_READY && type <= CELL_FRAME_FORKED);
 }
 
 enum cell_frame_status cell__frame_decode(const uint8_t *bytes, size_t size, struct cell_frame *ret_frame, size_t *ret_used)

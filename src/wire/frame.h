@@ -30,8 +30,12 @@ enum cell_frame_type {
 	CELL_FRAME_REPLY = 3, /* answer to CALL */
 	CELL_FRAME_SHUTDOWN = 4,
 	CELL_FRAME_INTERRUPT = 5, /* for a kernel that gets no signals; id: the run */
-	/* json: {"session", "drop", "heir"} (executor.h); fds: socket, stdout, stderr, ring of the new kernel, which answers with READY there */
+	/*
+	 * json: {"session", "drop", "heir"} (executor.h); fds: socket, stdout, stderr, ring of the new kernel, which answers with READY there.
+	 * In a sandbox: {"drop", "image": true}; fd: the file that its memory is written to.
+	 */
 	CELL_FRAME_FORK = 6,
+	CELL_FRAME_LOAD = 7, /* instead of INIT; json: {"session", "heir"}; raw: as of INIT; fd: the file that another kernel has written */
 	/* kernel to host */
 	CELL_FRAME_READY = 65, /* answer to INIT; json: {"python", "ipython", "error"?} */
 	CELL_FRAME_RESULT = 66, /* see docs/protocol.md */
@@ -42,7 +46,7 @@ enum cell_frame_type {
 	/* of a kernel without a ring */
 	CELL_FRAME_OUTPUT = 71, /* flags: the stream; raw: bytes */
 	CELL_FRAME_SNAPSHOT = 72, /* deno, before HELLO; json (not JSON): head; raw: memory */
-	CELL_FRAME_FORKED = 73, /* answer to FORK; json: {"pid"} or {"error", "held": [[kind, name]...]} */
+	CELL_FRAME_FORKED = 73, /* answer to FORK; json: {"pid"}, {"image": true} or {"error", "held": [[kind, name]...]} */
 };
 
 struct cell_frame {

@@ -5,6 +5,39 @@
 #include <signal.h>
 #include <unistd.h>
 
+/* Whether sessions of the test are sandboxed: there the memory is carried into a new sandbox (executors/subprocess/image.c). */
+static bool confined;
+
+static int confine(void **state)
+{
+	confined = true;
+	return support_begin(state);
+}
+
+static int confine_no_more(void **state)
+{
+	confined = false;
+	return support_end(state);
+}
+
+#define CONFINED(name) { #name " (sandbox)", name, confine, confine_no_more, NULL }
+
+static struct cell_session *open_with(struct cell_engine *engine, struct cell_session_options *options)
+{
+	if (confined) {
+		options->executor = "sandbox";
+		options->workspace_mode = "none";
+	}
+	options->python = TEST_PYTHON;
+	return support_session_with(engine, options);
+}
+
+static struct cell_session *open_session(struct cell_engine *engine)
+{
+	struct cell_session_options options = CELL_SESSION_OPTIONS_INIT;
+	return open_with(engine, &options);
+}
+
 static struct cell_session *fork_one(struct cell_session *session)
 {
 	struct cell_session *made = NULL;
@@ -19,7 +52,7 @@ static void test_fork(void **state)
 {
 	(void)state;
 	struct cell_engine *engine = support_engine(0);
-	struct cell_session *source = support_session(engine);
+	struct cell_session *source = open_session(engine);
 	support_expect(source, "import json\nx = [1, 2]\ndef numbers():\n    for i in range(100): yield i\ng = numbers(); next(g); next(g)",
 		       "1");
 	struct cell_session *copy = fork_one(source);
@@ -43,7 +76,7 @@ static void test_output_of_forks(void **state)
 {
 	(void)state;
 	struct cell_engine *engine = support_engine(0);
-	struct cell_session *source = support_session(engine);
+	struct cell_session *source = open_session(engine);
 	support_expect(source, "import os, subprocess, sys\nsaved = os.dup(1)", NULL);
 	struct cell_session *copy = fork_one(source);
 	struct cell_session *both[] = { source, copy };
@@ -70,7 +103,7 @@ static void test_many(void **state)
 	(void)state;
 	enum { N = 20 };
 	struct cell_engine *engine = support_engine(0);
-	struct cell_session *source = support_session(engine), *made[N];
+	struct cell_session *source = open_session(engine), *made[N];
 	struct cell_error err;
 	char seen[N][400];
 	support_expect(source, "import random, uuid, secrets, tempfile, os\nown = random.Random(7)\nrandom.seed(7); random.random(); None",
@@ -78,7 +111,9 @@ static void test_many(void **state)
 	assert_int_equal(cell_session_fork(source, NULL, N, made, &err), 0);
 	for (size_t i = 0; i < N; i++) {
 		struct cell_result *result = support_run(made[i], "(random.random(), own.random(), uuid.uuid4().hex, uuid.uuid1().hex, "
-								  "secrets.token_hex(8), tempfile.mktemp(), os.getpid())");
+								  "secrets.token_hex(8), tempfile.mktemp(), own.getrandbits(99))");
+		for (size_t k = 0; k < i; k++)
+			assert_int_not_equal(cell_session_kernel_pid(made[i]), cell_session_kernel_pid(made[k]));
 		snprintf(seen[i], sizeof seen[i], "%s", cell_result_repr(result));
 		assert_int_equal(seen[i][0], '(');
 		for (size_t k = 0; k < i; k++) {
@@ -104,7 +139,7 @@ static void test_positions(void **state)
 {
 	(void)state;
 	struct cell_engine *engine = support_engine(0);
-	struct cell_session *source = support_session(engine);
+	struct cell_session *source = open_session(engine);
 	support_expect(source, "import tempfile\nf = tempfile.TemporaryFile('w+')\nn = f.write('abcdefgh'); f.flush(); n = f.seek(2)",
 		       NULL);
 	struct cell_session *copy = fork_one(source);
@@ -131,7 +166,7 @@ static void test_refused(void **state)
 		{ "import fcntl, tempfile\nf = tempfile.TemporaryFile(); fcntl.flock(f, fcntl.LOCK_EX)", "lock /tmp/", "f.close()" },
 	};
 	struct cell_engine *engine = support_engine(0);
-	struct cell_session *source = support_session(engine), *made = NULL;
+	struct cell_session *source = open_session(engine), *made = NULL;
 	struct cell_fork_options drop = CELL_FORK_OPTIONS_INIT;
 	drop.drop = 1;
 	for (size_t i = 0; i < COUNT(cases); i++) {
@@ -158,10 +193,7 @@ static void test_unsupported(void **state)
 	(void)state;
 	struct cell_engine *engine = support_engine(0);
 	struct cell_session_options options = CELL_SESSION_OPTIONS_INIT;
-	options.executor = "sandbox";
-	options.python = TEST_PYTHON;
-	options.cwd = "/tmp";
-	options.workspace_mode = "ro";
+	options.executor = "inprocess";
 	struct cell_session *session = support_session_with(engine, &options), *made;
 	struct cell_error err;
 	assert_int_equal(cell_session_fork(session, NULL, 1, &made, &err), -1);
@@ -176,7 +208,7 @@ static void test_rewind(void **state)
 {
 	(void)state;
 	struct cell_engine *engine = support_engine(0);
-	struct cell_session *session = support_session(engine);
+	struct cell_session *session = open_session(engine);
 	struct cell_error err;
 	support_expect(session, "x = 1", NULL);
 	assert_int_equal(cell_session_checkpoint(session, "one", NULL, &err), 0);
@@ -224,7 +256,7 @@ static void test_become(void **state)
 {
 	(void)state;
 	struct cell_engine *engine = support_engine(0);
-	struct cell_session *source = support_session(engine), *other = support_session(engine);
+	struct cell_session *source = open_session(engine), *other = open_session(engine);
 	struct cell_error err;
 	support_expect(source, "x = 1", NULL);
 	struct cell_session *copy = fork_one(source);
@@ -256,10 +288,9 @@ static size_t count_points(struct cell_session *session)
 static struct cell_session *undoing(struct cell_engine *engine, int undo)
 {
 	struct cell_session_options options = CELL_SESSION_OPTIONS_INIT;
-	options.python = TEST_PYTHON;
 	options.undo = undo;
 	options.grace_ms = 100;
-	return support_session_with(engine, &options);
+	return open_with(engine, &options);
 }
 
 static void test_undo(void **state)
@@ -334,7 +365,7 @@ static void test_deaths(void **state)
 {
 	(void)state;
 	struct cell_engine *engine = support_engine(0);
-	struct cell_session *source = support_session(engine);
+	struct cell_session *source = open_session(engine);
 	support_expect(source, "x = 5; import os", NULL);
 	struct cell_session *a = fork_one(source), *b = fork_one(source);
 	pid_t zygote = 0;
@@ -364,7 +395,7 @@ static void test_interrupt_and_children(void **state)
 {
 	(void)state;
 	struct cell_engine *engine = support_engine(0);
-	struct cell_session *source = support_session(engine);
+	struct cell_session *source = open_session(engine);
 	support_expect(source, "import subprocess, time", NULL);
 	struct cell_session *copy = fork_one(source);
 	struct cell_run_options options = CELL_RUN_OPTIONS_INIT;
@@ -390,7 +421,7 @@ static void test_event_loop(void **state)
 {
 	(void)state;
 	struct cell_engine *engine = support_engine(0);
-	struct cell_session *source = support_session(engine);
+	struct cell_session *source = open_session(engine);
 	support_expect(source,
 		       "import asyncio\nawait asyncio.sleep(0)\nasync def later():\n    await asyncio.sleep(0.2)\n    return 'done'\n"
 		       "task = asyncio.ensure_future(later())",
@@ -409,7 +440,7 @@ static void test_ends(void **state)
 {
 	(void)state;
 	struct cell_engine *engine = support_engine(0);
-	struct cell_session *source = support_session(engine);
+	struct cell_session *source = open_session(engine);
 	struct cell_error err;
 	support_expect(source,
 		       "import atexit, os, tempfile\nd = tempfile.TemporaryDirectory()\nkept = tempfile.NamedTemporaryFile()\n"
@@ -438,6 +469,57 @@ static void test_ends(void **state)
 	cell_engine_destroy(engine);
 }
 
+static void assert_same_receipt(struct cell_session *a, struct cell_session *b)
+{
+	struct cell_result *one = support_run(a, "None"), *two = support_run(b, "None");
+	assert_string_equal(cell_result_isolation_json(one), cell_result_isolation_json(two));
+	assert_non_null(strstr(cell_result_isolation_json(one), "sandbox"));
+	cell_result_destroy(one);
+	cell_result_destroy(two);
+}
+
+/* Each fork has a sandbox of its own, with what its source had in the folders that are its own; deaths take nobody else along. */
+static void test_sandbox(void **state)
+{
+	(void)state;
+	confined = true;
+	struct cell_engine *engine = support_engine(0);
+	struct cell_session *source = open_session(engine), *made = NULL;
+	struct cell_error err = { 0 };
+	support_expect(source,
+		       "import os, tempfile\nos.makedirs('/tmp/a/b'); open('/tmp/a/b/c', 'w').write('text'); os.symlink('b', '/tmp/a/l')\n"
+		       "os.chdir('/tmp/a'); f = open('b/c', 'r+'); n = f.seek(1); d = tempfile.TemporaryDirectory()",
+		       NULL);
+	struct cell_session *copy = fork_one(source), *other = fork_one(source);
+	assert_same_receipt(copy, source);
+	support_expect(copy, "(os.getcwd(), f.read(), open('l/c').read(), os.path.isdir(d.name), f.write('!'), f.flush())[:4]",
+		       "('/tmp/a', 'ext', 'text', True)");
+	support_expect(copy, "open('b/c').read()", "'text!'");
+	support_expect(source, "(f.read(), open('b/c').read(), os.path.isdir(d.name))", "('ext', 'text', True)");
+	/* It sees no process of its source, and what it kills is its own. */
+	support_expect(copy, "sorted(int(n) for n in os.listdir('/proc') if n.isdigit()) == [1, os.getpid()]", "True");
+	struct cell_result *result = support_run(copy, "try: os.kill(-1, 9)\nexcept ProcessLookupError: os.kill(os.getpid(), 9)");
+	assert_int_equal(support_outcome(result), CELL_OUT_KERNEL_DIED);
+	cell_result_destroy(result);
+	assert_int_equal(cell_session_checkpoint(source, "p", NULL, &err), 0);
+	result = support_run(source, "try: os.kill(-1, 9)\nexcept ProcessLookupError: os.kill(os.getpid(), 9)");
+	cell_result_destroy(result);
+	support_expect(other, "f.read()", "'ext'");
+	assert_int_equal(cell_session_rewind(source, "p", 0, &err), 0);
+	support_expect(source, "os.getcwd(), open('b/c').read()", "('/tmp/a', 'text')");
+	cell_session_close(source);
+	support_expect(other, "open('b/c').read()", "'text'");
+	/* More than is carried. */
+	support_expect(other, "big = open('/tmp/big', 'wb'); big.truncate(65 << 20)", "68157440");
+	assert_int_equal(cell_session_fork(other, NULL, 1, &made, &err), -1);
+	assert_int_equal(err.code, CELL_E_FORK);
+	assert_non_null(strstr(err.msg, "/tmp"));
+	cell_session_close(other);
+	cell_session_close(copy);
+	cell_engine_destroy(engine);
+	confined = false;
+}
+
 int main(int argc, char **argv)
 {
 	support_init(argc, argv);
@@ -456,6 +538,17 @@ int main(int argc, char **argv)
 		TEST(test_become),
 		TEST(test_undo),
 		TEST(test_restored),
+		CONFINED(test_fork),
+		CONFINED(test_output_of_forks),
+		CONFINED(test_many),
+		CONFINED(test_positions),
+		CONFINED(test_refused),
+		CONFINED(test_rewind),
+		CONFINED(test_event_loop),
+		CONFINED(test_become),
+		CONFINED(test_undo),
+		CONFINED(test_restored),
+		TEST(test_sandbox),
 	};
 	return cmocka_run_group_tests_name("branch", tests, NULL, NULL);
 }

@@ -296,6 +296,47 @@ static int sandbox_prewarm(struct cell__executor_host *host, const struct cell__
 					err);
 }
 
+/* The same sandbox once more, for another session. */
+static struct cell__sandbox_request *request_copy(const struct request *from, const char *session_id,
+						  const struct cell__kernel_events *events, void *owner, struct cell_error *err)
+{
+	struct request *request = cell__alloc(1, sizeof *request);
+	if (!request) {
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
+		return NULL;
+	}
+	request->base = (struct cell__sandbox_request){ .prepare = request_prepare,
+							.destroy = request_destroy,
+							.zygote = from->base.zygote };
+	request->host = from->host;
+	request->events = events;
+	request->owner = owner;
+	snprintf(request->session_id, sizeof request->session_id, "%s", session_id);
+	request->workspace = cell__strdup(from->workspace);
+	request->cwd = cell__strdup(from->cwd);
+	request->read = cell__strings_copy((const char *const *)from->read);
+	request->base.plan = cell__sandbox_plan_ref(from->base.plan);
+	request->base.from = cell__sub_files_ref(from->base.from);
+	if (!request->workspace || !request->cwd || !request->read ||
+	    cell__buf_add(&request->base.session, from->base.session.data, from->base.session.size) < 0 ||
+	    cell__buf_add(&request->base.files, from->base.files.data, from->base.files.size) < 0)
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
+	else if (cell__sandbox_policy_copy(&request->policy, &from->policy, err) == 0 &&
+		 cell__writable_copy(&from->writable, &request->writable, err) == 0 &&
+		 cell__places_write(request->host->places, &request->writable, err) == 0)
+		return &request->base;
+	cell__sub_request_destroy(&request->base);
+	return NULL;
+}
+
+static int sandbox_fork(struct cell__kernel *kernel, const char *session_id, unsigned flags, const struct cell__kernel_events *events,
+			void *owner, struct cell__kernel **ret_kernel, struct cell_error *err)
+{
+	const struct request *from = (const struct request *)cell__subprocess_request(kernel);
+	struct cell__sandbox_request *request = request_copy(from, session_id, events, owner, err);
+	return request ? cell__sub_image_fork(kernel, request, session_id, flags, events, owner, ret_kernel, err) : -1;
+}
+
 /* The same plan, and the same session's: programs see what the code sees. */
 static int sandbox_confine(struct cell__kernel *kernel, struct cell__confinement **ret_confinement, struct cell_error *err)
 {
@@ -326,6 +367,8 @@ const struct cell__executor cell__sandbox_executor = {
 	.count = cell__subprocess_count,
 	.prewarm = sandbox_prewarm,
 	.open = sandbox_open,
+	.fork = sandbox_fork,
+	.kept = cell__subprocess_kept,
 	CELL__SUBPROCESS_KERNEL,
 	.confine = sandbox_confine,
 	.receipt = "{\"executor\":\"sandbox\",\"level\":\"none\",\"namespaces\":[],\"seccomp\":false,\"landlock\":0,"

@@ -31,15 +31,15 @@ static void list_held(const json_t *held, struct cell__buf *out)
 	}
 }
 
-static void refuse(struct cell__sub_kernel *branch, const json_t *answer)
+void cell__sub_branch_refused(const json_t *answer, struct cell_error *err)
 {
 	CELL_AUTO_BUF struct cell__buf held = CELL_BUF_INIT;
 	const char *error = json_string_value(json_object_get(answer, "error"));
 	list_held(json_object_get(answer, "held"), &held);
 	if (held.size > 0)
-		cell_fail(&branch->error, CELL_E_FORK, 0, "a fork would not have: %.170s; end them, or fork with drop", held.data);
+		cell_fail(err, CELL_E_FORK, 0, "a fork would not have: %.170s; end them, or fork with drop", held.data);
 	else
-		cell_fail(&branch->error, CELL_E_KERNEL, 0, "the kernel cannot fork: %.150s", error ? error : "for an unknown reason");
+		cell_fail(err, CELL_E_KERNEL, 0, "the kernel cannot fork: %.150s", error ? error : "for an unknown reason");
 }
 
 const char *cell__sub_branch_answered(struct cell__sub_kernel *source, const struct cell_frame *frame)
@@ -57,11 +57,15 @@ const char *cell__sub_branch_answered(struct cell__sub_kernel *source, const str
 		json_decref(answer);
 		return "FORKED that is not a JSON object";
 	}
+	if (cell__sub_image_answered(source, frame->id, answer)) {
+		json_decref(answer);
+		return NULL;
+	}
 	if (branch) { /* else it was closed meanwhile */
 		json_int_t pid = json_integer_value(json_object_get(answer, "pid"));
 		branch->source = 0;
 		if (pid <= 0)
-			refuse(branch, answer);
+			cell__sub_branch_refused(answer, &branch->error);
 		cell__spawn_client_tell(&branch->sub->supervisor->client, CELL_SPAWN_KERNEL_ADOPT, branch->id, pid > 0 ? pid : 0);
 	}
 	json_decref(answer);
@@ -72,6 +76,7 @@ void cell__sub_branch_source_gone(struct cell__sub_kernel *source)
 {
 	if (source->forks_asked == 0)
 		return; /* as most do: every kernel comes here at its end */
+	cell__sub_image_source_gone(source);
 	for (struct cell__sub_kernel *branch = source->sub->kernels; branch; branch = branch->next) {
 		if (branch->source != source->id)
 			continue;
@@ -102,8 +107,8 @@ int cell__subprocess_fork(struct cell__kernel *base, const char *session_id, uns
 	int rc = text ? cell__sub_kernel_link(branch, &fds, err) : cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
 	if (rc == 0) {
 		rc = cell__spawn_client_send(client, CELL_SPAWN_KERNEL_BRANCH, branch->id, (int64_t)source->id, 0, NULL, 0, NULL, 0, err);
-		if (rc == 0 &&
-		    (rc = cell__link_send_fds(source->link, CELL_FRAME_FORK, (uint32_t)branch->id, text, strlen(text), &fds, err)) < 0)
+		if (rc == 0 && (rc = cell__link_send_fds(source->link, CELL_FRAME_FORK, (uint32_t)branch->id, text, strlen(text), NULL, 0,
+							 fds.fd, 4, err)) < 0)
 			give_up(branch);
 		cell__link_fds_close(&fds);
 	}

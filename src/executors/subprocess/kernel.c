@@ -99,6 +99,7 @@ static void handle_kernel_closed(uv_handle_t *handle)
 	cell__sub_request_destroy(kernel->request);
 	cell__close_fd(&kernel->listen_fd);
 	cell__sandbox_plan_unref(kernel->plan);
+	cell__sub_image_leave(kernel);
 	free(kernel);
 	sub->open_handles--;
 	cell__sub_maybe_destroyed(sub);
@@ -214,6 +215,7 @@ int cell__sub_kernel_fork(struct cell__sub_kernel *kernel, struct cell_error *er
 		return -1;
 	}
 	kernel->state = CELL_KERNEL_FORKING;
+	kernel->zygote_id = kernel->env->zygote_id;
 	if (!kernel->pooled)
 		cell__sub_kernel_leave_fresh(kernel);
 	kernel->tries++;
@@ -255,8 +257,10 @@ void cell__sub_kernel_configure(struct cell__sub_kernel *kernel)
 	struct cell_error err = { 0 };
 	kernel->state = CELL_KERNEL_OPENING;
 	const struct cell__buf *session = kernel->request && !kernel->kind ? &kernel->request->session : NULL;
-	if (cell__link_send(kernel->link, CELL_FRAME_INIT, 0, kernel->init, strlen(kernel->init), session ? session->data : NULL,
-			    session ? session->size : 0, &err) < 0) {
+	bool sent = kernel->image ? cell__sub_image_load(kernel, session, &err)
+				  : cell__link_send(kernel->link, CELL_FRAME_INIT, 0, kernel->init, strlen(kernel->init),
+						    session ? session->data : NULL, session ? session->size : 0, &err) == 0;
+	if (!sent) {
 		kernel->error = err;
 		cell__sub_kernel_kill(kernel);
 	}
@@ -369,7 +373,8 @@ static void handle_ready_frame(struct cell__sub_kernel *kernel, const struct cel
 		if (kernel->request && strcmp(code, "sandbox") == 0)
 			cell__sandbox_failure(kernel->request, step, sys, &kernel->error);
 		else
-			cell_fail(&kernel->error, CELL_E_INVALID, 0, "%s", message ? message : "the kernel refused the session");
+			cell_fail(&kernel->error, kernel->image ? CELL_E_KERNEL : CELL_E_INVALID, 0, "%s",
+				  message ? message : "the kernel refused the session");
 		kernel->state = CELL_KERNEL_DYING;
 		cell__sub_kernel_kill(kernel);
 	} else {
@@ -464,6 +469,7 @@ int cell__subprocess_run(struct cell__kernel *base, uint32_t run_id, const char 
 	if (!kernel->link)
 		return cell_fail(err, CELL_E_KERNEL, 0, "the kernel has ended");
 	cell_begins(kernel);
+	kernel->asked_image = NULL;
 	return cell__link_send(kernel->link, CELL_FRAME_RUN, run_id, NULL, 0, code, size, err);
 }
 
@@ -473,6 +479,7 @@ int cell__subprocess_reply(struct cell__kernel *base, uint32_t id, const char *j
 	struct cell__sub_kernel *kernel = (struct cell__sub_kernel *)base;
 	if (!kernel->link)
 		return cell_fail(err, CELL_E_KERNEL, 0, "the kernel has ended");
+	kernel->asked_image = NULL;
 	return cell__link_send(kernel->link, CELL_FRAME_REPLY, id, json, json_size, raw, raw_size, err);
 }
 
@@ -536,12 +543,12 @@ void cell__subprocess_close(struct cell__kernel *base, int64_t grace_ms)
 	struct cell__sub_kernel *kernel = (struct cell__sub_kernel *)base;
 	kernel->asked = true;
 	cell__cpu_shares_leave(&kernel->sub->shares, &kernel->entry, false); /* so does ending */
-	if (kernel->state == CELL_KERNEL_WAITING) {
+	if (kernel->state == CELL_KERNEL_DYING && kernel->gone.fn)
+		return; /* on its way already */
+	if (kernel->state == CELL_KERNEL_WAITING || kernel->is_image) {
 		cell__sub_kernel_gone_later(kernel);
 		return;
 	}
-	if (kernel->state == CELL_KERNEL_DYING && kernel->gone.fn)
-		return; /* on its way already */
 	if (kernel->link)
 		cell__link_pause(kernel->link, false);
 	if (kernel->state == CELL_KERNEL_LIVE && grace_ms > 0 &&

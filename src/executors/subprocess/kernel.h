@@ -7,6 +7,7 @@
  *     pool.c        kernels started in advance, and their waiters
  *     kernel.c      one kernel: its fork, its cells, its frames, its end
  *     branch.c      the fork of a live kernel
+ *     image.c       that of a sandboxed one
  *     spawner.c     messages of the spawner
  *
  * What other executors need of it is in subprocess.h.
@@ -41,6 +42,8 @@ struct cell__sub_pool {
 	uint64_t kind; /* grows with every change */
 	struct cell__sub_pool *next;
 };
+
+struct cell__sub_image; /* see image.c */
 
 struct cell__sub_prewarm {
 	struct cell__sub_env *env;
@@ -125,6 +128,10 @@ struct cell__sub_kernel {
 	struct cell__sub_kernel *next, *prev;
 	struct cell__sub_kernel *id_next; /* in its bucket */
 	unsigned forks_asked; /* of it, that it has not answered yet */
+	uint64_t zygote_id; /* that it was forked from */
+	struct cell__sub_image *image; /* that it continues from, or is; NULL: neither */
+	struct cell__sub_image *asked_image; /* the last request to it was for this one; NULL: it was another */
+	bool is_image; /* a point: it has no process */
 	uint64_t source; /* of a fork that is not done: the kernel that was asked for it; 0: none */
 	bool is_fresh; /* in the list of its environment */
 	struct cell__sub_kernel *fresh_next;
@@ -141,6 +148,7 @@ struct cell__subprocess {
 		lock; /* other threads read the list and its members that they need to find files; the loop's writes them under it */
 	struct cell__sub_env *envs;
 	struct cell__sub_kernel *kernels;
+	struct cell__sub_image *images; /* that are being written */
 	struct cell__sub_kernel *by_id[CELL_SUB_BUCKETS];
 	bool destroying;
 	struct cell__cpu_shares shares;
@@ -236,8 +244,20 @@ void cell__sub_tell_share(struct cell__cpu_share *entry, enum cell_cgroup_share 
 
 /* A live kernel's answer to a request for its fork.  Returns NULL, or the violation of the protocol. */
 const char *cell__sub_branch_answered(struct cell__sub_kernel *source, const struct cell_frame *frame);
+/* Why it does not fork. */
+void cell__sub_branch_refused(const json_t *answer, struct cell_error *err);
 /* It has ended: forks that it was asked for will not come. */
 void cell__sub_branch_source_gone(struct cell__sub_kernel *source);
+
+/* ---- image.c ---- */
+
+/* False: it was not asked for an image with this id. */
+bool cell__sub_image_answered(struct cell__sub_kernel *source, uint32_t id, const json_t *answer);
+void cell__sub_image_source_gone(struct cell__sub_kernel *source);
+/* Tells a kernel to continue from its image, as soon as that is written.  session: NULL, or its plan. */
+bool cell__sub_image_load(struct cell__sub_kernel *kernel, const struct cell__buf *session, struct cell_error *err);
+/* The kernel has ended. */
+void cell__sub_image_leave(struct cell__sub_kernel *kernel);
 
 /* ---- spawner.c ---- */
 

@@ -80,6 +80,13 @@ int64_t cell__subprocess_pid(const struct cell__kernel *base);
 /* See executor.h; of kernels that are not sandboxed. */
 int cell__subprocess_fork(struct cell__kernel *base, const char *session_id, unsigned flags, const struct cell__kernel_events *events,
 			  void *owner, struct cell__kernel **ret_kernel, struct cell_error *err);
+/*
+ * The same of sandboxed ones (image.c); request: of the fork, prepared; taken over.  A fork with CELL__FORK_POINT has no process, and
+ * cell__subprocess_kept() tells its size.
+ */
+int cell__sub_image_fork(struct cell__kernel *base, struct cell__sandbox_request *request, const char *session_id, unsigned flags,
+			 const struct cell__kernel_events *events, void *owner, struct cell__kernel **ret_kernel, struct cell_error *err);
+int64_t cell__subprocess_kept(const struct cell__kernel *base);
 /* The common part of the vtables of all executors whose kernels these functions work on. */
 #define CELL__SUBPROCESS_KERNEL                                                                                                           \
 	.drain = cell__subprocess_drain, .run = cell__subprocess_run, .reply = cell__subprocess_reply, .unread = cell__subprocess_unread, \

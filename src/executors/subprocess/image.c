@@ -1,0 +1,239 @@
+/*
+ * The fork of a sandboxed kernel: its memory is carried into another one (kernel/ext/image.c).
+ *
+ *     host ── FORK + file ──▶ source: writes its memory to the file ── FORKED ──▶ host
+ *     host ── LOAD + file ──▶ fresh kernel, in a jail of its own, confined as every other: continues from there ── READY ──▶ host
+ *
+ * The fresh kernel is started, or taken from the pool, while the source writes.  A point is a file alone: it has no process, and whatever
+ * the code does, it cannot reach it.  The file is sealed once it is written; the host reads nothing of it.
+ */
+#define _GNU_SOURCE
+#include "executors/subprocess/kernel.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+struct cell__sub_image {
+	int refs;
+	int fd;
+	uint64_t id, source, zygote; /* source: the kernel that writes it; 0: it is written */
+	bool written, drops;
+	struct cell_error error; /* code != 0: it will not be */
+	struct cell__sub_image *next;
+};
+
+static void unref(struct cell__sub_image *image)
+{
+	if (!image || --image->refs > 0)
+		return;
+	cell__close_fd(&image->fd);
+	free(image);
+}
+
+void cell__sub_image_leave(struct cell__sub_kernel *kernel)
+{
+	unref(cell__take_ptr(kernel->image));
+}
+
+int64_t cell__subprocess_kept(const struct cell__kernel *base)
+{
+	const struct cell__sub_kernel *kernel = (const struct cell__sub_kernel *)base;
+	struct stat st;
+	return kernel->is_image && fstat(kernel->image->fd, &st) == 0 ? (int64_t)st.st_blocks * 512 : -1;
+}
+
+/* ---- writing ---- */
+
+static int ask_source(struct cell__sub_kernel *source, unsigned flags, struct cell__sub_image **ret_image, struct cell_error *err)
+{
+	struct cell__subprocess *sub = source->sub;
+	/* Several forks of one state: it is written once. */
+	if (source->asked_image && source->asked_image->drops == ((flags & CELL__FORK_DROP) != 0)) {
+		*ret_image = source->asked_image;
+		source->asked_image->refs++;
+		return 0;
+	}
+	const char *text = flags & CELL__FORK_DROP ? "{\"image\":true,\"drop\":true}" : "{\"image\":true,\"drop\":false}";
+	struct cell__sub_image *image = cell__alloc(1, sizeof *image);
+	if (!image)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a fork");
+	*image = (struct cell__sub_image){ .drops = flags & CELL__FORK_DROP, .refs = 2, .id = sub->supervisor->next_id++, .source = source->id, .zygote = source->zygote_id };
+	image->fd = memfd_create("workcell-image", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	int rc = image->fd < 0 ? cell_fail(err, CELL_E_IO, errno, "make a file for the memory of a kernel")
+			       : cell__link_send_fds(source->link, CELL_FRAME_FORK, (uint32_t)image->id, text, strlen(text), NULL, 0, &image->fd, 1,
+						     err);
+	if (rc < 0) {
+		image->refs = 1;
+		unref(image);
+		return -1;
+	}
+	source->forks_asked++;
+	source->asked_image = image;
+	image->next = sub->images;
+	sub->images = image;
+	*ret_image = image;
+	return 0;
+}
+
+/* It is written, or will not be. */
+static void end_image(struct cell__subprocess *sub, struct cell__sub_image *image)
+{
+	struct cell__sub_image **at = &sub->images;
+	while (*at != image)
+		at = &(*at)->next;
+	*at = image->next;
+	struct cell__sub_kernel *source = cell__sub_kernel_by_id(sub, image->source);
+	if (source && source->asked_image == image)
+		source->asked_image = NULL;
+	image->source = 0;
+	for (struct cell__sub_kernel *kernel = sub->kernels, *next; kernel; kernel = next) {
+		next = kernel->next;
+		if (kernel->image != image || kernel->gone.fn)
+			continue;
+		if (kernel->error.code == 0)
+			kernel->error = image->error;
+		if (kernel->is_image && image->written) {
+			kernel->state = CELL_KERNEL_LIVE;
+			kernel->events->ready(kernel->owner);
+		} else if (kernel->is_image || (!image->written && kernel->state == CELL_KERNEL_WAITING)) {
+			cell__sub_kernel_gone_later(kernel);
+		} else if (!image->written) {
+			cell__sub_kernel_kill(kernel);
+		} else if (kernel->state == CELL_KERNEL_OPENING) {
+			cell__sub_kernel_configure(kernel);
+		}
+	}
+	unref(image);
+}
+
+static void take_image(struct cell__sub_image *image, const json_t *answer)
+{
+	const int seals = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
+	if (!json_is_true(json_object_get(answer, "image")))
+		cell__sub_branch_refused(answer, &image->error);
+	else if (fcntl(image->fd, F_ADD_SEALS, seals) < 0)
+		cell_fail(&image->error, CELL_E_PROTOCOL, errno, "seal the memory of a kernel, which still writes to it");
+	else
+		image->written = true;
+}
+
+bool cell__sub_image_answered(struct cell__sub_kernel *source, uint32_t id, const json_t *answer)
+{
+	struct cell__sub_image *image = source->sub->images;
+	while (image && (image->source != source->id || (uint32_t)image->id != id))
+		image = image->next;
+	if (!image)
+		return false;
+	take_image(image, answer);
+	end_image(source->sub, image);
+	return true;
+}
+
+void cell__sub_image_source_gone(struct cell__sub_kernel *source)
+{
+	for (struct cell__sub_image *image = source->sub->images, *next; image; image = next) {
+		next = image->next;
+		if (image->source != source->id)
+			continue;
+		cell_fail(&image->error, CELL_E_KERNEL, 0, "the kernel ended before it forked");
+		end_image(source->sub, image);
+	}
+}
+
+/* ---- loading ---- */
+
+/* Hands the session's settings over; false: they come when the file is written. */
+bool cell__sub_image_load(struct cell__sub_kernel *kernel, const struct cell__buf *session, struct cell_error *err)
+{
+	if (!kernel->image->written)
+		return true;
+	return cell__link_send_fds(kernel->link, CELL_FRAME_LOAD, 0, kernel->init, strlen(kernel->init), session ? session->data : NULL,
+				   session ? session->size : 0, &kernel->image->fd, 1, err) == 0;
+}
+
+static struct cell__sub_kernel *create_point(struct cell__sub_kernel *source, struct cell_error *err)
+{
+	struct cell__sub_kernel *kernel = cell__sub_kernel_create(source->env, err);
+	if (!kernel)
+		return NULL;
+	cell__sub_kernel_leave_fresh(kernel);
+	kernel->is_image = true;
+	kernel->state = CELL_KERNEL_OPENING;
+	kernel->plan = cell__sandbox_plan_ref(source->plan);
+	return kernel;
+}
+
+/* The kernel that will load it: a pooled one, or one that is forked now. */
+static struct cell__sub_kernel *create_heir(struct cell__sub_env *env, const struct cell__sandbox_request *request, bool *ret_pooled,
+					    struct cell_error *err)
+{
+	struct cell__sub_pool *pool = cell__sub_pool_use(env, request->plan);
+	struct cell__sub_kernel *kernel = cell__sub_pool_take(env, request);
+	if (pool)
+		cell__sub_pool_learn(env, pool, request, 1);
+	*ret_pooled = kernel != NULL;
+	return kernel ? kernel : cell__sub_kernel_create(env, err);
+}
+
+static int check_zygote(const struct cell__sub_kernel *source, struct cell_error *err)
+{
+	const struct cell__sub_env *env = source->env;
+	uint64_t zygote = source->is_image ? source->image->zygote : source->zygote_id;
+	if (env->state == CELL_ENV_READY && env->zygote_id == zygote)
+		return 0;
+	return cell_fail(err, CELL_E_FORK, 0,
+			 "the process that the kernel was forked from has ended, and a fork needs another kernel of the same; open a new session");
+}
+
+int cell__sub_image_fork(struct cell__kernel *base, struct cell__sandbox_request *request, const char *session_id, unsigned flags,
+			 const struct cell__kernel_events *events, void *owner, struct cell__kernel **ret_kernel, struct cell_error *err)
+{
+	struct cell__sub_kernel *source = (struct cell__sub_kernel *)base, *kernel = NULL;
+	struct cell__sub_env *env = source->env;
+	struct cell__sub_image *image = source->is_image ? source->image : NULL;
+	bool pooled = false;
+	json_t *load = json_pack("{s:s, s:b}", "session", session_id, "heir", (flags & CELL__FORK_HEIR) != 0);
+	CELL_AUTO_FREE char *text = load ? json_dumps(load, JSON_COMPACT) : NULL;
+	json_decref(load);
+	int rc = text ? check_zygote(source, err) : cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
+	if (rc == 0 && source->is_image && (flags & CELL__FORK_POINT))
+		rc = cell_fail(err, CELL_E_INVALID, 0, "a point of a point would be the same point");
+	if (rc == 0 && !source->is_image && (!source->link || source->state != CELL_KERNEL_LIVE))
+		rc = cell_fail(err, CELL_E_KERNEL, 0, "the kernel has ended");
+	if (rc == 0)
+		kernel = flags & CELL__FORK_POINT ? create_point(source, err) : create_heir(env, request, &pooled, err);
+	if (rc < 0 || !kernel) {
+		cell__sub_request_destroy(request);
+		return -1;
+	}
+	kernel->base.executor = base->executor;
+	kernel->request = request;
+	if (image)
+		image->refs++;
+	else
+		rc = ask_source(source, flags, &image, err);
+	kernel->image = image;
+	if (rc < 0) {
+		if (kernel->is_image || !pooled)
+			cell__sub_kernel_gone_later(kernel);
+		else
+			cell__sub_kernel_kill(kernel);
+		return -1;
+	}
+	kernel->events = events;
+	kernel->owner = owner;
+	*ret_kernel = &kernel->base;
+	if (kernel->is_image)
+		return 0; /* ready once it is written */
+	kernel->init = cell__take_ptr(text);
+	if (pooled) {
+		cell__sub_kernel_configure(kernel);
+		uv_timer_start(&env->timer, cell__sub_handle_refill, CELL_SUB_REFILL_DELAY_MS, 0);
+	} else {
+		cell__sub_fork_waiting(env);
+	}
+	return 0;
+}
