@@ -1112,6 +1112,50 @@ CELL_API int cell_session_rewind(struct cell_session *session, const char *name,
  * the cell that runs in the other.  After a race among forks, this makes the winner's state the source's.
  */
 CELL_API int cell_session_become(struct cell_session *session, struct cell_session *other, struct cell_error *err);
+
+struct cell_race_options {
+	size_t size; /* sizeof(struct cell_race_options) */
+	const char *const *codes; /* a cell for each fork; NULL: `code` in all of them */
+	const char *code;
+	size_t n; /* the number of forks */
+	/*
+	 * How a fork whose cell succeeded is judged; the largest number wins, the first of equal ones.  judge: an expression that the fork
+	 * evaluates after its cell.  score: the host's function, called on the caller's thread once all cells have ended; -1: the fork
+	 * cannot win.  Both NULL: the first cell of the list that succeeds wins.
+	 */
+	const char *judge;
+	int (*score)(void *arg, size_t i, const struct cell_result *result, double *ret_score);
+	void *score_arg;
+	int keep_none; /* 1: the session stays as it is */
+	size_t concurrency; /* cells that run at once; 0: all */
+	int64_t timeout_ms; /* of each cell and each judgement; 0: the session's timeout; -1: no limit */
+	int drop; /* as in cell_fork_options */
+	cell_event_fn on_event; /* events of the forks and their cells but the results; may be NULL */
+	void *event_arg;
+};
+#define CELL_RACE_OPTIONS_INIT { .size = sizeof(struct cell_race_options) }
+static inline void cell_race_options_init(struct cell_race_options *opts)
+{
+	if (!opts)
+		return;
+	memset(opts, 0, sizeof *opts);
+	opts->size = sizeof *opts;
+}
+struct cell_race {
+	size_t n;
+	struct cell_result **results; /* of all cells, in the order of the list */
+	double *scores; /* NAN: the cell or its judgement failed */
+	int64_t winner; /* -1: none */
+};
+
+/*
+ * Runs cells side by side in forks of the session's state.  The winner's state becomes the session's, and nothing of the others is left.
+ * opts says which cells.  Also CELL_E_FORK, as cell_session_fork().
+ */
+CELL_API int cell_session_race(struct cell_session *session, const struct cell_race_options *opts, struct cell_race **ret_race,
+			       struct cell_error *err);
+/* Frees a race and its results.  NULL is allowed. */
+CELL_API void cell_race_destroy(struct cell_race *race);
 CELL_API int cell_session_drop_point(struct cell_session *session, const char *name, struct cell_error *err);
 /*
  * The points, the latest first: a JSON array of {"name", "cell" (number of cells run before it),

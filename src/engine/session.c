@@ -894,6 +894,22 @@ int cell__session_rewind_on_loop(struct cell_session *session, const char *name,
 	return 0;
 }
 
+int cell__session_become_on_loop(struct cell_session *session, struct cell_session *other, cell__session_done done, void *arg,
+				 struct cell_error *err)
+{
+	struct branch_asking *asking = NULL;
+	if (shares_no_layer(session, err) == 0 && shares_no_layer(other, err) == 0)
+		asking = ask_branch(session, NULL, done, arg, err);
+	if (!asking)
+		return -1;
+	asking->waiting.session = other;
+	asking->branching.target = session;
+	asking->branching.replaces = true;
+	asking->branching.flags = CELL__FORK_DROP | CELL__FORK_HEIR;
+	cell__session_do_branch(&asking->waiting.task);
+	return 0;
+}
+
 int cell__session_drop_point_on_loop(struct cell_session *session, const char *name)
 {
 	return cell__branch_drop(session, name);

@@ -53,6 +53,7 @@ void cell__handle_v1_rewind(struct cell__request *request);
 void cell__handle_v1_files_diff(struct cell__request *request);
 void cell__handle_v1_files_commit(struct cell__request *request);
 void cell__handle_v1_files_discard(struct cell__request *request);
+void cell__handle_v1_race(struct cell__request *request);
 void cell__handle_v1_run(struct cell__request *request);
 void cell__handle_v1_run_get(struct cell__request *request);
 void cell__handle_v1_events(struct cell__request *request);

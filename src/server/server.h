@@ -399,6 +399,7 @@ struct cell__served {
 	unsigned jobs;               /* waiting and running */
 	uint64_t next_job;
 	uint64_t cells;
+	struct cell_session **racing; /* it runs in a race, which has it here; or NULL */
 	struct cell__job *running;
 	struct cell__job *kept;      /* newest first: running, waiting and ended */
 	bool closing, listed;
@@ -407,8 +408,9 @@ struct cell__served {
 	struct cell__served *next, **at; /* all of them */
 };
 
-/* A fork of the request's session, which belongs to the same client; opened() as below, with the fork as request->served. */
-void cell__served_fork(struct cell__request *request, bool drop, void (*opened)(struct cell__request *request));
+typedef void (*cell__forked_fn)(struct cell__request *request, struct cell__served **forks, size_t n);
+/* Forks of the request's session, which belong to the same client: forked() with all of them, or it has answered. */
+void cell__served_fork(struct cell__request *request, size_t n, bool drop, cell__forked_fn forked);
 /* opened() with the session, held for the request, or it has answered. */
 void cell__served_open(struct cell__request *request, const char *workspace_id, void (*opened)(struct cell__request *request));
 /*
@@ -417,6 +419,8 @@ void cell__served_open(struct cell__request *request, const char *workspace_id, 
  */
 bool cell__served_find(struct cell__request *request, const char *id, bool plain);
 void cell__served_release(struct cell__request *request);
+/* One of its `requests` has ended. */
+void cell__served_let_go(struct cell__served *served);
 /* Whosever it is; NULL: there is none. */
 struct cell__served *cell__served_by_id(const struct cell_server *server, const char *id);
 /* Starts closing the session; it is no longer found.  `expired` selects the later error message. */

@@ -90,8 +90,11 @@ static struct cell__session_folder *make_folder(struct cell_server *server, stru
 
 /* ---- opening ---- */
 
+struct forking;
+
 struct opening {
 	struct cell__request *request;
+	struct forking *forking; /* it is one of its forks; else NULL */
 	struct cell__served *served;
 	void (*opened)(struct cell__request *request);
 	struct cell_session_options options;
@@ -128,6 +131,16 @@ static void list_session(struct cell__served *served)
 	served->listed = true;
 }
 
+static void admit(struct cell__served *served, struct cell_session *session)
+{
+	served->session = session;
+	served->used_us = served->created_us = cell__now_us();
+	served->created_s = time(NULL);
+	memcpy(served->id, cell_session_id(session), sizeof(served->id));
+	list_session(served);
+	served->server->counts.sessions_opened++;
+}
+
 static void handle_opened(void *arg, struct cell_session *session, const struct cell_error *err)
 {
 	struct opening *opening = arg;
@@ -143,12 +156,7 @@ static void handle_opened(void *arg, struct cell_session *session, const struct 
 		free(opening);
 		return;
 	}
-	served->session = session;
-	served->used_us = served->created_us = cell__now_us();
-	served->created_s = time(NULL);
-	memcpy(served->id, cell_session_id(session), sizeof(served->id));
-	list_session(served);
-	server->counts.sessions_opened++;
+	admit(served, session);
 	request->served = served;
 	served->requests++;
 	if (server->stopping) {
@@ -267,38 +275,88 @@ void cell__served_open(struct cell__request *request, const char *workspace_id, 
 
 /* ---- forks ---- */
 
+/* The forks of one request: all of them or none. */
+struct forking {
+	struct cell__request *request;
+	cell__forked_fn forked;
+	struct cell_error err; /* of the first that failed */
+	size_t left;
+	size_t n, listed;
+	struct cell__served *forks[]; /* so many are listed */
+};
+
+static void end_forking(struct forking *forking)
+{
+	struct cell__request *request = forking->request;
+
+	if (!forking->err.code && request->server->stopping)
+		cell_fail(&forking->err, CELL_E_BUSY, 0, "the server is stopping");
+	if (!forking->err.code) {
+		forking->forked(request, forking->forks, forking->n);
+	} else {
+		for (size_t i = 0; i < forking->listed; i++)
+			cell__served_end(forking->forks[i]);
+		cell__answer_error(request, &forking->err);
+	}
+	free(forking);
+}
+
 static void handle_forked(void *arg, struct cell_session *session, const struct cell_error *err)
 {
 	struct opening *opening = arg;
+	struct forking *forking = opening->forking;
+	struct cell__served *served = opening->served;
 
-	cell__served_release(opening->request); /* the source; the fork takes its place */
-	if (session) {
-		handle_opened(opening, session, err);
-		return;
-	}
-	cell__answer_error(opening->request, err);
-	served_free(opening->served);
 	free(opening);
+	if (session) {
+		admit(served, session);
+		forking->forks[forking->listed++] = served;
+	} else {
+		if (!forking->err.code)
+			forking->err = *err;
+		served_free(served);
+	}
+	if (--forking->left == 0)
+		end_forking(forking);
 }
 
-void cell__served_fork(struct cell__request *request, bool drop, void (*opened)(struct cell__request *request))
+void cell__served_fork(struct cell__request *request, size_t n, bool drop, cell__forked_fn forked)
 {
 	struct cell__served *source = request->served;
-	struct opening *opening = begin_opening(request, opened);
-	struct cell_error err;
+	struct forking *forking = cell__alloc(1, sizeof(*forking) + n * sizeof(*forking->forks));
+	CELL_AUTO_FREE struct opening **openings = cell__alloc(n, sizeof(*openings));
+	size_t made = 0;
 
-	if (!opening)
+	if (!forking || !openings) {
+		free(forking);
+		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for %zu sessions", n);
 		return;
-	opening->served->workspace = source->workspace;
-	source->workspace->users++;
-	opening->served->folder = source->folder;
-	if (source->folder)
-		source->folder->users++;
-	if (cell__session_fork_on_loop(source->session, drop, handle_forked, opening, &err) == 0)
+	}
+	*forking = (struct forking){ .request = request, .forked = forked, .left = n, .n = n };
+	while (made < n && (openings[made] = begin_opening(request, NULL))) {
+		struct cell__served *served = openings[made]->served;
+
+		openings[made++]->forking = forking;
+		served->workspace = source->workspace;
+		source->workspace->users++;
+		served->folder = source->folder;
+		if (source->folder)
+			source->folder->users++;
+	}
+	if (made < n) { /* and it was answered */
+		while (made > 0) {
+			served_free(openings[--made]->served);
+			free(openings[made]);
+		}
+		free(forking);
 		return;
-	cell__answer_error(request, &err);
-	served_free(opening->served);
-	free(opening);
+	}
+	for (size_t i = 0; i < n; i++) { /* the last one may end it all */
+		struct cell_error err;
+
+		if (cell__session_fork_on_loop(source->session, drop, handle_forked, openings[i], &err) < 0)
+			handle_forked(openings[i], NULL, &err);
+	}
 }
 
 /* ---- finding ---- */
@@ -357,17 +415,18 @@ bool cell__served_find(struct cell__request *request, const char *id, bool plain
 	return false;
 }
 
-void cell__served_release(struct cell__request *request)
+void cell__served_let_go(struct cell__served *served)
 {
-	struct cell__served *served = request->served;
-
-	if (!served)
-		return;
-	request->served = NULL;
 	served->requests--;
 	served->used_us = cell__now_us();
 	if (served->closing && !served->session && !served->requests)
 		served_free(served);
+}
+
+void cell__served_release(struct cell__request *request)
+{
+	if (request->served)
+		cell__served_let_go(cell__take_ptr(request->served));
 }
 
 /* The running cell, or null. */
@@ -425,6 +484,8 @@ void cell__served_end(struct cell__served *served)
 	if (served->closing)
 		return;
 	served->closing = true;
+	if (served->racing)
+		*served->racing = NULL;
 	cell__jobs_cancel(server, served);
 	cell__session_log_end(cell__take_ptr(served->log));
 	while (*at != served)

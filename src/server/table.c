@@ -22,7 +22,23 @@
 	"{\"type\":\"object\",\"properties\":{" FIELD("workspace_id", "[\"string\",\"null\"]", \
 						      "1-128 letters, digits, underscores or hyphens") "},\"additionalProperties\":false}"
 #define DROP_FIELD FIELD("drop", "\"boolean\"", "go without threads, child processes, connections and file locks")
-#define FORK_BODY "{\"type\":\"object\",\"properties\":{" DROP_FIELD "},\"additionalProperties\":false}"
+#define COUNT_FIELD(name, about) "\"" name "\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":1000,\"description\":\"" about "\"}"
+#define FORK_BODY                                                                                               \
+	"{\"type\":\"object\",\"properties\":{" COUNT_FIELD(                                                    \
+		"n", "so many, all of them or none; without it one, which is the answer itself") "," DROP_FIELD \
+												 "},\"additionalProperties\":false}"
+#define RACE_BODY                                                                                                                                                                                                                           \
+	"{\"type\":\"object\",\"properties\":{\"codes\":{\"type\":\"array\",\"items\":{\"type\":\"string\"},"                                                                                                                               \
+	"\"description\":\"a cell for each fork\"}," FIELD("code", "\"string\"", "instead: a cell for all of them") "," COUNT_FIELD("n", "with code: the number of forks") "," FIELD(                                                       \
+		"judge", "[\"string\",\"null\"]",                                                                                                                                                                                           \
+		"an expression that each fork evaluates after its cell: the largest number "                                                                                                                                                \
+		"wins; null: the first cell that succeeds") ","                                                                                                                                                                             \
+							    "\"keep\":{\"type\":\"string\",\"enum\":[\"winner\",\"none\"],\"description\":\"winner: its state becomes the session's\"}," COUNT_FIELD(                                       \
+								    "concurrency",                                                                                                                                                          \
+								    "cells that run at once; default: all") ","                                                                                                                             \
+													    "\"timeout\":{\"type\":[\"number\",\"null\"],\"minimum\":0,\"description\":\"time limit of each cell in seconds\"}," DROP_FIELD \
+													    "},"                                                                                                                            \
+													    "\"additionalProperties\":false}"
 #define POINT_BODY BODY("\"name\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":200}," DROP_FIELD, "\"name\"")
 #define REWIND_BODY                                                             \
 	"{\"type\":\"object\",\"properties\":{" FIELD(                          \
@@ -124,7 +140,8 @@ const struct cell__route cell__routes[] = {
 	{ POST, "/v1/sessions/{session}/reset", CELL_SCOPE_RUN, cell__handle_v1_reset, .status = 200, .answer = "Session",
 	  .summary = "Starts a fresh kernel under the same id" },
 	{ POST, "/v1/sessions/{session}/fork", CELL_SCOPE_RUN, cell__handle_v1_fork, .body = FORK_BODY, .optional_body = true,
-	  .status = 201, .answer = "Session", .summary = "Opens a session that continues from the state of this one" },
+	  .status = 201, .answer = "Fork",
+	  .summary = "Opens a session that continues from the state of this one; with n several, as {\"sessions\"}" },
 	{ GET, "/v1/sessions/{session}/checkpoints", CELL_SCOPE_READ, cell__handle_v1_points, .status = 200, .answer = "Points",
 	  .summary = "Lists the kept states of a session, the latest first" },
 	{ POST, "/v1/sessions/{session}/checkpoints", CELL_SCOPE_RUN, cell__handle_v1_checkpoint, .body = POINT_BODY, .status = 201,
@@ -139,6 +156,8 @@ const struct cell__route cell__routes[] = {
 	  .optional_body = true, .status = 200, .answer = "Committed", .summary = "Writes changes of the layer to the real workspace" },
 	{ POST, "/v1/sessions/{session}/files/discard", CELL_SCOPE_RUN, cell__handle_v1_files_discard, .status = 204,
 	  .summary = "Drops the changes of the layer" },
+	{ POST, "/v1/sessions/{session}/race", CELL_SCOPE_RUN, cell__handle_v1_race, .body = RACE_BODY, .status = 200, .answer = "Race",
+	  .summary = "Runs cells side by side in forks of a session; the winner's state becomes the session's" },
 	{ POST, "/v1/sessions/{session}/runs", CELL_SCOPE_RUN, cell__handle_v1_run, .body = EXECUTE_BODY, .status = 202, .answer = "Run",
 	  .summary = "Starts a cell; with Accept: text/event-stream its events are the answer" },
 	{ GET, "/v1/sessions/{session}/runs/{run}", CELL_SCOPE_READ, cell__handle_v1_run_get, .status = 200, .answer = "Run",
@@ -206,6 +225,10 @@ const struct cell__schema cell__schemas[] = {
 		 "\"pid\":{\"type\":[\"integer\",\"null\"]},\"memory_bytes\":{\"type\":[\"integer\",\"null\"]},"
 		 "\"cpu_seconds\":{\"type\":[\"number\",\"null\"]}") },
 	{ "Sessions", OBJECT("\"sessions\"", "\"sessions\":" LIST(REF("Session"))) },
+	{ "Fork", "{\"anyOf\":[" REF("Session") "," REF("Sessions") "]}" },
+	{ "Race", OBJECT("\"winner\",\"scores\",\"results\"",
+			 "\"winner\":{\"type\":[\"integer\",\"null\"]},\"scores\":" LIST(
+				 "{\"type\":[\"number\",\"null\"]}") ",\"results\":" LIST("{\"type\":\"object\"}")) },
 	{ "Points",
 	  OBJECT("\"points\"", "\"points\":" LIST(OBJECT("\"name\",\"cell\",\"automatic\",\"age_ms\"",
 							 "\"name\":" TEXT ",\"cell\":{\"type\":\"integer\"},"

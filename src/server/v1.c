@@ -89,10 +89,27 @@ void cell__handle_v1_reset(struct cell__request *request)
 
 /* ---- branches ---- */
 
+static void answer_forks(struct cell__request *request, struct cell__served **forks, size_t n)
+{
+	json_t *list = json_array();
+
+	for (size_t i = 0; i < n; i++)
+		json_array_append_new(list, cell__served_describe(forks[i]));
+	if (json_object_get(request->json, "n")) {
+		cell__answer_json(request, request->route->status, json_pack("{s:o}", "sessions", list));
+	} else {
+		cell__answer_json(request, request->route->status, json_incref(json_array_get(list, 0)));
+		json_decref(list);
+	}
+}
+
 void cell__handle_v1_fork(struct cell__request *request)
 {
+	const json_t *n = json_object_get(request->json, "n");
+
 	if (cell__served_find(request, request->params[0], false))
-		cell__served_fork(request, json_is_true(json_object_get(request->json, "drop")), answer_session);
+		cell__served_fork(request, n ? (size_t)json_integer_value(n) : 1, json_is_true(json_object_get(request->json, "drop")),
+				  answer_forks);
 }
 
 static void answer_points(struct cell__request *request)

@@ -30,6 +30,9 @@ int cell__session_checkpoint_on_loop(struct cell_session *session, const char *n
 /* name NULL: so many cells back. */
 int cell__session_rewind_on_loop(struct cell_session *session, const char *name, uint64_t cells, cell__session_done done, void *arg,
 				 struct cell_error *err);
+/* As cell_session_become(); done()'s session is this one. */
+int cell__session_become_on_loop(struct cell_session *session, struct cell_session *other, cell__session_done done, void *arg,
+				 struct cell_error *err);
 /* -1: there is no such point. */
 int cell__session_drop_point_on_loop(struct cell_session *session, const char *name);
 /* As cell_session_points(), with "pid" instead of "bytes"; NULL: out of memory. */
@@ -42,6 +45,32 @@ int cell__session_files_on_loop(struct cell_session *session, enum cell__files_v
 /* As cell_session_start(), but the result may be delivered inside the call; *ret_run_id is set before. */
 int cell__session_start_on_loop(struct cell_session *session, const char *code, size_t size, const struct cell_run_options *opts,
 				uint64_t *ret_run_id, struct cell_error *err);
+/*
+ * The cells of a race.  The caller owns what the members of the first part point to, until done().  A fork that is closed meanwhile must be
+ * set to NULL before.
+ */
+struct cell__racing {
+	struct cell_session **forks;
+	size_t n;
+	const char *const *codes; /* n of them */
+	const char *judge;        /* or NULL */
+	size_t concurrency;       /* 0: all */
+	int64_t timeout_ms;
+	cell_event_fn on_event;
+	void *event_arg;
+	void (*done)(struct cell__racing *racing);
+	void *arg; /* done()'s own */
+
+	struct cell_race *race; /* winner is not set */
+	struct cell_error err;  /* code != 0: our failure, not the cells' */
+	struct cell__racer *racers;
+	size_t next, running, ended;
+	bool starting;
+};
+/* Loop's thread.  -1: done() is never called; else once, possibly inside the call. */
+int cell__racing_start(struct cell__racing *racing, struct cell_error *err);
+/* The winner by the scores so far. */
+int64_t cell__race_winner(const struct cell_race *race);
 /* The pid of the kernel; 0: none. */
 int64_t cell__session_pid_on_loop(const struct cell_session *session);
 /* The number of calls that wait for an answer. */

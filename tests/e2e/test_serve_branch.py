@@ -1,4 +1,5 @@
 """Branches over HTTP: forks, points and rewinding of a server's sessions."""
+import concurrent.futures
 import os
 
 import pytest
@@ -77,7 +78,9 @@ def test_bad_requests(server):
             ("/rewind", {}, 400, "invalid"), ("/rewind", {"name": "a", "cells": 1}, 400, "invalid"), ("/rewind", {"cells": -1}, 422, None),
             ("/rewind", {"name": "none"}, 404, "not_found"), ("/rewind", {"cells": 7}, 404, "not_found"), ("/checkpoints", {}, 422, None),
             ("/checkpoints", {"name": ""}, 422, None), ("/checkpoints", {"name": "x" * 201}, 422, None), ("/fork", {"drop": 1}, 422, None),
-            ("/fork", {"n": 3}, 422, None)):
+            ("/fork", {"n": 0}, 422, None), ("/fork", {"n": 1001}, 422, None), ("/race", {}, 400, "invalid"),
+            ("/race", {"codes": ["1"], "n": 2}, 400, "invalid"), ("/race", {"code": "1"}, 400, "invalid"), ("/race", {"codes": []}, 400, "invalid"), ("/race", {"codes": ["1"] * 1001}, 400, "invalid"),
+            ("/race", {"codes": ["1"], "keep": "all"}, 422, None)):
         answer = server.ask("POST", session + path, body)
         assert answer.status in (status, 400), (path, body, answer)
         assert code is None or answer.code == code, (path, body, answer)
@@ -106,10 +109,68 @@ def test_forks_count_as_sessions_and_belong_to_their_owner(tmp_path):
     server.close()
 
 
-def test_an_executor_that_cannot(tmp_path):
-    server = serving.Server("--executor", "sandbox", "--base", tmp_path, pool=0)
+def test_several_forks_at_once_all_or_none(tmp_path):
+    server = serving.Server("--executor", "subprocess", "--base", tmp_path, "--max-sessions", "4")
     session = opened(server)
-    for path, body in (("/fork", None), ("/checkpoints", {"name": "a"}), ("/rewind", {"cells": 1})):
-        answer = server.ask("POST", session + path, body)
-        assert (answer.status, answer.code) == (501, "unsupported"), answer
+    value(server, session, "x = [1]")
+    answer = server.ask("POST", session + "/fork", {"n": 3})
+    assert answer.status == 201 and len(answer.json["sessions"]) == 3, answer
+    forks = ["/v1/sessions/" + each["session_id"] for each in answer.json["sessions"]]
+    assert [value(server, fork, "x.append(%d)\nx" % i) for i, fork in enumerate(forks)] == [[1, 0], [1, 1], [1, 2]]
+    ended(server, forks[0])
+    support.wait_until(lambda: len(server.ask("GET", "/v1/sessions").json["sessions"]) == 3, "the fork is gone")
+    assert server.ask("POST", session + "/fork", {"n": 2}).code == "busy"
+    assert len(server.ask("GET", "/v1/sessions").json["sessions"]) == 3
+    value(server, forks[1], "import threading; stop = threading.Event(); t = threading.Thread(target=stop.wait); t.start()")
+    # An ended session counts until its processes are gone.
+    support.wait_until(lambda: server.ask("POST", forks[1] + "/fork", {"n": 1}).code == "cannot_fork", "there is room for one")
+    assert len(server.ask("GET", "/v1/sessions").json["sessions"]) == 3
     server.close()
+
+
+def listed(server):
+    return {"/v1/sessions/" + each["session_id"] for each in server.ask("GET", "/v1/sessions").json["sessions"]}
+
+
+def test_race(server):
+    before = listed(server)
+    session = opened(server)
+    value(server, session, "x = 1")
+    answer = server.ask("POST", session + "/race", {"codes": ["x += 1\nx", "x += 5\nx", "1 / 0", "x += 2\nx"], "judge": "x * 2", "concurrency": 2})
+    assert answer.status == 200 and (answer.json["winner"], answer.json["scores"]) == (1, [4, 12, None, 6]), answer
+    assert [each["value"] for each in answer.json["results"]] == [2, 6, None, 3] and answer.json["results"][2]["error"], answer
+    assert value(server, session, "x") == 6
+    answer = server.ask("POST", session + "/race", {"code": "import os\nx = os.getpid()", "n": 3, "judge": "x > 0", "keep": "none"})
+    assert (answer.json["winner"], answer.json["scores"]) == (0, [1, 1, 1]), answer
+    assert value(server, session, "x") == 6
+    answer = server.ask("POST", session + "/race", {"codes": ["1 / 0", "x = 8", "x = 9"]})
+    assert answer.json["winner"] == 1 and value(server, session, "x") == 8, answer
+    answer = server.ask("POST", session + "/race", {"codes": ["while True: pass", "x = 10"], "timeout": 0.3, "judge": "'a string'"})
+    assert answer.json["winner"] is None and answer.json["scores"] == [None, None], answer
+    assert value(server, session, "x") == 8
+    assert listed(server) == before | {session}
+    ended(server, session)
+
+
+def test_a_session_that_ends_during_its_race_takes_nothing_with_it(server):
+    before = listed(server)
+    session = opened(server)
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        asked = threads.submit(server.ask, "POST", session + "/race", {"code": "import time; time.sleep(0.5)", "n": 2})
+        support.wait_until(lambda: len(listed(server) - before) == 3, "the forks are there")
+        ended(server, session)
+        assert asked.result().code == "closed", asked.result()
+    support.wait_until(lambda: listed(server) == before, "the forks are gone")
+
+
+def test_forks_that_are_ended_during_their_race(server):
+    before = listed(server)
+    session = opened(server)
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        asked = threads.submit(server.ask, "POST", session + "/race", {"code": "import time; time.sleep(60)", "n": 2, "concurrency": 1})
+        support.wait_until(lambda: len(listed(server) - before) == 3, "the forks are there")
+        ended(server, *(listed(server) - before - {session}))
+        assert asked.result().code == "closed", asked.result()
+    assert value(server, session, "1 + 1") == 2
+    ended(server, session)
+    assert listed(server) == before

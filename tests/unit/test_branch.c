@@ -134,6 +134,70 @@ static void test_many(void **state)
 	cell_engine_destroy(engine);
 }
 
+static int score_length(void *arg, size_t i, const struct cell_result *result, double *ret_score)
+{
+	int *calls = arg;
+	++*calls;
+	*ret_score = strtod(cell_result_value_json(result), NULL);
+	return i == 3 ? -1 : 0;
+}
+
+/* The winner's state becomes the session's; nothing of the others is left. */
+static void test_race(void **state)
+{
+	(void)state;
+	struct cell_engine *engine = support_engine(0);
+	struct cell_session *session = support_session(engine);
+	const char *codes[] = { "x = 3\nx", "x = 5\nx", "1 / 0", "x = 9\nx" };
+	struct cell_race_options options = CELL_RACE_OPTIONS_INIT;
+	struct cell_race *race = NULL;
+	struct cell_error err = { 0 };
+	int calls = 0;
+	support_expect(session, "x = 1", NULL);
+	options.codes = codes;
+	options.n = COUNT(codes);
+	options.judge = "-x";
+	options.concurrency = 2;
+	assert_int_equal(cell_session_race(session, &options, &race, &err), 0);
+	assert_int_equal(race->winner, 0);
+	assert_true(race->scores[0] == -3 && race->scores[1] == -5 && race->scores[2] != race->scores[2] && race->scores[3] == -9);
+	assert_int_equal(support_outcome(race->results[2]), CELL_OUT_EXCEPTION);
+	assert_string_equal(cell_result_repr(race->results[3]), "9");
+	cell_race_destroy(race);
+	support_expect(session, "x", "3");
+	options.judge = NULL;
+	options.score = score_length;
+	options.score_arg = &calls;
+	assert_int_equal(cell_session_race(session, &options, &race, &err), 0);
+	assert_true(race->winner == 1 && calls == 3);
+	cell_race_destroy(race);
+	support_expect(session, "x", "5");
+	options.score = NULL;
+	options.codes = NULL;
+	options.code = "x += 1\nx";
+	options.n = 3;
+	options.keep_none = 1;
+	assert_int_equal(cell_session_race(session, &options, &race, &err), 0);
+	assert_true(race->winner == 0 && race->n == 3);
+	assert_string_equal(cell_result_repr(race->results[2]), "6");
+	cell_race_destroy(race);
+	support_expect(session, "x", "5");
+	options.codes = codes;
+	assert_int_equal(cell_session_race(session, &options, &race, &err), -1);
+	assert_int_equal(err.code, CELL_E_INVALID);
+	options.codes = NULL;
+	options.n = 0;
+	assert_int_equal(cell_session_race(session, &options, &race, &err), -1);
+	assert_int_equal(err.code, CELL_E_INVALID);
+	options.n = 2;
+	support_expect(session, "import threading\nstop = threading.Event()\nt = threading.Thread(target=stop.wait); t.start()", NULL);
+	assert_int_equal(cell_session_race(session, &options, &race, &err), -1);
+	assert_int_equal(err.code, CELL_E_FORK);
+	support_expect(session, "stop.set(); t.join(); x", "5");
+	cell_session_close(session);
+	cell_engine_destroy(engine);
+}
+
 /* Files have positions of their own. */
 static void test_positions(void **state)
 {
@@ -527,6 +591,7 @@ int main(int argc, char **argv)
 		TEST(test_fork),
 		TEST(test_output_of_forks),
 		TEST(test_many),
+		TEST(test_race),
 		TEST(test_positions),
 		TEST(test_refused),
 		TEST(test_unsupported),
