@@ -564,9 +564,10 @@ int cell__bench_measure_sandbox_tool(struct cell__bench *b, struct cell__bench_r
 				   "        took.append(clock() - began)\n"
 				   "        assert answer == '', answer\n"
 				   "    return took\n";
-	static const char *const calls[2][2] = { { "timed(tools.nothing, 5, 0.005)", "timed(tools.host, 5, 0.005)" },
-						 { "sleep(0.2) or timed(tools.nothing, 20, 0)",
-						   "sleep(0.2) or timed(tools.host, 20, 0)" } };
+	static const char *const calls[2][2] = {
+		{ "sleep(0.1) or timed(tools.nothing, 5, 0.005)", "sleep(0.1) or timed(tools.host, 5, 0.005)" },
+		{ "sleep(0.2) or timed(tools.nothing, 20, 0)", "sleep(0.2) or timed(tools.host, 20, 0)" },
+	};
 	static const size_t counts[2] = { 5, 20 };
 	struct cell__bench_row *rows[2] = { row, &b->rows[CELL_ROW_SANDBOX_TOOL_BURST] };
 	struct place place;

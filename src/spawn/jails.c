@@ -29,6 +29,7 @@
 #define FREE_GROUPS 16
 #define SPARES_MAX 16 /* for programs */
 #define SPARES_KEPT_US 10000000
+#define RUN_GAP_US 20000 /* programs that come sooner one after the other are a run */
 #define SPARE_DELAY_MS 3 /* a kernel that has just taken a jail, or a run of programs that finds spares, goes first */
 #define JAIL_FDS 3  /* a program's process, the mounts, the way out */
 
@@ -41,8 +42,9 @@ struct known_plan {
 };
 
 /*
- * Programs come one after the other, and each is over sooner than a jail is made. If more of them come at once than there are spares, the
- * number is doubled, up to SPARES_MAX, until none has come for SPARES_KEPT_US.
+ * Programs come one after the other, and each is over sooner than a jail is made. If a run of them leaves fewer spares than this, or one
+ * finds none, the number is doubled, up to SPARES_MAX, until none has come for SPARES_KEPT_US. Waiting until one finds none would not do:
+ * in a run each call leaves just enough time to make one jail beside it, at the cost of the call.
  */
 static const size_t spares_for[CELL_JAIL_USES] = {
 	[CELL_JAIL_FOR_KERNEL] = 1,
@@ -264,6 +266,27 @@ static void want_no_spares(uint64_t plan_id, enum cell_jail_use use)
 		known->spares_wanted[use] = 0;
 }
 
+/* No process enters the jails of programs later, and the spawner makes them itself; but only the zone has subordinate ids. */
+static enum jail_place place_of(const struct known_plan *known, enum cell_jail_use use)
+{
+	if (use == CELL_JAIL_FOR_KERNEL)
+		return known->place;
+	return known->plan->mapped == CELL_MAPPED_SUBIDS ? JAIL_OF_NOBODY : JAIL_OF_SPAWNER;
+}
+
+static bool is_spare(const struct jail *jail, const struct known_plan *known, enum cell_jail_use use)
+{
+	return !jail->failed && jail->use == use && jail->plan_id == known->plan->id && jail->place == place_of(known, use);
+}
+
+static size_t count_spares(const struct known_plan *known, enum cell_jail_use use)
+{
+	size_t n = 0;
+	for (struct jail *s = spares; s; s = s->next)
+		n += is_spare(s, known, use);
+	return n;
+}
+
 /* One was taken; ready: it was made ahead. */
 static void want_spares(struct known_plan *known, enum cell_jail_use use, enum jail_place place, bool ready)
 {
@@ -275,8 +298,9 @@ static void want_spares(struct known_plan *known, enum cell_jail_use use, enum j
 		*wanted = spares_for[use];
 		return;
 	}
-	known->program_us = cell__now_us();
-	if (*wanted > 0 && !ready)
+	int64_t now_us = cell__now_us(), since_us = now_us - known->program_us;
+	known->program_us = now_us;
+	if (*wanted > 0 && (!ready || (since_us < RUN_GAP_US && count_spares(known, use) < spares_for[use])))
 		*wanted = *wanted * 2 < SPARES_MAX ? *wanted * 2 : SPARES_MAX;
 	if (*wanted == 0)
 		*wanted = spares_for[use];
@@ -501,14 +525,6 @@ static struct jail *make_jail(const struct cell_plan *plan, enum cell_jail_use u
 	return jail;
 }
 
-/* No process enters the jails of programs later, and the spawner makes them itself; but only the zone has subordinate ids. */
-static enum jail_place place_of(const struct known_plan *known, enum cell_jail_use use)
-{
-	if (use == CELL_JAIL_FOR_KERNEL)
-		return known->place;
-	return known->plan->mapped == CELL_MAPPED_SUBIDS ? JAIL_OF_NOBODY : JAIL_OF_SPAWNER;
-}
-
 struct jail *cell__jail_take(int plan_fd, enum cell_jail_use use, enum jail_place zygote_place)
 {
 	const struct cell_plan *plan = cell__jail_plan(plan_fd);
@@ -543,11 +559,6 @@ struct jail *cell__jail_take(int plan_fd, enum cell_jail_use use, enum jail_plac
 	return best;
 }
 
-static bool is_spare(const struct jail *jail, const struct known_plan *known, enum cell_jail_use use)
-{
-	return !jail->failed && jail->use == use && jail->plan_id == known->plan->id && jail->place == place_of(known, use);
-}
-
 /* The plan that needs one most; ret_has: how many it has. */
 static const struct known_plan *plan_without_spare(enum cell_jail_use use, size_t *ret_has)
 {
@@ -555,9 +566,7 @@ static const struct known_plan *plan_without_spare(enum cell_jail_use use, size_
 	for (size_t i = 0; i < PLANS_KEPT; i++) {
 		if (!plans[i].plan || !plans[i].spares_wanted[use])
 			continue;
-		size_t has = 0;
-		for (struct jail *s = spares; s; s = s->next)
-			has += is_spare(s, &plans[i], use);
+		size_t has = count_spares(&plans[i], use);
 		if (has < plans[i].spares_wanted[use] && (!poorest || has < *ret_has)) {
 			poorest = &plans[i];
 			*ret_has = has;

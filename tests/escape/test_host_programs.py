@@ -377,6 +377,16 @@ def test_programs_one_after_the_other_share_nothing(full):
     support.wait_until(lambda: not groups_of(spawner), "control groups of sandboxes")
 
 
+def test_a_run_of_programs_finds_sandboxes_made_ahead(full):
+    """Programs that each find a sandbox, but follow one another so closely that each sandbox is made beside the next program."""
+    full.tool("true", "command: 'true'\nschema: {}\nrecipes: {run: {}}\n")
+    full.run("import time\nfor _ in range(24): tools.true.run(); time.sleep(0.008)\nout = 0")
+    full.driver.locate()
+    waiting = lambda: [p for p in support.descendants(full.driver.spawner) if p.cmdline.endswith("spawner serve")]
+    # Four instead of two, each with a pid 1 and a process that waits; a zone, a session's sandbox and a spare one.
+    support.wait_until(lambda: len(waiting()) >= 2 * 4 + 3, lambda: "more than %d processes in sandboxes" % len(waiting()))
+
+
 def groups_of(spawner):
     """Folders of control groups that a spawner made."""
     return [folder for base, folders, _ in os.walk("/sys/fs/cgroup") for folder in folders if folder.startswith("workcell-%d-" % spawner)]
