@@ -146,6 +146,8 @@ MEASURES = (
     ("container-open", "container that is up, open to first result", "ns", None, "docker", [TWENTIETH_OF_DOCKER]),
     ("sandbox-memory", "sandbox, private memory", "bytes", None, "subprocess", [at_most_over_mb(0.5)]),
     ("sandbox-many", "300 sandboxes at once, open", "ns", None, None, []),
+    ("layer-open", "sandbox with a layer over 10,000 files", "ns", None, "rw", [at_most_over_ms(1, "rw")]),
+    ("layer-diff", "diff of 100 of them", "ns", None, None, [at_most_ms(50)]),
     ("sandbox-starved", "cell beside five offenders", "ns", None, "quiet", [NOT_STARVED]),
     ("jupyter-open", "jupyter, open to first result", "ns", None, "subprocess", []),
     ("jupyter-cell", "jupyter, cell round trip", "ns", None, "subprocess", []),

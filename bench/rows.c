@@ -728,6 +728,7 @@ static int measure_all(struct cell__bench *b)
 		{ CELL_ROW_SANDBOX_MEMORY, cell__bench_measure_sandbox_memory, "memory of a sandbox" },
 		{ CELL_ROW_SANDBOX_MANY, cell__bench_measure_sandbox_many, "many sandboxes at once" },
 		{ CELL_ROW_SANDBOX_STARVED, cell__bench_measure_sandbox_starved, "cells beside sandboxes that do their worst" },
+		{ CELL_ROW_LAYER_OPEN, cell__bench_measure_layer_open, "layers over 10,000 files" },
 		{ CELL_ROW_DENO_OPEN, cell__bench_measure_deno_open, "opening sessions in Deno" },
 		{ CELL_ROW_DENO_CELL, cell__bench_measure_deno_cell, "cells in Deno" },
 		{ CELL_ROW_DENO_TOOL_CALL, cell__bench_measure_deno_tool_call, "calls of a host function from Deno" },

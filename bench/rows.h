@@ -55,6 +55,7 @@
 	X(CONTAINER_OPEN, "container-open", "ns", NULL)               \
 	X(SANDBOX_MEMORY, "sandbox-memory", "bytes", NULL)            \
 	X(SANDBOX_MANY, "sandbox-many", "ns", NULL)                   \
+	X(LAYER_OPEN, "layer-open", "ns", NULL)                       \
 	X(SANDBOX_STARVED, "sandbox-starved", "ns", NULL)             \
 	X(JUPYTER_OPEN, "jupyter-open", "ns", NULL)                   \
 	X(JUPYTER_CELL, "jupyter-cell", "ns", NULL)                   \
@@ -74,6 +75,7 @@
 	/* Not asked for by name: they come along with the others. */ \
 	X(CELL_ONE_CPU, "cell-one-cpu", "ns", NULL)                   \
 	X(UNDO_SAME, "undo-same", "ns", NULL)                         \
+	X(LAYER_DIFF, "layer-diff", "ns", NULL)                       \
 	X(CELL_TWO_CPUS, "cell-two-cpus", "ns", NULL)                 \
 	X(TOOL_CALL_ONE_CPU, "tool-call-one-cpu", "ns", NULL)         \
 	X(TOOL_CALL_TWO_CPUS, "tool-call-two-cpus", "ns", NULL)       \

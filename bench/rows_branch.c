@@ -1,11 +1,12 @@
 /*
- * Rows of branches: forks of a live session with 30 MB of data, points, undo.  What stands in the floor's column is a bare os.fork() of the
+ * Rows of branches: forks of a live session with 30 MB of data, points, undo, layers.  What stands in the floor's column is a bare os.fork() of the
  * same process, which ends at once and is waited for, in turns.
  */
 #define _GNU_SOURCE 1
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "rows_internal.h"
 
@@ -172,5 +173,80 @@ int cell__bench_measure_undo(struct cell__bench *b, struct cell__bench_row *row)
 	}
 	cell_session_close(with);
 	cell_session_close(without);
+	return r;
+}
+
+/* ---- layers ---- */
+
+#define LAYER_FILES 10000
+#define CHANGE_FILES "for i in range(100): n = open('%d/%d' % (i, i), 'w').write('changed')"
+
+static int fill_workspace(const char *path)
+{
+	char name[400];
+
+	if (mkdir(path, 0755))
+		return complain("make a folder");
+	for (int i = 0; i < LAYER_FILES; i++) {
+		FILE *file;
+
+		snprintf(name, sizeof(name), "%s/%d", path, i % 100);
+		if (i < 100 && mkdir(name, 0755))
+			return complain("make a folder");
+		snprintf(name, sizeof(name), "%s/%d/%d", path, i % 100, i / 100 == i % 100 ? i % 100 : 1000 + i);
+		file = fopen(name, "w");
+		if (!file || fprintf(file, "the text of file %d\n", i) < 0 || fclose(file))
+			return complain("make a file");
+	}
+	return 0;
+}
+
+static int time_layer(struct cell__bench *b, const char *path, const char *mode, double *ret_open, double *ret_diff)
+{
+	struct cell_session_options opts = CELL_SESSION_OPTIONS_INIT;
+	struct cell_session *session = NULL;
+	struct cell_error err = { 0 };
+	double began = now_ns();
+	char *diff = NULL;
+	int r;
+
+	opts.executor = "sandbox";
+	opts.python = b->python;
+	opts.cwd = path;
+	opts.workspace_mode = mode;
+	if (cell_session_open(b->engine, &opts, &session, &err))
+		return complain_err("open a session", &err);
+	r = run_cell(session, "1+1", "2", NULL, NULL);
+	*ret_open = now_ns() - began;
+	if (!r && ret_diff) {
+		r = run_cell(session, CHANGE_FILES, NULL, NULL, NULL);
+		began = now_ns();
+		diff = r ? NULL : cell_session_diff(session, 1, &err);
+		*ret_diff = now_ns() - began;
+		if (!r && (!diff || !strstr(diff, "\"changed\":100")))
+			r = diff ? complain("the diff has not the changes") : complain_err("diff", &err);
+		free(diff);
+	}
+	cell_session_close(session);
+	return r;
+}
+
+/* A sandbox with a layer and, beside it, without one; the diff of 100 changed files comes along. */
+int cell__bench_measure_layer_open(struct cell__bench *b, struct cell__bench_row *row)
+{
+	struct cell__bench_row *diffs = &b->rows[CELL_ROW_LAYER_DIFF];
+	char path[320];
+	double with, without, diff;
+	int r;
+
+	if (!cell__bench_has_sandbox(b, row))
+		return 0;
+	snprintf(path, sizeof(path), "%s/files", b->folder.path);
+	r = fill_workspace(path);
+	for (int i = -3; !r && i < rounds(b, 60); i++) {
+		r = time_layer(b, path, "cow", &with, &diff) || time_layer(b, path, "rw", &without, NULL) ? -1 : 0;
+		if (!r && i >= 0)
+			r = add_sample(&row->cell, with) || add_sample(&row->floor, without) || add_sample(&diffs->cell, diff) ? -1 : 0;
+	}
 	return r;
 }

@@ -53,6 +53,7 @@ int cell__bench_measure_fork(struct cell__bench *b, struct cell__bench_row *row)
 int cell__bench_measure_fork_many(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_rewind(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_undo(struct cell__bench *b, struct cell__bench_row *row);
+int cell__bench_measure_layer_open(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_approval(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_paused_call(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_paused_approval(struct cell__bench *b, struct cell__bench_row *row);
