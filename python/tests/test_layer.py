@@ -1,4 +1,8 @@
 """The layer over a session's workspace: changes, commits, points with files."""
+import os
+import subprocess
+import time
+
 import pytest
 from conftest import run
 
@@ -77,3 +81,70 @@ def test_files_go_back_with_variables(tmp_path, work):
         with pytest.raises(UnsupportedError, match="layer"):
             session.fork()
     assert (work / "text").read_text() == "one\ntwo\n" and (work / "gone").exists()
+
+
+def test_one_kernel_at_a_time_mounts_the_layer(tmp_path, work):
+    """Kernels in the pool are confined ahead for sessions that come twice, but not for a layer."""
+    def mounted():
+        found = set()
+        for pid in os.listdir("/proc"):
+            try:
+                with open("/proc/%s/mountinfo" % pid) as file:
+                    if any(" %s " % work in line and " overlay " in line for line in file):
+                        found.add(os.readlink("/proc/%s/ns/mnt" % pid))
+            except OSError:
+                continue
+        return found
+
+    with workcell.Engine(pool_size=2) as engine:
+        with workcell.sync.Session.sandbox(tmp_path / "data", cwd=work, workspace_mode="cow", engine=engine) as session:
+            for i in range(4):
+                session.run("open('%d', 'w').close()" % i)
+                session.reset()
+            assert session.run("import os; sorted(os.listdir('.'))").value == ["0", "1", "2", "3", "gone", "text"]
+            deadline = time.monotonic() + 3
+            while len(mounted()) > 1 and time.monotonic() < deadline:
+                time.sleep(0.05)
+            time.sleep(0.3)  # the pool would be filled by now
+            assert len(mounted()) == 1
+        assert mounted() == set()
+
+
+HOSTILE = """
+import os
+for i in range(300):
+    os.mkdir('deep'); os.chdir('deep')
+os.chdir('/'); os.chdir(%r)
+os.mkdir('locked'); open('locked/x', 'w').close(); os.chmod('locked', 0)
+"""
+
+
+@pytest.fixture(params=["overlay", "copy"])
+def spill(request, tmp_path):
+    """A folder for layers; with the form "copy" on a file system that has no attributes, as overlayfs needs them."""
+    folder = tmp_path / "spill"
+    folder.mkdir()
+    if request.param == "overlay":
+        yield folder, request.param
+        return
+    if os.getuid() != 0:
+        pytest.skip("needs root to mount a file system")
+    subprocess.run(["mount", "-t", "ramfs", "none", str(folder)], check=True)
+    yield folder, request.param
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_nothing_is_left_in_the_spill_folder(tmp_path, work, spill):
+    spill, form = spill
+    with workcell.Engine(spill_dir=str(spill)) as engine:
+        with workcell.sync.Session.sandbox(tmp_path / "data", cwd=work, workspace_mode="cow", engine=engine) as session:
+            result = session.run("open('text', 'a').write('three\\n'); open('/tmp/x', 'w').write('y')")
+            assert result.isolation["layer"] == form
+            assert len(os.listdir(spill)) == 1 and [each.path for each in session.diff().files] == ["text"]
+            session.discard()
+            assert session.diff().files == [] and session.run("open('text').read()").value == "one\ntwo\n"
+            session.run("open('new', 'w').write('n')")
+            assert session.commit().committed == ["new"] and (work / "new").read_text() == "n"
+            session.run(HOSTILE % str(work))
+            assert any(each.too_deep for each in session.diff().files)
+        assert os.listdir(spill) == []

@@ -528,14 +528,17 @@ int cell__layer_restore(struct cell__layer *layer, int64_t pid, const struct cel
 
 /* ---- another layer ---- */
 
-static void copy_record(const void *node, VISIT visit, void *arg)
+static _Thread_local struct cell__layer *copies_to; /* twalk_r() is not in glibc 2.28 */
+
+static void copy_record(const void *node, VISIT visit, int depth)
 {
 	const struct cell__committed *record = *(struct cell__committed *const *)node;
+	(void)depth;
 	if (visit != postorder && visit != leaf)
 		return;
 	struct stat base = { .st_ino = record->base_ino, .st_ctim = record->base_ctime };
 	struct stat upper = { .st_ino = record->upper_ino, .st_ctim = record->upper_ctime };
-	(void)cell__layer_remember(arg, record->path, &base, &upper); /* missing: the file counts as changed underneath */
+	(void)cell__layer_remember(copies_to, record->path, &base, &upper); /* missing: the file counts as changed underneath */
 }
 
 static int fork_layer(struct cell__layer *from, const struct cell__frozen *frozen, struct cell__layer *to, struct cell_error *err)
@@ -546,7 +549,8 @@ static int fork_layer(struct cell__layer *from, const struct cell__frozen *froze
 	if (frozen && state < 0)
 		return fail_folder(err, from->points);
 	to->made = frozen ? frozen->made : from->made;
-	twalk_r(from->committed, copy_record, to);
+	copies_to = to;
+	twalk(from->committed, copy_record);
 	if (copy_into(to, frozen ? state : from->upper_fd, to->upper_fd, from->form == CELL_LAYER_OVERLAY, err) < 0)
 		return -1;
 	/* Every file of the copy is new, so none can be known to be untouched by its times: contents are compared. */

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 
 #include "base/base.h"
 #include "base/tree.h"
@@ -66,7 +67,8 @@ static bool try_in(const char *folder)
 {
 	static const char *const parts[] = { "lower", "upper", "work", "merged" };
 	struct trial trial;
-	char top[200];
+	char top[200], marked[256];
+	/* The trial names its folders in options, where these would have to be quoted. */
 	if (strpbrk(folder, ",:\\") || (size_t)snprintf(top, sizeof top, "%s/workcell-overlay-XXXXXX", folder) >= sizeof top ||
 	    !mkdtemp(top))
 		return false;
@@ -78,7 +80,9 @@ static bool try_in(const char *folder)
 	snprintf(trial.options, sizeof trial.options, "userxattr,lowerdir=%s/lower,upperdir=%s/upper,workdir=%s/work", top, top, top);
 	snprintf(trial.uid_map, sizeof trial.uid_map, "%u %u 1", geteuid(), geteuid());
 	snprintf(trial.gid_map, sizeof trial.gid_map, "%u %u 1", getegid(), getegid());
-	works = works && run_trial(&trial);
+	/* The layer marks its folder so (layer/layer.h). */
+	snprintf(marked, sizeof marked, "%s/upper", top);
+	works = works && setxattr(marked, "user.workcell.layer", "x", 1, 0) == 0 && run_trial(&trial);
 	(void)cell__tree_remove(AT_FDCWD, top);
 	return works;
 }

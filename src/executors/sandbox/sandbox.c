@@ -121,6 +121,7 @@ static struct cell__sandbox_request *request_create(struct cell__executor_host *
 		snprintf(request->session_id, sizeof request->session_id, "%s", spec->session_id);
 		request->workspace = cell__strdup(spec->cwd);
 		request->layer = spec->layer;
+		request->base.alone = spec->layer != NULL;
 	}
 	if (!request || !request->workspace || !(request->read = cell__strings_copy(spec->read))) {
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");

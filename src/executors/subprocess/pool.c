@@ -85,6 +85,8 @@ void cell__sub_pool_confine(struct cell__sub_env *env, struct cell__sub_pool *po
 void cell__sub_pool_learn(struct cell__sub_env *env, struct cell__sub_pool *pool, const struct cell__sandbox_request *request,
 			  unsigned times)
 {
+	if (request->alone)
+		return;
 	if (expects(pool, request)) {
 		pool->in_a_row = pool->in_a_row + times < SAME_IN_A_ROW ? pool->in_a_row + times : SAME_IN_A_ROW;
 		return;

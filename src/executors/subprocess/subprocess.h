@@ -38,6 +38,7 @@ struct cell__sandbox_request {
 	int (*prepare)(struct cell__sandbox_request *request, const struct cell__plan_env *env, struct cell_error *err);
 	void (*destroy)(struct cell__sandbox_request *request);
 	enum cell__zygote_kind zygote;
+	bool alone; /* no second kernel may see its files: none is confined for it in advance */
 	struct cell__sandbox_plan *plan;
 	struct cell__sub_files *from; /* that the plan was made from */
 	struct cell__buf session; /* the session's plan */
