@@ -60,8 +60,8 @@ def test_without_a_layer(storage):
                 call()
 
 
-def test_files_go_back_with_variables(tmp_path, work):
-    with workcell.sync.Session.subprocess(tmp_path / "data", cwd=work, workspace_mode="cow", undo=5) as session:
+def test_files_go_back_with_variables(made, work):
+    with made(workcell.sync.Session, undo=5) as session:
         session.run("x = 1; open('text', 'w').write('1')")
         session.checkpoint("one")
         session.run("x = 2; open('text', 'w').write('2'); open('more', 'w').write('2')\nimport os; os.remove('gone')")

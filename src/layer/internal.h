@@ -19,7 +19,7 @@ struct cell__layer {
 	enum cell__layer_form form;
 	char *base, *home, *folder, *upper, *work, *points;
 	int base_fd, folder_fd, upper_fd;
-	int view_fd, tmp_fd; /* -1: none */
+	int view_fd; /* -1: none */
 	struct timespec made;   /* base files with a later ctime were changed since */
 	struct timespec copied; /* copy: upper files with an earlier ctime are as they were copied */
 	void *committed;        /* tsearch(): struct cell__committed */
@@ -34,7 +34,6 @@ struct cell__frozen {
 	char name[32];
 	struct timespec at; /* files with an earlier ctime are as they were then */
 	struct timespec made; /* the layer's, then */
-	bool has_tmp;
 };
 
 /* A file of base that a commit wrote: it is not a change underneath. */

@@ -103,7 +103,6 @@ static struct cell__layer *allocate(const char *base, const char *home, enum cel
 			.folder_fd = -1,
 			.upper_fd = -1,
 			.view_fd = -1,
-			.tmp_fd = -1,
 		};
 		pthread_mutex_init(&layer->lock, NULL);
 		layer->base = cell__strdup(base);
@@ -145,7 +144,6 @@ void cell__layer_destroy(struct cell__layer *layer)
 	if (!layer)
 		return;
 	cell__close_fd(&layer->view_fd);
-	cell__close_fd(&layer->tmp_fd);
 	cell__close_fd(&layer->upper_fd);
 	cell__close_fd(&layer->folder_fd);
 	cell__close_fd(&layer->base_fd);
@@ -189,18 +187,11 @@ const char *cell__layer_points(const struct cell__layer *layer)
 	return layer->points;
 }
 
-static void attach(struct cell__layer *layer, int view_fd, int tmp_fd)
-{
-	cell__close_fd(&layer->view_fd);
-	cell__close_fd(&layer->tmp_fd);
-	layer->view_fd = view_fd;
-	layer->tmp_fd = tmp_fd;
-}
-
-void cell__layer_attach(struct cell__layer *layer, int view_fd, int tmp_fd)
+void cell__layer_attach(struct cell__layer *layer, int view_fd)
 {
 	pthread_mutex_lock(&layer->lock);
-	attach(layer, view_fd, tmp_fd);
+	cell__close_fd(&layer->view_fd);
+	layer->view_fd = view_fd;
 	pthread_mutex_unlock(&layer->lock);
 }
 
@@ -217,12 +208,12 @@ static int attach_process(struct cell__layer *layer, int64_t pid, struct cell_er
 	snprintf(path, sizeof path, "/proc/%lld/root", (long long)pid);
 	CELL_AUTO_FD int root = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	CELL_AUTO_FD int view = root < 0 ? -1 : open_in_root(root, layer->base);
-	CELL_AUTO_FD int tmp = root < 0 ? -1 : open_in_root(root, "/tmp");
 	if (view < 0)
 		return cell_fail(err, CELL_E_IO, errno, "reach the files of the session's kernel");
 	if (layer->form == CELL_LAYER_OVERLAY && (fgetxattr(view, MARK, mark, 32) != 32 || strcmp(mark, layer->mark) != 0))
 		return cell_fail(err, CELL_E_IO, 0, "the files of process %lld are not those of the layer", (long long)pid);
-	attach(layer, cell__take_fd(&view), cell__take_fd(&tmp));
+	cell__close_fd(&layer->view_fd);
+	layer->view_fd = cell__take_fd(&view);
 	return 0;
 }
 
@@ -243,16 +234,10 @@ static int freeze(struct cell__layer *layer, struct cell__frozen *frozen, struct
 		return fail_folder(err, layer->points);
 	frozen->at = st.st_ctim;
 	frozen->made = layer->made;
-	int rc = copy_into(layer, layer->upper_fd, upper, layer->form == CELL_LAYER_OVERLAY, err);
-	if (rc == 0 && layer->tmp_fd >= 0) {
-		CELL_AUTO_FD int tmp = make_in(folder, "tmp");
-		rc = tmp < 0 ? fail_folder(err, layer->points) : copy_into(layer, layer->tmp_fd, tmp, false, err);
-		frozen->has_tmp = rc == 0;
-	}
-	return rc;
+	return copy_into(layer, layer->upper_fd, upper, layer->form == CELL_LAYER_OVERLAY, err);
 }
 
-int cell__layer_freeze(struct cell__layer *layer, int64_t pid, struct cell__frozen **ret_frozen, struct cell_error *err)
+int cell__layer_freeze(struct cell__layer *layer, struct cell__frozen **ret_frozen, struct cell_error *err)
 {
 	struct cell__frozen *frozen = cell__alloc(1, sizeof *frozen);
 	if (!frozen)
@@ -260,11 +245,7 @@ int cell__layer_freeze(struct cell__layer *layer, int64_t pid, struct cell__froz
 	pthread_mutex_lock(&layer->lock);
 	frozen->layer = layer;
 	snprintf(frozen->name, sizeof frozen->name, "%u", layer->next_point++);
-	int rc = pid ? attach_process(layer, pid, err) : 0;
-	if (rc == 0)
-		rc = freeze(layer, frozen, err);
-	if (pid)
-		attach(layer, -1, -1);
+	int rc = freeze(layer, frozen, err);
 	pthread_mutex_unlock(&layer->lock);
 	if (rc < 0) {
 		cell__frozen_destroy(frozen);
@@ -493,19 +474,6 @@ static int restore(struct cell__layer *layer, const struct cell__frozen *frozen,
 	return rc;
 }
 
-static int restore_tmp(struct cell__layer *layer, const struct cell__frozen *frozen, struct cell_error *err)
-{
-	CELL_AUTO_FD int state = open_frozen(frozen, "tmp");
-	struct restoring restoring = { .at = frozen->at };
-	struct place place = { .view = layer->tmp_fd, .upper = -1, .state = state, .base = -1, .hides = true, .whole = true };
-	if (state < 0)
-		return fail_folder(err, layer->points);
-	struct acting acting = act_as_owner(layer->tmp_fd);
-	int rc = restore_folder(&restoring, &place, err);
-	act_as_caller(&acting);
-	return rc;
-}
-
 int cell__layer_restore(struct cell__layer *layer, int64_t pid, const struct cell__frozen *frozen, struct cell_error *err)
 {
 	struct timespec made;
@@ -518,10 +486,8 @@ int cell__layer_restore(struct cell__layer *layer, int64_t pid, const struct cel
 		rc = restore(layer, frozen, err);
 	if (rc == 0)
 		layer->made = frozen ? frozen->made : made;
-	if (rc == 0 && frozen && frozen->has_tmp && layer->tmp_fd >= 0)
-		rc = restore_tmp(layer, frozen, err);
 	if (pid)
-		attach(layer, -1, -1);
+		cell__close_fd(&layer->view_fd);
 	pthread_mutex_unlock(&layer->lock);
 	return rc;
 }

@@ -47,25 +47,23 @@ const char *cell__layer_work(const struct cell__layer *layer);
 const char *cell__layer_points(const struct cell__layer *layer);
 
 /*
- * The merged folder that now shows an overlay, and /tmp of the code; both are taken over, -1: none.  While an overlay has a merged folder, the
- * layer changes files through it alone, because overlayfs does not expect changes of its parts.
+ * The merged folder that now shows an overlay; taken over, -1: none.  While an overlay has one, the layer changes files through it alone,
+ * because overlayfs does not expect changes of its parts.
  */
-void cell__layer_attach(struct cell__layer *layer, int view_fd, int tmp_fd);
+void cell__layer_attach(struct cell__layer *layer, int view_fd);
 
-/*
- * ---- points ----
- *
- * pid: a kernel of this layer's session, of which the merged folder and /tmp are used; the folder must have the layer's mark, so that no
- * other process can be taken for it.  0: those that are attached, or none.
- */
+/* ---- points ---- */
 
 struct cell__frozen;
 
 /* Keeps the state of now. */
-int cell__layer_freeze(struct cell__layer *layer, int64_t pid, struct cell__frozen **ret_frozen, struct cell_error *err);
+int cell__layer_freeze(struct cell__layer *layer, struct cell__frozen **ret_frozen, struct cell_error *err);
 /* NULL is allowed. */
 void cell__frozen_destroy(struct cell__frozen *frozen);
-/* Makes the files what they were; NULL: what base has, so that the layer is empty. */
+/*
+ * Makes the files what they were; NULL: what base has, so that the layer is empty.  pid: a process that sees an overlay now, whose merged
+ * folder is used; it must have the layer's mark, so that no other process can be taken for it.  0: the one that is attached, or none does.
+ */
 int cell__layer_restore(struct cell__layer *layer, int64_t pid, const struct cell__frozen *frozen, struct cell_error *err);
 /* Another layer over the same base with the state of `frozen` (of this layer), or of now with NULL. */
 int cell__layer_fork(struct cell__layer *layer, const struct cell__frozen *frozen, struct cell__layer **ret_layer, struct cell_error *err);

@@ -200,7 +200,7 @@ static struct cell__point *take(struct cell_session *session, const char *name, 
 	}
 	point->next = session->points;
 	session->points = point;
-	if (session->layer && cell__files_freeze(session, slot->kernel, handle_frozen, point, err) < 0) {
+	if (session->layer && cell__files_freeze(session, handle_frozen, point, err) < 0) {
 		leave_point(point);
 		return NULL;
 	}
@@ -292,7 +292,7 @@ static bool bring_files_back(struct cell_session *session, struct cell__point *p
 {
 	if (!session->layer || session->files_back)
 		return false;
-	if (point->used == 0 && cell__files_restore(session, point->kernel, point->frozen, handle_files_back, point, NULL) < 0) {
+	if (point->used == 0 && cell__files_restore(session, point->frozen, handle_files_back, point, NULL) < 0) {
 		session->files_lost = true;
 		return false;
 	}
@@ -514,7 +514,7 @@ void cell__branch_return(struct cell_session *session)
 		return;
 	session->returning_files = true;
 	point->used++;
-	if (cell__files_restore(session, point->kernel, point->frozen, handle_returned, point, &err) < 0)
+	if (cell__files_restore(session, point->frozen, handle_returned, point, &err) < 0)
 		handle_returned(point, NULL, &err);
 }
 

@@ -206,7 +206,6 @@ int cell__session_files_on_loop(struct cell_session *session, enum cell__files_v
 struct state_work {
 	uv_work_t work;
 	struct cell_session *session;
-	int64_t pid;
 	struct cell__frozen *frozen;
 	struct cell_error err;
 	cell__frozen_done done; /* NULL: it is restored */
@@ -216,13 +215,13 @@ struct state_work {
 static void do_freeze(uv_work_t *work)
 {
 	struct state_work *state = work->data;
-	(void)cell__layer_freeze(state->session->layer, state->pid, &state->frozen, &state->err);
+	(void)cell__layer_freeze(state->session->layer, &state->frozen, &state->err);
 }
 
 static void do_restore(uv_work_t *work)
 {
 	struct state_work *state = work->data;
-	(void)cell__layer_restore(state->session->layer, state->pid, state->frozen, &state->err);
+	(void)cell__layer_restore(state->session->layer, 0, state->frozen, &state->err);
 }
 
 static void do_drop(uv_work_t *work)
@@ -243,36 +242,33 @@ static void handle_state(uv_work_t *work, int status)
 	cell__session_advance(session);
 }
 
-static int start_state(struct cell_session *session, const struct cell__kernel *kernel, struct cell__frozen *frozen, uv_work_cb work,
-		       cell__frozen_done done, void *arg, struct cell_error *err)
+static int start_state(struct cell_session *session, struct cell__frozen *frozen, uv_work_cb work, cell__frozen_done done, void *arg,
+		       struct cell_error *err)
 {
 	struct state_work *state = cell__alloc(1, sizeof *state);
 	if (!state)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a point");
-	*state = (struct state_work){
-		.session = session, .pid = kernel ? pid_of(session, kernel) : 0, .frozen = frozen, .done = done, .arg = arg
-	};
+	*state = (struct state_work){ .session = session, .frozen = frozen, .done = done, .arg = arg };
 	state->work.data = state;
 	session->filing++;
 	uv_queue_work(cell__loop_uv(session->engine->loop), &state->work, work, handle_state);
 	return 0;
 }
 
-int cell__files_freeze(struct cell_session *session, const struct cell__kernel *kernel, cell__frozen_done done, void *arg,
-		       struct cell_error *err)
+int cell__files_freeze(struct cell_session *session, cell__frozen_done done, void *arg, struct cell_error *err)
 {
-	return start_state(session, kernel, NULL, do_freeze, done, arg, err);
+	return start_state(session, NULL, do_freeze, done, arg, err);
 }
 
-int cell__files_restore(struct cell_session *session, const struct cell__kernel *kernel, struct cell__frozen *frozen,
-			cell__frozen_done done, void *arg, struct cell_error *err)
+int cell__files_restore(struct cell_session *session, struct cell__frozen *frozen, cell__frozen_done done, void *arg,
+			struct cell_error *err)
 {
-	return start_state(session, kernel, frozen, do_restore, done, arg, err);
+	return start_state(session, frozen, do_restore, done, arg, err);
 }
 
 void cell__files_drop(struct cell_session *session, struct cell__frozen *frozen)
 {
-	if (frozen && start_state(session, NULL, frozen, do_drop, NULL, NULL, NULL) < 0)
+	if (frozen && start_state(session, frozen, do_drop, NULL, NULL, NULL) < 0)
 		cell__frozen_destroy(frozen); /* out of memory: then here */
 }
 

@@ -293,14 +293,13 @@ char *cell__files_diff(struct cell_session *session, bool with_text, struct cell
 char *cell__files_commit(struct cell_session *session, const char *const *paths, bool force, struct cell_error *err);
 int cell__files_discard(struct cell_session *session, struct cell_error *err);
 /*
- * The layer's states, on the pool; done() on the loop, once, with the error or NULL.  -1: it is never called.  kernel: one that sees the
- * layer now.  A frozen state is the receiver's, and to be dropped.
+ * The layer's states, on the pool; done() on the loop, once, with the error or NULL.  -1: it is never called.  A frozen state is the
+ * receiver's, and to be dropped.  When one is restored, the session has no kernel.
  */
 typedef void (*cell__frozen_done)(void *arg, struct cell__frozen *frozen, const struct cell_error *err);
-int cell__files_freeze(struct cell_session *session, const struct cell__kernel *kernel, cell__frozen_done done, void *arg,
-		       struct cell_error *err);
-int cell__files_restore(struct cell_session *session, const struct cell__kernel *kernel, struct cell__frozen *frozen,
-			cell__frozen_done done, void *arg, struct cell_error *err);
+int cell__files_freeze(struct cell_session *session, cell__frozen_done done, void *arg, struct cell_error *err);
+int cell__files_restore(struct cell_session *session, struct cell__frozen *frozen, cell__frozen_done done, void *arg,
+			struct cell_error *err);
 /* NULL is allowed. */
 void cell__files_drop(struct cell_session *session, struct cell__frozen *frozen);
 

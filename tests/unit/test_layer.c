@@ -89,7 +89,7 @@ static void mount_overlay(void)
 	snprintf(options, sizeof options, "/proc/%d/root%s", (int)mounter, at("merged"));
 	view_fd = open(options, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	assert_true(view_fd >= 0);
-	cell__layer_attach(layer, fcntl(view_fd, F_DUPFD_CLOEXEC, 3), -1);
+	cell__layer_attach(layer, fcntl(view_fd, F_DUPFD_CLOEXEC, 3));
 }
 
 static void unmount_overlay(void)
@@ -99,7 +99,7 @@ static void unmount_overlay(void)
 	view_fd = -1;
 	if (mounter <= 0)
 		return;
-	cell__layer_attach(layer, -1, -1);
+	cell__layer_attach(layer, -1);
 	kill(mounter, SIGKILL);
 	waitpid(mounter, NULL, 0);
 	mounter = 0;
@@ -417,7 +417,7 @@ static void test_depth_and_rights(void **state)
 	assert_non_null(diff);
 	assert_true(json_array_size(json_object_get(diff, "files")) <= CELL_LAYER_MAX_DEPTH + 2);
 	json_decref(diff);
-	assert_int_equal(cell__layer_freeze(layer, 0, &frozen, &err), -1);
+	assert_int_equal(cell__layer_freeze(layer, &frozen, &err), -1);
 	assert_int_equal(err.code, CELL_E_LIMIT);
 	outcome = commit((const char *const[]){ "locked", NULL }, false);
 	assert_int_equal(json_array_size(json_object_get(outcome, geteuid() ? "skipped" : "committed")), 1);
@@ -487,10 +487,10 @@ static void go_back(void)
 	struct cell_error err;
 	code("echo 1 > text && rm -r dir && mkdir -p new/sub && echo n > new/sub/n && ln -s x sym");
 	sh("cp -a /proc/%d/fd/%d/. first", (int)getpid(), view_fd);
-	assert_int_equal(cell__layer_freeze(layer, 0, &first, &err), 0);
+	assert_int_equal(cell__layer_freeze(layer, &first, &err), 0);
 	code("echo 2 > text && mkdir dir && echo d > dir/d && rm -r new && echo f > new && rm sym && mkdir sym && echo b > bin && chmod 700 gone");
 	sh("cp -a /proc/%d/fd/%d/. second", (int)getpid(), view_fd);
-	assert_int_equal(cell__layer_freeze(layer, 0, &second, &err), 0);
+	assert_int_equal(cell__layer_freeze(layer, &second, &err), 0);
 	for (int i = 0; i < 2; i++) {
 		if (cell__layer_restore(layer, 0, first, &err) < 0)
 			fail_msg("%s", err.msg);
@@ -533,7 +533,7 @@ static void test_states_without_a_kernel(void **state)
 	struct cell_error err;
 	make_layer(CELL_LAYER_OVERLAY);
 	code("rm -r dir && mkdir dir && echo x > dir/x && rm gone");
-	assert_int_equal(cell__layer_freeze(layer, 0, &frozen, &err), 0);
+	assert_int_equal(cell__layer_freeze(layer, &frozen, &err), 0);
 	code("rm dir/x && echo y > y");
 	unmount_overlay();
 	assert_int_equal(cell__layer_restore(layer, 0, frozen, &err), 0);
@@ -543,21 +543,6 @@ static void test_states_without_a_kernel(void **state)
 	assert_int_equal(cell__layer_restore(layer, 0, NULL, &err), 0);
 	mount_overlay();
 	code("test -f dir/a -a -f gone");
-	cell__frozen_destroy(frozen);
-}
-
-static void test_tmp_goes_back_too(void **state)
-{
-	(void)state;
-	struct cell__frozen *frozen;
-	struct cell_error err;
-	make_layer(CELL_LAYER_OVERLAY);
-	sh("mkdir tmp && echo 1 > tmp/kept && mkdir tmp/dir");
-	cell__layer_attach(layer, fcntl(view_fd, F_DUPFD_CLOEXEC, 3), open(at("tmp"), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-	assert_int_equal(cell__layer_freeze(layer, 0, &frozen, &err), 0);
-	sh("echo 2 > tmp/kept && rmdir tmp/dir && echo x > tmp/x");
-	assert_int_equal(cell__layer_restore(layer, 0, frozen, &err), 0);
-	sh("test \"$(cat tmp/kept)\" = 1 -a -d tmp/dir -a ! -e tmp/x");
 	cell__frozen_destroy(frozen);
 }
 
@@ -640,7 +625,6 @@ int main(int argc, char **argv)
 		LAYER_TEST(test_limit),
 		LAYER_TEST(test_states),
 		LAYER_TEST(test_states_without_a_kernel),
-		LAYER_TEST(test_tmp_goes_back_too),
 		TEST(test_unified),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -306,10 +306,11 @@ static struct cell__sandbox_request *request_copy(const struct request *from, co
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
 		return NULL;
 	}
-	request->base = (struct cell__sandbox_request){ .prepare = request_prepare,
-							.destroy = request_destroy,
-							.zygote = from->base.zygote };
+	request->base = (struct cell__sandbox_request){
+		.prepare = request_prepare, .destroy = request_destroy, .zygote = from->base.zygote, .alone = from->base.alone
+	};
 	request->host = from->host;
+	request->layer = from->layer;
 	request->events = events;
 	request->owner = owner;
 	snprintf(request->session_id, sizeof request->session_id, "%s", session_id);
@@ -320,6 +321,7 @@ static struct cell__sandbox_request *request_copy(const struct request *from, co
 	request->base.from = cell__sub_files_ref(from->base.from);
 	if (!request->workspace || !request->cwd || !request->read ||
 	    cell__buf_add(&request->base.session, from->base.session.data, from->base.session.size) < 0 ||
+	    cell__buf_add(&request->shared, from->shared.data, from->shared.size) < 0 ||
 	    cell__buf_add(&request->base.files, from->base.files.data, from->base.files.size) < 0)
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
 	else if (cell__sandbox_policy_copy(&request->policy, &from->policy, err) == 0 &&
