@@ -178,9 +178,22 @@ def take_over(kernel, fds, options, alone):
     if not alone:
         own_offsets(kernel)
         own_loop(kernel.cells.loop)
+    own_workspace(kernel, options.get("workspace"))
     own_randomness(kernel.cells.ns)
     kernel.session = session
     _workcell.title("workcell-kernel " + session)
+
+
+def own_workspace(kernel, folder):
+    """The fork of a session with a layer works in a copy of its own."""
+    if folder is None or folder == kernel.workspace:
+        return
+    here, old = os.getcwd(), kernel.workspace
+    if here == old or here.startswith(old + "/"):
+        os.chdir(folder + here[len(old):])
+    if kernel.cells.home:
+        kernel.cells.home = folder, folder
+    kernel.workspace = folder
 
 
 def leave_exit_handlers(kernel, options):

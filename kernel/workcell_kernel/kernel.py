@@ -196,6 +196,7 @@ class Kernel:
             self.cells.portable = portable.part
         try:
             os.chdir(options["cwd"])
+            self.workspace = options["cwd"]
             if options.get("restore_cwd"):
                 self.cells.home = options["cwd"], os.getcwd()
         except OSError as exc:

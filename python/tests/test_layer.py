@@ -78,8 +78,23 @@ def test_files_go_back_with_variables(made, work):
         with session.attempt():
             session.run("open('kept', 'w').write('k')")
         assert session.run("os.path.exists('kept')").value is True
+        # Forks have files of their own.
+        session.run("os.makedirs('dir'); os.chdir('dir'); open('shared', 'w').write('s'); x = 'forked'")
+        fork, other = session.fork(2)
+        fork.run("open('shared', 'w').write('f'); open('../text', 'w').write('fork')")
+        assert fork.run("x, open('shared').read(), open('../text').read(), sorted(os.listdir('..'))").value == (
+            "forked", "f", "fork", ["dir", "gone", "kept", "text"])
+        assert other.run("open('shared').read(), open('../text').read()").value == ("s", "1")
+        assert session.run("open('shared').read(), open('../text').read()").value == ("s", "1")
+        assert {each.path: each.change for each in fork.diff().files}["text"] == "changed"
+        session.run("os.chdir('..')")
+        other.close()
+        fork.reset()  # a fresh kernel, the same files
+        assert fork.run("open('text').read()").value == "fork"
+        assert fork.commit("dir").committed == ["dir", "dir/shared"] and (work / "dir" / "shared").read_text() == "f"
+        fork.close()
         with pytest.raises(UnsupportedError, match="layer"):
-            session.fork()
+            session.race(["1", "2"])
     assert (work / "text").read_text() == "one\ntwo\n" and (work / "gone").exists()
 
 

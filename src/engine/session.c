@@ -622,12 +622,12 @@ static int cannot_fork(const struct cell_session *session, struct cell_error *er
 			 session->executor->name);
 }
 
-/* Two sessions would write to one layer. */
-static int shares_no_layer(const struct cell_session *session, struct cell_error *err)
+static int has_no_layer(const struct cell_session *session, struct cell_error *err)
 {
 	return session->layer
-		       ? cell_fail(err, CELL_E_UNSUPPORTED, 0,
-				   "a session with a layer over its workspace cannot be forked; points and rewinding include its files")
+		       ? cell_fail(
+				 err, CELL_E_UNSUPPORTED, 0,
+				 "a session with a layer over its workspace cannot continue from another session; it can be forked and rewound")
 		       : 0;
 }
 
@@ -718,8 +718,6 @@ int cell_session_fork(struct cell_session *session, const struct cell_fork_optio
 	struct cell_fork_options all = CELL_FORK_OPTIONS_INIT;
 	if (cell__require(err, session, ret_sessions) < 0 || check_fork(session, opts, "cell_session_fork", &all, err) < 0)
 		return -1;
-	if (shares_no_layer(session, err) < 0)
-		return -1;
 	if (n == 0 || n > CELL_LIMIT_FORKS)
 		return cell_fail(err, CELL_E_INVALID, 0, "n is %zu, expected 1 to %d", n, CELL_LIMIT_FORKS);
 	CELL_AUTO_FREE struct one_fork *forks = cell__alloc(n, sizeof *forks);
@@ -783,7 +781,7 @@ int cell_session_become(struct cell_session *session, struct cell_session *other
 	struct cell_fork_options all = CELL_FORK_OPTIONS_INIT;
 	if (cell__require(err, session, other) < 0 || check_fork(session, NULL, "cell_session_become", &all, err) < 0)
 		return -1;
-	if (shares_no_layer(session, err) < 0 || shares_no_layer(other, err) < 0)
+	if (has_no_layer(session, err) < 0 || has_no_layer(other, err) < 0)
 		return -1;
 	if (session == other || session->engine != other->engine || session->executor != other->executor)
 		return cell_fail(err, CELL_E_INVALID, 0, "a session can continue from another session of the same engine and executor");
@@ -857,7 +855,7 @@ static struct branch_asking *ask_branch(struct cell_session *session, const char
 int cell__session_fork_on_loop(struct cell_session *session, bool drop, cell__session_done done, void *arg, struct cell_error *err)
 {
 	struct cell_fork_options opts = CELL_FORK_OPTIONS_INIT;
-	struct branch_asking *asking = shares_no_layer(session, err) < 0 ? NULL : ask_branch(session, NULL, done, arg, err);
+	struct branch_asking *asking = ask_branch(session, NULL, done, arg, err);
 	struct cell_session *target = asking ? make_fork(session, &opts, err) : NULL;
 	if (!target) {
 		free(asking);
@@ -898,7 +896,7 @@ int cell__session_become_on_loop(struct cell_session *session, struct cell_sessi
 				 struct cell_error *err)
 {
 	struct branch_asking *asking = NULL;
-	if (shares_no_layer(session, err) == 0 && shares_no_layer(other, err) == 0)
+	if (has_no_layer(session, err) == 0 && has_no_layer(other, err) == 0)
 		asking = ask_branch(session, NULL, done, arg, err);
 	if (!asking)
 		return -1;

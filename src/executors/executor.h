@@ -204,10 +204,10 @@ struct cell__executor {
 		    void *owner, struct cell__kernel **ret_kernel, struct cell_error *err);
 	/*
 	 * Forks a kernel that runs no cell: a new one that continues from its memory, in every other way as if open() had made it, with
-	 * this session's id.  A cell may be run at once after the call, in both.  NULL: not supported.
+	 * this session's id and its layer, or NULL.  A cell may be run at once after the call, in both.  NULL: not supported.
 	 */
-	int (*fork)(struct cell__kernel *kernel, const char *session_id, unsigned flags, const struct cell__kernel_events *events,
-		    void *owner, struct cell__kernel **ret_kernel, struct cell_error *err);
+	int (*fork)(struct cell__kernel *kernel, const char *session_id, const struct cell__layer *layer, unsigned flags,
+		    const struct cell__kernel_events *events, void *owner, struct cell__kernel **ret_kernel, struct cell_error *err);
 	/* Bytes that a point takes, where it has no process (then pid() is 0); NULL, or -1: it has one. */
 	int64_t (*kept)(const struct cell__kernel *kernel);
 	/* Delivers all output written so far: later output belongs to the next run. */

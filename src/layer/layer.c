@@ -476,7 +476,7 @@ static int restore(struct cell__layer *layer, const struct cell__frozen *frozen,
 
 int cell__layer_restore(struct cell__layer *layer, int64_t pid, const struct cell__frozen *frozen, struct cell_error *err)
 {
-	struct timespec made;
+	struct timespec made = { 0 };
 	pthread_mutex_lock(&layer->lock);
 	/* An empty layer has seen base as it is now. */
 	int rc = pid ? attach_process(layer, pid, err) : 0;

@@ -194,7 +194,8 @@ static struct cell__point *take(struct cell_session *session, const char *name, 
 	point->session = session;
 	point->cells = point->upto = session->cells;
 	point->taken_us = cell__now_us();
-	if (session->executor->fork(slot->kernel, session->id, flags | CELL__FORK_POINT, &point_events, point, &point->kernel, err) < 0) {
+	if (session->executor->fork(slot->kernel, session->id, session->layer, flags | CELL__FORK_POINT, &point_events, point,
+				    &point->kernel, err) < 0) {
 		free_point(point);
 		return NULL;
 	}
@@ -421,6 +422,32 @@ static int branch_into(struct cell_session *source, struct cell_session *target,
 	return cell__slot_fork(target, slot->kernel, &slot->own, &slot->hosts, flags, err);
 }
 
+static void handle_files_forked(struct cell_session *source, struct cell_session *target, unsigned flags, const struct cell_error *err)
+{
+	struct cell_error failure = { 0 };
+	source->freezing--;
+	if (err)
+		failure = *err;
+	else if (!source->slot || !source->slot->ready)
+		cell_fail(&failure, CELL_E_KERNEL, 0, "the kernel ended before it forked");
+	else
+		(void)branch_into(source, target, flags, &failure);
+	target->branching = false;
+	if (failure.code)
+		cell__session_end_opening(target, &failure);
+}
+
+/* Its own files and limits come first, if it has some. */
+static int start_fork(struct cell_session *source, struct cell_session *target, unsigned flags, struct cell_error *err)
+{
+	if (!source->layer && !source->quota)
+		return branch_into(source, target, flags, err);
+	if (cell__files_fork(source, target, flags, handle_files_forked, err) < 0)
+		return -1;
+	source->freezing++;
+	return 0;
+}
+
 static void end_closed(struct cell__waiting *waiting)
 {
 	struct cell_error err;
@@ -445,7 +472,7 @@ void cell__branch_start_waiting(struct cell_session *session)
 			end_closed(&wanted->waiting);
 		else if (!target && take_point(session, wanted, &err) < 0)
 			cell__session_end_waiting(&wanted->waiting, &err);
-		else if (target && branch_into(session, target, wanted->flags, &err) < 0)
+		else if (target && start_fork(session, target, wanted->flags, &err) < 0)
 			cell__session_end_opening(target, &err);
 	}
 }

@@ -272,6 +272,63 @@ void cell__files_drop(struct cell_session *session, struct cell__frozen *frozen)
 		cell__frozen_destroy(frozen); /* out of memory: then here */
 }
 
+/* ---- forks ---- */
+
+struct fork_work {
+	uv_work_t work;
+	struct cell_session *source, *target;
+	struct cell_error err;
+	cell__files_forked done;
+	unsigned flags;
+};
+
+static void do_fork(uv_work_t *work)
+{
+	struct fork_work *fork = work->data;
+	struct cell_session *target = fork->target;
+	struct cell__layer *source = fork->source->layer;
+	if ((!source || cell__layer_fork(source, NULL, &target->layer, &fork->err) == 0))
+		(void)cell__session_watch_folders(target, &fork->err);
+}
+
+static void handle_forked(uv_work_t *work, int status)
+{
+	struct fork_work *fork = work->data;
+	struct cell_session *source = fork->source, *target = fork->target;
+	char *cwd = NULL;
+	(void)status; /* never cancelled */
+	if (!fork->err.code && target->layer && !target->options.confined) {
+		cwd = cell__strdup(cell__layer_upper(target->layer));
+		if (!cwd)
+			cell_fail(&fork->err, CELL_E_NOMEM, 0, "out of memory for a layer");
+	}
+	if (cwd) {
+		free(target->options.cwd);
+		target->options.cwd = cwd;
+	}
+	cell__quota_start(target->quota);
+	fork->done(source, target, fork->flags, fork->err.code ? &fork->err : NULL);
+	source->filing--;
+	target->filing--;
+	free(fork);
+	cell__session_advance(target);
+	cell__session_advance(source);
+}
+
+int cell__files_fork(struct cell_session *source, struct cell_session *target, unsigned flags, cell__files_forked done,
+		     struct cell_error *err)
+{
+	struct fork_work *fork = cell__alloc(1, sizeof *fork);
+	if (!fork)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a layer");
+	*fork = (struct fork_work){ .source = source, .target = target, .flags = flags, .done = done };
+	fork->work.data = fork;
+	source->filing++;
+	target->filing++;
+	uv_queue_work(cell__loop_uv(source->engine->loop), &fork->work, do_fork, handle_forked);
+	return 0;
+}
+
 /* ---- the end ---- */
 
 struct removing {

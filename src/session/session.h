@@ -300,6 +300,13 @@ typedef void (*cell__frozen_done)(void *arg, struct cell__frozen *frozen, const 
 int cell__files_freeze(struct cell_session *session, cell__frozen_done done, void *arg, struct cell_error *err);
 int cell__files_restore(struct cell_session *session, struct cell__frozen *frozen, cell__frozen_done done, void *arg,
 			struct cell_error *err);
+/*
+ * Gives a session that is to be a fork its layer, with the state of the source's, and its limit on the workspace; on the pool, then done() on
+ * the loop.  The source must start no cell until then.
+ */
+typedef void (*cell__files_forked)(struct cell_session *source, struct cell_session *target, unsigned flags, const struct cell_error *err);
+int cell__files_fork(struct cell_session *source, struct cell_session *target, unsigned flags, cell__files_forked done,
+		     struct cell_error *err);
 /* NULL is allowed. */
 void cell__files_drop(struct cell_session *session, struct cell__frozen *frozen);
 

@@ -225,7 +225,7 @@ int cell__slot_fork(struct cell_session *session, struct cell__kernel *kernel, c
 	if (rc == 0 && (rc = cell__slot_trust(session, err)) == 0) {
 		slot->session = session;
 		slot->news = session->options.space != NULL; /* packages may have come since */
-		rc = kernel->executor->fork(kernel, session->id, flags, &kernel_events, slot, &slot->kernel, err);
+		rc = kernel->executor->fork(kernel, session->id, session->layer, flags, &kernel_events, slot, &slot->kernel, err);
 	}
 	if (rc < 0) {
 		if (slot)

@@ -297,8 +297,30 @@ static int sandbox_prewarm(struct cell__executor_host *host, const struct cell__
 					err);
 }
 
+/*
+ * The plan of a session with a layer, for another layer.  Their folders are in one place and have names of the same length, so the plan is
+ * as long, and no path has to be looked up.
+ */
+static int name_layer(struct cell__buf *plan, const struct cell__layer *from, const struct cell__layer *to, struct cell_error *err)
+{
+	if (from == to || plan->size == 0)
+		return 0;
+	const char *old = cell__layer_folder(from), *new = to ? cell__layer_folder(to) : "";
+	size_t size = strlen(old), changed = 0;
+	struct cell_plan *head = (struct cell_plan *)plan->data;
+	struct cell_plan_step *step = (struct cell_plan_step *)(head + 1);
+	for (uint32_t i = 0; strlen(new) == size && i < head->n_steps; i++, step = (struct cell_plan_step *)((char *)step + step->bytes)) {
+		char *path = step->op == CELL_OP_OVERLAY ? step->text + step->a_size + 1 : step->op == CELL_OP_BIND ? step->text : NULL;
+		if (path && strncmp(path, old, size) == 0) {
+			memcpy(path, new, size);
+			changed++;
+		}
+	}
+	return changed == 1 ? 0 : cell_fail(err, CELL_E_SANDBOX, 0, "the layer of a fork cannot be shown in place of its source's");
+}
+
 /* The same sandbox once more, for another session. */
-static struct cell__sandbox_request *request_copy(const struct request *from, const char *session_id,
+static struct cell__sandbox_request *request_copy(const struct request *from, const char *session_id, const struct cell__layer *layer,
 						  const struct cell__kernel_events *events, void *owner, struct cell_error *err)
 {
 	struct request *request = cell__alloc(1, sizeof *request);
@@ -310,7 +332,7 @@ static struct cell__sandbox_request *request_copy(const struct request *from, co
 		.prepare = request_prepare, .destroy = request_destroy, .zygote = from->base.zygote, .alone = from->base.alone
 	};
 	request->host = from->host;
-	request->layer = from->layer;
+	request->layer = layer;
 	request->events = events;
 	request->owner = owner;
 	snprintf(request->session_id, sizeof request->session_id, "%s", session_id);
@@ -324,7 +346,9 @@ static struct cell__sandbox_request *request_copy(const struct request *from, co
 	    cell__buf_add(&request->shared, from->shared.data, from->shared.size) < 0 ||
 	    cell__buf_add(&request->base.files, from->base.files.data, from->base.files.size) < 0)
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
-	else if (cell__sandbox_policy_copy(&request->policy, &from->policy, err) == 0 &&
+	else if (name_layer(&request->base.session, from->layer, layer, err) == 0 &&
+		 name_layer(&request->shared, from->layer, layer, err) == 0 &&
+		 cell__sandbox_policy_copy(&request->policy, &from->policy, err) == 0 &&
 		 cell__writable_copy(&from->writable, &request->writable, err) == 0 &&
 		 cell__places_write(request->host->places, &request->writable, err) == 0)
 		return &request->base;
@@ -332,11 +356,11 @@ static struct cell__sandbox_request *request_copy(const struct request *from, co
 	return NULL;
 }
 
-static int sandbox_fork(struct cell__kernel *kernel, const char *session_id, unsigned flags, const struct cell__kernel_events *events,
-			void *owner, struct cell__kernel **ret_kernel, struct cell_error *err)
+static int sandbox_fork(struct cell__kernel *kernel, const char *session_id, const struct cell__layer *layer, unsigned flags,
+			const struct cell__kernel_events *events, void *owner, struct cell__kernel **ret_kernel, struct cell_error *err)
 {
 	const struct request *from = (const struct request *)cell__subprocess_request(kernel);
-	struct cell__sandbox_request *request = request_copy(from, session_id, events, owner, err);
+	struct cell__sandbox_request *request = request_copy(from, session_id, layer, events, owner, err);
 	return request ? cell__sub_image_fork(kernel, request, session_id, flags, events, owner, ret_kernel, err) : -1;
 }
 

@@ -12,6 +12,8 @@
 
 #include <string.h>
 
+#include "layer/layer.h"
+
 /* Tells the spawner that there will be no such kernel; its answer ends ours, with this error. */
 static void give_up(struct cell__sub_kernel *branch)
 {
@@ -86,8 +88,8 @@ void cell__sub_branch_source_gone(struct cell__sub_kernel *source)
 	}
 }
 
-int cell__subprocess_fork(struct cell__kernel *base, const char *session_id, unsigned flags, const struct cell__kernel_events *events,
-			  void *owner, struct cell__kernel **ret_kernel, struct cell_error *err)
+int cell__subprocess_fork(struct cell__kernel *base, const char *session_id, const struct cell__layer *layer, unsigned flags,
+			  const struct cell__kernel_events *events, void *owner, struct cell__kernel **ret_kernel, struct cell_error *err)
 {
 	struct cell__sub_kernel *source = (struct cell__sub_kernel *)base;
 	struct cell__spawn_client *client = &source->sub->supervisor->client;
@@ -102,6 +104,9 @@ int cell__subprocess_fork(struct cell__kernel *base, const char *session_id, uns
 	branch->state = CELL_KERNEL_DYING; /* unless all goes well */
 	json_t *request = json_pack("{s:s, s:b, s:b}", "session", session_id, "drop", flags & CELL__FORK_DROP, "heir",
 				    flags & CELL__FORK_HEIR);
+	/* Without namespaces its workspace has a path of its own. */
+	if (request && layer && json_object_set_new(request, "workspace", json_string(cell__layer_upper(layer))) < 0)
+		json_decref(cell__take_ptr(request));
 	CELL_AUTO_FREE char *text = request ? json_dumps(request, JSON_COMPACT) : NULL;
 	json_decref(request);
 	int rc = text ? cell__sub_kernel_link(branch, &fds, err) : cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");

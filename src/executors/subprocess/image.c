@@ -60,11 +60,15 @@ static int ask_source(struct cell__sub_kernel *source, unsigned flags, struct ce
 	struct cell__sub_image *image = cell__alloc(1, sizeof *image);
 	if (!image)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a fork");
-	*image = (struct cell__sub_image){ .drops = flags & CELL__FORK_DROP, .refs = 2, .id = sub->supervisor->next_id++, .source = source->id, .zygote = source->zygote_id };
+	*image = (struct cell__sub_image){ .drops = flags & CELL__FORK_DROP,
+					   .refs = 2,
+					   .id = sub->supervisor->next_id++,
+					   .source = source->id,
+					   .zygote = source->zygote_id };
 	image->fd = memfd_create("workcell-image", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	int rc = image->fd < 0 ? cell_fail(err, CELL_E_IO, errno, "make a file for the memory of a kernel")
-			       : cell__link_send_fds(source->link, CELL_FRAME_FORK, (uint32_t)image->id, text, strlen(text), NULL, 0, &image->fd, 1,
-						     err);
+			       : cell__link_send_fds(source->link, CELL_FRAME_FORK, (uint32_t)image->id, text, strlen(text), NULL, 0,
+						     &image->fd, 1, err);
 	if (rc < 0) {
 		image->refs = 1;
 		unref(image);
@@ -184,8 +188,9 @@ static int check_zygote(const struct cell__sub_kernel *source, struct cell_error
 	uint64_t zygote = source->is_image ? source->image->zygote : source->zygote_id;
 	if (env->state == CELL_ENV_READY && env->zygote_id == zygote)
 		return 0;
-	return cell_fail(err, CELL_E_FORK, 0,
-			 "the process that the kernel was forked from has ended, and a fork needs another kernel of the same; open a new session");
+	return cell_fail(
+		err, CELL_E_FORK, 0,
+		"the process that the kernel was forked from has ended, and a fork needs another kernel of the same; open a new session");
 }
 
 int cell__sub_image_fork(struct cell__kernel *base, struct cell__sandbox_request *request, const char *session_id, unsigned flags,

@@ -79,8 +79,8 @@ void cell__subprocess_pause(struct cell__kernel *base, bool paused);
 void cell__subprocess_close(struct cell__kernel *base, int64_t grace_ms);
 int64_t cell__subprocess_pid(const struct cell__kernel *base);
 /* See executor.h; of kernels that are not sandboxed. */
-int cell__subprocess_fork(struct cell__kernel *base, const char *session_id, unsigned flags, const struct cell__kernel_events *events,
-			  void *owner, struct cell__kernel **ret_kernel, struct cell_error *err);
+int cell__subprocess_fork(struct cell__kernel *base, const char *session_id, const struct cell__layer *layer, unsigned flags,
+			  const struct cell__kernel_events *events, void *owner, struct cell__kernel **ret_kernel, struct cell_error *err);
 /*
  * The same of sandboxed ones (image.c); request: of the fork, prepared; taken over.  A fork with CELL__FORK_POINT has no process, and
  * cell__subprocess_kept() tells its size.
