@@ -385,11 +385,13 @@ const char *cell__cli_nearest_flag(const struct cell_cli_command *command, const
 
 const char *cell__cli_nearest_command(const struct cell_cli_command *const *commands, const char *name)
 {
-	const char *words[MAX_WORDS + 1];
+	const char *words[MAX_WORDS + 3];
 	size_t n = 0;
 
 	for (; commands[n] && n < MAX_WORDS; n++)
 		words[n] = commands[n]->name;
+	words[n++] = "help";
+	words[n++] = "version";
 	words[n] = NULL;
 	return cell__nearest(name, words);
 }

@@ -48,6 +48,8 @@ def test_short_help_is_a_part_of_the_whole_in_groups():
     (("rnu",), "did you mean run?"),
     (("artefacts",), "did you mean artifacts?"),
     (("work",), "did you mean workflows?"),
+    (("hepl",), "did you mean help?"),
+    (("verison",), "did you mean version?"),
     (("run", "--exector", "x"), "did you mean --executor?"),
     (("run", "--time-out=3"), "did you mean --timeout?"),
     (("run", "--sandbox-polcy", "x"), "did you mean --sandbox-policy?"),
