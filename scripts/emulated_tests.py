@@ -16,6 +16,7 @@ NO_SECCOMP = "seccomp(2) and PR_SET_SECCOMP are not emulated, so no program is c
 NO_MOUNTS = "mounts of a sandbox need clone() with flags of namespaces, which is EINVAL"
 ONE_ID = "only one uid is mapped: a file cannot be given to another"
 NO_VFORK = "CLONE_VM with CLONE_VFORK is a fork, so posix_spawn() does not learn that exec failed"
+NO_PTRACE = "ptrace(2) is not emulated"
 THREAD = "every process has a thread of the emulator's, with which a kernel is not forked"
 # test program: ({cases that fail}, why); an empty set: any of them
 BEYOND = {
@@ -25,6 +26,10 @@ BEYOND = {
     "spawn": ({"test_client_bad_programs", "test_children"}, NO_VFORK + "; threads of the emulator are counted"),
     "confinement": (set(), NO_SECCOMP),
     "branch": (set(), THREAD),
+    "store_artifacts": ({"test_killed_at_every_call"}, NO_PTRACE),
+    "tools_registry": ({"test_command_failures"}, NO_VFORK),
+    "paths": ({"test_sandbox", "test_sandbox_without_pool", "test_sandbox_with_space", "test_jupyter"},
+              NO_SECCOMP + "; the venv with ipykernel is of this machine's architecture"),
 }
 
 
