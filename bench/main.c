@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/progress.h"
 
 #include "rows_internal.h"
 
@@ -105,6 +106,7 @@ static int run_peer(struct command *c, const char *name, const char *what, const
 	while (*more)
 		argv[n++] = *more++;
 	argv[n] = NULL;
+	cell__bench_step(&c->bench, what);
 	status = run_script(argv, out_fd);
 	free(script);
 	if (status)
@@ -161,11 +163,20 @@ static int run_report(struct command *c, int measured_fd, int peer_fd, int mcp_f
 	return status ? complain("the report failed (exit status %d)", status) : 0;
 }
 
+static bool wants_kernel_peer(const struct command *c)
+{
+	int only = c->bench.only;
+
+	return c->with_peer && only != CELL_ROW_MCP && (only < 0 || cell__bench_row_specs[only].peer);
+}
+
+static bool wants_mcp_peer(const struct command *c)
+{
+	return c->with_peer && c->bench.mcp_server && (c->bench.only < 0 || c->bench.only == CELL_ROW_MCP);
+}
+
 static int peer_and_report(struct command *c)
 {
-	bool mcp_only = c->bench.only == CELL_ROW_MCP;
-	bool with_peer = c->with_peer && !mcp_only && (c->bench.only < 0 || cell__bench_row_specs[c->bench.only].peer);
-	bool with_mcp = c->with_peer && c->bench.mcp_server && (c->bench.only < 0 || mcp_only);
 	int measured_fd = create_memfd("workcell-bench"), peer_fd = -1, mcp_fd = -1, r = -1;
 	FILE *f = NULL;
 
@@ -182,10 +193,11 @@ static int peer_and_report(struct command *c)
 		complain("write the figures: %s", strerror(errno));
 		goto out;
 	}
-	if (with_peer && ((peer_fd = create_memfd("workcell-bench-peer")) < 0 || run_kernel_peer(c, peer_fd)))
+	if (wants_kernel_peer(c) && ((peer_fd = create_memfd("workcell-bench-peer")) < 0 || run_kernel_peer(c, peer_fd)))
 		goto out;
-	if (with_mcp && ((mcp_fd = create_memfd("workcell-bench-mcp")) < 0 || run_mcp_peer(c, mcp_fd)))
+	if (wants_mcp_peer(c) && ((mcp_fd = create_memfd("workcell-bench-mcp")) < 0 || run_mcp_peer(c, mcp_fd)))
 		goto out;
+	cell__progress_end();
 	r = run_report(c, measured_fd, peer_fd, mcp_fd);
 out:
 	fclose(f);
@@ -323,6 +335,7 @@ int main(int argc, char **argv)
 
 	raise_nofile();
 	c.bench.mcp_server = server;
+	c.bench.steps = (size_t)wants_kernel_peer(&c) + (size_t)wants_mcp_peer(&c);
 	if (r < 0)
 		r = cell__bench_measure(&c.bench) || peer_and_report(&c) ? EXIT_OURS : 0;
 	cell__bench_finish(&c.bench);

@@ -31,7 +31,8 @@ class Wrong(Exception):
 
 
 def say(text):
-    print("peer: " + text, file=sys.stderr, flush=True)
+    # On a terminal workcell-bench has drawn its progress into this line.
+    print(("\r\x1b[K" if sys.stderr.isatty() else "") + "peer: " + text, file=sys.stderr, flush=True)
 
 
 def private_bytes(pid):

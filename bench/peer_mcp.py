@@ -46,7 +46,8 @@ def main():
     except ImportError as error:
         print(json.dumps({"ok": False, "missing": error.name, "rows": {}}))
         return 0
-    print("peer: calls through the Python SDK", file=sys.stderr, flush=True)
+    # On a terminal workcell-bench has drawn its progress into this line.
+    print(("\r\x1b[K" if sys.stderr.isatty() else "") + "peer: calls through the Python SDK", file=sys.stderr, flush=True)
     count = 100 if args.quick else 400
     rows = {"mcp": asyncio.run(measure(args.server, count))}
     try:

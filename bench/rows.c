@@ -6,6 +6,8 @@
  * Every answer is checked; a wrong one ends the benchmark.
  */
 #define _GNU_SOURCE
+#include "cli/progress.h"
+
 #include "rows_internal.h"
 
 #include <dirent.h>
@@ -33,6 +35,7 @@ int cell__bench_complain(const char *format, ...)
 {
 	va_list args;
 
+	cell__progress_hide();
 	fputs("workcell bench: ", stderr);
 	va_start(args, format);
 	vfprintf(stderr, format, args);
@@ -754,14 +757,20 @@ static int measure_all(struct cell__bench *b)
 	/* After the floor, whose processes would hold the keeper's pipe open; before the engine's thread. */
 	if (cell__bench_make_folder(&b->folder) || start_engine(b))
 		return -1;
+	b->steps += b->only < 0 ? sizeof(steps) / sizeof(steps[0]) : 1;
 	for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
 		if (b->only >= 0 && b->only != (int)steps[i].id)
 			continue;
-		fprintf(stderr, "workcell: %s\n", steps[i].says);
+		cell__bench_step(b, steps[i].says);
 		if (steps[i].measure(b, &b->rows[steps[i].id]))
 			return complain("row %s failed: no report", cell__bench_row_specs[steps[i].id].name);
 	}
 	return 0;
+}
+
+void cell__bench_step(struct cell__bench *bench, const char *what)
+{
+	cell__progress_step(what, bench->step++, bench->steps, "rows");
 }
 
 int cell__bench_measure(struct cell__bench *bench)

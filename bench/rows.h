@@ -133,7 +133,9 @@ struct cell__bench {
 	int only;           /* enum cell__bench_row_id, -1: all */
 	int sessions;
 	bool quick;
+	size_t steps; /* that follow after cell__bench_measure(), each with cell__bench_step() */
 	/* measured */
+	size_t step;
 	struct cell__floor floor;
 	struct cell__bench_folder folder;
 	struct cell_engine *engine; /* without a pool */
@@ -148,6 +150,8 @@ struct cell__bench {
 
 /* 0, or -1 after a complaint.  Either way no process and no file of it is left. */
 int cell__bench_measure(struct cell__bench *bench);
+/* Shows that this is being measured now, and how much is left. */
+void cell__bench_step(struct cell__bench *bench, const char *what);
 /* Every value, as one JSON object. */
 void cell__bench_write(const struct cell__bench *bench, FILE *f);
 void cell__bench_finish(struct cell__bench *bench);

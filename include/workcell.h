@@ -434,6 +434,8 @@ struct cell_transfer_options {
 	 */
 	void (*on_item)(void *arg, const char *what, const char *name, const char *note);
 	void *arg;
+	/* At first and after each step, on the calling thread: bytes of artifacts, otherwise items. */
+	void (*on_progress)(void *arg, uint64_t done, uint64_t total);
 };
 #define CELL_TRANSFER_OPTIONS_INIT { .size = sizeof(struct cell_transfer_options) }
 static inline void cell_transfer_options_init(struct cell_transfer_options *opts)

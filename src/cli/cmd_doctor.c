@@ -31,6 +31,7 @@
 #include <jansson.h>
 
 #include "base/file.h"
+#include "progress.h"
 
 #define DEFAULT_EXECUTOR "subprocess"
 #define MAX_STAT_BYTES 4096 /* of /proc/PID/stat */
@@ -449,7 +450,10 @@ static int fix_executor(struct cell_engine *engine, const char *name, struct cel
 			return cell_fail(err, CELL_E_UNAVAILABLE, 0, "cannot install the parts of %s (status %d)", name,
 					 WIFEXITED(status) ? WEXITSTATUS(status) : -1);
 	}
-	if (try_executor(engine, name, err) < 0)
+	cell__progress_begin("starting a session, which keeps a snapshot of its start");
+	int status = try_executor(engine, name, err);
+	cell__progress_end();
+	if (status < 0)
 		return -1;
 	printf("%s works.\n", name);
 	return 0;

@@ -202,6 +202,13 @@ static void handle_item(void *arg, const char *what, const char *name, const cha
 	}
 }
 
+static void show_progress(void *arg, uint64_t done, uint64_t total)
+{
+	struct job *job = arg;
+
+	cell__progress_count(done, total, strcmp(job->kind, "artifacts") != 0 ? job->kind : NULL);
+}
+
 static void print_sum(const struct job *job)
 {
 	const struct verb *verb = job->verb;
@@ -243,6 +250,7 @@ static int run_kind(struct job *job, const char *tools, struct cell_error *err)
 	options.clear = job->flags->clear;
 	options.dry_run = job->flags->dry_run || job->verb->compares;
 	options.on_item = handle_item;
+	options.on_progress = show_progress;
 	options.arg = job;
 	if (!job->flags->json)
 		cell__progress_begin(job->verb->lists || job->verb->compares ? "reading" : job->verb->pulls ? "pulling" : "pushing");

@@ -1,6 +1,7 @@
 /* The session that the common flags describe. */
 #define _GNU_SOURCE 1
 #include "cli.h"
+#include "progress.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -331,7 +332,10 @@ int cell__cli_open(const struct cell_cli_session_flags *flags, bool shows, cell_
 	all.options.event_arg = event_arg;
 	all.options.no_spill = shows;
 	host.confined = !is_trusted(flags->executor);
+	if (shows) /* a first start of Deno, of a container or of a Jupyter kernel takes seconds */
+		cell__progress_begin("opening a session");
 	status = cell_session_open(host.engine, &all.options, &host.session, err);
+	cell__progress_end();
 	cell__cli_options_finish(&all);
 	if (status < 0) {
 		cell_space_close(host.space);

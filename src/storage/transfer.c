@@ -32,12 +32,20 @@ struct side {
 struct transfer {
 	const struct cell_transfer_options *opts;
 	struct side from, to;
+	uint64_t done, total; /* as on_progress() has them */
 };
 
 static void say(const struct transfer *t, const char *what, const char *name, const char *note)
 {
 	if (t->opts->on_item)
 		t->opts->on_item(t->opts->arg, what, name, note ? note : "");
+}
+
+static void advance(struct transfer *t, uint64_t amount)
+{
+	t->done += amount;
+	if (t->opts->on_progress)
+		t->opts->on_progress(t->opts->arg, t->done, t->total);
 }
 
 /* Adds an item; takes over the reference. */
@@ -154,8 +162,8 @@ static int load_artifacts(struct transfer *t, struct side *side, struct cell_err
 	return rc;
 }
 
-/* Reads it all, into a hash or a writer; both may be NULL. */
-static int read_artifact(struct cell__artifact_reader *reader, EVP_MD_CTX *hash, struct cell__artifact_writer *writer,
+/* Reads it all, into a hash or a writer; both may be NULL. t NULL: without progress. */
+static int read_artifact(struct transfer *t, struct cell__artifact_reader *reader, EVP_MD_CTX *hash, struct cell__artifact_writer *writer,
 			 struct cell_error *err)
 {
 	CELL_AUTO_FREE char *buf = cell__alloc(1, COPY_BYTES);
@@ -172,6 +180,8 @@ static int read_artifact(struct cell__artifact_reader *reader, EVP_MD_CTX *hash,
 		if (writer && cell__artifact_write(writer, buf, (size_t)n, err) < 0)
 			return -1;
 		offset += n;
+		if (t)
+			advance(t, (uint64_t)n);
 	}
 	return 0;
 }
@@ -184,7 +194,7 @@ static int hash_artifact(struct cell__store *store, const char *name, unsigned c
 	EVP_MD_CTX *hash = EVP_MD_CTX_new();
 	int rc = hash && EVP_DigestInit_ex(hash, EVP_sha256(), NULL) == 1 ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	if (rc == 0)
-		rc = read_artifact(reader, hash, NULL, err);
+		rc = read_artifact(NULL, reader, hash, NULL, err);
 	if (rc == 0)
 		EVP_DigestFinal_ex(hash, out, NULL);
 	EVP_MD_CTX_free(hash);
@@ -210,7 +220,7 @@ static int put_artifact(struct transfer *t, const char *name, json_t *item, stru
 		return -1;
 	json_t *info = cell__artifact_reader_info(reader), *metadata = json_object_get(info, "metadata");
 	int rc = cell__artifact_begin(t->to.store, name, &writer, err);
-	if (rc == 0 && (rc = read_artifact(reader, NULL, writer, err)) < 0)
+	if (rc == 0 && (rc = read_artifact(t, reader, NULL, writer, err)) < 0)
 		cell__artifact_abort(writer);
 	else if (rc == 0)
 		rc = cell__artifact_commit(writer, json_string_value(json_object_get(metadata, "_data_type")),
@@ -420,16 +430,27 @@ static const char *note_of(json_t *item)
 	return note ? note : "";
 }
 
+/* Its part of the whole: the bytes of an artifact, otherwise 1. */
+static uint64_t weight_of(json_t *item)
+{
+	json_t *size = json_object_get(item, "size");
+	return size ? (uint64_t)json_integer_value(size) : 1;
+}
+
 static int copy_one(struct transfer *t, const struct kind *kind, const char *name, struct cell_error *err)
 {
 	json_t *from = json_object_get(t->from.items, name), *to = json_object_get(t->to.items, name);
 	if (!from)
 		return 0;
+	uint64_t before = t->done;
 	bool same = to && json_equal(from, to);
 	if (same && kind->same && kind->same(t, name, &same, err) < 0)
 		return -1;
 	if (!same && !t->opts->dry_run && kind->put(t, name, from, err) < 0)
 		return cell_fail_wrap(err, "%.100s", name);
+	/* Another amount if the artifact has changed since it was listed. */
+	t->done = before;
+	advance(t, weight_of(from));
 	say(t, same ? "same" : to ? "changed" : "added", name, note_of(from));
 	return 0;
 }
@@ -449,7 +470,13 @@ static int go_through(struct transfer *t, const struct kind *kind, struct cell_e
 {
 	size_t i;
 	json_t *name, *names = all_names(t->from.items, t->to.items);
+	json_t *item;
+	const char *key;
 	int rc = names ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	json_object_foreach(t->from.items, key, item)
+		t->total += weight_of(item);
+	if (t->opts->to)
+		advance(t, 0);
 	json_array_foreach(names, i, name) {
 		const char *text = json_string_value(name);
 		if (rc == 0 && !t->opts->to)

@@ -3,60 +3,16 @@ import base64
 import os
 import re
 import shutil
-import subprocess
 
 import pytest
 
 import spaces
 import support
-from support import Terminal, wait_until
+from support import Screen, Terminal, wait_until
 
 PNG = b"\x89PNG\r\n\x1a\n"
 PICTURE = ("class Picture:\n    def _repr_png_(self): return b'\\x89PNG\\r\\n\\x1a\\n' + b'\\x1b[31m' * 2000\n"
            "    def __repr__(self): return 'a picture'\n")
-
-
-class Screen:
-    """A program in a tmux of its own."""
-
-    def __init__(self, folder, env, *argv):
-        self.socket, self.env = str(folder / "tmux"), env
-        command = " ".join("'%s'" % each for each in argv)
-        self.tmux("-f", "/dev/null", "new-session", "-d", "-x", "80", "-y", "24", "exec " + command)
-
-    def tmux(self, *args):
-        return subprocess.run(["tmux", "-S", self.socket, *args], env={**self.env, "TERM": "xterm-256color"}, check=True, timeout=support.DEADLINE,
-                              capture_output=True, text=True).stdout
-
-    def press(self, *keys):
-        for key in keys:
-            self.tmux("send-keys", key)
-
-    def type(self, text):
-        self.tmux("send-keys", "-l", text)
-
-    def paste(self, text):
-        self.tmux("set-buffer", text)
-        self.tmux("paste-buffer", "-p")
-
-    def lines(self):
-        return [line.rstrip() for line in self.tmux("capture-pane", "-p").rstrip("\n").split("\n")]
-
-    def coloured(self):
-        return self.tmux("capture-pane", "-p", "-e")
-
-    def wait(self, *wanted):
-        """Until the last lines are these, each a regular expression."""
-        def seen():
-            lines = self.lines()
-            while lines and not lines[-1]:
-                lines.pop()
-            last = lines[-len(wanted):]
-            return len(last) == len(wanted) and all(re.fullmatch(pattern, line) for pattern, line in zip(wanted, last))
-        wait_until(seen, lambda: "%r not on the screen:\n%s" % (wanted, "\n".join(self.lines())), min(support.DEADLINE, 15))
-
-    def close(self):
-        subprocess.run(["tmux", "-S", self.socket, "kill-server"], env=self.env, capture_output=True)
 
 
 @pytest.fixture
