@@ -93,8 +93,12 @@ def test_files_go_back_with_variables(made, work):
         assert fork.run("open('text').read()").value == "fork"
         assert fork.commit("dir").committed == ["dir", "dir/shared"] and (work / "dir" / "shared").read_text() == "f"
         fork.close()
-        with pytest.raises(UnsupportedError, match="layer"):
-            session.race(["1", "2"])
+        # The winner of a race brings its files.
+        race = session.race(["x = %d; open('text', 'w').write('%d')" % (i, i) for i in range(3)], judge="-abs(x - 1)")
+        assert race.winner == 1
+        assert session.run("x, open('text').read(), sorted(os.listdir('.'))").value == (1, "1", ["dir", "gone", "kept", "text"])
+        session.run("open('text', 'a').write('!')")
+        assert {each.path: each.size for each in session.diff().files}["text"] == 2
     assert (work / "text").read_text() == "one\ntwo\n" and (work / "gone").exists()
 
 

@@ -4,6 +4,7 @@
 
 #include "base/sized.h"
 #include "sandbox/build.h"
+#include "layer/layer.h"
 #include "session/session.h"
 #include "spawn/proc.h"
 #include "space/space.h"
@@ -622,13 +623,12 @@ static int cannot_fork(const struct cell_session *session, struct cell_error *er
 			 session->executor->name);
 }
 
-static int has_no_layer(const struct cell_session *session, struct cell_error *err)
+/* Files go with the memory: a layer over the same workspace takes them, in the same form. */
+static int check_layers(const struct cell_session *session, const struct cell_session *other, struct cell_error *err)
 {
-	return session->layer
-		       ? cell_fail(
-				 err, CELL_E_UNSUPPORTED, 0,
-				 "a session with a layer over its workspace cannot continue from another session; it can be forked and rewound")
-		       : 0;
+	if (!session->layer == !other->layer && (!session->layer || cell__layer_fits(session->layer, other->layer)))
+		return 0;
+	return cell_fail(err, CELL_E_UNSUPPORTED, 0, "a session with a layer can continue only from another one over the same workspace");
 }
 
 static int check_fork(const struct cell_session *session, const struct cell_fork_options *opts, const char *caller,
@@ -781,7 +781,7 @@ int cell_session_become(struct cell_session *session, struct cell_session *other
 	struct cell_fork_options all = CELL_FORK_OPTIONS_INIT;
 	if (cell__require(err, session, other) < 0 || check_fork(session, NULL, "cell_session_become", &all, err) < 0)
 		return -1;
-	if (has_no_layer(session, err) < 0 || has_no_layer(other, err) < 0)
+	if (check_layers(session, other, err) < 0)
 		return -1;
 	if (session == other || session->engine != other->engine || session->executor != other->executor)
 		return cell_fail(err, CELL_E_INVALID, 0, "a session can continue from another session of the same engine and executor");
@@ -896,7 +896,7 @@ int cell__session_become_on_loop(struct cell_session *session, struct cell_sessi
 				 struct cell_error *err)
 {
 	struct branch_asking *asking = NULL;
-	if (has_no_layer(session, err) == 0 && has_no_layer(other, err) == 0)
+	if (check_layers(session, other, err) == 0)
 		asking = ask_branch(session, NULL, done, arg, err);
 	if (!asking)
 		return -1;

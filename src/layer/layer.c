@@ -219,6 +219,11 @@ static int attach_process(struct cell__layer *layer, int64_t pid, struct cell_er
 
 /* ---- keeping a state ---- */
 
+bool cell__layer_fits(const struct cell__layer *layer, const struct cell__layer *other)
+{
+	return layer->form == other->form && strcmp(layer->base, other->base) == 0;
+}
+
 static int make_in(int dir_fd, const char *name)
 {
 	return mkdirat(dir_fd, name, 0700) < 0 ? -1 : cell__open_folder(dir_fd, name);
@@ -450,6 +455,8 @@ static int restore(struct cell__layer *layer, const struct cell__frozen *frozen,
 {
 	bool overlay = layer->form == CELL_LAYER_OVERLAY;
 	struct restoring restoring = { .overlay = overlay, .at = frozen ? frozen->at : layer->made };
+	if (frozen && frozen->layer != layer)
+		restoring.at = (struct timespec){ 0 }; /* times of other files say nothing about these */
 	if (overlay && layer->view_fd < 0)
 		return replace_upper(layer, frozen, err);
 	CELL_AUTO_FD int state = frozen ? open_frozen(frozen, "upper") : -1;

@@ -56,12 +56,14 @@ void cell__layer_attach(struct cell__layer *layer, int view_fd);
 
 struct cell__frozen;
 
+/* Whether a state of one can be restored in the other. */
+bool cell__layer_fits(const struct cell__layer *layer, const struct cell__layer *other);
 /* Keeps the state of now. */
 int cell__layer_freeze(struct cell__layer *layer, struct cell__frozen **ret_frozen, struct cell_error *err);
 /* NULL is allowed. */
 void cell__frozen_destroy(struct cell__frozen *frozen);
 /*
- * Makes the files what they were; NULL: what base has, so that the layer is empty.  pid: a process that sees an overlay now, whose merged
+ * Makes the files what they were, also of a layer that fits; NULL: what base has, so that the layer is empty.  pid: a process that sees an overlay now, whose merged
  * folder is used; it must have the layer's mark, so that no other process can be taken for it.  0: the one that is attached, or none does.
  */
 int cell__layer_restore(struct cell__layer *layer, int64_t pid, const struct cell__frozen *frozen, struct cell_error *err);

@@ -448,6 +448,8 @@ static int start_fork(struct cell_session *source, struct cell_session *target, 
 	return 0;
 }
 
+static void become_with_files(struct cell_session *source, struct cell_session *target, struct cell__waiting *waiting);
+
 static void end_closed(struct cell__waiting *waiting)
 {
 	struct cell_error err;
@@ -465,7 +467,9 @@ void cell__branch_start_waiting(struct cell_session *session)
 		if (!session->branchings)
 			session->branchings_end = NULL;
 		struct cell_session *target = wanted->target; /* what was wanted may be gone after an end */
-		if (wanted->replaces && !target->closing)
+		if (wanted->replaces && !target->closing && target->layer)
+			become_with_files(session, target, &wanted->waiting);
+		else if (wanted->replaces && !target->closing)
 			replace_kernel(target, session->slot->kernel, &session->slot->own, &session->slot->hosts, session->cells,
 				       &wanted->waiting);
 		else if (wanted->replaces)
@@ -532,9 +536,102 @@ static void handle_returned(void *arg, struct cell__frozen *frozen, const struct
 	(void)free_gone(point);
 }
 
+/* Its kernel leaves, and no other is opened until the waiting's files are there. */
+static void leave_for(struct cell_session *session, uint64_t cells, struct cell__waiting *waiting)
+{
+	if (session->slot) {
+		uv_timer_stop(&session->timer);
+		cell__slot_leave(session, 0);
+	}
+	waiting->early = true;
+	waiting->next = session->resets;
+	session->resets = waiting;
+	session->cells = cells;
+	session->branching = true;
+}
+
+static void finish_becoming(struct cell__becoming *becoming, const struct cell_error *err)
+{
+	struct cell_session *source = becoming->source, *target = becoming->target;
+	const struct cell__slot *slot = source->slot;
+	struct cell_error failure = { 0 };
+	target->becoming = NULL;
+	target->branching = false;
+	if (err)
+		failure = *err;
+	else if (!slot || !slot->ready)
+		cell_fail(&failure, CELL_E_KERNEL, 0, "the other session's kernel has ended");
+	else if (!target->closing)
+		(void)cell__slot_fork(target, slot->kernel, &slot->own, &slot->hosts, CELL__FORK_DROP | CELL__FORK_HEIR, &failure);
+	if (failure.code)
+		cell__session_end_opening(target, &failure);
+	source->freezing--;
+	source->filing--;
+	target->filing--;
+	cell__files_drop(source, becoming->frozen);
+	free(becoming);
+	cell__session_advance(source);
+}
+
+static void handle_became(void *arg, struct cell__frozen *frozen, const struct cell_error *err)
+{
+	(void)frozen;
+	finish_becoming(arg, err);
+}
+
+static void handle_becoming_frozen(void *arg, struct cell__frozen *frozen, const struct cell_error *err)
+{
+	struct cell__becoming *becoming = arg;
+	becoming->frozen = frozen;
+	becoming->ready = true;
+	if (err)
+		becoming->err = *err;
+	cell__session_advance(becoming->target);
+}
+
+static void go_on_becoming(struct cell__becoming *becoming)
+{
+	struct cell_session *target = becoming->target;
+	if (!becoming->ready || becoming->restoring || (target->leaving > 0 && !target->closing))
+		return;
+	if (target->closing && !becoming->err.code)
+		cell_fail(&becoming->err, CELL_E_CLOSED, 0, "the session is closed");
+	becoming->restoring = true;
+	if (becoming->err.code || cell__files_restore(target, becoming->frozen, handle_became, becoming, &becoming->err) < 0)
+		finish_becoming(becoming, &becoming->err);
+}
+
+static void become_with_files(struct cell_session *source, struct cell_session *target, struct cell__waiting *waiting)
+{
+	struct cell_error err = { 0 };
+	struct cell__becoming *becoming = NULL;
+	if (target->becoming || target->returning)
+		cell_fail(&err, CELL_E_BUSY, 0, "the session is being set to another state");
+	else if (!(becoming = cell__alloc(1, sizeof *becoming)))
+		cell_fail(&err, CELL_E_NOMEM, 0, "out of memory for a session");
+	if (becoming)
+		*becoming = (struct cell__becoming){ .source = source, .target = target };
+	if (!becoming || cell__files_freeze(source, handle_becoming_frozen, becoming, &err) < 0) {
+		free(becoming);
+		cell__session_end_waiting(waiting, &err);
+		return;
+	}
+	source->freezing++;
+	source->filing++;
+	target->filing++;
+	target->becoming = becoming;
+	leave_for(target, source->cells, waiting);
+	target->at_point = false;
+	cell__session_advance(target);
+}
+
 /* The kernel that was replaced writes no more once it is gone. */
 void cell__branch_return(struct cell_session *session)
 {
+	if (session->becoming)
+		go_on_becoming(session->becoming);
+	if (session->closing)
+		return;
 	struct cell__point *point = session->returning;
 	struct cell_error err = { 0 };
 	if (!point || session->returning_files || session->leaving > 0)
@@ -547,16 +644,8 @@ void cell__branch_return(struct cell_session *session)
 
 static void return_to(struct cell_session *session, struct cell__point *point, uint64_t cells, struct cell__waiting *waiting)
 {
-	if (session->slot) {
-		uv_timer_stop(&session->timer);
-		cell__slot_leave(session, 0);
-	}
-	waiting->early = true;
-	waiting->next = session->resets;
-	session->resets = waiting;
-	session->cells = cells;
+	leave_for(session, cells, waiting);
 	session->returning = point;
-	session->branching = true; /* no other kernel is opened */
 }
 
 void cell__session_do_rewind(struct cell__task *task)
@@ -572,7 +661,9 @@ void cell__session_do_rewind(struct cell__task *task)
 		end_closed(waiting);
 		return;
 	}
-	if (!point && rewinding->name)
+	if (session->becoming)
+		cell_fail(&err, CELL_E_BUSY, 0, "the session is being set to another state");
+	else if (!point && rewinding->name)
 		cell_fail(&err, CELL_E_NOT_FOUND, 0, "the session has no point \"%.80s\"", rewinding->name);
 	else if (!point)
 		cell_fail(&err, CELL_E_NOT_FOUND, 0, "the session has no point %llu cells back", (unsigned long long)rewinding->cells);

@@ -365,6 +365,7 @@ static void flush_queue(struct cell_session *session, const struct cell_error *e
 void cell__session_advance(struct cell_session *session)
 {
 	struct cell_error err = { 0 };
+	cell__branch_return(session);
 	if (session->closing) {
 		cell_fail(&err, CELL_E_CLOSED, 0, "the session is closed");
 		end_resets(session, &err);
@@ -379,7 +380,6 @@ void cell__session_advance(struct cell_session *session)
 		flush_queue(session, &session->broken);
 		return;
 	}
-	cell__branch_return(session);
 	if (session->resets && !session->slot && session->leaving == 0 && open_slot(session, &err) < 0)
 		end_resets(session, &err);
 	if (session->resets && session->slot && session->slot->ready)

@@ -109,6 +109,18 @@ struct cell__point {
 	struct cell__point *next;
 };
 
+/*
+ * A session takes over the state of another one that has a layer as well.  The source starts no cell, and both stay, until
+ *
+ *     the source's files are kept ──▶ the target's kernel is gone ──▶ they are the target's ──▶ the source's kernel is forked
+ */
+struct cell__becoming {
+	struct cell_session *source, *target;
+	struct cell__frozen *frozen;
+	struct cell_error err; /* code != 0: they could not be kept */
+	bool ready, restoring;
+};
+
 struct cell_session {
 	struct cell_engine *engine;
 	const struct cell__executor *executor; /* that of the options */
@@ -128,6 +140,7 @@ struct cell_session {
 	bool at_point;      /* nothing has changed since the last automatic point */
 	int freezing;       /* files of so many points are being kept: no cell starts */
 	struct cell__point *returning; /* a rewind waits for the files of this point; NULL: none */
+	struct cell__becoming *becoming; /* it takes over the state of another session, with its files; NULL: it does not */
 	bool returning_files; /* the pool works on them */
 	bool files_back, files_lost; /* undecided: the files are those of the point, or could not be made so */
 	bool undecided;     /* the current run's kernel has ended, and the point before it is still being taken */
