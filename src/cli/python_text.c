@@ -27,6 +27,13 @@ static size_t skip_string(const char *code, size_t size, size_t at, bool *ret_op
 	return size;
 }
 
+/* The end of the comment at `at`: its line break, or the end. */
+static size_t skip_comment(const char *code, size_t size, size_t at)
+{
+	const char *end = memchr(code + at, '\n', size - at);
+	return end ? (size_t)(end - code) : size;
+}
+
 /*
  * A guess from the outside, without Python: it need not know what is valid, only whether the person seems to be done. A wrong "complete"
  * shows a syntax error, a wrong "open" shows another prompt.
@@ -51,8 +58,7 @@ enum cell_cli_completeness cell__code_completeness(const char *code, size_t size
 			continue;
 		}
 		if (c == '#') {
-			while (at + 1 < size && code[at + 1] != '\n')
-				at++;
+			at = skip_comment(code, size, at) - 1;
 			continue;
 		}
 		if (c == '\'' || c == '"') {
@@ -100,8 +106,7 @@ static struct last_line find_last_line(const char *code, size_t size)
 		char c = code[at];
 
 		if (c == '#') {
-			while (at + 1 < size && code[at + 1] != '\n')
-				at++;
+			at = skip_comment(code, size, at) - 1;
 			continue;
 		}
 		if (c == '\'' || c == '"') {
