@@ -15,7 +15,7 @@ Nothing here is imported by a cell that draws nothing.
 import os
 import sys
 
-from . import display
+from . import display, imports
 
 _PYPLOT = "matplotlib.pyplot"
 _FIGURE = "matplotlib.figure"
@@ -29,64 +29,19 @@ INTERRUPTED_BUDGET = 0.5
 
 # -- when the libraries are imported
 
-class _Finder:
-    """First on sys.meta_path until all of the modules have been imported."""
-
-    def __init__(self):
-        self.wanted = set(_HOOKS) - set(sys.modules)
-        self.busy = False
-
-    def find_spec(self, name, path=None, target=None):
-        # Somebody may only ask whether there is such a module: nothing is done before it is loaded.
-        if self.busy or name not in self.wanted:
-            return None
-        from importlib.util import find_spec
-
-        self.busy = True
-        try:
-            spec = find_spec(name)
-        finally:
-            self.busy = False
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self)
-        return spec
-
-    def loaded(self, name):
-        self.wanted.discard(name)
-        if not self.wanted:
-            # Another list: other threads may be going through this one.
-            sys.meta_path = [finder for finder in sys.meta_path if finder is not self]
-
-
-class _Loader:
-    """Loads as usual, and calls the module's hook."""
-
-    def __init__(self, loader, finder):
-        self.loader, self.finder = loader, finder
-
-    def __getattr__(self, name):
-        return getattr(self.loader, name)
-
-    def create_module(self, spec):
-        return self.loader.create_module(spec)
-
-    def exec_module(self, module):
-        name = module.__name__
-        module.__loader__ = module.__spec__.loader = self.loader
-        if name == _PYPLOT:
-            _choose_backend()  # before it looks for one
-        self.loader.exec_module(module)
-        self.finder.loaded(name)
-        _HOOKS[name](module)
+def _load(module, exec_module):
+    name = module.__name__
+    if name == _PYPLOT:
+        _choose_backend()  # before it looks for one
+    exec_module(module)
+    _HOOKS[name](module)
 
 
 def install_hook():
     for name, hook in _HOOKS.items():
         if name in sys.modules:
             hook(sys.modules[name])
-    finder = _Finder()
-    if finder.wanted:
-        sys.meta_path.insert(0, finder)
+    imports.Hook(_HOOKS, _load).install()
 
 
 def _choose_backend(pyplot=None):

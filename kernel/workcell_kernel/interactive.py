@@ -16,7 +16,7 @@ import re
 import sys
 
 from . import display as _display
-from . import guard
+from . import guard, imports
 
 # The interactive layer in use, None until somebody needs one.  It is not to be kept: `import IPython` may replace it.
 current = None
@@ -996,41 +996,11 @@ def _warm_own():
     get_interactive()
 
 
-class _ImportHook:
-    """First on sys.meta_path until somebody imports IPython; then it makes the bridge and is gone."""
-
-    busy = False
-
-    def find_spec(self, name, path=None, target=None):
-        if name != "IPython" or self.busy:
-            return None
-        from importlib.util import find_spec
-        self.busy = True
-        try:
-            spec = find_spec(name)
-        finally:
-            self.busy = False
-        if spec is not None and spec.loader is not None:
-            spec.loader = _HookedLoader(spec.loader)
-        return spec
-
-
-class _HookedLoader:
-    def __init__(self, loader):
-        self.loader = loader
-
-    def __getattr__(self, name):
-        return getattr(self.loader, name)
-
-    def create_module(self, spec):
-        return self.loader.create_module(spec)
-
-    def exec_module(self, module):
-        remove_import_hook()
-        module.__loader__ = module.__spec__.loader = self.loader
-        self.loader.exec_module(module)
-        if not _creating:
-            _replace_interactive()
+def _load_ipython(module, exec_module):
+    remove_import_hook()
+    exec_module(module)
+    if not _creating:
+        _replace_interactive()
 
 
 def _replace_interactive():
@@ -1041,11 +1011,14 @@ def _replace_interactive():
         get_interactive()
 
 
+# Until somebody imports IPython: then it makes the bridge.
+_import_hook = imports.Hook(["IPython"], _load_ipython)
+
+
 def install_import_hook():
-    if "IPython" not in sys.modules and not any(type(finder) is _ImportHook for finder in sys.meta_path):
-        sys.meta_path.insert(0, _ImportHook())
+    if "IPython" not in sys.modules:
+        _import_hook.install()
 
 
 def remove_import_hook():
-    # Another list: other threads may be going through this one.
-    sys.meta_path = [finder for finder in sys.meta_path if type(finder) is not _ImportHook]
+    _import_hook.remove()

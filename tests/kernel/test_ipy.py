@@ -310,7 +310,7 @@ def test_import_hook():
     bridge(r"""
 interactive.install_import_hook()
 interactive.install_import_hook()
-assert sum(type(f).__name__ == '_ImportHook' for f in sys.meta_path) == 1
+assert sys.meta_path.count(interactive._import_hook) == 1
 import importlib.util, json.tool
 assert interactive.have_ipython() and importlib.util.find_spec('IPython').origin
 assert interactive.current is None and 'IPython' not in sys.modules
@@ -318,7 +318,7 @@ exec('from IPython.display import HTML, display', ns)
 assert interactive.current is not None and interactive.bridge_error == ''
 import IPython
 assert IPython.get_ipython() is interactive.current and interactive.get_interactive() is interactive.current
-assert all(type(f).__name__ != '_ImportHook' for f in sys.meta_path)
+assert interactive._import_hook not in sys.meta_path
 assert type(IPython.__loader__).__name__ == type(IPython.__spec__.loader).__name__ == 'SourceFileLoader'
 exec('display(HTML("<b>"))', ns)
 assert published[0][0]['text/html'] == '<b>'
