@@ -201,3 +201,14 @@ def shared(made):
     assert made.ask("GET", "/health", token=None).status == 200
     support.shared_drivers.remove(made)
     made.close()
+
+
+@contextlib.contextmanager
+def shared(*args, **options):
+    """A server for all tests of a module."""
+    made = Server(*args, **options)
+    made.adopt()
+    support.shared_drivers.append(made)
+    yield made
+    support.shared_drivers.remove(made)
+    made.close()

@@ -10,12 +10,8 @@ import support
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    made = serving.Server("--executor", "subprocess", "--storage", tmp_path_factory.mktemp("st"), tokens=serving.TOKEN)
-    made.adopt()
-    support.shared_drivers.append(made)
-    yield made
-    support.shared_drivers.remove(made)
-    made.close()
+    with serving.shared("--executor", "subprocess", "--storage", tmp_path_factory.mktemp("st"), tokens=serving.TOKEN) as made:
+        yield made
 
 
 def flags_for(server, port=None):

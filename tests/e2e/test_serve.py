@@ -32,12 +32,8 @@ def base(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(base):
-    made = serving.Server("--base", base, "--executor", "subprocess", "--policy", write_policy(base))
-    made.adopt()
-    support.shared_drivers.append(made)
-    yield made
-    support.shared_drivers.remove(made)
-    made.close()
+    with serving.shared("--base", base, "--executor", "subprocess", "--policy", write_policy(base)) as made:
+        yield made
 
 
 def write_policy(base):

@@ -13,12 +13,8 @@ SCOPED = {"read": "t0ken-of-the-reader", "run": "t0ken-of-the-runner", "admin": 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    made = serving.Server("--executor", "subprocess", "--base", tmp_path_factory.mktemp("base"))
-    made.adopt()
-    support.shared_drivers.append(made)
-    yield made
-    support.shared_drivers.remove(made)
-    made.close()
+    with serving.shared("--executor", "subprocess", "--base", tmp_path_factory.mktemp("base")) as made:
+        yield made
 
 
 def routes(server):

@@ -10,12 +10,8 @@ import support
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    made = serving.Server("--executor", "subprocess", "--base", tmp_path_factory.mktemp("base"))
-    made.adopt()
-    support.shared_drivers.append(made)
-    yield made
-    support.shared_drivers.remove(made)
-    made.close()
+    with serving.shared("--executor", "subprocess", "--base", tmp_path_factory.mktemp("base")) as made:
+        yield made
 
 
 def opened(server, **options):
