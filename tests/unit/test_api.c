@@ -6,9 +6,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+
+#include "engine/engine.h"
+#include "executors/subprocess/kernel.h"
+#include "loop/loop.h"
 
 /* ---- the plain way ---- */
 
@@ -525,6 +530,55 @@ static bool was_confined(const struct confined *found, int64_t pid)
 	return false;
 }
 
+struct early {
+	struct cell_engine *engine;
+	bool sent, taken;
+	int rc;
+};
+
+static void send_warmed(void *arg)
+{
+	struct early *early = arg;
+	struct cell__subprocess *sub = cell__subprocess_of(&early->engine->host);
+	for (struct cell__sub_env *env = sub->envs; env; env = env->next)
+		if (env->state == CELL_ENV_STARTING && env->zygote_id) {
+			struct cell_spawn_msg head = { .version = CELL_SPAWN_VERSION,
+						       .type = CELL_SPAWN_ZYGOTE_WARMED,
+						       .id = env->zygote_id };
+			cell__sub_handle_message(sub, &head, NULL, 0);
+			early->taken = env->warm;
+			early->sent = true;
+		}
+}
+
+static bool is_sent(void *arg)
+{
+	struct early *early = arg;
+	cell__loop_call(early->engine->loop, send_warmed, early);
+	return early->sent;
+}
+
+static void *prewarm(void *arg)
+{
+	struct early *early = arg;
+	early->rc = cell_engine_prewarm(early->engine, TEST_PYTHON, NULL, NULL, NULL);
+	return NULL;
+}
+
+/* A zygote may be warm before the pool has looked up the files that it reported. */
+static void test_warm_before_ready(void **state)
+{
+	(void)state;
+	struct early early = { .engine = support_engine(1), .rc = -1 };
+	pthread_t thread;
+	assert_int_equal(pthread_create(&thread, NULL, prewarm, &early), 0);
+	assert_true(support_wait(is_sent, &early));
+	assert_true(early.taken);
+	pthread_join(thread, NULL);
+	assert_int_equal(early.rc, 0);
+	cell_engine_destroy(early.engine);
+}
+
 /* Kernels of a sandbox that are confined to the last step before a session asks for them. */
 static void test_prewarm_sandbox(void **state)
 {
@@ -812,6 +866,7 @@ int main(int argc, char **argv)
 		TEST(test_code_limit),
 		TEST(test_executors),
 		TEST(test_prewarm),
+		TEST(test_warm_before_ready),
 		TEST(test_prewarm_sandbox),
 		TEST(test_start_timeout),
 		TEST(test_spill),

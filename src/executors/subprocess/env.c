@@ -283,9 +283,19 @@ void cell__sub_zygote_known(struct cell__sub_env *env, int64_t pid, json_t *read
 	snprintf(env->info.ipython, sizeof env->info.ipython, "%s", ipython);
 	CELL_SUB_LOG(sub, CELL_LOG_INFO, "%s (Python %s) is ready", env->python, env->info.version);
 	uv_timer_start(&env->timer, cell__sub_handle_refill, CELL_SUB_REFILL_DELAY_MS, 0);
-	if (env->prewarms)
+	if (env->prewarms && !env->warm)
 		cell__spawn_client_tell(&sub->supervisor->client, CELL_SPAWN_ZYGOTE_WARM, env->zygote_id, 0);
 	cell__sub_fork_waiting(env);
+	if (env->warm)
+		cell__sub_zygote_warmed(env);
+}
+
+void cell__sub_zygote_warmed(struct cell__sub_env *env)
+{
+	env->warm = true;
+	cell__sub_check_prewarms(env);
+	cell__sub_pool_fill(env);
+	cell__sub_check_prewarms(env);
 }
 
 /* The last line of a dead zygote's output that mentions an error, or else the last line. */

@@ -197,6 +197,8 @@ void cell__sub_handle_env_closed(uv_handle_t *handle);
 /* Has no effect if a zygote runs or starts. */
 int cell__sub_zygote_start(struct cell__sub_env *env, struct cell_error *err);
 void cell__sub_zygote_ready(struct cell__sub_env *env, int64_t pid, int64_t missed, const char *payload, size_t size);
+/* It has imported all that it imports ahead; may come while the pool looks up the files of its report. */
+void cell__sub_zygote_warmed(struct cell__sub_env *env);
 void cell__sub_zygote_exited(struct cell__sub_env *env, int64_t status, int64_t failure, const char *payload, size_t size);
 /* Forks the kernels that wait, as many as the zygote takes now. */
 void cell__sub_fork_waiting(struct cell__sub_env *env);

@@ -114,12 +114,8 @@ void cell__sub_handle_message(void *arg, const struct cell_spawn_msg *head, cons
 			cell__sub_zygote_ready(env, head->a, head->b, payload, size);
 		break;
 	case CELL_SPAWN_ZYGOTE_WARMED:
-		if (env && env->state == CELL_ENV_READY) {
-			env->warm = true;
-			cell__sub_check_prewarms(env);
-			cell__sub_pool_fill(env);
-			cell__sub_check_prewarms(env);
-		}
+		if (env)
+			cell__sub_zygote_warmed(env);
 		break;
 	case CELL_SPAWN_ZYGOTE_EXITED:
 		if (env)
