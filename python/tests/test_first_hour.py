@@ -3,16 +3,20 @@ import asyncio
 import logging
 import os
 import socket
+import sys
 import threading
 import time
 
 import pytest
-from conftest import run
+from conftest import ROOT, run
 
 import workcell
 import workcell.sync
 from workcell import FileStorage, InProcessExecutor, Session, SubprocessExecutor
 from workcell.sync import Session as SyncSession
+
+sys.path.insert(0, os.path.join(ROOT, "tests"))
+import spaces  # noqa: E402
 
 
 # ---- sessions are made of what one has at hand
@@ -33,6 +37,20 @@ def test_a_folder_is_a_storage(tmp_path, kind):
     with SyncSession(kind(tmp_path / "data")) as session:
         session.save_artifact("note", "x")
         assert (tmp_path / "data" / "artifacts" / "note").exists()
+
+
+def test_packages_are_where_the_command_line_has_them(tmp_path, monkeypatch):
+    (tmp_path / "wheels").mkdir()
+    spaces.make_wheel(str(tmp_path / "wheels"), "wc-alpha", source="value = 5")
+    for name, value in (("PIP_NO_INDEX", "1"), ("PIP_FIND_LINKS", str(tmp_path / "wheels")), ("UV_NO_INDEX", "1"),
+                        ("UV_FIND_LINKS", str(tmp_path / "wheels")), ("XDG_CACHE_HOME", str(tmp_path / "cache")),
+                        ("PATH", os.path.dirname(sys.executable) + ":" + os.environ["PATH"])):
+        monkeypatch.setenv(name, value)
+    with SyncSession(tmp_path / "data") as session:
+        session.add_dep("wc-alpha")
+        session.reset()
+        assert session.run("import wc_alpha; wc_alpha.value").value == 5
+    assert len(os.listdir(tmp_path / "cache" / "workcell" / "venvs")) >= 1
 
 
 def test_an_address_of_redis_is_a_storage():

@@ -136,6 +136,14 @@ def installer_env() -> List[str]:
     return ["%s=%s" % item for item in os.environ.items() if item[0] in _INSTALLER or item[0].startswith(("PIP_", "UV_"))]
 
 
+def cache_dir() -> Optional[str]:
+    """Where packages are installed, the same place as the command line's; None: the library's default."""
+    for folder, below in ((os.environ.get("XDG_CACHE_HOME", ""), "workcell"), (os.environ.get("HOME", ""), ".cache/workcell")):
+        if folder.startswith("/"):
+            return os.path.join(folder, below)
+    return None
+
+
 def trusted_paths() -> List[str]:
     """The folders that commands of tools are looked up in, and HOME: a sandbox that could write to one of them is refused."""
     path = os.environ.get("PATH")
@@ -180,7 +188,7 @@ class SpaceHandle(Operations):
 
     def __init__(self, engine: Engine, options: Mapping[str, Any], variables: Optional[Mapping[str, str]] = None,
                  progress: Optional[Callable[[str], Any]] = None) -> None:
-        given = {name: value for name, value in options.items() if value is not None}
+        given = {name: value for name, value in {"cache_dir": cache_dir(), **options}.items() if value is not None}
         self.has_storage = "storage" in given
         self.own_python = "python_version" not in given and given.get("python", sys.executable) == sys.executable
         given.setdefault("installer_env", installer_env())
