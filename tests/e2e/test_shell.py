@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 
+import serving
 import spaces
 import support
 from support import Screen, Terminal, wait_until
@@ -193,6 +194,27 @@ def test_completion(open_shell, tmp_path):
     screen.type("7 * 6")
     screen.press("Enter")
     screen.wait(r"Out\[2\]: 42|IndentationError: .*", "", r"In \[3\]:")
+
+
+def test_completion_behind_a_server(home, tmp_path):
+    base = spaces.write_files(tmp_path / "base", {"workflows/report.py": "\"\"\"Reports.\"\"\"\ndef run():\n    return 1\n"})
+    shutil.copytree(os.path.join(support.ROOT, "examples/base/tools"), tmp_path / "base" / "tools")
+    server = serving.Server("--base", base, tokens=serving.TOKEN)
+    screen = Screen(tmp_path, support.host_environment(HOME=str(home)), support.BIN, "shell", "--executor", "remote",
+                    "--remote-url", "http://127.0.0.1:%d" % server.port, "--auth-token-file", server.tokens)
+    try:
+        screen.wait(r"In \[1\]:")
+        screen.type("alphabet = 1")
+        screen.press("Enter")
+        screen.wait(r"In \[2\]:")
+        for begun, whole in (("alph", "alphabet"), ("workflows.rep", "workflows.report"), ("tools.w", "tools.wc")):
+            screen.type(begun)
+            screen.press("Tab")
+            screen.wait(r"In \[2\]: " + re.escape(whole))
+            screen.press("C-u")
+    finally:
+        screen.close()
+        server.close()
 
 
 def test_hostile_completions_do_not_reach_the_terminal(home, tmp_path):
