@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "base/libraries.h"
 #include "base/sized.h"
 #include "wire/sse.h"
 
@@ -68,6 +69,8 @@ int cell_client_create(const struct cell_client_options *opts, struct cell_clien
 	struct cell_client *client;
 
 	if (cell__require(err, opts, ret_client) < 0 || cell__sized_read(&all, sizeof(all), opts, "cell_client_options", err) < 0)
+		return -1;
+	if (cell__library_load(CELL__LIBRARY_CURL, err) < 0)
 		return -1;
 	client = cell__alloc(1, sizeof(*client));
 	if (client && !curl_global_init(CURL_GLOBAL_DEFAULT))

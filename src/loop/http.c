@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "base/certificates.h"
+#include "base/libraries.h"
 
 struct cell__http {
 	CURLM *multi;
@@ -175,6 +176,8 @@ static void init_curl(void)
 
 int cell__http_create(struct cell__loop *loop, long max_connections, struct cell__http **ret_http, struct cell_error *err)
 {
+	if (cell__library_load(CELL__LIBRARY_CURL, err) < 0)
+		return -1;
 	pthread_once(&curl_once, init_curl);
 	struct cell__http *http = cell__alloc(1, sizeof *http);
 	if (!http || !(http->multi = curl_multi_init())) {

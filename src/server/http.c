@@ -10,6 +10,7 @@
  */
 #define _GNU_SOURCE
 #include "base/hole.h"
+#include "base/libraries.h"
 #include "server/server.h"
 
 #include <arpa/inet.h>
@@ -749,6 +750,8 @@ int cell__http_open(struct cell_server *server, struct cell_error *err)
 	int buffer = SEND_BUFFER_BYTES;
 	unsigned guests = (unsigned)limits->max_connections / 2;
 
+	if (cell__library_load(CELL__LIBRARY_MICROHTTPD, err) < 0)
+		return -1;
 	cell__guests_init(&server->guests, guests < MAX_GUESTS ? guests : MAX_GUESTS);
 	server->daemon = MHD_start_daemon(flags, 0, NULL, NULL, handle_request, server, MHD_OPTION_LISTEN_SOCKET, server->listen_fd,
 					  MHD_OPTION_CONNECTION_LIMIT, (unsigned)limits->max_connections,

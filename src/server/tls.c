@@ -11,6 +11,8 @@
 #include <gnutls/abstract.h>
 #include <string.h>
 
+#include "base/libraries.h"
+
 #define MAX_CHAIN 16u
 #define RETIRED_US (600 * INT64_C(1000000))
 
@@ -65,6 +67,10 @@ int cell__tls_load(const char *cert, const char *key, struct cell__tls **ret_tls
 
 	if (!tls)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the certificate");
+	if (cell__library_load(CELL__LIBRARY_GNUTLS, err) < 0) {
+		free(tls);
+		return -1;
+	}
 	rc = check_pair(&cert_text, &key_text);
 	if (rc >= 0)
 		rc = gnutls_pcert_list_import_x509_raw(tls->chain, &count, &cert_text, GNUTLS_X509_FMT_PEM,

@@ -12,6 +12,7 @@
 #include <spawn.h>
 #include <sys/wait.h>
 
+#include "base/libraries.h"
 #include "support.h"
 #include "wire/embeddings.h"
 
@@ -874,6 +875,8 @@ int main(int argc, char **argv)
 {
 	support_init(argc, argv);
 	pthread_mutex_init(&bench.log_lock, NULL);
+	if (cell__library_load(CELL__LIBRARY_CURL, NULL) < 0)
+		return 1;
 	curl_global_init(CURL_GLOBAL_DEFAULT);
 	const struct CMUnitTest tests[] = {
 		SERVED(test_queries),

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <zmq.h>
 
+#include "base/libraries.h"
+
 #define NUDGE_MS 50      /* between kernel_info requests: a new subscriber may have missed the answer */
 #define TAIL_BYTES 2000  /* of its output before it was ready */
 #define SOCKETS_MAX 8192 /* four a kernel */
@@ -154,6 +156,8 @@ static int start_process(struct cell__jupyter_kernel *kernel, struct cell_error 
 	struct cell__jupyter *jupyter = kernel->jupyter;
 	struct cell__link_fds fds = { { -1, -1, -1, -1 } };
 	if (!jupyter->zmq) {
+		if (cell__library_load(CELL__LIBRARY_ZMQ, err) < 0)
+			return -1;
 		if (!(jupyter->zmq = zmq_ctx_new()))
 			return cell_fail(err, CELL_E_IO, errno, "start ZeroMQ");
 		zmq_ctx_set(jupyter->zmq, ZMQ_MAX_SOCKETS, SOCKETS_MAX);
