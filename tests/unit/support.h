@@ -41,9 +41,9 @@
 
 /* The size of an input that is only there to be large: a sanitizer needs ten times as long for it, and finds no more. */
 #ifdef SANITIZED
-#define LARGE(size) ((size) / 4)
+#define LARGE_INPUT(size) ((size) / 4)
 #else
-#define LARGE(size) (size)
+#define LARGE_INPUT(size) (size)
 #endif
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))

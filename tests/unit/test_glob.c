@@ -213,7 +213,7 @@ static void test_work(void **state)
 {
 	(void)state;
 	static const char *const units[] = { "*a", "**a", "?*", "*[ab]", "a*?", "**/*" };
-	size_t size = LARGE(100000);
+	size_t size = LARGE_INPUT(100000);
 	char *text = malloc(size);
 	memset(text, 'a', size);
 	for (size_t i = 0; i < COUNT(units); i++) {
