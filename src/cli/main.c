@@ -127,18 +127,22 @@ static int report_unknown(const char *word)
 	return status;
 }
 
+static bool is_one_of(const char *word, const char *a, const char *b, const char *c)
+{
+	return !strcmp(word, a) || !strcmp(word, b) || !strcmp(word, c);
+}
+
 /* `workcell help COMMAND` */
 static int help_on(const char *name)
 {
 	const struct cell_cli_command *command = find_command(name);
 	char *words[] = { (char *)name, (char *)"--help", NULL };
 
+	if (is_one_of(name, "help", "version", "--help")) { /* not commands of the table; the overview has them */
+		print_overview(stdout);
+		return 0;
+	}
 	return command ? command->run(2, words) : report_unknown(name);
-}
-
-static bool is_one_of(const char *word, const char *a, const char *b, const char *c)
-{
-	return !strcmp(word, a) || !strcmp(word, b) || !strcmp(word, c);
 }
 
 int main(int argc, char **argv)

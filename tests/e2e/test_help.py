@@ -33,6 +33,8 @@ def test_version(word):
 def test_help_on_a_command_is_its_whole_help():
     assert support.workcell("help", "run").out == support.workcell("run", "--help").out
     assert "did you mean run?" in support.workcell("help", "rnu").err
+    for word in ("help", "version"):  # which are no commands of the table
+        assert support.workcell("help", word).out == support.workcell("help").out
 
 
 def test_short_help_is_a_part_of_the_whole_in_groups():
