@@ -1,5 +1,6 @@
 """The layer over a session's workspace: changes, commits, points with files."""
 import os
+import random
 import subprocess
 import time
 
@@ -167,3 +168,103 @@ def test_nothing_is_left_in_the_spill_folder(tmp_path, work, spill):
             session.run(HOSTILE % str(work))
             assert any(each.too_deep for each in session.diff().files)
         assert os.listdir(spill) == []
+
+
+# -- random programs against a model: {path: None (a folder), text, or ("link", target)}
+
+LOOK = """
+import os, shutil
+def look():
+    found = {}
+    for at, folders, files in os.walk('.'):
+        for name in folders + files:
+            path = os.path.join(at, name)
+            found[path[2:]] = ['link', os.readlink(path)] if os.path.islink(path) else open(path).read() if os.path.isfile(path) else None
+    return found
+def away(path):
+    shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.remove(path)
+"""
+
+
+def below(path, folder):
+    return path == folder or path.startswith(folder + "/")
+
+
+def real_state(folder):
+    found = {}
+    for path in folder.rglob("*"):
+        name = str(path.relative_to(folder))
+        found[name] = ["link", os.readlink(path)] if path.is_symlink() else path.read_text() if path.is_file() else None
+    return found
+
+
+def random_change(chance, model):
+    """A statement, and the model after it; None: none that is possible."""
+    folders = [""] + [path + "/" for path, what in model.items() if what is None]
+    path = chance.choice(folders) + chance.choice("abc")
+    kind = chance.choice(["write", "write", "write", "remove", "mkdir", "link", "move"])
+    after = dict(model)
+    if kind == "write" and not isinstance(model.get(path, ""), list) and model.get(path, "") is not None:
+        after[path] = "%04d" % chance.randrange(10000)
+        return "open(%r, 'w').write(%r)" % (path, after[path]), after
+    if kind == "remove" and path in model:
+        return "away(%r)" % path, {each: what for each, what in model.items() if not below(each, path)}
+    if kind in ("mkdir", "link") and path not in model and path.count("/") < 4:
+        after[path] = None if kind == "mkdir" else ["link", "nowhere"]
+        return "os.mkdir(%r)" % path if kind == "mkdir" else "os.symlink('nowhere', %r)" % path, after
+    if kind == "move" and model:
+        source = chance.choice(sorted(model))
+        if path not in model and not below(path, source):
+            moved = {each: what for each, what in model.items() if not below(each, source)}
+            moved.update({path + each[len(source):]: what for each, what in model.items() if below(each, source)})
+            return "shutil.move(%r, %r)" % (source, path), moved
+    return None
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_programs(made, work, seed):
+    chance = random.Random(seed)
+    for path in list(work.iterdir()):
+        path.unlink()
+    base = {}
+    for folder in ("a", "a/b", "b"):
+        (work / folder).mkdir()
+        base[folder] = None
+        for name in "ac":
+            (work / folder / name).write_text("base")
+            base["%s/%s" % (folder, name)] = "base"
+    time.sleep(0.02)
+    with made(workcell.sync.Session) as session:
+        session.run(LOOK).raise_for_error()
+        model, points, x = dict(base), {}, 0
+        for step in range(70):
+            kind = chance.choice(["change"] * 9 + ["point", "rewind", "rewind", "discard", "commit", "fork"])
+            if kind == "change":
+                found = random_change(chance, model)
+                if found:
+                    model, x = found[1], x + 1
+                    session.run(found[0] + "\nx = %d" % x).raise_for_error()
+            elif kind == "point":
+                name = chance.choice("pq")
+                session.checkpoint(name)
+                points[name] = dict(model), x
+            elif kind == "rewind" and points:
+                name = chance.choice(sorted(points))
+                session.rewind(name)
+                model, x = dict(points[name][0]), points[name][1]
+            elif kind == "discard" and step % 2:
+                session.discard()
+                model = dict(base)
+            elif kind == "commit":
+                outcome = session.commit()
+                assert not outcome.skipped and not outcome.protected, (seed, step, outcome)
+                base, points = dict(model), {}  # points stand over what base was then
+                assert real_state(work) == base, (seed, step)
+            elif kind == "fork" and step % 3 == 0:
+                with session.fork() as fork:
+                    assert fork.run("look()").value == model, (seed, step)
+                    fork.run("open('only-the-forks', 'w').close()")
+            assert session.run("look(), x if 'x' in globals() else 0").value == (model, x), (seed, step, kind)
+            changed = {path for path in set(model) | set(base) if model.get(path, 0) != base.get(path, 0)}
+            assert {each.path for each in session.diff(text=False).files} == changed, (seed, step, kind)
+        assert real_state(work) == base

@@ -204,14 +204,26 @@ static int write_file(struct committing *committing, const struct cell__changed 
 	return 0;
 }
 
-static int write_folder(const struct cell__changed *changed)
+static int write_folder(struct committing *committing, const struct cell__changed *changed)
 {
+	CELL_AUTO_BUF struct cell__buf key = CELL_BUF_INIT;
+	struct stat st;
+	/*
+	 * A mounted overlay shows of a new folder the upper one alone, also when base has one as well: files that the code deletes there leave
+	 * no mark.  The folder stays so for the next mount, and for the next walk.
+	 */
+	bool is_new = !changed->has_base || !S_ISDIR(changed->base.st_mode);
+	if (is_new && committing->layer->form == CELL_LAYER_OVERLAY && cell__set_opaque(changed->upper_dir, changed->name) < 0)
+		return -1;
 	if (changed->has_base && !S_ISDIR(changed->base.st_mode) && unlinkat(changed->base_dir, changed->name, 0) < 0)
 		return -1;
-	if (!(changed->has_base && S_ISDIR(changed->base.st_mode)) && mkdirat(changed->base_dir, changed->name, 0700) < 0)
+	if (is_new && mkdirat(changed->base_dir, changed->name, 0700) < 0)
 		return -1;
 	CELL_AUTO_FD int fd = cell__open_folder(changed->base_dir, changed->name);
-	return fd < 0 ? -1 : fchmod(fd, changed->upper.st_mode & 0777);
+	if (fd < 0 || fchmod(fd, changed->upper.st_mode & 0777) < 0 || fstat(fd, &st) < 0 ||
+	    cell__buf_printf(&key, "%s/", changed->path) < 0)
+		return -1;
+	return cell__layer_remember(committing->layer, key.data, &st, NULL);
 }
 
 static int write_change(struct committing *committing, const struct cell__changed *changed)
@@ -228,7 +240,7 @@ static int write_change(struct committing *committing, const struct cell__change
 	if (!changed->has_upper)
 		rc = unlinkat(changed->base_dir, changed->name, S_ISDIR(changed->base.st_mode) ? AT_REMOVEDIR : 0);
 	else if (S_ISDIR(changed->upper.st_mode))
-		rc = write_folder(changed);
+		rc = write_folder(committing, changed);
 	else
 		rc = write_file(committing, changed);
 	return rc < 0 ? -1 : remember_folder(committing, changed);

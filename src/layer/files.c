@@ -149,6 +149,12 @@ bool cell__is_opaque(int dir_fd)
 	return fgetxattr(dir_fd, OPAQUE, value, sizeof value) == 1 && value[0] == 'y';
 }
 
+int cell__set_opaque(int dir_fd, const char *name)
+{
+	CELL_AUTO_FD int fd = cell__open_folder(dir_fd, name);
+	return fd < 0 ? -1 : fsetxattr(fd, OPAQUE, "y", 1, 0);
+}
+
 bool cell__has_origin(int dir_fd, const char *name)
 {
 	CELL_AUTO_FD int fd = cell__open_regular(dir_fd, name);

@@ -71,6 +71,8 @@ static inline bool cell__is_whiteout(const struct stat *st)
 }
 /* Whether overlayfs shows nothing of the folder below this one. */
 bool cell__is_opaque(int dir_fd);
+/* Makes a folder of upper one. */
+int cell__set_opaque(int dir_fd, const char *name);
 /* Whether overlayfs copied this file up from base; also when the code renamed it since. */
 bool cell__has_origin(int dir_fd, const char *name);
 /* 1: the same bytes. 0: others, or too many to compare.  -1: one cannot be read. */

@@ -70,10 +70,21 @@ static bool changed_underneath(const struct walk *walk, const struct stat *base)
 	return cell__time_before(&walk->layer->made, &base->st_ctim);
 }
 
+/* A folder's record has a slash at the end: its ctime after the last commit that changed names in it. */
+static bool is_folder_newer(const struct walk *walk, const struct stat *base)
+{
+	CELL_AUTO_BUF struct cell__buf key = CELL_BUF_INIT;
+	const struct cell__committed *record = cell__buf_printf(&key, "%s/", walk->path.data) < 0 ? NULL
+												  : find_record(walk->layer, key.data);
+	return !record || !is_time(&record->base_ctime, &base->st_ctim);
+}
+
 /* Copy: is it there or changed since, so that it is not known whether the code deleted it? */
 static bool is_newer(const struct walk *walk, const struct stat *base)
 {
-	return cell__time_before(&walk->layer->made, &base->st_ctim) && !find_record(walk->layer, walk->path.data);
+	if (!cell__time_before(&walk->layer->made, &base->st_ctim))
+		return false;
+	return S_ISDIR(base->st_mode) ? is_folder_newer(walk, base) : !find_record(walk->layer, walk->path.data);
 }
 
 /* ---- walking ---- */
@@ -107,11 +118,13 @@ static int walk_deleted(struct walk *walk, struct cell__changed *changed, struct
 		CELL_AUTO_FD int base = cell__open_folder(changed->base_dir, changed->name);
 		changed->unreadable = base < 0;
 		changed->too_deep = base >= 0 && walk->depth >= CELL_LAYER_MAX_DEPTH;
+		/* Asked before a commit changes it. */
+		bool stays = walk->layer->form == CELL_LAYER_COPY && is_newer(walk, &changed->base);
 		int rc = base >= 0 && !changed->too_deep ? walk_folder(walk, -1, base, true, err) : 0;
 		if (rc != 0)
 			return rc;
 		/* Base goes on in this folder, so it stays. */
-		if (walk->layer->form == CELL_LAYER_COPY && is_newer(walk, &changed->base))
+		if (stays)
 			return 0;
 	} else {
 		changed->conflict = changed_underneath(walk, &changed->base);
