@@ -792,6 +792,28 @@ static int container_open(struct cell__executor_host *host, const struct cell__k
 	return 0;
 }
 
+static int container_fork(struct cell__kernel *kernel, const char *session_id, const struct cell__layer *layer, unsigned flags,
+			  const struct cell__kernel_events *events, void *owner, struct cell__kernel **ret_kernel, struct cell_error *err)
+{
+	struct slot *slot = cell__alloc(1, sizeof(*slot));
+	struct container *container;
+
+	(void)session_id; /* the server has its own */
+	(void)layer;
+	if (!slot)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
+	container = ((struct slot *)cell__remote_gone_arg(kernel))->container;
+	if (cell__remote_branch(kernel, flags, events, owner, handle_gone, slot, &slot->kernel, err) < 0) {
+		free(slot);
+		return -1;
+	}
+	slot->container = container;
+	slot->next = container->slots;
+	container->slots = slot;
+	*ret_kernel = slot->kernel;
+	return 0;
+}
+
 /* At the usual path: only the options of a session name another one. */
 static void container_probe(struct cell__executor_host *host, struct cell_executor_info *info)
 {
@@ -836,6 +858,7 @@ const struct cell__executor cell__container_executor = {
 	.free_options = cell__container_free_options,
 	.probe = container_probe,
 	.open = container_open,
+	.fork = container_fork,
 	CELL__REMOTE_KERNEL,
 	.receipt = "{\"executor\":\"container\"}",
 };

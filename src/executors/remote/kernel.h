@@ -3,6 +3,7 @@
  *
  *     remote.c   the executor, sessions, the end; theory of operation
  *     request.c  requests to the server
+ *     branch.c   forks
  *     run.c      a run: its stream of events, resumed when it breaks
  *     answer.c   parsing of events and results
  *
@@ -62,6 +63,11 @@ struct cell__remote_kernel {
 	size_t result_size;
 	int64_t broken_us;         /* since when; 0: it is not */
 	int64_t pause_ms;
+	/* forks */
+	struct cell__remote_kernel *source;   /* it is being forked from that; else NULL */
+	struct cell__remote_kernel *branches; /* that are being forked from it; a run waits for them */
+	struct cell__remote_kernel *next_branch;
+	bool run_waits;
 	/* the rest */
 	struct cell__remote_exchange *exchanges;
 	struct cell__task task;
@@ -78,6 +84,16 @@ void cell__remote_out_of_memory(struct cell__remote_kernel *kernel);
 void cell__remote_protocol_error(struct cell__remote_kernel *kernel, const char *problem);
 /* The last step of its end. */
 void cell__remote_handle_timer_closed(uv_handle_t *handle);
+
+void cell__remote_kernel_free(struct cell__remote_kernel *kernel);
+void cell__remote_start_kernel(struct cell__remote_kernel *kernel);
+/* The answer to the request for a session. */
+void cell__remote_session_opened(struct cell__remote_exchange *exchange, CURLcode code, long status);
+
+/* ---- branch.c ---- */
+
+/* It is no longer being forked, nor its forks from it: a run that waited for that starts. */
+void cell__remote_part(struct cell__remote_kernel *kernel);
 
 /* ---- request.c ---- */
 

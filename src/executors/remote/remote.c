@@ -23,7 +23,7 @@
 
 /* ---- the end ---- */
 
-static void kernel_free(struct cell__remote_kernel *kernel)
+void cell__remote_kernel_free(struct cell__remote_kernel *kernel)
 {
 	cell__sse_finish(&kernel->sse);
 	cell__buf_finish(&kernel->in);
@@ -51,13 +51,14 @@ void cell__remote_handle_timer_closed(uv_handle_t *handle)
 	}
 	if (kernel->gone)
 		kernel->gone(kernel->gone_arg, &how);
-	kernel_free(kernel);
+	cell__remote_kernel_free(kernel);
 	exited(owner, &how);
 }
 
 /* Nothing more comes but exited(). */
 static void leave(struct cell__remote_kernel *kernel)
 {
+	cell__remote_part(kernel);
 	cell__remote_drop_exchanges(kernel);
 	if (!uv_is_closing((uv_handle_t *)&kernel->timer))
 		uv_close((uv_handle_t *)&kernel->timer, cell__remote_handle_timer_closed);
@@ -71,6 +72,7 @@ void cell__remote_fail(struct cell__remote_kernel *kernel, const struct cell_err
 	if (kernel->state == CELL_REMOTE_CLOSING)
 		return;
 	kernel->state = CELL_REMOTE_CLOSING;
+	kernel->run_waits = false;
 	kernel->how.error = *err;
 	if (err->code == CELL_E_IO || err->code == CELL_E_EXPIRED)
 		leave(kernel);
@@ -96,7 +98,7 @@ void cell__remote_protocol_error(struct cell__remote_kernel *kernel, const char 
 
 /* ---- sessions ---- */
 
-static void session_opened(struct cell__remote_exchange *exchange, CURLcode code, long status)
+void cell__remote_session_opened(struct cell__remote_exchange *exchange, CURLcode code, long status)
 {
 	struct cell__remote_kernel *kernel = exchange->kernel;
 	json_t *answer = code == CURLE_OK && status == 201
@@ -105,6 +107,7 @@ static void session_opened(struct cell__remote_exchange *exchange, CURLcode code
 	const char *id = json_string_value(json_object_get(answer, "session_id"));
 	struct cell_error err;
 
+	cell__remote_part(kernel);
 	if (id && *id && strlen(id) < sizeof(kernel->session) && !id[strspn(id, "0123456789abcdefABCDEF-")]) {
 		strcpy(kernel->session, id);
 		kernel->state = CELL_REMOTE_IDLE;
@@ -128,7 +131,7 @@ void cell__remote_open_session(struct cell__remote_kernel *kernel)
 	char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
 
 	json_decref(body);
-	if (!text || !cell__remote_begin(kernel, "POST", "/v1/sessions", text, NULL, false, session_opened))
+	if (!text || !cell__remote_begin(kernel, "POST", "/v1/sessions", text, NULL, false, cell__remote_session_opened))
 		cell__remote_out_of_memory(kernel);
 }
 
@@ -236,14 +239,14 @@ static struct cell__remote_kernel *make_kernel(struct cell__executor_host *host,
 	}
 	if (!kernel || (own->workspace && !kernel->workspace) || (own->ca && !kernel->ca)) {
 		if (kernel)
-			kernel_free(kernel);
+			cell__remote_kernel_free(kernel);
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
 		return NULL;
 	}
 	return kernel;
 }
 
-static void start_kernel(struct cell__remote_kernel *kernel)
+void cell__remote_start_kernel(struct cell__remote_kernel *kernel)
 {
 	uv_timer_init(cell__loop_uv(kernel->remote->host->loop), &kernel->timer);
 	kernel->timer.data = kernel;
@@ -262,10 +265,10 @@ static int remote_open(struct cell__executor_host *host, const struct cell__kern
 	if (!kernel)
 		return -1;
 	if (set_place(kernel, own->url, own->token, err) < 0) {
-		kernel_free(kernel);
+		cell__remote_kernel_free(kernel);
 		return -1;
 	}
-	start_kernel(kernel);
+	cell__remote_start_kernel(kernel);
 	cell__remote_open_session(kernel);
 	*ret_kernel = &kernel->base;
 	return 0;
@@ -282,7 +285,7 @@ int cell__remote_wait(struct cell__executor_host *host, const struct cell__execu
 	kernel->base.executor = executor;
 	kernel->gone = gone;
 	kernel->gone_arg = arg;
-	start_kernel(kernel);
+	cell__remote_start_kernel(kernel);
 	*ret_kernel = &kernel->base;
 	return 0;
 }
@@ -327,6 +330,9 @@ int cell__remote_run(struct cell__kernel *base, uint32_t run_id, const char *cod
 	kernel->code_size = size;
 	kernel->run_id = run_id;
 	kernel->interrupt_wanted = false;
+	kernel->run_waits = kernel->branches != NULL;
+	if (kernel->run_waits)
+		return 0;
 	kernel->state = CELL_REMOTE_RUNNING;
 	cell__remote_start_run(kernel);
 	return 0;
@@ -349,7 +355,7 @@ void cell__remote_interrupt(struct cell__kernel *base, uint32_t run_id)
 {
 	struct cell__remote_kernel *kernel = (struct cell__remote_kernel *)base;
 
-	if (kernel->run_id != run_id || kernel->state == CELL_REMOTE_IDLE || kernel->state == CELL_REMOTE_CLOSING)
+	if (kernel->run_id != run_id || (kernel->state == CELL_REMOTE_IDLE && !kernel->run_waits) || kernel->state == CELL_REMOTE_CLOSING)
 		return;
 	/* The server cannot interrupt a run before it has begun. */
 	kernel->interrupt_wanted = true;
@@ -373,6 +379,7 @@ void cell__remote_close(struct cell__kernel *base, int64_t grace_ms)
 	if (kernel->state == CELL_REMOTE_CLOSING)
 		return;
 	kernel->state = CELL_REMOTE_CLOSING;
+	kernel->run_waits = false;
 	kernel->how.asked = true;
 	end_session(kernel);
 }
@@ -456,6 +463,7 @@ const struct cell__executor cell__remote_executor = {
 	.free_options = cell__remote_free_options,
 	.probe = remote_probe,
 	.open = remote_open,
+	.fork = cell__remote_fork,
 	CELL__REMOTE_KERNEL,
 	.receipt = "{\"executor\":\"remote\"}",
 };

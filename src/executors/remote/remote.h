@@ -29,6 +29,15 @@ int cell__remote_wait(struct cell__executor_host *host, const struct cell__execu
 void cell__remote_connect(struct cell__kernel *kernel, const char *url, const char *token, const char *receipt);
 void cell__remote_refuse(struct cell__kernel *kernel, const struct cell_error *err);
 
+/* As the executor's fork(); gone() as of cell__remote_wait(). */
+int cell__remote_branch(struct cell__kernel *kernel, unsigned flags, const struct cell__kernel_events *events, void *owner,
+			void (*gone)(void *arg, const struct cell__exit *how), void *arg, struct cell__kernel **ret_kernel,
+			struct cell_error *err);
+/* arg of the kernel's gone(). */
+void *cell__remote_gone_arg(const struct cell__kernel *kernel);
+int cell__remote_fork(struct cell__kernel *kernel, const char *session_id, const struct cell__layer *layer, unsigned flags,
+		      const struct cell__kernel_events *events, void *owner, struct cell__kernel **ret_kernel, struct cell_error *err);
+
 /* For the vtable of such an executor. */
 void cell__remote_drain(struct cell__kernel *base);
 int cell__remote_run(struct cell__kernel *base, uint32_t run_id, const char *code, size_t size, struct cell_error *err);

@@ -1,0 +1,43 @@
+"""Branches with every executor: those that can, through a server or not, and the code of those that cannot."""
+import pytest
+
+import serving
+import support
+
+SHELL = """x = 1
+%checkpoint a
+x = 2
+x = 3
+%undo
+('undone', x)
+%rewind a
+('back', x)
+"""
+
+
+def shell(*flags):
+    return support.workcell("shell", "--python", support.bare_python(), *flags, stdin=SHELL.encode())
+
+
+def test_a_server_branches_for_its_client(tmp_path):
+    server = serving.Server("--auth-disabled", "--executor", "subprocess", "--base", tmp_path, tokens=None, listen="unix:%s/socket" % tmp_path)
+    remote = ("--executor", "remote", "--remote-url", "unix:%s/socket" % tmp_path)
+    done = shell(*remote, "--undo", "3")
+    assert "('undone', 2)" in done.out and "('back', 1)" in done.out, done
+    done = support.workcell("run", *remote, "--undo", "3", "--keep-going", "-e", "x = 41", "-e", "import os; os._exit(1)", "-e", "x + 1")
+    assert done.out.endswith("42\n"), done
+    done = support.workcell("run", *remote, "--undo", "1", "-e", "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()",
+                            "-e", "1 + 1")
+    assert done.out == "2\n", done
+    support.wait_until(lambda: "workcell_sessions 0\n" in metrics(server), "nothing is left at the server")
+    server.close()
+
+
+def metrics(server):
+    return server.ask("GET", "/metrics").body.decode()
+
+
+@pytest.mark.parametrize("executor", ["inprocess", "deno", "jupyter"])
+def test_the_others_say_that_they_cannot(executor):
+    done = support.workcell("run", "--executor", executor, "--undo", "3", "-e", "1")
+    assert done.status == 1 and "unsupported" in done.err, done
