@@ -16,7 +16,7 @@ sys.path.insert(0, os.path.join(support.ROOT, "tests", "mcp"))
 import client as mcp_client  # noqa: E402
 import peers  # noqa: E402
 
-TOOLS = ["run_code", "execute_ipython_cell", "reset", "list_tools", "search_tools", "list_workflows",
+TOOLS = ["run_code", "execute_ipython_cell", "reset", "checkpoint", "rewind", "list_tools", "search_tools", "list_workflows",
          "search_workflows", "get_workflow", "create_workflow", "delete_workflow", "list_artifacts", "save_artifact",
          "load_artifact", "list_deps", "add_dep", "remove_dep", "install_package"]
 FORMS = {"elicitation": {}}
@@ -109,7 +109,7 @@ def test_the_list_of_tools(client):
 def test_tools_that_cannot_work_are_not_offered(connect, tmp_path):
     client = connect()
     names = [tool["name"] for tool in client.result(client.send("tools/list"))["tools"]]
-    assert names == TOOLS[:5]
+    assert names == TOOLS[:7]
     assert client.error(client.start("list_deps"))["message"] == "Unknown tool: list_deps"
     client = connect("--storage", tmp_path, "--no-runtime-deps")
     names = [tool["name"] for tool in client.result(client.send("tools/list"))["tools"]]
@@ -634,3 +634,15 @@ def test_the_inspector(tmp_path):
     answer = peers.inspect(tmp_path / "second", *server, "--method", "tools/call", "--tool-name", "execute_ipython_cell",
                            "--tool-arg", "code=print('hi'); 6 * 7", "timeout=5")
     assert answer["structuredContent"]["value"] == 42 and text_of(answer) == "hi\n42"
+
+
+def test_points(client, connect):
+    client.call("run_code", code="x = 1")
+    assert client.call("checkpoint", name="one")["structuredContent"] == {"result": "kept"}
+    client.call("run_code", code="x = 2")
+    assert client.call("rewind", name="one")["structuredContent"] == {"result": "rewound"}
+    assert client.call("run_code", code="x")["structuredContent"]["value"] == 1
+    assert client.fails("rewind", name="two").startswith("not_found")
+    other = connect("--executor", "inprocess")
+    names = [tool["name"] for tool in other.result(other.send("tools/list"))["tools"]]
+    assert "run_code" in names and "checkpoint" not in names and "rewind" not in names

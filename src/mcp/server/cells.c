@@ -451,6 +451,23 @@ static void reset_session(struct cell__mcp_peer *peer, struct cell__mcp_job *job
 	cell__mcp_job_answer(job, &out);
 }
 
+/* checkpoint, rewind */
+static void keep_or_return(struct cell__mcp_peer *peer, struct cell__mcp_job *job, bool keep)
+{
+	const char *name = json_string_value(json_object_get(job->args, "name"));
+	struct cell__mcp_answer_out out = { 0 };
+	struct cell_error err;
+
+	if ((keep ? cell_session_checkpoint(peer->session, name, NULL, &err) : cell_session_rewind(peer->session, name, 0, &err)) < 0) {
+		fail_with(job, &err);
+		return;
+	}
+	out.structured = json_pack("{s:s}", "result", keep ? "kept" : "rewound");
+	out.content = json_pack("[{s:s, s:s}]", "type", "text", "text",
+				keep ? "The state is kept; rewind returns to it." : "The session is back in the kept state.");
+	cell__mcp_job_answer(job, &out);
+}
+
 static void work(struct cell__mcp_peer *peer, struct cell__mcp_job *job)
 {
 	struct cell_error err;
@@ -459,6 +476,8 @@ static void work(struct cell__mcp_peer *peer, struct cell__mcp_job *job)
 		fail_with(job, &err);
 	else if (!strcmp(job->tool->name, "reset"))
 		reset_session(peer, job);
+	else if (job->tool->flags & CELL_MCP_FORKS)
+		keep_or_return(peer, job, !strcmp(job->tool->name, "checkpoint"));
 	else
 		run_cell(peer, job);
 }

@@ -161,6 +161,7 @@ struct cell__mcp_tool {
 #define CELL_MCP_DESTRUCTIVE 8u
 #define CELL_MCP_IDEMPOTENT 16u
 #define CELL_MCP_OPEN_WORLD 32u
+#define CELL_MCP_FORKS 128u     /* offered where the executor can fork */
 #define CELL_MCP_REGISTER 64u   /* offered with allow_register */
 
 /* server.c */

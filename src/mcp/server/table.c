@@ -1,12 +1,13 @@
 /*
  * The tools that a client sees. Most are operations on the space: schemas and descriptions come from their rows (calls/table.c), and only
- * differences are here. run_code, execute_ipython_cell and reset belong to the session (cells.c).
+ * differences are here. run_code, execute_ipython_cell, reset, checkpoint and rewind belong to the session (cells.c).
  */
 #include "mcp/server/server.h"
 
 #include <string.h>
 
 #include "calls/schema.h"
+#include "executors/executor.h"
 
 #define OBJECT(properties, required) \
 	"{\"type\":\"object\",\"properties\":{" properties "},\"required\":[" required "],\"additionalProperties\":false}"
@@ -55,6 +56,23 @@ static const struct cell__mcp_tool table[] = {
 	  .input = OBJECT("", ""),
 	  .answer = ANSWER("\"result\":{\"type\":\"string\"}", "\"result\""),
 	  .flags = CELL_MCP_DESTRUCTIVE | CELL_MCP_IDEMPOTENT },
+	{ .name = "checkpoint",
+	  .title = "Keep the state",
+	  .about =
+		  "Keeps the current state of the session (variables, imports, open files) under a name, for rewind. Files of the workspace "
+		  "are included only where it is a layer.",
+	  .input = OBJECT(
+		  "\"name\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":200,\"description\":\"Of the point; an earlier one of "
+		  "that name is replaced\"}",
+		  "\"name\""),
+	  .answer = ANSWER("\"result\":{\"type\":\"string\"}", "\"result\""),
+	  .flags = CELL_MCP_FORKS | CELL_MCP_IDEMPOTENT },
+	{ .name = "rewind",
+	  .title = "Return to a kept state",
+	  .about = "Returns to the state that checkpoint kept; later changes of variables are lost. The point stays.",
+	  .input = OBJECT("\"name\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":200,\"description\":\"Of the point\"}", "\"name\""),
+	  .answer = ANSWER("\"result\":{\"type\":\"string\"}", "\"result\""),
+	  .flags = CELL_MCP_FORKS | CELL_MCP_DESTRUCTIVE | CELL_MCP_IDEMPOTENT },
 	{ .name = "list_tools",
 	  .title = "List tools",
 	  .operation = OF(TOOLS_LIST),
@@ -167,9 +185,17 @@ static const struct cell__mcp_tool table[] = {
 };
 #define N_TOOLS (sizeof(table) / sizeof(table[0]))
 
+static bool can_fork(const struct cell_session_options *session)
+{
+	const struct cell__executor *executor = cell__executor_find(session && session->executor ? session->executor : "subprocess");
+
+	return executor && executor->fork;
+}
+
 static bool is_offered(const struct cell__mcp_tool *tool, const struct cell_mcp_server_options *opts)
 {
-	return (!(tool->flags & (CELL_MCP_STORAGE | CELL_MCP_DEPS)) || opts->storage) &&
+	return (!(tool->flags & CELL_MCP_FORKS) || can_fork(opts->session)) &&
+	       (!(tool->flags & (CELL_MCP_STORAGE | CELL_MCP_DEPS)) || opts->storage) &&
 	       (!(tool->flags & CELL_MCP_DEPS) || opts->runtime_deps) && (!(tool->flags & CELL_MCP_REGISTER) || opts->allow_register);
 }
 
