@@ -62,7 +62,8 @@
 #define ZONE_EVENT (1ull << 62)
 #define LONG_SLICE_NS 100000000u /* the longest that Linux takes */
 #define DROP_DELAY_MS 3
-#define ADOPT_TRIES 50
+#define ADOPT_TRIES 500
+#define ADOPT_QUICK_TRIES 25
 
 struct cell__spawner cell__spawner;
 static int signal_fd;
@@ -437,7 +438,7 @@ static bool is_our_orphan(pid_t pid)
 		pid_t parent = cell__proc_parent(pid);
 		if (parent == getpid() || parent == 0)
 			return parent != 0;
-		usleep(tries < ADOPT_TRIES / 2 ? 20 : 1000);
+		usleep(tries < ADOPT_QUICK_TRIES ? 20 : 1000); /* on a busy machine it may wait for a CPU to end */
 	}
 	return false;
 }
