@@ -1,13 +1,15 @@
 """Branches of sessions: forks, points, attempts, races."""
 import asyncio
+import os
 import random
+import time
 
 import pytest
 from conftest import run
 
 import workcell
 import workcell.sync
-from workcell import ForkError, PointNotFoundError, UnsupportedError
+from workcell import CodeModeError, ForkError, PointNotFoundError, UnsupportedError
 
 
 def test_forks_share_tools_and_storage_and_nothing_else(storage):
@@ -230,3 +232,149 @@ def test_random_programs_of_cells_points_forks_and_races_against_a_model(storage
     finally:
         for each in models:
             each.session.close()
+
+
+def pids_of(name):
+    """Processes whose title has this name: kernels and points of a session."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open("/proc/%s/cmdline" % pid, "rb") as file:
+                title = file.read()
+        except OSError:
+            continue
+        if b"workcell-kernel " + name.encode() in title:
+            found.append(int(pid))
+    return found
+
+
+def wait_for(condition):
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_random_streams_and_names_differ_between_1000_forks(storage):
+    with workcell.sync.Session(storage) as session:
+        session.run("import random, secrets, tempfile, uuid\nown = random.Random(7)\nrandom.seed(7)")
+        numpy = session.run("import numpy\nnumpy.random.seed(7); rng = numpy.random.default_rng(7)").error is None
+        seen = []
+        for _ in range(10):
+            forks = session.fork(100)
+            for fork in forks:
+                seen.append(fork.run("(random.random(), own.random(), uuid.uuid4().hex, uuid.uuid1().hex, secrets.token_hex(8), tempfile.mktemp()"
+                                     + (", float(numpy.random.rand()), float(rng.random()))" if numpy else ")")).value)
+                fork.close()
+        for column in zip(*seen):
+            assert len(set(column)) == 1000
+
+
+def test_a_fork_that_names_another_process_gets_nothing(storage):
+    """The kernel is the code's: it may say anything about the process that it has forked."""
+    with workcell.sync.Session(storage) as victim, workcell.sync.Session(storage) as session:
+        victim.run("import os; kept = 1")
+        other = victim.fork()
+        pids = [victim.run("os.getpid()").value, other.run("os.getpid()").value, session.run("import os; os.getpid()").value,
+                session.run("os.getppid()").value, os.getpid(), 1, -1, 2 ** 31 - 1, 2 ** 40]
+        session.run("import _workcell\nreal = _workcell.branch\ndef lie():\n    _workcell.branch = real\n    return said")
+        for pid in pids:
+            session.run("_workcell.branch = lie; said = %d" % pid)
+            with pytest.raises(CodeModeError):
+                session.fork()
+            assert (victim.run("kept").value, other.run("kept").value, session.run("said").value) == (1, 1, pid)
+        with session.fork() as fork:
+            assert fork.run("said").value == pid
+        # An answer that nobody asked for ends the kernel that gives it, and nothing else.
+        result = session.run("_workcell.send(_workcell.FORKED, 1, b'{\"pid\": %d}')\nimport time; time.sleep(60)" % pids[1])
+        assert result.state == "lost", result
+        assert (victim.run("kept").value, other.run("kept").value) == (1, 1)
+        other.close()
+
+
+@pytest.mark.parametrize("error", ["errno.EAGAIN", "errno.ENOMEM"])
+def test_a_fork_of_several_that_fails_in_the_middle_leaves_nothing(storage, error):
+    with workcell.sync.Session(storage) as session:
+        session.run("""
+import _workcell, errno, os
+real, left = _workcell.branch, 3
+def limited():
+    global left
+    left -= 1
+    if left == 0:
+        raise OSError(%s, os.strerror(%s))
+    return real()
+_workcell.branch = limited
+x = 7""" % (error, error))
+        before = set(pids_of(""))
+        with pytest.raises(CodeModeError, match="cannot fork"):
+            session.fork(6)
+        wait_for(lambda: set(pids_of("")) <= before)
+        assert session.run("x").value == 7
+        assert session.run("_workcell.branch = real").error is None
+        with session.fork() as fork:
+            assert fork.run("x").value == 7
+
+
+def test_points_that_the_code_kills_are_lost_and_nothing_else(storage):
+    with workcell.sync.Session(storage) as other, workcell.sync.Session(storage) as session:
+        other.run("kept = 1")
+        other.checkpoint("p")
+        session.run("x = 1")
+        session.checkpoint("p")
+        mine = session.run("import os; os.getpid()").value
+        name = open("/proc/%d/cmdline" % mine).read().split("\0")[0].split(" ")[1]
+        point, = [pid for pid in pids_of(name) if pid != mine]
+        session.run("os.kill(%d, 9)" % point)
+        wait_for(lambda: not session.points())
+        with pytest.raises(PointNotFoundError):
+            session.rewind("p")
+        assert session.run("x").value == 1 and [each.name for each in other.points()] == ["p"]
+        session.checkpoint("p")
+        session.run("x = 2")
+        session.rewind("p")
+        assert session.run("x").value == 1
+        other.rewind("p")
+        assert other.run("kept").value == 1
+
+
+def test_forks_outlive_a_source_that_is_killed(storage):
+    with workcell.sync.Session(storage) as session:
+        session.run("import os, signal; x = 1")
+        session.checkpoint("p")
+        forks = session.fork(3)
+        assert session.run("os.kill(os.getpid(), signal.SIGKILL)").state == "lost"
+        assert [fork.run("x").value for fork in forks] == [1, 1, 1]
+        session.rewind("p")
+        assert session.run("x").value == 1
+        # Nor does the zygote matter to them.
+        zygote = session.run("os.getppid()").value
+        parents = {fork.run("os.getppid()").value for fork in forks}
+        assert parents == {zygote}, "a fork is the spawner's child, and so is the session after a rewind"
+        for fork in forks:
+            fork.close()
+
+
+def pss(pids):
+    total = 0
+    for pid in pids:
+        with open("/proc/%d/smaps_rollup" % pid) as file:
+            total += sum(int(line.split()[1]) for line in file if line.startswith("Pss:"))
+    return total * 1024
+
+
+def test_a_thousand_points_cost_what_changed(storage):
+    with workcell.sync.Session(storage) as session:
+        session.run("data = bytearray(100_000_000); data[::4096] = b'x' * len(data[::4096]); x = 0")
+        name = session.run("import os; open('/proc/self/cmdline').read()").value.split("\0")[0].split(" ")[1]
+        before = pss(pids_of(name))
+        assert before > 100_000_000
+        for i in range(1000):
+            session.run("x += 1")
+            session.checkpoint("p%d" % i)
+        assert len(session.points()) == 1000
+        cost = pss(pids_of(name)) - before
+        # Each keeps the few pages that its cell, and its own start, have changed.
+        assert cost < 1000 * 1_000_000, cost
+        session.rewind("p17")
+        assert session.run("x, len(data)").value == (18, 100_000_000)
