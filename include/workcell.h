@@ -135,6 +135,7 @@ struct cell_engine_options {
 	void *log_arg;
 	const char *cache_dir;  /* contains Deno, Pyodide and their snapshots; NULL: ~/.cache/workcell */
 	int64_t zygote_forks;   /* replace a zygote after this many kernels; 0: never */
+	int64_t points_bytes;   /* memory of the points of all sessions; beyond it the oldest are dropped; 0: no limit */
 };
 #define CELL_ENGINE_OPTIONS_INIT { .size = sizeof(struct cell_engine_options), .pool_size = 2, .start_timeout_ms = 60000 }
 static inline void cell_engine_options_init(struct cell_engine_options *opts)
@@ -780,6 +781,12 @@ enum cell_event_type {
 	CELL_EVENT_TOOL_PROGRESS, /* an MCP server reports the progress of a call: `data` is JSON, as the protocol defines it */
 	CELL_EVENT_TOOL_LOG,    /* an MCP server logs; likewise */
 	CELL_EVENT_POINT_LOST,  /* the process that keeps a point has ended: `message` (session events only) */
+	/*
+	 * Session events only; `data` is JSON: {"kind": "fork", "session_id"}, {"kind": "point", "name", "cell"}, {"kind": "rewind", "name" or
+	 * null, "cell"}, {"kind": "restored", "cell"}, {"kind": "race", "n", "winner" or null}, {"kind": "dropped", "name", "bytes", "budget":
+	 * "session" or "engine"}.  Points of `undo` are told of only when one is dropped or restored.
+	 */
+	CELL_EVENT_BRANCH,
 };
 
 enum cell_stream { CELL_STDOUT = 1, CELL_STDERR = 2 };
@@ -959,6 +966,7 @@ struct cell_session_options {
 	 * cell, and its result says "restored".  0: no points; at most 1000.
 	 */
 	int undo;
+	int64_t points_bytes; /* memory of the session's points; beyond it the oldest are dropped; 0: no limit */
 };
 #define CELL_SESSION_OPTIONS_INIT                      \
 	{ .size = sizeof(struct cell_session_options), \

@@ -35,6 +35,7 @@ static const struct option session_options[] = {
 	{ "network", OPT_TEXT, offsetof(struct cell_session_options, network) },
 	{ "disk_limit", OPT_INT64, offsetof(struct cell_session_options, disk_limit) },
 	{ "undo", OPT_INT, offsetof(struct cell_session_options, undo) },
+	{ "points_bytes", OPT_INT64, offsetof(struct cell_session_options, points_bytes) },
 	{ "portable_values", OPT_INT, offsetof(struct cell_session_options, portable_values) },
 	{ "trusted", OPT_LIST, offsetof(struct cell_session_options, trusted) },
 };

@@ -64,6 +64,7 @@ int cell__cli_gate_open(const struct cell_cli_gate_flags *flags, struct cell_cli
 	options->approval_stops_clock = flags->stops_clock;
 	options->require_shell_escape = flags->shell_escape;
 	options->restore_cwd = flags->restore_cwd;
+	options->points_bytes = flags->points_bytes;
 	options->undo = flags->undo > INT_MAX ? INT_MAX : (int)flags->undo;
 	return host->space ? cell_space_guard(host->space, options, err) : 0;
 }

@@ -387,7 +387,7 @@ void cell__cli_trusted_free(char **list);
 struct cell_cli_gate_flags {
 	const char *approve, *policy, *audit;
 	bool shell, installs, workflows, stops_clock, shell_escape, restore_cwd;
-	int64_t approval_timeout_ms, undo;
+	int64_t approval_timeout_ms, undo, points_bytes;
 };
 
 /* The executor container. */
@@ -471,7 +471,7 @@ struct cell_cli_session_flags {
 	bool remote_reopen;
 	struct cell_cli_container_flags container;
 	const char *zygote_per; /* of servers */
-	int64_t zygote_forks;
+	int64_t zygote_forks, points_bytes;
 	const char *secrets[4]; /* of servers: files with tokens, keys and settings; NULL or "": none */
 };
 
@@ -538,6 +538,8 @@ void cell__cli_fill_limits(const struct cell_cli_limit_flags *flags, struct cell
 	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.restore_cwd) },                          \
 	{ 0, "undo", "N", "keep the states before the last N cells, for use after a crash", \
 	  CELL_FLAG_COUNT, CELL_CLI_AT(at, gate.undo) },                                  \
+	{ 0, "points-memory", "SIZE", "drop the oldest kept states when they take more memory", \
+	  CELL_FLAG_BYTES, CELL_CLI_AT(at, gate.points_bytes) },                          \
 	{ 0, "audit", "FILE", "append a JSON line about each call to this file",                    \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, gate.audit) },                                \
 	CELL_CLI_GROUP("limits and confinement"),                                                 \
@@ -572,7 +574,9 @@ void cell__cli_fill_limits(const struct cell_cli_limit_flags *flags, struct cell
 	{ 0, "zygote-per", "WHOM", "sessions share a zygote per engine, workspace or session (default engine)", \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, zygote_per) },                                \
 	{ 0, "zygote-forks", "N", "replace a zygote after this many sessions; 0: never", \
-	  CELL_FLAG_COUNT, CELL_CLI_AT(at, zygote_forks) }
+	  CELL_FLAG_COUNT, CELL_CLI_AT(at, zygote_forks) },                               \
+	{ 0, "total-points-memory", "SIZE", "the same as --points-memory, for all sessions together", \
+	  CELL_FLAG_BYTES, CELL_CLI_AT(at, points_bytes) }
 /* clang-format on */
 /* The value of --zygote-per. */
 int cell__cli_zygote_per(const struct cell_cli_session_flags *flags, enum cell_zygote_per *ret_per, struct cell_error *err);

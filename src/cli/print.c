@@ -541,6 +541,8 @@ static void emit_event(struct outlet *outlet, const struct cell_event *event)
 	case CELL_EVENT_KERNEL_DIED:
 		emit_loss(outlet, "kernel_died", event->message ? event->message : "");
 		break;
+	case CELL_EVENT_BRANCH: /* the caller's own doing; a dropped point is logged */
+		break;
 	case CELL_EVENT_POINT_LOST:
 		emit_loss(outlet, "point_lost", event->message ? event->message : "");
 		break;

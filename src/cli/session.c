@@ -257,6 +257,7 @@ static int open_parts(const struct cell_cli_session_flags *flags, bool with_spac
 		return cell_fail(err, CELL_E_INVALID, 0, "--pool must be at most %d", CELL_LIMIT_POOL);
 	engine_options.pool_size = (int)flags->pool;
 	engine_options.zygote_forks = flags->zygote_forks;
+	engine_options.points_bytes = flags->points_bytes;
 	/* A container may have to be built and started: that is reported. */
 	if (cell__cli_space_log(&flags->space, flags->log_level || !is_executor(flags, "container") ? flags->log_level : "info",
 				&engine_options, err) < 0)

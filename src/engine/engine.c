@@ -148,9 +148,12 @@ int cell_engine_create(const struct cell_engine_options *opts, struct cell_engin
 		return cell_fail(err, CELL_E_INVALID, 0, "pool_size is %d, expected 0 to %d", all.pool_size, CELL_LIMIT_POOL);
 	if (all.zygote_forks < 0)
 		return cell_fail(err, CELL_E_INVALID, 0, "zygote_forks is %lld, expected 0 or more", (long long)all.zygote_forks);
+	if (all.points_bytes < 0)
+		return cell_fail(err, CELL_E_INVALID, 0, "points_bytes is %lld, expected 0 or more", (long long)all.points_bytes);
 	struct cell_engine *engine = cell__alloc(1, sizeof *engine);
 	if (!engine)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	engine->points_bytes = all.points_bytes;
 	engine->spill_dir = cell__strdup(all.spill_dir ? all.spill_dir : "/tmp");
 	engine->log = all.log;
 	engine->log_arg = all.log_arg;

@@ -13,8 +13,8 @@
 
 #define ENGINE(member, kind) FIELD(cell_engine_options, member, kind)
 const struct cell__json_field cell__json_engine_fields[] = {
-	ENGINE(lib_dir, TEXT),   ENGINE(spill_dir, TEXT),     ENGINE(pool_size, INT), ENGINE(start_timeout_ms, INT64),
-	ENGINE(cache_dir, TEXT), ENGINE(zygote_forks, INT64), { NULL, 0, 0 },
+	ENGINE(lib_dir, TEXT),   ENGINE(spill_dir, TEXT),     ENGINE(pool_size, INT),      ENGINE(start_timeout_ms, INT64),
+	ENGINE(cache_dir, TEXT), ENGINE(zygote_forks, INT64), ENGINE(points_bytes, INT64), { NULL, 0, 0 },
 };
 
 #define SESSION(member, kind) FIELD(cell_session_options, member, kind)
@@ -52,6 +52,7 @@ const struct cell__json_field cell__json_session_fields[] = {
 	SESSION(network_disabled, FLAG),
 	SESSION(memory_limit, INT64),
 	SESSION(undo, INT),
+	SESSION(points_bytes, INT64),
 	SESSION(cpu_quota, INT64),
 	SESSION(pids_limit, INT64),
 	SESSION(zygote_owner, TEXT),

@@ -159,7 +159,24 @@ int cell__racing_start(struct cell__racing *racing, struct cell_error *err)
 	return 0;
 }
 
+void cell__race_tell(struct cell_session *session, const struct cell_race *race)
+{
+	cell__branch_tell(session, json_pack("{s:s, s:I, s:o}", "kind", "race", "n", (json_int_t)race->n, "winner",
+					     race->winner < 0 ? json_null() : json_integer(race->winner)));
+}
+
 /* ---- the public function ---- */
+
+struct race_end {
+	struct cell_session *session;
+	const struct cell_race *race;
+};
+
+static void do_tell(void *arg)
+{
+	struct race_end *end = arg;
+	cell__race_tell(end->session, end->race);
+}
 
 struct waiting_race {
 	struct cell__task task; /* first */
@@ -240,11 +257,13 @@ static int race_forks(struct cell_session *session, const struct cell_race_optio
 		race->winner = cell__race_winner(race);
 	if (rc == 0 && !opts->keep_none && race->winner >= 0)
 		rc = cell_session_become(session, forks[race->winner], err);
-	if (rc < 0)
+	if (rc < 0) {
 		cell_race_destroy(race);
-	else
-		*ret_race = race;
-	return rc;
+		return rc;
+	}
+	cell__loop_call(session->engine->loop, do_tell, &(struct race_end){ session, race });
+	*ret_race = race;
+	return 0;
 }
 
 int cell_session_race(struct cell_session *session, const struct cell_race_options *opts, struct cell_race **ret_race,

@@ -689,6 +689,8 @@ static void do_forks(struct cell__task *task)
 static void handle_forked(struct cell__waiting *waiting)
 {
 	struct forking *forking = ((struct one_fork *)waiting)->forking;
+	if (!waiting->failed)
+		cell__branch_forked(((struct one_fork *)waiting)->branching.target);
 	if (--forking->left == 0)
 		cell__waiter_signal(&forking->waiter);
 }
@@ -823,10 +825,12 @@ static void handle_branch_asked(struct cell__waiting *waiting)
 static void handle_fork_asked(struct cell__waiting *waiting)
 {
 	struct branch_asking *asking = (struct branch_asking *)waiting;
-	if (waiting->failed)
+	if (waiting->failed) {
 		cell__session_close_on_loop(asking->session, end_branch_asking, asking);
-	else
-		end_branch_asking(asking);
+		return;
+	}
+	cell__branch_forked(asking->session);
+	end_branch_asking(asking);
 }
 
 static struct branch_asking *ask_branch(struct cell_session *session, const char *name, cell__session_done done, void *arg,
@@ -916,6 +920,16 @@ int cell__session_drop_point_on_loop(struct cell_session *session, const char *n
 json_t *cell__session_points_on_loop(const struct cell_session *session)
 {
 	return cell__branch_list(session);
+}
+
+const char *cell__session_parent_on_loop(const struct cell_session *session)
+{
+	return session->parent;
+}
+
+size_t cell__session_kept_on_loop(const struct cell_session *session, int64_t *ret_bytes)
+{
+	return cell__branch_points(session, ret_bytes);
 }
 
 struct point_question {

@@ -101,6 +101,21 @@ static int add_kernels(struct cell__buf *out, const struct cell_server *server)
 	return rc;
 }
 
+static int add_points(struct cell__buf *out, const struct cell_server *server)
+{
+	int64_t bytes, all = 0;
+	size_t count = 0;
+
+	for (const struct cell__served *served = server->sessions; served; served = served->next) {
+		if (served->session) {
+			count += cell__session_kept_on_loop(served->session, &bytes);
+			all += bytes;
+		}
+	}
+	return add(out, "points", "gauge", "kept states of sessions", (double)count) |
+	       add(out, "point_bytes", "gauge", "memory of kept states, as last measured", (double)all);
+}
+
 static int add_accounts(struct cell__buf *out, const struct cell_server *server)
 {
 	int rc = cell__buf_add_str(out, "# HELP workcell_token_sessions open sessions by token\n# TYPE workcell_token_sessions gauge\n");
@@ -152,6 +167,7 @@ char *cell__metrics(struct cell_server *server)
 	rc |= add(&out, "quota_stops_total", "counter", "cells and sessions stopped because of a token's quota",
 		  (double)counts->quota_stops);
 	rc |= add_kernels(&out, server);
+	rc |= add_points(&out, server);
 	rc |= add_accounts(&out, server);
 	rc |= add_process(&out, server);
 	return rc ? NULL : cell__buf_take(&out);

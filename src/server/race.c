@@ -69,6 +69,12 @@ static void end_race(struct served_race *race, const struct cell_error *err)
 		cell__served_end(race->forks[i]);
 		cell__served_let_go(race->forks[i]);
 	}
+	const struct cell__served *source = race->request->served;
+	if (!(err && err->code) && source->session && !source->closing) {
+		cell__race_tell(source->session, race->racing.race);
+		cell__session_log_branch(source->log, json_pack("{s:s,s:I,s:I}", "kind", "race", "n", (json_int_t)race->racing.n, "winner",
+								(json_int_t)race->racing.race->winner));
+	}
 	answer_race(race, err);
 	free_race(race);
 }

@@ -360,6 +360,8 @@ void cell__accounts_finish(struct cell_server *server);
 struct cell__session_log *cell__session_log_create(struct cell_server *server);
 void cell__session_log_end(struct cell__session_log *log);
 struct cell__events *cell__session_log_events(struct cell__session_log *log);
+/* Takes over news. */
+void cell__session_log_branch(struct cell__session_log *log, json_t *news);
 void cell__session_log_begin(struct cell__session_log *log, uint64_t run_id, const char *line);
 void cell__session_log_chunk(struct cell__session_log *log, uint64_t run_id, const struct cell_event *event);
 /* result NULL: it did not run. */

@@ -5,6 +5,7 @@
  * is told so (events.c).  The log ends with its session; readers keep it until they have left.
  *
  *     cell {run_id, code}     chunk {run_id, stream, text | base64}     ended {run_id, error, message?, repr?, duration_ms}
+ *     branch {kind, ...}: as CELL_EVENT_BRANCH
  */
 #include "server/api.h"
 
@@ -101,6 +102,15 @@ int cell__add_code_line(const struct cell_server *server, const char *line, stru
 	if (cell__buf_add(&clean, text, size) < 0 || (is_cut && cell__buf_add_str(&clean, "\xe2\x80\xa6") < 0))
 		return -1;
 	return cell__buf_add_json_string(out, clean.data ? clean.data : "", clean.size);
+}
+
+void cell__session_log_branch(struct cell__session_log *log, json_t *news)
+{
+	CELL_AUTO_FREE char *text = news && log ? json_dumps(news, JSON_COMPACT) : NULL;
+
+	if (text)
+		(void)cell__events_add(&log->events, "branch", text, strlen(text));
+	json_decref(news);
 }
 
 void cell__session_log_begin(struct cell__session_log *log, uint64_t run_id, const char *line)

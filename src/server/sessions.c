@@ -447,7 +447,9 @@ static json_t *describe_running(const struct cell__served *served)
 json_t *cell__served_describe(const struct cell__served *served)
 {
 	const struct cell__consumed *consumed = &served->consumed;
-	int64_t pid = served->session ? cell__session_pid_on_loop(served->session) : 0;
+	int64_t pid = served->session ? cell__session_pid_on_loop(served->session) : 0, point_bytes = 0;
+	size_t points = served->session ? cell__session_kept_on_loop(served->session, &point_bytes) : 0;
+	const char *parent = served->session ? cell__session_parent_on_loop(served->session) : "";
 	const char *executor = served->server->session.executor;
 	char created[32];
 	time_t at = (time_t)served->created_s;
@@ -456,13 +458,14 @@ json_t *cell__served_describe(const struct cell__served *served)
 	gmtime_r(&at, &tm);
 	strftime(created, sizeof(created), "%Y-%m-%dT%H:%M:%SZ", &tm);
 	return json_pack(
-		"{s:s,s:o,s:s,s:s,s:s,s:f,s:s,s:I,s:I,s:s,s:o,s:o,s:o,s:o}", "session_id", served->id, "workspace_id",
+		"{s:s,s:o,s:s,s:s,s:s,s:f,s:s,s:I,s:I,s:s,s:o,s:o,s:o,s:o,s:s?,s:I,s:I}", "session_id", served->id, "workspace_id",
 		*served->workspace->id ? json_string(served->workspace->id) : json_null(), "owner", served->owner, "client", served->client,
 		"created_at", created, "idle_seconds", served->jobs ? 0.0 : (double)(cell__now_us() - served->used_us) / 1e6, "state",
 		served->jobs ? "busy" : "idle", "runs", (json_int_t)served->cells, "pending", (json_int_t)served->jobs, "executor",
 		executor ? executor : "subprocess", "running", describe_running(served), "pid", pid > 0 ? json_integer(pid) : json_null(),
 		"memory_bytes", consumed->known ? json_integer(consumed->memory_bytes) : json_null(), "cpu_seconds",
-		consumed->known ? json_real(consumed->cpu_s) : json_null());
+		consumed->known ? json_real(consumed->cpu_s) : json_null(), "parent", *parent ? parent : NULL, "points", (json_int_t)points,
+		"point_bytes", (json_int_t)point_bytes);
 }
 
 /* ---- the end ---- */

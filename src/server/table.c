@@ -218,21 +218,22 @@ const struct cell__schema cell__schemas[] = {
 	{ "Object", "{\"type\":\"object\"}" },
 	{ "Session",
 	  OBJECT("\"session_id\",\"workspace_id\",\"owner\",\"client\",\"created_at\",\"idle_seconds\",\"state\",\"runs\",\"pending\","
-		 "\"executor\",\"running\",\"pid\",\"memory_bytes\",\"cpu_seconds\"",
+		 "\"executor\",\"running\",\"pid\",\"memory_bytes\",\"cpu_seconds\",\"parent\",\"points\",\"point_bytes\"",
 		 "\"session_id\":" TEXT ",\"workspace_id\":" OR_NULL ",\"owner\":" TEXT ",\"client\":" TEXT ",\"created_at\":" TEXT
 		 ",\"idle_seconds\":{\"type\":\"number\"},\"state\":{\"enum\":[\"idle\",\"busy\"]},\"runs\":{\"type\":\"integer\"},"
 		 "\"pending\":{\"type\":\"integer\"},\"executor\":" TEXT ",\"running\":{\"type\":[\"object\",\"null\"]},"
 		 "\"pid\":{\"type\":[\"integer\",\"null\"]},\"memory_bytes\":{\"type\":[\"integer\",\"null\"]},"
-		 "\"cpu_seconds\":{\"type\":[\"number\",\"null\"]}") },
+		 "\"cpu_seconds\":{\"type\":[\"number\",\"null\"]},\"parent\":" OR_NULL ",\"points\":{\"type\":\"integer\"},"
+		 "\"point_bytes\":{\"type\":\"integer\"}") },
 	{ "Sessions", OBJECT("\"sessions\"", "\"sessions\":" LIST(REF("Session"))) },
 	{ "Fork", "{\"anyOf\":[" REF("Session") "," REF("Sessions") "]}" },
 	{ "Race", OBJECT("\"winner\",\"scores\",\"results\"",
 			 "\"winner\":{\"type\":[\"integer\",\"null\"]},\"scores\":" LIST(
 				 "{\"type\":[\"number\",\"null\"]}") ",\"results\":" LIST("{\"type\":\"object\"}")) },
-	{ "Points",
-	  OBJECT("\"points\"", "\"points\":" LIST(OBJECT("\"name\",\"cell\",\"automatic\",\"age_ms\"",
-							 "\"name\":" TEXT ",\"cell\":{\"type\":\"integer\"},"
-							 "\"automatic\":{\"type\":\"boolean\"},\"age_ms\":{\"type\":\"integer\"}"))) },
+	{ "Points", OBJECT("\"points\"", "\"points\":" LIST(OBJECT("\"name\",\"cell\",\"automatic\",\"age_ms\"",
+								   "\"name\":" TEXT ",\"cell\":{\"type\":\"integer\"},"
+								   "\"automatic\":{\"type\":\"boolean\"},\"age_ms\":{\"type\":\"integer\"},"
+								   "\"memory_bytes\":{\"type\":[\"integer\",\"null\"]}"))) },
 	{ "Diff",
 	  OBJECT("\"form\",\"files\",\"added\",\"changed\",\"deleted\",\"truncated\"",
 		 "\"form\":{\"enum\":[\"overlay\",\"copy\"]},\"files\":" LIST(OBJECT(

@@ -93,8 +93,10 @@ static void answer_forks(struct cell__request *request, struct cell__served **fo
 {
 	json_t *list = json_array();
 
-	for (size_t i = 0; i < n; i++)
+	for (size_t i = 0; i < n; i++) {
 		json_array_append_new(list, cell__served_describe(forks[i]));
+		cell__session_log_branch(request->served->log, json_pack("{s:s,s:s}", "kind", "fork", "session_id", forks[i]->id));
+	}
 	if (json_object_get(request->json, "n")) {
 		cell__answer_json(request, request->route->status, json_pack("{s:o}", "sessions", list));
 	} else {
@@ -132,6 +134,8 @@ static void handle_checkpoint(void *arg, struct cell_session *session, const str
 {
 	struct cell__request *request = arg;
 
+	cell__session_log_branch(session ? request->served->log : NULL,
+				 json_pack("{s:s,s:O}", "kind", "point", "name", json_object_get(request->json, "name")));
 	if (session)
 		answer_points(request);
 	else
@@ -159,6 +163,16 @@ void cell__handle_v1_drop_point(struct cell__request *request)
 		cell__answer_none(request, MHD_HTTP_NO_CONTENT);
 }
 
+static void handle_rewound(void *arg, struct cell_session *session, const struct cell_error *err)
+{
+	struct cell__request *request = arg;
+	json_t *name = json_object_get(request->json, "name"), *cells = json_object_get(request->json, "cells");
+
+	cell__session_log_branch(session ? request->served->log : NULL,
+				 json_pack("{s:s,s:O?,s:O?}", "kind", "rewind", "name", name, "cells", cells));
+	handle_reset(arg, session, err);
+}
+
 void cell__handle_v1_rewind(struct cell__request *request)
 {
 	const json_t *name = json_object_get(request->json, "name"), *cells = json_object_get(request->json, "cells");
@@ -172,7 +186,7 @@ void cell__handle_v1_rewind(struct cell__request *request)
 		return;
 	}
 	if (cell__session_rewind_on_loop(request->served->session, json_string_value(name), (uint64_t)json_integer_value(cells),
-					 handle_reset, request, &err) < 0)
+					 handle_rewound, request, &err) < 0)
 		cell__answer_error(request, &err);
 }
 

@@ -46,7 +46,7 @@ static void rewind_again(struct cell__point *point)
 	}
 }
 
-static void leave_point(struct cell__point *point)
+void cell__branch_leave_point(struct cell__point *point)
 {
 	if (point->leaving)
 		return;
@@ -59,6 +59,10 @@ static void make_ready(struct cell__point *point)
 	if (!point->kernel_ready || point->freezing || point->leaving)
 		return;
 	point->ready = true;
+	if (!point->automatic)
+		cell__branch_tell(point->session,
+				  json_pack("{s:s, s:s, s:I}", "kind", "point", "name", point->name, "cell", (json_int_t)point->cells));
+	cell__branch_measure(point->session);
 	end_checkpoint(point, NULL);
 	decide(point->session);
 	rewind_again(point);
@@ -100,7 +104,7 @@ static void handle_frozen(void *arg, struct cell__frozen *frozen, const struct c
 		cell__session_emit(session, &(struct cell_event){ .type = CELL_EVENT_POINT_LOST, .message = message });
 	}
 	end_checkpoint(point, err);
-	leave_point(point);
+	cell__branch_leave_point(point);
 	rewind_again(point);
 }
 
@@ -123,7 +127,7 @@ static void handle_point_result(void *owner, uint32_t run_id, const struct cell_
 {
 	(void)run_id;
 	(void)answer;
-	leave_point(owner);
+	cell__branch_leave_point(owner);
 }
 
 static const char *handle_point_call(void *owner, const struct cell__asked *asked)
@@ -192,6 +196,7 @@ static struct cell__point *take(struct cell_session *session, const char *name, 
 		return NULL;
 	}
 	point->session = session;
+	point->number = session->next_point++;
 	point->cells = point->upto = session->cells;
 	point->taken_us = cell__now_us();
 	if (session->executor->fork(slot->kernel, session->id, session->layer, flags | CELL__FORK_POINT, &point_events, point,
@@ -202,7 +207,7 @@ static struct cell__point *take(struct cell_session *session, const char *name, 
 	point->next = session->points;
 	session->points = point;
 	if (session->layer && cell__files_freeze(session, handle_frozen, point, err) < 0) {
-		leave_point(point);
+		cell__branch_leave_point(point);
 		return NULL;
 	}
 	point->freezing = session->layer != NULL;
@@ -218,7 +223,7 @@ static int take_point(struct cell_session *session, struct cell__branching *want
 		return -1;
 	point->waiting = &wanted->waiting;
 	if (same)
-		leave_point(same);
+		cell__branch_leave_point(same);
 	return 0;
 }
 
@@ -246,7 +251,7 @@ void cell__branch_before_run(struct cell_session *session)
 	point->automatic = session->at_point = true;
 	for (; point; point = point->next)
 		if (point->automatic && !point->leaving && ++n > session->options.undo)
-			leave_point(point);
+			cell__branch_leave_point(point);
 }
 
 void cell__branch_after_run(struct cell_session *session, bool same)
@@ -262,7 +267,7 @@ static void forget_later(struct cell_session *session, const struct cell__point 
 {
 	for (struct cell__point *other = session->points; other; other = other->next)
 		if (other != point && other->automatic && other->cells >= point->cells)
-			leave_point(other);
+			cell__branch_leave_point(other);
 	session->at_point = point->automatic;
 }
 
@@ -312,6 +317,7 @@ static bool restore(struct cell_session *session)
 		return false;
 	session->cells--;
 	session->at_point = true;
+	cell__branch_tell(session, json_pack("{s:s, s:I}", "kind", "restored", "cell", (json_int_t)session->cells));
 	return true;
 }
 
@@ -327,6 +333,17 @@ void cell__branch_end_run(struct cell_session *session, const char *violation, c
 	}
 	run->restored = point && restore(session);
 	cell__outcome_dead(run, violation, how);
+}
+
+bool cell__branch_replace_lost(struct cell_session *session)
+{
+	struct cell__point *point = session->options.undo ? newest_automatic(session) : NULL;
+	session->at_point = false;
+	if (!point || !point->ready || point->upto < session->cells - 1 || session->closing || session->layer)
+		return false;
+	session->running_on = NULL; /* the run ends with its answer, not with the kernel */
+	cell__slot_leave(session, 0);
+	return restore(session);
 }
 
 /* The point that a run's end waits for is there, or will not be. */
@@ -348,7 +365,7 @@ int cell__branch_drop(struct cell_session *session, const char *name)
 	int rc = -1;
 	for (struct cell__point *point = session->points; point; point = point->next)
 		if (!point->leaving && (!name || strcmp(point->name, name) == 0)) {
-			leave_point(point);
+			cell__branch_leave_point(point);
 			rc = 0;
 		}
 	return rc;
@@ -363,6 +380,7 @@ json_t *cell__branch_list(const struct cell_session *session)
 		json_t *item = json_pack("{s:s, s:I, s:b, s:I, s:I}", "name", point->name, "cell", (json_int_t)point->cells, "automatic",
 					 point->automatic, "age_ms", (json_int_t)((cell__now_us() - point->taken_us) / 1000), "pid",
 					 (json_int_t)session->executor->pid(point->kernel));
+		json_object_set_new(item, "memory_bytes", point->bytes > 0 ? json_integer(point->bytes) : json_null());
 		int64_t bytes = session->executor->kept ? session->executor->kept(point->kernel) : -1;
 		if (item && bytes >= 0)
 			json_object_set_new(item, "bytes", json_integer(bytes));
@@ -410,6 +428,21 @@ static void replace_kernel(struct cell_session *session, struct cell__kernel *ke
 	cell__session_advance(session);
 }
 
+static struct cell_session *find_session(struct cell_engine *engine, const char *id)
+{
+	struct cell_session *session = engine->sessions;
+	while (session && strcmp(session->id, id) != 0)
+		session = session->next;
+	return session;
+}
+
+void cell__branch_forked(struct cell_session *target)
+{
+	struct cell_session *source = find_session(target->engine, target->parent);
+	if (source && !source->closing)
+		cell__branch_tell(source, json_pack("{s:s, s:s}", "kind", "fork", "session_id", target->id));
+}
+
 static int branch_into(struct cell_session *source, struct cell_session *target, unsigned flags, struct cell_error *err)
 {
 	struct cell__slot *slot = source->slot;
@@ -417,6 +450,7 @@ static int branch_into(struct cell_session *source, struct cell_session *target,
 	if (target->closing)
 		return 0;
 	target->cells = source->cells;
+	strcpy(target->parent, source->id);
 	if (copy_remembered(source, target, err) < 0)
 		return -1;
 	return cell__slot_fork(target, slot->kernel, &slot->own, &slot->hosts, flags, err);
@@ -678,6 +712,8 @@ void cell__session_do_rewind(struct cell__task *task)
 		return;
 	}
 	uint64_t cells = rewinding->name ? point->cells : session->cells - rewinding->cells;
+	waiting->told = session;
+	waiting->news = json_pack("{s:s, s:s?, s:I}", "kind", "rewind", "name", rewinding->name, "cell", (json_int_t)cells);
 	if (session->layer) {
 		return_to(session, point, cells, waiting);
 		forget_later(session, point);

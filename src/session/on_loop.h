@@ -69,8 +69,14 @@ struct cell__racing {
 };
 /* Loop's thread.  -1: done() is never called; else once, possibly inside the call. */
 int cell__racing_start(struct cell__racing *racing, struct cell_error *err);
+/* Loop's thread.  It is over, and the session has news. */
+void cell__race_tell(struct cell_session *session, const struct cell_race *race);
 /* The winner by the scores so far. */
 int64_t cell__race_winner(const struct cell_race *race);
+/* The id of the session that it was forked from; "": none. */
+const char *cell__session_parent_on_loop(const struct cell_session *session);
+/* The number of its points, and their memory as last measured. */
+size_t cell__session_kept_on_loop(const struct cell_session *session, int64_t *ret_bytes);
 /* The pid of the kernel; 0: none. */
 int64_t cell__session_pid_on_loop(const struct cell_session *session);
 /* The number of calls that wait for an answer. */

@@ -233,6 +233,8 @@ static int check_numbers(const struct cell_session_options *opts, struct cell_er
 		return cell_fail(err, CELL_E_INVALID, 0, "grace_ms is %lld, expected 0 or more", (long long)opts->grace_ms);
 	if (opts->undo < 0 || opts->undo > CELL_LIMIT_UNDO)
 		return cell_fail(err, CELL_E_INVALID, 0, "undo is %d, expected 0 to %d", opts->undo, CELL_LIMIT_UNDO);
+	if (opts->points_bytes < 0)
+		return cell_fail(err, CELL_E_INVALID, 0, "points_bytes is %lld, expected 0 or more", (long long)opts->points_bytes);
 	if (opts->undo && !cell__executor_find(opts->executor ? opts->executor : "subprocess")->fork)
 		return cell_fail(err, CELL_E_UNSUPPORTED, 0,
 				 "the executor \"%s\" cannot keep points, so undo has no effect; \"subprocess\" can", opts->executor);
@@ -254,6 +256,7 @@ int cell__options_init(struct cell__options *options, const struct cell_session_
 		.grace_ms = opts->grace_ms,
 		.max_output = (size_t)opts->max_output_bytes,
 		.undo = (size_t)opts->undo,
+		.points_bytes = opts->points_bytes,
 		.on_event = opts->on_event,
 		.event_arg = opts->event_arg,
 		.space = opts->space,

@@ -16,6 +16,7 @@ struct cell__options {
 	int64_t timeout_ms, grace_ms;
 	size_t max_output;
 	size_t undo; /* points that are kept */
+	int64_t points_bytes; /* that they may take; 0: no limit */
 	cell_event_fn on_event;
 	void *event_arg;
 	struct cell_space *space; /* or NULL; borrowed, as are policy and audit */

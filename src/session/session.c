@@ -15,9 +15,14 @@ void cell__session_emit(struct cell_session *session, const struct cell_event *e
 
 void cell__session_end_waiting(struct cell__waiting *waiting, const struct cell_error *err)
 {
+	json_t *news = cell__take_ptr(waiting->news);
 	waiting->failed = err != NULL;
 	if (err)
 		waiting->err = *err;
+	if (news && !err)
+		cell__branch_tell(waiting->told, news);
+	else
+		json_decref(news);
 	if (waiting->done)
 		waiting->done(waiting);
 	else
@@ -111,8 +116,9 @@ static void start_run(struct cell_session *session)
 	session->cell_hash[0] = '\0';
 	if (session->options.audit)
 		(void)cell__sha256_hex(run->code, run->size, session->cell_hash); /* without a hash the record has null */
-	run->result->own_isolation = session->executor->receipt_of ? cell__strdup(session->executor->receipt_of(session->slot->kernel))
-								   : cell__files_receipt(session);
+	run->result->own_isolation = cell__branch_receipt(
+		session, session->executor->receipt_of ? cell__strdup(session->executor->receipt_of(session->slot->kernel))
+						       : cell__files_receipt(session));
 	if (run->result->own_isolation)
 		run->result->isolation = run->result->own_isolation;
 	run->started = true;
@@ -274,7 +280,7 @@ static void handle_approval_timer_closed(uv_handle_t *handle)
 static void finish_close(struct cell_session *session)
 {
 	if (session->slot || session->leaving > 0 || session->points || session->current || session->stopping > 0 || session->preparing ||
-	    session->filing > 0 || uv_is_closing((uv_handle_t *)&session->approval_timer))
+	    session->measuring || session->filing > 0 || uv_is_closing((uv_handle_t *)&session->approval_timer))
 		return;
 	for (struct cell_session **at = &session->engine->sessions; *at; at = &(*at)->next)
 		if (*at == session) {

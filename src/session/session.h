@@ -76,6 +76,8 @@ struct cell__waiting {
 	void (*done)(struct cell__waiting *waiting); /* NULL: a thread waits for the waiter */
 	bool early; /* it does not wait for the end of the kernel that was replaced */
 	struct cell__prepared *prepared; /* of a reset; taken over by the session */
+	struct cell_session *told; /* its end with success is news of this session; or NULL */
+	json_t *news;
 	struct cell__waiting *next;
 };
 
@@ -94,6 +96,8 @@ struct cell__point {
 	struct cell_session *session;
 	struct cell__kernel *kernel;
 	char *name;
+	uint64_t number; /* among the points of its session */
+	int64_t bytes;  /* of memory, as last measured; 0: not yet */
 	uint64_t cells; /* that had been run by then */
 	uint64_t upto;  /* and after so many the state was still the same */
 	bool automatic; /* taken because of options.undo */
@@ -136,6 +140,10 @@ struct cell_session {
 	struct cell__branching *branchings, **branchings_end; /* they wait for a cell to end */
 	bool branching;     /* its first slot will be a fork of another session's */
 	struct cell__point *points; /* the latest first, also those that are leaving */
+	uint64_t next_point;
+	bool measuring, measure_again; /* the memory of its points; again: there are new ones since */
+	int64_t measured_us;
+	char parent[33];    /* the session that it was forked from; "" */
 	uint64_t cells;     /* that were started */
 	bool at_point;      /* nothing has changed since the last automatic point */
 	int freezing;       /* files of so many points are being kept: no cell starts */
@@ -274,6 +282,24 @@ void cell__branch_after_run(struct cell_session *session, bool same);
  * with that, or once it is known whether there is such a point.
  */
 void cell__branch_end_run(struct cell_session *session, const char *violation, const struct cell__exit *how, bool may_restore);
+/* The kernel has answered the current run and is alive, but its state is lost (a server's): a fork of the point before the cell takes its place. */
+bool cell__branch_replace_lost(struct cell_session *session);
+void cell__branch_leave_point(struct cell__point *point);
+/* A fork is ready: its source, if that is still open, has news. */
+void cell__branch_forked(struct cell_session *target);
+
+/* ---- branch_memory.c ---- */
+
+/* An event, and a record of the audit log; news is taken over. */
+void cell__branch_tell(struct cell_session *session, json_t *news);
+/* Starts a measurement of the points' memory, unless one was just made.  Beyond a budget the oldest are dropped. */
+void cell__branch_measure(struct cell_session *session);
+/* Points that are ready, and their memory as last measured. */
+size_t cell__branch_points(const struct cell_session *session, int64_t *ret_bytes);
+
+/* The receipt with them added; receipt is taken over, NULL: the executor's. */
+char *cell__branch_receipt(const struct cell_session *session, char *receipt);
+
 /* For a rewinding's task. */
 struct cell__rewinding {
 	struct cell__waiting waiting; /* first */

@@ -414,7 +414,10 @@ static void handle_result(void *owner, uint32_t run_id, const struct cell__kerne
 		return;
 	}
 	uv_timer_stop(&session->timer);
-	cell__branch_after_run(session, answer->same);
+	if (answer->lost)
+		run->restored = cell__branch_replace_lost(session);
+	else
+		cell__branch_after_run(session, answer->same);
 	cell__outcome_answered(run, slot->gate.refused > 0, answer);
 }
 

@@ -40,6 +40,7 @@ struct cell_engine {
 	struct cell__supervisor supervisor;
 	struct cell__executor_host host;
 	char *spill_dir;
+	int64_t points_bytes; /* 0: no limit */
 	char *lib_dir, *kernel_dir;
 	struct cell__place_list parts; /* our own files, trusted */
 	void (*log)(void *arg, enum cell_log_level level, const char *line);

@@ -62,18 +62,29 @@ pid_t cell__proc_parent(pid_t pid)
 	return parent;
 }
 
-int64_t cell__proc_private_bytes(pid_t pid)
+/* The sum of these lines; second may be NULL. */
+static int64_t memory_bytes(pid_t pid, const char *first, const char *second)
 {
 	char line[256];
 	FILE *file = open_file(pid, "smaps_rollup");
 	if (!file)
 		return -1;
-	long long total = 0, kib;
+	long long total = 0;
 	while (fgets(line, sizeof line, file))
-		if (sscanf(line, "Private_Clean: %lld", &kib) == 1 || sscanf(line, "Private_Dirty: %lld", &kib) == 1)
-			total += kib * 1024;
+		if (!strncmp(line, first, strlen(first)) || (second && !strncmp(line, second, strlen(second))))
+			total += strtoll(strchr(line, ':') + 1, NULL, 10) * 1024;
 	fclose(file);
 	return total;
+}
+
+int64_t cell__proc_private_bytes(pid_t pid)
+{
+	return memory_bytes(pid, "Private_Clean:", "Private_Dirty:");
+}
+
+int64_t cell__proc_shared_bytes(pid_t pid)
+{
+	return memory_bytes(pid, "Pss:", NULL);
 }
 
 static void children_by_scan(pid_t pid, void (*fn)(pid_t, void *), void *arg)

@@ -12,6 +12,8 @@ void cell__proc_children(pid_t pid, void (*fn)(pid_t child, void *arg), void *ar
 pid_t cell__proc_parent(pid_t pid);
 /* Memory that no other process shares with it; -1: it has ended, or is not ours to look at.  Takes a moment for a large process. */
 int64_t cell__proc_private_bytes(pid_t pid);
+/* The same with its share of pages that other processes have too. */
+int64_t cell__proc_shared_bytes(pid_t pid);
 /* Is this process in a pid namespace below the one that /proc shows?  False when it cannot be told. */
 bool cell__proc_has_own_pids(pid_t pid);
 /* Kills pid and everything below it, children first, so that nothing is reparented out of sight. */

@@ -2,7 +2,9 @@
 #define _GNU_SOURCE
 #include "support.h"
 
+#include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <unistd.h>
 
 /* Whether sessions of the test are sandboxed: there the memory is carried into a new sandbox (executors/subprocess/image.c). */
@@ -194,6 +196,83 @@ static void test_race(void **state)
 	assert_int_equal(cell_session_race(session, &options, &race, &err), -1);
 	assert_int_equal(err.code, CELL_E_FORK);
 	support_expect(session, "stop.set(); t.join(); x", "5");
+	cell_session_close(session);
+	cell_engine_destroy(engine);
+}
+
+struct news {
+	pthread_mutex_t lock;
+	char text[4096];
+};
+
+static void handle_news(void *arg, const struct cell_event *event)
+{
+	struct news *news = arg;
+	if (event->type != CELL_EVENT_BRANCH)
+		return;
+	pthread_mutex_lock(&news->lock);
+	size_t size = strlen(news->text);
+	snprintf(news->text + size, sizeof news->text - size, "%.*s\n", (int)event->size, event->data);
+	pthread_mutex_unlock(&news->lock);
+}
+
+static bool has_news(struct news *news, const char *text)
+{
+	pthread_mutex_lock(&news->lock);
+	bool found = strstr(news->text, text) != NULL;
+	pthread_mutex_unlock(&news->lock);
+	return found;
+}
+
+/* Every branch is told of; the oldest points go when they take too much memory. */
+static void test_news_and_budget(void **state)
+{
+	(void)state;
+	struct cell_engine *engine = support_engine(0);
+	struct cell_session_options options = CELL_SESSION_OPTIONS_INIT;
+	struct news news = { .lock = PTHREAD_MUTEX_INITIALIZER };
+	struct cell_error err = { 0 };
+	char wanted[100];
+	options.python = TEST_PYTHON;
+	options.on_event = handle_news;
+	options.event_arg = &news;
+	options.undo = 2;
+	options.points_bytes = 150 << 20;
+	struct cell_session *session = support_session_with(engine, &options);
+	support_expect(session, "x = 1", NULL);
+	assert_int_equal(cell_session_checkpoint(session, "first", NULL, &err), 0);
+	assert_true(has_news(&news, "{\"kind\":\"point\",\"name\":\"first\",\"cell\":1}"));
+	struct cell_session *fork = fork_one(session);
+	snprintf(wanted, sizeof wanted, "{\"kind\":\"fork\",\"session_id\":\"%s\"}", cell_session_id(fork));
+	assert_true(has_news(&news, wanted));
+	cell_session_close(fork);
+	assert_int_equal(cell_session_rewind(session, "first", 0, &err), 0);
+	assert_true(has_news(&news, "{\"kind\":\"rewind\",\"name\":\"first\",\"cell\":1}"));
+	cell_result_destroy(support_run(session, "import os; os._exit(1)"));
+	assert_true(has_news(&news, "{\"kind\":\"restored\",\"cell\":1}"));
+	struct cell_race_options race_options = CELL_RACE_OPTIONS_INIT;
+	struct cell_race *race;
+	race_options.code = "x";
+	race_options.n = 2;
+	assert_int_equal(cell_session_race(session, &race_options, &race, &err), 0);
+	cell_race_destroy(race);
+	assert_true(has_news(&news, "{\"kind\":\"race\",\"n\":2,\"winner\":0}"));
+	assert_false(has_news(&news, "dropped"));
+	for (int i = 0; i < 6; i++) {
+		char name[8];
+		snprintf(name, sizeof name, "p%d", i);
+		support_expect(session, "data = b'x' * 60_000_000", NULL);
+		assert_int_equal(cell_session_checkpoint(session, name, NULL, &err), 0);
+	}
+	for (int tries = 0; !has_news(&news, "\"dropped\",\"name\":\"p0\"") && tries < 3000; tries++)
+		usleep(10000);
+	assert_true(has_news(&news, "\"dropped\",\"name\":\"first\""));
+	assert_true(has_news(&news, "\"dropped\",\"name\":\"p0\""));
+	assert_true(has_news(&news, "\"budget\":\"session\""));
+	char *points = cell_session_points(session);
+	assert_non_null(strstr(points, "\"p5\""));
+	assert_null(strstr(points, "\"first\""));
+	free(points);
 	cell_session_close(session);
 	cell_engine_destroy(engine);
 }
@@ -592,6 +671,7 @@ int main(int argc, char **argv)
 		TEST(test_output_of_forks),
 		TEST(test_many),
 		TEST(test_race),
+		TEST(test_news_and_budget),
 		TEST(test_positions),
 		TEST(test_refused),
 		TEST(test_unsupported),
