@@ -83,7 +83,7 @@ PyObject *wc_is_alone(PyObject *self, PyObject *args);
 
 /* ---- branch.c ---- */
 
-#define WC_PASSED_FDS 4
+#define WC_PASSED_FDS 7
 /* Descriptors come with the bytes of a FORK frame, and only with those: wc_take_fds() returns them. */
 void wc_keep_passed(struct msghdr *msg);
 PyObject *wc_take_fds(PyObject *self, PyObject *unused);
@@ -99,6 +99,9 @@ PyObject *wc_zygote_next(PyObject *self, PyObject *args);
 PyObject *wc_zygote_send(PyObject *self, PyObject *args);
 
 /* ---- image.c ---- */
+
+#define WC_IMAGES_USED (WC_PASSED_FDS - 1) /* earlier images that one refers to */
+#define WC_IMAGES_KEPT 2                   /* and if they are too many */
 
 /* In the zygote, before the first fork. */
 int wc_image_begin(void);

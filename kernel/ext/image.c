@@ -15,6 +15,13 @@
  *   Load: a list of system calls is prepared, which turn the present mappings into the saved ones; then a loop executes it.  The loop
  *   runs on a stack outside of both address spaces and calls no function: libraries, their data and this thread's own block are replaced
  *   under it.  Large pieces are mapped from the file and copied when they are written to, so several loads of one file share memory.
+ *
+ *   The source maps large pieces from the file as well, once they are written.  So its next image has only pages that were changed since,
+ *   and names the earlier files that the others are in.  The host keeps those files; when they become too many, one image has all pages.
+ *
+ *   Memory of a file differs from other memory in two ways.  It must not grow beyond the file (realloc() does that to large blocks), so the
+ *   host makes the file larger than any memory.  And MADV_DONTNEED brings back the file's content, where some allocators (jemalloc) rely on
+ *   zeros: a filter refuses that call, which they allow for.
  */
 #define _GNU_SOURCE
 #undef _FORTIFY_SOURCE /* its longjmp() ends a program that jumps from one stack to another */
@@ -23,6 +30,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stddef.h>
@@ -41,6 +50,9 @@
 #define SCRATCH_BYTES ((size_t)64 << 20) /* address space; pages are used as needed */
 #define STACK_BYTES ((size_t)64 << 10)
 #define MAPPED_PAGES 16u                 /* pieces of at least this size are mapped, smaller ones are read */
+#define KEPT_PAGES 4u                    /* the source maps pieces of at least this size from the image */
+#define MANY_AREAS 8000                  /* then only large ones: Linux allows 65530 */
+#define MANY_PAGES 64u
 #define READS_AT_ONCE 1024u              /* IOV_MAX */
 #define N_SIGNALS 64
 #define SIGACTION_BYTES 32
@@ -48,7 +60,7 @@
 #define SCRATCH_FROM ((uint64_t)1 << 36) /* far from where Linux puts anything by itself */
 #define SCRATCH_TO ((uint64_t)1 << 38)
 
-enum area_kind { AREA_ANON, AREA_FILE, AREA_HEAP, AREA_STACK };
+enum area_kind { AREA_ANON, AREA_FILE, AREA_HEAP, AREA_STACK, AREA_IMAGE /* of an earlier image */ };
 
 struct area {
 	uint64_t start, end, offset; /* offset: of a file */
@@ -85,6 +97,19 @@ int wc_image_begin(void)
 {
 	return getrandom(zygote_name, sizeof zygote_name, 0) == (ssize_t)sizeof zygote_name ? 0 : -1;
 }
+
+/* ---- no zeros on demand ---- */
+
+static struct sock_filter no_zeros[] = {
+	BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+	BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_madvise, 0, 4),
+	BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
+	BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, MADV_DONTNEED, 1, 0),
+	BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, MADV_FREE, 0, 1),
+	BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL),
+	BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+};
+static bool has_no_zeros; /* in an image it is true if it was so in the source, or else the loader makes it so */
 
 /* ---- memory of our own, in neither image ---- */
 
@@ -177,6 +202,8 @@ static bool read_area(const char *line, struct area *area, const char **ret_path
 		area->kind = AREA_HEAP;
 	else if (strcmp(at, "[stack]") == 0)
 		area->kind = AREA_STACK;
+	else if (has_prefix(at, "/memfd:workcell-image") && !area->shared)
+		area->kind = AREA_IMAGE;
 	else if (*at == '/' && strlen(at) > 10 && strcmp(at + strlen(at) - 10, " (deleted)") == 0)
 		area->kind = AREA_ANON; /* whatever it was a part of, its content is carried */
 	else if (*at == '/')
@@ -256,6 +283,8 @@ struct saving {
 	struct mappings maps;
 	struct piece *pieces; /* at scratch.next: grows */
 	size_t n_pieces;
+	uint64_t used[WC_IMAGES_USED]; /* inodes of earlier images */
+	size_t n_used;
 	int pages_fd;
 };
 
@@ -366,6 +395,85 @@ static void fill_in(struct image *image)
 		syscall(SYS_rt_sigaction, i, NULL, image->actions[i - 1], sizeof(uint64_t));
 }
 
+/* How much of the memory is in this image. */
+static uint64_t bytes_in(const struct saving *saving, uint64_t inode)
+{
+	uint64_t bytes = 0;
+	for (size_t i = 0; i < saving->maps.n_areas; i++)
+		if (saving->maps.areas[i].kind == AREA_IMAGE && saving->maps.areas[i].inode == inode)
+			bytes += saving->maps.areas[i].end - saving->maps.areas[i].start;
+	return bytes;
+}
+
+/* All pages that are in this image are written anew. */
+static void stop_using(struct saving *saving, uint64_t inode)
+{
+	for (size_t i = 0; i < saving->maps.n_areas; i++)
+		if (saving->maps.areas[i].kind == AREA_IMAGE && saving->maps.areas[i].inode == inode)
+			saving->maps.areas[i].kind = AREA_ANON;
+}
+
+/* Earlier images that pages are still in.  If there are too many of them, those with the fewest pages go. */
+static void find_used(struct saving *saving)
+{
+	uint64_t bytes[WC_IMAGES_USED + 1], inodes[WC_IMAGES_USED + 1];
+	size_t n = 0;
+	for (size_t i = 0; i < saving->maps.n_areas; i++) {
+		const struct area *area = &saving->maps.areas[i];
+		size_t k = 0;
+		if (area->kind != AREA_IMAGE)
+			continue;
+		while (k < n && inodes[k] != area->inode)
+			k++;
+		if (k == WC_IMAGES_USED + 1)
+			continue; /* the host passed no more than that */
+		if (k == n) {
+			inodes[n] = area->inode;
+			bytes[n++] = bytes_in(saving, area->inode);
+		}
+	}
+	for (bool too_many = n > WC_IMAGES_USED; too_many && n > WC_IMAGES_KEPT; n--) {
+		size_t least = 0;
+		for (size_t k = 1; k < n; k++)
+			if (bytes[k] < bytes[least])
+				least = k;
+		stop_using(saving, inodes[least]);
+		inodes[least] = inodes[n - 1];
+		bytes[least] = bytes[n - 1];
+	}
+	memcpy(saving->used, inodes, n * sizeof *inodes);
+	saving->n_used = n;
+}
+
+/*
+ * Pages that are in the file now need not be ours any longer.  Not those that have changed since they were written: our own variables, the
+ * stack.  What else may have changed there in the meantime is errno.
+ */
+static int keep_in_file(int fd, const struct saving *saving)
+{
+	struct sock_fprog program = { sizeof no_zeros / sizeof *no_zeros, no_zeros };
+	if (!has_no_zeros && syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) < 0)
+		return 0; /* then not */
+	has_no_zeros = true;
+	uint64_t least = (saving->maps.n_areas < MANY_AREAS ? KEPT_PAGES : MANY_PAGES) * PAGE;
+	size_t k = 0;
+	for (size_t i = 0; i < saving->n_pieces; i++) {
+		const struct piece *piece = &saving->pieces[i];
+		while (saving->maps.areas[k].end <= piece->at)
+			k++;
+		const struct area *area = &saving->maps.areas[k];
+		bool ours = area->start <= (uintptr_t)saving && (uintptr_t)saving < area->end;
+		bool anew = area->kind == AREA_ANON && area->inode != 0; /* no page may stay in an earlier image */
+		if ((piece->bytes < least && !anew) || area->shared || ours ||
+		    (area->kind != AREA_ANON && area->kind != AREA_IMAGE && area->kind != AREA_HEAP))
+			continue;
+		if (mmap((void *)(uintptr_t)piece->at, piece->bytes, (int)area->prot, MAP_PRIVATE | MAP_FIXED, fd, (off_t)piece->offset) ==
+		    MAP_FAILED)
+			return -1;
+	}
+	return 0;
+}
+
 /* Pages that cannot be read are made readable for the moment. */
 static int save_areas(struct saving *saving, uint64_t ring, bool readable)
 {
@@ -394,6 +502,7 @@ static int save(int fd, struct saving *saving)
 	fill_in(&image);
 	if (read_mappings(&saving->scratch, &saving->maps) < 0 || (saving->pages_fd = open_pages()) < 0)
 		return -1;
+	find_used(saving);
 	saving->pieces = (struct piece *)saving->scratch.next;
 	int rc = save_areas(saving, image.ring, false);
 	image.n_areas = saving->maps.n_areas;
@@ -420,11 +529,13 @@ static int save(int fd, struct saving *saving)
 		rc = -1;
 	}
 	close(saving->pages_fd);
+	if (rc == 0 && (rc = keep_in_file(fd, saving)) < 0)
+		error = errno;
 	errno = error;
 	return rc;
 }
 
-/* image_save(fd) -> True; False in the process that continues from the image, which has image_given() */
+/* image_save(fd) -> inodes of earlier images that it needs; None in the process that continues from the image, which has image_given() */
 PyObject *wc_image_save(PyObject *self, PyObject *arg)
 {
 	(void)self;
@@ -440,7 +551,7 @@ PyObject *wc_image_save(PyObject *self, PyObject *arg)
 	if (_setjmp(resume) != 0) {
 		munmap(left.at, left.bytes);
 		PyOS_AfterFork_Child();
-		Py_RETURN_FALSE;
+		Py_RETURN_NONE;
 	}
 	rc = save(fd, &saving);
 	error = errno;
@@ -449,7 +560,14 @@ PyObject *wc_image_save(PyObject *self, PyObject *arg)
 	errno = error;
 	if (rc < 0)
 		return PyErr_SetFromErrno(PyExc_OSError);
-	Py_RETURN_TRUE;
+	PyObject *used = PyList_New(0);
+	for (size_t i = 0; used && i < saving.n_used; i++) {
+		PyObject *inode = PyLong_FromUnsignedLongLong(saving.used[i]);
+		if (!inode || PyList_Append(used, inode) < 0)
+			Py_CLEAR(used);
+		Py_XDECREF(inode);
+	}
+	return used;
 }
 
 /* image_given() -> the bytes that image_load() was given */
@@ -482,47 +600,50 @@ struct loading {
 	struct iovec *iov;
 	size_t n_iov;
 	int fd;
+	int fds[1 + WC_IMAGES_USED]; /* of this and earlier images */
+	size_t n_fds;
 	char *stack;
 	char *given;
 	size_t given_size;
+	struct sock_filter no_zeros[sizeof no_zeros / sizeof *no_zeros];
+	struct sock_fprog filter;
 };
 
 #if defined(__x86_64__)
-#define RAW_CALL(n, a, b, c, d, e, f)                                                                                  \
-	({                                                                                                             \
-		long raw_result;                                                                                       \
-		register long raw_d __asm__("r10") = (long)(d);                                                        \
-		register long raw_e __asm__("r8") = (long)(e);                                                         \
-		register long raw_f __asm__("r9") = (long)(f);                                                         \
-		__asm__ volatile("syscall"                                                                             \
-				 : "=a"(raw_result)                                                                    \
-				 : "0"((long)(n)), "D"((long)(a)), "S"((long)(b)), "d"((long)(c)), "r"(raw_d),         \
-				   "r"(raw_e), "r"(raw_f)                                                              \
-				 : "rcx", "r11", "memory");                                                            \
-		raw_result;                                                                                            \
+#define RAW_CALL(n, a, b, c, d, e, f)                                                                                                 \
+	({                                                                                                                            \
+		long raw_result;                                                                                                      \
+		register long raw_d __asm__("r10") = (long)(d);                                                                       \
+		register long raw_e __asm__("r8") = (long)(e);                                                                        \
+		register long raw_f __asm__("r9") = (long)(f);                                                                        \
+		__asm__ volatile("syscall"                                                                                            \
+				 : "=a"(raw_result)                                                                                   \
+				 : "0"((long)(n)), "D"((long)(a)), "S"((long)(b)), "d"((long)(c)), "r"(raw_d), "r"(raw_e), "r"(raw_f) \
+				 : "rcx", "r11", "memory");                                                                           \
+		raw_result;                                                                                                           \
 	})
 #define JUMP_TO(fn, arg, sp) \
 	__asm__ volatile("mov %0, %%rsp\n\txor %%ebp, %%ebp\n\tcall *%1\n\tud2" : : "r"(sp), "r"(fn), "D"(arg) : "memory")
 #elif defined(__aarch64__)
-#define RAW_CALL(n, a, b, c, d, e, f)                                                                                  \
-	({                                                                                                             \
-		register long raw_n __asm__("x8") = (long)(n);                                                         \
-		register long raw_a __asm__("x0") = (long)(a);                                                         \
-		register long raw_b __asm__("x1") = (long)(b);                                                         \
-		register long raw_c __asm__("x2") = (long)(c);                                                         \
-		register long raw_d __asm__("x3") = (long)(d);                                                         \
-		register long raw_e __asm__("x4") = (long)(e);                                                         \
-		register long raw_f __asm__("x5") = (long)(f);                                                         \
-		__asm__ volatile("svc 0"                                                                               \
-				 : "+r"(raw_a)                                                                         \
-				 : "r"(raw_n), "r"(raw_b), "r"(raw_c), "r"(raw_d), "r"(raw_e), "r"(raw_f)              \
-				 : "memory");                                                                          \
-		raw_a;                                                                                                 \
+#define RAW_CALL(n, a, b, c, d, e, f)                                                                     \
+	({                                                                                                \
+		register long raw_n __asm__("x8") = (long)(n);                                            \
+		register long raw_a __asm__("x0") = (long)(a);                                            \
+		register long raw_b __asm__("x1") = (long)(b);                                            \
+		register long raw_c __asm__("x2") = (long)(c);                                            \
+		register long raw_d __asm__("x3") = (long)(d);                                            \
+		register long raw_e __asm__("x4") = (long)(e);                                            \
+		register long raw_f __asm__("x5") = (long)(f);                                            \
+		__asm__ volatile("svc 0"                                                                  \
+				 : "+r"(raw_a)                                                            \
+				 : "r"(raw_n), "r"(raw_b), "r"(raw_c), "r"(raw_d), "r"(raw_e), "r"(raw_f) \
+				 : "memory");                                                             \
+		raw_a;                                                                                    \
 	})
-#define JUMP_TO(fn, arg, sp)                                                                                           \
-	do {                                                                                                           \
-		register long jump_arg __asm__("x0") = (long)(arg);                                                    \
-		__asm__ volatile("mov sp, %0\n\tblr %1\n\tbrk #1" : : "r"(sp), "r"(fn), "r"(jump_arg) : "memory");      \
+#define JUMP_TO(fn, arg, sp)                                                                                       \
+	do {                                                                                                       \
+		register long jump_arg __asm__("x0") = (long)(arg);                                                \
+		__asm__ volatile("mov sp, %0\n\tblr %1\n\tbrk #1" : : "r"(sp), "r"(fn), "r"(jump_arg) : "memory"); \
 	} while (0)
 #else
 #error "no way to load an image on this machine"
@@ -574,6 +695,9 @@ static void __attribute__((noreturn, noinline, no_stack_protector)) run_ops(stru
 			RAW_CALL(SYS_exit_group, LOAD_FAILED, 0, 0, 0, 0, 0);
 	}
 	const struct image *image = loading->image;
+	if (RAW_CALL(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &loading->filter, 0, 0, 0) < 0)
+		RAW_CALL(SYS_exit_group, LOAD_FAILED, 0, 0, 0, 0, 0);
+	*(volatile bool *)&has_no_zeros = true;
 	for (int i = 1; i <= N_SIGNALS; i++)
 		RAW_CALL(SYS_rt_sigaction, i, image->actions[i - 1], 0, sizeof(uint64_t), 0, 0);
 	stack_t stack = { .ss_sp = (void *)(uintptr_t)image->stack_at, .ss_flags = image->stack_flags, .ss_size = image->stack_bytes };
@@ -635,6 +759,16 @@ static const struct area *find_same(const struct loading *loading, const struct 
 	return NULL;
 }
 
+static int image_with(const struct loading *loading, uint64_t inode)
+{
+	struct stat st;
+	for (size_t i = 0; i < loading->n_fds; i++)
+		if (fstat(loading->fds[i], &st) == 0 && st.st_ino == inode)
+			return loading->fds[i];
+	errno = EBADMSG;
+	return -1;
+}
+
 /* It grows by itself where the saved one is larger. */
 static int empty_stack(struct loading *loading, const struct area *area)
 {
@@ -660,6 +794,12 @@ static int map_area(struct loading *loading, const struct area *area)
 	if (area->kind == AREA_ANON) {
 		op.flags = (area->shared ? MAP_SHARED : MAP_PRIVATE) | MAP_ANONYMOUS | MAP_NORESERVE;
 		return add_op(loading, op);
+	}
+	if (area->kind == AREA_IMAGE) {
+		op.offset = area->offset;
+		op.flags = MAP_PRIVATE;
+		op.fd = image_with(loading, area->inode);
+		return op.fd < 0 ? -1 : add_op(loading, op);
 	}
 	if (!area->shared && find_same(loading, area))
 		return add_op(loading, (struct op){ .kind = OP_EMPTY, .at = area->start, .bytes = bytes });
@@ -717,15 +857,20 @@ static int put_pieces(struct loading *loading)
 			errno = EBADMSG;
 			return -1;
 		}
-		bool mapped = piece->bytes >= MAPPED_PAGES * PAGE && !area->shared && area->kind != AREA_STACK && area->kind != AREA_HEAP;
+		bool mapped = piece->bytes >= MAPPED_PAGES * PAGE && !area->shared && area->kind != AREA_STACK;
 		if (bytes > 0 && (mapped || loading->n_iov - first == READS_AT_ONCE || from + bytes != piece->offset)) {
 			if (flush_reads(loading, first, from, bytes) < 0)
 				return -1;
 			bytes = 0;
 		}
 		if (mapped) {
-			struct op op = { .kind = OP_MAP, .fd = loading->fd, .at = piece->at, .bytes = piece->bytes,
-					 .prot = PROT_READ | PROT_WRITE, .flags = MAP_PRIVATE, .offset = piece->offset };
+			struct op op = { .kind = OP_MAP,
+					 .fd = loading->fd,
+					 .at = piece->at,
+					 .bytes = piece->bytes,
+					 .prot = PROT_READ | PROT_WRITE,
+					 .flags = MAP_PRIVATE,
+					 .offset = piece->offset };
 			if (add_op(loading, op) < 0)
 				return -1;
 			continue;
@@ -747,7 +892,8 @@ static int protect_areas(struct loading *loading)
 		if ((area->prot == (PROT_READ | PROT_WRITE) && area->kind != AREA_FILE) || area->start == loading->image->ring ||
 		    (area->kind == AREA_FILE && area->shared) || area->kind == AREA_STACK)
 			continue;
-		if (add_op(loading, (struct op){ .kind = OP_PROTECT, .at = area->start, .bytes = area->end - area->start, .prot = area->prot }) < 0)
+		if (add_op(loading,
+			   (struct op){ .kind = OP_PROTECT, .at = area->start, .bytes = area->end - area->start, .prot = area->prot }) < 0)
 			return -1;
 	}
 	return 0;
@@ -760,7 +906,9 @@ static int unprotect_same(struct loading *loading, const struct area *area)
 		return 0;
 	for (uint64_t i = 0; i < loading->image->n_pieces; i++)
 		if (loading->pieces[i].at >= area->start && loading->pieces[i].at < area->end)
-			return add_op(loading, (struct op){ .kind = OP_PROTECT, .at = area->start, .bytes = area->end - area->start,
+			return add_op(loading, (struct op){ .kind = OP_PROTECT,
+							    .at = area->start,
+							    .bytes = area->end - area->start,
 							    .prot = area->prot | PROT_WRITE });
 	return 0;
 }
@@ -778,7 +926,8 @@ static int plan_load(struct loading *loading)
 		errno = EBADMSG;
 		return -1;
 	}
-	if ((ring_bytes && add_op(loading, (struct op){ .kind = OP_MOVE, .at = (uintptr_t)ring, .bytes = ring_bytes, .offset = parked }) < 0) ||
+	if ((ring_bytes &&
+	     add_op(loading, (struct op){ .kind = OP_MOVE, .at = (uintptr_t)ring, .bytes = ring_bytes, .offset = parked }) < 0) ||
 	    unmap_others(loading) < 0 || add_op(loading, (struct op){ .kind = OP_BREAK, .at = image->heap_end }) < 0)
 		return -1;
 	for (uint64_t i = 0; i < image->n_areas; i++) {
@@ -794,9 +943,13 @@ static int plan_load(struct loading *loading)
 	    (ring_bytes && add_op(loading, (struct op){ .kind = OP_MOVE, .at = parked, .bytes = ring_bytes, .offset = image->ring }) < 0))
 		return -1;
 	for (int i = 0; i < 3; i++)
-		if (link[i] != image->link[i] && (add_op(loading, (struct op){ .kind = OP_DUP, .fd = link[i], .at = (uint64_t)image->link[i] }) < 0))
+		if (link[i] != image->link[i] &&
+		    (add_op(loading, (struct op){ .kind = OP_DUP, .fd = link[i], .at = (uint64_t)image->link[i] }) < 0))
 			return -1;
-	return add_op(loading, (struct op){ .kind = OP_CLOSE, .fd = loading->fd });
+	for (size_t i = 0; i < loading->n_fds; i++)
+		if (add_op(loading, (struct op){ .kind = OP_CLOSE, .fd = loading->fds[i] }) < 0)
+			return -1;
+	return 0;
 }
 
 static int read_all(int fd, void *data, size_t size, uint64_t at)
@@ -820,8 +973,8 @@ static int read_image(int fd, struct loading *loading, void **ret_tables, size_t
 	if (read_all(fd, &head, sizeof head, 0) < 0)
 		return -1;
 	uint64_t need = sizeof head + head.text_bytes;
-	if (head.magic != MAGIC || head.n_areas > 1u << 17 || head.n_pieces > 1u << 20 || head.text_bytes == 0 || head.text_bytes > 1u << 26 ||
-	    head.bytes != need + head.n_areas * sizeof(struct area) + head.n_pieces * sizeof(struct piece)) {
+	if (head.magic != MAGIC || head.n_areas > 1u << 17 || head.n_pieces > 1u << 20 || head.text_bytes == 0 ||
+	    head.text_bytes > 1u << 26 || head.bytes != need + head.n_areas * sizeof(struct area) + head.n_pieces * sizeof(struct piece)) {
 		errno = EBADMSG;
 		return -1;
 	}
@@ -869,17 +1022,31 @@ static int move_in(struct loading *loading)
 	return read_mappings(scratch, &loading->now);
 }
 
-/* image_load(fd, given): does not return; what was saved continues. Raises OSError when it cannot, with nothing changed. */
+static bool is_image(const struct loading *loading, int fd)
+{
+	for (size_t i = 0; i < loading->n_fds; i++)
+		if (loading->fds[i] == fd)
+			return true;
+	return false;
+}
+
+/* image_load([fd, those of earlier images], given): does not return; what was saved continues. Raises OSError when it cannot, with nothing changed. */
 PyObject *wc_image_load(PyObject *self, PyObject *args)
 {
 	(void)self;
 	struct loading loading = { .fd = -1 };
+	PyObject *list;
 	const char *text;
 	Py_ssize_t size;
 	void *tables = NULL;
 	size_t bytes = 0;
-	if (!PyArg_ParseTuple(args, "iy#", &loading.fd, &text, &size))
+	if (!PyArg_ParseTuple(args, "O!y#", &PyList_Type, &list, &text, &size))
 		return NULL;
+	for (Py_ssize_t i = 0; i < PyList_Size(list) && loading.n_fds < 1 + WC_IMAGES_USED; i++)
+		loading.fds[loading.n_fds++] = (int)PyLong_AsLong(PyList_GetItem(list, i));
+	if (PyErr_Occurred())
+		return NULL;
+	loading.fd = loading.n_fds ? loading.fds[0] : -1;
 	if (size > GIVEN_MAX)
 		return PyErr_Format(PyExc_ValueError, "at most %d bytes can be given", GIVEN_MAX);
 	memcpy(given, text, (size_t)size);
@@ -897,13 +1064,15 @@ PyObject *wc_image_load(PyObject *self, PyObject *args)
 		if (moved) {
 			loading.scratch.end = loading.scratch.base + room;
 			*moved = loading;
+			memcpy(moved->no_zeros, no_zeros, sizeof no_zeros);
+			moved->filter = (struct sock_fprog){ sizeof no_zeros / sizeof *no_zeros, moved->no_zeros };
 			JUMP_TO(run_ops, moved, moved->stack + STACK_BYTES);
 		}
 		errno = E2BIG;
 	}
 	int error = errno;
 	for (size_t i = 0; i < loading.n_ops; i++)
-		if (loading.ops[i].kind == OP_CLOSE && loading.ops[i].fd != loading.fd)
+		if (loading.ops[i].kind == OP_CLOSE && !is_image(&loading, loading.ops[i].fd))
 			close(loading.ops[i].fd);
 	if (loading.scratch.base)
 		munmap(loading.scratch.base, room);

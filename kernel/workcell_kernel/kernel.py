@@ -302,12 +302,14 @@ class Kernel:
                 if self.confinement is not None and self.confinement.in_jail:
                     carried.take_files(drop)
                 answer["held"] = carried.held
-                if not carried.held and not _workcell.image_save(fds[0]):
+                uses = None if carried.held else _workcell.image_save(fds[0])
+                if not carried.held and uses is None:
                     options = loads(_workcell.image_given())
                     branch.continue_from_image(self, carried, options)
                     self.send_ready()
                     return
-                answer["image"] = not carried.held
+                if not carried.held:
+                    answer["image"] = uses
             except OSError as exc:
                 answer["error"] = str(exc)
         os.close(fds[0])
@@ -315,12 +317,12 @@ class Kernel:
 
     def load(self, options, session):
         """Confined as for any session, this kernel becomes another one; if that works, this does not return."""
-        fd, = _workcell.take_fds()
+        fds = _workcell.take_fds()
         error = self.confinement.finish(session or b"") if self.confinement is not None else None
         if not error:
             options["skipped"] = self.confinement.skipped if self.confinement is not None else []
             try:
-                _workcell.image_load(fd, dumps(options).encode())
+                _workcell.image_load(fds, dumps(options).encode())
             except OSError as exc:
                 error = {"message": "the state could not be loaded: %s" % exc}
         _workcell.send(_workcell.READY, 0, dumps({"error": error}).encode())

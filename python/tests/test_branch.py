@@ -177,11 +177,15 @@ class Model:
         assert {point.name for point in self.session.points() if not point.name.startswith("#")} == set(self.points)
 
 
+@pytest.mark.parametrize("executor", ["subprocess", "sandbox"])
 @pytest.mark.parametrize("seed", range(4))
-def test_random_programs_of_cells_points_forks_and_races_against_a_model(storage, seed):
+def test_random_programs_of_cells_points_forks_and_races_against_a_model(storage, seed, executor, tmp_path, monkeypatch):
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    monkeypatch.chdir(workspace)
     dice = random.Random(seed)
     log = []
-    first = Model(workcell.sync.Session(storage, undo=dice.choice([0, 3])))
+    first = Model(workcell.sync.Session(storage, executor, undo=dice.choice([0, 3])))
     first.session.run("kept = {}")
     models = [first]
     try:

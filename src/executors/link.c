@@ -705,7 +705,7 @@ int cell__link_send_fds(struct cell__link *link, uint8_t type, uint32_t id, cons
 	uint8_t header[CELL_FRAME_HEADER_BYTES];
 	union {
 		struct cmsghdr align;
-		char space[CMSG_SPACE(CELL_LINK_FDS * sizeof *fds)];
+		char space[CMSG_SPACE(CELL_LINK_MAX_FDS * sizeof *fds)];
 	} control = { 0 };
 	struct iovec iov[3] = { { header, sizeof header }, { (void *)json, json_size }, { (void *)raw, raw_size } };
 	struct msghdr msg = { .msg_iov = iov, .msg_iovlen = 3, .msg_control = &control, .msg_controllen = CMSG_SPACE(n_fds * sizeof *fds) };

@@ -24,6 +24,7 @@ struct cell__link_events {
 
 /* The descriptors for the kernel: socket, stdout, stderr, ring. */
 #define CELL_LINK_FDS 4
+#define CELL_LINK_MAX_FDS 7 /* with one frame */
 struct cell__link_fds {
 	int fd[CELL_LINK_FDS];
 };

@@ -35,7 +35,8 @@ enum cell_frame_type {
 	 * In a sandbox: {"drop", "image": true}; fd: the file that its memory is written to.
 	 */
 	CELL_FRAME_FORK = 6,
-	CELL_FRAME_LOAD = 7, /* instead of INIT; json: {"session", "heir"}; raw: as of INIT; fd: the file that another kernel has written */
+	CELL_FRAME_LOAD =
+		7, /* instead of INIT; json: {"session", "heir"}; raw: as of INIT; fd: the file that another kernel has written, and earlier ones */
 	/* kernel to host */
 	CELL_FRAME_READY = 65, /* answer to INIT; json: {"python", "ipython", "error"?} */
 	CELL_FRAME_RESULT = 66, /* see docs/protocol.md */
@@ -46,7 +47,8 @@ enum cell_frame_type {
 	/* of a kernel without a ring */
 	CELL_FRAME_OUTPUT = 71, /* flags: the stream; raw: bytes */
 	CELL_FRAME_SNAPSHOT = 72, /* deno, before HELLO; json (not JSON): head; raw: memory */
-	CELL_FRAME_FORKED = 73, /* answer to FORK; json: {"pid"}, {"image": true} or {"error", "held": [[kind, name]...]} */
+	CELL_FRAME_FORKED =
+		73, /* answer to FORK; json: {"pid"}, {"image": [inode of earlier file]} or {"error", "held": [[kind, name]...]} */
 };
 
 struct cell_frame {

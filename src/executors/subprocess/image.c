@@ -6,6 +6,9 @@
  *
  * The fresh kernel is started, or taken from the pool, while the source writes.  A point is a file alone: it has no process, and whatever
  * the code does, it cannot reach it.  The file is sealed once it is written; the host reads nothing of it.
+ *
+ * A kernel that has written its memory goes on with it in the file.  What it writes next has only pages that changed, and needs that file too:
+ * the kernel names the files by their inodes, and the host knows which ones it has.
  */
 #define _GNU_SOURCE
 #include "executors/subprocess/kernel.h"
@@ -15,12 +18,18 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
+
+#define IMAGE_SIZE ((off_t)1 << 42) /* larger than any memory */
 
 struct cell__sub_image {
 	int refs;
 	int fd;
 	uint64_t id, source, zygote; /* source: the kernel that writes it; 0: it is written */
 	bool written, drops;
+	uint64_t inode;
+	struct cell__sub_image *used[CELL_SUB_BASES]; /* earlier ones that it refers to */
+	size_t n_used;
 	struct cell_error error; /* code != 0: it will not be */
 	struct cell__sub_image *next;
 };
@@ -29,12 +38,37 @@ static void unref(struct cell__sub_image *image)
 {
 	if (!image || --image->refs > 0)
 		return;
+	while (image->n_used > 0)
+		unref(image->used[--image->n_used]);
 	cell__close_fd(&image->fd);
 	free(image);
 }
 
+static void leave_bases(struct cell__sub_kernel *kernel)
+{
+	while (kernel->n_bases > 0)
+		unref(kernel->bases[--kernel->n_bases]);
+}
+
+/* The kernel's memory is in this image and those that it refers to. */
+static void take_bases(struct cell__sub_kernel *kernel, struct cell__sub_image *image)
+{
+	struct cell__sub_image *bases[CELL_SUB_BASES];
+	size_t n = 0;
+	image->refs++;
+	bases[n++] = image;
+	for (size_t i = 0; i < image->n_used && n < CELL_SUB_BASES; i++) {
+		image->used[i]->refs++;
+		bases[n++] = image->used[i];
+	}
+	leave_bases(kernel);
+	memcpy(kernel->bases, bases, sizeof bases);
+	kernel->n_bases = n;
+}
+
 void cell__sub_image_leave(struct cell__sub_kernel *kernel)
 {
+	leave_bases(kernel);
 	unref(cell__take_ptr(kernel->image));
 }
 
@@ -66,9 +100,11 @@ static int ask_source(struct cell__sub_kernel *source, unsigned flags, struct ce
 					   .source = source->id,
 					   .zygote = source->zygote_id };
 	image->fd = memfd_create("workcell-image", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	int rc = image->fd < 0 ? cell_fail(err, CELL_E_IO, errno, "make a file for the memory of a kernel")
-			       : cell__link_send_fds(source->link, CELL_FRAME_FORK, (uint32_t)image->id, text, strlen(text), NULL, 0,
-						     &image->fd, 1, err);
+	/* Nothing of it is used; see kernel/ext/image.c. */
+	int rc = image->fd < 0 || ftruncate(image->fd, IMAGE_SIZE) < 0
+			 ? cell_fail(err, CELL_E_IO, errno, "make a file for the memory of a kernel")
+			 : cell__link_send_fds(source->link, CELL_FRAME_FORK, (uint32_t)image->id, text, strlen(text), NULL, 0, &image->fd,
+					       1, err);
 	if (rc < 0) {
 		image->refs = 1;
 		unref(image);
@@ -113,15 +149,42 @@ static void end_image(struct cell__subprocess *sub, struct cell__sub_image *imag
 	unref(image);
 }
 
-static void take_image(struct cell__sub_image *image, const json_t *answer)
+/* The earlier images that it names must be those of its own memory. */
+static int find_used(const struct cell__sub_kernel *source, struct cell__sub_image *image, const json_t *inodes)
 {
-	const int seals = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
-	if (!json_is_true(json_object_get(answer, "image")))
+	size_t i, k;
+	json_t *inode;
+	json_array_foreach(inodes, i, inode) {
+		for (k = 0; k < source->n_bases; k++)
+			if (source->bases[k]->inode == (uint64_t)json_integer_value(inode))
+				break;
+		if (k == source->n_bases || image->n_used == CELL_SUB_BASES - 1)
+			return cell_fail(&image->error, CELL_E_PROTOCOL, 0, "the kernel names memory that is not its own");
+		source->bases[k]->refs++;
+		image->used[image->n_used++] = source->bases[k];
+	}
+	return 0;
+}
+
+static void take_image(struct cell__sub_kernel *source, struct cell__sub_image *image, const json_t *answer)
+{
+	const json_t *used = json_object_get(answer, "image");
+	struct stat st;
+	if (!json_is_array(used)) {
 		cell__sub_branch_refused(answer, &image->error);
-	else if (fcntl(image->fd, F_ADD_SEALS, seals) < 0)
-		cell_fail(&image->error, CELL_E_PROTOCOL, errno, "seal the memory of a kernel, which still writes to it");
-	else
-		image->written = true;
+		return;
+	}
+	if (find_used(source, image, used) < 0)
+		return;
+	/* Not F_SEAL_WRITE, which waits for other CPUs: what a mapping of the source can still change are its own forks. */
+	if (fstat(image->fd, &st) < 0 ||
+	    fcntl(image->fd, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE) < 0) {
+		cell_fail(&image->error, CELL_E_IO, errno, "seal the memory of a kernel");
+		return;
+	}
+	image->written = true;
+	image->inode = st.st_ino;
+	take_bases(source, image);
 }
 
 bool cell__sub_image_answered(struct cell__sub_kernel *source, uint32_t id, const json_t *answer)
@@ -131,7 +194,7 @@ bool cell__sub_image_answered(struct cell__sub_kernel *source, uint32_t id, cons
 		image = image->next;
 	if (!image)
 		return false;
-	take_image(image, answer);
+	take_image(source, image, answer);
 	end_image(source->sub, image);
 	return true;
 }
@@ -152,10 +215,16 @@ void cell__sub_image_source_gone(struct cell__sub_kernel *source)
 /* Hands the session's settings over; false: they come when the file is written. */
 bool cell__sub_image_load(struct cell__sub_kernel *kernel, const struct cell__buf *session, struct cell_error *err)
 {
-	if (!kernel->image->written)
+	struct cell__sub_image *image = kernel->image;
+	int fds[CELL_LINK_MAX_FDS] = { image->fd };
+	size_t n = 1;
+	if (!image->written)
 		return true;
+	for (size_t i = 0; i < image->n_used; i++)
+		fds[n++] = image->used[i]->fd;
+	take_bases(kernel, image);
 	return cell__link_send_fds(kernel->link, CELL_FRAME_LOAD, 0, kernel->init, strlen(kernel->init), session ? session->data : NULL,
-				   session ? session->size : 0, &kernel->image->fd, 1, err) == 0;
+				   session ? session->size : 0, fds, n, err) == 0;
 }
 
 static struct cell__sub_kernel *create_point(struct cell__sub_kernel *source, struct cell_error *err)

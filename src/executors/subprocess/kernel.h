@@ -28,6 +28,7 @@
 #define CELL_SUB_REFILL_DELAY_MS 5 /* delay, so that the session that emptied the pool goes first */
 #define CELL_SUB_ZYGOTE_IDLE_MS 10000 /* an owner's zygote without a session ends */
 #define CELL_SUB_BUCKETS 1024 /* ids are consecutive numbers: chains are even */
+#define CELL_SUB_BASES CELL_LINK_MAX_FDS
 #define CELL_SUB_POOL_DEATHS_MAX 3 /* pooled kernels that die in a row: stop making more */
 
 enum cell__sub_env_state { CELL_ENV_NONE, CELL_ENV_STARTING, CELL_ENV_READY };
@@ -130,6 +131,8 @@ struct cell__sub_kernel {
 	unsigned forks_asked; /* of it, that it has not answered yet */
 	uint64_t zygote_id; /* that it was forked from */
 	struct cell__sub_image *image; /* that it continues from, or is; NULL: neither */
+	struct cell__sub_image *bases[CELL_SUB_BASES]; /* images that parts of its memory are in */
+	size_t n_bases;
 	struct cell__sub_image *asked_image; /* the last request to it was for this one; NULL: it was another */
 	bool is_image; /* a point: it has no process */
 	uint64_t source; /* of a fork that is not done: the kernel that was asked for it; 0: none */
