@@ -8,7 +8,7 @@ import struct
 import sys
 import time
 
-INIT, RUN, REPLY, SHUTDOWN, FORK = 1, 2, 3, 4, 6
+INIT, RUN, REPLY, SHUTDOWN, FORK, LOAD = 1, 2, 3, 4, 6, 7
 READY, RESULT, DISPLAY, CALL, HELLO = 65, 66, 67, 69, 70
 MAX_RAW = 64 * 1024 * 1024
 SIGINT = 2

@@ -193,22 +193,13 @@ def parse_events(text):
     return found
 
 
-def shared(made):
-    """What a fixture of a module yields from: a server for all its tests, which is well at the end."""
+@contextlib.contextmanager
+def shared(*args, **options):
+    """A server for all tests of a module: one that was made, or what it is to be made with."""
+    made = args[0] if isinstance(args[0], Server) else Server(*args, **options)
     made.adopt()
     support.shared_drivers.append(made)
     yield made
     assert made.ask("GET", "/health", token=None).status == 200
-    support.shared_drivers.remove(made)
-    made.close()
-
-
-@contextlib.contextmanager
-def shared(*args, **options):
-    """A server for all tests of a module."""
-    made = Server(*args, **options)
-    made.adopt()
-    support.shared_drivers.append(made)
-    yield made
     support.shared_drivers.remove(made)
     made.close()

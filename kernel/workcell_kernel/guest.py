@@ -20,7 +20,8 @@ from .cell import Cells
 class Link(_workcell.Link):
     """Replaces the module _workcell."""
 
-    INIT, RUN, REPLY, SHUTDOWN, FORK = _workcell.INIT, _workcell.RUN, _workcell.REPLY, _workcell.SHUTDOWN, _workcell.FORK
+    INIT, RUN, REPLY, SHUTDOWN = _workcell.INIT, _workcell.RUN, _workcell.REPLY, _workcell.SHUTDOWN
+    FORK, LOAD = _workcell.FORK, _workcell.LOAD
     READY, RESULT, DISPLAY, CALL = _workcell.READY, _workcell.RESULT, _workcell.DISPLAY, _workcell.CALL
     HELLO, MAX_JSON, MAX_RAW = _workcell.HELLO, _workcell.MAX_JSON, _workcell.MAX_RAW
     blank, fill = staticmethod(_workcell.blank), staticmethod(_workcell.fill)

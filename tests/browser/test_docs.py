@@ -114,7 +114,8 @@ class Browser:
 
 @pytest.fixture(scope="module")
 def server():
-    yield from serving.shared(serving.Server("--executor", "subprocess"))
+    with serving.shared(serving.Server("--executor", "subprocess")) as shared:
+        yield shared
 
 
 @pytest.fixture

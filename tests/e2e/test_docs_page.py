@@ -39,7 +39,8 @@ setTimeout(() => console.log(known.main.textContent), 50);
 
 @pytest.fixture(scope="module")
 def server():
-    yield from serving.shared(serving.Server("--executor", "subprocess"))
+    with serving.shared(serving.Server("--executor", "subprocess")) as shared:
+        yield shared
 
 
 def parts(answer):

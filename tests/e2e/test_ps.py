@@ -18,7 +18,8 @@ TOKENS = serving.TOKENS + '  - {name: "e\\e[31mvil", token: t0ken-of-the-evil}\n
 
 @pytest.fixture(scope="module")
 def server():
-    yield from serving.shared(serving.Server("--executor", "subprocess", tokens=TOKENS))
+    with serving.shared(serving.Server("--executor", "subprocess", tokens=TOKENS)) as shared:
+        yield shared
 
 
 def cli(server, command, *words, token=serving.TOKEN, status=0, **options):

@@ -19,7 +19,8 @@ TOKENS = serving.TOKENS + """
 
 @pytest.fixture(scope="module")
 def server():
-    yield from serving.shared(serving.Server("--executor", "subprocess", tokens=TOKENS))
+    with serving.shared(serving.Server("--executor", "subprocess", tokens=TOKENS)) as shared:
+        yield shared
 
 
 def refused(answer, words):

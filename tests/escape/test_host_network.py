@@ -37,7 +37,8 @@ def server(tmp_path_factory):
     (base.parent / "outside.txt").write_text("the secret outside")
     made = serving.Server("--executor", "subprocess", "--base", base, tokens=TOKENS)
     made.base = base
-    yield from serving.shared(made)
+    with serving.shared(made) as shared:
+        yield shared
 
 
 @contextlib.contextmanager

@@ -19,7 +19,8 @@ AUTH = b"Authorization: Bearer " + serving.TOKEN.encode() + b"\r\n"
 def server(tmp_path_factory):
     made = serving.Server("--executor", "subprocess", "--base", tmp_path_factory.mktemp("base"), "--head-timeout", "1", "--max-body", "1M",
                           "--max-header", "8k", "--log-level", "warning")
-    yield from serving.shared(made)
+    with serving.shared(made) as shared:
+        yield shared
 
 
 def status_of(data):
