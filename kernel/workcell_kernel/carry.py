@@ -33,7 +33,7 @@ def own_places():
 
 
 class Carried:
-    def __init__(self, passed, drop):
+    def __init__(self, kernel, passed, drop):
         self.held = []
         self.files = []
         self.room = CARRIED_BYTES
@@ -41,6 +41,7 @@ class Carried:
         self.umask = os.umask(0o077)
         os.umask(self.umask)
         self.streams = branch.stream_fds()
+        self.renewed = branch.loop_fds(kernel)
         self.fds = [self.note(fd, target, drop) for fd, target in branch.open_fds(passed).items()]
 
     def note(self, fd, target, drop):
@@ -48,6 +49,8 @@ class Carried:
         that was removed while it was open."""
         info, inheritable = os.fstat(fd), os.get_inheritable(fd)
         nothing = fd, inheritable, NULL, os.O_RDWR, 0
+        if target.startswith("anon_inode:") and fd not in self.renewed and not drop:
+            self.held.append(["descriptor", "%d (%s)" % (fd, target[len("anon_inode:"):].strip("[]"))])
         if not stat.S_ISREG(info.st_mode) and not stat.S_ISDIR(info.st_mode) and not target.startswith("/dev/"):
             return nothing
         try:

@@ -298,7 +298,7 @@ class Kernel:
         answer = {"held": branch.held_things(self, drop, fds)}
         if not answer["held"]:
             try:
-                carried = carry.Carried(fds, drop)
+                carried = carry.Carried(self, fds, drop)
                 if self.confinement is not None and self.confinement.in_jail:
                     carried.take_files(drop)
                 answer["held"] = carried.held

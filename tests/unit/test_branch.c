@@ -663,6 +663,55 @@ static void test_sandbox(void **state)
 	confined = false;
 }
 
+/* Code that answers for its kernel: the fork fails with a reason, soon, and the session goes on. */
+static void test_hostile_images(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *code, *words;
+	} cases[] = {
+		{ "_workcell.image_save = lambda fd: [1, 2, 3]", "memory that is not its own" },
+		{ "_workcell.image_save = lambda fd: list(range(100000))", "ended before it forked" },
+		{ "_workcell.image_save = lambda fd: []", "could not be loaded" },
+		{ "_workcell.image_save = lambda fd: os.pwrite(fd, b'x' * 100000, 0) and []", "could not be loaded" },
+		{ "_workcell.image_save = lambda fd: os.pwrite(fd, saved(fd)[:9000], 0) and []", NULL },
+		{ "_workcell.image_save = lambda fd: time.sleep(1000)", "did not fork within" },
+		{ "_workcell.begin_again = lambda: time.sleep(1000)", "did not fork within" },
+		{ "_workcell.begin_again = lambda: os._exit(1)", NULL },
+		{ "_workcell.begin_again = lambda: os.kill(os.getpid(), 11)", NULL },
+	};
+	struct cell_engine_options options = CELL_ENGINE_OPTIONS_INIT;
+	struct cell_error err = { 0 };
+	struct cell_engine *engine = NULL;
+	options.lib_dir = TEST_LIB_DIR;
+	options.pool_size = 0;
+	options.start_timeout_ms = 5000;
+	assert_int_equal(cell_engine_create(&options, &engine, &err), 0);
+	confined = true;
+	struct cell_session *good = open_session(engine);
+	support_expect(good, "x = 1", NULL);
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		struct cell_session *source = open_session(engine), *made = NULL;
+		support_expect(source,
+			       "import _workcell, os, time\nx = 5\nreal = _workcell.image_save\n"
+			       "def saved(fd):\n    real(fd); return bytearray(os.pread(fd, 9000, 0)).replace(b'\\x00' * 64, b'\\xff' * 64)",
+			       NULL);
+		support_expect(source, cases[i].code, NULL);
+		assert_int_equal(cell_session_fork(source, NULL, 1, &made, &err), -1);
+		if (cases[i].words && !strstr(err.msg, cases[i].words))
+			fail_msg("%s: %s", cases[i].code, err.msg);
+		assert_int_equal(cell_session_checkpoint(good, "p", NULL, &err), 0);
+		assert_int_equal(cell_session_rewind(good, "p", 0, &err), 0);
+		support_expect(good, "x", "1");
+		if (i != 1 && i != 5) /* that kernel was killed, or sleeps */
+			support_expect(source, "x", "5");
+		cell_session_close(source);
+	}
+	cell_session_close(good);
+	cell_engine_destroy(engine);
+	confined = false;
+}
+
 int main(int argc, char **argv)
 {
 	support_init(argc, argv);
@@ -694,6 +743,7 @@ int main(int argc, char **argv)
 		CONFINED(test_undo),
 		CONFINED(test_restored),
 		TEST(test_sandbox),
+		TEST(test_hostile_images),
 	};
 	return cmocka_run_group_tests_name("branch", tests, NULL, NULL);
 }

@@ -14,8 +14,7 @@
 
 #include "layer/layer.h"
 
-/* Tells the spawner that there will be no such kernel; its answer ends ours, with this error. */
-static void give_up(struct cell__sub_kernel *branch)
+void cell__sub_branch_give_up(struct cell__sub_kernel *branch)
 {
 	branch->source = 0;
 	cell__spawn_client_tell(&branch->sub->supervisor->client, CELL_SPAWN_KERNEL_ADOPT, branch->id, 0);
@@ -50,15 +49,15 @@ const char *cell__sub_branch_answered(struct cell__sub_kernel *source, const str
 	struct cell__sub_kernel *branch = source->sub->kernels;
 	if (source->forks_asked == 0)
 		return "FORKED without FORK";
-	source->forks_asked--;
 	while (branch && (branch->source != source->id || (uint32_t)branch->id != frame->id))
 		branch = branch->next;
 	json_t *answer = frame->json_size <= CELL_LIMIT_LARGE_BYTES ? json_loadb((const char *)frame->json, frame->json_size, 0, &problem)
 								    : NULL;
 	if (!json_is_object(answer)) {
 		json_decref(answer);
-		return "FORKED that is not a JSON object";
+		return "FORKED that is not a JSON object"; /* it is killed, and then what it was asked for ends */
 	}
+	source->forks_asked--;
 	if (cell__sub_image_answered(source, frame->id, answer)) {
 		json_decref(answer);
 		return NULL;
@@ -84,7 +83,7 @@ void cell__sub_branch_source_gone(struct cell__sub_kernel *source)
 			continue;
 		if (branch->error.code == 0)
 			cell_fail(&branch->error, CELL_E_KERNEL, 0, "the kernel ended before it forked");
-		give_up(branch);
+		cell__sub_branch_give_up(branch);
 	}
 }
 
@@ -114,7 +113,7 @@ int cell__subprocess_fork(struct cell__kernel *base, const char *session_id, con
 		rc = cell__spawn_client_send(client, CELL_SPAWN_KERNEL_BRANCH, branch->id, (int64_t)source->id, 0, NULL, 0, NULL, 0, err);
 		if (rc == 0 && (rc = cell__link_send_fds(source->link, CELL_FRAME_FORK, (uint32_t)branch->id, text, strlen(text), NULL, 0,
 							 fds.fd, 4, err)) < 0)
-			give_up(branch);
+			cell__sub_branch_give_up(branch);
 		cell__link_fds_close(&fds);
 	}
 	if (rc < 0) {
@@ -126,6 +125,7 @@ int cell__subprocess_fork(struct cell__kernel *base, const char *session_id, con
 	source->forks_asked++;
 	branch->events = events;
 	branch->owner = owner;
+	cell__sub_kernel_expect_answer(branch);
 	*ret_kernel = &branch->base;
 	return 0;
 }

@@ -137,6 +137,7 @@ static void end_image(struct cell__subprocess *sub, struct cell__sub_image *imag
 			kernel->error = image->error;
 		if (kernel->is_image && image->written) {
 			kernel->state = CELL_KERNEL_LIVE;
+			uv_timer_stop(&kernel->timer);
 			kernel->events->ready(kernel->owner);
 		} else if (kernel->is_image || (!image->written && kernel->state == CELL_KERNEL_WAITING)) {
 			cell__sub_kernel_gone_later(kernel);
@@ -299,6 +300,7 @@ int cell__sub_image_fork(struct cell__kernel *base, struct cell__sandbox_request
 	}
 	kernel->events = events;
 	kernel->owner = owner;
+	cell__sub_kernel_expect_answer(kernel);
 	*ret_kernel = &kernel->base;
 	if (kernel->is_image)
 		return 0; /* ready once it is written */

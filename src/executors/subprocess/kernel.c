@@ -266,6 +266,30 @@ void cell__sub_kernel_configure(struct cell__sub_kernel *kernel)
 	}
 }
 
+/* ---- forks ---- */
+
+/* Its memory is the code's, and so is its source: either may never answer. */
+static void handle_no_answer(uv_timer_t *timer)
+{
+	struct cell__sub_kernel *kernel = timer->data;
+	if (kernel->gone.fn)
+		return;
+	if (kernel->error.code == 0)
+		cell_fail(&kernel->error, CELL_E_KERNEL, 0, "the kernel did not fork within %lld s",
+			  (long long)(kernel->sub->start_timeout_ms + 999) / 1000);
+	if (kernel->is_image || kernel->state == CELL_KERNEL_WAITING)
+		cell__sub_kernel_gone_later(kernel);
+	else if (kernel->source)
+		cell__sub_branch_give_up(kernel);
+	else
+		cell__sub_kernel_kill(kernel);
+}
+
+void cell__sub_kernel_expect_answer(struct cell__sub_kernel *kernel)
+{
+	uv_timer_start(&kernel->timer, handle_no_answer, (uint64_t)kernel->sub->start_timeout_ms, 0);
+}
+
 /* ---- long cells ---- */
 
 static void handle_long_cell(uv_timer_t *timer)
@@ -340,6 +364,7 @@ void cell__sub_kernel_maybe_live(struct cell__sub_kernel *kernel)
 		return;
 	}
 	kernel->state = CELL_KERNEL_LIVE;
+	uv_timer_stop(&kernel->timer);
 	free(cell__take_ptr(kernel->init));
 	if (kernel->request) {
 		struct cell__zygote_state zygote = { .plan = kernel->env->plan ? (const struct cell_plan *)kernel->env->plan->bytes : NULL,

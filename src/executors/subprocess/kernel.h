@@ -242,10 +242,15 @@ void cell__sub_kernel_maybe_live(struct cell__sub_kernel *kernel);
 void cell__sub_kernel_kill(struct cell__sub_kernel *kernel);
 void cell__sub_kernel_gone(struct cell__sub_kernel *kernel, const struct cell__exit *how);
 void cell__sub_kernel_gone_later(struct cell__sub_kernel *kernel);
+/* A fork whose source, or which itself, does not answer for as long as a start may take is given up. */
+void cell__sub_kernel_expect_answer(struct cell__sub_kernel *kernel);
 /* Of the shares that sandboxes take. */
 void cell__sub_tell_share(struct cell__cpu_share *entry, enum cell_cgroup_share share);
 
 /* ---- branch.c ---- */
+
+/* Tells the spawner that there will be no such kernel; its answer ends ours, with its error. */
+void cell__sub_branch_give_up(struct cell__sub_kernel *branch);
 
 /* A live kernel's answer to a request for its fork.  Returns NULL, or the violation of the protocol. */
 const char *cell__sub_branch_answered(struct cell__sub_kernel *source, const struct cell_frame *frame);
