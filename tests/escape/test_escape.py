@@ -206,6 +206,20 @@ def test_every_attempt_is_denied_to_a_kernel_confined_ahead(mode):
     assert not escaped, "\n".join(escaped)
 
 
+def test_every_attempt_is_denied_to_a_kernel_that_continues_from_an_image(mode):
+    """Forks, points and states that are restored: the memory of one kernel in the sandbox of another."""
+    name, host, how, usual = mode
+    with start(host, flags=("--undo", "2"), **how) as driver:
+        driver.run("x = 41")
+        assert driver.run("import os; os._exit(1)")["state"] == "restored"
+        assert driver.value("x + 1") == 42
+        receipt = driver.run("1")["isolation"]
+        assert receipt.pop("points")["count"] > 0 and receipt == usual.run("1")["isolation"]
+        escaped = run_all(host, driver)
+        assert driver.value("x") == 41
+    assert not escaped, "\n".join(escaped)
+
+
 def test_the_receipt_tells_the_truth(mode):
     receipt = mode[3].run("1")["isolation"]
     assert receipt["level"] == "full" and receipt["executor"] == "sandbox" and receipt["seccomp"] is True
