@@ -116,6 +116,7 @@ MEASURES = (
     ("cell", "cell round trip, 1+1", "ns", "cell", "socket", [times_peer(50), times_floor(3)]),
     ("reset", "reset to first result", "ns", "reset", "fork", [times_peer(100)]),
     ("fork", "fork to first result, 30 MB of data", "ns", None, "same fork", [times_and_ms(1.5, 0.5)]),
+    ("fork-layer", "the same in a sandbox with a layer", "ns", None, "same fork", [times_and_ms(4.5, 1.5)]),
     ("fork-many", "100 forks at once, each", "ns", None, "same fork", [times_floor(1.5)]),
     ("rewind", "rewind to first result, 30 MB", "ns", None, "same fork", [times_and_ms(2, 0.5)]),
     ("undo", "a cell with undo, more than without", "ns", None, "same fork", [times_floor(1.2)]),

@@ -704,6 +704,7 @@ static int measure_all(struct cell__bench *b)
 		{ CELL_ROW_STDOUT, measure_stdout, "stdout" },
 		{ CELL_ROW_FIRST_CHUNK, measure_first_chunk, "first chunks" },
 		{ CELL_ROW_FORK, cell__bench_measure_fork, "forks of a live session" },
+		{ CELL_ROW_FORK_LAYER, cell__bench_measure_fork_layer, "forks of a sandbox with a layer" },
 		{ CELL_ROW_FORK_MANY, cell__bench_measure_fork_many, "a hundred forks at once" },
 		{ CELL_ROW_REWIND, cell__bench_measure_rewind, "rewinding to a point" },
 		{ CELL_ROW_UNDO, cell__bench_measure_undo, "cells with undo" },

@@ -27,6 +27,7 @@
 	X(CELL, "cell", "ns", "cell")                                 \
 	X(RESET, "reset", "ns", "reset")                              \
 	X(FORK, "fork", "ns", NULL)                                   \
+	X(FORK_LAYER, "fork-layer", "ns", NULL)                       \
 	X(FORK_MANY, "fork-many", "ns", NULL)                         \
 	X(REWIND, "rewind", "ns", NULL)                               \
 	X(UNDO, "undo", "ns", NULL)                                   \

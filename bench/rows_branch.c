@@ -3,6 +3,7 @@
  * same process, which ends at once and is waited for, in turns.
  */
 #define _GNU_SOURCE 1
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,13 +19,22 @@
 	"time.perf_counter_ns() - began"
 #define MANY 100
 
-static int open_full(struct cell__bench *b, int undo, struct cell_session **ret)
+/* layered: in a sandbox, with a layer over its workspace. */
+static int open_full(struct cell__bench *b, int undo, bool layered, struct cell_session **ret)
 {
 	struct cell_session_options opts = CELL_SESSION_OPTIONS_INIT;
 	struct cell_error err = { 0 };
+	char path[320];
 
 	opts.python = b->python;
 	opts.undo = undo;
+	if (layered) {
+		snprintf(path, sizeof(path), "%s/project", b->folder.path);
+		mkdir(path, 0755); /* the session's open() complains if it is not there */
+		opts.executor = "sandbox";
+		opts.cwd = path;
+		opts.workspace_mode = "cow";
+	}
 	if (cell_session_open(b->engine, &opts, ret, &err))
 		return complain_err("open a session", &err);
 	return run_cell(*ret, DATA, NULL, NULL, NULL);
@@ -47,11 +57,11 @@ static int sample_bare(struct cell_session *session, int count, struct cell__ben
 	return 0;
 }
 
-int cell__bench_measure_fork(struct cell__bench *b, struct cell__bench_row *row)
+static int measure_fork(struct cell__bench *b, bool layered, struct cell__bench_row *row)
 {
 	struct cell_session *session = NULL, *fork = NULL;
 	struct cell_error err = { 0 };
-	int r = open_full(b, 0, &session);
+	int r = open_full(b, 0, layered, &session);
 
 	for (int round = -1; !r && round < rounds(b, 40); round++) {
 		for (int i = 0; !r && i < 5; i++) {
@@ -74,12 +84,22 @@ int cell__bench_measure_fork(struct cell__bench *b, struct cell__bench_row *row)
 	return r;
 }
 
+int cell__bench_measure_fork(struct cell__bench *b, struct cell__bench_row *row)
+{
+	return measure_fork(b, false, row);
+}
+
+int cell__bench_measure_fork_layer(struct cell__bench *b, struct cell__bench_row *row)
+{
+	return cell__bench_has_sandbox(b, row) ? measure_fork(b, true, row) : 0;
+}
+
 /* Of a hundred at once, each. */
 int cell__bench_measure_fork_many(struct cell__bench *b, struct cell__bench_row *row)
 {
 	struct cell_session *session = NULL, *forks[MANY];
 	struct cell_error err = { 0 };
-	int r = open_full(b, 0, &session);
+	int r = open_full(b, 0, false, &session);
 
 	for (int round = -1; !r && round < rounds(b, 8); round++) {
 		double began = now_ns(), ns;
@@ -102,7 +122,7 @@ int cell__bench_measure_rewind(struct cell__bench *b, struct cell__bench_row *ro
 {
 	struct cell_session *session = NULL;
 	struct cell_error err = { 0 };
-	int r = open_full(b, 0, &session);
+	int r = open_full(b, 0, false, &session);
 
 	if (!r && cell_session_checkpoint(session, "point", NULL, &err))
 		r = complain_err("keep a point", &err);
@@ -142,7 +162,8 @@ int cell__bench_measure_undo(struct cell__bench *b, struct cell__bench_row *row)
 {
 	struct cell__bench_row *same = &b->rows[CELL_ROW_UNDO_SAME];
 	struct cell_session *with = NULL, *without = NULL;
-	int r = open_full(b, 20, &with) || open_full(b, 0, &without) || run_cell(with, LIBRARIES "\nx = 0", NULL, NULL, NULL) ||
+	int r = open_full(b, 20, false, &with) || open_full(b, 0, false, &without) ||
+				run_cell(with, LIBRARIES "\nx = 0", NULL, NULL, NULL) ||
 				run_cell(without, LIBRARIES "\nx = 0", NULL, NULL, NULL)
 			? -1
 			: 0;

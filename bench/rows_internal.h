@@ -50,6 +50,7 @@ int cell__bench_make_folder(struct cell__bench_folder *folder);
 int cell__bench_remove_folder(struct cell__bench_folder *folder);
 
 int cell__bench_measure_fork(struct cell__bench *b, struct cell__bench_row *row);
+int cell__bench_measure_fork_layer(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_fork_many(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_rewind(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_undo(struct cell__bench *b, struct cell__bench_row *row);

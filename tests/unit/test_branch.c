@@ -692,10 +692,11 @@ static void test_hostile_images(void **state)
 	support_expect(good, "x = 1", NULL);
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct cell_session *source = open_session(engine), *made = NULL;
-		support_expect(source,
-			       "import _workcell, os, time\nx = 5\nreal = _workcell.image_save\n"
-			       "def saved(fd):\n    real(fd); return bytearray(os.pread(fd, 9000, 0)).replace(b'\\x00' * 64, b'\\xff' * 64)",
-			       NULL);
+		support_expect(
+			source,
+			"import _workcell, os, time\nx = 5\nreal = _workcell.image_save\n"
+			"def saved(fd):\n    real(fd); return bytearray(os.pread(fd, 9000, 0)).replace(b'\\x00' * 64, b'\\xff' * 64)",
+			NULL);
 		support_expect(source, cases[i].code, NULL);
 		assert_int_equal(cell_session_fork(source, NULL, 1, &made, &err), -1);
 		if (cases[i].words && !strstr(err.msg, cases[i].words))
