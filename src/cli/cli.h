@@ -546,7 +546,7 @@ void cell__cli_fill_limits(const struct cell_cli_limit_flags *flags, struct cell
 	CELL_CLI_LIMIT_FLAGS(CELL_CLI_AT(at, limits)),                                          \
 	{ 0, "sandbox-policy", "NAME", "untrusted, data-science, developer, or a YAML file (default untrusted)", \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, sandbox_policy) },                            \
-	{ 0, "workspace-mode", "MODE", "sandbox: the working directory: rw, cow (a layer over it), ro or none (default: the policy's)", \
+	{ 0, "workspace-mode", "MODE", "sandbox: working directory: rw, cow (a layer), ro or none (default: the policy's)", \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, workspace_mode) },                            \
 	CELL_CLI_GROUP("executors"),                                                              \
 	{ 0, "kernel", "NAME", "jupyter: a kernelspec (default: ipykernel of --python)",   \

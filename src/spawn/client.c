@@ -25,13 +25,34 @@ bool cell__spawn_client_running(const struct cell__spawn_client *client)
 	return client->poll != NULL;
 }
 
+struct cell__spawn_waiting {
+	struct cell_spawn_msg head;
+	int fds[CELL_SPAWN_MAX_FDS];
+	size_t n_fds, size;
+	struct cell__spawn_waiting *next;
+	char payload[];
+};
+
 static void free_handle(uv_handle_t *handle)
 {
 	free(handle);
 }
 
+static void drop_first(struct cell__spawn_client *client)
+{
+	struct cell__spawn_waiting *waiting = client->first;
+	client->first = waiting->next;
+	if (!client->first)
+		client->last = NULL;
+	for (size_t i = 0; i < waiting->n_fds; i++)
+		cell__close_fd(&waiting->fds[i]);
+	free(waiting);
+}
+
 void cell__spawn_client_stop(struct cell__spawn_client *client)
 {
+	while (client->first)
+		drop_first(client);
 	if (client->poll) {
 		uv_poll_stop(client->poll);
 		uv_close((uv_handle_t *)client->poll, free_handle);
@@ -43,15 +64,64 @@ void cell__spawn_client_stop(struct cell__spawn_client *client)
 
 void cell__spawn_client_finish(struct cell__spawn_client *client)
 {
+	while (client->first)
+		drop_first(client); /* it ends all anyway */
 	shutdown(client->fd, SHUT_WR);
 }
 
-static void handle_readable(uv_poll_t *poll, int status, int events)
+static void handle_ready(uv_poll_t *poll, int status, int events);
+
+static void send_waiting(struct cell__spawn_client *client)
+{
+	while (client->first) {
+		struct cell__spawn_waiting *waiting = client->first;
+		int rc = cell__spawn_send(client->fd, &waiting->head, waiting->payload, waiting->size, waiting->fds, waiting->n_fds,
+					  MSG_DONTWAIT);
+		if (rc == -EAGAIN)
+			return;
+		drop_first(client); /* any other failure is the spawner's end, which is reported */
+	}
+	uv_poll_start(client->poll, UV_READABLE, handle_ready);
+}
+
+static int wait_to_send(struct cell__spawn_client *client, const struct cell_spawn_msg *head, const void *payload, size_t size,
+			const int *fds, size_t n_fds)
+{
+	struct cell__spawn_waiting *waiting = cell__alloc(1, sizeof *waiting + size);
+	if (!waiting)
+		return -ENOMEM;
+	waiting->head = *head;
+	waiting->size = size;
+	if (size > 0)
+		memcpy(waiting->payload, payload, size);
+	for (; waiting->n_fds < n_fds; waiting->n_fds++)
+		if ((waiting->fds[waiting->n_fds] = fcntl(fds[waiting->n_fds], F_DUPFD_CLOEXEC, 3)) < 0)
+			break;
+	if (waiting->n_fds < n_fds) {
+		int error = errno;
+		while (waiting->n_fds > 0)
+			cell__close_fd(&waiting->fds[--waiting->n_fds]);
+		free(waiting);
+		return -error;
+	}
+	if (client->last)
+		client->last->next = waiting;
+	else
+		client->first = waiting;
+	client->last = waiting;
+	uv_poll_start(client->poll, UV_READABLE | UV_WRITABLE, handle_ready);
+	return 0;
+}
+
+static void handle_ready(uv_poll_t *poll, int status, int events)
 {
 	(void)status;
-	(void)events;
 	struct cell__spawn_client *client = poll->data;
 	char bytes[16384];
+	if (events & UV_WRITABLE)
+		send_waiting(client);
+	if (!(events & UV_READABLE) && status == 0)
+		return;
 	/* Bounded, so that a spawner with many messages leaves the loop to others; the rest wakes us again. */
 	for (int i = 0; i < 64 && client->poll == poll; i++) {
 		size_t n_fds;
@@ -144,7 +214,7 @@ int cell__spawn_client_start(struct cell__spawn_client *client, const char *prog
 		return cell_fail(err, CELL_E_SPAWNER, -rc, "watch the spawner");
 	}
 	poll->data = client;
-	uv_poll_start(poll, UV_READABLE, handle_readable);
+	uv_poll_start(poll, UV_READABLE, handle_ready);
 	client->poll = poll;
 	client->fd = cell__take_fd(&ours);
 	client->lifeline_fd = cell__take_fd(&life_write);
@@ -159,7 +229,9 @@ int cell__spawn_client_send(struct cell__spawn_client *client, uint32_t type, ui
 		return cell_fail(err, CELL_E_SPAWNER, 0, "the spawner is not running");
 	if (sizeof head + size > CELL_LIMIT_SPAWN_MESSAGE)
 		return cell_fail(err, CELL_E_LIMIT, 0, "arguments and environment are larger than %u bytes", CELL_LIMIT_SPAWN_MESSAGE);
-	int rc = cell__spawn_send(client->fd, &head, payload, size, fds, n_fds, 0);
+	int rc = client->first ? -EAGAIN : cell__spawn_send(client->fd, &head, payload, size, fds, n_fds, MSG_DONTWAIT);
+	if (rc == -EAGAIN)
+		rc = wait_to_send(client, &head, payload, size, fds, n_fds);
 	return rc < 0 ? cell_fail(err, CELL_E_SPAWNER, -rc, "ask the spawner") : 0;
 }
 

@@ -643,6 +643,6 @@ def test_points(client, connect):
     assert client.call("rewind", name="one")["structuredContent"] == {"result": "rewound"}
     assert client.call("run_code", code="x")["structuredContent"]["value"] == 1
     assert client.fails("rewind", name="two").startswith("not_found")
-    other = connect("--executor", "inprocess")
+    other = connect("--executor", "deno")
     names = [tool["name"] for tool in other.result(other.send("tools/list"))["tools"]]
     assert "run_code" in names and "checkpoint" not in names and "rewind" not in names

@@ -331,22 +331,6 @@ static void test_refused(void **state)
 	cell_engine_destroy(engine);
 }
 
-static void test_unsupported(void **state)
-{
-	(void)state;
-	struct cell_engine *engine = support_engine(0);
-	struct cell_session_options options = CELL_SESSION_OPTIONS_INIT;
-	options.executor = "inprocess";
-	struct cell_session *session = support_session_with(engine, &options), *made;
-	struct cell_error err;
-	assert_int_equal(cell_session_fork(session, NULL, 1, &made, &err), -1);
-	assert_int_equal(err.code, CELL_E_UNSUPPORTED);
-	assert_int_equal(cell_session_checkpoint(session, "p", NULL, &err), -1);
-	assert_int_equal(err.code, CELL_E_UNSUPPORTED);
-	cell_session_close(session);
-	cell_engine_destroy(engine);
-}
-
 static void test_rewind(void **state)
 {
 	(void)state;
@@ -724,7 +708,6 @@ int main(int argc, char **argv)
 		TEST(test_news_and_budget),
 		TEST(test_positions),
 		TEST(test_refused),
-		TEST(test_unsupported),
 		TEST(test_rewind),
 		TEST(test_deaths),
 		TEST(test_interrupt_and_children),

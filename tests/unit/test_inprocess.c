@@ -344,6 +344,20 @@ static void test_refused(void **state)
 	expect_refused(&bad, CELL_E_PRELOAD, "no_such_module_of_ours");
 }
 
+static void test_no_forks(void **state)
+{
+	(void)state;
+	struct cell_engine *engine = support_engine(0);
+	struct cell_session *session = open_one(engine, NULL), *made;
+	struct cell_error err;
+	assert_int_equal(cell_session_fork(session, NULL, 1, &made, &err), -1);
+	assert_int_equal(err.code, CELL_E_UNSUPPORTED);
+	assert_int_equal(cell_session_checkpoint(session, "p", NULL, &err), -1);
+	assert_int_equal(err.code, CELL_E_UNSUPPORTED);
+	cell_session_close(session);
+	cell_engine_destroy(engine);
+}
+
 static void test_libraries(void **state)
 {
 	(void)state;
@@ -385,8 +399,9 @@ int main(int argc, char **argv)
 {
 	support_init(argc, argv);
 	const struct CMUnitTest tests[] = {
-		TEST(test_libraries), TEST(test_host_as_before),     TEST(test_two_sessions), TEST(test_several_threads),
-		TEST(test_tools),     TEST(test_waiting_for_a_tool), TEST(test_abandoned),    TEST(test_refused),
+		TEST(test_libraries),       TEST(test_host_as_before), TEST(test_two_sessions),
+		TEST(test_several_threads), TEST(test_tools),          TEST(test_waiting_for_a_tool),
+		TEST(test_abandoned),       TEST(test_no_forks),       TEST(test_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, collect);
 }
