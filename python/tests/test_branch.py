@@ -378,7 +378,7 @@ def test_a_thousand_points_cost_what_changed(storage):
             session.checkpoint("p%d" % i)
         assert len(session.points()) == 1000
         cost = pss(pids_of(name)) - before
-        # Each keeps the few pages that its cell, and its own start, have changed.
-        assert cost < 1000 * 1_000_000, cost
+        # Each keeps the pages that its cell, and its own start, have changed: 0.85 MB, more where the interpreter's heap is more scattered.
+        assert cost < 1000 * 2_000_000, cost
         session.rewind("p17")
         assert session.run("x, len(data)").value == (18, 100_000_000)
