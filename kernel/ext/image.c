@@ -781,7 +781,7 @@ static int empty_stack(struct loading *loading, const struct area *area)
 	return -1;
 }
 
-/* Writable for now: pages that are to be read into it must be. */
+/* Writable until all pages are read into it: protect_areas() ends that. */
 static int map_area(struct loading *loading, const struct area *area)
 {
 	uint64_t bytes = area->end - area->start;

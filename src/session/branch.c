@@ -409,11 +409,9 @@ static int copy_remembered(const struct cell_session *from, struct cell_session 
 	return 0;
 }
 
-/* The session's kernel is replaced by a fork of another; the waiting is told when that is ready, or why it will not be. */
-static void replace_kernel(struct cell_session *session, struct cell__kernel *kernel, const struct cell__deps_place *own,
-			   const struct cell__deps_place *hosts, uint64_t cells, struct cell__waiting *waiting)
+/* The session's kernel leaves; the waiting is told when the next one is ready, or why it will not be. */
+static void leave_kernel(struct cell_session *session, uint64_t cells, struct cell__waiting *waiting)
 {
-	struct cell_error err = { 0 };
 	if (session->slot) {
 		uv_timer_stop(&session->timer);
 		cell__slot_leave(session, 0);
@@ -422,6 +420,14 @@ static void replace_kernel(struct cell_session *session, struct cell__kernel *ke
 	waiting->next = session->resets;
 	session->resets = waiting;
 	session->cells = cells;
+}
+
+/* It is replaced by a fork of another. */
+static void replace_kernel(struct cell_session *session, struct cell__kernel *kernel, const struct cell__deps_place *own,
+			   const struct cell__deps_place *hosts, uint64_t cells, struct cell__waiting *waiting)
+{
+	struct cell_error err = { 0 };
+	leave_kernel(session, cells, waiting);
 	session->at_point = false;
 	if (cell__slot_fork(session, kernel, own, hosts, CELL__FORK_DROP | CELL__FORK_HEIR, &err) < 0)
 		cell__session_end_opening(session, &err);
@@ -573,14 +579,7 @@ static void handle_returned(void *arg, struct cell__frozen *frozen, const struct
 /* Its kernel leaves, and no other is opened until the waiting's files are there. */
 static void leave_for(struct cell_session *session, uint64_t cells, struct cell__waiting *waiting)
 {
-	if (session->slot) {
-		uv_timer_stop(&session->timer);
-		cell__slot_leave(session, 0);
-	}
-	waiting->early = true;
-	waiting->next = session->resets;
-	session->resets = waiting;
-	session->cells = cells;
+	leave_kernel(session, cells, waiting);
 	session->branching = true;
 }
 

@@ -177,15 +177,14 @@ static void take_image(struct cell__sub_kernel *source, struct cell__sub_image *
 	}
 	if (find_used(source, image, used) < 0)
 		return;
-	/* Not F_SEAL_WRITE, which waits for other CPUs: what a mapping of the source can still change are its own forks. */
-	if (fstat(image->fd, &st) < 0 ||
-	    fcntl(image->fd, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE) < 0) {
-		cell_fail(&image->error, CELL_E_IO, errno, "seal the memory of a kernel");
-		return;
+	if (fstat(image->fd, &st) == 0) {
+		image->inode = st.st_ino;
+		take_bases(source, image); /* its memory is there, whatever comes of the fork */
+		/* Not F_SEAL_WRITE, which waits for other CPUs: what a mapping of the source can still change are its own forks. */
+		image->written = fcntl(image->fd, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE) == 0;
 	}
-	image->written = true;
-	image->inode = st.st_ino;
-	take_bases(source, image);
+	if (!image->written)
+		cell_fail(&image->error, CELL_E_IO, errno, "seal the memory of a kernel");
 }
 
 bool cell__sub_image_answered(struct cell__sub_kernel *source, uint32_t id, const json_t *answer)
@@ -213,7 +212,6 @@ void cell__sub_image_source_gone(struct cell__sub_kernel *source)
 
 /* ---- loading ---- */
 
-/* Hands the session's settings over; false: they come when the file is written. */
 bool cell__sub_image_load(struct cell__sub_kernel *kernel, const struct cell__buf *session, struct cell_error *err)
 {
 	struct cell__sub_image *image = kernel->image;
@@ -305,11 +303,6 @@ int cell__sub_image_fork(struct cell__kernel *base, struct cell__sandbox_request
 	if (kernel->is_image)
 		return 0; /* ready once it is written */
 	kernel->init = cell__take_ptr(text);
-	if (pooled) {
-		cell__sub_kernel_configure(kernel);
-		uv_timer_start(&env->timer, cell__sub_handle_refill, CELL_SUB_REFILL_DELAY_MS, 0);
-	} else {
-		cell__sub_fork_waiting(env);
-	}
+	cell__sub_kernel_begin(kernel, pooled);
 	return 0;
 }

@@ -266,6 +266,16 @@ void cell__sub_kernel_configure(struct cell__sub_kernel *kernel)
 	}
 }
 
+void cell__sub_kernel_begin(struct cell__sub_kernel *kernel, bool pooled)
+{
+	if (!pooled) {
+		cell__sub_fork_waiting(kernel->env);
+		return;
+	}
+	cell__sub_kernel_configure(kernel);
+	uv_timer_start(&kernel->env->timer, cell__sub_handle_refill, CELL_SUB_REFILL_DELAY_MS, 0);
+}
+
 /* ---- forks ---- */
 
 /* Its memory is the code's, and so is its source: either may never answer. */

@@ -237,6 +237,8 @@ void cell__sub_kernel_wait_again(struct cell__sub_kernel *kernel);
 void cell__sub_kernel_set_pooled(struct cell__sub_kernel *kernel, bool pooled);
 /* Its fork is done, or was given up. */
 void cell__sub_kernel_not_forking(struct cell__sub_kernel *kernel);
+/* Its session has it now: a pooled one is told so, another is forked first. */
+void cell__sub_kernel_begin(struct cell__sub_kernel *kernel, bool pooled);
 void cell__sub_kernel_configure(struct cell__sub_kernel *kernel);
 void cell__sub_kernel_maybe_live(struct cell__sub_kernel *kernel);
 void cell__sub_kernel_kill(struct cell__sub_kernel *kernel);

@@ -91,12 +91,7 @@ int cell__subprocess_open(struct cell__executor_host *host, const struct cell__e
 	kernel->init = cell__take_ptr(init);
 	kernel->events = events;
 	kernel->owner = owner;
-	if (pooled) {
-		cell__sub_kernel_configure(kernel);
-		uv_timer_start(&env->timer, cell__sub_handle_refill, CELL_SUB_REFILL_DELAY_MS, 0);
-	} else {
-		cell__sub_fork_waiting(env);
-	}
+	cell__sub_kernel_begin(kernel, pooled);
 	*ret_kernel = &kernel->base;
 	return 0;
 fail:
