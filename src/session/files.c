@@ -101,7 +101,26 @@ static int discard(struct cell_session *session, const struct kernel_question *k
 	return cell__layer_restore(session->layer, kernel->pid, NULL, err);
 }
 
+/* The real workspace, or the layer, was changed from outside of the code: that is recorded.  On the loop's thread. */
+static void tell_change(struct cell_session *session, const char *kind, const json_t *answer)
+{
+	json_t *files = json_object_get(answer, "committed");
+	cell__branch_tell(session, json_pack("{s:s, s:O*}", "kind", kind, "files", files));
+}
+
 /* ---- for callers that wait ---- */
+
+struct change {
+	struct cell_session *session;
+	const char *kind;
+	const json_t *answer; /* or NULL */
+};
+
+static void do_tell_change(void *arg)
+{
+	const struct change *change = arg;
+	tell_change(change->session, change->kind, change->answer);
+}
 
 static char *text_of(json_t *json, struct cell_error *err)
 {
@@ -119,7 +138,11 @@ char *cell__files_diff(struct cell_session *session, bool with_text, struct cell
 
 char *cell__files_commit(struct cell_session *session, const char *const *paths, bool force, struct cell_error *err)
 {
-	return has_layer(session, err) < 0 ? NULL : text_of(cell__layer_commit(session->layer, paths, force, err), err);
+	json_t *answer = has_layer(session, err) < 0 ? NULL : cell__layer_commit(session->layer, paths, force, err);
+	struct change change = { session, "commit", answer };
+	if (answer)
+		cell__loop_call(session->engine->loop, do_tell_change, &change);
+	return text_of(answer, err);
 }
 
 int cell__files_discard(struct cell_session *session, struct cell_error *err)
@@ -128,7 +151,11 @@ int cell__files_discard(struct cell_session *session, struct cell_error *err)
 	if (has_layer(session, err) < 0)
 		return -1;
 	cell__loop_call(session->engine->loop, do_ask_kernel, &kernel);
-	return discard(session, &kernel, err);
+	if (discard(session, &kernel, err) < 0)
+		return -1;
+	struct change change = { session, "discard", NULL };
+	cell__loop_call(session->engine->loop, do_tell_change, &change);
+	return 0;
 }
 
 /* ---- for the loop's thread ---- */
@@ -169,6 +196,8 @@ static void handle_filed(uv_work_t *work, int status)
 	struct cell_session *session = filing->session;
 	(void)status; /* never cancelled */
 	session->filing--;
+	if (filing->answer && filing->verb != CELL__FILES_DIFF)
+		tell_change(session, filing->verb == CELL__FILES_COMMIT ? "commit" : "discard", filing->answer);
 	filing->done(filing->arg, filing->answer, filing->answer ? NULL : &filing->err);
 	json_decref(filing->answer);
 	cell__strings_free(filing->paths);

@@ -121,7 +121,8 @@ def test_other_executors_refuse(workspace):
 
 
 def test_over_http(workspace, tmp_path):
-    server = serving.Server("--executor", "sandbox", "--workspace-mode", "cow", "--base", tmp_path / "base", "--cwd", str(workspace))
+    server = serving.Server("--executor", "sandbox", "--workspace-mode", "cow", "--base", tmp_path / "base", "--cwd", str(workspace),
+                            "--audit", tmp_path / "audit.jsonl")
     try:
         answer = server.ask("POST", "/v1/sessions")
         assert answer.status == 201, answer
@@ -138,5 +139,9 @@ def test_over_http(workspace, tmp_path):
         assert server.ask("POST", session + "/files/discard").status == 204
         assert server.ask("GET", session + "/files/diff").json["files"] == []
         assert folder and server.ask("DELETE", session).status == 204
+        with open(tmp_path / "audit.jsonl", encoding="utf-8") as file:
+            records = [json.loads(line) for line in file]
+        assert [(each["kind"], each["callable"], each["args"].get("files")) for each in records] == [
+            ("branch", "commit", ["text"]), ("branch", "discard", None)], records
     finally:
         server.close()
