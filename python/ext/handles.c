@@ -186,6 +186,7 @@ static const struct option engine_options[] = {
 	{ "lib_dir", OPT_TEXT, offsetof(struct cell_engine_options, lib_dir) },
 	{ "spill_dir", OPT_TEXT, offsetof(struct cell_engine_options, spill_dir) },
 	{ "pool_size", OPT_INT, offsetof(struct cell_engine_options, pool_size) },
+	{ "points_bytes", OPT_INT64, offsetof(struct cell_engine_options, points_bytes) },
 	{ "start_timeout_ms", OPT_INT64, offsetof(struct cell_engine_options, start_timeout_ms) },
 	{ "cache_dir", OPT_TEXT, offsetof(struct cell_engine_options, cache_dir) },
 };

@@ -353,6 +353,9 @@ static struct item *event_item(uint64_t token, const struct cell_event *event)
 	case CELL_EVENT_POINT_LOST:
 		add_text(item, event->message);
 		break;
+	case CELL_EVENT_BRANCH:
+		add_bytes(item, F_TEXT, event->data, event->size);
+		break;
 	case CELL_EVENT_CALL_STARTED:
 	case CELL_EVENT_CALL_ENDED:
 	case CELL_EVENT_APPROVAL:

@@ -382,3 +382,55 @@ def test_a_thousand_points_cost_what_changed(storage):
         assert cost < 1000 * 2_000_000, cost
         session.rewind("p17")
         assert session.run("x, len(data)").value == (18, 100_000_000)
+
+
+def test_branches_are_told_of(storage):
+    heard = []
+    with workcell.sync.Session(storage, on_branch=heard.append) as session:
+        session.run("x = 1")
+        session.checkpoint("p")
+        fork, = session.fork(1)
+        fork.checkpoint("q")
+        session.run("x = 2")
+        session.rewind("p")
+        race = session.race(["y = 1", "y = 2"], judge="y")
+        mine, other = session.session_id, fork.session_id
+        fork.close()
+        wait_for(lambda: heard[-1].kind == "race")
+    assert race.winner == 1 and mine != other
+    assert [(each.session_id, each.kind) for each in heard[:4]] == [(mine, "point"), (mine, "fork"), (other, "point"), (mine, "rewind")]
+    assert (heard[0].name, heard[0].cell, heard[1].new_session_id, heard[3].name) == ("p", 1, other, "p")
+    assert (heard[-1].kind, heard[-1].n, heard[-1].winner) == ("race", 2, 1)
+
+
+def test_a_listener_that_fails_hurts_nobody(storage, caplog):
+    def listener(event):
+        raise RuntimeError("planned")
+
+    with workcell.sync.Session(storage, on_branch=listener) as session:
+        session.checkpoint("p")
+        assert session.run("1").value == 1
+    assert "on_branch failed" in caplog.text
+
+
+@pytest.mark.parametrize("where", ["session", "engine"])
+def test_points_over_the_budget_are_dropped(storage, where):
+    heard = []
+    engine = workcell.Engine(points_memory="24m" if where == "engine" else 0)
+    try:
+        with workcell.sync.Session(storage, engine=engine, points_memory="24m" if where == "session" else 0, on_branch=heard.append) as session:
+            session.run("data = bytearray(10_000_000)")
+            for i in range(6):
+                session.run("data[::4096] = bytes([%d]) * len(data[::4096])" % (i + 1))
+                session.checkpoint("p%d" % i)
+            wait_for(lambda: any(each.kind == "dropped" for each in heard))
+            dropped = next(each for each in heard if each.kind == "dropped")
+            assert dropped.name == "p0" and dropped.budget == where and dropped.bytes > 0
+            assert "p5" in [each.name for each in session.points()]
+    finally:
+        engine.close()
+
+
+def test_a_budget_that_is_no_size_is_refused(storage):
+    with pytest.raises(ValueError, match="points_memory"):
+        workcell.sync.Session(storage, points_memory="much")

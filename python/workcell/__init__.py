@@ -26,7 +26,7 @@ if TYPE_CHECKING:
                          StorageReadError, StorageWriteError, ToolCallError, ToolNotFoundError, ToolTimeoutError, WorkcellError,
                          WorkflowExecutionError, WorkflowNotFoundError, WorkflowValidationError)
     from .events import (ApprovalEnded, ApprovalEvent, CallEnded, CallStarted, Chunk, Display, Event, ImageEvent, KernelDied,
-                         ResultEvent)
+                         BranchEvent, ResultEvent)
     from .execution import (CONTAINER_AVAILABLE, DENO_SANDBOX_AVAILABLE, SUBPROCESS_AVAILABLE, Capability, ContainerConfig,
                             ContainerExecutor, DenoSandboxConfig, DenoSandboxExecutor, Executor, InProcessConfig,
                             InProcessExecutor, JupyterConfig, JupyterExecutor, SandboxConfig, SandboxExecutor, SubprocessConfig,
@@ -57,7 +57,7 @@ _HOMES = {
               "SkillNotFoundError SkillValidationError StorageError StorageReadError StorageWriteError "
               "ToolCallError ToolNotFoundError ToolTimeoutError WorkcellError WorkflowExecutionError "
               "WorkflowNotFoundError WorkflowValidationError",
-    "events": "ApprovalEnded ApprovalEvent CallEnded CallStarted Chunk Display Event ImageEvent KernelDied ResultEvent",
+    "events": "ApprovalEnded ApprovalEvent CallEnded CallStarted Chunk Display Event ImageEvent KernelDied ResultEvent BranchEvent",
     "execution": "CONTAINER_AVAILABLE DENO_SANDBOX_AVAILABLE SUBPROCESS_AVAILABLE Capability ContainerConfig "
                  "ContainerExecutor DenoSandboxConfig DenoSandboxExecutor Executor InProcessConfig InProcessExecutor "
                  "JupyterConfig JupyterExecutor SandboxConfig SandboxExecutor SubprocessConfig SubprocessExecutor",
@@ -84,7 +84,7 @@ __all__ = [
     "CodeExecutor", "CodeExecutionChunk", "CodeExecutionResult", "CodeExecutionError", "ApprovalRejectedError", "ApprovalTimeoutError",
     "ApprovalRequest", "ApprovalGoneError", "Approvals", "Rejection", "generate_mcp_sources", "Engine", "ExecutorInfo", "default_engine",
     "AuditLog", "Policy", "check_policy", "ToolCallContext", "ToolMiddleware", "compose_tool_middlewares", "Event", "Chunk",
-    "Display", "ImageEvent", "CallStarted", "CallEnded", "ApprovalEvent", "ApprovalEnded", "KernelDied", "ResultEvent",
+    "Display", "ImageEvent", "CallStarted", "CallEnded", "ApprovalEvent", "ApprovalEnded", "KernelDied", "ResultEvent", "BranchEvent",
     "Point", "Race", "Diff", "FileChange", "Commit",
 ]
 

@@ -24,13 +24,14 @@ from . import _engine, _native
 from ._engine import Background, Channel, Engine, Item, default_engine, log
 from .approvals import ApprovalRequest, Approvals, ask_handler
 from .audit import AuditLog
+from .events import BranchEvent
 from .errors import (ConfigurationError, ExecutorUnavailableError, ServerError, PointNotFoundError, SessionClosedError, ToolCallError, ToolNotFoundError,
                      from_native, from_operation)
 from .policy import PolicyLike, resolve
 from .tools.middleware import ToolCallContext, ToolMiddleware, compose_tool_middlewares
 from .tools.schema import converter_of, doc_parts, dumps, parameters_of
 
-SESSION_MASK = _engine.mask_of(_engine.KERNEL_DIED, _engine.APPROVAL, _engine.APPROVAL_ENDED)
+SESSION_MASK = _engine.mask_of(_engine.KERNEL_DIED, _engine.APPROVAL, _engine.APPROVAL_ENDED, _engine.POINT_LOST, _engine.BRANCH)
 RUN_MASK = _engine.mask_of(_engine.APPROVAL, _engine.APPROVAL_ENDED)
 STREAM_MASK = RUN_MASK | _engine.mask_of(_engine.CHUNK, _engine.DISPLAY, _engine.CALL_STARTED, _engine.CALL_ENDED,
                                          _engine.IMAGE)
@@ -114,6 +115,7 @@ class Spec:
     audit: Optional[AuditLog] = None
     variables: Optional[Mapping[str, str]] = None
     progress: Optional[Callable[[str], Any]] = None
+    on_branch: Optional[Callable[[BranchEvent], Any]] = None
     tools: List[Any] = field(default_factory=list)  # HostTool, adapters, registries
     middlewares: List[ToolMiddleware] = field(default_factory=list)
     mcp: Dict[str, Dict[str, Any]] = field(default_factory=dict)
@@ -630,6 +632,21 @@ class Core:
         elif item[1] == _engine.KERNEL_DIED:
             for fn in list(self.on_kernel_died):
                 fn(item[3])
+        elif item[1] in (_engine.BRANCH, _engine.POINT_LOST):
+            self.tell_branch(json.loads(item[3]) if item[1] == _engine.BRANCH else {"kind": "lost", "message": item[3]})
+
+    def tell_branch(self, fields: Dict[str, Any]) -> None:
+        """Tells ``on_branch``, on the home loop's thread."""
+        if self.spec.on_branch is None:
+            return
+        try:
+            self.spec.on_branch(BranchEvent(self.id, **fields))
+        except Exception:
+            log.exception("on_branch failed")
+
+    def tell_race(self, n: int, winner: Optional[int]) -> None:
+        """The library sees a race of this package as forks and a rewind."""
+        self._at_home(lambda: self.tell_branch({"kind": "race", "n": n, "winner": winner}))
 
     # -- tools
 

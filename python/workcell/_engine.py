@@ -11,6 +11,7 @@ import atexit
 import itertools
 import logging
 import os
+import re
 import threading
 import time
 import weakref
@@ -28,6 +29,8 @@ _TURN = 0.001
 
 # enum cell_event_type, and the port's own types.
 CHUNK, DISPLAY, RESULT, KERNEL_DIED, CALL_STARTED, CALL_ENDED, APPROVAL, APPROVAL_ENDED, IMAGE = range(1, 10)
+POINT_LOST, BRANCH = 12, 13
+Size = Union[str, int]
 TOOL_CALL, BEFORE, AFTER, TOOL_EVENT, LOG = range(20, 25)
 
 
@@ -206,6 +209,14 @@ class ExecutorInfo(NamedTuple):
     advice: str
 
 
+def bytes_of(name: str, size: Size) -> int:
+    """``"512m"`` as a number of bytes."""
+    found = re.fullmatch(r"(\d+)([KMGT]?)(?:I?B)?", str(size).strip().upper())
+    if not found or isinstance(size, bool):
+        raise ValueError('%s must be a number of bytes, or text like "512m" or "2g"; 0 for no limit; not %r' % (name, size))
+    return int(found[1]) << 10 * " KMGT".index(found[2] or " ")
+
+
 class Engine:
     """Owns the library's thread, its spawner and the warm Python processes.
 
@@ -216,11 +227,12 @@ class Engine:
         spill_dir: the folder for output that is longer than a result keeps.
         start_timeout: seconds within which an interpreter must be ready.
         cache_dir: holds Deno, Pyodide and their snapshots; None: ``~/.cache/workcell``.
+        points_memory: what the points of all sessions may take, in bytes or like ``"2g"``; beyond it the oldest are dropped; 0: no limit.
     """
 
     def __init__(self, *, pool_size: int = 2, spill_dir: Optional[str] = None, start_timeout: float = 60.0,
-                 cache_dir: Union[str, "os.PathLike[str]", None] = None) -> None:
-        options: Dict[str, Any] = {"pool_size": pool_size, "start_timeout_ms": int(start_timeout * 1000)}
+                 cache_dir: Union[str, "os.PathLike[str]", None] = None, points_memory: Size = 0) -> None:
+        options: Dict[str, Any] = {"points_bytes": bytes_of("points_memory", points_memory), "pool_size": pool_size, "start_timeout_ms": int(start_timeout * 1000)}
         if spill_dir is not None:
             options["spill_dir"] = os.fspath(spill_dir)
         if cache_dir is not None:

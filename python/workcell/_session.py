@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Literal, Mapping, Optional, Sequence, Type, TypeVar, Union, overload
 
 from ._core import Core, HostTool, milliseconds
-from ._engine import Engine
+from ._engine import Engine, Size, bytes_of
 from .approvals import Approvals
 from .audit import AuditLog
+from .events import BranchEvent
 from .execution.configs import (ContainerConfig, DenoSandboxConfig, ExecutorConfig, InProcessConfig, Network, NetworkProfile, PathLike,
-                                SandboxConfig, Size, SubprocessConfig, WorkspaceMode)
+                                SandboxConfig, SubprocessConfig, WorkspaceMode)
 from .execution.executors import (ContainerExecutor, DenoSandboxExecutor, InProcessExecutor, JupyterExecutor, LibraryExecutor,
                                   SandboxExecutor, SubprocessExecutor)
 from .execution.protocol import Executor
@@ -94,18 +95,20 @@ def executor_of(executor: Any) -> Any:
 
 
 def session_extras(*, policy: PolicyLike, gate: Optional[Sequence[Gate]], approval_timeout: Optional[float],
-                   approval_stops_clock: bool, require_shell_escape: bool, restore_cwd: bool, undo: int, audit: Optional[AuditLog],
+                   approval_stops_clock: bool, require_shell_escape: bool, restore_cwd: bool, undo: int,
+                   points_memory: Size, on_branch: Optional[Callable[[BranchEvent], Any]], audit: Optional[AuditLog],
                    middlewares: Sequence[ToolMiddleware], mcp_servers: Optional[Mapping[str, Mapping[str, Any]]],
                    tools: Sequence[ToolLike], variables: Optional[Mapping[str, str]],
                    progress: Optional[Callable[[str], Any]], engine: Optional[Engine]) -> Dict[str, Any]:
     """Options of a session as parts of a Spec."""
     return {
         "policy": policy, "audit": audit, "middlewares": list(middlewares), "variables": variables, "progress": progress,
-        "engine": engine, "mcp": {name: dict(params) for name, params in (mcp_servers or {}).items()},
+        "engine": engine, "on_branch": on_branch, "mcp": {name: dict(params) for name, params in (mcp_servers or {}).items()},
         "tools": [HostTool.of(each) if callable(each) else each for each in tools],
         "session": {"gate": gate_bits(gate), "approval_timeout_ms": milliseconds(approval_timeout),
                     "approval_stops_clock": int(approval_stops_clock), "require_shell_escape": int(require_shell_escape),
-                    "restore_cwd": int(restore_cwd), "undo": int(undo)},
+                    "restore_cwd": int(restore_cwd), "undo": int(undo),
+                    "points_bytes": bytes_of("points_memory", points_memory)},
     }
 
 
@@ -123,7 +126,8 @@ class _Session:
     def __init__(self, storage: StorageLike = None, executor: ExecutorLike = None,
                  sync_deps_on_start: bool = False, *, policy: PolicyLike = None, gate: Optional[Sequence[Gate]] = None,
                  approval_timeout: Optional[float] = 60.0, approval_stops_clock: bool = False,
-                 require_shell_escape: bool = False, restore_cwd: bool = False, undo: int = 0, audit: Optional[AuditLog] = None,
+                 require_shell_escape: bool = False, restore_cwd: bool = False, undo: int = 0, points_memory: Size = 0,
+                 on_branch: Optional[Callable[[BranchEvent], Any]] = None, audit: Optional[AuditLog] = None,
                  middlewares: Sequence[ToolMiddleware] = (),
                  mcp_servers: Optional[Mapping[str, Mapping[str, Any]]] = None, tools: Sequence[ToolLike] = (),
                  variables: Optional[Mapping[str, str]] = None, progress: Optional[Callable[[str], Any]] = None,
@@ -140,7 +144,8 @@ class _Session:
         if isinstance(self._executor, LibraryExecutor):
             self._executor.extras = session_extras(
                 policy=policy, gate=gate, approval_timeout=approval_timeout, approval_stops_clock=approval_stops_clock,
-                require_shell_escape=require_shell_escape, restore_cwd=restore_cwd, undo=undo, audit=audit, middlewares=middlewares,
+                require_shell_escape=require_shell_escape, restore_cwd=restore_cwd, undo=undo,
+                points_memory=points_memory, on_branch=on_branch, audit=audit, middlewares=middlewares,
                 mcp_servers=mcp_servers, tools=tools, variables=variables, progress=progress, engine=engine)
             space: Dict[str, Any] = {
                 "embeddings_url": embeddings_url, "embeddings_model": embeddings_model, "embeddings_key": embeddings_key}

@@ -126,7 +126,31 @@ class ResultEvent(_Event):
         self.lost_bytes = lost_bytes  #: output that a reader who did not keep up has not seen; the result has it
 
 
-#: Every event: a type checker knows the class by ``event.type``.
+class BranchEvent(_Event):
+    """A branch of a session, for ``Session(on_branch=...)``; not an event of a cell.
+
+    ``kind`` says which other members are set: ``fork`` (``new_session_id``), ``point`` (``name``, ``cell``), ``rewind`` (``name`` or None,
+    ``cell``), ``restored`` (``cell``), ``race`` (``n``, ``winner`` or None), ``dropped`` (a point over the budget: ``name``, ``bytes``,
+    ``budget``), ``lost`` (the process of a point has ended: ``message``), ``commit`` and ``discard`` (``files``).
+    """
+
+    type: Literal["branch"] = "branch"
+
+    def __init__(self, session: str, kind: str, *, session_id: Optional[str] = None, name: Optional[str] = None, cell: Optional[int] = None,
+                 n: Optional[int] = None, winner: Optional[int] = None, bytes: Optional[int] = None,
+                 budget: Optional[Literal["session", "engine"]] = None, message: Optional[str] = None,
+                 files: Optional[List[Any]] = None, **later: Any) -> None:
+        self.session_id = session  #: the session that was branched
+        self.kind = kind
+        self.new_session_id = session_id
+        self.name, self.cell = name, cell
+        self.n, self.winner = n, winner
+        self.bytes, self.budget = bytes, budget
+        self.message, self.files = message, files
+        self.more = later  #: fields that this version of the package does not know
+
+
+#: Every event of a cell: a type checker knows the class by ``event.type``.
 Event = Union[Chunk, Display, ImageEvent, CallStarted, CallEnded, ApprovalEvent, ApprovalEnded, KernelDied, ResultEvent]
 
 
@@ -164,4 +188,4 @@ class Decoder:
 
 
 __all__ = ["Event", "Chunk", "Display", "ImageEvent", "CallEvent", "CallStarted", "CallEnded", "ApprovalEvent",
-           "ApprovalEnded", "KernelDied", "ResultEvent"]
+           "ApprovalEnded", "KernelDied", "ResultEvent", "BranchEvent"]

@@ -51,7 +51,10 @@ class Session(_Session):
         require_shell_escape: the code can start processes only with ``!cmd``.
         restore_cwd: each cell ends in the session's working directory.
         undo: keeps a point before each of the last ``undo`` cells that change something, for ``rewind(cells=n)``. A cell that ends the kernel
-            then sets the session back to the state before it (``result.state`` is ``"restored"``). Executor ``subprocess``.
+            then sets the session back to the state before it (``result.state`` is ``"restored"``). Executors ``subprocess`` and ``sandbox``.
+        points_memory: what the points of the session may take, in bytes or like ``"500m"``; beyond it the oldest are dropped; 0: no limit.
+        on_branch: called with a :class:`BranchEvent` for each fork, point, rewind and race of the session, and for points that were dropped
+            or lost. It runs in the thread of the session's event loop.
         audit: where calls are recorded.
         middlewares: functions around every tool call, the first outermost.
         mcp_servers: ``{name: {"command", "args", ...} or {"url", ...}}``.
@@ -300,6 +303,7 @@ class Session(_Session):
             race = Race([result for result, _ in ends], [score for _, score in ends], _branch.winner_of([score for _, score in ends]))
             if keep == "winner" and race.winner is not None:
                 await in_thread(self._core.become, forks[race.winner]._core)
+            self._core.tell_race(len(race.results), race.winner)
             return race
         finally:
             await asyncio.gather(*(fork.close() for fork in forks))

@@ -215,6 +215,7 @@ class Session(_Session):
             race = Race([result for result, _ in ends], [score for _, score in ends], _branch.winner_of([score for _, score in ends]))
             if keep == "winner" and race.winner is not None:
                 self._need().become(forks[race.winner]._need())
+            self._need().tell_race(len(race.results), race.winner)
             return race
         finally:
             for fork in forks:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Literal, Mapping, Optional, Sequence, Tuple, Union
 
 from .._core import milliseconds
-from .._engine import log
+from .._engine import Size, bytes_of, log
 from ..deps import collect_configured_deps
 from ..tools.middleware import ToolMiddleware
 
@@ -20,7 +20,6 @@ PathLike = Union[str, "os.PathLike[str]"]
 WorkspaceMode = Literal["rw", "cow", "ro", "none"]
 NetworkProfile = Literal["none", "deps-only", "full"]
 Network = Union[NetworkProfile, str, Sequence[str]]
-Size = Union[str, int]
 
 
 #: What a kernel of the first family had to have installed.
@@ -29,14 +28,6 @@ _KERNEL_DEPS = ("ipykernel", "py-code-mode", "nest-asyncio")
 
 def _path(path: Optional[PathLike]) -> Optional[str]:
     return None if path is None else os.path.abspath(os.path.expanduser(os.fspath(path)))
-
-
-def _bytes(name: str, size: Size) -> int:
-    """``"512m"`` as a number of bytes."""
-    found = re.fullmatch(r"(\d+)([KMGT]?)(?:I?B)?", str(size).strip().upper())
-    if not found or isinstance(size, bool):
-        raise ValueError('%s must be a number of bytes, or text like "512m" or "2g"; 0 for no limit; not %r' % (name, size))
-    return int(found[1]) << 10 * " KMGT".index(found[2] or " ")
 
 
 def _cpu_quota(cpus: float) -> int:
@@ -130,11 +121,11 @@ class ExecutorConfig:
         if self.pids is not None and (isinstance(self.pids, bool) or not isinstance(self.pids, int) or self.pids < 0):
             raise ValueError("pids must be a number of processes, or 0 for no limit, not %r" % (self.pids,))
         found: Dict[str, Any] = {
-            "memory_limit": None if self.memory is None else _bytes("memory", self.memory) or -1,
+            "memory_limit": None if self.memory is None else bytes_of("memory", self.memory) or -1,
             "cpu_quota": None if self.cpus is None else _cpu_quota(self.cpus) or -1,
             "pids_limit": None if self.pids is None else self.pids or -1,
             "network": None if self.network is None else _network(self.network),
-            "disk_limit": None if self.disk is None else _bytes("disk", self.disk) or -1}
+            "disk_limit": None if self.disk is None else bytes_of("disk", self.disk) or -1}
         return {name: value for name, value in found.items() if value is not None}
 
     def session_options(self) -> Dict[str, Any]:
