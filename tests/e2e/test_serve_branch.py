@@ -170,3 +170,14 @@ def test_forks_that_are_ended_during_their_race(server):
     assert value(server, session, "1 + 1") == 2
     ended(server, session)
     assert listed(server) == before
+
+
+def test_an_executor_that_cannot_branch(tmp_path):
+    with serving.shared("--executor", "jupyter", "--base", tmp_path, python=support.PYTHON) as server:
+        session = opened(server)
+        value(server, session, "x = 1")
+        for path, body in (("/fork", {}), ("/checkpoints", {"name": "p"}), ("/race", {"codes": ["1"]})):
+            answer = server.ask("POST", session + path, body)
+            assert (answer.status, answer.code) == (501, "unsupported"), (path, answer)
+        assert value(server, session, "x") == 1
+        ended(server, session)
