@@ -121,19 +121,30 @@ static bool is_stale(const struct cell__address *address)
 	return fd >= 0 && connect(fd, &address->at.any, address->size) < 0 && errno == ECONNREFUSED;
 }
 
+/* Before anybody can connect. */
+static int make_private(const char *path)
+{
+	int status = chmod(path, 0600), saved = errno;
+
+	if (status < 0)
+		unlink(path);
+	errno = saved;
+	return status;
+}
+
 static int bind_address(int fd, const struct cell__address *address)
 {
 	const char *path = address->at.local.sun_path;
 
 	if (!bind(fd, &address->at.any, address->size))
-		return address->at.any.sa_family == AF_UNIX ? chmod(path, 0600) : 0; /* before anybody can connect */
+		return address->at.any.sa_family == AF_UNIX ? make_private(path) : 0;
 	if (errno != EADDRINUSE || address->at.any.sa_family != AF_UNIX)
 		return -1;
 	if (!is_stale(address) || unlink(path) < 0) {
 		errno = EADDRINUSE;
 		return -1;
 	}
-	return bind(fd, &address->at.any, address->size) < 0 ? -1 : chmod(path, 0600);
+	return bind(fd, &address->at.any, address->size) < 0 ? -1 : make_private(path);
 }
 
 /* The caller goes on owning the descriptor: it is ours as a copy. */
@@ -145,6 +156,12 @@ static int take_given(const struct cell__address *address, int *ret_fd, struct c
 		return cell_fail(err, CELL_E_IO, errno, "take the socket %d", address->given_fd);
 	*ret_fd = cell__take_fd(&fd);
 	return 0;
+}
+
+void cell__listen_end(const struct cell__address *address)
+{
+	if (address->at.any.sa_family == AF_UNIX && !address->given_fd)
+		unlink(address->at.local.sun_path);
 }
 
 int cell__listen(struct cell__address *address, int backlog, int *ret_fd, struct cell_error *err)

@@ -30,5 +30,7 @@ int cell__address_parse(const char *text, struct cell__address *ret_address, str
  * replaced; ours is accessible to this user only.
  */
 int cell__listen(struct cell__address *address, int backlog, int *ret_fd, struct cell_error *err);
+/* Removes the socket file that cell__listen() made, before the socket is closed: until then nobody else can have made it. */
+void cell__listen_end(const struct cell__address *address);
 
 #endif

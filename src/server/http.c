@@ -785,8 +785,7 @@ void cell__http_quiesce(struct cell_server *server)
 	fd = MHD_quiesce_daemon(server->daemon);
 	if (fd != MHD_INVALID_SOCKET)
 		close(fd);
-	if (!*server->address.host && !server->address.given_fd)
-		unlink(server->address.at.local.sun_path);
+	cell__listen_end(&server->address);
 }
 
 void cell__http_shut(struct cell_server *server)

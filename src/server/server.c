@@ -688,6 +688,8 @@ void cell_server_destroy(struct cell_server *server)
 {
 	if (!server)
 		return;
+	if (server->listen_fd >= 0) /* it never ran, or could not start */
+		cell__listen_end(&server->address);
 	cell__close_fd(&server->listen_fd);
 	cell__close_fd(&server->tell_fd[0]);
 	cell__close_fd(&server->tell_fd[1]);

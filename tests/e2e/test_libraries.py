@@ -38,3 +38,4 @@ def test_a_library_that_cannot_be_loaded_is_named(library, tmp_path, prefix):
     (tmp_path / names[0]).write_bytes(b"")
     result = support.workcell(*(word.format(tmp_path) for word in LAZY[prefix]), env=support.host_environment(LD_LIBRARY_PATH=str(tmp_path)))
     assert (result.status, "load %s: " % names[0] in result.err) == (125, True), result
+    assert os.listdir(tmp_path) == [names[0]], "the socket's file is left"
