@@ -35,6 +35,9 @@
 #define CELL_LIMIT_SPAWN_MESSAGE (128u * 1024u)      /* spawner protocol, one datagram */
 #define CELL_LIMIT_POOL 64
 #define CELL_LIMIT_MIN_OUTPUT 1024                   /* smallest max_output_bytes */
+#define CELL_LIMIT_MIN_MEMORY (16 << 20)             /* smallest memory_limit of a session */
+#define CELL_LIMIT_MIN_CONTAINER_MEMORY (64 << 20)   /* the same in a container, which has a session server inside */
+#define CELL_LIMIT_MIN_DISK (1 << 20)                /* smallest disk_limit of a session */
 #define CELL_LIMIT_EVENT_QUEUE_BYTES (1u << 20)      /* events a slow reader has not taken yet */
 
 /* A limit as text, for schemas and SQL. */

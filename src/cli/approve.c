@@ -43,8 +43,6 @@ int cell__cli_gate_open(const struct cell_cli_gate_flags *flags, struct cell_cli
 
 	if (flags->policy && flags->approve)
 		return cell_fail(err, CELL_E_INVALID, 0, "--policy and --approve exclude each other: give only one of them");
-	if (flags->approve && strcmp(flags->approve, "auto") && strcmp(flags->approve, "ask") && strcmp(flags->approve, "deny"))
-		return cell_fail(err, CELL_E_INVALID, 0, "--approve must be auto, ask or deny, not '%s'", flags->approve);
 	if (flags->approve && strcmp(flags->approve, "auto"))
 		host->policy = cell_policy_of(!strcmp(flags->approve, "ask") ? CELL_ASK : CELL_DENY);
 	if (flags->policy && cell_policy_load(flags->policy, &host->policy, err) < 0)

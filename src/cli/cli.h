@@ -149,6 +149,8 @@ void cell__cli_print_man(const struct cell_cli_command *command, const void *val
 /* Lists of commands end with NULL. */
 void cell__cli_print_man_overview(const struct cell_cli_command *const *commands);
 int cell__cli_print_completion(const char *shell, const struct cell_cli_command *const *commands, struct cell_error *err);
+/* Whether the value is one of the words that the flag takes, if it takes only some. */
+int cell__cli_check_choice(const struct cell_cli_flag *flag, const char *value, struct cell_error *err);
 /* "Did you mean": NULL when nothing is close. */
 const char *cell__cli_nearest_flag(const struct cell_cli_command *command, const char *name);
 const char *cell__cli_nearest_command(const struct cell_cli_command *const *commands, const char *name);
@@ -579,7 +581,7 @@ void cell__cli_fill_limits(const struct cell_cli_limit_flags *flags, struct cell
 	  CELL_FLAG_BYTES, CELL_CLI_AT(at, points_bytes) }
 /* clang-format on */
 /* The value of --zygote-per. */
-int cell__cli_zygote_per(const struct cell_cli_session_flags *flags, enum cell_zygote_per *ret_per, struct cell_error *err);
+enum cell_zygote_per cell__cli_zygote_per(const struct cell_cli_session_flags *flags);
 
 /* For commands that are not servers; servers have a flag of this name for their own clients. */
 #define CELL_CLI_REMOTE_TOKEN_FLAG(at)                                                                 \

@@ -302,7 +302,6 @@ static int serve(struct mcp_flags *flags, const struct cell_server_options *http
 {
 	struct cell_mcp_server_options options = CELL_MCP_SERVER_OPTIONS_INIT;
 	struct cell_mcp_server *server;
-	enum cell_zygote_per zygote_per;
 	int status;
 
 	options.space = host->space;
@@ -311,9 +310,7 @@ static int serve(struct mcp_flags *flags, const struct cell_server_options *http
 	options.allow_register = flags->allow_register;
 	options.runtime_deps = !flags->session.space.no_runtime_deps;
 	/* All clients of such a server share a workspace. */
-	if (cell__cli_zygote_per(&flags->session, &zygote_per, err) < 0)
-		return -1;
-	options.zygote_per_session = zygote_per == CELL_ZYGOTE_PER_SESSION;
+	options.zygote_per_session = cell__cli_zygote_per(&flags->session) == CELL_ZYGOTE_PER_SESSION;
 	if (cell_mcp_server_create(host->engine, &options, &server, err) < 0)
 		return -1;
 	catch_signals(server, http->listen);

@@ -584,8 +584,7 @@ static int serve(struct serve_flags *flags, struct cell_server_options *options,
 	live.session = &session;
 	options->space = host.space;
 	options->session = &session.options;
-	if (cell__cli_zygote_per(&flags->session, &options->zygote_per, err) < 0)
-		goto out;
+	options->zygote_per = cell__cli_zygote_per(&flags->session);
 	if (json_object_size(live.servers) &&
 	    (!strcmp(session.options.executor, "container") || !strcmp(session.options.executor, "remote"))) {
 		cell_fail(

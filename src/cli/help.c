@@ -11,6 +11,7 @@
 #include "base/nearest.h"
 
 #define HELP_COLUMN 28
+#define MAX_CHOICES 8
 
 bool cell__cli_colours(int fd)
 {
@@ -202,27 +203,62 @@ static void print_flag_words(const struct cell_cli_command *command)
 	printf(" --help");
 }
 
-/* The values of flags that take one of a few words, the same in every command that has the flag; NULL: any text. */
-static const char *choices_of(const struct cell_cli_flag *flag)
-{
-	static const struct {
-		const char *flag, *words;
-	} rows[] = {
-		{ "executor", "subprocess sandbox inprocess container deno jupyter remote" },
-		{ "approve", "auto ask deny" },
-		{ "sandbox-policy", "untrusted data-science developer" },
-		{ "workspace-mode", "rw ro none" },
-		{ "network", "none deps-only full" },
-		{ "isolation", "executor session" },
-		{ "zygote-per", "engine workspace session" },
-		{ "log-level", "debug info warning error" },
-	};
+/* The values of flags that take one of a few words, the same in every command that has the flag. */
+static const struct choice {
+	const char *flag, *words;
+	bool others; /* other values are possible */
+} choices[] = {
+	{ "executor", "subprocess sandbox inprocess container deno jupyter remote", false },
+	{ "approve", "auto ask deny", false },
+	{ "workspace-mode", "rw cow ro none", false },
+	{ "isolation", "executor session", false },
+	{ "zygote-per", "engine workspace session", false },
+	{ "sandbox-policy", "untrusted data-science developer", true },
+	{ "network", "none deps-only full", true },
+	{ "log-level", "debug info warning error", true },
+};
 
-	for (size_t i = 0; flag->name && flag->arg && i < sizeof(rows) / sizeof(rows[0]); i++) {
-		if (!strcmp(rows[i].flag, flag->name))
-			return rows[i].words;
+static const struct choice *find_choice(const struct cell_cli_flag *flag)
+{
+	for (size_t i = 0; flag->name && flag->arg && i < sizeof(choices) / sizeof(choices[0]); i++) {
+		if (!strcmp(choices[i].flag, flag->name))
+			return &choices[i];
 	}
 	return NULL;
+}
+
+/* NULL: any text. */
+static const char *choices_of(const struct cell_cli_flag *flag)
+{
+	const struct choice *choice = find_choice(flag);
+
+	return choice ? choice->words : NULL;
+}
+
+int cell__cli_check_choice(const struct cell_cli_flag *flag, const char *value, struct cell_error *err)
+{
+	const struct choice *choice = find_choice(flag);
+	char text[128], list[160] = "", *word, *rest = text;
+	const char *words[MAX_CHOICES + 1], *near;
+	size_t n = 0;
+
+	if (!choice || choice->others)
+		return 0;
+	snprintf(text, sizeof(text), "%s", choice->words);
+	while (n < MAX_CHOICES && (word = strsep(&rest, " "))) {
+		if (!strcmp(word, value))
+			return 0;
+		words[n++] = word;
+	}
+	words[n] = NULL;
+	for (size_t i = 0; i < n; i++) {
+		size_t size = strlen(list);
+
+		snprintf(list + size, sizeof(list) - size, "%s%s", !i ? "" : i + 1 < n ? ", " : " or ", words[i]);
+	}
+	near = cell__nearest(value, words);
+	return cell_fail(err, CELL_E_INVALID, 0, "--%s must be %s, not '%.60s'%s%s%s", flag->name, list, value,
+			 near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
 static void complete_bash(const struct cell_cli_command *const *commands)

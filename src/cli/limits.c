@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "base/limits.h"
+
 /* A flag that an executor would ignore is refused: it may be a limit. */
 int cell__cli_check_executor(const struct cell_cli_session_flags *flags, const char *executor, struct cell_error *err)
 {
@@ -38,6 +40,8 @@ int cell__cli_check_executor(const struct cell_cli_session_flags *flags, const c
 		{ "--remote-reopen", flags->remote_reopen, { "remote" } },
 	};
 
+	int memory;
+
 	if (!executor)
 		executor = "subprocess";
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
@@ -51,6 +55,13 @@ int cell__cli_check_executor(const struct cell_cli_session_flags *flags, const c
 					 takers[0], takers[1] ? " or " : "", takers[1] ? takers[1] : "",
 					 takers[1] && takers[2] ? " or " : "", takers[1] && takers[2] ? takers[2] : "", executor);
 	}
+	memory = strcmp(executor, "container") ? CELL_LIMIT_MIN_MEMORY : CELL_LIMIT_MIN_CONTAINER_MEMORY;
+	if (limits->memory > 0 && limits->memory < memory)
+		return cell_fail(err, CELL_E_INVALID, 0, "--memory must be at least %dM, or 0 for no limit", memory >> 20);
+	if (limits->disk > 0 && limits->disk < CELL_LIMIT_MIN_DISK)
+		return cell_fail(err, CELL_E_INVALID, 0, "--disk must be at least %dM, or 0 for no limit", CELL_LIMIT_MIN_DISK >> 20);
+	if (!strcmp(executor, "remote") && !flags->remote_url)
+		return cell_fail(err, CELL_E_INVALID, 0, "--executor remote needs --remote-url: http://, https:// or unix:PATH");
 	if (flags->space.no_runtime_deps && !strcmp(executor, "remote"))
 		return cell_fail(err, CELL_E_INVALID, 0, "with --executor remote, give --no-runtime-deps to `workcell serve` instead");
 	return 0;
@@ -74,16 +85,11 @@ void cell__cli_fill_limits(const struct cell_cli_limit_flags *flags, struct cell
 
 /* ---- zygotes ---- */
 
-int cell__cli_zygote_per(const struct cell_cli_session_flags *flags, enum cell_zygote_per *ret_per, struct cell_error *err)
+enum cell_zygote_per cell__cli_zygote_per(const struct cell_cli_session_flags *flags)
 {
-	static const char *const words[] = { "engine", "workspace", "session" };
-	const char *word = flags->zygote_per ? flags->zygote_per : words[0];
+	const char *word = flags->zygote_per ? flags->zygote_per : "engine";
 
-	for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
-		if (!strcmp(word, words[i])) {
-			*ret_per = (enum cell_zygote_per)i;
-			return 0;
-		}
-	}
-	return cell_fail(err, CELL_E_INVALID, 0, "--zygote-per must be engine, workspace or session, not '%s'", word);
+	return !strcmp(word, "session")     ? CELL_ZYGOTE_PER_SESSION
+	       : !strcmp(word, "workspace") ? CELL_ZYGOTE_PER_WORKSPACE
+					    : CELL_ZYGOTE_PER_ENGINE;
 }

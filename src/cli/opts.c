@@ -183,7 +183,7 @@ static int set_flag(const struct cell_cli_flag *flag, const char *value, void *a
 		return 0;
 	case CELL_FLAG_STRING:
 		*(const char **)at = value;
-		return 0;
+		return cell__cli_check_choice(flag, value, err);
 	case CELL_FLAG_COUNT:
 	case CELL_FLAG_BYTES:
 		return parse_whole(flag, value, at, err);

@@ -153,8 +153,6 @@ int cell__cli_fill_container(const struct cell_cli_container_flags *flags, struc
 		*ret_context = find_source_tree();
 	else if (!(*ret_context = cell__cli_absolute(flags->context, err)))
 		return -1;
-	if (flags->isolation && strcmp(flags->isolation, "executor") && strcmp(flags->isolation, "session"))
-		return cell_fail(err, CELL_E_INVALID, 0, "--isolation must be executor or session, not '%s'", flags->isolation);
 	options->engine = flags->host ? flags->host : getenv("DOCKER_HOST");
 	options->image = flags->image;
 	options->context = *ret_context;

@@ -53,11 +53,15 @@ const struct cell__executor *cell__executor_find(const char *name)
 int cell__executor_unknown(const char *name, struct cell_error *err)
 {
 	const char *words[sizeof executors / sizeof *executors + 1] = { NULL };
-	for (size_t i = 0; i < sizeof executors / sizeof *executors; i++)
+	char list[100] = "";
+	for (size_t i = 0; i < sizeof executors / sizeof *executors; i++) {
+		size_t size = strlen(list);
 		words[i] = executors[i]->name;
+		snprintf(list + size, sizeof list - size, "%s%s", i ? ", " : "", words[i]);
+	}
 	const char *near = cell__nearest(name, words);
-	return cell_fail(err, CELL_E_UNAVAILABLE, 0, "unknown executor \"%.60s\"%s%s%s; `workcell doctor` lists the executors", name,
-			 near ? " (did you mean \"" : "", near ? near : "", near ? "\"?)" : "");
+	return cell_fail(err, CELL_E_INVALID, 0, "unknown executor \"%.60s\"%s%s%s; expected one of %s", name,
+			 near ? " (did you mean \"" : "", near ? near : "", near ? "\"?)" : "", list);
 }
 
 /* An executor would ignore options that it does not know, so they are refused. */

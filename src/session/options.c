@@ -124,14 +124,14 @@ static int replace_limits(struct cell__sandbox_policy *policy, const struct cell
 {
 	if (is_hole("limits"))
 		return 0;
-	if (replace_limit("memory_limit", opts->memory_limit, 16 << 20, 1, &policy->memory_bytes, err) < 0 ||
+	if (replace_limit("memory_limit", opts->memory_limit, CELL_LIMIT_MIN_MEMORY, 1, &policy->memory_bytes, err) < 0 ||
 	    replace_limit("cpu_quota", opts->cpu_quota, 1000, 1000, &policy->cpu_percent, err) < 0 ||
 	    replace_limit("pids_limit", opts->pids_limit, 1, 1, &policy->pids, err) < 0)
 		return -1;
 	policy->pids_asked |= opts->pids_limit > 0;
 	uint64_t *const disk[] = { &policy->workspace_bytes, &policy->tmp_bytes, &policy->file_size_bytes };
 	for (size_t i = 0; i < sizeof disk / sizeof *disk; i++)
-		if (replace_limit("disk_limit", opts->disk_limit, 1 << 20, 1, disk[i], err) < 0)
+		if (replace_limit("disk_limit", opts->disk_limit, CELL_LIMIT_MIN_DISK, 1, disk[i], err) < 0)
 			return -1;
 	return opts->network ? cell__sandbox_policy_set_network(policy, opts->network, err) : 0;
 }

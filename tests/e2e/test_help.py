@@ -1,4 +1,5 @@
 """What the program tells of itself: help, manual pages, completions of shells, the word that was probably meant, exit status."""
+import json
 import os
 import re
 import subprocess
@@ -55,20 +56,34 @@ def test_short_help_is_a_part_of_the_whole_in_groups():
     (("run", "--exector", "x"), "did you mean --executor?"),
     (("run", "--time-out=3"), "did you mean --timeout?"),
     (("run", "--sandbox-polcy", "x"), "did you mean --sandbox-policy?"),
-    (("run", "--executor", "sandobx", "-e", "1"), 'did you mean "sandbox"?'),
+    (("run", "--executor", "sandobx", "-e", "1"), "did you mean 'sandbox'?"),
+    (("shell", "--executor", "sandobx", "--memory", "1G"), "did you mean 'sandbox'?"),
+    (("mcp", "--executor", "dneo"), "did you mean 'deno'?"),
+    (("serve", "--executor", "sandobx", "--auth-disabled"), "did you mean 'sandbox'?"),
+    (("run", "--approve", "aks", "-e", "1"), "did you mean 'ask'?"),
+    (("run", "--executor", "sandbox", "--workspace-mode", "cwo", "-e", "1"), "did you mean 'cow'?"),
+    (("run", "--executor", "container", "--isolation", "sesion", "-e", "1"), "did you mean 'session'?"),
+    (("serve", "--zygote-per", "sesion", "--auth-disabled"), "did you mean 'session'?"),
     (("run", "--executor", "sandbox", "--sandbox-policy", "untrustd", "-e", "1"), 'did you mean "untrusted"?'),
     (("sandbox", "explain", "data_science"), 'did you mean "data-science"?'),
     (("tools", "serach", "x"), "did you mean search?"),
 ])
 def test_the_word_that_was_probably_meant(words, meant, tmp_path):
     done = support.workcell(*words, cwd=str(tmp_path))
-    assert done.status != 0 and meant in done.err, done
+    assert done.status == 2 and meant in done.err, done
 
 
 @pytest.mark.parametrize("words", [("xyzzy",), ("run", "--qqqq"), ("run", "--executor", "mainframe", "-e", "1"), ("q",)])
 def test_no_guess_where_nothing_is_close(words, tmp_path):
     done = support.workcell(*words, cwd=str(tmp_path))
-    assert done.status != 0 and "did you mean" not in done.err, done
+    assert done.status == 2 and "did you mean" not in done.err, done
+
+
+def test_the_words_of_executor_are_the_executors():
+    names = {each["name"] for each in json.loads(support.workcell("doctor", "--json").out)["executors"]}
+    said = support.workcell("run", "--executor", "mainframe", "-e", "1").err
+    listed = said[said.index("must be ") + len("must be "):said.index(", not 'mainframe'")]
+    assert set(listed.replace(" or ", ", ").split(", ")) == names, said
 
 
 # ---- manual pages -----------------------------------------------------------------------------------------------
@@ -194,6 +209,24 @@ def test_125_is_a_failure_of_workcell_alone(tmp_path):
     assert support.workcell("artifacts", "get", "missing", "--base", str(tmp_path)).status == 1
     assert support.workcell("run", "--preload", "no_such_module", "-e", "1").status == 1
     assert support.workcell("run", "--python", "/bin/true", "-e", "1").status == 1
+    assert support.workcell("run", "--executor", "remote", "--remote-url", "http://127.0.0.1:1", "-e", "1").status == 125
+
+
+@pytest.mark.parametrize("words, said", [
+    (("run", "--executor", "remote", "-e", "1"), "--executor remote needs --remote-url"),
+    (("run", "--executor", "sandbox", "--memory", "1", "-e", "1"), "--memory must be at least 16M"),
+    (("run", "--executor", "container", "--memory", "20M", "-e", "1"), "--memory must be at least 64M"),
+    (("run", "--timeout", "soon", "-e", "1"), "--timeout must be seconds"),
+    (("run", "--memory", "1G", "-e", "1"), "--memory requires --executor sandbox or container"),
+    (("run",), "nothing to run"),
+    (("run", "--env", "A", "-e", "1"), "--env must be K=V"),
+    (("tools", "frob"), "has the subcommands"),
+    (("ps", "--remote-url", "ftp://x"), "http://"),
+    (("completion", "tcsh"), "bash, zsh and fish"),
+], ids=lambda each: " ".join(each) if isinstance(each, tuple) else None)
+def test_wrong_usage_is_status_2_in_the_words_of_the_command_line(words, said, tmp_path):
+    done = support.workcell(*words, cwd=str(tmp_path))
+    assert done.status == 2 and said in done.err and os.listdir(tmp_path) == [], done
 
 
 # ---- typing errors in files and paths --------------------------------------------------------------------------------

@@ -318,14 +318,10 @@ def test_file_without_permission(tmp_path):
     assert json.loads(out)["error"]["code"] == "io"
 
 
-@pytest.mark.parametrize("executor", ["nosuch", "sandbox"])
-def test_executor_that_is_not_there(executor, tmp_path):
-    done = run_cells("1", flags=["--executor", executor, "--cwd", tmp_path])
-    if executor == "sandbox" and done.status == 0:
-        return  # this build has it
-    assert done.error_code in ("executor_unavailable", "invalid"), done
-    assert done.status == support.EXIT[done.error_code] and executor in done.error_message
-    assert [o for o in done.objects if "value" in o] == []
+def test_executor_that_is_not_there(tmp_path):
+    done = run_cells("1", flags=["--executor", "nosuch", "--cwd", tmp_path])
+    assert done.error_code == "invalid" and "nosuch" in done.error_message, done
+    assert done.status == support.EXIT["invalid"] and [o for o in done.objects if "value" in o] == []
 
 
 def test_bad_cwd(tmp_path):

@@ -69,7 +69,9 @@ def test_a_limit_by_its_old_name_is_refused_as_well(flag, executor):
     ("deno", ["--network", "allow="], "allow= takes names and addresses"),
     ("sandbox", ["--cpus", "0.001"], "--cpus must be a number of CPUs"),
     ("sandbox", ["--cpus", "-1"], "--cpus must be a number of CPUs"),
-    ("sandbox", ["--disk", "1"], "disk_limit is 1, expected at least"),
+    ("sandbox", ["--disk", "1"], "--disk must be at least 1M, or 0 for no limit"),
+    ("sandbox", ["--memory", "1000"], "--memory must be at least 16M, or 0 for no limit"),
+    ("container", ["--memory", "20M"], "--memory must be at least 64M, or 0 for no limit"),
 ])
 def test_values_that_no_executor_could_keep(executor, flags, words):
     """A limit with a typing error is not a limit."""

@@ -1,5 +1,6 @@
 /* The configuration of a container: the options as JSON, the folder it shares with us, and the request to the engine. */
 #define _GNU_SOURCE
+#include "base/limits.h"
 #include "base/tree.h"
 #include "wire/redis_url.h"
 #include "executors/container/container.h"
@@ -17,7 +18,6 @@
 
 #include "base/sized.h"
 
-#define MIN_MEMORY (64ll << 20)
 #define MIN_CPU_QUOTA 1000
 #define CPU_PERIOD 100000
 #define MIN_PIDS 16
@@ -60,9 +60,9 @@ static bool is_token(const char *token)
 
 static int check_numbers(const struct cell_container_options *opts, struct cell_error *err)
 {
-	if (opts->memory_limit != -1 && opts->memory_limit < MIN_MEMORY)
-		return cell_fail(err, CELL_E_INVALID, 0, "memory_limit is %lld, expected at least %lld, or -1 for no limit",
-				 (long long)opts->memory_limit, MIN_MEMORY);
+	if (opts->memory_limit != -1 && opts->memory_limit < CELL_LIMIT_MIN_CONTAINER_MEMORY)
+		return cell_fail(err, CELL_E_INVALID, 0, "memory_limit is %lld, expected at least %d, or -1 for no limit",
+				 (long long)opts->memory_limit, CELL_LIMIT_MIN_CONTAINER_MEMORY);
 	if (opts->cpu_quota && opts->cpu_quota < MIN_CPU_QUOTA)
 		return cell_fail(err, CELL_E_INVALID, 0,
 				 "cpu_quota is %lld, expected at least %d microseconds per 100 ms, or 0 for no limit",
