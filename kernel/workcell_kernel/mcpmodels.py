@@ -14,7 +14,7 @@ import typing
 from json import dumps, loads
 
 from . import calltext, mcpscalars, mcpstandin, namespaces
-from .ns_errors import ToolCallError
+from .ns_errors import ToolCallError, ToolNotFoundError
 from .ns_parts import ToolBytes, ToolParts, as_text
 from .ns_tools import Caller, aim, value_of
 from .rpc import encode_after
@@ -203,21 +203,39 @@ class Client:
 
     def run(self, tool, params, result):
         """Calls and waits; ``result`` is the class of the answer."""
-        arguments = self._arguments(tool, params)
-        return self._result(tool, self._tool(tool)(**arguments), result)
+        return self._result(tool, self._call(tool, params), result)
 
     async def run_async(self, tool, params, result):
-        arguments = self._arguments(tool, params)
-        return self._result(tool, await self._tool(tool).call_async(arguments), result)
+        return self._result(tool, await self._call_async(tool, params), result)
 
     def run_text(self, tool, params):
         """The same for a tool that does not say what it answers: always text."""
-        arguments = self._arguments(tool, params)
-        return _text(self._tool(tool)(**arguments))
+        return _text(self._call(tool, params))
 
     async def run_text_async(self, tool, params):
+        return _text(await self._call_async(tool, params))
+
+    def _call(self, tool, params):
         arguments = self._arguments(tool, params)
-        return _text(await self._tool(tool).call_async(arguments))
+        try:
+            return self._tool(tool)(**arguments)
+        except ToolNotFoundError as exc:
+            self._advise(exc)
+            raise
+
+    async def _call_async(self, tool, params):
+        arguments = self._arguments(tool, params)
+        try:
+            return await self._tool(tool).call_async(arguments)
+        except ToolNotFoundError as exc:
+            self._advise(exc)
+            raise
+
+    def _advise(self, exc):
+        """Modules are generated once and used often: in a session that was not told of their server, say so."""
+        if str(exc).startswith("Tool '%s' not found" % self.server):
+            exc.args = ("%s. This module calls the MCP server %r, which the session must know: a tool of type mcp in its folder of tools, "
+                        "or mcp_servers= in Python" % (exc, self.server), *exc.args[1:])
 
     def _arguments(self, tool, params):
         if not isinstance(params, (BaseModel, RootModel)):

@@ -117,6 +117,12 @@ def test_flags_of_the_command_line_are_parameters_here(tmp_path):
     assert "--" not in str(caught.value) and "workspace_mode=" in str(caught.value)
 
 
+def test_an_unknown_parameter_is_one_of_session():
+    for kind in (Session, SyncSession):
+        with pytest.raises(TypeError, match=r"^Session\.__init__\(\) got an unexpected keyword argument 'aprove'"):
+            kind(aprove="ask")
+
+
 def test_nobody_at_the_address():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]

@@ -153,6 +153,8 @@ class _Session:
                 space["sync_deps_on_start"] = 1
             self._executor.extras["space"] = space
 
+    __init__.__qualname__ = "Session.__init__"  # as Python's own messages about arguments name it
+
     def _open_core(self) -> Optional[Core]:
         """The session of the library; None before the start."""
         raise NotImplementedError

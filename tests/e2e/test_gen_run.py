@@ -130,7 +130,10 @@ def test_wrong_answer(session):
 def test_errors(session):
     driver, _ = session
     assert spaces.error(driver, "from mcptools.demo.broken import Params, run\nrun(Params())")["type"] == "ToolCallError"
-    assert spaces.error(driver, "from mcptools.nobody.t import Params, run\nrun(Params())")["type"] == "ToolNotFoundError"
+    for code in ("from mcptools.nobody.t import Params, run, run_async\nrun(Params())", "await run_async(Params())"):
+        error = spaces.error(driver, code)
+        assert error["type"] == "ToolNotFoundError" and error["message"].startswith("Tool 'nobody' not found")
+        assert "This module calls the MCP server 'nobody'" in error["message"] and "mcp_servers=" in error["message"]
     assert spaces.error(driver, "from mcptools.demo.missing import Params, run\nrun(Params())")["code"] == "exception"
     assert spaces.error(driver, "from mcptools.demo.echo import Params, run\nrun({'my-field': 1})")["type"] == "TypeError"
     assert spaces.error(driver, "Params(my_field='x')")["type"] == "ValidationError"
