@@ -148,6 +148,8 @@ def test_the_service(booted):
     assert booted.show("ActiveState") == "active" and booted.show("StatusText") == "serving"
     assert booted.ask("/execute", {"code": "import os; [6 * 7, os.path.exists('/etc/workcell')]"})["value"] == [42, False]
     assert booted.show("Delegate") == "yes"
+    # A setting that systemd keeps by seccomp would imply it, and newuidmap could not be used.
+    assert booted.run("grep NoNewPrivs /proc/%s/status" % booted.show("MainPID")).split() == ["NoNewPrivs:", "0"]
     assert " level full" in booted.run("journalctl --no-pager --unit workcell.service --grep executor"), "all of the sandbox"
 
     # Killed: it is started again, who connects meanwhile is served, and nothing of the old one is left.
