@@ -497,9 +497,10 @@ void cell__cli_fill_limits(const struct cell_cli_limit_flags *flags, struct cell
 /* The rows of a flag table; `at` is the offset of the struct above. */
 #define CELL_CLI_AT(at, member) ((at) + offsetof(struct cell_cli_session_flags, member))
 /* clang-format off */
-#define CELL_CLI_SESSION_FLAGS(at)                                                        \
+#define CELL_CLI_SESSION_FLAGS(at) CELL_CLI_SESSION_FLAGS_OF(at, "subprocess")
+#define CELL_CLI_SESSION_FLAGS_OF(at, default_executor)                                   \
 	CELL_CLI_SHORT_GROUP("session"),                                                          \
-	{ 0, "executor", "NAME", "where the kernel runs; see `workcell doctor` (default subprocess)", \
+	{ 0, "executor", "NAME", "where the kernel runs; see `workcell doctor` (default " default_executor ")", \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, executor) },                                  \
 	{ 0, "python", "PATH", "the interpreter, a path or a name on $PATH (default python3)", \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, python) },                                    \

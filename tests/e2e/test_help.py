@@ -86,6 +86,12 @@ def test_the_words_of_executor_are_the_executors():
     assert set(listed.replace(" or ", ", ").split(", ")) == names, said
 
 
+@pytest.mark.parametrize("command, said", [("run", "subprocess"), ("mcp", "subprocess"), ("serve", "sandbox where it works, else subprocess")])
+def test_the_default_executor_is_that_of_the_command(command, said):
+    text = " ".join(support.workcell(command, "--help").out.split())
+    assert "see `workcell doctor` (default %s)" % said in text, text
+
+
 # ---- manual pages -----------------------------------------------------------------------------------------------
 
 def test_every_command_has_a_manual_page():
