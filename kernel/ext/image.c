@@ -801,8 +801,9 @@ static int map_area(struct loading *loading, const struct area *area)
 		op.fd = image_with(loading, area->inode);
 		return op.fd < 0 ? -1 : add_op(loading, op);
 	}
+	/* Where code cannot write, pages that differ from the file's were made by the loader of libraries, and are carried. */
 	if (!area->shared && find_same(loading, area))
-		return add_op(loading, (struct op){ .kind = OP_EMPTY, .at = area->start, .bytes = bytes });
+		return area->prot & PROT_WRITE ? add_op(loading, (struct op){ .kind = OP_EMPTY, .at = area->start, .bytes = bytes }) : 0;
 	if (area->path >= loading->image->text_bytes) {
 		errno = EBADMSG;
 		return -1;
@@ -885,10 +886,25 @@ static int put_pieces(struct loading *loading)
 	return flush_reads(loading, first, from, bytes);
 }
 
+static bool has_pieces(const struct loading *loading, const struct area *area)
+{
+	size_t from = 0, to = loading->image->n_pieces; /* they are sorted, as the areas are */
+	while (from < to) {
+		size_t middle = from + (to - from) / 2;
+		if (loading->pieces[middle].at < area->start)
+			from = middle + 1;
+		else
+			to = middle;
+	}
+	return from < loading->image->n_pieces && loading->pieces[from].at < area->end;
+}
+
 static int protect_areas(struct loading *loading)
 {
 	for (uint64_t i = 0; i < loading->image->n_areas; i++) {
 		const struct area *area = &loading->areas[i];
+		if (area->kind == AREA_FILE && !area->shared && find_same(loading, area) && !has_pieces(loading, area))
+			continue; /* as it was */
 		if ((area->prot == (PROT_READ | PROT_WRITE) && area->kind != AREA_FILE) || area->start == loading->image->ring ||
 		    (area->kind == AREA_FILE && area->shared) || area->kind == AREA_STACK)
 			continue;
@@ -902,15 +918,11 @@ static int protect_areas(struct loading *loading)
 /* Pages of these are read into the area as it is, so it must be writable first. */
 static int unprotect_same(struct loading *loading, const struct area *area)
 {
-	if (area->kind != AREA_FILE || area->shared || (area->prot & PROT_WRITE) || !find_same(loading, area))
+	if (area->kind != AREA_FILE || area->shared || (area->prot & PROT_WRITE) || !has_pieces(loading, area) || !find_same(loading, area))
 		return 0;
-	for (uint64_t i = 0; i < loading->image->n_pieces; i++)
-		if (loading->pieces[i].at >= area->start && loading->pieces[i].at < area->end)
-			return add_op(loading, (struct op){ .kind = OP_PROTECT,
-							    .at = area->start,
-							    .bytes = area->end - area->start,
-							    .prot = area->prot | PROT_WRITE });
-	return 0;
+	return add_op(
+		loading,
+		(struct op){ .kind = OP_PROTECT, .at = area->start, .bytes = area->end - area->start, .prot = area->prot | PROT_WRITE });
 }
 
 static int plan_load(struct loading *loading)
