@@ -271,6 +271,13 @@ def own_loop(loop):
     loop._make_self_pipe()
 
 
+def begin_randomness():
+    """OpenSSL begins its generator with the first use, which takes longer than all of a fork. Begun here, the forks need not."""
+    ssl = sys.modules.get("_ssl")
+    if ssl is not None:
+        ssl.RAND_status()
+
+
 def own_randomness(namespace):
     """Random numbers and temporary names differ from the source's. ``random``, ``uuid``, ``secrets`` and OpenSSL see to it themselves."""
     tempfile = sys.modules.get("tempfile")

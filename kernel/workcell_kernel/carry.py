@@ -20,8 +20,18 @@ class TooMuch(Exception):
     pass
 
 
+own_places_found = None  # a sandbox has the same ones until its end, and so has the sandbox of an image
+
+
 def own_places():
     """Writable folders that only this sandbox has. A workspace that is mounted there is not one of them."""
+    global own_places_found
+    if own_places_found is None:
+        own_places_found = find_own_places()
+    return own_places_found
+
+
+def find_own_places():
     found = {}
     with open("/proc/self/mountinfo") as file:
         for line in file:
@@ -32,17 +42,23 @@ def own_places():
     return [place for place, is_own in found.items() if is_own and place != "/"]
 
 
+def is_empty(folder):
+    with os.scandir(folder) as entries:
+        return next(entries, None) is None
+
+
 class Carried:
-    def __init__(self, kernel, passed, drop):
+    def __init__(self, kernel, passed, drop, alone):
+        """alone: the kernel has no descriptors but its own."""
         self.held = []
         self.files = []
         self.room = CARRIED_BYTES
         self.cwd = os.getcwd()
         self.umask = os.umask(0o077)
         os.umask(self.umask)
-        self.streams = branch.stream_fds()
+        self.streams = {} if alone else branch.stream_fds()
         self.renewed = branch.loop_fds(kernel)
-        self.fds = [self.note(fd, target, drop) for fd, target in branch.open_fds(passed).items()]
+        self.fds = [] if alone else [self.note(fd, target, drop) for fd, target in branch.open_fds(passed).items()]
 
     def note(self, fd, target, drop):
         """(number, inheritable, path, flags, position) of a descriptor. The path is /dev/null for what has none, and the content of a file
@@ -71,6 +87,8 @@ class Carried:
         """Those of folders that the other sandbox has as well, but empty."""
         try:
             for place in own_places():
+                if is_empty(place):
+                    continue
                 device = os.stat(place).st_dev
                 for folder, folders, files in os.walk(place):
                     folders[:] = [name for name in folders if os.lstat(os.path.join(folder, name)).st_dev == device]

@@ -248,8 +248,9 @@ class Kernel:
             if kind == run:
                 self.run(ident, raw)
             elif kind == _workcell.INIT and not text:
-                # In the pool: the session that will most likely come. A kernel that cannot be confined for it is of no use.
-                if self.confinement.finish(raw):
+                # In the pool: the session that will most likely come. A kernel that cannot be confined for it is of no use. With an id:
+                # for an image that is being written; the answer to LOAD has the failure.
+                if self.confinement.finish(raw) and not ident:
                     os._exit(71)
             elif kind == _workcell.INIT:
                 _workcell.send(_workcell.READY, ident, dumps(self.configure(text, raw)).encode())
@@ -295,10 +296,12 @@ class Kernel:
         """Writes the memory to a file. A kernel that loads it continues here too, and answers with READY."""
         from . import branch, carry
 
-        answer = {"held": branch.held_things(self, drop, fds)}
+        alone = _workcell.is_alone(*fds)
+        answer = {"held": None if alone else branch.held_things(self, drop, fds)}
         if not answer["held"]:
             try:
-                carried = carry.Carried(self, fds, drop)
+                branch.begin_randomness()
+                carried = carry.Carried(self, fds, drop, alone)
                 if self.confinement is not None and self.confinement.in_jail:
                     carried.take_files(drop)
                 answer["held"] = carried.held

@@ -4,8 +4,8 @@
  *     host ── FORK + file ──▶ source: writes its memory to the file ── FORKED ──▶ host
  *     host ── LOAD + file ──▶ fresh kernel, in a jail of its own, confined as every other: continues from there ── READY ──▶ host
  *
- * The fresh kernel is started, or taken from the pool, while the source writes.  A point is a file alone: it has no process, and whatever
- * the code does, it cannot reach it.  The file is sealed once it is written; the host reads nothing of it.
+ * The fresh kernel is started, or taken from the pool, and confined while the source writes.  A point is a file alone: it has no process,
+ * and whatever the code does, it cannot reach it.  The file is sealed once it is written; the host reads nothing of it.
  *
  * A kernel that has written its memory goes on with it in the file.  What it writes next has only pages that changed, and needs that file too:
  * the kernel names the files by their inodes, and the host knows which ones it has.
@@ -20,6 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define CONFINE_HEIR 1 /* id of an INIT frame: a failure is kept for the answer to LOAD */
 #define IMAGE_SIZE ((off_t)1 << 42) /* larger than any memory */
 
 struct cell__sub_image {
@@ -217,8 +218,14 @@ bool cell__sub_image_load(struct cell__sub_kernel *kernel, const struct cell__bu
 	struct cell__sub_image *image = kernel->image;
 	int fds[CELL_LINK_MAX_FDS] = { image->fd };
 	size_t n = 1;
-	if (!image->written)
+	if (!image->written) {
+		/* It has time until then: the session's plan is carried out now.  Its own answer tells whether that worked. */
+		if (!session ||
+		    cell__link_send(kernel->link, CELL_FRAME_INIT, CONFINE_HEIR, NULL, 0, session->data, session->size, err) < 0)
+			return !session;
+		kernel->kind = CONFINE_HEIR;
 		return true;
+	}
 	for (size_t i = 0; i < image->n_used; i++)
 		fds[n++] = image->used[i]->fd;
 	take_bases(kernel, image);
