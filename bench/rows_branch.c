@@ -18,9 +18,10 @@
 	"began = time.perf_counter_ns()\npid = os.fork()\nif pid == 0: os._exit(0)\nstatus = os.waitpid(pid, 0)\n" \
 	"time.perf_counter_ns() - began"
 #define MANY 100
+#define REFILL_US 20000 /* between forks of a sandbox: the pool is full again */
 
-/* layered: in a sandbox, with a layer over its workspace. */
-static int open_full(struct cell__bench *b, int undo, bool layered, struct cell_session **ret)
+/* engine: as it comes, with its pool: in a sandbox, with a layer over its workspace; NULL: the benchmark's, in a subprocess. */
+static int open_full(struct cell__bench *b, int undo, struct cell_engine *engine, struct cell_session **ret)
 {
 	struct cell_session_options opts = CELL_SESSION_OPTIONS_INIT;
 	struct cell_error err = { 0 };
@@ -28,14 +29,16 @@ static int open_full(struct cell__bench *b, int undo, bool layered, struct cell_
 
 	opts.python = b->python;
 	opts.undo = undo;
-	if (layered) {
+	if (engine) {
 		snprintf(path, sizeof(path), "%s/project", b->folder.path);
 		mkdir(path, 0755); /* the session's open() complains if it is not there */
 		opts.executor = "sandbox";
 		opts.cwd = path;
 		opts.workspace_mode = "cow";
+		if (cell_session_prewarm(engine, &opts, &err))
+			return complain_err("prewarm", &err);
 	}
-	if (cell_session_open(b->engine, &opts, ret, &err))
+	if (cell_session_open(engine ? engine : b->engine, &opts, ret, &err))
 		return complain_err("open a session", &err);
 	return run_cell(*ret, DATA, NULL, NULL, NULL);
 }
@@ -57,14 +60,20 @@ static int sample_bare(struct cell_session *session, int count, struct cell__ben
 	return 0;
 }
 
-static int measure_fork(struct cell__bench *b, bool layered, struct cell__bench_row *row)
+static int measure_fork(struct cell__bench *b, struct cell_engine *engine, struct cell__bench_row *row)
 {
-	struct cell_session *session = NULL, *fork = NULL;
+	struct cell_session *session = NULL, *plain = NULL, *fork = NULL;
 	struct cell_error err = { 0 };
-	int r = open_full(b, 0, layered, &session);
+	int r = open_full(b, 0, engine, &session);
+
+	/* A bare fork is cheaper where the memory is in a file already, as it is in a sandbox that was forked before. */
+	if (!r && engine)
+		r = open_full(b, 0, NULL, &plain);
 
 	for (int round = -1; !r && round < rounds(b, 40); round++) {
 		for (int i = 0; !r && i < 5; i++) {
+			if (engine)
+				usleep(REFILL_US);
 			double began = now_ns(), ns;
 
 			if (cell_session_fork(session, NULL, 1, &fork, &err)) {
@@ -78,20 +87,30 @@ static int measure_fork(struct cell__bench *b, bool layered, struct cell__bench_
 				r = add_sample(&row->cell, ns);
 		}
 		if (!r && round >= 0)
-			r = sample_bare(session, 5, row);
+			r = sample_bare(plain ? plain : session, 5, row);
 	}
 	cell_session_close(session);
+	cell_session_close(plain);
 	return r;
 }
 
 int cell__bench_measure_fork(struct cell__bench *b, struct cell__bench_row *row)
 {
-	return measure_fork(b, false, row);
+	return measure_fork(b, NULL, row);
 }
 
 int cell__bench_measure_fork_layer(struct cell__bench *b, struct cell__bench_row *row)
 {
-	return cell__bench_has_sandbox(b, row) ? measure_fork(b, true, row) : 0;
+	struct cell_engine_options opts = CELL_ENGINE_OPTIONS_INIT;
+	struct cell_engine *engine = NULL;
+	struct cell_error err = { 0 };
+	int r;
+
+	if (!cell__bench_has_sandbox(b, row))
+		return 0;
+	r = cell_engine_create(&opts, &engine, &err) ? complain_err("start an engine", &err) : measure_fork(b, engine, row);
+	cell_engine_destroy(engine);
+	return r;
 }
 
 /* Of a hundred at once, each. */
@@ -99,7 +118,7 @@ int cell__bench_measure_fork_many(struct cell__bench *b, struct cell__bench_row 
 {
 	struct cell_session *session = NULL, *forks[MANY];
 	struct cell_error err = { 0 };
-	int r = open_full(b, 0, false, &session);
+	int r = open_full(b, 0, NULL, &session);
 
 	for (int round = -1; !r && round < rounds(b, 8); round++) {
 		double began = now_ns(), ns;
@@ -122,7 +141,7 @@ int cell__bench_measure_rewind(struct cell__bench *b, struct cell__bench_row *ro
 {
 	struct cell_session *session = NULL;
 	struct cell_error err = { 0 };
-	int r = open_full(b, 0, false, &session);
+	int r = open_full(b, 0, NULL, &session);
 
 	if (!r && cell_session_checkpoint(session, "point", NULL, &err))
 		r = complain_err("keep a point", &err);
@@ -162,8 +181,7 @@ int cell__bench_measure_undo(struct cell__bench *b, struct cell__bench_row *row)
 {
 	struct cell__bench_row *same = &b->rows[CELL_ROW_UNDO_SAME];
 	struct cell_session *with = NULL, *without = NULL;
-	int r = open_full(b, 20, false, &with) || open_full(b, 0, false, &without) ||
-				run_cell(with, LIBRARIES "\nx = 0", NULL, NULL, NULL) ||
+	int r = open_full(b, 20, NULL, &with) || open_full(b, 0, NULL, &without) || run_cell(with, LIBRARIES "\nx = 0", NULL, NULL, NULL) ||
 				run_cell(without, LIBRARIES "\nx = 0", NULL, NULL, NULL)
 			? -1
 			: 0;
