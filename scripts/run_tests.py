@@ -116,13 +116,13 @@ def meson_tests(folder, *selection, **env):
     again(bad, rerun, "meson test in %s" % folder)
 
 
-def pytest_run(folder, arguments, env, workers=0):
+def pytest_run(folder, arguments, env, workers=0, python=PYTHON):
     """(number of tests, failed ones by node id, skipped); None when pytest broke down."""
     report = os.path.join(ROOT, folder, "pytest-%s.xml" % line_name)
     if os.path.exists(report):
         os.unlink(report)
     # Names in the report are relative to the root, whatever is run.
-    run(PYTHON, "-m", "pytest", "-q", "--rootdir", ROOT, "-p", "no:cacheprovider", "-o", "junit_family=xunit1", "--junitxml", report,
+    run(python, "-m", "pytest", "-q", "--rootdir", ROOT, "-p", "no:cacheprovider", "-o", "junit_family=xunit1", "--junitxml", report,
         "--durations", "15", "-n", str(workers), "--dist", "worksteal", *arguments, WORKCELL_BIN=os.path.join(ROOT, folder, "workcell"), WORKCELL_TEST_PYTHON=PYTHON,
         **env)
     if not os.path.exists(report):
@@ -139,9 +139,9 @@ def pytest_run(folder, arguments, env, workers=0):
     return total, bad, skipped
 
 
-def pytests(folder, *paths, **env):
+def pytests(folder, *paths, python=PYTHON, workers=WORKERS, **env):
     global passed
-    outcome = pytest_run(folder, paths, env, WORKERS)
+    outcome = pytest_run(folder, paths, env, workers, python)
     if outcome is None or outcome[0] == 0:
         fail("pytest on %s" % folder)
         return
@@ -150,7 +150,7 @@ def pytests(folder, *paths, **env):
     passed += total - len(bad) - skipped
 
     def rerun(names):
-        second = pytest_run(folder, names, env)
+        second = pytest_run(folder, names, env, python=python)
         # What did not run, or fails under a name that was not asked for, has not passed.
         whole = second is not None and second[0] >= len(names) and not set(second[1]) - set(names)
         return set(second[1]) if whole else set(names)
@@ -263,6 +263,18 @@ def stage_containers():
 def stage_sdk():
     say("the Python SDK; with the oldest and the newest CPython what depends on the version")
     pytests("build", "python/tests")
+
+
+FRAMEWORKS = os.path.join(ROOT, "build", "frameworks-venv", "bin", "python")
+
+
+def stage_frameworks():
+    say("adapters for agent frameworks, with the frameworks")
+    if run("scripts/setup.sh", "frameworks") != 0:
+        fail("build/frameworks-venv, from python/frameworks/requirements.txt")
+        return
+    # Each file imports one framework, which takes seconds.
+    pytests("build", "python/frameworks", "--dist", "loadfile", python=FRAMEWORKS, workers=2)
 
 
 def stage_pythons():
@@ -448,7 +460,7 @@ def check_tmp(before, stage, clean):
 TIERS = {
     "check": [stage_gcc, stage_checks, stage_quick_unit, stage_smoke],
     "test": [stage_gcc, stage_checks, stage_unit, stage_e2e, stage_holes, stage_asan, stage_fuzz, stage_tsan, stage_containers, stage_sdk, stage_valkey],
-    "soak": [stage_gcc, stage_analyze, stage_pythons, stage_sanitized_e2e, stage_long_fuzz, stage_races, stage_vm, stage_browser, stage_packages, stage_aarch64],
+    "soak": [stage_gcc, stage_analyze, stage_pythons, stage_sanitized_e2e, stage_long_fuzz, stage_races, stage_vm, stage_browser, stage_packages, stage_aarch64, stage_frameworks],
 }
 STAGES = {stage.__name__[len("stage_"):]: stage for stages in TIERS.values() for stage in stages}
 # Of the tier `test`: what comes first, and then lines of stages side by side. Only the main one runs ninja in the folder `build`.

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes this machine ready to build Workcell:  scripts/setup.sh [run|test|bench|package]
+# Makes this machine ready to build Workcell:  scripts/setup.sh [run|test|bench|package|frameworks]
 #
 #   run     compiler, build tools and libraries (the default)
 #   test    also sanitizers, cmocka, a venv with what the tests compare against, in build/venv, and MCP servers in
@@ -7,6 +7,7 @@
 #   bench   the same as test, and a venv with what the session server is compared with, in build/bench-venv
 #   package the same as run, and what makes packages for other machines: a venv with Zig's compiler and meson-python, in
 #           build/portable/venv, tools that configure libraries, debootstrap for the tests of packages
+#   frameworks a venv with the agent frameworks that the Python package has adapters for, in build/frameworks-venv; after `test`
 #
 # Installs only what is missing and does nothing when all is there, so `make` can call it every time.
 # On systems without apt it prints what is needed and goes on if the tools are found.
@@ -16,9 +17,9 @@ cd "$(dirname "$0")/.."
 
 purpose=${1:-run}
 case $purpose in
-run | test | bench | package) ;;
+run | test | bench | package | frameworks) ;;
 *)
-	echo "setup: usage: scripts/setup.sh [run|test|bench|package]" >&2
+	echo "setup: usage: scripts/setup.sh [run|test|bench|package|frameworks]" >&2
 	exit 2
 	;;
 esac
@@ -149,8 +150,14 @@ make_venv() {
 	say "making $venv from $requirements with $python: $3"
 	rm -rf "$venv"
 	mkdir -p "$(dirname "$venv")"
-	"$python" -m venv "$venv"
-	"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --prefer-binary -r "$requirements"
+	if [ "$purpose" = frameworks ]; then
+		# 180 packages: uv links them from its cache.
+		build/venv/bin/uv venv --quiet --python "$python" "$venv"
+		build/venv/bin/uv pip install --quiet --python "$venv/bin/python" -r "$requirements"
+	else
+		"$python" -m venv "$venv"
+		"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --prefer-binary -r "$requirements"
+	fi
 	echo "$wanted" >"$venv/.requirements"
 }
 
@@ -218,4 +225,7 @@ if [ "$purpose" = bench ]; then
 fi
 if [ "$purpose" = package ]; then
 	make_venv build/portable/venv packaging/requirements.txt "Zig's compiler, meson-python and auditwheel, for packages"
+fi
+if [ "$purpose" = frameworks ]; then
+	make_venv build/frameworks-venv python/frameworks/requirements.txt "agent frameworks to test the adapters with"
 fi
