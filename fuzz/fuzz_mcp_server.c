@@ -12,6 +12,7 @@
 #include "wire/sse.h"
 
 static struct cell_mcp_server server;
+static struct cell__mcp_handle home;
 
 struct heard {
 	size_t sent, lasts;
@@ -43,31 +44,44 @@ static struct cell__mcp_peer *make_peer(struct heard *heard)
 	struct cell__mcp_sink sink = { hear, is_full, heard };
 	if (!server.tools) {
 		server.opts = (struct cell_mcp_server_options)CELL_MCP_SERVER_OPTIONS_INIT;
+		server.opts.max_sessions = 0;
 		pthread_mutex_init(&server.lock, NULL);
 		server.tools = cell__mcp_tools_list(&server.opts);
 	}
-	struct cell__mcp_peer *peer = cell__mcp_peer_create(&server, &sink, NULL);
+	struct cell__mcp_peer *peer = cell__mcp_peer_create(&server, &sink, "tests", false, NULL);
 	MUST(peer);
-	/* No thread that would open a session, ... */
-	pthread_mutex_lock(&peer->lock);
-	peer->stopping = true;
-	pthread_cond_broadcast(&peer->changed);
-	pthread_mutex_unlock(&peer->lock);
-	pthread_join(peer->thread, NULL);
-	peer->has_thread = false;
+	/* A session without a thread, ... */
+	home = (struct cell__mcp_handle){ .server = &server, .serial = 7, .home = peer, .is_home = true };
+	pthread_cond_init(&home.changed, NULL);
+	server.handles = peer->home = &home;
 	/* ... and no room. */
 	peer->n_workers = CELL_MCP_MAX_CALLS;
-	peer->n_cells = CELL_MCP_MAX_CELLS;
+	home.n_cells = CELL_MCP_MAX_CELLS;
 	return peer;
 }
 
-static void feed(struct cell__mcp_peer *peer, struct heard *heard, const char *line, size_t size)
+/* head: as an HTTP request; NULL: as a line. */
+static void feed(struct cell__mcp_peer *peer, struct heard *heard, const char *line, size_t size, const struct cell__mcp_head *head)
 {
+	struct cell__mcp_refusal refusal = { 0 };
 	char stream;
 	*heard = (struct heard){ .stream = &stream };
-	size_t n = cell__mcp_peer_feed(peer, line, size, &stream);
+	size_t n = cell__mcp_peer_feed(peer, line, size, &stream, head, &refusal);
+	/* A subscription is acknowledged, and open until it is cancelled. */
+	if (peer->requests) {
+		MUST(n == 1 && heard->sent == 1 && !heard->lasts && !peer->requests->job);
+		cell__mcp_peer_cancel(peer, &stream);
+		MUST(heard->sent == 1);
+	}
 	MUST(heard->lasts == (n > 0) && (n == 0 || heard->sent >= 1) && heard->sent <= (n ? n : 0));
-	MUST(!peer->jobs && !peer->cells);
+	MUST(!refusal.status || (head && n == 0 && refusal.body.size));
+	if (refusal.status) {
+		json_t *json = json_loadb(refusal.body.data, refusal.body.size, JSON_REJECT_DUPLICATES, NULL);
+		MUST(json_is_object(json_object_get(json, "error")));
+		json_decref(json);
+	}
+	cell__buf_finish(&refusal.body);
+	MUST(!peer->requests && !peer->n_requests && !home.cells);
 }
 
 static void test_lines(const uint8_t *data, size_t size)
@@ -84,13 +98,20 @@ static void test_lines(const uint8_t *data, size_t size)
 	for (enum cell__line_status status; (status = cell__lines_next(&lines, &line, &n)) != CELL__LINE_MORE;) {
 		if (status != CELL__LINE_OK)
 			continue;
-		feed(peer, &heard, line, n);
-		/* Something for answers to answer, where the client said that it can be asked. */
-		(void)cell__mcp_peer_ask(peer, NULL, json_object(), 1, n % 2);
+		feed(peer, &heard, line, n, NULL);
+		/* The same as a request without a session, with headers that it may or may not repeat. */
+		peer->stateless = true;
+		feed(peer, &heard, line, n,
+		     &(struct cell__mcp_head){ n % 3 ? CELL_MCP_MODERN : NULL, "tools/call",
+					       n % 5 ? "run_code" : "=?base64?cnVuX2NvZGU=?=" });
+		peer->stateless = false;
+		/* Something for answers to answer. */
+		(void)cell__mcp_peer_ask(peer, NULL, json_object(), 99, 1, n % 2);
 	}
 	cell__lines_finish(&lines);
 	peer->n_workers = 0;
-	MUST(cell__mcp_peer_destroy(peer, NULL) == 0);
+	MUST(cell__mcp_peer_destroy(peer, true, NULL) == 0);
+	pthread_cond_destroy(&home.changed);
 }
 
 /* The next of the NUL-terminated texts; NULL: a header that is not there. */

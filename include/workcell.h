@@ -1359,8 +1359,14 @@ struct cell_mcp_server_options {
 	int64_t grace_ms; /* how long pending calls may take when the server ends; default 2000 */
 	int zygote_per_session; /* 1: no two clients share a zygote, see zygote_owner of cell_session_options */
 	int allow_register; /* 1: offer register_mcp_server, with which the agent can start programs on this machine; default 0 */
+	/*
+	 * Sessions that clients name in their calls, at once; default 64.  Past it the principal with the most of them loses the one that was
+	 * idle for longest.  Sessions of connections (revisions before 2026-07-28) do not count here.
+	 */
+	int64_t max_sessions;
 };
-#define CELL_MCP_SERVER_OPTIONS_INIT { .size = sizeof(struct cell_mcp_server_options), .storage = 1, .runtime_deps = 1, .grace_ms = 2000 }
+#define CELL_MCP_SERVER_OPTIONS_INIT \
+	{ .size = sizeof(struct cell_mcp_server_options), .storage = 1, .runtime_deps = 1, .grace_ms = 2000, .max_sessions = 64 }
 static inline void cell_mcp_server_options_init(struct cell_mcp_server_options *opts)
 {
 	if (!opts)
@@ -1370,6 +1376,7 @@ static inline void cell_mcp_server_options_init(struct cell_mcp_server_options *
 	opts->storage = 1;
 	opts->runtime_deps = 1;
 	opts->grace_ms = 2000;
+	opts->max_sessions = 64;
 }
 
 CELL_API int cell_mcp_server_create(struct cell_engine *engine, const struct cell_mcp_server_options *opts,

@@ -18,7 +18,7 @@
 
 #define KERNEL_PREFIX "KERNEL_ENV_"
 #define TOKEN_VARIABLE "WORKCELL_MCP_TOKEN"
-#define MAX_SESSIONS 64 /* two threads each */
+#define MAX_SESSIONS 64
 #define MAX_CONNECTIONS 256
 #define DEFAULT_PREFIX "py-code-mode"
 
@@ -308,6 +308,7 @@ static int serve(struct mcp_flags *flags, const struct cell_server_options *http
 	options.session = &session->options;
 	options.storage = cell__cli_has_storage(&flags->session.space);
 	options.allow_register = flags->allow_register;
+	options.max_sessions = flags->http.max_sessions;
 	options.runtime_deps = !flags->session.space.no_runtime_deps;
 	/* All clients of such a server share a workspace. */
 	options.zygote_per_session = cell__cli_zygote_per(&flags->session) == CELL_ZYGOTE_PER_SESSION;

@@ -10,8 +10,10 @@
  *
  * A log with max_bytes never waits for a reader, and keeps no more than that: a slow one loses the oldest events, and is told.
  */
+#define _GNU_SOURCE 1 /* POLLRDHUP */
 #include "server/server.h"
 
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -111,7 +113,8 @@ struct cell__events_item *cell__events_add(struct cell__events *events, const ch
 	char id[64];
 
 	snprintf(id, sizeof(id), "%s%llu", events->prefix, (unsigned long long)events->next_number);
-	if (cell__sse_add_event(&text, type, id, json, size) < 0 || !(item = cell__alloc(1, sizeof(*item) + text.size)))
+	if (cell__sse_add_event(&text, type, events->nameless ? NULL : id, json, size) < 0 ||
+	    !(item = cell__alloc(1, sizeof(*item) + text.size)))
 		return NULL;
 	item->size = text.size;
 	item->next = NULL;
@@ -179,9 +182,30 @@ void cell__events_cut(struct cell__events *events)
 		drop_first(events);
 }
 
+/*
+ * Whether a suspended reader's client has left.  libmicrohttpd does not look at a suspended connection.  One that only finished sending is
+ * written to: if it closed its socket, the answer to that is an error.
+ */
+static bool has_left(struct cell__events_reader *reader)
+{
+	const union MHD_ConnectionInfo *info = MHD_get_connection_info(reader->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+	struct pollfd fd = { .fd = info ? info->connect_fd : -1, .events = POLLRDHUP };
+
+	if (!reader->suspended || poll(&fd, 1, 0) <= 0)
+		return false;
+	if (fd.revents & POLLRDHUP)
+		(void)cell__sse_add_comment(&reader->before, "still there?");
+	return fd.revents & (POLLHUP | POLLERR);
+}
+
 void cell__events_sweep(struct cell__events *events, int64_t now_us)
 {
 	for (struct cell__events_reader *reader = events->readers; reader; reader = reader->sibling) {
+		if (events->nameless && has_left(reader)) {
+			reader->cut = true;
+			wake(reader);
+			continue;
+		}
 		if (now_us - reader->moved_us > ALIVE_US && !reader->sent) {
 			(void)cell__sse_add_comment(&reader->before, "still here");
 			reader->moved_us = now_us;
@@ -256,7 +280,7 @@ static void reader_free(void *arg)
 	*reader->at_list = reader->sibling;
 	if (reader->sibling)
 		reader->sibling->at_list = reader->at_list;
-	if (!--events->n_readers && !events->ended && !events->max_bytes) {
+	if (!--events->n_readers && !events->ended && !events->max_bytes && !events->nameless) {
 		/* An event that was sent in part counts as not received. */
 		events->awaited = true;
 		events->wanted_bytes = reader->at_bytes;

@@ -6,7 +6,8 @@
  *     DELETE /mcp  the end of the client's session
  *
  * An initialize makes a client; it is identified by Mcp-Session-Id, and only requests with the same token find it.  It has a peer
- * (mcp/server/server.h), and streams: stream 0 is that of GET.
+ * (mcp/server/server.h), and streams: stream 0 is that of GET.  Requests of revision 2026-07-28 have no such session: all of a token share a
+ * client, which nothing names.  Their streams cannot be resumed, and a reader that leaves one cancels its request.
  *
  * Threads.  All of this belongs to the loop's thread, which never waits.  A peer may wait: its lock is held by threads that wait
  * for the loop.  So each client has its own thread that feeds the peer with received messages, in their order, and
@@ -35,6 +36,7 @@
 #define MAX_CLIENT_BYTES (64u * 1024u * 1024u)
 #define MAX_INITIALIZE_BYTES (64u * 1024u) /* parsed on the loop */
 #define ID_CHARS 32
+#define MAX_ENDING 64 /* clients whose calls and kernels are being ended */
 
 struct stream {
 	struct cell__events events; /* first */
@@ -43,6 +45,7 @@ struct stream {
 	uint64_t finished;          /* 0: not yet; else its rank among all finished ones */
 	unsigned refs;              /* the client's, the peer's until it has finished, a reader's each */
 	bool fed;     /* the peer has its message, and the request was answered */
+	bool stateless; /* of the client that nothing names */
 	_Atomic size_t pending;     /* bytes on their way to the loop */
 	_Atomic size_t behind;      /* bytes that the reader has not received */
 	struct cell__task end;
@@ -55,8 +58,11 @@ struct message {
 	struct cell__request *request;
 	struct stream *stream;
 	struct cell__buf body;
+	char *version, *method, *name; /* headers, or NULL */
 	size_t n_requests;
+	struct cell__mcp_refusal refusal;
 	bool refused; /* the client's session ended before */
+	bool cancels; /* the stream has lost its reader; request is NULL */
 	struct message *next;
 };
 
@@ -64,6 +70,7 @@ struct client {
 	struct cell__mcp_http *http;
 	char id[ID_CHARS + 1];
 	char owner[CELL_SERVER_MAX_NAME + 1];
+	bool stateless;         /* for all requests of its token that name no session */
 	struct cell__mcp_peer *peer;
 	struct stream *streams; /* newest first */
 	struct stream *own;     /* stream 0 */
@@ -86,6 +93,7 @@ struct cell__mcp_http {
 	struct cell_mcp_server *mcp;
 	struct client *clients;
 	size_t n_clients;       /* with those that end */
+	size_t n_sessions;      /* the same without those of stateless requests */
 	size_t n_stuck;
 	uint64_t n_finished;
 	atomic_bool stopping;
@@ -130,12 +138,34 @@ static void handle_moved(struct cell__events *events)
 	atomic_store_explicit(&stream->behind, events->behind_bytes, memory_order_relaxed);
 }
 
+static void enqueue(struct client *client, struct message *message);
+static void handle_fed(struct cell__task *task);
+
+/* Nobody can read the rest any more. */
+static void cancel_stream(struct stream *stream)
+{
+	struct message *message = cell__alloc(1, sizeof(*message));
+
+	if (!message)
+		return; /* the request goes on, for nobody */
+	*message = (struct message){ .fed.fn = handle_fed, .client = stream->client, .stream = stream, .cancels = true };
+	stream->refs++;
+	enqueue(stream->client, message);
+}
+
 static void handle_reader_gone(struct cell__events *events)
 {
 	struct stream *stream = (struct stream *)events;
 
 	if (stream->client)
 		stream->client->seen_us = cell__now_us();
+	if (stream->client && stream->stateless && stream->finished) {
+		stream->refs--; /* the reader's; not the last */
+		stream_drop(stream);
+		return;
+	}
+	if (stream->client && stream->stateless && !stream->client->ending)
+		cancel_stream(stream);
 	stream_unref(stream);
 }
 
@@ -189,6 +219,11 @@ static void handle_end(struct cell__task *task)
 	if (stream->client) {
 		stream->finished = ++stream->client->http->n_finished;
 		cell__events_keep(&stream->events);
+		if (stream->stateless && stream->fed && !stream->events.n_readers) {
+			stream->refs--; /* the peer's; not the last */
+			stream_drop(stream);
+			return;
+		}
 		trim_streams(stream->client);
 	}
 	stream_unref(stream);
@@ -200,15 +235,19 @@ static struct stream *stream_create(struct client *client)
 
 	if (!stream)
 		return NULL;
-	*stream = (struct stream){
-		.client = client, .number = client->next_number++, .refs = 1, .end.fn = handle_end, .next = client->streams
-	};
+	*stream = (struct stream){ .client = client,
+				   .number = client->next_number++,
+				   .refs = 1,
+				   .end.fn = handle_end,
+				   .next = client->streams,
+				   .stateless = client->stateless };
 	cell__events_init(&stream->events, client->http->server);
+	stream->events.nameless = client->stateless;
 	snprintf(stream->events.prefix, sizeof(stream->events.prefix), "%llu-", (unsigned long long)stream->number);
 	stream->events.moved = handle_moved;
 	stream->events.unref = handle_reader_gone;
 	/* An answer is kept until its reader comes; other messages may never find one. */
-	stream->events.awaited = stream->events.patient = stream->number > 0;
+	stream->events.awaited = stream->events.patient = stream->number > 0 && !client->stateless;
 	client->streams = stream;
 	return stream;
 }
@@ -276,18 +315,22 @@ static void *client_main(void *arg)
 	struct client *client = arg;
 	struct cell__loop *loop = client->http->server->engine->loop;
 	struct message *message;
-	bool busy;
+	bool busy = false;
 
 	while ((message = take_message(client))) {
 		const struct cell__buf *body = &message->body;
 
-		if (!message->refused)
-			message->n_requests = cell__mcp_peer_feed(client->peer, body->size ? body->data : "", body->size, message->stream);
+		if (message->cancels)
+			cell__mcp_peer_cancel(client->peer, message->stream);
+		else if (!message->refused)
+			message->n_requests = cell__mcp_peer_feed(
+				client->peer, body->size ? body->data : "", body->size, message->stream,
+				&(struct cell__mcp_head){ message->version, message->method, message->name }, &message->refusal);
 		cell__loop_post(loop, &message->fed);
 	}
 	/* An installation without a waiter may continue for a while. */
 	do {
-		busy = cell__mcp_peer_destroy(client->peer, NULL) < 0;
+		busy = cell__mcp_peer_destroy(client->peer, busy || atomic_load(&client->http->stopping), NULL) < 0;
 	} while (busy && !atomic_load(&client->http->stopping));
 	client->stuck = busy; /* the program is about to exit: the data of its workers is kept */
 	cell__loop_post(loop, &client->over);
@@ -320,6 +363,7 @@ static void handle_over(struct cell__task *task)
 			cell__events_release(&stream->events);
 	} else {
 		http->n_clients--;
+		http->n_sessions -= !client->stateless;
 		client_free(client);
 	}
 	cell__server_advance(http->server);
@@ -352,47 +396,82 @@ static bool is_used(const struct client *client)
 	return false;
 }
 
-/* Ends a client that was idle for long, to make room for another. */
-static bool make_room(struct cell__mcp_http *http)
+static size_t count_sessions(const struct cell__mcp_http *http, const char *owner)
+{
+	size_t n = 0;
+
+	for (const struct client *client = http->clients; client; client = client->next)
+		n += !client->stateless && !strcmp(client->owner, owner);
+	return n;
+}
+
+/* Whether it has to go before the other one does: `rank` first counts the sessions of its owner. */
+static bool goes_before(const struct client *client, size_t rank, const struct client *other, size_t other_rank)
+{
+	return !other || rank > other_rank || (rank == other_rank && client->seen_us < other->seen_us);
+}
+
+/*
+ * Ends a client to make room for another: one that was idle for idle_ms, else of the owner with the most sessions (counting the one that
+ * is to be made) the one that was idle for longest.
+ */
+static bool make_room(struct cell__mcp_http *http, const char *owner)
 {
 	const struct cell_server_limits *limits = &http->server->limits;
 	int64_t now = cell__now_us();
 	struct client *idle = NULL;
+	size_t idle_rank = 0;
+	int64_t open = 0;
 
-	if ((int64_t)http->n_clients < limits->max_sessions)
-		return true;
-	for (struct client *client = http->clients; client && limits->idle_ms >= 0; client = client->next) {
-		if (!is_used(client) && now - client->seen_us > limits->idle_ms * 1000 && (!idle || client->seen_us < idle->seen_us))
-			idle = client;
-	}
-	if (!idle)
+	/* Those that end go soon, but there may not be any number of them either. */
+	if ((int64_t)http->n_sessions >= limits->max_sessions + MAX_ENDING)
 		return false;
-	/* It counts until it is freed, which is soon for an idle one; one more client for that time does no harm. */
-	client_end(idle);
-	return (int64_t)http->n_clients <= limits->max_sessions;
+	for (struct client *client = http->clients; client; client = client->next) {
+		size_t rank;
+
+		open += !client->stateless;
+		if (client->stateless || is_used(client))
+			continue;
+		rank = limits->idle_ms >= 0 && now - client->seen_us > limits->idle_ms * 1000
+			       ? SIZE_MAX
+			       : count_sessions(http, client->owner) + !strcmp(client->owner, owner);
+		if (goes_before(client, rank, idle, idle_rank)) {
+			idle = client;
+			idle_rank = rank;
+		}
+	}
+	if (open < limits->max_sessions)
+		return true;
+	if (idle)
+		client_end(idle);
+	return idle;
 }
 
-static struct client *client_create(struct cell__request *request, struct cell_error *err)
+static struct client *client_create(struct cell__request *request, bool stateless, struct cell_error *err)
 {
 	struct cell__mcp_http *http = request->server->mcp;
 	struct client *client = cell__alloc(1, sizeof(*client));
 	struct cell__mcp_sink sink = { send_event, stream_full, client };
+	char owner[CELL_MCP_MAX_OWNER];
 	int status;
 
 	if (!client) {
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a client");
 		return NULL;
 	}
-	*client = (struct client){ .http = http, .over.fn = handle_over, .inbox_end = &client->inbox, .seen_us = cell__now_us() };
+	*client = (struct client){
+		.http = http, .stateless = stateless, .over.fn = handle_over, .inbox_end = &client->inbox, .seen_us = cell__now_us()
+	};
 	pthread_mutex_init(&client->lock, NULL);
 	pthread_cond_init(&client->changed, NULL);
 	cell__random_hex(client->id, ID_CHARS);
 	strcpy(client->owner, request->who.name);
+	snprintf(owner, sizeof(owner), "token %s", client->owner);
 	client->own = stream_create(client);
 	if (!client->own)
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a client");
 	else
-		client->peer = cell__mcp_peer_create(http->mcp, &sink, err);
+		client->peer = cell__mcp_peer_create(http->mcp, &sink, owner, stateless, err);
 	if (!client->peer) {
 		client_free(client);
 		return NULL;
@@ -400,13 +479,14 @@ static struct client *client_create(struct cell__request *request, struct cell_e
 	status = pthread_create(&client->thread, NULL, client_main, client);
 	if (status) {
 		cell_fail(err, CELL_E_IO, status, "cannot start a thread for a client");
-		cell__mcp_peer_destroy(client->peer, NULL); /* it has done nothing yet, and ends at once */
+		cell__mcp_peer_destroy(client->peer, true, NULL); /* it has done nothing yet, and ends at once */
 		client_free(client);
 		return NULL;
 	}
 	client->next = http->clients;
 	http->clients = client;
 	http->n_clients++;
+	http->n_sessions += !stateless;
 	return client;
 }
 
@@ -426,28 +506,31 @@ static struct client *find_client(const struct cell__request *request, const cha
 {
 	struct client *client = request->server->mcp->clients;
 
-	while (client && (strcmp(client->id, id) || (strcmp(client->owner, request->who.name) && !is_hole("mcp-owner"))))
+	while (client &&
+	       (client->stateless || strcmp(client->id, id) || (strcmp(client->owner, request->who.name) && !is_hole("mcp-owner"))))
 		client = client->next;
 	return client;
 }
 
 /* Checks for every method. False: it is answered. */
-static bool check_request(struct cell__request *request)
+static bool check_token(struct cell__request *request)
 {
 	struct cell_server *server = request->server;
-	const char *version = cell__request_header(request, "MCP-Protocol-Version");
 	const char *workspace = cell__space_workspace(server->opts.space);
 
-	if (!cell__token_may_enter(&server->tokens, &request->who, workspace ? workspace : "")) {
-		cell__answer_fail(request, MHD_HTTP_FORBIDDEN, CELL_E_FORBIDDEN, "the token \"%s\" is not for the workspace of this server",
-				  request->who.name);
-		return false;
-	}
-	if (version && !cell__mcp_speaks(version)) {
-		refuse(request, MHD_HTTP_BAD_REQUEST, "unsupported MCP-Protocol-Version");
-		return false;
-	}
-	return true;
+	if (cell__token_may_enter(&server->tokens, &request->who, workspace ? workspace : ""))
+		return true;
+	cell__answer_fail(request, MHD_HTTP_FORBIDDEN, CELL_E_FORBIDDEN, "the token \"%s\" is not for the workspace of this server",
+			  request->who.name);
+	return false;
+}
+
+/* Whether it is a request of a revision with sessions; without the header it may be. */
+static bool has_session(const struct cell__request *request)
+{
+	const char *version = cell__request_header(request, "MCP-Protocol-Version");
+
+	return !version || cell__mcp_speaks(version);
 }
 
 /* The client that the request names; NULL: it is answered. */
@@ -456,8 +539,16 @@ static struct client *named_client(struct cell__request *request)
 	const char *id = cell__request_header(request, "Mcp-Session-Id");
 	struct client *client;
 
-	if (!check_request(request))
+	if (!check_token(request))
 		return NULL;
+	if (!has_session(request)) {
+		const char *version = cell__request_header(request, "MCP-Protocol-Version");
+		bool modern = !strcmp(version, CELL_MCP_MODERN);
+
+		refuse(request, modern ? MHD_HTTP_METHOD_NOT_ALLOWED : MHD_HTTP_BAD_REQUEST,
+		       modern ? "this revision only has POST" : "unsupported MCP-Protocol-Version");
+		return NULL;
+	}
 	client = id ? find_client(request, id) : NULL;
 	if (!client)
 		refuse(request, id ? MHD_HTTP_NOT_FOUND : MHD_HTTP_BAD_REQUEST,
@@ -474,19 +565,38 @@ static void answer_stream(struct cell__request *request, struct stream *stream, 
 	if (!response)
 		return;
 	stream->refs++;
-	MHD_add_response_header(response, "Mcp-Session-Id", stream->client->id);
+	if (!stream->stateless)
+		MHD_add_response_header(response, "Mcp-Session-Id", stream->client->id);
 	cell__answer_response(request, MHD_HTTP_OK, response);
+}
+
+static void message_free(struct message *message)
+{
+	cell__buf_finish(&message->body);
+	cell__buf_finish(&message->refusal.body);
+	free(message->version);
+	free(message->method);
+	free(message->name);
+	free(message);
 }
 
 static void handle_fed(struct cell__task *task)
 {
 	struct message *message = (struct message *)task;
 	struct stream *stream = message->stream;
+	struct cell__mcp_refusal *refusal = &message->refusal;
 
 	message->client->n_messages--;
 	message->client->seen_us = cell__now_us();
+	if (message->cancels) {
+		stream_unref(stream);
+		message_free(message);
+		return;
+	}
 	if (message->refused)
 		refuse(message->request, MHD_HTTP_NOT_FOUND, "no such session: initialize again");
+	else if (refusal->status)
+		cell__answer_text(message->request, refusal->status, refusal->body.size ? cell__buf_take(&refusal->body) : NULL);
 	else if (message->n_requests)
 		answer_stream(message->request, stream, 0);
 	else
@@ -496,32 +606,56 @@ static void handle_fed(struct cell__task *task)
 		stream->refs--; /* the peer's, which has no use for it */
 		stream_drop(stream);
 	}
-	cell__buf_finish(&message->body);
-	free(message);
+	message_free(message);
 }
 
-/* Takes the body over; the request is answered by handle_fed(). */
-static void feed(struct cell__request *request, struct client *client)
+static void enqueue(struct client *client, struct message *message)
 {
-	struct message *message = cell__alloc(1, sizeof(*message));
-	struct stream *stream = message ? stream_create(client) : NULL;
-
-	if (!stream) {
-		free(message);
-		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for a message");
-		return;
-	}
-	stream->refs++; /* the peer's */
-	*message = (struct message){ .fed.fn = handle_fed, .client = client, .request = request, .stream = stream, .body = request->body };
-	request->body = (struct cell__buf)CELL_BUF_INIT;
-	/* As the token has it now: its file may have changed since the session began. */
-	atomic_store(&client->peer->cannot_approve, !(request->who.scopes & CELL_SCOPE_APPROVE) && !is_hole("mcp-approve"));
 	client->n_messages++;
 	pthread_mutex_lock(&client->lock);
 	*client->inbox_end = message;
 	client->inbox_end = &message->next;
 	pthread_cond_signal(&client->changed);
 	pthread_mutex_unlock(&client->lock);
+}
+
+/* Without the space around it.  False: out of memory. */
+static bool copy_header(const struct cell__request *request, const char *name, char **ret_value)
+{
+	const char *value = cell__request_header(request, name);
+
+	value = value ? value + strspn(value, " \t") : NULL;
+	*ret_value = value ? cell__strdup(value) : NULL;
+	for (size_t size = *ret_value ? strlen(*ret_value) : 0; size && strchr(" \t", (*ret_value)[size - 1]); size--)
+		(*ret_value)[size - 1] = '\0';
+	return !value || *ret_value;
+}
+
+/* Takes the body over; the request is answered by handle_fed(). */
+static void feed(struct cell__request *request, struct client *client)
+{
+	struct message *message = cell__alloc(1, sizeof(*message));
+	struct stream *stream = NULL;
+
+	if (message) {
+		*message = (struct message){ .fed.fn = handle_fed, .client = client, .request = request };
+		if (copy_header(request, "MCP-Protocol-Version", &message->version) &&
+		    copy_header(request, "Mcp-Method", &message->method) && copy_header(request, "Mcp-Name", &message->name))
+			stream = stream_create(client);
+	}
+	if (!stream) {
+		if (message)
+			message_free(message);
+		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for a message");
+		return;
+	}
+	stream->refs++; /* the peer's */
+	message->stream = stream;
+	message->body = request->body;
+	request->body = (struct cell__buf)CELL_BUF_INIT;
+	/* As the token has it now: its file may have changed since the session began. */
+	atomic_store(&client->peer->cannot_approve, !(request->who.scopes & CELL_SCOPE_APPROVE) && !is_hole("mcp-approve"));
+	enqueue(client, message);
 }
 
 static bool is_initialize(const struct cell__buf *body)
@@ -531,7 +665,7 @@ static bool is_initialize(const struct cell__buf *body)
 
 	return body->size && body->size <= MAX_INITIALIZE_BYTES && !cell__rpc_read(body->data, body->size, false, &doc, NULL) &&
 	       doc.count == 1 && !cell__rpc_get(&doc, 0, &message, NULL) && message.kind == CELL__RPC_REQUEST &&
-	       !strcmp(message.method, "initialize");
+	       !strcmp(message.method, "initialize") && !cell__mcp_is_modern(&message);
 }
 
 static void begin_session(struct cell__request *request)
@@ -539,15 +673,27 @@ static void begin_session(struct cell__request *request)
 	struct cell_error err;
 	struct client *client;
 
-	if (!is_initialize(&request->body)) {
-		refuse(request, MHD_HTTP_BAD_REQUEST, "Mcp-Session-Id is required, except for an initialize request");
-		return;
-	}
-	if (!make_room(request->server->mcp)) {
+	if (!make_room(request->server->mcp, request->who.name)) {
 		cell__answer_busy(request, 5, "the maximum number of sessions is open");
 		return;
 	}
-	client = client_create(request, &err);
+	client = client_create(request, false, &err);
+	if (client)
+		feed(request, client);
+	else
+		cell__answer_error(request, &err);
+}
+
+/* A request that names no session, and does not begin one. */
+static void feed_stateless(struct cell__request *request)
+{
+	struct client *client = request->server->mcp->clients;
+	struct cell_error err;
+
+	while (client && (!client->stateless || strcmp(client->owner, request->who.name)))
+		client = client->next;
+	if (!client)
+		client = client_create(request, true, &err);
 	if (client)
 		feed(request, client);
 	else
@@ -561,13 +707,15 @@ static void handle_post(struct cell__request *request)
 
 	if (accept && !strstr(accept, "text/event-stream") && !strstr(accept, "*/*")) {
 		refuse(request, MHD_HTTP_NOT_ACCEPTABLE, "the Accept header must include application/json and text/event-stream");
-	} else if (!cell__request_header(request, "Mcp-Session-Id")) {
-		if (check_request(request))
-			begin_session(request);
-	} else {
+	} else if (has_session(request) && cell__request_header(request, "Mcp-Session-Id")) {
 		client = named_client(request);
 		if (client)
 			feed(request, client);
+	} else if (check_token(request)) {
+		if (has_session(request) && is_initialize(&request->body))
+			begin_session(request);
+		else
+			feed_stateless(request);
 	}
 }
 

@@ -454,6 +454,7 @@ struct cell__events {
 	bool kept;      /* its bytes count towards those of the server's ended runs */
 	bool awaited;                 /* a reader was here and may return: events it has not received are kept */
 	bool patient;                 /* ... for as long as the log */
+	bool nameless;                /* its events have no ids: nobody can resume it */
 	uint64_t wanted_bytes;        /* by it: its position among all events ever added */
 	uint64_t dropped_bytes;       /* of dropped events */
 	size_t max_bytes;             /* of all events; slow readers lose the oldest.  0: readers never lose any */

@@ -189,12 +189,27 @@ def test_a_unix_socket(listen, tmp_path):
 
 
 def test_as_many_sessions_as_there_can_be(listen):
+    """A client that never says DELETE pushes out its own oldest session, and is not refused."""
     server = listen("--max-sessions", "2")
-    one, _ = server.session(), server.session()
+    sessions = [server.session() for _ in range(6)]
+    assert [server.status("POST", PING, session=session) for session in sessions] == [404] * 4 + [200] * 2
+    opened = [server.open("GET", session=session) for session in sessions[4:]]  # in use: they stay
     answer = server.ask("POST", INITIALIZE)
     assert (answer.status, answer.code) == (429, "busy") and int(answer.headers["Retry-After"]) >= 1
-    assert server.status("DELETE", session=one) == 204
+    assert server.status("DELETE", session=sessions[4]) == 204
     server.session()
+    for connection, response in opened:
+        connection.close()
+        response.close()
+
+
+def test_a_flood_of_sessions_does_not_push_out_others(listen):
+    server = listen("--max-sessions", "3", tokens="tokens:\n  - {name: one, token: t0ken-of-the-first-1}\n"
+                                                  "  - {name: two, token: t0ken-of-the-second}\n")
+    kept = server.session(token="t0ken-of-the-first-1")
+    for _ in range(6):
+        server.session(token="t0ken-of-the-second")
+    assert server.status("POST", PING, session=kept, token="t0ken-of-the-first-1") == 200
 
 
 def test_who_was_silent_makes_room(listen):
@@ -307,7 +322,7 @@ def test_the_typescript_sdk(listen, tmp_path):
     done = subprocess.run([peers.node(), str(script), "http://127.0.0.1:%d/mcp" % server.port, TOKEN], stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, timeout=support.DEADLINE, check=False)
     assert done.returncode == 0, done.stderr.decode()
-    assert json.loads(done.stdout) == [7, 42, "hi\n"]
+    assert json.loads(done.stdout) == [10, 42, "hi\n"]
 
 
 def test_the_inspector(listen, tmp_path):

@@ -16,6 +16,7 @@
 
 static struct cell_mcp_server server;
 static struct cell__mcp_peer *peer;
+static struct cell__mcp_handle home;
 static json_t *sent;
 static size_t n_last;
 
@@ -43,27 +44,27 @@ static void begin(void)
 	pthread_mutex_init(&server.lock, NULL);
 	server.tools = cell__mcp_tools_list(&server.opts);
 	sent = json_array();
-	peer = cell__mcp_peer_create(&server, &sink, NULL);
+	peer = cell__mcp_peer_create(&server, &sink, "tests", false, NULL);
 	assert_non_null(peer);
-	/* Without its thread nothing opens a session, and without room nothing is called. */
-	pthread_mutex_lock(&peer->lock);
-	peer->stopping = true;
-	pthread_cond_broadcast(&peer->changed);
-	pthread_mutex_unlock(&peer->lock);
-	pthread_join(peer->thread, NULL);
-	peer->has_thread = false;
+	/* A session without a thread is not opened, without room for others none is made, and nothing is called. */
+	server.opts.max_sessions = 0;
+	home = (struct cell__mcp_handle){ .server = &server, .serial = 7, .home = peer, .is_home = true };
+	strcpy(home.owner, "tests");
+	pthread_cond_init(&home.changed, NULL);
+	server.handles = peer->home = &home;
 	peer->n_workers = CELL_MCP_MAX_CALLS;
 }
 
 static void finish(void)
 {
 	peer->n_workers = 0;
-	while (peer->cells) {
-		struct cell__mcp_job *job = peer->cells;
-		peer->cells = job->after;
+	while (home.cells) {
+		struct cell__mcp_job *job = home.cells;
+		home.cells = job->after;
 		cell__mcp_job_answer(job, NULL);
 	}
-	assert_int_equal(cell__mcp_peer_destroy(peer, NULL), 0);
+	assert_int_equal(cell__mcp_peer_destroy(peer, true, NULL), 0);
+	pthread_cond_destroy(&home.changed);
 	json_decref(server.tools);
 	json_decref(sent);
 	pthread_mutex_destroy(&server.lock);
@@ -74,7 +75,7 @@ static void expect(const char *text, size_t n, const char *wanted)
 {
 	json_array_clear(sent);
 	n_last = 0;
-	size_t found = cell__mcp_peer_feed(peer, text, strlen(text), NULL);
+	size_t found = cell__mcp_peer_feed(peer, text, strlen(text), NULL, NULL, NULL);
 	CELL_AUTO_FREE char *shown = json_dumps(sent, JSON_COMPACT | JSON_SORT_KEYS);
 	if (found != n || n_last != (n > 0))
 		fail_msg("%s: %zu requests, %zu ends", text, found, n_last);
@@ -137,13 +138,14 @@ static void test_calls(void **state)
 		"{\"jsonrpc\":\"2.0\",\"id\":\"c\",\"method\":\"tools/call\",\"params\":{\"name\":\"run_code\",\"arguments\":{\"code\":\"1\"}}}";
 	json_array_clear(sent);
 	n_last = 0;
-	assert_int_equal(cell__mcp_peer_feed(peer, cell, strlen(cell), NULL), 1);
+	assert_int_equal(cell__mcp_peer_feed(peer, cell, strlen(cell), NULL, NULL, NULL), 1);
 	assert_int_equal(n_last, 0);
 	expect(cell, 1, ERROR("\"c\"", "-32600", "a request with this id is already pending"));
 	expect("{\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\"params\":{\"requestId\":\"c\"}}", 0, "[]");
-	struct cell__mcp_job *job = peer->cells;
-	assert_true(job->cancelled);
-	peer->cells = peer->last_cell = NULL;
+	struct cell__mcp_job *job = home.cells;
+	assert_true(job->request->cancelled);
+	home.cells = home.last_cell = NULL;
+	home.n_cells = 0;
 	struct cell__mcp_answer_out out = { .content = json_array() };
 	cell__mcp_job_answer(job, &out);
 	assert_int_equal(json_array_size(sent), 0);
@@ -163,17 +165,15 @@ static void test_questions(void **state)
 	begin();
 	expect(HELLO("2025-11-25", "{\"elicitation\":{\"url\":{}}}"), 1, NULL);
 	assert_false(peer->elicits); /* it can show pages, not forms */
-	assert_false(cell__mcp_peer_ask(peer, NULL, json_object(), 1, false));
-	peer->elicits = true;
 	for (size_t i = 0; i < CELL_MCP_MAX_QUESTIONS; i++)
-		assert_true(cell__mcp_peer_ask(peer, NULL, json_object(), i + 1, i % 2));
-	assert_false(cell__mcp_peer_ask(peer, NULL, json_object(), 999, false));
+		assert_true(cell__mcp_peer_ask(peer, NULL, json_object(), 99, i + 1, i % 2));
+	assert_false(cell__mcp_peer_ask(peer, NULL, json_object(), 99, 999, false));
 	expect("{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"action\":\"accept\"}}", 0, "[]");
 	expect("{\"jsonrpc\":\"2.0\",\"id\":2,\"error\":{\"code\":1,\"message\":\"\"}}", 0, "[]");
 	assert_int_equal(peer->n_questions, CELL_MCP_MAX_QUESTIONS - 2);
 	json_array_clear(sent);
-	cell__mcp_peer_forget(peer, NULL, 3, "expired");
-	cell__mcp_peer_forget(peer, NULL, 3, "expired");
+	cell__mcp_peer_forget(peer, NULL, 99, 3, "expired");
+	cell__mcp_peer_forget(peer, NULL, 99, 3, "expired");
 	CELL_AUTO_FREE char *shown = json_dumps(sent, JSON_COMPACT | JSON_SORT_KEYS);
 	assert_string_equal(
 		shown,

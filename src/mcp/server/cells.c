@@ -1,13 +1,12 @@
 /*
- * The session of a peer.  One thread opens it and runs the queued cells in order; it is closed with the peer, when no
- * operation uses it any more.
+ * The thread of a handle.  It opens the session, runs the queued cells in order, and closes the session when the handle is closing and has no
+ * users any more.
  *
- *     queued ──▶ given to the session (peer->running) ──▶ result ──▶ answered
+ *     queued ──▶ given to the session (handle->running) ──▶ result ──▶ answered
  *        └── cancelled: never runs      └── cancelled: interrupted, its result is dropped
  *
- * Events come on the engine's thread, which must not wait: they become messages in the sink at once, and the cell thread
- * only gets the result.  An approval becomes an elicitation; the client's answer comes back through
- * cell__mcp_cells_approval() on the transport's thread.
+ * Events come on the engine's thread, which must not wait: they become messages in the sink at once, and the handle's thread only gets the
+ * result.  An approval becomes an elicitation; the client's answer comes back through cell__mcp_cells_approval() on the transport's thread.
  */
 #include "mcp/server/server.h"
 
@@ -19,7 +18,7 @@
 
 /* ---- output as it comes ------------------------------------------------------------- */
 
-/* With out_lock held. The part of the chunk that is complete text; false: nothing yet. */
+/* With the lock held. The part of the chunk that is complete text; false: nothing yet. */
 static bool chunk_text(struct cell__mcp_job *job, const struct cell_event *event, struct cell__buf *text)
 {
 	struct cell__buf *tail = &job->tails[event->stream == CELL_STDERR];
@@ -34,30 +33,57 @@ static bool chunk_text(struct cell__mcp_job *job, const struct cell_event *event
 	return bytes.size > cut && !cell__buf_add_utf8(text, bytes.data, bytes.size - cut);
 }
 
-static void tell_chunk(struct cell__mcp_peer *peer, struct cell__mcp_job *job, const struct cell_event *event)
-{
-	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
-	void *stream = job ? job->unit->stream : NULL;
-	bool logs, told = true;
+/* The receiver of news about a job; peer NULL: nobody. */
+struct target {
+	struct cell__mcp_peer *peer;
+	void *stream;
+	const json_t *token; /* of progress; NULL: progress is not wanted */
+	int log_level;
+	bool elicits;
+};
 
-	pthread_mutex_lock(&peer->out_lock);
-	logs = peer->log_level >= 0 && peer->log_level <= LOG_INFO;
+/* With the lock held.  job NULL: code that runs on after its cell, whose news only a connection with a session of its own can get. */
+static struct target target_of(const struct cell__mcp_handle *handle, const struct cell__mcp_job *job)
+{
+	const struct cell__mcp_pending *request = job ? job->request : NULL;
+	struct cell__mcp_peer *peer = request ? request->peer : job ? NULL : handle->home;
+	struct target target = { .peer = peer, .log_level = -1 };
+
+	if (request && request->unit->modern)
+		target = (struct target){ peer, request->unit->stream, request->token, request->log_level, request->elicits };
+	else if (peer)
+		target = (struct target){ peer, request ? request->unit->stream : NULL, request ? request->token : NULL, peer->log_level,
+					  peer->elicits };
+	return target;
+}
+
+/* A client that does not keep up loses only the live view. */
+static bool can_tell(const struct target *target)
+{
+	return target->peer && !target->peer->sink.full(target->peer->sink.arg, target->stream);
+}
+
+/* With the lock held. */
+static void tell_chunk(struct cell__mcp_handle *handle, struct cell__mcp_job *job, const struct cell_event *event)
+{
+	struct target target = target_of(handle, job);
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+	bool told = true;
+
 	if (job) {
 		job->progress += (double)event->size;
 		told = chunk_text(job, event, &text);
 	} else {
 		cell__buf_add_utf8(&text, event->data, event->size);
 	}
-	pthread_mutex_unlock(&peer->out_lock);
-	/* The result has all of it; a client that does not keep up loses only the live view. */
-	if (!told || !text.size || peer->sink.full(peer->sink.arg, stream))
+	if (!told || !text.size || !can_tell(&target))
 		return;
-	if (job && job->token)
-		cell__mcp_peer_notify(peer, stream, "notifications/progress",
-				      json_pack("{s:O, s:f, s:s#}", "progressToken", job->token, "progress", job->progress, "message",
+	if (target.token)
+		cell__mcp_peer_notify(target.peer, target.stream, "notifications/progress",
+				      json_pack("{s:O, s:f, s:s#}", "progressToken", target.token, "progress", job->progress, "message",
 						text.data, (int)text.size));
-	if (logs)
-		cell__mcp_peer_notify(peer, stream, "notifications/message",
+	if (target.log_level >= 0 && target.log_level <= LOG_INFO)
+		cell__mcp_peer_notify(target.peer, target.stream, "notifications/message",
 				      json_pack("{s:s, s:s, s:s#}", "level", "info", "logger",
 						event->stream == CELL_STDERR ? "stderr" : "stdout", "data", text.data, (int)text.size));
 }
@@ -154,35 +180,43 @@ static json_t *question_form(const struct cell_call_info *call)
 	return form;
 }
 
-static void ask_approval(struct cell__mcp_peer *peer, void *stream, const struct cell_event *event)
+/* NULL: it cannot be shown, and *why has the reason for the code. */
+static json_t *form_of(const struct cell_event *event, struct cell__buf *why)
 {
-	const struct cell_call_info *call = event->call;
 	struct cell_error err;
 	json_t *form;
 
-	if (!strcmp(call->kind, "question")) {
-		if (!cell__mcp_peer_ask(peer, stream, question_form(call), call->id, true))
-			reject(peer->session, call->id, NULL);
-		return;
-	}
-	if (atomic_load(&peer->cannot_approve)) {
-		reject(peer->session, call->id, no_scope);
-		return;
-	}
+	if (!strcmp(event->call->kind, "question"))
+		return question_form(event->call);
 	form = approval_form(event, &err);
-	if (!form) {
-		CELL_AUTO_BUF struct cell__buf why = CELL_BUF_INIT;
-
-		cell__buf_printf(&why, "this needs an approval, but its arguments cannot be shown to the user: %s", err.msg);
-		reject(peer->session, call->id, why.data);
-	} else if (!cell__mcp_peer_ask(peer, stream, form, call->id, false)) {
-		reject(peer->session, call->id,
-		       "this needs an approval, but the MCP client cannot ask its user (it does not support elicitation); "
-		       "start the server with --approve auto, or with a policy that allows it");
-	}
+	if (!form)
+		cell__buf_printf(why, "this needs an approval, but its arguments cannot be shown to the user: %s", err.msg);
+	return form;
 }
 
-void cell__mcp_cells_approval(struct cell__mcp_peer *peer, uint64_t approval, const json_t *result)
+/* Not with the lock held: a rejection is an event. */
+static void ask_approval(struct cell__mcp_handle *handle, const struct cell__mcp_job *job, const struct cell_event *event)
+{
+	static const char nobody[] = "this needs an approval, but the MCP client cannot ask its user (it does not support elicitation); "
+				     "start the server with --approve auto, or with a policy that allows it";
+	bool is_question = !strcmp(event->call->kind, "question"), asked = false;
+	CELL_AUTO_BUF struct cell__buf why = CELL_BUF_INIT;
+	json_t *form = form_of(event, &why);
+	struct target target;
+	bool may;
+
+	pthread_mutex_lock(&handle->server->lock);
+	target = target_of(handle, job);
+	may = is_question || !target.peer || !atomic_load(&target.peer->cannot_approve);
+	if (form && may && target.peer && target.elicits)
+		asked = cell__mcp_peer_ask(target.peer, target.stream, json_incref(form), handle->serial, event->call->id, is_question);
+	pthread_mutex_unlock(&handle->server->lock);
+	if (!asked)
+		reject(handle->session, event->call->id, is_question ? NULL : !may ? no_scope : why.size ? why.data : nobody);
+	json_decref(form);
+}
+
+void cell__mcp_cells_approval(struct cell__mcp_handle *handle, bool cannot_approve, uint64_t approval, const json_t *result)
 {
 	const char *action = json_string_value(json_object_get(result, "action"));
 	const json_t *content = json_object_get(result, "content");
@@ -190,50 +224,46 @@ void cell__mcp_cells_approval(struct cell__mcp_peer *peer, uint64_t approval, co
 	const char *reason = json_string_value(json_object_get(content, "reason"));
 	struct cell_approval_answer answer = CELL_APPROVAL_ANSWER_INIT;
 
-	if (!peer->session)
-		return;
-	if (atomic_load(&peer->cannot_approve)) {
-		reject(peer->session, approval, no_scope);
+	if (cannot_approve) {
+		reject(handle->session, approval, no_scope);
 	} else if (!result) {
-		reject(peer->session, approval, "the MCP client failed to ask its user");
+		reject(handle->session, approval, "the MCP client failed to ask its user");
 	} else if (action && decision && !strcmp(action, "accept") && (!strcmp(decision, "accept") || !strcmp(decision, "always"))) {
 		answer.accept = 1;
 		answer.always = !strcmp(decision, "always");
-		cell_session_answer(peer->session, approval, &answer, NULL);
+		cell_session_answer(handle->session, approval, &answer, NULL);
 	} else if (action && !strcmp(action, "accept")) {
-		reject(peer->session, approval, reason && *reason ? reason : "the user rejected it");
+		reject(handle->session, approval, reason && *reason ? reason : "the user rejected it");
 	} else {
-		reject(peer->session, approval, action && !strcmp(action, "decline") ? "the user declined" : "the user gave no answer");
+		reject(handle->session, approval, action && !strcmp(action, "decline") ? "the user declined" : "the user gave no answer");
 	}
 }
 
-void cell__mcp_cells_question(struct cell__mcp_peer *peer, uint64_t approval, const json_t *result)
+void cell__mcp_cells_question(struct cell__mcp_handle *handle, uint64_t approval, const json_t *result)
 {
 	const char *action = json_string_value(json_object_get(result, "action"));
 	const json_t *content = json_object_get(result, "content");
 	struct cell_approval_answer answer = CELL_APPROVAL_ANSWER_INIT;
 	CELL_AUTO_FREE char *text = content ? json_dumps(content, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
 
-	if (!peer->session)
-		return;
 	answer.accept = action && !strcmp(action, "accept");
 	answer.args = answer.accept ? text : NULL;
 	answer.dismiss = !action || (!answer.accept && strcmp(action, "decline"));
-	if (!cell_session_answer(peer->session, approval, &answer, NULL) || !answer.accept)
+	if (!cell_session_answer(handle->session, approval, &answer, NULL) || !answer.accept)
 		return;
 	/* An answer that does not fit the question counts as no answer. */
 	answer = (struct cell_approval_answer){ .size = sizeof(answer), .dismiss = 1 };
-	cell_session_answer(peer->session, approval, &answer, NULL); /* fails if it no longer waits */
+	cell_session_answer(handle->session, approval, &answer, NULL); /* fails if it no longer waits */
 }
 
 /* ---- notifications of MCP servers ------------------------------------------------------- */
 
-static void tell_progress(struct cell__mcp_peer *peer, struct cell__mcp_job *job, const struct cell_event *event, const json_t *said)
+static void tell_progress(const struct target *target, struct cell__mcp_job *job, const struct cell_event *event, const json_t *said)
 {
 	const char *words = json_string_value(json_object_get(said, "message"));
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
 
-	if (!job || !job->token || peer->sink.full(peer->sink.arg, job->unit->stream))
+	if (!job || !target->token)
 		return;
 	cell__buf_printf(&text, "%s.%s: %g", event->call->tool, event->call->callable,
 			 json_number_value(json_object_get(said, "progress")));
@@ -241,143 +271,128 @@ static void tell_progress(struct cell__mcp_peer *peer, struct cell__mcp_job *job
 		cell__buf_printf(&text, "/%g", json_number_value(json_object_get(said, "total")));
 	if (words)
 		cell__buf_printf(&text, " %s", words);
-	pthread_mutex_lock(&peer->out_lock);
 	job->progress += 1;
-	pthread_mutex_unlock(&peer->out_lock);
-	cell__mcp_peer_notify(peer, job->unit->stream, "notifications/progress",
-			      json_pack("{s:O, s:f, s:s#}", "progressToken", job->token, "progress", job->progress, "message",
+	cell__mcp_peer_notify(target->peer, target->stream, "notifications/progress",
+			      json_pack("{s:O, s:f, s:s#}", "progressToken", target->token, "progress", job->progress, "message",
 					text.size ? text.data : "", (int)text.size));
 }
 
 /* The server's message, with the tool's name as the logger's; if the client enabled that level. */
-static void tell_log(struct cell__mcp_peer *peer, void *stream, const struct cell_event *event, const json_t *said)
+static void tell_log(const struct target *target, const struct cell_event *event, const json_t *said)
 {
 	const char *level = json_string_value(json_object_get(said, "level"));
 	const json_t *data = json_object_get(said, "data");
-	int number = cell__mcp_log_level(level), wanted;
+	int number = cell__mcp_log_level(level);
 
-	pthread_mutex_lock(&peer->out_lock);
-	wanted = peer->log_level;
-	pthread_mutex_unlock(&peer->out_lock);
-	if (number < 0 || wanted < 0 || number < wanted || !data || peer->sink.full(peer->sink.arg, stream))
+	if (number < 0 || target->log_level < 0 || number < target->log_level || !data)
 		return;
-	cell__mcp_peer_notify(peer, stream, "notifications/message",
+	cell__mcp_peer_notify(target->peer, target->stream, "notifications/message",
 			      json_pack("{s:s, s:s, s:O}", "level", level, "logger", event->call->tool, "data", data));
 }
 
-static void tell_news(struct cell__mcp_peer *peer, struct cell__mcp_job *job, const struct cell_event *event)
+/* With the lock held. */
+static void tell_news(struct cell__mcp_handle *handle, struct cell__mcp_job *job, const struct cell_event *event)
 {
-	json_t *said = json_loadb(event->data, event->size, JSON_ALLOW_NUL, NULL);
+	struct target target = target_of(handle, job);
+	json_t *said;
 
+	if (!can_tell(&target))
+		return;
+	said = json_loadb(event->data, event->size, JSON_ALLOW_NUL, NULL);
 	if (event->type == CELL_EVENT_TOOL_PROGRESS)
-		tell_progress(peer, job, event, said);
+		tell_progress(&target, job, event, said);
 	else
-		tell_log(peer, job ? job->unit->stream : NULL, event, said);
+		tell_log(&target, event, said);
 	json_decref(said);
 }
 
 /* ---- events ----------------------------------------------------------------------------- */
 
+/* With the lock held. */
+static void tell_ended(struct cell__mcp_handle *handle, const struct cell__mcp_job *job, const struct cell_event *event)
+{
+	const char *why = event->decision ? event->decision : "ended";
+
+	/* Its cell may have ended before it, and the connection was asked that it belonged to. */
+	for (struct cell__mcp_peer *peer = handle->server->peers; peer; peer = peer->next) {
+		struct target target = target_of(handle, job);
+
+		cell__mcp_peer_forget(peer, target.peer == peer ? target.stream : NULL, handle->serial, event->call->id, why);
+	}
+}
+
 /* Engine's thread. */
 static void handle_event(void *arg, const struct cell_event *event)
 {
-	struct cell__mcp_peer *peer = arg;
+	struct cell__mcp_handle *handle = arg;
+	struct cell_mcp_server *server = handle->server;
 	struct cell__mcp_job *job;
-	void *stream;
 
-	pthread_mutex_lock(&peer->out_lock);
-	job = peer->current;
-	pthread_mutex_unlock(&peer->out_lock);
+	pthread_mutex_lock(&server->lock);
+	/* The job stays until we have given it its result, and that is the last event. */
+	job = handle->current;
 	/* A call of the client itself, which waits for it, and so its job exists. */
 	if (event->call && event->call->client)
 		job = event->call->client;
-	/* The job stays until we have given it its result, and that is the last event. */
-	stream = job ? job->unit->stream : NULL;
 	switch (event->type) {
 	case CELL_EVENT_CHUNK:
-		tell_chunk(peer, event->run_id ? job : NULL, event);
+		tell_chunk(handle, event->run_id ? job : NULL, event);
 		break;
 	case CELL_EVENT_TOOL_PROGRESS:
 	case CELL_EVENT_TOOL_LOG:
 		assert(event->call);
-		tell_news(peer, event->run_id ? job : NULL, event);
+		tell_news(handle, event->run_id || event->call->client ? job : NULL, event);
 		break;
 	case CELL_EVENT_APPROVAL:
 		assert(event->call);
-		ask_approval(peer, stream, event);
-		break;
+		pthread_mutex_unlock(&server->lock);
+		ask_approval(handle, job, event);
+		return;
 	case CELL_EVENT_APPROVAL_ENDED:
 		assert(event->call);
-		cell__mcp_peer_forget(peer, stream, event->call->id, event->decision ? event->decision : "ended");
+		tell_ended(handle, job, event);
 		break;
 	case CELL_EVENT_RESULT:
 		assert(job); /* run_cell() waits with it for the result */
-		pthread_mutex_lock(&peer->out_lock);
-		peer->current = NULL;
+		handle->current = NULL;
 		job->result = event->result;
 		job->done = true;
-		pthread_cond_broadcast(&peer->done);
-		pthread_mutex_unlock(&peer->out_lock);
+		pthread_cond_broadcast(&handle->changed);
 		break;
 	default:
 		break;
 	}
+	pthread_mutex_unlock(&server->lock);
 }
 
 /* ---- the thread --------------------------------------------------------------------------- */
 
-struct cell_session *cell__mcp_session(struct cell__mcp_peer *peer, struct cell_error *err)
+static int open_session(struct cell__mcp_handle *handle, struct cell_error *err)
 {
-	struct cell_session *session;
-
-	pthread_mutex_lock(&peer->lock);
-	while (!peer->session && !peer->opened && !peer->stopping)
-		pthread_cond_wait(&peer->changed, &peer->lock);
-	session = peer->stopping ? NULL : peer->session;
-	*err = peer->open_error;
-	if (!session && !err->code)
-		cell_fail(err, CELL_E_CLOSED, 0, "the client has disconnected");
-	pthread_mutex_unlock(&peer->lock);
-	return session;
-}
-
-/* Notifies the waiters for the session. */
-static void tell_opened(struct cell__mcp_peer *peer, const struct cell_error *err)
-{
-	pthread_mutex_lock(&peer->lock);
-	peer->opened = true;
-	peer->open_error = err ? *err : (struct cell_error){ 0 };
-	pthread_cond_broadcast(&peer->changed);
-	pthread_mutex_unlock(&peer->lock);
-}
-
-static int open_session(struct cell__mcp_peer *peer, struct cell_error *err)
-{
-	struct cell_session_options options = peer->server->session;
+	struct cell_mcp_server *server = handle->server;
+	struct cell_session_options options = server->session;
+	struct cell_session *session = NULL;
 	char owner[33];
-	struct cell_session *session;
 
-	if (peer->session)
+	if (handle->session)
 		return 0;
 	options.on_event = handle_event;
-	options.event_arg = peer;
-	options.space = peer->server->opts.space;
+	options.event_arg = handle;
+	options.space = server->opts.space;
 	cell__random_hex(owner, sizeof(owner) - 1);
-	if (peer->server->opts.zygote_per_session)
+	if (server->opts.zygote_per_session)
 		options.zygote_owner = owner;
-	pthread_mutex_lock(&peer->out_lock);
-	if (peer->elicits)
+	if (handle->asks)
 		options.gate |= CELL_GATE_QUESTIONS;
-	pthread_mutex_unlock(&peer->out_lock);
-	if (cell_session_open(peer->server->engine, &options, &session, err) < 0) {
-		tell_opened(peer, err);
-		return -1;
-	}
-	pthread_mutex_lock(&peer->lock);
-	peer->session = session;
-	pthread_mutex_unlock(&peer->lock);
-	tell_opened(peer, NULL);
-	return 0;
+	*err = (struct cell_error){ 0 };
+	cell_session_open(server->engine, &options, &session, err);
+	pthread_mutex_lock(&server->lock);
+	handle->session = session;
+	handle->opened = true;
+	handle->open_error = *err;
+	pthread_cond_broadcast(&handle->changed);
+	pthread_mutex_unlock(&server->lock);
+	return session ? 0 : -1;
 }
 
 static int64_t timeout_of(const struct cell__mcp_job *job)
@@ -398,67 +413,58 @@ static void fail_with(struct cell__mcp_job *job, const struct cell_error *err)
 	cell__mcp_job_fail(job, words, strlen(words));
 }
 
-static void run_cell(struct cell__mcp_peer *peer, struct cell__mcp_job *job)
+/* With the lock held. */
+static bool is_cancelled(const struct cell__mcp_job *job)
 {
+	return !job->request || job->request->cancelled;
+}
+
+static void run_cell(struct cell__mcp_handle *handle, struct cell__mcp_job *job)
+{
+	struct cell_mcp_server *server = handle->server;
 	struct cell_run_options options = CELL_RUN_OPTIONS_INIT;
 	const json_t *code = json_object_get(job->args, "code");
 	struct cell_error err;
-	int status = 0;
+	bool cancelled;
+	uint64_t run_id;
+	int status;
 
 	options.timeout_ms = timeout_of(job);
 	options.on_event = handle_event;
-	options.event_arg = peer;
-	pthread_mutex_lock(&peer->lock);
-	if (job->cancelled || peer->stopping) {
-		pthread_mutex_unlock(&peer->lock);
-		cell__mcp_job_answer(job, NULL);
-		return;
-	}
-	pthread_mutex_lock(&peer->out_lock);
-	peer->current = job;
-	pthread_mutex_unlock(&peer->out_lock);
-	/* Before the lock is released, so that an interrupt finds the cell in the session. */
-	status = cell_session_start(peer->session, json_string_value(code), json_string_length(code), &options, NULL, &err);
-	peer->running = status ? NULL : job;
-	pthread_mutex_unlock(&peer->lock);
-
-	pthread_mutex_lock(&peer->out_lock);
-	if (status)
-		peer->current = NULL;
-	while (!status && !job->done)
-		pthread_cond_wait(&peer->done, &peer->out_lock);
-	pthread_mutex_unlock(&peer->out_lock);
-	pthread_mutex_lock(&peer->lock);
-	peer->running = NULL;
-	pthread_mutex_unlock(&peer->lock);
-	if (status)
-		fail_with(job, &err);
-	else
-		cell__mcp_cell_answer(job, job->result);
-}
-
-static void reset_session(struct cell__mcp_peer *peer, struct cell__mcp_job *job)
-{
-	struct cell__mcp_answer_out out = { 0 };
-	struct cell_error err;
-
-	if (cell_session_reset(peer->session, &err) < 0) {
+	options.event_arg = handle;
+	pthread_mutex_lock(&server->lock);
+	handle->current = job;
+	pthread_mutex_unlock(&server->lock);
+	status = cell_session_start(handle->session, json_string_value(code), json_string_length(code), &options, &run_id, &err);
+	pthread_mutex_lock(&server->lock);
+	if (status) {
+		handle->current = NULL;
+		pthread_mutex_unlock(&server->lock);
 		fail_with(job, &err);
 		return;
 	}
-	out.structured = json_pack("{s:s}", "result", "reset");
-	out.content = json_pack("[{s:s, s:s}]", "type", "text", "text", "The kernel was reset; all variables are lost.");
-	cell__mcp_job_answer(job, &out);
+	handle->running = job;
+	handle->run_id = run_id;
+	cancelled = is_cancelled(job) || job->overtaken || handle->closing; /* before it could be found */
+	pthread_mutex_unlock(&server->lock);
+	if (cancelled)
+		cell_session_cancel(handle->session, run_id, NULL);
+	pthread_mutex_lock(&server->lock);
+	while (!job->done)
+		pthread_cond_wait(&handle->changed, &server->lock);
+	handle->running = NULL;
+	pthread_mutex_unlock(&server->lock);
+	cell__mcp_cell_answer(job, job->result);
 }
 
 /* checkpoint, rewind */
-static void keep_or_return(struct cell__mcp_peer *peer, struct cell__mcp_job *job, bool keep)
+static void keep_or_return(struct cell__mcp_handle *handle, struct cell__mcp_job *job, bool keep)
 {
 	const char *name = json_string_value(json_object_get(job->args, "name"));
 	struct cell__mcp_answer_out out = { 0 };
 	struct cell_error err;
 
-	if ((keep ? cell_session_checkpoint(peer->session, name, NULL, &err) : cell_session_rewind(peer->session, name, 0, &err)) < 0) {
+	if ((keep ? cell_session_checkpoint(handle->session, name, NULL, &err) : cell_session_rewind(handle->session, name, 0, &err)) < 0) {
 		fail_with(job, &err);
 		return;
 	}
@@ -468,52 +474,137 @@ static void keep_or_return(struct cell__mcp_peer *peer, struct cell__mcp_job *jo
 	cell__mcp_job_answer(job, &out);
 }
 
-static void work(struct cell__mcp_peer *peer, struct cell__mcp_job *job)
+/* Handles for the forks, each with a user; -1: none was made. */
+static int make_forks(struct cell__mcp_handle *source, struct cell__mcp_handle **forks, size_t n, struct cell_error *err)
 {
-	struct cell_error err;
+	struct cell_mcp_server *server = source->server;
+	size_t made = 0;
 
-	if (open_session(peer, &err) < 0)
+	pthread_mutex_lock(&server->lock);
+	while (made < n && (forks[made] = cell__mcp_handle_create(server, source->owner, NULL, NULL, err))) {
+		forks[made]->users = 1;
+		forks[made++]->asks = source->asks;
+	}
+	for (size_t i = 0; made < n && i < made; i++) {
+		cell__mcp_handle_close(forks[i]);
+		cell__mcp_handle_unuse(forks[i]);
+	}
+	pthread_mutex_unlock(&server->lock);
+	return made < n ? -1 : 0;
+}
+
+static void fork_session(struct cell__mcp_handle *handle, struct cell__mcp_job *job)
+{
+	struct cell_fork_options options = CELL_FORK_OPTIONS_INIT;
+	struct cell__mcp_handle *forks[CELL_MCP_MAX_FORKS];
+	struct cell_session *sessions[CELL_MCP_MAX_FORKS];
+	size_t n = (size_t)json_integer_value(json_object_get(job->args, "n"));
+	struct cell__mcp_answer_out out = { 0 };
+	json_t *ids = json_array();
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+	struct cell_error err;
+	int status;
+
+	assert(n >= 1 && n <= CELL_MCP_MAX_FORKS); /* by the schema */
+	if (make_forks(handle, forks, n, &err) < 0) {
+		json_decref(ids);
 		fail_with(job, &err);
-	else if (!strcmp(job->tool->name, "reset"))
-		reset_session(peer, job);
+		return;
+	}
+	options.on_event = handle_event;
+	options.event_args = (void *const *)forks;
+	status = cell_session_fork(handle->session, &options, n, sessions, &err);
+	pthread_mutex_lock(&handle->server->lock);
+	for (size_t i = 0; i < n; i++) {
+		if (status < 0) {
+			cell__mcp_handle_close(forks[i]);
+		} else {
+			forks[i]->session = sessions[i];
+			forks[i]->opened = true;
+			json_array_append_new(ids, json_string(forks[i]->id));
+			cell__buf_printf(&text, "%s%s", i ? "\n" : "", forks[i]->id);
+		}
+		cell__mcp_handle_unuse(forks[i]);
+	}
+	pthread_mutex_unlock(&handle->server->lock);
+	if (status < 0) {
+		json_decref(ids);
+		fail_with(job, &err);
+		return;
+	}
+	out.structured = json_pack("{s:o}", "sessions", ids);
+	out.content = json_pack("[{s:s, s:s}]", "type", "text", "text", text.size ? text.data : "");
+	cell__mcp_job_answer(job, &out);
+}
+
+static void work(struct cell__mcp_handle *handle, struct cell__mcp_job *job)
+{
+	static const char closed[] = "closed: the session was closed before this call ran";
+	static const char was_reset[] = "interrupted: the session was reset before this cell ran";
+	struct cell_error err;
+	bool cancelled, closing, overtaken;
+
+	pthread_mutex_lock(&handle->server->lock);
+	cancelled = is_cancelled(job);
+	closing = handle->closing;
+	overtaken = job->overtaken;
+	pthread_mutex_unlock(&handle->server->lock);
+	if (cancelled)
+		cell__mcp_job_answer(job, NULL);
+	else if (closing)
+		cell__mcp_job_fail(job, closed, sizeof(closed) - 1);
+	else if (overtaken)
+		cell__mcp_job_fail(job, was_reset, sizeof(was_reset) - 1);
+	else if (open_session(handle, &err) < 0)
+		fail_with(job, &err);
+	else if (!strcmp(job->tool->name, "fork_session"))
+		fork_session(handle, job);
 	else if (job->tool->flags & CELL_MCP_FORKS)
-		keep_or_return(peer, job, !strcmp(job->tool->name, "checkpoint"));
+		keep_or_return(handle, job, !strcmp(job->tool->name, "checkpoint"));
 	else
-		run_cell(peer, job);
+		run_cell(handle, job);
 }
 
 void *cell__mcp_cells_main(void *arg)
 {
-	struct cell__mcp_peer *peer = arg;
+	struct cell__mcp_handle *handle = arg;
+	struct cell_mcp_server *server = handle->server;
 	struct cell__mcp_job *job;
-	bool warmed = false;
 
-	pthread_mutex_lock(&peer->lock);
-	while (!peer->stopping) {
-		job = peer->cells;
+	pthread_mutex_lock(&server->lock);
+	while (handle->cells || handle->users || !handle->closing) {
+		job = handle->n_resets ? NULL : handle->cells;
 		if (job) {
-			peer->cells = job->after;
-			if (!peer->cells)
-				peer->last_cell = NULL;
-			peer->n_cells--;
-		} else if (!peer->initialized || warmed) {
-			pthread_cond_wait(&peer->changed, &peer->lock);
+			handle->taken = job;
+			handle->cells = job->after;
+			if (!handle->cells)
+				handle->last_cell = NULL;
+			handle->n_cells--;
+		} else if (!handle->wanted || handle->opened || handle->closing) {
+			pthread_cond_wait(&handle->changed, &server->lock);
 			continue;
 		}
-		pthread_mutex_unlock(&peer->lock);
+		pthread_mutex_unlock(&server->lock);
 		if (job)
-			work(peer, job);
+			work(handle, job);
 		else
-			open_session(peer, &(struct cell_error){ 0 }); /* the first cell reports the error, if there is one */
-		warmed = true;
-		pthread_mutex_lock(&peer->lock);
+			open_session(handle, &(struct cell_error){ 0 }); /* the first cell reports the error, if there is one */
+		pthread_mutex_lock(&server->lock);
 	}
-	while ((job = peer->cells)) {
-		peer->cells = job->after;
-		pthread_mutex_unlock(&peer->lock);
-		cell__mcp_job_answer(job, NULL);
-		pthread_mutex_lock(&peer->lock);
+	pthread_mutex_unlock(&server->lock);
+	cell_session_close(handle->session);
+	pthread_mutex_lock(&server->lock);
+	/* The end of a session is not an event. */
+	for (struct cell__mcp_peer *peer = server->peers; peer; peer = peer->next)
+		cell__mcp_peer_forget(peer, NULL, handle->serial, 0, "the session was closed");
+	if (handle->host) {
+		handle->host->n_homes--;
+		pthread_cond_broadcast(&handle->host->changed);
 	}
-	pthread_mutex_unlock(&peer->lock);
+	pthread_cond_destroy(&handle->changed);
+	free(handle);
+	server->n_threads--;
+	pthread_cond_broadcast(&server->changed);
+	pthread_mutex_unlock(&server->lock);
 	return NULL;
 }

@@ -281,10 +281,10 @@ static void keep_output(struct view *view, const struct cell__buf *text)
 	if (spill) {
 		view->truncated = true;
 		cell_result_keep_spill(view->result);
-		cell__mcp_keep_file(view->job->peer->server, spill);
+		cell__mcp_keep_file(view->job->handle->server, spill);
 		view->file = cell__strdup(spill);
 	} else if (count_chars(text->data, text->size) > view->max_chars) {
-		view->file = cell__mcp_keep_text(view->job->peer->server, text->data, text->size);
+		view->file = cell__mcp_keep_text(view->job->handle->server, text->data, text->size);
 	}
 }
 

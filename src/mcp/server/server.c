@@ -1,11 +1,12 @@
 /*
- * A peer: one client of the MCP server, on any transport.
+ * A peer: one connection to the MCP server, on any transport.
  *
- *     new ── initialize ──▶ ready ── destroy ──▶ stopping ── cells ended, calls ended ──▶ gone
+ *     new ── initialize ──▶ ready ── destroy ──▶ stopping ── its requests are answered ──▶ gone
+ *      └── requests of 2026-07-28 (modern.c) ──┘
  *
- * Requests that need no tool are answered by the reading thread.  tools/call makes a job: a cell goes to the queue of the
- * cell thread, any other call gets its own thread.  The thread that runs a job answers it exactly once; a cancelled job gets
- * no answer, as the protocol requires.  Lock order: peer->lock, then peer->out_lock, then the sink's.
+ * Requests that need no tool are answered by the reading thread.  tools/call makes a request and a job: a cell goes to the queue of a
+ * handle, any other call gets its own thread.  The thread that runs a job answers it exactly once; a cancelled request gets no answer, as the
+ * protocol requires.
  */
 #include "mcp/server/server.h"
 
@@ -13,15 +14,9 @@
 #include <string.h>
 #include <time.h>
 
-static const char *const versions[] = { "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05", NULL };
+const char *const cell__mcp_versions[] = { "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05", NULL };
 #define BATCH_VERSION "2025-03-26"
 static const char *const log_levels[] = { "debug", "info", "notice", "warning", "error", "critical", "alert", "emergency", NULL };
-
-static const char instructions[] = "Runs Python in a session that keeps its variables from call to call. run_code returns the value of "
-				   "the last expression and the printed output; execute_ipython_cell returns the output as IPython "
-				   "shows it. The code can use `tools`, `workflows`, `artifacts` and `deps`: search_tools lists the "
-				   "tools.<name>(...) that can be called, and calling several of them in one cell is cheaper than one "
-				   "call each. Plots made with matplotlib are returned as images. reset starts a fresh kernel.";
 
 /* ---- sending --------------------------------------------------------------------- */
 
@@ -40,155 +35,253 @@ void cell__mcp_peer_notify(struct cell__mcp_peer *peer, void *stream, const char
 	json_decref(params);
 }
 
-/* A request of the unit has its answer; buf NULL: no answer is sent. With peer->lock held. */
+/* A request of the unit has its answer; buf NULL: no answer is sent. Not with the lock held. */
 static void unit_answered(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const struct cell__buf *buf)
 {
-	bool last = --unit->left == 0;
+	bool last = true;
 
 	if (unit->batch) {
+		pthread_mutex_lock(&peer->server->lock);
 		if (buf && buf->size) {
 			cell__buf_add_str(&unit->answers, unit->answers.size ? "," : "[");
 			cell__buf_add(&unit->answers, buf->data, buf->size);
 		}
-		if (last && unit->answers.size && !cell__buf_add_str(&unit->answers, "]"))
-			send_buf(peer, unit->stream, &unit->answers, true);
-		else if (last)
-			peer->sink.send(peer->sink.arg, unit->stream, NULL, 0, true);
-	} else if (buf && buf->size) {
-		send_buf(peer, unit->stream, buf, last);
-	} else if (last) {
+		last = --unit->left == 0;
+		pthread_mutex_unlock(&peer->server->lock);
+		buf = &unit->answers;
+		if (last && buf->size)
+			cell__buf_add_str(&unit->answers, "]");
+	}
+	if (!last)
+		return;
+	if (buf && buf->size)
+		send_buf(peer, unit->stream, buf, true);
+	else
 		peer->sink.send(peer->sink.arg, unit->stream, NULL, 0, true);
-	}
-	if (last) {
-		cell__buf_finish(&unit->answers);
-		free(unit);
-	}
+	cell__buf_finish(&unit->answers);
+	free(unit);
 }
 
-static void answer_result(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const json_t *id, json_t *result)
+void cell__mcp_answer_result(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const json_t *id, json_t *result)
 {
 	CELL_AUTO_BUF struct cell__buf buf = CELL_BUF_INIT;
 
+	if (result && unit->modern)
+		cell__mcp_modern_result(result);
 	if (!result || cell__rpc_add_result(&buf, id, result) < 0)
 		cell__rpc_add_error(&buf, id, CELL_RPC_INTERNAL_ERROR, "the answer is too large, or out of memory", NULL);
 	json_decref(result);
 	unit_answered(peer, unit, &buf);
 }
 
-static void answer_error(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const json_t *id, int64_t code, const char *words)
+static void answer_error_data(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const json_t *id, int64_t code, const char *words,
+			      const json_t *data)
 {
 	CELL_AUTO_BUF struct cell__buf buf = CELL_BUF_INIT;
 
-	cell__rpc_add_error(&buf, id, code, words, NULL);
+	cell__rpc_add_error(&buf, id, code, words, data);
 	unit_answered(peer, unit, &buf);
+}
+
+void cell__mcp_answer_error(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const json_t *id, int64_t code, const char *words)
+{
+	answer_error_data(peer, unit, id, code, words, NULL);
 }
 
 /* ---- questions to the client ------------------------------------------------------- */
 
-bool cell__mcp_peer_ask(struct cell__mcp_peer *peer, void *stream, json_t *params, uint64_t approval, bool is_question)
+bool cell__mcp_peer_ask(struct cell__mcp_peer *peer, void *stream, json_t *params, uint64_t serial, uint64_t approval, bool is_question)
 {
 	struct cell__mcp_question *asked = cell__alloc(1, sizeof(*asked));
 	CELL_AUTO_BUF struct cell__buf buf = CELL_BUF_INIT;
 	bool sent = false;
 
-	pthread_mutex_lock(&peer->out_lock);
-	if (asked && params && peer->elicits && peer->n_questions < CELL_MCP_MAX_QUESTIONS &&
+	if (asked && params && peer->n_questions < CELL_MCP_MAX_QUESTIONS &&
 	    !cell__rpc_add_request(&buf, peer->next_id, "elicitation/create", params)) {
-		*asked = (struct cell__mcp_question){ peer->next_id++, approval, is_question, peer->questions };
+		*asked = (struct cell__mcp_question){ peer->next_id++, serial, approval, is_question, peer->questions };
 		peer->questions = asked;
 		peer->n_questions++;
+		send_buf(peer, stream, &buf, false);
 		sent = true;
 	}
-	pthread_mutex_unlock(&peer->out_lock);
 	json_decref(params);
-	if (sent)
-		send_buf(peer, stream, &buf, false);
-	else
+	if (!sent)
 		free(asked);
 	return sent;
 }
 
-/* The question with this id, or, for id -1, the one about this approval. The caller frees it; NULL: not found. */
-static struct cell__mcp_question *take_question(struct cell__mcp_peer *peer, int64_t id, uint64_t approval)
+/* The question with this id, or, for id -1, one about this approval; 0: any of the session's. The caller frees it; NULL: not found. */
+static struct cell__mcp_question *take_question(struct cell__mcp_peer *peer, int64_t id, uint64_t serial, uint64_t approval)
 {
-	struct cell__mcp_question *found = NULL;
-
-	pthread_mutex_lock(&peer->out_lock);
 	for (struct cell__mcp_question **at = &peer->questions; *at; at = &(*at)->next) {
-		if (id >= 0 ? (*at)->id == id : (*at)->approval == approval) {
-			found = *at;
-			*at = found->next;
+		struct cell__mcp_question *asked = *at;
+
+		if (id >= 0 ? asked->id == id : asked->serial == serial && (!approval || asked->approval == approval)) {
+			*at = asked->next;
 			peer->n_questions--;
-			break;
+			return asked;
 		}
 	}
-	pthread_mutex_unlock(&peer->out_lock);
-	return found;
+	return NULL;
 }
 
-void cell__mcp_peer_forget(struct cell__mcp_peer *peer, void *stream, uint64_t approval, const char *why)
+void cell__mcp_peer_forget(struct cell__mcp_peer *peer, void *stream, uint64_t serial, uint64_t approval, const char *why)
 {
-	struct cell__mcp_question *asked = take_question(peer, -1, approval);
+	struct cell__mcp_question *asked;
 
-	if (asked)
+	while ((asked = take_question(peer, -1, serial, approval))) {
 		cell__mcp_peer_notify(peer, stream, "notifications/cancelled",
 				      json_pack("{s:I, s:s}", "requestId", (json_int_t)asked->id, "reason", why));
-	free(asked);
+		free(asked);
+	}
 }
 
 static void handle_response(struct cell__mcp_peer *peer, const struct cell__rpc_message *message)
 {
+	struct cell__mcp_handle *handle = NULL;
 	struct cell__mcp_question *asked = NULL;
 	const json_t *result = message->kind == CELL__RPC_RESULT ? message->result : NULL;
 
+	pthread_mutex_lock(&peer->server->lock);
 	if (json_is_integer(message->id) && json_integer_value(message->id) >= 0)
-		asked = take_question(peer, json_integer_value(message->id), 0);
-	if (!asked)
-		return; /* a late answer, or one without a question of ours */
-	if (asked->is_question)
-		cell__mcp_cells_question(peer, asked->approval, result);
-	else
-		cell__mcp_cells_approval(peer, asked->approval, result);
+		asked = take_question(peer, json_integer_value(message->id), 0, 0);
+	/* Else a late answer, or one without a question of ours. */
+	handle = asked ? cell__mcp_handle_by_serial(peer->server, asked->serial) : NULL;
+	if (handle)
+		handle->users++;
+	pthread_mutex_unlock(&peer->server->lock);
+	if (handle && asked->is_question)
+		cell__mcp_cells_question(handle, asked->approval, result);
+	else if (handle)
+		cell__mcp_cells_approval(handle, atomic_load(&peer->cannot_approve), asked->approval, result);
+	pthread_mutex_lock(&peer->server->lock);
+	if (handle)
+		cell__mcp_handle_unuse(handle);
+	pthread_mutex_unlock(&peer->server->lock);
 	free(asked);
+}
+
+/* ---- requests that are answered later ---------------------------------------------------- */
+
+bool cell__mcp_is_pending(const struct cell__mcp_peer *peer, const json_t *id)
+{
+	for (const struct cell__mcp_pending *request = peer->requests; request; request = request->next) {
+		if (json_equal(request->id, id))
+			return true;
+	}
+	return false;
+}
+
+struct cell__mcp_pending *cell__mcp_pending_create(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, json_t *id,
+						   const char **refused)
+{
+	struct cell__mcp_pending *request = NULL;
+
+	if (peer->stopping)
+		*refused = "the connection is being closed";
+	else if (peer->n_requests >= CELL_MCP_MAX_REQUESTS)
+		*refused = "too many calls are pending; wait for some of them";
+	else if (!(request = cell__alloc(1, sizeof(*request))))
+		*refused = "out of memory";
+	if (!request)
+		return NULL;
+	*request = (struct cell__mcp_pending){ .peer = peer, .unit = unit, .id = json_incref(id), .log_level = -1, .next = peer->requests };
+	peer->requests = request;
+	peer->n_requests++;
+	return request;
+}
+
+/* With the lock held.  Nothing finds it any more; it still counts until request_free(). */
+static void request_unlink(struct cell__mcp_pending *request)
+{
+	struct cell__mcp_pending **at = &request->peer->requests;
+
+	while (*at != request)
+		at = &(*at)->next;
+	*at = request->next;
+}
+
+/* With the lock held, after its answer. */
+static void request_free(struct cell__mcp_pending *request)
+{
+	request->peer->n_requests--;
+	pthread_cond_broadcast(&request->peer->changed);
+	json_decref(request->id);
+	json_decref(request->token);
+	free(request);
+}
+
+/* Of one that was unlinked.  Takes the result over; NULL: nothing is sent. */
+static void request_answer(struct cell__mcp_pending *request, json_t *result)
+{
+	struct cell_mcp_server *server = request->peer->server;
+
+	if (result)
+		cell__mcp_answer_result(request->peer, request->unit, request->id, result);
+	else
+		unit_answered(request->peer, request->unit, NULL);
+	pthread_mutex_lock(&server->lock);
+	request_free(request);
+	pthread_mutex_unlock(&server->lock);
 }
 
 /* ---- jobs ---------------------------------------------------------------------------- */
 
-static void job_destroy(struct cell__mcp_job *job)
+/* With the lock held. */
+static void job_unref(struct cell__mcp_job *job)
 {
-	json_decref(job->id);
+	if (--job->refs)
+		return;
+	if (job->handle)
+		cell__mcp_handle_unuse(job->handle);
 	json_decref(job->args);
-	json_decref(job->token);
 	cell__buf_finish(&job->tails[0]);
 	cell__buf_finish(&job->tails[1]);
 	cell_canceller_destroy(job->canceller);
 	free(job);
 }
 
+/* The id of a session that the client has to name in later calls. */
+static void add_session(const struct cell__mcp_job *job, struct cell__mcp_answer_out *out)
+{
+	if (out->structured && (job->new_session || job->named))
+		json_object_set_new(out->structured, "session", json_string(job->handle->id));
+	if (job->new_session)
+		json_array_append_new(
+			out->content,
+			json_pack("{s:s, s:o}", "type", "text", "text",
+				  json_sprintf("[session %s: pass it as `session` to go on with these variables]", job->handle->id)));
+}
+
 void cell__mcp_job_answer(struct cell__mcp_job *job, struct cell__mcp_answer_out *out)
 {
-	struct cell__mcp_peer *peer = job->peer;
+	struct cell_mcp_server *server = job->handle->server;
+	struct cell__mcp_pending *request;
+	json_t *result = NULL;
+	bool wanted;
 
-	pthread_mutex_lock(&peer->lock);
-	for (struct cell__mcp_job **at = &peer->jobs; *at; at = &(*at)->next) {
-		if (*at == job) {
-			*at = job->next;
-			break;
-		}
+	pthread_mutex_lock(&server->lock);
+	request = job->request;
+	job->request = NULL;
+	if (job->handle->taken == job)
+		job->handle->taken = NULL;
+	if (request)
+		request_unlink(request);
+	wanted = request && !request->cancelled;
+	pthread_mutex_unlock(&server->lock);
+	if (out && wanted) {
+		add_session(job, out);
+		result = json_pack("{s:o, s:b, s:o*}", "content", out->content, "isError", out->failed, "structuredContent",
+				   out->structured);
+	} else if (out) {
+		json_decref(out->content);
+		json_decref(out->structured);
 	}
-	if (job->cancelled || !out) {
-		json_decref(out ? out->content : NULL);
-		json_decref(out ? out->structured : NULL);
-		unit_answered(peer, job->unit, NULL);
-	} else {
-		json_t *result = json_pack("{s:o, s:b}", "content", out->content, "isError", out->failed);
-
-		if (out->structured)
-			json_object_set_new(result, "structuredContent", out->structured);
-		answer_result(peer, job->unit, job->id, result);
-	}
-	pthread_mutex_unlock(&peer->lock);
-	job_destroy(job);
+	if (request)
+		request_answer(request, result);
+	pthread_mutex_lock(&server->lock);
+	job_unref(job);
+	pthread_mutex_unlock(&server->lock);
 }
 
 void cell__mcp_job_fail(struct cell__mcp_job *job, const char *words, size_t size)
@@ -201,14 +294,21 @@ void cell__mcp_job_fail(struct cell__mcp_job *job, const char *words, size_t siz
 	cell__mcp_job_answer(job, &out);
 }
 
+struct worker {
+	struct cell__mcp_job *job;
+	struct cell__mcp_peer *peer; /* which waits for it */
+};
+
 /* The thread of one operation on the space. */
 static void *worker_main(void *arg)
 {
-	struct cell__mcp_job *job = arg;
-	struct cell__mcp_peer *peer = job->peer;
+	struct worker worker = *(struct worker *)arg;
+	struct cell__mcp_job *job = worker.job;
+	struct cell_mcp_server *server = worker.peer->server;
 	struct cell__mcp_answer_out out = { 0 };
 	CELL_AUTO_BUF struct cell__buf message = CELL_BUF_INIT;
 
+	free(arg);
 	if (job->tool->run(job, job->args, &out, &message) < 0) {
 		json_decref(out.content);
 		json_decref(out.structured);
@@ -216,29 +316,50 @@ static void *worker_main(void *arg)
 	} else {
 		cell__mcp_job_answer(job, &out);
 	}
-	pthread_mutex_lock(&peer->lock);
-	peer->n_workers--;
-	pthread_cond_broadcast(&peer->changed);
-	pthread_mutex_unlock(&peer->lock);
+	pthread_mutex_lock(&server->lock);
+	worker.peer->n_workers--;
+	pthread_cond_broadcast(&worker.peer->changed);
+	pthread_mutex_unlock(&server->lock);
 	return NULL;
 }
 
-static int start_worker(struct cell__mcp_job *job)
+static int start_worker(struct cell__mcp_peer *peer, struct cell__mcp_job *job)
 {
+	struct worker *worker = cell__alloc(1, sizeof(*worker));
 	pthread_attr_t attr;
 	pthread_t thread;
 	int status;
 
+	if (!worker)
+		return -1;
+	*worker = (struct worker){ job, peer };
 	pthread_attr_init(&attr);
 	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	status = pthread_create(&thread, &attr, worker_main, job);
+	status = pthread_create(&thread, &attr, worker_main, worker);
 	pthread_attr_destroy(&attr);
+	if (status)
+		free(worker);
 	return status ? -1 : 0;
+}
+
+/* With the lock held.  The cells that a reset overtakes do not run any more, also those that wait; later ones wait for it. */
+static void begin_reset(struct cell__mcp_job *job)
+{
+	struct cell__mcp_handle *handle = job->handle;
+
+	job->dropped = handle->cells;
+	handle->cells = handle->last_cell = NULL;
+	handle->n_cells = 0;
+	handle->n_resets++;
+	if (handle->taken)
+		handle->taken->overtaken = true;
 }
 
 /* With the lock held.  NULL, or why it cannot be taken. */
 static const char *queue_job(struct cell__mcp_peer *peer, struct cell__mcp_job *job)
 {
+	struct cell__mcp_handle *handle = job->handle;
+
 	if (job->tool->run) {
 		if (peer->n_workers >= CELL_MCP_MAX_CALLS)
 			return "too many calls are pending; wait for some of them";
@@ -246,23 +367,24 @@ static const char *queue_job(struct cell__mcp_peer *peer, struct cell__mcp_job *
 		if (!job->canceller)
 			return "out of memory";
 		peer->n_workers++;
-		if (start_worker(job) < 0) {
+		if (start_worker(peer, job) < 0) {
 			peer->n_workers--;
 			return "no thread could be started for the call";
 		}
+		/* Its thread needs the lock. */
+		if (job->tool->run == cell__mcp_reset)
+			begin_reset(job);
 	} else {
-		if (peer->n_cells >= CELL_MCP_MAX_CELLS)
+		if (handle->n_cells >= CELL_MCP_MAX_CELLS)
 			return "too many cells are waiting; wait for some of them";
-		if (peer->last_cell)
-			peer->last_cell->after = job;
+		if (handle->last_cell)
+			handle->last_cell->after = job;
 		else
-			peer->cells = job;
-		peer->last_cell = job;
-		peer->n_cells++;
-		pthread_cond_broadcast(&peer->changed);
+			handle->cells = job;
+		handle->last_cell = job;
+		handle->n_cells++;
+		pthread_cond_broadcast(&handle->changed);
 	}
-	job->next = peer->jobs;
-	peer->jobs = job;
 	return NULL;
 }
 
@@ -270,8 +392,8 @@ static const char *queue_job(struct cell__mcp_peer *peer, struct cell__mcp_job *
 
 bool cell__mcp_speaks(const char *version)
 {
-	for (size_t i = 0; versions[i]; i++) {
-		if (!strcmp(versions[i], version))
+	for (size_t i = 0; cell__mcp_versions[i]; i++) {
+		if (!strcmp(cell__mcp_versions[i], version))
 			return true;
 	}
 	return false;
@@ -282,32 +404,38 @@ static void handle_initialize(struct cell__mcp_peer *peer, struct cell__mcp_unit
 	const char *asked = json_string_value(json_object_get(params, "protocolVersion"));
 	const char *client = json_string_value(json_object_get(json_object_get(params, "clientInfo"), "name"));
 	const json_t *elicitation = json_object_get(json_object_get(params, "capabilities"), "elicitation");
+	struct cell__mcp_handle *home;
 
 	if (!asked) {
-		answer_error(peer, unit, id, CELL_RPC_INVALID_PARAMS, "initialize needs protocolVersion");
+		cell__mcp_answer_error(peer, unit, id, CELL_RPC_INVALID_PARAMS, "initialize needs protocolVersion");
 		return;
 	}
 	if (peer->initialized) {
-		answer_error(peer, unit, id, CELL_RPC_INVALID_REQUEST, "the connection is already initialized");
+		cell__mcp_answer_error(peer, unit, id, CELL_RPC_INVALID_REQUEST, "the connection is already initialized");
 		return;
 	}
-	peer->version = versions[0];
-	for (size_t i = 0; versions[i]; i++) {
-		if (!strcmp(versions[i], asked))
-			peer->version = versions[i];
+	peer->version = cell__mcp_versions[0];
+	for (size_t i = 0; cell__mcp_versions[i]; i++) {
+		if (!strcmp(cell__mcp_versions[i], asked))
+			peer->version = cell__mcp_versions[i];
 	}
 	peer->initialized = true;
 	snprintf(peer->client, sizeof(peer->client), "%s", client ? client : "");
 	peer->batches = !strcmp(peer->version, BATCH_VERSION);
-	pthread_mutex_lock(&peer->out_lock);
+	pthread_mutex_lock(&peer->server->lock);
 	/* Since 2025-11-25 a client may be able to show pages only; {} means forms. */
 	peer->elicits = json_is_object(elicitation) && (!json_object_size(elicitation) || json_object_get(elicitation, "form"));
-	pthread_mutex_unlock(&peer->out_lock);
-	pthread_cond_broadcast(&peer->changed); /* the session may be opened in the meantime */
-	answer_result(peer, unit, id,
-		      json_pack("{s:s, s:{s:{}, s:{}}, s:{s:s, s:s, s:s}, s:s}", "protocolVersion", peer->version, "capabilities", "tools",
-				"logging", "serverInfo", "name", "workcell", "title", "Workcell", "version", cell_version(), "instructions",
-				instructions));
+	/* The session is opened in the meantime; the first call reports an error, if there is one. */
+	home = peer->stopping ? NULL : cell__mcp_handle_home(peer, NULL);
+	if (home) {
+		home->wanted = true;
+		pthread_cond_broadcast(&home->changed);
+	}
+	pthread_mutex_unlock(&peer->server->lock);
+	cell__mcp_answer_result(peer, unit, id,
+				json_pack("{s:s, s:{s:{}, s:{}}, s:{s:s, s:s, s:s}, s:s}", "protocolVersion", peer->version, "capabilities",
+					  "tools", "logging", "serverInfo", "name", "workcell", "title", "Workcell", "version",
+					  cell_version(), "instructions", cell__mcp_instructions));
 }
 
 int cell__mcp_log_level(const char *name)
@@ -324,24 +452,24 @@ static void handle_set_level(struct cell__mcp_peer *peer, struct cell__mcp_unit 
 	int i = cell__mcp_log_level(json_string_value(json_object_get(params, "level")));
 
 	if (i < 0) {
-		answer_error(peer, unit, id, CELL_RPC_INVALID_PARAMS,
-			     "level must be debug, info, notice, warning, error, critical, alert or emergency");
+		cell__mcp_answer_error(peer, unit, id, CELL_RPC_INVALID_PARAMS,
+				       "level must be debug, info, notice, warning, error, critical, alert or emergency");
 		return;
 	}
-	pthread_mutex_lock(&peer->out_lock);
+	pthread_mutex_lock(&peer->server->lock);
 	peer->log_level = i;
-	pthread_mutex_unlock(&peer->out_lock);
-	answer_result(peer, unit, id, json_object());
+	pthread_mutex_unlock(&peer->server->lock);
+	cell__mcp_answer_result(peer, unit, id, json_object());
 }
 
-static void handle_list(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const json_t *id, const json_t *params)
+void cell__mcp_handle_list(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const json_t *id, const json_t *params)
 {
 	const json_t *cursor = json_object_get(params, "cursor");
 
 	if (cursor && !json_is_null(cursor))
-		answer_error(peer, unit, id, CELL_RPC_INVALID_PARAMS, "unknown cursor: the list of tools has one page");
+		cell__mcp_answer_error(peer, unit, id, CELL_RPC_INVALID_PARAMS, "unknown cursor: the list of tools has one page");
 	else
-		answer_result(peer, unit, id, json_pack("{s:O}", "tools", peer->server->tools));
+		cell__mcp_answer_result(peer, unit, id, json_pack("{s:O}", "tools", peer->server->tools));
 }
 
 /* Names that workflows had when they were called skills: they are answered, not listed. */
@@ -361,93 +489,222 @@ static const char *present_name(const char *name)
 	return name;
 }
 
-static void handle_call(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, json_t *id, const json_t *params)
+/*
+ * With the lock held.  The session that a call works on, and whether it was made for it; NULL: *message has the reason.  An operation on the
+ * space needs one too: its approvals and events are a session's.
+ */
+static struct cell__mcp_handle *choose_handle(struct cell__mcp_peer *peer, const struct cell__mcp_tool *tool, const json_t *named,
+					      bool modern, bool *ret_new, struct cell__buf *message)
+{
+	struct cell__mcp_handle *handle = NULL;
+	struct cell_error err = { 0 };
+
+	*ret_new = false;
+	if (named && (strcmp(json_string_value(named), "new") || !(tool->flags & CELL_MCP_BEGINS))) {
+		handle = cell__mcp_handle_find(peer->server, peer->owner, json_string_value(named), json_string_length(named));
+		if (!handle)
+			cell__buf_printf(message,
+					 "not_found: no session '%.40s': it was closed, has expired, or never was; leave `session` out of "
+					 "run_code to begin a new one",
+					 json_string_value(named));
+		return handle;
+	}
+	if (!(tool->flags & CELL_MCP_SESSION) || (!modern && !named)) {
+		handle = cell__mcp_handle_home(peer, &err);
+	} else if (tool->flags & CELL_MCP_BEGINS) {
+		handle = cell__mcp_handle_create(peer->server, peer->owner, NULL, NULL, &err);
+		*ret_new = handle != NULL;
+	} else {
+		cell__buf_add_str(message, "invalid: argument 'session' is missing: give the id that run_code returned");
+	}
+	if (err.code)
+		cell__buf_printf(message, "%s: %s", cell_code_word(err.code), err.msg);
+	return handle;
+}
+
+/* With the lock held.  Links request, job and handle, and starts it.  NULL: it is under way. */
+static const char *begin_job(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, json_t *id, const json_t *params,
+			     const struct cell__mcp_said *said, struct cell__mcp_job *job, struct cell__buf *message)
+{
+	const json_t *named = job->tool->flags & CELL_MCP_SESSION ? json_object_get(job->args, "session") : NULL;
+	json_t *token = json_object_get(json_object_get(params, "_meta"), "progressToken");
+	struct cell__mcp_pending *request;
+	const char *refused = NULL;
+
+	request = cell__mcp_pending_create(peer, unit, id, &refused);
+	if (!request)
+		return refused;
+	job->handle = choose_handle(peer, job->tool, named, said != NULL, &job->new_session, message);
+	if (!job->handle) {
+		refused = message->data ? message->data : "out of memory";
+	} else {
+		job->handle->users++;
+		job->named = named && !job->new_session;
+		if (job->new_session)
+			job->handle->asks = said && said->elicits;
+		request->job = job;
+		request->token = json_is_string(token) || json_is_integer(token) ? json_incref(token) : NULL;
+		request->elicits = said && said->elicits;
+		request->log_level = said ? said->log_level : -1;
+		job->request = request;
+		refused = queue_job(peer, job);
+	}
+	if (refused) {
+		if (job->new_session)
+			cell__mcp_handle_close(job->handle);
+		request_unlink(request);
+		request_free(request);
+	}
+	return refused;
+}
+
+void cell__mcp_handle_call(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, json_t *id, const json_t *params,
+			   const struct cell__mcp_said *said)
 {
 	const char *name = present_name(json_string_value(json_object_get(params, "name"))), *refused;
 	const struct cell__mcp_tool *tool = name ? cell__mcp_tools_find(&peer->server->opts, name) : NULL;
+	const char *client = said ? said->client : peer->client;
 	const json_t *args = json_object_get(params, "arguments");
-	json_t *token = json_object_get(json_object_get(params, "_meta"), "progressToken");
 	CELL_AUTO_BUF struct cell__buf message = CELL_BUF_INIT;
 	struct cell__mcp_job *job;
 
 	if (!tool) {
 		cell__buf_printf(&message, name ? "Unknown tool: %.200s" : "tools/call needs the name of a tool", name);
-		answer_error(peer, unit, id, CELL_RPC_INVALID_PARAMS, message.data);
+		cell__mcp_answer_error(peer, unit, id, CELL_RPC_INVALID_PARAMS, message.data);
 		return;
 	}
 	if (args && !json_is_object(args) && !json_is_null(args)) {
-		answer_error(peer, unit, id, CELL_RPC_INVALID_PARAMS, "arguments must be an object");
+		cell__mcp_answer_error(peer, unit, id, CELL_RPC_INVALID_PARAMS, "arguments must be an object");
 		return;
 	}
 	job = cell__alloc(1, sizeof(*job));
 	if (!job) {
-		answer_error(peer, unit, id, CELL_RPC_INTERNAL_ERROR, "out of memory");
+		cell__mcp_answer_error(peer, unit, id, CELL_RPC_INTERNAL_ERROR, "out of memory");
 		return;
 	}
-	*job = (struct cell__mcp_job){ .peer = peer, .unit = unit, .tool = tool, .id = json_incref(id) };
-	if (json_is_string(token) || json_is_integer(token))
-		job->token = json_incref(token);
+	*job = (struct cell__mcp_job){ .tool = tool, .refs = 1 };
+	snprintf(job->client, sizeof(job->client), "%s", client ? client : "");
 	job->args = cell__mcp_tools_check(tool, args, &message);
-	refused = job->args ? queue_job(peer, job) : message.data;
-	if (!refused && job->args)
-		return;
-	answer_result(
-		peer, unit, id,
-		json_pack("{s:[{s:s, s:s}], s:b}", "content", "type", "text", "text", refused ? refused : "out of memory", "isError", 1));
-	job_destroy(job);
+	refused = job->args ? NULL : message.size ? message.data : "out of memory";
+	pthread_mutex_lock(&peer->server->lock);
+	if (!refused)
+		refused = begin_job(peer, unit, id, params, said, job, &message);
+	if (refused)
+		job_unref(job);
+	pthread_mutex_unlock(&peer->server->lock);
+	if (refused)
+		cell__mcp_answer_result(peer, unit, id,
+					json_pack("{s:[{s:s, s:s}], s:b}", "content", "type", "text", "text", refused, "isError", 1));
 }
 
-static bool is_pending(const struct cell__mcp_peer *peer, const json_t *id)
+void cell__mcp_handle_unknown(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const json_t *id, const char *method)
 {
-	for (const struct cell__mcp_job *job = peer->jobs; job; job = job->next) {
-		if (json_equal(job->id, id))
-			return true;
-	}
-	return false;
+	char words[CELL_RPC_MAX_METHOD + 64];
+
+	snprintf(words, sizeof(words), "Method not found: %.*s", (int)CELL_RPC_MAX_METHOD, method);
+	cell__mcp_answer_error(peer, unit, id, CELL_RPC_METHOD_NOT_FOUND, words);
+}
+
+static bool is_pending(struct cell__mcp_peer *peer, const json_t *id)
+{
+	bool pending;
+
+	pthread_mutex_lock(&peer->server->lock);
+	pending = !peer->stateless && cell__mcp_is_pending(peer, id);
+	pthread_mutex_unlock(&peer->server->lock);
+	return pending;
 }
 
 static void handle_request(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const struct cell__rpc_message *message)
 {
 	const char *method = message->method;
-	char words[CELL_RPC_MAX_METHOD + 64];
 
 	if (message->params && !json_is_object(message->params))
-		answer_error(peer, unit, message->id, CELL_RPC_INVALID_PARAMS, "params must be an object");
+		cell__mcp_answer_error(peer, unit, message->id, CELL_RPC_INVALID_PARAMS, "params must be an object");
+	else if (is_pending(peer, message->id))
+		cell__mcp_answer_error(peer, unit, message->id, CELL_RPC_INVALID_REQUEST, "a request with this id is already pending");
+	else if (unit->modern)
+		cell__mcp_modern_request(peer, unit, message);
 	else if (!strcmp(method, "ping"))
-		answer_result(peer, unit, message->id, json_object());
+		cell__mcp_answer_result(peer, unit, message->id, json_object());
 	else if (!strcmp(method, "initialize"))
 		handle_initialize(peer, unit, message->id, message->params);
 	else if (!peer->initialized)
-		answer_error(peer, unit, message->id, CELL_RPC_INVALID_REQUEST, "the first request must be initialize");
-	else if (is_pending(peer, message->id))
-		answer_error(peer, unit, message->id, CELL_RPC_INVALID_REQUEST, "a request with this id is already pending");
+		cell__mcp_answer_error(peer, unit, message->id, CELL_RPC_INVALID_REQUEST, "the first request must be initialize");
 	else if (!strcmp(method, "tools/list"))
-		handle_list(peer, unit, message->id, message->params);
+		cell__mcp_handle_list(peer, unit, message->id, message->params);
 	else if (!strcmp(method, "tools/call"))
-		handle_call(peer, unit, message->id, message->params);
+		cell__mcp_handle_call(peer, unit, message->id, message->params, NULL);
 	else if (!strcmp(method, "logging/setLevel"))
 		handle_set_level(peer, unit, message->id, message->params);
-	else {
-		snprintf(words, sizeof(words), "Method not found: %.*s", (int)CELL_RPC_MAX_METHOD, method);
-		answer_error(peer, unit, message->id, CELL_RPC_METHOD_NOT_FOUND, words);
-	}
+	else
+		cell__mcp_handle_unknown(peer, unit, message->id, method);
 }
 
-/* The thread that runs the job answers it; this only notes that the answer is not needed. */
+/* ---- cancelling ---------------------------------------------------------------------------- */
+
+/*
+ * With the lock held, which is released in between.  The thread that runs the job answers it; this only notes that the answer is not needed,
+ * and interrupts it.
+ */
+static void cancel_request(struct cell__mcp_pending *request, bool kill)
+{
+	struct cell_mcp_server *server = request->peer->server;
+	struct cell__mcp_job *job = request->job;
+	struct cell__mcp_handle *handle = job ? job->handle : NULL;
+	bool runs = job && handle->running == job;
+	uint64_t run_id = runs ? handle->run_id : 0;
+
+	request->cancelled = true;
+	request->killed = kill;
+	if (!job) {
+		request_unlink(request);
+		pthread_mutex_unlock(&server->lock);
+		request_answer(request, NULL);
+		pthread_mutex_lock(&server->lock);
+		return;
+	}
+	if (!runs && !job->canceller)
+		return; /* it waits, and will not run */
+	job->refs++;
+	pthread_mutex_unlock(&server->lock);
+	if (job->canceller)
+		cell_canceller_cancel(job->canceller);
+	if (runs && kill)
+		cell__mcp_handle_stop(handle, true);
+	else if (runs)
+		cell_session_cancel(handle->session, run_id, NULL);
+	pthread_mutex_lock(&server->lock);
+	job_unref(job);
+}
+
 static void handle_cancelled(struct cell__mcp_peer *peer, const json_t *params)
 {
 	const json_t *id = json_is_object(params) ? json_object_get(params, "requestId") : NULL;
+	struct cell__mcp_pending *request;
 
-	for (struct cell__mcp_job *job = id ? peer->jobs : NULL; job; job = job->next) {
-		if (json_equal(job->id, id)) {
-			job->cancelled = true;
-			if (job == peer->running)
-				cell_session_interrupt(peer->session, NULL);
-			if (job->canceller)
-				cell_canceller_cancel(job->canceller);
-			return;
-		}
-	}
+	if (!id || peer->stateless)
+		return;
+	pthread_mutex_lock(&peer->server->lock);
+	for (request = peer->requests; request && !json_equal(request->id, id); request = request->next)
+		;
+	if (request && !request->cancelled)
+		cancel_request(request, false);
+	pthread_mutex_unlock(&peer->server->lock);
+}
+
+void cell__mcp_peer_cancel(struct cell__mcp_peer *peer, const void *stream)
+{
+	struct cell__mcp_pending *request;
+
+	pthread_mutex_lock(&peer->server->lock);
+	do {
+		for (request = peer->requests; request && (request->unit->stream != stream || request->cancelled); request = request->next)
+			;
+		if (request)
+			cancel_request(request, false);
+	} while (request);
+	pthread_mutex_unlock(&peer->server->lock);
 }
 
 /* ---- incoming messages -------------------------------------------------------------------- */
@@ -462,7 +719,37 @@ static size_t count_requests(const struct cell__rpc_doc *doc)
 	return n;
 }
 
-size_t cell__mcp_peer_feed(struct cell__mcp_peer *peer, const char *text, size_t size, void *stream)
+/* A message that an HTTP request refuses as a whole; false: it does not. */
+static bool is_refused(const struct cell__rpc_message *message, const struct cell__mcp_head *head, struct cell__mcp_refusal *refusal,
+		       int code, const char *words, const json_t *data)
+{
+	if (!head || !code)
+		return false;
+	refusal->status = code == CELL_RPC_METHOD_NOT_FOUND ? 404 : 400;
+	cell__rpc_add_error(&refusal->body, message->id, code, words, data);
+	return true;
+}
+
+/* A request of 2026-07-28. True: it is under way or answered; false: it was refused. */
+static bool feed_modern(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const struct cell__rpc_message *message,
+			const struct cell__mcp_head *head, struct cell__mcp_refusal *refusal)
+{
+	CELL_AUTO_BUF struct cell__buf words = CELL_BUF_INIT;
+	json_t *data = NULL;
+	int code = cell__mcp_modern_check(message, head, &words, &data);
+	bool refused = is_refused(message, head, refusal, code, words.data, data);
+
+	unit->modern = true;
+	if (code && !refused)
+		answer_error_data(peer, unit, message->id, code, words.data, data);
+	else if (!refused)
+		handle_request(peer, unit, message);
+	json_decref(data);
+	return !refused;
+}
+
+size_t cell__mcp_peer_feed(struct cell__mcp_peer *peer, const char *text, size_t size, void *stream, const struct cell__mcp_head *head,
+			   struct cell__mcp_refusal *refusal)
 {
 	CELL_AUTO_RPC_DOC struct cell__rpc_doc doc = CELL__RPC_DOC_INIT;
 	struct cell__mcp_unit *unit = cell__alloc(1, sizeof(*unit));
@@ -473,13 +760,25 @@ size_t cell__mcp_peer_feed(struct cell__mcp_peer *peer, const char *text, size_t
 
 	if (!unit)
 		return 0; /* out of memory: the message is ignored */
-	pthread_mutex_lock(&peer->lock);
 	*unit = (struct cell__mcp_unit){ .stream = stream, .left = 1 };
 	code = cell__rpc_read(text, size, peer->batches, &doc, &err);
+	if (!code && !doc.batch)
+		code = cell__rpc_get(&doc, 0, &message, &err);
+	else
+		message = (struct cell__rpc_message){ 0 };
+	if (code && peer->stateless && is_refused(&message, head, refusal, code, err.msg, NULL)) {
+		free(unit);
+		return 0;
+	}
 	if (code) {
-		answer_error(peer, unit, NULL, code, err.msg);
-		pthread_mutex_unlock(&peer->lock);
+		cell__mcp_answer_error(peer, unit, message.id, code, err.msg);
 		return 1;
+	}
+	if (!doc.batch && message.kind == CELL__RPC_REQUEST && (peer->stateless || cell__mcp_is_modern(&message))) {
+		if (feed_modern(peer, unit, &message, head, refusal))
+			return 1;
+		free(unit);
+		return 0;
 	}
 	n = count_requests(&doc);
 	unit->left = n;
@@ -488,7 +787,7 @@ size_t cell__mcp_peer_feed(struct cell__mcp_peer *peer, const char *text, size_t
 	for (size_t i = 0; i < doc.count; i++) {
 		code = cell__rpc_get(&doc, i, &message, &err);
 		if (code)
-			answer_error(peer, unit, message.id, code, err.msg);
+			cell__mcp_answer_error(peer, unit, message.id, code, err.msg);
 		else if (message.kind == CELL__RPC_REQUEST)
 			handle_request(peer, unit, &message);
 		else if (message.kind != CELL__RPC_NOTIFICATION)
@@ -496,7 +795,6 @@ size_t cell__mcp_peer_feed(struct cell__mcp_peer *peer, const char *text, size_t
 		else if (!strcmp(message.method, "notifications/cancelled"))
 			handle_cancelled(peer, message.params);
 	}
-	pthread_mutex_unlock(&peer->lock);
 	if (!n)
 		free(unit);
 	return n;
@@ -504,92 +802,104 @@ size_t cell__mcp_peer_feed(struct cell__mcp_peer *peer, const char *text, size_t
 
 /* ---- life ------------------------------------------------------------------------------ */
 
-struct cell__mcp_peer *cell__mcp_peer_create(struct cell_mcp_server *server, const struct cell__mcp_sink *sink, struct cell_error *err)
+struct cell__mcp_peer *cell__mcp_peer_create(struct cell_mcp_server *server, const struct cell__mcp_sink *sink, const char *owner,
+					     bool stateless, struct cell_error *err)
 {
 	struct cell__mcp_peer *peer = cell__alloc(1, sizeof(*peer));
 	pthread_condattr_t attr;
-	int status;
 
 	if (!peer) {
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a client");
 		return NULL;
 	}
-	*peer = (struct cell__mcp_peer){ .server = server, .sink = *sink, .log_level = -1, .next_id = 1 };
-	pthread_mutex_init(&peer->lock, NULL);
-	pthread_mutex_init(&peer->out_lock, NULL);
+	*peer = (struct cell__mcp_peer){ .server = server, .sink = *sink, .stateless = stateless, .log_level = -1, .next_id = 1 };
+	snprintf(peer->owner, sizeof(peer->owner), "%s", owner);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&peer->changed, &attr);
-	pthread_cond_init(&peer->done, &attr);
 	pthread_condattr_destroy(&attr);
 	pthread_mutex_lock(&server->lock);
 	peer->next = server->peers;
 	server->peers = peer;
 	pthread_mutex_unlock(&server->lock);
-	status = pthread_create(&peer->thread, NULL, cell__mcp_cells_main, peer);
-	peer->has_thread = !status;
-	if (status) {
-		cell_fail(err, CELL_E_IO, status, "cannot start a thread for the cells");
-		cell__mcp_peer_destroy(peer, NULL);
-		return NULL;
-	}
 	return peer;
 }
 
-static int wait_for_workers(struct cell__mcp_peer *peer, struct cell_error *err)
+/* With the lock held, which is released in between.  Subscriptions end with a result, calls without one. */
+static void end_requests(struct cell__mcp_peer *peer, bool kill)
+{
+	struct cell__mcp_pending *request;
+
+	for (;;) {
+		for (request = peer->requests; request && request->cancelled && (request->killed || !kill); request = request->next)
+			;
+		if (!request)
+			return;
+		if (request->job) {
+			cancel_request(request, kill);
+			continue;
+		}
+		request_unlink(request);
+		pthread_mutex_unlock(&peer->server->lock);
+		if (!peer->stateless) /* on a line for all, the end of one has to be told besides */
+			cell__mcp_peer_notify(peer, request->unit->stream, "notifications/cancelled",
+					      json_pack("{s:O, s:s}", "requestId", request->id, "reason", "the server ends"));
+		request_answer(request, cell__mcp_listen_result(request->id));
+		pthread_mutex_lock(&peer->server->lock);
+	}
+}
+
+static int wait_for_requests(struct cell__mcp_peer *peer, struct cell_error *err)
 {
 	int64_t until_us = cell__now_us() + peer->server->opts.grace_ms * 1000;
 	struct timespec until = { .tv_sec = until_us / 1000000, .tv_nsec = until_us % 1000000 * 1000 };
 
-	while (peer->n_workers && cell__now_us() < until_us)
-		pthread_cond_timedwait(&peer->changed, &peer->lock, &until);
-	if (!peer->n_workers)
+	while ((peer->n_workers || peer->n_requests) && cell__now_us() < until_us)
+		pthread_cond_timedwait(&peer->changed, &peer->server->lock, &until);
+	if (!peer->n_workers && !peer->n_requests)
 		return 0;
-	return cell_fail(err, CELL_E_TIMEOUT, 0, "%zu operations are still under way", peer->n_workers);
+	return cell_fail(err, CELL_E_TIMEOUT, 0, "%zu operations are still under way", peer->n_workers + peer->n_requests);
 }
 
-int cell__mcp_peer_destroy(struct cell__mcp_peer *peer, struct cell_error *err)
+int cell__mcp_peer_destroy(struct cell__mcp_peer *peer, bool kill, struct cell_error *err)
 {
+	struct cell_mcp_server *server = peer->server;
+	struct cell__mcp_handle *home;
 	struct cell__mcp_question *asked;
 	struct cell__mcp_peer **at;
 	int status;
 
-	pthread_mutex_lock(&peer->lock);
+	pthread_mutex_lock(&server->lock);
 	peer->stopping = true;
-	if (peer->running)
-		cell_session_reset(peer->session, NULL);
-	for (struct cell__mcp_job *job = peer->jobs; job; job = job->next) {
-		if (job->canceller)
-			cell_canceller_cancel(job->canceller);
+	home = peer->home;
+	if (home) {
+		home->users++;
+		cell__mcp_handle_close(home);
+		pthread_mutex_unlock(&server->lock);
+		cell__mcp_handle_stop(home, true);
+		pthread_mutex_lock(&server->lock);
+		cell__mcp_handle_unuse(home);
 	}
-	pthread_cond_broadcast(&peer->changed);
-	pthread_mutex_unlock(&peer->lock);
-	if (peer->has_thread)
-		pthread_join(peer->thread, NULL);
-	peer->has_thread = false;
-	pthread_mutex_lock(&peer->out_lock);
-	peer->elicits = false; /* from now on the client is asked nothing */
-	pthread_mutex_unlock(&peer->out_lock);
+	/* From now on the client is asked nothing. */
+	peer->elicits = false;
+	end_requests(peer, kill);
+	status = wait_for_requests(peer, err);
+	while (!status && peer->n_homes)
+		pthread_cond_wait(&peer->changed, &server->lock);
+	if (status < 0) {
+		pthread_mutex_unlock(&server->lock);
+		return -1;
+	}
 	while ((asked = peer->questions)) {
 		peer->questions = asked->next;
 		free(asked);
 	}
-	pthread_mutex_lock(&peer->lock);
-	status = wait_for_workers(peer, err);
-	pthread_mutex_unlock(&peer->lock);
-	if (status < 0)
-		return -1;
-	cell_session_close(peer->session);
-	pthread_mutex_lock(&peer->server->lock);
-	for (at = &peer->server->peers; *at && *at != peer; at = &(*at)->next)
+	for (at = &server->peers; *at && *at != peer; at = &(*at)->next)
 		;
 	if (*at)
 		*at = peer->next;
-	pthread_mutex_unlock(&peer->server->lock);
-	pthread_mutex_destroy(&peer->lock);
-	pthread_mutex_destroy(&peer->out_lock);
+	pthread_mutex_unlock(&server->lock);
 	pthread_cond_destroy(&peer->changed);
-	pthread_cond_destroy(&peer->done);
 	free(peer);
 	return 0;
 }

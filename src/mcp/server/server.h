@@ -1,23 +1,29 @@
 /*
  * The MCP server, shared by its files.
  *
- *     stdio.c   the public functions; one client on two descriptors
- *     server.c  a peer, which is one client: its messages, its calls, questions to it
- *     cells.c   its session: cells in order, their events, approvals
- *     result.c  the outcome of a cell, as a tool's result
- *     table.c   the tools: a table, their schemas, checking of their arguments
- *     tools.c   the tools that work on the space
+ *     stdio.c    the public functions; one client on two descriptors
+ *     server.c   a peer, which is one connection: its messages, its requests, questions to it
+ *     modern.c   requests of revision 2026-07-28, each of which says everything about itself
+ *     handles.c  sessions and their ids: who may use one, which has to go for another
+ *     cells.c    the thread of a session: cells in order, their events, approvals
+ *     result.c   the outcome of a cell, as a tool's result
+ *     table.c    the tools: a table, their schemas, checking of their arguments
+ *     tools.c    the tools that work on the space
  *
  * server/mcp.c serves many clients over Streamable HTTP.
  *
- * Threads.  The transport's thread feeds a peer with received messages, and never waits for a call:
+ * Four objects.  A *peer* is a connection (or all stateless requests of one token); a *request* is a tools/call that has no answer yet;
+ * a *job* is the work for it; a *handle* is a session with its id, its owner, and the thread that runs its cells.  A job has a request while
+ * somebody waits for it.
  *
- *     transport ── feed ──┬── queue ──▶ the peer's cell thread ── cell_session_start() ──▶ engine's thread ── events ──┐
- *                         └── one thread a call ── cell_session_call()                                                 │
- *     transport ◀── sink ── answers, progress, log, elicitations ◀─────────────────────────────────────────────────────┘
+ * Threads.  The transport's thread feeds a peer with received messages, and never waits for a job:
  *
- * peer->lock guards calls and session and may be held while waiting for the engine; so the engine's thread never takes it.
- * peer->out_lock guards the data that the engine's thread needs (questions, the state of a cell) and is held only briefly.
+ *     transport ── feed ──┬── queue ──▶ the handle's thread ── cell_session_start() ──▶ engine's thread ── events ──┐
+ *                         └── one thread a job ── cell_session_call()                                               │
+ *     transport ◀── sink ── answers, progress, log, elicitations ◀──────────────────────────────────────────────────┘
+ *
+ * server->lock guards all four.  The engine's thread takes it too: it is held briefly, and never while waiting for the engine.  A peer's
+ * version and the like belong to the thread that feeds it.
  */
 #ifndef CELL_MCP_SERVER_H
 #define CELL_MCP_SERVER_H
@@ -33,6 +39,11 @@
 #define CELL_MCP_MAX_CALLS 32u               /* operations on the space under way for one client */
 #define CELL_MCP_MAX_CELLS 256u              /* cells that wait */
 #define CELL_MCP_MAX_QUESTIONS 256u          /* elicitations without an answer */
+#define CELL_MCP_MAX_LISTENING 64u           /* subscriptions/listen of one client */
+#define CELL_MCP_MAX_REQUESTS 2048u          /* without an answer, of one client */
+#define CELL_MCP_HANDLE_CHARS 32u            /* of a session's id: 128 random bits */
+#define CELL_MCP_MAX_OWNER 136u              /* bytes of the name of a principal, with its kind */
+#define CELL_MCP_MAX_FORKS 64                /* sessions that one fork_session makes */
 #define CELL_MCP_RUN_CODE_CHARS 50000        /* of output in an answer of run_code */
 #define CELL_MCP_MAX_OUTPUT_CHARS 1000000    /* the most that max_output_chars can be */
 #define CELL_MCP_MAX_VALUE_BYTES (256u * 1024u) /* of a value as JSON in structuredContent */
@@ -59,11 +70,16 @@ struct cell_mcp_server {
 	struct cell_mcp_server_options opts;
 	struct cell_session_options session;
 	json_t *tools;          /* the result of tools/list; never changes */
-	char *temp_dir;         /* made with the first file in it; NULL: not yet */
+	char *temp_dir;
 	char *files[CELL_MCP_MAX_FILES]; /* a ring */
 	size_t n_files;
-	pthread_mutex_t lock;   /* temp_dir, files, peers */
+	pthread_mutex_t lock;   /* guards everything below, and what hangs on it */
+	pthread_cond_t changed; /* a handle is gone */
 	struct cell__mcp_peer *peers;
+	struct cell__mcp_handle *handles; /* that can be found */
+	size_t n_handles;       /* of clients, without homes */
+	size_t n_threads;       /* of handles, also of those that can no longer be found */
+	uint64_t next_serial;
 	int stop_fd;            /* an eventfd: notifications of CELL_MCP_TELL_* */
 	atomic_bool listening;  /* while it accepts notifications to read again */
 };
@@ -73,31 +89,78 @@ struct cell__mcp_unit {
 	void *stream;
 	size_t left;      /* requests without an answer, plus 1 while it is being read */
 	bool batch;
+	bool modern;      /* its answers have the members of 2026-07-28 */
 	struct cell__buf answers; /* of a batch */
 };
 
 struct cell__mcp_tool;
+struct cell__mcp_job;
 
-/* A call of a tool that has no answer yet. */
-struct cell__mcp_job {
+/* A request that is answered later: a call of a tool, or subscriptions/listen. */
+struct cell__mcp_pending {
 	struct cell__mcp_peer *peer;
 	struct cell__mcp_unit *unit;
+	json_t *id, *token;      /* token: of progress, or NULL */
+	struct cell__mcp_job *job; /* NULL: it listens */
+	bool cancelled, killed;
+	bool elicits;            /* 2026-07-28: forms can be shown */
+	int log_level;           /* 2026-07-28: of log_levels; -1: nothing is wanted */
+	struct cell__mcp_pending *next;
+};
+
+/* The work for a call of a tool. */
+struct cell__mcp_job {
 	const struct cell__mcp_tool *tool;
-	json_t *id, *args, *token;
-	bool cancelled;
+	struct cell__mcp_handle *handle; /* counts as one of its users */
+	struct cell__mcp_pending *request; /* NULL: nobody waits for it */
+	unsigned refs;    /* its own, and threads that cancel it just now */
+	json_t *args;
+	char client[64];  /* the client's name, as it gave it */
+	bool new_session; /* its handle was made for it, and its id is part of the answer */
+	bool named;       /* the client named its handle */
 	struct cell_canceller *canceller; /* of an operation on the space; NULL: a cell */
-	struct cell__mcp_job *next;  /* of all */
 	struct cell__mcp_job *after; /* in the queue of cells */
-	/* A cell; out_lock. */
+	struct cell__mcp_job *dropped; /* reset: cells that were sent before it and have not begun */
+	bool overtaken;   /* a reset was sent after it */
+	/* A cell. */
 	double progress;
 	struct cell__buf tails[2];   /* of stdout and stderr: the beginning of a character */
 	struct cell_result *result;
 	bool done;
 };
 
+/* A session. */
+struct cell__mcp_handle {
+	struct cell_mcp_server *server;
+	char id[CELL_MCP_HANDLE_CHARS + 1];
+	char owner[CELL_MCP_MAX_OWNER];
+	uint64_t serial;        /* never used twice */
+	struct cell__mcp_peer *home; /* whose own session it is, which no id finds; NULL: a client's, or closing */
+	struct cell__mcp_peer *host; /* the same, until it is gone */
+	bool is_home;
+	struct cell_session *session;
+	struct cell_error open_error;
+	bool opened;            /* session is there, or could not be opened: open_error */
+	bool wanted;            /* to be opened before the first cell */
+	bool closing;           /* it can no longer be found */
+	bool asks;              /* questions of MCP servers find somebody */
+	size_t users;           /* jobs, and threads that use the session just now */
+	int64_t seen_us;
+	pthread_cond_t changed;
+	struct cell__mcp_job *cells, *last_cell;
+	size_t n_cells;
+	size_t n_resets;        /* that were sent; later cells wait for them */
+	struct cell__mcp_job *taken;   /* out of the queue by its thread */
+	struct cell__mcp_job *current; /* whose events come */
+	struct cell__mcp_job *running; /* was given to the session, */
+	uint64_t run_id;               /* as this */
+	struct cell__mcp_handle *next;
+};
+
 /* An elicitation that we sent. */
 struct cell__mcp_question {
 	int64_t id;
+	uint64_t serial;   /* of the handle */
 	uint64_t approval;
 	bool is_question; /* of an MCP server that the code uses, which gets the answer unchanged */
 	struct cell__mcp_question *next;
@@ -107,31 +170,45 @@ struct cell__mcp_peer {
 	struct cell_mcp_server *server;
 	struct cell__mcp_sink sink;
 	struct cell__mcp_peer *next;
+	char owner[CELL_MCP_MAX_OWNER];
 
-	pthread_mutex_t lock;
-	pthread_cond_t changed;
-	struct cell__mcp_job *jobs;
-	struct cell__mcp_job *cells, *last_cell;
-	struct cell__mcp_job *running; /* was given to the session */
-	size_t n_cells, n_workers;
-	struct cell_session *session;
-	pthread_t thread;
-	bool has_thread, stopping;
+	/* Of the thread that feeds it. */
 	bool initialized, batches;
-	bool opened;            /* the session was opened, or could not be: open_error */
-	struct cell_error open_error;
-	char client[64];        /* its name, as it gave it */
+	bool stateless;         /* requests of many clients, which use the same ids: a transport tells which to cancel */
+	char client[64];        /* its name, as initialize gave it */
 	const char *version;
 	atomic_bool cannot_approve; /* its token does not have that scope: approvals are rejected without asking it */
 
-	pthread_mutex_t out_lock;
-	pthread_cond_t done;
+	/* server->lock */
+	pthread_cond_t changed;
+	struct cell__mcp_pending *requests;
+	size_t n_requests, n_workers;
+	struct cell__mcp_handle *home; /* NULL: not yet */
+	size_t n_homes;                /* with those that are closing */
+	bool stopping;
 	bool elicits;
 	int log_level;                 /* of log_levels; -1: the client did not set it */
 	struct cell__mcp_question *questions;
 	size_t n_questions;
 	int64_t next_id;
-	struct cell__mcp_job *current; /* whose events come */
+};
+
+/* The headers of an HTTP request that repeat its body; NULL: absent. */
+struct cell__mcp_head {
+	const char *version, *method, *name;
+};
+
+/* What a request of 2026-07-28 says about its client. */
+struct cell__mcp_said {
+	const char *client; /* its name; or NULL */
+	bool elicits;       /* it can show forms */
+	int log_level;      /* of log_levels; -1: it wants none */
+};
+
+/* An HTTP request that gets a status and a body of its own instead of a stream. */
+struct cell__mcp_refusal {
+	unsigned status; /* 0: it is not refused */
+	struct cell__buf body;
 };
 
 /* The answer of a tool. */
@@ -163,38 +240,101 @@ struct cell__mcp_tool {
 #define CELL_MCP_OPEN_WORLD 32u
 #define CELL_MCP_FORKS 128u     /* offered where the executor can fork */
 #define CELL_MCP_REGISTER 64u   /* offered with allow_register */
+#define CELL_MCP_SESSION 256u   /* works on a session: has the argument `session` */
+#define CELL_MCP_BEGINS 512u    /* ... and makes one, where a client has none of its own */
+#define CELL_MCP_AT_ONCE 1024u  /* ... and does not wait for its cells */
 
 /* server.c */
-struct cell__mcp_peer *cell__mcp_peer_create(struct cell_mcp_server *server, const struct cell__mcp_sink *sink, struct cell_error *err);
+/* owner: the principal that it speaks for.  stateless: see the struct. */
+struct cell__mcp_peer *cell__mcp_peer_create(struct cell_mcp_server *server, const struct cell__mcp_sink *sink, const char *owner,
+					     bool stateless, struct cell_error *err);
 /*
  * Ends its cells and waits for its calls, at most until the server's grace period is over: then CELL_E_TIMEOUT, and the peer still
- * exists.
+ * exists.  kill: also the kernels of cells in sessions that are not its own.
  */
-int cell__mcp_peer_destroy(struct cell__mcp_peer *peer, struct cell_error *err);
-/* One message or batch. Returns the number of requests in it: 0 when nothing will be sent for the stream. */
-size_t cell__mcp_peer_feed(struct cell__mcp_peer *peer, const char *text, size_t size, void *stream);
+int cell__mcp_peer_destroy(struct cell__mcp_peer *peer, bool kill, struct cell_error *err);
+/*
+ * One message or batch. Returns the number of requests in it: 0 when nothing will be sent for the stream.  HTTP: head and refusal, which
+ * the caller finishes; others: NULL.
+ */
+size_t cell__mcp_peer_feed(struct cell__mcp_peer *peer, const char *text, size_t size, void *stream, const struct cell__mcp_head *head,
+			   struct cell__mcp_refusal *refusal);
+/* The requests of a stream are no longer waited for. */
+void cell__mcp_peer_cancel(struct cell__mcp_peer *peer, const void *stream);
 /* 0 is debug, 7 emergency; -1: unknown name (which may be NULL). */
 int cell__mcp_log_level(const char *name);
-/* Whether it is a supported revision of the protocol. */
+/* Whether it is a supported revision of the protocol that begins with initialize. */
 bool cell__mcp_speaks(const char *version);
-/* The answer of a job, or NULL for one that was cancelled; ends it. */
+void cell__mcp_answer_result(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const json_t *id, json_t *result);
+void cell__mcp_answer_error(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const json_t *id, int64_t code, const char *words);
+void cell__mcp_handle_list(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const json_t *id, const json_t *params);
+/* said: NULL for an earlier revision. */
+void cell__mcp_handle_call(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, json_t *id, const json_t *params,
+			   const struct cell__mcp_said *said);
+void cell__mcp_handle_unknown(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const json_t *id, const char *method);
+/* With the lock held.  A request with this id has no answer yet. */
+bool cell__mcp_is_pending(const struct cell__mcp_peer *peer, const json_t *id);
+/* With the lock held.  NULL: *refused has the reason. */
+struct cell__mcp_pending *cell__mcp_pending_create(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, json_t *id,
+						   const char **refused);
+/* The answer of a job; out NULL: it was cancelled.  Ends it. */
 void cell__mcp_job_answer(struct cell__mcp_job *job, struct cell__mcp_answer_out *out);
 /* The same with the reason of a failure. */
 void cell__mcp_job_fail(struct cell__mcp_job *job, const char *words, size_t size);
 /* A notification; takes over params. */
 void cell__mcp_peer_notify(struct cell__mcp_peer *peer, void *stream, const char *method, json_t *params);
-/* A request, elicitation/create; takes over params.  False: it could not be sent, and will not be answered. */
-bool cell__mcp_peer_ask(struct cell__mcp_peer *peer, void *stream, json_t *params, uint64_t approval, bool is_question);
-/* The approval is no longer pending. */
-void cell__mcp_peer_forget(struct cell__mcp_peer *peer, void *stream, uint64_t approval, const char *why);
+/* With the lock held.  A request, elicitation/create; takes over params.  False: it could not be sent, and will not be answered. */
+bool cell__mcp_peer_ask(struct cell__mcp_peer *peer, void *stream, json_t *params, uint64_t serial, uint64_t approval, bool is_question);
+/* With the lock held.  The approval is no longer pending; 0: none of the session's is. */
+void cell__mcp_peer_forget(struct cell__mcp_peer *peer, void *stream, uint64_t serial, uint64_t approval, const char *why);
+
+/* modern.c */
+#define CELL_MCP_MODERN "2026-07-28"
+#define CELL_MCP_META "io.modelcontextprotocol/"
+#define CELL_RPC_HEADER_MISMATCH (-32020)
+#define CELL_RPC_NEEDS_CAPABILITY (-32021)
+#define CELL_RPC_UNSUPPORTED_VERSION (-32022)
+extern const char cell__mcp_instructions[];
+/* The revisions before it, newest first. */
+extern const char *const cell__mcp_versions[];
+/* Whether the request is one of that revision. */
+bool cell__mcp_is_modern(const struct cell__rpc_message *message);
+/* Checks its envelope, its headers (head NULL: not by HTTP) and its method: 0, or a code, *words and new *data (or NULL). */
+int cell__mcp_modern_check(const struct cell__rpc_message *message, const struct cell__mcp_head *head, struct cell__buf *words,
+			   json_t **data);
+void cell__mcp_modern_request(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const struct cell__rpc_message *message);
+/* Adds the members that every result of that revision has. */
+void cell__mcp_modern_result(json_t *result);
+/* The end of a subscription that the server ends. */
+json_t *cell__mcp_listen_result(const json_t *id);
+/* Whether a header's value, plain or as =?base64?...?=, is this text. */
+bool cell__mcp_header_is(const char *header, const char *text, size_t size);
+
+/* handles.c: all with the lock held, unless they say otherwise */
+/* A new one of this owner, with a thread that has not opened it yet; home may be NULL.  NULL: *err has the reason. */
+struct cell__mcp_handle *cell__mcp_handle_create(struct cell_mcp_server *server, const char *owner, struct cell__mcp_peer *home,
+						 struct cell_session *session, struct cell_error *err);
+/* NULL: unknown, of another owner, or closed. */
+struct cell__mcp_handle *cell__mcp_handle_find(struct cell_mcp_server *server, const char *owner, const char *id, size_t size);
+struct cell__mcp_handle *cell__mcp_handle_by_serial(struct cell_mcp_server *server, uint64_t serial);
+/* The peer's own session, which is made if there is none. */
+struct cell__mcp_handle *cell__mcp_handle_home(struct cell__mcp_peer *peer, struct cell_error *err);
+void cell__mcp_handle_unuse(struct cell__mcp_handle *handle);
+/* It is no longer found; its thread closes the session when its users have gone. */
+void cell__mcp_handle_close(struct cell__mcp_handle *handle);
+/* Without the lock, of a handle with a user.  Ends the running cell; kill: with its kernel. */
+void cell__mcp_handle_stop(struct cell__mcp_handle *handle, bool kill);
+/* Without the lock.  Closes all, and waits for their threads. */
+void cell__mcp_handles_end(struct cell_mcp_server *server);
+/* Without the lock, of a handle with a user.  Waits until the session is open; NULL: *err has the reason.  Any thread but its own. */
+struct cell_session *cell__mcp_handle_session(struct cell__mcp_handle *handle, struct cell_error *err);
 
 /* cells.c */
-/* Waits until the session is open; NULL: it could not be opened, or the peer is closing. Any thread but the cells'. */
-struct cell_session *cell__mcp_session(struct cell__mcp_peer *peer, struct cell_error *err);
-void *cell__mcp_cells_main(void *peer);
-/* The client's answer to an approval request; NULL: an error. */
-void cell__mcp_cells_approval(struct cell__mcp_peer *peer, uint64_t approval, const json_t *result);
-void cell__mcp_cells_question(struct cell__mcp_peer *peer, uint64_t approval, const json_t *result);
+/* The thread of a handle, which ends with it. */
+void *cell__mcp_cells_main(void *handle);
+/* The client's answer to an approval request; NULL: an error. Without the lock; the handle has a user. */
+void cell__mcp_cells_approval(struct cell__mcp_handle *handle, bool cannot_approve, uint64_t approval, const json_t *result);
+void cell__mcp_cells_question(struct cell__mcp_handle *handle, uint64_t approval, const json_t *result);
 
 /* result.c */
 void cell__mcp_cell_answer(struct cell__mcp_job *job, struct cell_result *result);
@@ -220,6 +360,9 @@ json_t *cell__mcp_tool_output(const struct cell__mcp_tool *tool);
 json_t *cell__mcp_tools_check(const struct cell__mcp_tool *tool, const json_t *args, struct cell__buf *message);
 
 /* tools.c */
+int cell__mcp_reset(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);
+int cell__mcp_interrupt(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);
+int cell__mcp_close_session(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);
 int cell__mcp_operate(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);
 int cell__mcp_get_workflow(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);
 int cell__mcp_save_artifact(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);

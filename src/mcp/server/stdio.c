@@ -75,6 +75,7 @@ int cell_mcp_server_create(struct cell_engine *engine, const struct cell_mcp_ser
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for an MCP server");
 	*server = (struct cell_mcp_server){ .engine = engine, .opts = all, .session = session };
 	pthread_mutex_init(&server->lock, NULL);
+	pthread_cond_init(&server->changed, NULL);
 	server->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	server->tools = cell__mcp_tools_list(&all);
 	server->temp_dir = cell__strdup(all.temp_dir ? all.temp_dir : "/tmp");
@@ -112,6 +113,7 @@ void cell_mcp_server_destroy(struct cell_mcp_server *server)
 {
 	if (!server)
 		return;
+	cell__mcp_handles_end(server);
 	for (size_t i = 0; i < CELL_MCP_MAX_FILES; i++) {
 		if (server->files[i])
 			unlink(server->files[i]);
@@ -119,6 +121,7 @@ void cell_mcp_server_destroy(struct cell_mcp_server *server)
 	}
 	json_decref(server->tools);
 	cell__close_fd(&server->stop_fd);
+	pthread_cond_destroy(&server->changed);
 	pthread_mutex_destroy(&server->lock);
 	free(server->temp_dir);
 	free(server);
@@ -202,7 +205,7 @@ static void feed_lines(struct cell__mcp_peer *peer, struct cell__lines *lines)
 
 	while ((status = cell__lines_next(lines, &line, &size)) != CELL__LINE_MORE) {
 		if (status == CELL__LINE_OK)
-			cell__mcp_peer_feed(peer, line, size, NULL);
+			cell__mcp_peer_feed(peer, line, size, NULL, NULL, NULL);
 		else
 			peer->sink.send(peer->sink.arg, NULL, too_long, sizeof(too_long) - 1, true);
 	}
@@ -270,9 +273,9 @@ int cell_mcp_server_run(struct cell_mcp_server *server, int in_fd, int out_fd, s
 		free(pipes);
 		return cell_fail(err, CELL_E_IO, status, "cannot start a thread");
 	}
-	peer = cell__mcp_peer_create(server, &sink, err);
+	peer = cell__mcp_peer_create(server, &sink, "stdio", false, err);
 	status = peer ? read_input(server, peer, in_fd, err) : -1;
-	if (peer && cell__mcp_peer_destroy(peer, &late) < 0)
+	if (peer && cell__mcp_peer_destroy(peer, true, &late) < 0)
 		return cell_fail(err, late.code, 0, "%s", late.msg); /* workers may still write to it: it stays */
 	pthread_mutex_lock(&pipes->lock);
 	pipes->closing = true;

@@ -1,6 +1,6 @@
 /*
  * The tools that a client sees. Most are operations on the space: schemas and descriptions come from their rows (calls/table.c), and only
- * differences are here. run_code, execute_ipython_cell, reset, checkpoint and rewind belong to the session (cells.c).
+ * differences are here. run_code, execute_ipython_cell, checkpoint, rewind and fork_session are run by the session's thread (cells.c).
  */
 #include "mcp/server/server.h"
 
@@ -13,7 +13,14 @@
 	"{\"type\":\"object\",\"properties\":{" properties "},\"required\":[" required "],\"additionalProperties\":false}"
 /* Answers may gain fields. */
 #define ANSWER(properties, required) "{\"type\":\"object\",\"properties\":{" properties "},\"required\":[" required "]}"
+#define DONE ANSWER("\"result\":{\"type\":\"string\"}," SESSION, "\"result\"")
 #define STRINGS "{\"type\":\"array\",\"items\":{\"type\":\"string\"}}"
+#define SESSION "\"session\":{\"type\":\"string\"}"
+/* Where one is made if none is named, and where there has to be one. */
+#define SESSION_OR_NEW                                                                                                               \
+	"\"session\":{\"type\":\"string\",\"minLength\":1,\"description\":\"Id from an earlier answer: goes on with its variables. " \
+	"Absent: this connection's session, or a new one\"}"
+#define SESSION_ID "\"session\":{\"type\":\"string\",\"minLength\":1,\"description\":\"Session id\"}"
 #define OF(id) &cell__operations[CELL__OP_##id]
 #define SOME_QUERY "{\"properties\":{\"query\":{\"minLength\":1}}}"
 #define CELL_RESULT                                                                                                                                 \
@@ -23,21 +30,22 @@
 	       "\"error\":{\"type\":[\"object\",\"null\"],\"properties\":{\"type\":{\"type\":\"string\"},\"message\":{\"type\":\"string\"},"        \
 	       "\"traceback\":{\"type\":\"string\"},\"code\":{\"type\":\"string\"}},\"required\":[\"type\",\"message\",\"code\"]},"                 \
 	       "\"images\":{\"type\":\"array\",\"items\":{\"type\":\"string\"},\"description\":\"Paths of image files\"},"                          \
-	       "\"duration_ms\":{\"type\":\"number\"},\"state\":{\"type\":\"string\",\"enum\":[\"kept\",\"restored\",\"lost\"]},"                   \
-	       "\"truncated\":{\"type\":\"boolean\"},"                                                                                              \
+	       "\"duration_ms\":{\"type\":\"number\"},\"state\":{\"type\":\"string\",\"enum\":[\"kept\",\"restored\",\"lost\"]}," SESSION           \
+	       ",\"truncated\":{\"type\":\"boolean\"},"                                                                                             \
 	       "\"output_file\":{\"type\":[\"string\",\"null\"],\"description\":\"File with the whole output, if it is too long for the answer\"}", \
 	       "\"result\",\"stdout\",\"stderr\",\"error\",\"images\",\"duration_ms\",\"state\",\"truncated\"")
 
 static const struct cell__mcp_tool table[] = {
 	{ .name = "run_code",
 	  .title = "Run Python code",
-	  .about = "Runs Python code in the session, which keeps its variables. Returns the value of the last "
-		   "expression, then the printed output. The code can use tools, workflows, artifacts and deps.",
+	  .about = "Runs Python code in a session, which keeps its variables. Returns the value of the last "
+		   "expression, then the printed output. The code can use tools, workflows, artifacts and deps. A session ends when "
+		   "others need its place and it was idle for longest.",
 	  .input = OBJECT("\"code\":{\"type\":\"string\",\"x-nul\":true,"
-			  "\"description\":\"Python code; IPython's !cmd, %magic and top-level await work\"}",
+			  "\"description\":\"Python code; IPython's !cmd, %magic and top-level await work\"}," SESSION_OR_NEW,
 			  "\"code\""),
 	  .answer = CELL_RESULT,
-	  .flags = CELL_MCP_DESTRUCTIVE | CELL_MCP_OPEN_WORLD },
+	  .flags = CELL_MCP_DESTRUCTIVE | CELL_MCP_OPEN_WORLD | CELL_MCP_SESSION | CELL_MCP_BEGINS },
 	{ .name = "execute_ipython_cell",
 	  .title = "Execute an IPython cell",
 	  .about = "Executes Python code in the session's IPython kernel, which keeps its variables, and returns the "
@@ -46,16 +54,31 @@ static const struct cell__mcp_tool table[] = {
 		  "\"code\":{\"type\":\"string\",\"x-nul\":true,\"description\":\"Python code to execute in the IPython kernel\"},"
 		  "\"timeout\":{\"type\":\"number\",\"minimum\":0,\"maximum\":1000000,\"default\":120,\"description\":\"Seconds; 0: no limit\"},"
 		  "\"max_output_chars\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":" CELL__STRING(
-			  CELL_MCP_MAX_OUTPUT_CHARS) ",\"default\":5000,\"description\":\"Longer output is cut in the middle; the whole output is kept in a file\"}",
+			  CELL_MCP_MAX_OUTPUT_CHARS) ",\"default\":5000,\"description\":\"Longer output is cut in the middle; the whole output is kept in a file\"}," SESSION_OR_NEW,
 		  "\"code\""),
 	  .answer = CELL_RESULT,
-	  .flags = CELL_MCP_DESTRUCTIVE | CELL_MCP_OPEN_WORLD },
+	  .flags = CELL_MCP_DESTRUCTIVE | CELL_MCP_OPEN_WORLD | CELL_MCP_SESSION | CELL_MCP_BEGINS },
 	{ .name = "reset",
 	  .title = "Reset the session",
-	  .about = "Starts a fresh kernel in the session: variables and imports are lost, files are kept.",
-	  .input = OBJECT("", ""),
-	  .answer = ANSWER("\"result\":{\"type\":\"string\"}", "\"result\""),
-	  .flags = CELL_MCP_DESTRUCTIVE | CELL_MCP_IDEMPOTENT },
+	  .about = "Starts a fresh kernel in the session, also while a cell runs: variables and imports are lost, files are kept.",
+	  .input = OBJECT(SESSION_ID, ""),
+	  .answer = DONE,
+	  .flags = CELL_MCP_DESTRUCTIVE | CELL_MCP_IDEMPOTENT | CELL_MCP_SESSION | CELL_MCP_AT_ONCE,
+	  .run = cell__mcp_reset },
+	{ .name = "interrupt",
+	  .title = "Interrupt the running cell",
+	  .about = "Raises KeyboardInterrupt in the cell that runs; variables are kept.",
+	  .input = OBJECT(SESSION_ID, ""),
+	  .answer = DONE,
+	  .flags = CELL_MCP_IDEMPOTENT | CELL_MCP_SESSION | CELL_MCP_AT_ONCE,
+	  .run = cell__mcp_interrupt },
+	{ .name = "close_session",
+	  .title = "Close a session",
+	  .about = "Ends a session that is not needed any more, with its variables.",
+	  .input = OBJECT(SESSION_ID, "\"session\""),
+	  .answer = DONE,
+	  .flags = CELL_MCP_DESTRUCTIVE | CELL_MCP_SESSION | CELL_MCP_AT_ONCE,
+	  .run = cell__mcp_close_session },
 	{ .name = "checkpoint",
 	  .title = "Keep the state",
 	  .about =
@@ -63,16 +86,26 @@ static const struct cell__mcp_tool table[] = {
 		  "are included only where it is a layer.",
 	  .input = OBJECT(
 		  "\"name\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":200,\"description\":\"Of the point; an earlier one of "
-		  "that name is replaced\"}",
+		  "that name is replaced\"}," SESSION_ID,
 		  "\"name\""),
-	  .answer = ANSWER("\"result\":{\"type\":\"string\"}", "\"result\""),
-	  .flags = CELL_MCP_FORKS | CELL_MCP_IDEMPOTENT },
+	  .answer = DONE,
+	  .flags = CELL_MCP_FORKS | CELL_MCP_IDEMPOTENT | CELL_MCP_SESSION },
 	{ .name = "rewind",
 	  .title = "Return to a kept state",
 	  .about = "Returns to the state that checkpoint kept; later changes of variables are lost. The point stays.",
-	  .input = OBJECT("\"name\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":200,\"description\":\"Of the point\"}", "\"name\""),
-	  .answer = ANSWER("\"result\":{\"type\":\"string\"}", "\"result\""),
-	  .flags = CELL_MCP_FORKS | CELL_MCP_DESTRUCTIVE | CELL_MCP_IDEMPOTENT },
+	  .input = OBJECT("\"name\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":200,\"description\":\"Of the point\"}," SESSION_ID,
+			  "\"name\""),
+	  .answer = DONE,
+	  .flags = CELL_MCP_FORKS | CELL_MCP_DESTRUCTIVE | CELL_MCP_IDEMPOTENT | CELL_MCP_SESSION },
+	{ .name = "fork_session",
+	  .title = "Fork a session",
+	  .about = "Makes sessions that go on from this one's state (variables, imports, open files), to try several ways. Returns their "
+		   "ids; this one is unchanged.",
+	  .input = OBJECT(
+		  "\"n\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":" CELL__STRING(CELL_MCP_MAX_FORKS) ",\"default\":1}," SESSION_ID,
+		  ""),
+	  .answer = ANSWER("\"sessions\":" STRINGS, "\"sessions\""),
+	  .flags = CELL_MCP_FORKS | CELL_MCP_SESSION },
 	{ .name = "list_tools",
 	  .title = "List tools",
 	  .operation = OF(TOOLS_LIST),

@@ -23,11 +23,10 @@ static int call(struct cell__mcp_job *job, const char *method, json_t *args, con
 	json_decref(args);
 	if (!text)
 		return fail(message, "out of memory");
-	struct cell_session *session = cell__mcp_session(job->peer, &err);
+	struct cell_session *session = cell__mcp_handle_session(job->handle, &err);
 
 	/* The client is an agent: its requests pass the same gate as its code's calls. */
-	if (!session ||
-	    cell_session_call(session, job->peer->client, job, method, text, raw, raw_size, job->canceller, &answer, &err) < 0) {
+	if (!session || cell_session_call(session, job->client, job, method, text, raw, raw_size, job->canceller, &answer, &err) < 0) {
 		cell__buf_printf(message, "%s: ", cell_code_word(err.code));
 		cell__buf_add_str(message, answer.message ? answer.message : err.msg);
 	} else {
@@ -77,6 +76,70 @@ int cell__mcp_get_workflow(struct cell__mcp_job *job, const json_t *args, struct
 		return -1;
 	}
 	return answer_json(out, answer, NULL);
+}
+
+/* ---- the session itself ----------------------------------------------------------------- */
+
+static int answer_words(struct cell__mcp_answer_out *out, const char *result, const char *words)
+{
+	out->structured = json_pack("{s:s}", "result", result);
+	out->content = json_pack("[{s:s, s:s}]", "type", "text", "text", words);
+	return out->structured && out->content ? 0 : -1;
+}
+
+static const char overtaken[] = "interrupted: the session was reset before this cell ran";
+
+int cell__mcp_reset(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message)
+{
+	struct cell__mcp_handle *handle = job->handle;
+	struct cell__mcp_job *next;
+	struct cell_error err;
+	struct cell_session *session;
+	int status;
+
+	(void)args;
+	for (struct cell__mcp_job *cell = job->dropped; cell; cell = next) {
+		next = cell->after;
+		cell__mcp_job_fail(cell, overtaken, sizeof(overtaken) - 1);
+	}
+	session = cell__mcp_handle_session(handle, &err);
+	status = session ? cell_session_reset(session, &err) : -1;
+	pthread_mutex_lock(&handle->server->lock);
+	handle->n_resets--;
+	pthread_cond_broadcast(&handle->changed);
+	pthread_mutex_unlock(&handle->server->lock);
+	if (status < 0) {
+		cell__buf_printf(message, "%s: %s", cell_code_word(err.code), err.msg);
+		return -1;
+	}
+	return answer_words(out, "reset", "The kernel was reset; all variables are lost.");
+}
+
+int cell__mcp_interrupt(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message)
+{
+	bool runs;
+
+	(void)args;
+	(void)message;
+	pthread_mutex_lock(&job->handle->server->lock);
+	runs = job->handle->running != NULL;
+	pthread_mutex_unlock(&job->handle->server->lock);
+	if (runs)
+		cell_session_interrupt(job->handle->session, NULL);
+	return answer_words(out, runs ? "interrupted" : "idle", runs ? "The running cell was interrupted." : "No cell was running.");
+}
+
+int cell__mcp_close_session(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message)
+{
+	struct cell_mcp_server *server = job->handle->server;
+
+	(void)args;
+	(void)message;
+	pthread_mutex_lock(&server->lock);
+	cell__mcp_handle_close(job->handle);
+	pthread_mutex_unlock(&server->lock);
+	cell__mcp_handle_stop(job->handle, true);
+	return answer_words(out, "closed", "The session was closed.");
 }
 
 /* ---- artifacts ------------------------------------------------------------------------ */
@@ -246,11 +309,11 @@ int cell__mcp_register_server(struct cell__mcp_job *job, const json_t *args, str
 	if (call(job, cell__operations[CELL__OP_TOOLS_SCHEMA].method, json_pack("{s:s}", "name", name), NULL, 0, &schema, NULL, message) <
 	    0) {
 		/* The program itself removes the server that it added. */
-		cell_space_remove_mcp(job->peer->server->opts.space, name, NULL);
+		cell_space_remove_mcp(job->handle->server->opts.space, name, NULL);
 		return -1;
 	}
 	/* Without a package tools.<server_name>.<tool>() works all the same. */
-	(void)make_package(job->peer->server, name, schema, &report, &err);
+	(void)make_package(job->handle->server, name, schema, &report, &err);
 	answer_registered(out, json_object_get(schema, "tools"), report, &err);
 	json_decref(report);
 	json_decref(schema);

@@ -1,0 +1,501 @@
+"""`workcell mcp` by revision 2026-07-28: no initialize, sessions named in each call, and both eras on one endpoint."""
+import base64
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import listening
+import spaces
+import support
+from listening import INITIALIZE, Listening
+
+sys.path.insert(0, os.path.join(support.ROOT, "tests", "mcp"))
+import client as mcp_client  # noqa: E402
+
+MODERN = "2026-07-28"
+META = "io.modelcontextprotocol/"
+TOKENS = ("tokens:\n  - {name: one, token: t0ken-of-the-first-1, scopes: [run, approve]}\n"
+          "  - {name: two, token: t0ken-of-the-second, scopes: [run]}\n")
+ONE, TWO = "t0ken-of-the-first-1", "t0ken-of-the-second"
+
+
+def envelope(version=MODERN, capabilities=None, **more):
+    return {META + "protocolVersion": version, META + "clientCapabilities": {} if capabilities is None else capabilities,
+            META + "clientInfo": {"name": "tests", "version": "1"}, **more}
+
+
+def message(method, ident=1, meta=None, **params):
+    return {"jsonrpc": "2.0", "id": ident, "method": method, "params": {**params, "_meta": envelope() if meta is None else meta}}
+
+
+class Stdio(mcp_client.Client):
+    """Says nothing before the first request."""
+
+    def __init__(self, *flags, **options):
+        super().__init__(*flags, initialize=False, **options)
+
+    def send(self, method, **params):
+        meta = params.pop("_meta", {})
+        return super().send(method, **params, _meta={**envelope(), **meta})
+
+
+class Web:
+    """The same by HTTP: each request on a connection of its own."""
+
+    def __init__(self, server, token):
+        self.server, self.token, self.count = server, token, 0
+
+    def post(self, body, **headers):
+        known = {"MCP-Protocol-Version": MODERN, "Mcp-Method": body.get("method", ""), "Accept": "application/json, text/event-stream",
+                 "Content-Type": "application/json"}
+        if "name" in body.get("params", {}):
+            known["Mcp-Name"] = body["params"]["name"]
+        known.update({name.replace("_", "-"): value for name, value in headers.items()})
+        connection, response = self.server.open("POST", body, token=self.token, **{k: v for k, v in known.items() if v is not None})
+        text = response.read().decode()
+        connection.close()
+        if response.headers["Content-Type"] == "text/event-stream":
+            assert "\nid:" not in "\n" + text and not response.headers["Mcp-Session-Id"]
+            messages = [json.loads(line[5:]) for line in text.splitlines() if line.startswith("data:")]
+            return response.status, messages
+        return response.status, [json.loads(text)] if text else []
+
+    def call(self, tool, **arguments):
+        self.count += 1
+        status, messages = self.post(message("tools/call", self.count, name=tool, arguments=arguments))
+        assert status == 200 and messages[-1]["id"] == self.count, (status, messages)
+        return messages[-1]["result"]
+
+    def value(self, tool, **arguments):
+        result = self.call(tool, **arguments)
+        assert not result["isError"], result
+        return result["structuredContent"]
+
+    def fails(self, tool, **arguments):
+        result = self.call(tool, **arguments)
+        assert result["isError"], result
+        return result["content"][0]["text"]
+
+
+@pytest.fixture
+def connect():
+    yield from mcp_client.clients(Stdio)
+
+
+@pytest.fixture(scope="module")
+def server():
+    made = Listening(tokens=TOKENS)
+    made.token = ONE
+    made.adopt()
+    support.shared_drivers.append(made)
+    yield made
+    support.shared_drivers.remove(made)
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def one(server):
+    return Web(server, ONE)
+
+
+@pytest.fixture(scope="module")
+def two(server):
+    return Web(server, TWO)
+
+
+# ---- discovery and the envelope ----------------------------------------------------------------------------
+
+
+def check_discovery(result):
+    assert result["resultType"] == "complete" and result["supportedVersions"][:2] == [MODERN, "2025-11-25"]
+    assert result["capabilities"]["tools"] == {} and result["ttlMs"] >= 0 and result["cacheScope"] == "private"
+    assert result["_meta"][META + "serverInfo"]["name"] == "workcell" and "session" in result["instructions"]
+
+
+def test_discovery_on_both_transports(connect, one):
+    client = connect()
+    check_discovery(client.result(client.send("server/discover")))
+    status, (answer,) = one.post(message("server/discover"))
+    assert status == 200
+    check_discovery(answer["result"])
+    listed = client.result(client.send("tools/list"))
+    assert listed == one.post(message("tools/list"))[1][0]["result"] and listed["cacheScope"] == "private" and listed["ttlMs"] > 0
+
+
+ENVELOPES = [
+    ({"x": 1}, -32602, 400), ({META + "protocolVersion": MODERN}, -32602, 400),
+    ({**envelope(), META + "clientCapabilities": 5}, -32602, 400), ({**envelope(), META + "logLevel": "loud"}, -32602, 400),
+]
+
+
+@pytest.mark.parametrize("meta, code, status", ENVELOPES)
+def test_wrong_envelopes(one, meta, code, status):
+    got, (answer,) = one.post(message("server/discover", 77, meta=meta))
+    assert (got, answer["error"]["code"], answer["id"]) == (status, code, 77), answer
+
+
+def test_wrong_envelopes_on_lines(connect):
+    client = connect()
+    for meta, code, _ in ENVELOPES:
+        client.raw(message("server/discover", 77, meta=meta))
+        assert client.read()["error"]["code"] == code
+    client.raw(message("tools/list", 78, meta={**envelope(), META + "protocolVersion": ["x"]}))
+    assert client.read()["error"]["code"] == -32602
+
+
+def test_a_version_that_is_not_spoken(connect, one):
+    for version in ("2099-01-01", "2025-11-25"):
+        wanted = {"supported": [MODERN], "requested": version}
+        client = connect()
+        client.raw(message("tools/list", 9, meta=envelope(version)))
+        answer = client.read()
+        assert (answer["error"]["code"], answer["error"]["data"], answer["id"]) == (-32022, wanted, 9)
+    status, (answer,) = one.post(message("tools/list", 9, meta=envelope("2099-01-01")), MCP_Protocol_Version="2099-01-01")
+    assert (status, answer["error"]["code"], answer["error"]["data"]["supported"]) == (400, -32022, [MODERN])
+
+
+@pytest.mark.parametrize("method", ["initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/list", "no/such"])
+def test_methods_that_are_gone(connect, one, method):
+    status, (answer,) = one.post(message(method, 4))
+    assert (status, answer["error"]["code"], answer["id"]) == (404, -32601, 4)
+    client = connect()
+    assert client.error(client.send(method))["code"] == -32601
+
+
+@pytest.mark.parametrize("headers", [
+    {"Mcp_Method": None}, {"Mcp_Method": "tools/list"}, {"Mcp_Method": "Tools/Call"}, {"Mcp_Name": None}, {"Mcp_Name": "reset"},
+    {"Mcp_Name": "=?base64?cmVzZXQ=?="}, {"Mcp_Name": "=?base64?%%%?="}, {"Mcp_Name": "=?base64?cnVuX2NvZGV=?="},
+    {"MCP_Protocol_Version": "2099-01-01"}, {"MCP_Protocol_Version": None}, {"MCP_Protocol_Version": "2025-11-25"},
+])
+def test_headers_must_repeat_the_body(one, headers):
+    status, (answer,) = one.post(message("tools/call", 5, name="run_code", arguments={"code": "1"}), **headers)
+    assert (status, answer["error"]["code"], answer["id"]) == (400, -32020, 5)
+
+
+def test_headers_as_base64(one):
+    encoded = "=?base64?%s?=" % base64.b64encode(b"run_code").decode()
+    for value in (encoded, "  run_code  "):
+        status, messages = one.post(message("tools/call", 5, name="run_code", arguments={"code": "1"}), Mcp_Name=value)
+        assert status == 200 and messages[-1]["result"]["structuredContent"]["value"] == 1
+
+
+def test_what_does_not_fit_together(server, one):
+    """Eras mixed in one request."""
+    # a modern body in a session of the other era
+    session = server.session()
+    body = message("tools/call", 6, name="run_code", arguments={"code": "1"})
+    answer = server.ask("POST", body, session=session, MCP_Protocol_Version="2025-11-25")
+    assert answer.status == 400 and answer.json["error"]["code"] == -32020 and answer.json["id"] == 6
+    # the session of the other era is ignored, also one that never was
+    status, messages = one.post(body, Mcp_Session_Id=session)
+    assert status == 200 and messages[-1]["result"]["structuredContent"]["session"]
+    status, _ = one.post(body, Mcp_Session_Id="0" * 32, Last_Event_ID="1-1")
+    assert status == 200
+    # initialize with a header of the new one; a body of the old one without a session
+    status, (answer,) = one.post(INITIALIZE)
+    assert (status, answer["error"]["code"]) == (400, -32602)
+    status, (answer,) = one.post(listening.PING, MCP_Protocol_Version=None)
+    assert status == 400 and answer["id"] == 1
+    assert server.status("GET", session=session, MCP_Protocol_Version=MODERN) == 405
+    assert server.status("DELETE", session=session, MCP_Protocol_Version=MODERN) == 405
+    assert server.status("DELETE", session=session) == 204
+
+
+def test_notifications_and_nonsense(one):
+    assert one.post({"jsonrpc": "2.0", "method": "notifications/whatever", "params": {}}) == (202, [])
+    assert one.post({"jsonrpc": "2.0", "id": 3, "result": {}}) == (202, [])
+    status, (answer,) = one.post({"jsonrpc": "2.0", "id": 3, "method": 5})
+    assert status == 400 and answer["error"]["code"] == -32600
+
+
+# ---- sessions -----------------------------------------------------------------------------------------------
+
+
+def test_a_session_is_made_and_named(one):
+    first = one.call("run_code", code="x = 41")
+    session = first["structuredContent"]["session"]
+    assert len(session) == 32 and session in first["content"][-1]["text"] and first["resultType"] == "complete"
+    again = one.call("run_code", code="x + 1", session=session)
+    assert again["structuredContent"]["value"] == 42 and again["structuredContent"]["session"] == session
+    assert session not in json.dumps(again["content"])
+    other = one.value("run_code", code="'x' in globals()")
+    assert other["value"] is False and other["session"] != session
+    assert one.value("execute_ipython_cell", code="x", session=session)["value"] == 41
+    assert one.value("reset", session=session)["result"] == "reset"
+    assert one.value("run_code", code="'x' in globals()", session=session)["value"] is False
+    assert one.value("close_session", session=session)["result"] == "closed"
+    words = one.fails("run_code", code="1", session=session)
+    assert words.startswith("not_found: no session") and "leave `session` out" in words
+
+
+def test_sessions_on_lines(connect):
+    """A process is not a session either."""
+    client = connect()
+    session = client.value("run_code", code="x = 1")["session"]
+    assert client.value("run_code", code="'x' in globals()")["value"] is False
+    assert client.value("run_code", code="x", session=session)["value"] == 1
+    assert "argument 'session' is missing" in client.fails("reset")
+    assert "argument 'session' is missing" in client.fails("checkpoint", name="p")
+
+
+def test_a_session_belongs_to_its_token(one, two):
+    session = one.value("run_code", code="secret = 1")["session"]
+    unknown = one.fails("run_code", code="1", session="0" * 32)
+    for tool, more in (("run_code", {"code": "secret"}), ("reset", {}), ("close_session", {}), ("checkpoint", {"name": "p"}),
+                       ("fork_session", {}), ("interrupt", {})):
+        assert two.fails(tool, session=session, **more) == unknown.replace("0" * 32, session)
+    assert one.value("run_code", code="secret", session=session)["value"] == 1
+    one.value("close_session", session=session)
+
+
+@pytest.mark.parametrize("name", ["x" * 2_000_000, "x", "0" * 31, "0" * 33, "\u00e9" * 16, "../" * 10, "new\u200b"])
+def test_names_of_no_session(one, name):
+    words = one.fails("run_code", code="1", session=name)
+    assert "not_found" in words and len(words) < 500
+
+
+def test_names_that_are_not_text(one):
+    assert "must be of type string" in one.fails("run_code", code="1", session=5)
+    assert "must not be empty" in one.fails("run_code", code="1", session="")
+    assert "not_found" in one.fails("reset", session="new")
+
+
+def test_the_same_session_in_both_eras(server, one):
+    session = one.value("run_code", code="x = 'shared'")["session"]
+    old = server.session()
+    result = server.events("POST", listening.call("run_code", code="x", session=session), session=old)[-1][1]["result"]
+    assert result["structuredContent"]["value"] == "shared"
+    # without a name it is the connection's own, and nothing new is in the answer
+    result = server.events("POST", listening.call("run_code", code="'x' in globals()"), session=old)[-1][1]["result"]
+    assert result["structuredContent"]["value"] is False and "session" not in result["structuredContent"] and "resultType" not in result
+    made = server.events("POST", listening.call("run_code", code="y = 5", session="new"), session=old)[-1][1]["result"]["structuredContent"]
+    assert server.status("DELETE", session=old) == 204
+    assert one.value("run_code", code="y", session=made["session"])["value"] == 5  # it outlives the connection
+    one.value("close_session", session=made["session"])
+
+
+def test_forks(one):
+    session = one.value("run_code", code="import os\nx = [1]")["session"]
+    forks = one.value("fork_session", session=session, n=3)["sessions"]
+    assert len(set(forks + [session])) == 4
+    for i, fork in enumerate(forks):
+        assert one.value("run_code", code="x.append(%d); x" % i, session=fork)["value"] == [1, i]
+    assert one.value("run_code", code="x", session=session)["value"] == [1]
+    pids = {one.value("run_code", code="os.getpid()", session=name)["value"] for name in forks + [session]}
+    assert len(pids) == 4
+    one.value("close_session", session=session)
+    assert one.value("run_code", code="x", session=forks[0])["value"] == [1, 0]
+    grand = one.value("fork_session", session=forks[0])["sessions"]
+    assert one.value("run_code", code="x", session=grand[0])["value"] == [1, 0]
+    assert "must be from 1 to 64" in one.fails("fork_session", session=forks[0], n=65)
+    # what cannot be forked is said, and nothing is left over
+    one.value("run_code", code="import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+              session=forks[1])
+    assert "thread" in one.fails("fork_session", session=forks[1], n=2)
+    for name in forks + grand:
+        one.value("close_session", session=name)
+
+
+def test_checkpoints_of_a_session(one):
+    session = one.value("run_code", code="x = 1")["session"]
+    one.value("checkpoint", name="p", session=session)
+    one.value("run_code", code="x = 2", session=session)
+    one.value("rewind", name="p", session=session)
+    assert one.value("run_code", code="x", session=session)["value"] == 1
+    one.value("close_session", session=session)
+
+
+def test_the_idlest_goes_and_nobody_takes_it_all(request):
+    server = Listening("--max-sessions", "4", tokens=TOKENS)
+    request.addfinalizer(server.close)
+    one, two = Web(server, ONE), Web(server, TWO)
+    kept = two.value("run_code", code="x = 'kept'")["session"]
+    flood = [one.value("run_code", code="x = %d" % i)["session"] for i in range(12)]
+    # the flood pushed out its own, oldest first
+    assert two.value("run_code", code="x", session=kept)["value"] == "kept"
+    assert "not_found" in one.fails("run_code", code="x", session=flood[8])
+    assert [one.value("run_code", code="x", session=name)["value"] for name in flood[9:]] == [9, 10, 11]
+    # the idlest is the one that was not used for longest, not the oldest
+    one.value("run_code", code="x", session=flood[9])
+    one.value("run_code", code="1")
+    assert one.value("run_code", code="x", session=flood[9])["value"] == 9
+    assert "not_found" in one.fails("run_code", code="x", session=flood[10])
+    # another principal gets its share of a full server
+    more = [two.value("run_code", code="x = %d" % i)["session"] for i in range(1)]
+    assert two.value("run_code", code="x", session=kept)["value"] == "kept"
+    assert two.value("run_code", code="x", session=more[0])["value"] == 0
+    # forks need room too: without it there are none
+    assert "busy" in one.fails("fork_session", session=flood[9], n=20)
+    assert one.value("run_code", code="x", session=flood[9])["value"] == 9
+
+
+def test_sessions_in_use_stay(request, tmp_path):
+    server = Listening("--max-sessions", "1", "--auth-disabled", token=None)
+    request.addfinalizer(server.close)
+    web = Web(server, None)
+    session = web.value("run_code", code="x = 1")["session"]
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    body = message("tools/call", 2, name="run_code", arguments={"code": "open(%r).read()" % str(fifo), "session": session})
+    connection, response = server.open("POST", body, token=None, **{"MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call",
+                                                                    "Mcp-Name": "run_code"})
+    assert "busy: all 1 sessions are in use" in web.fails("run_code", code="1")
+    fifo.write_text("")
+    response.read()
+    connection.close()
+    assert web.value("run_code", code="x", session=session)["value"] == 1
+
+
+# ---- requests and their streams ------------------------------------------------------------------------------
+
+
+def running(server, web, session, tmp_path, **meta):
+    """A cell that runs until it is interrupted: its connection, and the file that shows that it was."""
+    began, ended = tmp_path / "began", tmp_path / "ended"
+    code = ("import time\nopen(%r, 'w').close()\ntry:\n    time.sleep(600)\nexcept KeyboardInterrupt:\n    open(%r, 'w').close()\n    raise"
+            % (str(began), str(ended)))
+    body = message("tools/call", 8, meta=envelope(**meta), name="run_code", arguments={"code": code, "session": session})
+    connection, response = server.open("POST", body, token=web.token, **{"MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call",
+                                                                         "Mcp-Name": "run_code"})
+    support.wait_until(began.exists, server.text)
+    return connection, response, ended
+
+
+def test_a_reader_that_leaves_cancels(server, one, tmp_path):
+    session = one.value("run_code", code="x = 1")["session"]
+    connection, response, ended = running(server, one, session, tmp_path)
+    connection.close()
+    response.close()
+    support.wait_until(ended.exists, server.text)
+    assert one.value("run_code", code="x", session=session)["value"] == 1
+    one.value("close_session", session=session)
+
+
+def test_interrupt_and_reset_do_not_wait(server, one, tmp_path):
+    session = one.value("run_code", code="x = 1")["session"]
+    assert one.value("interrupt", session=session)["result"] == "idle"
+    connection, response, ended = running(server, one, session, tmp_path)
+    assert one.value("interrupt", session=session)["result"] == "interrupted"
+    assert "KeyboardInterrupt" in response.read().decode() and ended.exists()
+    connection.close()
+    assert one.value("run_code", code="x", session=session)["value"] == 1
+    (tmp_path / "began").unlink()
+    connection, response, _ = running(server, one, session, tmp_path)
+    one.value("reset", session=session)
+    assert '"isError":true' in response.read().decode()
+    connection.close()
+    assert one.value("run_code", code="'x' in globals()", session=session)["value"] is False
+    connection, response, _ = running(server, one, session, tmp_path)
+    one.value("close_session", session=session)
+    assert '"isError":true' in response.read().decode()
+    connection.close()
+
+
+def test_a_reset_ends_what_was_sent_before_and_not_what_comes_after(connect):
+    client = connect()
+    session = client.value("run_code", code="x = 1")["session"]
+    runs = client.start("run_code", {"code": "import time; time.sleep(600)", "session": session})
+    waits = client.start("run_code", {"code": "x = 2", "session": session})
+    reset = client.start("reset", {"session": session})
+    after = client.start("run_code", {"code": "'x' in globals()", "session": session})
+    answers = {}
+    while len(answers) < 4:
+        answer = client.read()
+        answers[answer["id"]] = answer["result"]
+    assert answers[runs]["isError"] and answers[waits]["isError"] and not answers[reset]["isError"]
+    assert answers[after]["structuredContent"]["value"] is False
+
+
+def test_progress_and_log_only_where_they_are_asked_for(one):
+    def notes(meta):
+        body = message("tools/call", 8, meta=meta, name="run_code", arguments={"code": "print('out')"})
+        return one.post(body)[1][:-1]
+
+    assert notes(envelope()) == []
+    progress = notes(envelope(progressToken="p"))
+    assert "".join(note["params"]["message"] for note in progress) == "out\n"
+    logged = notes(envelope(**{META + "logLevel": "info"}))
+    assert logged and all(note["method"] == "notifications/message" for note in logged)
+    assert notes(envelope(**{META + "logLevel": "error"})) == []
+
+
+def test_subscriptions(connect, server, one):
+    client = connect()
+    number = client.send("subscriptions/listen", notifications={"toolsListChanged": True})
+    note = client.read()
+    assert note["method"] == "notifications/subscriptions/acknowledged"
+    assert note["params"] == {"notifications": {}, "_meta": {META + "subscriptionId": number}}
+    assert client.value("run_code", code="1")["value"] == 1
+    client.notify("notifications/cancelled", requestId=number)
+    assert client.error(client.send("subscriptions/listen"))["code"] == -32602
+    last = client.send("subscriptions/listen", notifications={})
+    client.read()
+    client.process.stdin.close()
+    ends = [client.read(), client.read()]
+    assert ends[0]["method"] == "notifications/cancelled" and ends[0]["params"]["requestId"] == last
+    assert ends[1] == {"jsonrpc": "2.0", "id": last, "result": {"resultType": "complete", "_meta": ends[1]["result"]["_meta"]}}
+    assert ends[1]["result"]["_meta"][META + "subscriptionId"] == last
+    body = message("subscriptions/listen", "s", notifications={})
+    connection, response = server.open("POST", body, token=ONE, **{"MCP-Protocol-Version": MODERN, "Mcp-Method": "subscriptions/listen"})
+    assert b"acknowledged" in response.readline()
+    connection.close()
+    response.close()
+
+
+def test_ids_are_each_client_s_own(server, one, tmp_path):
+    """Clients of one token all begin with the same ids."""
+    session = one.value("run_code", code="1")["session"]
+    connection, response, ended = running(server, one, session, tmp_path)
+    status, messages = one.post(message("tools/call", 8, name="run_code", arguments={"code": "2"}))
+    assert status == 200 and messages[-1]["result"]["structuredContent"]["value"] == 2
+    assert not ended.exists()
+    one.post({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 8}})
+    assert one.value("interrupt", session=session)["result"] == "interrupted"
+    response.read()
+    connection.close()
+
+
+def test_tools_on_the_space(connect, tmp_path):
+    client = connect("--base", spaces.probe_base(tmp_path))
+    assert client.value("list_workflows")["result"] == []
+    client.value("create_workflow", name="w", source="def run():\n    return 5\n", description="five")
+    session = client.value("run_code", code="workflows.w()")
+    assert session["value"] == 5
+
+
+# ---- real clients ------------------------------------------------------------------------------------------
+
+
+PYTHON_SDK = textwrap.dedent("""\
+    import asyncio, json, sys
+    from mcp import Client, StdioServerParameters
+    from mcp.client.stdio import stdio_client
+
+    async def main():
+        where = sys.argv[1] if len(sys.argv) == 2 else stdio_client(StdioServerParameters(command=sys.argv[1], args=sys.argv[2:]))
+        async with Client(where) as client:
+            first = await client.call_tool("run_code", {"code": "x = 41"})
+            session = first.structured_content["session"]
+            again = await client.call_tool("run_code", {"code": "x + 1", "session": session})
+            print(json.dumps([client.protocol_version, len((await client.list_tools()).tools) > 5, again.structured_content["value"]]))
+
+    asyncio.run(main())
+    """)
+
+
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+def test_the_python_sdk_finds_the_revision_by_itself(request, transport):
+    python = os.environ.get("WORKCELL_MCP_PYTHON", support.PYTHON)
+    where = [support.BIN, "mcp", "--python", support.bare_python(), "--pool", "0"]
+    if transport == "http":
+        server = Listening("--auth-disabled", token=None)
+        request.addfinalizer(server.close)
+        where = ["http://127.0.0.1:%d/mcp" % server.port]
+    done = subprocess.run([python, "-c", PYTHON_SDK, *where], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=support.DEADLINE,
+                          check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    assert json.loads(done.stdout) == [MODERN, True, 42]
