@@ -86,8 +86,16 @@ static int list_all(const struct cache_flags *values, const json_t *all, const c
 	cell__size_words(bytes, size);
 	if (cell__cli_table_print(&table, err) < 0)
 		return -1;
-	printf("%zu environments, %s\n", json_array_size(all), size);
+	printf("%zu environment%s, %s\n", json_array_size(all), json_array_size(all) == 1 ? "" : "s", size);
 	return 0;
+}
+
+/* A storage is noted by its real path; one that is gone by the path it had. */
+static char *real_path(const char *path, struct cell_error *err)
+{
+	char *real = realpath(path, NULL);
+
+	return real ? real : cell__cli_absolute(path, err);
 }
 
 static bool is_chosen(const struct cache_flags *values, const char *project, const json_t *entry)
@@ -103,7 +111,7 @@ static bool is_chosen(const struct cache_flags *values, const char *project, con
 static int prune(const struct cache_flags *values, const char *cache, const json_t *all, struct cell_error *err)
 {
 	struct cell_cli_table table = { .columns = 4 };
-	char *project = values->project ? cell__cli_absolute(values->project, err) : NULL, size[32];
+	char *project = values->project ? real_path(values->project, err) : NULL, size[32];
 	json_t *entry, *removed = json_array();
 	uint64_t bytes = 0;
 	int status = values->project && !project ? -1 : 0;
@@ -131,7 +139,8 @@ static int prune(const struct cache_flags *values, const char *cache, const json
 	else if (cell__cli_table_print(&table, err) < 0)
 		status = -1;
 	if (!status && !values->json)
-		printf("%s %zu environments, %s\n", values->dry_run ? "would remove" : "removed", json_array_size(removed), size);
+		printf("%s %zu environment%s, %s\n", values->dry_run ? "would remove" : "removed", json_array_size(removed),
+		       json_array_size(removed) == 1 ? "" : "s", size);
 	json_decref(removed);
 	return status;
 }

@@ -487,19 +487,29 @@ static char *absolute(const char *path)
 	return cell__buf_take(&buf);
 }
 
+/*
+ * Makes the folder and names it by its one real path: environments belong to the path of a storage, and `.`, the full path and a link to it
+ * are the same storage.
+ */
+static int make_base(struct cell__store *store, const char *base, struct cell_error *err)
+{
+	CELL_AUTO_FREE char *given = absolute(base);
+	if (!given)
+		return cell_fail(err, CELL_E_NOMEM, 0, "open storage");
+	if (cell__mkdir_all(given) < 0)
+		return cell_fail(err, CELL_E_IO, errno, "make storage folder %s", given);
+	store->base = realpath(given, NULL);
+	return store->base ? 0 : cell_fail(err, CELL_E_IO, errno, "open storage folder %s", given);
+}
+
 static int open_folders(struct cell__store *store, const char *base, const char *workspace_id, struct cell_error *err)
 {
-	store->base = absolute(base);
-	if (!store->base)
-		return cell_fail(err, CELL_E_NOMEM, 0, "open storage");
-	for (size_t n = strlen(store->base); n > 1 && store->base[n - 1] == '/'; n--)
-		store->base[n - 1] = '\0';
+	if (make_base(store, base, err) < 0)
+		return -1;
 	store->root = workspace_id ? join_path(store->base, "workspaces", workspace_id) : cell__strdup(store->base);
 	store->artifacts_path = store->root ? join_path(store->root, "artifacts", NULL) : NULL;
 	if (!store->artifacts_path)
 		return cell_fail(err, CELL_E_NOMEM, 0, "open storage");
-	if (cell__mkdir_all(store->base) < 0)
-		return cell_fail(err, CELL_E_IO, errno, "make storage folder %s", store->base);
 	store->base_fd = open(store->base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (store->base_fd < 0)
 		return cell_fail(err, CELL_E_IO, errno, "open storage folder %s", store->base);

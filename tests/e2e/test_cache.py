@@ -36,7 +36,16 @@ def test_the_project_of_an_environment_is_named(made):
     assert entry["project"] == str(made.folder / "project") and not entry["orphan"] and entry["packages"] == ["wc-alpha"], entry
     assert entry["bytes"] > 4096
     shown = made("cache", "list")
-    assert str(made.folder / "project") in shown.out and "environments, " in shown.out.splitlines()[-1]
+    assert str(made.folder / "project") in shown.out and "1 environment, " in shown.out.splitlines()[-1]
+
+
+def test_a_storage_has_one_environment_however_it_is_named(made):
+    os.symlink("project", str(made.folder / "link"))
+    for spelling in ("./project/.", str(made.folder / "project"), "link", "project/../project//"):
+        done = made("run", "--base", spelling, "--python", "/usr/bin/python3", "-e", "import wc_alpha; wc_alpha.who()")
+        assert done.status == 0 and done.out == "'alpha'\n", (spelling, done)
+    assert len(made("cache", "list", "--json").objects[0]) == 1
+    assert "removed 1 environment," in made("cache", "prune", "--project", "./link").out
 
 
 def test_an_environment_of_a_project_that_is_gone_is_removed(made):
@@ -44,8 +53,8 @@ def test_an_environment_of_a_project_that_is_gone_is_removed(made):
     os.rename(str(made.folder / "project"), str(made.folder / "moved"))
     assert listed(made)["venvs"]["orphan"] and "(gone)" in made("cache", "list").out
     place = made.folder / "cache" / "workcell" / listed(made)["venvs"]["id"]
-    assert "would remove 1 environments" in made("cache", "prune", "--dry-run").out and place.exists()
-    assert "removed 1 environments" in made("cache", "prune").out and not place.exists()
+    assert "would remove 1 environment," in made("cache", "prune", "--dry-run").out and place.exists()
+    assert "removed 1 environment," in made("cache", "prune").out and not place.exists()
     assert "venvs" not in listed(made)
     assert not [name for name in os.listdir(place.parent) if name.startswith("." + place.name)]
 
