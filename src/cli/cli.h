@@ -31,6 +31,8 @@
 #include "base/base.h"
 #include "workcell.h"
 
+/* A cell's status: it ended the run with sys.exit(0). */
+#define CELL_CLI_EXITED 256
 /* Code of one cell, from a file, from stdin or from one line of `run --cells`. */
 #define CELL_CLI_MAX_CODE_BYTES (64u * 1024u * 1024u)
 /* Output of background threads that waits for the main thread to print it; more than this is dropped. */
@@ -76,6 +78,7 @@ struct cell_cli_command {
 	const char *about;
 	const char *examples;
 	const struct cell_cli_flag *flags; /* ends with kind 0; --help needs no row */
+	const char *behind; /* advice where a flag behind an operand is unknown; may be NULL */
 	const char *verbs; /* its subcommands, for completions: "list show"; may be NULL */
 	int (*run)(int argc, char **argv); /* argv[0] is the command's name; returns the exit status */
 };
@@ -676,11 +679,13 @@ bool cell__cli_has_kept(struct cell_cli_printer *printer);
 void cell__cli_print_line(struct cell_cli_printer *printer, const char *text);
 /* Ends the line on stdout where output left one unfinished. */
 void cell__cli_print_fresh_line(struct cell_cli_printer *printer);
+/* Whether the code ended itself without a failure, as programs do: sys.exit(), sys.exit(0). */
+bool cell__cli_has_exited(const struct cell_result *result);
 /*
  * Prints a result and returns the cell's exit status. In text, `prefix` precedes the value. goes_on: another cell may follow, so it
- * mentions that variables are lost.
+ * mentions that variables are lost. quiet: does not print the error.
  */
-int cell__cli_print_result(struct cell_cli_printer *printer, struct cell_result *result, const char *prefix, bool goes_on);
+int cell__cli_print_result(struct cell_cli_printer *printer, struct cell_result *result, const char *prefix, bool goes_on, bool quiet);
 /* Writes all of it.  A reader that went away stops the program quietly, another failure with a message. */
 void cell__cli_write(int fd, const void *data, size_t size);
 

@@ -50,7 +50,8 @@ const struct cell_cli_command cell__cli_run_command = {
 	.synopsis = "[flags] [-e CODE]... [FILE|- [ARGUMENT...]]",
 	.about = "Runs cells in one session, in the order given: each -e is a cell, FILE is one, - is stdin\n"
 		 "as one.  Prints output as it comes and then the cell's value; stops at the first cell that\n"
-		 "fails.  The arguments behind FILE are in sys.argv; those that begin with - go behind --.\n\n"
+		 "fails, or that calls sys.exit(), which with 0 is no failure.  The arguments behind FILE are\n"
+		 "in sys.argv; those that begin with - go behind --.\n\n"
 		 "exit status: 0 done, 1 the code raised, 124 timed out, 137 the kernel died, 2 usage,\n"
 		 "125 Workcell itself failed.  Ctrl-C interrupts the cell; twice within 2 s ends the program.",
 	.examples = "  workcell run -e 'x = 6' -e 'x * 7'\n"
@@ -58,6 +59,7 @@ const struct cell_cli_command cell__cli_run_command = {
 		    "  workcell run report.py -- --year 2026 data.csv\n"
 		    "  echo 'print(1)' | workcell run --json -\n"
 		    "  echo '{\"code\": \"1 + 1\", \"timeout\": 5}' | workcell run --cells",
+	.behind = "arguments of FILE that begin with - go behind --",
 	.flags = run_flag_table,
 	.run = cell__cmd_run,
 };
@@ -80,6 +82,7 @@ static int read_cell(const struct cell_cli_item *item, struct code *ret_code, st
 int cell__cli_run_cell(struct cell_cli_host *host, struct cell_cli_printer *printer, const char *code, size_t size, int64_t timeout_ms,
 		       bool goes_on, void (*ended)(void), int *ret_status, struct cell_error *err)
 {
+	bool exited;
 	struct cell_run_options options = CELL_RUN_OPTIONS_INIT;
 	struct cell_result *result;
 	int status;
@@ -98,8 +101,11 @@ int cell__cli_run_cell(struct cell_cli_host *host, struct cell_cli_printer *prin
 	cell__cli_print_kept(printer);
 	/* When we are being stopped, the effect of the stop on the cell is not reported. */
 	*ret_status = cell__cli_stop_status();
+	exited = cell__cli_has_exited(result);
 	if (!*ret_status)
-		*ret_status = cell__cli_print_result(printer, result, "", goes_on);
+		*ret_status = cell__cli_print_result(printer, result, "", goes_on, exited);
+	if (*ret_status && exited)
+		*ret_status = CELL_CLI_EXITED;
 	cell_result_destroy(result);
 	return 0;
 }
@@ -130,7 +136,7 @@ static int set_argv(struct cell_cli_host *host, struct cell_cli_printer *printer
 	if (status < 0)
 		return -1;
 	if (cell_result_error(result))
-		status = cell__cli_print_result(printer, result, "", false);
+		status = cell__cli_print_result(printer, result, "", false, false);
 	cell_result_destroy(result);
 	return status;
 }
@@ -153,6 +159,8 @@ static int run_cells(struct cell_cli_host *host, struct cell_cli_printer *printe
 		}
 		if (cell__cli_run_cell(host, printer, cells[i].text, cells[i].size, 0, goes_on, NULL, &status, err) < 0)
 			return -1;
+		if (status == CELL_CLI_EXITED)
+			break;
 		if (status && !first_failure)
 			first_failure = status;
 		if (status && !flags->keep_going)

@@ -287,7 +287,7 @@ static int run_cell(struct shell *shell, struct cell_error *err)
 	cell__cli_print_kept(shell->printer);
 	if (!cell__cli_stop_status()) {
 		snprintf(prefix, sizeof(prefix), shell->colour ? "\033[31mOut[%u]: \033[0m" : "Out[%u]: ", shell->count);
-		cell__cli_print_result(shell->printer, result, prefix, true);
+		cell__cli_print_result(shell->printer, result, prefix, true, false);
 		shell->count = cell_result_state_kept(result) ? shell->count + 1 : 1;
 	}
 	cell_result_destroy(result);

@@ -268,7 +268,7 @@ static int run_in(const struct workflows_flags *flags, const struct cell_cli_lis
 		status = -1;
 	cell__cli_print_kept(printer);
 	free(code);
-	return status;
+	return status == CELL_CLI_EXITED ? 0 : status;
 }
 
 static int run_run(const void *values, struct cell_space *none, const struct cell_cli_list *operands, struct cell_error *err)

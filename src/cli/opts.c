@@ -210,7 +210,8 @@ static const struct cell_cli_flag *find_flag(const struct cell_cli_flag *flags, 
 	return NULL;
 }
 
-static int unknown_flag(const struct cell_cli_command *command, const char *word, bool is_long, size_t size, struct cell_error *err)
+static int unknown_flag(const struct cell_cli_command *command, const char *advice, const char *word, bool is_long, size_t size,
+			struct cell_error *err)
 {
 	char name[64] = "";
 	const char *near = NULL;
@@ -219,14 +220,15 @@ static int unknown_flag(const struct cell_cli_command *command, const char *word
 		snprintf(name, sizeof(name), "%.*s", (int)size, word + 2);
 		near = cell__cli_nearest_flag(command, name);
 	}
-	return cell_fail(err, CELL_E_INVALID, 0, "unknown flag %.*s%s%s%s", is_long ? (int)size + 2 : 2, word,
-			 near ? "; did you mean --" : "", near ? near : "", near ? "?" : "");
+	return cell_fail(err, CELL_E_INVALID, 0, "unknown flag %.*s%s%s%s%s%s", is_long ? (int)size + 2 : 2, word,
+			 near ? "; did you mean --" : "", near ? near : "", near ? "?" : "", advice ? "; " : "", advice ? advice : "");
 }
 
 /* Reads argv[*at], a flag, and its argument; moves *at to the last argument used. values NULL: sets nothing. Positive: a kind of help. */
 enum { HELP_SHORT = 1, HELP_WHOLE, HELP_MAN };
 
-static int parse_flag(const struct cell_cli_command *command, int argc, char **argv, int *at, void *values, struct cell_error *err)
+static int parse_flag(const struct cell_cli_command *command, const char *advice, int argc, char **argv, int *at, void *values,
+		      struct cell_error *err)
 {
 	const char *word = argv[*at], *value = NULL;
 	const struct cell_cli_flag *flag;
@@ -244,7 +246,7 @@ static int parse_flag(const struct cell_cli_command *command, int argc, char **a
 	else
 		flag = find_flag(command->flags, word[1], NULL, 0);
 	if (!flag)
-		return unknown_flag(command, word, is_long, size, err);
+		return unknown_flag(command, advice, word, is_long, size, err);
 	if (is_long && word[2 + size] == '=')
 		value = word + 2 + size + 1;
 	else if (!is_long && word[2])
@@ -290,7 +292,7 @@ int cell__cli_check_setting(const struct cell_cli_command *command, const char *
 static int parse_all(const struct cell_cli_command *command, int argc, char **argv, void *values, struct cell_cli_list *operands,
 		     struct cell_error *err)
 {
-	bool only_operands = false;
+	bool only_operands = false, has_operand = false;
 
 	for (int i = 1; i < argc; i++) {
 		int status;
@@ -300,13 +302,14 @@ static int parse_all(const struct cell_cli_command *command, int argc, char **ar
 			continue;
 		}
 		if (!only_operands && argv[i][0] == '-' && argv[i][1]) {
-			status = parse_flag(command, argc, argv, &i, values, err);
+			status = parse_flag(command, has_operand ? command->behind : NULL, argc, argv, &i, values, err);
 			if (status)
 				return status;
 			continue;
 		}
 		if (!operands)
 			return cell_fail(err, CELL_E_INVALID, 0, "unexpected argument '%s'", argv[i]);
+		has_operand = true;
 		if (values && list_append(operands, 0, argv[i], err) < 0)
 			return -1;
 	}

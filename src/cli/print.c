@@ -693,7 +693,15 @@ static void print_notice(const char *text)
 	free(shown);
 }
 
-int cell__cli_print_result(struct cell_cli_printer *printer, struct cell_result *result, const char *prefix, bool goes_on)
+bool cell__cli_has_exited(const struct cell_result *result)
+{
+	const struct cell_outcome *outcome = cell_result_error(result);
+
+	return outcome && outcome->code == CELL_OUT_EXCEPTION && !strcmp(outcome->type, "SystemExit") &&
+	       (!*outcome->message || !strcmp(outcome->message, "0") || !strcmp(outcome->message, "None"));
+}
+
+int cell__cli_print_result(struct cell_cli_printer *printer, struct cell_result *result, const char *prefix, bool goes_on, bool quiet)
 {
 	const struct cell_outcome *outcome = cell_result_error(result);
 
@@ -701,7 +709,7 @@ int cell__cli_print_result(struct cell_cli_printer *printer, struct cell_result 
 	pthread_mutex_lock(&printer->out);
 	if (printer->format == CELL_CLI_TEXT) {
 		print_value(printer, result, prefix);
-		if (outcome)
+		if (outcome && !quiet)
 			print_outcome(printer, outcome);
 		for (size_t i = 0; i < cell_result_notice_count(result); i++)
 			print_notice(cell_result_notice(result, i));

@@ -195,9 +195,20 @@ def test_arguments_of_a_script(tmp_path):
 def test_arguments_that_cannot_be_given(tmp_path):
     script = tmp_path / "script.py"
     script.write_text("1\n")
-    assert "unknown flag --year" in support.workcell("run", str(script), "--year", "2026").err
+    done = support.workcell("run", str(script), "--year", "2026")
+    assert done.status == 2 and "unknown flag --year; arguments of FILE that begin with - go behind --" in done.err, done
+    assert "go behind" not in support.workcell("run", "--year", "2026", str(script)).err
     done = subprocess.run([support.BIN, "run", str(script), b"\xff"], capture_output=True)
     assert done.returncode == 2 and b"must be UTF-8" in done.stderr, done
+
+
+@pytest.mark.parametrize("how, status, said", [("", 0, ""), ("0", 0, ""), ("None", 0, ""), ("3", 1, "SystemExit: 3"), ("'why'", 1, "SystemExit: why")])
+def test_a_script_that_ends_itself(how, status, said, tmp_path):
+    (tmp_path / "script.py").write_text("import sys\nprint('done')\nsys.exit(%s)\n" % how)
+    done = support.workcell("run", "script.py", "-e", "print('not run')", cwd=str(tmp_path))
+    assert done.status == status and done.out == "done\n" and done.err.strip().endswith(said) and bool(done.err) == bool(said), done
+    done = support.workcell("run", "--json", "script.py", cwd=str(tmp_path))
+    assert done.status == status and done.objects[0]["error"]["type"] == "SystemExit", done
 
 
 @pytest.mark.parametrize("executor", ["sandbox", "inprocess"])
