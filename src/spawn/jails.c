@@ -404,13 +404,25 @@ struct usher_job {
 	int ready_fd;
 };
 
-/* Runs fn as a process that shares our memory, and waits for its end; -1 with errno. */
+/*
+ * Runs fn as a process that shares our memory and descriptors, and waits for its end; -1 with errno. It ends without SIGCHLD, for which the
+ * spawner would ask Linux about each of its children.
+ */
 static int usher_in(int (*fn)(void *arg), char *stack, struct usher_job *job)
 {
-	pid_t pid = clone(fn, stack + USHER_STACK, CLONE_VM | CLONE_VFORK | SIGCHLD, job);
-	while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
+	pid_t pid = clone(fn, stack + USHER_STACK, CLONE_VM | CLONE_VFORK | CLONE_FILES, job);
+	while (pid > 0 && waitpid(pid, NULL, __WALL) < 0 && errno == EINTR) {
 	}
 	return pid > 0 ? 0 : -1;
+}
+
+/* In an usher: descriptors of its own, without those of other sessions, which would be copied for the jail and closed by it one by one. */
+static int leave_kept_fds(int ready_fd)
+{
+	int first = ready_fd < CELL_SPAWNER_KEPT_FD ? CELL_SPAWNER_KEPT_FD : ready_fd + 1;
+	for (size_t i = 0; i < n_group_fds; i++)
+		first = group_fds[i] < first ? first : group_fds[i] + 1;
+	return (int)syscall(SYS_close_range, first, ~0u, CLOSE_RANGE_UNSHARE);
 }
 
 static int run_inner_usher(void *arg)
@@ -423,7 +435,8 @@ static int run_inner_usher(void *arg)
 static int run_usher(void *arg)
 {
 	struct usher_job *job = arg;
-	if (cell__zone_enter(job->jail->place == JAIL_OF_NOBODY) < 0 || usher_in(run_inner_usher, usher_stacks[1], job) < 0)
+	if (cell__zone_enter(job->jail->place == JAIL_OF_NOBODY) < 0 || leave_kept_fds(job->ready_fd) < 0 ||
+	    usher_in(run_inner_usher, usher_stacks[1], job) < 0)
 		usher.error = errno;
 	_exit(0);
 }
@@ -487,7 +500,7 @@ static int start_process(struct jail *jail, const struct cell_plan *plan)
 	fcntl(ready[0], F_SETFL, O_NONBLOCK);
 	jail->ready_fd = ready[0];
 	jail->pid = (pid_t)pid;
-	jail->pidfd = (int)syscall(SYS_pidfd_open, jail->pid, 0);
+	jail->pidfd = cell__spawner_keep_fd((int)syscall(SYS_pidfd_open, jail->pid, 0));
 	return jail->pidfd < 0 ? -1 : 0;
 }
 

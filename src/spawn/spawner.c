@@ -41,6 +41,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/close_range.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -87,6 +88,15 @@ ssize_t cell__spawner_receive(int fd, int fds[CELL_SPAWN_MAX_FDS], size_t *ret_n
 	if (n < 0)
 		return errno == EAGAIN ? -1 : 0;
 	return n;
+}
+
+int cell__spawner_keep_fd(int fd)
+{
+	int kept = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, CELL_SPAWNER_KEPT_FD);
+	if (kept < 0)
+		return fd;
+	close(fd);
+	return kept;
 }
 
 /* ---- looking things up ---- */
@@ -163,6 +173,7 @@ static void forget_kernel(struct kernel *kernel)
 	*at = kernel->id_next;
 	CELL__LIST_REMOVE(cell__spawner.kernels, kernel);
 	cell__spawner.n_dead -= kernel->dead;
+	cell__spawner.n_enclosed -= kernel->enclosed;
 	cell__spawner.n_branching -= kernel->branching;
 	cell__close_fd(&kernel->pidfd);
 	for (int i = 0; kernel->waits && i < CELL_SPAWN_KERNEL_FDS; i++)
@@ -199,9 +210,10 @@ static bool program_gone(struct program *program, bool clean)
 	return true;
 }
 
-static bool anybody_dead(void)
+/* Whether a dead kernel or program that is not reported yet may have left orphans. */
+static bool may_have_orphans(void)
 {
-	if (cell__spawner.n_dead > 0)
+	if (cell__spawner.n_dead > cell__spawner.n_enclosed)
 		return true;
 	for (struct program *p = cell__spawner.programs; p; p = p->next)
 		if (p->dead && p->is_child)
@@ -213,14 +225,14 @@ static bool anybody_dead(void)
 static void report_dead(void)
 {
 	/* Code that forks faster than it is killed is still being killed after the report. */
-	bool clean = !(anybody_dead() || unswept) || cell__spawner_sweep() == 0;
+	bool clean = !(may_have_orphans() || unswept) || cell__spawner_sweep() == 0;
 	unswept = !clean;
 	for (struct kernel *k = cell__spawner.n_dead > 0 ? cell__spawner.kernels : NULL, *next; k; k = next) {
 		next = k->next;
 		if (!k->dead)
 			continue;
 		bool sandboxed = k->jail != NULL;
-		if (!(jail_gone(&k->jail, &k->usage) && clean) && cell__now_us() - k->dead_us < SWEEP_LIMIT_US)
+		if (!(jail_gone(&k->jail, &k->usage) && (clean || k->enclosed)) && cell__now_us() - k->dead_us < SWEEP_LIMIT_US)
 			continue;
 		if (k->usage.oom_kills > 0 && !k->kill_wanted)
 			k->flags |= CELL_SPAWN_EXIT_OOM;
@@ -262,7 +274,9 @@ void cell__spawner_kernel_died(struct kernel *kernel, int64_t status)
 		return;
 	set_share(kernel, CELL_SHARE_USUAL); /* dying takes time on a core: that of all the others in there */
 	kernel->dead = true;
+	kernel->enclosed = kernel->jail && (kernel->jail->flags & CLONE_NEWPID);
 	cell__spawner.n_dead++;
+	cell__spawner.n_enclosed += kernel->enclosed;
 	kernel->status = status;
 	kernel->dead_us = cell__now_us();
 	kernel->pid = -1; /* not ours to know any more */
@@ -455,7 +469,7 @@ static void adopt_branch(uint64_t id, pid_t pid)
 	kernel->branching = false;
 	cell__spawner.n_branching--;
 	kernel->pid = pid;
-	kernel->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+	kernel->pidfd = cell__spawner_keep_fd((int)syscall(SYS_pidfd_open, pid, 0));
 	cell__spawner_tell_forked(kernel);
 	if (kernel->kill_wanted && kernel->pidfd >= 0)
 		syscall(SYS_pidfd_send_signal, kernel->pidfd, SIGKILL, NULL, 0);
@@ -667,7 +681,7 @@ static void serve(void)
 		struct epoll_event events[16];
 		int for_program = cell__jail_spare_delay(CELL_JAIL_FOR_PROGRAM), for_kernel = cell__jail_spare_delay(CELL_JAIL_FOR_KERNEL);
 		int delay = sooner(for_program, for_kernel);
-		if (cell__jails_tidy() || anybody_dead() || unswept)
+		if (cell__jails_tidy() || cell__spawner.n_dead > 0 || may_have_orphans() || unswept)
 			delay = sooner(delay, SWEEP_AGAIN_MS);
 		if (cell__jails_have_mounts())
 			delay = sooner(delay, DROP_DELAY_MS);

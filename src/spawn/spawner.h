@@ -18,6 +18,11 @@
 #define CELL_SPAWNER_HOST_FD 3
 #define CELL_SPAWNER_LIFELINE_FD 4
 #define CELL_SPAWNER_LIFELINE_WRITE_FD 5
+/*
+ * Descriptors that stay open as long as a session does have numbers from here on: a process that needs none of them gets rid of all with
+ * one call, however many sessions there are.
+ */
+#define CELL_SPAWNER_KEPT_FD 256
 #define CELL_SPAWNER_BUCKETS 1024 /* ids are consecutive numbers: chains are even */
 
 struct zygote {
@@ -39,6 +44,7 @@ struct kernel {
 	bool kill_wanted;
 	bool branching; /* a live kernel forks it, and we have not been told its pid yet */
 	bool dead;
+	bool enclosed; /* dead, in a pid namespace of its own: it leaves no orphans to us */
 	int64_t status;
 	int64_t flags;
 	int64_t dead_us;
@@ -73,7 +79,8 @@ struct cell__spawner {
 	struct zygote *zygotes;
 	struct program *programs;
 	struct kernel *kernels, *by_id[CELL_SPAWNER_BUCKETS];
-	size_t n_dead; /* kernels that have ended and are not reported yet */
+	size_t n_dead; /* kernels that have ended and are not reported yet, ... */
+	size_t n_enclosed; /* ... and those of them that leave no orphans */
 	size_t n_branching;
 	int epoll_fd;
 	char message[CELL_LIMIT_SPAWN_MESSAGE]; /* the one that is being handled */
@@ -86,6 +93,8 @@ extern struct cell__spawner cell__spawner;
 void cell__spawner_tell(uint32_t type, uint64_t id, int64_t a, int64_t b, const void *payload, size_t size);
 /* Bytes of the next datagram in `message`, 0 at the end, -1 when there is none now. */
 ssize_t cell__spawner_receive(int fd, int fds[CELL_SPAWN_MAX_FDS], size_t *ret_n_fds);
+/* Returns the descriptor under a number from CELL_SPAWNER_KEPT_FD on, or as it is if there is no such number. */
+int cell__spawner_keep_fd(int fd);
 /* Kills processes that belong to no living kernel or program; returns their number. */
 size_t cell__spawner_sweep(void);
 struct kernel *cell__spawner_find_kernel(uint64_t id);

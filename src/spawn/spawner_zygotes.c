@@ -277,6 +277,7 @@ static void kernel_forked(struct zygote *zygote, struct kernel *kernel, const st
 		cell__spawner_fork_failed(kernel, ECHILD);
 		return;
 	}
+	kernel->pidfd = cell__spawner_keep_fd(kernel->pidfd);
 	if (kernel->jail)
 		cell__jail_joined(kernel->jail);
 	cell__spawner_tell_forked(kernel);

@@ -436,6 +436,14 @@ def test_the_death_of_pid_1_ends_the_session_only(driver):
     support.wait_until(lambda: driver.run("1 + 1").get("value") == 2, "the next run works", 20)
 
 
+def test_descriptors_of_sessions_are_out_of_the_way(driver):
+    """A new sandbox leaves those of all other sessions behind with one call: its cost must not grow with their number."""
+    driver.locate()
+    held = {int(fd): os.readlink("/proc/%d/fd/%s" % (driver.spawner, fd)) for fd in os.listdir("/proc/%d/fd" % driver.spawner)}
+    kept = [fd for fd, name in held.items() if "pidfd" in name]
+    assert len(kept) >= 2 and min(kept) >= 256, held
+
+
 def unread_bytes(pid, fd):
     """What waits to be read by a process from one of its sockets."""
     pidfd = os.pidfd_open(pid)
