@@ -4,6 +4,7 @@ Frames are those of src/wire/frame.h. There is no shared memory with the host: o
 holds a JavaScript object before connect(), so that all of it can be in a memory snapshot.
 """
 
+import re
 import struct
 import sys
 import time
@@ -17,6 +18,7 @@ _HEADER = struct.Struct("<BBBBIIIQ")
 _bridge = None
 _to_js = None
 _run = 0  # the run under way; 0: none
+_word = re.compile(r"\w*").match
 
 
 def connect():
@@ -144,6 +146,13 @@ def title(text):
 
 def is_kernel():
     return True
+
+
+def is_expression(source, statements):
+    """One line without "=" and ";" that does not begin with a space or with one of the statements: likely an expression."""
+    if not source or source[0].isspace() or "\n" in source or "=" in source or ";" in source:
+        return False
+    return _word(source).group() not in statements
 
 
 def remember(ns, out, n, value):

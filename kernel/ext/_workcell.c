@@ -690,7 +690,7 @@ static PyObject *wc_answer(PyObject *self, PyObject *args)
 	unsigned int id;
 	PyObject *value, *repr;
 	struct outgoing out = { .type = CELL_FRAME_RESULT };
-	char sizes[64] = "";
+	char sizes[64];
 	if (!PyArg_ParseTuple(args, "IOO", &id, &value, &repr) || bytes_or_none(value, &out.raw, &out.raw_size) < 0 ||
 	    bytes_or_none(repr, &out.more, &out.more_size) < 0)
 		return NULL;
@@ -699,13 +699,20 @@ static PyObject *wc_answer(PyObject *self, PyObject *args)
 	current_run = 0;
 	if (ring_sync() < 0)
 		return NULL;
-	if (value != Py_None)
-		snprintf(sizes, sizeof sizes, "{\"v\":%zu,\"r\":%zu}", out.raw_size, out.more_size);
-	else if (repr != Py_None)
-		snprintf(sizes, sizeof sizes, "{\"r\":%zu}", out.more_size);
+	/* {"v":SIZE,"r":SIZE}, {"r":SIZE} or nothing */
+	char *at = sizes;
+	if (value != Py_None) {
+		at = stpcpy(at, "{\"v\":");
+		at += wc_put_number(at, (long long)out.raw_size);
+	}
+	if (value != Py_None || repr != Py_None) {
+		at = stpcpy(at, value != Py_None ? ",\"r\":" : "{\"r\":");
+		at += wc_put_number(at, (long long)out.more_size);
+		*at++ = '}';
+	}
 	out.id = id;
 	out.json = sizes;
-	out.json_size = strlen(sizes);
+	out.json_size = (size_t)(at - sizes);
 	if (send_frame(&out) < 0)
 		return NULL;
 	Py_RETURN_TRUE;
@@ -1007,6 +1014,7 @@ static PyMethodDef methods[] = {
 	{ "end_run", wc_end_run, METH_NOARGS, "end_run()" },
 	{ "answer", wc_answer, METH_VARARGS, "answer(id, value, repr) -> bool" },
 	{ "mark_same", wc_mark_same, METH_O, "mark_same(bool)" },
+	{ "is_expression", wc_is_expression, METH_VARARGS, "is_expression(source, statements) -> bool" },
 	{ "remember", wc_remember, METH_VARARGS, "remember(ns, out, n, value) -> bytes or None" },
 	{ "interrupt_wanted", wc_interrupt_wanted, METH_NOARGS, "interrupt_wanted() -> bool" },
 	{ "take_interrupt", wc_take_interrupt, METH_NOARGS, "take_interrupt() -> bool" },

@@ -1,7 +1,22 @@
 /* Work of every cell with a value, which would take longer in Python than the value itself. */
 #include "ext.h"
 
-#include <stdio.h>
+#include <string.h>
+
+/* snprintf() is a lot of code, most of it not in any cache when a cell comes after a pause. */
+size_t wc_put_number(char out[static WC_NUMBER_BYTES], long long number)
+{
+	char digits[WC_NUMBER_BYTES], *at = digits + sizeof digits;
+	unsigned long long left = number < 0 ? 0 - (unsigned long long)number : (unsigned long long)number;
+	do
+		*--at = (char)('0' + left % 10);
+	while ((left /= 10) > 0);
+	if (number < 0)
+		*--at = '-';
+	size_t size = (size_t)(digits + sizeof digits - at);
+	memcpy(out, at, size);
+	return size;
+}
 
 /* A repr that is also the value as JSON: an int of 64 bits. None for every other value. */
 static PyObject *plain_text(PyObject *value)
@@ -9,9 +24,8 @@ static PyObject *plain_text(PyObject *value)
 	int overflow = 0;
 	long long number = PyLong_CheckExact(value) ? PyLong_AsLongLongAndOverflow(value, &overflow) : 0;
 	if (PyLong_CheckExact(value) && !overflow) {
-		char digits[24];
-		snprintf(digits, sizeof digits, "%lld", number);
-		return PyBytes_FromString(digits);
+		char digits[WC_NUMBER_BYTES];
+		return PyBytes_FromStringAndSize(digits, (Py_ssize_t)wc_put_number(digits, number));
 	}
 	Py_INCREF(Py_None);
 	return Py_None;
@@ -45,10 +59,59 @@ PyObject *wc_remember(PyObject *self, PyObject *args)
 	for (int i = 0; i < 3; i++)
 		if (!names[i] && !(names[i] = PyUnicode_InternFromString(&"___"[2 - i])))
 			return NULL;
-	PyObject *numbered = PyUnicode_FromFormat("_%ld", PyLong_AsLong(n));
+	char name[1 + WC_NUMBER_BYTES] = "_";
+	PyObject *numbered = PyUnicode_FromStringAndSize(name, (Py_ssize_t)(1 + wc_put_number(name + 1, PyLong_AsLong(n))));
 	bool ok = numbered && move(ns, names[1], names[2]) == 0 && move(ns, names[0], names[1]) == 0 &&
 		  PyDict_SetItem(ns, names[0], value) == 0 && PyDict_SetItem(ns, numbered, value) == 0 &&
 		  PyDict_SetItem(out, n, value) == 0;
 	Py_XDECREF(numbered);
 	return ok ? plain_text(value) : NULL;
+}
+
+static bool is_letter(char c)
+{
+	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+static bool is_space(char c)
+{
+	return c == ' ' || (c >= '\t' && c <= '\r') || (c >= 0x1c && c <= 0x1f);
+}
+
+/* Bytes of the word that the text begins with. Beyond ASCII, any character may belong to it: Python's compiler has the last word. */
+static size_t word_size(const char *text, size_t size)
+{
+	size_t n = 0;
+	while (n < size && (is_letter(text[n]) || text[n] == '_' || (text[n] >= '0' && text[n] <= '9') || (unsigned char)text[n] >= 0x80))
+		n++;
+	return n;
+}
+
+/*
+ * is_expression(source, statements) -> bool: one line without "=" and ";" that begins neither with a space nor with one of the words in
+ * the set `statements`. It is likely an expression; only compiling it tells.
+ */
+PyObject *wc_is_expression(PyObject *self, PyObject *args)
+{
+	(void)self;
+	PyObject *source, *statements;
+	Py_ssize_t size;
+	if (!PyArg_ParseTuple(args, "UO", &source, &statements))
+		return NULL;
+	const char *text = PyUnicode_AsUTF8AndSize(source, &size);
+	if (!text) {
+		PyErr_Clear(); /* lone surrogates: compile() says so */
+		Py_RETURN_FALSE;
+	}
+	if (size == 0 || is_space(text[0]))
+		Py_RETURN_FALSE;
+	for (Py_ssize_t i = 0; i < size; i++)
+		if (text[i] == '\n' || text[i] == '=' || text[i] == ';')
+			Py_RETURN_FALSE;
+	if (!is_letter(text[0]))
+		Py_RETURN_TRUE;
+	PyObject *word = PyUnicode_FromStringAndSize(text, (Py_ssize_t)word_size(text, (size_t)size));
+	int found = word ? PySet_Contains(statements, word) : -1;
+	Py_XDECREF(word);
+	return found < 0 ? NULL : PyBool_FromLong(!found);
 }

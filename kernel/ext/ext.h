@@ -112,5 +112,10 @@ PyObject *wc_image_given(PyObject *self, PyObject *unused);
 /* ---- cell.c ---- */
 
 PyObject *wc_remember(PyObject *self, PyObject *args);
+PyObject *wc_is_expression(PyObject *self, PyObject *args);
+
+#define WC_NUMBER_BYTES 24
+/* Writes the decimal digits of a number, without a NUL; returns how many bytes they are. */
+size_t wc_put_number(char out[static WC_NUMBER_BYTES], long long number);
 
 #endif

@@ -4,27 +4,23 @@ A cell is plain Python until the compiler says otherwise: no magic, ``!cmd`` or 
 try costs nothing extra, and only a SyntaxError asks the interactive layer (interactive.py) for its reading of the cell.
 """
 
-import ast
 import builtins
 import linecache
-import re
 import sys
 import types
 from json import dumps  # taken now: code in the session may replace json.dumps
 
-from _workcell import remember
+import _ast
+from _workcell import is_expression, remember
 
 from . import display as display_module
 from . import errors, figures, interactive, values
 from .awaits import is_needed, soften
 from .split import CO_COROUTINE, FUTURE_MASK, STATEMENTS, split
 
-ONLY_AST = ast.PyCF_ONLY_AST
-AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+ONLY_AST = _ast.PyCF_ONLY_AST
+AWAIT = _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 SPECIAL = FUTURE_MASK | CO_COROUTINE  # code with one of these flags is for run_code()
-
-# One line that starts like an expression and holds neither "=" nor ";": compiled in one step, not two.
-is_likely_expression = re.compile(r"(?:[^\s=;a-zA-Z]|(?!(?:%s)\b)[a-zA-Z])[^\n=;]*\Z" % "|".join(sorted(STATEMENTS))).match
 
 MAX_REPR = 1024 * 1024
 COMPLETE = "%%workcell_complete\n"  # as complete.py has it, which is not loaded before somebody asks
@@ -124,7 +120,7 @@ class Cells:
         self.history.append(source)
         if "__warningregistry__" in ns:
             del ns["__warningregistry__"]  # a warning is shown once a cell, not once a session
-        if is_likely_expression(source):
+        if is_expression(source, STATEMENTS):
             # A tuple of lines, not a list: nothing that the garbage collector would look at again and again.
             linecache.cache[name] = (len(source), None, (source + "\n",), name)
             try:
@@ -152,10 +148,10 @@ class Cells:
         if not body:
             return False, None
         last = body[-1]
-        if type(last) is not ast.Expr:
+        if type(last) is not _ast.Expr:
             self.run_code(compile(tree, name, "exec", self.flags, True))
             return False, None
-        final = compile(ast.Expression(last.value), name, "eval", self.flags, True)
+        final = compile(_ast.Expression(last.value), name, "eval", self.flags, True)
         if len(body) > 1:
             del body[-1]
             first = compile(tree, name, "exec", self.flags, True)
