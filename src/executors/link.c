@@ -69,6 +69,7 @@ struct cell__link {
 	struct pipe_end pipe[2];
 	struct cell__ring ring;
 	struct cell_ring_spin spin;
+	uint64_t heard_ms; /* when the last frame came, by the loop's clock */
 	struct cell__link_shared *shared;
 	struct cell__buf in;
 	size_t in_used; /* bytes of `in` that are done with */
@@ -483,6 +484,7 @@ static bool handle_next_frame(struct cell__link *link)
 	}
 	link->in_used += need;
 	link->spin.received++;
+	link->heard_ms = uv_now(cell__loop_uv(link->loop));
 	cell_ring_spin_has_slept(&link->ring.ctl->kernel_beat, &link->spin);
 	if (!take_ring(link, frame.ring_pos))
 		return false;
@@ -641,6 +643,8 @@ int cell__link_create(struct cell__loop *loop, const struct cell__link_events *e
 static void spin(void *arg)
 {
 	struct cell__link *link = arg;
+	/* Its own spin is over after a tenth of a millisecond. */
+	link->spin.was_asleep = uv_now(cell__loop_uv(link->loop)) - link->heard_ms > 1;
 	/* A kernel that has not sent a frame is being forked, which takes longer than any spin and needs this CPU. */
 	if (link->spin.received > 0 && !is_held(link) && !link->broken)
 		(void)cell_ring_spin_wait(&link->ring.ctl->kernel_beat, &link->spin);

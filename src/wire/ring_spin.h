@@ -2,7 +2,8 @@
  * Host and kernel spin on a counter in shared memory before they sleep until the next frame (base/spin.h).
  *
  * A waiter does not spin on the CPU where the other side ran last: being woken there is cheap, and on a machine with one CPU spinning would
- * only delay the other side.
+ * only delay the other side.  A side that was asleep may be woken on the waiter's CPU all the same: Linux takes a virtual CPU that has halted
+ * for one that its host keeps from running, and does not wake anything there.  So the waiter yields once before it spins.
  *
  * Each side has a beat in the shared page: the number of frames it has sent, and the CPU it ran on. They are hints: a hostile side that
  * writes nonsense there makes the other one spin for one window without success.
@@ -28,6 +29,7 @@
 struct cell_ring_spin {
 	struct cell_spin cell, call;
 	int64_t cell_ns; /* the window of `cell`; 0: CELL_RING_SPIN_NS */
+	bool was_asleep; /* the other side slept when it was sent something */
 	uint32_t received; /* frames of the other side */
 };
 
@@ -63,6 +65,8 @@ static inline bool cell_ring_spin_wait_for(const struct cell_ring_beat *other, s
 		return true;
 	if (atomic_load_explicit((_Atomic uint32_t *)&other->cpu, memory_order_relaxed) == (uint32_t)sched_getcpu())
 		return true;
+	if (spin->was_asleep)
+		sched_yield();
 	struct cell_ring_spin_view view = { other, spin };
 	return cell_spin(state, ns, gives_way, cell_ring_spin_view_has_come, &view);
 }
