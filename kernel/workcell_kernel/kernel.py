@@ -13,9 +13,8 @@ import _signal
 import _workcell
 
 from . import display as display_module
-from . import errors, guard, interactive, limits, namespaces, ns_deps, portable, rpc
+from . import errors, guard, interactive, limits, portable
 from .cell import Cells, part_bytes
-from .ns_errors import EXPORTED
 from .streams import TextOut, no_input
 
 SIGINT = 2
@@ -173,6 +172,8 @@ class Kernel:
         sys.path[:0] = [""] + extra
         sites = [site for site in (options.get("host_site"), options.get("site")) if site]
         if sites:
+            from . import ns_deps
+
             ns_deps.make_importable(sites)  # the last one comes first
         if "TZ" in options["env"]:
             import time
@@ -181,8 +182,12 @@ class Kernel:
         self.session = options["session"]
         _workcell.title("workcell-kernel " + self.session)
         if options.get("namespaces") or options.get("gate_shell"):
+            from . import rpc
+
             self.channel = rpc.Channel(_workcell, self.fd)
         if options.get("namespaces"):
+            from . import namespaces, softener  # noqa: F401  softener: while modules of the session cannot be found yet
+
             namespaces.install(self.cells.ns, self.channel, self.cells.run_coroutine)
         if options.get("gate_shell"):
             self.ask_before_commands()
@@ -204,6 +209,8 @@ class Kernel:
         return ready
 
     def ask_before_commands(self):
+        from .ns_errors import EXPORTED
+
         channel = self.channel
 
         def approve(name, args):
@@ -339,6 +346,8 @@ class Kernel:
     @staticmethod
     def take_news(news):
         """Handles notifications of the host between cells: packages were installed."""
+        from . import ns_deps
+
         ns_deps.make_importable(news.get("site"), news.get("bin"))
 
     def run(self, ident, raw):
@@ -399,6 +408,11 @@ class Kernel:
             gc.collect()
         finally:
             os._exit(0)
+
+
+def load_all():
+    """For the zygote, when it has time: what configure() loads only for sessions that use it."""
+    from . import namespaces, ns_deps, rpc, softener  # noqa: F401
 
 
 def rehearse_configure():
