@@ -98,13 +98,13 @@ PyObject *wc_zygote_leave(PyObject *self, PyObject *unused);
 PyObject *wc_zygote_next(PyObject *self, PyObject *args);
 PyObject *wc_zygote_send(PyObject *self, PyObject *args);
 
-/* ---- image.c ---- */
+/* ---- image.c, image_load.c ---- */
 
 #define WC_IMAGES_USED (WC_PASSED_FDS - 1) /* earlier images that one refers to */
 #define WC_IMAGES_KEPT 2                   /* and if they are too many */
 
-/* In the zygote, before the first fork. */
-int wc_image_begin(void);
+/* In the zygote, before the first fork.  The arguments of the process lie there; 0: not known. */
+void wc_image_begin(uintptr_t *ret_args, uintptr_t *ret_args_end);
 PyObject *wc_image_save(PyObject *self, PyObject *fd);
 PyObject *wc_image_load(PyObject *self, PyObject *args);
 PyObject *wc_image_given(PyObject *self, PyObject *unused);

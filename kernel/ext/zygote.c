@@ -33,22 +33,9 @@ static int child_signal_fd = -1;
 static char *title_at;
 static size_t title_size;
 
-static void find_title(void)
+static void find_title(uintptr_t begin, uintptr_t end)
 {
-	char text[2048];
-	unsigned long begin, end;
-	int fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
-	ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-	if (fd >= 0)
-		close(fd);
-	if (n <= 0)
-		return;
-	text[n] = '\0';
-	/* arg_start and arg_end are the 48th and 49th field; the second may contain anything. */
-	char *at = strrchr(text, ')');
-	for (int field = 2; at && field < 48; field++)
-		at = strchr(at + 1, ' ');
-	if (!at || sscanf(at, "%lu %lu", &begin, &end) != 2 || !begin || end <= begin || end - begin > 65536)
+	if (!begin || end <= begin || end - begin > 65536)
 		return;
 	title_at = (char *)begin;
 	title_size = end - begin;
@@ -76,10 +63,10 @@ PyObject *wc_zygote_open(PyObject *self, PyObject *fd)
 	zygote_fd = (int)PyLong_AsLong(fd);
 	if (PyErr_Occurred())
 		return NULL;
-	if (wc_image_begin() < 0)
-		return wc_fail_step("getrandom");
+	uintptr_t begin, end;
+	wc_image_begin(&begin, &end);
 	wc_measure_write();
-	find_title();
+	find_title(begin, end);
 	sigset_t set;
 	sigemptyset(&set);
 	sigaddset(&set, SIGCHLD);

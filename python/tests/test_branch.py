@@ -434,3 +434,81 @@ def test_points_over_the_budget_are_dropped(storage, where):
 def test_a_budget_that_is_no_size_is_refused(storage):
     with pytest.raises(ValueError, match="points_memory"):
         workcell.sync.Session(storage, points_memory="much")
+
+
+def parent_of(pid):
+    with open("/proc/%d/stat" % pid) as file:
+        return int(file.read().rsplit(")", 1)[1].split()[1])
+
+
+def kill_zygote(session):
+    """Of a sandboxed session: a child of the spawner, which is some generations above the kernel."""
+    ancestors, pid = [], pids_of(session.session_id)[0]
+    while pid > 1:
+        pid = parent_of(pid)
+        ancestors.append(pid)
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        try:
+            with open("/proc/%d/cmdline" % pid, "rb") as file:
+                if b"workcell_kernel/zygote.py" in file.read() and parent_of(pid) in ancestors[:-1]:
+                    os.kill(pid, 9)
+                    wait_for(lambda: not os.path.exists("/proc/%d" % pid))
+                    return pid
+        except OSError:
+            pass
+    raise AssertionError("no zygote")
+
+
+STATE = """
+import asyncio, collections, ctypes, decimal, json, math, re, sqlite3, sys, time, zlib
+numbers = (i * i for i in range(100)); next(numbers)
+def counter():
+    n = 0
+    def more():
+        nonlocal n
+        n += 1
+        return n
+    return more
+count = counter(); count()
+buffer = ctypes.create_string_buffer(b"kept")
+db = sqlite3.connect(":memory:"); db.execute("create table t (x)"); db.execute("insert into t values (41)")
+decimal.getcontext().prec = 7
+big = [bytes([i % 256]) * 100_000 for i in range(200)]
+pattern = re.compile("(a+)b")
+stream = zlib.compressobj(); head = stream.compress(b"abc" * 1000)
+"""
+CHECK = """
+(next(numbers), count(), buffer.value, db.execute("select x + 1 from t").fetchone()[0], str(decimal.Decimal(1) / 3),
+ [len(each) for each in big] == [100_000] * 200 and big[7][0], pattern.match("aab").group(1),
+ zlib.decompress(head + stream.copy().flush()) == b"abc" * 1000, abs(time.time() - time.clock_gettime(time.CLOCK_REALTIME)) < 5,
+ asyncio.run(asyncio.sleep(0, "slept")), len([bytes(1000) for _ in range(20_000)]))
+"""
+CHECKED = (1, 2, b"kept", 42, "0.3333333", 7, "aa", True, True, "slept", 20_000)
+
+
+def test_points_and_forks_outlive_the_zygote_of_their_kernel(tmp_path):
+    """A kernel of another zygote has everything at other addresses."""
+    engine = workcell.Engine()
+    try:
+        with workcell.sync.Session(None, workcell.SandboxExecutor(workcell.SandboxConfig(cwd=str(tmp_path))), engine=engine) as session:
+            assert session.run(STATE).error is None
+            session.checkpoint("p")
+            first = kill_zygote(session)
+            fork, = session.fork(1)
+            assert fork.run(CHECK).value == CHECKED
+            assert kill_zygote(session) != first
+            again, = fork.fork(1)
+            assert again.run("next(numbers), count()").value == (4, 3)
+            assert again.run("def deep(n): return n and 1 + deep(n - 1)\nsys.setrecursionlimit(10_000)\ndeep(9_000)").value == 9_000
+            session.run("del numbers, big")
+            session.rewind("p")
+            assert session.run(CHECK).value == CHECKED
+            again.checkpoint("q")
+            again.run("count()")
+            again.rewind("q")
+            assert again.run("count()").value == 4
+            assert [len(pids_of(each.session_id)) for each in (session, fork, again)] == [1, 1, 1], "their titles are seen"
+            again.close()
+            fork.close()
+    finally:
+        engine.close()

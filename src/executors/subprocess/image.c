@@ -26,7 +26,7 @@
 struct cell__sub_image {
 	int refs;
 	int fd;
-	uint64_t id, source, zygote; /* source: the kernel that writes it; 0: it is written */
+	uint64_t id, source; /* source: the kernel that writes it; 0: it is written */
 	bool written, drops;
 	uint64_t inode;
 	struct cell__sub_image *used[CELL_SUB_BASES]; /* earlier ones that it refers to */
@@ -95,11 +95,9 @@ static int ask_source(struct cell__sub_kernel *source, unsigned flags, struct ce
 	struct cell__sub_image *image = cell__alloc(1, sizeof *image);
 	if (!image)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a fork");
-	*image = (struct cell__sub_image){ .drops = flags & CELL__FORK_DROP,
-					   .refs = 2,
-					   .id = sub->supervisor->next_id++,
-					   .source = source->id,
-					   .zygote = source->zygote_id };
+	*image = (struct cell__sub_image){
+		.drops = flags & CELL__FORK_DROP, .refs = 2, .id = sub->supervisor->next_id++, .source = source->id
+	};
 	image->fd = memfd_create("workcell-image", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	/* Nothing of it is used; see kernel/ext/image.c. */
 	int rc = image->fd < 0 || ftruncate(image->fd, IMAGE_SIZE) < 0
@@ -254,18 +252,9 @@ static struct cell__sub_kernel *create_heir(struct cell__sub_env *env, const str
 	if (pool)
 		cell__sub_pool_learn(env, pool, request, 1);
 	*ret_pooled = kernel != NULL;
-	return kernel ? kernel : cell__sub_kernel_create(env, err);
-}
-
-static int check_zygote(const struct cell__sub_kernel *source, struct cell_error *err)
-{
-	const struct cell__sub_env *env = source->env;
-	uint64_t zygote = source->is_image ? source->image->zygote : source->zygote_id;
-	if (env->state == CELL_ENV_READY && env->zygote_id == zygote)
-		return 0;
-	return cell_fail(
-		err, CELL_E_FORK, 0,
-		"the process that the kernel was forked from has ended, and a fork needs another kernel of the same; open a new session");
+	if (!kernel && cell__sub_zygote_start(env, err) == 0)
+		kernel = cell__sub_kernel_create(env, err);
+	return kernel;
 }
 
 int cell__sub_image_fork(struct cell__kernel *base, struct cell__sandbox_request *request, const char *session_id, unsigned flags,
@@ -278,7 +267,7 @@ int cell__sub_image_fork(struct cell__kernel *base, struct cell__sandbox_request
 	json_t *load = json_pack("{s:s, s:b}", "session", session_id, "heir", (flags & CELL__FORK_HEIR) != 0);
 	CELL_AUTO_FREE char *text = load ? json_dumps(load, JSON_COMPACT) : NULL;
 	json_decref(load);
-	int rc = text ? check_zygote(source, err) : cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
+	int rc = text ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
 	if (rc == 0 && source->is_image && (flags & CELL__FORK_POINT))
 		rc = cell_fail(err, CELL_E_INVALID, 0, "a point of a point would be the same point");
 	if (rc == 0 && !source->is_image && (!source->link || source->state != CELL_KERNEL_LIVE))

@@ -215,7 +215,6 @@ int cell__sub_kernel_fork(struct cell__sub_kernel *kernel, struct cell_error *er
 		return -1;
 	}
 	kernel->state = CELL_KERNEL_FORKING;
-	kernel->zygote_id = kernel->env->zygote_id;
 	if (!kernel->pooled)
 		cell__sub_kernel_leave_fresh(kernel);
 	kernel->tries++;

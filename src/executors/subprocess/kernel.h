@@ -129,7 +129,6 @@ struct cell__sub_kernel {
 	struct cell__sub_kernel *next, *prev;
 	struct cell__sub_kernel *id_next; /* in its bucket */
 	unsigned forks_asked; /* of it, that it has not answered yet */
-	uint64_t zygote_id; /* that it was forked from */
 	struct cell__sub_image *image; /* that it continues from, or is; NULL: neither */
 	struct cell__sub_image *bases[CELL_SUB_BASES]; /* images that parts of its memory are in */
 	size_t n_bases;

@@ -1,0 +1,99 @@
+/*
+ * The file that a kernel's memory is saved to (image.c) and loaded from (image_load.c).
+ */
+#ifndef WC_IMAGE_H
+#define WC_IMAGE_H
+
+#include "ext.h"
+
+#include <linux/filter.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define IMAGE_MAGIC 0x32676d6963777777ull
+#define IMAGE_PAGE ((size_t)4096)
+#define IMAGE_SCRATCH_BYTES ((size_t)64 << 20) /* address space; pages are used as needed */
+#define IMAGE_READS_AT_ONCE 1024u              /* IOV_MAX */
+#define IMAGE_SIGNALS 64
+#define IMAGE_GIVEN_MAX 4096
+
+enum area_kind {
+	AREA_ANON,
+	AREA_FILE,
+	AREA_HEAP,
+	AREA_STACK,
+	AREA_IMAGE, /* of an earlier image */
+	AREA_SYSTEM, /* [vdso] and its data: every process has its own, and libc knows where */
+	AREA_MOVED   /* by the loader; in no image */
+};
+
+struct area {
+	uint64_t start, end, offset; /* offset: of a file */
+	uint64_t device, inode;
+	uint32_t kind, prot, shared, path; /* path: position among the texts */
+	uint64_t unused; /* sizes of both are multiples of 16: see wc_scratch_take() */
+};
+
+/* Pages that lie together in memory and in the file. */
+struct piece {
+	uint64_t at, bytes, offset, unused;
+};
+
+/* Where Linux has put the program, as in struct prctl_mm_map of linux/prctl.h. */
+struct places {
+	uint64_t start_code, end_code, start_data, end_data, start_brk, brk, start_stack, arg_start, arg_end, env_start, env_end;
+};
+
+/* What the loader tells the code that continues. */
+struct handover {
+	char given[IMAGE_GIVEN_MAX];
+	uint64_t given_size;
+	void *left_at; /* memory of the loader, to be unmapped */
+	uint64_t left_bytes;
+	uint64_t stack_from, stack_to; /* of the stack, where it is not one that Linux knows as such */
+	bool has_no_zeros; /* the filter against MADV_DONTNEED is in force */
+};
+
+struct image {
+	uint64_t magic, bytes; /* of this and the tables */
+	uint64_t n_areas, n_pieces, text_bytes;
+	uint64_t heap_end, ring, ring_bytes;
+	/* Of the thread: its block (FS), and what Linux was told of places in it.  0: nothing. */
+	uint64_t thread, tid, robust, rseq;
+	uint64_t handover, resume, jump; /* addresses of variables, and of _longjmp() */
+	int32_t link[3], stack_flags;
+	uint64_t stack_at, stack_bytes; /* of signal handlers */
+	uint64_t stack_from, stack_to; /* as in the handover */
+	struct places places;
+	unsigned char actions[IMAGE_SIGNALS][32];
+};
+
+extern struct handover wc_image_handover;
+extern struct sock_filter wc_image_no_zeros[];
+extern const size_t wc_image_n_no_zeros;
+
+/* What of the present process belongs into an image. */
+void wc_image_describe(struct image *image);
+
+/* ---- memory of our own, in neither image ---- */
+
+struct scratch {
+	char *base, *next, *end;
+};
+
+/* areas: of an image that it must not be in the way of. */
+int wc_scratch_place(struct scratch *scratch, const struct area *areas, uint64_t n_areas, size_t bytes);
+void *wc_scratch_take(struct scratch *scratch, size_t bytes);
+
+/* ---- the mappings of the process ---- */
+
+struct mappings {
+	struct area *areas; /* sorted */
+	size_t n_areas;
+	const char *texts; /* NUL-terminated paths */
+	size_t text_bytes;
+};
+
+int wc_mappings_read(struct scratch *scratch, struct mappings *out);
+
+#endif
