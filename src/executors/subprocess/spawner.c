@@ -24,7 +24,7 @@ static struct cell__sub_env *env_of_zygote(struct cell__subprocess *sub, uint64_
 /* A kernel whose fork never happened because its zygote or its jail died: another one serves. */
 static bool try_again(struct cell__sub_kernel *kernel)
 {
-	if (kernel->pid != 0 || kernel->asked || kernel->error.code != 0 || !kernel->init || kernel->image || kernel->tries >= FORK_TRIES)
+	if (kernel->pid != 0 || kernel->asked || kernel->error.code != 0 || !kernel->init || kernel->tries >= FORK_TRIES)
 		return false;
 	cell__sub_kernel_not_forking(kernel);
 	cell__link_close(cell__take_ptr(kernel->link));
