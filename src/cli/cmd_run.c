@@ -50,7 +50,7 @@ const struct cell_cli_command cell__cli_run_command = {
 	.synopsis = "[flags] [-e CODE]... [FILE|- [ARGUMENT...]]",
 	.about = "Runs cells in one session, in the order given: each -e is a cell, FILE is one, - is stdin\n"
 		 "as one.  Prints output as it comes and then the cell's value; stops at the first cell that\n"
-		 "fails, or that calls sys.exit(), which with 0 is no failure.  The arguments behind FILE are\n"
+		 "fails, or that calls sys.exit(); sys.exit(0) is not a failure.  The arguments behind FILE are\n"
 		 "in sys.argv; those that begin with - go behind --.\n\n"
 		 "exit status: 0 done, 1 the code raised, 124 timed out, 137 the kernel died, 2 usage,\n"
 		 "125 Workcell itself failed.  Ctrl-C interrupts the cell; twice within 2 s ends the program.",
