@@ -21,7 +21,8 @@
 #define OPENED_US 60000000
 #define RETRY_US 10000000        /* after a session that could not be opened */
 #define PROBE_TIMEOUT_MS 60000
-#define SESSION_FDS 4            /* a kernel's socket and its two pipes; in a sandbox one more */
+#define SESSION_FDS 3            /* a kernel's socket and its two pipes ... */
+#define CONFINED_SESSION_FDS 4   /* ... and the workspace, which is measured through its descriptor */
 #define OWN_FDS 128              /* everything that is neither a session nor a connection */
 
 static const char *executor_name(const struct cell_server *server)
@@ -98,7 +99,8 @@ static int64_t sessions_held(const struct cell_server *server, int64_t *ret_desc
 	if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur > INT64_MAX)
 		limit.rlim_cur = INT64_MAX;
 	*ret_descriptors = (int64_t)limit.rlim_cur;
-	return (*ret_descriptors - OWN_FDS - server->limits.max_connections) / SESSION_FDS;
+	return (*ret_descriptors - OWN_FDS - server->limits.max_connections) /
+	       (strcmp(executor_name(server), "subprocess") ? CONFINED_SESSION_FDS : SESSION_FDS);
 }
 
 void cell__ready_summary(struct cell_server *server)

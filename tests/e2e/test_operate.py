@@ -129,7 +129,7 @@ def few_descriptors():
 def test_too_few_descriptors_are_said_and_answered_503():
     server = Server("--executor", "subprocess", "--max-connections", "64", "--max-sessions", "500", preexec=few_descriptors)
     found = re.search(r"warning 400 descriptors suffice for about (\d+) sessions beside 64 connections, not for 500", server.text())
-    assert found, server.text()
+    assert found and int(found.group(1)) == (400 - 128 - 64) // 3, server.text()
     opened, refusal = 0, None
     for _ in range(200):
         answer = server.ask("POST", "/v1/sessions")
