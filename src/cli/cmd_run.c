@@ -25,7 +25,7 @@ struct run_flags {
 	struct cell_cli_session_flags session;
 	struct cell_cli_list cells;
 	const char **argv; /* FILE and its arguments, NULL-terminated */
-	bool json, events, conversation, keep_going, connection_file;
+	bool json, events, conversation, keep_going, connection_file, commit;
 };
 
 static const struct cell_cli_flag run_flag_table[] = {
@@ -37,6 +37,8 @@ static const struct cell_cli_flag run_flag_table[] = {
 	{ 0, "cells", NULL, "read cells from stdin as JSON lines, answer each with a JSON line", CELL_FLAG_SWITCH,
 	  offsetof(struct run_flags, conversation) },
 	{ 0, "keep-going", NULL, "run the remaining cells after one has failed", CELL_FLAG_SWITCH, offsetof(struct run_flags, keep_going) },
+	{ 0, "commit", NULL, "with a layer (--workspace-mode cow): write its changes to the workspace when all cells succeeded",
+	  CELL_FLAG_SWITCH, offsetof(struct run_flags, commit) },
 	{ 0, "print-connection-file", NULL, "jupyter: print the connection file for other clients on stderr", CELL_FLAG_SWITCH,
 	  offsetof(struct run_flags, connection_file) },
 	CELL_CLI_SESSION_FLAGS(offsetof(struct run_flags, session)),
@@ -508,12 +510,20 @@ static int split_arguments(struct run_flags *flags, struct cell_error *err)
 	return 0;
 }
 
+/* It may have one; a policy's file can say so too. */
+static bool has_layer(const struct cell_cli_session_flags *flags)
+{
+	return flags->sandbox_policy || (flags->workspace_mode && !strcmp(flags->workspace_mode, "cow"));
+}
+
 static int check_flags(const struct run_flags *flags, struct cell_error *err)
 {
 	if (flags->conversation && flags->cells.count)
 		return cell_fail(err, CELL_E_INVALID, 0, "--cells reads the cells from stdin; leave out -e and FILE");
 	if (!flags->conversation && !flags->cells.count)
 		return cell_fail(err, CELL_E_INVALID, 0, "nothing to run; give -e CODE, a FILE, - for stdin, or --cells");
+	if (flags->commit && !has_layer(&flags->session))
+		return cell_fail(err, CELL_E_INVALID, 0, "--commit is for sessions with a layer; add --workspace-mode cow");
 	return 0;
 }
 
@@ -523,6 +533,54 @@ static bool reads_stdin(const struct run_flags *flags)
 		if (!flags->cells.items[i].letter && !strcmp(flags->cells.items[i].value, "-"))
 			return true;
 	return false;
+}
+
+/* Protected and skipped names of a commit. */
+static void note_left_out(const char *text)
+{
+	json_t *outcome = json_loads(text, 0, NULL), *item;
+	char line[500];
+	size_t i;
+
+	json_array_foreach(json_object_get(outcome, "protected"), i, item) {
+		snprintf(line, sizeof(line),
+			 "workcell: %.300s was not committed: other programs would run it; commit it by its name in workcell shell",
+			 json_string_value(item));
+		cell__cli_note(line);
+	}
+	json_array_foreach(json_object_get(outcome, "skipped"), i, item) {
+		snprintf(line, sizeof(line), "workcell: %.200s was not committed: %.150s", cell__cli_text(item, "path"),
+			 cell__cli_text(item, "reason"));
+		cell__cli_note(line);
+	}
+	json_decref(outcome);
+}
+
+/* The session ends with its layer: the changes are committed, or the person is told that they are dropped. */
+static int end_layer(struct cell_session *session, bool commit, struct cell_error *err)
+{
+	struct cell_error why;
+	char *text = commit ? cell_session_commit(session, NULL, 0, err) : cell_session_diff(session, 0, &why);
+	json_t *diff;
+	size_t n;
+	char line[160];
+
+	if (commit && text)
+		note_left_out(text);
+	if (commit || !text) {
+		free(text);
+		return commit && !text ? -1 : 0; /* without a layer there is no diff */
+	}
+	diff = json_loads(text, 0, NULL);
+	n = json_array_size(json_object_get(diff, "files"));
+	if (n) {
+		snprintf(line, sizeof(line), "workcell: the layer ends with the session, and with it %zu change%s; --commit keeps them", n,
+			 n == 1 ? "" : "s");
+		cell__cli_note(line);
+	}
+	json_decref(diff);
+	free(text);
+	return 0;
 }
 
 static int run_session(const struct run_flags *flags, const struct code *cells, struct cell_error *err)
@@ -548,6 +606,9 @@ static int run_session(const struct run_flags *flags, const struct code *cells, 
 			status = converse(&host, printer, err);
 		else if (!cell__cli_printer_ask(printer, &host, reads_stdin(flags), err))
 			status = run_cells(&host, printer, flags, cells, err);
+		if (status >= 0 && (flags->commit || has_layer(&flags->session)) &&
+		    end_layer(host.session, flags->commit && !status, err) < 0)
+			status = -1;
 		cell__cli_close(&host);
 	}
 	cell__cli_printer_destroy(printer);

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "layer/internal.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <search.h>
@@ -9,6 +10,7 @@
 #include <string.h>
 #include <linux/capability.h>
 #include <linux/openat2.h>
+#include <sys/file.h>
 #include <sys/fsuid.h>
 #include <sys/syscall.h>
 #include <sys/xattr.h>
@@ -16,6 +18,8 @@
 #include "base/tree.h"
 
 #define MARK "user.workcell.layer"
+#define FOLDER "workcell-layer-" /* and six more characters */
+#define FOLDER_TRIES 8
 
 /* ---- making ---- */
 
@@ -48,20 +52,57 @@ static int make_upper(struct cell__layer *layer)
 	return fchmod(layer->upper_fd, (st.st_mode & 0777) | 0700);
 }
 
+/*
+ * The folder is locked as long as this process lives: cell__layer_reclaim() removes those without a lock.  It may be faster than our lock,
+ * and then there is another folder.
+ */
+static int make_folder(struct cell__layer *layer, struct cell_error *err)
+{
+	struct stat st;
+	for (int i = 0; i < FOLDER_TRIES; i++) {
+		layer->folder = path_in(layer->home, FOLDER "XXXXXX");
+		if (!layer->folder)
+			return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a layer");
+		if (!mkdtemp(layer->folder)) {
+			free(cell__take_ptr(layer->folder));
+			return fail_folder(err, layer->home);
+		}
+		layer->folder_fd = open_real(layer->folder);
+		if (layer->folder_fd >= 0 && flock(layer->folder_fd, LOCK_EX) == 0 && fstat(layer->folder_fd, &st) == 0 && st.st_nlink > 0)
+			return 0;
+		if (layer->folder_fd < 0 && errno != ENOENT)
+			break;
+		cell__close_fd(&layer->folder_fd);
+		free(cell__take_ptr(layer->folder));
+		errno = ENOENT;
+	}
+	return fail_folder(err, layer->home);
+}
+
+void cell__layer_reclaim(const char *home)
+{
+	DIR *dir = opendir(home);
+	const struct dirent *entry;
+	struct stat st;
+	while (dir && (entry = readdir(dir))) {
+		if (strncmp(entry->d_name, FOLDER, strlen(FOLDER)) != 0 || strlen(entry->d_name) != strlen(FOLDER) + 6)
+			continue;
+		CELL_AUTO_FD int fd = openat(dirfd(dir), entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+		if (fd >= 0 && fstat(fd, &st) == 0 && st.st_uid == geteuid() && flock(fd, LOCK_EX | LOCK_NB) == 0)
+			(void)cell__tree_remove(dirfd(dir), entry->d_name);
+	}
+	if (dir)
+		closedir(dir);
+}
+
 static int make_folders(struct cell__layer *layer, struct cell_error *err)
 {
 	struct stat st;
 	layer->base_fd = open_real(layer->base);
 	if (layer->base_fd < 0)
 		return cell_fail(err, CELL_E_INVALID, errno, "workspace %.160s", layer->base);
-	layer->folder = path_in(layer->home, "workcell-layer-XXXXXX");
-	if (!layer->folder)
-		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a layer");
-	if (!mkdtemp(layer->folder)) {
-		free(cell__take_ptr(layer->folder));
-		return fail_folder(err, layer->home);
-	}
-	layer->folder_fd = open_real(layer->folder);
+	if (make_folder(layer, err) < 0)
+		return -1;
 	layer->upper = path_in(layer->folder, "upper");
 	layer->work = path_in(layer->folder, "work");
 	layer->points = path_in(layer->folder, "points");

@@ -31,6 +31,8 @@ enum cell__layer_form { CELL_LAYER_OVERLAY, CELL_LAYER_COPY };
  */
 int cell__layer_create(const char *base, const char *home, enum cell__layer_form form, uint64_t max_bytes, uint64_t max_files,
 		       struct cell__layer **ret_layer, struct cell_error *err);
+/* Removes folders of layers in `home` whose process was killed: those of this user that no process has locked. */
+void cell__layer_reclaim(const char *home);
 /* With all its files.  Its frozen states must be gone.  NULL is allowed. */
 void cell__layer_destroy(struct cell__layer *layer);
 

@@ -38,6 +38,8 @@ int cell__session_make_layer(struct cell_session *session, struct cell_error *er
 	CELL_AUTO_FREE char *base = NULL;
 	if (!options->layered)
 		return 0;
+	if (!atomic_exchange(&session->engine->layers_reclaimed, true))
+		cell__layer_reclaim(home);
 	if (!options->confined)
 		return work_in_copy(session, err);
 	if (cell__machine_here()->level != CELL_LEVEL_FULL)

@@ -4,6 +4,8 @@
 #ifndef CELL_SPACE_ENGINE_H
 #define CELL_SPACE_ENGINE_H
 
+#include <stdatomic.h>
+
 #include "executors/executor.h"
 #include "calls/call.h"
 #include "loop/loop.h"
@@ -40,6 +42,7 @@ struct cell_engine {
 	struct cell__supervisor supervisor;
 	struct cell__executor_host host;
 	char *spill_dir;
+	atomic_bool layers_reclaimed; /* folders of killed processes in it were looked for */
 	int64_t points_bytes; /* 0: no limit */
 	char *lib_dir, *kernel_dir;
 	struct cell__place_list parts; /* our own files, trusted */

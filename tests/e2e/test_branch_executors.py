@@ -41,3 +41,21 @@ def metrics(server):
 def test_the_others_say_that_they_cannot(executor):
     done = support.workcell("run", "--executor", executor, "--undo", "3", "-e", "1")
     assert done.status == 1 and "unsupported" in done.err, done
+
+
+@pytest.mark.parametrize("executor", ["subprocess", "sandbox"])
+def test_a_run_says_what_becomes_of_its_layer(tmp_path, executor):
+    cow = ("run", "--executor", executor, "--cwd", str(tmp_path), "--workspace-mode", "cow", "--python", support.bare_python())
+    write = "for name in ('a', 'Makefile'): n = open(name, 'w').write('x')"
+    done = support.workcell(*cow, "-e", write)
+    assert done.status == 0 and "2 changes; --commit keeps them" in done.err and not list(tmp_path.iterdir()), done
+    done = support.workcell(*cow, "--commit", "-e", write, "-e", "1 / 0")
+    assert done.status == 1 and "--commit keeps them" in done.err and not list(tmp_path.iterdir()), done
+    done = support.workcell(*cow, "--commit", "-e", write)
+    assert done.status == 0 and "Makefile was not committed" in done.err and [file.name for file in tmp_path.iterdir()] == ["a"], done
+    assert support.workcell(*cow, "-e", "1").err == ""
+
+
+def test_commit_needs_a_layer():
+    done = support.workcell("run", "--commit", "-e", "1")
+    assert done.status == 2 and "--workspace-mode cow" in done.err, done

@@ -465,6 +465,27 @@ static void test_files_that_change_meanwhile(void **state)
 	sh("! ls -A base | grep workcell");
 }
 
+/* A process that was killed leaves its folder; that of a living one stays, and so does everything that is not a folder of ours. */
+static void test_folders_of_the_dead(void **state)
+{
+	(void)state;
+	struct cell__layer *other = NULL;
+	make_layer(CELL_LAYER_COPY);
+	pid_t pid = fork();
+	if (pid == 0)
+		_exit(cell__layer_create(at("base"), at("home"), CELL_LAYER_COPY, 0, 0, &other, NULL) == 0 ? 9 : 1);
+	int status;
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(WEXITSTATUS(status), 9);
+	sh("ln -s ../base home/workcell-layer-abcdef && mkdir home/workcell-layer-longer-name && echo x > home/workcell-layer-ghijkl");
+	sh("test $(ls -d home/*/upper | wc -l) = 2");
+	cell__layer_reclaim(at("home"));
+	sh("test $(ls -d home/*/upper | wc -l) = 1 && test -e home/workcell-layer-longer-name && "
+	   "test -e home/workcell-layer-ghijkl && test -e base/text");
+	assert_int_equal(access(cell__layer_upper(layer), F_OK), 0);
+	sh("rm -r home/workcell-layer-abcdef home/workcell-layer-longer-name home/workcell-layer-ghijkl");
+}
+
 static void test_limit(void **state)
 {
 	(void)state;
@@ -622,6 +643,7 @@ int main(int argc, char **argv)
 		LAYER_TEST(test_depth_and_rights),
 		LAYER_TEST(test_large_files),
 		LAYER_TEST(test_files_that_change_meanwhile),
+		LAYER_TEST(test_folders_of_the_dead),
 		LAYER_TEST(test_limit),
 		LAYER_TEST(test_states),
 		LAYER_TEST(test_states_without_a_kernel),
