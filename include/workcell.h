@@ -784,7 +784,7 @@ enum cell_event_type {
 	/*
 	 * Session events only; `data` is JSON: {"kind": "fork", "session_id"}, {"kind": "point", "name", "cell"}, {"kind": "rewind", "name" or
 	 * null, "cell"}, {"kind": "restored", "cell"}, {"kind": "race", "n", "winner" or null}, {"kind": "dropped", "name", "bytes", "budget":
-	 * "session" or "engine"}.  Points of `undo` are told of only when one is dropped or restored.
+	 * "session" or "engine"}, {"kind": "child" or "child_ended", "session_id", "parent"}: code has forked its session.  Points of `undo` are told of only when one is dropped or restored.
 	 */
 	CELL_EVENT_BRANCH,
 };
@@ -967,6 +967,13 @@ struct cell_session_options {
 	 */
 	int undo;
 	int64_t points_bytes; /* memory of the session's points; beyond it the oldest are dropped; 0: no limit */
+	/*
+	 * subprocess, sandbox: the code may fork its own session (`sessions.fork()`) and have so many children open at a time, with the
+	 * children of its children; at most 1000.  0: it may not.  A child has the options of its parent and ends with the kernel that forked it.
+	 */
+	int allow_fork;
+	int64_t fork_memory; /* bytes that all children may take together; beyond it the largest is ended; 0: no limit */
+	int64_t fork_time_ms; /* how long a child may live; 0: no limit */
 };
 #define CELL_SESSION_OPTIONS_INIT                      \
 	{ .size = sizeof(struct cell_session_options), \
@@ -1173,6 +1180,11 @@ CELL_API int cell_session_drop_point(struct cell_session *session, const char *n
  * free() it.  NULL: out of memory.
  */
 CELL_API char *cell_session_points(struct cell_session *session);
+/*
+ * The open sessions that its code has forked (`allow_fork`), and those that their code has: a JSON array of {"session_id", "parent",
+ * "state" ("idle" or "busy"), "cells", "age_ms", "pid"}.  free() it.  NULL: out of memory.
+ */
+CELL_API char *cell_session_children(struct cell_session *session);
 
 /* ---- files -------------------------------------------------------------- */
 

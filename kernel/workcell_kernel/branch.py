@@ -121,11 +121,14 @@ def stream_fds():
 
 
 def loop_fds(kernel):
-    """Descriptors of the session's event loop, which a fork gets anew."""
-    loop = kernel.cells.loop
-    if loop is None or loop.is_closed():
-        return set()
-    return {loop._selector.fileno(), loop._ssock.fileno(), loop._csock.fileno()}
+    """Descriptors of the session's event loop, which a fork gets anew, and of one that runs, which it does not need."""
+    asyncio = sys.modules.get("asyncio")
+    loops = {kernel.cells.loop, asyncio._get_running_loop() if asyncio is not None else None}
+    found = set()
+    for loop in loops:
+        if hasattr(loop, "_selector") and not loop.is_closed():
+            found.update((loop._selector.fileno(), loop._ssock.fileno(), loop._csock.fileno()))
+    return found
 
 
 def is_lifeline(fd):

@@ -13,7 +13,7 @@ import _signal
 import _workcell
 
 from . import display as display_module
-from . import errors, guard, interactive, limits, portable
+from . import errors, figures, guard, interactive, limits, ns_sessions, portable
 from .cell import Cells, part_bytes
 from .streams import TextOut, no_input
 
@@ -31,6 +31,8 @@ def on_interrupt(signum, frame):
     if not _workcell.interrupt_wanted():
         return
     while frame is not None:
+        if frame.f_code in OURS:
+            return
         if frame.f_code in INTERRUPTIBLE:
             if _workcell.take_interrupt():
                 raise KeyboardInterrupt
@@ -181,14 +183,17 @@ class Kernel:
             time.tzset()
         self.session = options["session"]
         _workcell.title("workcell-kernel " + self.session)
-        if options.get("namespaces") or options.get("gate_shell"):
+        if options.get("namespaces") or options.get("gate_shell") or options.get("sessions"):
             from . import rpc
 
             self.channel = rpc.Channel(_workcell, self.fd)
-        if options.get("namespaces"):
+        if options.get("namespaces") or options.get("sessions"):
             from . import namespaces, softener  # noqa: F401  softener: while modules of the session cannot be found yet
 
-            namespaces.install(self.cells.ns, self.channel, self.cells.run_coroutine)
+            ns_sessions.fork_hook = self.fork_in_cell
+            namespaces.install(self.cells.ns, self.channel, self.cells.run_coroutine, not options.get("namespaces"))
+        else:
+            self.cells.ns["sessions"] = ns_sessions.SessionsNamespace(None)
         if options.get("gate_shell"):
             self.ask_before_commands()
         if options.get("shell_escape"):
@@ -240,7 +245,6 @@ class Kernel:
 
     def serve(self):
         recv, run = _workcell.recv, _workcell.RUN
-        _workcell.send(_workcell.HELLO, 0)
         while True:
             if self.channel is not None:
                 # Threads and tasks that the code left behind may wait for answers of the host.
@@ -270,14 +274,44 @@ class Kernel:
             elif kind == _workcell.SHUTDOWN:
                 return
 
+    def fork_in_cell(self):
+        """For sessions.fork(): the copy, in the middle of its source's cell, serves from here and never returns."""
+        _, ident, text, _ = self.channel.take_frame(_workcell.FORK)
+        asyncio = sys.modules.get("asyncio")
+        running = asyncio and asyncio._get_running_loop()
+        if self.fork(ident, loads(text)):
+            self.leave_cell(asyncio, running)
+            self.serve_to_the_end()
+
+    def leave_cell(self, asyncio, running):
+        """The cell is the source's: nothing of it goes on here but the variables."""
+        sys.stdin, sys.stdout, sys.stderr = self.stdin, self.stdout, self.stderr
+        figures.discard()
+        depth, frame = 0, sys._getframe()
+        while frame is not None:
+            depth, frame = depth + 1, frame.f_back
+        sys.setrecursionlimit(sys.getrecursionlimit() + depth)  # the source's frames stay on the stack
+        if running is None:
+            return
+        # The task that called, and the loop below it on the stack, never continue. A cell that needs a loop gets a new one.
+        task = asyncio.current_task(running)
+        if task is not None:
+            asyncio.tasks._leave_task(running, task)
+        asyncio._set_running_loop(None)
+        asyncio.set_event_loop(None)
+        if running is self.cells.loop:
+            self.cells.loop = None
+        if hasattr(running, "_selector"):
+            for end in (running._selector, running._ssock, running._csock):
+                end.close()
+
     def fork(self, ident, options):
-        """Makes a kernel that goes on from here; it answers with READY on a connection of its own."""
+        """Makes a kernel that goes on from here; it answers with READY on a connection of its own. True in the copy."""
         from . import branch
 
         fds = _workcell.take_fds()
         if options.get("image"):
-            self.save_image(ident, fds, options["drop"])
-            return
+            return self.save_image(ident, fds, options["drop"])
         alone = _workcell.is_alone(*fds)
         held = None if alone else branch.held_things(self, options["drop"], fds)
         pid, problem = None, None
@@ -288,9 +322,11 @@ class Kernel:
                 problem = str(exc)
         if pid == 0:
             branch.take_over(self, fds, options, alone)
+            if self.channel is not None:
+                self.channel.begin_again()
             _workcell.send(_workcell.HELLO, 0)
             _workcell.send(_workcell.READY, 0, b'{"python": "%d.%d.%d", "pid": %d}' % (*sys.version_info[:3], os.getpid()))
-            return
+            return True
         for fd in fds:
             os.close(fd)
         if pid:
@@ -298,6 +334,7 @@ class Kernel:
         else:
             answer = dumps({"error": problem, "held": held} if problem else {"held": held}).encode()
         _workcell.send(_workcell.FORKED, ident, answer)
+        return False
 
     def save_image(self, ident, fds, drop):
         """Writes the memory to a file. A kernel that loads it continues here too, and answers with READY."""
@@ -316,14 +353,17 @@ class Kernel:
                 if not carried.held and uses is None:
                     options = loads(_workcell.image_given())
                     branch.continue_from_image(self, carried, options)
+                    if self.channel is not None:
+                        self.channel.begin_again()
                     self.send_ready()
-                    return
+                    return True
                 if not carried.held:
                     answer["image"] = uses
             except OSError as exc:
                 answer["error"] = str(exc)
         os.close(fds[0])
         _workcell.send(_workcell.FORKED, ident, dumps(answer).encode())
+        return False
 
     def load(self, options, session):
         """Confined as for any session, this kernel becomes another one; if that works, this does not return."""
@@ -394,6 +434,14 @@ class Kernel:
             status = int(error["message"]) if error["message"].isdigit() else int(error["message"] not in ("", "None"))
         os._exit(status & 255)
 
+    def serve_to_the_end(self):
+        """Never returns."""
+        try:
+            self.serve()
+            self.leave()
+        except BaseException:
+            die()
+
     def leave(self):
         """Ends the session: runs exit handlers, flushes open files and ends the process."""
         import atexit
@@ -427,11 +475,19 @@ def main(kernel, fds, lifeline, rehearse, confinement=None):
     """Never returns."""
     try:
         kernel.take_over(fds, lifeline, rehearse, confinement)
-        kernel.serve()
-        kernel.leave()
+        _workcell.send(_workcell.HELLO, 0)
     except BaseException:
-        import traceback
+        die()
+    kernel.serve_to_the_end()
 
-        os.write(2, traceback.format_exc().encode("utf-8", "backslashreplace"))
-        os._exit(70)
+
+def die():
+    import traceback
+
+    os.write(2, traceback.format_exc().encode("utf-8", "backslashreplace"))
+    os._exit(70)
+
+
+# What no interrupt may break off, also where a cell is further up on the stack (fork_in_cell).
+OURS = (Kernel.fork.__code__, Kernel.serve.__code__)
 

@@ -1,6 +1,6 @@
-"""The namespaces ``tools``, ``workflows``, ``skills``, ``artifacts`` and ``deps`` of code in a session.
+"""The namespaces ``tools``, ``workflows``, ``skills``, ``artifacts``, ``deps`` and ``sessions`` of code in a session.
 
-One file each: ns_tools.py, ns_workflows.py, ns_artifacts.py, ns_deps.py; their exceptions are in ns_errors.py, the way
+One file each: ns_tools.py, ns_workflows.py, ns_artifacts.py, ns_deps.py, ns_sessions.py; their exceptions are in ns_errors.py, the way
 to the host is rpc.py. Here they are put together. Only a channel with call(), call_async(), transfer() and notify() is
 needed, so they serve every kind of kernel.
 """
@@ -9,12 +9,13 @@ from . import interactive
 from .ns_artifacts import ArtifactMeta, ArtifactsNamespace
 from .ns_deps import DepsNamespace, SyncResult
 from .ns_errors import EXPORTED
+from .ns_sessions import SessionsNamespace
 from .ns_tools import ToolsNamespace
 from .ns_workflows import WorkflowsNamespace
 
-NAMES = ("tools", "workflows", "skills", "artifacts", "deps")
+NAMES = ("tools", "workflows", "skills", "artifacts", "deps", "sessions")
 
-_installed = None  # (channel, run_coroutine), for restore()
+_installed = None  # (channel, run_coroutine, only_sessions), for restore()
 
 
 def make(channel, run_coroutine=None):
@@ -26,17 +27,25 @@ def make(channel, run_coroutine=None):
         "skills": workflows,
         "artifacts": ArtifactsNamespace(channel),
         "deps": DepsNamespace(channel),
+        **make_sessions(channel),
     }
     spaces.update(EXPORTED)
     workflows._injected.update(spaces)
     return spaces
 
 
-def install(ns, channel, run_coroutine=None):
-    """Puts them into a session's namespace. ``run_coroutine`` runs a coroutine to its end on the session's loop."""
+def make_sessions(channel):
+    return {"sessions": SessionsNamespace(channel), "ChildError": EXPORTED["ChildError"]}
+
+
+def install(ns, channel, run_coroutine=None, only_sessions=False):
+    """Puts them into a session's namespace. ``run_coroutine`` runs a coroutine to its end on the session's loop.
+
+    ``only_sessions``: the session has no space, and so none of the others.
+    """
     global _installed
-    _installed = channel, run_coroutine
-    spaces = make(channel, run_coroutine)
+    _installed = channel, run_coroutine, only_sessions
+    spaces = make_sessions(channel) if only_sessions else make(channel, run_coroutine)
     ns.update(spaces)
     interactive.protected.update(spaces)
     interactive.reset_hook = restore

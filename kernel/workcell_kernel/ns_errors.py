@@ -82,12 +82,19 @@ class RuntimeDepsDisabledError(DepsError):
     """This session may not change its packages."""
 
 
+class ChildError(NamespaceError):
+    """A call of ``sessions`` failed, or a cell of a child did: ``result`` is then its result."""
+
+    result = None
+
+
 SkillError = WorkflowError
 
 EXPORTED = {
     cls.__name__: cls
     for cls in (CodeModeError, RPCError, RPCTransportError, NamespaceError, ToolError, ToolNotFoundError, ToolCallError, ToolTimeoutError,
-                ApprovalRejectedError, ApprovalTimeoutError, WorkflowError, ArtifactError, ArtifactNotFoundError, DepsError, RuntimeDepsDisabledError)
+                ApprovalRejectedError, ApprovalTimeoutError, WorkflowError, ArtifactError, ArtifactNotFoundError, DepsError, RuntimeDepsDisabledError,
+                ChildError)
 }
 for _cls in EXPORTED.values():
     _cls.__module__ = "__main__"  # where code finds them, and no module name in front of the message
@@ -99,6 +106,7 @@ _NAMESPACES = {
     "skills": WorkflowError,
     "artifacts": ArtifactError,
     "deps": DepsError,
+    "sessions": ChildError,
 }
 # For hosts that give only a code.
 _CODES = {

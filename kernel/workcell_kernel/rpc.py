@@ -218,7 +218,7 @@ class Channel:
         self._waiting = {}     # id: slot
         self._parked = {}      # id: slot, of threads that sleep
         self._watches = {}     # loop: its watch
-        self._main_thread = get_ident()
+        self.main_thread = get_ident()
         self._main = None      # wakes the main loop
         self._idle_loop = None
         self._send = link.send
@@ -436,6 +436,24 @@ class Channel:
         self._queue.clear()
         return frames
 
+    def take_frame(self, kind):
+        """The queued frame of this kind, which must be there."""
+        for frame in self._queue:
+            if frame and frame[0] == kind:
+                self._queue.remove(frame)
+                return frame
+        raise RuntimeError("the host has not sent what this call needs")
+
+    def begin_again(self):
+        """In a fork: nobody else waits here, and what had come was for the source."""
+        self._busy = False
+        self._leader.clear()
+        self._parked.clear()
+        self._inbox.clear()
+        self._queue.clear()
+        self._main = self._idle_loop = None
+        self.main_thread = get_ident()
+
     def _tidy(self, me):
         """Nothing of the main thread is under way: what says otherwise was left behind by an interrupt."""
         if self._leader.get(0) == me:
@@ -543,7 +561,7 @@ class Channel:
     def _hand_over(self):
         for slot in list(self._parked.values()):
             slot.wake()
-            if slot.thread != self._main_thread:
+            if slot.thread != self.main_thread:
                 break  # one is enough, but one of the main thread may have been left behind by an interrupt
         if not self._watches:
             return

@@ -36,6 +36,9 @@ static const struct option session_options[] = {
 	{ "disk_limit", OPT_INT64, offsetof(struct cell_session_options, disk_limit) },
 	{ "undo", OPT_INT, offsetof(struct cell_session_options, undo) },
 	{ "points_bytes", OPT_INT64, offsetof(struct cell_session_options, points_bytes) },
+	{ "allow_fork", OPT_INT, offsetof(struct cell_session_options, allow_fork) },
+	{ "fork_memory", OPT_INT64, offsetof(struct cell_session_options, fork_memory) },
+	{ "fork_time_ms", OPT_INT64, offsetof(struct cell_session_options, fork_time_ms) },
 	{ "portable_values", OPT_INT, offsetof(struct cell_session_options, portable_values) },
 	{ "trusted", OPT_LIST, offsetof(struct cell_session_options, trusted) },
 };
@@ -412,6 +415,22 @@ static PyObject *session_points(PyObject *self, PyObject *args)
 	return text;
 }
 
+/* children() -> JSON */
+static PyObject *session_children(PyObject *self, PyObject *args)
+{
+	char *json;
+	(void)args;
+	if (enter(self) < 0)
+		return NULL;
+	Py_BEGIN_ALLOW_THREADS json = cell_session_children(HANDLE(self)->pointer);
+	Py_END_ALLOW_THREADS leave(self);
+	if (!json)
+		return PyErr_NoMemory();
+	PyObject *text = text_of(json, strlen(json));
+	free(json);
+	return text;
+}
+
 /* answer(id, accept, reason, args_json, always, spin_us) */
 static PyObject *session_answer(PyObject *self, PyObject *args)
 {
@@ -460,6 +479,7 @@ PyMethodDef session_methods[] = {
 	{ "become", session_become, METH_VARARGS, NULL },
 	{ "drop_point", session_drop_point, METH_VARARGS, NULL },
 	{ "points", session_points, METH_NOARGS, NULL },
+	{ "children", session_children, METH_NOARGS, NULL },
 	{ "answer", session_answer, METH_VARARGS, NULL },
 	{ "approvals", session_approvals, METH_NOARGS, NULL },
 	{ NULL, NULL, 0, NULL },

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ._engine import Engine, ExecutorInfo, default_engine
-    from ._branch import Point, Race
+    from ._branch import Child, Point, Race
     from ._files import Commit, Diff, FileChange
     from .approvals import ApprovalGoneError, ApprovalRequest, Approvals, Rejection
     from .audit import AuditLog
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 # Which module has which name. They are imported when they are asked for: a program that wants one class, or only the command, does not wait
 # for asyncio and the rest.
 _HOMES = {
-    "_branch": "Point Race",
+    "_branch": "Child Point Race",
     "_files": "Commit Diff FileChange",
     "_engine": "Engine ExecutorInfo default_engine",
     "approvals": "ApprovalGoneError ApprovalRequest Approvals Rejection",
@@ -85,7 +85,7 @@ __all__ = [
     "ApprovalRequest", "ApprovalGoneError", "Approvals", "Rejection", "generate_mcp_sources", "Engine", "ExecutorInfo", "default_engine",
     "AuditLog", "Policy", "check_policy", "ToolCallContext", "ToolMiddleware", "compose_tool_middlewares", "Event", "Chunk",
     "Display", "ImageEvent", "CallStarted", "CallEnded", "ApprovalEvent", "ApprovalEnded", "KernelDied", "ResultEvent", "BranchEvent",
-    "Point", "Race", "Diff", "FileChange", "Commit",
+    "Child", "Point", "Race", "Diff", "FileChange", "Commit",
 ]
 
 

@@ -32,6 +32,21 @@ class Point:
 
 
 @dataclass
+class Child:
+    """An open session that the code of a session has forked (``allow_fork``)."""
+
+    id: str
+    #: The id of the session whose code forked it.
+    parent: str
+    #: ``idle`` or ``busy``.
+    state: str
+    #: Seconds since it was forked.
+    age: float
+    #: The process of its kernel.
+    pid: int
+
+
+@dataclass
 class Race:
     """The end of a race."""
 
@@ -50,6 +65,10 @@ class Race:
 
 def points_of(core: Core) -> List[Point]:
     return [Point(each["name"], each["cell"], each["age_ms"] / 1000, each["bytes"] if each["bytes"] >= 0 else None) for each in core.points()]
+
+
+def children_of(core: Core) -> List[Child]:
+    return [Child(each["session_id"], each["parent"], each["state"], each["age_ms"] / 1000, each["pid"]) for each in core.children()]
 
 
 def copy_of(session: S, core: Core) -> S:

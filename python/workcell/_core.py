@@ -562,6 +562,10 @@ class Core:
         found: List[Dict[str, Any]] = json.loads(self.need_session().points())
         return found
 
+    def children(self) -> List[Dict[str, Any]]:
+        found: List[Dict[str, Any]] = json.loads(self.need_session().children())
+        return found
+
     # -- files; blocking
 
     def diff(self, with_text: bool) -> Dict[str, Any]:

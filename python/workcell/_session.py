@@ -96,7 +96,8 @@ def executor_of(executor: Any) -> Any:
 
 def session_extras(*, policy: PolicyLike, gate: Optional[Sequence[Gate]], approval_timeout: Optional[float],
                    approval_stops_clock: bool, require_shell_escape: bool, restore_cwd: bool, undo: int,
-                   points_memory: Size, on_branch: Optional[Callable[[BranchEvent], Any]], audit: Optional[AuditLog],
+                   points_memory: Size, allow_fork: int, fork_memory: Size, fork_time: Optional[float],
+                   on_branch: Optional[Callable[[BranchEvent], Any]], audit: Optional[AuditLog],
                    middlewares: Sequence[ToolMiddleware], mcp_servers: Optional[Mapping[str, Mapping[str, Any]]],
                    tools: Sequence[ToolLike], variables: Optional[Mapping[str, str]],
                    progress: Optional[Callable[[str], Any]], engine: Optional[Engine]) -> Dict[str, Any]:
@@ -108,7 +109,8 @@ def session_extras(*, policy: PolicyLike, gate: Optional[Sequence[Gate]], approv
         "session": {"gate": gate_bits(gate), "approval_timeout_ms": milliseconds(approval_timeout),
                     "approval_stops_clock": int(approval_stops_clock), "require_shell_escape": int(require_shell_escape),
                     "restore_cwd": int(restore_cwd), "undo": int(undo),
-                    "points_bytes": bytes_of("points_memory", points_memory)},
+                    "points_bytes": bytes_of("points_memory", points_memory), "allow_fork": int(allow_fork),
+                    "fork_memory": bytes_of("fork_memory", fork_memory), "fork_time_ms": milliseconds(fork_time) if fork_time else 0},
     }
 
 
@@ -127,6 +129,7 @@ class _Session:
                  sync_deps_on_start: bool = False, *, policy: PolicyLike = None, gate: Optional[Sequence[Gate]] = None,
                  approval_timeout: Optional[float] = 60.0, approval_stops_clock: bool = False,
                  require_shell_escape: bool = False, restore_cwd: bool = False, undo: int = 0, points_memory: Size = 0,
+                 allow_fork: int = 0, fork_memory: Size = 0, fork_time: Optional[float] = None,
                  on_branch: Optional[Callable[[BranchEvent], Any]] = None, audit: Optional[AuditLog] = None,
                  middlewares: Sequence[ToolMiddleware] = (),
                  mcp_servers: Optional[Mapping[str, Mapping[str, Any]]] = None, tools: Sequence[ToolLike] = (),
@@ -145,7 +148,8 @@ class _Session:
             self._executor.extras = session_extras(
                 policy=policy, gate=gate, approval_timeout=approval_timeout, approval_stops_clock=approval_stops_clock,
                 require_shell_escape=require_shell_escape, restore_cwd=restore_cwd, undo=undo,
-                points_memory=points_memory, on_branch=on_branch, audit=audit, middlewares=middlewares,
+                points_memory=points_memory, allow_fork=allow_fork, fork_memory=fork_memory, fork_time=fork_time,
+                on_branch=on_branch, audit=audit, middlewares=middlewares,
                 mcp_servers=mcp_servers, tools=tools, variables=variables, progress=progress, engine=engine)
             space: Dict[str, Any] = {
                 "embeddings_url": embeddings_url, "embeddings_model": embeddings_model, "embeddings_key": embeddings_key}

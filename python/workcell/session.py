@@ -11,7 +11,7 @@ from typing import Any, AsyncGenerator, AsyncIterator, Dict, Iterable, List, Lit
 
 from . import _branch, _facade, _files
 from . import prompt as _prompt
-from ._branch import Codes, Judge, Point, Race
+from ._branch import Child, Codes, Judge, Point, Race
 from ._core import Core, SpaceHandle
 from ._files import Commit, Diff
 from ._runs import run_async
@@ -55,6 +55,10 @@ class Session(_Session):
         points_memory: what the points of the session may take, in bytes or like ``"500m"``; beyond it the oldest are dropped; 0: no limit.
         on_branch: called with a :class:`BranchEvent` for each fork, point, rewind and race of the session, and for points that were dropped
             or lost. It runs in the thread of the session's event loop.
+        allow_fork: how many children the code may have open at a time (``sessions.fork()``); 0: it may not fork its session. Executors
+            ``subprocess`` and ``sandbox``.
+        fork_memory: what all children may take together, in bytes or like ``"500m"``; beyond it the largest is ended; 0: no limit.
+        fork_time: seconds that a child may live; None: no limit.
         audit: where calls are recorded.
         middlewares: functions around every tool call, the first outermost.
         mcp_servers: ``{name: {"command", "args", ...} or {"url", ...}}``.
@@ -213,6 +217,11 @@ class Session(_Session):
         """The kept states, the latest first."""
         await self.start()
         return await in_thread(_branch.points_of, self._core)
+
+    async def children(self) -> List[Child]:
+        """The open sessions that its code has forked, and those that their code has."""
+        await self.start()
+        return await in_thread(_branch.children_of, self._core)
 
     async def drop_point(self, name: str) -> None:
         """Frees a point."""

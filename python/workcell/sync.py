@@ -21,7 +21,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Literal, Mappi
 
 from . import _branch, _facade, _files, _native
 from . import prompt as _prompt
-from ._branch import Codes, Judge, Point, Race
+from ._branch import Child, Codes, Judge, Point, Race
 from ._core import Core, SpaceHandle
 from ._files import Commit, Diff
 from ._runs import run_sync, stream_sync
@@ -157,6 +157,10 @@ class Session(_Session):
     def points(self) -> List[Point]:
         """The kept states, the latest first."""
         return _branch.points_of(self._need())
+
+    def children(self) -> List[Child]:
+        """The open sessions that its code has forked, and those that their code has."""
+        return _branch.children_of(self._need())
 
     def drop_point(self, name: str) -> None:
         """Frees a point."""

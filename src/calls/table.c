@@ -47,6 +47,8 @@ unsigned cell__gate_kind_of(const char *word)
 #define STRINGS LIST_OF("{\"type\":\"string\"}")
 #define NULL_OR(fields) "{\"type\":[\"object\",\"null\"],\"properties\":{" fields "}}"
 #define NO_ANSWER "{\"type\":\"null\"}"
+#define CHILD_ID TEXT("session_id", "Id of a child of this session")
+#define CHILD OBJECT(CHILD_ID, "\"session_id\"")
 
 #define TAGS "\"tags\":{\"type\":\"array\",\"items\":{\"type\":\"string\"},\"description\":\"Only tools with at least one of these tags\"}"
 #define AWAIT "\"await\":{\"type\":\"array\",\"items\":{\"type\":\"string\"},\"x-internal\":true}"
@@ -185,6 +187,16 @@ const struct cell__operation cell__operations[CELL__OPS] = {
 
 	ROW(SEARCH_STATUS, "search.status", NONE, SEARCH, ALL, NULL, "Returns the state of searches by meaning", NOTHING,
 	    OBJECT("\"embeddings\":{\"type\":[\"object\",\"null\"]}", "\"embeddings\"")),
+	ROW(SESSIONS_FORK, "sessions.fork", NONE, SESSIONS, CODE, NULL, "Begins a child: a session that goes on from the state of this one",
+	    OBJECT(FIELD("drop", "boolean", "Also if threads, child processes or connections cannot go with it"), ""), CHILD),
+	ROW(SESSIONS_READY, "sessions.ready", NONE, SESSIONS, CODE, NULL, "Waits until a child can run cells", CHILD, NO_ANSWER),
+	ROW(SESSIONS_RUN, "sessions.run", NONE, SESSIONS, CODE, NULL, "Runs a cell in a child and waits for its result",
+	    OBJECT(CHILD_ID ",\"code\":{\"type\":\"string\",\"x-nul\":true},\"timeout_ms\":{\"type\":\"integer\",\"minimum\":1}", "\"session_id\",\"code\""),
+	    OBJECT("\"value\":{},\"repr\":{\"type\":[\"string\",\"null\"]}," OF("stdout", "string") "," OF("stderr", "string") "," OF("text", "string")
+		   ",\"error\":{\"type\":[\"object\",\"null\"]}," OF("state", "string") "," OF("duration_ms", "number"),
+		   "\"value\",\"repr\",\"stdout\",\"stderr\",\"text\",\"error\",\"state\",\"duration_ms\"")),
+	ROW(SESSIONS_CLOSE, "sessions.close", NONE, SESSIONS, CODE, NULL, "Ends a child", CHILD, NO_ANSWER),
+	ROW(SESSIONS_LIST, "sessions.list", NONE, SESSIONS, CODE, NULL, "Lists the ids of the open children", NOTHING, STRINGS),
 	ROW(SHELL_APPROVE, "shell.approve", SHELL, KERNEL, CODE, "", "Asks on behalf of a kernel whether it may run a command",
 	    OBJECT("\"name\":{\"type\":\"string\",\"enum\":[\"shell\",\"shell_magic\"]}," FIELD("args", "object", "{cmd}"), "\"name\",\"args\""),
 	    "{\"type\":\"object\"}"),

@@ -73,6 +73,11 @@ enum cell__op {
 	CELL__OP_DEPS_REMOVE,
 	CELL__OP_DEPS_SYNC,
 	CELL__OP_SEARCH_STATUS,
+	CELL__OP_SESSIONS_FORK,
+	CELL__OP_SESSIONS_READY,
+	CELL__OP_SESSIONS_RUN,
+	CELL__OP_SESSIONS_CLOSE,
+	CELL__OP_SESSIONS_LIST,
 	CELL__OP_SHELL_APPROVE,
 	CELL__OP_QUESTION,
 	CELL__OPS,
@@ -86,6 +91,7 @@ enum cell__op_part {
 	CELL__PART_ARTIFACTS, /* the pool */
 	CELL__PART_DEPS,      /* the pool; installers as programs */
 	CELL__PART_SEARCH,    /* the pool; an embeddings endpoint */
+	CELL__PART_SESSIONS,  /* the loop; the session that asks */
 	CELL__PART_KERNEL,    /* the asking kernel itself, once it is allowed to */
 	CELL__PART_NONE,      /* the answer is the result */
 };

@@ -392,7 +392,7 @@ void cell__cli_trusted_free(char **list);
 struct cell_cli_gate_flags {
 	const char *approve, *policy, *audit;
 	bool shell, installs, workflows, stops_clock, shell_escape, restore_cwd;
-	int64_t approval_timeout_ms, undo, points_bytes;
+	int64_t approval_timeout_ms, undo, points_bytes, allow_fork, fork_memory, fork_time_ms;
 };
 
 /* The executor container. */
@@ -546,6 +546,12 @@ void cell__cli_fill_limits(const struct cell_cli_limit_flags *flags, struct cell
 	  CELL_FLAG_COUNT, CELL_CLI_AT(at, gate.undo) },                                  \
 	{ 0, "points-memory", "SIZE", "drop the oldest kept states when they take more memory", \
 	  CELL_FLAG_BYTES, CELL_CLI_AT(at, gate.points_bytes) },                          \
+	{ 0, "allow-fork", "N", "let code fork its session and have N children open at a time (default 0)", \
+	  CELL_FLAG_COUNT, CELL_CLI_AT(at, gate.allow_fork) },                            \
+	{ 0, "fork-memory", "SIZE", "end the largest child when all children take more memory", \
+	  CELL_FLAG_BYTES, CELL_CLI_AT(at, gate.fork_memory) },                           \
+	{ 0, "fork-time", "SEC", "end a child after this many seconds (0: no limit)", \
+	  CELL_FLAG_SECONDS, CELL_CLI_AT(at, gate.fork_time_ms) },                        \
 	{ 0, "audit", "FILE", "append a JSON line about each call to this file",                    \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, gate.audit) },                                \
 	CELL_CLI_GROUP("limits and confinement"),                                                 \

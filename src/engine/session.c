@@ -401,63 +401,6 @@ char *cell_session_connection_file(struct cell_session *session)
 
 /* ---- runs ---- */
 
-static void handle_spill_progress(void *arg)
-{
-	struct cell__run *run = arg;
-	if (run->session->current == run)
-		cell__slot_update_pause(run->session);
-}
-
-int cell__session_check_spin(const struct cell_session *session, int *spin_us, const int *spin_end, struct cell_error *err)
-{
-	if (*spin_us < 0 || *spin_us > CELL_LIMIT_SPIN_US || (*spin_us > 0 && !spin_end))
-		return cell_fail(err, CELL_E_INVALID, 0, "spin_us is %d, expected 0 to %d; with spin_us, spin_end is required", *spin_us,
-				 CELL_LIMIT_SPIN_US);
-	if (session->executor->takes_loop)
-		*spin_us = 0;
-	return 0;
-}
-
-static struct cell__run *make_run(struct cell_session *session, const char *code, size_t size, const struct cell_run_options *opts,
-				  struct cell_error *err)
-{
-	struct cell_run_options all = CELL_RUN_OPTIONS_INIT;
-	if (opts && cell__sized_read(&all, sizeof all, opts, "cell_run_options", err) < 0)
-		return NULL;
-	if (all.timeout_ms == 0)
-		all.timeout_ms = session->options.timeout_ms;
-	if (all.timeout_ms < -1) {
-		cell_fail(err, CELL_E_INVALID, 0,
-			  "timeout_ms is %lld, expected more than 0, 0 for the session's timeout, or -1 for no limit",
-			  (long long)all.timeout_ms);
-		return NULL;
-	}
-	if (cell__session_check_spin(session, &all.spin_us, all.spin_end, err) < 0)
-		return NULL;
-	if (size > CELL_LIMIT_CODE_BYTES) {
-		cell_fail(err, CELL_E_LIMIT, 0, "a cell may have at most %u bytes, this one has %zu", CELL_LIMIT_CODE_BYTES, size);
-		return NULL;
-	}
-	struct cell__run_config config = {
-		.loop = session->engine->loop,
-		.session_id = session->id,
-		.isolation = session->executor->receipt,
-		.max_output = session->options.max_output,
-		.images = &session->images,
-		.progress = handle_spill_progress,
-		.finished = cell__session_run_finished,
-	};
-	struct cell__run *run = cell__run_create(code, size, &all, &config, err);
-	if (!run)
-		return NULL;
-	run->session = session;
-	run->task.fn = cell__session_submit;
-	do
-		run->id = __atomic_fetch_add(&session->next_run_id, 1, __ATOMIC_RELAXED);
-	while (run->id == 0); /* 0 means no run */
-	return run;
-}
-
 static void do_resume(void *arg)
 {
 	struct cell__run *run = arg;
@@ -495,7 +438,7 @@ int cell_session_run(struct cell_session *session, const char *code, size_t size
 		return -1;
 	if (cell__engine_may_wait(session->engine, "cell_session_run", err) < 0)
 		return -1;
-	struct cell__run *run = make_run(session, code, size, opts, err);
+	struct cell__run *run = cell__session_make_run(session, code, size, opts, err);
 	return run ? run_and_wait(run, ret_result, err) : -1;
 }
 
@@ -515,7 +458,7 @@ int cell_session_complete(struct cell_session *session, const char *before, size
 	if (cell__buf_add_str(&code, head) < 0 || cell__buf_add(&code, before, size) < 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	opts.timeout_ms = CELL_COMPLETE_MS;
-	struct cell__run *run = make_run(session, code.data, code.size, &opts, err);
+	struct cell__run *run = cell__session_make_run(session, code.data, code.size, &opts, err);
 	if (!run)
 		return -1;
 	run->if_idle = true;
@@ -539,24 +482,13 @@ int cell_session_start(struct cell_session *session, const char *code, size_t si
 {
 	if (cell__require(err, session, code) < 0)
 		return -1;
-	struct cell__run *run = make_run(session, code, size, opts, err);
+	struct cell__run *run = cell__session_make_run(session, code, size, opts, err);
 	if (!run)
 		return -1;
 	uint64_t id = run->id; /* the run may be over before we return */
 	cell__loop_drive(session->engine->loop, &run->task, run->spin_end, run->spin_us);
 	if (ret_run_id)
 		*ret_run_id = id;
-	return 0;
-}
-
-int cell__session_start_on_loop(struct cell_session *session, const char *code, size_t size, const struct cell_run_options *opts,
-				uint64_t *ret_run_id, struct cell_error *err)
-{
-	struct cell__run *run = make_run(session, code, size, opts, err);
-	if (!run)
-		return -1;
-	*ret_run_id = run->id;
-	cell__session_submit(&run->task);
 	return 0;
 }
 
@@ -641,30 +573,6 @@ static int check_fork(const struct cell_session *session, const struct cell_fork
 	return session->executor->fork ? 0 : cannot_fork(session, err);
 }
 
-static struct cell_session *make_fork(struct cell_session *source, const struct cell_fork_options *opts, struct cell_error *err)
-{
-	struct cell_session *session = cell__alloc(1, sizeof *session);
-	if (!session) {
-		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a session");
-		return NULL;
-	}
-	session->engine = source->engine;
-	session->executor = source->executor;
-	session->next_run_id = session->next_call_id = 1;
-	cell__random_hex(session->id, 32);
-	if (cell__options_copy(&source->options, &session->options, err) < 0 ||
-	    (opts->images_dir ? cell__image_folder_init(&session->images, opts->images_dir, session->id, err)
-			      : cell__image_folder_copy(&source->images, session->id, &session->images, err)) < 0) {
-		cell__session_free(session);
-		return NULL;
-	}
-	session->options.on_event = opts->on_event;
-	session->options.event_arg = opts->event_arg;
-	cell__principal_init(&session->principal, CELL__PRINCIPAL_CODE, cell__executor_is_trusted(session->executor),
-			     &session->options.limits, NULL);
-	return session;
-}
-
 struct forking;
 struct one_fork {
 	struct cell__branching branching; /* first */
@@ -729,7 +637,7 @@ int cell_session_fork(struct cell_session *session, const struct cell_fork_optio
 	for (size_t i = 0; i < n; i++) {
 		if (all.event_args)
 			all.event_arg = all.event_args[i];
-		struct cell_session *target = make_fork(session, &all, err);
+		struct cell_session *target = cell__session_make_fork(session, &all, err);
 		forks[i] = (struct one_fork){ .branching = { .waiting = { .session = session, .done = handle_forked },
 							     .target = target,
 							     .flags = all.drop ? CELL__FORK_DROP : 0 },
@@ -860,7 +768,7 @@ int cell__session_fork_on_loop(struct cell_session *session, bool drop, cell__se
 {
 	struct cell_fork_options opts = CELL_FORK_OPTIONS_INIT;
 	struct branch_asking *asking = ask_branch(session, NULL, done, arg, err);
-	struct cell_session *target = asking ? make_fork(session, &opts, err) : NULL;
+	struct cell_session *target = asking ? cell__session_make_fork(session, &opts, err) : NULL;
 	if (!target) {
 		free(asking);
 		return -1;
@@ -976,6 +884,23 @@ char *cell_session_points(struct cell_session *session)
 				json_integer(cell__proc_private_bytes((pid_t)json_integer_value(json_object_get(point, "pid")))));
 		json_object_del(point, "pid");
 	}
+	char *text = question.list ? json_dumps(question.list, JSON_COMPACT) : NULL;
+	json_decref(question.list);
+	return text;
+}
+
+static void do_children(void *arg)
+{
+	struct point_question *question = arg;
+	question->list = cell__children_list(question->session);
+}
+
+char *cell_session_children(struct cell_session *session)
+{
+	if (!session)
+		return NULL;
+	struct point_question question = { .session = session };
+	cell__loop_call(session->engine->loop, do_children, &question);
 	char *text = question.list ? json_dumps(question.list, JSON_COMPACT) : NULL;
 	json_decref(question.list);
 	return text;

@@ -90,6 +90,7 @@ struct cell__kernel_wants {
 	bool restore_cwd;  /* go back to cwd after each cell */
 	bool portable;     /* values also in a form that another Python can read */
 	bool undo;         /* report cells that change nothing */
+	bool sessions;     /* the namespace `sessions`, also without the others */
 };
 
 struct cell__kernel_spec {

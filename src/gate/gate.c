@@ -659,7 +659,9 @@ void cell__gate_submit(struct cell__gate *gate, const struct cell__principal *pr
 	if (cell__call_prepare(call, principal) < 0)
 		return;
 	const struct cell__operation *operation = call->operation;
-	if (operation->part != CELL__PART_KERNEL && !gate->space) {
+	if (operation->part == CELL__PART_SESSIONS && gate->sessions) {
+		gate->sessions(gate->owner, call);
+	} else if (operation->part != CELL__PART_KERNEL && !gate->space) {
 		fail_without_space(call);
 	} else if (operation->kind == CELL__GATE_NONE || (operation->part != CELL__PART_KERNEL && cell__gate_is_open(gate)) ||
 		   (is_hole("call-clients") && principal->kind != CELL__PRINCIPAL_CODE) ||

@@ -88,6 +88,25 @@ bool cell__account_may_run(struct cell__request *request, struct cell__account *
 	return false;
 }
 
+/* Counted apart from the cells of clients: the cell of the parent, which waits, is one of those. */
+int cell__account_run_child(struct cell__account *account, struct cell_error *err)
+{
+	const struct cell__quotas *quotas = &account->quotas;
+
+	forgive(account, cell__now_us());
+	if (quotas->runs >= 0 && account->child_runs >= quotas->runs)
+		return cell_fail(err, CELL_E_BUSY, 0, "the token \"%s\" has as many cells running in children as it may have (quota %lld)",
+				 account->name, (long long)quotas->runs);
+	if (is_over_cpu(account))
+		return cell_fail(err, CELL_E_BUSY, 0, "the token \"%s\" has used up its CPU seconds (quota %lld)", account->name,
+				 (long long)quotas->cpu_s);
+	if (is_over_disk(account))
+		return cell_fail(err, CELL_E_BUSY, 0, "the token \"%s\" has too many bytes in the folders of its sessions (quota %lld)",
+				 account->name, (long long)quotas->disk_bytes);
+	account->child_runs++;
+	return 0;
+}
+
 /* CPU time since the last measurement that could be made.  A new kernel begins at 0. */
 static double cpu_since(struct cell__served *served)
 {

@@ -338,6 +338,7 @@ struct cell__account {
 	char name[CELL_SERVER_MAX_NAME + 1];
 	struct cell__quotas quotas; /* as its token has them now */
 	int64_t sessions, runs;     /* now */
+	int64_t child_runs;         /* cells that its code runs in children, now */
 	double cpu_total_s;         /* ever */
 	double cpu_s;               /* that count now: they are forgiven within an hour */
 	int64_t cpu_at_us;
@@ -347,6 +348,8 @@ struct cell__account {
 
 /* The account of a token's name; NULL: out of memory. */
 struct cell__account *cell__account_get(struct cell_server *server, const struct cell__token *token);
+/* Counts a cell that code runs in a child; -1: there may be no more. */
+int cell__account_run_child(struct cell__account *account, struct cell_error *err);
 /* False: the token may not open another session, or start another cell, and the request was answered. */
 bool cell__account_may_open(struct cell__request *request, struct cell__account *account);
 bool cell__account_may_run(struct cell__request *request, struct cell__account *account);

@@ -131,12 +131,15 @@ static void list_session(struct cell__served *served)
 	served->listed = true;
 }
 
+static const struct cell__keeper keeper;
+
 static void admit(struct cell__served *served, struct cell_session *session)
 {
 	served->session = session;
 	served->used_us = served->created_us = cell__now_us();
 	served->created_s = time(NULL);
 	memcpy(served->id, cell_session_id(session), sizeof(served->id));
+	cell__session_keep_on_loop(session, &keeper, served);
 	list_session(served);
 	served->server->counts.sessions_opened++;
 }
@@ -185,6 +188,14 @@ static void choose_zygote(struct opening *opening, const struct cell__workspace 
 	opening->options.zygote_owner = opening->zygote;
 }
 
+/* A client may allow its code less than the server does; without a word of it, it allows the same. */
+static json_int_t children_asked(const struct cell__request *request)
+{
+	const json_t *asked = json_object_get(request->json, "allow_fork");
+
+	return json_is_integer(asked) ? json_integer_value(asked) : request->server->session.allow_fork;
+}
+
 static void handle_workspace(void *arg, struct cell__workspace *workspace, const struct cell_error *err)
 {
 	struct opening *opening = arg;
@@ -202,6 +213,7 @@ static void handle_workspace(void *arg, struct cell__workspace *workspace, const
 		opening->options.space = workspace->space;
 		choose_zygote(opening, workspace);
 		opening->options.on_event = NULL;
+		opening->options.allow_fork = (int)children_asked(opening->request);
 		opening->options.no_spill = 1; /* a client cannot read a file here, and its result is freed once it is answered */
 		if (served->folder)
 			opening->options.cwd = served->folder->path;
@@ -268,10 +280,107 @@ void cell__served_open(struct cell__request *request, const char *workspace_id, 
 				  request->who.name);
 		return;
 	}
+	if (children_asked(request) > server->session.allow_fork) {
+		cell__answer_fail(request, MHD_HTTP_FORBIDDEN, CELL_E_FORBIDDEN,
+				  "allow_fork is more than this server allows (%d): start it with a larger --allow-fork",
+				  server->session.allow_fork);
+		return;
+	}
 	opening = begin_opening(request, opened);
 	if (opening)
 		cell__workspace_get(server, workspace_id, handle_workspace, opening);
 }
+
+/* ---- children, which code forks from its own session ---- */
+
+/* It counts as any session of the same client. */
+static void *begin_child(void *arg, struct cell_error *err)
+{
+	const struct cell__served *parent = arg;
+	struct cell_server *server = parent->server;
+	struct cell__account *account = parent->account;
+	struct cell__served *served;
+
+	if (server->draining || (int64_t)server->n_sessions >= server->limits.max_sessions) {
+		cell_fail(err, CELL_E_BUSY, 0, "%s",
+			  server->draining ? "the server is stopping" : "the maximum number of sessions is open");
+		return NULL;
+	}
+	if (account->quotas.sessions >= 0 && account->sessions >= account->quotas.sessions) {
+		server->counts.quota_refusals++;
+		cell_fail(err, CELL_E_BUSY, 0, "the token \"%s\" has as many sessions as it may have (quota %lld)", account->name,
+			  (long long)account->quotas.sessions);
+		return NULL;
+	}
+	served = cell__alloc(1, sizeof(*served));
+	if (!served) {
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a session");
+		return NULL;
+	}
+	*served = (struct cell__served){
+		.server = server, .next_job = 1, .account = account, .log = cell__session_log_create(server), .consumed.disk_bytes = -1
+	};
+	strcpy(served->owner, parent->owner);
+	strcpy(served->client, parent->client);
+	served->workspace = parent->workspace;
+	served->workspace->users++;
+	served->folder = parent->folder;
+	if (served->folder)
+		served->folder->users++;
+	account->sessions++;
+	server->n_sessions++;
+	return served;
+}
+
+static void log_child(const struct cell__served *served, const char *kind)
+{
+	const struct cell__served *parent = cell__served_by_id(served->server, cell__session_parent_on_loop(served->session));
+
+	if (parent)
+		cell__session_log_branch(parent->log,
+					 json_pack("{s:s,s:s,s:s}", "kind", kind, "session_id", served->id, "parent", parent->id));
+}
+
+static void child_opened(void *kept, struct cell_session *child)
+{
+	struct cell__served *served = kept;
+
+	admit(served, child);
+	log_child(served, "child");
+}
+
+static void drop_child(void *kept)
+{
+	served_free(kept);
+}
+
+static void end_child(void *kept)
+{
+	cell__served_end(kept);
+}
+
+static int begin_child_run(void *kept, struct cell_error *err)
+{
+	const struct cell__served *served = kept;
+
+	return cell__account_run_child(served->account, err);
+}
+
+static void end_child_run(void *kept)
+{
+	const struct cell__served *served = kept;
+
+	served->account->child_runs--;
+}
+
+static const struct cell__keeper keeper = {
+	.begin = begin_child,
+	.opened = child_opened,
+	.dropped = drop_child,
+	.end = end_child,
+	.run_begins = begin_child_run,
+	.run_ended = end_child_run,
+};
 
 /* ---- forks ---- */
 
@@ -451,21 +560,22 @@ json_t *cell__served_describe(const struct cell__served *served)
 	size_t points = served->session ? cell__session_kept_on_loop(served->session, &point_bytes) : 0;
 	const char *parent = served->session ? cell__session_parent_on_loop(served->session) : "";
 	const char *executor = served->server->session.executor;
+	bool is_busy = served->jobs || (served->session && cell__session_runs_on_loop(served->session)); /* code runs cells of children */
 	char created[32];
 	time_t at = (time_t)served->created_s;
 	struct tm tm;
 
 	gmtime_r(&at, &tm);
 	strftime(created, sizeof(created), "%Y-%m-%dT%H:%M:%SZ", &tm);
-	return json_pack(
-		"{s:s,s:o,s:s,s:s,s:s,s:f,s:s,s:I,s:I,s:s,s:o,s:o,s:o,s:o,s:s?,s:I,s:I}", "session_id", served->id, "workspace_id",
-		*served->workspace->id ? json_string(served->workspace->id) : json_null(), "owner", served->owner, "client", served->client,
-		"created_at", created, "idle_seconds", served->jobs ? 0.0 : (double)(cell__now_us() - served->used_us) / 1e6, "state",
-		served->jobs ? "busy" : "idle", "runs", (json_int_t)served->cells, "pending", (json_int_t)served->jobs, "executor",
-		executor ? executor : "subprocess", "running", describe_running(served), "pid", pid > 0 ? json_integer(pid) : json_null(),
-		"memory_bytes", consumed->known ? json_integer(consumed->memory_bytes) : json_null(), "cpu_seconds",
-		consumed->known ? json_real(consumed->cpu_s) : json_null(), "parent", *parent ? parent : NULL, "points", (json_int_t)points,
-		"point_bytes", (json_int_t)point_bytes);
+	return json_pack("{s:s,s:o,s:s,s:s,s:s,s:f,s:s,s:I,s:I,s:s,s:o,s:o,s:o,s:o,s:s?,s:I,s:I}", "session_id", served->id, "workspace_id",
+			 *served->workspace->id ? json_string(served->workspace->id) : json_null(), "owner", served->owner, "client",
+			 served->client, "created_at", created, "idle_seconds",
+			 is_busy ? 0.0 : (double)(cell__now_us() - served->used_us) / 1e6, "state", is_busy ? "busy" : "idle", "runs",
+			 (json_int_t)served->cells, "pending", (json_int_t)served->jobs, "executor", executor ? executor : "subprocess",
+			 "running", describe_running(served), "pid", pid > 0 ? json_integer(pid) : json_null(), "memory_bytes",
+			 consumed->known ? json_integer(consumed->memory_bytes) : json_null(), "cpu_seconds",
+			 consumed->known ? json_real(consumed->cpu_s) : json_null(), "parent", *parent ? parent : NULL, "points",
+			 (json_int_t)points, "point_bytes", (json_int_t)point_bytes);
 }
 
 /* ---- the end ---- */
@@ -487,6 +597,8 @@ void cell__served_end(struct cell__served *served)
 	if (served->closing)
 		return;
 	served->closing = true;
+	if (cell__session_is_child_on_loop(served->session))
+		log_child(served, "child_ended");
 	if (served->racing)
 		*served->racing = NULL;
 	cell__jobs_cancel(server, served);
@@ -509,6 +621,8 @@ void cell__served_sweep(struct cell_server *server, int64_t now_us)
 		int64_t idle_ms = served->is_short ? server->limits.execute_idle_ms : server->limits.idle_ms;
 
 		next = served->next;
+		if (cell__session_is_child_on_loop(served->session))
+			continue; /* it ends with its parent */
 		if (served->jobs || served->requests || idle_ms < 0 || now_us - served->used_us < idle_ms * 1000)
 			continue;
 		server->counts.sessions_expired++;

@@ -18,9 +18,12 @@
 	     "\"timeout\":{\"type\":[\"number\",\"null\"],\"minimum\":0,\"description\":\"time limit in seconds; 0 or null: the server's default\"}", \
 	     "\"code\"")
 /* No other members: an ignored one could be a requested limit. */
-#define SESSION_BODY                                                                           \
-	"{\"type\":\"object\",\"properties\":{" FIELD("workspace_id", "[\"string\",\"null\"]", \
-						      "1-128 letters, digits, underscores or hyphens") "},\"additionalProperties\":false}"
+#define SESSION_BODY                                                                                                                                                            \
+	"{\"type\":\"object\",\"properties\":{" FIELD(                                                                                                                          \
+		"workspace_id", "[\"string\",\"null\"]",                                                                                                                        \
+		"1-128 letters, digits, underscores or hyphens") ",\"allow_fork\":{\"type\":\"integer\",\"minimum\":0,\"description\":"                                         \
+								 "\"children that the code may fork from its session; at most, and by default, as many as the server allows\"}" \
+								 "},\"additionalProperties\":false}"
 #define DROP_FIELD FIELD("drop", "\"boolean\"", "go without threads, child processes, connections and file locks")
 #define COUNT_FIELD(name, about) "\"" name "\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":1000,\"description\":\"" about "\"}"
 #define FORK_BODY                                                                                               \

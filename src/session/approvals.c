@@ -79,6 +79,14 @@ static void handle_approval_timer(uv_timer_t *timer)
 	start_approval_timer(session);
 }
 
+static size_t parked_in(const struct cell_session *session)
+{
+	size_t n = session->slot ? session->slot->gate.n_parked : 0;
+	for (const struct cell_session *child = session->children; child; child = child->sibling)
+		n += parked_in(child);
+	return n;
+}
+
 static void handle_parked(void *owner)
 {
 	struct cell__slot *slot = owner;
@@ -86,7 +94,9 @@ static void handle_parked(void *owner)
 	if (session->slot != slot)
 		return; /* it is closing: nothing of it expires any more */
 	start_approval_timer(session);
-	update_clock(session, slot->gate.n_parked);
+	/* Cells that wait for a child wait for its approvals too. */
+	for (; session; session = session->mother)
+		update_clock(session, parked_in(session));
 }
 
 static struct cell__gate gate_of(struct cell_session *session)
@@ -102,7 +112,7 @@ static struct cell__gate gate_of(struct cell_session *session)
 		.timeout_ms = session->options.approval_timeout_ms,
 		.audit = session->options.audit ? cell__audit_of(session->options.audit) : NULL,
 		.pace = session->pace,
-		.next_id = &session->next_call_id,
+		.next_id = &cell__children_root(session)->next_call_id, /* a client of the root answers for its children too */
 		.remembered = &session->remembered,
 	};
 }
@@ -114,6 +124,7 @@ void cell__approvals_init_gate(struct cell__slot *slot)
 	slot->gate.listens = somebody_listens;
 	slot->gate.emit = emit_call;
 	slot->gate.parked = handle_parked;
+	slot->gate.sessions = cell__children_handle;
 	slot->gate.owner = slot;
 }
 
@@ -219,29 +230,71 @@ struct answering {
 	int rc;
 };
 
+static int add_list(json_t *list, const struct cell__gate *gate)
+{
+	json_t *more = cell__gate_list(gate);
+	int rc = more ? json_array_extend(list, more) : -1;
+	json_decref(more);
+	return rc;
+}
+
+/* With those of its children, unless a keeper lists them as sessions of their own. */
+static int list_below(const struct cell_session *session, json_t *list)
+{
+	int rc = session->slot ? add_list(list, &session->slot->gate) : 0;
+	if (rc == 0)
+		rc = add_list(list, &session->clients);
+	for (const struct cell_session *child = session->keeper ? NULL : session->children; rc == 0 && child; child = child->sibling)
+		rc = list_below(child, list);
+	return rc;
+}
+
+static struct cell__gate *find_gate(struct cell_session *session, uint64_t id)
+{
+	struct cell__gate *found = NULL;
+	if (cell__gate_waits(&session->clients, id))
+		return &session->clients;
+	if (session->slot && cell__gate_waits(&session->slot->gate, id))
+		return &session->slot->gate;
+	for (struct cell_session *child = session->children; child && !found; child = child->sibling)
+		found = find_gate(child, id);
+	return found;
+}
+
+static void answer_one(struct cell_session *session, struct answering *answering)
+{
+	struct cell__gate *gate = find_gate(session, answering->id);
+	if (!gate && session->slot)
+		gate = &session->slot->gate; /* it says that there is no such request */
+	if (gate)
+		answering->rc = cell__gate_answer(gate, answering->id, answering->answer, &answering->err);
+	else
+		answering->rc = cell_fail(&answering->err, CELL_E_NOT_FOUND, 0, "request %llu is no longer pending: its kernel has ended",
+					  (unsigned long long)answering->id);
+}
+
+/* An answer may end a child's call, but never a session. */
+static void answer_below(struct cell_session *session, struct answering *answering)
+{
+	answering->rc = cell__gate_answer(&session->clients, 0, answering->answer, &answering->err);
+	if (answering->rc == 0 && session->slot)
+		answering->rc = cell__gate_answer(&session->slot->gate, 0, answering->answer, &answering->err);
+	for (struct cell_session *child = session->children; answering->rc == 0 && child; child = child->sibling)
+		answer_below(child, answering);
+}
+
 static void do_answer(void *arg)
 {
 	struct answering *answering = arg;
-	struct cell_session *session = answering->session;
-	struct cell__slot *slot = session->slot;
-	bool is_client = answering->id != 0 && cell__gate_waits(&session->clients, answering->id);
 	if (!answering->answer) {
-		answering->list = slot ? cell__gate_list(&slot->gate) : json_array();
-		json_t *more = cell__gate_list(&session->clients);
-		if (json_array_extend(answering->list, more) < 0)
+		answering->list = json_array();
+		if (list_below(answering->session, answering->list) < 0)
 			json_decref(cell__take_ptr(answering->list));
-		json_decref(more);
-		return;
+	} else if (answering->id == 0) {
+		answer_below(answering->session, answering);
+	} else {
+		answer_one(answering->session, answering);
 	}
-	if (is_client || answering->id == 0)
-		answering->rc = cell__gate_answer(&session->clients, answering->id, answering->answer, &answering->err);
-	if (is_client || answering->rc < 0)
-		return;
-	if (slot)
-		answering->rc = cell__gate_answer(&slot->gate, answering->id, answering->answer, &answering->err);
-	else if (answering->id != 0)
-		answering->rc = cell_fail(&answering->err, CELL_E_NOT_FOUND, 0, "request %llu is no longer pending: its kernel has ended",
-					  (unsigned long long)answering->id);
 }
 
 int cell_session_answer(struct cell_session *session, uint64_t id, const struct cell_approval_answer *answer, struct cell_error *err)

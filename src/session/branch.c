@@ -459,7 +459,10 @@ static int branch_into(struct cell_session *source, struct cell_session *target,
 	strcpy(target->parent, source->id);
 	if (copy_remembered(source, target, err) < 0)
 		return -1;
-	return cell__slot_fork(target, slot->kernel, &slot->own, &slot->hosts, flags, err);
+	if (cell__slot_fork(target, slot->kernel, &slot->own, &slot->hosts, flags, err) < 0)
+		return -1;
+	cell__child_forking(target);
+	return 0;
 }
 
 static void handle_files_forked(struct cell_session *source, struct cell_session *target, unsigned flags, const struct cell_error *err)
@@ -478,7 +481,7 @@ static void handle_files_forked(struct cell_session *source, struct cell_session
 }
 
 /* Its own files and limits come first, if it has some. */
-static int start_fork(struct cell_session *source, struct cell_session *target, unsigned flags, struct cell_error *err)
+int cell__branch_fork_now(struct cell_session *source, struct cell_session *target, unsigned flags, struct cell_error *err)
 {
 	if (!source->layer && !source->quota)
 		return branch_into(source, target, flags, err);
@@ -516,7 +519,7 @@ void cell__branch_start_waiting(struct cell_session *session)
 			end_closed(&wanted->waiting);
 		else if (!target && take_point(session, wanted, &err) < 0)
 			cell__session_end_waiting(&wanted->waiting, &err);
-		else if (target && start_fork(session, target, wanted->flags, &err) < 0)
+		else if (target && cell__branch_fork_now(session, target, wanted->flags, &err) < 0)
 			cell__session_end_opening(target, &err);
 	}
 }

@@ -32,6 +32,11 @@ struct measuring {
 
 void cell__branch_tell(struct cell_session *session, json_t *news)
 {
+	cell__branch_tell_as(session, &cell__principal_host, news);
+}
+
+void cell__branch_tell_as(struct cell_session *session, const struct cell__principal *principal, json_t *news)
+{
 	CELL_AUTO_FREE char *text = news ? json_dumps(news, JSON_COMPACT) : NULL;
 	if (text) {
 		struct cell_event event = { .type = CELL_EVENT_BRANCH, .data = text, .size = strlen(text) };
@@ -45,7 +50,7 @@ void cell__branch_tell(struct cell_session *session, json_t *news)
 						     .callable = json_string_value(json_object_get(news, "kind")),
 						     .adapter = "kernel",
 						     .executor = session->executor->name,
-						     .principal = "host",
+						     .principal = cell__principal_word(principal),
 						     .args = news,
 						     .decision = CELL__AUDIT_ALLOW,
 						     .by = CELL__AUDIT_BY_HOST };

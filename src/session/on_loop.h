@@ -75,6 +75,24 @@ void cell__race_tell(struct cell_session *session, const struct cell_race *race)
 int64_t cell__race_winner(const struct cell_race *race);
 /* The id of the session that it was forked from; "": none. */
 const char *cell__session_parent_on_loop(const struct cell_session *session);
+/*
+ * The keeper of a session's children (session/children.c): it counts them among its own sessions.  begin() returns its record of a child that
+ * is to be, or NULL if there may be none; then comes opened() or dropped().  One that was opened is closed by end(), which must lead to
+ * cell__session_close_on_loop().  Cells that the code runs in a child are counted by run_begins() and run_ended().
+ */
+struct cell__keeper {
+	void *(*begin)(void *arg, struct cell_error *err);
+	void (*opened)(void *kept, struct cell_session *child);
+	void (*dropped)(void *kept);
+	void (*end)(void *kept);
+	int (*run_begins)(void *kept, struct cell_error *err);
+	void (*run_ended)(void *kept);
+};
+void cell__session_keep_on_loop(struct cell_session *session, const struct cell__keeper *keeper, void *arg);
+/* Whether code of another session made it, which has its handle. */
+bool cell__session_is_child_on_loop(const struct cell_session *session);
+/* Whether a cell runs or is about to. */
+bool cell__session_runs_on_loop(const struct cell_session *session);
 /* The number of its points, and their memory as last measured. */
 size_t cell__session_kept_on_loop(const struct cell_session *session, int64_t *ret_bytes);
 /* The pid of the kernel; 0: none. */

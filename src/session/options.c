@@ -88,6 +88,7 @@ static int copy_gate(struct cell__options *options, const struct cell_session_op
 		.restore_cwd = opts->restore_cwd != 0,
 		.portable = opts->portable_values != 0,
 		.undo = opts->undo > 0,
+		.sessions = opts->allow_fork > 0,
 	};
 	return 0;
 }
@@ -224,7 +225,7 @@ static int copy_own(struct cell__options *options, const struct cell_session_opt
 	return storage ? cell__store_share(storage, err) : 0;
 }
 
-static int check_numbers(const struct cell_session_options *opts, struct cell_error *err)
+static int check_numbers(const struct cell__executor *executor, const struct cell_session_options *opts, struct cell_error *err)
 {
 	if (opts->timeout_ms < -1 || opts->timeout_ms == 0)
 		return cell_fail(err, CELL_E_INVALID, 0, "timeout_ms is %lld, expected more than 0, or -1 for no limit",
@@ -235,7 +236,18 @@ static int check_numbers(const struct cell_session_options *opts, struct cell_er
 		return cell_fail(err, CELL_E_INVALID, 0, "undo is %d, expected 0 to %d", opts->undo, CELL_LIMIT_UNDO);
 	if (opts->points_bytes < 0)
 		return cell_fail(err, CELL_E_INVALID, 0, "points_bytes is %lld, expected 0 or more", (long long)opts->points_bytes);
-	if (opts->undo && !cell__executor_find(opts->executor ? opts->executor : "subprocess")->fork)
+	if (opts->allow_fork < 0 || opts->allow_fork > CELL_LIMIT_CHILDREN)
+		return cell_fail(err, CELL_E_INVALID, 0, "allow_fork is %d, expected 0 to %d", opts->allow_fork, CELL_LIMIT_CHILDREN);
+	if (opts->fork_memory < 0 || opts->fork_time_ms < 0)
+		return cell_fail(err, CELL_E_INVALID, 0, "%s is %lld, expected more than 0, or 0 for no limit",
+				 opts->fork_memory < 0 ? "fork_memory" : "fork_time_ms",
+				 (long long)(opts->fork_memory < 0 ? opts->fork_memory : opts->fork_time_ms));
+	if (opts->allow_fork && (!executor->fork || executor->calls_there))
+		return cell_fail(err, CELL_E_UNSUPPORTED, 0,
+				 "code cannot fork its session with the executor \"%s\", so allow_fork has no effect; \"subprocess\" and "
+				 "\"sandbox\" can",
+				 executor->name);
+	if (opts->undo && !executor->fork)
 		return cell_fail(err, CELL_E_UNSUPPORTED, 0,
 				 "the executor \"%s\" cannot keep points, so undo has no effect; \"subprocess\" can", opts->executor);
 	if (opts->max_output_bytes < CELL_LIMIT_MIN_OUTPUT)
@@ -257,6 +269,9 @@ int cell__options_init(struct cell__options *options, const struct cell_session_
 		.max_output = (size_t)opts->max_output_bytes,
 		.undo = (size_t)opts->undo,
 		.points_bytes = opts->points_bytes,
+		.allow_fork = (size_t)opts->allow_fork,
+		.fork_memory = opts->fork_memory,
+		.fork_time_ms = opts->fork_time_ms,
 		.on_event = opts->on_event,
 		.event_arg = opts->event_arg,
 		.space = opts->space,
@@ -265,7 +280,7 @@ int cell__options_init(struct cell__options *options, const struct cell_session_
 	if (!executor)
 		return cell__executor_unknown(name, err);
 	if (cell__executor_settle_limits(executor, &settled, err) < 0 || cell__executor_check(executor, opts, err) < 0 ||
-	    check_calls(executor, opts, err) < 0 || check_numbers(opts, err) < 0 || copy_gate(options, opts, err) < 0 ||
+	    check_calls(executor, opts, err) < 0 || check_numbers(executor, opts, err) < 0 || copy_gate(options, opts, err) < 0 ||
 	    copy_texts(options, opts, err) < 0 || copy_confinement(options, opts, err) < 0 || copy_own(options, opts, err) < 0 ||
 	    copy_cwd(options, opts->cwd, err) < 0 || list_places(options, opts, err) < 0)
 		return -1;

@@ -61,6 +61,7 @@ static void end_over_limit(struct cell__run *run, bool kept, const char *traceba
 	snprintf(message, sizeof message, "the cell exceeded the limit on %s: %llu of %llu %s; %s%s", run->over,
 		 (unsigned long long)run->over_used, (unsigned long long)run->over_max,
 		 strcmp(run->over, "wall_time") == 0         ? "ms"
+		 : strcmp(run->over, "fork_time") == 0       ? "ms"
 		 : strcmp(run->over, "workspace_files") == 0 ? "files"
 		 : strcmp(run->over, "cpu_seconds") == 0     ? "seconds"
 							     : "bytes",

@@ -1,6 +1,7 @@
 /* The session's course: its queue, the clock of its current run, open, reset and close.  See session.h. */
 #include <string.h>
 
+#include "base/sized.h"
 #include "layer/layer.h"
 #include "session/session.h"
 #include "space/space.h"
@@ -252,8 +253,11 @@ static void finish_session(void *arg)
 	if (session->options.space)
 		cell__space_unref(session->options.space);
 	cell__slot_distrust(session);
+	struct cell_session *mother = cell__children_remove(session);
 	cell__session_free(session);
 	closed(closed_arg);
+	if (mother)
+		cell__session_advance(mother);
 }
 
 static void handle_session_closed(uv_handle_t *handle)
@@ -280,7 +284,8 @@ static void handle_approval_timer_closed(uv_handle_t *handle)
 static void finish_close(struct cell_session *session)
 {
 	if (session->slot || session->leaving > 0 || session->points || session->current || session->stopping > 0 || session->preparing ||
-	    session->measuring || session->filing > 0 || uv_is_closing((uv_handle_t *)&session->approval_timer))
+	    session->measuring || session->filing > 0 || session->children || session->tree ||
+	    uv_is_closing((uv_handle_t *)&session->approval_timer))
 		return;
 	for (struct cell_session **at = &session->engine->sessions; *at; at = &(*at)->next)
 		if (*at == session) {
@@ -408,6 +413,100 @@ void cell__session_advance(struct cell_session *session)
 		cell__outcome_fail(run, &err);
 	else if (session->slot && session->slot->ready && !session->freezing)
 		admit_run(session);
+}
+
+/* ---- runs and forks that are to be ---- */
+
+static void handle_spill_progress(void *arg)
+{
+	struct cell__run *run = arg;
+	if (run->session->current == run)
+		cell__slot_update_pause(run->session);
+}
+
+int cell__session_check_spin(const struct cell_session *session, int *spin_us, const int *spin_end, struct cell_error *err)
+{
+	if (*spin_us < 0 || *spin_us > CELL_LIMIT_SPIN_US || (*spin_us > 0 && !spin_end))
+		return cell_fail(err, CELL_E_INVALID, 0, "spin_us is %d, expected 0 to %d; with spin_us, spin_end is required", *spin_us,
+				 CELL_LIMIT_SPIN_US);
+	if (session->executor->takes_loop)
+		*spin_us = 0;
+	return 0;
+}
+
+struct cell__run *cell__session_make_run(struct cell_session *session, const char *code, size_t size, const struct cell_run_options *opts,
+					 struct cell_error *err)
+{
+	struct cell_run_options all = CELL_RUN_OPTIONS_INIT;
+	if (opts && cell__sized_read(&all, sizeof all, opts, "cell_run_options", err) < 0)
+		return NULL;
+	if (all.timeout_ms == 0)
+		all.timeout_ms = session->options.timeout_ms;
+	if (all.timeout_ms < -1) {
+		cell_fail(err, CELL_E_INVALID, 0,
+			  "timeout_ms is %lld, expected more than 0, 0 for the session's timeout, or -1 for no limit",
+			  (long long)all.timeout_ms);
+		return NULL;
+	}
+	if (cell__session_check_spin(session, &all.spin_us, all.spin_end, err) < 0)
+		return NULL;
+	if (size > CELL_LIMIT_CODE_BYTES) {
+		cell_fail(err, CELL_E_LIMIT, 0, "a cell may have at most %u bytes, this one has %zu", CELL_LIMIT_CODE_BYTES, size);
+		return NULL;
+	}
+	struct cell__run_config config = {
+		.loop = session->engine->loop,
+		.session_id = session->id,
+		.isolation = session->executor->receipt,
+		.max_output = session->options.max_output,
+		.images = &session->images,
+		.progress = handle_spill_progress,
+		.finished = cell__session_run_finished,
+	};
+	struct cell__run *run = cell__run_create(code, size, &all, &config, err);
+	if (!run)
+		return NULL;
+	run->session = session;
+	run->task.fn = cell__session_submit;
+	do
+		run->id = __atomic_fetch_add(&session->next_run_id, 1, __ATOMIC_RELAXED);
+	while (run->id == 0); /* 0 means no run */
+	return run;
+}
+
+int cell__session_start_on_loop(struct cell_session *session, const char *code, size_t size, const struct cell_run_options *opts,
+				uint64_t *ret_run_id, struct cell_error *err)
+{
+	struct cell__run *run = cell__session_make_run(session, code, size, opts, err);
+	if (!run)
+		return -1;
+	*ret_run_id = run->id;
+	cell__session_submit(&run->task);
+	return 0;
+}
+
+struct cell_session *cell__session_make_fork(struct cell_session *source, const struct cell_fork_options *opts, struct cell_error *err)
+{
+	struct cell_session *session = cell__alloc(1, sizeof *session);
+	if (!session) {
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a session");
+		return NULL;
+	}
+	session->engine = source->engine;
+	session->executor = source->executor;
+	session->next_run_id = session->next_call_id = 1;
+	cell__random_hex(session->id, 32);
+	if (cell__options_copy(&source->options, &session->options, err) < 0 ||
+	    (opts->images_dir ? cell__image_folder_init(&session->images, opts->images_dir, session->id, err)
+			      : cell__image_folder_copy(&source->images, session->id, &session->images, err)) < 0) {
+		cell__session_free(session);
+		return NULL;
+	}
+	session->options.on_event = opts->on_event;
+	session->options.event_arg = opts->event_arg;
+	cell__principal_init(&session->principal, CELL__PRINCIPAL_CODE, cell__executor_is_trusted(session->executor),
+			     &session->options.limits, NULL);
+	return session;
 }
 
 /* ---- requests ---- */

@@ -7,6 +7,7 @@
  *     session.c      the queue, the clocks, open, reset and close
  *     branch.c       forks of its kernel: other sessions, and points to rewind to
  *     files.c        the layer over its workspace: diff, commit, discard
+ *     children.c     sessions that its own code forks
  *     approvals.c    the gate's requests to its owner, and the owner's answers
  *     engine/session.c  the public functions, and their variants for callers on the loop's thread
  *
@@ -179,6 +180,20 @@ struct cell_session {
 	struct cell__quota *quota; /* of the workspace; NULL: there is no limit */
 	struct cell__layer *layer; /* over the workspace; NULL: none */
 	int filing;         /* the pool works on the layer for so many callers */
+
+	/* children.c */
+	struct cell_session *mother; /* the code of this session made it; NULL: it is not a child */
+	const struct cell__slot *forked_by; /* the kernel of the mother that has its handle; NULL: that has ended, and so does the child */
+	struct cell_session *children, *sibling;
+	struct cell__birth *birth; /* of a child */
+	int64_t born_us;
+	bool was_open, is_over; /* is_over: a budget of the tree is used up, and it ends with its cell */
+	struct cell__call *closer; /* waits for its end; or NULL */
+	struct cell__tree *tree; /* of a root: watches the budgets; or NULL */
+	const struct cell__keeper *keeper; /* of its children; or NULL */
+	void *keeper_arg;
+	void *kept; /* the keeper's own, of a child; NULL: none */
+	bool kept_open; /* the keeper has it among its sessions */
 	void (*closed)(void *arg);
 	void *closed_arg;
 	struct cell_session *next;
@@ -251,6 +266,10 @@ void cell__session_end_opening(struct cell_session *session, const struct cell_e
 void cell__session_start_timer(struct cell_session *session, uint64_t ms);
 /* A limit that the host itself enforces was exceeded: as with a timeout, interrupt, grace, kill. */
 void cell__session_stop_run(struct cell_session *session, struct cell__run *run, const char *limit, uint64_t max, uint64_t used);
+/* A run that is to be submitted, and a session that is to be a fork of this one; neither has begun.  Any thread. */
+struct cell__run *cell__session_make_run(struct cell_session *session, const char *code, size_t size, const struct cell_run_options *opts,
+					 struct cell_error *err);
+struct cell_session *cell__session_make_fork(struct cell_session *source, const struct cell_fork_options *opts, struct cell_error *err);
 /* For a run's task: appends the run to the queue. */
 void cell__session_submit(struct cell__task *task);
 /* The result is complete: deliver it and continue with the next run. */
@@ -288,10 +307,32 @@ void cell__branch_leave_point(struct cell__point *point);
 /* A fork is ready: its source, if that is still open, has news. */
 void cell__branch_forked(struct cell_session *target);
 
+/* Forks the kernel for another session, which has begun.  For children also in the middle of a cell: the kernel waits for it. */
+int cell__branch_fork_now(struct cell_session *source, struct cell_session *target, unsigned flags, struct cell_error *err);
+
+/* ---- children.c ---- */
+
+/* Answers a call of the namespace `sessions`; owner: the slot.  For its gate. */
+void cell__children_handle(void *owner, struct cell__call *call);
+/* The kernel has been asked to fork for it.  No effect on a session that is not a child. */
+void cell__child_forking(struct cell_session *child);
+/* Starts closing a child. */
+void cell__child_end(struct cell_session *child);
+/* This kernel has ended, or will at once: so do the children that it forked. */
+void cell__children_end(struct cell_session *session, const struct cell__slot *slot);
+/* The session is gone: its mother, which it has left; NULL: it is not a child. */
+struct cell_session *cell__children_remove(struct cell_session *child);
+/* The session at the top of its tree. */
+struct cell_session *cell__children_root(struct cell_session *session);
+/* [{"session_id", "parent", "state", "cells", "age_ms", "pid"}] of all below it; NULL: out of memory. */
+json_t *cell__children_list(const struct cell_session *session);
+
 /* ---- branch_memory.c ---- */
 
 /* An event, and a record of the audit log; news is taken over. */
 void cell__branch_tell(struct cell_session *session, json_t *news);
+/* The same where not the host did it. */
+void cell__branch_tell_as(struct cell_session *session, const struct cell__principal *principal, json_t *news);
 /* Starts a measurement of the points' memory, unless one was just made.  Beyond a budget the oldest are dropped. */
 void cell__branch_measure(struct cell_session *session);
 /* Points that are ready, and their memory as last measured. */

@@ -242,6 +242,7 @@ static void end_own_calls(struct cell__slot *slot)
 	struct cell_session *session = slot->session;
 	cell__calls_cancel(&slot->calls);
 	cell__gate_drop(&slot->gate);
+	cell__children_end(session, slot);
 	if (session->options.space)
 		cell__space_session_ended(session->options.space, session->id, &slot->calls);
 }
