@@ -131,7 +131,8 @@ class BranchEvent(_Event):
 
     ``kind`` says which other members are set: ``fork`` (``new_session_id``), ``point`` (``name``, ``cell``), ``rewind`` (``name`` or None,
     ``cell``), ``restored`` (``cell``), ``race`` (``n``, ``winner`` or None), ``dropped`` (a point over the budget: ``name``, ``bytes``,
-    ``budget``), ``lost`` (the process of a point has ended: ``message``), ``commit`` and ``discard`` (``files``).
+    ``budget``), ``lost`` (the process of a point has ended: ``message``), ``commit`` and ``discard`` (``files``), ``child`` and ``child_ended`` (code
+    has forked its session: ``new_session_id``, ``parent``).
     """
 
     type: Literal["branch"] = "branch"
@@ -139,7 +140,7 @@ class BranchEvent(_Event):
     def __init__(self, session: str, kind: str, *, session_id: Optional[str] = None, name: Optional[str] = None, cell: Optional[int] = None,
                  n: Optional[int] = None, winner: Optional[int] = None, bytes: Optional[int] = None,
                  budget: Optional[Literal["session", "engine"]] = None, message: Optional[str] = None,
-                 files: Optional[List[Any]] = None, **later: Any) -> None:
+                 files: Optional[List[Any]] = None, parent: Optional[str] = None, **later: Any) -> None:
         self.session_id = session  #: the session that was branched
         self.kind = kind
         self.new_session_id = session_id
@@ -147,6 +148,7 @@ class BranchEvent(_Event):
         self.n, self.winner = n, winner
         self.bytes, self.budget = bytes, budget
         self.message, self.files = message, files
+        self.parent = parent  #: the session whose code forked the child
         self.more = later  #: fields that this version of the package does not know
 
 
