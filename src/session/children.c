@@ -27,9 +27,8 @@
 /* From sessions.fork to the answer of sessions.ready.  Lives as long as the child. */
 struct cell__birth {
 	struct cell__waiting waiting; /* first; its session is the child */
-	struct cell__call *asked;     /* sessions.fork; NULL: it is answered, or nobody waits */
-	struct cell__call *awaited;   /* sessions.ready; likewise */
-	bool over;                    /* it is open, or failed */
+	struct cell__call *asked, *awaited; /* sessions.fork and sessions.ready; NULL: it is answered, or nobody waits */
+	bool over; /* the child is open, or failed */
 };
 
 /* A cell of a child that its parent waits for. */
@@ -417,8 +416,8 @@ static void fork_child(struct cell__slot *slot, struct cell__call *call)
 	call->handler = child;
 	call->cancel = cancel_fork;
 	cell__session_begin(child, &child->birth->waiting);
-	if (child->resets && cell__branch_fork_now(session, child, json_is_true(json_object_get(call->args, "drop")) ? CELL__FORK_DROP : 0,
-						   &err) < 0)
+	if (child->resets &&
+	    cell__branch_fork_now(session, child, json_is_true(json_object_get(call->args, "drop")) ? CELL__FORK_DROP : 0, &err) < 0)
 		cell__session_end_opening(child, &err);
 }
 
