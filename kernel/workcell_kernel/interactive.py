@@ -45,12 +45,25 @@ class UsageError(Exception):
 
 # ---- from cell to Python ----------------------------------------------------------------------------------
 
-_PROMPT_CLASSIC = re.compile(r"\s*(>>>|\.\.\.)( |$)", re.M)
-_PROMPT_IPYTHON = re.compile(r"\s*(In \[\d+\]: |\.{3,}: ?)")
-_HELP_END = re.compile(r"(%{0,2}(?!\d)[\w*]+(?:\.(?!\d)[\w*]+|\[-?[0-9]+\])*)(\?\??)$")
-_HELP_MAGIC = re.compile(r"(%{1,2}\w+)(\?\??)$")
+
+class _Pattern:
+    """A regular expression that is compiled with its first use: most sessions use none of these."""
+
+    def __init__(self, *args):
+        self.args = args
+
+    def __getattr__(self, name):
+        method = getattr(re.compile(*self.args), name)
+        setattr(self, name, method)
+        return method
+
+
+_PROMPT_CLASSIC = _Pattern(r"\s*(>>>|\.\.\.)( |$)", re.M)
+_PROMPT_IPYTHON = _Pattern(r"\s*(In \[\d+\]: |\.{3,}: ?)")
+_HELP_END = _Pattern(r"(%{0,2}(?!\d)[\w*]+(?:\.(?!\d)[\w*]+|\[-?[0-9]+\])*)(\?\??)$")
+_HELP_MAGIC = _Pattern(r"(%{1,2}\w+)(\?\??)$")
 # A line without any of these can neither continue nor hold special syntax.
-_INTERESTING = re.compile(r'''["'()\[\]{}\\?!%]''')
+_INTERESTING = _Pattern(r'''["'()\[\]{}\\?!%]''')
 
 
 def transform_cell(source):
@@ -207,7 +220,7 @@ def _statement(lines, i, end, tokens):
     return end, None
 
 
-_AUTOMAGIC = re.compile(r"(\w+)(?:\s+([^\s=,(].*))?$")
+_AUTOMAGIC = _Pattern(r"(\w+)(?:\s+([^\s=,(].*))?$")
 
 
 def automagic(source, is_magic, user_ns):
@@ -225,7 +238,7 @@ def automagic(source, is_magic, user_ns):
 
 # ---- variables in command lines ----------------------------------------------------------------------------
 
-_DOLLAR = re.compile(r"\$(\$?[\w.]+)")
+_DOLLAR = _Pattern(r"\$(\$?[\w.]+)")
 
 
 def expand(text, namespace):

@@ -157,7 +157,6 @@ def main():
     names = [name for name in sys.argv[3].split(",") if name]
     sys.argv = [""]
     _workcell.zygote_open(control)
-    gc.disable()
     figures.install_hook()
     error = preload(names)
     if names:

@@ -4,9 +4,11 @@
 is loaded (sitecheck.py sees to the rest). Goes on in warm.py, which Python does not compile anew each time, as it does with a script.
 """
 
+import gc
 import os
 import sys
 
+gc.disable()  # in the zygote for good: collections would only visit what it has loaded
 # Nothing of ours is to be found by accident: -I keeps this file's folder off the path.
 KERNEL_DIR = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 

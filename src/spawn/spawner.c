@@ -41,6 +41,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/close_range.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -589,6 +590,15 @@ static void kill_any(pid_t pid, void *arg)
 	kill(pid, SIGKILL);
 }
 
+/* Sleeps until a child ends, or for a millisecond: a child may come to us without a signal. */
+static void wait_for_child(void)
+{
+	struct pollfd child = { .fd = signal_fd, .events = POLLIN };
+	struct signalfd_siginfo info;
+	if (poll(&child, 1, 1) > 0)
+		(void)!read(signal_fd, &info, sizeof info);
+}
+
 /* Kills kernels by their pidfd (they may be grandchildren), then every child that we have or get, until none is left. */
 static void end_everything(void)
 {
@@ -602,7 +612,7 @@ static void end_everything(void)
 		if (pid < 0 && errno == ECHILD)
 			break;
 		if (pid == 0)
-			usleep(1000);
+			wait_for_child();
 	}
 	cell__jails_remove_all();
 	_exit(0);
