@@ -467,6 +467,132 @@ def test_tools_on_the_space(connect, tmp_path):
     assert session["value"] == 5
 
 
+# ---- approvals ----------------------------------------------------------------------------------------------
+
+
+FORMS = {META + "clientCapabilities": {"elicitation": {}}}
+ACCEPT = {"action": "accept", "content": {"decision": "accept"}}
+
+
+class Asked:
+    """A call that was answered with questions, and how it is repeated."""
+
+    def __init__(self, client, tool, arguments, result):
+        self.client, self.call, self.result = client, {"name": tool, "arguments": arguments}, result
+        assert result["resultType"] == "input_required", result
+        self.state, self.keys = result["requestState"], sorted(result["inputRequests"])
+
+    def again(self, answers, state=None, **change):
+        responses = dict(zip(self.keys, answers)) if isinstance(answers, list) else answers
+        return self.client.answer(self.client.send("tools/call", **{**self.call, **change}, inputResponses=responses,
+                                                   requestState=state or self.state, _meta=FORMS))
+
+
+def ask(client, tool, **arguments):
+    return Asked(client, tool, arguments, client.result(client.send("tools/call", name=tool, arguments=arguments, _meta=FORMS)))
+
+
+@pytest.fixture
+def gated(connect, tmp_path):
+    return connect("--base", spaces.probe_base(tmp_path), "--approve", "ask")
+
+
+CALL = "__import__('json').loads(tools.probe.go(a='x'))['argv'][-1]"
+
+
+def test_an_approval_is_asked_and_nothing_runs_twice(gated, tmp_path):
+    log = tmp_path / "runs"
+    asked = ask(gated, "run_code", code="open(%r, 'a').write('.')\n%s" % (str(log), CALL))
+    (request,) = asked.result["inputRequests"].values()
+    assert request["method"] == "elicitation/create" and request["params"]["mode"] == "form" and "probe.go" in request["params"]["message"]
+    # what is not its state, or not its call, is not taken
+    for answer in (asked.again([ACCEPT], state="0" * 32), asked.again([ACCEPT], state="x"), asked.again([ACCEPT], state=asked.state + "x"),
+                   asked.again([ACCEPT], arguments={"code": "1"}), asked.again([ACCEPT], name="execute_ipython_cell")):
+        assert answer["error"]["code"] == -32602 and "requestState" in answer["error"]["message"]
+    # without an answer it is asked again, under a new state; the old one is used
+    twice = Asked(gated, "run_code", asked.call["arguments"], asked.again({"other": ACCEPT, asked.keys[0]: "no object"})["result"])
+    assert twice.keys == asked.keys and twice.state != asked.state
+    assert asked.again([ACCEPT])["error"]["code"] == -32602
+    done = twice.again([ACCEPT])["result"]
+    assert done["structuredContent"]["value"] == "x" and done["resultType"] == "complete" and done["structuredContent"]["session"]
+    assert twice.again([ACCEPT])["error"]["code"] == -32602
+    assert log.read_text() == "."
+
+
+@pytest.mark.parametrize("answer, words", [
+    ({"action": "accept", "content": {"decision": "reject", "reason": "not today"}}, "not today"), ({"action": "decline"}, "declined"),
+    ({"action": "cancel"}, "no answer"), ({}, "no answer"), ({"action": "accept"}, "rejected"),
+])
+def test_rejections(gated, answer, words):
+    result = ask(gated, "run_code", code=CALL).again([answer])["result"]
+    assert result["isError"] and words in json.dumps(result)
+
+
+def test_several_approvals_one_after_the_other_and_at_once(gated):
+    first = ask(gated, "run_code", code="[%s, %s]" % (CALL, CALL))
+    second = Asked(gated, "run_code", first.call["arguments"], first.again([ACCEPT])["result"])
+    assert second.keys != first.keys
+    assert second.again([ACCEPT])["result"]["structuredContent"]["value"] == ["x", "x"]
+    both = ask(gated, "run_code", code="from concurrent.futures import ThreadPoolExecutor as P\n"
+                                       "with P(2) as p: r = list(p.map(lambda a: tools.probe.go(a=a), 'xy'))\n"
+                                       "[__import__('json').loads(each)['argv'][-1] for each in r]")
+    rounds = 0
+    while "structuredContent" not in (result := both.again([ACCEPT] * len(both.keys))["result"]):
+        both = Asked(gated, "run_code", both.call["arguments"], result)
+        rounds += 1
+    assert result["structuredContent"]["value"] == ["x", "y"] and rounds <= 1
+
+
+def test_an_operation_of_the_agent_is_asked_too(gated):
+    asked = ask(gated, "create_workflow", name="w", source="def run():\n    return 1\n", description="d")
+    assert asked.again([ACCEPT])["result"]["structuredContent"]["name"] == "w"
+
+
+def test_a_client_that_cannot_ask_is_rejected(gated):
+    assert "does not support elicitation" in gated.fails("run_code", code=CALL)
+
+
+def test_the_result_waits_for_a_client_that_comes_late(connect, tmp_path):
+    client = connect("--base", spaces.probe_base(tmp_path), "--approve", "ask", "--approval-timeout", "0.3")
+    asked = ask(client, "run_code", code="x = 1\n" + CALL)
+    support.wait_until(lambda: client.value("run_code", code="1")["value"] == 1, "another session")
+    late = None
+
+    def ended():
+        nonlocal asked, late
+        answer = asked.again({})["result"]
+        if answer["resultType"] == "input_required":
+            asked = Asked(client, "run_code", asked.call["arguments"], answer)
+            return False
+        late = answer
+        return True
+
+    support.wait_until(ended, client.stderr_text)
+    assert late["isError"] and late["structuredContent"]["error"]["code"] == "rejected"
+    assert client.value("run_code", code="x", session=late["structuredContent"]["session"])["value"] == 1
+
+
+def test_the_end_with_a_call_that_waits(gated):
+    ask(gated, "run_code", code=CALL)
+    ask(gated, "create_workflow", name="w", source="def run():\n    return 1\n", description="d")
+    assert gated.close() == 0
+
+
+def test_a_state_belongs_to_its_token(request, tmp_path):
+    server = Listening("--base", spaces.probe_base(tmp_path), "--approve", "ask", tokens=TOKENS)
+    request.addfinalizer(server.close)
+    one, two = Web(server, ONE), Web(server, TWO)
+    call = {"name": "run_code", "arguments": {"code": CALL}}
+    asked = one.post(message("tools/call", 1, meta={**envelope(), **FORMS}, **call))[1][-1]["result"]
+    answers = {"inputResponses": {key: ACCEPT for key in asked["inputRequests"]}, "requestState": asked["requestState"]}
+    assert two.post(message("tools/call", 2, meta={**envelope(), **FORMS}, **call, **answers))[1][-1]["error"]["code"] == -32602
+    done = one.post(message("tools/call", 2, meta={**envelope(), **FORMS}, **call, **answers))[1][-1]["result"]
+    assert done["structuredContent"]["value"] == "x"
+    # the other token has no right to approve
+    result = two.post(message("tools/call", 3, meta={**envelope(), **FORMS}, **call))[1][-1]["result"]
+    assert result["isError"] and "scope approve" in json.dumps(result)
+
+
 # ---- real clients ------------------------------------------------------------------------------------------
 
 
@@ -485,6 +611,33 @@ PYTHON_SDK = textwrap.dedent("""\
 
     asyncio.run(main())
     """)
+
+
+ELICITING = textwrap.dedent("""\
+    import asyncio, json, sys
+    from mcp import Client, StdioServerParameters
+    from mcp.client.stdio import stdio_client
+    from mcp.types import ElicitResult
+
+    async def answer(context, params):
+        return ElicitResult(action="accept", content={"decision": "accept"})
+
+    async def main():
+        server = stdio_client(StdioServerParameters(command=sys.argv[1], args=sys.argv[2:-1]))
+        async with Client(server, elicitation_callback=answer) as client:
+            done = await client.call_tool("run_code", {"code": sys.argv.pop()})
+            print(json.dumps([client.protocol_version, done.structured_content["value"]]))
+
+    asyncio.run(main())
+    """)
+
+
+def test_the_python_sdk_answers_questions(tmp_path):
+    done = subprocess.run([os.environ.get("WORKCELL_MCP_PYTHON", support.PYTHON), "-c", ELICITING, support.BIN, "mcp", "--python",
+                           support.bare_python(), "--base", spaces.probe_base(tmp_path), "--approve", "ask", CALL], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, timeout=support.DEADLINE, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    assert json.loads(done.stdout) == [MODERN, "x"]
 
 
 @pytest.mark.parametrize("transport", ["stdio", "http"])

@@ -40,6 +40,7 @@ struct target {
 	const json_t *token; /* of progress; NULL: progress is not wanted */
 	int log_level;
 	bool elicits;
+	bool modern;         /* not by a request of ours, but by input_required */
 };
 
 /* With the lock held.  job NULL: code that runs on after its cell, whose news only a connection with a session of its own can get. */
@@ -50,10 +51,11 @@ static struct target target_of(const struct cell__mcp_handle *handle, const stru
 	struct target target = { .peer = peer, .log_level = -1 };
 
 	if (request && request->unit->modern)
-		target = (struct target){ peer, request->unit->stream, request->token, request->log_level, request->elicits };
+		target = (struct target){ peer, request->unit->stream, request->token, request->log_level, request->elicits, true };
 	else if (peer)
-		target = (struct target){ peer, request ? request->unit->stream : NULL, request ? request->token : NULL, peer->log_level,
-					  peer->elicits };
+		target = (struct target){
+			peer, request ? request->unit->stream : NULL, request ? request->token : NULL, peer->log_level, peer->elicits, false
+		};
 	return target;
 }
 
@@ -195,22 +197,30 @@ static json_t *form_of(const struct cell_event *event, struct cell__buf *why)
 }
 
 /* Not with the lock held: a rejection is an event. */
-static void ask_approval(struct cell__mcp_handle *handle, const struct cell__mcp_job *job, const struct cell_event *event)
+static void ask_approval(struct cell__mcp_handle *handle, struct cell__mcp_job *job, const struct cell_event *event)
 {
 	static const char nobody[] = "this needs an approval, but the MCP client cannot ask its user (it does not support elicitation); "
 				     "start the server with --approve auto, or with a policy that allows it";
-	bool is_question = !strcmp(event->call->kind, "question"), asked = false;
+	bool is_question = !strcmp(event->call->kind, "question"), asked = false, parks, may;
 	CELL_AUTO_BUF struct cell__buf why = CELL_BUF_INIT;
-	json_t *form = form_of(event, &why);
+	json_t *form = form_of(event, &why), *result = NULL;
+	struct cell__mcp_pending *request = NULL;
 	struct target target;
-	bool may;
 
 	pthread_mutex_lock(&handle->server->lock);
 	target = target_of(handle, job);
+	/* A job that has asked this way asks on, also while nobody waits for it. */
+	parks = job && (job->parked || (target.modern && target.elicits));
 	may = is_question || !target.peer || !atomic_load(&target.peer->cannot_approve);
-	if (form && may && target.peer && target.elicits)
+	if (form && may && parks)
+		asked = cell__mcp_job_park(job, form, event->call->id, is_question, &result);
+	else if (form && may && target.peer && target.elicits)
 		asked = cell__mcp_peer_ask(target.peer, target.stream, json_incref(form), handle->serial, event->call->id, is_question);
+	if (result)
+		request = cell__mcp_take_request(job);
 	pthread_mutex_unlock(&handle->server->lock);
+	if (request)
+		cell__mcp_pending_answer(request, result);
 	if (!asked)
 		reject(handle->session, event->call->id, is_question ? NULL : !may ? no_scope : why.size ? why.data : nobody);
 	json_decref(form);
@@ -309,9 +319,11 @@ static void tell_news(struct cell__mcp_handle *handle, struct cell__mcp_job *job
 /* ---- events ----------------------------------------------------------------------------- */
 
 /* With the lock held. */
-static void tell_ended(struct cell__mcp_handle *handle, const struct cell__mcp_job *job, const struct cell_event *event)
+static void tell_ended(struct cell__mcp_handle *handle, struct cell__mcp_job *job, const struct cell_event *event)
 {
 	const char *why = event->decision ? event->decision : "ended";
+
+	cell__mcp_job_unpark(job, event->call->id);
 
 	/* Its cell may have ended before it, and the connection was asked that it belonged to. */
 	for (struct cell__mcp_peer *peer = handle->server->peers; peer; peer = peer->next) {
@@ -416,7 +428,7 @@ static void fail_with(struct cell__mcp_job *job, const struct cell_error *err)
 /* With the lock held. */
 static bool is_cancelled(const struct cell__mcp_job *job)
 {
-	return !job->request || job->request->cancelled;
+	return job->request ? job->request->cancelled : !job->parked;
 }
 
 static void run_cell(struct cell__mcp_handle *handle, struct cell__mcp_job *job)

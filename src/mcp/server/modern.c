@@ -196,13 +196,13 @@ static void listen(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, jso
 void cell__mcp_modern_request(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const struct cell__rpc_message *message)
 {
 	const json_t *meta = meta_of(message), *can = json_object_get(meta, CELL_MCP_META "clientCapabilities");
+	const json_t *elicitation = json_object_get(can, "elicitation");
 	struct cell__mcp_said said = {
 		.client = json_string_value(json_object_get(json_object_get(meta, CELL_MCP_META "clientInfo"), "name")),
-		.elicits = false,
+		.elicits = json_is_object(elicitation) && (!json_object_size(elicitation) || json_object_get(elicitation, "form")),
 		.log_level = cell__mcp_log_level(json_string_value(json_object_get(meta, CELL_MCP_META "logLevel"))),
 	};
 
-	(void)can;
 	if (!strcmp(message->method, "server/discover"))
 		discover(peer, unit, message->id);
 	else if (!strcmp(message->method, "tools/list"))

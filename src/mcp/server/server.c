@@ -211,8 +211,7 @@ static void request_free(struct cell__mcp_pending *request)
 	free(request);
 }
 
-/* Of one that was unlinked.  Takes the result over; NULL: nothing is sent. */
-static void request_answer(struct cell__mcp_pending *request, json_t *result)
+void cell__mcp_pending_answer(struct cell__mcp_pending *request, json_t *result)
 {
 	struct cell_mcp_server *server = request->peer->server;
 
@@ -227,8 +226,19 @@ static void request_answer(struct cell__mcp_pending *request, json_t *result)
 
 /* ---- jobs ---------------------------------------------------------------------------- */
 
-/* With the lock held. */
-static void job_unref(struct cell__mcp_job *job)
+struct cell__mcp_pending *cell__mcp_take_request(struct cell__mcp_job *job)
+{
+	struct cell__mcp_pending *request = job->request;
+
+	job->request = NULL;
+	if (request) {
+		request->job = NULL;
+		request_unlink(request);
+	}
+	return request;
+}
+
+void cell__mcp_job_unref(struct cell__mcp_job *job)
 {
 	if (--job->refs)
 		return;
@@ -258,29 +268,27 @@ void cell__mcp_job_answer(struct cell__mcp_job *job, struct cell__mcp_answer_out
 	struct cell_mcp_server *server = job->handle->server;
 	struct cell__mcp_pending *request;
 	json_t *result = NULL;
-	bool wanted;
 
-	pthread_mutex_lock(&server->lock);
-	request = job->request;
-	job->request = NULL;
-	if (job->handle->taken == job)
-		job->handle->taken = NULL;
-	if (request)
-		request_unlink(request);
-	wanted = request && !request->cancelled;
-	pthread_mutex_unlock(&server->lock);
-	if (out && wanted) {
+	if (out) {
 		add_session(job, out);
 		result = json_pack("{s:o, s:b, s:o*}", "content", out->content, "isError", out->failed, "structuredContent",
 				   out->structured);
-	} else if (out) {
-		json_decref(out->content);
-		json_decref(out->structured);
 	}
-	if (request)
-		request_answer(request, result);
 	pthread_mutex_lock(&server->lock);
-	job_unref(job);
+	if (job->handle->taken == job)
+		job->handle->taken = NULL;
+	request = cell__mcp_take_request(job);
+	if (request)
+		cell__mcp_parked_taken(job);
+	else if (job->parked)
+		cell__mcp_parked_result(job, cell__take_ptr(result));
+	pthread_mutex_unlock(&server->lock);
+	if (!request || request->cancelled)
+		json_decref(cell__take_ptr(result));
+	if (request)
+		cell__mcp_pending_answer(request, result);
+	pthread_mutex_lock(&server->lock);
+	cell__mcp_job_unref(job);
 	pthread_mutex_unlock(&server->lock);
 }
 
@@ -522,12 +530,21 @@ static struct cell__mcp_handle *choose_handle(struct cell__mcp_peer *peer, const
 	return handle;
 }
 
+/* With the lock held. */
+static void fill_request(struct cell__mcp_pending *request, const json_t *params, const struct cell__mcp_said *said)
+{
+	json_t *token = json_object_get(json_object_get(params, "_meta"), "progressToken");
+
+	request->token = json_is_string(token) || json_is_integer(token) ? json_incref(token) : NULL;
+	request->elicits = said && said->elicits;
+	request->log_level = said ? said->log_level : -1;
+}
+
 /* With the lock held.  Links request, job and handle, and starts it.  NULL: it is under way. */
 static const char *begin_job(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, json_t *id, const json_t *params,
 			     const struct cell__mcp_said *said, struct cell__mcp_job *job, struct cell__buf *message)
 {
 	const json_t *named = job->tool->flags & CELL_MCP_SESSION ? json_object_get(job->args, "session") : NULL;
-	json_t *token = json_object_get(json_object_get(params, "_meta"), "progressToken");
 	struct cell__mcp_pending *request;
 	const char *refused = NULL;
 
@@ -543,9 +560,7 @@ static const char *begin_job(struct cell__mcp_peer *peer, struct cell__mcp_unit 
 		if (job->new_session)
 			job->handle->asks = said && said->elicits;
 		request->job = job;
-		request->token = json_is_string(token) || json_is_integer(token) ? json_incref(token) : NULL;
-		request->elicits = said && said->elicits;
-		request->log_level = said ? said->log_level : -1;
+		fill_request(request, params, said);
 		job->request = request;
 		refused = queue_job(peer, job);
 	}
@@ -556,6 +571,35 @@ static const char *begin_job(struct cell__mcp_peer *peer, struct cell__mcp_unit 
 		request_free(request);
 	}
 	return refused;
+}
+
+/* A call that is repeated with the answers to our questions.  The job is only what it says now, and is freed. */
+static void resume_call(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, json_t *id, const json_t *params,
+			const struct cell__mcp_said *said, struct cell__mcp_job *job)
+{
+	struct cell__mcp_pending *request;
+	const char *refused = NULL;
+	json_t *result = NULL;
+	bool valid = true;
+
+	pthread_mutex_lock(&peer->server->lock);
+	request = cell__mcp_pending_create(peer, unit, id, &refused);
+	if (request) {
+		fill_request(request, params, said);
+		valid = !cell__mcp_call_resume(peer, request, job->tool, job->args, params, &result);
+		if (!valid || result)
+			request_unlink(request);
+	}
+	if (request && !valid)
+		request_free(request);
+	cell__mcp_job_unref(job);
+	pthread_mutex_unlock(&peer->server->lock);
+	if (refused || !valid)
+		cell__mcp_answer_error(peer, unit, id, refused ? CELL_RPC_INTERNAL_ERROR : CELL_RPC_INVALID_PARAMS,
+				       refused ? refused
+					       : "requestState is not valid: it was used, has expired, or belongs to another call");
+	else if (result)
+		cell__mcp_pending_answer(request, result);
 }
 
 void cell__mcp_handle_call(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, json_t *id, const json_t *params,
@@ -585,12 +629,16 @@ void cell__mcp_handle_call(struct cell__mcp_peer *peer, struct cell__mcp_unit *u
 	*job = (struct cell__mcp_job){ .tool = tool, .refs = 1 };
 	snprintf(job->client, sizeof(job->client), "%s", client ? client : "");
 	job->args = cell__mcp_tools_check(tool, args, &message);
+	if (job->args && said && json_object_get(params, "requestState")) {
+		resume_call(peer, unit, id, params, said, job);
+		return;
+	}
 	refused = job->args ? NULL : message.size ? message.data : "out of memory";
 	pthread_mutex_lock(&peer->server->lock);
 	if (!refused)
 		refused = begin_job(peer, unit, id, params, said, job, &message);
 	if (refused)
-		job_unref(job);
+		cell__mcp_job_unref(job);
 	pthread_mutex_unlock(&peer->server->lock);
 	if (refused)
 		cell__mcp_answer_result(peer, unit, id,
@@ -660,7 +708,7 @@ static void cancel_request(struct cell__mcp_pending *request, bool kill)
 	if (!job) {
 		request_unlink(request);
 		pthread_mutex_unlock(&server->lock);
-		request_answer(request, NULL);
+		cell__mcp_pending_answer(request, NULL);
 		pthread_mutex_lock(&server->lock);
 		return;
 	}
@@ -675,7 +723,7 @@ static void cancel_request(struct cell__mcp_pending *request, bool kill)
 	else if (runs)
 		cell_session_cancel(handle->session, run_id, NULL);
 	pthread_mutex_lock(&server->lock);
-	job_unref(job);
+	cell__mcp_job_unref(job);
 }
 
 static void handle_cancelled(struct cell__mcp_peer *peer, const json_t *params)
@@ -844,9 +892,30 @@ static void end_requests(struct cell__mcp_peer *peer, bool kill)
 		if (!peer->stateless) /* on a line for all, the end of one has to be told besides */
 			cell__mcp_peer_notify(peer, request->unit->stream, "notifications/cancelled",
 					      json_pack("{s:O, s:s}", "requestId", request->id, "reason", "the server ends"));
-		request_answer(request, cell__mcp_listen_result(request->id));
+		cell__mcp_pending_answer(request, cell__mcp_listen_result(request->id));
 		pthread_mutex_lock(&peer->server->lock);
 	}
+}
+
+/* With the lock held, which is released in between.  Calls that wait for an answer of the client get none. */
+static void end_parked(struct cell__mcp_peer *peer)
+{
+	struct cell__mcp_job *job = NULL, *next;
+
+	while ((next = cell__mcp_parked_of(peer->server, peer, job))) {
+		if (job)
+			cell__mcp_job_unref(job);
+		job = next;
+		job->refs++;
+		pthread_mutex_unlock(&peer->server->lock);
+		if (job->canceller)
+			cell_canceller_cancel(job->canceller);
+		else
+			cell__mcp_handle_stop(job->handle, true);
+		pthread_mutex_lock(&peer->server->lock);
+	}
+	if (job)
+		cell__mcp_job_unref(job);
 }
 
 static int wait_for_requests(struct cell__mcp_peer *peer, struct cell_error *err)
@@ -883,6 +952,7 @@ int cell__mcp_peer_destroy(struct cell__mcp_peer *peer, bool kill, struct cell_e
 	/* From now on the client is asked nothing. */
 	peer->elicits = false;
 	end_requests(peer, kill);
+	end_parked(peer);
 	status = wait_for_requests(peer, err);
 	while (!status && peer->n_homes)
 		pthread_cond_wait(&peer->changed, &server->lock);

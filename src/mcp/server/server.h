@@ -5,6 +5,7 @@
  *     server.c   a peer, which is one connection: its messages, its requests, questions to it
  *     modern.c   requests of revision 2026-07-28, each of which says everything about itself
  *     handles.c  sessions and their ids: who may use one, which has to go for another
+ *     parked.c   calls that wait for a person's answer, by that revision
  *     cells.c    the thread of a session: cells in order, their events, approvals
  *     result.c   the outcome of a cell, as a tool's result
  *     table.c    the tools: a table, their schemas, checking of their arguments
@@ -80,6 +81,7 @@ struct cell_mcp_server {
 	size_t n_handles;       /* of clients, without homes */
 	size_t n_threads;       /* of handles, also of those that can no longer be found */
 	uint64_t next_serial;
+	struct cell__mcp_parked *parked; /* newest first */
 	int stop_fd;            /* an eventfd: notifications of CELL_MCP_TELL_* */
 	atomic_bool listening;  /* while it accepts notifications to read again */
 };
@@ -113,6 +115,7 @@ struct cell__mcp_job {
 	const struct cell__mcp_tool *tool;
 	struct cell__mcp_handle *handle; /* counts as one of its users */
 	struct cell__mcp_pending *request; /* NULL: nobody waits for it */
+	struct cell__mcp_parked *parked; /* it has asked by input_required; NULL: not */
 	unsigned refs;    /* its own, and threads that cancel it just now */
 	json_t *args;
 	char client[64];  /* the client's name, as it gave it */
@@ -277,6 +280,12 @@ bool cell__mcp_is_pending(const struct cell__mcp_peer *peer, const json_t *id);
 /* With the lock held.  NULL: *refused has the reason. */
 struct cell__mcp_pending *cell__mcp_pending_create(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, json_t *id,
 						   const char **refused);
+/* With the lock held. */
+void cell__mcp_job_unref(struct cell__mcp_job *job);
+/* With the lock held.  Takes the request away from its job: nothing finds it any more.  May be NULL. */
+struct cell__mcp_pending *cell__mcp_take_request(struct cell__mcp_job *job);
+/* Without the lock, of one that was taken.  Takes the result over; NULL: nothing is sent. */
+void cell__mcp_pending_answer(struct cell__mcp_pending *request, json_t *result);
 /* The answer of a job; out NULL: it was cancelled.  Ends it. */
 void cell__mcp_job_answer(struct cell__mcp_job *job, struct cell__mcp_answer_out *out);
 /* The same with the reason of a failure. */
@@ -309,6 +318,28 @@ void cell__mcp_modern_result(json_t *result);
 json_t *cell__mcp_listen_result(const json_t *id);
 /* Whether a header's value, plain or as =?base64?...?=, is this text. */
 bool cell__mcp_header_is(const char *header, const char *text, size_t size);
+
+/* parked.c: all with the lock held */
+/*
+ * The job waits for this approval.  False: it cannot.  *ret_result answers its request, which the caller takes from it; NULL: it has none just
+ * now, and the next one will be asked.
+ */
+bool cell__mcp_job_park(struct cell__mcp_job *job, json_t *form, uint64_t id, bool is_question, json_t **ret_result);
+/* The approval is no longer pending. job may be NULL. */
+void cell__mcp_job_unpark(struct cell__mcp_job *job, uint64_t id);
+/* A job has ended without a request: its result is kept, and taken over. */
+void cell__mcp_parked_result(struct cell__mcp_job *job, json_t *result);
+/* A job has ended with a request. */
+void cell__mcp_parked_taken(struct cell__mcp_job *job);
+/* The next job after this one (NULL: the first) that waits and that the peer brought (NULL: any). */
+struct cell__mcp_job *cell__mcp_parked_of(struct cell_mcp_server *server, const struct cell__mcp_peer *peer, struct cell__mcp_job *after);
+/*
+ * A call is repeated with requestState and inputResponses; the lock is released in between.  -1: the state is not valid.  *ret_result
+ * answers the request; NULL: its job will.
+ */
+int cell__mcp_call_resume(struct cell__mcp_peer *peer, struct cell__mcp_pending *request, const struct cell__mcp_tool *tool,
+			  const json_t *args, const json_t *params, json_t **ret_result);
+void cell__mcp_parked_end(struct cell_mcp_server *server);
 
 /* handles.c: all with the lock held, unless they say otherwise */
 /* A new one of this owner, with a thread that has not opened it yet; home may be NULL.  NULL: *err has the reason. */

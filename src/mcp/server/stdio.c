@@ -114,6 +114,7 @@ void cell_mcp_server_destroy(struct cell_mcp_server *server)
 	if (!server)
 		return;
 	cell__mcp_handles_end(server);
+	cell__mcp_parked_end(server);
 	for (size_t i = 0; i < CELL_MCP_MAX_FILES; i++) {
 		if (server->files[i])
 			unlink(server->files[i]);

@@ -1,0 +1,261 @@
+/*
+ * Approvals and questions by revision 2026-07-28, where a server cannot ask.  The call that needs an answer is itself answered, with
+ * `input_required` and the questions; its cell stays where it is, at the gate.  The client repeats the call with the answers, and with the
+ * `requestState` that says which job waits for them: the call takes that job up again, and nothing is run twice.
+ *
+ *     running ── approval ──▶ parked ── repeated, all answered ──▶ running ──▶ answered
+ *                              │  └── repeated, some not answered: asked again, with a new state
+ *                              └── the approval timed out, the job ended ──▶ its result is kept until the call is repeated
+ *
+ * A state is 128 random bits that name a record here, is valid once, for one principal, and for exactly the same tool and arguments.  So it
+ * carries nothing that could be forged.  The record goes when the call is repeated after the job has ended, or KEEP_US after that.
+ */
+#include "mcp/server/server.h"
+
+#include <string.h>
+
+#define KEEP_US INT64_C(600000000)
+#define MAX_PARKED 256u /* of one principal */
+
+struct approval {
+	uint64_t id;
+	bool is_question;
+	json_t *form;
+	struct approval *next;
+};
+
+struct cell__mcp_parked {
+	char state[CELL_MCP_HANDLE_CHARS + 1]; /* "": a call has taken it up */
+	char owner[CELL_MCP_MAX_OWNER];
+	struct cell_mcp_server *server;
+	struct cell__mcp_peer *peer;   /* that brought the call; NULL: gone */
+	const struct cell__mcp_tool *tool;
+	json_t *args;
+	struct cell__mcp_job *job;     /* NULL: it has ended, with ... */
+	json_t *result;
+	int64_t ended_us;
+	struct approval *approvals;    /* without an answer, newest first */
+	struct cell__mcp_parked *next;
+};
+
+static void drop_approval(struct approval **at)
+{
+	struct approval *approval = *at;
+
+	*at = approval->next;
+	json_decref(approval->form);
+	free(approval);
+}
+
+/* With the lock held. */
+static void parked_free(struct cell__mcp_parked *parked)
+{
+	struct cell__mcp_parked **at = &parked->server->parked;
+
+	while (*at != parked)
+		at = &(*at)->next;
+	*at = parked->next;
+	if (parked->job)
+		parked->job->parked = NULL;
+	while (parked->approvals)
+		drop_approval(&parked->approvals);
+	json_decref(parked->args);
+	json_decref(parked->result);
+	free(parked);
+}
+
+void cell__mcp_parked_end(struct cell_mcp_server *server)
+{
+	while (server->parked)
+		parked_free(server->parked);
+}
+
+/* Results that nobody came for. */
+static void forget_old(struct cell_mcp_server *server)
+{
+	int64_t now = cell__now_us();
+	struct cell__mcp_parked *next;
+
+	for (struct cell__mcp_parked *parked = server->parked; parked; parked = next) {
+		next = parked->next;
+		if (!parked->job && now - parked->ended_us > KEEP_US)
+			parked_free(parked);
+	}
+}
+
+static struct cell__mcp_parked *parked_create(struct cell__mcp_job *job)
+{
+	struct cell_mcp_server *server = job->handle->server;
+	struct cell__mcp_parked *parked, *oldest = NULL;
+	size_t n = 0;
+
+	forget_old(server);
+	for (parked = server->parked; parked; parked = parked->next) {
+		n += !strcmp(parked->owner, job->handle->owner);
+		if (!parked->job && !strcmp(parked->owner, job->handle->owner))
+			oldest = parked; /* newest first */
+	}
+	if (n >= MAX_PARKED && oldest)
+		parked_free(oldest);
+	else if (n >= MAX_PARKED)
+		return NULL;
+	parked = cell__alloc(1, sizeof(*parked));
+	if (!parked)
+		return NULL;
+	*parked = (struct cell__mcp_parked){
+		.server = server, .peer = job->request->peer, .tool = job->tool, .job = job, .next = server->parked
+	};
+	parked->args = json_incref(job->args);
+	strcpy(parked->owner, job->handle->owner);
+	server->parked = parked;
+	return job->parked = parked;
+}
+
+/* The answer that asks, under a new state. */
+static json_t *ask(struct cell__mcp_parked *parked)
+{
+	json_t *requests = json_object(), *result;
+	char key[32];
+
+	cell__random_hex(parked->state, CELL_MCP_HANDLE_CHARS);
+	for (const struct approval *approval = parked->approvals; approval; approval = approval->next) {
+		snprintf(key, sizeof(key), "a%llu", (unsigned long long)approval->id);
+		json_object_set_new(requests, key, json_pack("{s:s, s:O}", "method", "elicitation/create", "params", approval->form));
+	}
+	result = json_pack("{s:s, s:o, s:s}", "resultType", "input_required", "inputRequests", requests, "requestState", parked->state);
+	return result;
+}
+
+bool cell__mcp_job_park(struct cell__mcp_job *job, json_t *form, uint64_t id, bool is_question, json_t **ret_result)
+{
+	struct cell__mcp_parked *parked = job->parked;
+	struct approval *approval = cell__alloc(1, sizeof(*approval));
+
+	*ret_result = NULL;
+	if (approval && !parked && job->request)
+		parked = parked_create(job);
+	if (!approval || !parked) {
+		free(approval);
+		return false;
+	}
+	*approval = (struct approval){ id, is_question, json_deep_copy(form), parked->approvals };
+	json_object_set_new(approval->form, "mode", json_string("form"));
+	parked->approvals = approval;
+	if (job->request)
+		*ret_result = ask(parked);
+	return true;
+}
+
+void cell__mcp_job_unpark(struct cell__mcp_job *job, uint64_t id)
+{
+	for (struct approval **at = job && job->parked ? &job->parked->approvals : NULL; at && *at; at = &(*at)->next) {
+		if ((*at)->id == id) {
+			drop_approval(at);
+			return;
+		}
+	}
+}
+
+void cell__mcp_parked_result(struct cell__mcp_job *job, json_t *result)
+{
+	struct cell__mcp_parked *parked = job->parked;
+
+	parked->job = NULL;
+	job->parked = NULL;
+	parked->result = result;
+	parked->ended_us = cell__now_us();
+}
+
+void cell__mcp_parked_taken(struct cell__mcp_job *job)
+{
+	if (job->parked)
+		parked_free(job->parked);
+}
+
+struct cell__mcp_job *cell__mcp_parked_of(struct cell_mcp_server *server, const struct cell__mcp_peer *peer, struct cell__mcp_job *after)
+{
+	bool found = !after;
+
+	for (struct cell__mcp_parked *parked = server->parked; parked; parked = parked->next) {
+		if (found && parked->job && (!peer || parked->peer == peer) && !parked->job->request)
+			return parked->job;
+		found = found || parked->job == after;
+	}
+	return NULL;
+}
+
+/* ---- a call that is repeated ---- */
+
+/* With the lock held.  NULL: there is no such state, or it is not this call's. */
+static struct cell__mcp_parked *find(struct cell__mcp_peer *peer, const struct cell__mcp_tool *tool, const json_t *args,
+				     const json_t *state)
+{
+	struct cell__mcp_parked *parked = json_string_length(state) == CELL_MCP_HANDLE_CHARS ? peer->server->parked : NULL;
+
+	while (parked && (strcmp(parked->owner, peer->owner) || strcmp(parked->state, json_string_value(state)) || parked->tool != tool ||
+			  !json_equal(parked->args, args)))
+		parked = parked->next;
+	return parked;
+}
+
+/* With the lock held, which is released in between; the handle has a user.  Gives the answers that came to the gate. */
+static void give_answers(struct cell__mcp_peer *peer, struct cell__mcp_job *job, const json_t *responses)
+{
+	struct cell__mcp_handle *handle = job->handle;
+	const json_t *response;
+	struct approval *approval;
+	bool is_question;
+	uint64_t id;
+	char key[32];
+
+	for (;;) {
+		response = NULL;
+		for (approval = job->parked ? job->parked->approvals : NULL; approval; approval = approval->next) {
+			snprintf(key, sizeof(key), "a%llu", (unsigned long long)approval->id);
+			response = json_object_get(responses, key);
+			if (json_is_object(response))
+				break;
+		}
+		if (!approval)
+			return;
+		id = approval->id;
+		is_question = approval->is_question;
+		cell__mcp_job_unpark(job, id);
+		pthread_mutex_unlock(&peer->server->lock);
+		if (is_question)
+			cell__mcp_cells_question(handle, id, response);
+		else
+			cell__mcp_cells_approval(handle, atomic_load(&peer->cannot_approve), id, response);
+		pthread_mutex_lock(&peer->server->lock);
+	}
+}
+
+int cell__mcp_call_resume(struct cell__mcp_peer *peer, struct cell__mcp_pending *request, const struct cell__mcp_tool *tool,
+			  const json_t *args, const json_t *params, json_t **ret_result)
+{
+	struct cell__mcp_parked *parked = find(peer, tool, args, json_object_get(params, "requestState"));
+	struct cell__mcp_job *job = parked ? parked->job : NULL;
+
+	*ret_result = NULL;
+	if (!parked)
+		return -1;
+	if (!job) {
+		*ret_result = json_incref(parked->result);
+		parked_free(parked);
+		return 0;
+	}
+	parked->state[0] = '\0';
+	/* It is the request's from now on: whatever the answers lead to finds it there. */
+	job->refs++;
+	job->request = request;
+	request->job = job;
+	give_answers(peer, job, json_object_get(params, "inputResponses"));
+	/* An answer may be missing; or the job has ended in the meantime, and has answered. */
+	if (job->request == request && job->parked && job->parked->approvals && !job->parked->state[0]) {
+		job->request = NULL;
+		request->job = NULL;
+		*ret_result = ask(job->parked);
+	}
+	cell__mcp_job_unref(job);
+	return 0;
+}
