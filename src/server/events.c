@@ -137,6 +137,14 @@ struct cell__events_item *cell__events_add(struct cell__events *events, const ch
 	return item;
 }
 
+void cell__events_prime(struct cell__events *events)
+{
+	char id[64];
+
+	snprintf(id, sizeof(id), "%s0", events->prefix);
+	(void)cell__sse_add_event(&events->readers->before, NULL, id, "", 0);
+}
+
 void cell__events_end(struct cell__events *events)
 {
 	events->ended = true;

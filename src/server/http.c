@@ -60,6 +60,12 @@ void cell__answer_response(struct cell__request *request, unsigned status, struc
 		if (!MHD_get_response_header(response, "Content-Security-Policy"))
 			MHD_add_response_header(response, "Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'; sandbox");
 	}
+	if (response && request->crosses) {
+		MHD_add_response_header(response, "Access-Control-Allow-Origin", cell__request_header(request, "Origin"));
+		MHD_add_response_header(response, "Access-Control-Expose-Headers",
+					"Mcp-Session-Id, Retry-After, X-Request-ID, X-Session-ID");
+		MHD_add_response_header(response, "Vary", "Origin");
+	}
 	if (response && request->served && !request->ends_session) /* for proxies that send a session's requests to one server */
 		MHD_add_response_header(response, "X-Session-ID", request->served->id);
 	if (request->suspended) {
@@ -312,6 +318,27 @@ static bool check_origin(struct cell__request *request)
 		cell__answer_fail(request, MHD_HTTP_FORBIDDEN, CELL_E_FORBIDDEN, "this Origin is not allowed (--allow-origin)");
 		return false;
 	}
+	/* Only those that were allowed: a page of our own address needs no permission. */
+	request->crosses = origin && cell__access_origin(origin, "", server->opts.origins);
+	return true;
+}
+
+/* A browser asks whether a page may make its request, without a token.  It learns nothing but that its origin is allowed. */
+static bool answer_preflight(struct cell__request *request)
+{
+	struct MHD_Response *response;
+
+	if (!request->crosses || strcmp(request->method, "OPTIONS") || !cell__request_header(request, "Access-Control-Request-Method"))
+		return false;
+	response = cell__http_response(NULL, 0, NULL);
+	if (response) {
+		MHD_add_response_header(response, "Access-Control-Allow-Methods", "GET, POST, PUT, PATCH, DELETE");
+		MHD_add_response_header(response, "Access-Control-Allow-Headers",
+					"Accept, Authorization, Content-Type, Last-Event-ID, MCP-Protocol-Version, Mcp-Method, Mcp-Name, "
+					"Mcp-Session-Id, X-Session-ID");
+		MHD_add_response_header(response, "Access-Control-Max-Age", "600");
+	}
+	cell__answer_response(request, MHD_HTTP_NO_CONTENT, response);
 	return true;
 }
 
@@ -371,7 +398,7 @@ static bool check_head(struct cell__request *request, const char *method, const 
 	}
 	cell__route_find(request->server->routes, request->method, path, &request->match);
 	request->route = request->match.route;
-	if (!check_origin(request))
+	if (!check_origin(request) || answer_preflight(request))
 		return false;
 	/* An unauthenticated client must not learn which paths exist. */
 	if ((!request->route || request->route->scope != CELL_SCOPE_OPEN) &&

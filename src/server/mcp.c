@@ -27,6 +27,7 @@
 #include <errno.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/sized.h"
 #include "mcp/server/server.h"
@@ -36,6 +37,7 @@
 #define MAX_CLIENT_BYTES (64u * 1024u * 1024u)
 #define MAX_INITIALIZE_BYTES (64u * 1024u) /* parsed on the loop */
 #define ID_CHARS 32
+#define WAIT_US 2000000 /* for an answer that can be a body of JSON */
 #define MAX_ENDING 64 /* clients whose calls and kernels are being ended */
 
 struct stream {
@@ -46,6 +48,11 @@ struct stream {
 	unsigned refs;              /* the client's, the peer's until it has finished, a reader's each */
 	bool fed;     /* the peer has its message, and the request was answered */
 	bool stateless; /* of the client that nothing names */
+	/* Stateless: an answer that comes alone and soon is a body of JSON; else the request becomes a stream. */
+	struct cell__request *waiting;
+	int64_t waiting_us;
+	struct note *held, **held_end;
+	bool streams;
 	_Atomic size_t pending;     /* bytes on their way to the loop */
 	_Atomic size_t behind;      /* bytes that the reader has not received */
 	struct cell__task end;
@@ -62,6 +69,7 @@ struct message {
 	size_t n_requests;
 	struct cell__mcp_refusal refusal;
 	bool refused; /* the client's session ended before */
+	bool prime;   /* the client knows events without data */
 	bool cancels; /* the stream has lost its reader; request is NULL */
 	struct message *next;
 };
@@ -104,6 +112,8 @@ struct cell__mcp_http {
 struct note {
 	struct cell__task task;
 	struct stream *stream;
+	bool last;
+	struct note *next; /* held */
 	size_t size;
 	char text[];
 };
@@ -112,8 +122,14 @@ struct note {
 
 static void stream_unref(struct stream *stream)
 {
+	struct note *note;
+
 	if (--stream->refs)
 		return;
+	while ((note = stream->held)) {
+		stream->held = note->next;
+		free(note);
+	}
 	cell__events_finish(&stream->events);
 	free(stream);
 }
@@ -139,6 +155,7 @@ static void handle_moved(struct cell__events *events)
 }
 
 static void enqueue(struct client *client, struct message *message);
+static void answer_waiting(struct stream *stream, bool now);
 static void handle_fed(struct cell__task *task);
 
 /* Nobody can read the rest any more. */
@@ -215,6 +232,7 @@ static void handle_end(struct cell__task *task)
 {
 	struct stream *stream = (struct stream *)((char *)task - offsetof(struct stream, end));
 
+	answer_waiting(stream, true);
 	cell__events_end(&stream->events);
 	if (stream->client) {
 		stream->finished = ++stream->client->http->n_finished;
@@ -241,6 +259,7 @@ static struct stream *stream_create(struct client *client)
 				   .end.fn = handle_end,
 				   .next = client->streams,
 				   .stateless = client->stateless };
+	stream->held_end = &stream->held;
 	cell__events_init(&stream->events, client->http->server);
 	stream->events.nameless = client->stateless;
 	snprintf(stream->events.prefix, sizeof(stream->events.prefix), "%llu-", (unsigned long long)stream->number);
@@ -257,8 +276,14 @@ static void handle_note(struct cell__task *task)
 	struct note *note = (struct note *)task;
 	struct stream *stream = note->stream;
 
-	(void)cell__events_add(&stream->events, NULL, note->text, note->size); /* no memory: the client hears a little less */
 	atomic_fetch_sub_explicit(&stream->pending, note->size, memory_order_relaxed);
+	if (stream->stateless && !stream->streams) {
+		*stream->held_end = note;
+		stream->held_end = &note->next;
+		answer_waiting(stream, false);
+		return;
+	}
+	(void)cell__events_add(&stream->events, NULL, note->text, note->size); /* no memory: the client hears a little less */
 	free(note);
 }
 
@@ -271,7 +296,7 @@ static void send_event(void *arg, void *to, const char *text, size_t size, bool 
 	struct note *note = text ? cell__alloc(1, sizeof(*note) + size) : NULL;
 
 	if (note) {
-		*note = (struct note){ .task.fn = handle_note, .stream = stream, .size = size };
+		*note = (struct note){ .task.fn = handle_note, .stream = stream, .last = last, .size = size };
 		memcpy(note->text, text, size);
 		atomic_fetch_add_explicit(&stream->pending, size, memory_order_relaxed);
 		cell__loop_post(loop, &note->task);
@@ -326,6 +351,8 @@ static void *client_main(void *arg)
 			message->n_requests = cell__mcp_peer_feed(
 				client->peer, body->size ? body->data : "", body->size, message->stream,
 				&(struct cell__mcp_head){ message->version, message->method, message->name }, &message->refusal);
+		/* Since this revision; `version` belongs to this thread. */
+		message->prime = client->peer->version && strcmp(client->peer->version, "2025-11-25") >= 0;
 		cell__loop_post(loop, &message->fed);
 	}
 	/* An installation without a waiter may continue for a while. */
@@ -377,8 +404,10 @@ static void client_end(struct client *client)
 	while (*at != client)
 		at = &(*at)->next;
 	*at = client->next;
-	for (struct stream *stream = client->streams; stream; stream = stream->next)
+	for (struct stream *stream = client->streams; stream; stream = stream->next) {
+		answer_waiting(stream, true);
 		cell__events_release(&stream->events);
+	}
 	pthread_mutex_lock(&client->lock);
 	client->ending = true;
 	pthread_cond_signal(&client->changed);
@@ -558,16 +587,45 @@ static struct client *named_client(struct cell__request *request)
 	return client;
 }
 
-static void answer_stream(struct cell__request *request, struct stream *stream, uint64_t after)
+static void answer_stream(struct cell__request *request, struct stream *stream, uint64_t after, bool prime)
 {
 	struct MHD_Response *response = cell__events_read(request, &stream->events, after, false);
 
 	if (!response)
 		return;
 	stream->refs++;
+	if (prime)
+		cell__events_prime(&stream->events);
 	if (!stream->stateless)
 		MHD_add_response_header(response, "Mcp-Session-Id", stream->client->id);
 	cell__answer_response(request, MHD_HTTP_OK, response);
+}
+
+/* now: it becomes a stream in any case. */
+static void answer_waiting(struct stream *stream, bool now)
+{
+	struct cell__request *request = stream->waiting;
+	struct note *note = stream->held;
+
+	if (!request || (!note && !now))
+		return;
+	stream->waiting = NULL;
+	if (note && note->last && !note->next) {
+		char *text = cell__alloc(1, note->size + 1);
+
+		if (text) {
+			memcpy(text, note->text, note->size);
+			text[note->size] = '\0';
+		}
+		cell__answer_text(request, MHD_HTTP_OK, text);
+		return;
+	}
+	stream->streams = true;
+	for (; (note = stream->held); free(note)) {
+		stream->held = note->next;
+		(void)cell__events_add(&stream->events, NULL, note->text, note->size);
+	}
+	answer_stream(request, stream, 0, false);
 }
 
 static void message_free(struct message *message)
@@ -597,12 +655,18 @@ static void handle_fed(struct cell__task *task)
 		refuse(message->request, MHD_HTTP_NOT_FOUND, "no such session: initialize again");
 	else if (refusal->status)
 		cell__answer_text(message->request, refusal->status, refusal->body.size ? cell__buf_take(&refusal->body) : NULL);
-	else if (message->n_requests)
-		answer_stream(message->request, stream, 0);
-	else
+	else if (message->n_requests && !stream->stateless)
+		answer_stream(message->request, stream, 0, message->prime);
+	else if (!message->n_requests)
 		cell__answer_none(message->request, MHD_HTTP_ACCEPTED);
 	stream->fed = true;
-	if (!message->n_requests) {
+	if (message->n_requests && stream->stateless) {
+		stream->waiting = message->request;
+		stream->waiting_us = cell__now_us();
+		answer_waiting(stream, stream->finished);
+		if (stream->finished && stream->client && !stream->events.n_readers)
+			stream_drop(stream);
+	} else if (!message->n_requests) {
 		stream->refs--; /* the peer's, which has no use for it */
 		stream_drop(stream);
 	}
@@ -700,12 +764,23 @@ static void feed_stateless(struct cell__request *request)
 		cell__answer_error(request, &err);
 }
 
+/* A page can make a browser send other types without asking us first. */
+static bool is_json(const char *type)
+{
+	static const char json[] = "application/json";
+	const char *rest = type + strlen(json);
+
+	return !strncasecmp(type, json, strlen(json)) && (!*rest || strchr("; \t", *rest));
+}
+
 static void handle_post(struct cell__request *request)
 {
-	const char *accept = cell__request_header(request, "Accept");
+	const char *accept = cell__request_header(request, "Accept"), *type = cell__request_header(request, "Content-Type");
 	struct client *client;
 
-	if (accept && !strstr(accept, "text/event-stream") && !strstr(accept, "*/*")) {
+	if (type && !is_json(type)) {
+		refuse(request, MHD_HTTP_UNSUPPORTED_MEDIA_TYPE, "the Content-Type must be application/json");
+	} else if (accept && !strstr(accept, "text/event-stream") && !strstr(accept, "*/*")) {
 		refuse(request, MHD_HTTP_NOT_ACCEPTABLE, "the Accept header must include application/json and text/event-stream");
 	} else if (has_session(request) && cell__request_header(request, "Mcp-Session-Id")) {
 		client = named_client(request);
@@ -739,7 +814,7 @@ static void handle_get(struct cell__request *request)
 	else if (!number && stream->events.n_readers)
 		refuse(request, MHD_HTTP_CONFLICT, "another connection already reads this stream");
 	else
-		answer_stream(request, stream, after);
+		answer_stream(request, stream, after, false);
 }
 
 static void handle_delete(struct cell__request *request)
@@ -764,8 +839,11 @@ static const struct cell__route routes[] = {
 void cell__mcp_sweep(struct cell_server *server, int64_t now_us)
 {
 	for (struct client *client = server->mcp->clients; client; client = client->next) {
-		for (struct stream *stream = client->streams; stream; stream = stream->next)
+		for (struct stream *stream = client->streams; stream; stream = stream->next) {
+			if (stream->waiting && now_us - stream->waiting_us > WAIT_US)
+				answer_waiting(stream, true);
 			cell__events_sweep(&stream->events, now_us);
+		}
 	}
 }
 

@@ -184,6 +184,7 @@ struct cell__request {
 	enum cell__request_state state;
 	bool suspended, counted;
 	bool ends_session;       /* with the answer: it was opened for this request alone */
+	bool crosses;            /* a page of an allowed origin made it: the browser may show it the answer */
 	bool is_last;            /* of its connection: a proxy might see its end elsewhere */
 	bool thrown_away;        /* its body is too large, which has been answered */
 	size_t thrown_bytes;
@@ -473,6 +474,8 @@ void cell__events_init(struct cell__events *events, struct cell_server *server);
 void cell__events_finish(struct cell__events *events);
 /* NULL: out of memory, and nothing was added. */
 struct cell__events_item *cell__events_add(struct cell__events *events, const char *type, const char *json, size_t size);
+/* The newest reader first gets an event without data whose id is before all others: with it a stream can be resumed that has sent nothing. */
+void cell__events_prime(struct cell__events *events);
 void cell__events_end(struct cell__events *events);
 /* Starts or stops counting its bytes as those of an ended run. */
 void cell__events_keep(struct cell__events *events);
@@ -496,23 +499,23 @@ struct MHD_Response *cell__events_read(struct cell__request *request, struct cel
 enum cell__job_state { CELL_JOB_WAITING, CELL_JOB_RUNNING, CELL_JOB_ENDED };
 
 struct cell__job {
-	struct cell__events events;   /* first */
+	struct cell__events events; /* first */
 	struct cell__served *served; /* NULL: its session has ended */
 	struct cell_server *server;
 	uint64_t number;
 	enum cell__job_state state;
 	char *code;
 	size_t code_size;
-	char *line;                   /* its first, not redacted; or NULL */
+	char *line; /* its first, not redacted; or NULL */
 	int64_t begun_us, started_us;
 	int64_t timeout_ms;
 	uint64_t run_id;
 	struct cell__request *waiter; /* that is answered with the result; or NULL */
 	void (*answer)(struct cell__request *request, struct cell_result *result);
-	bool streams;                 /* events are kept */
+	bool streams; /* events are kept */
 	bool held;
-	bool stopped;                 /* because of a quota */
-	const char *result;           /* JSON in the last event, when it ended */
+	bool stopped; /* because of a quota */
+	const char *result; /* JSON in the last event, when it ended */
 	size_t result_size;
 	struct cell__job *queue_next;
 	struct cell__job *kept_next; /* of the session */
@@ -551,11 +554,11 @@ bool cell__mcp_ended(const struct cell_server *server);
 /* ---- readiness (ready.c) ---- */
 
 struct cell__ready {
-	char *folder;          /* of sessions that nobody uses; NULL: as all others */
-	char level[24];        /* of confinement, as the first session had it; "": not known */
-	bool opens, stores;    /* a session could be opened; the storage answered, or there is none */
+	char *folder; /* of sessions that nobody uses; NULL: as all others */
+	char level[24]; /* of confinement, as the first session had it; "": not known */
+	bool opens, stores; /* a session could be opened; the storage answered, or there is none */
 	int64_t opened_us, stored_us; /* when that was seen */
-	int64_t lost_us;       /* since when the storage has not answered */
+	int64_t lost_us; /* since when the storage has not answered */
 	bool opening, checking; /* under way */
 	struct cell_session_options options;
 	uv_work_t work;
@@ -582,11 +585,11 @@ struct cell__histogram {
 };
 
 struct cell__counts {
-	uint64_t by_class[6];          /* requests by status / 100 */
+	uint64_t by_class[6]; /* requests by status / 100 */
 	uint64_t auth_failures, busy, sessions_opened, sessions_expired, runs, runs_failed, slow_clients;
 	uint64_t in_flight;
 	struct cell__histogram request_s, run_s, wait_s; /* requests; cells, and how long they waited to start */
-	uint64_t calls, calls_failed;   /* of tools, by cells */
+	uint64_t calls, calls_failed; /* of tools, by cells */
 	double calls_s;
 	uint64_t approvals, approvals_accepted, approvals_rejected, approvals_expired; /* asked for, and how they ended */
 	uint64_t quota_refusals, quota_stops;
@@ -594,7 +597,7 @@ struct cell__counts {
 
 struct cell_server {
 	struct cell_engine *engine;
-	struct cell_server_options opts;     /* its limits and session are replaced by those here */
+	struct cell_server_options opts; /* its limits and session are replaced by those here */
 	struct cell_session_options session; /* of each session that is opened */
 	struct cell_server_limits limits;
 	const struct cell__route *routes;

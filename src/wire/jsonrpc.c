@@ -269,8 +269,11 @@ int cell__rpc_add_notification(struct cell__buf *buf, const char *method, const 
 	return done(&dump, rc < 0 ? rc : dump_call(&dump, method, params));
 }
 
+/* An error whose message had no readable id has none: the protocol does not know null. */
 static int dump_head(struct dump *dump, const json_t *id)
 {
+	if (!id)
+		return dump_text(dump, "{\"jsonrpc\":\"2.0\"");
 	return dump_text(dump, "{\"jsonrpc\":\"2.0\",\"id\":") < 0 ? -1 : dump_json(dump, id);
 }
 

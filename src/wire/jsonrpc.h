@@ -72,7 +72,7 @@ int cell__rpc_get(const struct cell__rpc_doc *doc, size_t i, struct cell__rpc_me
 
 /*
  * Append one message as one line of JSON, without the line break; 0, or -1 when out of memory or longer than CELL_RPC_MAX_BYTES (the buffer
- * is then unchanged). Takes nothing over. params, data: may be NULL. id NULL: null.
+ * is then unchanged). Takes nothing over. params, data: may be NULL. id NULL (errors): absent.
  */
 int cell__rpc_add_request(struct cell__buf *buf, int64_t id, const char *method, const json_t *params);
 int cell__rpc_add_notification(struct cell__buf *buf, const char *method, const json_t *params);

@@ -341,16 +341,27 @@ def test_sessions_in_use_stay(request, tmp_path):
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     body = message("tools/call", 2, name="run_code", arguments={"code": "open(%r).read()" % str(fifo), "session": session})
-    connection, response = server.open("POST", body, token=None, **{"MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call",
-                                                                    "Mcp-Name": "run_code"})
+    connection = begin(web, body)
+    support.wait_until(lambda: web.call("run_code", code="1")["isError"], server.text)
     assert "busy: all 1 sessions are in use" in web.fails("run_code", code="1")
     fifo.write_text("")
-    response.read()
+    connection.getresponse().read()
     connection.close()
     assert web.value("run_code", code="x", session=session)["value"] == 1
 
 
 # ---- requests and their streams ------------------------------------------------------------------------------
+
+
+def begin(web, body):
+    """Sends a call, whose answer may take a while to begin."""
+    connection = web.server.connect()
+    headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json", "MCP-Protocol-Version": MODERN,
+               "Mcp-Method": body["method"], "Mcp-Name": body["params"]["name"]}
+    if web.token:
+        headers["Authorization"] = "Bearer " + web.token
+    connection.request("POST", "/mcp", json.dumps(body), headers)
+    return connection
 
 
 def running(server, web, session, tmp_path, **meta):
@@ -359,17 +370,15 @@ def running(server, web, session, tmp_path, **meta):
     code = ("import time\nopen(%r, 'w').close()\ntry:\n    time.sleep(600)\nexcept KeyboardInterrupt:\n    open(%r, 'w').close()\n    raise"
             % (str(began), str(ended)))
     body = message("tools/call", 8, meta=envelope(**meta), name="run_code", arguments={"code": code, "session": session})
-    connection, response = server.open("POST", body, token=web.token, **{"MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call",
-                                                                         "Mcp-Name": "run_code"})
+    connection = begin(web, body)
     support.wait_until(began.exists, server.text)
-    return connection, response, ended
+    return connection, ended
 
 
 def test_a_reader_that_leaves_cancels(server, one, tmp_path):
     session = one.value("run_code", code="x = 1")["session"]
-    connection, response, ended = running(server, one, session, tmp_path)
+    connection, ended = running(server, one, session, tmp_path)
     connection.close()
-    response.close()
     support.wait_until(ended.exists, server.text)
     assert one.value("run_code", code="x", session=session)["value"] == 1
     one.value("close_session", session=session)
@@ -378,20 +387,20 @@ def test_a_reader_that_leaves_cancels(server, one, tmp_path):
 def test_interrupt_and_reset_do_not_wait(server, one, tmp_path):
     session = one.value("run_code", code="x = 1")["session"]
     assert one.value("interrupt", session=session)["result"] == "idle"
-    connection, response, ended = running(server, one, session, tmp_path)
+    connection, ended = running(server, one, session, tmp_path)
     assert one.value("interrupt", session=session)["result"] == "interrupted"
-    assert "KeyboardInterrupt" in response.read().decode() and ended.exists()
+    assert "KeyboardInterrupt" in connection.getresponse().read().decode() and ended.exists()
     connection.close()
     assert one.value("run_code", code="x", session=session)["value"] == 1
     (tmp_path / "began").unlink()
-    connection, response, _ = running(server, one, session, tmp_path)
+    connection, _ = running(server, one, session, tmp_path)
     one.value("reset", session=session)
-    assert '"isError":true' in response.read().decode()
+    assert '"isError":true' in connection.getresponse().read().decode()
     connection.close()
     assert one.value("run_code", code="'x' in globals()", session=session)["value"] is False
-    connection, response, _ = running(server, one, session, tmp_path)
+    connection, _ = running(server, one, session, tmp_path)
     one.value("close_session", session=session)
-    assert '"isError":true' in response.read().decode()
+    assert '"isError":true' in connection.getresponse().read().decode()
     connection.close()
 
 
@@ -423,6 +432,18 @@ def test_progress_and_log_only_where_they_are_asked_for(one):
     assert notes(envelope(**{META + "logLevel": "error"})) == []
 
 
+def test_an_answer_that_comes_late_is_a_stream(one):
+    body = message("tools/call", 8, name="run_code", arguments={"code": "import time; time.sleep(3.5); 7"})
+    connection = begin(one, body)
+    response = connection.getresponse()
+    assert response.headers["Content-Type"] == "text/event-stream"
+    assert '"value":7' in response.read().decode()
+    connection.close()
+    response = begin(one, message("tools/call", 8, name="run_code", arguments={"code": "7"})).getresponse()
+    assert response.headers["Content-Type"] == "application/json" and json.loads(response.read())["result"]["structuredContent"]["value"] == 7
+    response.close()
+
+
 def test_subscriptions(connect, server, one):
     client = connect()
     number = client.send("subscriptions/listen", notifications={"toolsListChanged": True})
@@ -449,13 +470,13 @@ def test_subscriptions(connect, server, one):
 def test_ids_are_each_client_s_own(server, one, tmp_path):
     """Clients of one token all begin with the same ids."""
     session = one.value("run_code", code="1")["session"]
-    connection, response, ended = running(server, one, session, tmp_path)
+    connection, ended = running(server, one, session, tmp_path)
     status, messages = one.post(message("tools/call", 8, name="run_code", arguments={"code": "2"}))
     assert status == 200 and messages[-1]["result"]["structuredContent"]["value"] == 2
     assert not ended.exists()
     one.post({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 8}})
     assert one.value("interrupt", session=session)["result"] == "interrupted"
-    response.read()
+    connection.getresponse().read()
     connection.close()
 
 
@@ -638,6 +659,30 @@ def test_the_python_sdk_answers_questions(tmp_path):
                           stderr=subprocess.PIPE, timeout=support.DEADLINE, check=False)
     assert done.returncode == 0, done.stderr.decode()
     assert json.loads(done.stdout) == [MODERN, "x"]
+
+
+LARGE = textwrap.dedent("""\
+    import asyncio, base64, json, sys
+    from mcp import Client
+
+    async def main():
+        async with Client(sys.argv[1]) as client:
+            code = "import os\\nclass P:\\n    def _repr_png_(self): return b'\\\\x89PNG\\\\r\\\\n\\\\x1a\\\\n' + os.urandom(3 << 20)\\nP()"
+            done = await client.call_tool("run_code", {"code": code})
+            print(json.dumps([len(base64.b64decode(part.data)) for part in done.content if part.type == "image"]))
+
+    asyncio.run(main())
+    """)
+
+
+def test_the_python_sdk_gets_a_large_image(request):
+    """It reads events of at most 1 MiB."""
+    server = Listening("--auth-disabled", token=None)
+    request.addfinalizer(server.close)
+    done = subprocess.run([os.environ.get("WORKCELL_MCP_PYTHON", support.PYTHON), "-c", LARGE, "http://127.0.0.1:%d/mcp" % server.port],
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=support.DEADLINE, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    assert json.loads(done.stdout) == [(3 << 20) + 8]
 
 
 @pytest.mark.parametrize("transport", ["stdio", "http"])

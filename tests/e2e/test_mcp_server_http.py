@@ -113,6 +113,67 @@ def test_a_stream_that_broke_off(listen, tmp_path):
     assert rest[-1][1]["id"] == 8 and rest[-1][1]["result"]["structuredContent"]["value"] == "went on"
 
 
+def test_a_stream_that_broke_off_before_its_first_event(listen, tmp_path):
+    """Since 2025-11-25 an event without data comes first, whose id is enough to fetch the answer."""
+    server = listen()
+    hello = {**INITIALIZE, "params": {**INITIALIZE["params"], "protocolVersion": "2025-11-25"}}
+    connection, response = server.open("POST", hello)
+    first, rest = response.read().decode().split("\n\n", 1)
+    assert first.splitlines() == ["id: 1-0", "data: "] and parse(rest)[0][1]["id"] == 0
+    connection.close()
+    session = response.headers["Mcp-Session-Id"]
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    connection, response = server.open("POST", listening.call("run_code", ident=8, code="open(%r).read()" % str(fifo)), session=session)
+    ident = response.readline().decode().strip()
+    assert ident.startswith("id: ") and ident.endswith("-0")
+    connection.close()
+    response.close()
+    fifo.write_text("went on")
+    rest = server.events("GET", session=session, Last_Event_ID=ident[4:])
+    assert rest[-1][1]["id"] == 8 and rest[-1][1]["result"]["structuredContent"]["value"] == "went on"
+
+
+def test_pages_of_an_allowed_origin(listen):
+    server = listen("--allow-origin", "https://app.example")
+    ask = {"Access_Control_Request_Method": "POST", "Access_Control_Request_Headers": "authorization,mcp-session-id"}
+    answer = server.ask("OPTIONS", token=None, Origin="https://app.example", **ask)
+    assert answer.status == 204 and answer.headers["Access-Control-Allow-Origin"] == "https://app.example"
+    assert "POST" in answer.headers["Access-Control-Allow-Methods"] and answer.headers["Vary"] == "Origin"
+    allowed = answer.headers["Access-Control-Allow-Headers"].lower()
+    assert all(name in allowed for name in ("authorization", "content-type", "mcp-session-id", "mcp-protocol-version", "mcp-method", "mcp-name"))
+    answer = server.ask("POST", INITIALIZE, Origin="https://app.example")
+    assert answer.status == 200 and answer.headers["Access-Control-Allow-Origin"] == "https://app.example"
+    assert "Mcp-Session-Id" in answer.headers["Access-Control-Expose-Headers"]
+    assert server.ask("POST", INITIALIZE, token="x", Origin="https://app.example").headers["Access-Control-Allow-Origin"]
+    # nobody else is told anything
+    for origin in ("https://evil.example", "null", "https://app.example.evil"):
+        answer = server.ask("OPTIONS", token=None, Origin=origin, **ask)
+        assert answer.status == 403 and not answer.headers["Access-Control-Allow-Origin"]
+    assert server.status("OPTIONS", token=None) == 401
+    answer = server.ask("OPTIONS", token=None, Origin="http://127.0.0.1:%d" % server.port, **ask)
+    assert answer.status == 401 and not answer.headers["Access-Control-Allow-Origin"]
+    assert not server.ask("POST", INITIALIZE).headers["Access-Control-Allow-Origin"]
+
+
+def test_bodies_of_other_types(listen):
+    server = listen()
+    session = server.session()
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "application/jsonx", "multipart/form-data; boundary=x"):
+        answer = server.ask("POST", PING, session=session, Content_Type=kind)
+        assert answer.status == 415 and "id" not in answer.json
+    for kind in ("application/json", "Application/JSON; charset=utf-8"):
+        assert server.status("POST", PING, session=session, Content_Type=kind) == 200
+
+
+def test_errors_without_an_id_have_none(listen):
+    server = listen()
+    session = server.session()
+    (_, answer), = server.events("POST", [], session=session)
+    assert answer["error"]["code"] == -32600 and "id" not in answer
+    assert "id" not in server.ask("GET").json
+
+
 def test_one_reader_of_what_belongs_to_no_request(listen):
     server = listen()
     session = server.session()

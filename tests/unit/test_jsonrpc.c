@@ -261,7 +261,7 @@ static void test_writing(void **state)
 	assert_string_equal(buf.data, "{\"jsonrpc\":\"2.0\",\"id\":\"id\\n\",\"result\":null}");
 	buf.size = 0;
 	assert_int_equal(cell__rpc_add_error(&buf, NULL, -32700, "bad \xff bytes", value), 0);
-	assert_string_equal(buf.data, "{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-32700,\"message\":\"bad \xef\xbf\xbd bytes\","
+	assert_string_equal(buf.data, "{\"jsonrpc\":\"2.0\",\"error\":{\"code\":-32700,\"message\":\"bad \xef\xbf\xbd bytes\","
 				      "\"data\":{\"k\":\"line\\nbreak \\\"q\\\" \xe2\x80\xa8\"}}}");
 	/* Memory gone at any moment: the buffer is as before. */
 	for (long n = 1; n < 30; n++) {

@@ -198,8 +198,7 @@ static void *writer_main(void *arg)
 
 static void feed_lines(struct cell__mcp_peer *peer, struct cell__lines *lines)
 {
-	static const char too_long[] =
-		"{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-32600,\"message\":\"the message is too long\"}}";
+	static const char too_long[] = "{\"jsonrpc\":\"2.0\",\"error\":{\"code\":-32600,\"message\":\"the message is too long\"}}";
 	enum cell__line_status status;
 	const char *line;
 	size_t size;
