@@ -13,23 +13,34 @@ watched() {
 	log=$1 what=$2
 	shift 2
 	"$@" >"$log" 2>&1 &
-	pid=$! tenths=0
+	pid=$! every=150
+	[ ! -t 1 ] || every=50
+	tell_time
+	began=$now said=$now
 	while kill -0 $pid 2>/dev/null; do
 		sleep 0.1
-		tenths=$((tenths + 1))
+		tell_time
+		[ $((now - said)) -ge $every ] || continue
+		said=$now
 		if [ -t 1 ]; then
-			[ $((tenths % 5)) != 0 ] || printf '\r\033[K%s' "$(progress)"
-		elif [ $((tenths % 15)) = 0 ]; then
+			printf '\r\033[K%s' "$(progress)"
+		else
 			progress
 		fi
 	done
-	[ ! -t 1 ] || [ $tenths -lt 5 ] || printf '\r\033[K'
+	[ ! -t 1 ] || [ $said = $began ] || printf '\r\033[K'
 	wait $pid || { cat "$log" >&2; exit 1; }
+}
+
+# now: hundredths of a second.  Turns of a loop would not do: on a busy machine they take longer than they sleep.
+tell_time() {
+	read -r now _ </proc/uptime
+	now=${now%.*}${now#*.}
 }
 
 # ninja's last line begins with [17/265].
 progress() {
-	echo "build: $what in $dir $(sed -n 's/^\[\([0-9]*\)\/\([0-9]*\)\].*/\1 of \2 steps /p' "$log" | tail -n 1)$((tenths / 10)) s"
+	echo "build: $what in $dir $(sed -n 's/^\[\([0-9]*\)\/\([0-9]*\)\].*/\1 of \2 steps /p' "$log" | tail -n 1)$(((now - began) / 100)) s"
 }
 
 if [ -f "$dir/build.ninja" ]; then
