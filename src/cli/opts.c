@@ -156,8 +156,8 @@ static int parse_seconds(const struct cell_cli_flag *flag, const char *value, in
 	double seconds = strtod(value, &end);
 
 	if (end == value || *end || !isfinite(seconds) || seconds < 0 || seconds > MAX_SECONDS)
-		return cell_fail(err, CELL_E_INVALID, 0, "%s must be seconds, like 2.5, or 0 for no limit, not '%s'", flag_text(flag, text),
-				 value);
+		return cell_fail(err, CELL_E_INVALID, 0, "%s must be %s, like 2.5, or 0 for no limit, not '%s'", flag_text(flag, text),
+				 strcmp(flag->arg, "DAYS") ? "seconds" : "days", value);
 	*ret_ms = seconds == 0 ? -1 : (int64_t)ceil(seconds * 1000);
 	return 0;
 }

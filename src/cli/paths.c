@@ -96,8 +96,17 @@ int cell__cli_read_file(const char *path, char **ret_text, size_t *ret_size, str
 	int status = is_stdin ? cell__fd_read_all(STDIN_FILENO, CELL_CLI_MAX_CODE_BYTES, &text)
 			      : cell__file_read(AT_FDCWD, path, CELL_FILE_ANY, CELL_CLI_MAX_CODE_BYTES, &text, NULL);
 
-	if (status < 0)
-		return cell__file_fail(err, NULL, is_stdin ? "stdin" : path, CELL_CLI_MAX_CODE_BYTES, errno);
+	if (status < 0) {
+		int saved = errno;
+
+		/* The person named it: that it cannot be read is not a failure of ours. */
+		status = cell__file_fail(err, NULL, is_stdin ? "stdin" : path, CELL_CLI_MAX_CODE_BYTES, saved);
+		if (saved == EACCES || saved == EPERM)
+			err->code = CELL_E_FORBIDDEN;
+		else if (saved == EISDIR || saved == EINVAL)
+			err->code = CELL_E_INVALID;
+		return status;
+	}
 	*ret_size = text.size;
 	*ret_text = cell__buf_take(&text);
 	return 0;

@@ -234,6 +234,8 @@ def test_125_is_a_failure_of_workcell_alone(tmp_path):
     (("run", "--executor", "sandbox", "--memory", "1", "-e", "1"), "--memory must be at least 16M"),
     (("run", "--executor", "container", "--memory", "20M", "-e", "1"), "--memory must be at least 64M"),
     (("run", "--timeout", "soon", "-e", "1"), "--timeout must be seconds"),
+    (("cache", "prune", "--older-than", "-1"), "--older-than must be days"),
+    (("run", "."), ". is a directory"),
     (("run", "--memory", "1G", "-e", "1"), "--memory requires --executor sandbox or container"),
     (("run",), "nothing to run"),
     (("run", "--env", "A", "-e", "1"), "--env must be K=V"),

@@ -212,7 +212,7 @@ def test_conversation_rejects_bad_lines_and_goes_on():
 @pytest.mark.parametrize("code, status, word", [
     ("1", 0, None),
     ("1/0", 1, "exception"),
-    ("import sys; sys.exit(0)", 1, "exception"),
+    ("import sys; sys.exit(0)", 0, "exception"),
     ("x = (", 1, "exception"),
     ("while True: pass", 124, "timeout"),
     ("import os; os._exit(0)", 137, "kernel_died"),
@@ -286,7 +286,7 @@ def test_usage_error_as_json(args, word):
 
 @pytest.mark.parametrize("make, code", [
     (lambda p: p / "missing.py", "not_found"),
-    (lambda p: p, "io"),
+    (lambda p: p, "invalid"),
 ], ids=["missing", "directory"])
 def test_unreadable_file(tmp_path, make, code):
     done = run_text(make(tmp_path))
@@ -314,8 +314,8 @@ def test_file_without_permission(tmp_path):
     except PermissionError:
         pytest.skip("nobody may not run a program below %s" % os.path.dirname(support.BIN))
     out, err = process.communicate(timeout=support.DEADLINE)
-    assert process.returncode == support.EXIT["io"], err
-    assert json.loads(out)["error"]["code"] == "io"
+    assert process.returncode == 1, err
+    assert json.loads(out)["error"]["code"] == "forbidden"
 
 
 def test_executor_that_is_not_there(tmp_path):
