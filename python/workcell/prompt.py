@@ -53,7 +53,8 @@ def _signature(parameters: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(shown)
 
 
-def _entry(name: str, about: Any, parameters: Sequence[Mapping[str, Any]]) -> List[str]:
+def entry_text(name: str, about: Any, parameters: Sequence[Mapping[str, Any]]) -> List[str]:
+    """A function for a prompt: a line, and one for each parameter that has a description."""
     lines = ["%s(%s)%s" % (name, _signature(parameters), "  # " + plain(about) if about else "")]
     return lines + ["    %s: %s" % (plain(each.get("name"), 80), plain(each["description"])) for each in parameters if each.get("description")]
 
@@ -83,12 +84,12 @@ def prompt_text(tools: Sequence[Mapping[str, Any]], workflows: Sequence[Mapping[
     if found:
         lines += ["", "Functions that your code can call, with keyword arguments:", ""]
         for name, about, parameters in found[:MAX_ENTRIES]:
-            lines += _entry("tools." + name, about, parameters)
+            lines += entry_text("tools." + name, about, parameters)
         _cut(lines, found, "tools")
     if workflows:
         lines += ["", "Workflows that were kept for you:", ""]
         for each in workflows[:MAX_ENTRIES]:
-            lines += _entry("workflows." + each["name"], each.get("description"), each.get("parameters") or [])
+            lines += entry_text("workflows." + each["name"], each.get("description"), each.get("parameters") or [])
         _cut(lines, workflows, "workflows")
     lines += ["", "Rules:", ""]
     if rules.executor in ("sandbox", "deno"):

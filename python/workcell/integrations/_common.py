@@ -23,7 +23,7 @@ from .._core import HostTool
 from .._session import ExecutorLike, _Session
 from ..execution.configs import SandboxConfig
 from ..execution.executors import SandboxExecutor
-from ..prompt import MAX_ANSWER, result_text, shorten
+from ..prompt import MAX_ANSWER, entry_text, result_text, shorten
 from ..session import Session
 from ..sync import Session as SyncSession
 from ..types import ExecutionResult
@@ -119,23 +119,26 @@ class PlainTools:
         self._session = session
         self._bound: Dict[str, _Bound] = {}
         self._about: Dict[str, str] = {}
+        self.changed = False  # since code() was asked
 
     def add(self, name: str, description: str, schema: Mapping[str, Any], fn: Callable[..., Any], timeout: Optional[float] = None) -> None:
         """Adds a tool, or replaces the function of one. The session checks arguments against the schema."""
-        if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
+        if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_workcell"):
             raise ValueError("the tool %r needs a name that code can write" % name)
-        text = json.dumps(schema, sort_keys=True)
+        text = json.dumps(schema)
         known = self._bound.get(name)
         self._about[name] = description
         if known is not None and known.schema == text:
             known.holder[0] = fn
             return
         holder = [fn]
-        path, number = name, 1
+        self.changed = True
+        plain, number = name.lstrip("_") or "tool", 1
+        path = plain
         taken = {each["name"] for each in self._listed()}
         while path in taken:  # the session cannot change a tool: code calls the new one by another path
             number += 1
-            path = "%s_%d" % (name, number)
+            path = "%s_%d" % (plain, number)
         add_tool(self._session, path, description, schema, lambda **given: holder[0](**given), timeout)
         self._bound[name] = _Bound(path, tuple(schema.get("properties") or ()), text, holder)
 
@@ -145,11 +148,23 @@ class PlainTools:
             return [{"name": tool.name} for tool in self._session.executor.extras["tools"] if isinstance(tool, HostTool)]
         return [{"name": each["name"]} for each in core.need_space().call("tools.list")]
 
-    def code(self, names: Sequence[str] = ()) -> str:
+    def code(self) -> str:
         """Code that defines the plain functions."""
+        self.changed = False
         lines = ["%s = _workcell_bind(%r, %r, %r, %r)" % (name, name, bound.path, bound.parameters, self._about[name])
-                 for name, bound in self._bound.items() if not names or name in names]
+                 for name, bound in self._bound.items()]
         return _BIND + "\n".join(lines) + "\n"
+
+    def describe(self) -> str:
+        """The functions for a model's prompt, a line each."""
+        lines = []
+        for name, bound in self._bound.items():
+            schema = json.loads(bound.schema)
+            required = schema.get("required") or ()
+            parameters = [{"name": each, "type": about.get("type"), "description": about.get("description"), "required": each in required,
+                           "default": about.get("default")} for each, about in (schema.get("properties") or {}).items()]
+            lines += entry_text(name, self._about[name], parameters)
+        return "\n".join(lines)
 
     def names(self) -> List[str]:
         """Of the tools, as code writes them."""
@@ -176,6 +191,41 @@ def add_tool(session: _Session, name: str, description: str, schema: Mapping[str
         core.add_tool(made)
     else:
         session.executor.extras["tools"].append(made)
+
+
+# ---- code of a model
+
+RUN_CODE = ("Runs Python code in a session that keeps variables, imports and functions between calls. Returns what the code printed, and the "
+            "value of its last expression or its error.")
+
+
+def run_code_about(tools: PlainTools) -> str:
+    """The description of a tool that runs code."""
+    return RUN_CODE + ("\n\nThe code can call these functions:\n\n" + tools.describe() if tools.names() else "")
+
+
+class Code:
+    """A session that runs what a model wrote, with a framework's tools as plain functions."""
+
+    def __init__(self, session: Optional[Session], executor: ExecutorLike, timeout: Optional[float], max_output: int,
+                 options: Mapping[str, Any]) -> None:
+        self.session, self.close = open_async(session, executor, options)
+        self.timeout, self.max_output = timeout, max_output
+        self.tools = PlainTools(self.session)
+        self._lost = True
+
+    async def run(self, code: str) -> ExecutionResult:
+        """One cell. Functions are defined first, where there are new ones, or where a kernel was lost with everything in it."""
+        if (self._lost or self.tools.changed) and self.tools.names():
+            await self.session.start()
+            (await self.session.run(self.tools.code(), self.timeout)).raise_for_error()
+        result = await self.session.run(code, self.timeout)
+        self._lost = result.state == "lost"
+        return result
+
+    async def text(self, code: str) -> str:
+        """One cell; the text for the model."""
+        return text_of(await self.run(code), self.max_output)
 
 
 # ---- values
