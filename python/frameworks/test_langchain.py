@@ -1,0 +1,118 @@
+"""workcell.integrations.langchain and .deepagents with the real agents and a model that replays messages."""
+import os
+
+import pytest
+
+pytest.importorskip("deepagents")
+from deepagents import create_deep_agent  # noqa: E402
+from deepagents.backends.protocol import SandboxBackendProtocol  # noqa: E402
+from langchain.agents import create_agent  # noqa: E402
+from langchain_core.language_models.fake_chat_models import FakeMessagesListChatModel  # noqa: E402
+from langchain_core.messages import AIMessage, ToolMessage  # noqa: E402
+from langchain_core.tools import tool  # noqa: E402
+
+from conftest import run  # noqa: E402
+from workcell.integrations.deepagents import WorkcellSandbox  # noqa: E402
+from workcell.integrations.langchain import WorkcellCodeTool  # noqa: E402
+
+
+class Replay(FakeMessagesListChatModel):
+    def bind_tools(self, tools, **options):
+        return self
+
+
+def replay(*calls):
+    messages = [AIMessage("", tool_calls=[{"name": name, "args": args, "id": "call_%d" % number}]) for number, (name, args) in enumerate(calls)]
+    return Replay(responses=[*messages, AIMessage("done")])
+
+
+calls = []
+
+
+@tool
+def price(item: str, amounts: list[int] | None = None) -> dict:
+    """The price of an item."""
+    calls.append((item, amounts, os.getpid()))
+    return {"item": item, "price": 4.5, "amounts": amounts}
+
+
+@pytest.fixture(scope="module")
+def code():
+    with WorkcellCodeTool([price]) as made:
+        yield made
+
+
+def answers(state):
+    return [each.content for each in state["messages"] if isinstance(each, ToolMessage)]
+
+
+def test_agent(code):
+    model = replay(("run_code", {"code": "found = price('tea', amounts=[1, 2])\nprint(found['price'])"}), ("run_code", {"code": "found['amounts']"}),
+                   ("run_code", {"code": "1 / 0"}))
+    agent = create_agent(model, tools=[code.tool])
+    found = answers(agent.invoke({"messages": [{"role": "user", "content": "go"}]}))
+    assert found[0] == "4.5" and found[1] == "[1, 2]" and "ZeroDivisionError" in found[2]
+    assert calls[-1] == ("tea", [1, 2], os.getpid())
+    assert "price(item: str" in code.tool.description and "The price of an item" in code.tool.description
+
+
+def test_async_and_hostile_arguments(code):
+    before = len(calls)
+    for wrong in ("price(5)", "price()", "price('a', amounts=['x'])", "price('a', amounts=[{'__class__': 1}])", "price('a', other=1)"):
+        text = run(code.tool.ainvoke({"code": wrong}))
+        assert "Error" in text, (wrong, text)
+    assert len(calls) == before
+    text = run(code.tool.ainvoke({"code": "print('\\x1b[2J\\x1b]8;;x\\x07' + 'y' * 1_000_000)\nclass A:\n    def __repr__(self): return '\\x1b[31m'\nA()"}))
+    assert "\x1b" not in text and len(text) < 21000
+    assert "lost" in code.tool.invoke({"code": "import os; os._exit(1)"}) and code.tool.invoke({"code": "price('b')['item']"}) == "'b'"
+
+
+@pytest.fixture(scope="module")
+def backend():
+    with WorkcellSandbox() as made:
+        yield made
+
+
+def test_deep_agent(backend):
+    folder = backend.session.run("import os; os.getcwd()").value
+    model = replay(("write_file", {"file_path": folder + "/notes/a.txt", "content": "one\ntwo ä\n"}),
+                   ("edit_file", {"file_path": folder + "/notes/a.txt", "old_string": "two", "new_string": "three"}),
+                   ("read_file", {"file_path": folder + "/notes/a.txt"}), ("grep", {"pattern": "three", "path": folder, "output_mode": "content"}),
+                   ("glob", {"pattern": "**/*.txt", "path": folder}), ("ls", {"path": folder + "/notes"}), ("execute", {"command": "wc -l notes/a.txt; exit 3"}))
+    agent = create_deep_agent(model=model, backend=backend)
+    found = answers(agent.invoke({"messages": [{"role": "user", "content": "go"}]}))
+    assert "three ä" in found[2] and "three" in found[3] and "a.txt" in found[4] and "a.txt" in found[5] and "2 notes/a.txt" in found[6]
+    assert "3" in found[6]
+
+
+def test_backend(backend, tmp_path):
+    assert isinstance(backend, SandboxBackendProtocol) and backend.id
+    big = os.urandom(3 << 20)
+    assert [each.error for each in backend.upload_files([("x/big", big), ("/proc/nothing", b""), ("a\0b", b"")])][0] is None
+    got = backend.download_files(["x/big", "missing", "x", "/etc/shadow"])
+    assert got[0].content == big and got[1].error == "file_not_found" and got[2].error == "is_directory" and got[3].content is None
+    assert backend.execute("echo out; echo err >&2; exit 7") == type(backend.execute("true"))("out\nerr\n", 7, False)
+    assert backend.execute("printf '\\033[31mred'").output == "red"
+    late = backend.execute("sleep 30", timeout=1)
+    assert late.exit_code == 124
+    flood = backend.execute("yes | head -c 5000000")
+    assert flood.truncated and len(flood.output) <= 1 << 20
+    assert backend.edit("x/none", "a", "b").error and backend.edit("/etc/passwd", "root", "evil").error
+    assert backend.ls("/nowhere").error and run(backend.als("x")).entries
+
+
+def test_code_of_the_session_cannot_reach_the_host(backend, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("top secret")
+    backend.execute("ln -s %s link; mkfifo pipe; ln -s / root" % secret)
+    for path in ("link", str(secret), "root%s" % secret):
+        backend.upload_files([(path, b"owned")])  # in a /tmp of its own, if at all
+        assert backend.download_files([path])[0].content in (None, b"owned")
+    assert backend.download_files(["pipe"])[0].content is None  # and does not hang
+    assert secret.read_text() == "top secret"
+    # Code that lies about commands and files gets an error, not an object of its own into this program.
+    backend.session.run("import subprocess\nclass Liar:\n    def __init__(self, *a, **k): raise FileNotFoundError('\\x1b[2J')\nsaved, subprocess.Popen = subprocess.Popen, Liar")
+    lied = backend.execute("true")
+    assert lied.exit_code == 127 and "\x1b" not in lied.output
+    backend.session.run("subprocess.Popen = saved")
+    assert backend.execute("true").exit_code == 0

@@ -1,0 +1,82 @@
+"""A tool for LangChain and LangGraph: Python code that calls the agent's other tools.
+
+::
+
+    from langchain.agents import create_agent
+    from workcell.integrations.langchain import WorkcellCodeTool
+
+    with WorkcellCodeTool(tools=[...]) as code:
+        agent = create_agent(model, tools=[code.tool])
+"""
+
+# pyright: reportMissingImports=false
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Callable, Dict, Optional, Sequence, Union
+
+from langchain_core.tools import BaseTool, StructuredTool
+from langchain_core.tools import tool as make_tool
+
+from .._session import ExecutorLike
+from ..prompt import MAX_ANSWER
+from ..sync import Session
+from ._common import PlainTools, open_sync, run_code_about, text_of
+
+
+class WorkcellCodeTool:
+    """``tool`` runs Python code in a Workcell session; the given tools are functions of that code, and run in this program.
+
+    Args:
+        tools: tools and functions that the code can call by their names. A tool that a person must approve does not belong here unless
+            ``policy`` asks for it: LangChain's middlewares see the call of ``run_code``, not those that the code makes.
+        session: a session of yours, which stays open; None: a new one, which :meth:`close` ends.
+        executor: of the new session; None: ``sandbox``, with an empty folder as its workspace.
+        name: of the tool.
+        timeout: seconds of each piece of code; None: the executor's default.
+        max_output: characters that the model gets.
+        options: of the new session: ``policy``, ``gate``, ``audit``.
+    """
+
+    def __init__(self, tools: Sequence[Union[BaseTool, Callable[..., Any]]] = (), session: Optional[Session] = None, *,
+                 executor: ExecutorLike = None, name: str = "run_code", timeout: Optional[float] = None, max_output: int = MAX_ANSWER,
+                 **options: Any) -> None:
+        self.session, self._close = open_sync(session, executor, options)
+        self._plain = PlainTools(self.session)
+        self._lost = True
+        for each in tools:
+            found: Any = each if isinstance(each, BaseTool) else make_tool(each)
+            schema: Dict[str, Any] = found.tool_call_schema if isinstance(found.tool_call_schema, dict) else found.tool_call_schema.model_json_schema()
+            self._plain.add(found.name, found.description, schema, _caller(found))
+
+        def run_code(code: str) -> str:
+            if (self._lost or self._plain.changed) and self._plain.names():
+                self.session.run(self._plain.code(), timeout).raise_for_error()
+            result = self.session.run(code, timeout)
+            self._lost = result.state == "lost"
+            return text_of(result, max_output)
+
+        async def run_code_async(code: str) -> str:
+            return await asyncio.to_thread(run_code, code)
+
+        self.tool = StructuredTool.from_function(run_code, run_code_async, name=name, description=run_code_about(self._plain))
+
+    def close(self) -> None:
+        """Ends the session, unless it was given."""
+        self._close()
+
+    def __enter__(self) -> "WorkcellCodeTool":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _caller(tool: Any) -> Callable[..., Any]:
+    async def call(**given: Any) -> Any:
+        return await tool.ainvoke(given)  # checks the arguments against the tool's own schema
+
+    return call
+
+
+__all__ = ["WorkcellCodeTool"]
