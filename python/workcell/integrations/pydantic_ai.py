@@ -1,0 +1,128 @@
+"""Code mode for pydantic-ai: one tool that runs Python code, which calls the tools of another toolset.
+
+::
+
+    from pydantic_ai import Agent, FunctionToolset
+    from workcell.integrations.pydantic_ai import CodeModeToolset
+
+    agent = Agent(model, toolsets=[CodeModeToolset(FunctionToolset([...]))])
+"""
+
+# pyright: reportMissingImports=false
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Optional
+
+from pydantic import TypeAdapter
+from pydantic_ai import RunContext
+from pydantic_ai.exceptions import ModelRetry
+from pydantic_ai.tools import ToolDefinition
+from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, WrapperToolset
+from pydantic_ai.toolsets.abstract import ToolsetTool
+from typing_extensions import TypedDict
+
+from .._session import ExecutorLike
+from ..prompt import MAX_ANSWER
+from ..session import Session
+from ._common import Code, run_code_about
+
+
+class _Arguments(TypedDict):
+    code: str
+
+
+_ADAPTER = TypeAdapter(_Arguments)
+_SCHEMA = {"type": "object", "properties": {"code": {"type": "string", "description": "Python code"}}, "required": ["code"], "additionalProperties": False}
+
+
+class CodeModeToolset(WrapperToolset[Any]):
+    """``run_code`` instead of the tools of a toolset: the code calls them as functions, and they run in this program.
+
+    Tools that need an approval, or that somebody else runs, stay tools of the agent.
+
+    Args:
+        wrapped: the toolset whose tools the code can call; None: none.
+        session: a session of yours, which stays open; None: a new one for as long as the agent runs.
+        executor: of the new session; None: ``sandbox``, with an empty folder as its workspace.
+        name: of the tool.
+        timeout: seconds of each piece of code; None: the executor's default.
+        max_output: characters that the model gets.
+        max_retries: of code that raises.
+        options: of the new session: ``policy``, ``gate``, ``audit``.
+    """
+
+    def __init__(self, wrapped: Optional[AbstractToolset[Any]] = None, session: Optional[Session] = None, *, executor: ExecutorLike = None,
+                 name: str = "run_code", timeout: Optional[float] = None, max_output: int = MAX_ANSWER, max_retries: int = 3,
+                 **options: Any) -> None:
+        super().__init__(wrapped if wrapped is not None else FunctionToolset())
+        self.name, self.max_retries = name, max_retries
+        self._make: Callable[[], Code] = lambda: Code(session, executor, timeout, max_output, options)
+        self._code: Optional[Code] = None
+        self._entered = 0
+        self._context: Optional[RunContext[Any]] = None
+        if session is not None or isinstance(executor, str):
+            self._code = self._make()  # a wrong option must fail here
+
+    @property
+    def code(self) -> Code:
+        """The session that runs the code."""
+        if self._code is None:
+            self._code = self._make()
+        return self._code
+
+    async def for_run(self, ctx: RunContext[Any]) -> AbstractToolset[Any]:
+        """The toolset keeps its session in all runs."""
+        return self
+
+    async def for_run_step(self, ctx: RunContext[Any]) -> AbstractToolset[Any]:
+        """The toolset keeps its session in all steps."""
+        return self
+
+    async def __aenter__(self) -> "CodeModeToolset":
+        self._entered += 1
+        await self.wrapped.__aenter__()
+        return self
+
+    async def __aexit__(self, *args: Any) -> Optional[bool]:
+        self._entered -= 1
+        if self._entered == 0 and self._code is not None:
+            code, self._code = self._code, None
+            await code.close()
+        return await self.wrapped.__aexit__(*args)
+
+    async def get_tools(self, ctx: RunContext[Any]) -> Dict[str, ToolsetTool[Any]]:
+        """``run_code``, and the tools that code may not call."""
+        found: Dict[str, ToolsetTool[Any]] = {}
+        tools = self.code.tools
+        inner = await self.wrapped.get_tools(ctx)
+        callable_ones = {name: tool for name, tool in inner.items() if tool.tool_def.kind == "function"}
+        tools.drop([name for name in tools.names() if name not in callable_ones])
+        for name, tool in inner.items():
+            if name not in callable_ones:
+                found[name] = tool
+                continue
+            tools.add(name, tool.tool_def.description or "", tool.tool_def.parameters_json_schema, self._caller(name, tool))
+        definition = ToolDefinition(name=self.name, description=run_code_about(tools), parameters_json_schema=_SCHEMA, sequential=True)
+        found[self.name] = ToolsetTool(toolset=self, tool_def=definition, max_retries=self.max_retries, args_validator=_ADAPTER.validator)
+        return found
+
+    async def call_tool(self, name: str, tool_args: Dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]) -> Any:
+        """Runs the code, or calls a tool that is not for code."""
+        if name != self.name:
+            return await self.wrapped.call_tool(name, tool_args, ctx, tool)
+        self._context = ctx
+        return await self.code.text(tool_args["code"])
+
+    def _caller(self, name: str, tool: ToolsetTool[Any]) -> Callable[..., Any]:
+        async def call(**given: Any) -> Any:
+            assert self._context is not None
+            try:
+                arguments = tool.args_validator.validate_python(given)
+                return await self.wrapped.call_tool(name, arguments, self._context, tool)
+            except ModelRetry as error:
+                raise ValueError(error.message) from None
+
+        return call
+
+
+__all__ = ["CodeModeToolset"]
