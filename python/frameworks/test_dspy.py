@@ -1,0 +1,94 @@
+"""workcell.integrations.dspy: the protocol, and dspy.RLM with a model that replays answers."""
+import functools
+import os
+
+import pytest
+
+dspy = pytest.importorskip("dspy")
+from dspy.primitives.code_interpreter import CodeExecutionError, CodeInterpreter, CodeInterpreterError, FinalOutput  # noqa: E402
+from dspy.utils import DummyLM  # noqa: E402
+
+from workcell.integrations.dspy import WorkcellInterpreter  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def interpreter():
+    with WorkcellInterpreter({"double": lambda number: 2 * number}) as made:
+        yield made
+
+
+def test_protocol(interpreter):
+    assert isinstance(interpreter, CodeInterpreter)
+    interpreter.start()
+    assert interpreter.execute("x = 20\nprint('hello')") == "hello\n"
+    assert interpreter.execute("double(x) + n", {"n": 2}) == 42
+    assert interpreter.execute("y = 1") is None
+    assert interpreter.execute("SUBMIT([1, 'a'])") == FinalOutput({"output": [1, "a"]})
+    with pytest.raises(CodeExecutionError, match="ZeroDivisionError"):
+        interpreter.execute("1 / 0")
+    with pytest.raises(SyntaxError):
+        interpreter.execute("def f(:")
+    with pytest.raises(CodeExecutionError, match="one output value"):
+        interpreter.execute("SUBMIT(1, 2)")
+    with pytest.raises(CodeInterpreterError, match="cannot replace tools"):
+        interpreter.execute("1", {"double": 1})
+    with pytest.raises(CodeInterpreterError, match="cannot be given"):
+        interpreter.execute("1", {"it": object()})
+    interpreter.output_fields = [{"name": "a", "type": "int"}, {"name": "b"}]
+    assert interpreter.execute("SUBMIT(a=1, b={'k': (1, 2)})") == FinalOutput({"a": 1, "b": {"k": [1, 2]}})
+    with pytest.raises(CodeExecutionError, match="needs the fields a, b"):
+        interpreter.execute("SUBMIT(a=1)")
+    interpreter.output_fields = None
+    interpreter.tools["triple"] = lambda number: 3 * number
+    assert interpreter.execute("triple(2)") == 6
+    del interpreter.tools["triple"]
+    with pytest.raises(CodeExecutionError, match="no such tool any more"):
+        interpreter.execute("triple(2)")
+
+
+@pytest.mark.parametrize("code", [
+    "class Evil:\n    def __reduce__(self): return (print, ())\n    def __repr__(self): return '\\x1b[2J'\nSUBMIT(Evil())",
+    "class Evil(str):\n    def __str__(self): raise SystemExit\nSUBMIT(Evil('x'))",
+    "SUBMIT({1: {2, 3}})", "SUBMIT(float('nan'))"])
+def test_hostile_submissions_are_data(interpreter, code):
+    def plain(value):
+        if isinstance(value, dict):
+            return all(map(plain, value)) and all(map(plain, value.values()))
+        return all(map(plain, value)) if isinstance(value, list) else type(value) in (int, str, float)
+
+    assert plain(interpreter.execute(code).output)
+
+
+def test_a_recursive_submission_is_an_error(interpreter):
+    with pytest.raises(CodeExecutionError, match="(?i)circular|recursion"):
+        interpreter.execute("a = []\na.append(a)\nSUBMIT(a)")
+    output = interpreter.execute("print('\\x1b]0;title\\x07' + 'y' * 1_000_000)")
+    assert len(output) < 21000 and "\x1b" not in output
+
+
+def test_a_dead_kernel_ends_the_interpreter():
+    with WorkcellInterpreter() as mine:
+        with pytest.raises(CodeInterpreterError) as raised:
+            mine.execute("import os; os._exit(1)")
+        assert not isinstance(raised.value, CodeExecutionError)
+        with pytest.raises(CodeInterpreterError, match="shut down"):
+            mine.execute("1")
+    with pytest.raises(ValueError, match="without isolation"):
+        WorkcellInterpreter(executor="inprocess").start()
+
+
+def test_rlm():
+    asked = []
+
+    class Sub(DummyLM):
+        def forward(self, prompt=None, messages=None, **options):
+            asked.append(messages[-1]["content"] if messages else prompt)
+            return super().forward(prompt, messages, **options)
+
+    lm = DummyLM([{"reasoning": "look", "code": "print(len(context)); found = llm_query('what is in ' + context[:7])"},
+                  {"reasoning": "done", "code": "import os\nSUBMIT(answer='%s by %s' % (context[-3:], os.getcwd() != '" + os.getcwd() + "'))"}])
+    rlm = dspy.RLM("context, query -> answer", interpreter_factory=functools.partial(WorkcellInterpreter, timeout=30), max_iters=4,
+                   sub_lm=Sub([{"answer": "sub"}] * 5))
+    with dspy.context(lm=lm):
+        result = rlm(context="needle " + "hay " * 100_000 + "end", query="?")
+    assert result.answer == "end by True" and len(asked) == 1 and "what is in needle" in str(asked[0])

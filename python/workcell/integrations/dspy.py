@@ -1,0 +1,174 @@
+"""DSPy's ``CodeInterpreter`` on a Workcell session, for ``dspy.RLM`` and others that run code.
+
+::
+
+    import dspy
+    from workcell.integrations.dspy import WorkcellInterpreter
+
+    rlm = dspy.RLM("context, query -> answer", interpreter_factory=WorkcellInterpreter)
+"""
+
+# pyright: reportMissingImports=false
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any, Callable, Dict, List, Mapping, Optional
+
+from dspy.primitives.code_interpreter import CodeExecutionError, CodeInterpreterError, FinalOutput
+
+from .._session import ExecutorLike
+from ..errors import WorkcellError
+from ..prompt import MAX_ANSWER
+from ..sync import Session
+from ..tools.schema import doc_parts, parameters_of
+from ._common import PlainTools, assignments, error_of, open_sync, output_of, value_of
+
+_FINAL = "_WorkcellSubmission"
+_SUBMIT = '''
+class %s(BaseException):
+    pass
+def SUBMIT(*args, **kwargs):
+    global _workcell_answer
+    names = %r
+    if names is None:
+        if len(args) != 1 or kwargs:
+            raise TypeError("SUBMIT requires one output value")
+        values = {"output": args[0]}
+    else:
+        if args and kwargs:
+            raise TypeError("SUBMIT accepts positional or keyword values, not both")
+        values = dict(zip(names, args)) if args else dict(kwargs)
+        if set(values) != set(names) or len(args) > len(names):
+            raise TypeError("SUBMIT needs the fields %%s" %% ", ".join(names))
+    _workcell_answer = values
+    raise %s("the answer was given")
+'''
+
+
+class WorkcellInterpreter:
+    """A ``CodeInterpreter``: one Workcell session, whose kernel is forked from a warm interpreter, with numpy and everything else that is installed.
+
+    Tools are functions of this program; the code calls them through the session's gate. The class is itself a factory for
+    ``dspy.RLM(interpreter_factory=...)``; with options: ``functools.partial(WorkcellInterpreter, timeout=30)``.
+
+    Args:
+        tools: functions of this program, by their names in the code.
+        output_fields: the fields of ``SUBMIT(...)``, as ``dspy.RLM`` sets them.
+        session: a session of yours, which stays open; None: a new one, which :meth:`shutdown` ends.
+        executor: of the new session; None: ``sandbox``, with an empty folder as its workspace.
+        timeout: seconds of each piece of code, calls of tools included; None: the executor's default.
+        max_output: characters of output that the model gets.
+        options: of the new session: ``policy``, ``gate``, ``audit``.
+    """
+
+    execution_instructions = (
+        "Code runs as Python in a persistent session: variables, imports and functions stay. All installed packages can be imported. "
+        "Host tools and SUBMIT are global functions.")
+
+    def __init__(self, tools: Optional[Mapping[str, Callable[..., Any]]] = None, output_fields: Optional[List[Dict[str, Any]]] = None, *,
+                 session: Optional[Session] = None, executor: ExecutorLike = None, timeout: Optional[float] = None,
+                 max_output: int = MAX_ANSWER, **options: Any) -> None:
+        self.tools: Dict[str, Callable[..., Any]] = dict(tools or {})
+        self.output_fields = output_fields
+        self.timeout, self.max_output = timeout, max_output
+        self._own = session, executor, options
+        self._session: Optional[Session] = None
+        self._close: Callable[[], None] = lambda: None
+        self._lock = threading.Lock()
+        self._defined: Any = None
+        self._ended = False
+
+    # -- the protocol
+
+    def start(self) -> None:
+        """Opens the session; may be called more than once."""
+        self._need()
+
+    def execute(self, code: str, variables: Optional[Dict[str, Any]] = None) -> Any:
+        """Runs code; the value of its last expression, else its output, or FinalOutput."""
+        with self._lock:
+            session = self._need()
+            try:
+                self._define(session)
+                self._assign(session, variables or {})
+                result = session.run(code, self.timeout)
+                info = result.error_info
+                if info is not None and info.type == _FINAL:
+                    # As JSON, which is what DSPy takes: whatever else the code made stays there.
+                    answer = session.run("__import__('json').dumps(_workcell_answer, default=repr)", self.timeout)
+                    if answer.error is not None or type(answer.value) is not str:
+                        raise CodeExecutionError("SUBMIT: " + (error_of(answer, self.max_output) if answer.error else "the answer is too large"))
+                    return FinalOutput(json.loads(answer.value))
+            except WorkcellError as error:
+                self._end()
+                raise CodeInterpreterError(str(error)) from error
+            if info is None:
+                value, output = value_of(result), output_of(result, self.max_output)
+                return value if value is not None else output or None
+            if info.code == "kernel_died" or result.state == "lost":
+                self._end()
+                raise CodeInterpreterError(error_of(result, self.max_output))
+            if info.type in ("SyntaxError", "IndentationError", "TabError"):
+                raise SyntaxError(error_of(result, self.max_output))
+            raise CodeExecutionError(error_of(result, self.max_output))
+
+    def shutdown(self) -> None:
+        """Ends the session, unless it was given."""
+        self._end()
+
+    def __enter__(self) -> "WorkcellInterpreter":
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.shutdown()
+
+    # --
+
+    def _need(self) -> Session:
+        if self._ended:
+            raise CodeInterpreterError("the interpreter has been shut down")
+        if self._session is None:
+            given, executor, options = self._own
+            try:
+                self._session, self._close = open_sync(given, executor, options)
+                self._session.start()
+            except WorkcellError as error:
+                raise CodeInterpreterError(str(error)) from error
+            self._plain = PlainTools(self._session)
+        return self._session
+
+    def _end(self) -> None:
+        self._ended = True
+        self._close()
+
+    def _define(self, session: Session) -> None:
+        """Defines tools and SUBMIT where they are not the ones of the last time: RLM adds some before each use."""
+        names = None if self.output_fields is None else [str(field["name"]) for field in self.output_fields]
+        wanted = dict(self.tools), names
+        if self._defined == wanted:
+            return
+        self._plain.drop([name for name in self._plain.names() if name not in self.tools])
+        for name, fn in self.tools.items():
+            try:
+                schema = parameters_of(fn)
+            except (TypeError, ValueError):
+                schema = {"properties": {}, "additionalProperties": True}
+            self._plain.add(name, doc_parts(fn.__doc__)[0], schema, fn)
+        session.run(self._plain.code() + _SUBMIT % (_FINAL, names, _FINAL), self.timeout).raise_for_error()
+        self._defined = wanted
+
+    def _assign(self, session: Session, variables: Mapping[str, Any]) -> None:
+        taken = [name for name in variables if name in self.tools or name in ("SUBMIT", "__builtins__")]
+        if taken:
+            raise CodeInterpreterError("variables cannot replace tools: %s" % ", ".join(taken))
+        try:
+            cells = list(assignments(variables))
+        except (TypeError, ValueError) as error:
+            raise CodeInterpreterError(str(error)) from None
+        for cell in cells:
+            session.run(cell, self.timeout).raise_for_error()
+
+
+__all__ = ["WorkcellInterpreter"]
