@@ -1,0 +1,98 @@
+"""Google ADK's ``BaseCodeExecutor`` on Workcell sessions.
+
+::
+
+    from google.adk.agents import LlmAgent
+    from workcell.integrations.adk import WorkcellCodeExecutor
+
+    agent = LlmAgent(name="coder", model=..., code_executor=WorkcellCodeExecutor())
+"""
+
+# pyright: reportMissingImports=false
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Any, Callable, List, Tuple
+
+from google.adk.agents.invocation_context import InvocationContext
+from google.adk.code_executors import BaseCodeExecutor
+from google.adk.code_executors.code_execution_utils import CodeExecutionInput, CodeExecutionResult, File
+from pydantic import PrivateAttr
+
+from .._session import ExecutorLike
+from ..prompt import MAX_ANSWER, shorten
+from ..sync import Session
+from . import _shell
+from ._common import error_of, open_sync, output_of, printable
+
+#: Conversations whose sessions are kept; the one that was unused for longest is closed.
+MAX_SESSIONS = 64
+
+
+class WorkcellCodeExecutor(BaseCodeExecutor):
+    """Runs the agent's code in a Workcell session of each conversation, so that variables persist.
+
+    Args:
+        executor: of the sessions; None: ``sandbox``, with an empty folder as its workspace.
+        max_output: characters of output that the model gets.
+        options: of the sessions: ``policy``, ``gate``, ``audit``, ``tools``.
+    """
+
+    stateful: bool = True
+    max_output: int = MAX_ANSWER
+    _executor: Any = PrivateAttr(default=None)
+    _options: Any = PrivateAttr(default_factory=dict)
+    _sessions: Any = PrivateAttr(default_factory=OrderedDict)
+    _lock: Any = PrivateAttr(default_factory=threading.Lock)
+
+    def __init__(self, *, executor: ExecutorLike = None, max_output: int = MAX_ANSWER, stateful: bool = True, **options: Any) -> None:
+        own = {name: options.pop(name) for name in list(options) if name in BaseCodeExecutor.model_fields}
+        super().__init__(max_output=max_output, stateful=stateful, **own)
+        self._executor, self._options = executor, options
+        if isinstance(executor, str):  # a wrong name must fail here, not in a conversation
+            open_sync(None, executor, options)[1]()
+
+    def _session(self, key: str) -> Tuple[Session, Callable[[], None]]:
+        ended: List[Callable[[], None]] = []
+        with self._lock:
+            found = self._sessions.pop(key, None) or open_sync(None, self._executor, self._options)
+            self._sessions[key] = found
+            while len(self._sessions) > MAX_SESSIONS:
+                ended.append(self._sessions.popitem(last=False)[1][1])
+        for close in ended:
+            close()
+        return found
+
+    def execute_code(self, invocation_context: InvocationContext, code_execution_input: CodeExecutionInput) -> CodeExecutionResult:
+        """Runs a piece of code; what it displayed comes back as files."""
+        given = code_execution_input
+        if self.stateful:
+            session, close = self._session(given.execution_id or invocation_context.session.id)
+        else:
+            session, close = open_sync(None, self._executor, self._options)
+        try:
+            for file in given.input_files:
+                data = file.content.encode() if isinstance(file.content, str) else file.content
+                for cell in _shell.write(file.name.rpartition("/")[2] or "file", data):
+                    _shell.check(session.run(cell))
+            result = session.run(given.code, self.timeout_seconds)
+            files = [File("plot_%d.png" % number, image.data, image.mime) for number, image in enumerate(result.images)]
+            if result.error is not None:
+                return CodeExecutionResult(output_of(result, self.max_output), error_of(result, self.max_output), files)
+            shown = result.repr if result.repr is not None else ""
+            return CodeExecutionResult(output_of(result, self.max_output) + printable(shorten(shown, self.max_output)), "", files)
+        finally:
+            if not self.stateful:
+                close()
+
+    def close(self) -> None:
+        """Ends all sessions."""
+        with self._lock:
+            ended = list(self._sessions.values())
+            self._sessions.clear()
+        for _, close in ended:
+            close()
+
+
+__all__ = ["WorkcellCodeExecutor"]
