@@ -1,0 +1,115 @@
+"""A sandbox for Inspect AI: ``sandbox="workcell"`` gives each sample a Workcell session.
+
+::
+
+    import workcell.integrations.inspect_ai  # registers the name
+
+    @task
+    def example():
+        return Task(dataset=..., solver=basic_agent(tools=[bash(), python()]), sandbox="workcell")
+"""
+
+# pyright: reportMissingImports=false
+from __future__ import annotations
+
+import errno
+import uuid
+from typing import Any, Dict, List, Literal, Optional, Union, overload
+
+from inspect_ai.util import (ExecResult, OutputLimitExceededError, SandboxEnvironment, SandboxEnvironmentConfigType, SandboxEnvironmentLimits,
+                             SandboxUserUnsupportedError, sandboxenv)
+
+from .._session import ExecutorLike
+from . import _shell
+from ._common import open_async
+
+
+@sandboxenv(name="workcell")
+class WorkcellSandboxEnvironment(SandboxEnvironment):
+    """A ``SandboxEnvironment`` whose commands and files are those of a Workcell session in the executor ``sandbox``."""
+
+    #: For other executors and options of the sessions: set them in a subclass that is registered under a name of its own.
+    executor: ExecutorLike = None
+    options: Dict[str, Any] = {}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.session, self._close = open_async(None, self.executor, self.options)
+
+    @classmethod
+    async def sample_init(cls, task_name: str, config: Optional[SandboxEnvironmentConfigType],
+                          metadata: Dict[str, str]) -> Dict[str, SandboxEnvironment]:
+        """A session for a sample."""
+        made = cls()
+        await made.session.start()
+        return {"default": made}
+
+    @classmethod
+    async def sample_cleanup(cls, task_name: str, config: Optional[SandboxEnvironmentConfigType],
+                             environments: Dict[str, SandboxEnvironment], interrupted: bool) -> None:
+        """Ends it."""
+        for each in environments.values():
+            await each.as_type(WorkcellSandboxEnvironment)._close()
+
+    async def exec(self, cmd: List[str], input: Optional[Union[str, bytes]] = None, cwd: Optional[str] = None,
+                   env: Optional[Dict[str, str]] = None, user: Optional[str] = None, timeout: Optional[int] = None,
+                   timeout_retry: bool = True, concurrency: bool = True) -> "ExecResult[str]":
+        """Runs a command."""
+        if user is not None:
+            raise SandboxUserUnsupportedError("a Workcell sandbox has one user, not %s" % user)
+        data: Union[bytes, str] = input.encode() if isinstance(input, str) else input or b""
+        if len(data) > _shell.PIECE:
+            name = ".workcell-input-" + uuid.uuid4().hex
+            await self.write_file(name, data)
+            data = name
+        limit = min(_shell.PIECE, int(SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE))
+        cell = _shell.command(cmd, data, cwd, env, timeout, limit)
+        done = _shell.done(await self.session.run(cell, None if timeout is None else timeout + 5))
+        if done.late:
+            raise TimeoutError("the command was stopped after %s seconds" % timeout)
+        texts = [each.decode("utf-8", "replace") for each in (done.stdout, done.stderr)]
+        if done.cut:
+            raise OutputLimitExceededError("%d bytes" % limit, texts[0])
+        if done.status == 126 and not done.stdout:
+            raise PermissionError(errno.EACCES, texts[1] or "the command cannot be executed")
+        return ExecResult(done.status == 0, done.status, texts[0], texts[1])
+
+    async def write_file(self, file: str, contents: Union[str, bytes]) -> None:
+        """Writes a file, with the folders above it."""
+        for cell in _shell.write(file, contents.encode() if isinstance(contents, str) else contents):
+            self._check(await self.session.run(cell), file)
+
+    @overload
+    async def read_file(self, file: str, text: Literal[True] = True) -> str: ...
+
+    @overload
+    async def read_file(self, file: str, text: Literal[False]) -> bytes: ...
+
+    async def read_file(self, file: str, text: bool = True) -> Union[str, bytes]:
+        """Reads a file."""
+        reading = _shell.Reading(file)
+        while reading.more:
+            result = await self.session.run(reading.cell())
+            self._check(result, file)
+            try:
+                reading.add(result)
+            except _shell.FileError as error:
+                raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR, None) from error
+            if reading.size > SandboxEnvironmentLimits.MAX_READ_FILE_SIZE:
+                raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR, None)
+        return reading.data.decode("utf-8") if text else reading.data
+
+    @staticmethod
+    def _check(result: Any, file: str) -> None:
+        kinds = {"FileNotFoundError": (FileNotFoundError, errno.ENOENT), "PermissionError": (PermissionError, errno.EACCES),
+                 "IsADirectoryError": (IsADirectoryError, errno.EISDIR), "NotADirectoryError": (NotADirectoryError, errno.ENOTDIR)}
+        info = result.error_info
+        if info is not None and info.type in kinds:
+            kind, number = kinds[info.type]
+            raise kind(number, info.message, file)
+        if info is not None and info.code == "timeout":
+            raise TimeoutError(info.message)
+        _shell.check(result)
+
+
+__all__ = ["WorkcellSandboxEnvironment"]
