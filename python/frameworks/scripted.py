@@ -26,4 +26,114 @@ def smolagents():
     return {"model": Replay()}, expect("314000")
 
 
-MODELS = {"smolagents": Example("smolagents", smolagents)}
+CODE = "2 * price('tea') + price('cake')"
+
+
+def standin(make):
+    """A client of a model's API, whose server is one that writes the code that it was told to write."""
+    def made():
+        import os
+        import sys
+
+        from conftest import ROOT
+
+        sys.path.insert(0, os.path.join(ROOT, "examples", "agents"))
+        from standin import StandIn
+
+        server = StandIn(["2 * tools.price(item='tea') + tools.price(item='cake')"]).__enter__()
+
+        def check(names):
+            server.__exit__()
+            expect("12.0")(names)
+
+        return {"client": make(server.url)}, check
+
+    return made
+
+
+@standin
+def anthropic(url):
+    import anthropic
+
+    return anthropic.AsyncAnthropic(api_key="x", base_url=url)
+
+
+@standin
+def openai(url):
+    import openai
+
+    return openai.AsyncOpenAI(api_key="x", base_url=url + "/v1")
+
+
+def langchain():
+    from test_langchain import replay
+
+    return {"model": replay(("run_code", {"code": CODE}))}, expect("12.0")
+
+
+def deepagents():
+    from test_langchain import replay
+
+    return {"model": replay(("execute", {"command": "printf 'a\\nb\\n' > notes.txt; wc -l notes.txt"}))}, expect("2 notes.txt")
+
+
+def openai_agents():
+    from test_openai_agents import Replay
+
+    return {"model": Replay(CODE)}, expect("12.0")
+
+
+def dspy():
+    from dspy.utils import DummyLM
+
+    return {"lm": DummyLM([{"reasoning": "count", "code": "SUBMIT(answer=str(len(context.split())))"}])}, expect("30000")
+
+
+def pydantic_ai():
+    from pydantic_ai.models.function import FunctionModel
+    from test_pydantic_ai import replay
+
+    return {"model": FunctionModel(replay(CODE))}, expect("12.0")
+
+
+def autogen():
+    return {}, expect("12.0")
+
+
+def agent_framework():
+    from test_agent_framework import Replay
+
+    client = Replay()
+    client.codes, client.seen = [CODE], []
+    return {"client": client}, expect("12.0")
+
+
+def adk():
+    from test_adk import Replay
+
+    return {"model": Replay(model="replay", answers=["```python\nprint(2 * 4.5 + 3)\n```", "12"])}, expect("12.0")
+
+
+def llama_index():
+    from test_llama_index import Replay
+
+    return {"llm": Replay(codes=[CODE])}, expect("12.0")
+
+
+def inspect_ai():
+    import types
+
+    import tiktoken
+    from inspect_ai.model import ModelOutput, get_model
+
+    tiktoken.get_encoding = lambda name: types.SimpleNamespace(encode=lambda text, **options: text.split())
+    outputs = [ModelOutput.for_tool_call("mockllm/model", "python", {"code": "print(6 * 7)"}), ModelOutput.from_content("mockllm/model", "42")]
+    return {"model": get_model("mockllm/model", custom_outputs=outputs)}, expect("1.0")
+
+
+MODELS = {
+    "smolagents": Example("smolagents", smolagents), "anthropic": Example("anthropic", anthropic), "openai": Example("openai", openai),
+    "langchain": Example("langchain", langchain), "deepagents": Example("deepagents", deepagents),
+    "openai-agents": Example("agents", openai_agents), "dspy": Example("dspy", dspy), "pydantic-ai": Example("pydantic_ai", pydantic_ai),
+    "autogen": Example("autogen_core", autogen), "agent-framework": Example("agent_framework", agent_framework),
+    "adk": Example("google.adk", adk), "llama-index": Example("llama_index.core", llama_index), "inspect": Example("inspect_ai", inspect_ai)}
