@@ -1,6 +1,7 @@
 """The escape suite: attempts.py, in sandboxes of an ordinary user, of root, in a user namespace, and with parts of the
 system taken away."""
 import ctypes
+import json
 import os
 import platform
 import pwd
@@ -152,6 +153,33 @@ def test_every_attempt_is_denied(mode):
     name, host, how, driver = mode
     escaped = run_all(host, driver)
     assert not escaped, "\n".join(escaped)
+
+
+class InChild:
+    """Runs cells in a child that the code of a driver's session has forked."""
+
+    def __init__(self, driver):
+        self.driver = driver
+        result = driver.run("child = sessions.fork()")
+        assert result["error"] is None, result
+
+    def run(self, code):
+        result = self.driver.run("import json\nr = child.run(%r)\njson.dumps([r.value, r.error])" % code)
+        assert result["error"] is None, result
+        value, error = json.loads(result["value"])
+        return {"value": value, "error": error}
+
+
+def test_every_attempt_is_denied_to_a_child(mode):
+    """Forked in the middle of a cell. Its parent and its siblings are other sandboxes."""
+    _, host, how, _ = mode
+    with start(host, flags=("--allow-fork", "2"), **how) as driver:
+        child = InChild(driver)
+        escaped = run_all(host, child)
+        assert not escaped, "\n".join(escaped)
+        # A pid of the parent's namespace means nothing in the child's: it sees itself and the first process of its jail.
+        seen = child.run("import os\n[int(each) for each in os.listdir('/proc') if each.isdigit()]")["value"]
+        assert len(seen) <= 2, seen
 
 
 def test_nothing_gets_past_the_proxy(mode):
