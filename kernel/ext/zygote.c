@@ -25,6 +25,7 @@
 
 static int zygote_fd = -1;
 static int child_signal_fd = -1;
+static bool has_ended; /* a child, which is not reaped yet: without it Linux is not asked, because that looks at every child */
 
 /*
  * The memory that `ps` shows as the command line: a kernel writes the name of its session there.  NULL: it was not found.  The zygote
@@ -151,12 +152,13 @@ PyObject *wc_zygote_next(PyObject *self, PyObject *args)
 	/* A child's signal is not idle time: its exit is returned before the caller does anything else. */
 	do {
 		struct signalfd_siginfo info;
-		while (read(child_signal_fd, &info, sizeof info) > 0) {
-		}
+		while (read(child_signal_fd, &info, sizeof info) > 0)
+			has_ended = true;
 		int status;
-		pid_t pid = waitpid(-1, &status, WNOHANG);
+		pid_t pid = has_ended ? waitpid(-1, &status, WNOHANG) : 0;
 		if (pid > 0)
 			return Py_BuildValue("sii", "exit", (int)pid, status);
+		has_ended = false;
 		if (poll(p, 2, timeout_ms) <= 0)
 			Py_RETURN_NONE;
 	} while (!p[0].revents);
