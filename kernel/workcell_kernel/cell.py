@@ -50,7 +50,8 @@ class Cells:
         self.name = "<cell %d>"
         self.flags = AWAIT
         self.loop = None
-        self.hooked = None
+        self.hooked = None  # the interactive layer that self.hooks belong to
+        self.hooks = ()
         self.home = None  # (cwd, its real name): where each cell ends up again
         self.portable = None  # (value) -> (MIME type, bytes) or None: for values that JSON cannot say
         self.interrupted = bool  # the kernel's: is there an interrupt for this run?
@@ -203,16 +204,17 @@ class Cells:
                     pass
             raise
 
-    def has_hooks(self):
-        """Has anybody registered for a cell's beginning or end? Asking IPython takes a microsecond."""
-        current = interactive.current
-        if current is not self.hooked:
-            self.hooked, self.hooks = current, current.events.callbacks
-            # IPython's own is done by execute() for either interactive layer.
-            self.hooks["pre_execute"][:] = [
-                hook for hook in self.hooks["pre_execute"] if getattr(hook, "__name__", "") != "_clear_warning_registry"
-            ]
-        return any(self.hooks.values())
+    def find_hooks(self):
+        """The lists of functions that are registered for a cell's beginning or end; they stay up to date."""
+        self.hooked, self.hooks = interactive.current, ()
+        if self.hooked is None:
+            return
+        callbacks = self.hooked.events.callbacks
+        # IPython's own is done by execute() for either interactive layer.
+        callbacks["pre_execute"][:] = [
+            hook for hook in callbacks["pre_execute"] if getattr(hook, "__name__", "") != "_clear_warning_registry"
+        ]
+        self.hooks = callbacks.values()
 
     def run_nested(self, source):
         """For magics that run code: the value, exceptions pass. Figures belong to the output that %%capture takes."""
@@ -241,7 +243,9 @@ class Cells:
         """Runs a cell; returns (value_json, repr, mime, error): bytes or None, bytes or None, list, dict or None."""
         if source.startswith(COMPLETE):
             return self.complete(source[len(COMPLETE):])
-        if interactive.current is not None and self.has_hooks():
+        if interactive.current is not self.hooked:
+            self.find_hooks()
+        if any(self.hooks):
             interactive.current.fire("pre_execute")
             interactive.current.fire("pre_run_cell", source)
         failure = None
@@ -252,7 +256,9 @@ class Cells:
             figures.discard()
             return None, None, (), errors.describe(exc)
         finally:
-            if interactive.current is not None and self.has_hooks():
+            if interactive.current is not self.hooked:
+                self.find_hooks()
+            if any(self.hooks):
                 interactive.current.fire("post_execute")
                 interactive.current.fire("post_run_cell", source, self.ns.get("_"), failure)
             if self.home is not None:
