@@ -60,7 +60,7 @@ int cell__executor_unknown(const char *name, struct cell_error *err)
 		snprintf(list + size, sizeof list - size, "%s%s", i ? ", " : "", words[i]);
 	}
 	const char *near = cell__nearest(name, words);
-	return cell_fail(err, CELL_E_INVALID, 0, "unknown executor \"%.60s\"%s%s%s; expected one of %s", name,
+	return cell_fail(err, CELL_E_UNAVAILABLE, 0, "unknown executor \"%.60s\"%s%s%s; expected one of %s", name,
 			 near ? " (did you mean \"" : "", near ? near : "", near ? "\"?)" : "", list);
 }
 
