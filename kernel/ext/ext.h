@@ -105,7 +105,7 @@ PyObject *wc_zygote_send(PyObject *self, PyObject *args);
 
 /* In the zygote, before the first fork.  The arguments of the process lie there; 0: not known. */
 void wc_image_begin(uintptr_t *ret_args, uintptr_t *ret_args_end);
-PyObject *wc_image_save(PyObject *self, PyObject *fd);
+PyObject *wc_image_save(PyObject *self, PyObject *args);
 PyObject *wc_image_load(PyObject *self, PyObject *args);
 PyObject *wc_image_given(PyObject *self, PyObject *unused);
 

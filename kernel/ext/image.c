@@ -247,6 +247,8 @@ int wc_mappings_read(struct scratch *scratch, struct mappings *out)
 #define PAGE_PRESENT (1ull << 63)
 #define PAGE_SWAPPED (1ull << 62)
 #define PAGE_FILE (1ull << 61)
+#define PAGE_ALONE (1ull << 56) /* in no other process */
+#define SPARE_BYTES ((uint64_t)4 << 20) /* for whatever else happens while it is written */
 
 /* Our own file of it; a process that is not dumpable must be so for a moment to open it. */
 static int open_pages(void)
@@ -269,6 +271,7 @@ struct saving {
 	uint64_t used[WC_IMAGES_USED]; /* inodes of earlier images */
 	size_t n_used;
 	int pages_fd;
+	uint64_t limit, alone; /* of the memory; what counts in it of the pages that are written */
 };
 
 /* first: of the same area; pieces of two areas have different rights. */
@@ -301,6 +304,7 @@ static int find_pieces(struct saving *saving, const struct area *area)
 		}
 		for (size_t i = 0; i < (size_t)got / 8; i++) {
 			bool there = entries[i] & (PAGE_PRESENT | PAGE_SWAPPED), of_file = entries[i] & PAGE_FILE;
+			saving->alone += there && !of_file && (entries[i] & PAGE_ALONE) ? PAGE : 0;
 			if ((whole || (there && (!of_file || area->shared))) && add_piece(saving, first, at + i * PAGE) < 0)
 				return -1;
 		}
@@ -523,6 +527,11 @@ static int save(int fd, struct saving *saving)
 		saving->pieces[i].offset = at;
 		at += saving->pieces[i].bytes;
 	}
+	/* Until the pages are in the file alone they count twice, and the kernel would be killed. */
+	if (rc == 0 && saving->limit && saving->alone + at + SPARE_BYTES > saving->limit) {
+		errno = EDQUOT;
+		rc = -1;
+	}
 	uint64_t areas_at = sizeof image, pieces_at = areas_at + image.n_areas * sizeof(struct area),
 		 texts_at = pieces_at + image.n_pieces * sizeof(struct piece);
 	if (rc == 0)
@@ -544,16 +553,16 @@ static int save(int fd, struct saving *saving)
 	return rc;
 }
 
-/* image_save(fd) -> inodes of earlier images that it needs; None in the process that continues from the image, which has image_given() */
-PyObject *wc_image_save(PyObject *self, PyObject *arg)
+/* image_save(fd, limit of the memory; 0: none) -> inodes of earlier images that it needs; None in the process that continues from the image, which has image_given() */
+PyObject *wc_image_save(PyObject *self, PyObject *args)
 {
 	(void)self;
 	static struct saving saving; /* not on the stack: that is saved too, and read by the process that continues */
 	static int fd, rc, error;
-	fd = (int)PyLong_AsLong(arg);
-	if (PyErr_Occurred())
+	unsigned long long limit;
+	if (!PyArg_ParseTuple(args, "iK", &fd, &limit))
 		return NULL;
-	saving = (struct saving){ .pages_fd = -1 };
+	saving = (struct saving){ .pages_fd = -1, .limit = limit };
 	if (wc_scratch_place(&saving.scratch, NULL, 0, IMAGE_SCRATCH_BYTES) < 0)
 		return PyErr_SetFromErrno(PyExc_OSError);
 	PyOS_BeforeFork();

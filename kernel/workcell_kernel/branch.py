@@ -13,6 +13,7 @@ import _workcell
 
 # Idle threads of these pools: see end_pools().
 OMP_PAUSE_HARD = 2
+NO_ROOM = "the memory of the session does not fit a second time into its limit of %d MB, and a fork writes it to a file; raise the limit"
 SHARED_DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 
 

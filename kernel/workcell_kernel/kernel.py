@@ -5,6 +5,7 @@ only when the host named the run they are meant for.
 """
 
 import builtins
+import errno
 import os
 import sys
 from json import dumps, loads  # taken now: code in the session may replace what the module holds
@@ -349,7 +350,7 @@ class Kernel:
                 if self.confinement is not None and self.confinement.in_jail:
                     carried.take_files(drop)
                 answer["held"] = carried.held
-                uses = None if carried.held else _workcell.image_save(fds[0])
+                uses = None if carried.held else _workcell.image_save(fds[0], limits.limits.get("memory", 0))
                 if not carried.held and uses is None:
                     options = loads(_workcell.image_given())
                     branch.continue_from_image(self, carried, options)
@@ -360,7 +361,8 @@ class Kernel:
                 if not carried.held:
                     answer["image"] = uses
             except OSError as exc:
-                answer["error"] = str(exc)
+                full = exc.errno == errno.EDQUOT
+                answer["full" if full else "error"] = branch.NO_ROOM % (limits.limits["memory"] >> 20) if full else str(exc)
         os.close(fds[0])
         _workcell.send(_workcell.FORKED, ident, dumps(answer).encode())
         return False

@@ -35,10 +35,12 @@ static void list_held(const json_t *held, struct cell__buf *out)
 void cell__sub_branch_refused(const json_t *answer, struct cell_error *err)
 {
 	CELL_AUTO_BUF struct cell__buf held = CELL_BUF_INIT;
-	const char *error = json_string_value(json_object_get(answer, "error"));
+	const char *error = json_string_value(json_object_get(answer, "error")), *full = json_string_value(json_object_get(answer, "full"));
 	list_held(json_object_get(answer, "held"), &held);
 	if (held.size > 0)
 		cell_fail(err, CELL_E_FORK, 0, "a fork would not have: %.170s; end them, or fork with drop", held.data);
+	else if (full)
+		cell_fail(err, CELL_E_FORK, 0, "%.200s", full);
 	else
 		cell_fail(err, CELL_E_KERNEL, 0, "the kernel cannot fork: %.150s", error ? error : "for an unknown reason");
 }

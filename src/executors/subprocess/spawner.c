@@ -30,6 +30,7 @@ static bool try_again(struct cell__sub_kernel *kernel)
 	cell__link_close(cell__take_ptr(kernel->link));
 	cell__sub_kernel_wait_again(kernel);
 	kernel->up = kernel->ready = false;
+	kernel->kind = 0; /* the other one was told of its session, not this one */
 	if (cell__sub_zygote_start(kernel->env, &kernel->error) < 0)
 		cell__sub_kernel_gone_later(kernel);
 	else
