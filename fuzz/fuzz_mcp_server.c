@@ -52,7 +52,7 @@ static struct cell__mcp_peer *make_peer(struct heard *heard)
 	MUST(peer);
 	/* A session without a thread, ... */
 	home = (struct cell__mcp_handle){ .server = &server, .serial = 7, .home = peer, .is_home = true };
-	pthread_cond_init(&home.changed, NULL);
+	cell__mcp_cond_init(&home.changed);
 	server.handles = peer->home = &home;
 	/* ... and no room. */
 	peer->n_workers = CELL_MCP_MAX_CALLS;

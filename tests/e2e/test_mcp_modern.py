@@ -488,6 +488,56 @@ def test_tools_on_the_space(connect, tmp_path):
     assert session["value"] == 5
 
 
+# ---- jobs ---------------------------------------------------------------------------------------------------
+
+
+def test_a_job_goes_on_without_its_client(one, two, tmp_path):
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    began = one.value("run_code", code="x = open(%r).read()\nx" % str(fifo), wait_ms=50)
+    job, session = began["job"], began["session"]
+    assert began["result"] == "running" and len(job) == 32
+    waits = one.value("run_code", code="x * 2", session=session, wait_ms=0)  # one that has not begun
+    assert one.value("get_job", job=job)["result"] == "running"
+    for stranger in (two.fails("get_job", job=job), two.fails("cancel_job", job=job), one.fails("get_job", job="0" * 32)):
+        assert stranger == one.fails("get_job", job="x" * 100_000)
+    fifo.write_text("went on")
+    assert one.value("get_job", job=job, wait_ms=10_000)["value"] == "went on"
+    assert one.value("get_job", job=job)["session"] == session  # and again
+    assert one.value("get_job", job=waits["job"], wait_ms=10_000)["value"] == "went onwent on"
+    assert one.value("cancel_job", job=job)["result"] == "ended"
+    assert one.value("run_code", code="x", session=session, wait_ms=10_000)["value"] == "went on"
+    one.value("close_session", session=session)
+
+
+def test_jobs_are_cancelled(one):
+    began = one.value("run_code", code="x = 1\nimport time; time.sleep(600)", wait_ms=0)
+    waits = one.value("run_code", code="y = 1", session=began["session"], wait_ms=0)
+    assert one.value("cancel_job", job=waits["job"])["result"] == "cancelled"
+    assert one.value("cancel_job", job=began["job"])["result"] == "cancelled"
+    assert one.call("get_job", job=began["job"], wait_ms=10_000)["structuredContent"]["error"]["code"] == "interrupted"
+    assert one.value("get_job", job=waits["job"], wait_ms=10_000)["result"] == "cancelled"
+    assert one.value("run_code", code="[x, 'y' in globals()]", session=began["session"])["value"] == [1, False]
+    one.value("close_session", session=began["session"])
+
+
+def test_jobs_of_the_other_era(server, one):
+    """They outlive the connection in a session that does."""
+    old = server.session()
+    session = one.value("run_code", code="1")["session"]
+    began = server.events("POST", listening.call("run_code", code="import time; time.sleep(0.5); 8", session=session, wait_ms=0),
+                          session=old)[-1][1]["result"]["structuredContent"]
+    assert server.status("DELETE", session=old) == 204
+    assert one.value("get_job", job=began["job"], wait_ms=10_000)["value"] == 8
+    one.value("close_session", session=session)
+
+
+def test_a_silent_cell_shows_that_it_runs(one):
+    body = message("tools/call", 8, meta=envelope(progressToken="p"), name="run_code", arguments={"code": "import time; time.sleep(5.5)"})
+    _, messages = one.post(body)
+    assert [note["params"]["progressToken"] for note in messages[:-1]] == ["p"]
+
+
 # ---- approvals ----------------------------------------------------------------------------------------------
 
 

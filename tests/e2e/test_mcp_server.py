@@ -16,7 +16,7 @@ sys.path.insert(0, os.path.join(support.ROOT, "tests", "mcp"))
 import client as mcp_client  # noqa: E402
 import peers  # noqa: E402
 
-TOOLS = ["run_code", "execute_ipython_cell", "reset", "interrupt", "close_session", "checkpoint", "rewind", "fork_session", "list_tools", "search_tools", "list_workflows",
+TOOLS = ["run_code", "execute_ipython_cell", "reset", "interrupt", "get_job", "cancel_job", "close_session", "checkpoint", "rewind", "fork_session", "list_tools", "search_tools", "list_workflows",
          "search_workflows", "get_workflow", "create_workflow", "delete_workflow", "list_artifacts", "save_artifact",
          "load_artifact", "list_deps", "add_dep", "remove_dep", "install_package"]
 FORMS = {"elicitation": {}}
@@ -109,7 +109,7 @@ def test_the_list_of_tools(client):
 def test_tools_that_cannot_work_are_not_offered(connect, tmp_path):
     client = connect()
     names = [tool["name"] for tool in client.result(client.send("tools/list"))["tools"]]
-    assert names == TOOLS[:10]
+    assert names == TOOLS[:12]
     assert client.error(client.start("list_deps"))["message"] == "Unknown tool: list_deps"
     client = connect("--storage", tmp_path, "--no-runtime-deps")
     names = [tool["name"] for tool in client.result(client.send("tools/list"))["tools"]]

@@ -50,7 +50,7 @@ static void begin(void)
 	server.opts.max_sessions = 0;
 	home = (struct cell__mcp_handle){ .server = &server, .serial = 7, .home = peer, .is_home = true };
 	strcpy(home.owner, "tests");
-	pthread_cond_init(&home.changed, NULL);
+	cell__mcp_cond_init(&home.changed);
 	server.handles = peer->home = &home;
 	peer->n_workers = CELL_MCP_MAX_CALLS;
 }

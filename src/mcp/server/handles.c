@@ -22,6 +22,23 @@ struct share {
 	struct cell__mcp_handle *idlest; /* NULL: all are in use */
 };
 
+void cell__mcp_cond_init(pthread_cond_t *cond)
+{
+	pthread_condattr_t attr;
+
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(cond, &attr);
+	pthread_condattr_destroy(&attr);
+}
+
+void cell__mcp_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t until_us)
+{
+	struct timespec until = { .tv_sec = until_us / 1000000, .tv_nsec = until_us % 1000000 * 1000 };
+
+	pthread_cond_timedwait(cond, lock, &until);
+}
+
 static struct cell__mcp_handle *find_idlest(struct cell_mcp_server *server, const char *owner)
 {
 	struct share *shares = cell__alloc(server->n_handles + 1, sizeof(*shares)), *largest = NULL;
@@ -91,7 +108,7 @@ struct cell__mcp_handle *cell__mcp_handle_create(struct cell_mcp_server *server,
 					     .next = server->handles };
 	cell__random_hex(handle->id, CELL_MCP_HANDLE_CHARS);
 	snprintf(handle->owner, sizeof(handle->owner), "%s", owner);
-	pthread_cond_init(&handle->changed, NULL);
+	cell__mcp_cond_init(&handle->changed);
 	pthread_attr_init(&attr);
 	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
 	status = pthread_create(&thread, &attr, cell__mcp_cells_main, handle);

@@ -7,6 +7,9 @@
  *                              │  └── repeated, some not answered: asked again, with a new state
  *                              └── the approval timed out, the job ended ──▶ its result is kept until the call is repeated
  *
+ * A job can also be kept because its client does not want to wait longer (`wait_ms` of run_code): then it has an id for get_job and cancel_job,
+ * which are valid until the record goes.
+ *
  * A state is 128 random bits that name a record here, is valid once, for one principal, and for exactly the same tool and arguments.  So it
  * carries nothing that could be forged.  The record goes when the call is repeated after the job has ended, or KEEP_US after that.
  */
@@ -26,6 +29,8 @@ struct approval {
 
 struct cell__mcp_parked {
 	char state[CELL_MCP_HANDLE_CHARS + 1]; /* "": a call has taken it up */
+	char id[CELL_MCP_HANDLE_CHARS + 1];    /* for get_job; "": it has none */
+	bool asks;        /* by input_required */
 	char owner[CELL_MCP_MAX_OWNER];
 	struct cell_mcp_server *server;
 	struct cell__mcp_peer *peer;   /* that brought the call; NULL: gone */
@@ -134,6 +139,8 @@ bool cell__mcp_job_park(struct cell__mcp_job *job, json_t *form, uint64_t id, bo
 	*ret_result = NULL;
 	if (approval && !parked && job->request)
 		parked = parked_create(job);
+	if (parked)
+		parked->asks = true;
 	if (!approval || !parked) {
 		free(approval);
 		return false;
@@ -144,6 +151,44 @@ bool cell__mcp_job_park(struct cell__mcp_job *job, json_t *form, uint64_t id, bo
 	if (job->request)
 		*ret_result = ask(parked);
 	return true;
+}
+
+bool cell__mcp_job_asks(const struct cell__mcp_job *job)
+{
+	return job && job->parked && job->parked->asks;
+}
+
+const char *cell__mcp_job_keep(struct cell__mcp_job *job)
+{
+	struct cell__mcp_parked *parked = job->parked ? job->parked : job->request ? parked_create(job) : NULL;
+
+	if (!parked)
+		return NULL;
+	if (!parked->id[0])
+		cell__random_hex(parked->id, CELL_MCP_HANDLE_CHARS);
+	return parked->id;
+}
+
+int cell__mcp_kept_find(struct cell_mcp_server *server, const char *owner, const char *id, struct cell__mcp_job **ret_job,
+			json_t **ret_result)
+{
+	struct cell__mcp_parked *parked = server->parked;
+
+	while (parked && (!parked->id[0] || strcmp(parked->owner, owner) || strcmp(parked->id, id)))
+		parked = parked->next;
+	if (!parked)
+		return -1;
+	*ret_job = parked->job;
+	*ret_result = parked->result;
+	return 0;
+}
+
+void cell__mcp_parked_leave(const struct cell__mcp_peer *peer)
+{
+	for (struct cell__mcp_parked *parked = peer->server->parked; parked; parked = parked->next) {
+		if (parked->peer == peer)
+			parked->peer = NULL;
+	}
 }
 
 void cell__mcp_job_unpark(struct cell__mcp_job *job, uint64_t id)
@@ -164,6 +209,7 @@ void cell__mcp_parked_result(struct cell__mcp_job *job, json_t *result)
 	job->parked = NULL;
 	parked->result = result;
 	parked->ended_us = cell__now_us();
+	pthread_cond_broadcast(&parked->server->changed);
 }
 
 void cell__mcp_parked_taken(struct cell__mcp_job *job)
@@ -177,7 +223,8 @@ struct cell__mcp_job *cell__mcp_parked_of(struct cell_mcp_server *server, const 
 	bool found = !after;
 
 	for (struct cell__mcp_parked *parked = server->parked; parked; parked = parked->next) {
-		if (found && parked->job && (!peer || parked->peer == peer) && !parked->job->request)
+		/* One with an id outlives its connection, in a session that does. */
+		if (found && parked->job && parked->peer == peer && !parked->job->request && (!parked->id[0] || parked->job->canceller))
 			return parked->job;
 		found = found || parked->job == after;
 	}

@@ -562,6 +562,9 @@ static const char *begin_job(struct cell__mcp_peer *peer, struct cell__mcp_unit 
 		request->job = job;
 		fill_request(request, params, said);
 		job->request = request;
+		job->told_us = cell__now_us();
+		if (json_object_get(job->args, "wait_ms") && !job->tool->run)
+			job->deadline_us = job->told_us + json_integer_value(json_object_get(job->args, "wait_ms")) * 1000;
 		refused = queue_job(peer, job);
 	}
 	if (refused) {
@@ -854,7 +857,6 @@ struct cell__mcp_peer *cell__mcp_peer_create(struct cell_mcp_server *server, con
 					     bool stateless, struct cell_error *err)
 {
 	struct cell__mcp_peer *peer = cell__alloc(1, sizeof(*peer));
-	pthread_condattr_t attr;
 
 	if (!peer) {
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a client");
@@ -862,10 +864,7 @@ struct cell__mcp_peer *cell__mcp_peer_create(struct cell_mcp_server *server, con
 	}
 	*peer = (struct cell__mcp_peer){ .server = server, .sink = *sink, .stateless = stateless, .log_level = -1, .next_id = 1 };
 	snprintf(peer->owner, sizeof(peer->owner), "%s", owner);
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&peer->changed, &attr);
-	pthread_condattr_destroy(&attr);
+	cell__mcp_cond_init(&peer->changed);
 	pthread_mutex_lock(&server->lock);
 	peer->next = server->peers;
 	server->peers = peer;
@@ -921,10 +920,9 @@ static void end_parked(struct cell__mcp_peer *peer)
 static int wait_for_requests(struct cell__mcp_peer *peer, struct cell_error *err)
 {
 	int64_t until_us = cell__now_us() + peer->server->opts.grace_ms * 1000;
-	struct timespec until = { .tv_sec = until_us / 1000000, .tv_nsec = until_us % 1000000 * 1000 };
 
 	while ((peer->n_workers || peer->n_requests) && cell__now_us() < until_us)
-		pthread_cond_timedwait(&peer->changed, &peer->server->lock, &until);
+		cell__mcp_cond_wait(&peer->changed, &peer->server->lock, until_us);
 	if (!peer->n_workers && !peer->n_requests)
 		return 0;
 	return cell_fail(err, CELL_E_TIMEOUT, 0, "%zu operations are still under way", peer->n_workers + peer->n_requests);
@@ -964,6 +962,7 @@ int cell__mcp_peer_destroy(struct cell__mcp_peer *peer, bool kill, struct cell_e
 		peer->questions = asked->next;
 		free(asked);
 	}
+	cell__mcp_parked_leave(peer);
 	for (at = &server->peers; *at && *at != peer; at = &(*at)->next)
 		;
 	if (*at)

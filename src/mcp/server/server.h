@@ -75,7 +75,7 @@ struct cell_mcp_server {
 	char *files[CELL_MCP_MAX_FILES]; /* a ring */
 	size_t n_files;
 	pthread_mutex_t lock;   /* guards everything below, and what hangs on it */
-	pthread_cond_t changed; /* a handle is gone */
+	pthread_cond_t changed; /* a handle is gone, a kept job has ended */
 	struct cell__mcp_peer *peers;
 	struct cell__mcp_handle *handles; /* that can be found */
 	size_t n_handles;       /* of clients, without homes */
@@ -125,6 +125,9 @@ struct cell__mcp_job {
 	struct cell__mcp_job *after; /* in the queue of cells */
 	struct cell__mcp_job *dropped; /* reset: cells that were sent before it and have not begun */
 	bool overtaken;   /* a reset was sent after it */
+	bool stopped;     /* by cancel_job */
+	int64_t deadline_us; /* when its client wants an answer in any case; 0: when it has ended */
+	int64_t told_us;  /* the last progress */
 	/* A cell. */
 	double progress;
 	struct cell__buf tails[2];   /* of stdout and stderr: the beginning of a character */
@@ -331,7 +334,16 @@ void cell__mcp_job_unpark(struct cell__mcp_job *job, uint64_t id);
 void cell__mcp_parked_result(struct cell__mcp_job *job, json_t *result);
 /* A job has ended with a request. */
 void cell__mcp_parked_taken(struct cell__mcp_job *job);
-/* The next job after this one (NULL: the first) that waits and that the peer brought (NULL: any). */
+/* Whether it asks by input_required, also when nobody waits for it. job may be NULL. */
+bool cell__mcp_job_asks(const struct cell__mcp_job *job);
+/* Its client does not wait any longer: an id for get_job.  NULL: too many are kept. */
+const char *cell__mcp_job_keep(struct cell__mcp_job *job);
+/* -1: unknown, or of another owner.  *ret_job NULL: it has ended, with *ret_result, borrowed (NULL: it was cancelled). */
+int cell__mcp_kept_find(struct cell_mcp_server *server, const char *owner, const char *id, struct cell__mcp_job **ret_job,
+			json_t **ret_result);
+/* The peer goes. */
+void cell__mcp_parked_leave(const struct cell__mcp_peer *peer);
+/* The next job after this one (NULL: the first) that waits for an answer and that the peer brought. */
 struct cell__mcp_job *cell__mcp_parked_of(struct cell_mcp_server *server, const struct cell__mcp_peer *peer, struct cell__mcp_job *after);
 /*
  * A call is repeated with requestState and inputResponses; the lock is released in between.  -1: the state is not valid.  *ret_result
@@ -340,6 +352,10 @@ struct cell__mcp_job *cell__mcp_parked_of(struct cell_mcp_server *server, const 
 int cell__mcp_call_resume(struct cell__mcp_peer *peer, struct cell__mcp_pending *request, const struct cell__mcp_tool *tool,
 			  const json_t *args, const json_t *params, json_t **ret_result);
 void cell__mcp_parked_end(struct cell_mcp_server *server);
+
+/* Conditions whose waits can end at a time of cell__now_us(). */
+void cell__mcp_cond_init(pthread_cond_t *cond);
+void cell__mcp_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t until_us);
 
 /* handles.c: all with the lock held, unless they say otherwise */
 /* A new one of this owner, with a thread that has not opened it yet; home may be NULL.  NULL: *err has the reason. */
@@ -393,6 +409,8 @@ json_t *cell__mcp_tools_check(const struct cell__mcp_tool *tool, const json_t *a
 /* tools.c */
 int cell__mcp_reset(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);
 int cell__mcp_interrupt(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);
+int cell__mcp_get_job(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);
+int cell__mcp_cancel_job(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);
 int cell__mcp_close_session(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);
 int cell__mcp_operate(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);
 int cell__mcp_get_workflow(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);

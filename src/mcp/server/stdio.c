@@ -75,7 +75,7 @@ int cell_mcp_server_create(struct cell_engine *engine, const struct cell_mcp_ser
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for an MCP server");
 	*server = (struct cell_mcp_server){ .engine = engine, .opts = all, .session = session };
 	pthread_mutex_init(&server->lock, NULL);
-	pthread_cond_init(&server->changed, NULL);
+	cell__mcp_cond_init(&server->changed);
 	server->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	server->tools = cell__mcp_tools_list(&all);
 	server->temp_dir = cell__strdup(all.temp_dir ? all.temp_dir : "/tmp");

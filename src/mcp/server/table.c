@@ -20,6 +20,8 @@
 #define SESSION_OR_NEW                                                                                                               \
 	"\"session\":{\"type\":\"string\",\"minLength\":1,\"description\":\"Id from an earlier answer: goes on with its variables. " \
 	"Absent: this connection's session, or a new one\"}"
+#define WAIT_MS "\"wait_ms\":{\"type\":\"integer\",\"minimum\":0,\"maximum\":3600000"
+#define JOB_ID "\"job\":{\"type\":\"string\",\"minLength\":1}"
 #define SESSION_ID "\"session\":{\"type\":\"string\",\"minLength\":1,\"description\":\"Session id\"}"
 #define OF(id) &cell__operations[CELL__OP_##id]
 #define SOME_QUERY "{\"properties\":{\"query\":{\"minLength\":1}}}"
@@ -33,7 +35,7 @@
 	       "\"duration_ms\":{\"type\":\"number\"},\"state\":{\"type\":\"string\",\"enum\":[\"kept\",\"restored\",\"lost\"]}," SESSION           \
 	       ",\"truncated\":{\"type\":\"boolean\"},"                                                                                             \
 	       "\"output_file\":{\"type\":[\"string\",\"null\"],\"description\":\"File with the whole output, if it is too long for the answer\"}", \
-	       "\"result\",\"stdout\",\"stderr\",\"error\",\"images\",\"duration_ms\",\"state\",\"truncated\"")
+	       "\"result\"")
 
 static const struct cell__mcp_tool table[] = {
 	{ .name = "run_code",
@@ -42,7 +44,8 @@ static const struct cell__mcp_tool table[] = {
 		   "expression, then the printed output. The code can use tools, workflows, artifacts and deps. A session ends when "
 		   "others need its place and it was idle for longest.",
 	  .input = OBJECT("\"code\":{\"type\":\"string\",\"x-nul\":true,"
-			  "\"description\":\"Python code; IPython's !cmd, %magic and top-level await work\"}," SESSION_OR_NEW,
+			  "\"description\":\"Python code; IPython's !cmd, %magic and top-level await work\"}," WAIT_MS
+			  ",\"description\":\"If it has not ended by then, the answer is the id of a job for get_job\"}," SESSION_OR_NEW,
 			  "\"code\""),
 	  .answer = CELL_RESULT,
 	  .flags = CELL_MCP_DESTRUCTIVE | CELL_MCP_OPEN_WORLD | CELL_MCP_SESSION | CELL_MCP_BEGINS },
@@ -72,6 +75,20 @@ static const struct cell__mcp_tool table[] = {
 	  .answer = DONE,
 	  .flags = CELL_MCP_IDEMPOTENT | CELL_MCP_SESSION | CELL_MCP_AT_ONCE,
 	  .run = cell__mcp_interrupt },
+	{ .name = "get_job",
+	  .title = "Get the result of a job",
+	  .about = "Returns the result of a job of run_code, or that it still runs after wait_ms.",
+	  .input = OBJECT(JOB_ID "," WAIT_MS ",\"default\":0}", "\"job\""),
+	  .answer = CELL_RESULT,
+	  .flags = CELL_MCP_READ_ONLY,
+	  .run = cell__mcp_get_job },
+	{ .name = "cancel_job",
+	  .title = "Cancel a job",
+	  .about = "Interrupts a job of run_code, or keeps it from running.",
+	  .input = OBJECT(JOB_ID, "\"job\""),
+	  .answer = DONE,
+	  .flags = CELL_MCP_DESTRUCTIVE | CELL_MCP_IDEMPOTENT,
+	  .run = cell__mcp_cancel_job },
 	{ .name = "close_session",
 	  .title = "Close a session",
 	  .about = "Ends a session that is not needed any more, with its variables.",

@@ -142,6 +142,73 @@ int cell__mcp_close_session(struct cell__mcp_job *job, const json_t *args, struc
 	return answer_words(out, "closed", "The session was closed.");
 }
 
+/* ---- jobs whose client did not wait ------------------------------------------------------ */
+
+static int no_job(struct cell__buf *message)
+{
+	return fail(message, "not_found: no such job: its result is kept for ten minutes after its end");
+}
+
+int cell__mcp_get_job(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message)
+{
+	struct cell_mcp_server *server = job->handle->server;
+	const char *id = json_string_value(json_object_get(args, "job"));
+	int64_t until = cell__now_us() + json_integer_value(json_object_get(args, "wait_ms")) * 1000;
+	struct cell__mcp_job *found;
+	json_t *result = NULL;
+	int status;
+
+	pthread_mutex_lock(&server->lock);
+	while (!(status = cell__mcp_kept_find(server, job->handle->owner, id, &found, &result)) && found && cell__now_us() < until &&
+	       !job->handle->closing && !(job->request && job->request->cancelled)) {
+		/* A cancellation does not wake us. */
+		int64_t soon = cell__now_us() + 100000;
+
+		cell__mcp_cond_wait(&server->changed, &server->lock, soon < until ? soon : until);
+	}
+	if (!status && !found && result) {
+		out->content = json_incref(json_object_get(result, "content"));
+		out->structured = json_incref(json_object_get(result, "structuredContent"));
+		out->failed = json_is_true(json_object_get(result, "isError"));
+	}
+	pthread_mutex_unlock(&server->lock);
+	if (status)
+		return no_job(message);
+	if (found || !result)
+		return answer_words(out, found ? "running" : "cancelled", found ? "Still running." : "The job was cancelled.");
+	return out->content ? 0 : -1;
+}
+
+int cell__mcp_cancel_job(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message)
+{
+	struct cell_mcp_server *server = job->handle->server;
+	struct cell__mcp_job *found = NULL;
+	json_t *result;
+	uint64_t run_id = 0;
+	bool runs = false;
+	int status;
+
+	pthread_mutex_lock(&server->lock);
+	status = cell__mcp_kept_find(server, job->handle->owner, json_string_value(json_object_get(args, "job")), &found, &result);
+	if (!status && found) {
+		found->stopped = true;
+		found->refs++;
+		runs = found->handle->running == found;
+		run_id = found->handle->run_id;
+	}
+	pthread_mutex_unlock(&server->lock);
+	if (status)
+		return no_job(message);
+	if (runs)
+		cell_session_cancel(found->handle->session, run_id, NULL);
+	if (found) {
+		pthread_mutex_lock(&server->lock);
+		cell__mcp_job_unref(found);
+		pthread_mutex_unlock(&server->lock);
+	}
+	return answer_words(out, found ? "cancelled" : "ended", found ? "The job was cancelled." : "The job had ended.");
+}
+
 /* ---- artifacts ------------------------------------------------------------------------ */
 
 /* The bytes that `data` describes; -1: *message has the reason. */
