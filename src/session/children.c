@@ -190,13 +190,15 @@ static void stop_child(struct cell_session *child, const char *limit, int64_t ma
 		cell__child_end(child);
 }
 
+/* The next one to be stopped, or to be ended after that. */
 static struct cell_session *find_old(struct cell_session *session, int64_t born_before_us)
 {
 	for (struct cell_session *child = session->children; child; child = child->sibling) {
 		struct cell_session *found = find_old(child, born_before_us);
 		if (found)
 			return found;
-		if (!child->is_over && !child->closing && child->born_us <= born_before_us)
+		/* One that was stopped may have run the cell of another client, whose end is not told here. */
+		if (!child->closing && (child->is_over ? !child->current : child->born_us <= born_before_us))
 			return child;
 	}
 	return NULL;
@@ -288,7 +290,7 @@ static void handle_tick(uv_timer_t *timer)
 	struct cell__tree *tree = timer->data;
 	struct cell_session *root = tree->root, *old;
 	int64_t now = cell__now_us(), most = root->options.fork_time_ms;
-	while (most > 0 && (old = find_old(root, now - most * 1000)))
+	while ((old = find_old(root, most > 0 ? now - most * 1000 : INT64_MIN)))
 		stop_child(old, "fork_time", most, (now - old->born_us) / 1000);
 	if (root->options.fork_memory > 0 && !tree->measuring)
 		measure(tree);

@@ -108,6 +108,16 @@ def test_a_client_may_allow_less(server):
     ended(server, session, none)
 
 
+def test_a_child_that_another_client_uses_lives_no_longer(tmp_path):
+    with serving.shared(serving.Server("--executor", "subprocess", "--allow-fork", "1", "--fork-time", "1", "--grace", "1")) as server:
+        session = opened(server)
+        child = value(server, session, "c = sessions.fork()\nc.id")
+        answer = server.ask("POST", "/execute", {"code": "import time; time.sleep(30)"}, headers={"X-Session-ID": child})
+        assert answer.json["error_code"] == "limit_exceeded", answer
+        support.wait_until(lambda: child not in listed(server), "it ends with its cell")
+        ended(server, session)
+
+
 HOSTILE = support.FRAMES + r'''
 def answers():
     """What the host sends now; descriptors that come with it are dropped."""
