@@ -96,7 +96,7 @@ def refusals():
     cells.fails("invalid", "must be true or false", "open", options={"restore_cwd": 1})
     cells.fails("invalid", "NUL", "open", options={"cwd": "/tmp\0/x"})
     cells.fails("invalid", '"env" of "options" must be an object', "open", options={"env": ["A=b"]})
-    cells.fails("invalid", "nosuch", "open", options={"executor": "nosuch"})
+    cells.fails("executor_unavailable", "nosuch", "open", options={"executor": "nosuch"})
     cells.fails("invalid", "\"code\" must be a string", "run", session=session, code=1)
     cells.fails("invalid", "\"session\" is missing", "run", code="1")
     cells.fails("invalid", "\"session\" is missing", "reset", session=7)

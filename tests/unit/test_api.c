@@ -351,8 +351,8 @@ static void test_session_misuse(void **state)
 	ROW(env, no_equals, CELL_E_INVALID, "NOEQUALS");
 	ROW(env, no_key, CELL_E_INVALID, "=v");
 	ROW(env, no_text, CELL_E_INVALID, "UTF-8");
-	ROW(executor, "teleport", CELL_E_INVALID, "teleport");
-	ROW(executor, "", CELL_E_INVALID, "executor");
+	ROW(executor, "teleport", CELL_E_UNAVAILABLE, "teleport");
+	ROW(executor, "", CELL_E_UNAVAILABLE, "executor");
 #undef ROW
 	struct cell_engine *engine = support_engine(0);
 	for (size_t i = 0; i < n; i++) {
