@@ -268,13 +268,22 @@ def stage_sdk():
 FRAMEWORKS = os.path.join(ROOT, "build", "frameworks-venv", "bin", "python")
 
 
-def stage_frameworks():
-    say("adapters for agent frameworks, with the frameworks")
+def frameworks(*paths):
     if run("scripts/setup.sh", "frameworks") != 0:
         fail("build/frameworks-venv, from python/frameworks/requirements.txt")
         return
     # Each file imports one framework, which takes seconds.
-    pytests("build", "python/frameworks", "--dist", "loadfile", python=FRAMEWORKS, workers=2)
+    pytests("build", *paths, "--dist", "loadfile", python=FRAMEWORKS, workers=2)
+
+
+def stage_frameworks():
+    say("adapters for agent frameworks, with the frameworks")
+    frameworks("python/frameworks")
+
+
+def stage_framework_smoke():
+    say("one adapter for an agent framework, with the framework")
+    frameworks("python/frameworks/test_smolagents.py")
 
 
 def stage_pythons():
@@ -459,13 +468,14 @@ def check_tmp(before, stage, clean):
 # In the order in which failures are cheapest to understand.
 TIERS = {
     "check": [stage_gcc, stage_checks, stage_quick_unit, stage_smoke],
-    "test": [stage_gcc, stage_checks, stage_unit, stage_e2e, stage_holes, stage_asan, stage_fuzz, stage_tsan, stage_containers, stage_sdk, stage_valkey],
+    "test": [stage_gcc, stage_checks, stage_unit, stage_e2e, stage_holes, stage_asan, stage_fuzz, stage_tsan, stage_containers, stage_sdk, stage_valkey,
+             stage_framework_smoke],
     "soak": [stage_gcc, stage_analyze, stage_pythons, stage_sanitized_e2e, stage_long_fuzz, stage_races, stage_vm, stage_browser, stage_packages, stage_aarch64, stage_frameworks],
 }
 STAGES = {stage.__name__[len("stage_"):]: stage for stages in TIERS.values() for stage in stages}
 # Of the tier `test`: what comes first, and then lines of stages side by side. Only the main one runs ninja in the folder `build`.
 LINES = [{"main": ["gcc", "checks"]},
-         {"main": ["e2e", "holes"], "side": ["unit", "asan", "fuzz", "tsan", "containers", "sdk", "valkey"]}]
+         {"main": ["e2e", "holes"], "side": ["unit", "asan", "fuzz", "tsan", "containers", "sdk", "valkey", "framework_smoke"]}]
 
 
 def run_line(wanted, tmp):

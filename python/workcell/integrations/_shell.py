@@ -143,7 +143,8 @@ class Reading:
     """A file that is read piece by piece: ``while reading.more: reading.add(run(reading.cell()))``."""
 
     def __init__(self, path: str) -> None:
-        self.path, self.pieces, self.size, self.more = path, [], 0, True  # type: str, List[bytes], int, bool
+        self.path, self.size, self.more = path, 0, True
+        self.pieces: List[bytes] = []
 
     def cell(self) -> str:
         """The next cell."""

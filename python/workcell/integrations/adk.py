@@ -48,7 +48,8 @@ class WorkcellCodeExecutor(BaseCodeExecutor):
 
     def __init__(self, *, executor: ExecutorLike = None, max_output: int = MAX_ANSWER, stateful: bool = True, **options: Any) -> None:
         own = {name: options.pop(name) for name in list(options) if name in BaseCodeExecutor.model_fields}
-        super().__init__(max_output=max_output, stateful=stateful, **own)
+        super().__init__(stateful=stateful, **own)
+        self.max_output = max_output
         self._executor, self._options = executor, options
         if isinstance(executor, str):  # a wrong name must fail here, not in a conversation
             open_sync(None, executor, options)[1]()

@@ -31,7 +31,7 @@ class _Arguments(TypedDict):
     code: str
 
 
-_ADAPTER = TypeAdapter(_Arguments)
+_VALIDATOR: Any = TypeAdapter(_Arguments).validator
 _SCHEMA = {"type": "object", "properties": {"code": {"type": "string", "description": "Python code"}}, "required": ["code"], "additionalProperties": False}
 
 
@@ -103,7 +103,7 @@ class CodeModeToolset(WrapperToolset[Any]):
                 continue
             tools.add(name, tool.tool_def.description or "", tool.tool_def.parameters_json_schema, self._caller(name, tool))
         definition = ToolDefinition(name=self.name, description=run_code_about(tools), parameters_json_schema=_SCHEMA, sequential=True)
-        found[self.name] = ToolsetTool(toolset=self, tool_def=definition, max_retries=self.max_retries, args_validator=_ADAPTER.validator)
+        found[self.name] = ToolsetTool(toolset=self, tool_def=definition, max_retries=self.max_retries, args_validator=_VALIDATOR)
         return found
 
     async def call_tool(self, name: str, tool_args: Dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]) -> Any:
