@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/protected.h"
 
 struct committing {
 	struct cell__layer *layer;
@@ -106,7 +107,7 @@ static int judge(struct committing *committing, const struct cell__changed *chan
 		return 0;
 	ret_judged->obstacle = obstacle(changed, choice);
 	/* What is in a protected folder may be named by itself, and its folders are made. */
-	ret_judged->protected = choice == BELOW && cell__layer_is_protected(changed->path);
+	ret_judged->protected = choice == BELOW && cell__protected_path(changed->path);
 	ret_judged->writes = !ret_judged->obstacle && !ret_judged->protected;
 	return 0;
 }

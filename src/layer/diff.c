@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/protected.h"
 
 struct diffing {
 	struct cell__layer *layer;
@@ -114,7 +115,7 @@ static int add_file(void *arg, const struct cell__changed *changed, struct cell_
 		target[n > 0 ? n : 0] = '\0';
 		rc |= set_shown(file, "target", target);
 	}
-	if (cell__layer_is_protected(changed->path))
+	if (cell__protected_path(changed->path))
 		rc |= set(file, "protected", json_true());
 	if (changed->conflict)
 		rc |= set(file, "conflict", json_true());

@@ -81,14 +81,9 @@ int cell__layer_fork(struct cell__layer *layer, const struct cell__frozen *froze
 json_t *cell__layer_diff(struct cell__layer *layer, bool with_text, struct cell_error *err);
 /*
  * Writes changes to base, each file at once or not at all: all of them, or those at and below these paths (as diff shows them;
- * NULL-terminated).  Before anything is written, CELL_E_CONFLICT: files changed underneath, unless force.  Protected names (protected.c) are
+ * NULL-terminated).  Before anything is written, CELL_E_CONFLICT: files changed underneath, unless force.  Protected names (base/protected.h) are
  * left out, unless they are named exactly.  {"committed": [path], "protected": [path], "skipped": [{"path", "reason"}]}.
  */
 json_t *cell__layer_commit(struct cell__layer *layer, const char *const *paths, bool force, struct cell_error *err);
-
-/* Whether a program of the host may run this file, or read it as its settings, without being asked to (docs/branches.md).  path: relative. */
-bool cell__layer_is_protected(const char *path);
-/* All names, for docs and policies; NULL-terminated. */
-const char *const *cell__layer_protected_names(void);
 
 #endif

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include "base/protected.h"
 #include "layer/internal.h"
 
 static char top[64];
@@ -355,9 +356,9 @@ static void test_protected_names(void **state)
 	static const char *const guarded[] = { ".git", ".git/config", "a/b/.venv/bin/x", "Makefile", "x/CLAUDE.md", "lib/x.pth", ".ENV" };
 	static const char *const free_names[] = { "git", "main.py", "src/environment.py", "docs/readme.md", ".gitignore", "data/x.csv" };
 	for (size_t i = 0; i < COUNT(guarded); i++)
-		assert_true(cell__layer_is_protected(guarded[i]));
+		assert_true(cell__protected_path(guarded[i]));
 	for (size_t i = 0; i < COUNT(free_names); i++)
-		assert_false(cell__layer_is_protected(free_names[i]));
+		assert_false(cell__protected_path(free_names[i]));
 	EACH_FORM(protect);
 }
 

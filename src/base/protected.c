@@ -3,9 +3,10 @@
  * editors, agents, shells, interpreters and package managers, and the files that test runners and build programs load by name.  Not
  * source files in general: whoever runs a program that the code wrote knows that.
  */
-#include "layer/internal.h"
+#include "base/protected.h"
 
 #include <ctype.h>
+#include <limits.h>
 #include <string.h>
 
 /* In lower case, as file systems that ignore case would find them.  A name protects the file and everything below a folder of that name. */
@@ -119,32 +120,53 @@ static const char *const names[] = {
 	NULL,
 };
 
-const char *const *cell__layer_protected_names(void)
+const char *const *cell__protected_names(void)
 {
 	return names;
 }
 
-/* One "*", at the beginning or the end. */
-static bool fits(const char *pattern, const char *part, size_t size)
+/* The name in lower case; longer ones than a file can have are cut. */
+static size_t lower(const char *name, size_t size, char out[static NAME_MAX + 1])
 {
-	size_t n = strlen(pattern);
-	if (pattern[0] == '*')
-		return size >= n - 1 && memcmp(part + size - (n - 1), pattern + 1, n - 1) == 0;
-	if (pattern[n - 1] == '*')
-		return size >= n - 1 && memcmp(part, pattern, n - 1) == 0;
-	return size == n && memcmp(part, pattern, n) == 0;
+	size = size < NAME_MAX + 1 ? size : NAME_MAX + 1;
+	for (size_t i = 0; i < size; i++)
+		out[i] = (char)tolower((unsigned char)name[i]);
+	return size;
 }
 
-bool cell__layer_is_protected(const char *path)
+/* Both in lower case. */
+static bool fits(const char *pattern, size_t n, const char *name, size_t size)
+{
+	if (n > 0 && pattern[0] == '*')
+		return size >= n - 1 && memcmp(name + size - (n - 1), pattern + 1, n - 1) == 0;
+	if (n > 0 && pattern[n - 1] == '*')
+		return size >= n - 1 && memcmp(name, pattern, n - 1) == 0;
+	return size == n && memcmp(name, pattern, n) == 0;
+}
+
+bool cell__protected_fits(const char *pattern, const char *name, size_t size)
+{
+	char low_pattern[NAME_MAX + 1], low_name[NAME_MAX + 1];
+	size_t n = lower(pattern, strlen(pattern), low_pattern);
+	return fits(low_pattern, n, low_name, lower(name, size, low_name));
+}
+
+bool cell__protected_name(const char *name, size_t size)
+{
+	char low[NAME_MAX + 1];
+	size = lower(name, size, low);
+	for (size_t i = 0; names[i]; i++)
+		if (fits(names[i], strlen(names[i]), low, size))
+			return true;
+	return false;
+}
+
+bool cell__protected_path(const char *path)
 {
 	while (*path) {
-		char part[NAME_MAX + 1];
-		size_t n = strcspn(path, "/"), size = n < sizeof part ? n : sizeof part;
-		for (size_t i = 0; i < size; i++)
-			part[i] = (char)tolower((unsigned char)path[i]);
-		for (size_t i = 0; names[i]; i++)
-			if (fits(names[i], part, size))
-				return true;
+		size_t n = strcspn(path, "/");
+		if (cell__protected_name(path, n))
+			return true;
 		path += n + strspn(path + n, "/");
 	}
 	return false;
