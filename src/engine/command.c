@@ -31,6 +31,7 @@
 #include "sandbox/plans.h"
 #include "gate/audit.h"
 #include "engine/engine.h"
+#include "spawn/guard.h"
 #include "spawn/message.h"
 
 #define ANSWER_BYTES 16384 /* of an interpreter, about itself */
@@ -334,6 +335,9 @@ static int summarize(const struct command *command, const struct cell_plan *plan
 								    : "",
 			       size_words(p->tmp_bytes, a));
 	rc |= add_paths(out, ", ", &p->write) | cell__buf_add_str(out, "\n");
+	if (p->unprotect.count)
+		rc |= cell__buf_add_str(out, "           protected names: ") | add_paths(out, "", &p->unprotect) |
+		      cell__buf_add_str(out, "\n");
 	if (p->hide.count)
 		rc |= cell__buf_add_str(out, "hidden     ") | add_paths(out, "", &p->hide) | cell__buf_add_str(out, "\n");
 	rc |= summarize_network(command, out);
@@ -449,6 +453,7 @@ static void __attribute__((noreturn)) run_command(struct child *child)
 static void __attribute__((noreturn)) run_pid1(struct child *child)
 {
 	struct cell_plan_report report = { .step = -1 };
+	sigset_t wanted;
 	int status = 0;
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || cell__cgroup_join(&child->group) < 0)
 		report_and_end(child, STEP_BEGIN, errno);
@@ -468,10 +473,16 @@ static void __attribute__((noreturn)) run_pid1(struct child *child)
 	if (pid < 0)
 		report_and_end(child, STEP_BEGIN, errno);
 	close(child->report_fd);
+	if (child->apply.has_guard)
+		cell__guard_begin(child->apply.guard_fd);
+	sigemptyset(&wanted);
+	sigaddset(&wanted, SIGCHLD);
 	for (;;) {
-		pid_t ended = waitpid(-1, &status, __WALL);
-		if (ended == pid)
-			_exit(WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status));
+		pid_t ended;
+		(void)cell__guard_wait(&wanted);
+		while ((ended = waitpid(-1, &status, WNOHANG | __WALL)) > 0)
+			if (ended == pid)
+				_exit(WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status));
 		if (ended < 0 && errno != EINTR)
 			_exit(125);
 	}

@@ -35,7 +35,10 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <unistd.h>
+
+#include "sandbox/guard.h"
 
 #define OPEN_TRIES 1000
 
@@ -639,6 +642,23 @@ static int listen_at(struct cell_apply *apply, uint64_t port)
 	return 0;
 }
 
+static int listen_for_guard(struct cell_apply *apply)
+{
+	const struct sockaddr_un here = { .sun_family = AF_UNIX, .sun_path = CELL_GUARD_SOCKET };
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return -1;
+	if (bind(fd, (const struct sockaddr *)&here, sizeof here) < 0 || listen(fd, 1) < 0) {
+		int error = errno;
+		close(fd);
+		errno = error;
+		return -1;
+	}
+	apply->guard_fd = fd;
+	apply->has_guard = true;
+	return 0;
+}
+
 /* ---- the process ---- */
 
 int cell__bound_capabilities(void)
@@ -662,11 +682,22 @@ int cell__bound_capabilities(void)
 	return prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0 && errno != EINVAL ? -1 : 0;
 }
 
-int cell__drop_capabilities(void)
+static int set_capabilities(uint64_t caps)
 {
 	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
-	struct __user_cap_data_struct none[2] = { { 0, 0, 0 }, { 0, 0, 0 } };
-	return (int)syscall(SYS_capset, &head, none);
+	struct __user_cap_data_struct sets[2] = { { (uint32_t)caps, (uint32_t)caps, 0 },
+						  { (uint32_t)(caps >> 32), (uint32_t)(caps >> 32), 0 } };
+	return (int)syscall(SYS_capset, &head, sets);
+}
+
+int cell__drop_capabilities(void)
+{
+	return set_capabilities(0);
+}
+
+int cell__keep_capability(int cap)
+{
+	return set_capabilities(1ull << cap);
 }
 
 /* Closes every descriptor from 3 up except the kept ones. */
@@ -839,6 +870,12 @@ static int run_step(struct cell_apply *apply, const struct cell_plan_step *step,
 		return landlock_restrict(apply);
 	case CELL_OP_SECCOMP:
 		return load_filter(step);
+	case CELL_OP_GUARD_SOCKET:
+		return listen_for_guard(apply);
+	case CELL_OP_GUARD:
+		return cell__guard_join(apply->session, step);
+	case CELL_OP_PLACE:
+		return 0;
 	}
 	errno = EINVAL;
 	return -1;
@@ -855,7 +892,8 @@ int cell__apply_stage(struct cell_apply *apply, enum cell_plan_stage stage, stru
 			continue;
 		if (run_step(apply, step, report) == 0)
 			continue;
-		if (step->flags & CELL_STEP_OPTIONAL) {
+		/* The guard is left out where it cannot work, and for no other reason. */
+		if ((step->flags & CELL_STEP_OPTIONAL) && (step->op != CELL_OP_GUARD || errno == EOPNOTSUPP)) {
 			if (!inner)
 				report->skipped[i / 8] |= (uint8_t)(1u << (i % 8));
 			continue;

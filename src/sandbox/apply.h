@@ -19,6 +19,8 @@ struct cell_apply {
 	int landlock_fd;                 /* -1 */
 	int listen_fd;                   /* made by OP_LISTEN, valid when has_listener */
 	bool has_listener;
+	int guard_fd;                    /* made by OP_GUARD_SOCKET, valid when has_guard */
+	bool has_guard;
 	bool ids_come;                   /* the starter writes the id maps, as for a mapped plan */
 	int start_fd;                    /* then: the socket on which cell__mapped_start() answers */
 	int trees[CELL_PLAN_MAX_TREES];  /* from there, or our own; OP_TREE takes them in order */
@@ -48,5 +50,7 @@ const struct cell_plan *cell__plan_map(int fd);
 /* Prevents capabilities through exec; uid 0 has no privileges. */
 int cell__bound_capabilities(void);
 int cell__drop_capabilities(void);
+/* All but this one. */
+int cell__keep_capability(int cap);
 
 #endif

@@ -36,7 +36,7 @@
 #ifdef CELL_PLANTED_HOLES
 static bool is_left_out(enum cell_plan_op op)
 {
-	static const char *const names[CELL_OP_SECCOMP + 1] = {
+	static const char *const names[CELL_OP_PLACE + 1] = {
 		[CELL_OP_SECCOMP] = "seccomp",
 		[CELL_OP_RESTRICT] = "landlock",
 		[CELL_OP_CAPS] = "caps",
@@ -50,6 +50,7 @@ static bool is_left_out(enum cell_plan_op op)
 		[CELL_OP_NOT_DUMPABLE] = "dumpable",
 		[CELL_OP_LANDLOCK] = "landlock",
 		[CELL_OP_ALLOW] = "landlock",
+		[CELL_OP_GUARD] = "guard",
 	};
 	return names[op] && is_hole(names[op]);
 }
@@ -403,6 +404,11 @@ void cell__builder_root(struct cell__builder *b, const struct cell__sandbox_poli
 		JAIL(CELL_OP_LINK, CELL_STEP_OPTIONAL, 0, 0, env->links[i + 1], env->links[i]);
 }
 
+bool cell__plan_guards(const struct cell__sandbox_policy *policy, const struct cell__machine *machine)
+{
+	return machine->level == CELL_LEVEL_FULL && machine->guards && (policy->workspace == CELL_WORKSPACE_RW || policy->write.count > 0);
+}
+
 static void jail_stage(struct cell__builder *b, const struct cell__sandbox_policy *policy, const struct cell__machine *machine,
 		       const struct cell__plan_env *env)
 {
@@ -417,6 +423,8 @@ static void jail_stage(struct cell__builder *b, const struct cell__sandbox_polic
 	JAIL(CELL_OP_IDS, b->mapped ? CELL_BIND_MAPPED : 0, geteuid(), getegid(), "", "");
 	cell__builder_root(b, policy, machine, env);
 	own_proc(b, policy);
+	if (cell__plan_guards(policy, machine))
+		JAIL(CELL_OP_GUARD_SOCKET, 0, 0, 0, "", "");
 	for (size_t i = 0; i < policy->read.count; i++)
 		bind_known(b, CELL_STAGE_JAIL, policy->read.items[i], CELL_BIND_READ_ONLY);
 	for (size_t i = 0; i < policy->write.count; i++)
@@ -458,12 +466,15 @@ static uint64_t rights_of_abi(int abi)
 }
 
 /* The new root's /var/tmp is a link to /tmp, and a session's rules follow no links. */
+static const char *inside(const struct cell__builder *b, const char *path)
+{
+	return b->own_root && cell__path_is_under(path, "/var/tmp") ? path + strlen("/var") : path;
+}
+
 static void allow(struct cell__builder *b, enum cell_plan_stage stage, const char *path, uint64_t rights)
 {
-	if (b->own_root && cell__path_is_under(path, "/var/tmp"))
-		path += strlen("/var");
 	if (b->rights)
-		cell__builder_step(b, stage, CELL_OP_ALLOW, 0, rights & b->rights, 0, path, "");
+		cell__builder_step(b, stage, CELL_OP_ALLOW, 0, rights & b->rights, 0, inside(b, path), "");
 }
 
 #define FS_WRITE (b->rights & ~(FS_MAKE_CHAR | FS_MAKE_BLOCK | FS_IOCTL_DEV))
@@ -542,6 +553,19 @@ static int filters(struct cell__builder *b, const struct cell__sandbox_policy *p
 	return 0;
 }
 
+/* The last step, so that the others need not go through it. */
+static int guard(struct cell__builder *b, const struct cell__sandbox_policy *policy, struct cell_error *err)
+{
+	CELL_AUTO_BUF struct cell__buf filter = CELL_BUF_INIT, names = CELL_BUF_INIT;
+	if (cell__filter_guard(&filter, err) < 0)
+		return -1;
+	for (size_t i = 0; i < policy->unprotect.count; i++)
+		b->failed |= cell__buf_printf(&names, "%s/", policy->unprotect.items[i]) < 0;
+	cell__builder_step_bytes(b, CELL_STAGE_KERNEL, CELL_OP_GUARD, CELL_STEP_OPTIONAL, 0, 0, filter.data, filter.size,
+				 names.data ? names.data : "");
+	return 0;
+}
+
 static int kernel_stage(struct cell__builder *b, const struct cell__sandbox_policy *policy, const struct cell__machine *machine,
 			const struct cell__plan_env *env, bool full, struct cell_error *err)
 {
@@ -564,7 +588,9 @@ static int kernel_stage(struct cell__builder *b, const struct cell__sandbox_poli
 	}
 	KERNEL(CELL_OP_NOT_DUMPABLE, 0, 0, 0, "", "");
 	KERNEL(CELL_OP_CAPS, 0, 0, 0, "", "");
-	return filters(b, policy, full, machine->landlock_abi, err);
+	if (filters(b, policy, full, machine->landlock_abi, err) < 0)
+		return -1;
+	return cell__plan_guards(policy, machine) ? guard(b, policy, err) : 0;
 }
 
 static int refuse_entry(const struct cell__sandbox_policy *policy, const struct cell__sandbox_policy_list *list, size_t i, const char *why,
@@ -713,6 +739,24 @@ static void session_files(struct cell__builder *b, const struct cell__plan_sessi
 			cell__builder_bind_own(b, CELL_STAGE_SESSION_FILES, real, 0);
 }
 
+static void place(struct cell__builder *b, const char *path, bool is_protected)
+{
+	char real[PATH_MAX];
+	if (realpath(path, real))
+		cell__builder_step(b, CELL_STAGE_SESSION_RULES, CELL_OP_PLACE, 0, is_protected, 0, inside(b, real), "");
+}
+
+/* For the guard: places that the code may write to.  Names are protected in those that a policy opens, not in those of an installer. */
+static void session_places(struct cell__builder *b, const struct cell__plan_session *session)
+{
+	if (cell__workspace_is_writable(session->mode))
+		place(b, session->cwd, session->mode == CELL_WORKSPACE_RW);
+	for (size_t i = 0; i < session->policy->write.count; i++)
+		place(b, session->policy->write.items[i], true);
+	for (size_t i = 0; session->write && session->write[i]; i++)
+		place(b, session->write[i], false);
+}
+
 int cell__plan_workspace(const char *workspace, enum cell__workspace_mode mode, char **ret_cwd, struct cell_error *err)
 {
 	char real[PATH_MAX] = CELL_PLAN_HOME;
@@ -751,5 +795,7 @@ int cell__plan_build_session(const struct cell__machine *machine, const struct c
 		allow_known(b, CELL_STAGE_SESSION_RULES, session->read[i], FS_READ);
 	for (size_t i = 0; session->write && session->write[i]; i++)
 		allow_known(b, CELL_STAGE_SESSION_RULES, session->write[i], FS_WRITE);
+	if (cell__plan_guards(session->policy, machine))
+		session_places(b, session);
 	return cell__builder_finish(b, err);
 }

@@ -57,6 +57,8 @@ int cell__plan_env_of(struct cell__plan_env *ret_env, const char *python, const 
 int cell__plan_build_zygote(const struct cell__machine *machine, const struct cell__plan_env *env, bool online, struct cell__buf *out,
 			    struct cell_error *err);
 
+/* Whether the code of this policy has a guard of protected names (guard.h): where it may write to files of the host. */
+bool cell__plan_guards(const struct cell__sandbox_policy *policy, const struct cell__machine *machine);
 /* Whether the limit on processes is enforced.  Without a cgroup it is an rlimit, which does not apply to the host's root. */
 bool cell__plan_holds_pids(const struct cell__machine *machine, bool mapped);
 

@@ -118,6 +118,13 @@ int cell__plan_describe(const struct cell_plan_step *step, struct cell__buf *out
 		return cell__buf_add_str(out, "Landlock takes effect");
 	case CELL_OP_SECCOMP:
 		return cell__buf_printf(out, "seccomp filter of %u instructions: %s", step->a_size / 8, b);
+	case CELL_OP_GUARD_SOCKET:
+		return cell__buf_add_str(out, "pid 1 waits for the process whose files it writes");
+	case CELL_OP_GUARD:
+		return cell__buf_printf(out, "protected names: pid 1 writes files of the host, and refuses them%s%s",
+					b[0] ? " but for " : "", b);
+	case CELL_OP_PLACE:
+		return cell__buf_printf(out, "%s may be written to%s", a, arg ? ", but for protected names" : "");
 	}
 	return cell__buf_add_str(out, "something unknown");
 }
@@ -213,6 +220,16 @@ static int describe_missed(const struct cell__zygote_state *zygote, char *out, s
 	return rc;
 }
 
+/* Is a protected name refused wherever the code could write to it?  A layer is not the host's: its commit refuses them. */
+static bool holds_names(const struct cell__sandbox_policy *policy, const struct cell_plan *plan, const struct cell_plan_report *report)
+{
+	const struct cell_plan_step *step = cell__plan_first(plan);
+	for (uint32_t i = 0; i < plan->n_steps; i++, step = cell__plan_next(step))
+		if (step->op == CELL_OP_GUARD)
+			return !(report->skipped[i / 8] & (1u << (i % 8)));
+	return policy->workspace != CELL_WORKSPACE_RW && policy->write.count == 0;
+}
+
 static int add_skipped(const struct cell__sandbox_policy *policy, const struct cell__machine *machine, const struct cell_plan *plan,
 		       const struct cell_plan_report *report, const struct cell__zygote_state *zygote, struct cell__buf *out)
 {
@@ -252,6 +269,9 @@ static int add_skipped(const struct cell__sandbox_policy *policy, const struct c
 		{ missed[0] != '\0', missed },
 		{ warm && !(warm->clone_flags & CLONE_NEWNET),
 		  "zygote: no network isolation, because kernels with full network access share its network" },
+		{ machine->level != CELL_LEVEL_FULL && !holds_names(policy, plan, report), "protected names: no mount namespace" },
+		{ machine->level == CELL_LEVEL_FULL && !machine->guards && !holds_names(policy, plan, report),
+		  "protected names: this kernel is older than Linux 5.19" },
 		{ machine->level != CELL_LEVEL_FULL && policy->tmp_bytes, "the limit on the size of /tmp: no mount namespace" },
 	};
 	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
@@ -292,6 +312,7 @@ int cell__plan_receipt(const struct cell__sandbox_policy *policy, const struct c
 			       cell__network_word(policy->network), full ? "private" : "landlock", cell__workspace_word(mode));
 	if (layer)
 		rc |= cell__buf_printf(out, ",\"layer\":\"%s\"", layer);
+	rc |= cell__buf_printf(out, ",\"protected\":\"%s\"", holds_names(policy, plan, report) ? "enforced" : "not enforced");
 	rc |= cell__buf_add_str(out, ",\"skipped\":[");
 	rc |= add_skipped(policy, machine, plan, report, zygote, out);
 	return rc | cell__buf_add_str(out, "]}");

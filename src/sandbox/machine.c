@@ -16,6 +16,7 @@
 #include <sys/wait.h>
 
 #include "sandbox/apply.h"
+#include "sandbox/guard.h"
 #include "sandbox/mapped.h"
 
 #define STACK_BYTES (64u * 1024u)
@@ -124,6 +125,7 @@ void cell__machine_probe(struct cell__machine *ret_machine)
 	uint32_t action = SECCOMP_RET_ALLOW;
 	machine.landlock_abi = abi > 0 ? (int)abi : 0;
 	machine.seccomp = syscall(SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &action) == 0;
+	machine.guards = cell__guard_is_possible();
 	machine.is_root = cell__mapped_is_root();
 	cell__cgroups_find(&machine.cgroups);
 	if (!machine.seccomp) {

@@ -11,6 +11,7 @@ struct cell__machine {
 	enum cell_plan_level level; /* the best level available */
 	int landlock_abi;           /* 0: none */
 	bool seccomp;
+	bool guards;                /* protected names can be refused (guard.h) */
 	bool is_root;     /* of the host: limits on a user's processes do not apply to it */
 	bool own_uid;     /* sandboxes may have an unused uid (mapped.h) ... */
 	struct cell__subids subids; /* ... or one of these; count 0: no, because ... */

@@ -20,7 +20,7 @@
 #include <stdint.h>
 
 #define CELL_PLAN_MAGIC 0x4e504357u /* "WCPN" */
-#define CELL_PLAN_VERSION 4u
+#define CELL_PLAN_VERSION 5u
 #define CELL_PLAN_MAX_BYTES (256u * 1024u)
 #define CELL_PLAN_MAX_STEPS 512u
 #define CELL_PLAN_WEIGHT 100u /* when cores are scarce, a whole sandbox has the weight of one ordinary process */
@@ -75,6 +75,9 @@ enum cell_plan_op {
 	CELL_OP_ALLOW,          /* a: path, arg: rights below it; a missing path is skipped */
 	CELL_OP_RESTRICT,       /* the rule set takes effect */
 	CELL_OP_SECCOMP,        /* a: the filter's instructions */
+	CELL_OP_GUARD_SOCKET,   /* where pid 1 meets the process that it guards (guard.h) */
+	CELL_OP_GUARD,          /* a: the filter's instructions, b: names that the policy allows, separated by slashes */
+	CELL_OP_PLACE,          /* a: path that may be written to, arg: 1: with protected names.  Not a step: CELL_OP_GUARD reads it */
 };
 
 /* arg of OP_PROC */

@@ -9,6 +9,7 @@
 #include <sys/resource.h>
 
 #include "base/file.h"
+#include "base/protected.h"
 #include "wire/yaml.h"
 
 #define KIB 1024ull
@@ -172,7 +173,7 @@ static int list_add(struct cell__sandbox_policy_list *list, const char *text, in
 static const size_t list_places[] = {
 	offsetof(struct cell__sandbox_policy, read), offsetof(struct cell__sandbox_policy, write),
 	offsetof(struct cell__sandbox_policy, hide), offsetof(struct cell__sandbox_policy, hosts),
-	offsetof(struct cell__sandbox_policy, env),
+	offsetof(struct cell__sandbox_policy, env),  offsetof(struct cell__sandbox_policy, unprotect),
 };
 #define N_LISTS (sizeof list_places / sizeof *list_places)
 
@@ -360,10 +361,25 @@ static int read_paths(struct reader *r, const struct cell__yaml *node, const cha
 	return 0;
 }
 
+/* A name that is protected, or one of the patterns of the list. */
+static int read_names(struct reader *r, const struct cell__yaml *node)
+{
+	struct cell__sandbox_policy_list *list = &r->policy->unprotect;
+	if (read_list(r, node, "unprotect", CELL_POLICY_LIMIT_PATHS, list) < 0)
+		return -1;
+	for (size_t i = 0; i < list->count; i++) {
+		struct cell__yaml at = { .line = list->lines[i] };
+		const char *name = list->items[i];
+		if (strchr(name, '/') || strlen(name) > NAME_MAX || !cell__protected_name(name, strlen(name)))
+			return bad(r, &at, "%.80s in unprotect is not a protected name (docs/branches.md lists them)", name);
+	}
+	return 0;
+}
+
 static int read_filesystem(struct reader *r, const struct cell__yaml *node)
 {
 	if (node->kind != CELL_YAML_MAPPING)
-		return bad(r, node, "filesystem must be a mapping with the lists read, write and hide");
+		return bad(r, node, "filesystem must be a mapping with the lists read, write, hide and unprotect");
 	for (size_t i = 0; i < node->count; i += 2) {
 		const struct cell__yaml *key = node->items[i], *value = node->items[i + 1];
 		int rc;
@@ -373,8 +389,10 @@ static int read_filesystem(struct reader *r, const struct cell__yaml *node)
 			rc = read_paths(r, value, "write", &r->policy->write);
 		else if (strcmp(key->text, "hide") == 0)
 			rc = read_paths(r, value, "hide", &r->policy->hide);
+		else if (strcmp(key->text, "unprotect") == 0)
+			rc = read_names(r, value);
 		else
-			rc = bad(r, key, "unknown key '%.40s' in filesystem; known keys: read, write, hide", key->text);
+			rc = bad(r, key, "unknown key '%.40s' in filesystem; known keys: read, write, hide, unprotect", key->text);
 		if (rc < 0)
 			return -1;
 	}

@@ -27,6 +27,7 @@ struct cell__sandbox_policy {
 	enum cell_plan_level level; /* the lowest acceptable level */
 	enum cell__workspace_mode workspace;
 	struct cell__sandbox_policy_list read, write, hide; /* absolute paths */
+	struct cell__sandbox_policy_list unprotect; /* protected names (base/protected.h) that the code may write */
 	bool shows_machine; /* files in /proc about the whole machine, and inotify, which reports everybody's use of a file */
 	enum cell__network network;
 	struct cell__sandbox_policy_list hosts; /* "name:port"; "*.name", ":*" and addresses are fine */

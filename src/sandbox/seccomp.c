@@ -511,6 +511,34 @@ int cell__filter_refusals(const struct cell__filter_options *options, struct cel
 	return export_filter(ctx, rc, out, err);
 }
 
+int cell__filter_guard(struct cell__buf *out, struct cell_error *err)
+{
+	static const char *const calls[] = { "creat",     "link",  "linkat",  "mkdir",     "mkdirat",  "rename", "renameat",
+					     "renameat2", "rmdir", "symlink", "symlinkat", "truncate", "unlink", "unlinkat" };
+	/* O_RDWR is another bit than O_WRONLY.  With O_PATH the others mean nothing. */
+	static const unsigned bits[] = { O_WRONLY, O_RDWR, O_CREAT, O_TRUNC, UNNAMED };
+	static const struct {
+		const char *call;
+		unsigned arg;
+	} opens[] = { { "open", 1 }, { "openat", 2 } };
+	int rc;
+	scmp_filter_ctx ctx = new_filter(SCMP_ACT_ALLOW, true, &rc);
+	if (!ctx)
+		return no_filter(err);
+	for (size_t i = 0; rc == 0 && i < sizeof calls / sizeof *calls; i++) {
+		int nr = cell__filter_number(calls[i]);
+		if (nr >= 0)
+			rc = seccomp_rule_add(ctx, SCMP_ACT_NOTIFY, nr, 0);
+	}
+	for (size_t i = 0; i < sizeof opens / sizeof *opens; i++)
+		for (size_t k = 0; rc == 0 && k < sizeof bits / sizeof *bits; k++) {
+			int nr = cell__filter_number(opens[i].call);
+			if (nr >= 0)
+				rc = seccomp_rule_add(ctx, SCMP_ACT_NOTIFY, nr, 1, masked(opens[i].arg, bits[k] | O_PATH, bits[k]));
+		}
+	return export_filter(ctx, rc, out, err);
+}
+
 int cell__filter_build(const struct cell__filter_options *options, struct cell__buf *out, struct cell_error *err)
 {
 	int rc;

@@ -19,6 +19,11 @@ int cell__filter_refusals(const struct cell__filter_options *options, struct cel
 int cell__filter_last(struct cell__buf *out, struct cell_error *err);
 /* The filter of a zygote: refuses calls that neither it nor a kernel without its own filters needs. */
 int cell__filter_zygote(struct cell__buf *out, struct cell_error *err);
+/*
+ * The filter of the guard (guard.h): calls that make, remove, rename or open a file for writing go to its listener.  It must be the last
+ * one that has a listener; of two filters the stricter answer counts.
+ */
+int cell__filter_guard(struct cell__buf *out, struct cell_error *err);
 /* A call's number on this machine; -1: it has none. */
 int cell__filter_number(const char *call);
 /*

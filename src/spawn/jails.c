@@ -19,6 +19,7 @@
 #include "base/base.h"
 #include "base/list.h"
 #include "sandbox/mapped.h"
+#include "spawn/guard.h"
 #include "spawn/message.h"
 #include "spawn/proc.h"
 #include "spawn/spawner.h"
@@ -76,16 +77,9 @@ static size_t n_group_fds;
 /* ---- pid 1 ---- */
 
 /*
- * The main loop of pid 1: it reaps orphans of the code, and serves as the process to kill. While it has its capabilities the kernel, which
- * has none, cannot trace it; before it gives them up it makes itself untraceable.
+ * The main loop of pid 1: it reaps orphans of the code, serves as the process to kill, and as the guard of protected names. While it has its
+ * capabilities the kernel, which has none, cannot trace it; before it gives them up it makes itself untraceable.
  */
-static void lock_up(void)
-{
-	if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || cell__bound_capabilities() < 0 ||
-	    cell__drop_capabilities() < 0)
-		_exit(1);
-}
-
 static void __attribute__((noreturn)) keep_namespaces(void)
 {
 	sigset_t wanted;
@@ -93,9 +87,8 @@ static void __attribute__((noreturn)) keep_namespaces(void)
 	sigaddset(&wanted, SIGCHLD);
 	sigaddset(&wanted, SIGUSR1);
 	for (;;) {
-		int signal = sigwaitinfo(&wanted, NULL);
-		if (signal == SIGUSR1)
-			lock_up();
+		if (cell__guard_wait(&wanted) == SIGUSR1)
+			cell__guard_lock_up();
 		while (waitpid(-1, NULL, WNOHANG | __WALL) > 0) {
 		}
 	}
@@ -105,13 +98,13 @@ static void __attribute__((noreturn)) keep_namespaces(void)
 static void __attribute__((noreturn)) keep_program(pid_t program, int fd)
 {
 	sigset_t wanted;
-	lock_up();
+	cell__guard_lock_up();
 	sigemptyset(&wanted);
 	sigaddset(&wanted, SIGCHLD);
 	for (;;) {
 		pid_t pid;
 		int status;
-		(void)sigwaitinfo(&wanted, NULL);
+		(void)cell__guard_wait(&wanted);
 		while ((pid = waitpid(-1, &status, WNOHANG | __WALL)) > 0) {
 			struct cell_spawn_msg head = { .version = CELL_SPAWN_VERSION, .a = status };
 			if (pid != program)
@@ -178,6 +171,8 @@ static void __attribute__((noreturn)) run_jail(const struct jail *jail, const st
 		_exit(1);
 	while (n > 0)
 		close(fds[--n]);
+	if (apply.has_guard)
+		cell__guard_begin(apply.guard_fd);
 	if (program > 0)
 		keep_program(program, 3);
 	close(3);

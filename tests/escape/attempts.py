@@ -273,7 +273,13 @@ PROCESS = [
     A("raise a capability", "out = sc(126, struct.pack('II', 0x20080522, 0), struct.pack('6I', *[0xffffffff]*6))", NO),
     A("no new privileges", "out = [l.split()[1] for l in open('/proc/self/status') if l.startswith('NoNewPrivs')][0]", "1",
       layer="nnp"),
-    A("dumpable", "out = str(libc.prctl(3))", "0"),
+    A("a protected name", "out = tr(write, 'Makefile')", "EACCES", layer="guard"),
+    A("a hook", "out = tr(os.makedirs, '.git/hooks')", "EACCES", layer="guard"),
+    A("a protected name by a rename", "write('renamed'); out = tr(os.rename, 'renamed', '.envrc')", "EACCES", layer="guard"),
+    A("a protected name by a link", "write('linked'); out = tr(os.link, 'linked', 'conftest.py')", "EACCES", layer="guard"),
+    A("a protected name by a program", "import subprocess; out = subprocess.run(['sh', '-c', 'echo x > .env || echo no'], "
+      "capture_output=True, text=True).stdout.strip() or 'ok'", "no", layer="guard"),
+    A("the memory of pid 1", "out = tr(open, '/proc/1/mem', 'rb')", "EACCES"),
     A("seccomp off", "out = tr(lambda: libc.prctl(22, 0)) ; out = [l.split()[1] for l in open('/proc/self/status') "
       "if l.startswith('Seccomp:')][0]", "2", layer="seccomp"),
     A("change uid", "out = tr(os.setuid, 12345)", "EPERM EINVAL"),
@@ -444,6 +450,8 @@ USEFUL = [
 # Where user namespaces are forbidden and the level `no-userns` will do: answers of this level that are denials. None: it does not
 # claim to deny that (processes, interfaces and mounts of the host are seen), or the attempt is about namespaces.
 LOWER = {
+    "a protected name": None, "a hook": None, "a protected name by a rename": None, "a protected name by a link": None,
+    "a protected name by a program": None,
     "read shadow": "EACCES", "read a file of the host": "EACCES", "cut a file of the host": "EACCES EPERM", "list the home folder": "EACCES", "read ssh configuration": "EACCES",
     "list the host's /tmp": "error:PermissionError", "symbolic link to the host": "EACCES", "climb out with ..": "EACCES",
     "devices of the host": "error:PermissionError", "sysfs": "EACCES", "sysctl": "EACCES", "cgroup files": "EACCES",

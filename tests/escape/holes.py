@@ -13,12 +13,13 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 BUILD = os.path.join(ROOT, "build")
 # What attempts.py notices ...
-ATTEMPTS = ["seccomp", "landlock", "caps", "bounds", "detach", "seal", "read-only", "fds", "mask", "rlimits", "nnp", "dumpable",
+ATTEMPTS = ["seccomp", "landlock", "caps", "bounds", "detach", "seal", "read-only", "fds", "mask", "rlimits", "nnp", "guard",
             "net", "ipc", "cgroup", "setuid", "leases", "watch", "subset", "nsfs", "splice", "merging", "options", "urgent", "protocols",
             "pairs", "cached"]
 # ... and what other tests do.
 ASKING = "escape/test_host_asking.py"
 TESTS = {
+    "dumpable": ("escape/test_protected.py", "dumpable"),
     "type-ahead": (ASKING, "keys_typed_before or half_a_line"),
     "deaf": (ASKING, "keys_on_their_way"),
     "swapped": (ASKING, "in_the_place_of_another"),

@@ -74,6 +74,11 @@ class Rig:
         os.chmod(path, 0o644)
         self.flags = ("--sandbox-policy", path)
 
+    def unprotect(self, name):
+        """The code may write this name, so that what comes after the guard is tried."""
+        old = open(self.flags[1]).read() if self.flags else ""
+        self.policy(old + "filesystem: {unprotect: [%s]}\n" % name)
+
     def tool(self, name, text):
         path = os.path.join(self.tools, name + ".yaml")
         with open(path, "w") as file:
@@ -138,6 +143,7 @@ open('.git/hooks/pre-commit', 'w').write(open('evil').read()); os.chmod('.git/ho
 @pytest.mark.parametrize("words", ["status", "commit"])
 def test_git_in_the_workspace_runs_nothing_on_the_host(rig, words):
     """core.fsmonitor or a hook in the workspace's .git, run by a tool that is only `git status` (CVE-2026-48124's class)."""
+    rig.unprotect(".git")
     rig.tool("git", "command: git\nschema: {positional: [{name: what, type: string}]}\nrecipes: {run: {}}\n")
     rig.run(GIT % {"mark": rig.mark} + "try:\n    tools.git.run(what=%r)\nexcept Exception as e:\n    out = str(e)" % words)
     assert not os.path.exists(rig.mark)
@@ -145,6 +151,7 @@ def test_git_in_the_workspace_runs_nothing_on_the_host(rig, words):
 
 def test_git_on_the_host_is_not_started_in_the_workspace(rig):
     """The same with host: true: the tool does not stand in the code's folder."""
+    rig.unprotect(".git")
     rig.tool("git", "command: git\nhost: true\nschema: {positional: [{name: what, type: string}]}\nrecipes: {run: {}}\n")
     rig.run(GIT % {"mark": rig.mark} + "try:\n    tools.git.run(what='status')\nexcept Exception as e:\n    out = str(e)")
     assert not os.path.exists(rig.mark) and not os.path.exists(os.path.join(rig.work, "ran"))
