@@ -546,7 +546,7 @@ void cell__cli_fill_limits(const struct cell_cli_limit_flags *flags, struct cell
 	  CELL_FLAG_COUNT, CELL_CLI_AT(at, gate.undo) },                                  \
 	{ 0, "points-memory", "SIZE", "drop the oldest kept states when they take more memory", \
 	  CELL_FLAG_BYTES, CELL_CLI_AT(at, gate.points_bytes) },                          \
-	{ 0, "allow-fork", "N", "let code fork its session and have N children open at a time (default 0)", \
+	{ 0, "allow-fork", "N", "let code fork its session and have N children open at a time", \
 	  CELL_FLAG_COUNT, CELL_CLI_AT(at, gate.allow_fork) },                            \
 	{ 0, "fork-memory", "SIZE", "end the largest child when all children take more memory", \
 	  CELL_FLAG_BYTES, CELL_CLI_AT(at, gate.fork_memory) },                           \
