@@ -487,6 +487,56 @@ static void test_folders_of_the_dead(void **state)
 	sh("rm -r home/workcell-layer-abcdef home/workcell-layer-longer-name home/workcell-layer-ghijkl");
 }
 
+/* In a process of its own, which has a small file system; its status is the line of the first failure, modulo 256. */
+#define MUST(condition)                        \
+	do {                                   \
+		if (!(condition))              \
+			_exit(__LINE__ % 256); \
+	} while (0)
+
+static void fill_disk(void)
+{
+	struct cell_error err = { 0 };
+	struct cell__layer *other = NULL;
+	struct cell__frozen *frozen = NULL;
+	MUST(system("head -c 100000 /dev/urandom > base/large") == 0);
+	if (cell__layer_create(at("base"), at("home"), CELL_LAYER_COPY, 0, 0, &layer, &err) < 0)
+		fprintf(stderr, "%s\n", err.msg);
+	MUST(layer);
+	MUST(chdir(cell__layer_upper(layer)) == 0 && system("echo new > made") == 0 && chdir(top) == 0);
+	MUST(system("head -c 2000000 /dev/zero > home/full 2>/dev/null") != 0); /* it has no room for all of it */
+	MUST(cell__layer_freeze(layer, &frozen, &err) < 0 && err.code == CELL_E_LIMIT && !frozen);
+	MUST(cell__layer_fork(layer, NULL, &other, &err) < 0 && err.code == CELL_E_LIMIT && !other);
+	MUST(cell__layer_create(at("base"), at("home"), CELL_LAYER_COPY, 0, 0, &other, &err) < 0 && err.code == CELL_E_LIMIT);
+	MUST(system("test $(ls home | wc -l) = 2 && test -z \"$(ls home/*/points)\"") == 0); /* nothing is left of them */
+	MUST(unlink(at("home/full")) == 0 && cell__layer_freeze(layer, &frozen, &err) == 0);
+	cell__frozen_destroy(frozen);
+	cell__layer_destroy(layer);
+	_exit(0);
+}
+
+static void test_full_disk(void **state)
+{
+	(void)state;
+	int status;
+	pid_t pid = fork();
+	if (pid == 0) {
+		unsigned uid = geteuid(), gid = getegid();
+		char line[64];
+		if (unshare(CLONE_NEWUSER | CLONE_NEWNS) < 0)
+			_exit(1);
+		write_line("/proc/self/setgroups", "deny");
+		snprintf(line, sizeof line, "%u %u 1", uid, uid);
+		write_line("/proc/self/uid_map", line);
+		snprintf(line, sizeof line, "%u %u 1", gid, gid);
+		write_line("/proc/self/gid_map", line);
+		MUST(chdir(top) == 0 && mount("tmpfs", at("home"), "tmpfs", 0, "size=512k") == 0);
+		fill_disk();
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+}
+
 static void test_limit(void **state)
 {
 	(void)state;
@@ -645,6 +695,7 @@ int main(int argc, char **argv)
 		LAYER_TEST(test_large_files),
 		LAYER_TEST(test_files_that_change_meanwhile),
 		LAYER_TEST(test_folders_of_the_dead),
+		LAYER_TEST(test_full_disk),
 		LAYER_TEST(test_limit),
 		LAYER_TEST(test_states),
 		LAYER_TEST(test_states_without_a_kernel),
