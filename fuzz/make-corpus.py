@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Writes the seeds of the fuzz targets to corpus/TARGET/: one of each thing that the format knows."""
 
+import io
 import json
 import os
 import struct
+import tarfile
 
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "corpus")
 
@@ -209,6 +211,21 @@ def clients():
     yield "refused", b"\1bearer other\0evil.example\0https://evil.example\0\x01\0/\x00-1-2"
 
 
+def archives():
+    """Tar archives of each format, with names that need more than one head."""
+    found = {}
+    for name, form in (("pax", tarfile.PAX_FORMAT), ("gnu", tarfile.GNU_FORMAT), ("ustar", tarfile.USTAR_FORMAT)):
+        out = io.BytesIO()
+        with tarfile.open(fileobj=out, mode="w", format=form) as tar:
+            for path, kind, data in (("d", tarfile.DIRTYPE, b""), ("d/f", tarfile.REGTYPE, b"text"), ("l", tarfile.SYMTYPE, b""),
+                                     ("n" * 90 + "/" + "m" * (90 if form == tarfile.USTAR_FORMAT else 200), tarfile.REGTYPE, b"")):
+                info = tarfile.TarInfo(path)
+                info.type, info.size, info.linkname = kind, len(data), "d/f" if kind == tarfile.SYMTYPE else ""
+                tar.addfile(info, io.BytesIO(data))
+        found[name] = out.getvalue().rstrip(b"\0") + bytes(1024)
+    return found
+
+
 def jupyter():
     """Messages of Jupyter's, signed with the key of the target."""
     import hashlib
@@ -279,6 +296,7 @@ for target, seeds in (
     ("json_find", ((name, data) for name, data in JSON.items() if name != "deep")),
     ("mcp_tools", ((name, json.dumps(value).encode()) for name, value in TOOL_LISTS.items())),
     ("sse", ((name, b"\x09\x00" + text) for name, text in STREAMS.items())),
+    ("tar", ((name, b"\x40\x02" + text) for name, text in archives().items())),
     ("sandbox_policy", POLICIES.items()), ("egress", PROXY.items()), ("mcp_server", clients()),
     ("jupyter", jupyter()), ("request", REQUESTS.items()),
 ):
