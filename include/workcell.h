@@ -1204,6 +1204,47 @@ CELL_API char *cell_session_commit(struct cell_session *session, const char *con
 /* Drops the changes: the code sees the real workspace again.  CELL_E_BUSY: a cell runs. */
 CELL_API int cell_session_discard(struct cell_session *session, struct cell_error *err);
 
+/*
+ * Files of the workspace, as the session's code sees it, also while a cell runs: with a layer they are read from it and written to it.  These
+ * functions have the rights of the code and no more: CELL_E_FORBIDDEN in a read-only workspace, CELL_E_UNSUPPORTED for an executor whose
+ * files are not on this machine.  A path is relative to the workspace, "" is the workspace itself; links are never followed
+ * (CELL_E_FORBIDDEN), and only regular files are opened (docs/files.md).
+ */
+struct cell_file_options {
+	size_t size; /* sizeof(struct cell_file_options) */
+	int tar; /* 1: a folder as a tar archive; default 0: one file */
+	int64_t offset; /* get: the first byte; default 0 */
+	int64_t max_bytes; /* get: at most this many; put: CELL_E_LIMIT beyond; -1: no limit; default -1 */
+	int mode; /* put: permissions, as 0644; 0: those of the file it replaces, else 0644 */
+};
+#define CELL_FILE_OPTIONS_INIT { .size = sizeof(struct cell_file_options), .max_bytes = -1 }
+static inline void cell_file_options_init(struct cell_file_options *opts)
+{
+	if (!opts)
+		return;
+	memset(opts, 0, sizeof *opts);
+	opts->size = sizeof *opts;
+	opts->max_bytes = -1;
+}
+/*
+ * A JSON object {"path", "type": "file", "folder", "link", ..., "size", "mode", "mtime"}; a folder has "entries", with "name" instead of
+ * "path", and "truncated".  free() it.  NULL: err has the reason.
+ */
+CELL_API char *cell_session_file_describe(struct cell_session *session, const char *path, struct cell_error *err);
+/* Writes a file's bytes, or a folder as an archive, to a descriptor of the caller.  opts and ret_bytes may be NULL. */
+CELL_API int cell_session_file_get(struct cell_session *session, const char *path, const struct cell_file_options *opts, int fd,
+				   int64_t *ret_bytes, struct cell_error *err);
+/*
+ * Makes or replaces a file with everything that can be read from a descriptor, at once when all is there; or unpacks an archive into a
+ * folder.  Folders that lead to it are made.  opts and ret_bytes may be NULL.
+ */
+CELL_API int cell_session_file_put(struct cell_session *session, const char *path, const struct cell_file_options *opts, int fd,
+				   int64_t *ret_bytes, struct cell_error *err);
+/* Makes a folder and those that lead to it; one that exists is fine. */
+CELL_API int cell_session_file_make_folder(struct cell_session *session, const char *path, struct cell_error *err);
+/* Removes a file, a link, or a folder; one that is not empty only if recursive, else CELL_E_EXISTS. */
+CELL_API int cell_session_file_remove(struct cell_session *session, const char *path, int recursive, struct cell_error *err);
+
 /* ---- approvals ---------------------------------------------------------- */
 
 struct cell_approval_answer {
@@ -1429,6 +1470,7 @@ struct cell_server_limits {
 	int64_t max_connections; /* not changed by reload; default 4096 */
 	int64_t max_header_bytes; /* not changed by reload; default 32 KiB */
 	int64_t execute_idle_ms; /* the same as idle_ms for sessions that POST /execute made, until a request names them; default 60000 */
+	int64_t max_file_bytes; /* of a file or archive that a client writes to a workspace; default 4 GiB */
 };
 #define CELL_SERVER_LIMITS_INIT                      \
 	{ .size = sizeof(struct cell_server_limits), \
@@ -1447,7 +1489,8 @@ struct cell_server_limits {
 	  .drain_ms = 30000,                         \
 	  .max_connections = 4096,                   \
 	  .max_header_bytes = 32 << 10,              \
-	  .execute_idle_ms = 60000 }
+	  .execute_idle_ms = 60000,                  \
+	  .max_file_bytes = 4ll << 30 }
 static inline void cell_server_limits_init(struct cell_server_limits *limits)
 {
 	if (!limits)
@@ -1470,6 +1513,7 @@ static inline void cell_server_limits_init(struct cell_server_limits *limits)
 	limits->max_connections = 4096;
 	limits->max_header_bytes = 32 << 10;
 	limits->execute_idle_ms = 60000;
+	limits->max_file_bytes = 4ll << 30;
 }
 
 /* Which sessions share a zygote: see zygote_owner of cell_session_options. */
@@ -1579,6 +1623,12 @@ CELL_API void cell_client_destroy(struct cell_client *client); /* NULL is allowe
  */
 CELL_API int cell_client_ask(struct cell_client *client, const char *method, const char *path, const char *body, char **ret_body,
 			     struct cell_error *err);
+/*
+ * A request whose body is read from a descriptor (-1: no body) and whose answer is written to another (-1: it is dropped), of any size.  An
+ * answer that is not a success fails as above, and nothing is written.  ret_bytes may be NULL: bytes of the answer.
+ */
+CELL_API int cell_client_transfer(struct cell_client *client, const char *method, const char *path, int in_fd, int out_fd,
+				  int64_t *ret_bytes, struct cell_error *err);
 /* One event of a stream; data is JSON text and ends with a NUL. */
 typedef void (*cell_client_event_fn)(void *arg, const char *type, const char *data, size_t size);
 /*

@@ -29,6 +29,7 @@ LEVELS = [
     ["loop"],
     ["calls"],
     ["layer"],
+    ["files"],
     ["sandbox"],
     ["egress"],
     ["spawn"],

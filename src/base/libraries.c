@@ -70,6 +70,7 @@ static const struct function curl_functions[] = { CURL_FUNCTIONS(ROW){ NULL, NUL
 	X(MHD_get_connection_info)           \
 	X(MHD_get_connection_values)         \
 	X(MHD_get_daemon_info)               \
+	X(MHD_get_reason_phrase_for)         \
 	X(MHD_get_response_header)           \
 	X(MHD_get_timeout)                   \
 	X(MHD_get_version)                   \

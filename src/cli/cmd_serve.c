@@ -36,7 +36,7 @@ struct serve_flags {
 	struct cell_cli_listen_flags http;
 	struct cell_cli_list deps;
 	const char *config, *log_level;
-	int64_t max_runs, max_queue, max_timeout_ms, max_artifact, drain_ms, execute_idle_ms;
+	int64_t max_runs, max_queue, max_timeout_ms, max_artifact, max_file, drain_ms, execute_idle_ms;
 	bool check_config, in_container;
 };
 
@@ -48,6 +48,7 @@ struct serve_flags {
 	  .max_queue = DEFAULTS.max_queue,                                                     \
 	  .max_timeout_ms = DEFAULTS.max_timeout_ms,                                           \
 	  .max_artifact = DEFAULTS.max_artifact_bytes,                                         \
+	  .max_file = DEFAULTS.max_file_bytes,                                                 \
 	  .drain_ms = DEFAULTS.drain_ms,                                                       \
 	  .execute_idle_ms = DEFAULTS.execute_idle_ms }
 
@@ -68,6 +69,8 @@ static const struct cell_cli_flag serve_flag_table[] = {
 	{ 0, "max-queue", "N", "number of cells that may wait; more are refused", CELL_FLAG_COUNT, AT(max_queue) },
 	{ 0, "max-timeout", "SEC", "longest timeout of a cell that a client may set; 0: any", CELL_FLAG_SECONDS, AT(max_timeout_ms) },
 	{ 0, "max-artifact", "BYTES", "maximum size of an artifact that a client can load", CELL_FLAG_BYTES, AT(max_artifact) },
+	{ 0, "max-file", "BYTES", "maximum size of a file or archive that a client writes to a session's workspace", CELL_FLAG_BYTES,
+	  AT(max_file) },
 	{ 0, "drain", "SEC", "seconds that cells may take to end when the server stops", CELL_FLAG_SECONDS, AT(drain_ms) },
 	{ 0, "log-level", "LEVEL", "info (a line per request), warning or error (default info)", CELL_FLAG_STRING, AT(log_level) },
 	CELL_CLI_ZYGOTE_FLAGS(offsetof(struct serve_flags, session)),
@@ -118,6 +121,7 @@ static void limits_of(const struct serve_flags *flags, struct cell_server_limits
 	limits->max_queue = flags->max_queue;
 	limits->max_timeout_ms = flags->max_timeout_ms;
 	limits->max_artifact_bytes = flags->max_artifact;
+	limits->max_file_bytes = flags->max_file;
 	limits->drain_ms = flags->drain_ms < 0 ? 0 : flags->drain_ms; /* 0 s became -1 */
 }
 

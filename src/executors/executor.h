@@ -171,6 +171,7 @@ struct cell__executor {
 	unsigned takes;        /* CELL_TAKES_* */
 	bool untrusted;        /* calls of its code must not make the host run programs of the code's choice */
 	bool calls_there;      /* calls of its code are handled by a server elsewhere and do not reach us */
+	bool works_here;       /* its code works in the session's cwd on this machine */
 	bool wants_wheels;     /* its Python is not on this machine: packages are sent to it as wheels */
 	/* Its kernels take the loop themselves to report: a caller that waits for a run must not keep it. */
 	bool takes_loop;

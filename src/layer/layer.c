@@ -242,8 +242,7 @@ static int open_in_root(int root_fd, const char *path)
 	return (int)syscall(SYS_openat2, root_fd, path, &how, sizeof how);
 }
 
-/* With the lock held. */
-static int attach_process(struct cell__layer *layer, int64_t pid, struct cell_error *err)
+int cell__layer_open_view(const struct cell__layer *layer, int64_t pid, int *ret_fd, struct cell_error *err)
 {
 	char path[64], mark[33] = "";
 	snprintf(path, sizeof path, "/proc/%lld/root", (long long)pid);
@@ -253,8 +252,18 @@ static int attach_process(struct cell__layer *layer, int64_t pid, struct cell_er
 		return cell_fail(err, CELL_E_IO, errno, "reach the files of the session's kernel");
 	if (layer->form == CELL_LAYER_OVERLAY && (fgetxattr(view, MARK, mark, 32) != 32 || strcmp(mark, layer->mark) != 0))
 		return cell_fail(err, CELL_E_IO, 0, "the files of process %lld are not those of the layer", (long long)pid);
+	*ret_fd = cell__take_fd(&view);
+	return 0;
+}
+
+/* With the lock held. */
+static int attach_process(struct cell__layer *layer, int64_t pid, struct cell_error *err)
+{
+	int view = -1;
+	if (cell__layer_open_view(layer, pid, &view, err) < 0)
+		return -1;
 	cell__close_fd(&layer->view_fd);
-	layer->view_fd = cell__take_fd(&view);
+	layer->view_fd = view;
 	return 0;
 }
 
@@ -447,20 +456,17 @@ static int restore_folder(struct restoring *restoring, const struct place *place
  * A sandbox with a uid of its own has file systems on which the caller's uid does not exist, and new files cannot be the caller's.  They
  * are made as the owner of the folder, by this thread alone, which keeps its rights to the other files.
  */
-struct acting {
-	bool on;
-	struct __user_cap_data_struct caps[2];
-};
-
-static void set_caps(const struct acting *acting)
+static void set_caps(const struct cell__acting *acting)
 {
 	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
-	(void)syscall(SYS_capset, &head, acting->caps);
+	struct __user_cap_data_struct caps[2];
+	memcpy(caps, acting->caps, sizeof caps);
+	(void)syscall(SYS_capset, &head, caps);
 }
 
-static struct acting act_as_owner(int fd)
+struct cell__acting cell__act_as_owner(int fd)
 {
-	struct acting acting = { 0 };
+	struct cell__acting acting = { 0 };
 	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
 	struct stat st;
 	if (fd < 0 || geteuid() != 0 || fstat(fd, &st) < 0 || st.st_uid == 0 || syscall(SYS_capget, &head, acting.caps) < 0)
@@ -472,7 +478,7 @@ static struct acting act_as_owner(int fd)
 	return acting;
 }
 
-static void act_as_caller(const struct acting *acting)
+void cell__act_as_caller(const struct cell__acting *acting)
 {
 	if (!acting->on)
 		return;
@@ -513,9 +519,9 @@ static int restore(struct cell__layer *layer, const struct cell__frozen *frozen,
 	};
 	if (!overlay && !frozen)
 		restoring.at = layer->copied;
-	struct acting acting = act_as_owner(overlay ? layer->view_fd : -1);
+	struct cell__acting acting = cell__act_as_owner(overlay ? layer->view_fd : -1);
 	int rc = restore_folder(&restoring, &place, err);
-	act_as_caller(&acting);
+	cell__act_as_caller(&acting);
 	/* From base it is a new copy. */
 	if (rc == 0 && !overlay && !frozen && (stamp(layer, &layer->copied) < 0))
 		rc = fail_folder(err, layer->folder);

@@ -54,6 +54,12 @@ const char *cell__layer_points(const struct cell__layer *layer);
  */
 void cell__layer_attach(struct cell__layer *layer, int view_fd);
 
+/*
+ * The merged folder of an overlay, as this process sees it: a new descriptor.  The process must have the layer's mark, so that no other can be
+ * taken for it.
+ */
+int cell__layer_open_view(const struct cell__layer *layer, int64_t pid, int *ret_fd, struct cell_error *err);
+
 /* ---- points ---- */
 
 struct cell__frozen;
@@ -85,5 +91,20 @@ json_t *cell__layer_diff(struct cell__layer *layer, bool with_text, struct cell_
  * left out, unless they are named exactly.  {"committed": [path], "protected": [path], "skipped": [{"path", "reason"}]}.
  */
 json_t *cell__layer_commit(struct cell__layer *layer, const char *const *paths, bool force, struct cell_error *err);
+
+/* ---- owners ---- */
+
+/*
+ * New files of this thread belong to the owner of the folder until cell__act_as_caller(), and the thread keeps its rights to other files.
+ * Only root can, and only if the owner is another user; else, and with fd -1, nothing changes.
+ */
+struct cell__acting {
+	bool on;
+	struct {
+		uint32_t effective, permitted, inheritable;
+	} caps[2]; /* as capget() fills them */
+};
+struct cell__acting cell__act_as_owner(int fd);
+void cell__act_as_caller(const struct cell__acting *acting);
 
 #endif

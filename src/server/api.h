@@ -38,6 +38,10 @@ void cell__handle_artifact_get(struct cell__request *request);
 void cell__handle_artifact_save(struct cell__request *request);
 void cell__handle_artifact_put(struct cell__request *request);
 void cell__handle_artifact_delete(struct cell__request *request);
+/* files.c */
+void cell__handle_v1_file_get(struct cell__request *request);
+void cell__handle_v1_file_put(struct cell__request *request);
+void cell__handle_v1_file_delete(struct cell__request *request);
 /* v1.c */
 void cell__handle_v1_open(struct cell__request *request);
 void cell__handle_v1_list(struct cell__request *request);

@@ -68,11 +68,25 @@ void cell__answer_response(struct cell__request *request, unsigned status, struc
 	}
 	if (response && request->served && !request->ends_session) /* for proxies that send a session's requests to one server */
 		MHD_add_response_header(response, "X-Session-ID", request->served->id);
-	if (request->suspended) {
-		request->suspended = false;
-		MHD_resume_connection(request->connection);
-		cell__http_kick(request->server);
-	}
+	cell__request_resume(request);
+}
+
+void cell__request_suspend(struct cell__request *request)
+{
+	/* libmicrohttpd goes on with further chunks that it has read, and must not suspend a connection twice. */
+	if (request->suspended)
+		return;
+	request->suspended = true;
+	MHD_suspend_connection(request->connection);
+}
+
+void cell__request_resume(struct cell__request *request)
+{
+	if (!request->suspended)
+		return;
+	request->suspended = false;
+	MHD_resume_connection(request->connection);
+	cell__http_kick(request->server);
 }
 
 struct MHD_Response *cell__http_response(void *bytes, size_t size, const char *type)
@@ -115,6 +129,15 @@ void cell__answer_bytes(struct cell__request *request, const char *type, void *b
 	cell__answer_response(request, MHD_HTTP_OK, response);
 }
 
+/* A body that comes in pieces may have to be refused in the middle, where libmicrohttpd sends nothing (refuse_body()). */
+static void note_refusal(struct cell__request *request, int code, const char *words)
+{
+	if (!request->route || !request->route->streamed || request->refusal)
+		return;
+	request->refusal = cell__strdup(words);
+	request->refusal_code = code;
+}
+
 static struct MHD_Response *error_response(unsigned status, int code, const char *words)
 {
 	json_t *error = json_pack("{s:s,s:s}", "detail", words, "code", cell_code_word(code));
@@ -140,6 +163,7 @@ void cell__answer_fail(struct cell__request *request, unsigned status, int code,
 	if (vasprintf(&words, fmt, ap) < 0)
 		words = NULL;
 	va_end(ap);
+	note_refusal(request, code, words ? words : "out of memory");
 	cell__answer_response(request, status, error_response(status, code, words ? words : "out of memory"));
 }
 
@@ -149,6 +173,7 @@ static void answer_later(struct cell__request *request, unsigned status, int ret
 	char seconds[16];
 
 	request->server->counts.busy++;
+	note_refusal(request, CELL_E_BUSY, words);
 	snprintf(seconds, sizeof(seconds), "%d", retry_s);
 	if (response)
 		MHD_add_response_header(response, "Retry-After", seconds);
@@ -251,44 +276,64 @@ static void request_destroy(struct cell__request *request)
 		free(request->params[i]);
 	json_decref(request->json);
 	json_decref(request->query);
+	cell__files_forget(request);
 	cell__buf_finish(&request->body);
+	free(request->refusal);
 	free(request->path);
 	free(request);
 }
 
-/* ---- bodies that are too large ---- */
+/* ---- bodies that are refused ---- */
 
 /*
  * libmicrohttpd sends answers before a body and after it. This one must be sent at once, and the client's further bytes must be read for a
  * while: closed with unread bytes, the connection would be reset, and the answer lost with it. So it is written here, bypassing
  * libmicrohttpd, which sends nothing itself at this time.
  */
-static void refuse_body(struct cell__request *request)
+static void refuse_body(struct cell__request *request, unsigned status, int code, const char *words)
 {
 	const union MHD_ConnectionInfo *tls = MHD_get_connection_info(request->connection, MHD_CONNECTION_INFO_GNUTLS_SESSION);
 	const union MHD_ConnectionInfo *fd = MHD_get_connection_info(request->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-	char body[128], text[512];
-	int size = snprintf(body, sizeof(body), "{\"detail\":\"a body may have at most %lld bytes\",\"code\":\"%s\"}",
-			    (long long)request->server->limits.max_body_bytes, cell_code_word(CELL_E_LIMIT));
+	json_t *error = json_pack("{s:s,s:s}", "detail", words, "code", cell_code_word(code));
+	CELL_AUTO_FREE char *body = error ? json_dumps(error, JSON_COMPACT) : NULL;
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
 	struct cell__connection *connection = connection_of(request->connection);
-	ssize_t sent;
+	ssize_t sent = -1;
 
-	size = snprintf(text, sizeof(text),
-			"HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Type: application/json\r\n"
-			"Content-Length: %d\r\nX-Request-ID: %s\r\n\r\n%s",
-			size, request->id, body);
+	json_decref(error);
 	/* A client that has not read earlier bytes will not read this. */
-	sent = tls && tls->tls_session ? cell__tls_send(tls->tls_session, text, (size_t)size)
-	       : fd                    ? send(fd->connect_fd, text, (size_t)size, MSG_DONTWAIT | MSG_NOSIGNAL)
-				       : -1;
+	if (cell__buf_printf(&text,
+			     "HTTP/1.1 %u %s\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n"
+			     "X-Request-ID: %s\r\n\r\n%s",
+			     status, MHD_get_reason_phrase_for(status), body ? strlen(body) : 0, request->id, body ? body : "") == 0)
+		sent = tls && tls->tls_session ? cell__tls_send(tls->tls_session, text.data, text.size)
+		       : fd                    ? send(fd->connect_fd, text.data, text.size, MSG_DONTWAIT | MSG_NOSIGNAL)
+					       : -1;
 	(void)sent;
 	if (connection)
 		connection->since_us = cell__now_us();
 	request->thrown_away = true;
 	request->state = CELL_REQUEST_ANSWERED;
-	request->status = MHD_HTTP_CONTENT_TOO_LARGE;
+	request->status = status;
+	if (request->response)
+		MHD_destroy_response(cell__take_ptr(request->response));
 	cell__buf_finish(&request->body);
 	request->body = (struct cell__buf)CELL_BUF_INIT;
+}
+
+static int64_t max_body(const struct cell__request *request)
+{
+	const struct cell_server_limits *limits = &request->server->limits;
+
+	return request->route && request->route->streamed ? limits->max_file_bytes : limits->max_body_bytes;
+}
+
+static void refuse_large(struct cell__request *request)
+{
+	char words[64];
+
+	snprintf(words, sizeof(words), "a body may have at most %lld bytes", (long long)max_body(request));
+	refuse_body(request, MHD_HTTP_CONTENT_TOO_LARGE, CELL_E_LIMIT, words);
 }
 
 /* The end of the body, or of our patience, ends the connection. */
@@ -420,14 +465,14 @@ static bool check_head(struct cell__request *request, const char *method, const 
 		cell__answer_busy(request, 1, "the server is stopping");
 		return false;
 	}
-	if (length && strtoll(length, NULL, 10) > request->server->limits.max_body_bytes) {
+	if (length && strtoll(length, NULL, 10) > max_body(request)) {
 		/* A client that sends Expect has not sent any of the body. */
 		if (!cell__request_header(request, "Expect")) {
-			refuse_body(request);
+			refuse_large(request);
 			return true;
 		}
 		cell__answer_fail(request, MHD_HTTP_CONTENT_TOO_LARGE, CELL_E_LIMIT, "a body may have at most %lld bytes",
-				  (long long)request->server->limits.max_body_bytes);
+				  (long long)max_body(request));
 		return false;
 	}
 	return decode_params(request);
@@ -539,6 +584,43 @@ static enum MHD_Result send_answer(struct cell__request *request)
 	return queued;
 }
 
+/*
+ * A streamed body: its handler begins with the first bytes, so that the session is not looked for in vain by a client that never sends any.
+ * While the upload is busy, the connection is suspended, and libmicrohttpd keeps what was not taken.
+ */
+static enum MHD_Result take_streamed(struct cell__request *request, const char *data, size_t *data_size)
+{
+	struct cell__connection *connection = connection_of(request->connection);
+	bool is_end = !*data_size;
+
+	if (is_end)
+		connection->in_body = false;
+	if (request->state == CELL_REQUEST_READING) {
+		request->state = CELL_REQUEST_WORKING;
+		if (read_query(request))
+			request->route->handle(request);
+	}
+	if (request->state != CELL_REQUEST_ANSWERED && (int64_t)(request->taken_bytes + *data_size) > max_body(request)) {
+		refuse_large(request);
+		return throw_away(request, data_size);
+	}
+	if (request->state != CELL_REQUEST_ANSWERED) {
+		size_t left = cell__upload_take(request, data, *data_size);
+
+		request->taken_bytes += *data_size - left;
+		*data_size = left;
+	}
+	if (request->state == CELL_REQUEST_ANSWERED && is_end)
+		return send_answer(request);
+	if (request->state == CELL_REQUEST_ANSWERED) {
+		refuse_body(request, request->status, request->refusal_code, request->refusal ? request->refusal : "out of memory");
+		return throw_away(request, data_size);
+	}
+	if (is_end || cell__upload_is_busy(request))
+		cell__request_suspend(request);
+	return MHD_YES;
+}
+
 static enum MHD_Result handle_request(void *arg, struct MHD_Connection *mhd, const char *path, const char *method, const char *version,
 				      const char *data, size_t *data_size, void **state)
 {
@@ -557,6 +639,8 @@ static enum MHD_Result handle_request(void *arg, struct MHD_Connection *mhd, con
 	}
 	if (request->thrown_away)
 		return throw_away(request, data_size);
+	if (request->route && request->route->streamed)
+		return take_streamed(request, data, data_size);
 	/* A body that no route reads is not kept; a client without a token could fill the memory with it. */
 	if (*data_size && request->route && !request->route->raw && !cell__route_body(request->route)) {
 		*data_size = 0;
@@ -564,7 +648,7 @@ static enum MHD_Result handle_request(void *arg, struct MHD_Connection *mhd, con
 	}
 	if (*data_size) {
 		if ((int64_t)(request->body.size + *data_size) > server->limits.max_body_bytes) {
-			refuse_body(request);
+			refuse_large(request);
 			return throw_away(request, data_size);
 		}
 		if (cell__buf_add(&request->body, data, *data_size) < 0)
@@ -580,8 +664,7 @@ static enum MHD_Result handle_request(void *arg, struct MHD_Connection *mhd, con
 	}
 	if (request->state == CELL_REQUEST_ANSWERED)
 		return send_answer(request);
-	request->suspended = true;
-	MHD_suspend_connection(mhd);
+	cell__request_suspend(request);
 	return MHD_YES;
 }
 
@@ -699,8 +782,10 @@ void cell__http_sweep(struct cell_server *server, int64_t now_us)
 		}
 		if (at->in_body) {
 			assert(at->request);
-			allowed_us = at->request->thrown_away ? LINGER_US
-							      : BODY_GRACE_US + (int64_t)at->request->body.size * 1000000 / BODY_MIN_RATE;
+			allowed_us = at->request->thrown_away
+					     ? LINGER_US
+					     : BODY_GRACE_US + (int64_t)(at->request->body.size + at->request->taken_bytes) * 1000000 /
+								       BODY_MIN_RATE;
 		}
 		if (now_us - at->since_us > allowed_us) {
 			server->counts.slow_clients++;

@@ -220,6 +220,7 @@ static int check_limits(const struct cell_server_limits *limits, struct cell_err
 		{ "max_queue", limits->max_queue, 0 },
 		{ "max_body_bytes", limits->max_body_bytes, 1024 },
 		{ "max_artifact_bytes", limits->max_artifact_bytes, 1024 },
+		{ "max_file_bytes", limits->max_file_bytes, 1024 },
 		{ "stream_bytes", limits->stream_bytes, 4096 },
 		{ "kept_bytes", limits->kept_bytes, 0 },
 		{ "resume_ms", limits->resume_ms, 0 },

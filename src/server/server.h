@@ -40,6 +40,8 @@
 #define CELL_SERVER_BUCKETS 4096u
 #define CELL_SERVER_CODE_LINE 120u        /* bytes of a cell's first line in lists and logs */
 #define CELL_SERVER_CLIENT 64u            /* a client's address as text */
+#define CELL_SERVER_MAX_TRANSFERS 256u    /* of files, at once ... */
+#define CELL_SERVER_TOKEN_TRANSFERS 32u   /* ... and of one token */
 
 struct cell__account;
 struct cell__session_log;
@@ -78,6 +80,7 @@ struct cell__route {
 	const char *body;    /* without an operation: the schema of an object; NULL: no body is read */
 	const char *query;   /* the same of its parameters */
 	bool raw;            /* the body is bytes, not JSON */
+	bool streamed;       /* such a body is handed over as it comes (cell__upload_take()), and is not kept */
 	bool optional_body;
 	bool session_header; /* X-Session-ID is used */
 	bool former;         /* a former name of another route */
@@ -86,7 +89,7 @@ struct cell__route {
 	const char *answer;  /* the name of a schema in table.c; NULL: the operation's, or no body; "bytes"; "events"; "text"; "html" */
 	const char *summary; /* NULL: the operation's */
 };
-#define CELL_SERVER_MAX_ROUTES 64u
+#define CELL_SERVER_MAX_ROUTES 96u
 extern const struct cell__route cell__routes[];
 
 /* Schemas of answers, name and JSON text; ends with NULL. */
@@ -189,6 +192,10 @@ struct cell__request {
 	bool thrown_away;        /* its body is too large, which has been answered */
 	size_t thrown_bytes;
 	struct cell__buf body;
+	uint64_t taken_bytes;    /* of a streamed body */
+	struct cell__file_work *files; /* a transfer or another operation on files; or NULL */
+	char *refusal;           /* streamed: the words of the error that is the answer; or NULL */
+	int refusal_code;
 	json_t *json;            /* the body */
 	json_t *query;           /* an object of strings and numbers */
 	/* the answer */
@@ -247,6 +254,23 @@ void cell__http_sweep(struct cell_server *server, int64_t now_us);
 void cell__http_soon(struct cell_server *server);
 /* libmicrohttpd has something to do. */
 void cell__http_kick(struct cell_server *server);
+
+/* The connection is suspended until cell__request_resume(). */
+void cell__request_suspend(struct cell__request *request);
+void cell__request_resume(struct cell__request *request);
+
+/* ---- files of sessions (files.c) ---- */
+
+/*
+ * Takes bytes of a streamed body and returns how many are left; size 0: its end.  Afterwards the request is answered, or waits for the
+ * upload (cell__upload_is_busy()), or all bytes were taken.
+ */
+size_t cell__upload_take(struct cell__request *request, const char *bytes, size_t size);
+bool cell__upload_is_busy(const struct cell__request *request);
+/* The request ends. */
+void cell__files_forget(struct cell__request *request);
+/* The one range of bytes that a Range header asks for.  0: none that is supported, so all of it; 1; -1: beyond the end.  Pure. */
+int cell__range_parse(const char *header, uint64_t size, uint64_t *ret_offset, uint64_t *ret_size);
 
 /* ---- TLS (tls.c) ---- */
 
@@ -344,6 +368,7 @@ struct cell__account {
 	double cpu_s;               /* that count now: they are forgiven within an hour */
 	int64_t cpu_at_us;
 	int64_t disk_bytes;
+	unsigned transfers; /* of files, now */
 	struct cell__account *next;
 };
 
@@ -638,6 +663,7 @@ struct cell_server {
 	/* jobs.c */
 	struct cell__job *queue, *queue_last;
 	size_t n_queued, n_running;
+	size_t n_transfers; /* of files */
 	struct cell__job *ended_first, *ended_last;
 	size_t ended_bytes;
 	/* server.c */

@@ -63,6 +63,19 @@
 
 #define LOG_QUERY BODY(FIELD("follow", "\"boolean\"", "false: end after the last output so far"), "")
 
+#define PATH_FIELD FIELD("path", "\"string\"", "below the workspace; without it the workspace itself")
+#define FORMAT_FIELD(formats, words) "\"format\":{\"type\":\"string\",\"enum\":[" formats "],\"description\":\"" words "\"}"
+#define GET_FORMATS                           \
+	FORMAT_FIELD(                         \
+		"\"bytes\",\"json\",\"tar\"", \
+		"json: a description, of a folder its list; tar: a folder as an archive; default: a file's bytes, of a folder the list")
+#define PUT_FORMATS                                  \
+	FORMAT_FIELD("\"bytes\",\"tar\",\"folder\"", \
+		     "tar: an archive to unpack into the folder; folder: make one, without a body; default: a file's bytes")
+#define MODE_FIELD \
+	"\"mode\":{\"type\":\"string\",\"description\":\"of the file, three octal digits; default: that of the file it replaces, else 644\"}"
+#define RECURSIVE_FIELD FIELD("recursive", "\"boolean\"", "also a folder that is not empty")
+
 #define NO_TAGS "{\"properties\":{\"tags\":null}}"
 /* Creates or replaces. */
 #define DESCRIBED "{\"required\":[\"name\",\"source\",\"description\"]}"
@@ -159,6 +172,19 @@ const struct cell__route cell__routes[] = {
 	  .optional_body = true, .status = 200, .answer = "Committed", .summary = "Writes changes of the layer to the real workspace" },
 	{ POST, "/v1/sessions/{session}/files/discard", CELL_SCOPE_RUN, cell__handle_v1_files_discard, .status = 204,
 	  .summary = "Drops the changes of the layer" },
+	{ GET, "/v1/sessions/{session}/files", CELL_SCOPE_READ, cell__handle_v1_file_get, .query = BODY(PATH_FIELD "," GET_FORMATS, ""),
+	  .status = 200, .answer = "bytes", .summary = "Lists the workspace, or returns a file or folder of any name" },
+	{ PUT, "/v1/sessions/{session}/files", CELL_SCOPE_RUN, cell__handle_v1_file_put,
+	  .query = BODY(PATH_FIELD "," PUT_FORMATS "," MODE_FIELD, ""), .raw = true, .streamed = true, .status = 201, .answer = "Written",
+	  .summary = "Unpacks an archive into the workspace, or writes a file of any name" },
+	{ GET, "/v1/sessions/{session}/files/{path...}", CELL_SCOPE_READ, cell__handle_v1_file_get, .query = BODY(GET_FORMATS, ""),
+	  .status = 200, .answer = "bytes",
+	  .summary = "Returns a file of the workspace, with ranges; of a folder the list, or an archive" },
+	{ PUT, "/v1/sessions/{session}/files/{path...}", CELL_SCOPE_RUN, cell__handle_v1_file_put,
+	  .query = BODY(PUT_FORMATS "," MODE_FIELD, ""), .raw = true, .streamed = true, .status = 201, .answer = "Written",
+	  .summary = "Writes a file of the workspace, with the folders that lead to it" },
+	{ DELETE, "/v1/sessions/{session}/files/{path...}", CELL_SCOPE_RUN, cell__handle_v1_file_delete, .query = BODY(RECURSIVE_FIELD, ""),
+	  .status = 204, .summary = "Removes a file, a link or a folder of the workspace" },
 	{ POST, "/v1/sessions/{session}/race", CELL_SCOPE_RUN, cell__handle_v1_race, .body = RACE_BODY, .status = 200, .answer = "Race",
 	  .summary = "Runs cells side by side in forks of a session; the winner's state becomes the session's" },
 	{ POST, "/v1/sessions/{session}/runs", CELL_SCOPE_RUN, cell__handle_v1_run, .body = EXECUTE_BODY, .status = 202, .answer = "Run",
@@ -250,6 +276,7 @@ const struct cell__schema cell__schemas[] = {
 	{ "Committed", OBJECT("\"committed\",\"protected\",\"skipped\"",
 			      "\"committed\":" STRINGS ",\"protected\":" STRINGS
 			      ",\"skipped\":" LIST(OBJECT("\"path\",\"reason\"", "\"path\":" TEXT ",\"reason\":" TEXT))) },
+	{ "Written", OBJECT("\"path\"", "\"path\":" TEXT ",\"bytes\":{\"type\":\"integer\"}") },
 	{ "Run", OBJECT("\"run_id\",\"session_id\",\"state\",\"last_event\",\"result\"",
 			"\"run_id\":{\"type\":\"integer\"},\"session_id\":" TEXT
 			",\"state\":{\"enum\":[\"waiting\",\"running\",\"ended\"]},\"last_event\":{\"type\":\"integer\"},"

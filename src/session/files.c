@@ -4,7 +4,9 @@
  * The layer is made before the first kernel and removed after the last; kernels that follow each other see the same one.  Its functions
  * take long, so they run on the caller's thread or on the pool; the loop only says which process the kernel is.
  */
+#define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <string.h>
 
@@ -229,6 +231,186 @@ int cell__session_files_on_loop(struct cell_session *session, enum cell__files_v
 	filing->arg = arg;
 	session->filing++;
 	uv_queue_work(cell__loop_uv(session->engine->loop), &filing->work, do_file, handle_filed);
+	return 0;
+}
+
+/* ---- the workspace, for transfers ---- */
+
+/* Options alone: any thread. */
+static int check_root(const struct cell_session *session, bool writes, struct cell_error *err)
+{
+	const struct cell__options *options = &session->options;
+	if (!session->executor->works_here)
+		return cell_fail(err, CELL_E_UNSUPPORTED, 0,
+				 "the executor \"%s\" has its files elsewhere: they cannot be reached from here", session->executor->name);
+	if (options->confined && options->confine.workspace == CELL_WORKSPACE_NONE)
+		return cell_fail(err, CELL_E_UNSUPPORTED, 0, "the session has no workspace (workspace_mode \"none\")");
+	if (writes && options->confined && options->confine.workspace == CELL_WORKSPACE_RO)
+		return cell_fail(err, CELL_E_FORBIDDEN, 0, "the workspace is read-only (workspace_mode \"ro\")");
+	return 0;
+}
+
+/* Whether only a process of the session has the merged view of its files. */
+static bool needs_kernel(const struct cell_session *session)
+{
+	return session->layer && cell__layer_form(session->layer) == CELL_LAYER_OVERLAY;
+}
+
+/* Not on the loop's thread. */
+static int open_root(const struct cell_session *session, int64_t pid, int *ret_fd, struct cell_error *err)
+{
+	const struct cell__options *options = &session->options;
+	const struct cell__sandbox_policy *policy = &options->confine;
+	if (needs_kernel(session))
+		return cell__layer_open_view(session->layer, pid, ret_fd, err);
+	const char *path = session->layer ? cell__layer_upper(session->layer) : options->cwd;
+	/* Hidden paths are covered in the code's namespace only. */
+	for (size_t i = 0; options->confined && !session->layer && i < policy->hide.count; i++)
+		if (cell__path_is_under(policy->hide.items[i], path) || cell__path_lies_in(policy->hide.items[i], path))
+			return cell_fail(err, CELL_E_UNSUPPORTED, 0,
+					 "the policy hides parts of the workspace: its files cannot be transferred");
+	int fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0)
+		return cell_fail(err, CELL_E_IO, errno, "open the workspace %.160s", path);
+	*ret_fd = fd;
+	return 0;
+}
+
+/* Loop's thread. */
+static int measure_root(const struct cell_session *session, bool writes, struct cell__root *root, struct cell_error *err)
+{
+	/* The host's own files: a sandbox may not write such names there either. */
+	root->guarded = session->options.confined && !session->layer;
+	root->max_bytes = writes ? cell__quota_left(session->quota) : UINT64_MAX;
+	if (root->max_bytes > 0)
+		return 0;
+	cell__quota_changed(session->quota); /* files may have been removed since */
+	return cell_fail(err, CELL_E_LIMIT, ENOSPC, "the workspace is full: %llu bytes are allowed",
+			 (unsigned long long)session->options.confine.workspace_bytes);
+}
+
+struct root_question {
+	struct cell_session *session;
+	struct kernel_question kernel;
+	struct cell__root *root;
+	struct cell_error *err;
+	bool writes;
+	int rc;
+};
+
+static void do_measure_root(void *arg)
+{
+	struct root_question *question = arg;
+	ask_kernel(&question->kernel);
+	question->rc = measure_root(question->session, question->writes, question->root, question->err);
+}
+
+/* As for a reset, for a caller that waits. */
+static int wait_for_kernel(struct cell_session *session, struct cell_error *err)
+{
+	struct cell__waiting waiting = { .task.fn = cell__session_do_need_kernel, .session = session };
+	cell__waiter_init(&waiting.waiter);
+	cell__loop_do(session->engine->loop, &waiting.task, &waiting.waiter);
+	cell__waiter_finish(&waiting.waiter);
+	if (waiting.failed && err)
+		*err = waiting.err;
+	return waiting.failed ? -1 : 0;
+}
+
+int cell__files_root(struct cell_session *session, bool writes, struct cell__root *ret_root, struct cell_error *err)
+{
+	struct cell__root root = { .fd = -1 };
+	struct root_question question = { .session = session, .kernel.session = session, .root = &root, .err = err, .writes = writes };
+	if (check_root(session, writes, err) < 0 || (needs_kernel(session) && wait_for_kernel(session, err) < 0))
+		return -1;
+	cell__loop_call(session->engine->loop, do_measure_root, &question);
+	if (question.rc < 0 || open_root(session, question.kernel.pid, &root.fd, err) < 0)
+		return -1;
+	*ret_root = root;
+	return 0;
+}
+
+static void do_written(void *arg)
+{
+	cell__session_written_on_loop(arg);
+}
+
+void cell__files_written(struct cell_session *session)
+{
+	cell__loop_call(session->engine->loop, do_written, session);
+}
+
+void cell__session_written_on_loop(struct cell_session *session)
+{
+	cell__quota_changed(session->quota);
+}
+
+struct rooting {
+	struct cell__waiting waiting; /* first */
+	uv_work_t work;
+	struct cell__root root;
+	struct kernel_question kernel;
+	bool writes;
+	struct cell_error err;
+	cell__root_done done;
+	void *arg;
+};
+
+static void do_root(uv_work_t *work)
+{
+	struct rooting *rooting = work->data;
+	(void)open_root(rooting->waiting.session, rooting->kernel.pid, &rooting->root.fd, &rooting->err);
+}
+
+static void handle_rooted(uv_work_t *work, int status)
+{
+	struct rooting *rooting = work->data;
+	struct cell_session *session = rooting->waiting.session;
+	(void)status; /* never cancelled */
+	rooting->done(rooting->arg, rooting->root.fd >= 0 ? &rooting->root : NULL, &rooting->err);
+	free(rooting);
+	session->filing--;
+	cell__session_advance(session);
+}
+
+/* Its kernel is ready, or cannot be started.  Called by cell__session_advance(), which goes on with the session: all else is the pool's. */
+static void handle_kernel(struct cell__waiting *waiting)
+{
+	struct rooting *rooting = (struct rooting *)waiting;
+	struct cell_session *session = waiting->session;
+	if (waiting->failed) {
+		rooting->done(rooting->arg, NULL, &waiting->err);
+		free(rooting);
+		session->filing--;
+		return;
+	}
+	ask_kernel(&rooting->kernel);
+	uv_queue_work(cell__loop_uv(session->engine->loop), &rooting->work, do_root, handle_rooted);
+}
+
+int cell__session_root_on_loop(struct cell_session *session, bool writes, cell__root_done done, void *arg, struct cell_error *err)
+{
+	struct cell__root root = { .fd = -1 };
+	if (session->closing)
+		return cell_fail(err, CELL_E_CLOSED, 0, "the session is closed");
+	if (check_root(session, writes, err) < 0 || measure_root(session, writes, &root, err) < 0)
+		return -1;
+	struct rooting *rooting = cell__alloc(1, sizeof *rooting);
+	if (!rooting)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a transfer");
+	*rooting = (struct rooting){ .waiting.session = session,
+				     .waiting.done = handle_kernel,
+				     .root = root,
+				     .writes = writes,
+				     .kernel.session = session,
+				     .done = done,
+				     .arg = arg };
+	rooting->work.data = rooting;
+	session->filing++;
+	if (needs_kernel(session))
+		cell__session_do_need_kernel(&rooting->waiting.task);
+	else
+		handle_kernel(&rooting->waiting);
 	return 0;
 }
 

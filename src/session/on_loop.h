@@ -42,6 +42,17 @@ enum cell__files_verb { CELL__FILES_DIFF, CELL__FILES_COMMIT, CELL__FILES_DISCAR
 typedef void (*cell__files_done)(void *arg, json_t *answer, const struct cell_error *err);
 int cell__session_files_on_loop(struct cell_session *session, enum cell__files_verb verb, const char *const *paths, bool flag,
 				cell__files_done done, void *arg, struct cell_error *err);
+/* The workspace, for transfers (files/files.h). */
+struct cell__root {
+	int fd;
+	uint64_t max_bytes; /* that may be written; UINT64_MAX: no limit */
+	bool guarded;       /* protected names are not written */
+};
+/* As cell__files_root(), on the pool; done() takes the descriptor over.  root NULL: err has the reason. */
+typedef void (*cell__root_done)(void *arg, const struct cell__root *root, const struct cell_error *err);
+int cell__session_root_on_loop(struct cell_session *session, bool writes, cell__root_done done, void *arg, struct cell_error *err);
+/* Files were written through a root. */
+void cell__session_written_on_loop(struct cell_session *session);
 /* As cell_session_start(), but the result may be delivered inside the call; *ret_run_id is set before. */
 int cell__session_start_on_loop(struct cell_session *session, const char *code, size_t size, const struct cell_run_options *opts,
 				uint64_t *ret_run_id, struct cell_error *err);

@@ -235,6 +235,20 @@ void cell__quota_touch(struct cell__quota *quota, bool running)
 	}
 }
 
+void cell__quota_changed(struct cell__quota *quota)
+{
+	if (quota)
+		cell__quota_touch(quota, quota->running);
+}
+
+uint64_t cell__quota_left(const struct cell__quota *quota)
+{
+	if (!quota || (!quota->config.max_bytes && !quota->is_over))
+		return UINT64_MAX;
+	uint64_t used = quota->excess.used, max = quota->config.max_bytes; /* below the limit those are bytes */
+	return quota->is_over || used > max ? 0 : max - used;
+}
+
 int cell__quota_admit(struct cell__quota *quota, struct cell__excess *ret_excess)
 {
 	if (!quota || !quota->is_over)

@@ -45,6 +45,10 @@ void cell__quota_destroy(struct cell__quota *quota);
 void cell__quota_touch(struct cell__quota *quota, bool running);
 /* 0: a cell may start; 1: not before measured(); -1: a current measurement is over the limit. */
 int cell__quota_admit(struct cell__quota *quota, struct cell__excess *ret_excess);
+/* Somebody else wrote to the folders: measured soon.  NULL is allowed. */
+void cell__quota_changed(struct cell__quota *quota);
+/* Bytes that may still be written according to the last measurement; UINT64_MAX: no limit, also for NULL. */
+uint64_t cell__quota_left(const struct cell__quota *quota);
 /* The result of the last measurement. */
 const struct cell__excess *cell__quota_excess(const struct cell__quota *quota);
 

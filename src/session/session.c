@@ -546,6 +546,16 @@ void cell__session_do_open(struct cell__task *task)
 	cell__session_advance(session);
 }
 
+void cell__session_do_need_kernel(struct cell__task *task)
+{
+	struct cell__waiting *waiting = (struct cell__waiting *)task;
+	struct cell_session *session = waiting->session;
+	waiting->early = true; /* as a reset that replaces nothing */
+	waiting->next = session->resets;
+	session->resets = waiting;
+	cell__session_advance(session);
+}
+
 static void handle_servers_stopped(void *arg)
 {
 	struct cell_session *session = arg;

@@ -362,6 +362,16 @@ void cell__session_end_waiting(struct cell__waiting *waiting, const struct cell_
 
 /* ---- files.c ---- */
 
+/*
+ * The open folder that a client's paths are relative to: the workspace as the code sees it.  writes: CELL_E_FORBIDDEN where the code may not
+ * write either, CELL_E_LIMIT where the workspace is full.  Any thread but the loop's; waits for a kernel where only a kernel has the view.
+ */
+int cell__files_root(struct cell_session *session, bool writes, struct cell__root *ret_root, struct cell_error *err);
+/* Files were written through a root. */
+void cell__files_written(struct cell_session *session);
+/* For a waiting's task: ends when the session has a ready kernel, which is started if there is none. */
+void cell__session_do_need_kernel(struct cell__task *task);
+
 /* If its options ask for one.  Any thread but the loop's, before cell__session_watch_folders(). */
 int cell__session_make_layer(struct cell_session *session, struct cell_error *err);
 /* The receipt of an executor that does not know of the layer; NULL: it does, or there is none.  free() it. */

@@ -391,6 +391,7 @@ static int64_t inprocess_pid(const struct cell__kernel *base)
 const struct cell__executor cell__inprocess_executor = {
 	.name = "inprocess",
 	.isolation = "none",
+	.works_here = true,
 	.takes_loop = true,
 	.probe = probe,
 	.check = check,

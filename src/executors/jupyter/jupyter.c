@@ -532,6 +532,7 @@ static int jupyter_read_options(const struct cell_session_options *opts, void **
 const struct cell__executor cell__jupyter_executor = {
 	.name = "jupyter",
 	.isolation = "process",
+	.works_here = true,
 	.takes = CELL_TAKES_KERNEL,
 	.create = jupyter_create,
 	.destroy = jupyter_destroy,

@@ -386,6 +386,7 @@ static const char *sandbox_receipt_of(const struct cell__kernel *kernel)
 const struct cell__executor cell__sandbox_executor = {
 	.name = "sandbox",
 	.isolation = "sandbox",
+	.works_here = true,
 	.takes = CELL_TAKES_POLICY | CELL_TAKES_LIMITS | CELL_TAKES_DISK | CELL_TAKES_NETWORK | CELL_TAKES_HOSTS,
 	.untrusted = true,
 	.probe = sandbox_probe,

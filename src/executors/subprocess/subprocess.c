@@ -187,6 +187,7 @@ static void subprocess_destroy(void *state, void (*done)(void *arg), void *arg)
 const struct cell__executor cell__subprocess_executor = {
 	.name = "subprocess",
 	.isolation = "process",
+	.works_here = true,
 	.takes = CELL_TAKES_LAYER,
 	.create = subprocess_create,
 	.destroy = subprocess_destroy,

@@ -1,0 +1,82 @@
+/*
+ * The files of a workspace, for a client of its session: descriptions, transfers, folders as tar archives.
+ *
+ * The code works in the same folders meanwhile and is hostile: every name is looked up in the open descriptor of the workspace with
+ * openat2 (beneath, no links, no mounts), and its kind is checked before it is opened, so that pipes and devices are never opened.
+ * What is written appears at once, by a rename.  New files belong to the owner of the workspace.
+ *
+ * Everything here reads and writes files and may take long: never on the loop's thread.  A transfer belongs to one thread at a time.
+ */
+#ifndef CELL_FILES_FILES_H
+#define CELL_FILES_FILES_H
+
+#include <jansson.h>
+#include <limits.h>
+#include <sys/stat.h>
+
+#include "base/base.h"
+
+#define CELL_FILES_MAX_LISTED 10000u   /* entries of one listing */
+#define CELL_FILES_MAX_DEPTH 64u       /* folders in folders of an archive; each is an open descriptor while it is made */
+#define CELL_FILES_MAX_UNPACKED 100000u /* entries of one archive */
+
+/*
+ * A path below the workspace, without ".", empty parts and a slash at its end; "": the workspace itself.  CELL_E_INVALID: it is absolute,
+ * has a part "..", or is too long.  Pure.
+ */
+int cell__files_path(const char *given, char ret_path[static PATH_MAX], struct cell_error *err);
+
+/* Refuses a path with a protected name (base/protected.h), for a workspace of the host where code may not write one either.  Pure. */
+int cell__files_guard(const char *path, struct cell_error *err);
+/*
+ * {"path", "type", "size", "mode", "mtime"}; a link also has "target"; a folder has "entries", a sorted list of the same with "name"
+ * instead of "path", and "truncated".  NULL: err has the reason.
+ */
+json_t *cell__files_describe(int root_fd, const char *path, struct cell_error *err);
+/* With the folders that lead to it; one that exists is fine. */
+int cell__files_make_folder(int root_fd, const char *path, struct cell_error *err);
+/* A folder that is not empty: CELL_E_EXISTS, unless recursive. */
+int cell__files_remove(int root_fd, const char *path, bool recursive, struct cell_error *err);
+
+struct cell__file_transfer;
+
+enum cell__file_transfer_kind {
+	CELL_TRANSFER_GET,    /* a file */
+	CELL_TRANSFER_PACK,   /* a folder as an archive */
+	CELL_TRANSFER_PUT,    /* a file, with the folders that lead to it */
+	CELL_TRANSFER_UNPACK, /* an archive into a folder, made if missing */
+};
+
+/*
+ * root_fd is taken over, also by a failure.  max_bytes: of all contents that are written, CELL_E_LIMIT beyond; mode: of a file that is
+ * put, 0: that of the file it replaces, else 0644; guarded: no protected name is written.
+ */
+int cell__file_transfer_open(enum cell__file_transfer_kind kind, int root_fd, const char *path, uint64_t max_bytes, unsigned mode,
+			     bool guarded, struct cell__file_transfer **ret_transfer, struct cell_error *err);
+/* Drops what was not complete.  NULL is allowed. */
+void cell__file_transfer_destroy(struct cell__file_transfer *transfer);
+/* Of the file of a get, as it was opened. */
+const struct stat *cell__file_transfer_stat(const struct cell__file_transfer *transfer);
+/* Restricts a get to these bytes, before the first read. */
+void cell__file_transfer_seek(struct cell__file_transfer *transfer, uint64_t offset, uint64_t size);
+/* Get and pack: the next bytes; 0: the end; -1: err has the reason, also where a file has become shorter since. */
+ssize_t cell__file_transfer_read(struct cell__file_transfer *transfer, char *out, size_t max, struct cell_error *err);
+/* Put and unpack. */
+int cell__file_transfer_write(struct cell__file_transfer *transfer, const char *bytes, size_t size, struct cell_error *err);
+/* All was written: now it counts. */
+int cell__file_transfer_end(struct cell__file_transfer *transfer, struct cell_error *err);
+
+/* ---- for the files of this folder ---- */
+
+/* Opens without links, mounts and "..".  -1 with errno. */
+int cell__files_open(int root_fd, const char *path, int flags);
+/* The folder that the path's last part is in, made if missing and `makes`; *ret_name is that part.  Only for a path that is not "". */
+int cell__files_parent(int root_fd, const char *path, bool makes, const char **ret_name);
+/* A folder with those that lead to it, as the caller: a descriptor of it, or -1 with errno. */
+int cell__files_make_path(int root_fd, const char *path);
+/* A regular file for reading; checked before it is opened.  -1 with errno; EINVAL: another kind. */
+int cell__files_open_regular(int root_fd, const char *path, struct stat *ret_stat);
+/* "cannot VERB PATH" with its reason. */
+int cell__files_fail(struct cell_error *err, int sys, const char *verb, const char *path);
+
+#endif

@@ -1,0 +1,505 @@
+/*
+ * The files of a session, for its client: GET, PUT and DELETE below /v1/sessions/S/files.
+ *
+ *     a request ──▶ the workspace (session/files.c) ──▶ the pool: one step ──▶ the answer
+ *                                                                    │
+ *                          an upload: a block of the body, again ◀───┤
+ *                          a download: a block of the answer, again ◀┘
+ *
+ * A step reads or writes at most a block, so a transfer of any size takes the memory of one.  While the pool works for a request, its
+ * connection is suspended: the request, and the response that reads from a download, stay until the step is done.
+ */
+#include "server/api.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+
+#include "files/files.h"
+
+#define BLOCK_BYTES (256u * 1024u)
+#define SENT_BYTES (32u * 1024u) /* that libmicrohttpd asks for at once */
+
+enum verb { VERB_GET, VERB_DESCRIBE, VERB_PACK, VERB_PUT, VERB_UNPACK, VERB_FOLDER, VERB_REMOVE };
+
+/* One operation on files; request->files is the same while the request lives. */
+struct cell__file_work {
+	uv_work_t work;
+	struct cell__request *request;
+	struct cell_server *server;
+	struct cell__account *account;
+	enum verb verb;
+	char path[PATH_MAX];
+	unsigned mode;
+	bool recursive;
+	struct cell__root root;
+	struct cell__file_transfer *transfer;
+	json_t *answer;
+	struct cell_error err;
+	bool busy; /* the pool's, or about to be */
+	bool gone; /* the response is freed: to be destroyed when the pool is done */
+	/* a block of the transfer */
+	char *block;
+	size_t used, at;
+	bool ended;
+};
+
+/* ---- ends ---- */
+
+static void do_destroy(uv_work_t *work)
+{
+	struct cell__file_work *files = work->data;
+
+	cell__file_transfer_destroy(files->transfer);
+}
+
+static void handle_destroyed(uv_work_t *work, int status)
+{
+	struct cell__file_work *files = work->data;
+
+	(void)status;
+	free(files->block);
+	free(files);
+}
+
+/* The pool removes what an upload left. */
+static void release(struct cell__file_work *files)
+{
+	files->server->n_transfers--;
+	files->account->transfers--;
+	json_decref(files->answer);
+	uv_queue_work(cell__loop_uv(files->server->engine->loop), &files->work, do_destroy, handle_destroyed);
+}
+
+void cell__files_forget(struct cell__request *request)
+{
+	struct cell__file_work *files = cell__take_ptr(request->files);
+
+	if (files)
+		release(files);
+}
+
+/* ---- the beginning ---- */
+
+static struct cell__file_work *create(struct cell__request *request, enum verb verb)
+{
+	struct cell_server *server = request->server;
+	struct cell__account *account = request->served->account;
+	struct cell__file_work *files;
+
+	if (server->n_transfers >= CELL_SERVER_MAX_TRANSFERS || account->transfers >= CELL_SERVER_TOKEN_TRANSFERS) {
+		cell__answer_busy(request, 1, "too many transfers of files at once");
+		return NULL;
+	}
+	files = cell__alloc(1, sizeof(*files));
+	if (files)
+		files->block = cell__alloc(1, BLOCK_BYTES);
+	if (!files || !files->block) {
+		free(files);
+		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for a transfer");
+		return NULL;
+	}
+	files->work.data = files;
+	files->request = request;
+	files->server = server;
+	files->account = account;
+	files->verb = verb;
+	files->root.fd = -1;
+	server->n_transfers++;
+	account->transfers++;
+	request->files = files;
+	return files;
+}
+
+static void queue(struct cell__file_work *files, uv_work_cb step, uv_after_work_cb done)
+{
+	files->busy = true;
+	uv_queue_work(cell__loop_uv(files->server->engine->loop), &files->work, step, done);
+}
+
+/* ---- the first step ---- */
+
+static void fill_block(struct cell__file_work *files)
+{
+	ssize_t n = cell__file_transfer_read(files->transfer, files->block, BLOCK_BYTES, &files->err);
+
+	files->at = 0;
+	files->used = n > 0 ? (size_t)n : 0;
+	files->ended = n == 0;
+}
+
+static void open_transfer(struct cell__file_work *files, enum cell__file_transfer_kind kind, uint64_t max_bytes)
+{
+	(void)cell__file_transfer_open(kind, files->root.fd, files->path, max_bytes, files->mode, files->root.guarded, &files->transfer,
+				       &files->err);
+	files->root.fd = -1;
+}
+
+static bool guard(struct cell__file_work *files)
+{
+	return !files->root.guarded || cell__files_guard(files->path, &files->err) == 0;
+}
+
+static void do_first(uv_work_t *work)
+{
+	struct cell__file_work *files = work->data;
+	int fd = files->root.fd;
+
+	switch (files->verb) {
+	case VERB_GET:
+		files->root.fd = dup(fd);
+		open_transfer(files, CELL_TRANSFER_GET, 0);
+		/* Of a folder the list. */
+		if (!files->transfer && files->err.sys == EISDIR)
+			files->answer = cell__files_describe(fd, files->path, &files->err);
+		break;
+	case VERB_PACK:
+		open_transfer(files, CELL_TRANSFER_PACK, 0);
+		if (files->transfer)
+			fill_block(files);
+		return;
+	case VERB_PUT:
+	case VERB_UNPACK:
+		open_transfer(files, files->verb == VERB_PUT ? CELL_TRANSFER_PUT : CELL_TRANSFER_UNPACK, files->root.max_bytes);
+		return;
+	case VERB_DESCRIBE:
+		files->answer = cell__files_describe(fd, files->path, &files->err);
+		break;
+	case VERB_FOLDER:
+		if (guard(files) && cell__files_make_folder(fd, files->path, &files->err) == 0)
+			files->answer = cell__files_describe(fd, files->path, &files->err);
+		break;
+	case VERB_REMOVE:
+		if (guard(files) && cell__files_remove(fd, files->path, files->recursive, &files->err) == 0)
+			files->answer = json_null();
+		break;
+	}
+	close(fd);
+}
+
+static void answer_download(struct cell__file_work *files);
+
+static void handle_first(uv_work_t *work, int status)
+{
+	struct cell__file_work *files = work->data;
+	struct cell__request *request = files->request;
+
+	(void)status; /* never cancelled */
+	files->busy = false;
+	if (files->verb == VERB_REMOVE && request->served->session)
+		cell__session_written_on_loop(request->served->session);
+	if (files->answer && files->verb == VERB_REMOVE)
+		cell__answer_none(request, MHD_HTTP_NO_CONTENT);
+	else if (files->answer)
+		cell__answer_json(request, files->verb == VERB_FOLDER ? MHD_HTTP_CREATED : MHD_HTTP_OK, json_incref(files->answer));
+	else if (!files->transfer || (files->verb == VERB_PACK && files->err.code))
+		cell__answer_error(request, &files->err);
+	else if (files->verb == VERB_GET || files->verb == VERB_PACK)
+		answer_download(files);
+	else
+		cell__request_resume(request); /* with the body */
+}
+
+static void handle_root(void *arg, const struct cell__root *root, const struct cell_error *err)
+{
+	struct cell__file_work *files = arg;
+
+	files->busy = false;
+	if (!root) {
+		cell__answer_error(files->request, err);
+		return;
+	}
+	files->root = *root;
+	if (files->root.max_bytes > (uint64_t)files->server->limits.max_file_bytes)
+		files->root.max_bytes = (uint64_t)files->server->limits.max_file_bytes;
+	queue(files, do_first, handle_first);
+}
+
+static void start(struct cell__file_work *files)
+{
+	struct cell__request *request = files->request;
+	bool writes = files->verb >= VERB_PUT;
+	struct cell_error err;
+
+	files->busy = true;
+	if (!request->served->session)
+		cell__answer_fail(request, MHD_HTTP_GONE, CELL_E_EXPIRED, "this session has ended");
+	else if (cell__session_root_on_loop(request->served->session, writes, handle_root, files, &err) < 0)
+		cell__answer_error(request, &err);
+}
+
+/* ---- downloads ---- */
+
+int cell__range_parse(const char *header, uint64_t size, uint64_t *ret_offset, uint64_t *ret_size)
+{
+	const char *at = header ? header : "";
+	uint64_t numbers[2] = { 0 };
+	size_t digits[2];
+
+	if (strncasecmp(at, "bytes=", 6))
+		return 0;
+	at += 6;
+	for (int i = 0; i < 2; i++) {
+		digits[i] = strspn(at, "0123456789");
+		if (digits[i] > 18)
+			return 0;
+		for (size_t k = 0; k < digits[i]; k++)
+			numbers[i] = numbers[i] * 10 + (uint64_t)(*at++ - '0');
+		if (i == 0 && *at++ != '-')
+			return 0;
+	}
+	if (*at || (!digits[0] && !digits[1]) || (digits[0] && digits[1] && numbers[1] < numbers[0]))
+		return 0;
+	if (!digits[0]) { /* so many at the end */
+		if (!numbers[1] || !size)
+			return -1;
+		*ret_size = numbers[1] < size ? numbers[1] : size;
+		*ret_offset = size - *ret_size;
+		return 1;
+	}
+	if (numbers[0] >= size)
+		return -1;
+	*ret_offset = numbers[0];
+	*ret_size = (digits[1] && numbers[1] < size ? numbers[1] + 1 : size) - numbers[0];
+	return 1;
+}
+
+static void do_read(uv_work_t *work)
+{
+	fill_block(work->data);
+}
+
+static void handle_read(uv_work_t *work, int status)
+{
+	struct cell__file_work *files = work->data;
+
+	(void)status; /* never cancelled */
+	files->busy = false;
+	if (files->gone)
+		release(files);
+	else
+		cell__request_resume(files->request);
+}
+
+static ssize_t send_block(void *arg, uint64_t position, char *out, size_t max)
+{
+	struct cell__file_work *files = arg;
+	size_t n = files->used - files->at;
+
+	(void)position;
+	if (n > 0) {
+		n = n < max ? n : max;
+		memcpy(out, files->block + files->at, n);
+		files->at += n;
+		return (ssize_t)n;
+	}
+	if (files->err.code)
+		return MHD_CONTENT_READER_END_WITH_ERROR;
+	if (files->ended)
+		return MHD_CONTENT_READER_END_OF_STREAM;
+	queue(files, do_read, handle_read);
+	cell__request_suspend(files->request);
+	return 0;
+}
+
+static void handle_response_freed(void *arg)
+{
+	struct cell__file_work *files = arg;
+
+	files->gone = true;
+	if (!files->busy)
+		release(files);
+}
+
+static void add_header(struct MHD_Response *response, const char *name, const char *fmt, uint64_t a, uint64_t b, uint64_t c)
+{
+	char text[96];
+
+	snprintf(text, sizeof(text), fmt, a, b, c);
+	MHD_add_response_header(response, name, text);
+}
+
+static void add_date(struct MHD_Response *response, time_t at)
+{
+	char text[40];
+	struct tm tm;
+
+	if (gmtime_r(&at, &tm) && strftime(text, sizeof(text), "%a, %d %b %Y %H:%M:%S GMT", &tm) > 0)
+		MHD_add_response_header(response, "Last-Modified", text);
+}
+
+#define ETAG "\"%" PRIx64 "-%" PRIx64 "-%" PRIx64 "\""
+
+/* Whether the part that is asked for is one of this file as it is now. */
+static bool is_same_file(const struct cell__request *request, const struct stat *st)
+{
+	const char *given = cell__request_header(request, "If-Range");
+	char tag[64];
+
+	snprintf(tag, sizeof(tag), ETAG, (uint64_t)st->st_ino, (uint64_t)st->st_size,
+		 (uint64_t)st->st_mtim.tv_sec * 1000000000 + (uint64_t)st->st_mtim.tv_nsec);
+	return !given || !strcmp(given, tag);
+}
+
+static void answer_download(struct cell__file_work *files)
+{
+	struct cell__request *request = files->request;
+	const struct stat *st = cell__file_transfer_stat(files->transfer);
+	bool is_file = files->verb == VERB_GET;
+	uint64_t size = is_file ? (uint64_t)st->st_size : MHD_SIZE_UNKNOWN, offset = 0, part = size;
+	int range = is_file && is_same_file(request, st) ? cell__range_parse(cell__request_header(request, "Range"), size, &offset, &part)
+							 : 0;
+	struct MHD_Response *response;
+
+	if (range < 0) {
+		cell__answer_fail(request, MHD_HTTP_RANGE_NOT_SATISFIABLE, CELL_E_INVALID, "the file has %" PRIu64 " bytes", size);
+		if (request->response)
+			add_header(request->response, "Content-Range", "bytes */%" PRIu64, size, 0, 0);
+		return;
+	}
+	if (is_file)
+		cell__file_transfer_seek(files->transfer, offset, part);
+	response = MHD_create_response_from_callback(part, SENT_BYTES, send_block, files, handle_response_freed);
+	if (!response) {
+		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for a transfer");
+		return;
+	}
+	request->files = NULL; /* the response's */
+	MHD_add_response_header(response, "Content-Type", is_file ? "application/octet-stream" : "application/x-tar");
+	MHD_add_response_header(response, "Content-Disposition", "attachment");
+	if (is_file) {
+		MHD_add_response_header(response, "Accept-Ranges", "bytes");
+		add_header(response, "ETag", ETAG, (uint64_t)st->st_ino, size,
+			   (uint64_t)st->st_mtim.tv_sec * 1000000000 + (uint64_t)st->st_mtim.tv_nsec);
+		add_date(response, st->st_mtim.tv_sec);
+	}
+	if (range)
+		add_header(response, "Content-Range", "bytes %" PRIu64 "-%" PRIu64 "/%" PRIu64, offset, offset + part - 1, size);
+	cell__answer_response(request, range ? MHD_HTTP_PARTIAL_CONTENT : MHD_HTTP_OK, response);
+}
+
+/* ---- uploads ---- */
+
+static void do_write(uv_work_t *work)
+{
+	struct cell__file_work *files = work->data;
+
+	if (files->used && cell__file_transfer_write(files->transfer, files->block, files->used, &files->err) < 0)
+		return;
+	files->used = 0;
+	if (files->ended && cell__file_transfer_end(files->transfer, &files->err) == 0)
+		files->answer = json_object();
+}
+
+static void handle_written(uv_work_t *work, int status)
+{
+	struct cell__file_work *files = work->data;
+	struct cell__request *request = files->request;
+
+	(void)status; /* never cancelled */
+	files->busy = false;
+	if ((files->err.code || files->ended) && request->served->session)
+		cell__session_written_on_loop(request->served->session);
+	if (files->err.code)
+		cell__answer_error(request, &files->err);
+	else if (files->ended)
+		cell__answer_json(request, MHD_HTTP_CREATED,
+				  json_pack("{s:s,s:I}", "path", files->path, "bytes", (json_int_t)request->taken_bytes));
+	else
+		cell__request_resume(request);
+}
+
+bool cell__upload_is_busy(const struct cell__request *request)
+{
+	return request->files && request->files->busy;
+}
+
+size_t cell__upload_take(struct cell__request *request, const char *bytes, size_t size)
+{
+	struct cell__file_work *files = request->files;
+	size_t n;
+
+	/* The handler has not got so far yet; or it needs no body, and throws it away. */
+	if (!files || files->busy)
+		return size;
+	if (files->verb != VERB_PUT && files->verb != VERB_UNPACK)
+		return 0;
+	n = BLOCK_BYTES - files->used < size ? BLOCK_BYTES - files->used : size;
+	memcpy(files->block + files->used, bytes, n);
+	files->used += n;
+	files->ended = size == 0;
+	if (files->ended || files->used == BLOCK_BYTES)
+		queue(files, do_write, handle_written);
+	return size - n;
+}
+
+/* ---- handlers ---- */
+
+/* The path in the URL, or, for names that another route has, in the query. */
+static bool take_path(struct cell__request *request, char out[static PATH_MAX])
+{
+	const char *inner = request->params[1], *asked = json_string_value(json_object_get(request->query, "path"));
+	struct cell_error err;
+
+	if (cell__files_path(inner ? inner : asked ? asked : "", out, &err) == 0)
+		return true;
+	cell__answer_error(request, &err);
+	return false;
+}
+
+static const char *format_of(const struct cell__request *request)
+{
+	const char *format = json_string_value(json_object_get(request->query, "format"));
+
+	return format ? format : "";
+}
+
+/* Three octal digits. */
+static bool take_mode(struct cell__request *request, unsigned *ret_mode)
+{
+	const char *text = json_string_value(json_object_get(request->query, "mode"));
+
+	if (text && (strlen(text) != 3 || strspn(text, "01234567") != 3)) {
+		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID, "mode must have three octal digits, as 644");
+		return false;
+	}
+	*ret_mode = text ? (unsigned)strtoul(text, NULL, 8) : 0;
+	return true;
+}
+
+static void begin(struct cell__request *request, enum verb verb)
+{
+	char path[PATH_MAX];
+	unsigned mode;
+	struct cell__file_work *files;
+
+	if (!cell__served_find(request, request->params[0], false) || !take_path(request, path) || !take_mode(request, &mode) ||
+	    !(files = create(request, verb)))
+		return;
+	strcpy(files->path, path);
+	files->mode = mode;
+	files->recursive = json_is_true(json_object_get(request->query, "recursive"));
+	start(files);
+}
+
+void cell__handle_v1_file_get(struct cell__request *request)
+{
+	const char *format = format_of(request);
+
+	begin(request, !strcmp(format, "json") ? VERB_DESCRIBE : !strcmp(format, "tar") ? VERB_PACK : VERB_GET);
+}
+
+void cell__handle_v1_file_put(struct cell__request *request)
+{
+	const char *format = format_of(request);
+
+	begin(request, !strcmp(format, "folder") ? VERB_FOLDER : !strcmp(format, "tar") ? VERB_UNPACK : VERB_PUT);
+}
+
+void cell__handle_v1_file_delete(struct cell__request *request)
+{
+	begin(request, VERB_REMOVE);
+}
