@@ -179,5 +179,6 @@ def rehearse():
 def main():
     own = Kernel()
     own.take_over()
+    _workcell.send(_workcell.HELLO, 0)
     own.serve()
     own.leave()
