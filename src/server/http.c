@@ -757,15 +757,15 @@ void cell__http_hang_up(struct cell_server *server)
 }
 
 /*
- * Whether the client of an idle connection has closed its side. libmicrohttpd learns of that by an edge of epoll, and misses it when the
- * end came together with the last bytes that it read.
+ * Whether the client of a connection that is idle, or waits for more of a body, has closed its side. libmicrohttpd learns of that by an edge
+ * of epoll, and misses it when the end came together with the last bytes that it read, or while the connection was suspended.
  */
 static bool has_left(const struct cell__connection *connection)
 {
 	char byte;
+	bool waits = connection->request ? connection->in_body && !connection->request->suspended : connection->rested;
 
-	return connection->rested && !connection->request &&
-	       recv(descriptor_of(connection->connection), &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+	return waits && recv(descriptor_of(connection->connection), &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
 }
 
 void cell__http_sweep(struct cell_server *server, int64_t now_us)
