@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "executors/subprocess/kernel.h"
 
+#include <errno.h>
 #include <jansson.h>
 #include <signal.h>
 #include <string.h>
@@ -259,7 +260,8 @@ void cell__sub_kernel_configure(struct cell__sub_kernel *kernel)
 	bool sent = kernel->image ? cell__sub_image_load(kernel, session, &err)
 				  : cell__link_send(kernel->link, CELL_FRAME_INIT, 0, kernel->init, strlen(kernel->init),
 						    session ? session->data : NULL, session ? session->size : 0, &err) == 0;
-	if (!sent) {
+	/* EPIPE: it has ended; the news of that are on their way, and may lead to another try. */
+	if (!sent && err.sys != EPIPE) {
 		kernel->error = err;
 		cell__sub_kernel_kill(kernel);
 	}

@@ -6,7 +6,9 @@
 #include "executors/subprocess/kernel.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <string.h>
+#include <sys/wait.h>
 
 #include "sandbox/cgroup.h"
 #include "spawn/proc.h"
@@ -21,11 +23,20 @@ static struct cell__sub_env *env_of_zygote(struct cell__subprocess *sub, uint64_
 	return env;
 }
 
-/* A kernel whose fork never happened because its zygote or its jail died: another one serves. */
-static bool try_again(struct cell__sub_kernel *kernel)
+/*
+ * A kernel whose fork never happened because its zygote or its jail died, or that died with its zygote before it had begun the session: another
+ * one serves.
+ */
+static bool try_again(struct cell__sub_kernel *kernel, const struct cell__exit *how)
 {
-	if (kernel->pid != 0 || kernel->asked || kernel->error.code != 0 || !kernel->init || kernel->tries >= FORK_TRIES)
+	bool killed = how && how->known && WIFSIGNALED(how->status) && WTERMSIG(how->status) == SIGKILL && !how->oom && !kernel->ready &&
+		      kernel->state == CELL_KERNEL_OPENING;
+	if ((kernel->pid != 0 && !killed) || kernel->asked || kernel->error.code != 0 || !kernel->init || kernel->tries >= FORK_TRIES)
 		return false;
+	kernel->pid = 0;
+	kernel->n_skipped = 0;
+	kernel->report = (struct cell_plan_report){ 0 };
+	cell__close_fd(&kernel->listen_fd);
 	cell__sub_kernel_not_forking(kernel);
 	cell__link_close(cell__take_ptr(kernel->link));
 	cell__sub_kernel_wait_again(kernel);
@@ -53,7 +64,7 @@ static void kernel_exited(struct cell__sub_kernel *kernel, int64_t status, int64
 		how.memory_max = usage.memory_max;
 		how.memory_used = usage.memory_peak;
 	}
-	if (try_again(kernel))
+	if (try_again(kernel, &how))
 		return;
 	if (kernel->pid == 0 && how.error.code == 0)
 		cell_fail(&how.error, CELL_E_KERNEL, 0, "the zygote died while it forked the kernel; try again");
@@ -73,11 +84,11 @@ static void kernel_forked(struct cell__sub_kernel *kernel, int64_t pid, int64_t 
 			cell__spawn_client_tell(&kernel->sub->supervisor->client, CELL_SPAWN_ZYGOTE_STOP, env->zygote_id, 0);
 			env->zygote_id = 0;
 		}
-		if (try_again(kernel))
+		if (try_again(kernel, NULL))
 			return;
 	}
 	/* Linux says ENOMEM of a pid namespace whose pid 1 is gone: the jail died after the spawner chose it, and another one serves. */
-	if (pid <= 0 && failure == ENOMEM && kernel->plan && try_again(kernel))
+	if (pid <= 0 && failure == ENOMEM && kernel->plan && try_again(kernel, NULL))
 		return;
 	if (pid <= 0) {
 		if (kernel->plan && kernel->request)
