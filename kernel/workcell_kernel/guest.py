@@ -13,7 +13,7 @@ from json import dumps, loads
 import _workcell
 from workcell_kernel import inproc
 
-from . import errors, interactive, kernel, namespaces, ns_deps, ns_sessions, portable, rpc, streams
+from . import errors, interactive, kernel, namespaces, ns_deps, portable, rpc, streams
 from .cell import Cells
 
 
@@ -137,8 +137,6 @@ class Guest(kernel.Kernel):
             self.channel = Direct(self.link)
         if options.get("namespaces"):
             namespaces.install(self.cells.ns, self.channel, self.cells.run_coroutine)
-        else:
-            self.cells.ns["sessions"] = ns_sessions.SessionsNamespace(None)
         if options.get("gate_shell"):
             self.ask_before_commands()
         if options.get("portable"):

@@ -193,8 +193,6 @@ class Kernel:
 
             ns_sessions.fork_hook = self.fork_in_cell
             namespaces.install(self.cells.ns, self.channel, self.cells.run_coroutine, not options.get("namespaces"))
-        else:
-            self.cells.ns["sessions"] = ns_sessions.SessionsNamespace(None)
         if options.get("gate_shell"):
             self.ask_before_commands()
         if options.get("shell_escape"):

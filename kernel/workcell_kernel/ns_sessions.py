@@ -11,10 +11,6 @@ The order of the connection guarantees that the FORK frame is there before the f
 
 from _thread import get_ident
 
-# As src/session/children.c has it, for a session that makes no calls at all.
-FORBIDDEN = ("this session may not fork itself: its host has to allow it (allow_fork in Python, C and the server's configuration, "
-             "--allow-fork N of the command line)")
-
 fork_hook = None  # the kernel's: forks for the FORK frame that has come, and does not return in the copy
 
 
@@ -89,10 +85,6 @@ class SessionsNamespace:
     def fork(self, drop=False):
         """A child that goes on from here. ``drop``: also if threads, child processes or connections cannot go with it."""
         channel = self._channel
-        if channel is None:
-            from .ns_errors import ChildError  # not at the top: most sessions never need it
-
-            raise ChildError(FORBIDDEN, "sessions", "fork", "ChildError", "forbidden")
         if fork_hook is not None and get_ident() != channel.main_thread:
             raise RuntimeError("sessions.fork() works on the session's main thread only, because a fork has no other threads")
         ident = channel.call("sessions.fork", {"drop": bool(drop)})[0]["session_id"]
@@ -106,8 +98,6 @@ class SessionsNamespace:
 
     def list(self):
         """The children that this session's code has forked and that are open."""
-        if self._channel is None:
-            return []
         return [Child(self._channel, ident) for ident in self._channel.call("sessions.list")[0]]
 
     def __repr__(self):
