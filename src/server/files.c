@@ -428,7 +428,8 @@ size_t cell__upload_take(struct cell__request *request, const char *bytes, size_
 	if (files->verb != VERB_PUT && files->verb != VERB_UNPACK)
 		return 0;
 	n = BLOCK_BYTES - files->used < size ? BLOCK_BYTES - files->used : size;
-	memcpy(files->block + files->used, bytes, n);
+	if (n > 0)
+		memcpy(files->block + files->used, bytes, n); /* at the end of the body there are no bytes */
 	files->used += n;
 	files->ended = size == 0;
 	if (files->ended || files->used == BLOCK_BYTES)
