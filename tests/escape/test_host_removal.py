@@ -11,13 +11,18 @@ import support
 NOBODY = 65534
 LIBRARY = os.path.join(os.path.dirname(support.BIN), "libworkcell.so")
 
+# The guard of a sandbox writes nothing in a folder with a path of more than 4,095 bytes: there the code goes as deep as it can.
 MAKE = """
-import os
+import errno, os
 here = os.getcwd()
 def deep(n):
     for i in range(n):
-        os.mkdir("d" * 200); os.chdir("d" * 200)
-    open("file", "w").close()
+        try:
+            open("file", "w").close(); os.mkdir("d" * 200); os.chdir("d" * 200)
+        except OSError as e:
+            if e.errno != errno.ENAMETOOLONG or "guarded" not in globals() or i < 15:
+                raise
+            break
     os.chdir(here)
 """
 TREES = {
@@ -47,6 +52,7 @@ def folders_of(server):
 @pytest.fixture(params=["subprocess", "sandbox"])
 def server(request):
     made = serving.Server("--executor", request.param, "--python", "/usr/bin/python3", pool=0)
+    made.first = "guarded = True\n" if request.param == "sandbox" else ""
     yield made
     made.close()
 
@@ -57,7 +63,7 @@ def test_a_sessions_folder_goes_with_it(server, what):
     session = server.session()
     before = set(folders_of(server))
     assert before
-    assert server.execute(TREES[what], session=session)["error"] is None
+    assert server.execute(server.first + TREES[what], session=session)["error"] is None
     assert server.ask("DELETE", "/v1/sessions/" + session).status == 204
     support.wait_until(lambda: not folders_of(server), lambda: "left: %s" % folders_of(server))
 
