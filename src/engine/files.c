@@ -14,8 +14,7 @@
 static int open_path(struct cell_session *session, const char *path, const char *caller, bool writes, struct cell__root *ret_root,
 		     char ret_path[static PATH_MAX], struct cell_error *err)
 {
-	if (cell__require(err, session, path) < 0 || cell__engine_may_wait(session->engine, caller, err) < 0 ||
-	    cell__files_path(path, ret_path, err) < 0)
+	if (cell__engine_may_wait(session->engine, caller, err) < 0 || cell__files_path(path, ret_path, err) < 0)
 		return -1;
 	return cell__files_root(session, writes, ret_root, err);
 }
@@ -24,7 +23,7 @@ char *cell_session_file_describe(struct cell_session *session, const char *path,
 {
 	char inner[PATH_MAX];
 	struct cell__root root = { .fd = -1 };
-	if (open_path(session, path, "cell_session_file_describe", false, &root, inner, err) < 0)
+	if (cell__require(err, session, path) < 0 || open_path(session, path, __func__, false, &root, inner, err) < 0)
 		return NULL;
 	json_t *found = cell__files_describe(root.fd, inner, err);
 	close(root.fd);
@@ -70,7 +69,8 @@ int cell_session_file_get(struct cell_session *session, const char *path, const 
 	struct cell_file_options all;
 	struct cell__root root = { .fd = -1 };
 	struct cell__file_transfer *transfer = NULL;
-	if (take_options(opts, &all, err) < 0 || open_path(session, path, "cell_session_file_get", false, &root, inner, err) < 0)
+	if (cell__require(err, session, path) < 0 || take_options(opts, &all, err) < 0 ||
+	    open_path(session, path, __func__, false, &root, inner, err) < 0)
 		return -1;
 	int rc = cell__file_transfer_open(all.tar ? CELL_TRANSFER_PACK : CELL_TRANSFER_GET, root.fd, inner, 0, 0, false, &transfer, err);
 	if (rc == 0 && !all.tar) {
@@ -116,7 +116,8 @@ int cell_session_file_put(struct cell_session *session, const char *path, const 
 	struct cell_file_options all;
 	struct cell__root root = { .fd = -1 };
 	struct cell__file_transfer *transfer = NULL;
-	if (take_options(opts, &all, err) < 0 || open_path(session, path, "cell_session_file_put", true, &root, inner, err) < 0)
+	if (cell__require(err, session, path) < 0 || take_options(opts, &all, err) < 0 ||
+	    open_path(session, path, __func__, true, &root, inner, err) < 0)
 		return -1;
 	uint64_t max = all.max_bytes < 0 || (uint64_t)all.max_bytes > root.max_bytes ? root.max_bytes : (uint64_t)all.max_bytes;
 	int rc = cell__file_transfer_open(all.tar ? CELL_TRANSFER_UNPACK : CELL_TRANSFER_PUT, root.fd, inner, max, (unsigned)all.mode,
@@ -132,7 +133,7 @@ int cell_session_file_make_folder(struct cell_session *session, const char *path
 {
 	char inner[PATH_MAX];
 	struct cell__root root = { .fd = -1 };
-	if (open_path(session, path, "cell_session_file_make_folder", true, &root, inner, err) < 0)
+	if (cell__require(err, session, path) < 0 || open_path(session, path, __func__, true, &root, inner, err) < 0)
 		return -1;
 	int rc = root.guarded ? cell__files_guard(inner, err) : 0;
 	if (rc == 0)
@@ -145,7 +146,7 @@ int cell_session_file_remove(struct cell_session *session, const char *path, int
 {
 	char inner[PATH_MAX];
 	struct cell__root root = { .fd = -1 };
-	if (open_path(session, path, "cell_session_file_remove", true, &root, inner, err) < 0)
+	if (cell__require(err, session, path) < 0 || open_path(session, path, __func__, true, &root, inner, err) < 0)
 		return -1;
 	int rc = root.guarded ? cell__files_guard(inner, err) : 0;
 	if (rc == 0)
