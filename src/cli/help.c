@@ -11,7 +11,7 @@
 #include "base/nearest.h"
 
 #define HELP_COLUMN 28
-#define MAX_CHOICES 8
+#define MAX_CHOICE_BYTES 256 /* words of one flag */
 
 bool cell__cli_colours(int fd)
 {
@@ -203,12 +203,19 @@ static void print_flag_words(const struct cell_cli_command *command)
 	printf(" --help");
 }
 
+static const char executors[] =
+#define CELL__EXECUTOR(name) " " #name
+#include "executors/registry.def"
+#undef CELL__EXECUTOR
+	;
+_Static_assert(sizeof(executors) <= MAX_CHOICE_BYTES, "MAX_CHOICE_BYTES has no room for all executors");
+
 /* The values of flags that take one of a few words, the same in every command that has the flag. */
 static const struct choice {
 	const char *flag, *words;
 	bool others; /* other values are possible */
 } choices[] = {
-	{ "executor", "subprocess sandbox inprocess container deno jupyter remote", false },
+	{ "executor", executors + 1, false },
 	{ "approve", "auto ask deny", false },
 	{ "workspace-mode", "rw cow ro none", false },
 	{ "isolation", "executor session", false },
@@ -238,14 +245,14 @@ static const char *choices_of(const struct cell_cli_flag *flag)
 int cell__cli_check_choice(const struct cell_cli_flag *flag, const char *value, struct cell_error *err)
 {
 	const struct choice *choice = find_choice(flag);
-	char text[128], list[160] = "", *word, *rest = text;
-	const char *words[MAX_CHOICES + 1], *near;
+	char text[MAX_CHOICE_BYTES], list[2 * MAX_CHOICE_BYTES] = "", *word, *rest = text;
+	const char *words[MAX_CHOICE_BYTES / 2 + 1], *near;
 	size_t n = 0;
 
 	if (!choice || choice->others)
 		return 0;
 	snprintf(text, sizeof(text), "%s", choice->words);
-	while (n < MAX_CHOICES && (word = strsep(&rest, " "))) {
+	while ((word = strsep(&rest, " "))) {
 		if (!strcmp(word, value))
 			return 0;
 		words[n++] = word;
