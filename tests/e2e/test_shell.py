@@ -39,19 +39,17 @@ def open_shell(home, tmp_path):
         screen.close()
 
 
+def begin_line(screen, text):
+    """Types a line and waits for the next one, because the shell does not indent it if keys wait already: they may be pasted text."""
+    screen.type(text)
+    screen.press("Enter")
+    screen.wait(".*: +" + re.escape(text), r"   \.\.\.:")
+
+
 def test_lines_are_indented_and_recalled_as_one(open_shell, home):
     screen = open_shell()
-    screen.type("def f(n):")
-    screen.press("Enter")
-    screen.wait(r"In \[1\]: def f\(n\):", r"   \.\.\.:")
-    screen.type("if n:")
-    screen.press("Enter")
-    screen.type("return [n,")
-    screen.press("Enter")
-    screen.type("n]")
-    screen.press("Enter")
-    screen.type("return 5")
-    screen.press("Enter")
+    for line in ("def f(n):", "if n:", "return [n,", "n]", "return 5"):
+        begin_line(screen, line)
     screen.wait(r"In \[1\]: def f\(n\):", r"   \.\.\.:     if n:", r"   \.\.\.:         return \[n,", r"   \.\.\.:         n\]",
                 r"   \.\.\.:         return 5", r"   \.\.\.:")
     screen.press("Enter")
@@ -71,10 +69,9 @@ def test_lines_are_indented_and_recalled_as_one(open_shell, home):
 
 def test_the_history_of_another_shell(open_shell, home):
     first = open_shell()
-    first.type("for n in [1]:")
+    begin_line(first, "for n in [1]:")
+    begin_line(first, "print('n', n)")
     first.press("Enter")
-    first.type("print('n', n)")
-    first.press("Enter", "Enter")
     first.wait("n 1", "", r"In \[2\]:")
     first.press("C-d")
     wait_until(lambda: (home / ".local/state/workcell/history").exists(), "the history is saved")
@@ -89,8 +86,7 @@ def test_the_history_of_another_shell(open_shell, home):
 
 def test_editing_within_a_cell(open_shell):
     screen = open_shell()
-    screen.type("if True:")
-    screen.press("Enter")
+    begin_line(screen, "if True:")
     screen.press("Tab", "BSpace", "BSpace")  # a level of indentation each
     screen.type("x")
     screen.wait(r"In \[1\]: if True:", r"   \.\.\.: x")
@@ -164,10 +160,9 @@ def test_completion(open_shell, tmp_path):
     (base / "tools/greet.yaml").write_text(re.sub("(?m)^name: wc$", "name: greet", text))
     spaces.write_files(base, {"workflows/report.py": "\"\"\"Reports.\"\"\"\ndef run():\n    return 1\n"})
     screen = open_shell("--base", tmp_path / "base")
-    screen.type("class A:")
+    begin_line(screen, "class A:")
+    begin_line(screen, "alpha = alphabet = 1")
     screen.press("Enter")
-    screen.type("alpha = alphabet = 1")
-    screen.press("Enter", "Enter")
     screen.wait(r"In \[2\]:")
     screen.type("A.al")
     screen.press("Tab")
