@@ -7,6 +7,7 @@ import atexit
 import fcntl
 import functools
 import glob
+import itertools
 import json
 import os
 import pty
@@ -601,9 +602,11 @@ class Driver:
 
 class Screen:
     """A program in a tmux of its own."""
+    numbers = itertools.count()
 
     def __init__(self, folder, env, *argv):
-        self.socket, self.env = str(folder / "tmux"), env
+        # Never the socket of another one: its server may be about to end.
+        self.socket, self.env = str(folder / ("tmux%d" % next(self.numbers))), env
         command = " ".join("'%s'" % each for each in argv)
         self.tmux("-f", "/dev/null", "new-session", "-d", "-x", "80", "-y", "24", "exec " + command)
 
