@@ -399,14 +399,12 @@ static PyObject *session_drop_point(PyObject *self, PyObject *args)
 	return none_or_error(INSIDE(self, cell_session_drop_point(HANDLE(self)->pointer, name, &err)), &err);
 }
 
-/* points() -> JSON */
-static PyObject *session_points(PyObject *self, PyObject *args)
+static PyObject *json_of(PyObject *self, char *(*list)(struct cell_session *session))
 {
 	char *json;
-	(void)args;
 	if (enter(self) < 0)
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS json = cell_session_points(HANDLE(self)->pointer);
+	Py_BEGIN_ALLOW_THREADS json = list(HANDLE(self)->pointer);
 	Py_END_ALLOW_THREADS leave(self);
 	if (!json)
 		return PyErr_NoMemory();
@@ -415,20 +413,18 @@ static PyObject *session_points(PyObject *self, PyObject *args)
 	return text;
 }
 
+/* points() -> JSON */
+static PyObject *session_points(PyObject *self, PyObject *args)
+{
+	(void)args;
+	return json_of(self, cell_session_points);
+}
+
 /* children() -> JSON */
 static PyObject *session_children(PyObject *self, PyObject *args)
 {
-	char *json;
 	(void)args;
-	if (enter(self) < 0)
-		return NULL;
-	Py_BEGIN_ALLOW_THREADS json = cell_session_children(HANDLE(self)->pointer);
-	Py_END_ALLOW_THREADS leave(self);
-	if (!json)
-		return PyErr_NoMemory();
-	PyObject *text = text_of(json, strlen(json));
-	free(json);
-	return text;
+	return json_of(self, cell_session_children);
 }
 
 /* answer(id, accept, reason, args_json, always, spin_us) */
