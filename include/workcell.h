@@ -1623,12 +1623,6 @@ CELL_API void cell_client_destroy(struct cell_client *client); /* NULL is allowe
  */
 CELL_API int cell_client_ask(struct cell_client *client, const char *method, const char *path, const char *body, char **ret_body,
 			     struct cell_error *err);
-/*
- * A request whose body is read from a descriptor (-1: no body) and whose answer is written to another (-1: it is dropped), of any size.  An
- * answer that is not a success fails as above, and nothing is written.  ret_bytes may be NULL: bytes of the answer.
- */
-CELL_API int cell_client_transfer(struct cell_client *client, const char *method, const char *path, int in_fd, int out_fd,
-				  int64_t *ret_bytes, struct cell_error *err);
 /* One event of a stream; data is JSON text and ends with a NUL. */
 typedef void (*cell_client_event_fn)(void *arg, const char *type, const char *data, size_t size);
 /*

@@ -6,14 +6,11 @@
 #include "workcell.h"
 
 #include <curl/curl.h>
-#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/base.h"
-#include "base/file.h"
 #include "base/libraries.h"
 #include "base/sized.h"
 #include "wire/sse.h"
@@ -193,89 +190,6 @@ int cell_client_ask(struct cell_client *client, const char *method, const char *
 	}
 	if (curl)
 		curl_easy_cleanup(curl);
-	return rc;
-}
-
-/* ---- transfers ---- */
-
-struct transfer {
-	CURL *curl;
-	int in_fd, out_fd;
-	int64_t bytes;
-	int error; /* errno of a descriptor of the caller; 0: none */
-	struct cell__buf refusal;
-};
-
-static size_t give_bytes(char *out, size_t size, size_t count, void *arg)
-{
-	struct transfer *transfer = arg;
-	ssize_t n;
-
-	do
-		n = read(transfer->in_fd, out, size * count);
-	while (n < 0 && errno == EINTR);
-	if (n < 0)
-		transfer->error = errno;
-	return n < 0 ? CURL_READFUNC_ABORT : (size_t)n;
-}
-
-static size_t pass_bytes(char *bytes, size_t size, size_t count, void *arg)
-{
-	struct transfer *transfer = arg;
-	long status = 0;
-
-	curl_easy_getinfo(transfer->curl, CURLINFO_RESPONSE_CODE, &status);
-	if (status < 200 || status > 299)
-		return take_bytes(bytes, size, count, &transfer->refusal);
-	transfer->bytes += (int64_t)(size * count);
-	if (transfer->out_fd >= 0 && cell__fd_write_all(transfer->out_fd, bytes, size * count) < 0) {
-		transfer->error = errno;
-		return 0;
-	}
-	return size * count;
-}
-
-int cell_client_transfer(struct cell_client *client, const char *method, const char *path, int in_fd, int out_fd, int64_t *ret_bytes,
-			 struct cell_error *err)
-{
-	struct transfer transfer = { .in_fd = in_fd, .out_fd = out_fd, .refusal = CELL_BUF_INIT };
-	CURL *curl;
-	CURLcode code;
-	long status = 0;
-	int rc;
-
-	if (cell__require(err, client, method, path) < 0)
-		return -1;
-	curl = transfer.curl = curl_easy_duphandle(client->curl);
-	rc = curl ? set_request(client, curl, method, path, err) : cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a request");
-	if (!rc) {
-		if (in_fd >= 0) {
-			curl_easy_setopt(curl, CURLOPT_UPLOAD, 1L); /* of unknown size, in chunks */
-			curl_easy_setopt(curl, CURLOPT_CUSTOMREQUEST, method);
-			curl_easy_setopt(curl, CURLOPT_READFUNCTION, give_bytes);
-			curl_easy_setopt(curl, CURLOPT_READDATA, &transfer);
-		} else if (strcmp(method, "GET")) {
-			curl_easy_setopt(curl, CURLOPT_POSTFIELDS, "");
-		}
-		curl_easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
-		curl_easy_setopt(curl, CURLOPT_LOW_SPEED_TIME, (long)SILENT_S);
-		curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, pass_bytes);
-		curl_easy_setopt(curl, CURLOPT_WRITEDATA, &transfer);
-		code = curl_easy_perform(curl);
-		curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
-		if (transfer.error)
-			rc = cell_fail(err, CELL_E_IO, transfer.error, "%s", in_fd >= 0 ? "read the file" : "write the file");
-		/* A server that refuses a body may close before all of it was sent. */
-		else if (transfer.refusal.size > 0 || (!code && (status < 200 || status > 299)))
-			rc = fail_status(status, &transfer.refusal, err);
-		else if (code)
-			rc = fail_curl(client, code, err);
-		else if (ret_bytes)
-			*ret_bytes = transfer.bytes;
-	}
-	if (curl)
-		curl_easy_cleanup(curl);
-	cell__buf_finish(&transfer.refusal);
 	return rc;
 }
 
