@@ -21,7 +21,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/openat2.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -138,29 +137,29 @@ static void __attribute__((noreturn)) become_program(struct launch *launch)
 }
 
 /*
- * A file that the host has opened belongs to the host's user. A program that opens it again (/proc/self/fd/N) would do so as nobody; behind
- * the copy of the mount the same file belongs to the program. A file that is no longer found there stays unchanged.
+ * A file that the host has opened belongs to the host's user. A program that opens it again (/proc/self/fd/N) would do so as nobody; in the
+ * sandbox's own mount, where it has the name that the guard judges, the same file belongs to the program. This is done with the rights of the
+ * program. A file that it cannot open there stays unchanged.
  */
 static void take_as_own(const struct launch *launch, const int *keep)
 {
 	size_t n_std = launch->has_stdin ? 3 : 2;
-	int root = launch->n_fds == n_std ? -1 : open(CELL_PLAN_MAPPED_ROOT, O_PATH | O_DIRECTORY | O_CLOEXEC);
-	for (size_t i = n_std; root >= 0 && i < launch->n_fds; i++) {
+	for (size_t i = n_std; i < launch->n_fds; i++) {
 		struct stat theirs, ours;
+		char link[32];
 		int had = keep[i - n_std], flags = fcntl(had, F_GETFL);
 		if (flags < 0 || launch->names[i - n_std][0] != '/' || fstat(had, &theirs) < 0 ||
 		    !(S_ISREG(theirs.st_mode) || S_ISDIR(theirs.st_mode)))
 			continue;
-		struct open_how how = { .flags = (uint64_t)(flags & (O_ACCMODE | O_APPEND | O_PATH | O_DIRECTORY)) | O_CLOEXEC,
-					.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_SYMLINKS };
-		int fd = (int)syscall(SYS_openat2, root, launch->names[i - n_std] + 1, &how, sizeof how);
-		if (fd >= 0 && fstat(fd, &ours) == 0 && ours.st_dev == theirs.st_dev && ours.st_ino == theirs.st_ino)
-			(void)dup2(fd, had); /* of numbers that are open already it cannot fail */
+		/* Without opening it at first: something else may have this name by now. */
+		CELL_AUTO_FD int found = open(launch->names[i - n_std], O_PATH | O_NOFOLLOW | O_CLOEXEC);
+		if (found < 0 || fstat(found, &ours) < 0 || ours.st_dev != theirs.st_dev || ours.st_ino != theirs.st_ino)
+			continue;
+		snprintf(link, sizeof link, "/proc/self/fd/%d", found);
+		CELL_AUTO_FD int fd = open(link, (flags & (O_ACCMODE | O_APPEND | O_PATH | O_DIRECTORY)) | O_CLOEXEC);
 		if (fd >= 0)
-			close(fd);
+			(void)dup2(fd, had); /* of numbers that are open already it cannot fail */
 	}
-	if (root >= 0)
-		close(root);
 }
 
 static void __attribute__((noreturn)) run_steps(struct launch *launch, struct cell_apply *apply, enum cell_plan_stage first)
@@ -172,6 +171,8 @@ static void __attribute__((noreturn)) run_steps(struct launch *launch, struct ce
 	if ((first == CELL_STAGE_EARLY && cell__apply_stage(apply, CELL_STAGE_EARLY, &report) < 0) ||
 	    cell__apply_stage(apply, CELL_STAGE_KERNEL, &report) < 0)
 		cell__spawner_failed_at(launch->report_fd, CELL_SPAWN_AT_PLAN, report.sys, report.step);
+	if (launch->plan->mapped == CELL_MAPPED_MOUNTS)
+		take_as_own(launch, apply->keep);
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	become_program(launch);
@@ -253,8 +254,6 @@ void cell__program_wait(const struct cell_plan *plan, int fd)
 	if (!read_launch(head.a, n_names, cell__spawner.message + sizeof head, (size_t)size - sizeof head, &launch))
 		cell__spawner_child_failed(launch.report_fd, CELL_SPAWN_AT_BEGIN);
 	take_fds(&launch, apply.keep, &apply.n_keep);
-	if (plan->mapped == CELL_MAPPED_MOUNTS)
-		take_as_own(&launch, apply.keep);
 	run_steps(&launch, &apply, CELL_STAGE_KERNEL);
 }
 

@@ -504,6 +504,32 @@ def test_path_to_write(rig):
         assert os.stat(os.path.join(rig.work, name)).st_mode & 0o7111 == 0
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root mounts")
+@pytest.mark.parametrize("below", ["work", "tmp/work"])
+def test_path_to_write_in_another_mount(below):
+    """The workspace in a mount of its own, where its path from that mount is no writable place of the sandbox, or a free one."""
+    rig = Rig(None)
+    top = os.path.join(rig.folder, "mount")
+    rig.work = os.path.join(top, below)
+    path_tool(rig, "a", more=", mode: w", command="tee")
+    path_tool(rig, "r", command="tee")
+    os.mkdir(top)
+    subprocess.run(["mount", "-t", "tmpfs", "none", top], check=True)
+    try:
+        os.makedirs(rig.work)
+        for name in ("conftest.py", "plain"):
+            with open(os.path.join(rig.work, name), "w") as file:
+                file.write("mine")
+        rig.run("tools.a.show(file='new')")
+        rig.run("tools.r.show(file='plain')")
+        code, words = rig.refusal("tools.r.show(file='conftest.py')")
+        assert code == "tool_failed" and "Permission denied" in words, words
+        assert [os.path.getsize(os.path.join(rig.work, name)) for name in ("conftest.py", "plain", "new")] == [4, 0, 0]
+    finally:
+        rig.close()
+        subprocess.run(["umount", "-l", top], check=True)
+
+
 def test_path_race(rig):
     """The file is swapped for a link again and again while the tool reads it on the host."""
     path_tool(rig, "cat", host="host: true\n")
