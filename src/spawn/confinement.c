@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/protected.h"
 #include "sandbox/machine.h"
 #include "sandbox/places.h"
 #include "spawn/supervisor.h"
@@ -193,6 +194,24 @@ bool cell__confinement_can_write(const struct cell__confinement *confinement, co
 	for (char **place = confinement->written; place && *place; place++)
 		if (cell__path_is_under(path, *place))
 			return true;
+	return false;
+}
+
+static bool is_free(const struct cell__sandbox_policy_list *names, const char *name, size_t size)
+{
+	for (size_t i = 0; i < names->count; i++)
+		if (cell__protected_fits(names->items[i], name, size))
+			return true;
+	return false;
+}
+
+bool cell__confinement_protects(const struct cell__confinement *confinement, const char *path)
+{
+	for (size_t size; *path; path += size + (path[size] == '/')) {
+		size = strcspn(path, "/");
+		if (cell__protected_name(path, size) && !is_free(&confinement->policy.unprotect, path, size))
+			return true;
+	}
 	return false;
 }
 

@@ -72,7 +72,9 @@ bool cell__confinement_has_workspace(const struct cell__confinement *confinement
 bool cell__confinement_shows(const struct cell__confinement *confinement, const char *path);
 /* Whether code in this confinement can write to this file or replace it.  The path is absolute, without links. */
 bool cell__confinement_can_write(const struct cell__confinement *confinement, const char *path);
-/* The same for the target of any path, and for each link on the way to it. */
+/* Whether a name in this path below a writable folder is protected (base/protected.h), and the policy does not list it as free. */
+bool cell__confinement_protects(const struct cell__confinement *confinement, const char *path);
+/* The same as cell__confinement_can_write() for the target of any path, and for each link on the way to it. */
 bool cell__confinement_can_redirect(const struct cell__confinement *confinement, const char *path);
 /* "K=V", NULL-terminated: HOME and, where the network is filtered, the way to the proxy. */
 const char *const *cell__confinement_env(const struct cell__confinement *confinement);

@@ -134,6 +134,10 @@ int cell__path_arg_open(const struct cell__program_caller *caller, const struct 
 		name = name_below(real, value);
 	if (!name || has_dots(value) || !*value)
 		return refuse(param, value, "is not a path below its folder", why);
+	/* The guard of the sandbox sees what the program opens, not what it is given. */
+	if (param->writes && caller->code && cell__confinement_protects(caller->code, name))
+		return refuse(param, value, "is a protected name; list it under unprotect: in the sandbox policy if the code may write it",
+			      why);
 	int opened = open_value(param, fd, *name ? name : ".", value, why);
 	if (opened < 0)
 		return -1;

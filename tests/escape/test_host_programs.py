@@ -504,6 +504,27 @@ def test_path_to_write(rig):
         assert os.stat(os.path.join(rig.work, name)).st_mode & 0o7111 == 0
 
 
+def test_path_to_write_is_no_protected_name(rig):
+    """The host opens the file, and the program writes to a descriptor: the guard of the sandbox sees neither."""
+    for name, host in (("a", ""), ("b", "host: true\n")):
+        path_tool(rig, name, more=", mode: w", host=host, command="tee")
+    with open(os.path.join(rig.work, "conftest.py"), "w") as file:
+        file.write("mine")
+    for tool in ("a", "b"):
+        for name in ("Makefile", "conftest.py", "ConfTest.py", "d/.envrc", rig.work + "/.env"):
+            code, words = rig.refusal("tools.%s.show(file=%r)" % (tool, name))
+            assert code == "invalid" and "protected name" in words, (tool, name, code, words)
+    assert os.listdir(rig.work) == ["conftest.py"] and os.path.getsize(os.path.join(rig.work, "conftest.py")) == 4
+
+
+def test_path_to_write_may_be_a_name_that_the_policy_frees(rig):
+    rig.unprotect("Makefile")
+    path_tool(rig, "a", more=", mode: w", command="tee")
+    rig.run("tools.a.show(file='Makefile')")
+    assert os.path.exists(os.path.join(rig.work, "Makefile"))
+    assert "protected name" in rig.refusal("tools.a.show(file='.envrc')")[1]
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root mounts")
 @pytest.mark.parametrize("below", ["work", "tmp/work"])
 def test_path_to_write_in_another_mount(below):
