@@ -54,7 +54,7 @@ int cell__files_fail(struct cell_error *err, int sys, const char *verb, const ch
 	switch (sys) {
 	case ENOENT:
 		code = CELL_E_NOT_FOUND;
-		why = "there is no such file or folder";
+		why = "the file or folder does not exist";
 		break;
 	case ENOTDIR:
 		code = CELL_E_NOT_FOUND;
@@ -95,7 +95,7 @@ int cell__files_fail(struct cell_error *err, int sys, const char *verb, const ch
 	case EDQUOT:
 	case EFBIG:
 		code = CELL_E_LIMIT;
-		why = "there is no space for it";
+		why = "the file system is full, or a limit on its use is reached";
 		break;
 	case ENOSYS:
 		code = CELL_E_UNSUPPORTED;
