@@ -124,6 +124,31 @@ ZMQ_FUNCTIONS(DEFINE)
 static const struct function zmq_functions[] = { ZMQ_FUNCTIONS(ROW){ NULL, NULL } };
 #endif
 
+#ifdef CELL_LIBRARY_EDIT
+#define EDIT_FUNCTIONS(X) \
+	X(el_cursor)      \
+	X(el_deletestr)   \
+	X(el_end)         \
+	X(el_get)         \
+	X(el_gets)        \
+	X(el_init_fd)     \
+	X(el_insertstr)   \
+	X(el_line)        \
+	X(el_push)        \
+	X(el_resize)      \
+	X(el_set)         \
+	X(el_source)      \
+	X(el_wgetc)       \
+	X(el_winsertstr)  \
+	X(el_wline)       \
+	X(el_wset)        \
+	X(history)        \
+	X(history_end)    \
+	X(history_init)
+EDIT_FUNCTIONS(DEFINE)
+static const struct function edit_functions[] = { EDIT_FUNCTIONS(ROW){ NULL, NULL } };
+#endif
+
 static const struct {
 	const char *file; /* NULL: it is linked */
 	const struct function *functions;
@@ -139,6 +164,9 @@ static const struct {
 #endif
 #ifdef CELL_LIBRARY_ZMQ
 	[CELL__LIBRARY_ZMQ] = { CELL_LIBRARY_ZMQ, zmq_functions },
+#endif
+#ifdef CELL_LIBRARY_EDIT
+	[CELL__LIBRARY_EDIT] = { CELL_LIBRARY_EDIT, edit_functions },
 #endif
 };
 

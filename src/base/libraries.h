@@ -9,7 +9,14 @@
 
 #include "base/base.h"
 
-enum cell__library { CELL__LIBRARY_CURL, CELL__LIBRARY_MICROHTTPD, CELL__LIBRARY_GNUTLS, CELL__LIBRARY_ZMQ, CELL__LIBRARIES };
+enum cell__library {
+	CELL__LIBRARY_CURL,
+	CELL__LIBRARY_MICROHTTPD,
+	CELL__LIBRARY_GNUTLS,
+	CELL__LIBRARY_ZMQ,
+	CELL__LIBRARY_EDIT,
+	CELL__LIBRARIES
+};
 
 /* Any thread.  It stays loaded.  CELL_E_IO: it is not there, or lacks a function. */
 int cell__library_load(enum cell__library library, struct cell_error *err);

@@ -14,6 +14,7 @@
 
 #include <histedit.h>
 
+#include "base/libraries.h"
 #include "cli.h"
 #include "python_text.h"
 
@@ -724,9 +725,12 @@ static bool can_draw(void)
 
 int cell__editor_create(const struct cell_cli_editor_options *opts, struct cell_cli_editor **ret_editor, struct cell_error *err)
 {
-	struct cell_cli_editor *editor = calloc(1, sizeof(*editor));
+	struct cell_cli_editor *editor;
 	HistEvent event;
 
+	if (cell__library_load(CELL__LIBRARY_EDIT, err) < 0)
+		return -1;
+	editor = calloc(1, sizeof(*editor));
 	if (!editor)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	editor->opts = *opts;
