@@ -604,16 +604,21 @@ static long do_open(const struct call *call, int dirfd, int arg, int flags, mode
 	return rc < 0 ? rc : give(call, rc, flags);
 }
 
-static long do_mkdir(const struct call *call, int dirfd, int arg, mode_t mode)
+/* The place of a name that the call makes or removes itself, following no link; 0 or -errno. */
+static int reach(const struct call *call, int dirfd, int arg, unsigned need, struct spot *spot)
 {
 	char path[PATH_MAX];
-	AUTO_SPOT spot = { .fd = -1 };
 	enum verdict verdict;
 	int rc = read_path(call, arg, path);
 	if (rc == 0)
-		rc = find(call, dirfd, path, NEVER, &spot);
-	if (rc == 0)
-		rc = permit(&spot, NOTHING, &verdict);
+		rc = find(call, dirfd, path, NEVER, spot);
+	return rc < 0 ? rc : permit(spot, need, &verdict);
+}
+
+static long do_mkdir(const struct call *call, int dirfd, int arg, mode_t mode)
+{
+	AUTO_SPOT spot = { .fd = -1 };
+	int rc = reach(call, dirfd, arg, NOTHING, &spot);
 	if (rc == 0)
 		rc = take_umask(call);
 	return rc < 0 ? rc : mkdirat(spot.fd, spot.name, mode) < 0 ? -errno : 0;
@@ -621,31 +626,20 @@ static long do_mkdir(const struct call *call, int dirfd, int arg, mode_t mode)
 
 static long do_unlink(const struct call *call, int dirfd, int arg, int flags)
 {
-	char path[PATH_MAX];
 	AUTO_SPOT spot = { .fd = -1 };
-	enum verdict verdict;
-	int rc = read_path(call, arg, path);
-	if (rc == 0)
-		rc = find(call, dirfd, path, NEVER, &spot);
-	if (rc == 0)
-		rc = permit(&spot, SOMETHING, &verdict);
+	int rc = reach(call, dirfd, arg, SOMETHING, &spot);
 	return rc < 0 ? rc : unlinkat(spot.fd, spot.name, flags) < 0 ? -errno : 0;
 }
 
 static long do_symlink(const struct call *call, int target_arg, int dirfd, int arg)
 {
-	char path[PATH_MAX], target[PATH_MAX];
+	char target[PATH_MAX];
 	AUTO_SPOT spot = { .fd = -1 };
-	enum verdict verdict;
 	int rc = read_path(call, target_arg, target);
-	if (rc == 0)
-		rc = read_path(call, arg, path);
 	if (rc == 0 && !*target)
 		rc = -ENOENT;
 	if (rc == 0)
-		rc = find(call, dirfd, path, NEVER, &spot);
-	if (rc == 0)
-		rc = permit(&spot, NOTHING, &verdict);
+		rc = reach(call, dirfd, arg, NOTHING, &spot);
 	return rc < 0 ? rc : symlinkat(target, spot.fd, spot.name) < 0 ? -errno : 0;
 }
 
