@@ -77,6 +77,12 @@ PyObject *wc_attach(PyObject *self, PyObject *args);
 PyObject *wc_in_call(PyObject *self, PyObject *unused);
 int wc_add_caller(PyObject *module);
 
+/* ---- script.c ---- */
+
+PyObject *wc_script_kernel(PyObject *self, PyObject *unused);
+PyObject *wc_script_child(PyObject *self, PyObject *unused);
+PyObject *wc_ipc_is_empty(PyObject *self, PyObject *unused);
+
 /* ---- alone.c ---- */
 
 PyObject *wc_is_alone(PyObject *self, PyObject *args);

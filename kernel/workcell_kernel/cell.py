@@ -24,6 +24,7 @@ SPECIAL = FUTURE_MASK | CO_COROUTINE  # code with one of these flags is for run_
 
 MAX_REPR = 1024 * 1024
 COMPLETE = "%%workcell_complete\n"  # as complete.py has it, which is not loaded before somebody asks
+SCRIPT = "%%workcell_script\n"  # the same of script.py
 _PLAIN = frozenset((int, str, float, bool, type(None), bytes))
 
 
@@ -53,6 +54,7 @@ class Cells:
         self.hooked = None  # the interactive layer that self.hooks belong to
         self.hooks = ()
         self.home = None  # (cwd, its real name): where each cell ends up again
+        self.runs_scripts = False  # in a jail of its own without a workspace: see script.py
         self.portable = None  # (value) -> (MIME type, bytes) or None: for values that JSON cannot say
         self.interrupted = bool  # the kernel's: is there an interrupt for this run?
         self.history = [""]
@@ -243,6 +245,8 @@ class Cells:
         """Runs a cell; returns (value_json, repr, mime, error): bytes or None, bytes or None, list, dict or None."""
         if source.startswith(COMPLETE):
             return self.complete(source[len(COMPLETE):])
+        if source.startswith(SCRIPT):
+            return self.script(source[len(SCRIPT):])
         if interactive.current is not self.hooked:
             self.find_hooks()
         if any(self.hooks):
@@ -271,6 +275,18 @@ class Cells:
             from . import complete
 
             found = complete.answer(text, self.ns)
+        except BaseException as exc:
+            return None, None, (), errors.describe(exc)
+        return found, found, (), None
+
+    def script(self, text):
+        """Runs a program in a process of its own. Not a cell either."""
+        try:
+            if not self.runs_scripts:
+                raise RuntimeError("programs in processes of their own need a sandbox of level full without a workspace")
+            from . import script
+
+            found = script.answer(text)
         except BaseException as exc:
             return None, None, (), errors.describe(exc)
         return found, found, (), None

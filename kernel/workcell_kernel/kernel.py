@@ -19,7 +19,7 @@ from .cell import Cells, part_bytes
 from .streams import TextOut, no_input
 
 SIGINT = 2
-INTERRUPTIBLE = (Cells.attempt.__code__, Cells.complete.__code__)
+INTERRUPTIBLE = (Cells.attempt.__code__, Cells.complete.__code__, Cells.script.__code__)
 own_stderr = None  # the session's, whatever the code puts into sys.stderr
 
 
@@ -206,6 +206,7 @@ class Kernel:
         try:
             os.chdir(options["cwd"])
             self.workspace = options["cwd"]
+            self.cells.runs_scripts = self.confinement is not None and self.confinement.in_jail and options["cwd"] == "/tmp"
             if options.get("restore_cwd"):
                 self.cells.home = options["cwd"], os.getcwd()
         except OSError as exc:

@@ -8,6 +8,8 @@ import io
 
 import _workcell
 
+real_input = input  # before no_input() takes its place
+
 
 class BinaryOut(io.BufferedIOBase):
     """The ``buffer`` of an output stream: bytes go through untouched, also when they are not UTF-8."""
