@@ -37,7 +37,7 @@ struct serve_flags {
 	struct cell_cli_list deps;
 	const char *config, *log_level;
 	int64_t max_runs, max_queue, max_timeout_ms, max_artifact, max_file, drain_ms, execute_idle_ms;
-	bool check_config, in_container;
+	bool check_config, in_container, sandbox_fusion;
 };
 
 #define DEFAULTS cell__cli_server_defaults
@@ -73,6 +73,8 @@ static const struct cell_cli_flag serve_flag_table[] = {
 	  AT(max_file) },
 	{ 0, "drain", "SEC", "seconds that cells may take to end when the server stops", CELL_FLAG_SECONDS, AT(drain_ms) },
 	{ 0, "log-level", "LEVEL", "info (a line per request), warning or error (default info)", CELL_FLAG_STRING, AT(log_level) },
+	{ 0, "sandbox-fusion", NULL, "answer POST /run_code as SandboxFusion does: programs in fresh, confined processes", CELL_FLAG_SWITCH,
+	  AT(sandbox_fusion) },
 	CELL_CLI_ZYGOTE_FLAGS(offsetof(struct serve_flags, session)),
 	{ 0, "dep", "SPEC", "add this package to the storage's and install it before serving; may be repeated", CELL_FLAG_LIST, AT(deps) },
 	{ 0, "in-container", NULL,
@@ -589,6 +591,7 @@ static int serve(struct serve_flags *flags, struct cell_server_options *options,
 	options->space = host.space;
 	options->session = &session.options;
 	options->zygote_per = cell__cli_zygote_per(&flags->session);
+	options->sandbox_fusion = flags->sandbox_fusion;
 	if (json_object_size(live.servers) &&
 	    (!strcmp(session.options.executor, "container") || !strcmp(session.options.executor, "remote"))) {
 		cell_fail(

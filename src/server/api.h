@@ -17,6 +17,7 @@ void cell__handle_ready(struct cell__request *request);
 bool cell__last_event(struct cell__request *request, const struct cell__events *events, uint64_t *ret_after);
 /* api.c */
 void cell__handle_execute(struct cell__request *request);
+void cell__handle_run_code(struct cell__request *request);
 void cell__handle_sessions(struct cell__request *request);
 void cell__handle_reset(struct cell__request *request);
 void cell__handle_health(struct cell__request *request);

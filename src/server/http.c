@@ -387,14 +387,32 @@ static bool answer_preflight(struct cell__request *request)
 	return true;
 }
 
+/* "Basic ..." as "Bearer ...", with the password as the token; the user's name does not matter. */
+static bool from_basic(const char *header, struct cell__buf *out)
+{
+	CELL_AUTO_BUF struct cell__buf pair = CELL_BUF_INIT;
+	const char *colon;
+
+	if (strncasecmp(header, "Basic ", 6) || cell__buf_add_unbase64(&pair, header + 6, strlen(header + 6)) < 0 ||
+	    cell__buf_add(&pair, "", 1) < 0)
+		return false;
+	colon = strchr(pair.data, ':');
+	return colon && cell__buf_add_str(out, "Bearer ") == 0 && cell__buf_add_str(out, colon + 1) == 0;
+}
+
 static bool check_client(struct cell__request *request, unsigned scope)
 {
 	struct cell_server *server = request->server;
 	struct cell__connection *connection = connection_of(request->connection);
 	const char *words = NULL;
 	int retry_s = 0;
-	unsigned status = cell__auth_check(server, cell__request_header(request, "Authorization"), address_of(request->connection),
-					   &request->who, &words, &retry_s);
+	CELL_AUTO_BUF struct cell__buf basic = CELL_BUF_INIT;
+	const char *given = cell__request_header(request, "Authorization");
+	unsigned status;
+
+	if (request->route && request->route->basic && given && from_basic(given, &basic))
+		given = basic.data;
+	status = cell__auth_check(server, given, address_of(request->connection), &request->who, &words, &retry_s);
 
 	if (!status && connection)
 		cell__guests_leave(&server->guests, &connection->guest);

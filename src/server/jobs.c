@@ -266,8 +266,8 @@ static void job_ended(struct cell__job *job, struct cell_result *result, const s
 	}
 	cell_result_destroy(result);
 	job_unref(job);
-	if (server->queue)
-		start_waiting(server);
+	cell__jobs_advance(server);
+	cell__fusion_advance(server);
 }
 
 static void count_event(struct cell__counts *counts, const struct cell_event *event)
@@ -366,6 +366,12 @@ static void start_waiting(struct cell_server *server)
 		at = &server->queue;
 		before = NULL;
 	}
+}
+
+void cell__jobs_advance(struct cell_server *server)
+{
+	if (server->queue)
+		start_waiting(server);
 }
 
 static void enqueue(struct cell_server *server, struct cell__job *job)

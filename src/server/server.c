@@ -388,6 +388,7 @@ static void stop(struct cell_server *server)
 	server->stopping_us = cell__now_us();
 	cell__jobs_cancel(server, NULL);
 	cell__jobs_release(server);
+	cell__fusion_stop(server);
 	for (struct cell__served *served = server->sessions; served; served = next) {
 		next = served->next;
 		cell__served_end(served);
@@ -475,6 +476,7 @@ static void handle_tick(uv_timer_t *timer)
 		cell__http_hang_up(server);
 	cell__served_sweep(server, now_us);
 	cell__jobs_sweep(server, now_us);
+	cell__fusion_sweep(server, now_us);
 	cell__sample_sweep(server, now_us);
 	if (server->mcp)
 		cell__mcp_sweep(server, now_us);
@@ -662,7 +664,7 @@ int cell_server_create(struct cell_engine *engine, const struct cell_server_opti
 	server->tokens_changed = time_of_change(server->opts.token_file);
 	if (server->opts.tls_cert && cell__tls_load(server->opts.tls_cert, server->opts.tls_key, &server->tls, err) < 0)
 		goto failed;
-	if (cell__ready_probe(server, err) < 0)
+	if (cell__ready_probe(server, err) < 0 || cell__fusion_create(server, err) < 0)
 		goto failed;
 	if (cell__listen(&server->address, BACKLOG, &server->listen_fd, err) < 0)
 		goto failed;
@@ -699,6 +701,7 @@ void cell_server_destroy(struct cell_server *server)
 	cell__buf_finish(&server->log);
 	cell__ready_finish(server);
 	cell__accounts_finish(server);
+	free(server->fusion);
 	cell__redactor_destroy(server->redactor);
 	free(server->url);
 	free(server);

@@ -6,6 +6,7 @@
  *                                  └── suspended while the handler works ◀─────┤
  *                                                                              ├── sessions.c  opens, finds, expires sessions
  *                                                                              ├── jobs.c      cells: jobs and their events
+ *                                                                              ├── fusion.c    programs in fresh processes
  *                                                                              ├── spaces.c    operations on a space
  *                                                                              └── mcp.c       clients of the MCP server, which has a
  *                                                                                              front end of its own with these routes alone
@@ -83,6 +84,7 @@ struct cell__route {
 	bool streamed;       /* such a body is handed over as it comes (cell__upload_take()), and is not kept */
 	bool optional_body;
 	bool session_header; /* X-Session-ID is used */
+	bool basic;          /* also takes a token as the password of Basic credentials, for clients that know no other place */
 	bool former;         /* a former name of another route */
 	bool unlogged;       /* asked every few seconds by machines; its state is logged when it changes */
 	unsigned status;     /* of success */
@@ -566,6 +568,19 @@ char *cell__job_describe(const struct cell__job *job);
 /* The answer of POST /execute; NULL: out of memory. */
 char *cell__execute_answer(const struct cell_result *result, const char *session_id);
 
+/* A slot may be free: cells that wait for one start. */
+void cell__jobs_advance(struct cell_server *server);
+
+/* ---- programs in fresh processes (fusion.c) ---- */
+
+struct cell__fusion;
+/* If the options ask for it.  Before the server listens. */
+int cell__fusion_create(struct cell_server *server, struct cell_error *err);
+void cell__fusion_advance(struct cell_server *server);
+void cell__fusion_sweep(struct cell_server *server, int64_t now_us);
+/* Waiting programs are refused, and all sandboxes end. */
+void cell__fusion_stop(struct cell_server *server);
+
 /* ---- clients of the MCP server (mcp.c) ---- */
 
 struct cell__mcp_http;
@@ -666,6 +681,7 @@ struct cell_server {
 	size_t n_transfers; /* of files */
 	struct cell__job *ended_first, *ended_last;
 	size_t ended_bytes;
+	struct cell__fusion *fusion; /* NULL: not offered */
 	/* server.c */
 	int tell_fd[2];
 	uv_poll_t tell;

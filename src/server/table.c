@@ -17,6 +17,17 @@
 	BODY("\"code\":{\"type\":\"string\",\"x-nul\":true,\"description\":\"Python code of one cell\"},"                                             \
 	     "\"timeout\":{\"type\":[\"number\",\"null\"],\"minimum\":0,\"description\":\"time limit in seconds; 0 or null: the server's default\"}", \
 	     "\"code\"")
+/* SandboxFusion's; it ignores other members. */
+#define RUN_CODE_BODY                                                                                                                                                                                                                                                                   \
+	BODY("\"code\":{\"type\":\"string\",\"description\":\"the program\"},"                                                                                                                                                                                                          \
+	     "\"language\":{\"type\":\"string\",\"enum\":[\"python\",\"bash\"]}," FIELD("compile_timeout", "\"number\"", "not used") "," FIELD("run_timeout", "\"number\"", "seconds; default 10") "," FIELD(                                                                           \
+		     "memory_limit_MB", "\"integer\"",                                                                                                                                                                                                                                  \
+		     "0 or less: the server's limit, which is also the most") "," FIELD("stdin", "[\"string\",\"null\"]",                                                                                                                                                               \
+											"standard input of the program") "," FIELD("files",                                                                                                                                             \
+																   "[\"object\",\"null\"]",                                                                                                                             \
+																   "contents in base64 by path") ","                                                                                                                    \
+																				 "\"fetch_files\":{\"type\":[\"array\",\"null\"],\"items\":{\"type\":\"string\"},\"description\":\"paths to return\"}", \
+	     "\"code\",\"language\"")
 /* No other members: an ignored one could be a requested limit. */
 #define SESSION_BODY                                                                                                                                                            \
 	"{\"type\":\"object\",\"properties\":{" FIELD(                                                                                                                          \
@@ -105,6 +116,8 @@ const struct cell__route cell__routes[] = {
 	  .answer = "Execute",
 	  .summary =
 		  "Runs a cell and waits for its result; without X-Session-ID in a new session, which ends after a minute unless it is used again" },
+	{ POST, "/run_code", CELL_SCOPE_RUN, cell__handle_run_code, .body = RUN_CODE_BODY, .basic = true, .status = 200,
+	  .answer = "RunCode", .summary = "Runs a program in a fresh, confined process, as SandboxFusion does; needs --sandbox-fusion" },
 	{ POST, "/sessions", CELL_SCOPE_RUN, cell__handle_sessions, .body = SESSION_BODY, .optional_body = true, .status = 200,
 	  .answer = "SessionId", .summary = "Opens a session" },
 	{ POST, "/reset", CELL_SCOPE_RUN, cell__handle_reset, .session_header = true, .status = 200, .answer = "Reset",
@@ -228,6 +241,15 @@ const struct cell__schema cell__schemas[] = {
 	  OBJECT("\"value\",\"stdout\",\"error\",\"execution_time_ms\",\"session_id\"",
 		 "\"value\":{},\"stdout\":" TEXT ",\"stderr\":" TEXT ",\"error\":" OR_NULL ",\"error_code\":" OR_NULL
 		 ",\"state\":{\"enum\":[\"kept\",\"restored\",\"lost\"]},\"execution_time_ms\":{\"type\":\"number\"},\"session_id\":" TEXT) },
+	{ "CommandRun",
+	  OBJECT("\"status\",\"execution_time\",\"return_code\",\"stdout\",\"stderr\"",
+		 "\"status\":{\"enum\":[\"Finished\",\"TimeLimitExceeded\",\"Error\"]},\"execution_time\":{\"type\":\"number\"},"
+		 "\"return_code\":{\"type\":[\"integer\",\"null\"]},\"stdout\":" TEXT ",\"stderr\":" TEXT) },
+	{ "RunCode",
+	  OBJECT("\"status\",\"message\",\"compile_result\",\"run_result\",\"executor_pod_name\",\"files\"",
+		 "\"status\":{\"enum\":[\"Success\",\"Failed\",\"SandboxError\"]},\"message\":" TEXT
+		 ",\"compile_result\":{\"type\":\"null\"},\"run_result\":{\"anyOf\":[" REF(
+			 "CommandRun") ",{\"type\":\"null\"}]},\"executor_pod_name\":{\"type\":\"null\"},\"files\":{\"type\":\"object\"}") },
 	{ "SessionId", OBJECT("\"session_id\"", "\"session_id\":" TEXT) },
 	{ "Reset", OBJECT("\"status\",\"session_id\"", "\"status\":" TEXT ",\"session_id\":" TEXT) },
 	{ "Name", OBJECT("\"name\",\"description\"", "\"name\":" TEXT ",\"description\":" TEXT) },

@@ -56,6 +56,8 @@ void cell__session_written_on_loop(struct cell_session *session);
 /* As cell_session_start(), but the result may be delivered inside the call; *ret_run_id is set before. */
 int cell__session_start_on_loop(struct cell_session *session, const char *code, size_t size, const struct cell_run_options *opts,
 				uint64_t *ret_run_id, struct cell_error *err);
+/* As cell_session_cancel(). */
+void cell__session_cancel_on_loop(struct cell_session *session, uint64_t run_id);
 /*
  * The cells of a race.  The caller owns what the members of the first part point to, until done().  A fork that is closed meanwhile must be
  * set to NULL before.

@@ -278,7 +278,6 @@ void cell__session_run_finished(struct cell__run *run);
 void cell__session_do_open(struct cell__task *task);
 void cell__session_do_reset(struct cell__task *task);
 void cell__session_interrupt_on_loop(struct cell_session *session);
-void cell__session_cancel_on_loop(struct cell_session *session, uint64_t run_id);
 /* For a session that is not open yet, or no longer. */
 void cell__session_free(struct cell_session *session);
 
