@@ -92,13 +92,17 @@ static const char overtaken[] = "interrupted: the session was reset before this 
 int cell__mcp_reset(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message)
 {
 	struct cell__mcp_handle *handle = job->handle;
-	struct cell__mcp_job *next;
+	struct cell__mcp_job *dropped, *next;
 	struct cell_error err;
 	struct cell_session *session;
 	int status;
 
 	(void)args;
-	for (struct cell__mcp_job *cell = job->dropped; cell; cell = next) {
+	/* This thread may run before the one that began the reset has left the lock. */
+	pthread_mutex_lock(&handle->server->lock);
+	dropped = job->dropped;
+	pthread_mutex_unlock(&handle->server->lock);
+	for (struct cell__mcp_job *cell = dropped; cell; cell = next) {
 		next = cell->after;
 		cell__mcp_job_fail(cell, overtaken, sizeof(overtaken) - 1);
 	}
