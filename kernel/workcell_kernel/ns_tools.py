@@ -13,7 +13,7 @@ from json import dumps, loads
 from . import calltext
 from .ns_errors import CodeModeError, ToolCallError, ToolNotFoundError
 from .rpc import encode_after
-from .values import recorded
+from .values import FoundTool, Listing, ToolRecord, recorded
 
 try:
     from _workcell import Caller  # calls _call() for what is not plain
@@ -43,14 +43,14 @@ def written(each):
     return each.get("alias") or each.get("name") or ""
 
 
-def fragment(parameter):
-    """One parameter as a signature shows it."""
+def fragment(parameter, brief=False):
+    """One parameter as a signature shows it; briefly without ``| None``."""
     text = "%s: %s" % (written(parameter), type_text(parameter))
     if parameter.get("required"):
         return text
     if parameter.get("default") is not None:
         return "%s = %r" % (text, parameter["default"])
-    return text + " | None = None"
+    return text + (" = None" if brief else " | None = None")
 
 
 def in_order(parameters):
@@ -58,8 +58,13 @@ def in_order(parameters):
     return sorted(parameters or (), key=lambda parameter: not parameter.get("required"))
 
 
-def signature_text(name, parameters):
-    return "%s(%s)" % (name, ", ".join(map(fragment, in_order(parameters))))
+def signature_text(name, parameters, brief=False):
+    return "%s(%s)" % (name, ", ".join(fragment(each, brief) for each in in_order(parameters)))
+
+
+def listed(result, kind):
+    """The tools of an answer of the host."""
+    return Listing(kind(recorded(each)) for each in (result["tools"] if isinstance(result, dict) else result))
 
 
 def signature_object(parameters):
@@ -394,13 +399,11 @@ class ToolsNamespace(_Named):
 
     def list(self):
         """Lists the available tools, as dicts with attributes: name, description, tags, callables."""
-        result = self._channel.call("tools.list")[0]
-        return recorded(result["tools"] if isinstance(result, dict) else result)
+        return listed(self._channel.call("tools.list")[0], ToolRecord)
 
     def search(self, query, limit=5):
-        """Searches tools by a description of the task, best match first, as list() shows them."""
-        result = self._channel.call("tools.search", {"query": query, "limit": limit})[0]
-        return recorded(result["tools"] if isinstance(result, dict) else result)
+        """Searches tools by a description of the task, best match first; of each tool the best callables first."""
+        return listed(self._channel.call("tools.search", {"query": query, "limit": limit})[0], FoundTool)
 
     def __getitem__(self, name):
         proxy = self._proxies.get(name)

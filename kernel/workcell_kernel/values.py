@@ -38,8 +38,48 @@ def recorded(value):
 
 
 _SCALARS = frozenset((int, float, str, bool, type(None)))
-_DICTS = frozenset((dict, Record))
-_CONTAINERS = frozenset((list, dict, Record))
+class Listing(list):
+    """Descriptions of tools, which it shows as signatures: their whole data costs whoever reads it twenty times as much."""
+
+    __slots__ = ()
+
+    def __repr__(self):
+        return "\n".join(each.brief() for each in self) if self else "[]"
+
+
+class ToolRecord(Record):
+    """A tool as listed: {name, description, tags, callables}."""
+
+    __slots__ = ()
+
+    def brief(self, most=None):
+        """The signatures of its callables, a line each; of many those that a search found best come first."""
+        from .ns_tools import signature_text, written
+
+        name = self.get("name") or ""
+        head = "tools.%s" % name if name.isidentifier() else "tools[%r]" % name
+        callables = self.get("callables") or []
+        lines = [signature_text("    ." + written(each), each.get("parameters"), True) for each in callables[:most]]
+        if len(lines) < len(callables):
+            lines.append("    # and %d more: %s.signature()" % (len(callables) - len(lines), head))
+        note = self.get("problem") or self.get("description") or ""
+        return "\n".join(["%s: %s" % (head, note.partition("\n")[0]) if note else head] + lines)
+
+    __repr__ = brief
+
+
+class FoundTool(ToolRecord):
+    __slots__ = ()
+
+    def brief(self, most=8):
+        return ToolRecord.brief(self, most)
+
+    __repr__ = brief
+
+
+_DICTS = frozenset((dict, Record, ToolRecord, FoundTool))
+_LISTS = frozenset((list, Listing))
+_CONTAINERS = _DICTS | _LISTS
 _dumps = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")).encode
 _set_digits = getattr(sys, "set_int_max_str_digits", None)
 

@@ -98,6 +98,20 @@ json_t *cell__schema_shown(const json_t *schema)
 	return shown;
 }
 
+json_t *cell__schema_brief(const json_t *schema)
+{
+	static const char *const bounds[] = { "minLength", "maxLength", "minimum", "maximum", "items" };
+	json_t *shown = cell__schema_shown(schema), *property;
+	const char *name;
+	json_object_foreach(json_object_get(shown, "properties"), name, property)
+		for (size_t i = 0; i < sizeof bounds / sizeof bounds[0]; i++)
+			json_object_del(property, bounds[i]);
+	json_object_del(shown, "additionalProperties");
+	if (!json_array_size(json_object_get(shown, "required")))
+		json_object_del(shown, "required");
+	return shown;
+}
+
 static json_t *changed(const char *text, const char *changes)
 {
 	json_t *schema = json_loads(text, JSON_REJECT_DUPLICATES, NULL);

@@ -50,6 +50,8 @@ int cell__schema_allow_null(json_t *schema);
 
 /* A copy for publication, without our own keywords. */
 json_t *cell__schema_shown(const json_t *schema);
+/* The same for a reader who pays for every word: without bounds, which calls that break them are told. */
+json_t *cell__schema_brief(const json_t *schema);
 
 /*
  * The arguments of an operation as a front end takes them: without internal members, and with its changes.  Those are a JSON merge patch

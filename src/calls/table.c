@@ -52,6 +52,8 @@ unsigned cell__gate_kind_of(const char *word)
 
 #define TAGS "\"tags\":{\"type\":\"array\",\"items\":{\"type\":\"string\"},\"description\":\"Only tools with at least one of these tags\"}"
 #define AWAIT "\"await\":{\"type\":\"array\",\"items\":{\"type\":\"string\"},\"x-internal\":true}"
+/* Callables with their signatures instead of whole tools. */
+#define BRIEF INTERNAL("callables", "boolean")
 #define SEARCH(bounds)                                      \
 	FIELD("query", "string", "Description of the task") \
 	",\"limit\":{\"type\":\"integer\",\"minimum\":1," bounds ",\"description\":\"Maximum number of results\"}"
@@ -106,9 +108,9 @@ unsigned cell__gate_kind_of(const char *word)
 
 /* clang-format off */
 const struct cell__operation cell__operations[CELL__OPS] = {
-	ROW(TOOLS_LIST, "tools.list", NONE, TOOLS, ALL, NULL, "Lists the available tools", OBJECT(TAGS "," AWAIT, ""), LIST_OF(TOOL)),
+	ROW(TOOLS_LIST, "tools.list", NONE, TOOLS, ALL, NULL, "Lists the available tools", OBJECT(TAGS "," AWAIT "," BRIEF, ""), LIST_OF(TOOL)),
 	ROW(TOOLS_SEARCH, "tools.search", NONE, SEARCH, ALL, NULL, "Searches tools by a description of the task, best match first",
-	    OBJECT(SEARCH("\"maximum\":" CELL__STRING(CELL_LIMIT_SEARCH) ",\"default\":10") "," TAGS "," AWAIT, "\"query\""), LIST_OF(TOOL)),
+	    OBJECT(SEARCH("\"maximum\":" CELL__STRING(CELL_LIMIT_SEARCH) ",\"default\":10") "," TAGS "," AWAIT "," BRIEF, "\"query\""), LIST_OF(TOOL)),
 	ROW(TOOLS_CALL, "tools.call", TOOL, TOOLS, ALL, NULL, "Calls a tool or one of its callables",
 	    OBJECT(TEXT("name", "TOOL or TOOL.CALLABLE") "," FIELD("args", "object", "Arguments by name"), "\"name\""),
 	    OBJECT("\"value\":{},\"raw\":{\"type\":\"string\",\"enum\":[\"text\",\"json\",\"parts\"]},\"parts\":{\"type\":\"array\"}", "")),

@@ -190,6 +190,8 @@ int cell__params_from_schema(const json_t *schema, struct cell__params *ret_para
 int cell__callable_signature(const struct cell__callable *callable, struct cell__buf *out);
 json_t *cell__callable_to_json(const struct cell__callable *callable);
 json_t *cell__tool_to_json(const struct cell__tool_entry *tool);
+/* {tool, name, signature, description}: names as code writes them, the first sentence of the description. */
+json_t *cell__callable_brief(const struct cell__tool_entry *tool, const struct cell__callable *callable);
 
 /* ---- argv.c ---- */
 
@@ -387,8 +389,9 @@ void cell__tools_left_pool(struct cell__tools *tools);
 
 /* ---- search.c ---- */
 
-/* A new array of tools, best first.  NULL: out of memory. */
-json_t *cell__tools_search(struct cell__tools *tools, const char *query, size_t limit, const char *const *scope, const json_t *tags);
+/* A new array, best first: of tools, or of callables as cell__callable_brief() describes them.  NULL: out of memory. */
+json_t *cell__tools_search(struct cell__tools *tools, const char *query, bool callables, size_t limit, const char *const *scope,
+			   const json_t *tags);
 /* Calls the ranking with an empty query. */
 void cell__tools_prepare_rank(struct cell__tools *tools);
 /* Whether one of the tags (an array of strings) is among the tool's; NULL: true. */
@@ -421,7 +424,8 @@ struct cell__tools {
 	uint64_t generation;
 	struct cell__problems clashes;  /* names that are taken */
 	struct cell__rank_doc *docs;    /* of this generation; NULL: not made yet */
-	char **doc_texts;
+	struct cell__doc_place *places; /* what each of them stands for */
+	size_t n_docs;
 	struct cell__tool_run *runs;
 	size_t n_runs;
 	struct confining *confining;    /* confine.c: confinements that are being made */

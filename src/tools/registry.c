@@ -421,19 +421,42 @@ static struct cell__tool_entry *tool_asked_for(struct cell__tools *tools, const 
 	return tool;
 }
 
-static json_t *list_json(struct cell__tools *tools, const char *const *scope, const json_t *tags)
+/* {name, problem, callables: [signature]} */
+static json_t *brief_tool(const struct cell__tool_entry *tool)
+{
+	json_t *signatures = json_array(), *out = json_pack("{s:s, s:o}", "name", tool->name, "callables", signatures);
+	for (size_t i = 0; out && i < tool->n_callables; i++) {
+		json_t *brief = cell__callable_brief(tool, &tool->callables[i]);
+		if (!brief || json_array_append(signatures, json_object_get(brief, "signature")) < 0) {
+			json_decref(out);
+			out = NULL;
+		}
+		json_decref(brief);
+	}
+	if (out && tool->server && tool->server->problem)
+		json_object_set_new(out, "problem", json_string(tool->server->problem));
+	return out;
+}
+
+static json_t *list_json(struct cell__tools *tools, const char *const *scope, const json_t *tags, bool brief)
 {
 	json_t *list = json_array();
 	for (size_t i = 0; list && i < tools->n_index; i++) {
 		const struct cell__tool_entry *tool = tools->index[i];
 		if (!cell__tool_in_scope(tool, scope) || !cell__tool_has_tag(tool, tags))
 			continue;
-		if (json_array_append_new(list, cell__tool_to_json(tool)) < 0) {
+		if (json_array_append_new(list, brief ? brief_tool(tool) : cell__tool_to_json(tool)) < 0) {
 			json_decref(list);
 			return NULL;
 		}
 	}
 	return list;
+}
+
+/* Signatures are wanted instead of whole descriptions. */
+static bool wants_callables(const struct cell__call *call)
+{
+	return json_is_true(json_object_get(call->args, "callables"));
 }
 
 /* args.tags; NULL when not given. */
@@ -448,7 +471,7 @@ static void handle_list(struct cell__tools *tools, const struct cell__tools_view
 	const json_t *tags = tags_of(call);
 	if (cell__tools_must_read(tools, view, call, NULL) || cell__mcp_park(tools, view, call, NULL))
 		return;
-	answer_or_fail(call, list_json(tools, scope_of(view), tags));
+	answer_or_fail(call, list_json(tools, scope_of(view), tags, wants_callables(call)));
 }
 
 static void handle_search(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call)
@@ -459,7 +482,7 @@ static void handle_search(struct cell__tools *tools, const struct cell__tools_vi
 	json_int_t n = !limit || json_is_null(limit) ? CELL_TOOL_DEFAULT_SEARCH : json_integer_value(limit);
 	if (cell__tools_must_read(tools, view, call, NULL) || cell__mcp_park(tools, view, call, NULL))
 		return;
-	answer_or_fail(call, cell__tools_search(tools, query, (size_t)n, scope_of(view), tags));
+	answer_or_fail(call, cell__tools_search(tools, query, wants_callables(call), (size_t)n, scope_of(view), tags));
 }
 
 void cell__tools_prepare_search(struct cell__tools *tools)

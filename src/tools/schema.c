@@ -525,7 +525,8 @@ static int add_literal(struct cell__buf *out, const json_t *value)
 	return rc | cell__buf_add_str(out, json_is_array(value) ? "]" : "}");
 }
 
-static int add_fragment(struct cell__buf *out, const struct cell__param *param)
+/* brief: without "| None", which costs a reader of many signatures more than it tells. */
+static int add_fragment(struct cell__buf *out, const struct cell__param *param, bool brief)
 {
 	size_t start = out->size;
 	const char *type = types[param->type].python;
@@ -537,11 +538,11 @@ static int add_fragment(struct cell__buf *out, const struct cell__param *param)
 	if (param->required)
 		return rc;
 	if (!param->fallback)
-		return rc | cell__buf_add_str(out, " | None = None");
+		return rc | cell__buf_add_str(out, brief ? " = None" : " | None = None");
 	return rc | cell__buf_add_str(out, " = ") | add_literal(out, param->fallback);
 }
 
-int cell__callable_signature(const struct cell__callable *callable, struct cell__buf *out)
+static int add_signature_text(const struct cell__callable *callable, bool brief, struct cell__buf *out)
 {
 	int rc = cell__buf_printf(out, "%s(", callable->alias ? callable->alias : callable->name);
 	const char *comma = "";
@@ -550,12 +551,47 @@ int cell__callable_signature(const struct cell__callable *callable, struct cell_
 			const struct cell__param *param = &callable->params.list[i];
 			if (param->required == (optional == 1))
 				continue;
-			rc |= cell__buf_add_str(out, comma) | add_fragment(out, param);
+			rc |= cell__buf_add_str(out, comma) | add_fragment(out, param, brief);
 			comma = ", ";
 		}
 	if (callable->open)
 		rc |= cell__buf_printf(out, "%s**kwargs", comma);
 	return rc | cell__buf_add_str(out, ")");
+}
+
+int cell__callable_signature(const struct cell__callable *callable, struct cell__buf *out)
+{
+	return add_signature_text(callable, false, out);
+}
+
+#define BRIEF_WORDS 120 /* bytes of a description's first sentence */
+
+/* The first sentence; one that is too long ends at a word. */
+static int add_first_sentence(struct cell__buf *out, const char *text)
+{
+	size_t size = strcspn(text, "\r\n");
+	const char *stop = memmem(text, size, ". ", 2);
+	if (stop)
+		size = (size_t)(stop - text);
+	else if (size && text[size - 1] == '.')
+		size--;
+	if (size <= BRIEF_WORDS)
+		return cell__buf_add(out, text, size);
+	for (size = BRIEF_WORDS; size && text[size] != ' '; size--)
+		;
+	if (!size)
+		size = BRIEF_WORDS - cell__utf8_cut(text, BRIEF_WORDS);
+	return cell__buf_add(out, text, size) | cell__buf_add_str(out, " ...");
+}
+
+json_t *cell__callable_brief(const struct cell__tool_entry *tool, const struct cell__callable *callable)
+{
+	CELL_AUTO_BUF struct cell__buf signature = CELL_BUF_INIT, words = CELL_BUF_INIT;
+	if (add_signature_text(callable, true, &signature) < 0 ||
+	    add_first_sentence(&words, callable->description ? callable->description : "") < 0)
+		return NULL;
+	return json_pack("{s:s, s:s, s:s, s:s}", "tool", tool->name, "name", callable->alias ? callable->alias : callable->name,
+			 "signature", signature.data, "description", words.size ? words.data : "");
 }
 
 static json_t *param_to_json(const struct cell__param *param)

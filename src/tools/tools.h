@@ -71,9 +71,9 @@ struct cell__callable;
  * for one generation can be kept.
  */
 struct cell__rank_doc {
-	const char *name;
+	const char *name;        /* TOOL.CALLABLE, or that of a tool without callables */
 	const char *description;
-	const char *text; /* tags, and the callables with their descriptions and parameters */
+	const char *text;        /* the tool's description and tags, and the parameters with theirs */
 };
 typedef int (*cell__rank_fn)(void *arg, const char *query, const struct cell__rank_doc *docs, size_t n_docs, uint64_t generation,
 			     size_t limit, size_t *ret_order);

@@ -280,7 +280,9 @@ static int backwards(void *arg, const char *query, const struct cell__rank_doc *
 	(void)arg;
 	last_generation = generation;
 	assert_int_equal(limit, n_docs);
-	assert_non_null(strstr(docs[0].text, "say: Say words"));
+	assert_string_equal(docs[0].name, "echo.say");
+	assert_string_equal(docs[0].description, "Say words");
+	assert_non_null(strstr(docs[0].text, "words"));
 	assert_non_null(strstr(docs[0].text, "demo"));
 	if (strcmp(query, "fall back") == 0)
 		return -1;
@@ -298,6 +300,12 @@ static void test_rank_function(void **state)
 	expect_names(&bench, "tools.search", "{'query':'anything'}", "sh,echo");
 	expect_names(&bench, "tools.search", "{'query':'anything','limit':1}", "sh");
 	expect_names(&bench, "tools.search", "{'query':'fall back'}", "");
+	char *text = ask_json(&bench, "tools.search", quick_json("{'query':'anything','callables':true,'limit':1}"));
+	assert_string_equal(text, "[{\"description\":\"\",\"name\":\"run\",\"signature\":\"run(c: str)\",\"tool\":\"sh\"}]");
+	free(text);
+	text = ask_json(&bench, "tools.list", quick_json("{'callables':true,'tags':['demo']}"));
+	assert_string_equal(text, "[{\"callables\":[\"say(words: list)\"],\"name\":\"echo\"}]");
+	free(text);
 	uint64_t before = last_generation;
 	bench_write(&bench, "z.yaml", "name: z\ncommand: c\nrecipes: {r: }\n");
 	expect_names(&bench, "tools.search", "{'query':'anything'}", "z,sh,echo");
