@@ -1417,6 +1417,11 @@ struct cell_mcp_server_options {
 	 * idle for longest.  Sessions of connections (revisions before 2026-07-28) do not count here.
 	 */
 	int64_t max_sessions;
+	/*
+	 * 1: tools/list also has the tools of the second family (execute_ipython_cell, install_package, ...) and output schemas, and tools are
+	 * described as JSON instead of signatures; default 0.  Tools that are not listed can be called all the same.
+	 */
+	int compat;
 };
 #define CELL_MCP_SERVER_OPTIONS_INIT \
 	{ .size = sizeof(struct cell_mcp_server_options), .storage = 1, .runtime_deps = 1, .grace_ms = 2000, .max_sessions = 64 }

@@ -110,7 +110,7 @@ class Listening:
         return self.events("POST", call("run_code", meta=meta, code=code), session=session, token=token)
 
     def value(self, session, code, **options):
-        return self.run(session, code, **options)[-1][1]["result"]["structuredContent"]["value"]
+        return self.run(session, code, **options)[-1][1]["result"]["structuredContent"].get("value")
 
     def head(self, request=b"POST /mcp HTTP/1.1", token=True):
         """Lines of a head with what is needed to be let in."""

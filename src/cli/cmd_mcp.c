@@ -26,7 +26,7 @@ struct mcp_flags {
 	struct cell_cli_session_flags session;
 	struct cell_cli_listen_flags http;
 	const char *root;
-	bool no_sync_deps, allow_register;
+	bool no_sync_deps, allow_register, compat;
 };
 
 static const struct cell_cli_flag mcp_flag_table[] = {
@@ -43,6 +43,8 @@ static const struct cell_cli_flag mcp_flag_table[] = {
 	  offsetof(struct mcp_flags, http.idle_ms) },
 	{ 0, "allow-register", NULL, "offer register_mcp_server: the agent can then start programs here or use URLs", CELL_FLAG_SWITCH,
 	  offsetof(struct mcp_flags, allow_register) },
+	{ 0, "compat", NULL, "list tools under their second names too, with output schemas", CELL_FLAG_SWITCH,
+	  offsetof(struct mcp_flags, compat) },
 	{ 0, "no-sync-deps", NULL, "do not install missing packages of requirements.txt first", CELL_FLAG_SWITCH,
 	  offsetof(struct mcp_flags, no_sync_deps) },
 	{ 0, "log-level", "LEVEL", "log to stderr: debug, info, warning, error or critical (default: nothing, with --listen warning)",
@@ -57,7 +59,7 @@ const struct cell_cli_command cell__cli_mcp_command = {
 	.summary = "an MCP server: sessions for agents that speak the Model Context Protocol",
 	.synopsis = "[flags]",
 	.about = "Serves one client on stdin and stdout until its input ends, or with --listen many clients over HTTP.\n"
-		 "Tools: run_code, execute_ipython_cell, reset, and those of --base or --storage.\n\n"
+		 "Tools: run_code, reset, search_tools, and those of --base or --storage.\n\n"
 		 "The --base of --root DIR is DIR/.workcell; with --executor sandbox, whose code could write there, it is\n"
 		 "$XDG_STATE_HOME/workcell/roots/DIR/.workcell (default ~/.local/state).\n"
 		 "A variable KERNEL_ENV_X, of the environment or --env-file, becomes X for the code; nothing else is inherited.\n"
@@ -308,6 +310,7 @@ static int serve(struct mcp_flags *flags, const struct cell_server_options *http
 	options.session = &session->options;
 	options.storage = cell__cli_has_storage(&flags->session.space);
 	options.allow_register = flags->allow_register;
+	options.compat = flags->compat;
 	options.max_sessions = flags->http.max_sessions;
 	options.runtime_deps = !flags->session.space.no_runtime_deps;
 	/* All clients of such a server share a workspace. */

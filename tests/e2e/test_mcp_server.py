@@ -16,9 +16,11 @@ sys.path.insert(0, os.path.join(support.ROOT, "tests", "mcp"))
 import client as mcp_client  # noqa: E402
 import peers  # noqa: E402
 
-TOOLS = ["run_code", "execute_ipython_cell", "reset", "interrupt", "get_job", "cancel_job", "close_session", "checkpoint", "rewind", "fork_session", "list_tools", "search_tools", "list_workflows",
+ALL = ["run_code", "execute_ipython_cell", "reset", "interrupt", "get_job", "cancel_job", "close_session", "checkpoint", "rewind", "fork_session", "list_tools", "search_tools", "list_workflows",
          "search_workflows", "get_workflow", "create_workflow", "delete_workflow", "list_artifacts", "save_artifact",
          "load_artifact", "list_deps", "add_dep", "remove_dep", "install_package"]
+COMPAT = {"execute_ipython_cell", "get_workflow", "save_artifact", "load_artifact", "install_package"}  # listed with --compat only
+TOOLS = [name for name in ALL if name not in COMPAT]
 FORMS = {"elicitation": {}}
 
 
@@ -93,8 +95,28 @@ def test_a_line_past_the_bound(client):
 
 
 def test_the_list_of_tools(client):
+    """What a model reads before every task is short."""
     tools = client.result(client.send("tools/list"))["tools"]
     assert [tool["name"] for tool in tools] == TOOLS
+    for tool in tools:
+        assert set(tool) <= {"name", "description", "inputSchema", "annotations"} and tool["description"]
+        assert set(tool["inputSchema"].get("required", [])) <= set(tool["inputSchema"]["properties"])
+    # 1,262 tokens of o200k, 4.5 bytes each; 1,500 are allowed (bench/tokens.py counts them).
+    assert len(json.dumps(tools, separators=(",", ":"))) < 6500
+    hints = {tool["name"]: tool.get("annotations") for tool in tools}
+    assert hints["list_tools"] == {"readOnlyHint": True} and hints["checkpoint"] == {"destructiveHint": False}
+    assert hints["run_code"] is None
+
+
+def test_tools_that_are_not_listed_can_be_called(client):
+    assert text_of(client.call("execute_ipython_cell", code="6 * 7")) == "42"
+    assert client.value("save_artifact", name="a", data="x")["name"] == "a" and text_of(client.call("load_artifact", name="a")) == "x"
+
+
+def test_the_whole_list_of_tools(connect, tmp_path):
+    client = connect("--base", tmp_path, "--compat")
+    tools = client.result(client.send("tools/list"))["tools"]
+    assert [tool["name"] for tool in tools] == ALL
     for tool in tools:
         assert tool["description"] and tool["title"]
         assert tool["inputSchema"]["type"] == tool["outputSchema"]["type"] == "object"
@@ -109,7 +131,7 @@ def test_the_list_of_tools(client):
 def test_tools_that_cannot_work_are_not_offered(connect, tmp_path):
     client = connect()
     names = [tool["name"] for tool in client.result(client.send("tools/list"))["tools"]]
-    assert names == TOOLS[:12]
+    assert names == TOOLS[:11]
     assert client.error(client.start("list_deps"))["message"] == "Unknown tool: list_deps"
     client = connect("--storage", tmp_path, "--no-runtime-deps")
     names = [tool["name"] for tool in client.result(client.send("tools/list"))["tools"]]
@@ -172,9 +194,10 @@ def test_long_output_is_cut_in_the_middle_and_kept(client):
 
 def test_output_past_what_a_result_keeps(connect):
     client = connect("--max-output", "4096")
-    structured = client.value("run_code", code="print('a' * 300000)")
+    result = client.call("run_code", code="print('a' * 300000)")
+    structured = result["structuredContent"]
     assert structured["truncated"] and os.path.getsize(structured["output_file"]) == 300001
-    assert structured["output_file"] in structured["result"]
+    assert structured["output_file"] in text_of(result)
     assert client.close() == 0
     assert not os.path.exists(structured["output_file"])
 
@@ -190,7 +213,7 @@ def test_cells_run_in_order_and_other_calls_beside_them(client, tmp_path):
     os.mkfifo(fifo)
     first = client.start("run_code", {"code": "order = [open(%r).read()]" % str(fifo)})
     second = client.start("run_code", {"code": "order.append(2); order"})
-    assert client.value("list_tools")["result"][0]["name"] == "probe"  # while the first one waits
+    assert "tools.probe" in client.value("list_tools")["result"][0]  # while the first one waits
     fifo.write_text("1")
     assert client.result(second)["structuredContent"]["value"] == ["1", 2]
     assert any(note.get("id") == first for note in client.notes)
@@ -252,7 +275,7 @@ def test_plots_are_images(connect, tmp_path, with_folder):
     assert image["mimeType"] == "image/png"
     data = base64.b64decode(image["data"], validate=True)
     assert data.startswith(b"\x89PNG\r\n")
-    paths = result["structuredContent"]["images"]
+    paths = result["structuredContent"].get("images", [])
     assert len(paths) == with_folder
     for path in paths:
         name = os.path.basename(path)[:-4]
@@ -277,9 +300,14 @@ def test_stdout_is_the_protocol_alone(connect, tmp_path):
 
 
 def test_tools_of_the_space(client):
-    assert [tool["name"] for tool in client.value("list_tools")["result"]] == ["probe"]
-    assert json.loads(text_of(client.call("list_tools"))) == client.value("list_tools")["result"]
-    assert [tool["name"] for tool in client.value("search_tools", query="how it was called", limit=1)["result"]] == ["probe"]
+    listed = text_of(client.call("list_tools"))
+    assert listed.startswith('tools.probe\n.go(a: str, n: int = 3, s: str = "x")\n.plain(a: str, b: str = None,')
+    assert client.value("list_tools")["result"] == [listed[:-1]]
+    found = client.call("search_tools", query="how it was called", limit=1)
+    line, = found["structuredContent"]["result"]
+    assert line.startswith("tools.probe.go(a: str, ") and text_of(found) == line + "\n"
+    assert client.value("search_tools", query="zebra") == {"result": []}
+    assert "list_tools" in text_of(client.call("search_tools", query="zebra"))
     assert json.loads(client.value("run_code", code="tools.probe.go(a='x')")["value"])["argv"][-1] == "x"
 
 
@@ -410,7 +438,13 @@ def test_register_mcp_server(connect, tmp_path):
     assert other.value("run_code", code="tools.s.echo(text='hi')")["value"] == "hi"
     words = client.fails("register_mcp_server", server_name="bad", server_params={"command": "no-such-program-anywhere"})
     assert "no-such-program-anywhere" in words
-    assert "bad" not in [tool["name"] for tool in client.value("list_tools")["result"]]
+    assert "tools.bad" not in text_of(client.call("list_tools"))
+    # Of a server's many callables those that fit are found, and names that Python cannot write are written as code has to write them.
+    found = client.value("search_tools", query="echo", limit=3)["result"]
+    assert found[0].startswith("tools.s.echo(") and len(found) <= 3
+    assert ".dash_ed_name(" in text_of(client.call("list_tools"))
+    shown = text_of(client.call("run_code", code="tools.search('echo')"))
+    assert shown.startswith("tools.s") and shown.splitlines()[1].startswith("    .echo(") and "more: tools.s.signature()" in shown
     assert "invalid" in client.fails("register_mcp_server", server_name="bad", server_params={"nothing": 1})
 
 

@@ -321,7 +321,7 @@ static void agree(const char *where, const struct cell__operation *row, const js
 static void test_tools_agree(void **state)
 {
 	(void)state;
-	struct cell_mcp_server_options opts = { .storage = 1, .runtime_deps = 1, .allow_register = 1 };
+	struct cell_mcp_server_options opts = { .storage = 1, .runtime_deps = 1, .allow_register = 1, .compat = 1 };
 	json_t *list = cell__mcp_tools_list(&opts), *entry;
 	size_t i, n = 0;
 	assert_non_null(list);

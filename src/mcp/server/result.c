@@ -22,6 +22,7 @@ struct view {
 	bool truncated;
 	json_t *content;     /* images, then; the text comes before them */
 	json_t *images;      /* paths */
+	json_t *displays;    /* texts */
 	size_t image_bytes, n_images, left_out;
 };
 
@@ -213,14 +214,16 @@ static void add_displays(struct view *view, struct cell__buf *text)
 {
 	for (size_t i = 0; i < cell_result_display_count(view->result); i++) {
 		const struct cell_mime_part *parts;
-		size_t n = cell_result_display(view->result, i, &parts);
+		size_t n = cell_result_display(view->result, i, &parts), from;
 
 		for (size_t k = 0; k < n; k++) {
 			if (strcmp(parts[k].type, "text/plain"))
 				continue;
 			if (text->size && text->data[text->size - 1] != '\n')
 				cell__buf_add_str(text, "\n");
-			cell__buf_add_utf8(text, parts[k].data, parts[k].size);
+			from = text->size;
+			if (!cell__buf_add_utf8(text, parts[k].data, parts[k].size))
+				json_array_append_new(view->displays, json_stringn(text->data + from, text->size - from));
 			break;
 		}
 	}
@@ -248,13 +251,19 @@ static void add_image_list(struct view *view, struct cell__buf *text)
 
 static json_t *error_json(const struct cell_outcome *error)
 {
-	if (!error)
-		return json_null();
 	return json_pack("{s:s, s:s, s:s, s:s}", "type", error->type, "message", error->message, "traceback", error->traceback, "code",
 			 cell_code_word(error->code));
 }
 
-static json_t *structured(struct view *view, const struct cell__buf *shown, json_t *value)
+/* Listings have a short repr, and much data that a model would read in vain. */
+static bool is_short(const char *json, const char *repr)
+{
+	size_t size = strlen(json);
+
+	return size <= CELL_MCP_MAX_VALUE_BYTES && (!repr || size <= 2 * strlen(repr) + 1000);
+}
+
+static json_t *structured(struct view *view, json_t *value)
 {
 	struct cell_text out, err;
 	const char *repr = cell_result_repr(view->result);
@@ -262,14 +271,33 @@ static json_t *structured(struct view *view, const struct cell__buf *shown, json
 
 	cell_result_stdout(view->result, &out);
 	cell_result_stderr(view->result, &err);
-	object = json_pack("{s:o, s:O?, s:o?, s:o, s:o, s:o, s:O, s:f, s:s}", "result", json_text(shown), "value", value, "repr",
-			   repr ? clipped_json(view, repr, strlen(repr)) : NULL, "stdout", clipped_json(view, out.data, out.size), "stderr",
-			   clipped_json(view, err.data, err.size), "error", error_json(view->error), "images", view->images, "duration_ms",
-			   cell_result_duration_ms(view->result), "state", cell_result_state(view->result));
-	if (object) {
-		json_object_set_new(object, "truncated", json_boolean(view->truncated));
-		json_object_set_new(object, "output_file", view->file ? json_string(view->file) : json_null());
+	object = json_pack("{s:f, s:s}", "duration_ms", cell_result_duration_ms(view->result), "state", cell_result_state(view->result));
+	/* A host may show this to the model instead of the text: nothing is here twice, and nothing without a value. */
+	if (value)
+		json_object_set(object, "value", value);
+	else if (repr)
+		json_object_set_new(object, "repr", clipped_json(view, repr, strlen(repr)));
+	if (out.size)
+		json_object_set_new(object, "stdout", clipped_json(view, out.data, out.size));
+	if (err.size)
+		json_object_set_new(object, "stderr", clipped_json(view, err.data, err.size));
+	if (json_array_size(view->displays))
+		json_object_set(object, "displays", view->displays);
+	if (view->error)
+		json_object_set_new(object, "error", error_json(view->error));
+	if (cell_result_notice_count(view->result)) {
+		json_t *notices = json_array();
+
+		for (size_t i = 0; i < cell_result_notice_count(view->result); i++)
+			json_array_append_new(notices, json_string(cell_result_notice(view->result, i)));
+		json_object_set_new(object, "notices", notices);
 	}
+	if (json_array_size(view->images))
+		json_object_set(object, "images", view->images);
+	if (view->truncated)
+		json_object_set_new(object, "truncated", json_true());
+	if (view->file)
+		json_object_set_new(object, "output_file", json_string(view->file));
 	return object;
 }
 
@@ -307,6 +335,7 @@ void cell__mcp_cell_answer(struct cell__mcp_job *job, struct cell_result *result
 
 	view.content = json_array();
 	view.images = json_array();
+	view.displays = json_array();
 	if (!strcmp(job->tool->name, "run_code")) {
 		run_code_text(&view, words, &text);
 	} else {
@@ -319,10 +348,11 @@ void cell__mcp_cell_answer(struct cell__mcp_job *job, struct cell_result *result
 	if (view.file && count_chars(text.data, text.size) <= view.max_chars)
 		cell__buf_printf(&shown, "\n\n[Output truncated; the whole output is in %s]", view.file);
 	add_image_list(&view, &shown);
-	out.structured = structured(&view, &shown, json && strlen(json) <= CELL_MCP_MAX_VALUE_BYTES ? value : NULL);
+	out.structured = structured(&view, json && is_short(json, cell_result_repr(result)) ? value : NULL);
 	json_array_insert_new(view.content, 0, json_pack("{s:s, s:o}", "type", "text", "text", json_text(&shown)));
 	out.content = view.content;
 	json_decref(view.images);
+	json_decref(view.displays);
 	json_decref(value);
 	json_decref(words);
 	free(view.file);

@@ -231,6 +231,7 @@ struct cell__mcp_tool {
 	const char *name, *title;
 	const struct cell__operation *operation; /* NULL: not an operation */
 	const char *about;  /* an operation: text to add to its row's; or NULL */
+	const char *brief;  /* the same in short lists, without its row's; NULL: as `about` says */
 	const char *input;  /* schema of its arguments; an operation: changes to the row's (calls/schema.h), or NULL */
 	const char *output; /* an operation: changes to the row's answer, or NULL */
 	const char *answer; /* a schema, if it is not an operation or has another answer */
@@ -249,6 +250,7 @@ struct cell__mcp_tool {
 #define CELL_MCP_SESSION 256u   /* works on a session: has the argument `session` */
 #define CELL_MCP_BEGINS 512u    /* ... and makes one, where a client has none of its own */
 #define CELL_MCP_AT_ONCE 1024u  /* ... and does not wait for its cells */
+#define CELL_MCP_COMPAT 2048u   /* listed with compat only */
 
 /* server.c */
 /* owner: the principal that it speaks for.  stateless: see the struct. */
@@ -413,6 +415,7 @@ int cell__mcp_get_job(struct cell__mcp_job *job, const json_t *args, struct cell
 int cell__mcp_cancel_job(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);
 int cell__mcp_close_session(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);
 int cell__mcp_operate(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);
+int cell__mcp_list_tools(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);
 int cell__mcp_get_workflow(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);
 int cell__mcp_save_artifact(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);
 int cell__mcp_load_artifact(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);

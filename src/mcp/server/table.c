@@ -17,35 +17,41 @@
 #define STRINGS "{\"type\":\"array\",\"items\":{\"type\":\"string\"}}"
 #define SESSION "\"session\":{\"type\":\"string\"}"
 /* Where one is made if none is named, and where there has to be one. */
-#define SESSION_OR_NEW                                                                                                               \
-	"\"session\":{\"type\":\"string\",\"minLength\":1,\"description\":\"Id from an earlier answer: goes on with its variables. " \
-	"Absent: this connection's session, or a new one\"}"
+#define SESSION_OR_NEW "\"session\":{\"type\":\"string\",\"minLength\":1,\"description\":\"Id from an earlier answer\"}"
 #define WAIT_MS "\"wait_ms\":{\"type\":\"integer\",\"minimum\":0,\"maximum\":3600000"
 #define JOB_ID "\"job\":{\"type\":\"string\",\"minLength\":1}"
-#define SESSION_ID "\"session\":{\"type\":\"string\",\"minLength\":1,\"description\":\"Session id\"}"
+#define SESSION_ID "\"session\":{\"type\":\"string\",\"minLength\":1}"
 #define OF(id) &cell__operations[CELL__OP_##id]
 #define SOME_QUERY "{\"properties\":{\"query\":{\"minLength\":1}}}"
-#define CELL_RESULT                                                                                                                                 \
-	ANSWER("\"result\":{\"type\":\"string\",\"description\":\"The text of the answer\"},"                                                       \
-	       "\"value\":{\"description\":\"The value as JSON where that is exact and not too long, else null\"},"                                 \
-	       "\"repr\":{\"type\":[\"string\",\"null\"]},\"stdout\":{\"type\":\"string\"},\"stderr\":{\"type\":\"string\"},"                       \
-	       "\"error\":{\"type\":[\"object\",\"null\"],\"properties\":{\"type\":{\"type\":\"string\"},\"message\":{\"type\":\"string\"},"        \
-	       "\"traceback\":{\"type\":\"string\"},\"code\":{\"type\":\"string\"}},\"required\":[\"type\",\"message\",\"code\"]},"                 \
-	       "\"images\":{\"type\":\"array\",\"items\":{\"type\":\"string\"},\"description\":\"Paths of image files\"},"                          \
-	       "\"duration_ms\":{\"type\":\"number\"},\"state\":{\"type\":\"string\",\"enum\":[\"kept\",\"restored\",\"lost\"]}," SESSION           \
-	       ",\"truncated\":{\"type\":\"boolean\"},"                                                                                             \
-	       "\"output_file\":{\"type\":[\"string\",\"null\"],\"description\":\"File with the whole output, if it is too long for the answer\"}", \
-	       "\"result\"")
+/* Members without a value are left out. */
+#define CELL_RESULT                                                                                                                       \
+	ANSWER("\"value\":{\"description\":\"The value as JSON where that is exact and not too long\"},"                                  \
+	       "\"repr\":{\"type\":\"string\",\"description\":\"The value otherwise\"},\"stdout\":{\"type\":\"string\"},"                 \
+	       "\"stderr\":{\"type\":\"string\"},\"displays\":" STRINGS ",\"notices\":" STRINGS ","                                       \
+	       "\"error\":{\"type\":\"object\",\"properties\":{\"type\":{\"type\":\"string\"},\"message\":{\"type\":\"string\"},"         \
+	       "\"traceback\":{\"type\":\"string\"},\"code\":{\"type\":\"string\"}},\"required\":[\"type\",\"message\",\"code\"]},"       \
+	       "\"images\":{\"type\":\"array\",\"items\":{\"type\":\"string\"},\"description\":\"Paths of image files\"},"                \
+	       "\"duration_ms\":{\"type\":\"number\"},\"state\":{\"type\":\"string\",\"enum\":[\"kept\",\"restored\",\"lost\"]}," SESSION \
+	       ",\"truncated\":{\"type\":\"boolean\"},\"job\":{\"type\":\"string\"},\"result\":{\"type\":\"string\"},"                    \
+	       "\"output_file\":{\"type\":\"string\",\"description\":\"File with the whole output, if it is too long for the answer\"}",  \
+	       "")
 
 static const struct cell__mcp_tool table[] = {
 	{ .name = "run_code",
 	  .title = "Run Python code",
-	  .about = "Runs Python code in a session, which keeps its variables. Returns the value of the last "
-		   "expression, then the printed output. The code can use tools, workflows, artifacts and deps. A session ends when "
-		   "others need its place and it was idle for longest.",
+	  .about =
+		  "Runs Python and returns the value of the last expression, printed output and plots. Variables stay in the session; pass its id "
+		  "to go on with them, or nothing for this connection's session or a new one. The idlest session ends when others need its "
+		  "place.\n"
+		  "1. Find tools: search_tools, or tools.search('send mail') in code. help(tools.NAME.CALLABLE) explains one.\n"
+		  "2. Call them with keyword arguments, many in one cell, and return only what you need: "
+		  "tools.mail.send(to='a@b.c', text=report); await tools.x.y.call_async(...) runs calls side by side.\n"
+		  "3. Keep what worked: workflows.create(name, source_with_def_run, description), later workflows.NAME(...).\n"
+		  "artifacts.save(name, data, description) and artifacts.load(name) outlive sessions. deps.add('pandas') installs. Output past "
+		  "50,000 characters goes to a file that the answer names.",
 	  .input = OBJECT("\"code\":{\"type\":\"string\",\"x-nul\":true,"
-			  "\"description\":\"Python code; IPython's !cmd, %magic and top-level await work\"}," WAIT_MS
-			  ",\"description\":\"If it has not ended by then, the answer is the id of a job for get_job\"}," SESSION_OR_NEW,
+			  "\"description\":\"!cmd, %magic and await work\"}," WAIT_MS
+			  ",\"description\":\"Then answer with a job id for get_job\"}," SESSION_OR_NEW,
 			  "\"code\""),
 	  .answer = CELL_RESULT,
 	  .flags = CELL_MCP_DESTRUCTIVE | CELL_MCP_OPEN_WORLD | CELL_MCP_SESSION | CELL_MCP_BEGINS },
@@ -60,64 +66,58 @@ static const struct cell__mcp_tool table[] = {
 			  CELL_MCP_MAX_OUTPUT_CHARS) ",\"default\":5000,\"description\":\"Longer output is cut in the middle; the whole output is kept in a file\"}," SESSION_OR_NEW,
 		  "\"code\""),
 	  .answer = CELL_RESULT,
-	  .flags = CELL_MCP_DESTRUCTIVE | CELL_MCP_OPEN_WORLD | CELL_MCP_SESSION | CELL_MCP_BEGINS },
+	  .flags = CELL_MCP_DESTRUCTIVE | CELL_MCP_OPEN_WORLD | CELL_MCP_SESSION | CELL_MCP_BEGINS | CELL_MCP_COMPAT },
 	{ .name = "reset",
 	  .title = "Reset the session",
-	  .about = "Starts a fresh kernel in the session, also while a cell runs: variables and imports are lost, files are kept.",
+	  .about = "Starts a fresh kernel, also while a cell runs: variables are lost, files are kept.",
 	  .input = OBJECT(SESSION_ID, ""),
 	  .answer = DONE,
 	  .flags = CELL_MCP_DESTRUCTIVE | CELL_MCP_IDEMPOTENT | CELL_MCP_SESSION | CELL_MCP_AT_ONCE,
 	  .run = cell__mcp_reset },
 	{ .name = "interrupt",
 	  .title = "Interrupt the running cell",
-	  .about = "Raises KeyboardInterrupt in the cell that runs; variables are kept.",
+	  .about = "Raises KeyboardInterrupt in the running cell; variables are kept.",
 	  .input = OBJECT(SESSION_ID, ""),
 	  .answer = DONE,
 	  .flags = CELL_MCP_IDEMPOTENT | CELL_MCP_SESSION | CELL_MCP_AT_ONCE,
 	  .run = cell__mcp_interrupt },
 	{ .name = "get_job",
 	  .title = "Get the result of a job",
-	  .about = "Returns the result of a job of run_code, or that it still runs after wait_ms.",
+	  .about = "Returns the result of a job, or that it still runs.",
 	  .input = OBJECT(JOB_ID "," WAIT_MS ",\"default\":0}", "\"job\""),
 	  .answer = CELL_RESULT,
 	  .flags = CELL_MCP_READ_ONLY,
 	  .run = cell__mcp_get_job },
 	{ .name = "cancel_job",
 	  .title = "Cancel a job",
-	  .about = "Interrupts a job of run_code, or keeps it from running.",
+	  .about = "Interrupts a job, or keeps it from running.",
 	  .input = OBJECT(JOB_ID, "\"job\""),
 	  .answer = DONE,
 	  .flags = CELL_MCP_DESTRUCTIVE | CELL_MCP_IDEMPOTENT,
 	  .run = cell__mcp_cancel_job },
 	{ .name = "close_session",
 	  .title = "Close a session",
-	  .about = "Ends a session that is not needed any more, with its variables.",
+	  .about = "Ends a session.",
 	  .input = OBJECT(SESSION_ID, "\"session\""),
 	  .answer = DONE,
 	  .flags = CELL_MCP_DESTRUCTIVE | CELL_MCP_SESSION | CELL_MCP_AT_ONCE,
 	  .run = cell__mcp_close_session },
 	{ .name = "checkpoint",
 	  .title = "Keep the state",
-	  .about =
-		  "Keeps the current state of the session (variables, imports, open files) under a name, for rewind. Files of the workspace "
-		  "are included only where it is a layer.",
-	  .input = OBJECT(
-		  "\"name\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":200,\"description\":\"Of the point; an earlier one of "
-		  "that name is replaced\"}," SESSION_ID,
-		  "\"name\""),
+	  .about = "Keeps the session's state (variables, imports, open files) under a name, for rewind. Files are included only where the "
+		   "workspace is a layer.",
+	  .input = OBJECT("\"name\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":200}," SESSION_ID, "\"name\""),
 	  .answer = DONE,
 	  .flags = CELL_MCP_FORKS | CELL_MCP_IDEMPOTENT | CELL_MCP_SESSION },
 	{ .name = "rewind",
 	  .title = "Return to a kept state",
-	  .about = "Returns to the state that checkpoint kept; later changes of variables are lost. The point stays.",
-	  .input = OBJECT("\"name\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":200,\"description\":\"Of the point\"}," SESSION_ID,
-			  "\"name\""),
+	  .about = "Returns to a kept state, which stays kept.",
+	  .input = OBJECT("\"name\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":200}," SESSION_ID, "\"name\""),
 	  .answer = DONE,
 	  .flags = CELL_MCP_FORKS | CELL_MCP_DESTRUCTIVE | CELL_MCP_IDEMPOTENT | CELL_MCP_SESSION },
 	{ .name = "fork_session",
 	  .title = "Fork a session",
-	  .about = "Makes sessions that go on from this one's state (variables, imports, open files), to try several ways. Returns their "
-		   "ids; this one is unchanged.",
+	  .about = "Makes n sessions that go on from this one's state, to try several ways; returns their ids.",
 	  .input = OBJECT(
 		  "\"n\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":" CELL__STRING(CELL_MCP_MAX_FORKS) ",\"default\":1}," SESSION_ID,
 		  ""),
@@ -127,14 +127,16 @@ static const struct cell__mcp_tool table[] = {
 	  .title = "List tools",
 	  .operation = OF(TOOLS_LIST),
 	  .about = "Code calls them as tools.<name>(...) or tools.<name>.<callable>(...).",
+	  .brief = "Lists the signatures of all tools that code can call.",
 	  .flags = CELL_MCP_READ_ONLY,
-	  .run = cell__mcp_operate },
+	  .run = cell__mcp_list_tools },
 	{ .name = "search_tools",
 	  .title = "Search tools",
 	  .operation = OF(TOOLS_SEARCH),
+	  .brief = "Finds callables for a task: signatures, best match first.",
 	  .input = SOME_QUERY,
 	  .flags = CELL_MCP_READ_ONLY,
-	  .run = cell__mcp_operate },
+	  .run = cell__mcp_list_tools },
 	{ .name = "register_mcp_server",
 	  .title = "Register an MCP server",
 	  .operation = OF(TOOLS_REGISTER),
@@ -154,11 +156,13 @@ static const struct cell__mcp_tool table[] = {
 	  .title = "List workflows",
 	  .operation = OF(WORKFLOWS_LIST),
 	  .about = "They are Python functions for code to reuse.",
+	  .brief = "Lists stored workflows: functions that code reuses.",
 	  .flags = CELL_MCP_STORAGE | CELL_MCP_READ_ONLY,
 	  .run = cell__mcp_operate },
 	{ .name = "search_workflows",
 	  .title = "Search workflows",
 	  .operation = OF(WORKFLOWS_SEARCH),
+	  .brief = "Finds workflows for a task, best match first.",
 	  .input = "{\"properties\":{\"query\":{\"minLength\":1},\"limit\":{\"maximum\":" CELL__STRING(CELL_LIMIT_SEARCH) "}}}",
 	  .flags = CELL_MCP_STORAGE | CELL_MCP_READ_ONLY,
 	  .run = cell__mcp_operate },
@@ -167,24 +171,27 @@ static const struct cell__mcp_tool table[] = {
 	  .operation = OF(WORKFLOWS_GET),
 	  .about = "A workflow that does not exist is an error.",
 	  .output = "{\"type\":\"object\",\"required\":[\"name\",\"description\",\"parameters\",\"source\"]}",
-	  .flags = CELL_MCP_STORAGE | CELL_MCP_READ_ONLY,
+	  .flags = CELL_MCP_STORAGE | CELL_MCP_READ_ONLY | CELL_MCP_COMPAT,
 	  .run = cell__mcp_get_workflow },
 	{ .name = "create_workflow",
 	  .title = "Create a workflow",
 	  .operation = OF(WORKFLOWS_CREATE),
 	  .about = "The source defines run(...), with def or async def.",
+	  .brief = "Stores a workflow; its source defines run(...).",
 	  .input = "{\"required\":[\"name\",\"source\",\"description\"]}",
 	  .flags = CELL_MCP_STORAGE | CELL_MCP_DESTRUCTIVE,
 	  .run = cell__mcp_operate },
 	{ .name = "delete_workflow",
 	  .title = "Delete a workflow",
 	  .operation = OF(WORKFLOWS_DELETE),
+	  .brief = "Deletes a workflow.",
 	  .flags = CELL_MCP_STORAGE | CELL_MCP_DESTRUCTIVE | CELL_MCP_IDEMPOTENT,
 	  .run = cell__mcp_operate },
 	{ .name = "list_artifacts",
 	  .title = "List artifacts",
 	  .operation = OF(ARTIFACTS_LIST),
 	  .about = "They are data that outlives the session.",
+	  .brief = "Lists stored artifacts: data that outlives sessions.",
 	  .flags = CELL_MCP_STORAGE | CELL_MCP_READ_ONLY,
 	  .run = cell__mcp_operate },
 	{ .name = "save_artifact",
@@ -195,7 +202,7 @@ static const struct cell__mcp_tool table[] = {
 		  "{\"properties\":{\"data\":{\"type\":\"string\",\"x-nul\":true,\"description\":\"Text, JSON, or base64, as type says\"},"
 		  "\"type\":{\"enum\":[\"text\",\"json\",\"bytes\"],\"default\":\"text\",\"description\":null},\"description\":{\"default\":\"\"}},"
 		  "\"required\":[\"name\",\"data\"]}",
-	  .flags = CELL_MCP_STORAGE | CELL_MCP_DESTRUCTIVE | CELL_MCP_IDEMPOTENT,
+	  .flags = CELL_MCP_STORAGE | CELL_MCP_DESTRUCTIVE | CELL_MCP_IDEMPOTENT | CELL_MCP_COMPAT,
 	  .run = cell__mcp_save_artifact },
 	{ .name = "load_artifact",
 	  .title = "Load an artifact",
@@ -203,21 +210,24 @@ static const struct cell__mcp_tool table[] = {
 	  .about = "They are base64 where they are not UTF-8 text.",
 	  .output = "{\"properties\":{\"encoding\":{\"type\":\"string\",\"enum\":[\"utf-8\",\"base64\"]},\"data\":{\"type\":\"string\"}},"
 		    "\"required\":[\"name\",\"encoding\",\"data\"]}",
-	  .flags = CELL_MCP_STORAGE | CELL_MCP_READ_ONLY,
+	  .flags = CELL_MCP_STORAGE | CELL_MCP_READ_ONLY | CELL_MCP_COMPAT,
 	  .run = cell__mcp_load_artifact },
 	{ .name = "list_deps",
 	  .title = "List dependencies",
 	  .operation = OF(DEPS_LIST),
+	  .brief = "Lists configured packages.",
 	  .flags = CELL_MCP_STORAGE | CELL_MCP_READ_ONLY,
 	  .run = cell__mcp_operate },
 	{ .name = "add_dep",
 	  .title = "Add a dependency",
 	  .operation = OF(DEPS_ADD),
+	  .brief = "Installs packages and configures them.",
 	  .flags = CELL_MCP_DEPS | CELL_MCP_OPEN_WORLD | CELL_MCP_IDEMPOTENT,
 	  .run = cell__mcp_add_dep },
 	{ .name = "remove_dep",
 	  .title = "Remove a dependency",
 	  .operation = OF(DEPS_REMOVE),
+	  .brief = "Removes a package.",
 	  .input = "{\"properties\":{\"package\":{\"minLength\":1}}}",
 	  .answer = ANSWER("\"removed\":" STRINGS ",\"not_found\":" STRINGS ",\"failed\":" STRINGS
 			   ",\"removed_from_config\":{\"type\":\"boolean\"}",
@@ -229,7 +239,7 @@ static const struct cell__mcp_tool table[] = {
 	  .operation = OF(DEPS_ADD),
 	  .about = "The same as add_dep.",
 	  .input = "{\"rename\":{\"package\":\"package_name\"}}",
-	  .flags = CELL_MCP_DEPS | CELL_MCP_OPEN_WORLD | CELL_MCP_IDEMPOTENT,
+	  .flags = CELL_MCP_DEPS | CELL_MCP_OPEN_WORLD | CELL_MCP_IDEMPOTENT | CELL_MCP_COMPAT,
 	  .run = cell__mcp_add_dep },
 	{ 0 },
 };
@@ -301,24 +311,45 @@ static json_t *describe(const struct cell__mcp_tool *tool)
 	return json_sprintf("%s.%s%s", tool->operation->about, tool->about ? " " : "", tool->about ? tool->about : "");
 }
 
+static json_t *hints(const struct cell__mcp_tool *tool)
+{
+	return json_pack("{s:s, s:b, s:b, s:b, s:b}", "title", tool->title, "readOnlyHint", (tool->flags & CELL_MCP_READ_ONLY) != 0,
+			 "destructiveHint", (tool->flags & CELL_MCP_DESTRUCTIVE) != 0, "idempotentHint",
+			 (tool->flags & (CELL_MCP_IDEMPOTENT | CELL_MCP_READ_ONLY)) != 0, "openWorldHint",
+			 (tool->flags & CELL_MCP_OPEN_WORLD) != 0);
+}
+
+static json_t *whole_entry(const struct cell__mcp_tool *tool)
+{
+	return json_pack("{s:s, s:s, s:o, s:o, s:o, s:o}", "name", tool->name, "title", tool->title, "description", describe(tool),
+			 "inputSchema", cell__schema_shown(cell__mcp_tool_input(tool)), "outputSchema", cell__mcp_tool_output(tool),
+			 "annotations", hints(tool));
+}
+
+/* A model reads the list before every task: no word that it can do without.  Of the hints those that differ from the protocol's defaults. */
+static json_t *brief_entry(const struct cell__mcp_tool *tool)
+{
+	json_t *entry = json_pack("{s:s, s:o, s:o}", "name", tool->name, "description",
+				  tool->brief ? json_string(tool->brief) : describe(tool), "inputSchema",
+				  cell__schema_brief(cell__mcp_tool_input(tool)));
+
+	if (entry && tool->flags & CELL_MCP_READ_ONLY)
+		json_object_set_new(entry, "annotations", json_pack("{s:b}", "readOnlyHint", true));
+	else if (entry && !(tool->flags & CELL_MCP_DESTRUCTIVE))
+		json_object_set_new(entry, "annotations", json_pack("{s:b}", "destructiveHint", false));
+	return entry;
+}
+
 json_t *cell__mcp_tools_list(const struct cell_mcp_server_options *opts)
 {
 	json_t *list = json_array();
 
 	for (const struct cell__mcp_tool *tool = table; list && tool->name; tool++) {
-		json_t *entry;
-
-		if (!is_offered(tool, opts))
+		if (!is_offered(tool, opts) || (tool->flags & CELL_MCP_COMPAT && !opts->compat))
 			continue;
-		entry = json_pack("{s:s, s:s, s:o, s:o, s:o, s:{s:s, s:b, s:b, s:b, s:b}}", "name", tool->name, "title", tool->title,
-				  "description", describe(tool), "inputSchema", cell__schema_shown(cell__mcp_tool_input(tool)),
-				  "outputSchema", cell__mcp_tool_output(tool), "annotations", "title", tool->title, "readOnlyHint",
-				  (tool->flags & CELL_MCP_READ_ONLY) != 0, "destructiveHint", (tool->flags & CELL_MCP_DESTRUCTIVE) != 0,
-				  "idempotentHint", (tool->flags & (CELL_MCP_IDEMPOTENT | CELL_MCP_READ_ONLY)) != 0, "openWorldHint",
-				  (tool->flags & CELL_MCP_OPEN_WORLD) != 0);
-		if (!entry || json_array_append_new(list, entry) < 0) {
+		if (json_array_append_new(list, opts->compat ? whole_entry(tool) : brief_entry(tool)) < 0) {
 			json_decref(list);
-			list = NULL;
+			return NULL;
 		}
 	}
 	return list;

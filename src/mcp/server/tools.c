@@ -43,7 +43,7 @@ static int call(struct cell__mcp_job *job, const char *method, json_t *args, con
 /* Text and structure of the same JSON.  Takes over both: text NULL means that of `structured`. */
 static int answer_json(struct cell__mcp_answer_out *out, json_t *structured, json_t *text)
 {
-	CELL_AUTO_FREE char *words = json_dumps(text ? text : structured, JSON_ENCODE_ANY | JSON_INDENT(1));
+	CELL_AUTO_FREE char *words = json_dumps(text ? text : structured, JSON_ENCODE_ANY | JSON_COMPACT);
 
 	json_decref(text);
 	out->structured = structured;
@@ -61,6 +61,83 @@ int cell__mcp_operate(struct cell__mcp_job *job, const json_t *args, struct cell
 	if (json_is_object(answer))
 		return answer_json(out, answer, NULL);
 	return answer_json(out, json_pack("{s:O}", "result", answer), answer);
+}
+
+/* ---- tools that code can call ------------------------------------------------------------ */
+
+/* As code writes it. */
+static int add_tool_name(struct cell__buf *text, const char *name)
+{
+	bool plain = !strchr(name, '-') && !(*name >= '0' && *name <= '9');
+
+	return plain ? cell__buf_printf(text, "tools.%s", name) : cell__buf_printf(text, "tools[\"%s\"]", name);
+}
+
+/* search_tools: "tools.mail.send(to: str): Sends a mail". */
+static int add_found(const json_t *found, json_t *lines, struct cell__buf *text)
+{
+	const json_t *each;
+	size_t i;
+	int status = 0;
+
+	json_array_foreach(found, i, each) {
+		const char *words = json_string_value(json_object_get(each, "description"));
+		size_t from = text->size;
+
+		status |= add_tool_name(text, json_string_value(json_object_get(each, "tool")));
+		status |= cell__buf_printf(text, ".%s%s%s", json_string_value(json_object_get(each, "signature")), *words ? ": " : "",
+					   words);
+		if (status || json_array_append_new(lines, json_stringn(text->data + from, text->size - from)) < 0)
+			return -1;
+		status |= cell__buf_add_str(text, "\n");
+	}
+	return status;
+}
+
+/* list_tools: the tool's name once, then its callables. */
+static int add_listed(const json_t *tools, json_t *lines, struct cell__buf *text)
+{
+	const json_t *tool, *signature;
+	size_t i, k;
+	int status = 0;
+
+	json_array_foreach(tools, i, tool) {
+		const json_t *signatures = json_object_get(tool, "callables");
+		const char *problem = json_string_value(json_object_get(tool, "problem"));
+		size_t from = text->size;
+
+		status |= add_tool_name(text, json_string_value(json_object_get(tool, "name")));
+		status |= problem ? cell__buf_printf(text, ": %s", problem) : 0;
+		json_array_foreach(signatures, k, signature)
+			status |= cell__buf_printf(text, "\n.%s", json_string_value(signature));
+		if (status || json_array_append_new(lines, json_stringn(text->data + from, text->size - from)) < 0)
+			return -1;
+		status |= cell__buf_add_str(text, "\n");
+	}
+	return status;
+}
+
+int cell__mcp_list_tools(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message)
+{
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+	bool search = job->tool->operation->id == CELL__OP_TOOLS_SEARCH;
+	json_t *asked, *answer, *lines;
+	int status;
+
+	if (job->handle->server->opts.compat)
+		return cell__mcp_operate(job, args, out, message);
+	asked = json_copy((json_t *)args);
+	json_object_set_new(asked, "callables", json_true());
+	if (call(job, job->tool->operation->method, asked, NULL, 0, &answer, NULL, message) < 0)
+		return -1;
+	lines = json_array();
+	status = search ? add_found(answer, lines, &text) : add_listed(answer, lines, &text);
+	if (!status && !text.size)
+		status = cell__buf_add_str(&text, search ? "No tool was found; list_tools lists all." : "The code has no tools.");
+	json_decref(answer);
+	out->structured = json_pack("{s:o}", "result", lines);
+	out->content = status ? NULL : json_pack("[{s:s, s:s#}]", "type", "text", "text", text.data, (int)text.size);
+	return out->content && out->structured ? 0 : -1;
 }
 
 int cell__mcp_get_workflow(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message)
