@@ -65,8 +65,9 @@ static bool is_time(const struct timespec *a, const struct timespec *b)
 static bool changed_underneath(const struct walk *walk, const struct stat *base)
 {
 	const struct cell__committed *record = find_record(walk->layer, walk->path.data);
-	if (record && record->base_ino == base->st_ino)
-		return !is_time(&record->base_ctime, &base->st_ctim);
+	/* A record from before a discard says nothing: the layer has seen base as it was then. */
+	if (record && !cell__time_before(&record->base_ctime, &walk->layer->made))
+		return record->base_ino != base->st_ino || !is_time(&record->base_ctime, &base->st_ctim);
 	return cell__time_before(&walk->layer->made, &base->st_ctim);
 }
 

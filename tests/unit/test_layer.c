@@ -317,10 +317,31 @@ static void conflict(void)
 	sh("rm -r base && mv kept base");
 }
 
+/* What a commit recorded is judged exactly, not by the layer's age; a discard makes the records meaningless. */
+static void conflict_after_commit(void)
+{
+	struct cell_error err;
+	sh("cp -a base kept");
+	code("echo mine > text");
+	json_decref(commit(NULL, false));
+	code("echo again > text");
+	sh("echo theirs > base/other && mv base/other base/text");
+	assert_int_equal(refused(NULL), CELL_E_CONFLICT);
+	json_decref(commit(NULL, true));
+	usleep(12000);
+	sh("echo theirs > base/text"); /* in place */
+	assert_int_equal(cell__layer_restore(layer, 0, NULL, &err), 0);
+	code("test \"$(cat text)\" = theirs && echo last > text");
+	json_decref(commit(NULL, false));
+	sh("test \"$(cat base/text)\" = last");
+	sh("rm -r base && mv kept base");
+}
+
 static void test_conflicts(void **state)
 {
 	(void)state;
 	EACH_FORM(conflict);
+	EACH_FORM(conflict_after_commit);
 }
 
 static void test_deleted_underneath(void **state)
