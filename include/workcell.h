@@ -968,8 +968,9 @@ struct cell_session_options {
 	int undo;
 	int64_t points_bytes; /* memory of the session's points; beyond it the oldest are dropped; 0: no limit */
 	/*
-	 * subprocess, sandbox: the code may fork its own session (`sessions.fork()`) and have so many children open at a time, with the
-	 * children of its children; at most 1000.  0: it may not.  A child has the options of its parent and ends with the kernel that forked it.
+	 * subprocess, sandbox, container, remote: the code may fork its own session (`sessions.fork()`) and have so many children open at
+	 * a time, with the children of its children; at most 1000.  0: it may not, but of a session of `remote` its server decides.  A child
+	 * has the options of its parent and ends with the kernel that forked it.
 	 */
 	int allow_fork;
 	int64_t fork_memory; /* bytes that all children may take together; beyond it the largest is ended; 0: no limit */

@@ -51,12 +51,13 @@ class Session(_Session):
         require_shell_escape: the code can start processes only with ``!cmd``.
         restore_cwd: each cell ends in the session's working directory.
         undo: keeps a point before each of the last ``undo`` cells that change something, for ``rewind(cells=n)``. A cell that ends the kernel
-            then sets the session back to the state before it (``result.state`` is ``"restored"``). Executors ``subprocess`` and ``sandbox``.
+            then sets the session back to the state before it (``result.state`` is ``"restored"``). Executors ``subprocess``, ``sandbox``,
+            ``container`` and ``remote``.
         points_memory: what the points of the session may take, in bytes or like ``"500m"``; beyond it the oldest are dropped; 0: no limit.
         on_branch: called with a :class:`BranchEvent` for each fork, point, rewind and race of the session, and for points that were dropped
             or lost. It runs in the thread of the session's event loop.
         allow_fork: how many children the code may have open at a time (``sessions.fork()``); 0: it may not fork its session. Executors
-            ``subprocess`` and ``sandbox``.
+            ``subprocess``, ``sandbox``, ``container`` and ``remote``.
         fork_memory: what all children may take together, in bytes or like ``"500m"``; beyond it the largest is ended; 0: no limit.
         fork_time: seconds that a child may live; None: no limit.
         audit: where calls are recorded.

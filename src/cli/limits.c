@@ -23,7 +23,7 @@ int cell__cli_check_executor(const struct cell_cli_session_flags *flags, const c
 		{ "--pids", limits->pids != CELL_CLI_NOT_GIVEN, { "sandbox", "container" } },
 		{ "--disk", limits->disk != CELL_CLI_NOT_GIVEN, { "sandbox" } },
 		{ "--sandbox-policy", flags->sandbox_policy, { "sandbox" } },
-		{ "--workspace-mode", flags->workspace_mode, { "sandbox", is_layer ? "subprocess" : NULL } },
+		{ "--workspace-mode", flags->workspace_mode, { "sandbox", is_layer ? "subprocess" : NULL, is_layer ? "container" : NULL } },
 		{ "--isolation", container->isolation, { "container" } },
 		{ "--container-user", container->user, { "container" } },
 		{ "--container-host", container->host, { "container" } },

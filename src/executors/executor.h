@@ -165,6 +165,11 @@ enum cell__fork_flags {
 	CELL__FORK_POINT = 1 << 2, /* it runs nothing, and is only forked again */
 };
 
+/* What the host does with the changes of a layer. */
+enum cell__files_verb { CELL__FILES_DIFF, CELL__FILES_COMMIT, CELL__FILES_DISCARD };
+/* answer: borrowed; NULL: err has the reason. */
+typedef void (*cell__files_done)(void *arg, json_t *answer, const struct cell_error *err);
+
 struct cell__executor {
 	const char *name;
 	const char *isolation; /* one word */
@@ -212,6 +217,12 @@ struct cell__executor {
 		    const struct cell__kernel_events *events, void *owner, struct cell__kernel **ret_kernel, struct cell_error *err);
 	/* Bytes that a point takes, where it has no process (then pid() is 0); NULL, or -1: it has one. */
 	int64_t (*kept)(const struct cell__kernel *kernel);
+	/*
+	 * The layer of its code is at a server, which is asked.  flag: with texts, or force; paths: NULL-terminated.  done() is called once,
+	 * never inside the call, also if the kernel ends first.  NULL: the session has the layer itself.
+	 */
+	int (*files)(struct cell__kernel *kernel, enum cell__files_verb verb, const char *const *paths, bool flag, cell__files_done done,
+		     void *arg, struct cell_error *err);
 	/* Delivers all output written so far: later output belongs to the next run. */
 	void (*drain)(struct cell__kernel *kernel);
 	int (*run)(struct cell__kernel *kernel, uint32_t run_id, const char *code, size_t size, struct cell_error *err);

@@ -3,6 +3,8 @@
  *
  * The layer is made before the first kernel and removed after the last; kernels that follow each other see the same one.  Its functions
  * take long, so they run on the caller's thread or on the pool; the loop only says which process the kernel is.
+ *
+ * With an executor that asks a server (its files()) the layer is that of the server's session, and so is not one of ours.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -135,13 +137,58 @@ static char *text_of(json_t *json, struct cell_error *err)
 	return text;
 }
 
+struct asking {
+	struct cell__task task; /* first */
+	struct cell__waiter waiter;
+	struct cell_session *session;
+	enum cell__files_verb verb;
+	const char *const *paths;
+	bool flag;
+	json_t *answer;
+	struct cell_error err;
+};
+
+static void handle_answer(void *arg, json_t *answer, const struct cell_error *err)
+{
+	struct asking *asking = arg;
+	asking->answer = json_incref(answer);
+	if (err)
+		asking->err = *err;
+	cell__waiter_signal(&asking->waiter);
+}
+
+static void do_ask(struct cell__task *task)
+{
+	struct asking *asking = (struct asking *)task;
+	if (cell__session_files_on_loop(asking->session, asking->verb, asking->paths, asking->flag, handle_answer, asking, &asking->err) <
+	    0)
+		cell__waiter_signal(&asking->waiter);
+}
+
+/* The server has the layer. */
+static json_t *ask_there(struct cell_session *session, enum cell__files_verb verb, const char *const *paths, bool flag,
+			 struct cell_error *err)
+{
+	struct asking asking = { .task.fn = do_ask, .session = session, .verb = verb, .paths = paths, .flag = flag };
+	cell__waiter_init(&asking.waiter);
+	cell__loop_do(session->engine->loop, &asking.task, &asking.waiter);
+	cell__waiter_finish(&asking.waiter);
+	if (!asking.answer && err)
+		*err = asking.err;
+	return asking.answer;
+}
+
 char *cell__files_diff(struct cell_session *session, bool with_text, struct cell_error *err)
 {
+	if (session->executor->files)
+		return text_of(ask_there(session, CELL__FILES_DIFF, NULL, with_text, err), err);
 	return has_layer(session, err) < 0 ? NULL : text_of(cell__layer_diff(session->layer, with_text, err), err);
 }
 
 char *cell__files_commit(struct cell_session *session, const char *const *paths, bool force, struct cell_error *err)
 {
+	if (session->executor->files)
+		return text_of(ask_there(session, CELL__FILES_COMMIT, paths, force, err), err);
 	json_t *answer = has_layer(session, err) < 0 ? NULL : cell__layer_commit(session->layer, paths, force, err);
 	struct change change = { session, "commit", answer };
 	if (answer)
@@ -152,6 +199,11 @@ char *cell__files_commit(struct cell_session *session, const char *const *paths,
 int cell__files_discard(struct cell_session *session, struct cell_error *err)
 {
 	struct kernel_question kernel = { .session = session };
+	if (session->executor->files) {
+		json_t *answer = ask_there(session, CELL__FILES_DISCARD, NULL, false, err);
+		json_decref(answer);
+		return answer ? 0 : -1;
+	}
 	if (has_layer(session, err) < 0)
 		return -1;
 	cell__loop_call(session->engine->loop, do_ask_kernel, &kernel);
@@ -165,6 +217,7 @@ int cell__files_discard(struct cell_session *session, struct cell_error *err)
 /* ---- for the loop's thread ---- */
 
 struct filing {
+	struct cell__waiting waiting; /* first */
 	uv_work_t work;
 	struct cell_session *session;
 	enum cell__files_verb verb;
@@ -194,11 +247,9 @@ static void do_file(uv_work_t *work)
 	}
 }
 
-static void handle_filed(uv_work_t *work, int status)
+static void end_filing(struct filing *filing)
 {
-	struct filing *filing = work->data;
 	struct cell_session *session = filing->session;
-	(void)status; /* never cancelled */
 	session->filing--;
 	if (filing->answer && filing->verb != CELL__FILES_DIFF)
 		tell_change(session, filing->verb == CELL__FILES_COMMIT ? "commit" : "discard", filing->answer);
@@ -206,13 +257,47 @@ static void handle_filed(uv_work_t *work, int status)
 	json_decref(filing->answer);
 	cell__strings_free(filing->paths);
 	free(filing);
+}
+
+static void handle_filed(uv_work_t *work, int status)
+{
+	struct filing *filing = work->data;
+	struct cell_session *session = filing->session;
+	(void)status; /* never cancelled */
+	end_filing(filing);
 	cell__session_advance(session);
+}
+
+static void handle_server_answer(void *arg, json_t *answer, const struct cell_error *err)
+{
+	struct filing *filing = arg;
+	struct cell_session *session = filing->session;
+	filing->answer = json_incref(answer);
+	if (err)
+		filing->err = *err;
+	end_filing(filing);
+	cell__session_advance(session);
+}
+
+/* Its kernel is ready, or cannot be started.  Called by cell__session_advance(), which goes on with the session. */
+static void ask_server(struct cell__waiting *waiting)
+{
+	struct filing *filing = (struct filing *)waiting;
+	struct cell_session *session = filing->session;
+	if (waiting->failed)
+		filing->err = waiting->err;
+	else if (!session->slot || !session->slot->ready)
+		cell_fail(&filing->err, CELL_E_KERNEL, 0, "the kernel has ended");
+	else if (session->executor->files(session->slot->kernel, filing->verb, (const char *const *)filing->paths, filing->flag,
+					  handle_server_answer, filing, &filing->err) == 0)
+		return;
+	end_filing(filing);
 }
 
 int cell__session_files_on_loop(struct cell_session *session, enum cell__files_verb verb, const char *const *paths, bool flag,
 				cell__files_done done, void *arg, struct cell_error *err)
 {
-	if (has_layer(session, err) < 0)
+	if (!session->executor->files && has_layer(session, err) < 0)
 		return -1;
 	if (session->closing)
 		return cell_fail(err, CELL_E_CLOSED, 0, "the session is closed");
@@ -230,7 +315,13 @@ int cell__session_files_on_loop(struct cell_session *session, enum cell__files_v
 	filing->done = done;
 	filing->arg = arg;
 	session->filing++;
-	uv_queue_work(cell__loop_uv(session->engine->loop), &filing->work, do_file, handle_filed);
+	if (!session->executor->files) {
+		uv_queue_work(cell__loop_uv(session->engine->loop), &filing->work, do_file, handle_filed);
+		return 0;
+	}
+	filing->waiting.session = session;
+	filing->waiting.done = ask_server;
+	cell__session_do_need_kernel(&filing->waiting.task);
 	return 0;
 }
 

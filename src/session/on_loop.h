@@ -7,6 +7,7 @@
 #include <jansson.h>
 
 #include "calls/principal.h"
+#include "executors/executor.h"
 #include "space/engine.h"
 
 /* For the engine that they belong to. */
@@ -37,9 +38,7 @@ int cell__session_become_on_loop(struct cell_session *session, struct cell_sessi
 int cell__session_drop_point_on_loop(struct cell_session *session, const char *name);
 /* As cell_session_points(), with "pid" instead of "bytes"; NULL: out of memory. */
 json_t *cell__session_points_on_loop(const struct cell_session *session);
-/* The layer over the workspace, on the pool; flag: with texts, or force.  answer: borrowed; NULL: err has the reason. */
-enum cell__files_verb { CELL__FILES_DIFF, CELL__FILES_COMMIT, CELL__FILES_DISCARD };
-typedef void (*cell__files_done)(void *arg, json_t *answer, const struct cell_error *err);
+/* The layer over the workspace, on the pool or at the executor's server; flag: with texts, or force. */
 int cell__session_files_on_loop(struct cell_session *session, enum cell__files_verb verb, const char *const *paths, bool flag,
 				cell__files_done done, void *arg, struct cell_error *err);
 /* The workspace, for transfers (files/files.h). */

@@ -140,7 +140,8 @@ static int replace_limits(struct cell__sandbox_policy *policy, const struct cell
 static int copy_confinement(struct cell__options *options, const struct cell_session_options *opts, struct cell_error *err)
 {
 	if (!(options->executor->takes & CELL_TAKES_POLICY)) {
-		options->layered = opts->workspace_mode != NULL; /* no other mode was let through */
+		/* No other mode was let through.  A server has the layer itself. */
+		options->layered = opts->workspace_mode && !options->executor->calls_there;
 		return cell__policy_load_host_limits(NULL, &options->limits, err);
 	}
 	if (cell__sandbox_policy_load(&options->confine, opts->sandbox_policy ? opts->sandbox_policy : CELL_POLICY_DEFAULT, err) < 0)
@@ -242,7 +243,7 @@ static int check_numbers(const struct cell__executor *executor, const struct cel
 		return cell_fail(err, CELL_E_INVALID, 0, "%s is %lld, expected more than 0, or 0 for no limit",
 				 opts->fork_memory < 0 ? "fork_memory" : "fork_time_ms",
 				 (long long)(opts->fork_memory < 0 ? opts->fork_memory : opts->fork_time_ms));
-	if (opts->allow_fork && (!executor->fork || executor->calls_there))
+	if (opts->allow_fork && !executor->fork)
 		return cell_fail(err, CELL_E_UNSUPPORTED, 0,
 				 "code cannot fork its session with the executor \"%s\", so allow_fork has no effect; \"subprocess\" and "
 				 "\"sandbox\" can",

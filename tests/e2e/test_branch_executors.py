@@ -59,3 +59,28 @@ def test_a_run_says_what_becomes_of_its_layer(tmp_path, executor):
 def test_commit_needs_a_layer():
     done = support.workcell("run", "--commit", "-e", "1")
     assert done.status == 2 and "--workspace-mode cow" in done.err, done
+
+
+def test_a_server_has_the_layer_and_the_children_of_its_client(tmp_path):
+    """Its client sees the changes and commits them; the server alone says how many children there may be."""
+    (tmp_path / "work").mkdir()
+    server = serving.Server("--auth-disabled", "--executor", "subprocess", "--base", tmp_path, "--cwd", tmp_path / "work", "--workspace-mode", "cow",
+                            "--allow-fork", "2", tokens=None, listen="unix:%s/socket" % tmp_path)
+    remote = ("--executor", "remote", "--remote-url", "unix:%s/socket" % tmp_path)
+    done = support.workcell("shell", *remote, stdin=b"n = open('a', 'w').write('text\\n')\n%diff\n%commit\n%diff\nn = open('b', 'w').write('b')\n%discard\n%diff\n"
+                            b"with sessions.fork() as child: got = child.run('n + 41').value\n\ngot\n")
+    assert "+text" in done.out and "42" in done.out and [file.name for file in (tmp_path / "work").iterdir()] == ["a"], done
+    done = support.workcell("run", *remote, "--allow-fork", "1", "-e", "many = [sessions.fork() for _ in range(2)]")
+    assert "allow_fork" in done.err and done.status == 1, done
+    done = support.workcell("run", *remote, "--allow-fork", "3", "-e", "1")
+    assert "forbidden" in done.err and done.status != 0, done
+    done = support.workcell("run", *remote, "--allow-fork", "1", "--fork-time", "5", "-e", "1")
+    assert "unsupported" in done.err and done.status != 0, done
+    server.close()
+
+
+def test_a_server_without_layers_says_so(tmp_path):
+    server = serving.Server("--auth-disabled", "--executor", "subprocess", "--base", tmp_path, tokens=None, listen="unix:%s/socket" % tmp_path)
+    done = support.workcell("shell", "--executor", "remote", "--remote-url", "unix:%s/socket" % tmp_path, stdin=b"%diff\n1 + 1\n")
+    assert "no layer" in done.out + done.err and "2" in done.out, done
+    server.close()

@@ -337,6 +337,8 @@ class ContainerConfig(_OlderNames):
         network: ``"none"`` or ``"full"``; None: full.
         remote_ca: certificates to trust for ``https://``, a PEM file; None: ``$SSL_CERT_FILE``, or the system's.
         remote_reopen: a cell whose session the server has ended runs in a new one, instead of failing.
+        workspace_mode: ``cow``: the code works in a layer over the container's working directory, see :meth:`workcell.Session.diff`;
+            None: in that directory.
 
     ``memory_limit``, ``cpu_quota``, ``pids_limit`` and ``network_disabled=True`` are older names of ``memory``, ``cpus``, ``pids`` and
     ``network="none"``.
@@ -358,6 +360,7 @@ class ContainerConfig(_OlderNames):
     remote_url: Optional[str] = None
     remote_reopen: bool = False
     remote_ca: Optional[PathLike] = None
+    workspace_mode: Optional[WorkspaceMode] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -385,6 +388,7 @@ class ContainerConfig(_OlderNames):
             "auth_disabled": int(self.auth_disabled),
             "no_runtime_deps": int(not self.allow_runtime_deps), "startup_timeout_ms": milliseconds(self.startup_timeout)}
         found["container"] = {name: value for name, value in given.items() if value is not None}
+        found["workspace_mode"] = self.workspace_mode
         return found
 
     def check(self) -> None:
@@ -395,7 +399,7 @@ class ContainerConfig(_OlderNames):
             raise ValueError("auth_token and auth_disabled cannot be used together")
         if self.remote_url is not None:
             given = [name for name in ("python", "cwd", "env", "environment", "preload", "tools_path", "tool_middlewares",
-                                       "image") if getattr(self, name)]
+                                       "image", "workspace_mode") if getattr(self, name)]
             given += [name for name in ("memory", "cpus", "pids", "network", "disk") if getattr(self, name) is not None]
             if given:
                 raise ValueError("with remote_url, these belong to the server and cannot be given here: %s" % ", ".join(given))

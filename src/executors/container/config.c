@@ -297,6 +297,28 @@ static const char *tools_inside(const json_t *config)
 	return are_tools_stored(config) ? INSIDE_STORAGE "/tools" : INSIDE_TOOLS;
 }
 
+/* Layers, and children of its sessions. */
+static void add_branches(json_t *root, const json_t *config)
+{
+	const json_t *forks = json_object_get(config, "forks");
+	char text[32];
+
+	if (is_set(config, "layer"))
+		json_object_set_new(root, "workspace-mode", json_string("cow"));
+	if (!forks)
+		return;
+	snprintf(text, sizeof(text), "%lld", (long long)number_of(forks, "allow"));
+	json_object_set_new(root, "allow-fork", json_string(text));
+	if (number_of(forks, "memory")) {
+		snprintf(text, sizeof(text), "%lld", (long long)number_of(forks, "memory"));
+		json_object_set_new(root, "fork-memory", json_string(text));
+	}
+	if (number_of(forks, "ms")) {
+		snprintf(text, sizeof(text), "%.3f", (double)number_of(forks, "ms") / 1000);
+		json_object_set_new(root, "fork-time", json_string(text));
+	}
+}
+
 /* A configuration for `workcell serve`: JSON is YAML. */
 static char *server_config(const json_t *config)
 {
@@ -322,6 +344,7 @@ static char *server_config(const json_t *config)
 	if (text_of(config, "wheels"))
 		json_object_set_new(root, "wheel-dir", json_string(INSIDE_WHEELS));
 
+	add_branches(root, config);
 	if (is_set(config, "auth_disabled"))
 		json_object_set_new(root, "auth-disabled", json_true());
 	else
@@ -727,7 +750,9 @@ int cell__container_check(const json_t *config, const json_t *found, struct cell
 
 char *cell__container_receipt(const json_t *config, const char *id)
 {
-	json_t *root = json_pack("{s:s,s:s,s:s,s:b,s:b,s:I,s:I,s:I}", "executor", "container", "container", id, "image",
+	/* The server inside confines nothing: the container does.  Only a storage in a folder is the host's. */
+	json_t *root = json_pack("{s:s,s:s,s:s,s:s,s:b,s:b,s:I,s:I,s:I}", "executor", "container", "protected",
+				 text_of(config, "storage") ? "not enforced" : "enforced", "container", id, "image",
 				 text_of(config, "image"), "network", !is_set(config, "no_network"), "own", is_set(config, "each"),
 				 "memory_limit", number_of(config, "memory"), "cpu_quota", number_of(config, "cpu"), "pids_limit",
 				 number_of(config, "pids"));

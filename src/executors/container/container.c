@@ -850,7 +850,7 @@ static void container_destroy(void *state, void (*done)(void *arg), void *arg)
 const struct cell__executor cell__container_executor = {
 	.name = "container",
 	.isolation = "container",
-	.takes = CELL_TAKES_CONTAINER | CELL_TAKES_WORKSPACE | CELL_TAKES_LIMITS | CELL_TAKES_NETWORK,
+	.takes = CELL_TAKES_CONTAINER | CELL_TAKES_WORKSPACE | CELL_TAKES_LIMITS | CELL_TAKES_NETWORK | CELL_TAKES_LAYER,
 	.calls_there = true,
 	.create = container_create,
 	.destroy = container_destroy,

@@ -61,7 +61,7 @@ void cell__image_cancel(struct cell__image_build *build);
 
 /* Options of a session that are this executor's own. */
 struct cell__container_own {
-	char *config; /* the result of cell__container_describe(): sessions with the same one may share a container */
+	char *config; /* as cell__container_describe() writes it, with more for the server inside: sessions with the same one may share a container */
 	struct cell__remote_options *remote;
 };
 

@@ -59,6 +59,7 @@ int cell__remote_branch(struct cell__kernel *base, unsigned flags, const struct 
 		.owner = owner,
 		.gone = gone,
 		.gone_arg = arg,
+		.allow_fork = source->allow_fork,
 		.url = copy_of(source->url, &failed),
 		.socket = copy_of(source->socket, &failed),
 		.authorization = copy_of(source->authorization, &failed),

@@ -4,6 +4,7 @@
  *     remote.c   the executor, sessions, the end; theory of operation
  *     request.c  requests to the server
  *     branch.c   forks
+ *     layer.c    the layer over the workspace there
  *     run.c      a run: its stream of events, resumed when it breaks
  *     answer.c   parsing of events and results
  *
@@ -31,6 +32,12 @@ struct cell__remote_exchange {
 	struct cell__remote_kernel *kernel;
 	char *body;
 	bool streams;
+	/* A question about files: whom to tell, also if it is dropped; NULL: it is another request. */
+	cell__files_done filed;
+	void *filed_arg;
+	enum cell__files_verb verb;
+	bool with_text;
+	struct cell__task task;
 	struct cell__buf answer;
 	void (*done)(struct cell__remote_exchange *exchange, CURLcode code, long status);
 	struct cell__remote_exchange *next;
@@ -48,6 +55,7 @@ struct cell__remote_kernel {
 	void (*gone)(void *arg, const struct cell__exit *how); /* of whom it was made for, before exited(); may be NULL */
 	void *gone_arg;
 	bool reopen, reopening;
+	int allow_fork;            /* 0: as many as the server allows */
 	char session[65];
 	enum cell__remote_state state;
 	/* the run */

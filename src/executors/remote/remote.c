@@ -127,7 +127,10 @@ void cell__remote_session_opened(struct cell__remote_exchange *exchange, CURLcod
 
 void cell__remote_open_session(struct cell__remote_kernel *kernel)
 {
-	json_t *body = kernel->workspace ? json_pack("{s:s}", "workspace_id", kernel->workspace) : json_object();
+	json_t *body = json_pack("{s:s*}", "workspace_id", kernel->workspace);
+
+	if (body && kernel->allow_fork)
+		json_object_set_new(body, "allow_fork", json_integer(kernel->allow_fork));
 	char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
 
 	json_decref(body);
@@ -232,7 +235,8 @@ static struct cell__remote_kernel *make_kernel(struct cell__executor_host *host,
 							.remote = *cell__executor_state(host, &cell__remote_executor),
 							.events = events,
 							.owner = owner,
-							.reopen = own->reopen };
+							.reopen = own->reopen,
+							.allow_fork = own->allow_fork };
 		cell__sse_init(&kernel->sse, CELL_REMOTE_MAX_EVENT_BYTES);
 		kernel->workspace = own->workspace ? cell__strdup(own->workspace) : NULL;
 		kernel->ca = own->ca ? cell__strdup(own->ca) : NULL;
@@ -442,6 +446,7 @@ int cell__remote_read_options(const struct cell_session_options *opts, void **re
 	if (!own)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	own->reopen = opts->remote_reopen != 0;
+	own->allow_fork = opts->allow_fork;
 	for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
 		if (texts[i] && !(*copies[i] = cell__strdup(texts[i]))) {
 			cell__remote_free_options(own);
@@ -449,6 +454,15 @@ int cell__remote_read_options(const struct cell_session_options *opts, void **re
 		}
 	}
 	*ret_own = own;
+	return 0;
+}
+
+static int remote_check(const struct cell_session_options *opts, struct cell_error *err)
+{
+	if (opts->fork_memory || opts->fork_time_ms)
+		return cell_fail(err, CELL_E_UNSUPPORTED, 0,
+				 "with the executor \"remote\" the limits of children are the server's: leave out %s",
+				 opts->fork_memory ? "fork_memory" : "fork_time");
 	return 0;
 }
 
@@ -461,6 +475,7 @@ const struct cell__executor cell__remote_executor = {
 	.destroy = remote_destroy,
 	.read_options = cell__remote_read_options,
 	.free_options = cell__remote_free_options,
+	.check = remote_check,
 	.probe = remote_probe,
 	.open = remote_open,
 	.fork = cell__remote_fork,

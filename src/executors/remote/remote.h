@@ -8,6 +8,7 @@
 struct cell__remote_options {
 	char *url, *token, *workspace, *ca;
 	bool reopen;
+	int allow_fork;
 };
 
 int cell__remote_read_options(const struct cell_session_options *opts, void **ret_own, struct cell_error *err);
@@ -39,6 +40,8 @@ int cell__remote_fork(struct cell__kernel *kernel, const char *session_id, const
 		      const struct cell__kernel_events *events, void *owner, struct cell__kernel **ret_kernel, struct cell_error *err);
 
 /* For the vtable of such an executor. */
+int cell__remote_files(struct cell__kernel *base, enum cell__files_verb verb, const char *const *paths, bool flag, cell__files_done done,
+		       void *arg, struct cell_error *err);
 void cell__remote_drain(struct cell__kernel *base);
 int cell__remote_run(struct cell__kernel *base, uint32_t run_id, const char *code, size_t size, struct cell_error *err);
 int cell__remote_reply(struct cell__kernel *base, uint32_t id, const char *json, size_t json_size, const void *raw, size_t raw_size,
@@ -48,8 +51,8 @@ void cell__remote_pause(struct cell__kernel *base, bool paused);
 void cell__remote_close(struct cell__kernel *base, int64_t grace_ms);
 int64_t cell__remote_pid(const struct cell__kernel *base);
 /* The common part of the vtables of all executors whose kernels these functions work on. */
-#define CELL__REMOTE_KERNEL                                                                                                     \
-	.drain = cell__remote_drain, .run = cell__remote_run, .reply = cell__remote_reply, .interrupt = cell__remote_interrupt, \
-	.pause = cell__remote_pause, .close = cell__remote_close, .pid = cell__remote_pid
+#define CELL__REMOTE_KERNEL                                                                                             \
+	.files = cell__remote_files, .drain = cell__remote_drain, .run = cell__remote_run, .reply = cell__remote_reply, \
+	.interrupt = cell__remote_interrupt, .pause = cell__remote_pause, .close = cell__remote_close, .pid = cell__remote_pid
 
 #endif

@@ -3,10 +3,12 @@
 #include "executors/remote/kernel.h"
 
 #include <jansson.h>
+#include <stddef.h>
 #include <string.h>
 #include <strings.h>
 
 #define MAX_ANSWER_BYTES (1u << 20) /* of a request that is not a stream */
+#define MAX_FILES_BYTES (64u << 20) /* about files: a diff names each, and has texts */
 #define CONNECT_TIMEOUT_MS 10000
 #define REQUEST_TIMEOUT_MS 30000
 #define OPEN_TIMEOUT_MS 120000      /* its first kernel may have to be started */
@@ -37,11 +39,31 @@ static void exchange_destroy(struct cell__remote_kernel *kernel, struct cell__re
 	exchange_free(exchange);
 }
 
+static void tell_dropped(struct cell__task *task)
+{
+	struct cell__remote_exchange *exchange = (struct cell__remote_exchange *)((char *)task -
+										  offsetof(struct cell__remote_exchange, task));
+	struct cell_error err;
+
+	cell_fail(&err, CELL_E_CLOSED, 0, "the session of the server has ended");
+	exchange->filed(exchange->filed_arg, NULL, &err);
+	exchange_free(exchange);
+}
+
 void cell__remote_drop_exchanges(struct cell__remote_kernel *kernel)
 {
 	while (kernel->exchanges) {
-		cell__http_cancel(kernel->remote->http, &kernel->exchanges->transfer);
-		exchange_destroy(kernel, kernel->exchanges);
+		struct cell__remote_exchange *exchange = kernel->exchanges;
+
+		cell__http_cancel(kernel->remote->http, &exchange->transfer);
+		exchange_unlink(kernel, exchange);
+		if (!exchange->filed) {
+			exchange_free(exchange);
+			continue;
+		}
+		/* Its caller is told from the loop, not from inside of whatever drops it. */
+		exchange->task.fn = tell_dropped;
+		cell__loop_post(kernel->remote->host->loop, &exchange->task);
 	}
 }
 
@@ -59,7 +81,7 @@ static size_t take_bytes(struct cell__http_transfer *transfer, const char *bytes
 		cell__remote_schedule(kernel);
 	} else {
 		to = &exchange->answer;
-		if (to->size + count > MAX_ANSWER_BYTES)
+		if (to->size + count > (exchange->filed ? MAX_FILES_BYTES : MAX_ANSWER_BYTES))
 			return 0;
 	}
 	return cell__buf_add(to, bytes, count) < 0 ? 0 : count;
@@ -161,7 +183,8 @@ void cell__remote_describe(struct cell__remote_kernel *kernel, const struct cell
 
 	if (said && !cell__code_is_outcome(said))
 		found = said == CELL_E_CLOSED ? said : cell__remote_own_code(kernel, said);
-	if (status == 404 || status == 410)
+	/* Of a question about files, a path may be missing. */
+	if (status == 410 || (status == 404 && !(exchange->filed && said)))
 		found = CELL_E_EXPIRED;
 	if (code != CURLE_OK)
 		cell_fail(err, CELL_E_IO, 0, "the server at %.100s: %s", kernel->url, curl_easy_strerror(code));
