@@ -78,7 +78,8 @@ def with_criu(mb):
         return "criu is not installed"
     check = subprocess.run([program, "check"], capture_output=True, text=True)
     if check.returncode:
-        return "criu check: " + ((check.stderr or check.stdout).strip().splitlines() or ["status %d" % check.returncode])[-1]
+        # The first line is the cause; the others follow from it.
+        return "criu check: " + ((check.stderr or check.stdout).strip().splitlines() or ["status %d" % check.returncode])[0]
     with tempfile.TemporaryDirectory() as folder:
         ready = os.path.join(folder, "ready")
         process = subprocess.Popen([sys.executable, "-c", DATA.format(mb=mb) + "\nimport signal; open(%r, 'w').close(); signal.pause()" % ready],
