@@ -473,6 +473,7 @@ struct cell_tool {
 	int64_t timeout_ms;       /* -1: none */
 	cell_tool_fn fn;          /* engine's thread; must not block, may answer later */
 	void *arg;
+	const char *supposed;     /* the result that it usually has, JSON, for sessions that speculate; NULL: none */
 };
 #define CELL_TOOL_INIT { .size = sizeof(struct cell_tool), .timeout_ms = 60000 }
 static inline void cell_tool_init(struct cell_tool *tool)
@@ -975,6 +976,12 @@ struct cell_session_options {
 	int allow_fork;
 	int64_t fork_memory; /* bytes that all children may take together; beyond it the largest is ended; 0: no limit */
 	int64_t fork_time_ms; /* how long a child may live; 0: no limit */
+	/*
+	 * subprocess, sandbox, with a workspace that the code cannot write to, or a layer over it: while a call of a tool waits for an approval and
+	 * its result can be supposed (`supposed` of the tool, or the last result of the same call), a copy of the kernel goes on with that result.
+	 * If the call ends with it, the copy takes the kernel's place, and what it has written and asked for meanwhile follows; else it is dropped.
+	 */
+	int speculate;
 };
 #define CELL_SESSION_OPTIONS_INIT                      \
 	{ .size = sizeof(struct cell_session_options), \

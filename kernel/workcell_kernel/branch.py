@@ -183,7 +183,8 @@ def take_over(kernel, fds, options, alone):
         own_offsets(kernel)
         own_loop(kernel.cells.loop)
     own_workspace(kernel, options.get("workspace"))
-    own_randomness(kernel.cells.ns)
+    if not options.get("speculate"):
+        own_randomness(kernel.cells.ns)
     kernel.session = session
     _workcell.title("workcell-kernel " + session)
 
@@ -215,7 +216,8 @@ def continue_from_image(kernel, carried, options):
     carried.put_back(kernel.stderr.write)
     _workcell.begin_again()
     own_loop(kernel.cells.loop)
-    own_randomness(kernel.cells.ns)
+    if not options.get("speculate"):
+        own_randomness(kernel.cells.ns)
     ssl = sys.modules.get("_ssl")
     if ssl is not None:
         ssl.RAND_add(os.urandom(32), 32.0)  # it tells forks apart by their pid, which may be the same here

@@ -14,7 +14,7 @@ import _signal
 import _workcell
 
 from . import display as display_module
-from . import errors, figures, guard, interactive, limits, ns_sessions, portable
+from . import errors, figures, guard, interactive, limits, ns_sessions, portable, speculation
 from .cell import Cells, part_bytes
 from .streams import TextOut, no_input
 
@@ -188,6 +188,7 @@ class Kernel:
             from . import rpc
 
             self.channel = rpc.Channel(_workcell, self.fd)
+            self.channel.speculate = self.speculate
         if options.get("namespaces") or options.get("sessions"):
             from . import namespaces, softener  # noqa: F401  softener: while modules of the session cannot be found yet
 
@@ -283,6 +284,24 @@ class Kernel:
             self.leave_cell(asyncio, running)
             self.serve_to_the_end()
 
+    def speculate(self, ident, options, waits):
+        """For a call that waits for a person: makes a copy that waits for the same answer. True in the copy."""
+        asyncio = sys.modules.get("asyncio")
+        if waits and (asyncio is None or asyncio._get_running_loop() is None):
+            run, random = self.run_id, speculation.Randomness()
+            if not self.fork(ident, options):
+                return False
+            _workcell.begin_run(run)
+            random.put_back()
+            if not options.get("image"):
+                speculation.hold_effects(self.channel, self.workspace)
+            return True
+        for fd in _workcell.take_fds():
+            os.close(fd)
+        held = ["call", "on an event loop" if waits else "that does not wait on the main thread"]
+        _workcell.send(_workcell.FORKED, ident, dumps({"held": [held]}).encode())
+        return False
+
     def leave_cell(self, asyncio, running):
         """The cell is the source's: nothing of it goes on here but the variables."""
         sys.stdin, sys.stdout, sys.stderr = self.stdin, self.stdout, self.stderr
@@ -314,6 +333,8 @@ class Kernel:
             return self.save_image(ident, fds, options["drop"])
         alone = _workcell.is_alone(*fds)
         held = None if alone else branch.held_things(self, options["drop"], fds)
+        if not held and options.get("speculate"):
+            held = speculation.shared_things({} if alone else branch.open_fds(fds))
         pid, problem = None, None
         if not held:
             try:
@@ -392,7 +413,8 @@ class Kernel:
         ns_deps.make_importable(news.get("site"), news.get("bin"))
 
     def run(self, ident, raw):
-        cells = self.cells
+        cells, self.run_id = self.cells, ident
+        speculation.holding = None
         _workcell.begin_run(ident)
         if self.is_pure is not None:
             _workcell.mark_same(self.is_pure(raw, cells.ns))
@@ -448,6 +470,7 @@ class Kernel:
         import atexit
         import gc
 
+        speculation.release()
         try:
             atexit._run_exitfuncs()
             if self.is_copy:
@@ -490,5 +513,5 @@ def die():
 
 
 # What no interrupt may break off, also where a cell is further up on the stack (fork_in_cell).
-OURS = (Kernel.fork.__code__, Kernel.serve.__code__)
+OURS = (Kernel.fork.__code__, Kernel.serve.__code__, Kernel.speculate.__code__)
 

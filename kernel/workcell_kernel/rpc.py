@@ -225,6 +225,8 @@ class Channel:
         self._pending = link.pending
         self._pull = map(self._inbox.append, iter(link.recv, self)).__next__
         self._call, self._reply, self._shutdown = link.CALL, link.REPLY, link.SHUTDOWN
+        self._fork = getattr(link, "FORK", None)
+        self.speculate = None  # the kernel's: makes a copy for a FORK frame that comes in the middle of a call
         self.is_quick = hasattr(link, "attach")  # calls may take the short way
         self._in_quick_call = bool
         self.bulk = link.bulk() if hasattr(link, "bulk") else None  # shared memory for data
@@ -533,10 +535,23 @@ class Channel:
                 slot.deliver(frame)
                 self._waiting.pop(ident, None)
                 self._parked.pop(ident, None)
+        elif frame[0] == self._fork and self.speculate is not None and b'"speculate":true' in frame[2]:
+            self._inbox.popleft()
+            self._make_copy(frame, sys._getframe(1))
+            return
         else:
             self._queue.append(frame)
             self._wake_main()
         self._inbox.popleft()
+
+    def _make_copy(self, frame, caller):
+        """The host wants a copy that goes on as if the waiting call were answered. In the copy the same call waits, on its own connection."""
+        if caller.f_code is Channel._step.__code__:
+            caller = caller.f_back
+        waits = get_ident() == self.main_thread and caller.f_code in (Channel._lead_on.__code__, Channel.wait.__code__)
+        if self.speculate(frame[1], loads(frame[2]), waits):
+            self._leader[0] = get_ident()
+            self._busy = True
 
     def _close(self, frame):
         self.closed = True

@@ -39,6 +39,7 @@ static const struct option session_options[] = {
 	{ "allow_fork", OPT_INT, offsetof(struct cell_session_options, allow_fork) },
 	{ "fork_memory", OPT_INT64, offsetof(struct cell_session_options, fork_memory) },
 	{ "fork_time_ms", OPT_INT64, offsetof(struct cell_session_options, fork_time_ms) },
+	{ "speculate", OPT_INT, offsetof(struct cell_session_options, speculate) },
 	{ "portable_values", OPT_INT, offsetof(struct cell_session_options, portable_values) },
 	{ "trusted", OPT_LIST, offsetof(struct cell_session_options, trusted) },
 };

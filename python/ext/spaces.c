@@ -205,7 +205,7 @@ static PyObject *space_load_artifact(PyObject *self, PyObject *args)
 	return value;
 }
 
-/* add_tool(name, description, parameters, timeout_ms, port, token) */
+/* add_tool(name, description, parameters, timeout_ms, port, token, supposed) */
 static PyObject *space_add_tool(PyObject *self, PyObject *args)
 {
 	struct cell_tool tool = CELL_TOOL_INIT;
@@ -213,7 +213,8 @@ static PyObject *space_add_tool(PyObject *self, PyObject *args)
 	PyObject *port;
 	unsigned long long token;
 	long long timeout_ms;
-	if (!PyArg_ParseTuple(args, "szzLOK", &tool.name, &tool.description, &tool.parameters, &timeout_ms, &port, &token) ||
+	if (!PyArg_ParseTuple(args, "szzLOKz", &tool.name, &tool.description, &tool.parameters, &timeout_ms, &port, &token,
+			      &tool.supposed) ||
 	    check_type(port, port_type, "a Port") < 0 || usable(HANDLE(self)) < 0)
 		return NULL;
 	struct reg *reg = add_reg(HANDLE(self), port, token, 0);

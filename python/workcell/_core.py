@@ -64,15 +64,17 @@ class HostTool:
     timeout: Optional[float] = 60.0
     thread: bool = True
     convert: Callable[[Dict[str, Any]], Dict[str, Any]] = lambda args: args
+    supposed: Optional[str] = None  # JSON of the result that it usually has, for sessions that speculate
 
     @classmethod
     def of(cls, fn: Callable[..., Any], name: Optional[str] = None, description: Optional[str] = None,
-           timeout: Optional[float] = 60.0, thread: bool = True) -> "HostTool":
+           timeout: Optional[float] = 60.0, thread: bool = True, supposed: Any = ...) -> "HostTool":
         about = description if description is not None else doc_parts(fn.__doc__)[0]
         name = name or getattr(fn, "__name__", None)
         if not name:
             raise TypeError("a %s has no name: give one with name=" % type(fn).__name__)
-        return cls(name, about, parameters_of(fn), fn, timeout, thread, converter_of(fn))
+        return cls(name, about, parameters_of(fn), fn, timeout, thread, converter_of(fn),
+                   None if supposed is ... else json.dumps(supposed))
 
 
 _JSON_TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "list": "array", "dict": "object"}
@@ -659,7 +661,7 @@ class Core:
         token = self.home.add(functools.partial(self._handle_tool_call, tool))
         try:
             self.need_space().native.add_tool(tool.name, tool.description or None, json.dumps(tool.parameters),
-                                              milliseconds(tool.timeout), self.home.port, token)
+                                              milliseconds(tool.timeout), self.home.port, token, tool.supposed)
         except _native.NativeError as error:
             self.home.handlers.pop(token, None)
             raise from_native(error) from None

@@ -97,7 +97,7 @@ def executor_of(executor: Any) -> Any:
 def session_extras(*, policy: PolicyLike, gate: Optional[Sequence[Gate]], approval_timeout: Optional[float],
                    approval_stops_clock: bool, require_shell_escape: bool, restore_cwd: bool, undo: int,
                    points_memory: Size, allow_fork: int, fork_memory: Size, fork_time: Optional[float],
-                   on_branch: Optional[Callable[[BranchEvent], Any]], audit: Optional[AuditLog],
+                   speculate: bool, on_branch: Optional[Callable[[BranchEvent], Any]], audit: Optional[AuditLog],
                    middlewares: Sequence[ToolMiddleware], mcp_servers: Optional[Mapping[str, Mapping[str, Any]]],
                    tools: Sequence[ToolLike], variables: Optional[Mapping[str, str]],
                    progress: Optional[Callable[[str], Any]], engine: Optional[Engine]) -> Dict[str, Any]:
@@ -110,7 +110,8 @@ def session_extras(*, policy: PolicyLike, gate: Optional[Sequence[Gate]], approv
                     "approval_stops_clock": int(approval_stops_clock), "require_shell_escape": int(require_shell_escape),
                     "restore_cwd": int(restore_cwd), "undo": int(undo),
                     "points_bytes": bytes_of("points_memory", points_memory), "allow_fork": int(allow_fork),
-                    "fork_memory": bytes_of("fork_memory", fork_memory), "fork_time_ms": milliseconds(fork_time) if fork_time else 0},
+                    "fork_memory": bytes_of("fork_memory", fork_memory), "fork_time_ms": milliseconds(fork_time) if fork_time else 0,
+                    "speculate": int(speculate)},
     }
 
 
@@ -130,7 +131,7 @@ class _Session:
                  approval_timeout: Optional[float] = 60.0, approval_stops_clock: bool = False,
                  require_shell_escape: bool = False, restore_cwd: bool = False, undo: int = 0, points_memory: Size = 0,
                  allow_fork: int = 0, fork_memory: Size = 0, fork_time: Optional[float] = None,
-                 on_branch: Optional[Callable[[BranchEvent], Any]] = None, audit: Optional[AuditLog] = None,
+                 speculate: bool = False, on_branch: Optional[Callable[[BranchEvent], Any]] = None, audit: Optional[AuditLog] = None,
                  middlewares: Sequence[ToolMiddleware] = (),
                  mcp_servers: Optional[Mapping[str, Mapping[str, Any]]] = None, tools: Sequence[ToolLike] = (),
                  variables: Optional[Mapping[str, str]] = None, progress: Optional[Callable[[str], Any]] = None,
@@ -149,7 +150,7 @@ class _Session:
                 policy=policy, gate=gate, approval_timeout=approval_timeout, approval_stops_clock=approval_stops_clock,
                 require_shell_escape=require_shell_escape, restore_cwd=restore_cwd, undo=undo,
                 points_memory=points_memory, allow_fork=allow_fork, fork_memory=fork_memory, fork_time=fork_time,
-                on_branch=on_branch, audit=audit, middlewares=middlewares,
+                speculate=speculate, on_branch=on_branch, audit=audit, middlewares=middlewares,
                 mcp_servers=mcp_servers, tools=tools, variables=variables, progress=progress, engine=engine)
             space: Dict[str, Any] = {
                 "embeddings_url": embeddings_url, "embeddings_model": embeddings_model, "embeddings_key": embeddings_key}
@@ -290,18 +291,19 @@ class _Session:
 
     @overload
     def tool(self, fn: None = None, *, name: Optional[str] = None, description: Optional[str] = None,
-             timeout: Optional[float] = 60.0, thread: bool = True) -> Callable[[F], F]: ...
+             timeout: Optional[float] = 60.0, thread: bool = True, supposed: Any = ...) -> Callable[[F], F]: ...
 
     def tool(self, fn: Optional[F] = None, *, name: Optional[str] = None, description: Optional[str] = None,
-             timeout: Optional[float] = 60.0, thread: bool = True) -> Any:
+             timeout: Optional[float] = 60.0, thread: bool = True, supposed: Any = ...) -> Any:
         """A function, sync or async, as a tool of this session; its signature, types and docstring become the schema.
 
         An async function runs on the event loop of the session. A plain one runs in a thread, so it may block; with
         ``thread=False`` it runs on the loop too (but in a synchronous session, whose tools always run in threads). Before or
-        after the start. A name with a dot makes several functions callables of one tool: ``math.add``.
+        after the start. A name with a dot makes several functions callables of one tool: ``math.add``. ``supposed`` is the result that it
+        usually has, with which a session that speculates goes on while a call waits for an approval.
         """
         def add(function: F) -> F:
-            made = HostTool.of(function, name, description, timeout, thread or self._threads)
+            made = HostTool.of(function, name, description, timeout, thread or self._threads, supposed)
             core = self._open_core()
             if core is not None:
                 core.add_tool(made)

@@ -132,7 +132,8 @@ class BranchEvent(_Event):
     ``kind`` says which other members are set: ``fork`` (``new_session_id``), ``point`` (``name``, ``cell``), ``rewind`` (``name`` or None,
     ``cell``), ``restored`` (``cell``), ``race`` (``n``, ``winner`` or None), ``dropped`` (a point over the budget: ``name``, ``bytes``,
     ``budget``), ``lost`` (the process of a point has ended: ``message``), ``commit`` and ``discard`` (``files``), ``child`` and ``child_ended`` (code
-    has forked its session: ``new_session_id``, ``parent``).
+    has forked its session: ``new_session_id``, ``parent``), ``speculation`` (``state``: ``started``, ``kept``, ``dropped`` or ``declined``;
+    ``call``: the number of the approval; ``reason`` of the last two; ``ran_ms``).
     """
 
     type: Literal["branch"] = "branch"
@@ -140,7 +141,9 @@ class BranchEvent(_Event):
     def __init__(self, session: str, kind: str, *, session_id: Optional[str] = None, name: Optional[str] = None, cell: Optional[int] = None,
                  n: Optional[int] = None, winner: Optional[int] = None, bytes: Optional[int] = None,
                  budget: Optional[Literal["session", "engine"]] = None, message: Optional[str] = None,
-                 files: Optional[List[Any]] = None, parent: Optional[str] = None, **later: Any) -> None:
+                 files: Optional[List[Any]] = None, parent: Optional[str] = None,
+                 state: Optional[Literal["started", "kept", "dropped", "declined"]] = None, call: Optional[int] = None,
+                 reason: Optional[str] = None, ran_ms: Optional[int] = None, **later: Any) -> None:
         self.session_id = session  #: the session that was branched
         self.kind = kind
         self.new_session_id = session_id
@@ -149,6 +152,7 @@ class BranchEvent(_Event):
         self.bytes, self.budget = bytes, budget
         self.message, self.files = message, files
         self.parent = parent  #: the session whose code forked the child
+        self.state, self.call, self.reason, self.ran_ms = state, call, reason, ran_ms
         self.more = later  #: fields that this version of the package does not know
 
 

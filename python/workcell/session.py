@@ -60,6 +60,9 @@ class Session(_Session):
             ``subprocess``, ``sandbox``, ``container`` and ``remote``.
         fork_memory: what all children may take together, in bytes or like ``"500m"``; beyond it the largest is ended; 0: no limit.
         fork_time: seconds that a child may live; None: no limit.
+        speculate: while a call of a tool waits for an approval and its result can be supposed, a copy of the session goes on with that result, and
+            takes the session's place if the call ends with it. Executors ``subprocess`` and ``sandbox``, with ``workspace_mode="cow"``, and in a
+            sandbox also ``"ro"`` and ``"none"``.
         audit: where calls are recorded.
         middlewares: functions around every tool call, the first outermost.
         mcp_servers: ``{name: {"command", "args", ...} or {"url", ...}}``.

@@ -31,6 +31,8 @@
 #define CELL_LIMIT_ARTIFACT_CHUNK (4u * 1024u * 1024u)
 #define CELL_LIMIT_ARTIFACT_WHOLE (1024u * 1024u * 1024u) /* saved or loaded by one call */
 #define CELL_LIMIT_ARTIFACT_CALLS 16u                /* under way on one open artifact */
+#define CELL_LIMIT_SUPPOSED 32u                      /* results that a session keeps for speculation */
+#define CELL_LIMIT_SUPPOSED_BYTES (64u * 1024u)      /* of one, with its arguments */
 #define CELL_LIMIT_MIME_PARTS 64u
 #define CELL_LIMIT_SEARCH 1000                       /* largest `limit` of a search of tools or workflows */
 #define CELL_LIMIT_SPAWN_MESSAGE (128u * 1024u)      /* spawner protocol, one datagram */

@@ -55,6 +55,7 @@ struct cell__call {
 	const void *origin;    /* the kernel that asks, by any pointer of its own: a session may have an old and a new one; or NULL */
 	const struct cell__operation *operation; /* the row of the method (calls/table.h); set when it is submitted */
 	const struct cell__principal *principal; /* the caller (calls/principal.h); lives as long as the call */
+	bool edited; /* a person has changed its arguments */
 	void *client; /* the asker's own, for events about the call (cell_session_call()) */
 	/* the answer: one of these, once; result is taken over, raw is copied */
 	void (*answer)(struct cell__call *call, json_t *result, const void *raw, size_t raw_size);

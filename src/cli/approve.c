@@ -66,6 +66,7 @@ int cell__cli_gate_open(const struct cell_cli_gate_flags *flags, struct cell_cli
 	options->allow_fork = flags->allow_fork > INT_MAX ? INT_MAX : (int)flags->allow_fork;
 	options->fork_memory = flags->fork_memory;
 	options->fork_time_ms = flags->fork_time_ms < 0 ? 0 : flags->fork_time_ms;
+	options->speculate = flags->speculate;
 	options->undo = flags->undo > INT_MAX ? INT_MAX : (int)flags->undo;
 	return host->space ? cell_space_guard(host->space, options, err) : 0;
 }

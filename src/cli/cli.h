@@ -391,7 +391,7 @@ void cell__cli_trusted_free(char **list);
 /* Sets the callbacks that are asked before a step. */
 struct cell_cli_gate_flags {
 	const char *approve, *policy, *audit;
-	bool shell, installs, workflows, stops_clock, shell_escape, restore_cwd;
+	bool shell, installs, workflows, stops_clock, shell_escape, restore_cwd, speculate;
 	int64_t approval_timeout_ms, undo, points_bytes, allow_fork, fork_memory, fork_time_ms;
 };
 
@@ -552,6 +552,8 @@ void cell__cli_fill_limits(const struct cell_cli_limit_flags *flags, struct cell
 	  CELL_FLAG_BYTES, CELL_CLI_AT(at, gate.fork_memory) },                           \
 	{ 0, "fork-time", "SEC", "end a child after this many seconds (0: no limit)", \
 	  CELL_FLAG_SECONDS, CELL_CLI_AT(at, gate.fork_time_ms) },                        \
+	{ 0, "speculate", NULL, "go on in a copy while a call waits for its approval", \
+	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.speculate) },                            \
 	{ 0, "audit", "FILE", "append a JSON line about each call to this file",                    \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, gate.audit) },                                \
 	CELL_CLI_GROUP("limits and confinement"),                                                 \

@@ -56,6 +56,7 @@ const struct cell__json_field cell__json_session_fields[] = {
 	SESSION(allow_fork, INT),
 	SESSION(fork_memory, INT64),
 	SESSION(fork_time_ms, INT64),
+	SESSION(speculate, FLAG),
 	SESSION(cpu_quota, INT64),
 	SESSION(pids_limit, INT64),
 	SESSION(zygote_owner, TEXT),

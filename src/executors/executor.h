@@ -163,6 +163,7 @@ enum cell__fork_flags {
 	/* It takes the place of its source: when it ends it also runs the exit handlers and finalizers that the source had. */
 	CELL__FORK_HEIR = 1 << 1,
 	CELL__FORK_POINT = 1 << 2, /* it runs nothing, and is only forked again */
+	CELL__FORK_SPECULATE = 1 << 3, /* in the middle of a call: the fork waits for the same answer and goes on with the cell */
 };
 
 /* What the host does with the changes of a layer. */
@@ -215,6 +216,8 @@ struct cell__executor {
 	 */
 	int (*fork)(struct cell__kernel *kernel, const char *session_id, const struct cell__layer *layer, unsigned flags,
 		    const struct cell__kernel_events *events, void *owner, struct cell__kernel **ret_kernel, struct cell_error *err);
+	/* From now on another owner gets its events.  NULL: not supported. */
+	void (*hand_over)(struct cell__kernel *kernel, const struct cell__kernel_events *events, void *owner);
 	/* Bytes that a point takes, where it has no process (then pid() is 0); NULL, or -1: it has one. */
 	int64_t (*kept)(const struct cell__kernel *kernel);
 	/*

@@ -146,6 +146,8 @@ static int answer_one(struct cell__gated_call *gated, const struct cell_approval
 	gated->by = answer->from_terminal ? CELL__AUDIT_BY_CLI : CELL__AUDIT_BY_PERSON;
 	if (answer->accept) {
 		gated->audited = answer->args ? CELL__AUDIT_EDITED : CELL__AUDIT_ACCEPTED;
+		if (gated->outer)
+			gated->outer->edited = answer->args != NULL;
 		cell__gated_call_unpark(gated, answer->args ? "edited" : "accepted", NULL);
 		cell__gated_call_run(gated);
 	} else {

@@ -377,6 +377,8 @@ static void park(struct cell__gated_call *gated, const char *reason)
 	gate->parked_last = gated;
 	gate->n_parked++;
 	gate->parked(gate->owner);
+	if (gate->waits && gated->kind == CELL__GATE_TOOL && gated->outer)
+		gate->waits(gate->owner, gated->outer, gated->id, cell__tool_choice_supposed(&gated->choice));
 	emit(gated, CELL_EVENT_APPROVAL, NULL, reason && *reason ? reason : NULL);
 }
 

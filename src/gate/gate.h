@@ -75,6 +75,8 @@ struct cell__gate {
 	bool (*listens)(void *owner); /* whether events have a receiver */
 	void (*emit)(void *owner, const struct cell_event *event);
 	void (*parked)(void *owner); /* the number of parked calls changed */
+	/* NULL, or called when a tool's call begins to wait for a person; supposed: the result that its definition announces, or NULL. */
+	void (*waits)(void *owner, struct cell__call *call, uint64_t id, const json_t *supposed);
 	/* Answers a call of the namespace `sessions`, now or later.  NULL: it comes from no session's code. */
 	void (*sessions)(void *owner, struct cell__call *call);
 	void *owner;

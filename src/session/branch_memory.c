@@ -87,8 +87,19 @@ char *cell__branch_receipt(const struct cell_session *session, char *receipt)
 	size_t n = cell__branch_points(session, &bytes);
 	const char *text = receipt ? receipt : session->executor->receipt;
 	CELL_AUTO_BUF struct cell__buf out = CELL_BUF_INIT;
-	if (n == 0 || !text ||
-	    cell__buf_printf(&out, "%.*s,\"points\":{\"count\":%zu,\"bytes\":%lld}}", (int)strlen(text) - 1, text, n, (long long)bytes) < 0)
+	if (!text || (n == 0 && !session->options.speculate) || cell__buf_printf(&out, "%.*s", (int)strlen(text) - 1, text) < 0)
+		return receipt;
+	if (n > 0 && cell__buf_printf(&out, ",\"points\":{\"count\":%zu,\"bytes\":%lld}", n, (long long)bytes) < 0)
+		return receipt;
+	if (session->options.speculate) {
+		const char *obstacle = cell__speculation_obstacle(session);
+		json_t *said = json_string(obstacle ? obstacle : "on");
+		CELL_AUTO_FREE char *quoted = said ? json_dumps(said, JSON_ENCODE_ANY) : NULL;
+		json_decref(said);
+		if (!quoted || cell__buf_printf(&out, ",\"speculation\":%s", quoted) < 0)
+			return receipt;
+	}
+	if (cell__buf_add(&out, "}", 1) < 0)
 		return receipt;
 	free(receipt);
 	return cell__buf_take(&out);

@@ -392,6 +392,7 @@ static struct cell_session *make_child(struct cell__slot *slot, struct cell__cal
 	birth->asked = call;
 	child->birth = birth;
 	child->born_us = cell__now_us();
+	child->options.speculate = false;
 	child->options.undo = 0; /* its points would be out of every client's reach */
 	child->options.on_event = handle_child_event;
 	child->options.event_arg = child;

@@ -33,7 +33,15 @@ static void forget(struct cell__calls *calls, struct cell__kernel_call *call)
 	calls->budget.used -= call->cost;
 	json_decref(call->document);
 	free(call->raw);
+	const uint32_t id = call->id;
 	free(call);
+	if (calls->ended)
+		calls->ended(calls->owner, id);
+}
+
+uint32_t cell__calls_id_of(const struct cell__call *call)
+{
+	return ((const struct cell__kernel_call *)call)->id;
 }
 
 static char *describe_failure(const char *type, const char *message, int code)
@@ -118,9 +126,16 @@ static void answer_call(struct cell__call *base, json_t *result, const void *raw
 	struct cell__kernel_call *call = (struct cell__kernel_call *)base;
 	if (raw_size > 0 && base->operation && base->operation->id == CELL__OP_TOOLS_CALL)
 		tell_images(call->calls, result, raw, raw_size);
+	struct cell__calls *calls = call->calls;
+	bool becomes = result && calls->answered && calls->answered(calls->owner, base, result, raw, raw_size);
 	settle(call);
-	reply(call->calls, call->id, result ? json_pack("{s:o}", "result", result) : NULL, raw, raw_size);
-	forget(call->calls, call);
+	if (becomes)
+		json_decref(result);
+	else
+		reply(calls, call->id, result ? json_pack("{s:o}", "result", result) : NULL, raw, raw_size);
+	forget(calls, call);
+	if (becomes)
+		calls->become(calls->owner);
 }
 
 static void answer_call_text(struct cell__call *base, const char *result, const void *raw, size_t raw_size)

@@ -25,6 +25,13 @@ struct cell__calls {
 	void (*image)(void *owner, const void *bytes, size_t size);
 	/* The kernel does not read its answers and must be killed. */
 	void (*ignored)(void *owner);
+	/*
+	 * NULL, or all three: speculation.c.  A call is answered: true, the answer is not sent, and become() follows when the call is gone; ended():
+	 * a call is gone, however it ended.
+	 */
+	bool (*answered)(void *owner, const struct cell__call *call, const json_t *result, const void *raw, size_t raw_size);
+	void (*become)(void *owner);
+	void (*ended)(void *owner, uint32_t id);
 	void *owner;
 	struct cell__budget budget;
 	bool is_ignored;
@@ -35,6 +42,8 @@ struct cell__calls {
 
 /* NULL, or the kernel's violation of the protocol. */
 const char *cell__calls_handle(struct cell__calls *calls, const struct cell__asked *asked);
+/* The id of a call that was handed on from here. */
+uint32_t cell__calls_id_of(const struct cell__call *call);
 /* The kernel has ended: the answers are dropped. */
 void cell__calls_cancel(struct cell__calls *calls);
 

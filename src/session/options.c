@@ -248,6 +248,12 @@ static int check_numbers(const struct cell__executor *executor, const struct cel
 				 "code cannot fork its session with the executor \"%s\", so allow_fork has no effect; \"subprocess\" and "
 				 "\"sandbox\" can",
 				 executor->name);
+	if (opts->speculate && !executor->hand_over)
+		return cell_fail(
+			err, CELL_E_UNSUPPORTED, 0,
+			"the executor \"%s\" cannot go on in a copy while a call waits, so speculate has no effect; \"subprocess\" and "
+			"\"sandbox\" can",
+			executor->name);
 	if (opts->undo && !executor->fork)
 		return cell_fail(err, CELL_E_UNSUPPORTED, 0,
 				 "the executor \"%s\" cannot keep points, so undo has no effect; \"subprocess\" can", opts->executor);
@@ -271,6 +277,7 @@ int cell__options_init(struct cell__options *options, const struct cell_session_
 		.undo = (size_t)opts->undo,
 		.points_bytes = opts->points_bytes,
 		.allow_fork = (size_t)opts->allow_fork,
+		.speculate = opts->speculate != 0,
 		.fork_memory = opts->fork_memory,
 		.fork_time_ms = opts->fork_time_ms,
 		.on_event = opts->on_event,

@@ -18,6 +18,7 @@ struct cell__options {
 	size_t undo; /* points that are kept */
 	int64_t points_bytes; /* that they may take; 0: no limit */
 	size_t allow_fork;    /* children that its code may have at a time, with their own children */
+	bool speculate;       /* while calls wait for a person */
 	int64_t fork_memory, fork_time_ms; /* that they may use; 0: no limit */
 	cell_event_fn on_event;
 	void *event_arg;

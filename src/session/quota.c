@@ -223,6 +223,12 @@ static void handle_due(uv_timer_t *timer)
 	measure(timer->data);
 }
 
+void cell__quota_hand_over(struct cell__quota *quota, void *owner)
+{
+	if (quota)
+		quota->config.owner = owner;
+}
+
 void cell__quota_touch(struct cell__quota *quota, bool running)
 {
 	if (!quota)

@@ -41,6 +41,8 @@ int cell__quota_create(const struct cell__quota_config *config, struct cell__quo
 void cell__quota_start(struct cell__quota *quota);
 /* No callbacks come any more; NULL is allowed. */
 void cell__quota_destroy(struct cell__quota *quota);
+/* Another owner gets its callbacks.  NULL is allowed. */
+void cell__quota_hand_over(struct cell__quota *quota, void *owner);
 /* A cell begins, or ends. */
 void cell__quota_touch(struct cell__quota *quota, bool running);
 /* 0: a cell may start; 1: not before measured(); -1: a current measurement is over the limit. */

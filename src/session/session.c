@@ -236,6 +236,7 @@ void cell__session_free(struct cell_session *session)
 	cell__image_folder_finish(&session->images);
 	cell__stored_tools_destroy(session->stored_tools);
 	cell__prepared_destroy(session, session->prepared);
+	cell__speculation_forget(session);
 	while (session->remembered) {
 		struct cell__remembered *next = session->remembered->next;
 		free(session->remembered);
@@ -253,11 +254,13 @@ static void finish_session(void *arg)
 	if (session->options.space)
 		cell__space_unref(session->options.space);
 	cell__slot_distrust(session);
-	struct cell_session *mother = cell__children_remove(session);
+	struct cell_session *mother = cell__children_remove(session), *origin = cell__speculation_remove(session);
 	cell__session_free(session);
 	closed(closed_arg);
 	if (mother)
 		cell__session_advance(mother);
+	if (origin)
+		cell__session_advance(origin);
 }
 
 static void handle_session_closed(uv_handle_t *handle)
@@ -284,7 +287,7 @@ static void handle_approval_timer_closed(uv_handle_t *handle)
 static void finish_close(struct cell_session *session)
 {
 	if (session->slot || session->leaving > 0 || session->points || session->current || session->stopping > 0 || session->preparing ||
-	    session->measuring || session->filing > 0 || session->children || session->tree ||
+	    session->measuring || session->filing > 0 || session->children || session->tree || session->shadows > 0 ||
 	    uv_is_closing((uv_handle_t *)&session->approval_timer))
 		return;
 	for (struct cell_session **at = &session->engine->sessions; *at; at = &(*at)->next)
@@ -660,6 +663,7 @@ void cell__session_close_on_loop(struct cell_session *session, void (*done)(void
 	session->closed = done;
 	session->closed_arg = arg;
 	session->closing = true;
+	cell__speculation_copy_ended(session, "the copy was closed");
 	uv_timer_stop(&session->timer);
 	cell__gate_drop(&session->clients);
 	(void)cell__branch_drop(session, NULL);

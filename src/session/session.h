@@ -8,6 +8,7 @@
  *     branch.c       forks of its kernel: other sessions, and points to rewind to
  *     files.c        the layer over its workspace: diff, commit, discard
  *     children.c     sessions that its own code forks
+ *     speculation.c  a copy of its kernel that goes on while a call waits for a person
  *     approvals.c    the gate's requests to its owner, and the owner's answers
  *     engine/session.c  the public functions, and their variants for callers on the loop's thread
  *
@@ -181,6 +182,12 @@ struct cell_session {
 	struct cell__layer *layer; /* over the workspace; NULL: none */
 	int filing;         /* the pool works on the layer for so many callers */
 
+	/* speculation.c */
+	struct cell__speculation *speculation; /* the one under way; or NULL */
+	struct cell__speculation *shadows_for; /* this session is the shadow of another one; NULL: it is not */
+	int shadows; /* of this session, that are not gone */
+	struct cell__recorded *recorded; /* results of its calls, the latest first */
+
 	/* children.c */
 	struct cell_session *mother; /* the code of this session made it; NULL: it is not a child */
 	const struct cell__slot *forked_by; /* the kernel of the mother that has its handle; NULL: that has ended, and so does the child */
@@ -230,6 +237,10 @@ int cell__slot_fork(struct cell_session *session, struct cell__kernel *kernel, c
 /* Makes the current kernel leave; the executor reports its end later. */
 void cell__slot_leave(struct cell_session *session, int64_t grace_ms);
 void cell__slot_update_pause(struct cell_session *session);
+/* It has another kernel than before: that one's events and calls are the slot's from now on. */
+void cell__slot_took_kernel(struct cell__slot *slot);
+/* Tells its kernel where packages are, which may have changed since it was forked. */
+void cell__slot_tell_packages(struct cell__slot *slot);
 /* The run of this kernel, also while the kernel is being killed; NULL: none. */
 struct cell__run *cell__slot_run(const struct cell__slot *slot);
 
@@ -325,6 +336,22 @@ struct cell_session *cell__children_remove(struct cell_session *child);
 struct cell_session *cell__children_root(struct cell_session *session);
 /* [{"session_id", "parent", "state", "cells", "age_ms", "pid"}] of all below it; NULL: out of memory. */
 json_t *cell__children_list(const struct cell_session *session);
+
+/* ---- speculation.c ---- */
+
+/* For the slot's gate and calls; owner: the slot. */
+void cell__speculation_call_waits(void *owner, struct cell__call *call, uint64_t id, const json_t *supposed);
+bool cell__speculation_answered(void *owner, const struct cell__call *call, const json_t *result, const void *raw, size_t raw_size);
+void cell__speculation_become(void *owner);
+void cell__speculation_call_ended(void *owner, uint32_t id);
+/* Why the session can never speculate; NULL: it can. */
+const char *cell__speculation_obstacle(const struct cell_session *session);
+/* The kernel of a shadow has ended, or the shadow is being closed.  No effect on other sessions. */
+void cell__speculation_copy_ended(struct cell_session *shadow, const char *reason);
+/* The shadow is gone: the session it was of, which it has left; NULL: it is not a shadow. */
+struct cell_session *cell__speculation_remove(struct cell_session *shadow);
+/* Frees recorded results. */
+void cell__speculation_forget(struct cell_session *session);
 
 /* ---- branch_memory.c ---- */
 

@@ -7,7 +7,7 @@
 #include "session/session.h"
 #include "space/space.h"
 
-static const struct cell__kernel_events kernel_events;
+static const struct cell__kernel_events kernel_events, shadow_events;
 static void handle_output(void *owner, enum cell_stream stream, const char *bytes, size_t size);
 static void handle_tool_image(void *owner, const void *bytes, size_t size);
 static void handle_ignored(void *owner);
@@ -186,8 +186,27 @@ static void settle(struct cell__slot *slot)
 		.owner = slot,
 		.budget = { .unread = unread_of, .owner = slot->kernel },
 	};
+	if (session->options.speculate) {
+		slot->gate.waits = cell__speculation_call_waits;
+		slot->calls.answered = cell__speculation_answered;
+		slot->calls.become = cell__speculation_become;
+		slot->calls.ended = cell__speculation_call_ended;
+	}
 	cell__budget_join(&slot->calls.budget, &session->engine->budgets);
 	session->slot = slot;
+}
+
+static const struct cell__kernel_events *events_of(const struct cell_session *session)
+{
+	return session->shadows_for ? &shadow_events : &kernel_events;
+}
+
+void cell__slot_took_kernel(struct cell__slot *slot)
+{
+	slot->calls.kernel = slot->kernel;
+	slot->calls.budget.owner = slot->kernel;
+	cell__confinement_unref(cell__take_ptr(slot->confinement)); /* it showed programs the other kernel's files */
+	slot->kernel->executor->hand_over(slot->kernel, events_of(slot->session), slot);
 }
 
 int cell__slot_open(struct cell_session *session, struct cell__prepared *prepared, struct cell_error *err)
@@ -225,7 +244,8 @@ int cell__slot_fork(struct cell_session *session, struct cell__kernel *kernel, c
 	if (rc == 0 && (rc = cell__slot_trust(session, err)) == 0) {
 		slot->session = session;
 		slot->news = session->options.space != NULL; /* packages may have come since */
-		rc = kernel->executor->fork(kernel, session->id, session->layer, flags, &kernel_events, slot, &slot->kernel, err);
+		rc = kernel->executor->fork(kernel, session->shadows_for ? session->parent : session->id, session->layer, flags,
+					    events_of(session), slot, &slot->kernel, err);
 	}
 	if (rc < 0) {
 		if (slot)
@@ -312,6 +332,12 @@ static void tell_packages(struct cell__slot *slot)
 		(void)session->executor->reply(slot->kernel, 0, text, strlen(text), NULL, 0, NULL);
 	free(text);
 	json_decref(news);
+}
+
+void cell__slot_tell_packages(struct cell__slot *slot)
+{
+	if (slot->session->options.space)
+		tell_packages(slot);
 }
 
 void cell__session_tell_packages(struct cell_engine *engine, struct cell_space *space)
@@ -477,6 +503,7 @@ static void handle_exited(void *owner, const struct cell__exit *how)
 		cell__session_emit(session, &event);
 	}
 	free_slot(slot);
+	cell__speculation_copy_ended(session, "the copy has ended");
 	cell__session_advance(session);
 }
 
@@ -496,5 +523,44 @@ static const struct cell__kernel_events kernel_events = {
 	.display = handle_display,
 	.result = handle_result,
 	.call = handle_call,
+	.exited = handle_exited,
+};
+
+/* ---- of a shadow's kernel, which is a copy that was not kept, or the source of one that was: nothing it says counts ---- */
+
+static void ignore_output(void *owner, enum cell_stream stream, const char *bytes, size_t size)
+{
+	(void)owner, (void)stream, (void)bytes, (void)size;
+}
+
+static void ignore_display(void *owner, const struct cell__bundle *bundle)
+{
+	(void)owner, (void)bundle;
+}
+
+static void ignore_result(void *owner, uint32_t run_id, const struct cell__kernel_answer *answer)
+{
+	(void)owner, (void)run_id, (void)answer;
+}
+
+static const char *ignore_call(void *owner, const struct cell__asked *asked)
+{
+	(void)owner, (void)asked;
+	return NULL;
+}
+
+static int refuse_connection(void *owner, const struct cell__egress_event *event, struct cell_error *err)
+{
+	(void)owner, (void)event;
+	return cell_fail(err, CELL_E_FORBIDDEN, 0, "a copy that speculates makes no connections");
+}
+
+static const struct cell__kernel_events shadow_events = {
+	.connection = refuse_connection,
+	.ready = handle_ready,
+	.output = ignore_output,
+	.display = ignore_display,
+	.result = ignore_result,
+	.call = ignore_call,
 	.exited = handle_exited,
 };

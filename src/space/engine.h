@@ -44,6 +44,9 @@ struct cell_engine {
 	char *spill_dir;
 	atomic_bool layers_reclaimed; /* folders of killed processes in it were looked for */
 	int64_t points_bytes; /* 0: no limit */
+	struct {
+		uint64_t started, kept, dropped, declined; /* dropped: also copies that were not ready in time */
+	} speculations;
 	char *lib_dir, *kernel_dir;
 	struct cell__place_list parts; /* our own files, trusted */
 	void (*log)(void *arg, enum cell_log_level level, const char *line);

@@ -56,6 +56,7 @@ static void do_add_tool(void *arg)
 		.timeout_ms = tool->timeout_ms,
 		.fn = call_function,
 		.arg = function,
+		.supposed = tool->supposed,
 	};
 	adding->rc = cell__tools_add_host(cell__space_tools(adding->space), &host, &adding->err);
 }

@@ -221,9 +221,11 @@ static int fill_callable(struct cell__callable *callable, const char *name, cons
 	callable->name = cell__strdup(name);
 	if (!callable->name || (spec->description && !(callable->description = cell__strdup(spec->description))))
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a tool");
+	json_error_t where;
+	if (spec->supposed && !(callable->supposed = json_loads(spec->supposed, JSON_DECODE_ANY | JSON_ALLOW_NUL, &where)))
+		return cell_fail(err, CELL_E_INVALID, 0, "the supposed result of tool %s is not JSON: %.100s", spec->name, where.text);
 	if (!spec->parameters)
 		return 0;
-	json_error_t where;
 	json_t *schema = json_loads(spec->parameters, 0, &where);
 	if (!schema)
 		return cell_fail(err, CELL_E_INVALID, 0, "parameters of tool %s: %.100s", spec->name, where.text);

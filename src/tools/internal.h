@@ -59,6 +59,7 @@ struct cell__callable {
 	char *description;
 	struct cell__params params; /* as advertised */
 	json_t *preset;             /* object, or NULL */
+	json_t *supposed;           /* the result that it usually has, or NULL */
 	bool open;                  /* accepts arguments without a description */
 	/* HTTP */
 	char *method, *path;

@@ -438,7 +438,7 @@ struct cell__callable *cell__load_callable(struct cell__loader *loader, const st
 static void load_recipe(struct cell__loader *loader, const struct cell__yaml *key, const struct cell__yaml *spec,
 			struct cell__tool_entry *tool)
 {
-	static const char *const known[] = { "description", "preset", "params", NULL };
+	static const char *const known[] = { "description", "preset", "params", "supposed", NULL };
 	struct cell__callable *recipe = cell__load_callable(loader, key, "recipe", tool);
 	if (!recipe)
 		return;
@@ -446,6 +446,7 @@ static void load_recipe(struct cell__loader *loader, const struct cell__yaml *ke
 	if (cell__yaml_is_given(spec) && cell__load_keys(loader, spec, "a recipe", known)) {
 		cell__load_text(loader, cell__yaml_get(spec, "description"), "description", &recipe->description);
 		load_preset(loader, cell__yaml_get(spec, "preset"), tool, recipe);
+		cell__load_json(loader, cell__yaml_get(spec, "supposed"), &recipe->supposed);
 		params = cell__yaml_get(spec, "params");
 	}
 	if (params && cell__yaml_is_given(params) && params->kind != CELL_YAML_MAPPING)
@@ -643,6 +644,7 @@ void cell__callable_finish(struct cell__callable *callable)
 	free(callable->path);
 	cell__params_finish(&callable->params);
 	json_decref(callable->preset);
+	json_decref(callable->supposed);
 	json_decref(callable->query);
 	json_decref(callable->body);
 }

@@ -161,7 +161,7 @@ static void load_fixed(struct cell__loader *loader, const struct cell__yaml *spe
 static void load_endpoint(struct cell__loader *loader, const struct cell__yaml *key, const struct cell__yaml *spec,
 			  struct cell__tool_entry *tool)
 {
-	static const char *const known[] = { "method", "path", "description", "parameters", "query", "body", "timeout", NULL };
+	static const char *const known[] = { "method", "path", "description", "parameters", "query", "body", "timeout", "supposed", NULL };
 	if (!cell__load_keys(loader, spec, "an endpoint", known))
 		return;
 	struct cell__callable *endpoint = cell__load_callable(loader, key, "endpoint", tool);
@@ -183,6 +183,7 @@ static void load_endpoint(struct cell__loader *loader, const struct cell__yaml *
 			load_endpoint_param(loader, params->items[i], params->items[i + 1], tool, endpoint);
 	add_placeholders(loader, key, endpoint);
 	load_fixed(loader, spec, endpoint);
+	cell__load_json(loader, cell__yaml_get(spec, "supposed"), &endpoint->supposed);
 }
 
 static void load_base_url(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool_entry *tool)

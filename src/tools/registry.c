@@ -670,6 +670,11 @@ const char *cell__tool_choice_adapter(const struct cell__tool_choice *choice)
 	return choice->tool->adapter->name;
 }
 
+const json_t *cell__tool_choice_supposed(const struct cell__tool_choice *choice)
+{
+	return choice->callable ? choice->callable->supposed : NULL;
+}
+
 static void handle_confined(struct cell__confine_wait *wait, struct cell__confinement *confinement, const struct cell_error *err)
 {
 	struct cell__tool_run *run = (struct cell__tool_run *)((char *)wait - offsetof(struct cell__tool_run, confine));

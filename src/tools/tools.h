@@ -162,6 +162,8 @@ int cell__tool_choice_edit(struct cell__tool_choice *choice, const json_t *args,
 const char *cell__tool_choice_tool(const struct cell__tool_choice *choice);
 const char *cell__tool_choice_callable(const struct cell__tool_choice *choice); /* "": the tool itself */
 const char *cell__tool_choice_adapter(const struct cell__tool_choice *choice);
+/* The result that the definition announces; borrowed; NULL: none. */
+const json_t *cell__tool_choice_supposed(const struct cell__tool_choice *choice);
 /* Answers the call. */
 void cell__tools_run(struct cell__tools *tools, const struct cell__tools_view *view, const struct cell__tool_choice *choice,
 		     struct cell__call *call);
@@ -254,6 +256,7 @@ struct cell__host_tool {
 	int64_t timeout_ms; /* -1: none */
 	cell__host_fn fn; /* on the loop's thread; must not block */
 	void *arg;
+	const char *supposed; /* JSON; NULL: none */
 };
 
 int cell__tools_add_host(struct cell__tools *tools, const struct cell__host_tool *tool, struct cell_error *err);

@@ -364,6 +364,16 @@ static int sandbox_fork(struct cell__kernel *kernel, const char *session_id, con
 	return request ? cell__sub_image_fork(kernel, request, session_id, flags, events, owner, ret_kernel, err) : -1;
 }
 
+static void sandbox_hand_over(struct cell__kernel *kernel, const struct cell__kernel_events *events, void *owner)
+{
+	struct request *request = (struct request *)cell__subprocess_request(kernel);
+	if (request) {
+		request->events = events;
+		request->owner = owner;
+	}
+	cell__subprocess_hand_over(kernel, events, owner);
+}
+
 /* The same plan, and the same session's: programs see what the code sees. */
 static int sandbox_confine(struct cell__kernel *kernel, struct cell__confinement **ret_confinement, struct cell_error *err)
 {
@@ -396,6 +406,7 @@ const struct cell__executor cell__sandbox_executor = {
 	.prewarm = sandbox_prewarm,
 	.open = sandbox_open,
 	.fork = sandbox_fork,
+	.hand_over = sandbox_hand_over,
 	.kept = cell__subprocess_kept,
 	CELL__SUBPROCESS_KERNEL,
 	.confine = sandbox_confine,

@@ -103,8 +103,8 @@ int cell__subprocess_fork(struct cell__kernel *base, const char *session_id, con
 	cell__sub_kernel_leave_fresh(branch);
 	branch->base.executor = base->executor;
 	branch->state = CELL_KERNEL_DYING; /* unless all goes well */
-	json_t *request = json_pack("{s:s, s:b, s:b}", "session", session_id, "drop", flags & CELL__FORK_DROP, "heir",
-				    flags & CELL__FORK_HEIR);
+	json_t *request = json_pack("{s:s, s:b, s:b, s:b}", "session", session_id, "drop", flags & CELL__FORK_DROP, "heir",
+				    flags & CELL__FORK_HEIR, "speculate", flags & CELL__FORK_SPECULATE);
 	/* Without namespaces its workspace has a path of its own. */
 	if (request && layer && json_object_set_new(request, "workspace", json_string(cell__layer_upper(layer))) < 0)
 		json_decref(cell__take_ptr(request));

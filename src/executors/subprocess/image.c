@@ -85,13 +85,16 @@ int64_t cell__subprocess_kept(const struct cell__kernel *base)
 static int ask_source(struct cell__sub_kernel *source, unsigned flags, struct cell__sub_image **ret_image, struct cell_error *err)
 {
 	struct cell__subprocess *sub = source->sub;
+	const bool speculates = flags & CELL__FORK_SPECULATE;
 	/* Several forks of one state: it is written once. */
-	if (source->asked_image && source->asked_image->drops == ((flags & CELL__FORK_DROP) != 0)) {
+	if (!speculates && source->asked_image && source->asked_image->drops == ((flags & CELL__FORK_DROP) != 0)) {
 		*ret_image = source->asked_image;
 		source->asked_image->refs++;
 		return 0;
 	}
-	const char *text = flags & CELL__FORK_DROP ? "{\"image\":true,\"drop\":true}" : "{\"image\":true,\"drop\":false}";
+	const char *text = speculates                ? "{\"image\":true,\"drop\":false,\"speculate\":true}"
+			   : flags & CELL__FORK_DROP ? "{\"image\":true,\"drop\":true}"
+						     : "{\"image\":true,\"drop\":false}";
 	struct cell__sub_image *image = cell__alloc(1, sizeof *image);
 	if (!image)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a fork");
@@ -110,7 +113,7 @@ static int ask_source(struct cell__sub_kernel *source, unsigned flags, struct ce
 		return -1;
 	}
 	source->forks_asked++;
-	source->asked_image = image;
+	source->asked_image = speculates ? NULL : image;
 	image->next = sub->images;
 	sub->images = image;
 	*ret_image = image;
@@ -264,7 +267,8 @@ int cell__sub_image_fork(struct cell__kernel *base, struct cell__sandbox_request
 	struct cell__sub_env *env = source->env;
 	struct cell__sub_image *image = source->is_image ? source->image : NULL;
 	bool pooled = false;
-	json_t *load = json_pack("{s:s, s:b}", "session", session_id, "heir", (flags & CELL__FORK_HEIR) != 0);
+	json_t *load = json_pack("{s:s, s:b, s:b}", "session", session_id, "heir", (flags & CELL__FORK_HEIR) != 0, "speculate",
+				 (flags & CELL__FORK_SPECULATE) != 0);
 	CELL_AUTO_FREE char *text = load ? json_dumps(load, JSON_COMPACT) : NULL;
 	json_decref(load);
 	int rc = text ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");

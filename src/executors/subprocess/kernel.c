@@ -569,6 +569,13 @@ void cell__subprocess_pause(struct cell__kernel *base, bool paused)
 		cell__link_pause(kernel->link, paused);
 }
 
+void cell__subprocess_hand_over(struct cell__kernel *base, const struct cell__kernel_events *events, void *owner)
+{
+	struct cell__sub_kernel *kernel = (struct cell__sub_kernel *)base;
+	kernel->events = events;
+	kernel->owner = owner;
+}
+
 static void handle_grace_over(uv_timer_t *timer)
 {
 	cell__sub_kernel_kill(timer->data);

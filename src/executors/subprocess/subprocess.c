@@ -196,6 +196,7 @@ const struct cell__executor cell__subprocess_executor = {
 	.prewarm = subprocess_prewarm,
 	.open = subprocess_open,
 	.fork = cell__subprocess_fork,
+	.hand_over = cell__subprocess_hand_over,
 	CELL__SUBPROCESS_KERNEL,
 	.receipt = CELL__RECEIPT_UNCONFINED("subprocess", "process"),
 };

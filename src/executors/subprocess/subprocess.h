@@ -75,6 +75,7 @@ struct cell__bulk *cell__subprocess_bulk(struct cell__kernel *base);
 int cell__subprocess_reply(struct cell__kernel *base, uint32_t id, const char *json, size_t json_size, const void *raw, size_t raw_size,
 			   struct cell_error *err);
 void cell__subprocess_interrupt(struct cell__kernel *base, uint32_t run_id);
+void cell__subprocess_hand_over(struct cell__kernel *base, const struct cell__kernel_events *events, void *owner);
 void cell__subprocess_pause(struct cell__kernel *base, bool paused);
 void cell__subprocess_close(struct cell__kernel *base, int64_t grace_ms);
 int64_t cell__subprocess_pid(const struct cell__kernel *base);
