@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""sizing.py [WORKCELL] [N]: what sessions of a server cost, for the table of docs/operate.md.
+"""sizing.py [WORKCELL] [N] [EXECUTOR...]: what sessions of a server cost, for the table of docs/operate.md.
 
 Opens N idle sessions on a server of its own and prints memory (proportional, so that shared pages count once), descriptors and processes of
 each, how long the first and the last hundred took to open and a cell takes in each of them, p99 of a cell in ten of them with ten sessions
@@ -156,5 +156,5 @@ def measure(executor):
             print("%-10s  all ended in %.1f s" % (executor, time.monotonic() - begun))
 
 
-for name in ("subprocess", "sandbox"):
+for name in sys.argv[3:] or ("subprocess", "sandbox"):
     measure(name)
