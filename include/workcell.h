@@ -1572,6 +1572,7 @@ struct cell_server_options {
 	int (*reload_tls)(void *arg, char **ret_cert, char **ret_key, struct cell_error *err);
 	enum cell_zygote_per zygote_per; /* which sessions share a zygote; default: all of the engine */
 	int sandbox_fusion; /* 1: POST /run_code runs programs in fresh processes of the executor sandbox (docs/sandbox-fusion.md) */
+	int e2b; /* 1: clients of E2B are served too, on the same address (docs/e2b.md) */
 };
 #define CELL_SERVER_OPTIONS_INIT { .size = sizeof(struct cell_server_options), .log_level = CELL_LOG_INFO }
 static inline void cell_server_options_init(struct cell_server_options *opts)

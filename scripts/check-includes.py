@@ -22,7 +22,7 @@ import sys
 import tempfile
 
 # Folders that hold rooms of their own.
-NESTED = {"executors", "mcp"}
+NESTED = {"executors", "mcp", "server"}
 LEVELS = [
     ["base"],
     ["wire"],
@@ -45,6 +45,7 @@ LEVELS = [
     ["engine"],
     ["mcp/server"],
     ["server"],
+    ["server/e2b"],
 ]
 PUBLIC = "workcell.h"
 

@@ -64,8 +64,10 @@ static const struct function curl_functions[] = { CURL_FUNCTIONS(ROW){ NULL, NUL
 #ifdef CELL_LIBRARY_MICROHTTPD
 #define MICROHTTPD_FUNCTIONS(X)              \
 	X(MHD_add_response_header)           \
+	X(MHD_create_post_processor)         \
 	X(MHD_create_response_from_buffer)   \
 	X(MHD_create_response_from_callback) \
+	X(MHD_destroy_post_processor)        \
 	X(MHD_destroy_response)              \
 	X(MHD_get_connection_info)           \
 	X(MHD_get_connection_values)         \
@@ -75,6 +77,7 @@ static const struct function curl_functions[] = { CURL_FUNCTIONS(ROW){ NULL, NUL
 	X(MHD_get_timeout)                   \
 	X(MHD_get_version)                   \
 	X(MHD_lookup_connection_value)       \
+	X(MHD_post_process)                  \
 	X(MHD_queue_response)                \
 	X(MHD_quiesce_daemon)                \
 	X(MHD_resume_connection)             \

@@ -37,7 +37,7 @@ struct serve_flags {
 	struct cell_cli_list deps;
 	const char *config, *log_level;
 	int64_t max_runs, max_queue, max_timeout_ms, max_artifact, max_file, drain_ms, execute_idle_ms;
-	bool check_config, in_container, sandbox_fusion;
+	bool check_config, in_container, sandbox_fusion, e2b;
 };
 
 #define DEFAULTS cell__cli_server_defaults
@@ -77,6 +77,8 @@ static const struct cell_cli_flag serve_flag_table[] = {
 	  AT(sandbox_fusion) },
 	CELL_CLI_ZYGOTE_FLAGS(offsetof(struct serve_flags, session)),
 	{ 0, "dep", "SPEC", "add this package to the storage's and install it before serving; may be repeated", CELL_FLAG_LIST, AT(deps) },
+	{ 0, "e2b", NULL, "serve clients of E2B too, on the same address and with the same tokens (docs/e2b.md)", CELL_FLAG_SWITCH,
+	  AT(e2b) },
 	{ 0, "in-container", NULL,
 	  "for the host's own containers: mark stored data as made by confined code; remove token and "
 	  "configuration files once read",
@@ -592,6 +594,7 @@ static int serve(struct serve_flags *flags, struct cell_server_options *options,
 	options->session = &session.options;
 	options->zygote_per = cell__cli_zygote_per(&flags->session);
 	options->sandbox_fusion = flags->sandbox_fusion;
+	options->e2b = flags->e2b;
 	if (json_object_size(live.servers) &&
 	    (!strcmp(session.options.executor, "container") || !strcmp(session.options.executor, "remote"))) {
 		cell_fail(

@@ -310,6 +310,21 @@ int cell__files_make_folder(int root_fd, const char *path, struct cell_error *er
 	return fd < 0 ? cell__files_fail(err, error == ENOTDIR ? EEXIST : error, "make the folder", path) : 0;
 }
 
+int cell__files_move(int root_fd, const char *from, const char *to, struct cell_error *err)
+{
+	const char *old_name = NULL, *new_name = NULL;
+	int error = 0;
+	if (!*from || !*to)
+		return cell_fail(err, CELL_E_INVALID, 0, "the workspace itself cannot be moved");
+	struct cell__acting acting = cell__act_as_owner(root_fd);
+	CELL_AUTO_FD int old_fd = cell__files_parent(root_fd, from, false, &old_name);
+	CELL_AUTO_FD int new_fd = old_fd < 0 ? -1 : cell__files_parent(root_fd, to, true, &new_name);
+	if (old_fd < 0 || new_fd < 0 || renameat(old_fd, old_name, new_fd, new_name) < 0)
+		error = errno;
+	cell__act_as_caller(&acting);
+	return error ? cell__files_fail(err, error, "move", from) : 0;
+}
+
 int cell__files_remove(int root_fd, const char *path, bool recursive, struct cell_error *err)
 {
 	const char *name = NULL;

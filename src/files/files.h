@@ -35,6 +35,8 @@ int cell__files_guard(const char *path, struct cell_error *err);
 json_t *cell__files_describe(int root_fd, const char *path, struct cell_error *err);
 /* With the folders that lead to it; one that exists is fine. */
 int cell__files_make_folder(int root_fd, const char *path, struct cell_error *err);
+/* Replaces a file of that name; makes the folders that lead to it. */
+int cell__files_move(int root_fd, const char *from, const char *to, struct cell_error *err);
 /* A folder that is not empty: CELL_E_EXISTS, unless recursive. */
 int cell__files_remove(int root_fd, const char *path, bool recursive, struct cell_error *err);
 

@@ -331,23 +331,29 @@ static const struct cell__token *find_token(const struct cell__tokens *tokens, c
 	return found;
 }
 
-unsigned cell__auth_check(struct cell_server *server, const char *header, const struct sockaddr *from, struct cell__token *ret_token,
-			  const char **ret_words, int *ret_retry_s)
+bool cell__token_by_name(const struct cell_server *server, const char *name, struct cell__token *ret_token)
 {
-	const char *given = cell__access_bearer(header);
-	struct cell__address_count *count;
-	const struct cell__token *token;
-	int64_t now;
-	bool locked;
-
 	if (server->opts.auth_disabled) {
 		/* A server whose code could reach it, and approve itself, does not start without tokens. */
 		*ret_token = (struct cell__token){ .name = "anybody", .scopes = ALL_SCOPES, .quotas = CELL_QUOTAS_NONE };
-		return 0;
+		return true;
 	}
-	count = count_of(server, from);
-	token = given ? find_token(&server->tokens, given) : NULL;
-	locked = false;
+	for (size_t i = 0; i < server->tokens.count; i++) {
+		if (!strcmp(server->tokens.list[i].name, name)) {
+			*ret_token = server->tokens.list[i];
+			return true;
+		}
+	}
+	return false;
+}
+
+unsigned cell__auth_count(struct cell_server *server, const struct sockaddr *from, bool is_good, bool is_short, const char **ret_words,
+			  int *ret_retry_s)
+{
+	struct cell__address_count *count = count_of(server, from);
+	bool locked = false;
+	int64_t now;
+
 	if (count->failures > 0) {
 		now = cell__now_us();
 		count->failures -= (double)(now - count->at_us) / 1e6 / REFILL_S;
@@ -356,10 +362,8 @@ unsigned cell__auth_check(struct cell_server *server, const char *header, const 
 			count->failures = 0;
 		locked = count->failures >= FAILURES;
 	}
-	if (token && (!locked || (!token->is_short && !is_hole("lockout")))) {
-		*ret_token = *token;
+	if (is_good && (!locked || (!is_short && !is_hole("lockout"))))
 		return 0;
-	}
 	server->counts.auth_failures++;
 	if (locked) {
 		*ret_words = "too many failed attempts from this address";
@@ -368,9 +372,28 @@ unsigned cell__auth_check(struct cell_server *server, const char *header, const 
 	}
 	count->at_us = cell__now_us();
 	count->failures += 1;
-	if (!given && header && *header && strcasecmp(header, "Bearer") && strncasecmp(header, "Bearer ", 7))
-		*ret_words = "Invalid authorization scheme";
-	else
-		*ret_words = given ? "Invalid token" : "Authorization required";
 	return MHD_HTTP_UNAUTHORIZED;
+}
+
+unsigned cell__auth_check(struct cell_server *server, const char *header, const struct sockaddr *from, struct cell__token *ret_token,
+			  const char **ret_words, int *ret_retry_s)
+{
+	const char *given = cell__access_bearer(header);
+	const struct cell__token *token;
+	unsigned status;
+
+	if (server->opts.auth_disabled) {
+		(void)cell__token_by_name(server, "", ret_token);
+		return 0;
+	}
+	token = given ? find_token(&server->tokens, given) : NULL;
+	status = cell__auth_count(server, from, token, token && token->is_short, ret_words, ret_retry_s);
+	if (!status)
+		*ret_token = *token;
+	else if (status == MHD_HTTP_UNAUTHORIZED && !given && header && *header && strcasecmp(header, "Bearer") &&
+		 strncasecmp(header, "Bearer ", 7))
+		*ret_words = "Invalid authorization scheme";
+	else if (status == MHD_HTTP_UNAUTHORIZED)
+		*ret_words = given ? "Invalid token" : "Authorization required";
+	return status;
 }

@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "wire/connect.h"
 #include "wire/sse.h"
 
 #define BLOCK_BYTES (32u * 1024u)
@@ -106,6 +107,33 @@ void cell__events_finish(struct cell__events *events)
 		drop_first(events);
 }
 
+static int add_text(const struct cell__events *events, struct cell__buf *out, const char *type, const char *id, const char *json,
+		    size_t size)
+{
+	int rc;
+
+	switch (events->form) {
+	case CELL_EVENTS_LINES:
+		rc = cell__buf_add(out, json, size);
+		return rc | cell__buf_add_str(out, "\n");
+	case CELL_EVENTS_ENVELOPES:
+		return cell__connect_add(out, type && !strcmp(type, "end") ? CELL_CONNECT_END : 0, json, size);
+	default:
+		return cell__sse_add_event(out, type, events->nameless ? NULL : id, json, size);
+	}
+}
+
+/* Bytes that keep the connection, and tell the reader nothing. */
+static void add_alive(struct cell__events_reader *reader, const char *words)
+{
+	const struct cell__events *events = reader->events;
+
+	if (events->form == CELL_EVENTS_SSE)
+		(void)cell__sse_add_comment(&reader->before, words);
+	else
+		(void)add_text(events, &reader->before, NULL, NULL, events->alive, strlen(events->alive));
+}
+
 struct cell__events_item *cell__events_add(struct cell__events *events, const char *type, const char *json, size_t size)
 {
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
@@ -113,8 +141,7 @@ struct cell__events_item *cell__events_add(struct cell__events *events, const ch
 	char id[64];
 
 	snprintf(id, sizeof(id), "%s%llu", events->prefix, (unsigned long long)events->next_number);
-	if (cell__sse_add_event(&text, type, events->nameless ? NULL : id, json, size) < 0 ||
-	    !(item = cell__alloc(1, sizeof(*item) + text.size)))
+	if (add_text(events, &text, type, id, json, size) < 0 || !(item = cell__alloc(1, sizeof(*item) + text.size)))
 		return NULL;
 	item->size = text.size;
 	item->next = NULL;
@@ -202,7 +229,7 @@ static bool has_left(struct cell__events_reader *reader)
 	if (!reader->suspended || poll(&fd, 1, 0) <= 0)
 		return false;
 	if (fd.revents & POLLRDHUP)
-		(void)cell__sse_add_comment(&reader->before, "still there?");
+		add_alive(reader, "still there?");
 	return fd.revents & (POLLHUP | POLLERR);
 }
 
@@ -215,7 +242,7 @@ void cell__events_sweep(struct cell__events *events, int64_t now_us)
 			continue;
 		}
 		if (now_us - reader->moved_us > ALIVE_US && !reader->sent) {
-			(void)cell__sse_add_comment(&reader->before, "still here");
+			add_alive(reader, "still here");
 			reader->moved_us = now_us;
 		}
 		if (reader->before.size)
@@ -233,7 +260,11 @@ void cell__events_sweep(struct cell__events *events, int64_t now_us)
 static void add_gap(struct cell__events_reader *reader, uint64_t missed)
 {
 	char text[64];
-	int n = snprintf(text, sizeof(text), "{\"missed\":%llu}", (unsigned long long)missed);
+	int n;
+
+	if (reader->events->form != CELL_EVENTS_SSE)
+		return;
+	n = snprintf(text, sizeof(text), "{\"missed\":%llu}", (unsigned long long)missed);
 
 	(void)cell__sse_add_event(&reader->before, "gap", NULL, text, (size_t)n);
 }
@@ -318,6 +349,7 @@ static void find_place(struct cell__events_reader *reader, uint64_t after, bool 
 
 struct MHD_Response *cell__events_read(struct cell__request *request, struct cell__events *events, uint64_t after, bool tell_gaps)
 {
+	static const char *const types[] = { "text/event-stream", "application/x-ndjson", "application/connect+json" };
 	struct cell__events_reader *reader = NULL;
 	struct MHD_Response *response;
 
@@ -344,7 +376,7 @@ struct MHD_Response *cell__events_read(struct cell__request *request, struct cel
 	events->awaited = false;
 	events->left_us = 0;
 	find_place(reader, after, tell_gaps);
-	MHD_add_response_header(response, "Content-Type", "text/event-stream");
+	MHD_add_response_header(response, "Content-Type", types[events->form]);
 	MHD_add_response_header(response, "Cache-Control", "no-store");
 	MHD_add_response_header(response, "X-Accel-Buffering", "no");
 	return response;

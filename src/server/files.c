@@ -23,15 +23,13 @@
 #define BLOCK_BYTES (256u * 1024u)
 #define SENT_BYTES (32u * 1024u) /* that libmicrohttpd asks for at once */
 
-enum verb { VERB_GET, VERB_DESCRIBE, VERB_PACK, VERB_PUT, VERB_UNPACK, VERB_FOLDER, VERB_REMOVE };
-
 /* One operation on files; request->files is the same while the request lives. */
 struct cell__file_work {
 	uv_work_t work;
 	struct cell__request *request;
 	struct cell_server *server;
 	struct cell__account *account;
-	enum verb verb;
+	enum cell__file_verb verb;
 	char path[PATH_MAX];
 	unsigned mode;
 	bool recursive;
@@ -40,6 +38,7 @@ struct cell__file_work {
 	json_t *answer;
 	struct cell_error err;
 	bool busy; /* the pool's, or about to be */
+	void (*then)(struct cell__request *request, json_t *found); /* NULL: /v1's answers */
 	bool gone; /* the response is freed: to be destroyed when the pool is done */
 	/* a block of the transfer */
 	char *block;
@@ -84,7 +83,7 @@ void cell__files_forget(struct cell__request *request)
 
 /* ---- the beginning ---- */
 
-static struct cell__file_work *create(struct cell__request *request, enum verb verb)
+static struct cell__file_work *create(struct cell__request *request, enum cell__file_verb verb)
 {
 	struct cell_server *server = request->server;
 	struct cell__account *account = request->served->account;
@@ -149,30 +148,30 @@ static void do_first(uv_work_t *work)
 	int fd = files->root.fd;
 
 	switch (files->verb) {
-	case VERB_GET:
+	case CELL_FILE_GET:
 		files->root.fd = dup(fd);
 		open_transfer(files, CELL_TRANSFER_GET, 0);
 		/* Of a folder the list. */
 		if (!files->transfer && files->err.sys == EISDIR)
 			files->answer = cell__files_describe(fd, files->path, &files->err);
 		break;
-	case VERB_PACK:
+	case CELL_FILE_PACK:
 		open_transfer(files, CELL_TRANSFER_PACK, 0);
 		if (files->transfer)
 			fill_block(files);
 		return;
-	case VERB_PUT:
-	case VERB_UNPACK:
-		open_transfer(files, files->verb == VERB_PUT ? CELL_TRANSFER_PUT : CELL_TRANSFER_UNPACK, files->root.max_bytes);
+	case CELL_FILE_PUT:
+	case CELL_FILE_UNPACK:
+		open_transfer(files, files->verb == CELL_FILE_PUT ? CELL_TRANSFER_PUT : CELL_TRANSFER_UNPACK, files->root.max_bytes);
 		return;
-	case VERB_DESCRIBE:
+	case CELL_FILE_DESCRIBE:
 		files->answer = cell__files_describe(fd, files->path, &files->err);
 		break;
-	case VERB_FOLDER:
+	case CELL_FILE_FOLDER:
 		if (guard(files) && cell__files_make_folder(fd, files->path, &files->err) == 0)
 			files->answer = cell__files_describe(fd, files->path, &files->err);
 		break;
-	case VERB_REMOVE:
+	case CELL_FILE_REMOVE:
 		if (guard(files) && cell__files_remove(fd, files->path, files->recursive, &files->err) == 0)
 			files->answer = json_null();
 		break;
@@ -189,15 +188,17 @@ static void handle_first(uv_work_t *work, int status)
 
 	(void)status; /* never cancelled */
 	files->busy = false;
-	if (files->verb == VERB_REMOVE && request->served->session)
+	if (files->verb == CELL_FILE_REMOVE && request->served->session)
 		cell__session_written_on_loop(request->served->session);
-	if (files->answer && files->verb == VERB_REMOVE)
+	if (files->answer && files->then)
+		files->then(request, files->answer);
+	else if (files->answer && files->verb == CELL_FILE_REMOVE)
 		cell__answer_none(request, MHD_HTTP_NO_CONTENT);
 	else if (files->answer)
-		cell__answer_json(request, files->verb == VERB_FOLDER ? MHD_HTTP_CREATED : MHD_HTTP_OK, json_incref(files->answer));
-	else if (!files->transfer || (files->verb == VERB_PACK && files->err.code))
+		cell__answer_json(request, files->verb == CELL_FILE_FOLDER ? MHD_HTTP_CREATED : MHD_HTTP_OK, json_incref(files->answer));
+	else if (!files->transfer || (files->verb == CELL_FILE_PACK && files->err.code))
 		cell__answer_error(request, &files->err);
-	else if (files->verb == VERB_GET || files->verb == VERB_PACK)
+	else if (files->verb == CELL_FILE_GET || files->verb == CELL_FILE_PACK)
 		answer_download(files);
 	else
 		cell__request_resume(request); /* with the body */
@@ -221,7 +222,7 @@ static void handle_root(void *arg, const struct cell__root *root, const struct c
 static void start(struct cell__file_work *files)
 {
 	struct cell__request *request = files->request;
-	bool writes = files->verb >= VERB_PUT;
+	bool writes = files->verb >= CELL_FILE_PUT;
 	struct cell_error err;
 
 	files->busy = true;
@@ -348,7 +349,7 @@ static void answer_download(struct cell__file_work *files)
 {
 	struct cell__request *request = files->request;
 	const struct stat *st = cell__file_transfer_stat(files->transfer);
-	bool is_file = files->verb == VERB_GET;
+	bool is_file = files->verb == CELL_FILE_GET;
 	uint64_t size = is_file ? (uint64_t)st->st_size : MHD_SIZE_UNKNOWN, offset = 0, part = size;
 	int range = is_file && is_same_file(request, st) ? cell__range_parse(cell__request_header(request, "Range"), size, &offset, &part)
 							 : 0;
@@ -405,6 +406,8 @@ static void handle_written(uv_work_t *work, int status)
 		cell__session_written_on_loop(request->served->session);
 	if (files->err.code)
 		cell__answer_error(request, &files->err);
+	else if (files->ended && files->then)
+		files->then(request, NULL);
 	else if (files->ended)
 		cell__answer_json(request, MHD_HTTP_CREATED,
 				  json_pack("{s:s,s:I}", "path", files->path, "bytes", (json_int_t)request->taken_bytes));
@@ -425,7 +428,7 @@ size_t cell__upload_take(struct cell__request *request, const char *bytes, size_
 	/* The handler has not got so far yet; or it needs no body, and throws it away. */
 	if (!files || files->busy)
 		return size;
-	if (files->verb != VERB_PUT && files->verb != VERB_UNPACK)
+	if (files->verb != CELL_FILE_PUT && files->verb != CELL_FILE_UNPACK)
 		return 0;
 	n = BLOCK_BYTES - files->used < size ? BLOCK_BYTES - files->used : size;
 	if (n > 0)
@@ -471,36 +474,44 @@ static bool take_mode(struct cell__request *request, unsigned *ret_mode)
 	return true;
 }
 
-static void begin(struct cell__request *request, enum verb verb)
+void cell__file_begin(struct cell__request *request, enum cell__file_verb verb, const char *path, unsigned mode, bool recursive,
+		      void (*then)(struct cell__request *request, json_t *found))
 {
-	char path[PATH_MAX];
-	unsigned mode;
-	struct cell__file_work *files;
+	struct cell__file_work *files = create(request, verb);
 
-	if (!cell__served_find(request, request->params[0], false) || !take_path(request, path) || !take_mode(request, &mode) ||
-	    !(files = create(request, verb)))
+	if (!files)
 		return;
 	strcpy(files->path, path);
 	files->mode = mode;
-	files->recursive = json_is_true(json_object_get(request->query, "recursive"));
+	files->recursive = recursive;
+	files->then = then;
 	start(files);
+}
+
+static void begin(struct cell__request *request, enum cell__file_verb verb)
+{
+	char path[PATH_MAX];
+	unsigned mode;
+
+	if (cell__served_find(request, request->params[0], false) && take_path(request, path) && take_mode(request, &mode))
+		cell__file_begin(request, verb, path, mode, json_is_true(json_object_get(request->query, "recursive")), NULL);
 }
 
 void cell__handle_v1_file_get(struct cell__request *request)
 {
 	const char *format = format_of(request);
 
-	begin(request, !strcmp(format, "json") ? VERB_DESCRIBE : !strcmp(format, "tar") ? VERB_PACK : VERB_GET);
+	begin(request, !strcmp(format, "json") ? CELL_FILE_DESCRIBE : !strcmp(format, "tar") ? CELL_FILE_PACK : CELL_FILE_GET);
 }
 
 void cell__handle_v1_file_put(struct cell__request *request)
 {
 	const char *format = format_of(request);
 
-	begin(request, !strcmp(format, "folder") ? VERB_FOLDER : !strcmp(format, "tar") ? VERB_UNPACK : VERB_PUT);
+	begin(request, !strcmp(format, "folder") ? CELL_FILE_FOLDER : !strcmp(format, "tar") ? CELL_FILE_UNPACK : CELL_FILE_PUT);
 }
 
 void cell__handle_v1_file_delete(struct cell__request *request)
 {
-	begin(request, VERB_REMOVE);
+	begin(request, CELL_FILE_REMOVE);
 }

@@ -138,6 +138,15 @@ static void note_refusal(struct cell__request *request, int code, const char *wo
 	request->refusal_code = code;
 }
 
+/* In the form of E2B's clients for those. */
+static struct MHD_Response *foreign_error(const struct cell__request *request, unsigned *status, int code, const char *words)
+{
+	const char *type;
+	char *text = cell__e2b_error(request, code, words, status, &type);
+
+	return text ? cell__http_response(text, strlen(text), type) : NULL;
+}
+
 static struct MHD_Response *error_response(unsigned status, int code, const char *words)
 {
 	json_t *error = json_pack("{s:s,s:s}", "detail", words, "code", cell_code_word(code));
@@ -157,6 +166,7 @@ static struct MHD_Response *error_response(unsigned status, int code, const char
 void cell__answer_fail(struct cell__request *request, unsigned status, int code, const char *fmt, ...)
 {
 	CELL_AUTO_FREE char *words = NULL;
+	struct MHD_Response *response;
 	va_list ap;
 
 	va_start(ap, fmt);
@@ -164,12 +174,15 @@ void cell__answer_fail(struct cell__request *request, unsigned status, int code,
 		words = NULL;
 	va_end(ap);
 	note_refusal(request, code, words ? words : "out of memory");
-	cell__answer_response(request, status, error_response(status, code, words ? words : "out of memory"));
+	response = request->is_e2b ? foreign_error(request, &status, code, words ? words : "out of memory")
+				   : error_response(status, code, words ? words : "out of memory");
+	cell__answer_response(request, status, response);
 }
 
 static void answer_later(struct cell__request *request, unsigned status, int retry_s, const char *words)
 {
-	struct MHD_Response *response = error_response(status, CELL_E_BUSY, words);
+	struct MHD_Response *response = request->is_e2b ? foreign_error(request, &status, CELL_E_BUSY, words)
+							: error_response(status, CELL_E_BUSY, words);
 	char seconds[16];
 
 	request->server->counts.busy++;
@@ -268,6 +281,10 @@ static void request_destroy(struct cell__request *request)
 
 	server->counts.in_flight--;
 	cell__served_release(request);
+	if (request->beside)
+		cell__served_let_go(cell__take_ptr(request->beside));
+	json_decref(request->kept);
+	free(request->env);
 	if (request->workspace)
 		cell__workspace_put(request->workspace);
 	if (request->response)
@@ -295,7 +312,10 @@ static void refuse_body(struct cell__request *request, unsigned status, int code
 	const union MHD_ConnectionInfo *tls = MHD_get_connection_info(request->connection, MHD_CONNECTION_INFO_GNUTLS_SESSION);
 	const union MHD_ConnectionInfo *fd = MHD_get_connection_info(request->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
 	json_t *error = json_pack("{s:s,s:s}", "detail", words, "code", cell_code_word(code));
-	CELL_AUTO_FREE char *body = error ? json_dumps(error, JSON_COMPACT) : NULL;
+	const char *type = "application/json";
+	CELL_AUTO_FREE char *body = request->is_e2b ? cell__e2b_error(request, code, words, &status, &type)
+				    : error         ? json_dumps(error, JSON_COMPACT)
+						    : NULL;
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
 	struct cell__connection *connection = connection_of(request->connection);
 	ssize_t sent = -1;
@@ -303,9 +323,9 @@ static void refuse_body(struct cell__request *request, unsigned status, int code
 	json_decref(error);
 	/* A client that has not read earlier bytes will not read this. */
 	if (cell__buf_printf(&text,
-			     "HTTP/1.1 %u %s\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n"
+			     "HTTP/1.1 %u %s\r\nConnection: close\r\nContent-Type: %s\r\nContent-Length: %zu\r\n"
 			     "X-Request-ID: %s\r\n\r\n%s",
-			     status, MHD_get_reason_phrase_for(status), body ? strlen(body) : 0, request->id, body ? body : "") == 0)
+			     status, MHD_get_reason_phrase_for(status), type, body ? strlen(body) : 0, request->id, body ? body : "") == 0)
 		sent = tls && tls->tls_session ? cell__tls_send(tls->tls_session, text.data, text.size)
 		       : fd                    ? send(fd->connect_fd, text.data, text.size, MSG_DONTWAIT | MSG_NOSIGNAL)
 					       : -1;
@@ -406,6 +426,7 @@ static bool check_client(struct cell__request *request, unsigned scope)
 	struct cell__connection *connection = connection_of(request->connection);
 	const char *words = NULL;
 	int retry_s = 0;
+<<<<<<< HEAD
 	CELL_AUTO_BUF struct cell__buf basic = CELL_BUF_INIT;
 	const char *given = cell__request_header(request, "Authorization");
 	unsigned status;
@@ -413,13 +434,19 @@ static bool check_client(struct cell__request *request, unsigned scope)
 	if (request->route && request->route->basic && given && from_basic(given, &basic))
 		given = basic.data;
 	status = cell__auth_check(server, given, address_of(request->connection), &request->who, &words, &retry_s);
+=======
+	const struct sockaddr *from = address_of(request->connection);
+	unsigned status = request->is_e2b ? cell__e2b_auth_check(request, from, &words, &retry_s)
+					  : cell__auth_check(server, cell__request_header(request, "Authorization"), from, &request->who,
+							     &words, &retry_s);
+>>>>>>> e1f35df (server: serve E2B's clients with serve --e2b)
 
 	if (!status && connection)
 		cell__guests_leave(&server->guests, &connection->guest);
 	if (status == MHD_HTTP_TOO_MANY_REQUESTS)
 		cell__answer_busy(request, retry_s, words);
 	else if (status)
-		cell__answer_fail(request, status, CELL_E_AUTH, "%s", words);
+		cell__answer_fail(request, status, status == MHD_HTTP_BAD_GATEWAY ? CELL_E_NOT_FOUND : CELL_E_AUTH, "%s", words);
 	else if (!(request->who.scopes & scope) && !(is_hole("call-approve") && scope == CELL_SCOPE_APPROVE))
 		cell__answer_fail(request, MHD_HTTP_FORBIDDEN, CELL_E_FORBIDDEN, "the token \"%s\" lacks the scope \"%s\"",
 				  request->who.name,
@@ -459,7 +486,8 @@ static bool check_head(struct cell__request *request, const char *method, const 
 		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID, "%s", wrong);
 		return false;
 	}
-	cell__route_find(request->server->routes, request->method, path, &request->match);
+	request->is_e2b = request->server->opts.e2b && cell__e2b_is_asked(request, path);
+	cell__route_find(request->is_e2b ? cell__e2b_routes : request->server->routes, request->method, path, &request->match);
 	request->route = request->match.route;
 	if (!check_origin(request) || answer_preflight(request))
 		return false;

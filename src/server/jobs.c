@@ -126,7 +126,11 @@ static void handle_moved(struct cell__events *events)
 
 static void handle_reader_gone(struct cell__events *events)
 {
-	job_unref((struct cell__job *)events);
+	struct cell__job *job = (struct cell__job *)events;
+
+	if (job->form && job->form->stops && job->state == CELL_JOB_RUNNING && !events->n_readers && job->served->session)
+		cell_session_interrupt(job->served->session, NULL);
+	job_unref(job);
 }
 
 /* Memory that is gone costs an event, and the reader sees that a number is missing. */
@@ -260,7 +264,10 @@ static void job_ended(struct cell__job *job, struct cell_result *result, const s
 	} else if (waiter) {
 		cell__answer_error(waiter, err);
 	} else {
-		add_result(job, result, err);
+		if (job->form)
+			job->form->ended(job, result, err);
+		else
+			add_result(job, result, err);
 		keep_ended(server, job);
 		cell__events_end(&job->events);
 	}
@@ -300,6 +307,10 @@ static void handle_event(void *arg, const struct cell_event *event)
 		cell__session_log_chunk(job->served->log, job->number, event);
 	if (!job->streams)
 		return;
+	if (job->form) {
+		job->form->event(job, event);
+		return;
+	}
 	switch (event->type) {
 	case CELL_EVENT_CHUNK:
 		add_chunk(job, event);
@@ -412,6 +423,12 @@ bool cell__job_begin(struct cell__request *request, const char *code, size_t siz
 	cell__events_init(&job->events, server);
 	job->events.moved = handle_moved;
 	job->events.unref = handle_reader_gone;
+	job->form = answer ? NULL : request->job_form;
+	if (job->form) {
+		job->events.form = job->form->events;
+		job->events.alive = job->form->alive;
+		job->events.nameless = true;
+	}
 	job->served = served;
 	job->server = server;
 	job->number = served->next_job++;

@@ -475,6 +475,7 @@ static void handle_tick(uv_timer_t *timer)
 	if (server->stopping && now_us - server->stopping_us > LAST_WORDS_US)
 		cell__http_hang_up(server);
 	cell__served_sweep(server, now_us);
+	cell__e2b_sweep(server, now_us);
 	cell__jobs_sweep(server, now_us);
 	cell__fusion_sweep(server, now_us);
 	cell__sample_sweep(server, now_us);

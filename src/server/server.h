@@ -8,6 +8,7 @@
  *                                                                              ├── jobs.c      cells: jobs and their events
  *                                                                              ├── fusion.c    programs in fresh processes
  *                                                                              ├── spaces.c    operations on a space
+ *                                                                              ├── e2b/        E2B's protocol, on the same sessions
  *                                                                              └── mcp.c       clients of the MCP server, which has a
  *                                                                                              front end of its own with these routes alone
  *
@@ -48,6 +49,8 @@ struct cell__account;
 struct cell__session_log;
 struct cell__served;
 struct cell__job;
+struct cell__job_form;
+struct cell__e2b_context;
 struct cell__request;
 struct cell__workspace;
 
@@ -167,6 +170,11 @@ struct cell__address_count {
 	double failures;
 };
 
+/* The token of this name, or of anybody where none is asked for; false: there is none. */
+bool cell__token_by_name(const struct cell_server *server, const char *name, struct cell__token *ret_token);
+/* Counts attempts of an address: 0 for a good one, or the status to refuse with. */
+unsigned cell__auth_count(struct cell_server *server, const struct sockaddr *from, bool is_good, bool is_short, const char **ret_words,
+			  int *ret_retry_s);
 /* 0, or the status to refuse with; *ret_token is a copy. */
 unsigned cell__auth_check(struct cell_server *server, const char *header, const struct sockaddr *from, struct cell__token *ret_token,
 			  const char **ret_words, int *ret_retry_s);
@@ -191,6 +199,7 @@ struct cell__request {
 	bool ends_session;       /* with the answer: it was opened for this request alone */
 	bool crosses;            /* a page of an allowed origin made it: the browser may show it the answer */
 	bool is_last;            /* of its connection: a proxy might see its end elsewhere */
+	bool is_e2b;             /* a client of E2B's made it: routes, tokens and errors are E2B's (e2b/e2b.h) */
 	bool thrown_away;        /* its body is too large, which has been answered */
 	size_t thrown_bytes;
 	struct cell__buf body;
@@ -205,6 +214,11 @@ struct cell__request {
 	struct MHD_Response *response;
 	/* the handler's own */
 	struct cell__served *served;
+	struct cell__served *beside; /* a session that is opened works in the folder of this one, which is held; or NULL */
+	char **env;              /* of a session that is opened, instead of the server's; one block; or NULL */
+	const struct cell__job_form *job_form; /* of the events of a cell that is started; NULL: server-sent events */
+	char sandbox[33];        /* of E2B's clients, that the request is for; "": none */
+	json_t *kept;            /* what a handler of e2b/ needs later; or NULL */
 	struct cell__workspace *workspace;
 	bool removes;            /* packages are removed, not added */
 	bool together; /* the packages of the request are installed in one operation */
@@ -262,6 +276,22 @@ void cell__request_suspend(struct cell__request *request);
 void cell__request_resume(struct cell__request *request);
 
 /* ---- files of sessions (files.c) ---- */
+
+enum cell__file_verb {
+	CELL_FILE_GET,
+	CELL_FILE_DESCRIBE,
+	CELL_FILE_PACK,
+	CELL_FILE_PUT,
+	CELL_FILE_UNPACK,
+	CELL_FILE_FOLDER,
+	CELL_FILE_REMOVE
+};
+/*
+ * An operation on files of request->served.  path: as cell__files_path() answers.  then(): answers when it has succeeded, with what was
+ * found out (borrowed; NULL for a file that was put); NULL: as /v1 does.  The bytes of a file that is read are the answer in any case.
+ */
+void cell__file_begin(struct cell__request *request, enum cell__file_verb verb, const char *path, unsigned mode, bool recursive,
+		      void (*then)(struct cell__request *request, json_t *found));
 
 /*
  * Takes bytes of a streamed body and returns how many are left; size 0: its end.  Afterwards the request is answered, or waits for the
@@ -436,6 +466,7 @@ struct cell__served {
 	struct cell__job *running;
 	struct cell__job *kept;      /* newest first: running, waiting and ended */
 	bool closing, listed;
+	struct cell__e2b_context *context; /* it belongs to a sandbox of E2B's clients, which ends it; or NULL */
 	bool is_short;               /* made by /execute without an id, and not named since: execute_idle_ms applies */
 	struct cell__served *bucket_next;
 	struct cell__served *next, **at; /* all of them */
@@ -465,6 +496,12 @@ json_t *cell__served_describe(const struct cell__served *served);
 
 struct cell__events_reader;
 
+enum cell__events_form {
+	CELL_EVENTS_SSE,
+	CELL_EVENTS_LINES,     /* a line of JSON each; types are not sent */
+	CELL_EVENTS_ENVELOPES, /* messages of Connect streams (wire/connect.h); the type "end" marks the last one */
+};
+
 struct cell__events_item {
 	size_t size;
 	struct cell__events_item *next;
@@ -486,6 +523,8 @@ struct cell__events {
 	bool awaited;                 /* a reader was here and may return: events it has not received are kept */
 	bool patient;                 /* ... for as long as the log */
 	bool nameless;                /* its events have no ids: nobody can resume it */
+	enum cell__events_form form;
+	const char *alive;            /* another form than SSE: JSON that tells a reader nothing */
 	uint64_t wanted_bytes;        /* by it: its position among all events ever added */
 	uint64_t dropped_bytes;       /* of dropped events */
 	size_t max_bytes;             /* of all events; slow readers lose the oldest.  0: readers never lose any */
@@ -538,6 +577,7 @@ struct cell__job {
 	int64_t timeout_ms;
 	uint64_t run_id;
 	struct cell__request *waiter; /* that is answered with the result; or NULL */
+	const struct cell__job_form *form; /* NULL: server-sent events */
 	void (*answer)(struct cell__request *request, struct cell_result *result);
 	bool streams; /* events are kept */
 	bool held;
@@ -548,6 +588,17 @@ struct cell__job {
 	struct cell__job *kept_next; /* of the session */
 	struct cell__job *ended_next; /* of the server, oldest first */
 	unsigned refs;
+};
+
+/* The events of a cell in another protocol than ours: each adds to job->events. */
+struct cell__job_form {
+	enum cell__events_form events;
+	const char *alive; /* as in struct cell__events */
+	/* Output and displays. */
+	void (*event)(struct cell__job *job, const struct cell_event *event);
+	/* The last ones; result NULL: it never ran, err has the reason. */
+	void (*ended)(struct cell__job *job, const struct cell_result *result, const struct cell_error *err);
+	bool stops; /* the cell is interrupted when its last reader leaves */
 };
 
 /* Runs the cell of a request on request->served. answer NULL: a run whose events are kept, *ret_job; else the request is answered. */
@@ -590,6 +641,20 @@ void cell__mcp_sweep(struct cell_server *server, int64_t now_us);
 /* All clients end, and then cell__server_advance() is called. */
 void cell__mcp_end(struct cell_server *server);
 bool cell__mcp_ended(const struct cell_server *server);
+
+/* ---- E2B's protocol (e2b/) ---- */
+
+extern const struct cell__route cell__e2b_routes[];
+/* Whether the request is one of E2B's clients, by its headers. */
+bool cell__e2b_is_asked(const struct cell__request *request, const char *path);
+/* As cell__auth_check(), with the tokens that E2B's clients send. */
+unsigned cell__e2b_auth_check(struct cell__request *request, const struct sockaddr *from, const char **ret_words, int *ret_retry_s);
+/* The body of an error in the form that the client reads, and its status; free() it.  NULL: out of memory. */
+char *cell__e2b_error(const struct cell__request *request, int code, const char *words, unsigned *status, const char **ret_type);
+/* The session ends: its context goes, and with the first session of a sandbox all others. */
+void cell__e2b_served_ends(struct cell__served *served);
+/* Once a second: sandboxes whose time is over end, or pause. */
+void cell__e2b_sweep(struct cell_server *server, int64_t now_us);
 
 /* ---- readiness (ready.c) ---- */
 

@@ -206,8 +206,13 @@ static void handle_workspace(void *arg, struct cell__workspace *workspace, const
 	served->workspace = workspace;
 	if (!workspace)
 		why = *err;
-	if (workspace && server->opts.work_dir)
+	if (workspace && opening->request->beside) {
+		served->folder = opening->request->beside->folder;
+		if (served->folder)
+			served->folder->users++;
+	} else if (workspace && server->opts.work_dir) {
 		served->folder = make_folder(server, &why);
+	}
 	if (workspace && !why.code) {
 		opening->options = server->session;
 		opening->options.space = workspace->space;
@@ -217,6 +222,8 @@ static void handle_workspace(void *arg, struct cell__workspace *workspace, const
 		opening->options.no_spill = 1; /* a client cannot read a file here, and its result is freed once it is answered */
 		if (served->folder)
 			opening->options.cwd = served->folder->path;
+		if (opening->request->env)
+			opening->options.env = (const char *const *)opening->request->env;
 		if (!cell__session_open_on_loop(server->engine, &opening->options, handle_opened, opening, &why))
 			return;
 	}
@@ -599,6 +606,8 @@ void cell__served_end(struct cell__served *served)
 	served->closing = true;
 	if (cell__session_is_child_on_loop(served->session))
 		log_child(served, "child_ended");
+	if (served->context)
+		cell__e2b_served_ends(served);
 	if (served->racing)
 		*served->racing = NULL;
 	cell__jobs_cancel(server, served);
@@ -621,8 +630,8 @@ void cell__served_sweep(struct cell_server *server, int64_t now_us)
 		int64_t idle_ms = served->is_short ? server->limits.execute_idle_ms : server->limits.idle_ms;
 
 		next = served->next;
-		if (cell__session_is_child_on_loop(served->session))
-			continue; /* it ends with its parent */
+		if (cell__session_is_child_on_loop(served->session) || served->context)
+			continue; /* it ends with its parent, or with its sandbox */
 		if (served->jobs || served->requests || idle_ms < 0 || now_us - served->used_us < idle_ms * 1000)
 			continue;
 		server->counts.sessions_expired++;

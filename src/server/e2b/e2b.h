@@ -1,0 +1,131 @@
+/*
+ * E2B's protocol on the server's sessions (docs/e2b.md), for the unmodified clients of E2B.
+ *
+ *     control plane   X-API-KEY, a token of the server     /sandboxes, /v2/sandboxes, ...     sandboxes.c
+ *     a sandbox       E2b-Sandbox-Id and X-Access-Token,   /execute, /contexts                code.c
+ *                     which is the sandbox's own           /files                             files.c
+ *                                                          /filesystem.Filesystem/METHOD      filesystem.c
+ *
+ * A sandbox is a session with its folder; each further context is a session in the same folder.  The id of the first session is the
+ * sandbox's.  Sessions belong to the token that made the sandbox: quotas, limits, gate and audit are the same as with other clients.  A
+ * request to a sandbox has the rights of that token, and reaches that sandbox only.
+ *
+ *     running ──pause, or its time is over and it pauses──▶ paused ──connect, resume──▶ running
+ *        └── kill, or its time is over ──▶ gone ◀── kill ──────┘
+ *
+ * All of it belongs to the loop's thread.
+ */
+#ifndef CELL_SERVER_E2B_H
+#define CELL_SERVER_E2B_H
+
+#include <limits.h>
+
+#include "server/server.h"
+
+#define CELL_E2B_ENVD_VERSION "0.6.4" /* of the daemon whose protocol is spoken */
+#define CELL_E2B_HOME "/home/user"
+#define CELL_E2B_TIMEOUT_S 300
+#define CELL_E2B_MAX_TIMEOUT_S 86400
+#define CELL_E2B_MAX_CONTEXTS 64u
+#define CELL_E2B_TOKEN 64u /* characters */
+
+struct cell__e2b_context {
+	struct cell__e2b_sandbox *sandbox;
+	struct cell__served *served;
+	char *cwd;                /* as the client gave it */
+	bool is_bash;
+	bool has_env;             /* its last cell had variables of its own */
+	uint64_t executions;
+	struct { /* of stdout and stderr: the beginning of a character */
+		char bytes[4];
+		size_t size;
+	} carry[2];
+	struct cell__e2b_context *next;
+};
+
+struct cell__e2b_sandbox {
+	struct cell_server *server;
+	struct cell__e2b_context *contexts; /* the first is the sandbox's own session; the others follow, the newest first */
+	char token[CELL_E2B_TOKEN + 1];
+	char *template;
+	json_t *metadata, *envs;            /* objects of strings */
+	int64_t end_us;                     /* when its time is over; paused: when it ends */
+	bool paused, pauses;                /* now; instead of ending when its time is over */
+	bool ending;
+};
+
+/* ---- requests (table.c) ---- */
+
+/* The body, an object (borrowed); NULL: it was answered.  An empty body is an empty object. */
+json_t *cell__e2b_body(struct cell__request *request);
+/* A parameter of the query, decoded; free() it.  NULL: there is none. */
+char *cell__e2b_query(const struct cell__request *request, const char *name);
+/* The sandbox of a request to it, its first session held as request->served; NULL: it was answered. */
+struct cell__e2b_sandbox *cell__e2b_enter(struct cell__request *request);
+/* The sandbox of this id, if it is a sandbox and not about to end. */
+struct cell__e2b_sandbox *cell__e2b_by_id(const struct cell_server *server, const char *id);
+const char *cell__e2b_id(const struct cell__e2b_sandbox *sandbox);
+/* A path as a client gives it, below the folder of the sandbox. */
+int cell__e2b_path(const struct cell__e2b_sandbox *sandbox, const char *given, char ret_path[static PATH_MAX], struct cell_error *err);
+
+/* ---- handlers ---- */
+
+void cell__e2b_handle_create(struct cell__request *request);
+void cell__e2b_handle_list(struct cell__request *request);
+void cell__e2b_handle_get(struct cell__request *request);
+void cell__e2b_handle_kill(struct cell__request *request);
+void cell__e2b_handle_timeout(struct cell__request *request);
+void cell__e2b_handle_refresh(struct cell__request *request);
+void cell__e2b_handle_pause(struct cell__request *request);
+void cell__e2b_handle_connect(struct cell__request *request);
+void cell__e2b_handle_fork(struct cell__request *request);
+void cell__e2b_handle_metrics(struct cell__request *request);
+void cell__e2b_handle_refused(struct cell__request *request);
+
+void cell__e2b_handle_health(struct cell__request *request);
+void cell__e2b_handle_execute(struct cell__request *request);
+void cell__e2b_handle_contexts(struct cell__request *request);
+void cell__e2b_handle_context_create(struct cell__request *request);
+void cell__e2b_handle_context_remove(struct cell__request *request);
+void cell__e2b_handle_context_restart(struct cell__request *request);
+
+void cell__e2b_handle_file_get(struct cell__request *request);
+void cell__e2b_handle_file_post(struct cell__request *request);
+void cell__e2b_handle_file_form(struct cell__request *request);
+void cell__e2b_handle_filesystem(struct cell__request *request);
+
+/* ---- work on files (files.c) ---- */
+
+/* A request's work on the sandbox's files, on the pool. */
+struct cell__e2b_work {
+	uv_work_t work;
+	struct cell__request *request;
+	struct cell__root root;
+	bool writes;
+	char path[PATH_MAX], other[PATH_MAX];
+	json_int_t depth;
+	json_t *answer;
+	struct cell_error err; /* code 0: it succeeded */
+	/* On the pool: sets answer or err. */
+	void (*step)(struct cell__e2b_work *work);
+	/* On the loop's thread: answers the request where it succeeded.  NULL: with `answer`. */
+	void (*then)(struct cell__e2b_work *work);
+	void *data; /* the handler's, freed by drop(), which may be NULL */
+	void (*drop)(void *data);
+};
+/* NULL: it was answered. */
+struct cell__e2b_work *cell__e2b_work_create(struct cell__request *request);
+/* Takes it over; request->served is the session. */
+void cell__e2b_work_start(struct cell__e2b_work *work);
+void cell__e2b_work_free(struct cell__e2b_work *work);
+/* {"name", "type", "path", ...} as E2B describes a file; item: of cell__files_describe(). */
+json_t *cell__e2b_entry(const char *path, const json_t *item);
+
+/* ---- sessions of a sandbox (sandboxes.c) ---- */
+
+/* Adds a session to a sandbox; NULL: out of memory. */
+struct cell__e2b_context *cell__e2b_context_add(struct cell__e2b_sandbox *sandbox, struct cell__served *served, const char *cwd);
+/* The variables of its sessions, "K=V", NULL-terminated; free() it.  NULL: out of memory. */
+char **cell__e2b_env(const struct cell_server *server, const json_t *envs);
+
+#endif

@@ -1,0 +1,285 @@
+/*
+ * /files: contents of files, and the work on files that all requests share.
+ *
+ * A body of bytes is streamed to its file (server/files.c).  A form has several files and is read as a whole; libmicrohttpd parses it.
+ */
+#include "server/e2b/e2b.h"
+
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include "files/files.h"
+
+#define MAX_PARTS 256u /* files of one form */
+#define FORM_BUFFER 4096u
+
+/* ---- work ---- */
+
+struct cell__e2b_work *cell__e2b_work_create(struct cell__request *request)
+{
+	struct cell__e2b_work *work = cell__alloc(1, sizeof(*work));
+
+	if (!work) {
+		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for the files");
+		return NULL;
+	}
+	work->work.data = work;
+	work->request = request;
+	work->root.fd = -1;
+	return work;
+}
+
+void cell__e2b_work_free(struct cell__e2b_work *work)
+{
+	json_decref(work->answer);
+	if (work->drop)
+		work->drop(work->data);
+	free(work);
+}
+
+static void do_step(uv_work_t *uv)
+{
+	struct cell__e2b_work *work = uv->data;
+
+	work->step(work);
+	close(work->root.fd);
+}
+
+static void handle_done(uv_work_t *uv, int status)
+{
+	struct cell__e2b_work *work = uv->data;
+	struct cell__request *request = work->request;
+
+	(void)status; /* never cancelled */
+	if (work->writes && request->served->session)
+		cell__session_written_on_loop(request->served->session);
+	if (work->err.code)
+		cell__answer_error(request, &work->err);
+	else if (work->then)
+		work->then(work);
+	else
+		cell__answer_json(request, MHD_HTTP_OK, json_incref(work->answer));
+	cell__e2b_work_free(work);
+}
+
+static void handle_root(void *arg, const struct cell__root *root, const struct cell_error *err)
+{
+	struct cell__e2b_work *work = arg;
+	struct cell_server *server = work->request->server;
+
+	if (!root) {
+		cell__answer_error(work->request, err);
+		cell__e2b_work_free(work);
+		return;
+	}
+	work->root = *root;
+	uv_queue_work(cell__loop_uv(server->engine->loop), &work->work, do_step, handle_done);
+}
+
+void cell__e2b_work_start(struct cell__e2b_work *work)
+{
+	struct cell__request *request = work->request;
+	struct cell_error err;
+
+	if (!request->served->session) {
+		cell__answer_fail(request, MHD_HTTP_GONE, CELL_E_EXPIRED, "The sandbox was not found");
+		cell__e2b_work_free(work);
+	} else if (cell__session_root_on_loop(request->served->session, work->writes, handle_root, work, &err) < 0) {
+		cell__answer_error(request, &err);
+		cell__e2b_work_free(work);
+	}
+}
+
+/* ---- one file ---- */
+
+/* The path in the query; false: it was answered. */
+static bool take_path(struct cell__request *request, char ret_path[static PATH_MAX])
+{
+	const struct cell__e2b_sandbox *sandbox = cell__e2b_enter(request);
+	CELL_AUTO_FREE char *given = sandbox ? cell__e2b_query(request, "path") : NULL;
+	struct cell_error err;
+
+	if (!sandbox)
+		return false;
+	if (!given)
+		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID, "path is missing");
+	else if (cell__e2b_path(sandbox, given, ret_path, &err) < 0)
+		cell__answer_error(request, &err);
+	else
+		return true;
+	return false;
+}
+
+static void answer_folder(struct cell__request *request, json_t *found)
+{
+	(void)found;
+	cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID, "the path is a directory");
+}
+
+void cell__e2b_handle_file_get(struct cell__request *request)
+{
+	char path[PATH_MAX];
+
+	if (take_path(request, path))
+		cell__file_begin(request, CELL_FILE_GET, path, 0, false, answer_folder);
+}
+
+static json_t *written(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+	CELL_AUTO_BUF struct cell__buf full = CELL_BUF_INIT;
+
+	if (cell__buf_printf(&full, CELL_E2B_HOME "/%s", path) < 0)
+		return NULL;
+	return json_pack("{s:s,s:s,s:s}", "name", slash ? slash + 1 : path, "type", "file", "path", full.data);
+}
+
+static void answer_put(struct cell__request *request, json_t *found)
+{
+	(void)found;
+	cell__answer_json(request, MHD_HTTP_OK, json_pack("[o]", written(json_string_value(json_object_get(request->kept, "path")))));
+}
+
+/* What is not kept is refused. */
+static bool check_upload(struct cell__request *request)
+{
+	const char *encoding = cell__request_header(request, "Content-Encoding");
+
+	if (!encoding || !strcasecmp(encoding, "identity"))
+		return true;
+	cell__answer_fail(request, MHD_HTTP_UNSUPPORTED_MEDIA_TYPE, CELL_E_UNSUPPORTED,
+			  "Content-Encoding %.20s is not supported: leave out gzip", encoding);
+	return false;
+}
+
+void cell__e2b_handle_file_post(struct cell__request *request)
+{
+	char path[PATH_MAX];
+
+	if (!check_upload(request) || !take_path(request, path))
+		return;
+	request->kept = json_pack("{s:s}", "path", path);
+	if (!request->kept)
+		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID, "the path is not UTF-8");
+	else
+		cell__file_begin(request, CELL_FILE_PUT, path, 0, false, answer_put);
+}
+
+/* ---- forms ---- */
+
+struct part {
+	char *path; /* as given */
+	char inner[PATH_MAX];
+	struct cell__buf bytes;
+};
+
+struct form {
+	struct part *parts;
+	size_t n;
+	bool failed;
+};
+
+static void form_free(void *arg)
+{
+	struct form *form = arg;
+
+	for (size_t i = 0; i < form->n; i++) {
+		free(form->parts[i].path);
+		cell__buf_finish(&form->parts[i].bytes);
+	}
+	free(form->parts);
+	free(form);
+}
+
+static enum MHD_Result take_part(void *arg, enum MHD_ValueKind kind, const char *key, const char *filename, const char *type,
+				 const char *encoding, const char *data, uint64_t offset, size_t size)
+{
+	struct form *form = arg;
+	struct part *part;
+
+	(void)kind;
+	(void)key;
+	(void)type;
+	(void)encoding;
+	if (!filename)
+		return MHD_YES;
+	if (offset == 0) {
+		struct part *more = form->n < MAX_PARTS ? realloc(form->parts, (form->n + 1) * sizeof(*more)) : NULL;
+
+		if (!more)
+			return form->failed = true, MHD_NO;
+		form->parts = more;
+		form->parts[form->n] = (struct part){ .bytes = CELL_BUF_INIT, .path = cell__strdup(filename) };
+		if (!form->parts[form->n++].path)
+			return form->failed = true, MHD_NO;
+	}
+	part = form->n ? &form->parts[form->n - 1] : NULL;
+	if (!part || cell__buf_add(&part->bytes, data, size) < 0)
+		return form->failed = true, MHD_NO;
+	return MHD_YES;
+}
+
+static void write_parts(struct cell__e2b_work *work)
+{
+	const struct form *form = work->data;
+
+	work->answer = json_array();
+	for (size_t i = 0; i < form->n; i++) {
+		const struct part *part = &form->parts[i];
+		struct cell__file_transfer *transfer = NULL;
+
+		if (cell__file_transfer_open(CELL_TRANSFER_PUT, dup(work->root.fd), part->inner, work->root.max_bytes, 0,
+					     work->root.guarded, &transfer, &work->err) < 0)
+			return;
+		if ((!part->bytes.size || cell__file_transfer_write(transfer, part->bytes.data, part->bytes.size, &work->err) == 0) &&
+		    cell__file_transfer_end(transfer, &work->err) == 0)
+			json_array_append_new(work->answer, written(part->inner));
+		cell__file_transfer_destroy(transfer);
+		if (work->err.code)
+			return;
+	}
+}
+
+/* NULL: it was answered. */
+static struct form *read_form(struct cell__request *request)
+{
+	struct form *form = cell__alloc(1, sizeof(*form));
+	struct MHD_PostProcessor *processor = form ? MHD_create_post_processor(request->connection, FORM_BUFFER, take_part, form) : NULL;
+	bool is_read = processor && MHD_post_process(processor, request->body.data, request->body.size) == MHD_YES;
+
+	if (processor)
+		is_read = MHD_destroy_post_processor(processor) == MHD_YES && is_read;
+	if (is_read && !form->failed && form->n)
+		return form;
+	if (form)
+		form_free(form);
+	cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID, "the body is not a form with 1 to %u files", MAX_PARTS);
+	return NULL;
+}
+
+void cell__e2b_handle_file_form(struct cell__request *request)
+{
+	const struct cell__e2b_sandbox *sandbox = check_upload(request) ? cell__e2b_enter(request) : NULL;
+	struct form *form = sandbox ? read_form(request) : NULL;
+	struct cell__e2b_work *work = form ? cell__e2b_work_create(request) : NULL;
+	CELL_AUTO_FREE char *given = cell__e2b_query(request, "path");
+
+	if (!work) {
+		if (form)
+			form_free(form);
+		return;
+	}
+	work->data = form;
+	work->drop = form_free;
+	work->step = write_parts;
+	work->writes = true;
+	for (size_t i = 0; i < form->n; i++) {
+		if (cell__e2b_path(sandbox, given && form->n == 1 ? given : form->parts[i].path, form->parts[i].inner, &work->err) < 0) {
+			cell__answer_error(request, &work->err);
+			cell__e2b_work_free(work);
+			return;
+		}
+	}
+	cell__e2b_work_start(work);
+}

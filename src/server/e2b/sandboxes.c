@@ -1,0 +1,532 @@
+/* The control plane: sandboxes are made, found, paused, forked and ended. */
+#define _GNU_SOURCE
+#include "server/e2b/e2b.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/sysinfo.h>
+#include <time.h>
+
+#include "wire/access.h"
+
+#define PAUSED_US (86400ll * 1000000) /* a paused sandbox is kept for so long */
+#define MAX_FORKS 20
+#define MAX_LISTED 100
+#define MAX_PAIRS_BYTES (64u * 1024u) /* of metadata, and of variables */
+
+/* ---- the object ---- */
+
+static void sandbox_free(struct cell__e2b_sandbox *sandbox)
+{
+	free(sandbox->template);
+	json_decref(sandbox->metadata);
+	json_decref(sandbox->envs);
+	free(sandbox);
+}
+
+struct cell__e2b_context *cell__e2b_context_add(struct cell__e2b_sandbox *sandbox, struct cell__served *served, const char *cwd)
+{
+	struct cell__e2b_context *context = cell__alloc(1, sizeof(*context));
+
+	if (!context || !(context->cwd = cell__strdup(cwd))) {
+		free(context);
+		return NULL;
+	}
+	context->sandbox = sandbox;
+	context->served = served;
+	served->context = context;
+	if (sandbox->contexts) {
+		context->next = sandbox->contexts->next;
+		sandbox->contexts->next = context;
+	} else {
+		sandbox->contexts = context;
+	}
+	return context;
+}
+
+void cell__e2b_served_ends(struct cell__served *served)
+{
+	struct cell__e2b_context *context = cell__take_ptr(served->context);
+	struct cell__e2b_sandbox *sandbox = context->sandbox;
+	struct cell__e2b_context **at = &sandbox->contexts;
+	bool is_first = sandbox->contexts == context;
+
+	if (is_first) { /* the others end with it */
+		sandbox->ending = true;
+		while (context->next)
+			cell__served_end(context->next->served);
+	}
+	while (*at != context)
+		at = &(*at)->next;
+	*at = context->next;
+	free(context->cwd);
+	free(context);
+	if (!sandbox->contexts)
+		sandbox_free(sandbox);
+}
+
+static void pause_sandbox(struct cell__e2b_sandbox *sandbox, int64_t now_us)
+{
+	sandbox->paused = true;
+	sandbox->end_us = now_us + PAUSED_US;
+}
+
+void cell__e2b_sweep(struct cell_server *server, int64_t now_us)
+{
+	struct cell__served *served = server->sessions;
+
+	while (served) {
+		struct cell__e2b_sandbox *sandbox = cell__e2b_by_id(server, served->id);
+
+		served = served->next;
+		if (!sandbox || now_us < sandbox->end_us)
+			continue;
+		if (sandbox->pauses && !sandbox->paused) {
+			pause_sandbox(sandbox, now_us);
+			continue;
+		}
+		server->counts.sessions_expired++;
+		cell__server_log(server, CELL_LOG_INFO, "sandbox %s of \"%s\" expired", cell__e2b_id(sandbox),
+				 sandbox->contexts->served->owner);
+		cell__served_end(sandbox->contexts->served);
+		served = server->sessions; /* its contexts ended too: from the beginning */
+	}
+}
+
+/* ---- variables ---- */
+
+char **cell__e2b_env(const struct cell_server *server, const json_t *envs)
+{
+	const char *const *base = server->session.env;
+	size_t n = 0, bytes = 0;
+	char **list, *at;
+	const char *name;
+	json_t *value;
+
+	while (base && base[n])
+		bytes += strlen(base[n++]) + 1;
+	json_object_foreach((json_t *)envs, name, value)
+		bytes += strlen(name) + json_string_length(value) + 2;
+	bytes += sizeof("E2B_SANDBOX=true");
+	/* One block, pointers first. */
+	list = cell__alloc(1, (n + json_object_size(envs) + 2) * sizeof(*list) + bytes);
+	if (!list)
+		return NULL;
+	at = (char *)(list + n + json_object_size(envs) + 2);
+	for (size_t i = 0; i < n; i++) {
+		list[i] = at;
+		at = stpcpy(at, base[i]) + 1;
+	}
+	list[n++] = at;
+	at = stpcpy(at, "E2B_SANDBOX=true") + 1;
+	json_object_foreach((json_t *)envs, name, value) {
+		list[n++] = at;
+		at = stpcpy(stpcpy(stpcpy(at, name), "="), json_string_value(value)) + 1;
+	}
+	list[n] = NULL;
+	return list;
+}
+
+/* An object of strings, or nothing; a new reference.  NULL: it was answered. */
+static json_t *take_pairs(struct cell__request *request, const char *field, bool is_env)
+{
+	json_t *pairs = json_object_get(request->json, field), *value;
+	size_t bytes = 0;
+	const char *name;
+
+	if (!pairs || json_is_null(pairs))
+		return json_object();
+	if (!json_is_object(pairs)) {
+		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID, "%s must be an object of strings", field);
+		return NULL;
+	}
+	json_object_foreach(pairs, name, value) {
+		if (!json_is_string(value) || (is_env && (!*name || strchr(name, '=')))) {
+			cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID, "%s must be an object of strings", field);
+			return NULL;
+		}
+		bytes += strlen(name) + json_string_length(value);
+	}
+	if (bytes > MAX_PAIRS_BYTES) {
+		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_LIMIT, "%s may have at most %u bytes", field, MAX_PAIRS_BYTES);
+		return NULL;
+	}
+	return json_incref(pairs);
+}
+
+/* ---- descriptions ---- */
+
+static json_t *time_text(int64_t seconds, int64_t us)
+{
+	char text[48];
+	time_t at = (time_t)(seconds + us / 1000000);
+	struct tm tm;
+
+	gmtime_r(&at, &tm);
+	strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &tm);
+	return json_string(text);
+}
+
+static json_t *describe(const struct cell__e2b_sandbox *sandbox)
+{
+	const struct cell__served *served = sandbox->contexts->served;
+	const struct cell_session_options *options = &sandbox->server->session;
+	int64_t memory = options->memory_limit > 0 ? options->memory_limit : (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+
+	return json_pack("{s:s,s:s,s:s,s:s,s:o,s:o,s:i,s:I,s:i,s:s,s:s,s:O,s:n,s:{s:s,s:b},s:[]}", "templateID", sandbox->template, "alias",
+			 sandbox->template, "sandboxID", served->id, "clientID", "workcell", "startedAt", time_text(served->created_s, 0),
+			 "endAt", time_text(time(NULL), sandbox->end_us - cell__now_us()), "cpuCount", get_nprocs(), "memoryMB",
+			 (json_int_t)(memory >> 20), "diskSizeMB", 0, "state", sandbox->paused ? "paused" : "running", "envdVersion",
+			 CELL_E2B_ENVD_VERSION, "metadata", sandbox->metadata, "domain", "lifecycle", "onTimeout",
+			 sandbox->pauses ? "pause" : "kill", "autoResume", 0, "volumeMounts");
+}
+
+/* With the token, for clients that may use it. */
+static json_t *admission(const struct cell__e2b_sandbox *sandbox)
+{
+	return json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:n}", "templateID", sandbox->template, "alias", sandbox->template, "sandboxID",
+			 cell__e2b_id(sandbox), "clientID", "workcell", "envdVersion", CELL_E2B_ENVD_VERSION, "envdAccessToken",
+			 sandbox->token, "trafficAccessToken", sandbox->token, "domain");
+}
+
+/* ---- creating ---- */
+
+/* Seconds of the field, or otherwise; false: it was answered. */
+static bool take_timeout(struct cell__request *request, const char *field, int64_t otherwise, int64_t *ret_seconds)
+{
+	const json_t *given = json_object_get(request->json, field);
+	int64_t seconds = json_is_integer(given) ? json_integer_value(given) : -1;
+
+	if (!given || json_is_null(given))
+		seconds = otherwise;
+	if (seconds < 0 || seconds > CELL_E2B_MAX_TIMEOUT_S) {
+		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID, "%s must be a number of seconds, from 0 to %d", field,
+				  CELL_E2B_MAX_TIMEOUT_S);
+		return false;
+	}
+	*ret_seconds = seconds;
+	return true;
+}
+
+static bool is_empty(const json_t *value)
+{
+	return !value || json_is_null(value) || (json_is_array(value) && !json_array_size(value)) ||
+	       (json_is_object(value) && !json_object_size(value));
+}
+
+/* Refuses what cannot be kept. */
+static bool check_wishes(struct cell__request *request)
+{
+	const json_t *body = request->json, *internet = json_object_get(body, "allow_internet_access");
+	const char *template = json_string_value(json_object_get(body, "templateID"));
+	const char *network = request->server->session.network;
+	static const char *const unknown[] = { "mcp", "iam", "volumeMounts", "network" };
+	bool is_none = request->server->session.network_disabled || (network && !strcmp(network, "none"));
+
+	if (template && strcmp(template, "base") && strcmp(template, "code-interpreter-v1")) {
+		cell__answer_fail(request, MHD_HTTP_NOT_FOUND, CELL_E_NOT_FOUND,
+				  "template \"%.60s\" not found: there are no templates here; leave it out", template);
+		return false;
+	}
+	for (size_t i = 0; i < sizeof(unknown) / sizeof(unknown[0]); i++) {
+		if (is_empty(json_object_get(body, unknown[i])))
+			continue;
+		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_UNSUPPORTED, "%s is not supported: leave it out", unknown[i]);
+		return false;
+	}
+	if (json_is_false(internet) && !is_none) {
+		cell__answer_fail(
+			request, MHD_HTTP_BAD_REQUEST, CELL_E_UNSUPPORTED,
+			"allow_internet_access: the network of sandboxes is set for the whole server; start it with --network none");
+		return false;
+	}
+	return true;
+}
+
+static struct cell__e2b_sandbox *sandbox_create(struct cell__served *served, const json_t *metadata, const json_t *envs, int64_t seconds,
+						bool pauses)
+{
+	struct cell__e2b_sandbox *sandbox = cell__alloc(1, sizeof(*sandbox));
+
+	if (!sandbox)
+		return NULL;
+	sandbox->server = served->server;
+	sandbox->template = cell__strdup("code-interpreter-v1");
+	sandbox->metadata = json_deep_copy(metadata);
+	sandbox->envs = json_deep_copy(envs);
+	sandbox->pauses = pauses;
+	sandbox->end_us = cell__now_us() + seconds * 1000000;
+	cell__random_hex(sandbox->token, CELL_E2B_TOKEN);
+	if (!sandbox->template || !sandbox->metadata || !sandbox->envs || !cell__e2b_context_add(sandbox, served, CELL_E2B_HOME)) {
+		sandbox_free(sandbox);
+		return NULL;
+	}
+	return sandbox;
+}
+
+static void handle_opened(struct cell__request *request)
+{
+	struct cell__served *served = request->served;
+	struct cell__e2b_sandbox *sandbox = sandbox_create(
+		served, json_object_get(request->kept, "metadata"), json_object_get(request->kept, "envs"),
+		json_integer_value(json_object_get(request->kept, "timeout")), json_is_true(json_object_get(request->json, "autoPause")));
+
+	if (sandbox) {
+		cell__answer_json(request, MHD_HTTP_CREATED, admission(sandbox));
+		return;
+	}
+	cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for a sandbox");
+	cell__served_end(served);
+}
+
+void cell__e2b_handle_create(struct cell__request *request)
+{
+	json_t *metadata = NULL, *envs = NULL;
+	int64_t seconds;
+
+	if (!cell__e2b_body(request) || !check_wishes(request) || !take_timeout(request, "timeout", CELL_E2B_TIMEOUT_S, &seconds) ||
+	    !(metadata = take_pairs(request, "metadata", false)))
+		return;
+	envs = take_pairs(request, "envVars", true);
+	if (!envs) {
+		json_decref(metadata);
+		return;
+	}
+	request->env = cell__e2b_env(request->server, envs);
+	request->kept = json_pack("{s:o,s:o,s:I}", "metadata", metadata, "envs", envs, "timeout", (json_int_t)seconds);
+	if (!request->env || !request->kept) {
+		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for a sandbox");
+		return;
+	}
+	cell__served_open(request, NULL, handle_opened);
+}
+
+/* ---- the others ---- */
+
+/* The sandbox that the path names, held for the request; NULL: it was answered. */
+static struct cell__e2b_sandbox *find(struct cell__request *request)
+{
+	struct cell__e2b_sandbox *sandbox = cell__e2b_by_id(request->server, request->params[0]);
+
+	if (sandbox)
+		return cell__served_find(request, request->params[0], false) ? sandbox : NULL;
+	cell__answer_fail(request, MHD_HTTP_NOT_FOUND, CELL_E_NOT_FOUND, "sandbox \"%.40s\" not found", request->params[0]);
+	return NULL;
+}
+
+void cell__e2b_handle_get(struct cell__request *request)
+{
+	const struct cell__e2b_sandbox *sandbox = find(request);
+	json_t *answer = sandbox ? describe(sandbox) : NULL;
+
+	/* Somebody who may only read must not get the right to run. */
+	if (answer && request->who.scopes & CELL_SCOPE_RUN)
+		json_object_set_new(answer, "envdAccessToken", json_string(sandbox->token));
+	if (sandbox)
+		cell__answer_json(request, MHD_HTTP_OK, answer);
+}
+
+/* Clients encode names and values, and encode the pairs of those again as a form. */
+static char *decode_twice(const char *text, size_t size)
+{
+	CELL_AUTO_BUF struct cell__buf once = CELL_BUF_INIT, twice = CELL_BUF_INIT;
+
+	if (cell__url_decode(text, size, true, &once) < 0 || cell__url_decode(once.data ? once.data : "", once.size, false, &twice) < 0)
+		return NULL;
+	return twice.data ? cell__buf_take(&twice) : cell__strdup("");
+}
+
+/* "k=v&k2=v2" */
+static bool has_metadata(const struct cell__e2b_sandbox *sandbox, const char *wanted)
+{
+	for (const char *at = wanted; *at;) {
+		size_t size = strcspn(at, "&"), equals = strcspn(at, "=");
+		CELL_AUTO_FREE char *name = equals < size ? decode_twice(at, equals) : NULL;
+		CELL_AUTO_FREE char *value = name ? decode_twice(at + equals + 1, size - equals - 1) : NULL;
+		const char *found = value ? json_string_value(json_object_get(sandbox->metadata, name)) : NULL;
+
+		if (!found || strcmp(found, value))
+			return false;
+		at += size + (at[size] == '&');
+	}
+	return true;
+}
+
+void cell__e2b_handle_list(struct cell__request *request)
+{
+	CELL_AUTO_FREE char *metadata = cell__e2b_query(request, "metadata"), *state = cell__e2b_query(request, "state");
+	CELL_AUTO_FREE char *limit_text = cell__e2b_query(request, "limit"), *next = cell__e2b_query(request, "nextToken");
+	CELL_AUTO_FREE char *order = cell__e2b_query(request, "order");
+	long limit = limit_text ? strtol(limit_text, NULL, 10) : MAX_LISTED, skip = next ? strtol(next, NULL, 10) : 0;
+	json_t *all = json_array(), *page = json_array();
+	struct MHD_Response *response;
+	size_t n;
+	char *text;
+
+	limit = limit < 1 || limit > MAX_LISTED ? MAX_LISTED : limit;
+	for (struct cell__served *served = request->server->sessions; served; served = served->next) {
+		const struct cell__e2b_sandbox *sandbox = cell__e2b_by_id(request->server, served->id);
+
+		if (!sandbox || strcmp(served->owner, request->who.name) || (metadata && !has_metadata(sandbox, metadata)) ||
+		    (state && *state && !strstr(state, sandbox->paused ? "paused" : "running")))
+			continue;
+		/* The newest is first in the list. */
+		if (order && !strcmp(order, "asc"))
+			json_array_insert_new(all, 0, describe(sandbox));
+		else
+			json_array_append_new(all, describe(sandbox));
+	}
+	n = json_array_size(all);
+	for (long i = skip < 0 ? 0 : skip; i < (long)n && (long)json_array_size(page) < limit; i++)
+		json_array_append(page, json_array_get(all, (size_t)i));
+	text = json_dumps(page, JSON_COMPACT);
+	response = text ? cell__http_response(text, strlen(text), "application/json") : NULL;
+	if (response && skip >= 0 && skip + limit < (long)n) {
+		char token[24];
+
+		snprintf(token, sizeof(token), "%ld", skip + limit);
+		MHD_add_response_header(response, "X-Next-Token", token);
+	}
+	json_decref(all);
+	json_decref(page);
+	cell__answer_response(request, MHD_HTTP_OK, response);
+}
+
+void cell__e2b_handle_kill(struct cell__request *request)
+{
+	if (!find(request))
+		return;
+	cell__answer_none(request, MHD_HTTP_NO_CONTENT);
+	cell__served_end(request->served);
+}
+
+void cell__e2b_handle_timeout(struct cell__request *request)
+{
+	struct cell__e2b_sandbox *sandbox;
+	int64_t seconds;
+
+	if (!cell__e2b_body(request) || !(sandbox = find(request)) || !take_timeout(request, "timeout", CELL_E2B_TIMEOUT_S, &seconds))
+		return;
+	if (!sandbox->paused)
+		sandbox->end_us = cell__now_us() + seconds * 1000000;
+	cell__answer_none(request, MHD_HTTP_NO_CONTENT);
+}
+
+/* Never shortens. */
+static void extend(struct cell__e2b_sandbox *sandbox, int64_t seconds)
+{
+	int64_t end = cell__now_us() + seconds * 1000000;
+
+	if (end > sandbox->end_us || sandbox->paused)
+		sandbox->end_us = end;
+}
+
+void cell__e2b_handle_refresh(struct cell__request *request)
+{
+	struct cell__e2b_sandbox *sandbox;
+	int64_t seconds;
+
+	if (!cell__e2b_body(request) || !(sandbox = find(request)) || !take_timeout(request, "duration", CELL_E2B_TIMEOUT_S, &seconds))
+		return;
+	if (!sandbox->paused)
+		extend(sandbox, seconds);
+	cell__answer_none(request, MHD_HTTP_NO_CONTENT);
+}
+
+void cell__e2b_handle_pause(struct cell__request *request)
+{
+	struct cell__e2b_sandbox *sandbox;
+
+	if (!cell__e2b_body(request) || !(sandbox = find(request)))
+		return;
+	if (json_is_false(json_object_get(request->json, "memory"))) {
+		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_UNSUPPORTED,
+				  "a sandbox that pauses keeps its memory: mode \"filesystem\" is not supported");
+		return;
+	}
+	if (sandbox->paused) {
+		cell__answer_fail(request, MHD_HTTP_CONFLICT, CELL_E_EXISTS, "the sandbox is paused already");
+		return;
+	}
+	pause_sandbox(sandbox, cell__now_us());
+	cell__answer_none(request, MHD_HTTP_NO_CONTENT);
+}
+
+void cell__e2b_handle_connect(struct cell__request *request)
+{
+	struct cell__e2b_sandbox *sandbox;
+	int64_t seconds;
+	bool was_paused;
+
+	if (!cell__e2b_body(request) || !(sandbox = find(request)) || !take_timeout(request, "timeout", CELL_E2B_TIMEOUT_S, &seconds))
+		return;
+	was_paused = sandbox->paused;
+	if (was_paused && json_is_false(json_object_get(request->json, "memory"))) {
+		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_UNSUPPORTED,
+				  "on_resume \"reboot\" is not supported: use \"restore\"");
+		return;
+	}
+	extend(sandbox, seconds);
+	sandbox->paused = false;
+	cell__answer_json(request, was_paused ? MHD_HTTP_CREATED : MHD_HTTP_OK, admission(sandbox));
+}
+
+static void handle_forked(struct cell__request *request, struct cell__served **forks, size_t n)
+{
+	struct cell__e2b_sandbox *source = request->served->context ? request->served->context->sandbox : NULL;
+	json_t *list = json_array();
+
+	for (size_t i = 0; i < n; i++) {
+		struct cell__e2b_sandbox *sandbox = source ? sandbox_create(forks[i], source->metadata, source->envs,
+									    json_integer_value(json_object_get(request->kept, "timeout")),
+									    source->pauses)
+							   : NULL;
+
+		if (sandbox) {
+			json_array_append_new(list, json_pack("{s:o}", "sandbox", admission(sandbox)));
+		} else {
+			json_array_append_new(list, json_pack("{s:{s:i,s:s}}", "error", "code", 500, "message", "the sandbox has ended"));
+			cell__served_end(forks[i]);
+		}
+	}
+	cell__answer_json(request, MHD_HTTP_CREATED, list);
+}
+
+void cell__e2b_handle_fork(struct cell__request *request)
+{
+	const json_t *count;
+	int64_t seconds;
+
+	if (!cell__e2b_body(request) || !find(request) || !take_timeout(request, "timeout", CELL_E2B_TIMEOUT_S, &seconds))
+		return;
+	count = json_object_get(request->json, "count");
+	if (count && (!json_is_integer(count) || json_integer_value(count) < 1 || json_integer_value(count) > MAX_FORKS)) {
+		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID, "count must be from 1 to %d", MAX_FORKS);
+		return;
+	}
+	request->kept = json_pack("{s:I}", "timeout", (json_int_t)seconds);
+	cell__served_fork(request, count ? (size_t)json_integer_value(count) : 1, false, handle_forked);
+}
+
+static void answer_metrics(struct cell__request *request)
+{
+	const struct cell__consumed *consumed = &request->served->consumed;
+	struct sysinfo machine = { 0 };
+	json_t *list = json_array();
+
+	sysinfo(&machine);
+	if (consumed->known)
+		json_array_append_new(list,
+				      json_pack("{s:o,s:I,s:i,s:f,s:I,s:I,s:i,s:I,s:i}", "timestamp", time_text(time(NULL), 0),
+						"timestampUnix", (json_int_t)time(NULL), "cpuCount", get_nprocs(), "cpuUsedPct",
+						request->served->cpu_since_s * 100, "memUsed", (json_int_t)consumed->memory_bytes,
+						"memTotal", (json_int_t)machine.totalram * machine.mem_unit, "memCache", 0, "diskUsed",
+						(json_int_t)(consumed->disk_bytes > 0 ? consumed->disk_bytes : 0), "diskTotal", 0));
+	cell__answer_json(request, MHD_HTTP_OK, list);
+}
+
+void cell__e2b_handle_metrics(struct cell__request *request)
+{
+	if (find(request))
+		cell__sample(request->server, request, answer_metrics);
+}

@@ -1,0 +1,336 @@
+/* Routes of E2B's clients, the tokens that they send, and the errors that they read. */
+#include "server/e2b/e2b.h"
+
+#include <openssl/evp.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+
+#include "files/files.h"
+#include "wire/access.h"
+#include "wire/connect.h"
+
+#define NO_SANDBOX "The sandbox was not found" /* clients look for these words */
+
+#define GET "GET"
+#define POST "POST"
+#define PUT "PUT"
+#define DELETE "DELETE"
+#define READ CELL_SCOPE_READ
+#define RUN CELL_SCOPE_RUN
+
+const struct cell__route cell__e2b_routes[] = {
+	{ POST, "/sandboxes", RUN, cell__e2b_handle_create, .raw = true, .status = 201 },
+	{ POST, "/v2/sandboxes", RUN, cell__e2b_handle_create, .raw = true, .status = 201 },
+	{ GET, "/sandboxes", READ, cell__e2b_handle_list, .status = 200 },
+	{ GET, "/v2/sandboxes", READ, cell__e2b_handle_list, .status = 200 },
+	{ GET, "/sandboxes/{sandbox}", READ, cell__e2b_handle_get, .status = 200 },
+	{ DELETE, "/sandboxes/{sandbox}", RUN, cell__e2b_handle_kill, .status = 204 },
+	{ POST, "/sandboxes/{sandbox}/timeout", RUN, cell__e2b_handle_timeout, .raw = true },
+	{ POST, "/sandboxes/{sandbox}/refreshes", RUN, cell__e2b_handle_refresh, .raw = true },
+	{ POST, "/sandboxes/{sandbox}/pause", RUN, cell__e2b_handle_pause, .raw = true },
+	{ POST, "/sandboxes/{sandbox}/resume", RUN, cell__e2b_handle_connect, .raw = true },
+	{ POST, "/sandboxes/{sandbox}/connect", RUN, cell__e2b_handle_connect, .raw = true },
+	{ POST, "/v2/sandboxes/{sandbox}/connect", RUN, cell__e2b_handle_connect, .raw = true },
+	{ POST, "/sandboxes/{sandbox}/fork", RUN, cell__e2b_handle_fork, .raw = true, .status = 201 },
+	{ GET, "/sandboxes/{sandbox}/metrics", READ, cell__e2b_handle_metrics, .status = 200 },
+	{ PUT, "/sandboxes/{sandbox}/network", RUN, cell__e2b_handle_refused, .raw = true,
+	  .summary = "the operator of the server sets the network of its sandboxes (workcell serve --network)" },
+	{ POST, "/sandboxes/{sandbox}/snapshots", RUN, cell__e2b_handle_refused, .raw = true,
+	  .summary = "there are no snapshots here: fork the sandbox instead" },
+	{ GET, "/snapshots", READ, cell__e2b_handle_refused, .summary = "there are no snapshots here: fork the sandbox instead" },
+	{ GET, "/templates{rest...}", READ, cell__e2b_handle_refused,
+	  .summary = "there are no templates here: the operator of the server installs packages (workcell serve --dep)" },
+	{ POST, "/v3/templates{rest...}", RUN, cell__e2b_handle_refused, .raw = true,
+	  .summary = "there are no templates here: the operator of the server installs packages (workcell serve --dep)" },
+	{ GET, "/volumes{rest...}", READ, cell__e2b_handle_refused, .summary = "there are no volumes here" },
+	{ POST, "/volumes", RUN, cell__e2b_handle_refused, .raw = true, .summary = "there are no volumes here" },
+	/* of a sandbox */
+	{ GET, "/health", READ, cell__e2b_handle_health, .status = 204 },
+	{ POST, "/execute", RUN, cell__e2b_handle_execute, .raw = true },
+	{ GET, "/contexts", READ, cell__e2b_handle_contexts, .status = 200 },
+	{ POST, "/contexts", RUN, cell__e2b_handle_context_create, .raw = true },
+	{ DELETE, "/contexts/{context}", RUN, cell__e2b_handle_context_remove, .status = 204 },
+	{ POST, "/contexts/{context}/restart", RUN, cell__e2b_handle_context_restart, .raw = true },
+	{ GET, "/files", READ, cell__e2b_handle_file_get, .status = 200 },
+	{ POST, "/files", RUN, cell__e2b_handle_file_post, .raw = true, .streamed = true },
+	{ POST, "/filesystem.Filesystem/{method}", RUN, cell__e2b_handle_filesystem, .raw = true },
+	{ 0 },
+};
+
+/* The same path with a form as its body, which is read as a whole. */
+static const struct cell__route form_route = { POST, "/files", RUN, cell__e2b_handle_file_form, .raw = true };
+
+void cell__e2b_handle_refused(struct cell__request *request)
+{
+	cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_UNSUPPORTED, "%s", request->route->summary);
+}
+
+/* ---- which requests are E2B's ---- */
+
+static bool starts(const char *text, const char *prefix)
+{
+	return !strncmp(text, prefix, strlen(prefix));
+}
+
+/* The others are the control plane's: a sandbox's token must not reach them. */
+static bool is_of_sandbox(const char *path)
+{
+	return !strcmp(path, "/health") || !strcmp(path, "/files") || !strcmp(path, "/execute") || !strcmp(path, "/contexts") ||
+	       starts(path, "/contexts/") || starts(path, "/filesystem.Filesystem/") || starts(path, "/process.Process/");
+}
+
+/* "PORT-ID.DOMAIN": *ret_size is 0 if the host is of another form. */
+static const char *id_in_host(const char *host, size_t *ret_size)
+{
+	size_t digits = host ? strspn(host, "0123456789") : 0;
+	const char *id = digits && host[digits] == '-' ? host + digits + 1 : "";
+
+	*ret_size = strcspn(id, ".");
+	if (!id[*ret_size])
+		*ret_size = 0;
+	return id;
+}
+
+bool cell__e2b_is_asked(const struct cell__request *request, const char *path)
+{
+	size_t size;
+
+	(void)id_in_host(cell__request_header(request, "Host"), &size);
+	return size || !strcmp(path, "/files") || cell__request_header(request, "E2b-Sandbox-Id") ||
+	       cell__request_header(request, "X-API-Key");
+}
+
+/* ---- parts of requests ---- */
+
+char *cell__e2b_query(const struct cell__request *request, const char *name)
+{
+	const char *value = MHD_lookup_connection_value(request->connection, MHD_GET_ARGUMENT_KIND, name);
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+
+	if (!value || cell__url_decode(value, strlen(value), false, &text) < 0)
+		return NULL;
+	return text.data ? cell__buf_take(&text) : cell__strdup("");
+}
+
+json_t *cell__e2b_body(struct cell__request *request)
+{
+	json_error_t problem;
+
+	if (!request->json)
+		request->json = request->body.size ? json_loadb(request->body.data, request->body.size, JSON_REJECT_DUPLICATES, &problem)
+						   : json_object();
+	if (json_is_object(request->json))
+		return request->json;
+	cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID, "the body is not a JSON object");
+	return NULL;
+}
+
+const char *cell__e2b_id(const struct cell__e2b_sandbox *sandbox)
+{
+	return sandbox->contexts->served->id;
+}
+
+struct cell__e2b_sandbox *cell__e2b_by_id(const struct cell_server *server, const char *id)
+{
+	const struct cell__served *served = cell__served_by_id(server, id);
+	struct cell__e2b_sandbox *sandbox = served && served->context ? served->context->sandbox : NULL;
+
+	return sandbox && sandbox->contexts->served == served && !sandbox->ending ? sandbox : NULL;
+}
+
+struct cell__e2b_sandbox *cell__e2b_enter(struct cell__request *request)
+{
+	/* It may have ended, or paused, while the body came. */
+	struct cell__e2b_sandbox *sandbox = cell__e2b_by_id(request->server, request->sandbox);
+
+	if (!sandbox || sandbox->paused) {
+		cell__answer_fail(request, MHD_HTTP_BAD_GATEWAY, CELL_E_EXPIRED, NO_SANDBOX);
+		return NULL;
+	}
+	return cell__served_find(request, request->sandbox, false) ? sandbox : NULL;
+}
+
+int cell__e2b_path(const struct cell__e2b_sandbox *sandbox, const char *given, char ret_path[static PATH_MAX], struct cell_error *err)
+{
+	const struct cell__session_folder *folder = sandbox->contexts->served->folder;
+	const char *roots[] = { CELL_E2B_HOME, "~", folder ? folder->path : sandbox->server->session.cwd };
+
+	for (size_t i = 0; i < sizeof(roots) / sizeof(roots[0]); i++) {
+		size_t size = roots[i] ? strlen(roots[i]) : 0;
+
+		if (size && !strncmp(given, roots[i], size) && (!given[size] || given[size] == '/')) {
+			given += size;
+			given += strspn(given, "/");
+			return cell__files_path(given, ret_path, err);
+		}
+	}
+	if (*given == '/')
+		return cell_fail(err, CELL_E_NOT_FOUND, 0,
+				 "%.120s is not in the sandbox's folder: only files below " CELL_E2B_HOME " can be reached", given);
+	return cell__files_path(given, ret_path, err);
+}
+
+/* ---- tokens ---- */
+
+static bool is_same(const char *given, const char *token)
+{
+	unsigned char one[CELL_ACCESS_HASH_BYTES], other[CELL_ACCESS_HASH_BYTES];
+
+	cell__access_hash(given, strlen(given), one);
+	cell__access_hash(token, strlen(token), other);
+	return cell__access_same(one, other);
+}
+
+/* "v1_" and base64 of the SHA-256 of "PATH:OPERATION:USER:TOKEN[:EXPIRATION]". */
+static bool is_signed(const struct cell__e2b_sandbox *sandbox, const char *path, const char *operation, const char *user,
+		      const char *expiration, const char *signature)
+{
+	CELL_AUTO_BUF struct cell__buf raw = CELL_BUF_INIT, expected = CELL_BUF_INIT;
+	unsigned char hash[EVP_MAX_MD_SIZE];
+	unsigned size = 0;
+
+	if (cell__buf_printf(&raw, "%s:%s:%s:%s%s%s", path, operation, user, sandbox->token, expiration ? ":" : "",
+			     expiration ? expiration : "") < 0 ||
+	    EVP_Digest(raw.data, raw.size, hash, &size, EVP_sha256(), NULL) != 1 || cell__buf_add_str(&expected, "v1_") < 0 ||
+	    cell__buf_add_base64(&expected, hash, size) < 0)
+		return false;
+	while (expected.size && expected.data[expected.size - 1] == '=')
+		expected.data[--expected.size] = '\0';
+	return is_same(signature, expected.data);
+}
+
+/* A URL that is signed has no other token; without a name in its host the sandbox is the one whose signature it is. */
+static const struct cell__e2b_sandbox *signer(const struct cell__request *request, const char **ret_words)
+{
+	CELL_AUTO_FREE char *signature = cell__e2b_query(request, "signature"), *path = cell__e2b_query(request, "path");
+	CELL_AUTO_FREE char *user = cell__e2b_query(request, "username"), *expiration = cell__e2b_query(request, "signature_expiration");
+	const char *operation = strcmp(request->method, "GET") ? "write" : "read";
+
+	*ret_words = "a token (X-Access-Token) or a signature is required";
+	if (!signature)
+		return NULL;
+	*ret_words = "the signature is not valid";
+	for (const struct cell__served *served = request->server->sessions; served; served = served->next) {
+		const struct cell__e2b_sandbox *sandbox = cell__e2b_by_id(request->server, served->id);
+
+		if (!sandbox || (*request->sandbox && strcmp(request->sandbox, served->id)) ||
+		    !is_signed(sandbox, path ? path : "", operation, user ? user : "", expiration, signature))
+			continue;
+		if (!expiration || strtoll(expiration, NULL, 10) > time(NULL))
+			return sandbox;
+		*ret_words = "the signature has expired";
+		return NULL;
+	}
+	return NULL;
+}
+
+static void take_id(struct cell__request *request)
+{
+	const char *id = cell__request_header(request, "E2b-Sandbox-Id");
+	size_t size = id ? strlen(id) : 0;
+
+	if (!id)
+		id = id_in_host(cell__request_header(request, "Host"), &size);
+	if (size && size < sizeof(request->sandbox))
+		snprintf(request->sandbox, sizeof(request->sandbox), "%.*s", (int)size, id);
+}
+
+static unsigned check_sandbox(struct cell__request *request, const struct sockaddr *from, const char **ret_words, int *ret_retry_s)
+{
+	const char *given = cell__request_header(request, "X-Access-Token");
+	const struct cell__e2b_sandbox *sandbox;
+	bool is_good;
+	unsigned status;
+
+	take_id(request);
+	sandbox = cell__e2b_by_id(request->server, request->sandbox);
+	if (*request->sandbox && (!sandbox || sandbox->paused)) {
+		*ret_words = sandbox ? NO_SANDBOX ": it is paused; connect to it to resume it" : NO_SANDBOX;
+		return MHD_HTTP_BAD_GATEWAY; /* ids are not guessed, and one that has ended is asked for by its own clients */
+	}
+	if (!given)
+		given = cell__request_header(request, "E2B-Traffic-Access-Token");
+	*ret_words = "Invalid access token";
+	if (given || strcmp(request->path, "/files"))
+		is_good = sandbox && given && is_same(given, sandbox->token);
+	else
+		is_good = (sandbox = signer(request, ret_words)) != NULL;
+	status = cell__auth_count(request->server, from, is_good, false, ret_words, ret_retry_s);
+	if (status)
+		return status;
+	strcpy(request->sandbox, cell__e2b_id(sandbox));
+	if (sandbox->paused) {
+		*ret_words = NO_SANDBOX ": it is paused; connect to it to resume it";
+		return MHD_HTTP_BAD_GATEWAY;
+	}
+	if (!cell__token_by_name(request->server, sandbox->contexts->served->owner, &request->who)) {
+		*ret_words = "the token that made the sandbox is no longer valid";
+		return MHD_HTTP_UNAUTHORIZED;
+	}
+	return 0;
+}
+
+unsigned cell__e2b_auth_check(struct cell__request *request, const struct sockaddr *from, const char **ret_words, int *ret_retry_s)
+{
+	const char *key = cell__request_header(request, "X-API-Key"), *type = cell__request_header(request, "Content-Type");
+	CELL_AUTO_BUF struct cell__buf header = CELL_BUF_INIT;
+	unsigned status;
+
+	if (is_of_sandbox(request->path)) {
+		status = check_sandbox(request, from, ret_words, ret_retry_s);
+		if (request->route && request->route->streamed && type && !strncasecmp(type, "multipart/form-data", 19))
+			request->route = &form_route;
+		return status;
+	}
+	if (!key)
+		return cell__auth_check(request->server, cell__request_header(request, "Authorization"), from, &request->who, ret_words,
+					ret_retry_s);
+	if (cell__buf_printf(&header, "Bearer %s", key) < 0) {
+		*ret_words = "out of memory";
+		return MHD_HTTP_INTERNAL_SERVER_ERROR;
+	}
+	return cell__auth_check(request->server, header.data, from, &request->who, ret_words, ret_retry_s);
+}
+
+/* ---- errors ---- */
+
+static const char *rpc_word(unsigned status)
+{
+	static const struct {
+		unsigned status;
+		const char *word;
+	} words[] = {
+		{ 400, "invalid_argument" }, { 401, "unauthenticated" },    { 403, "permission_denied" }, { 404, "not_found" },
+		{ 409, "already_exists" },   { 413, "resource_exhausted" }, { 422, "invalid_argument" },  { 429, "resource_exhausted" },
+		{ 501, "unimplemented" },    { 502, "unavailable" },        { 503, "unavailable" },       { 504, "deadline_exceeded" },
+	};
+
+	for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+		if (words[i].status == status)
+			return words[i].word;
+	}
+	return "internal";
+}
+
+char *cell__e2b_error(const struct cell__request *request, int code, const char *words, unsigned *status, const char **ret_type)
+{
+	bool is_rpc = strstr(request->path, ".Filesystem/") || strstr(request->path, ".Process/");
+	json_t *error;
+	char *text;
+
+	(void)code;
+	*ret_type = "application/json";
+	if (*status == MHD_HTTP_GONE)
+		*status = is_of_sandbox(request->path) ? MHD_HTTP_BAD_GATEWAY : MHD_HTTP_NOT_FOUND;
+	if (*status == MHD_HTTP_UNPROCESSABLE_CONTENT)
+		*status = MHD_HTTP_BAD_REQUEST;
+	error = is_rpc ? json_pack("{s:s,s:s}", "code", rpc_word(*status), "message", words)
+		       : json_pack("{s:I,s:s}", "code", (json_int_t)*status, "message", words);
+	if (!error) /* the message is from outside and not UTF-8 */
+		error = json_pack("{s:I,s:s}", "code", (json_int_t)*status, "message", "the request is not UTF-8");
+	text = error ? json_dumps(error, JSON_COMPACT) : NULL;
+	json_decref(error);
+	return text;
+}

@@ -1,0 +1,379 @@
+"""E2B's own clients, unmodified, against `workcell serve --e2b`, and what hostile ones send."""
+import io
+import json
+import os
+import threading
+import time
+
+import pytest
+
+import serving
+import support
+
+e2b = pytest.importorskip("e2b", reason="scripts/test-requirements.txt has it")
+from e2b import FileNotFoundException, InvalidArgumentException, SandboxNotRunningException, SandboxQuery, SandboxState  # noqa: E402
+from e2b.exceptions import AuthenticationException, NotFoundException, SandboxException, SandboxNotFoundException  # noqa: E402
+from e2b_code_interpreter import Sandbox  # noqa: E402
+
+PYTHON = "/usr/bin/python3"
+# Long ones: they work from an address that has failed with others.
+ALICE, BOB, READER, ALL = ("t0ken-of-%s-%s" % (name, "x" * 40) for name in ("alice", "bob", "reader", "all"))
+TOKENS = """tokens:
+  - {name: all, token: %s, scopes: [run, read, admin, approve]}
+  - {name: alice, token: %s, scopes: [run, read]}
+  - {name: bob, token: %s}
+  - {name: reader, token: %s, scopes: [read]}
+  - {name: tests, token: t0ken-of-the-tests}
+""" % (ALL, ALICE, BOB, READER)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with serving.shared("--executor", "subprocess", "--e2b", python=PYTHON, tokens=TOKENS) as made:
+        yield made
+
+
+def options_for(server):
+    url = "http://127.0.0.1:%d" % server.port
+    return {"api_key": ALICE, "api_url": url, "sandbox_url": url}
+
+
+@pytest.fixture(scope="module")
+def options(server):
+    return options_for(server)
+
+
+@pytest.fixture(scope="module")
+def sandbox(options):
+    made = Sandbox.create(timeout=600, envs={"OWN": "v"}, metadata={"who": "shared", "x": "1 & 2"}, **options)
+    yield made
+    made.kill()
+
+
+@pytest.fixture
+def fresh(options):
+    made = Sandbox.create(**options)
+    yield made
+    made.kill()
+
+
+def ask(server, method, path, body=None, token=None, sandbox=None, **headers):
+    """A request as one of E2B's clients sends it, by hand."""
+    sent = {name.replace("_", "-"): value for name, value in headers.items()}
+    if token:
+        sent["X-API-KEY"] = token
+    if sandbox:
+        sent["E2b-Sandbox-Id"] = sandbox
+    return server.ask(method, path, body, token=None, headers=sent)
+
+
+# ---- the control plane ----
+
+def test_a_sandbox_is_listed_described_and_killed(options):
+    made = Sandbox.create(timeout=77, metadata={"k": "ü=&"}, **options)
+    info = made.get_info()
+    assert (info.sandbox_id, info.metadata, info.state) == (made.sandbox_id, {"k": "ü=&"}, SandboxState.RUNNING)
+    assert 70 < (info.end_at - info.started_at).total_seconds() <= 78
+    assert [one.sandbox_id for one in Sandbox.list(query=SandboxQuery(metadata={"k": "ü=&"}), **options).next_items()] == [made.sandbox_id]
+    assert Sandbox.list(query=SandboxQuery(metadata={"k": "other"}), **options).next_items() == []
+    assert made.is_running() is True
+    assert made.kill() is True and made.kill() is False and made.is_running() is False
+    with pytest.raises(SandboxNotRunningException):
+        made.files.read("x")
+    with pytest.raises(SandboxNotFoundException):
+        Sandbox.get_info(made.sandbox_id, **options)
+
+
+def test_lists_have_pages(options):
+    made = [Sandbox.create(metadata={"pages": "1"}, **options) for _ in range(3)]
+    pages = Sandbox.list(query=SandboxQuery(metadata={"pages": "1"}), limit=2, **options)
+    seen = [one.sandbox_id for one in pages.next_items()]
+    assert len(seen) == 2 and pages.has_next
+    seen += [one.sandbox_id for one in pages.next_items()]
+    assert not pages.has_next and sorted(seen) == sorted(one.sandbox_id for one in made)
+    for one in made:
+        one.kill()
+
+
+def test_a_timeout_ends_a_sandbox_or_pauses_it(options):
+    ends, pauses = Sandbox.create(timeout=300, **options), Sandbox.create(timeout=300, lifecycle={"on_timeout": "pause"}, **options)
+    pauses.run_code("kept = 5")
+    ends.set_timeout(0)
+    pauses.set_timeout(0)
+    support.wait_until(lambda: not ends.is_running() and not pauses.is_running(), lambda: "they still run")
+    with pytest.raises(SandboxNotFoundException):
+        ends.connect()
+    assert pauses.get_info().state == SandboxState.PAUSED
+    pauses.connect(timeout=60)
+    assert pauses.run_code("kept").text == "5"
+    pauses.kill()
+
+
+def test_a_paused_sandbox_keeps_its_state(fresh, options):
+    fresh.run_code("x = 41")
+    fresh.files.write("kept.txt", "k")
+    assert fresh.pause() is True and fresh.pause() is False
+    assert fresh.is_running() is False
+    with pytest.raises(SandboxNotRunningException):
+        fresh.files.list(".")
+    again = Sandbox.connect(fresh.sandbox_id, **options)
+    assert (again.run_code("x + 1").text, again.files.read("kept.txt")) == ("42", "k")
+
+
+def test_forks_go_on_from_the_same_state(fresh):
+    fresh.run_code("x = 1")
+    first, second = fresh.fork(count=2)
+    first.run_code("x = 2")
+    assert [one.run_code("x").text for one in (fresh, first, second)] == ["1", "2", "1"]
+    assert len({one.sandbox_id for one in (fresh, first, second)}) == 3
+    first.kill()
+    second.kill()
+
+
+def test_what_has_no_meaning_here_is_refused(options, server):
+    with pytest.raises(SandboxException, match="404: template"):
+        Sandbox.create(template="somebodys", **options)
+    with pytest.raises(InvalidArgumentException, match="mcp is not supported"):
+        Sandbox.create(template="base", mcp={"x": {}}, **options)
+    with pytest.raises(InvalidArgumentException, match="--network none"):
+        Sandbox.create(allow_internet_access=False, **options)
+    with pytest.raises(InvalidArgumentException):
+        Sandbox.create(timeout=86401, **options)
+    for method, path in [("GET", "/templates/x"), ("POST", "/v3/templates/x"), ("GET", "/snapshots"), ("POST", "/volumes")]:
+        answer = ask(server, method, path, {} if method == "POST" else None, token=ALICE)
+        assert answer.status == 400 and "there are no" in answer.json["message"], path
+
+
+def test_in_the_executor_sandbox():
+    made = serving.Server("--executor", "sandbox", "--e2b", "--network", "none", python=PYTHON, tokens=TOKENS)
+    with Sandbox.create(allow_internet_access=False, envs={"OWN": "v"}, **options_for(made)) as confined:
+        confined.files.write("in.txt", "from outside")
+        assert confined.run_code("open('out.txt', 'w').write(open('in.txt').read().upper())\nimport os\nos.environ['OWN']").text == "v"
+        assert confined.files.read("out.txt") == "FROM OUTSIDE"
+        assert confined.run_code("open(%r)" % __file__).error.name == "FileNotFoundError"
+    made.close()
+
+
+# ---- code ----
+
+def test_results_output_and_errors(sandbox):
+    done = sandbox.run_code("import sys\nprint('out')\nprint('err', file=sys.stderr)\n'text'")
+    assert (done.text, done.logs.stdout, done.logs.stderr, done.error) == ("text", ["out\n"], ["err\n"], None)
+    failed = sandbox.run_code("1/0").error
+    assert (failed.name, failed.value) == ("ZeroDivisionError", "division by zero") and "1/0" in failed.traceback
+    assert sandbox.run_code("pass").results == []
+    counts = [sandbox.run_code("1").execution_count for _ in range(2)]
+    assert counts[1] == counts[0] + 1
+
+
+def test_all_forms_of_a_result(sandbox):
+    code = """
+class Rich:
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        return {"text/plain": "t", "text/html": "<b>", "text/markdown": "*m*", "image/svg+xml": "<svg/>", "image/png": b"\\x89PNG",
+                "image/jpeg": b"\\xff\\xd8", "application/pdf": b"%PDF", "text/latex": "$x$", "application/json": {"a": [1, None]},
+                "application/javascript": "1;", "application/x-own": "own"}
+display(Rich())
+Rich()
+"""
+    shown, value = sandbox.run_code(code).results
+    assert (shown.is_main_result, value.is_main_result) == (False, True)
+    for one in (shown, value):
+        assert (one.text, one.html, one.markdown, one.svg, one.latex, one.javascript) == ("t", "<b>", "*m*", "<svg/>", "$x$", "1;")
+        assert (one.png, one.jpeg, one.pdf) == ("iVBORw==", "/9g=", "JVBERg==") and one.json == {"a": [1, None]}
+        assert one.extra == {"application/x-own": "own"}
+
+
+def test_output_arrives_while_the_cell_runs(sandbox):
+    seen, first = [], threading.Event()
+
+    def take(message):
+        seen.append((time.monotonic(), message.line))
+        first.set()
+
+    sandbox.run_code("import time\nprint('one', flush=True); time.sleep(0.3); print('two')", on_stdout=take)
+    assert [line for _, line in seen] == ["one\n", "two\n"] and seen[1][0] - seen[0][0] > 0.2
+
+
+def test_a_character_that_two_writes_split_stays_whole(sandbox):
+    done = sandbox.run_code("import os, time\nos.write(1, b'\\xe2\\x82'); time.sleep(0.1); os.write(1, b'\\xac\\n'); os.write(1, b'\\xff')")
+    assert "".join(done.logs.stdout) == "€\n\ufffd"
+
+
+def test_variables_of_the_sandbox_and_of_one_cell(sandbox):
+    get = "import os; (os.environ.get('OWN'), os.environ.get('ONE'), os.environ.get('E2B_SANDBOX'))"
+    assert sandbox.run_code(get, envs={"ONE": "'\"\\ü\U0001f600", "OWN": "w"}).text == repr(("w", "'\"\\ü\U0001f600", "true"))
+    assert sandbox.run_code(get).text == repr(("v", None, "true"))
+
+
+def test_contexts_share_files_and_not_variables(sandbox):
+    context = sandbox.create_code_context()
+    try:
+        sandbox.run_code("mine = 1; open('shared.txt', 'w').write('s')", context=context)
+        assert sandbox.run_code("mine, open('shared.txt').read(), __import__('os').environ['OWN']", context=context).text == "(1, 's', 'v')"
+        assert sandbox.run_code("mine").error.name == "NameError"
+        sandbox.files.make_dir("sub")
+        inner = sandbox.create_code_context(cwd="/home/user/sub")
+        assert sandbox.run_code("__import__('os').getcwd()", context=inner).text.endswith("/sub")
+        assert {one.id for one in sandbox.list_code_contexts()} >= {context.id, inner.id, sandbox.sandbox_id}
+        sandbox.restart_code_context(context)
+        assert sandbox.run_code("mine", context=context).error.name == "NameError"
+        sandbox.remove_code_context(inner)
+        with pytest.raises(NotFoundException):
+            sandbox.run_code("1", context=inner)
+        with pytest.raises(SandboxException, match="No such file"):
+            sandbox.create_code_context(cwd="missing")
+    finally:
+        sandbox.remove_code_context(context)
+    assert [one.id for one in sandbox.list_code_contexts()] == [sandbox.sandbox_id]
+
+
+def test_languages(sandbox):
+    assert sandbox.run_code("echo $((1+1)) $OWN", language="bash").logs.stdout == ["2 v\n"]
+    with pytest.raises(SandboxException, match="use python or bash"):
+        sandbox.run_code("1", language="r")
+
+
+def test_a_client_that_leaves_interrupts_its_cell(fresh):
+    with pytest.raises(Exception):
+        fresh.run_code("import time\ntime.sleep(60)", timeout=0.5)
+    started = time.monotonic()
+    assert fresh.run_code("1").text == "1" and time.monotonic() - started < 10
+
+
+# ---- files ----
+
+def test_files_go_both_ways(sandbox):
+    written = sandbox.files.write("a/b.txt", "hellö")
+    assert (written.name, written.path) == ("b.txt", "/home/user/a/b.txt")
+    assert sandbox.files.read("/home/user/a/b.txt") == "hellö" == sandbox.run_code("open('a/b.txt').read()").text
+    data = os.urandom(3_000_000)
+    sandbox.files.write("big", io.BytesIO(data))
+    assert sandbox.files.read("big", format="bytes") == data and b"".join(sandbox.files.read("big", format="stream")) == data
+    sandbox.files.write_files([{"path": "m/1", "data": "one"}, {"path": "m/2", "data": b"\0two"}, {"path": "m/empty", "data": b""}])
+    assert [sandbox.files.read("m/" + name, format="bytes") for name in ("1", "2", "empty")] == [b"one", b"\0two", b""]
+
+
+def test_folders(sandbox):
+    assert sandbox.files.make_dir("f/g") is True and sandbox.files.make_dir("f/g") is False
+    sandbox.files.write("f/g/x", "123")
+    listed = {one.path: (one.type.value, one.size) for one in sandbox.files.list("f", depth=2)}
+    assert listed == {"/home/user/f/g": ("dir", 0), "/home/user/f/g/x": ("file", 3)}
+    assert sandbox.files.rename("f/g/x", "f/y").path == "/home/user/f/y"
+    info = sandbox.files.get_info("f/y")
+    assert (info.name, info.size, info.permissions) == ("y", 3, "-rw-r--r--")
+    assert sandbox.files.exists("f/y") and not sandbox.files.exists("f/g/x")
+    sandbox.files.remove("f")
+    sandbox.files.remove("f")
+    assert not sandbox.files.exists("f")
+    with pytest.raises(FileNotFoundException):
+        sandbox.files.read("f/y")
+    with pytest.raises(InvalidArgumentException, match="directory"):
+        sandbox.files.make_dir("folder") and sandbox.files.read("folder")
+
+
+def test_signed_urls_are_for_one_file_and_one_operation(sandbox, server):
+    sandbox.files.write("signed.txt", "s")
+
+    def tail(url):
+        return url[url.index("/files"):]
+
+    get, put = tail(sandbox.download_url("signed.txt", use_signature_expiration=60)), tail(sandbox.upload_url("other.txt"))
+    assert server.ask("GET", get, token=None).body == b"s"
+    form = b'--border\r\nContent-Disposition: form-data; name="file"; filename="other.txt"\r\n\r\nnew\r\n--border--\r\n'
+    assert server.ask("POST", put, form, token=None, headers={"Content-Type": "multipart/form-data; boundary=border"}).status == 200
+    assert sandbox.files.read("other.txt") == "new"
+    expired = tail(sandbox.download_url("signed.txt", use_signature_expiration=-5))
+    for wrong in (put, get.replace("signed.txt", "other.txt"), get[:-1], get.replace("v1_", "v1_A"), expired, "/files?path=signed.txt"):
+        assert server.ask("GET", wrong, token=None).status == 401, wrong
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../../etc/passwd", "/home/user/../x", "/home/user2/x", "/proc/self/environ", "~root/x"])
+def test_paths_stay_in_the_sandbox(sandbox, path):
+    for reach in (sandbox.files.read, sandbox.files.list, sandbox.files.remove, sandbox.files.make_dir, lambda p: sandbox.files.write(p, "x"),
+                  lambda p: sandbox.files.rename(p, "stolen")):
+        if path == "~root/x":
+            break  # a name like another: below the folder
+        with pytest.raises((FileNotFoundException, NotFoundException, InvalidArgumentException)):
+            reach(path)
+
+
+def test_links_out_of_the_sandbox_are_not_followed(sandbox, tmp_path):
+    (tmp_path / "secret").write_text("secret")
+    sandbox.run_code("import os\nos.symlink(%r, 'link'); os.symlink(%r, 'file')" % (str(tmp_path), str(tmp_path / "secret")))
+    for path in ("link/secret", "file"):
+        with pytest.raises(SandboxException):
+            sandbox.files.read(path)
+    with pytest.raises(SandboxException):
+        sandbox.files.write("link/new", "x")
+    with pytest.raises(SandboxException):
+        sandbox.files.rename("big" if sandbox.files.exists("big") else "a", "link/moved")
+    assert os.listdir(tmp_path) == ["secret"]
+
+
+# ---- other clients ----
+
+ROUTES = [("GET", "/sandboxes/{}"), ("DELETE", "/sandboxes/{}"), ("POST", "/sandboxes/{}/timeout"), ("POST", "/sandboxes/{}/refreshes"),
+          ("POST", "/sandboxes/{}/pause"), ("POST", "/sandboxes/{}/resume"), ("POST", "/sandboxes/{}/connect"),
+          ("POST", "/v2/sandboxes/{}/connect"), ("POST", "/sandboxes/{}/fork"), ("GET", "/sandboxes/{}/metrics")]
+
+
+def test_another_token_finds_no_sandbox(server, sandbox):
+    for method, path in ROUTES:
+        answer = ask(server, method, path.format(sandbox.sandbox_id), {} if method == "POST" else None, token=BOB)
+        assert answer.status == 404, (method, path, answer)
+    assert sandbox.sandbox_id not in ask(server, "GET", "/v2/sandboxes", token=BOB).body.decode()
+    assert sandbox.is_running()
+
+
+def test_a_reader_changes_nothing_and_gets_no_token(server, options):
+    for method, path in ROUTES:
+        if method != "GET":
+            assert ask(server, method, path.format("0" * 32), {}, token=READER).status == 403, path
+    assert ask(server, "POST", "/v2/sandboxes", {}, token=READER).status == 403
+    assert ask(server, "GET", "/v2/sandboxes", token="wrong-token-of-nobody").status == 401
+    with pytest.raises(AuthenticationException):
+        Sandbox.create(**dict(options, api_key="wrong-token-of-nobody"))
+
+
+INSIDE = [("GET", "/health"), ("POST", "/execute"), ("GET", "/contexts"), ("POST", "/contexts"), ("DELETE", "/contexts/x"),
+          ("POST", "/contexts/x/restart"), ("GET", "/files?path=a"), ("POST", "/files?path=a"), ("POST", "/filesystem.Filesystem/Stat"),
+          ("POST", "/filesystem.Filesystem/Remove")]
+
+
+def test_a_sandbox_needs_its_own_token(server, sandbox, fresh):
+    other = fresh._envd_access_token
+    for method, path in INSIDE:
+        body = {"path": "a", "code": "1"} if method == "POST" else None
+        for sent in ({}, {"X_Access_Token": other}, {"X_API_KEY": ALICE}, {"E2B_Traffic_Access_Token": "x"}):
+            answer = ask(server, method, path, body, sandbox=sandbox.sandbox_id, **sent)
+            assert answer.status in (401, 429), (method, path, sent, answer)
+        answer = ask(server, method, path, body, sandbox="0" * 32, X_Access_Token=other)
+        assert answer.status == 502, (method, path, answer)
+    # A context of another sandbox.
+    answer = ask(server, "POST", "/execute", {"code": "1", "context_id": sandbox.sandbox_id}, sandbox=fresh.sandbox_id, X_Access_Token=other)
+    assert answer.status == 404
+    # The control plane does not take it.
+    assert ask(server, "DELETE", "/sandboxes/" + sandbox.sandbox_id, sandbox=fresh.sandbox_id, X_Access_Token=other).status in (401, 429)
+    assert sandbox.is_running()
+
+
+def test_a_host_name_addresses_a_sandbox(server, sandbox):
+    answer = server.ask("POST", "/execute", {"code": "6*7"}, token=None,
+                        headers={"Host": "49999-%s.example.test" % sandbox.sandbox_id, "X-Access-Token": sandbox._envd_access_token})
+    lines = [json.loads(line) for line in answer.body.splitlines()]
+    assert {"type": "result", "is_main_result": True, "text": "42"} in lines
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b"{}", b'{"code":1}', b'{"code":"1","env_vars":[]}', b'{"code":"1","env_vars":{"a=":"b"}}',
+                                  b'{"code":"1","env_vars":{"a":1}}', b'{"code":"\xff"}', b'{"code":"1","code":"2"}'])
+def test_bodies_that_are_not_cells_are_refused(server, sandbox, body):
+    answer = server.ask("POST", "/execute", body, token=None,
+                        headers={"E2b-Sandbox-Id": sandbox.sandbox_id, "X-Access-Token": sandbox._envd_access_token})
+    assert answer.status == 400 and answer.json["code"] == 400
+
+
+def test_without_the_flag_nothing_of_it_is_there():
+    with serving.shared("--executor", "subprocess", python=PYTHON, tokens=TOKENS) as plain:
+        for method, path in [("POST", "/v2/sandboxes"), ("GET", "/sandboxes/x"), ("GET", "/files?path=x")]:
+            assert plain.ask(method, path, {} if method == "POST" else None, token=ALICE).status == 404
