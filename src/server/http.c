@@ -426,20 +426,15 @@ static bool check_client(struct cell__request *request, unsigned scope)
 	struct cell__connection *connection = connection_of(request->connection);
 	const char *words = NULL;
 	int retry_s = 0;
-<<<<<<< HEAD
+	const struct sockaddr *from = address_of(request->connection);
 	CELL_AUTO_BUF struct cell__buf basic = CELL_BUF_INIT;
 	const char *given = cell__request_header(request, "Authorization");
 	unsigned status;
 
 	if (request->route && request->route->basic && given && from_basic(given, &basic))
 		given = basic.data;
-	status = cell__auth_check(server, given, address_of(request->connection), &request->who, &words, &retry_s);
-=======
-	const struct sockaddr *from = address_of(request->connection);
-	unsigned status = request->is_e2b ? cell__e2b_auth_check(request, from, &words, &retry_s)
-					  : cell__auth_check(server, cell__request_header(request, "Authorization"), from, &request->who,
-							     &words, &retry_s);
->>>>>>> e1f35df (server: serve E2B's clients with serve --e2b)
+	status = request->is_e2b ? cell__e2b_auth_check(request, from, &words, &retry_s)
+				 : cell__auth_check(server, given, from, &request->who, &words, &retry_s);
 
 	if (!status && connection)
 		cell__guests_leave(&server->guests, &connection->guest);
