@@ -112,7 +112,7 @@ def two(server):
 
 def check_discovery(result):
     assert result["resultType"] == "complete" and result["supportedVersions"][:2] == [MODERN, "2025-11-25"]
-    assert result["capabilities"]["tools"] == {} and result["ttlMs"] >= 0 and result["cacheScope"] == "private"
+    assert result["capabilities"]["tools"] == {} and META + "tasks" in result["capabilities"]["extensions"] and result["ttlMs"] >= 0 and result["cacheScope"] == "private"
     assert result["_meta"][META + "serverInfo"]["name"] == "workcell" and "session" in result["instructions"]
 
 
@@ -538,6 +538,73 @@ def test_a_silent_cell_shows_that_it_runs(one):
     assert [note["params"]["progressToken"] for note in messages[:-1]] == ["p"]
 
 
+# ---- tasks --------------------------------------------------------------------------------------------------
+
+
+TASKS = META + "tasks"
+WITH_TASKS = {"extensions": {TASKS: {}}}
+
+
+class Tasks(Web):
+    """A client that knows them."""
+
+    def ask(self, method, capabilities=WITH_TASKS, **params):
+        status, (answer,) = self.post(message(method, 5, meta=envelope(capabilities=capabilities), **params), Mcp_Name=params.get("taskId", params.get("name")))
+        return answer.get("result") or (status, answer["error"])
+
+    def start(self, code, **more):
+        task = self.ask("tools/call", name="run_code", arguments={"code": code, "wait_ms": 50, **more})
+        assert task["resultType"] == "task" and task["status"] == "working" and task["ttlMs"] > 0, task
+        assert task["createdAt"].endswith("Z") and task["lastUpdatedAt"] >= task["createdAt"]
+        return task["taskId"]
+
+    def ended(self, task):
+        support.wait_until(lambda: self.ask("tasks/get", taskId=task)["status"] not in ("working", "input_required"), "the task ends")
+        return self.ask("tasks/get", taskId=task)
+
+
+@pytest.fixture(scope="module")
+def tasks(server):
+    return Tasks(server, ONE)
+
+
+def test_a_task(tasks, server, tmp_path):
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    task = tasks.start("x = open(%r).read()\nx" % str(fifo))
+    got = tasks.ask("tasks/get", taskId=task)
+    assert got["resultType"] == "complete" and got["status"] == "working" and "result" not in got
+    stranger = Tasks(server, TWO)
+    for method in ("tasks/get", "tasks/update", "tasks/cancel"):
+        assert stranger.ask(method, taskId=task)[1]["code"] == tasks.ask(method, taskId="0" * 32)[1]["code"] == -32602
+        assert tasks.ask(method, taskId=5)[1]["code"] == -32602
+        status, error = tasks.ask(method, capabilities={}, taskId=task)
+        assert (status, error["code"]) == (400, -32021) and TASKS in error["data"]["requiredCapabilities"]["extensions"]
+    fifo.write_text("went on")
+    done = tasks.ended(task)
+    assert done["status"] == "completed" and done["result"]["structuredContent"]["value"] == "went on"
+    assert done["lastUpdatedAt"] >= done["createdAt"] and tasks.ask("tasks/get", taskId=task)["result"] == done["result"]
+    assert tasks.ask("tasks/cancel", taskId=task)["resultType"] == "complete"
+    assert tasks.ask("tasks/get", taskId=task)["status"] == "completed"
+    tasks.value("close_session", session=done["result"]["structuredContent"]["session"])
+
+
+def test_what_is_quick_is_no_task(tasks):
+    answer = tasks.ask("tools/call", name="run_code", arguments={"code": "6 * 7"})
+    assert answer["resultType"] == "complete" and answer["structuredContent"]["value"] == 42
+    tasks.value("close_session", session=answer["structuredContent"]["session"])
+
+
+def test_a_task_that_failed_and_one_that_was_cancelled(tasks):
+    done = tasks.ended(tasks.start("import time; time.sleep(0.2); 1 / 0"))
+    assert done["status"] == "completed" and done["result"]["isError"]
+    session = done["result"]["structuredContent"]["session"]
+    task = tasks.start("x = 1\ntime.sleep(600)", session=session)
+    assert tasks.ask("tasks/cancel", taskId=task) and tasks.ask("tasks/get", taskId=task)["status"] == "cancelled"
+    assert tasks.value("run_code", code="x", session=session)["value"] == 1
+    tasks.value("close_session", session=session)
+
+
 # ---- approvals ----------------------------------------------------------------------------------------------
 
 
@@ -588,6 +655,25 @@ def test_an_approval_is_asked_and_nothing_runs_twice(gated, tmp_path):
     assert done["structuredContent"]["value"] == "x" and done["resultType"] == "complete" and done["structuredContent"]["session"]
     assert twice.again([ACCEPT])["error"]["code"] == -32602
     assert log.read_text() == "."
+
+
+def test_approvals_of_a_task(gated):
+    """They wait in the task, whoever fetches it, and are answered once."""
+    meta = {META + "clientCapabilities": {"elicitation": {}, **WITH_TASKS}}
+
+    def ask_task(method, **params):
+        return gated.result(gated.send(method, **params, _meta=meta))
+
+    task = ask_task("tools/call", name="run_code", arguments={"code": "import time; time.sleep(0.3)\n" + CALL, "wait_ms": 0})["taskId"]
+    support.wait_until(lambda: ask_task("tasks/get", taskId=task)["status"] == "input_required", "the task asks")
+    (key, request), = ask_task("tasks/get", taskId=task)["inputRequests"].items()
+    assert request["method"] == "elicitation/create" and "probe.go" in request["params"]["message"]
+    ask_task("tasks/update", taskId=task, inputResponses={"other": ACCEPT, key: "no object"})
+    assert ask_task("tasks/get", taskId=task)["status"] == "input_required"
+    ask_task("tasks/update", taskId=task, inputResponses={key: ACCEPT})
+    support.wait_until(lambda: ask_task("tasks/get", taskId=task)["status"] == "completed", "the task ends")
+    assert ask_task("tasks/get", taskId=task)["result"]["structuredContent"]["value"] == "x"
+    ask_task("tasks/update", taskId=task, inputResponses={key: ACCEPT})  # too late, and nothing happens
 
 
 @pytest.mark.parametrize("answer, words", [

@@ -436,11 +436,19 @@ static bool is_cancelled(const struct cell__mcp_job *job)
 /* With the lock held, which is released in between.  Answers the client of a job that does not end in its time; the job goes on. */
 static void let_go(struct cell__mcp_handle *handle, struct cell__mcp_job *job)
 {
-	const char *id = job->request && !job->request->cancelled ? cell__mcp_job_keep(job) : NULL;
+	bool waits = job->request && !job->request->cancelled;
+	json_t *structured, *content, *task = waits && job->request->tasks ? cell__mcp_job_to_task(job) : NULL;
+	const char *id = waits && !task ? cell__mcp_job_keep(job) : NULL;
 	struct cell__mcp_pending *request;
-	json_t *structured, *content;
 
 	job->deadline_us = 0;
+	if (task) {
+		request = cell__mcp_take_request(job);
+		pthread_mutex_unlock(&handle->server->lock);
+		cell__mcp_pending_answer(request, task);
+		pthread_mutex_lock(&handle->server->lock);
+		return;
+	}
 	if (!id)
 		return; /* it is waited for, as without a deadline */
 	content = json_pack("[{s:s, s:o}]", "type", "text", "text",

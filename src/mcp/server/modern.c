@@ -15,7 +15,8 @@ const char cell__mcp_instructions[] =
 	"`deps`: search_tools lists the tools.<name>(...) that can be called, and calling several of them in one cell is cheaper than one "
 	"call each. Plots made with matplotlib are returned as images. reset starts a fresh kernel.";
 
-static const char *const methods[] = { "server/discover", "tools/list", "tools/call", "subscriptions/listen", NULL };
+static const char *const methods[] = { "server/discover", "tools/list",   "tools/call",   "subscriptions/listen",
+				       "tasks/get",       "tasks/update", "tasks/cancel", NULL };
 
 static const json_t *meta_of(const struct cell__rpc_message *message)
 {
@@ -87,6 +88,11 @@ static json_t *versions_data(const json_t *asked)
 	return json_pack("{s:[s], s:O}", "supported", CELL_MCP_MODERN, "requested", asked);
 }
 
+static bool knows_tasks(const json_t *capabilities)
+{
+	return json_is_object(json_object_get(json_object_get(capabilities, "extensions"), CELL_MCP_TASKS));
+}
+
 int cell__mcp_modern_check(const struct cell__rpc_message *message, const struct cell__mcp_head *head, struct cell__buf *words,
 			   json_t **data)
 {
@@ -114,6 +120,10 @@ int cell__mcp_modern_check(const struct cell__rpc_message *message, const struct
 		wrong = CELL_MCP_META "clientCapabilities must be an object";
 	} else if (level && cell__mcp_log_level(json_string_value(level)) < 0) {
 		wrong = CELL_MCP_META "logLevel must be debug, info, notice, warning, error, critical, alert or emergency";
+	} else if (!strncmp(message->method, "tasks/", 6) && !knows_tasks(can)) {
+		code = CELL_RPC_NEEDS_CAPABILITY;
+		wrong = "the client's capabilities must have the extension " CELL_MCP_TASKS;
+		*data = json_pack("{s:{s:{s:{}}}}", "requiredCapabilities", "extensions", CELL_MCP_TASKS);
 	} else if (!is_known(message->method)) {
 		cell__buf_printf(words, "Method not found: %.*s", (int)CELL_RPC_MAX_METHOD, message->method);
 		return CELL_RPC_METHOD_NOT_FOUND;
@@ -145,8 +155,9 @@ static void discover(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, c
 	for (size_t i = 0; versions && cell__mcp_versions[i]; i++)
 		json_array_append_new(versions, json_string(cell__mcp_versions[i]));
 	cell__mcp_answer_result(peer, unit, id,
-				json_pack("{s:o, s:{s:{}, s:{}}, s:s, s:i, s:s}", "supportedVersions", versions, "capabilities", "tools",
-					  "logging", "instructions", cell__mcp_instructions, "ttlMs", TTL_MS, "cacheScope", "private"));
+				json_pack("{s:o, s:{s:{}, s:{}, s:{s:{}}}, s:s, s:i, s:s}", "supportedVersions", versions, "capabilities",
+					  "tools", "logging", "extensions", CELL_MCP_TASKS, "instructions", cell__mcp_instructions, "ttlMs",
+					  TTL_MS, "cacheScope", "private"));
 }
 
 static void list_tools(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const json_t *id, const json_t *params)
@@ -191,6 +202,31 @@ static void listen(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, jso
 		cell__mcp_answer_error(peer, unit, id, CELL_RPC_INTERNAL_ERROR, refused);
 }
 
+/* ---- tasks ---- */
+
+static void handle_task(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const json_t *id, const char *method,
+			const json_t *params)
+{
+	const char *task = json_string_value(json_object_get(params, "taskId"));
+	json_t *result = NULL;
+	bool found = task != NULL;
+
+	pthread_mutex_lock(&peer->server->lock);
+	if (found && !strcmp(method, "tasks/get"))
+		found = (result = cell__mcp_task_get(peer, task)) != NULL;
+	else if (found && !strcmp(method, "tasks/update"))
+		found = cell__mcp_task_update(peer, task, json_object_get(params, "inputResponses"));
+	else if (found)
+		found = cell__mcp_kept_cancel(peer->server, peer->owner, task) >= 0;
+	pthread_mutex_unlock(&peer->server->lock);
+	if (found)
+		cell__mcp_answer_result(peer, unit, id, result ? result : json_object());
+	else
+		cell__mcp_answer_error(peer, unit, id, CELL_RPC_INVALID_PARAMS,
+				       task ? "unknown task: it never was, has expired, or belongs to another client"
+					    : "params.taskId must be a string");
+}
+
 /* ---- requests ---- */
 
 void cell__mcp_modern_request(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const struct cell__rpc_message *message)
@@ -200,6 +236,7 @@ void cell__mcp_modern_request(struct cell__mcp_peer *peer, struct cell__mcp_unit
 	struct cell__mcp_said said = {
 		.client = json_string_value(json_object_get(json_object_get(meta, CELL_MCP_META "clientInfo"), "name")),
 		.elicits = json_is_object(elicitation) && (!json_object_size(elicitation) || json_object_get(elicitation, "form")),
+		.tasks = knows_tasks(can),
 		.log_level = cell__mcp_log_level(json_string_value(json_object_get(meta, CELL_MCP_META "logLevel"))),
 	};
 
@@ -209,6 +246,8 @@ void cell__mcp_modern_request(struct cell__mcp_peer *peer, struct cell__mcp_unit
 		list_tools(peer, unit, message->id, message->params);
 	else if (!strcmp(message->method, "tools/call"))
 		cell__mcp_handle_call(peer, unit, message->id, message->params, &said);
+	else if (!strncmp(message->method, "tasks/", 6))
+		handle_task(peer, unit, message->id, message->method, message->params);
 	else
 		listen(peer, unit, message->id, message->params);
 }

@@ -10,15 +10,21 @@
  * A job can also be kept because its client does not want to wait longer (`wait_ms` of run_code): then it has an id for get_job and cancel_job,
  * which are valid until the record goes.
  *
+ * For a client that knows tasks (an extension of that revision) the same record is a task: tasks/get shows its state, its questions and its
+ * result, tasks/update brings the answers.
+ *
  * A state is 128 random bits that name a record here, is valid once, for one principal, and for exactly the same tool and arguments.  So it
  * carries nothing that could be forged.  The record goes when the call is repeated after the job has ended, or KEEP_US after that.
  */
 #include "mcp/server/server.h"
 
 #include <string.h>
+#include <time.h>
 
 #define KEEP_US INT64_C(600000000)
 #define MAX_PARKED 256u /* of one principal */
+#define TASK_MS INT64_C(3600000) /* a task is kept for that long at least, counted from its beginning */
+#define POLL_MS 1000
 
 struct approval {
 	uint64_t id;
@@ -31,6 +37,9 @@ struct cell__mcp_parked {
 	char state[CELL_MCP_HANDLE_CHARS + 1]; /* "": a call has taken it up */
 	char id[CELL_MCP_HANDLE_CHARS + 1];    /* for get_job; "": it has none */
 	bool asks;        /* by input_required */
+	bool cancelled;
+	bool is_task;
+	int64_t created_us, changed_us; /* of cell__now_us() */
 	char owner[CELL_MCP_MAX_OWNER];
 	struct cell_mcp_server *server;
 	struct cell__mcp_peer *peer;   /* that brought the call; NULL: gone */
@@ -83,7 +92,7 @@ static void forget_old(struct cell_mcp_server *server)
 
 	for (struct cell__mcp_parked *parked = server->parked; parked; parked = next) {
 		next = parked->next;
-		if (!parked->job && now - parked->ended_us > KEEP_US)
+		if (!parked->job && now - parked->ended_us > KEEP_US && now > parked->created_us + (parked->is_task ? TASK_MS * 1000 : 0))
 			parked_free(parked);
 	}
 }
@@ -110,25 +119,31 @@ static struct cell__mcp_parked *parked_create(struct cell__mcp_job *job)
 	*parked = (struct cell__mcp_parked){
 		.server = server, .peer = job->request->peer, .tool = job->tool, .job = job, .next = server->parked
 	};
+	parked->created_us = parked->changed_us = cell__now_us();
 	parked->args = json_incref(job->args);
 	strcpy(parked->owner, job->handle->owner);
 	server->parked = parked;
 	return job->parked = parked;
 }
 
-/* The answer that asks, under a new state. */
-static json_t *ask(struct cell__mcp_parked *parked)
+static json_t *questions(const struct cell__mcp_parked *parked)
 {
-	json_t *requests = json_object(), *result;
+	json_t *requests = json_object();
 	char key[32];
 
-	cell__random_hex(parked->state, CELL_MCP_HANDLE_CHARS);
 	for (const struct approval *approval = parked->approvals; approval; approval = approval->next) {
 		snprintf(key, sizeof(key), "a%llu", (unsigned long long)approval->id);
 		json_object_set_new(requests, key, json_pack("{s:s, s:O}", "method", "elicitation/create", "params", approval->form));
 	}
-	result = json_pack("{s:s, s:o, s:s}", "resultType", "input_required", "inputRequests", requests, "requestState", parked->state);
-	return result;
+	return requests;
+}
+
+/* The answer that asks, under a new state. */
+static json_t *ask(struct cell__mcp_parked *parked)
+{
+	cell__random_hex(parked->state, CELL_MCP_HANDLE_CHARS);
+	return json_pack("{s:s, s:o, s:s}", "resultType", "input_required", "inputRequests", questions(parked), "requestState",
+			 parked->state);
 }
 
 bool cell__mcp_job_park(struct cell__mcp_job *job, json_t *form, uint64_t id, bool is_question, json_t **ret_result)
@@ -148,6 +163,7 @@ bool cell__mcp_job_park(struct cell__mcp_job *job, json_t *form, uint64_t id, bo
 	*approval = (struct approval){ id, is_question, json_deep_copy(form), parked->approvals };
 	json_object_set_new(approval->form, "mode", json_string("form"));
 	parked->approvals = approval;
+	parked->changed_us = cell__now_us();
 	if (job->request)
 		*ret_result = ask(parked);
 	return true;
@@ -169,18 +185,107 @@ const char *cell__mcp_job_keep(struct cell__mcp_job *job)
 	return parked->id;
 }
 
-int cell__mcp_kept_find(struct cell_mcp_server *server, const char *owner, const char *id, struct cell__mcp_job **ret_job,
-			json_t **ret_result)
+static struct cell__mcp_parked *kept_find(const struct cell_mcp_server *server, const char *owner, const char *id)
 {
 	struct cell__mcp_parked *parked = server->parked;
 
 	while (parked && (!parked->id[0] || strcmp(parked->owner, owner) || strcmp(parked->id, id)))
 		parked = parked->next;
+	return parked;
+}
+
+int cell__mcp_kept_find(struct cell_mcp_server *server, const char *owner, const char *id, struct cell__mcp_job **ret_job,
+			json_t **ret_result)
+{
+	const struct cell__mcp_parked *parked = kept_find(server, owner, id);
+
 	if (!parked)
 		return -1;
 	*ret_job = parked->job;
 	*ret_result = parked->result;
 	return 0;
+}
+
+int cell__mcp_kept_cancel(struct cell_mcp_server *server, const char *owner, const char *id)
+{
+	struct cell__mcp_parked *parked = kept_find(server, owner, id);
+	struct cell__mcp_job *job = parked ? parked->job : NULL;
+	uint64_t run_id;
+
+	if (!job)
+		return parked ? 0 : -1;
+	parked->cancelled = true;
+	parked->changed_us = cell__now_us();
+	job->stopped = true;
+	if (job->handle->running == job) {
+		run_id = job->handle->run_id;
+		job->refs++;
+		pthread_mutex_unlock(&server->lock);
+		cell_session_cancel(job->handle->session, run_id, NULL);
+		pthread_mutex_lock(&server->lock);
+		cell__mcp_job_unref(job);
+	}
+	return 1;
+}
+
+/* ---- tasks ---- */
+
+static void add_time(json_t *task, const char *name, int64_t then_us)
+{
+	struct timespec now;
+	struct tm parts;
+	char text[32], whole[48];
+	int64_t ms;
+	time_t seconds;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	ms = (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000 - (cell__now_us() - then_us) / 1000;
+	seconds = (time_t)(ms / 1000);
+	if (!gmtime_r(&seconds, &parts) || !strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S", &parts))
+		return;
+	snprintf(whole, sizeof(whole), "%s.%03dZ", text, (int)(ms % 1000));
+	json_object_set_new(task, name, json_string(whole));
+}
+
+static json_t *task_json(const struct cell__mcp_parked *parked)
+{
+	int64_t age_ms = (cell__now_us() - parked->created_us) / 1000, ttl_ms = age_ms + KEEP_US / 1000;
+	const char *status = parked->cancelled || (!parked->job && !parked->result) ? "cancelled"
+			     : !parked->job                                         ? "completed"
+			     : parked->approvals                                    ? "input_required"
+										    : "working";
+	json_t *task = json_pack("{s:s, s:s, s:I, s:i}", "taskId", parked->id, "status", status, "ttlMs",
+				 (json_int_t)(ttl_ms > TASK_MS ? ttl_ms : TASK_MS), "pollIntervalMs", POLL_MS);
+
+	add_time(task, "createdAt", parked->created_us);
+	add_time(task, "lastUpdatedAt", parked->changed_us);
+	if (!strcmp(status, "completed"))
+		json_object_set(task, "result", parked->result);
+	else if (!strcmp(status, "input_required"))
+		json_object_set_new(task, "inputRequests", questions(parked));
+	return task;
+}
+
+json_t *cell__mcp_job_to_task(struct cell__mcp_job *job)
+{
+	struct cell__mcp_parked *parked;
+	json_t *task;
+
+	if (!cell__mcp_job_keep(job))
+		return NULL;
+	parked = job->parked;
+	parked->is_task = true;
+	parked->asks = parked->asks || job->request->elicits;
+	task = task_json(parked);
+	json_object_set_new(task, "resultType", json_string("task"));
+	return task;
+}
+
+json_t *cell__mcp_task_get(struct cell__mcp_peer *peer, const char *id)
+{
+	const struct cell__mcp_parked *parked = kept_find(peer->server, peer->owner, id);
+
+	return parked && parked->is_task ? task_json(parked) : NULL;
 }
 
 void cell__mcp_parked_leave(const struct cell__mcp_peer *peer)
@@ -208,7 +313,7 @@ void cell__mcp_parked_result(struct cell__mcp_job *job, json_t *result)
 	parked->job = NULL;
 	job->parked = NULL;
 	parked->result = result;
-	parked->ended_us = cell__now_us();
+	parked->ended_us = parked->changed_us = cell__now_us();
 	pthread_cond_broadcast(&parked->server->changed);
 }
 
@@ -275,6 +380,20 @@ static void give_answers(struct cell__mcp_peer *peer, struct cell__mcp_job *job,
 			cell__mcp_cells_approval(handle, atomic_load(&peer->cannot_approve), id, response);
 		pthread_mutex_lock(&peer->server->lock);
 	}
+}
+
+bool cell__mcp_task_update(struct cell__mcp_peer *peer, const char *id, const json_t *responses)
+{
+	struct cell__mcp_parked *parked = kept_find(peer->server, peer->owner, id);
+	struct cell__mcp_job *job = parked && parked->is_task ? parked->job : NULL;
+
+	if (!job)
+		return parked && parked->is_task; /* one that has ended asks nothing */
+	parked->changed_us = cell__now_us();
+	job->refs++;
+	give_answers(peer, job, responses);
+	cell__mcp_job_unref(job);
+	return true;
 }
 
 int cell__mcp_call_resume(struct cell__mcp_peer *peer, struct cell__mcp_pending *request, const struct cell__mcp_tool *tool,

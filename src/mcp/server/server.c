@@ -537,6 +537,7 @@ static void fill_request(struct cell__mcp_pending *request, const json_t *params
 
 	request->token = json_is_string(token) || json_is_integer(token) ? json_incref(token) : NULL;
 	request->elicits = said && said->elicits;
+	request->tasks = said && said->tasks;
 	request->log_level = said ? said->log_level : -1;
 }
 
@@ -565,6 +566,8 @@ static const char *begin_job(struct cell__mcp_peer *peer, struct cell__mcp_unit 
 		job->told_us = cell__now_us();
 		if (json_object_get(job->args, "wait_ms") && !job->tool->run)
 			job->deadline_us = job->told_us + json_integer_value(json_object_get(job->args, "wait_ms")) * 1000;
+		else if (request->tasks && !job->tool->run)
+			job->deadline_us = job->told_us + CELL_MCP_TASK_AFTER_US;
 		refused = queue_job(peer, job);
 	}
 	if (refused) {

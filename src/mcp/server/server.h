@@ -106,6 +106,7 @@ struct cell__mcp_pending {
 	struct cell__mcp_job *job; /* NULL: it listens */
 	bool cancelled, killed;
 	bool elicits;            /* 2026-07-28: forms can be shown */
+	bool tasks;              /* 2026-07-28: the client knows tasks */
 	int log_level;           /* 2026-07-28: of log_levels; -1: nothing is wanted */
 	struct cell__mcp_pending *next;
 };
@@ -208,6 +209,7 @@ struct cell__mcp_head {
 struct cell__mcp_said {
 	const char *client; /* its name; or NULL */
 	bool elicits;       /* it can show forms */
+	bool tasks;         /* it knows tasks */
 	int log_level;      /* of log_levels; -1: it wants none */
 };
 
@@ -305,6 +307,8 @@ void cell__mcp_peer_forget(struct cell__mcp_peer *peer, void *stream, uint64_t s
 /* modern.c */
 #define CELL_MCP_MODERN "2026-07-28"
 #define CELL_MCP_META "io.modelcontextprotocol/"
+#define CELL_MCP_TASK_AFTER_US INT64_C(5000000) /* a cell that takes longer becomes a task, if its client knows tasks */
+#define CELL_MCP_TASKS CELL_MCP_META "tasks" /* an extension */
 #define CELL_RPC_HEADER_MISMATCH (-32020)
 #define CELL_RPC_NEEDS_CAPABILITY (-32021)
 #define CELL_RPC_UNSUPPORTED_VERSION (-32022)
@@ -343,6 +347,14 @@ const char *cell__mcp_job_keep(struct cell__mcp_job *job);
 /* -1: unknown, or of another owner.  *ret_job NULL: it has ended, with *ret_result, borrowed (NULL: it was cancelled). */
 int cell__mcp_kept_find(struct cell_mcp_server *server, const char *owner, const char *id, struct cell__mcp_job **ret_job,
 			json_t **ret_result);
+/* Ends a kept job: -1 unknown, or of another owner; 0: it had ended; 1: it will.  The lock is released in between. */
+int cell__mcp_kept_cancel(struct cell_mcp_server *server, const char *owner, const char *id);
+/* The answer to the request of a job that becomes a task.  NULL: too many are kept. */
+json_t *cell__mcp_job_to_task(struct cell__mcp_job *job);
+/* The result of tasks/get.  NULL: unknown, or of another owner. */
+json_t *cell__mcp_task_get(struct cell__mcp_peer *peer, const char *id);
+/* Gives answers to its questions; false: unknown, or of another owner.  The lock is released in between. */
+bool cell__mcp_task_update(struct cell__mcp_peer *peer, const char *id, const json_t *responses);
 /* The peer goes. */
 void cell__mcp_parked_leave(const struct cell__mcp_peer *peer);
 /* The next job after this one (NULL: the first) that waits for an answer and that the peer brought. */

@@ -263,31 +263,14 @@ int cell__mcp_get_job(struct cell__mcp_job *job, const json_t *args, struct cell
 int cell__mcp_cancel_job(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message)
 {
 	struct cell_mcp_server *server = job->handle->server;
-	struct cell__mcp_job *found = NULL;
-	json_t *result;
-	uint64_t run_id = 0;
-	bool runs = false;
 	int status;
 
 	pthread_mutex_lock(&server->lock);
-	status = cell__mcp_kept_find(server, job->handle->owner, json_string_value(json_object_get(args, "job")), &found, &result);
-	if (!status && found) {
-		found->stopped = true;
-		found->refs++;
-		runs = found->handle->running == found;
-		run_id = found->handle->run_id;
-	}
+	status = cell__mcp_kept_cancel(server, job->handle->owner, json_string_value(json_object_get(args, "job")));
 	pthread_mutex_unlock(&server->lock);
-	if (status)
+	if (status < 0)
 		return no_job(message);
-	if (runs)
-		cell_session_cancel(found->handle->session, run_id, NULL);
-	if (found) {
-		pthread_mutex_lock(&server->lock);
-		cell__mcp_job_unref(found);
-		pthread_mutex_unlock(&server->lock);
-	}
-	return answer_words(out, found ? "cancelled" : "ended", found ? "The job was cancelled." : "The job had ended.");
+	return answer_words(out, status ? "cancelled" : "ended", status ? "The job was cancelled." : "The job had ended.");
 }
 
 /* ---- artifacts ------------------------------------------------------------------------ */
