@@ -1572,7 +1572,9 @@ struct cell_server_options {
 	int (*reload_tls)(void *arg, char **ret_cert, char **ret_key, struct cell_error *err);
 	enum cell_zygote_per zygote_per; /* which sessions share a zygote; default: all of the engine */
 	int sandbox_fusion; /* 1: POST /run_code runs programs in fresh processes of the executor sandbox (docs/sandbox-fusion.md) */
-	int e2b; /* 1: clients of E2B are served too, on the same address (docs/e2b.md) */
+	int e2b; /* 1: clients of E2B are served too, on the same address (docs/e2b.md); not with a pool */
+	struct cell_server_pool *pool; /* this is one of several servers behind one address; NULL: it is alone */
+	int worker; /* its number in the pool, from 0 */
 };
 #define CELL_SERVER_OPTIONS_INIT { .size = sizeof(struct cell_server_options), .log_level = CELL_LOG_INFO }
 static inline void cell_server_options_init(struct cell_server_options *opts)
@@ -1597,6 +1599,28 @@ CELL_API void cell_server_reload(struct cell_server *server);
 CELL_API void cell_server_destroy(struct cell_server *server);
 /* Checks the options and reads the tokens, as cell_server_create() would, without listening. */
 CELL_API int cell_server_check(const struct cell_server_options *opts, struct cell_error *err);
+
+/*
+ * Several servers behind one address, each in a process of its own (docs/server.md).  A program with one thread makes the pool, forks the
+ * processes and hands the clients to them; each process creates its engine, and a server with `pool` and `worker` in its options.  Limits
+ * and quotas hold for all of them together.
+ */
+struct cell_server_pool;
+/* Binds the address and makes the memory that the workers, at most 64, share. */
+CELL_API int cell_server_pool_create(const struct cell_server_options *opts, int workers, struct cell_server_pool **ret_pool,
+				     struct cell_error *err);
+/* Where it listens: "http://127.0.0.1:8080", "unix:/run/workcell.sock". */
+CELL_API const char *cell_server_pool_url(const struct cell_server_pool *pool);
+/* Readable while clients wait for cell_server_pool_accept(); -1: closed. */
+CELL_API int cell_server_pool_fd(const struct cell_server_pool *pool);
+/* Hands waiting clients to the workers.  -1: none can be taken for now; try again in a while. */
+CELL_API int cell_server_pool_accept(struct cell_server_pool *pool);
+/* The process of a worker has ended: what it used is given back, and its sessions have ended.  Before another one is forked. */
+CELL_API void cell_server_pool_clear(struct cell_server_pool *pool, int worker);
+/* Clients can no longer connect. */
+CELL_API void cell_server_pool_close(struct cell_server_pool *pool);
+/* Not in the workers.  NULL is allowed. */
+CELL_API void cell_server_pool_destroy(struct cell_server_pool *pool);
 
 /*
  * Serves MCP by Streamable HTTP at /mcp of its own address until cell_mcp_server_stop().  Its space, sessions and

@@ -63,6 +63,7 @@ static const struct function curl_functions[] = { CURL_FUNCTIONS(ROW){ NULL, NUL
 
 #ifdef CELL_LIBRARY_MICROHTTPD
 #define MICROHTTPD_FUNCTIONS(X)              \
+	X(MHD_add_connection)                \
 	X(MHD_add_response_header)           \
 	X(MHD_create_post_processor)         \
 	X(MHD_create_response_from_buffer)   \

@@ -37,7 +37,7 @@ static struct cell_session *make_session(struct cell_engine *engine, const struc
 	}
 	session->engine = engine;
 	session->next_run_id = session->next_call_id = 1;
-	cell__random_hex(session->id, 32);
+	cell__engine_name_session(session->engine, session->id);
 	if (cell__options_init(&session->options, opts, err) < 0 ||
 	    cell__image_folder_init(&session->images, opts->images_dir, session->id, err) < 0 ||
 	    (opts->space && cell__space_read_tools(opts->space, &session->stored_tools, err) < 0)) {

@@ -7,7 +7,7 @@
  *
  * CPU time is a bucket: a quota of N seconds is used up by N seconds at once, and comes back within an hour, evenly.
  */
-#include "server/server.h"
+#include "server/pool.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -21,7 +21,15 @@ struct cell__account *cell__account_get(struct cell_server *server, const struct
 	while (account && strcmp(account->name, token->name))
 		account = account->next;
 	if (!account && (account = cell__alloc(1, sizeof(*account)))) {
-		*account = (struct cell__account){ .cpu_at_us = cell__now_us(), .next = server->accounts };
+		struct cell__account_share *share = server->pool ? cell__pool_account(server, token->name) : NULL;
+
+		if (server->pool && !share) {
+			free(account);
+			return NULL;
+		}
+		*account = (struct cell__account){ .own_cpu.at_us = cell__now_us(), .share = share, .next = server->accounts };
+		account->use = share ? &share->use[server->worker] : &account->own_use;
+		account->cpu = share ? &share->cpu : &account->own_cpu;
 		strcpy(account->name, token->name);
 		server->accounts = account;
 	}
@@ -39,33 +47,52 @@ static void refuse(struct cell__request *request, struct cell__account *account,
 	cell__answer_busy(request, retry_s, text);
 }
 
-bool cell__account_may_open(struct cell__request *request, struct cell__account *account)
+int cell__account_take_session(struct cell_server *server, struct cell__account *account, struct cell_error *err)
 {
-	if (account->quotas.sessions < 0 || account->sessions < account->quotas.sessions)
-		return true;
-	refuse(request, account, 5, "has as many sessions as it may have", account->quotas.sessions);
-	return false;
+	int64_t max = account->quotas.sessions;
+	int status = 0;
+
+	cell__pool_lock(server);
+	if (server->draining || CELL_ALL(server, sessions) >= server->limits.max_sessions) {
+		status = cell_fail(err, CELL_E_BUSY, 0, "%s",
+				   server->draining ? "the server is stopping" : "the maximum number of sessions is open");
+	} else if (max >= 0 && CELL_ALL_OF(server, account, sessions) >= max) {
+		server->counts.quota_refusals++;
+		status = cell_fail(err, CELL_E_BUSY, 0, "the token \"%s\" has as many sessions as it may have (quota %lld)", account->name,
+				   (long long)max);
+	} else {
+		server->use->sessions++;
+		account->use->sessions++;
+	}
+	cell__pool_unlock(server);
+	return status;
+}
+
+void cell__account_give_session(struct cell_server *server, struct cell__account *account)
+{
+	server->use->sessions--;
+	account->use->sessions--;
 }
 
 static void forgive(struct cell__account *account, int64_t now_us)
 {
-	double seconds = (double)(now_us - account->cpu_at_us) / 1e6;
+	double seconds = (double)(now_us - account->cpu->at_us) / 1e6;
 
 	if (account->quotas.cpu_s >= 0)
-		account->cpu_s -= seconds * (double)account->quotas.cpu_s / HOUR_S;
-	if (account->cpu_s < 0)
-		account->cpu_s = 0;
-	account->cpu_at_us = now_us;
+		account->cpu->cpu_s -= seconds * (double)account->quotas.cpu_s / HOUR_S;
+	if (account->cpu->cpu_s < 0)
+		account->cpu->cpu_s = 0;
+	account->cpu->at_us = now_us;
 }
 
 static bool is_over_cpu(const struct cell__account *account)
 {
-	return account->quotas.cpu_s >= 0 && account->cpu_s >= (double)account->quotas.cpu_s;
+	return account->quotas.cpu_s >= 0 && account->cpu->cpu_s >= (double)account->quotas.cpu_s;
 }
 
-static bool is_over_disk(const struct cell__account *account)
+static bool is_over_disk(const struct cell_server *server, const struct cell__account *account)
 {
-	return account->quotas.disk_bytes >= 0 && account->disk_bytes > account->quotas.disk_bytes;
+	return account->quotas.disk_bytes >= 0 && CELL_ALL_OF(server, account, disk_bytes) > account->quotas.disk_bytes;
 }
 
 bool cell__account_may_run(struct cell__request *request, struct cell__account *account)
@@ -75,13 +102,14 @@ bool cell__account_may_run(struct cell__request *request, struct cell__account *
 	if (!strcmp(request->who.name, account->name))
 		account->quotas = request->who.quotas; /* they may have changed since the session was opened */
 	forgive(account, cell__now_us());
-	if (quotas->runs >= 0 && account->runs >= quotas->runs)
+	if (quotas->runs >= 0 && CELL_ALL_OF(request->server, account, runs) >= quotas->runs)
 		refuse(request, account, 1, "has as many cells running and waiting as it may have", quotas->runs);
 	else if (is_over_cpu(account))
 		refuse(request, account,
-		       quotas->cpu_s ? 1 + (int)((account->cpu_s - (double)quotas->cpu_s) * HOUR_S / (double)quotas->cpu_s) : (int)HOUR_S,
+		       quotas->cpu_s ? 1 + (int)((account->cpu->cpu_s - (double)quotas->cpu_s) * HOUR_S / (double)quotas->cpu_s)
+				     : (int)HOUR_S,
 		       "has used up its CPU seconds", quotas->cpu_s);
-	else if (is_over_disk(account))
+	else if (is_over_disk(request->server, account))
 		refuse(request, account, 5, "has too many bytes in the folders of its sessions: end one", quotas->disk_bytes);
 	else
 		return true;
@@ -89,22 +117,32 @@ bool cell__account_may_run(struct cell__request *request, struct cell__account *
 }
 
 /* Counted apart from the cells of clients: the cell of the parent, which waits, is one of those. */
-int cell__account_run_child(struct cell__account *account, struct cell_error *err)
+static int take_child_run(struct cell_server *server, struct cell__account *account, struct cell_error *err)
 {
 	const struct cell__quotas *quotas = &account->quotas;
 
 	forgive(account, cell__now_us());
-	if (quotas->runs >= 0 && account->child_runs >= quotas->runs)
+	if (quotas->runs >= 0 && CELL_ALL_OF(server, account, child_runs) >= quotas->runs)
 		return cell_fail(err, CELL_E_BUSY, 0, "the token \"%s\" has as many cells running in children as it may have (quota %lld)",
 				 account->name, (long long)quotas->runs);
 	if (is_over_cpu(account))
 		return cell_fail(err, CELL_E_BUSY, 0, "the token \"%s\" has used up its CPU seconds (quota %lld)", account->name,
 				 (long long)quotas->cpu_s);
-	if (is_over_disk(account))
+	if (is_over_disk(server, account))
 		return cell_fail(err, CELL_E_BUSY, 0, "the token \"%s\" has too many bytes in the folders of its sessions (quota %lld)",
 				 account->name, (long long)quotas->disk_bytes);
-	account->child_runs++;
+	account->use->child_runs++;
 	return 0;
+}
+
+int cell__account_run_child(struct cell_server *server, struct cell__account *account, struct cell_error *err)
+{
+	int status;
+
+	cell__pool_lock(server);
+	status = take_child_run(server, account, err);
+	cell__pool_unlock(server);
+	return status;
 }
 
 /* CPU time since the last measurement that could be made.  A new kernel begins at 0. */
@@ -145,22 +183,23 @@ void cell__accounts_measured(struct cell_server *server)
 	int64_t now_us = cell__now_us();
 	struct cell__served *next;
 
+	cell__pool_lock(server);
 	for (struct cell__account *account = server->accounts; account; account = account->next) {
 		forgive(account, now_us);
-		account->disk_bytes = 0;
+		account->use->disk_bytes = 0;
 	}
 	for (struct cell__served *served = server->sessions; served; served = served->next) {
 		struct cell__account *account = served->account;
 
 		served->cpu_since_s = cpu_since(served);
-		account->cpu_s += served->cpu_since_s;
-		account->cpu_total_s += served->cpu_since_s;
-		if (served->measured.disk_bytes > 0 && account->disk_bytes < INT64_MAX - served->measured.disk_bytes)
-			account->disk_bytes += served->measured.disk_bytes;
+		account->cpu->cpu_s += served->cpu_since_s;
+		if (served->measured.disk_bytes > 0 && account->use->disk_bytes < INT64_MAX - served->measured.disk_bytes)
+			account->use->disk_bytes += served->measured.disk_bytes;
 		else if (served->measured.disk_bytes > 0)
-			account->disk_bytes = INT64_MAX;
+			account->use->disk_bytes = INT64_MAX;
 		served->consumed = served->measured;
 	}
+	cell__pool_unlock(server);
 	for (struct cell__served *served = server->sessions; served; served = next) {
 		const struct cell__account *account = served->account;
 
@@ -168,9 +207,9 @@ void cell__accounts_measured(struct cell_server *server)
 		if (!served->session)
 			continue;
 		if (is_over_cpu(account) && served->cpu_since_s > 0)
-			stop(served, "cpu_seconds", account->quotas.cpu_s, (int64_t)account->cpu_s, true);
-		else if (is_over_disk(account))
-			stop(served, "disk", account->quotas.disk_bytes, account->disk_bytes, false);
+			stop(served, "cpu_seconds", account->quotas.cpu_s, (int64_t)account->cpu->cpu_s, true);
+		else if (is_over_disk(server, account))
+			stop(served, "disk", account->quotas.disk_bytes, CELL_ALL_OF(server, account, disk_bytes), false);
 	}
 }
 

@@ -6,7 +6,7 @@
  * guessed: guessing is slow only because even the right guess is refused for a while.
  */
 #define _GNU_SOURCE
-#include "server/server.h"
+#include "server/pool.h"
 
 #include <openssl/crypto.h>
 #include <string.h>
@@ -290,7 +290,8 @@ int cell__tokens_refuse_quotas(const struct cell__tokens *tokens, struct cell_er
 
 void cell__tokens_warn(struct cell_server *server)
 {
-	for (size_t i = 0; !server->address.loopback && i < server->tokens.count; i++) {
+	/* One of several workers says it. */
+	for (size_t i = 0; !server->address.loopback && !server->worker && i < server->tokens.count; i++) {
 		if (server->tokens.list[i].is_short)
 			cell__server_log(
 				server, CELL_LOG_WARN,
@@ -347,13 +348,27 @@ bool cell__token_by_name(const struct cell_server *server, const char *name, str
 	return false;
 }
 
+bool cell__auth_again(const struct cell_server *server, const char *header, struct cell__token *ret_token)
+{
+	const char *given = cell__access_bearer(header);
+	const struct cell__token *token = given ? find_token(&server->tokens, given) : NULL;
+
+	if (server->opts.auth_disabled)
+		return cell__token_by_name(server, "", ret_token);
+	if (token)
+		*ret_token = *token;
+	return token;
+}
+
 unsigned cell__auth_count(struct cell_server *server, const struct sockaddr *from, bool is_good, bool is_short, const char **ret_words,
 			  int *ret_retry_s)
 {
-	struct cell__address_count *count = count_of(server, from);
-	bool locked = false;
+	struct cell__address_count *count;
+	bool locked = false, passes;
 	int64_t now;
 
+	cell__pool_lock(server); /* the counts are those of all workers */
+	count = count_of(server, from);
 	if (count->failures > 0) {
 		now = cell__now_us();
 		count->failures -= (double)(now - count->at_us) / 1e6 / REFILL_S;
@@ -362,7 +377,13 @@ unsigned cell__auth_count(struct cell_server *server, const struct sockaddr *fro
 			count->failures = 0;
 		locked = count->failures >= FAILURES;
 	}
-	if (is_good && (!locked || (!is_short && !is_hole("lockout"))))
+	passes = is_good && (!locked || (!is_short && !is_hole("lockout")));
+	if (!passes && !locked) {
+		count->at_us = cell__now_us();
+		count->failures += 1;
+	}
+	cell__pool_unlock(server);
+	if (passes)
 		return 0;
 	server->counts.auth_failures++;
 	if (locked) {
@@ -370,8 +391,6 @@ unsigned cell__auth_count(struct cell_server *server, const struct sockaddr *fro
 		*ret_retry_s = (int)REFILL_S;
 		return MHD_HTTP_TOO_MANY_REQUESTS;
 	}
-	count->at_us = cell__now_us();
-	count->failures += 1;
 	return MHD_HTTP_UNAUTHORIZED;
 }
 

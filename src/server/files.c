@@ -10,6 +10,7 @@
  * connection is suspended: the request, and the response that reads from a download, stay until the step is done.
  */
 #include "server/api.h"
+#include "server/pool.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -67,8 +68,8 @@ static void handle_destroyed(uv_work_t *work, int status)
 /* The pool removes what an upload left. */
 static void release(struct cell__file_work *files)
 {
-	files->server->n_transfers--;
-	files->account->transfers--;
+	files->server->use->transfers--;
+	files->account->use->transfers--;
 	json_decref(files->answer);
 	uv_queue_work(cell__loop_uv(files->server->engine->loop), &files->work, do_destroy, handle_destroyed);
 }
@@ -88,8 +89,15 @@ static struct cell__file_work *create(struct cell__request *request, enum cell__
 	struct cell_server *server = request->server;
 	struct cell__account *account = request->served->account;
 	struct cell__file_work *files;
+	bool is_full;
 
-	if (server->n_transfers >= CELL_SERVER_MAX_TRANSFERS || account->transfers >= CELL_SERVER_TOKEN_TRANSFERS) {
+	cell__pool_lock(server);
+	is_full = CELL_ALL(server, transfers) >= CELL_SERVER_MAX_TRANSFERS ||
+		  CELL_ALL_OF(server, account, transfers) >= CELL_SERVER_TOKEN_TRANSFERS;
+	server->use->transfers += !is_full;
+	account->use->transfers += !is_full;
+	cell__pool_unlock(server);
+	if (is_full) {
 		cell__answer_busy(request, 1, "too many transfers of files at once");
 		return NULL;
 	}
@@ -98,6 +106,8 @@ static struct cell__file_work *create(struct cell__request *request, enum cell__
 		files->block = cell__alloc(1, BLOCK_BYTES);
 	if (!files || !files->block) {
 		free(files);
+		server->use->transfers--;
+		account->use->transfers--;
 		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for a transfer");
 		return NULL;
 	}
@@ -107,8 +117,6 @@ static struct cell__file_work *create(struct cell__request *request, enum cell__
 	files->account = account;
 	files->verb = verb;
 	files->root.fd = -1;
-	server->n_transfers++;
-	account->transfers++;
 	request->files = files;
 	return files;
 }

@@ -11,6 +11,7 @@
  * the kernel, after RUNS programs, and when nobody needs it.  Clients cannot find it: it is not among their sessions.
  */
 #include "server/api.h"
+#include "server/pool.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -61,7 +62,7 @@ static void run_script(struct lane *lane);
 
 static void free_script(struct script *script)
 {
-	script->account->runs--;
+	script->account->use->runs--;
 	free(script->cell);
 	free(script);
 }
@@ -106,7 +107,7 @@ static json_t *reported(struct lane *lane, const struct cell_result *result, con
 
 	if (json_is_true(json_object_get(value, "spent")))
 		lane->runs = RUNS;
-	lane->account->cpu_s += json_number_value(json_object_get(value, "cpu_seconds"));
+	lane->account->cpu->cpu_s += json_number_value(json_object_get(value, "cpu_seconds"));
 	if (!ran) {
 		json_decref(files);
 		return answer_of("SandboxError", problem ? problem : "the sandbox gave no answer", NULL, NULL);
@@ -150,7 +151,7 @@ static void handle_closed(void *arg)
 		at = &(*at)->next;
 	*at = lane->next;
 	free(lane);
-	server->n_sessions--;
+	server->use->sessions--;
 	cell__fusion_advance(server);
 	cell__server_advance(server);
 }
@@ -172,7 +173,7 @@ static void handle_event(void *arg, const struct cell_event *event)
 	if (event->type != CELL_EVENT_RESULT)
 		return;
 	script = cell__take_ptr(lane->script);
-	server->n_running--;
+	cell__pool_free_slot(server);
 	server->counts.runs++;
 	cell__metrics_observe(&server->counts.run_s, cell_result_duration_ms(event->result) / 1e3);
 	lane->used_us = cell__now_us();
@@ -201,7 +202,7 @@ static void run_script(struct lane *lane)
 	options.event_arg = lane;
 	if (cell__session_start_on_loop(lane->session, cell, strlen(cell), &options, &lane->run_id, &err) == 0)
 		return;
-	server->n_running--;
+	cell__pool_free_slot(server);
 	answer_failure(cell__take_ptr(lane->script), err.msg);
 	close_lane(lane);
 }
@@ -216,7 +217,7 @@ static void handle_opened(void *arg, struct cell_session *session, const struct 
 		run_script(lane);
 		return;
 	}
-	server->n_running--;
+	cell__pool_free_slot(server);
 	if (!session)
 		cell__server_log(server, CELL_LOG_WARN, "a sandbox for programs could not be opened: %s", err->msg);
 	answer_failure(cell__take_ptr(lane->script), session ? "the server is stopping" : err->msg);
@@ -261,6 +262,8 @@ static void open_lane(struct cell_server *server, struct script *script)
 	struct cell_error err;
 
 	if (!lane) {
+		server->use->sessions--;
+		cell__pool_free_slot(server);
 		answer_failure(script, "out of memory for a sandbox");
 		return;
 	}
@@ -270,8 +273,6 @@ static void open_lane(struct cell_server *server, struct script *script)
 			       .script = script,
 			       .next = server->fusion->lanes };
 	server->fusion->lanes = lane;
-	server->n_sessions++;
-	server->n_running++;
 	fill_options(lane);
 	if (cell__session_open_on_loop(server->engine, &lane->options, handle_opened, lane, &err) < 0)
 		handle_opened(lane, NULL, &err);
@@ -298,15 +299,26 @@ static struct lane *idle_lane(const struct cell_server *server, const struct scr
 	return NULL;
 }
 
+static bool take_session(struct cell_server *server)
+{
+	bool is_free;
+
+	cell__pool_lock(server);
+	is_free = CELL_ALL(server, sessions) < server->limits.max_sessions;
+	server->use->sessions += is_free;
+	cell__pool_unlock(server);
+	return is_free;
+}
+
+/* A slot is taken for it. */
 static bool start_script(struct cell_server *server, struct script *script)
 {
 	struct lane *other, *lane = idle_lane(server, script, &other);
 
 	if (lane) {
 		lane->script = script;
-		server->n_running++;
 		run_script(lane);
-	} else if ((int64_t)server->n_sessions < server->limits.max_sessions) {
+	} else if (take_session(server)) {
 		open_lane(server, script);
 	} else {
 		if (other)
@@ -316,6 +328,15 @@ static bool start_script(struct cell_server *server, struct script *script)
 	return true;
 }
 
+/* Other workers see since when. */
+static bool waits(struct cell_server *server)
+{
+	const struct script *first = server->fusion->queue;
+
+	server->use->oldest_script_us = first ? first->begun_us : 0;
+	return first;
+}
+
 void cell__fusion_advance(struct cell_server *server)
 {
 	struct cell__fusion *fusion = server->fusion;
@@ -323,7 +344,7 @@ void cell__fusion_advance(struct cell_server *server)
 	if (!fusion || fusion->advancing)
 		return;
 	fusion->advancing = true;
-	while (fusion->queue && (int64_t)server->n_running < server->limits.max_runs) {
+	while (waits(server) && cell__pool_take_slot(server, fusion->queue->begun_us)) {
 		struct script *script = fusion->queue;
 
 		fusion->queue = script->next;
@@ -334,9 +355,11 @@ void cell__fusion_advance(struct cell_server *server)
 			fusion->queue = script;
 			if (!fusion->last)
 				fusion->last = script;
+			server->use->oldest_script_us = 0; /* it waits for a session, not for the slot */
+			cell__pool_free_slot(server);
 			break;
 		}
-		server->n_queued--;
+		server->use->queued--;
 	}
 	fusion->advancing = false;
 }
@@ -362,7 +385,7 @@ void cell__fusion_sweep(struct cell_server *server, int64_t now_us)
 		next = script->next;
 		script->next = NULL;
 		if (has_left(script)) {
-			server->n_queued--;
+			server->use->queued--;
 			answer_failure(script, "the client is gone");
 			continue;
 		}
@@ -392,7 +415,7 @@ void cell__fusion_stop(struct cell_server *server)
 	fusion->last = NULL;
 	for (; script; script = next) {
 		next = script->next;
-		server->n_queued--;
+		server->use->queued--;
 		answer_failure(script, "the server is stopping");
 	}
 	for (struct lane *lane = fusion->lanes, *after; lane; lane = after) {
@@ -449,16 +472,17 @@ static int64_t memory_of(const struct cell__request *request)
 	return most > 0 && asked * MIB > most ? most : asked * MIB;
 }
 
-static void begin(struct cell__request *request, int64_t memory_bytes)
+static void begin(struct cell__request *request, struct cell__account *account, int64_t memory_bytes)
 {
 	struct cell_server *server = request->server;
 	struct cell__fusion *fusion = server->fusion;
-	struct cell__account *account = cell__account_get(server, &request->who);
 	const json_t *given = json_object_get(request->json, "run_timeout");
 	double seconds = given ? json_number_value(given) : 10, most = (double)server->limits.max_timeout_ms / 1e3;
 	struct script *script;
 
-	if (!account || !(script = cell__alloc(1, sizeof(*script)))) {
+	if (!(script = cell__alloc(1, sizeof(*script)))) {
+		server->use->queued--;
+		account->use->runs--;
 		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for a program");
 		return;
 	}
@@ -472,8 +496,8 @@ static void begin(struct cell__request *request, int64_t memory_bytes)
 				   .timeout_ms = (int64_t)(seconds * 1000),
 				   .memory_bytes = memory_bytes,
 				   .begun_us = cell__now_us() };
-	account->runs++;
 	if (!script->cell) {
+		server->use->queued--;
 		answer_failure(script, "out of memory for a program");
 		return;
 	}
@@ -482,13 +506,30 @@ static void begin(struct cell__request *request, int64_t memory_bytes)
 	else
 		fusion->queue = script;
 	fusion->last = script;
-	server->n_queued++;
 	cell__fusion_advance(server);
+}
+
+/* Counts a program that waits; false: a limit is reached, and it was answered. */
+static bool admit(struct cell__request *request, struct cell__account *account)
+{
+	struct cell_server *server = request->server;
+	bool is_full, may_run;
+
+	cell__pool_lock(server);
+	is_full = CELL_ALL(server, queued) >= server->limits.max_queue;
+	may_run = !is_full && cell__account_may_run(request, account);
+	server->use->queued += may_run;
+	account->use->runs += may_run;
+	cell__pool_unlock(server);
+	if (is_full)
+		cell__answer_busy(request, 1, "too many programs are waiting");
+	return may_run;
 }
 
 void cell__handle_run_code(struct cell__request *request)
 {
 	struct cell_server *server = request->server;
+	struct cell__account *account = cell__account_get(server, &request->who);
 	int64_t memory_bytes;
 
 	if (!server->fusion) {
@@ -504,10 +545,10 @@ void cell__handle_run_code(struct cell__request *request)
 				  "files: contents must be strings in base64, or null");
 	else if (server->draining)
 		cell__answer_busy(request, 5, "the server is stopping");
-	else if ((int64_t)server->n_queued >= server->limits.max_queue)
-		cell__answer_busy(request, 1, "too many programs are waiting");
-	else if (cell__account_may_run(request, cell__account_get(server, &request->who)))
-		begin(request, memory_bytes);
+	else if (!account)
+		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for a program");
+	else if (admit(request, account))
+		begin(request, account, memory_bytes);
 }
 
 int cell__fusion_create(struct cell_server *server, struct cell_error *err)

@@ -20,6 +20,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "server/pool.h"
 #include "wire/access.h"
 
 #define BODY_GRACE_US 30000000    /* for a body of any size */
@@ -224,11 +225,14 @@ static const struct sockaddr *address_of(struct MHD_Connection *connection)
 
 void cell__request_client(const struct cell__request *request, char out[static CELL_SERVER_CLIENT])
 {
+	const char *given = request->inner ? cell__request_header(request, CELL_FORWARD_CLIENT) : NULL;
 	const struct sockaddr *from = address_of(request->connection);
 	const struct in6_addr *six = from && from->sa_family == AF_INET6 ? &((const struct sockaddr_in6 *)from)->sin6_addr : NULL;
 
 	strcpy(out, from && from->sa_family == AF_UNIX ? "unix" : "unknown");
-	if (six && IN6_IS_ADDR_V4MAPPED(six))
+	if (given)
+		snprintf(out, CELL_SERVER_CLIENT, "%s", given);
+	else if (six && IN6_IS_ADDR_V4MAPPED(six))
 		inet_ntop(AF_INET, &six->s6_addr[12], out, CELL_SERVER_CLIENT);
 	else if (six)
 		inet_ntop(AF_INET6, six, out, CELL_SERVER_CLIENT);
@@ -279,7 +283,8 @@ static void request_destroy(struct cell__request *request)
 {
 	struct cell_server *server = request->server;
 
-	server->counts.in_flight--;
+	cell__forward_forget(request);
+	server->counts.in_flight -= !request->part;
 	cell__served_release(request);
 	if (request->beside)
 		cell__served_let_go(cell__take_ptr(request->beside));
@@ -307,20 +312,14 @@ static void request_destroy(struct cell__request *request)
  * while: closed with unread bytes, the connection would be reset, and the answer lost with it. So it is written here, bypassing
  * libmicrohttpd, which sends nothing itself at this time.
  */
-static void refuse_body(struct cell__request *request, unsigned status, int code, const char *words)
+static void refuse_with(struct cell__request *request, unsigned status, const char *type, const char *body)
 {
 	const union MHD_ConnectionInfo *tls = MHD_get_connection_info(request->connection, MHD_CONNECTION_INFO_GNUTLS_SESSION);
 	const union MHD_ConnectionInfo *fd = MHD_get_connection_info(request->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-	json_t *error = json_pack("{s:s,s:s}", "detail", words, "code", cell_code_word(code));
-	const char *type = "application/json";
-	CELL_AUTO_FREE char *body = request->is_e2b ? cell__e2b_error(request, code, words, &status, &type)
-				    : error         ? json_dumps(error, JSON_COMPACT)
-						    : NULL;
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
 	struct cell__connection *connection = connection_of(request->connection);
 	ssize_t sent = -1;
 
-	json_decref(error);
 	/* A client that has not read earlier bytes will not read this. */
 	if (cell__buf_printf(&text,
 			     "HTTP/1.1 %u %s\r\nConnection: close\r\nContent-Type: %s\r\nContent-Length: %zu\r\n"
@@ -339,6 +338,18 @@ static void refuse_body(struct cell__request *request, unsigned status, int code
 		MHD_destroy_response(cell__take_ptr(request->response));
 	cell__buf_finish(&request->body);
 	request->body = (struct cell__buf)CELL_BUF_INIT;
+}
+
+static void refuse_body(struct cell__request *request, unsigned status, int code, const char *words)
+{
+	json_t *error = json_pack("{s:s,s:s}", "detail", words, "code", cell_code_word(code));
+	const char *type = "application/json";
+	CELL_AUTO_FREE char *body = request->is_e2b ? cell__e2b_error(request, code, words, &status, &type)
+				    : error         ? json_dumps(error, JSON_COMPACT)
+						    : NULL;
+
+	json_decref(error);
+	refuse_with(request, status, type, body);
 }
 
 static int64_t max_body(const struct cell__request *request)
@@ -429,12 +440,17 @@ static bool check_client(struct cell__request *request, unsigned scope)
 	const struct sockaddr *from = address_of(request->connection);
 	CELL_AUTO_BUF struct cell__buf basic = CELL_BUF_INIT;
 	const char *given = cell__request_header(request, "Authorization");
-	unsigned status;
+	unsigned status = 0;
 
 	if (request->route && request->route->basic && given && from_basic(given, &basic))
 		given = basic.data;
-	status = request->is_e2b ? cell__e2b_auth_check(request, from, &words, &retry_s)
-				 : cell__auth_check(server, given, from, &request->who, &words, &retry_s);
+	if (request->inner && !cell__auth_again(server, given, &request->who)) {
+		status = MHD_HTTP_UNAUTHORIZED; /* the tokens were changed in the meantime */
+		words = "Invalid token";
+	} else if (!request->inner) {
+		status = request->is_e2b ? cell__e2b_auth_check(request, from, &words, &retry_s)
+					 : cell__auth_check(server, given, from, &request->who, &words, &retry_s);
+	}
 
 	if (!status && connection)
 		cell__guests_leave(&server->guests, &connection->guest);
@@ -475,12 +491,22 @@ static bool check_head(struct cell__request *request, const char *method, const 
 	const char *length = cell__request_header(request, "Content-Length");
 	struct cell__connection *connection = connection_of(request->connection);
 	const char *wrong = cell__head_wrong(request->connection, method, path, connection->url_size, version, &request->is_last);
+	int owner;
 
 	if (wrong) {
 		request->is_last = true;
 		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID, "%s", wrong);
 		return false;
 	}
+	if (request->server->pool && !request->inner &&
+	    (cell__request_header(request, CELL_FORWARD_CLIENT) || cell__request_header(request, CELL_FORWARD_PART))) {
+		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID,
+				  "headers that begin with " CELL_FORWARD_PREFIX " are the server's own");
+		return false;
+	}
+	request->part = request->inner && cell__request_header(request, CELL_FORWARD_PART);
+	request->counted = request->part;
+	request->server->counts.in_flight -= request->part;
 	request->is_e2b = request->server->opts.e2b && cell__e2b_is_asked(request, path);
 	cell__route_find(request->is_e2b ? cell__e2b_routes : request->server->routes, request->method, path, &request->match);
 	request->route = request->match.route;
@@ -516,7 +542,12 @@ static bool check_head(struct cell__request *request, const char *method, const 
 				  (long long)max_body(request));
 		return false;
 	}
-	return decode_params(request);
+	if (!decode_params(request))
+		return false;
+	owner = cell__request_owner(request);
+	if (owner >= 0)
+		cell__forward_begin(request, owner, connection->url);
+	return request->state != CELL_REQUEST_ANSWERED;
 }
 
 /* ---- queries and bodies ---- */
@@ -625,6 +656,45 @@ static enum MHD_Result send_answer(struct cell__request *request)
 	return queued;
 }
 
+/* With workers some lists are of all of them. */
+static void dispatch(struct cell__request *request)
+{
+	if (request->server->pool && request->route->gather && !request->inner)
+		cell__gather_begin(request, connection_of(request->connection)->url);
+	else
+		request->route->handle(request);
+}
+
+/* A body for another worker.  That one may answer before its end. */
+static enum MHD_Result pass_on(struct cell__request *request, const char *data, size_t *data_size)
+{
+	bool is_end = !*data_size;
+	size_t left;
+
+	if (is_end)
+		connection_of(request->connection)->in_body = false;
+	if (request->state != CELL_REQUEST_ANSWERED && (int64_t)(request->taken_bytes + *data_size) > max_body(request)) {
+		refuse_large(request);
+		return throw_away(request, data_size);
+	}
+	if (request->state != CELL_REQUEST_ANSWERED) {
+		left = cell__forward_take(request, data, *data_size);
+		request->taken_bytes += *data_size - left;
+		*data_size = left;
+	}
+	if (request->state == CELL_REQUEST_ANSWERED && is_end)
+		return send_answer(request);
+	if (request->state == CELL_REQUEST_ANSWERED) {
+		CELL_AUTO_FREE char *body = cell__forward_text(request);
+
+		refuse_with(request, request->status, "application/json", body);
+		return throw_away(request, data_size);
+	}
+	if (is_end || cell__forward_is_busy(request))
+		cell__request_suspend(request);
+	return MHD_YES;
+}
+
 /*
  * A streamed body: its handler begins with the first bytes, so that the session is not looked for in vain by a client that never sends any.
  * While the upload is busy, the connection is suspended, and libmicrohttpd keeps what was not taken.
@@ -676,10 +746,13 @@ static enum MHD_Result handle_request(void *arg, struct MHD_Connection *mhd, con
 		connection->request = request;
 		connection->in_body = true;
 		connection->since_us = request->begun_us;
+		request->inner = connection->inner;
 		return check_head(request, method, path, version) ? MHD_YES : send_answer(request);
 	}
 	if (request->thrown_away)
 		return throw_away(request, data_size);
+	if (request->forward)
+		return pass_on(request, data, data_size);
 	if (request->route && request->route->streamed)
 		return take_streamed(request, data, data_size);
 	/* A body that no route reads is not kept; a client without a token could fill the memory with it. */
@@ -701,7 +774,7 @@ static enum MHD_Result handle_request(void *arg, struct MHD_Connection *mhd, con
 		connection->in_body = false;
 		request->state = CELL_REQUEST_WORKING;
 		if (read_query(request) && read_body(request))
-			request->route->handle(request);
+			dispatch(request);
 	}
 	if (request->state == CELL_REQUEST_ANSWERED)
 		return send_answer(request);
@@ -725,7 +798,7 @@ static void request_done(void *arg, struct MHD_Connection *mhd, void **state, en
 	*state = NULL;
 	if (!request)
 		return;
-	if (!request->counted && request->route)
+	if (!request->counted && request->route && !request->forward)
 		cell__server_log_request(request);
 	request_destroy(request);
 }
@@ -753,12 +826,18 @@ static void handle_connection(void *arg, struct MHD_Connection *mhd, void **stat
 		if (connection->next)
 			connection->next->at = &connection->next;
 		server->connections = connection;
+		connection->inner = server->adding_inner;
+		if (connection->inner)
+			return;
 		cell__guests_add(&server->guests, &connection->guest, descriptor_of(mhd), address_of(mhd));
 		return;
 	}
 	if (!connection)
 		return;
+	if (!connection->inner)
+		cell__pool_client_left(server);
 	cell__guests_leave(&server->guests, &connection->guest);
+	free(connection->url);
 	*connection->at = connection->next;
 	if (connection->next)
 		connection->next->at = connection->at;
@@ -779,9 +858,13 @@ static void *note_url(void *arg, const char *url, struct MHD_Connection *mhd)
 {
 	struct cell__connection *connection = connection_of(mhd);
 
-	(void)arg;
-	if (connection)
-		connection->url_size = strlen(url);
+	if (!connection)
+		return NULL;
+	connection->url_size = strlen(url);
+	if (((struct cell_server *)arg)->pool) {
+		free(connection->url);
+		connection->url = cell__strdup(url);
+	}
 	return NULL;
 }
 
@@ -815,8 +898,8 @@ void cell__http_sweep(struct cell_server *server, int64_t now_us)
 		/* Between requests a client with a token may be idle; before the first one it may not. */
 		int64_t allowed_us = (at->rested && !at->guest.listed ? server->limits.silent_ms : server->limits.head_ms) * 1000;
 
-		if (at->request && !at->in_body)
-			continue;
+		if (at->inner || (at->request && !at->in_body))
+			continue; /* another worker watches its own client */
 		if (has_left(at)) {
 			hang_up(at);
 			continue;
@@ -846,7 +929,10 @@ static void run_daemon(struct cell_server *server)
 	do {
 		server->due = false;
 		cell__tls_run(server);
-	} while (++rounds < MAX_ROUNDS && (server->due || (MHD_get_timeout(server->daemon, &timeout) == MHD_YES && !timeout)));
+		if (server->inner)
+			MHD_run(server->inner);
+	} while (++rounds < MAX_ROUNDS && (server->due || (MHD_get_timeout(server->daemon, &timeout) == MHD_YES && !timeout) ||
+					   (server->inner && MHD_get_timeout(server->inner, &timeout) == MHD_YES && !timeout)));
 	/* Still not done: others have their job first. */
 	if (rounds == MAX_ROUNDS)
 		server->due = true;
@@ -888,11 +974,59 @@ static void handle_poll(uv_poll_t *poll, int status, int events)
 	server->due = true;
 }
 
+/* Like the server for clients, but without TLS, and for descriptors that only other workers can send. */
+static int open_inner(struct cell_server *server, struct cell_error *err)
+{
+	const struct cell_server_limits *limits = &server->limits;
+	const union MHD_DaemonInfo *info;
+
+	server->inner = MHD_start_daemon(
+		MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_PEDANTIC_CHECKS | MHD_USE_NO_LISTEN_SOCKET, 0, NULL, NULL,
+		handle_request, server, MHD_OPTION_CONNECTION_LIMIT, (unsigned)limits->max_connections + 1024,
+		MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)limits->max_header_bytes * 2, MHD_OPTION_NOTIFY_COMPLETED, request_done, NULL,
+		MHD_OPTION_NOTIFY_CONNECTION, handle_connection, server, MHD_OPTION_URI_LOG_CALLBACK, note_url, server,
+		MHD_OPTION_UNESCAPE_CALLBACK, leave_escapes, NULL, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
+	info = server->inner ? MHD_get_daemon_info(server->inner, MHD_DAEMON_INFO_EPOLL_FD) : NULL;
+	if (!info)
+		return cell_fail(err, CELL_E_IO, errno, "start the HTTP server for other workers");
+	uv_poll_init(cell__loop_uv(server->engine->loop), &server->inner_poll, info->epoll_fd);
+	server->inner_poll.data = server;
+	uv_poll_start(&server->inner_poll, UV_READABLE, handle_poll);
+	return 0;
+}
+
+void cell__http_add(struct cell_server *server, int fd, const struct sockaddr *from, socklen_t from_size, bool inner)
+{
+	static const struct sockaddr nameless = { .sa_family = AF_UNIX };
+	bool is_added;
+
+	if (inner) {
+		from = &nameless;
+		from_size = sizeof(nameless.sa_family);
+	}
+	if (server->quiesced && !inner) {
+		cell__close_fd(&fd);
+		cell__pool_client_left(server);
+		return;
+	}
+	server->adding_inner = inner; /* for handle_connection(), which is called from inside */
+	is_added = MHD_add_connection(inner ? server->inner : server->daemon, fd, from, from_size) == MHD_YES;
+	server->adding_inner = false;
+	if (!is_added && !inner) /* libmicrohttpd has closed it, without a word to us */
+		cell__pool_client_left(server);
+	server->due = true;
+}
+
 int cell__http_open(struct cell_server *server, struct cell_error *err)
 {
 	const struct cell_server_options *opts = &server->opts;
 	const struct cell_server_limits *limits = &server->limits;
-	unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_PEDANTIC_CHECKS | (opts->tls_cert ? MHD_USE_TLS : 0);
+	unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_PEDANTIC_CHECKS | (opts->tls_cert ? MHD_USE_TLS : 0) |
+			 (server->pool ? MHD_USE_NO_LISTEN_SOCKET : 0);
+	struct MHD_OptionItem listens[] = {
+		{ MHD_OPTION_LISTEN_SOCKET, server->listen_fd, NULL },
+		{ MHD_OPTION_END, 0, NULL },
+	};
 	struct MHD_OptionItem tls[] = {
 		{ MHD_OPTION_HTTPS_CERT_CALLBACK, 0, cell__tls_giver() },
 		{ MHD_OPTION_END, 0, NULL },
@@ -901,22 +1035,25 @@ int cell__http_open(struct cell_server *server, struct cell_error *err)
 	const union MHD_DaemonInfo *info;
 	uv_loop_t *loop = cell__loop_uv(server->engine->loop);
 	int buffer = SEND_BUFFER_BYTES;
-	unsigned guests = (unsigned)limits->max_connections / 2;
+	unsigned guests = (unsigned)limits->max_connections / 2 / (unsigned)cell__pool_size(server);
 
 	if (cell__library_load(CELL__LIBRARY_MICROHTTPD, err) < 0)
 		return -1;
-	cell__guests_init(&server->guests, guests < MAX_GUESTS ? guests : MAX_GUESTS);
-	server->daemon = MHD_start_daemon(flags, 0, NULL, NULL, handle_request, server, MHD_OPTION_LISTEN_SOCKET, server->listen_fd,
+	cell__guests_init(&server->guests, guests < MAX_GUESTS ? guests : MAX_GUESTS); /* of all workers as many as of one */
+	if (server->pool && open_inner(server, err) < 0)
+		return -1;
+	server->daemon = MHD_start_daemon(flags, 0, NULL, NULL, handle_request, server, MHD_OPTION_ARRAY, server->pool ? none : listens,
 					  MHD_OPTION_CONNECTION_LIMIT, (unsigned)limits->max_connections,
 					  MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)limits->max_header_bytes,
 					  MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)(limits->silent_ms / 1000), MHD_OPTION_NOTIFY_COMPLETED,
 					  request_done, NULL, MHD_OPTION_NOTIFY_CONNECTION, handle_connection, server,
-					  MHD_OPTION_URI_LOG_CALLBACK, note_url, NULL, MHD_OPTION_UNESCAPE_CALLBACK, leave_escapes, NULL,
+					  MHD_OPTION_URI_LOG_CALLBACK, note_url, server, MHD_OPTION_UNESCAPE_CALLBACK, leave_escapes, NULL,
 					  MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_ARRAY, opts->tls_cert ? tls : none, MHD_OPTION_END);
 	info = server->daemon ? MHD_get_daemon_info(server->daemon, MHD_DAEMON_INFO_EPOLL_FD) : NULL;
 	if (!info)
 		return cell_fail(err, CELL_E_IO, errno, "start the HTTP%s server", opts->tls_cert ? "S" : "");
-	setsockopt(server->listen_fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof(buffer)); /* connections inherit it */
+	if (!server->pool)
+		setsockopt(server->listen_fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof(buffer)); /* connections inherit it */
 	server->listen_fd = -1; /* the daemon's */
 	uv_poll_init(loop, &server->poll, info->epoll_fd);
 	uv_check_init(loop, &server->check);
@@ -935,6 +1072,8 @@ void cell__http_quiesce(struct cell_server *server)
 	if (server->quiesced)
 		return;
 	server->quiesced = true;
+	if (server->pool)
+		return; /* the program that started the workers listens */
 	fd = MHD_quiesce_daemon(server->daemon);
 	if (fd != MHD_INVALID_SOCKET)
 		close(fd);
@@ -949,4 +1088,10 @@ void cell__http_shut(struct cell_server *server)
 	uv_idle_stop(&server->again);
 	MHD_stop_daemon(server->daemon);
 	server->daemon = NULL;
+	if (!server->inner)
+		return;
+	uv_poll_stop(&server->inner_poll);
+	uv_poll_stop(&server->inbox);
+	MHD_stop_daemon(server->inner);
+	server->inner = NULL;
 }

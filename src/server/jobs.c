@@ -6,7 +6,7 @@
  * A job answers the request that waits for it, or keeps its events for readers (events.c).  If the slowest reader is more than
  * HOLD_BYTES behind, the kernel is held.  A reader that comes too late is told of the gap.  The result is the last event.
  */
-#include "server/server.h"
+#include "server/pool.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -81,7 +81,8 @@ static void keep_ended(struct cell_server *server, struct cell__job *job)
 	}
 	if (ended > CELL_SERVER_MAX_RUNS_KEPT)
 		forget_ended(server, oldest);
-	while ((int64_t)server->ended_bytes > server->limits.kept_bytes && server->ended_first != server->ended_last)
+	while ((int64_t)server->ended_bytes > server->limits.kept_bytes / cell__pool_size(server) &&
+	       server->ended_first != server->ended_last)
 		forget_ended(server, server->ended_first);
 }
 
@@ -248,11 +249,11 @@ static void job_ended(struct cell__job *job, struct cell_result *result, const s
 	server->counts.runs++;
 	server->counts.runs_failed += !result || cell_result_error(result);
 	if (job->state == CELL_JOB_RUNNING) {
-		server->n_running--;
+		cell__pool_free_slot(server);
 		served->running = NULL;
 		cell__metrics_observe(&server->counts.run_s, (double)(cell__now_us() - job->started_us) / 1e6);
 	}
-	served->account->runs--;
+	served->account->use->runs--;
 	cell__session_log_ended(served->log, job->number, result);
 	job->state = CELL_JOB_ENDED;
 	job->held = false;
@@ -275,6 +276,8 @@ static void job_ended(struct cell__job *job, struct cell_result *result, const s
 	job_unref(job);
 	cell__jobs_advance(server);
 	cell__fusion_advance(server);
+	if (server->draining)
+		cell__pool_tell_all(server);
 }
 
 static void count_event(struct cell__counts *counts, const struct cell_event *event)
@@ -335,6 +338,7 @@ static void handle_event(void *arg, const struct cell_event *event)
 	}
 }
 
+/* A slot is taken for it. */
 static void job_start(struct cell__job *job)
 {
 	struct cell__served *served = job->served;
@@ -343,7 +347,6 @@ static void job_start(struct cell__job *job)
 	struct cell_error err;
 
 	job->state = CELL_JOB_RUNNING;
-	job->server->n_running++;
 	served->running = job;
 	job->started_us = cell__now_us();
 	cell__metrics_observe(&job->server->counts.wait_s, (double)(job->started_us - job->begun_us) / 1e6);
@@ -358,24 +361,22 @@ static void job_start(struct cell__job *job)
 /* The first whose session is free. */
 static void start_waiting(struct cell_server *server)
 {
-	struct cell__job **at = &server->queue, *before = NULL;
+	for (;;) {
+		struct cell__job **at = &server->queue, *before = NULL, *job;
 
-	while (*at && (int64_t)server->n_running < server->limits.max_runs) {
-		struct cell__job *job = *at;
-
-		if (job->served->running) {
-			before = job;
-			at = &job->queue_next;
-			continue;
+		while (*at && (*at)->served->running) {
+			before = *at;
+			at = &before->queue_next;
 		}
+		job = *at;
+		server->use->oldest_us = job ? job->begun_us : 0;
+		if (!job || !cell__pool_take_slot(server, job->begun_us))
+			return;
 		*at = job->queue_next;
 		if (server->queue_last == job)
 			server->queue_last = before;
-		server->n_queued--;
-		job_start(job);
-		/* Starting may have ended others: from the beginning. */
-		at = &server->queue;
-		before = NULL;
+		server->use->queued--;
+		job_start(job); /* it may end others: from the beginning */
 	}
 }
 
@@ -393,7 +394,32 @@ static void enqueue(struct cell_server *server, struct cell__job *job)
 	else
 		server->queue = job;
 	server->queue_last = job;
-	server->n_queued++;
+	server->use->queued++;
+}
+
+/* Counts it, and queues it where it must wait; false: a limit is reached, and it was answered. */
+static bool admit(struct cell__request *request, struct cell__job *job, bool *ret_waits)
+{
+	struct cell_server *server = request->server;
+	struct cell__served *served = request->served;
+	bool may_run, waits = false, is_full = false;
+
+	cell__pool_lock(server);
+	may_run = cell__account_may_run(request, served->account);
+	if (may_run) {
+		waits = served->jobs || !cell__pool_take_slot(server, job->begun_us);
+		is_full = waits && CELL_ALL(server, queued) >= server->limits.max_queue;
+	}
+	if (may_run && !is_full) {
+		served->account->use->runs++;
+		if (waits)
+			enqueue(server, job);
+	}
+	cell__pool_unlock(server);
+	if (is_full)
+		cell__answer_busy(request, 1, "too many cells are waiting");
+	*ret_waits = waits;
+	return may_run && !is_full;
 }
 
 bool cell__job_begin(struct cell__request *request, const char *code, size_t size, int64_t timeout_ms,
@@ -401,17 +427,11 @@ bool cell__job_begin(struct cell__request *request, const char *code, size_t siz
 {
 	struct cell_server *server = request->server;
 	struct cell__served *served = request->served;
-	bool waits = served->jobs || (int64_t)server->n_running >= server->limits.max_runs;
 	struct cell__job *job;
+	bool waits;
 
 	if (served->closing) {
 		cell__answer_fail(request, MHD_HTTP_GONE, CELL_E_EXPIRED, "this session has ended");
-		return false;
-	}
-	if (!cell__account_may_run(request, served->account))
-		return false;
-	if (waits && (int64_t)server->n_queued >= server->limits.max_queue) {
-		cell__answer_busy(request, 1, "too many cells are waiting");
 		return false;
 	}
 	job = cell__alloc(1, sizeof(*job));
@@ -431,13 +451,16 @@ bool cell__job_begin(struct cell__request *request, const char *code, size_t siz
 	}
 	job->served = served;
 	job->server = server;
-	job->number = served->next_job++;
 	job->code_size = size;
 	job->timeout_ms = timeout_ms;
 	job->refs = 1; /* until it has ended */
 	job->line = cell__code_line(code, size); /* without one the lists lack it */
 	job->begun_us = cell__now_us();
-	served->account->runs++;
+	if (!admit(request, job, &waits)) {
+		job_unref(job);
+		return false;
+	}
+	job->number = served->next_job++;
 	served->jobs++;
 	if (answer) {
 		job->waiter = request;
@@ -450,7 +473,7 @@ bool cell__job_begin(struct cell__request *request, const char *code, size_t siz
 		*ret_job = job;
 	}
 	if (waits)
-		enqueue(server, job);
+		start_waiting(server);
 	else
 		job_start(job);
 	return true;
@@ -462,7 +485,7 @@ void cell__jobs_cancel(struct cell_server *server, struct cell__served *served)
 	struct cell_error err;
 
 	server->queue_last = NULL;
-	server->n_queued = 0;
+	server->use->queued = 0;
 	cell_fail(&err, CELL_E_CLOSED, 0, served ? "the session was closed" : "the server is stopping");
 	/* Queue the others again first: an end may start one of them. */
 	struct cell__job *ends = NULL, **last = &ends;

@@ -123,7 +123,7 @@ static int add_accounts(struct cell__buf *out, const struct cell_server *server)
 	for (const struct cell__account *account = server->accounts; account; account = account->next) {
 		rc |= cell__buf_add_str(out, "workcell_token_sessions{token=");
 		rc |= cell__buf_add_json_string(out, account->name, strlen(account->name));
-		rc |= cell__buf_printf(out, "} %lld\n", (long long)account->sessions);
+		rc |= cell__buf_printf(out, "} %lld\n", (long long)account->use->sessions);
 	}
 	return rc;
 }
@@ -135,11 +135,11 @@ char *cell__metrics(struct cell_server *server)
 	int rc = 0;
 
 	rc |= add(&out, "uptime_seconds", "gauge", "seconds since the start", (double)(cell__now_us() - server->started_us) / 1e6);
-	rc |= add(&out, "sessions", "gauge", "sessions open now", (double)server->n_sessions);
+	rc |= add(&out, "sessions", "gauge", "sessions open now", (double)server->use->sessions);
 	rc |= add(&out, "sessions_opened_total", "counter", "sessions opened", (double)counts->sessions_opened);
 	rc |= add(&out, "sessions_expired_total", "counter", "sessions that expired unused", (double)counts->sessions_expired);
-	rc |= add(&out, "runs_running", "gauge", "cells running now", (double)server->n_running);
-	rc |= add(&out, "runs_waiting", "gauge", "cells waiting to run", (double)server->n_queued);
+	rc |= add(&out, "runs_running", "gauge", "cells running now", (double)server->use->running);
+	rc |= add(&out, "runs_waiting", "gauge", "cells waiting to run", (double)server->use->queued);
 	rc |= add(&out, "runs_total", "counter", "cells finished", (double)counts->runs);
 	rc |= add(&out, "runs_failed_total", "counter", "cells finished with an error", (double)counts->runs_failed);
 	rc |= add(&out, "requests_in_flight", "gauge", "requests being handled", (double)counts->in_flight);

@@ -300,7 +300,7 @@ void cell__sample(struct cell_server *server, struct cell__request *request, voi
 static bool has_quotas(const struct cell_server *server)
 {
 	for (const struct cell__account *account = server->accounts; account; account = account->next) {
-		if (account->sessions && (account->quotas.cpu_s >= 0 || account->quotas.disk_bytes >= 0))
+		if (account->use->sessions && (account->quotas.cpu_s >= 0 || account->quotas.disk_bytes >= 0))
 			return true;
 	}
 	return false;

@@ -51,6 +51,47 @@ void cell_server_destroy(struct cell_server *server)
 	(void)server;
 }
 
+int cell_server_pool_create(const struct cell_server_options *opts, int workers, struct cell_server_pool **ret_pool, struct cell_error *err)
+{
+	(void)workers;
+	(void)ret_pool;
+	return cell_server_check(opts, err);
+}
+
+const char *cell_server_pool_url(const struct cell_server_pool *pool)
+{
+	(void)pool;
+	return NULL;
+}
+
+int cell_server_pool_fd(const struct cell_server_pool *pool)
+{
+	(void)pool;
+	return -1;
+}
+
+int cell_server_pool_accept(struct cell_server_pool *pool)
+{
+	(void)pool;
+	return 0;
+}
+
+void cell_server_pool_clear(struct cell_server_pool *pool, int worker)
+{
+	(void)pool;
+	(void)worker;
+}
+
+void cell_server_pool_close(struct cell_server_pool *pool)
+{
+	(void)pool;
+}
+
+void cell_server_pool_destroy(struct cell_server_pool *pool)
+{
+	(void)pool;
+}
+
 int cell_mcp_server_listen(struct cell_mcp_server *mcp, const struct cell_server_options *opts, struct cell_error *err)
 {
 	(void)mcp;
@@ -70,7 +111,7 @@ int cell_mcp_server_listen(struct cell_mcp_server *mcp, const struct cell_server
 #include "base/sized.h"
 #include "gate/redact.h"
 #include "sandbox/policy.h"
-#include "server/server.h"
+#include "server/pool.h"
 
 #define TICK_MS 1000
 #define BACKLOG 1024
@@ -378,6 +419,10 @@ static void handle_spaces_closed(void *arg)
 	close_handle(server, (uv_handle_t *)&server->tick);
 	if (server->told)
 		close_handle(server, server->told);
+	if (server->pool) {
+		close_handle(server, (uv_handle_t *)&server->inbox);
+		close_handle(server, (uv_handle_t *)&server->inner_poll);
+	}
 }
 
 static void stop(struct cell_server *server)
@@ -418,10 +463,14 @@ void cell__server_advance(struct cell_server *server)
 void cell__server_step(struct cell_server *server)
 {
 	server->advancing = false;
-	if (!server->stopping && ((!server->n_running && !server->n_queued) || cell__now_us() >= server->drain_until_us))
+	/* Answers of other workers' cells go through this one. */
+	if (!server->stopping && ((!CELL_ALL(server, running) && !CELL_ALL(server, queued)) || cell__now_us() >= server->drain_until_us))
 		stop(server);
-	if (!server->stopping || (server->mcp && !cell__mcp_ended(server)) || server->n_sessions || server->opening_space ||
-	    server->reloading || server->ready.opening || server->ready.checking || server->sampling.job || is_working(server))
+	if (server->stopping)
+		cell__links_close(server);
+	if (!server->stopping || (server->mcp && !cell__mcp_ended(server)) || server->use->sessions || server->opening_space ||
+	    server->reloading || server->ready.opening || server->ready.checking || server->sampling.job || server->n_links ||
+	    is_working(server))
 		return;
 	/* Answers that are ready may leave first: the next iteration of the loop is soon enough. */
 	if (server->due) {
@@ -438,11 +487,12 @@ static void begin_drain(struct cell_server *server)
 		server->drain_until_us = 0;
 	} else {
 		server->draining = true;
+		cell__pool_set_up(server, false);
 		server->drain_until_us = cell__now_us() + server->limits.drain_ms * 1000;
 		cell__http_quiesce(server);
 		cell__jobs_sweep(server, cell__now_us()); /* clients can no longer return */
-		cell__server_log(server, CELL_LOG_INFO, "stopping: %zu cells are running, %zu waiting", server->n_running,
-				 server->n_queued);
+		cell__server_log(server, CELL_LOG_INFO, "stopping: %lld cells are running, %lld waiting", (long long)server->use->running,
+				 (long long)server->use->queued);
 	}
 	cell__server_advance(server);
 }
@@ -515,11 +565,13 @@ static void do_start(struct cell__task *task)
 	if (server->mcp)
 		server->told = cell__mcp_start(server);
 	cell__tokens_warn(server);
-	if (!server->mcp)
+	if (!server->mcp && !server->worker)
 		cell__ready_summary(server);
 	server->running = true;
 	server->started_us = cell__now_us();
 	server->started_s = time(NULL);
+	cell__pool_start(server);
+	cell__pool_set_up(server, true);
 	if (server->opts.listening)
 		server->opts.listening(server->opts.listening_arg, server->url);
 }
@@ -641,16 +693,25 @@ int cell_server_create(struct cell_engine *engine, const struct cell_server_opti
 	if (cell__require(err, engine, opts, ret_server) < 0)
 		return -1;
 	struct cell_server *server = cell__alloc(1, sizeof(*server));
-	const char *scheme;
 
 	if (!server)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the server");
 	server->engine = engine;
 	server->routes = cell__routes;
 	server->listen_fd = server->tell_fd[0] = server->tell_fd[1] = -1;
+	server->use = &server->own_use;
+	server->addresses = server->own_addresses;
 	cell__random_hex(server->request_prefix, 8);
 	if (read_options(opts, &server->opts, &server->limits, &server->address, &server->tokens, err) < 0)
 		goto failed;
+	if (server->opts.pool && server->opts.e2b) {
+		cell_fail(err, CELL_E_UNSUPPORTED, 0, "e2b: a server with workers does not serve E2B's clients");
+		goto failed;
+	}
+	server->pool = server->opts.pool;
+	server->worker = server->opts.worker;
+	if (server->pool)
+		cell__pool_join(server);
 	if (cell__redactor_create(NULL, &server->redactor, err) < 0)
 		goto failed;
 	server->session = (struct cell_session_options)CELL_SESSION_OPTIONS_INIT;
@@ -667,17 +728,14 @@ int cell_server_create(struct cell_engine *engine, const struct cell_server_opti
 		goto failed;
 	if (cell__ready_probe(server, err) < 0 || cell__fusion_create(server, err) < 0)
 		goto failed;
-	if (cell__listen(&server->address, BACKLOG, &server->listen_fd, err) < 0)
+	if (!server->pool && cell__listen(&server->address, BACKLOG, &server->listen_fd, err) < 0)
 		goto failed;
 	if (pipe2(server->tell_fd, O_CLOEXEC | O_NONBLOCK) < 0) {
 		cell_fail(err, CELL_E_IO, errno, "make a pipe");
 		goto failed;
 	}
-	scheme = server->opts.tls_cert ? "https" : "http";
-	if ((*server->address.host ? asprintf(&server->url, strchr(server->address.host, ':') ? "%s://[%s]:%d" : "%s://%s:%d", scheme,
-					      server->address.host, server->address.port)
-				   : asprintf(&server->url, "unix:%s", server->address.at.local.sun_path)) < 0) {
-		server->url = NULL;
+	server->url = cell__server_url(&server->address, server->opts.tls_cert);
+	if (!server->url) {
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the server");
 		goto failed;
 	}

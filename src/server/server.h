@@ -88,6 +88,7 @@ struct cell__route {
 	bool optional_body;
 	bool session_header; /* X-Session-ID is used */
 	bool basic;          /* also takes a token as the password of Basic credentials, for clients that know no other place */
+	const char *gather;  /* with workers: the member whose lists in the answers of all are joined; "": Prometheus' text, added up */
 	bool former;         /* a former name of another route */
 	bool unlogged;       /* asked every few seconds by machines; its state is logged when it changes */
 	unsigned status;     /* of success */
@@ -175,6 +176,8 @@ bool cell__token_by_name(const struct cell_server *server, const char *name, str
 /* Counts attempts of an address: 0 for a good one, or the status to refuse with. */
 unsigned cell__auth_count(struct cell_server *server, const struct sockaddr *from, bool is_good, bool is_short, const char **ret_words,
 			  int *ret_retry_s);
+/* The token of a request that another worker forwarded, which has counted its client's failures; false: there is no such token. */
+bool cell__auth_again(const struct cell_server *server, const char *header, struct cell__token *ret_token);
 /* 0, or the status to refuse with; *ret_token is a copy. */
 unsigned cell__auth_check(struct cell_server *server, const char *header, const struct sockaddr *from, struct cell__token *ret_token,
 			  const char **ret_words, int *ret_retry_s);
@@ -201,6 +204,10 @@ struct cell__request {
 	bool is_last;            /* of its connection: a proxy might see its end elsewhere */
 	bool is_e2b;             /* a client of E2B's made it: routes, tokens and errors are E2B's (e2b/e2b.h) */
 	bool thrown_away;        /* its body is too large, which has been answered */
+	bool inner;              /* another worker forwarded it */
+	bool part;               /* ... because it asks all workers */
+	struct cell__forward *forward; /* it is for another worker; or NULL */
+	struct cell__gather *gather;   /* it asks all workers; or NULL */
 	size_t thrown_bytes;
 	struct cell__buf body;
 	uint64_t taken_bytes;    /* of a streamed body */
@@ -230,7 +237,9 @@ struct cell__connection {
 	struct cell__request *request;
 	int64_t since_us;  /* when its current activity began */
 	bool in_body, rested;
+	bool inner;        /* of another worker */
 	size_t url_size;   /* of the request that comes in, with its query */
+	char *url;         /* the same, with workers only */
 	struct cell__guest guest;
 	struct cell__connection *next, **at;
 };
@@ -274,6 +283,33 @@ void cell__http_kick(struct cell_server *server);
 /* The connection is suspended until cell__request_resume(). */
 void cell__request_suspend(struct cell__request *request);
 void cell__request_resume(struct cell__request *request);
+
+/* A connection that was made elsewhere: of a client, or of another worker.  Takes the descriptor over. */
+void cell__http_add(struct cell_server *server, int fd, const struct sockaddr *from, socklen_t from_size, bool inner);
+
+/* ---- requests for other workers (forward.c) ---- */
+
+#define CELL_FORWARD_PREFIX "X-Workcell-"
+#define CELL_FORWARD_CLIENT CELL_FORWARD_PREFIX "Client" /* the address of the client */
+#define CELL_FORWARD_PART CELL_FORWARD_PREFIX "Part"     /* all workers are asked: answer for yourself */
+struct cell__peer_link;
+struct cell__forward;
+struct cell__gather;
+/* The worker that a request is for; -1: this one.  The one place that decides it. */
+int cell__request_owner(const struct cell__request *request);
+/* Passes the request on; request->forward, or it was answered. */
+void cell__forward_begin(struct cell__request *request, int worker, const char *url);
+/* Takes bytes of the body and returns how many are left; size 0: its end. */
+size_t cell__forward_take(struct cell__request *request, const char *bytes, size_t size);
+bool cell__forward_is_busy(const struct cell__request *request);
+/* The body of an answer that came before the end of the request; free() it.  NULL: there is none. */
+char *cell__forward_text(struct cell__request *request);
+/* Asks all workers, and answers. */
+void cell__gather_begin(struct cell__request *request, const char *url);
+/* The request ends. */
+void cell__forward_forget(struct cell__request *request);
+/* Connections to other workers that nobody uses are closed. */
+void cell__links_close(struct cell_server *server);
 
 /* ---- files of sessions (files.c) ---- */
 
@@ -390,26 +426,39 @@ struct cell__sampling {
 
 /* ---- the account of a token (accounts.c) ---- */
 
+/* Now. */
+struct cell__account_use {
+	int64_t sessions, runs;
+	int64_t child_runs; /* cells that its code runs in children */
+	int64_t disk_bytes;
+	int64_t transfers;  /* of files */
+};
+
+struct cell__account_cpu {
+	double cpu_s; /* that count now: they are forgiven within an hour */
+	int64_t at_us;
+};
+
 /* Lives as long as the server: a token that was replaced under its name goes on with it. */
 struct cell__account {
 	char name[CELL_SERVER_MAX_NAME + 1];
 	struct cell__quotas quotas; /* as its token has them now */
-	int64_t sessions, runs;     /* now */
-	int64_t child_runs;         /* cells that its code runs in children, now */
-	double cpu_total_s;         /* ever */
-	double cpu_s;               /* that count now: they are forgiven within an hour */
-	int64_t cpu_at_us;
-	int64_t disk_bytes;
-	unsigned transfers; /* of files, now */
+	struct cell__account_use *use; /* of this server */
+	struct cell__account_cpu *cpu; /* of all workers */
+	struct cell__account_share *share; /* where they are, in the memory of the workers; NULL: without workers, below */
+	struct cell__account_use own_use;
+	struct cell__account_cpu own_cpu;
 	struct cell__account *next;
 };
 
 /* The account of a token's name; NULL: out of memory. */
 struct cell__account *cell__account_get(struct cell_server *server, const struct cell__token *token);
 /* Counts a cell that code runs in a child; -1: there may be no more. */
-int cell__account_run_child(struct cell__account *account, struct cell_error *err);
-/* False: the token may not open another session, or start another cell, and the request was answered. */
-bool cell__account_may_open(struct cell__request *request, struct cell__account *account);
+int cell__account_run_child(struct cell_server *server, struct cell__account *account, struct cell_error *err);
+/* Counts a session that is opened; -1: the server or the token has as many as it may have. */
+int cell__account_take_session(struct cell_server *server, struct cell__account *account, struct cell_error *err);
+void cell__account_give_session(struct cell_server *server, struct cell__account *account);
+/* False: the token may not start another cell, and the request was answered. */
 bool cell__account_may_run(struct cell__request *request, struct cell__account *account);
 /* All sessions were measured: cells whose owner has used up CPU time or disk are stopped. */
 void cell__accounts_measured(struct cell_server *server);
@@ -700,6 +749,15 @@ struct cell__counts {
 	uint64_t quota_refusals, quota_stops;
 };
 
+/* Now. */
+struct cell__server_use {
+	int64_t sessions; /* including opening and closing ones */
+	int64_t running, queued; /* cells */
+	int64_t transfers; /* of files */
+	int64_t oldest_us; /* since when the first cell waits for a slot; 0: none does */
+	int64_t oldest_script_us; /* the same of programs (fusion.c) */
+};
+
 struct cell_server {
 	struct cell_engine *engine;
 	struct cell_server_options opts; /* its limits and session are replaced by those here */
@@ -713,7 +771,16 @@ struct cell_server {
 	char request_prefix[9];
 	uint64_t next_request;
 	struct cell__tokens tokens;
-	struct cell__address_count addresses[CELL_SERVER_ADDRESSES];
+	struct cell__address_count *addresses; /* CELL_SERVER_ADDRESSES, own_addresses or those of all workers */
+	struct cell__address_count own_addresses[CELL_SERVER_ADDRESSES];
+	/* pool.c, forward.c */
+	struct cell_server_pool *pool; /* NULL: no workers */
+	int worker;
+	uv_poll_t inbox;
+	struct MHD_Daemon *inner; /* for the other workers */
+	uv_poll_t inner_poll;
+	struct cell__peer_link *idle_links;
+	size_t n_links, n_idle_links, n_forwards;
 	/* http.c */
 	struct MHD_Daemon *daemon;
 	uv_poll_t poll;
@@ -722,6 +789,7 @@ struct cell_server {
 	struct cell__connection *connections;
 	struct cell__guests guests; /* the connections without a valid token */
 	bool due, quiesced;
+	bool adding_inner; /* cell__http_add() adds a connection of another worker */
 	struct cell__tls *tls; /* NULL: no TLS */
 	/* spaces.c */
 	struct cell__workspace *workspaces;
@@ -731,7 +799,6 @@ struct cell_server {
 	/* sessions.c */
 	struct cell__served *sessions;
 	struct cell__served *buckets[CELL_SERVER_BUCKETS];
-	size_t n_sessions; /* including opening and closing ones */
 	struct cell__ended {
 		char id[33];
 	} ended[CELL_SERVER_ENDED];
@@ -742,8 +809,6 @@ struct cell_server {
 	struct cell__redactor *redactor;
 	/* jobs.c */
 	struct cell__job *queue, *queue_last;
-	size_t n_queued, n_running;
-	size_t n_transfers; /* of files */
 	struct cell__job *ended_first, *ended_last;
 	size_t ended_bytes;
 	struct cell__fusion *fusion; /* NULL: not offered */
@@ -760,6 +825,8 @@ struct cell_server {
 	struct timespec tokens_changed;
 	struct cell__buf log;
 	struct cell__counts counts;
+	struct cell__server_use *use; /* own_use, or that of this worker in the workers' memory */
+	struct cell__server_use own_use;
 };
 
 /* Call after a change that may let a draining server end: it is checked soon, outside of libmicrohttpd's callbacks. */

@@ -8,7 +8,7 @@
  * `requests` and `jobs` keep it from expiring; closing does not wait for them: their cells end with `closed`.
  */
 #define _GNU_SOURCE
-#include "server/server.h"
+#include "server/pool.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -110,8 +110,7 @@ static void served_free(struct cell__served *served)
 	leave_folder(server, cell__take_ptr(served->folder));
 	cell__jobs_forget(served);
 	cell__session_log_end(served->log);
-	served->account->sessions--;
-	server->n_sessions--;
+	cell__account_give_session(server, served->account);
 	free(served);
 	cell__server_advance(server);
 }
@@ -239,18 +238,19 @@ static struct opening *begin_opening(struct cell__request *request, void (*opene
 	struct cell__account *account = cell__account_get(server, &request->who);
 	struct cell__served *served;
 	struct opening *opening;
+	struct cell_error err;
 
-	if (server->draining || (int64_t)server->n_sessions >= server->limits.max_sessions) {
-		cell__answer_busy(request, 5, server->draining ? "the server is stopping" : "the maximum number of sessions is open");
+	if (account && cell__account_take_session(server, account, &err) < 0) {
+		cell__answer_busy(request, 5, err.msg);
 		return NULL;
 	}
-	if (account && !cell__account_may_open(request, account))
-		return NULL;
 	served = cell__alloc(1, sizeof(*served));
 	opening = cell__alloc(1, sizeof(*opening));
 	if (!served || !opening || !account) {
 		free(served);
 		free(opening);
+		if (account)
+			cell__account_give_session(server, account);
 		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for a session");
 		return NULL;
 	}
@@ -259,9 +259,7 @@ static struct opening *begin_opening(struct cell__request *request, void (*opene
 	};
 	strcpy(served->owner, request->who.name);
 	cell__request_client(request, served->client);
-	account->sessions++;
 	*opening = (struct opening){ .request = request, .served = served, .opened = opened, .options = CELL_SESSION_OPTIONS_INIT };
-	server->n_sessions++;
 	return opening;
 }
 
@@ -308,19 +306,11 @@ static void *begin_child(void *arg, struct cell_error *err)
 	struct cell__account *account = parent->account;
 	struct cell__served *served;
 
-	if (server->draining || (int64_t)server->n_sessions >= server->limits.max_sessions) {
-		cell_fail(err, CELL_E_BUSY, 0, "%s",
-			  server->draining ? "the server is stopping" : "the maximum number of sessions is open");
+	if (cell__account_take_session(server, account, err) < 0)
 		return NULL;
-	}
-	if (account->quotas.sessions >= 0 && account->sessions >= account->quotas.sessions) {
-		server->counts.quota_refusals++;
-		cell_fail(err, CELL_E_BUSY, 0, "the token \"%s\" has as many sessions as it may have (quota %lld)", account->name,
-			  (long long)account->quotas.sessions);
-		return NULL;
-	}
 	served = cell__alloc(1, sizeof(*served));
 	if (!served) {
+		cell__account_give_session(server, account);
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a session");
 		return NULL;
 	}
@@ -334,8 +324,6 @@ static void *begin_child(void *arg, struct cell_error *err)
 	served->folder = parent->folder;
 	if (served->folder)
 		served->folder->users++;
-	account->sessions++;
-	server->n_sessions++;
 	return served;
 }
 
@@ -370,14 +358,14 @@ static int begin_child_run(void *kept, struct cell_error *err)
 {
 	const struct cell__served *served = kept;
 
-	return cell__account_run_child(served->account, err);
+	return cell__account_run_child(served->server, served->account, err);
 }
 
 static void end_child_run(void *kept)
 {
 	const struct cell__served *served = kept;
 
-	served->account->child_runs--;
+	served->account->use->child_runs--;
 }
 
 static const struct cell__keeper keeper = {
@@ -483,7 +471,7 @@ static bool has_ended(const struct cell_server *server, const char *id)
 		if (!strcmp(server->ended[i].id, id))
 			return true;
 	}
-	return false;
+	return cell__pool_has_ended(server, id);
 }
 
 /* A client that may approve for others finds their sessions, only to see and answer approvals. */

@@ -498,7 +498,7 @@ struct cell_session *cell__session_make_fork(struct cell_session *source, const 
 	session->engine = source->engine;
 	session->executor = source->executor;
 	session->next_run_id = session->next_call_id = 1;
-	cell__random_hex(session->id, 32);
+	cell__engine_name_session(session->engine, session->id);
 	if (cell__options_copy(&source->options, &session->options, err) < 0 ||
 	    (opts->images_dir ? cell__image_folder_init(&session->images, opts->images_dir, session->id, err)
 			      : cell__image_folder_copy(&source->images, session->id, &session->images, err)) < 0) {

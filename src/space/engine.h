@@ -47,6 +47,7 @@ struct cell_engine {
 	struct {
 		uint64_t started, kept, dropped, declined; /* dropped: also copies that were not ready in time */
 	} speculations;
+	char id_tag[5]; /* the first digits of its sessions' ids */
 	char *lib_dir, *kernel_dir;
 	struct cell__place_list parts; /* our own files, trusted */
 	void (*log)(void *arg, enum cell_log_level level, const char *line);
@@ -56,6 +57,13 @@ struct cell_engine {
 	struct cell_space *spaces;     /* loop's thread */
 	struct cell__budget *budgets;  /* loop's thread: of all kernels */
 };
+
+/* A new session's id; with the engine's tag it is still random enough that nobody guesses it. */
+static inline void cell__engine_name_session(const struct cell_engine *engine, char id[static 33])
+{
+	cell__random_hex(id, 32);
+	memcpy(id, engine->id_tag, strlen(engine->id_tag));
+}
 
 /* For functions that wait, before they do: a wait in a callback of the engine would never end. */
 int cell__engine_may_wait(struct cell_engine *engine, const char *name, struct cell_error *err);

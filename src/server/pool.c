@@ -1,0 +1,502 @@
+#define _GNU_SOURCE
+#include "server/pool.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+
+#define BACKLOG 1024
+#define SEND_BUFFER_BYTES (256 * 1024)
+#define MAX_ACCEPTED 64 /* in one go */
+#define INBOX_BYTES (1 << 20)
+
+struct place {
+	struct cell__server_use use;
+	int64_t connections; /* of clients; counted up by the program, down by the worker */
+	unsigned generation;
+	int up;
+};
+
+struct shared {
+	pthread_mutex_t lock;
+	int64_t started_us, started_s;
+	struct place workers[CELL_POOL_MAX_WORKERS];
+	struct cell__address_count addresses[CELL_SERVER_ADDRESSES];
+	unsigned n_accounts;
+	struct cell__account_share accounts[CELL_POOL_MAX_ACCOUNTS];
+};
+
+struct cell_server_pool {
+	struct shared *shared;
+	struct cell__address address;
+	char *url;
+	int listen_fd;
+	int n;
+	int64_t max_connections;
+	int next; /* worker, where several have as few clients */
+	int inboxes[CELL_POOL_MAX_WORKERS][2]; /* read, written */
+};
+
+/* ---- limits ---- */
+
+void cell__pool_lock(const struct cell_server *server)
+{
+	if (server->pool && pthread_mutex_lock(&server->pool->shared->lock) == EOWNERDEAD)
+		pthread_mutex_consistent(&server->pool->shared->lock); /* counts of a dead worker are cleared by the program */
+}
+
+void cell__pool_unlock(const struct cell_server *server)
+{
+	if (server->pool)
+		pthread_mutex_unlock(&server->pool->shared->lock);
+}
+
+static int64_t load(const void *base, size_t offset)
+{
+	return __atomic_load_n((const int64_t *)(const void *)((const char *)base + offset), __ATOMIC_RELAXED);
+}
+
+int cell__pool_size(const struct cell_server *server)
+{
+	return server->pool ? server->pool->n : 1;
+}
+
+int64_t cell__pool_sum(const struct cell_server *server, size_t offset)
+{
+	int64_t sum = 0;
+
+	if (!server->pool)
+		return load(server->use, offset);
+	for (int i = 0; i < server->pool->n; i++)
+		sum += load(&server->pool->shared->workers[i].use, offset);
+	return sum;
+}
+
+int64_t cell__pool_account_sum(const struct cell_server *server, const struct cell__account *account, size_t offset)
+{
+	int64_t sum = 0;
+
+	if (!account->share)
+		return load(account->use, offset);
+	for (int i = 0; i < server->pool->n; i++) {
+		int64_t one = load(&account->share->use[i], offset);
+
+		sum = one > INT64_MAX - sum ? INT64_MAX : sum + one;
+	}
+	return sum;
+}
+
+struct cell__account_share *cell__pool_account(const struct cell_server *server, const char *name)
+{
+	struct shared *shared = server->pool->shared;
+	struct cell__account_share *found = NULL;
+
+	cell__pool_lock(server);
+	for (unsigned i = 0; i < shared->n_accounts && !found; i++) {
+		if (!strcmp(shared->accounts[i].name, name))
+			found = &shared->accounts[i];
+	}
+	if (!found && shared->n_accounts < CELL_POOL_MAX_ACCOUNTS) {
+		found = &shared->accounts[shared->n_accounts];
+		*found = (struct cell__account_share){ .cpu.at_us = cell__now_us() };
+		snprintf(found->name, sizeof(found->name), "%s", name);
+		shared->n_accounts++; /* last: a worker that dies before leaves none */
+	}
+	cell__pool_unlock(server);
+	return found;
+}
+
+/* ---- messages ---- */
+
+static int send_message(const struct cell_server_pool *pool, int worker, char what, int fd, const struct sockaddr *from,
+			socklen_t from_size)
+{
+	struct iovec parts[] = { { &what, 1 }, { (void *)from, from ? from_size : 0 } };
+	union {
+		struct cmsghdr head;
+		char room[CMSG_SPACE(sizeof(int))];
+	} control = { 0 };
+	struct msghdr message = { .msg_iov = parts, .msg_iovlen = 2 };
+
+	if (fd >= 0) {
+		message.msg_control = &control;
+		message.msg_controllen = sizeof(control.room);
+		control.head = (struct cmsghdr){ .cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS };
+		memcpy(CMSG_DATA(&control.head), &fd, sizeof(fd));
+	}
+	return sendmsg(pool->inboxes[worker][1], &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -1 : 0;
+}
+
+/* 0: there was one. */
+static int take_message(int inbox, char *ret_what, int *ret_fd, struct sockaddr_storage *ret_from, socklen_t *ret_from_size)
+{
+	struct iovec parts[] = { { ret_what, 1 }, { ret_from, sizeof(*ret_from) } };
+	union {
+		struct cmsghdr head;
+		char room[CMSG_SPACE(sizeof(int))];
+	} control;
+	struct msghdr message = { .msg_iov = parts, .msg_iovlen = 2, .msg_control = &control, .msg_controllen = sizeof(control.room) };
+	ssize_t n = recvmsg(inbox, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	struct cmsghdr *head = n > 0 ? CMSG_FIRSTHDR(&message) : NULL;
+
+	if (n <= 0)
+		return -1;
+	*ret_fd = -1;
+	if (head && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS && head->cmsg_len == CMSG_LEN(sizeof(int)))
+		memcpy(ret_fd, CMSG_DATA(head), sizeof(*ret_fd));
+	*ret_from_size = (socklen_t)(n - 1);
+	return 0;
+}
+
+static void look_for_work(struct cell_server *server)
+{
+	cell__jobs_advance(server);
+	cell__fusion_advance(server);
+	cell__server_advance(server);
+}
+
+static void handle_message(uv_poll_t *poll, int status, int events)
+{
+	struct cell_server *server = poll->data;
+	int inbox = server->pool->inboxes[server->worker][0];
+	struct sockaddr_storage from = { 0 };
+	socklen_t size;
+	char what;
+	int fd;
+
+	(void)status;
+	(void)events;
+	while (take_message(inbox, &what, &fd, &from, &size) == 0) {
+		if (fd >= 0)
+			cell__http_add(server, fd, (const struct sockaddr *)&from, size, what == CELL_POOL_PEER);
+		else if (what == CELL_POOL_SLOT)
+			look_for_work(server);
+	}
+}
+
+int cell__pool_connect(const struct cell_server *server, int worker)
+{
+	int pair[2], status;
+
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
+		return -1;
+	status = send_message(server->pool, worker, CELL_POOL_PEER, pair[1], NULL, 0);
+	cell__close_fd(&pair[1]);
+	if (status < 0)
+		cell__close_fd(&pair[0]);
+	return pair[0];
+}
+
+/* ---- slots for cells ---- */
+
+bool cell__pool_take_slot(struct cell_server *server, int64_t since_us)
+{
+	int64_t free_slots;
+	bool taken;
+
+	cell__pool_lock(server);
+	free_slots = server->limits.max_runs - CELL_ALL(server, running);
+	/* Cells that have waited longer elsewhere come first. */
+	for (int i = 0; free_slots > 0 && i < cell__pool_size(server) && server->pool; i++) {
+		const struct cell__server_use *use = &server->pool->shared->workers[i].use;
+		int older = (use->oldest_us && use->oldest_us < since_us) + (use->oldest_script_us && use->oldest_script_us < since_us);
+
+		if (i != server->worker && older) {
+			free_slots -= older;
+			(void)send_message(server->pool, i, CELL_POOL_SLOT, -1, NULL, 0); /* full: it is told already */
+		}
+	}
+	taken = free_slots > 0;
+	if (taken)
+		server->use->running++;
+	cell__pool_unlock(server);
+	return taken;
+}
+
+void cell__pool_free_slot(struct cell_server *server)
+{
+	/* With the lock, so that a worker either sees the free slot or is seen waiting for it. */
+	cell__pool_lock(server);
+	server->use->running--;
+	cell__pool_unlock(server);
+	for (int i = 0; server->pool && i < server->pool->n; i++) {
+		const struct cell__server_use *use = &server->pool->shared->workers[i].use;
+
+		if (i != server->worker && (use->oldest_us || use->oldest_script_us))
+			(void)send_message(server->pool, i, CELL_POOL_SLOT, -1, NULL, 0);
+	}
+}
+
+static void tell_all(const struct cell_server_pool *pool, int except)
+{
+	for (int i = 0; i < pool->n; i++) {
+		if (i != except)
+			(void)send_message(pool, i, CELL_POOL_SLOT, -1, NULL, 0);
+	}
+}
+
+void cell__pool_tell_all(struct cell_server *server)
+{
+	if (server->pool)
+		tell_all(server->pool, server->worker);
+}
+
+/* ---- owners ---- */
+
+static int hex_pair(const char *text)
+{
+	char pair[3] = { text[0], text[1], '\0' };
+
+	return (int)strtoul(pair, NULL, 16);
+}
+
+static bool is_id(const char *id)
+{
+	return strlen(id) == 32 && strspn(id, "0123456789abcdef") == 32;
+}
+
+int cell__pool_owner(const struct cell_server *server, const char *session_id)
+{
+	int worker;
+
+	if (!server->pool || !is_id(session_id))
+		return -1;
+	worker = hex_pair(session_id);
+	return worker < server->pool->n && worker != server->worker && !cell__pool_has_ended(server, session_id) ? worker : -1;
+}
+
+bool cell__pool_has_ended(const struct cell_server *server, const char *session_id)
+{
+	if (!server->pool || !is_id(session_id) || hex_pair(session_id) >= server->pool->n)
+		return false;
+	return (server->pool->shared->workers[hex_pair(session_id)].generation & 0xff) != (unsigned)hex_pair(session_id + 2);
+}
+
+bool cell__pool_is_up(const struct cell_server *server, int worker)
+{
+	return server->pool->shared->workers[worker].up;
+}
+
+/* ---- in a worker ---- */
+
+void cell__pool_join(struct cell_server *server)
+{
+	struct cell_server_pool *pool = server->pool;
+	struct place *place = &pool->shared->workers[server->worker];
+
+	/* Clients that nobody accepts are not to wait: only the program listens. */
+	cell__close_fd(&pool->listen_fd);
+	server->address = pool->address;
+	server->use = &place->use;
+	server->addresses = pool->shared->addresses;
+	snprintf(server->engine->id_tag, sizeof(server->engine->id_tag), "%02x%02x", (unsigned)server->worker & 0xff,
+		 place->generation & 0xff);
+}
+
+void cell__pool_set_up(struct cell_server *server, bool up)
+{
+	if (!server->pool)
+		return;
+	server->started_us = server->pool->shared->started_us;
+	server->started_s = server->pool->shared->started_s;
+	server->pool->shared->workers[server->worker].up = up;
+}
+
+void cell__pool_start(struct cell_server *server)
+{
+	if (!server->pool)
+		return;
+	uv_poll_init(cell__loop_uv(server->engine->loop), &server->inbox, server->pool->inboxes[server->worker][0]);
+	server->inbox.data = server;
+	uv_poll_start(&server->inbox, UV_READABLE, handle_message);
+}
+
+void cell__pool_client_left(struct cell_server *server)
+{
+	if (server->pool)
+		__atomic_sub_fetch(&server->pool->shared->workers[server->worker].connections, 1, __ATOMIC_RELAXED);
+}
+
+/* ---- in the program that starts them ---- */
+
+char *cell__server_url(const struct cell__address *address, bool tls)
+{
+	const char *scheme = tls ? "https" : "http";
+	char *url;
+
+	if ((*address->host
+		     ? asprintf(&url, strchr(address->host, ':') ? "%s://[%s]:%d" : "%s://%s:%d", scheme, address->host, address->port)
+		     : asprintf(&url, "unix:%s", address->at.local.sun_path)) < 0)
+		return NULL;
+	return url;
+}
+
+static int init_shared(struct shared *shared, struct cell_error *err)
+{
+	pthread_mutexattr_t kind;
+	int status;
+
+	pthread_mutexattr_init(&kind);
+	pthread_mutexattr_setpshared(&kind, PTHREAD_PROCESS_SHARED);
+	pthread_mutexattr_setrobust(&kind, PTHREAD_MUTEX_ROBUST);
+	pthread_mutexattr_settype(&kind, PTHREAD_MUTEX_RECURSIVE);
+	status = pthread_mutex_init(&shared->lock, &kind);
+	pthread_mutexattr_destroy(&kind);
+	shared->started_us = cell__now_us();
+	shared->started_s = time(NULL);
+	return status ? cell_fail(err, CELL_E_IO, status, "make a lock for the workers") : 0;
+}
+
+int cell_server_pool_create(const struct cell_server_options *opts, int workers, struct cell_server_pool **ret_pool, struct cell_error *err)
+{
+	if (cell__require(err, opts, ret_pool) < 0)
+		return -1;
+	struct cell_server_pool *pool;
+	int size = SEND_BUFFER_BYTES, inbox = INBOX_BYTES;
+
+	if (workers < 1 || workers > CELL_POOL_MAX_WORKERS)
+		return cell_fail(err, CELL_E_INVALID, 0, "workers is %d, expected 1 to %d", workers, CELL_POOL_MAX_WORKERS);
+	if (opts->e2b)
+		return cell_fail(err, CELL_E_UNSUPPORTED, 0, "e2b: a server with workers does not serve E2B's clients");
+	if (cell_server_check(opts, err) < 0)
+		return -1;
+	pool = cell__alloc(1, sizeof(*pool));
+	if (!pool)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the workers");
+	pool->listen_fd = -1;
+	pool->max_connections = opts->limits ? opts->limits->max_connections
+					     : (struct cell_server_limits)CELL_SERVER_LIMITS_INIT.max_connections;
+	for (int i = 0; i < CELL_POOL_MAX_WORKERS; i++)
+		pool->inboxes[i][0] = pool->inboxes[i][1] = -1;
+	pool->shared = mmap(NULL, sizeof(*pool->shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (pool->shared == MAP_FAILED) {
+		pool->shared = NULL;
+		cell_fail(err, CELL_E_NOMEM, errno, "out of memory for the workers");
+		goto failed;
+	}
+	if (init_shared(pool->shared, err) < 0)
+		goto failed;
+	for (; pool->n < workers; pool->n++) {
+		if (socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pool->inboxes[pool->n]) < 0) {
+			cell_fail(err, CELL_E_IO, errno, "make sockets for the workers");
+			goto failed;
+		}
+		(void)setsockopt(pool->inboxes[pool->n][1], SOL_SOCKET, SO_SNDBUF, &inbox, sizeof(inbox));
+	}
+	if (cell__address_parse(opts->listen, &pool->address, err) < 0 || cell__listen(&pool->address, BACKLOG, &pool->listen_fd, err) < 0)
+		goto failed;
+	(void)setsockopt(pool->listen_fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size)); /* connections inherit it */
+	pool->url = cell__server_url(&pool->address, opts->tls_cert);
+	if (!pool->url) {
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the workers");
+		goto failed;
+	}
+	*ret_pool = pool;
+	return 0;
+failed:
+	cell_server_pool_destroy(pool);
+	return -1;
+}
+
+const char *cell_server_pool_url(const struct cell_server_pool *pool)
+{
+	return pool ? pool->url : NULL;
+}
+
+int cell_server_pool_fd(const struct cell_server_pool *pool)
+{
+	return pool ? pool->listen_fd : -1;
+}
+
+/* The one with the fewest clients; -1: none serves. */
+static int choose_worker(struct cell_server_pool *pool)
+{
+	int found = -1;
+
+	for (int i = 0; i < pool->n; i++) {
+		int at = (pool->next + i) % pool->n;
+		const struct place *place = &pool->shared->workers[at];
+
+		if (place->up && (found < 0 || place->connections < pool->shared->workers[found].connections))
+			found = at;
+	}
+	pool->next = found + 1;
+	return found;
+}
+
+int cell_server_pool_accept(struct cell_server_pool *pool)
+{
+	if (!pool || pool->listen_fd < 0)
+		return 0;
+	for (int i = 0; i < MAX_ACCEPTED; i++) {
+		struct sockaddr_storage from = { 0 };
+		socklen_t size = sizeof(from);
+		int64_t connections = 0, *counted;
+		int worker = choose_worker(pool), fd;
+
+		for (int at = 0; at < pool->n; at++)
+			connections += pool->shared->workers[at].connections;
+		if (worker < 0 || connections >= pool->max_connections)
+			return -1;
+		fd = accept4(pool->listen_fd, (struct sockaddr *)&from, &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		if (fd < 0)
+			return errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM ? -1 : 0;
+		counted = &pool->shared->workers[worker].connections;
+		__atomic_add_fetch(counted, 1, __ATOMIC_RELAXED);
+		if (send_message(pool, worker, CELL_POOL_CLIENT, fd, (const struct sockaddr *)&from, size) < 0)
+			__atomic_sub_fetch(counted, 1, __ATOMIC_RELAXED); /* it is too far behind: the client is turned away */
+		cell__close_fd(&fd);
+	}
+	return 0;
+}
+
+void cell_server_pool_clear(struct cell_server_pool *pool, int worker)
+{
+	if (!pool || worker < 0 || worker >= pool->n)
+		return;
+	struct place *place = &pool->shared->workers[worker];
+	struct sockaddr_storage from;
+	socklen_t size;
+	char what;
+	int fd;
+
+	place->up = 0;
+	place->generation++;
+	/* What was sent to the dead one: clients see the end of their connections and may try again. */
+	while (take_message(pool->inboxes[worker][0], &what, &fd, &from, &size) == 0)
+		cell__close_fd(&fd);
+	place->connections = 0;
+	place->use = (struct cell__server_use){ 0 };
+	for (unsigned i = 0; i < CELL_POOL_MAX_ACCOUNTS; i++) {
+		if (i < pool->shared->n_accounts)
+			pool->shared->accounts[i].use[worker] = (struct cell__account_use){ 0 };
+	}
+	tell_all(pool, worker);
+}
+
+void cell_server_pool_close(struct cell_server_pool *pool)
+{
+	if (!pool || pool->listen_fd < 0)
+		return;
+	cell__listen_end(&pool->address);
+	cell__close_fd(&pool->listen_fd);
+}
+
+void cell_server_pool_destroy(struct cell_server_pool *pool)
+{
+	if (!pool)
+		return;
+	cell_server_pool_close(pool);
+	for (int i = 0; i < pool->n; i++) {
+		cell__close_fd(&pool->inboxes[i][0]);
+		cell__close_fd(&pool->inboxes[i][1]);
+	}
+	if (pool->shared)
+		munmap(pool->shared, sizeof(*pool->shared));
+	free(pool->url);
+	free(pool);
+}
