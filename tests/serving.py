@@ -12,6 +12,8 @@ import tempfile
 import support
 
 TOKEN = "t0ken-of-the-tests"
+# All servers of the tests with so many workers: WORKCELL_TEST_WORKERS=2 python -m pytest tests/e2e/test_serve*.py
+WORKERS = os.environ.get("WORKCELL_TEST_WORKERS")
 TOKENS = """tokens:
   - {name: all, token: t0ken-of-the-tests, scopes: [run, read, admin, approve]}
   - {name: alice, token: t0ken-of-alice, scopes: [run, read]}
@@ -73,13 +75,17 @@ class Server:
             argv += ["--cwd", cwd]
         if self.tokens:
             argv += ["--auth-token-file", self.tokens]
+        if WORKERS:
+            argv += ["--workers", WORKERS]  # before the flags, which may say another number
         self.stderr = tempfile.TemporaryFile()
         self.process = support.popen([*argv, *map(str, flags)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                      stderr=self.stderr, env=support.host_environment(**dict(env)))
         support.wait_until(lambda: "listening on" in self.text() or self.process.poll() is not None, self.text)
         found = re.search(r"listening on (?:https?://(.*):(\d+)|unix:(.*))\n", self.text())
         assert found, self.text()
-        self.pid, self.spawner = self.process.pid, None
+        self.pid, self.spawner, self.spawners = self.process.pid, None, set()
+        given = [*argv, *map(str, flags)]
+        self.workers = int(given[len(given) - given[::-1].index("--workers")]) if "--workers" in given else 1
         if found.group(1) not in (None, "0.0.0.0"):
             self.address = found.group(1)
         self.port, self.path = found.group(2) and int(found.group(2)), found.group(3)
@@ -89,18 +95,23 @@ class Server:
         return self.stderr.read().decode("utf-8", "replace")
 
     def adopt(self):
-        """Finds the spawner, from a kernel up; for servers that serve a whole module, with the executor subprocess."""
-        pid = self.execute("import os; os.getpid()")["value"]
-        table = support.processes()
-        while "workcell-spawner" not in table[pid].cmdline:
-            pid = table[pid].ppid
-        self.spawner = pid
+        """Finds the spawners, from kernels up; for servers that serve a whole module, with the executor subprocess."""
+        connections = [self.connect() for _ in range(self.workers)]  # one to each worker
+        for connection in connections:
+            pid = self.execute("import os; os.getpid()", connection=connection)["value"]
+            table = support.processes()
+            while "workcell-spawner" not in table[pid].cmdline:
+                pid = table[pid].ppid
+            self.spawners.add(pid)
+        for connection in connections:
+            connection.close()
+        assert len(self.spawners) == self.workers
 
     def family(self, table=None):
         table = support.below(os.getpid()) if table is None else table
         found = support.descendants(self.pid, table)
-        if self.spawner in table:
-            found += support.descendants(self.spawner, table) + [table[self.spawner]]
+        for spawner in self.spawners & set(table):
+            found += support.descendants(spawner, table) + [table[spawner]]
         return found
 
     def connect(self):

@@ -522,7 +522,7 @@ class Driver:
         if self.executor == "inprocess":
             # No kernel below it: it is one that no other driver has.
             self.value("1")
-            others = {driver.spawner for driver in shared_drivers}
+            others = {pid for driver in shared_drivers for pid in getattr(driver, "spawners", None) or {driver.spawner}}
             self.spawner, = [p.pid for p in processes().values() if p.ppid in (os.getpid(), self.pid) and p.state not in "ZX"
                              and p.pid not in others and "workcell-spawner" in p.cmdline]
             return self.pid

@@ -36,6 +36,7 @@ struct serve_flags {
 	struct cell_cli_listen_flags http;
 	struct cell_cli_list deps;
 	const char *config, *log_level;
+	int64_t workers;
 	int64_t max_runs, max_queue, max_timeout_ms, max_artifact, max_file, drain_ms, execute_idle_ms;
 	bool check_config, in_container, sandbox_fusion, e2b;
 };
@@ -44,6 +45,7 @@ struct serve_flags {
 #define SERVE_FLAGS_INIT                                                                       \
 	{ .session = CELL_CLI_SESSION_FLAGS_INIT(4),                                           \
 	  .http = CELL_CLI_LISTEN_FLAGS_INIT(DEFAULTS.max_sessions, DEFAULTS.max_connections), \
+	  .workers = 1,                                                                        \
 	  .max_runs = DEFAULTS.max_runs,                                                       \
 	  .max_queue = DEFAULTS.max_queue,                                                     \
 	  .max_timeout_ms = DEFAULTS.max_timeout_ms,                                           \
@@ -62,6 +64,8 @@ static const struct cell_cli_flag serve_flag_table[] = {
 	{ 0, "allow-host", "HOST", "with --auth-disabled: allow this value of the Host header too; may be repeated", CELL_FLAG_LIST,
 	  AT(http.hosts) },
 	CELL_CLI_LISTEN_FLAGS(AT(http)),
+	{ 0, "workers", "N", "number of processes that serve, each with its sessions (default 1); 0: one per core", CELL_FLAG_COUNT,
+	  AT(workers) },
 	{ 0, "session-idle", "SEC", "end an unused session after this many seconds; 0: never", CELL_FLAG_SECONDS, AT(http.idle_ms) },
 	{ 0, "execute-idle", "SEC", "the same for a session that POST /execute made, until a request names it; 0: never", CELL_FLAG_SECONDS,
 	  AT(execute_idle_ms) },
@@ -114,7 +118,9 @@ static struct {
 	char *work_dir, *tools, *token;
 	const char *given; /* the address of a socket that systemd opened; or NULL */
 	int work_fd;
-} live = { .work_fd = -1 };
+	int worker, ready_fd; /* one of several processes that serve; -1: there is only this */
+	bool is_successor; /* of a worker that died */
+} live = { .work_fd = -1, .worker = -1, .ready_fd = -1 };
 
 static void limits_of(const struct serve_flags *flags, struct cell_server_limits *limits)
 {
@@ -327,11 +333,26 @@ static const char *given_socket(struct cell_error *err)
 	return n == 1 ? "fd:3" : NULL;
 }
 
-static void say_listening(void *arg, const char *url)
+static void say_serving(const char *url)
 {
-	(void)arg;
 	dprintf(STDERR_FILENO, "workcell: listening on %s\n", url);
 	tell_manager("READY=1\nSTATUS=serving");
+}
+
+static void say_stopping(void)
+{
+	tell_manager("STOPPING=1\nSTATUS=waiting for running cells");
+}
+
+static void say_listening(void *arg, const char *url)
+{
+	unsigned char number = (unsigned char)live.worker;
+
+	(void)arg;
+	if (live.worker < 0)
+		say_serving(url);
+	else if (write(live.ready_fd, &number, 1) != 1)
+		cell_server_drain(live.server); /* the process that started us is gone */
 }
 
 static volatile sig_atomic_t has_to_end; /* set before there is a server to notify */
@@ -352,7 +373,7 @@ static void handle_signal(int number, siginfo_t *info, void *context)
 	else
 		cell_server_drain(live.server);
 	if (number != SIGHUP)
-		tell_manager("STOPPING=1\nSTATUS=waiting for running cells");
+		say_stopping();
 }
 
 static void ignore_signal(int number, siginfo_t *info, void *context)
@@ -625,6 +646,8 @@ static int serve(struct serve_flags *flags, struct cell_server_options *options,
 		goto out;
 	if (has_to_end)
 		cell_server_drain(live.server);
+	if (live.is_successor)
+		cell_server_reload(live.server); /* the configuration may have changed since its arguments were read */
 	status = cell_server_run(live.server, err);
 	set_signals(ignore_signal);
 	cell_server_destroy(live.server);
@@ -639,6 +662,39 @@ out:
 	free(live.work_dir);
 	set_signals(NULL);
 	return status;
+}
+
+/* -1 in err: an error; else an exit status, of all workers, or of the one that this process has become. */
+static int serve_all(struct serve_flags *flags, struct cell_server_options *options, struct cell_error *err)
+{
+	const char *executor = flags->session.executor;
+	struct cell_serve_crew crew = { .count = (int)flags->workers, .serving = say_serving, .stopping = say_stopping };
+	int status;
+
+	crew.is_confined = !executor || (strcmp(executor, "subprocess") && strcmp(executor, "inprocess"));
+	if (cell_server_pool_create(options, crew.count, &options->pool, err) < 0)
+		return -1;
+	status = cell__serve_supervise(options->pool, &crew, &live.worker, &live.ready_fd, err);
+	if (live.worker < 0) {
+		cell_server_pool_destroy(options->pool);
+		return status;
+	}
+	live.is_successor = status;
+	notify_size = 0; /* the process that started us tells the service manager */
+	options->worker = live.worker;
+	flags->session.pool = (flags->session.pool + crew.count - 1) / crew.count;
+	return serve(flags, options, err);
+}
+
+static int check_workers(struct serve_flags *flags, struct cell_error *err)
+{
+	if (!flags->workers)
+		flags->workers = sysconf(_SC_NPROCESSORS_ONLN);
+	if (flags->workers < 1 || flags->workers > CELL_SERVE_MAX_WORKERS)
+		return cell_fail(err, CELL_E_INVALID, 0, "--workers must be at most %d", CELL_SERVE_MAX_WORKERS);
+	if (flags->workers > 1 && flags->in_container)
+		return cell_fail(err, CELL_E_INVALID, 0, "--in-container removes files that each worker would read: leave --workers out");
+	return 0;
 }
 
 int cell__cmd_serve(int argc, char **argv)
@@ -668,7 +724,9 @@ int cell__cmd_serve(int argc, char **argv)
 	live.servers = arguments.servers;
 	limits_of(&flags, &limits);
 	options.limits = &limits;
-	status = flags.session.executor ? cell__cli_check_executor(&flags.session, flags.session.executor, &err) : 0;
+	status = check_workers(&flags, &err);
+	if (!status && flags.session.executor)
+		status = cell__cli_check_executor(&flags.session, flags.session.executor, &err);
 	if (!status)
 		status = fill_options(&flags, &options, &err);
 	if (!status && flags.check_config)
@@ -676,11 +734,11 @@ int cell__cmd_serve(int argc, char **argv)
 	if (!status && flags.check_config)
 		printf("the configuration is valid\n");
 	else if (!status)
-		status = serve(&flags, &options, &err);
+		status = flags.workers > 1 ? serve_all(&flags, &options, &err) : serve(&flags, &options, &err);
 	cell__cli_listen_options_finish(&options);
 	free(live.tools);
 	free(live.token);
 	flags_finish(&flags);
 	cell__serve_arguments_finish(&arguments);
-	return status < 0 ? cell__cli_report(&err, false) : 0;
+	return status < 0 ? cell__cli_report(&err, false) : status;
 }

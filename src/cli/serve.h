@@ -19,4 +19,20 @@ void cell__serve_arguments_finish(struct cell_serve_arguments *arguments);
 /* A variable of the environment; NULL if it is unset or empty. */
 const char *cell__serve_variable(const char *name);
 
+#define CELL_SERVE_MAX_WORKERS 64
+
+struct cell_serve_crew {
+	int count;
+	bool is_confined; /* code cannot see other processes of ours */
+	void (*serving)(const char *url); /* all workers are ready */
+	void (*stopping)(void); /* also from the second signal on */
+};
+
+/*
+ * Starts and watches the workers until a signal ends them all, and returns their exit status, or -1.  In each worker it returns at once, 0,
+ * or 1 if another one had its number before: *ret_worker is its number, and it writes that as a byte to *ret_ready_fd once it serves; -1: this is the process that started them.
+ */
+int cell__serve_supervise(struct cell_server_pool *pool, const struct cell_serve_crew *crew, int *ret_worker, int *ret_ready_fd,
+			  struct cell_error *err);
+
 #endif
