@@ -1,0 +1,197 @@
+"""`workcell serve --workers 2`: several processes behind one address, with one set of limits."""
+import os
+import re
+import signal
+import socket
+import threading
+
+import pytest
+
+import serving
+import support
+
+TOKENS = serving.TOKENS + "  - {name: few, token: t0ken-of-the-few-sessions, quota: {sessions: 5}}\n"
+FEW = "t0ken-of-the-few-sessions"
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serving.shared("--executor", "subprocess", "--workers", 2, "--max-runs", 4, tokens=TOKENS) as made:
+        yield made
+
+
+@pytest.fixture
+def pair(server):
+    """A connection to each worker, and a session of each."""
+    connections = [server.connect() for _ in range(2)]
+    sessions = [server.session(connection=connection) for connection in connections]
+    assert sessions[0][:2] != sessions[1][:2]
+    yield connections, sessions
+    for session in sessions:
+        server.ask("DELETE", "/v1/sessions/" + session)
+    for connection in connections:
+        connection.close()
+
+
+def workers_of(server):
+    return [process.pid for process in support.descendants(server.pid, support.processes())
+            if process.ppid == server.pid and "serve" in process.cmdline]
+
+
+def test_any_worker_answers_for_any_session(server, pair):
+    connections, sessions = pair
+    for turn in (1, 2, 3):
+        for connection in connections:
+            for session in sessions:
+                server.execute("x = globals().get('x', 0) + 1", session=session, connection=connection)
+    assert [server.execute("x", session=session)["value"] for session in sessions] == [6, 6]
+    for connection in connections:
+        listed = {item["session_id"] for item in server.ask("GET", "/v1/sessions", connection=connection).json["sessions"]}
+        assert set(sessions) <= listed
+        answer = server.ask("GET", "/v1/sessions/" + sessions[0], connection=connection)
+        assert answer.status == 200 and len(answer.headers.get_all("X-Request-ID")) == 1
+
+
+def test_streams_files_and_forks_through_another_worker(server, pair):
+    connections, sessions = pair
+    other = {"connection": connections[1], "session": None}
+    events = server.events(sessions[0], "for i in range(1000): print(i)", connection=connections[1])
+    assert events[-1][1] == "result" and "".join(e[2]["text"] for e in events if e[1] == "chunk").split()[-1] == "999"
+    data = os.urandom(3 << 20)
+    path = "/v1/sessions/%s/files/big" % sessions[0]
+    assert server.ask("PUT", path, data, **other).status in (200, 201)
+    assert server.ask("GET", path, **other).body == data
+    fork = server.ask("POST", "/v1/sessions/%s/fork" % sessions[0], **other)
+    assert fork.status == 201 and fork.json["session_id"][:2] == sessions[0][:2]
+    assert server.ask("DELETE", "/v1/sessions/" + fork.json["session_id"], **other).status == 204
+
+
+def test_bodies_without_a_length_are_passed_on(server, pair):
+    connections, sessions = pair
+    connection = connections[1]
+    headers = {"Authorization": "Bearer " + serving.TOKEN, "X-Session-ID": sessions[0], "Content-Type": "application/json"}
+    connection.request("POST", "/execute", iter([b'{"code": ', b'"6*7"}']), headers, encode_chunked=True)
+    assert b'"value":42' in connection.getresponse().read()
+    connection.close()
+
+
+def test_too_large_a_body_is_refused_before_it_is_passed_on(server, pair):
+    _, sessions = pair
+    for session in sessions:
+        head = ("POST /execute HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nX-Session-ID: %s\r\n"
+                "Content-Length: 99999999999\r\n\r\n" % (serving.TOKEN, session))
+        assert b"413" in server.raw(head.encode() + b"{" * 1000).split(b"\r\n")[0]
+
+
+@pytest.mark.parametrize("header", ["X-Workcell-Client", "X-Workcell-Part", "x-workcell-part"])
+def test_headers_of_workers_are_refused_from_clients(server, header):
+    answer = server.ask("GET", "/v1/sessions", headers={header: "127.0.0.1"})
+    assert (answer.status, answer.code) == (400, "invalid")
+
+
+def test_other_clients_find_no_session_through_any_worker(server, pair):
+    connections, sessions = pair
+    for connection in connections:
+        for session in sessions:
+            answer = server.ask("GET", "/v1/sessions/" + session, token="t0ken-of-alice", connection=connection)
+            assert (answer.status, answer.code) == (404, "not_found")
+            assert server.ask("GET", "/v1/sessions/" + session, token="wrong", connection=connection).status == 401
+
+
+def test_smuggled_requests_are_not_passed_on(server, pair):
+    _, sessions = pair
+    for session in sessions:
+        for odd in ("Transfer-Encoding: chunked\r\nContent-Length: 5", "Transfer-Encoding: gzip, chunked", "Content-Length: 1\r\nContent-Length: 2"):
+            head = "POST /execute HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nX-Session-ID: %s\r\n%s\r\n\r\n"
+            assert server.raw((head % (serving.TOKEN, session, odd)).encode() + b"0\r\n\r\n").startswith(b"HTTP/1.1 400")
+
+
+def test_quotas_hold_for_all_workers_together(server):
+    opened, refused, lock = [], [], threading.Lock()
+
+    def open_some():
+        connection = server.connect()
+        for _ in range(4):
+            answer = server.ask("POST", "/v1/sessions", token=FEW, connection=connection)
+            with lock:
+                (opened if answer.status == 201 else refused).append(answer)
+        connection.close()
+
+    threads = [threading.Thread(target=open_some) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(opened) == 5 and {answer.status for answer in refused} == {429}
+    for answer in opened:
+        assert server.ask("DELETE", "/v1/sessions/" + answer.json["session_id"], token=FEW).status == 204
+    support.wait_until(lambda: server.metric("sessions") == len(server.ask("GET", "/v1/sessions?all=true").json["sessions"]), "closed")
+
+
+def test_no_more_cells_run_at_once_than_one_server_allows(server, pair):
+    connections, sessions = pair
+    every = sessions + [server.session(connection=c) for c in connections for _ in range(3)]
+    for session in every:
+        assert server.ask("POST", "/v1/sessions/%s/runs" % session, {"code": "import time; time.sleep(0.3)"}).status == 202
+    assert server.metric("runs_running") == 4 and server.metric("runs_waiting") == 4
+    support.wait_until(lambda: not server.metric("runs_waiting") and not server.metric("runs_running"), "all ran")
+    for session in every[2:]:
+        server.ask("DELETE", "/v1/sessions/" + session)
+
+
+def test_a_worker_that_dies_takes_only_its_sessions():
+    server = serving.Server("--executor", "subprocess", "--workers", 2)
+    connections = [server.connect() for _ in range(2)]
+    sessions = [server.session(connection=connection) for connection in connections]
+    owner = {session[:2]: session for session in sessions}
+    first, second = sorted(workers_of(server))
+    waiting, response = server.connect(), []
+
+    def wait_for_result():
+        response.append(server.ask("POST", "/execute", {"code": "import time; time.sleep(60)"}, session=owner["00"],
+                                   connection=connections[sessions.index(owner["01"])]))
+
+    thread = threading.Thread(target=wait_for_result)
+    thread.start()
+    support.wait_until(lambda: server.metric("runs_running") == 1, "it runs")
+    os.kill(first, signal.SIGKILL)
+    thread.join(support.DEADLINE)
+    assert [(answer.status, answer.code) for answer in response] == [(410, "session_expired")]
+    waiting.close()
+    assert server.execute("1", session=owner["01"])["value"] == 1
+    support.wait_until(lambda: len(workers_of(server)) == 2, server.text)
+    answer = server.ask("GET", "/v1/sessions/" + owner["00"])
+    assert (answer.status, answer.code) == (410, "session_expired")
+    support.wait_until(lambda: "reloaded" in server.text(), server.text)
+    assert server.metric("sessions") == 1 and server.metric("runs_running") == 0
+    assert second in workers_of(server) and "ended by signal 9" in server.text()
+    server.process.send_signal(signal.SIGHUP)
+    support.wait_until(lambda: len(re.findall("reloaded: ", server.text())) == 3, server.text)
+    for connection in connections:
+        connection.close()
+    server.close()
+
+
+def test_workers_end_with_the_process_that_started_them():
+    server = serving.Server("--executor", "subprocess", "--workers", 2)
+    server.process.kill()
+    server.process.wait(support.DEADLINE)
+    with pytest.raises(OSError):
+        socket.create_connection(("127.0.0.1", server.port), timeout=5)
+
+
+def test_unix_socket_and_drain(tmp_path):
+    path = str(tmp_path / "socket")
+    server = serving.Server("--executor", "subprocess", "--workers", 2, listen="unix:" + path)
+    connections = [server.connect() for _ in range(2)]
+    session = server.session(connection=connections[0])
+    got = []
+    thread = threading.Thread(target=lambda: got.append(server.execute("import time; time.sleep(1); 7", session=session,
+                                                                       connection=connections[1])))
+    thread.start()
+    support.wait_until(lambda: server.metric("runs_running") == 1, "it runs")
+    server.process.send_signal(signal.SIGTERM)
+    thread.join(support.DEADLINE)
+    assert got and got[0]["value"] == 7
+    server.close()
+    assert not os.path.exists(path)
