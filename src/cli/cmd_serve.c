@@ -694,6 +694,9 @@ static int check_workers(struct serve_flags *flags, struct cell_error *err)
 		return cell_fail(err, CELL_E_INVALID, 0, "--workers must be at most %d", CELL_SERVE_MAX_WORKERS);
 	if (flags->workers > 1 && flags->in_container)
 		return cell_fail(err, CELL_E_INVALID, 0, "--in-container removes files that each worker would read: leave --workers out");
+	if (flags->workers > 1 && flags->e2b)
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "--e2b needs a server with one worker: leave --workers out, or start a second server for E2B's clients");
 	return 0;
 }
 

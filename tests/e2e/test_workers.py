@@ -195,3 +195,10 @@ def test_unix_socket_and_drain(tmp_path):
     assert got and got[0]["value"] == 7
     server.close()
     assert not os.path.exists(path)
+
+
+def test_e2b_is_refused_with_several_workers():
+    given = ["serve", "--e2b", "--check-config", "--auth-token-file", serving.token_file(serving.TOKENS), "--workers"]
+    refused, accepted = support.workcell(*given, "2"), support.workcell(*given, "1")
+    assert refused.status == 2 and "--e2b needs a server with one worker" in refused.err, refused
+    assert accepted.status == 0, accepted
