@@ -300,7 +300,10 @@ void cell__sample(struct cell_server *server, struct cell__request *request, voi
 static bool has_quotas(const struct cell_server *server)
 {
 	for (const struct cell__account *account = server->accounts; account; account = account->next) {
-		if (account->use->sessions && (account->quotas.cpu_s >= 0 || account->quotas.disk_bytes >= 0))
+		/* Other workers see the bytes of our last sessions until they are measured once more. */
+		bool is_used = account->use->sessions || (server->pool && account->use->disk_bytes);
+
+		if (is_used && (account->quotas.cpu_s >= 0 || account->quotas.disk_bytes >= 0))
 			return true;
 	}
 	return false;

@@ -10,7 +10,8 @@ import pytest
 import serving
 import support
 
-TOKENS = serving.TOKENS + "  - {name: few, token: t0ken-of-the-few-sessions, quota: {sessions: 5}}\n"
+TOKENS = serving.TOKENS + "  - {name: few, token: t0ken-of-the-few-sessions, quota: {sessions: 5}}\n" \
+    "  - {name: disk, token: t0ken-of-some-disk, quota: {disk: 4M}}\n"
 FEW = "t0ken-of-the-few-sessions"
 
 
@@ -126,6 +127,24 @@ def test_quotas_hold_for_all_workers_together(server):
     for answer in opened:
         assert server.ask("DELETE", "/v1/sessions/" + answer.json["session_id"], token=FEW).status == 204
     support.wait_until(lambda: server.metric("sessions") == len(server.ask("GET", "/v1/sessions?all=true").json["sessions"]), "closed")
+
+
+def test_disk_of_ended_sessions_is_free_for_other_workers(server):
+    token, connections = "t0ken-of-some-disk", [server.connect() for _ in range(2)]
+    session = server.session(token=token, connection=connections[0])
+    code = "import time\nopen('big', 'wb').write(b'x' * (8 << 20))\ntime.sleep(60)"
+    assert server.execute(code, session=session, token=token)["error_code"] == "limit_exceeded"
+
+    def run():
+        return server.ask("POST", "/execute", {"code": "1"}, token=token, connection=connections[1], session=other).status
+
+    other = server.session(token=token, connection=connections[1])
+    assert other[:2] != session[:2] and run() == 429
+    server.ask("DELETE", "/v1/sessions/" + session, token=token)
+    support.wait_until(lambda: run() == 200, server.text, 15)
+    server.ask("DELETE", "/v1/sessions/" + other, token=token)
+    for connection in connections:
+        connection.close()
 
 
 def test_no_more_cells_run_at_once_than_one_server_allows(server, pair):
