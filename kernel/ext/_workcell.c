@@ -287,11 +287,8 @@ static PyObject *take_bytes(uint32_t size)
 	return bytes;
 }
 
-/* recv() -> (type, id, json, raw), or None when the host has closed the connection. */
-static PyObject *wc_recv(PyObject *self, PyObject *unused)
+static PyObject *receive_frame(bool runs_plain)
 {
-	(void)self;
-	(void)unused;
 	if (recv_start == recv_end)
 		recv_start = recv_end = 0;
 	while (recv_end - recv_start < CELL_FRAME_HEADER_BYTES) {
@@ -320,6 +317,15 @@ static PyObject *wc_recv(PyObject *self, PyObject *unused)
 	memcpy(&raw_size, header + 12, 4);
 	recv_start += CELL_FRAME_HEADER_BYTES;
 	spin.received++;
+	if (runs_plain && header[2] == CELL_FRAME_RUN && json_size == 0 && raw_size <= recv_end - recv_start) {
+		int done = wc_run_plain(id, (const char *)recv_buf + recv_start, raw_size);
+		if (done < 0)
+			return NULL;
+		if (done > 0) {
+			recv_start += raw_size;
+			Py_RETURN_TRUE;
+		}
+	}
 	PyObject *json = take_bytes(json_size);
 	if (!json)
 		return NULL;
@@ -329,6 +335,22 @@ static PyObject *wc_recv(PyObject *self, PyObject *unused)
 		return NULL;
 	}
 	return Py_BuildValue("iINN", (int)header[2], id, json, raw);
+}
+
+/* recv() -> (type, id, json, raw), or None when the host has closed the connection. */
+static PyObject *wc_recv(PyObject *self, PyObject *unused)
+{
+	(void)self;
+	(void)unused;
+	return receive_frame(false);
+}
+
+/* next() -> as recv(), or True: it was a plain cell, and that has run. Not for kernels that receive anything during a cell. */
+static PyObject *wc_next(PyObject *self, PyObject *unused)
+{
+	(void)self;
+	(void)unused;
+	return receive_frame(true);
 }
 
 /* pending() -> True when recv() would not have to wait for the socket. */
@@ -659,7 +681,7 @@ static PyObject *wc_write_bytes(PyObject *self, PyObject *args)
 /* ---- runs ---- */
 
 /* begin_run(id): interrupts meant for this run are welcome from now on. */
-static PyObject *wc_begin_run(PyObject *self, PyObject *id)
+static PyObject *begin_run(PyObject *self, PyObject *id)
 {
 	(void)self;
 	unsigned long value = PyLong_AsUnsignedLong(id);
@@ -680,6 +702,45 @@ static PyObject *wc_end_run(PyObject *self, PyObject *unused)
 	Py_RETURN_NONE;
 }
 
+bool wc_begin_run(uint32_t id)
+{
+	current_run = id;
+	return !detached && atomic_load((_Atomic uint32_t *)&ring->interrupt_id) != id;
+}
+
+bool wc_is_detached(void)
+{
+	return detached;
+}
+
+int wc_send_result(uint32_t id, const struct wc_result *result)
+{
+	current_run = 0;
+	if (ring_sync() < 0)
+		return -1;
+	/* {"v":SIZE,"r":SIZE}, {"r":SIZE} or nothing */
+	char sizes[64], *at = sizes;
+	if (result->has_value) {
+		at = stpcpy(at, "{\"v\":");
+		at += wc_put_number(at, (long long)result->value_size);
+	}
+	if (result->has_value || result->has_repr) {
+		at = stpcpy(at, result->has_value ? ",\"r\":" : "{\"r\":");
+		at += wc_put_number(at, (long long)result->repr_size);
+		*at++ = '}';
+	}
+	return send_frame(&(struct outgoing){
+		.type = CELL_FRAME_RESULT,
+		.id = id,
+		.json = sizes,
+		.json_size = (size_t)(at - sizes),
+		.raw = result->value,
+		.raw_size = result->value_size,
+		.more = result->repr,
+		.more_size = result->repr_size,
+	});
+}
+
 /*
  * answer(id, value, repr) -> True: end_run() and the RESULT of a cell that has only these, bytes or None. False in a forked child, and when
  * they do not fit into a frame.
@@ -689,31 +750,15 @@ static PyObject *wc_answer(PyObject *self, PyObject *args)
 	(void)self;
 	unsigned int id;
 	PyObject *value, *repr;
-	struct outgoing out = { .type = CELL_FRAME_RESULT };
-	char sizes[64];
-	if (!PyArg_ParseTuple(args, "IOO", &id, &value, &repr) || bytes_or_none(value, &out.raw, &out.raw_size) < 0 ||
-	    bytes_or_none(repr, &out.more, &out.more_size) < 0)
+	struct wc_result result;
+	if (!PyArg_ParseTuple(args, "IOO", &id, &value, &repr) || bytes_or_none(value, &result.value, &result.value_size) < 0 ||
+	    bytes_or_none(repr, &result.repr, &result.repr_size) < 0)
 		return NULL;
-	if (detached || out.raw_size + out.more_size > CELL_FRAME_MAX_RAW)
+	if (detached || result.value_size + result.repr_size > CELL_FRAME_MAX_RAW)
 		Py_RETURN_FALSE;
-	current_run = 0;
-	if (ring_sync() < 0)
-		return NULL;
-	/* {"v":SIZE,"r":SIZE}, {"r":SIZE} or nothing */
-	char *at = sizes;
-	if (value != Py_None) {
-		at = stpcpy(at, "{\"v\":");
-		at += wc_put_number(at, (long long)out.raw_size);
-	}
-	if (value != Py_None || repr != Py_None) {
-		at = stpcpy(at, value != Py_None ? ",\"r\":" : "{\"r\":");
-		at += wc_put_number(at, (long long)out.more_size);
-		*at++ = '}';
-	}
-	out.id = id;
-	out.json = sizes;
-	out.json_size = (size_t)(at - sizes);
-	if (send_frame(&out) < 0)
+	result.has_value = value != Py_None;
+	result.has_repr = repr != Py_None;
+	if (wc_send_result(id, &result) < 0)
 		return NULL;
 	Py_RETURN_TRUE;
 }
@@ -1004,18 +1049,23 @@ static PyObject *wc_fds(PyObject *self, PyObject *unused)
 static PyMethodDef methods[] = {
 	{ "send", wc_send, METH_VARARGS, "send(type, id, json=None, raw=None) -> False in a forked child" },
 	{ "recv", wc_recv, METH_NOARGS, "recv() -> (type, id, json, raw) or None at the end" },
+	{ "next", wc_next, METH_NOARGS, "next() -> as recv(), or True: a plain cell has run" },
 	{ "encode", wc_encode, METH_VARARGS, "encode(head, value, tail) -> bytes, or None when the value is not plain" },
 	{ "attach", wc_attach, METH_VARARGS, "attach(channel, leader, inbox, parked, watches, ids, loads)" },
 	{ "in_call", wc_in_call, METH_NOARGS, "in_call() -> bool" },
 	{ "pending", wc_pending, METH_NOARGS, "pending() -> bool" },
 	{ "writer", wc_writer, METH_O, "writer(stream) -> write function" },
 	{ "write_bytes", wc_write_bytes, METH_VARARGS, "write_bytes(stream, bytes) -> size" },
-	{ "begin_run", wc_begin_run, METH_O, "begin_run(id)" },
+	{ "begin_run", begin_run, METH_O, "begin_run(id)" },
 	{ "end_run", wc_end_run, METH_NOARGS, "end_run()" },
 	{ "answer", wc_answer, METH_VARARGS, "answer(id, value, repr) -> bool" },
 	{ "mark_same", wc_mark_same, METH_O, "mark_same(bool)" },
-	{ "is_expression", wc_is_expression, METH_VARARGS, "is_expression(source, statements) -> bool" },
-	{ "remember", wc_remember, METH_VARARGS, "remember(ns, out, n, value) -> bytes or None" },
+	{ "plain_begin", wc_plain_begin, METH_VARARGS, "plain_begin(cells, interactive, linecache, shown, statements, compile, eval)" },
+	{ "plain", wc_plain, METH_VARARGS, "plain(id, source) -> bool" },
+	{ "in_plain", wc_in_plain, METH_NOARGS, "in_plain() -> bool" },
+	{ "leave_plain", wc_leave_plain, METH_NOARGS, "leave_plain()" },
+	{ "is_expression", wc_is_expression_py, METH_VARARGS, "is_expression(source, statements) -> bool" },
+	{ "remember", wc_remember_py, METH_VARARGS, "remember(ns, out, n, value) -> bytes or None" },
 	{ "interrupt_wanted", wc_interrupt_wanted, METH_NOARGS, "interrupt_wanted() -> bool" },
 	{ "take_interrupt", wc_take_interrupt, METH_NOARGS, "take_interrupt() -> bool" },
 	{ "bulk", wc_bulk, METH_NOARGS, "bulk() -> memoryview or None" },

@@ -18,17 +18,11 @@ size_t wc_put_number(char out[static WC_NUMBER_BYTES], long long number)
 	return size;
 }
 
-/* A repr that is also the value as JSON: an int of 64 bits. None for every other value. */
-static PyObject *plain_text(PyObject *value)
+size_t wc_put_plain(char out[static WC_NUMBER_BYTES], PyObject *value)
 {
 	int overflow = 0;
 	long long number = PyLong_CheckExact(value) ? PyLong_AsLongLongAndOverflow(value, &overflow) : 0;
-	if (PyLong_CheckExact(value) && !overflow) {
-		char digits[WC_NUMBER_BYTES];
-		return PyBytes_FromStringAndSize(digits, (Py_ssize_t)wc_put_number(digits, number));
-	}
-	Py_INCREF(Py_None);
-	return Py_None;
+	return PyLong_CheckExact(value) && !overflow ? wc_put_number(out, number) : 0;
 }
 
 /* ns[to] = ns.get(from) */
@@ -45,27 +39,34 @@ static int move(PyObject *ns, PyObject *from, PyObject *to)
 	return rc;
 }
 
-/*
- * remember(ns, out, n, value) -> bytes or None: stores the value of cell n under _, _n and Out[n], the previous ones under __ and ___.
- * Returns the value's text if it is plain.
- */
-PyObject *wc_remember(PyObject *self, PyObject *args)
+int wc_remember(PyObject *ns, PyObject *out, PyObject *n, PyObject *value)
 {
-	(void)self;
 	static PyObject *names[3]; /* _ __ ___ */
-	PyObject *ns, *out, *n, *value;
-	if (!PyArg_ParseTuple(args, "O!O!O!O", &PyDict_Type, &ns, &PyDict_Type, &out, &PyLong_Type, &n, &value))
-		return NULL;
 	for (int i = 0; i < 3; i++)
 		if (!names[i] && !(names[i] = PyUnicode_InternFromString(&"___"[2 - i])))
-			return NULL;
+			return -1;
 	char name[1 + WC_NUMBER_BYTES] = "_";
 	PyObject *numbered = PyUnicode_FromStringAndSize(name, (Py_ssize_t)(1 + wc_put_number(name + 1, PyLong_AsLong(n))));
 	bool ok = numbered && move(ns, names[1], names[2]) == 0 && move(ns, names[0], names[1]) == 0 &&
 		  PyDict_SetItem(ns, names[0], value) == 0 && PyDict_SetItem(ns, numbered, value) == 0 &&
 		  PyDict_SetItem(out, n, value) == 0;
 	Py_XDECREF(numbered);
-	return ok ? plain_text(value) : NULL;
+	return ok ? 0 : -1;
+}
+
+/* remember(ns, out, n, value) -> the value's text, if it is plain, or None */
+PyObject *wc_remember_py(PyObject *self, PyObject *args)
+{
+	(void)self;
+	PyObject *ns, *out, *n, *value;
+	if (!PyArg_ParseTuple(args, "O!O!O!O", &PyDict_Type, &ns, &PyDict_Type, &out, &PyLong_Type, &n, &value) ||
+	    wc_remember(ns, out, n, value) < 0)
+		return NULL;
+	char text[WC_NUMBER_BYTES];
+	size_t size = wc_put_plain(text, value);
+	if (size > 0)
+		return PyBytes_FromStringAndSize(text, (Py_ssize_t)size);
+	Py_RETURN_NONE;
 }
 
 static bool is_letter(char c)
@@ -87,11 +88,23 @@ static size_t word_size(const char *text, size_t size)
 	return n;
 }
 
-/*
- * is_expression(source, statements) -> bool: one line without "=" and ";" that begins neither with a space nor with one of the words in
- * the set `statements`. It is likely an expression; only compiling it tells.
- */
-PyObject *wc_is_expression(PyObject *self, PyObject *args)
+int wc_is_expression(const char *text, size_t size, PyObject *statements)
+{
+	if (size == 0 || is_space(text[0]))
+		return false;
+	for (size_t i = 0; i < size; i++)
+		if (text[i] == '\n' || text[i] == '=' || text[i] == ';')
+			return false;
+	if (!is_letter(text[0]))
+		return true;
+	PyObject *word = PyUnicode_FromStringAndSize(text, (Py_ssize_t)word_size(text, size));
+	int found = word ? PySet_Contains(statements, word) : -1;
+	Py_XDECREF(word);
+	return found < 0 ? -1 : !found;
+}
+
+/* is_expression(source, statements) -> bool */
+PyObject *wc_is_expression_py(PyObject *self, PyObject *args)
 {
 	(void)self;
 	PyObject *source, *statements;
@@ -103,15 +116,6 @@ PyObject *wc_is_expression(PyObject *self, PyObject *args)
 		PyErr_Clear(); /* lone surrogates: compile() says so */
 		Py_RETURN_FALSE;
 	}
-	if (size == 0 || is_space(text[0]))
-		Py_RETURN_FALSE;
-	for (Py_ssize_t i = 0; i < size; i++)
-		if (text[i] == '\n' || text[i] == '=' || text[i] == ';')
-			Py_RETURN_FALSE;
-	if (!is_letter(text[0]))
-		Py_RETURN_TRUE;
-	PyObject *word = PyUnicode_FromStringAndSize(text, (Py_ssize_t)word_size(text, (size_t)size));
-	int found = word ? PySet_Contains(statements, word) : -1;
-	Py_XDECREF(word);
-	return found < 0 ? NULL : PyBool_FromLong(!found);
+	int is = wc_is_expression(text, (size_t)size, statements);
+	return is < 0 ? NULL : PyBool_FromLong(is);
 }

@@ -37,6 +37,19 @@ void wc_skip(const struct cell_frame *frame);
 /* The bytes that a str is written as; *ret_memory holds them where they are not the str's own.  NULL: an exception is set. */
 const char *wc_text_bytes(PyObject *text, Py_ssize_t *ret_size, PyObject **ret_memory);
 
+/* What a cell ends with if that is all: its value as JSON and its repr. */
+struct wc_result {
+	const char *value, *repr;
+	size_t value_size, repr_size;
+	bool has_value, has_repr;
+};
+/* Interrupts meant for this run are welcome from now on. False: there is one, or this is a forked child. */
+bool wc_begin_run(uint32_t id);
+/* In a forked child? It has no connection. */
+bool wc_is_detached(void);
+/* No more interrupts; all output of children so far is counted; sends the RESULT. -1 with an exception set. */
+int wc_send_result(uint32_t id, const struct wc_result *result);
+
 /* NULL, with an OSError set that names the step and errno. */
 PyObject *wc_fail_step(const char *step);
 /* In the zygote: how long a write to a pipe takes on this machine. */
@@ -117,11 +130,29 @@ PyObject *wc_image_given(PyObject *self, PyObject *unused);
 
 /* ---- cell.c ---- */
 
-PyObject *wc_remember(PyObject *self, PyObject *args);
-PyObject *wc_is_expression(PyObject *self, PyObject *args);
+PyObject *wc_remember_py(PyObject *self, PyObject *args);
+PyObject *wc_is_expression_py(PyObject *self, PyObject *args);
 
 #define WC_NUMBER_BYTES 24
 /* Writes the decimal digits of a number, without a NUL; returns how many bytes they are. */
 size_t wc_put_number(char out[static WC_NUMBER_BYTES], long long number);
+/*
+ * Is this one line without "=" and ";" that begins neither with a space nor with one of the words in the set `statements`? It is likely an
+ * expression; only compiling it tells. -1 with an exception set.
+ */
+int wc_is_expression(const char *text, size_t size, PyObject *statements);
+/* Writes a value whose repr is also the value as JSON, an int of 64 bits; returns how many bytes that is, 0 for every other value. */
+size_t wc_put_plain(char out[static WC_NUMBER_BYTES], PyObject *value);
+/* Stores the value of cell n under _, _n and Out[n], the previous ones under __ and ___. -1 with an exception set. */
+int wc_remember(PyObject *ns, PyObject *out, PyObject *n, PyObject *value);
+
+/* ---- plain.c ---- */
+
+PyObject *wc_plain_begin(PyObject *self, PyObject *args);
+PyObject *wc_plain(PyObject *self, PyObject *args);
+/* 1: the cell has run and its RESULT is sent. 0: it is for Cells.run(). -1 with an exception set. */
+int wc_run_plain(uint32_t id, const char *raw, size_t size);
+PyObject *wc_in_plain(PyObject *self, PyObject *unused);
+PyObject *wc_leave_plain(PyObject *self, PyObject *unused);
 
 #endif

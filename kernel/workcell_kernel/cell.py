@@ -51,8 +51,9 @@ class Cells:
         self.name = "<cell %d>"
         self.flags = AWAIT
         self.loop = None
-        self.hooked = None  # the interactive layer that self.hooks belong to
-        self.hooks = ()
+        self.begun = None  # how far the cell is that comes next (ext/plain.c)
+        self.hooked = None  # the interactive layer that self.callbacks belong to
+        self.callbacks = {}  # lists of functions that are registered for a cell's beginning or end; they stay up to date
         self.home = None  # (cwd, its real name): where each cell ends up again
         self.runs_scripts = False  # in a jail of its own without a workspace: see script.py
         self.portable = None  # (value) -> (MIME type, bytes) or None: for values that JSON cannot say
@@ -78,6 +79,10 @@ class Cells:
         builtins.display = display_module.display
         for name in ("exit", "quit"):
             setattr(builtins, name, self.ns[name])
+
+    def begin_plain(self, begin):
+        """From now on ext/plain.c, whose plain_begin() this is, runs the cells that are plain expressions."""
+        begin(vars(self), vars(interactive), vars(linecache), display_module.shown, STATEMENTS, compile, eval)
 
     # -- compiling
 
@@ -115,15 +120,21 @@ class Cells:
 
     # -- running
 
-    def execute(self, source):
-        """Runs a cell; returns (has_value, value). Exceptions of the code propagate to the caller."""
-        self.count = n = self.count + 1
-        name = self.name % n
+    def execute(self, source, begun=None):
+        """Runs a cell, or what is left of it; returns (has_value, value). Exceptions of the code propagate to the caller."""
+        if begun:
+            value, failure = begun
+            if failure is not None:
+                raise failure
+            return value is not None, value
+        if begun is None:
+            self.count += 1
+            self.history.append(source)
+        name = self.name % self.count
         ns = self.ns
-        self.history.append(source)
         if "__warningregistry__" in ns:
             del ns["__warningregistry__"]  # a warning is shown once a cell, not once a session
-        if is_expression(source, STATEMENTS):
+        if begun is None and is_expression(source, STATEMENTS):
             # A tuple of lines, not a list: nothing that the garbage collector would look at again and again.
             linecache.cache[name] = (len(source), None, (source + "\n",), name)
             try:
@@ -136,7 +147,7 @@ class Cells:
             else:
                 value = self.run_code(code) if code.co_flags & SPECIAL else eval(code, ns)
                 return value is not None, value
-        else:
+        elif begun is None:
             # Not splitlines(): a form feed or U+2028 in a string does not end a line of Python.
             linecache.cache[name] = (len(source), None, [line + "\n" for line in source.split("\n")], name)
             parts = None if is_needed(source) else split(source, name, self.flags)
@@ -207,16 +218,14 @@ class Cells:
             raise
 
     def find_hooks(self):
-        """The lists of functions that are registered for a cell's beginning or end; they stay up to date."""
-        self.hooked, self.hooks = interactive.current, ()
+        self.hooked, self.callbacks = interactive.current, {}
         if self.hooked is None:
             return
-        callbacks = self.hooked.events.callbacks
+        self.callbacks = callbacks = self.hooked.events.callbacks
         # IPython's own is done by execute() for either interactive layer.
         callbacks["pre_execute"][:] = [
             hook for hook in callbacks["pre_execute"] if getattr(hook, "__name__", "") != "_clear_warning_registry"
         ]
-        self.hooks = callbacks.values()
 
     def run_nested(self, source):
         """For magics that run code: the value, exceptions pass. Figures belong to the output that %%capture takes."""
@@ -225,14 +234,15 @@ class Cells:
         finally:
             figures.flush(None, self.interrupted)
 
-    def attempt(self, source):
-        """The interruptible part of a run: interrupts are raised only while this is on the stack."""
-        if self.interrupted():
-            raise KeyboardInterrupt  # it was faster than the cell
+    def attempt(self, source, begun=None):
+        """The interruptible part of a run: interrupts are raised only while this is on the stack, or plain.c runs the cell."""
+        if begun is None:
+            if self.interrupted():
+                raise KeyboardInterrupt  # it was faster than the cell
+            display_module.shown.clear()
         has_value, value = False, None
-        display_module.shown.clear()
         try:
-            has_value, value = self.execute(source)
+            has_value, value = self.execute(source, begun)
         finally:
             if "matplotlib.pyplot" in sys.modules:
                 figures.flush(value if has_value else None, self.interrupted)
@@ -249,12 +259,13 @@ class Cells:
             return self.script(source[len(SCRIPT):])
         if interactive.current is not self.hooked:
             self.find_hooks()
-        if any(self.hooks):
+        begun, self.begun = self.begun, None
+        if not begun and any(self.callbacks.values()):
             interactive.current.fire("pre_execute")
             interactive.current.fire("pre_run_cell", source)
         failure = None
         try:
-            return self.attempt(source)
+            return self.attempt(source, begun)
         except BaseException as exc:
             failure = exc
             figures.discard()
@@ -262,12 +273,12 @@ class Cells:
         finally:
             if interactive.current is not self.hooked:
                 self.find_hooks()
-            if any(self.hooks):
+            if any(self.callbacks.values()):
                 interactive.current.fire("post_execute")
                 interactive.current.fire("post_run_cell", source, self.ns.get("_"), failure)
             if self.home is not None:
                 self.go_home()
-            failure = None  # a frame that holds its own exception is a cycle
+            failure = begun = None  # a frame that holds its own exception is a cycle
 
     def complete(self, text):
         """Answers what could continue the text. Not a cell: it has no number, no history and no value. Interruptible as attempt() is."""

@@ -20,6 +20,7 @@ from .streams import TextOut, no_input
 
 SIGINT = 2
 INTERRUPTIBLE = (Cells.attempt.__code__, Cells.complete.__code__, Cells.script.__code__)
+in_plain = getattr(_workcell, "in_plain", bool)  # in Deno there is none
 own_stderr = None  # the session's, whatever the code puts into sys.stderr
 
 
@@ -32,11 +33,12 @@ def on_interrupt(signum, frame):
     if not _workcell.interrupt_wanted():
         return
     while frame is not None:
-        if frame.f_code in OURS:
-            return
-        if frame.f_code in INTERRUPTIBLE:
+        code = frame.f_code
+        if code in INTERRUPTIBLE or (code is SERVE and in_plain()):
             if _workcell.take_interrupt():
                 raise KeyboardInterrupt
+            return
+        if code in OURS:
             return
         frame = frame.f_back
 
@@ -120,6 +122,7 @@ def flush_files(objects):
 class Kernel:
     channel = None
     is_copy = False
+    next = plain = None  # of ext/plain.c, where it may run cells
     is_pure = None  # with undo: whether a cell changes nothing
     confinement = None
 
@@ -212,6 +215,9 @@ class Kernel:
                 self.cells.home = options["cwd"], os.getcwd()
         except OSError as exc:
             return {"error": {"code": "invalid", "message": "working directory: %s" % exc}}
+        if self.is_pure is None and self.cells.home is None and hasattr(_workcell, "plain"):
+            self.cells.begin_plain(_workcell.plain_begin)
+            self.next, self.plain = _workcell.next, _workcell.plain
         return ready
 
     def ask_before_commands(self):
@@ -253,12 +259,15 @@ class Kernel:
             else:
                 if self.cells.loop is not None:
                     self.idle()
-                frame = recv()
+                frame = (self.next or recv)()
+            if frame is True:
+                continue
             if frame is None:
                 return
             kind, ident, text, raw = frame
             if kind == run:
-                self.run(ident, raw)
+                if self.channel is None or self.plain is None or not self.run_plain(ident, raw):
+                    self.run(ident, raw)
             elif kind == _workcell.INIT and not text:
                 # In the pool: the session that will most likely come. A kernel that cannot be confined for it is of no use. With an id:
                 # for an image that is being written; the answer to LOAD has the failure.
@@ -305,6 +314,7 @@ class Kernel:
     def leave_cell(self, asyncio, running):
         """The cell is the source's: nothing of it goes on here but the variables."""
         sys.stdin, sys.stdout, sys.stderr = self.stdin, self.stdout, self.stderr
+        _workcell.leave_plain()
         figures.discard()
         depth, frame = 0, sys._getframe()
         while frame is not None:
@@ -412,9 +422,15 @@ class Kernel:
 
         ns_deps.make_importable(news.get("site"), news.get("bin"))
 
+    def run_plain(self, ident, raw):
+        self.run_id = ident
+        speculation.holding = None
+        return self.plain(ident, raw)
+
     def run(self, ident, raw):
         cells, self.run_id = self.cells, ident
-        speculation.holding = None
+        if cells.begun is None:
+            speculation.holding = None
         _workcell.begin_run(ident)
         if self.is_pure is not None:
             _workcell.mark_same(self.is_pure(raw, cells.ns))
@@ -513,5 +529,6 @@ def die():
 
 
 # What no interrupt may break off, also where a cell is further up on the stack (fork_in_cell).
-OURS = (Kernel.fork.__code__, Kernel.serve.__code__, Kernel.speculate.__code__)
+SERVE = Kernel.serve.__code__
+OURS = (Kernel.fork.__code__, SERVE, Kernel.speculate.__code__)
 
