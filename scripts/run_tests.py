@@ -15,6 +15,7 @@ and kept in build/flaky.json.
 
 import argparse
 import glob
+import itertools
 import json
 import os
 import shutil
@@ -476,11 +477,27 @@ TIERS = {
 STAGES = {stage.__name__[len("stage_"):]: stage for stages in TIERS.values() for stage in stages}
 # Of the tier `test`: what comes first, and then lines of stages side by side. Only the main one runs ninja in the folder `build`.
 LINES = [{"main": ["gcc", "checks"]},
-         {"main": ["e2e", "holes"], "side": ["unit", "asan", "fuzz", "tsan", "containers", "sdk", "valkey", "framework_smoke"]}]
+         {"main": ["e2e", "holes"], "side": ["unit", "asan", "fuzz"]}]
+# What follows in the line that is the first to have time, the longest first.
+SHARED = ["containers", "tsan", "sdk", "valkey", "framework_smoke"]
+
+
+def share(stages):
+    """A pipe of which each byte is one of these stages, which are some of SHARED: the line that reads it runs that stage."""
+    queue, end = os.pipe()
+    os.write(end, bytes(map(SHARED.index, stages)))
+    os.close(end)
+    return queue
+
+
+def take_shared(queue):
+    """The stages that no line has taken yet, one at a time."""
+    while token := os.read(queue, 1):
+        yield SHARED[token[0]]
 
 
 def run_line(wanted, tmp):
-    """Runs stages one after the other; returns what is to be told of them."""
+    """Runs stages one after the other, an iterable of names; returns what is to be told of them."""
     private = test_tmp.take(tmp)
     if not private:
         notes_not_run.append("the check of what is left in /tmp")
@@ -499,7 +516,7 @@ def run_line(wanted, tmp):
 class Line:
     """A process that runs a line of stages. Any but the main one has its output in a file, which is shown when it has ended."""
 
-    def __init__(self, name, wanted):
+    def __init__(self, name, wanted, queue):
         global line_name, passed, failed
         self.name, self.log = name, os.path.join(ROOT, "build", "test-%s.log" % name)
         # On the disk of the build folder, so that files can have a second name there. Made and removed by a process that sees nothing of
@@ -519,7 +536,7 @@ class Line:
                 log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
                 os.dup2(log, 1)
                 os.dup2(log, 2)
-            results = json.dumps(run_line(wanted, self.tmp))
+            results = json.dumps(run_line(itertools.chain(wanted, take_shared(queue)), self.tmp))
             with os.fdopen(theirs, "w") as file:
                 file.write(results)
             sys.exit(0)
@@ -574,7 +591,9 @@ def main():
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal tells the lines too, and we end with them
     start = time.time()
     for group in lines:
-        running = [Line(name, wanted) for name, wanted in group.items()]
+        queue = share(SHARED if len(group) > 1 else [])
+        running = [Line(name, wanted, queue) for name, wanted in group.items()]
+        os.close(queue)
         signal.signal(signal.SIGTERM, lambda *_, lines=running: [os.kill(line.pid, signal.SIGTERM) for line in lines])
         for line in running:
             line.end()

@@ -64,3 +64,14 @@ def test_every_stage_belongs_to_a_tier(scripts):
     runner = scripts["run_tests"]
     written = {name for name in vars(runner) if name.startswith("stage_")}
     assert written == {"stage_" + name for name in runner.STAGES}
+
+
+def test_lines_have_every_stage_of_the_tier_once(scripts):
+    runner = scripts["run_tests"]
+    in_lines = [name for group in runner.LINES for wanted in group.values() for name in wanted]
+    assert sorted(in_lines + runner.SHARED) == sorted(stage.__name__[len("stage_"):] for stage in runner.TIERS["test"])
+    queue = runner.share(runner.SHARED)
+    one, other = runner.take_shared(queue), runner.take_shared(queue)
+    taken = [next(one), next(other)] + list(one) + list(other)
+    os.close(queue)
+    assert taken == runner.SHARED
