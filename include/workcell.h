@@ -1252,6 +1252,13 @@ CELL_API int cell_session_file_put(struct cell_session *session, const char *pat
 CELL_API int cell_session_file_make_folder(struct cell_session *session, const char *path, struct cell_error *err);
 /* Removes a file, a link, or a folder; one that is not empty only if recursive, else CELL_E_EXISTS. */
 CELL_API int cell_session_file_remove(struct cell_session *session, const char *path, int recursive, struct cell_error *err);
+/* Writes a folder of the caller as a tar archive to a descriptor.  ret_bytes may be NULL. */
+CELL_API int cell_folder_pack(const char *folder, int fd, int64_t *ret_bytes, struct cell_error *err);
+/*
+ * Unpacks an archive that is not trusted into an existing folder of the caller: no entry leads out of it, through links either, and links
+ * that point out of it are left out.  ret_left_out, which may be NULL: how many.
+ */
+CELL_API int cell_folder_unpack(const char *folder, int fd, size_t *ret_left_out, struct cell_error *err);
 
 /* ---- approvals ---------------------------------------------------------- */
 
@@ -1662,6 +1669,13 @@ CELL_API void cell_client_destroy(struct cell_client *client); /* NULL is allowe
  */
 CELL_API int cell_client_ask(struct cell_client *client, const char *method, const char *path, const char *body, char **ret_body,
 			     struct cell_error *err);
+/*
+ * A request whose body is read from a descriptor (-1: no body) and whose answer is written to another (-1: it is dropped), of any size.  An
+ * answer that is not a success fails as above, and nothing is written.  moved (may be NULL) is told how many bytes went either way so far;
+ * it returns 0, or -1 with the reason to end the transfer.
+ */
+CELL_API int cell_client_transfer(struct cell_client *client, const char *method, const char *path, int in_fd, int out_fd,
+				  int (*moved)(void *arg, int64_t bytes, struct cell_error *err), void *arg, struct cell_error *err);
 /* One event of a stream; data is JSON text and ends with a NUL. */
 typedef void (*cell_client_event_fn)(void *arg, const char *type, const char *data, size_t size);
 /*

@@ -217,7 +217,47 @@ static PyObject *sandbox_explain(PyObject *self, PyObject *args)
 	Py_END_ALLOW_THREADS return rc < 0 ? (raise_error(&err), NULL) : taken_text(text);
 }
 
+/* folder_pack(folder, fd) -> bytes */
+static PyObject *folder_pack(PyObject *self, PyObject *args)
+{
+	struct cell_error err;
+	const char *folder;
+	int fd, rc;
+	int64_t bytes = 0;
+	(void)self;
+	if (!PyArg_ParseTuple(args, "si", &folder, &fd))
+		return NULL;
+	Py_BEGIN_ALLOW_THREADS rc = cell_folder_pack(folder, fd, &bytes, &err);
+	Py_END_ALLOW_THREADS if (rc < 0)
+	{
+		raise_error(&err);
+		return NULL;
+	}
+	return PyLong_FromLongLong(bytes);
+}
+
+/* folder_unpack(folder, fd) -> links that were left out */
+static PyObject *folder_unpack(PyObject *self, PyObject *args)
+{
+	struct cell_error err;
+	const char *folder;
+	int fd, rc;
+	size_t left_out = 0;
+	(void)self;
+	if (!PyArg_ParseTuple(args, "si", &folder, &fd))
+		return NULL;
+	Py_BEGIN_ALLOW_THREADS rc = cell_folder_unpack(folder, fd, &left_out, &err);
+	Py_END_ALLOW_THREADS if (rc < 0)
+	{
+		raise_error(&err);
+		return NULL;
+	}
+	return PyLong_FromSize_t(left_out);
+}
+
 static PyMethodDef functions[] = {
+	{ "folder_pack", folder_pack, METH_VARARGS, NULL },
+	{ "folder_unpack", folder_unpack, METH_VARARGS, NULL },
 	{ "version", version, METH_NOARGS, NULL },
 	{ "gen_mcp", gen_mcp, METH_VARARGS, NULL },
 	{ "find_python", find_python, METH_VARARGS, NULL },

@@ -374,6 +374,81 @@ static PyObject *session_discard(PyObject *self, PyObject *args)
 	return none_or_error(INSIDE(self, cell_session_discard(HANDLE(self)->pointer, &err)), &err);
 }
 
+/* file_describe(path) -> JSON */
+static PyObject *session_file_describe(PyObject *self, PyObject *args)
+{
+	struct cell_error err;
+	const char *path;
+	if (!PyArg_ParseTuple(args, "s", &path) || enter(self) < 0)
+		return NULL;
+	char *text = INSIDE(self, cell_session_file_describe(HANDLE(self)->pointer, path, &err));
+	return text_or_error(text, &err);
+}
+
+static const struct option file_fields[] = {
+	{ "tar", OPT_INT, offsetof(struct cell_file_options, tar) },
+	{ "offset", OPT_INT64, offsetof(struct cell_file_options, offset) },
+	{ "max_bytes", OPT_INT64, offsetof(struct cell_file_options, max_bytes) },
+	{ "mode", OPT_INT, offsetof(struct cell_file_options, mode) },
+};
+
+typedef int (*file_fn)(struct cell_session *session, const char *path, const struct cell_file_options *opts, int fd, int64_t *ret_bytes,
+		       struct cell_error *err);
+
+static PyObject *move_file(PyObject *self, PyObject *args, file_fn move)
+{
+	struct cell_file_options options = CELL_FILE_OPTIONS_INIT;
+	struct cell_error err;
+	const char *path;
+	PyObject *dict, *keep = NULL;
+	int fd;
+	int64_t bytes = 0;
+	if (!PyArg_ParseTuple(args, "sOi", &path, &dict, &fd) ||
+	    fill_options(dict, file_fields, sizeof file_fields / sizeof *file_fields, &options, &keep) < 0)
+		return NULL;
+	Py_XDECREF(keep); /* it has no texts */
+	if (enter(self) < 0)
+		return NULL;
+	if (INSIDE(self, move(HANDLE(self)->pointer, path, &options, fd, &bytes, &err)) < 0) {
+		raise_error(&err);
+		return NULL;
+	}
+	return PyLong_FromLongLong(bytes);
+}
+
+/* file_get(path, {"tar", "offset", "max_bytes"}, fd) -> bytes written to it */
+static PyObject *session_file_get(PyObject *self, PyObject *args)
+{
+	return move_file(self, args, cell_session_file_get);
+}
+
+/* file_put(path, {"tar", "mode"}, fd) -> bytes read from it */
+static PyObject *session_file_put(PyObject *self, PyObject *args)
+{
+	return move_file(self, args, cell_session_file_put);
+}
+
+/* file_make_folder(path) */
+static PyObject *session_file_make_folder(PyObject *self, PyObject *args)
+{
+	struct cell_error err;
+	const char *path;
+	if (!PyArg_ParseTuple(args, "s", &path) || enter(self) < 0)
+		return NULL;
+	return none_or_error(INSIDE(self, cell_session_file_make_folder(HANDLE(self)->pointer, path, &err)), &err);
+}
+
+/* file_remove(path, recursive) */
+static PyObject *session_file_remove(PyObject *self, PyObject *args)
+{
+	struct cell_error err;
+	const char *path;
+	int recursive;
+	if (!PyArg_ParseTuple(args, "sp", &path, &recursive) || enter(self) < 0)
+		return NULL;
+	return none_or_error(INSIDE(self, cell_session_file_remove(HANDLE(self)->pointer, path, recursive, &err)), &err);
+}
+
 /* become(session) */
 static PyObject *session_become(PyObject *self, PyObject *args)
 {
@@ -473,6 +548,11 @@ PyMethodDef session_methods[] = {
 	{ "diff", session_diff, METH_VARARGS, NULL },
 	{ "commit", session_commit, METH_VARARGS, NULL },
 	{ "discard", session_discard, METH_NOARGS, NULL },
+	{ "file_describe", session_file_describe, METH_VARARGS, NULL },
+	{ "file_get", session_file_get, METH_VARARGS, NULL },
+	{ "file_put", session_file_put, METH_VARARGS, NULL },
+	{ "file_make_folder", session_file_make_folder, METH_VARARGS, NULL },
+	{ "file_remove", session_file_remove, METH_VARARGS, NULL },
 	{ "become", session_become, METH_VARARGS, NULL },
 	{ "drop_point", session_drop_point, METH_VARARGS, NULL },
 	{ "points", session_points, METH_NOARGS, NULL },

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .session import Session
     from .storage import FileStorage, RedisStorage, StorageBackend
     from .tools import ToolCallContext, ToolMiddleware, compose_tool_middlewares
+    from ._workspace import FileInfo, Files
     from .types import ErrorInfo, ExecutionResult, Image, JsonSchema, ToolDefinition
 
     __version__: str
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "_branch": "Child Point Race",
     "_files": "Commit Diff FileChange",
+    "_workspace": "FileInfo Files",
     "_engine": "Engine ExecutorInfo default_engine",
     "approvals": "ApprovalGoneError ApprovalRequest Approvals Rejection",
     "audit": "AuditLog",
@@ -85,7 +87,7 @@ __all__ = [
     "ApprovalRequest", "ApprovalGoneError", "Approvals", "Rejection", "generate_mcp_sources", "Engine", "ExecutorInfo", "default_engine",
     "AuditLog", "Policy", "check_policy", "ToolCallContext", "ToolMiddleware", "compose_tool_middlewares", "Event", "Chunk",
     "Display", "ImageEvent", "CallStarted", "CallEnded", "ApprovalEvent", "ApprovalEnded", "KernelDied", "ResultEvent", "BranchEvent",
-    "Child", "Point", "Race", "Diff", "FileChange", "Commit",
+    "Child", "Point", "Race", "Diff", "FileChange", "Commit", "FileInfo", "Files",
 ]
 
 

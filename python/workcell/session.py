@@ -16,6 +16,7 @@ from ._core import Core, SpaceHandle
 from ._files import Commit, Diff
 from ._runs import run_async
 from ._session import _Session
+from ._workspace import Files
 from .errors import CodeModeError, SessionClosedError
 from .events import Event
 from .execution.executors import LibraryExecutor, in_thread
@@ -233,6 +234,11 @@ class Session(_Session):
         await in_thread(self._core.drop_point, name)
 
     # -- files
+
+    @property
+    def files(self) -> Files:
+        """The files of its workspace: read, written, listed, uploaded and downloaded."""
+        return Files(self)
 
     async def diff(self, *, text: bool = True) -> Diff:
         """What the code changed in its layer over the workspace (``workspace_mode="cow"``).

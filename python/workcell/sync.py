@@ -26,6 +26,7 @@ from ._core import Core, SpaceHandle
 from ._files import Commit, Diff
 from ._runs import run_sync, stream_sync
 from ._session import _Session
+from ._workspace import SyncFiles
 from .errors import CodeModeError, SessionClosedError, from_native
 from .events import Event
 from .types import ExecutionResult
@@ -167,6 +168,11 @@ class Session(_Session):
         self._need().drop_point(name)
 
     # -- files
+
+    @property
+    def files(self) -> SyncFiles:
+        """The files of its workspace; see :class:`workcell.Files`."""
+        return SyncFiles(self)
 
     def diff(self, *, text: bool = True) -> Diff:
         """What the code changed in its layer over the workspace (``workspace_mode="cow"``)."""

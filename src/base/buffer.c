@@ -66,6 +66,15 @@ int cell__buf_printf(struct cell__buf *buf, const char *fmt, ...)
 	return 0;
 }
 
+int cell__buf_add_percent(struct cell__buf *buf, const char *path)
+{
+	static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~/";
+	int rc = 0;
+	for (const char *at = path; *at; at++)
+		rc |= strchr(plain, *at) ? cell__buf_add(buf, at, 1) : cell__buf_printf(buf, "%%%02X", (unsigned char)*at);
+	return rc;
+}
+
 void cell__buf_shift(struct cell__buf *buf, size_t n)
 {
 	if (n == 0)

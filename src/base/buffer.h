@@ -18,6 +18,8 @@ int cell__buf_reserve(struct cell__buf *buf, size_t more);
 int cell__buf_add(struct cell__buf *buf, const void *bytes, size_t size);
 int cell__buf_add_str(struct cell__buf *buf, const char *text);
 int cell__buf_printf(struct cell__buf *buf, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* A path as a part of a URL's query: all but letters, digits and -._~/ as %NN. */
+int cell__buf_add_percent(struct cell__buf *buf, const char *path);
 /* Drops the first n bytes. */
 void cell__buf_shift(struct cell__buf *buf, size_t n);
 /* Hands over the memory, NUL-terminated; NULL only if out of memory. */

@@ -104,6 +104,7 @@ int cell__cmd_top(int argc, char **argv);
 int cell__cmd_kill(int argc, char **argv);
 int cell__cmd_logs(int argc, char **argv);
 int cell__cmd_attach(int argc, char **argv);
+int cell__cmd_files(int argc, char **argv);
 
 extern const struct cell_cli_command cell__cli_run_command;
 extern const struct cell_cli_command cell__cli_shell_command;
@@ -126,6 +127,7 @@ extern const struct cell_cli_command cell__cli_top_command;
 extern const struct cell_cli_command cell__cli_kill_command;
 extern const struct cell_cli_command cell__cli_logs_command;
 extern const struct cell_cli_command cell__cli_attach_command;
+extern const struct cell_cli_command cell__cli_files_command;
 /* Another program parses its arguments and prints its --help. */
 extern const struct cell_cli_command cell__cli_bench_command;
 

@@ -1,4 +1,4 @@
-/* The server that the commands `ps`, `top`, `kill`, `logs` and `attach` operate: its flags, its sessions. */
+/* The server that the commands `ps`, `top`, `kill`, `logs`, `attach` and `files` operate: its flags, its sessions. */
 #ifndef CELL_CLI_CLIENT_H
 #define CELL_CLI_CLIENT_H
 

@@ -6,18 +6,21 @@
 #include "workcell.h"
 
 #include <curl/curl.h>
+#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/base.h"
-#include "base/libraries.h"
+#include "base/file.h"
 #include "base/sized.h"
+#include "files/relay.h"
 #include "wire/sse.h"
 
 #define MAX_ANSWER_BYTES (64u << 20)
 #define MAX_EVENT_BYTES (4u << 20)
-#define CONNECT_TIMEOUT_MS 10000
+#define BLOCK_BYTES (256u * 1024u)
 #define REQUEST_TIMEOUT_MS 60000
 #define TICK_MS 200
 #define SILENT_S 60 /* the server sends something every 15 s */
@@ -70,29 +73,15 @@ int cell_client_create(const struct cell_client_options *opts, struct cell_clien
 
 	if (cell__require(err, opts, ret_client) < 0 || cell__sized_read(&all, sizeof(all), opts, "cell_client_options", err) < 0)
 		return -1;
-	if (cell__library_load(CELL__LIBRARY_CURL, err) < 0)
-		return -1;
 	client = cell__alloc(1, sizeof(*client));
-	if (client && !curl_global_init(CURL_GLOBAL_DEFAULT))
-		client->curl = curl_easy_init();
-	if (!client || !client->curl) {
-		free(client);
+	if (!client)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a client");
-	}
-	if (set_address(client, all.url, err) < 0 || set_token(client, all.token, err) < 0) {
+	if (set_address(client, all.url, err) < 0 || !(client->curl = cell__relay_easy(client->socket, all.ca, err)) ||
+	    set_token(client, all.token, err) < 0) {
 		cell_client_destroy(client);
 		return -1;
 	}
-	/* A proxy of the environment must not see the token, and a redirection must not take it elsewhere. */
-	curl_easy_setopt(client->curl, CURLOPT_PROXY, "");
-	curl_easy_setopt(client->curl, CURLOPT_PROTOCOLS_STR, "http,https");
-	curl_easy_setopt(client->curl, CURLOPT_NOSIGNAL, 1L);
 	curl_easy_setopt(client->curl, CURLOPT_ERRORBUFFER, client->detail);
-	curl_easy_setopt(client->curl, CURLOPT_CONNECTTIMEOUT_MS, (long)CONNECT_TIMEOUT_MS);
-	if (client->socket)
-		curl_easy_setopt(client->curl, CURLOPT_UNIX_SOCKET_PATH, client->socket);
-	if (all.ca)
-		curl_easy_setopt(client->curl, CURLOPT_CAINFO, all.ca);
 	*ret_client = client;
 	return 0;
 }
@@ -101,8 +90,10 @@ void cell_client_destroy(struct cell_client *client)
 {
 	if (!client)
 		return;
-	curl_easy_cleanup(client->curl);
-	curl_slist_free_all(client->headers);
+	if (client->curl)
+		curl_easy_cleanup(client->curl);
+	if (client->headers)
+		curl_slist_free_all(client->headers);
 	free(client->base);
 	free(client->socket);
 	free(client);
@@ -112,23 +103,6 @@ static int fail_curl(const struct cell_client *client, CURLcode code, struct cel
 {
 	return cell_fail(err, code == CURLE_OUT_OF_MEMORY ? CELL_E_NOMEM : CELL_E_IO, 0, "no answer from the server at %.100s: %.100s",
 			 client->socket ? client->socket : client->base, *client->detail ? client->detail : curl_easy_strerror(code));
-}
-
-/* The server's refusal in its own words. */
-static int fail_status(long status, const struct cell__buf *answer, struct cell_error *err)
-{
-	json_t *body = answer->size ? json_loadb(answer->data, answer->size, 0, NULL) : NULL;
-	const char *word = json_string_value(json_object_get(body, "code")), *detail = json_string_value(json_object_get(body, "detail"));
-	int code = CELL_E_PROTOCOL;
-
-	for (int i = 1; word && i < CELL_CODE_COUNT; i++)
-		code = strcmp(cell_code_word(i), word) ? code : i;
-	if (!word || !detail)
-		cell_fail(err, code, 0, "the server answered with status %ld; is it a session server?", status);
-	else
-		cell_fail(err, code, 0, "%.200s", detail);
-	json_decref(body);
-	return -1;
 }
 
 /* ---- requests ---- */
@@ -182,7 +156,7 @@ int cell_client_ask(struct cell_client *client, const char *method, const char *
 		if (code)
 			rc = fail_curl(client, code, err);
 		else if (status < 200 || status > 299)
-			rc = fail_status(status, &answer, err);
+			rc = cell__relay_refusal(status, &answer, err);
 		else if (ret_body && !answer.size)
 			*ret_body = NULL;
 		else if (ret_body)
@@ -190,6 +164,93 @@ int cell_client_ask(struct cell_client *client, const char *method, const char *
 	}
 	if (curl)
 		curl_easy_cleanup(curl);
+	return rc;
+}
+
+/* ---- transfers ---- */
+
+struct moving {
+	int in_fd, out_fd;
+	int64_t bytes;
+	int (*moved)(void *arg, int64_t bytes, struct cell_error *err);
+	void *arg;
+};
+
+static int count_moved(struct moving *moving, ssize_t n, struct cell_error *err)
+{
+	moving->bytes += n;
+	return moving->moved ? moving->moved(moving->arg, moving->bytes, err) : 0;
+}
+
+static int send_all(struct moving *moving, struct cell__relay *relay, char *block, struct cell_error *err)
+{
+	for (;;) {
+		ssize_t n = read(moving->in_fd, block, BLOCK_BYTES);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return cell_fail(err, CELL_E_IO, errno, "read the file");
+		if (n == 0)
+			return 0;
+		if (cell__relay_write(relay, block, (size_t)n, err) < 0 || count_moved(moving, n, err) < 0)
+			return -1;
+	}
+}
+
+static int take_all(struct moving *moving, struct cell__relay *relay, char *block, struct cell_error *err)
+{
+	ssize_t n;
+
+	while ((n = cell__relay_read(relay, block, BLOCK_BYTES, err)) > 0) {
+		if (moving->out_fd >= 0 && cell__fd_write_all(moving->out_fd, block, (size_t)n) < 0)
+			return cell_fail(err, CELL_E_IO, errno, "write the file");
+		if (moving->out_fd >= 0 && count_moved(moving, n, err) < 0)
+			return -1;
+	}
+	return n < 0 ? -1 : 0;
+}
+
+/* The headers of the client for a relay, which frees them. */
+static int copy_headers(const struct cell_client *client, struct curl_slist **ret_headers)
+{
+	*ret_headers = client->headers ? curl_slist_append(NULL, client->headers->data) : NULL;
+	return client->headers && !*ret_headers ? -1 : 0;
+}
+
+int cell_client_transfer(struct cell_client *client, const char *method, const char *path, int in_fd, int out_fd,
+			 int (*moved)(void *arg, int64_t bytes, struct cell_error *err), void *arg, struct cell_error *err)
+{
+	struct moving moving = { .in_fd = in_fd, .out_fd = out_fd, .moved = moved, .arg = arg };
+	struct cell__relay *relay = NULL;
+	struct curl_slist *headers = NULL;
+	CELL_AUTO_FREE char *block = cell__alloc(1, BLOCK_BYTES);
+	CURL *curl;
+	int rc;
+
+	if (cell__require(err, client, method, path) < 0)
+		return -1;
+	curl = block ? curl_easy_duphandle(client->curl) : NULL;
+	if (!curl || copy_headers(client, &headers) < 0) {
+		if (curl)
+			curl_easy_cleanup(curl);
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a request");
+	}
+	rc = set_request(client, curl, method, path, err);
+	if (rc < 0) {
+		curl_easy_cleanup(curl);
+		curl_slist_free_all(headers);
+		return -1;
+	}
+	if (in_fd < 0 && strcmp(method, "GET")) {
+		curl_easy_setopt(curl, CURLOPT_POSTFIELDS, "");
+		curl_easy_setopt(curl, CURLOPT_CUSTOMREQUEST, method);
+	}
+	rc = cell__relay_start(curl, headers, in_fd >= 0, NULL, &relay, err);
+	if (!rc && in_fd >= 0)
+		rc = send_all(&moving, relay, block, err);
+	if (!rc)
+		rc = take_all(&moving, relay, block, err);
+	cell__relay_destroy(relay);
 	return rc;
 }
 
@@ -261,7 +322,7 @@ static int stream_result(CURLM *multi, struct stream *stream, struct cell_error 
 	}
 	if (code)
 		return fail_curl(stream->client, code, err);
-	return status == 200 ? 0 : fail_status(status, &stream->refusal, err);
+	return status == 200 ? 0 : cell__relay_refusal(status, &stream->refusal, err);
 }
 
 int cell_client_stream(struct cell_client *client, const char *path, cell_client_event_fn on_event, int watched_fd,

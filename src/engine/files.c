@@ -1,5 +1,9 @@
 /* The public functions for the files of a workspace: on the caller's thread. */
+#define _GNU_SOURCE
+#include "engine/files.h"
+
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -22,11 +26,11 @@ static int open_path(struct cell_session *session, const char *path, const char 
 char *cell_session_file_describe(struct cell_session *session, const char *path, struct cell_error *err)
 {
 	char inner[PATH_MAX];
-	struct cell__root root = { .fd = -1 };
+	struct cell__root root = CELL_ROOT_INIT;
 	if (cell__require(err, session, path) < 0 || open_path(session, path, __func__, false, &root, inner, err) < 0)
 		return NULL;
-	json_t *found = cell__files_describe(root.fd, inner, err);
-	close(root.fd);
+	json_t *found = cell__root_describe(&root, inner, err);
+	cell__root_finish(&root);
 	char *text = found ? json_dumps(found, JSON_COMPACT) : NULL;
 	if (found && !text)
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a description");
@@ -67,12 +71,12 @@ int cell_session_file_get(struct cell_session *session, const char *path, const 
 {
 	char inner[PATH_MAX];
 	struct cell_file_options all;
-	struct cell__root root = { .fd = -1 };
+	struct cell__root root = CELL_ROOT_INIT;
 	struct cell__file_transfer *transfer = NULL;
 	if (cell__require(err, session, path) < 0 || take_options(opts, &all, err) < 0 ||
 	    open_path(session, path, __func__, false, &root, inner, err) < 0)
 		return -1;
-	int rc = cell__file_transfer_open(all.tar ? CELL_TRANSFER_PACK : CELL_TRANSFER_GET, root.fd, inner, 0, 0, false, &transfer, err);
+	int rc = cell__file_transfer_open(all.tar ? CELL_TRANSFER_PACK : CELL_TRANSFER_GET, &root, inner, 0, &transfer, err);
 	if (rc == 0 && !all.tar) {
 		uint64_t size = (uint64_t)cell__file_transfer_stat(transfer)->st_size, offset = (uint64_t)all.offset;
 		uint64_t left = offset < size ? size - offset : 0, max = all.max_bytes < 0 ? UINT64_MAX : (uint64_t)all.max_bytes;
@@ -109,49 +113,129 @@ static int copy_in(struct cell__file_transfer *transfer, int fd, int64_t *ret_by
 	return 0;
 }
 
-int cell_session_file_put(struct cell_session *session, const char *path, const struct cell_file_options *opts, int fd, int64_t *ret_bytes,
-			  struct cell_error *err)
+int cell__file_put_as(struct cell_session *session, const struct cell__principal *principal, const char *path,
+		      const struct cell_file_options *opts, int fd, int64_t *ret_bytes, struct cell_error *err)
 {
 	char inner[PATH_MAX];
 	struct cell_file_options all;
-	struct cell__root root = { .fd = -1 };
+	struct cell__root root = CELL_ROOT_INIT;
 	struct cell__file_transfer *transfer = NULL;
+	struct cell_error why = { 0 };
+	int64_t bytes = -1;
 	if (cell__require(err, session, path) < 0 || take_options(opts, &all, err) < 0 ||
-	    open_path(session, path, __func__, true, &root, inner, err) < 0)
+	    open_path(session, path, "cell_session_file_put", true, &root, inner, err) < 0)
 		return -1;
-	uint64_t max = all.max_bytes < 0 || (uint64_t)all.max_bytes > root.max_bytes ? root.max_bytes : (uint64_t)all.max_bytes;
-	int rc = cell__file_transfer_open(all.tar ? CELL_TRANSFER_UNPACK : CELL_TRANSFER_PUT, root.fd, inner, max, (unsigned)all.mode,
-					  root.guarded, &transfer, err);
+	struct cell__file_witness witness = root.witness;
+	if (all.max_bytes >= 0 && (uint64_t)all.max_bytes < root.max_bytes)
+		root.max_bytes = (uint64_t)all.max_bytes;
+	int rc = cell__file_transfer_open(all.tar ? CELL_TRANSFER_UNPACK : CELL_TRANSFER_PUT, &root, inner, (unsigned)all.mode, &transfer,
+					  &why);
 	if (rc == 0)
-		rc = copy_in(transfer, fd, ret_bytes, err);
+		rc = copy_in(transfer, fd, &bytes, &why);
 	cell__file_transfer_destroy(transfer);
-	cell__files_written(session);
+	cell__files_written(session, &(struct cell__file_change){ .witness = &witness,
+								  .principal = principal,
+								  .verb = all.tar ? "unpack" : "put",
+								  .path = inner,
+								  .bytes = bytes,
+								  .err = rc < 0 ? &why : NULL });
+	if (rc < 0 && err)
+		*err = why;
+	if (rc == 0 && ret_bytes)
+		*ret_bytes = bytes;
 	return rc;
+}
+
+int cell_session_file_put(struct cell_session *session, const char *path, const struct cell_file_options *opts, int fd, int64_t *ret_bytes,
+			  struct cell_error *err)
+{
+	return cell__file_put_as(session, &cell__principal_host, path, opts, fd, ret_bytes, err);
+}
+
+enum change { CHANGE_MAKE_FOLDER, CHANGE_REMOVE, CHANGE_REMOVE_ALL };
+
+static int change(struct cell_session *session, const struct cell__principal *principal, enum change verb, const char *caller,
+		  const char *path, struct cell_error *err)
+{
+	char inner[PATH_MAX];
+	struct cell__root root = CELL_ROOT_INIT;
+	struct cell_error why = { 0 };
+	if (open_path(session, path, caller, true, &root, inner, err) < 0)
+		return -1;
+	int rc = verb == CHANGE_MAKE_FOLDER ? cell__root_make_folder(&root, inner, &why)
+					    : cell__root_remove(&root, inner, verb == CHANGE_REMOVE_ALL, &why);
+	cell__root_finish(&root);
+	cell__files_written(session, &(struct cell__file_change){ .witness = &root.witness,
+								  .principal = principal,
+								  .verb = verb == CHANGE_MAKE_FOLDER ? "make_folder" : "remove",
+								  .path = inner,
+								  .bytes = -1,
+								  .err = rc < 0 ? &why : NULL });
+	if (rc < 0 && err)
+		*err = why;
+	return rc;
+}
+
+int cell__file_make_folder_as(struct cell_session *session, const struct cell__principal *principal, const char *path,
+			      struct cell_error *err)
+{
+	if (cell__require(err, session, path) < 0)
+		return -1;
+	return change(session, principal, CHANGE_MAKE_FOLDER, "cell_session_file_make_folder", path, err);
 }
 
 int cell_session_file_make_folder(struct cell_session *session, const char *path, struct cell_error *err)
 {
-	char inner[PATH_MAX];
-	struct cell__root root = { .fd = -1 };
-	if (cell__require(err, session, path) < 0 || open_path(session, path, __func__, true, &root, inner, err) < 0)
+	return cell__file_make_folder_as(session, &cell__principal_host, path, err);
+}
+
+int cell__file_remove_as(struct cell_session *session, const struct cell__principal *principal, const char *path, int recursive,
+			 struct cell_error *err)
+{
+	if (cell__require(err, session, path) < 0)
 		return -1;
-	int rc = root.guarded ? cell__files_guard(inner, err) : 0;
-	if (rc == 0)
-		rc = cell__files_make_folder(root.fd, inner, err);
-	close(root.fd);
-	return rc;
+	return change(session, principal, recursive ? CHANGE_REMOVE_ALL : CHANGE_REMOVE, "cell_session_file_remove", path, err);
 }
 
 int cell_session_file_remove(struct cell_session *session, const char *path, int recursive, struct cell_error *err)
 {
-	char inner[PATH_MAX];
-	struct cell__root root = { .fd = -1 };
-	if (cell__require(err, session, path) < 0 || open_path(session, path, __func__, true, &root, inner, err) < 0)
+	return cell__file_remove_as(session, &cell__principal_host, path, recursive, err);
+}
+
+/* ---- folders of the caller ---- */
+
+static int open_folder(const char *folder, struct cell__root *root, struct cell_error *err)
+{
+	*root = (struct cell__root){ .fd = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC), .max_bytes = UINT64_MAX };
+	return root->fd < 0 ? cell_fail(err, errno == ENOENT ? CELL_E_NOT_FOUND : CELL_E_IO, errno, "open the folder %.160s", folder) : 0;
+}
+
+int cell_folder_pack(const char *folder, int fd, int64_t *ret_bytes, struct cell_error *err)
+{
+	struct cell__root root;
+	struct cell__file_transfer *transfer = NULL;
+	if (cell__require(err, folder) < 0 || open_folder(folder, &root, err) < 0)
 		return -1;
-	int rc = root.guarded ? cell__files_guard(inner, err) : 0;
+	int rc = cell__file_transfer_open(CELL_TRANSFER_PACK, &root, "", 0, &transfer, err);
 	if (rc == 0)
-		rc = cell__files_remove(root.fd, inner, recursive != 0, err);
-	close(root.fd);
-	cell__files_written(session);
+		rc = copy_out(transfer, fd, ret_bytes, err);
+	cell__file_transfer_destroy(transfer);
+	return rc;
+}
+
+int cell_folder_unpack(const char *folder, int fd, size_t *ret_left_out, struct cell_error *err)
+{
+	struct cell__root root;
+	struct cell__file_transfer *transfer = NULL;
+	if (cell__require(err, folder) < 0 || open_folder(folder, &root, err) < 0)
+		return -1;
+	int rc = cell__file_transfer_open(CELL_TRANSFER_UNPACK, &root, "", 0, &transfer, err);
+	if (rc == 0) {
+		cell__file_transfer_leave_out_links(transfer);
+		rc = copy_in(transfer, fd, NULL, err);
+	}
+	if (rc == 0 && ret_left_out)
+		*ret_left_out = cell__file_transfer_left_out(transfer);
+	cell__file_transfer_destroy(transfer);
 	return rc;
 }

@@ -126,6 +126,7 @@ struct cell__executor_counts {
 typedef void (*cell__prewarmed_fn)(void *arg, const struct cell_env_info *info, const struct cell_error *err);
 
 struct cell__layer;
+struct cell__elsewhere;
 struct cell__places;
 struct cell__confinement;
 struct cell__sandbox_policy;
@@ -248,6 +249,11 @@ struct cell__executor {
 	/* grace_ms > 0: exit handlers may run that long.  Ends in exited(). */
 	void (*close)(struct cell__kernel *kernel, int64_t grace_ms);
 	int64_t (*pid)(const struct cell__kernel *kernel);
+	/*
+	 * The session of another server that has a ready kernel's files; NULL: it has ended, or out of memory.  NULL for the function: they are on this
+	 * machine, or cannot be reached.
+	 */
+	struct cell__elsewhere *(*place)(const struct cell__kernel *kernel);
 	/* A connection file for other clients; NULL, also for the function: none. */
 	const char *(*connection_file)(const struct cell__kernel *kernel);
 	/* The isolation receipt, a JSON object. */

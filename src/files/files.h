@@ -12,6 +12,7 @@
 
 #include <jansson.h>
 #include <limits.h>
+#include <stdatomic.h>
 #include <sys/stat.h>
 
 #include "base/base.h"
@@ -40,6 +41,31 @@ int cell__files_move(int root_fd, const char *from, const char *to, struct cell_
 /* A folder that is not empty: CELL_E_EXISTS, unless recursive. */
 int cell__files_remove(int root_fd, const char *path, bool recursive, struct cell_error *err);
 
+struct cell__elsewhere;
+
+/* For the records of changes in the audit log. */
+struct cell__file_witness {
+	struct cell_audit *audit; /* NULL: no records */
+	const char *executor;     /* lives for ever */
+	char session_id[33];
+};
+
+/* The workspace that a client's paths are relative to. */
+struct cell__root {
+	int fd;      /* -1: it is not on this machine */
+	struct cell__elsewhere *place; /* NULL: it is on this machine; else the session of another server that has it (files/relay.h) */
+	uint64_t max_bytes;        /* that may be written; UINT64_MAX: no limit */
+	bool guarded;              /* protected names are not written */
+	const atomic_bool *cancelled; /* the caller's, or NULL: once it is true, functions that wait for another server fail soon */
+	struct cell__file_witness witness;
+};
+#define CELL_ROOT_INIT { .fd = -1 }
+void cell__root_finish(struct cell__root *root);
+/* As the functions above, wherever the workspace is.  Those that change it refuse protected names where it is guarded. */
+json_t *cell__root_describe(const struct cell__root *root, const char *path, struct cell_error *err);
+int cell__root_make_folder(const struct cell__root *root, const char *path, struct cell_error *err);
+int cell__root_remove(const struct cell__root *root, const char *path, bool recursive, struct cell_error *err);
+
 struct cell__file_transfer;
 
 enum cell__file_transfer_kind {
@@ -50,11 +76,15 @@ enum cell__file_transfer_kind {
 };
 
 /*
- * root_fd is taken over, also by a failure.  max_bytes: of all contents that are written, CELL_E_LIMIT beyond; mode: of a file that is
- * put, 0: that of the file it replaces, else 0644; guarded: no protected name is written.
+ * The root is taken over, also by a failure.  Beyond its max_bytes of contents CELL_E_LIMIT; mode: of a file that is put, 0: that of the file
+ * it replaces, else 0644.
  */
-int cell__file_transfer_open(enum cell__file_transfer_kind kind, int root_fd, const char *path, uint64_t max_bytes, unsigned mode,
-			     bool guarded, struct cell__file_transfer **ret_transfer, struct cell_error *err);
+int cell__file_transfer_open(enum cell__file_transfer_kind kind, struct cell__root *root, const char *path, unsigned mode,
+			     struct cell__file_transfer **ret_transfer, struct cell_error *err);
+/* Unpack: links that lead out of the folder are left out, for an archive that is not trusted. */
+void cell__file_transfer_leave_out_links(struct cell__file_transfer *transfer);
+/* Unpack: how many links were left out. */
+size_t cell__file_transfer_left_out(const struct cell__file_transfer *transfer);
 /* Drops what was not complete.  NULL is allowed. */
 void cell__file_transfer_destroy(struct cell__file_transfer *transfer);
 /* Of the file of a get, as it was opened. */
@@ -69,6 +99,17 @@ int cell__file_transfer_write(struct cell__file_transfer *transfer, const char *
 int cell__file_transfer_end(struct cell__file_transfer *transfer, struct cell_error *err);
 
 /* ---- for the files of this folder ---- */
+
+/* A transfer with another server (there.c). */
+struct cell__there;
+/* root->place is taken over, also by a failure; get: *ret_stat has the size, the time and the permissions of the file. */
+int cell__there_open(enum cell__file_transfer_kind kind, struct cell__root *root, const char *path, unsigned mode,
+		     struct cell__there **ret_there, struct stat *ret_stat, struct cell_error *err);
+void cell__there_destroy(struct cell__there *there);
+void cell__there_seek(struct cell__there *there, uint64_t offset, uint64_t size);
+ssize_t cell__there_read(struct cell__there *there, char *out, size_t max, struct cell_error *err);
+int cell__there_write(struct cell__there *there, const char *bytes, size_t size, struct cell_error *err);
+int cell__there_end(struct cell__there *there, struct cell_error *err);
 
 /* Opens without links, mounts and "..".  -1 with errno. */
 int cell__files_open(int root_fd, const char *path, int flags);

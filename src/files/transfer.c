@@ -29,6 +29,7 @@ struct placing {
 
 struct cell__file_transfer {
 	enum cell__file_transfer_kind kind;
+	struct cell__there *there; /* NULL: on this machine; else nothing below is used but st */
 	int root_fd;
 	char path[PATH_MAX]; /* of the transfer; pack: of the entry that is being packed */
 	uint64_t max_bytes, done; /* bytes of contents */
@@ -49,7 +50,8 @@ struct cell__file_transfer {
 	bool ended;
 	/* unpack */
 	struct cell__tar tar;
-	size_t entries;
+	size_t entries, left_out;
+	bool leaves_out_links;
 };
 
 /* ---- a file that is being written ---- */
@@ -130,6 +132,26 @@ static int make_link(int root_fd, const char *path, const char *target, struct c
 	return symlinkat(target, dir_fd, name) < 0 ? cell__files_fail(err, errno, "write", path) : 0;
 }
 
+/* Whether a link at this path of the archive may be followed without leaving the folder that is unpacked. */
+static bool stays_inside(const char *path, const char *target)
+{
+	int depth = 0;
+	if (*target == '/')
+		return false;
+	for (const char *at = strchr(path, '/'); at; at = strchr(at + 1, '/'))
+		depth++;
+	for (const char *part = target; *part;) {
+		size_t n = strcspn(part, "/");
+		bool is_up = n == 2 && part[0] == '.' && part[1] == '.';
+		if (is_up && --depth < 0)
+			return false;
+		if (n > 0 && !is_up && !(n == 1 && part[0] == '.'))
+			depth++;
+		part += n + (part[n] == '/');
+	}
+	return true;
+}
+
 static int make_folder(int root_fd, const char *path, struct cell_error *err)
 {
 	CELL_AUTO_FD int fd = cell__files_make_path(root_fd, path);
@@ -148,6 +170,10 @@ static int begin_entry(struct cell__file_transfer *transfer, struct cell_error *
 		return make_folder(transfer->root_fd, path, err);
 	if (!*path)
 		return cell_fail(err, CELL_E_INVALID, 0, "an entry of the archive has the path of the folder itself");
+	if (entry->type == CELL_TAR_LINK && transfer->leaves_out_links && !stays_inside(path, entry->target)) {
+		transfer->left_out++;
+		return 0;
+	}
 	if (entry->type == CELL_TAR_LINK)
 		return make_link(transfer->root_fd, path, entry->target, err);
 	if (entry->size > transfer->max_bytes - transfer->done)
@@ -331,32 +357,35 @@ static int open_kind(struct cell__file_transfer *transfer, struct cell_error *er
 	return make_folder(root_fd, path, err);
 }
 
-int cell__file_transfer_open(enum cell__file_transfer_kind kind, int root_fd, const char *path, uint64_t max_bytes, unsigned mode,
-			     bool guarded, struct cell__file_transfer **ret_transfer, struct cell_error *err)
+int cell__file_transfer_open(enum cell__file_transfer_kind kind, struct cell__root *root, const char *path, unsigned mode,
+			     struct cell__file_transfer **ret_transfer, struct cell_error *err)
 {
 	struct cell__file_transfer *transfer = cell__alloc(1, sizeof *transfer);
 	if (!transfer) {
-		close(root_fd);
+		cell__root_finish(root);
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a transfer");
 	}
 	*transfer = (struct cell__file_transfer){ .kind = kind,
-						  .root_fd = root_fd,
+						  .root_fd = cell__take_fd(&root->fd),
 						  .fd = -1,
 						  .placing = { .dir_fd = -1, .fd = -1 },
-						  .max_bytes = max_bytes,
+						  .max_bytes = root->max_bytes,
 						  .mode = mode,
-						  .guarded = guarded,
+						  .guarded = root->guarded,
 						  .out = CELL_BUF_INIT };
 	cell__tar_init(&transfer->tar);
 	int rc = cell__files_path(path, transfer->path, err);
 	bool writes = kind == CELL_TRANSFER_PUT || kind == CELL_TRANSFER_UNPACK;
-	if (rc == 0 && writes && guarded)
+	if (rc == 0 && writes && root->guarded)
 		rc = cell__files_guard(transfer->path, err);
-	if (rc == 0) {
-		struct cell__acting acting = cell__act_as_owner(writes ? root_fd : -1);
+	if (rc == 0 && root->place) {
+		rc = cell__there_open(kind, root, transfer->path, mode, &transfer->there, &transfer->st, err);
+	} else if (rc == 0) {
+		struct cell__acting acting = cell__act_as_owner(writes ? transfer->root_fd : -1);
 		rc = open_kind(transfer, err);
 		cell__act_as_caller(&acting);
 	}
+	cell__root_finish(root);
 	if (rc < 0) {
 		cell__file_transfer_destroy(transfer);
 		return -1;
@@ -365,10 +394,21 @@ int cell__file_transfer_open(enum cell__file_transfer_kind kind, int root_fd, co
 	return 0;
 }
 
+void cell__file_transfer_leave_out_links(struct cell__file_transfer *transfer)
+{
+	transfer->leaves_out_links = true;
+}
+
+size_t cell__file_transfer_left_out(const struct cell__file_transfer *transfer)
+{
+	return transfer->left_out;
+}
+
 void cell__file_transfer_destroy(struct cell__file_transfer *transfer)
 {
 	if (!transfer)
 		return;
+	cell__there_destroy(transfer->there);
 	struct cell__acting acting = cell__act_as_owner(transfer->placing.fd >= 0 ? transfer->root_fd : -1);
 	placing_drop(&transfer->placing);
 	cell__act_as_caller(&acting);
@@ -388,12 +428,18 @@ const struct stat *cell__file_transfer_stat(const struct cell__file_transfer *tr
 
 void cell__file_transfer_seek(struct cell__file_transfer *transfer, uint64_t offset, uint64_t size)
 {
+	if (transfer->there) {
+		cell__there_seek(transfer->there, offset, size);
+		return;
+	}
 	(void)lseek(transfer->fd, (off_t)offset, SEEK_SET); /* a regular file */
 	transfer->left = size;
 }
 
 ssize_t cell__file_transfer_read(struct cell__file_transfer *transfer, char *out, size_t max, struct cell_error *err)
 {
+	if (transfer->there)
+		return cell__there_read(transfer->there, out, max, err);
 	if (transfer->kind == CELL_TRANSFER_PACK)
 		return pack(transfer, out, max, err);
 	size_t size = transfer->left < max ? (size_t)transfer->left : max;
@@ -411,6 +457,8 @@ ssize_t cell__file_transfer_read(struct cell__file_transfer *transfer, char *out
 
 int cell__file_transfer_write(struct cell__file_transfer *transfer, const char *bytes, size_t size, struct cell_error *err)
 {
+	if (transfer->there)
+		return cell__there_write(transfer->there, bytes, size, err);
 	struct cell__acting acting = cell__act_as_owner(transfer->root_fd);
 	int rc = transfer->kind == CELL_TRANSFER_UNPACK ? unpack(transfer, bytes, size, err) : write_content(transfer, bytes, size, err);
 	cell__act_as_caller(&acting);
@@ -419,6 +467,8 @@ int cell__file_transfer_write(struct cell__file_transfer *transfer, const char *
 
 int cell__file_transfer_end(struct cell__file_transfer *transfer, struct cell_error *err)
 {
+	if (transfer->there)
+		return cell__there_end(transfer->there, err);
 	if (transfer->kind == CELL_TRANSFER_UNPACK)
 		return cell__tar_is_whole(&transfer->tar) ? 0 : cell_fail(err, CELL_E_INVALID, 0, "the archive has no end: it was cut off");
 	struct cell__acting acting = cell__act_as_owner(transfer->root_fd);

@@ -9,6 +9,7 @@
  */
 #include "server/pool.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -114,6 +115,29 @@ bool cell__account_may_run(struct cell__request *request, struct cell__account *
 	else
 		return true;
 	return false;
+}
+
+bool cell__account_may_store(struct cell__request *request, struct cell__account *account)
+{
+	if (!strcmp(request->who.name, account->name))
+		account->quotas = request->who.quotas;
+	if (!request->served->folder || account->quotas.disk_bytes < 0 ||
+	    CELL_ALL_OF(request->server, account, disk_bytes) < account->quotas.disk_bytes)
+		return true;
+	refuse(request, account, 5, "has too many bytes in the folders of its sessions: remove files, or end a session",
+	       account->quotas.disk_bytes);
+	return false;
+}
+
+int cell__account_stored(struct cell_server *server, struct cell__account *account, int64_t bytes, struct cell_error *err)
+{
+	if (account->quotas.disk_bytes < 0)
+		return 0;
+	account->use->disk_bytes = account->use->disk_bytes < INT64_MAX - bytes ? account->use->disk_bytes + bytes : INT64_MAX;
+	if (!is_over_disk(server, account))
+		return 0;
+	return cell_fail(err, CELL_E_LIMIT, ENOSPC, "the token \"%s\" may have %lld bytes in the folders of its sessions", account->name,
+			 (long long)account->quotas.disk_bytes);
 }
 
 /* Counted apart from the cells of clients: the cell of the parent, which waits, is one of those. */

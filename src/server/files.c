@@ -8,12 +8,18 @@
  *
  * A step reads or writes at most a block, so a transfer of any size takes the memory of one.  While the pool works for a request, its
  * connection is suspended: the request, and the response that reads from a download, stay until the step is done.
+ *
+ * Where another server has the workspace (executors "remote" and "container") a step waits for that server.  Such a step has a thread of its
+ * own, so that a slow server does not keep the pool from everybody else.
  */
 #include "server/api.h"
 #include "server/pool.h"
 
 #include <errno.h>
 #include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -27,6 +33,13 @@
 /* One operation on files; request->files is the same while the request lives. */
 struct cell__file_work {
 	uv_work_t work;
+	/* a step on a thread of its own */
+	struct cell__task task;
+	uv_work_cb step;
+	uv_after_work_cb stepped;
+	bool is_there;         /* another server has the workspace */
+	atomic_bool cancelled; /* the server stops */
+	struct cell__file_work *next;
 	struct cell__request *request;
 	struct cell_server *server;
 	struct cell__account *account;
@@ -35,6 +48,9 @@ struct cell__file_work {
 	unsigned mode;
 	bool recursive;
 	struct cell__root root;
+	struct cell__file_witness witness;
+	struct cell__principal principal;
+	bool recorded; /* in the audit log, or there is nothing to record */
 	struct cell__file_transfer *transfer;
 	json_t *answer;
 	struct cell_error err;
@@ -44,6 +60,8 @@ struct cell__file_work {
 	/* a block of the transfer */
 	char *block;
 	size_t used, at;
+	size_t moved;   /* bytes of an upload that the last step wrote */
+	int64_t stored; /* and all of them */
 	bool ended;
 };
 
@@ -65,9 +83,47 @@ static void handle_destroyed(uv_work_t *work, int status)
 	free(files);
 }
 
+void cell__files_cancel(struct cell_server *server)
+{
+	for (struct cell__file_work *files = server->transfers; files; files = files->next)
+		atomic_store(&files->cancelled, true);
+}
+
+static const char *word_of(enum cell__file_verb verb)
+{
+	return verb == CELL_FILE_PUT ? "put" : verb == CELL_FILE_UNPACK ? "unpack" : verb == CELL_FILE_FOLDER ? "make_folder" : "remove";
+}
+
+/* Changes of files have a record in the audit log: once, when they are made, or as far as they were. */
+static void record(struct cell__file_work *files, const struct cell_error *err)
+{
+	struct cell__file_change change = { .witness = &files->witness,
+					    .principal = &files->principal,
+					    .verb = word_of(files->verb),
+					    .path = files->path,
+					    .bytes = files->verb == CELL_FILE_PUT || files->verb == CELL_FILE_UNPACK ? files->stored : -1,
+					    .err = err };
+
+	if (!files->recorded)
+		cell__session_record_on_loop(files->server->engine, &change);
+	files->recorded = true;
+}
+
 /* The pool removes what an upload left. */
 static void release(struct cell__file_work *files)
 {
+	struct cell__file_work **at = &files->server->transfers;
+	struct cell_error gone;
+
+	while (*at != files)
+		at = &(*at)->next;
+	*at = files->next;
+	if (!files->recorded) {
+		cell_fail(&gone, CELL_E_CANCELLED, 0, "the client has gone");
+		record(files, &gone);
+	}
+	cell__root_finish(&files->root);
+	cell__server_advance(files->server);
 	files->server->use->transfers--;
 	files->account->use->transfers--;
 	json_decref(files->answer);
@@ -117,13 +173,51 @@ static struct cell__file_work *create(struct cell__request *request, enum cell__
 	files->account = account;
 	files->verb = verb;
 	files->root.fd = -1;
+	files->recorded = true; /* nothing is changed yet */
+	files->principal = cell__request_principal(request);
+	files->next = server->transfers;
+	server->transfers = files;
 	request->files = files;
 	return files;
+}
+
+static void handle_stepped(struct cell__task *task)
+{
+	struct cell__file_work *files = (struct cell__file_work *)((char *)task - offsetof(struct cell__file_work, task));
+
+	files->stepped(&files->work, 0);
+}
+
+static void *step_main(void *arg)
+{
+	struct cell__file_work *files = arg;
+
+	files->step(&files->work);
+	cell__loop_post(files->server->engine->loop, &files->task);
+	return NULL;
+}
+
+static bool start_thread(struct cell__file_work *files)
+{
+	pthread_attr_t attr;
+	pthread_t thread;
+	bool runs;
+
+	pthread_attr_init(&attr);
+	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	runs = pthread_create(&thread, &attr, step_main, files) == 0;
+	pthread_attr_destroy(&attr);
+	return runs;
 }
 
 static void queue(struct cell__file_work *files, uv_work_cb step, uv_after_work_cb done)
 {
 	files->busy = true;
+	files->step = step;
+	files->stepped = done;
+	files->task.fn = handle_stepped;
+	if (files->is_there && start_thread(files))
+		return;
 	uv_queue_work(cell__loop_uv(files->server->engine->loop), &files->work, step, done);
 }
 
@@ -138,53 +232,64 @@ static void fill_block(struct cell__file_work *files)
 	files->ended = n == 0;
 }
 
-static void open_transfer(struct cell__file_work *files, enum cell__file_transfer_kind kind, uint64_t max_bytes)
+static void open_transfer(struct cell__file_work *files, enum cell__file_transfer_kind kind)
 {
-	(void)cell__file_transfer_open(kind, files->root.fd, files->path, max_bytes, files->mode, files->root.guarded, &files->transfer,
-				       &files->err);
-	files->root.fd = -1;
+	(void)cell__file_transfer_open(kind, &files->root, files->path, files->mode, &files->transfer, &files->err);
 }
 
-static bool guard(struct cell__file_work *files)
+/* A file's bytes, or the list of a folder. */
+static void open_or_list(struct cell__file_work *files)
 {
-	return !files->root.guarded || cell__files_guard(files->path, &files->err) == 0;
+	struct cell__root root = files->root;
+	json_t *found;
+
+	if (files->is_there) {
+		found = cell__root_describe(&root, files->path, &files->err);
+		if (found && strcmp(json_string_value(json_object_get(found, "type")), "folder") != 0) {
+			json_decref(found);
+			open_transfer(files, CELL_TRANSFER_GET);
+		} else {
+			files->answer = found;
+		}
+		return;
+	}
+	files->root.fd = dup(root.fd);
+	open_transfer(files, CELL_TRANSFER_GET);
+	files->root.fd = root.fd;
+	if (!files->transfer && files->err.sys == EISDIR)
+		files->answer = cell__root_describe(&root, files->path, &files->err);
 }
 
 static void do_first(uv_work_t *work)
 {
 	struct cell__file_work *files = work->data;
-	int fd = files->root.fd;
 
 	switch (files->verb) {
 	case CELL_FILE_GET:
-		files->root.fd = dup(fd);
-		open_transfer(files, CELL_TRANSFER_GET, 0);
-		/* Of a folder the list. */
-		if (!files->transfer && files->err.sys == EISDIR)
-			files->answer = cell__files_describe(fd, files->path, &files->err);
+		open_or_list(files);
 		break;
 	case CELL_FILE_PACK:
-		open_transfer(files, CELL_TRANSFER_PACK, 0);
+		open_transfer(files, CELL_TRANSFER_PACK);
 		if (files->transfer)
 			fill_block(files);
-		return;
+		break;
 	case CELL_FILE_PUT:
 	case CELL_FILE_UNPACK:
-		open_transfer(files, files->verb == CELL_FILE_PUT ? CELL_TRANSFER_PUT : CELL_TRANSFER_UNPACK, files->root.max_bytes);
-		return;
+		open_transfer(files, files->verb == CELL_FILE_PUT ? CELL_TRANSFER_PUT : CELL_TRANSFER_UNPACK);
+		break;
 	case CELL_FILE_DESCRIBE:
-		files->answer = cell__files_describe(fd, files->path, &files->err);
+		files->answer = cell__root_describe(&files->root, files->path, &files->err);
 		break;
 	case CELL_FILE_FOLDER:
-		if (guard(files) && cell__files_make_folder(fd, files->path, &files->err) == 0)
-			files->answer = cell__files_describe(fd, files->path, &files->err);
+		if (cell__root_make_folder(&files->root, files->path, &files->err) == 0)
+			files->answer = cell__root_describe(&files->root, files->path, &files->err);
 		break;
 	case CELL_FILE_REMOVE:
-		if (guard(files) && cell__files_remove(fd, files->path, files->recursive, &files->err) == 0)
+		if (cell__root_remove(&files->root, files->path, files->recursive, &files->err) == 0)
 			files->answer = json_null();
 		break;
 	}
-	close(fd);
+	cell__root_finish(&files->root);
 }
 
 static void answer_download(struct cell__file_work *files);
@@ -198,6 +303,8 @@ static void handle_first(uv_work_t *work, int status)
 	files->busy = false;
 	if (files->verb == CELL_FILE_REMOVE && request->served->session)
 		cell__session_written_on_loop(request->served->session);
+	if (files->verb == CELL_FILE_REMOVE || files->verb == CELL_FILE_FOLDER || (files->verb >= CELL_FILE_PUT && !files->transfer))
+		record(files, files->answer ? NULL : &files->err);
 	if (files->answer && files->then)
 		files->then(request, files->answer);
 	else if (files->answer && files->verb == CELL_FILE_REMOVE)
@@ -222,6 +329,10 @@ static void handle_root(void *arg, const struct cell__root *root, const struct c
 		return;
 	}
 	files->root = *root;
+	files->root.cancelled = &files->cancelled;
+	files->is_there = root->place;
+	files->witness = root->witness;
+	files->recorded = files->verb < CELL_FILE_PUT;
 	if (files->root.max_bytes > (uint64_t)files->server->limits.max_file_bytes)
 		files->root.max_bytes = (uint64_t)files->server->limits.max_file_bytes;
 	queue(files, do_first, handle_first);
@@ -234,6 +345,8 @@ static void start(struct cell__file_work *files)
 	struct cell_error err;
 
 	files->busy = true;
+	if ((files->verb == CELL_FILE_PUT || files->verb == CELL_FILE_UNPACK) && !cell__account_may_store(request, files->account))
+		return;
 	if (!request->served->session)
 		cell__answer_fail(request, MHD_HTTP_GONE, CELL_E_EXPIRED, "this session has ended");
 	else if (cell__session_root_on_loop(request->served->session, writes, handle_root, files, &err) < 0)
@@ -396,8 +509,10 @@ static void do_write(uv_work_t *work)
 {
 	struct cell__file_work *files = work->data;
 
+	files->moved = 0;
 	if (files->used && cell__file_transfer_write(files->transfer, files->block, files->used, &files->err) < 0)
 		return;
+	files->moved = files->used;
 	files->used = 0;
 	if (files->ended && cell__file_transfer_end(files->transfer, &files->err) == 0)
 		files->answer = json_object();
@@ -410,8 +525,13 @@ static void handle_written(uv_work_t *work, int status)
 
 	(void)status; /* never cancelled */
 	files->busy = false;
+	files->stored += (int64_t)files->moved;
+	if (!files->err.code && request->served->folder)
+		(void)cell__account_stored(files->server, files->account, (int64_t)files->moved, &files->err);
 	if ((files->err.code || files->ended) && request->served->session)
 		cell__session_written_on_loop(request->served->session);
+	if (files->err.code || files->ended)
+		record(files, files->err.code ? &files->err : NULL);
 	if (files->err.code)
 		cell__answer_error(request, &files->err);
 	else if (files->ended && files->then)

@@ -434,6 +434,7 @@ static void stop(struct cell_server *server)
 	cell__jobs_cancel(server, NULL);
 	cell__jobs_release(server);
 	cell__fusion_stop(server);
+	cell__files_cancel(server);
 	for (struct cell__served *served = server->sessions; served; served = next) {
 		next = served->next;
 		cell__served_end(served);
@@ -469,7 +470,7 @@ void cell__server_step(struct cell_server *server)
 	if (server->stopping)
 		cell__links_close(server);
 	if (!server->stopping || (server->mcp && !cell__mcp_ended(server)) || server->use->sessions || server->opening_space ||
-	    server->reloading || server->ready.opening || server->ready.checking || server->sampling.job || server->n_links ||
+	    server->reloading || server->ready.opening || server->ready.checking || server->sampling.job || server->n_links || server->transfers ||
 	    is_working(server))
 		return;
 	/* Answers that are ready may leave first: the next iteration of the loop is soon enough. */

@@ -337,6 +337,8 @@ size_t cell__upload_take(struct cell__request *request, const char *bytes, size_
 bool cell__upload_is_busy(const struct cell__request *request);
 /* The request ends. */
 void cell__files_forget(struct cell__request *request);
+/* The server stops: transfers with other servers end soon. */
+void cell__files_cancel(struct cell_server *server);
 /* The one range of bytes that a Range header asks for.  0: none that is supported, so all of it; 1; -1: beyond the end.  Pure. */
 int cell__range_parse(const char *header, uint64_t size, uint64_t *ret_offset, uint64_t *ret_size);
 
@@ -424,6 +426,9 @@ struct cell__sampling {
 	struct cell__own_use own;
 };
 
+/* The client of a request, for calls and for the audit log (spaces.c). */
+struct cell__principal cell__request_principal(const struct cell__request *request);
+
 /* ---- the account of a token (accounts.c) ---- */
 
 /* Now. */
@@ -460,6 +465,10 @@ int cell__account_take_session(struct cell_server *server, struct cell__account 
 void cell__account_give_session(struct cell_server *server, struct cell__account *account);
 /* False: the token may not start another cell, and the request was answered. */
 bool cell__account_may_run(struct cell__request *request, struct cell__account *account);
+/* The same for uploads, where the disk alone counts. */
+bool cell__account_may_store(struct cell__request *request, struct cell__account *account);
+/* Bytes were written to the folder of a session.  They count until the next measurement; -1: that was too much. */
+int cell__account_stored(struct cell_server *server, struct cell__account *account, int64_t bytes, struct cell_error *err);
 /* All sessions were measured: cells whose owner has used up CPU time or disk are stopped. */
 void cell__accounts_measured(struct cell_server *server);
 void cell__accounts_finish(struct cell_server *server);
@@ -809,6 +818,7 @@ struct cell_server {
 	struct cell__redactor *redactor;
 	/* jobs.c */
 	struct cell__job *queue, *queue_last;
+	struct cell__file_work *transfers; /* of files (files.c) */
 	struct cell__job *ended_first, *ended_last;
 	size_t ended_bytes;
 	struct cell__fusion *fusion; /* NULL: not offered */

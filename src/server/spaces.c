@@ -247,7 +247,7 @@ struct asked {
 };
 
 /* A client's requests have the trust of the code it may run: they do not run programs of its choice on this machine either. */
-static struct cell__principal principal_of(const struct cell__request *request)
+struct cell__principal cell__request_principal(const struct cell__request *request)
 {
 	const struct cell_session_options *session = request->server->opts.session;
 	const struct cell__executor *executor = session && session->executor ? cell__executor_find(session->executor) : NULL;
@@ -329,7 +329,7 @@ static struct asked *ask(struct cell__workspace *workspace, const struct cell__p
 
 void cell__ask(struct cell__request *request, enum cell__op op, json_t *args, const void *raw, size_t raw_size, cell__ask_fn then)
 {
-	struct cell__principal principal = principal_of(request);
+	struct cell__principal principal = cell__request_principal(request);
 	struct asked *asked = ask(request->workspace, &principal, op, args);
 
 	if (!asked) {
@@ -349,7 +349,7 @@ void cell__ask(struct cell__request *request, enum cell__op op, json_t *args, co
 
 void cell__ask_session(struct cell__request *request, json_t *args, cell__ask_fn then)
 {
-	struct cell__principal principal = principal_of(request);
+	struct cell__principal principal = cell__request_principal(request);
 	struct asked *asked = ask(request->served->workspace, &principal, CELL__OP_TOOLS_CALL, args);
 
 	if (!asked) {

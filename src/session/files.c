@@ -12,6 +12,8 @@
 #include <limits.h>
 #include <string.h>
 
+#include "files/relay.h"
+#include "gate/audit.h"
 #include "layer/layer.h"
 #include "sandbox/build.h"
 #include "sandbox/machine.h"
@@ -331,6 +333,8 @@ int cell__session_files_on_loop(struct cell_session *session, enum cell__files_v
 static int check_root(const struct cell_session *session, bool writes, struct cell_error *err)
 {
 	const struct cell__options *options = &session->options;
+	if (session->executor->place)
+		return 0; /* that server decides */
 	if (!session->executor->works_here)
 		return cell_fail(err, CELL_E_UNSUPPORTED, 0,
 				 "the executor \"%s\" has its files elsewhere: they cannot be reached from here", session->executor->name);
@@ -344,16 +348,18 @@ static int check_root(const struct cell_session *session, bool writes, struct ce
 /* Whether only a process of the session has the merged view of its files. */
 static bool needs_kernel(const struct cell_session *session)
 {
-	return session->layer && cell__layer_form(session->layer) == CELL_LAYER_OVERLAY;
+	return session->executor->place || (session->layer && cell__layer_form(session->layer) == CELL_LAYER_OVERLAY);
 }
 
 /* Not on the loop's thread. */
-static int open_root(const struct cell_session *session, int64_t pid, int *ret_fd, struct cell_error *err)
+static int open_root(const struct cell_session *session, int64_t pid, struct cell__root *root, struct cell_error *err)
 {
 	const struct cell__options *options = &session->options;
 	const struct cell__sandbox_policy *policy = &options->confine;
+	if (root->place)
+		return 0;
 	if (needs_kernel(session))
-		return cell__layer_open_view(session->layer, pid, ret_fd, err);
+		return cell__layer_open_view(session->layer, pid, &root->fd, err);
 	const char *path = session->layer ? cell__layer_upper(session->layer) : options->cwd;
 	/* Hidden paths are covered in the code's namespace only. */
 	for (size_t i = 0; options->confined && !session->layer && i < policy->hide.count; i++)
@@ -363,13 +369,27 @@ static int open_root(const struct cell_session *session, int64_t pid, int *ret_f
 	int fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	if (fd < 0)
 		return cell_fail(err, CELL_E_IO, errno, "open the workspace %.160s", path);
-	*ret_fd = fd;
+	root->fd = fd;
 	return 0;
+}
+
+/* Loop's thread.  Its kernel is ready, where that is needed. */
+static int find_place(const struct cell_session *session, struct cell__root *root, struct cell_error *err)
+{
+	if (!session->executor->place)
+		return 0;
+	root->place = session->slot && session->slot->ready ? session->executor->place(session->slot->kernel) : NULL;
+	return root->place ? 0 : cell_fail(err, CELL_E_KERNEL, 0, "the session of the server has ended");
 }
 
 /* Loop's thread. */
 static int measure_root(const struct cell_session *session, bool writes, struct cell__root *root, struct cell_error *err)
 {
+	struct cell_audit *audit = session->options.audit;
+	if (writes && audit && cell__audit_admit(cell__audit_of(audit), err) < 0)
+		return -1;
+	root->witness = (struct cell__file_witness){ .audit = audit, .executor = session->executor->name };
+	strcpy(root->witness.session_id, session->id);
 	/* The host's own files: a sandbox may not write such names there either. */
 	root->guarded = session->options.confined && !session->layer;
 	root->max_bytes = writes ? cell__quota_left(session->quota) : UINT64_MAX;
@@ -394,6 +414,8 @@ static void do_measure_root(void *arg)
 	struct root_question *question = arg;
 	ask_kernel(&question->kernel);
 	question->rc = measure_root(question->session, question->writes, question->root, question->err);
+	if (question->rc == 0)
+		question->rc = find_place(question->session, question->root, question->err);
 }
 
 /* As for a reset, for a caller that waits. */
@@ -410,25 +432,68 @@ static int wait_for_kernel(struct cell_session *session, struct cell_error *err)
 
 int cell__files_root(struct cell_session *session, bool writes, struct cell__root *ret_root, struct cell_error *err)
 {
-	struct cell__root root = { .fd = -1 };
+	struct cell__root root = CELL_ROOT_INIT;
 	struct root_question question = { .session = session, .kernel.session = session, .root = &root, .err = err, .writes = writes };
 	if (check_root(session, writes, err) < 0 || (needs_kernel(session) && wait_for_kernel(session, err) < 0))
 		return -1;
 	cell__loop_call(session->engine->loop, do_measure_root, &question);
-	if (question.rc < 0 || open_root(session, question.kernel.pid, &root.fd, err) < 0)
+	if (question.rc < 0 || open_root(session, question.kernel.pid, &root, err) < 0)
 		return -1;
 	*ret_root = root;
 	return 0;
 }
 
-static void do_written(void *arg)
+void cell__session_record_on_loop(struct cell_engine *engine, const struct cell__file_change *change)
 {
-	cell__session_written_on_loop(arg);
+	struct cell_error err;
+	const struct cell_error *why = change->err;
+	json_t *args;
+	if (!change->witness->audit)
+		return;
+	/* Bytes that JSON cannot hold are shown as \xNN. */
+	CELL_AUTO_FREE char *shown = cell__utf8_ok(change->path, strlen(change->path))
+					     ? NULL
+					     : cell_shown_text(change->path, strlen(change->path), CELL_SHOWN_ASCII);
+	args = json_pack("{s:s}", "path", shown ? shown : *change->path ? change->path : ".");
+	if (args && change->bytes >= 0)
+		json_object_set_new(args, "bytes", json_integer(change->bytes));
+	struct cell__audit_record record = { .session_id = change->witness->session_id,
+					     .kind = "files",
+					     .tool = "session",
+					     .callable = change->verb,
+					     .adapter = "files",
+					     .executor = change->witness->executor,
+					     .principal = cell__principal_word(change->principal),
+					     .client = *change->principal->name ? change->principal->name : NULL,
+					     .args = args,
+					     .decision = CELL__AUDIT_ALLOW,
+					     .by = CELL__AUDIT_BY_HOST,
+					     .outcome = !why                            ? CELL__AUDIT_OK
+							: why->code == CELL_E_CANCELLED ? CELL__AUDIT_CANCELLED
+											: CELL__AUDIT_ERROR,
+					     .code = why ? why->code : 0,
+					     .error = why ? why->msg : NULL };
+	if (cell__audit_write(cell__audit_of(change->witness->audit), &record, NULL, NULL, &err) < 0)
+		engine->host.log(engine->host.log_arg, CELL_LOG_WARN, "the audit log lacks a record: %s", err.msg);
+	json_decref(args);
 }
 
-void cell__files_written(struct cell_session *session)
+struct written {
+	struct cell_session *session;
+	const struct cell__file_change *change;
+};
+
+static void do_written(void *arg)
 {
-	cell__loop_call(session->engine->loop, do_written, session);
+	const struct written *written = arg;
+	cell__session_record_on_loop(written->session->engine, written->change);
+	cell__session_written_on_loop(written->session);
+}
+
+void cell__files_written(struct cell_session *session, const struct cell__file_change *change)
+{
+	struct written written = { session, change };
+	cell__loop_call(session->engine->loop, do_written, &written);
 }
 
 void cell__session_written_on_loop(struct cell_session *session)
@@ -441,7 +506,7 @@ struct rooting {
 	uv_work_t work;
 	struct cell__root root;
 	struct kernel_question kernel;
-	bool writes;
+	bool opened;
 	struct cell_error err;
 	cell__root_done done;
 	void *arg;
@@ -450,7 +515,7 @@ struct rooting {
 static void do_root(uv_work_t *work)
 {
 	struct rooting *rooting = work->data;
-	(void)open_root(rooting->waiting.session, rooting->kernel.pid, &rooting->root.fd, &rooting->err);
+	rooting->opened = open_root(rooting->waiting.session, rooting->kernel.pid, &rooting->root, &rooting->err) == 0;
 }
 
 static void handle_rooted(uv_work_t *work, int status)
@@ -458,7 +523,7 @@ static void handle_rooted(uv_work_t *work, int status)
 	struct rooting *rooting = work->data;
 	struct cell_session *session = rooting->waiting.session;
 	(void)status; /* never cancelled */
-	rooting->done(rooting->arg, rooting->root.fd >= 0 ? &rooting->root : NULL, &rooting->err);
+	rooting->done(rooting->arg, rooting->opened ? &rooting->root : NULL, &rooting->err);
 	free(rooting);
 	session->filing--;
 	cell__session_advance(session);
@@ -469,6 +534,8 @@ static void handle_kernel(struct cell__waiting *waiting)
 {
 	struct rooting *rooting = (struct rooting *)waiting;
 	struct cell_session *session = waiting->session;
+	if (!waiting->failed && find_place(session, &rooting->root, &waiting->err) < 0)
+		waiting->failed = true;
 	if (waiting->failed) {
 		rooting->done(rooting->arg, NULL, &waiting->err);
 		free(rooting);
@@ -481,7 +548,7 @@ static void handle_kernel(struct cell__waiting *waiting)
 
 int cell__session_root_on_loop(struct cell_session *session, bool writes, cell__root_done done, void *arg, struct cell_error *err)
 {
-	struct cell__root root = { .fd = -1 };
+	struct cell__root root = CELL_ROOT_INIT;
 	if (session->closing)
 		return cell_fail(err, CELL_E_CLOSED, 0, "the session is closed");
 	if (check_root(session, writes, err) < 0 || measure_root(session, writes, &root, err) < 0)
@@ -489,13 +556,9 @@ int cell__session_root_on_loop(struct cell_session *session, bool writes, cell__
 	struct rooting *rooting = cell__alloc(1, sizeof *rooting);
 	if (!rooting)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a transfer");
-	*rooting = (struct rooting){ .waiting.session = session,
-				     .waiting.done = handle_kernel,
-				     .root = root,
-				     .writes = writes,
-				     .kernel.session = session,
-				     .done = done,
-				     .arg = arg };
+	*rooting = (struct rooting){
+		.waiting.session = session, .waiting.done = handle_kernel, .root = root, .kernel.session = session, .done = done, .arg = arg
+	};
 	rooting->work.data = rooting;
 	session->filing++;
 	if (needs_kernel(session))

@@ -8,6 +8,7 @@
 
 #include "calls/principal.h"
 #include "executors/executor.h"
+#include "files/files.h"
 #include "space/engine.h"
 
 /* For the engine that they belong to. */
@@ -41,17 +42,20 @@ json_t *cell__session_points_on_loop(const struct cell_session *session);
 /* The layer over the workspace, on the pool or at the executor's server; flag: with texts, or force. */
 int cell__session_files_on_loop(struct cell_session *session, enum cell__files_verb verb, const char *const *paths, bool flag,
 				cell__files_done done, void *arg, struct cell_error *err);
-/* The workspace, for transfers (files/files.h). */
-struct cell__root {
-	int fd;
-	uint64_t max_bytes; /* that may be written; UINT64_MAX: no limit */
-	bool guarded;       /* protected names are not written */
-};
-/* As cell__files_root(), on the pool; done() takes the descriptor over.  root NULL: err has the reason. */
+/* As cell__files_root(), on the pool; done() takes the root over.  root NULL: err has the reason. */
 typedef void (*cell__root_done)(void *arg, const struct cell__root *root, const struct cell_error *err);
 int cell__session_root_on_loop(struct cell_session *session, bool writes, cell__root_done done, void *arg, struct cell_error *err);
 /* Files were written through a root. */
 void cell__session_written_on_loop(struct cell_session *session);
+/* A change of files, for the audit log.  The session may be gone. */
+struct cell__file_change {
+	const struct cell__file_witness *witness;
+	const struct cell__principal *principal;
+	const char *verb, *path; /* "put", "unpack", "make_folder", "remove" */
+	int64_t bytes;           /* -1: not known */
+	const struct cell_error *err; /* NULL: it was made */
+};
+void cell__session_record_on_loop(struct cell_engine *engine, const struct cell__file_change *change);
 /* As cell_session_start(), but the result may be delivered inside the call; *ret_run_id is set before. */
 int cell__session_start_on_loop(struct cell_session *session, const char *code, size_t size, const struct cell_run_options *opts,
 				uint64_t *ret_run_id, struct cell_error *err);

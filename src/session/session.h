@@ -393,8 +393,8 @@ void cell__session_end_waiting(struct cell__waiting *waiting, const struct cell_
  * write either, CELL_E_LIMIT where the workspace is full.  Any thread but the loop's; waits for a kernel where only a kernel has the view.
  */
 int cell__files_root(struct cell_session *session, bool writes, struct cell__root *ret_root, struct cell_error *err);
-/* Files were written through a root. */
-void cell__files_written(struct cell_session *session);
+/* Files were written through a root: their record, and another measurement of the workspace. */
+void cell__files_written(struct cell_session *session, const struct cell__file_change *change);
 /* For a waiting's task: ends when the session has a ready kernel, which is started if there is none. */
 void cell__session_do_need_kernel(struct cell__task *task);
 

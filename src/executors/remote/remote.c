@@ -18,6 +18,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "files/relay.h"
+
 #define MAX_CONNECTIONS 2048 /* including those of containers, one each */
 #define CLOSE_MS 5000
 
@@ -392,6 +394,14 @@ int64_t cell__remote_pid(const struct cell__kernel *base)
 {
 	(void)base;
 	return 0;
+}
+
+struct cell__elsewhere *cell__remote_place(const struct cell__kernel *base)
+{
+	const struct cell__remote_kernel *kernel = (const struct cell__remote_kernel *)base;
+
+	return *kernel->session ? cell__elsewhere_create(kernel->url, kernel->socket, kernel->authorization, kernel->ca, kernel->session)
+				: NULL;
 }
 
 struct destroying {

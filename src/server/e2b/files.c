@@ -228,9 +228,11 @@ static void write_parts(struct cell__e2b_work *work)
 	for (size_t i = 0; i < form->n; i++) {
 		const struct part *part = &form->parts[i];
 		struct cell__file_transfer *transfer = NULL;
+		struct cell__root root = { .fd = dup(work->root.fd),
+					   .max_bytes = work->root.max_bytes,
+					   .guarded = work->root.guarded };
 
-		if (cell__file_transfer_open(CELL_TRANSFER_PUT, dup(work->root.fd), part->inner, work->root.max_bytes, 0,
-					     work->root.guarded, &transfer, &work->err) < 0)
+		if (cell__file_transfer_open(CELL_TRANSFER_PUT, &root, part->inner, 0, &transfer, &work->err) < 0)
 			return;
 		if ((!part->bytes.size || cell__file_transfer_write(transfer, part->bytes.data, part->bytes.size, &work->err) == 0) &&
 		    cell__file_transfer_end(transfer, &work->err) == 0)
