@@ -61,6 +61,8 @@ void cell__handle_v1_files_discard(struct cell__request *request);
 void cell__handle_v1_race(struct cell__request *request);
 void cell__handle_v1_run(struct cell__request *request);
 void cell__handle_v1_run_get(struct cell__request *request);
+void cell__handle_v1_run_cancel(struct cell__request *request);
+void cell__handle_v1_runs(struct cell__request *request);
 void cell__handle_v1_events(struct cell__request *request);
 void cell__handle_v1_approvals(struct cell__request *request);
 void cell__handle_v1_all_approvals(struct cell__request *request);

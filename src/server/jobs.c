@@ -17,7 +17,7 @@ static void start_waiting(struct cell_server *server);
 
 /* ---- jobs ---- */
 
-static void job_unref(struct cell__job *job)
+void cell__job_unref(struct cell__job *job)
 {
 	if (--job->refs)
 		return;
@@ -57,7 +57,7 @@ static void forget_ended(struct cell_server *server, struct cell__job *job)
 	cell__events_forget(&job->events);
 	if (job->served)
 		unkeep(job->served, job);
-	job_unref(job);
+	cell__job_unref(job);
 }
 
 static void keep_ended(struct cell_server *server, struct cell__job *job)
@@ -95,7 +95,7 @@ void cell__jobs_forget(struct cell__served *served)
 		forget_ended(served->server, job);
 		unkeep(served, job);
 		job->served = NULL;
-		job_unref(job);
+		cell__job_unref(job);
 	}
 }
 
@@ -131,7 +131,7 @@ static void handle_reader_gone(struct cell__events *events)
 
 	if (job->form && job->form->stops && job->state == CELL_JOB_RUNNING && !events->n_readers && job->served->session)
 		cell_session_interrupt(job->served->session, NULL);
-	job_unref(job);
+	cell__job_unref(job);
 }
 
 /* Memory that is gone costs an event, and the reader sees that a number is missing. */
@@ -273,7 +273,7 @@ static void job_ended(struct cell__job *job, struct cell_result *result, const s
 		cell__events_end(&job->events);
 	}
 	cell_result_destroy(result);
-	job_unref(job);
+	cell__job_unref(job);
 	cell__jobs_advance(server);
 	cell__fusion_advance(server);
 	if (server->draining)
@@ -503,6 +503,30 @@ void cell__jobs_cancel(struct cell_server *server, struct cell__served *served)
 		next = ends->queue_next;
 		job_ended(ends, NULL, &err);
 	}
+}
+
+void cell__job_cancel(struct cell__job *job)
+{
+	struct cell_server *server = job->server;
+	struct cell__job **at = &server->queue, *before = NULL;
+	struct cell_error err;
+
+	if (job->state == CELL_JOB_RUNNING && job->served->session)
+		cell__session_cancel_on_loop(job->served->session, job->run_id);
+	if (job->state != CELL_JOB_WAITING)
+		return;
+	while (*at && *at != job) {
+		before = *at;
+		at = &(*at)->queue_next;
+	}
+	if (!*at)
+		return;
+	*at = job->queue_next;
+	if (server->queue_last == job)
+		server->queue_last = before;
+	server->n_queued--;
+	cell_fail(&err, CELL_E_CANCELLED, 0, "the run was cancelled before it began");
+	job_ended(job, NULL, &err);
 }
 
 /* ---- readers ---- */

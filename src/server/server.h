@@ -662,6 +662,7 @@ struct cell__job_form {
 /* Runs the cell of a request on request->served. answer NULL: a run whose events are kept, *ret_job; else the request is answered. */
 bool cell__job_begin(struct cell__request *request, const char *code, size_t size, int64_t timeout_ms,
 		     void (*answer)(struct cell__request *request, struct cell_result *result), struct cell__job **ret_job);
+void cell__job_unref(struct cell__job *job);
 struct cell__job *cell__job_find(struct cell__served *served, const char *number);
 /* Answers with its events, from the one after `after` on. */
 void cell__job_stream(struct cell__request *request, struct cell__job *job, uint64_t after);
@@ -672,6 +673,8 @@ void cell__jobs_forget(struct cell__served *served);
 void cell__jobs_cancel(struct cell_server *server, struct cell__served *served);
 /* Readers go: the server stops. */
 void cell__jobs_release(struct cell_server *server);
+/* One that waits ends at once, one that runs soon; one that has ended stays as it is. */
+void cell__job_cancel(struct cell__job *job);
 /* As JSON text; NULL: out of memory. */
 char *cell__job_describe(const struct cell__job *job);
 /* The answer of POST /execute; NULL: out of memory. */

@@ -205,6 +205,10 @@ const struct cell__route cell__routes[] = {
 	  .summary = "Runs cells side by side in forks of a session; the winner's state becomes the session's" },
 	{ POST, "/v1/sessions/{session}/runs", CELL_SCOPE_RUN, cell__handle_v1_run, .body = EXECUTE_BODY, .status = 202, .answer = "Run",
 	  .summary = "Starts a cell; with Accept: text/event-stream its events are the answer" },
+	{ GET, "/v1/sessions/{session}/runs", CELL_SCOPE_READ, cell__handle_v1_runs, .status = 200, .answer = "Runs",
+	  .summary = "Lists the runs of a session that wait, run or are kept, without their results; the newest first" },
+	{ DELETE, "/v1/sessions/{session}/runs/{run}", CELL_SCOPE_RUN, cell__handle_v1_run_cancel, .status = 202, .answer = "Run",
+	  .summary = "Cancels a run: one that waits does not begin, one that runs is interrupted and, if it goes on, killed" },
 	{ GET, "/v1/sessions/{session}/runs/{run}", CELL_SCOPE_READ, cell__handle_v1_run_get, .status = 200, .answer = "Run",
 	  .summary = "Returns a run, with its result when it has ended" },
 	{ GET, "/v1/sessions/{session}/runs/{run}/events", CELL_SCOPE_READ, cell__handle_v1_events, .status = 200, .answer = "events",
@@ -306,6 +310,9 @@ const struct cell__schema cell__schemas[] = {
 			"\"run_id\":{\"type\":\"integer\"},\"session_id\":" TEXT
 			",\"state\":{\"enum\":[\"waiting\",\"running\",\"ended\"]},\"last_event\":{\"type\":\"integer\"},"
 			"\"result\":{\"type\":[\"object\",\"null\"]}") },
+	{ "Runs", OBJECT("\"runs\"",
+			 "\"runs\":" LIST(OBJECT("\"run_id\",\"state\",\"last_event\"", "\"run_id\":{\"type\":\"integer\"},\"state\":" TEXT
+											",\"last_event\":{\"type\":\"integer\"}"))) },
 	{ "Approvals", OBJECT("\"approvals\"", "\"approvals\":" LIST("{\"type\":\"object\"}")) },
 	{ NULL, NULL },
 };

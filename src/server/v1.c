@@ -286,6 +286,32 @@ void cell__handle_v1_run_get(struct cell__request *request)
 		cell__answer_text(request, MHD_HTTP_OK, cell__job_describe(job));
 }
 
+void cell__handle_v1_run_cancel(struct cell__request *request)
+{
+	struct cell__job *job = find_job(request);
+
+	if (!job)
+		return;
+	job->refs++; /* an end makes room for other runs */
+	cell__job_cancel(job);
+	cell__answer_text(request, MHD_HTTP_ACCEPTED, cell__job_describe(job));
+	cell__job_unref(job);
+}
+
+void cell__handle_v1_runs(struct cell__request *request)
+{
+	static const char *const states[] = { "waiting", "running", "ended" };
+	json_t *list = json_array();
+
+	if (cell__served_find(request, request->params[0], false)) {
+		for (const struct cell__job *job = request->served->kept; job; job = job->kept_next)
+			json_array_append_new(list, json_pack("{s:I,s:s,s:I}", "run_id", (json_int_t)job->number, "state",
+							      states[job->state], "last_event", (json_int_t)job->events.next_number - 1));
+		cell__answer_json(request, MHD_HTTP_OK, json_pack("{s:O}", "runs", list));
+	}
+	json_decref(list);
+}
+
 bool cell__last_event(struct cell__request *request, const struct cell__events *events, uint64_t *ret_after)
 {
 	const char *last = cell__request_header(request, "Last-Event-ID");
