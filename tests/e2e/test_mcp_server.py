@@ -16,7 +16,7 @@ sys.path.insert(0, os.path.join(support.ROOT, "tests", "mcp"))
 import client as mcp_client  # noqa: E402
 import peers  # noqa: E402
 
-ALL = ["run_code", "execute_ipython_cell", "reset", "interrupt", "get_job", "cancel_job", "close_session", "checkpoint", "rewind", "fork_session", "list_tools", "search_tools", "list_workflows",
+ALL = ["run_code", "execute_ipython_cell", "reset", "interrupt", "files", "get_job", "cancel_job", "close_session", "checkpoint", "rewind", "fork_session", "list_tools", "search_tools", "list_workflows",
          "search_workflows", "get_workflow", "create_workflow", "delete_workflow", "list_artifacts", "save_artifact",
          "load_artifact", "list_deps", "add_dep", "remove_dep", "install_package"]
 COMPAT = {"execute_ipython_cell", "get_workflow", "save_artifact", "load_artifact", "install_package"}  # listed with --compat only
@@ -101,11 +101,32 @@ def test_the_list_of_tools(client):
     for tool in tools:
         assert set(tool) <= {"name", "description", "inputSchema", "annotations"} and tool["description"]
         assert set(tool["inputSchema"].get("required", [])) <= set(tool["inputSchema"]["properties"])
-    # 1,262 tokens of o200k, 4.5 bytes each; 1,500 are allowed (bench/tokens.py counts them).
+    # 1,360 tokens of o200k, 4.5 bytes each; 1,500 are allowed (bench/tokens.py counts them).
     assert len(json.dumps(tools, separators=(",", ":"))) < 6500
     hints = {tool["name"]: tool.get("annotations") for tool in tools}
     assert hints["list_tools"] == {"readOnlyHint": True} and hints["checkpoint"] == {"destructiveHint": False}
     assert hints["run_code"] is None
+
+
+def test_files(connect, tmp_path):
+    (tmp_path / "work").mkdir()
+    client = connect("--base", tmp_path, "--cwd", tmp_path / "work")
+    assert text_of(client.call("files", op="write", path="a/f", data="text ü")) == "Done."
+    assert client.value("run_code", code="open('a/f').read()")["value"] == "text ü"
+    assert client.value("files", op="read", path="a/f") == {"data": "text ü", "base64": False}
+    client.call("files", op="write", path="b", data="AP8=", base64=True)
+    assert client.value("files", op="read", path="b") == {"data": "AP8=", "base64": True}
+    assert [each["name"] for each in client.value("files", op="list", path="a")["entries"]] == ["f"]
+    client.call("run_code", code="import os; os.symlink('/etc', 'link'); open('big', 'wb').write(bytes((1 << 20) + 1)); os.mkfifo('pipe')")
+    for words, code in ((dict(op="read", path="link/passwd"), "forbidden"), (dict(op="write", path="link/x", data=""), "forbidden"),
+                        (dict(op="read", path="../x"), "invalid"), (dict(op="read", path="/etc/passwd"), "invalid"), (dict(op="read", path="big"), "limit"),
+                        (dict(op="write", path="x", data="x" * ((1 << 20) + 1)), "limit"), (dict(op="write", path="x"), "invalid"),
+                        (dict(op="write", path="x", data="?", base64=True), "invalid"), (dict(op="read", path="pipe"), "invalid"),
+                        (dict(op="remove", path="a"), "exists"), (dict(op="read", path="none"), "not_found")):
+        answer = client.result(client.start("files", words))
+        assert answer["isError"] and text_of(answer).startswith(code + ":"), (words, answer)
+    client.call("files", op="remove", path="b")
+    assert client.value("run_code", code="os.path.exists('b') or os.path.exists('x')")["value"] is False
 
 
 def test_tools_that_are_not_listed_can_be_called(client):
@@ -131,7 +152,7 @@ def test_the_whole_list_of_tools(connect, tmp_path):
 def test_tools_that_cannot_work_are_not_offered(connect, tmp_path):
     client = connect()
     names = [tool["name"] for tool in client.result(client.send("tools/list"))["tools"]]
-    assert names == TOOLS[:11]
+    assert names == TOOLS[:12]
     assert client.error(client.start("list_deps"))["message"] == "Unknown tool: list_deps"
     client = connect("--storage", tmp_path, "--no-runtime-deps")
     names = [tool["name"] for tool in client.result(client.send("tools/list"))["tools"]]

@@ -10,6 +10,7 @@
  *     result.c   the outcome of a cell, as a tool's result
  *     table.c    the tools: a table, their schemas, checking of their arguments
  *     tools.c    the tools that work on the space
+ *     files.c    the tool that works on files of a session
  *
  * server/mcp.c serves many clients over Streamable HTTP.
  *
@@ -51,6 +52,7 @@
 #define CELL_MCP_MAX_IMAGES 16u              /* in one answer */
 #define CELL_MCP_MAX_IMAGE_BYTES (16u * 1024u * 1024u) /* together */
 #define CELL_MCP_MAX_ARTIFACT_BYTES (4u * 1024u * 1024u) /* loaded or saved by one call */
+#define CELL_MCP_MAX_FILE_BYTES (1024u * 1024u) /* read or written by one call */
 #define CELL_MCP_MAX_FILES 100u              /* of long output that are kept */
 #define CELL_MCP_MAX_OUTBOX_BYTES (8u * 1024u * 1024u) /* a client that has not read so much gets no progress and log */
 
@@ -421,6 +423,7 @@ json_t *cell__mcp_tool_output(const struct cell__mcp_tool *tool);
 json_t *cell__mcp_tools_check(const struct cell__mcp_tool *tool, const json_t *args, struct cell__buf *message);
 
 /* tools.c */
+int cell__mcp_files(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);
 int cell__mcp_reset(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);
 int cell__mcp_interrupt(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);
 int cell__mcp_get_job(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);

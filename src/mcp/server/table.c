@@ -81,6 +81,18 @@ static const struct cell__mcp_tool table[] = {
 	  .answer = DONE,
 	  .flags = CELL_MCP_IDEMPOTENT | CELL_MCP_SESSION | CELL_MCP_AT_ONCE,
 	  .run = cell__mcp_interrupt },
+	{ .name = "files",
+	  .title = "Files of the session",
+	  .about = "Lists, reads (up to 1 MiB), writes or removes files of the session's workspace.",
+	  .input = OBJECT(
+		  "\"op\":{\"type\":\"string\",\"enum\":[\"list\",\"read\",\"write\",\"remove\"]},\"path\":{\"type\":\"string\",\"default\":\"\"},"
+		  "\"data\":{\"type\":\"string\",\"x-nul\":true},\"base64\":{\"type\":\"boolean\",\"description\":\"Of data\"}," SESSION_ID,
+		  "\"op\""),
+	  .answer = ANSWER("\"result\":{\"type\":\"string\"},\"entries\":{\"type\":\"array\"},\"data\":{\"type\":\"string\"},"
+			   "\"base64\":{\"type\":\"boolean\"}," SESSION,
+			   ""),
+	  .flags = CELL_MCP_DESTRUCTIVE | CELL_MCP_IDEMPOTENT | CELL_MCP_SESSION | CELL_MCP_AT_ONCE,
+	  .run = cell__mcp_files },
 	{ .name = "get_job",
 	  .title = "Get the result of a job",
 	  .about = "Returns the result of a job, or that it still runs.",
