@@ -292,6 +292,11 @@ def stage_pythons():
     pytests("build", "python/tests/test_pythons.py", WORKCELL_ALL_PYTHONS="1")
 
 
+def stage_large_files():
+    say("a file of 2 GiB through a server, in constant memory")
+    pytests("build", "tests/e2e/test_serve_files.py::test_constant_memory", WORKCELL_TEST_UPLOAD_MIB="2048")
+
+
 # Line numbers are all that a report of a sanitizer needs of the debug information, and a build with no more takes a tenth less.
 LINE_NUMBERS = "-Dc_args=-g1"
 # clang's build is the sanitizers' and the fuzzer's as well: a build takes minutes.
@@ -473,7 +478,7 @@ TIERS = {
     "check": [stage_gcc, stage_checks, stage_quick_unit, stage_smoke],
     "test": [stage_gcc, stage_checks, stage_unit, stage_e2e, stage_holes, stage_asan, stage_fuzz, stage_tsan, stage_containers, stage_sdk, stage_valkey,
              stage_framework_smoke],
-    "soak": [stage_gcc, stage_analyze, stage_pythons, stage_sanitized_e2e, stage_long_fuzz, stage_races, stage_vm, stage_browser, stage_packages, stage_aarch64, stage_frameworks],
+    "soak": [stage_gcc, stage_analyze, stage_pythons, stage_large_files, stage_sanitized_e2e, stage_long_fuzz, stage_races, stage_vm, stage_browser, stage_packages, stage_aarch64, stage_frameworks],
 }
 STAGES = {stage.__name__[len("stage_"):]: stage for stages in TIERS.values() for stage in stages}
 # Of the tier `test`: what comes first, and then lines of stages side by side. Only the main one runs ninja in the folder `build`.

@@ -13,12 +13,13 @@ import serving
 import support
 
 PYTHON = "/usr/bin/python3"
+UPLOAD_MIB = int(os.environ.get("WORKCELL_TEST_UPLOAD_MIB", "60"))  # of test_constant_memory
 ALICE, BOB, READER = "t0ken-of-alice", "t0ken-of-bob", "t0ken-of-the-reader"
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with serving.shared("--executor", "subprocess", "--base", tmp_path_factory.mktemp("base"), "--max-file", "64M") as made:
+    with serving.shared("--executor", "subprocess", "--base", tmp_path_factory.mktemp("base"), "--max-file", "%dM" % max(64, UPLOAD_MIB)) as made:
         yield made
 
 
@@ -354,7 +355,7 @@ def test_constant_memory(server, files):
     before = resident()
     with open("/proc/%d/clear_refs" % server.pid, "w", encoding="utf-8") as file:
         file.write("5")
-    count = int(os.environ.get("WORKCELL_TEST_UPLOAD_MIB", "60"))
+    count = UPLOAD_MIB
     connection = server.connect()
     connection.putrequest("PUT", files + "/f")
     connection.putheader("Authorization", "Bearer " + serving.TOKEN)
