@@ -356,8 +356,7 @@ static void add_row(struct cell_cli_table *table, const json_t *item, const char
 		table->failed = true;
 		return;
 	}
-	cell__cli_table_add(table,
-			    (const char *[]){ cell__cli_text(item, "mode"), type, strcmp(type, "file") ? "" : size, age, shown });
+	cell__cli_table_add(table, (const char *[]){ cell__cli_text(item, "mode"), type, strcmp(type, "file") ? "" : size, age, shown });
 }
 
 static int list(struct filing *filing, const char *path, struct cell_error *err)
@@ -385,7 +384,8 @@ static int list(struct filing *filing, const char *path, struct cell_error *err)
 	return status;
 }
 
-static int change(struct filing *filing, const struct cell_cli_list *operands, const char *method, const char *query, struct cell_error *err)
+static int change(struct filing *filing, const struct cell_cli_list *operands, const char *method, const char *query,
+		  struct cell_error *err)
 {
 	json_t *done = json_array();
 	int status = 0;
@@ -406,7 +406,8 @@ static int change(struct filing *filing, const struct cell_cli_list *operands, c
 static int run_verb(struct filing *filing, const struct cell_cli_list *operands, struct cell_error *err)
 {
 	const char *verb = operands->items[0].value;
-	const char *first = operands->count > 2 ? operands->items[2].value : "", *second = operands->count > 3 ? operands->items[3].value : NULL;
+	const char *first = operands->count > 2 ? operands->items[2].value : "",
+		   *second = operands->count > 3 ? operands->items[3].value : NULL;
 	bool gets = !strcmp(verb, "get");
 
 	if (!strcmp(verb, "ls"))

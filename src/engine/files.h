@@ -6,10 +6,10 @@
 #include "workcell.h"
 
 int cell__file_put_as(struct cell_session *session, const struct cell__principal *principal, const char *path,
-			   const struct cell_file_options *opts, int fd, int64_t *ret_bytes, struct cell_error *err);
+		      const struct cell_file_options *opts, int fd, int64_t *ret_bytes, struct cell_error *err);
 int cell__file_make_folder_as(struct cell_session *session, const struct cell__principal *principal, const char *path,
-				   struct cell_error *err);
-int cell__file_remove_as(struct cell_session *session, const struct cell__principal *principal, const char *path, int recursive,
 			      struct cell_error *err);
+int cell__file_remove_as(struct cell_session *session, const struct cell__principal *principal, const char *path, int recursive,
+			 struct cell_error *err);
 
 #endif

@@ -52,7 +52,8 @@ void cell__elsewhere_destroy(struct cell__elsewhere *place)
 	free(place);
 }
 
-struct cell__elsewhere *cell__elsewhere_create(const char *url, const char *socket, const char *authorization, const char *ca, const char *session)
+struct cell__elsewhere *cell__elsewhere_create(const char *url, const char *socket, const char *authorization, const char *ca,
+					       const char *session)
 {
 	struct cell__elsewhere *place = cell__alloc(1, sizeof *place);
 	if (!place)
@@ -153,8 +154,8 @@ static int explain(const struct cell__relay *relay, struct cell_error *err)
 {
 	if (relay->over && (relay->refusal.size > 0 || (relay->code == CURLE_OK && !is_success(relay->status))))
 		return cell__relay_refusal(relay->status, &relay->refusal, err);
-	return cell_fail(err, relay->code == CURLE_OUT_OF_MEMORY ? CELL_E_NOMEM : CELL_E_IO, 0, "the transfer with the server failed: %.160s",
-			 *relay->detail ? relay->detail : curl_easy_strerror(relay->code));
+	return cell_fail(err, relay->code == CURLE_OUT_OF_MEMORY ? CELL_E_NOMEM : CELL_E_IO, 0,
+			 "the transfer with the server failed: %.160s", *relay->detail ? relay->detail : curl_easy_strerror(relay->code));
 }
 
 /* Once around: something has happened, or TICK_MS have passed. */
@@ -210,9 +211,13 @@ int cell__relay_start(CURL *easy, struct curl_slist *headers, bool sends, const 
 		curl_slist_free_all(headers);
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a request");
 	}
-	*relay = (struct cell__relay){
-		.multi = multi, .easy = easy, .headers = headers, .cancelled = cancelled, .body_ended = !sends, .waiting = CELL_BUF_INIT, .refusal = CELL_BUF_INIT
-	};
+	*relay = (struct cell__relay){ .multi = multi,
+				       .easy = easy,
+				       .headers = headers,
+				       .cancelled = cancelled,
+				       .body_ended = !sends,
+				       .waiting = CELL_BUF_INIT,
+				       .refusal = CELL_BUF_INIT };
 	curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers);
 	curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, relay->detail);
 	curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, take_bytes);

@@ -22,7 +22,8 @@ struct cell__elsewhere {
 	char session[65];
 };
 /* NULL: out of memory.  The strings are copied. */
-struct cell__elsewhere *cell__elsewhere_create(const char *url, const char *socket, const char *authorization, const char *ca, const char *session);
+struct cell__elsewhere *cell__elsewhere_create(const char *url, const char *socket, const char *authorization, const char *ca,
+					       const char *session);
 /* NULL is allowed. */
 void cell__elsewhere_destroy(struct cell__elsewhere *place);
 

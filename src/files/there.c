@@ -117,8 +117,8 @@ static int stat_there(const struct cell__root *root, const char *path, struct st
 	return size < 0 ? cell_fail(err, CELL_E_PROTOCOL, 0, "the server's answer is not the description of a file") : 0;
 }
 
-int cell__there_open(enum cell__file_transfer_kind kind, struct cell__root *root, const char *path, unsigned mode, struct cell__there **ret_there,
-		     struct stat *ret_stat, struct cell_error *err)
+int cell__there_open(enum cell__file_transfer_kind kind, struct cell__root *root, const char *path, unsigned mode,
+		     struct cell__there **ret_there, struct stat *ret_stat, struct cell_error *err)
 {
 	struct cell__there *there = cell__alloc(1, sizeof *there);
 	char query[32] = "";
@@ -137,7 +137,8 @@ int cell__there_open(enum cell__file_transfer_kind kind, struct cell__root *root
 			strcpy(query, "&format=tar");
 		else if (mode)
 			snprintf(query, sizeof query, "&mode=%03o", mode & 0777);
-		there->relay = ask(root->place, root->cancelled, kind == CELL_TRANSFER_PACK ? "GET" : "PUT", path, query, NULL, kind != CELL_TRANSFER_PACK, err);
+		there->relay = ask(root->place, root->cancelled, kind == CELL_TRANSFER_PACK ? "GET" : "PUT", path, query, NULL,
+				   kind != CELL_TRANSFER_PACK, err);
 		rc = there->relay ? 0 : -1;
 	}
 	there->place = cell__take_ptr(root->place);
