@@ -74,12 +74,34 @@ static int ask_json(const struct cell__root *root, const char *method, const cha
 	return *ret_answer ? 0 : cell_fail(err, CELL_E_PROTOCOL, 0, "the server's answer is not JSON");
 }
 
+static bool is_item(const json_t *item, const char *key)
+{
+	return json_is_string(json_object_get(item, key)) && json_is_string(json_object_get(item, "type")) &&
+	       json_is_integer(json_object_get(item, "size")) && json_is_string(json_object_get(item, "mode")) &&
+	       json_is_number(json_object_get(item, "mtime"));
+}
+
+/* A description as cell__files_describe() makes it, with members that others may have added. */
+static bool is_description(const json_t *found)
+{
+	const json_t *entries = json_object_get(found, "entries"), *item;
+	size_t i;
+	if (!is_item(found, "path"))
+		return false;
+	if (strcmp(json_string_value(json_object_get(found, "type")), "folder") != 0)
+		return true;
+	json_array_foreach(entries, i, item)
+		if (!is_item(item, "name"))
+			return false;
+	return json_is_array(entries) && json_is_boolean(json_object_get(found, "truncated"));
+}
+
 static json_t *describe(const struct cell__root *root, const char *path, struct cell_error *err)
 {
 	json_t *found = NULL;
 	if (ask_json(root, "GET", path, "&format=json", &found, err) < 0)
 		return NULL;
-	if (json_is_string(json_object_get(found, "type")) && json_is_integer(json_object_get(found, "size")))
+	if (is_description(found))
 		return found;
 	json_decref(found);
 	cell_fail(err, CELL_E_PROTOCOL, 0, "the server's answer is not the description of a file");
