@@ -295,8 +295,14 @@ class Kernel:
 
     def speculate(self, ident, options, waits):
         """For a call that waits for a person: makes a copy that waits for the same answer. True in the copy."""
-        asyncio = sys.modules.get("asyncio")
-        if waits and (asyncio is None or asyncio._get_running_loop() is None):
+        asyncio, problem = sys.modules.get("asyncio"), None
+        if not waits:
+            problem = "call", "that does not wait on the main thread"
+        elif asyncio is not None and asyncio._get_running_loop() is not None:
+            problem = "call", "on an event loop"
+        elif any(_signal.getitimer(which)[0] for which in (0, 1, 2)):
+            problem = "timer", "that sends a signal, which a fork does not have"
+        if problem is None:
             run, random = self.run_id, speculation.Randomness()
             if not self.fork(ident, options):
                 return False
@@ -307,8 +313,7 @@ class Kernel:
             return True
         for fd in _workcell.take_fds():
             os.close(fd)
-        held = ["call", "on an event loop" if waits else "that does not wait on the main thread"]
-        _workcell.send(_workcell.FORKED, ident, dumps({"held": [held]}).encode())
+        _workcell.send(_workcell.FORKED, ident, dumps({"held": [problem]}).encode())
         return False
 
     def leave_cell(self, asyncio, running):

@@ -176,6 +176,23 @@ runs = runs + 1
     gated(scenario, executor, tmp_path)
 
 
+def test_files_from_outside(executor, tmp_path):
+    """What the host does to the files of the session while it waits is not lost."""
+    async def scenario(gate, work):
+        session = gate.session
+        await session.run("open('a.txt', 'w').write('1')")
+        cell, request = await gate.runs("tools.pay(amount=1)\nopen('b.txt', 'w').write('2')")
+        assert [each.path for each in (await session.diff()).files] == ["a.txt"]  # reading changes nothing
+        assert gate.states() == ["started"]
+        await session.commit()
+        assert gate.states() == ["started", "dropped"] and "outside" in gate.events[1].reason
+        await request.accept()
+        assert (await cell).error is None and [each.path for each in (await session.diff()).files] == ["b.txt"]
+        assert os.listdir(work) == ["a.txt"]
+
+    gated(scenario, executor, tmp_path)
+
+
 def test_recorded(executor, tmp_path):
     """The last result of the same call, where the tool announces none; not that of edited arguments."""
     async def scenario(gate, work):
@@ -306,14 +323,14 @@ def test_declined(tmp_path):
         session = gate.session
         for code, reason in [("f = open('x.txt', 'w')", "open for writing"), ("f.close()\nimport mmap\nm = mmap.mmap(-1, 4096)", "mapped"),
                              ("m.close()\nimport threading, time\ne = threading.Event()\nthreading.Thread(target=e.wait, daemon=True).start()",
-                              "thread")]:
+                              "thread"), ("e.set()\ntime.sleep(0.05)\nimport signal\nsignal.alarm(60)", "timer")]:
             assert (await session.run(code)).error is None
             cell, request = await gate.asks("tools.pay(amount=1)")
             await gate.until(lambda: gate.events)
             assert gate.states() == ["dropped"] and reason in gate.events[0].reason
             await request.accept()
             assert (await cell).value == {"ok": True} and gate.states() == ["dropped"]
-        await session.run("e.set()")
+        await session.run("signal.alarm(0)")
         cell, request = await gate.asks("import asyncio\nawait asyncio.gather(tools.pay.call_async(amount=1), tools.pay.call_async(amount=2))")
         await gate.until(lambda: len(session.approvals) == 2 and gate.events)
         for each in session.approvals.pending:

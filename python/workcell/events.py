@@ -130,7 +130,7 @@ class BranchEvent(_Event):
     """A branch of a session, for ``Session(on_branch=...)``; not an event of a cell.
 
     ``kind`` says which other members are set: ``fork`` (``new_session_id``), ``point`` (``name``, ``cell``), ``rewind`` (``name`` or None,
-    ``cell``), ``restored`` (``cell``), ``race`` (``n``, ``winner`` or None), ``dropped`` (a point over the budget: ``name``, ``bytes``,
+    ``cell``, ``file_state``: whether files went back too), ``restored`` (``cell``), ``race`` (``n``, ``winner`` or None), ``dropped`` (a point over the budget: ``name``, ``bytes``,
     ``budget``), ``lost`` (the process of a point has ended: ``message``), ``commit`` and ``discard`` (``files``), ``child`` and ``child_ended`` (code
     has forked its session: ``new_session_id``, ``parent``), ``speculation`` (``state``: ``started``, ``kept``, ``dropped`` or ``declined``;
     ``call``: the number of the approval; ``reason`` of the last two; ``ran_ms``).
@@ -142,6 +142,7 @@ class BranchEvent(_Event):
                  n: Optional[int] = None, winner: Optional[int] = None, bytes: Optional[int] = None,
                  budget: Optional[Literal["session", "engine"]] = None, message: Optional[str] = None,
                  files: Optional[List[Any]] = None, parent: Optional[str] = None,
+                 file_state: Optional[Literal["included", "without_tmp", "not_included", "of_server"]] = None,
                  state: Optional[Literal["started", "kept", "dropped", "declined"]] = None, call: Optional[int] = None,
                  reason: Optional[str] = None, ran_ms: Optional[int] = None, **later: Any) -> None:
         self.session_id = session  #: the session that was branched
@@ -153,6 +154,7 @@ class BranchEvent(_Event):
         self.message, self.files = message, files
         self.parent = parent  #: the session whose code forked the child
         self.state, self.call, self.reason, self.ran_ms = state, call, reason, ran_ms
+        self.file_state = file_state
         self.more = later  #: fields that this version of the package does not know
 
 

@@ -195,6 +195,13 @@ static json_int_t children_asked(const struct cell__request *request)
 	return json_is_integer(asked) ? json_integer_value(asked) : request->server->session.allow_fork;
 }
 
+static bool speculation_asked(const struct cell__request *request)
+{
+	const json_t *asked = json_object_get(request->json, "speculate");
+
+	return json_is_boolean(asked) ? json_is_true(asked) : request->server->session.speculate != 0;
+}
+
 static void handle_workspace(void *arg, struct cell__workspace *workspace, const struct cell_error *err)
 {
 	struct opening *opening = arg;
@@ -218,6 +225,7 @@ static void handle_workspace(void *arg, struct cell__workspace *workspace, const
 		choose_zygote(opening, workspace);
 		opening->options.on_event = NULL;
 		opening->options.allow_fork = (int)children_asked(opening->request);
+		opening->options.speculate = speculation_asked(opening->request);
 		opening->options.no_spill = 1; /* a client cannot read a file here, and its result is freed once it is answered */
 		if (served->folder)
 			opening->options.cwd = served->folder->path;
@@ -289,6 +297,11 @@ void cell__served_open(struct cell__request *request, const char *workspace_id, 
 		cell__answer_fail(request, MHD_HTTP_FORBIDDEN, CELL_E_FORBIDDEN,
 				  "allow_fork is more than this server allows (%d): start it with a larger --allow-fork",
 				  server->session.allow_fork);
+		return;
+	}
+	if (speculation_asked(request) && !server->session.speculate) {
+		cell__answer_fail(request, MHD_HTTP_FORBIDDEN, CELL_E_FORBIDDEN,
+				  "this server does not speculate: start it with --speculate");
 		return;
 	}
 	opening = begin_opening(request, opened);

@@ -29,11 +29,13 @@
 																				 "\"fetch_files\":{\"type\":[\"array\",\"null\"],\"items\":{\"type\":\"string\"},\"description\":\"paths to return\"}", \
 	     "\"code\",\"language\"")
 /* No other members: an ignored one could be a requested limit. */
-#define SESSION_BODY                                                                                                                                                            \
-	"{\"type\":\"object\",\"properties\":{" FIELD(                                                                                                                          \
-		"workspace_id", "[\"string\",\"null\"]",                                                                                                                        \
-		"1-128 letters, digits, underscores or hyphens") ",\"allow_fork\":{\"type\":\"integer\",\"minimum\":0,\"description\":"                                         \
-								 "\"children that the code may fork from its session; at most, and by default, as many as the server allows\"}" \
+#define SESSION_BODY                                                                                                                                                              \
+	"{\"type\":\"object\",\"properties\":{" FIELD(                                                                                                                            \
+		"workspace_id", "[\"string\",\"null\"]",                                                                                                                          \
+		"1-128 letters, digits, underscores or hyphens") ",\"allow_fork\":{\"type\":\"integer\",\"minimum\":0,\"description\":"                                           \
+								 "\"children that the code may fork from its session; at most, and by default, as many as the server allows\"},"  \
+								 "\"speculate\":{\"type\":\"boolean\",\"description\":"                                                           \
+								 "\"goes on in a copy while a call waits for its approval; by default as the server does, which must allow it\"}" \
 								 "},\"additionalProperties\":false}"
 #define DROP_FIELD FIELD("drop", "\"boolean\"", "go without threads, child processes, connections and file locks")
 #define COUNT_FIELD(name, about) "\"" name "\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":1000,\"description\":\"" about "\"}"

@@ -170,7 +170,14 @@ static void handle_rewound(void *arg, struct cell_session *session, const struct
 
 	cell__session_log_branch(session ? request->served->log : NULL,
 				 json_pack("{s:s,s:O?,s:O?}", "kind", "rewind", "name", name, "cells", cells));
-	handle_reset(arg, session, err);
+	if (!session) {
+		cell__answer_error(request, err);
+		return;
+	}
+	json_t *answer = cell__served_describe(request->served);
+	if (answer)
+		json_object_set_new(answer, "file_state", json_string(cell__session_file_state(session)));
+	cell__answer_json(request, request->route->status, answer);
 }
 
 void cell__handle_v1_rewind(struct cell__request *request)

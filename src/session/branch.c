@@ -684,6 +684,15 @@ static void return_to(struct cell_session *session, struct cell__point *point, u
 	session->returning = point;
 }
 
+const char *cell__session_file_state(const struct cell_session *session)
+{
+	if (session->executor->calls_there)
+		return "of_server";
+	if (!session->layer)
+		return "not_included";
+	return session->options.confined ? "included" : "without_tmp";
+}
+
 void cell__session_do_rewind(struct cell__task *task)
 {
 	struct cell__rewinding *rewinding = (struct cell__rewinding *)task;
@@ -715,7 +724,8 @@ void cell__session_do_rewind(struct cell__task *task)
 	}
 	uint64_t cells = rewinding->name ? point->cells : session->cells - rewinding->cells;
 	waiting->told = session;
-	waiting->news = json_pack("{s:s, s:s?, s:I}", "kind", "rewind", "name", rewinding->name, "cell", (json_int_t)cells);
+	waiting->news = json_pack("{s:s, s:s?, s:I, s:s}", "kind", "rewind", "name", rewinding->name, "cell", (json_int_t)cells,
+				  "file_state", cell__session_file_state(session));
 	if (session->layer) {
 		return_to(session, point, cells, waiting);
 		forget_later(session, point);

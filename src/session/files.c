@@ -63,8 +63,8 @@ char *cell__files_receipt(const struct cell_session *session)
 	struct cell__buf text = CELL_BUF_INIT;
 	if (!session->layer || session->options.confined)
 		return NULL;
-	if (cell__buf_printf(&text, "%.*s,\"workspace\":\"cow\",\"layer\":\"%s\"}", (int)strlen(receipt) - 1, receipt,
-			     cell__layer_word(session->layer)) < 0)
+	if (cell__buf_printf(&text, "%.*s,\"workspace\":\"cow\",\"layer\":\"%s\",\"not_in_layer\":[\"/tmp\"]}", (int)strlen(receipt) - 1,
+			     receipt, cell__layer_word(session->layer)) < 0)
 		return NULL;
 	return cell__buf_take(&text);
 }
@@ -113,6 +113,7 @@ static int discard(struct cell_session *session, const struct kernel_question *k
 static void tell_change(struct cell_session *session, const char *kind, const json_t *answer)
 {
 	json_t *files = json_object_get(answer, "committed");
+	cell__speculation_files_changed(session);
 	cell__branch_tell(session, json_pack("{s:s, s:O*}", "kind", kind, "files", files));
 }
 
@@ -180,21 +181,54 @@ static json_t *ask_there(struct cell_session *session, enum cell__files_verb ver
 	return asking.answer;
 }
 
+static void do_hold_layer(void *arg)
+{
+	struct cell_session *session = arg;
+	session->filing++;
+}
+
+static void do_let_go_layer(void *arg)
+{
+	struct cell_session *session = arg;
+	session->filing--;
+	cell__session_advance(session);
+}
+
+/* While a caller's thread works on the layer it stays the session's (speculation.c replaces it). */
+static void hold_layer(struct cell_session *session)
+{
+	cell__loop_call(session->engine->loop, do_hold_layer, session);
+}
+
+static void let_go_layer(struct cell_session *session)
+{
+	cell__loop_call(session->engine->loop, do_let_go_layer, session);
+}
+
 char *cell__files_diff(struct cell_session *session, bool with_text, struct cell_error *err)
 {
 	if (session->executor->files)
 		return text_of(ask_there(session, CELL__FILES_DIFF, NULL, with_text, err), err);
-	return has_layer(session, err) < 0 ? NULL : text_of(cell__layer_diff(session->layer, with_text, err), err);
+	if (has_layer(session, err) < 0)
+		return NULL;
+	hold_layer(session);
+	json_t *answer = cell__layer_diff(session->layer, with_text, err);
+	let_go_layer(session);
+	return text_of(answer, err);
 }
 
 char *cell__files_commit(struct cell_session *session, const char *const *paths, bool force, struct cell_error *err)
 {
 	if (session->executor->files)
 		return text_of(ask_there(session, CELL__FILES_COMMIT, paths, force, err), err);
-	json_t *answer = has_layer(session, err) < 0 ? NULL : cell__layer_commit(session->layer, paths, force, err);
+	if (has_layer(session, err) < 0)
+		return NULL;
+	hold_layer(session);
+	json_t *answer = cell__layer_commit(session->layer, paths, force, err);
 	struct change change = { session, "commit", answer };
 	if (answer)
 		cell__loop_call(session->engine->loop, do_tell_change, &change);
+	let_go_layer(session);
 	return text_of(answer, err);
 }
 
@@ -208,12 +242,14 @@ int cell__files_discard(struct cell_session *session, struct cell_error *err)
 	}
 	if (has_layer(session, err) < 0)
 		return -1;
+	hold_layer(session);
 	cell__loop_call(session->engine->loop, do_ask_kernel, &kernel);
-	if (discard(session, &kernel, err) < 0)
-		return -1;
+	int rc = discard(session, &kernel, err);
 	struct change change = { session, "discard", NULL };
-	cell__loop_call(session->engine->loop, do_tell_change, &change);
-	return 0;
+	if (rc == 0)
+		cell__loop_call(session->engine->loop, do_tell_change, &change);
+	let_go_layer(session);
+	return rc;
 }
 
 /* ---- for the loop's thread ---- */
@@ -436,11 +472,13 @@ int cell__files_root(struct cell_session *session, bool writes, struct cell__roo
 	struct root_question question = { .session = session, .kernel.session = session, .root = &root, .err = err, .writes = writes };
 	if (check_root(session, writes, err) < 0 || (needs_kernel(session) && wait_for_kernel(session, err) < 0))
 		return -1;
+	hold_layer(session);
 	cell__loop_call(session->engine->loop, do_measure_root, &question);
-	if (question.rc < 0 || open_root(session, question.kernel.pid, &root, err) < 0)
-		return -1;
-	*ret_root = root;
-	return 0;
+	int rc = question.rc < 0 ? -1 : open_root(session, question.kernel.pid, &root, err);
+	let_go_layer(session);
+	if (rc == 0)
+		*ret_root = root;
+	return rc;
 }
 
 void cell__session_record_on_loop(struct cell_engine *engine, const struct cell__file_change *change)
@@ -499,6 +537,7 @@ void cell__files_written(struct cell_session *session, const struct cell__file_c
 void cell__session_written_on_loop(struct cell_session *session)
 {
 	cell__quota_changed(session->quota);
+	cell__speculation_files_changed(session);
 }
 
 struct rooting {

@@ -350,6 +350,8 @@ const char *cell__speculation_obstacle(const struct cell_session *session);
 void cell__speculation_copy_ended(struct cell_session *shadow, const char *reason);
 /* The shadow is gone: the session it was of, which it has left; NULL: it is not a shadow. */
 struct cell_session *cell__speculation_remove(struct cell_session *shadow);
+/* Somebody else than its code has changed the files of the session, which a copy would not have. */
+void cell__speculation_files_changed(struct cell_session *session);
 /* Frees recorded results. */
 void cell__speculation_forget(struct cell_session *session);
 

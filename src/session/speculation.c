@@ -37,7 +37,7 @@ struct cell__speculation {
 	struct cell__waiting waiting; /* first; its session is the shadow */
 	struct cell_session *session; /* whose code speculates; NULL: it is kept or dropped */
 	struct cell_session *origin;  /* the same, until the shadow is gone */
-	uint32_t call_id;
+	uint32_t call_id, run_id;
 	uint64_t request;  /* the number of the approval */
 	json_t *result;    /* that is supposed */
 	char *raw;
@@ -221,6 +221,12 @@ static void drop(struct cell__speculation *spec, const char *reason)
 	close_shadow(shadow);
 }
 
+void cell__speculation_files_changed(struct cell_session *session)
+{
+	if (session->speculation)
+		drop(session->speculation, "files of the session were changed from outside");
+}
+
 void cell__speculation_copy_ended(struct cell_session *shadow, const char *reason)
 {
 	if (shadow->shadows_for)
@@ -387,6 +393,7 @@ static int begin(struct cell__slot *slot, uint32_t call_id, uint64_t request, js
 		return -1;
 	}
 	spec->result = json_incref(result);
+	spec->run_id = cell__slot_run(slot)->id;
 	spec->waiting.session = shadow;
 	session->speculation = spec;
 	session->shadows++;
@@ -448,8 +455,11 @@ bool cell__speculation_answered(void *owner, const struct cell__call *call, cons
 		reason = "the arguments were edited";
 	else if (!is_supposed(spec, result, raw, raw_size))
 		reason = "the result is another one";
-	else if (!run || run->interrupt_asked || run->timed_out || run->cancelled || run->over || slot->leaving || session->closing)
+	else if (!run || run->id != spec->run_id || run->interrupt_asked || run->timed_out || run->cancelled || run->over ||
+		 slot->leaving || session->closing)
 		reason = "the cell is being stopped";
+	else if (session->filing > 0)
+		reason = "the files of the session are being read or written";
 	else if (!shadow->slot || !shadow->slot->ready || shadow->slot->leaving)
 		reason = "the copy has ended";
 	if (reason) {
