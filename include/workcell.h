@@ -1260,6 +1260,79 @@ CELL_API int cell_folder_pack(const char *folder, int fd, int64_t *ret_bytes, st
  */
 CELL_API int cell_folder_unpack(const char *folder, int fd, size_t *ret_left_out, struct cell_error *err);
 
+/* ---- commands ----------------------------------------------------------- */
+
+/*
+ * Programs that run where the session's code runs, and as confined as that: the same executor, files, network, limits (which apply to code
+ * and commands together) and variables (docs/commands.md).  The executors subprocess and sandbox have them; CELL_E_UNSUPPORTED for the others.
+ * A command does not wait for a cell.  It ends with the kernel that the session had when it was started: with a reset, a rewind, the
+ * kernel's death and the end of the session.  It is described for some minutes after its end.  Not from callbacks.
+ */
+struct cell_command_options {
+	size_t size; /* sizeof(struct cell_command_options) */
+	const char *const *argv; /* the program, looked up in the session's PATH, and its arguments; NULL-terminated */
+	const char *line; /* instead: a line for /bin/sh -c */
+	const char *const *env; /* "K=V", beside the session's own variables; NULL-terminated, or NULL */
+	const char *cwd; /* as the code sees it, or relative to the workspace; NULL: the workspace */
+	const char *tag; /* the caller's own name for it; or NULL */
+	int64_t timeout_ms; /* then it is killed with all that it has started; 0: never */
+	int want_stdin; /* 1: it gets input by cell_session_command_write(); 0: its stdin is at its end */
+	int drops; /* 1: without a reader the oldest output is dropped; 0: the command waits when too much is not read */
+	int tty; /* 1: a terminal for all three streams, with input; all its output is CELL_STDOUT */
+	int rows, cols; /* of it; 0: 24 and 80 */
+};
+#define CELL_COMMAND_OPTIONS_INIT { .size = sizeof(struct cell_command_options) }
+static inline void cell_command_options_init(struct cell_command_options *opts)
+{
+	if (!opts)
+		return;
+	memset(opts, 0, sizeof *opts);
+	opts->size = sizeof *opts;
+}
+#define CELL_COMMAND_ID_SIZE 17
+/* Returns when it runs.  CELL_E_NOT_FOUND: there is no such program; CELL_E_LIMIT: the session's limits leave no room for it. */
+CELL_API int cell_session_command_start(struct cell_session *session, const struct cell_command_options *opts,
+					char ret_id[CELL_COMMAND_ID_SIZE], struct cell_error *err);
+
+struct cell_command_output {
+	size_t size; /* sizeof(struct cell_command_output) */
+	enum cell_stream stream;
+	int64_t bytes; /* that were read; 0: there are none yet, or no more (ended) */
+	int64_t position; /* of the next byte, for the next call */
+	int64_t dropped; /* bytes before these that are no longer kept */
+	int ended; /* 1: the command has ended and all its output was read */
+	int exit_code; /* then: its status, or 128 and the signal that ended it */
+};
+#define CELL_COMMAND_OUTPUT_INIT { .size = sizeof(struct cell_command_output) }
+static inline void cell_command_output_init(struct cell_command_output *output)
+{
+	if (!output)
+		return;
+	memset(output, 0, sizeof *output);
+	output->size = sizeof *output;
+}
+/*
+ * Reads its output from a position on (0: the beginning), counted over both streams, up to `room` bytes of one stream.  Waits up to wait_ms
+ * for some (-1: as long as it takes).
+ */
+CELL_API int cell_session_command_read(struct cell_session *session, const char *id, int64_t position, int64_t wait_ms, void *buffer,
+				       size_t room, struct cell_command_output *ret_output, struct cell_error *err);
+/* CELL_E_LIMIT: it does not read, and a megabyte waits for it already; nothing was taken.  CELL_E_CLOSED: it has ended. */
+CELL_API int cell_session_command_write(struct cell_session *session, const char *id, const void *bytes, size_t size,
+					struct cell_error *err);
+/* The end of its input; at a terminal ^D. */
+CELL_API int cell_session_command_close_stdin(struct cell_session *session, const char *id, struct cell_error *err);
+/* To its process group.  SIGKILL ends all that it has started. */
+CELL_API int cell_session_command_signal(struct cell_session *session, const char *id, int signal_number, struct cell_error *err);
+CELL_API int cell_session_command_resize(struct cell_session *session, const char *id, int rows, int cols, struct cell_error *err);
+/*
+ * A JSON object {"command_id", "pid", "argv", "cwd", "tag", "tty", "state": "running" or "ended", "started_at", "output", "dropped",
+ * "exit_code", "signal", "reason": null, "timeout", "killed" or "session"}; id NULL: a list of all.  free() it.
+ */
+CELL_API char *cell_session_command_describe(struct cell_session *session, const char *id, struct cell_error *err);
+/* Kills it if it runs, and forgets it. */
+CELL_API int cell_session_command_drop(struct cell_session *session, const char *id, struct cell_error *err);
+
 /* ---- approvals ---------------------------------------------------------- */
 
 struct cell_approval_answer {

@@ -479,7 +479,7 @@ static void __attribute__((noreturn)) run_pid1(struct child *child)
 	sigaddset(&wanted, SIGCHLD);
 	for (;;) {
 		pid_t ended;
-		(void)cell__guard_wait(&wanted);
+		(void)cell__guard_wait(&wanted, NULL, 0);
 		while ((ended = waitpid(-1, &status, WNOHANG | __WALL)) > 0)
 			if (ended == pid)
 				_exit(WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status));

@@ -113,6 +113,16 @@ struct cell__kernel_spec {
 	void *found;                /* the result of the executor's resolve(), taken over by open() and prewarm(); NULL: none */
 };
 
+struct cell__confinement;
+
+/* For a process of spawn/process.h. */
+struct cell__kernel_place {
+	uint64_t kernel;  /* the spawner's */
+	struct cell__confinement *confine; /* a reference; NULL: not confined */
+	const char *cwd;  /* of the session, inside; borrowed; NULL: as outside */
+	const char **env; /* as the kernel gets them; NULL: as they are */
+};
+
 /* The options of a session as kernels read them, a JSON object; free() it.  NULL: out of memory, or a string is not UTF-8. */
 char *cell__kernel_spec_json(const struct cell__kernel_spec *spec);
 
@@ -242,6 +252,11 @@ struct cell__executor {
 	 * NULL for the function: its code is not confined, or in a way that does not apply to programs.
 	 */
 	int (*confine)(struct cell__kernel *kernel, struct cell__confinement **ret_confinement, struct cell_error *err);
+	/*
+	 * Where its code runs, for a program that is to run there too, as confined as the code.  env: the session's own variables.  The
+	 * caller frees place->env, not its strings, and unrefs place->confine.  NULL for the function: it runs none.
+	 */
+	int (*place)(struct cell__kernel *kernel, const char *const *env, struct cell__kernel_place *ret_place, struct cell_error *err);
 	/* Asks the code of this run to stop (KeyboardInterrupt). */
 	void (*interrupt)(struct cell__kernel *kernel, uint32_t run_id);
 	/* true: deliver nothing until called with false; the code blocks when its buffers are full. */
@@ -253,7 +268,7 @@ struct cell__executor {
 	 * The session of another server that has a ready kernel's files; NULL: it has ended, or out of memory.  NULL for the function: they are on this
 	 * machine, or cannot be reached.
 	 */
-	struct cell__elsewhere *(*place)(const struct cell__kernel *kernel);
+	struct cell__elsewhere *(*elsewhere)(const struct cell__kernel *kernel);
 	/* A connection file for other clients; NULL, also for the function: none. */
 	const char *(*connection_file)(const struct cell__kernel *kernel);
 	/* The isolation receipt, a JSON object. */

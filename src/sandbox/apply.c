@@ -873,12 +873,22 @@ static int run_step(struct cell_apply *apply, const struct cell_plan_step *step,
 	case CELL_OP_GUARD_SOCKET:
 		return listen_for_guard(apply);
 	case CELL_OP_GUARD:
-		return cell__guard_join(apply->session, step);
+		return cell__guard_join(apply->session, step, apply->joins ? apply->join_fd : -1);
 	case CELL_OP_PLACE:
 		return 0;
 	}
 	errno = EINVAL;
 	return -1;
+}
+
+/*
+ * Steps that concern the whole sandbox were done by its first process, and the files of the host are gone.  The bounds of capabilities are
+ * inherited, and cannot be set again without the right that they took.
+ */
+static bool is_done(const struct cell_plan_step *step)
+{
+	return (step->op == CELL_OP_SESSION && step->arg == CELL_STAGE_SESSION_FILES) || step->op == CELL_OP_DETACH ||
+	       step->op == CELL_OP_SEAL || step->op == CELL_OP_BOUNDS;
 }
 
 int cell__apply_stage(struct cell_apply *apply, enum cell_plan_stage stage, struct cell_plan_report *report)
@@ -888,7 +898,7 @@ int cell__apply_stage(struct cell_apply *apply, enum cell_plan_stage stage, stru
 	bool inner = stage >= CELL_STAGE_SESSION_FILES;
 	apply->keeps_parent = stage == CELL_STAGE_JAIL;
 	for (uint32_t i = 0; i < apply->plan->n_steps; i++, step = cell__plan_next(step)) {
-		if (step->stage != stage)
+		if (step->stage != stage || (apply->joins && is_done(step)))
 			continue;
 		if (run_step(apply, step, report) == 0)
 			continue;

@@ -134,7 +134,7 @@ static int meet(int fd, struct hello *hello, const struct cell_plan_step *step)
 	return rc;
 }
 
-int cell__guard_join(const struct cell_plan *session, const struct cell_plan_step *step)
+int cell__guard_join(const struct cell_plan *session, const struct cell_plan_step *step, int known_fd)
 {
 	static struct hello hello;
 	static const struct sockaddr_un at = { .sun_family = AF_UNIX, .sun_path = CELL_GUARD_SOCKET };
@@ -142,6 +142,8 @@ int cell__guard_join(const struct cell_plan *session, const struct cell_plan_ste
 	int rc = fill(&hello, session, step);
 	if (rc <= 0)
 		return rc;
+	if (known_fd >= 0)
+		return meet(known_fd, &hello, step);
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return -1;

@@ -40,8 +40,9 @@ struct cell_guard_hello {
 bool cell__guard_is_possible(void);
 /*
  * Confines this process and what it starts from now on.  session: has the places (CELL_OP_PLACE).  0, also if no place is protected; -1 with
- * errno, EOPNOTSUPP: not here, and nothing has changed.  Allocates nothing.
+ * errno, EOPNOTSUPP: not here, and nothing has changed.  Allocates nothing.  fd: a socket at whose other end pid 1 waits; -1: it is at
+ * CELL_GUARD_SOCKET.
  */
-int cell__guard_join(const struct cell_plan *session, const struct cell_plan_step *step);
+int cell__guard_join(const struct cell_plan *session, const struct cell_plan_step *step, int fd);
 
 #endif

@@ -43,6 +43,15 @@ void cell__handle_artifact_delete(struct cell__request *request);
 void cell__handle_v1_file_get(struct cell__request *request);
 void cell__handle_v1_file_put(struct cell__request *request);
 void cell__handle_v1_file_delete(struct cell__request *request);
+/* commands.c */
+void cell__handle_v1_commands(struct cell__request *request);
+void cell__handle_v1_command_start(struct cell__request *request);
+void cell__handle_v1_command_get(struct cell__request *request);
+void cell__handle_v1_command_output(struct cell__request *request);
+void cell__handle_v1_command_stdin(struct cell__request *request);
+void cell__handle_v1_command_signal(struct cell__request *request);
+void cell__handle_v1_command_resize(struct cell__request *request);
+void cell__handle_v1_command_delete(struct cell__request *request);
 /* v1.c */
 void cell__handle_v1_open(struct cell__request *request);
 void cell__handle_v1_list(struct cell__request *request);

@@ -529,6 +529,7 @@ static void handle_tick(uv_timer_t *timer)
 	cell__e2b_sweep(server, now_us);
 	cell__jobs_sweep(server, now_us);
 	cell__fusion_sweep(server, now_us);
+	cell__command_streams_sweep(server, now_us);
 	cell__sample_sweep(server, now_us);
 	if (server->mcp)
 		cell__mcp_sweep(server, now_us);

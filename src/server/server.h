@@ -618,6 +618,14 @@ void cell__events_sweep(struct cell__events *events, int64_t now_us);
  */
 struct MHD_Response *cell__events_read(struct cell__request *request, struct cell__events *events, uint64_t after, bool tell_gaps);
 
+/* ---- commands (commands.c) ---- */
+
+struct cell__command_stream;
+/* Once a second. */
+void cell__command_streams_sweep(struct cell_server *server, int64_t now_us);
+/* spaces.c: a client's requests have the trust of the code it may run. */
+struct cell__principal cell__request_principal(const struct cell__request *request);
+
 /* ---- runs (jobs.c) ---- */
 
 enum cell__job_state { CELL_JOB_WAITING, CELL_JOB_RUNNING, CELL_JOB_ENDED };
@@ -822,6 +830,7 @@ struct cell_server {
 	/* jobs.c */
 	struct cell__job *queue, *queue_last;
 	struct cell__file_work *transfers; /* of files (files.c) */
+	struct cell__command_stream *command_streams;
 	struct cell__job *ended_first, *ended_last;
 	size_t ended_bytes;
 	struct cell__fusion *fusion; /* NULL: not offered */

@@ -89,6 +89,26 @@
 	"\"mode\":{\"type\":\"string\",\"description\":\"of the file, three octal digits; default: that of the file it replaces, else 644\"}"
 #define RECURSIVE_FIELD FIELD("recursive", "\"boolean\"", "also a folder that is not empty")
 
+#define SIZE_FIELD(name) "\"" name "\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":65535}"
+#define COMMAND_BODY                                                                                                                                                                                                                                                       \
+	"{\"type\":\"object\",\"properties\":{\"argv\":{\"type\":\"array\",\"minItems\":1,\"maxItems\":4096,\"items\":{\"type\":\"string\"},"                                                                                                                              \
+	"\"description\":\"the program and its arguments\"}," FIELD("line", "\"string\"", "instead: a line for /bin/sh -c") "," FIELD(                                                                                                                                     \
+		"cwd", "[\"string\",\"null\"]",                                                                                                                                                                                                                            \
+		"as the code sees it, or relative to the workspace; default: the workspace") ","                                                                                                                                                                           \
+											     "\"env\":{\"type\":\"object\",\"additionalProperties\":{\"type\":\"string\"},\"description\":\"variables beside the session's\"},"                                            \
+											     "\"timeout\":{\"type\":[\"number\",\"null\"],\"minimum\":0,\"maximum\":1e9,\"description\":\"seconds, then it is killed; 0 or null: none\"}," FIELD(                          \
+												     "stdin", "\"boolean\"",                                                                                                                                               \
+												     "whether it gets input; else its stdin is at its end") ","                                                                                                            \
+																			    "\"tag\":{\"type\":[\"string\",\"null\"],\"maxLength\":200,\"description\":\"the client's own name for it\"}," \
+																			    "\"tty\":{\"type\":[\"object\",\"null\"],\"properties\":{" SIZE_FIELD(                                         \
+																				    "rows") "," SIZE_FIELD("cols") "},\"additionalProperties\":false,"                                     \
+																								   "\"description\":\"a terminal for all three streams\"}},\"additionalProperties\":false}"
+#define STDIN_BODY                                                                                                                    \
+	"{\"type\":\"object\",\"properties\":{\"text\":{\"type\":\"string\",\"x-nul\":true},\"base64\":{\"type\":\"string\"}," FIELD( \
+		"close", "\"boolean\"", "no more comes") "},\"additionalProperties\":false}"
+#define SIGNAL_BODY BODY(FIELD("signal", "\"string\"", "as TERM, KILL, INT; to its process group"), "\"signal\"")
+#define RESIZE_BODY BODY(SIZE_FIELD("rows") "," SIZE_FIELD("cols"), "\"rows\",\"cols\"")
+
 #define NO_TAGS "{\"properties\":{\"tags\":null}}"
 /* Creates or replaces. */
 #define DESCRIBED "{\"required\":[\"name\",\"source\",\"description\"]}"
@@ -216,6 +236,23 @@ const struct cell__route cell__routes[] = {
 	{ GET, "/v1/sessions/{session}/runs/{run}/events", CELL_SCOPE_READ, cell__handle_v1_events, .status = 200, .answer = "events",
 	  .summary =
 		  "Streams the events of a run: chunk, image, display, approval, approval_ended, call_started, call_ended, result; from Last-Event-ID on" },
+	{ GET, "/v1/sessions/{session}/commands", CELL_SCOPE_READ, cell__handle_v1_commands, .status = 200, .answer = "Commands",
+	  .summary = "Lists the commands of a session: those that run, and those that ended lately" },
+	{ POST, "/v1/sessions/{session}/commands", CELL_SCOPE_RUN, cell__handle_v1_command_start, .body = COMMAND_BODY, .status = 201,
+	  .answer = "Command",
+	  .summary = "Starts a program where the session's code runs; with Accept: text/event-stream its output is the answer" },
+	{ GET, "/v1/sessions/{session}/commands/{command}", CELL_SCOPE_READ, cell__handle_v1_command_get, .status = 200,
+	  .answer = "Command", .summary = "Returns a command, with its exit code when it has ended" },
+	{ GET, "/v1/sessions/{session}/commands/{command}/output", CELL_SCOPE_READ, cell__handle_v1_command_output, .status = 200,
+	  .answer = "events", .summary = "Streams the output of a command: started, chunk, gap, ended; from Last-Event-ID on" },
+	{ POST, "/v1/sessions/{session}/commands/{command}/stdin", CELL_SCOPE_RUN, cell__handle_v1_command_stdin, .body = STDIN_BODY,
+	  .status = 204, .summary = "Writes to the stdin of a command, or closes it" },
+	{ POST, "/v1/sessions/{session}/commands/{command}/signal", CELL_SCOPE_RUN, cell__handle_v1_command_signal, .body = SIGNAL_BODY,
+	  .status = 204, .summary = "Sends a signal to a command; KILL ends all that it has started" },
+	{ POST, "/v1/sessions/{session}/commands/{command}/resize", CELL_SCOPE_RUN, cell__handle_v1_command_resize, .body = RESIZE_BODY,
+	  .status = 204, .summary = "Resizes the terminal of a command" },
+	{ DELETE, "/v1/sessions/{session}/commands/{command}", CELL_SCOPE_RUN, cell__handle_v1_command_delete, .status = 204,
+	  .summary = "Kills a command and forgets it" },
 	{ GET, "/v1/sessions/{session}/log", CELL_SCOPE_READ, cell__handle_v1_log, .query = LOG_QUERY, .status = 200, .answer = "events",
 	  .summary = "Streams the last output of all cells of a session, and what comes: cell, chunk, ended; gap where some was lost" },
 	{ GET, "/v1/sessions/{session}/approvals", CELL_SCOPE_READ, cell__handle_v1_approvals, .status = 200, .answer = "Approvals",
@@ -315,6 +352,14 @@ const struct cell__schema cell__schemas[] = {
 	{ "Runs", OBJECT("\"runs\"",
 			 "\"runs\":" LIST(OBJECT("\"run_id\",\"state\",\"last_event\"", "\"run_id\":{\"type\":\"integer\"},\"state\":" TEXT
 											",\"last_event\":{\"type\":\"integer\"}"))) },
+	{ "Command",
+	  OBJECT("\"command_id\",\"pid\",\"argv\",\"cwd\",\"tag\",\"tty\",\"state\",\"started_at\",\"output\",\"dropped\",\"exit_code\","
+		 "\"signal\",\"reason\"",
+		 "\"command_id\":" TEXT ",\"pid\":{\"type\":\"integer\"},\"argv\":" STRINGS ",\"cwd\":" OR_NULL ",\"tag\":" OR_NULL
+		 ",\"tty\":{\"type\":\"boolean\"},\"state\":{\"enum\":[\"running\",\"ended\"]},\"started_at\":" TEXT
+		 ",\"output\":{\"type\":\"integer\"},\"dropped\":{\"type\":\"integer\"},\"exit_code\":{\"type\":[\"integer\",\"null\"]},"
+		 "\"signal\":{\"type\":[\"integer\",\"null\"]},\"reason\":" OR_NULL) },
+	{ "Commands", OBJECT("\"commands\"", "\"commands\":" LIST(REF("Command"))) },
 	{ "Approvals", OBJECT("\"approvals\"", "\"approvals\":" LIST("{\"type\":\"object\"}")) },
 	{ NULL, NULL },
 };

@@ -369,7 +369,7 @@ int cell__session_files_on_loop(struct cell_session *session, enum cell__files_v
 static int check_root(const struct cell_session *session, bool writes, struct cell_error *err)
 {
 	const struct cell__options *options = &session->options;
-	if (session->executor->place)
+	if (session->executor->elsewhere)
 		return 0; /* that server decides */
 	if (!session->executor->works_here)
 		return cell_fail(err, CELL_E_UNSUPPORTED, 0,
@@ -384,7 +384,7 @@ static int check_root(const struct cell_session *session, bool writes, struct ce
 /* Whether only a process of the session has the merged view of its files. */
 static bool needs_kernel(const struct cell_session *session)
 {
-	return session->executor->place || (session->layer && cell__layer_form(session->layer) == CELL_LAYER_OVERLAY);
+	return session->executor->elsewhere || (session->layer && cell__layer_form(session->layer) == CELL_LAYER_OVERLAY);
 }
 
 /* Not on the loop's thread. */
@@ -412,9 +412,9 @@ static int open_root(const struct cell_session *session, int64_t pid, struct cel
 /* Loop's thread.  Its kernel is ready, where that is needed. */
 static int find_place(const struct cell_session *session, struct cell__root *root, struct cell_error *err)
 {
-	if (!session->executor->place)
+	if (!session->executor->elsewhere)
 		return 0;
-	root->place = session->slot && session->slot->ready ? session->executor->place(session->slot->kernel) : NULL;
+	root->place = session->slot && session->slot->ready ? session->executor->elsewhere(session->slot->kernel) : NULL;
 	return root->place ? 0 : cell_fail(err, CELL_E_KERNEL, 0, "the session of the server has ended");
 }
 

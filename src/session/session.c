@@ -249,6 +249,7 @@ static void finish_session(void *arg)
 {
 	struct cell_session *session = arg;
 	cell__pace_destroy(session->pace);
+	cell__commands_forget(session);
 	void (*closed)(void *) = session->closed;
 	void *closed_arg = session->closed_arg;
 	if (session->options.space)

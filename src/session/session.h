@@ -9,6 +9,7 @@
  *     files.c        the layer over its workspace: diff, commit, discard
  *     children.c     sessions that its own code forks
  *     speculation.c  a copy of its kernel that goes on while a call waits for a person
+ *     commands.c     programs that clients start where its code runs
  *     approvals.c    the gate's requests to its owner, and the owner's answers
  *     engine/session.c  the public functions, and their variants for callers on the loop's thread
  *
@@ -29,6 +30,7 @@
 
 #include <jansson.h>
 
+#include "session/commands.h"
 #include "session/kernel_calls.h"
 #include "session/on_loop.h"
 #include "gate/gate.h"
@@ -180,6 +182,8 @@ struct cell_session {
 	uv_timer_t wall;  /* of the current kernel */
 	struct cell__quota *quota; /* of the workspace; NULL: there is no limit */
 	struct cell__layer *layer; /* over the workspace; NULL: none */
+	struct cell__command *commands; /* the latest first */
+	size_t n_commands;
 	int filing;         /* the pool works on the layer for so many callers */
 
 	/* speculation.c */
@@ -241,6 +245,8 @@ void cell__slot_update_pause(struct cell_session *session);
 void cell__slot_took_kernel(struct cell__slot *slot);
 /* Tells its kernel where packages are, which may have changed since it was forked. */
 void cell__slot_tell_packages(struct cell__slot *slot);
+/* The variables of programs that run where its kernel does; as cell__command_start() needs them.  *ret_env: NULL: the session's own. */
+int cell__slot_env(struct cell__slot *slot, const char ***ret_env, char **ret_path, struct cell_error *err);
 /* The run of this kernel, also while the kernel is being killed; NULL: none. */
 struct cell__run *cell__slot_run(const struct cell__slot *slot);
 

@@ -19,10 +19,9 @@ static size_t unread_of(const void *owner);
  * The session's environment with the project's own programs first on PATH. ret_env borrows all entries except the one in *ret_path; both
  * are NULL when nothing needs to be added.
  */
-static int env_with_programs(struct cell_session *session, const struct cell__prepared *prepared, const char ***ret_env, char **ret_path,
+static int env_with_programs(struct cell_session *session, const char *bin, const char *host_bin, const char ***ret_env, char **ret_path,
 			     struct cell_error *err)
 {
-	const char *bin = prepared->own.bin, *host_bin = prepared->hosts.bin;
 	*ret_env = NULL;
 	*ret_path = NULL;
 	if (!bin && !host_bin)
@@ -161,7 +160,7 @@ static int open_kernel(struct cell__slot *slot, struct cell__prepared *prepared,
 			*err = prepared->err;
 		return -1;
 	}
-	if (cell__slot_trust(session, err) < 0 || env_with_programs(session, prepared, &env, &path, err) < 0)
+	if (cell__slot_trust(session, err) < 0 || env_with_programs(session, prepared->own.bin, prepared->hosts.bin, &env, &path, err) < 0)
 		return -1;
 	cell__slot_spec(session, prepared, &spec, read);
 	prepared->found = NULL;
@@ -277,6 +276,7 @@ void cell__slot_leave(struct cell_session *session, int64_t grace_ms)
 {
 	struct cell__slot *slot = session->slot;
 	end_calls(slot);
+	cell__commands_end(session);
 	session->slot = NULL;
 	uv_timer_stop(&session->wall);
 	slot->leaving = true;
@@ -306,6 +306,15 @@ static const struct cell__deps_place *packages_of(const struct cell__slot *slot,
 	const struct cell__deps_place *changed = cell__space_changed_packages(slot->session->options.space, trusted);
 	bool own = trusted == !slot->session->executor->untrusted;
 	return changed->site ? changed : own ? &slot->own : &slot->hosts;
+}
+
+int cell__slot_env(struct cell__slot *slot, const char ***ret_env, char **ret_path, struct cell_error *err)
+{
+	struct cell_session *session = slot->session;
+	bool trusted = !session->executor->untrusted, has_space = session->options.space != NULL;
+	const struct cell__deps_place *own = has_space ? packages_of(slot, trusted) : &slot->own;
+	const struct cell__deps_place *hosts = has_space && !trusted ? packages_of(slot, true) : &slot->hosts;
+	return env_with_programs(session, own->bin, hosts->bin, ret_env, ret_path, err);
 }
 
 /* Tells a kernel that may have come up before the packages did. */
@@ -476,6 +485,7 @@ static void handle_exited(void *owner, const struct cell__exit *how)
 	cell__budget_leave(&slot->calls.budget); /* after this its kernel is gone */
 	if (was_current) {
 		end_calls(slot);
+		cell__commands_end(session);
 		session->slot = NULL;
 		uv_timer_stop(&session->wall);
 	} else {

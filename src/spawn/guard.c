@@ -69,7 +69,10 @@
 #define UNNAMED (O_TMPFILE & ~O_DIRECTORY)
 
 static struct {
-	int listen_fd, notify_fd;
+	int listen_fd;
+	int notify_fd; /* of the call that is being served */
+	int listeners[CELL_GUARD_MAX_LISTENERS];
+	size_t n_listeners;
 	char text[CELL_GUARD_MAX_BYTES]; /* places and names, as in the hello */
 	size_t size;
 	dev_t proc_dev;
@@ -827,20 +830,18 @@ void cell__guard_begin(int listen_fd)
 }
 
 /* Can we see the caller's folders, and read its memory? */
-static int try_peer(int fd, const struct cell_guard_hello *hello)
+static int try_peer(pid_t pid, const struct cell_guard_hello *hello)
 {
-	struct ucred peer;
-	socklen_t size = sizeof peer;
 	char path[PATH_MAX];
 	uint64_t probe = 0;
 	struct stat st;
 	struct iovec here = { &probe, sizeof probe }, there = { (void *)(uintptr_t)hello->probe_at, sizeof probe };
-	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0 || peer.pid <= 0)
+	if (pid <= 0)
 		return EPROTO;
-	struct call call = { .tid = peer.pid };
+	struct call call = { .tid = pid };
 	CELL_AUTO_FD int cwd = open_base(&call, AT_FDCWD);
 	if (cwd < 0 || path_of(cwd, path) < 0 || take_umask(&call) < 0 || stat("/proc", &st) < 0 ||
-	    process_vm_readv(peer.pid, &here, 1, &there, 1, 0) != (ssize_t)sizeof probe || probe != CELL_GUARD_PROBE)
+	    process_vm_readv(pid, &here, 1, &there, 1, 0) != (ssize_t)sizeof probe || probe != CELL_GUARD_PROBE)
 		return EOPNOTSUPP;
 	guard.proc_dev = st.st_dev;
 	guard.proc_ino = st.st_ino;
@@ -869,8 +870,11 @@ static int receive_listener(int fd)
 	return listener;
 }
 
-/* Meets the one process; none of the code runs yet, so it answers at once or is killed. */
-static void meet(int fd)
+/*
+ * Meets a process that does not run code yet, so it answers at once or is killed; code that stops it (only a command's can be reached by any)
+ * stops what guards its own session.
+ */
+static void meet(int fd, pid_t pid)
 {
 	static union {
 		struct cell_guard_hello head;
@@ -881,37 +885,60 @@ static void meet(int fd)
 		return;
 	size_t size = (size_t)n - sizeof hello.head;
 	bool good = hello.head.version == CELL_GUARD_VERSION && size > 0 && hello.bytes[n - 1] == '\0';
-	if (answer(fd, good ? try_peer(fd, &hello.head) : EPROTO) < 0)
-		return;
-	memcpy(guard.text, hello.bytes + sizeof hello.head, size);
-	guard.size = size;
-	guard.notify_fd = receive_listener(fd);
-	(void)ioctl(guard.notify_fd, SET_FLAGS, SYNC_WAKE_UP); /* where there is such a thing */
-	(void)answer(fd, guard.notify_fd < 0 ? EPROTO : 0);
-}
-
-static void serve(void)
-{
-	if (guard.notify_fd >= 0) {
-		struct pollfd now = { .fd = guard.notify_fd, .events = POLLIN };
-		if (poll(&now, 1, 0) > 0 && (now.revents & POLLIN))
-			serve_call();
-		else if (now.revents)
-			cell__close_fd(&guard.notify_fd); /* the last process of the code has ended */
+	if (good && guard.n_listeners == CELL_GUARD_MAX_LISTENERS) {
+		(void)answer(fd, EMFILE);
 		return;
 	}
+	if (answer(fd, good ? try_peer(pid, &hello.head) : EPROTO) < 0)
+		return;
+	/* A command has the places of its session, which the code has named first. */
+	if (guard.size == 0) {
+		memcpy(guard.text, hello.bytes + sizeof hello.head, size);
+		guard.size = size;
+	}
+	int listener = receive_listener(fd);
+	(void)ioctl(listener, SET_FLAGS, SYNC_WAKE_UP); /* where there is such a thing */
+	if (listener >= 0)
+		guard.listeners[guard.n_listeners++] = listener;
+	(void)answer(fd, listener < 0 ? EPROTO : 0);
+}
+
+void cell__guard_meet(int fd, pid_t pid)
+{
+	meet(fd, pid);
+	close(fd);
+}
+
+/* The call at a listener; false: its last process has ended. */
+static bool serve(int listener)
+{
+	struct pollfd now = { .fd = listener, .events = POLLIN };
+	guard.notify_fd = listener;
+	if (poll(&now, 1, 0) > 0 && (now.revents & POLLIN))
+		serve_call();
+	else if (now.revents)
+		return false;
+	return true;
+}
+
+static void meet_code(void)
+{
+	struct ucred peer = { 0 };
+	socklen_t size = sizeof peer;
 	int fd = accept4(guard.listen_fd, NULL, NULL, SOCK_CLOEXEC);
 	cell__close_fd(&guard.listen_fd);
 	if (fd < 0)
 		return;
-	meet(fd);
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0)
+		peer.pid = 0;
+	meet(fd, peer.pid);
 	close(fd);
 }
 
 void cell__guard_lock_up(void)
 {
 	static bool locked;
-	bool traces = guard.listen_fd >= 0 || guard.notify_fd >= 0;
+	bool traces = guard.listen_fd >= 0 || guard.n_listeners > 0;
 	if (locked)
 		return;
 	if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || cell__bound_capabilities() < 0 ||
@@ -920,22 +947,39 @@ void cell__guard_lock_up(void)
 	locked = true;
 }
 
-int cell__guard_wait(const sigset_t *wanted)
+int cell__guard_wait(const sigset_t *wanted, struct pollfd *fds, size_t n_fds)
 {
 	static int signals = -1;
+	static struct pollfd all[2 + CELL_GUARD_MAX_LISTENERS + CELL_GUARD_MAX_FDS];
 	struct signalfd_siginfo info;
 	if (signals < 0 && (signals = signalfd(-1, wanted, SFD_CLOEXEC | SFD_NONBLOCK)) < 0)
 		_exit(1);
 	for (;;) {
-		int fd = guard.notify_fd >= 0 ? guard.notify_fd : guard.listen_fd;
-		struct pollfd fds[2] = { { .fd = signals, .events = POLLIN }, { .fd = fd, .events = POLLIN } };
-		if (poll(fds, 2, -1) < 0)
+		size_t n = guard.n_listeners, first = 2 + n;
+		all[0] = (struct pollfd){ .fd = signals, .events = POLLIN };
+		all[1] = (struct pollfd){ .fd = guard.listen_fd, .events = POLLIN };
+		for (size_t i = 0; i < n; i++)
+			all[2 + i] = (struct pollfd){ .fd = guard.listeners[i], .events = POLLIN };
+		for (size_t i = 0; i < n_fds; i++)
+			all[first + i] = (struct pollfd){ .fd = fds[i].fd, .events = POLLIN };
+		if (poll(all, first + n_fds, -1) < 0)
 			continue;
-		if (fds[0].revents && read(signals, &info, sizeof info) == (ssize_t)sizeof info)
+		if (all[0].revents && read(signals, &info, sizeof info) == (ssize_t)sizeof info)
 			return (int)info.ssi_signo;
-		if (fds[1].revents) {
+		if (all[1].revents) {
 			cell__guard_lock_up();
-			serve();
+			meet_code();
 		}
+		/* From the last one: the last takes the place of one that has ended. */
+		for (size_t i = n; i-- > 0;)
+			if (all[2 + i].revents && !serve(guard.listeners[i])) {
+				close(guard.listeners[i]);
+				guard.listeners[i] = guard.listeners[--guard.n_listeners];
+			}
+		int found = 0;
+		for (size_t i = 0; i < n_fds; i++)
+			found += (fds[i].revents = all[first + i].revents) != 0;
+		if (found > 0)
+			return 0;
 	}
 }

@@ -76,21 +76,117 @@ static size_t n_group_fds;
 
 /* ---- pid 1 ---- */
 
-/*
- * The main loop of pid 1: it reaps orphans of the code, serves as the process to kill, and as the guard of protected names. While it has its
- * capabilities the kernel, which has none, cannot trace it; before it gives them up it makes itself untraceable.
- */
-static void __attribute__((noreturn)) keep_namespaces(void)
+/* Commands of the session, in pid 1. */
+static struct command {
+	uint64_t id;
+	pid_t pid;
+	int guard_fd; /* its end of this is used or closed by the time that it runs its program; -1: closed */
+} commands[CELL_SPAWN_MAX_COMMANDS];
+static size_t n_commands;
+
+static void tell_command(int fd, uint32_t type, uint64_t id, int64_t a, int64_t b, int pidfd)
 {
+	struct cell_spawn_msg head = { .version = CELL_SPAWN_VERSION, .type = type, .id = id, .a = a, .b = b };
+	(void)cell__spawn_send(fd, &head, NULL, 0, &pidfd, pidfd >= 0, 0); /* without the spawner everything ends */
+}
+
+/* The kernel is in its sandbox by now: before, nobody asks for commands. */
+static void fork_command(const struct cell_plan *plan, int fd, const struct cell_spawn_msg *head, size_t size, int *fds, size_t n_fds)
+{
+	int pair[2] = { -1, -1 }, pidfd = -1;
+	long pid = -1;
+	cell__guard_lock_up();
+	errno = EINVAL;
+	if (n_commands == CELL_SPAWN_MAX_COMMANDS)
+		errno = EAGAIN;
+	else if (n_fds >= 4 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == 0)
+		pid = syscall(SYS_clone, CLONE_PIDFD | SIGCHLD, NULL, &pidfd, NULL, NULL);
+	if (pid == 0)
+		cell__command_join(plan, head, cell__spawner.message + sizeof *head, size, fds, n_fds, pair[1]);
+	int error = errno;
+	cell__close_fd(&pair[1]);
+	if (pid > 0)
+		commands[n_commands++] = (struct command){ .id = head->id, .pid = (pid_t)pid, .guard_fd = pair[0] };
+	else
+		cell__close_fd(&pair[0]);
+	tell_command(fd, CELL_SPAWN_PROCESS_STARTED, head->id, pid > 0 ? pid : 0, error, pidfd);
+	cell__close_fd(&pidfd);
+}
+
+static void signal_command(uint64_t id, int signal_number, bool group)
+{
+	for (size_t i = 0; i < n_commands; i++)
+		if (commands[i].id == id && (!group || kill(-commands[i].pid, signal_number) < 0))
+			kill(commands[i].pid, signal_number); /* its group may not be there yet */
+}
+
+/* A request of the spawner's. */
+static void hear_spawner(const struct cell_plan *plan, int *fd)
+{
+	struct cell_spawn_msg head;
+	int fds[CELL_SPAWN_MAX_FDS];
+	size_t n_fds = 0;
+	ssize_t n = cell__spawn_receive(*fd, cell__spawner.message, sizeof cell__spawner.message, fds, CELL_SPAWN_MAX_FDS, &n_fds,
+					MSG_DONTWAIT);
+	if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
+		cell__close_fd(fd); /* we are killed when it has ended */
+	if (n >= (ssize_t)sizeof head) {
+		memcpy(&head, cell__spawner.message, sizeof head);
+		if (head.type == CELL_SPAWN_PROCESS_START)
+			fork_command(plan, *fd, &head, (size_t)n - sizeof head, fds, n_fds);
+		else if (head.type == CELL_SPAWN_PROCESS_SIGNAL)
+			signal_command(head.id, (int)head.a, head.b != 0);
+	}
+	while (n_fds > 0)
+		close(fds[--n_fds]);
+	if (n > 0)
+		explicit_bzero(cell__spawner.message, (size_t)n);
+}
+
+static void reap_commands(int fd)
+{
+	pid_t pid;
+	int status;
+	while ((pid = waitpid(-1, &status, WNOHANG | __WALL)) > 0)
+		for (size_t i = 0; i < n_commands; i++) {
+			if (commands[i].pid != pid)
+				continue;
+			if (fd >= 0)
+				tell_command(fd, CELL_SPAWN_PROCESS_EXITED, commands[i].id, status, 0, -1);
+			cell__close_fd(&commands[i].guard_fd);
+			commands[i] = commands[--n_commands];
+			break;
+		}
+}
+
+/*
+ * The main loop of pid 1: it reaps orphans of the code, starts commands, serves as the process to kill, and as the guard of protected names.
+ * While it has its capabilities the kernel, which has none, cannot trace it; before it gives them up it makes itself untraceable.
+ */
+static void __attribute__((noreturn)) keep_namespaces(const struct cell_plan *plan, int fd)
+{
+	static struct pollfd fds[1 + CELL_SPAWN_MAX_COMMANDS];
 	sigset_t wanted;
 	sigemptyset(&wanted);
 	sigaddset(&wanted, SIGCHLD);
 	sigaddset(&wanted, SIGUSR1);
 	for (;;) {
-		if (cell__guard_wait(&wanted) == SIGUSR1)
+		size_t n = 1, of[CELL_SPAWN_MAX_COMMANDS];
+		fds[0].fd = fd;
+		for (size_t i = 0; i < n_commands; i++)
+			if (commands[i].guard_fd >= 0) {
+				of[n - 1] = i;
+				fds[n++].fd = commands[i].guard_fd;
+			}
+		int got = cell__guard_wait(&wanted, fds, n);
+		if (got == SIGUSR1)
 			cell__guard_lock_up();
-		while (waitpid(-1, NULL, WNOHANG | __WALL) > 0) {
-		}
+		for (size_t i = 1; got == 0 && i < n; i++)
+			if (fds[i].revents)
+				cell__guard_meet(cell__take_fd(&commands[of[i - 1]].guard_fd), commands[of[i - 1]].pid);
+		if (got == 0 && fds[0].revents)
+			hear_spawner(plan, &fd);
+		reap_commands(fd);
 	}
 }
 
@@ -104,7 +200,7 @@ static void __attribute__((noreturn)) keep_program(pid_t program, int fd)
 	for (;;) {
 		pid_t pid;
 		int status;
-		(void)cell__guard_wait(&wanted);
+		(void)cell__guard_wait(&wanted, NULL, 0);
 		while ((pid = waitpid(-1, &status, WNOHANG | __WALL)) > 0) {
 			struct cell_spawn_msg head = { .version = CELL_SPAWN_VERSION, .a = status };
 			if (pid != program)
@@ -175,8 +271,7 @@ static void __attribute__((noreturn)) run_jail(const struct jail *jail, const st
 		cell__guard_begin(apply.guard_fd);
 	if (program > 0)
 		keep_program(program, 3);
-	close(3);
-	keep_namespaces();
+	keep_namespaces(plan, 3);
 }
 
 /* ---- free groups ---- */
@@ -515,6 +610,7 @@ static struct jail *make_jail(const struct cell_plan *plan, enum cell_jail_use u
 			       .ready_fd = -1,
 			       .listen_fd = -1,
 			       .mounts_fd = -1,
+			       .command_fd = -1,
 			       .program_fd = -1,
 			       .program_pidfd = -1,
 			       .report.step = -1 };
@@ -712,6 +808,8 @@ void cell__jail_read(struct jail *jail)
 	jail->failed = !jail->ready;
 	if (jail->ready && jail->use == CELL_JAIL_FOR_PROGRAM)
 		jail->program_fd = cell__take_fd(&jail->ready_fd);
+	else if (jail->ready)
+		jail->command_fd = cell__spawner_keep_fd(cell__take_fd(&jail->ready_fd));
 	cell__close_fd(&jail->ready_fd);
 	if (jail->failed && !jail->taken)
 		want_no_spares(jail->plan_id, jail->use);
@@ -723,6 +821,26 @@ int cell__jail_program_status(struct jail *jail)
 	size_t n_fds;
 	ssize_t n = jail->program_fd < 0 ? -1 : cell__spawn_receive(jail->program_fd, &head, sizeof head, NULL, 0, &n_fds, MSG_DONTWAIT);
 	return n == (ssize_t)sizeof head ? (int)head.a : SIGKILL;
+}
+
+int cell__jail_start_command(struct jail *jail, const struct cell_spawn_msg *head, const char *payload, size_t size, const int *fds,
+			     size_t n_fds)
+{
+	int rc = jail->command_fd < 0 ? -ESRCH : cell__spawn_send(jail->command_fd, head, payload, size, fds, n_fds, MSG_DONTWAIT);
+	errno = -rc;
+	return rc < 0 ? -1 : 0;
+}
+
+int cell__jail_hear_command(struct jail *jail, struct cell_spawn_msg *ret_head, int *ret_fd)
+{
+	size_t n_fds = 0;
+	*ret_fd = -1;
+	ssize_t n = jail->command_fd < 0
+			    ? 0
+			    : cell__spawn_receive(jail->command_fd, ret_head, sizeof *ret_head, ret_fd, 1, &n_fds, MSG_DONTWAIT);
+	if (n < 0 && errno == EAGAIN)
+		return 0;
+	return n == (ssize_t)sizeof *ret_head ? 1 : -1;
 }
 
 void cell__jail_joined(struct jail *jail)
@@ -792,6 +910,7 @@ bool cell__jail_remove(struct jail *jail)
 	cell__close_fd(&jail->ready_fd);
 	cell__close_fd(&jail->listen_fd);
 	cell__close_fd(&jail->pidfd);
+	cell__close_fd(&jail->command_fd);
 	cell__close_fd(&jail->program_fd);
 	cell__close_fd(&jail->program_pidfd);
 	if (jail->mounts_fd >= 0 && n_old_mounts < OLD_MOUNTS)

@@ -8,6 +8,9 @@
  * A jail for a program has one more process, which has applied the part of the plan that does not need the session (EARLY) and waits to be
  * told which program to execute (spawner_programs.c).  pid 1 is its parent: it reports its exit status and ends with it.
  *
+ * pid 1 of a kernel's jail also starts the commands of the session, which are its children: they are in the namespaces and the cgroup of the
+ * code, and end with it.  It has given up its capabilities by then.
+ *
  * A jail of a plan without namespaces has no process: it is a cgroup only, and ready at once.
  */
 #ifndef CELL_SPAWN_JAILS_H
@@ -18,6 +21,7 @@
 
 #include "sandbox/apply.h"
 #include "sandbox/cgroup.h"
+#include "wire/spawn_msg.h"
 
 enum cell_jail_use { CELL_JAIL_FOR_KERNEL, CELL_JAIL_FOR_PROGRAM, CELL_JAIL_USES };
 
@@ -41,6 +45,7 @@ struct jail {
 	int ready_fd;  /* -1 once it has spoken */
 	int listen_fd; /* of the way out, for the host; -1: none */
 	int mounts_fd; /* its mount namespace, see cell__jails_drop_mounts(); -1: not kept */
+	int command_fd;    /* to pid 1 of one for a kernel, which starts commands; -1: there is none */
 	int program_fd;    /* to the process that waits in it; -1: there is none */
 	int program_pidfd;
 	pid_t program_pid;
@@ -78,6 +83,11 @@ struct jail *cell__jail_by_pid(pid_t pid);
 void cell__jail_read(struct jail *jail);
 /* The kernel has entered: the jail closes itself to others. */
 void cell__jail_joined(struct jail *jail);
+/* Asks pid 1 to start a command (spawner_programs.c); -1 with errno. */
+int cell__jail_start_command(struct jail *jail, const struct cell_spawn_msg *head, const char *payload, size_t size, const int *fds,
+			     size_t n_fds);
+/* The next message of pid 1 about a command: 1, 0: none now, -1: the end.  fd: -1 if none came with it. */
+int cell__jail_hear_command(struct jail *jail, struct cell_spawn_msg *ret_head, int *ret_fd);
 /*
  * The wait status of its program, once its pid 1 is gone.  SIGKILL where that ended first, with all that is in it.
  */

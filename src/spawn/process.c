@@ -23,7 +23,7 @@
 struct stream_end {
 	int fd;
 	uv_poll_t poll;
-	bool ended;
+	bool polled, ended;
 };
 
 struct cell__process {
@@ -65,7 +65,8 @@ static void close_handles(struct cell__process *process)
 {
 	process->closing = true;
 	for (int i = 0; i < 2; i++)
-		uv_close((uv_handle_t *)&process->stream[i].poll, handle_closed);
+		if (process->stream[i].polled)
+			uv_close((uv_handle_t *)&process->stream[i].poll, handle_closed);
 	if (process->stdin_polled)
 		uv_close((uv_handle_t *)&process->stdin_poll, handle_closed);
 	uv_close((uv_handle_t *)&process->timer, handle_closed);
@@ -93,7 +94,8 @@ static void maybe_over(struct cell__process *process)
 static void end_stream(struct stream_end *stream)
 {
 	stream->ended = true;
-	uv_poll_stop(&stream->poll);
+	if (stream->polled)
+		uv_poll_stop(&stream->poll);
 }
 
 static void handle_output(uv_poll_t *poll, int status, int events)
@@ -178,7 +180,8 @@ static ssize_t write_stdin(struct cell__process *process, const char *bytes, siz
 {
 	size_t sent = 0;
 	while (sent < size) {
-		ssize_t n = send(process->stdin_fd, bytes + sent, size - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+		ssize_t n = process->spec.want_tty ? write(process->stdin_fd, bytes + sent, size - sent)
+						   : send(process->stdin_fd, bytes + sent, size - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0)
@@ -244,9 +247,23 @@ void cell__process_close_stdin(struct cell__process *process)
 {
 	if (process->stdin_fd < 0 || process->stdin_closing)
 		return;
+	if (process->spec.want_tty) {
+		(void)cell__process_write(process, "\004", 1, NULL);
+		return;
+	}
 	process->stdin_closing = true;
 	if (cell__process_unread(process) == 0)
 		end_stdin(process);
+}
+
+int cell__process_resize(struct cell__process *process, unsigned short rows, unsigned short cols, struct cell_error *err)
+{
+	struct winsize size = { .ws_row = rows, .ws_col = cols };
+	if (!process->spec.want_tty)
+		return cell_fail(err, CELL_E_INVALID, 0, "the command has no terminal");
+	if (ioctl(process->stdin_fd, TIOCSWINSZ, &size) < 0)
+		return cell_fail(err, CELL_E_IO, errno, "resize a terminal");
+	return 0;
 }
 
 /* ---- start and end ---- */
@@ -287,6 +304,19 @@ void cell__process_abandon(struct cell__process *process)
 	cell__process_kill(process);
 }
 
+/* It has ended, and processes that it left hold its streams. */
+static void handle_linger(uv_timer_t *timer)
+{
+	struct cell__process *process = timer->data;
+	if (process->paused || !cell__process_drain(process) || process->paused) {
+		uv_timer_start(timer, handle_linger, (uint64_t)process->spec.linger_ms, 0);
+		return;
+	}
+	for (int i = 0; i < 2; i++)
+		end_stream(&process->stream[i]);
+	maybe_over(process);
+}
+
 static void process_exited(struct cell__process *process, int64_t status, int64_t error, const struct cell_spawn_failure *failure)
 {
 	process->exited = true;
@@ -303,6 +333,8 @@ static void process_exited(struct cell__process *process, int64_t status, int64_
 	if (error)
 		for (int i = 0; i < 2; i++)
 			end_stream(&process->stream[i]);
+	else if (process->spec.linger_ms > 0)
+		uv_timer_start(&process->timer, handle_linger, (uint64_t)process->spec.linger_ms, 0);
 	maybe_over(process);
 }
 
@@ -374,10 +406,14 @@ static int init_handles(struct cell__process *process, struct cell_error *err)
 	process->timer.data = process;
 	process->handles = 1;
 	for (int i = 0; i < 2; i++) {
+		process->stream[i].ended = process->stream[i].fd < 0;
+		if (process->stream[i].ended)
+			continue;
 		int rc = uv_poll_init(uv, &process->stream[i].poll, process->stream[i].fd);
 		if (rc < 0)
 			return cell_fail(err, CELL_E_IO, -rc, "watch a program's output");
 		process->stream[i].poll.data = process;
+		process->stream[i].polled = true;
 		process->handles++;
 	}
 	if (process->stdin_fd >= 0) {
@@ -402,11 +438,21 @@ static void give_up(struct cell__process *process)
 		handle_closed((uv_handle_t *)&process->timer);
 		return;
 	}
-	uv_close((uv_handle_t *)&process->timer, handle_closed);
-	for (int i = 0; i < 2 && i + 1 < made; i++)
-		uv_close((uv_handle_t *)&process->stream[i].poll, handle_closed);
-	if (process->stdin_polled)
-		uv_close((uv_handle_t *)&process->stdin_poll, handle_closed);
+	close_handles(process);
+}
+
+/* A terminal: our end for input and for output, and theirs. */
+static int open_tty(struct cell__process *process, int theirs[static 3], struct cell_error *err)
+{
+	struct winsize size = { .ws_row = process->spec.rows, .ws_col = process->spec.cols };
+	CELL_AUTO_FD int master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+	if (master < 0 || grantpt(master) < 0 || unlockpt(master) < 0 || ioctl(master, TIOCSWINSZ, &size) < 0 ||
+	    fcntl(master, F_SETFL, O_NONBLOCK) < 0 || (theirs[0] = ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC)) < 0 ||
+	    (theirs[1] = fcntl(theirs[0], F_DUPFD_CLOEXEC, 0)) < 0 || (theirs[2] = fcntl(theirs[0], F_DUPFD_CLOEXEC, 0)) < 0 ||
+	    (process->stdin_fd = fcntl(master, F_DUPFD_CLOEXEC, 0)) < 0)
+		return cell_fail(err, errno == EMFILE ? CELL_E_BUSY : CELL_E_IO, errno, "make a terminal");
+	process->stream[0].fd = cell__take_fd(&master);
+	return 0;
 }
 
 int cell__process_start(struct cell__supervisor *supervisor, const struct cell__process_spec *spec, struct cell__process **ret_process,
@@ -429,7 +475,9 @@ int cell__process_start(struct cell__supervisor *supervisor, const struct cell__
 	int theirs[3] = { -1, -1, -1 }, pair[2], all[CELL_SPAWN_MAX_FDS];
 	size_t n_all = spec->want_stdin ? 3 : 2;
 	int rc = 0;
-	for (int i = 0; i < (spec->want_stdin ? 3 : 2) && rc == 0; i++) {
+	if (spec->want_tty)
+		rc = open_tty(process, theirs, err);
+	for (int i = 0; i < (spec->want_stdin ? 3 : 2) && rc == 0 && !spec->want_tty; i++) {
 		rc = i == 2 ? socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) : pipe2(pair, O_CLOEXEC);
 		if (rc < 0) {
 			cell_fail(err, errno == EMFILE ? CELL_E_BUSY : CELL_E_IO, errno, "make a program's pipes");
@@ -451,9 +499,12 @@ int cell__process_start(struct cell__supervisor *supervisor, const struct cell__
 			all[n_all++] = cell__confinement_plan_fd(spec->confine);
 			all[n_all++] = cell__confinement_session_fd(spec->confine);
 		}
-		rc = cell__spawn_client_send(&supervisor->client, CELL_SPAWN_PROCESS_START, process->id, argc,
-					     (spec->want_stdin ? CELL_SPAWN_WITH_STDIN : 0) | (spec->confine ? CELL_SPAWN_WITH_PLAN : 0),
-					     payload.data, payload.size, all, n_all, err);
+		rc = cell__spawn_client_send(
+			&supervisor->client, CELL_SPAWN_PROCESS_START, process->id, argc,
+			(spec->want_stdin ? CELL_SPAWN_WITH_STDIN : 0) | (spec->confine ? CELL_SPAWN_WITH_PLAN : 0) |
+				(spec->want_tty ? CELL_SPAWN_WITH_TTY : 0) |
+				(spec->kernel ? CELL_SPAWN_IN_KERNEL | (int64_t)(spec->kernel << CELL_SPAWN_KERNEL_SHIFT) : 0),
+			payload.data, payload.size, all, n_all, err);
 	}
 	for (int i = 0; i < 3; i++)
 		cell__close_fd(&theirs[i]);

@@ -39,9 +39,13 @@ struct cell__process_spec {
 	const char *path;         /* PATH to look argv[0] up in */
 	const char *cwd;
 	int64_t timeout_ms;       /* -1: none; then the whole group is killed */
-	bool want_stdin;          /* a stream to write to with cell__process_write(); else /dev/null */
-	const int *fds;           /* it gets these as 3, 4, ...; they stay the caller's */
-	size_t n_fds;             /* at most CELL_PROCESS_FDS */
+	int64_t linger_ms;        /* after its end, how long its streams may stay open in other processes; 0: as long as they like */
+	uint64_t kernel; /* of the spawner: it runs where that one does, as confined as that (`confine`), and ends with it; 0: none */
+	bool want_tty; /* a terminal for all three streams, with want_stdin; its output is stdout */
+	unsigned short rows, cols;
+	bool want_stdin; /* a stream to write to with cell__process_write(); else /dev/null */
+	const int *fds; /* it gets these as 3, 4, ...; they stay the caller's */
+	size_t n_fds; /* at most CELL_PROCESS_FDS */
 	struct cell__confinement *confine; /* NULL: it runs as the host itself does; see confinement.h */
 	void (*started)(void *owner, int64_t pid); /* or NULL */
 	void (*output)(void *owner, enum cell_stream stream, const char *bytes, size_t size);
@@ -57,7 +61,10 @@ int64_t cell__process_pid(const struct cell__process *process);
 int cell__process_write(struct cell__process *process, const void *bytes, size_t size, struct cell_error *err);
 /* Queued bytes that the program has not read yet. */
 size_t cell__process_unread(const struct cell__process *process);
+/* Of a terminal: as if its end was typed (^D). */
 void cell__process_close_stdin(struct cell__process *process);
+/* Of one with a terminal. */
+int cell__process_resize(struct cell__process *process, unsigned short rows, unsigned short cols, struct cell_error *err);
 /* true: stop reading its output until called with false; the program blocks when its pipes are full. */
 void cell__process_pause(struct cell__process *process, bool paused);
 /*

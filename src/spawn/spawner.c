@@ -62,6 +62,9 @@
 #define SWEEP_AGAIN_MS 20
 #define JAIL_EVENT (1ull << 63) /* with the jail's serial, in an epoll event */
 #define ZONE_EVENT (1ull << 62)
+#define COMMANDS_EVENT (1ull << 61) /* with the jail's serial */
+#define REPORT_EVENT (1ull << 60)   /* with the program's id */
+#define EVENT_ID (REPORT_EVENT - 1)
 #define LONG_SLICE_NS 100000000u /* the longest that Linux takes */
 #define DROP_DELAY_MS 3
 #define ADOPT_TRIES 500
@@ -205,6 +208,8 @@ static bool program_gone(struct program *program, bool clean)
 	struct jail *jail = program->jail;
 	if (program->is_child)
 		return jail_gone(&program->jail, NULL) && clean;
+	if (program->kernel_id)
+		return true;
 	/* All processes ended with its pid 1. A cgroup that cannot be removed yet does not delay the report. */
 	cell__jail_release(jail);
 	program->jail = NULL;
@@ -228,12 +233,18 @@ static void report_dead(void)
 	/* Code that forks faster than it is killed is still being killed after the report. */
 	bool clean = !(may_have_orphans() || unswept) || cell__spawner_sweep() == 0;
 	unswept = !clean;
+	for (struct program *p = cell__spawner.programs, *next; p; p = next) {
+		next = p->next;
+		if (p->dead && (program_gone(p, clean) || cell__now_us() - p->dead_us >= SWEEP_LIMIT_US))
+			cell__program_report(p);
+	}
 	for (struct kernel *k = cell__spawner.n_dead > 0 ? cell__spawner.kernels : NULL, *next; k; k = next) {
 		next = k->next;
 		if (!k->dead)
 			continue;
 		bool sandboxed = k->jail != NULL;
-		if (!(jail_gone(&k->jail, &k->usage) && (clean || k->enclosed)) && cell__now_us() - k->dead_us < SWEEP_LIMIT_US)
+		if (!(jail_gone(&k->jail, &k->usage) && !cell__commands_left(k->id) && (clean || k->enclosed)) &&
+		    cell__now_us() - k->dead_us < SWEEP_LIMIT_US)
 			continue;
 		if (k->usage.oom_kills > 0 && !k->kill_wanted)
 			k->flags |= CELL_SPAWN_EXIT_OOM;
@@ -242,11 +253,6 @@ static void report_dead(void)
 		if (k->jail)
 			cell__jail_give_up(k->jail);
 		forget_kernel(k);
-	}
-	for (struct program *p = cell__spawner.programs, *next; p; p = next) {
-		next = p->next;
-		if (p->dead && (program_gone(p, clean) || cell__now_us() - p->dead_us >= SWEEP_LIMIT_US))
-			cell__program_report(p);
 	}
 }
 
@@ -281,6 +287,7 @@ void cell__spawner_kernel_died(struct kernel *kernel, int64_t status)
 	kernel->status = status;
 	kernel->dead_us = cell__now_us();
 	kernel->pid = -1; /* not ours to know any more */
+	cell__commands_kill(kernel->id);
 	if (kernel->jail)
 		cell__jail_kill(kernel->jail);
 	else if (status >= 0 && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && !kernel->kill_wanted) {
@@ -352,6 +359,18 @@ void cell__spawner_watch_jail(struct jail *jail)
 	/* Once: later output of a jail is read when it has ended. */
 	struct epoll_event event = { .events = EPOLLIN | EPOLLONESHOT, .data.u64 = JAIL_EVENT | jail->serial };
 	epoll_ctl(cell__spawner.epoll_fd, EPOLL_CTL_ADD, jail->ready_fd, &event);
+}
+
+int cell__spawner_watch_report(int fd, uint64_t program_id)
+{
+	struct epoll_event event = { .events = EPOLLIN, .data.u64 = REPORT_EVENT | program_id };
+	return epoll_ctl(cell__spawner.epoll_fd, EPOLL_CTL_ADD, fd, &event);
+}
+
+int cell__spawner_watch_commands(struct jail *jail)
+{
+	struct epoll_event event = { .events = EPOLLIN, .data.u64 = COMMANDS_EVENT | jail->serial };
+	return epoll_ctl(cell__spawner.epoll_fd, EPOLL_CTL_ADD, jail->command_fd, &event) < 0 && errno != EEXIST ? -1 : 0;
 }
 
 int cell__spawner_need_zone(void)
@@ -623,6 +642,7 @@ static void jail_exited(struct jail *jail)
 	if (jail->ready_fd >= 0)
 		jail_spoke(jail); /* its last report still counts */
 	int status = cell__jail_program_status(jail);
+	cell__commands_ended(jail);
 	cell__jail_reaped(jail);
 	for (struct program *p = cell__spawner.programs; p; p = p->next)
 		if (p->jail == jail && p->pid > 0 && !p->is_child)
@@ -707,7 +727,7 @@ static void serve(void)
 			cell__jails_drop_mounts();
 		for (int i = 0; i < n; i++) {
 			uint64_t which = events[i].data.u64;
-			struct zygote *zygote = which > 1 && which < ZONE_EVENT ? cell__zygote_find(which) : NULL;
+			struct zygote *zygote = which > 1 && which < REPORT_EVENT ? cell__zygote_find(which) : NULL;
 			struct jail *jail = which & JAIL_EVENT ? cell__jail_by_serial(which & ~JAIL_EVENT) : NULL;
 			if (jail && jail->ready_fd >= 0)
 				jail_spoke(jail);
@@ -717,6 +737,10 @@ static void serve(void)
 				reap();
 			else if (which == ZONE_EVENT)
 				read_zone();
+			else if (which & COMMANDS_EVENT && (jail = cell__jail_by_serial(which & EVENT_ID)))
+				cell__jail_commands(jail);
+			else if (which & REPORT_EVENT)
+				cell__command_reported(which & EVENT_ID);
 			else if (zygote)
 				cell__zygote_read(zygote);
 		}

@@ -72,6 +72,14 @@ struct program {
 	size_t n_fds;
 	int status;
 	int64_t dead_us;
+	/* of a command */
+	uint64_t kernel_id;  /* 0: it is none */
+	struct jail *home;   /* of its kernel; NULL: none with processes, or it has ended */
+	int report_fd;       /* until it runs its program; -1 */
+	int pidfd;           /* of one in a jail; -1 */
+	int64_t shown_pid;   /* as its session numbers it; 0: not forked yet */
+	bool told;           /* that it runs */
+	bool kill_wanted;
 	struct program *next;
 };
 
@@ -102,6 +110,9 @@ void cell__spawner_kernel_died(struct kernel *kernel, int64_t status);
 void cell__spawner_tell_forked(struct kernel *kernel);
 void cell__spawner_fork_failed(struct kernel *kernel, int error);
 void cell__spawner_watch_jail(struct jail *jail);
+/* Reports of a command that starts, and news of pid 1 about commands. */
+int cell__spawner_watch_report(int fd, uint64_t program_id);
+int cell__spawner_watch_commands(struct jail *jail);
 /* Makes the zone unless it is there; -1 with errno. */
 int cell__spawner_need_zone(void);
 
@@ -128,6 +139,18 @@ void cell__program_start(const struct cell_spawn_msg *head, char *payload, size_
 /* The jail that the program waits for is ready or has failed. */
 void cell__program_jail_spoke(struct program *program);
 void cell__program_signal(uint64_t id, int signal_number, bool group);
+/* In a process of the jail of a kernel, forked by pid 1: becomes a command of its session.  fds: its streams, the session's plan, the report. */
+void cell__command_join(const struct cell_plan *plan, const struct cell_spawn_msg *head, char *payload, size_t size, const int *fds,
+			size_t n_fds, int guard_fd) __attribute__((noreturn));
+/* The report of a command that starts has something to read. */
+void cell__command_reported(uint64_t id);
+/* pid 1 of a jail has news of commands. */
+void cell__jail_commands(struct jail *jail);
+/* The jail has ended, with all commands in it. */
+void cell__commands_ended(const struct jail *jail);
+/* This kernel has ended: its commands must. */
+void cell__commands_kill(uint64_t kernel_id);
+bool cell__commands_left(uint64_t kernel_id);
 void cell__program_exited(struct program *program, int status);
 /* All its processes have ended: tells the host and forgets the program. */
 void cell__program_report(struct program *program);

@@ -25,6 +25,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -34,6 +35,7 @@
 #include <unistd.h>
 
 #include "spawn/message.h"
+#include "spawn/proc.h"
 
 #define HIGH_FD 64 /* out of the way of the numbers that a program is given */
 
@@ -43,12 +45,14 @@ struct launch {
 	const char *cwd, *path;
 	const int *fds;
 	size_t n_fds; /* without those of the plans */
-	bool has_stdin;
+	bool has_stdin, has_tty;
 	int report_fd;
 	const struct cell_plan *plan, *session; /* NULL: not confined */
 	const struct cell_cgroup *group;        /* to be joined; NULL: it is a member already */
 	char **names;      /* of a mapped plan: the host's names of the files from number 3 on */
 };
+
+static void signal_command(struct program *program, int signal_number, bool group);
 
 void cell__spawner_failed_at(int fd, int stage, int sys, int step)
 {
@@ -84,6 +88,8 @@ static void take_fds(struct launch *launch, int keep[CELL_APPLY_MAX_KEEP], int *
 	int report_fd = fcntl(launch->report_fd, F_DUPFD_CLOEXEC, HIGH_FD);
 	int in = launch->has_stdin ? launch->fds[2] : open("/dev/null", O_RDONLY | O_CLOEXEC);
 	if (report_fd < 0 || in < 0 || dup2(in, 0) < 0 || dup2(launch->fds[0], 1) < 0 || dup2(launch->fds[1], 2) < 0)
+		cell__spawner_child_failed(launch->report_fd, CELL_SPAWN_AT_FDS);
+	if (launch->has_tty && ioctl(0, TIOCSCTTY, 0) < 0)
 		cell__spawner_child_failed(launch->report_fd, CELL_SPAWN_AT_FDS);
 	for (size_t i = n_std; i < launch->n_fds; i++)
 		if ((extra[i] = fcntl(launch->fds[i], F_DUPFD_CLOEXEC, HIGH_FD)) < 0)
@@ -358,6 +364,8 @@ static void forget(struct program *program)
 		}
 	for (size_t i = 0; i < program->n_fds; i++)
 		cell__close_fd(&program->fds[i]);
+	cell__close_fd(&program->report_fd);
+	cell__close_fd(&program->pidfd);
 	free_payload(program->payload, program->payload_size);
 	free(program);
 }
@@ -373,9 +381,10 @@ static void fail(struct program *program, const struct cell_spawn_failure *failu
 
 static void tell_started(struct program *program)
 {
-	struct cell_spawn_msg head = {
-		.version = CELL_SPAWN_VERSION, .type = CELL_SPAWN_PROCESS_STARTED, .id = program->id, .a = program->pid
-	};
+	struct cell_spawn_msg head = { .version = CELL_SPAWN_VERSION,
+				       .type = CELL_SPAWN_PROCESS_STARTED,
+				       .id = program->id,
+				       .a = program->kernel_id ? program->shown_pid : program->pid };
 	struct jail *jail = program->jail;
 	(void)cell__spawn_send(CELL_SPAWNER_HOST_FD, &head, NULL, 0, jail ? &jail->listen_fd : NULL, jail && jail->listen_fd >= 0, 0);
 	if (jail)
@@ -412,6 +421,222 @@ static void launch_program(struct program *program, char *payload, size_t size, 
 	tell_started(program);
 }
 
+/* ---- commands ---- */
+
+/*
+ * A command runs where the code of a kernel runs, and code may run there meanwhile: it could delay the start, and we do not wait for it.
+ *
+ *     asked ──pid 1 has forked it, it runs its program──▶ told ──exit──▶ dead ──▶ reported, forgotten
+ *
+ * In a jail pid 1 is its parent, and processes that it leaves live as long as the jail.  Without one it is our child, like other programs.
+ */
+static void start_command(struct program *program, char *payload, size_t size, const int *fds, size_t n_fds)
+{
+	struct kernel *kernel = cell__spawner_find_kernel((uint64_t)program->flags >> CELL_SPAWN_KERNEL_SHIFT);
+	bool confined = program->flags & CELL_SPAWN_WITH_PLAN;
+	struct cell_spawn_failure failure = { .stage = CELL_SPAWN_AT_BEGIN, .sys = ESRCH, .step = -1 };
+	struct launch launch = { .fds = fds,
+				 .n_fds = n_fds,
+				 .has_stdin = program->flags & CELL_SPAWN_WITH_STDIN,
+				 .has_tty = program->flags & CELL_SPAWN_WITH_TTY };
+	int report[2] = { -1, -1 }, rc = -1;
+	if (!kernel || kernel->dead || kernel->kill_wanted || kernel->pid <= 0 || confined != (kernel->jail != NULL)) {
+		fail(program, &failure);
+		return;
+	}
+	program->kernel_id = kernel->id;
+	program->is_child = !kernel->jail || kernel->jail->pid == 0;
+	errno = EINVAL;
+	if (pipe2(report, O_CLOEXEC) == 0 && cell__spawner_watch_report(report[0], program->id) == 0) {
+		fcntl(report[0], F_SETFL, O_NONBLOCK);
+		if (!program->is_child) {
+			struct cell_spawn_msg head = { .version = CELL_SPAWN_VERSION,
+						       .type = CELL_SPAWN_PROCESS_START,
+						       .id = program->id,
+						       .a = program->argc,
+						       .b = program->flags };
+			int all[CELL_SPAWN_MAX_FDS];
+			memcpy(all, fds, (n_fds - 2) * sizeof *all);
+			all[n_fds - 2] = fds[n_fds - 1];
+			all[n_fds - 1] = report[1];
+			program->home = kernel->jail;
+			rc = cell__spawner_watch_commands(kernel->jail);
+			if (rc == 0)
+				rc = cell__jail_start_command(kernel->jail, &head, payload, size, all, n_fds);
+		} else {
+			bool good = true;
+			if (confined) {
+				launch.n_fds -= 2;
+				launch.plan = cell__jail_plan(fds[n_fds - 2]);
+				launch.session = launch.plan ? cell__plan_map(fds[n_fds - 1]) : NULL;
+				launch.group = &kernel->jail->group;
+				good = launch.session && launch.plan->level == CELL_LEVEL_NO_USERNS;
+			}
+			if (good && read_launch(program->argc, 0, payload, size, &launch))
+				rc = fork_here(&launch, report[1]);
+			program->pid = rc > 0 ? rc : 0;
+			program->shown_pid = program->pid;
+		}
+	}
+	failure.sys = errno;
+	if (launch.session)
+		munmap((void *)launch.session, launch.session->bytes);
+	cell__close_fd(&report[1]);
+	program->report_fd = report[0];
+	if (rc < 0)
+		fail(program, &failure);
+}
+
+static struct program *find_program(uint64_t id)
+{
+	struct program *p = cell__spawner.programs;
+	while (p && p->id != id)
+		p = p->next;
+	return p;
+}
+
+static void kill_command(struct program *program)
+{
+	program->kill_wanted = true;
+	/* With all that it has started, also in other process groups: it is a subreaper. */
+	if (program->pid > 0)
+		cell__proc_kill_tree(program->pid);
+	if (program->pidfd >= 0)
+		syscall(SYS_pidfd_send_signal, program->pidfd, SIGKILL, NULL, 0);
+}
+
+static void signal_command(struct program *program, int signal_number, bool group)
+{
+	struct cell_spawn_msg head = {
+		.version = CELL_SPAWN_VERSION, .type = CELL_SPAWN_PROCESS_SIGNAL, .id = program->id, .a = signal_number, .b = group
+	};
+	if (signal_number == SIGKILL)
+		kill_command(program);
+	if (program->home)
+		(void)cell__jail_start_command(program->home, &head, NULL, 0, NULL, 0); /* to its group, which it may have left */
+}
+
+static void command_runs(struct program *program)
+{
+	if (program->told || program->shown_pid <= 0 || program->report_fd >= 0)
+		return;
+	program->told = true;
+	tell_started(program);
+}
+
+void cell__command_reported(uint64_t id)
+{
+	struct cell_spawn_failure told;
+	struct program *program = find_program(id);
+	if (!program || program->report_fd < 0)
+		return;
+	ssize_t n = read(program->report_fd, &told, sizeof told);
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return;
+	cell__close_fd(&program->report_fd);
+	if (n == (ssize_t)sizeof told) {
+		fail(program, &told);
+		return;
+	}
+	command_runs(program);
+}
+
+/* Its process has ended.  False: it never ran its program, and is forgotten. */
+static bool hear_last(struct program *program)
+{
+	uint64_t id = program->id;
+	cell__command_reported(id);
+	if (find_program(id) != program)
+		return false;
+	cell__close_fd(&program->report_fd);
+	command_runs(program);
+	return true;
+}
+
+static void command_ended(struct program *program, int status)
+{
+	if (program->dead || !hear_last(program))
+		return;
+	program->dead = true;
+	program->status = status;
+	program->dead_us = cell__now_us();
+	program->home = NULL;
+}
+
+void cell__jail_commands(struct jail *jail)
+{
+	struct cell_spawn_msg head;
+	int fd, rc;
+	while ((rc = cell__jail_hear_command(jail, &head, &fd)) > 0) {
+		struct program *program = find_program(head.id);
+		bool known = head.version == CELL_SPAWN_VERSION && program && program->home == jail;
+		if (known && head.type == CELL_SPAWN_PROCESS_EXITED) {
+			command_ended(program, (int)head.a);
+		} else if (known && head.a <= 0) {
+			struct cell_spawn_failure failure = { .stage = CELL_SPAWN_AT_BEGIN, .sys = (int)head.b, .step = -1 };
+			fail(program, &failure);
+		} else if (known) {
+			program->pid = fd >= 0 ? cell__proc_pid_of(fd) : 0;
+			program->shown_pid = head.a;
+			program->pidfd = cell__spawner_keep_fd(cell__take_fd(&fd));
+			if (program->kill_wanted)
+				kill_command(program);
+			command_runs(program);
+		}
+		cell__close_fd(&fd);
+	}
+	if (rc < 0)
+		cell__close_fd(&jail->command_fd); /* pid 1 ends, and then all commands have */
+}
+
+void cell__commands_ended(const struct jail *jail)
+{
+	for (struct program *p = cell__spawner.programs, *next; p; p = next) {
+		next = p->next;
+		if (p->home == jail)
+			command_ended(p, SIGKILL);
+	}
+}
+
+void cell__commands_kill(uint64_t kernel_id)
+{
+	for (struct program *p = cell__spawner.programs; p; p = p->next)
+		if (p->kernel_id == kernel_id && p->is_child && p->pid > 0 && !p->dead)
+			kill(-p->pid, SIGKILL); /* what it leaves is swept */
+}
+
+bool cell__commands_left(uint64_t kernel_id)
+{
+	for (const struct program *p = cell__spawner.programs; p; p = p->next)
+		if (p->kernel_id == kernel_id)
+			return true;
+	return false;
+}
+
+void cell__command_join(const struct cell_plan *plan, const struct cell_spawn_msg *head, char *payload, size_t size, const int *fds,
+			size_t n_fds, int guard_fd)
+{
+	static struct cell_apply apply = { .landlock_fd = -1, .joins = true };
+	struct launch launch = { .plan = plan,
+				 .fds = fds,
+				 .n_fds = n_fds - 2,
+				 .has_stdin = head->b & CELL_SPAWN_WITH_STDIN,
+				 .has_tty = head->b & CELL_SPAWN_WITH_TTY,
+				 .report_fd = fds[n_fds - 1] };
+	apply.join_fd = fcntl(guard_fd, F_DUPFD_CLOEXEC, HIGH_FD);
+	launch.session = cell__plan_map(fds[n_fds - 2]);
+	if (!launch.session || apply.join_fd < 0)
+		cell__spawner_child_failed(launch.report_fd, CELL_SPAWN_AT_PLAN);
+	/* Processes that lose their parent stay below it, where it can be killed with all of them. */
+	if (setsid() < 0 || prctl(PR_SET_CHILD_SUBREAPER, 1) < 0 || !read_launch(head->a, 0, payload, size, &launch))
+		cell__spawner_child_failed(launch.report_fd, CELL_SPAWN_AT_BEGIN);
+	take_fds(&launch, apply.keep, &apply.n_keep);
+	apply.keep[apply.n_keep++] = apply.join_fd;
+	run_steps(&launch, &apply, CELL_STAGE_EARLY);
+}
+
+/* ---- starting ---- */
+
 void cell__program_start(const struct cell_spawn_msg *head, char *payload, size_t size, int *fds, size_t n_fds)
 {
 	bool confined = head->b & CELL_SPAWN_WITH_PLAN;
@@ -424,8 +649,14 @@ void cell__program_start(const struct cell_spawn_msg *head, char *payload, size_
 		cell__spawner_tell(CELL_SPAWN_PROCESS_EXITED, head->id, -1, failure.sys, &failure, sizeof failure);
 		return;
 	}
-	*program = (struct program){ .id = head->id, .argc = head->a, .flags = head->b, .next = cell__spawner.programs };
+	*program = (struct program){
+		.id = head->id, .argc = head->a, .flags = head->b, .report_fd = -1, .pidfd = -1, .next = cell__spawner.programs
+	};
 	cell__spawner.programs = program;
+	if (head->b & CELL_SPAWN_IN_KERNEL) {
+		start_command(program, payload, size, fds, n_fds);
+		return;
+	}
 	if (confined && !(program->jail = cell__jail_take(fds[n_fds - 2], CELL_JAIL_FOR_PROGRAM, JAIL_OF_SPAWNER))) {
 		failure.sys = errno;
 		fail(program, &failure);
@@ -475,6 +706,10 @@ void cell__program_signal(uint64_t id, int signal_number, bool group)
 		p = p->next;
 	if (!p || p->dead)
 		return;
+	if (p->kernel_id && !p->is_child) {
+		signal_command(p, signal_number, group);
+		return;
+	}
 	if (p->pid == 0 && signal_number == SIGKILL) {
 		/* It waits for its jail still: then it ended before it began. */
 		cell__spawner_tell(CELL_SPAWN_PROCESS_EXITED, p->id, SIGKILL, 0, NULL, 0);
@@ -494,6 +729,8 @@ void cell__program_signal(uint64_t id, int signal_number, bool group)
 
 void cell__program_exited(struct program *program, int status)
 {
+	if (program->kernel_id && !hear_last(program))
+		return;
 	if (program->is_child)
 		kill(-program->pid, SIGKILL); /* processes left in its group */
 	if (program->is_child && program->jail)

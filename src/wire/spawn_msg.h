@@ -13,7 +13,7 @@
 
 #include <stdint.h>
 
-#define CELL_SPAWN_VERSION 4u
+#define CELL_SPAWN_VERSION 5u
 #define CELL_SPAWN_MAX_FDS 21 /* three streams, 16 more of a program, two plans */
 #define CELL_SPAWN_KERNEL_FDS 5 /* socket, stdout, stderr, ring, and the plan of a sandboxed one */
 #define CELL_SPAWN_PLAN_FD 4
@@ -33,7 +33,8 @@ enum cell_spawn_type {
 	CELL_SPAWN_ZYGOTE_WARM,      /* id: zygote; finish warming now; answered by ZYGOTE_WARMED */
 	/*
 	 * id: process, a: argc, b: CELL_SPAWN_WITH_*; payload: folder, PATH, argv, environment; fds: stdout, stderr[, stdin],
-	 * others that it gets from number 3 on[, plan, the plan of its session]
+	 * others that it gets from number 3 on[, plan, the plan of its session].  With CELL_SPAWN_IN_KERNEL a command: it runs where that
+	 * kernel runs and ends with it, and has no others.
 	 */
 	CELL_SPAWN_PROCESS_START,
 	CELL_SPAWN_PROCESS_KILL,     /* id: process; its whole group */
@@ -60,7 +61,8 @@ enum cell_spawn_type {
 	CELL_SPAWN_KERNEL_FORKED,
 	/* id: kernel, a: wait status (-1: unknown), b: CELL_SPAWN_EXIT_*; payload with a plan: struct cell_cgroup_usage */
 	CELL_SPAWN_KERNEL_EXITED,
-	CELL_SPAWN_PROCESS_STARTED, /* id: process, a: pid; fd: the socket of its egress proxy, if its plan has one */
+	/* id: process, a: pid, of a command as its session numbers it; spawner's jail to spawner: a 0, b: errno, or a pidfd */
+	CELL_SPAWN_PROCESS_STARTED, /* fd: the socket of its egress proxy, if its plan has one */
 	/* id: process, a: wait status, b: errno when it never started; payload then: struct cell_spawn_failure */
 	CELL_SPAWN_PROCESS_EXITED,
 };
@@ -74,6 +76,10 @@ struct cell_spawn_join {
 
 #define CELL_SPAWN_WITH_STDIN 1
 #define CELL_SPAWN_WITH_PLAN 2
+#define CELL_SPAWN_IN_KERNEL 4 /* the kernel's id is in the bits from CELL_SPAWN_KERNEL_SHIFT on */
+#define CELL_SPAWN_WITH_TTY 8 /* its stdin is a terminal, which becomes that of its session */
+#define CELL_SPAWN_KERNEL_SHIFT 8
+#define CELL_SPAWN_MAX_COMMANDS 256 /* of one kernel */
 
 enum cell_spawn_stage {
 	CELL_SPAWN_AT_BEGIN = 1, /* steps of every process: a session, its streams */

@@ -55,6 +55,6 @@ struct cell__elsewhere *cell__remote_place(const struct cell__kernel *base);
 #define CELL__REMOTE_KERNEL                                                                                                     \
 	.files = cell__remote_files, .drain = cell__remote_drain, .run = cell__remote_run, .reply = cell__remote_reply,         \
 	.interrupt = cell__remote_interrupt, .pause = cell__remote_pause, .close = cell__remote_close, .pid = cell__remote_pid, \
-	.place = cell__remote_place
+	.elsewhere = cell__remote_place
 
 #endif

@@ -241,11 +241,34 @@ static void sandbox_probe(struct cell__executor_host *host, struct cell_executor
 static const char *const proxy_env[] = { CELL_EGRESS_ENV };
 #define PROXY_VARIABLES (sizeof proxy_env / sizeof *proxy_env)
 
+/* The variables of a kernel; borrows them.  NULL: out of memory. */
+static const char **make_env(const struct request *request, const char *const *given)
+{
+	size_t n = 0, at = 0;
+	while (given[n])
+		n++;
+	const char **env = cell__alloc(n + request->policy.env.count + PROXY_VARIABLES + 1, sizeof *env);
+	if (!env)
+		return NULL;
+	/* The caller's home is not in the sandbox. Variables that the caller set come later in the list, and override this. */
+	bool home = false;
+	for (size_t i = 0; i < n; i++) {
+		bool first_home = !home && strncmp(given[i], "HOME=", 5) == 0;
+		env[at++] = first_home ? "HOME=" CELL_PLAN_HOME : given[i];
+		home |= first_home;
+	}
+	bool filtered = request->policy.network == CELL_NET_ALLOW || request->policy.network == CELL_NET_DEPS;
+	for (size_t i = 0; filtered && i < PROXY_VARIABLES; i++)
+		env[at++] = proxy_env[i];
+	for (size_t i = 0; i < request->policy.env.count; i++)
+		env[at++] = request->policy.env.items[i];
+	return env;
+}
+
 static int sandbox_open(struct cell__executor_host *host, const struct cell__kernel_spec *spec, const struct cell__kernel_events *events,
 			void *owner, struct cell__kernel **ret_kernel, struct cell_error *err)
 {
 	CELL_AUTO_FREE const char **env = NULL;
-	size_t n = 0, at = 0;
 	struct cell__sandbox_request *request = spec->found;
 	struct request *mine = (struct request *)request;
 	mine->events = events;
@@ -254,25 +277,11 @@ static int sandbox_open(struct cell__executor_host *host, const struct cell__ker
 		cell__sub_request_destroy(request);
 		return -1;
 	}
-	while (spec->env[n])
-		n++;
-	env = cell__alloc(n + mine->policy.env.count + PROXY_VARIABLES + 1, sizeof *env);
+	env = make_env(mine, spec->env);
 	if (!env) {
 		cell__sub_request_destroy(request);
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
 	}
-	/* The caller's home is not in the sandbox. Variables that the caller set come later in the list, and override this. */
-	bool home = false;
-	for (size_t i = 0; i < n; i++) {
-		bool first_home = !home && strncmp(spec->env[i], "HOME=", 5) == 0;
-		env[at++] = first_home ? "HOME=" CELL_PLAN_HOME : spec->env[i];
-		home |= first_home;
-	}
-	bool filtered = mine->policy.network == CELL_NET_ALLOW || mine->policy.network == CELL_NET_DEPS;
-	for (size_t i = 0; filtered && i < PROXY_VARIABLES; i++)
-		env[at++] = proxy_env[i];
-	for (size_t i = 0; i < mine->policy.env.count; i++)
-		env[at++] = mine->policy.env.items[i];
 	char limits[400];
 	snprintf(limits, sizeof limits, "{\"memory\":%llu,\"pids\":%llu,\"files\":%llu,\"file_size\":%llu,\"tmp\":%llu}",
 		 (unsigned long long)mine->policy.memory_bytes, (unsigned long long)mine->policy.pids,
@@ -387,6 +396,27 @@ static int sandbox_confine(struct cell__kernel *kernel, struct cell__confinement
 					     cell__subprocess_index_hosts(kernel), ret_confinement, err);
 }
 
+/* Unlike a program's, the layer is written to: it is the kernel's own mount. */
+static int sandbox_place(struct cell__kernel *kernel, const char *const *env, struct cell__kernel_place *ret_place, struct cell_error *err)
+{
+	const struct request *request = (const struct request *)cell__subprocess_request(kernel);
+	struct cell__kernel_place place = { 0 };
+	if (!request || !request->base.plan || request->base.session.size == 0)
+		return cell_fail(err, CELL_E_BUSY, 0, "the session's kernel is not ready; try again");
+	if (cell__subprocess_place(kernel, env, &place, err) < 0 ||
+	    cell__confinement_create_like(&request->policy, request->base.plan, &request->base.session, request->cwd, &request->writable,
+					  NULL, &place.confine, err) < 0)
+		return -1;
+	place.cwd = request->cwd;
+	place.env = make_env(request, env);
+	if (!place.env) {
+		cell__confinement_unref(place.confine);
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
+	}
+	*ret_place = place;
+	return 0;
+}
+
 static const char *sandbox_receipt_of(const struct cell__kernel *kernel)
 {
 	const struct request *request = (const struct request *)cell__subprocess_request(kernel);
@@ -410,6 +440,7 @@ const struct cell__executor cell__sandbox_executor = {
 	.kept = cell__subprocess_kept,
 	CELL__SUBPROCESS_KERNEL,
 	.confine = sandbox_confine,
+	.place = sandbox_place,
 	.receipt = "{\"executor\":\"sandbox\",\"level\":\"none\",\"namespaces\":[],\"seccomp\":false,\"landlock\":0,"
 		   "\"limits\":{},\"network\":\"none\",\"filesystem\":\"none\",\"skipped\":[\"no kernel was opened\"]}",
 	.receipt_of = sandbox_receipt_of,

@@ -606,3 +606,13 @@ int64_t cell__subprocess_pid(const struct cell__kernel *base)
 {
 	return ((const struct cell__sub_kernel *)base)->pid;
 }
+
+int cell__subprocess_place(struct cell__kernel *base, const char *const *env, struct cell__kernel_place *ret_place, struct cell_error *err)
+{
+	const struct cell__sub_kernel *kernel = (const struct cell__sub_kernel *)base;
+	(void)env;
+	if (kernel->state != CELL_KERNEL_LIVE || kernel->pid <= 0)
+		return cell_fail(err, CELL_E_BUSY, 0, "the session's kernel is not ready; try again");
+	ret_place->kernel = kernel->id;
+	return 0;
+}

@@ -198,5 +198,6 @@ const struct cell__executor cell__subprocess_executor = {
 	.fork = cell__subprocess_fork,
 	.hand_over = cell__subprocess_hand_over,
 	CELL__SUBPROCESS_KERNEL,
+	.place = cell__subprocess_place,
 	.receipt = CELL__RECEIPT_UNCONFINED("subprocess", "process"),
 };

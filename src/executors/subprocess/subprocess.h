@@ -97,6 +97,8 @@ int64_t cell__subprocess_kept(const struct cell__kernel *base);
 /* "host:port" of the package index that its interpreter's installer uses; NULL-terminated, or NULL. */
 const char *const *cell__subprocess_index_hosts(const struct cell__kernel *base);
 const struct cell__sandbox_request *cell__subprocess_request(const struct cell__kernel *base);
+/* See executor.h. */
+int cell__subprocess_place(struct cell__kernel *base, const char *const *env, struct cell__kernel_place *ret_place, struct cell_error *err);
 
 /*
  * Starts the environment, warms it, fills its pool; then done(arg, info, NULL), or done(arg, NULL, err).  A
