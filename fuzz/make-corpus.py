@@ -155,6 +155,14 @@ def schemas():
     yield "soft", b'{"tools": [{"name": "\\ud800", "inputSchema": {"default": NaN, "minimum": 1e999, "const": 99999999999999999999}}]}'
 
 
+MESSAGES = {
+    "one": b"\0\0\0\0\2{}",
+    "end": b"\0\0\0\0\0\2\0\0\0\2{}",
+    "cut": b"\0\0\0\0\3{}",
+    "large": b"\1\xff\xff\xff\xff",
+    "bound": b"\0\0\0\1\0" + b"x" * 256 + b"\0\0\0\1\1" + b"x" * 257,
+}
+
 TEXTS = {
     "ascii": b"plain \"quoted\" \\ and\ttabs\n",
     "utf8": "é€😀\u2028\x7f".encode(),
@@ -295,6 +303,7 @@ for target, seeds in (
     ("text", TEXTS.items()), ("jsonrpc", calls()), ("embeddings", EMBEDDINGS.items()), ("gen", schemas()),
     ("json_find", ((name, data) for name, data in JSON.items() if name != "deep")),
     ("mcp_tools", ((name, json.dumps(value).encode()) for name, value in TOOL_LISTS.items())),
+    ("connect", ((name, b"\x01\x00" + text) for name, text in MESSAGES.items())),
     ("sse", ((name, b"\x09\x00" + text) for name, text in STREAMS.items())),
     ("tar", ((name, b"\x40\x02" + text) for name, text in archives().items())),
     ("sandbox_policy", POLICIES.items()), ("egress", PROXY.items()), ("mcp_server", clients()),

@@ -143,9 +143,10 @@ static void note_refusal(struct cell__request *request, int code, const char *wo
 static struct MHD_Response *foreign_error(const struct cell__request *request, unsigned *status, int code, const char *words)
 {
 	const char *type;
-	char *text = cell__e2b_error(request, code, words, status, &type);
+	size_t size;
+	char *text = cell__e2b_error(request, code, words, status, &type, &size);
 
-	return text ? cell__http_response(text, strlen(text), type) : NULL;
+	return text ? cell__http_response(text, size, type) : NULL;
 }
 
 static struct MHD_Response *error_response(unsigned status, int code, const char *words)
@@ -344,7 +345,8 @@ static void refuse_body(struct cell__request *request, unsigned status, int code
 {
 	json_t *error = json_pack("{s:s,s:s}", "detail", words, "code", cell_code_word(code));
 	const char *type = "application/json";
-	CELL_AUTO_FREE char *body = request->is_e2b ? cell__e2b_error(request, code, words, &status, &type)
+	size_t size = 0; /* only of the streamed uploads, whose errors are text */
+	CELL_AUTO_FREE char *body = request->is_e2b ? cell__e2b_error(request, code, words, &status, &type, &size)
 				    : error         ? json_dumps(error, JSON_COMPACT)
 						    : NULL;
 

@@ -719,7 +719,8 @@ bool cell__e2b_is_asked(const struct cell__request *request, const char *path);
 /* As cell__auth_check(), with the tokens that E2B's clients send. */
 unsigned cell__e2b_auth_check(struct cell__request *request, const struct sockaddr *from, const char **ret_words, int *ret_retry_s);
 /* The body of an error in the form that the client reads, and its status; free() it.  NULL: out of memory. */
-char *cell__e2b_error(const struct cell__request *request, int code, const char *words, unsigned *status, const char **ret_type);
+char *cell__e2b_error(const struct cell__request *request, int code, const char *words, unsigned *status, const char **ret_type,
+		      size_t *ret_size);
 /* The session ends: its context goes, and with the first session of a sandbox all others. */
 void cell__e2b_served_ends(struct cell__served *served);
 /* Once a second: sandboxes whose time is over end, or pause. */

@@ -11,7 +11,8 @@ import serving
 import support
 
 e2b = pytest.importorskip("e2b", reason="scripts/test-requirements.txt has it")
-from e2b import FileNotFoundException, InvalidArgumentException, SandboxNotRunningException, SandboxQuery, SandboxState  # noqa: E402
+from e2b import CommandExitException, FileNotFoundException, InvalidArgumentException, SandboxNotRunningException  # noqa: E402
+from e2b import SandboxQuery, SandboxState, TimeoutException  # noqa: E402
 from e2b.exceptions import AuthenticationException, NotFoundException, SandboxException, SandboxNotFoundException  # noqa: E402
 from e2b_code_interpreter import Sandbox  # noqa: E402
 
@@ -311,6 +312,75 @@ def test_links_out_of_the_sandbox_are_not_followed(sandbox, tmp_path):
     assert os.listdir(tmp_path) == ["secret"]
 
 
+# ---- commands ----
+
+def test_commands_have_output_and_a_status(sandbox):
+    done = sandbox.commands.run("echo out; echo err >&2; echo $OWN $ONE; pwd", envs={"ONE": "1"})
+    assert (done.exit_code, done.stderr) == (0, "err\n") and done.stdout.startswith("out\nv 1\n")
+    with pytest.raises(CommandExitException) as failed:
+        sandbox.commands.run("echo x; exit 3")
+    assert (failed.value.exit_code, failed.value.stdout) == (3, "x\n")
+    sandbox.files.make_dir("cmd")
+    assert sandbox.commands.run("pwd", cwd="/home/user/cmd").stdout.endswith("/cmd\n")
+    sandbox.commands.run("echo from > made.txt")
+    assert sandbox.files.read("made.txt") == "from\n"
+    assert len(sandbox.commands.run("head -c 3000000 /dev/zero | tr '\\0' x").stdout) == 3000000
+
+
+def test_output_of_a_command_comes_as_it_is_written(sandbox):
+    seen = []
+    sandbox.commands.run("echo one; sleep 0.3; echo two", on_stdout=lambda text: seen.append((time.monotonic(), text)))
+    assert "".join(text for _, text in seen) == "one\ntwo\n" and seen[-1][0] - seen[0][0] > 0.2
+
+
+def test_commands_in_the_background_take_input(sandbox):
+    handle = sandbox.commands.run("while read line; do echo got $line; done; exit 4", background=True, stdin=True)
+    assert handle.pid in [one.pid for one in sandbox.commands.list()]
+    sandbox.commands.send_stdin(handle.pid, "a\n")
+    sandbox.commands.send_stdin(handle.pid, "b\n")
+    sandbox.commands.close_stdin(handle.pid)
+    with pytest.raises(CommandExitException) as ended:
+        handle.wait()
+    assert (ended.value.stdout, ended.value.exit_code) == ("got a\ngot b\n", 4)
+    assert handle.pid not in [one.pid for one in sandbox.commands.list()]
+
+
+def test_commands_are_killed_and_connected_to(sandbox):
+    handle = sandbox.commands.run("echo before; read x; echo after", background=True, stdin=True)
+    next(iter(handle))
+    handle.disconnect()
+    again = sandbox.commands.connect(handle.pid)
+    sandbox.commands.send_stdin(handle.pid, "\n")
+    assert again.wait().stdout == "after\n"
+    handle = sandbox.commands.run("sleep 100", background=True)
+    assert handle.kill() is True and sandbox.commands.kill(handle.pid) is False
+    with pytest.raises(CommandExitException):
+        handle.wait()
+    with pytest.raises(NotFoundException):
+        sandbox.commands.connect(999999)
+    with pytest.raises(TimeoutException):
+        sandbox.commands.run("sleep 100", timeout=0.3)
+
+
+def test_a_terminal(sandbox):
+    seen = []
+    handle = sandbox.pty.create(e2b.PtySize(rows=11, cols=33), envs={"PS1": "$ "})
+    sandbox.pty.send_stdin(handle.pid, b"stty size; echo $TERM; exit 5\n")
+    with pytest.raises(CommandExitException) as ended:
+        handle.wait(on_pty=seen.append)
+    assert ended.value.exit_code == 5 and b"11 33" in b"".join(seen) and b"xterm-256color" in b"".join(seen)
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"\0\0\0\0", b"\0\0\0\0\2{", b"\0\0\0\0\2{}{}", b"\1\0\0\0\2{}", b"\2\0\0\0\2{}", b"\0\xff\xff\xff\xff{}",
+                                  b"\0\0\0\0\2[]", b"\0\0\0\0\2{}", b'\0\0\0\0\x18{"process":{"cmd":"a\\u0000"}}'])
+def test_hostile_messages_are_refused(server, sandbox, body):
+    answer = server.ask("POST", "/process.Process/Start", body, token=None,
+                        headers={"E2b-Sandbox-Id": sandbox.sandbox_id, "X-Access-Token": sandbox._envd_access_token,
+                                 "Content-Type": "application/connect+json"})
+    assert answer.status == 200 and answer.body[0] == 2 and int.from_bytes(answer.body[1:5], "big") == len(answer.body) - 5
+    assert json.loads(answer.body[5:])["error"]["code"] == "invalid_argument"
+
+
 # ---- other clients ----
 
 ROUTES = [("GET", "/sandboxes/{}"), ("DELETE", "/sandboxes/{}"), ("POST", "/sandboxes/{}/timeout"), ("POST", "/sandboxes/{}/refreshes"),
@@ -338,7 +408,7 @@ def test_a_reader_changes_nothing_and_gets_no_token(server, options):
 
 INSIDE = [("GET", "/health"), ("POST", "/execute"), ("GET", "/contexts"), ("POST", "/contexts"), ("DELETE", "/contexts/x"),
           ("POST", "/contexts/x/restart"), ("GET", "/files?path=a"), ("POST", "/files?path=a"), ("POST", "/filesystem.Filesystem/Stat"),
-          ("POST", "/filesystem.Filesystem/Remove")]
+          ("POST", "/filesystem.Filesystem/Remove"), ("POST", "/process.Process/List"), ("POST", "/process.Process/SendSignal")]
 
 
 def test_a_sandbox_needs_its_own_token(server, sandbox, fresh):

@@ -5,6 +5,7 @@
  *     a sandbox       E2b-Sandbox-Id and X-Access-Token,   /execute, /contexts                code.c
  *                     which is the sandbox's own           /files                             files.c
  *                                                          /filesystem.Filesystem/METHOD      filesystem.c
+ *                                                          /process.Process/METHOD            processes.c
  *
  * A sandbox is a session with its folder; each further context is a session in the same folder.  The id of the first session is the
  * sandbox's.  Sessions belong to the token that made the sandbox: quotas, limits, gate and audit are the same as with other clients.  A
@@ -52,6 +53,7 @@ struct cell__e2b_sandbox {
 	int64_t end_us;                     /* when its time is over; paused: when it ends */
 	bool paused, pauses;                /* now; instead of ending when its time is over */
 	bool ending;
+	struct cell__e2b_stream *streams;   /* of its processes, that clients read */
 };
 
 /* ---- requests (table.c) ---- */
@@ -93,6 +95,7 @@ void cell__e2b_handle_file_get(struct cell__request *request);
 void cell__e2b_handle_file_post(struct cell__request *request);
 void cell__e2b_handle_file_form(struct cell__request *request);
 void cell__e2b_handle_filesystem(struct cell__request *request);
+void cell__e2b_handle_process(struct cell__request *request);
 
 /* ---- work on files (files.c) ---- */
 
@@ -120,6 +123,13 @@ void cell__e2b_work_start(struct cell__e2b_work *work);
 void cell__e2b_work_free(struct cell__e2b_work *work);
 /* {"name", "type", "path", ...} as E2B describes a file; item: of cell__files_describe(). */
 json_t *cell__e2b_entry(const char *path, const json_t *item);
+
+/* ---- processes (processes.c) ---- */
+
+/* Once a second: a client that went away is noticed. */
+void cell__e2b_streams_sweep(struct cell__e2b_sandbox *sandbox, int64_t now_us);
+/* The sandbox is freed; its commands end with its session, and the streams with them. */
+void cell__e2b_streams_forget(struct cell__e2b_sandbox *sandbox);
 
 /* ---- sessions of a sandbox (sandboxes.c) ---- */
 

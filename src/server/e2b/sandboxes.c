@@ -18,6 +18,7 @@
 
 static void sandbox_free(struct cell__e2b_sandbox *sandbox)
 {
+	cell__e2b_streams_forget(sandbox);
 	free(sandbox->template);
 	json_decref(sandbox->metadata);
 	json_decref(sandbox->envs);
@@ -79,6 +80,8 @@ void cell__e2b_sweep(struct cell_server *server, int64_t now_us)
 		struct cell__e2b_sandbox *sandbox = cell__e2b_by_id(server, served->id);
 
 		served = served->next;
+		if (sandbox)
+			cell__e2b_streams_sweep(sandbox, now_us);
 		if (!sandbox || now_us < sandbox->end_us)
 			continue;
 		if (sandbox->pauses && !sandbox->paused) {

@@ -56,6 +56,7 @@ const struct cell__route cell__e2b_routes[] = {
 	{ GET, "/files", READ, cell__e2b_handle_file_get, .status = 200 },
 	{ POST, "/files", RUN, cell__e2b_handle_file_post, .raw = true, .streamed = true },
 	{ POST, "/filesystem.Filesystem/{method}", RUN, cell__e2b_handle_filesystem, .raw = true },
+	{ POST, "/process.Process/{method}", RUN, cell__e2b_handle_process, .raw = true },
 	{ 0 },
 };
 
@@ -314,8 +315,25 @@ static const char *rpc_word(unsigned status)
 	return "internal";
 }
 
-char *cell__e2b_error(const struct cell__request *request, int code, const char *words, unsigned *status, const char **ret_type)
+/* A stream has its errors in its last message. */
+static char *stream_error(json_t *error, unsigned *status, size_t *ret_size)
 {
+	CELL_AUTO_BUF struct cell__buf message = CELL_BUF_INIT;
+	json_t *end = json_pack("{s:O}", "error", error);
+	CELL_AUTO_FREE char *text = end ? json_dumps(end, JSON_COMPACT) : NULL;
+
+	json_decref(end);
+	if (!text || cell__connect_add(&message, CELL_CONNECT_END, text, strlen(text)) < 0)
+		return NULL;
+	*status = MHD_HTTP_OK;
+	*ret_size = message.size;
+	return cell__buf_take(&message);
+}
+
+char *cell__e2b_error(const struct cell__request *request, int code, const char *words, unsigned *status, const char **ret_type,
+		      size_t *ret_size)
+{
+	const char *type = cell__request_header(request, "Content-Type");
 	bool is_rpc = strstr(request->path, ".Filesystem/") || strstr(request->path, ".Process/");
 	json_t *error;
 	char *text;
@@ -330,7 +348,13 @@ char *cell__e2b_error(const struct cell__request *request, int code, const char 
 		       : json_pack("{s:I,s:s}", "code", (json_int_t)*status, "message", words);
 	if (!error) /* the message is from outside and not UTF-8 */
 		error = json_pack("{s:I,s:s}", "code", (json_int_t)*status, "message", "the request is not UTF-8");
-	text = error ? json_dumps(error, JSON_COMPACT) : NULL;
+	if (is_rpc && error && type && !strcasecmp(type, "application/connect+json")) {
+		*ret_type = type;
+		text = stream_error(error, status, ret_size);
+	} else {
+		text = error ? json_dumps(error, JSON_COMPACT) : NULL;
+		*ret_size = text ? strlen(text) : 0;
+	}
 	json_decref(error);
 	return text;
 }
