@@ -8,17 +8,19 @@ processes and files of its own (executor sandbox, no workspace): all that a prog
 cannot be removed makes the jail ``spent``, and the host uses it no more.
 """
 
+import atexit
 import base64
 import builtins
+import gc
 import io
 import os
-import signal
 import stat
 import sys
 import time
 import types
 from json import dumps, loads
 
+import _signal as signal  # without the conversions to enums: after a fork each page that is touched is copied
 import _workcell
 
 from . import streams
@@ -29,18 +31,25 @@ MAX_FETCHED = 16 * 1024 * 1024
 MAX_LEFT = 10000  # files and folders to remove; a jail with more is cheaper to replace
 CLEAN_SECONDS = 2
 
+main = None  # the module of the program and its streams, made before the fork
 kept = None  # {folder: names in it} below the roots before the first program: mounts, and folders that lead to them
 
 
 def answer(text):
     """Runs the program of this request and returns its answer, both JSON."""
-    global kept
+    global kept, main
     if kept is None:
         _workcell.script_kernel()
+        main = types.ModuleType("__main__")
+        main.__dict__.update(__builtins__=builtins, __annotations__={}, __cached__=None)
+        main = main, open(0, encoding="utf-8", errors="surrogateescape", closefd=False), \
+            output(1, "<stdout>", "surrogateescape", False), output(2, "<stderr>", "backslashreplace", True)
         kept = {}
         for root in ROOTS:
             if os.path.isdir(root):
                 remember(root, os.stat(root).st_dev)
+        gc.collect()
+        gc.freeze()  # a collection in a child touches none of it
     request = loads(text)
     try:
         folder, path = prepare(request)
@@ -141,24 +150,23 @@ def give_input(content):
 
 def play_python(source, folder, path):
     """As `python PATH` would; returns the exit status."""
-    main = types.ModuleType("__main__")
-    main.__dict__.update(__builtins__=builtins, __file__=path, __annotations__={}, __cached__=None)
-    sys.modules["__main__"] = main
+    module, stdin, stdout, stderr = main
+    module.__file__ = path
+    sys.modules["__main__"] = module
     sys.argv = [path]
     sys.path[0] = folder
     sys.excepthook, sys.displayhook = sys.__excepthook__, sys.__displayhook__
     builtins.input = streams.real_input
     builtins.__dict__.pop("display", None)
-    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)
-    sys.stdout = sys.__stdout__ = output(1, "<stdout>", "surrogateescape", False)
-    sys.stderr = sys.__stderr__ = output(2, "<stderr>", "backslashreplace", True)
-    status = execute(source, path, main.__dict__)
+    sys.stdin = sys.__stdin__ = stdin
+    sys.stdout = sys.__stdout__ = stdout
+    sys.stderr = sys.__stderr__ = stderr
+    status = execute(source, path, module.__dict__)
     threading = sys.modules.get("threading")
-    if threading is not None:
+    if threading is not None and len(threading._active) + len(threading._limbo) > 1:
         threading._shutdown()
-    import atexit
-
-    atexit._run_exitfuncs()
+    if atexit._ncallbacks():
+        atexit._run_exitfuncs()
     return status if flush() else 120
 
 
