@@ -1181,6 +1181,47 @@ CELL_API int cell_session_race(struct cell_session *session, const struct cell_r
 			       struct cell_error *err);
 /* Frees a race and its results.  NULL is allowed. */
 CELL_API void cell_race_destroy(struct cell_race *race);
+/* ---- batches ---- */
+
+struct cell_batch_options {
+	size_t size; /* sizeof(struct cell_batch_options) */
+	const char *const *codes; /* a cell for each run; copied */
+	size_t n; /* at most 100000 */
+	size_t concurrency; /* runs at once; default 8; at most 1000 */
+	int64_t timeout_ms; /* of each run; 0: the session's timeout; -1: no limit */
+	const int64_t *timeouts_ms; /* one for each run; NULL: timeout_ms for all */
+	int drop; /* as in cell_fork_options */
+};
+#define CELL_BATCH_OPTIONS_INIT { .size = sizeof(struct cell_batch_options), .concurrency = 8 }
+static inline void cell_batch_options_init(struct cell_batch_options *opts)
+{
+	if (!opts)
+		return;
+	memset(opts, 0, sizeof *opts);
+	opts->size = sizeof *opts;
+	opts->concurrency = 8;
+}
+
+struct cell_batch;
+
+/*
+ * Starts a batch: each cell runs in its own fork of the session's present state, with the session's limits, and leaves nothing.  The session
+ * itself may be used or closed meanwhile.  CELL_E_UNSUPPORTED: the executor cannot fork (`subprocess` and `sandbox` can).
+ */
+CELL_API int cell_session_map(struct cell_session *session, const struct cell_batch_options *opts, struct cell_batch **ret_batch,
+			      struct cell_error *err);
+/* The same from the state of a new session with these options, which ends with the batch. */
+CELL_API int cell_engine_batch(struct cell_engine *engine, const struct cell_session_options *session,
+			       const struct cell_batch_options *opts, struct cell_batch **ret_batch, struct cell_error *err);
+/*
+ * Waits for a run to end, in any order: 1, with its number and its result, which is the caller's; 0: all have been returned.  -1: our
+ * failure; where it is that of one run, whose number *ret_i then is, the others go on.  No more than `concurrency` results are kept: runs
+ * start as results are taken.
+ */
+CELL_API int cell_batch_next(struct cell_batch *batch, size_t *ret_i, struct cell_result **ret_result, struct cell_error *err);
+/* Cancels the runs that have not ended, and waits for their end.  NULL is allowed; no other call may be under way. */
+CELL_API void cell_batch_destroy(struct cell_batch *batch);
+
 CELL_API int cell_session_drop_point(struct cell_session *session, const char *name, struct cell_error *err);
 /*
  * The points, the latest first: a JSON array of {"name", "cell" (number of cells run before it),

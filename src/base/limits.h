@@ -10,6 +10,7 @@
 #define CELL_LIMIT_IMAGE_BYTES (1024u * 1024u * 1024u) /* their bytes together */
 #define CELL_LIMIT_NOTICES 16u                       /* in one result */
 #define CELL_LIMIT_SPIN_US 10000                    /* that a caller of cell_session_start() may run the loop */
+#define CELL_LIMIT_BATCH 100000                      /* runs of one batch */
 #define CELL_LIMIT_FORKS 1000                        /* of one call of cell_session_fork() */
 #define CELL_LIMIT_CHILDREN 1000                     /* that the code of one session may have at a time */
 #define CELL_LIMIT_POINT_NAME 200

@@ -4,8 +4,8 @@
  *     racer:  waiting ──▶ its cell runs ──▶ its judgement runs ──▶ ended
  *                              └── failed, or nothing to judge ──────┘
  *
- * At most `concurrency` racers are between the first and the last state.  All of it is on the loop's thread; the caller makes the forks,
- * makes the winner's state the session's, and closes the forks.
+ * A batch (session/fanout.h) whose sessions are there already.  All of it is on the loop's thread; the caller makes the forks, makes the
+ * winner's state the session's, and closes the forks.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -13,42 +13,6 @@
 
 #include "base/sized.h"
 #include "session/session.h"
-
-struct cell__racer {
-	struct cell__racing *racing;
-	size_t i;
-	bool judging;
-};
-
-static void advance(struct cell__racing *racing);
-
-static void end_racer(struct cell__racer *racer, const struct cell_error *err)
-{
-	struct cell__racing *racing = racer->racing;
-	if (err && racing->err.code == 0)
-		racing->err = *err;
-	racing->running--;
-	racing->ended++;
-	advance(racing);
-}
-
-static void handle_event(void *arg, const struct cell_event *event);
-
-static void run_in_fork(struct cell__racer *racer, const char *code)
-{
-	struct cell__racing *racing = racer->racing;
-	struct cell_session *fork = racing->forks[racer->i];
-	struct cell_run_options opts = CELL_RUN_OPTIONS_INIT;
-	struct cell_error err = { 0 };
-	uint64_t run_id;
-	opts.timeout_ms = racing->timeout_ms;
-	opts.on_event = handle_event;
-	opts.event_arg = racer;
-	if (!fork)
-		cell_fail(&err, CELL_E_CLOSED, 0, "a fork of the race was closed");
-	if (err.code || cell__session_start_on_loop(fork, code, strlen(code), &opts, &run_id, &err) < 0)
-		end_racer(racer, &err);
-}
 
 /* A number or a truth value; NAN: something else. */
 static double number_of(const struct cell_result *result)
@@ -63,51 +27,72 @@ static double number_of(const struct cell_result *result)
 	return end == text || *end ? NAN : number;
 }
 
-static void handle_event(void *arg, const struct cell_event *event)
+static void open_racer(struct cell__fanout *batch, size_t i)
 {
-	struct cell__racer *racer = arg;
-	struct cell__racing *racing = racer->racing;
-	struct cell_race *race = racing->race;
-	if (event->type != CELL_EVENT_RESULT) {
-		if (racing->on_event)
-			racing->on_event(racing->event_arg, event);
-		return;
-	}
-	if (racer->judging) {
-		race->scores[racer->i] = number_of(event->result);
-		cell_result_destroy(event->result);
-		end_racer(racer, NULL);
-		return;
-	}
-	race->results[racer->i] = event->result;
-	if (cell_result_error(event->result)) {
-		end_racer(racer, NULL);
-	} else if (!racing->judge) {
-		race->scores[racer->i] = 0;
-		end_racer(racer, NULL);
-	} else {
-		racer->judging = true;
-		run_in_fork(racer, racing->judge);
-	}
+	const struct cell__racing *racing = (struct cell__racing *)batch;
+	struct cell_error err = { 0 };
+	if (!racing->forks[i])
+		cell_fail(&err, CELL_E_CLOSED, 0, "a fork of the race was closed");
+	cell__fanout_opened(batch, i, racing->forks[i], &err);
 }
 
-/* A racer may end inside its start. */
-static void advance(struct cell__racing *racing)
+static const char *next_cell(struct cell__fanout *batch, size_t i, struct cell_result *result, int64_t *ret_timeout_ms)
 {
-	if (racing->starting)
-		return;
-	racing->starting = true;
-	while (racing->next < racing->n && racing->running < racing->concurrency) {
-		size_t i = racing->next++;
-		racing->running++;
-		run_in_fork(&racing->racers[i], racing->codes[i]);
+	const struct cell__racing *racing = (struct cell__racing *)batch;
+	struct cell_race *race = racing->race;
+	*ret_timeout_ms = racing->timeout_ms;
+	if (!result)
+		return racing->codes[i];
+	if (race->results[i]) { /* it was the judgement */
+		race->scores[i] = number_of(result);
+		cell_result_destroy(result);
+		return NULL;
 	}
-	racing->starting = false;
-	if (racing->ended < racing->n)
-		return;
-	free(cell__take_ptr(racing->racers));
+	race->results[i] = result;
+	if (cell_result_error(result))
+		return NULL;
+	if (!racing->judge)
+		race->scores[i] = 0;
+	return racing->judge;
+}
+
+static void handle_failed(struct cell__fanout *batch, size_t i, const struct cell_error *err)
+{
+	struct cell__racing *racing = (struct cell__racing *)batch;
+	(void)i;
+	if (racing->err.code == 0)
+		racing->err = *err;
+}
+
+static void handle_event(struct cell__fanout *batch, size_t i, const struct cell_event *event)
+{
+	const struct cell__racing *racing = (struct cell__racing *)batch;
+	(void)i;
+	if (racing->on_event)
+		racing->on_event(racing->event_arg, event);
+}
+
+/* The forks are the caller's. */
+static void close_racer(struct cell__fanout *batch, size_t i, struct cell_session *session)
+{
+	(void)session;
+	cell__fanout_closed(batch, i);
+}
+
+static void handle_all_done(struct cell__fanout *batch)
+{
+	struct cell__racing *racing = (struct cell__racing *)batch;
 	racing->done(racing);
 }
+
+static const struct cell__fanout_ops race_ops = {
+	.open = open_racer,
+	.next = next_cell,
+	.failed = handle_failed,
+	.event = handle_event,
+	.close = close_racer,
+	.done = handle_all_done,
+};
 
 static struct cell_race *make_race(size_t n)
 {
@@ -145,18 +130,11 @@ int64_t cell__race_winner(const struct cell_race *race)
 
 int cell__racing_start(struct cell__racing *racing, struct cell_error *err)
 {
-	racing->racers = cell__alloc(racing->n, sizeof *racing->racers);
-	racing->race = racing->racers ? make_race(racing->n) : NULL;
-	if (!racing->race) {
-		free(cell__take_ptr(racing->racers));
+	racing->race = make_race(racing->batch.n);
+	if (!racing->race)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a race");
-	}
-	for (size_t i = 0; i < racing->n; i++)
-		racing->racers[i] = (struct cell__racer){ .racing = racing, .i = i };
-	if (racing->concurrency == 0)
-		racing->concurrency = racing->n;
-	advance(racing);
-	return 0;
+	racing->batch.ops = &race_ops;
+	return cell__fanout_start(&racing->batch, err);
 }
 
 void cell__race_tell(struct cell_session *session, const struct cell_race *race)
@@ -239,11 +217,10 @@ static int race_forks(struct cell_session *session, const struct cell_race_optio
 	for (size_t i = 0; i < opts->n; i++)
 		codes[i] = opts->codes ? opts->codes[i] : opts->code;
 	struct waiting_race waiting = { .task.fn = do_race,
-					.racing = { .forks = forks,
-						    .n = opts->n,
+					.racing = { .batch = { .n = opts->n, .concurrency = opts->concurrency },
+						    .forks = forks,
 						    .codes = codes,
 						    .judge = opts->judge,
-						    .concurrency = opts->concurrency,
 						    .timeout_ms = opts->timeout_ms,
 						    .on_event = opts->on_event,
 						    .event_arg = opts->event_arg,

@@ -14,9 +14,16 @@ void cell__handle_v1_log(struct cell__request *request);
 /* ready.c */
 void cell__handle_ready(struct cell__request *request);
 /* v1.c: the number after which a reader goes on; false: it was answered. */
+/* Whether the client accepts server-sent events. */
+bool cell__wants_events(const struct cell__request *request);
 bool cell__last_event(struct cell__request *request, const struct cell__events *events, uint64_t *ret_after);
 /* api.c */
 void cell__handle_execute(struct cell__request *request);
+void cell__handle_v1_batch(struct cell__request *request);
+void cell__handle_v1_session_batch(struct cell__request *request);
+void cell__handle_v1_batch_get(struct cell__request *request);
+void cell__handle_v1_batch_events(struct cell__request *request);
+void cell__handle_v1_batch_delete(struct cell__request *request);
 void cell__handle_run_code(struct cell__request *request);
 void cell__handle_sessions(struct cell__request *request);
 void cell__handle_reset(struct cell__request *request);

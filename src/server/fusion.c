@@ -185,6 +185,7 @@ static void handle_event(void *arg, const struct cell_event *event)
 		close_lane(lane);
 	cell__jobs_advance(server);
 	cell__fusion_advance(server);
+	cell__batches_advance(server);
 	cell__server_advance(server);
 }
 

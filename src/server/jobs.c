@@ -278,6 +278,8 @@ static void job_ended(struct cell__job *job, struct cell_result *result, const s
 	cell__fusion_advance(server);
 	if (server->draining)
 		cell__pool_tell_all(server);
+	if (server->batches)
+		cell__batches_advance(server);
 }
 
 static void count_event(struct cell__counts *counts, const struct cell_event *event)

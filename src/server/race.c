@@ -64,16 +64,17 @@ static void answer_race(struct served_race *race, const struct cell_error *err)
 /* The forks leave nothing. */
 static void end_race(struct served_race *race, const struct cell_error *err)
 {
-	for (size_t i = 0; i < race->racing.n; i++) {
+	for (size_t i = 0; i < race->racing.batch.n; i++) {
 		race->forks[i]->racing = NULL;
+		race->forks[i]->batch = NULL;
 		cell__served_end(race->forks[i]);
 		cell__served_let_go(race->forks[i]);
 	}
 	const struct cell__served *source = race->request->served;
 	if (!(err && err->code) && source->session && !source->closing) {
 		cell__race_tell(source->session, race->racing.race);
-		cell__session_log_branch(source->log, json_pack("{s:s,s:I,s:I}", "kind", "race", "n", (json_int_t)race->racing.n, "winner",
-								(json_int_t)race->racing.race->winner));
+		cell__session_log_branch(source->log, json_pack("{s:s,s:I,s:I}", "kind", "race", "n", (json_int_t)race->racing.batch.n,
+								"winner", (json_int_t)race->racing.race->winner));
 	}
 	answer_race(race, err);
 	free_race(race);
@@ -131,17 +132,20 @@ static void start_race(struct cell__request *request, struct cell__served **fork
 		texts[i] = codes ? json_string_value(json_array_get(codes, i)) : text_of(request, "code", "");
 		forks[i]->requests++;
 		forks[i]->racing = &sessions[i];
+		forks[i]->batch = &race->racing.batch;
+		forks[i]->batch_run = i;
 	}
-	*race = (struct served_race){ .request = request,
-				      .forks = list,
-				      .racing = { .forks = sessions,
-						  .n = n,
-						  .codes = texts,
-						  .judge = text_of(request, "judge", NULL),
-						  .concurrency = (size_t)json_integer_value(json_object_get(request->json, "concurrency")),
-						  .timeout_ms = cell__timeout_of(request),
-						  .done = handle_race,
-						  .arg = race } };
+	*race = (struct served_race){
+		.request = request,
+		.forks = list,
+		.racing = { .batch = { .n = n, .concurrency = (size_t)json_integer_value(json_object_get(request->json, "concurrency")) },
+			    .forks = sessions,
+			    .codes = texts,
+			    .judge = text_of(request, "judge", NULL),
+			    .timeout_ms = cell__timeout_of(request),
+			    .done = handle_race,
+			    .arg = race }
+	};
 	if (cell__racing_start(&race->racing, &err) < 0)
 		end_race(race, &err);
 }

@@ -435,6 +435,7 @@ static void stop(struct cell_server *server)
 	cell__jobs_release(server);
 	cell__fusion_stop(server);
 	cell__files_cancel(server);
+	cell__batches_stop(server);
 	for (struct cell__served *served = server->sessions; served; served = next) {
 		next = served->next;
 		cell__served_end(served);
@@ -530,6 +531,7 @@ static void handle_tick(uv_timer_t *timer)
 	cell__jobs_sweep(server, now_us);
 	cell__fusion_sweep(server, now_us);
 	cell__command_streams_sweep(server, now_us);
+	cell__batches_sweep(server, now_us);
 	cell__sample_sweep(server, now_us);
 	if (server->mcp)
 		cell__mcp_sweep(server, now_us);

@@ -25,7 +25,7 @@
 #include "calls/table.h"
 #include "server/guests.h"
 #include "loop/listen.h"
-#include "session/on_loop.h"
+#include "session/fanout.h"
 #include "space/space.h"
 
 #define CELL_SERVER_MAX_TOKENS 1024u
@@ -521,6 +521,8 @@ struct cell__served {
 	uint64_t next_job;
 	uint64_t cells;
 	struct cell_session **racing; /* it runs in a race, which has it here; or NULL */
+	struct cell__fanout *batch; /* it runs in this batch or race, as ... */
+	size_t batch_run;
 	struct cell__job *running;
 	struct cell__job *kept;      /* newest first: running, waiting and ended */
 	bool closing, listed;
@@ -533,6 +535,9 @@ struct cell__served {
 typedef void (*cell__forked_fn)(struct cell__request *request, struct cell__served **forks, size_t n);
 /* Forks of the request's session, which belong to the same client: forked() with all of them, or it has answered. */
 void cell__served_fork(struct cell__request *request, size_t n, bool drop, cell__forked_fn forked);
+/* A fork of a session, which belongs to the same client, for nobody's request; NULL: err has the reason. */
+typedef void (*cell__branched_fn)(void *arg, struct cell__served *served, const struct cell_error *err);
+int cell__served_branch(struct cell__served *source, bool drop, cell__branched_fn branched, void *arg, struct cell_error *err);
 /* opened() with the session, held for the request, or it has answered. */
 void cell__served_open(struct cell__request *request, const char *workspace_id, void (*opened)(struct cell__request *request));
 /*
@@ -691,6 +696,19 @@ char *cell__execute_answer(const struct cell_result *result, const char *session
 /* A slot may be free: cells that wait for one start. */
 void cell__jobs_advance(struct cell_server *server);
 
+/* ---- batches (batch.c) ---- */
+
+#define CELL_SERVER_MAX_BATCHES 256u
+/* A slot may be free. */
+void cell__batches_advance(struct cell_server *server);
+void cell__batches_sweep(struct cell_server *server, int64_t now_us);
+/* All of them are cancelled, and their readers leave. */
+void cell__batches_stop(struct cell_server *server);
+/* Runs of all of them that have not started. */
+size_t cell__batches_waiting(const struct cell_server *server);
+/* A session ends: so do its batches. */
+void cell__batches_end(const struct cell__served *served);
+
 /* ---- programs in fresh processes (fusion.c) ---- */
 
 struct cell__fusion;
@@ -835,6 +853,8 @@ struct cell_server {
 	struct cell__job *ended_first, *ended_last;
 	size_t ended_bytes;
 	struct cell__fusion *fusion; /* NULL: not offered */
+	struct cell__served_batch *batches;
+	size_t n_batches;
 	/* server.c */
 	int tell_fd[2];
 	uv_poll_t tell;

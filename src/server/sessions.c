@@ -476,6 +476,43 @@ void cell__served_fork(struct cell__request *request, size_t n, bool drop, cell_
 	}
 }
 
+struct branching {
+	struct cell__served *served;
+	cell__branched_fn branched;
+	void *arg;
+};
+
+static void handle_branched(void *arg, struct cell_session *session, const struct cell_error *err)
+{
+	struct branching branching = *(struct branching *)arg;
+
+	free(arg);
+	if (session)
+		admit(branching.served, session);
+	else
+		served_free(branching.served);
+	branching.branched(branching.arg, session ? branching.served : NULL, err);
+}
+
+int cell__served_branch(struct cell__served *source, bool drop, cell__branched_fn branched, void *arg, struct cell_error *err)
+{
+	struct branching *branching = cell__alloc(1, sizeof(*branching));
+	struct cell__served *served = branching ? begin_child(source, err) : NULL;
+
+	if (!branching)
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a session");
+	if (served) {
+		*branching = (struct branching){ .served = served, .branched = branched, .arg = arg };
+		if (source->session && cell__session_fork_on_loop(source->session, drop, handle_branched, branching, err) == 0)
+			return 0;
+		if (!source->session)
+			cell_fail(err, CELL_E_CLOSED, 0, "the session is closed");
+		served_free(served);
+	}
+	free(branching);
+	return -1;
+}
+
 /* ---- finding ---- */
 
 static bool has_ended(const struct cell_server *server, const char *id)
@@ -609,8 +646,11 @@ void cell__served_end(struct cell__served *served)
 		log_child(served, "child_ended");
 	if (served->context)
 		cell__e2b_served_ends(served);
+	cell__batches_end(served);
 	if (served->racing)
 		*served->racing = NULL;
+	if (served->batch)
+		cell__fanout_lost(cell__take_ptr(served->batch), served->batch_run);
 	cell__jobs_cancel(server, served);
 	cell__session_log_end(cell__take_ptr(served->log));
 	while (*at != served)

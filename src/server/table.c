@@ -55,6 +55,16 @@
 													    "\"timeout\":{\"type\":[\"number\",\"null\"],\"minimum\":0,\"description\":\"time limit of each cell in seconds\"}," DROP_FIELD \
 													    "},"                                                                                                                            \
 													    "\"additionalProperties\":false}"
+#define BATCH_FIELDS                                                                                                                           \
+	"\"runs\":{\"type\":\"array\",\"items\":{\"type\":[\"string\",\"object\"]},\"description\":\"cells: code, or an object with code and " \
+	"timeout\"}," COUNT_FIELD(                                                                                                             \
+		"concurrency",                                                                                                                 \
+		"runs at once; default 8") ","                                                                                                 \
+					   "\"timeout\":{\"type\":[\"number\",\"null\"],\"minimum\":0,\"description\":\"time limit of each run in seconds\"}," DROP_FIELD
+#define BATCH_BODY "{\"type\":\"object\",\"properties\":{" BATCH_FIELDS "},\"required\":[\"runs\"],\"additionalProperties\":false}"
+#define NEW_BATCH_BODY                                                  \
+	"{\"type\":\"object\",\"properties\":{" BATCH_FIELDS "," FIELD( \
+		"workspace_id", "[\"string\",\"null\"]", "of the new session") "},\"required\":[\"runs\"],\"additionalProperties\":false}"
 #define POINT_BODY BODY("\"name\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":200}," DROP_FIELD, "\"name\"")
 #define REWIND_BODY                                                             \
 	"{\"type\":\"object\",\"properties\":{" FIELD(                          \
@@ -225,6 +235,18 @@ const struct cell__route cell__routes[] = {
 	  .status = 204, .summary = "Removes a file, a link or a folder of the workspace" },
 	{ POST, "/v1/sessions/{session}/race", CELL_SCOPE_RUN, cell__handle_v1_race, .body = RACE_BODY, .status = 200, .answer = "Race",
 	  .summary = "Runs cells side by side in forks of a session; the winner's state becomes the session's" },
+	{ POST, "/v1/sessions/{session}/batch", CELL_SCOPE_RUN, cell__handle_v1_session_batch, .body = BATCH_BODY, .status = 202,
+	  .answer = "Batch",
+	  .summary =
+		  "Runs cells, each in a fork of the session's state; with Accept: text/event-stream the results are the answer, as they come" },
+	{ POST, "/v1/batch", CELL_SCOPE_RUN, cell__handle_v1_batch, .body = NEW_BATCH_BODY, .status = 202, .answer = "Batch",
+	  .summary = "The same in forks of a new session" },
+	{ GET, "/v1/batches/{batch}", CELL_SCOPE_READ, cell__handle_v1_batch_get, .status = 200, .answer = "Batch",
+	  .summary = "Returns how far a batch is" },
+	{ GET, "/v1/batches/{batch}/events", CELL_SCOPE_READ, cell__handle_v1_batch_events, .status = 200, .answer = "events",
+	  .summary = "Streams the results of a batch, from Last-Event-ID on" },
+	{ DELETE, "/v1/batches/{batch}", CELL_SCOPE_RUN, cell__handle_v1_batch_delete, .status = 204,
+	  .summary = "Cancels a batch, or removes one that has ended" },
 	{ POST, "/v1/sessions/{session}/runs", CELL_SCOPE_RUN, cell__handle_v1_run, .body = EXECUTE_BODY, .status = 202, .answer = "Run",
 	  .summary = "Starts a cell; with Accept: text/event-stream its events are the answer" },
 	{ GET, "/v1/sessions/{session}/runs", CELL_SCOPE_READ, cell__handle_v1_runs, .status = 200, .answer = "Runs",
@@ -327,6 +349,11 @@ const struct cell__schema cell__schemas[] = {
 	{ "Race", OBJECT("\"winner\",\"scores\",\"results\"",
 			 "\"winner\":{\"type\":[\"integer\",\"null\"]},\"scores\":" LIST(
 				 "{\"type\":[\"number\",\"null\"]}") ",\"results\":" LIST("{\"type\":\"object\"}")) },
+	{ "Batch",
+	  OBJECT("\"batch_id\",\"state\",\"runs\",\"running\",\"ended\",\"failed\",\"last_event\"",
+		 "\"batch_id\":" TEXT ",\"state\":{\"enum\":[\"running\",\"ended\"]},\"runs\":{\"type\":\"integer\"},\"running\":"
+		 "{\"type\":\"integer\"},\"ended\":{\"type\":\"integer\"},\"failed\":{\"type\":\"integer\"},\"last_event\":{\"type\":"
+		 "\"integer\"}") },
 	{ "Points", OBJECT("\"points\"", "\"points\":" LIST(OBJECT("\"name\",\"cell\",\"automatic\",\"age_ms\"",
 								   "\"name\":" TEXT ",\"cell\":{\"type\":\"integer\"},"
 								   "\"automatic\":{\"type\":\"boolean\"},\"age_ms\":{\"type\":\"integer\"},"

@@ -252,7 +252,7 @@ void cell__handle_v1_files_discard(struct cell__request *request)
 
 /* ---- runs ---- */
 
-static bool wants_events(const struct cell__request *request)
+bool cell__wants_events(const struct cell__request *request)
 {
 	const char *accept = cell__request_header(request, "Accept");
 
@@ -267,7 +267,7 @@ void cell__handle_v1_run(struct cell__request *request)
 	if (!cell__served_find(request, request->params[0], false) ||
 	    !cell__job_begin(request, json_string_value(code), json_string_length(code), cell__timeout_of(request), NULL, &job))
 		return;
-	if (wants_events(request))
+	if (cell__wants_events(request))
 		cell__job_stream(request, job, 0);
 	else
 		cell__answer_text(request, MHD_HTTP_ACCEPTED, cell__job_describe(job));

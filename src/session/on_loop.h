@@ -61,34 +61,6 @@ int cell__session_start_on_loop(struct cell_session *session, const char *code, 
 				uint64_t *ret_run_id, struct cell_error *err);
 /* As cell_session_cancel(). */
 void cell__session_cancel_on_loop(struct cell_session *session, uint64_t run_id);
-/*
- * The cells of a race.  The caller owns what the members of the first part point to, until done().  A fork that is closed meanwhile must be
- * set to NULL before.
- */
-struct cell__racing {
-	struct cell_session **forks;
-	size_t n;
-	const char *const *codes; /* n of them */
-	const char *judge;        /* or NULL */
-	size_t concurrency;       /* 0: all */
-	int64_t timeout_ms;
-	cell_event_fn on_event;
-	void *event_arg;
-	void (*done)(struct cell__racing *racing);
-	void *arg; /* done()'s own */
-
-	struct cell_race *race; /* winner is not set */
-	struct cell_error err;  /* code != 0: our failure, not the cells' */
-	struct cell__racer *racers;
-	size_t next, running, ended;
-	bool starting;
-};
-/* Loop's thread.  -1: done() is never called; else once, possibly inside the call. */
-int cell__racing_start(struct cell__racing *racing, struct cell_error *err);
-/* Loop's thread.  It is over, and the session has news. */
-void cell__race_tell(struct cell_session *session, const struct cell_race *race);
-/* The winner by the scores so far. */
-int64_t cell__race_winner(const struct cell_race *race);
 /* The id of the session that it was forked from; "": none. */
 const char *cell__session_parent_on_loop(const struct cell_session *session);
 /*

@@ -32,6 +32,7 @@
 
 #include "session/commands.h"
 #include "session/kernel_calls.h"
+#include "session/fanout.h"
 #include "session/on_loop.h"
 #include "gate/gate.h"
 #include "session/images.h"

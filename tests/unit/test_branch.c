@@ -200,6 +200,79 @@ static void test_race(void **state)
 	cell_engine_destroy(engine);
 }
 
+/* Takes all results; returns how many, and in *ret_failed how many of them have an error. */
+static int take_all(struct cell_batch *batch, size_t n, int *ret_failed)
+{
+	CELL_AUTO_FREE bool *seen = cell__alloc(n, sizeof *seen);
+	struct cell_result *result;
+	struct cell_error err;
+	size_t i;
+	int count = 0, rc;
+	*ret_failed = 0;
+	while ((rc = cell_batch_next(batch, &i, &result, &err)) > 0) {
+		assert_true(i < n && !seen[i]);
+		seen[i] = true;
+		*ret_failed += cell_result_error(result) != NULL;
+		cell_result_destroy(result);
+		count++;
+	}
+	assert_int_equal(rc, 0);
+	return count;
+}
+
+/* Every run begins from the session's state, and leaves nothing; some hang or crash. */
+static void test_batch(void **state)
+{
+	(void)state;
+	struct cell_engine *engine = support_engine(0);
+	struct cell_session *session = support_session(engine);
+	const char *codes[40];
+	int64_t timeouts[40];
+	struct cell_batch_options options = CELL_BATCH_OPTIONS_INIT;
+	struct cell_session_options kind = CELL_SESSION_OPTIONS_INIT;
+	struct cell_batch *batch = NULL;
+	struct cell_error err = { 0 };
+	int failed;
+	for (size_t i = 0; i < COUNT(codes); i++) {
+		codes[i] = "x.append(2); assert x == [1, 2]";
+		timeouts[i] = 60000;
+	}
+	codes[3] = "while True: pass";
+	timeouts[3] = 300;
+	codes[7] = "import os; os._exit(1)";
+	codes[11] = "1 / 0";
+	support_expect(session, "x = [1]", NULL);
+	options.codes = codes;
+	options.timeouts_ms = timeouts;
+	options.n = COUNT(codes);
+	options.concurrency = 4;
+	assert_int_equal(cell_session_map(session, &options, &batch, &err), 0);
+	support_expect(session, "x[0] = 7; x", "[7]"); /* changes no run */
+	assert_int_equal(take_all(batch, COUNT(codes), &failed), COUNT(codes));
+	assert_int_equal(failed, 3);
+	cell_batch_destroy(batch);
+	/* Left in the middle; the session may be gone before. */
+	options.timeouts_ms = NULL;
+	assert_int_equal(cell_session_map(session, &options, &batch, &err), 0);
+	cell_session_close(session);
+	cell_batch_destroy(batch);
+	codes[0] = "x = 1; x";
+	kind.python = TEST_PYTHON;
+	options.n = 1;
+	assert_int_equal(cell_engine_batch(engine, &kind, &options, &batch, &err), 0);
+	assert_int_equal(take_all(batch, 1, &failed), 1);
+	assert_int_equal(failed, 0);
+	cell_batch_destroy(batch);
+	options.n = 0;
+	assert_int_equal(cell_engine_batch(engine, &kind, &options, &batch, &err), -1);
+	assert_int_equal(err.code, CELL_E_INVALID);
+	options.n = 100001;
+	assert_int_equal(cell_engine_batch(engine, &kind, &options, &batch, &err), -1);
+	assert_int_equal(err.code, CELL_E_INVALID);
+	cell_batch_destroy(NULL);
+	cell_engine_destroy(engine);
+}
+
 struct news {
 	pthread_mutex_t lock;
 	char text[4096];
@@ -705,6 +778,7 @@ int main(int argc, char **argv)
 		TEST(test_output_of_forks),
 		TEST(test_many),
 		TEST(test_race),
+		TEST(test_batch),
 		TEST(test_news_and_budget),
 		TEST(test_positions),
 		TEST(test_refused),
