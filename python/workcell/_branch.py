@@ -6,7 +6,7 @@ import copy
 import threading
 import uuid
 from dataclasses import dataclass
-from typing import Any, Callable, List, Optional, Sequence, TypeVar, Union
+from typing import Any, Callable, Iterable, List, Optional, Sequence, TypeVar, Union
 
 from ._core import Core
 from .types import ExecutionResult
@@ -90,6 +90,26 @@ def codes_of(codes: Codes, n: Optional[int]) -> List[str]:
     if not codes:
         raise ValueError("a race needs at least one cell")
     return list(codes)
+
+
+def cells_of(codes: Iterable[str], concurrency: int) -> List[str]:
+    if isinstance(codes, str):
+        raise TypeError("map() takes a list of cells, not one string")
+    cells = list(codes)
+    for i, code in enumerate(cells):
+        if not isinstance(code, str):
+            raise TypeError("the code of run %d must be a string, not %s" % (i, type(code).__name__))
+    if concurrency < 1:
+        raise ValueError("concurrency must be at least 1, not %r" % concurrency)
+    return cells
+
+
+def limits_of(timeout: Union[float, Sequence[float], None], n: int) -> List[Optional[float]]:
+    if timeout is None or isinstance(timeout, (int, float)):
+        return [timeout] * n
+    if len(timeout) != n:
+        raise ValueError("timeout has %d entries for %d cells" % (len(timeout), n))
+    return list(timeout)
 
 
 def check_keep(keep: str) -> None:

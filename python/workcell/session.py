@@ -327,6 +327,51 @@ class Session(_Session):
         finally:
             await asyncio.gather(*(fork.close() for fork in forks))
 
+    async def map(self, codes: Iterable[str], *, concurrency: int = 8, timeout: Union[float, Sequence[float], None] = None,
+                  drop: bool = False) -> AsyncIterator[Tuple[int, ExecutionResult]]:
+        """Runs cells, each in a fork of its own of the current state, and yields ``(index, result)`` as they end.
+
+        The session stays as it is, and may be used meanwhile. A run that hangs or crashes occupies its own place only. No more results are
+        kept than run at once: a slow loop over them slows the runs. When the loop is left, runs that have not ended are stopped.
+
+        Args:
+            codes: the cells.
+            concurrency: how many run at once.
+            timeout: of each cell, or a list with one for each.
+            drop: as in :meth:`fork`.
+        """
+        cells = _branch.cells_of(codes, concurrency)
+        limits = _branch.limits_of(timeout, len(cells))
+        if not cells:
+            return
+        anchor = await self.fork(drop=drop)
+        ended: "asyncio.Queue[Tuple[int, Union[ExecutionResult, BaseException]]]" = asyncio.Queue(concurrency)
+        numbers = iter(range(len(cells)))
+
+        async def work() -> None:
+            for i in numbers:
+                try:
+                    fork = await anchor.fork(drop=drop)
+                    try:
+                        await ended.put((i, await fork.run(cells[i], limits[i])))
+                    finally:
+                        await fork.close()
+                except Exception as exc:
+                    await ended.put((i, exc))
+
+        workers = [asyncio.ensure_future(work()) for _ in range(min(concurrency, len(cells)))]
+        try:
+            for _ in cells:
+                i, result = await ended.get()
+                if isinstance(result, BaseException):
+                    raise result
+                yield i, result
+        finally:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+            await anchor.close()
+
     # -- the model's side
 
     async def prompt_text(self) -> str:

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import warnings
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Literal, Mapping, NoReturn, Optional, Sequence, Set, Tuple, Union, overload
 
 from . import _branch, _facade, _files, _native
@@ -230,6 +231,46 @@ class Session(_Session):
         finally:
             for fork in forks:
                 fork.close()
+
+    def map(self, codes: Iterable[str], *, concurrency: int = 8, timeout: Union[float, Sequence[float], None] = None,
+            drop: bool = False) -> Iterator[Tuple[int, ExecutionResult]]:
+        """Runs cells, each in a fork of its own of the current state, and yields ``(index, result)`` as they end; see
+        :meth:`workcell.Session.map`."""
+        cells = _branch.cells_of(codes, concurrency)
+        limits = _branch.limits_of(timeout, len(cells))
+        if not cells:
+            return
+        anchor = self.fork(drop=drop)
+        turns = threading.Semaphore(concurrency)  # runs, and results that were not taken yet
+        open_forks: Dict[int, Session] = {}
+        stopped = threading.Event()
+
+        def work(i: int) -> Tuple[int, Optional[ExecutionResult]]:
+            turns.acquire()
+            if stopped.is_set():
+                return i, None
+            fork = open_forks[i] = anchor.fork(drop=drop)
+            try:
+                return i, None if stopped.is_set() else fork.run(cells[i], limits[i])
+            finally:
+                open_forks.pop(i, None)
+                fork.close()
+
+        threads = ThreadPoolExecutor(min(concurrency, len(cells)))
+        try:
+            for done in as_completed([threads.submit(work, i) for i in range(len(cells))]):
+                i, result = done.result()
+                turns.release()
+                assert result is not None
+                yield i, result
+        finally:
+            stopped.set()
+            for fork in list(open_forks.values()):
+                fork.close()  # ends its run; an interrupt before the run has begun would be lost
+            for _ in cells:
+                turns.release()
+            threads.shutdown()
+            anchor.close()
 
     # -- the model's side
 
