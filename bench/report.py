@@ -98,6 +98,7 @@ def times_and_ms(times, ms):
 
 HUNDREDTH_OF_DOCKER = Ask("100× faster than docker run", lambda m: 1 / m["ratio_to_floor"], 100, True)
 TWENTIETH_OF_DOCKER = Ask("20× faster than docker run", lambda m: 1 / m["ratio_to_floor"], 20, True)
+TWENTIETH_OF_BWRAP = Ask("20× faster than bwrap", lambda m: 1 / m["ratio_to_floor"], 20, True)
 THIRD_OF_BWRAP = Ask("3× faster than bwrap", lambda m: 1 / m["ratio_to_floor"], 3, True)
 QUARTER_OF_PLAIN = Ask("≤ ¼ of a plain start", lambda m: m.get("ratio_to_floor"), 0.25, False)
 NOT_STARVED = Ask("p99 ≤ 20× quiet p50", lambda m: m["workcell"]["p99"] / m["floor"]["p50"], 20, False)
@@ -142,6 +143,7 @@ MEASURES = (
     ("sandbox-reset", "sandbox, reset to first result", "ns", None, "subprocess", []),
     ("sandbox-bwrap", "sandbox against bwrap python3 -c", "ns", None, "bwrap", [THIRD_OF_BWRAP]),
     ("sandbox-bwrap-bare", "the same without a pool", "ns", None, "bwrap", [THIRD_OF_BWRAP]),
+    ("sandbox-script", "program in a fresh process of a sandbox against bwrap python3 -c", "ns", None, "bwrap", [TWENTIETH_OF_BWRAP]),
     ("sandbox-docker", "sandbox against docker run python3 -c", "ns", None, "docker", [HUNDREDTH_OF_DOCKER]),
     ("sandbox-docker-bare", "the same without a pool", "ns", None, "docker", [HUNDREDTH_OF_DOCKER]),
     ("container-open", "container that is up, open to first result", "ns", None, "docker", [TWENTIETH_OF_DOCKER]),

@@ -726,6 +726,7 @@ static int measure_all(struct cell__bench *b)
 		{ CELL_ROW_SANDBOX_RESET, cell__bench_measure_sandbox_reset, "resets of a sandbox" },
 		{ CELL_ROW_SANDBOX_BWRAP, cell__bench_measure_sandbox_bwrap, "sandboxes and bubblewrap" },
 		{ CELL_ROW_SANDBOX_BWRAP_BARE, cell__bench_measure_sandbox_bwrap_bare, "sandboxes without a pool and bubblewrap" },
+		{ CELL_ROW_SANDBOX_SCRIPT, cell__bench_measure_sandbox_script, "programs in fresh processes and bubblewrap" },
 		{ CELL_ROW_SANDBOX_DOCKER, cell__bench_measure_sandbox_docker, "sandboxes and docker run" },
 		{ CELL_ROW_SANDBOX_DOCKER_BARE, cell__bench_measure_sandbox_docker_bare, "sandboxes without a pool and docker run" },
 		{ CELL_ROW_CONTAINER_OPEN, cell__bench_measure_container_open, "sessions in a container and docker run" },

@@ -51,6 +51,7 @@
 	X(SANDBOX_RESET, "sandbox-reset", "ns", NULL)                 \
 	X(SANDBOX_BWRAP, "sandbox-bwrap", "ns", NULL)                 \
 	X(SANDBOX_BWRAP_BARE, "sandbox-bwrap-bare", "ns", NULL)       \
+	X(SANDBOX_SCRIPT, "sandbox-script", "ns", NULL)               \
 	X(SANDBOX_DOCKER, "sandbox-docker", "ns", NULL)               \
 	X(SANDBOX_DOCKER_BARE, "sandbox-docker-bare", "ns", NULL)     \
 	X(CONTAINER_OPEN, "container-open", "ns", NULL)               \

@@ -83,6 +83,7 @@ int cell__bench_measure_sandbox_pool(struct cell__bench *b, struct cell__bench_r
 int cell__bench_measure_sandbox_cell(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_sandbox_bwrap(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_sandbox_bwrap_bare(struct cell__bench *b, struct cell__bench_row *row);
+int cell__bench_measure_sandbox_script(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_sandbox_docker(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_sandbox_docker_bare(struct cell__bench *b, struct cell__bench_row *row);
 /* Is there a sandbox at all?  If not, the row is left out and says why. */

@@ -341,6 +341,51 @@ int cell__bench_measure_sandbox_bwrap_bare(struct cell__bench *b, struct cell__b
 	return measure_bwrap(b, row, false);
 }
 
+/* Programs in fresh processes of one sandbox, as POST /run_code runs them, one after the other. */
+int cell__bench_measure_sandbox_script(struct cell__bench *b, struct cell__bench_row *row)
+{
+	static const char cell[] = "%%workcell_script\n{\"language\":\"python\",\"code\":\"print(1 + 1)\",\"stdin\":null,\"files\":{},"
+				   "\"fetch\":[],\"timeout\":10}";
+	struct cell_session_options opts = CELL_SESSION_OPTIONS_INIT;
+	struct cell_session *session = NULL;
+	struct cell_error err = { 0 };
+	double ns;
+	int r = 0;
+
+	if (!cell__bench_has_sandbox(b, row))
+		return 0;
+	if (time_bwrap(b, &ns)) {
+		row->skipped = "bwrap (bubblewrap) does not run here";
+		return 0;
+	}
+	opts.executor = "sandbox";
+	opts.python = b->python;
+	opts.workspace_mode = "none";
+	if (cell_session_open(b->engine, &opts, &session, &err))
+		return complain_err("open a session", &err);
+	for (int i = -2; !r && i < rounds(b, 40); i++) {
+		for (int k = 0; !r && k < 10; k++) {
+			struct cell_result *result = NULL;
+			struct cell_text text = { 0 };
+			double began = now_ns();
+
+			r = cell_session_run(session, cell, sizeof(cell) - 1, NULL, &result, &err);
+			ns = now_ns() - began;
+			if (!r)
+				cell_result_stdout(result, &text);
+			if (r || cell_result_error(result) || text.size != 2)
+				r = complain("a program in a fresh process failed");
+			else if (i >= 0)
+				r = add_sample(&row->cell, ns);
+			cell_result_destroy(result);
+		}
+		if (!r && (time_bwrap(b, &ns) || (i >= 0 && add_sample(&row->floor, ns))))
+			r = complain("bwrap failed");
+	}
+	cell_session_close(session);
+	return r;
+}
+
 int cell__bench_measure_sandbox_call(struct cell__bench *b, struct cell__bench_row *row)
 {
 	return cell__bench_has_sandbox(b, row) ? cell__bench_executor_call(b, row, "sandbox") : 0;
