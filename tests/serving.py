@@ -95,14 +95,18 @@ class Server:
         return self.stderr.read().decode("utf-8", "replace")
 
     def adopt(self):
-        """Finds the spawners, from kernels up; for servers that serve a whole module, with the executor subprocess."""
+        """Finds the spawners, from kernels up; for servers that serve a whole module."""
         connections = [self.connect() for _ in range(self.workers)]  # one to each worker
         for connection in connections:
-            pid = self.execute("import os; os.getpid()", connection=connection)["value"]
+            session = self.session(connection=connection)
+            self.execute("1", session=session, connection=connection)
+            pid = self.ask("GET", "/v1/sessions/" + session).json["pid"]
             table = support.processes()
-            while "workcell-spawner" not in table[pid].cmdline:
+            # The first process of a sandbox has the same name.
+            while "workcell-spawner" not in table[pid].cmdline or "workcell-spawner" in table[table[pid].ppid].cmdline:
                 pid = table[pid].ppid
             self.spawners.add(pid)
+            self.ask("DELETE", "/v1/sessions/" + session)
         for connection in connections:
             connection.close()
         assert len(self.spawners) == self.workers

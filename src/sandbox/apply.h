@@ -21,8 +21,8 @@ struct cell_apply {
 	bool has_listener;
 	int guard_fd;                    /* made by OP_GUARD_SOCKET, valid when has_guard */
 	bool has_guard;
-	bool joins;		      /* a sandbox that is complete and runs code: see is_done() */
-	int join_fd;		     /* then: a socket to its guard */
+	bool joins;        /* a sandbox that is complete and runs code: see is_done() */
+	int join_fd;       /* then: a socket to its guard */
 	bool ids_come;                   /* the starter writes the id maps, as for a mapped plan */
 	int start_fd;                    /* then: the socket on which cell__mapped_start() answers */
 	int trees[CELL_PLAN_MAX_TREES];  /* from there, or our own; OP_TREE takes them in order */

@@ -8,6 +8,7 @@
  * as long as an idle session does.  A run is a session of the client: it counts, it is listed, and its calls can be approved.
  */
 #include "server/api.h"
+#include "server/pool.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -69,16 +70,20 @@ static const json_t *run_of(const struct cell__served_batch *job, size_t i)
 	return json_array_get(job->runs, i);
 }
 
+/* True: a slot is taken, and open_run() comes next. */
 static bool may_start(struct cell__fanout *batch)
 {
-	const struct cell_server *server = of(batch)->server;
+	struct cell_server *server = of(batch)->server;
 	const struct cell__account *account = of(batch)->source->account;
 
-	if ((int64_t)server->n_running >= server->limits.max_runs || (account->quotas.runs >= 0 && account->runs >= account->quotas.runs))
+	if (account->quotas.runs >= 0 && CELL_ALL_OF(server, account, runs) >= account->quotas.runs)
 		return false;
 	/* Sessions of earlier runs may still be closing; if there are none to wait for, opening fails. */
-	return batch->running == 0 || ((int64_t)server->n_sessions < server->limits.max_sessions &&
-				       (account->quotas.sessions < 0 || account->sessions < account->quotas.sessions));
+	if (batch->running > 0 &&
+	    (CELL_ALL(server, sessions) >= server->limits.max_sessions ||
+	     (account->quotas.sessions >= 0 && CELL_ALL_OF(server, account, sessions) >= account->quotas.sessions)))
+		return false;
+	return cell__pool_take_slot(server, cell__now_us());
 }
 
 struct opened {
@@ -107,8 +112,7 @@ static void open_run(struct cell__fanout *batch, size_t i)
 	struct opened *opened = cell__alloc(1, sizeof(*opened));
 	struct cell_error err;
 
-	job->server->n_running++;
-	job->source->account->runs++;
+	job->source->account->use->runs++;
 	if (opened) {
 		*opened = (struct opened){ .job = job, .i = i };
 		if (cell__served_branch(job->source, job->drop, handle_branched, opened, &err) == 0)
@@ -197,8 +201,8 @@ static void leave_slot(struct cell__fanout *batch, size_t i)
 	struct cell__served_batch *job = of(batch);
 	struct cell__served *fork = cell__take_ptr(job->forks[i]);
 
-	job->server->n_running--;
-	job->source->account->runs--;
+	job->source->account->use->runs--;
+	cell__pool_free_slot(job->server);
 	if (fork) {
 		fork->batch = NULL;
 		cell__served_let_go(fork);
@@ -371,6 +375,7 @@ static void start(struct cell__request *request, struct cell__served *source)
 		.batch = { .ops = &ops, .n = n, .concurrency = wanted ? (size_t)json_integer_value(wanted) : CONCURRENCY }
 	};
 	cell__random_hex(job->id, 32);
+	memcpy(job->id, server->engine->id_tag, strlen(server->engine->id_tag)); /* which worker has it */
 	strcpy(job->owner, request->who.name);
 	cell__events_init(&job->events, server);
 	job->events.moved = handle_moved;

@@ -238,6 +238,12 @@ static char **env_of(const json_t *given)
 	return env;
 }
 
+/* Of a terminal; absent: the default.  Members of members are not checked by the route. */
+static bool is_size(const json_t *value)
+{
+	return !value || (json_is_integer(value) && json_integer_value(value) >= 1 && json_integer_value(value) <= UINT16_MAX);
+}
+
 static int read_spec(const json_t *body, const char **argv, char **env, struct cell__command_spec *spec, struct cell_error *err)
 {
 	const json_t *words = json_object_get(body, "argv"), *line = json_object_get(body, "line"), *tty = json_object_get(body, "tty"),
@@ -257,6 +263,8 @@ static int read_spec(const json_t *body, const char **argv, char **env, struct c
 		if (!argv[i])
 			return cell_fail(err, CELL_E_INVALID, 0, "arguments must be strings without NUL");
 	}
+	if (json_is_object(tty) && (!is_size(json_object_get(tty, "rows")) || !is_size(json_object_get(tty, "cols"))))
+		return cell_fail(err, CELL_E_INVALID, 0, "rows and cols of a terminal must be from 1 to 65535");
 	if (!env)
 		return cell_fail(err, CELL_E_INVALID, 0, "variables need a name without = and a string without NUL as their value");
 	*spec = (struct cell__command_spec){ .argv = argv,

@@ -296,6 +296,8 @@ int cell__request_owner(const struct cell__request *request)
 		return -1;
 	if (!strncmp(route->path, "/v1/sessions/{session}", 22))
 		id = request->params[0];
+	else if (!strncmp(route->path, "/v1/batches/{batch}", 19))
+		id = request->params[0];
 	else if (route->session_header)
 		id = cell__request_header(request, "X-Session-ID");
 	return id ? cell__pool_owner(request->server, id) : -1;

@@ -459,7 +459,7 @@ bool cell__job_begin(struct cell__request *request, const char *code, size_t siz
 	job->line = cell__code_line(code, size); /* without one the lists lack it */
 	job->begun_us = cell__now_us();
 	if (!admit(request, job, &waits)) {
-		job_unref(job);
+		cell__job_unref(job);
 		return false;
 	}
 	job->number = served->next_job++;
@@ -526,7 +526,7 @@ void cell__job_cancel(struct cell__job *job)
 	*at = job->queue_next;
 	if (server->queue_last == job)
 		server->queue_last = before;
-	server->n_queued--;
+	server->use->queued--;
 	cell_fail(&err, CELL_E_CANCELLED, 0, "the run was cancelled before it began");
 	job_ended(job, NULL, &err);
 }

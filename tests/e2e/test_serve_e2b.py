@@ -353,9 +353,10 @@ def test_commands_are_killed_and_connected_to(sandbox):
     sandbox.commands.send_stdin(handle.pid, "\n")
     assert again.wait().stdout == "after\n"
     handle = sandbox.commands.run("sleep 100", background=True)
-    assert handle.kill() is True and sandbox.commands.kill(handle.pid) is False
+    assert handle.kill() is True
     with pytest.raises(CommandExitException):
         handle.wait()
+    assert sandbox.commands.kill(handle.pid) is False
     with pytest.raises(NotFoundException):
         sandbox.commands.connect(999999)
     with pytest.raises(TimeoutException):

@@ -228,9 +228,7 @@ static void write_parts(struct cell__e2b_work *work)
 	for (size_t i = 0; i < form->n; i++) {
 		const struct part *part = &form->parts[i];
 		struct cell__file_transfer *transfer = NULL;
-		struct cell__root root = { .fd = dup(work->root.fd),
-					   .max_bytes = work->root.max_bytes,
-					   .guarded = work->root.guarded };
+		struct cell__root root = { .fd = dup(work->root.fd), .max_bytes = work->root.max_bytes, .guarded = work->root.guarded };
 
 		if (cell__file_transfer_open(CELL_TRANSFER_PUT, &root, part->inner, 0, &transfer, &work->err) < 0)
 			return;
