@@ -79,9 +79,8 @@ static bool may_start(struct cell__fanout *batch)
 	if (account->quotas.runs >= 0 && CELL_ALL_OF(server, account, runs) >= account->quotas.runs)
 		return false;
 	/* Sessions of earlier runs may still be closing; if there are none to wait for, opening fails. */
-	if (batch->running > 0 &&
-	    (CELL_ALL(server, sessions) >= server->limits.max_sessions ||
-	     (account->quotas.sessions >= 0 && CELL_ALL_OF(server, account, sessions) >= account->quotas.sessions)))
+	if (batch->running > 0 && (CELL_ALL(server, sessions) >= server->limits.max_sessions ||
+				   (account->quotas.sessions >= 0 && CELL_ALL_OF(server, account, sessions) >= account->quotas.sessions)))
 		return false;
 	return cell__pool_take_slot(server, cell__now_us());
 }

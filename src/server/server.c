@@ -471,8 +471,8 @@ void cell__server_step(struct cell_server *server)
 	if (server->stopping)
 		cell__links_close(server);
 	if (!server->stopping || (server->mcp && !cell__mcp_ended(server)) || server->use->sessions || server->opening_space ||
-	    server->reloading || server->ready.opening || server->ready.checking || server->sampling.job || server->n_links || server->transfers ||
-	    is_working(server))
+	    server->reloading || server->ready.opening || server->ready.checking || server->sampling.job || server->n_links ||
+	    server->transfers || is_working(server))
 		return;
 	/* Answers that are ready may leave first: the next iteration of the loop is soon enough. */
 	if (server->due) {

@@ -320,7 +320,7 @@ static void test_news_and_budget(void **state)
 	assert_true(has_news(&news, wanted));
 	cell_session_close(fork);
 	assert_int_equal(cell_session_rewind(session, "first", 0, &err), 0);
-	assert_true(has_news(&news, "{\"kind\":\"rewind\",\"name\":\"first\",\"cell\":1}"));
+	assert_true(has_news(&news, "{\"kind\":\"rewind\",\"name\":\"first\",\"cell\":1,\"file_state\":"));
 	cell_result_destroy(support_run(session, "import os; os._exit(1)"));
 	assert_true(has_news(&news, "{\"kind\":\"restored\",\"cell\":1}"));
 	struct cell_race_options race_options = CELL_RACE_OPTIONS_INIT;
