@@ -18,19 +18,22 @@ from e2b_code_interpreter import Sandbox  # noqa: E402
 
 PYTHON = "/usr/bin/python3"
 # Long ones: they work from an address that has failed with others.
-ALICE, BOB, READER, ALL = ("t0ken-of-%s-%s" % (name, "x" * 40) for name in ("alice", "bob", "reader", "all"))
+ALICE, BOB, READER, ALL, SMALL = ("t0ken-of-%s-%s" % (name, "x" * 40) for name in ("alice", "bob", "reader", "all", "small"))
 TOKENS = """tokens:
   - {name: all, token: %s, scopes: [run, read, admin, approve]}
   - {name: alice, token: %s, scopes: [run, read]}
   - {name: bob, token: %s}
   - {name: reader, token: %s, scopes: [read]}
   - {name: tests, token: t0ken-of-the-tests}
-""" % (ALL, ALICE, BOB, READER)
+  - {name: small, token: %s, quota: {disk: 1000000}}
+""" % (ALL, ALICE, BOB, READER, SMALL)
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with serving.shared("--executor", "subprocess", "--e2b", python=PYTHON, tokens=TOKENS) as made:
+    audit = tmp_path_factory.mktemp("audit") / "audit.jsonl"
+    with serving.shared("--executor", "subprocess", "--e2b", "--audit", audit, python=PYTHON, tokens=TOKENS) as made:
+        made.audit = audit
         yield made
 
 
@@ -325,6 +328,29 @@ def test_commands_have_output_and_a_status(sandbox):
     sandbox.commands.run("echo from > made.txt")
     assert sandbox.files.read("made.txt") == "from\n"
     assert len(sandbox.commands.run("head -c 3000000 /dev/zero | tr '\\0' x").stdout) == 3000000
+
+
+def test_changes_of_files_are_recorded_and_counted(server, options):
+    made = Sandbox.create(**dict(options, api_key=SMALL))
+    made.files.write("one", "1")
+    made.files.write_files([{"path": "two", "data": "22"}, {"path": "three", "data": "333"}])
+    made.files.make_dir("folder")
+    made.files.rename("one", "folder/one")
+    made.files.remove("folder")
+    with pytest.raises(InvalidArgumentException):
+        made.files.write("../out", "x")
+
+    def seen():
+        records = [json.loads(line) for line in server.audit.read_text().splitlines()]
+        return [(r["callable"], r["args"]["path"], r["args"].get("bytes")) for r in records if r["kind"] == "files" and r["session"] == made.sandbox_id]
+
+    wanted = [("put", "one", 1), ("put", "two", 2), ("put", "three", 3), ("make_folder", "folder", None), ("move", "folder/one", None),
+              ("remove", "folder", None)]
+    support.wait_until(lambda: seen() == wanted, "records of all changes")
+    made.files.write_files([{"path": "large", "data": b"x" * 900_000}, {"path": "larger", "data": b"x" * 900_000}])
+    with pytest.raises(Exception, match="too many bytes"):
+        made.files.write_files([{"path": "a", "data": "1"}, {"path": "b", "data": "2"}])
+    made.kill()
 
 
 def test_output_of_a_command_comes_as_it_is_written(sandbox):

@@ -111,6 +111,9 @@ struct cell__e2b_work {
 	struct cell_error err; /* code 0: it succeeded */
 	/* On the pool: sets answer or err. */
 	void (*step)(struct cell__e2b_work *work);
+	/* On the loop's thread, of one that writes: records what was changed, also if it failed.  NULL: `verb` of `path`. */
+	void (*changed)(struct cell__e2b_work *work);
+	const char *verb; /* in the audit log */
 	/* On the loop's thread: answers the request where it succeeded.  NULL: with `answer`. */
 	void (*then)(struct cell__e2b_work *work);
 	void *data; /* the handler's, freed by drop(), which may be NULL */
@@ -121,6 +124,8 @@ struct cell__e2b_work *cell__e2b_work_create(struct cell__request *request);
 /* Takes it over; request->served is the session. */
 void cell__e2b_work_start(struct cell__e2b_work *work);
 void cell__e2b_work_free(struct cell__e2b_work *work);
+/* A change of a file for the audit log.  bytes: -1: not known; err: NULL: it was made. */
+void cell__e2b_record(const struct cell__e2b_work *work, const char *verb, const char *path, int64_t bytes, const struct cell_error *err);
 /* {"name", "type", "path", ...} as E2B describes a file; item: of cell__files_describe(). */
 json_t *cell__e2b_entry(const char *path, const json_t *item);
 

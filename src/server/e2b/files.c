@@ -38,6 +38,16 @@ void cell__e2b_work_free(struct cell__e2b_work *work)
 	free(work);
 }
 
+void cell__e2b_record(const struct cell__e2b_work *work, const char *verb, const char *path, int64_t bytes, const struct cell_error *err)
+{
+	struct cell__principal principal = cell__request_principal(work->request);
+	struct cell__file_change change = {
+		.witness = &work->root.witness, .principal = &principal, .verb = verb, .path = path, .bytes = bytes, .err = err
+	};
+
+	cell__session_record_on_loop(work->request->server->engine, &change);
+}
+
 static void do_step(uv_work_t *uv)
 {
 	struct cell__e2b_work *work = uv->data;
@@ -52,6 +62,10 @@ static void handle_done(uv_work_t *uv, int status)
 	struct cell__request *request = work->request;
 
 	(void)status; /* never cancelled */
+	if (work->writes && work->changed)
+		work->changed(work);
+	else if (work->writes)
+		cell__e2b_record(work, work->verb, work->path, -1, work->err.code ? &work->err : NULL);
 	if (work->writes && request->served->session)
 		cell__session_written_on_loop(request->served->session);
 	if (work->err.code)
@@ -176,7 +190,7 @@ struct part {
 
 struct form {
 	struct part *parts;
-	size_t n;
+	size_t n, n_written;
 	bool failed;
 };
 
@@ -222,7 +236,7 @@ static enum MHD_Result take_part(void *arg, enum MHD_ValueKind kind, const char 
 
 static void write_parts(struct cell__e2b_work *work)
 {
-	const struct form *form = work->data;
+	struct form *form = work->data;
 
 	work->answer = json_array();
 	for (size_t i = 0; i < form->n; i++) {
@@ -236,8 +250,25 @@ static void write_parts(struct cell__e2b_work *work)
 		    cell__file_transfer_end(transfer, &work->err) == 0)
 			json_array_append_new(work->answer, written(part->inner));
 		cell__file_transfer_destroy(transfer);
+		form->n_written += !work->err.code;
 		if (work->err.code)
 			return;
+	}
+}
+
+/* Also the one that failed, and no later ones. */
+static void record_parts(struct cell__e2b_work *work)
+{
+	const struct form *form = work->data;
+	struct cell_error over;
+
+	for (size_t i = 0; i < form->n && i <= form->n_written; i++) {
+		int64_t bytes = (int64_t)form->parts[i].bytes.size;
+
+		cell__e2b_record(work, "put", form->parts[i].inner, bytes, i == form->n_written ? &work->err : NULL);
+		/* Too much: the next upload is refused. */
+		if (i < form->n_written)
+			(void)cell__account_stored(work->request->server, work->request->served->account, bytes, &over);
 	}
 }
 
@@ -273,7 +304,12 @@ void cell__e2b_handle_file_form(struct cell__request *request)
 	work->data = form;
 	work->drop = form_free;
 	work->step = write_parts;
+	work->changed = record_parts;
 	work->writes = true;
+	if (!cell__account_may_store(request, request->served->account)) {
+		cell__e2b_work_free(work);
+		return;
+	}
 	for (size_t i = 0; i < form->n; i++) {
 		if (cell__e2b_path(sandbox, given && form->n == 1 ? given : form->parts[i].path, form->parts[i].inner, &work->err) < 0) {
 			cell__answer_error(request, &work->err);

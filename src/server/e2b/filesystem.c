@@ -137,10 +137,10 @@ static void remove_step(struct cell__e2b_work *work)
 static const struct method {
 	const char *name;
 	void (*step)(struct cell__e2b_work *work);
-	bool writes;
+	const char *verb; /* NULL: it changes nothing */
 } methods[] = {
-	{ "Stat", stat_step, false }, { "ListDir", list_step, false }, { "MakeDir", folder_step, true },
-	{ "Move", move_step, true },  { "Remove", remove_step, true },
+	{ "Stat", stat_step, NULL },   { "ListDir", list_step, NULL },      { "MakeDir", folder_step, "make_folder" },
+	{ "Move", move_step, "move" }, { "Remove", remove_step, "remove" },
 };
 
 static bool take_path(struct cell__request *request, const struct cell__e2b_sandbox *sandbox, const char *field,
@@ -177,7 +177,8 @@ void cell__e2b_handle_filesystem(struct cell__request *request)
 	if (!cell__e2b_body(request) || !(sandbox = cell__e2b_enter(request)) || !(work = cell__e2b_work_create(request)))
 		return;
 	work->step = method->step;
-	work->writes = method->writes;
+	work->verb = method->verb;
+	work->writes = method->verb != NULL;
 	work->depth = json_integer_value(json_object_get(request->json, "depth"));
 	work->depth = work->depth < 1 ? 1 : work->depth > MAX_DEPTH ? MAX_DEPTH : work->depth;
 	if (take_path(request, sandbox, moves ? "source" : "path", work->path) &&
