@@ -12,6 +12,7 @@
 #include <linux/openat2.h>
 #include <sys/file.h>
 #include <sys/fsuid.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/xattr.h>
 
@@ -20,6 +21,7 @@
 #define MARK "user.workcell.layer"
 #define FOLDER "workcell-layer-" /* and six more characters */
 #define FOLDER_TRIES 8
+#define MOUNT_INODES 16u /* overlayfs makes two or three folders for its work */
 
 /* ---- making ---- */
 
@@ -544,6 +546,16 @@ int cell__layer_restore(struct cell__layer *layer, int64_t pid, const struct cel
 		cell__close_fd(&layer->view_fd);
 	pthread_mutex_unlock(&layer->lock);
 	return rc;
+}
+
+int cell__layer_check_room(const struct cell__layer *layer, struct cell_error *err)
+{
+	struct statvfs room;
+	/* File systems without a fixed number of inodes have 0 of 0. */
+	if (layer->form != CELL_LAYER_OVERLAY || fstatvfs(layer->upper_fd, &room) < 0 || room.f_files == 0 || room.f_favail >= MOUNT_INODES)
+		return 0;
+	errno = ENOSPC;
+	return fail_folder(err, layer->folder);
 }
 
 /* ---- another layer ---- */

@@ -74,6 +74,8 @@ void cell__frozen_destroy(struct cell__frozen *frozen);
  * Makes the files what they were, also of a layer that fits; NULL: what base has, so that the layer is empty.  pid: a process that sees an overlay now, whose merged
  * folder is used; it must have the layer's mark, so that no other process can be taken for it.  0: the one that is attached, or none does.
  */
+/* Fails where a kernel could not mount the layer again, because no more files can be made.  Before one is ended for another. */
+int cell__layer_check_room(const struct cell__layer *layer, struct cell_error *err);
 int cell__layer_restore(struct cell__layer *layer, int64_t pid, const struct cell__frozen *frozen, struct cell_error *err);
 /* Another layer over the same base with the state of `frozen` (of this layer), or of now with NULL. */
 int cell__layer_fork(struct cell__layer *layer, const struct cell__frozen *frozen, struct cell__layer **ret_layer, struct cell_error *err);

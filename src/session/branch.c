@@ -8,6 +8,7 @@
  * A kernel is forked between two cells.  Its executor keeps the order, so the next cell is started without waiting for the fork.
  * A session is gone only when its points are.
  */
+#include "layer/layer.h"
 #include "session/session.h"
 
 #include <stdio.h>
@@ -712,6 +713,8 @@ void cell__session_do_rewind(struct cell__task *task)
 		cell_fail(&err, CELL_E_NOT_FOUND, 0, "the session has no point \"%.80s\"", rewinding->name);
 	else if (!point)
 		cell_fail(&err, CELL_E_NOT_FOUND, 0, "the session has no point %llu cells back", (unsigned long long)rewinding->cells);
+	else if (session->layer)
+		(void)cell__layer_check_room(session->layer, &err);
 	if (err.code) {
 		cell__session_end_waiting(waiting, &err);
 		return;
