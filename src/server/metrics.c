@@ -116,6 +116,20 @@ static int add_points(struct cell__buf *out, const struct cell_server *server)
 	       add(out, "point_bytes", "gauge", "memory of kept states, as last measured", (double)all);
 }
 
+static int add_speculations(struct cell__buf *out, const struct cell_server *server)
+{
+	const struct cell_engine *engine = server->engine;
+
+	return add(out, "speculations_total", "counter", "copies of sessions that went on while a call waited for approval",
+		   (double)engine->speculations.started) |
+	       add(out, "speculations_kept_total", "counter", "of these, copies that became the session",
+		   (double)engine->speculations.kept) |
+	       add(out, "speculations_dropped_total", "counter", "of these, copies that were dropped",
+		   (double)engine->speculations.dropped) |
+	       add(out, "speculations_declined_total", "counter", "calls that waited without a copy",
+		   (double)engine->speculations.declined);
+}
+
 static int add_accounts(struct cell__buf *out, const struct cell_server *server)
 {
 	int rc = cell__buf_add_str(out, "# HELP workcell_token_sessions open sessions by token\n# TYPE workcell_token_sessions gauge\n");
@@ -170,6 +184,7 @@ char *cell__metrics(struct cell_server *server)
 		  (double)counts->quota_stops);
 	rc |= add_kernels(&out, server);
 	rc |= add_points(&out, server);
+	rc |= add_speculations(&out, server);
 	rc |= add_accounts(&out, server);
 	rc |= add_process(&out, server);
 	return rc ? NULL : cell__buf_take(&out);
