@@ -83,7 +83,7 @@ class Server:
         support.wait_until(lambda: "listening on" in self.text() or self.process.poll() is not None, self.text)
         found = re.search(r"listening on (?:https?://(.*):(\d+)|unix:(.*))\n", self.text())
         assert found, self.text()
-        self.pid, self.spawner, self.spawners = self.process.pid, None, set()
+        self.pid, self.spawners = self.process.pid, set()
         given = [*argv, *map(str, flags)]
         self.workers = int(given[len(given) - given[::-1].index("--workers")]) if "--workers" in given else 1
         if found.group(1) not in (None, "0.0.0.0"):
@@ -93,6 +93,12 @@ class Server:
     def text(self):
         self.stderr.seek(0)
         return self.stderr.read().decode("utf-8", "replace")
+
+    @property
+    def spawner(self):
+        """That of a server with one worker, which was adopted."""
+        pid, = self.spawners
+        return pid
 
     def adopt(self):
         """Finds the spawners, from kernels up; for servers that serve a whole module."""

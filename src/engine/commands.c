@@ -262,17 +262,21 @@ int cell_session_command_close_stdin(struct cell_session *session, const char *i
 int cell_session_command_signal(struct cell_session *session, const char *id, int signal_number, struct cell_error *err)
 {
 	struct request request = { .session = session, .id = id, .verb = VERB_SIGNAL, .a = signal_number };
+	if (cell__require(err, session, id) < 0)
+		return -1;
 	if (signal_number < 1 || signal_number > 64)
 		return cell_fail(err, CELL_E_INVALID, 0, "%d is not a signal", signal_number);
-	return cell__require(err, session, id) < 0 ? -1 : ask(&request, __func__, err);
+	return ask(&request, __func__, err);
 }
 
 int cell_session_command_resize(struct cell_session *session, const char *id, int rows, int cols, struct cell_error *err)
 {
 	struct request request = { .session = session, .id = id, .verb = VERB_RESIZE, .a = rows, .b = cols };
+	if (cell__require(err, session, id) < 0)
+		return -1;
 	if (rows < 1 || cols < 1 || !is_size(rows) || !is_size(cols))
 		return cell_fail(err, CELL_E_INVALID, 0, "rows and cols of a terminal must be between 1 and 65535");
-	return cell__require(err, session, id) < 0 ? -1 : ask(&request, __func__, err);
+	return ask(&request, __func__, err);
 }
 
 char *cell_session_command_describe(struct cell_session *session, const char *id, struct cell_error *err)

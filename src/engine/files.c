@@ -122,8 +122,7 @@ int cell__file_put_as(struct cell_session *session, const struct cell__principal
 	struct cell__file_transfer *transfer = NULL;
 	struct cell_error why = { 0 };
 	int64_t bytes = -1;
-	if (cell__require(err, session, path) < 0 || take_options(opts, &all, err) < 0 ||
-	    open_path(session, path, "cell_session_file_put", true, &root, inner, err) < 0)
+	if (take_options(opts, &all, err) < 0 || open_path(session, path, "cell_session_file_put", true, &root, inner, err) < 0)
 		return -1;
 	struct cell__file_witness witness = root.witness;
 	if (all.max_bytes >= 0 && (uint64_t)all.max_bytes < root.max_bytes)
@@ -149,7 +148,7 @@ int cell__file_put_as(struct cell_session *session, const struct cell__principal
 int cell_session_file_put(struct cell_session *session, const char *path, const struct cell_file_options *opts, int fd, int64_t *ret_bytes,
 			  struct cell_error *err)
 {
-	return cell__file_put_as(session, &cell__principal_host, path, opts, fd, ret_bytes, err);
+	return cell__require(err, session, path) < 0 ? -1 : cell__file_put_as(session, &cell__principal_host, path, opts, fd, ret_bytes, err);
 }
 
 enum change { CHANGE_MAKE_FOLDER, CHANGE_REMOVE, CHANGE_REMOVE_ALL };
@@ -179,27 +178,23 @@ static int change(struct cell_session *session, const struct cell__principal *pr
 int cell__file_make_folder_as(struct cell_session *session, const struct cell__principal *principal, const char *path,
 			      struct cell_error *err)
 {
-	if (cell__require(err, session, path) < 0)
-		return -1;
 	return change(session, principal, CHANGE_MAKE_FOLDER, "cell_session_file_make_folder", path, err);
 }
 
 int cell_session_file_make_folder(struct cell_session *session, const char *path, struct cell_error *err)
 {
-	return cell__file_make_folder_as(session, &cell__principal_host, path, err);
+	return cell__require(err, session, path) < 0 ? -1 : cell__file_make_folder_as(session, &cell__principal_host, path, err);
 }
 
 int cell__file_remove_as(struct cell_session *session, const struct cell__principal *principal, const char *path, int recursive,
 			 struct cell_error *err)
 {
-	if (cell__require(err, session, path) < 0)
-		return -1;
 	return change(session, principal, recursive ? CHANGE_REMOVE_ALL : CHANGE_REMOVE, "cell_session_file_remove", path, err);
 }
 
 int cell_session_file_remove(struct cell_session *session, const char *path, int recursive, struct cell_error *err)
 {
-	return cell__file_remove_as(session, &cell__principal_host, path, recursive, err);
+	return cell__require(err, session, path) < 0 ? -1 : cell__file_remove_as(session, &cell__principal_host, path, recursive, err);
 }
 
 /* ---- folders of the caller ---- */

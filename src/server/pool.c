@@ -358,12 +358,12 @@ int cell_server_pool_create(const struct cell_server_options *opts, int workers,
 	struct cell_server_pool *pool;
 	int size = SEND_BUFFER_BYTES, inbox = INBOX_BYTES;
 
+	if (cell_server_check(opts, err) < 0)
+		return -1;
 	if (workers < 1 || workers > CELL_POOL_MAX_WORKERS)
 		return cell_fail(err, CELL_E_INVALID, 0, "workers is %d, expected 1 to %d", workers, CELL_POOL_MAX_WORKERS);
 	if (opts->e2b)
 		return cell_fail(err, CELL_E_UNSUPPORTED, 0, "e2b: a server with workers does not serve E2B's clients");
-	if (cell_server_check(opts, err) < 0)
-		return -1;
 	pool = cell__alloc(1, sizeof(*pool));
 	if (!pool)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the workers");

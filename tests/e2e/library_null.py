@@ -30,7 +30,7 @@ def functions():
     """[(name, type of the result, [(type, name)])]"""
     for whole, name, params in re.findall(r"CELL_API ((?:const )?(?:struct )?\w+[ *]+)(cell_\w+)\(((?:[^()]|\([^()]*\))*)\);", text_of_header()):
         params = re.sub(r"\w+ \(\*(\w+)\)\([^)]*\)", r"cell_function_fn \1", params)
-        pairs = [re.fullmatch(r"\s*(.*?[\s*])(\w+)(\[\])?\s*", param, re.S) for param in params.split(",") if param.strip() != "void"]
+        pairs = [re.fullmatch(r"\s*(.*?[\s*])(\w+)(\[\w*\])?\s*", param, re.S) for param in params.split(",") if param.strip() != "void"]
         yield name, whole.strip(), [(re.sub(r"\s+", " ", pair[1]).strip() + ("*" if pair[3] else ""), pair[2]) for pair in pairs]
 
 

@@ -303,7 +303,8 @@ BODIES = {"code": "1", "workspace_id": None, "packages": [], "package": "x", "na
           "data": 1, "accept": True, "args": {}}
 
 
-STRICT = {"fork": {}, "rewind": {"name": "n"}, "race": {"codes": ["1"]}, "commit": {}, "discard": {}}  # routes that take no other members
+STRICT = {"fork": {}, "rewind": {"name": "n"}, "race": {"codes": ["1"]}, "commit": {}, "discard": {}, "batch": {"runs": [{"code": "1"}]},
+          "commands": {"argv": ["true"]}, "stdin": {"text": "x"}, "signal": {"signal": "KILL"}, "resize": {"rows": 1, "cols": 1}}  # routes that take no other members
 
 
 def test_another_client_finds_no_session_by_its_id(server):
@@ -313,7 +314,9 @@ def test_another_client_finds_no_session_by_its_id(server):
     run = server.ask("POST", "/v1/sessions/%s/runs" % session, {"code": "1"}, token=AGENT).json["run_id"]
     tried = 0
     for method, path in all_routes(server):
-        url = path.replace("{session}", session).replace("{run}", str(run)).replace("{id}", "1").replace("{name}", "n")
+        url = path.replace("{session}", session).replace("{run}", str(run)).replace("{id}", "1").replace("{name}", "n").replace("{command}", "0" * 16)
+        if (method, path) == ("DELETE", "/v1/sessions/{session}/files"):
+            url += "?path=n"
         by_path, by_header = "{session}" in path, "{session}" not in path and path not in ("/health", "/metrics", "/openapi.json")
         for token in (OTHER, TEAM, TEAM_ADMIN):
             answer = server.ask(method, url, STRICT.get(path.rsplit("/", 1)[1], BODIES) if method in ("POST", "PUT") else None, token=token,
