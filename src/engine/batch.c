@@ -259,7 +259,8 @@ int cell_engine_batch(struct cell_engine *engine, const struct cell_session_opti
 	struct cell_session_options checked;
 	struct cell_session *anchor;
 	if (cell__require(err, engine, opts, ret_batch) < 0 || cell__sized_read(&all, sizeof all, opts, "cell_batch_options", err) < 0 ||
-	    (session && cell__sized_read(&checked, sizeof checked, session, "cell_session_options", err) < 0) || check_batch(&all, err) < 0 || cell_session_open(engine, session, &anchor, err) < 0)
+	    (session && cell__sized_read(&checked, sizeof checked, session, "cell_session_options", err) < 0) ||
+	    check_batch(&all, err) < 0 || cell_session_open(engine, session, &anchor, err) < 0)
 		return -1;
 	return start_batch(anchor, &all, ret_batch, err);
 }

@@ -148,7 +148,8 @@ int cell__file_put_as(struct cell_session *session, const struct cell__principal
 int cell_session_file_put(struct cell_session *session, const char *path, const struct cell_file_options *opts, int fd, int64_t *ret_bytes,
 			  struct cell_error *err)
 {
-	return cell__require(err, session, path) < 0 ? -1 : cell__file_put_as(session, &cell__principal_host, path, opts, fd, ret_bytes, err);
+	return cell__require(err, session, path) < 0 ? -1
+						     : cell__file_put_as(session, &cell__principal_host, path, opts, fd, ret_bytes, err);
 }
 
 enum change { CHANGE_MAKE_FOLDER, CHANGE_REMOVE, CHANGE_REMOVE_ALL };
