@@ -443,3 +443,82 @@ def test_same_as_without(executor, tmp_path):
         place.mkdir()
         gated(scenario, executor, place, speculate=speculate)
     assert found[0] == found[1], seed
+
+
+CONFINED = r"""
+def confined():
+    import os, re, resource, socket
+    text = open('/proc/self/status').read()
+    found = [re.search('^%s:\\s*(.*)$' % name, text, re.M).group(1) for name in ('Uid', 'Gid', 'CapPrm', 'CapEff', 'CapBnd', 'CapAmb', 'NoNewPrivs', 'Seccomp')]
+    found.append([resource.getrlimit(n) for n in range(16)])
+    for attempt in ("open('/etc/shadow').read()", "os.listdir('/root')", "open('/proc/1/environ').read()", "os.kill(1, 9)", "os.setuid(0)",
+                    "os.mount" if hasattr(os, 'mount') else "os.chroot('/')", "open('/etc/x', 'w')", "socket.create_connection(('127.0.0.1', 22), 1)",
+                    "os.unshare(0x10000000)" if hasattr(os, 'unshare') else "os.mknod('/dev/x')", "open('.git/hooks/pre-commit', 'w')"):
+        try:
+            eval(attempt)
+            found.append(attempt)
+        except Exception as exc:
+            found.append((attempt, type(exc).__name__))
+    return found
+"""
+
+
+def test_a_copy_is_as_confined_as_its_source(tmp_path):
+    """Every attempt ends in the copy as it ends in the session, and what it does is seen only once it is kept."""
+    async def scenario(gate, work):
+        await gate.session.run(CONFINED + "\nbefore = confined()")
+        cell, request = await gate.runs("tools.pay(amount=1)\ninside = confined()\nimport os\nos.makedirs('sub', exist_ok=True)\nn = open('sub/f', 'w').write('x')\ninside == before")
+        await gate.until(lambda: "started" in gate.states())
+        await asyncio.sleep(0.3)  # the copy attacks
+        assert os.listdir(work) == [] and (await gate.session.diff()).files == []
+        await request.accept()
+        assert (await cell).value is True and gate.states() == ["started", "kept"]
+        assert (await gate.session.run("[inside == before, confined() == before]")).value == [True, True]
+
+    gated(scenario, "sandbox", tmp_path)
+
+
+def line_of(pid):
+    """Its parents, the nearest first."""
+    found = []
+    while pid > 1:
+        with open("/proc/%d/stat" % pid) as file:
+            pid = int(file.read().rsplit(")", 1)[1].split()[1])
+        found.append(pid)
+    return found
+
+
+def title_of(pid):
+    with open("/proc/%d/cmdline" % pid, "rb") as file:
+        return file.read()
+
+
+def zygotes(session_id):
+    """Those that have the spawner of the session's kernel, which is the last of that name above it: pid 1 of a sandbox has it too."""
+    kernel, *_ = kernels(session_id)
+    spawner = [pid for pid in line_of(kernel) if b"workcell-spawner" in title_of(pid)][-1]
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if b"workcell_kernel/zygote.py" in title_of(int(name)) and spawner in line_of(int(name)):
+                found.append(int(name))
+        except OSError:
+            pass  # it has ended
+    return found
+
+
+@pytest.mark.parametrize("accept", [True, False])
+def test_the_zygote_is_killed_beside_a_copy(executor, tmp_path, accept):
+    async def scenario(gate, work):
+        await gate.session.run("n = 0")
+        cell, request = await gate.runs("n += 1\ntry: tools.pay(amount=1)\nexcept Exception: n += 10\nn")
+        killed = zygotes(gate.session.session_id)
+        for pid in killed:
+            os.kill(pid, signal.SIGKILL)
+        assert killed
+        await (request.accept() if accept else request.reject())
+        assert (await cell).value == (1 if accept else 11)
+        assert gate.states()[-1] == ("kept" if accept else "dropped")
+        assert (await gate.session.run("n")).value == (1 if accept else 11)
+
+    gated(scenario, executor, tmp_path)
