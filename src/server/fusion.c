@@ -373,6 +373,15 @@ static bool has_left(const struct script *script)
 	return info && recv(info->connect_fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
 }
 
+static void enqueue(struct cell__fusion *fusion, struct script *script)
+{
+	if (fusion->last)
+		fusion->last->next = script;
+	else
+		fusion->queue = script;
+	fusion->last = script;
+}
+
 /* Programs whose client is gone do not run; lanes that nobody uses end. */
 void cell__fusion_sweep(struct cell_server *server, int64_t now_us)
 {
@@ -390,11 +399,7 @@ void cell__fusion_sweep(struct cell_server *server, int64_t now_us)
 			answer_failure(script, "the client is gone");
 			continue;
 		}
-		if (fusion->last)
-			fusion->last->next = script;
-		else
-			fusion->queue = script;
-		fusion->last = script;
+		enqueue(fusion, script);
 	}
 	for (struct lane *lane = fusion->lanes, *after; lane; lane = after) {
 		after = lane->next;
@@ -502,11 +507,7 @@ static void begin(struct cell__request *request, struct cell__account *account, 
 		answer_failure(script, "out of memory for a program");
 		return;
 	}
-	if (fusion->last)
-		fusion->last->next = script;
-	else
-		fusion->queue = script;
-	fusion->last = script;
+	enqueue(fusion, script);
 	cell__fusion_advance(server);
 }
 
