@@ -1734,7 +1734,10 @@ CELL_API int cell_server_pool_create(const struct cell_server_options *opts, int
 CELL_API const char *cell_server_pool_url(const struct cell_server_pool *pool);
 /* Readable while clients wait for cell_server_pool_accept(); -1: closed. */
 CELL_API int cell_server_pool_fd(const struct cell_server_pool *pool);
-/* Hands waiting clients to the workers.  -1: none can be taken for now; try again in a while. */
+/*
+ * Hands waiting clients to the workers.  -1: no worker is up, as many clients as may be are connected, or
+ * descriptors or memory have run out: call it again later.
+ */
 CELL_API int cell_server_pool_accept(struct cell_server_pool *pool);
 /* The process of a worker has ended: what it used is given back, and its sessions have ended.  Before another one is forked. */
 CELL_API void cell_server_pool_clear(struct cell_server_pool *pool, int worker);

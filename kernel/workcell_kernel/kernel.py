@@ -20,7 +20,7 @@ from .streams import TextOut, no_input
 
 SIGINT = 2
 INTERRUPTIBLE = (Cells.attempt.__code__, Cells.complete.__code__, Cells.script.__code__)
-in_plain = getattr(_workcell, "in_plain", bool)  # in Deno there is none
+in_plain = getattr(_workcell, "in_plain", bool)  # Deno runs no plain cells
 own_stderr = None  # the session's, whatever the code puts into sys.stderr
 
 

@@ -141,7 +141,7 @@ static void do_read(struct cell__task *task)
 	uv_loop_t *uv = cell__loop_uv(reading->session->engine->loop);
 	struct cell__command *command = cell__command_find(reading->session, reading->id);
 	if (!command) {
-		reading->rc = cell_fail(&reading->err, CELL_E_NOT_FOUND, 0, "no such command, or it is no longer kept");
+		reading->rc = cell_fail(&reading->err, CELL_E_NOT_FOUND, 0, CELL_COMMAND_UNKNOWN);
 	} else if (!take(reading, command) && reading->wait_ms != 0) {
 		reading->timer = reading->wait_ms > 0 ? cell__alloc(1, sizeof *reading->timer) : NULL;
 		if (reading->timer || reading->wait_ms < 0) {
@@ -212,7 +212,7 @@ static void do_request(void *arg)
 		return;
 	}
 	if (!command) {
-		request->rc = cell_fail(&request->err, CELL_E_NOT_FOUND, 0, "no such command, or it is no longer kept");
+		request->rc = cell_fail(&request->err, CELL_E_NOT_FOUND, 0, CELL_COMMAND_UNKNOWN);
 		return;
 	}
 	switch (request->verb) {

@@ -314,7 +314,7 @@ static struct cell__command *find(struct cell__request *request)
 	if (request->served->session)
 		command = cell__command_find(request->served->session, request->params[1]);
 	if (!command)
-		cell__answer_fail(request, MHD_HTTP_NOT_FOUND, CELL_E_NOT_FOUND, "no such command, or it is no longer kept");
+		cell__answer_fail(request, MHD_HTTP_NOT_FOUND, CELL_E_NOT_FOUND, CELL_COMMAND_UNKNOWN);
 	return command;
 }
 

@@ -31,6 +31,7 @@ struct cell__command;
 #define CELL_COMMANDS_ENDED 128u                         /* that are kept, the latest */
 #define CELL_COMMAND_KEPT_MS 300000                      /* so long after their end */
 #define CELL_COMMAND_TAG_BYTES 200u
+#define CELL_COMMAND_UNKNOWN "the command was not found: it never started, was removed, or ended more than 5 minutes ago"
 #define CELL_COMMAND_STRINGS 4096u                       /* arguments and variables */
 
 struct cell__command_spec {
@@ -79,7 +80,7 @@ int cell__command_write(struct cell__command *command, const void *bytes, size_t
 int cell__command_close_stdin(struct cell__command *command, struct cell_error *err);
 /* To its process group.  SIGKILL ends all that it has started.  CELL_E_CLOSED: it has ended. */
 int cell__command_signal(struct cell__command *command, int signal_number, struct cell_error *err);
-/* The number of a name as "TERM", "SIGTERM" or "15" that may be sent; 0: there is none. */
+/* The number of a name as "TERM", "SIGTERM" or "15" that may be sent; 0: unknown. */
 int cell__command_signal_number(const char *name);
 int cell__command_resize(struct cell__command *command, unsigned short rows, unsigned short cols, struct cell_error *err);
 /* Kills it if it runs; the session forgets it. */

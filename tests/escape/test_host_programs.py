@@ -528,7 +528,7 @@ def test_path_to_write_may_be_a_name_that_the_policy_frees(rig):
 @pytest.mark.skipif(os.getuid() != 0, reason="only root mounts")
 @pytest.mark.parametrize("below", ["work", "tmp/work"])
 def test_path_to_write_in_another_mount(below):
-    """The workspace in a mount of its own, where its path from that mount is no writable place of the sandbox, or a free one."""
+    """The workspace in a mount of its own, where its path from that mount leads to nothing that the sandbox may write, or to a free name."""
     rig = Rig(None)
     top = os.path.join(rig.folder, "mount")
     rig.work = os.path.join(top, below)

@@ -267,7 +267,7 @@ static unsigned check_sandbox(struct cell__request *request, const struct sockad
 		return MHD_HTTP_BAD_GATEWAY;
 	}
 	if (!cell__token_by_name(request->server, sandbox->contexts->served->owner, &request->who)) {
-		*ret_words = "the token that made the sandbox is no longer valid";
+		*ret_words = "the token that made the sandbox was removed: create a sandbox with another one";
 		return MHD_HTTP_UNAUTHORIZED;
 	}
 	return 0;
