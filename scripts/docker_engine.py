@@ -83,8 +83,11 @@ def private(driver=None):
     more = ["--storage-driver", driver] if driver else []
     argv = ["dockerd", "--host", host, "--data-root", os.path.join(FOLDER, "data"), "--exec-root", run + "/exec", "--pidfile", run + "/pid",
             "--bridge", "none", "--iptables=false", *more]
+    # When containerd answers late, dockerd asks it for its stacks, which it writes to its folder of temporary files.
+    tmp = os.path.join(FOLDER, "tmp")
+    os.makedirs(tmp, exist_ok=True)
     try:
-        with running(argv, host, os.path.join(FOLDER, "log")) as address:
+        with running(argv, host, os.path.join(FOLDER, "log"), env=dict(os.environ, TMPDIR=tmp)) as address:
             yield address
     finally:
         # What it leaves mounted cannot be removed.
