@@ -1,0 +1,70 @@
+/*
+ * The description of a saved session: which files hold its memory, in which pieces, with which checksums.
+ *
+ * Pure: bytes to structs and back.  The bytes come from a disk or a network and are hostile.  What they say is bounded here, and checked
+ * against the pieces by their checksums when these are read (durable/pieces.h).
+ *
+ *     {"version": 1, "id", "owner", "workspace", "executor", "python", "preload", "build", "machine", "cells", "generation", "saved_ms",
+ *      "notes": {...}, "left": [[kind, name, [variable]]],
+ *      "files": [{"name", "inode", "key", "bytes", "pieces": [[offset, size, at, stored, codec, checksum]]}]}
+ */
+#ifndef CELL_WIRE_SAVED_H
+#define CELL_WIRE_SAVED_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/buffer.h"
+#include "base/error.h"
+
+#define CELL_SAVED_VERSION 1
+#define CELL_SAVED_FILES 9                       /* a memory, those it refers to, and the layer */
+#define CELL_SAVED_PIECE_BYTES (1u << 20)        /* a piece has at most this many, before compression */
+#define CELL_SAVED_STORED_BYTES (CELL_SAVED_PIECE_BYTES + (1u << 16)) /* and after it */
+#define CELL_SAVED_PIECES (1u << 18)             /* of all files */
+#define CELL_SAVED_STATE_BYTES (64u << 20)       /* of the description */
+#define CELL_SAVED_OFFSET_MAX ((uint64_t)1 << 42)
+#define CELL_SAVED_CHECKSUM 32                   /* SHA-256; the first 16 bytes alone: the tag of AES-GCM */
+#define CELL_SAVED_NAME 18                       /* "p-", 16 hexadecimal digits */
+
+enum cell__saved_codec { CELL_SAVED_PLAIN, CELL_SAVED_ZSTD };
+
+struct cell__saved_piece {
+	uint64_t offset; /* in the memory */
+	uint64_t at;     /* in the file */
+	uint32_t size, stored;
+	uint32_t codec;
+	unsigned char checksum[CELL_SAVED_CHECKSUM];
+};
+
+struct cell__saved_file {
+	char name[CELL_SAVED_NAME + 1];
+	uint64_t inode; /* by which the memory refers to it */
+	uint64_t live;  /* that of the open file with the same content, in this process; 0: there is none; not saved */
+	bool is_layer;  /* an archive of the layer's files, not a memory */
+	unsigned char key[32]; /* of this file alone, where the session is encrypted */
+	struct cell__saved_piece *pieces; /* by their offsets */
+	size_t n_pieces;
+};
+
+struct cell__saved {
+	char id[33];
+	char *owner, *workspace, *executor, *python, *preload, *build, *machine;
+	uint64_t cells, generation, saved_ms;
+	json_t *notes, *left;
+	struct cell__saved_file files[CELL_SAVED_FILES]; /* the memory, and the earlier ones that it refers to */
+	size_t n_files;
+};
+
+void cell__saved_finish(struct cell__saved *saved);
+/* CELL_E_DAMAGED, CELL_E_DIFFERS (another version) or CELL_E_NOMEM.  *ret_saved must be finished in any case. */
+int cell__saved_read(const char *bytes, size_t size, struct cell__saved *ret_saved, struct cell_error *err);
+int cell__saved_write(const struct cell__saved *saved, struct cell__buf *out, struct cell_error *err);
+/* 32 hexadecimal digits, as session ids are. */
+bool cell__saved_is_id(const char *text);
+/* size hexadecimal digits in lower case. */
+bool cell__saved_from_hex(const char *text, unsigned char *out, size_t bytes);
+void cell__saved_to_hex(const unsigned char *bytes, size_t n, char *out);
+
+#endif

@@ -1,0 +1,150 @@
+/* The description of a saved session, its seal, and its pieces. */
+#define _GNU_SOURCE
+#include "support.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "base/base.h"
+#include "durable/durable.h"
+
+#define ID "0123456789abcdef0123456789abcdef"
+#define PIECE "[%s, \"00000000000000000000000000000000000000000000000000000000000000ff\"]"
+
+static char *text_of(const char *pieces, const char *name, int version)
+{
+	static char text[4096];
+	snprintf(
+		text, sizeof text,
+		"{\"version\": %d, \"id\": \"" ID
+		"\", \"owner\": \"\", \"workspace\": \"/w\", \"executor\": \"sandbox\", \"python\": \"/p\", "
+		"\"preload\": \"\", \"build\": \"1\", \"machine\": \"m\", \"cells\": 3, \"generation\": 1, \"saved_ms\": 5, \"notes\": {}, "
+		"\"left\": [], \"files\": [{\"name\": \"%s\", \"inode\": \"7\", \"pieces\": [%s]}]}",
+		version, name, pieces);
+	return text;
+}
+
+static int code_of(const char *text)
+{
+	struct cell__saved saved;
+	struct cell_error err = { 0 };
+	int rc = cell__saved_read(text, strlen(text), &saved, &err);
+	cell__saved_finish(&saved);
+	return rc < 0 ? err.code : 0;
+}
+
+static int code_of_piece(const char *numbers)
+{
+	char piece[300];
+	snprintf(piece, sizeof piece, PIECE, numbers);
+	return code_of(text_of(piece, "p-0123456789abcdef", 1));
+}
+
+static void test_description(void **state)
+{
+	(void)state;
+	assert_int_equal(code_of_piece("4096, 4096, 0, 100, 1"), 0);
+	assert_int_equal(code_of_piece("0, 1048576, 0, 1114112, 1"), 0);
+	const char *const bad[] = { "-1, 10, 0, 10, 0",     "0, 0, 0, 1, 1",       "0, 10, 0, 0, 0",    "0, 1048577, 0, 10, 1",
+				    "0, 10, 0, 1114113, 1", "0, 10, 0, 10, 2",     "0, 10, 0, 11, 0",   "0, 10, 0, 10",
+				    "0, 10, 0, 10, 0, 0",   "\"0\", 10, 0, 10, 0", "0.5, 10, 0, 10, 0", "4398046511104, 1, 0, 1, 0" };
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+		assert_int_equal(code_of_piece(bad[i]), CELL_E_DAMAGED);
+	char two[700], first[300], second[300];
+	snprintf(first, sizeof first, PIECE, "0, 4096, 0, 4096, 0");
+	snprintf(second, sizeof second, PIECE, "4095, 4096, 0, 4096, 0");
+	snprintf(two, sizeof two, "%s, %s", first, second);
+	assert_int_equal(code_of(text_of(two, "p-0123456789abcdef", 1)), CELL_E_DAMAGED);
+	const char *const names[] = { "../../etc/passwd", "p-0123456789abcde/", "p-0123456789abcdeg", "state", "" };
+	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+		assert_int_equal(code_of(text_of(first, names[i], 1)), CELL_E_DAMAGED);
+	assert_int_equal(code_of(text_of(first, "p-0123456789abcdef", 2)), CELL_E_DIFFERS);
+	assert_int_equal(code_of(text_of("", "p-0123456789abcdef", 1)), CELL_E_DAMAGED);
+	assert_int_equal(code_of("[]"), CELL_E_DAMAGED);
+	assert_int_equal(code_of("{"), CELL_E_DAMAGED);
+}
+
+static void test_seal(void **state)
+{
+	static const unsigned char key[32] = { 1, 2, 3 }, other[32] = { 4 };
+	struct cell__buf body = CELL_BUF_INIT, sealed = CELL_BUF_INIT, again = CELL_BUF_INIT;
+	struct cell_error err;
+	(void)state;
+	assert_int_equal(cell__buf_add_str(&body, "the description"), 0);
+	for (int keyed = 0; keyed < 2; keyed++) {
+		sealed.size = again.size = 0;
+		assert_int_equal(cell__seal(keyed ? key : NULL, ID, &body, &sealed, &err), 0);
+		assert_int_equal(cell__unseal(keyed ? key : NULL, ID, sealed.data, sealed.size, &again, &err), 0);
+		assert_int_equal(again.size, body.size);
+		assert_memory_equal(again.data, body.data, body.size);
+		for (size_t i = CELL_PIECES_SEAL; i < sealed.size; i++) {
+			sealed.data[i] ^= 1;
+			again.size = 0;
+			assert_int_equal(cell__unseal(keyed ? key : NULL, ID, sealed.data, sealed.size, &again, &err), -1);
+			assert_int_equal(err.code, CELL_E_DAMAGED);
+			sealed.data[i] ^= 1;
+		}
+		again.size = 0;
+		assert_int_equal(cell__unseal(keyed ? NULL : key, ID, sealed.data, sealed.size, &again, &err), -1);
+		assert_int_equal(err.code, CELL_E_DIFFERS);
+	}
+	again.size = 0;
+	assert_int_equal(cell__unseal(other, ID, sealed.data, sealed.size, &again, &err), -1);
+	assert_int_equal(err.code, CELL_E_DAMAGED);
+	again.size = 0;
+	assert_int_equal(cell__unseal(key, "another session", sealed.data, sealed.size, &again, &err), -1); /* a file of another session */
+	assert_int_equal(err.code, CELL_E_DAMAGED);
+	cell__buf_finish(&body);
+	cell__buf_finish(&sealed);
+	cell__buf_finish(&again);
+}
+
+/* Parts of a sparse file that lie at the borders of pieces. */
+static void test_pieces(void **state)
+{
+	static const off_t at[] = { 0, 1 << 20, (3 << 20) - 4096, (off_t)1 << 40 };
+	struct cell_error err;
+	(void)state;
+	for (int sealed = 0; sealed < 2; sealed++) {
+		struct cell__saved_file file = { 0 };
+		struct cell__pieces_sum sum = { 0 };
+		char page[8192], back[8192];
+		int from = memfd_create("from", MFD_CLOEXEC), disk = memfd_create("disk", MFD_CLOEXEC),
+		    to = memfd_create("to", MFD_CLOEXEC);
+		assert_int_equal(ftruncate(from, (off_t)1 << 42), 0);
+		assert_int_equal(ftruncate(to, (off_t)1 << 42), 0);
+		for (size_t i = 0; i < 4; i++) {
+			for (size_t k = 0; k < sizeof page; k++)
+				page[k] = (char)(i % 2 ? 'a' : (k * 2654435761u) >> 13);
+			assert_int_equal(pwrite(from, page, sizeof page, at[i]), sizeof page);
+		}
+		assert_int_equal(cell__pieces_write(from, disk, sealed, &file, &sum, &err), 0);
+		assert_int_equal(sum.bytes, 4 * sizeof page);
+		assert_int_equal(cell__pieces_read(disk, &file, sealed, to, &err), 0);
+		for (size_t i = 0; i < 4; i++) {
+			assert_int_equal(pread(from, page, sizeof page, at[i]), sizeof page);
+			assert_int_equal(pread(to, back, sizeof back, at[i]), sizeof back);
+			assert_memory_equal(page, back, sizeof page);
+		}
+		assert_int_equal(pwrite(disk, "x", 1, (off_t)file.pieces[1].at), 1);
+		assert_int_equal(cell__pieces_read(disk, &file, sealed, to, &err), -1);
+		assert_int_equal(err.code, CELL_E_DAMAGED);
+		free(file.pieces);
+		close(from);
+		close(disk);
+		close(to);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_description),
+		cmocka_unit_test(test_seal),
+		cmocka_unit_test(test_pieces),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
