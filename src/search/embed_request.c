@@ -1,6 +1,8 @@
 /*
  *     created ──start──▶ sending (libcurl) ──answer──▶ parsing (pool) ──▶ done()
  *                            └──failure──▶ done()        └─ destroyed meanwhile: freed when the pool has finished
+ *
+ * With a model in this process: created ──start──▶ computing (pool) ──▶ done().
  */
 #define _GNU_SOURCE
 #include "search/embed_request.h"
@@ -55,7 +57,12 @@ struct cell__embed_request *cell__embed_request_create(struct cell__embed_endpoi
 	request->endpoint = endpoint;
 	request->n = n;
 	request->answer_limit = n == 1 ? QUERY_ANSWER_BYTES : CELL__EMBED_ANSWER_BYTES;
-	if (cell__embed_request(&request->body, endpoint->model, texts, n) < 0) {
+	int rc = 0;
+	if (!endpoint->local)
+		rc = cell__embed_request(&request->body, endpoint->model, texts, n);
+	for (size_t i = 0; endpoint->local && i < n && !rc; i++)
+		rc = cell__buf_add(&request->body, texts[i], strlen(texts[i]) + 1);
+	if (rc < 0) {
 		free_request(request);
 		return NULL;
 	}
@@ -115,10 +122,48 @@ static size_t body_came(struct cell__http_transfer *transfer, const char *bytes,
 }
 
 static void handle_done(struct cell__http_transfer *transfer, CURLcode code);
+static void handle_parsed(uv_work_t *work, int status);
+
+/* On the pool: one text after the other. */
+static void compute(uv_work_t *work)
+{
+	struct cell__embed_request *request = work->data;
+	const char *text = request->body.data;
+	for (size_t i = 0; i < request->n && !atomic_load(&request->dropped); i++, text += strlen(text) + 1) {
+		CELL_AUTO_FREE float *vector = NULL;
+		size_t dimensions = 0;
+		int rc = cell__onnx_embed(request->endpoint->local, text, request->is_query, &vector, &dimensions, &request->err);
+		if (rc == 0 && !request->vectors) {
+			request->dimensions = dimensions;
+			request->vectors = cell__alloc(request->n * dimensions, sizeof(float));
+			rc = request->vectors ? 0 : cell_fail(&request->err, CELL_E_NOMEM, 0, "out of memory");
+		}
+		if (rc == 0 && dimensions != request->dimensions)
+			rc = cell_fail(&request->err, CELL_E_INVALID, 0, "the model gives vectors of different sizes");
+		if (rc < 0) {
+			free(request->vectors);
+			request->vectors = NULL;
+			return;
+		}
+		memcpy(request->vectors + i * dimensions, vector, dimensions * sizeof(float));
+	}
+}
+
+static void start_work(struct cell__embed_request *request, uv_work_cb fn)
+{
+	request->parsing = true;
+	request->endpoint->parsing++;
+	request->work.data = request;
+	uv_queue_work(cell__loop_uv(request->endpoint->loop), &request->work, fn, handle_parsed);
+}
 
 int cell__embed_request_start(struct cell__embed_request *request, struct cell_error *err)
 {
 	const struct cell__embed_endpoint *endpoint = request->endpoint;
+	if (endpoint->local) {
+		start_work(request, compute);
+		return 0;
+	}
 	if (add_key(request, err) < 0)
 		return -1;
 	request->transfer.done = handle_done;
@@ -235,10 +280,7 @@ static void handle_done(struct cell__http_transfer *transfer, CURLcode code)
 	else if (status < 200 || status > 299)
 		fail_status(request, status);
 	else {
-		request->parsing = true;
-		request->endpoint->parsing++;
-		request->work.data = request;
-		uv_queue_work(cell__loop_uv(request->endpoint->loop), &request->work, parse, handle_parsed);
+		start_work(request, parse);
 		return;
 	}
 	request->done(request);

@@ -5,12 +5,16 @@
 #ifndef CELL_SEARCH_EMBED_REQUEST_H
 #define CELL_SEARCH_EMBED_REQUEST_H
 
+#include <stdatomic.h>
+
 #include "loop/http.h"
 #include "search/embedder.h"
+#include "search/onnx.h"
 
 struct cell__embed_endpoint {
 	struct cell__loop *loop;
 	struct cell__http *http;
+	struct cell__onnx *local; /* computes them in this process; NULL: the endpoint does */
 	char *url, *model, *key;
 	const char *(*getenv_fn)(void *arg, const char *name);
 	void *getenv_arg;
@@ -25,9 +29,11 @@ struct cell__embed_request {
 	uv_work_t work;
 	struct cell__embed_endpoint *endpoint;
 	char *secret; /* the key as sent */
-	struct cell__buf body, answer;
+	struct cell__buf body, answer; /* local: body has the texts, each with its NUL */
+	bool is_query; /* local: the text is looked for */
 	size_t answer_limit;
-	bool too_big, sending, parsing, dropped;
+	bool too_big, sending, parsing;
+	atomic_bool dropped;
 	/* the outcome */
 	size_t n;             /* texts */
 	float *vectors;       /* NULL: failed */

@@ -314,6 +314,7 @@ static struct ask *start_ask(struct cell__embedder *embedder, const char *text)
 	} else {
 		ask->request->done = handle_query_done;
 		ask->request->owner = ask;
+		ask->request->is_query = true;
 		rc = cell__embed_request_start(ask->request, &err);
 	}
 	if (rc < 0) {
@@ -609,6 +610,7 @@ static void free_embedder(struct cell__embedder *embedder)
 {
 	for (size_t i = 0; i < CELL__EMBED_CACHED; i++)
 		forget(&embedder->kept[i]);
+	cell__onnx_destroy(embedder->endpoint.local);
 	free(embedder->endpoint.url);
 	free(embedder->endpoint.model);
 	if (embedder->endpoint.key)
@@ -671,14 +673,15 @@ void cell__embedder_close(struct cell__embedder *embedder, void (*closed)(void *
 
 static bool url_ok(const char *url)
 {
-	return strncmp(url, "http://", 7) == 0 || strncmp(url, "https://", 8) == 0;
+	return strncmp(url, "http://", 7) == 0 || strncmp(url, "https://", 8) == 0 || cell__onnx_folder(url);
 }
 
 int cell__embedder_create(const struct cell__embedder_options *opts, struct cell__embedder **ret_embedder, struct cell_error *err)
 {
 	/* The URL is not repeated: a person may have put a password into it. */
 	if (!url_ok(opts->url))
-		return cell_fail(err, CELL_E_INVALID, 0, "the embeddings endpoint must be an http:// or https:// URL");
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "the embeddings endpoint must be an http:// or https:// URL, or builtin: and a folder");
 	if (!opts->model || !opts->model[0] || !cell__utf8_ok(opts->model, strlen(opts->model)))
 		return cell_fail(err, CELL_E_INVALID, 0, "an embeddings endpoint needs the name of a model");
 	struct cell__embedder *embedder = cell__alloc(1, sizeof *embedder);
@@ -701,7 +704,11 @@ int cell__embedder_create(const struct cell__embedder_options *opts, struct cell
 		.owner = embedder,
 	};
 	own->url = own->model = own->key = NULL; /* the endpoint has them */
-	if (!embedder->endpoint.url || !embedder->endpoint.model || (opts->key && opts->key[0] && !embedder->endpoint.key)) {
+	const char *local = cell__onnx_folder(opts->url);
+	if (local)
+		embedder->endpoint.local = cell__onnx_create(local);
+	if ((local && !embedder->endpoint.local) || !embedder->endpoint.url || !embedder->endpoint.model ||
+	    (opts->key && opts->key[0] && !embedder->endpoint.key)) {
 		free_embedder(embedder);
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	}

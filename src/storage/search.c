@@ -685,10 +685,10 @@ static int compare_hits(const void *a, const void *b)
 	return strcmp(x->id, y->id);
 }
 
-static int add_ranks(struct hits *hits, const struct cell__search_hit *list, size_t n)
+static int add_ranks(struct hits *hits, const struct cell__search_hit *list, size_t n, double weight)
 {
 	for (size_t rank = 0; rank < n; rank++) {
-		double score = 1.0 / (FUSE_K + 1.0 + (double)rank);
+		double score = weight / (FUSE_K + 1.0 + (double)rank);
 		size_t i = 0;
 		while (i < hits->n && strcmp(hits->list[i].id, list[rank].id) != 0)
 			i++;
@@ -701,10 +701,10 @@ static int add_ranks(struct hits *hits, const struct cell__search_hit *list, siz
 }
 
 int cell__search_fuse(const struct cell__search_hit *first, size_t n_first, const struct cell__search_hit *second, size_t n_second,
-		      size_t limit, struct cell__search_hit **ret_hits, size_t *ret_n)
+		      double weight, size_t limit, struct cell__search_hit **ret_hits, size_t *ret_n)
 {
 	struct hits hits = { NULL, 0, 0 };
-	if (add_ranks(&hits, first, n_first) < 0 || add_ranks(&hits, second, n_second) < 0) {
+	if (add_ranks(&hits, first, n_first, 1.0) < 0 || add_ranks(&hits, second, n_second, weight) < 0) {
 		cell__search_hits_free(hits.list, hits.n);
 		return -1;
 	}

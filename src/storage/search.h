@@ -73,9 +73,11 @@ int cell__search_query(struct cell__search *search, const char *query, size_t li
 		       struct cell_error *err);
 void cell__search_hits_free(struct cell__search_hit *hits, size_t n);
 
-/* Two rankings, best first, become one by reciprocal rank fusion; scores of the inputs do not matter. */
+/*
+ * Two rankings, best first, become one by reciprocal rank fusion; scores of the inputs do not matter.  weight: how much more the second counts.
+ */
 int cell__search_fuse(const struct cell__search_hit *first, size_t n_first, const struct cell__search_hit *second, size_t n_second,
-		      size_t limit, struct cell__search_hit **ret_hits, size_t *ret_n);
+		      double weight, size_t limit, struct cell__search_hit **ret_hits, size_t *ret_n);
 
 /* ---- by meaning (vectors.c) ---- */
 
