@@ -20,7 +20,8 @@ struct host_timer {
 
 struct cell__host_call {
 	struct cell__reply reply;   /* first */
-	struct cell__tool_run *run; /* loop's thread; NULL: no caller waits */
+	cell__host_reply_fn handle; /* with the owner, which gets the reply */
+	void *owner;                /* loop's thread; NULL: no caller waits.  Of tools: struct cell__tool_run */
 	struct host_timer *timer;   /* loop's thread; NULL while fn runs */
 	bool *gone;                 /* loop's thread: set when the call is answered while fn runs */
 	int64_t timeout_ms;
@@ -46,24 +47,36 @@ static void handle_timer_closed(uv_handle_t *handle)
 	free(handle->data);
 }
 
-/* The host's answer is no longer needed. */
-static struct cell__tool_run *let_go(struct cell__host_call *call)
+void *cell__host_call_let_go(struct cell__host_call *call)
 {
-	struct cell__tool_run *run = cell__take_ptr(call->run);
 	struct host_timer *timer = cell__take_ptr(call->timer);
-	atomic_store(&call->cancelled, true);
+	cell__host_call_cancel(call);
 	if (timer) {
 		timer->call = NULL;
 		uv_close((uv_handle_t *)&timer->timer, handle_timer_closed);
 	}
+	return cell__take_ptr(call->owner);
+}
+
+void cell__host_call_cancel(struct cell__host_call *call)
+{
+	atomic_store(&call->cancelled, true);
+}
+
+/* The same of a tool, which forgets the call. */
+static struct cell__tool_run *let_go(struct cell__host_call *call)
+{
+	struct cell__tool_run *run = cell__host_call_let_go(call);
 	if (run)
 		run->state = NULL;
 	return run;
 }
 
-static void deliver(struct cell__tool_run *run, struct cell__reply *reply)
+static void deliver(void *owner, struct cell__reply *reply)
 {
+	struct cell__tool_run *run = owner;
 	struct cell__buf *answer = &reply->bytes;
+	run->state = NULL;
 	if (reply->kind == CELL__REPLY_NO_MEMORY)
 		cell__tool_run_fail(run, CELL_E_NOMEM, "out of memory");
 	else if (reply->kind == CELL__REPLY_FAIL)
@@ -77,9 +90,9 @@ static void deliver(struct cell__tool_run *run, struct cell__reply *reply)
 static void handle_reply(struct cell__reply *reply)
 {
 	struct cell__host_call *call = (struct cell__host_call *)reply;
-	struct cell__tool_run *run = let_go(call);
-	if (run)
-		deliver(run, reply);
+	void *owner = cell__host_call_let_go(call);
+	if (owner)
+		call->handle(owner, reply);
 	destroy_call(call);
 }
 
@@ -141,16 +154,12 @@ static const char *put(char **at, const char *bytes, size_t size)
 	return start;
 }
 
-/*
- * NULL: out of memory, or *ret_full. Cancelling a call does not end its function, so calls are counted until they are answered: code must
- * not pile them up.
- */
-static struct cell__host_call *make_call(struct cell__tool_run *run, const char *args, size_t args_size, bool *ret_full)
+struct cell__host_call *cell__host_call_make(struct cell__loop_ref *ref, size_t max_calls, const struct cell__host_asked *asked,
+					     bool *ret_full)
 {
-	const char *session_id = run->call->session_id ? run->call->session_id : "";
-	const size_t size = args_size + strlen(session_id) + 2;
-	struct cell__loop_ref *ref = run->tools->loop_ref;
-	*ret_full = !cell__loop_ref_try_ref(ref, size, CELL_TOOL_LIMIT_RUNS, CELL_LIMIT_ENGINE_BYTES);
+	const char *session_id = asked->session_id ? asked->session_id : "";
+	const size_t size = asked->args_size + strlen(session_id) + 2;
+	*ret_full = !cell__loop_ref_try_ref(ref, size, max_calls, CELL_LIMIT_ENGINE_BYTES);
 	if (*ret_full)
 		return NULL;
 	struct cell__host_call *call = cell__alloc(1, sizeof *call + size);
@@ -161,17 +170,20 @@ static struct cell__host_call *make_call(struct cell__tool_run *run, const char 
 	call->reply = (struct cell__reply){ .ref = ref, .handle = handle_reply, .drop = drop_reply };
 	call->size = size;
 	char *at = call->text;
-	call->args = put(&at, args, args_size);
+	call->args = put(&at, asked->args, asked->args_size);
 	call->session_id = put(&at, session_id, strlen(session_id));
-	call->timeout_ms = run->callable->timeout_ms;
-	call->run = run;
+	call->handle = asked->handle;
+	call->owner = asked->owner;
 	return call;
 }
 
 void cell__host_start(struct cell__tool_run *run, const char *args, size_t args_size)
 {
 	bool full;
-	struct cell__host_call *call = make_call(run, args, args_size, &full);
+	struct cell__host_asked asked = {
+		.args = args, .args_size = args_size, .session_id = run->call->session_id, .handle = deliver, .owner = run
+	};
+	struct cell__host_call *call = cell__host_call_make(run->tools->loop_ref, CELL_TOOL_LIMIT_RUNS, &asked, &full);
 	if (full) {
 		cell__tool_run_fail(run, CELL_E_LIMIT,
 				    "the host's functions are still working on %u calls or %u MiB of arguments: wait for some of them",
@@ -185,13 +197,14 @@ void cell__host_start(struct cell__tool_run *run, const char *args, size_t args_
 	struct cell__loop *loop = run->tools->opts.loop;
 	bool gone = false;
 	call->gone = &gone;
+	call->timeout_ms = run->callable->timeout_ms;
 	run->state = call;
 	run->callable->fn(run->callable->arg, call);
 	if (gone)
 		return;
 	call->gone = NULL;
 	/* Most functions answer at once, and need no timer. */
-	if (call->run && call->timeout_ms > 0 && start_timer(call, loop) < 0)
+	if (call->owner && call->timeout_ms > 0 && start_timer(call, loop) < 0)
 		cell__tool_run_fail(let_go(call), CELL_E_NOMEM, "out of memory");
 }
 

@@ -11,6 +11,7 @@
 #define _GNU_SOURCE
 #include <string.h>
 
+#include "base/base64.h"
 #include "tools/internal.h"
 
 struct request {
@@ -63,10 +64,12 @@ static int add_tool_headers(struct request *request, struct cell__buf *why)
 			return -1;
 		}
 		struct cell__buf line = CELL_BUF_INIT;
-		size_t room = strlen(pair->key) + strlen(value) + 2;
+		size_t room = strlen(pair->key) + 2 * strlen(value) + 16;
 		int rc = cell__buf_reserve(&line, room);
 		if (rc == 0)
-			rc = cell__buf_printf(&line, *value ? "%s: %s" : "%s;", pair->key, value);
+			rc = pair->basic
+				     ? cell__buf_printf(&line, "%s: Basic ", pair->key) | cell__buf_add_base64(&line, value, strlen(value))
+				     : cell__buf_printf(&line, *value ? "%s: %s" : "%s;", pair->key, value);
 		if (rc == 0)
 			rc = cell__http_add_header(&request->transfer, line.data);
 		cell__secret_free(value);
@@ -75,6 +78,33 @@ static int add_tool_headers(struct request *request, struct cell__buf *why)
 			return -1;
 	}
 	return 0;
+}
+
+/* Parts of the query that every request has: keys, mostly.  The URL appears in no message. */
+static int add_tool_query(struct request *request, struct cell__buf *why)
+{
+	struct cell__tool_run *run = request->run;
+	struct cell__buf url = CELL_BUF_INIT;
+	if (run->tool->query.count == 0)
+		return 0;
+	int rc = cell__buf_add_str(&url, request->req.url);
+	for (size_t i = 0; i < run->tool->query.count && rc == 0; i++) {
+		const struct cell__pair *pair = &run->tool->query.list[i];
+		char *value = NULL;
+		rc = cell__vars_expand(pair->value, &run->tools->opts, &run->secrets, &value, why);
+		if (rc == 0)
+			rc = cell__buf_add_str(&url, strchr(url.data, '?') ? "&" : "?") |
+			     cell__http_add_encoded(&url, pair->key, strlen(pair->key)) | cell__buf_add_str(&url, "=") |
+			     cell__http_add_encoded(&url, value, strlen(value));
+		if (value)
+			cell__secret_free(value);
+	}
+	if (rc == 0) {
+		free(request->req.url);
+		request->req.url = cell__buf_take(&url);
+	}
+	cell__buf_finish(&url);
+	return rc;
 }
 
 static int set_headers(struct request *request, struct cell__buf *why)
@@ -107,7 +137,8 @@ static int prepare(struct request *request, json_t *args, struct cell__buf *why)
 		cell__buf_add_str(why, err.msg);
 		return -1;
 	}
-	if (cell__httpreq_build(run->tool, run->callable, args, &request->req, why) < 0 || set_headers(request, why) < 0)
+	if (cell__httpreq_build(run->tool, run->callable, args, &request->req, why) < 0 || set_headers(request, why) < 0 ||
+	    add_tool_query(request, why) < 0)
 		return -1;
 	request->deadline_us = cell__now_us() + cell__tool_run_timeout_ms(run) * 1000;
 	return perform(request);

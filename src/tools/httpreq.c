@@ -6,10 +6,13 @@
  */
 #define _GNU_SOURCE
 #include <ctype.h>
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
 #include "tools/internal.h"
+
+#define FORM_DEPTH 8u /* objects in objects of a form */
 
 void cell__httpreq_finish(struct cell__httpreq *req)
 {
@@ -87,6 +90,13 @@ bool cell__http_same_origin(const char *a, const char *b)
 	       strncasecmp(one.host, two.host, one.host_size) == 0 && one.port == two.port;
 }
 
+bool cell__http_base_ok(const char *url)
+{
+	bool web = strncmp(url, "http://", 7) == 0 || strncmp(url, "https://", 8) == 0;
+	/* A URL has the same origin as itself only if it has one. */
+	return web && !strpbrk(url, "?#{}@ \t\r\n\\") && cell__http_same_origin(url, url);
+}
+
 /* ---- building ---- */
 
 static int out_of_memory(struct cell__buf *why)
@@ -95,7 +105,7 @@ static int out_of_memory(struct cell__buf *why)
 	return -1;
 }
 
-static int add_encoded(struct cell__buf *out, const char *bytes, size_t size)
+int cell__http_add_encoded(struct cell__buf *out, const char *bytes, size_t size)
 {
 	int rc = 0;
 	for (size_t i = 0; i < size && rc == 0; i++) {
@@ -137,7 +147,7 @@ static int add_path_value(const char *name, const json_t *value, struct cell__bu
 		cell__buf_printf(why, "Argument '%s' must not be empty: it is part of the path", name);
 		return -1;
 	}
-	return add_encoded(url, text.data, text.size) < 0 ? out_of_memory(why) : 0;
+	return cell__http_add_encoded(url, text.data, text.size) < 0 ? out_of_memory(why) : 0;
 }
 
 /* "." and ".." would leave the endpoint's path. */
@@ -181,19 +191,56 @@ static int add_query_one(const char *name, const json_t *value, char *sep, struc
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
 	if (scalar_text(name, value, &text, why) < 0)
 		return -1;
-	int rc = cell__buf_add(url, sep, 1) | add_encoded(url, name, strlen(name)) | cell__buf_add_str(url, "=") |
-		 add_encoded(url, text.data, text.size);
+	int rc = cell__buf_add(url, sep, 1) | cell__http_add_encoded(url, name, strlen(name)) | cell__buf_add_str(url, "=") |
+		 cell__http_add_encoded(url, text.data, text.size);
 	*sep = '&';
 	return rc < 0 ? out_of_memory(why) : 0;
 }
 
+/* An object is written as name[key]=value, as forms and deepObject have it; nested values only in forms. */
+static int add_members(const char *name, const json_t *value, char *sep, struct cell__buf *url, unsigned depth, struct cell__buf *why);
+
 static int add_query_value(const char *name, const json_t *value, char *sep, struct cell__buf *url, struct cell__buf *why)
 {
+	if (json_is_object(value))
+		return add_members(name, value, sep, url, 1, why);
 	if (!json_is_array(value))
 		return add_query_one(name, value, sep, url, why);
 	for (size_t i = 0; i < json_array_size(value); i++)
 		if (add_query_one(name, json_array_get(value, i), sep, url, why) < 0)
 			return -1;
+	return 0;
+}
+
+static int add_member(const char *name, const char *key, const json_t *value, char *sep, struct cell__buf *url, unsigned depth,
+		      struct cell__buf *why)
+{
+	CELL_AUTO_BUF struct cell__buf whole = CELL_BUF_INIT;
+	if (cell__buf_printf(&whole, "%s[%s]", name, key) < 0)
+		return out_of_memory(why);
+	return add_members(whole.data, value, sep, url, depth, why);
+}
+
+static int add_members(const char *name, const json_t *value, char *sep, struct cell__buf *url, unsigned depth, struct cell__buf *why)
+{
+	const char *key;
+	char number[24];
+	json_t *each;
+	size_t i;
+	if (!json_is_object(value) && !json_is_array(value))
+		return add_query_one(name, value, sep, url, why);
+	if (depth == 0) {
+		cell__buf_printf(why, "Argument '%.60s' is nested too deeply", name);
+		return -1;
+	}
+	json_object_foreach((json_t *)value, key, each)
+		if (add_member(name, key, each, sep, url, depth - 1, why) < 0)
+			return -1;
+	json_array_foreach(value, i, each) {
+		snprintf(number, sizeof number, "%zu", i);
+		if (add_member(name, number, each, sep, url, depth - 1, why) < 0)
+			return -1;
+	}
 	return 0;
 }
 
@@ -249,6 +296,25 @@ static int add_header_arg(const struct cell__param *param, const json_t *value, 
 	return add_header(req, name, text.data, why);
 }
 
+/* One header for all cookies; no value can become a second cookie. */
+static int add_cookies(const struct cell__callable *endpoint, const json_t *args, struct cell__httpreq *req, struct cell__buf *why)
+{
+	CELL_AUTO_BUF struct cell__buf line = CELL_BUF_INIT;
+	for (size_t i = 0; i < endpoint->params.count; i++) {
+		const struct cell__param *param = &endpoint->params.list[i];
+		const json_t *value = param->place == CELL_IN_COOKIE ? json_object_get(args, param->name) : NULL;
+		CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+		if (!value)
+			continue;
+		if (scalar_text(param->name, value, &text, why) < 0)
+			return -1;
+		if (cell__buf_printf(&line, "%s%s=", line.size ? "; " : "", param->name) < 0 ||
+		    cell__http_add_encoded(&line, text.data, text.size) < 0)
+			return out_of_memory(why);
+	}
+	return line.size ? add_header(req, "Cookie", line.data, why) : 0;
+}
+
 static int add_headers(const struct cell__callable *endpoint, const json_t *args, struct cell__httpreq *req, struct cell__buf *why)
 {
 	for (size_t i = 0; i < endpoint->params.count; i++) {
@@ -265,6 +331,10 @@ static json_t *merged_body(const struct cell__callable *endpoint, const json_t *
 	json_t *body = endpoint->body ? json_copy(endpoint->body) : NULL;
 	for (size_t i = 0; i < endpoint->params.count; i++) {
 		const struct cell__param *param = &endpoint->params.list[i];
+		if (param->place == CELL_IN_WHOLE && json_object_get(args, param->name)) {
+			json_decref(body);
+			return json_incref(json_object_get(args, param->name));
+		}
 		json_t *value = param->place == CELL_IN_BODY ? json_object_get(args, param->name) : NULL;
 		if (!value)
 			continue;
@@ -275,16 +345,37 @@ static json_t *merged_body(const struct cell__callable *endpoint, const json_t *
 	return body;
 }
 
+static int write_form(const json_t *body, char **ret_text, struct cell__buf *why)
+{
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+	char sep = '&';
+	const char *name;
+	json_t *value;
+	if (!json_is_object(body)) {
+		cell__buf_add_str(why, "The body of this request is a form: it must be an object");
+		return -1;
+	}
+	json_object_foreach((json_t *)body, name, value)
+		if (add_members(name, value, &sep, &text, FORM_DEPTH, why) < 0)
+			return -1;
+	*ret_text = cell__strdup(text.size ? text.data + 1 : "");
+	return *ret_text ? 0 : out_of_memory(why);
+}
+
 static int add_body(const struct cell__tool_entry *tool, const struct cell__callable *endpoint, const json_t *args,
 		    struct cell__httpreq *req, struct cell__buf *why)
 {
 	json_t *body = merged_body(endpoint, args);
 	if (!body)
 		return 0;
-	req->body = json_dumps(body, JSON_COMPACT | JSON_ENCODE_ANY);
+	int rc = 0;
+	if (endpoint->form)
+		rc = write_form(body, &req->body, why);
+	else if (!(req->body = json_dumps(body, JSON_COMPACT | JSON_ENCODE_ANY)))
+		rc = out_of_memory(why);
 	json_decref(body);
-	if (!req->body)
-		return out_of_memory(why);
+	if (rc < 0)
+		return -1;
 	req->body_size = strlen(req->body);
 	if (req->body_size > CELL_TOOL_LIMIT_BODY_BYTES) {
 		cell__buf_printf(why, "The request's body is larger than %u bytes", CELL_TOOL_LIMIT_BODY_BYTES);
@@ -293,7 +384,7 @@ static int add_body(const struct cell__tool_entry *tool, const struct cell__call
 	for (size_t i = 0; i < tool->headers.count; i++)
 		if (strcasecmp(tool->headers.list[i].key, "Content-Type") == 0)
 			return 0;
-	return add_header(req, "Content-Type", "application/json", why);
+	return add_header(req, "Content-Type", endpoint->form ? "application/x-www-form-urlencoded" : "application/json", why);
 }
 
 int cell__httpreq_build(const struct cell__tool_entry *tool, const struct cell__callable *endpoint, const json_t *args,
@@ -308,6 +399,8 @@ int cell__httpreq_build(const struct cell__tool_entry *tool, const struct cell__
 		rc = add_query(endpoint, args, &url, why);
 	if (rc == 0)
 		rc = add_headers(endpoint, args, &req, why);
+	if (rc == 0)
+		rc = add_cookies(endpoint, args, &req, why);
 	if (rc == 0)
 		rc = add_body(tool, endpoint, args, &req, why);
 	if (rc == 0) {

@@ -26,7 +26,16 @@ enum cell__arg_type {
 	CELL_ARG_ANY,
 };
 
-enum cell__arg_place { CELL_IN_OPTION, CELL_IN_POSITIONAL, CELL_IN_PATH, CELL_IN_QUERY, CELL_IN_BODY, CELL_IN_HEADER };
+enum cell__arg_place {
+	CELL_IN_OPTION,
+	CELL_IN_POSITIONAL,
+	CELL_IN_PATH,
+	CELL_IN_QUERY,
+	CELL_IN_BODY, /* a member of it */
+	CELL_IN_HEADER,
+	CELL_IN_COOKIE,
+	CELL_IN_WHOLE, /* the body itself */
+};
 
 struct cell__param {
 	char *name;
@@ -64,6 +73,7 @@ struct cell__callable {
 	/* HTTP */
 	char *method, *path;
 	json_t *query, *body;       /* fixed parts, or NULL */
+	bool form;                  /* the body is written as a form, not as JSON */
 	int64_t timeout_ms;         /* 0: the tool's */
 	/* host function */
 	cell__host_fn fn;
@@ -76,6 +86,7 @@ struct cell__callable {
 struct cell__pair {
 	char *key;
 	char *value; /* may hold ${VAR} */
+	bool basic;  /* a header: "user:password", sent as basic authentication */
 };
 
 struct cell__pairs {
@@ -119,6 +130,7 @@ struct cell__tool_entry {
 	/* HTTP */
 	char *base_url;
 	struct cell__pairs headers;
+	struct cell__pairs query; /* with every request; may be secret */
 	/* MCP */
 	struct cell__mcp_params *mcp;
 	struct cell__tool_server *server; /* set once it is in the registry */
@@ -159,11 +171,16 @@ struct cell__callable *cell__load_callable(struct cell__loader *loader, const st
 					   struct cell__tool_entry *tool);
 void cell__load_cli(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool_entry *tool);
 void cell__load_http(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool_entry *tool);
+void cell__load_headers(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool_entry *tool);
+void cell__load_openapi(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool_entry *tool);
+void cell__pairs_finish(struct cell__pairs *pairs);
 
 /* ---- schema.c ---- */
 
 void cell__param_finish(struct cell__param *param);
 void cell__params_finish(struct cell__params *params);
+/* Other names for those that Python cannot write (mcp_tools.c).  -1: out of memory. */
+int cell__params_add_aliases(struct cell__params *params);
 /* NULL: not found. If no name is equal, `_` in the requested name also matches `-`. */
 const struct cell__param *cell__params_find(const struct cell__params *params, const char *name);
 /* UNTYPED when the word is unknown and *ret_ok false. */
@@ -242,6 +259,11 @@ bool cell__vars_ok(const char *text);
 void cell__secret_free(char *text);
 
 /* ---- httpreq.c ---- */
+
+/* http:// or https://, a host and optionally a path, without anything that could be a secret. */
+bool cell__http_base_ok(const char *url);
+/* Percent-encodes everything that has a meaning in a URL. */
+int cell__http_add_encoded(struct cell__buf *out, const char *bytes, size_t size);
 
 struct cell__httpreq {
 	char *method, *url;

@@ -581,8 +581,10 @@ static void load_kind(struct cell__loader *loader, const struct cell__yaml *doc,
 		cell__load_http(loader, doc, tool);
 	else if (strcmp(word, "mcp") == 0)
 		cell__load_mcp(loader, doc, tool);
+	else if (strcmp(word, "openapi") == 0)
+		cell__load_openapi(loader, doc, tool);
 	else
-		cell__load_problem(loader, type, "unknown type '%.60s': expected cli, http or mcp", word);
+		cell__load_problem(loader, type, "unknown type '%.60s': expected cli, http, openapi or mcp", word);
 }
 
 static void load_document(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool_entry *tool)
@@ -649,7 +651,7 @@ void cell__callable_finish(struct cell__callable *callable)
 	json_decref(callable->body);
 }
 
-static void finish_pairs(struct cell__pairs *pairs)
+void cell__pairs_finish(struct cell__pairs *pairs)
 {
 	for (size_t i = 0; i < pairs->count; i++) {
 		free(pairs->list[i].key);
@@ -669,8 +671,9 @@ void cell__tool_unref(struct cell__tool_entry *tool)
 		free(tool->tags[i]);
 	free(tool->tags);
 	cell__params_finish(&tool->schema);
-	finish_pairs(&tool->env);
-	finish_pairs(&tool->headers);
+	cell__pairs_finish(&tool->env);
+	cell__pairs_finish(&tool->headers);
+	cell__pairs_finish(&tool->query);
 	free(tool->name);
 	free(tool->description);
 	free(tool->file);

@@ -191,10 +191,7 @@ static void load_base_url(struct cell__loader *loader, const struct cell__yaml *
 	const struct cell__yaml *url = cell__yaml_get(doc, "base_url");
 	cell__load_text(loader, url, "base_url", &tool->base_url);
 	const char *text = tool->base_url ? tool->base_url : "";
-	bool web = strncmp(text, "http://", 7) == 0 || strncmp(text, "https://", 8) == 0;
-	bool clean = strpbrk(text, "?#{}@ \t\r\n\\") == NULL;
-	/* A URL has the same origin as itself only if it has one. */
-	if (!web || !clean || !cell__http_same_origin(text, text)) {
+	if (!cell__http_base_ok(text)) {
 		cell__load_problem(
 			loader, url ? url : doc,
 			"Tool '%s' needs a base_url: http:// or https://, a host and optionally a path; secrets belong in headers",
@@ -217,6 +214,12 @@ static void check_headers(struct cell__loader *loader, const struct cell__yaml *
 	}
 }
 
+void cell__load_headers(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool_entry *tool)
+{
+	cell__load_pairs(loader, cell__yaml_get(doc, "headers"), "headers", &tool->headers);
+	check_headers(loader, cell__yaml_get(doc, "headers"), tool);
+}
+
 void cell__load_http(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool_entry *tool)
 {
 	static const char *const known[] = { "name",       "type",     "description", "timeout",   "tags",
@@ -224,8 +227,7 @@ void cell__load_http(struct cell__loader *loader, const struct cell__yaml *doc, 
 	tool->adapter = &cell__tool_http;
 	cell__load_keys(loader, doc, "a tool of type http", known);
 	load_base_url(loader, doc, tool);
-	cell__load_pairs(loader, cell__yaml_get(doc, "headers"), "headers", &tool->headers);
-	check_headers(loader, cell__yaml_get(doc, "headers"), tool);
+	cell__load_headers(loader, doc, tool);
 	const struct cell__yaml *endpoints = cell__yaml_get(doc, "endpoints");
 	if (!cell__yaml_is_given(endpoints) || endpoints->kind != CELL_YAML_MAPPING || endpoints->count == 0) {
 		cell__load_problem(loader, endpoints ? endpoints : doc, "Tool '%s' has no endpoints", tool->name);

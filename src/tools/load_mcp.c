@@ -17,15 +17,6 @@ struct cell__mcp_params *cell__mcp_params_create(void)
 	return params;
 }
 
-static void finish_pairs(struct cell__pairs *pairs)
-{
-	for (size_t i = 0; i < pairs->count; i++) {
-		free(pairs->list[i].key);
-		free(pairs->list[i].value);
-	}
-	free(pairs->list);
-}
-
 void cell__mcp_params_unref(struct cell__mcp_params *params)
 {
 	if (!params || --params->refs > 0)
@@ -33,11 +24,15 @@ void cell__mcp_params_unref(struct cell__mcp_params *params)
 	for (size_t i = 0; i < params->n_args; i++)
 		free(params->args[i]);
 	free(params->args);
-	finish_pairs(&params->env);
-	finish_pairs(&params->headers);
+	cell__pairs_finish(&params->env);
+	cell__pairs_finish(&params->headers);
 	free(params->command);
 	free(params->cwd);
 	free(params->url);
+	free(params->client_id);
+	free(params->client_secret);
+	free(params->client_metadata_url);
+	free(params->scope);
 	free(params);
 }
 
@@ -63,6 +58,9 @@ bool cell__mcp_params_equal(const struct cell__mcp_params *a, const struct cell_
 	for (size_t i = 0; i < a->n_args; i++)
 		if (!same_text(a->args[i], b->args[i]))
 			return false;
+	if (a->oauth != b->oauth || !same_text(a->client_id, b->client_id) || !same_text(a->client_secret, b->client_secret) ||
+	    !same_text(a->client_metadata_url, b->client_metadata_url) || !same_text(a->scope, b->scope))
+		return false;
 	return same_text(a->command, b->command) && same_text(a->cwd, b->cwd) && same_text(a->url, b->url) &&
 	       same_pairs(&a->env, &b->env) && same_pairs(&a->headers, &b->headers);
 }
@@ -136,6 +134,30 @@ static int check_vars(const struct cell__mcp_params *params, struct cell__buf *w
 	return ok ? 0 : -1;
 }
 
+static int check_auth(const struct cell__mcp_params *params, struct cell__buf *why)
+{
+	bool details = params->client_id || params->client_secret || params->client_metadata_url || params->scope;
+	if (params->oauth && params->kind != CELL_MCP_HTTP)
+		cell__buf_add_str(why, "auth: oauth requires a url, with the transport streamable_http");
+	else if (details && !params->oauth)
+		cell__buf_add_str(why, "client_id, client_secret, client_metadata_url and scope require auth: oauth");
+	else if (params->client_secret && !params->client_id)
+		cell__buf_add_str(why, "client_secret requires client_id");
+	for (size_t i = 0; params->oauth && i < params->headers.count; i++)
+		if (params->headers.list[i].key && strcasecmp(params->headers.list[i].key, "Authorization") == 0)
+			cell__buf_add_str(why, "with auth: oauth there is no header Authorization of your own");
+	return why->size > 0 ? -1 : 0;
+}
+
+static int set_auth(struct cell__mcp_params *params, const char *auth, struct cell__buf *why)
+{
+	params->oauth = auth && strcmp(auth, "oauth") == 0;
+	if (!auth || params->oauth)
+		return 0;
+	cell__buf_printf(why, "unknown auth '%.60s' (expected oauth)", auth);
+	return -1;
+}
+
 int cell__mcp_params_settle(struct cell__mcp_params *params, const char *transport, struct cell__buf *why)
 {
 	if (!params->command && !params->url) {
@@ -166,6 +188,8 @@ int cell__mcp_params_settle(struct cell__mcp_params *params, const char *transpo
 		cell__buf_printf(why, "the url must begin with http:// or https://: %.100s", params->url);
 		return -1;
 	}
+	if (check_auth(params, why) < 0)
+		return -1;
 	return check_pairs(params, why) < 0 ? -1 : check_vars(params, why);
 }
 
@@ -199,8 +223,27 @@ static void load_args(struct cell__loader *loader, const struct cell__yaml *valu
 
 void cell__load_mcp(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool_entry *tool)
 {
-	static const char *const known[] = { "name", "type", "description", "timeout", "tags",    "max_output",    "transport", "command",
-					     "args", "env",  "cwd",         "url",     "headers", "start_timeout", "host",      NULL };
+	static const char *const known[] = { "name",
+					     "type",
+					     "description",
+					     "timeout",
+					     "tags",
+					     "max_output",
+					     "transport",
+					     "command",
+					     "args",
+					     "env",
+					     "cwd",
+					     "url",
+					     "headers",
+					     "start_timeout",
+					     "host",
+					     "auth",
+					     "client_id",
+					     "client_secret",
+					     "client_metadata_url",
+					     "scope",
+					     NULL };
 	tool->adapter = &cell__tool_mcp;
 	if (!cell__yaml_get(doc, "max_output"))
 		tool->max_output = CELL_TOOL_LIMIT_OUTPUT;
@@ -220,10 +263,16 @@ void cell__load_mcp(struct cell__loader *loader, const struct cell__yaml *doc, s
 	cell__load_pairs(loader, cell__yaml_get(doc, "headers"), "headers", &params->headers);
 	cell__load_timeout(loader, cell__yaml_get(doc, "start_timeout"), &params->start_timeout_ms);
 	cell__load_bool(loader, cell__yaml_get(doc, "host"), "host", &params->host);
+	CELL_AUTO_FREE char *auth = NULL;
+	cell__load_text(loader, cell__yaml_get(doc, "auth"), "auth", &auth);
+	cell__load_text(loader, cell__yaml_get(doc, "client_id"), "client_id", &params->client_id);
+	cell__load_text(loader, cell__yaml_get(doc, "client_secret"), "client_secret", &params->client_secret);
+	cell__load_text(loader, cell__yaml_get(doc, "client_metadata_url"), "client_metadata_url", &params->client_metadata_url);
+	cell__load_text(loader, cell__yaml_get(doc, "scope"), "scope", &params->scope);
 	if (loader->bad)
 		return;
 	CELL_AUTO_BUF struct cell__buf why = CELL_BUF_INIT;
-	if (cell__mcp_params_settle(params, transport, &why) < 0) {
+	if (set_auth(params, auth, &why) < 0 || cell__mcp_params_settle(params, transport, &why) < 0) {
 		const struct cell__yaml *at = cell__yaml_get(doc, params->url ? "url" : "command");
 		const struct cell__yaml *named = cell__yaml_get(doc, "transport");
 		cell__load_problem(loader,
@@ -308,8 +357,25 @@ static int seconds_from(const json_t *json, const char *key, int64_t *ret_ms, st
 
 static int check_keys(const json_t *json, struct cell_error *err)
 {
-	static const char *const known[] = { "command",   "args",    "env",           "cwd",         "url",  "headers", "type",
-					     "transport", "timeout", "start_timeout", "description", "tags", "host",    NULL };
+	static const char *const known[] = { "command",
+					     "args",
+					     "env",
+					     "cwd",
+					     "url",
+					     "headers",
+					     "type",
+					     "transport",
+					     "timeout",
+					     "start_timeout",
+					     "description",
+					     "tags",
+					     "host",
+					     "auth",
+					     "client_id",
+					     "client_secret",
+					     "client_metadata_url",
+					     "scope",
+					     NULL };
 	const char *name;
 	json_t *value;
 	json_object_foreach((json_t *)json, name, value) {
@@ -354,6 +420,7 @@ static int fill_from(const json_t *json, struct cell__tool_entry *tool, struct c
 	struct cell__mcp_params *params = tool->mcp;
 	CELL_AUTO_FREE char *transport = NULL;
 	CELL_AUTO_FREE char *type = NULL;
+	CELL_AUTO_FREE char *auth = NULL;
 	CELL_AUTO_BUF struct cell__buf why = CELL_BUF_INIT;
 	if (check_keys(json, err) < 0 || text_from(json, "command", &params->command, err) < 0 || args_from(json, params, err) < 0 ||
 	    pairs_from(json, "env", &params->env, err) < 0 || text_from(json, "cwd", &params->cwd, err) < 0 ||
@@ -362,8 +429,14 @@ static int fill_from(const json_t *json, struct cell__tool_entry *tool, struct c
 	    seconds_from(json, "timeout", &tool->timeout_ms, err) < 0 ||
 	    seconds_from(json, "start_timeout", &params->start_timeout_ms, err) < 0 ||
 	    text_from(json, "description", &tool->description, err) < 0 || bool_from(json, "host", &params->host, err) < 0 ||
-	    tags_from(json, tool, err) < 0)
+	    tags_from(json, tool, err) < 0 || text_from(json, "auth", &auth, err) < 0 ||
+	    text_from(json, "client_id", &params->client_id, err) < 0 ||
+	    text_from(json, "client_secret", &params->client_secret, err) < 0 ||
+	    text_from(json, "client_metadata_url", &params->client_metadata_url, err) < 0 ||
+	    text_from(json, "scope", &params->scope, err) < 0)
 		return -1;
+	if (set_auth(params, auth, &why) < 0)
+		return cell_fail(err, CELL_E_INVALID, 0, "%s", why.size ? why.data : "out of memory");
 	if (cell__mcp_params_settle(params, transport ? transport : type, &why) < 0)
 		return cell_fail(err, CELL_E_INVALID, 0, "%s", why.size ? why.data : "out of memory");
 	return 0;

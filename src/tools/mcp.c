@@ -73,6 +73,7 @@ static struct cell__tool_entry *copy_tool(const struct cell__tool_entry *tool)
 }
 
 static void set_problem(struct cell__tool_server *server, int code, const char *text, const char *tail);
+static void handle_done(struct cell__mcp_request *request, const struct cell__mcp_answer *answer);
 
 static void fill(struct cell__tool_entry *tool)
 {
@@ -177,8 +178,14 @@ static void handle_elicit(void *arg, struct cell__mcp_elicitation *elicitation, 
 	struct cell__tool_server *server = arg;
 	struct cell__tools *tools = server->tools;
 	struct cell__mcp_event event = { .type = CELL_MCP_QUESTION, .tool = server->name, .params = params, .elicitation = elicitation };
-	(void)request;
-	set_origin(server, &event);
+	const struct cell__tool_run *run = request && request->done == handle_done ? ((struct mcp_run *)request)->run : NULL;
+	if (run) {
+		event.session_id = run->call->session_id;
+		event.call = run->call;
+		event.callable = run->callable->name;
+	} else {
+		set_origin(server, &event);
+	}
 	if (tools->mcp_event)
 		tools->mcp_event(tools->mcp_event_arg, &event);
 	else
@@ -251,6 +258,7 @@ static void request_list(struct cell__tool_server *server, struct cell__confinem
 	if (cell__mcp_known(server) || cell__mcp_client_backing_off(server->client))
 		return;
 	server->settling = true;
+	server->asked_us = cell__now_us();
 	cell__mcp_client_list(server->client);
 }
 
@@ -272,6 +280,12 @@ void cell__mcp_ask(struct cell__tool_server *server, const struct cell__call *ca
 {
 	struct cell__confinement *confinement = NULL;
 	struct cell_error err;
+	/* A list that the server allows to keep for a time only is used while it is asked for again. */
+	if (cell__mcp_known(server) && cell__mcp_client_stale(server->client) && cell__mcp_client_lives(server->client) &&
+	    cell__now_us() - server->listed_us >= CELL_MCP_AGAIN_MS * 1000) {
+		server->listed_us = cell__now_us();
+		cell__mcp_client_list(server->client);
+	}
 	if (cell__mcp_known(server) || server->settling)
 		return;
 	/* Looking at a tool asks several times in a row; one failure is enough. */
@@ -477,6 +491,21 @@ void cell__mcp_close_all(struct cell__tools *tools, void (*done)(struct cell__to
 		tools->mcp_closed = done;
 }
 
+void cell__mcp_add_problem(json_t *out, const struct cell__tool_server *server)
+{
+	char starting[320];
+	const char *problem = server->problem;
+	if (!problem && server->settling && !cell__mcp_known(server)) {
+		const char *command = server->params->command ? server->params->command : server->params->url;
+		snprintf(starting, sizeof starting,
+			 "the server ('%.80s') is still starting, for %lld s now; it has %lld s in all (start_timeout)", command,
+			 (long long)((cell__now_us() - server->asked_us) / 1000000), (long long)(server->params->start_timeout_ms / 1000));
+		problem = starting;
+	}
+	if (problem)
+		json_object_set_new(out, "problem", json_string(problem));
+}
+
 void cell__mcp_add_problems(const struct cell__tools *tools, json_t *list)
 {
 	for (size_t i = 0; i < tools->n_index; i++) {
@@ -510,8 +539,6 @@ static void cancel_task(struct cell__tool_server *server, const char *task)
 	json_decref(request->params);
 	free(request);
 }
-
-static void handle_done(struct cell__mcp_request *request, const struct cell__mcp_answer *answer);
 
 /* The server made a task of the call: its result is the call's. The request for the result waits until it exists. */
 static bool follow_task(struct mcp_run *mcp, const struct cell__mcp_answer *answer)
@@ -687,6 +714,30 @@ void cell__tools_stop_mcp(struct cell__tools *tools, void (*done)(void *arg), vo
 	*stop = (struct cell__mcp_stop){ .done = done, .arg = arg, .next = tools->stops };
 	tools->stops = stop;
 	tell_stopped(tools);
+}
+
+struct cell__oauth *cell__tools_oauth(struct cell__tools *tools, const char *name, struct cell_error *err)
+{
+	for (struct cell__tool_server *server = tools->servers; server; server = server->next) {
+		if (strcmp(server->name, name) != 0)
+			continue;
+		if (server->params->oauth) {
+			struct cell__oauth *oauth = cell__mcp_oauth_create(server, err);
+			server->failed_us = 0; /* asked again at once */
+			if (oauth && server->client)
+				cell__mcp_client_stop(server->client);
+			return oauth;
+		}
+		cell_fail(err, CELL_E_INVALID, 0, "the MCP server '%.80s' has no login: its definition lacks auth: oauth", name);
+		return NULL;
+	}
+	cell_fail(err, CELL_E_NOT_FOUND, 0, "there is no MCP server '%.80s'", name);
+	return NULL;
+}
+
+void cell__tools_oauth_destroy(struct cell__oauth *oauth)
+{
+	cell__mcp_oauth_destroy(oauth);
 }
 
 json_t *cell__tools_mcp_schema(struct cell__tools *tools, const char *name)

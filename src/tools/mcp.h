@@ -38,6 +38,9 @@ struct cell__mcp_params {
 	char *cwd;
 	char *url;
 	struct cell__pairs headers;
+	/* url: with tokens of a login (mcp/client/oauth.h) */
+	bool oauth;
+	char *client_id, *client_secret, *client_metadata_url, *scope;
 	int64_t start_timeout_ms;
 	bool host; /* stdio: it runs on the host also for callers that are not trusted */
 };
@@ -66,6 +69,8 @@ struct cell__tool_server {
 	char *problem;                   /* why it could not be used last; NULL: it could, or was not tried */
 	int problem_code;
 	int64_t failed_us;               /* when that was */
+	int64_t asked_us;                /* when its first list was requested */
+	int64_t listed_us;               /* when a list that had expired was last requested */
 	bool closing;
 	struct cell__tool_server *next;
 };
@@ -79,8 +84,14 @@ void cell__mcp_close_all(struct cell__tools *tools, void (*done)(struct cell__to
 bool cell__mcp_known(const struct cell__tool_server *server); /* whether its tools are known */
 /* Requests its list of tools, for this call, unless it is known, already requested, or was requested too recently without success. */
 void cell__mcp_ask(struct cell__tool_server *server, const struct cell__call *call);
+/* "problem" of its tool in a list: why it cannot be used, or that it still starts; else nothing. */
+void cell__mcp_add_problem(json_t *out, const struct cell__tool_server *server);
 void cell__mcp_add_problems(const struct cell__tools *tools, json_t *list);
 
+/* mcp_launch.c: the login at a server by its definition; strings owned by the caller, finish it. NULL: err has the reason. */
+struct cell__oauth;
+struct cell__oauth *cell__mcp_oauth_create(struct cell__tool_server *server, struct cell_error *err);
+void cell__mcp_oauth_destroy(struct cell__oauth *oauth);
 /* mcp_launch.c: for the client of a server, arg. */
 int cell__mcp_launch(void *arg, struct cell__mcp_launch *ret_launch, struct cell_error *err);
 

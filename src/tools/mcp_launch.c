@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <string.h>
 
+#include "mcp/client/oauth.h"
 #include "spawn/confinement.h"
 #include "tools/mcp.h"
 
@@ -110,7 +111,7 @@ static void launch_confined(struct launching *launching, struct cell__mcp_launch
 static int launch_headers(struct launching *launching, struct cell__mcp_launch *launch)
 {
 	const struct cell__pairs *headers = &launching->server->params->headers;
-	launch->headers = cell__alloc(headers->count + 1, sizeof *launch->headers);
+	launch->headers = cell__alloc(headers->count + 2, sizeof *launch->headers);
 	for (size_t i = 0; launch->headers && i < headers->count; i++) {
 		struct cell__buf line = CELL_BUF_INIT;
 		char *value = expand(launching, headers->list[i].value);
@@ -131,6 +132,76 @@ static int launch_headers(struct launching *launching, struct cell__mcp_launch *
 	return launch->headers ? 0 : -1;
 }
 
+/* ---- logins ---- */
+
+void cell__mcp_oauth_destroy(struct cell__oauth *oauth)
+{
+	if (!oauth)
+		return;
+	free((char *)oauth->url);
+	free((char *)oauth->dir);
+	free((char *)oauth->client_id);
+	cell__secret_free((char *)oauth->client_secret);
+	free((char *)oauth->client_metadata_url);
+	free((char *)oauth->scope);
+	free(oauth);
+}
+
+struct cell__oauth *cell__mcp_oauth_create(struct cell__tool_server *server, struct cell_error *err)
+{
+	struct launching launching = { .server = server };
+	const struct cell__mcp_params *params = server->params;
+	const char *dir = server->tools->opts.oauth_dir;
+	struct cell__oauth *oauth = cell__alloc(1, sizeof *oauth);
+	bool ok = oauth && (oauth->url = expand(&launching, params->url)) && (!dir || (oauth->dir = cell__strdup(dir))) &&
+		  (!params->client_id || (oauth->client_id = expand(&launching, params->client_id))) &&
+		  (!params->client_secret || (oauth->client_secret = expand(&launching, params->client_secret))) &&
+		  (!params->client_metadata_url || (oauth->client_metadata_url = expand(&launching, params->client_metadata_url))) &&
+		  (!params->scope || (oauth->scope = expand(&launching, params->scope)));
+	if (!ok) {
+		cell_fail(err, CELL_E_TOOL, 0, "%s", launching.why.size ? launching.why.data : "out of memory");
+		cell__mcp_oauth_destroy(cell__take_ptr(oauth));
+	}
+	cell__buf_finish(&launching.why);
+	return oauth;
+}
+
+static void free_oauth(void *arg)
+{
+	cell__mcp_oauth_destroy(arg);
+}
+
+/* On the pool: a token of the login, as the last header. */
+static int get_token(struct cell__mcp_launch *launch, struct cell_error *err)
+{
+	char *header = NULL;
+	size_t n = 0;
+	while (launch->headers[n])
+		n++;
+	if (cell__oauth_header(launch->check_arg, launch->renew, &header, err) < 0) {
+		cell_fail_wrap(err, "log in at this server (workcell tools login)");
+		return -1;
+	}
+	launch->headers[n] = header; /* launch_headers() left room */
+	return 0;
+}
+
+static int launch_oauth(struct launching *launching, struct cell__mcp_launch *launch)
+{
+	struct cell_error err;
+	if (!launching->server->params->oauth)
+		return 0;
+	struct cell__oauth *oauth = cell__mcp_oauth_create(launching->server, &err);
+	if (!oauth) {
+		cell__buf_add_str(&launching->why, err.msg);
+		return -1;
+	}
+	launch->check_arg = oauth;
+	launch->check_free = free_oauth;
+	launch->check = get_token;
+	return 0;
+}
+
 int cell__mcp_launch(void *arg, struct cell__mcp_launch *ret_launch, struct cell_error *err)
 {
 	struct launching launching = { .server = arg };
@@ -145,6 +216,7 @@ int cell__mcp_launch(void *arg, struct cell__mcp_launch *ret_launch, struct cell
 	} else {
 		launch.url = expand(&launching, launching.server->params->url);
 		rc = launch.url ? launch_headers(&launching, &launch) : -1;
+		rc = rc < 0 ? rc : launch_oauth(&launching, &launch);
 	}
 	if (rc < 0) {
 		cell_fail(err, CELL_E_TOOL, 0, "%s", launching.why.size ? launching.why.data : "out of memory");

@@ -219,6 +219,15 @@ static bool param_used(const void *owner, const char *alias)
 	return false;
 }
 
+/* When all names are known: no alias takes one of them. */
+int cell__params_add_aliases(struct cell__params *params)
+{
+	for (size_t i = 0; i < params->count; i++)
+		if (make_alias(params->list[i].name, false, param_used, params, &params->list[i].alias) < 0)
+			return -1;
+	return 0;
+}
+
 static int read_param(struct cell__param *param, const char *name, const json_t *property, const json_t *schema, struct budget *budget)
 {
 	param->place = CELL_IN_BODY;
@@ -273,11 +282,7 @@ static int read_params(struct cell__callable *callable, const json_t *schema, st
 		if (read_param(&params->list[params->count++], name, property, schema, budget) < 0)
 			return -1;
 	}
-	/* When all names are known: no alias takes one of them. */
-	for (size_t i = 0; i < params->count; i++)
-		if (make_alias(params->list[i].name, false, param_used, params, &params->list[i].alias) < 0)
-			return -1;
-	return 0;
+	return cell__params_add_aliases(params);
 }
 
 /* ---- callables ---- */

@@ -433,8 +433,8 @@ static json_t *brief_tool(const struct cell__tool_entry *tool)
 		}
 		json_decref(brief);
 	}
-	if (out && tool->server && tool->server->problem)
-		json_object_set_new(out, "problem", json_string(tool->server->problem));
+	if (out && tool->server)
+		cell__mcp_add_problem(out, tool->server);
 	return out;
 }
 

@@ -629,8 +629,8 @@ json_t *cell__tool_to_json(const struct cell__tool_entry *tool)
 		rc |= json_array_append_new(callables, cell__callable_to_json(&tool->callables[i]));
 	json_t *out = json_pack("{s:s, s:s, s:o, s:o}", "name", tool->name, "description", tool->description ? tool->description : "",
 				"tags", tags, "callables", callables);
-	if (out && tool->server && tool->server->problem)
-		json_object_set_new(out, "problem", json_string(tool->server->problem));
+	if (out && tool->server)
+		cell__mcp_add_problem(out, tool->server);
 	if (rc < 0 && out) {
 		json_decref(out);
 		return NULL;

@@ -98,6 +98,7 @@ struct cell__tools_options {
 	void *getenv_arg;
 	const char *path;   /* PATH for commands; NULL: CELL_TOOL_DEFAULT_PATH */
 	const char *cwd;    /* where MCP servers run, which belong to no session; must live as long; NULL: "/" */
+	const char *oauth_dir; /* of the tokens of logins at remote servers; must live as long; NULL: there are none */
 	const struct cell__confine_ops *confine; /* NULL: calls of untrusted callers start no program */
 	void *confine_arg;
 	cell__rank_fn rank; /* NULL: names and descriptions that contain the query */
@@ -214,6 +215,13 @@ int cell__tools_remove_mcp(struct cell__tools *tools, const char *name, struct c
  */
 void cell__tools_stop_mcp(struct cell__tools *tools, void (*done)(void *arg), void *arg);
 /* A new {"name", "server", "instructions", "tools"}: the server's own description.  NULL: unknown, or out of memory. */
+/*
+ * What a login at this server needs (mcp/client/oauth.h), for a thread that may block; free it with cell__tools_oauth_destroy(). NULL: err has
+ * the reason. The next use of the server begins with new tokens.
+ */
+struct cell__oauth;
+struct cell__oauth *cell__tools_oauth(struct cell__tools *tools, const char *name, struct cell_error *err);
+void cell__tools_oauth_destroy(struct cell__oauth *oauth);
 json_t *cell__tools_mcp_schema(struct cell__tools *tools, const char *name);
 
 /* Messages of servers other than answers. */
@@ -267,5 +275,25 @@ const char *cell__host_call_session_id(const struct cell__host_call *call);
 bool cell__host_call_cancelled(const struct cell__host_call *call);
 /* Any kind but NEXT.  JSON that is not one value makes the call fail. */
 void cell__host_call_reply(struct cell__host_call *call, enum cell__reply_kind kind, const char *bytes, size_t size);
+
+/* A call that is not of a tool (space/llm.c). The owner gets the reply on the loop's thread, unless it lets the call go first. */
+typedef void (*cell__host_reply_fn)(void *owner, struct cell__reply *reply);
+struct cell__host_asked {
+	const char *args; /* a JSON object; copied, like session_id */
+	size_t args_size;
+	const char *session_id; /* NULL: none */
+	cell__host_reply_fn handle;
+	void *owner;
+};
+/*
+ * NULL: out of memory, or *ret_full: max_calls of this ref are unanswered.  Cancelling a call does not end its function, so calls are
+ * counted until they are answered: code must not pile them up.
+ */
+struct cell__host_call *cell__host_call_make(struct cell__loop_ref *ref, size_t max_calls, const struct cell__host_asked *asked,
+					     bool *ret_full);
+/* From now on cell__host_call_cancelled().  The owner still gets the reply. */
+void cell__host_call_cancel(struct cell__host_call *call);
+/* The same, and the reply is dropped.  Returns the owner; NULL: it was let go before. */
+void *cell__host_call_let_go(struct cell__host_call *call);
 
 #endif

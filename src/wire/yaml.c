@@ -249,9 +249,14 @@ static struct cell__yaml *parse_document(struct parse *parse)
 
 struct cell__yaml *cell__yaml_parse(const char *file, const char *bytes, size_t size, struct cell__problems *problems)
 {
+	return cell__yaml_parse_within(file, bytes, size, CELL_YAML_LIMIT_FILE_BYTES, problems);
+}
+
+struct cell__yaml *cell__yaml_parse_within(const char *file, const char *bytes, size_t size, size_t limit, struct cell__problems *problems)
+{
 	struct parse parse = { .file = file, .problems = problems };
-	if (size > CELL_YAML_LIMIT_FILE_BYTES) {
-		cell__problem_add(problems, file, 1, "larger than %u bytes", CELL_YAML_LIMIT_FILE_BYTES);
+	if (size > limit) {
+		cell__problem_add(problems, file, 1, "larger than %zu bytes", limit);
 		return NULL;
 	}
 	if (!yaml_parser_initialize(&parse.parser)) {

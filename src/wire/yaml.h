@@ -49,6 +49,8 @@ struct cell__yaml {
  * are refused, depth is bounded: the tree is never larger than the text.
  */
 struct cell__yaml *cell__yaml_parse(const char *file, const char *bytes, size_t size, struct cell__problems *problems);
+/* The same for texts that may be larger than definitions are. */
+struct cell__yaml *cell__yaml_parse_within(const char *file, const char *bytes, size_t size, size_t limit, struct cell__problems *problems);
 void cell__yaml_destroy(struct cell__yaml *node);
 /* The value of a key, and its key's line; NULL: the mapping does not have the key. */
 const struct cell__yaml *cell__yaml_get(const struct cell__yaml *map, const char *key);

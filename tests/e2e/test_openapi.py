@@ -1,0 +1,209 @@
+"""Tools from OpenAPI documents (`type: openapi`), against a server of this test."""
+import base64
+import http.server
+import json
+import threading
+import urllib.parse
+
+import pytest
+
+import support
+from support import PYTHON, workcell
+
+PETS = {
+    "openapi": "3.0.3",
+    "info": {"title": "Pets", "version": "1"},
+    "servers": [{"url": "{scheme}://127.0.0.1:{port}/v1/", "description": "here",
+                 "variables": {"scheme": {"default": "http", "enum": ["http", "https"]}, "port": {"default": "1"}}},
+                {"url": "/relative", "description": "same host"}],
+    "paths": {
+        "/pets/{pet-id}": {
+            "parameters": [{"$ref": "#/components/parameters/Id"}, {"name": "trace", "in": "query", "schema": {"type": "string"}}],
+            "get": {"operationId": "pets/get-one", "summary": "One pet", "tags": ["pets"], "parameters": [
+                {"name": "X-Wish", "in": "header", "schema": {"type": "string"}},
+                {"name": "Authorization", "in": "header", "schema": {"type": "string"}, "required": True},
+                {"name": "session", "in": "cookie", "schema": {"type": "string"}},
+                {"name": "filter", "in": "query", "style": "deepObject", "schema": {"type": "object"}},
+                {"name": "fields", "in": "query", "schema": {"type": "array", "items": {"type": "string", "enum": ["a", "b"]}}},
+                {"name": "limit", "in": "query", "schema": {"type": "integer", "default": 10}}]},
+            "delete": {"tags": ["admin"]},
+        },
+        "/pets": {"post": {"operationId": "create", "tags": ["pets"], "requestBody": {"required": True, "content": {
+            "application/json": {"schema": {"$ref": "#/components/schemas/Pet"}}}}}},
+        "/forms": {"post": {"operationId": "form", "requestBody": {"content": {"application/x-www-form-urlencoded": {"schema": {
+            "type": "object", "properties": {"name": {"type": "string"}, "tags": {"type": "array"}, "owner": {"type": "object"}}}}}}}},
+        "/whole": {"put": {"operationId": "whole", "requestBody": {"required": True, "content": {"application/json": {"schema": {
+            "type": "array", "items": {"type": "integer"}}}}}}},
+        "/upload": {"post": {"operationId": "upload", "requestBody": {"required": True, "content": {"multipart/form-data": {}}}}},
+    },
+    "components": {
+        "parameters": {"Id": {"name": "pet-id", "in": "path", "required": True, "schema": {"type": "integer"}}},
+        "schemas": {"Pet": {"type": "object", "required": ["name"], "properties": {
+            "id": {"type": "integer", "readOnly": True}, "name": {"type": "string"}, "kind": {"type": "string", "enum": ["cat", "dog"]},
+            "parent": {"$ref": "#/components/schemas/Pet"}, "friends": {"type": "array", "items": {"$ref": "#/components/schemas/Pet"}}}}},
+        "securitySchemes": {"key": {"type": "apiKey", "in": "query", "name": "api_key"}, "head": {"type": "apiKey", "in": "header", "name": "X-Key"},
+                            "login": {"type": "http", "scheme": "basic"}, "token": {"type": "http", "scheme": "bearer"},
+                            "odd": {"type": "mutualTLS"}},
+    },
+}
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def answer(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
+        parts = urllib.parse.urlsplit(self.path)
+        if parts.path == "/openapi.json":
+            return self.reply(200, json.dumps(PETS))
+        if parts.path.startswith("/v1/pets/13"):
+            self.send_response(302)
+            self.send_header("Location", "http://localhost:%d/stolen" % self.server.server_port)  # another host, as far as URLs go
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return None
+        if parts.path.startswith("/v1/pets/404"):
+            return self.reply(404, '{"message": "no such pet"}')
+        self.server.seen.append((self.command, parts.path))
+        return self.reply(200, json.dumps({"method": self.command, "path": parts.path, "query": urllib.parse.parse_qsl(parts.query),
+                                           "body": body, "headers": {name.lower(): value for name, value in self.headers.items()}}))
+
+    def reply(self, status, text):
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(text.encode())))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    do_GET = do_POST = do_PUT = do_DELETE = answer
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture(scope="module")
+def server():
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.seen = []
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def tools(tmp_path, server):
+    """Writes a definition and its document; returns the flags."""
+    def make(document=None, name="pets", **keys):
+        folder = tmp_path / "tools"
+        (folder / "documents").mkdir(parents=True, exist_ok=True)
+        if not isinstance(document, str):
+            (folder / "documents" / "pets.json").write_text(json.dumps(document or PETS))
+            document = "documents/pets.json"
+        keys.setdefault("variables", {"port": str(server.server_port)})
+        (folder / (name + ".yaml")).write_text(json.dumps({"name": name, "type": "openapi", "document": document, **keys}))
+        return ["--tools", folder]
+    return make
+
+
+def call(flags, code, **env):
+    done = workcell("run", "--json", "--python", PYTHON, *flags, "-e", code, env=support.host_environment(**env))
+    result = json.loads(done.out)
+    assert result["error"] is None, result["error"]
+    return result["value"]
+
+
+def fail(flags, code, **env):
+    return json.loads(workcell("run", "--json", "--python", PYTHON, *flags, "-e", code, env=support.host_environment(**env)).out)["error"]
+
+
+def problem(flags):
+    done = workcell("tools", "list", *flags)
+    return done.out + done.err
+
+
+def test_each_place_of_an_argument(tools):
+    flags = tools()
+    code = ("tools.pets.pets_get_one(pet_id=5, X_Wish='please', session='a; b=c', fields=['a', 'b'], filter={'kind': 'cat'}, trace='t')")
+    seen = call(flags, code)
+    assert (seen["method"], seen["path"]) == ("GET", "/v1/pets/5")
+    assert sorted(map(tuple, seen["query"])) == [("fields", "a"), ("fields", "b"), ("filter[kind]", "cat"), ("trace", "t")]
+    assert seen["headers"]["x-wish"] == "please" and seen["headers"]["cookie"] == "session=a%3B%20b%3Dc"
+    assert "authorization" not in seen["headers"]
+    seen = call(flags, "tools.pets.create(name='Tom', kind='cat', parent={'name': 'Ma'})")
+    assert json.loads(seen["body"]) == {"name": "Tom", "kind": "cat", "parent": {"name": "Ma"}} and seen["path"] == "/v1/pets"
+    seen = call(flags, "tools.pets.form(name='a b', tags=['x', 'y'], owner={'id': 1, 'deep': {'er': True}})")
+    assert seen["headers"]["content-type"] == "application/x-www-form-urlencoded"
+    assert urllib.parse.parse_qsl(seen["body"]) == [("name", "a b"), ("tags[0]", "x"), ("tags[1]", "y"), ("owner[id]", "1"), ("owner[deep][er]", "true")]
+    assert json.loads(call(flags, "tools.pets.whole(body=[1, 2])")["body"]) == [1, 2]
+    assert call(flags, "tools.pets.delete_pets_pet_id(pet_id=7)")["method"] == "DELETE"
+
+
+def test_arguments_are_checked_and_described(tools):
+    flags = tools()
+    assert "pet_id" in fail(flags, "tools.pets.pets_get_one()")["message"]
+    assert "kind" in fail(flags, "tools.pets.create(name='x', kind='fish')")["message"]
+    assert fail(flags, "tools.pets.pets_get_one(pet_id='..')")["type"] == "ToolCallError"
+    error = fail(flags, "tools.pets.pets_get_one(pet_id=404)")
+    assert "HTTP 404" in error["message"] and "no such pet" in error["message"]
+    shown = workcell("tools", "show", "pets", *flags).out
+    assert "create" in shown and "upload" not in shown and "1 operations cannot be called" in shown
+    text = json.dumps(call(flags, "[[each.name, each.description] for each in tools.pets.list()]"))
+    assert "One pet" in text
+
+
+@pytest.mark.parametrize("auth, secret, check", [
+    ({"key": "${K}"}, "s3cret&x=", lambda seen: ["api_key", "s3cret&x="] in seen["query"]),
+    ({"head": "${K}"}, "s3cret", lambda seen: seen["headers"]["x-key"] == "s3cret"),
+    ({"login": "me:${K}"}, "s3cret", lambda seen: seen["headers"]["authorization"] == "Basic " + base64.b64encode(b"me:s3cret").decode()),
+    ({"token": "${K}"}, "s3cret", lambda seen: seen["headers"]["authorization"] == "Bearer s3cret"),
+])
+def test_authentication_from_the_environment(tools, server, auth, secret, check):
+    flags = tools(auth=auth)
+    assert check(call(flags, "tools.pets.pets_get_one(pet_id=1)", K=secret))
+    assert "K" in fail(flags, "tools.pets.pets_get_one(pet_id=1)")["message"]  # it is not set
+    server.seen.clear()
+    error = fail(flags, "tools.pets.pets_get_one(pet_id=13)", K=secret)  # a redirect to another host gets nothing
+    assert "another host" in error["message"] and secret not in json.dumps(error) and server.seen == []
+
+
+def test_server_and_filters(tools, server):
+    url = "http://127.0.0.1:%d/other" % server.server_port
+    assert call(tools(server=url), "tools.pets.pets_get_one(pet_id=1)")["path"] == "/other/pets/1"
+    document = "http://127.0.0.1:%d/openapi.json" % server.server_port
+    assert call(tools(document, server="same host"), "tools.pets.pets_get_one(pet_id=1)")["path"] == "/relative/pets/1"
+
+    def names(**keys):
+        return sorted(call(tools(**keys), "[each.name for each in tools.pets.list()]"))
+
+    assert names(include={"tags": ["p*"]}) == ["create", "pets_get_one"]
+    assert names(include={"operations": ["DELETE *", "form"]}) == ["delete_pets_pet_id", "form"]
+    assert names(exclude={"tags": ["admin", "pets"], "operations": ["form"]}) == ["whole"]
+
+
+@pytest.mark.parametrize("document, keys, words", [
+    ({"swagger": "2.0"}, {}, "Swagger 2"), ({**PETS, "openapi": "4.0.0"}, {}, "expected 3.0 or 3.1"), ([1], {}, "neither JSON nor YAML|openapi is"),
+    ("nowhere.json", {}, "nowhere.json"), (PETS, {"auth": {"none": "x"}}, "it has: key head login token odd"), (PETS, {"auth": {"odd": "x"}}, "not supported"),
+    (PETS, {"include": {"tags": ["no"]}}, "no operation is chosen"), (PETS, {"server": "ftp://x"}, "not an http:// or https:// URL"),
+    (PETS, {"variables": {"scheme": "gopher"}}, "does not allow"), (PETS, {"oops": 1}, "oops"), ("http://127.0.0.1:1/", {}, "connect"),
+    ({**PETS, "servers": []}, {}, "set server"), ({**PETS, "paths": {"/a": {"get": {"parameters": [{"$ref": "#/paths/~1a/get/parameters/0"}]}}}}, {}, "can be called"),
+])
+def test_documents_that_are_refused(tools, document, keys, words):
+    text = problem(tools(document, **keys))
+    assert any(word in text for word in words.split("|")), text
+
+
+def test_yaml(tools, tmp_path, server):
+    flags = tools()
+    (tmp_path / "tools" / "documents" / "pets.yaml").write_text(
+        "openapi: 3.1.0\ninfo: {title: t, version: '1'}\nservers: [{url: 'http://127.0.0.1:%d'}]\npaths:\n  /a:\n    get:\n      parameters:\n"
+        "        - {name: n, in: query, schema: {type: [integer, 'null']}}\n" % server.server_port)
+    flags = tools("documents/pets.yaml")
+    assert call(flags, "tools.pets.get_a(n=3)")["query"] == [["n", "3"]]
+
+
+def test_more_operations_than_a_tool_can_have(tools):
+    many = {**PETS, "paths": {"/p%d" % i: {"get": {}} for i in range(513)}}
+    assert "more than 512 operations" in problem(tools(many))
+    del many["paths"]["/p0"]
+    assert call(tools(many), "len(tools.pets.list())") == 512
