@@ -147,7 +147,7 @@ def test_one_server_that_fails_keeps_no_other_tool_from_working(drive, tmp_path)
     assert len(tools["good"]["callables"]) > 30 and "problem" not in tools["good"]
     assert "exit status 7" in tools["bad"]["problem"] and "cannot start: no such thing" in tools["bad"]["problem"]
     assert "'no-such-program-anywhere' not found" in tools["none"]["problem"]
-    assert tools["mute"]["callables"] == []
+    assert tools["mute"]["callables"] == [] and "is still starting" in tools["mute"]["problem"]
     assert driver.value("tools.good.echo(text='works')") == "works"
     assert "exit status 7" in fails(driver, "tools.bad.echo(text='x')")
 
@@ -257,7 +257,9 @@ def test_one_process_serves_all_cells_and_starts_with_the_first_use(serve, tmp_p
     assert server_pid(driver) == pid
     assert driver.value("tools.s.pid()['pgid']") == pid  # a group of its own
     assert len(peers.messages(tmp_path / "log", "initialize")) == 1
-    assert peers.messages(tmp_path / "log")[1]["method"] == "notifications/initialized"
+    # Which era it speaks is asked first, once.
+    assert [m["method"] for m in peers.messages(tmp_path / "log")[:3]] == ["server/discover", "initialize", "notifications/initialized"]
+    assert len(peers.messages(tmp_path / "log", "server/discover")) == 1
 
 
 def test_calls_overlap(serve):

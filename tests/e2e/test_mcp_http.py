@@ -62,7 +62,9 @@ def test_headers_of_the_protocol(web, connect):
         assert request["headers"]["authorization"] == "Bearer " + SECRET and request["headers"]["x-plain"] == "yes"
         assert request["headers"]["user-agent"].startswith("workcell/")
     order = [r["body"]["method"] for r in web.requests if r["method"] == "POST"]
-    assert order[:2] == ["initialize", "notifications/initialized"]
+    assert order[:3] == ["server/discover", "initialize", "notifications/initialized"]
+    probe = web.posts("server/discover")[0]["headers"]
+    assert probe["mcp-protocol-version"] == "2026-07-28" and probe["mcp-method"] == "server/discover"
     driver.close()
     assert web.deleted == ["session-1"]
     assert SECRET not in driver_text(driver)

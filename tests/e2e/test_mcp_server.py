@@ -68,7 +68,7 @@ def test_what_is_no_message_gets_an_error_and_the_stream_goes_on(client):
         assert message["error"]["code"] == code, (line, message)
     client.raw(b"\n\n")
     assert client.error(client.send("$/unknown"))["code"] == -32601
-    assert client.error(client.send("resources/list"))["code"] == -32601
+    assert client.error(client.send("resources/none"))["code"] == -32601
     client.notify("$/whatever")
     client.notify("notifications/cancelled", requestId=12345)
     assert client.error(client.send("tools/list", cursor="abc"))["code"] == -32602

@@ -9,8 +9,9 @@ import support
 
 
 class Client:
-    def __init__(self, *flags, python=None, env=None, cwd=None, capabilities=None, version="2025-11-25", initialize=True):
-        argv = [support.BIN, "mcp", "--python", python or support.bare_python(), "--pool", "0"] + [str(flag) for flag in flags]
+    def __init__(self, *flags, python=None, env=None, cwd=None, capabilities=None, version="2025-11-25", initialize=True,
+                 program=()):
+        argv = [*(program or (support.BIN, "mcp")), "--python", python or support.bare_python(), "--pool", "0"] + [str(flag) for flag in flags]
         self.stderr = tempfile.TemporaryFile()
         self.process = support.popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.stderr, cwd=cwd,
                                      env=env if env is not None else support.host_environment())

@@ -481,7 +481,7 @@ static void test_questions_at_the_gate(void **state)
 	run_seen(&seen, "tools.s.progress(steps=2), tools.s.log(text='x')", "('2 steps', 'logged')");
 	assert_true(seen.progress == 2 && seen.progress_id > 0 && seen.logs == 1);
 	support_expect(other, "tools.s.ask(message='who?')", "{'action': 'decline'}");
-	opts.gate = 256;
+	opts.gate = 1u << 20;
 	struct cell_error err;
 	assert_int_equal(cell_session_open(engine, &opts, &other, &err), -1);
 	assert_int_equal(err.code, CELL_E_INVALID);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "mcp/server/server.h"
+#include "mcp/server/uri.h"
 
 /* ---- a peer that runs nothing ---- */
 
@@ -245,14 +246,56 @@ static void test_pipes(void **state)
 	cell_engine_destroy(engine);
 }
 
+/* ---- URIs and content ---- */
+
+static void expect_match(const char *template, const char *uri, const char *wanted)
+{
+	json_t *values = cell__mcp_template_match(template, uri);
+	CELL_AUTO_FREE char *text = values ? json_dumps(values, JSON_COMPACT) : cell__strdup("no");
+	assert_string_equal(text, wanted);
+	json_decref(values);
+}
+
+static void test_uris(void **state)
+{
+	(void)state;
+	assert_int_equal(cell__mcp_template_check("app://x"), 0);
+	assert_int_equal(cell__mcp_template_check("app://{a}/{+b}"), 2);
+	static const char *const wrong[] = { "",         "x",       "1a:b",         "a b:c",       "app://{",
+					     "app://{}", "app://}", "app://{a}{b}", "app://{a b}", "app://x y" };
+	for (size_t i = 0; i < COUNT(wrong); i++)
+		assert_int_equal(cell__mcp_template_check(wrong[i]), -1);
+	CELL_AUTO_BUF struct cell__buf many = CELL_BUF_INIT;
+	cell__buf_add_str(&many, "a:");
+	for (int i = 0; i < CELL_MCP_MAX_VARIABLES; i++)
+		cell__buf_printf(&many, "{v}/");
+	assert_int_equal(cell__mcp_template_check(many.data), CELL_MCP_MAX_VARIABLES);
+	cell__buf_add_str(&many, "{v}");
+	assert_int_equal(cell__mcp_template_check(many.data), -1);
+	CELL_AUTO_FREE char *longest = cell__alloc(1, CELL_MCP_MAX_URI + 2);
+	memset(longest, 'a', CELL_MCP_MAX_URI);
+	longest[1] = ':';
+	assert_int_equal(cell__mcp_template_check(longest), 0);
+	longest[CELL_MCP_MAX_URI] = 'a';
+	assert_int_equal(cell__mcp_template_check(longest), -1);
+	expect_match("app://{a}/x/{+b}", "app://1/x/2/3", "{\"a\":\"1\",\"b\":\"2/3\"}");
+	expect_match("app://{a}", "app://", "no");
+	expect_match("app://{a}", "app://1/2", "no");
+	expect_match("app://{a}/x", "app://1/y", "no");
+	expect_match("app://{a}", "app://%41%2f", "{\"a\":\"A/\"}");
+	expect_match("app://{a}", "app://%00", "no");
+	expect_match("app://{a}", "app://%f", "no");
+	expect_match("app://x", "app://x", "{}");
+	expect_match("app://x", "app://xy", "no");
+	CELL_AUTO_FREE char *none = cell__mcp_uri_name("workcell://artifacts/", CELL_MCP_ARTIFACTS);
+	assert_null(none);
+}
+
 int main(int argc, char **argv)
 {
 	support_init(argc, argv);
 	const struct CMUnitTest tests[] = {
-		TEST(test_messages),
-		TEST(test_calls),
-		TEST(test_questions),
-		TEST(test_pipes),
+		TEST(test_messages), TEST(test_calls), TEST(test_questions), TEST(test_pipes), TEST(test_uris),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

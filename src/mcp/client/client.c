@@ -63,6 +63,15 @@ void cell__mcp_take(struct cell__mcp_request *request)
 	if (request->list)
 		unlink_request(request);
 	json_decref(cell__take_ptr(request->params));
+	cell__mcp_round_free(cell__take_ptr(request->round));
+}
+
+/* It ends without a callback. */
+static void discard(struct cell__mcp_request *request)
+{
+	cell__mcp_take(request);
+	if (request->freed)
+		request->freed(request);
 }
 
 struct cell__mcp_request *cell__mcp_find(struct cell__mcp_client *client, int64_t id)
@@ -151,6 +160,9 @@ static void handle_down(struct cell__mcp_client *client)
 	client->state = CELL_MCP_IDLE;
 	client->broken = false;
 	client->connection++;
+	client->probe_at_us = client->listen_at_us = 0;
+	if (!was_ready)
+		client->legacy = client->restarted = client->renew = false;
 	cell__mcp_drop_elicitations(client);
 	if (was_ready && now - client->ready_us >= CELL_MCP_HEALTHY_MS * 1000)
 		client->failures = 0;
@@ -158,6 +170,7 @@ static void handle_down(struct cell__mcp_client *client)
 	client->retry_at_us = now + backoff_us(client->failures);
 	struct cell__mcp_requests doomed = { 0 };
 	move_all(&client->sent, &doomed);
+	move_all(&client->held, &client->waiting);
 	if (!was_ready)
 		move_all(&client->waiting, &doomed);
 	/* The strings may change with the next failure, which may come from a callback. */
@@ -167,7 +180,7 @@ static void handle_down(struct cell__mcp_client *client)
 	while (doomed.first && !client->closing)
 		cell__mcp_request_fail(doomed.first, &failure);
 	while (doomed.first)
-		cell__mcp_take(doomed.first);
+		discard(doomed.first);
 	if (client->listing.wanted && !client->listing.request.list && !client->closing) {
 		client->listing.wanted = false;
 		client->opts.listed(client->opts.arg, &failure);
@@ -193,14 +206,35 @@ static void handle_message(void *owner, const char *text, size_t size)
 	cell__mcp_handle_text(owner, text, size);
 }
 
-static void handle_refused(void *owner, int64_t id, const struct cell_error *err)
+static void handle_expired(void *owner, int64_t id);
+
+/* Errors come with a status other than 200 since revision 2026-07-28. */
+static bool is_answer(const struct cell__mcp_client *client, struct cell__mcp_request *request, const struct cell__mcp_rejection *refusal)
+{
+	CELL_AUTO_RPC_DOC struct cell__rpc_doc doc = CELL__RPC_DOC_INIT;
+	struct cell__rpc_message message;
+	bool modern = request->era == CELL_MCP_MODERN_ERA || (client->modern && request->era == CELL_MCP_ANY_ERA);
+	if (!modern || !refusal->text || refusal->status == 401 || refusal->status == 403 ||
+	    cell__rpc_read(refusal->text, refusal->size, false, &doc, NULL) != 0 || cell__rpc_get(&doc, 0, &message, NULL) != 0)
+		return false;
+	return message.kind == CELL__RPC_ERROR && json_is_integer(message.id) && json_integer_value(message.id) == request->id;
+}
+
+static void handle_refused(void *owner, int64_t id, const struct cell__mcp_rejection *refusal)
 {
 	struct cell__mcp_client *client = owner;
 	struct cell__mcp_request *request = id ? cell__mcp_find(client, id) : NULL;
-	if (request == &client->init && request) {
-		cell__mcp_drop(client, err);
-	} else if (request) {
-		struct cell__mcp_failure failure = { .err = *err };
+	if (!request || request->parked)
+		return;
+	if (is_answer(client, request, refusal)) {
+		cell__mcp_handle_text(client, refusal->text, refusal->size);
+	} else if (request == &client->init || request == &client->probe) {
+		cell__mcp_start_refused(client, request, refusal);
+	} else if (refusal->status == 401 && client->logs_in && !request->again && !client->renew) {
+		client->renew = true;
+		handle_expired(client, id); /* the server did not process it */
+	} else {
+		struct cell__mcp_failure failure = { .err = refusal->err };
 		cell__mcp_request_fail(request, &failure);
 	}
 }
@@ -224,7 +258,10 @@ static void handle_expired(void *owner, int64_t id)
 static void handle_lost(void *owner, const struct cell_error *err)
 {
 	struct cell__mcp_client *client = owner;
+	bool exited = client->transport->exited;
 	client->transport = NULL;
+	if (exited && cell__mcp_restart_legacy(client))
+		return;
 	client->failure.err = *err;
 	show_tail(client);
 	handle_down(client);
@@ -245,7 +282,7 @@ static void maybe_free(struct cell__mcp_client *client)
 	closed(arg);
 }
 
-static void handle_gone(void *owner)
+void cell__mcp_transport_gone(void *owner)
 {
 	struct cell__mcp_client *client = owner;
 	client->transports--;
@@ -254,18 +291,18 @@ static void handle_gone(void *owner)
 	maybe_free(client);
 }
 
-static const struct cell__mcp_transport_events events = {
+const struct cell__mcp_transport_events cell__mcp_events = {
 	.message = handle_message,
 	.refused = handle_refused,
 	.expired = handle_expired,
 	.lost = handle_lost,
-	.gone = handle_gone,
+	.gone = cell__mcp_transport_gone,
 };
 
 /* ---- sending ---- */
 
 /* The connection cannot go on; the owner hears of it from a later iteration of the loop. */
-static void fail_soon(struct cell__mcp_client *client, const struct cell_error *err)
+void cell__mcp_fail_soon(struct cell__mcp_client *client, const struct cell_error *err)
 {
 	client->failure.err = *err;
 	client->failure.tail = NULL;
@@ -273,15 +310,20 @@ static void fail_soon(struct cell__mcp_client *client, const struct cell_error *
 	cell__mcp_arm(client, cell__now_us());
 }
 
-void cell__mcp_send(struct cell__mcp_client *client, const struct cell__buf *text, int64_t id)
+static void send_out(struct cell__mcp_client *client, const struct cell__mcp_outgoing *out)
 {
 	struct cell_error err;
-	if (!client->transport || client->transport->ops->send(client->transport, text->data, text->size, id, &err) == 0)
+	if (!client->transport || client->transport->ops->send(client->transport, out, &err) == 0)
 		return;
 	/* A server that reads no more is about to be lost, with a better reason than this. */
 	if (err.code == CELL_E_CLOSED)
 		return;
-	fail_soon(client, &err);
+	cell__mcp_fail_soon(client, &err);
+}
+
+void cell__mcp_send(struct cell__mcp_client *client, const struct cell__buf *text, int64_t id)
+{
+	send_out(client, &(struct cell__mcp_outgoing){ .text = text->data, .size = text->size, .id = id });
 }
 
 void cell__mcp_notify(struct cell__mcp_client *client, const char *method, const json_t *params)
@@ -291,217 +333,56 @@ void cell__mcp_notify(struct cell__mcp_client *client, const char *method, const
 		cell__mcp_send(client, &text, 0);
 }
 
-static void send_request(struct cell__mcp_client *client, struct cell__mcp_request *request)
+static int write_request(struct cell__mcp_client *client, struct cell__mcp_request *request, struct cell__buf *text, char ***ret_headers)
+{
+	bool modern = request->era == CELL_MCP_MODERN_ERA || (client->modern && request->era == CELL_MCP_ANY_ERA);
+	cell_fail(&request->unsent, CELL_E_LIMIT, 0, "the arguments are larger than a message may be (%u bytes)", CELL_RPC_MAX_BYTES);
+	if (modern && cell__mcp_describe(client, request) < 0)
+		return -1;
+	if (modern && client->kind == CELL_MCP_HTTP && cell__mcp_make_headers(client, request, ret_headers, &request->unsent) < 0)
+		return -1;
+	if (!modern && request->progress && json_is_object(request->params))
+		json_object_set_new(request->params, "_meta", json_pack("{s:I}", "progressToken", (json_int_t)request->id));
+	return cell__rpc_add_request(text, request->id, request->method, request->params);
+}
+
+void cell__mcp_send_request(struct cell__mcp_client *client, struct cell__mcp_request *request)
 {
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+	char **headers = NULL;
 	if (request->list)
 		unlink_request(request);
 	request->id = client->next_id++;
-	if (request->progress && json_is_object(request->params))
-		json_object_set_new(request->params, "_meta", json_pack("{s:I}", "progressToken", (json_int_t)request->id));
 	append(&client->sent, request);
 	/* Its time begins now; the connection it waited for has its own timeouts. */
 	request->deadline_us = request->timeout_ms < 0 ? 0 : cell__now_us() + request->timeout_ms * 1000;
 	if (request->deadline_us)
 		cell__mcp_arm(client, request->deadline_us);
-	if (cell__rpc_add_request(&text, request->id, request->method, request->params) < 0) {
+	if (write_request(client, request, &text, &headers) < 0) {
 		/* Too large, or no memory: it expires at once, from a later iteration of the loop. */
 		request->id = 0;
 		request->deadline_us = cell__now_us();
 		cell__mcp_arm(client, request->deadline_us);
-		return;
+	} else {
+		send_out(client, &(struct cell__mcp_outgoing){ text.data, text.size, request->id, (const char *const *)headers });
 	}
-	cell__mcp_send(client, &text, request->id);
+	cell__strings_free(headers);
 }
 
 void cell__mcp_flush(struct cell__mcp_client *client)
 {
 	while (client->state == CELL_MCP_READY && client->waiting.first && client->sent.count < CELL_MCP_LIMIT_SENT)
-		send_request(client, client->waiting.first);
+		cell__mcp_send_request(client, client->waiting.first);
 }
 
 /* ---- start ---- */
-
-static const char *const versions[] = { CELL_MCP_VERSION, "2025-06-18", "2025-03-26", "2024-11-05" };
-
-static const char *known_version(const char *asked)
-{
-	for (size_t i = 0; asked && i < sizeof versions / sizeof *versions; i++)
-		if (strcmp(asked, versions[i]) == 0)
-			return versions[i];
-	return NULL;
-}
-
-/* The server's description of itself. */
-static void keep_description(struct cell__mcp_client *client, const json_t *result)
-{
-	json_t *info = json_object_get(result, "serverInfo");
-	const char *instructions = json_string_value(json_object_get(result, "instructions"));
-	json_decref(client->server_info);
-	client->server_info = json_is_object(info) ? json_incref(info) : NULL;
-	free(client->instructions);
-	client->instructions = instructions ? cell__strdup(instructions) : NULL;
-}
-
-static void handle_initialized(struct cell__mcp_request *request, const struct cell__mcp_answer *answer)
-{
-	struct cell__mcp_client *client = request->client;
-	struct cell_error err;
-	if (answer->failure) {
-		/* Either the connection was lost, which has been reported already, or it took too long. */
-		if (client->state == CELL_MCP_STARTING && answer->failure->err.code == CELL_E_TOOL_TIMEOUT) {
-			cell_fail(&err, CELL_E_TIMEOUT, 0, "the server did not answer initialize within %gs",
-				  (double)request->timeout_ms / 1000);
-			cell__mcp_drop(client, &err);
-		}
-		return;
-	}
-	const struct cell__rpc_message *message = answer->message;
-	const char *asked = NULL, *version = NULL;
-	if (message->kind == CELL__RPC_ERROR) {
-		cell_fail(&err, CELL_E_TOOL, 0, "the server refused initialize: %.160s (MCP error %lld)", message->error_text,
-			  (long long)message->code);
-	} else {
-		asked = json_string_value(json_object_get(message->result, "protocolVersion"));
-		version = known_version(asked);
-		if (!asked)
-			cell_fail(&err, CELL_E_PROTOCOL, 0, "the server's answer to initialize has no protocolVersion");
-		else if (!version)
-			cell_fail(&err, CELL_E_VERSION, 0, "the server uses protocol revision %.40s; supported revisions are %s to %s",
-				  asked, versions[3], versions[0]);
-	}
-	if (!version) {
-		cell__mcp_drop(client, &err);
-		return;
-	}
-	client->batches = strcmp(version, "2025-03-26") == 0;
-	keep_description(client, message->result);
-	client->state = CELL_MCP_READY;
-	client->ready_us = cell__now_us();
-	if (client->transport->ops->agreed)
-		client->transport->ops->agreed(client->transport, version);
-	cell__mcp_notify(client, "notifications/initialized", NULL);
-	cell__mcp_flush(client);
-	cell__mcp_list_start(client);
-}
-
-static int send_initialize(struct cell__mcp_client *client, struct cell_error *err)
-{
-	bool elicits = client->opts.elicit && (!client->opts.elicits || client->opts.elicits(client->opts.arg));
-	json_t *capabilities = elicits ? json_pack("{s:{}}", "elicitation") : json_object();
-	json_t *params = json_pack("{s:s, s:o, s:{s:s, s:s}}", "protocolVersion", CELL_MCP_VERSION, "capabilities", capabilities,
-				   "clientInfo", "name", "workcell", "version", cell_version());
-	if (!params)
-		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
-	client->init = (struct cell__mcp_request){
-		.method = "initialize",
-		.params = params,
-		.timeout_ms = client->opts.start_timeout_ms,
-		.done = handle_initialized,
-		.client = client,
-		.own = true,
-	};
-	send_request(client, &client->init);
-	return 0;
-}
-
-static int open_transport(struct cell__mcp_client *client, const struct cell__mcp_launch *launch, struct cell_error *err)
-{
-	struct cell__mcp_transport_spec spec = {
-		.loop = client->opts.loop,
-		.supervisor = client->opts.supervisor,
-		.launch = launch,
-		.connect_timeout_ms = client->opts.start_timeout_ms,
-		.events = &events,
-		.owner = client,
-		.tail = &client->tail,
-	};
-	client->tail.size = 0;
-	int rc = launch->kind == CELL_MCP_STDIO  ? cell__mcp_stdio_open(&spec, &client->transport, err)
-		 : launch->kind == CELL_MCP_HTTP ? cell__mcp_http_open(&spec, &client->transport, err)
-						 : cell__mcp_sse_open(&spec, &client->transport, err);
-	if (rc == 0)
-		client->transports++;
-	return rc;
-}
-
-static void open_connection(struct cell__mcp_client *client, const struct cell__mcp_launch *launch)
-{
-	struct cell_error err;
-	if (open_transport(client, launch, &err) < 0 || send_initialize(client, &err) < 0)
-		fail_soon(client, &err);
-}
-
-/* ---- the check of a program, on the pool ---- */
-
-struct checking {
-	uv_work_t work;
-	struct cell__mcp_client *client; /* stays until the check is over, as for a transport */
-	uint64_t connection;
-	struct cell__mcp_launch launch;
-	struct cell_error err;
-};
-
-static void do_check(uv_work_t *work)
-{
-	struct checking *checking = work->data;
-	if (checking->launch.check(&checking->launch, &checking->err) == 0)
-		checking->err.code = 0;
-}
-
-static void handle_checked(uv_work_t *work, int status)
-{
-	struct checking *checking = work->data;
-	struct cell__mcp_client *client = checking->client;
-	(void)status; /* never cancelled */
-	if (client->connection == checking->connection && !checking->err.code)
-		open_connection(client, &checking->launch);
-	else if (client->connection == checking->connection)
-		fail_soon(client, &checking->err);
-	cell__mcp_launch_finish(&checking->launch);
-	free(checking);
-	handle_gone(client);
-}
-
-/* Takes the launch over, also on failure. */
-static int start_check(struct cell__mcp_client *client, struct cell__mcp_launch *launch, struct cell_error *err)
-{
-	struct checking *checking = cell__alloc(1, sizeof *checking);
-	if (!checking) {
-		cell__mcp_launch_finish(launch);
-		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for an MCP server");
-	}
-	*checking = (struct checking){ .work.data = checking, .client = client, .connection = client->connection, .launch = *launch };
-	client->transports++;
-	uv_queue_work(cell__loop_uv(client->opts.loop), &checking->work, do_check, handle_checked);
-	return 0;
-}
-
-static void start(struct cell__mcp_client *client)
-{
-	struct cell_error err;
-	struct cell__mcp_launch launch = { 0 };
-	client->state = CELL_MCP_STARTING;
-	client->connection++;
-	client->window_us = cell__now_us();
-	client->idle_bytes = client->idle_messages = 0;
-	client->batches = false;
-	if (client->opts.launch(client->opts.arg, &launch, &err) < 0) {
-		fail_soon(client, &err);
-	} else if (!launch.check) {
-		open_connection(client, &launch);
-		cell__mcp_launch_finish(&launch);
-	} else if (start_check(client, &launch, &err) < 0) {
-		fail_soon(client, &err);
-	}
-}
 
 static void want_start(struct cell__mcp_client *client)
 {
 	if (client->state != CELL_MCP_IDLE || client->closing)
 		return;
 	if (cell__now_us() >= client->retry_at_us) {
-		start(client);
+		cell__mcp_connect(client);
 		return;
 	}
 	client->state = CELL_MCP_WAITING;
@@ -526,34 +407,69 @@ static void send_ping(struct cell__mcp_client *client)
 	if (client->ping.list || client->state != CELL_MCP_READY)
 		return;
 	client->ping = (struct cell__mcp_request){
-		.method = "ping",
+		.method = client->modern ? "server/discover" : "ping",
 		.timeout_ms = CELL_MCP_PING_TIMEOUT_MS,
 		.done = handle_pong,
 		.client = client,
 		.own = true,
 	};
-	send_request(client, &client->ping);
+	cell__mcp_send_request(client, &client->ping);
 }
 
-static void tell_cancelled(struct cell__mcp_client *client, int64_t id, const char *reason)
+static void handle_cancelled(struct cell__mcp_request *request, const struct cell__mcp_answer *answer)
 {
-	json_t *params = json_pack("{s:I, s:s}", "requestId", (json_int_t)id, "reason", reason);
-	if (params)
-		cell__mcp_notify(client, "notifications/cancelled", params);
-	json_decref(params);
-	cell__mcp_transport_forget(client->transport, id);
+	(void)answer; /* it was a courtesy */
+	free(request);
+}
+
+static void cancel_task(struct cell__mcp_client *client, const char *task)
+{
+	struct cell__mcp_request *request = cell__alloc(1, sizeof *request);
+	if (!request)
+		return;
+	*request = (struct cell__mcp_request){
+		.method = "tasks/cancel",
+		.params = json_pack("{s:s}", "taskId", task),
+		.timeout_ms = CELL_MCP_PING_TIMEOUT_MS,
+		.done = handle_cancelled,
+		.freed = free,
+		.client = client,
+		.own = true,
+	};
+	cell__mcp_send_request(client, request);
+}
+
+void cell__mcp_abandon(struct cell__mcp_request *request, const char *reason)
+{
+	struct cell__mcp_client *client = request->client;
+	const char *task = cell__mcp_round_task(request);
+	if (client->state != CELL_MCP_READY || client->closing)
+		return;
+	if (task) {
+		cancel_task(client, task);
+	} else if (request->id == 0 || request->parked) {
+		return; /* nothing of it is under way */
+	} else if (client->modern && client->transport->ops->abandon) {
+		client->transport->ops->abandon(client->transport, request->id);
+	} else {
+		json_t *params = json_pack("{s:I, s:s}", "requestId", (json_int_t)request->id, "reason", reason);
+		if (params)
+			cell__mcp_notify(client, "notifications/cancelled", params);
+		json_decref(params);
+		cell__mcp_transport_forget(client->transport, request->id);
+	}
 }
 
 static void expire(struct cell__mcp_client *client, struct cell__mcp_request *request)
 {
 	struct cell__mcp_failure failure = { .tail = NULL };
 	if (request->id == 0)
-		cell_fail(&failure.err, CELL_E_LIMIT, 0, "the arguments are larger than a message may be (%u bytes)", CELL_RPC_MAX_BYTES);
+		failure.err = request->unsent;
 	else
 		cell_fail(&failure.err, CELL_E_TOOL_TIMEOUT, 0, "the server did not answer in time");
-	if (request->id && request != &client->init) {
-		tell_cancelled(client, request->id, "timed out");
-		if (request != &client->ping)
+	if (request->id && request != &client->init && request != &client->probe) {
+		cell__mcp_abandon(request, "timed out");
+		if (request != &client->ping && !request->parked)
 			send_ping(client);
 	}
 	cell__mcp_request_fail(request, &failure);
@@ -578,11 +494,40 @@ static struct cell__mcp_request *find_due(const struct cell__mcp_client *client,
 static void arm_next(struct cell__mcp_client *client)
 {
 	int64_t next = client->state == CELL_MCP_WAITING ? client->retry_at_us : INT64_MAX;
-	for (struct cell__mcp_request *request = client->sent.first; request; request = request->next)
+	for (struct cell__mcp_request *request = client->sent.first; request; request = request->next) {
+		int64_t poll = cell__mcp_round_due(request);
 		if (request->deadline_us != 0 && request->deadline_us < next && (client->n_elicitations == 0 || request->own))
 			next = request->deadline_us;
+		if (poll && poll < next)
+			next = poll;
+	}
+	if (client->probe_at_us && client->probe_at_us < next)
+		next = client->probe_at_us;
+	if (client->listen_at_us && client->listen_at_us < next)
+		next = client->listen_at_us;
 	if (next != INT64_MAX)
 		cell__mcp_arm(client, next);
+}
+
+static struct cell__mcp_request *find_poll(const struct cell__mcp_client *client, int64_t now)
+{
+	struct cell__mcp_request *request = client->sent.first;
+	while (request && (!cell__mcp_round_due(request) || cell__mcp_round_due(request) > now))
+		request = request->next;
+	return request;
+}
+
+/* What is due besides requests that expire. */
+static void do_due(struct cell__mcp_client *client)
+{
+	struct cell__mcp_request *due;
+	int64_t now = cell__now_us();
+	if (client->probe_at_us && client->probe_at_us <= now)
+		cell__mcp_probe_late(client);
+	if (client->listen_at_us && client->listen_at_us <= now)
+		cell__mcp_listen(client);
+	while (client->state == CELL_MCP_READY && (due = find_poll(client, now)))
+		cell__mcp_round_poll(client, due);
 }
 
 static void tick(uv_timer_t *timer)
@@ -598,10 +543,12 @@ static void tick(uv_timer_t *timer)
 	if (client->state == CELL_MCP_WAITING && cell__now_us() >= client->retry_at_us && !client->closing) {
 		client->state = CELL_MCP_IDLE;
 		if (client->waiting.first || client->listing.wanted)
-			start(client);
+			cell__mcp_connect(client);
 	}
 	while (!client->closing && (due = find_due(client, cell__now_us())))
 		expire(client, due);
+	if (!client->closing)
+		do_due(client);
 	if (!client->closing) {
 		cell__mcp_flush(client);
 		arm_next(client);
@@ -618,7 +565,9 @@ int cell__mcp_request_start(struct cell__mcp_client *client, struct cell__mcp_re
 		return cell_fail(err, CELL_E_LIMIT, 0, "more than %u calls of one server are under way", CELL_MCP_LIMIT_REQUESTS);
 	request->client = client;
 	request->id = 0;
-	request->own = request->again = false;
+	request->own = request->again = request->parked = false;
+	request->era = CELL_MCP_ANY_ERA;
+	request->round = NULL;
 	request->deadline_us = 0;
 	append(&client->waiting, request);
 	if (client->state == CELL_MCP_READY)
@@ -633,13 +582,33 @@ void cell__mcp_request_cancel(struct cell__mcp_request *request, const char *rea
 	struct cell__mcp_client *client = request->client;
 	if (!request->list)
 		return;
-	int64_t id = request->list == &client->sent ? request->id : 0;
+	bool sent = request->list == &client->sent;
+	if (sent)
+		cell__mcp_abandon(request, reason);
 	cell__mcp_take(request);
-	if (id) {
-		tell_cancelled(client, id, reason);
+	if (sent) {
 		cell__mcp_end_elicitations(client, request);
 		cell__mcp_flush(client);
 	}
+}
+
+void cell__mcp_hold(struct cell__mcp_request *request)
+{
+	request->again = true;
+	request->id = 0;
+	unlink_request(request);
+	append(&request->client->held, request);
+}
+
+void cell__mcp_release_held(struct cell__mcp_client *client)
+{
+	move_all(&client->held, &client->waiting);
+	cell__mcp_flush(client);
+}
+
+bool cell__mcp_client_stale(const struct cell__mcp_client *client)
+{
+	return client->tools && client->fresh_until_us && cell__now_us() >= client->fresh_until_us;
 }
 
 void cell__mcp_client_list(struct cell__mcp_client *client)
@@ -718,9 +687,11 @@ void cell__mcp_client_close(struct cell__mcp_client *client, void (*closed)(void
 	client->state = CELL_MCP_IDLE;
 	client->connection++;
 	while (client->sent.first)
-		cell__mcp_take(client->sent.first);
+		discard(client->sent.first);
 	while (client->waiting.first)
 		cell__mcp_take(client->waiting.first);
+	while (client->held.first)
+		cell__mcp_take(client->held.first);
 	cell__mcp_drop_elicitations(client);
 	cell__mcp_list_reset(client);
 	if (transport)

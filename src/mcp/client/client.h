@@ -2,7 +2,7 @@
  * The client's side of one MCP server: connects for the first request, keeps the connection, and makes a new one when it
  * was lost.  Belongs to the loop's thread.
  *
- *     idle ──a request──▶ starting ──initialize answered──▶ ready ──lost──▶ idle
+ *     idle ──a request──▶ starting ──era agreed on (start.c)──▶ ready ──lost──▶ idle
  *      ▲  └─soon after a failure─▶ waiting ──▲   │
  *      └────────────── failed, stopped ──────────┘
  *
@@ -41,12 +41,28 @@
 #define CELL_MCP_BACKOFF_MAX_MS 30000
 #define CELL_MCP_HEALTHY_MS 10000          /* a connection that lived so long was a good one */
 
-/* The newest supported revision; older ones are accepted. */
+#define CELL_MCP_PROBE_MS 3000             /* for the answer to server/discover; then initialize is sent too */
+#define CELL_MCP_LIMIT_ROUNDS 10u          /* that one call may ask for input */
+#define CELL_MCP_LIMIT_TASK_ID 1024u       /* bytes */
+#define CELL_MCP_POLL_MS 1000              /* between two looks at a task, unless the server sets it */
+#define CELL_MCP_POLL_MIN_MS 20
+#define CELL_MCP_POLL_MAX_MS 60000
+#define CELL_MCP_TTL_MAX_MS (24 * 3600 * 1000) /* for which a list of tools is kept without asking, whatever the server says */
+
+/* The newest revision with a handshake (older ones are accepted), and the one without. */
 #define CELL_MCP_VERSION "2025-11-25"
+#define CELL_MCP_MODERN "2026-07-28"
+#define CELL_MCP_META "io.modelcontextprotocol/"
+
+#define CELL_RPC_HEADER_MISMATCH (-32020)
+#define CELL_RPC_VERSION (-32022)
 
 struct cell__mcp_client;
 struct cell__mcp_request;
 struct cell__mcp_elicitation;
+struct cell__mcp_round;
+
+enum cell__mcp_era { CELL_MCP_ANY_ERA, CELL_MCP_LEGACY, CELL_MCP_MODERN_ERA };
 
 struct cell__mcp_failure {
 	struct cell_error err;
@@ -67,7 +83,7 @@ struct cell__mcp_client_options {
 	void (*log)(void *arg, const json_t *params);
 	/*
 	 * A server asks a person; params of elicitation/create. Answer with cell__mcp_elicitation_answer(), once, in this call or later.
-	 * request: the only request in progress, or NULL if it cannot be determined. NULL: every question is declined.
+	 * request: the one that the question belongs to, or NULL if it cannot be determined. NULL: every question is declined.
 	 */
 	void (*elicit)(void *arg, struct cell__mcp_elicitation *elicitation, struct cell__mcp_request *request, const json_t *params);
 	/* At each start: whether to tell the server that a person can answer questions. NULL: yes, if there is elicit(). */
@@ -87,6 +103,8 @@ bool cell__mcp_client_lives(const struct cell__mcp_client *client);
 
 /* Connects when it must, and gets the list of tools. */
 void cell__mcp_client_list(struct cell__mcp_client *client);
+/* The server allows to keep the list only for a time, which is over. */
+bool cell__mcp_client_stale(const struct cell__mcp_client *client);
 /* An array of tools as the server described them, or NULL when it was never got.  Borrowed. */
 json_t *cell__mcp_client_tools(const struct cell__mcp_client *client);
 /* The problem of the list ("more than ..."), or NULL. */
@@ -116,11 +134,16 @@ struct cell__mcp_request {
 	void (*progress)(struct cell__mcp_request *request, const json_t *params);
 	void *owner;
 	/* the client's own */
+	void (*freed)(void *request); /* for its own requests on the heap that end without done(); NULL: none */
 	struct cell__mcp_client *client;
 	int64_t id;          /* 0: not sent */
 	int64_t deadline_us;
 	bool own;            /* initialize, ping, tools/list */
-	bool again;          /* was sent on a connection that had expired */
+	bool again;          /* was sent on a connection that had expired, or with other headers than the server wanted */
+	bool parked;         /* waits for answers to the server's questions, or for a task (rounds.c) */
+	enum cell__mcp_era era; /* that it is written in; any: the connection's */
+	struct cell__mcp_round *round;
+	struct cell_error unsent; /* why it could not be written as a message, with id 0 */
 	struct cell__mcp_requests *list; /* NULL: over */
 	struct cell__mcp_request *prev, *next;
 };

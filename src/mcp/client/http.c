@@ -10,6 +10,9 @@
  *     GET (from the agreement on) ── an event stream of messages outside of requests; resumed when it ends
  *     DELETE ── goodbye, when there is a session
  *
+ * Messages of revision 2026-07-28 come with headers of their own. They know no session, no GET and no DELETE, a stream that breaks is not
+ * resumed, and closing it cancels its request.
+ *
  * Redirects are followed to the same origin only, and only those that keep a POST a POST: our headers may hold secrets.
  */
 #define _GNU_SOURCE
@@ -48,6 +51,8 @@ static int add_headers(struct cell__web *web, struct cell__exchange *exchange)
 {
 	struct http *http = of(web);
 	int rc = 0;
+	if (exchange->headers)
+		return 0; /* it has its own */
 	if (http->session[0])
 		rc |= cell__exchange_add_header(exchange, "Mcp-Session-Id", http->session);
 	/* The header exists since this revision. */
@@ -63,10 +68,17 @@ static int add_headers(struct cell__web *web, struct cell__exchange *exchange)
 static void refuse(struct http *http, struct cell__exchange *exchange, const struct cell_error *err)
 {
 	int64_t id = exchange->id;
+	bool answered = exchange->code == CURLE_OK;
+	const struct cell__mcp_rejection refusal = {
+		.err = *err,
+		.status = answered ? exchange->status : 0,
+		.text = answered && exchange->is_json && exchange->text.size > 0 ? exchange->text.data : NULL,
+		.size = exchange->text.size,
+	};
 	exchange->id = 0;
-	cell__exchange_drop(exchange);
+	cell__exchange_drop(exchange); /* its memory stays until a later iteration of the loop */
 	if (!http->closed)
-		http->base.events->refused(http->base.owner, id, err);
+		http->base.events->refused(http->base.owner, id, &refusal);
 }
 
 static void refuse_for(struct http *http, struct cell__exchange *exchange, int code, const char *what)
@@ -176,7 +188,7 @@ static void tick(struct cell__web *web, struct cell__exchange *exchange)
 /* The id comes with the answer to initialize, and later requests must carry it. */
 static void adopt_session(struct http *http, const struct cell__exchange *exchange)
 {
-	if (exchange->session[0] && !http->session[0] && exchange->kind == POST)
+	if (exchange->session[0] && !http->session[0] && exchange->kind == POST && !exchange->headers)
 		memcpy(http->session, exchange->session, sizeof http->session);
 }
 
@@ -220,6 +232,8 @@ static void end_stream(struct http *http, struct cell__exchange *exchange)
 		cell__exchange_drop(exchange);
 	else if (exchange->too_big)
 		refuse_for(http, exchange, CELL_E_LIMIT, "the server sent a message that is too large");
+	else if (exchange->headers)
+		refuse_for(http, exchange, CELL_E_TOOL, "the server ended its stream without an answer");
 	else if (!exchange->sse.id[0])
 		refuse_for(http, exchange, CELL_E_TOOL, "the server ended its stream without an answer and without an id to resume from");
 	else if (!take_up_later(exchange))
@@ -247,7 +261,7 @@ static void end_post(struct http *http, struct cell__exchange *exchange)
 		adopt_session(http, exchange);
 	if (exchange->is_sse) {
 		end_stream(http, exchange);
-	} else if (exchange->sse.id[0] && exchange->id && exchange->code != CURLE_OK) {
+	} else if (exchange->sse.id[0] && exchange->id && exchange->code != CURLE_OK && !exchange->headers) {
 		end_stream(http, exchange); /* taking it up failed on the way */
 	} else if (fine) {
 		end_json(http, exchange);
@@ -266,7 +280,7 @@ static void end_post(struct http *http, struct cell__exchange *exchange)
 		return;
 	}
 	/* First the server must have heard that we are ready. */
-	if (fine && exchange->late && !http->closed)
+	if (fine && exchange->late && !exchange->headers && !http->closed)
 		start_listening(http);
 }
 
@@ -296,13 +310,13 @@ static void handle_gone(struct cell__web *web)
 
 /* ---- the owner's side ---- */
 
-static int send_message(struct cell__mcp_transport *transport, const char *text, size_t size, int64_t id, struct cell_error *err)
+static int send_message(struct cell__mcp_transport *transport, const struct cell__mcp_outgoing *out, struct cell_error *err)
 {
 	struct http *http = (struct http *)transport;
-	struct cell__exchange *exchange = cell__exchange_create_post(&http->web, ACCEPT_BOTH, POST, text, size, id, err);
+	struct cell__exchange *exchange = cell__exchange_create_post(&http->web, ACCEPT_BOTH, POST, out, err);
 	if (!exchange)
 		return -1;
-	exchange->late = http->version[0] != '\0';
+	exchange->late = http->version[0] != '\0' && !exchange->headers;
 	exchange->held = http->opening != NULL;
 	if (exchange->held)
 		return 0;
@@ -328,6 +342,17 @@ static void forget(struct cell__mcp_transport *transport, int64_t id)
 				cell__exchange_drop(exchange);
 			else
 				cell__exchange_at(exchange, cell__now_us() + LINGER_MS * 1000);
+			return;
+		}
+}
+
+static void abandon(struct cell__mcp_transport *transport, int64_t id)
+{
+	struct http *http = (struct http *)transport;
+	for (struct cell__exchange *exchange = http->web.list; exchange; exchange = exchange->next)
+		if (!exchange->dead && exchange->kind == POST && exchange->id == id) {
+			exchange->id = 0;
+			cell__exchange_drop(exchange);
 			return;
 		}
 }
@@ -367,6 +392,7 @@ static const struct cell__mcp_transport_ops ops = {
 	.name = "streamable_http",
 	.send = send_message,
 	.forget = forget,
+	.abandon = abandon,
 	.agreed = agreed,
 	.close = close_http,
 };

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "mcp/client/internal.h"
+#include "mcp/client/param_headers.h"
 
 static void ask_page(struct cell__mcp_client *client);
 
@@ -13,7 +14,8 @@ void cell__mcp_list_reset(struct cell__mcp_client *client)
 	json_decref(cell__take_ptr(listing->tools));
 	free(cell__take_ptr(listing->cursor));
 	listing->pages = 0;
-	listing->again = false;
+	listing->again = listing->param_headers = false;
+	listing->ttl_ms = -1;
 	listing->problem[0] = '\0';
 }
 
@@ -31,7 +33,11 @@ static void finish(struct cell__mcp_client *client)
 	json_decref(client->tools);
 	client->tools = cell__take_ptr(listing->tools);
 	memcpy(client->list_problem, listing->problem, sizeof client->list_problem);
+	client->param_headers = listing->param_headers;
+	/* Older revisions do not say how long a list is good for. */
+	client->fresh_until_us = client->modern ? cell__now_us() + (listing->ttl_ms > 0 ? listing->ttl_ms : 0) * 1000 : 0;
 	cell__mcp_list_reset(client);
+	cell__mcp_release_held(client);
 	tell(client, NULL);
 	if (again && client->state == CELL_MCP_READY)
 		cell__mcp_list_start(client);
@@ -40,6 +46,8 @@ static void finish(struct cell__mcp_client *client)
 static void fail(struct cell__mcp_client *client, const struct cell__mcp_failure *failure)
 {
 	cell__mcp_list_reset(client);
+	if (client->state == CELL_MCP_READY)
+		cell__mcp_release_held(client);
 	tell(client, failure);
 }
 
@@ -50,8 +58,27 @@ static void fail_with(struct cell__mcp_client *client, int code, const char *wha
 	fail(client, &failure);
 }
 
+/* Parameters that must be sent as headers: a tool that asks for it in a wrong way is left out. */
+static bool check_headers(struct cell__mcp_listing *listing, const json_t *tool)
+{
+	const char *why = "", *name = json_string_value(json_object_get(tool, "name"));
+	int count = cell__param_headers_check(json_object_get(tool, "inputSchema"), &why);
+	if (count < 0)
+		snprintf(listing->problem, sizeof listing->problem, "the tool '%.60s' was skipped: %s", name ? name : "", why);
+	listing->param_headers |= count > 0;
+	return count >= 0;
+}
+
+static void note_ttl(struct cell__mcp_listing *listing, const json_t *ttl)
+{
+	double ms = json_number_value(ttl); /* 0 if it is not a number */
+	int64_t whole = ms <= 0 ? 0 : ms < CELL_MCP_TTL_MAX_MS ? (int64_t)ms : CELL_MCP_TTL_MAX_MS;
+	if (listing->ttl_ms < 0 || whole < listing->ttl_ms)
+		listing->ttl_ms = whole;
+}
+
 /* Adds a page. False: it was the last one. */
-static bool add_page(struct cell__mcp_listing *listing, const json_t *tools)
+static bool add_page(const struct cell__mcp_client *client, struct cell__mcp_listing *listing, const json_t *tools)
 {
 	size_t i;
 	json_t *tool;
@@ -61,6 +88,8 @@ static bool add_page(struct cell__mcp_listing *listing, const json_t *tools)
 				 CELL_MCP_LIMIT_TOOLS);
 			return false;
 		}
+		if (client->modern && client->kind == CELL_MCP_HTTP && !check_headers(listing, tool))
+			continue;
 		if (json_array_append(listing->tools, tool) < 0)
 			return false;
 	}
@@ -93,7 +122,8 @@ static void handle_page(struct cell__mcp_request *request, const struct cell__mc
 		fail_with(client, CELL_E_PROTOCOL, "the server's list of tools is not a list");
 		return;
 	}
-	if (!add_page(listing, tools) || !cursor) {
+	note_ttl(listing, json_object_get(message->result, "ttlMs"));
+	if (!add_page(client, listing, tools) || !cursor) {
 		finish(client);
 		return;
 	}

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <string.h>
 
+#include "calls/schema.h"
 #include "mcp/client/internal.h"
 #include "wire/json_find.h"
 
@@ -30,14 +31,29 @@ static bool count_idle(struct cell__mcp_client *client, size_t size)
 
 /* ---- answers ---- */
 
+/* The headers of a call were not those that the server's schema asks for: it may have changed, so the call is made once more after a list. */
+static bool must_list_first(const struct cell__mcp_client *client, const struct cell__mcp_request *request,
+			    const struct cell__rpc_message *message)
+{
+	return client->modern && client->kind == CELL_MCP_HTTP && message->kind == CELL__RPC_ERROR &&
+	       message->code == CELL_RPC_HEADER_MISMATCH && !request->again && !request->own && request != &client->listing.request;
+}
+
 static bool handle_answer(struct cell__mcp_client *client, const struct cell__rpc_message *message, const char *text, size_t size)
 {
 	struct cell__mcp_request *request = json_is_integer(message->id) ? cell__mcp_find(client, json_integer_value(message->id)) : NULL;
-	if (!request || request->id == 0)
+	if (!request || request->id == 0 || request->parked)
 		return false; /* a second answer, a late one, or one without a request */
 	if (!request->own && request != &client->listing.request)
 		client->failures = 0;
 	cell__mcp_transport_forget(client->transport, request->id);
+	if (client->modern && message->kind == CELL__RPC_RESULT && cell__mcp_round(client, request, message->result))
+		return true;
+	if (must_list_first(client, request, message)) {
+		cell__mcp_hold(request);
+		cell__mcp_list_start(client);
+		return true;
+	}
 	struct cell__mcp_answer answer = { .message = message, .text = text, .size = size };
 	cell__mcp_finish_request(request, &answer);
 	return true;
@@ -62,10 +78,10 @@ static bool refuse_unreadable(struct cell__mcp_client *client, const char *text,
 		id = id * 10 + (found[i] - '0');
 	}
 	struct cell__mcp_request *request = cell__mcp_find(client, id);
-	if (!request || request->id == 0)
+	if (!request || request->id == 0 || request->parked)
 		return false;
 	cell_fail_wrap(&failure.err, "the server's answer cannot be read");
-	if (request == &client->init) {
+	if (request == &client->init || request == &client->probe) {
 		cell__mcp_drop(client, &failure.err);
 		return true;
 	}
@@ -113,19 +129,35 @@ static void forget_elicitation(struct cell__mcp_elicitation *elicitation)
 	cell__mcp_arm(client, cell__now_us());
 }
 
+static void free_elicitation(struct cell__mcp_elicitation *elicitation)
+{
+	json_decref(elicitation->id);
+	json_decref(elicitation->form);
+	free(elicitation->key);
+	free(elicitation);
+}
+
 void cell__mcp_elicitation_answer(struct cell__mcp_elicitation *elicitation, const char *action, json_t *content)
 {
 	struct cell__mcp_client *client = elicitation->client;
-	if (client && client->connection == elicitation->connection) {
+	if (elicitation->form && strcmp(action, "accept") == 0) {
+		content = content ? content : json_object();
+		(void)cell__schema_add_defaults(elicitation->form, content);
+	}
+	struct cell__mcp_request *request = elicitation->request;
+	bool valid = client && client->connection == elicitation->connection;
+	if (valid && elicitation->id) {
 		json_t *result = json_pack("{s:s}", "action", action);
 		if (result && content)
 			json_object_set(result, "content", content);
 		reply(client, elicitation->id, result);
 	}
 	forget_elicitation(elicitation);
+	/* The last answer sends the request again. */
+	if (valid && elicitation->key && request)
+		cell__mcp_round_answer(client, request, elicitation->key, action, content);
 	json_decref(content);
-	json_decref(elicitation->id);
-	free(elicitation);
+	free_elicitation(elicitation);
 }
 
 void cell__mcp_elicitation_watch(struct cell__mcp_elicitation *elicitation, void (*gone)(void *arg), void *arg)
@@ -178,33 +210,58 @@ static struct cell__mcp_request *only_call(const struct cell__mcp_client *client
 	return found;
 }
 
+struct cell__mcp_elicitation *cell__mcp_elicitation_create(struct cell__mcp_client *client, struct cell__mcp_request *request, json_t *id,
+							   const char *key, const json_t *params)
+{
+	json_t *form = json_object_get(params, "requestedSchema");
+	struct cell__mcp_elicitation *elicitation = cell__alloc(1, sizeof *elicitation);
+	char *copy = key ? cell__strdup(key) : NULL;
+	if (!elicitation || (key && !copy)) {
+		free(elicitation);
+		free(copy);
+		return NULL;
+	}
+	*elicitation = (struct cell__mcp_elicitation){
+		.client = client,
+		.connection = client->connection,
+		.id = json_incref(id),
+		.key = copy,
+		.form = json_is_object(form) ? json_incref(form) : NULL,
+		.request = request,
+		.next = client->elicitations,
+	};
+	client->elicitations = elicitation;
+	if (client->n_elicitations++ == 0)
+		client->elicit_us = cell__now_us();
+	return elicitation;
+}
+
+void cell__mcp_elicitation_discard(struct cell__mcp_elicitation *elicitation)
+{
+	forget_elicitation(elicitation);
+	free_elicitation(elicitation);
+}
+
 static void handle_elicitation(struct cell__mcp_client *client, const struct cell__rpc_message *message)
 {
 	if (!client->opts.elicit || client->n_elicitations >= CELL_MCP_LIMIT_ELICITATIONS || !json_is_object(message->params)) {
 		reply(client, message->id, json_pack("{s:s}", "action", "decline"));
 		return;
 	}
-	struct cell__mcp_elicitation *elicitation = cell__alloc(1, sizeof *elicitation);
+	struct cell__mcp_elicitation *elicitation = cell__mcp_elicitation_create(client, only_call(client), message->id, NULL,
+										 message->params);
 	if (!elicitation) {
 		reply_error(client, message->id, CELL_RPC_INTERNAL_ERROR, "out of memory");
 		return;
 	}
-	*elicitation = (struct cell__mcp_elicitation){
-		.client = client,
-		.connection = client->connection,
-		.id = json_incref(message->id),
-		.request = only_call(client),
-		.next = client->elicitations,
-	};
-	client->elicitations = elicitation;
-	if (client->n_elicitations++ == 0)
-		client->elicit_us = cell__now_us();
 	client->opts.elicit(client->opts.arg, elicitation, elicitation->request, message->params);
 }
 
 static void handle_question(struct cell__mcp_client *client, const struct cell__rpc_message *message)
 {
-	if (strcmp(message->method, "ping") == 0)
+	if (client->modern)
+		reply_error(client, message->id, CELL_RPC_METHOD_NOT_FOUND, "Method not found"); /* its servers send no requests */
+	else if (strcmp(message->method, "ping") == 0)
 		reply(client, message->id, json_object());
 	else if (strcmp(message->method, "elicitation/create") == 0)
 		handle_elicitation(client, message);
@@ -241,6 +298,8 @@ static void handle_notification(struct cell__mcp_client *client, const struct ce
 		client->opts.log(client->opts.arg, message->params);
 	else if (strcmp(message->method, "notifications/cancelled") == 0)
 		handle_cancelled(client, message->params);
+	else if (strcmp(message->method, "notifications/subscriptions/acknowledged") == 0)
+		client->listen_tries = 0;
 	else if (strcmp(message->method, "notifications/tools/list_changed") == 0 && client->state == CELL_MCP_READY) {
 		if (client->listing.request.list)
 			client->listing.again = true;

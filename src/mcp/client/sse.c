@@ -40,7 +40,7 @@ static void refuse(struct sse *sse, struct cell__exchange *exchange, const struc
 	int64_t id = exchange->id;
 	cell__exchange_drop(exchange);
 	if (!sse->closed)
-		sse->base.events->refused(sse->base.owner, id, err);
+		sse->base.events->refused(sse->base.owner, id, &(struct cell__mcp_rejection){ .err = *err });
 }
 
 static void start_waiting(struct sse *sse)
@@ -118,10 +118,10 @@ static void handle_gone(struct cell__web *web)
 
 /* ---- the owner's side ---- */
 
-static int send_message(struct cell__mcp_transport *transport, const char *text, size_t size, int64_t id, struct cell_error *err)
+static int send_message(struct cell__mcp_transport *transport, const struct cell__mcp_outgoing *out, struct cell_error *err)
 {
 	struct sse *sse = (struct sse *)transport;
-	struct cell__exchange *exchange = cell__exchange_create_post(&sse->web, NULL, POST, text, size, id, err);
+	struct cell__exchange *exchange = cell__exchange_create_post(&sse->web, NULL, POST, out, err);
 	if (!exchange)
 		return -1;
 	if (sse->endpoint && cell__exchange_start(exchange, sse->endpoint, 0, err) < 0) {

@@ -129,22 +129,23 @@ static void handle_exited(void *owner, const struct cell__process_exit *how)
 	else
 		cell_fail(&err, CELL_E_TOOL, 0, "the server ended with exit status %d", how->status);
 	stdio->closed = true;
+	stdio->base.exited = !how->failure.code && !how->error;
 	stdio->base.events->lost(stdio->base.owner, &err);
 	stdio->base.tail = NULL;
 }
 
 /* ---- the owner's side ---- */
 
-static int send_line(struct cell__mcp_transport *transport, const char *text, size_t size, int64_t id, struct cell_error *err)
+static int send_line(struct cell__mcp_transport *transport, const struct cell__mcp_outgoing *out, struct cell_error *err)
 {
-	(void)id;
 	struct stdio *stdio = (struct stdio *)transport;
 	if (!stdio->process)
 		return cell_fail(err, CELL_E_CLOSED, 0, "the server has ended");
-	if (cell__process_unread(stdio->process) + size > CELL_MCP_LIMIT_UNREAD)
+	if (cell__process_unread(stdio->process) + out->size > CELL_MCP_LIMIT_UNREAD)
 		return cell_fail(err, CELL_E_LIMIT, 0, "the server does not read its input; it was stopped");
 	CELL_AUTO_BUF struct cell__buf line = CELL_BUF_INIT;
-	if (cell__buf_reserve(&line, size + 1) < 0 || cell__buf_add(&line, text, size) < 0 || cell__buf_add(&line, "\n", 1) < 0)
+	if (cell__buf_reserve(&line, out->size + 1) < 0 || cell__buf_add(&line, out->text, out->size) < 0 ||
+	    cell__buf_add(&line, "\n", 1) < 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	int rc = cell__process_write(stdio->process, line.data, line.size, err);
 	cell__loop_expect(stdio->base.loop);
@@ -243,5 +244,7 @@ void cell__mcp_launch_finish(struct cell__mcp_launch *launch)
 	free_secret(launch->cwd);
 	free_secret(launch->url);
 	cell__confinement_unref(launch->confine);
+	if (launch->check_free)
+		launch->check_free(launch->check_arg);
 	*launch = (struct cell__mcp_launch){ 0 };
 }

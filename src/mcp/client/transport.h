@@ -33,20 +33,38 @@ struct cell__mcp_launch {
 	char *path;     /* PATH for argv[0] */
 	char *cwd;
 	struct cell__confinement *confine; /* stdio: a reference; NULL: it runs as the host does */
-	/* stdio: NULL, or called on the pool before the program starts, to look up its files. */
+	/* NULL, or called on the pool before the start: looks up the program's files, or gets a token for `headers`. */
 	int (*check)(struct cell__mcp_launch *launch, struct cell_error *err);
 	char *url;      /* http, sse */
+	bool renew;     /* http: the server refused the token that was used; for check() */
+	void *check_arg; /* for check(); freed with check_free() */
+	void (*check_free)(void *arg);
 	char **headers; /* "Name: value" */
 };
 void cell__mcp_launch_finish(struct cell__mcp_launch *launch);
 
 struct cell__mcp_transport;
 
+/* One message to send. */
+struct cell__mcp_outgoing {
+	const char *text;
+	size_t size;
+	int64_t id;                 /* of a request that needs an answer, else 0 */
+	const char *const *headers; /* HTTP: "Name: value", NULL-terminated; NULL: those of the older revisions */
+};
+
+struct cell__mcp_rejection {
+	struct cell_error err;
+	long status;      /* of HTTP; 0: none */
+	const char *text; /* the body, if it is JSON; NULL: none */
+	size_t size;
+};
+
 struct cell__mcp_transport_events {
 	/* One message, or a batch. */
 	void (*message)(void *owner, const char *text, size_t size);
 	/* A request that was sent will have no answer, for this reason; the connection lives on. */
-	void (*refused)(void *owner, int64_t id, const struct cell_error *err);
+	void (*refused)(void *owner, int64_t id, const struct cell__mcp_rejection *refusal);
 	/* The server has dropped our session; it did not process the request with this id (0: no request). Close, and connect again. */
 	void (*expired)(void *owner, int64_t id);
 	void (*lost)(void *owner, const struct cell_error *err);
@@ -55,10 +73,11 @@ struct cell__mcp_transport_events {
 
 struct cell__mcp_transport_ops {
 	const char *name;
-	/* One message. id: of a request that needs an answer, else 0. */
-	int (*send)(struct cell__mcp_transport *transport, const char *text, size_t size, int64_t id, struct cell_error *err);
+	int (*send)(struct cell__mcp_transport *transport, const struct cell__mcp_outgoing *out, struct cell_error *err);
 	/* The caller no longer waits for the answer.  NULL: no effect. */
 	void (*forget)(struct cell__mcp_transport *transport, int64_t id);
+	/* Ends the request's stream, which is how a server of revision 2026-07-28 learns that nobody waits. NULL: a message tells it. */
+	void (*abandon)(struct cell__mcp_transport *transport, int64_t id);
 	/* The protocol's revision is agreed on; from now on the server may send messages on its own. NULL: as above. */
 	void (*agreed)(struct cell__mcp_transport *transport, const char *version);
 	void (*close)(struct cell__mcp_transport *transport);
@@ -71,6 +90,7 @@ struct cell__mcp_transport {
 	void *owner;
 	struct cell__buf *tail; /* the owner's: the end of the server's stderr */
 	struct cell__loop *loop;
+	bool exited; /* in lost(): it is a program that ran and has ended by itself */
 };
 
 /* The argument of an opener. */

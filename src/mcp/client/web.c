@@ -8,6 +8,7 @@
 #include <jansson.h>
 
 #include "wire/jsonrpc.h"
+#include "wire/oauth.h"
 
 /* ---- from within libcurl: only to put aside ---- */
 
@@ -47,8 +48,12 @@ static size_t body_came(struct cell__http_transfer *transfer, const char *bytes,
 
 static void header_came(struct cell__http_transfer *transfer, const char *bytes, size_t n)
 {
-	static const char name[] = "mcp-session-id:";
+	static const char name[] = "mcp-session-id:", challenge[] = "www-authenticate:";
 	struct cell__exchange *exchange = (struct cell__exchange *)transfer;
+	if (n >= sizeof challenge && n < CELL_WEB_LIMIT_CHALLENGE && strncasecmp(bytes, challenge, sizeof challenge - 1) == 0) {
+		exchange->challenge.size = 0;
+		(void)cell__buf_add(&exchange->challenge, bytes + sizeof challenge - 1, strcspn(bytes, "\r\n") - (sizeof challenge - 1));
+	}
 	if (n < sizeof name - 1 || strncasecmp(bytes, name, sizeof name - 1) != 0)
 		return;
 	const char *at = bytes + sizeof name - 1, *end = bytes + n;
@@ -120,9 +125,11 @@ static void handle_done(struct cell__http_transfer *transfer, CURLcode code)
 static void free_exchange(struct cell__exchange *exchange)
 {
 	cell__http_finish(&exchange->transfer);
+	cell__strings_free(exchange->headers);
 	cell__buf_finish(&exchange->body);
 	cell__buf_finish(&exchange->text);
 	cell__buf_finish(&exchange->inbox);
+	cell__buf_finish(&exchange->challenge);
 	cell__sse_finish(&exchange->sse);
 	free(exchange);
 }
@@ -234,15 +241,16 @@ struct cell__exchange *cell__exchange_create(struct cell__web *web, const char *
 	return exchange;
 }
 
-struct cell__exchange *cell__exchange_create_post(struct cell__web *web, const char *accept, int kind, const char *text, size_t size,
-						  int64_t id, struct cell_error *err)
+struct cell__exchange *cell__exchange_create_post(struct cell__web *web, const char *accept, int kind, const struct cell__mcp_outgoing *out,
+						  struct cell_error *err)
 {
 	struct cell__exchange *exchange = cell__exchange_create(web, "POST", accept, err);
 	if (!exchange)
 		return NULL;
 	exchange->kind = kind;
-	exchange->id = id;
-	if (cell__buf_add(&exchange->body, text, size) < 0) {
+	exchange->id = out->id;
+	exchange->headers = out->headers ? cell__strings_copy(out->headers) : NULL;
+	if ((out->headers && !exchange->headers) || cell__buf_add(&exchange->body, out->text, out->size) < 0) {
 		cell__exchange_drop(exchange);
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 		return NULL;
@@ -279,6 +287,8 @@ static int set_headers(struct cell__exchange *exchange)
 	int rc = 0;
 	for (size_t i = 0; rc == 0 && web->headers && web->headers[i]; i++)
 		rc = cell__http_add_header(&exchange->transfer, web->headers[i]);
+	for (size_t i = 0; rc == 0 && exchange->headers && exchange->headers[i]; i++)
+		rc = cell__http_add_header(&exchange->transfer, exchange->headers[i]);
 	if (rc == 0 && exchange->accept)
 		rc = cell__exchange_add_header(exchange, "Accept", exchange->accept);
 	if (rc == 0 && strcmp(exchange->method, "POST") == 0)
@@ -291,7 +301,7 @@ int cell__exchange_start(struct cell__exchange *exchange, const char *url, long 
 	cell__http_clear_headers(&exchange->transfer);
 	exchange->status = 0;
 	exchange->is_sse = exchange->is_json = exchange->too_big = exchange->fresh = exchange->ended = false;
-	exchange->text.size = 0;
+	exchange->text.size = exchange->challenge.size = 0;
 	exchange->session[0] = '\0';
 	cell__sse_restart(&exchange->sse);
 	if (set_headers(exchange) < 0)
@@ -320,8 +330,9 @@ static void explain_status(const struct cell__exchange *exchange, struct cell_er
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
 	if (!words && body->size > 0 && cell__buf_add_utf8(&text, body->data, body->size) == 0)
 		words = text.data;
-	cell_fail(ret_err, CELL_E_TOOL, 0, "the server answered HTTP %ld%s%.180s", exchange->status, words && *words ? ": " : "",
-		  words ? words : "");
+	CELL_AUTO_FREE char *scope = exchange->challenge.size > 0 ? cell__oauth_challenge(exchange->challenge.data, "scope") : NULL;
+	cell_fail(ret_err, CELL_E_TOOL, 0, "the server answered HTTP %ld%s%.120s%s%.100s", exchange->status, words && *words ? ": " : "",
+		  words ? words : "", scope ? "; log in for the scope: " : "", scope ? scope : "");
 	json_decref(json);
 }
 

@@ -20,6 +20,7 @@
 #define CELL_WEB_LIMIT_ERROR_TEXT 16384u        /* kept of a failed response */
 #define CELL_WEB_LIMIT_SESSION 1024u            /* bytes of a session's id */
 #define CELL_WEB_LIMIT_REDIRECTS 5
+#define CELL_WEB_LIMIT_CHALLENGE 8192u          /* bytes of WWW-Authenticate */
 
 struct cell__web;
 
@@ -31,6 +32,7 @@ struct cell__exchange {
 	int64_t id;              /* of the request to answer; 0: none, or no longer */
 	struct cell__buf body;
 	const char *accept;
+	char **headers;          /* of revision 2026-07-28; NULL: it is a message of an older one */
 	/* the answer */
 	long status;
 	bool is_sse, is_json, too_big;
@@ -38,6 +40,7 @@ struct cell__exchange {
 	struct cell__sse sse;
 	struct cell__buf inbox;  /* of the stream, not processed yet */
 	char session[CELL_WEB_LIMIT_SESSION + 1]; /* Mcp-Session-Id, or "" */
+	struct cell__buf challenge; /* WWW-Authenticate */
 	CURLcode code;
 	/* the owner's */
 	int kind;
@@ -84,8 +87,8 @@ void cell__web_close(struct cell__web *web);
 
 struct cell__exchange *cell__exchange_create(struct cell__web *web, const char *method, const char *accept, struct cell_error *err);
 /* A POST with this body, which is copied. */
-struct cell__exchange *cell__exchange_create_post(struct cell__web *web, const char *accept, int kind, const char *text, size_t size,
-						  int64_t id, struct cell_error *err);
+struct cell__exchange *cell__exchange_create_post(struct cell__web *web, const char *accept, int kind, const struct cell__mcp_outgoing *out,
+						  struct cell_error *err);
 int cell__exchange_add_header(struct cell__exchange *exchange, const char *name, const char *value);
 /* Sends the request, also repeatedly: resets the state of an earlier answer except for the position in the stream. */
 int cell__exchange_start(struct cell__exchange *exchange, const char *url, long timeout_ms, struct cell_error *err);

@@ -253,6 +253,11 @@ void cell__mcp_cells_approval(struct cell__mcp_handle *handle, bool cannot_appro
 
 void cell__mcp_cells_question(struct cell__mcp_handle *handle, uint64_t approval, const json_t *result)
 {
+	if (approval & CELL_MCP_OWN_QUESTION) {
+		cell__mcp_offer_answered(handle->server, approval, result);
+		return;
+	}
+
 	const char *action = json_string_value(json_object_get(result, "action"));
 	const json_t *content = json_object_get(result, "content");
 	struct cell_approval_answer answer = CELL_APPROVAL_ANSWER_INIT;

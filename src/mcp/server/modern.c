@@ -80,7 +80,7 @@ static bool is_known(const char *method)
 
 	while (methods[i] && strcmp(methods[i], method))
 		i++;
-	return methods[i] != NULL;
+	return methods[i] || cell__mcp_method_find(method);
 }
 
 static json_t *versions_data(const json_t *asked)
@@ -155,8 +155,8 @@ static void discover(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, c
 	for (size_t i = 0; versions && cell__mcp_versions[i]; i++)
 		json_array_append_new(versions, json_string(cell__mcp_versions[i]));
 	cell__mcp_answer_result(peer, unit, id,
-				json_pack("{s:o, s:{s:{}, s:{}, s:{s:{}}}, s:s, s:i, s:s}", "supportedVersions", versions, "capabilities",
-					  "tools", "logging", "extensions", CELL_MCP_TASKS, "instructions", cell__mcp_instructions, "ttlMs",
+				json_pack("{s:o, s:o, s:s, s:i, s:s}", "supportedVersions", versions, "capabilities",
+					  cell__mcp_capabilities(peer->server, true), "instructions", cell__mcp_instructions, "ttlMs",
 					  TTL_MS, "cacheScope", "private"));
 }
 
@@ -167,7 +167,7 @@ static void list_tools(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit,
 	else
 		cell__mcp_answer_result(
 			peer, unit, id,
-			json_pack("{s:O, s:i, s:s}", "tools", peer->server->tools, "ttlMs", TTL_MS, "cacheScope", "private"));
+			json_pack("{s:o, s:i, s:s}", "tools", cell__mcp_peer_tools(peer), "ttlMs", TTL_MS, "cacheScope", "private"));
 }
 
 /* ---- subscriptions ---- */
@@ -177,8 +177,8 @@ json_t *cell__mcp_listen_result(const json_t *id)
 	return json_pack("{s:{s:O}}", "_meta", CELL_MCP_META "subscriptionId", id);
 }
 
-/* No list changes, so nothing can be subscribed to: the stream is acknowledged, and stays open. */
-static void listen(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, json_t *id, const json_t *params)
+/* Acknowledged with what it gets of what it wants; the stream stays open. */
+static void begin_listening(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, json_t *id, const json_t *params)
 {
 	const struct cell__mcp_pending *other;
 	struct cell__mcp_pending *request = NULL;
@@ -194,9 +194,12 @@ static void listen(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, jso
 		n += !other->job;
 	if (n < CELL_MCP_MAX_LISTENING)
 		request = cell__mcp_pending_create(peer, unit, id, &refused);
-	if (request)
-		cell__mcp_peer_notify(peer, unit->stream, "notifications/subscriptions/acknowledged",
-				      json_pack("{s:{}, s:{s:O}}", "notifications", "_meta", CELL_MCP_META "subscriptionId", id));
+	if (request) {
+		request->listens = cell__mcp_honour(peer, json_object_get(params, "notifications"));
+		cell__mcp_peer_notify(
+			peer, unit->stream, "notifications/subscriptions/acknowledged",
+			json_pack("{s:O, s:{s:O}}", "notifications", request->listens, "_meta", CELL_MCP_META "subscriptionId", id));
+	}
 	pthread_mutex_unlock(&peer->server->lock);
 	if (!request)
 		cell__mcp_answer_error(peer, unit, id, CELL_RPC_INTERNAL_ERROR, refused);
@@ -248,6 +251,6 @@ void cell__mcp_modern_request(struct cell__mcp_peer *peer, struct cell__mcp_unit
 		cell__mcp_handle_call(peer, unit, message->id, message->params, &said);
 	else if (!strncmp(message->method, "tasks/", 6))
 		handle_task(peer, unit, message->id, message->method, message->params);
-	else
-		listen(peer, unit, message->id, message->params);
+	else if (!cell__mcp_handle_method(peer, unit, message->id, message->method, message->params, &said))
+		begin_listening(peer, unit, message->id, message->params);
 }

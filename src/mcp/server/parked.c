@@ -44,6 +44,7 @@ struct cell__mcp_parked {
 	struct cell_mcp_server *server;
 	struct cell__mcp_peer *peer;   /* that brought the call; NULL: gone */
 	const struct cell__mcp_tool *tool;
+	struct cell__mcp_offer *offer; /* whose tool it is, with a reference */
 	json_t *args;
 	struct cell__mcp_job *job;     /* NULL: it has ended, with ... */
 	json_t *result;
@@ -75,6 +76,7 @@ static void parked_free(struct cell__mcp_parked *parked)
 		drop_approval(&parked->approvals);
 	json_decref(parked->args);
 	json_decref(parked->result);
+	cell__mcp_offer_unref(parked->offer);
 	free(parked);
 }
 
@@ -121,6 +123,9 @@ static struct cell__mcp_parked *parked_create(struct cell__mcp_job *job)
 	};
 	parked->created_us = parked->changed_us = cell__now_us();
 	parked->args = json_incref(job->args);
+	parked->offer = job->offer;
+	if (parked->offer)
+		parked->offer->refs++;
 	strcpy(parked->owner, job->handle->owner);
 	server->parked = parked;
 	return job->parked = parked;
@@ -408,7 +413,7 @@ int cell__mcp_call_resume(struct cell__mcp_peer *peer, struct cell__mcp_pending 
 	if (!job) {
 		*ret_result = json_incref(parked->result);
 		parked_free(parked);
-		return 0;
+		return *ret_result ? 0 : -1; /* it was cancelled, or failed without a result */
 	}
 	parked->state[0] = '\0';
 	/* It is the request's from now on: whatever the answers lead to finds it there. */

@@ -24,6 +24,7 @@ struct view {
 	json_t *images;      /* paths */
 	json_t *displays;    /* texts */
 	size_t image_bytes, n_images, left_out;
+	size_t embedded_bytes, n_embedded;
 };
 
 /* ---- text ------------------------------------------------------------------------------- */
@@ -186,11 +187,62 @@ static void add_image_file(struct view *view, const char *path)
 		add_image(view, type, bytes.data, bytes.size);
 }
 
+/* Takes the block over. */
+static void add_block(struct view *view, json_t *block, size_t size)
+{
+	if (!block || view->n_embedded >= CELL_MCP_MAX_EMBEDDED || size > CELL_MCP_MAX_EMBEDDED_BYTES - view->embedded_bytes) {
+		view->left_out++;
+		json_decref(block);
+		return;
+	}
+	view->n_embedded++;
+	view->embedded_bytes += size;
+	json_array_append_new(view->content, block);
+}
+
+/* Content of the protocol as the code wrote it: one block or a list of them. */
+static void add_written(struct view *view, const struct cell_mime_part *part)
+{
+	json_t *given = part->size <= CELL_MCP_MAX_EMBEDDED_BYTES && cell__json_weigh(part->data, part->size) <= CELL_LIMIT_TREE_BYTES
+				? json_loadb(part->data, part->size, JSON_REJECT_DUPLICATES, NULL)
+				: NULL;
+	json_t *list = json_is_object(given) ? json_pack("[O]", given) : json_incref(given), *block;
+	size_t i;
+
+	if (!cell__mcp_is_content_list(list) || json_array_size(list) > CELL_MCP_MAX_EMBEDDED) {
+		view->left_out++;
+	} else {
+		json_array_foreach(list, i, block)
+			add_block(view, json_incref(block), i ? 0 : part->size);
+	}
+	json_decref(list);
+	json_decref(given);
+}
+
+/* Audio, and files that are no page of a notebook: those have a text for the same thing. */
+static bool is_file(const char *type)
+{
+	return !strncmp(type, "audio/", 6) || !strncmp(type, "video/", 6) || !strcmp(type, "application/pdf") ||
+	       !strcmp(type, "application/zip") || !strcmp(type, "image/gif") || !strcmp(type, "image/webp");
+}
+
 static void add_parts(struct view *view, const struct cell_mime_part *parts, size_t n)
 {
+	char uri[64];
+
 	for (size_t i = 0; i < n; i++) {
-		if (!strcmp(parts[i].type, "image/png") || !strcmp(parts[i].type, "image/jpeg"))
+		if (!strcmp(parts[i].type, "image/png") || !strcmp(parts[i].type, "image/jpeg")) {
 			add_image(view, parts[i].type, parts[i].data, parts[i].size);
+		} else if (!strcmp(parts[i].type, CELL_MCP_CONTENT_TYPE)) {
+			add_written(view, &parts[i]);
+		} else if (is_file(parts[i].type)) {
+			snprintf(uri, sizeof(uri), "workcell://display/%zu", view->n_embedded + 1);
+			add_block(view,
+				  parts[i].size <= CELL_MCP_MAX_EMBEDDED_BYTES
+					  ? cell__mcp_content(uri, parts[i].type, parts[i].data, parts[i].size)
+					  : NULL,
+				  parts[i].size);
+		}
 	}
 }
 
@@ -242,7 +294,7 @@ static void add_image_list(struct view *view, struct cell__buf *text)
 		cell__buf_printf(text, "- [%.*s](%s)\n", (int)(dot ? dot - name : (ptrdiff_t)strlen(name)), name, full);
 	}
 	if (view->left_out)
-		cell__buf_printf(text, "\n\n[%zu images were omitted: too large or too many for this answer]", view->left_out);
+		cell__buf_printf(text, "\n\n[%zu images or files were omitted: too large or too many for this answer]", view->left_out);
 	for (i = 0; i < cell_result_notice_count(view->result); i++)
 		cell__buf_printf(text, "\n\n[%s]", cell_result_notice(view->result, i));
 }

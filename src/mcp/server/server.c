@@ -208,6 +208,7 @@ static void request_free(struct cell__mcp_pending *request)
 	pthread_cond_broadcast(&request->peer->changed);
 	json_decref(request->id);
 	json_decref(request->token);
+	json_decref(request->listens);
 	free(request);
 }
 
@@ -245,6 +246,7 @@ void cell__mcp_job_unref(struct cell__mcp_job *job)
 	if (job->handle)
 		cell__mcp_handle_unuse(job->handle);
 	json_decref(job->args);
+	cell__mcp_offer_unref(job->offer);
 	cell__buf_finish(&job->tails[0]);
 	cell__buf_finish(&job->tails[1]);
 	cell_canceller_destroy(job->canceller);
@@ -269,7 +271,9 @@ void cell__mcp_job_answer(struct cell__mcp_job *job, struct cell__mcp_answer_out
 	struct cell__mcp_pending *request;
 	json_t *result = NULL;
 
-	if (out) {
+	if (out && out->whole) {
+		result = out->whole;
+	} else if (out) {
 		add_session(job, out);
 		result = json_pack("{s:o, s:b, s:o*}", "content", out->content, "isError", out->failed, "structuredContent",
 				   out->structured);
@@ -285,6 +289,8 @@ void cell__mcp_job_answer(struct cell__mcp_job *job, struct cell__mcp_answer_out
 	pthread_mutex_unlock(&server->lock);
 	if (!request || request->cancelled)
 		json_decref(cell__take_ptr(result));
+	else if (result && request->unit->modern && job->tool->flags & CELL_MCP_TIMELESS)
+		json_object_update_new(result, json_pack("{s:i, s:s}", "ttlMs", 0, "cacheScope", "private"));
 	if (request)
 		cell__mcp_pending_answer(request, result);
 	pthread_mutex_lock(&server->lock);
@@ -300,6 +306,30 @@ void cell__mcp_job_fail(struct cell__mcp_job *job, const char *words, size_t siz
 	cell__buf_add_utf8(&text, words, size);
 	out.content = json_pack("[{s:s, s:s#}]", "type", "text", "text", text.size ? text.data : "", (int)text.size);
 	cell__mcp_job_answer(job, &out);
+}
+
+/* A method of the protocol has failed: an error, not a result. */
+static void job_error(struct cell__mcp_job *job, int code, const char *words)
+{
+	struct cell_mcp_server *server = job->handle->server;
+	struct cell__mcp_pending *request;
+
+	pthread_mutex_lock(&server->lock);
+	request = cell__mcp_take_request(job);
+	if (request)
+		cell__mcp_parked_taken(job);
+	else if (job->parked)
+		cell__mcp_parked_result(job, NULL);
+	pthread_mutex_unlock(&server->lock);
+	if (request && request->cancelled)
+		unit_answered(request->peer, request->unit, NULL);
+	else if (request)
+		cell__mcp_answer_error(request->peer, request->unit, request->id, code, words);
+	pthread_mutex_lock(&server->lock);
+	if (request)
+		request_free(request);
+	cell__mcp_job_unref(job);
+	pthread_mutex_unlock(&server->lock);
 }
 
 struct worker {
@@ -320,7 +350,11 @@ static void *worker_main(void *arg)
 	if (job->tool->run(job, job->args, &out, &message) < 0) {
 		json_decref(out.content);
 		json_decref(out.structured);
-		cell__mcp_job_fail(job, message.size ? message.data : "out of memory", message.size ? message.size : 14);
+		json_decref(out.whole);
+		if (job->tool->flags & CELL_MCP_METHOD)
+			job_error(job, out.code ? out.code : CELL_RPC_INTERNAL_ERROR, message.size ? message.data : "out of memory");
+		else
+			cell__mcp_job_fail(job, message.size ? message.data : "out of memory", message.size ? message.size : 14);
 	} else {
 		cell__mcp_job_answer(job, &out);
 	}
@@ -432,6 +466,7 @@ static void handle_initialize(struct cell__mcp_peer *peer, struct cell__mcp_unit
 	peer->batches = !strcmp(peer->version, BATCH_VERSION);
 	pthread_mutex_lock(&peer->server->lock);
 	/* Since 2025-11-25 a client may be able to show pages only; {} means forms. */
+	peer->hears = true;
 	peer->elicits = json_is_object(elicitation) && (!json_object_size(elicitation) || json_object_get(elicitation, "form"));
 	/* The session is opened in the meantime; the first call reports an error, if there is one. */
 	home = peer->stopping ? NULL : cell__mcp_handle_home(peer, NULL);
@@ -441,9 +476,9 @@ static void handle_initialize(struct cell__mcp_peer *peer, struct cell__mcp_unit
 	}
 	pthread_mutex_unlock(&peer->server->lock);
 	cell__mcp_answer_result(peer, unit, id,
-				json_pack("{s:s, s:{s:{}, s:{}}, s:{s:s, s:s, s:s}, s:s}", "protocolVersion", peer->version, "capabilities",
-					  "tools", "logging", "serverInfo", "name", "workcell", "title", "Workcell", "version",
-					  cell_version(), "instructions", cell__mcp_instructions));
+				json_pack("{s:s, s:o, s:{s:s, s:s, s:s}, s:s}", "protocolVersion", peer->version, "capabilities",
+					  cell__mcp_capabilities(peer->server, false), "serverInfo", "name", "workcell", "title",
+					  "Workcell", "version", cell_version(), "instructions", cell__mcp_instructions));
 }
 
 int cell__mcp_log_level(const char *name)
@@ -477,7 +512,32 @@ void cell__mcp_handle_list(struct cell__mcp_peer *peer, struct cell__mcp_unit *u
 	if (cursor && !json_is_null(cursor))
 		cell__mcp_answer_error(peer, unit, id, CELL_RPC_INVALID_PARAMS, "unknown cursor: the list of tools has one page");
 	else
-		cell__mcp_answer_result(peer, unit, id, json_pack("{s:O}", "tools", peer->server->tools));
+		cell__mcp_answer_result(peer, unit, id, json_pack("{s:o}", "tools", cell__mcp_peer_tools(peer)));
+}
+
+json_t *cell__mcp_peer_tools(struct cell__mcp_peer *peer)
+{
+	struct cell_mcp_server *server = peer->server;
+	json_t *list = json_copy(server->tools);
+
+	pthread_mutex_lock(&server->lock);
+	if (list && cell__mcp_offers_add(server, CELL__MCP_OFFERS_TOOL, false, peer->owner, atomic_load(&peer->scopes), list) < 0)
+		json_decref(cell__take_ptr(list));
+	pthread_mutex_unlock(&server->lock);
+	return list;
+}
+
+static void handle_subscribe(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const json_t *id, const json_t *params, bool on)
+{
+	const char *wrong;
+
+	pthread_mutex_lock(&peer->server->lock);
+	wrong = cell__mcp_subscribe(peer, params, on);
+	pthread_mutex_unlock(&peer->server->lock);
+	if (wrong)
+		cell__mcp_answer_error(peer, unit, id, CELL_RPC_INVALID_PARAMS, wrong);
+	else
+		cell__mcp_answer_result(peer, unit, id, json_object());
 }
 
 /* Names that workflows had when they were called skills: they are answered, not listed. */
@@ -608,47 +668,103 @@ static void resume_call(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit
 		cell__mcp_pending_answer(request, result);
 }
 
+/* The offer, of which it takes a reference over, or NULL.  NULL: out of memory. */
+static struct cell__mcp_job *make_job(struct cell__mcp_peer *peer, const struct cell__mcp_tool *tool, struct cell__mcp_offer *offer,
+				      const struct cell__mcp_said *said)
+{
+	const char *client = said ? said->client : peer->client;
+	struct cell__mcp_job *job = cell__alloc(1, sizeof(*job));
+
+	if (!job)
+		return NULL;
+	*job = (struct cell__mcp_job){ .tool = tool, .offer = offer, .scopes = atomic_load(&peer->scopes), .refs = 1 };
+	snprintf(job->client, sizeof(job->client), "%s", client ? client : "");
+	return job;
+}
+
+/* With the arguments of the job set, or NULL: *message has the reason.  False: it was refused, and the job is gone. */
+static bool start_job(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, json_t *id, const json_t *params,
+		      const struct cell__mcp_said *said, struct cell__mcp_job *job, struct cell__buf *message)
+{
+	const char *refused = job->args ? NULL : message->size ? message->data : "out of memory";
+
+	if (job->args && said && json_object_get(params, "requestState")) {
+		resume_call(peer, unit, id, params, said, job);
+		return true;
+	}
+	pthread_mutex_lock(&peer->server->lock);
+	if (!refused)
+		refused = begin_job(peer, unit, id, params, said, job, message);
+	if (refused)
+		cell__mcp_job_unref(job);
+	pthread_mutex_unlock(&peer->server->lock);
+	if (refused && !message->size)
+		cell__buf_add_str(message, refused);
+	return !refused;
+}
+
 void cell__mcp_handle_call(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, json_t *id, const json_t *params,
 			   const struct cell__mcp_said *said)
 {
-	const char *name = present_name(json_string_value(json_object_get(params, "name"))), *refused;
+	const char *name = present_name(json_string_value(json_object_get(params, "name")));
 	const struct cell__mcp_tool *tool = name ? cell__mcp_tools_find(&peer->server->opts, name) : NULL;
-	const char *client = said ? said->client : peer->client;
 	const json_t *args = json_object_get(params, "arguments");
 	CELL_AUTO_BUF struct cell__buf message = CELL_BUF_INIT;
+	struct cell__mcp_offer *offer = NULL;
 	struct cell__mcp_job *job;
 
+	if (!tool && name) {
+		pthread_mutex_lock(&peer->server->lock);
+		offer = cell__mcp_offer_find(peer->server, CELL__MCP_OFFERS_TOOL, name, peer->owner, atomic_load(&peer->scopes));
+		if (offer)
+			offer->refs++;
+		pthread_mutex_unlock(&peer->server->lock);
+		tool = offer ? &offer->tool : NULL;
+	}
 	if (!tool) {
 		cell__buf_printf(&message, name ? "Unknown tool: %.200s" : "tools/call needs the name of a tool", name);
 		cell__mcp_answer_error(peer, unit, id, CELL_RPC_INVALID_PARAMS, message.data);
 		return;
 	}
-	if (args && !json_is_object(args) && !json_is_null(args)) {
-		cell__mcp_answer_error(peer, unit, id, CELL_RPC_INVALID_PARAMS, "arguments must be an object");
+	job = make_job(peer, tool, offer, said);
+	if (!job || (args && !json_is_object(args) && !json_is_null(args))) {
+		pthread_mutex_lock(&peer->server->lock);
+		if (job)
+			cell__mcp_job_unref(job);
+		else
+			cell__mcp_offer_unref(offer);
+		pthread_mutex_unlock(&peer->server->lock);
+		cell__mcp_answer_error(peer, unit, id, job ? CELL_RPC_INVALID_PARAMS : CELL_RPC_INTERNAL_ERROR,
+				       job ? "arguments must be an object" : "out of memory");
 		return;
 	}
-	job = cell__alloc(1, sizeof(*job));
+	job->args = offer ? cell__mcp_offer_check(offer, args, &message) : cell__mcp_tools_check(tool, args, &message);
+	if (!start_job(peer, unit, id, params, said, job, &message))
+		cell__mcp_answer_result(peer, unit, id,
+					json_pack("{s:[{s:s, s:s}], s:b}", "content", "type", "text", "text",
+						  message.data ? message.data : "", "isError", 1));
+}
+
+bool cell__mcp_handle_method(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, json_t *id, const char *method, const json_t *params,
+			     const struct cell__mcp_said *said)
+{
+	static const char *const envelope[] = { "_meta", "requestState", "inputResponses" };
+	const struct cell__mcp_tool *found = cell__mcp_method_find(method);
+	CELL_AUTO_BUF struct cell__buf message = CELL_BUF_INIT;
+	struct cell__mcp_job *job = found ? make_job(peer, found, NULL, said) : NULL;
+
+	if (!found)
+		return false;
 	if (!job) {
 		cell__mcp_answer_error(peer, unit, id, CELL_RPC_INTERNAL_ERROR, "out of memory");
-		return;
+		return true;
 	}
-	*job = (struct cell__mcp_job){ .tool = tool, .refs = 1 };
-	snprintf(job->client, sizeof(job->client), "%s", client ? client : "");
-	job->args = cell__mcp_tools_check(tool, args, &message);
-	if (job->args && said && json_object_get(params, "requestState")) {
-		resume_call(peer, unit, id, params, said, job);
-		return;
-	}
-	refused = job->args ? NULL : message.size ? message.data : "out of memory";
-	pthread_mutex_lock(&peer->server->lock);
-	if (!refused)
-		refused = begin_job(peer, unit, id, params, said, job, &message);
-	if (refused)
-		cell__mcp_job_unref(job);
-	pthread_mutex_unlock(&peer->server->lock);
-	if (refused)
-		cell__mcp_answer_result(peer, unit, id,
-					json_pack("{s:[{s:s, s:s}], s:b}", "content", "type", "text", "text", refused, "isError", 1));
+	job->args = params ? json_copy((json_t *)params) : json_object();
+	for (size_t i = 0; i < sizeof(envelope) / sizeof(*envelope); i++)
+		json_object_del(job->args, envelope[i]);
+	if (!start_job(peer, unit, id, params, said, job, &message))
+		cell__mcp_answer_error(peer, unit, id, CELL_RPC_INTERNAL_ERROR, message.data ? message.data : "out of memory");
+	return true;
 }
 
 void cell__mcp_handle_unknown(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const json_t *id, const char *method)
@@ -691,7 +807,9 @@ static void handle_request(struct cell__mcp_peer *peer, struct cell__mcp_unit *u
 		cell__mcp_handle_call(peer, unit, message->id, message->params, NULL);
 	else if (!strcmp(method, "logging/setLevel"))
 		handle_set_level(peer, unit, message->id, message->params);
-	else
+	else if (!strcmp(method, "resources/subscribe") || !strcmp(method, "resources/unsubscribe"))
+		handle_subscribe(peer, unit, message->id, message->params, !strcmp(method, "resources/subscribe"));
+	else if (!cell__mcp_handle_method(peer, unit, message->id, method, message->params, NULL))
 		cell__mcp_handle_unknown(peer, unit, message->id, method);
 }
 
@@ -711,6 +829,7 @@ static void cancel_request(struct cell__mcp_pending *request, bool kill)
 
 	request->cancelled = true;
 	request->killed = kill;
+	pthread_cond_broadcast(&server->changed); /* a function may wait for an answer */
 	if (!job) {
 		request_unlink(request);
 		pthread_mutex_unlock(&server->lock);
@@ -866,6 +985,7 @@ struct cell__mcp_peer *cell__mcp_peer_create(struct cell_mcp_server *server, con
 		return NULL;
 	}
 	*peer = (struct cell__mcp_peer){ .server = server, .sink = *sink, .stateless = stateless, .log_level = -1, .next_id = 1 };
+	atomic_store(&peer->scopes, CELL_MCP_ALL_SCOPES);
 	snprintf(peer->owner, sizeof(peer->owner), "%s", owner);
 	cell__mcp_cond_init(&peer->changed);
 	pthread_mutex_lock(&server->lock);
@@ -909,6 +1029,8 @@ static void end_parked(struct cell__mcp_peer *peer)
 			cell__mcp_job_unref(job);
 		job = next;
 		job->refs++;
+		job->stopped = job->stopped || job->canceller;
+		pthread_cond_broadcast(&peer->server->changed);
 		pthread_mutex_unlock(&peer->server->lock);
 		if (job->canceller)
 			cell_canceller_cancel(job->canceller);
@@ -966,6 +1088,7 @@ int cell__mcp_peer_destroy(struct cell__mcp_peer *peer, bool kill, struct cell_e
 		free(asked);
 	}
 	cell__mcp_parked_leave(peer);
+	json_decref(peer->subscribed);
 	for (at = &server->peers; *at && *at != peer; at = &(*at)->next)
 		;
 	if (*at)

@@ -11,6 +11,9 @@
  *     table.c    the tools: a table, their schemas, checking of their arguments
  *     tools.c    the tools that work on the space
  *     files.c    the tool that works on files of a session
+ *     offers.c   tools, resources and prompts of the program
+ *     resources.c, prompts.c  the methods for them, and the storage's own
+ *     subscribe.c  news of lists and resources; uri.c, content.c  pure
  *
  * server/mcp.c serves many clients over Streamable HTTP.
  *
@@ -36,6 +39,7 @@
 
 #include "calls/table.h"
 #include "base/base.h"
+#include "space/space.h"
 #include "wire/jsonrpc.h"
 
 #define CELL_MCP_MAX_CALLS 32u               /* operations on the space under way for one client */
@@ -55,6 +59,17 @@
 #define CELL_MCP_MAX_FILE_BYTES (1024u * 1024u) /* read or written by one call */
 #define CELL_MCP_MAX_FILES 100u              /* of long output that are kept */
 #define CELL_MCP_MAX_OUTBOX_BYTES (8u * 1024u * 1024u) /* a client that has not read so much gets no progress and log */
+
+#define CELL_MCP_MAX_OFFERS 1000u            /* tools, resources and prompts of the program */
+#define CELL_MCP_MAX_OFFER_NAME 128u
+#define CELL_MCP_MAX_PROMPTS 1000u           /* in a list */
+#define CELL_MCP_MAX_URIS 256u               /* subscriptions of one client, or of one request */
+#define CELL_MCP_PAGE 200u                   /* resources or prompts in one answer */
+#define CELL_MCP_MAX_EMBEDDED 16u            /* audio and other files in one answer, */
+#define CELL_MCP_MAX_EMBEDDED_BYTES (8u * 1024u * 1024u) /* together */
+#define CELL_MCP_CONTENT_TYPE "application/vnd.mcp.content+json" /* of a display that is content of the protocol */
+#define CELL_MCP_ALL_SCOPES (~0u)
+#define CELL_MCP_OWN_QUESTION (UINT64_C(1) << 63) /* ids of questions of offered functions, not of the gate */
 
 #define CELL_MCP_TELL_RELOAD UINT64_C(1)
 #define CELL_MCP_TELL_STOP (UINT64_C(1) << 32)
@@ -84,6 +99,10 @@ struct cell_mcp_server {
 	size_t n_threads;       /* of handles, also of those that can no longer be found */
 	uint64_t next_serial;
 	struct cell__mcp_parked *parked; /* newest first */
+	struct cell__mcp_offer *offers;  /* in the order of offering */
+	struct cell__mcp_asking *asking; /* questions of functions, on their stacks */
+	uint64_t next_question;
+	struct cell__space_watcher watcher; /* the loop's thread */
 	int stop_fd;            /* an eventfd: notifications of CELL_MCP_TELL_* */
 	atomic_bool listening;  /* while it accepts notifications to read again */
 };
@@ -106,6 +125,7 @@ struct cell__mcp_pending {
 	struct cell__mcp_unit *unit;
 	json_t *id, *token;      /* token: of progress, or NULL */
 	struct cell__mcp_job *job; /* NULL: it listens */
+	json_t *listens;         /* to what; or NULL */
 	bool cancelled, killed;
 	bool elicits;            /* 2026-07-28: forms can be shown */
 	bool tasks;              /* 2026-07-28: the client knows tasks */
@@ -116,6 +136,8 @@ struct cell__mcp_pending {
 /* The work for a call of a tool. */
 struct cell__mcp_job {
 	const struct cell__mcp_tool *tool;
+	struct cell__mcp_offer *offer;   /* whose tool it is, with a reference; NULL: ours */
+	unsigned scopes;                 /* of its client's token */
 	struct cell__mcp_handle *handle; /* counts as one of its users */
 	struct cell__mcp_pending *request; /* NULL: nobody waits for it */
 	struct cell__mcp_parked *parked; /* it has asked by input_required; NULL: not */
@@ -186,6 +208,7 @@ struct cell__mcp_peer {
 	bool stateless;         /* requests of many clients, which use the same ids: a transport tells which to cancel */
 	char client[64];        /* its name, as initialize gave it */
 	const char *version;
+	atomic_uint scopes;     /* of its token */
 	atomic_bool cannot_approve; /* its token does not have that scope: approvals are rejected without asking it */
 
 	/* server->lock */
@@ -195,6 +218,8 @@ struct cell__mcp_peer {
 	struct cell__mcp_handle *home; /* NULL: not yet */
 	size_t n_homes;                /* with those that are closing */
 	bool stopping;
+	bool hears;      /* an earlier revision, initialized: it is told of lists */
+	json_t *subscribed;            /* the same: URIs; or NULL */
 	bool elicits;
 	int log_level;                 /* of log_levels; -1: the client did not set it */
 	struct cell__mcp_question *questions;
@@ -226,6 +251,8 @@ struct cell__mcp_answer_out {
 	json_t *content;    /* an array */
 	json_t *structured; /* may be NULL */
 	bool failed;
+	json_t *whole;      /* CELL_MCP_METHOD: the result, instead of these */
+	int code;           /* ... and of its failure */
 };
 
 typedef int (*cell__mcp_tool_fn)(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out,
@@ -242,6 +269,7 @@ struct cell__mcp_tool {
 	unsigned flags;
 	/* On the space; NULL: a cell. Fails with -1 and a message for the client in *message. */
 	cell__mcp_tool_fn run;
+	struct cell__mcp_offer *offer; /* the program's; NULL: ours */
 };
 #define CELL_MCP_STORAGE 1u     /* offered where the space has one */
 #define CELL_MCP_DEPS 2u        /* ... and may be changed */
@@ -255,6 +283,8 @@ struct cell__mcp_tool {
 #define CELL_MCP_BEGINS 512u    /* ... and makes one, where a client has none of its own */
 #define CELL_MCP_AT_ONCE 1024u  /* ... and does not wait for its cells */
 #define CELL_MCP_COMPAT 2048u   /* listed with compat only */
+#define CELL_MCP_METHOD 4096u   /* not a tool: a method of the protocol that works like one */
+#define CELL_MCP_TIMELESS 8192u /* ... whose answers may not be kept (2026-07-28: ttlMs) */
 
 /* server.c */
 /* owner: the principal that it speaks for.  stateless: see the struct. */
@@ -283,6 +313,11 @@ void cell__mcp_handle_list(struct cell__mcp_peer *peer, struct cell__mcp_unit *u
 /* said: NULL for an earlier revision. */
 void cell__mcp_handle_call(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, json_t *id, const json_t *params,
 			   const struct cell__mcp_said *said);
+/* A method of the protocol that is a job (CELL_MCP_METHOD); false: the method is not one. */
+bool cell__mcp_handle_method(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, json_t *id, const char *method, const json_t *params,
+			     const struct cell__mcp_said *said);
+/* The tools that this client sees: a new array. */
+json_t *cell__mcp_peer_tools(struct cell__mcp_peer *peer);
 void cell__mcp_handle_unknown(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const json_t *id, const char *method);
 /* With the lock held.  A request with this id has no answer yet. */
 bool cell__mcp_is_pending(const struct cell__mcp_peer *peer, const json_t *id);
@@ -329,6 +364,82 @@ void cell__mcp_modern_result(json_t *result);
 json_t *cell__mcp_listen_result(const json_t *id);
 /* Whether a header's value, plain or as =?base64?...?=, is this text. */
 bool cell__mcp_header_is(const char *header, const char *text, size_t size);
+
+/* offers.c: with the lock held, unless they say otherwise */
+enum cell__mcp_offer_kind { CELL__MCP_OFFERS_TOOL, CELL__MCP_OFFERS_RESOURCE, CELL__MCP_OFFERS_PROMPT };
+struct cell__mcp_offer {
+	enum cell__mcp_offer_kind kind;
+	unsigned refs;
+	char *name;             /* of a resource: its URI or template */
+	bool is_template;
+	unsigned scope;         /* that its users need; 0: none */
+	char *principal;        /* its only user; NULL: all */
+	char *mime_type;        /* or NULL */
+	json_t *entry;          /* in a list; immutable */
+	json_t *schema;         /* of a tool's arguments; immutable */
+	struct cell__mcp_tool tool;
+	cell_mcp_fn fn, complete;
+	void *arg;
+	struct cell__mcp_offer *next;
+};
+void cell__mcp_offer_unref(struct cell__mcp_offer *offer);
+void cell__mcp_offers_end(struct cell_mcp_server *server);
+/* The name of a principal as programs and people know it. */
+const char *cell__mcp_principal(const char *owner);
+bool cell__mcp_offer_is_for(const struct cell__mcp_offer *offer, const char *owner, unsigned scopes);
+/* NULL: unknown, or not for this one. */
+struct cell__mcp_offer *cell__mcp_offer_find(struct cell_mcp_server *server, enum cell__mcp_offer_kind kind, const char *name,
+					     const char *owner, unsigned scopes);
+/* Adds their entries to a list. */
+int cell__mcp_offers_add(struct cell_mcp_server *server, enum cell__mcp_offer_kind kind, bool template, const char *owner, unsigned scopes,
+			 json_t *list);
+bool cell__mcp_offers_any(const struct cell_mcp_server *server, enum cell__mcp_offer_kind kind);
+/* Without the lock.  A new object; NULL: *message has the reason. */
+json_t *cell__mcp_offer_check(const struct cell__mcp_offer *offer, const json_t *args, struct cell__buf *message);
+int cell__mcp_offer_run(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);
+/* Without the lock, with a reference.  Calls the function of a resource or prompt, or its completion. */
+int cell__mcp_offer_ask(struct cell__mcp_job *job, struct cell__mcp_offer *offer, bool completes, const char *name, const json_t *args,
+			json_t **ret_result, struct cell_error *err);
+/* Without the lock.  The client's answer to a question of a function; NULL: an error. */
+void cell__mcp_offer_answered(struct cell_mcp_server *server, uint64_t id, const json_t *result);
+
+/* resources.c, prompts.c: without the lock */
+int cell__mcp_resources_list(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);
+int cell__mcp_templates_list(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);
+int cell__mcp_resources_read(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);
+int cell__mcp_prompts_list(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);
+int cell__mcp_prompts_get(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);
+int cell__mcp_complete(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);
+/* The failure of a function as one of the protocol; returns -1. */
+int cell__mcp_fail_offer(struct cell__mcp_answer_out *out, struct cell__buf *message, const struct cell_error *err);
+/* The page that the job's cursor names; takes the list over. */
+int cell__mcp_page(struct cell__mcp_job *job, const char *member, json_t *all, struct cell__mcp_answer_out *out, struct cell__buf *message);
+/* With the lock held.  The resource of this URI, and new values of its template's variables; NULL: none for this one. */
+struct cell__mcp_offer *cell__mcp_resource_find(struct cell_mcp_server *server, const char *uri, const char *owner, unsigned scopes,
+						json_t **ret_values);
+
+/* subscribe.c: with the lock held, unless they say otherwise */
+/* NULL, or why it cannot be done. */
+const char *cell__mcp_subscribe(struct cell__mcp_peer *peer, const json_t *params, bool on);
+bool cell__mcp_may_subscribe(struct cell__mcp_peer *peer, const char *uri);
+/* What subscriptions/listen gets of what it wants: a new object. */
+json_t *cell__mcp_honour(struct cell__mcp_peer *peer, const json_t *wanted);
+void cell__mcp_tell_offer(struct cell_mcp_server *server, const struct cell__mcp_offer *offer);
+void cell__mcp_tell_updated(struct cell_mcp_server *server, const char *uri);
+bool cell__mcp_has_lists(const struct cell_mcp_server *server, const char *list);
+/* Without the lock. */
+void cell__mcp_storage_changed(void *server, enum cell__op op, const char *name);
+json_t *cell__mcp_capabilities(struct cell_mcp_server *server, bool modern);
+
+/* content.c: pure */
+bool cell__mcp_is_content(const json_t *block);
+bool cell__mcp_is_content_list(const json_t *list);
+/* Of a resource that was read, or that is embedded. */
+bool cell__mcp_is_contents(const json_t *contents);
+/* New ones of bytes; type NULL: as text, if they are; NULL: out of memory. */
+json_t *cell__mcp_contents(const char *uri, const char *type, const void *bytes, size_t size);
+/* The same as content: an image, audio, or an embedded resource with this URI. */
+json_t *cell__mcp_content(const char *uri, const char *type, const void *bytes, size_t size);
 
 /* parked.c: all with the lock held */
 /*
@@ -411,6 +522,10 @@ void cell__mcp_keep_file(struct cell_mcp_server *server, const char *path);
 /* table.c */
 /* tools/list's array; NULL: out of memory. */
 json_t *cell__mcp_tools_list(const struct cell_mcp_server_options *opts);
+/* A method of the protocol that is a job; NULL: it is not one. */
+const struct cell__mcp_tool *cell__mcp_method_find(const char *name);
+/* Whether a tool of ours has this name, offered or not. */
+bool cell__mcp_tools_is_ours(const char *name);
 /* NULL: unknown name. */
 const struct cell__mcp_tool *cell__mcp_tools_find(const struct cell_mcp_server_options *opts, const char *name);
 /* Its schemas: of arguments, borrowed, and of the answer, new.  NULL: out of memory. */
@@ -423,6 +538,9 @@ json_t *cell__mcp_tool_output(const struct cell__mcp_tool *tool);
 json_t *cell__mcp_tools_check(const struct cell__mcp_tool *tool, const json_t *args, struct cell__buf *message);
 
 /* tools.c */
+/* An operation on the space for a job; takes over args.  -1: *message has the whole error.  ret_answer may be NULL. */
+int cell__mcp_space_call(struct cell__mcp_job *job, const char *method, json_t *args, json_t **ret_json, struct cell_answer *ret_answer,
+			 struct cell__buf *message);
 int cell__mcp_files(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);
 int cell__mcp_reset(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);
 int cell__mcp_interrupt(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);

@@ -56,6 +56,20 @@ char *cell__mcp_keep_text(struct cell_mcp_server *server, const char *text, size
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
+static void do_watch(void *arg)
+{
+	struct cell_mcp_server *server = arg;
+
+	cell__space_watch(server->opts.space, &server->watcher);
+}
+
+static void do_unwatch(void *arg)
+{
+	struct cell_mcp_server *server = arg;
+
+	cell__space_unwatch(server->opts.space, &server->watcher);
+}
+
 int cell_mcp_server_create(struct cell_engine *engine, const struct cell_mcp_server_options *opts, struct cell_mcp_server **ret_server,
 			   struct cell_error *err)
 {
@@ -83,6 +97,8 @@ int cell_mcp_server_create(struct cell_engine *engine, const struct cell_mcp_ser
 		cell_mcp_server_destroy(server);
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for an MCP server");
 	}
+	server->watcher = (struct cell__space_watcher){ .changed = cell__mcp_storage_changed, .arg = server };
+	cell__loop_call(engine->loop, do_watch, server);
 	*ret_server = server;
 	return 0;
 }
@@ -113,8 +129,11 @@ void cell_mcp_server_destroy(struct cell_mcp_server *server)
 {
 	if (!server)
 		return;
+	if (server->watcher.changed)
+		cell__loop_call(server->engine->loop, do_unwatch, server);
 	cell__mcp_handles_end(server);
 	cell__mcp_parked_end(server);
+	cell__mcp_offers_end(server);
 	for (size_t i = 0; i < CELL_MCP_MAX_FILES; i++) {
 		if (server->files[i])
 			unlink(server->files[i]);
@@ -273,7 +292,7 @@ int cell_mcp_server_run(struct cell_mcp_server *server, int in_fd, int out_fd, s
 		free(pipes);
 		return cell_fail(err, CELL_E_IO, status, "cannot start a thread");
 	}
-	peer = cell__mcp_peer_create(server, &sink, "stdio", false, err);
+	peer = cell__mcp_peer_create(server, &sink, "stdio", false, err); /* with all scopes */
 	status = peer ? read_input(server, peer, in_fd, err) : -1;
 	if (peer && cell__mcp_peer_destroy(peer, true, &late) < 0)
 		return cell_fail(err, late.code, 0, "%s", late.msg); /* workers may still write to it: it stays */

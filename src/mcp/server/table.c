@@ -257,6 +257,34 @@ static const struct cell__mcp_tool table[] = {
 };
 #define N_TOOLS (sizeof(table) / sizeof(table[0]))
 
+static const struct cell__mcp_tool methods[] = {
+	{ .name = "resources/list", .run = cell__mcp_resources_list, .flags = CELL_MCP_METHOD | CELL_MCP_TIMELESS },
+	{ .name = "resources/templates/list", .run = cell__mcp_templates_list, .flags = CELL_MCP_METHOD | CELL_MCP_TIMELESS },
+	{ .name = "resources/read", .run = cell__mcp_resources_read, .flags = CELL_MCP_METHOD | CELL_MCP_TIMELESS },
+	{ .name = "prompts/list", .run = cell__mcp_prompts_list, .flags = CELL_MCP_METHOD | CELL_MCP_TIMELESS },
+	{ .name = "prompts/get", .run = cell__mcp_prompts_get, .flags = CELL_MCP_METHOD },
+	{ .name = "completion/complete", .run = cell__mcp_complete, .flags = CELL_MCP_METHOD },
+	{ 0 },
+};
+
+const struct cell__mcp_tool *cell__mcp_method_find(const char *name)
+{
+	const struct cell__mcp_tool *method = methods;
+
+	while (method->name && strcmp(method->name, name))
+		method++;
+	return method->name ? method : NULL;
+}
+
+bool cell__mcp_tools_is_ours(const char *name)
+{
+	const struct cell__mcp_tool *tool = table;
+
+	while (tool->name && strcmp(tool->name, name))
+		tool++;
+	return tool->name;
+}
+
 static bool can_fork(const struct cell_session_options *session)
 {
 	const struct cell__executor *executor = cell__executor_find(session && session->executor ? session->executor : "subprocess");

@@ -40,6 +40,12 @@ static int call(struct cell__mcp_job *job, const char *method, json_t *args, con
 	return status;
 }
 
+int cell__mcp_space_call(struct cell__mcp_job *job, const char *method, json_t *args, json_t **ret_json, struct cell_answer *ret_answer,
+			 struct cell__buf *message)
+{
+	return call(job, method, args, NULL, 0, ret_json, ret_answer, message);
+}
+
 /* Text and structure of the same JSON.  Takes over both: text NULL means that of `structured`. */
 static int answer_json(struct cell__mcp_answer_out *out, json_t *structured, json_t *text)
 {

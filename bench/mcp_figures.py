@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""mcp_figures.py [--handles N] [--json]: figures of `workcell mcp` on pipes.
+
+    call     run_code("1") in one session, median and 99th percentile (µs)
+    handles  N sessions with ids, made by one run_code each: the time for all (s), and a call in the first one afterwards (µs)
+    poll     tasks/get of a cell that runs, median and 99th percentile (µs); asked: less than 1 ms
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+BIN = os.environ.get("WORKCELL_BIN", os.path.join(ROOT, "build", "workcell"))
+META = "io.modelcontextprotocol/"
+TASKS = {"extensions": {META + "tasks": {}}}
+
+
+class Server:
+    """Requests of revision 2026-07-28, one after the other."""
+
+    def __init__(self, *flags):
+        self.process = subprocess.Popen([BIN, "mcp", *flags], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        self.count = 0
+
+    def ask(self, method, capabilities=None, **params):
+        self.count += 1
+        meta = {META + "protocolVersion": "2026-07-28", META + "clientCapabilities": capabilities or {}}
+        self.process.stdin.write(json.dumps({"jsonrpc": "2.0", "id": self.count, "method": method, "params": {**params, "_meta": meta}}).encode() + b"\n")
+        self.process.stdin.flush()
+        answer = json.loads(self.process.stdout.readline())
+        if answer.get("id") != self.count or "result" not in answer:
+            raise RuntimeError(answer)
+        return answer["result"]
+
+    def run(self, code, capabilities=None, **arguments):
+        return self.ask("tools/call", capabilities, name="run_code", arguments={"code": code, **arguments})
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def timed(count, function):
+    times = []
+    for _ in range(count):
+        began = time.perf_counter()
+        function()
+        times.append((time.perf_counter() - began) * 1e6)
+    return {"median_us": round(statistics.median(times), 1), "p99_us": round(sorted(times)[int(count * 0.99)], 1)}
+
+
+def measure(handles):
+    server = Server("--max-sessions", str(handles + 2))
+    found = {}
+    session = server.run("x = 1")["structuredContent"]["session"]
+    timed(50, lambda: server.run("1", session=session))
+    found["call"] = timed(500, lambda: server.run("1", session=session))
+    task = server.run("import time; time.sleep(30)", TASKS, wait_ms=1)["taskId"]
+    found["poll"] = timed(1000, lambda: server.ask("tasks/get", TASKS, taskId=task))
+    server.ask("tasks/cancel", TASKS, taskId=task)
+    began = time.perf_counter()
+    ids = [server.run(str(i))["structuredContent"]["session"] for i in range(handles)]
+    found["handles"] = {"count": len(set(ids)), "seconds": round(time.perf_counter() - began, 2),
+                        **timed(200, lambda: server.run("1", session=ids[0]))}
+    server.close()
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--handles", type=int, default=1000)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    found = measure(args.handles)
+    if args.json:
+        print(json.dumps(found))
+        return
+    for name, row in found.items():
+        print(name.ljust(8), "  ".join("%s %s" % pair for pair in row.items()))
+
+
+if __name__ == "__main__":
+    main()

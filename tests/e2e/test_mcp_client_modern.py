@@ -1,0 +1,123 @@
+"""MCP servers of revision 2026-07-28 as tools: a server of the newest Python SDK, and Workcell's own, on both transports."""
+import json
+import os
+import socket
+import sys
+
+import pytest
+
+import serving
+import support
+
+sys.path.insert(0, os.path.join(support.ROOT, "tests", "mcp"))
+import peers  # noqa: E402
+
+POLICY = "default: allow\nrules:\n  - {decision: ask, tool: something-else}\n"
+SERVER = os.path.join(support.ROOT, "tests", "mcp", "modern.py")
+
+
+def listens(port):
+    with socket.socket() as sock:
+        return sock.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.fixture
+def serve_http():
+    """modern.py by HTTP: its URL."""
+    started = []
+
+    def make(*flags):
+        port = serving.free_port()
+        process = support.popen([support.PYTHON, SERVER, "http", str(port), *flags], env=support.host_environment())
+        started.append(process)
+        support.wait_until(lambda: listens(port), "the server listens")
+        return "http://127.0.0.1:%d/mcp" % port
+    yield make
+    for process in started:
+        process.kill()  # a polite end waits for streams that are open
+        process.wait()
+
+
+@pytest.fixture(params=["stdio", "http", "http-json"])
+def modern(request, drive, tmp_path, serve_http):
+    """A driver with the server `m`."""
+    def make(*flags):
+        if request.param == "stdio":
+            params = {"command": support.PYTHON, "args": [SERVER]}
+        else:
+            params = {"url": serve_http(*request.param.split("-")[1:])}
+        base = peers.write_server(tmp_path, "m", **params)
+        return drive("--base", base, *flags)
+    return make
+
+
+def approval(driver):
+    while True:
+        event = driver.read()
+        driver.events.append(event)
+        if event.get("event") == "approval":
+            return event
+
+
+def result_of(driver):
+    while True:
+        got = driver.answer()
+        if "op" not in got:
+            return got
+
+
+def test_calls_progress_and_names(modern):
+    driver = modern()
+    assert driver.value("tools.m.era()") == {"result": "2026-07-28"}
+    assert driver.value("[tools.m.add(a=n, b=1)['result'] for n in range(5)]") == [1, 2, 3, 4, 5]
+    assert driver.value("tools.m['grüße'](wort='ä')") == {"result": "ä"}
+    assert driver.value("tools.m.count(steps=3)") == {"result": 3}
+    error = driver.run("tools.m.add(a=1, b='x')")["error"]
+    assert error["type"] == "ToolCallError"
+
+
+def test_a_question_and_its_defaults(modern, tmp_path):
+    (tmp_path / "policy.yaml").write_text(POLICY)
+    driver = modern("--policy", tmp_path / "policy.yaml")
+    driver.send({"code": "tools.m.greet()"})
+    request = approval(driver)
+    assert (request["kind"], request["tool"], request["callable"]) == ("question", "m", "greet")
+    assert request["args"]["message"] == "who is it?"
+    driver.send({"op": "answer", "id": request["id"], "accept": True, "content": {"name": "Ada"}})
+    assert result_of(driver)["value"] == {"result": "hello Ada, 30"}
+    driver.send({"code": "tools.m.greet()"})
+    driver.send({"op": "answer", "id": approval(driver)["id"], "accept": False})
+    assert result_of(driver)["error"]["type"] == "ToolCallError"
+
+
+def test_nobody_to_ask(modern):
+    assert "elicitation" in modern().run("tools.m.greet()")["error"]["message"]
+
+
+def test_a_list_that_changes(modern):
+    driver = modern()
+    assert "grown" not in driver.value("[c['name'] for c in tools.m.list()]")
+    driver.value("tools.m.grow()['result']")
+    support.wait_until(lambda: "grown" in driver.value("[c['name'] for c in tools.m.list()]"), "the new tool is listed")
+    assert driver.value("tools.m.grown()") == "7"
+
+
+# ---- Workcell as the server: tasks, approvals in the middle of a cell, cancels ------------------------------
+
+
+@pytest.fixture
+def own(drive, tmp_path):
+    def make(*server_flags, flags=()):
+        base = peers.write_server(tmp_path, "w", command=support.BIN, timeout=30,
+                                  args=["mcp", "--python", support.bare_python(), "--pool", "0", *map(str, server_flags)])
+        return drive("--base", base, *flags)
+    return make
+
+
+def test_our_own_server(own):
+    driver = own()
+    first = driver.value("tools.w.run_code(code='x = 20; x + 1')")
+    session = json.loads(json.dumps(first)).get("session") if isinstance(first, dict) else None
+    assert session, first
+    again = driver.value("tools.w.run_code(code='x * 2', session=%r)" % session)
+    assert "40" in json.dumps(again)
