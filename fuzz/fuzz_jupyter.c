@@ -40,6 +40,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		n++;
 	}
 	check(parts, n, &seen, true);
+	struct cell__jupyter_connection connection;
+	struct cell_error err;
+	if (n > 0 && cell__jupyter_connection_parse(parts[0].data, parts[0].size, &connection, &err) == 0)
+		MUST(*connection.key && strlen(connection.endpoint[CELL_JUPYTER_PORT_HB]) > 0);
 	/* The same with a header of ours: five parts behind a delimiter, the content from outside. */
 	CELL_AUTO_BUF struct cell__buf header = CELL_BUF_INIT;
 	char signature[CELL_JUPYTER_SIGNATURE_BYTES + 1];

@@ -61,22 +61,20 @@ def find(text, ns):
 
 
 def attributes(path, ns):
-    first, *rest = (each.strip() for each in path.split(".")[:-1])
-    if first in ns:
-        value = ns[first]
-    elif hasattr(builtins, first):
-        value = getattr(builtins, first)
-    else:
-        return ()
-    for name in rest:
-        try:
-            value = attribute(value, name)
-        except Exception:
-            return ()
     try:
+        value = resolve([each.strip() for each in path.split(".")[:-1]], ns)
         return [each for each in dir(value) if type(each) is str and each.isidentifier()]
     except Exception:
         return ()
+
+
+def resolve(names, ns):
+    """The object that a dotted name means, without running any code of it. LookupError, AttributeError: it means none."""
+    first, *rest = names
+    value = ns[first] if first in ns else vars(builtins)[first]
+    for name in rest:
+        value = attribute(value, name)
+    return value
 
 
 def attribute(value, name):

@@ -333,6 +333,8 @@ class SList(list):
         return SList(sorted(self, key=key))
 
 
+page = print  # page(text): shows help; a notebook has a pager for it
+next_input = None  # next_input(text, replace): where a front end can be given the next cell
 approve = None  # the kernel's, where somebody must agree: approve(name, args) answers the arguments to run with
 
 
@@ -708,7 +710,8 @@ class InteractiveBase:
         self.user_module = user_module
 
     def set_next_input(self, s, replace=False):
-        pass
+        if next_input is not None:
+            next_input(s, replace)
 
     def ask_exit(self):
         pass  # exit() in a cell is the kernel's business

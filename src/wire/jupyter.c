@@ -4,6 +4,7 @@
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/params.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "wire/json_check.h"
@@ -84,6 +85,7 @@ enum cell__jupyter_status cell__jupyter_decode(const struct cell__jupyter_part *
 		at++;
 	if (at == n_parts)
 		return CELL_JUPYTER_NO_DELIMITER;
+	const size_t n_ids = at;
 	parts += at + 1;
 	n_parts -= at + 1;
 	if (n_parts < PARTS_AFTER_DELIMITER)
@@ -98,11 +100,13 @@ enum cell__jupyter_status cell__jupyter_decode(const struct cell__jupyter_part *
 		return CELL_JUPYTER_BAD_SIGNATURE;
 	if (was_seen(seen, digest))
 		return CELL_JUPYTER_REPLAYED;
-	struct cell__jupyter_message message = { .header = load(&parts[1]), .parent = load(&parts[2]), .content = load(&parts[4]) };
-	json_t *metadata = load(&parts[3]);
-	bool complete = message.header && message.parent && message.content && metadata;
-	json_decref(metadata);
-	if (!complete) {
+	struct cell__jupyter_message message = { .header = load(&parts[1]),
+						 .parent = load(&parts[2]),
+						 .metadata = load(&parts[3]),
+						 .content = load(&parts[4]),
+						 .n_ids = n_ids,
+						 .buffers = n_ids + 1 + PARTS_AFTER_DELIMITER };
+	if (!message.header || !message.parent || !message.content || !message.metadata) {
 		cell__jupyter_message_finish(&message);
 		return CELL_JUPYTER_NOT_JSON;
 	}
@@ -127,6 +131,7 @@ void cell__jupyter_message_finish(struct cell__jupyter_message *message)
 	json_decref(message->header);
 	json_decref(message->parent);
 	json_decref(message->content);
+	json_decref(message->metadata);
 	*message = (struct cell__jupyter_message){ 0 };
 }
 
@@ -164,7 +169,7 @@ int cell__jupyter_encode(const struct cell__jupyter_out *out, const char *key, s
 		return -1;
 	struct cell__jupyter_part parts[4] = {
 		{ ret_header->data, ret_header->size },
-		{ "{}", 2 },
+		{ out->parent ? out->parent : "{}", out->parent ? strlen(out->parent) : 2 },
 		{ out->metadata, strlen(out->metadata) },
 		{ out->content, out->content_size },
 	};
@@ -172,4 +177,51 @@ int cell__jupyter_encode(const struct cell__jupyter_out *out, const char *key, s
 		return -1;
 	to_hex(digest, ret_signature);
 	return 0;
+}
+
+/* ---- the connection file ---- */
+
+static int read_endpoint(const json_t *root, const char *transport, const char *ip, const char *name, char *endpoint,
+			 struct cell_error *err)
+{
+	const json_t *port = json_object_get(root, name);
+	if (!json_is_integer(port) || json_integer_value(port) < 1 || json_integer_value(port) > 65535)
+		return cell_fail(err, CELL_E_INVALID, 0, "the connection file's %s is not a port (1-65535)", name);
+	int n = snprintf(endpoint, CELL_JUPYTER_ENDPOINT_BYTES, "%s://%s%s%lld", transport, ip, strcmp(transport, "ipc") == 0 ? "-" : ":",
+			 (long long)json_integer_value(port));
+	if (n < 0 || (size_t)n >= CELL_JUPYTER_ENDPOINT_BYTES)
+		return cell_fail(err, CELL_E_LIMIT, 0, "the connection file's ip is too long");
+	return 0;
+}
+
+int cell__jupyter_connection_parse(const char *text, size_t size, struct cell__jupyter_connection *ret_connection, struct cell_error *err)
+{
+	static const char *const ports[CELL_JUPYTER_PORTS] = { "shell_port", "iopub_port", "stdin_port", "control_port", "hb_port" };
+	struct cell__jupyter_connection connection;
+	json_error_t bad;
+	json_t *root = size <= CELL_JUPYTER_MAX_CONNECTION_BYTES ? json_loadb(text, size, 0, &bad) : NULL;
+	const char *transport = json_string_value(json_object_get(root, "transport")), *ip = json_string_value(json_object_get(root, "ip"));
+	const char *key = json_string_value(json_object_get(root, "key"));
+	const char *scheme = json_string_value(json_object_get(root, "signature_scheme"));
+	int rc = 0;
+	if (!json_is_object(root))
+		rc = cell_fail(err, CELL_E_INVALID, 0, "the connection file is not a JSON object");
+	else if (transport && strcmp(transport, "tcp") != 0 && strcmp(transport, "ipc") != 0)
+		rc = cell_fail(err, CELL_E_INVALID, 0, "the connection file's transport is '%.40s', expected tcp or ipc", transport);
+	else if (!ip || !*ip || strlen(ip) != json_string_length(json_object_get(root, "ip")))
+		rc = cell_fail(err, CELL_E_INVALID, 0, "the connection file has no ip");
+	else if (scheme && strcmp(scheme, "hmac-sha256") != 0)
+		rc = cell_fail(err, CELL_E_INVALID, 0, "the connection file's signature_scheme is '%.40s', expected hmac-sha256", scheme);
+	else if (!key || !*key)
+		rc = cell_fail(err, CELL_E_INVALID, 0, "the connection file has no key: anybody who reaches the kernel could run code");
+	else if (strlen(key) > CELL_JUPYTER_MAX_KEY_BYTES || strlen(key) != json_string_length(json_object_get(root, "key")))
+		rc = cell_fail(err, CELL_E_LIMIT, 0, "the connection file's key is longer than %u bytes", CELL_JUPYTER_MAX_KEY_BYTES);
+	for (size_t i = 0; rc == 0 && i < CELL_JUPYTER_PORTS; i++)
+		rc = read_endpoint(root, transport ? transport : "tcp", ip, ports[i], connection.endpoint[i], err);
+	if (rc == 0) {
+		snprintf(connection.key, sizeof connection.key, "%s", key);
+		*ret_connection = connection;
+	}
+	json_decref(root);
+	return rc;
 }

@@ -39,8 +39,10 @@ struct cell__jupyter_seen {
 struct cell__jupyter_message {
 	const char *type, *id;                 /* of its header; never NULL */
 	const char *parent_id, *parent_session; /* of the request it belongs to; "" without one */
-	json_t *content;                       /* an object */
+	json_t *content, *metadata;            /* objects */
 	json_t *header, *parent;
+	size_t n_ids;     /* routing ids: the parts before the delimiter */
+	size_t buffers;   /* index of the first part behind the content */
 };
 
 enum cell__jupyter_status {
@@ -60,10 +62,10 @@ enum cell__jupyter_status cell__jupyter_decode(const struct cell__jupyter_part *
 void cell__jupyter_message_finish(struct cell__jupyter_message *message);
 const char *cell__jupyter_status_word(enum cell__jupyter_status status);
 
-/* The four JSON parts of a message and its signature; content and metadata are JSON texts. */
+/* The four JSON parts of a message and its signature; parent (NULL: none), content and metadata are JSON texts. */
 struct cell__jupyter_out {
 	const char *type, *id, *session, *date;
-	const char *metadata, *content;
+	const char *parent, *metadata, *content;
 	size_t content_size;
 };
 /* The header's text goes into *ret_header; -1: out of memory. */
@@ -71,5 +73,27 @@ int cell__jupyter_encode(const struct cell__jupyter_out *out, const char *key, s
 			 char ret_signature[CELL_JUPYTER_SIGNATURE_BYTES + 1]);
 
 #define CELL_JUPYTER_DELIMITER "<IDS|MSG>"
+
+/* ---- the connection file: where a kernel listens ---- */
+
+#define CELL_JUPYTER_MAX_CONNECTION_BYTES (64u * 1024u)
+#define CELL_JUPYTER_ENDPOINT_BYTES 256u
+#define CELL_JUPYTER_MAX_KEY_BYTES 256u
+
+enum cell__jupyter_port {
+	CELL_JUPYTER_PORT_SHELL,
+	CELL_JUPYTER_PORT_IOPUB,
+	CELL_JUPYTER_PORT_STDIN,
+	CELL_JUPYTER_PORT_CONTROL,
+	CELL_JUPYTER_PORT_HB,
+	CELL_JUPYTER_PORTS
+};
+
+struct cell__jupyter_connection {
+	char endpoint[CELL_JUPYTER_PORTS][CELL_JUPYTER_ENDPOINT_BYTES]; /* "tcp://127.0.0.1:5555", "ipc:///run/kernel-1" */
+	char key[CELL_JUPYTER_MAX_KEY_BYTES + 1];                       /* never empty */
+};
+/* A file without a key or with another signature scheme than hmac-sha256 is refused: anybody could send code. */
+int cell__jupyter_connection_parse(const char *text, size_t size, struct cell__jupyter_connection *ret_connection, struct cell_error *err);
 
 #endif
