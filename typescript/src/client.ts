@@ -1,0 +1,448 @@
+import { CodeError, WorkcellError } from "./errors.js";
+import { readEvents } from "./sse.js";
+import type {
+	Command as CommandInfo, Committed, Diff, Health, Points, PostV1SessionsBody, PostV1SessionsSessionApprovalsIdBody,
+	PostV1SessionsSessionCommandsBody, PostV1SessionsSessionFilesCommitBody, PostV1SessionsSessionForkBody, PostV1SessionsSessionRaceBody, Race, Run, Session as SessionInfo,
+	Sessions, Written,
+} from "./types.js";
+
+export interface ClientOptions {
+	/** "http://127.0.0.1:8080" */
+	url: string;
+	/** A token of the server; without one none is sent. */
+	token?: string;
+	/** Instead of the global fetch(). */
+	fetch?: typeof fetch;
+}
+
+/** A part of something that was shown: text, or bytes in base64. */
+export interface MimePart {
+	type: string;
+	text?: string;
+	base64?: string;
+}
+
+export interface CellFailure {
+	type: string;
+	message: string;
+	traceback: string;
+	code: string;
+}
+
+/** What a cell did, as `workcell run --json` prints it. */
+export interface CellResult {
+	value: unknown;
+	repr: string | null;
+	mime: Record<string, string>;
+	stdout: string;
+	stderr: string;
+	text: string;
+	error: CellFailure | null;
+	images: string[];
+	duration_ms: number;
+	/** "kept", "restored" or "lost": what became of the variables. */
+	state: string;
+	[more: string]: unknown;
+}
+
+export interface CallInfo {
+	id: number;
+	kind: string;
+	tool: string;
+	callable: string;
+	args: Record<string, unknown>;
+	[more: string]: unknown;
+}
+
+/** An event of a run, in the order of what happened; the last one is the result. */
+export type RunEvent =
+	| { type: "chunk"; stream: "stdout" | "stderr"; text?: string; base64?: string; id: string }
+	| { type: "display" | "image"; parts: MimePart[]; id: string }
+	| ({ type: "call_started" | "call_ended" | "approval" | "approval_ended"; event: string } & CallInfo)
+	| { type: "gap"; missed: number; id: string }
+	| { type: "result"; result: CellResult; id: string };
+
+export type CommandEvent =
+	| { type: "chunk"; stream: "stdout" | "stderr"; text?: string; base64?: string; id: string }
+	| ({ type: "started"; id: string } & Partial<CommandInfo>)
+	| { type: "gap"; dropped: number; id: string }
+	| { type: "ended"; command: CommandInfo; id: string };
+
+export interface RunOptions {
+	/** Seconds; 0 or nothing: the server's default. */
+	timeout?: number;
+	/** Ends the wait; the cell is cancelled on the server. */
+	signal?: AbortSignal;
+	/** Gets every event but the result. */
+	onEvent?: (event: RunEvent) => void;
+	/** false: a failed cell is a result with `error`, not an exception. */
+	raise?: boolean;
+}
+
+export interface FileInfo {
+	name?: string;
+	path?: string;
+	type: string;
+	size?: number;
+	[more: string]: unknown;
+}
+
+type Body = Record<string, unknown> | undefined;
+
+/** One connection's settings and the requests below everything else. */
+export class Client {
+	readonly url: string;
+	private readonly token: string | undefined;
+	private readonly fetcher: typeof fetch;
+
+	constructor(options: ClientOptions | string) {
+		const given = typeof options === "string" ? { url: options } : options;
+		this.url = given.url.replace(/\/+$/, "");
+		this.token = given.token;
+		this.fetcher = given.fetch ?? fetch.bind(globalThis);
+	}
+
+	/** One request; an answer that is not a success is a WorkcellError. */
+	async send(method: string, path: string, init: { json?: Body; body?: BodyInit; accept?: string; headers?: Record<string, string>; signal?: AbortSignal | undefined } = {}): Promise<Response> {
+		const headers: Record<string, string> = { ...init.headers };
+		if (this.token !== undefined)
+			headers["Authorization"] = `Bearer ${this.token}`;
+		if (init.json !== undefined)
+			headers["Content-Type"] = "application/json";
+		if (init.accept !== undefined)
+			headers["Accept"] = init.accept;
+		const request: RequestInit = { method, headers, redirect: "error" };
+		if (init.signal)
+			request.signal = init.signal;
+		if (init.json !== undefined)
+			request.body = JSON.stringify(init.json);
+		else if (init.body !== undefined)
+			request.body = init.body;
+		const response = await this.fetcher(this.url + path, request);
+		if (!response.ok)
+			throw await failure(response);
+		return response;
+	}
+
+	async json<T>(method: string, path: string, json?: Body, signal?: AbortSignal): Promise<T> {
+		const response = await this.send(method, path, { ...(json === undefined ? {} : { json }), signal });
+		const text = await response.text();
+		return (text === "" ? undefined : JSON.parse(text)) as T;
+	}
+
+	health(): Promise<Health> {
+		return this.json<Health>("GET", "/health");
+	}
+
+	/** Opens a session; close() it, or let `await using` do that. */
+	async open(options: PostV1SessionsBody = {}): Promise<Session> {
+		return new Session(this, (await this.json<SessionInfo>("POST", "/v1/sessions", options)).session_id);
+	}
+
+	/** A session that exists already. */
+	session(id: string): Session {
+		return new Session(this, id);
+	}
+
+	async sessions(): Promise<SessionInfo[]> {
+		return (await this.json<Sessions>("GET", "/v1/sessions")).sessions;
+	}
+
+	/** The calls of all sessions that wait for a person. */
+	async approvals(): Promise<CallInfo[]> {
+		return (await this.json<{ approvals: CallInfo[] }>("GET", "/v1/approvals")).approvals;
+	}
+}
+
+async function failure(response: Response): Promise<WorkcellError> {
+	const text = await response.text().catch(() => "");
+	let detail = text || response.statusText, code = "";
+	try {
+		const body = JSON.parse(text) as { detail?: unknown; code?: string };
+		detail = typeof body.detail === "string" ? body.detail : JSON.stringify(body.detail ?? text);
+		code = body.code ?? "";
+	} catch {
+		// not from the server itself: a proxy's page
+	}
+	return new WorkcellError(`HTTP ${response.status}: ${detail}`, code, response.status);
+}
+
+const segment = encodeURIComponent;
+
+export class Session {
+	private readonly path: string;
+	readonly files: Files;
+	readonly commands: Commands;
+
+	constructor(readonly client: Client, readonly id: string) {
+		this.path = `/v1/sessions/${segment(id)}`;
+		this.files = new Files(client, this.path);
+		this.commands = new Commands(client, this.path);
+	}
+
+	info(): Promise<SessionInfo> {
+		return this.client.json<SessionInfo>("GET", this.path);
+	}
+
+	/** Begins a cell and yields its events, the result last. Leaving the loop early leaves the cell running. */
+	async *stream(code: string, options: { timeout?: number; signal?: AbortSignal } = {}): AsyncGenerator<RunEvent, void, undefined> {
+		const response = await this.client.send("POST", `${this.path}/runs`, {
+			json: { code, ...(options.timeout === undefined ? {} : { timeout: options.timeout }) },
+			accept: "text/event-stream", signal: options.signal,
+		});
+		yield* runEvents(response);
+	}
+
+	/** Runs a cell and waits for its result. */
+	async run(code: string, options: RunOptions = {}): Promise<CellResult> {
+		const response = await this.client.send("POST", `${this.path}/runs`, {
+			json: { code, ...(options.timeout === undefined ? {} : { timeout: options.timeout }) },
+			accept: "text/event-stream", signal: options.signal,
+		});
+		const run = response.headers.get("X-Run-ID");
+		let result: CellResult | undefined;
+		try {
+			for await (const event of runEvents(response)) {
+				if (event.type === "result")
+					result = event.result;
+				else
+					options.onEvent?.(event);
+			}
+		} catch (error) {
+			if (options.signal?.aborted && run !== null)
+				await this.cancel(Number(run)).catch(() => undefined);
+			throw error;
+		}
+		if (!result)
+			throw new WorkcellError("the stream ended without a result", "protocol", response.status);
+		if (result.error && options.raise !== false)
+			throw new CodeError(result.error.type, result.error.message, result.error.traceback, result.error.code);
+		return result;
+	}
+
+	/** Queues a cell and returns; events() and result() follow it. */
+	start(code: string, options: { timeout?: number } = {}): Promise<Run> {
+		return this.client.json<Run>("POST", `${this.path}/runs`, { code, ...options });
+	}
+
+	runInfo(run: number): Promise<Run> {
+		return this.client.json<Run>("GET", `${this.path}/runs/${run}`);
+	}
+
+	/** The events of a run, also of one that has ended a while ago; after: the id of the last event that was seen. */
+	async *events(run: number, after?: string, signal?: AbortSignal): AsyncGenerator<RunEvent, void, undefined> {
+		yield* runEvents(await this.client.send("GET", `${this.path}/runs/${run}/events`, {
+			headers: after === undefined ? {} : { "Last-Event-ID": after }, accept: "text/event-stream", signal,
+		}));
+	}
+
+	cancel(run: number): Promise<Run> {
+		return this.client.json<Run>("DELETE", `${this.path}/runs/${run}`);
+	}
+
+	async interrupt(): Promise<void> {
+		await this.client.send("POST", `${this.path}/interrupt`);
+	}
+
+	async reset(): Promise<void> {
+		await this.client.send("POST", `${this.path}/reset`);
+	}
+
+	async close(): Promise<void> {
+		await this.client.send("DELETE", this.path);
+	}
+
+	[Symbol.for("Symbol.asyncDispose")](): Promise<void> {
+		return this.close();
+	}
+
+	// approvals
+
+	async approvals(): Promise<CallInfo[]> {
+		return (await this.client.json<{ approvals: CallInfo[] }>("GET", `${this.path}/approvals`)).approvals;
+	}
+
+	async answer(id: number, answer: PostV1SessionsSessionApprovalsIdBody): Promise<void> {
+		await this.client.send("POST", `${this.path}/approvals/${id}`, { json: answer });
+	}
+
+	// branches
+
+	/** A session that continues from this one's state. */
+	async fork(options: Omit<PostV1SessionsSessionForkBody, "n"> = {}): Promise<Session> {
+		return new Session(this.client, (await this.client.json<SessionInfo>("POST", `${this.path}/fork`, options)).session_id);
+	}
+
+	/** So many of them, or none. */
+	async forks(n: number, options: Omit<PostV1SessionsSessionForkBody, "n"> = {}): Promise<Session[]> {
+		const made = await this.client.json<Sessions>("POST", `${this.path}/fork`, { ...options, n });
+		return made.sessions.map((each) => new Session(this.client, each.session_id));
+	}
+
+	checkpoint(name: string, options: { drop?: boolean } = {}): Promise<Points> {
+		return this.client.json<Points>("POST", `${this.path}/checkpoints`, { name, ...options });
+	}
+
+	checkpoints(): Promise<Points> {
+		return this.client.json<Points>("GET", `${this.path}/checkpoints`);
+	}
+
+	async dropCheckpoint(name: string): Promise<void> {
+		await this.client.send("DELETE", `${this.path}/checkpoints/${segment(name)}`);
+	}
+
+	/** Goes back to a checkpoint, or by a number of cells. */
+	rewind(to: string | number): Promise<SessionInfo> {
+		return this.client.json<SessionInfo>("POST", `${this.path}/rewind`, typeof to === "string" ? { name: to } : { cells: to });
+	}
+
+	race(options: PostV1SessionsSessionRaceBody): Promise<Race> {
+		return this.client.json<Race>("POST", `${this.path}/race`, options);
+	}
+
+	/** Changes in the layer over the workspace. */
+	diff(): Promise<Diff> {
+		return this.client.json<Diff>("GET", `${this.path}/files/diff`);
+	}
+
+	commit(options: PostV1SessionsSessionFilesCommitBody = {}): Promise<Committed> {
+		return this.client.json<Committed>("POST", `${this.path}/files/commit`, options);
+	}
+
+	async discard(): Promise<void> {
+		await this.client.send("POST", `${this.path}/files/discard`);
+	}
+}
+
+async function* runEvents(response: Response): AsyncGenerator<RunEvent, void, undefined> {
+	if (!response.body)
+		throw new WorkcellError("the answer has no stream", "protocol", response.status);
+	for await (const event of readEvents(response.body)) {
+		const data = JSON.parse(event.data) as Record<string, unknown>;
+		if (event.type === "result") {
+			yield { type: "result", result: data as unknown as CellResult, id: event.id };
+			return;
+		}
+		if (event.type === "approval" || event.type === "approval_ended" || event.type === "call_started" || event.type === "call_ended")
+			yield { ...data, type: event.type, event: event.id } as unknown as RunEvent;
+		else
+			yield { ...data, type: event.type, id: event.id } as unknown as RunEvent;
+	}
+}
+
+/** Files of the session's workspace. */
+export class Files {
+	constructor(private readonly client: Client, private readonly path: string) {}
+
+	private place(path: string): string {
+		return `${this.path}/files/${path.split("/").map(segment).join("/")}`;
+	}
+
+	async read(path: string): Promise<Uint8Array> {
+		return new Uint8Array(await (await this.client.send("GET", this.place(path))).arrayBuffer());
+	}
+
+	async readText(path: string): Promise<string> {
+		return (await this.client.send("GET", this.place(path))).text();
+	}
+
+	/** The bytes as they come, for large files. */
+	async stream(path: string): Promise<ReadableStream<Uint8Array>> {
+		const response = await this.client.send("GET", this.place(path));
+		if (!response.body)
+			throw new WorkcellError("the answer has no stream", "protocol", response.status);
+		return response.body;
+	}
+
+	async write(path: string, content: string | Uint8Array | Blob): Promise<Written> {
+		const response = await this.client.send("PUT", this.place(path), {
+			body: content as BodyInit, headers: { "Content-Type": "application/octet-stream" },
+		});
+		return (await response.json()) as Written;
+	}
+
+	/** What is in a folder. */
+	async list(path = ""): Promise<FileInfo[]> {
+		const answer = await this.client.json<{ entries: FileInfo[] }>("GET", `${this.path}/files?format=json&path=${segment(path)}`);
+		return answer.entries;
+	}
+
+	async remove(path: string, options: { recursive?: boolean } = {}): Promise<void> {
+		await this.client.send("DELETE", this.place(path) + (options.recursive ? "?recursive=true" : ""));
+	}
+}
+
+/** Programs that run where the session's code does. */
+export class Commands {
+	constructor(private readonly client: Client, private readonly path: string) {}
+
+	async start(command: string | string[], options: Omit<PostV1SessionsSessionCommandsBody, "argv" | "line"> = {}): Promise<Command> {
+		const what = typeof command === "string" ? { line: command } : { argv: command };
+		const info = await this.client.json<CommandInfo>("POST", `${this.path}/commands`, { ...options, ...what });
+		return new Command(this.client, `${this.path}/commands/${segment(info.command_id)}`, info);
+	}
+
+	/** Runs it to its end; the output as text. */
+	async run(command: string | string[], options: Omit<PostV1SessionsSessionCommandsBody, "argv" | "line"> = {}): Promise<{ stdout: string; stderr: string; exitCode: number | null }> {
+		const started = await this.start(command, { blocks: true, ...options });
+		const text = { stdout: "", stderr: "" };
+		let exitCode: number | null = null;
+		for await (const event of started.output()) {
+			if (event.type === "chunk")
+				text[event.stream] += event.text ?? new TextDecoder().decode(Uint8Array.from(atob(event.base64 ?? ""), (c) => c.charCodeAt(0)));
+			else if (event.type === "ended")
+				exitCode = event.command.exit_code;
+		}
+		return { ...text, exitCode };
+	}
+
+	async list(): Promise<CommandInfo[]> {
+		return (await this.client.json<{ commands: CommandInfo[] }>("GET", `${this.path}/commands`)).commands;
+	}
+}
+
+export class Command {
+	constructor(private readonly client: Client, private readonly path: string, readonly started: CommandInfo) {}
+
+	get id(): string {
+		return this.started.command_id;
+	}
+
+	info(): Promise<CommandInfo> {
+		return this.client.json<CommandInfo>("GET", this.path);
+	}
+
+	/** Its output from a position on, to its end. */
+	async *output(after?: string, signal?: AbortSignal): AsyncGenerator<CommandEvent, void, undefined> {
+		const response = await this.client.send("GET", `${this.path}/output`, {
+			headers: after === undefined ? {} : { "Last-Event-ID": after }, accept: "text/event-stream", signal,
+		});
+		if (!response.body)
+			throw new WorkcellError("the answer has no stream", "protocol", response.status);
+		for await (const event of readEvents(response.body)) {
+			const data = JSON.parse(event.data) as Record<string, unknown>;
+			if (event.type === "ended") {
+				yield { type: "ended", command: data as unknown as CommandInfo, id: event.id };
+				return;
+			}
+			yield { ...data, type: event.type, id: event.id } as unknown as CommandEvent;
+		}
+	}
+
+	async write(text: string): Promise<void> {
+		await this.client.send("POST", `${this.path}/stdin`, { json: { text } });
+	}
+
+	async closeStdin(): Promise<void> {
+		await this.client.send("POST", `${this.path}/stdin`, { json: { close: true } });
+	}
+
+	/** "TERM", "KILL", "INT", ... to its process group. */
+	async signal(signal: string): Promise<void> {
+		await this.client.send("POST", `${this.path}/signal`, { json: { signal: signal.replace(/^SIG/, "") } });
+	}
+
+	async drop(): Promise<void> {
+		await this.client.send("DELETE", this.path);
+	}
+}

@@ -1,0 +1,154 @@
+// Against a server that tests/e2e/test_typescript.py has started. WORKCELL_DIST: the compiled client.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+const { Client, CodeError, EventParser, WorkcellError } = await import(process.env.WORKCELL_DIST + "/index.js");
+const client = new Client({ url: process.env.WORKCELL_URL, token: process.env.WORKCELL_TOKEN });
+
+async function withSession(body, options) {
+	const session = await client.open(options);
+	try {
+		return await body(session);
+	} finally {
+		await session.close();
+	}
+}
+
+test("cells keep their variables; a failure is an exception", () => withSession(async (session) => {
+	await session.run("x = 20");
+	const result = await session.run("print('hé'); x * 2.1");
+	assert.equal(result.value, 42);
+	assert.equal(result.stdout, "hé\n");
+	await assert.rejects(session.run("1 / 0"), (error) => error instanceof CodeError && error.type === "ZeroDivisionError" && error.code === "exception");
+	assert.equal((await session.run("1 / 0", { raise: false })).error.type, "ZeroDivisionError");
+	assert.equal((await session.info()).session_id, session.id);
+	assert.ok((await client.sessions()).some((each) => each.session_id === session.id));
+	await session.reset();
+	assert.equal((await session.run("'x' in globals()")).value, false);
+}));
+
+test("events come in order, and again after their ids", () => withSession(async (session) => {
+	const types = [], texts = [];
+	for await (const event of session.stream("import sys\nprint('one')\ndisplay(3)\nprint('two', file=sys.stderr)\n7")) {
+		types.push(event.type);
+		if (event.type === "chunk")
+			texts.push([event.stream, event.text]);
+	}
+	assert.deepEqual(texts, [["stdout", "one\n"], ["stderr", "two\n"]]);
+	assert.equal(types.at(-1), "result");
+	assert.ok(types.includes("display"));
+	const run = await session.start("for i in range(3): print(i, flush=True)\n'end'");
+	const all = [];
+	for await (const event of session.events(run.run_id))
+		all.push(event);
+	assert.equal(all.at(-1).result.value, "end");
+	const again = [];
+	for await (const event of session.events(run.run_id, all.at(-2).id))
+		again.push(event.type);
+	assert.deepEqual(again, ["result"]);
+	assert.equal((await session.runInfo(run.run_id)).state, "ended");
+}));
+
+test("a run can be given up, interrupted, timed out", () => withSession(async (session) => {
+	const controller = new AbortController();
+	const started = session.run("print('on', flush=True)\nwhile True: pass", {
+		signal: controller.signal, onEvent: () => controller.abort() });
+	await assert.rejects(started, (error) => error.name === "AbortError");
+	assert.equal((await session.run("1 + 1")).value, 2); // the endless cell was cancelled
+	await assert.rejects(session.run("while True: pass", { timeout: 0.2 }), (error) => error.code === "timeout");
+	const endless = session.run("print('on', flush=True)\nwhile True: pass", { onEvent: () => session.interrupt() });
+	await assert.rejects(endless, (error) => error.code === "interrupted");
+}));
+
+test("approvals", () => withSession(async (session) => {
+	const asked = [];
+	const result = await session.run("!echo ran", {
+		onEvent: (event) => {
+			if (event.type === "approval") {
+				asked.push(event);
+				session.approvals().then(([call]) => session.answer(call.id, { accept: true }));
+			}
+		} });
+	assert.equal(asked[0].kind, "shell");
+	assert.match(result.stdout, /ran/);
+	const refused = session.run("!echo ran", { onEvent: (event) => event.type === "approval" && session.answer(event.id, { accept: false, reason: "no" }) });
+	await assert.rejects(refused, (error) => error.type === "ApprovalRejectedError" && error.message.includes("no"));
+	assert.deepEqual(await client.approvals(), []);
+}));
+
+test("branches", () => withSession(async (session) => {
+	await session.run("x = 1");
+	await session.checkpoint("first");
+	const fork = await session.fork();
+	await fork.run("x = 2");
+	assert.equal((await session.run("x")).value, 1);
+	assert.equal((await fork.run("x")).value, 2);
+	await fork.close();
+	await session.run("x = 3");
+	await session.rewind("first");
+	assert.equal((await session.run("x")).value, 1);
+	assert.deepEqual((await session.checkpoints()).points.map((each) => each.name), ["first"]);
+	await session.dropCheckpoint("first");
+	const race = await session.race({ codes: ["x = 10", "x = 30", "x = 20"], judge: "x" });
+	assert.equal(race.winner, 1);
+	assert.equal((await session.run("x")).value, 30);
+	for (const each of await session.forks(2))
+		await each.close();
+}));
+
+test("files, and a layer over them", () => withSession(async (session) => {
+	await session.files.write("a folder/ä.txt", "text\n");
+	assert.equal(await session.files.readText("a folder/ä.txt"), "text\n");
+	assert.deepEqual(await session.files.read("a folder/ä.txt"), new TextEncoder().encode("text\n"));
+	assert.equal((await session.run("open('a folder/ä.txt').read()")).value, "text\n");
+	const names = (await session.files.list("a folder")).map((each) => each.name ?? each.path);
+	assert.ok(names.some((name) => name.endsWith("ä.txt")), JSON.stringify(names));
+	let bytes = 0;
+	for await (const chunk of await session.files.stream("a folder/ä.txt"))
+		bytes += chunk.length;
+	assert.equal(bytes, 5);
+	const diff = await session.diff();
+	assert.ok(diff.files.some((each) => each.path === "a folder/ä.txt" && each.change === "added"));
+	assert.ok((await session.commit({ paths: ["a folder"] })).committed.length > 0);
+	await session.files.remove("a folder", { recursive: true });
+	await session.discard();
+	await assert.rejects(session.files.read("nothing"), (error) => error instanceof WorkcellError && error.code === "not_found" && error.status === 404);
+}));
+
+test("commands", () => withSession(async (session) => {
+	assert.deepEqual(await session.commands.run("echo out; echo err >&2; exit 3"), { stdout: "out\n", stderr: "err\n", exitCode: 3 });
+	const cat = await session.commands.start(["cat"], { stdin: true });
+	await cat.write("typed\n");
+	await cat.closeStdin();
+	const texts = [];
+	for await (const event of cat.output())
+		if (event.type === "chunk")
+			texts.push(event.text);
+	assert.equal(texts.join(""), "typed\n");
+	const sleep = await session.commands.start(["sleep", "60"]);
+	assert.ok((await session.commands.list()).some((each) => each.command_id === sleep.id));
+	await sleep.signal("SIGKILL");
+	for await (const event of sleep.output())
+		if (event.type === "ended")
+			assert.equal(event.command.exit_code, 137);
+	await sleep.drop();
+}));
+
+test("wrong tokens and sessions", async () => {
+	const stranger = new Client({ url: process.env.WORKCELL_URL + "/", token: "wrong" });
+	await assert.rejects(stranger.open(), (error) => error.code === "unauthorized" && error.status === 401);
+	await assert.rejects(client.session("../../health").info(), (error) => error instanceof WorkcellError && error.status === 404);
+	assert.equal((await client.health()).status, "healthy");
+});
+
+test("the parser of events, cut anywhere", () => {
+	const text = "\ufeff: comment\r\nid: 1\r\nevent: chunk\r\ndata: a\r\ndata:  b\r\n\r\ndata\n\nevent: x\n\nid: 2\rdata: é\r\r";
+	const expected = [{ type: "chunk", data: "a\n b", id: "1" }, { type: "message", data: "", id: "1" }, { type: "message", data: "é", id: "2" }];
+	for (let size = 1; size <= text.length; size++) {
+		const parser = new EventParser(), events = [];
+		for (let at = 0; at < text.length; at += size)
+			events.push(...parser.push(text.slice(at, at + size)));
+		events.push(...parser.push("\n")); // what a held carriage return waits for
+		assert.deepEqual(events, expected, `in pieces of ${size}`);
+	}
+});
