@@ -1,0 +1,156 @@
+// Calls that wait for a person, of all sessions that this login may answer. Made for the keyboard.
+import { signal } from '@preact/signals';
+import type { JSX } from 'preact';
+import { useEffect, useRef, useState } from 'preact/hooks';
+import { ask, Failure, may } from './api';
+import { compare, Diff, plain, Shown } from './text';
+import { act, ago, Page, say } from './ui';
+
+export interface Waiting {
+  id: number; request_id: string; kind: string; tool: string; callable: string; adapter: string; session_id: string; args: any; reason: string | null;
+  rule: string | null; waited_ms: number;
+}
+
+export const waiting = signal<Waiting[]>([]);
+const seen = new Set<string>();
+const EVERY = 1000; // ms between two looks
+
+function nameOf(each: Waiting): string {
+  return each.callable ? `${each.tool}.${each.callable}` : each.tool;
+}
+
+function notify(each: Waiting): void {
+  if (!('Notification' in window) || Notification.permission !== 'granted' || (!document.hidden && location.hash === '#/approvals')) return;
+  const shown = new Notification('A call waits for approval', { body: plain(`${nameOf(each)} ${each.reason ?? ''}`).slice(0, 200), tag: each.request_id });
+  shown.onclick = () => {
+    window.focus();
+    location.hash = '#/approvals';
+  };
+}
+
+async function look(): Promise<void> {
+  const found = await ask<{ approvals: Waiting[] }>('GET', `/v1/approvals${may('admin') || may('approve') ? '?all=true' : ''}`);
+  for (const each of found.approvals) {
+    if (!seen.has(each.request_id)) notify(each);
+    seen.add(each.request_id);
+  }
+  found.approvals.sort((a, b) => b.waited_ms - a.waited_ms); // the oldest first: the others stay where they are
+  const keys = (list: Waiting[]): string => list.map((each) => each.request_id).join();
+  if (keys(found.approvals) !== keys(waiting.value)) waiting.value = found.approvals;
+}
+
+/** For as long as somebody is logged in, whatever page is shown. */
+export function useInbox(): void {
+  useEffect(() => {
+    let alive = true, next = 0;
+    const turn = async (): Promise<void> => {
+      try {
+        if (may('read')) await look();
+      } catch { /* the line at the top says that the server is away */ }
+      if (alive) next = setTimeout(turn, EVERY) as unknown as number;
+    };
+    void turn();
+    return () => { alive = false; clearTimeout(next); };
+  }, []);
+}
+
+/** A workflow or a file that would be replaced: what changes in it. */
+function Change({ each }: { each: Waiting }): JSX.Element | null {
+  const [before, setBefore] = useState<string | null>(null);
+  const text: unknown = each.args?.source ?? each.args?.content ?? each.args?.text;
+  const path: unknown = each.args?.path ?? each.args?.file ?? each.args?.filename;
+  useEffect(() => {
+    const from = each.kind === 'workflow' && typeof each.args?.name === 'string'
+      ? ask('GET', `/api/workflows/${encodeURIComponent(each.args.name)}`, undefined, { 'X-Session-ID': each.session_id }).then((found) => String(found.source ?? ''))
+      : typeof path === 'string' && typeof text === 'string'
+        ? ask('GET', `/v1/sessions/${each.session_id}/files?path=${encodeURIComponent(path)}&format=json`).then(async () =>
+          await (await fetch(`/v1/sessions/${each.session_id}/files?path=${encodeURIComponent(path)}`, { headers: { 'X-CSRF-Token': localStorage.getItem('workcell-csrf') ?? '' } })).text())
+        : null;
+    from?.then(setBefore, () => setBefore('')); // there is none yet
+  }, [each.request_id]);
+  if (before === null || typeof text !== 'string') return null;
+  return <><h3>{before ? 'What changes' : 'New text'}</h3><Diff text={compare(before, text)} /></>;
+}
+
+function Card({ each, chosen, choose }: { each: Waiting; chosen: boolean; choose: () => void }): JSX.Element {
+  const whole = JSON.stringify(each.args, null, 2);
+  const [args, setArgs] = useState(whole), [reason, setReason] = useState(''), [busy, setBusy] = useState(false);
+  const card = useRef<HTMLElement>(null), why = useRef<HTMLInputElement>(null);
+  useEffect(() => { if (chosen) card.current?.focus(); }, [chosen]);
+  const answer = async (body: Record<string, unknown>, words: string): Promise<void> => {
+    setBusy(true);
+    try {
+      await ask('POST', `/v1/sessions/${each.session_id}/approvals/${each.id}`, body);
+      say(words);
+    } catch (error) {
+      say(error instanceof Failure && error.status === 404 ? 'Somebody else has answered, or the call has ended.' : (error as Error).message, true);
+    }
+    setBusy(false);
+    waiting.value = waiting.value.filter((other) => other.request_id !== each.request_id);
+    await act(look);
+  };
+  const accept = (always: boolean): void => {
+    let changed: unknown;
+    if (args !== whole) {
+      try {
+        changed = JSON.parse(args);
+      } catch (error) {
+        say(`The arguments are not JSON: ${(error as Error).message}`, true);
+        return;
+      }
+    }
+    void answer({ accept: true, ...(always ? { always } : {}), ...(changed === undefined ? {} : { args: changed }) }, changed === undefined ? 'Accepted.' : 'Accepted with other arguments.');
+  };
+  const reject = (): void => { void answer({ accept: false, ...(reason ? { reason } : {}) }, 'Rejected.'); };
+  const key = (event: KeyboardEvent): void => {
+    if (!may('approve') || event.target !== card.current || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key === 'a') accept(false);
+    else if (event.key === 'A') accept(true);
+    else if (event.key === 'r') why.current?.focus();
+    else if (event.key === 'e') card.current!.querySelector('textarea')?.focus();
+    else return;
+    event.preventDefault();
+  };
+  return (
+    <article ref={card} class={`approval ${chosen ? 'chosen' : ''}`} tabIndex={0} onFocus={choose} onKeyDown={key} aria-label={`${plain(nameOf(each))} waits`}>
+      <header><span class="tag">{each.kind}</span> <b><code><Shown text={nameOf(each)} /></code></b>
+        <a href={`#/session/${each.session_id}`}><code>{each.session_id.slice(0, 12)}</code></a> <small>waits {ago(each.waited_ms / 1000)}</small></header>
+      {(each.reason || each.rule) && <p>Why: <Shown text={[each.rule, each.reason].filter(Boolean).join(': ')} /></p>}
+      <Change each={each} />
+      <label>Arguments{may('approve') ? ', which you may change' : ''}
+        <textarea spellcheck={false} rows={Math.min(14, whole.split('\n').length)} readOnly={!may('approve')} value={args} onInput={(event) => setArgs(event.currentTarget.value)}
+          onKeyDown={(event) => { if (event.key === 'Escape') card.current?.focus(); }} /></label>
+      {/[\u200b-\u200f\u202a-\u202e\u2066-\u2069]/.test(args) && <p class="problem">The arguments contain invisible characters: <Shown text={args} /></p>}
+      {may('approve') && <p class="buttons">
+        <button class="main" disabled={busy} onClick={() => accept(false)}>Accept <kbd>a</kbd></button>
+        <button disabled={busy} onClick={() => accept(true)} title="also every later call of this tool in this session">Always <kbd>A</kbd></button>
+        <input ref={why} placeholder="reason" aria-label="Reason to reject" value={reason} onInput={(event) => setReason(event.currentTarget.value)}
+          onKeyDown={(event) => { if (event.key === 'Enter') reject(); if (event.key === 'Escape') card.current?.focus(); }} />
+        <button disabled={busy} onClick={reject}>Reject <kbd>r</kbd></button></p>}
+    </article>
+  );
+}
+
+export function ApprovalsPage(): JSX.Element {
+  const list = waiting.value, [at, setAt] = useState('');
+  const chosen = list.find((each) => each.request_id === at) ?? list[0];
+  useEffect(() => {
+    const key = (event: KeyboardEvent): void => {
+      const step = event.key === 'j' || event.key === 'ArrowDown' ? 1 : event.key === 'k' || event.key === 'ArrowUp' ? -1 : 0;
+      if (!step || /^(TEXTAREA|INPUT|SELECT)$/.test((event.target as Element).tagName) || !waiting.value.length) return;
+      const now = waiting.value.findIndex((each) => each.request_id === at);
+      setAt(waiting.value[Math.min(Math.max(now + step, 0), waiting.value.length - 1)].request_id);
+      event.preventDefault();
+    };
+    addEventListener('keydown', key);
+    return () => removeEventListener('keydown', key);
+  }, [at]);
+  return (
+    <Page title="Approvals" tools={'Notification' in window && Notification.permission === 'default' &&
+      <p class="buttons"><button onClick={() => void Notification.requestPermission()}>Notify me</button></p>}>
+      <p class="hint"><kbd>j</kbd> <kbd>k</kbd> move, <kbd>a</kbd> accepts, <kbd>A</kbd> accepts always, <kbd>e</kbd> changes the arguments, <kbd>r</kbd> rejects.</p>
+      <div aria-live="polite">{!list.length && <p class="hint">Nothing waits.</p>}</div>
+      {list.map((each) => <Card key={each.request_id} each={each} chosen={each === chosen} choose={() => setAt(each.request_id)} />)}
+    </Page>
+  );
+}

@@ -1,0 +1,123 @@
+// The tree of points and forks of a session, the files in its layer, and a comparison of two branches.
+import type { JSX } from 'preact';
+import { useState } from 'preact/hooks';
+import { ask, may, me } from './api';
+import { Diff, Shown, size } from './text';
+import { act, ago, Problem, type Session, usePolled } from './ui';
+
+interface Point { name: string; cell: number; automatic: boolean; age_ms: number; memory_bytes: number | null; }
+interface Changed { path: string; change: string; type: string; size?: number; diff?: string; protected?: boolean; conflict?: boolean; }
+interface Changes { files: Changed[]; added: number; changed: number; deleted: number; truncated: boolean; }
+
+function Tree({ all, id, parent, seen }: { all: Session[]; id: string; parent: string | null; seen: Set<string> }): JSX.Element {
+  seen.add(id);
+  const children = all.filter((each) => each.parent === id && !seen.has(each.session_id));
+  return (
+    <li>{id === parent ? <b aria-current="true"><code>{id.slice(0, 12)}</code></b> : <a href={`#/session/${id}`}><code>{id.slice(0, 12)}</code></a>}
+      {children.length > 0 && <ul>{children.map((each) => <Tree all={all} id={each.session_id} parent={parent} seen={seen} />)}</ul>}</li>
+  );
+}
+
+function rootOf(all: Session[], id: string): string {
+  const byId = new Map(all.map((each) => [each.session_id, each]));
+  let at = id;
+  for (let n = 0; n < 1000; n++) {
+    const above = byId.get(at)?.parent;
+    if (!above || !byId.has(above)) break;
+    at = above;
+  }
+  return at;
+}
+
+function Points({ id }: { id: string }): JSX.Element {
+  const [found, , refresh] = usePolled<{ points: Point[] }>(`/v1/sessions/${id}/checkpoints`, 3000), [name, setName] = useState('');
+  const change = (work: () => Promise<unknown>, done: string): void => { void act(work, done).then(refresh); };
+  return (
+    <>
+      <ul class="points">{found?.points.map((point) => <li>
+        <Shown text={point.name || `after cell ${point.cell}`} /> <small>cell {point.cell}, {ago(point.age_ms / 1000)} ago, {size(point.memory_bytes)}</small>
+        {may('run') && point.name && <> <button onClick={() => confirm(`Rewind to “${point.name}”? Later changes of variables are lost.`) &&
+          change(() => ask('POST', `/v1/sessions/${id}/rewind`, { name: point.name }), 'Rewound.')}>Rewind</button>
+        <button onClick={() => change(() => ask('DELETE', `/v1/sessions/${id}/checkpoints/${encodeURIComponent(point.name)}`), 'Dropped.')}>Drop</button></>}
+      </li>)}</ul>
+      {may('run') && <form class="line" onSubmit={(event) => {
+        event.preventDefault();
+        change(() => ask('POST', `/v1/sessions/${id}/checkpoints`, { name }), 'Kept.');
+        setName('');
+      }}><input required maxLength={200} value={name} onInput={(event) => setName(event.currentTarget.value)} aria-label="Name of a new point" placeholder="name of a point" />
+        <button>Keep</button></form>}
+    </>
+  );
+}
+
+function Files({ id }: { id: string }): JSX.Element {
+  const [found, problem, refresh] = usePolled<Changes>(`/v1/sessions/${id}/files/diff`, 5000), [chosen, setChosen] = useState<string[]>([]);
+  const toggle = (path: string): void => setChosen(chosen.includes(path) ? chosen.filter((each) => each !== path) : [...chosen, path]);
+  const commit = (): void => {
+    void act(() => ask('POST', `/v1/sessions/${id}/files/commit`, chosen.length ? { paths: chosen } : {}), 'Committed.').then(refresh);
+  };
+  return (
+    <details class="side" open>
+      <summary>Files in the layer {found ? `(${found.files.length})` : ''}</summary>
+      <Problem error={problem} />
+      {found?.files.map((file) => <details class="file">
+        <summary>{may('approve') && <input type="checkbox" aria-label={`Choose ${file.path}`} checked={chosen.includes(file.path)} onClick={(event) => event.stopPropagation()} onChange={() => toggle(file.path)} />}
+          <span class={`tag ${file.change}`}>{file.change}</span> <Shown text={file.path} />{file.conflict && <span class="tag warn">changed outside</span>}</summary>
+        {file.diff ? <Diff text={file.diff} /> : <p class="hint">{file.type}, {size(file.size)}</p>}
+      </details>)}
+      {found && found.files.length > 0 && <p class="buttons">
+        {may('approve') && <button onClick={commit}>Commit {chosen.length || 'all'}</button>}
+        {may('run') && <button onClick={() => confirm('Drop all changes of files?') && act(() => ask('POST', `/v1/sessions/${id}/files/discard`), 'Dropped.').then(refresh)}>Discard</button>}
+      </p>}
+    </details>
+  );
+}
+
+interface Named { name: string; type: string; preview: string; }
+
+/** Variables and files of two sessions, where they differ. */
+export function ComparePage({ left, right }: { left: string; right: string }): JSX.Element {
+  const [a, problemA] = usePolled<{ variables: Named[] }>(`/v1/sessions/${left}/variables`, 0), [b, problemB] = usePolled<{ variables: Named[] }>(`/v1/sessions/${right}/variables`, 0);
+  const [filesA] = usePolled<Changes>(`/v1/sessions/${left}/files/diff`, 0), [filesB] = usePolled<Changes>(`/v1/sessions/${right}/files/diff`, 0);
+  const words = (each?: Named): string => (each ? `${each.type} ${each.preview}` : '–');
+  const names = [...new Set([...(a?.variables ?? []), ...(b?.variables ?? [])].map((each) => each.name))].sort();
+  const paths = [...new Set([...(filesA?.files ?? []), ...(filesB?.files ?? [])].map((each) => each.path))].sort();
+  const of = (list: Named[] | undefined, name: string): Named | undefined => list?.find((each) => each.name === name);
+  const file = (list: Changed[] | undefined, path: string): Changed | undefined => list?.find((each) => each.path === path);
+  return (
+    <>
+      <header class="bar"><h1>Compare branches</h1></header>
+      <p><a href={`#/session/${left}`}><code>{left.slice(0, 12)}</code></a> with <a href={`#/session/${right}`}><code>{right.slice(0, 12)}</code></a></p>
+      <Problem error={problemA ?? problemB} />
+      <h2>Variables that differ</h2>
+      <div class="scroll" tabIndex={0} role="region" aria-label="Variables"><table><thead><tr><th>name</th><th>{left.slice(0, 8)}</th><th>{right.slice(0, 8)}</th></tr></thead>
+        <tbody>{names.filter((name) => words(of(a?.variables, name)) !== words(of(b?.variables, name))).map((name) => <tr><td><code><Shown text={name} /></code></td>
+          <td class="minus"><Shown text={words(of(a?.variables, name)).slice(0, 300)} /></td><td class="plus"><Shown text={words(of(b?.variables, name)).slice(0, 300)} /></td></tr>)}</tbody></table></div>
+      {(filesA || filesB) && <><h2>Files that differ</h2>{paths.filter((path) => file(filesA?.files, path)?.diff !== file(filesB?.files, path)?.diff).map((path) => <div>
+        <h3><Shown text={path} /></h3><div class="twice">{[filesA, filesB].map((side) => <div>{file(side?.files, path)?.diff
+          ? <Diff text={file(side?.files, path)!.diff!} /> : <p class="hint">{file(side?.files, path)?.change ?? 'unchanged'}</p>}</div>)}</div></div>)}</>}
+    </>
+  );
+}
+
+export function Branches({ id, session }: { id: string; session: Session }): JSX.Element {
+  const [found] = usePolled<{ sessions: Session[] }>(`/v1/sessions${may('admin') ? '?all=true' : ''}`, 4000), [other, setOther] = useState('');
+  const all = found?.sessions ?? [session], related = all.filter((each) => each.session_id !== id && rootOf(all, each.session_id) === rootOf(all, id));
+  return (
+    <>
+      <details class="side" open>
+        <summary>Points and forks</summary>
+        <ul class="tree"><Tree all={all} id={rootOf(all, id)} parent={id} seen={new Set()} /></ul>
+        <Points id={id} />
+        {may('run') && <p class="buttons"><button onClick={() => act(async () => { location.hash = `#/session/${(await ask<Session>('POST', `/v1/sessions/${id}/fork`, {})).session_id}`; })}>Fork</button>
+          <button onClick={() => act(() => ask('POST', `/v1/sessions/${id}/rewind`, { cells: 1 }), 'Undone.')}>Undo a cell</button></p>}
+        {related.length > 0 && <form class="line" onSubmit={(event) => {
+          event.preventDefault();
+          location.hash = `#/compare/${id}/${other || related[0].session_id}`;
+        }}><label>Compare with <select value={other || related[0].session_id} onChange={(event) => setOther(event.currentTarget.value)}>
+          {related.map((each) => <option value={each.session_id}>{each.session_id.slice(0, 12)}</option>)}</select></label><button>Compare</button></form>}
+      </details>
+      {me.value?.layers && <Files id={id} />}
+    </>
+  );
+}

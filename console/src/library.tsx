@@ -1,0 +1,183 @@
+// What code can use: tools with a form to call one, workflows, artifacts, packages.
+import type { JSX } from 'preact';
+import { useEffect, useState } from 'preact/hooks';
+import { ask, may, request } from './api';
+import { Parts, pretty } from './output';
+import { Shown, size } from './text';
+import { act, Page, Problem, type Session, usePolled, Waiting } from './ui';
+
+type Schema = { type?: string | string[]; properties?: Record<string, Schema>; required?: string[]; description?: string; enum?: unknown[]; default?: unknown };
+interface Callable { name: string; description?: string; schema?: Schema; parameters?: Schema; input_schema?: Schema; params?: any; }
+interface Tool { name: string; description: string; adapter?: string; callables?: Callable[]; tags?: string[]; schema?: Schema; parameters?: Schema; }
+
+/** A list on the left, what was chosen on the right. */
+function Chooser<T extends { name: string }>({ items, about, children }: { items: T[]; about: string; children: (item: T) => JSX.Element }): JSX.Element {
+  const [name, setName] = useState(items[0]?.name), item = items.find((each) => each.name === name);
+  if (!items.length) return <p class="hint">There are no {about}.</p>;
+  return (
+    <div class="list">
+      <ul aria-label={about}>{items.map((each) => <li><button aria-current={each.name === name ? 'true' : undefined} onClick={() => setName(each.name)}><code><Shown text={each.name} /></code></button></li>)}</ul>
+      <div>{item && children(item)}</div>
+    </div>
+  );
+}
+
+function schemaOf(each: Callable | Tool): Schema {
+  const found = (each as any).input_schema ?? (each as any).schema ?? (each as any).parameters ?? (each as any).params ?? {};
+  if (found.properties) return found;
+  return Array.isArray(found) ? { properties: Object.fromEntries(found.map((one: any) => [one.name, one])), required: found.filter((one: any) => one.required).map((one: any) => one.name) }
+    : { properties: found };
+}
+
+function valueOf(text: string, schema: Schema): unknown {
+  const types = [schema.type ?? 'string'].flat();
+  if (types.includes('string') && !/^[[{]/.test(text)) return text;
+  return JSON.parse(text);
+}
+
+function CallForm({ tool, callable }: { tool: string; callable: Callable }): JSX.Element {
+  const schema = schemaOf(callable), fields = Object.entries(schema.properties ?? {});
+  const [values, setValues] = useState<Record<string, string>>({}), [answer, setAnswer] = useState<any>(null), [error, setError] = useState<Error | null>(null), [busy, setBusy] = useState(false);
+  const call = async (event: Event): Promise<void> => {
+    event.preventDefault();
+    setBusy(true);
+    setError(null);
+    setAnswer(null);
+    try {
+      const args = Object.fromEntries(fields.filter(([name]) => values[name]).map(([name, field]) => [name, valueOf(values[name], field)]));
+      setAnswer(await ask('POST', `/api/tools/${encodeURIComponent(callable.name && callable.name !== tool ? `${tool}.${callable.name}` : tool)}/call`, { args }));
+    } catch (failure) {
+      setError(failure as Error);
+    }
+    setBusy(false);
+  };
+  return (
+    <form onSubmit={call}>
+      {callable.description && <p><Shown text={callable.description} /></p>}
+      {fields.map(([name, field]) => <label class="field"><code><Shown text={name} /></code>{schema.required?.includes(name) ? ' *' : ''} <small><Shown text={`${[field.type ?? 'any'].flat().join(' | ')} ${field.description ?? ''}`} /></small>
+        <input value={values[name] ?? ''} required={schema.required?.includes(name)} placeholder={field.default === undefined ? '' : JSON.stringify(field.default)}
+          onInput={(event) => setValues({ ...values, [name]: event.currentTarget.value })} /></label>)}
+      {may('run') && <p class="buttons"><button class="main" disabled={busy}>{busy ? 'Runs…' : 'Call'}</button></p>}
+      <details><summary>Schema</summary><pre><Shown text={JSON.stringify(schema, null, 2)} /></pre></details>
+      <Problem error={error} />
+      {answer && <pre aria-label="result" class="value"><Shown text={typeof answer.value === 'string' ? answer.value : JSON.stringify(answer.value ?? answer.parts, null, 2)} /></pre>}
+    </form>
+  );
+}
+
+export function ToolsPage(): JSX.Element {
+  const [found, problem] = usePolled<Tool[]>('/api/tools', 10000);
+  return (
+    <Page title="Tools"><Problem error={problem} />
+      {!found ? !problem && <Waiting /> : <Chooser items={found} about="tools">{(tool) => <>
+        <h2><code><Shown text={tool.name} /></code> {tool.adapter && <span class="tag">{tool.adapter}</span>}</h2><p><Shown text={tool.description ?? ''} /></p>
+        {tool.callables?.length ? tool.callables.map((each) => <details class="side"><summary><code><Shown text={each.name} /></code></summary><CallForm tool={tool.name} callable={each} /></details>)
+          : <CallForm tool={tool.name} callable={{ ...tool, name: tool.name }} />}</>}</Chooser>}
+    </Page>
+  );
+}
+
+interface Workflow { name: string; description: string; params: Record<string, unknown>; source?: string; }
+
+function WorkflowView({ name, changed }: { name: string; changed: () => void }): JSX.Element {
+  const [found, problem] = usePolled<Workflow & { version?: number; versions?: unknown[] }>(`/api/workflows/${encodeURIComponent(name)}`, 0), [args, setArgs] = useState('{}');
+  const run = (): void => {
+    void act(async () => {
+      const given = JSON.parse(args), session = await ask<Session>('POST', '/v1/sessions', {});
+      const words = Object.entries(given).map(([key, value]) => `, ${key}=json.loads(${JSON.stringify(JSON.stringify(value))})`).join('');
+      await ask('POST', `/v1/sessions/${session.session_id}/runs`, { code: `import json\nworkflows.invoke(${JSON.stringify(name)}${words})` });
+      location.hash = `#/session/${session.session_id}`;
+    });
+  };
+  return (
+    <><h2><code><Shown text={name} /></code></h2><Problem error={problem} />
+      {found && <><p><Shown text={found.description} /></p>
+        {found.version !== undefined && <p class="facts">version {found.version}</p>}
+        <details><summary>Parameters</summary><pre><Shown text={JSON.stringify(found.params, null, 2)} /></pre></details>
+        <pre class="source" aria-label="source"><Shown text={found.source ?? ''} /></pre></>}
+      {may('run') && <div class="line"><label>Arguments <input value={args} onInput={(event) => setArgs(event.currentTarget.value)} /></label><button class="main" onClick={run}>Run</button>
+        <button onClick={() => confirm(`Delete ${name}?`) && act(() => ask('DELETE', `/api/workflows/${encodeURIComponent(name)}`), 'Deleted.').then(changed)}>Delete</button></div>}</>
+  );
+}
+
+export function WorkflowsPage(): JSX.Element {
+  const [words, setWords] = useState('');
+  const [found, problem, refresh] = usePolled<Workflow[]>(words ? `/api/workflows/search?query=${encodeURIComponent(words)}` : '/api/workflows', 10000);
+  return (
+    <Page title="Workflows" tools={<input type="search" aria-label="Search workflows" placeholder="Search" value={words} onInput={(event) => setWords(event.currentTarget.value)} />}>
+      <Problem error={problem} />
+      {!found ? !problem && <Waiting /> : <Chooser key={found.map((each) => each.name).join()} items={found} about="workflows">{(each) => <WorkflowView key={each.name} name={each.name} changed={refresh} />}</Chooser>}
+    </Page>
+  );
+}
+
+interface Artifact { name: string; type?: string; description?: string; size?: number; created_at?: string; mime?: string; }
+
+async function download(name: string): Promise<void> {
+  const bytes = await (await request('GET', pathOf(name), undefined, { Accept: 'application/octet-stream' })).blob();
+  const link = document.createElement('a');
+  link.href = URL.createObjectURL(bytes);
+  link.download = name.split('/').pop() || 'artifact';
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+}
+
+function pathOf(name: string): string {
+  return `/api/artifacts/${name.split('/').map(encodeURIComponent).join('/')}`;
+}
+
+const PREVIEW = 1 << 20;
+
+function Preview({ artifact }: { artifact: Artifact }): JSX.Element | null {
+  const [shown, setShown] = useState<JSX.Element | null>(null), [error, setError] = useState<Error | null>(null);
+  useEffect(() => {
+    void (async () => {
+      if ((artifact.size ?? 0) > PREVIEW) { setShown(<p class="hint">Too large for a preview.</p>); return; }
+      const bytes = new Uint8Array(await (await request('GET', pathOf(artifact.name), undefined, { Accept: 'application/octet-stream' })).arrayBuffer());
+      const kind = /\.(png|jpe?g|gif|webp)$/i.exec(artifact.name);
+      if (kind) {
+        let text = '';
+        for (const byte of bytes) text += String.fromCharCode(byte);
+        setShown(<Parts parts={[{ type: `image/${kind[1].toLowerCase().replace('jpg', 'jpeg')}`, base64: btoa(text) }]} alt={artifact.name} />);
+        return;
+      }
+      const text = new TextDecoder().decode(bytes);
+      const type = /\.html?$/i.test(artifact.name) ? 'text/html' : /\.md$/i.test(artifact.name) ? 'text/markdown' : /\.svg$/i.test(artifact.name) ? 'image/svg+xml' : 'text/plain';
+      setShown(<Parts parts={[{ type, text: type === 'text/plain' ? pretty(text) : text }]} alt={artifact.name} />);
+    })().catch(setError);
+  }, [artifact.name]);
+  return <><Problem error={error} />{shown}</>;
+}
+
+export function ArtifactsPage(): JSX.Element {
+  const [found, problem, refresh] = usePolled<Artifact[]>('/api/artifacts', 5000);
+  return (
+    <Page title="Artifacts"><Problem error={problem} />
+      {!found ? !problem && <Waiting /> : <Chooser items={found} about="artifacts">{(each) => <>
+        <h2><code><Shown text={each.name} /></code></h2><p class="facts"><Shown text={[each.type, each.size === undefined ? '' : size(each.size), each.created_at].filter(Boolean).join(' · ')} /></p>
+        {each.description && <p><Shown text={each.description} /></p>}
+        <p class="buttons"><button onClick={() => act(() => download(each.name))}>Download</button>
+          {may('run') && <button onClick={() => confirm(`Delete ${each.name}?`) && act(() => ask('DELETE', pathOf(each.name)), 'Deleted.').then(refresh)}>Delete</button>}</p>
+        <Preview key={each.name} artifact={each} /></>}</Chooser>}
+    </Page>
+  );
+}
+
+export function PackagesPage(): JSX.Element {
+  const [found, problem, refresh] = usePolled<string[]>('/api/deps', 10000), [name, setName] = useState(''), [busy, setBusy] = useState(false);
+  const change = (verb: string, spec: string): void => {
+    setBusy(true);
+    void act(async () => {
+      const answer = await ask('POST', `/api/deps/${verb}`, { package: spec });
+      if (answer?.failed?.length) throw new Error(`${answer.failed.join(', ')}: ${JSON.stringify(answer.errors ?? 'it failed')}`);
+    }, 'Done.').then(() => { setBusy(false); refresh(); });
+  };
+  return (
+    <Page title="Packages"><Problem error={problem} />
+      {may('run') && <form class="line" onSubmit={(event) => { event.preventDefault(); change('add', name); setName(''); }}>
+        <input required aria-label="Package to add" placeholder="package, as pip has it" value={name} onInput={(event) => setName(event.currentTarget.value)} /><button disabled={busy}>{busy ? 'Installs…' : 'Add'}</button></form>}
+      {found && !found.length && <p class="hint">There are no packages.</p>}
+      <table><tbody>{found?.map((spec) => <tr><td><code><Shown text={spec} /></code></td><td>{may('run') && <button disabled={busy} aria-label={`Remove ${spec}`} onClick={() => change('remove', spec)}>Remove</button>}</td></tr>)}</tbody></table>
+    </Page>
+  );
+}

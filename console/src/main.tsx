@@ -1,0 +1,106 @@
+// The console: login, navigation, pages by the part of the address after '#'.
+import { signal } from '@preact/signals';
+import { render, type JSX } from 'preact';
+import { useEffect, useState } from 'preact/hooks';
+import { login, logout, may, me, online, recognize } from './api';
+import { ApprovalsPage, useInbox, waiting } from './approvals';
+import { ComparePage } from './branches';
+import { ArtifactsPage, PackagesPage, ToolsPage, WorkflowsPage } from './library';
+import { NotebookPage } from './notebook';
+import { AuditPage, DoctorPage, MetricsPage, PolicyPage } from './operate';
+import { SessionsPage } from './sessions';
+import { Shown } from './text';
+import { act, message } from './ui';
+
+const THEME = 'workcell-theme';
+const route = signal(location.hash);
+const PAGES: { path: string; title: string; scope: string; page: () => JSX.Element; when?: () => boolean }[] = [
+  { path: 'sessions', title: 'Sessions', scope: 'read', page: SessionsPage },
+  { path: 'approvals', title: 'Approvals', scope: 'read', page: ApprovalsPage },
+  { path: 'tools', title: 'Tools', scope: 'read', page: ToolsPage },
+  { path: 'workflows', title: 'Workflows', scope: 'read', page: WorkflowsPage },
+  { path: 'artifacts', title: 'Artifacts', scope: 'read', page: ArtifactsPage },
+  { path: 'packages', title: 'Packages', scope: 'read', page: PackagesPage },
+  { path: 'policy', title: 'Policy', scope: 'admin', page: PolicyPage },
+  { path: 'audit', title: 'Audit', scope: 'admin', page: AuditPage, when: () => !!me.value?.audit },
+  { path: 'metrics', title: 'Metrics', scope: 'metrics', page: MetricsPage },
+  { path: 'doctor', title: 'Doctor', scope: 'admin', page: DoctorPage },
+];
+
+function Login(): JSX.Element {
+  const [token, setToken] = useState(''), [error, setError] = useState('');
+  const enter = async (event: Event): Promise<void> => {
+    event.preventDefault();
+    try {
+      await login({ token });
+    } catch (failure) {
+      setError((failure as Error).message);
+    }
+  };
+  return (
+    <main class="login"><h1>Workcell</h1>
+      <form onSubmit={enter}><label>Token <input type="password" autocomplete="off" autofocus value={token} onInput={(event) => setToken(event.currentTarget.value)} /></label>
+        <button class="main">Log in</button></form>
+      <p class="problem" role="alert">{error}</p></main>
+  );
+}
+
+function setTheme(): void {
+  const dark = document.documentElement.dataset.theme ? document.documentElement.dataset.theme === 'dark' : matchMedia('(prefers-color-scheme: dark)').matches;
+  document.documentElement.dataset.theme = dark ? 'light' : 'dark';
+  localStorage.setItem(THEME, document.documentElement.dataset.theme);
+}
+
+function Body(): JSX.Element {
+  const [, path = '', first = '', second = ''] = route.value.split('/');
+  useEffect(() => {
+    document.title = `${PAGES.find((each) => each.path === path)?.title ?? 'Session'}${waiting.value.length ? ` (${waiting.value.length})` : ''} – Workcell`;
+  });
+  if (path === 'session' && first) return <NotebookPage key={first} id={first} />;
+  if (path === 'compare' && first && second) return <ComparePage key={route.value} left={first} right={second} />;
+  const found = PAGES.find((each) => each.path === (path || 'sessions') && may(each.scope));
+  return found ? <found.page key={found.path} /> : <p class="problem">This login has no such page.</p>;
+}
+
+function Whole(): JSX.Element {
+  useInbox();
+  const here = route.value.split('/')[1] || 'sessions', count = waiting.value.length;
+  return (
+    <>
+      <a class="skip" href="#content" onClick={(event) => { event.preventDefault(); document.getElementById('content')?.focus(); }}>To the content</a>
+      <nav aria-label="pages"><span class="brand">Workcell</span>
+        {PAGES.filter((each) => may(each.scope) && (each.when?.() ?? true)).map((each) => <a href={`#/${each.path}`} aria-current={here === each.path || (here === 'session' && each.path === 'sessions') ? 'page' : undefined}>
+          {each.title}{each.path === 'approvals' && count > 0 ? ` (${count})` : ''}</a>)}
+        <span class="end"><small><Shown text={me.value!.name} /></small><button onClick={setTheme} aria-label="Light or dark">◐</button><button onClick={() => act(logout)}>Log out</button></span></nav>
+      {!online.value && <p class="away" role="alert">The server does not answer. Trying again…</p>}
+      <main id="content" tabIndex={-1}><Body /></main>
+      <div aria-live="assertive">{message.value && <p class={`message ${message.value.bad ? 'bad' : ''}`}><Shown text={message.value.text} /></p>}</div>
+    </>
+  );
+}
+
+function App(): JSX.Element {
+  return me.value ? <Whole /> : <Login />;
+}
+
+async function start(): Promise<void> {
+  const theme = localStorage.getItem(THEME);
+  if (theme === 'dark' || theme === 'light') document.documentElement.dataset.theme = theme;
+  const code = /^#code=([0-9a-f]+)$/.exec(location.hash)?.[1];
+  if (code) {
+    history.replaceState(null, '', location.pathname); // the code is in no history
+    route.value = '';
+  }
+  try {
+    if (code) await login({ code });
+    else await recognize();
+  } catch (error) {
+    message.value = { text: (error as Error).message, bad: true };
+    if (code) await recognize();
+  }
+  addEventListener('hashchange', () => { route.value = location.hash; });
+  const place = document.getElementById('app')!;
+  place.textContent = '';
+  render(<App />, place);
+}
+void start();

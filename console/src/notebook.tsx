@@ -1,0 +1,258 @@
+// One session as a notebook: its cells as they ran, live, with what they printed, called and changed.
+import { signal, type Signal } from '@preact/signals';
+import type { JSX } from 'preact';
+import { useEffect, useRef, useState } from 'preact/hooks';
+import { ask, follow, may, type Failure, type ServerEvent } from './api';
+import { Branches } from './branches';
+import { Editor } from './editor';
+import { LongText, Parts, pretty, type Part } from './output';
+import { duration, Shown, size, Terminal } from './text';
+import { act, ago, Problem, type Session, usePolled } from './ui';
+
+interface Call { id: number; name: string; kind: string; args: unknown; state: string; result?: string; error?: string; ms?: number; reason?: string; }
+type Item = { kind: 'text'; stream: string; text: string } | { kind: 'display'; parts: Part[] } | { kind: 'call'; call: Call } | { kind: 'note'; text: string };
+interface Ended {
+  repr: string | null; parts: Part[]; notices: string[]; duration_ms: number; state: string;
+  error: { code: string; type: string; message: string; traceback: string } | null;
+}
+interface Cell { id: number; at: number; code: string; items: Item[]; ended: Ended | null; revision: Signal<number>; note?: string; }
+
+const BLOCK = 40; // cells that are shown or left out together
+const MAX_TEXT = 1_000_000; // characters of a cell's output that the page keeps
+
+class Notebook {
+  cells: Cell[] = [];
+  byRun = new Map<number, Cell>();
+  count = signal(0);
+  missed = signal(0);
+  private touched = new Set<Cell>();
+  private grown = false;
+  private planned = false;
+
+  /** Events come in bursts: what they change is drawn once a frame. */
+  private plan(): void {
+    if (this.planned) return;
+    this.planned = true;
+    const draw = (): void => {
+      this.planned = false;
+      for (const cell of this.touched) cell.revision.value++;
+      this.touched.clear();
+      if (this.grown) this.count.value = this.cells.length;
+      this.grown = false;
+    };
+    if (document.hidden) setTimeout(draw, 100);
+    else requestAnimationFrame(draw);
+  }
+
+  private add(cell: Cell): void {
+    this.cells.push(cell);
+    this.grown = true;
+    this.plan();
+  }
+
+  private note(text: string): void {
+    this.add({ id: -this.cells.length - 1, at: 0, code: '', items: [], ended: null, revision: signal(0), note: text });
+  }
+
+  private find(run: number): Cell {
+    let cell = this.byRun.get(run);
+    if (!cell) {
+      cell = { id: run, at: 0, code: '', items: [], ended: null, revision: signal(0) };
+      this.byRun.set(run, cell);
+      this.add(cell);
+    }
+    this.touched.add(cell);
+    this.plan();
+    return cell;
+  }
+
+  private call(cell: Cell, data: any): Call {
+    const item = cell.items.find((each): each is Item & { kind: 'call' } => each.kind === 'call' && each.call.id === data.id);
+    if (item) return item.call;
+    const call: Call = { id: data.id, name: data.callable ? `${data.tool}.${data.callable}` : data.tool, kind: data.kind, args: data.args, state: 'runs' };
+    cell.items.push({ kind: 'call', call });
+    return call;
+  }
+
+  private chunk(cell: Cell, data: any): void {
+    const text: string = data.text ?? new TextDecoder().decode(Uint8Array.from(atob(data.base64 ?? ''), (each) => each.charCodeAt(0)));
+    const last = cell.items[cell.items.length - 1];
+    if (last?.kind === 'text' && last.stream === data.stream) {
+      last.text += text;
+      if (last.text.length > MAX_TEXT) last.text = '…' + last.text.slice(-MAX_TEXT / 2);
+    } else {
+      cell.items.push({ kind: 'text', stream: data.stream, text });
+    }
+  }
+
+  take({ type, data }: ServerEvent): void {
+    if (type === 'gap') { this.missed.value += data.missed; return; }
+    if (type === 'branch') { this.note(branchWords(data)); return; }
+    if (type === 'reset') { this.note('The session was reset: its variables are gone.'); return; }
+    const cell = this.find(data.run_id);
+    if (type === 'cell') Object.assign(cell, { code: data.code, at: data.at });
+    else if (type === 'chunk') this.chunk(cell, data);
+    else if (type === 'display' || type === 'image') {
+      cell.items.push(data.parts ? { kind: 'display', parts: data.parts } : { kind: 'note', text: `a display of ${size(data.omitted_bytes)} was not kept` });
+    } else if (type === 'call_started') this.call(cell, data);
+    else if (type === 'call_ended') {
+      Object.assign(this.call(cell, data), { state: data.decision, result: data.result, error: data.error, ms: data.duration_ms });
+    } else if (type === 'approval') Object.assign(this.call(cell, data), { state: 'waits', reason: data.reason });
+    else if (type === 'approval_ended') Object.assign(this.call(cell, data), { state: data.decision, reason: data.reason });
+    else if (type === 'ended') cell.ended = { parts: [], notices: [], repr: null, duration_ms: 0, state: '', ...data };
+  }
+}
+
+function branchWords(data: any): string {
+  if (data.kind === 'fork') return `Forked as ${data.session_id}.`;
+  if (data.kind === 'point') return `Kept the point “${data.name}”.`;
+  if (data.kind === 'rewind') return data.name ? `Rewound to the point “${data.name}”.` : `Rewound by ${data.cells} cells.`;
+  return `${data.kind} ${data.session_id ?? ''}`;
+}
+
+function CallView({ call }: { call: Call }): JSX.Element {
+  const state = { ok: 'done', runs: 'runs…', waits: 'waits for approval' }[call.state] ?? call.state;
+  return (
+    <details class={`call ${call.state}`} open={call.state === 'waits'}>
+      <summary><span class="tag">{call.kind}</span> <code><Shown text={call.name} /></code> <span class="state">{state}</span>
+        {call.ms !== undefined && <span class="time">{duration(call.ms / 1000)}</span>}</summary>
+      {call.reason && <p><Shown text={call.reason} /></p>}
+      <pre aria-label="arguments"><LongText text={JSON.stringify(call.args ?? {}, null, 2)} /></pre>
+      {call.result !== undefined && <pre aria-label="result" class="result"><LongText text={pretty(call.result)} /></pre>}
+      {call.error && <pre aria-label="error" class="error"><LongText text={call.error} /></pre>}
+      {call.state === 'waits' && may('approve') && <a href="#/approvals">Answer it</a>}
+    </details>
+  );
+}
+
+function ErrorView({ error }: { error: NonNullable<Ended['error']> }): JSX.Element {
+  return (
+    <details class="failure">
+      <summary><b><Shown text={error.type || error.code} /></b>{error.message ? ': ' : ''}<Shown text={error.message.slice(0, 400)} /></summary>
+      <pre><LongText text={error.traceback || error.message} of={(text) => <Terminal text={text} />} /></pre>
+    </details>
+  );
+}
+
+function ItemView({ item }: { item: Item }): JSX.Element | null {
+  if (item.kind === 'text') return <pre class={item.stream}><LongText text={item.text} of={(text) => <Terminal text={text} />} /></pre>;
+  if (item.kind === 'display') return <Parts parts={item.parts} alt="a picture that the cell displayed" />;
+  if (item.kind === 'call') return <CallView call={item.call} />;
+  return <p class="hint">{item.text}</p>;
+}
+
+function CellView({ cell, session }: { cell: Cell; session: string }): JSX.Element {
+  cell.revision.value; // drawn again when it changes
+  if (cell.note) return <p class="note"><Shown text={cell.note} /></p>;
+  const { ended } = cell;
+  return (
+    <article class={`cell ${ended ? (ended.error ? 'failed' : 'done') : 'running'}`} aria-label={`cell ${cell.id}`}>
+      <header><span class="number">[{cell.id}]</span>
+        <span class="state">{ended ? (ended.error ? ended.error.code : duration(ended.duration_ms / 1000)) : 'runs…'}</span>
+        {ended && ended.state === 'lost' && <span class="tag warn">state lost</span>}
+        {cell.at > 0 && <time>{new Date(cell.at * 1000).toLocaleTimeString()}</time>}
+        {!ended && may('run') && <button onClick={() => act(() => ask('POST', `/v1/sessions/${session}/interrupt`))}>Interrupt</button>}
+      </header>
+      <pre class="source"><LongText text={cell.code} /></pre>
+      <div class="output">
+        {cell.items.map((item) => <ItemView item={item} />)}
+        {ended?.error ? <ErrorView error={ended.error} /> : ended?.parts.length ? <Parts parts={ended.parts} alt="a picture: the value of the cell" />
+          : ended?.repr ? <pre class="value"><LongText text={ended.repr} /></pre> : null}
+        {ended?.notices.map((notice) => <p class="hint"><Shown text={notice} /></p>)}
+      </div>
+    </article>
+  );
+}
+
+/** Cells far outside of the window are an empty box of the same height. */
+function Block({ cells, session, last }: { cells: Cell[]; session: string; last: boolean }): JSX.Element {
+  const box = useRef<HTMLDivElement>(null), [near, setNear] = useState(last), height = useRef(cells.length * 90);
+  useEffect(() => {
+    const watcher = new IntersectionObserver(([entry]) => {
+      if (!entry.isIntersecting && box.current) height.current = box.current.offsetHeight || height.current;
+      setNear(entry.isIntersecting);
+    }, { rootMargin: '1500px' });
+    watcher.observe(box.current!);
+    return () => watcher.disconnect();
+  }, []);
+  return <div ref={box} style={near ? undefined : { height: `${height.current}px` }}>{near && cells.map((cell) => <CellView key={cell.id} cell={cell} session={session} />)}</div>;
+}
+
+function Cells({ book, session }: { book: Notebook; session: string }): JSX.Element {
+  const count = book.count.value, blocks: Cell[][] = [];
+  for (let at = 0; at < count; at += BLOCK) blocks.push(book.cells.slice(at, at + BLOCK));
+  return (
+    <section aria-label="cells" class="cells">
+      {book.missed.value > 0 && <p class="hint">{book.missed.value} earlier events are no longer kept.</p>}
+      {count === 0 && <p class="hint">No cell has run yet.</p>}
+      {blocks.map((cells, i) => <Block key={i} cells={cells} session={session} last={i >= blocks.length - 2} />)}
+    </section>
+  );
+}
+
+interface Variable { name: string; type: string; preview: string; size?: number; }
+
+/** Where the server can tell them without running a cell. */
+export function Variables({ session, busy }: { session: string; busy: boolean }): JSX.Element | null {
+  const [state] = usePolled<{ variables: Variable[] }>(busy ? null : `/v1/sessions/${session}/variables`, 3000);
+  if (!state) return null;
+  return (
+    <details class="side" open>
+      <summary>Variables ({state.variables.length})</summary>
+      <table><thead><tr><th>name</th><th>type</th><th>value</th></tr></thead>
+        <tbody>{state.variables.map((each) => <tr><td><code><Shown text={each.name} /></code></td><td><Shown text={each.type} /></td>
+          <td class="clip"><Shown text={(each.preview).slice(0, 200)} /></td></tr>)}</tbody></table>
+    </details>
+  );
+}
+
+function Receipt({ receipt }: { receipt: unknown }): JSX.Element | null {
+  return receipt ? <details class="side"><summary>Isolation receipt</summary><pre><Shown text={JSON.stringify(receipt, null, 2)} /></pre></details> : null;
+}
+
+export function NotebookPage({ id }: { id: string }): JSX.Element {
+  const [book, setBook] = useState(() => new Notebook()), [why, setWhy] = useState<Failure | null>(null), [over, setOver] = useState(false);
+  const [session, problem] = usePolled<Session & { receipt: unknown }>(over ? null : `/v1/sessions/${id}`, 2000);
+  const end = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    const fresh = new Notebook();
+    setBook(fresh);
+    setOver(false);
+    setWhy(null);
+    return follow(`/v1/sessions/${id}/events`, (event) => fresh.take(event), (reason) => {
+      setOver(true);
+      setWhy(reason);
+    });
+  }, [id]);
+  const run = (code: string): void => {
+    void act(() => ask('POST', `/v1/sessions/${id}/runs`, { code }));
+    end.current?.scrollIntoView({ block: 'end' });
+  };
+  return (
+    <div class="notebook">
+      <header class="bar">
+        <h1>Session <code>{id.slice(0, 12)}</code></h1>
+        {session && <p class="facts"><Shown text={session.owner} /> · {session.executor} · {size(session.memory_bytes)} · {session.state === 'busy' ? 'runs a cell' : `idle ${ago(session.idle_seconds)}`}</p>}
+        {session && may('run') && <p class="buttons">
+          <button onClick={() => act(() => ask('POST', `/v1/sessions/${id}/interrupt`))} disabled={session.state !== 'busy'}>Interrupt</button>
+          <button onClick={() => confirm('Reset the session? Its variables are lost.') && act(() => ask('POST', `/v1/sessions/${id}/reset`))}>Reset</button>
+          <button onClick={() => confirm('End the session?') && act(async () => { await ask('DELETE', `/v1/sessions/${id}`); location.hash = '#/sessions'; })}>End</button>
+        </p>}
+      </header>
+      {over && <p class="note" role="status">{why ? why.message : 'This session has ended.'}</p>}
+      {!session && <Problem error={problem} />}
+      <div class="columns">
+        <div class="main">
+          <Cells book={book} session={id} />
+          {may('run') && !over && <Editor session={id} run={run} disabled={over} />}
+          <div ref={end} />
+        </div>
+        <aside aria-label="state of the session">
+          {session && <Variables session={id} busy={session.state === 'busy'} />}
+          {session && <Branches id={id} session={session} />}
+          {session && <Receipt receipt={session.receipt} />}
+        </aside>
+      </div>
+    </div>
+  );
+}

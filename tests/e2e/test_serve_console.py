@@ -1,0 +1,246 @@
+"""The console's routes without a browser: files, login, cookie and proof, what they are good for; the events of a session; policy, audit log, executors."""
+import gzip
+import json
+import os
+import re
+import subprocess
+import threading
+
+import pytest
+
+import serving
+import support
+
+POLICY = """rules:
+  - {name: mail, tool: "echo*", kind: tool, decision: ask, reason: it leaves the machine}
+default: allow
+"""
+TOOL = """name: echo
+description: Says it again
+command: echo
+schema:
+  positional:
+    - {name: text, type: string, required: true}
+recipes:
+  say:
+    description: Says a text
+    params:
+      text: {}
+"""
+
+
+@pytest.fixture(scope="module")
+def server():
+    folder = support.temporary_folder("workcell-tests-console-")
+    os.makedirs(os.path.join(folder, "base", "tools"))
+    for name, text in (("base/tools/echo.yaml", TOOL), ("policy.yaml", POLICY)):
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+            file.write(text)
+    flags = ["--base", os.path.join(folder, "base"), "--policy", os.path.join(folder, "policy.yaml"), "--audit", os.path.join(folder, "audit.jsonl")]
+    with serving.shared(serving.Server(*flags, "--executor", "subprocess", "--console")) as shared:
+        yield shared
+
+
+def login(server, token=serving.TOKEN, **body):
+    answer = server.ask("POST", "/console/login", body or {"token": token}, token=None)
+    assert answer.status == 200, answer
+    cookie = answer.headers["Set-Cookie"]
+    return cookie, {"Cookie": cookie.split(";")[0], "X-CSRF-Token": answer.json["csrf"]}
+
+
+def test_the_files(server):
+    page = server.ask("GET", "/console/", token=None)
+    assert page.status == 200 and page.headers["Content-Encoding"] == "gzip" and page.headers["Content-Type"].startswith("text/html")
+    text = gzip.decompress(page.body).decode()
+    # No script and no style in the page, nothing from elsewhere.
+    assert not re.search(r"<script(?![^>]* src=)|<style|https?://|style=|\son\w+=", text)
+    policy = page.headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy and "script-src 'self'" in policy and "unsafe" not in policy and "frame-ancestors 'none'" in policy
+    assert page.headers["X-Content-Type-Options"] == "nosniff"
+    total = 0
+    for name in re.findall(r'(?:href|src)="([^"]+)"', text) + ["frame", "frame.js"]:
+        answer = server.ask("GET", "/console/" + name, token=None)
+        assert answer.status == 200, name
+        total += len(answer.body)
+        again = server.ask("GET", "/console/" + name, token=None, headers={"If-None-Match": answer.headers["ETag"]})
+        assert again.status == 304 and not again.body
+    assert total < 400_000
+    assert server.ask("GET", "/console/../openapi.json", token=None).status in (401, 404)
+    assert server.ask("GET", "/console/nothing.js", token=None).status == 404
+    assert server.ask("GET", "/console", token=None).headers["Location"] == "/console/"
+
+
+def test_the_frame_has_an_origin_of_its_own(server):
+    for query, runs in (("", False), ("?scripts=true", True)):
+        policy = server.ask("GET", "/console/frame" + query, token=None).headers["Content-Security-Policy"]
+        assert policy.startswith("sandbox allow-scripts;") and "allow-same-origin" not in policy and "default-src 'none'" in policy and "connect-src" not in policy
+        assert ("script-src 'self' 'unsafe-inline'" in policy) == runs
+
+
+def test_login_and_what_it_is_good_for(server):
+    cookie, headers = login(server)
+    assert "; HttpOnly; SameSite=Strict" in cookie and "Path=/" in cookie and "Secure" not in cookie
+    assert serving.TOKEN not in cookie
+    who = server.ask("GET", "/v1/whoami", token=None, headers=headers).json
+    assert who["name"] == "all" and "approve" in who["scopes"] and who["audit"]
+    session = server.session(token=None, headers=headers)
+    assert server.ask("GET", "/v1/sessions/" + session).json["owner"] == "all"
+    # Behind a proxy with a certificate the cookie is for such connections alone.
+    host = "127.0.0.1:%d" % server.port
+    answer = server.ask("POST", "/console/login", {"token": serving.TOKEN}, token=None, headers={"Origin": "https://" + host})
+    assert answer.status == 403 or "; Secure" in answer.headers["Set-Cookie"]
+    gone = server.ask("POST", "/console/logout", token=None, headers=headers)
+    assert gone.status == 204 and "Max-Age=0" in gone.headers["Set-Cookie"]
+    _, reader = login(server, "t0ken-of-the-reader")
+    assert server.ask("POST", "/v1/sessions", token=None, headers=reader).code == "forbidden"
+
+
+def test_a_wrong_login(server):
+    for body in ({"token": "wrong"}, {"token": ""}, {}, {"code": "0" * 32}, {"token": "a b\r\nX: y"}):
+        answer = server.ask("POST", "/console/login", body, token=None)
+        assert answer.status == 401 and answer.code == "unauthorized" and "Set-Cookie" not in answer.headers, body
+    assert server.ask("POST", "/console/login", {"token": 7}, token=None).status == 422
+
+
+def test_the_cookie_alone_is_not_enough(server):
+    _, headers = login(server)
+    cookie = {"Cookie": headers["Cookie"]}
+    _, other = login(server, "t0ken-of-alice")
+    for bad in (cookie, {**cookie, "X-CSRF-Token": "0" * 64}, {**cookie, "X-CSRF-Token": other["X-CSRF-Token"]}, {**headers, "Sec-Fetch-Site": "same-site"},
+                {**headers, "Sec-Fetch-Site": "cross-site"}, {**headers, "Origin": "http://evil.example"}):
+        for method, path in (("GET", "/v1/sessions"), ("POST", "/v1/sessions")):
+            answer = server.ask(method, path, token=None, headers=bad)
+            assert answer.status == 403 and answer.code == "forbidden", bad
+    assert server.ask("GET", "/v1/sessions", token=None, headers={"X-CSRF-Token": headers["X-CSRF-Token"]}).status == 401
+
+
+def test_a_forged_or_old_cookie(server):
+    _, headers = login(server)
+    name, _, seal = headers["Cookie"].partition("=")
+    person, until, nonce, mac = seal.split(".")
+    for forged in (".".join((b"alice".hex(), until, nonce, mac)), ".".join((person, str(int(until) + 1), nonce, mac)), ".".join((person, "1", nonce, mac)), "x", "....", person):
+        answer = server.ask("GET", "/v1/whoami", token=None, headers={**headers, "Cookie": "%s=%s" % (name, forged)})
+        assert answer.status == 401 and answer.code == "unauthorized", forged
+
+
+def test_a_replaced_token_ends_its_logins():
+    server = serving.Server("--executor", "subprocess", "--console")
+    try:
+        _, headers = login(server, "t0ken-of-alice")
+        with open(server.tokens, "w", encoding="utf-8") as file:
+            file.write(serving.TOKENS.replace("t0ken-of-alice", "an0ther-of-alice"))
+        support.wait_until(lambda: server.ask("GET", "/v1/whoami", token=None, headers=headers).status == 401, lambda: "the old login is still good")
+    finally:
+        server.close()
+
+
+def test_without_the_flag():
+    server = serving.Server("--executor", "subprocess")
+    try:
+        assert server.ask("GET", "/console/", token=None).status == 404
+        assert server.ask("POST", "/console/login", {"token": serving.TOKEN}, token=None).status == 404
+        session = server.session()
+        answer = server.ask("GET", "/v1/sessions/%s/events" % session)
+        assert answer.status == 404 and "--console" in answer.json["detail"]
+    finally:
+        server.close()
+
+
+def history(server, session, **options):
+    text = server.ask("GET", "/v1/sessions/%s/events?follow=false" % session, **options).body.decode()
+    return [(re.search("^event: (.*)$", block, re.M).group(1), json.loads(re.search("^data: (.*)$", block, re.M).group(1))) for block in text.split("\n\n") if "data: " in block]
+
+
+def test_the_events_of_a_session(server):
+    session = server.session()
+    server.execute("print('out')\nx = 6\nx * 7", session=session)
+    server.execute("1 / 0", session=session)
+    thread = threading.Thread(target=server.execute, args=("tools.echo.say(text='hi')",), kwargs={"session": session})
+    thread.start()
+    waiting = support.wait_until(lambda: server.ask("GET", "/v1/sessions/%s/approvals" % session).json["approvals"], lambda: "it does not ask")
+    assert waiting[0]["reason"] == "it leaves the machine" and waiting[0]["rule"] == "mail" and waiting[0]["waited_ms"] >= 0
+    assert server.ask("POST", "/v1/sessions/%s/approvals/%d" % (session, waiting[0]["id"]), {"accept": True}).status == 204
+    thread.join()
+    server.ask("POST", "/v1/sessions/%s/checkpoints" % session, {"name": "good"})
+    server.ask("POST", "/v1/sessions/%s/reset" % session)
+    events = history(server, session)
+    assert [type_ for type_, _ in events] == ["cell", "chunk", "ended", "cell", "ended", "cell", "call_started", "approval", "approval_ended", "call_ended", "ended", "branch", "reset"]
+    assert events[0][1]["code"] == "print('out')\nx = 6\nx * 7" and events[1][1] == {"run_id": 1, "stream": "stdout", "text": "out\n"}
+    assert events[2][1]["repr"] == "42" and events[2][1]["error"] is None
+    assert events[4][1]["error"]["type"] == "ZeroDivisionError" and "1 / 0" in events[4][1]["error"]["traceback"]
+    assert events[9][1]["decision"] == "ok" and "hi" in events[9][1]["result"] and events[6][1]["args"] == {"text": "hi"}
+    # Another client's sessions are not found.
+    assert server.ask("GET", "/v1/sessions/%s/events" % session, token="t0ken-of-alice").status == 404
+    assert server.ask("GET", "/v1/sessions/" + session).json["receipt"]["executor"] == "subprocess"
+
+
+def test_completions(server):
+    session = server.session()
+    server.execute("population = 1", session=session)
+    found = server.ask("POST", "/v1/sessions/%s/complete" % session, {"code": "popul"}).json
+    assert found["prefix"] == "popul" and "population" in found["matches"]
+    assert server.ask("POST", "/v1/sessions/%s/complete" % session, {"code": "popul"}, token="t0ken-of-the-reader").code == "forbidden"
+    server.ask("POST", "/v1/sessions/%s/runs" % session, {"code": "while True: pass"})
+    answer = server.ask("POST", "/v1/sessions/%s/complete" % session, {"code": "popul"})
+    assert answer.status == 409 and answer.code == "busy"
+    server.ask("POST", "/v1/sessions/%s/interrupt" % session)
+    # It is no cell: nothing of it is in the history.
+    assert [data["code"] for type_, data in history(server, session) if type_ == "cell"] == ["population = 1", "while True: pass"]
+
+
+def test_policy_audit_and_doctor(server):
+    policy = server.ask("GET", "/v1/policy").json
+    assert policy == {"source": POLICY, "default": "allow", "rules": 1}
+    verdict = server.ask("POST", "/v1/policy/try", {"tool": "echo", "callable": "say", "args": {"text": "x"}}).json
+    assert verdict["decision"] == "ask" and verdict["rule"] == 1 and verdict["name"] == "mail"
+    assert server.ask("POST", "/v1/policy/try", {"tool": "other"}).json["decision"] == "allow"
+    assert server.ask("POST", "/v1/policy/try", {"tool": "x", "kind": "nothing"}).status == 422
+    session = server.session()
+    server.ask("POST", "/api/artifacts", {"name": "a", "data": "b", "description": ""}, session=session)
+    support.wait_until(lambda: server.ask("GET", "/v1/audit?session=%s" % session).json["records"], lambda: "nothing is recorded")
+    records = server.ask("GET", "/v1/audit?last=1").json["records"]
+    assert len(records) == 1
+    assert server.ask("GET", "/v1/audit?last=1001").status == 422
+    assert server.ask("GET", "/v1/audit?tool=nothing*").json["records"] == []
+    assert server.ask("GET", "/v1/audit?since=never").code == "invalid"
+    executors = {each["name"]: each for each in server.ask("GET", "/v1/doctor").json["executors"]}
+    assert executors["subprocess"]["available"] and "sandbox" in executors
+    for path in ("/v1/policy", "/v1/audit", "/v1/doctor"):
+        assert server.ask("GET", path, token="t0ken-of-alice").code == "forbidden"
+
+
+def test_a_console_for_one_person():
+    """`workcell console` prints a link that logs in once, and knows no other."""
+    process = support.popen([support.BIN, "console", "--python", support.bare_python(), "--pool", "1", "--executor", "subprocess"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                            stderr=subprocess.DEVNULL, env=support.host_environment(DISPLAY="", WAYLAND_DISPLAY=""), text=True)
+    try:
+        found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/console/#code=([0-9a-f]{32})\n", process.stdout.readline())
+        alone = serving.Server.__new__(serving.Server)
+        alone.path, alone.address, alone.port = None, "127.0.0.1", int(found.group(1))
+        assert alone.ask("POST", "/console/login", {"code": "0" * 32}, token=None).status == 401
+        _, headers = login(alone, code=found.group(2))
+        session = alone.session(token=None, headers=headers)
+        assert alone.execute("6 * 7", session=session, token=None, headers=headers)["value"] == 42
+        again = alone.ask("POST", "/console/login", {"code": found.group(2)}, token=None)
+        assert again.status == 401 and "used already" in again.json["detail"]
+    finally:
+        process.terminate()
+        process.communicate(timeout=support.DEADLINE)
+    assert process.returncode == 0
+
+
+def test_the_events_are_bounded(server):
+    session = server.session()
+    for size, is_cut in ((256 << 10, False), ((256 << 10) + 1, True)):
+        server.execute("#" * size, session=session)
+        cell = [data for type_, data in history(server, session) if type_ == "cell"][-1]
+        assert len(cell["code"]) == 256 << 10 and cell.get("cut", False) == is_cut
+    # A display that is too large leaves a note.
+    server.execute("display({'text/plain': 'p', 'text/html': 'h' * (5 << 20)}, raw=True)", session=session)
+    assert any(data.get("omitted_bytes", 0) > 5 << 20 for _, data in history(server, session))
+    # The oldest go first, and a reader is told.
+    server.execute("for _ in range(40): print('o' * (1 << 20))", session=session)
+    text = server.ask("GET", "/v1/sessions/%s/events?follow=false" % session).body
+    assert text.startswith(b"event: gap\n") and (16 << 20) < len(text) < (34 << 20)
+    assert b"event: ended" in text[-4096:]
+    server.ask("DELETE", "/v1/sessions/" + session)
