@@ -272,6 +272,7 @@ struct saving {
 	size_t n_used;
 	int pages_fd;
 	uint64_t limit, alone; /* of the memory; what counts in it of the pages that are written */
+	bool keeps; /* pages that were written stay in the file */
 };
 
 /* first: of the same area; pieces of two areas have different rights. */
@@ -547,22 +548,23 @@ static int save(int fd, struct saving *saving)
 		rc = -1;
 	}
 	close(saving->pages_fd);
-	if (rc == 0 && (rc = keep_in_file(fd, saving)) < 0)
+	if (rc == 0 && saving->keeps && (rc = keep_in_file(fd, saving)) < 0)
 		error = errno;
 	errno = error;
 	return rc;
 }
 
-/* image_save(fd, limit of the memory; 0: none) -> inodes of earlier images that it needs; None in the process that continues from the image, which has image_given() */
+/* image_save(fd, limit of the memory; 0: none, whether the pages stay in the file) -> inodes of earlier images that it needs; None in the process that continues from the image, which has image_given() */
 PyObject *wc_image_save(PyObject *self, PyObject *args)
 {
 	(void)self;
 	static struct saving saving; /* not on the stack: that is saved too, and read by the process that continues */
 	static int fd, rc, error;
 	unsigned long long limit;
-	if (!PyArg_ParseTuple(args, "iK", &fd, &limit))
+	int keeps;
+	if (!PyArg_ParseTuple(args, "iKp", &fd, &limit, &keeps))
 		return NULL;
-	saving = (struct saving){ .pages_fd = -1, .limit = limit };
+	saving = (struct saving){ .pages_fd = -1, .limit = limit, .keeps = keeps };
 	if (wc_scratch_place(&saving.scratch, NULL, 0, IMAGE_SCRATCH_BYTES) < 0)
 		return PyErr_SetFromErrno(PyExc_OSError);
 	PyOS_BeforeFork();

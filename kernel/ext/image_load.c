@@ -30,6 +30,7 @@
 #define STACK_BYTES ((size_t)64 << 10)     /* of run_calls() */
 #define MAPPED_PAGES 16u                   /* pieces of at least this size are mapped, smaller ones are read */
 #define MOVED_STACK_MAX ((uint64_t)64 << 20)
+#define MORE_READS 4096u                   /* of pieces that are read in parts */
 #define ROBUST_BYTES (3 * sizeof(long))    /* struct robust_list_head */
 #define RSEQ_BYTES 32u
 #define RSEQ_LEAVE 1
@@ -57,7 +58,9 @@ struct loading {
 	struct iovec *iov;
 	size_t n_iov;
 	int fds[1 + WC_IMAGES_USED]; /* of this and earlier images */
+	uint64_t inodes[1 + WC_IMAGES_USED]; /* that they had when they were written */
 	size_t n_fds;
+	bool maps; /* pages stay in the files until they are written to */
 	const char *wrong; /* the file that is not the one of the image; NULL: something else is wrong */
 	int *opened; /* to be closed if nothing comes of it */
 	size_t n_opened;
@@ -232,9 +235,8 @@ static const struct area *find_same(const struct loading *loading, const struct 
 
 static int image_with(const struct loading *loading, uint64_t inode)
 {
-	struct stat st;
 	for (size_t i = 0; i < loading->n_fds; i++)
-		if (fstat(loading->fds[i], &st) == 0 && st.st_ino == inode)
+		if (loading->inodes[i] == inode)
 			return loading->fds[i];
 	errno = EBADMSG;
 	return -1;
@@ -413,39 +415,61 @@ static int flush_reads(struct loading *loading, size_t first, uint64_t offset, u
 							.want = (long)bytes });
 }
 
+/* Of one call, below what Linux reads at once. */
+#define READ_BYTES ((uint64_t)1 << 30)
+
+struct reads {
+	size_t first;
+	uint64_t from, bytes;
+};
+
+static int add_read(struct loading *loading, struct reads *reads, const struct piece *piece)
+{
+	for (uint64_t done = 0, part; done < piece->bytes; done += part) {
+		part = piece->bytes - done < READ_BYTES ? piece->bytes - done : READ_BYTES;
+		if (reads->bytes > 0 && (loading->n_iov - reads->first == IMAGE_READS_AT_ONCE || reads->bytes + part > READ_BYTES ||
+					 reads->from + reads->bytes != piece->offset + done)) {
+			if (flush_reads(loading, reads->first, reads->from, reads->bytes) < 0)
+				return -1;
+			reads->bytes = 0;
+		}
+		if (loading->n_iov == loading->image->n_pieces + MORE_READS) {
+			errno = E2BIG;
+			return -1;
+		}
+		if (reads->bytes == 0) {
+			reads->first = loading->n_iov;
+			reads->from = piece->offset + done;
+		}
+		loading->iov[loading->n_iov++] = (struct iovec){ (void *)(uintptr_t)(piece->at + done), (size_t)part };
+		reads->bytes += part;
+	}
+	return 0;
+}
+
 static int put_pieces(struct loading *loading)
 {
-	size_t first = 0;
-	uint64_t from = 0, bytes = 0;
+	struct reads reads = { 0 };
 	for (uint64_t i = 0; i < loading->image->n_pieces; i++) {
 		const struct piece *piece = &loading->pieces[i];
 		const struct area *area = area_of(loading, piece->at);
-		if (!area || piece->at + piece->bytes > area->end || piece->bytes == 0) {
+		if (!area || piece->at + piece->bytes > area->end || piece->at + piece->bytes < piece->at || piece->bytes == 0) {
 			errno = EBADMSG;
 			return -1;
 		}
 		/* Not the stack: `ps` reads the title there, and only from memory that is no file's. */
 		bool is_stack = area->kind == AREA_STACK || area->end == loading->handover->stack_to;
-		bool mapped = piece->bytes >= MAPPED_PAGES * PAGE && !area->shared && !is_stack;
-		if (bytes > 0 && (mapped || loading->n_iov - first == IMAGE_READS_AT_ONCE || from + bytes != piece->offset)) {
-			if (flush_reads(loading, first, from, bytes) < 0)
-				return -1;
-			bytes = 0;
-		}
-		if (mapped) {
-			if (add_map(loading, piece->at, piece->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, loading->fds[0], piece->offset) <
-			    0)
+		if (!loading->maps || piece->bytes < MAPPED_PAGES * PAGE || area->shared || is_stack) {
+			if (add_read(loading, &reads, piece) < 0)
 				return -1;
 			continue;
 		}
-		if (bytes == 0) {
-			first = loading->n_iov;
-			from = piece->offset;
-		}
-		loading->iov[loading->n_iov++] = (struct iovec){ (void *)(uintptr_t)piece->at, (size_t)piece->bytes };
-		bytes += piece->bytes;
+		if (flush_reads(loading, reads.first, reads.from, reads.bytes) < 0 ||
+		    add_map(loading, piece->at, piece->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, loading->fds[0], piece->offset) < 0)
+			return -1;
+		reads.bytes = 0;
 	}
-	return flush_reads(loading, first, from, bytes);
+	return flush_reads(loading, reads.first, reads.from, reads.bytes);
 }
 
 static bool has_pieces(const struct loading *loading, const struct area *area)
@@ -551,9 +575,9 @@ static int plan_process(struct loading *loading)
 					.args = { PR_SET_MM, PR_SET_MM_MAP, (uintptr_t)&loading->places, sizeof loading->places },
 					.flags = MAY_FAIL }) < 0)
 		return -1;
-	if (add(loading, (struct call){ .number = SYS_seccomp,
-					.args = { SECCOMP_SET_MODE_FILTER, 0, (uintptr_t)&loading->filter },
-					.flags = TO_NUMBER }) < 0)
+	if (loading->maps && add(loading, (struct call){ .number = SYS_seccomp,
+							 .args = { SECCOMP_SET_MODE_FILTER, 0, (uintptr_t)&loading->filter },
+							 .flags = TO_NUMBER }) < 0)
 		return -1;
 	for (int i = 1; i <= IMAGE_SIGNALS; i++)
 		if (add(loading, (struct call){ .number = SYS_rt_sigaction,
@@ -660,8 +684,8 @@ static struct loading *move_in(struct loading *given, const char *text, size_t s
 	*loading = *given;
 	scratch = &loading->scratch;
 	char *tables = wc_scratch_take(scratch, bytes);
-	loading->max_calls = 4 * loading->image->n_areas + loading->image->n_pieces + 4096;
-	loading->iov = wc_scratch_take(scratch, loading->image->n_pieces * sizeof *loading->iov + 16);
+	loading->max_calls = 4 * loading->image->n_areas + loading->image->n_pieces + 2 * MORE_READS;
+	loading->iov = wc_scratch_take(scratch, (loading->image->n_pieces + MORE_READS) * sizeof *loading->iov);
 	loading->opened = wc_scratch_take(scratch, loading->image->n_areas * sizeof *loading->opened + 16);
 	loading->slots = wc_scratch_take(scratch, loading->image->n_areas * sizeof *loading->slots + 16);
 	loading->handover = wc_scratch_take(scratch, sizeof *loading->handover);
@@ -680,7 +704,7 @@ static struct loading *move_in(struct loading *given, const char *text, size_t s
 	loading->filter = (struct sock_fprog){ (unsigned short)wc_image_n_no_zeros, filter };
 	loading->handover->given_size = size;
 	memcpy(loading->handover->given, text, size);
-	loading->handover->has_no_zeros = true;
+	loading->handover->has_no_zeros = loading->maps;
 	if (wc_mappings_read(scratch, &loading->now) < 0)
 		return NULL;
 	loading->max_calls += 2 * loading->now.n_areas;
@@ -706,23 +730,34 @@ static size_t file_bytes(const struct loading *loading)
 	return bytes;
 }
 
-/* image_load([fd, those of earlier images], given): does not return; what was saved continues. Raises OSError when it cannot, with nothing changed. */
+static int take_files(PyObject *list, PyObject *inodes, bool maps, struct loading *given)
+{
+	*given = (struct loading){ .fds = { -1 }, .maps = maps };
+	if (PyList_Size(inodes) != PyList_Size(list)) {
+		PyErr_SetString(PyExc_ValueError, "each file needs its inode");
+		return -1;
+	}
+	for (Py_ssize_t i = 0; i < PyList_Size(list) && given->n_fds < 1 + WC_IMAGES_USED; i++) {
+		given->fds[given->n_fds] = (int)PyLong_AsLong(PyList_GetItem(list, i));
+		given->inodes[given->n_fds++] = PyLong_AsUnsignedLongLong(PyList_GetItem(inodes, i));
+	}
+	return PyErr_Occurred() ? -1 : 0;
+}
+
+/* image_load([fd, those of earlier images], given, [inode that each had], whether it may map them): does not return; what was saved continues. Raises OSError when it cannot, with nothing changed. */
 PyObject *wc_image_load(PyObject *self, PyObject *args)
 {
 	(void)self;
 	static struct loading given; /* not on the stack: it is large */
 	struct loading *loading = NULL;
-	PyObject *list;
+	PyObject *list, *inodes;
 	const char *text;
 	Py_ssize_t size;
 	void *tables = NULL;
 	size_t bytes = 0;
-	if (!PyArg_ParseTuple(args, "O!y#", &PyList_Type, &list, &text, &size))
-		return NULL;
-	given = (struct loading){ .fds = { -1 } };
-	for (Py_ssize_t i = 0; i < PyList_Size(list) && given.n_fds < 1 + WC_IMAGES_USED; i++)
-		given.fds[given.n_fds++] = (int)PyLong_AsLong(PyList_GetItem(list, i));
-	if (PyErr_Occurred())
+	int maps;
+	if (!PyArg_ParseTuple(args, "O!y#O!p", &PyList_Type, &list, &text, &size, &PyList_Type, &inodes, &maps) ||
+	    take_files(list, inodes, maps, &given) < 0)
 		return NULL;
 	if (size > IMAGE_GIVEN_MAX)
 		return PyErr_Format(PyExc_ValueError, "at most %d bytes can be given", IMAGE_GIVEN_MAX);

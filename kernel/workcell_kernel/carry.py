@@ -58,7 +58,8 @@ class Carried:
         os.umask(self.umask)
         self.streams = {} if alone else branch.stream_fds()
         self.renewed = branch.loop_fds(kernel)
-        self.fds = [] if alone else [self.note(fd, target, drop) for fd, target in branch.open_fds(passed).items()]
+        self.fds = [] if alone else [self.note(fd, target, drop) for fd, target in branch.open_fds(passed).items()
+                                         if not branch.is_lifeline(fd)]
 
     def note(self, fd, target, drop):
         """(number, inheritable, path, flags, position) of a descriptor. The path is /dev/null for what has none, and the content of a file

@@ -1,0 +1,92 @@
+"""durable.py [--quick] [--executor NAME] [--dill]: saving and waking a session with numpy and 100 MB of data, and a change of 2 MB.
+
+Prints one line a figure, medians of several rounds. Run it with the interpreter of the tests (numpy, pandas; with --dill also dill), on a quiet
+machine; the folder of saved sessions is a temporary one (TMPDIR).
+"""
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.environ.get("WORKCELL_SITE", os.path.join(ROOT, "build", "python-site")))
+
+MAKE = """
+import numpy as np, pandas as pd
+data = np.random.default_rng(1).normal(size=%d)
+frame = pd.DataFrame({"a": range(1000), "b": np.arange(1000.0)})
+"""
+CHANGE = "data[%d:%d + 262144] += 1"  # 2 MB
+DILL = """
+import time, sys, dill
+exec(%r)
+t = time.perf_counter(); dill.dump_session(sys.argv[1]); print((time.perf_counter() - t) * 1000)
+t = time.perf_counter(); dill.load_session(sys.argv[1]); print((time.perf_counter() - t) * 1000)
+"""
+
+
+def timed(call):
+    begin = time.perf_counter()
+    answer = call()
+    return (time.perf_counter() - begin) * 1000, answer
+
+
+def show(name, values, limit=None):
+    print("%-46s %8.1f ms%s" % (name, statistics.median(values), "" if limit is None else "   (at most %g)" % limit), flush=True)
+
+
+def measure(executor, rounds, folder):
+    from workcell import SandboxConfig, SandboxExecutor, SubprocessConfig, SubprocessExecutor
+    from workcell.sync import Session
+
+    def make():
+        python = sys.executable
+        return SandboxExecutor(SandboxConfig(python=python)) if executor == "sandbox" else SubprocessExecutor(SubprocessConfig(python=python))
+
+    saves, wakes, small_saves, small_wakes, size = [], [], [], [], None
+    for _ in range(rounds):
+        with Session(None, make(), saved=folder) as session:
+            session.run(MAKE % (100 * 2**20 // 8)).raise_for_error()
+            took, answer = timed(session.hibernate)
+            saves.append(took)
+            size = answer
+        begin = time.perf_counter()
+        with Session.wake(answer.session_id, folder, None, make()) as session:
+            session.run("float(data[-1])").raise_for_error()
+            wakes.append((time.perf_counter() - begin) * 1000)
+            for n in range(3):
+                at = n * 1000000
+                session.run(CHANGE % (at, at)).raise_for_error()
+                took, answer = timed(session.hibernate)
+                small_saves.append(took)
+                took, result = timed(lambda: session.run("float(data[0])"))
+                small_wakes.append(took)
+    show("%s: 100 MB saved" % executor, saves, 100)
+    show("%s: 100 MB woken, to the first result" % executor, wakes, 100)
+    show("%s: 2 MB changed, saved" % executor, small_saves, 10)
+    show("%s: 2 MB changed, woken" % executor, small_wakes, 10)
+    print("%-46s %8.1f MB, stored %.1f MB" % ("%s: size" % executor, size.bytes / 2**20, size.stored_bytes / 2**20))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--executor", choices=["sandbox", "subprocess"], action="append")
+    parser.add_argument("--dill", action="store_true", help="compare with dill.dump_session()")
+    flags = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        os.mkdir(os.path.join(folder, "work"))
+        os.chdir(os.path.join(folder, "work"))
+        for executor in flags.executor or ["sandbox", "subprocess"]:
+            measure(executor, 1 if flags.quick else 5, os.path.join(folder, "saved"))
+        if flags.dill:
+            lines = subprocess.run([sys.executable, "-c", DILL % (MAKE % (100 * 2**20 // 8)), os.path.join(folder, "dill")],
+                                   check=True, capture_output=True, text=True).stdout.split()
+            show("dill.dump_session()", [float(lines[0])])
+            show("dill.load_session()", [float(lines[1])])
+
+
+main()

@@ -1,0 +1,342 @@
+"""Saved sessions: hibernated, woken, by whom, and what they carry."""
+import glob
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import workcell
+from workcell import CodeModeError, ConflictError, UnsupportedError, WakeError
+from workcell.sync import Session
+
+KEY = "0123456789abcdef" * 4
+EXECUTORS = ["sandbox", "subprocess"]
+
+# What a session can have: code that makes it, an expression afterwards, its value. Each name is its own.
+STATES = [
+    ("number = 41", "number + 1", 42),
+    ("big = 3 ** 500", "big == 3 ** 500", True),
+    ("text = 'ä' * 1000", "len(text)", 1000),
+    ("data = bytearray(range(200))", "sum(data)", 19900),
+    ("view = memoryview(bytearray(b'abc'))", "view[1]", 98),
+    ("rows = [[i] * 3 for i in range(100)]", "rows[99][2]", 99),
+    ("ring = []; ring.append(ring)", "ring[0] is ring", True),
+    ("table = {i: str(i) for i in range(1000)}", "table[999]", "999"),
+    ("chosen = {1, 2, frozenset([3])}", "frozenset([3]) in chosen", True),
+    ("halfway = (i * i for i in range(10)); next(halfway); next(halfway)", "next(halfway)", 4),
+    ("counter = iter(range(5)); next(counter)", "next(counter)", 1),
+    ("import itertools; cycle = itertools.cycle('ab'); next(cycle)", "next(cycle)", "b"),
+    ("def outer(n):\n    def inner():\n        nonlocal n\n        n += 1\n        return n\n    return inner\nclosure = outer(5); closure()", "closure()", 7),
+    ("double = lambda n: 2 * n", "double(4)", 8),
+    ("import functools; part = functools.partial(pow, 2)", "part(5)", 32),
+    ("@functools.lru_cache\ndef cached(n): return n * n\ncached(7)", "cached.cache_info().currsize", 1),
+    ("class Slots:\n    __slots__ = ('a',)\nslotted = Slots(); slotted.a = 5", "slotted.a", 5),
+    ("class Base:\n    def hello(self): return 'base'\nclass Derived(Base):\n    def hello(self): return super().hello() + '+'\nderived = Derived()", "derived.hello()", "base+"),
+    ("import dataclasses\n@dataclasses.dataclass\nclass Spot:\n    x: int\nspot = Spot(3)", "spot == Spot(3)", True),
+    ("import enum\nclass Colour(enum.Enum):\n    RED = 1\ncolour = Colour.RED", "colour is Colour.RED", True),
+    ("import collections; queue = collections.deque([1, 2, 3], maxlen=3)", "queue.append(4) or list(queue)", [2, 3, 4]),
+    ("Pair = collections.namedtuple('Pair', 'a b'); pair = Pair(1, 2)", "pair.b", 2),
+    ("counts = collections.Counter('aab')", "counts['a']", 2),
+    ("lists = collections.defaultdict(list); lists['x'].append(1)", "lists['x']", [1]),
+    ("import decimal; decimal.getcontext().prec = 5", "str(decimal.Decimal(1) / 3)", "0.33333"),
+    ("import fractions; third = fractions.Fraction(1, 3)", "str(third + third)", "2/3"),
+    ("import datetime; day = datetime.datetime(2024, 2, 29, tzinfo=datetime.timezone.utc)", "day.isoformat()", "2024-02-29T00:00:00+00:00"),
+    ("import logging; log = logging.getLogger('mine'); log.setLevel(13)", "logging.getLogger('mine').level", 13),
+    ("import io; buffer = io.StringIO(); _ = buffer.write('abc')", "buffer.getvalue()", "abc"),
+    ("import ctypes; raw = ctypes.create_string_buffer(b'abc', 10)", "raw.value == b'abc'", True),
+    ("struct_ = type('P', (ctypes.Structure,), {'_fields_': [('x', ctypes.c_int)]})(7)", "struct_.x", 7),
+    ("callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(lambda n: n + 1)", "callback(1)", 2),
+    ("import re; pattern = re.compile('a(b+)')", "pattern.match('abb').group(1)", "bb"),
+    ("import random; dice = random.Random(1)", "isinstance(dice.random(), float)", True),
+    ("import sys; sys.setrecursionlimit(4321)", "sys.getrecursionlimit()", 4321),
+    ("import os; os.environ['MINE'] = 'x'", "os.environ['MINE']", "x"),
+    ("import json; json.dumps_ = json.dumps; json.patched = True", "json.patched", True),
+    ("import weakref\nclass Target: pass\ntarget = Target(); weak = weakref.ref(target)", "weak() is target", True),
+    ("import asyncio\nasync def later():\n    await asyncio.sleep(0.01)\n    return 5\ntask = asyncio.ensure_future(later()) if False else None", "await later()", 5),
+    ("import contextvars; var = contextvars.ContextVar('var'); token = var.set(3)", "var.get(None) in (3, None)", True),
+    ("import array; numbers = array.array('d', [1.5] * 1000)", "numbers[999]", 1.5),
+    ("import zlib; packer = zlib.compressobj(); head = packer.compress(b'a' * 1000)", "len(zlib.decompress(head + packer.flush()))", 1000),
+    ("import hashlib; digest = hashlib.sha256(b'a')", "digest.update(b'b') or digest.hexdigest()[:8]", "fb8e20fc"),
+    ("import sqlite3; base = sqlite3.connect(':memory:'); _ = base.execute('create table t (x)'); _ = base.execute('insert into t values (7)')", "base.execute('select x from t').fetchone()[0]", 7),
+    ("import threading; lock = threading.Lock(); lock.acquire()", "lock.locked()", True),
+    ("local = threading.local(); local.x = 3", "local.x", 3),
+    ("import tempfile; temporary = tempfile.TemporaryFile(); _ = temporary.write(b'abc'); _ = temporary.flush()", "temporary.seek(0) or temporary.read().decode()", "abc"),
+    ("file = open('/tmp/durable-state-%d.txt' % os.getuid(), 'w+'); _ = file.write('hello'); file.flush()", "file.tell()", 5),
+    ("import types; module = types.ModuleType('made'); module.x = 5; sys.modules['made'] = module", "__import__('made').x", 5),
+    ("import warnings; warnings.filterwarnings('ignore', 'mine')", "any('mine' in str(f[1]) for f in warnings.filters)", True),
+    ("import string; sys.displayed = 1", "sys.displayed", 1),
+    ("code = compile('1 + 1', 'x', 'eval')", "eval(code)", 2),
+    ("error = ValueError('kept')", "str(error)", "kept"),
+    ("try:\n    1 / 0\nexcept ZeroDivisionError as exc:\n    trace = exc.__traceback__", "trace.tb_lineno > 0", True),
+    ("import operator; getter = operator.itemgetter(1)", "getter([1, 2])", 2),
+    ("import struct; packed = struct.Struct('<I')", "packed.pack(1)[0]", 1),
+    ("class Meta(type):\n    def __call__(cls): return 9\nclass Odd(metaclass=Meta): pass", "Odd()", 9),
+    ("class Managed:\n    def __enter__(self): return 3\n    def __exit__(self, *a): pass\nmanaged = Managed()", "managed.__enter__()", 3),
+    ("import heapq; heap = []; heapq.heappush(heap, 2); heapq.heappush(heap, 1)", "heap[0]", 1),
+    ("def coroutine():\n    total = 0\n    while True:\n        total += yield total\nsent = coroutine(); next(sent); _ = sent.send(4)", "sent.send(3)", 7),
+    ("sys.path.append('/nowhere')", "'/nowhere' in sys.path", True),
+]
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    return tmp_path / "saved"
+
+
+def saved_session(place, executor, code, **options):
+    """The id of a session that was saved after this code, and closed."""
+    with Session(None, executor, saved=place, **options) as session:
+        session.run(code).raise_for_error()
+        return session.hibernate()
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_what_is_carried(executor, place):
+    assert len(STATES) >= 60
+    with Session(None, executor, saved=place) as session:
+        for code, _, _ in STATES:
+            session.run(code).raise_for_error()
+        answer = session.hibernate()
+    assert answer.not_carried == []
+    with Session.wake(answer.session_id, place, None, executor) as session:
+        for code, expression, value in STATES:
+            result = session.run(expression)
+            assert result.error is None and result.value == value, (code, result)
+        session.run("file.close(); os.unlink(file.name)").raise_for_error()
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_the_next_use_wakes_it(executor, place):
+    with Session(None, executor, saved=place) as session:
+        session.run("x = [1]")
+        first = session.run("__import__('os').getpid()").value
+        answer = session.hibernate()
+        assert executor == "sandbox" or not os.path.exists("/proc/%d" % first)
+        assert session.hibernate().session_id == answer.session_id  # it is asleep already
+        for n in range(3):
+            assert session.run("x.append(%d) or len(x)" % n).value == n + 2
+            session.hibernate()
+        assert session.run("x").value == [1, 0, 1, 2]
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_what_is_not_carried_is_named(executor, place):
+    code = """
+import os, socket, subprocess, threading
+s, t = socket.socketpair()
+p = subprocess.Popen(['sleep', '1000'])
+stop = threading.Event(); worker = threading.Thread(target=stop.wait, name='worker', daemon=True); worker.start()
+r, w = os.pipe()
+x = 5
+"""
+    answer = saved_session(place, executor, code)
+    named = {(each.kind, variable) for each in answer.not_carried for variable in each.variables}
+    assert {("socket", "s"), ("socket", "t"), ("process", "p"), ("thread", "worker")} <= named
+    assert [each.kind for each in answer.not_carried].count("pipe") == 2
+    with Session.wake(answer.session_id, place, None, executor) as session:
+        first = session.run("x")
+        assert first.value == 5 and len(first.notices) == len(answer.not_carried)
+        assert any("socket" in text and "of s" in text for text in first.notices)
+        assert session.run("x").notices == []
+
+
+def test_a_reset_leaves_the_saved_state(place):
+    with Session(None, "subprocess", saved=place) as session:
+        session.run("x = 1")
+        session.hibernate()
+        session.reset()
+        assert session.run("'x' in globals()").value is False
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_awake_elsewhere(executor, place):
+    with Session(None, executor, saved=place) as session:
+        session.run("x = 1")
+        answer = session.hibernate()
+        other = Session.wake(answer.session_id, place, None, executor)
+        with pytest.raises(ConflictError, match="awake elsewhere"):
+            other.run("x")
+        assert session.run("x").value == 1
+
+
+def test_only_its_owner_and_workspace(place, tmp_path):
+    answer = saved_session(place, "subprocess", "x = 1")
+    (tmp_path / "other").mkdir()
+    os.chdir(tmp_path / "other")
+    with pytest.raises(WakeError, match="working directory") as caught:
+        Session.wake(answer.session_id, place, None, "subprocess").run("x")
+    assert caught.value.code == "differs"
+    os.chdir(tmp_path / "work")
+    with pytest.raises(WakeError, match="executor"):
+        Session.wake(answer.session_id, place, None, "sandbox").run("x")
+    with pytest.raises(Exception, match="no saved session"):
+        Session.wake("0" * 32, place, None, "subprocess").run("x")
+    with pytest.raises(ValueError, match="not the id"):
+        Session.wake("../escape", place, None, "subprocess").run("x")
+
+
+def test_with_a_key(place):
+    answer = saved_session(place, "subprocess", "secret = 'SECRET-' + 'x' * 100", saved_key=KEY)
+    for path in glob.glob(str(place / "*" / "*")):
+        with open(path, "rb") as file:
+            assert b"SECRET-" not in file.read()
+    with pytest.raises(WakeError, match="none is given"):
+        Session.wake(answer.session_id, place, None, "subprocess").run("1")
+    with pytest.raises(WakeError, match="another key"):
+        Session.wake(answer.session_id, place, None, "subprocess", saved_key=KEY[::-1]).run("1")
+    with pytest.raises(ValueError, match="64 hexadecimal"):
+        Session.wake(answer.session_id, place, None, "subprocess", saved_key="abc").run("1")
+    with Session.wake(answer.session_id, place, None, "subprocess", saved_key=KEY) as session:
+        assert session.run("len(secret)").value == 107
+
+
+@pytest.mark.parametrize("key", [None, KEY])
+def test_files_that_were_changed(place, key, tmp_path):
+    answer = saved_session(place, "sandbox", "x = list(range(100000))", saved_key=key)
+    home = place / answer.session_id
+    shutil.copytree(place, tmp_path / "copy")
+    for path in sorted(os.listdir(home)):
+        if path == "lock":
+            continue
+        size = os.path.getsize(home / path)
+        for at in (0, 9, 40, 70, size // 2, size - 1):
+            with open(home / path, "r+b") as file:
+                file.seek(at)
+                old = file.read(1)
+                file.seek(at)
+                file.write(bytes([old[0] ^ 1]))
+            try:
+                session = Session.wake(answer.session_id, place, None, "sandbox", saved_key=key)
+                if path == "state" and 9 <= at < 16:
+                    continue  # unused bytes of its head
+                with pytest.raises(WakeError) as caught:
+                    session.run("x")
+                assert caught.value.code in ("damaged", "differs")
+            finally:
+                with open(home / path, "r+b") as file:
+                    file.seek(at)
+                    file.write(old)
+        os.truncate(home / path, size - 1)
+        with pytest.raises(WakeError):
+            Session.wake(answer.session_id, place, None, "sandbox", saved_key=key).run("x")
+        shutil.copy(tmp_path / "copy" / answer.session_id / path, home / path)
+    with Session.wake(answer.session_id, place, None, "sandbox", saved_key=key) as session:
+        assert session.run("len(x)").value == 100000
+
+
+def test_a_session_in_the_place_of_another(place):
+    mine, other = (saved_session(place, "subprocess", "x = %d" % n).session_id for n in (1, 2))
+    shutil.rmtree(place / mine)
+    shutil.copytree(place / other, place / mine)
+    with pytest.raises(WakeError, match="another one"):
+        Session.wake(mine, place, None, "subprocess").run("x")
+
+
+def test_links_are_not_followed(place, tmp_path):
+    answer = saved_session(place, "subprocess", "x = 1")
+    state = place / answer.session_id / "state"
+    os.rename(state, tmp_path / "state")
+    os.symlink(tmp_path / "state", state)
+    with pytest.raises((OSError, CodeModeError)):
+        Session.wake(answer.session_id, place, None, "subprocess").run("x")
+
+
+def test_a_folder_that_others_can_write_to(place):
+    place.mkdir(mode=0o700)
+    os.chmod(place, 0o777)
+    with Session(None, "subprocess", saved=place) as session:
+        session.run("x = 1")
+        with pytest.raises(ValueError, match="other users can write"):
+            session.hibernate()
+        assert session.run("x").value == 1
+
+
+def test_code_cannot_write_to_the_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Exception, match="folder of saved sessions"):
+        Session(None, workcell.SandboxExecutor(workcell.SandboxConfig(workspace_mode="rw")), saved=tmp_path / "saved").run("1")
+
+
+def test_executors_that_cannot(place):
+    with Session(None, "inprocess", saved=place) as session:
+        session.run("x = 1")
+        with pytest.raises(UnsupportedError, match="cannot save"):
+            session.hibernate()
+    with Session(None, "subprocess") as session:
+        session.run("x = 1")
+        with pytest.raises(ValueError, match="saved_dir"):
+            session.hibernate()
+    with pytest.raises(UnsupportedError):
+        Session.wake("0" * 32, place, None, "inprocess").run("1")
+
+
+SAVES = """
+import os, sys
+sys.path.insert(0, %r)
+from workcell.sync import Session
+session = Session.wake(sys.argv[1], sys.argv[2], None, "subprocess")
+session.run("x = [len(x) + 1] * (len(x) + 1)")
+print("saving", flush=True)
+while True:
+    session.hibernate()
+    session.run("x = [len(x) + 1] * (len(x) + 1)")
+"""
+
+
+def test_killed_at_any_step(place):
+    """An old or a new session, never half of one, and nothing locked."""
+    answer = saved_session(place, "subprocess", "x = []")
+    site = os.path.dirname(os.path.dirname(sys.modules["workcell"].__file__))
+    seen = 0
+    for n in range(6):
+        child = subprocess.Popen([sys.executable, "-c", SAVES % site, answer.session_id, str(place)], stdout=subprocess.PIPE)
+        assert child.stdout.readline() == b"saving\n"
+        try:
+            child.wait(0.013 * n)
+        except subprocess.TimeoutExpired:
+            pass
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
+        with Session.wake(answer.session_id, place, None, "subprocess") as session:
+            x = session.run("x").value
+            assert x == [len(x)] * len(x) and len(x) >= seen
+            seen = len(x)
+            session.hibernate()
+        names = set(os.listdir(place / answer.session_id))
+        assert {"lock", "state"} <= names and len(names) == 3
+
+
+@pytest.mark.parametrize("executor", EXECUTORS + ["inprocess"])
+def test_variables(executor, place):
+    """Of hostile classes too, and without running their code."""
+    code = """
+ran = []
+class Meta(type):
+    @property
+    def __name__(cls): ran.append(1); return 'x'
+    def __eq__(cls, other): ran.append('eq'); return True
+    def __hash__(cls): ran.append('hash'); return 1
+class Hostile(metaclass=Meta):
+    def __getattribute__(self, name): ran.append(name); raise SystemExit
+    def __repr__(self): ran.append('repr'); return 'x'
+    __len__ = __sizeof__ = __iter__ = __hash__ = __str__ = __repr__
+odd = object.__new__(Hostile)
+rows, table, several = [odd, 1], {'a': odd, 'b': [1]}, (1, 2.5, None, True, b'x')
+many = list(range(100))
+"""
+    with Session(None, executor, saved=place if executor != "inprocess" else None) as session:
+        session.run(code).raise_for_error()
+        found = {each.name: each for each in session.list_variables()}
+        assert session.run("ran").value == []
+        assert found["several"].preview == "(1, 2.5, None, True, b'x')" and found["several"].type == "tuple"
+        assert found["rows"].preview == "[<Hostile>, 1]" and found["table"].preview == "{'a': <Hostile>, 'b': list of 1}"
+        assert "100" in found["many"].preview and len(found["many"].preview) < 121
+        assert found["odd"].type == "Hostile" and found["odd"].preview == "" and found["odd"].size > 0
+        session.run("for n in range(2000): globals()['v%d' % n] = n")
+        assert len(session.list_variables()) == 1000

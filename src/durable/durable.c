@@ -1,0 +1,342 @@
+/* Saved sessions in a folder, see durable.h. */
+#define _GNU_SOURCE
+#include "durable/durable.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "base/base.h"
+#include "base/file.h"
+#include "base/random.h"
+#include "base/tree.h"
+
+#define IMAGE_SIZE ((off_t)1 << 42) /* as executors/subprocess/image.c makes them */
+#define OPEN_TRIES 8
+
+struct cell__durable {
+	int home_fd, fd, lock_fd; /* DIR, DIR/ID, DIR/ID/lock */
+	char *dir;
+	char id[33];
+	unsigned char key[32];
+	bool sealed;
+	bool read; /* state is that of the disk */
+	struct cell__saved state;
+};
+
+void cell__memories_close(struct cell__memories *memories)
+{
+	for (size_t i = 0; i < memories->n; i++)
+		cell__close_fd(&memories->fds[i]);
+	cell__close_fd(&memories->layer_fd);
+	memories->n = 0;
+}
+
+int cell__durable_key(const char *text, unsigned char ret_key[32], bool *ret_has, struct cell_error *err)
+{
+	*ret_has = text && *text;
+	if (*ret_has && (strlen(text) != 64 || !cell__saved_from_hex(text, ret_key, 32)))
+		return cell_fail(err, CELL_E_INVALID, 0, "the key of saved sessions is not 64 hexadecimal digits in lower case");
+	return 0;
+}
+
+/* ---- places ---- */
+
+static int not_found(const char *id, struct cell_error *err)
+{
+	return cell_fail(err, CELL_E_NOT_FOUND, 0, "there is no saved session %.40s", id);
+}
+
+static int open_home(const char *dir, bool creates, int *ret_fd, struct cell_error *err)
+{
+	struct stat st;
+	if (creates && mkdir(dir, 0700) < 0 && errno != EEXIST)
+		return cell_fail(err, CELL_E_IO, errno, "the folder of saved sessions %.150s", dir);
+	int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0 || fstat(fd, &st) < 0) {
+		int sys = errno;
+		cell__close_fd(&fd);
+		return cell_fail(err, sys == ENOENT ? CELL_E_NOT_FOUND : CELL_E_IO, sys, "the folder of saved sessions %.150s", dir);
+	}
+	if (st.st_mode & 022) {
+		cell__close_fd(&fd);
+		return cell_fail(err, CELL_E_INVALID, 0, "other users can write to the folder of saved sessions %.120s: chmod go-w", dir);
+	}
+	*ret_fd = fd;
+	return 0;
+}
+
+/* 1: it is there and locked.  0: it was removed meanwhile. */
+static int lock_place(struct cell__durable *durable, bool creates, struct cell_error *err)
+{
+	struct stat ours, there;
+	if (creates && mkdirat(durable->home_fd, durable->id, 0700) < 0 && errno != EEXIST)
+		return cell_fail(err, CELL_E_IO, errno, "make a folder in %.150s", durable->dir);
+	durable->fd = openat(durable->home_fd, durable->id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (durable->fd < 0)
+		return creates && errno == ENOENT ? 0 : not_found(durable->id, err);
+	durable->lock_fd = openat(durable->fd, "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0600);
+	if (durable->lock_fd < 0)
+		return cell_fail(err, CELL_E_IO, errno, "lock the saved session %s", durable->id);
+	if (flock(durable->lock_fd, LOCK_EX | LOCK_NB) < 0)
+		return errno == EWOULDBLOCK ? cell_fail(err, CELL_E_CONFLICT, 0, "the session %s is awake elsewhere", durable->id)
+					    : cell_fail(err, CELL_E_IO, errno, "lock the saved session %s", durable->id);
+	if (fstat(durable->fd, &ours) == 0 && fstatat(durable->home_fd, durable->id, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
+	    ours.st_ino == there.st_ino && ours.st_dev == there.st_dev)
+		return 1;
+	return creates ? 0 : not_found(durable->id, err);
+}
+
+static void free_place(struct cell__durable *durable)
+{
+	cell__saved_finish(&durable->state);
+	cell__close_fd(&durable->lock_fd);
+	cell__close_fd(&durable->fd);
+	cell__close_fd(&durable->home_fd);
+	memset(durable->key, 0, sizeof durable->key);
+	free(durable->dir);
+	free(durable);
+}
+
+int cell__durable_open(const char *dir, const char *id, const char *key, bool creates, struct cell__durable **ret_durable,
+		       struct cell_error *err)
+{
+	if (!cell__saved_is_id(id))
+		return cell_fail(err, CELL_E_INVALID, 0, "\"%.40s\" is not the id of a session", id);
+	struct cell__durable *durable = cell__alloc(1, sizeof *durable);
+	if (!durable)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a saved session");
+	durable->home_fd = durable->fd = durable->lock_fd = -1;
+	strcpy(durable->id, id);
+	durable->dir = cell__strdup(dir);
+	int rc = durable->dir ? cell__durable_key(key, durable->key, &durable->sealed, err)
+			      : cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a saved session");
+	if (rc == 0)
+		rc = open_home(dir, creates, &durable->home_fd, err);
+	int locked = 0;
+	for (int i = 0; rc == 0 && locked == 0 && i < OPEN_TRIES; i++) {
+		cell__close_fd(&durable->fd);
+		cell__close_fd(&durable->lock_fd);
+		locked = lock_place(durable, creates, err);
+	}
+	if (rc == 0 && locked == 0)
+		rc = cell_fail(err, CELL_E_CONFLICT, 0, "the session %s is being removed", id);
+	if (rc < 0 || locked < 0) {
+		free_place(durable);
+		return -1;
+	}
+	*ret_durable = durable;
+	return 0;
+}
+
+void cell__durable_close(struct cell__durable *durable)
+{
+	struct stat st;
+	if (!durable)
+		return;
+	if (!durable->read && fstatat(durable->fd, "state", &st, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT)
+		(void)cell__durable_remove(durable, NULL);
+	else
+		free_place(durable);
+}
+
+/* ---- reading ---- */
+
+static int read_state(struct cell__durable *durable, struct cell_error *err)
+{
+	CELL_AUTO_BUF struct cell__buf bytes = CELL_BUF_INIT, body = CELL_BUF_INIT;
+	if (cell__file_read(durable->fd, "state", CELL_FILE_NO_LINK, CELL_SAVED_STATE_BYTES, &bytes, NULL) < 0)
+		return errno == ENOENT ? not_found(durable->id, err)
+				       : cell_fail(err, errno == EFBIG ? CELL_E_DAMAGED : CELL_E_IO, errno, "read the saved session %s",
+						   durable->id);
+	cell__saved_finish(&durable->state);
+	if (cell__unseal(durable->sealed ? durable->key : NULL, durable->id, bytes.data, bytes.size, &body, err) < 0)
+		return -1;
+	if (cell__saved_read(body.data, body.size, &durable->state, err) < 0)
+		return -1;
+	if (strcmp(durable->state.id, durable->id) != 0)
+		return cell_fail(err, CELL_E_DAMAGED, 0, "the saved session %s has the files of another one", durable->id);
+	return 0;
+}
+
+int cell__durable_state(struct cell__durable *durable, const struct cell__saved **ret_saved, struct cell_error *err)
+{
+	if (!durable->read && read_state(durable, err) < 0)
+		return -1;
+	durable->read = true;
+	*ret_saved = &durable->state;
+	return 0;
+}
+
+/* A file that a kernel can continue from; a layer's is read by us alone. */
+static int read_memory(struct cell__durable *durable, const struct cell__saved_file *file, int *ret_fd, struct cell_error *err)
+{
+	CELL_AUTO_FD int from = openat(durable->fd, file->name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+	if (from < 0)
+		return cell_fail(err, errno == ENOENT ? CELL_E_DAMAGED : CELL_E_IO, errno, "read the saved session %s", durable->id);
+	CELL_AUTO_FD int to = memfd_create(file->is_layer ? "workcell-layer" : "workcell-image", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (to < 0 || (!file->is_layer && ftruncate(to, IMAGE_SIZE) < 0))
+		return cell_fail(err, CELL_E_IO, errno, "make a file for the memory of a kernel");
+	if (cell__pieces_read(from, file, durable->sealed, to, err) < 0)
+		return -1;
+	if (!file->is_layer && fcntl(to, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE) < 0)
+		return cell_fail(err, CELL_E_IO, errno, "seal the memory of a kernel");
+	*ret_fd = cell__take_fd(&to);
+	return 0;
+}
+
+int cell__durable_load(struct cell__durable *durable, struct cell__memories *ret_memories, struct cell_error *err)
+{
+	const struct cell__saved *saved;
+	struct cell__memories memories = CELL_MEMORIES_INIT;
+	if (cell__durable_state(durable, &saved, err) < 0)
+		return -1;
+	for (size_t i = 0; i < saved->n_files; i++) {
+		struct cell__saved_file *file = &durable->state.files[i];
+		struct stat st;
+		int fd = -1;
+		if (read_memory(durable, file, &fd, err) < 0) {
+			cell__memories_close(&memories);
+			return -1;
+		}
+		if (file->is_layer) {
+			memories.layer_fd = fd;
+			continue;
+		}
+		memories.fds[memories.n] = fd;
+		memories.inodes[memories.n++] = file->inode;
+		/* The kernel that continues will refer to this one. */
+		file->live = fstat(fd, &st) == 0 ? st.st_ino : 0;
+	}
+	*ret_memories = memories;
+	return 0;
+}
+
+/* ---- writing ---- */
+
+static const struct cell__saved_file *find_stored(const struct cell__durable *durable, uint64_t inode)
+{
+	for (size_t i = 0; durable->read && i < durable->state.n_files; i++)
+		if (inode && durable->state.files[i].live == inode)
+			return &durable->state.files[i];
+	return NULL;
+}
+
+static int reuse(const struct cell__saved_file *stored, struct cell__saved_file *file, struct cell_error *err)
+{
+	*file = *stored;
+	file->pieces = cell__alloc(stored->n_pieces, sizeof *file->pieces);
+	if (!file->pieces)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a saved session");
+	memcpy(file->pieces, stored->pieces, stored->n_pieces * sizeof *file->pieces);
+	return 0;
+}
+
+static int write_file(struct cell__durable *durable, int from_fd, struct cell__saved_file *file, struct cell__pieces_sum *sum,
+		      struct cell_error *err)
+{
+	strcpy(file->name, "p-");
+	cell__random_hex(file->name + 2, CELL_SAVED_NAME - 2);
+	CELL_AUTO_FD int to = openat(durable->fd, file->name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+	if (to < 0)
+		return cell_fail(err, CELL_E_IO, errno, "write the saved session %s", durable->id);
+	if (cell__pieces_write(from_fd, to, durable->sealed, file, sum, err) < 0)
+		return -1;
+	return fdatasync(to) == 0 ? 0 : cell_fail(err, CELL_E_IO, errno, "write the saved session %s", durable->id);
+}
+
+static int write_state(struct cell__durable *durable, const struct cell__saved *saved, struct cell_error *err)
+{
+	CELL_AUTO_BUF struct cell__buf body = CELL_BUF_INIT, sealed = CELL_BUF_INIT;
+	if (cell__saved_write(saved, &body, err) < 0 ||
+	    cell__seal(durable->sealed ? durable->key : NULL, durable->id, &body, &sealed, err) < 0)
+		return -1;
+	CELL_AUTO_FD int fd = openat(durable->fd, "state.new", O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+	if (fd < 0 || cell__fd_write_all(fd, sealed.data, sealed.size) < 0 || fdatasync(fd) < 0 ||
+	    renameat(durable->fd, "state.new", durable->fd, "state") < 0 || fsync(durable->fd) < 0 || fsync(durable->home_fd) < 0)
+		return cell_fail(err, CELL_E_IO, errno, "write the saved session %s", durable->id);
+	return 0;
+}
+
+static bool is_named(const struct cell__saved *saved, const char *name)
+{
+	for (size_t i = 0; i < saved->n_files; i++)
+		if (strcmp(saved->files[i].name, name) == 0)
+			return true;
+	return strcmp(name, "state") == 0 || strcmp(name, "lock") == 0;
+}
+
+/* Of earlier saves, and of those that failed or were killed. */
+static void remove_others(const struct cell__durable *durable, const struct cell__saved *saved)
+{
+	int fd = openat(durable->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+	if (!dir) {
+		cell__close_fd(&fd);
+		return; /* with the next save */
+	}
+	for (struct dirent *entry; (entry = readdir(dir));)
+		if (entry->d_name[0] != '.' && !is_named(saved, entry->d_name))
+			(void)unlinkat(durable->fd, entry->d_name, 0);
+	closedir(dir);
+}
+
+static int write_files(struct cell__durable *durable, struct cell__saved *saved, const struct cell__memories *memories,
+		       struct cell__pieces_sum *sum, struct cell_error *err)
+{
+	size_t n = memories->n + (memories->layer_fd >= 0);
+	if (n > CELL_SAVED_FILES)
+		return cell_fail(err, CELL_E_LIMIT, 0, "a saved session has at most %d files", CELL_SAVED_FILES);
+	while (saved->n_files < n) {
+		size_t i = saved->n_files;
+		struct cell__saved_file *file = &saved->files[saved->n_files++];
+		const struct cell__saved_file *stored = i < memories->n ? find_stored(durable, memories->inodes[i]) : NULL;
+		file->is_layer = i == memories->n;
+		if ((stored ? reuse(stored, file, err)
+			    : write_file(durable, file->is_layer ? memories->layer_fd : memories->fds[i], file, sum, err)) < 0)
+			return -1;
+		file->inode = file->live = i < memories->n ? memories->inodes[i] : 0;
+	}
+	return 0;
+}
+
+int cell__durable_save(struct cell__durable *durable, struct cell__saved *saved, const struct cell__memories *memories,
+		       struct cell__pieces_sum *ret_sum, struct cell_error *err)
+{
+	struct cell__pieces_sum sum = { 0 };
+	strcpy(saved->id, durable->id);
+	saved->generation = durable->read ? durable->state.generation + 1 : 1;
+	if (write_files(durable, saved, memories, &sum, err) < 0 || write_state(durable, saved, err) < 0) {
+		if (durable->read)
+			remove_others(durable, &durable->state);
+		cell__saved_finish(saved);
+		return -1;
+	}
+	cell__saved_finish(&durable->state);
+	durable->state = *saved;
+	durable->read = true;
+	*saved = (struct cell__saved){ 0 };
+	remove_others(durable, &durable->state);
+	*ret_sum = sum;
+	return 0;
+}
+
+int cell__durable_remove(struct cell__durable *durable, struct cell_error *err)
+{
+	char gone[64];
+	/* At once: what is left of a removal that was killed has no session's name. */
+	snprintf(gone, sizeof gone, "gone-");
+	cell__random_hex(gone + 5, 16);
+	int rc = renameat(durable->home_fd, durable->id, durable->home_fd, gone) < 0
+			 ? cell_fail(err, CELL_E_IO, errno, "remove the saved session %s", durable->id)
+			 : 0;
+	if (rc == 0 && cell__tree_remove(durable->home_fd, gone) < 0)
+		rc = cell_fail(err, CELL_E_IO, errno, "remove the saved session %s", durable->id);
+	free_place(durable);
+	return rc;
+}

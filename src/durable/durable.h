@@ -1,0 +1,62 @@
+/*
+ * Saved sessions in a folder:
+ *
+ *     DIR/ID/lock   locked by the process that has the session awake, or saves or removes it
+ *     DIR/ID/state  the description (wire/saved.h), sealed (pieces.h); replaced by a rename
+ *     DIR/ID/p-...  the files that it names: the memory, and earlier memories that it refers to
+ *
+ * A save writes new files first, then the description, then removes files that it does not name.  Whenever it is killed, the old or the new
+ * session is there.  The lock is a lock of the open file: a process that is killed has none.  Only its holder writes, so nobody can write to
+ * a session that has been woken elsewhere meanwhile.
+ *
+ * Nothing here is trusted but the folder: files are opened below it by name, without following links, and read with limits.  Any thread but
+ * the loop's; an object has one user at a time.
+ */
+#ifndef CELL_DURABLE_H
+#define CELL_DURABLE_H
+
+#include <jansson.h>
+
+#include "durable/pieces.h"
+
+/* One session's place, locked. */
+struct cell__durable;
+
+/* Memories to save, or that were read. */
+struct cell__memories {
+	int fds[CELL_SAVED_FILES];
+	uint64_t inodes[CELL_SAVED_FILES]; /* by which the first refers to the others */
+	size_t n;
+	int layer_fd; /* an archive of the layer's files; -1: none */
+};
+#define CELL_MEMORIES_INIT { .layer_fd = -1 }
+/* Closes descriptors that are its own. */
+void cell__memories_close(struct cell__memories *memories);
+
+/* 64 hexadecimal digits.  NULL or "": *ret_has is false. */
+int cell__durable_key(const char *text, unsigned char ret_key[32], bool *ret_has, struct cell_error *err);
+
+/*
+ * Locks a session's place.  creates: it is made if there is none; else CELL_E_NOT_FOUND.  CELL_E_CONFLICT: it is locked.  key: as in
+ * cell__durable_key().
+ */
+int cell__durable_open(const char *dir, const char *id, const char *key, bool creates, struct cell__durable **ret_durable,
+		       struct cell_error *err);
+/* NULL is allowed.  A place without a saved session is removed. */
+void cell__durable_close(struct cell__durable *durable);
+/* The description; owned by the place, until the next save. */
+int cell__durable_state(struct cell__durable *durable, const struct cell__saved **ret_saved, struct cell_error *err);
+/* Its memories, as new files that a kernel can continue from. */
+int cell__durable_load(struct cell__durable *durable, struct cell__memories *ret_memories, struct cell_error *err);
+/*
+ * Saves.  saved: without files; taken over, also by a failure.  Memories that are in the last save already are not written again: they are
+ * recognised by their inodes, which is safe as long as the caller keeps them open.
+ */
+int cell__durable_save(struct cell__durable *durable, struct cell__saved *saved, const struct cell__memories *memories,
+		       struct cell__pieces_sum *ret_sum, struct cell_error *err);
+/* Removes the session with its place; the place is used up. */
+int cell__durable_remove(struct cell__durable *durable, struct cell_error *err);
+/* As cell_saved_list().  owner NULL: of all owners. */
+json_t *cell__durable_list(const char *dir, const char *owner, const char *key, struct cell_error *err);
+
+#endif

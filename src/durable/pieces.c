@@ -1,0 +1,331 @@
+/* Pieces of saved sessions, see pieces.h. */
+#define _GNU_SOURCE
+#include "durable/pieces.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <limits.h>
+#include <openssl/evp.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+
+#define THREADS 4
+#define LEVEL (-5) /* of zstd: about as fast as the checksum */
+#define TAG 16
+#define MAGIC "WCELLSV1"
+
+/* ---- compression ---- */
+
+/* Loaded with its first use: a program that saves nothing does not wait for it.  Without it, pieces are stored as they are. */
+static struct {
+	pthread_once_t once;
+	bool there;
+	size_t (*bound)(size_t);
+	size_t (*compress)(void *, size_t, const void *, size_t, int);
+	size_t (*decompress)(void *, size_t, const void *, size_t);
+	unsigned (*is_error)(size_t);
+} zstd = { .once = PTHREAD_ONCE_INIT };
+
+static void load_zstd(void)
+{
+	void *library = dlopen("libzstd.so.1", RTLD_NOW | RTLD_LOCAL);
+	if (!library)
+		return;
+	*(void **)&zstd.bound = dlsym(library, "ZSTD_compressBound");
+	*(void **)&zstd.compress = dlsym(library, "ZSTD_compress");
+	*(void **)&zstd.decompress = dlsym(library, "ZSTD_decompress");
+	*(void **)&zstd.is_error = dlsym(library, "ZSTD_isError");
+	zstd.there = zstd.bound && zstd.compress && zstd.decompress && zstd.is_error;
+}
+
+static bool has_zstd(void)
+{
+	pthread_once(&zstd.once, load_zstd);
+	return zstd.there;
+}
+
+/* ---- seals ---- */
+
+/* encrypts: into out, which may be in; else the way back.  False: it was not sealed so, or libcrypto failed. */
+static bool crypt_piece(bool encrypts, const unsigned char key[32], uint64_t number, const char *about, const unsigned char *in,
+			size_t size, unsigned char *out, unsigned char tag[TAG])
+{
+	unsigned char nonce[12] = { 0 };
+	int n;
+	memcpy(nonce, &number, sizeof number);
+	EVP_CIPHER_CTX *ctx = EVP_CIPHER_CTX_new();
+	bool ok = ctx && size <= INT_MAX && EVP_CipherInit_ex(ctx, EVP_aes_256_gcm(), NULL, key, nonce, encrypts) == 1 &&
+		  (!*about || EVP_CipherUpdate(ctx, NULL, &n, (const unsigned char *)about, (int)strlen(about)) == 1) &&
+		  EVP_CipherUpdate(ctx, out, &n, in, (int)size) == 1;
+	if (ok && !encrypts)
+		ok = EVP_CIPHER_CTX_ctrl(ctx, EVP_CTRL_GCM_SET_TAG, TAG, tag) == 1;
+	ok = ok && EVP_CipherFinal_ex(ctx, out + size, &n) == 1;
+	if (ok && encrypts)
+		ok = EVP_CIPHER_CTX_ctrl(ctx, EVP_CTRL_GCM_GET_TAG, TAG, tag) == 1;
+	EVP_CIPHER_CTX_free(ctx);
+	return ok;
+}
+
+static bool sum_piece(const void *bytes, size_t size, unsigned char out[CELL_SAVED_CHECKSUM])
+{
+	return EVP_Digest(bytes, size, out, NULL, EVP_sha256(), NULL) == 1;
+}
+
+/* MAGIC, whether it is sealed, zeros up to 16, a random number (8), zeros (8), the tag or the checksum (32) */
+int cell__seal(const unsigned char *key, const char *about, const struct cell__buf *body, struct cell__buf *out, struct cell_error *err)
+{
+	unsigned char head[CELL_PIECES_SEAL] = MAGIC;
+	uint64_t number = 0;
+	head[8] = key != NULL;
+	if (getrandom(&number, sizeof number, 0) != sizeof number)
+		return cell_fail(err, CELL_E_IO, errno, "random numbers");
+	memcpy(head + 16, &number, sizeof number);
+	if (cell__buf_add(out, head, sizeof head) < 0 || cell__buf_add(out, body->data, body->size) < 0)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a saved session");
+	unsigned char *bytes = (unsigned char *)out->data + sizeof head, *seal = (unsigned char *)out->data + 32;
+	if (!(key ? crypt_piece(true, key, number, about, bytes, body->size, bytes, seal) : sum_piece(bytes, body->size, seal)))
+		return cell_fail(err, CELL_E_IO, 0, "libcrypto could not seal a saved session");
+	return 0;
+}
+
+int cell__unseal(const unsigned char *key, const char *about, const char *bytes, size_t size, struct cell__buf *out, struct cell_error *err)
+{
+	unsigned char sum[CELL_SAVED_CHECKSUM], seal[CELL_SAVED_CHECKSUM];
+	uint64_t number;
+	if (size < CELL_PIECES_SEAL || memcmp(bytes, MAGIC, 8) != 0)
+		return cell_fail(err, CELL_E_DAMAGED, 0, "the saved session is damaged: its description has no head");
+	if ((bytes[8] != 0) != (key != NULL))
+		return cell_fail(err, CELL_E_DIFFERS, 0,
+				 key ? "the session was saved without a key, and one is given"
+				     : "the session was saved with a key, and none is given");
+	memcpy(&number, bytes + 16, sizeof number);
+	memcpy(seal, bytes + 32, sizeof seal);
+	if (cell__buf_add(out, bytes + CELL_PIECES_SEAL, size - CELL_PIECES_SEAL) < 0)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a saved session");
+	unsigned char *body = (unsigned char *)out->data;
+	bool good = key ? crypt_piece(false, key, number, about, body, out->size, body, seal)
+			: sum_piece(body, out->size, sum) && memcmp(sum, seal, sizeof sum) == 0;
+	if (!good)
+		return cell_fail(err, CELL_E_DAMAGED, 0,
+				 key ? "the saved session is damaged, or was saved with another key"
+				     : "the saved session is damaged: its checksum");
+	return 0;
+}
+
+/* ---- threads ---- */
+
+struct work {
+	struct cell__saved_file *file;
+	const struct cell__saved_file *given;
+	int from_fd, to_fd;
+	bool sealed;
+	atomic_size_t next;
+	atomic_uint_fast64_t end, bytes; /* of the file on the disk; of the memory */
+	atomic_int code; /* 0, or what went wrong first */
+	atomic_int sys;
+};
+
+static void give_up(struct work *work, int code, int sys)
+{
+	int none = 0;
+	if (atomic_compare_exchange_strong(&work->code, &none, code))
+		atomic_store(&work->sys, sys);
+}
+
+static bool read_at(int fd, void *data, size_t size, uint64_t at)
+{
+	while (size > 0) {
+		ssize_t n = pread(fd, data, size, (off_t)at);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0) {
+			errno = n < 0 ? errno : ENODATA;
+			return false;
+		}
+		data = (char *)data + n;
+		size -= (size_t)n;
+		at += (uint64_t)n;
+	}
+	return true;
+}
+
+static bool write_at(int fd, const void *data, size_t size, uint64_t at)
+{
+	while (size > 0) {
+		ssize_t n = pwrite(fd, data, size, (off_t)at);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0) {
+			errno = n < 0 ? errno : EIO;
+			return false;
+		}
+		data = (const char *)data + n;
+		size -= (size_t)n;
+		at += (uint64_t)n;
+	}
+	return true;
+}
+
+static void write_piece(struct work *work, size_t i, unsigned char *raw, unsigned char *packed)
+{
+	struct cell__saved_piece *piece = &work->file->pieces[i];
+	unsigned char *bytes = raw;
+	if (!read_at(work->from_fd, raw, piece->size, piece->offset)) {
+		give_up(work, CELL_E_IO, errno);
+		return;
+	}
+	piece->stored = piece->size;
+	piece->codec = CELL_SAVED_PLAIN;
+	if (has_zstd()) {
+		size_t n = zstd.compress(packed, CELL_SAVED_STORED_BYTES, raw, piece->size, LEVEL);
+		if (!zstd.is_error(n) && n < piece->size - piece->size / 16) {
+			piece->stored = (uint32_t)n;
+			piece->codec = CELL_SAVED_ZSTD;
+			bytes = packed;
+		}
+	}
+	memset(piece->checksum, 0, sizeof piece->checksum);
+	if (!(work->sealed ? crypt_piece(true, work->file->key, i, "", bytes, piece->stored, bytes, piece->checksum)
+			   : sum_piece(bytes, piece->stored, piece->checksum))) {
+		give_up(work, CELL_E_IO, 0);
+		return;
+	}
+	piece->at = atomic_fetch_add(&work->end, piece->stored);
+	if (!write_at(work->to_fd, bytes, piece->stored, piece->at))
+		give_up(work, CELL_E_IO, errno);
+	atomic_fetch_add(&work->bytes, piece->size);
+}
+
+static void read_piece(struct work *work, size_t i, unsigned char *raw, unsigned char *packed)
+{
+	const struct cell__saved_piece *piece = &work->given->pieces[i];
+	unsigned char sum[CELL_SAVED_CHECKSUM], *bytes = packed;
+	if (!read_at(work->from_fd, packed, piece->stored, piece->at)) {
+		give_up(work, errno == ENODATA ? CELL_E_DAMAGED : CELL_E_IO, errno);
+		return;
+	}
+	memcpy(sum, piece->checksum, sizeof sum);
+	bool good = work->sealed ? crypt_piece(false, work->given->key, i, "", packed, piece->stored, packed, sum)
+				 : sum_piece(packed, piece->stored, sum) && memcmp(sum, piece->checksum, sizeof sum) == 0;
+	if (good && piece->codec == CELL_SAVED_ZSTD) {
+		if (!has_zstd()) {
+			give_up(work, CELL_E_UNSUPPORTED, 0);
+			return;
+		}
+		size_t n = zstd.decompress(raw, CELL_SAVED_PIECE_BYTES, packed, piece->stored);
+		good = !zstd.is_error(n) && n == piece->size;
+		bytes = raw;
+	}
+	if (!good)
+		give_up(work, CELL_E_DAMAGED, 0);
+	else if (!write_at(work->to_fd, bytes, piece->size, piece->offset))
+		give_up(work, CELL_E_IO, errno);
+}
+
+static void *work_on(void *arg)
+{
+	struct work *work = arg;
+	size_t n = work->given->n_pieces, i;
+	unsigned char *raw = cell__alloc(1, CELL_SAVED_STORED_BYTES + 64), *packed = cell__alloc(1, CELL_SAVED_STORED_BYTES + 64);
+	if (!raw || !packed)
+		give_up(work, CELL_E_NOMEM, 0);
+	while (atomic_load(&work->code) == 0 && (i = atomic_fetch_add(&work->next, 1)) < n) {
+		if (work->file)
+			write_piece(work, i, raw, packed);
+		else
+			read_piece(work, i, raw, packed);
+	}
+	free(raw);
+	free(packed);
+	return NULL;
+}
+
+static size_t threads_for(size_t n_pieces)
+{
+	cpu_set_t set;
+	size_t n = sched_getaffinity(0, sizeof set, &set) == 0 ? (size_t)CPU_COUNT(&set) : 1;
+	n = n > THREADS ? THREADS : n;
+	return n_pieces / 4 + 1 < n ? n_pieces / 4 + 1 : n;
+}
+
+static void work_together(struct work *work)
+{
+	pthread_t threads[THREADS];
+	size_t n = 0, wanted = threads_for(work->given->n_pieces) - 1;
+	while (n < wanted && pthread_create(&threads[n], NULL, work_on, work) == 0)
+		n++;
+	work_on(work);
+	while (n > 0)
+		pthread_join(threads[--n], NULL);
+}
+
+/* ---- files ---- */
+
+static int add_pieces(struct cell__saved_file *file, size_t *room, uint64_t from, uint64_t to, struct cell_error *err)
+{
+	for (; from < to; from += CELL_SAVED_PIECE_BYTES) {
+		if (file->n_pieces == CELL_SAVED_PIECES)
+			return cell_fail(err, CELL_E_LIMIT, 0, "a session with more than %u GB cannot be saved", CELL_SAVED_PIECES >> 10);
+		if (file->n_pieces == *room) {
+			*room = *room ? 2 * *room : 64;
+			struct cell__saved_piece *more = cell__realloc(file->pieces, *room * sizeof *more);
+			if (!more)
+				return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a saved session");
+			file->pieces = more;
+		}
+		uint64_t size = to - from < CELL_SAVED_PIECE_BYTES ? to - from : CELL_SAVED_PIECE_BYTES;
+		file->pieces[file->n_pieces++] = (struct cell__saved_piece){ .offset = from, .size = (uint32_t)size };
+	}
+	return 0;
+}
+
+/* The parts of a sparse file that have something. */
+static int find_pieces(int fd, struct cell__saved_file *file, struct cell_error *err)
+{
+	size_t room = 0;
+	off_t from = lseek(fd, 0, SEEK_DATA);
+	while (from >= 0) {
+		off_t to = lseek(fd, from, SEEK_HOLE);
+		if (to < 0)
+			break;
+		if (add_pieces(file, &room, (uint64_t)from, (uint64_t)to, err) < 0)
+			return -1;
+		from = lseek(fd, to, SEEK_DATA);
+	}
+	if (errno != ENXIO || file->n_pieces == 0)
+		return cell_fail(err, CELL_E_IO, errno, "the memory of a kernel");
+	return 0;
+}
+
+int cell__pieces_write(int from_fd, int to_fd, bool sealed, struct cell__saved_file *file, struct cell__pieces_sum *sum,
+		       struct cell_error *err)
+{
+	struct work work = { .file = file, .given = file, .from_fd = from_fd, .to_fd = to_fd, .sealed = sealed };
+	if (find_pieces(from_fd, file, err) < 0)
+		return -1;
+	if (sealed && getrandom(file->key, sizeof file->key, 0) != sizeof file->key)
+		return cell_fail(err, CELL_E_IO, errno, "random numbers");
+	work_together(&work);
+	if (work.code)
+		return cell_fail(err, work.code, work.sys, "write a saved session");
+	sum->bytes += work.bytes;
+	sum->stored += work.end;
+	return 0;
+}
+
+int cell__pieces_read(int from_fd, const struct cell__saved_file *file, bool sealed, int to_fd, struct cell_error *err)
+{
+	struct work work = { .given = file, .from_fd = from_fd, .to_fd = to_fd, .sealed = sealed };
+	work_together(&work);
+	if (work.code == CELL_E_DAMAGED)
+		return cell_fail(err, CELL_E_DAMAGED, 0, "the saved session is damaged: a piece of %s", file->name);
+	if (work.code == CELL_E_UNSUPPORTED)
+		return cell_fail(err, CELL_E_UNSUPPORTED, 0, "the session was saved with zstd, and libzstd.so.1 is not on this machine");
+	return work.code ? cell_fail(err, work.code, work.sys, "read a saved session") : 0;
+}

@@ -1,0 +1,32 @@
+/*
+ * The pieces of one file of a saved session: between a memory (a memfd) and a file on a disk.
+ *
+ * Pieces are independent of each other, so several threads work on them: read, compress where it helps, encrypt or checksum, write.  Any
+ * thread but the loop's; the calls end when all is done.
+ */
+#ifndef CELL_DURABLE_PIECES_H
+#define CELL_DURABLE_PIECES_H
+
+#include "wire/saved.h"
+
+struct cell__pieces_sum {
+	uint64_t bytes, stored; /* before and after compression */
+};
+
+/*
+ * Writes what a sparse file has.  Fills file->pieces, and with `sealed` file->key: a new one, for this file alone.  The file to read is the
+ * code's and may change meanwhile; that damages this session and nothing else.
+ */
+int cell__pieces_write(int from_fd, int to_fd, bool sealed, struct cell__saved_file *file, struct cell__pieces_sum *sum,
+		       struct cell_error *err);
+/* The way back, into a new file.  CELL_E_DAMAGED: a piece is not the one that was written. */
+int cell__pieces_read(int from_fd, const struct cell__saved_file *file, bool sealed, int to_fd, struct cell_error *err);
+
+/* The same for few bytes: sealed with the key and bound to `about`, or with a checksum alone. */
+#define CELL_PIECES_SEAL 64
+int cell__seal(const unsigned char *key, const char *about, const struct cell__buf *body, struct cell__buf *out, struct cell_error *err);
+/* key NULL: it was not sealed.  CELL_E_DAMAGED, CELL_E_DIFFERS: a key is needed, or none was. */
+int cell__unseal(const unsigned char *key, const char *about, const char *bytes, size_t size, struct cell__buf *out,
+		 struct cell_error *err);
+
+#endif

@@ -1,0 +1,391 @@
+/*
+ * Saving a session to a folder (durable/durable.h), and waking it again.
+ *
+ *     save   between two cells: kernel ── point (a file) ──▶ pool: writes it ──▶ the kernel is ended, the session is asleep
+ *     wake   the next use: pool: reads it ──▶ a fresh kernel, confined as every other, continues from it
+ *
+ * A session that is asleep has no kernel, and is otherwise as it was; another engine can have it once this one has closed it.  While it is
+ * saved no cell starts.  A save that fails changes nothing.
+ */
+#define _GNU_SOURCE
+#include "session/session.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <time.h>
+
+/* ---- the end of a saving ---- */
+
+static json_t *list_left(const json_t *left)
+{
+	json_t *list = json_array(), *entry;
+	size_t i;
+	json_array_foreach(left, i, entry) {
+		const char *kind = json_string_value(json_array_get(entry, 0)), *name = json_string_value(json_array_get(entry, 1));
+		json_t *variables = json_array_get(entry, 2), *variable;
+		size_t k;
+		if (!kind || !name || !json_is_array(variables))
+			continue;
+		json_t *item = json_pack("{s:s, s:s, s:[]}", "kind", kind, "name", name, "variables");
+		json_array_foreach(variables, k, variable)
+			if (json_is_string(variable))
+				json_array_append(json_object_get(item, "variables"), variable);
+		json_array_append_new(list, item);
+	}
+	return list;
+}
+
+static json_t *describe(const struct cell__saving *saving)
+{
+	const struct cell_session *session = saving->waiting.session;
+	return json_pack("{s:s, s:I, s:I, s:I, s:o}", "session_id", session->id, "bytes", (json_int_t)saving->sum.bytes, "stored_bytes",
+			 (json_int_t)saving->sum.stored, "cells", (json_int_t)session->cells, "not_carried", list_left(saving->left));
+}
+
+/* The first of the list has ended; the next may begin. */
+static void end_saving(struct cell__saving *saving, const struct cell_error *err)
+{
+	struct cell_session *session = saving->waiting.session;
+	struct cell_error failure = { 0 };
+	session->savings = saving->next;
+	json_t *answer = err ? NULL : describe(saving);
+	if (!err && (!answer || !(saving->answer = json_dumps(answer, JSON_COMPACT))))
+		cell_fail(&failure, CELL_E_NOMEM, 0, "out of memory for a saved session");
+	if (answer) {
+		json_t *news = json_pack("{s:s}", "kind", saving->stays ? "saved" : "hibernated");
+		json_object_update(news, answer);
+		cell__branch_tell(session, news);
+	}
+	json_decref(answer);
+	json_decref(cell__take_ptr(saving->left));
+	cell__session_end_waiting(&saving->waiting, err ? err : failure.code ? &failure : NULL);
+}
+
+/* ---- on the pool ---- */
+
+static int describe_session(const struct cell_session *session, const json_t *left, struct cell__saved *saved, struct cell_error *err)
+{
+	const struct cell__options *options = &session->options;
+	struct utsname machine;
+	struct timespec now;
+	uname(&machine);
+	clock_gettime(CLOCK_REALTIME, &now);
+	saved->owner = cell__strdup(options->saved_owner ? options->saved_owner : "");
+	saved->workspace = cell__strdup(options->cwd);
+	saved->executor = cell__strdup(session->executor->name);
+	saved->python = cell__strdup(options->python);
+	saved->preload = cell__strdup(options->preload);
+	saved->build = cell__strdup(CELL_VERSION);
+	saved->machine = cell__strdup(machine.machine);
+	saved->cells = session->cells;
+	saved->saved_ms = (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+	saved->notes = options->saved_notes ? json_loads(options->saved_notes, 0, NULL) : json_object();
+	saved->left = left ? json_incref((json_t *)left) : json_array();
+	if (!saved->owner || !saved->workspace || !saved->executor || !saved->python || !saved->preload || !saved->build ||
+	    !saved->machine || !saved->notes || !saved->left)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a saved session");
+	return 0;
+}
+
+static void do_save(uv_work_t *work)
+{
+	struct cell__saving *saving = work->data;
+	struct cell_session *session = saving->waiting.session;
+	const struct cell__options *options = &session->options;
+	struct cell__saved saved = { 0 };
+	bool is_new = !session->durable;
+	if (is_new && cell__durable_open(options->saved_dir, session->id, options->saved_key, true, &session->durable, &saving->err) < 0)
+		return;
+	if (describe_session(session, saving->left, &saved, &saving->err) < 0)
+		cell__saved_finish(&saved);
+	else
+		(void)cell__durable_save(session->durable, &saved, &saving->memories, &saving->sum, &saving->err);
+	if (saving->err.code && is_new)
+		cell__durable_close(cell__take_ptr(session->durable));
+}
+
+static void handle_saved(uv_work_t *work, int status)
+{
+	struct cell__saving *saving = work->data;
+	struct cell_session *session = saving->waiting.session;
+	(void)status; /* never cancelled */
+	saving->writing = false;
+	saving->written = true;
+	session->filing--;
+	session->freezing--;
+	cell__memories_close(&saving->memories);
+	if (saving->kernel)
+		session->executor->close(saving->kernel, 0); /* ends in handle_exited() */
+	if (saving->err.code == 0 && !saving->stays && !session->closing && session->slot) {
+		(void)cell__branch_drop(session, NULL);
+		uv_timer_stop(&session->timer);
+		cell__slot_leave(session, 0);
+		session->asleep = true;
+	}
+	cell__session_advance(session);
+}
+
+/* The point is gone, and so is the kernel that was saved: its process is freed.  True: the saving has ended. */
+static bool finish(struct cell_session *session)
+{
+	struct cell__saving *saving = session->savings;
+	if (!saving || !saving->written || saving->kernel || (session->asleep && session->leaving > 0))
+		return false;
+	end_saving(saving, saving->err.code ? &saving->err : NULL);
+	return true;
+}
+
+/* ---- the point that is saved ---- */
+
+static void start_writing(struct cell__saving *saving)
+{
+	struct cell_session *session = saving->waiting.session;
+	struct cell__image_files files;
+	const json_t *left;
+	session->executor->image(saving->kernel, &files, &left);
+	saving->left = json_is_array(left) ? json_incref((json_t *)left) : json_array();
+	saving->memories.n = files.n;
+	for (size_t i = 0; i < files.n; i++) {
+		saving->memories.fds[i] = fcntl(files.fds[i], F_DUPFD_CLOEXEC, 0);
+		saving->memories.inodes[i] = files.inodes[i];
+	}
+	saving->work.data = saving;
+	saving->writing = true;
+	session->filing++;
+	uv_queue_work(cell__loop_uv(session->engine->loop), &saving->work, do_save, handle_saved);
+}
+
+static void handle_ready(void *owner)
+{
+	start_writing(owner);
+}
+
+static void handle_output(void *owner, enum cell_stream stream, const char *bytes, size_t size)
+{
+	(void)owner, (void)stream, (void)bytes, (void)size;
+}
+
+static void handle_display(void *owner, const struct cell__bundle *bundle)
+{
+	(void)owner, (void)bundle;
+}
+
+static void handle_result(void *owner, uint32_t run_id, const struct cell__kernel_answer *answer)
+{
+	(void)owner, (void)run_id, (void)answer;
+}
+
+static const char *handle_call(void *owner, const struct cell__asked *asked)
+{
+	(void)owner, (void)asked;
+	return "a call of a kernel that runs nothing";
+}
+
+/* Before the pool has begun: it could not be made.  After it has ended: as asked. */
+static void handle_exited(void *owner, const struct cell__exit *how)
+{
+	struct cell__saving *saving = owner;
+	struct cell_session *session = saving->waiting.session;
+	saving->kernel = NULL;
+	if (saving->writing)
+		return; /* handle_saved() goes on */
+	if (!saving->written) {
+		session->freezing--;
+		saving->err = how->error;
+		if (saving->err.code == 0)
+			cell_fail(&saving->err, CELL_E_KERNEL, 0, "the kernel ended before it was saved");
+	}
+	saving->written = true;
+	cell__session_advance(session);
+}
+
+static const struct cell__kernel_events saving_events = {
+	.ready = handle_ready,
+	.output = handle_output,
+	.display = handle_display,
+	.result = handle_result,
+	.call = handle_call,
+	.exited = handle_exited,
+};
+
+/* ---- requests ---- */
+
+static int check(const struct cell_session *session, struct cell_error *err)
+{
+	if (session->closing)
+		return cell_fail(err, CELL_E_CLOSED, 0, "the session is closed");
+	if (!session->executor->image)
+		return cell_fail(err, CELL_E_UNSUPPORTED, 0,
+				 "the executor \"%s\" cannot save a session; \"subprocess\" and \"sandbox\" can", session->executor->name);
+	if (!session->options.saved_dir)
+		return cell_fail(err, CELL_E_INVALID, 0, "the session has no folder to be saved in (saved_dir)");
+	if (session->layer)
+		return cell_fail(err, CELL_E_UNSUPPORTED, 0,
+				 "a session with a layer over its workspace cannot be saved; commit or discard it, "
+				 "and use another workspace_mode");
+	if (session->mother)
+		return cell_fail(err, CELL_E_UNSUPPORTED, 0, "a child of a session is not saved; save its parent");
+	return 0;
+}
+
+static void start(struct cell_session *session, struct cell__saving *saving)
+{
+	saving->started = true;
+	session->freezing++;
+	if (session->executor->fork(session->slot->kernel, session->id, session->layer,
+				    CELL__FORK_DROP | CELL__FORK_POINT | CELL__FORK_SAVE, &saving_events, saving, &saving->kernel,
+				    &saving->err) == 0)
+		return;
+	session->freezing--;
+	end_saving(saving, &saving->err);
+}
+
+void cell__durable_start_waiting(struct cell_session *session)
+{
+	struct cell__saving *saving = session->savings;
+	const struct cell__run *run = session->current;
+	if (finish(session))
+		saving = session->savings;
+	if (!saving || saving->started || (run && run->started && !run->ending) || session->freezing)
+		return;
+	if (session->asleep && !session->slot && !session->preparing) {
+		end_saving(saving, NULL); /* it is saved already */
+		cell__session_advance(session);
+	} else if (session->slot && session->slot->ready && session->slot->gate.n_parked > 0) {
+		cell_fail(&saving->err, CELL_E_BUSY, 0, "a call of the session waits for an approval");
+		end_saving(saving, &saving->err);
+	} else if (session->slot && session->slot->ready) {
+		start(session, saving);
+	} else if (!session->slot && !session->preparing) {
+		cell_fail(&saving->err, CELL_E_KERNEL, 0, "the session has no kernel, and so no state to save");
+		end_saving(saving, &saving->err);
+	}
+}
+
+void cell__durable_end_waiting(struct cell_session *session, const struct cell_error *err)
+{
+	struct cell__saving **at = &session->savings;
+	(void)finish(session);
+	if (*at && (*at)->started)
+		at = &(*at)->next; /* it ends by itself */
+	struct cell__saving *saving = cell__take_ptr(*at);
+	while (saving) {
+		struct cell__saving *next = saving->next;
+		cell__session_end_waiting(&saving->waiting, err);
+		saving = next;
+	}
+}
+
+void cell__session_do_save(struct cell__task *task)
+{
+	struct cell__saving *saving = (struct cell__saving *)task;
+	struct cell_session *session = saving->waiting.session;
+	struct cell__saving **end = &session->savings;
+	if (check(session, &saving->err) < 0) {
+		cell__session_end_waiting(&saving->waiting, &saving->err);
+		return;
+	}
+	saving->memories.layer_fd = -1;
+	saving->next = NULL;
+	while (*end)
+		end = &(*end)->next;
+	*end = saving;
+	cell__session_advance(session);
+}
+
+/* ---- waking ---- */
+
+static int check_same(const char *what, const char *saved, const char *now, struct cell_error *err)
+{
+	if (strcmp(saved, now) == 0)
+		return 0;
+	return cell_fail(err, CELL_E_DIFFERS, 0, "the session was saved with another %s: %.70s, and this one is %.70s", what, saved, now);
+}
+
+static int check_state(const struct cell_session *session, const struct cell__saved *saved, struct cell_error *err)
+{
+	const struct cell__options *options = &session->options;
+	struct utsname machine;
+	uname(&machine);
+	if (strcmp(saved->owner, options->saved_owner ? options->saved_owner : "") != 0)
+		return cell_fail(err, CELL_E_NOT_FOUND, 0, "there is no saved session %.40s", saved->id);
+	if (check_same("machine type", saved->machine, machine.machine, err) < 0 ||
+	    check_same("version of Workcell", saved->build, CELL_VERSION, err) < 0 ||
+	    check_same("executor", saved->executor, options->executor->name, err) < 0 ||
+	    check_same("interpreter", saved->python, options->python, err) < 0 ||
+	    check_same("working directory", saved->workspace, options->cwd, err) < 0)
+		return -1;
+	return 0;
+}
+
+int cell__durable_resume(struct cell_session *session, const char *id, struct cell_error *err)
+{
+	const struct cell__options *options = &session->options;
+	const struct cell__saved *saved;
+	if (!options->executor->image)
+		return cell_fail(err, CELL_E_UNSUPPORTED, 0,
+				 "the executor \"%s\" cannot wake a session; \"subprocess\" and \"sandbox\" can", options->executor->name);
+	if (!options->saved_dir)
+		return cell_fail(err, CELL_E_INVALID, 0, "resume needs the folder of saved sessions (saved_dir)");
+	if (options->layered)
+		return cell_fail(err, CELL_E_UNSUPPORTED, 0, "a saved session has no layer over its workspace");
+	if (cell__durable_open(options->saved_dir, id, options->saved_key, false, &session->durable, err) < 0)
+		return -1;
+	if (cell__durable_state(session->durable, &saved, err) < 0 || check_state(session, saved, err) < 0)
+		return -1; /* the session is freed, and with it the place */
+	strcpy(session->id, saved->id);
+	session->cells = saved->cells;
+	session->asleep = true;
+	return 0;
+}
+
+void cell__durable_wake(struct cell_session *session, struct cell__prepared *prepared)
+{
+	if (session->asleep && prepared->err.code == 0)
+		(void)cell__durable_load(session->durable, &prepared->woken, &prepared->err);
+}
+
+void cell__durable_woken(struct cell_session *session)
+{
+	const struct cell__saved *saved;
+	if (!session->asleep)
+		return;
+	session->asleep = false;
+	/* It was read when the session was woken: no look at the disk. */
+	json_decref(session->left);
+	session->left = cell__durable_state(session->durable, &saved, NULL) == 0 ? list_left(saved->left) : NULL;
+	cell__branch_tell(session, json_pack("{s:s, s:s, s:I, s:O*}", "kind", "woken", "session_id", session->id, "cells",
+					     (json_int_t)session->cells, "not_carried", session->left));
+}
+
+/* Names are the code's: one line, without what a terminal would obey. */
+static void make_plain(char *text)
+{
+	for (unsigned char *at = (unsigned char *)text; *at; at++) {
+		bool is_pair = at[0] == 0xc2 && at[1] >= 0x80 && at[1] < 0xa0; /* U+0080 to U+009F */
+		if (*at < 0x20 || *at == 0x7f || is_pair)
+			*at = '?';
+		if (is_pair)
+			*++at = '?';
+	}
+}
+
+void cell__durable_tell_run(struct cell_session *session, struct cell__run *run)
+{
+	json_t *left = cell__take_ptr(session->left), *thing, *variable;
+	size_t i, k;
+	json_array_foreach(left, i, thing) {
+		CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+		(void)cell__buf_printf(&text, "not carried when the session was saved: %s %s",
+				       json_string_value(json_object_get(thing, "kind")),
+				       json_string_value(json_object_get(thing, "name")));
+		json_array_foreach(json_object_get(thing, "variables"), k, variable)
+			(void)cell__buf_printf(&text, "%s%s", k ? ", " : " of ", json_string_value(variable));
+		if (text.data) {
+			make_plain(text.data);
+			cell__result_add_notice(run->result, text.data);
+		}
+	}
+	json_decref(left);
+}

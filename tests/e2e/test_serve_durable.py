@@ -1,0 +1,142 @@
+"""Saved sessions of a server: hibernated by a request, after a while, and at its end; continued by the next server. And lists of variables."""
+import concurrent.futures
+import os
+import subprocess
+
+import pytest
+
+import serving
+import support
+
+
+@pytest.fixture
+def place(tmp_path):
+    (tmp_path / "work").mkdir()
+    return ["--executor", "subprocess", "--base", tmp_path / "base", "--cwd", tmp_path / "work", "--saved", tmp_path / "saved"]
+
+
+def value(server, session, code, **options):
+    answer = server.execute(code, session, **options)
+    assert answer["error"] is None, answer
+    return answer["value"]
+
+
+def opened(server, body=None, **options):
+    answer = server.ask("POST", "/v1/sessions", body, **options)
+    assert answer.status == 201, answer
+    return answer.json["session_id"]
+
+
+def test_variables(place):
+    with serving.shared(*place) as server:
+        session = opened(server)
+        value(server, session, "class Hostile:\n    def __repr__(self): raise SystemExit\n    __len__ = __sizeof__ = __repr__\n"
+                               "x = 5; text = 'a' * 1000; odd = Hostile(); rows = [1, 'b', odd]; big = 3 ** 10000")
+        answer = server.ask("GET", "/v1/sessions/%s/variables" % session)
+        assert answer.status == 200 and answer.json["more"] == 0, answer
+        found = {each["name"]: each for each in answer.json["variables"]}
+        assert found["x"]["type"] == "int" and found["x"]["preview"] == "5"
+        assert len(found["text"]["preview"]) <= 120 and found["odd"]["preview"] == "" and found["odd"]["type"] == "Hostile"
+        assert found["rows"]["preview"] == "[1, 'b', <Hostile>]" and "bits" in found["big"]["preview"]
+        assert not {"tools", "artifacts", "display"} & set(found)
+        assert server.ask("GET", "/v1/sessions/%s/variables" % ("0" * 32)).status == 404
+        assert server.ask("GET", "/v1/sessions/%s/variables" % session, token="other").status in (401, 404)
+
+
+def test_hibernated_and_woken_by_the_next_use(place):
+    with serving.shared(*place) as server:
+        session = opened(server)
+        value(server, session, "import socket; s = socket.socket(); g = iter(range(5)); next(g)")
+        answer = server.ask("POST", "/v1/sessions/%s/hibernate" % session)
+        assert answer.status == 200 and answer.json["session_id"] == session, answer
+        assert [(each["kind"], each["variables"]) for each in answer.json["not_carried"]] == [("socket", ["s"])]
+        assert server.ask("GET", "/v1/sessions/%s" % session).json["pid"] is None
+        assert value(server, session, "next(g)") == 1
+        assert server.ask("POST", "/v1/sessions", {"resume": session}).status == 409  # it is awake here
+
+
+def test_the_end_of_a_server_saves_all(place):
+    server = serving.Server(*place)
+    sessions = [opened(server) for _ in range(3)]
+    for n, session in enumerate(sessions):
+        value(server, session, "x = [%d]" % n)
+    server.close()
+    with serving.shared(*place) as server:
+        for n, session in enumerate(sessions):
+            assert opened(server, {"resume": session}) == session
+            assert value(server, session, "x") == [n]
+        assert server.ask("POST", "/v1/sessions", {"resume": "0" * 32}).code == "not_found"
+        assert server.ask("POST", "/v1/sessions", {"resume": "../x"}).status == 400
+
+
+def test_an_idle_session_is_saved(place):
+    with serving.shared(*place, "--session-idle", "1") as server:
+        session = opened(server)
+        pid = value(server, session, "import os; x = 7; os.getpid()")
+        support.wait_until(lambda: not os.path.exists("/proc/%d" % pid), "it hibernates")
+        assert value(server, session, "x") == 7
+
+
+def test_a_server_that_saves_nothing(tmp_path):
+    with serving.shared("--executor", "subprocess", "--base", tmp_path / "base") as server:
+        session = opened(server)
+        answer = server.ask("POST", "/v1/sessions/%s/hibernate" % session)
+        assert answer.status == 501 and answer.code == "unsupported", answer
+
+
+def test_two_servers_wake_the_same_session(place):
+    """One of them has it, the other is told; and when the first has ended, the other can."""
+    first = serving.Server(*place)
+    session = opened(first)
+    value(first, session, "x = 5")
+    first.close()
+    servers = [serving.Server(*place) for _ in range(2)]
+    try:
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            answers = list(pool.map(lambda server: server.ask("POST", "/v1/sessions", {"resume": session}), servers))
+        assert sorted(answer.status for answer in answers) == [201, 409], answers
+        winner, loser = sorted(servers, key=lambda server: answers[servers.index(server)].status)
+        assert answers[servers.index(loser)].code == "conflict"
+        assert value(winner, session, "x += 1; x") == 6
+        winner.close()
+        servers.remove(winner)
+        assert opened(loser, {"resume": session}) == session
+        assert value(loser, session, "x") == 6
+    finally:
+        for server in servers:
+            server.close()
+
+
+def test_another_workspace(place):
+    with serving.shared(*place) as server:
+        session = opened(server, {"workspace_id": "a"})
+        value(server, session, "x = 1")
+    with serving.shared(*place) as server:
+        answer = server.ask("POST", "/v1/sessions", {"resume": session, "workspace_id": "b"})
+        assert answer.status == 404 and answer.code == "not_found", answer
+        assert opened(server, {"resume": session, "workspace_id": "a"}) == session
+
+
+def workcell(place, *args):
+    return subprocess.run([support.BIN, "run", *map(str, args)], cwd=place, capture_output=True, text=True, timeout=support.DEADLINE)
+
+
+@pytest.mark.parametrize("executor", ["subprocess", "sandbox"])
+def test_the_command_line(tmp_path, executor):
+    (tmp_path / "work").mkdir()
+    (tmp_path / "key").write_text("ab" * 32 + "\n")
+    flags = ["--executor", executor, "--saved", tmp_path / "saved", "--saved-key-file", tmp_path / "key"]
+    done = workcell(tmp_path / "work", *flags, "--save", "-e", "x = iter(range(9)); next(x)")
+    assert done.returncode == 0 and "--resume " in done.stderr, done
+    session = done.stderr.split("--resume ")[1].split()[0]
+    for n in (1, 2):
+        done = workcell(tmp_path / "work", *flags, "--resume", session, "--save", "-e", "next(x)")
+        assert done.returncode == 0 and done.stdout.strip() == str(n), done
+    done = workcell(tmp_path / "work", *flags[:4], "--resume", session, "-e", "1")
+    assert done.returncode == 1 and "differs" in done.stderr, done
+    for bad in (["--save"], ["--resume", session], ["--saved-key-file", tmp_path / "key"]):
+        done = workcell(tmp_path / "work", *bad, "-e", "1")
+        assert done.returncode == 2 and "needs --saved" in done.stderr, done
+    (tmp_path / "key").write_text("short")
+    done = workcell(tmp_path / "work", *flags, "-e", "1")
+    assert done.returncode == 2 and "64 hexadecimal" in done.stderr, done
