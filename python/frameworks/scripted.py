@@ -45,6 +45,7 @@ def standin(make):
         def check(names):
             server.__exit__()
             expect("12.0")(names)
+            assert "results" not in names or "tea: 4.5" in names["results"][1]["content"]
 
         return {"client": make(server.url)}, check
 
@@ -68,7 +69,7 @@ def openai(url):
 def langchain():
     from test_langchain import replay
 
-    return {"model": replay(("run_code", {"code": CODE}))}, expect("12.0")
+    return {"model": replay(("run_code", {"code": CODE})), "other_model": replay(("run_code", {"code": "price('tea')"}))}, expect("12.0")
 
 
 def deepagents():
@@ -80,7 +81,9 @@ def deepagents():
 def openai_agents():
     from test_openai_agents import Replay
 
-    return {"model": Replay(CODE)}, expect("12.0")
+    from test_openai_sandbox import Calls
+
+    return {"model": Replay(CODE), "sandbox_model": Calls(("exec_command", {"cmd": "wc -l /etc/hostname"}))}, expect("12.0")
 
 
 def dspy():
@@ -105,7 +108,13 @@ def agent_framework():
 
     client = Replay()
     client.codes, client.seen = [CODE], []
-    return {"client": client}, expect("12.0")
+    other = Replay()
+    other.codes, other.seen = ["call_tool('price', item='tea')"], []
+
+    def check(names):
+        assert "12.0" in names["answer"] and "4.5" in names["again"]
+
+    return {"client": client, "other_client": other}, check
 
 
 def adk():
@@ -131,7 +140,32 @@ def inspect_ai():
     return {"model": get_model("mockllm/model", custom_outputs=outputs)}, expect("1.0")
 
 
+@standin
+def litellm_options(url):
+    return url
+
+
+def litellm():
+    given, check = litellm_options()
+    return {"model": "openai/any", "options": {"api_base": given["client"] + "/v1", "api_key": "x"}}, check
+
+
+def rewards(expected):
+    def made():
+        texts = ["```python\ndef add(a, b): return a + b\n```", [{"role": "assistant", "content": "```python\ndef add(a, b): return a - b\n```"}],
+                 "```python\ndef add(a, b:\n```", "no code", "```python\nwhile True: pass\n```", "```python\nimport os; os._exit(0)\n```"]
+
+        def check(names):
+            assert names["answer"] == expected, names["answer"]
+
+        return {"completions": texts, "tests": ["assert add(1, 2) == 3"] * len(texts)}, check
+
+    return made
+
+
 MODELS = {
+    "litellm": Example("litellm", litellm), "trl": Example("workcell", rewards([1.0, 0.1, 0.0, 0.0, 0.0, 0.0])),
+    "verifiers": Example("workcell", rewards([1.0, 0.0, 0.0, 0.0, 0.0, 0.0])),
     "smolagents": Example("smolagents", smolagents), "anthropic": Example("anthropic", anthropic), "openai": Example("openai", openai),
     "langchain": Example("langchain", langchain), "deepagents": Example("deepagents", deepagents),
     "openai-agents": Example("agents", openai_agents), "dspy": Example("dspy", dspy), "pydantic-ai": Example("pydantic_ai", pydantic_ai),

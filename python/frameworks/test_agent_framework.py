@@ -7,7 +7,7 @@ pytest.importorskip("agent_framework")
 from agent_framework import (Agent, BaseChatClient, ChatResponse, Content, FunctionInvocationLayer, Message, tool)  # noqa: E402
 
 from conftest import run  # noqa: E402
-from workcell.integrations.agent_framework import WorkcellExecuteCodeTool  # noqa: E402
+from workcell.integrations.agent_framework import WorkcellCodeActProvider, WorkcellExecuteCodeTool  # noqa: E402
 
 
 class Replay(FunctionInvocationLayer, BaseChatClient):
@@ -56,3 +56,41 @@ def test_approvals_are_not_bypassed():
         WorkcellExecuteCodeTool([wipe])
     with pytest.raises(ValueError, match="without isolation"):
         WorkcellExecuteCodeTool(executor="inprocess")
+
+
+def test_codeact_provider():
+    async def main():
+        async with WorkcellCodeActProvider([price]) as codeact:
+            client = Replay()
+            client.codes = ["x = call_tool('price', item='tea', amounts=[2])['total']", "call_tool('os')", "price('cake', [1])['total'] + x"]
+            client.seen = []
+            agent = Agent(client=client, context_providers=[codeact])
+            first = (await agent.run("go")).text
+            codeact.remove_tool("price")
+            client.codes = ["x + 1", "price('tea', [1])"]
+            await agent.run("again")
+            assert codeact.get_tools() == []
+            return first, list(client.seen)
+
+    first, seen = run(main())
+    assert first == "13.5" and "there is no tool" in seen[1]
+    assert seen[-2] == "10.0" and "no such tool any more" in seen[-1]
+
+
+def test_codeact_asks_where_a_tool_would():
+    @tool(approval_mode="always_require")
+    def wipe() -> str:
+        """Deletes everything."""
+        raise AssertionError
+
+    async def main():
+        async with WorkcellCodeActProvider([wipe]) as codeact:
+            client = Replay()
+            client.codes, client.seen = ["wipe()"], []
+            response = await Agent(client=client, context_providers=[codeact]).run("go")
+            return response, client.seen
+
+    response, seen = run(main())
+    assert response.user_input_requests and not seen
+    with pytest.raises(ValueError, match="without isolation"):
+        WorkcellCodeActProvider(executor="inprocess")

@@ -8,7 +8,7 @@ dspy = pytest.importorskip("dspy")
 from dspy.primitives.code_interpreter import CodeExecutionError, CodeInterpreter, CodeInterpreterError, FinalOutput  # noqa: E402
 from dspy.utils import DummyLM  # noqa: E402
 
-from workcell.integrations.dspy import WorkcellInterpreter  # noqa: E402
+from workcell.integrations.dspy import WorkcellInterpreter, WorkcellInterpreters  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -92,3 +92,23 @@ def test_rlm():
     with dspy.context(lm=lm):
         result = rlm(context="needle " + "hay " * 100_000 + "end", query="?")
     assert result.answer == "end by True" and len(asked) == 1 and "what is in needle" in str(asked[0])
+
+
+def test_interpreters_by_fork():
+    with WorkcellInterpreters("import math\nbase = list(range(1000))\nopen('f', 'w').write('0')") as interpreters:
+        made = [interpreters() for _ in range(5)]
+        for number, each in enumerate(made):
+            each.tools["double"] = lambda value, number=number: 2 * value + number
+            assert each.execute("x = %d; open('f', 'w').write(str(x)); base.append(x); double(x)" % number) == 3 * number
+        assert [each.execute("x, len(base), base[-1], open('f').read()") for each in made] == [(n, 1001, n, str(n)) for n in range(5)]
+        made[0].shutdown()
+        with pytest.raises(CodeInterpreterError, match="shut down"):
+            made[0].execute("1")
+        assert made[1].execute("math.pi > 3") is True
+        for each in made[1:]:
+            each.shutdown()
+        lm = DummyLM([{"reasoning": "done", "code": "SUBMIT(answer=str(len(base)))"}] * 3)
+        with dspy.context(lm=lm):
+            assert dspy.RLM("query -> answer", interpreter_factory=interpreters, max_iters=2)(query="?").answer == "1000"
+    with pytest.raises(ValueError, match="without isolation"):
+        WorkcellInterpreters(executor="inprocess")

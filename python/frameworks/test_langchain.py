@@ -13,7 +13,7 @@ from langchain_core.tools import tool  # noqa: E402
 
 from conftest import run  # noqa: E402
 from workcell.integrations.deepagents import WorkcellSandbox  # noqa: E402
-from workcell.integrations.langchain import WorkcellCodeTool  # noqa: E402
+from workcell.integrations.langchain import WorkcellCodeMiddleware, WorkcellCodeTool  # noqa: E402
 
 
 class Replay(FakeMessagesListChatModel):
@@ -67,6 +67,35 @@ def test_async_and_hostile_arguments(code):
     assert "lost" in code.tool.invoke({"code": "import os; os._exit(1)"}) and code.tool.invoke({"code": "price('b')['item']"}) == "'b'"
 
 
+def test_middleware():
+    shown = []
+
+    class Seen(Replay):
+        def bind_tools(self, tools, **options):
+            shown.append([getattr(each, "name", None) or each["name"] for each in tools])
+            return self
+
+        def _generate(self, messages, *rest, **options):
+            shown.append(messages[0].content)
+            return super()._generate(messages, *rest, **options)
+
+    @tool
+    def secret() -> str:
+        """Not for the model."""
+        return "s"
+
+    with WorkcellCodeMiddleware([price], hide=["secret"]) as code:
+        for answer in ("invoke", "ainvoke"):
+            model = Seen(responses=replay(("run_code", {"code": "price('tea')['price'] * 2"})).responses)
+            agent = create_agent(model, tools=[secret], middleware=[code], system_prompt="Be brief.")
+            given = {"messages": [{"role": "user", "content": "go"}]}
+            state = agent.invoke(given) if answer == "invoke" else run(agent.ainvoke(given))
+            assert answers(state) == ["9.0"]
+    assert shown[0] == ["run_code"] and "Be brief." in shown[1] and "run_code" in shown[1]
+    with pytest.raises(ValueError, match="without isolation"):
+        WorkcellCodeMiddleware(executor="inprocess")
+
+
 @pytest.fixture(scope="module")
 def backend():
     with WorkcellSandbox() as made:
@@ -116,3 +145,38 @@ def test_code_of_the_session_cannot_reach_the_host(backend, tmp_path):
     assert lied.exit_code == 127 and "\x1b" not in lied.output
     backend.session.run("subprocess.Popen = saved")
     assert backend.execute("true").exit_code == 0
+
+
+def test_native_operations_answer_as_the_frameworks_own(backend, monkeypatch):
+    """read, grep and glob are cells; BaseSandbox does the same with a python3 for each."""
+    from deepagents.backends.sandbox import BaseSandbox
+    from workcell.integrations import deepagents
+
+    folder = backend.session.run("import os; os.makedirs('tree/sub/deep', exist_ok=True); os.path.abspath('tree')").value
+    files = {"a.py": "import os\nneedle = 1\n", "b.txt": "one\ntwo\nthree needle\nfour", "sub/c.py": "x\n" * 50 + "needle\n", "sub/deep/d": "needle\n",
+             "e.bin": b"\x00\xff needle", "crlf.txt": "a\r\nb\r\n", "empty.txt": "", "[odd] name.txt": "needle\n"}
+    for name, data in files.items():
+        backend.upload_files([("%s/%s" % (folder, name), data if isinstance(data, bytes) else data.encode())])
+    for name in files:
+        for offset, limit in ((0, 2000), (1, 1), (0, 2), (3, 10), (100, 5), (-1, 2)):
+            ours, theirs = backend.read("%s/%s" % (folder, name), offset, limit), BaseSandbox.read(backend, "%s/%s" % (folder, name), offset, limit)
+            assert ours == theirs, (name, offset, limit)
+    assert backend.read(folder + "/none").error and backend.read(folder).error and backend.read("/etc/shadow").error
+    for pattern, glob in (("needle", None), ("needle", "*.py"), ("needle", "**/*.py"), ("needle", "sub/*.py"), ("nothing", None), ("= 1", "*.{py,txt}")):
+        if glob and "{" in glob:
+            continue
+        ours = backend.grep(pattern, folder, glob)
+        with monkeypatch.context() as patch:  # what it parses has control characters
+            patch.setattr(deepagents, "printable", lambda text: text)
+            theirs = BaseSandbox.grep(backend, pattern, folder, glob)
+        key = lambda each: (each["path"], each["line"], each["text"])
+        assert sorted(map(key, ours.matches)) == sorted(map(key, theirs.matches)), (pattern, glob)
+    assert len(backend.grep("needle", folder, max_count=2).matches) == 2 and backend.grep("needle", folder, max_count=2).truncated
+    for pattern in ("*.py", "**/*.py", "sub/*", "*", "**/*.txt", "[!a]*.txt"):
+        ours, theirs = backend.glob(pattern, folder), BaseSandbox.glob(backend, pattern, folder)
+        assert {each["path"] for each in ours.matches} == {each["path"] for each in theirs.matches if not each.get("is_dir")}, pattern
+    assert backend.grep("x", "/nowhere").error and backend.glob("*", "/nowhere").error
+    # Code that lies gets an error, not its own objects into this program.
+    backend.session.run("import os\nkept, os.walk = os.walk, lambda root: 1 / 0")
+    assert backend.grep("needle", folder).error and backend.glob("*", folder).error
+    backend.session.run("os.walk = kept")

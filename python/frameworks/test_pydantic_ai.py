@@ -9,7 +9,7 @@ from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart, ToolRetu
 from pydantic_ai.models.function import FunctionModel  # noqa: E402
 
 from conftest import run  # noqa: E402
-from workcell.integrations.pydantic_ai import CodeModeToolset  # noqa: E402
+from workcell.integrations.pydantic_ai import CodeMode, CodeModeToolset  # noqa: E402
 
 calls = []
 
@@ -61,3 +61,12 @@ def test_tools_that_need_an_approval_are_not_for_code():
     assert "NameError" in run(agent.run("go")).output and set(function.tools) == {"run_code", "wipe"}
     with pytest.raises(ValueError, match="without isolation"):
         CodeModeToolset(executor="inprocess")
+
+
+def test_capability():
+    function = replay("price('tea', amounts=[1, 2])['total']")
+    agent = Agent(FunctionModel(function), deps_type=str, tools=[price], capabilities=[CodeMode()])
+    assert run(agent.run("go", deps="ann")).output == "13.5"
+    assert set(function.tools) == {"run_code"}
+    with pytest.raises(ValueError, match="without isolation"):
+        CodeMode(executor="inprocess")

@@ -21,7 +21,7 @@ from typing import Any, Awaitable, Callable, Dict, Iterator, List, Mapping, Name
 
 from .._core import HostTool
 from .._session import ExecutorLike, _Session
-from ..execution.configs import SandboxConfig
+from ..execution.configs import SandboxConfig, WorkspaceMode
 from ..execution.executors import SandboxExecutor
 from ..prompt import MAX_ANSWER, entry_text, result_text, shorten
 from ..session import Session
@@ -31,7 +31,7 @@ from ..types import ExecutionResult
 # ---- sessions
 
 
-def executor_for(executor: ExecutorLike) -> Tuple[Any, Callable[[], None]]:
+def executor_for(executor: ExecutorLike, workspace_mode: Optional[WorkspaceMode] = None) -> Tuple[Any, Callable[[], None]]:
     """The executor of an adapter, and what to call after its end: ``sandbox`` with an empty folder of its own unless another one is given.
 
     A name cannot choose ``inprocess``, where the code could do what the program can: that takes an object.
@@ -43,7 +43,7 @@ def executor_for(executor: ExecutorLike) -> Tuple[Any, Callable[[], None]]:
         return executor, lambda: None
     # The current folder often has the program's own virtual environment in it, which no sandbox may write to.
     folder = tempfile.mkdtemp(prefix="workcell-agent-")
-    made = SandboxExecutor(SandboxConfig(cwd=folder))
+    made = SandboxExecutor(SandboxConfig(cwd=folder, workspace_mode=workspace_mode))
     return made, weakref.finalize(made, shutil.rmtree, folder, True)
 
 
@@ -120,6 +120,7 @@ class PlainTools:
         self._bound: Dict[str, _Bound] = {}
         self._about: Dict[str, str] = {}
         self.changed = False  # since code() was asked
+        self.more = ""  # code that stands after the functions
 
     def add(self, name: str, description: str, schema: Mapping[str, Any], fn: Callable[..., Any], timeout: Optional[float] = None) -> None:
         """Adds a tool, or replaces the function of one. The session checks arguments against the schema."""
@@ -153,7 +154,7 @@ class PlainTools:
         self.changed = False
         lines = ["%s = _workcell_bind(%r, %r, %r, %r)" % (name, name, bound.path, bound.parameters, self._about[name])
                  for name, bound in self._bound.items()]
-        return _BIND + "\n".join(lines) + "\n"
+        return _BIND + "\n".join(lines) + "\n" + self.more
 
     def describe(self) -> str:
         """The functions for a model's prompt, a line each."""

@@ -12,10 +12,14 @@
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
+import asyncio
+from datetime import datetime, timezone
 from typing import Any, List, Optional, Tuple
 
-from deepagents.backends.protocol import (EditResult, ExecuteResponse, FileDownloadResponse, FileUploadResponse, LsResult, WriteResult)
+from deepagents.backends.protocol import (EditResult, ExecuteResponse, FileDownloadResponse, FileUploadResponse, GlobResult, GrepResult, LsResult,
+                                          ReadResult, WriteResult)
 from deepagents.backends.sandbox import BaseSandbox
+from deepagents.backends.utils import _get_backend_read_file_type
 
 from .._session import ExecutorLike
 from ..errors import WorkcellError
@@ -23,6 +27,8 @@ from ..sync import Session
 from . import _shell
 from ._common import literal, open_sync, printable
 
+#: Bytes of one read, and files or lines of one search.
+MAX_READ, MAX_FOUND = 400 << 10, 5000
 _KINDS = {"FileNotFoundError": "file_not_found", "PermissionError": "permission_denied", "IsADirectoryError": "is_directory",
           "NotADirectoryError": "invalid_path", "ValueError": "invalid_path"}
 
@@ -34,6 +40,84 @@ def _workcell_ls(path):
         found.append((os.path.join(path, entry.name), entry.is_dir(follow_symlinks=False)))
     return found
 _workcell_ls(%s)'''
+
+_READ = '''
+def _workcell_lines(path, offset, limit, size):
+    import os, stat
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with open(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise IsADirectoryError(21, "Is a directory") if stat.S_ISDIR(os.fstat(fd).st_mode) else PermissionError(13, "Not a regular file")
+        kept, total, used, cut = [], 0, 0, False
+        for line in file:
+            if offset <= total < offset + limit and not cut:
+                used += len(line)
+                cut = used > size
+                if not cut:
+                    kept.append(line)
+            total += 1
+    return b"".join(kept), total, len(kept), cut
+_workcell_lines(%s)'''
+
+_FIND = '''
+def _workcell_find(root, pattern, names, most, hidden):
+    """Files below root, with a text in them or a name that fits: at most `most`, and whether there are more."""
+    import fnmatch, os, re, stat, time
+    def expression(glob):
+        out, at = "", 0
+        while at < len(glob):
+            if glob.startswith("**/", at):
+                out, at = out + "(?:[^/]+/)*", at + 3
+            elif glob.startswith("**", at):
+                out, at = out + ".*", at + 2
+            elif glob[at] == "*":
+                out, at = out + "[^/]*", at + 1
+            elif glob[at] == "?":
+                out, at = out + "[^/]", at + 1
+            elif glob[at] == "[" and "]" in glob[at + 2:]:
+                end = glob.index("]", at + 2)
+                inside = glob[at + 1:end].replace("\\\\", "\\\\\\\\")
+                out, at = out + "[" + ("^" + inside[1:] if inside[0] in "!^" else inside) + "]", end + 1
+            else:
+                out, at = out + re.escape(glob[at]), at + 1
+        return re.compile(out + r"\\Z", re.S)
+    fits = expression(names if "/" in names else "**/" + names) if names else None
+    found, late, end = [], False, time.monotonic() + 20
+    def look(path, below):
+        if fits is not None and not fits.match(below):
+            return
+        if pattern is None:
+            info = os.lstat(path)
+            found.append((path, stat.S_ISDIR(info.st_mode), info.st_size, info.st_mtime))
+            return
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        except OSError:
+            return
+        with open(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                return
+            for number, line in enumerate(file, 1):
+                if number == 1 and b"\\0" in line:
+                    return
+                if pattern in line:
+                    found.append((path, number, line.rstrip(b"\\n")[:2000].decode("utf-8", "replace")))
+                    if len(found) > most:
+                        return
+    if os.path.isfile(root):
+        look(root, os.path.basename(root))
+    elif not os.path.isdir(root):
+        raise FileNotFoundError(2, "No such file or directory")
+    for folder, folders, files in os.walk(root):
+        folders[:] = sorted(each for each in folders if each not in hidden)
+        for name in sorted(files + (folders if pattern is None else [])):
+            path = os.path.join(folder, name)
+            look(path, os.path.relpath(path, root))
+            late = time.monotonic() > end
+            if late or len(found) > most:
+                return found[:most], True
+    return found, late
+_workcell_find(%s)'''
 
 _EDIT = '''
 def _workcell_edit(path, old, new, everywhere):
@@ -51,8 +135,8 @@ _workcell_edit(%s)'''
 class WorkcellSandbox(BaseSandbox):
     """A ``SandboxBackendProtocol`` whose commands and files are those of a Workcell session.
 
-    Listing, reading whole files, writing and editing are cells of the session, which take less than a millisecond; the rest is deepagents'
-    own, by commands.
+    Listing, reading, writing, editing, grep and glob are cells of the session, without a process for each; the rest is deepagents' own, by
+    commands.
 
     Args:
         session: a session of yours, which stays open; None: a new one, which :meth:`close` ends.
@@ -112,6 +196,66 @@ class WorkcellSandbox(BaseSandbox):
             return LsResult(entries=entries)
         except (OSError, WorkcellError, TypeError, IndexError) as error:
             return LsResult(error="Error listing %s: %s" % (path, printable(str(error))))
+
+    def read(self, file_path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
+        """Reads lines of a file; a binary file as base64."""
+        offset = max(0, offset)
+        if limit <= 0 or _get_backend_read_file_type(file_path) != "text":
+            return super().read(file_path, offset, limit)
+        try:
+            data, total, count, cut = _shell.check(self.session.run(_READ % ", ".join(map(literal, (file_path, offset, limit, MAX_READ))), self.timeout))
+            if [type(each) for each in (data, total, count, cut)] != [bytes, int, int, bool]:
+                raise WorkcellError("the session did not answer with a file's content")
+        except (OSError, WorkcellError, TypeError, ValueError) as error:
+            kind = _KINDS.get(getattr(error, "kind", ""), printable(str(error)))
+            return ReadResult(error="File '%s': %s" % (file_path, kind))
+        try:
+            text = data.decode("utf-8")
+        except UnicodeDecodeError:
+            return super().read(file_path, offset, limit)
+        if total == 0 or cut or offset >= total:  # the framework's own words about these
+            return super().read(file_path, offset, limit)
+        after = offset + count
+        file_data: Any = {"content": text.replace("\r\n", "\n").removesuffix("\n"), "encoding": "utf-8"}
+        return ReadResult(file_data=file_data, total_lines=total, start_line=offset + 1, end_line=after, next_offset=after if after < total else None)
+
+    def grep(self, pattern: str, path: Optional[str] = None, glob: Optional[str] = None, *, max_count: Optional[int] = None) -> GrepResult:
+        """Searches files for a text."""
+        try:
+            found, more = self._find(path or ".", pattern.encode("utf-8", "surrogatepass"), glob, MAX_FOUND if max_count is None else min(max_count, MAX_FOUND),
+                                     tuple(self.grep_exclude_dirs))
+            matches: Any = [{"path": printable(str(each[0])), "line": int(each[1]), "text": printable(str(each[2]))} for each in found]
+        except (OSError, WorkcellError, TypeError, ValueError, IndexError) as error:
+            return GrepResult(error="Error searching %s: %s" % (path or ".", printable(str(error))))
+        return GrepResult(matches=matches, truncated=more)
+
+    async def agrep(self, pattern: str, path: Optional[str] = None, glob: Optional[str] = None, *, max_count: Optional[int] = None) -> GrepResult:
+        """Searches files for a text."""
+        return await asyncio.to_thread(self.grep, pattern, path, glob, max_count=max_count)
+
+    def glob(self, pattern: str, path: Optional[str] = None) -> GlobResult:
+        """Finds files by their names."""
+        root = path or "."
+        try:
+            if root == "." or not root.startswith("/"):
+                root = str(_shell.check(self.session.run("__import__('os').path.abspath(%s)" % literal(root), self.timeout)))
+            found, more = self._find(root, None, pattern.lstrip("/"), MAX_FOUND, ())
+            matches: Any = [{"path": printable(str(each[0])), "is_dir": bool(each[1]), "size": int(each[2]),
+                             "modified_at": datetime.fromtimestamp(float(each[3]), timezone.utc).isoformat()} for each in found if not each[1]]
+        except (OSError, OverflowError, WorkcellError, TypeError, ValueError, IndexError) as error:
+            return GlobResult(error="Error searching %s: %s" % (root, printable(str(error))))
+        return GlobResult(matches=matches, truncated=more)
+
+    async def aglob(self, pattern: str, path: Optional[str] = None) -> GlobResult:
+        """Finds files by their names."""
+        return await asyncio.to_thread(self.glob, pattern, path)
+
+    async def aread(self, file_path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
+        """Reads lines of a file; a binary file as base64."""
+        return await asyncio.to_thread(self.read, file_path, offset, limit)
+
+    def _find(self, root: str, pattern: Optional[bytes], names: Optional[str], most: int, hidden: Tuple[str, ...]) -> Any:
+        return _shell.check(self.session.run(_FIND % ", ".join(map(literal, (root, pattern, names, most, hidden))), self.timeout))
 
     def write(self, file_path: str, content: str) -> WriteResult:
         """Writes a file, also over one that exists."""

@@ -22,7 +22,7 @@ from ..errors import WorkcellError
 from ..prompt import MAX_ANSWER
 from ..sync import Session
 from ..tools.schema import doc_parts, parameters_of
-from ._common import PlainTools, assignments, error_of, open_sync, output_of, value_of
+from ._common import PlainTools, assignments, error_of, executor_for, open_sync, output_of, value_of
 
 _FINAL = "_WorkcellSubmission"
 _SUBMIT = '''
@@ -75,6 +75,7 @@ class WorkcellInterpreter:
         self._own = session, executor, options
         self._session: Optional[Session] = None
         self._close: Callable[[], None] = lambda: None
+        self._ends: Callable[[], None] = lambda: None  # a session that was forked for this interpreter
         self._lock = threading.Lock()
         self._defined: Any = None
         self._ended = False
@@ -142,6 +143,7 @@ class WorkcellInterpreter:
     def _end(self) -> None:
         self._ended = True
         self._close()
+        self._ends()
 
     def _define(self, session: Session) -> None:
         """Defines tools and SUBMIT where they are not the ones of the last time: RLM adds some before each use."""
@@ -171,4 +173,60 @@ class WorkcellInterpreter:
             session.run(cell, self.timeout).raise_for_error()
 
 
-__all__ = ["WorkcellInterpreter"]
+class WorkcellInterpreters:
+    """A factory whose interpreters are forks of one prepared session: each has its imports and data at once, and shares their memory.
+
+    ::
+
+        with WorkcellInterpreters("import numpy as np") as interpreters:
+            rlm = dspy.RLM("context, query -> answer", interpreter_factory=interpreters)
+
+    Modules that the code of an RLM makes (``dspy.RLM`` inside of it) get interpreters from the same factory. Files are those of the prepared
+    session, copied when they change.
+
+    Args:
+        code: what the session runs before the first fork.
+        executor: None: ``sandbox``, with an empty folder as its workspace; it must be one that can fork: ``sandbox``, ``subprocess``.
+        timeout, max_output: of each interpreter.
+        options: of the session: ``policy``, ``gate``, ``audit``, ``llm``. All forks share the budget of ``llm``.
+    """
+
+    def __init__(self, code: str = "", *, executor: ExecutorLike = None, timeout: Optional[float] = None, max_output: int = MAX_ANSWER,
+                 **options: Any) -> None:
+        if executor is None or executor == "sandbox":
+            executor, self._cleanup = executor_for(None, "cow")
+        else:
+            executor, self._cleanup = executor_for(executor)
+        self._timeout, self._max_output = timeout, max_output
+        self._base = Session(None, executor, **options)
+        self._lock = threading.Lock()
+        self._code: Optional[str] = code
+
+    def __call__(self) -> WorkcellInterpreter:
+        """A new interpreter, which :meth:`WorkcellInterpreter.shutdown` ends."""
+        with self._lock:
+            try:
+                self._base.start()
+                if self._code is not None:
+                    self._base.run(self._code, self._timeout).raise_for_error()
+                    self._code = None
+                session = self._base.fork()
+            except WorkcellError as error:
+                raise CodeInterpreterError(str(error)) from error
+        made = WorkcellInterpreter(session=session, timeout=self._timeout, max_output=self._max_output)
+        made._ends = session.close
+        return made
+
+    def close(self) -> None:
+        """Ends the prepared session; its forks end with their interpreters."""
+        self._base.close()
+        self._cleanup()
+
+    def __enter__(self) -> "WorkcellInterpreters":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+__all__ = ["WorkcellInterpreter", "WorkcellInterpreters"]

@@ -1,4 +1,4 @@
-"""A tool for LangChain and LangGraph: Python code that calls the agent's other tools.
+"""For LangChain and LangGraph: Python code that calls the agent's other tools, as a tool or as a middleware.
 
 ::
 
@@ -7,6 +7,9 @@
 
     with WorkcellCodeTool(tools=[...]) as code:
         agent = create_agent(model, tools=[code.tool])
+
+    with WorkcellCodeMiddleware(tools=[...]) as code:
+        agent = create_agent(model, middleware=[code])
 """
 
 # pyright: reportMissingImports=false
@@ -15,6 +18,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Callable, Dict, Optional, Sequence, Union
 
+from langchain.agents.middleware import AgentMiddleware
+from langchain_core.messages import SystemMessage
 from langchain_core.tools import BaseTool, StructuredTool
 from langchain_core.tools import tool as make_tool
 
@@ -72,6 +77,49 @@ class WorkcellCodeTool:
         self.close()
 
 
+class WorkcellCodeMiddleware(AgentMiddleware):
+    """Code mode: the agent gets ``run_code``, and its code calls the given tools, which the model does not see as tools of its own.
+
+    Args:
+        tools: tools and functions for the code; also names of the agent's own tools with ``hide``.
+        hide: names of tools of the agent, or of other middlewares, that the model shall not see; code calls those that are in ``tools``.
+        options: as of :class:`WorkcellCodeTool`.
+    """
+
+    def __init__(self, tools: Sequence[Union[BaseTool, Callable[..., Any]]] = (), session: Optional[Session] = None, *,
+                 hide: Sequence[str] = (), **options: Any) -> None:
+        super().__init__()
+        self.code = WorkcellCodeTool(tools, session, **options)
+        self.session, self.tools = self.code.session, [self.code.tool]
+        self._hidden = frozenset(hide)
+
+    INSTRUCTIONS = ("Use run_code to combine functions, loops and data in one step. Its variables stay between calls; only what the code prints, and "
+                    "the value of its last expression, is shown to you.")
+
+    def _prepared(self, request: Any) -> Any:
+        shown = [each for each in request.tools if (each.get("name") if isinstance(each, dict) else each.name) not in self._hidden]
+        before = request.system_message.text + "\n\n" if request.system_message is not None else ""
+        return request.override(tools=shown, system_message=SystemMessage(before + self.INSTRUCTIONS))
+
+    def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
+        """What the model is shown."""
+        return handler(self._prepared(request))
+
+    async def awrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
+        """What the model is shown."""
+        return await handler(self._prepared(request))
+
+    def close(self) -> None:
+        """Ends the session, unless it was given."""
+        self.code.close()
+
+    def __enter__(self) -> "WorkcellCodeMiddleware":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
 def _caller(tool: Any) -> Callable[..., Any]:
     async def call(**given: Any) -> Any:
         return await tool.ainvoke(given)  # checks the arguments against the tool's own schema
@@ -79,4 +127,4 @@ def _caller(tool: Any) -> Callable[..., Any]:
     return call
 
 
-__all__ = ["WorkcellCodeTool"]
+__all__ = ["WorkcellCodeMiddleware", "WorkcellCodeTool"]

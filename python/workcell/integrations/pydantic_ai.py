@@ -15,6 +15,7 @@ from typing import Any, Callable, Dict, Optional
 
 from pydantic import TypeAdapter
 from pydantic_ai import RunContext
+from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.exceptions import ModelRetry
 from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, WrapperToolset
@@ -24,7 +25,7 @@ from typing_extensions import TypedDict
 from .._session import ExecutorLike
 from ..prompt import MAX_ANSWER
 from ..session import Session
-from ._common import Code, run_code_about
+from ._common import Code, executor_for, run_code_about
 
 
 class _Arguments(TypedDict):
@@ -125,4 +126,26 @@ class CodeModeToolset(WrapperToolset[Any]):
         return call
 
 
-__all__ = ["CodeModeToolset"]
+class CodeMode(AbstractCapability[Any]):
+    """The same as a capability: the agent's own tools become functions of the code, ``Agent(model, tools=[...], capabilities=[CodeMode()])``.
+
+    Args:
+        options: as of :class:`CodeModeToolset`.
+    """
+
+    def __init__(self, session: Optional[Session] = None, **options: Any) -> None:
+        self._make: Callable[[AbstractToolset[Any]], CodeModeToolset] = lambda toolset: CodeModeToolset(toolset, session, **options)
+        if isinstance(options.get("executor"), str):
+            executor_for(options["executor"])[1]()  # a wrong name must fail here
+
+    def get_wrapper_toolset(self, toolset: AbstractToolset[Any]) -> AbstractToolset[Any]:
+        """``run_code`` in front of the agent's tools."""
+        return self._make(toolset)
+
+    def get_instructions(self) -> str:
+        """For the model."""
+        return ("Use run_code to combine functions, loops and data in one step. Its variables stay between calls; only what the code prints, and the "
+                "value of its last expression, is shown to you.")
+
+
+__all__ = ["CodeMode", "CodeModeToolset"]
