@@ -76,12 +76,20 @@ static const struct {
 	const char *type, *field;
 	bool is_bytes, is_json;
 } forms[] = {
-	{ "text/plain", "text", false, false },        { "text/html", "html", false, false },
-	{ "text/markdown", "markdown", false, false }, { "image/svg+xml", "svg", false, false },
-	{ "image/png", "png", true, false },           { "image/jpeg", "jpeg", true, false },
-	{ "application/pdf", "pdf", true, false },     { "text/latex", "latex", false, false },
-	{ "application/json", "json", false, true },   { "application/javascript", "javascript", false, false },
-	{ "e2b/data", "data", false, true },           { "e2b/chart", "chart", false, true },
+	{ "text/plain", "text", false, false },
+	{ "text/html", "html", false, false },
+	{ "text/markdown", "markdown", false, false },
+	{ "image/svg+xml", "svg", false, false },
+	{ "image/png", "png", true, false },
+	{ "image/jpeg", "jpeg", true, false },
+	{ "application/pdf", "pdf", true, false },
+	{ "text/latex", "latex", false, false },
+	{ "application/json", "json", false, true },
+	{ "application/javascript", "javascript", false, false },
+	{ "e2b/data", "data", false, true },
+	{ "e2b/chart", "chart", false, true },
+	{ "application/vnd.workcell.table+json", "data", false, true },
+	{ "application/vnd.workcell.chart+json", "chart", false, true },
 };
 
 /* The text of a string is shown without its quotes. */
@@ -173,7 +181,11 @@ static void handle_ended(struct cell__job *job, const struct cell_result *result
 	const struct cell_mime_part *parts;
 	size_t n;
 
-	for (int i = 0; context && i < 2; i++) {
+	if (!context) { /* the sandbox was killed; its clients know that by a broken connection */
+		job->events.broken = true;
+		return;
+	}
+	for (int i = 0; i < 2; i++) {
 		add_output(job, i, context->carry[i].bytes, context->carry[i].size);
 		context->carry[i].size = 0;
 	}
@@ -185,8 +197,8 @@ static void handle_ended(struct cell__job *job, const struct cell_result *result
 		add_error(job, *outcome->type ? outcome->type : cell_code_word(outcome->code), outcome->message, outcome->traceback);
 	else if (!result)
 		add_error(job, cell_code_word(err->code), err->msg, "");
-	if (context && cell__buf_printf(&count, "{\"type\":\"number_of_executions\",\"execution_count\":%llu}",
-					(unsigned long long)++context->executions) == 0)
+	if (cell__buf_printf(&count, "{\"type\":\"number_of_executions\",\"execution_count\":%llu}",
+			     (unsigned long long)++context->executions) == 0)
 		add_line(job, &count);
 }
 
@@ -388,13 +400,12 @@ void cell__e2b_handle_context_create(struct cell__request *request)
 		cell__answer_busy(request, 5, "the sandbox has as many contexts as it may have");
 		return;
 	}
-	if (cwd && cell__e2b_path(sandbox, cwd, path, &err) < 0) {
+	if (cwd && cell__e2b_cwd(sandbox, cwd, path, &err) < 0) {
 		cell__answer_error(request, &err);
 		return;
 	}
-	request->kept = json_pack("{s:s}", "cwd", path);
-	request->env = cell__e2b_env(request->server, sandbox->envs);
-	if (!request->kept || !request->env) {
+	request->kept = json_pack("{s:s,s:s?}", "cwd", path, "network", sandbox->network);
+	if (!request->kept || cell__e2b_prepare(request, sandbox->envs, json_string_value(json_object_get(request->kept, "network"))) < 0) {
 		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for a context");
 		return;
 	}

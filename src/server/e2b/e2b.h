@@ -1,10 +1,11 @@
 /*
  * E2B's protocol on the server's sessions (docs/e2b.md), for the unmodified clients of E2B.
  *
- *     control plane   X-API-KEY, a token of the server     /sandboxes, /v2/sandboxes, ...     sandboxes.c
+ *     control plane   X-API-KEY, a token of the server     /sandboxes, /v2/sandboxes, ...     sandboxes.c, network.c
+ *                                                          /snapshots                         snapshots.c
  *     a sandbox       E2b-Sandbox-Id and X-Access-Token,   /execute, /contexts                code.c
  *                     which is the sandbox's own           /files                             files.c
- *                                                          /filesystem.Filesystem/METHOD      filesystem.c
+ *                                                          /filesystem.Filesystem/METHOD      filesystem.c, watch.c
  *                                                          /process.Process/METHOD            processes.c
  *
  * A sandbox is a session with its folder; each further context is a session in the same folder.  The id of the first session is the
@@ -29,6 +30,10 @@
 #define CELL_E2B_MAX_TIMEOUT_S 86400
 #define CELL_E2B_MAX_CONTEXTS 64u
 #define CELL_E2B_TOKEN 64u /* characters */
+#define CELL_E2B_WATCHER_ID 32u
+#define CELL_E2B_MAX_WATCHERS 16u  /* of a sandbox */
+#define CELL_E2B_MAX_WATCHED 1024u /* folders of one */
+#define CELL_E2B_MAX_EVENTS 4096u  /* that nobody has fetched */
 
 struct cell__e2b_context {
 	struct cell__e2b_sandbox *sandbox;
@@ -47,13 +52,16 @@ struct cell__e2b_context {
 struct cell__e2b_sandbox {
 	struct cell_server *server;
 	struct cell__e2b_context *contexts; /* the first is the sandbox's own session; the others follow, the newest first */
-	char token[CELL_E2B_TOKEN + 1];
 	char *template;
 	json_t *metadata, *envs;            /* objects of strings */
+	char *network;                      /* of its sessions; NULL: the server's */
 	int64_t end_us;                     /* when its time is over; paused: when it ends */
 	bool paused, pauses;                /* now; instead of ending when its time is over */
 	bool ending;
-	struct cell__e2b_stream *streams;   /* of its processes, that clients read */
+	bool is_snapshot;                   /* a fork that only serves to be forked */
+	char *name;    /* of a snapshot, or NULL */
+	char source[33];                    /* the sandbox that it was taken from */
+	struct cell__e2b_watcher *watchers;
 };
 
 /* ---- requests (table.c) ---- */
@@ -62,18 +70,32 @@ struct cell__e2b_sandbox {
 json_t *cell__e2b_body(struct cell__request *request);
 /* A parameter of the query, decoded; free() it.  NULL: there is none. */
 char *cell__e2b_query(const struct cell__request *request, const char *name);
+/* The body of a request for a stream is one message: takes it out.  False: it was answered. */
+bool cell__e2b_unwrap(struct cell__request *request);
 /* The sandbox of a request to it, its first session held as request->served; NULL: it was answered. */
 struct cell__e2b_sandbox *cell__e2b_enter(struct cell__request *request);
+/*
+ * The token of the sandbox of this id: derived from the id and a secret of the server, so that every worker can check it.  False: OpenSSL
+ * failed.
+ */
+bool cell__e2b_token(const struct cell_server *server, const char *id, char ret_token[static CELL_E2B_TOKEN + 1]);
 /* The sandbox of this id, if it is a sandbox and not about to end. */
 struct cell__e2b_sandbox *cell__e2b_by_id(const struct cell_server *server, const char *id);
+/* The same, or a snapshot (snapshots.c). */
+struct cell__e2b_sandbox *cell__e2b_snapshot_by_id(const struct cell_server *server, const char *id);
 const char *cell__e2b_id(const struct cell__e2b_sandbox *sandbox);
 /* A path as a client gives it, below the folder of the sandbox. */
 int cell__e2b_path(const struct cell__e2b_sandbox *sandbox, const char *given, char ret_path[static PATH_MAX], struct cell_error *err);
+
+/* The same of a folder to work in: an absolute path outside of it is as the code sees it. */
+int cell__e2b_cwd(const struct cell__e2b_sandbox *sandbox, const char *given, char ret_path[static PATH_MAX], struct cell_error *err);
 
 /* ---- handlers ---- */
 
 void cell__e2b_handle_create(struct cell__request *request);
 void cell__e2b_handle_list(struct cell__request *request);
+/* Sorts, cuts and answers; takes the list over. */
+void cell__e2b_answer_list(struct cell__request *request, json_t *list);
 void cell__e2b_handle_get(struct cell__request *request);
 void cell__e2b_handle_kill(struct cell__request *request);
 void cell__e2b_handle_timeout(struct cell__request *request);
@@ -83,6 +105,9 @@ void cell__e2b_handle_connect(struct cell__request *request);
 void cell__e2b_handle_fork(struct cell__request *request);
 void cell__e2b_handle_metrics(struct cell__request *request);
 void cell__e2b_handle_refused(struct cell__request *request);
+void cell__e2b_handle_snapshot(struct cell__request *request);
+void cell__e2b_handle_snapshots(struct cell__request *request);
+void cell__e2b_handle_snapshot_remove(struct cell__request *request);
 
 void cell__e2b_handle_health(struct cell__request *request);
 void cell__e2b_handle_execute(struct cell__request *request);
@@ -129,18 +154,39 @@ void cell__e2b_record(const struct cell__e2b_work *work, const char *verb, const
 /* {"name", "type", "path", ...} as E2B describes a file; item: of cell__files_describe(). */
 json_t *cell__e2b_entry(const char *path, const json_t *item);
 
-/* ---- processes (processes.c) ---- */
+/* ---- watching folders (watch.c) ---- */
 
-/* Once a second: a client that went away is noticed. */
-void cell__e2b_streams_sweep(struct cell__e2b_sandbox *sandbox, int64_t now_us);
-/* The sandbox is freed; its commands end with its session, and the streams with them. */
-void cell__e2b_streams_forget(struct cell__e2b_sandbox *sandbox);
+/* path: below the workspace. */
+void cell__e2b_watch(struct cell__request *request, struct cell__e2b_sandbox *sandbox, const char *path, bool streams);
+void cell__e2b_watcher_events(struct cell__request *request, struct cell__e2b_sandbox *sandbox);
+void cell__e2b_watcher_remove(struct cell__request *request, struct cell__e2b_sandbox *sandbox);
+void cell__e2b_watchers_sweep(struct cell__e2b_sandbox *sandbox, int64_t now_us);
+void cell__e2b_watchers_end(struct cell__e2b_sandbox *sandbox);
+
+/* ---- the network (network.c) ---- */
+
+/* What the body of a request wants; free() it.  *ret_network NULL: the server's. */
+int cell__e2b_network(const struct cell_server *server, const json_t *body, char **ret_network, struct cell_error *err);
 
 /* ---- sessions of a sandbox (sandboxes.c) ---- */
 
+/* Where the code of sandboxes finds its folder; NULL: at its real path, because the executor or the machine cannot show it elsewhere. */
+const char *cell__e2b_home(const struct cell_server *server);
+/* The options of a session that the request opens for a sandbox; network may be NULL, and stays until the answer. -1: out of memory. */
+int cell__e2b_prepare(struct cell__request *request, const json_t *envs, const char *network);
+
+/* The sandbox that the path names, held for the request; NULL: it was answered. */
+struct cell__e2b_sandbox *cell__e2b_find(struct cell__request *request);
+/* A sandbox whose first session this is; NULL: out of memory. */
+struct cell__e2b_sandbox *cell__e2b_sandbox_create(struct cell__served *served, const json_t *metadata, const json_t *envs,
+						   const char *network, int64_t seconds, bool pauses);
+/* What a client gets to know of a sandbox of its own, with its token; NULL: out of memory. */
+json_t *cell__e2b_admission(const struct cell__e2b_sandbox *sandbox);
+/* The snapshot of this id or name that the request may use; NULL: there is none. */
+struct cell__e2b_sandbox *cell__e2b_snapshot_find(const struct cell__request *request, const char *name);
+/* Creates a sandbox from a snapshot: request->kept has metadata and timeout. */
+void cell__e2b_restore(struct cell__request *request, struct cell__e2b_sandbox *snapshot);
 /* Adds a session to a sandbox; NULL: out of memory. */
 struct cell__e2b_context *cell__e2b_context_add(struct cell__e2b_sandbox *sandbox, struct cell__served *served, const char *cwd);
-/* The variables of its sessions, "K=V", NULL-terminated; free() it.  NULL: out of memory. */
-char **cell__e2b_env(const struct cell_server *server, const json_t *envs);
 
 #endif

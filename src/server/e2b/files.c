@@ -155,11 +155,25 @@ static void answer_put(struct cell__request *request, json_t *found)
 	cell__answer_json(request, MHD_HTTP_OK, json_pack("[o]", written(json_string_value(json_object_get(request->kept, "path")))));
 }
 
+static enum MHD_Result find_metadata(void *arg, enum MHD_ValueKind kind, const char *name, const char *value)
+{
+	(void)kind;
+	(void)value;
+	*(bool *)arg |= !strncasecmp(name, "X-Metadata-", 11);
+	return MHD_YES;
+}
+
 /* What is not kept is refused. */
 static bool check_upload(struct cell__request *request)
 {
+	bool has_metadata = false;
 	const char *encoding = cell__request_header(request, "Content-Encoding");
 
+	MHD_get_connection_values(request->connection, MHD_HEADER_KIND, find_metadata, &has_metadata);
+	if (has_metadata) {
+		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_UNSUPPORTED, "metadata of files is not supported: leave it out");
+		return false;
+	}
 	if (!encoding || !strcasecmp(encoding, "identity"))
 		return true;
 	cell__answer_fail(request, MHD_HTTP_UNSUPPORTED_MEDIA_TYPE, CELL_E_UNSUPPORTED,

@@ -159,6 +159,26 @@ static bool take_path(struct cell__request *request, const struct cell__e2b_sand
 	return false;
 }
 
+static const char *const watching[] = { "WatchDir", "CreateWatcher", "GetWatcherEvents", "RemoveWatcher" };
+enum { WATCH_DIR, CREATE_WATCHER, WATCHER_EVENTS, REMOVE_WATCHER, WATCH_METHODS };
+
+static void handle_watching(struct cell__request *request, int method)
+{
+	struct cell__e2b_sandbox *sandbox;
+	char path[PATH_MAX];
+
+	if ((method == WATCH_DIR && !cell__e2b_unwrap(request)) || !cell__e2b_body(request) || !(sandbox = cell__e2b_enter(request)))
+		return;
+	if (!request->served->session)
+		cell__answer_fail(request, MHD_HTTP_GONE, CELL_E_EXPIRED, "The sandbox was not found");
+	else if (method == WATCHER_EVENTS)
+		cell__e2b_watcher_events(request, sandbox);
+	else if (method == REMOVE_WATCHER)
+		cell__e2b_watcher_remove(request, sandbox);
+	else if (take_path(request, sandbox, "path", path))
+		cell__e2b_watch(request, sandbox, path, method == WATCH_DIR);
+}
+
 void cell__e2b_handle_filesystem(struct cell__request *request)
 {
 	const char *name = request->params[0];
@@ -167,6 +187,12 @@ void cell__e2b_handle_filesystem(struct cell__request *request)
 	struct cell__e2b_work *work;
 	bool moves;
 
+	for (int i = 0; i < WATCH_METHODS; i++) {
+		if (!strcmp(watching[i], name)) {
+			handle_watching(request, i);
+			return;
+		}
+	}
 	while (method < end && strcmp(method->name, name))
 		method++;
 	if (method == end) {

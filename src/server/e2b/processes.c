@@ -15,61 +15,32 @@
 #include <strings.h>
 
 #include "base/base64.h"
-#include "session/commands.h"
+#include "server/command_stream.h"
 #include "wire/connect.h"
 
-#define BLOCK_BYTES (32u * 1024u)
-#define PIECE_BYTES (24u * 1024u) /* of output in one message */
-#define ALIVE_US 15000000
 #define MAX_MESSAGE (4u * 1024u * 1024u)
-
-struct cell__e2b_stream {
-	struct cell__command_reader reader; /* first */
-	struct cell_server *server;
-	struct MHD_Connection *connection;
-	struct cell__buf text; /* to be sent first */
-	size_t sent;           /* of it */
-	bool told_start, told_end, suspended;
-	int64_t moved_us;
-	struct cell__e2b_stream *next, **at; /* of the sandbox; at NULL: it has ended */
-};
 
 /* ---- streams ---- */
 
-static void wake(struct cell__command_reader *reader)
-{
-	struct cell__e2b_stream *stream = (struct cell__e2b_stream *)reader;
-
-	if (!stream->suspended)
-		return;
-	stream->suspended = false;
-	MHD_resume_connection(stream->connection);
-	cell__http_kick(stream->server);
-}
-
-static int add_message(struct cell__e2b_stream *stream, const struct cell__buf *json)
+static int add_message(struct cell__command_stream *stream, const struct cell__buf *json)
 {
 	return cell__connect_add(&stream->text, 0, json->data, json->size);
 }
 
-static int add_piece(struct cell__e2b_stream *stream, const struct cell__command_piece *piece)
+static int add_piece(struct cell__command_stream *stream, const struct cell__command_piece *piece, size_t *ret_taken)
 {
 	CELL_AUTO_BUF struct cell__buf json = CELL_BUF_INIT;
-	size_t size = piece->size < PIECE_BYTES ? piece->size : PIECE_BYTES;
-	int rc = cell__buf_printf(&json, "{\"event\":{\"data\":{\"%s\":\"",
-				  cell__command_has_tty(stream->reader.command) ? "pty"
-				  : piece->stream == CELL_STDERR                ? "stderr"
-										: "stdout");
+	int rc = cell__buf_printf(&json, "{\"event\":{\"data\":{\"%s\":\"", cell__command_stream_name(stream, piece));
 
-	rc |= cell__buf_add_base64(&json, piece->data, size);
+	rc |= cell__buf_add_base64(&json, piece->data, piece->size);
 	rc |= cell__buf_add_str(&json, "\"}}}");
 	if (rc || add_message(stream, &json) < 0)
 		return -1;
-	cell__command_took(&stream->reader, piece->position + size);
+	*ret_taken = piece->size;
 	return 0;
 }
 
-static int add_end(struct cell__e2b_stream *stream)
+static int add_end(struct cell__command_stream *stream)
 {
 	CELL_AUTO_BUF struct cell__buf json = CELL_BUF_INIT;
 	int number = 0, status = cell__command_status(stream->reader.command, &number);
@@ -89,7 +60,6 @@ static int add_end(struct cell__e2b_stream *stream)
 				      status, status, status)
 			    : cell__buf_add_str(&json,
 						"{\"event\":{\"end\":{\"exitCode\":0,\"exited\":true,\"status\":\"exit status 0\"}}}");
-	stream->told_end = true;
 	if (rc || add_message(stream, &json) < 0)
 		return -1;
 	if (reason && !strcmp(reason, "timeout")) {
@@ -101,122 +71,37 @@ static int add_end(struct cell__e2b_stream *stream)
 	return cell__connect_add(&stream->text, CELL_CONNECT_END, "{}", 2);
 }
 
-/* The next messages, or nothing: then it waits.  -1: out of memory. */
-static int fill(struct cell__e2b_stream *stream)
+static int add_start(struct cell__command_stream *stream)
 {
 	CELL_AUTO_BUF struct cell__buf json = CELL_BUF_INIT;
-	struct cell__command_piece piece;
 
-	stream->text.size = stream->sent = 0;
-	if (!stream->told_start) {
-		stream->told_start = true;
-		if (cell__buf_printf(&json, "{\"event\":{\"start\":{\"pid\":%lld}}}",
-				     (long long)cell__command_pid(stream->reader.command)) < 0)
-			return -1;
-		return add_message(stream, &json);
-	}
-	cell__command_look(stream->reader.command, stream->reader.position, &piece);
-	if (piece.size)
-		return add_piece(stream, &piece);
-	return cell__command_has_ended(stream->reader.command) && !stream->told_end ? add_end(stream) : 0;
+	if (cell__buf_printf(&json, "{\"event\":{\"start\":{\"pid\":%lld}}}", (long long)cell__command_pid(stream->reader.command)) < 0)
+		return -1;
+	return add_message(stream, &json);
 }
 
-static ssize_t read_stream(void *arg, uint64_t position, char *out, size_t max)
-{
-	struct cell__e2b_stream *stream = arg;
-	size_t n;
-
-	(void)position;
-	if (stream->sent == stream->text.size && fill(stream) < 0)
-		return MHD_CONTENT_READER_END_WITH_ERROR;
-	n = stream->text.size - stream->sent;
-	n = n < max ? n : max;
-	if (n) {
-		memcpy(out, stream->text.data + stream->sent, n);
-		stream->sent += n;
-		stream->moved_us = cell__now_us();
-		return (ssize_t)n;
-	}
-	if (stream->told_end)
-		return MHD_CONTENT_READER_END_OF_STREAM;
-	stream->suspended = true;
-	MHD_suspend_connection(stream->connection);
-	return 0;
-}
-
-static void unlist(struct cell__e2b_stream *stream)
-{
-	if (!stream->at)
-		return;
-	*stream->at = stream->next;
-	if (stream->next)
-		stream->next->at = stream->at;
-	stream->at = NULL;
-}
-
-static void free_stream(void *arg)
-{
-	struct cell__e2b_stream *stream = arg;
-
-	unlist(stream);
-	cell__command_detach(&stream->reader);
-	cell__buf_finish(&stream->text);
-	free(stream);
-}
-
-void cell__e2b_streams_sweep(struct cell__e2b_sandbox *sandbox, int64_t now_us)
+static int add_alive(struct cell__command_stream *stream)
 {
 	static const char alive[] = "{\"event\":{\"keepalive\":{}}}";
 
-	for (struct cell__e2b_stream *stream = sandbox->streams; stream; stream = stream->next) {
-		if (!stream->suspended || now_us - stream->moved_us < ALIVE_US)
-			continue;
-		stream->text.size = stream->sent = 0;
-		(void)cell__connect_add(&stream->text, 0, alive, sizeof(alive) - 1);
-		wake(&stream->reader);
-	}
+	return cell__connect_add(&stream->text, 0, alive, sizeof(alive) - 1);
 }
 
-void cell__e2b_streams_forget(struct cell__e2b_sandbox *sandbox)
-{
-	while (sandbox->streams)
-		unlist(sandbox->streams);
-}
+static const struct cell__command_form as_messages = {
+	.type = "application/connect+json",
+	.start = add_start,
+	.piece = add_piece,
+	.end = add_end,
+	.alive = add_alive,
+};
 
+/* A client that connects gets the output from then on. */
 static void answer_stream(struct cell__request *request, struct cell__command *command, bool from_now)
 {
-	struct cell__e2b_sandbox *sandbox = request->served->context ? request->served->context->sandbox : NULL;
-	struct cell__e2b_stream *stream = sandbox ? cell__alloc(1, sizeof(*stream)) : NULL;
-	struct MHD_Response *response = stream ? MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK_BYTES, read_stream, stream,
-										   free_stream)
-					       : NULL;
-	struct cell__command_piece piece = { 0 };
-	uint64_t position = 0;
+	struct MHD_Response *response = cell__command_read(request, command, &as_messages, from_now ? CELL_COMMAND_NOW : 0, true);
 
-	if (!response) {
-		free(stream);
-		cell__answer_fail(request, MHD_HTTP_BAD_GATEWAY, CELL_E_EXPIRED, "The sandbox was not found");
-		return;
-	}
-	*stream = (struct cell__e2b_stream){ .server = request->server,
-					     .connection = request->connection,
-					     .text = CELL_BUF_INIT,
-					     .moved_us = cell__now_us(),
-					     .next = sandbox->streams,
-					     .at = &sandbox->streams };
-	if (stream->next)
-		stream->next->at = &stream->next;
-	sandbox->streams = stream;
-	/* A client that connects gets the output from then on. */
-	do {
-		position = piece.position + piece.size;
-		if (from_now)
-			cell__command_look(command, position, &piece);
-	} while (from_now && piece.size);
-	cell__command_attach(command, &stream->reader, position, wake);
-	MHD_add_response_header(response, "Content-Type", "application/connect+json");
-	MHD_add_response_header(response, "Cache-Control", "no-store");
-	cell__answer_response(request, MHD_HTTP_OK, response);
+	if (response)
+		cell__answer_response(request, MHD_HTTP_OK, response);
 }
 
 /* ---- starting ---- */
@@ -237,16 +122,6 @@ static void handle_started(void *arg, struct cell__command *command, const struc
 		cell__answer_error(request, err);
 	else
 		answer_stream(request, command, false);
-}
-
-/* "/home/user/x" is the folder's x; another absolute path is as the code sees it. */
-static int take_cwd(const struct cell__e2b_sandbox *sandbox, const char *given, char ret_path[static PATH_MAX], struct cell_error *err)
-{
-	if (*given == '/' && strncmp(given, CELL_E2B_HOME, strlen(CELL_E2B_HOME)) && strlen(given) < PATH_MAX) {
-		strcpy(ret_path, given);
-		return 0;
-	}
-	return cell__e2b_path(sandbox, given, ret_path, err);
 }
 
 static int read_spec(const json_t *body, const char **argv, struct cell__command_spec *spec, struct cell_error *err)
@@ -315,7 +190,7 @@ static void handle_start(struct cell__request *request, const struct cell__e2b_s
 
 	if (!argv || !env)
 		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID, "process.envs must be an object of strings");
-	else if (read_spec(request->json, argv, &spec, &err) < 0 || (cwd && take_cwd(sandbox, cwd, path, &err) < 0))
+	else if (read_spec(request->json, argv, &spec, &err) < 0 || (cwd && cell__e2b_cwd(sandbox, cwd, path, &err) < 0))
 		cell__answer_error(request, &err);
 	else {
 		spec.env = (const char *const *)env;
@@ -454,8 +329,7 @@ static const struct {
 	{ "Update", handle_resize, false },
 };
 
-/* The body of a stream's request is one message. */
-static bool unwrap(struct cell__request *request)
+bool cell__e2b_unwrap(struct cell__request *request)
 {
 	unsigned flags = 0;
 	const char *message = NULL;
@@ -482,7 +356,7 @@ void cell__e2b_handle_process(struct cell__request *request)
 		cell__answer_fail(request, MHD_HTTP_NOT_IMPLEMENTED, CELL_E_UNSUPPORTED, "%.60s is not supported", request->params[0]);
 		return;
 	}
-	if ((methods[i].streams && !unwrap(request)) || !cell__e2b_body(request) || !(sandbox = cell__e2b_enter(request)))
+	if ((methods[i].streams && !cell__e2b_unwrap(request)) || !cell__e2b_body(request) || !(sandbox = cell__e2b_enter(request)))
 		return;
 	if (!request->served->session)
 		cell__answer_fail(request, MHD_HTTP_GONE, CELL_E_EXPIRED, "The sandbox was not found");

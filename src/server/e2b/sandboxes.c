@@ -6,7 +6,9 @@
 #include <string.h>
 #include <sys/sysinfo.h>
 #include <time.h>
+#include <unistd.h>
 
+#include "sandbox/machine.h"
 #include "wire/access.h"
 
 #define PAUSED_US (86400ll * 1000000) /* a paused sandbox is kept for so long */
@@ -18,8 +20,10 @@
 
 static void sandbox_free(struct cell__e2b_sandbox *sandbox)
 {
-	cell__e2b_streams_forget(sandbox);
+	cell__e2b_watchers_end(sandbox);
 	free(sandbox->template);
+	free(sandbox->network);
+	free(sandbox->name);
 	json_decref(sandbox->metadata);
 	json_decref(sandbox->envs);
 	free(sandbox);
@@ -77,11 +81,11 @@ void cell__e2b_sweep(struct cell_server *server, int64_t now_us)
 	struct cell__served *served = server->sessions;
 
 	while (served) {
-		struct cell__e2b_sandbox *sandbox = cell__e2b_by_id(server, served->id);
+		struct cell__e2b_sandbox *sandbox = cell__e2b_snapshot_by_id(server, served->id);
 
 		served = served->next;
 		if (sandbox)
-			cell__e2b_streams_sweep(sandbox, now_us);
+			cell__e2b_watchers_sweep(sandbox, now_us);
 		if (!sandbox || now_us < sandbox->end_us)
 			continue;
 		if (sandbox->pauses && !sandbox->paused) {
@@ -98,10 +102,23 @@ void cell__e2b_sweep(struct cell_server *server, int64_t now_us)
 
 /* ---- variables ---- */
 
-char **cell__e2b_env(const struct cell_server *server, const json_t *envs)
+const char *cell__e2b_home(const struct cell_server *server)
 {
+	const char *executor = server->session.executor, *mode = server->session.workspace_mode;
+
+	/* A folder of that name on the host may hold the interpreter, which must stay visible. */
+	return executor && !strcmp(executor, "sandbox") && (!mode || strcmp(mode, "none")) &&
+			       cell__machine_here()->level == CELL_LEVEL_FULL && access(CELL_E2B_HOME, F_OK) < 0
+		       ? CELL_E2B_HOME
+		       : NULL;
+}
+
+/* "K=V" strings, NULL-terminated, in one block; NULL: out of memory. */
+static char **make_env(const struct cell_server *server, const json_t *envs)
+{
+	static const char always[] = "E2B_SANDBOX=true", home_is[] = "HOME=" CELL_E2B_HOME;
 	const char *const *base = server->session.env;
-	size_t n = 0, bytes = 0;
+	size_t n = 0, m = 0, bytes = 0;
 	char **list, *at;
 	const char *name;
 	json_t *value;
@@ -110,24 +127,37 @@ char **cell__e2b_env(const struct cell_server *server, const json_t *envs)
 		bytes += strlen(base[n++]) + 1;
 	json_object_foreach((json_t *)envs, name, value)
 		bytes += strlen(name) + json_string_length(value) + 2;
-	bytes += sizeof("E2B_SANDBOX=true");
-	/* One block, pointers first. */
-	list = cell__alloc(1, (n + json_object_size(envs) + 2) * sizeof(*list) + bytes);
+	bytes += sizeof(always) + sizeof(home_is);
+	/* Pointers first. */
+	list = cell__alloc(1, (n + json_object_size(envs) + 3) * sizeof(*list) + bytes);
 	if (!list)
 		return NULL;
-	at = (char *)(list + n + json_object_size(envs) + 2);
+	at = (char *)(list + n + json_object_size(envs) + 3);
+	if (cell__e2b_home(server)) { /* the server's own may be another */
+		list[m++] = at;
+		at = stpcpy(at, home_is) + 1;
+	}
 	for (size_t i = 0; i < n; i++) {
-		list[i] = at;
+		list[m++] = at;
 		at = stpcpy(at, base[i]) + 1;
 	}
-	list[n++] = at;
-	at = stpcpy(at, "E2B_SANDBOX=true") + 1;
+	list[m++] = at;
+	at = stpcpy(at, always) + 1;
 	json_object_foreach((json_t *)envs, name, value) {
-		list[n++] = at;
+		list[m++] = at;
 		at = stpcpy(stpcpy(stpcpy(at, name), "="), json_string_value(value)) + 1;
 	}
-	list[n] = NULL;
+	list[m] = NULL;
 	return list;
+}
+
+int cell__e2b_prepare(struct cell__request *request, const json_t *envs, const char *network)
+{
+	request->env = make_env(request->server, envs);
+	request->network = network;
+	request->workspace_path = cell__e2b_home(request->server);
+	request->tables = true;
+	return request->env ? 0 : -1;
 }
 
 /* An object of strings, or nothing; a new reference.  NULL: it was answered. */
@@ -185,11 +215,15 @@ static json_t *describe(const struct cell__e2b_sandbox *sandbox)
 }
 
 /* With the token, for clients that may use it. */
-static json_t *admission(const struct cell__e2b_sandbox *sandbox)
+json_t *cell__e2b_admission(const struct cell__e2b_sandbox *sandbox)
 {
+	char token[CELL_E2B_TOKEN + 1];
+
+	if (!cell__e2b_token(sandbox->server, cell__e2b_id(sandbox), token))
+		return NULL;
 	return json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:n}", "templateID", sandbox->template, "alias", sandbox->template, "sandboxID",
-			 cell__e2b_id(sandbox), "clientID", "workcell", "envdVersion", CELL_E2B_ENVD_VERSION, "envdAccessToken",
-			 sandbox->token, "trafficAccessToken", sandbox->token, "domain");
+			 cell__e2b_id(sandbox), "clientID", "workcell", "envdVersion", CELL_E2B_ENVD_VERSION, "envdAccessToken", token,
+			 "trafficAccessToken", token, "domain");
 }
 
 /* ---- creating ---- */
@@ -220,13 +254,12 @@ static bool is_empty(const json_t *value)
 /* Refuses what cannot be kept. */
 static bool check_wishes(struct cell__request *request)
 {
-	const json_t *body = request->json, *internet = json_object_get(body, "allow_internet_access");
+	const json_t *body = request->json;
 	const char *template = json_string_value(json_object_get(body, "templateID"));
-	const char *network = request->server->session.network;
-	static const char *const unknown[] = { "mcp", "iam", "volumeMounts", "network" };
-	bool is_none = request->server->session.network_disabled || (network && !strcmp(network, "none"));
+	static const char *const unknown[] = { "mcp", "iam", "volumeMounts" };
 
-	if (template && strcmp(template, "base") && strcmp(template, "code-interpreter-v1")) {
+	if (template && strcmp(template, "base") && strcmp(template, "code-interpreter-v1") &&
+	    !cell__e2b_snapshot_find(request, template)) {
 		cell__answer_fail(request, MHD_HTTP_NOT_FOUND, CELL_E_NOT_FOUND,
 				  "template \"%.60s\" not found: there are no templates here; leave it out", template);
 		return false;
@@ -237,17 +270,11 @@ static bool check_wishes(struct cell__request *request)
 		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_UNSUPPORTED, "%s is not supported: leave it out", unknown[i]);
 		return false;
 	}
-	if (json_is_false(internet) && !is_none) {
-		cell__answer_fail(
-			request, MHD_HTTP_BAD_REQUEST, CELL_E_UNSUPPORTED,
-			"allow_internet_access: the network of sandboxes is set for the whole server; start it with --network none");
-		return false;
-	}
 	return true;
 }
 
-static struct cell__e2b_sandbox *sandbox_create(struct cell__served *served, const json_t *metadata, const json_t *envs, int64_t seconds,
-						bool pauses)
+struct cell__e2b_sandbox *cell__e2b_sandbox_create(struct cell__served *served, const json_t *metadata, const json_t *envs,
+						   const char *network, int64_t seconds, bool pauses)
 {
 	struct cell__e2b_sandbox *sandbox = cell__alloc(1, sizeof(*sandbox));
 
@@ -257,10 +284,11 @@ static struct cell__e2b_sandbox *sandbox_create(struct cell__served *served, con
 	sandbox->template = cell__strdup("code-interpreter-v1");
 	sandbox->metadata = json_deep_copy(metadata);
 	sandbox->envs = json_deep_copy(envs);
+	sandbox->network = network ? cell__strdup(network) : NULL;
 	sandbox->pauses = pauses;
 	sandbox->end_us = cell__now_us() + seconds * 1000000;
-	cell__random_hex(sandbox->token, CELL_E2B_TOKEN);
-	if (!sandbox->template || !sandbox->metadata || !sandbox->envs || !cell__e2b_context_add(sandbox, served, CELL_E2B_HOME)) {
+	if (!sandbox->template || !sandbox->metadata || !sandbox->envs || (network && !sandbox->network) ||
+	    !cell__e2b_context_add(sandbox, served, CELL_E2B_HOME)) {
 		sandbox_free(sandbox);
 		return NULL;
 	}
@@ -270,12 +298,12 @@ static struct cell__e2b_sandbox *sandbox_create(struct cell__served *served, con
 static void handle_opened(struct cell__request *request)
 {
 	struct cell__served *served = request->served;
-	struct cell__e2b_sandbox *sandbox = sandbox_create(
-		served, json_object_get(request->kept, "metadata"), json_object_get(request->kept, "envs"),
+	struct cell__e2b_sandbox *sandbox = cell__e2b_sandbox_create(
+		served, json_object_get(request->kept, "metadata"), json_object_get(request->kept, "envs"), request->network,
 		json_integer_value(json_object_get(request->kept, "timeout")), json_is_true(json_object_get(request->json, "autoPause")));
 
 	if (sandbox) {
-		cell__answer_json(request, MHD_HTTP_CREATED, admission(sandbox));
+		cell__answer_json(request, MHD_HTTP_CREATED, cell__e2b_admission(sandbox));
 		return;
 	}
 	cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for a sandbox");
@@ -284,30 +312,43 @@ static void handle_opened(struct cell__request *request)
 
 void cell__e2b_handle_create(struct cell__request *request)
 {
+	CELL_AUTO_FREE char *network = NULL;
+	struct cell__e2b_sandbox *snapshot;
+	const char *template;
 	json_t *metadata = NULL, *envs = NULL;
 	int64_t seconds;
+	struct cell_error err;
 
 	if (!cell__e2b_body(request) || !check_wishes(request) || !take_timeout(request, "timeout", CELL_E2B_TIMEOUT_S, &seconds) ||
 	    !(metadata = take_pairs(request, "metadata", false)))
 		return;
+	if (cell__e2b_network(request->server, request->json, &network, &err) < 0) {
+		json_decref(metadata);
+		cell__answer_error(request, &err);
+		return;
+	}
 	envs = take_pairs(request, "envVars", true);
 	if (!envs) {
 		json_decref(metadata);
 		return;
 	}
-	request->env = cell__e2b_env(request->server, envs);
-	request->kept = json_pack("{s:o,s:o,s:I}", "metadata", metadata, "envs", envs, "timeout", (json_int_t)seconds);
-	if (!request->env || !request->kept) {
+	request->kept = json_pack("{s:o,s:o,s:I,s:s?}", "metadata", metadata, "envs", envs, "timeout", (json_int_t)seconds, "network",
+				  network);
+	if (!request->kept || cell__e2b_prepare(request, envs, json_string_value(json_object_get(request->kept, "network"))) < 0) {
 		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for a sandbox");
 		return;
 	}
-	cell__served_open(request, NULL, handle_opened);
+	template = json_string_value(json_object_get(request->json, "templateID"));
+	snapshot = template ? cell__e2b_snapshot_find(request, template) : NULL;
+	if (snapshot)
+		cell__e2b_restore(request, snapshot);
+	else
+		cell__served_open(request, NULL, handle_opened);
 }
 
 /* ---- the others ---- */
 
-/* The sandbox that the path names, held for the request; NULL: it was answered. */
-static struct cell__e2b_sandbox *find(struct cell__request *request)
+struct cell__e2b_sandbox *cell__e2b_find(struct cell__request *request)
 {
 	struct cell__e2b_sandbox *sandbox = cell__e2b_by_id(request->server, request->params[0]);
 
@@ -319,12 +360,13 @@ static struct cell__e2b_sandbox *find(struct cell__request *request)
 
 void cell__e2b_handle_get(struct cell__request *request)
 {
-	const struct cell__e2b_sandbox *sandbox = find(request);
+	const struct cell__e2b_sandbox *sandbox = cell__e2b_find(request);
 	json_t *answer = sandbox ? describe(sandbox) : NULL;
+	char token[CELL_E2B_TOKEN + 1];
 
 	/* Somebody who may only read must not get the right to run. */
-	if (answer && request->who.scopes & CELL_SCOPE_RUN)
-		json_object_set_new(answer, "envdAccessToken", json_string(sandbox->token));
+	if (answer && request->who.scopes & CELL_SCOPE_RUN && cell__e2b_token(request->server, cell__e2b_id(sandbox), token))
+		json_object_set_new(answer, "envdAccessToken", json_string(token));
 	if (sandbox)
 		cell__answer_json(request, MHD_HTTP_OK, answer);
 }
@@ -355,30 +397,43 @@ static bool has_metadata(const struct cell__e2b_sandbox *sandbox, const char *wa
 	return true;
 }
 
-void cell__e2b_handle_list(struct cell__request *request)
+/* The newest first; those of one second as they come. */
+static int compare_starts(const void *one, const void *other)
 {
-	CELL_AUTO_FREE char *metadata = cell__e2b_query(request, "metadata"), *state = cell__e2b_query(request, "state");
+	return strcmp(json_string_value(json_object_get(*(json_t *const *)other, "startedAt")),
+		      json_string_value(json_object_get(*(json_t *const *)one, "startedAt")));
+}
+
+static json_t *sorted(json_t *list, bool reversed)
+{
+	size_t n = json_array_size(list), i;
+	json_t **all = cell__alloc(n + 1, sizeof(*all)), *made = json_array(), *one;
+
+	json_array_foreach(list, i, one) {
+		if (all)
+			all[i] = json_incref(one);
+	}
+	if (all && n > 1)
+		qsort(all, n, sizeof(*all), compare_starts);
+	for (i = 0; all && i < n; i++)
+		json_array_append_new(made, all[reversed ? n - 1 - i : i]);
+	free(all);
+	json_decref(list);
+	return made;
+}
+
+void cell__e2b_answer_list(struct cell__request *request, json_t *all)
+{
 	CELL_AUTO_FREE char *limit_text = cell__e2b_query(request, "limit"), *next = cell__e2b_query(request, "nextToken");
 	CELL_AUTO_FREE char *order = cell__e2b_query(request, "order");
 	long limit = limit_text ? strtol(limit_text, NULL, 10) : MAX_LISTED, skip = next ? strtol(next, NULL, 10) : 0;
-	json_t *all = json_array(), *page = json_array();
+	json_t *page = json_array();
 	struct MHD_Response *response;
 	size_t n;
 	char *text;
 
 	limit = limit < 1 || limit > MAX_LISTED ? MAX_LISTED : limit;
-	for (struct cell__served *served = request->server->sessions; served; served = served->next) {
-		const struct cell__e2b_sandbox *sandbox = cell__e2b_by_id(request->server, served->id);
-
-		if (!sandbox || strcmp(served->owner, request->who.name) || (metadata && !has_metadata(sandbox, metadata)) ||
-		    (state && *state && !strstr(state, sandbox->paused ? "paused" : "running")))
-			continue;
-		/* The newest is first in the list. */
-		if (order && !strcmp(order, "asc"))
-			json_array_insert_new(all, 0, describe(sandbox));
-		else
-			json_array_append_new(all, describe(sandbox));
-	}
+	all = sorted(all, order && !strcmp(order, "asc"));
 	n = json_array_size(all);
 	for (long i = skip < 0 ? 0 : skip; i < (long)n && (long)json_array_size(page) < limit; i++)
 		json_array_append(page, json_array_get(all, (size_t)i));
@@ -395,9 +450,28 @@ void cell__e2b_handle_list(struct cell__request *request)
 	cell__answer_response(request, MHD_HTTP_OK, response);
 }
 
+void cell__e2b_handle_list(struct cell__request *request)
+{
+	CELL_AUTO_FREE char *metadata = cell__e2b_query(request, "metadata"), *state = cell__e2b_query(request, "state");
+	json_t *all = json_array();
+
+	for (struct cell__served *served = request->server->sessions; served; served = served->next) {
+		const struct cell__e2b_sandbox *sandbox = cell__e2b_by_id(request->server, served->id);
+
+		if (!sandbox || strcmp(served->owner, request->who.name) || (metadata && !has_metadata(sandbox, metadata)) ||
+		    (state && *state && !strstr(state, sandbox->paused ? "paused" : "running")))
+			continue;
+		json_array_append_new(all, describe(sandbox)); /* the newest is first in the list */
+	}
+	if (request->part) /* another worker sorts and cuts */
+		cell__answer_json(request, MHD_HTTP_OK, json_pack("{s:o}", "sandboxes", all));
+	else
+		cell__e2b_answer_list(request, all);
+}
+
 void cell__e2b_handle_kill(struct cell__request *request)
 {
-	if (!find(request))
+	if (!cell__e2b_find(request))
 		return;
 	cell__answer_none(request, MHD_HTTP_NO_CONTENT);
 	cell__served_end(request->served);
@@ -408,7 +482,8 @@ void cell__e2b_handle_timeout(struct cell__request *request)
 	struct cell__e2b_sandbox *sandbox;
 	int64_t seconds;
 
-	if (!cell__e2b_body(request) || !(sandbox = find(request)) || !take_timeout(request, "timeout", CELL_E2B_TIMEOUT_S, &seconds))
+	if (!cell__e2b_body(request) || !(sandbox = cell__e2b_find(request)) ||
+	    !take_timeout(request, "timeout", CELL_E2B_TIMEOUT_S, &seconds))
 		return;
 	if (!sandbox->paused)
 		sandbox->end_us = cell__now_us() + seconds * 1000000;
@@ -429,7 +504,8 @@ void cell__e2b_handle_refresh(struct cell__request *request)
 	struct cell__e2b_sandbox *sandbox;
 	int64_t seconds;
 
-	if (!cell__e2b_body(request) || !(sandbox = find(request)) || !take_timeout(request, "duration", CELL_E2B_TIMEOUT_S, &seconds))
+	if (!cell__e2b_body(request) || !(sandbox = cell__e2b_find(request)) ||
+	    !take_timeout(request, "duration", CELL_E2B_TIMEOUT_S, &seconds))
 		return;
 	if (!sandbox->paused)
 		extend(sandbox, seconds);
@@ -440,7 +516,7 @@ void cell__e2b_handle_pause(struct cell__request *request)
 {
 	struct cell__e2b_sandbox *sandbox;
 
-	if (!cell__e2b_body(request) || !(sandbox = find(request)))
+	if (!cell__e2b_body(request) || !(sandbox = cell__e2b_find(request)))
 		return;
 	if (json_is_false(json_object_get(request->json, "memory"))) {
 		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_UNSUPPORTED,
@@ -461,7 +537,8 @@ void cell__e2b_handle_connect(struct cell__request *request)
 	int64_t seconds;
 	bool was_paused;
 
-	if (!cell__e2b_body(request) || !(sandbox = find(request)) || !take_timeout(request, "timeout", CELL_E2B_TIMEOUT_S, &seconds))
+	if (!cell__e2b_body(request) || !(sandbox = cell__e2b_find(request)) ||
+	    !take_timeout(request, "timeout", CELL_E2B_TIMEOUT_S, &seconds))
 		return;
 	was_paused = sandbox->paused;
 	if (was_paused && json_is_false(json_object_get(request->json, "memory"))) {
@@ -471,7 +548,7 @@ void cell__e2b_handle_connect(struct cell__request *request)
 	}
 	extend(sandbox, seconds);
 	sandbox->paused = false;
-	cell__answer_json(request, was_paused ? MHD_HTTP_CREATED : MHD_HTTP_OK, admission(sandbox));
+	cell__answer_json(request, was_paused ? MHD_HTTP_CREATED : MHD_HTTP_OK, cell__e2b_admission(sandbox));
 }
 
 static void handle_forked(struct cell__request *request, struct cell__served **forks, size_t n)
@@ -480,13 +557,14 @@ static void handle_forked(struct cell__request *request, struct cell__served **f
 	json_t *list = json_array();
 
 	for (size_t i = 0; i < n; i++) {
-		struct cell__e2b_sandbox *sandbox = source ? sandbox_create(forks[i], source->metadata, source->envs,
-									    json_integer_value(json_object_get(request->kept, "timeout")),
-									    source->pauses)
+		struct cell__e2b_sandbox *sandbox = source ? cell__e2b_sandbox_create(
+								     forks[i], source->metadata, source->envs, source->network,
+								     json_integer_value(json_object_get(request->kept, "timeout")),
+								     source->pauses)
 							   : NULL;
 
 		if (sandbox) {
-			json_array_append_new(list, json_pack("{s:o}", "sandbox", admission(sandbox)));
+			json_array_append_new(list, json_pack("{s:o}", "sandbox", cell__e2b_admission(sandbox)));
 		} else {
 			json_array_append_new(list, json_pack("{s:{s:i,s:s}}", "error", "code", 500, "message", "the sandbox has ended"));
 			cell__served_end(forks[i]);
@@ -500,7 +578,7 @@ void cell__e2b_handle_fork(struct cell__request *request)
 	const json_t *count;
 	int64_t seconds;
 
-	if (!cell__e2b_body(request) || !find(request) || !take_timeout(request, "timeout", CELL_E2B_TIMEOUT_S, &seconds))
+	if (!cell__e2b_body(request) || !cell__e2b_find(request) || !take_timeout(request, "timeout", CELL_E2B_TIMEOUT_S, &seconds))
 		return;
 	count = json_object_get(request->json, "count");
 	if (count && (!json_is_integer(count) || json_integer_value(count) < 1 || json_integer_value(count) > MAX_FORKS)) {
@@ -530,6 +608,6 @@ static void answer_metrics(struct cell__request *request)
 
 void cell__e2b_handle_metrics(struct cell__request *request)
 {
-	if (find(request))
+	if (cell__e2b_find(request))
 		cell__sample(request->server, request, answer_metrics);
 }

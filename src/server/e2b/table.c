@@ -2,12 +2,14 @@
 #include "server/e2b/e2b.h"
 
 #include <openssl/evp.h>
+#include <openssl/hmac.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
 #include <time.h>
 
 #include "files/files.h"
+#include "server/pool.h"
 #include "wire/access.h"
 #include "wire/connect.h"
 
@@ -23,8 +25,8 @@
 const struct cell__route cell__e2b_routes[] = {
 	{ POST, "/sandboxes", RUN, cell__e2b_handle_create, .raw = true, .status = 201 },
 	{ POST, "/v2/sandboxes", RUN, cell__e2b_handle_create, .raw = true, .status = 201 },
-	{ GET, "/sandboxes", READ, cell__e2b_handle_list, .status = 200 },
-	{ GET, "/v2/sandboxes", READ, cell__e2b_handle_list, .status = 200 },
+	{ GET, "/sandboxes", READ, cell__e2b_handle_list, .gather = "sandboxes", .joined = cell__e2b_answer_list, .status = 200 },
+	{ GET, "/v2/sandboxes", READ, cell__e2b_handle_list, .gather = "sandboxes", .joined = cell__e2b_answer_list, .status = 200 },
 	{ GET, "/sandboxes/{sandbox}", READ, cell__e2b_handle_get, .status = 200 },
 	{ DELETE, "/sandboxes/{sandbox}", RUN, cell__e2b_handle_kill, .status = 204 },
 	{ POST, "/sandboxes/{sandbox}/timeout", RUN, cell__e2b_handle_timeout, .raw = true },
@@ -37,9 +39,9 @@ const struct cell__route cell__e2b_routes[] = {
 	{ GET, "/sandboxes/{sandbox}/metrics", READ, cell__e2b_handle_metrics, .status = 200 },
 	{ PUT, "/sandboxes/{sandbox}/network", RUN, cell__e2b_handle_refused, .raw = true,
 	  .summary = "the operator of the server sets the network of its sandboxes (workcell serve --network)" },
-	{ POST, "/sandboxes/{sandbox}/snapshots", RUN, cell__e2b_handle_refused, .raw = true,
-	  .summary = "there are no snapshots here: fork the sandbox instead" },
-	{ GET, "/snapshots", READ, cell__e2b_handle_refused, .summary = "there are no snapshots here: fork the sandbox instead" },
+	{ POST, "/sandboxes/{sandbox}/snapshots", RUN, cell__e2b_handle_snapshot, .raw = true, .status = 201 },
+	{ GET, "/snapshots", READ, cell__e2b_handle_snapshots, .status = 200 },
+	{ DELETE, "/templates/{snapshot}", RUN, cell__e2b_handle_snapshot_remove, .status = 204 },
 	{ GET, "/templates{rest...}", READ, cell__e2b_handle_refused,
 	  .summary = "there are no templates here: the operator of the server installs packages (workcell serve --dep)" },
 	{ POST, "/v3/templates{rest...}", RUN, cell__e2b_handle_refused, .raw = true,
@@ -133,12 +135,19 @@ const char *cell__e2b_id(const struct cell__e2b_sandbox *sandbox)
 	return sandbox->contexts->served->id;
 }
 
-struct cell__e2b_sandbox *cell__e2b_by_id(const struct cell_server *server, const char *id)
+struct cell__e2b_sandbox *cell__e2b_snapshot_by_id(const struct cell_server *server, const char *id)
 {
 	const struct cell__served *served = cell__served_by_id(server, id);
 	struct cell__e2b_sandbox *sandbox = served && served->context ? served->context->sandbox : NULL;
 
 	return sandbox && sandbox->contexts->served == served && !sandbox->ending ? sandbox : NULL;
+}
+
+struct cell__e2b_sandbox *cell__e2b_by_id(const struct cell_server *server, const char *id)
+{
+	struct cell__e2b_sandbox *sandbox = cell__e2b_snapshot_by_id(server, id);
+
+	return sandbox && !sandbox->is_snapshot ? sandbox : NULL;
 }
 
 struct cell__e2b_sandbox *cell__e2b_enter(struct cell__request *request)
@@ -173,6 +182,15 @@ int cell__e2b_path(const struct cell__e2b_sandbox *sandbox, const char *given, c
 	return cell__files_path(given, ret_path, err);
 }
 
+int cell__e2b_cwd(const struct cell__e2b_sandbox *sandbox, const char *given, char ret_path[static PATH_MAX], struct cell_error *err)
+{
+	if (*given == '/' && strncmp(given, CELL_E2B_HOME, strlen(CELL_E2B_HOME)) && strlen(given) < PATH_MAX) {
+		strcpy(ret_path, given);
+		return 0;
+	}
+	return cell__e2b_path(sandbox, given, ret_path, err);
+}
+
 /* ---- tokens ---- */
 
 static bool is_same(const char *given, const char *token)
@@ -185,15 +203,15 @@ static bool is_same(const char *given, const char *token)
 }
 
 /* "v1_" and base64 of the SHA-256 of "PATH:OPERATION:USER:TOKEN[:EXPIRATION]". */
-static bool is_signed(const struct cell__e2b_sandbox *sandbox, const char *path, const char *operation, const char *user,
-		      const char *expiration, const char *signature)
+static bool is_signed(const char *token, const char *path, const char *operation, const char *user, const char *expiration,
+		      const char *signature)
 {
 	CELL_AUTO_BUF struct cell__buf raw = CELL_BUF_INIT, expected = CELL_BUF_INIT;
 	unsigned char hash[EVP_MAX_MD_SIZE];
 	unsigned size = 0;
 
-	if (cell__buf_printf(&raw, "%s:%s:%s:%s%s%s", path, operation, user, sandbox->token, expiration ? ":" : "",
-			     expiration ? expiration : "") < 0 ||
+	if (cell__buf_printf(&raw, "%s:%s:%s:%s%s%s", path, operation, user, token, expiration ? ":" : "", expiration ? expiration : "") <
+		    0 ||
 	    EVP_Digest(raw.data, raw.size, hash, &size, EVP_sha256(), NULL) != 1 || cell__buf_add_str(&expected, "v1_") < 0 ||
 	    cell__buf_add_base64(&expected, hash, size) < 0)
 		return false;
@@ -202,8 +220,20 @@ static bool is_signed(const struct cell__e2b_sandbox *sandbox, const char *path,
 	return is_same(signature, expected.data);
 }
 
-/* A URL that is signed has no other token; without a name in its host the sandbox is the one whose signature it is. */
-static const struct cell__e2b_sandbox *signer(const struct cell__request *request, const char **ret_words)
+bool cell__e2b_token(const struct cell_server *server, const char *id, char ret_token[static CELL_E2B_TOKEN + 1])
+{
+	unsigned char hash[EVP_MAX_MD_SIZE];
+	unsigned size = 0;
+
+	if (!HMAC(EVP_sha256(), cell__pool_secret(server), CELL_SERVER_SECRET, (const unsigned char *)id, strlen(id), hash, &size))
+		return false;
+	for (unsigned i = 0; i < CELL_E2B_TOKEN / 2; i++)
+		snprintf(ret_token + 2 * i, 3, "%02x", hash[i]);
+	return true;
+}
+
+/* A URL that is signed has no other token; without a name in its host the sandbox is the one whose signature it is.  "": none. */
+static const char *signer(const struct cell__request *request, const char **ret_words)
 {
 	CELL_AUTO_FREE char *signature = cell__e2b_query(request, "signature"), *path = cell__e2b_query(request, "path");
 	CELL_AUTO_FREE char *user = cell__e2b_query(request, "username"), *expiration = cell__e2b_query(request, "signature_expiration");
@@ -211,20 +241,23 @@ static const struct cell__e2b_sandbox *signer(const struct cell__request *reques
 
 	*ret_words = "a token (X-Access-Token) or a signature is required";
 	if (!signature)
-		return NULL;
+		return "";
 	*ret_words = "the signature is not valid";
-	for (const struct cell__served *served = request->server->sessions; served; served = served->next) {
-		const struct cell__e2b_sandbox *sandbox = cell__e2b_by_id(request->server, served->id);
+	for (const struct cell__served *served = request->server->sessions; served || *request->sandbox; served = served->next) {
+		const char *id = *request->sandbox ? request->sandbox : served->id;
+		char token[CELL_E2B_TOKEN + 1];
 
-		if (!sandbox || (*request->sandbox && strcmp(request->sandbox, served->id)) ||
-		    !is_signed(sandbox, path ? path : "", operation, user ? user : "", expiration, signature))
-			continue;
-		if (!expiration || strtoll(expiration, NULL, 10) > time(NULL))
-			return sandbox;
-		*ret_words = "the signature has expired";
-		return NULL;
+		if ((*request->sandbox || cell__e2b_by_id(request->server, id)) && cell__e2b_token(request->server, id, token) &&
+		    is_signed(token, path ? path : "", operation, user ? user : "", expiration, signature)) {
+			if (!expiration || strtoll(expiration, NULL, 10) > time(NULL))
+				return id;
+			*ret_words = "the signature has expired";
+			return "";
+		}
+		if (*request->sandbox)
+			return "";
 	}
-	return NULL;
+	return "";
 }
 
 static void take_id(struct cell__request *request)
@@ -241,32 +274,47 @@ static void take_id(struct cell__request *request)
 static unsigned check_sandbox(struct cell__request *request, const struct sockaddr *from, const char **ret_words, int *ret_retry_s)
 {
 	const char *given = cell__request_header(request, "X-Access-Token");
+	struct cell_server *server = request->server;
 	const struct cell__e2b_sandbox *sandbox;
-	bool is_good;
+	const char *signed_by;
+	char token[CELL_E2B_TOKEN + 1];
+	bool is_good, elsewhere;
 	unsigned status;
 
 	take_id(request);
-	sandbox = cell__e2b_by_id(request->server, request->sandbox);
-	if (*request->sandbox && (!sandbox || sandbox->paused)) {
+	sandbox = cell__e2b_by_id(server, request->sandbox);
+	elsewhere = !sandbox && server->pool && !request->inner && cell__pool_owner(server, request->sandbox) >= 0;
+	if (*request->sandbox && !elsewhere && (!sandbox || sandbox->paused)) {
 		*ret_words = sandbox ? NO_SANDBOX ": it is paused; connect to it to resume it" : NO_SANDBOX;
 		return MHD_HTTP_BAD_GATEWAY; /* ids are not guessed, and one that has ended is asked for by its own clients */
 	}
 	if (!given)
 		given = cell__request_header(request, "E2B-Traffic-Access-Token");
 	*ret_words = "Invalid access token";
-	if (given || strcmp(request->path, "/files"))
-		is_good = sandbox && given && is_same(given, sandbox->token);
-	else
-		is_good = (sandbox = signer(request, ret_words)) != NULL;
-	status = cell__auth_count(request->server, from, is_good, false, ret_words, ret_retry_s);
+	if (given || strcmp(request->path, "/files")) {
+		is_good = *request->sandbox && given && cell__e2b_token(server, request->sandbox, token) && is_same(given, token);
+	} else {
+		signed_by = signer(request, ret_words);
+		is_good = *signed_by;
+		if (is_good && signed_by != request->sandbox)
+			snprintf(request->sandbox, sizeof(request->sandbox), "%s", signed_by);
+	}
+	/* The worker that has the client has counted it. */
+	status = !request->inner ? cell__auth_count(server, from, is_good, false, ret_words, ret_retry_s)
+		 : is_good       ? 0
+				 : MHD_HTTP_UNAUTHORIZED;
 	if (status)
 		return status;
-	strcpy(request->sandbox, cell__e2b_id(sandbox));
-	if (sandbox->paused) {
+	if (elsewhere) { /* the worker of the sandbox knows the rest */
+		request->who = (struct cell__token){ .scopes = CELL_SCOPE_READ | CELL_SCOPE_RUN };
+		return 0;
+	}
+	sandbox = cell__e2b_by_id(server, request->sandbox);
+	if (!sandbox || sandbox->paused) {
 		*ret_words = NO_SANDBOX ": it is paused; connect to it to resume it";
 		return MHD_HTTP_BAD_GATEWAY;
 	}
-	if (!cell__token_by_name(request->server, sandbox->contexts->served->owner, &request->who)) {
+	if (!cell__token_by_name(server, sandbox->contexts->served->owner, &request->who)) {
 		*ret_words = "the token that made the sandbox was removed: create a sandbox with another one";
 		return MHD_HTTP_UNAUTHORIZED;
 	}
@@ -275,7 +323,7 @@ static unsigned check_sandbox(struct cell__request *request, const struct sockad
 
 unsigned cell__e2b_auth_check(struct cell__request *request, const struct sockaddr *from, const char **ret_words, int *ret_retry_s)
 {
-	const char *key = cell__request_header(request, "X-API-Key"), *type = cell__request_header(request, "Content-Type");
+	const char *key = cell__request_header(request, "X-API-Key"), *type = cell__request_header(request, "Content-Type"), *given;
 	CELL_AUTO_BUF struct cell__buf header = CELL_BUF_INIT;
 	unsigned status;
 
@@ -285,14 +333,24 @@ unsigned cell__e2b_auth_check(struct cell__request *request, const struct sockad
 			request->route = &form_route;
 		return status;
 	}
-	if (!key)
-		return cell__auth_check(request->server, cell__request_header(request, "Authorization"), from, &request->who, ret_words,
-					ret_retry_s);
-	if (cell__buf_printf(&header, "Bearer %s", key) < 0) {
+	if (key && cell__buf_printf(&header, "Bearer %s", key) < 0) {
 		*ret_words = "out of memory";
 		return MHD_HTTP_INTERNAL_SERVER_ERROR;
 	}
-	return cell__auth_check(request->server, header.data, from, &request->who, ret_words, ret_retry_s);
+	given = key ? header.data : cell__request_header(request, "Authorization");
+	if (!request->inner)
+		return cell__auth_check(request->server, given, from, &request->who, ret_words, ret_retry_s);
+	*ret_words = "Invalid token";
+	return cell__auth_again(request->server, given, &request->who) ? 0 : MHD_HTTP_UNAUTHORIZED;
+}
+
+const char *cell__e2b_owner_id(const struct cell__request *request)
+{
+	const char *path = request->route->path;
+
+	if (is_of_sandbox(request->path))
+		return *request->sandbox ? request->sandbox : NULL;
+	return starts(path, "/sandboxes/{sandbox}") || starts(path, "/v2/sandboxes/{sandbox}") ? request->params[0] : NULL;
 }
 
 /* ---- errors ---- */
