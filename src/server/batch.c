@@ -24,7 +24,7 @@ struct cell__served_batch {
 	struct cell__served *source; /* the state that runs begin from, made for the batch; NULL: it has ended */
 	bool drop, background;
 	json_t *runs; /* codes, or objects */
-	int64_t timeout_ms, idle_since_us;
+	int64_t timeout_ms, memory_bytes, max_output_bytes, idle_since_us;
 	size_t failed;
 	char id[33], owner[CELL_SERVER_MAX_NAME + 1];
 	struct cell__served **forks;
@@ -154,6 +154,22 @@ static const char *next_cell(struct cell__fanout *batch, size_t i, struct cell_r
 	return NULL;
 }
 
+/* Of one run, or of all. */
+static int64_t limit_of(const struct cell__served_batch *job, size_t i, const char *name, int64_t all)
+{
+	const json_t *own = json_object_get(run_of(job, i), name);
+
+	return json_is_integer(own) ? json_integer_value(own) : all;
+}
+
+static void limits_of(struct cell__fanout *batch, size_t i, int64_t *ret_memory_bytes, int64_t *ret_max_output_bytes)
+{
+	const struct cell__served_batch *job = of(batch);
+
+	*ret_memory_bytes = limit_of(job, i, "memory", job->memory_bytes);
+	*ret_max_output_bytes = limit_of(job, i, "max_output", job->max_output_bytes);
+}
+
 static void handle_failed(struct cell__fanout *batch, size_t i, const struct cell_error *err)
 {
 	struct cell__served_batch *job = of(batch);
@@ -214,6 +230,7 @@ static void leave_slot(struct cell__fanout *batch, size_t i)
 static const struct cell__fanout_ops ops = {
 	.open = open_run,
 	.next = next_cell,
+	.limits = limits_of,
 	.failed = handle_failed,
 	.close = close_run,
 	.ended = leave_slot,
@@ -332,11 +349,15 @@ static bool runs_ok(struct cell__request *request, const json_t *runs)
 		return false;
 	}
 	json_array_foreach(runs, i, run) {
-		const json_t *timeout = json_object_get(run, "timeout");
+		const json_t *timeout = json_object_get(run, "timeout"), *memory = json_object_get(run, "memory"),
+			     *max_output = json_object_get(run, "max_output");
 
-		if (!json_is_string(run) && (!json_is_string(json_object_get(run, "code")) || (timeout && !json_is_number(timeout)))) {
-			cell__answer_fail(request, MHD_HTTP_UNPROCESSABLE_CONTENT, CELL_E_INVALID,
-					  "runs[%zu]: expected code as a string, or an object with code and perhaps timeout", i);
+		if (!json_is_string(run) && (!json_is_string(json_object_get(run, "code")) || (timeout && !json_is_number(timeout)) ||
+					     (memory && !json_is_integer(memory)) || (max_output && !json_is_integer(max_output)))) {
+			cell__answer_fail(
+				request, MHD_HTTP_UNPROCESSABLE_CONTENT, CELL_E_INVALID,
+				"runs[%zu]: expected code as a string, or an object with code and perhaps timeout, memory and max_output",
+				i);
 			return false;
 		}
 	}
@@ -367,6 +388,8 @@ static void start(struct cell__request *request, struct cell__served *source)
 		.background = !cell__wants_events(request),
 		.runs = json_incref(runs),
 		.timeout_ms = cell__timeout_of(request),
+		.memory_bytes = json_integer_value(json_object_get(request->json, "memory")),
+		.max_output_bytes = json_integer_value(json_object_get(request->json, "max_output")),
 		.idle_since_us = cell__now_us(),
 		.forks = forks,
 		.refs = 2, /* the list's, and until it has ended */

@@ -7,43 +7,16 @@
  * command waits for its reader; without one the oldest output is dropped.
  */
 #include "server/api.h"
+#include "server/command_stream.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "base/base64.h"
 #include "base/utf8.h"
-#include "session/commands.h"
 #include "wire/sse.h"
 
-#define BLOCK_BYTES (32u * 1024u)
-#define PIECE_BYTES (24u * 1024u) /* of output in one event */
-#define ALIVE_US 15000000
-
-/* One client that reads a command's output. */
-struct cell__command_stream {
-	struct cell__command_reader reader;
-	struct cell_server *server;
-	struct MHD_Connection *connection;
-	struct cell__buf text; /* to be sent first */
-	size_t sent;           /* of it */
-	bool tells_start, told_end, suspended;
-	int64_t moved_us;
-	struct cell__command_stream *next, **at;
-};
-
 /* ---- streams ---- */
-
-static void wake(struct cell__command_reader *reader)
-{
-	struct cell__command_stream *stream = (struct cell__command_stream *)reader;
-
-	if (!stream->suspended)
-		return;
-	stream->suspended = false;
-	MHD_resume_connection(stream->connection);
-	cell__http_kick(stream->server);
-}
 
 static int add_event(struct cell__command_stream *stream, const char *type, uint64_t position, const char *json, size_t size)
 {
@@ -62,127 +35,59 @@ static int add_command(struct cell__command_stream *stream, const char *type)
 	return text ? add_event(stream, type, stream->reader.position, text, strlen(text)) : -1;
 }
 
-static int add_piece(struct cell__command_stream *stream, const struct cell__command_piece *piece)
+static int add_start(struct cell__command_stream *stream)
+{
+	return add_command(stream, "started");
+}
+
+static int add_end(struct cell__command_stream *stream)
+{
+	return add_command(stream, "ended");
+}
+
+static int add_piece(struct cell__command_stream *stream, const struct cell__command_piece *piece, size_t *ret_taken)
 {
 	CELL_AUTO_BUF struct cell__buf json = CELL_BUF_INIT;
-	size_t size = piece->size < PIECE_BYTES ? piece->size : PIECE_BYTES, cut = cell__utf8_cut(piece->data, size);
-	uint64_t end;
+	size_t size = piece->size, cut = cell__utf8_cut(piece->data, size);
 	int rc = 0;
 
 	if (cut < size)
 		size -= cut;
-	end = piece->position + size;
 	if (piece->dropped) {
 		char gap[48];
 
 		snprintf(gap, sizeof(gap), "{\"dropped\":%llu}", (unsigned long long)piece->dropped);
 		rc = add_event(stream, "gap", piece->position, gap, strlen(gap));
 	}
-	rc |= cell__buf_printf(&json, "{\"stream\":\"%s\",",
-			       cell__command_has_tty(stream->reader.command) ? "pty"
-			       : piece->stream == CELL_STDERR                ? "stderr"
-									     : "stdout");
+	rc |= cell__buf_printf(&json, "{\"stream\":\"%s\",", cell__command_stream_name(stream, piece));
 	rc |= cell__add_bytes(&json, piece->data, size);
 	rc |= cell__buf_add_str(&json, "}");
-	if (rc || add_event(stream, "chunk", end, json.data, json.size) < 0)
+	if (rc || add_event(stream, "chunk", piece->position + size, json.data, json.size) < 0)
 		return -1;
-	cell__command_took(&stream->reader, end);
+	*ret_taken = size;
 	return 0;
 }
 
-/* The next events, or nothing: then it waits.  -1: out of memory. */
-static int fill(struct cell__command_stream *stream)
+/* A comment now and then. */
+static int add_alive(struct cell__command_stream *stream)
 {
-	struct cell__command_piece piece;
-
-	stream->text.size = stream->sent = 0;
-	if (stream->tells_start) {
-		stream->tells_start = false;
-		return add_command(stream, "started");
-	}
-	cell__command_look(stream->reader.command, stream->reader.position, &piece);
-	if (piece.size)
-		return add_piece(stream, &piece);
-	if (cell__command_has_ended(stream->reader.command) && !stream->told_end) {
-		stream->told_end = true;
-		return add_command(stream, "ended");
-	}
-	return 0;
+	return cell__buf_add_str(&stream->text, ":\n\n");
 }
 
-static ssize_t read_stream(void *arg, uint64_t position, char *out, size_t max)
-{
-	struct cell__command_stream *stream = arg;
-	size_t n;
-
-	(void)position;
-	if (stream->sent == stream->text.size && fill(stream) < 0)
-		return MHD_CONTENT_READER_END_WITH_ERROR;
-	n = stream->text.size - stream->sent;
-	n = n < max ? n : max;
-	if (n) {
-		memcpy(out, stream->text.data + stream->sent, n);
-		stream->sent += n;
-		stream->moved_us = cell__now_us();
-		return (ssize_t)n;
-	}
-	if (stream->told_end)
-		return MHD_CONTENT_READER_END_OF_STREAM;
-	stream->suspended = true;
-	MHD_suspend_connection(stream->connection);
-	return 0;
-}
-
-static void free_stream(void *arg)
-{
-	struct cell__command_stream *stream = arg;
-
-	*stream->at = stream->next;
-	if (stream->next)
-		stream->next->at = stream->at;
-	cell__command_detach(&stream->reader);
-	cell__buf_finish(&stream->text);
-	free(stream);
-}
-
-/* A comment now and then: a client that went away is noticed with it. */
-void cell__command_streams_sweep(struct cell_server *server, int64_t now_us)
-{
-	for (struct cell__command_stream *stream = server->command_streams; stream; stream = stream->next) {
-		if (!stream->suspended || now_us - stream->moved_us < ALIVE_US)
-			continue;
-		stream->text.size = stream->sent = 0;
-		(void)cell__buf_add_str(&stream->text, ":\n\n");
-		wake(&stream->reader);
-	}
-}
+static const struct cell__command_form as_events = {
+	.type = "text/event-stream",
+	.start = add_start,
+	.piece = add_piece,
+	.end = add_end,
+	.alive = add_alive,
+};
 
 static void answer_stream(struct cell__request *request, struct cell__command *command, uint64_t from, bool tells_start)
 {
-	struct cell_server *server = request->server;
-	struct cell__command_stream *stream = cell__alloc(1, sizeof(*stream));
-	struct MHD_Response *response = stream ? MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK_BYTES, read_stream, stream,
-										   free_stream)
-					       : NULL;
+	struct MHD_Response *response = cell__command_read(request, command, &as_events, from, tells_start);
 
-	if (!response) {
-		free(stream);
-		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for a stream");
+	if (!response)
 		return;
-	}
-	*stream = (struct cell__command_stream){ .server = server,
-						 .connection = request->connection,
-						 .text = CELL_BUF_INIT,
-						 .tells_start = tells_start,
-						 .moved_us = cell__now_us(),
-						 .next = server->command_streams,
-						 .at = &server->command_streams };
-	if (stream->next)
-		stream->next->at = &stream->next;
-	server->command_streams = stream;
-	cell__command_attach(command, &stream->reader, from, wake);
-	MHD_add_response_header(response, "Content-Type", "text/event-stream");
-	MHD_add_response_header(response, "Cache-Control", "no-store");
 	MHD_add_response_header(response, "X-Accel-Buffering", "no");
 	MHD_add_response_header(response, "X-Command-ID", cell__command_id(command));
 	cell__answer_response(request, MHD_HTTP_OK, response);
@@ -190,20 +95,13 @@ static void answer_stream(struct cell__request *request, struct cell__command *c
 
 /* ---- starting ---- */
 
-static bool wants_events(const struct cell__request *request)
-{
-	const char *accept = cell__request_header(request, "Accept");
-
-	return accept && strstr(accept, "text/event-stream");
-}
-
 static void handle_started(void *arg, struct cell__command *command, const struct cell_error *err)
 {
 	struct cell__request *request = arg;
 
 	if (!command)
 		cell__answer_error(request, err);
-	else if (wants_events(request))
+	else if (cell__wants_events(request))
 		answer_stream(request, command, 0, true);
 	else
 		cell__answer_json(request, request->route->status, cell__command_describe(command));
@@ -273,6 +171,7 @@ static int read_spec(const json_t *body, const char **argv, char **env, struct c
 					     .tag = json_string_value(json_object_get(body, "tag")),
 					     .timeout_ms = (int64_t)(json_number_value(json_object_get(body, "timeout")) * 1000),
 					     .want_stdin = json_is_true(json_object_get(body, "stdin")),
+					     .blocks = json_is_true(json_object_get(body, "blocks")),
 					     .tty = json_is_object(tty),
 					     .rows = (unsigned short)json_integer_value(json_object_get(tty, "rows")),
 					     .cols = (unsigned short)json_integer_value(json_object_get(tty, "cols")) };

@@ -31,7 +31,8 @@ struct cell__command {
 	unsigned refs;
 	struct cell_session *session; /* NULL: it has forgotten the command */
 	char id[17];
-	struct cell__process *process; /* NULL: it does not run yet, or has ended */
+	struct cell__process *process; /* NULL: it does not run yet, or has ended, or is ... */
+	struct cell__far_command *far; /* ... at a server; or NULL */
 	int64_t pid;
 	json_t *argv;
 	char *cwd, *tag;
@@ -116,6 +117,19 @@ static void unlist(struct cell__command *command)
 	cell__command_unref(command);
 }
 
+static bool has_program(const struct cell__command *command)
+{
+	return command->process || command->far;
+}
+
+static void kill_program(struct cell__command *command)
+{
+	if (command->far)
+		command->far->ops->signal(command->far, SIGKILL);
+	else
+		cell__process_kill(command->process);
+}
+
 static bool is_running(const struct cell__command *command)
 {
 	return !command->ended;
@@ -182,10 +196,13 @@ static uint64_t wanted_by_readers(const struct cell__command *command)
 static void pace(struct cell__command *command)
 {
 	bool paused = command->total - wanted_by_readers(command) > share_of(command) / 2;
-	if (paused == command->paused || !command->process)
+	if (paused == command->paused || !has_program(command))
 		return;
 	command->paused = paused;
-	cell__process_pause(command->process, paused);
+	if (command->far)
+		command->far->ops->pause(command->far, paused);
+	else
+		cell__process_pause(command->process, paused);
 }
 
 static void wake_readers(struct cell__command *command)
@@ -220,7 +237,7 @@ static void handle_output(void *owner, enum cell_stream stream, const char *byte
 	struct cell__command *command = owner;
 	struct chunk *chunk = command->last;
 	uint64_t wanted = wanted_by_readers(command);
-	if (!chunk || chunk->stream != stream || chunk->room - chunk->size < size)
+	if (!chunk || chunk->stream != stream || chunk->room - chunk->size < size || chunk->position + chunk->size != command->total)
 		chunk = add_chunk(command, stream, size);
 	if (!chunk) { /* out of memory: as if it had been dropped */
 		command->total += size;
@@ -239,6 +256,15 @@ static void handle_output(void *owner, enum cell_stream stream, const char *byte
 	wake_readers(command);
 }
 
+/* Output is lost on its way: its positions stay empty. */
+static void handle_lost(void *owner, uint64_t bytes)
+{
+	struct cell__command *command = owner;
+	command->total += bytes;
+	if (!command->first)
+		command->begin = command->total;
+}
+
 void cell__command_look(struct cell__command *command, uint64_t position, struct cell__command_piece *ret_piece)
 {
 	uint64_t from = position < command->begin ? command->begin : position;
@@ -251,6 +277,10 @@ void cell__command_look(struct cell__command *command, uint64_t position, struct
 		uint64_t end = chunk->position + chunk->size;
 		if (from >= end)
 			continue;
+		if (from < chunk->position) {
+			ret_piece->dropped += chunk->position - from;
+			ret_piece->position = from = chunk->position;
+		}
 		ret_piece->stream = chunk->stream;
 		ret_piece->data = chunk->data + (from - chunk->position);
 		ret_piece->size = (size_t)(end - from);
@@ -367,6 +397,7 @@ static void handle_exited(void *owner, const struct cell__process_exit *how)
 	struct cell__command *command = owner;
 	struct cell_session *session = command->session;
 	command->process = NULL;
+	command->far = NULL;
 	if (how->error && command->starting) {
 		struct cell_error err = { 0 };
 		describe_failure(command, how, &err);
@@ -435,6 +466,39 @@ static char *place_in(const char *folder, const char *path)
 	return cell__buf_printf(&text, "%s/%s", folder, path) < 0 ? NULL : cell__buf_take(&text);
 }
 
+static struct cell__process_spec process_spec(struct cell__command *command)
+{
+	const struct starting *starting = command->starting;
+	return (struct cell__process_spec){
+		.argv = (const char *const *)starting->argv,
+		.timeout_ms = starting->spec.timeout_ms > 0 ? starting->spec.timeout_ms : -1,
+		.linger_ms = LINGER_MS,
+		.want_stdin = starting->spec.want_stdin || starting->spec.tty,
+		.want_tty = starting->spec.tty,
+		.rows = starting->spec.rows ? starting->spec.rows : 24,
+		.cols = starting->spec.cols ? starting->spec.cols : 80,
+		.started = handle_started,
+		.output = handle_output,
+		.lost = handle_lost,
+		.exited = handle_exited,
+		.owner = command,
+	};
+}
+
+/* The server that has the session's code knows its variables and its folder. */
+static int launch_there(struct cell__command *command, struct cell_error *err)
+{
+	struct cell_session *session = command->session;
+	struct cell__process_spec spec = process_spec(command);
+	spec.env = command->starting->spec.env;
+	spec.cwd = command->cwd;
+	cell__command_ref(command);
+	int rc = session->executor->command(session->slot->kernel, &spec, &command->far, err);
+	if (rc < 0)
+		cell__command_unref(command);
+	return rc;
+}
+
 /* Variables of a program that its session's code has too: PATH with the packages' own programs, HOME, the way to the proxy. */
 static int launch(struct cell__command *command, struct cell_error *err)
 {
@@ -445,6 +509,8 @@ static int launch(struct cell__command *command, struct cell_error *err)
 	CELL_AUTO_FREE char *path = NULL;
 	struct cell__kernel_place place = { 0 };
 	int rc = -1;
+	if (executor->command)
+		return launch_there(command, err);
 	if (cell__slot_env(session->slot, &own, &path, err) < 0)
 		return -1;
 	const char *const *base = own ? (const char *const *)own : (const char *const *)session->options.env;
@@ -456,24 +522,13 @@ static int launch(struct cell__command *command, struct cell_error *err)
 	if (!env || !command->cwd) {
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a command");
 	} else {
-		const struct cell__process_spec spec = {
-			.argv = (const char *const *)starting->argv,
-			.env = env,
-			.path = path_of(env),
-			.cwd = command->cwd,
-			.timeout_ms = starting->spec.timeout_ms > 0 ? starting->spec.timeout_ms : -1,
-			.linger_ms = LINGER_MS,
-			.kernel = place.kernel,
-			.want_stdin = starting->spec.want_stdin || starting->spec.tty,
-			.want_tty = starting->spec.tty,
-			.rows = starting->spec.rows ? starting->spec.rows : 24,
-			.cols = starting->spec.cols ? starting->spec.cols : 80,
-			.confine = place.confine,
-			.started = handle_started,
-			.output = handle_output,
-			.exited = handle_exited,
-			.owner = cell__command_ref(command),
-		};
+		struct cell__process_spec spec = process_spec(command);
+		spec.env = env;
+		spec.path = path_of(env);
+		spec.cwd = command->cwd;
+		spec.kernel = place.kernel;
+		spec.confine = place.confine;
+		cell__command_ref(command);
 		rc = cell__process_start(&session->engine->supervisor, &spec, &command->process, err);
 		if (rc < 0)
 			cell__command_unref(command);
@@ -585,8 +640,9 @@ static struct cell__command *make_command(struct cell_session *session, const st
 int cell__command_start(struct cell_session *session, const struct cell__command_spec *spec, cell__command_done done, void *arg,
 			struct cell_error *err)
 {
-	if (!session->executor->place)
-		return cell_fail(err, CELL_E_UNSUPPORTED, 0, "the executor %s does not run commands; use subprocess or sandbox",
+	if (!session->executor->place && !session->executor->command)
+		return cell_fail(err, CELL_E_UNSUPPORTED, 0,
+				 "the executor %s does not run commands; use subprocess, sandbox, container or remote",
 				 session->executor->name);
 	if (cell__command_check(spec, err) < 0)
 		return -1;
@@ -673,7 +729,7 @@ json_t *cell__commands_describe(const struct cell_session *session)
 
 static int check_runs(const struct cell__command *command, struct cell_error *err)
 {
-	return command->process && !command->ended ? 0 : cell_fail(err, CELL_E_CLOSED, 0, "the command has ended");
+	return has_program(command) && !command->ended ? 0 : cell_fail(err, CELL_E_CLOSED, 0, "the command has ended");
 }
 
 int cell__command_write(struct cell__command *command, const void *bytes, size_t size, struct cell_error *err)
@@ -682,8 +738,11 @@ int cell__command_write(struct cell__command *command, const void *bytes, size_t
 		return -1;
 	if (!command->has_stdin)
 		return cell_fail(err, CELL_E_INVALID, 0, "the command was started without stdin");
-	if (cell__process_unread(command->process) + size > WAITING_STDIN)
+	size_t waiting = command->far ? command->far->ops->unread(command->far) : cell__process_unread(command->process);
+	if (waiting + size > WAITING_STDIN)
 		return cell_fail(err, CELL_E_LIMIT, 0, "the command does not read: at most %u bytes wait for it", WAITING_STDIN);
+	if (command->far)
+		return command->far->ops->write(command->far, bytes, size, err);
 	return cell__process_write(command->process, bytes, size, err);
 }
 
@@ -693,7 +752,10 @@ int cell__command_close_stdin(struct cell__command *command, struct cell_error *
 		return -1;
 	if (!command->has_stdin)
 		return cell_fail(err, CELL_E_INVALID, 0, "the command was started without stdin");
-	cell__process_close_stdin(command->process);
+	if (command->far)
+		command->far->ops->close_stdin(command->far);
+	else
+		cell__process_close_stdin(command->process);
 	return 0;
 }
 
@@ -723,8 +785,10 @@ int cell__command_signal(struct cell__command *command, int signal_number, struc
 		return -1;
 	if (signal_number == SIGKILL) {
 		command->reason = "killed";
-		cell__process_kill(command->process);
+		kill_program(command);
 		command->paused = false;
+	} else if (command->far) {
+		command->far->ops->signal(command->far, signal_number);
 	} else {
 		cell__process_signal(command->process, signal_number, true);
 	}
@@ -737,12 +801,17 @@ int cell__command_resize(struct cell__command *command, unsigned short rows, uns
 		return -1;
 	if (rows == 0 || cols == 0)
 		return cell_fail(err, CELL_E_INVALID, 0, "rows and cols of a terminal must be at least 1");
-	return cell__process_resize(command->process, rows, cols, err);
+	if (!command->far)
+		return cell__process_resize(command->process, rows, cols, err);
+	if (!command->tty)
+		return cell_fail(err, CELL_E_INVALID, 0, "the command has no terminal");
+	command->far->ops->resize(command->far, rows, cols);
+	return 0;
 }
 
 void cell__command_drop(struct cell__command *command)
 {
-	if (command->process)
+	if (has_program(command))
 		(void)cell__command_signal(command, SIGKILL, NULL);
 	if (command->session && !command->starting)
 		unlist(command);
@@ -753,12 +822,12 @@ void cell__command_drop(struct cell__command *command)
 void cell__commands_end(struct cell_session *session)
 {
 	for (struct cell__command *c = session->commands; c; c = c->next) {
-		if (!c->process)
+		if (!has_program(c))
 			continue;
 		if (!c->reason)
 			c->reason = "session";
 		c->paused = false;
-		cell__process_kill(c->process);
+		kill_program(c);
 	}
 }
 
@@ -770,6 +839,9 @@ void cell__commands_forget(struct cell_session *session)
 		struct cell__command *command = cell__command_ref(session->commands);
 		if (command->process) {
 			cell__process_abandon(cell__take_ptr(command->process));
+			cell__command_unref(command);
+		} else if (command->far) {
+			command->far->ops->abandon(cell__take_ptr(command->far));
 			cell__command_unref(command);
 		}
 		end_start(command, &err);

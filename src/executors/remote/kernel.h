@@ -5,6 +5,7 @@
  *     request.c  requests to the server
  *     branch.c   forks
  *     layer.c    the layer over the workspace there
+ *     command.c  commands of the session there
  *     run.c      a run: its stream of events, resumed when it breaks
  *     answer.c   parsing of events and results
  *
@@ -15,6 +16,7 @@
 
 #include "executors/remote/remote.h"
 #include "loop/http.h"
+#include "spawn/process.h"
 #include "wire/sse.h"
 
 #define CELL_REMOTE_MAX_EVENT_BYTES (512u * 1024u * 1024u) /* the result has all displays in it */
@@ -37,6 +39,7 @@ struct cell__remote_exchange {
 	void *filed_arg;
 	enum cell__files_verb verb;
 	bool with_text;
+	bool about; /* something of the session, as a command: that is missing, not the session, if the server says what it misses */
 	struct cell__task task;
 	struct cell__buf answer;
 	void (*done)(struct cell__remote_exchange *exchange, CURLcode code, long status);
@@ -78,6 +81,7 @@ struct cell__remote_kernel {
 	bool run_waits;
 	/* the rest */
 	struct cell__remote_exchange *exchanges;
+	struct cell__remote_command *commands; /* command.c */
 	struct cell__task task;
 	bool posted, over;
 	uv_timer_t timer;
@@ -113,6 +117,11 @@ struct cell__remote_exchange *cell__remote_begin(struct cell__remote_kernel *ker
 void cell__remote_describe(struct cell__remote_kernel *kernel, const struct cell__remote_exchange *exchange, CURLcode code, long status,
 			   struct cell_error *err);
 void cell__remote_drop_exchanges(struct cell__remote_kernel *kernel);
+
+/* ---- command.c ---- */
+
+/* The session ends: so do its commands. */
+void cell__remote_commands_end(struct cell__remote_kernel *kernel);
 
 /* ---- run.c ---- */
 

@@ -51,10 +51,12 @@ void cell__remote_pause(struct cell__kernel *base, bool paused);
 void cell__remote_close(struct cell__kernel *base, int64_t grace_ms);
 int64_t cell__remote_pid(const struct cell__kernel *base);
 struct cell__elsewhere *cell__remote_place(const struct cell__kernel *base);
+int cell__remote_command(struct cell__kernel *base, const struct cell__process_spec *spec, struct cell__far_command **ret_command,
+			 struct cell_error *err);
 /* The common part of the vtables of all executors whose kernels these functions work on. */
 #define CELL__REMOTE_KERNEL                                                                                                     \
 	.files = cell__remote_files, .drain = cell__remote_drain, .run = cell__remote_run, .reply = cell__remote_reply,         \
 	.interrupt = cell__remote_interrupt, .pause = cell__remote_pause, .close = cell__remote_close, .pid = cell__remote_pid, \
-	.elsewhere = cell__remote_place
+	.elsewhere = cell__remote_place, .command = cell__remote_command
 
 #endif

@@ -52,6 +52,7 @@ static void tell_dropped(struct cell__task *task)
 
 void cell__remote_drop_exchanges(struct cell__remote_kernel *kernel)
 {
+	cell__remote_commands_end(kernel);
 	while (kernel->exchanges) {
 		struct cell__remote_exchange *exchange = kernel->exchanges;
 
@@ -184,7 +185,7 @@ void cell__remote_describe(struct cell__remote_kernel *kernel, const struct cell
 	if (said && !cell__code_is_outcome(said))
 		found = said == CELL_E_CLOSED ? said : cell__remote_own_code(kernel, said);
 	/* Of a question about files, a path may be missing. */
-	if (status == 410 || (status == 404 && !(exchange->filed && said)))
+	if (status == 410 || (status == 404 && !((exchange->filed || exchange->about) && said)))
 		found = CELL_E_EXPIRED;
 	if (code != CURLE_OK)
 		cell_fail(err, CELL_E_IO, 0, "the server at %.100s: %s", kernel->url, curl_easy_strerror(code));
