@@ -13,6 +13,8 @@
 #ifndef CELL_EXECUTORS_EXECUTOR_H
 #define CELL_EXECUTORS_EXECUTOR_H
 
+#include <jansson.h>
+
 #include "base/base.h"
 #include "calls/call.h"
 #include "loop/loop.h"
@@ -69,6 +71,23 @@ struct cell__exit {
 	struct cell_error error; /* code != 0: why it ended or did not start */
 };
 
+struct cell__process_spec;
+
+/* A command that runs at a server, in place of a process of this machine (spawn/process.h); each function as that of a process. */
+struct cell__far_command {
+	const struct cell__far_ops *ops;
+	struct cell__loop *loop;
+};
+struct cell__far_ops {
+	int (*write)(struct cell__far_command *command, const void *bytes, size_t size, struct cell_error *err);
+	size_t (*unread)(const struct cell__far_command *command);
+	void (*close_stdin)(struct cell__far_command *command);
+	void (*signal)(struct cell__far_command *command, int number); /* to its group; SIGKILL ends all that it has started */
+	void (*resize)(struct cell__far_command *command, unsigned short rows, unsigned short cols);
+	void (*pause)(struct cell__far_command *command, bool paused);
+	void (*abandon)(struct cell__far_command *command);
+};
+
 struct cell__egress_event;
 
 struct cell__kernel_events {
@@ -90,7 +109,17 @@ struct cell__kernel_wants {
 	bool restore_cwd;  /* go back to cwd after each cell */
 	bool portable;     /* values also in a form that another Python can read */
 	bool undo;         /* report cells that change nothing */
+	bool notebook;     /* a front end of Jupyter: comms, input(), displays that can be updated */
 	bool sessions;     /* the namespace `sessions`, also without the others */
+	bool tables;       /* DataFrames as data, too */
+};
+
+/* The memory of a kernel: a file, and the earlier ones that it refers to. */
+#define CELL__IMAGE_FILES 8
+struct cell__image_files {
+	int fds[CELL__IMAGE_FILES]; /* sealed memfds */
+	uint64_t inodes[CELL__IMAGE_FILES]; /* by which the first refers to the others */
+	size_t n;
 };
 
 struct cell__kernel_spec {
@@ -99,6 +128,7 @@ struct cell__kernel_spec {
 	const char *preload; /* "" for none */
 	const char *zygote_owner; /* "": none; only sessions of the same owner share a zygote */
 	const char *cwd;
+	const char *workspace_path; /* sandbox: the code sees cwd there too; NULL: only at its own path */
 	const char *const *env; /* complete, "K=V", NULL-terminated */
 	bool namespaces;        /* put tools, workflows, artifacts and deps into it */
 	struct cell__kernel_wants wants;
@@ -111,6 +141,8 @@ struct cell__kernel_spec {
 	const struct cell__layer *layer; /* over the working directory; NULL: none */
 	const void *own;            /* the result of the executor's read_options(); NULL: none */
 	void *found;                /* the result of the executor's resolve(), taken over by open() and prewarm(); NULL: none */
+	const struct cell__image_files
+		*woken; /* the kernel continues from this memory; its descriptors are duplicated; NULL: it is a new one */
 };
 
 struct cell__confinement;
@@ -174,6 +206,7 @@ enum cell__fork_flags {
 	/* It takes the place of its source: when it ends it also runs the exit handlers and finalizers that the source had. */
 	CELL__FORK_HEIR = 1 << 1,
 	CELL__FORK_POINT = 1 << 2, /* it runs nothing, and is only forked again */
+	CELL__FORK_SAVE = 1 << 4, /* with FORK_POINT: the point is a file in every case, for image() */
 	CELL__FORK_SPECULATE = 1 << 3, /* in the middle of a call: the fork waits for the same answer and goes on with the cell */
 };
 
@@ -229,6 +262,11 @@ struct cell__executor {
 		    const struct cell__kernel_events *events, void *owner, struct cell__kernel **ret_kernel, struct cell_error *err);
 	/* From now on another owner gets its events.  NULL: not supported. */
 	void (*hand_over)(struct cell__kernel *kernel, const struct cell__kernel_events *events, void *owner);
+	/*
+	 * The files of a point that CELL__FORK_SAVE made and that is ready; borrowed.  *ret_left: what it goes without, a JSON array of
+	 * [kind, name, [variable]]; borrowed, hostile, NULL: nothing.  NULL for the function: not supported.
+	 */
+	void (*image)(const struct cell__kernel *kernel, struct cell__image_files *ret_files, const json_t **ret_left);
 	/* Bytes that a point takes, where it has no process (then pid() is 0); NULL, or -1: it has one. */
 	int64_t (*kept)(const struct cell__kernel *kernel);
 	/*
@@ -257,6 +295,12 @@ struct cell__executor {
 	 * caller frees place->env, not its strings, and unrefs place->confine.  NULL for the function: it runs none.
 	 */
 	int (*place)(struct cell__kernel *kernel, const char *const *env, struct cell__kernel_place *ret_place, struct cell_error *err);
+	/*
+	 * Starts such a program at the server that has its code: cwd and env of the spec are only what was given for it.  The contract is that of
+	 * cell__process_start().  NULL for the function: its code does not run at a server.
+	 */
+	int (*command)(struct cell__kernel *kernel, const struct cell__process_spec *spec, struct cell__far_command **ret_command,
+		       struct cell_error *err);
 	/* Asks the code of this run to stop (KeyboardInterrupt). */
 	void (*interrupt)(struct cell__kernel *kernel, uint32_t run_id);
 	/* true: deliver nothing until called with false; the code blocks when its buffers are full. */

@@ -347,7 +347,8 @@ static int set_attributes(int fd, const char *path, uint64_t set)
 
 static int bind_tree(struct cell_apply *apply, const char *source, const char *target, unsigned flags, bool real)
 {
-	int from = open_source(apply, source, flags & CELL_BIND_MAPPED, real);
+	int from = flags & CELL_BIND_INSIDE ? open(source, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
+					    : open_source(apply, source, flags & CELL_BIND_MAPPED, real);
 	if (from < 0)
 		return -1;
 	struct stat st;
@@ -902,8 +903,7 @@ int cell__apply_stage(struct cell_apply *apply, enum cell_plan_stage stage, stru
 			continue;
 		if (run_step(apply, step, report) == 0)
 			continue;
-		/* The guard is left out where it cannot work, and for no other reason. */
-		if ((step->flags & CELL_STEP_OPTIONAL) && (step->op != CELL_OP_GUARD || errno == EOPNOTSUPP)) {
+		if (step->flags & CELL_STEP_OPTIONAL) {
 			if (!inner)
 				report->skipped[i / 8] |= (uint8_t)(1u << (i % 8));
 			continue;

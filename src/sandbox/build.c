@@ -404,9 +404,22 @@ void cell__builder_root(struct cell__builder *b, const struct cell__sandbox_poli
 		JAIL(CELL_OP_LINK, CELL_STEP_OPTIONAL, 0, 0, env->links[i + 1], env->links[i]);
 }
 
+bool cell__policy_protects(const struct cell__sandbox_policy *policy)
+{
+	for (size_t i = 0; i < policy->unprotect.count; i++)
+		if (strcmp(policy->unprotect.items[i], CELL_UNPROTECT_ALL) == 0)
+			return false;
+	return true;
+}
+
+static bool can_guard(const struct cell__machine *machine)
+{
+	return machine->level == CELL_LEVEL_FULL && machine->guards;
+}
+
 bool cell__plan_guards(const struct cell__sandbox_policy *policy, const struct cell__machine *machine)
 {
-	return machine->level == CELL_LEVEL_FULL && machine->guards && (policy->workspace == CELL_WORKSPACE_RW || policy->write.count > 0);
+	return can_guard(machine) && cell__policy_protects(policy) && (policy->workspace == CELL_WORKSPACE_RW || policy->write.count > 0);
 }
 
 static void jail_stage(struct cell__builder *b, const struct cell__sandbox_policy *policy, const struct cell__machine *machine,
@@ -561,8 +574,7 @@ static int guard(struct cell__builder *b, const struct cell__sandbox_policy *pol
 		return -1;
 	for (size_t i = 0; i < policy->unprotect.count; i++)
 		b->failed |= cell__buf_printf(&names, "%s/", policy->unprotect.items[i]) < 0;
-	cell__builder_step_bytes(b, CELL_STAGE_KERNEL, CELL_OP_GUARD, CELL_STEP_OPTIONAL, 0, 0, filter.data, filter.size,
-				 names.data ? names.data : "");
+	cell__builder_step_bytes(b, CELL_STAGE_KERNEL, CELL_OP_GUARD, 0, 0, 0, filter.data, filter.size, names.data ? names.data : "");
 	return 0;
 }
 
@@ -707,6 +719,45 @@ static int check_places(const struct cell__plan_session *session, struct cell_er
 	return 0;
 }
 
+/* Protection that was asked for, if only by default, is enforced or refused. */
+static int check_protection(const struct cell__machine *machine, const struct cell__plan_session *session, struct cell_error *err)
+{
+	bool writes = session->mode == CELL_WORKSPACE_RW || session->policy->write.count > 0;
+	if (!writes || can_guard(machine) || !cell__policy_protects(session->policy))
+		return 0;
+	return cell_fail(
+		err, CELL_E_UNAVAILABLE, 0,
+		"protected names (.git, Makefile, ...) cannot be enforced in writable folders: %.50s; use workspace: ro or none, or let "
+		"the code write them: filesystem: {unprotect: [\"*\"]} in the policy",
+		machine->level == CELL_LEVEL_FULL ? "Linux is older than 5.19" : "there are no user namespaces");
+}
+
+static bool meet(const char *one, const char *other)
+{
+	return cell__path_is_under(one, other) || cell__path_is_under(other, one);
+}
+
+/* The second name of the workspace must not cover anything that the sandbox shows. */
+static int check_shown(const struct cell__plan_session *session, const struct cell__machine *machine, struct cell_error *err)
+{
+	const char *path = session->shown;
+	const struct cell__sandbox_policy_list *lists[] = { &session->policy->read, &session->policy->write };
+	bool taken = is_too_much(path) || cell__builder_is_system(path) || meet(path, CELL_PLAN_HOME) || meet(path, session->cwd) ||
+		     meet(path, session->workspace);
+	if (machine->level != CELL_LEVEL_FULL || session->mode == CELL_WORKSPACE_NONE)
+		return cell_fail(err, CELL_E_UNSUPPORTED, 0, "workspace_path needs mount namespaces and a workspace");
+	if (path[0] != '/' || strstr(path, "/.") || strstr(path, "//") || path[strlen(path) - 1] == '/')
+		return cell_fail(err, CELL_E_INVALID, 0, "workspace_path is \"%.100s\", expected an absolute path without . and ..", path);
+	for (char **folder = session->env ? session->env->folders : NULL; folder && *folder; folder++)
+		taken |= meet(path, *folder);
+	for (size_t l = 0; l < 2; l++)
+		for (size_t i = 0; i < lists[l]->count; i++)
+			taken |= meet(path, lists[l]->items[i]);
+	for (size_t i = 0; session->read && session->read[i]; i++)
+		taken |= meet(path, session->read[i]);
+	return taken ? cell_fail(err, CELL_E_INVALID, 0, "workspace_path: the sandbox shows other files at %.120s", path) : 0;
+}
+
 /* The layer's own folder shows nowhere else. */
 static void show_layer(struct cell__builder *b, const struct cell__plan_session *session)
 {
@@ -728,6 +779,10 @@ static void session_files(struct cell__builder *b, const struct cell__plan_sessi
 		if (strcmp(session->workspace, workspace) != 0)
 			cell__builder_step(b, CELL_STAGE_SESSION_FILES, CELL_OP_LINK, CELL_STEP_OPTIONAL, 0, 0, workspace,
 					   session->workspace);
+		/* The same mount once more, so that a layer is one file system under both names. */
+		if (session->shown)
+			cell__builder_step(b, CELL_STAGE_SESSION_FILES, CELL_OP_BIND, CELL_BIND_INSIDE, 0, 0, inside(b, workspace),
+					   session->shown);
 	}
 	for (size_t i = 0; session->read && session->read[i]; i++)
 		bind_known(b, CELL_STAGE_SESSION_FILES, session->read[i], CELL_BIND_READ_ONLY);
@@ -751,6 +806,9 @@ static void session_places(struct cell__builder *b, const struct cell__plan_sess
 {
 	if (cell__workspace_is_writable(session->mode))
 		place(b, session->cwd, session->mode == CELL_WORKSPACE_RW);
+	if (cell__workspace_is_writable(session->mode) && session->shown)
+		cell__builder_step(b, CELL_STAGE_SESSION_RULES, CELL_OP_PLACE, 0, session->mode == CELL_WORKSPACE_RW, 0, session->shown,
+				   "");
 	for (size_t i = 0; i < session->policy->write.count; i++)
 		place(b, session->policy->write.items[i], true);
 	for (size_t i = 0; session->write && session->write[i]; i++)
@@ -782,7 +840,8 @@ int cell__plan_build_session(const struct cell__machine *machine, const struct c
 	b->rights = machine->landlock_abi > 0 ? rights_of_abi(machine->landlock_abi) : 0;
 	b->mapped = session->mapped;
 	b->own_root = machine->level == CELL_LEVEL_FULL;
-	if (check_places(session, err) < 0)
+	if (check_places(session, err) < 0 || check_protection(machine, session, err) < 0 ||
+	    (session->shown && check_shown(session, machine, err) < 0))
 		return -1;
 	if (session->mode == CELL_WORKSPACE_COW && (!session->layer || machine->level != CELL_LEVEL_FULL))
 		return cell_fail(err, CELL_E_UNSUPPORTED, 0, "workspace: cow needs a session and mount namespaces; use rw, ro or none");

@@ -24,6 +24,7 @@ void cell__plan_env_finish(struct cell__plan_env *env);
 struct cell__plan_session {
 	const char *workspace; /* absolute, as the caller knows it */
 	const char *cwd;       /* the same as cell__plan_workspace() answered */
+	const char *shown;     /* another name of it inside, where it is the code's cwd; NULL: none */
 	enum cell__workspace_mode mode;
 	const char *const *read;    /* visible folders, read-only; NULL-terminated */
 	const char *const *write;   /* writable folders, besides the workspace and the policy's; NULL-terminated */
@@ -56,6 +57,9 @@ int cell__plan_env_of(struct cell__plan_env *ret_env, const char *python, const 
  */
 int cell__plan_build_zygote(const struct cell__machine *machine, const struct cell__plan_env *env, bool online, struct cell__buf *out,
 			    struct cell_error *err);
+
+/* Whether protected names are refused wherever the code of this policy may write to files of the host. */
+bool cell__policy_protects(const struct cell__sandbox_policy *policy);
 
 /* Whether the code of this policy has a guard of protected names (guard.h): where it may write to files of the host. */
 bool cell__plan_guards(const struct cell__sandbox_policy *policy, const struct cell__machine *machine);

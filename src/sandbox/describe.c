@@ -66,6 +66,8 @@ int cell__plan_describe(const struct cell_plan_step *step, struct cell__buf *out
 	case CELL_OP_FILE:
 		return cell__buf_printf(out, "a private file %s", a);
 	case CELL_OP_BIND:
+		if (step->flags & CELL_BIND_INSIDE)
+			return cell__buf_printf(out, "show %s as %s too", a, b);
 		return cell__buf_printf(out, "show %s%s%s %s%s", a, strcmp(a, b) == 0 ? "" : " as ", strcmp(a, b) == 0 ? "" : b,
 					step->flags & CELL_BIND_READ_ONLY ? "read-only" : "writable",
 					step->flags & CELL_BIND_DEVICES ? ", a device" : "");
@@ -221,13 +223,13 @@ static int describe_missed(const struct cell__zygote_state *zygote, char *out, s
 }
 
 /* Is a protected name refused wherever the code could write to it?  A layer is not the host's: its commit refuses them. */
-static bool holds_names(const struct cell__sandbox_policy *policy, const struct cell_plan *plan, const struct cell_plan_report *report)
+static bool holds_names(const struct cell__sandbox_policy *policy, const struct cell_plan *plan)
 {
 	const struct cell_plan_step *step = cell__plan_first(plan);
 	for (uint32_t i = 0; i < plan->n_steps; i++, step = cell__plan_next(step))
 		if (step->op == CELL_OP_GUARD)
-			return !(report->skipped[i / 8] & (1u << (i % 8)));
-	return policy->workspace != CELL_WORKSPACE_RW && policy->write.count == 0;
+			return true;
+	return cell__policy_protects(policy) && policy->workspace != CELL_WORKSPACE_RW && policy->write.count == 0;
 }
 
 static int add_skipped(const struct cell__sandbox_policy *policy, const struct cell__machine *machine, const struct cell_plan *plan,
@@ -251,6 +253,7 @@ static int add_skipped(const struct cell__sandbox_policy *policy, const struct c
 	if (zygote)
 		rc |= describe_missed(zygote, missed, sizeof missed);
 	snprintf(uid, sizeof uid, "a separate uid: %s", plan->not_mapped);
+	bool unprotected = cell__policy_protects(policy) && !holds_names(policy, plan);
 	const struct {
 		bool missing;
 		const char *words;
@@ -269,8 +272,8 @@ static int add_skipped(const struct cell__sandbox_policy *policy, const struct c
 		{ missed[0] != '\0', missed },
 		{ warm && !(warm->clone_flags & CLONE_NEWNET),
 		  "zygote: no network isolation, because kernels with full network access share its network" },
-		{ machine->level != CELL_LEVEL_FULL && !holds_names(policy, plan, report), "protected names: no mount namespace" },
-		{ machine->level == CELL_LEVEL_FULL && !machine->guards && !holds_names(policy, plan, report),
+		{ unprotected && machine->level != CELL_LEVEL_FULL, "protected names: no mount namespace" },
+		{ unprotected && machine->level == CELL_LEVEL_FULL && !machine->guards,
 		  "protected names: this kernel is older than Linux 5.19" },
 		{ machine->level != CELL_LEVEL_FULL && policy->tmp_bytes, "the limit on the size of /tmp: no mount namespace" },
 	};
@@ -312,7 +315,7 @@ int cell__plan_receipt(const struct cell__sandbox_policy *policy, const struct c
 			       cell__network_word(policy->network), full ? "private" : "landlock", cell__workspace_word(mode));
 	if (layer)
 		rc |= cell__buf_printf(out, ",\"layer\":\"%s\"", layer);
-	rc |= cell__buf_printf(out, ",\"protected\":\"%s\"", holds_names(policy, plan, report) ? "enforced" : "not enforced");
+	rc |= cell__buf_printf(out, ",\"protected\":\"%s\"", holds_names(policy, plan) ? "enforced" : "not enforced");
 	rc |= cell__buf_add_str(out, ",\"skipped\":[");
 	rc |= add_skipped(policy, machine, plan, report, zygote, out);
 	return rc | cell__buf_add_str(out, "]}");

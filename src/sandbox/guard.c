@@ -130,7 +130,7 @@ static int meet(int fd, struct hello *hello, const struct cell_plan_step *step)
 		rc = hear(fd);
 	int error = errno;
 	close(listener);
-	errno = error == EOPNOTSUPP ? EPROTO : error; /* from here on there is no way back */
+	errno = error;
 	return rc;
 }
 

@@ -91,6 +91,7 @@ enum cell_plan_op {
 #define CELL_BIND_DEVICES 4u /* devices in it work */
 #define CELL_BIND_NO_EXEC 8u
 #define CELL_BIND_MAPPED 16u /* from CELL_PLAN_MAPPED_ROOT */
+#define CELL_BIND_INSIDE 32u /* a is a path inside, of a folder that is shown already */
 
 struct cell_plan_step {
 	uint32_t bytes; /* of the whole step, a multiple of 8 */

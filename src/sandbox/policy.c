@@ -361,7 +361,7 @@ static int read_paths(struct reader *r, const struct cell__yaml *node, const cha
 	return 0;
 }
 
-/* A name that is protected, or one of the patterns of the list. */
+/* A name that is protected, one of the patterns of the list, or CELL_UNPROTECT_ALL. */
 static int read_names(struct reader *r, const struct cell__yaml *node)
 {
 	struct cell__sandbox_policy_list *list = &r->policy->unprotect;
@@ -370,6 +370,8 @@ static int read_names(struct reader *r, const struct cell__yaml *node)
 	for (size_t i = 0; i < list->count; i++) {
 		struct cell__yaml at = { .line = list->lines[i] };
 		const char *name = list->items[i];
+		if (strcmp(name, CELL_UNPROTECT_ALL) == 0)
+			continue;
 		if (strchr(name, '/') || strlen(name) > NAME_MAX || !cell__protected_name(name, strlen(name)))
 			return bad(r, &at, "%.80s in unprotect is not a protected name (docs/branches.md lists them)", name);
 	}

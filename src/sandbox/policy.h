@@ -22,6 +22,8 @@ struct cell__sandbox_policy_list {
 	size_t count;
 };
 
+#define CELL_UNPROTECT_ALL "*" /* in `unprotect`: the code may write every name */
+
 struct cell__sandbox_policy {
 	char name[64];  /* of the preset, or the file */
 	enum cell_plan_level level; /* the lowest acceptable level */

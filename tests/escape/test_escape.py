@@ -413,7 +413,7 @@ def lower(request):
     host = Host(how.get("uid") if how.get("uid") is not None else os.getuid())
     policy = os.path.join(host.folder, "p.yaml")
     with open(policy, "w", encoding="utf-8") as file:
-        file.write("level: no-userns\nlimits: {memory: 256M, files: 64, file_size: 1M, output: 1M, cpu_time: 1}\n")
+        file.write("level: no-userns\nfilesystem: {unprotect: ['*']}\nlimits: {memory: 256M, files: 64, file_size: 1M, output: 1M, cpu_time: 1}\n")
     how = dict(how, preexec=lambda: shim.take_away("userns", "EPERM"), flags=("--sandbox-policy", policy))
     try:
         with start(host, **how) as driver:
@@ -485,7 +485,8 @@ def test_lower_is_never_taken_silently(lower):
     """Asked for more than there is: refused, with a reason and what to do. So is what this level cannot hold."""
     host, how, _ = lower
     for policy, words in [("untrusted", "full"), ("{level: no-userns, network: {allow: ['a.b:1']}}", "network"),
-                          ("{level: no-userns, filesystem: {hide: [/etc/x]}}", "hide")]:
+                          ("{level: no-userns, filesystem: {hide: [/etc/x]}}", "hide"),
+                          ("{level: no-userns}", "protected names.*unprotect"), ("developer", "protected names.*unprotect")]:
         if policy.startswith("{"):
             path = os.path.join(host.folder, "q.yaml")
             with open(path, "w", encoding="utf-8") as file:

@@ -176,7 +176,7 @@ def ask(method):
 None""")
     rows = operations()
     assert [row["method"] for row in rows if "code" not in row["who"]] == \
-        ["tools.register", "tools.unregister", "artifacts.save", "artifacts.load", "question"]
+        ["tools.register", "tools.unregister", "artifacts.save", "artifacts.load", "question", "offered.call"]
     for row in rows:
         answer = driver.value("ask(%r)" % row["method"])
         assert ("there is no method" in answer) == ("code" not in row["who"]), (row["method"], answer)

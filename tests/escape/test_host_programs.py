@@ -65,7 +65,7 @@ class Rig:
         self.env = dict(support.host_environment(), **(env or {}))
         self.driver = None
         if lower:
-            self.policy("level: no-userns\n")
+            self.policy("level: no-userns\nfilesystem: {unprotect: ['*']}\n")
 
     def policy(self, text):
         path = os.path.join(self.folder, "policy.yaml")
@@ -76,8 +76,8 @@ class Rig:
 
     def unprotect(self, name):
         """The code may write this name, so that what comes after the guard is tried."""
-        old = open(self.flags[1]).read() if self.flags else ""
-        self.policy(old + "filesystem: {unprotect: [%s]}\n" % name)
+        if not self.flags:  # without user namespaces the policy frees every name already
+            self.policy("filesystem: {unprotect: [%s]}\n" % name)
 
     def tool(self, name, text):
         path = os.path.join(self.tools, name + ".yaml")
@@ -504,25 +504,25 @@ def test_path_to_write(rig):
         assert os.stat(os.path.join(rig.work, name)).st_mode & 0o7111 == 0
 
 
-def test_path_to_write_is_no_protected_name(rig):
+def test_path_to_write_is_no_protected_name(full):
     """The host opens the file, and the program writes to a descriptor: the guard of the sandbox sees neither."""
     for name, host in (("a", ""), ("b", "host: true\n")):
-        path_tool(rig, name, more=", mode: w", host=host, command="tee")
-    with open(os.path.join(rig.work, "conftest.py"), "w") as file:
+        path_tool(full, name, more=", mode: w", host=host, command="tee")
+    with open(os.path.join(full.work, "conftest.py"), "w") as file:
         file.write("mine")
     for tool in ("a", "b"):
-        for name in ("Makefile", "conftest.py", "ConfTest.py", "d/.envrc", rig.work + "/.env"):
-            code, words = rig.refusal("tools.%s.show(file=%r)" % (tool, name))
+        for name in ("Makefile", "conftest.py", "ConfTest.py", "d/.envrc", full.work + "/.env"):
+            code, words = full.refusal("tools.%s.show(file=%r)" % (tool, name))
             assert code == "invalid" and "protected name" in words, (tool, name, code, words)
-    assert os.listdir(rig.work) == ["conftest.py"] and os.path.getsize(os.path.join(rig.work, "conftest.py")) == 4
+    assert os.listdir(full.work) == ["conftest.py"] and os.path.getsize(os.path.join(full.work, "conftest.py")) == 4
 
 
-def test_path_to_write_may_be_a_name_that_the_policy_frees(rig):
-    rig.unprotect("Makefile")
-    path_tool(rig, "a", more=", mode: w", command="tee")
-    rig.run("tools.a.show(file='Makefile')")
-    assert os.path.exists(os.path.join(rig.work, "Makefile"))
-    assert "protected name" in rig.refusal("tools.a.show(file='.envrc')")[1]
+def test_path_to_write_may_be_a_name_that_the_policy_frees(full):
+    full.unprotect("Makefile")
+    path_tool(full, "a", more=", mode: w", command="tee")
+    full.run("tools.a.show(file='Makefile')")
+    assert os.path.exists(os.path.join(full.work, "Makefile"))
+    assert "protected name" in full.refusal("tools.a.show(file='.envrc')")[1]
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root mounts")
@@ -692,7 +692,7 @@ def test_a_program_has_nothing_to_gain(rig):
 
 def test_limits_hold_for_programs(lower):
     """A program of a session with limits has them."""
-    lower.policy("level: no-userns\nlimits: {files: 77, file_size: 64K, memory: 256M}\n")
+    lower.policy("level: no-userns\nfilesystem: {unprotect: ['*']}\nlimits: {files: 77, file_size: 64K, memory: 256M}\n")
     lower.tool("sh", "command: sh\n" + SHELL)
     assert lower.run("out = tools.sh.run(c='ulimit -n')") == "77\n"
     assert lower.refusal("tools.sh.run(c='head -c 200000 /dev/zero > big')")[0] == "tool_failed"

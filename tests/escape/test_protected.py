@@ -301,6 +301,9 @@ def test_a_policy_unprotects_names(tmp_path):
     done = support.workcell("run", *WORDS, "--json", "--cwd", str(work), "--sandbox-policy", str(policy), "-e", code)
     assert done.result["value"] == ["ok:None"] * 4 + ["EACCES", "EACCES", "EXDEV", "ok:None"], done
     assert sorted(os.listdir(work)) == [".venv", "makefile", "x.pth"]
+    policy.write_text(POLICY.replace("Makefile", "'*'"))
+    done = support.workcell("run", *WORDS, "--json", "--cwd", str(work), "--sandbox-policy", str(policy), "-e", "open('conftest.py', 'w').write('x')")
+    assert done.result["value"] == 1 and done.result["isolation"]["protected"] == "not enforced", done
     policy.write_text(POLICY.replace("Makefile", "main.py"))
     done = support.workcell("run", *WORDS, "--json", "--cwd", str(work), "--sandbox-policy", str(policy), "-e", "1")
     assert done.status == support.EXIT["invalid"] and "main.py in unprotect is not a protected name" in done.err, done

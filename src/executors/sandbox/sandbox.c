@@ -27,6 +27,7 @@ struct request {
 	struct cell__sandbox_request base;
 	struct cell__sandbox_policy policy;
 	char *workspace, *cwd;
+	char *shown; /* the name of the workspace inside, or NULL: cwd */
 	char **read;
 	struct cell__writable_list writable; /* the engine's, as long as the code could run */
 	char *receipt;
@@ -41,6 +42,11 @@ struct request {
 
 /* ---- one kernel ---- */
 
+static const char *cwd_inside(const struct request *request)
+{
+	return request->shown ? request->shown : request->cwd;
+}
+
 static void request_destroy(struct cell__sandbox_request *base)
 {
 	struct request *request = (struct request *)base;
@@ -50,6 +56,7 @@ static void request_destroy(struct cell__sandbox_request *base)
 	cell__writable_finish(&request->writable);
 	free(request->workspace);
 	free(request->cwd);
+	free(request->shown);
 	free(request->receipt);
 	cell__buf_finish(&request->shared);
 	cell__egress_close(request->egress);
@@ -81,6 +88,7 @@ static int request_prepare(struct cell__sandbox_request *base, const struct cell
 	struct cell__plan_session session = {
 		.workspace = request->workspace,
 		.cwd = request->cwd,
+		.shown = request->shown,
 		.mode = request->policy.workspace,
 		.read = (const char *const *)request->read,
 		.env = env,
@@ -122,8 +130,10 @@ static struct cell__sandbox_request *request_create(struct cell__executor_host *
 		request->workspace = cell__strdup(spec->cwd);
 		request->layer = spec->layer;
 		request->base.alone = spec->layer != NULL;
+		request->shown = spec->workspace_path ? cell__strdup(spec->workspace_path) : NULL;
 	}
-	if (!request || !request->workspace || !(request->read = cell__strings_copy(spec->read))) {
+	if (!request || !request->workspace || (spec->workspace_path && !request->shown) ||
+	    !(request->read = cell__strings_copy(spec->read))) {
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
 		goto fail;
 	}
@@ -289,7 +299,7 @@ static int sandbox_open(struct cell__executor_host *host, const struct cell__ker
 		 (unsigned long long)(cell__machine_here()->level == CELL_LEVEL_FULL ? mine->policy.tmp_bytes : 0));
 	struct cell__kernel_spec inside = *spec;
 	inside.limits_json = limits;
-	inside.cwd = mine->cwd;
+	inside.cwd = cwd_inside(mine);
 	inside.env = env;
 	return cell__subprocess_open(host, &cell__sandbox_executor, &inside, request, events, owner, ret_kernel, err);
 }
@@ -347,10 +357,11 @@ static struct cell__sandbox_request *request_copy(const struct request *from, co
 	snprintf(request->session_id, sizeof request->session_id, "%s", session_id);
 	request->workspace = cell__strdup(from->workspace);
 	request->cwd = cell__strdup(from->cwd);
+	request->shown = from->shown ? cell__strdup(from->shown) : NULL;
 	request->read = cell__strings_copy((const char *const *)from->read);
 	request->base.plan = cell__sandbox_plan_ref(from->base.plan);
 	request->base.from = cell__sub_files_ref(from->base.from);
-	if (!request->workspace || !request->cwd || !request->read ||
+	if (!request->workspace || !request->cwd || (from->shown && !request->shown) || !request->read ||
 	    cell__buf_add(&request->base.session, from->base.session.data, from->base.session.size) < 0 ||
 	    cell__buf_add(&request->shared, from->shared.data, from->shared.size) < 0 ||
 	    cell__buf_add(&request->base.files, from->base.files.data, from->base.files.size) < 0)
@@ -392,8 +403,8 @@ static int sandbox_confine(struct cell__kernel *kernel, struct cell__confinement
 		return 0;
 	}
 	return cell__confinement_create_like(&request->policy, request->base.plan,
-					     request->layer ? &request->shared : &request->base.session, request->cwd, &request->writable,
-					     cell__subprocess_index_hosts(kernel), ret_confinement, err);
+					     request->layer ? &request->shared : &request->base.session, cwd_inside(request),
+					     &request->writable, cell__subprocess_index_hosts(kernel), ret_confinement, err);
 }
 
 /* Unlike a program's, the layer is written to: it is the kernel's own mount. */
@@ -404,10 +415,10 @@ static int sandbox_place(struct cell__kernel *kernel, const char *const *env, st
 	if (!request || !request->base.plan || request->base.session.size == 0)
 		return cell_fail(err, CELL_E_BUSY, 0, "the session's kernel is not ready; try again");
 	if (cell__subprocess_place(kernel, env, &place, err) < 0 ||
-	    cell__confinement_create_like(&request->policy, request->base.plan, &request->base.session, request->cwd, &request->writable,
-					  NULL, &place.confine, err) < 0)
+	    cell__confinement_create_like(&request->policy, request->base.plan, &request->base.session, cwd_inside(request),
+					  &request->writable, NULL, &place.confine, err) < 0)
 		return -1;
-	place.cwd = request->cwd;
+	place.cwd = cwd_inside(request);
 	place.env = make_env(request, env);
 	if (!place.env) {
 		cell__confinement_unref(place.confine);
@@ -437,7 +448,6 @@ const struct cell__executor cell__sandbox_executor = {
 	.open = sandbox_open,
 	.fork = sandbox_fork,
 	.hand_over = sandbox_hand_over,
-	.kept = cell__subprocess_kept,
 	CELL__SUBPROCESS_KERNEL,
 	.confine = sandbox_confine,
 	.place = sandbox_place,

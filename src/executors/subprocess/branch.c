@@ -95,6 +95,8 @@ int cell__subprocess_fork(struct cell__kernel *base, const char *session_id, con
 	struct cell__sub_kernel *source = (struct cell__sub_kernel *)base;
 	struct cell__spawn_client *client = &source->sub->supervisor->client;
 	struct cell__link_fds fds;
+	if (flags & CELL__FORK_SAVE)
+		return cell__sub_image_fork(base, NULL, session_id, flags, events, owner, ret_kernel, err);
 	if (!source->link || source->state != CELL_KERNEL_LIVE)
 		return cell_fail(err, CELL_E_KERNEL, 0, "the kernel has ended");
 	struct cell__sub_kernel *branch = cell__sub_kernel_create(source->env, err);

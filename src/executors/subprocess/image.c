@@ -9,6 +9,8 @@
  *
  * A kernel that has written its memory goes on with it in the file.  What it writes next has only pages that changed, and needs that file too:
  * the kernel names the files by their inodes, and the host knows which ones it has.
+ *
+ * The same file, written to a disk and read again, is a session that was saved: cell__sub_image_woken() takes files of any origin.
  */
 #define _GNU_SOURCE
 #include "executors/subprocess/kernel.h"
@@ -32,6 +34,7 @@ struct cell__sub_image {
 	struct cell__sub_image *used[CELL_SUB_BASES]; /* earlier ones that it refers to */
 	size_t n_used;
 	struct cell_error error; /* code != 0: it will not be */
+	json_t *left; /* what a saved session goes without; or NULL */
 	struct cell__sub_image *next;
 };
 
@@ -42,6 +45,7 @@ static void unref(struct cell__sub_image *image)
 	while (image->n_used > 0)
 		unref(image->used[--image->n_used]);
 	cell__close_fd(&image->fd);
+	json_decref(image->left);
 	free(image);
 }
 
@@ -85,14 +89,15 @@ int64_t cell__subprocess_kept(const struct cell__kernel *base)
 static int ask_source(struct cell__sub_kernel *source, unsigned flags, struct cell__sub_image **ret_image, struct cell_error *err)
 {
 	struct cell__subprocess *sub = source->sub;
-	const bool speculates = flags & CELL__FORK_SPECULATE;
+	const bool speculates = flags & CELL__FORK_SPECULATE, saves = flags & CELL__FORK_SAVE;
 	/* Several forks of one state: it is written once. */
-	if (!speculates && source->asked_image && source->asked_image->drops == ((flags & CELL__FORK_DROP) != 0)) {
+	if (!speculates && !saves && source->asked_image && source->asked_image->drops == ((flags & CELL__FORK_DROP) != 0)) {
 		*ret_image = source->asked_image;
 		source->asked_image->refs++;
 		return 0;
 	}
-	const char *text = speculates                ? "{\"image\":true,\"drop\":false,\"speculate\":true}"
+	const char *text = saves                     ? "{\"image\":true,\"drop\":true,\"save\":true}"
+			   : speculates              ? "{\"image\":true,\"drop\":false,\"speculate\":true}"
 			   : flags & CELL__FORK_DROP ? "{\"image\":true,\"drop\":true}"
 						     : "{\"image\":true,\"drop\":false}";
 	struct cell__sub_image *image = cell__alloc(1, sizeof *image);
@@ -113,7 +118,7 @@ static int ask_source(struct cell__sub_kernel *source, unsigned flags, struct ce
 		return -1;
 	}
 	source->forks_asked++;
-	source->asked_image = speculates ? NULL : image;
+	source->asked_image = speculates || saves ? NULL : image;
 	image->next = sub->images;
 	sub->images = image;
 	*ret_image = image;
@@ -179,6 +184,7 @@ static void take_image(struct cell__sub_kernel *source, struct cell__sub_image *
 	}
 	if (find_used(source, image, used) < 0)
 		return;
+	image->left = json_incref(json_object_get(answer, "left"));
 	if (fstat(image->fd, &st) == 0) {
 		image->inode = st.st_ino;
 		take_bases(source, image); /* its memory is there, whatever comes of the fork */
@@ -232,6 +238,63 @@ bool cell__sub_image_load(struct cell__sub_kernel *kernel, const struct cell__bu
 	take_bases(kernel, image);
 	return cell__link_send_fds(kernel->link, CELL_FRAME_LOAD, 0, kernel->init, strlen(kernel->init), session ? session->data : NULL,
 				   session ? session->size : 0, fds, n, err) == 0;
+}
+
+void cell__subprocess_image(const struct cell__kernel *base, struct cell__image_files *ret_files, const json_t **ret_left)
+{
+	const struct cell__sub_image *image = ((const struct cell__sub_kernel *)base)->image;
+	*ret_files = (struct cell__image_files){ .fds = { image->fd }, .inodes = { image->inode }, .n = 1 };
+	for (size_t i = 0; i < image->n_used; i++) {
+		ret_files->fds[ret_files->n] = image->used[i]->fd;
+		ret_files->inodes[ret_files->n++] = image->used[i]->inode;
+	}
+	*ret_left = image->left;
+}
+
+/* One file of a saved session. */
+static struct cell__sub_image *adopt(int fd, struct cell_error *err)
+{
+	struct cell__sub_image *image = cell__alloc(1, sizeof *image);
+	struct stat st;
+	if (!image) {
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
+		return NULL;
+	}
+	*image = (struct cell__sub_image){ .refs = 1, .fd = fcntl(fd, F_DUPFD_CLOEXEC, 0), .written = true };
+	if (image->fd < 0 || fstat(image->fd, &st) < 0) {
+		cell_fail(err, CELL_E_IO, errno, "the memory of a kernel");
+		unref(image);
+		return NULL;
+	}
+	image->inode = st.st_ino;
+	return image;
+}
+
+int cell__sub_image_woken(struct cell__sub_kernel *kernel, const struct cell__image_files *files, struct cell_error *err)
+{
+	struct cell__sub_image *image = adopt(files->fds[0], err);
+	for (size_t i = 1; image && i < files->n; i++) {
+		struct cell__sub_image *used = adopt(files->fds[i], err);
+		if (used) {
+			image->used[image->n_used++] = used;
+		} else {
+			unref(image);
+			image = NULL;
+		}
+	}
+	kernel->image = image;
+	kernel->woken = true;
+	return image ? 0 : -1;
+}
+
+char *cell__sub_image_wake_json(const char *session_id, const struct cell__image_files *files)
+{
+	json_t *load = json_pack("{s:s, s:b, s:b, s:[]}", "session", session_id, "heir", 1, "woken", 1, "inodes");
+	for (size_t i = 0; load && i < files->n; i++)
+		json_array_append_new(json_object_get(load, "inodes"), json_integer((json_int_t)files->inodes[i]));
+	char *text = load ? json_dumps(load, JSON_COMPACT) : NULL;
+	json_decref(load);
+	return text;
 }
 
 static struct cell__sub_kernel *create_point(struct cell__sub_kernel *source, struct cell_error *err)

@@ -409,8 +409,11 @@ static void handle_ready_frame(struct cell__sub_kernel *kernel, const struct cel
 		if (kernel->request && strcmp(code, "sandbox") == 0)
 			cell__sandbox_failure(kernel->request, step, sys, &kernel->error);
 		else
-			cell_fail(&kernel->error, kernel->image ? CELL_E_KERNEL : CELL_E_INVALID, 0, "%s",
-				  message ? message : "the kernel refused the session");
+			cell_fail(&kernel->error,
+				  kernel->woken   ? CELL_E_DIFFERS
+				  : kernel->image ? CELL_E_KERNEL
+						  : CELL_E_INVALID,
+				  0, "%s", message ? message : "the kernel refused the session");
 		kernel->state = CELL_KERNEL_DYING;
 		cell__sub_kernel_kill(kernel);
 	} else {

@@ -29,6 +29,7 @@
 #define CELL_SUB_ZYGOTE_IDLE_MS 10000 /* an owner's zygote without a session ends */
 #define CELL_SUB_BUCKETS 1024 /* ids are consecutive numbers: chains are even */
 #define CELL_SUB_BASES CELL_LINK_MAX_FDS
+_Static_assert(CELL_SUB_BASES <= CELL__IMAGE_FILES, "an image and those that it refers to");
 #define CELL_SUB_POOL_DEATHS_MAX 3 /* pooled kernels that die in a row: stop making more */
 
 enum cell__sub_env_state { CELL_ENV_NONE, CELL_ENV_STARTING, CELL_ENV_READY };
@@ -134,6 +135,7 @@ struct cell__sub_kernel {
 	size_t n_bases;
 	struct cell__sub_image *asked_image; /* the last request to it was for this one; NULL: it was another */
 	bool is_image; /* a point: it has no process */
+	bool woken; /* its image was saved */
 	uint64_t source; /* of a fork that is not done: the kernel that was asked for it; 0: none */
 	bool is_fresh; /* in the list of its environment */
 	struct cell__sub_kernel *fresh_next;
@@ -267,6 +269,10 @@ bool cell__sub_image_answered(struct cell__sub_kernel *source, uint32_t id, cons
 void cell__sub_image_source_gone(struct cell__sub_kernel *source);
 /* Tells a kernel to continue from its image, as soon as that is written.  session: NULL, or its plan. */
 bool cell__sub_image_load(struct cell__sub_kernel *kernel, const struct cell__buf *session, struct cell_error *err);
+/* A kernel that has not been told what to do continues from these files, which are duplicated; its INIT frame's text is that for LOAD. */
+int cell__sub_image_woken(struct cell__sub_kernel *kernel, const struct cell__image_files *files, struct cell_error *err);
+/* free() it; NULL: out of memory. */
+char *cell__sub_image_wake_json(const char *session_id, const struct cell__image_files *files);
 /* The kernel has ended. */
 void cell__sub_image_leave(struct cell__sub_kernel *kernel);
 

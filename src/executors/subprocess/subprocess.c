@@ -64,7 +64,7 @@ int cell__subprocess_open(struct cell__executor_host *host, const struct cell__e
 	struct cell__subprocess *sub = cell__subprocess_of(host);
 	struct cell__sub_env *env;
 	struct cell__sub_kernel *kernel = NULL;
-	CELL_AUTO_FREE char *init = cell__kernel_spec_json(spec);
+	CELL_AUTO_FREE char *init = spec->woken ? cell__sub_image_wake_json(spec->session_id, spec->woken) : cell__kernel_spec_json(spec);
 	if (!init) {
 		cell_fail(err, CELL_E_INVALID, 0, "working directory or environment is not valid UTF-8");
 		goto fail;
@@ -91,6 +91,14 @@ int cell__subprocess_open(struct cell__executor_host *host, const struct cell__e
 	kernel->init = cell__take_ptr(init);
 	kernel->events = events;
 	kernel->owner = owner;
+	if (spec->woken) {
+		if (cell__sub_image_woken(kernel, spec->woken, err) < 0) {
+			kernel->events = NULL; /* nobody is told */
+			pooled ? cell__sub_kernel_kill(kernel) : cell__sub_kernel_gone_later(kernel);
+			return -1;
+		}
+		cell__sub_kernel_expect_answer(kernel);
+	}
 	cell__sub_kernel_begin(kernel, pooled);
 	*ret_kernel = &kernel->base;
 	return 0;

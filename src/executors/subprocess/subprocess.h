@@ -89,11 +89,13 @@ int cell__subprocess_fork(struct cell__kernel *base, const char *session_id, con
 int cell__sub_image_fork(struct cell__kernel *base, struct cell__sandbox_request *request, const char *session_id, unsigned flags,
 			 const struct cell__kernel_events *events, void *owner, struct cell__kernel **ret_kernel, struct cell_error *err);
 int64_t cell__subprocess_kept(const struct cell__kernel *base);
+/* See executor.h. */
+void cell__subprocess_image(const struct cell__kernel *base, struct cell__image_files *ret_files, const json_t **ret_left);
 /* The common part of the vtables of all executors whose kernels these functions work on. */
 #define CELL__SUBPROCESS_KERNEL                                                                                                           \
 	.drain = cell__subprocess_drain, .run = cell__subprocess_run, .reply = cell__subprocess_reply, .unread = cell__subprocess_unread, \
 	.bulk = cell__subprocess_bulk, .interrupt = cell__subprocess_interrupt, .pause = cell__subprocess_pause,                          \
-	.close = cell__subprocess_close, .pid = cell__subprocess_pid
+	.close = cell__subprocess_close, .pid = cell__subprocess_pid, .kept = cell__subprocess_kept, .image = cell__subprocess_image
 /* "host:port" of the package index that its interpreter's installer uses; NULL-terminated, or NULL. */
 const char *const *cell__subprocess_index_hosts(const struct cell__kernel *base);
 const struct cell__sandbox_request *cell__subprocess_request(const struct cell__kernel *base);
