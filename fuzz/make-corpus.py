@@ -234,6 +234,20 @@ def archives():
     return found
 
 
+def openapi():
+    """Documents, and arguments of calls behind a NUL."""
+    item = {"parameters": [{"$ref": "#/components/parameters/Id"}], "get": {"operationId": "a/b", "parameters": [
+        {"name": "q", "in": "query", "schema": {"type": ["array", "null"], "items": {"enum": ["x"]}}}, {"name": "c", "in": "cookie"}]},
+        "post": {"requestBody": {"content": {"application/x-www-form-urlencoded": {"schema": {"$ref": "#/components/schemas/A"}}}}}}
+    whole = {"openapi": "3.1.0", "servers": [{"url": "https://{h}/v1", "variables": {"h": {"default": "host"}}}], "paths": {"/a/{i-d}": item},
+             "components": {"parameters": {"Id": {"name": "i-d", "in": "path"}},
+                            "schemas": {"A": {"type": "object", "properties": {"a": {"$ref": "#/components/schemas/A"}}}},
+                            "securitySchemes": {"k": {"type": "apiKey", "in": "query", "name": "k"}}}}
+    yield "whole", json.dumps(whole).encode() + b'\0{"i_d": "..", "q": ["x"], "a": {"b": [1]}}'
+    yield "loop", b'{"openapi":"3.0.0","paths":{"/":{"$ref":"#/paths/~1"}}}'
+    yield "swagger", b'{"swagger":"2.0"}'
+
+
 def jupyter():
     """Messages of Jupyter's, signed with the key of the target."""
     import hashlib
@@ -307,7 +321,9 @@ for target, seeds in (
     ("sse", ((name, b"\x09\x00" + text) for name, text in STREAMS.items())),
     ("tar", ((name, b"\x40\x02" + text) for name, text in archives().items())),
     ("sandbox_policy", POLICIES.items()), ("egress", PROXY.items()), ("mcp_server", clients()),
-    ("jupyter", jupyter()), ("request", REQUESTS.items()),
+    ("wordpiece", {"words": b"The there, caf\xc3\xa9.", "lines": b"[CLS]\n[SEP]\n[UNK]\na\n"}.items()),
+    ("mcp_uri", {"plain": b"app://x\0app://x", "two": b"app://{a}/x/{+b}\0app://1/x/2%2F3/4", "ours": b"a:{v}\0reports/q 3.csv"}.items()),
+    ("jupyter", jupyter()), ("request", REQUESTS.items()), ("openapi", openapi()),
 ):
     for name, data in seeds:
         write(target, name, data)

@@ -93,7 +93,9 @@ extern "C" {
 	X(32, OUT_LIMIT, "limit_exceeded", 200, -32105, 137, "LimitExceededError")      \
 	X(33, E_FORK, "cannot_fork", 409, -32035, 1, "ForkError")                       \
 	X(34, E_UNSUPPORTED, "unsupported", 501, -32036, 1, "UnsupportedError")         \
-	X(35, E_CONFLICT, "conflict", 409, -32037, 1, "ConflictError")
+	X(35, E_CONFLICT, "conflict", 409, -32037, 1, "ConflictError")                  \
+	X(36, E_DIFFERS, "differs", 409, -32038, 1, "WakeError")                        \
+	X(37, E_DAMAGED, "damaged", 409, -32039, 1, "WakeError")
 
 enum cell_code {
 #define CELL_CODE_ENUM(number, name, word, http, rpc, exit_status, py) CELL_##name = number,
@@ -309,6 +311,7 @@ struct cell_space_options {
 	/*
 	 * Also search tools and workflows by meaning, with an OpenAI-compatible embeddings endpoint (its whole URL,
 	 * ".../v1/embeddings"); NULL: by words only.  Names, descriptions and the beginning of sources are sent to it.
+	 * "builtin:FOLDER": with the model in this folder (cell_model_install()), computed in this process; nothing is sent.
 	 */
 	const char *embeddings_url;
 	const char *embeddings_model;
@@ -323,6 +326,11 @@ struct cell_space_options {
 	 * marked workflows may be used, and added packages do not count as the host's.  Default 0.
 	 */
 	int confined;
+	/*
+	 * Where the tokens of logins at remote MCP servers are kept (created if missing, mode 0700): a folder that no session's code can
+	 * read or write.  NULL: servers with `auth: oauth` cannot be used.
+	 */
+	const char *oauth_dir;
 };
 #define CELL_SPACE_OPTIONS_INIT                      \
 	{ .size = sizeof(struct cell_space_options), \
@@ -455,6 +463,19 @@ CELL_API int cell_transfer(const struct cell_transfer_options *opts, struct cell
 CELL_API int cell_cache_list(const char *cache_dir, char **ret_json, struct cell_error *err);
 /* Removes one, by its id.  CELL_E_BUSY: an installer is working in it. */
 CELL_API int cell_cache_remove(const char *cache_dir, const char *id, struct cell_error *err);
+/*
+ * Models for searches by meaning without a server (embeddings_url "builtin:FOLDER").  They read and write files on the calling thread; no
+ * engine is needed.  A model has the folder models_dir/name, outside of everything that code can write: the library in it runs in this process.
+ *
+ * Installs or replaces a model from files and folders (NULL-terminated): *.onnx, *tokenizer.json, libonnxruntime.so* (left out: the system's).
+ * sha256: that of the .onnx file, else it is refused; NULL: any.  *ret_json: an array of {"file", "bytes", "sha256"}; free() it.
+ */
+CELL_API int cell_model_install(const char *models_dir, const char *name, const char *const *sources, const char *sha256, char **ret_json,
+				struct cell_error *err);
+/* An array of {"name", "bytes"}; free() it. */
+CELL_API int cell_model_list(const char *models_dir, char **ret_json, struct cell_error *err);
+CELL_API int cell_model_remove(const char *models_dir, const char *name, struct cell_error *err);
+
 /* The name of a storage for display: the URL of Redis without user, password and options, any other text unchanged; free() it. */
 CELL_API char *cell_storage_shown(const char *storage);
 
@@ -496,6 +517,38 @@ CELL_API void cell_tool_call_answer_text(struct cell_tool_call *call, const char
 CELL_API void cell_tool_call_fail(struct cell_tool_call *call, const char *message);
 
 /*
+ * A model for the code: `llm.query(prompt, context=...)` and `llm.batch([...])` (docs/llm.md).  All sessions of the space share the budget,
+ * also those that are forked.  fn gets a call whose arguments are {"prompt": text, "context": JSON or missing, "options": object or missing,
+ * "left": {"calls", "tokens", "cost"}, null: no limit}; it is answered with JSON, {"text", "usage": {"tokens", "cost"}} or {"error", "usage"},
+ * or with a text, or fails.  An answer without usage has used call_tokens and call_cost.
+ */
+struct cell_llm {
+	size_t size;         /* sizeof(struct cell_llm) */
+	cell_tool_fn fn;     /* engine's thread; must not block, may answer later */
+	void *arg;
+	int concurrency;     /* queries that fn works on at a time; more wait */
+	int64_t max_calls;   /* -1: no limit */
+	int64_t max_tokens;  /* as fn counts them; -1: no limit */
+	double max_cost;     /* in units of the host; -1: no limit */
+	int64_t call_tokens; /* at most used by one query, reserved while it runs; 0: unknown, so running queries can exceed the limit */
+	double call_cost;    /* the same */
+};
+#define CELL_LLM_INIT { .size = sizeof(struct cell_llm), .concurrency = 8, .max_calls = -1, .max_tokens = -1, .max_cost = -1 }
+static inline void cell_llm_init(struct cell_llm *llm)
+{
+	if (!llm)
+		return;
+	memset(llm, 0, sizeof *llm);
+	llm->size = sizeof *llm;
+	llm->concurrency = 8;
+	llm->max_calls = -1;
+	llm->max_tokens = -1;
+	llm->max_cost = -1;
+}
+/* Once for a space.  What was used: cell_space_call(space, "llm.usage", ...). */
+CELL_API int cell_space_set_llm(struct cell_space *space, const struct cell_llm *llm, struct cell_error *err);
+
+/*
  * MCP servers as tools: `tools.<name>.<tool>(...)` in the code.  params_json is {"command", "args", "env", "cwd"} or
  * {"url", "headers"} (docs/mcp.md has the rest); ${VAR} in its strings is looked up with getenv_fn when the server is started,
  * which is when it is first used.  An earlier server of this name is replaced at
@@ -509,6 +562,16 @@ CELL_API int cell_space_remove_mcp(struct cell_space *space, const char *name, s
  * fail; the next use starts a server again.
  */
 CELL_API int cell_space_stop_servers(struct cell_space *space, struct cell_error *err);
+
+/*
+ * Logs in at a remote MCP server whose definition has `auth: oauth`: calls show with the link that a person has to open in a browser on this
+ * computer, and waits until it is done or timeout_ms (0: five minutes) is over.  Any thread but the engine's.  show returns 0, or -1 to give
+ * up.  scope: further scopes, separated by spaces; NULL: none.
+ */
+CELL_API int cell_space_login(struct cell_space *space, const char *name, const char *scope, int (*show)(void *arg, const char *link),
+			      void *arg, int64_t timeout_ms, struct cell_error *err);
+/* Removes the tokens.  CELL_E_NOT_FOUND: there were none. */
+CELL_API int cell_space_logout(struct cell_space *space, const char *name, struct cell_error *err);
 
 enum cell_tool_event_type {
 	CELL_TOOL_PROGRESS = 1, /* progress of a running call */
@@ -550,7 +613,7 @@ enum cell_decision { CELL_DENY, CELL_ASK, CELL_ALLOW };
 /* A call to decide on.  A NULL member means that the call has no such property. */
 struct cell_policy_subject {
 	size_t size;              /* sizeof(struct cell_policy_subject) */
-	const char *kind;         /* "tool", "shell", "install", "remove", "workflow", "artifact", "server"; NULL: "tool" */
+	const char *kind;         /* "tool", "shell", "install", "remove", "workflow", "artifact", "server", "llm"; NULL: "tool" */
 	const char *tool;
 	const char *callable;
 	const char *adapter;      /* "cli", "http", ... */
@@ -818,7 +881,8 @@ struct cell_event {
 	enum cell_event_type type;
 	uint64_t run_id; /* 0: between runs (background threads, left-over children) */
 	enum cell_stream stream; /* CHUNK */
-	const char *data; /* CHUNK: not NUL-terminated, may split a UTF-8 character; TOOL_*: JSON text */
+	const char *data; /* CHUNK: not NUL-terminated, may split a UTF-8 character; TOOL_*: JSON text; CALL_ENDED: the result as JSON
+					      text, at most 64 KiB of it, if the session was opened with call_results; else NULL */
 	size_t size;
 	const struct cell_mime_part *parts; /* DISPLAY */
 	size_t n_parts;
@@ -982,6 +1046,32 @@ struct cell_session_options {
 	 * If the call ends with it, the copy takes the kernel's place, and what it has written and asked for meanwhile follows; else it is dropped.
 	 */
 	int speculate;
+	/*
+	 * subprocess, sandbox: a folder for cell_session_hibernate() and `resume`, which code must not be able to write to; NULL: none.  It is
+	 * created if it is missing.
+	 */
+	const char *saved_dir;
+	const char *saved_owner; /* a saved session is woken only for the same owner (a user, a token); NULL: "" */
+	const char *saved_key; /* 64 hexadecimal digits: saved sessions are encrypted (AES-256-GCM); NULL: they are not */
+	const char *saved_notes; /* a JSON object of the caller's, kept with the saved session; NULL: {} */
+	/*
+	 * The id of a saved session, which this one continues and whose id it has.  CELL_E_NOT_FOUND: there is none, or it is another owner's;
+	 * CELL_E_CONFLICT: it is awake elsewhere; CELL_E_DIFFERS: interpreter, files, executor or working directory are not those that it
+	 * was saved with; CELL_E_DAMAGED: its files were changed.
+	 */
+	const char *resume;
+	int call_results; /* 1: CELL_EVENT_CALL_ENDED of a call that succeeded has its result in `data` */
+	/*
+	 * sandbox, at level full: an absolute path at which the code sees its working directory too, and that is its cwd, "/home/user" for
+	 * example.  NULL: none.  Refused where the sandbox shows something else there.
+	 */
+	const char *workspace_path;
+	int tables; /* 1: a DataFrame gets a further MIME part, "application/vnd.workcell.table+json", if it has at most 100,000 cells */
+	/*
+	 * subprocess, sandbox: for front ends of Jupyter (docs/jupyter.md).  Displays have a further part that says what kind of message they
+	 * are, comms work, and `input()` is a question to the receiver of events (CELL_GATE_QUESTIONS): tool "input()", content {"value"}.
+	 */
+	int notebook;
 };
 #define CELL_SESSION_OPTIONS_INIT                      \
 	{ .size = sizeof(struct cell_session_options), \
@@ -1014,6 +1104,7 @@ static inline void cell_session_options_init(struct cell_session_options *opts)
 #define CELL_GATE_REMOVES 32u /* deps.remove */
 #define CELL_GATE_ARTIFACTS 64u /* artifacts.save, artifacts.delete */
 #define CELL_GATE_SERVERS 128u /* registration of an MCP server */
+#define CELL_GATE_LLM 256u /* llm.query */
 
 /*
  * Checks these options without starting anything.  is_open: a listener on this machine requires no token; refused if calls may
@@ -1062,6 +1153,12 @@ static inline void cell_run_options_init(struct cell_run_options *opts)
  */
 CELL_API int cell_session_run(struct cell_session *session, const char *code, size_t size, const struct cell_run_options *opts,
 			      struct cell_result **ret_result, struct cell_error *err);
+/*
+ * The variables of the session: {"variables": [{"name", "type", "size" (bytes of the value itself), "preview"}], "more"}; free() it.  At most 1000,
+ * and no code of the session runs for it.  The kernel answers, so treat it as output of the code.  CELL_E_BUSY while a cell runs;
+ * CELL_E_UNAVAILABLE for the executor `jupyter`.
+ */
+CELL_API int cell_session_variables(struct cell_session *session, char **ret_json, struct cell_error *err);
 /*
  * Completions for a person who types: `before` is the code before the cursor.  *ret_json is {"prefix", "matches", "more"}: the end of that
  * code, names that begin with it, and how many others were left out; free() it.  The kernel answers, so treat it as output of the code.  It
@@ -1191,6 +1288,9 @@ struct cell_batch_options {
 	int64_t timeout_ms; /* of each run; 0: the session's timeout; -1: no limit */
 	const int64_t *timeouts_ms; /* one for each run; NULL: timeout_ms for all */
 	int drop; /* as in cell_fork_options */
+	/* Limits of each run below the session's, as in cell_session_limit(), and one for each run; 0, NULL: those. */
+	int64_t memory_bytes, max_output_bytes;
+	const int64_t *memories_bytes, *max_outputs_bytes;
 };
 #define CELL_BATCH_OPTIONS_INIT { .size = sizeof(struct cell_batch_options), .concurrency = 8 }
 static inline void cell_batch_options_init(struct cell_batch_options *opts)
@@ -1222,6 +1322,27 @@ CELL_API int cell_batch_next(struct cell_batch *batch, size_t *ret_i, struct cel
 /* Cancels the runs that have not ended, and waits for their end.  NULL is allowed; no other call may be under way. */
 CELL_API void cell_batch_destroy(struct cell_batch *batch);
 
+/*
+ * Writes the session to `saved_dir` and ends its kernel; the session stays open, and its next use wakes it.  Waits for the cell that runs.
+ * A JSON object (docs/durable.md): "session_id", "bytes" of its memory that were written now, "stored_bytes", "cells", "not_carried":
+ * [{"kind", "name", "variables"}].  free() it.  NULL: err has the reason, and the session goes on as it was.  After cell_session_close()
+ * any engine that shares the folder can wake it with `resume`.
+ */
+CELL_API char *cell_session_hibernate(struct cell_session *session, struct cell_error *err);
+/*
+ * The sessions of this owner in a folder, the latest first: a JSON array of {"session_id", "saved_ms" (since 1970), "cells", "executor", "workspace",
+ * "bytes", "awake", "notes"}.  free() it.  owner, key: as `saved_owner` and `saved_key`.  Blocks for the disk.
+ */
+CELL_API char *cell_saved_list(const char *dir, const char *owner, const char *key, struct cell_error *err);
+/* Removes one.  CELL_E_NOT_FOUND: there is none, or it is another owner's; CELL_E_CONFLICT: it is awake. */
+CELL_API int cell_saved_remove(const char *dir, const char *owner, const char *key, const char *id, struct cell_error *err);
+
+/*
+ * Lowers limits of a session whose kernel was forked or is ready; a reset or the kernel's death ends that of memory.  memory_bytes: what each
+ * of its processes may allocate beyond what it has now, then the code gets a MemoryError; CELL_E_UNSUPPORTED: the executor cannot (`subprocess`
+ * and `sandbox` can).  max_output_bytes: as the session's option.  0: as it is.
+ */
+CELL_API int cell_session_limit(struct cell_session *session, int64_t memory_bytes, int64_t max_output_bytes, struct cell_error *err);
 CELL_API int cell_session_drop_point(struct cell_session *session, const char *name, struct cell_error *err);
 /*
  * The points, the latest first: a JSON array of {"name", "cell" (number of cells run before it),
@@ -1305,7 +1426,8 @@ CELL_API int cell_folder_unpack(const char *folder, int fd, size_t *ret_left_out
 
 /*
  * Programs that run where the session's code runs, and as confined as that: the same executor, files, network, limits (which apply to code
- * and commands together) and variables (docs/commands.md).  The executors subprocess and sandbox have them; CELL_E_UNSUPPORTED for the others.
+ * and commands together) and variables (docs/commands.md).  The executors subprocess and sandbox have them, remote and
+ * container pass them on to their server; CELL_E_UNSUPPORTED for the others.
  * A command does not wait for a cell.  It ends with the kernel that the session had when it was started: with a reset, a rewind, the
  * kernel's death and the end of the session.  It is described for some minutes after its end.  Not from callbacks.
  */
@@ -1580,6 +1702,121 @@ CELL_API void cell_mcp_server_stop(struct cell_mcp_server *server);
 CELL_API void cell_mcp_server_destroy(struct cell_mcp_server *server); /* NULL is allowed */
 /* cell_mcp_server_listen() is with the session server, below: it takes the same options. */
 
+/*
+ * Tools, resources and prompts of the program itself, besides those of the server (docs/mcp-server.md#in-c).  They can be offered and
+ * withdrawn at any time, from any thread; clients that listen are told.
+ *
+ * A function is called on a thread of the server's, several at once, and may block.  It answers the call and returns 0, or returns -1 with
+ * the error set: for a tool a result that says so, else a protocol error.  After cell_mcp_server_withdraw() a function may still be at work for
+ * a call that came before.
+ */
+struct cell_mcp_call;
+typedef int (*cell_mcp_fn)(void *arg, struct cell_mcp_call *call, struct cell_error *err);
+
+struct cell_offered_tool {
+	size_t size; /* sizeof(struct cell_offered_tool) */
+	const char *name; /* letters, digits, '_', '-', '.'; at most 128; not one of the server's own tools */
+	const char *title, *description; /* NULL: none */
+	const char
+		*input_schema; /* JSON Schema of an object; NULL: any arguments.  Outermost names and types are checked before the call */
+	const char *output_schema; /* JSON Schema; NULL: none */
+	const char *annotations; /* a JSON object: "readOnlyHint", ...; NULL: none */
+	const char
+		*scope; /* only for tokens with this scope ("read", "run", "approve", "admin", "metrics"); NULL: for all.  Pipes have all */
+	const char *principal; /* only for this one: the name of a token, or "stdio"; NULL: for all.  To others it does not exist */
+	cell_mcp_fn fn; /* policy, approvals, middlewares and audit log see each call as a tool of this name, adapter "host" */
+	void *arg;
+};
+#define CELL_OFFERED_TOOL_INIT { .size = sizeof(struct cell_offered_tool) }
+static inline void cell_offered_tool_init(struct cell_offered_tool *tool)
+{
+	if (!tool)
+		return;
+	memset(tool, 0, sizeof *tool);
+	tool->size = sizeof *tool;
+}
+CELL_API int cell_mcp_server_offer_tool(struct cell_mcp_server *server, const struct cell_offered_tool *tool, struct cell_error *err);
+
+struct cell_offered_resource {
+	size_t size; /* sizeof(struct cell_offered_resource) */
+	const char *uri; /* "app://settings", or a template with variables: "app://users/{id}"; {+path} also matches '/' */
+	const char *name; /* NULL: the URI */
+	const char *title, *description, *mime_type; /* NULL: none */
+	const char *annotations; /* a JSON object: "audience", "priority", "lastModified"; NULL: none */
+	const char
+		*scope; /* only for tokens with this scope ("read", "run", "approve", "admin", "metrics"); NULL: for all.  Pipes have all */
+	const char *principal; /* only for this one: the name of a token, or "stdio"; NULL: for all.  To others it does not exist */
+	cell_mcp_fn fn; /* reads it; the arguments are the values of the template's variables */
+	cell_mcp_fn
+		complete; /* suggests values: arguments {"argument": name, "value": text so far}; answers {"values": [...]}; NULL: none */
+	void *arg;
+};
+#define CELL_OFFERED_RESOURCE_INIT { .size = sizeof(struct cell_offered_resource) }
+static inline void cell_offered_resource_init(struct cell_offered_resource *resource)
+{
+	if (!resource)
+		return;
+	memset(resource, 0, sizeof *resource);
+	resource->size = sizeof *resource;
+}
+CELL_API int cell_mcp_server_offer_resource(struct cell_mcp_server *server, const struct cell_offered_resource *resource,
+					    struct cell_error *err);
+/* Tells the clients that subscribed to this URI. */
+CELL_API int cell_mcp_server_resource_changed(struct cell_mcp_server *server, const char *uri, struct cell_error *err);
+
+struct cell_offered_prompt {
+	size_t size; /* sizeof(struct cell_offered_prompt) */
+	const char *name; /* as of a tool; before a workflow of the same name */
+	const char *title, *description; /* NULL: none */
+	const char *arguments; /* a JSON array of {"name", "description", "required"}; NULL: none */
+	const char
+		*scope; /* only for tokens with this scope ("read", "run", "approve", "admin", "metrics"); NULL: for all.  Pipes have all */
+	const char *principal; /* only for this one: the name of a token, or "stdio"; NULL: for all.  To others it does not exist */
+	cell_mcp_fn fn; /* the arguments are strings; required ones are there */
+	cell_mcp_fn complete; /* as of a resource */
+	void *arg;
+};
+#define CELL_OFFERED_PROMPT_INIT { .size = sizeof(struct cell_offered_prompt) }
+static inline void cell_offered_prompt_init(struct cell_offered_prompt *prompt)
+{
+	if (!prompt)
+		return;
+	memset(prompt, 0, sizeof *prompt);
+	prompt->size = sizeof *prompt;
+}
+CELL_API int cell_mcp_server_offer_prompt(struct cell_mcp_server *server, const struct cell_offered_prompt *prompt, struct cell_error *err);
+/* kind: "tool", "resource" (name is its URI or template) or "prompt".  CELL_E_NOT_FOUND: it is not offered. */
+CELL_API int cell_mcp_server_withdraw(struct cell_mcp_server *server, const char *kind, const char *name, struct cell_error *err);
+
+/* All of these are for the thread of the function, and until it returns. */
+CELL_API const char *cell_mcp_call_name(const struct cell_mcp_call *call); /* of the tool or prompt; of a resource its URI */
+CELL_API const char *cell_mcp_call_args(const struct cell_mcp_call *call); /* a JSON object, as the gate let it through */
+CELL_API const char *cell_mcp_call_principal(const struct cell_mcp_call *call); /* the name of the token, or "stdio" */
+CELL_API const char *cell_mcp_call_client(const struct cell_mcp_call *call); /* the client's name, as it says; "": unknown */
+/* 1: the client no longer waits; the function should return soon.  Any thread while the function runs. */
+CELL_API int cell_mcp_call_cancelled(const struct cell_mcp_call *call);
+/* For a client that wants it; progress has to grow.  total < 0: unknown; message may be NULL. */
+CELL_API void cell_mcp_call_progress(struct cell_mcp_call *call, double progress, double total, const char *message);
+/* level: "debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"; logger may be NULL. */
+CELL_API int cell_mcp_call_log(struct cell_mcp_call *call, const char *level, const char *logger, const char *data_json,
+			       struct cell_error *err);
+/*
+ * Asks the client's user, and waits.  params_json: {"message", "requestedSchema"} as in the protocol's elicitation (a form).  *ret_json:
+ * {"action": "accept", "content": {...}}, or "decline", or "cancel" (also when nobody answered in timeout_ms); free() it.
+ * CELL_E_DISABLED: the client cannot show forms.
+ */
+CELL_API int cell_mcp_call_ask(struct cell_mcp_call *call, const char *params_json, int64_t timeout_ms, char **ret_json,
+			       struct cell_error *err);
+/*
+ * The answer; the last one counts.  JSON is the result as in the protocol: {"content": [...], "structuredContent", "isError"} of a tool,
+ * {"contents": [...]} of a resource, {"description", "messages": [...]} of a prompt, {"values": [...]} of a completion.  Text is a tool's
+ * text, a resource's text, or a prompt's one message of the user.  Bytes are an image, audio or a file of a tool, or a resource's bytes.
+ */
+CELL_API int cell_mcp_call_answer(struct cell_mcp_call *call, const char *result_json, struct cell_error *err);
+CELL_API int cell_mcp_call_answer_text(struct cell_mcp_call *call, const char *text, size_t size, struct cell_error *err);
+CELL_API int cell_mcp_call_answer_bytes(struct cell_mcp_call *call, const void *bytes, size_t size, const char *mime_type,
+					struct cell_error *err);
+
 /* ---- the session server ----------------------------------------------------- */
 
 /* Sessions for HTTP clients (docs/server.md).  It runs on the engine's loop; one thread serves all clients. */
@@ -1696,6 +1933,16 @@ struct cell_server_options {
 	int e2b; /* 1: clients of E2B are served too, on the same address (docs/e2b.md); not with a pool */
 	struct cell_server_pool *pool; /* this is one of several servers behind one address; NULL: it is alone */
 	int worker; /* its number in the pool, from 0 */
+	/*
+	 * 1: the console for browsers is served at /console/, and the events of sessions are kept for it (docs/console.md).
+	 * CELL_E_UNAVAILABLE: this build has no console.
+	 */
+	int console;
+	const char *console_code; /* opens the console once, with the rights of the first token; NULL: none; not with a pool */
+	/* Spans and metrics are sent to this receiver of OpenTelemetry, by OTLP/HTTP: "http://127.0.0.1:4318" (docs/traces.md); NULL: none. */
+	const char *otlp;
+	const char *otlp_headers; /* "name=value,...", sent to it; NULL: none */
+	int otlp_code; /* 1: spans of cells have the code, not only its hash */
 };
 #define CELL_SERVER_OPTIONS_INIT { .size = sizeof(struct cell_server_options), .log_level = CELL_LOG_INFO }
 static inline void cell_server_options_init(struct cell_server_options *opts)
@@ -1797,7 +2044,7 @@ CELL_API int cell_client_transfer(struct cell_client *client, const char *method
 typedef void (*cell_client_event_fn)(void *arg, const char *type, const char *data, size_t size);
 /*
  * Reads a stream of events until its end, or until tick() says so, which is called several times a second and when watched_fd (-1: none) can
- * be read.  It returns 0 to go on, 1 to end, -1 with an error; NULL: not called.
+ * be read.  It returns 0 to go on, 1 to end, 2 to go on without watched_fd until its next call, -1 with an error; NULL: not called.
  */
 CELL_API int cell_client_stream(struct cell_client *client, const char *path, cell_client_event_fn on_event, int watched_fd,
 				int (*tick)(void *arg, int readable, struct cell_error *err), void *arg, struct cell_error *err);

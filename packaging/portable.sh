@@ -57,7 +57,7 @@ EOF
 }
 
 # Without the fresh archives of libraries that are not found a feature would be left out silently: all are required.
-options="--cross-file=$out/cross.ini -Dprefer_static=true -Dlisten=enabled -Djupyter=enabled -Dredis=enabled -Dshell=enabled
+options="--cross-file=$out/cross.ini -Dprefer_static=true -Dlisten=enabled -Djupyter=enabled -Dredis=enabled -Dshell=enabled -Dconsole=enabled
 -Dnotices=$out/NOTICES"
 
 make_wheel() {

@@ -57,6 +57,8 @@ def read_page(path):
     full = os.path.join(ROOT, path)
     if os.path.isdir(full):
         return ""
+    if full.endswith(".png"):
+        return "" if os.path.isfile(full) else None
     return read(full) if os.path.isfile(full) else None
 
 

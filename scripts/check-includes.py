@@ -30,6 +30,7 @@ LEVELS = [
     ["calls"],
     ["layer"],
     ["files"],
+    ["durable"],
     ["sandbox"],
     ["egress"],
     ["spawn"],

@@ -57,6 +57,8 @@ def run(*argv, **env):
 def build(folder, *options, **env):
     global passed
     say("build %s" % folder)
+    # tests/e2e/test_new_executor.py builds a copy of the sources in another folder: with ccache, from what this build has compiled.
+    env.setdefault("CCACHE_NOHASHDIR", "1")
     if env.get("CC") == "clang" and shutil.which("ld.lld"):
         env["CC_LD"] = "lld"  # sanitizers make programs large, and ld takes three times as long for the hundred of them
     if run("scripts/build.sh", folder, "-Dwerror=true", *options, **env) == 0:
@@ -287,6 +289,20 @@ def stage_framework_smoke():
     frameworks("python/frameworks/test_smolagents.py")
 
 
+def stage_model():
+    say("searches by meaning with the real model")
+    run("scripts/model.sh", "build/model")
+    pytests("build", "tests/model")
+
+
+def stage_mcp_conformance():
+    say("the conformance suite of the Model Context Protocol, client scenarios")
+    if run("scripts/setup.sh", "conformance") != 0:
+        fail("build/conformance, from tests/mcp/conformance/package.json")
+        return
+    pytests("build", "tests/mcp/conformance", workers=2)
+
+
 def stage_pythons():
     say("the Python SDK on every CPython there is")
     pytests("build", "python/tests/test_pythons.py", WORKCELL_ALL_PYTHONS="1")
@@ -311,10 +327,9 @@ def sanitized(optimization):
 # What a cell means is the kernel's Python, which no sanitizer sees: the conformance suite has nothing to add under one. Nor can a Python
 # that knows nothing of sanitizers be the host, or leave no memory behind in one.
 UNSANITIZED = ("--ignore", "tests/e2e/test_library.py", "--ignore", "tests/e2e/test_inprocess.py")
-# C that code, clients and the network reach: sessions that die, what is parsed, the servers.
-SANITIZED_E2E = ["tests/faults", "tests/e2e/test_run.py", "tests/e2e/test_streaming.py", "tests/e2e/test_output.py", "tests/e2e/test_serve.py",
-                 "tests/e2e/test_mcp_server.py", "tests/e2e/test_mcp_client.py", "tests/e2e/test_gate.py", "tests/e2e/test_tools.py", "tests/e2e/test_sandbox.py",
-                 "tests/e2e/test_egress.py", "tests/e2e/test_remote.py", "tests/e2e/test_mcp_modern.py", "tests/e2e/test_serve_files.py",
+# C that code, clients and the network reach: sessions that die, what is parsed, the servers. `soak` runs every end-to-end test under sanitizers.
+SANITIZED_E2E = ["tests/faults", "tests/e2e/test_run.py", "tests/e2e/test_streaming.py", "tests/e2e/test_serve.py", "tests/e2e/test_mcp_server.py",
+                 "tests/e2e/test_mcp_client.py", "tests/e2e/test_mcp_modern.py", "tests/e2e/test_serve_files.py",
                  "--ignore", "tests/faults/test_deno_faults.py"]
 
 
@@ -428,12 +443,38 @@ def stage_packages():
 
 
 def stage_browser():
-    """The server's page in Chromium, which is larger than all else that tests need."""
-    say("/docs in a browser")
+    global passed
+    say("the console and /docs in a browser")
     if not shutil.which("chromium-headless-shell") and not shutil.which("chromium"):
         notes_not_run.append("tests/browser: install chromium-headless-shell")
         return
-    pytests("build", "tests/browser")
+    # axe and the compiler that checks the console's types, beside its sources.
+    node = os.path.join(ROOT, "build", "node", "bin")
+    path = os.pathsep.join([node, os.environ.get("PATH", "")])
+    console = os.path.join(ROOT, "console")
+    if subprocess.run(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--silent"], cwd=console, env=dict(os.environ, PATH=path)).returncode != 0:
+        fail("console/node_modules, from console/package-lock.json")
+        return
+    if subprocess.run(["node", "node_modules/typescript/bin/tsc", "--noEmit"], cwd=console, env=dict(os.environ, PATH=path)).returncode == 0:
+        passed += 1
+    else:
+        fail("the types of the console")
+    pytests("build", "tests/browser", workers=0)
+
+
+def stage_jupyter():
+    """Workcell as a kernel of Jupyter's own programs, and of JupyterLab in Chromium."""
+    say("Jupyter's programs, with Workcell's kernel")
+    if run("scripts/setup.sh", "jupyter") != 0:
+        fail("setup of build/jupyter-venv")
+        return
+    pytests("build", "tests/jupyter", python=os.path.join(ROOT, "build", "jupyter-venv", "bin", "python"), workers=0)
+
+
+def stage_documents():
+    """Tools from OpenAPI documents that packages of npm carry."""
+    say("tools from OpenAPI documents of real services")
+    pytests("build", "tests/documents", workers=0)
 
 
 EMULATED = "build/portable/aarch64"
@@ -478,7 +519,7 @@ TIERS = {
     "check": [stage_gcc, stage_checks, stage_quick_unit, stage_smoke],
     "test": [stage_gcc, stage_checks, stage_unit, stage_e2e, stage_holes, stage_asan, stage_fuzz, stage_tsan, stage_containers, stage_sdk, stage_valkey,
              stage_framework_smoke],
-    "soak": [stage_gcc, stage_analyze, stage_pythons, stage_large_files, stage_sanitized_e2e, stage_long_fuzz, stage_races, stage_vm, stage_browser, stage_packages, stage_aarch64, stage_frameworks],
+    "soak": [stage_gcc, stage_analyze, stage_pythons, stage_large_files, stage_sanitized_e2e, stage_long_fuzz, stage_races, stage_vm, stage_browser, stage_packages, stage_aarch64, stage_frameworks, stage_model, stage_mcp_conformance, stage_jupyter, stage_documents],
 }
 STAGES = {stage.__name__[len("stage_"):]: stage for stages in TIERS.values() for stage in stages}
 # Of the tier `test`: what comes first, and then lines of stages side by side. Only the main one runs ninja in the folder `build`.

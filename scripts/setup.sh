@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes this machine ready to build Workcell:  scripts/setup.sh [run|test|bench|package|frameworks]
+# Makes this machine ready to build Workcell:  scripts/setup.sh [run|test|bench|package|frameworks|jupyter|conformance]
 #
 #   run     compiler, build tools and libraries (the default)
 #   test    also sanitizers, cmocka, a venv with what the tests compare against, in build/venv, and MCP servers in
@@ -8,6 +8,8 @@
 #   package the same as run, and what makes packages for other machines: a venv with Zig's compiler and meson-python, in
 #           build/portable/venv, tools that configure libraries, debootstrap for the tests of packages
 #   frameworks a venv with the agent frameworks that the Python package has adapters for, in build/frameworks-venv; after `test`
+#   conformance the conformance suite of MCP, in build/conformance; after `test`
+#   jupyter a venv with JupyterLab, nbclient and papermill, in build/jupyter-venv, and Chromium with its driver; after `test`
 #
 # Installs only what is missing and does nothing when all is there, so `make` can call it every time.
 # On systems without apt it prints what is needed and goes on if the tools are found.
@@ -17,9 +19,9 @@ cd "$(dirname "$0")/.."
 
 purpose=${1:-run}
 case $purpose in
-run | test | bench | package | frameworks) ;;
+run | test | bench | package | frameworks | jupyter | conformance) ;;
 *)
-	echo "setup: usage: scripts/setup.sh [run|test|bench|package|frameworks]" >&2
+	echo "setup: usage: scripts/setup.sh [run|test|bench|package|frameworks|jupyter|conformance]" >&2
 	exit 2
 	;;
 esac
@@ -39,12 +41,17 @@ package)
 		packages="$packages docker.io systemd-container chromium-headless-shell"
 	fi
 	;;
+jupyter)
+	packages="$packages python3-venv chromium-headless-shell"
+	;;
 test | bench)
 	# Sanitizers and fuzzing with readable reports, unit tests, kill -9 at a chosen system call, and a venv for pytest
 	# and ipykernel.
 	packages="$packages clang lld llvm libcmocka-dev strace python3-venv python3-pip"
 	# The public header in C++.
 	packages="$packages g++"
+	# One test builds a copy of the sources; with this, from what has been compiled already.
+	packages="$packages ccache"
 	# Storage in Redis, on servers that the tests start.  The server's program is in this package; redis-server would add
 	# a service that runs by itself.
 	packages="$packages redis-tools openssl"
@@ -196,6 +203,37 @@ make_node() {
 	echo "$wanted" >"$node/.packages"
 }
 
+# The conformance suite of MCP, with a Node of its own: it needs a newer one than Debian's.
+make_conformance() {
+	folder=build/conformance
+	if cmp -s tests/mcp/conformance/package.json "$folder/.packages"; then
+		return 0
+	fi
+	say "making $folder from tests/mcp/conformance/package.json"
+	rm -rf "$folder"
+	mkdir -p "$folder"
+	cp tests/mcp/conformance/package.json "$folder/"
+	# Only the package `node` runs a script while it is installed: it gets the program for this machine.
+	(cd "$folder" && npm install --silent --no-audit --no-fund --no-package-lock)
+	cp tests/mcp/conformance/package.json "$folder/.packages"
+}
+
+# The compiler of the TypeScript client.
+make_typescript() {
+	folder=build/typescript
+	wanted=$(cat typescript/package.json typescript/package-lock.json | sha256sum)
+	if [ -d "$folder/node_modules" ] && [ "$(cat "$folder/.packages" 2>/dev/null)" = "$wanted" ]; then
+		return 0
+	fi
+	say "making $folder from typescript/package-lock.json: the compiler of the TypeScript client"
+	rm -rf "$folder"
+	mkdir -p "$folder"
+	cp typescript/package.json typescript/package-lock.json "$folder/"
+	# npm is beside the node of make_node() only where the machine has none that is new enough.
+	(PATH="$PWD/build/node/bin:$PATH" && cd "$folder" && npm ci --silent --no-audit --no-fund --ignore-scripts)
+	echo "$wanted" >"$folder/.packages"
+}
+
 # Deno and Pyodide for the `deno` executor, where the library looks for them.  Others get them with `workcell doctor --fix deno`.
 make_deno() {
 	version=$(sed -n 's/^#define CELL_DENO_VERSION "\(.*\)".*/\1/p' src/executors/deno/deno.h)
@@ -218,6 +256,7 @@ if [ -n "$tests" ]; then
 	make_venv build/venv scripts/test-requirements.txt \
 		"pytest, and IPython, ipykernel, numpy, pandas and matplotlib to test and compare with"
 	make_node
+	make_typescript
 	make_deno
 fi
 if [ "$purpose" = bench ]; then
@@ -226,6 +265,12 @@ fi
 if [ "$purpose" = package ]; then
 	make_venv build/portable/venv packaging/requirements.txt "Zig's compiler, meson-python and auditwheel, for packages"
 fi
+if [ "$purpose" = conformance ]; then
+	make_conformance
+fi
 if [ "$purpose" = frameworks ]; then
 	make_venv build/frameworks-venv python/frameworks/requirements.txt "agent frameworks to test the adapters with"
+fi
+if [ "$purpose" = jupyter ]; then
+	make_venv build/jupyter-venv tests/jupyter/requirements.txt "JupyterLab, nbclient, papermill and others to run notebooks with"
 fi

@@ -26,13 +26,13 @@ def call(tool, /, *, ident=5, meta=None, **arguments):
 class Listening:
     """token: of the environment; tokens: a file of several; with neither, --auth-disabled is among the flags."""
 
-    def __init__(self, *flags, token=TOKEN, tokens=None, listen="127.0.0.1:0"):
+    def __init__(self, *flags, token=TOKEN, tokens=None, listen="127.0.0.1:0", program=()):
         self.token, self.tokens = token, tokens and serving.token_file(tokens)
         if tokens:
             flags, token = (*flags, "--auth-token-file", self.tokens), None
         env = support.host_environment(**({"WORKCELL_MCP_TOKEN": token} if token else {}))
         self.stderr = tempfile.TemporaryFile()
-        self.process = support.popen([support.BIN, "mcp", "--python", support.bare_python(), "--pool", "0", "--listen", listen,
+        self.process = support.popen([*(program or (support.BIN, "mcp")), "--python", support.bare_python(), "--pool", "0", "--listen", listen,
                                       *map(str, flags)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.stderr, env=env)
         self.pid, self.spawner = self.process.pid, None
         support.wait_until(lambda: "listening on" in self.text() or self.process.poll() is not None, self.text)

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 
 import support
 
@@ -224,3 +225,57 @@ def shared(*args, **options):
     assert made.ask("GET", "/health", token=None).status == 200
     support.shared_drivers.remove(made)
     made.close()
+
+
+class Proxy:
+    """Passes bytes on, and cuts all connections when it is told to, or the first few after so many bytes."""
+
+    def __init__(self, port, cut_after=None):
+        self.port_of_server, self.cut_after, self.pairs, self.cuts = port, cut_after, [], 0
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                client = self.listener.accept()[0]
+            except OSError:
+                return
+            server = socket.create_connection(("127.0.0.1", self.port_of_server))
+            self.pairs.append((client, server))
+            for one, other, limit in ((client, server, None), (server, client, self.cut_after)):
+                threading.Thread(target=self.pump, args=(one, other, limit), daemon=True).start()
+
+    def pump(self, source, sink, limit):
+        passed = 0
+        try:
+            while True:
+                data = source.recv(16384)
+                passed += len(data)
+                if not data:
+                    break
+                if limit and passed > limit and self.cuts < 4:
+                    self.cuts += 1
+                    break
+                sink.sendall(data)
+        except OSError:
+            pass
+        for sock in (source, sink):
+            try:
+                sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def cut(self):
+        for pair in self.pairs:
+            for sock in pair:
+                try:
+                    sock.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    pass
+        self.pairs.clear()
+
+    def close(self):
+        self.listener.close()
+        self.cut()

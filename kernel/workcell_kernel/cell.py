@@ -24,7 +24,10 @@ SPECIAL = FUTURE_MASK | CO_COROUTINE  # code with one of these flags is for run_
 
 MAX_REPR = 1024 * 1024
 COMPLETE = "%%workcell_complete\n"  # as complete.py has it, which is not loaded before somebody asks
+VARIABLES = "%%workcell_variables\n"  # the same of variables.py
 SCRIPT = "%%workcell_script\n"  # the same of script.py
+NOTEBOOK = "%%workcell_notebook\n"  # the same of notebook.py
+METADATA = "application/vnd.workcell.metadata+json"  # for notebooks: the metadata of the other parts of a value
 _PLAIN = frozenset((int, str, float, bool, type(None), bytes))
 
 
@@ -57,6 +60,7 @@ class Cells:
         self.home = None  # (cwd, its real name): where each cell ends up again
         self.runs_scripts = False  # in a jail of its own without a workspace: see script.py
         self.portable = None  # (value) -> (MIME type, bytes) or None: for values that JSON cannot say
+        self.notebook = None  # (request) -> answer: what a front end of Jupyter asks besides cells (notebook.py)
         self.interrupted = bool  # the kernel's: is there an interrupt for this run?
         self.history = [""]
         self.out = {}
@@ -255,8 +259,12 @@ class Cells:
         """Runs a cell; returns (value_json, repr, mime, error): bytes or None, bytes or None, list, dict or None."""
         if source.startswith(COMPLETE):
             return self.complete(source[len(COMPLETE):])
+        if source == VARIABLES:
+            return self.list_variables()
         if source.startswith(SCRIPT):
             return self.script(source[len(SCRIPT):])
+        if self.notebook is not None and source.startswith(NOTEBOOK):
+            return self.answer_notebook(source[len(NOTEBOOK):])
         if interactive.current is not self.hooked:
             self.find_hooks()
         begun, self.begun = self.begun, None
@@ -290,6 +298,16 @@ class Cells:
             return None, None, (), errors.describe(exc)
         return found, found, (), None
 
+    def list_variables(self):
+        """Answers which variables there are. Not a cell either."""
+        try:
+            from . import variables
+
+            found = variables.answer(self.ns)
+        except BaseException as exc:
+            return None, None, (), errors.describe(exc)
+        return found, found, (), None
+
     def script(self, text):
         """Runs a program in a process of its own. Not a cell either."""
         try:
@@ -301,6 +319,26 @@ class Cells:
         except BaseException as exc:
             return None, None, (), errors.describe(exc)
         return found, found, (), None
+
+    def answer_notebook(self, text):
+        """Answers a front end of Jupyter. A cell only where it asks for one to be run without a trace."""
+        try:
+            return self.notebook(text)
+        except BaseException as exc:
+            figures.discard()
+            return None, None, (), errors.describe(exc)
+
+    def run_unnumbered(self, source, silent):
+        """A cell that leaves neither a number nor history nor a value behind."""
+        count, before = self.count, len(self.history)
+        display_module.shown.clear()
+        try:
+            has_value, value = self.execute(source)
+            figures.flush(value if has_value else None, self.interrupted)
+        finally:
+            self.count = count
+            del self.history[before:]
+        return self.present(value) if has_value and not silent else (None, None, (), None)
 
     def go_home(self):
         """Restores the session's working directory."""
@@ -328,7 +366,10 @@ class Cells:
             with values.any_digits():
                 text = repr(value)
                 try:
-                    data = display_module.normalise(display_module.mime_bundle(value)[0])
+                    data, metadata = display_module.mime_bundle(value)
+                    data = display_module.normalise(data)
+                    if metadata and self.notebook is not None:
+                        data = {**data, METADATA: metadata}
                 except Exception as exc:
                     # A class that lies about itself: its repr() has to do.
                     display_module.report_error(exc)

@@ -30,6 +30,8 @@ redirect = None
 # Set by the IPython bridge: formatter(obj, include, exclude) answers (data, metadata), or None where nothing
 # is registered that we would not find ourselves.
 formatter = None
+# Set by the kernel: DataFrames as data, too.
+tables = False
 
 _METHODS = (
     ("text/html", "_repr_html_", str),
@@ -43,6 +45,8 @@ _METHODS = (
     ("application/javascript", "_repr_javascript_", str),
 )
 
+# Modules of objects that have a form as data (charts.py).
+_CHARTED = ("matplotlib.figure", "plotly.basedatatypes", "altair", "pandas")
 # Values of exactly these types have no representation but text.
 _TEXT_ONLY = frozenset((int, str, float, bool, type(None), bytes, complex, range,
                         list, tuple, dict, set, frozenset))
@@ -72,9 +76,41 @@ def mime_bundle(obj, include=None, exclude=None):
                 _add_part(mime, kind, _attempt(method)[1], data, metadata)
         if "image/png" not in data and _wanted("image/png", include, exclude) and _is_figure(obj):
             _add_part("image/png", bytes, _attempt(_figure_png, obj)[1], data, metadata)
+    if type(obj) not in _TEXT_ONLY:
+        for module in _CHARTED:
+            if module in sys.modules:
+                _add_forms(obj, data, include, exclude)
+                break
     if "text/plain" not in data and _wanted("text/plain", include, exclude):
         data = {"text/plain": pretty(obj), **data}
+    if "text/html" in data and type(obj).__name__ == "Audio":
+        _add_sound(obj, data)
     return normalise(data), metadata
+
+
+def _add_sound(obj, data):
+    """IPython.display.Audio shows a page with the sound in it: the sound itself is for readers that have no browser."""
+    kind, sound = getattr(obj, "mimetype", None), getattr(obj, "data", None)
+    if isinstance(kind, str) and kind.startswith("audio/") and isinstance(sound, bytes):
+        data[kind] = sound
+
+
+def _add_forms(obj, data, include, exclude):
+    """Charts and tables as data. A figure without a picture has no other form either."""
+    from . import charts
+
+    is_figure = _is_figure(obj)
+    if is_figure and "image/png" not in data:
+        return
+    try:
+        forms = charts.forms(obj, tables)
+    except Exception:  # the libraries' own internals: the picture has to do
+        forms = []
+    for mime, value in forms:
+        if _wanted(mime, include, exclude):
+            data.setdefault(mime, value)
+    if is_figure and is_drawn(obj):
+        _mark_shown(obj)  # reading ticks may have changed it again
 
 
 def _wanted(mime, include, exclude):
@@ -162,7 +198,7 @@ def normalise(data):
 
 
 def _is_binary(mime):
-    return mime == "application/pdf" or (mime.startswith("image/") and not mime.endswith("+xml"))
+    return mime in ("application/pdf", "application/zip") or mime.startswith(("audio/", "video/")) or (mime.startswith("image/") and not mime.endswith("+xml"))
 
 
 # -- showing
@@ -261,6 +297,10 @@ shown = set()
 def _mark_shown(figure):
     figure.stale = False
     shown.add(figure)
+
+
+def is_drawn(figure):
+    return figure in shown
 
 
 def is_shown(figure):

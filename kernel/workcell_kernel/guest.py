@@ -13,6 +13,7 @@ from json import dumps, loads
 import _workcell
 from workcell_kernel import inproc
 
+from . import display as display_module
 from . import errors, interactive, kernel, namespaces, ns_deps, portable, rpc, streams
 from .cell import Cells
 
@@ -29,6 +30,8 @@ class Link(_workcell.Link):
 
 class Direct(rpc.Channel):
     """A call is a function call. Only tasks, of which many may wait at once, wait for messages."""
+
+    overlaps = False
 
     def __init__(self, link):
         self.direct = link
@@ -141,6 +144,8 @@ class Guest(kernel.Kernel):
             self.ask_before_commands()
         if options.get("portable"):
             self.cells.portable = portable.part
+        if options.get("tables"):
+            display_module.tables = True
         if options.get("restore_cwd"):
             self.cells.home = options["cwd"], os.getcwd()
         if "IPython" in sys.modules:

@@ -281,7 +281,7 @@ def _connect(ip):
         return formatter.format(obj, include=include, exclude=exclude)
 
     def show_in_pager(self, data, start=0, screen_lines=0, pager_cmd=None):
-        print(data.get("text/plain", "") if isinstance(data, dict) else data)
+        _interactive.page(data.get("text/plain", "") if isinstance(data, dict) else data)
 
     _display.redirect = redirect
     _display.formatter = format

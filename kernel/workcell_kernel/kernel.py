@@ -19,7 +19,7 @@ from .cell import Cells, part_bytes
 from .streams import TextOut, no_input
 
 SIGINT = 2
-INTERRUPTIBLE = (Cells.attempt.__code__, Cells.complete.__code__, Cells.script.__code__)
+INTERRUPTIBLE = (Cells.attempt.__code__, Cells.complete.__code__, Cells.script.__code__, Cells.answer_notebook.__code__)
 in_plain = getattr(_workcell, "in_plain", bool)  # Deno runs no plain cells
 own_stderr = None  # the session's, whatever the code puts into sys.stderr
 
@@ -187,7 +187,7 @@ class Kernel:
             time.tzset()
         self.session = options["session"]
         _workcell.title("workcell-kernel " + self.session)
-        if options.get("namespaces") or options.get("gate_shell") or options.get("sessions"):
+        if options.get("namespaces") or options.get("gate_shell") or options.get("sessions") or options.get("notebook"):
             from . import rpc
 
             self.channel = rpc.Channel(_workcell, self.fd)
@@ -201,12 +201,17 @@ class Kernel:
             self.ask_before_commands()
         if options.get("shell_escape"):
             guard.install()
+        if options.get("notebook"):
+            from . import notebook
+
+            notebook.install(self.cells, self.channel, publish)
         if options.get("undo"):
             from .pure import changes_nothing
 
             self.is_pure = changes_nothing
         if options.get("portable"):
             self.cells.portable = portable.part
+        display_module.tables = bool(options.get("tables"))
         try:
             os.chdir(options["cwd"])
             self.workspace = options["cwd"]
@@ -345,7 +350,7 @@ class Kernel:
 
         fds = _workcell.take_fds()
         if options.get("image"):
-            return self.save_image(ident, fds, options["drop"])
+            return self.save_image(ident, fds, options)
         alone = _workcell.is_alone(*fds)
         held = None if alone else branch.held_things(self, options["drop"], fds)
         if not held and options.get("speculate"):
@@ -372,20 +377,26 @@ class Kernel:
         _workcell.send(_workcell.FORKED, ident, answer)
         return False
 
-    def save_image(self, ident, fds, drop):
+    def save_image(self, ident, fds, options):
         """Writes the memory to a file. A kernel that loads it continues here too, and answers with READY."""
         from . import branch, carry
 
+        drop, saves = options["drop"], options.get("save")
         alone = _workcell.is_alone(*fds)
         answer = {"held": None if alone else branch.held_things(self, drop, fds)}
+        in_jail = self.confinement is not None and self.confinement.in_jail
         if not answer["held"]:
             try:
                 branch.begin_randomness()
                 carried = carry.Carried(self, fds, drop, alone)
-                if self.confinement is not None and self.confinement.in_jail:
+                if in_jail:
                     carried.take_files(drop)
+                if saves:
+                    from . import held
+
+                    answer["left"] = held.left_behind(self, fds, alone, carried)
                 answer["held"] = carried.held
-                uses = None if carried.held else _workcell.image_save(fds[0], limits.limits.get("memory", 0))
+                uses = None if carried.held else _workcell.image_save(fds[0], limits.limits.get("memory", 0), in_jail)
                 if not carried.held and uses is None:
                     options = loads(_workcell.image_given())
                     branch.continue_from_image(self, carried, options)
@@ -408,10 +419,12 @@ class Kernel:
         error = self.confinement.finish(session or b"") if self.confinement is not None else None
         if not error:
             options["skipped"] = self.confinement.skipped if self.confinement is not None else []
+            inodes = options.pop("inodes", None) or [os.fstat(fd).st_ino for fd in fds]
+            in_jail = self.confinement is not None and self.confinement.in_jail
             try:
-                _workcell.image_load(fds, dumps(options).encode())
+                _workcell.image_load(fds, dumps(options).encode(), inodes, in_jail)
             except OSError as exc:
-                error = {"message": "the state could not be loaded: %s" % exc}
+                error = {"message": "the state could not be loaded: %s" % why_not(exc)}
         _workcell.send(_workcell.READY, 0, dumps({"error": error}).encode())
 
     def send_ready(self):
@@ -501,6 +514,15 @@ class Kernel:
             gc.collect()
         finally:
             os._exit(0)
+
+
+def why_not(exc):
+    """Of an image that this kernel cannot continue from."""
+    if exc.filename is not None and exc.errno in (errno.ESTALE, errno.ENOENT):
+        return "%s is not the file that it was saved with" % exc.filename
+    if exc.errno == errno.EXDEV:
+        return "it was saved with another version of Linux"
+    return exc
 
 
 def load_all():

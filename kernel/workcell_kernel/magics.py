@@ -451,10 +451,14 @@ def _pinfo(ip, line, source):
     if not found:
         print("Object `%s` not found." % name)
         return
+    _interactive.page(description(obj, name, source))
+
+
+def description(obj, name, source):
+    """What ``name?`` shows, as text."""
     fields = _describe(obj, name, source)
     width = max(len(title) for title, _ in fields) + 2
-    for title, text in fields:
-        print(((title + ":") + text) if text.startswith("\n") else (title + ":").ljust(width) + text)
+    return "\n".join(((title + ":") + text) if text.startswith("\n") else (title + ":").ljust(width) + text for title, text in fields)
 
 
 @magic("line", "pinfo", verbatim=True)

@@ -1,6 +1,6 @@
-"""The namespaces ``tools``, ``workflows``, ``skills``, ``artifacts``, ``deps`` and ``sessions`` of code in a session.
+"""The namespaces ``tools``, ``workflows``, ``skills``, ``artifacts``, ``deps``, ``sessions`` and ``llm`` of code in a session.
 
-One file each: ns_tools.py, ns_workflows.py, ns_artifacts.py, ns_deps.py, ns_sessions.py; their exceptions are in ns_errors.py, the way
+One file each: ns_tools.py, ns_workflows.py, ns_artifacts.py, ns_deps.py, ns_sessions.py, ns_llm.py; their exceptions are in ns_errors.py, the way
 to the host is rpc.py. Here they are put together. Only a channel with call(), call_async(), transfer() and notify() is
 needed, so they serve every kind of kernel.
 """
@@ -9,11 +9,12 @@ from . import interactive
 from .ns_artifacts import ArtifactMeta, ArtifactsNamespace
 from .ns_deps import DepsNamespace, SyncResult
 from .ns_errors import EXPORTED
+from .ns_llm import LlmNamespace
 from .ns_sessions import SessionsNamespace
 from .ns_tools import ToolsNamespace
 from .ns_workflows import WorkflowsNamespace
 
-NAMES = ("tools", "workflows", "skills", "artifacts", "deps", "sessions")
+NAMES = ("tools", "workflows", "skills", "artifacts", "deps", "sessions", "llm")
 
 _installed = None  # (channel, run_coroutine, only_sessions), for restore()
 
@@ -27,6 +28,7 @@ def make(channel, run_coroutine=None):
         "skills": workflows,
         "artifacts": ArtifactsNamespace(channel),
         "deps": DepsNamespace(channel),
+        "llm": LlmNamespace(channel),
         **make_sessions(channel),
     }
     spaces.update(EXPORTED)

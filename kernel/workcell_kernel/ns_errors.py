@@ -88,13 +88,21 @@ class ChildError(NamespaceError):
     result = None
 
 
+class LlmError(NamespaceError):
+    """A query of ``llm`` failed."""
+
+
+class LlmBudgetError(LlmError):
+    """The budget of ``llm`` is spent."""
+
+
 SkillError = WorkflowError
 
 EXPORTED = {
     cls.__name__: cls
     for cls in (CodeModeError, RPCError, RPCTransportError, NamespaceError, ToolError, ToolNotFoundError, ToolCallError, ToolTimeoutError,
                 ApprovalRejectedError, ApprovalTimeoutError, WorkflowError, ArtifactError, ArtifactNotFoundError, DepsError, RuntimeDepsDisabledError,
-                ChildError)
+                ChildError, LlmError, LlmBudgetError)
 }
 for _cls in EXPORTED.values():
     _cls.__module__ = "__main__"  # where code finds them, and no module name in front of the message
@@ -107,6 +115,7 @@ _NAMESPACES = {
     "artifacts": ArtifactError,
     "deps": DepsError,
     "sessions": ChildError,
+    "llm": LlmError,
 }
 # For hosts that give only a code.
 _CODES = {

@@ -251,6 +251,11 @@ class Callable(_Call):
         self._space._refresh(self._tool)
         return {written(p): p.get("description") or "" for p in self._specification().get("parameters") or ()}
 
+    def schema(self):
+        """JSON Schemas of its arguments and of its result: {"input": {...}, "output": {...} or None}."""
+        self._space._refresh(self._tool)
+        return self._space._schemas(self._tool, self._specification())
+
     def __getattr__(self, name):
         if name == "__signature__":
             self._space._refresh(self._tool)
@@ -271,7 +276,7 @@ class Callable(_Call):
                         specification.get("parameters"))
 
     def __dir__(self):
-        return ["call_async", "call_sync", "describe", "signature", "__call__", "__doc__", "__name__"]
+        return ["call_async", "call_sync", "describe", "schema", "signature", "__call__", "__doc__", "__name__"]
 
     def _path(self):
         return "%s.%s" % (self._tool, self._name)
@@ -428,6 +433,21 @@ class ToolsNamespace(_Named):
         return "<tools: %s>" % (", ".join(sorted(self._tools)) or "none")
 
     # -- what is known
+
+    def _schemas(self, tool, specification):
+        """Those of an MCP server's tool are the server's own words; others are made from the parameters."""
+        try:
+            known = self._channel.call("tools.schema", {"name": tool})[0]["tools"]
+        except CodeModeError:
+            known = ()
+        for each in known:
+            if each.get("name") == specification.get("name"):
+                return {"input": each.get("inputSchema") or {"type": "object"}, "output": each.get("outputSchema")}
+        parameters = specification.get("parameters") or ()
+        properties = {written(p): {key: p[key] for key in ("type", "description", "default", "enum") if p.get(key) is not None}
+                      for p in parameters}
+        return {"input": {"type": "object", "properties": properties, "required": [written(p) for p in parameters if p.get("required")]},
+                "output": None}
 
     def _refresh(self, name=None):
         """Asks for the tools, unless the host says that they are the ones we know.

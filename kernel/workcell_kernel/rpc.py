@@ -307,6 +307,14 @@ class Channel:
             raise self._failed(ident, exc, slot)
         return slot
 
+    overlaps = True  # several calls of one thread may be under way at once
+
+    def abandon(self, slot):
+        """Nobody will wait for this call."""
+        if slot.frame is _PENDING:
+            self._cancel(slot.ident)
+        self._forget(slot.ident)
+
     def wait(self, slot):
         ident = slot.ident
         leader, me = self._leader, get_ident()

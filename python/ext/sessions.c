@@ -40,6 +40,11 @@ static const struct option session_options[] = {
 	{ "fork_memory", OPT_INT64, offsetof(struct cell_session_options, fork_memory) },
 	{ "fork_time_ms", OPT_INT64, offsetof(struct cell_session_options, fork_time_ms) },
 	{ "speculate", OPT_INT, offsetof(struct cell_session_options, speculate) },
+	{ "saved_dir", OPT_TEXT, offsetof(struct cell_session_options, saved_dir) },
+	{ "saved_owner", OPT_TEXT, offsetof(struct cell_session_options, saved_owner) },
+	{ "saved_key", OPT_TEXT, offsetof(struct cell_session_options, saved_key) },
+	{ "saved_notes", OPT_TEXT, offsetof(struct cell_session_options, saved_notes) },
+	{ "resume", OPT_TEXT, offsetof(struct cell_session_options, resume) },
 	{ "portable_values", OPT_INT, offsetof(struct cell_session_options, portable_values) },
 	{ "trusted", OPT_LIST, offsetof(struct cell_session_options, trusted) },
 };
@@ -336,6 +341,29 @@ static PyObject *session_diff(PyObject *self, PyObject *args)
 	return text_or_error(text, &err);
 }
 
+/* variables() -> JSON */
+static PyObject *session_variables(PyObject *self, PyObject *args)
+{
+	struct cell_error err;
+	char *text = NULL;
+	(void)args;
+	if (enter(self) < 0)
+		return NULL;
+	int rc = INSIDE(self, cell_session_variables(HANDLE(self)->pointer, &text, &err));
+	return text_or_error(rc < 0 ? NULL : text, &err);
+}
+
+/* hibernate() -> JSON */
+static PyObject *session_hibernate(PyObject *self, PyObject *args)
+{
+	struct cell_error err;
+	(void)args;
+	if (enter(self) < 0)
+		return NULL;
+	char *text = INSIDE(self, cell_session_hibernate(HANDLE(self)->pointer, &err));
+	return text_or_error(text, &err);
+}
+
 struct commit_options {
 	const char *const *paths;
 	int force;
@@ -449,6 +477,129 @@ static PyObject *session_file_remove(PyObject *self, PyObject *args)
 	return none_or_error(INSIDE(self, cell_session_file_remove(HANDLE(self)->pointer, path, recursive, &err)), &err);
 }
 
+static const struct option command_fields[] = {
+	{ "argv", OPT_LIST, offsetof(struct cell_command_options, argv) },
+	{ "line", OPT_TEXT, offsetof(struct cell_command_options, line) },
+	{ "env", OPT_LIST, offsetof(struct cell_command_options, env) },
+	{ "cwd", OPT_TEXT, offsetof(struct cell_command_options, cwd) },
+	{ "tag", OPT_TEXT, offsetof(struct cell_command_options, tag) },
+	{ "timeout_ms", OPT_INT64, offsetof(struct cell_command_options, timeout_ms) },
+	{ "want_stdin", OPT_INT, offsetof(struct cell_command_options, want_stdin) },
+	{ "drops", OPT_INT, offsetof(struct cell_command_options, drops) },
+	{ "tty", OPT_INT, offsetof(struct cell_command_options, tty) },
+	{ "rows", OPT_INT, offsetof(struct cell_command_options, rows) },
+	{ "cols", OPT_INT, offsetof(struct cell_command_options, cols) },
+};
+
+/* command_start({...}) -> id */
+static PyObject *session_command_start(PyObject *self, PyObject *args)
+{
+	struct cell_command_options options = CELL_COMMAND_OPTIONS_INIT;
+	char id[CELL_COMMAND_ID_SIZE];
+	struct cell_error err;
+	PyObject *dict, *keep = NULL;
+	if (!PyArg_ParseTuple(args, "O", &dict) || fill_options(dict, command_fields, COUNT(command_fields), &options, &keep) < 0)
+		return NULL;
+	int rc = enter(self) < 0 ? 1 : INSIDE(self, cell_session_command_start(HANDLE(self)->pointer, &options, id, &err));
+	Py_XDECREF(keep);
+	if (rc < 0)
+		raise_error(&err);
+	return rc ? NULL : PyUnicode_FromString(id);
+}
+
+/* command_read(id, position, wait_ms) -> (is_stderr, bytes, next position, dropped, ended, exit code) */
+static PyObject *session_command_read(PyObject *self, PyObject *args)
+{
+	struct cell_command_output output = CELL_COMMAND_OUTPUT_INIT;
+	struct cell_error err;
+	const char *id;
+	long long position, wait_ms;
+	char buffer[32768];
+	if (!PyArg_ParseTuple(args, "sLL", &id, &position, &wait_ms) || enter(self) < 0)
+		return NULL;
+	if (INSIDE(self, cell_session_command_read(HANDLE(self)->pointer, id, position, wait_ms, buffer, sizeof buffer, &output, &err)) <
+	    0) {
+		raise_error(&err);
+		return NULL;
+	}
+	return Py_BuildValue("(iy#LLii)", output.stream == CELL_STDERR, buffer, (Py_ssize_t)output.bytes, (long long)output.position,
+			     (long long)output.dropped, output.ended, output.exit_code);
+}
+
+/* command_write(id, bytes) */
+static PyObject *session_command_write(PyObject *self, PyObject *args)
+{
+	struct cell_error err;
+	const char *id, *bytes;
+	Py_ssize_t size;
+	if (!PyArg_ParseTuple(args, "sy#", &id, &bytes, &size) || enter(self) < 0)
+		return NULL;
+	return none_or_error(INSIDE(self, cell_session_command_write(HANDLE(self)->pointer, id, bytes, (size_t)size, &err)), &err);
+}
+
+/* command_close_stdin(id) */
+static PyObject *session_command_close_stdin(PyObject *self, PyObject *args)
+{
+	struct cell_error err;
+	const char *id;
+	if (!PyArg_ParseTuple(args, "s", &id) || enter(self) < 0)
+		return NULL;
+	return none_or_error(INSIDE(self, cell_session_command_close_stdin(HANDLE(self)->pointer, id, &err)), &err);
+}
+
+/* command_signal(id, number) */
+static PyObject *session_command_signal(PyObject *self, PyObject *args)
+{
+	struct cell_error err;
+	const char *id;
+	int number;
+	if (!PyArg_ParseTuple(args, "si", &id, &number) || enter(self) < 0)
+		return NULL;
+	return none_or_error(INSIDE(self, cell_session_command_signal(HANDLE(self)->pointer, id, number, &err)), &err);
+}
+
+/* command_resize(id, rows, cols) */
+static PyObject *session_command_resize(PyObject *self, PyObject *args)
+{
+	struct cell_error err;
+	const char *id;
+	int rows, cols;
+	if (!PyArg_ParseTuple(args, "sii", &id, &rows, &cols) || enter(self) < 0)
+		return NULL;
+	return none_or_error(INSIDE(self, cell_session_command_resize(HANDLE(self)->pointer, id, rows, cols, &err)), &err);
+}
+
+/* command_describe(id or None: all) -> JSON */
+static PyObject *session_command_describe(PyObject *self, PyObject *args)
+{
+	struct cell_error err;
+	const char *id;
+	if (!PyArg_ParseTuple(args, "z", &id) || enter(self) < 0)
+		return NULL;
+	char *text = INSIDE(self, cell_session_command_describe(HANDLE(self)->pointer, id, &err));
+	return text_or_error(text, &err);
+}
+
+/* command_drop(id) */
+static PyObject *session_command_drop(PyObject *self, PyObject *args)
+{
+	struct cell_error err;
+	const char *id;
+	if (!PyArg_ParseTuple(args, "s", &id) || enter(self) < 0)
+		return NULL;
+	return none_or_error(INSIDE(self, cell_session_command_drop(HANDLE(self)->pointer, id, &err)), &err);
+}
+
+/* limit(memory bytes, output bytes) */
+static PyObject *session_limit(PyObject *self, PyObject *args)
+{
+	struct cell_error err;
+	long long memory, output;
+	if (!PyArg_ParseTuple(args, "LL", &memory, &output) || enter(self) < 0)
+		return NULL;
+	return none_or_error(INSIDE(self, cell_session_limit(HANDLE(self)->pointer, memory, output, &err)), &err);
+}
+
 /* become(session) */
 static PyObject *session_become(PyObject *self, PyObject *args)
 {
@@ -545,6 +696,8 @@ PyMethodDef session_methods[] = {
 	{ "fork", session_fork, METH_VARARGS, NULL },
 	{ "checkpoint", session_checkpoint, METH_VARARGS, NULL },
 	{ "rewind", session_rewind, METH_VARARGS, NULL },
+	{ "hibernate", session_hibernate, METH_NOARGS, NULL },
+	{ "variables", session_variables, METH_NOARGS, NULL },
 	{ "diff", session_diff, METH_VARARGS, NULL },
 	{ "commit", session_commit, METH_VARARGS, NULL },
 	{ "discard", session_discard, METH_NOARGS, NULL },
@@ -553,6 +706,15 @@ PyMethodDef session_methods[] = {
 	{ "file_put", session_file_put, METH_VARARGS, NULL },
 	{ "file_make_folder", session_file_make_folder, METH_VARARGS, NULL },
 	{ "file_remove", session_file_remove, METH_VARARGS, NULL },
+	{ "command_start", session_command_start, METH_VARARGS, NULL },
+	{ "command_read", session_command_read, METH_VARARGS, NULL },
+	{ "command_write", session_command_write, METH_VARARGS, NULL },
+	{ "command_close_stdin", session_command_close_stdin, METH_VARARGS, NULL },
+	{ "command_signal", session_command_signal, METH_VARARGS, NULL },
+	{ "command_resize", session_command_resize, METH_VARARGS, NULL },
+	{ "command_describe", session_command_describe, METH_VARARGS, NULL },
+	{ "command_drop", session_command_drop, METH_VARARGS, NULL },
+	{ "limit", session_limit, METH_VARARGS, NULL },
 	{ "become", session_become, METH_VARARGS, NULL },
 	{ "drop_point", session_drop_point, METH_VARARGS, NULL },
 	{ "points", session_points, METH_NOARGS, NULL },

@@ -14,6 +14,7 @@ static const struct option space_options[] = {
 	{ "python", OPT_TEXT, offsetof(struct cell_space_options, python) },
 	{ "venv_dir", OPT_TEXT, offsetof(struct cell_space_options, venv_dir) },
 	{ "cache_dir", OPT_TEXT, offsetof(struct cell_space_options, cache_dir) },
+	{ "oauth_dir", OPT_TEXT, offsetof(struct cell_space_options, oauth_dir) },
 	{ "index_url", OPT_TEXT, offsetof(struct cell_space_options, index_url) },
 	{ "wheel_dir", OPT_TEXT, offsetof(struct cell_space_options, wheel_dir) },
 	{ "python_version", OPT_TEXT, offsetof(struct cell_space_options, python_version) },
@@ -226,6 +227,29 @@ static PyObject *space_add_tool(PyObject *self, PyObject *args)
 	return none_or_error(INSIDE(self, cell_space_add_tool(HANDLE(self)->pointer, &tool, &err)), &err);
 }
 
+/* set_llm(port, token, concurrency, max_calls, max_tokens, max_cost, call_tokens, call_cost) */
+static PyObject *space_set_llm(PyObject *self, PyObject *args)
+{
+	struct cell_llm llm = CELL_LLM_INIT;
+	struct cell_error err;
+	PyObject *port;
+	unsigned long long token;
+	long long calls, tokens, call_tokens;
+	if (!PyArg_ParseTuple(args, "OKiLLdLd", &port, &token, &llm.concurrency, &calls, &tokens, &llm.max_cost, &call_tokens,
+			      &llm.call_cost) ||
+	    check_type(port, port_type, "a Port") < 0 || usable(HANDLE(self)) < 0)
+		return NULL;
+	struct reg *reg = add_reg(HANDLE(self), port, token, 0);
+	if (!reg || enter(self) < 0)
+		return NULL;
+	llm.max_calls = calls;
+	llm.max_tokens = tokens;
+	llm.call_tokens = call_tokens;
+	llm.fn = on_tool_call;
+	llm.arg = reg;
+	return none_or_error(INSIDE(self, cell_space_set_llm(HANDLE(self)->pointer, &llm, &err)), &err);
+}
+
 /* add_middleware(name, port, token) */
 static PyObject *space_add_middleware(PyObject *self, PyObject *args)
 {
@@ -292,6 +316,7 @@ PyMethodDef space_methods[] = {
 	{ "save_artifact", space_save_artifact, METH_VARARGS, NULL },
 	{ "load_artifact", space_load_artifact, METH_VARARGS, NULL },
 	{ "add_tool", space_add_tool, METH_VARARGS, NULL },
+	{ "set_llm", space_set_llm, METH_VARARGS, NULL },
 	{ "add_middleware", space_add_middleware, METH_VARARGS, NULL },
 	{ "add_mcp", space_add_mcp, METH_VARARGS, NULL },
 	{ "remove_mcp", space_remove_mcp, METH_VARARGS, NULL },

@@ -88,3 +88,25 @@ def test_the_synchronous_map(storage):
             break
         assert time.monotonic() - begun < 30 and session.run("x").value == 3
         assert list(session.map([])) == []
+
+
+@pytest.mark.parametrize("executor", ["subprocess", "sandbox"])
+def test_limits_of_each_run(storage, executor, tmp_path):
+    (tmp_path / "work").mkdir()
+    chosen = {"subprocess": workcell.SubprocessExecutor(workcell.SubprocessConfig(cwd=tmp_path / "work")),
+              "sandbox": workcell.SandboxExecutor(workcell.SandboxConfig(cwd=tmp_path / "work"))}[executor]
+    take, raise_it = "len(bytearray(60_000_000))", "import resource; resource.setrlimit(resource.RLIMIT_DATA, (2**40, 2**40))"
+    with workcell.sync.Session(executor=chosen) as session:
+        session.run("state = bytearray(100_000_000)")
+        found = dict(session.map([take, take, "import subprocess, sys; subprocess.run([sys.executable, '-c', 'bytearray(10**9)']).returncode"],
+                                 memory=[32 << 20, 256 << 20, 256 << 20]))
+        assert found[0].error_info.type == "MemoryError" and found[1].value == 60_000_000 and found[2].value == 1
+        if executor == "sandbox":
+            assert dict(session.map([raise_it], memory=32 << 20))[0].error_info.type == "ValueError"
+        shown = dict(session.map(["print('x' * 100_000)"] * 2, max_output=[4096, 0]))
+        assert len(shown[0].stdout) <= 4096 + 200 and len(shown[1].stdout) == 100_001
+        assert session.run(take).value == 60_000_000, "the session has its own limits"
+        with pytest.raises(ValueError, match="memory has 1 entries for 2 cells"):
+            list(session.map(["1", "2"], memory=[1]))
+        with pytest.raises(workcell.WorkcellError, match="max_output is 5"):
+            list(session.map(["1"], max_output=5))

@@ -360,6 +360,20 @@ def test_declined(tmp_path):
     gated(never, "subprocess", tmp_path, workspace_mode=None)
     gated(never, "sandbox", tmp_path, workspace_mode="rw")
     gated(never, "sandbox", tmp_path, network="full")
+    out, policy = tmp_path / "out", tmp_path / "policy.yaml"
+    out.mkdir()
+    policy.write_text("preset: untrusted\nworkspace: cow\nfilesystem: {write: [%s]}\n" % out)
+    gated(never, "sandbox", tmp_path, policy_name=str(policy))
+
+    async def with_a_point(gate, work):
+        await gate.session.run("open('x.txt', 'w').write('x')")
+        await gate.session.checkpoint("p")
+        cell, request = await gate.asks("tools.pay(amount=1)")
+        assert gate.states() == ["declined"] and "points" in gate.events[0].reason
+        await request.accept()
+        assert (await cell).value == {"ok": True}
+
+    gated(with_a_point, "sandbox", tmp_path)
     with pytest.raises(UnsupportedError, match="speculate"):
         workcell.sync.Session(tmp_path / "data", "inprocess", speculate=True).run("1")
 
@@ -390,6 +404,21 @@ def test_clock_and_recorded_events(tmp_path):
     records = [json.loads(line) for line in log.read_text().splitlines()]
     assert [each["args"]["state"] for each in records if each["kind"] == "branch" and each["callable"] == "speculation"] == [
         "started", "dropped", "started", "kept"]
+
+
+def test_memory_of_both_counts(tmp_path):
+    """A copy that takes what its source leaves of the limit is dropped; the source goes on."""
+    async def scenario(gate, work):
+        cell, request = await gate.runs("data = bytearray(b'x') * (60 << 20)\ntools.pay(amount=1)\n"
+                                        "sum(data[::4096])\nmore = bytearray(b'y') * (190 << 20)\nimport time\ntime.sleep(60)")
+        await gate.until(lambda: len(gate.events) == 2)
+        assert gate.states() == ["started", "dropped"] and "memory" in gate.events[1].reason and not cell.done()
+        await request.reject("no")
+        assert (await cell).error_info.code == "rejected" and (await gate.session.run("len(data)")).value == 60 << 20
+
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("preset: untrusted\nworkspace: cow\nlimits: {memory: 256M}\n")
+    gated(scenario, "sandbox", tmp_path, policy_name=str(policy))
 
 
 def test_nothing_is_left(executor, tmp_path):

@@ -14,13 +14,15 @@ if TYPE_CHECKING:
 
     from ._engine import Engine, ExecutorInfo, default_engine
     from ._branch import Child, Point, Race
+    from ._commands import Command, CommandChunk, CommandInfo, CommandResult, Commands
+    from ._durable import Hibernated, NotCarried, Variable
     from ._files import Commit, Diff, FileChange
     from .approvals import ApprovalGoneError, ApprovalRequest, Approvals, Rejection
     from .audit import AuditLog
     from .bootstrap import NamespaceBundle, bootstrap_namespaces
     from .code_executor import CodeExecutionChunk, CodeExecutionResult, CodeExecutor
     from .errors import (ApprovalRejectedError, ApprovalTimeoutError, ArtifactNotFoundError, ArtifactWriteError, AuthError, BusyError,
-                         CodeExecutionError, CodeModeError, ConflictError, ForkError, PointNotFoundError, ServerError, SessionExpiredError, UnsupportedError,
+                         CodeExecutionError, CodeModeError, ConflictError, ForkError, PointNotFoundError, ServerError, SessionExpiredError, UnsupportedError, WakeError,
                          ConfigurationError, DependencyError, ExecutorUnavailableError, RuntimeDepsDisabledError,
                          SessionClosedError, SkillExecutionError, SkillNotFoundError, SkillValidationError, StorageError,
                          StorageReadError, StorageWriteError, ToolCallError, ToolNotFoundError, ToolTimeoutError, WorkcellError,
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
                             ContainerExecutor, DenoSandboxConfig, DenoSandboxExecutor, Executor, InProcessConfig,
                             InProcessExecutor, JupyterConfig, JupyterExecutor, SandboxConfig, SandboxExecutor, SubprocessConfig,
                             SubprocessExecutor)
+    from .llm import LlmAnswer, LlmBudget, LlmRequest, LlmUsage
     from .mcp import generate_mcp_sources
     from .policy import Policy, check_policy
     from .session import Session
@@ -45,6 +48,8 @@ if TYPE_CHECKING:
 # for asyncio and the rest.
 _HOMES = {
     "_branch": "Child Point Race",
+    "_commands": "Command CommandChunk CommandInfo CommandResult Commands",
+    "_durable": "Hibernated NotCarried Variable",
     "_files": "Commit Diff FileChange",
     "_workspace": "FileInfo Files",
     "_engine": "Engine ExecutorInfo default_engine",
@@ -53,7 +58,7 @@ _HOMES = {
     "bootstrap": "NamespaceBundle bootstrap_namespaces",
     "code_executor": "CodeExecutionChunk CodeExecutionResult CodeExecutor",
     "errors": "ApprovalRejectedError ApprovalTimeoutError ArtifactNotFoundError ArtifactWriteError AuthError BusyError "
-              "ConflictError ForkError PointNotFoundError UnsupportedError "
+              "ConflictError WakeError ForkError PointNotFoundError UnsupportedError "
               "CodeExecutionError CodeModeError ServerError SessionExpiredError ConfigurationError DependencyError "
               "ExecutorUnavailableError RuntimeDepsDisabledError SessionClosedError SkillExecutionError "
               "SkillNotFoundError SkillValidationError StorageError StorageReadError StorageWriteError "
@@ -63,6 +68,7 @@ _HOMES = {
     "execution": "CONTAINER_AVAILABLE DENO_SANDBOX_AVAILABLE SUBPROCESS_AVAILABLE Capability ContainerConfig "
                  "ContainerExecutor DenoSandboxConfig DenoSandboxExecutor Executor InProcessConfig InProcessExecutor "
                  "JupyterConfig JupyterExecutor SandboxConfig SandboxExecutor SubprocessConfig SubprocessExecutor",
+    "llm": "LlmAnswer LlmBudget LlmRequest LlmUsage",
     "mcp": "generate_mcp_sources",
     "policy": "Policy check_policy",
     "session": "Session",
@@ -82,12 +88,15 @@ __all__ = [
     "WorkflowNotFoundError", "WorkflowValidationError", "WorkflowExecutionError", "SkillNotFoundError",
     "SkillValidationError", "SkillExecutionError", "DependencyError", "RuntimeDepsDisabledError", "StorageError",
     "StorageReadError", "StorageWriteError", "ConfigurationError", "SessionClosedError", "SessionExpiredError",
-    "AuthError", "BusyError", "ConflictError", "ForkError", "PointNotFoundError", "ServerError", "UnsupportedError", "ExecutorUnavailableError",
+    "AuthError", "BusyError", "ConflictError", "WakeError", "ForkError", "PointNotFoundError", "ServerError", "UnsupportedError", "ExecutorUnavailableError",
     "CodeExecutor", "CodeExecutionChunk", "CodeExecutionResult", "CodeExecutionError", "ApprovalRejectedError", "ApprovalTimeoutError",
     "ApprovalRequest", "ApprovalGoneError", "Approvals", "Rejection", "generate_mcp_sources", "Engine", "ExecutorInfo", "default_engine",
     "AuditLog", "Policy", "check_policy", "ToolCallContext", "ToolMiddleware", "compose_tool_middlewares", "Event", "Chunk",
     "Display", "ImageEvent", "CallStarted", "CallEnded", "ApprovalEvent", "ApprovalEnded", "KernelDied", "ResultEvent", "BranchEvent",
+    "Hibernated", "NotCarried", "Variable",
     "Child", "Point", "Race", "Diff", "FileChange", "Commit", "FileInfo", "Files",
+    "LlmAnswer", "LlmBudget", "LlmRequest", "LlmUsage",
+    "Command", "CommandChunk", "CommandInfo", "CommandResult", "Commands",
 ]
 
 

@@ -6,7 +6,7 @@ import copy
 import threading
 import uuid
 from dataclasses import dataclass
-from typing import Any, Callable, Iterable, List, Optional, Sequence, TypeVar, Union
+from typing import Any, Callable, Iterable, List, Optional, Sequence, TypeVar, Union, Tuple
 
 from ._core import Core
 from .types import ExecutionResult
@@ -110,6 +110,19 @@ def limits_of(timeout: Union[float, Sequence[float], None], n: int) -> List[Opti
     if len(timeout) != n:
         raise ValueError("timeout has %d entries for %d cells" % (len(timeout), n))
     return list(timeout)
+
+
+def lower_of(memory: Union[int, Sequence[int], None], max_output: Union[int, Sequence[int], None], n: int) -> List[Tuple[int, int]]:
+    """Limits of memory and output of each run, 0: the session's."""
+    both: List[List[int]] = []
+    for name, given in (("memory", memory), ("max_output", max_output)):
+        if given is None or isinstance(given, int):
+            both.append([given or 0] * n)
+        elif len(given) != n:
+            raise ValueError("%s has %d entries for %d cells" % (name, len(given), n))
+        else:
+            both.append([each or 0 for each in given])
+    return list(zip(*both)) if n else []
 
 
 def check_keep(keep: str) -> None:

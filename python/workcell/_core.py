@@ -27,6 +27,7 @@ from .audit import AuditLog
 from .events import BranchEvent
 from .errors import (ConfigurationError, ExecutorUnavailableError, ServerError, PointNotFoundError, SessionClosedError, ToolCallError, ToolNotFoundError,
                      from_native, from_operation)
+from .llm import LlmBudget, LlmFunction, serve_llm
 from .policy import PolicyLike, resolve
 from .tools.middleware import ToolCallContext, ToolMiddleware, compose_tool_middlewares
 from .tools.schema import converter_of, doc_parts, dumps, parameters_of
@@ -119,6 +120,8 @@ class Spec:
     progress: Optional[Callable[[str], Any]] = None
     on_branch: Optional[Callable[[BranchEvent], Any]] = None
     tools: List[Any] = field(default_factory=list)  # HostTool, adapters, registries
+    llm: Optional[LlmFunction] = None
+    llm_budget: LlmBudget = LlmBudget()
     middlewares: List[ToolMiddleware] = field(default_factory=list)
     mcp: Dict[str, Dict[str, Any]] = field(default_factory=dict)
     deps: List[str] = field(default_factory=list)
@@ -216,7 +219,7 @@ class SpaceHandle(Operations):
 
     def call_raw(self, method: str, raw: Optional[bytes], args: Dict[str, Any]) -> Tuple[Any, Optional[bytes]]:
         """One operation with the bytes that belong to it."""
-        if not method.startswith("tools."):
+        if not method.startswith(("tools.", "llm.")):
             self.need_storage()
         if self.wheels and method in ("deps.add", "deps.remove", "deps.sync"):
             args = {**args, "pyodide": True}
@@ -362,6 +365,8 @@ class Core:
             for given in spec.tools:
                 for tool in [given] if isinstance(given, HostTool) else tools_of(given):
                     self.add_tool(tool)
+            if spec.llm is not None:
+                self._set_llm(spec.llm)
             if self._middlewares:
                 self._register_middlewares()
             self._log_problems()
@@ -430,7 +435,7 @@ class Core:
         from ._remote import RemoteSpace
 
         given = [name for name, value in (("tools", spec.tools), ("mcp_servers", spec.mcp), ("policy", spec.policy),
-                                          ("middlewares", self._middlewares), ("audit", spec.audit)) if value]
+                                          ("middlewares", self._middlewares), ("audit", spec.audit), ("llm", spec.llm)) if value]
         given += [name for name in ("require_shell_escape", "restore_cwd") if spec.session.get(name)]
         if given:
             self.home.close()
@@ -540,6 +545,20 @@ class Core:
         except _native.NativeError as error:
             raise from_native(error) from None
 
+    def list_variables(self) -> Dict[str, Any]:
+        try:
+            answer: Dict[str, Any] = json.loads(self.need_session().variables())
+        except _native.NativeError as error:
+            raise from_native(error) from None
+        return answer
+
+    def hibernate(self) -> Dict[str, Any]:
+        try:
+            answer: Dict[str, Any] = json.loads(self.need_session().hibernate())
+        except _native.NativeError as error:
+            raise from_native(error) from None
+        return answer
+
     def rewind(self, name: Optional[str], cells: Optional[int]) -> None:
         if (name is None) == (cells is None):
             raise TypeError("rewind() takes the name of a point, or cells=")
@@ -592,6 +611,12 @@ class Core:
     def discard(self) -> None:
         try:
             self.need_session().discard()
+        except _native.NativeError as error:
+            raise from_native(error) from None
+
+    def limit(self, memory: int, max_output: int) -> None:
+        try:
+            self.need_session().limit(memory, max_output)
         except _native.NativeError as error:
             raise from_native(error) from None
 
@@ -690,6 +715,25 @@ class Core:
         except Exception as error:
             log.warning("the tool %s raised", tool.name, exc_info=True)
             call.fail("%s: %s" % (type(error).__name__, error))
+
+    # -- llm
+
+    def _set_llm(self, fn: LlmFunction) -> None:
+        budget = self.spec.llm_budget
+        if self.spec.executor == "container":
+            raise ConfigurationError("the code in a container cannot reach a function of this program: llm works with the executors subprocess, "
+                                     "sandbox, inprocess and deno")
+        def handle(item: Item) -> None:
+            self._spawn(serve_llm(fn, item[2], item[3], item[4]))
+
+        token = self.home.add(handle)
+        try:
+            self.need_space().native.set_llm(
+                self.home.port, token, budget.concurrency, -1 if budget.calls is None else budget.calls,
+                -1 if budget.tokens is None else budget.tokens, -1.0 if budget.cost is None else budget.cost, budget.call_tokens, budget.call_cost)
+        except _native.NativeError as error:
+            self.home.handlers.pop(token, None)
+            raise from_native(error) from None
 
     def add_mcp(self, name: str, params: Mapping[str, Any]) -> None:
         """Blocking, but short."""

@@ -36,7 +36,8 @@ Method = Literal[
     "deps.add",
     "deps.remove",
     "deps.sync",
-    "search.status"]
+    "search.status",
+    "llm.usage"]
 
 ToolsListArgs = TypedDict('ToolsListArgs', {
     'tags': NotRequired[List[str]]})
@@ -205,6 +206,15 @@ DepsSyncArgs = TypedDict('DepsSyncArgs', {
     'quick': NotRequired[bool]})
 SearchStatusAnswer = TypedDict('SearchStatusAnswer', {
     'embeddings': Required[Union[Dict[str, Any], None]]})
+LlmUsageAnswerLeft = TypedDict('LlmUsageAnswerLeft', {
+    'calls': NotRequired[Union[int, None]],
+    'tokens': NotRequired[Union[int, None]],
+    'cost': NotRequired[Union[float, None]]})
+LlmUsageAnswer = TypedDict('LlmUsageAnswer', {
+    'calls': Required[int],
+    'tokens': Required[int],
+    'cost': Required[float],
+    'left': Required[LlmUsageAnswerLeft]})
 
 
 class Operations:
@@ -341,3 +351,7 @@ class Operations:
     @overload
     def call(self, method: Literal['search.status'], raw: Optional[bytes] = ...) -> SearchStatusAnswer:
         """Returns the state of searches by meaning."""
+
+    @overload
+    def call(self, method: Literal['llm.usage'], raw: Optional[bytes] = ...) -> LlmUsageAnswer:
+        """Returns what queries have used, and what is left of the budget."""

@@ -19,6 +19,7 @@ from .execution.configs import (ContainerConfig, DenoSandboxConfig, ExecutorConf
 from .execution.executors import (ContainerExecutor, DenoSandboxExecutor, InProcessExecutor, JupyterExecutor, LibraryExecutor,
                                   SandboxExecutor, SubprocessExecutor)
 from .execution.protocol import Executor
+from .llm import LlmBudget, LlmFunction, budget_of
 from .policy import Gate, PolicyLike, gate_bits
 from .prompt import Rules
 from .storage import FileStorage, RedisStorage, StorageBackend
@@ -97,21 +98,28 @@ def executor_of(executor: Any) -> Any:
 def session_extras(*, policy: PolicyLike, gate: Optional[Sequence[Gate]], approval_timeout: Optional[float],
                    approval_stops_clock: bool, require_shell_escape: bool, restore_cwd: bool, undo: int,
                    points_memory: Size, allow_fork: int, fork_memory: Size, fork_time: Optional[float],
-                   speculate: bool, on_branch: Optional[Callable[[BranchEvent], Any]], audit: Optional[AuditLog],
+                   speculate: bool, saved: Optional[PathLike], saved_key: Optional[str], resume: Optional[str],
+                   on_branch: Optional[Callable[[BranchEvent], Any]], audit: Optional[AuditLog],
                    middlewares: Sequence[ToolMiddleware], mcp_servers: Optional[Mapping[str, Mapping[str, Any]]],
-                   tools: Sequence[ToolLike], variables: Optional[Mapping[str, str]],
+                   tools: Sequence[ToolLike], llm: Optional[LlmFunction],
+                   llm_budget: Union[LlmBudget, Mapping[str, Any], None], variables: Optional[Mapping[str, str]],
                    progress: Optional[Callable[[str], Any]], engine: Optional[Engine]) -> Dict[str, Any]:
     """Options of a session as parts of a Spec."""
+    if llm is None and llm_budget is not None:
+        raise TypeError("llm_budget is the budget of llm=, which was not given")
+    if llm is not None and not callable(llm):
+        raise TypeError("llm must be a function, not %s" % type(llm).__name__)
     return {
         "policy": policy, "audit": audit, "middlewares": list(middlewares), "variables": variables, "progress": progress,
         "engine": engine, "on_branch": on_branch, "mcp": {name: dict(params) for name, params in (mcp_servers or {}).items()},
-        "tools": [HostTool.of(each) if callable(each) else each for each in tools],
+        "tools": [HostTool.of(each) if callable(each) else each for each in tools], "llm": llm, "llm_budget": budget_of(llm_budget),
         "session": {"gate": gate_bits(gate), "approval_timeout_ms": milliseconds(approval_timeout),
                     "approval_stops_clock": int(approval_stops_clock), "require_shell_escape": int(require_shell_escape),
                     "restore_cwd": int(restore_cwd), "undo": int(undo),
                     "points_bytes": bytes_of("points_memory", points_memory), "allow_fork": int(allow_fork),
                     "fork_memory": bytes_of("fork_memory", fork_memory), "fork_time_ms": milliseconds(fork_time) if fork_time else 0,
-                    "speculate": int(speculate)},
+                    "speculate": int(speculate), "saved_dir": None if saved is None else str(Path(saved).expanduser().resolve()),
+                    "saved_key": saved_key, "resume": resume},
     }
 
 
@@ -131,9 +139,11 @@ class _Session:
                  approval_timeout: Optional[float] = 60.0, approval_stops_clock: bool = False,
                  require_shell_escape: bool = False, restore_cwd: bool = False, undo: int = 0, points_memory: Size = 0,
                  allow_fork: int = 0, fork_memory: Size = 0, fork_time: Optional[float] = None,
-                 speculate: bool = False, on_branch: Optional[Callable[[BranchEvent], Any]] = None, audit: Optional[AuditLog] = None,
+                 speculate: bool = False, saved: Optional[PathLike] = None, saved_key: Optional[str] = None,
+                 resume: Optional[str] = None, on_branch: Optional[Callable[[BranchEvent], Any]] = None, audit: Optional[AuditLog] = None,
                  middlewares: Sequence[ToolMiddleware] = (),
                  mcp_servers: Optional[Mapping[str, Mapping[str, Any]]] = None, tools: Sequence[ToolLike] = (),
+                 llm: Optional[LlmFunction] = None, llm_budget: Union[LlmBudget, Mapping[str, Any], None] = None,
                  variables: Optional[Mapping[str, str]] = None, progress: Optional[Callable[[str], Any]] = None,
                  engine: Optional[Engine] = None, embeddings_url: Optional[str] = None,
                  embeddings_model: Optional[str] = None, embeddings_key: Optional[str] = None) -> None:
@@ -150,8 +160,8 @@ class _Session:
                 policy=policy, gate=gate, approval_timeout=approval_timeout, approval_stops_clock=approval_stops_clock,
                 require_shell_escape=require_shell_escape, restore_cwd=restore_cwd, undo=undo,
                 points_memory=points_memory, allow_fork=allow_fork, fork_memory=fork_memory, fork_time=fork_time,
-                speculate=speculate, on_branch=on_branch, audit=audit, middlewares=middlewares,
-                mcp_servers=mcp_servers, tools=tools, variables=variables, progress=progress, engine=engine)
+                speculate=speculate, saved=saved, saved_key=saved_key, resume=resume, on_branch=on_branch, audit=audit, middlewares=middlewares,
+                mcp_servers=mcp_servers, tools=tools, llm=llm, llm_budget=llm_budget, variables=variables, progress=progress, engine=engine)
             space: Dict[str, Any] = {
                 "embeddings_url": embeddings_url, "embeddings_model": embeddings_model, "embeddings_key": embeddings_key}
             if sync_deps_on_start:

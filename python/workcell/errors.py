@@ -253,6 +253,11 @@ class UnsupportedError(CodeModeError, NotImplementedError):
     code = "unsupported"
 
 
+class WakeError(CodeModeError):
+    """A saved session cannot be woken here: something differs from what it was saved with (code ``differs``), or its files were changed
+    (code ``damaged``)."""
+
+
 class ConflictError(CodeModeError):
     """Files were changed in the real workspace since the layer was made; the message names them, and nothing was committed."""
 
@@ -374,7 +379,7 @@ _BY_WORD: Dict[str, Type[CodeModeError]] = {
     "session_expired": SessionExpiredError,
     "cannot_fork": ForkError,
     "unsupported": UnsupportedError,
-    "conflict": ConflictError,
+    "conflict": ConflictError, "differs": WakeError, "damaged": WakeError,
 }
 
 
@@ -438,7 +443,7 @@ __all__: List[str] = [
     "WorkflowExecutionError", "SkillNotFoundError", "SkillValidationError", "SkillExecutionError", "StorageError",
     "StorageReadError", "StorageWriteError", "DependencyError", "RuntimeDepsDisabledError", "ConfigurationError",
     "InvalidError", "LimitError", "EngineError", "KernelError", "SandboxError", "SessionClosedError",
-    "SessionExpiredError", "AuthError", "BusyError", "ForkError", "ConflictError", "PointNotFoundError", "UnsupportedError", "ServerError", "ExecutorUnavailableError", "StartTimeoutError", "RPCError", "RPCTransportError", "NamespaceError",
+    "SessionExpiredError", "AuthError", "BusyError", "ForkError", "ConflictError", "WakeError", "PointNotFoundError", "UnsupportedError", "ServerError", "ExecutorUnavailableError", "StartTimeoutError", "RPCError", "RPCTransportError", "NamespaceError",
     "WorkflowError", "SkillError", "ToolError", "ArtifactError", "DepsError", "CodeExecutionError",
     "ApprovalRejectedError", "ApprovalTimeoutError",
 ]

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from .approvals import ApprovalRequest
 
 #: Kinds of calls that the gate looks at.
-Gate = Literal["tools", "shell", "installs", "workflows"]
+Gate = Literal["tools", "shell", "installs", "workflows", "llm"]
 Decision = Literal["allow", "ask", "deny"]
-CallKind = Literal["tool", "shell", "install", "workflow"]
-GATES: Dict[str, int] = {"tools": 1, "shell": 2, "installs": 4, "workflows": 8}
+CallKind = Literal["tool", "shell", "install", "workflow", "llm"]
+GATES: Dict[str, int] = {"tools": 1, "shell": 2, "installs": 4, "workflows": 8, "llm": 256}
 
 
 class Verdict(NamedTuple):

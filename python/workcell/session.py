@@ -13,13 +13,17 @@ from . import _branch, _facade, _files
 from . import prompt as _prompt
 from ._branch import Child, Codes, Judge, Point, Race
 from ._core import Core, SpaceHandle
+from ._commands import Commands
+from ._durable import Hibernated, Variable, hibernated, variables_of
 from ._files import Commit, Diff
 from ._runs import run_async
 from ._session import _Session
 from ._workspace import Files
 from .errors import CodeModeError, SessionClosedError
 from .events import Event
+from .execution.configs import PathLike
 from .execution.executors import LibraryExecutor, in_thread
+from .llm import LlmUsage, usage_of
 from .types import ExecutionResult
 
 
@@ -46,7 +50,7 @@ class Session(_Session):
         sync_deps_on_start: first installs the packages that the storage lists.
         policy: which calls are made, asked about, refused: ``"ask"``, ``"deny"``, a YAML file, a :class:`Policy`, or a
             function of an :class:`ApprovalRequest` that returns ``allow``, ``ask`` or ``deny``.
-        gate: the kinds of calls that the policy decides about: some of ``tools``, ``shell``, ``installs``, ``workflows``.
+        gate: the kinds of calls that the policy decides about: some of ``tools``, ``shell``, ``installs``, ``workflows``, ``llm``.
         approval_timeout: seconds after which an unanswered request is rejected; None: never.
         approval_stops_clock: a cell's timeout does not count the time that it waits for approvals.
         require_shell_escape: the code can start processes only with ``!cmd``.
@@ -61,6 +65,9 @@ class Session(_Session):
             ``subprocess``, ``sandbox``, ``container`` and ``remote``.
         fork_memory: what all children may take together, in bytes or like ``"500m"``; beyond it the largest is ended; 0: no limit.
         fork_time: seconds that a child may live; None: no limit.
+        saved: a folder for saved sessions, which code cannot write to; see :meth:`hibernate`.
+        saved_key: 64 hexadecimal digits; saved sessions are encrypted with it.
+        resume: the id of a saved session to continue; see :meth:`wake`.
         speculate: while a call of a tool waits for an approval and its result can be supposed, a copy of the session goes on with that result, and
             takes the session's place if the call ends with it. Executors ``subprocess`` and ``sandbox``, with ``workspace_mode="cow"``, and in a
             sandbox also ``"ro"`` and ``"none"``.
@@ -68,6 +75,9 @@ class Session(_Session):
         middlewares: functions around every tool call, the first outermost.
         mcp_servers: ``{name: {"command", "args", ...} or {"url", ...}}``.
         tools: functions of the host as tools; or adapters and registries, of :mod:`workcell.tools` or your own.
+        llm: answers ``llm.query()`` of the code: a function of an :class:`LlmRequest` that returns the answer, a str or an
+            :class:`LlmAnswer`; one that is not async runs in a thread. Executors ``subprocess``, ``sandbox``, ``inprocess`` and ``deno``.
+        llm_budget: what the code may ask of it, an :class:`LlmBudget` or a dict of its fields; forks share it.
         variables: for ``${VAR}`` in tool definitions; None: the environment as it is when the session starts.
         progress: called with the messages of pip and uv.
         engine: None: the process's default engine.
@@ -213,6 +223,30 @@ class Session(_Session):
         await self.start()
         await in_thread(self._core.checkpoint, name, drop)
 
+    async def list_variables(self) -> List[Variable]:
+        """The variables of the session: names, types, sizes and short previews, at most 1000. No code of the session runs for it: no ``repr()`` of
+        its classes. Raises :class:`BusyError` while a cell runs."""
+        await self.start()
+        return variables_of(await in_thread(self._core.list_variables))
+
+    async def hibernate(self) -> Hibernated:
+        """Writes the session to its folder of saved sessions (``saved``) and ends its process; the next use wakes it.
+
+        After :meth:`close`, any program that shares the folder can continue it with :meth:`wake`. What is not carried (threads, sockets, child
+        processes) is listed in the answer, and by the first cell after waking. Executors ``subprocess`` and ``sandbox``.
+        """
+        await self.start()
+        return hibernated(await in_thread(self._core.hibernate))
+
+    @classmethod
+    def wake(cls, session_id: str, saved: PathLike, *args: Any, **options: Any) -> "Session":
+        """A session that continues a saved one, with its id. The other arguments are those of :class:`Session`, and must be as when it was saved.
+
+        Starting it raises :class:`LookupError` if it does not exist, :class:`ConflictError` if it is awake elsewhere, :class:`WakeError` if it cannot
+        be woken here.
+        """
+        return cls(*args, saved=saved, resume=session_id, **options)
+
     async def rewind(self, name: Optional[str] = None, *, cells: Optional[int] = None) -> None:
         """Continues from a point, which stays; or from the point that was taken so many cells ago."""
         await self.start()
@@ -233,12 +267,22 @@ class Session(_Session):
         await self.start()
         await in_thread(self._core.drop_point, name)
 
+    async def llm_usage(self) -> LlmUsage:
+        """What the code has used of ``llm``, and what is left."""
+        await self.start()
+        return usage_of(await in_thread(self._core.need_space().call, "llm.usage"))
+
     # -- files
 
     @property
     def files(self) -> Files:
         """The files of its workspace: read, written, listed, uploaded and downloaded."""
         return Files(self)
+
+    @property
+    def commands(self) -> Commands:
+        """Programs that run where its code does: a shell line, a build, a server, a terminal."""
+        return Commands(self)
 
     async def diff(self, *, text: bool = True) -> Diff:
         """What the code changed in its layer over the workspace (``workspace_mode="cow"``).
@@ -328,6 +372,7 @@ class Session(_Session):
             await asyncio.gather(*(fork.close() for fork in forks))
 
     async def map(self, codes: Iterable[str], *, concurrency: int = 8, timeout: Union[float, Sequence[float], None] = None,
+                  memory: Union[int, Sequence[int], None] = None, max_output: Union[int, Sequence[int], None] = None,
                   drop: bool = False) -> AsyncIterator[Tuple[int, ExecutionResult]]:
         """Runs cells, each in a fork of its own of the current state, and yields ``(index, result)`` as they end.
 
@@ -338,10 +383,13 @@ class Session(_Session):
             codes: the cells.
             concurrency: how many run at once.
             timeout: of each cell, or a list with one for each.
+            memory: bytes that each process of a run may allocate beyond what the state has, or a list; then its code gets a MemoryError.
+            max_output: bytes of output that a result has, or a list.
             drop: as in :meth:`fork`.
         """
         cells = _branch.cells_of(codes, concurrency)
         limits = _branch.limits_of(timeout, len(cells))
+        lower = _branch.lower_of(memory, max_output, len(cells))
         if not cells:
             return
         anchor = await self.fork(drop=drop)
@@ -353,6 +401,8 @@ class Session(_Session):
                 try:
                     fork = await anchor.fork(drop=drop)
                     try:
+                        if lower[i] != (0, 0):
+                            await in_thread(fork._core.limit, *lower[i])
                         await ended.put((i, await fork.run(cells[i], limits[i])))
                     finally:
                         await fork.close()

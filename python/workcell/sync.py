@@ -24,12 +24,16 @@ from . import _branch, _facade, _files, _native
 from . import prompt as _prompt
 from ._branch import Child, Codes, Judge, Point, Race
 from ._core import Core, SpaceHandle
+from ._commands import SyncCommands
+from ._durable import Hibernated, Variable, hibernated, variables_of
 from ._files import Commit, Diff
 from ._runs import run_sync, stream_sync
 from ._session import _Session
 from ._workspace import SyncFiles
 from .errors import CodeModeError, SessionClosedError, from_native
 from .events import Event
+from .execution.configs import PathLike
+from .llm import LlmUsage, usage_of
 from .types import ExecutionResult
 
 
@@ -152,6 +156,19 @@ class Session(_Session):
         """Keeps the current state under a name, in place of an earlier point of that name. Files are not included."""
         self._need().checkpoint(name, drop)
 
+    def list_variables(self) -> List[Variable]:
+        """The variables of the session; see :meth:`workcell.Session.list_variables`."""
+        return variables_of(self._need().list_variables())
+
+    def hibernate(self) -> Hibernated:
+        """Saves the session and ends its process; the next use wakes it. See :meth:`workcell.Session.hibernate`."""
+        return hibernated(self._need().hibernate())
+
+    @classmethod
+    def wake(cls, session_id: str, saved: PathLike, *args: Any, **options: Any) -> "Session":
+        """A session that continues a saved one; see :meth:`workcell.Session.wake`."""
+        return cls(*args, saved=saved, resume=session_id, **options)
+
     def rewind(self, name: Optional[str] = None, *, cells: Optional[int] = None) -> None:
         """Continues from a point, which stays; or from the point that was taken so many cells ago."""
         self._need().rewind(name, cells)
@@ -168,12 +185,21 @@ class Session(_Session):
         """Frees a point."""
         self._need().drop_point(name)
 
+    def llm_usage(self) -> LlmUsage:
+        """What the code has used of ``llm``, and what is left."""
+        return usage_of(self._need().need_space().call("llm.usage"))
+
     # -- files
 
     @property
     def files(self) -> SyncFiles:
         """The files of its workspace; see :class:`workcell.Files`."""
         return SyncFiles(self)
+
+    @property
+    def commands(self) -> SyncCommands:
+        """Programs that run where its code does; see :class:`workcell.Commands`."""
+        return SyncCommands(self)
 
     def diff(self, *, text: bool = True) -> Diff:
         """What the code changed in its layer over the workspace (``workspace_mode="cow"``)."""
@@ -233,11 +259,13 @@ class Session(_Session):
                 fork.close()
 
     def map(self, codes: Iterable[str], *, concurrency: int = 8, timeout: Union[float, Sequence[float], None] = None,
+            memory: Union[int, Sequence[int], None] = None, max_output: Union[int, Sequence[int], None] = None,
             drop: bool = False) -> Iterator[Tuple[int, ExecutionResult]]:
         """Runs cells, each in a fork of its own of the current state, and yields ``(index, result)`` as they end; see
         :meth:`workcell.Session.map`."""
         cells = _branch.cells_of(codes, concurrency)
         limits = _branch.limits_of(timeout, len(cells))
+        lower = _branch.lower_of(memory, max_output, len(cells))
         if not cells:
             return
         anchor = self.fork(drop=drop)
@@ -251,6 +279,8 @@ class Session(_Session):
                 return i, None
             fork = open_forks[i] = anchor.fork(drop=drop)
             try:
+                if lower[i] != (0, 0):
+                    fork._need().limit(*lower[i])
                 return i, None if stopped.is_set() else fork.run(cells[i], limits[i])
             finally:
                 open_forks.pop(i, None)

@@ -108,6 +108,7 @@ static const struct function gnutls_functions[] = { GNUTLS_FUNCTIONS(ROW){ NULL,
 
 #ifdef CELL_LIBRARY_ZMQ
 #define ZMQ_FUNCTIONS(X)  \
+	X(zmq_bind)       \
 	X(zmq_close)      \
 	X(zmq_connect)    \
 	X(zmq_ctx_new)    \
@@ -119,7 +120,9 @@ static const struct function gnutls_functions[] = { GNUTLS_FUNCTIONS(ROW){ NULL,
 	X(zmq_msg_init)   \
 	X(zmq_msg_more)   \
 	X(zmq_msg_recv)   \
+	X(zmq_msg_send)   \
 	X(zmq_msg_size)   \
+	X(zmq_poll)       \
 	X(zmq_send)       \
 	X(zmq_setsockopt) \
 	X(zmq_socket)     \

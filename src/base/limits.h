@@ -35,6 +35,10 @@
 #define CELL_LIMIT_SUPPOSED 32u                      /* results that a session keeps for speculation */
 #define CELL_LIMIT_SUPPOSED_BYTES (64u * 1024u)      /* of one, with its arguments */
 #define CELL_LIMIT_MIME_PARTS 64u
+#define CELL_LIMIT_LLM_RUNNING 64                    /* largest concurrency of llm */
+#define CELL_LIMIT_LLM_WAITING 4096                  /* queries to the llm of one space that wait */
+#define CELL_LIMIT_LLM_PROMPT (4u * 1024u * 1024u)   /* prompt, context and options of one query */
+#define CELL_LIMIT_LLM_ANSWER (8u * 1024u * 1024u)
 #define CELL_LIMIT_SEARCH 1000                       /* largest `limit` of a search of tools or workflows */
 #define CELL_LIMIT_SPAWN_MESSAGE (128u * 1024u)      /* spawner protocol, one datagram */
 #define CELL_LIMIT_POOL 64

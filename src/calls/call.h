@@ -44,6 +44,20 @@ struct cell__lent_work {
 	void (*done)(struct cell__lent_work *work); /* afterwards, on the loop's thread */
 };
 
+/*
+ * Work of the asker itself, which lends its thread for it once the call is allowed.  The asker's memory, valid until its call is over and the
+ * work is done.
+ */
+struct cell__own_work {
+	struct cell__lent_work lent; /* run: the asker's; done: set by the handler */
+	struct cell__call *call;     /* to be answered; NULL: no longer */
+	char *args;                  /* as they were allowed, JSON; the asker frees it */
+	/* the outcome, set by run */
+	json_t *result;
+	int code;      /* CELL_E_*, with the message; 0: it went well */
+	char message[240];
+};
+
 struct cell__call {
 	/* the question, valid until it is answered */
 	const char *method;    /* "tools.call" */
@@ -57,6 +71,7 @@ struct cell__call {
 	const struct cell__principal *principal; /* the caller (calls/principal.h); lives as long as the call */
 	bool edited; /* a person has changed its arguments */
 	void *client; /* the asker's own, for events about the call (cell_session_call()) */
+	struct cell__own_work *work; /* CELL__PART_ASKER: what it does itself; else NULL */
 	/* the answer: one of these, once; result is taken over, raw is copied */
 	void (*answer)(struct cell__call *call, json_t *result, const void *raw, size_t raw_size);
 	/* The same with the result as JSON text; an asker need not have it. */

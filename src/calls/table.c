@@ -13,6 +13,7 @@ static const struct {
 	[CELL__GATE_WORKFLOW] = { "workflow", CELL_GATE_WORKFLOWS },
 	[CELL__GATE_ARTIFACT] = { "artifact", CELL_GATE_ARTIFACTS },
 	[CELL__GATE_SERVER] = { "server", CELL_GATE_SERVERS },
+	[CELL__GATE_LLM] = { "llm", CELL_GATE_LLM },
 	[CELL__GATE_QUESTION] = { "question", CELL_GATE_QUESTIONS },
 };
 
@@ -86,6 +87,11 @@ unsigned cell__gate_kind_of(const char *word)
 #define INSTALLED                                                                               \
 	OBJECT("\"installed\":" STRINGS ",\"already_present\":" STRINGS ",\"failed\":" STRINGS, \
 	       "\"installed\",\"already_present\",\"failed\"")
+#define LLM_LEFT \
+	"{\"type\":\"object\",\"properties\":{\"calls\":{\"type\":[\"integer\",\"null\"]},\"tokens\":{\"type\":[\"integer\",\"null\"]},\"cost\":{\"type\":[\"number\",\"null\"]}}}"
+#define LLM_USAGE                                                                                                 \
+	OBJECT(OF("calls", "integer") "," OF("tokens", "integer") "," OF("cost", "number") ",\"left\":" LLM_LEFT, \
+	       "\"calls\",\"tokens\",\"cost\",\"left\"")
 #define NAMED(words) OBJECT(TEXT("name", words), "\"name\"")
 #define HANDLE OBJECT("\"handle\":{\"type\":\"integer\"}," INTERNAL("key", "integer"), "")
 
@@ -199,11 +205,20 @@ const struct cell__operation cell__operations[CELL__OPS] = {
 		   "\"value\",\"repr\",\"stdout\",\"stderr\",\"text\",\"error\",\"state\",\"duration_ms\"")),
 	ROW(SESSIONS_CLOSE, "sessions.close", NONE, SESSIONS, CODE, NULL, "Ends a child", CHILD, NO_ANSWER),
 	ROW(SESSIONS_LIST, "sessions.list", NONE, SESSIONS, CODE, NULL, "Lists the ids of the open children", NOTHING, STRINGS),
+	ROW(LLM_QUERY, "llm.query", LLM, LLM, CODE, NULL, "Asks the host's model, and returns its answer as bytes and the usage of the budget",
+	    OBJECT(TEXT("prompt", "The question") ",\"context\":{\"description\":\"Data that the question is about: a text, or any JSON\"},"
+		   FIELD("options", "object", "Options for the host's function"), "\"prompt\""), LLM_USAGE),
+	ROW(LLM_USAGE, "llm.usage", NONE, LLM, HOST | CODE, NULL, "Returns what queries have used, and what is left of the budget", NOTHING, LLM_USAGE),
 	ROW(SHELL_APPROVE, "shell.approve", SHELL, KERNEL, CODE, "", "Asks on behalf of a kernel whether it may run a command",
 	    OBJECT("\"name\":{\"type\":\"string\",\"enum\":[\"shell\",\"shell_magic\"]}," FIELD("args", "object", "{cmd}"), "\"name\",\"args\""),
 	    "{\"type\":\"object\"}"),
+	ROW(INPUT_READ, "input.read", QUESTION, NONE, CODE, NULL, "Asks the person at a notebook for a line of text",
+	    OBJECT(FIELD("prompt", "string", "What is asked for") "," FIELD("password", "boolean", "Do not show what is typed"), "\"prompt\""),
+	    OBJECT(OF("value", "string"), "\"value\"")),
 	ROW(QUESTION, "question", QUESTION, NONE, 0, NULL, "Asks a person a question on behalf of an MCP server",
 	    OBJECT(OF("tool", "string") "," OF("callable", "string") "," OF("params", "object"), "\"tool\",\"params\""), "{\"type\":\"object\"}"),
+	ROW(OFFERED_CALL, "offered.call", TOOL, ASKER, MCP, NULL, "Calls a tool that the program has added to its MCP server",
+	    OBJECT(OF("name", "string") "," OF("args", "object"), "\"name\",\"args\""), "{}"),
 };
 /* clang-format on */
 

@@ -23,6 +23,7 @@ enum cell__gate_kind {
 	CELL__GATE_WORKFLOW,
 	CELL__GATE_ARTIFACT,
 	CELL__GATE_SERVER,
+	CELL__GATE_LLM,
 	CELL__GATE_QUESTION, /* a question of an MCP server to a person: no policy decides on it */
 	CELL__GATE_KINDS,
 };
@@ -36,7 +37,7 @@ unsigned cell__gate_kind_of(const char *word);
 /* All kinds that a policy can decide on, and the default kinds of a policy without rules: all but artifacts. */
 #define CELL__GATE_ALL                                                                                                            \
 	(CELL_GATE_TOOLS | CELL_GATE_SHELL | CELL_GATE_INSTALLS | CELL_GATE_WORKFLOWS | CELL_GATE_REMOVES | CELL_GATE_ARTIFACTS | \
-	 CELL_GATE_SERVERS)
+	 CELL_GATE_SERVERS | CELL_GATE_LLM)
 #define CELL__GATE_USUAL (CELL__GATE_ALL & ~CELL_GATE_ARTIFACTS)
 
 enum cell__op {
@@ -78,8 +79,12 @@ enum cell__op {
 	CELL__OP_SESSIONS_RUN,
 	CELL__OP_SESSIONS_CLOSE,
 	CELL__OP_SESSIONS_LIST,
+	CELL__OP_LLM_QUERY,
+	CELL__OP_LLM_USAGE,
 	CELL__OP_SHELL_APPROVE,
+	CELL__OP_INPUT_READ,
 	CELL__OP_QUESTION,
+	CELL__OP_OFFERED_CALL,
 	CELL__OPS,
 };
 
@@ -92,8 +97,10 @@ enum cell__op_part {
 	CELL__PART_DEPS,      /* the pool; installers as programs */
 	CELL__PART_SEARCH,    /* the pool; an embeddings endpoint */
 	CELL__PART_SESSIONS,  /* the loop; the session that asks */
+	CELL__PART_LLM,       /* the loop; a function of the host */
 	CELL__PART_KERNEL,    /* the asking kernel itself, once it is allowed to */
 	CELL__PART_NONE,      /* the answer is the result */
+	CELL__PART_ASKER,     /* the asker's own thread, once it is allowed to (struct cell__call's `work`) */
 };
 
 struct cell__operation {

@@ -14,6 +14,7 @@
  */
 #define _GNU_SOURCE 1
 #include "cli.h"
+#include "base/file.h"
 #include "base/hole.h"
 
 #include <errno.h>
@@ -31,10 +32,58 @@
 
 #define POLL_MS 50             /* how often a question checks whether it still waits for an answer */
 #define MAX_ANSWER (8u << 20)  /* bytes of a line that answers */
+#define MAX_KEY 4096u          /* bytes of a key's file */
 #define MAX_NAME 300u          /* characters of a call's name in the display */
 #define MAX_MESSAGE 4000u      /* characters of an MCP server's question in the display */
 
 /* ---- the flags ---------------------------------------------------------------- */
+
+static int open_saved(const struct cell_cli_gate_flags *flags, struct cell_cli_host *host, struct cell_session_options *options,
+		      struct cell_error *err)
+{
+	if ((flags->save || flags->resume || flags->saved_key_file) && !flags->saved)
+		return cell_fail(err, CELL_E_INVALID, 0, "%s needs --saved DIR, the folder of saved sessions",
+				 flags->save     ? "--save"
+				 : flags->resume ? "--resume"
+						 : "--saved-key-file");
+	if (flags->saved_key_file) {
+		struct cell__buf text = CELL_BUF_INIT;
+		int rc = cell__file_load("the key", flags->saved_key_file, 0, MAX_KEY, &text, err);
+		host->saved_key = cell__buf_take(&text);
+		if (rc < 0)
+			return -1;
+		host->saved_key[strcspn(host->saved_key, "\r\n")] = '\0';
+		if (strlen(host->saved_key) != 64)
+			return cell_fail(err, CELL_E_INVALID, 0, "%.150s does not have 64 hexadecimal digits on its first line",
+					 flags->saved_key_file);
+	}
+	options->saved_dir = flags->saved;
+	options->saved_key = host->saved_key;
+	options->resume = flags->resume;
+	return 0;
+}
+
+int cell__cli_save(const struct cell_cli_gate_flags *flags, struct cell_session *session, struct cell_error *err)
+{
+	char line[300];
+	if (!flags->save)
+		return 0;
+	char *text = cell_session_hibernate(session, err);
+	json_t *answer = text ? json_loads(text, 0, NULL) : NULL, *left;
+	size_t i;
+	if (!text)
+		return -1;
+	snprintf(line, sizeof(line), "workcell: saved the session; go on with --resume %s", cell_session_id(session));
+	cell__cli_note(line);
+	json_array_foreach(json_object_get(answer, "not_carried"), i, left) {
+		snprintf(line, sizeof(line), "workcell: not saved: %.40s %.200s", cell__cli_text(left, "kind"),
+			 cell__cli_text(left, "name"));
+		cell__cli_note(line);
+	}
+	json_decref(answer);
+	free(text);
+	return 0;
+}
 
 int cell__cli_gate_open(const struct cell_cli_gate_flags *flags, struct cell_cli_host *host, struct cell_session_options *options,
 			struct cell_error *err)
@@ -67,6 +116,8 @@ int cell__cli_gate_open(const struct cell_cli_gate_flags *flags, struct cell_cli
 	options->fork_memory = flags->fork_memory;
 	options->fork_time_ms = flags->fork_time_ms < 0 ? 0 : flags->fork_time_ms;
 	options->speculate = flags->speculate;
+	if (open_saved(flags, host, options, err) < 0)
+		return -1;
 	options->undo = flags->undo > INT_MAX ? INT_MAX : (int)flags->undo;
 	return host->space ? cell_space_guard(host->space, options, err) : 0;
 }
@@ -75,6 +126,7 @@ void cell__cli_gate_close(struct cell_cli_host *host)
 {
 	cell_policy_destroy(host->policy);
 	cell_audit_close(host->audit);
+	free(host->saved_key);
 }
 
 /* ---- asking --------------------------------------------------------------------- */
@@ -466,13 +518,17 @@ static void ask_question(struct cell_cli_asker *asker, struct cell_session *sess
 	struct cell_approval_answer no = { .size = sizeof(no), .from_terminal = 1 };
 	json_t *asked = json_loadb(call->args, call->args_size, JSON_ALLOW_NUL, NULL), *schema;
 	char *shown = json_dumps(json_object_get(asked, "message"), JSON_ENSURE_ASCII | JSON_ENCODE_ANY), *name = call_name(call);
-	bool gone = false, answered = false, fits = name && shown && strlen(shown) <= MAX_MESSAGE;
+	char *url = json_dumps(json_object_get(asked, "url"), JSON_ENSURE_ASCII | JSON_ENCODE_ANY);
+	bool gone = false, answered = false;
+	bool fits = name && shown && strlen(shown) <= MAX_MESSAGE && (!url || strlen(url) <= MAX_MESSAGE);
 	struct cell_error err;
 
 	schema = json_object_get(asked, "requestedSchema");
 	reset_terminal(asker);
 	dprintf(asker->out, "workcell: %s (mcp) asks: %s\n", name && strchr(name, ' ') ? strchr(name, ' ') + 1 : "",
 		fits ? shown : "(too long to be shown: declined)");
+	if (fits && url)
+		dprintf(asker->out, "workcell: it wants you to open this address yourself, then to answer: %s\n", url);
 	if (fits)
 		stay_deaf(asker, session, call->id);
 	while (fits && !answered && !gone) {
@@ -492,6 +548,7 @@ static void ask_question(struct cell_cli_asker *asker, struct cell_session *sess
 	else if (!answered)
 		(void)cell_session_answer(session, call->id, &no, &err); /* gone is as good */
 	free(shown);
+	free(url);
 	free(name);
 	json_decref(asked);
 }

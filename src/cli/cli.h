@@ -92,12 +92,14 @@ int cell__cmd_workflows(int argc, char **argv);
 int cell__cmd_artifacts(int argc, char **argv);
 int cell__cmd_deps(int argc, char **argv);
 int cell__cmd_cache(int argc, char **argv);
+int cell__cmd_models(int argc, char **argv);
 int cell__cmd_policy(int argc, char **argv);
 int cell__cmd_audit(int argc, char **argv);
 int cell__cmd_gen(int argc, char **argv);
 int cell__cmd_mcp(int argc, char **argv);
 int cell__cmd_store(int argc, char **argv);
 int cell__cmd_serve(int argc, char **argv);
+int cell__cmd_console(int argc, char **argv);
 int cell__cmd_container(int argc, char **argv);
 int cell__cmd_ps(int argc, char **argv);
 int cell__cmd_top(int argc, char **argv);
@@ -105,6 +107,9 @@ int cell__cmd_kill(int argc, char **argv);
 int cell__cmd_logs(int argc, char **argv);
 int cell__cmd_attach(int argc, char **argv);
 int cell__cmd_files(int argc, char **argv);
+int cell__cmd_exec(int argc, char **argv);
+int cell__cmd_batch(int argc, char **argv);
+int cell__cmd_jupyter(int argc, char **argv);
 
 extern const struct cell_cli_command cell__cli_run_command;
 extern const struct cell_cli_command cell__cli_shell_command;
@@ -115,12 +120,14 @@ extern const struct cell_cli_command cell__cli_workflows_command;
 extern const struct cell_cli_command cell__cli_artifacts_command;
 extern const struct cell_cli_command cell__cli_deps_command;
 extern const struct cell_cli_command cell__cli_cache_command;
+extern const struct cell_cli_command cell__cli_models_command;
 extern const struct cell_cli_command cell__cli_policy_command;
 extern const struct cell_cli_command cell__cli_audit_command;
 extern const struct cell_cli_command cell__cli_gen_command;
 extern const struct cell_cli_command cell__cli_mcp_command;
 extern const struct cell_cli_command cell__cli_store_command;
 extern const struct cell_cli_command cell__cli_serve_command;
+extern const struct cell_cli_command cell__cli_console_command;
 extern const struct cell_cli_command cell__cli_container_command;
 extern const struct cell_cli_command cell__cli_ps_command;
 extern const struct cell_cli_command cell__cli_top_command;
@@ -128,6 +135,9 @@ extern const struct cell_cli_command cell__cli_kill_command;
 extern const struct cell_cli_command cell__cli_logs_command;
 extern const struct cell_cli_command cell__cli_attach_command;
 extern const struct cell_cli_command cell__cli_files_command;
+extern const struct cell_cli_command cell__cli_exec_command;
+extern const struct cell_cli_command cell__cli_batch_command;
+extern const struct cell_cli_command cell__cli_jupyter_command;
 /* Another program parses its arguments and prints its --help. */
 extern const struct cell_cli_command cell__cli_bench_command;
 
@@ -173,6 +183,8 @@ char *cell__cli_error_json(const struct cell_error *err);
 /* ---- paths, files and interpreters (paths.c) ----------------------------- */
 
 /* $XDG_STATE_HOME/workcell/NAME (default ~/.local/state), with its folders made; free() it. NULL: no place for it. */
+/* The folder of models, or of one; NULL: there is none.  free() it. */
+char *cell__cli_models_dir(const char *name);
 char *cell__cli_state_path(const char *name);
 /* free() it; NULL: *err has the reason. */
 char *cell__cli_absolute(const char *path, struct cell_error *err);
@@ -201,6 +213,7 @@ struct cell_cli_space_flags {
 	int64_t install_timeout_ms; /* 0: as the library has it */
 	bool no_runtime_deps, no_cache_venv, cleanup_venv, sync_deps, quiet, tools_from_storage, confined;
 	bool reads; /* not a flag: the command only reads, so the storage must exist */
+	const char *embeddings;
 	const char *embeddings_url;
 	const char *embeddings_model;
 	const char *embeddings_key_env;
@@ -253,7 +266,10 @@ struct cell_cli_space_flags {
 	  CELL_FLAG_SWITCH, CELL_CLI_SPACE_AT(at, cleanup_venv) }
 /* clang-format on */
 /* clang-format off */
+#define CELL_CLI_MODEL "bge-small-en-v1.5" /* of --embeddings builtin */
 #define CELL_CLI_EMBEDDINGS_FLAGS(at)                                                     \
+	{ 0, "embeddings", "builtin|NAME", "also search by meaning, with a model of `workcell models` in this process", \
+	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, embeddings) },                          \
 	{ 0, "embeddings-url", "URL", "also search by meaning, with this OpenAI-compatible .../v1/embeddings", \
 	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, embeddings_url) },                      \
 	{ 0, "embeddings-model", "NAME", "the model for the embeddings",           \
@@ -393,7 +409,8 @@ void cell__cli_trusted_free(char **list);
 /* Sets the callbacks that are asked before a step. */
 struct cell_cli_gate_flags {
 	const char *approve, *policy, *audit;
-	bool shell, installs, workflows, stops_clock, shell_escape, restore_cwd, speculate;
+	const char *saved, *saved_key_file, *resume;
+	bool shell, installs, workflows, stops_clock, shell_escape, restore_cwd, speculate, save;
 	int64_t approval_timeout_ms, undo, points_bytes, allow_fork, fork_memory, fork_time_ms;
 };
 
@@ -556,6 +573,10 @@ void cell__cli_fill_limits(const struct cell_cli_limit_flags *flags, struct cell
 	  CELL_FLAG_SECONDS, CELL_CLI_AT(at, gate.fork_time_ms) },                        \
 	{ 0, "speculate", NULL, "go on in a copy while a call waits for its approval", \
 	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.speculate) },                            \
+	{ 0, "saved", "DIR", "folder of saved sessions, which code must not be able to write to", \
+	  CELL_FLAG_STRING, CELL_CLI_AT(at, gate.saved) },                                \
+	{ 0, "saved-key-file", "FILE", "encrypt saved sessions with the 64 hexadecimal digits in this file", \
+	  CELL_FLAG_STRING, CELL_CLI_AT(at, gate.saved_key_file) },                       \
 	{ 0, "audit", "FILE", "append a JSON line about each call to this file",                    \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, gate.audit) },                                \
 	CELL_CLI_GROUP("limits and confinement"),                                                 \
@@ -615,6 +636,7 @@ struct cell_cli_host {
 	struct cell_space *space; /* NULL: none */
 	struct cell_policy *policy; /* NULL: none */
 	struct cell_audit *audit; /* NULL: none */
+	char *saved_key; /* of saved sessions; NULL: none */
 	struct cell_session *session;
 	bool confined; /* its code is not trusted with the terminal */
 };
@@ -638,6 +660,9 @@ void cell__cli_options_finish(struct cell_cli_session_options *options);
 /* Opens engine and session and hands the session to the signal thread.  on_event: see session options.  shows: output as it comes. */
 int cell__cli_open(const struct cell_cli_session_flags *flags, bool shows, cell_event_fn on_event, void *event_arg,
 		   struct cell_cli_host *ret_host, struct cell_error *err);
+/* The same for a notebook (cell_session_options). */
+int cell__cli_open_notebook(const struct cell_cli_session_flags *flags, cell_event_fn on_event, void *event_arg,
+			    struct cell_cli_host *ret_host, struct cell_error *err);
 void cell__cli_close(struct cell_cli_host *host);
 
 /* ---- signals and stopping (signals.c) ---------------------------------------- */
@@ -708,6 +733,14 @@ struct cell_cli_asker;
 /* Policy and audit log of the flags, into the host and the options of its session. */
 int cell__cli_gate_open(const struct cell_cli_gate_flags *flags, struct cell_cli_host *host, struct cell_session_options *options,
 			struct cell_error *err);
+/* --save and --resume, for commands that end with their session. */
+#define CELL_CLI_SAVE_FLAGS(at)                                                                                                          \
+	{ 0, "save", NULL, "save the session at its end, in the folder of --saved", CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.save) },      \
+	{                                                                                                                                \
+		0, "resume", "ID", "go on with a saved session of the folder of --saved", CELL_FLAG_STRING, CELL_CLI_AT(at, gate.resume) \
+	}
+/* With --save: saves it, and says so on stderr. */
+int cell__cli_save(const struct cell_cli_gate_flags *flags, struct cell_session *session, struct cell_error *err);
 void cell__cli_gate_close(struct cell_cli_host *host);
 /* stdin_is_taken: answers come from the terminal, else from stdin; json: as lines of JSON.  NULL: out of memory. */
 struct cell_cli_asker *cell__cli_asker_create(bool stdin_is_taken, bool json);

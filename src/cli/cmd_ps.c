@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <poll.h>
+#include <termios.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -55,7 +57,10 @@ const struct cell_cli_command cell__cli_top_command = {
 	.name = "top",
 	.summary = "the same, again and again, busiest first",
 	.synopsis = "[-d SEC] [-n N] [--remote-url URL] [--auth-token-file FILE]",
-	.about = "Shows the sessions of a server, those with the highest CPU use first.  Ctrl-C ends it.",
+	.about =
+		"Shows the sessions of a server, those with the highest CPU use first, and the calls that wait for approval.  Ctrl-C ends it.\n\n"
+		"On a terminal: up and down (k, j) choose, i interrupts the session, x ends it, a accepts and r rejects the first call that waits\n"
+		"in it, space looks now, q ends.",
 	.examples = "  workcell top --auth-token-file token\n"
 		    "  workcell top -n 1 --auth-token-file token",
 	.flags = top_flag_table,
@@ -182,6 +187,19 @@ struct busy {
 	double share;
 };
 
+/* What is shown, and what a person does with it. */
+struct top {
+	struct cell_client *client;
+	json_t *list, *approvals; /* of the last look */
+	struct busy *all; /* of the list, busiest first */
+	size_t count;
+	char chosen[64]; /* an id; "": none */
+	char note[sizeof(((struct cell_error *)0)->msg)]; /* what the last key did */
+	bool keys; /* a terminal: keys are read */
+	bool asks_end; /* whether to end the chosen session */
+	struct termios before;
+};
+
 static volatile sig_atomic_t stopped;
 
 static void handle_stop(int number)
@@ -207,29 +225,95 @@ static double share_of(const json_t *session, const json_t *before, double secon
 	return old && same && used > 0 && seconds > 0 ? 100 * used / seconds : 0;
 }
 
-static int show_top(const json_t *list, const json_t *before, double seconds, struct cell_error *err)
+static int sort_top(struct top *top, const json_t *before, double seconds, struct cell_error *err)
 {
-	struct cell_cli_table table = { .columns = N_HEADS };
-	size_t count = json_array_size(list);
+	size_t count = json_array_size(top->list);
 	struct busy *all = calloc(count + 1, sizeof(*all));
-	char share[16];
 
 	if (!all)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a table");
 	for (size_t i = 0; i < count; i++) {
-		all[i].session = json_array_get(list, i);
+		all[i].session = json_array_get(top->list, i);
 		all[i].share = share_of(all[i].session, before, seconds);
 	}
 	qsort(all, count, sizeof(*all), compare);
+	free(top->all);
+	top->all = all;
+	top->count = count;
+	return 0;
+}
+
+static size_t place_of(const struct top *top)
+{
+	size_t i = 0;
+
+	while (i < top->count && strcmp(cell__cli_text(top->all[i].session, "session_id"), top->chosen))
+		i++;
+	return i < top->count ? i : 0;
+}
+
+/* The first call that waits in the chosen session, else of all; NULL: none waits. */
+static const json_t *waiting_call(const struct top *top)
+{
+	const json_t *each;
+	size_t i;
+
+	json_array_foreach(top->approvals, i, each) {
+		if (!strcmp(cell__cli_text(each, "session_id"), top->chosen))
+			return each;
+	}
+	return json_array_get(top->approvals, 0);
+}
+
+static void show_approvals(const struct top *top, struct cell_cli_table *table)
+{
+	const json_t *each;
+	size_t i;
+
+	cell__cli_table_add(table, (const char *[]){ "WAITS", "SESSION", "CALL", "WHY", "ARGUMENTS" });
+	json_array_foreach(top->approvals, i, each) {
+		const char *callable = cell__cli_text(each, "callable");
+		char *args = json_dumps(json_object_get(each, "args"), JSON_COMPACT), *name = NULL;
+		char session[SHORT_ID + 1], waited[16];
+
+		show_seconds(json_number_value(json_object_get(each, "waited_ms")) / 1000, waited);
+		snprintf(session, sizeof(session), "%s", cell__cli_text(each, "session_id"));
+		if (asprintf(&name, "%s%s%s", cell__cli_text(each, "tool"), *callable ? "." : "", callable) < 0)
+			name = NULL;
+		if (args && strlen(args) > 100)
+			strcpy(args + 97, "...");
+		cell__cli_table_add(
+			table, (const char *[]){ waited, session, name ? name : "", cell__cli_text(each, "reason"), args ? args : "" });
+		free(args);
+		free(name);
+	}
+}
+
+static int show_top(struct top *top, struct cell_error *err)
+{
+	struct cell_cli_table table = { .columns = N_HEADS }, waiting = { .columns = 5 };
+	char share[16];
+
 	if (isatty(STDOUT_FILENO))
 		cell__cli_write(STDOUT_FILENO, "\x1b[H\x1b[2J", 7);
 	cell__cli_table_add(&table, heads);
-	for (size_t i = 0; i < count; i++) {
-		snprintf(share, sizeof(share), "%.0f", all[i].share);
-		add_row(&table, all[i].session, share);
+	for (size_t i = 0; i < top->count; i++) {
+		snprintf(share, sizeof(share), "%s%.0f", top->keys && i == place_of(top) ? ">" : "", top->all[i].share);
+		add_row(&table, top->all[i].session, share);
 	}
-	free(all);
-	return cell__cli_table_print(&table, err);
+	if (cell__cli_table_print(&table, err) < 0)
+		return -1;
+	if (json_array_size(top->approvals)) {
+		cell__cli_line("");
+		show_approvals(top, &waiting);
+		if (cell__cli_table_print(&waiting, err) < 0)
+			return -1;
+	}
+	if (top->keys) {
+		cell__cli_line("");
+		cell__cli_line(*top->note ? top->note : "j k choose  i interrupt  x end  a accept  r reject  space look  q quit");
+	}
+	return 0;
 }
 
 /* {id: session} */
@@ -243,11 +327,124 @@ static json_t *by_id(const json_t *list)
 	return all;
 }
 
+/* A failure of an action is shown; the next look may go well. */
+static void act_top(struct top *top, const char *method, const char *verb, const json_t *body, const char *done)
+{
+	struct cell_error err;
+	char path[160];
+
+	snprintf(path, sizeof(path), "/v1/sessions/%.63s%s", top->chosen, verb);
+	if (cell__cli_client_ask(top->client, method, path, body, NULL, &err) < 0)
+		snprintf(top->note, sizeof(top->note), "%s", err.msg);
+	else
+		snprintf(top->note, sizeof(top->note), "%s %.12s", done, top->chosen);
+}
+
+static void answer_top(struct top *top, bool accept)
+{
+	const json_t *call = waiting_call(top);
+	json_t *body = json_pack("{s:b}", "accept", accept);
+	char verb[64];
+
+	if (!call) {
+		snprintf(top->note, sizeof(top->note), "no call waits");
+	} else {
+		snprintf(top->chosen, sizeof(top->chosen), "%s", cell__cli_text(call, "session_id"));
+		snprintf(verb, sizeof(verb), "/approvals/%" JSON_INTEGER_FORMAT, json_integer_value(json_object_get(call, "id")));
+		act_top(top, "POST", verb, body, accept ? "accepted a call of" : "rejected a call of");
+	}
+	json_decref(body);
+}
+
+/* False: it ends. */
+static bool take_key(struct top *top, char key)
+{
+	size_t at = place_of(top);
+	bool asked = top->asks_end;
+
+	top->asks_end = false;
+	*top->note = '\0';
+	if (key == 'q' || key == 4)
+		return false;
+	if (key == 'j' || key == 'B' || key == 'k' || key == 'A') { /* arrows end with A and B */
+		at = key == 'j' || key == 'B' ? at + 1 : at ? at - 1 : 0;
+		if (at < top->count)
+			snprintf(top->chosen, sizeof(top->chosen), "%s", cell__cli_text(top->all[at].session, "session_id"));
+		return true;
+	}
+	if (top->count)
+		snprintf(top->chosen, sizeof(top->chosen), "%s", cell__cli_text(top->all[at].session, "session_id"));
+	if (key == 'a' || key == 'r') {
+		answer_top(top, key == 'a');
+	} else if (!*top->chosen) {
+		return true;
+	} else if (key == 'i') {
+		act_top(top, "POST", "/interrupt", NULL, "interrupted");
+	} else if (key == 'x') {
+		top->asks_end = true;
+		snprintf(top->note, sizeof(top->note), "end %.12s? y: yes", top->chosen);
+	} else if (key == 'y' && asked) {
+		act_top(top, "DELETE", "", NULL, "ended");
+	}
+	return true;
+}
+
+/* Waits for the time of the next look, or for a key that changes something.  False: it ends. */
+static bool wait_top(struct top *top, int64_t delay_ms)
+{
+	struct pollfd input = { .fd = top->keys ? STDIN_FILENO : -1, .events = POLLIN };
+	char bytes[16];
+	ssize_t n;
+
+	if (poll(&input, 1, (int)delay_ms) <= 0)
+		return !stopped;
+	n = read(STDIN_FILENO, bytes, sizeof(bytes));
+	/* An arrow is three bytes, of which the last counts; other keys are one. */
+	return n > 0 && take_key(top, bytes[n - 1]);
+}
+
+static void set_keys(struct top *top)
+{
+	struct termios raw;
+
+	top->keys = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO) && tcgetattr(STDIN_FILENO, &top->before) == 0;
+	if (!top->keys)
+		return;
+	raw = top->before;
+	raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
+	tcsetattr(STDIN_FILENO, TCSANOW, &raw);
+}
+
+static int look(struct top *top, json_t **before, int64_t *last_us, struct cell_error *err)
+{
+	json_t *answer = NULL;
+	int64_t now_us;
+	int status;
+
+	json_decref(top->list);
+	top->list = NULL;
+	status = cell__cli_client_sessions(top->client, &top->list, err);
+	if (!status)
+		status = cell__cli_client_ask(top->client, "GET", "/v1/approvals?all=true", NULL, &answer, err);
+	now_us = cell__now_us();
+	json_decref(top->approvals);
+	top->approvals = json_incref(json_object_get(answer, "approvals"));
+	json_decref(answer);
+	if (!status)
+		status = sort_top(top, *before, (double)(now_us - *last_us) / 1e6, err);
+	if (!status)
+		status = show_top(top, err);
+	json_decref(*before);
+	*before = by_id(top->list);
+	*last_us = now_us;
+	return status;
+}
+
 int cell__cmd_top(int argc, char **argv)
 {
 	struct ps_flags flags = { .delay_ms = 2000 };
 	struct sigaction action = { .sa_handler = handle_stop }, old;
-	struct cell_client *client = NULL;
+	struct top top = { 0 };
 	struct cell_error err;
 	json_t *before = NULL;
 	int64_t last_us = 0;
@@ -258,27 +455,20 @@ int cell__cmd_top(int argc, char **argv)
 	if (flags.delay_ms < 100)
 		flags.delay_ms = 100;
 	sigaction(SIGINT, &action, &old);
-	status = cell__cli_client_open(&flags.client, &client, &err);
+	status = cell__cli_client_open(&flags.client, &top.client, &err);
+	set_keys(&top);
 	for (int64_t looks = 0; !status && !stopped && (!flags.count || looks < flags.count); looks++) {
-		struct timespec pause = { flags.delay_ms / 1000, flags.delay_ms % 1000 * 1000000 };
-		json_t *list = NULL;
-		int64_t now_us;
-
-		if (looks)
-			nanosleep(&pause, NULL);
-		if (stopped)
+		if (looks && !wait_top(&top, flags.delay_ms))
 			break;
-		status = cell__cli_client_sessions(client, &list, &err);
-		now_us = cell__now_us();
-		if (!status)
-			status = show_top(list, before, (double)(now_us - last_us) / 1e6, &err);
-		json_decref(before);
-		before = by_id(list);
-		last_us = now_us;
-		json_decref(list);
+		status = look(&top, &before, &last_us, &err);
 	}
+	if (top.keys)
+		tcsetattr(STDIN_FILENO, TCSANOW, &top.before);
 	sigaction(SIGINT, &old, NULL);
 	json_decref(before);
-	cell_client_destroy(client);
+	json_decref(top.list);
+	json_decref(top.approvals);
+	free(top.all);
+	cell_client_destroy(top.client);
 	return status < 0 ? cell__cli_report(&err, false) : 0;
 }

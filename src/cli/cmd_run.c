@@ -41,6 +41,7 @@ static const struct cell_cli_flag run_flag_table[] = {
 	  CELL_FLAG_SWITCH, offsetof(struct run_flags, commit) },
 	{ 0, "print-connection-file", NULL, "jupyter: print the connection file for other clients on stderr", CELL_FLAG_SWITCH,
 	  offsetof(struct run_flags, connection_file) },
+	CELL_CLI_SAVE_FLAGS(offsetof(struct run_flags, session)),
 	CELL_CLI_SESSION_FLAGS(offsetof(struct run_flags, session)),
 	CELL_CLI_REMOTE_TOKEN_FLAG(offsetof(struct run_flags, session)),
 	{ 0 },
@@ -608,6 +609,8 @@ static int run_session(const struct run_flags *flags, const struct code *cells, 
 			status = run_cells(&host, printer, flags, cells, err);
 		if (status >= 0 && (flags->commit || has_layer(&flags->session)) &&
 		    end_layer(host.session, flags->commit && !status, err) < 0)
+			status = -1;
+		if (status >= 0 && cell__cli_save(&flags->session.gate, host.session, err) < 0)
 			status = -1;
 		cell__cli_close(&host);
 	}

@@ -35,10 +35,10 @@ struct serve_flags {
 	struct cell_cli_session_flags session;
 	struct cell_cli_listen_flags http;
 	struct cell_cli_list deps;
-	const char *config, *log_level;
+	const char *config, *log_level, *otlp;
 	int64_t workers;
 	int64_t max_runs, max_queue, max_timeout_ms, max_artifact, max_file, drain_ms, execute_idle_ms;
-	bool check_config, in_container, sandbox_fusion, e2b;
+	bool check_config, in_container, sandbox_fusion, e2b, console, otlp_code;
 };
 
 #define DEFAULTS cell__cli_server_defaults
@@ -83,6 +83,11 @@ static const struct cell_cli_flag serve_flag_table[] = {
 	{ 0, "dep", "SPEC", "add this package to the storage's and install it before serving; may be repeated", CELL_FLAG_LIST, AT(deps) },
 	{ 0, "e2b", NULL, "serve clients of E2B too, on the same address and with the same tokens (docs/e2b.md)", CELL_FLAG_SWITCH,
 	  AT(e2b) },
+	{ 0, "console", NULL, "serve the console for browsers at /console/ (docs/console.md)", CELL_FLAG_SWITCH, AT(console) },
+	{ 0, "otlp", "URL",
+	  "send spans and metrics to this receiver of OpenTelemetry (default $OTEL_EXPORTER_OTLP_ENDPOINT; docs/traces.md)",
+	  CELL_FLAG_STRING, AT(otlp) },
+	{ 0, "otlp-code", NULL, "with the code of cells, not only its hash", CELL_FLAG_SWITCH, AT(otlp_code) },
 	{ 0, "in-container", NULL,
 	  "for the host's own containers: mark stored data as made by confined code; remove token and "
 	  "configuration files once read",
@@ -105,6 +110,20 @@ const struct cell_cli_command cell__cli_serve_command = {
 	.run = cell__cmd_serve,
 };
 
+const struct cell_cli_command cell__cli_console_command = {
+	.name = "console",
+	.summary = "the session server for one person, with its console in the browser",
+	.synopsis = "[flags]",
+	.about =
+		"Starts a session server on a free port of this machine, prints a link that logs a browser in once, and opens it if there is a\n"
+		"desktop.  The flags are those of `workcell serve`, with --console.  Without a token a random one is made, which is gone with the\n"
+		"server.  Ctrl-C ends it.",
+	.examples = "  workcell console --base ~/agent\n"
+		    "  workcell console --base ~/agent --approve ask --listen 127.0.0.1:8081",
+	.flags = serve_flag_table,
+	.run = cell__cmd_console,
+};
+
 /* ---- data that lives as long as the program ----------------------------------------------- */
 
 static struct {
@@ -120,7 +139,9 @@ static struct {
 	int work_fd;
 	int worker, ready_fd; /* one of several processes that serve; -1: there is only this */
 	bool is_successor; /* of a worker that died */
-} live = { .work_fd = -1, .worker = -1, .ready_fd = -1 };
+	const struct cell_cli_command *command;
+	char own_token[65], code[33]; /* of `workcell console` */
+} live = { .work_fd = -1, .worker = -1, .ready_fd = -1, .command = &cell__cli_serve_command };
 
 static void limits_of(const struct serve_flags *flags, struct cell_server_limits *limits)
 {
@@ -153,7 +174,7 @@ static int reload(void *arg, struct cell_server_limits *limits, struct cell_erro
 		cell__serve_arguments_finish(&arguments);
 		return -1;
 	}
-	if (cell__cli_parse(&cell__cli_serve_command, arguments.count, arguments.list, &flags, NULL, &status)) {
+	if (cell__cli_parse(live.command, arguments.count, arguments.list, &flags, NULL, &status)) {
 		limits_of(&flags, limits);
 		status = 0;
 	} else {
@@ -337,6 +358,8 @@ static void say_serving(const char *url)
 {
 	dprintf(STDERR_FILENO, "workcell: listening on %s\n", url);
 	tell_manager("READY=1\nSTATUS=serving");
+	if (*live.code)
+		cell__console_show(url, live.code);
 }
 
 static void say_stopping(void)
@@ -470,6 +493,8 @@ static int fill_auth(const struct serve_flags *flags, struct cell_server_options
 		token = cell__serve_variable(OLD_TOKEN_VARIABLE);
 	options->auth_disabled = flags->http.auth_disabled ||
 				 (disabled && !strcasecmp(disabled, "true") && !token && !flags->http.token_file);
+	if (!token && *live.own_token && !options->auth_disabled)
+		token = live.own_token;
 	options->token = flags->http.token_file ? NULL : token;
 	if (!options->auth_disabled && !options->token && !options->token_file)
 		return cell_fail(err, CELL_E_INVALID, 0,
@@ -482,7 +507,7 @@ static int fill_options(const struct serve_flags *flags, struct cell_server_opti
 {
 	if (flags->http.listen && live.given)
 		return cell_fail(err, CELL_E_INVALID, 0, "systemd opened a socket for this server: leave --listen out");
-	options->listen = flags->http.listen ? flags->http.listen : live.given ? live.given : "127.0.0.1:8080";
+	options->listen = flags->http.listen ? flags->http.listen : live.given ? live.given : *live.code ? "127.0.0.1:0" : "127.0.0.1:8080";
 	options->reload = reload;
 	options->listening = say_listening;
 	if (cell__cli_listen_options(&flags->http, flags->log_level ? flags->log_level : "info", options, err) < 0 ||
@@ -616,6 +641,11 @@ static int serve(struct serve_flags *flags, struct cell_server_options *options,
 	options->zygote_per = cell__cli_zygote_per(&flags->session);
 	options->sandbox_fusion = flags->sandbox_fusion;
 	options->e2b = flags->e2b;
+	options->otlp = flags->otlp ? flags->otlp : cell__serve_variable("OTEL_EXPORTER_OTLP_ENDPOINT");
+	options->otlp_headers = cell__serve_variable("OTEL_EXPORTER_OTLP_HEADERS");
+	options->otlp_code = flags->otlp_code;
+	options->console = flags->console || *live.code;
+	options->console_code = *live.code && !options->auth_disabled ? live.code : NULL;
 	if (json_object_size(live.servers) &&
 	    (!strcmp(session.options.executor, "container") || !strcmp(session.options.executor, "remote"))) {
 		cell_fail(
@@ -694,9 +724,9 @@ static int check_workers(struct serve_flags *flags, struct cell_error *err)
 		return cell_fail(err, CELL_E_INVALID, 0, "--workers must be at most %d", CELL_SERVE_MAX_WORKERS);
 	if (flags->workers > 1 && flags->in_container)
 		return cell_fail(err, CELL_E_INVALID, 0, "--in-container removes files that each worker would read: leave --workers out");
-	if (flags->workers > 1 && flags->e2b)
+	if (flags->workers > 1 && *live.code)
 		return cell_fail(err, CELL_E_INVALID, 0,
-				 "--e2b needs a server with one worker: leave --workers out, or start a second server for E2B's clients");
+				 "`workcell console` is for one person: leave --workers out, or use `workcell serve --console`");
 	return 0;
 }
 
@@ -719,7 +749,7 @@ int cell__cmd_serve(int argc, char **argv)
 		cell__serve_arguments_finish(&arguments);
 		return cell__cli_report(&err, false);
 	}
-	if (!cell__cli_parse(&cell__cli_serve_command, arguments.count, arguments.list, &flags, NULL, &exit_status)) {
+	if (!cell__cli_parse(live.command, arguments.count, arguments.list, &flags, NULL, &exit_status)) {
 		flags_finish(&flags);
 		cell__serve_arguments_finish(&arguments);
 		return exit_status;
@@ -744,4 +774,16 @@ int cell__cmd_serve(int argc, char **argv)
 	flags_finish(&flags);
 	cell__serve_arguments_finish(&arguments);
 	return status < 0 ? cell__cli_report(&err, false) : status;
+}
+
+int cell__cmd_console(int argc, char **argv)
+{
+	int status;
+
+	live.command = &cell__cli_console_command;
+	cell__random_hex(live.own_token, sizeof(live.own_token) - 1);
+	cell__random_hex(live.code, sizeof(live.code) - 1);
+	status = cell__cmd_serve(argc, argv);
+	cell__console_hide();
+	return status;
 }

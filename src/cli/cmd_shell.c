@@ -504,6 +504,7 @@ static int loop(struct shell *shell, struct cell_error *err)
 /* ---- the command ------------------------------------------------------------------ */
 
 static const struct cell_cli_flag shell_flag_table[] = {
+	CELL_CLI_SAVE_FLAGS(0),
 	CELL_CLI_SESSION_FLAGS(0),
 	CELL_CLI_REMOTE_TOKEN_FLAG(0),
 	{ 0 },
@@ -553,6 +554,8 @@ int cell__cmd_shell(int argc, char **argv)
 	fflush(stdout);
 	if (!status)
 		status = loop(&shell, &err);
+	if (!status)
+		status = cell__cli_save(&flags.gate, shell.host.session, &err);
 	close_shell(&shell);
 	if (cell__cli_stop_status())
 		status = cell__cli_stop_status();

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE 1
 #include "cli.h"
 
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,8 @@ struct tools_flags {
 	const char *args;
 	struct cell_cli_list tags;
 	int64_t limit;
+	const char *scope;
+	const char *browser;
 	bool json;
 };
 
@@ -22,6 +25,9 @@ static const struct cell_cli_flag tools_flag_table[] = {
 	  offsetof(struct tools_flags, args) },
 	{ 0, "tag", "TAG", "list: only tools with this tag; may be repeated", CELL_FLAG_LIST, offsetof(struct tools_flags, tags) },
 	{ 0, "limit", "N", "search: maximum number of results", CELL_FLAG_COUNT, offsetof(struct tools_flags, limit) },
+	{ 0, "scope", "SCOPES", "login: further scopes, separated by spaces", CELL_FLAG_STRING, offsetof(struct tools_flags, scope) },
+	{ 0, "browser", "PROGRAM", "login: run it with the link (default: the link is printed)", CELL_FLAG_STRING,
+	  offsetof(struct tools_flags, browser) },
 	{ 0, "cwd", "DIR", "working directory of command-line tools (default: this one)", CELL_FLAG_STRING,
 	  offsetof(struct tools_flags, cwd) },
 	CELL_CLI_SPACE_FLAGS(offsetof(struct tools_flags, space)),
@@ -32,7 +38,7 @@ static const struct cell_cli_flag tools_flag_table[] = {
 const struct cell_cli_command cell__cli_tools_command = {
 	.name = "tools",
 	.summary = "list, search, show, call and check tools",
-	.synopsis = "list | search QUERY | show NAME | call NAME[.RECIPE] [K=V]... | check [DIR]",
+	.synopsis = "list | search QUERY | show NAME | call NAME [K=V]... | check [DIR] | login|logout NAME",
 	.about = "Tools are described by YAML files in --tools DIR, or in the tools/ of --base DIR.\n\n"
 		 "  list                     Lists the available tools\n"
 		 "  search QUERY             Searches tools by a description of the task, best match first\n"
@@ -41,13 +47,17 @@ const struct cell_cli_command cell__cli_tools_command = {
 		 "                           by the parameter's type: text as it is, numbers and booleans as JSON,\n"
 		 "                           a list by repeating K\n"
 		 "  check [DIR]              Lists the problems found in tool definitions as FILE:LINE: message;\n"
-		 "                           exit status 1 when there is one",
+		 "                           exit status 1 when there is one\n"
+		 "  login NAME               Logs in at a remote MCP server whose definition has `auth: oauth`: prints a link to\n"
+		 "                           open in a browser on this computer, and waits for it.  Tokens are kept in\n"
+		 "                           $XDG_STATE_HOME/workcell/oauth (default ~/.local/state)\n"
+		 "  logout NAME              Removes these tokens",
 	.examples = "  workcell tools list --base examples/base\n"
 		    "  workcell tools call wc.words file=README.md --base examples/base\n"
 		    "  workcell tools call wc.words --args '{\"file\": \"README.md\"}' --base examples/base --json\n"
 		    "  workcell tools check examples/base/tools",
 	.flags = tools_flag_table,
-	.verbs = "list search show call check",
+	.verbs = "list search show call check login logout",
 	.run = cell__cmd_tools,
 };
 
@@ -380,6 +390,41 @@ static int run_check(const void *values, struct cell_space *space, const struct 
 	return cell__cli_report_problems(text, problems, flags->json);
 }
 
+/* ---- login, logout ------------------------------------------------------------ */
+
+/* The library checked that the link has printable ASCII alone: no escapes for the terminal, no options for the program. */
+static int show_link(void *arg, const char *link)
+{
+	const struct tools_flags *flags = arg;
+	pid_t child = 0;
+
+	fprintf(stderr, "workcell: open this link in a browser on this computer:\n%s\n", link);
+	if (!flags->browser)
+		return 0;
+	if (posix_spawnp(&child, flags->browser, NULL, NULL, (char *[]){ (char *)flags->browser, (char *)link, NULL }, environ)) {
+		fprintf(stderr, "workcell: %s cannot be started\n", flags->browser);
+		return 0;
+	}
+	return 0;
+}
+
+static int run_login(const void *values, struct cell_space *space, const struct cell_cli_list *operands, struct cell_error *err)
+{
+	const struct tools_flags *flags = values;
+	const char *name = operands->items[1].value;
+
+	if (cell_space_login(space, name, flags->scope, show_link, (void *)flags, 0, err) < 0)
+		return -1;
+	fprintf(stderr, "workcell: logged in at %s\n", name);
+	return 0;
+}
+
+static int run_logout(const void *values, struct cell_space *space, const struct cell_cli_list *operands, struct cell_error *err)
+{
+	(void)values;
+	return cell_space_logout(space, operands->items[1].value, err);
+}
+
 /* ---- the command --------------------------------------------------------------- */
 
 static const struct cell_cli_verb verbs[] = {
@@ -388,6 +433,8 @@ static const struct cell_cli_verb verbs[] = {
 	{ "show", "NAME", 1, 1, false, run_show },
 	{ "call", "NAME[.RECIPE] [K=V]... [--args JSON]", 1, SIZE_MAX, false, run_call },
 	{ "check", "[DIR]", 0, 1, false, run_check },
+	{ "login", "NAME [--scope SCOPES] [--browser PROGRAM]", 1, 1, false, run_login },
+	{ "logout", "NAME", 1, 1, false, run_logout },
 	{ 0 },
 };
 

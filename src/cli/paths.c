@@ -112,6 +112,19 @@ int cell__cli_read_file(const char *path, char **ret_text, size_t *ret_size, str
 	return 0;
 }
 
+char *cell__cli_models_dir(const char *name)
+{
+	const char *data = getenv("XDG_DATA_HOME"), *home = getenv("HOME");
+	char *path = NULL;
+	int n = -1;
+
+	if (data && *data == '/')
+		n = asprintf(&path, "%s/workcell/models%s%s", data, name ? "/" : "", name ? name : "");
+	else if (home && *home == '/')
+		n = asprintf(&path, "%s/.local/share/workcell/models%s%s", home, name ? "/" : "", name ? name : "");
+	return n < 0 ? NULL : path;
+}
+
 char *cell__cli_state_path(const char *name)
 {
 	const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");

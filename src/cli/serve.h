@@ -19,6 +19,11 @@ void cell__serve_arguments_finish(struct cell_serve_arguments *arguments);
 /* A variable of the environment; NULL if it is unset or empty. */
 const char *cell__serve_variable(const char *name);
 
+/* `workcell console`: prints the link, and opens it where there is a desktop (cmd_console.c). */
+void cell__console_show(const char *url, const char *code);
+/* The server has ended. */
+void cell__console_hide(void);
+
 #define CELL_SERVE_MAX_WORKERS 64
 
 struct cell_serve_crew {

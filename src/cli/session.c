@@ -318,8 +318,8 @@ static bool is_trusted(const char *executor)
 	return !executor;
 }
 
-int cell__cli_open(const struct cell_cli_session_flags *flags, bool shows, cell_event_fn on_event, void *event_arg,
-		   struct cell_cli_host *ret_host, struct cell_error *err)
+static int open_session(const struct cell_cli_session_flags *flags, bool shows, bool notebook, cell_event_fn on_event, void *event_arg,
+			struct cell_cli_host *ret_host, struct cell_error *err)
 {
 	struct cell_cli_session_options all;
 	struct cell_cli_host host;
@@ -329,7 +329,12 @@ int cell__cli_open(const struct cell_cli_session_flags *flags, bool shows, cell_
 		return -1;
 	all.options.on_event = on_event;
 	all.options.event_arg = event_arg;
-	all.options.no_spill = shows;
+	all.options.no_spill = shows || notebook;
+	if (notebook) {
+		all.options.notebook = 1;
+		all.options.gate |= CELL_GATE_QUESTIONS;
+		all.options.approval_stops_clock = 1;
+	}
 	host.confined = !is_trusted(flags->executor);
 	if (shows) /* a first start of Deno, of a container or of a Jupyter kernel takes seconds */
 		cell__progress_begin("opening a session");
@@ -347,6 +352,18 @@ int cell__cli_open(const struct cell_cli_session_flags *flags, bool shows, cell_
 	cell__cli_signals_attach(host.session);
 	*ret_host = host;
 	return 0;
+}
+
+int cell__cli_open(const struct cell_cli_session_flags *flags, bool shows, cell_event_fn on_event, void *event_arg,
+		   struct cell_cli_host *ret_host, struct cell_error *err)
+{
+	return open_session(flags, shows, false, on_event, event_arg, ret_host, err);
+}
+
+int cell__cli_open_notebook(const struct cell_cli_session_flags *flags, cell_event_fn on_event, void *event_arg,
+			    struct cell_cli_host *ret_host, struct cell_error *err)
+{
+	return open_session(flags, false, true, on_event, event_arg, ret_host, err);
 }
 
 void cell__cli_close(struct cell_cli_host *host)

@@ -20,8 +20,8 @@ bool cell__cli_has_storage(const struct cell_cli_space_flags *flags)
 
 bool cell__cli_has_space(const struct cell_cli_space_flags *flags)
 {
-	return cell__cli_has_storage(flags) || flags->tools || flags->tools_from_storage || flags->workspace || flags->embeddings_url ||
-	       flags->embeddings_model || flags->embeddings_key_env;
+	return cell__cli_has_storage(flags) || flags->tools || flags->tools_from_storage || flags->workspace || flags->embeddings ||
+	       flags->embeddings_url || flags->embeddings_model || flags->embeddings_key_env;
 }
 
 /* By cell_log_level; nothing logs at `critical`, so it means silence. */
@@ -44,7 +44,7 @@ static void print_log(void *arg, enum cell_log_level level, const char *line)
 int cell__cli_space_log(const struct cell_cli_space_flags *flags, const char *level, struct cell_engine_options *options,
 			struct cell_error *err)
 {
-	if (level || flags->embeddings_url)
+	if (level || flags->embeddings || flags->embeddings_url)
 		options->log = print_log;
 	for (int i = 0; level; i++) {
 		if (i == sizeof(log_words) / sizeof(*log_words))
@@ -86,6 +86,15 @@ static int check_embeddings(const struct cell_cli_space_flags *flags, struct cel
 {
 	const char *name = flags->embeddings_key_env;
 
+	if (flags->embeddings && flags->embeddings_url)
+		return cell_fail(err, CELL_E_INVALID, 0, "--embeddings and --embeddings-url both say who computes vectors; give only one");
+	if (flags->embeddings && (strchr(flags->embeddings, '/') || flags->embeddings[0] == '.' || !flags->embeddings[0]))
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "--embeddings must be builtin, or the name of a model (see `workcell models list`)");
+	if (flags->embeddings && !cell__cli_has_storage(flags) && !flags->tools)
+		return cell_fail(err, CELL_E_INVALID, 0, "--embeddings needs --base DIR, --storage DIR or --tools DIR to search in");
+	if (flags->embeddings && (flags->embeddings_model || name))
+		return cell_fail(err, CELL_E_INVALID, 0, "--embeddings-%s needs --embeddings-url URL", name ? "key-env" : "model");
 	if (!flags->embeddings_url && (flags->embeddings_model || name))
 		return cell_fail(err, CELL_E_INVALID, 0, "--embeddings-%s needs --embeddings-url URL", name ? "key-env" : "model");
 	if (flags->embeddings_url && !flags->embeddings_model)
@@ -161,8 +170,9 @@ static const char **installer_env(void)
 
 /* Each is NULL or ours to free. */
 struct places {
-	char *storage, *tools, *wheels, *cache, *venv;
+	char *storage, *tools, *wheels, *cache, *oauth, *venv;
 	char *key; /* "${VAR}" */
+	char *model; /* "builtin:FOLDER", or NULL */
 };
 
 char *cell__cli_with_option(const char *url, const char *key, const char *value)
@@ -262,6 +272,17 @@ static int find_places(const struct cell_cli_space_flags *flags, struct places *
 	if (flags->venv_dir && !(places->venv = cell__cli_absolute(flags->venv_dir, err)))
 		return -1;
 	places->cache = cell__cli_cache_dir();
+	if (flags->embeddings) {
+		const char *model = !strcmp(flags->embeddings, "builtin") ? CELL_CLI_MODEL : flags->embeddings;
+		CELL_AUTO_FREE char *folder = cell__cli_models_dir(model);
+
+		if (!folder || asprintf(&places->model, "builtin:%s", folder) < 0) {
+			places->model = NULL;
+			return cell_fail(err, CELL_E_INVALID, 0,
+					 "models have no folder: neither XDG_DATA_HOME nor HOME is an absolute path");
+		}
+	}
+	places->oauth = cell__cli_state_path("oauth");
 	if (flags->embeddings_key_env && asprintf(&places->key, "${%s}", flags->embeddings_key_env) < 0) {
 		places->key = NULL;
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a name");
@@ -309,6 +330,7 @@ int cell__cli_space_create(const struct cell_cli_space_flags *flags, struct cell
 		options.allow_runtime_deps = !flags->no_runtime_deps;
 		options.python = python;
 		options.cache_dir = places.cache;
+		options.oauth_dir = places.oauth;
 		options.index_url = flags->index_url;
 		options.wheel_dir = places.wheels;
 		options.venv_dir = places.venv;
@@ -322,8 +344,8 @@ int cell__cli_space_create(const struct cell_cli_space_flags *flags, struct cell
 			options.install_timeout_ms = flags->install_timeout_ms;
 		if (!flags->quiet)
 			options.on_progress = print_progress;
-		options.embeddings_url = flags->embeddings_url;
-		options.embeddings_model = flags->embeddings_model;
+		options.embeddings_url = places.model ? places.model : flags->embeddings_url;
+		options.embeddings_model = places.model ? strrchr(places.model, '/') + 1 : flags->embeddings_model;
 		options.embeddings_key = places.key;
 		status = cell_space_open(engine, &options, ret_space, err);
 	}
@@ -331,8 +353,10 @@ int cell__cli_space_create(const struct cell_cli_space_flags *flags, struct cell
 	free(places.tools);
 	free(places.wheels);
 	free(places.cache);
+	free(places.oauth);
 	free(places.venv);
 	free(env);
 	free(places.key);
+	free(places.model);
 	return status;
 }

@@ -57,8 +57,6 @@ void cell__egress_close(struct cell__egress *egress);
 
 /* Whether a list entry "name:port" covers this host and port.  "*.name" covers its subdomains; "*" as port covers all ports. */
 bool cell__egress_rule_matches(const char *rule, const char *host, unsigned port);
-/* Addresses that are not public: loopback, private, link-local, metadata, multicast, and similar. */
-bool cell__egress_is_private(const struct sockaddr *address);
 
 struct cell__egress_wish {
 	char host[256];

@@ -40,6 +40,7 @@ struct cell_batch {
 	char **codes;
 	struct run_of *runs;
 	int64_t *timeouts_ms;
+	int64_t *limits; /* memory and output of each run */
 	bool drop, over;
 	struct ended *first, *last;
 	size_t waiting;          /* results in the list */
@@ -103,6 +104,18 @@ static void open_run(struct cell__fanout *base, size_t i)
 		cell__fanout_opened(base, i, NULL, &err);
 }
 
+static int64_t one_of(const int64_t *each, int64_t all, size_t i)
+{
+	return each && each[i] ? each[i] : all;
+}
+
+static void limits_of(struct cell__fanout *base, size_t i, int64_t *ret_memory_bytes, int64_t *ret_max_output_bytes)
+{
+	const struct cell_batch *batch = (const struct cell_batch *)base;
+	*ret_memory_bytes = batch->limits[2 * i];
+	*ret_max_output_bytes = batch->limits[2 * i + 1];
+}
+
 static const char *next_cell(struct cell__fanout *base, size_t i, struct cell_result *result, int64_t *ret_timeout_ms)
 {
 	struct cell_batch *batch = (struct cell_batch *)base;
@@ -141,6 +154,7 @@ static void handle_done(struct cell__fanout *base)
 static const struct cell__fanout_ops ops = {
 	.open = open_run,
 	.next = next_cell,
+	.limits = limits_of,
 	.failed = handle_failed,
 	.close = close_run,
 	.done = handle_done,
@@ -160,6 +174,7 @@ static void free_batch(struct cell_batch *batch)
 		free(batch->codes[i]);
 	free(batch->codes);
 	free(batch->timeouts_ms);
+	free(batch->limits);
 	free(batch->runs);
 	free(batch);
 }
@@ -187,13 +202,16 @@ static struct cell_batch *make_batch(struct cell_engine *engine, const struct ce
 		batch->drop = opts->drop != 0;
 		batch->codes = cell__alloc(opts->n, sizeof *batch->codes);
 		batch->timeouts_ms = cell__alloc(opts->n, sizeof *batch->timeouts_ms);
+		batch->limits = cell__alloc(opts->n, 2 * sizeof *batch->limits);
 	}
 	if (batch)
 		batch->runs = cell__alloc(opts->n, sizeof *batch->runs);
-	bool made = batch && batch->codes && batch->timeouts_ms && batch->runs;
+	bool made = batch && batch->codes && batch->timeouts_ms && batch->limits && batch->runs;
 	for (size_t i = 0; made && i < opts->n; i++) {
 		batch->runs[i] = (struct run_of){ batch, i };
 		batch->timeouts_ms[i] = opts->timeouts_ms ? opts->timeouts_ms[i] : opts->timeout_ms;
+		batch->limits[2 * i] = one_of(opts->memories_bytes, opts->memory_bytes, i);
+		batch->limits[2 * i + 1] = one_of(opts->max_outputs_bytes, opts->max_output_bytes, i);
 		made = (batch->codes[i] = cell__strdup(opts->codes[i])) != NULL;
 	}
 	if (made)

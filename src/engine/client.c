@@ -285,25 +285,27 @@ static size_t take_events(char *bytes, size_t size, size_t count, void *arg)
 	return rc < 0 ? 0 : size * count;
 }
 
+#define NOT_WATCHED 2 /* of tick() */
+
 /* Until the transfer is over (1) or has to be (1), or -1. */
 static int pump(CURLM *multi, struct stream *stream, int watched_fd, int (*tick)(void *arg, int readable, struct cell_error *err),
 		struct cell_error *err)
 {
 	int running = 1, rc = 0;
 
-	while (running && !rc) {
+	while (running && (!rc || rc == NOT_WATCHED)) {
 		struct curl_waitfd watched = { .fd = watched_fd, .events = CURL_WAIT_POLLIN };
 
 		if (curl_multi_perform(multi, &running))
 			return cell_fail(err, CELL_E_IO, 0, "the transfer failed");
 		if (!running)
 			break;
-		if (curl_multi_poll(multi, &watched, watched_fd >= 0, TICK_MS, NULL))
+		if (curl_multi_poll(multi, &watched, watched_fd >= 0 && rc != NOT_WATCHED, TICK_MS, NULL))
 			return cell_fail(err, CELL_E_IO, 0, "the transfer failed");
 		if (tick)
 			rc = tick(stream->arg, watched.revents != 0, err);
 	}
-	return rc;
+	return rc == NOT_WATCHED ? 0 : rc;
 }
 
 static int stream_result(CURLM *multi, struct stream *stream, struct cell_error *err)

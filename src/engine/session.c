@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/sized.h"
+#include "engine/engine.h"
 #include "sandbox/build.h"
 #include "layer/layer.h"
 #include "session/session.h"
@@ -39,6 +40,7 @@ static struct cell_session *make_session(struct cell_engine *engine, const struc
 	session->next_run_id = session->next_call_id = 1;
 	cell__engine_name_session(session->engine, session->id);
 	if (cell__options_init(&session->options, opts, err) < 0 ||
+	    (opts->resume && cell__durable_resume(session, opts->resume, err) < 0) ||
 	    cell__image_folder_init(&session->images, opts->images_dir, session->id, err) < 0 ||
 	    (opts->space && cell__space_read_tools(opts->space, &session->stored_tools, err) < 0)) {
 		cell__session_free(session);
@@ -123,6 +125,7 @@ static int prepare(struct cell_session *session, struct cell_error *err)
 	session->prepared = cell__slot_prepare(session);
 	if (!session->prepared)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a session");
+	cell__durable_wake(session, session->prepared);
 	return 0;
 }
 
@@ -232,6 +235,30 @@ int cell_session_discard(struct cell_session *session, struct cell_error *err)
 	if (cell__require(err, session) < 0 || cell__engine_may_wait(session->engine, "cell_session_discard", err) < 0)
 		return -1;
 	return cell__files_discard(session, err);
+}
+
+struct limiting {
+	struct cell_session *session;
+	int64_t memory_bytes, max_output_bytes;
+	struct cell_error err;
+	int rc;
+};
+
+static void do_limit(void *arg)
+{
+	struct limiting *limiting = arg;
+	limiting->rc = cell__session_limit_on_loop(limiting->session, limiting->memory_bytes, limiting->max_output_bytes, &limiting->err);
+}
+
+int cell_session_limit(struct cell_session *session, int64_t memory_bytes, int64_t max_output_bytes, struct cell_error *err)
+{
+	struct limiting limiting = { .session = session, .memory_bytes = memory_bytes, .max_output_bytes = max_output_bytes };
+	if (cell__require(err, session) < 0 || cell__engine_may_wait(session->engine, "cell_session_limit", err) < 0)
+		return -1;
+	cell__loop_call(session->engine->loop, do_limit, &limiting);
+	if (limiting.rc < 0 && err)
+		*err = limiting.err;
+	return limiting.rc;
 }
 
 /* ---- the same without waiting ---- */
@@ -442,20 +469,16 @@ int cell_session_run(struct cell_session *session, const char *code, size_t size
 	return run ? run_and_wait(run, ret_result, err) : -1;
 }
 
-int cell_session_complete(struct cell_session *session, const char *before, size_t size, char **ret_json, struct cell_error *err)
+/* A cell that every kernel of ours knows, also behind a session server: it answers with JSON and is not one of the session's cells. */
+static int ask_kernel(struct cell_session *session, const char *head, const char *body, size_t size, const char *what, char **ret_json,
+		      struct cell_error *err)
 {
-	/* A cell that every kernel of ours knows, also behind a session server (kernel/workcell_kernel/complete.py). */
-	static const char head[] = "%%workcell_complete\n";
 	CELL_AUTO_BUF struct cell__buf code = CELL_BUF_INIT;
 	struct cell_run_options opts = CELL_RUN_OPTIONS_INIT;
 	struct cell_result *result;
-	if (cell__require(err, session, before, ret_json) < 0)
-		return -1;
-	if (cell__engine_may_wait(session->engine, "cell_session_complete", err) < 0)
-		return -1;
 	if (session->executor->takes & CELL_TAKES_KERNEL)
-		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "the executor %s has no completions", session->executor->name);
-	if (cell__buf_add_str(&code, head) < 0 || cell__buf_add(&code, before, size) < 0)
+		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "the executor %s has no %s", session->executor->name, what);
+	if (cell__buf_add_str(&code, head) < 0 || cell__buf_add(&code, body, size) < 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	opts.timeout_ms = CELL_COMPLETE_MS;
 	struct cell__run *run = cell__session_make_run(session, code.data, code.size, &opts, err);
@@ -470,11 +493,44 @@ int cell_session_complete(struct cell_session *session, const char *before, size
 	if (outcome)
 		rc = cell_fail(err, outcome->code == CELL_OUT_TIMEOUT ? CELL_E_TIMEOUT : CELL_E_KERNEL, 0, "%s", outcome->message);
 	else if (!value)
-		rc = cell_fail(err, CELL_E_KERNEL, 0, "the kernel has no completions");
+		rc = cell_fail(err, CELL_E_KERNEL, 0, "the kernel has no %s", what);
 	else if (!(*ret_json = cell__strdup(value)))
 		rc = cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	cell_result_destroy(result);
 	return rc;
+}
+
+int cell_session_complete(struct cell_session *session, const char *before, size_t size, char **ret_json, struct cell_error *err)
+{
+	if (cell__require(err, session, before, ret_json) < 0 || cell__engine_may_wait(session->engine, "cell_session_complete", err) < 0)
+		return -1;
+	return ask_kernel(session, CELL__COMPLETE_HEAD, before, size, "completions", ret_json, err);
+}
+
+#define LIST_VARIABLES "%%workcell_variables\n"
+
+int cell_session_variables(struct cell_session *session, char **ret_json, struct cell_error *err)
+{
+	if (cell__require(err, session, ret_json) < 0 || cell__engine_may_wait(session->engine, "cell_session_variables", err) < 0)
+		return -1;
+	return ask_kernel(session, LIST_VARIABLES, "", 0, "list of variables", ret_json, err);
+}
+
+int cell__session_variables_on_loop(struct cell_session *session, cell_event_fn done, void *arg, struct cell_error *err)
+{
+	struct cell_run_options opts = CELL_RUN_OPTIONS_INIT;
+	if (session->executor->takes & CELL_TAKES_KERNEL)
+		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "the executor %s has no list of variables", session->executor->name);
+	if (session->current || session->first)
+		return cell_fail(err, CELL_E_BUSY, 0, "a cell runs in this session");
+	opts.timeout_ms = CELL_COMPLETE_MS;
+	opts.on_event = done;
+	opts.event_arg = arg;
+	struct cell__run *run = cell__session_make_run(session, LIST_VARIABLES, strlen(LIST_VARIABLES), &opts, err);
+	if (!run)
+		return -1;
+	cell__session_submit(&run->task);
+	return 0;
 }
 
 int cell_session_start(struct cell_session *session, const char *code, size_t size, const struct cell_run_options *opts,
@@ -919,16 +975,38 @@ void cell_session_close(struct cell_session *session)
 	cell__engine_wait(session->engine, start_close, session);
 }
 
+static int call_for_client(struct cell_session *session, const char *name, void *client, struct cell__own_work *work, const char *method,
+			   const char *args_json, const void *raw, size_t raw_size, struct cell_canceller *canceller,
+			   struct cell_answer *ret_answer, struct cell_error *err)
+{
+	struct cell__principal principal;
+	cell__principal_init(&principal, CELL__PRINCIPAL_MCP, cell__executor_is_trusted(session->executor), &session->options.limits, name);
+	struct cell__asking_for who = {
+		.space = session->options.space, .session = session, .principal = &principal, .client = client, .work = work
+	};
+	if (!who.space)
+		return cell_fail(err, CELL_E_NOT_FOUND, 0, "the session has no space, so it has no tools and no storage");
+	return cell__space_answer_for(&who, method, args_json, raw, raw_size, canceller, ret_answer, err);
+}
+
+int cell__session_own_call(struct cell_session *session, const char *name, void *client, const char *tool, const json_t *args,
+			   struct cell__own_work *work, struct cell_canceller *canceller, struct cell_answer *ret_answer,
+			   struct cell_error *err)
+{
+	json_t *both = json_pack("{s:s, s:O}", "name", tool, "args", args);
+	CELL_AUTO_FREE char *text = both ? json_dumps(both, JSON_COMPACT) : NULL;
+	json_decref(both);
+	if (!text)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	return call_for_client(session, name, client, work, cell__operations[CELL__OP_OFFERED_CALL].method, text, NULL, 0, canceller,
+			       ret_answer, err);
+}
+
 int cell_session_call(struct cell_session *session, const char *name, void *client, const char *method, const char *args_json,
 		      const void *raw, size_t raw_size, struct cell_canceller *canceller, struct cell_answer *ret_answer,
 		      struct cell_error *err)
 {
 	if (cell__require(err, session, method, ret_answer) < 0 || cell__sized_check(ret_answer, "cell_answer", err) < 0)
 		return -1;
-	struct cell__principal principal;
-	cell__principal_init(&principal, CELL__PRINCIPAL_MCP, cell__executor_is_trusted(session->executor), &session->options.limits, name);
-	struct cell__asking_for who = { .space = session->options.space, .session = session, .principal = &principal, .client = client };
-	if (!who.space)
-		return cell_fail(err, CELL_E_NOT_FOUND, 0, "the session has no space, so it has no tools and no storage");
-	return cell__space_answer_for(&who, method, args_json, raw, raw_size, canceller, ret_answer, err);
+	return call_for_client(session, name, client, NULL, method, args_json, raw, raw_size, canceller, ret_answer, err);
 }

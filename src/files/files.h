@@ -17,6 +17,7 @@
 
 #include "base/base.h"
 
+#define CELL_FILES_TEMPORARY ".workcell-upload-" /* names of files that are being written begin with this */
 #define CELL_FILES_MAX_LISTED 10000u   /* entries of one listing */
 #define CELL_FILES_MAX_DEPTH 64u       /* folders in folders of an archive; each is an open descriptor while it is made */
 #define CELL_FILES_MAX_UNPACKED 100000u /* entries of one archive */

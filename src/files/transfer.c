@@ -18,7 +18,7 @@
 #include "layer/layer.h"
 #include "wire/tar.h"
 
-#define TEMPORARY ".workcell-upload-"
+#define TEMPORARY CELL_FILES_TEMPORARY
 
 /* A file that is being written. */
 struct placing {

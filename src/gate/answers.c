@@ -36,13 +36,13 @@ static int edit(struct cell__gated_call *gated, const char *text, struct cell_er
 	json_t *before = json_incref(cell__gated_call_args(gated));
 	if (!json_is_object(args))
 		rc = cell_fail(err, CELL_E_INVALID, 0, "the edited arguments are not a JSON object");
-	else if (gated->kind == CELL__GATE_TOOL) {
+	else if (gated->kind == CELL__GATE_TOOL && gated->inner.operation->part != CELL__PART_ASKER) {
 		if (cell__tool_choice_edit(&gated->choice, args, &why) < 0)
 			rc = cell_fail(err, CELL_E_INVALID, 0, "the edited arguments are not valid: %.180s",
 				       why.data ? why.data : "out of memory");
 	} else if (gated->kind == CELL__GATE_SHELL && !json_is_string(json_object_get(args, "cmd"))) {
 		rc = cell_fail(err, CELL_E_INVALID, 0, "the edited arguments lack the string 'cmd'");
-	} else if (gated->kind == CELL__GATE_SHELL) {
+	} else if (gated->kind == CELL__GATE_SHELL || gated->kind == CELL__GATE_TOOL) {
 		json_t *both = json_pack("{s:s, s:O}", "name", cell__gated_call_tool(gated), "args", args);
 		json_decref(gated->inner.args);
 		gated->inner.args = both;
@@ -102,6 +102,8 @@ static int take_content(struct cell__gated_call *gated, const struct cell_approv
 	CELL_AUTO_BUF struct cell__buf why = CELL_BUF_INIT;
 	json_t *content = json_loads(answer->args ? answer->args : "{}", JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
 	int rc = 0;
+	if (json_is_object(content))
+		(void)cell__schema_add_defaults(schema, content);
 	if (answer->always)
 		rc = cell_fail(err, CELL_E_INVALID, 0, "\"always\" does not apply to a question");
 	else if (!json_is_object(content))
@@ -190,6 +192,17 @@ bool cell__gate_waits(const struct cell__gate *gate, uint64_t id)
 	return gated != NULL;
 }
 
+/* The rule that asks, with its reason, and since when the call waits. */
+static void add_why(const struct cell__gated_call *gated, json_t *one)
+{
+	struct cell_policy_verdict verdict = CELL_POLICY_VERDICT_INIT;
+	if (gated->kind != CELL__GATE_QUESTION && gated->gate && gated->gate->policy)
+		cell__gated_call_consult(gated, &verdict);
+	json_object_set_new(one, "reason", verdict.reason ? json_string(verdict.reason) : json_null());
+	json_object_set_new(one, "rule", verdict.name ? json_string(verdict.name) : json_null());
+	json_object_set_new(one, "waited_ms", json_integer((cell__now_us() - gated->started_us) / 1000));
+}
+
 json_t *cell__gate_list(const struct cell__gate *gate)
 {
 	json_t *list = json_array();
@@ -199,6 +212,8 @@ json_t *cell__gate_list(const struct cell__gate *gate)
 					call_info->request_id, "kind", call_info->kind, "tool", call_info->tool, "callable",
 					call_info->callable, "adapter", call_info->adapter, "session_id", call_info->session_id, "args",
 					cell__gated_call_args(gated));
+		if (one)
+			add_why(gated, one);
 		if (!one || json_array_append_new(list, one) < 0) {
 			json_decref(list);
 			return NULL;

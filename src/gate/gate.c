@@ -8,6 +8,8 @@
 #include "base/hole.h"
 #include "gate/gated_call.h"
 
+#define EVENT_RESULT_BYTES (64u * 1024u) /* of a call's result in its event */
+
 /* ---- memory ---- */
 
 static void clear_outcome(struct cell__call_outcome *outcome)
@@ -44,23 +46,54 @@ static void leave_gate(struct cell__gated_call *gated)
 
 /* ---- events ---- */
 
+/* A result as JSON, or the beginning of it: a text, a number of bytes, a value. */
+static int add_result(const struct cell__gated_call *gated, struct cell__buf *out)
+{
+	const struct cell__call_outcome *outcome = &gated->outcome;
+	size_t size = outcome->raw_size < EVENT_RESULT_BYTES ? outcome->raw_size : EVENT_RESULT_BYTES;
+	if (outcome->raw && cell__utf8_ok(outcome->raw, size - cell__utf8_cut(outcome->raw, size)))
+		return cell__buf_add_json_string(out, outcome->raw, size - cell__utf8_cut(outcome->raw, size));
+	if (outcome->raw)
+		return cell__buf_printf(out, "{\"bytes\":%zu}", outcome->raw_size);
+	CELL_AUTO_FREE char *text = outcome->result ? json_dumps(outcome->result, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+	if (!text)
+		return -1;
+	size = strlen(text);
+	if (size > EVENT_RESULT_BYTES)
+		size = EVENT_RESULT_BYTES - cell__utf8_cut(text, EVENT_RESULT_BYTES);
+	return cell__buf_add(out, text, size);
+}
+
 static void emit(struct cell__gated_call *gated, enum cell_event_type type, const char *decision, const char *message)
 {
 	struct cell__gate *gate = gated->gate;
 	if (!gated->call_info || !gate->emit)
 		return;
 	struct cell_event event = { .type = type, .call = gated->call_info, .decision = decision, .message = message };
+	CELL_AUTO_BUF struct cell__buf result = CELL_BUF_INIT;
 	if (type == CELL_EVENT_CALL_ENDED)
 		event.duration_ms = (double)(cell__now_us() - gated->started_us) / 1000.0;
+	if (type == CELL_EVENT_CALL_ENDED && gate->results && !gated->outcome.failed && add_result(gated, &result) == 0) {
+		event.data = result.data;
+		event.size = result.size;
+	}
 	gate->emit(gate->owner, &event);
+}
+
+/* A tool that is not of the space: its asker has it. */
+static bool is_own(const struct cell__gated_call *gated)
+{
+	return gated->inner.operation->part == CELL__PART_ASKER;
 }
 
 const char *cell__gated_call_tool(const struct cell__gated_call *gated)
 {
 	static const char *const tools[CELL__GATE_KINDS] = {
 		[CELL__GATE_INSTALL] = "deps",       [CELL__GATE_REMOVE] = "deps",  [CELL__GATE_WORKFLOW] = "workflows",
-		[CELL__GATE_ARTIFACT] = "artifacts", [CELL__GATE_SERVER] = "tools",
+		[CELL__GATE_ARTIFACT] = "artifacts", [CELL__GATE_SERVER] = "tools", [CELL__GATE_LLM] = "llm",
 	};
+	if (is_own(gated))
+		return json_string_value(json_object_get(gated->inner.args, "name"));
 	if (gated->kind == CELL__GATE_TOOL)
 		return cell__tool_choice_tool(&gated->choice);
 	if (gated->kind == CELL__GATE_SHELL)
@@ -72,6 +105,8 @@ const char *cell__gated_call_tool(const struct cell__gated_call *gated)
 
 static const char *shown_callable(const struct cell__gated_call *gated)
 {
+	if (is_own(gated))
+		return "";
 	if (gated->kind == CELL__GATE_TOOL)
 		return cell__tool_choice_callable(&gated->choice);
 	if (gated->kind == CELL__GATE_QUESTION)
@@ -81,6 +116,8 @@ static const char *shown_callable(const struct cell__gated_call *gated)
 
 static const char *shown_adapter(const struct cell__gated_call *gated)
 {
+	if (is_own(gated))
+		return "host";
 	if (gated->kind == CELL__GATE_TOOL)
 		return cell__tool_choice_adapter(&gated->choice);
 	return gated->kind == CELL__GATE_SHELL ? "kernel" : gated->kind == CELL__GATE_QUESTION ? "mcp" : "space";
@@ -89,9 +126,9 @@ static const char *shown_adapter(const struct cell__gated_call *gated)
 /* The arguments as they are shown, decided on and recorded: the ones that run. */
 json_t *cell__gated_call_args(const struct cell__gated_call *gated)
 {
-	if (gated->kind == CELL__GATE_TOOL)
+	if (gated->kind == CELL__GATE_TOOL && !is_own(gated))
 		return gated->choice.args;
-	if (gated->kind == CELL__GATE_SHELL)
+	if (gated->kind == CELL__GATE_SHELL || is_own(gated))
 		return json_object_get(gated->inner.args, "args");
 	if (gated->kind == CELL__GATE_QUESTION)
 		return json_object_get(gated->inner.args, "params");
@@ -275,6 +312,12 @@ static void handle_progress(struct cell__call *call, const char *line, size_t si
 		outer->progress(outer, line, size);
 }
 
+static void handle_lend(struct cell__call *call, struct cell__lent_work *work)
+{
+	struct cell__call *outer = of_inner(call)->outer;
+	outer->lend(outer, work);
+}
+
 /* A server's tools had to be listed first. */
 static void handle_again(struct cell__call *call)
 {
@@ -309,7 +352,7 @@ void cell__gated_call_run(struct cell__gated_call *gated)
 		inner->answer(inner, json_incref(cell__gated_call_args(gated)), NULL, 0);
 	else if (gated->kind == CELL__GATE_QUESTION)
 		inner->answer(inner, json_incref(gated->content), NULL, 0);
-	else if (gated->kind == CELL__GATE_TOOL)
+	else if (gated->kind == CELL__GATE_TOOL && !is_own(gated))
 		gate->target->run(gate->space, gate->cwd, &gated->choice, inner);
 	else
 		gate->target->handle(gate->space, gate->cwd, inner);
@@ -464,7 +507,7 @@ void cell__gated_call_decide(struct cell__gated_call *gated)
 		cell__gated_call_destroy(gated);
 		return;
 	}
-	if (gated->kind == CELL__GATE_TOOL) {
+	if (gated->kind == CELL__GATE_TOOL && !is_own(gated)) {
 		if (gate->target->choose(gate->space, gate->cwd, inner, &gated->choice) < 0)
 			return;
 	} else if (gated->kind == CELL__GATE_SHELL && check_shell(gated) < 0) {
@@ -620,6 +663,8 @@ static struct cell__gated_call *let_in(struct cell__gate *gate, struct cell__cal
 		.operation = call->operation,
 		.principal = &gated->principal,
 		.client = call->client,
+		.work = call->work,
+		.lend = call->work ? handle_lend : NULL,
 		.answer = handle_answer,
 		.fail = handle_fail,
 		.progress = call->progress ? handle_progress : NULL,
@@ -656,18 +701,39 @@ static bool may_go_on(struct cell__gated_call *gated)
 	return cell__pace_enter(gate->pace, &gated->wait, CELL__PACE_RECORD_BYTES + cell__audit_size_of(gated->inner.args));
 }
 
+/* input(): the same as a question of an MCP server, under a name that no tool can have. */
+static void ask_for_input(struct cell__gate *gate, struct cell__call *call)
+{
+	if (!gate->takes_input) {
+		call->fail(call, CELL_E_UNAVAILABLE, "RuntimeError", "nobody can type into this session");
+		return;
+	}
+	json_t *asked = json_pack("{s:s, s:s, s:{s:O, s:O?, s:{s:s, s:{s:{s:s}}, s:[s]}}}", "tool", "input()", "callable", "", "params",
+				  "message", json_object_get(call->args, "prompt"), "password", json_object_get(call->args, "password"),
+				  "requestedSchema", "type", "object", "properties", "value", "type", "string", "required", "value");
+	if (!asked || json_object_clear(call->args) < 0 || json_object_update(call->args, asked) < 0) {
+		json_decref(asked);
+		call->fail(call, CELL_E_NOMEM, "MemoryError", "the host is out of memory");
+		return;
+	}
+	json_decref(asked);
+	cell__gate_ask(gate, call->principal, call);
+}
+
 void cell__gate_submit(struct cell__gate *gate, const struct cell__principal *principal, struct cell__call *call)
 {
 	if (cell__call_prepare(call, principal) < 0)
 		return;
 	const struct cell__operation *operation = call->operation;
-	if (operation->part == CELL__PART_SESSIONS && gate->sessions) {
+	if (operation->id == CELL__OP_INPUT_READ) {
+		ask_for_input(gate, call);
+	} else if (operation->part == CELL__PART_SESSIONS && gate->sessions) {
 		gate->sessions(gate->owner, call);
 	} else if (operation->part != CELL__PART_KERNEL && !gate->space) {
 		fail_without_space(call);
 	} else if (operation->kind == CELL__GATE_NONE || (operation->part != CELL__PART_KERNEL && cell__gate_is_open(gate)) ||
 		   (is_hole("call-clients") && principal->kind != CELL__PRINCIPAL_CODE) ||
-		   (is_hole("call-kinds") && operation->kind >= CELL__GATE_REMOVE && operation->kind <= CELL__GATE_SERVER)) {
+		   (is_hole("call-kinds") && operation->kind >= CELL__GATE_REMOVE && operation->kind <= CELL__GATE_LLM)) {
 		gate->target->handle(gate->space, gate->cwd, call);
 	} else {
 		struct cell__gated_call *gated = let_in(gate, call);
@@ -714,7 +780,7 @@ void cell__gate_drop_waiting(struct cell__gate *gate)
 {
 	struct cell__gated_call *gated = gate->first;
 	while (gated) {
-		bool goes = gated->parked || gated->kind == CELL__GATE_TOOL;
+		bool goes = gated->parked || (gated->kind == CELL__GATE_TOOL && !is_own(gated)) || gated->kind == CELL__GATE_LLM;
 		if (goes)
 			drop(gated, "the session's kernel is gone");
 		gated = goes ? gate->first : gated->next;

@@ -68,7 +68,9 @@ struct cell__gate {
 	int64_t timeout_ms; /* -1: none */
 	struct cell__audit_log *audit; /* NULL: none */
 	struct cell__pace *pace; /* NULL: no rate limit on its audit records */
+	bool takes_input; /* input() of the code is a question to the receiver of events */
 	const char *cannot_ask; /* why approvals are impossible, and what to do; NULL: they are possible */
+	bool results; /* events about calls that succeeded have their results */
 	const char *cell_hash; /* of the running cell; "" between cells; NULL: none */
 	uint64_t *next_id;
 	struct cell__remembered **remembered;

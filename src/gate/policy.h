@@ -133,6 +133,7 @@ struct cell_policy {
 	bool written; /* given in the file: then it applies to every kind of call, not only to tools */
 	struct cell__rule *rules;
 	size_t count;
+	char *source; /* the text that it was read from; NULL: none */
 };
 
 #endif

@@ -502,6 +502,7 @@ void cell_policy_destroy(struct cell_policy *policy)
 	for (size_t i = 0; i < policy->count; i++)
 		finish_rule(&policy->rules[i]);
 	free(policy->rules);
+	free(policy->source);
 	free(policy);
 }
 
@@ -604,10 +605,12 @@ int cell_policy_parse(const char *text, size_t size, const char *file_name, stru
 	struct cell__problems problems = { 0 };
 	struct cell_policy *policy = cell__policy_read(file_name ? file_name : "policy", text, size, &problems);
 	int rc = 0;
-	if (policy)
+	if (policy) {
+		policy->source = cell__strndup(text, size); /* without memory there is nothing to show */
 		*ret_policy = policy;
-	else
+	} else {
 		rc = fail_with(&problems, err);
+	}
 	cell__problems_finish(&problems);
 	return rc;
 }

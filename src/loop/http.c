@@ -6,8 +6,11 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
 #include <time.h>
 
+#include "base/address.h"
 #include "base/certificates.h"
 #include "base/libraries.h"
 
@@ -334,4 +337,97 @@ long cell__http_status(const struct cell__http_transfer *transfer)
 const char *cell__http_explain(const struct cell__http_transfer *transfer, CURLcode code)
 {
 	return transfer->message[0] ? transfer->message : curl_easy_strerror(code);
+}
+
+/* ---- one request without a loop ---- */
+
+struct performing {
+	struct cell__http_transfer transfer;
+	struct cell__http_reply *reply;
+	size_t max_body;
+	bool allow_private, too_large, refused;
+};
+
+/* Called with the address that will be connected to, after names are looked up: a name cannot mean another one later. */
+static curl_socket_t open_checked(void *arg, curlsocktype purpose, struct curl_sockaddr *address)
+{
+	struct performing *performing = arg;
+	(void)purpose;
+	bool private_address = cell__address_is_private(&address->addr);
+	if (private_address && !performing->allow_private) {
+		performing->refused = true;
+		return CURL_SOCKET_BAD;
+	}
+	performing->reply->private_address = private_address;
+	return socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
+}
+
+static size_t performed_body(struct cell__http_transfer *transfer, const char *bytes, size_t size)
+{
+	struct performing *performing = (struct performing *)transfer;
+	performing->too_large = performing->reply->body.size + size > performing->max_body;
+	return performing->too_large || cell__buf_add(&performing->reply->body, bytes, size) < 0 ? 0 : size;
+}
+
+static void performed_header(struct cell__http_transfer *transfer, const char *line, size_t size)
+{
+	static const char name[] = "www-authenticate:";
+	struct cell__buf *challenge = &((struct performing *)transfer)->reply->challenge;
+	if (size < sizeof name - 1 || strncasecmp(line, name, sizeof name - 1) != 0 || challenge->size + size > 16384)
+		return;
+	while (size > 0 && (line[size - 1] == '\r' || line[size - 1] == '\n'))
+		size--;
+	if (challenge->size > 0)
+		(void)cell__buf_add_str(challenge, ", ");
+	(void)cell__buf_add(challenge, line + sizeof name - 1, size - (sizeof name - 1));
+}
+
+int cell__http_perform(const struct cell__http_request *request, const char *const *headers, const struct cell__http_rules *rules,
+		       struct cell__http_reply *reply, struct cell_error *err)
+{
+	struct performing performing = {
+		.transfer = { .body = performed_body, .header = performed_header },
+		.reply = reply,
+		.max_body = rules->max_body,
+		.allow_private = rules->allow_private,
+	};
+	struct cell__http_transfer *transfer = &performing.transfer;
+	if (cell__library_load(CELL__LIBRARY_CURL, err) < 0)
+		return -1;
+	pthread_once(&curl_once, init_curl);
+	int rc = (transfer->easy = curl_easy_init()) ? begin_headers(transfer) : -1;
+	for (size_t i = 0; rc == 0 && headers && headers[i]; i++)
+		rc = cell__http_add_header(transfer, headers[i]);
+	if (rc < 0) {
+		cell__http_finish(transfer);
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for HTTP");
+	}
+	set_common(transfer);
+	set_request(transfer->easy, request);
+	curl_easy_setopt(transfer->easy, CURLOPT_OPENSOCKETFUNCTION, open_checked);
+	curl_easy_setopt(transfer->easy, CURLOPT_OPENSOCKETDATA, &performing);
+	struct pipe_guard guard;
+	guard_pipe(&guard);
+	CURLcode code = curl_easy_perform(transfer->easy);
+	unguard_pipe(&guard);
+	reply->status = cell__http_status(transfer);
+	if (performing.refused)
+		rc = cell_fail(err, CELL_E_FORBIDDEN, 0, "%.120s is on a private network, where a public server may not send us",
+			       request->url);
+	else if (performing.too_large)
+		rc = cell_fail(err, CELL_E_LIMIT, 0, "%.120s answered with more than %zu bytes", request->url, rules->max_body);
+	else if (code != CURLE_OK)
+		rc = cell_fail(err, CELL_E_IO, 0, "%.100s: %s", request->url, cell__http_explain(transfer, code));
+	else if (cell__buf_reserve(&reply->body, 1) < 0 || cell__buf_reserve(&reply->challenge, 1) < 0)
+		rc = cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	cell__http_finish(transfer);
+	return rc;
+}
+
+void cell__http_reply_finish(struct cell__http_reply *reply)
+{
+	if (reply->body.data)
+		explicit_bzero(reply->body.data, reply->body.size);
+	cell__buf_finish(&reply->body);
+	cell__buf_finish(&reply->challenge);
 }

@@ -53,6 +53,24 @@ int cell__http_start(struct cell__http *http, struct cell__http_transfer *transf
 void cell__http_cancel(struct cell__http *http, struct cell__http_transfer *transfer);
 /* Frees the members of the transfer, with headers zeroed; it must not be running. */
 void cell__http_finish(struct cell__http_transfer *transfer);
+/*
+ * One request, without a loop: blocks the caller, which must not be the loop's thread.  For services that a remote party names: no redirects,
+ * a limited body, and no address of a private network unless it is allowed.
+ */
+struct cell__http_reply {
+	long status;
+	struct cell__buf body;      /* NUL-terminated */
+	struct cell__buf challenge; /* WWW-Authenticate, all of them joined by commas */
+	bool private_address;       /* it came from this computer or a private network */
+};
+struct cell__http_rules {
+	size_t max_body;
+	bool allow_private;
+};
+int cell__http_perform(const struct cell__http_request *request, const char *const *headers, const struct cell__http_rules *rules,
+		       struct cell__http_reply *reply, struct cell_error *err);
+void cell__http_reply_finish(struct cell__http_reply *reply);
+
 /* Of the response; 0: there is none. */
 long cell__http_status(const struct cell__http_transfer *transfer);
 /* Why a transfer failed, for a person. */

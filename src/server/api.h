@@ -9,6 +9,22 @@ int64_t cell__timeout_of(struct cell__request *request);
 
 /* docs.c */
 void cell__handle_docs(struct cell__request *request);
+/* console.c */
+void cell__handle_console_start(struct cell__request *request);
+void cell__handle_console_page(struct cell__request *request);
+void cell__handle_console_file(struct cell__request *request);
+void cell__handle_console_frame(struct cell__request *request);
+void cell__handle_console_login(struct cell__request *request);
+void cell__handle_console_logout(struct cell__request *request);
+void cell__handle_v1_whoami(struct cell__request *request);
+/* history.c */
+void cell__handle_v1_session_events(struct cell__request *request);
+/* look.c */
+void cell__handle_v1_audit(struct cell__request *request);
+void cell__handle_v1_doctor(struct cell__request *request);
+void cell__handle_v1_policy(struct cell__request *request);
+void cell__handle_v1_policy_try(struct cell__request *request);
+void cell__handle_v1_complete(struct cell__request *request);
 /* session_log.c */
 void cell__handle_v1_log(struct cell__request *request);
 /* ready.c */
@@ -69,6 +85,8 @@ void cell__handle_v1_reset(struct cell__request *request);
 void cell__handle_v1_fork(struct cell__request *request);
 void cell__handle_v1_points(struct cell__request *request);
 void cell__handle_v1_checkpoint(struct cell__request *request);
+void cell__handle_v1_variables(struct cell__request *request);
+void cell__handle_v1_hibernate(struct cell__request *request);
 void cell__handle_v1_drop_point(struct cell__request *request);
 void cell__handle_v1_rewind(struct cell__request *request);
 void cell__handle_v1_files_diff(struct cell__request *request);

@@ -88,7 +88,8 @@ static void trim(struct cell__events *events)
 	while (events->max_bytes && events->bytes > events->max_bytes && events->first != events->last)
 		drop_first(events);
 	/* Bytes sent to a connection that broke may not have arrived: they are kept longer than needed. */
-	while (wanted > events->dropped_bytes + (uint64_t)events->server->limits.stream_bytes && events->first != events->last)
+	while (!events->max_bytes && wanted > events->dropped_bytes + (uint64_t)events->server->limits.stream_bytes &&
+	       events->first != events->last)
 		drop_first(events);
 	events->behind_bytes = end - wanted;
 	if (events->moved)
@@ -305,7 +306,7 @@ static ssize_t read_events(void *arg, uint64_t position, char *out, size_t max)
 		return (ssize_t)used;
 	}
 	if (events->ended || reader->released)
-		return MHD_CONTENT_READER_END_OF_STREAM;
+		return events->broken ? MHD_CONTENT_READER_END_WITH_ERROR : MHD_CONTENT_READER_END_OF_STREAM;
 	reader->suspended = true;
 	MHD_suspend_connection(reader->connection);
 	return 0;

@@ -294,7 +294,9 @@ int cell__request_owner(const struct cell__request *request)
 
 	if (!request->server->pool || request->inner)
 		return -1;
-	if (!strncmp(route->path, "/v1/sessions/{session}", 22))
+	if (request->is_e2b)
+		id = cell__e2b_owner_id(request);
+	else if (!strncmp(route->path, "/v1/sessions/{session}", 22))
 		id = request->params[0];
 	else if (!strncmp(route->path, "/v1/batches/{batch}", 19))
 		id = request->params[0];
@@ -723,7 +725,7 @@ static json_t *join_lists(const struct cell__gather *gather, const char *member)
 		json_array_extend(list, json_object_get(value, member));
 		json_decref(value);
 	}
-	return json_pack("{s:o}", member, list);
+	return list;
 }
 
 static void gather_free(struct cell__gather *gather)
@@ -754,8 +756,10 @@ static void gather_end(struct cell__gather *gather)
 			return;
 		}
 	}
-	if (*member) {
-		cell__answer_json(request, MHD_HTTP_OK, join_lists(gather, member));
+	if (*member && request->route->joined) {
+		request->route->joined(request, join_lists(gather, member));
+	} else if (*member) {
+		cell__answer_json(request, MHD_HTTP_OK, json_pack("{s:o}", member, join_lists(gather, member)));
 	} else if ((text = join_metrics(gather))) {
 		cell__answer_bytes(request, "text/plain; version=0.0.4", text, strlen(text));
 	} else {

@@ -24,7 +24,8 @@
 /* Headers that we use, and that have one value. */
 static const char *const single[] = { "Host",           "Authorization",        "Origin",
 				      "Content-Length", "Transfer-Encoding",    "X-Session-ID",
-				      "Mcp-Session-Id", "MCP-Protocol-Version", "Last-Event-ID" };
+				      "Mcp-Session-Id", "MCP-Protocol-Version", "Last-Event-ID",
+				      "Cookie",         "X-CSRF-Token" };
 #define N_SINGLE (sizeof(single) / sizeof(single[0]))
 
 struct head {

@@ -224,6 +224,11 @@ static const struct sockaddr *address_of(struct MHD_Connection *connection)
 	return info ? info->client_addr : NULL;
 }
 
+const struct sockaddr *cell__request_address(const struct cell__request *request)
+{
+	return address_of(request->connection);
+}
+
 void cell__request_client(const struct cell__request *request, char out[static CELL_SERVER_CLIENT])
 {
 	const char *given = request->inner ? cell__request_header(request, CELL_FORWARD_CLIENT) : NULL;
@@ -446,10 +451,12 @@ static bool check_client(struct cell__request *request, unsigned scope)
 
 	if (request->route && request->route->basic && given && from_basic(given, &basic))
 		given = basic.data;
-	if (request->inner && !cell__auth_again(server, given, &request->who)) {
+	if (!given && !request->is_e2b && cell__console_auth(request, &status, &words)) {
+		/* decided */
+	} else if (request->inner && !request->is_e2b && !cell__auth_again(server, given, &request->who)) {
 		status = MHD_HTTP_UNAUTHORIZED; /* the tokens were changed in the meantime */
 		words = "Invalid token";
-	} else if (!request->inner) {
+	} else if (!request->inner || request->is_e2b) {
 		status = request->is_e2b ? cell__e2b_auth_check(request, from, &words, &retry_s)
 					 : cell__auth_check(server, given, from, &request->who, &words, &retry_s);
 	}
@@ -459,7 +466,11 @@ static bool check_client(struct cell__request *request, unsigned scope)
 	if (status == MHD_HTTP_TOO_MANY_REQUESTS)
 		cell__answer_busy(request, retry_s, words);
 	else if (status)
-		cell__answer_fail(request, status, status == MHD_HTTP_BAD_GATEWAY ? CELL_E_NOT_FOUND : CELL_E_AUTH, "%s", words);
+		cell__answer_fail(request, status,
+				  status == MHD_HTTP_BAD_GATEWAY ? CELL_E_NOT_FOUND
+				  : status == MHD_HTTP_FORBIDDEN ? CELL_E_FORBIDDEN
+								 : CELL_E_AUTH,
+				  "%s", words);
 	else if (!(request->who.scopes & scope) && !(is_hole("call-approve") && scope == CELL_SCOPE_APPROVE))
 		cell__answer_fail(request, MHD_HTTP_FORBIDDEN, CELL_E_FORBIDDEN, "the token \"%s\" lacks the scope \"%s\"",
 				  request->who.name,

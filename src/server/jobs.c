@@ -24,6 +24,7 @@ void cell__job_unref(struct cell__job *job)
 	cell__events_finish(&job->events);
 	free(job->code);
 	free(job->line);
+	cell__trace_destroy(job->trace);
 	free(job);
 }
 
@@ -140,77 +141,6 @@ static struct cell__events_item *add_event(struct cell__job *job, const char *ty
 	return cell__events_add(&job->events, type, json, size);
 }
 
-int cell__add_bytes(struct cell__buf *out, const char *bytes, size_t size)
-{
-	int rc;
-
-	if (cell__utf8_ok(bytes, size)) {
-		rc = cell__buf_add_str(out, "\"text\":");
-		return rc | cell__buf_add_json_string(out, bytes, size);
-	}
-	rc = cell__buf_add_str(out, "\"base64\":\"");
-	rc |= cell__buf_add_base64(out, bytes, size);
-	return rc | cell__buf_add_str(out, "\"");
-}
-
-static void add_chunk(struct cell__job *job, const struct cell_event *event)
-{
-	CELL_AUTO_BUF struct cell__buf json = CELL_BUF_INIT;
-	int rc = cell__buf_printf(&json, "{\"stream\":\"%s\",", event->stream == CELL_STDERR ? "stderr" : "stdout");
-
-	rc |= cell__add_bytes(&json, event->data, event->size);
-	rc |= cell__buf_add_str(&json, "}");
-	if (!rc)
-		(void)add_event(job, "chunk", json.data, json.size);
-}
-
-static void add_display(struct cell__job *job, const struct cell_event *event)
-{
-	CELL_AUTO_BUF struct cell__buf json = CELL_BUF_INIT;
-	int rc = cell__buf_add_str(&json, "{\"parts\":[");
-	bool image = false;
-
-	for (size_t i = 0; i < event->n_parts; i++) {
-		const struct cell_mime_part *part = &event->parts[i];
-
-		image |= !strncmp(part->type, "image/", 6);
-		rc |= cell__buf_add_str(&json, i ? ",{\"type\":" : "{\"type\":");
-		rc |= cell__buf_add_json_string(&json, part->type, strlen(part->type));
-		rc |= cell__buf_add_str(&json, ",");
-		rc |= cell__add_bytes(&json, part->data, part->size);
-		rc |= cell__buf_add_str(&json, "}");
-	}
-	rc |= cell__buf_add_str(&json, "]}");
-	if (!rc)
-		(void)add_event(job, image ? "image" : "display", json.data, json.size);
-}
-
-static void add_member(json_t *object, const char *name, const char *text)
-{
-	if (text)
-		json_object_set_new(object, name, json_string(text));
-}
-
-static void add_call(struct cell__job *job, const struct cell_event *event, const char *type)
-{
-	const struct cell_call_info *call = event->call;
-	json_t *object = json_pack("{s:I,s:s,s:s,s:s,s:s,s:s}", "id", (json_int_t)call->id, "request_id", call->request_id, "kind",
-				   call->kind, "tool", call->tool, "callable", call->callable, "adapter", call->adapter);
-	char *text;
-
-	if (event->type == CELL_EVENT_APPROVAL || event->type == CELL_EVENT_CALL_STARTED)
-		json_object_set_new(object, "args", json_loadb(call->args, call->args_size, JSON_ALLOW_NUL | JSON_DECODE_ANY, NULL));
-	add_member(object, "decision", event->decision);
-	add_member(object, event->type == CELL_EVENT_CALL_ENDED ? "error" : "reason", event->message);
-	if (event->type == CELL_EVENT_CALL_ENDED)
-		json_object_set_new(object, "duration_ms", json_real(event->duration_ms));
-	text = object ? json_dumps(object, JSON_COMPACT) : NULL;
-	if (text)
-		(void)add_event(job, type, text, strlen(text));
-	free(text);
-	json_decref(object);
-}
-
 /* The substitute for a missing result: the cell did not run, or out of memory. */
 static char *failure_json(const struct cell_error *err)
 {
@@ -255,6 +185,10 @@ static void job_ended(struct cell__job *job, struct cell_result *result, const s
 	}
 	served->account->use->runs--;
 	cell__session_log_ended(served->log, job->number, result);
+	cell__history_ended(served->history, job->number, result, err);
+	cell__trace_ended(served, job->trace, result);
+	if (served->history && result)
+		cell__served_set_receipt(served, cell_result_isolation_json(result));
 	job->state = CELL_JOB_ENDED;
 	job->held = false;
 	served->jobs--;
@@ -302,42 +236,30 @@ static void count_event(struct cell__counts *counts, const struct cell_event *ev
 static void handle_event(void *arg, const struct cell_event *event)
 {
 	struct cell__job *job = arg;
+	CELL_AUTO_BUF struct cell__buf json = CELL_BUF_INIT;
+	const char *type = NULL;
 
 	if (event->type == CELL_EVENT_RESULT) {
 		job_ended(job, event->result, NULL);
 		return;
 	}
 	count_event(&job->server->counts, event);
+	cell__trace_event(job->server, job->trace, event);
 	if (event->type == CELL_EVENT_CHUNK)
 		cell__session_log_chunk(job->served->log, job->number, event);
+	/* Once for the readers of the run and of the session. */
+	if ((job->streams && !job->form) || job->served->history)
+		type = cell__event_json(event, &json);
+	if (type)
+		cell__history_add(job->served->history, job->number, type, &json);
 	if (!job->streams)
 		return;
 	if (job->form) {
 		job->form->event(job, event);
 		return;
 	}
-	switch (event->type) {
-	case CELL_EVENT_CHUNK:
-		add_chunk(job, event);
-		break;
-	case CELL_EVENT_DISPLAY:
-		add_display(job, event);
-		break;
-	case CELL_EVENT_CALL_STARTED:
-		add_call(job, event, "call_started");
-		break;
-	case CELL_EVENT_CALL_ENDED:
-		add_call(job, event, "call_ended");
-		break;
-	case CELL_EVENT_APPROVAL:
-		add_call(job, event, "approval");
-		break;
-	case CELL_EVENT_APPROVAL_ENDED:
-		add_call(job, event, "approval_ended");
-		break;
-	default:
-		break;
-	}
+	if (type)
+		(void)add_event(job, type, json.data, json.size);
 }
 
 /* A slot is taken for it. */
@@ -353,6 +275,8 @@ static void job_start(struct cell__job *job)
 	job->started_us = cell__now_us();
 	cell__metrics_observe(&job->server->counts.wait_s, (double)(job->started_us - job->begun_us) / 1e6);
 	cell__session_log_begin(served->log, job->number, job->line);
+	cell__history_begin(served->history, job->number, code, job->code_size);
+	cell__trace_started(job->trace);
 	options.timeout_ms = job->timeout_ms;
 	options.on_event = handle_event;
 	options.event_arg = job;
@@ -458,6 +382,7 @@ bool cell__job_begin(struct cell__request *request, const char *code, size_t siz
 	job->refs = 1; /* until it has ended */
 	job->line = cell__code_line(code, size); /* without one the lists lack it */
 	job->begun_us = cell__now_us();
+	job->trace = cell__trace_begin(request, code, size);
 	if (!admit(request, job, &waits)) {
 		cell__job_unref(job);
 		return false;
@@ -553,6 +478,8 @@ void cell__jobs_sweep(struct cell_server *server, int64_t now_us)
 			cell__events_sweep(&job->events, now_us);
 		if (served->log)
 			cell__events_sweep(cell__session_log_events(served->log), now_us);
+		if (served->history)
+			cell__events_sweep(cell__history_events(served->history), now_us);
 	}
 }
 
@@ -563,6 +490,8 @@ void cell__jobs_release(struct cell_server *server)
 			cell__events_release(&job->events);
 		if (served->log)
 			cell__events_release(cell__session_log_events(served->log));
+		if (served->history)
+			cell__events_release(cell__history_events(served->history));
 	}
 }
 

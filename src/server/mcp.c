@@ -718,6 +718,7 @@ static void feed(struct cell__request *request, struct client *client)
 	message->body = request->body;
 	request->body = (struct cell__buf)CELL_BUF_INIT;
 	/* As the token has it now: its file may have changed since the session began. */
+	atomic_store(&client->peer->scopes, request->who.scopes);
 	atomic_store(&client->peer->cannot_approve, !(request->who.scopes & CELL_SCOPE_APPROVE) && !is_hole("mcp-approve"));
 	enqueue(client, message);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "executors/executor.h"
+#include "server/otlp.h"
 
 /* Upper bounds of the buckets, in seconds; the last has none. */
 static const double ends[] = { 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 30 };
@@ -182,6 +183,9 @@ char *cell__metrics(struct cell_server *server)
 	rc |= add(&out, "quota_refusals_total", "counter", "requests refused because of a token's quota", (double)counts->quota_refusals);
 	rc |= add(&out, "quota_stops_total", "counter", "cells and sessions stopped because of a token's quota",
 		  (double)counts->quota_stops);
+	if (server->otlp)
+		rc |= add(&out, "spans_lost_total", "counter", "spans that the receiver of OpenTelemetry did not take",
+			  (double)cell__otlp_lost(server->otlp));
 	rc |= add_kernels(&out, server);
 	rc |= add_points(&out, server);
 	rc |= add_speculations(&out, server);

@@ -120,7 +120,7 @@ static json_t *operation_of(const struct cell__route *route)
 	if (route->scope == CELL_SCOPE_OPEN)
 		json_object_set_new(operation, "security", json_array());
 	else
-		json_object_set_new(operation, "x-scope", json_string(scopes[route->scope]));
+		json_object_set_new(operation, "x-scope", json_string(route->scope == CELL_SCOPE_ANY ? "any" : scopes[route->scope]));
 	return operation;
 }
 

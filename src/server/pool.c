@@ -24,6 +24,7 @@ struct place {
 struct shared {
 	pthread_mutex_t lock;
 	int64_t started_us, started_s;
+	char secret[CELL_SERVER_SECRET + 1];
 	struct place workers[CELL_POOL_MAX_WORKERS];
 	struct cell__address_count addresses[CELL_SERVER_ADDRESSES];
 	unsigned n_accounts;
@@ -108,6 +109,11 @@ struct cell__account_share *cell__pool_account(const struct cell_server *server,
 	}
 	cell__pool_unlock(server);
 	return found;
+}
+
+const char *cell__pool_secret(const struct cell_server *server)
+{
+	return server->pool ? server->pool->shared->secret : server->own_secret;
 }
 
 /* ---- messages ---- */
@@ -348,6 +354,7 @@ static int init_shared(struct shared *shared, struct cell_error *err)
 	pthread_mutexattr_destroy(&kind);
 	shared->started_us = cell__now_us();
 	shared->started_s = time(NULL);
+	cell__random_hex(shared->secret, CELL_SERVER_SECRET);
 	return status ? cell_fail(err, CELL_E_IO, status, "make a lock for the workers") : 0;
 }
 
@@ -362,8 +369,6 @@ int cell_server_pool_create(const struct cell_server_options *opts, int workers,
 		return -1;
 	if (workers < 1 || workers > CELL_POOL_MAX_WORKERS)
 		return cell_fail(err, CELL_E_INVALID, 0, "workers is %d, expected 1 to %d", workers, CELL_POOL_MAX_WORKERS);
-	if (opts->e2b)
-		return cell_fail(err, CELL_E_UNSUPPORTED, 0, "e2b: a server with workers does not serve E2B's clients");
 	pool = cell__alloc(1, sizeof(*pool));
 	if (!pool)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the workers");

@@ -57,6 +57,9 @@ bool cell__pool_is_up(const struct cell_server *server, int worker);
 /* A new connection to a worker, perhaps ourselves; -1 and errno. */
 int cell__pool_connect(const struct cell_server *server, int worker);
 
+/* Digits that no client knows, the same for all workers. */
+const char *cell__pool_secret(const struct cell_server *server);
+
 /* In a new worker, before its engine has sessions. */
 void cell__pool_join(struct cell_server *server);
 /* The worker serves; false: it no longer takes clients. */

@@ -8,6 +8,7 @@
  */
 #define _GNU_SOURCE
 #include "server/api.h"
+#include "server/pool.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -86,6 +87,7 @@ int cell__ready_probe(struct cell_server *server, struct cell_error *err)
 	ready->opened_us = ready->stored_us = cell__now_us();
 	if (!ready->stores) {
 		ready->lost_us = ready->stored_us;
+		server->use->lost_storage = 1;
 		cell__server_log(server, CELL_LOG_ERROR, "the storage does not answer: %s", why.msg);
 	}
 	return 0;
@@ -138,6 +140,7 @@ void cell__ready_opened(struct cell_server *server, const struct cell_error *err
 		cell__server_log(server, CELL_LOG_ERROR, "no session can be opened: %s", err->msg);
 	ready->opens = !err;
 	ready->opened_us = cell__now_us();
+	server->use->cannot_open = err != NULL;
 }
 
 static void handle_probe_closed(void *arg)
@@ -196,6 +199,7 @@ static void handle_checked(uv_work_t *work, int status)
 	}
 	ready->stores = ready->status == 0;
 	ready->stored_us = now_us;
+	server->use->lost_storage = !ready->stores;
 	cell__server_advance(server);
 }
 
@@ -226,15 +230,17 @@ void cell__ready_sweep(struct cell_server *server, int64_t now_us)
 
 void cell__handle_ready(struct cell__request *request)
 {
-	const struct cell_server *server = request->server;
-	bool ready = server->ready.opens && server->ready.stores && !server->draining;
+	/* Workers look at different times: what one of them has seen counts for all. */
+	struct cell_server *server = request->server;
+	bool opens = CELL_ALL(server, cannot_open) == 0, stores = CELL_ALL(server, lost_storage) == 0;
+	bool ready = opens && stores && !server->draining;
 
 	cell__answer_json(request, ready ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE,
 			  json_pack("{s:s,s:b,s:b}", "status",
 				    ready              ? "ready"
 				    : server->draining ? "draining"
 						       : "not ready",
-				    "executor", server->ready.opens, "storage", server->ready.stores));
+				    "executor", opens, "storage", stores));
 }
 
 void cell__ready_finish(struct cell_server *server)

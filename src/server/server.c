@@ -111,6 +111,7 @@ int cell_mcp_server_listen(struct cell_mcp_server *mcp, const struct cell_server
 #include "base/sized.h"
 #include "gate/redact.h"
 #include "sandbox/policy.h"
+#include "server/otlp.h"
 #include "server/pool.h"
 
 #define TICK_MS 1000
@@ -471,8 +472,8 @@ void cell__server_step(struct cell_server *server)
 	if (server->stopping)
 		cell__links_close(server);
 	if (!server->stopping || (server->mcp && !cell__mcp_ended(server)) || server->use->sessions || server->opening_space ||
-	    server->reloading || server->ready.opening || server->ready.checking || server->sampling.job || server->n_links ||
-	    server->transfers || is_working(server))
+	    server->reloading || server->ready.opening || server->ready.checking || server->sampling.job || server->looks ||
+	    server->n_links || server->transfers || is_working(server))
 		return;
 	/* Answers that are ready may leave first: the next iteration of the loop is soon enough. */
 	if (server->due) {
@@ -537,6 +538,7 @@ static void handle_tick(uv_timer_t *timer)
 		cell__mcp_sweep(server, now_us);
 	else
 		cell__ready_sweep(server, now_us);
+	cell__trace_sweep(server, now_us);
 	cell__tls_sweep(server, now_us);
 	if (server->opts.token_file)
 		begin_reload(server, false);
@@ -706,10 +708,18 @@ int cell_server_create(struct cell_engine *engine, const struct cell_server_opti
 	server->use = &server->own_use;
 	server->addresses = server->own_addresses;
 	cell__random_hex(server->request_prefix, 8);
+	cell__random_hex(server->own_secret, CELL_SERVER_SECRET);
 	if (read_options(opts, &server->opts, &server->limits, &server->address, &server->tokens, err) < 0)
 		goto failed;
-	if (server->opts.pool && server->opts.e2b) {
-		cell_fail(err, CELL_E_UNSUPPORTED, 0, "e2b: a server with workers does not serve E2B's clients");
+	if (server->opts.otlp && cell__otlp_create(server->opts.otlp, server->opts.otlp_headers, &server->otlp, err) < 0)
+		goto failed;
+	if (server->opts.console && !cell__console_is_built()) {
+		cell_fail(err, CELL_E_UNAVAILABLE, 0,
+			  "this build has no console: build it on a machine with node 18 or newer and npm, or use a package");
+		goto failed;
+	}
+	if (server->opts.pool && server->opts.console_code) {
+		cell_fail(err, CELL_E_UNSUPPORTED, 0, "console_code: several workers have no one-time link; log in with a token");
 		goto failed;
 	}
 	server->pool = server->opts.pool;
@@ -763,6 +773,7 @@ void cell_server_destroy(struct cell_server *server)
 	cell__tls_destroy(server->tls);
 	cell__buf_finish(&server->log);
 	cell__ready_finish(server);
+	cell__otlp_destroy(server->otlp);
 	cell__accounts_finish(server);
 	free(server->fusion);
 	cell__redactor_destroy(server->redactor);

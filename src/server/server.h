@@ -27,6 +27,7 @@
 #include "loop/listen.h"
 #include "session/fanout.h"
 #include "space/space.h"
+#include "wire/traceparent.h"
 
 #define CELL_SERVER_MAX_TOKENS 1024u
 #define CELL_SERVER_MAX_TOKEN_BYTES 4096u
@@ -42,11 +43,15 @@
 #define CELL_SERVER_BUCKETS 4096u
 #define CELL_SERVER_CODE_LINE 120u        /* bytes of a cell's first line in lists and logs */
 #define CELL_SERVER_CLIENT 64u            /* a client's address as text */
+#define CELL_SERVER_SECRET 64u            /* hex digits */
 #define CELL_SERVER_MAX_TRANSFERS 256u    /* of files, at once ... */
 #define CELL_SERVER_TOKEN_TRANSFERS 32u   /* ... and of one token */
 
 struct cell__account;
 struct cell__session_log;
+struct cell__history;
+struct cell__otlp;
+struct cell__trace;
 struct cell__served;
 struct cell__job;
 struct cell__job_form;
@@ -62,7 +67,8 @@ enum cell__scope {
 	CELL_SCOPE_RUN = 2,
 	CELL_SCOPE_ADMIN = 4,
 	CELL_SCOPE_APPROVE = 8,
-	CELL_SCOPE_METRICS = 16
+	CELL_SCOPE_METRICS = 16,
+	CELL_SCOPE_ANY = 31 /* whatever the token may do */
 };
 
 /* Converts the answer of an operation: its reference is borrowed, and so are the bytes. */
@@ -89,13 +95,15 @@ struct cell__route {
 	bool session_header; /* X-Session-ID is used */
 	bool basic;          /* also takes a token as the password of Basic credentials, for clients that know no other place */
 	const char *gather;  /* with workers: the member whose lists in the answers of all are joined; "": Prometheus' text, added up */
+	void (*joined)(struct cell__request *request,
+		       json_t *list); /* answers with such a list, taken over; NULL: an object with the member */
 	bool former;         /* a former name of another route */
 	bool unlogged;       /* asked every few seconds by machines; its state is logged when it changes */
 	unsigned status;     /* of success */
 	const char *answer;  /* the name of a schema in table.c; NULL: the operation's, or no body; "bytes"; "events"; "text"; "html" */
 	const char *summary; /* NULL: the operation's */
 };
-#define CELL_SERVER_MAX_ROUTES 96u
+#define CELL_SERVER_MAX_ROUTES 128u
 extern const struct cell__route cell__routes[];
 
 /* Schemas of answers, name and JSON text; ends with NULL. */
@@ -223,6 +231,9 @@ struct cell__request {
 	struct cell__served *served;
 	struct cell__served *beside; /* a session that is opened works in the folder of this one, which is held; or NULL */
 	char **env;              /* of a session that is opened, instead of the server's; one block; or NULL */
+	const char *network;     /* the same; or NULL; borrowed, stays until the answer */
+	const char *workspace_path; /* of such a session, and tables, as the session's options */
+	bool tables;
 	const struct cell__job_form *job_form; /* of the events of a cell that is started; NULL: server-sent events */
 	char sandbox[33];        /* of E2B's clients, that the request is for; "": none */
 	json_t *kept;            /* what a handler of e2b/ needs later; or NULL */
@@ -250,6 +261,8 @@ const char *cell__head_wrong(struct MHD_Connection *connection, const char *meth
 
 const char *cell__request_header(const struct cell__request *request, const char *name);
 /* The address that the request came from: "192.0.2.1", "::1", "unix". */
+/* The address of its connection. */
+const struct sockaddr *cell__request_address(const struct cell__request *request);
 void cell__request_client(const struct cell__request *request, char out[static CELL_SERVER_CLIENT]);
 /* The answer, exactly one; text is taken over, NULL: out of memory. */
 void cell__answer_text(struct cell__request *request, unsigned status, char *text);
@@ -489,8 +502,37 @@ void cell__session_log_ended(struct cell__session_log *log, uint64_t run_id, con
 char *cell__code_line(const char *code, size_t size);
 /* Such a line as a JSON string, redacted and cut. */
 int cell__add_code_line(const struct cell_server *server, const char *line, struct cell__buf *out);
+
+/* ---- events as JSON (event_json.c) ---- */
+
 /* "text":... or "base64":... */
 int cell__add_bytes(struct cell__buf *out, const char *bytes, size_t size);
+/* [{"type", "text" | "base64"}] */
+int cell__add_parts(struct cell__buf *out, const struct cell_mime_part *parts, size_t n);
+/* An object, and its type; NULL: clients do not get such events, or out of memory. */
+const char *cell__event_json(const struct cell_event *event, struct cell__buf *out);
+
+/* ---- the events of a session, for the console (history.c) ---- */
+
+/* NULL: not asked for, or out of memory.  NULL is allowed for all of the following. */
+struct cell__history *cell__history_create(struct cell_server *server);
+void cell__history_end(struct cell__history *history);
+struct cell__events *cell__history_events(struct cell__history *history);
+void cell__history_begin(struct cell__history *history, uint64_t run_id, const char *code, size_t size);
+/* An event of the run, as cell__event_json() made it. */
+void cell__history_add(struct cell__history *history, uint64_t run_id, const char *type, const struct cell__buf *event);
+/* result NULL: it did not run, and err has the reason. */
+void cell__history_ended(struct cell__history *history, uint64_t run_id, const struct cell_result *result, const struct cell_error *err);
+/* Takes over news. */
+void cell__history_note(struct cell__history *history, const char *type, json_t *news);
+
+/* ---- the console (console.c) ---- */
+
+bool cell__console_is_built(void);
+/*
+ * Whether the request comes with the console's cookie.  *ret_status: 0, with the client in request->who, or the status to refuse it with.
+ */
+bool cell__console_auth(struct cell__request *request, unsigned *ret_status, const char **ret_words);
 
 /* ---- sessions (sessions.c) ---- */
 
@@ -500,6 +542,25 @@ struct cell__session_folder {
 	char *path;
 };
 
+/* ---- spans of OpenTelemetry (trace.c) ---- */
+
+/* A span elsewhere; span "": none. */
+struct cell__trace_ids {
+	char trace[CELL_TRACE_DIGITS + 1], span[CELL_SPAN_DIGITS + 1];
+};
+
+/* NULL: this run is not traced.  NULL is allowed for all of the following. */
+struct cell__trace *cell__trace_begin(const struct cell__request *request, const char *code, size_t size);
+void cell__trace_started(struct cell__trace *trace);
+void cell__trace_event(struct cell_server *server, struct cell__trace *trace, const struct cell_event *event);
+/* result NULL: it did not run. */
+void cell__trace_ended(struct cell__served *served, struct cell__trace *trace, const struct cell_result *result);
+void cell__trace_destroy(struct cell__trace *trace);
+/* The request has opened a session, or not: err is the reason. */
+void cell__trace_opened(const struct cell__request *request, const struct cell__served *served, const struct cell_error *err);
+/* Once a second: metrics are sent now and then. */
+void cell__trace_sweep(struct cell_server *server, int64_t now_us);
+
 struct cell__served {
 	struct cell_server *server;
 	struct cell_session *session; /* NULL: being opened or closed */
@@ -508,6 +569,9 @@ struct cell__served {
 	char client[CELL_SERVER_CLIENT];  /* that opened it */
 	struct cell__account *account;    /* of its owner */
 	struct cell__session_log *log;    /* NULL: out of memory */
+	struct cell__history *history;    /* NULL: not kept, or out of memory */
+	struct cell__trace_ids last, link; /* its last cell; the last cell of its source, until its own first one */
+	char *receipt;                    /* of the last cell, if the history is kept; or NULL */
 	struct cell__consumed consumed, measured; /* the last measurement, and the next one as it comes */
 	double cpu_since_s;               /* between the last two */
 	int64_t counted_pid;              /* of its account: this kernel's CPU time, up to ... */
@@ -526,6 +590,7 @@ struct cell__served {
 	struct cell__job *running;
 	struct cell__job *kept;      /* newest first: running, waiting and ended */
 	bool closing, listed;
+	bool asleep; /* it was saved because nobody used it; its next use wakes it */
 	struct cell__e2b_context *context; /* it belongs to a sandbox of E2B's clients, which ends it; or NULL */
 	bool is_short;               /* made by /execute without an id, and not named since: execute_idle_ms applies */
 	struct cell__served *bucket_next;
@@ -553,7 +618,10 @@ struct cell__served *cell__served_by_id(const struct cell_server *server, const 
 /* Starts closing the session; it is no longer found.  `expired` selects the later error message. */
 void cell__served_end(struct cell__served *served);
 void cell__served_sweep(struct cell_server *server, int64_t now_us);
+/* Whether this server can save it. */
+int cell__served_check_save(const struct cell__served *served, struct cell_error *err);
 json_t *cell__served_describe(const struct cell__served *served);
+void cell__served_set_receipt(struct cell__served *served, const char *receipt);
 
 /* ---- events (events.c) ---- */
 
@@ -586,6 +654,7 @@ struct cell__events {
 	bool awaited;                 /* a reader was here and may return: events it has not received are kept */
 	bool patient;                 /* ... for as long as the log */
 	bool nameless;                /* its events have no ids: nobody can resume it */
+	bool broken;                  /* its end is an error: the connection of a reader breaks */
 	enum cell__events_form form;
 	const char *alive;            /* another form than SSE: JSON that tells a reader nothing */
 	uint64_t wanted_bytes;        /* by it: its position among all events ever added */
@@ -647,6 +716,7 @@ struct cell__job {
 	int64_t begun_us, started_us;
 	int64_t timeout_ms;
 	uint64_t run_id;
+	struct cell__trace *trace; /* or NULL */
 	struct cell__request *waiter; /* that is answered with the result; or NULL */
 	const struct cell__job_form *form; /* NULL: server-sent events */
 	void (*answer)(struct cell__request *request, struct cell_result *result);
@@ -735,6 +805,8 @@ extern const struct cell__route cell__e2b_routes[];
 /* Whether the request is one of E2B's clients, by its headers. */
 bool cell__e2b_is_asked(const struct cell__request *request, const char *path);
 /* As cell__auth_check(), with the tokens that E2B's clients send. */
+/* The sandbox that a request is for; NULL: none that it names. */
+const char *cell__e2b_owner_id(const struct cell__request *request);
 unsigned cell__e2b_auth_check(struct cell__request *request, const struct sockaddr *from, const char **ret_words, int *ret_retry_s);
 /* The body of an error in the form that the client reads, and its status; free() it.  NULL: out of memory. */
 char *cell__e2b_error(const struct cell__request *request, int code, const char *words, unsigned *status, const char **ret_type,
@@ -795,6 +867,7 @@ struct cell__server_use {
 	int64_t transfers; /* of files */
 	int64_t oldest_us; /* since when the first cell waits for a slot; 0: none does */
 	int64_t oldest_script_us; /* the same of programs (fusion.c) */
+	int64_t lost_storage, cannot_open; /* 1: as it was last seen (ready.c) */
 };
 
 struct cell_server {
@@ -808,6 +881,7 @@ struct cell_server {
 	int listen_fd;
 	char *url;
 	char request_prefix[9];
+	char own_secret[CELL_SERVER_SECRET + 1]; /* without a pool (pool.h) */
 	uint64_t next_request;
 	struct cell__tokens tokens;
 	struct cell__address_count *addresses; /* CELL_SERVER_ADDRESSES, own_addresses or those of all workers */
@@ -843,6 +917,10 @@ struct cell_server {
 	} ended[CELL_SERVER_ENDED];
 	size_t next_ended;
 	struct cell__ready ready; /* ready.c */
+	unsigned looks; /* on the pool (look.c) */
+	struct cell__otlp *otlp; /* NULL: nothing is traced */
+	int64_t metrics_us; /* when they were last sent to it */
+	bool code_used; /* of the console's link */
 	struct cell__sampling sampling; /* sample.c */
 	struct cell__account *accounts; /* accounts.c */
 	struct cell__redactor *redactor;

@@ -99,6 +99,7 @@ struct opening {
 	void (*opened)(struct cell__request *request);
 	struct cell_session_options options;
 	char zygote[CELL_SERVER_MAX_WORKSPACE + 64]; /* options.zygote_owner */
+	char owner[CELL_SERVER_MAX_NAME + CELL_SERVER_MAX_WORKSPACE + 2]; /* options.saved_owner */
 };
 
 static void served_free(struct cell__served *served)
@@ -110,6 +111,8 @@ static void served_free(struct cell__served *served)
 	leave_folder(server, cell__take_ptr(served->folder));
 	cell__jobs_forget(served);
 	cell__session_log_end(served->log);
+	cell__history_end(served->history);
+	free(served->receipt);
 	cell__account_give_session(server, served->account);
 	free(served);
 	cell__server_advance(server);
@@ -151,6 +154,7 @@ static void handle_opened(void *arg, struct cell_session *session, const struct 
 	struct cell_server *server = served->server;
 
 	cell__ready_opened(server, session ? NULL : err);
+	cell__trace_opened(request, served, session ? NULL : err);
 	if (!session) {
 		cell__server_log(server, CELL_LOG_WARN, "a session could not be opened: %s", err->msg);
 		cell__answer_error(request, err);
@@ -226,11 +230,19 @@ static void handle_workspace(void *arg, struct cell__workspace *workspace, const
 		opening->options.on_event = NULL;
 		opening->options.allow_fork = (int)children_asked(opening->request);
 		opening->options.speculate = speculation_asked(opening->request);
+		opening->options.call_results = server->opts.console;
 		opening->options.no_spill = 1; /* a client cannot read a file here, and its result is freed once it is answered */
+		snprintf(opening->owner, sizeof(opening->owner), "%s/%s", served->owner, workspace->id);
+		opening->options.saved_owner = opening->owner;
+		opening->options.resume = json_string_value(json_object_get(opening->request->json, "resume"));
 		if (served->folder)
 			opening->options.cwd = served->folder->path;
 		if (opening->request->env)
 			opening->options.env = (const char *const *)opening->request->env;
+		if (opening->request->network)
+			opening->options.network = opening->request->network;
+		opening->options.workspace_path = opening->request->workspace_path;
+		opening->options.tables = opening->request->tables;
 		if (!cell__session_open_on_loop(server->engine, &opening->options, handle_opened, opening, &why))
 			return;
 	}
@@ -262,9 +274,12 @@ static struct opening *begin_opening(struct cell__request *request, void (*opene
 		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for a session");
 		return NULL;
 	}
-	*served = (struct cell__served){
-		.server = server, .next_job = 1, .account = account, .log = cell__session_log_create(server), .consumed.disk_bytes = -1
-	};
+	*served = (struct cell__served){ .server = server,
+					 .next_job = 1,
+					 .account = account,
+					 .log = cell__session_log_create(server),
+					 .history = cell__history_create(server),
+					 .consumed.disk_bytes = -1 };
 	strcpy(served->owner, request->who.name);
 	cell__request_client(request, served->client);
 	*opening = (struct opening){ .request = request, .served = served, .opened = opened, .options = CELL_SESSION_OPTIONS_INIT };
@@ -327,9 +342,12 @@ static void *begin_child(void *arg, struct cell_error *err)
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a session");
 		return NULL;
 	}
-	*served = (struct cell__served){
-		.server = server, .next_job = 1, .account = account, .log = cell__session_log_create(server), .consumed.disk_bytes = -1
-	};
+	*served = (struct cell__served){ .server = server,
+					 .next_job = 1,
+					 .account = account,
+					 .log = cell__session_log_create(server),
+					 .history = cell__history_create(server),
+					 .consumed.disk_bytes = -1 };
 	strcpy(served->owner, parent->owner);
 	strcpy(served->client, parent->client);
 	served->workspace = parent->workspace;
@@ -554,6 +572,7 @@ bool cell__served_find(struct cell__request *request, const char *id, bool plain
 		served = NULL;
 	if (served) {
 		served->requests++;
+		served->asleep = false;
 		served->used_us = cell__now_us();
 		served->is_short = false; /* its client keeps it */
 		request->served = served;
@@ -598,6 +617,15 @@ static json_t *describe_running(const struct cell__served *served)
 			 (double)(cell__now_us() - job->started_us) / 1e6);
 }
 
+/* It is the same after most cells. */
+void cell__served_set_receipt(struct cell__served *served, const char *receipt)
+{
+	if (!receipt || (served->receipt && !strcmp(served->receipt, receipt)))
+		return;
+	free(served->receipt);
+	served->receipt = cell__strdup(receipt);
+}
+
 json_t *cell__served_describe(const struct cell__served *served)
 {
 	const struct cell__consumed *consumed = &served->consumed;
@@ -634,6 +662,17 @@ static void handle_closed(void *arg)
 		served_free(served);
 }
 
+/* The server stops: whoever asks the next one for it finds it as it was. */
+static void handle_saved_at_stop(void *arg, const char *answer, const struct cell_error *err)
+{
+	struct cell__served *served = arg;
+
+	if (!answer)
+		cell__server_log(served->server, CELL_LOG_WARN, "session %s of \"%s\" could not be saved: %s", served->id, served->owner,
+				 err->msg);
+	cell__session_close_on_loop(served->session, handle_closed, served);
+}
+
 void cell__served_end(struct cell__served *served)
 {
 	struct cell_server *server = served->server;
@@ -653,6 +692,7 @@ void cell__served_end(struct cell__served *served)
 		cell__fanout_lost(cell__take_ptr(served->batch), served->batch_run);
 	cell__jobs_cancel(server, served);
 	cell__session_log_end(cell__take_ptr(served->log));
+	cell__history_end(cell__take_ptr(served->history));
 	while (*at != served)
 		at = &(*at)->bucket_next;
 	*at = served->bucket_next;
@@ -660,7 +700,45 @@ void cell__served_end(struct cell__served *served)
 	if (served->next)
 		served->next->at = served->at;
 	memcpy(server->ended[server->next_ended++ % CELL_SERVER_ENDED].id, served->id, sizeof(served->id));
+	if (server->stopping && !served->asleep && !cell__session_is_child_on_loop(served->session) && !served->context &&
+	    !cell__served_check_save(served, NULL) && !cell__session_hibernate_on_loop(served->session, handle_saved_at_stop, served, NULL))
+		return;
 	cell__session_close_on_loop(served->session, handle_closed, served);
+}
+
+int cell__served_check_save(const struct cell__served *served, struct cell_error *err)
+{
+	if (!served->server->session.saved_dir)
+		return cell_fail(err, CELL_E_UNSUPPORTED, 0, "this server saves no sessions: start it with --saved DIR");
+	if (served->folder)
+		return cell_fail(
+			err, CELL_E_UNSUPPORTED, 0,
+			"sessions of this server have folders of their own, which end with them, and are not saved: start it with --cwd DIR");
+	return 0;
+}
+
+static void handle_idle_saved(void *arg, const char *answer, const struct cell_error *err)
+{
+	struct cell__served *served = arg;
+
+	cell__server_log(served->server, answer ? CELL_LOG_INFO : CELL_LOG_WARN, "session %s of \"%s\" %s%s", served->id, served->owner,
+			 answer ? "hibernated" : "could not be saved, and expired: ", answer ? "" : err->msg);
+	if (!answer && !served->closing)
+		cell__served_end(served);
+	cell__served_let_go(served);
+}
+
+/* Nobody uses it: it is saved instead of ended.  False: it cannot be. */
+static bool put_to_sleep(struct cell__served *served)
+{
+	if (cell__served_check_save(served, NULL) < 0 || served->is_short)
+		return false;
+	served->asleep = true;
+	served->requests++; /* until it is saved */
+	if (!cell__session_hibernate_on_loop(served->session, handle_idle_saved, served, NULL))
+		return true;
+	served->requests--;
+	return false;
 }
 
 void cell__served_sweep(struct cell_server *server, int64_t now_us)
@@ -674,6 +752,8 @@ void cell__served_sweep(struct cell_server *server, int64_t now_us)
 		if (cell__session_is_child_on_loop(served->session) || served->context)
 			continue; /* it ends with its parent, or with its sandbox */
 		if (served->jobs || served->requests || idle_ms < 0 || now_us - served->used_us < idle_ms * 1000)
+			continue;
+		if (served->asleep || put_to_sleep(served))
 			continue;
 		server->counts.sessions_expired++;
 		cell__server_log(server, CELL_LOG_INFO, "session %s of \"%s\" expired", served->id, served->owner);

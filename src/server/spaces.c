@@ -170,8 +170,10 @@ void cell__workspace_get(struct cell_server *server, const char *id, cell__works
 		return;
 	}
 	cell_fail(&err, CELL_E_NOMEM, 0, "out of memory for a workspace");
-	if (*id && !server->opts.open_space)
+	if (!workspace && *id && !server->opts.open_space)
 		cell_fail(&err, CELL_E_SPAWNER, 0, "Workspace-scoped storage is not configured");
+	else if (!workspace && !server->opts.open_space && !server->opts.space)
+		cell_fail(&err, CELL_E_SPAWNER, 0, "the server has no space for sessions: its options need space or open_space");
 	else if (!workspace && !make_room(server))
 		cell_fail(&err, CELL_E_BUSY, 0, "the maximum number of workspaces is in use");
 	else if (!workspace)

@@ -29,13 +29,15 @@
 																				 "\"fetch_files\":{\"type\":[\"array\",\"null\"],\"items\":{\"type\":\"string\"},\"description\":\"paths to return\"}", \
 	     "\"code\",\"language\"")
 /* No other members: an ignored one could be a requested limit. */
-#define SESSION_BODY                                                                                                                                                              \
-	"{\"type\":\"object\",\"properties\":{" FIELD(                                                                                                                            \
-		"workspace_id", "[\"string\",\"null\"]",                                                                                                                          \
-		"1-128 letters, digits, underscores or hyphens") ",\"allow_fork\":{\"type\":\"integer\",\"minimum\":0,\"description\":"                                           \
-								 "\"children that the code may fork from its session; at most, and by default, as many as the server allows\"},"  \
-								 "\"speculate\":{\"type\":\"boolean\",\"description\":"                                                           \
-								 "\"goes on in a copy while a call waits for its approval; by default as the server does, which must allow it\"}" \
+#define SESSION_BODY                                                                                                                                                               \
+	"{\"type\":\"object\",\"properties\":{" FIELD(                                                                                                                             \
+		"workspace_id", "[\"string\",\"null\"]",                                                                                                                           \
+		"1-128 letters, digits, underscores or hyphens") ",\"allow_fork\":{\"type\":\"integer\",\"minimum\":0,\"description\":"                                            \
+								 "\"children that the code may fork from its session; at most, and by default, as many as the server allows\"},"   \
+								 "\"speculate\":{\"type\":\"boolean\",\"description\":"                                                            \
+								 "\"goes on in a copy while a call waits for its approval; by default as the server does, which must allow it\"}," \
+								 "\"resume\":{\"type\":\"string\",\"pattern\":\"^[0-9a-f]{32}$\",\"description\":"                                 \
+								 "\"the id of a saved session of the same client and workspace, to continue it\"}"                                 \
 								 "},\"additionalProperties\":false}"
 #define DROP_FIELD FIELD("drop", "\"boolean\"", "go without threads, child processes, connections and file locks")
 #define COUNT_FIELD(name, about) "\"" name "\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":1000,\"description\":\"" about "\"}"
@@ -55,12 +57,14 @@
 													    "\"timeout\":{\"type\":[\"number\",\"null\"],\"minimum\":0,\"description\":\"time limit of each cell in seconds\"}," DROP_FIELD \
 													    "},"                                                                                                                            \
 													    "\"additionalProperties\":false}"
-#define BATCH_FIELDS                                                                                                                           \
-	"\"runs\":{\"type\":\"array\",\"items\":{\"type\":[\"string\",\"object\"]},\"description\":\"cells: code, or an object with code and " \
-	"timeout\"}," COUNT_FIELD(                                                                                                             \
-		"concurrency",                                                                                                                 \
-		"runs at once; default 8") ","                                                                                                 \
-					   "\"timeout\":{\"type\":[\"number\",\"null\"],\"minimum\":0,\"description\":\"time limit of each run in seconds\"}," DROP_FIELD
+#define BATCH_FIELDS                                                                                                                                                                                              \
+	"\"runs\":{\"type\":\"array\",\"items\":{\"type\":[\"string\",\"object\"]},\"description\":\"cells: code, or an object with code, "                                                                       \
+	"timeout, memory and max_output\"}," COUNT_FIELD(                                                                                                                                                         \
+		"concurrency",                                                                                                                                                                                    \
+		"runs at once; default 8") ","                                                                                                                                                                    \
+					   "\"timeout\":{\"type\":[\"number\",\"null\"],\"minimum\":0,\"description\":\"time limit of each run in seconds\"},"                                                    \
+					   "\"memory\":{\"type\":\"integer\",\"minimum\":0,\"maximum\":1099511627776,\"description\":\"bytes that each process of a run may allocate; 0: the session's limit\"}," \
+					   "\"max_output\":{\"type\":\"integer\",\"minimum\":0,\"maximum\":1099511627776,\"description\":\"bytes of output that a result has; 0: the session's limit\"}," DROP_FIELD
 #define BATCH_BODY "{\"type\":\"object\",\"properties\":{" BATCH_FIELDS "},\"required\":[\"runs\"],\"additionalProperties\":false}"
 #define NEW_BATCH_BODY                                                  \
 	"{\"type\":\"object\",\"properties\":{" BATCH_FIELDS "," FIELD( \
@@ -86,6 +90,27 @@
 
 #define LOG_QUERY BODY(FIELD("follow", "\"boolean\"", "false: end after the last output so far"), "")
 
+#define AUDIT_QUERY                                                                                                                                                                                                                                              \
+	BODY(FIELD("session", "\"string\"", "an id, or its beginning") "," FIELD("tool", "\"string\"", "a pattern") "," FIELD(                                                                                                                                   \
+		     "decision", "\"string\"",                                                                                                                                                                                                                   \
+		     "allow, deny, accepted, edited, rejected or timeout") "," FIELD("since", "\"string\"",                                                                                                                                                      \
+										     "2026-11-15T05:06:40Z, 2026-11-15, or 15m: so long ago") ","                                                                                                                \
+																	      "\"last\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":1000,\"description\":\"at most so many; default 200\"}", \
+	     "")
+#define TRY_BODY                                                                                                                                                                        \
+	"{\"type\":\"object\",\"properties\":{\"kind\":{\"type\":\"string\",\"enum\":[\"tool\",\"shell\",\"install\",\"remove\",\"workflow\","                                          \
+	"\"artifact\",\"server\"]},\"tool\":{\"type\":\"string\",\"minLength\":1}," FIELD("callable", "\"string\"", "of the tool") "," FIELD(                                           \
+		"adapter", "\"string\"",                                                                                                                                                \
+		"of the tool: cli, http, mcp") "," FIELD("args", "\"object\"",                                                                                                          \
+							 "the arguments") ","                                                                                                           \
+									  "\"principal\":{\"type\":\"string\",\"enum\":[\"code\",\"mcp\",\"http\",\"host\"]}},\"required\":[\"tool\"]," \
+									  "\"additionalProperties\":false}"
+#define LOGIN_BODY                                                                                               \
+	"{\"type\":\"object\",\"properties\":{" FIELD("token", "\"string\"", "a token of the server") "," FIELD( \
+		"code", "\"string\"", "instead: that of a one-time link") "},\"additionalProperties\":false}"
+#define FRAME_QUERY BODY(FIELD("scripts", "\"boolean\"", "true: scripts of the markup run, in the frame"), "")
+#define COMPLETE_BODY BODY("\"code\":{\"type\":\"string\",\"x-nul\":true,\"description\":\"the code before the cursor\"}", "\"code\"")
+
 #define PATH_FIELD FIELD("path", "\"string\"", "below the workspace; without it the workspace itself")
 #define FORMAT_FIELD(formats, words) "\"format\":{\"type\":\"string\",\"enum\":[" formats "],\"description\":\"" words "\"}"
 #define GET_FORMATS                           \
@@ -100,19 +125,22 @@
 #define RECURSIVE_FIELD FIELD("recursive", "\"boolean\"", "also a folder that is not empty")
 
 #define SIZE_FIELD(name) "\"" name "\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":65535}"
-#define COMMAND_BODY                                                                                                                                                                                                                                                       \
-	"{\"type\":\"object\",\"properties\":{\"argv\":{\"type\":\"array\",\"minItems\":1,\"maxItems\":4096,\"items\":{\"type\":\"string\"},"                                                                                                                              \
-	"\"description\":\"the program and its arguments\"}," FIELD("line", "\"string\"", "instead: a line for /bin/sh -c") "," FIELD(                                                                                                                                     \
-		"cwd", "[\"string\",\"null\"]",                                                                                                                                                                                                                            \
-		"as the code sees it, or relative to the workspace; default: the workspace") ","                                                                                                                                                                           \
-											     "\"env\":{\"type\":\"object\",\"additionalProperties\":{\"type\":\"string\"},\"description\":\"variables beside the session's\"},"                                            \
-											     "\"timeout\":{\"type\":[\"number\",\"null\"],\"minimum\":0,\"maximum\":1e9,\"description\":\"seconds, then it is killed; 0 or null: none\"}," FIELD(                          \
-												     "stdin", "\"boolean\"",                                                                                                                                               \
-												     "whether it gets input; else its stdin is at its end") ","                                                                                                            \
-																			    "\"tag\":{\"type\":[\"string\",\"null\"],\"maxLength\":200,\"description\":\"the client's own name for it\"}," \
-																			    "\"tty\":{\"type\":[\"object\",\"null\"],\"properties\":{" SIZE_FIELD(                                         \
-																				    "rows") "," SIZE_FIELD("cols") "},\"additionalProperties\":false,"                                     \
-																								   "\"description\":\"a terminal for all three streams\"}},\"additionalProperties\":false}"
+#define COMMAND_WORDS                                                                                                                                       \
+	"\"argv\":{\"type\":\"array\",\"minItems\":1,\"maxItems\":4096,\"items\":{\"type\":\"string\"},\"description\":\"the program and its arguments\"}," \
+	"\"line\":{\"type\":\"string\",\"description\":\"instead: a line for /bin/sh -c\"}"
+#define COMMAND_PLACE                                                                                                                             \
+	"\"cwd\":{\"type\":[\"string\",\"null\"],\"description\":\"as the code sees it, or relative to the workspace; default: the workspace\"}," \
+	"\"env\":{\"type\":\"object\",\"additionalProperties\":{\"type\":\"string\"},\"description\":\"variables beside the session's\"}"
+#define COMMAND_STREAMS                                                                                                          \
+	"\"stdin\":{\"type\":\"boolean\",\"description\":\"whether it gets input; else its stdin is at its end\"},"              \
+	"\"blocks\":{\"type\":\"boolean\",\"description\":\"it waits while output is not read, instead of losing the oldest\"}," \
+	"\"tty\":{\"type\":[\"object\",\"null\"],\"properties\":{" SIZE_FIELD("rows") "," SIZE_FIELD(                            \
+		"cols") "},\"additionalProperties\":false,"                                                                      \
+			"\"description\":\"a terminal for all three streams\"}"
+#define COMMAND_BODY                                                                                                                                  \
+	"{\"type\":\"object\",\"properties\":{" COMMAND_WORDS "," COMMAND_PLACE "," COMMAND_STREAMS ","                                               \
+	"\"timeout\":{\"type\":[\"number\",\"null\"],\"minimum\":0,\"maximum\":1e9,\"description\":\"seconds, then it is killed; 0 or null: none\"}," \
+	"\"tag\":{\"type\":[\"string\",\"null\"],\"maxLength\":200,\"description\":\"the client's own name for it\"}},\"additionalProperties\":false}"
 #define STDIN_BODY                                                                                                                    \
 	"{\"type\":\"object\",\"properties\":{\"text\":{\"type\":\"string\",\"x-nul\":true},\"base64\":{\"type\":\"string\"}," FIELD( \
 		"close", "\"boolean\"", "no more comes") "},\"additionalProperties\":false}"
@@ -200,6 +228,10 @@ const struct cell__route cell__routes[] = {
 	  .summary = "Interrupts the running cell" },
 	{ POST, "/v1/sessions/{session}/reset", CELL_SCOPE_RUN, cell__handle_v1_reset, .status = 200, .answer = "Session",
 	  .summary = "Starts a fresh kernel under the same id" },
+	{ GET, "/v1/sessions/{session}/variables", CELL_SCOPE_READ, cell__handle_v1_variables, .status = 200, .answer = "Variables",
+	  .summary = "Lists the variables of a session, without running its code; busy while a cell runs" },
+	{ POST, "/v1/sessions/{session}/hibernate", CELL_SCOPE_RUN, cell__handle_v1_hibernate, .status = 200, .answer = "Hibernated",
+	  .summary = "Saves a session and ends its process; its next use wakes it" },
 	{ POST, "/v1/sessions/{session}/fork", CELL_SCOPE_RUN, cell__handle_v1_fork, .body = FORK_BODY, .optional_body = true,
 	  .status = 201, .answer = "Fork",
 	  .summary = "Opens a session that continues from the state of this one; with n several, as {\"sessions\"}" },
@@ -277,6 +309,11 @@ const struct cell__route cell__routes[] = {
 	  .summary = "Kills a command and forgets it" },
 	{ GET, "/v1/sessions/{session}/log", CELL_SCOPE_READ, cell__handle_v1_log, .query = LOG_QUERY, .status = 200, .answer = "events",
 	  .summary = "Streams the last output of all cells of a session, and what comes: cell, chunk, ended; gap where some was lost" },
+	{ GET, "/v1/sessions/{session}/events", CELL_SCOPE_READ, cell__handle_v1_session_events, .query = LOG_QUERY, .status = 200,
+	  .answer = "events",
+	  .summary = "Streams all that happened in a session, from its first cell on, and what comes; needs --console" },
+	{ POST, "/v1/sessions/{session}/complete", CELL_SCOPE_RUN, cell__handle_v1_complete, .body = COMPLETE_BODY, .status = 200,
+	  .answer = "Completions", .summary = "Returns names that could follow the code before the cursor, while no cell runs" },
 	{ GET, "/v1/sessions/{session}/approvals", CELL_SCOPE_READ, cell__handle_v1_approvals, .status = 200, .answer = "Approvals",
 	  .summary = "Lists the calls that wait for an answer" },
 	{ POST, "/v1/sessions/{session}/approvals/{id}", CELL_SCOPE_APPROVE, cell__handle_v1_answer, .body = ANSWER_BODY, .status = 204,
@@ -285,6 +322,26 @@ const struct cell__route cell__routes[] = {
 	  .answer = "Approvals", .summary = "Lists the waiting calls of all of the client's sessions" },
 	{ GET, "/metrics", CELL_SCOPE_METRICS, cell__handle_metrics, .gather = "", .status = 200, .answer = "text",
 	  .summary = "Returns metrics for Prometheus" },
+	{ GET, "/v1/whoami", CELL_SCOPE_ANY, cell__handle_v1_whoami, .status = 200, .answer = "Whoami",
+	  .summary = "Returns the token's name and scopes, and the server's version" },
+	{ GET, "/v1/policy", CELL_SCOPE_ADMIN, cell__handle_v1_policy, .status = 200, .answer = "Policy",
+	  .summary = "Returns the policy of the server's sessions" },
+	{ POST, "/v1/policy/try", CELL_SCOPE_ADMIN, cell__handle_v1_policy_try, .body = TRY_BODY, .status = 200, .answer = "Verdict",
+	  .summary = "Returns the decision of the policy about a call, which is not made" },
+	{ GET, "/v1/audit", CELL_SCOPE_ADMIN, cell__handle_v1_audit, .query = AUDIT_QUERY, .status = 200, .answer = "Audit",
+	  .summary = "Returns the newest records of the audit log, the oldest of them first" },
+	{ GET, "/v1/doctor", CELL_SCOPE_ADMIN, cell__handle_v1_doctor, .status = 200, .answer = "Doctor",
+	  .summary = "Returns the executors of this machine, and why some do not work" },
+	{ GET, "/console", CELL_SCOPE_OPEN, cell__handle_console_start, .status = 302, .summary = "Leads to the console" },
+	{ GET, "/console/", CELL_SCOPE_OPEN, cell__handle_console_page, .status = 200, .answer = "html",
+	  .summary = "The console for browsers; needs --console" },
+	{ POST, "/console/login", CELL_SCOPE_OPEN, cell__handle_console_login, .body = LOGIN_BODY, .status = 200, .answer = "Login",
+	  .summary = "Logs a browser in: the answer sets a cookie, which is good together with csrf in X-CSRF-Token" },
+	{ POST, "/console/logout", CELL_SCOPE_OPEN, cell__handle_console_logout, .status = 204, .summary = "Removes the cookie" },
+	{ GET, "/console/frame", CELL_SCOPE_OPEN, cell__handle_console_frame, .query = FRAME_QUERY, .status = 200, .answer = "html",
+	  .summary = "The frame in which the console shows markup that code has made, with an origin of its own" },
+	{ GET, "/console/{file...}", CELL_SCOPE_OPEN, cell__handle_console_file, .status = 200, .answer = "bytes",
+	  .summary = "A file of the console, compressed by gzip" },
 	{ GET, "/docs", CELL_SCOPE_OPEN, cell__handle_docs, .status = 200, .answer = "html",
 	  .summary = "A page that shows this document in a browser; it asks for a token" },
 	{ GET, "/openapi.json", CELL_SCOPE_READ, cell__handle_openapi, .status = 200, .answer = "Object", .summary = "This document" },
@@ -354,6 +411,14 @@ const struct cell__schema cell__schemas[] = {
 		 "\"batch_id\":" TEXT ",\"state\":{\"enum\":[\"running\",\"ended\"]},\"runs\":{\"type\":\"integer\"},\"running\":"
 		 "{\"type\":\"integer\"},\"ended\":{\"type\":\"integer\"},\"failed\":{\"type\":\"integer\"},\"last_event\":{\"type\":"
 		 "\"integer\"}") },
+	{ "Variables", OBJECT("\"variables\",\"more\"",
+			      "\"variables\":" LIST(OBJECT("\"name\",\"type\",\"size\",\"preview\"",
+							   "\"name\":" TEXT ",\"type\":" TEXT ",\"size\":{\"type\":[\"integer\",\"null\"]},"
+							   "\"preview\":" TEXT)) ",\"more\":{\"type\":\"integer\"}") },
+	{ "Hibernated", OBJECT("\"session_id\",\"bytes\",\"stored_bytes\",\"cells\",\"not_carried\"",
+			       "\"session_id\":" TEXT ",\"bytes\":{\"type\":\"integer\"},\"stored_bytes\":{\"type\":\"integer\"},\"cells\":"
+			       "{\"type\":\"integer\"},\"not_carried\":" LIST(OBJECT(
+				       "\"kind\",\"name\",\"variables\"", "\"kind\":" TEXT ",\"name\":" TEXT ",\"variables\":" STRINGS))) },
 	{ "Points", OBJECT("\"points\"", "\"points\":" LIST(OBJECT("\"name\",\"cell\",\"automatic\",\"age_ms\"",
 								   "\"name\":" TEXT ",\"cell\":{\"type\":\"integer\"},"
 								   "\"automatic\":{\"type\":\"boolean\"},\"age_ms\":{\"type\":\"integer\"},"
@@ -387,6 +452,20 @@ const struct cell__schema cell__schemas[] = {
 		 ",\"output\":{\"type\":\"integer\"},\"dropped\":{\"type\":\"integer\"},\"exit_code\":{\"type\":[\"integer\",\"null\"]},"
 		 "\"signal\":{\"type\":[\"integer\",\"null\"]},\"reason\":" OR_NULL) },
 	{ "Commands", OBJECT("\"commands\"", "\"commands\":" LIST(REF("Command"))) },
+	{ "Whoami", OBJECT("\"name\",\"scopes\",\"workspace\",\"version\",\"executor\",\"layers\",\"audit\"",
+			   "\"name\":" TEXT ",\"scopes\":" STRINGS ",\"workspace\":" OR_NULL ",\"version\":" TEXT ",\"executor\":" TEXT
+			   ",\"layers\":{\"type\":\"boolean\"},\"audit\":{\"type\":\"boolean\"}") },
+	{ "Login", OBJECT("\"name\",\"scopes\",\"csrf\"", "\"name\":" TEXT ",\"scopes\":" STRINGS ",\"csrf\":" TEXT) },
+	{ "Policy", OBJECT("\"source\",\"default\",\"rules\"",
+			   "\"source\":" OR_NULL ",\"default\":{\"enum\":[\"allow\",\"ask\",\"deny\"]},\"rules\":{\"type\":\"integer\"}") },
+	{ "Verdict", OBJECT("\"decision\",\"rule\",\"line\",\"name\",\"reason\",\"doubt\"",
+			    "\"decision\":{\"enum\":[\"allow\",\"ask\",\"deny\"]},\"rule\":{\"type\":\"integer\"},\"line\":"
+			    "{\"type\":\"integer\"},\"name\":" OR_NULL ",\"reason\":" OR_NULL ",\"doubt\":" OR_NULL) },
+	{ "Audit",
+	  OBJECT("\"records\",\"unreadable\"", "\"records\":" LIST("{\"type\":\"object\"}") ",\"unreadable\":{\"type\":\"integer\"}") },
+	{ "Doctor", OBJECT("\"version\",\"executors\"", "\"version\":" TEXT ",\"executors\":" LIST("{\"type\":\"object\"}")) },
+	{ "Completions",
+	  OBJECT("\"prefix\",\"matches\",\"more\"", "\"prefix\":" TEXT ",\"matches\":" STRINGS ",\"more\":{\"type\":\"integer\"}") },
 	{ "Approvals", OBJECT("\"approvals\"", "\"approvals\":" LIST("{\"type\":\"object\"}")) },
 	{ NULL, NULL },
 };

@@ -8,9 +8,20 @@ static void answer_session(struct cell__request *request)
 	cell__answer_json(request, request->route->status, cell__served_describe(request->served));
 }
 
+/* Of one session there is room for the receipt. */
+static void answer_whole_session(struct cell__request *request)
+{
+	json_t *answer = cell__served_describe(request->served);
+	const char *receipt = request->served->receipt;
+
+	if (answer)
+		json_object_set_new(answer, "receipt", receipt ? json_loads(receipt, 0, NULL) : json_null());
+	cell__answer_json(request, request->route->status, answer);
+}
+
 static void describe(struct cell__request *request)
 {
-	cell__sample(request->server, request, answer_session);
+	cell__sample(request->server, request, answer_whole_session);
 }
 
 void cell__handle_v1_open(struct cell__request *request)
@@ -71,10 +82,12 @@ static void handle_reset(void *arg, struct cell_session *session, const struct c
 {
 	struct cell__request *request = arg;
 
-	if (session)
+	if (session) {
+		cell__history_note(request->served->history, "reset", json_object());
 		answer_session(request);
-	else
+	} else {
 		cell__answer_error(request, err);
+	}
 }
 
 void cell__handle_v1_reset(struct cell__request *request)
@@ -89,13 +102,22 @@ void cell__handle_v1_reset(struct cell__request *request)
 
 /* ---- branches ---- */
 
+/* Takes over news; served NULL: nothing has happened. */
+static void note_branch(struct cell__served *served, json_t *news)
+{
+	if (served)
+		cell__history_note(served->history, "branch", json_incref(news));
+	cell__session_log_branch(served ? served->log : NULL, news);
+}
+
 static void answer_forks(struct cell__request *request, struct cell__served **forks, size_t n)
 {
 	json_t *list = json_array();
 
 	for (size_t i = 0; i < n; i++) {
+		forks[i]->link = request->served->last;
 		json_array_append_new(list, cell__served_describe(forks[i]));
-		cell__session_log_branch(request->served->log, json_pack("{s:s,s:s}", "kind", "fork", "session_id", forks[i]->id));
+		note_branch(request->served, json_pack("{s:s,s:s}", "kind", "fork", "session_id", forks[i]->id));
 	}
 	if (json_object_get(request->json, "n")) {
 		cell__answer_json(request, request->route->status, json_pack("{s:o}", "sessions", list));
@@ -134,8 +156,8 @@ static void handle_checkpoint(void *arg, struct cell_session *session, const str
 {
 	struct cell__request *request = arg;
 
-	cell__session_log_branch(session ? request->served->log : NULL,
-				 json_pack("{s:s,s:O}", "kind", "point", "name", json_object_get(request->json, "name")));
+	note_branch(session ? request->served : NULL,
+		    json_pack("{s:s,s:O}", "kind", "point", "name", json_object_get(request->json, "name")));
 	if (session)
 		answer_points(request);
 	else
@@ -150,6 +172,55 @@ void cell__handle_v1_checkpoint(struct cell__request *request)
 		return;
 	if (cell__session_checkpoint_on_loop(request->served->session, json_string_value(json_object_get(request->json, "name")),
 					     json_is_true(json_object_get(request->json, "drop")), handle_checkpoint, request, &err) < 0)
+		cell__answer_error(request, &err);
+}
+
+static void handle_variables(void *arg, const struct cell_event *event)
+{
+	struct cell__request *request = arg;
+	const struct cell_outcome *outcome;
+	const char *value;
+
+	if (event->type != CELL_EVENT_RESULT)
+		return;
+	outcome = cell_result_error(event->result);
+	value = cell_result_value_json(event->result);
+	json_t *list = value ? json_loads(value, 0, NULL) : NULL;
+	if (list)
+		cell__answer_json(request, MHD_HTTP_OK, list);
+	else
+		cell__answer_fail(request, MHD_HTTP_BAD_GATEWAY, CELL_E_KERNEL, "the kernel did not list its variables: %.150s",
+				  outcome ? outcome->message : "no answer");
+}
+
+void cell__handle_v1_variables(struct cell__request *request)
+{
+	struct cell_error err;
+
+	if (!cell__served_find(request, request->params[0], false))
+		return;
+	if (cell__session_variables_on_loop(request->served->session, handle_variables, request, &err) < 0)
+		cell__answer_error(request, &err);
+}
+
+static void handle_hibernated(void *arg, const char *answer, const struct cell_error *err)
+{
+	struct cell__request *request = arg;
+
+	if (answer)
+		cell__answer_json(request, MHD_HTTP_OK, json_loads(answer, 0, NULL));
+	else
+		cell__answer_error(request, err);
+}
+
+void cell__handle_v1_hibernate(struct cell__request *request)
+{
+	struct cell_error err;
+
+	if (!cell__served_find(request, request->params[0], false))
+		return;
+	if (cell__served_check_save(request->served, &err) < 0 ||
+	    cell__session_hibernate_on_loop(request->served->session, handle_hibernated, request, &err) < 0)
 		cell__answer_error(request, &err);
 }
 
@@ -168,8 +239,7 @@ static void handle_rewound(void *arg, struct cell_session *session, const struct
 	struct cell__request *request = arg;
 	json_t *name = json_object_get(request->json, "name"), *cells = json_object_get(request->json, "cells");
 
-	cell__session_log_branch(session ? request->served->log : NULL,
-				 json_pack("{s:s,s:O?,s:O?}", "kind", "rewind", "name", name, "cells", cells));
+	note_branch(session ? request->served : NULL, json_pack("{s:s,s:O?,s:O?}", "kind", "rewind", "name", name, "cells", cells));
 	if (!session) {
 		cell__answer_error(request, err);
 		return;

@@ -114,6 +114,8 @@ static struct cell__gate gate_of(struct cell_session *session)
 		.pace = session->pace,
 		.next_id = &cell__children_root(session)->next_call_id, /* a client of the root answers for its children too */
 		.remembered = &session->remembered,
+		.results = session->options.call_results,
+		.takes_input = session->options.wants.notebook && session->options.takes_questions,
 	};
 }
 

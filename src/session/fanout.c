@@ -65,11 +65,18 @@ static void handle_event(void *arg, const struct cell_event *event)
 
 void cell__fanout_opened(struct cell__fanout *batch, size_t i, struct cell_session *session, const struct cell_error *err)
 {
+	int64_t memory_bytes = 0, max_output_bytes = 0;
+	struct cell_error why;
+
 	batch->runs[i].session = session;
-	if (session)
-		go_on(&batch->runs[i], NULL);
-	else
+	if (session && batch->ops->limits)
+		batch->ops->limits(batch, i, &memory_bytes, &max_output_bytes);
+	if (!session)
 		fail_run(batch, i, err);
+	else if (cell__session_limit_on_loop(session, memory_bytes, max_output_bytes, &why) < 0)
+		fail_run(batch, i, &why);
+	else
+		go_on(&batch->runs[i], NULL);
 }
 
 void cell__fanout_closed(struct cell__fanout *batch, size_t i)

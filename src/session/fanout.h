@@ -22,6 +22,8 @@ struct cell__fanout_ops {
 	const char *(*next)(struct cell__fanout *batch, size_t i, struct cell_result *result, int64_t *ret_timeout_ms);
 	/* Our failure: there is no result, and no next(). */
 	void (*failed)(struct cell__fanout *batch, size_t i, const struct cell_error *err);
+	/* Limits of a run below the session's; 0: those.  Asked once, when its session is there; may be NULL. */
+	void (*limits)(struct cell__fanout *batch, size_t i, int64_t *ret_memory_bytes, int64_t *ret_max_output_bytes);
 	/* Other events; may be NULL. */
 	void (*event)(struct cell__fanout *batch, size_t i, const struct cell_event *event);
 	/* Ends the session; leads to cell__fanout_closed(), possibly inside the call. */

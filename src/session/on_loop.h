@@ -35,6 +35,11 @@ int cell__session_rewind_on_loop(struct cell_session *session, const char *name,
 /* As cell_session_become(); done()'s session is this one. */
 int cell__session_become_on_loop(struct cell_session *session, struct cell_session *other, cell__session_done done, void *arg,
 				 struct cell_error *err);
+/* As cell_session_variables(): done() gets the events of a run, whose result has the list as its value; it may be called inside the call. */
+int cell__session_variables_on_loop(struct cell_session *session, cell_event_fn done, void *arg, struct cell_error *err);
+/* As cell_session_hibernate(); answer: borrowed, NULL: err has the reason. */
+typedef void (*cell__saved_done)(void *arg, const char *answer, const struct cell_error *err);
+int cell__session_hibernate_on_loop(struct cell_session *session, cell__saved_done done, void *arg, struct cell_error *err);
 /* -1: there is no such point. */
 int cell__session_drop_point_on_loop(struct cell_session *session, const char *name);
 /* As cell_session_points(), with "pid" instead of "bytes"; NULL: out of memory. */
@@ -52,13 +57,18 @@ struct cell__file_change {
 	const struct cell__file_witness *witness;
 	const struct cell__principal *principal;
 	const char *verb, *path; /* "put", "unpack", "make_folder", "remove" */
-	int64_t bytes;           /* -1: not known */
+	int64_t bytes; /* -1: not known */
 	const struct cell_error *err; /* NULL: it was made */
 };
 void cell__session_record_on_loop(struct cell_engine *engine, const struct cell__file_change *change);
 /* As cell_session_start(), but the result may be delivered inside the call; *ret_run_id is set before. */
 int cell__session_start_on_loop(struct cell_session *session, const char *code, size_t size, const struct cell_run_options *opts,
 				uint64_t *ret_run_id, struct cell_error *err);
+/* A cell that every kernel of ours knows, also behind a session server (kernel/workcell_kernel/complete.py). */
+#define CELL__COMPLETE_HEAD "%%workcell_complete\n"
+/* As cell_session_complete(): the value of the result is the answer.  A cell that runs makes it fail with CELL_E_BUSY. */
+int cell__session_complete_on_loop(struct cell_session *session, const char *before, size_t size, const struct cell_run_options *opts,
+				   struct cell_error *err);
 /* As cell_session_cancel(). */
 void cell__session_cancel_on_loop(struct cell_session *session, uint64_t run_id);
 /* The id of the session that it was forked from; "": none. */
@@ -115,5 +125,8 @@ void cell__session_call_on_loop(struct cell_session *session, const struct cell_
 /* See cell__gate_tell(). */
 void cell__session_tell(struct cell_session *session, enum cell_event_type type, const struct cell__call *call, const char *tool,
 			const char *json);
+
+/* Lowers limits of its present kernel; 0: as they are.  See cell_session_limit(). */
+int cell__session_limit_on_loop(struct cell_session *session, int64_t memory_bytes, int64_t max_output_bytes, struct cell_error *err);
 
 #endif

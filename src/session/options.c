@@ -89,6 +89,8 @@ static int copy_gate(struct cell__options *options, const struct cell_session_op
 		.portable = opts->portable_values != 0,
 		.undo = opts->undo > 0,
 		.sessions = opts->allow_fork > 0,
+		.tables = opts->tables != 0,
+		.notebook = opts->notebook != 0,
 	};
 	return 0;
 }
@@ -103,6 +105,8 @@ static int list_places(struct cell__options *options, const struct cell_session_
 	    cell__place_add(places, "the policy file", false, opts->sandbox_policy, err) < 0)
 		return -1;
 	if (cell__place_add_unlinked(places, "the images folder", opts->images_dir, err) < 0)
+		return -1;
+	if (cell__place_add(places, "the folder of saved sessions", true, opts->saved_dir, err) < 0)
 		return -1;
 	for (size_t i = 0; opts->trusted && opts->trusted[i]; i++)
 		if (cell__place_add(places, "the trusted path", false, opts->trusted[i], err) < 0)
@@ -140,6 +144,9 @@ static int replace_limits(struct cell__sandbox_policy *policy, const struct cell
 static int copy_confinement(struct cell__options *options, const struct cell_session_options *opts, struct cell_error *err)
 {
 	if (!(options->executor->takes & CELL_TAKES_POLICY)) {
+		if (opts->workspace_path)
+			return cell_fail(err, CELL_E_INVALID, 0, "workspace_path needs the executor \"sandbox\", not \"%s\"",
+					 options->executor->name);
 		/* No other mode was let through.  A server has the layer itself. */
 		options->layered = opts->workspace_mode && !options->executor->calls_there;
 		return cell__policy_load_host_limits(NULL, &options->limits, err);
@@ -171,6 +178,11 @@ static int copy_texts(struct cell__options *options, const struct cell_session_o
 		{ python, &options->python },
 		{ opts->preload ? opts->preload : "", &options->preload },
 		{ opts->zygote_owner ? opts->zygote_owner : "", &options->zygote_owner },
+		{ opts->saved_dir, &options->saved_dir },
+		{ opts->saved_owner, &options->saved_owner },
+		{ opts->saved_key, &options->saved_key },
+		{ opts->saved_notes, &options->saved_notes },
+		{ opts->workspace_path ? opts->workspace_path : "", &options->workspace_path },
 	};
 	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
 		if (texts[i].text && !(*texts[i].copy = cell__strdup(texts[i].text)))
@@ -254,6 +266,9 @@ static int check_numbers(const struct cell__executor *executor, const struct cel
 			"the executor \"%s\" cannot go on in a copy while a call waits, so speculate has no effect; \"subprocess\" and "
 			"\"sandbox\" can",
 			executor->name);
+	if (opts->notebook && !executor->fork)
+		return cell_fail(err, CELL_E_UNSUPPORTED, 0,
+				 "the executor \"%s\" has no kernels for notebooks; \"subprocess\" and \"sandbox\" have", executor->name);
 	if (opts->undo && !executor->fork)
 		return cell_fail(err, CELL_E_UNSUPPORTED, 0,
 				 "the executor \"%s\" cannot keep points, so undo has no effect; \"subprocess\" can", opts->executor);
@@ -278,6 +293,7 @@ int cell__options_init(struct cell__options *options, const struct cell_session_
 		.points_bytes = opts->points_bytes,
 		.allow_fork = (size_t)opts->allow_fork,
 		.speculate = opts->speculate != 0,
+		.call_results = opts->call_results != 0,
 		.fork_memory = opts->fork_memory,
 		.fork_time_ms = opts->fork_time_ms,
 		.on_event = opts->on_event,
@@ -315,8 +331,17 @@ int cell__options_copy(const struct cell__options *options, struct cell__options
 	ret_copy->preload = cell__strdup(options->preload);
 	ret_copy->cwd = cell__strdup(options->cwd);
 	ret_copy->zygote_owner = cell__strdup(options->zygote_owner);
+	ret_copy->workspace_path = cell__strdup(options->workspace_path);
 	ret_copy->env = cell__strings_copy((const char *const *)options->env);
-	if (!ret_copy->python || !ret_copy->preload || !ret_copy->cwd || !ret_copy->zygote_owner || !ret_copy->env)
+	ret_copy->saved_dir = options->saved_dir ? cell__strdup(options->saved_dir) : NULL;
+	ret_copy->saved_owner = options->saved_owner ? cell__strdup(options->saved_owner) : NULL;
+	ret_copy->saved_key = options->saved_key ? cell__strdup(options->saved_key) : NULL;
+	ret_copy->saved_notes = options->saved_notes ? cell__strdup(options->saved_notes) : NULL;
+	if (!ret_copy->saved_dir != !options->saved_dir || !ret_copy->saved_owner != !options->saved_owner ||
+	    !ret_copy->saved_key != !options->saved_key || !ret_copy->saved_notes != !options->saved_notes)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a session");
+	if (!ret_copy->python || !ret_copy->preload || !ret_copy->cwd || !ret_copy->zygote_owner || !ret_copy->workspace_path ||
+	    !ret_copy->env)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a session");
 	if (options->confined && cell__sandbox_policy_copy(&ret_copy->confine, &options->confine, err) < 0)
 		return -1;
@@ -326,7 +351,8 @@ int cell__options_copy(const struct cell__options *options, struct cell__options
 
 void cell__options_finish(struct cell__options *options)
 {
-	char *const texts[] = { options->python, options->preload, options->cwd, options->zygote_owner };
+	char *const texts[] = { options->python,      options->preload,   options->cwd,         options->zygote_owner,  options->saved_dir,
+				options->saved_owner, options->saved_key, options->saved_notes, options->workspace_path };
 	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
 		free(texts[i]);
 	if (options->own)

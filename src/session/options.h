@@ -19,6 +19,7 @@ struct cell__options {
 	int64_t points_bytes; /* that they may take; 0: no limit */
 	size_t allow_fork;    /* children that its code may have at a time, with their own children */
 	bool speculate;       /* while calls wait for a person */
+	bool call_results;    /* events have them */
 	int64_t fork_memory, fork_time_ms; /* that they may use; 0: no limit */
 	cell_event_fn on_event;
 	void *event_arg;
@@ -31,11 +32,13 @@ struct cell__options {
 	bool approval_stops_clock, no_spill;
 	bool takes_questions; /* of MCP servers */
 	char *zygote_owner; /* "": none */
+	char *workspace_path; /* of the code's working directory inside; "": as outside */
 	void *own; /* options of its executor, see read_options(); NULL: none */
 	struct cell__sandbox_policy confine;
 	bool confined; /* confine holds */
 	bool layered;  /* the code works in a layer over cwd */
 	struct cell__host_limits limits; /* for code that is not trusted */
+	char *saved_dir, *saved_owner, *saved_key, *saved_notes; /* as given; NULL: not given */
 	struct cell__place_list places; /* files with this session's rules, and further files that its host trusts */
 };
 

@@ -123,6 +123,7 @@ static void start_run(struct cell_session *session)
 	if (run->result->own_isolation)
 		run->result->isolation = run->result->own_isolation;
 	run->started = true;
+	cell__durable_tell_run(session, run);
 	session->cells++;
 	run->started_us = cell__now_us();
 	cell__quota_touch(session->quota, true);
@@ -230,6 +231,8 @@ void cell__session_run_finished(struct cell__run *run)
 
 void cell__session_free(struct cell_session *session)
 {
+	cell__durable_close(session->durable);
+	json_decref(session->left);
 	cell__quota_destroy(session->quota);
 	cell__layer_destroy(session->layer);
 	cell__options_finish(&session->options);
@@ -287,8 +290,8 @@ static void handle_approval_timer_closed(uv_handle_t *handle)
 
 static void finish_close(struct cell_session *session)
 {
-	if (session->slot || session->leaving > 0 || session->points || session->current || session->stopping > 0 || session->preparing ||
-	    session->measuring || session->filing > 0 || session->children || session->tree || session->shadows > 0 ||
+	if (session->slot || session->leaving > 0 || session->savings || session->points || session->current || session->stopping > 0 ||
+	    session->preparing || session->measuring || session->filing > 0 || session->children || session->tree || session->shadows > 0 ||
 	    uv_is_closing((uv_handle_t *)&session->approval_timer))
 		return;
 	for (struct cell_session **at = &session->engine->sessions; *at; at = &(*at)->next)
@@ -311,6 +314,8 @@ static void handle_prepare(uv_work_t *work)
 {
 	struct preparing *preparing = work->data;
 	preparing->prepared = cell__slot_prepare(preparing->session);
+	if (preparing->prepared)
+		cell__durable_wake(preparing->session, preparing->prepared);
 }
 
 /* Whether a reset or a run still waits for a slot. */
@@ -318,7 +323,7 @@ static bool wants_slot(const struct cell_session *session)
 {
 	const struct cell__run *run = session->current;
 	return !session->closing && !session->broken.code && !session->slot &&
-	       (session->resets || session->branchings || (run && !run->started && !run->ending));
+	       (session->resets || session->branchings || session->savings || (run && !run->started && !run->ending));
 }
 
 static void handle_prepared(uv_work_t *work, int status)
@@ -385,6 +390,7 @@ void cell__session_advance(struct cell_session *session)
 		cell_fail(&err, CELL_E_CLOSED, 0, "the session is closed");
 		end_resets(session, &err);
 		cell__branch_end_waiting(session, &err);
+		cell__durable_end_waiting(session, &err);
 		flush_queue(session, &err);
 		finish_close(session);
 		return;
@@ -392,6 +398,7 @@ void cell__session_advance(struct cell_session *session)
 	if (session->broken.code) {
 		end_resets(session, &session->broken);
 		cell__branch_end_waiting(session, &session->broken);
+		cell__durable_end_waiting(session, &session->broken);
 		flush_queue(session, &session->broken);
 		return;
 	}
@@ -402,6 +409,7 @@ void cell__session_advance(struct cell_session *session)
 	if (session->branchings && !session->slot && open_slot(session, &err) < 0)
 		cell__branch_end_waiting(session, &err);
 	cell__branch_start_waiting(session);
+	cell__durable_start_waiting(session);
 	if (!session->current && session->first) {
 		session->current = session->first;
 		session->first = session->current->next;
@@ -485,6 +493,22 @@ int cell__session_start_on_loop(struct cell_session *session, const char *code, 
 	if (!run)
 		return -1;
 	*ret_run_id = run->id;
+	cell__session_submit(&run->task);
+	return 0;
+}
+
+int cell__session_complete_on_loop(struct cell_session *session, const char *before, size_t size, const struct cell_run_options *opts,
+				   struct cell_error *err)
+{
+	CELL_AUTO_BUF struct cell__buf code = CELL_BUF_INIT;
+	if (session->executor->takes & CELL_TAKES_KERNEL)
+		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "the executor %s has no completions", session->executor->name);
+	if (cell__buf_add_str(&code, CELL__COMPLETE_HEAD) < 0 || cell__buf_add(&code, before, size) < 0)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	struct cell__run *run = cell__session_make_run(session, code.data, code.size, opts, err);
+	if (!run)
+		return -1;
+	run->if_idle = true;
 	cell__session_submit(&run->task);
 	return 0;
 }
@@ -578,7 +602,7 @@ void cell__session_do_reset(struct cell__task *task)
 	}
 	waiting->next = session->resets;
 	session->resets = waiting;
-	session->at_point = false;
+	session->at_point = session->asleep = false;
 	struct cell_error err;
 	if (waiting->prepared) {
 		cell__prepared_destroy(session, session->prepared);

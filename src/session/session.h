@@ -6,6 +6,7 @@
  *     outcome.c      the end of a run: its result
  *     session.c      the queue, the clocks, open, reset and close
  *     branch.c       forks of its kernel: other sessions, and points to rewind to
+ *     durable.c      saving it to a folder, and waking it again
  *     files.c        the layer over its workspace: diff, commit, discard
  *     children.c     sessions that its own code forks
  *     speculation.c  a copy of its kernel that goes on while a call waits for a person
@@ -30,6 +31,7 @@
 
 #include <jansson.h>
 
+#include "durable/durable.h"
 #include "session/commands.h"
 #include "session/kernel_calls.h"
 #include "session/fanout.h"
@@ -52,6 +54,7 @@ struct cell__prepared {
 	struct cell__deps_place own, hosts; /* packages: of its principal; of the host, for an untrusted one */
 	unsigned changes;                   /* of the space's packages, before they were looked up */
 	char *wheels;
+	struct cell__memories woken; /* of a saved session; n 0: it is a new kernel */
 	void *found;   /* the executor's */
 	struct cell__confinement *confinement; /* of programs, for an executor that cannot confine them; NULL: none, because of ... */
 	struct cell_error unconfined;
@@ -186,6 +189,13 @@ struct cell_session {
 	struct cell__command *commands; /* the latest first */
 	size_t n_commands;
 	int filing;         /* the pool works on the layer for so many callers */
+
+	/* durable.c */
+	struct cell__durable
+		*durable; /* its place among saved sessions, locked; NULL: it has none.  The pool's while it is saved or woken */
+	struct cell__saving *savings;  /* the first is under way, or waits for a cell to end */
+	json_t *left; /* what it goes without since it was woken, for the next run; or NULL */
+	bool asleep; /* its kernel is in the saved session; the next use wakes it */
 
 	/* speculation.c */
 	struct cell__speculation *speculation; /* the one under way; or NULL */
@@ -343,6 +353,37 @@ struct cell_session *cell__children_remove(struct cell_session *child);
 struct cell_session *cell__children_root(struct cell_session *session);
 /* [{"session_id", "parent", "state", "cells", "age_ms", "pid"}] of all below it; NULL: out of memory. */
 json_t *cell__children_list(const struct cell_session *session);
+
+/* ---- durable.c ---- */
+
+/* A request to save the session; all but the callbacks' members are the receiver's. */
+struct cell__saving {
+	struct cell__waiting waiting; /* first */
+	bool stays; /* the kernel goes on; else the session is asleep afterwards */
+	char *answer; /* JSON, for the caller to free */
+	bool started, writing, written;
+	struct cell__kernel *kernel; /* a point; NULL: not made yet, or gone */
+	uv_work_t work;
+	struct cell__memories memories;
+	json_t *left;
+	struct cell_error err;
+	struct cell__pieces_sum sum;
+	struct cell__saving *next;
+};
+
+/* For a saving's task. */
+void cell__session_do_save(struct cell__task *task);
+/* Starts the first saving, between two cells. */
+void cell__durable_start_waiting(struct cell_session *session);
+void cell__durable_end_waiting(struct cell_session *session, const struct cell_error *err);
+/* options.resume: takes the saved session's place, id and state.  Any thread but the loop's. */
+int cell__durable_resume(struct cell_session *session, const char *id, struct cell_error *err);
+/* The memory of a session that is asleep, for its next kernel.  Any thread but the loop's. */
+void cell__durable_wake(struct cell_session *session, struct cell__prepared *prepared);
+/* Its kernel is ready. */
+void cell__durable_woken(struct cell_session *session);
+/* The first run after that tells what was not carried. */
+void cell__durable_tell_run(struct cell_session *session, struct cell__run *run);
 
 /* ---- speculation.c ---- */
 

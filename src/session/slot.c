@@ -54,6 +54,7 @@ void cell__slot_spec(struct cell_session *session, const struct cell__prepared *
 		.preload = options->preload,
 		.zygote_owner = options->zygote_owner,
 		.cwd = options->cwd,
+		.workspace_path = *options->workspace_path ? options->workspace_path : NULL,
 		.env = (const char *const *)options->env,
 		.namespaces = options->space &&
 			      !(session->executor->takes & CELL_TAKES_CONTAINER), /* in a container the inner server provides them */
@@ -84,6 +85,7 @@ struct cell__prepared *cell__slot_prepare(struct cell_session *session)
 	struct cell__prepared *prepared = cell__alloc(1, sizeof *prepared);
 	if (!prepared)
 		return NULL;
+	prepared->woken.layer_fd = -1;
 	if (space) {
 		prepared->changes = cell__space_package_changes(space);
 		cell__space_find_packages(space, !executor->untrusted, shown, &prepared->own);
@@ -107,6 +109,7 @@ void cell__prepared_destroy(struct cell_session *session, struct cell__prepared 
 		return;
 	if (prepared->found)
 		session->executor->discard(prepared->found);
+	cell__memories_close(&prepared->woken);
 	cell__confinement_unref(prepared->confinement);
 	cell__deps_place_finish(&prepared->own);
 	cell__deps_place_finish(&prepared->hosts);
@@ -155,6 +158,7 @@ static int open_kernel(struct cell__slot *slot, struct cell__prepared *prepared,
 	CELL_AUTO_FREE char *path = NULL;
 	struct cell__kernel_spec spec;
 	const char *read[3] = { NULL };
+	struct cell__image_files woken = { .n = prepared->woken.n };
 	if (prepared->err.code) {
 		if (err)
 			*err = prepared->err;
@@ -166,6 +170,9 @@ static int open_kernel(struct cell__slot *slot, struct cell__prepared *prepared,
 	prepared->found = NULL;
 	if (env)
 		spec.env = (const char *const *)env;
+	memcpy(woken.fds, prepared->woken.fds, woken.n * sizeof *woken.fds);
+	memcpy(woken.inodes, prepared->woken.inodes, woken.n * sizeof *woken.inodes);
+	spec.woken = woken.n > 0 ? &woken : NULL;
 	return session->executor->open(&session->engine->host, &spec, &kernel_events, slot, &slot->kernel, err);
 }
 
@@ -394,6 +401,7 @@ static void handle_ready(void *owner)
 		uv_timer_start(&session->wall, handle_wall, session->options.confine.wall_ms, 0);
 	if (slot->news)
 		tell_packages(slot);
+	cell__durable_woken(session);
 	cell__session_advance(session);
 }
 

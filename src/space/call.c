@@ -238,6 +238,7 @@ static int wait_for(const struct cell__asking_for *who, const char *method, cons
 			  .session_id = "",
 			  .principal = who->principal,
 			  .client = who->client,
+			  .work = who->work,
 			  .answer = host_answer,
 			  .answer_text = host_answer_text,
 			  .fail = host_fail,

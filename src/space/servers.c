@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "mcp/client/client.h"
+#include "mcp/client/oauth.h"
 #include "space/engine.h"
 #include "space/space.h"
 
@@ -57,6 +58,69 @@ int cell_space_stop_servers(struct cell_space *space, struct cell_error *err)
 		return -1;
 	cell__engine_wait(engine, start_stop, cell__space_tools(space));
 	return 0;
+}
+
+/* ---- logins ---- */
+
+struct wanting {
+	struct cell_space *space;
+	const char *name;
+	struct cell__oauth *oauth;
+	struct cell_error err;
+};
+
+static void do_want(void *arg)
+{
+	struct wanting *wanting = arg;
+	wanting->oauth = cell__tools_oauth(cell__space_tools(wanting->space), wanting->name, &wanting->err);
+}
+
+/* What a login needs; the login itself blocks, and is done on the caller's thread. */
+static struct cell__oauth *want_oauth(struct cell_space *space, const char *name, const char *function, struct cell_error *err)
+{
+	struct cell_engine *engine = cell__space_engine(space);
+	struct wanting wanting = { .space = space, .name = name };
+	if (cell__engine_may_wait(engine, function, err) < 0)
+		return NULL;
+	cell__loop_call(engine->loop, do_want, &wanting);
+	if (!wanting.oauth && err)
+		*err = wanting.err;
+	return wanting.oauth;
+}
+
+int cell_space_login(struct cell_space *space, const char *name, const char *scope, int (*show)(void *arg, const char *link), void *arg,
+		     int64_t timeout_ms, struct cell_error *err)
+{
+	struct cell_error why = { 0 };
+	if (cell__require(err, space, name, show) < 0)
+		return -1;
+	struct cell__oauth *oauth = want_oauth(space, name, "cell_space_login", err);
+	if (!oauth)
+		return -1;
+	struct cell__oauth with = *oauth;
+	CELL_AUTO_BUF struct cell__buf scopes = CELL_BUF_INIT;
+	if (scope && cell__buf_printf(&scopes, "%s%s%s", oauth->scope ? oauth->scope : "", oauth->scope ? " " : "", scope) == 0)
+		with.scope = scopes.data;
+	int rc = cell__oauth_login(&with, &(struct cell__oauth_login){ show, arg, timeout_ms }, &why);
+	cell__tools_oauth_destroy(oauth);
+	if (rc < 0 && err)
+		*err = why;
+	return rc;
+}
+
+int cell_space_logout(struct cell_space *space, const char *name, struct cell_error *err)
+{
+	struct cell_error why = { 0 };
+	if (cell__require(err, space, name) < 0)
+		return -1;
+	struct cell__oauth *oauth = want_oauth(space, name, "cell_space_logout", err);
+	if (!oauth)
+		return -1;
+	int rc = cell__oauth_logout(oauth, &why);
+	cell__tools_oauth_destroy(oauth);
+	if (rc < 0 && err)
+		*err = why;
+	return rc;
 }
 
 /* ---- notifications and questions ---- */

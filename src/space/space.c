@@ -26,7 +26,9 @@
 #include "gate/gate.h"
 #include "gate/gated_call.h"
 #include "search/searches.h"
+#include "space/llm.h"
 #include "space/servers.h"
+#include "search/onnx.h"
 #include "storage/operations.h"
 #include "deps/venv.h"
 #include "tools/tools.h"
@@ -34,6 +36,7 @@
 struct cell_space {
 	struct cell_engine *engine;
 	char *cwd;
+	char *oauth_dir; /* NULL: none */
 	char *python;
 	bool sync_on_start, tools_from_storage;
 	atomic_uint_fast64_t tools_asked; /* number of reads of its storage's tools */
@@ -43,12 +46,14 @@ struct cell_space {
 	struct cell__store *store;
 	char *workspace; /* NULL: none */
 	struct cell__storage *storage;
+	struct cell__space_watcher *watchers;
 	struct cell__tools *tools;
 	struct cell__deps *deps, *sandbox_deps; /* the host's; those of untrusted principals */
 	struct cell__deps_place changed[2];     /* where packages are after the last change: those of untrusted principals, the host's */
 	atomic_uint changes;
 	struct cell__servers servers;
 	struct cell__function *functions;
+	struct cell__model *llm; /* NULL: none */
 	struct cell__middlewares middlewares;
 	struct cell__gate gate; /* for calls that belong to no session */
 	uint64_t next_call_id;
@@ -108,6 +113,48 @@ static void do_deps(struct cell_space *space, struct cell__call *call)
 	cell__deps_handle(deps_of(space, cell__principal_is_trusted(call->principal)), call);
 }
 
+static struct cell__own_work *own_of(struct cell__lent_work *lent)
+{
+	return (struct cell__own_work *)((char *)lent - offsetof(struct cell__own_work, lent));
+}
+
+static void handle_own_done(struct cell__lent_work *lent)
+{
+	struct cell__own_work *work = own_of(lent);
+	struct cell__call *call = cell__take_ptr(work->call);
+	json_t *result = cell__take_ptr(work->result);
+	if (!call)
+		json_decref(result);
+	else if (work->code)
+		call->fail(call, work->code, "RuntimeError", work->message);
+	else
+		call->answer(call, result, NULL, 0);
+}
+
+/* Its function runs to its end; what it answers is dropped. */
+static void cancel_own(struct cell__call *call)
+{
+	call->work->call = NULL;
+}
+
+static void lend_own(struct cell__call *call)
+{
+	struct cell__own_work *work = call->work;
+	if (!work || !call->lend) {
+		call->fail(call, CELL_E_INVALID, "RuntimeError", "nothing is offered by this name");
+		return;
+	}
+	work->lent.done = handle_own_done;
+	work->call = call;
+	work->args = json_dumps(json_object_get(call->args, "args"), JSON_COMPACT);
+	if (!work->args) {
+		call->fail(call, CELL_E_NOMEM, "MemoryError", "the host is out of memory");
+		return;
+	}
+	call->cancel = cancel_own;
+	call->lend(call, &work->lent);
+}
+
 static void handle_call(struct cell_space *space, const char *cwd, struct cell__call *call)
 {
 	struct cell__tools_view view = view_of(space, cwd);
@@ -117,12 +164,16 @@ static void handle_call(struct cell_space *space, const char *cwd, struct cell__
 		part = op == CELL__OP_TOOLS_SEARCH ? CELL__PART_TOOLS : CELL__PART_WORKFLOWS;
 	if (space->closing)
 		call->fail(call, CELL_E_CLOSED, "RuntimeError", "the space is closed");
+	else if (part == CELL__PART_ASKER)
+		lend_own(call);
 	else if (part == CELL__PART_SEARCH)
 		cell__searches_handle(space->searches, space->tools, &view, call);
 	else if (part == CELL__PART_TOOLS)
 		cell__tools_handle(space->tools, &view, call);
 	else if (part == CELL__PART_SERVERS)
 		do_register(space, call);
+	else if (part == CELL__PART_LLM)
+		cell__llm_handle(space->llm, call);
 	else if (!space->storage)
 		no_storage(call);
 	else if (part == CELL__PART_DEPS)
@@ -147,6 +198,32 @@ static void run_call(struct cell_space *space, const char *cwd, const struct cel
 		call->fail(call, CELL_E_CLOSED, "RuntimeError", "the space is closed");
 	else
 		cell__tools_run(space->tools, &view, choice, call);
+}
+
+/* ---- changes ---- */
+
+static void tell_watchers(void *arg, enum cell__op op, const char *name)
+{
+	struct cell_space *space = arg;
+	for (struct cell__space_watcher *watcher = space->watchers; watcher; watcher = watcher->next)
+		watcher->changed(watcher->arg, op, name);
+}
+
+void cell__space_watch(struct cell_space *space, struct cell__space_watcher *watcher)
+{
+	watcher->next = space->watchers;
+	space->watchers = watcher;
+	if (space->storage)
+		cell__storage_on_change(space->storage, tell_watchers, space);
+}
+
+void cell__space_unwatch(struct cell_space *space, struct cell__space_watcher *watcher)
+{
+	struct cell__space_watcher **at = &space->watchers;
+	while (*at && *at != watcher)
+		at = &(*at)->next;
+	if (*at)
+		*at = watcher->next;
 }
 
 static const struct cell__middlewares *middlewares_of(const struct cell_space *space)
@@ -223,6 +300,11 @@ struct cell__servers *cell__space_servers(struct cell_space *space)
 struct cell__function **cell__space_functions(struct cell_space *space)
 {
 	return &space->functions;
+}
+
+struct cell__model **cell__space_llm(struct cell_space *space)
+{
+	return &space->llm;
 }
 
 struct cell__middlewares *cell__space_middlewares(struct cell_space *space)
@@ -307,7 +389,8 @@ static int list_places(struct cell_space *space, const struct cell_space_options
 	if (list_path(space, opts->path, err) < 0 || cell__place_add(&space->places, "the tools folder", true, opts->tools_dir, err) < 0 ||
 	    cell__place_add(&space->places, "the venv", true, opts->venv_dir, err) < 0 ||
 	    cell__place_add(&space->places, "the wheel folder", true, opts->wheel_dir, err) < 0 ||
-	    cell__place_add(&space->places, "the cache folder", true, cache, err) < 0)
+	    cell__place_add(&space->places, "the cache folder", true, cache, err) < 0 ||
+	    cell__place_add(&space->places, "the embeddings model", true, cell__onnx_folder(opts->embeddings_url), err) < 0)
 		return -1;
 	return list_storage(space, err);
 }
@@ -324,6 +407,7 @@ static void free_space(struct cell_space *space)
 	if (space->trusts)
 		cell__places_untrust(space->engine->host.places, &space->places);
 	cell__place_list_finish(&space->places);
+	free(space->oauth_dir);
 	free(space->cwd);
 	free(space->python);
 	free(space->workspace);
@@ -368,6 +452,7 @@ void cell__space_close_on_loop(struct cell_space *space, void (*done)(void *arg)
 		}
 	cell__gate_drop(&space->gate);
 	cell__pace_destroy(cell__take_ptr(space->gate.pace));
+	cell__llm_destroy(cell__take_ptr(space->llm));
 	space->pending = 1 + (space->deps != NULL) + (space->sandbox_deps != NULL) + (space->storage != NULL) + (space->searches != NULL);
 	if (space->searches)
 		cell__searches_close(cell__take_ptr(space->searches), part_closed, space);
@@ -493,6 +578,7 @@ static int make_parts(struct opening *opening)
 		.getenv_arg = opts->getenv_arg,
 		.path = opts->path,
 		.cwd = space->cwd,
+		.oauth_dir = space->oauth_dir,
 		.confine = space->engine->session_ops->confine,
 		.confine_arg = space,
 		.rank = cell__searches_rank_tools,
@@ -601,7 +687,8 @@ static int copy_options(struct cell_space *space, const struct cell_space_option
 	space->on_progress = opts->on_progress;
 	space->progress_arg = opts->progress_arg;
 	space->cwd = cell__strdup(opts->cwd ? opts->cwd : here);
-	if (!space->cwd)
+	space->oauth_dir = opts->oauth_dir ? cell__strdup(opts->oauth_dir) : NULL;
+	if (!space->cwd || (opts->oauth_dir && !space->oauth_dir))
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	return choose_python(space, opts, err);
 }

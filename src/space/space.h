@@ -10,6 +10,7 @@
 #include "deps/deps.h"
 #include "gate/gate.h"
 #include "space/engine.h"
+#include "storage/operations.h"
 #include "tools/tools.h"
 
 /* The way to a space's parts, for the gates of its sessions. */
@@ -28,6 +29,7 @@ struct cell__asking_for {
 	struct cell_session *session;
 	const struct cell__principal *principal;
 	void *client;
+	struct cell__own_work *work; /* NULL: the operation is not the asker's own */
 };
 /* cell_space_call_with() for others than the host program. */
 int cell__space_answer_for(const struct cell__asking_for *who, const char *method, const char *args_json, const void *raw, size_t raw_size,
@@ -45,6 +47,17 @@ void cell__space_session_ended(struct cell_space *space, const char *session_id,
 bool cell__space_is_alone(const struct cell_space *space);
 /* Ends its MCP servers; done(arg) from a later iteration of the loop. */
 void cell__space_stop_servers_on_loop(struct cell_space *space, void (*done)(void *arg), void *arg);
+/*
+ * Hears of artifacts and workflows that calls of this space save or delete, on the loop's thread.  The caller's memory until it is removed.
+ * Both: loop's thread.
+ */
+struct cell__space_watcher {
+	cell__storage_changed_fn changed;
+	void *arg;
+	struct cell__space_watcher *next;
+};
+void cell__space_watch(struct cell_space *space, struct cell__space_watcher *watcher);
+void cell__space_unwatch(struct cell_space *space, struct cell__space_watcher *watcher);
 /* Sessions hold their space; closing does not wait: it is refused while a session holds the space. */
 void cell__space_ref(struct cell_space *space);
 void cell__space_unref(struct cell_space *space);

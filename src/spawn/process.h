@@ -49,6 +49,7 @@ struct cell__process_spec {
 	struct cell__confinement *confine; /* NULL: it runs as the host itself does; see confinement.h */
 	void (*started)(void *owner, int64_t pid); /* or NULL */
 	void (*output)(void *owner, enum cell_stream stream, const char *bytes, size_t size);
+	void (*lost)(void *owner, uint64_t bytes); /* of a program at a server: so much of its output did not arrive; or NULL */
 	void (*exited)(void *owner, const struct cell__process_exit *how);
 	void *owner;
 };

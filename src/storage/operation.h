@@ -22,6 +22,7 @@ struct cell__storage_handle {
 	struct cell__artifact_writer *writer;
 	struct cell__artifact_reader *reader;
 	char type[CELL__STORE_DATA_TYPE_BYTES + 1];
+	char *name; /* of one that is written */
 	char *description;
 	json_t *metadata;
 	struct cell__taken taken; /* while it is being written */
@@ -39,6 +40,7 @@ struct cell__storage_op {
 	struct cell__lent_work lent; /* the same, on the asker's thread */
 	struct cell__storage *storage;
 	struct cell__call *call; /* NULL: no caller waits any more */
+	enum cell__op id;
 	cell__storage_op_fn fn;
 	json_t *args;
 	void *raw;
@@ -69,6 +71,8 @@ struct cell__storage {
 	struct cell__store *store;
 	cell__storage_notice_fn notice;
 	void *notice_arg;
+	cell__storage_changed_fn changed; /* or NULL */
+	void *changed_arg;
 	struct cell__storage_handle *handles;
 	size_t n_handles;
 	int64_t next_handle;

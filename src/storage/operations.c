@@ -36,6 +36,7 @@ static void destroy_handle(struct cell__storage *storage, struct cell__storage_h
 	cell__artifact_abort(handle->writer);
 	cell__artifact_reader_close(handle->reader);
 	cell__usage_drop(&storage->usage, &handle->taken);
+	free(handle->name);
 	free(handle->description);
 	json_decref(handle->metadata);
 	free(handle);
@@ -75,6 +76,7 @@ static struct cell__storage_handle *create_handle(struct cell__storage *storage,
 	handle->key = json_integer_value(json_object_get(call->args, "key"));
 	strncpy(handle->session_id, call->session_id, sizeof handle->session_id - 1);
 	strcpy(handle->type, json_is_string(type) ? json_string_value(type) : "bytes");
+	handle->name = cell__strdup(json_string_value(json_object_get(call->args, "name"))); /* without memory its change is not told */
 	handle->metadata = json_is_object(metadata) ? json_deep_copy(metadata) : NULL;
 	handle->next = storage->handles;
 	storage->handles = handle;
@@ -167,8 +169,31 @@ static void answer_op(struct cell__storage_op *op)
 			   op->err.msg);
 }
 
+void cell__storage_on_change(struct cell__storage *storage, cell__storage_changed_fn changed, void *arg)
+{
+	storage->changed = changed;
+	storage->changed_arg = arg;
+}
+
+static void tell_change(const struct cell__storage_op *op)
+{
+	const struct cell__storage *storage = op->storage;
+	const char *name = json_string_value(json_object_get(op->args, "name"));
+	enum cell__op what = op->id;
+	if (op->error_type || !storage->changed)
+		return; /* its handle may be gone */
+	if (what == CELL__OP_ARTIFACTS_SAVE_COMMIT) {
+		what = CELL__OP_ARTIFACTS_SAVE;
+		name = op->handle->name;
+	}
+	if (name && (what == CELL__OP_ARTIFACTS_SAVE || what == CELL__OP_ARTIFACTS_DELETE || what == CELL__OP_WORKFLOWS_CREATE ||
+		     what == CELL__OP_WORKFLOWS_DELETE))
+		storage->changed(storage->changed_arg, what, name);
+}
+
 static void end_op(struct cell__storage_op *op)
 {
+	tell_change(op);
 	if (op->call)
 		answer_op(op);
 	json_decref(op->result);
@@ -383,6 +408,7 @@ static struct cell__storage_op *make_op(struct cell__storage *storage, struct ce
 		.storage = storage,
 		.call = call,
 		.by_code = call->principal->kind == CELL__PRINCIPAL_CODE,
+		.id = (enum cell__op)which,
 		.fn = cell__storage_methods[which].fn,
 		.handle = handle,
 		.closes = cell__storage_methods[which].what == CELL__CARRIES_LAST,

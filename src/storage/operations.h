@@ -11,6 +11,7 @@
 #define CELL_STORAGE_OPERATIONS_H
 
 #include "calls/call.h"
+#include "calls/table.h"
 #include "loop/loop.h"
 #include "storage/store.h"
 
@@ -19,8 +20,12 @@ struct cell__storage;
 /* Reports a repair made during a call that succeeded, for a log. Loop's thread. */
 typedef void (*cell__storage_notice_fn)(void *arg, const struct cell_error *notice);
 
+/* An artifact or a workflow was saved or deleted by a call: CELL__OP_ARTIFACTS_SAVE, _DELETE, CELL__OP_WORKFLOWS_CREATE, _DELETE.  Loop's thread. */
+typedef void (*cell__storage_changed_fn)(void *arg, enum cell__op op, const char *name);
+
 int cell__storage_create(struct cell__loop *loop, struct cell__store *store, cell__storage_notice_fn notice, void *notice_arg,
 			 struct cell__storage **ret_storage, struct cell_error *err);
+void cell__storage_on_change(struct cell__storage *storage, cell__storage_changed_fn changed, void *arg);
 void cell__storage_handle(struct cell__storage *storage, struct cell__call *call);
 void cell__storage_session_ended(struct cell__storage *storage, const char *session_id, const void *origin);
 /* done(arg) from a later iteration of the loop, when no work is under way; the store may be closed then. */

@@ -97,7 +97,7 @@ class Target:
             # Starting ipykernel takes most of a second: the next ones are made ready while a case runs.
             lower = self.executor == "no-userns"
             if lower:
-                spaces.write_files(self.base, {".policy.yaml": "level: no-userns\n"})
+                spaces.write_files(self.base, {".policy.yaml": "level: no-userns\nfilesystem: {unprotect: ['*']}\n"})
                 flags += ["--sandbox-policy", self.policy]
             driver = support.Driver(*flags, python=self.python, executor="sandbox" if lower else self.executor, cwd=self.cwd,
                                     pool=2 if self.executor == "jupyter" else 0,
@@ -199,7 +199,16 @@ def matches(got, want):
     return got == want
 
 
+#: A figure may come with its data, which ipykernel does not give.
+CHART = "application/vnd.workcell.chart+json"
+
+
 def matches_mime(got, want):
+    chart = got.get(CHART) if "image/png" in want else None
+    if chart is not None:
+        if not (isinstance(chart, dict) and isinstance(chart.get("type"), str)):
+            return False
+        got = {key: part for key, part in got.items() if key != CHART}
     return isinstance(got, dict) and got.keys() == want.keys() and all(matches(got[k], want[k]) for k in want)
 
 

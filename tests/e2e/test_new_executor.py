@@ -161,7 +161,7 @@ def program(tmp_path_factory):
     # With ccache most of it is there already, if the folder does not count.
     env = {**os.environ, "CCACHE_BASEDIR": str(tree), "CCACHE_NOHASHDIR": "1"}
     build = tree / "build"
-    for command in (["meson", "setup", str(build), str(tree), "-Dwerror=true"],
+    for command in (["meson", "setup", str(build), str(tree), "-Dwerror=true", "-Dconsole=disabled"],
                     ["ninja", "-C", str(build), "workcell", "workcell-spawner", "kernel"]):
         done = subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]

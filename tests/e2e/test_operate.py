@@ -71,7 +71,7 @@ def test_no_server_where_no_session_can_be_opened(tmp_path):
     assert "user namespaces" in text and "listening" not in text, text
     # With a policy of that level there is one.
     policy = tmp_path / "policy.yaml"
-    policy.write_text("preset: untrusted\nlevel: no-userns\nlimits: {pids: none}\n")
+    policy.write_text("preset: untrusted\nlevel: no-userns\nfilesystem: {unprotect: [\"*\"]}\nlimits: {pids: none}\n")
     server = Server("--executor", "sandbox", "--sandbox-policy", policy, preexec=lambda: shim.take_away("userns", "EPERM"))
     assert "executor sandbox, level no-userns; no storage" in server.text(), server.text()
     assert server.ask("GET", "/ready", token=None).status == 200

@@ -57,3 +57,54 @@ if not support.is_asan():  # a program that is built without sanitizers cannot l
         text = text.replace("int main(", "static const struct cell_engine_options nowhere = { .size = sizeof nowhere, .lib_dir = \"/nonexistent\" };\n\nint main(")
         out, returned = run(str(tmp_path / "program"), text, support.host_environment())
         assert returned == 1 and "not_found: /nonexistent does not contain workcell-spawner" in out, out
+
+    def test_a_server_without_a_space_refuses_sessions(tmp_path):
+        text = r"""
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <workcell.h>
+static struct cell_server *server;
+static char url[200];
+static int status = 1;
+static void *ask(void *arg)
+{
+	struct cell_client_options options = CELL_CLIENT_OPTIONS_INIT;
+	struct cell_client *client = NULL;
+	struct cell_error err = { 0 };
+	(void)arg;
+	options.url = url;
+	options.token = "a-token-of-this-test";
+	if (cell_client_create(&options, &client, &err) == 0 && cell_client_ask(client, "POST", "/v1/sessions", "{}", NULL, &err) < 0)
+		status = printf("%s: %s\n", cell_code_word(err.code), err.msg) < 0;
+	cell_client_destroy(client);
+	cell_server_drain(server);
+	return NULL;
+}
+static void listening(void *arg, const char *at)
+{
+	pthread_t thread;
+	(void)arg;
+	snprintf(url, sizeof url, "%s", at);
+	pthread_create(&thread, NULL, ask, NULL);
+	pthread_detach(thread);
+}
+int main(void)
+{
+	struct cell_server_options options = CELL_SERVER_OPTIONS_INIT;
+	struct cell_engine *engine = NULL;
+	struct cell_error err = { 0 };
+	options.listen = "127.0.0.1:0";
+	options.token = "a-token-of-this-test";
+	options.listening = listening;
+	if (cell_engine_create(NULL, &engine, &err) < 0 || cell_server_create(engine, &options, &server, &err) < 0 ||
+	    cell_server_run(server, &err) < 0)
+		status = printf("%s\n", err.msg) * 0 + 2;
+	cell_server_destroy(server);
+	cell_engine_destroy(engine);
+	return status;
+}
+"""
+        out, returned = run(str(tmp_path / "program"), text, support.host_environment())
+        assert returned == 0 and "its options need space or open_space" in out, (returned, out)

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import socket
+import termios
 import time
 
 import pytest
@@ -286,3 +287,44 @@ def test_the_log_as_json_and_a_unix_socket(tmp_path):
     assert session[:12] in done.out and " unix " in done.out, done
     server.close()
     assert not os.path.exists(tmp_path / "s")
+
+
+# ---- keys ----
+
+def test_keys_of_top(tmp_path):
+    """On a terminal: a call that waits is accepted, a cell interrupted, a session ended."""
+    os.makedirs(tmp_path / "tools")
+    (tmp_path / "tools" / "echo.yaml").write_text("name: echo\ndescription: Says it again\ncommand: echo\nschema:\n  positional:\n    - {name: text, type: string, required: true}\n"
+                                                  "recipes:\n  say:\n    description: Says a text\n    params:\n      text: {}\n")
+    server = serving.Server("--executor", "subprocess", "--base", tmp_path, "--approve", "ask")
+    env = support.host_environment(WORKCELL_REMOTE_URL="http://127.0.0.1:%d" % server.port, WORKCELL_SERVE_TOKEN=serving.TOKEN)
+    terminal = None
+    try:
+        session = server.session()
+        server.ask("POST", "/v1/sessions/%s/runs" % session, {"code": "answer = tools.echo.say(text='one\\x1b[31m')\nprint('answered', flush=True)\nwhile True: pass"})
+        support.wait_until(lambda: server.ask("GET", "/v1/approvals").json["approvals"], server.text)
+        terminal = support.Terminal("top", "-d", "0.3", env=env)
+        terminal.expect("WAITS(.|\n)*%s *echo.say" % session[:12])
+        assert "\x1b[31m" not in terminal.seen, "the arguments are escaped"
+        os.write(terminal.fd, b"a")
+        terminal.expect("accepted a call of " + session[:12])
+        support.wait_until(lambda: b"answered" in server.ask("GET", "/v1/sessions/%s/log?follow=false" % session).body, server.text)
+        os.write(terminal.fd, b"i")
+        support.wait_until(lambda: server.ask("GET", "/v1/sessions/" + session).json["state"] == "idle", server.text)
+        assert "one" in server.execute("answer", session=session)["value"]
+        os.write(terminal.fd, b"x")
+        terminal.expect("y: yes")
+        os.write(terminal.fd, b"n")
+        terminal.expect("q quit")
+        assert server.ask("GET", "/v1/sessions/" + session).status == 200, "another key than y ends nothing"
+        os.write(terminal.fd, b"x")
+        terminal.expect("y: yes")
+        os.write(terminal.fd, b"y")
+        support.wait_until(lambda: server.ask("GET", "/v1/sessions/" + session).status == 410, server.text)
+        os.write(terminal.fd, b"q")
+        assert terminal.wait_end() == 0
+        assert termios.tcgetattr(terminal.fd)[3] & termios.ECHO, "the terminal is as it was"
+    finally:
+        if terminal:
+            terminal.close()
+        server.close()

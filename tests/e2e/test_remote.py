@@ -18,60 +18,6 @@ def flags_for(server, port=None):
     return ["--executor", "remote", "--remote-url", "http://127.0.0.1:%d" % (port or server.port), "--auth-token-file", server.tokens]
 
 
-class Proxy:
-    """Passes bytes on, and cuts all connections when it is told to, or the first few after so many bytes."""
-
-    def __init__(self, port, cut_after=None):
-        self.port_of_server, self.cut_after, self.pairs, self.cuts = port, cut_after, [], 0
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        threading.Thread(target=self.accept, daemon=True).start()
-
-    def accept(self):
-        while True:
-            try:
-                client = self.listener.accept()[0]
-            except OSError:
-                return
-            server = socket.create_connection(("127.0.0.1", self.port_of_server))
-            self.pairs.append((client, server))
-            for one, other, limit in ((client, server, None), (server, client, self.cut_after)):
-                threading.Thread(target=self.pump, args=(one, other, limit), daemon=True).start()
-
-    def pump(self, source, sink, limit):
-        passed = 0
-        try:
-            while True:
-                data = source.recv(16384)
-                passed += len(data)
-                if not data:
-                    break
-                if limit and passed > limit and self.cuts < 4:
-                    self.cuts += 1
-                    break
-                sink.sendall(data)
-        except OSError:
-            pass
-        for sock in (source, sink):
-            try:
-                sock.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
-
-    def cut(self):
-        for pair in self.pairs:
-            for sock in pair:
-                try:
-                    sock.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    pass
-        self.pairs.clear()
-
-    def close(self):
-        self.listener.close()
-        self.cut()
-
-
 def test_values_state_and_errors(server):
     done = support.workcell("run", "--json", "--keep-going", *flags_for(server), "-e", "x = 10 ** 5000\nprint('hi')", "-e", "x.bit_length()", "-e", "x",
                             "-e", "1/0", "-e", "import os; os._exit(4)", "-e", "'x' in globals()")
@@ -99,7 +45,7 @@ def test_workspace_is_the_servers(server):
 
 
 def test_a_connection_that_breaks_again_and_again(server):
-    proxy = Proxy(server.port, cut_after=700000)
+    proxy = serving.Proxy(server.port, cut_after=700000)
     done = support.workcell("run", *flags_for(server, proxy.port), "-e", "for i in range(3000): print('%05d' % i * 200)", deadline=support.DEADLINE * 2)
     assert done.status == 0 and done.out == "".join("%05d" % i * 200 + "\n" for i in range(3000))
     assert proxy.cuts >= 3
@@ -107,7 +53,7 @@ def test_a_connection_that_breaks_again_and_again(server):
 
 
 def test_a_quiet_connection_that_breaks(server, tmp_path):
-    proxy, go = Proxy(server.port), tmp_path / "go"
+    proxy, go = serving.Proxy(server.port), tmp_path / "go"
     driver = support.Driver(*flags_for(server, proxy.port)[2:], executor="remote")
     driver.start("import os, time\nprint('on', flush=True)\nwhile not os.path.exists(%r): time.sleep(0.01)\n'done'" % str(go))
     driver.next_event(lambda event: event["event"] == "chunk")

@@ -225,3 +225,52 @@ def test_without_the_flag_there_is_no_such_route(tmp_path):
     server = serving.Server("--executor", "subprocess")
     assert ask(server, "1").status == 404
     server.close()
+
+
+GRADER = """import json, multiprocessing, sys
+from testing_util import check
+def judge(queue):
+    queue.put(check(json.load(open('test_cases.txt'))))
+queue = multiprocessing.Queue()
+process = multiprocessing.Process(target=judge, args=(queue,))
+process.start()
+results = queue.get(timeout=10)
+process.join()
+print(json.dumps(results))
+sys.exit(0 if all(results) else 1)
+"""
+CHECKER = """import importlib, signal
+def check(cases):
+    signal.alarm(8)
+    import code
+    return [code.double(case["input"]) == case["output"] for case in cases]
+"""
+
+
+def test_graders_with_files_as_tinkers_client_sends_them(server):
+    """Many at once: the program's own files come before modules of the same name that the warm interpreter has."""
+    def grade(answer):
+        files = {"test_cases.txt": json.dumps([{"input": n, "output": 2 * n} for n in range(5)]), "code.py": answer, "testing_util.py": CHECKER}
+        body = {"code": GRADER, "language": "python", "run_timeout": 12, "files": {name: encoded(text.encode()) for name, text in files.items()}}
+        return server.ask("POST", "/run_code", body).json
+
+    answers = ["def double(n):\n    return n + n\n", "def double(n):\n    return n * n\n", "raise ValueError('broken')\n"] * 6
+    with concurrent.futures.ThreadPoolExecutor(6) as threads:
+        found = list(threads.map(grade, answers))
+    assert [each["status"] for each in found] == ["Success", "Failed", "Failed"] * 6, found[:3]
+    assert found[0]["run_result"]["stdout"] == "[true, true, true, true, true]\n"
+
+
+def test_one_program_with_many_inputs_as_verls_client_sends_them(server):
+    """verl compares stdout for each input of a test, all at once, and tells a timeout from an error by the status words."""
+    code = "n = int(input())\nif n == 7:\n    while True: pass\nif n == 8:\n    raise SystemExit(2)\nprint(n * 3)"
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda n: run(server, code, stdin="%d\n" % n, run_timeout=1, compile_timeout=1, memory_limit_MB=1024), range(16)))
+    for n, answer in enumerate(found):
+        result = answer["run_result"]
+        if n == 7:
+            assert (answer["status"], result["status"], result["return_code"]) == ("Failed", "TimeLimitExceeded", None)
+        elif n == 8:
+            assert (answer["status"], result["status"], result["return_code"]) == ("Failed", "Finished", 2)
+        else:
+            assert (answer["status"], result["stdout"]) == ("Success", "%d\n" % (n * 3))

@@ -126,7 +126,7 @@ def test_batches_belong_to_their_token(server):
 
 @pytest.mark.parametrize("body, status", [
     ({"runs": []}, 400), ({"runs": ["1"] * 100001}, 400), ({"runs": [1]}, 422), ({"runs": [{}]}, 422), ({}, 422),
-    ({"runs": ["1"], "concurrency": 0}, 422), ({"runs": ["1"], "memory": 1}, 422), ({"runs": [{"code": "1", "timeout": "x"}]}, 422),
+    ({"runs": ["1"], "concurrency": 0}, 422), ({"runs": ["1"], "unknown": 1}, 422), ({"runs": [{"code": "1", "timeout": "x"}]}, 422),
 ])
 def test_bad_batches(server, body, status):
     assert server.ask("POST", "/v1/batch", body).status == status
@@ -146,3 +146,15 @@ def test_confined_runs(tmp_path):
     assert [found[i]["value"] for i in range(6)] == list(range(6)) and found[6]["error"]["code"] == "kernel_died"
     assert found[0]["isolation"]["executor"] == "sandbox" and json.dumps(found[0]["isolation"])
     server.close()
+
+
+def test_limits_of_each_run(server):
+    take = "len(bytearray(60_000_000))"
+    runs = [{"code": take, "memory": 32 << 20}, {"code": take, "memory": 256 << 20}, take, {"code": "print('x' * 100_000)", "max_output": 4096}]
+    found = results(streamed(server, "/v1/batch", runs, memory=40 << 20))
+    assert found[0]["error"]["type"] == found[2]["error"]["type"] == "MemoryError" and found[1]["value"] == 60_000_000
+    assert len(found[3]["stdout"]) < 5000
+    refused = results(streamed(server, "/v1/batch", [{"code": "1", "max_output": 5}, "2"]))
+    assert refused[0]["error"]["code"] == "invalid" and refused[1]["value"] == 2, "that one alone"
+    assert server.ask("POST", "/v1/batch", {"runs": [{"code": "1", "memory": "much"}]}).status == 422
+    assert server.ask("POST", "/v1/batch", {"runs": ["1"], "memory": -1}).status == 422

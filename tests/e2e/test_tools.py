@@ -624,3 +624,13 @@ def test_the_example_base(drive, tmp_path, web):
     assert driver.value("workflows.word_count(path='poem.txt')") == 4
     assert driver.value("workflows.compare(paths=['poem.txt'])") == {"poem.txt": 4}
     assert driver.value("artifacts.load('reports/words.json')") == {"poem.txt": 4}
+
+
+def test_the_schema_of_a_callable(tmp_path):
+    base = spaces.write_files(tmp_path / "base", {"tools/grep.yaml": (
+        "name: grep\ndescription: Finds\ncommand: grep\nschema:\n  positional:\n    - {name: pattern, type: string, required: true, description: what}\n"
+        "recipes: {find: {description: All, params: {pattern: {}}}}\n")})
+    done = support.workcell("run", "--json", "--base", base, "-e", "tools.grep.find.schema()")
+    assert done.status == 0, done
+    assert done.result["value"] == {"input": {"type": "object", "properties": {"pattern": {"type": "string", "description": "what"}},
+                                              "required": ["pattern"]}, "output": None}, done

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 import serving
+import spaces
 import support
 
 TOKENS = serving.TOKENS + "  - {name: few, token: t0ken-of-the-few-sessions, quota: {sessions: 5}}\n" \
@@ -216,8 +217,17 @@ def test_unix_socket_and_drain(tmp_path):
     assert not os.path.exists(path)
 
 
-def test_e2b_is_refused_with_several_workers():
-    given = ["serve", "--e2b", "--check-config", "--auth-token-file", serving.token_file(serving.TOKENS), "--workers"]
-    refused, accepted = support.workcell(*given, "2"), support.workcell(*given, "1")
-    assert refused.status == 2 and "--e2b needs a server with one worker" in refused.err, refused
-    assert accepted.status == 0, accepted
+def test_readiness_is_that_of_all_workers():
+    """A request is answered by one worker, which may not have asked the storage since it went away."""
+    redis = spaces.Redis()
+    server = serving.Server("--storage", redis.url("ready"), "--executor", "subprocess", "--workers", 2)
+    assert {server.ask("GET", "/ready", token=None).status for _ in range(8)} == {200}
+    redis.close()
+    support.wait_until(lambda: "the storage does not answer: Redis at" in server.text(), server.text)
+    assert {server.ask("GET", "/ready", token=None).status for _ in range(8)} == {503}
+    redis.start()
+    support.wait_until(lambda: server.text().count("the storage answers again, after") == server.text().count("the storage does not answer"),
+                       server.text)
+    assert {server.ask("GET", "/ready", token=None).status for _ in range(8)} == {200}
+    server.close()
+    redis.close()

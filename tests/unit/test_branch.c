@@ -727,12 +727,12 @@ static void test_hostile_images(void **state)
 	static const struct {
 		const char *code, *words;
 	} cases[] = {
-		{ "_workcell.image_save = lambda fd, limit: [1, 2, 3]", "memory that is not its own" },
-		{ "_workcell.image_save = lambda fd, limit: list(range(100000))", "ended before it forked" },
-		{ "_workcell.image_save = lambda fd, limit: []", "could not be loaded" },
-		{ "_workcell.image_save = lambda fd, limit: os.pwrite(fd, b'x' * 100000, 0) and []", "could not be loaded" },
-		{ "_workcell.image_save = lambda fd, limit: os.pwrite(fd, saved(fd)[:9000], 0) and []", NULL },
-		{ "_workcell.image_save = lambda fd, limit: time.sleep(1000)", "did not fork within" },
+		{ "_workcell.image_save = lambda fd, limit, keeps: [1, 2, 3]", "memory that is not its own" },
+		{ "_workcell.image_save = lambda fd, limit, keeps: list(range(100000))", "ended before it forked" },
+		{ "_workcell.image_save = lambda fd, limit, keeps: []", "could not be loaded" },
+		{ "_workcell.image_save = lambda fd, limit, keeps: os.pwrite(fd, b'x' * 100000, 0) and []", "could not be loaded" },
+		{ "_workcell.image_save = lambda fd, limit, keeps: os.pwrite(fd, saved(fd)[:9000], 0) and []", NULL },
+		{ "_workcell.image_save = lambda fd, limit, keeps: time.sleep(1000)", "did not fork within" },
 		{ "_workcell.begin_again = lambda: time.sleep(1000)", "did not fork within" },
 		{ "_workcell.begin_again = lambda: os._exit(1)", NULL },
 		{ "_workcell.begin_again = lambda: os.kill(os.getpid(), 11)", NULL },
@@ -752,7 +752,7 @@ static void test_hostile_images(void **state)
 		support_expect(
 			source,
 			"import _workcell, os, time\nx = 5\nreal = _workcell.image_save\n"
-			"def saved(fd):\n    real(fd, 0); return bytearray(os.pread(fd, 9000, 0)).replace(b'\\x00' * 64, b'\\xff' * 64)",
+			"def saved(fd):\n    real(fd, 0, True); return bytearray(os.pread(fd, 9000, 0)).replace(b'\\x00' * 64, b'\\xff' * 64)",
 			NULL);
 		support_expect(source, cases[i].code, NULL);
 		assert_int_equal(cell_session_fork(source, NULL, 1, &made, &err), -1);

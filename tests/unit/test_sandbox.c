@@ -21,6 +21,7 @@
 #include "sandbox/apply.h"
 #include "sandbox/build.h"
 #include "sandbox/cgroup.h"
+#include "base/address.h"
 #include "egress/egress.h"
 #include "sandbox/mapped.h"
 #include "sandbox/plans.h"
@@ -215,6 +216,44 @@ static void levels(void **state)
 	assert_true(has_op(plan, CELL_OP_RESTRICT, CELL_STAGE_KERNEL));
 }
 
+/* Where nothing can refuse protected names, writable folders need a policy that lets the code write every name. */
+static void protection(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *policy;
+		enum cell_plan_level level;
+		bool guards;
+		enum cell__workspace_mode mode;
+		int result;
+	} rows[] = {
+		{ "level: no-userns\n", CELL_LEVEL_NO_USERNS, true, CELL_WORKSPACE_RW, -1 },
+		{ "level: no-userns\n", CELL_LEVEL_NO_USERNS, true, CELL_WORKSPACE_RO, 0 },
+		{ "level: no-userns\nfilesystem: {write: [/srv]}\n", CELL_LEVEL_NO_USERNS, true, CELL_WORKSPACE_NONE, -1 },
+		{ "level: no-userns\nfilesystem: {unprotect: [Makefile]}\n", CELL_LEVEL_NO_USERNS, true, CELL_WORKSPACE_RW, -1 },
+		{ "level: no-userns\nfilesystem: {unprotect: ['*']}\n", CELL_LEVEL_NO_USERNS, true, CELL_WORKSPACE_RW, 0 },
+		{ "preset: untrusted\n", CELL_LEVEL_FULL, false, CELL_WORKSPACE_RW, -1 }, /* before Linux 5.19 */
+		{ "preset: untrusted\n", CELL_LEVEL_FULL, true, CELL_WORKSPACE_RW, 0 },
+	};
+	static const struct cell__plan_env env;
+	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+		struct cell__machine machine = { .level = rows[i].level, .guards = rows[i].guards, .landlock_abi = 5, .seccomp = true };
+		struct cell__sandbox_policy policy;
+		struct cell_error err = { 0 };
+		CELL_AUTO_BUF struct cell__buf out = CELL_BUF_INIT;
+		assert_int_equal(parse(rows[i].policy, &policy, &err), 0);
+		struct cell__plan_session session = {
+			.mode = rows[i].mode, .cwd = "/srv/work", .workspace = "/srv/work", .env = &env, .policy = &policy
+		};
+		assert_int_equal(cell__plan_build_session(&machine, &session, &out, &err), rows[i].result);
+		if (rows[i].result < 0) {
+			assert_int_equal(err.code, CELL_E_UNAVAILABLE);
+			assert_non_null(strstr(err.msg, "unprotect"));
+		}
+		cell__sandbox_policy_finish(&policy);
+	}
+}
+
 /* No byte of a plan can be changed so that its steps leave it. */
 static void damaged_plans(void **state)
 {
@@ -295,7 +334,7 @@ static void addresses(void **state)
 			struct sockaddr_in6 v6 = { .sin6_family = AF_INET6 };
 			bool is4 = inet_pton(AF_INET, text, &v4.sin_addr) == 1;
 			assert_true(is4 || inet_pton(AF_INET6, text, &v6.sin6_addr) == 1);
-			if (cell__egress_is_private(is4 ? (struct sockaddr *)&v4 : (struct sockaddr *)&v6) == (side == 1))
+			if (cell__address_is_private(is4 ? (struct sockaddr *)&v4 : (struct sockaddr *)&v6) == (side == 1))
 				fail_msg("%s", text);
 		}
 }
@@ -861,7 +900,7 @@ int main(void)
 		cmocka_unit_test(cgroup_v2_files),  cmocka_unit_test(cgroup_v2_life), cmocka_unit_test(shares_taken),
 		cmocka_unit_test(links_in_the_way), cmocka_unit_test(rules),          cmocka_unit_test(addresses),
 		cmocka_unit_test(requests),         cmocka_unit_test(plans_shared),   cmocka_unit_test(subordinate_ids),
-		cmocka_unit_test(open_to_all),
+		cmocka_unit_test(open_to_all),      cmocka_unit_test(protection),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
