@@ -199,6 +199,17 @@ def own_workspace(kernel, folder):
     if kernel.cells.home:
         kernel.cells.home = folder, folder
     kernel.workspace = folder
+    own_tmp(*(os.path.join(os.path.dirname(each), "tmp") for each in (old, folder)))
+
+
+def own_tmp(old, folder):
+    """A layer's folder for temporary files is beside the one for the workspace."""
+    if os.environ.get("TMPDIR") != old:
+        return
+    os.environ["TMPDIR"] = folder
+    tempfile = sys.modules.get("tempfile")
+    if tempfile is not None and tempfile.tempdir == old:
+        tempfile.tempdir = folder
 
 
 def leave_exit_handlers(kernel, options):

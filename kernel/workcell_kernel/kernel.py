@@ -173,6 +173,8 @@ class Kernel:
         if os.environ:
             os.environ.clear()
         os.environ.update(options["env"])
+        if "TMPDIR" in options["env"] and "tempfile" in sys.modules:
+            sys.modules["tempfile"].tempdir = None  # a preload may have asked for it in the zygote
         path = options["env"].get("PYTHONPATH")
         extra = [p for p in path.split(os.pathsep) if p] if path else []
         sys.path[:0] = [""] + extra

@@ -268,3 +268,35 @@ def test_random_programs(made, work, seed):
             changed = {path for path in set(model) | set(base) if model.get(path, 0) != base.get(path, 0)}
             assert {each.path for each in session.diff(text=False).files} == changed, (seed, step, kind)
         assert real_state(work) == base
+
+
+def test_temporary_files_go_back_too(made, work):
+    write = "import tempfile, os; path = tempfile.mkstemp(prefix='kept-')[1]; open(path, 'w').write('1')"
+    with made(workcell.sync.Session, undo=5) as session:
+        folder = session.run("import tempfile; tempfile.gettempdir()").value
+        session.run(write)
+        session.checkpoint("one")
+        session.run("open(path, 'w').write('2'); tempfile.mkdtemp(prefix='more-')")
+        session.rewind("one")
+        seen = "[open(os.path.join(tempfile.gettempdir(), name)).read() for name in os.listdir(tempfile.gettempdir()) if name.startswith(('kept-', 'more-'))]"
+        assert session.run(seen).value == ["1"]
+        fork = session.fork()
+        fork.run("for name in os.listdir(tempfile.gettempdir()): open(os.path.join(tempfile.gettempdir(), name), 'w').write('fork')")
+        assert fork.run(seen).value == ["fork"] and session.run(seen).value == ["1"]
+        if folder != "/tmp":  # without namespaces it has another path
+            other = fork.run("os.environ['TMPDIR'], tempfile.gettempdir()").value
+            assert other[0] == other[1] != folder
+            fork.reset()
+            assert fork.run("import tempfile; tempfile.gettempdir()").value == other[0]
+        fork.close()
+        # They are no changes of the workspace, and stay when those are dropped.
+        assert session.diff().files == []
+        session.discard()
+        assert session.run(seen).value == ["1"]
+    assert folder == "/tmp" or not os.path.exists(folder)
+
+
+def test_a_folder_of_your_own_for_temporary_files(tmp_path, work):
+    code = "import tempfile; print(tempfile.gettempdir())"
+    argv = [os.environ["WORKCELL_BIN"], "run", "--cwd", str(work), "--workspace-mode", "cow", "--env", "TMPDIR=%s" % tmp_path, "-e", code]
+    assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == "%s\n" % tmp_path

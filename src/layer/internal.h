@@ -18,7 +18,8 @@
 struct cell__layer {
 	enum cell__layer_form form;
 	char *base, *home, *folder, *upper, *work, *points;
-	int base_fd, folder_fd, upper_fd;
+	char *tmp; /* NULL: none */
+	int base_fd, folder_fd, upper_fd, tmp_fd;
 	int view_fd; /* -1: none */
 	struct timespec made;   /* base files with a later ctime were changed since */
 	struct timespec copied; /* copy: upper files with an earlier ctime are as they were copied */

@@ -145,6 +145,7 @@ static struct cell__layer *allocate(const char *base, const char *home, enum cel
 			.base_fd = -1,
 			.folder_fd = -1,
 			.upper_fd = -1,
+			.tmp_fd = -1,
 			.view_fd = -1,
 		};
 		pthread_mutex_init(&layer->lock, NULL);
@@ -182,18 +183,30 @@ int cell__layer_create(const char *base, const char *home, enum cell__layer_form
 	return 0;
 }
 
+int cell__layer_add_tmp(struct cell__layer *layer, struct cell_error *err)
+{
+	CELL_AUTO_FREE char *tmp = path_in(layer->folder, "tmp");
+	if (!tmp)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a layer");
+	if (mkdirat(layer->folder_fd, "tmp", 0700) < 0 || (layer->tmp_fd = cell__open_folder(layer->folder_fd, "tmp")) < 0)
+		return fail_folder(err, layer->folder);
+	layer->tmp = cell__take_ptr(tmp);
+	return 0;
+}
+
 void cell__layer_destroy(struct cell__layer *layer)
 {
 	if (!layer)
 		return;
 	cell__close_fd(&layer->view_fd);
 	cell__close_fd(&layer->upper_fd);
+	cell__close_fd(&layer->tmp_fd);
 	cell__close_fd(&layer->folder_fd);
 	cell__close_fd(&layer->base_fd);
 	if (layer->folder)
 		(void)cell__tree_remove(AT_FDCWD, layer->folder);
 	tdestroy(layer->committed, free);
-	char *const texts[] = { layer->base, layer->home, layer->folder, layer->upper, layer->work, layer->points };
+	char *const texts[] = { layer->base, layer->home, layer->folder, layer->upper, layer->work, layer->points, layer->tmp };
 	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
 		free(texts[i]);
 	pthread_mutex_destroy(&layer->lock);
@@ -218,6 +231,11 @@ const char *cell__layer_folder(const struct cell__layer *layer)
 const char *cell__layer_upper(const struct cell__layer *layer)
 {
 	return layer->upper;
+}
+
+const char *cell__layer_tmp(const struct cell__layer *layer)
+{
+	return layer->tmp;
 }
 
 const char *cell__layer_work(const struct cell__layer *layer)
@@ -273,7 +291,7 @@ static int attach_process(struct cell__layer *layer, int64_t pid, struct cell_er
 
 bool cell__layer_fits(const struct cell__layer *layer, const struct cell__layer *other)
 {
-	return layer->form == other->form && strcmp(layer->base, other->base) == 0;
+	return layer->form == other->form && !layer->tmp == !other->tmp && strcmp(layer->base, other->base) == 0;
 }
 
 static int make_in(int dir_fd, const char *name)
@@ -291,7 +309,12 @@ static int freeze(struct cell__layer *layer, struct cell__frozen *frozen, struct
 		return fail_folder(err, layer->points);
 	frozen->at = st.st_ctim;
 	frozen->made = layer->made;
-	return copy_into(layer, layer->upper_fd, upper, layer->form == CELL_LAYER_OVERLAY, err);
+	if (copy_into(layer, layer->upper_fd, upper, layer->form == CELL_LAYER_OVERLAY, err) < 0)
+		return -1;
+	if (!layer->tmp)
+		return 0;
+	CELL_AUTO_FD int tmp = make_in(folder, "tmp");
+	return tmp < 0 ? fail_folder(err, layer->points) : copy_into(layer, layer->tmp_fd, tmp, false, err);
 }
 
 int cell__layer_freeze(struct cell__layer *layer, struct cell__frozen **ret_frozen, struct cell_error *err)
@@ -500,6 +523,19 @@ static int replace_upper(struct cell__layer *layer, const struct cell__frozen *f
 	return state < 0 ? fail_folder(err, layer->points) : copy_into(layer, state, layer->upper_fd, true, err);
 }
 
+/* Temporary files have no base; those of now stay where the changes of the workspace are discarded. */
+static int restore_tmp(struct cell__layer *layer, const struct cell__frozen *frozen, struct timespec at, struct cell_error *err)
+{
+	if (!layer->tmp || !frozen)
+		return 0;
+	CELL_AUTO_FD int state = open_frozen(frozen, "tmp");
+	if (state < 0)
+		return fail_folder(err, layer->points);
+	struct restoring restoring = { .at = at };
+	struct place place = { .view = layer->tmp_fd, .upper = -1, .state = state, .base = -1, .hides = true, .whole = true };
+	return restore_folder(&restoring, &place, err);
+}
+
 static int restore(struct cell__layer *layer, const struct cell__frozen *frozen, struct cell_error *err)
 {
 	bool overlay = layer->form == CELL_LAYER_OVERLAY;
@@ -524,6 +560,8 @@ static int restore(struct cell__layer *layer, const struct cell__frozen *frozen,
 	struct cell__acting acting = cell__act_as_owner(overlay ? layer->view_fd : -1);
 	int rc = restore_folder(&restoring, &place, err);
 	cell__act_as_caller(&acting);
+	if (rc == 0)
+		rc = restore_tmp(layer, frozen, restoring.at, err);
 	/* From base it is a new copy. */
 	if (rc == 0 && !overlay && !frozen && (stamp(layer, &layer->copied) < 0))
 		rc = fail_folder(err, layer->folder);
@@ -585,6 +623,13 @@ static int fork_layer(struct cell__layer *from, const struct cell__frozen *froze
 	twalk(from->committed, copy_record);
 	if (copy_into(to, frozen ? state : from->upper_fd, to->upper_fd, from->form == CELL_LAYER_OVERLAY, err) < 0)
 		return -1;
+	if (from->tmp) {
+		CELL_AUTO_FD int tmp = frozen ? open_frozen(frozen, "tmp") : -1;
+		if (frozen && tmp < 0)
+			return fail_folder(err, from->points);
+		if (cell__layer_add_tmp(to, err) < 0 || copy_into(to, frozen ? tmp : from->tmp_fd, to->tmp_fd, false, err) < 0)
+			return -1;
+	}
 	/* Every file of the copy is new, so none can be known to be untouched by its times: contents are compared. */
 	to->copied = to->made;
 	return 0;

@@ -5,6 +5,8 @@
  *     upper   overlay: the changes, as overlayfs keeps them (a file is a new content, a device 0/0 a deletion); the code works in the
  *             merged folder that the session's namespaces mount from base and upper
  *             copy: a whole copy of base, in which the code works
+ *     tmp     where asked for: a folder for temporary files, beside upper.  States of the layer have it too; it is neither in diffs nor committed,
+ *             and stays when changes are discarded
  *     frozen  a copy of upper, kept for a point
  *
  * Everything in upper was made by the code and is hostile: names are looked up one by one in open descriptors, with openat2 (beneath, no
@@ -31,6 +33,8 @@ enum cell__layer_form { CELL_LAYER_OVERLAY, CELL_LAYER_COPY };
  */
 int cell__layer_create(const char *base, const char *home, enum cell__layer_form form, uint64_t max_bytes, uint64_t max_files,
 		       struct cell__layer **ret_layer, struct cell_error *err);
+/* Gives a new layer a folder for temporary files.  On failure it has none. */
+int cell__layer_add_tmp(struct cell__layer *layer, struct cell_error *err);
 /* Removes folders of layers in `home` whose process was killed: those of this user that no process has locked. */
 void cell__layer_reclaim(const char *home);
 /* With all its files.  Its frozen states must be gone.  NULL is allowed. */
@@ -43,6 +47,8 @@ const char *cell__layer_word(const struct cell__layer *layer);
 const char *cell__layer_folder(const struct cell__layer *layer);
 /* Where the changes are; with CELL_LAYER_COPY the folder in which the code works. */
 const char *cell__layer_upper(const struct cell__layer *layer);
+/* The folder for temporary files, named "tmp" beside upper; NULL: none. */
+const char *cell__layer_tmp(const struct cell__layer *layer);
 /* For overlayfs. */
 const char *cell__layer_work(const struct cell__layer *layer);
 /* Where frozen states are: counted in a limit together with upper. */

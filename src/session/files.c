@@ -20,14 +20,18 @@
 #include "sandbox/overlay.h"
 #include "session/session.h"
 
-/* Without namespaces the code's working directory is the copy; nothing keeps it from the real one but its path. */
+/*
+ * Without namespaces the code's working directory is the copy, and TMPDIR names the layer's folder for temporary files; nothing keeps the code
+ * from the real ones but their paths.
+ */
 static int work_in_copy(struct cell_session *session, struct cell_error *err)
 {
 	struct cell__options *options = &session->options;
 	CELL_AUTO_FREE char *base = realpath(options->cwd, NULL);
 	if (!base)
 		return cell_fail(err, CELL_E_INVALID, errno, "working directory %.160s", options->cwd);
-	if (cell__layer_create(base, session->engine->spill_dir, CELL_LAYER_COPY, 0, 0, &session->layer, err) < 0)
+	if (cell__layer_create(base, session->engine->spill_dir, CELL_LAYER_COPY, 0, 0, &session->layer, err) < 0 ||
+	    cell__layer_add_tmp(session->layer, err) < 0)
 		return -1;
 	char *cwd = cell__strdup(cell__layer_upper(session->layer));
 	if (!cwd)

@@ -257,7 +257,7 @@ void cell__slot_took_kernel(struct cell__slot *slot);
 /* Tells its kernel where packages are, which may have changed since it was forked. */
 void cell__slot_tell_packages(struct cell__slot *slot);
 /* The variables of programs that run where its kernel does; as cell__command_start() needs them.  *ret_env: NULL: the session's own. */
-int cell__slot_env(struct cell__slot *slot, const char ***ret_env, char **ret_path, struct cell_error *err);
+int cell__slot_env(struct cell__slot *slot, const char ***ret_env, char **ret_texts, struct cell_error *err);
 /* The run of this kernel, also while the kernel is being killed; NULL: none. */
 struct cell__run *cell__slot_run(const struct cell__slot *slot);
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "egress/egress.h"
+#include "layer/layer.h"
 #include "spawn/confinement.h"
 #include "session/session.h"
 #include "space/space.h"
@@ -15,32 +16,45 @@ static size_t unread_of(const void *owner);
 
 /* ---- opening and leaving ---- */
 
-/*
- * The session's environment with the project's own programs first on PATH. ret_env borrows all entries except the one in *ret_path; both
- * are NULL when nothing needs to be added.
- */
-static int env_with_programs(struct cell_session *session, const char *bin, const char *host_bin, const char ***ret_env, char **ret_path,
-			     struct cell_error *err)
+/* The value of TMPDIR that the session's environment is given; NULL: it has one, or no layer with such a folder. */
+static const char *own_tmp(const struct cell_session *session)
 {
+	const char *tmp = session->layer ? cell__layer_tmp(session->layer) : NULL;
+	for (size_t i = 0; tmp && session->options.env[i]; i++)
+		if (strncmp(session->options.env[i], "TMPDIR=", 7) == 0)
+			tmp = NULL;
+	return tmp;
+}
+
+/*
+ * The session's environment with the project's own programs first on PATH, and the layer's folder for temporary files. ret_env borrows all
+ * entries except those in *ret_texts; both are NULL when nothing needs to be added.
+ */
+static int own_env(struct cell_session *session, const char *bin, const char *host_bin, const char ***ret_env, char **ret_texts,
+		   struct cell_error *err)
+{
+	char *const *given = session->options.env;
+	const char *tmp = own_tmp(session);
 	*ret_env = NULL;
-	*ret_path = NULL;
-	if (!bin && !host_bin)
+	*ret_texts = NULL;
+	if (!bin && !host_bin && !tmp)
 		return 0;
 	size_t n = 0, last = 0; /* the first entry is our own PATH; a later one overrides it, as it does in the kernel */
-	for (; session->options.env[n]; n++)
-		if (strncmp(session->options.env[n], "PATH=", 5) == 0)
+	for (; given[n]; n++)
+		if (strncmp(given[n], "PATH=", 5) == 0)
 			last = n;
-	const char **env = cell__alloc(n + 1, sizeof *env);
-	CELL_AUTO_BUF struct cell__buf path = CELL_BUF_INIT;
-	if (!env || cell__buf_printf(&path, "PATH=%s%s%s%s%s", bin ? bin : "", bin ? ":" : "", host_bin ? host_bin : "",
-				     host_bin ? ":" : "", session->options.env[last] + 5) < 0) {
+	const char **env = cell__alloc(n + 2, sizeof *env);
+	CELL_AUTO_BUF struct cell__buf texts = CELL_BUF_INIT;
+	if (!env || cell__buf_printf(&texts, "PATH=%s%s%s%s%s%cTMPDIR=%s", bin ? bin : "", bin ? ":" : "", host_bin ? host_bin : "",
+				     host_bin ? ":" : "", given[last] + 5, 0, tmp ? tmp : "") < 0) {
 		free(env);
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	}
-	memcpy(env, session->options.env, n * sizeof *env);
-	env[last] = path.data;
+	memcpy(env, given, n * sizeof *env);
+	env[last] = texts.data;
+	env[n] = tmp ? texts.data + strlen(texts.data) + 1 : NULL;
 	*ret_env = env;
-	*ret_path = cell__buf_take(&path);
+	*ret_texts = cell__buf_take(&texts);
 	return 0;
 }
 
@@ -164,7 +178,7 @@ static int open_kernel(struct cell__slot *slot, struct cell__prepared *prepared,
 			*err = prepared->err;
 		return -1;
 	}
-	if (cell__slot_trust(session, err) < 0 || env_with_programs(session, prepared->own.bin, prepared->hosts.bin, &env, &path, err) < 0)
+	if (cell__slot_trust(session, err) < 0 || own_env(session, prepared->own.bin, prepared->hosts.bin, &env, &path, err) < 0)
 		return -1;
 	cell__slot_spec(session, prepared, &spec, read);
 	prepared->found = NULL;
@@ -315,13 +329,13 @@ static const struct cell__deps_place *packages_of(const struct cell__slot *slot,
 	return changed->site ? changed : own ? &slot->own : &slot->hosts;
 }
 
-int cell__slot_env(struct cell__slot *slot, const char ***ret_env, char **ret_path, struct cell_error *err)
+int cell__slot_env(struct cell__slot *slot, const char ***ret_env, char **ret_texts, struct cell_error *err)
 {
 	struct cell_session *session = slot->session;
 	bool trusted = !session->executor->untrusted, has_space = session->options.space != NULL;
 	const struct cell__deps_place *own = has_space ? packages_of(slot, trusted) : &slot->own;
 	const struct cell__deps_place *hosts = has_space && !trusted ? packages_of(slot, true) : &slot->hosts;
-	return env_with_programs(session, own->bin, hosts->bin, ret_env, ret_path, err);
+	return own_env(session, own->bin, hosts->bin, ret_env, ret_texts, err);
 }
 
 /* Tells a kernel that may have come up before the packages did. */
