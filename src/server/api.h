@@ -40,6 +40,11 @@ void cell__handle_v1_session_batch(struct cell__request *request);
 void cell__handle_v1_batch_get(struct cell__request *request);
 void cell__handle_v1_batch_events(struct cell__request *request);
 void cell__handle_v1_batch_delete(struct cell__request *request);
+/* tasks.c */
+void cell__handle_v1_tasks(struct cell__request *request);
+void cell__handle_v1_task_get(struct cell__request *request);
+void cell__handle_v1_task_events(struct cell__request *request);
+void cell__handle_v1_task_delete(struct cell__request *request);
 void cell__handle_run_code(struct cell__request *request);
 void cell__handle_sessions(struct cell__request *request);
 void cell__handle_reset(struct cell__request *request);

@@ -298,7 +298,7 @@ int cell__request_owner(const struct cell__request *request)
 		id = cell__e2b_owner_id(request);
 	else if (!strncmp(route->path, "/v1/sessions/{session}", 22))
 		id = request->params[0];
-	else if (!strncmp(route->path, "/v1/batches/{batch}", 19))
+	else if (!strncmp(route->path, "/v1/batches/{batch}", 19) || !strncmp(route->path, "/v1/tasks/{task}", 16))
 		id = request->params[0];
 	else if (route->session_header)
 		id = cell__request_header(request, "X-Session-ID");

@@ -34,6 +34,10 @@
 
 const char *cell__request_header(const struct cell__request *request, const char *name)
 {
+	if (request->detached)
+		return !strcasecmp(name, "X-Session-ID")  ? request->detached->session
+		       : !strcasecmp(name, "traceparent") ? request->detached->traceparent
+							  : NULL;
 	return MHD_lookup_connection_value(request->connection, MHD_HEADER_KIND, name);
 }
 
@@ -46,9 +50,11 @@ void cell__http_kick(struct cell_server *server)
 
 void cell__answer_response(struct cell__request *request, unsigned status, struct MHD_Response *response)
 {
-	if (request->state == CELL_REQUEST_ANSWERED) {
+	if (request->state == CELL_REQUEST_ANSWERED || request->task) {
 		if (response)
 			MHD_destroy_response(response);
+		if (request->task) /* its answers are JSON, which the functions below keep */
+			cell__task_answer(request, status, NULL);
 		return;
 	}
 	request->state = CELL_REQUEST_ANSWERED;
@@ -104,10 +110,14 @@ struct MHD_Response *cell__http_response(void *bytes, size_t size, const char *t
 
 void cell__answer_text(struct cell__request *request, unsigned status, char *text)
 {
-	if (text)
+	if (request->task) {
+		cell__task_answer(request, status, text);
+		free(text);
+	} else if (text) {
 		cell__answer_response(request, status, cell__http_response(text, strlen(text), "application/json"));
-	else
+	} else {
 		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for the answer");
+	}
 }
 
 void cell__answer_json(struct cell__request *request, unsigned status, json_t *value)
@@ -118,7 +128,10 @@ void cell__answer_json(struct cell__request *request, unsigned status, json_t *v
 
 void cell__answer_none(struct cell__request *request, unsigned status)
 {
-	cell__answer_response(request, status, cell__http_response(NULL, 0, NULL));
+	if (request->task)
+		cell__task_answer(request, status, "null");
+	else
+		cell__answer_response(request, status, cell__http_response(NULL, 0, NULL));
 }
 
 void cell__answer_bytes(struct cell__request *request, const char *type, void *bytes, size_t size)
@@ -149,16 +162,23 @@ static struct MHD_Response *foreign_error(const struct cell__request *request, u
 	return text ? cell__http_response(text, size, type) : NULL;
 }
 
-static struct MHD_Response *error_response(unsigned status, int code, const char *words)
+static char *error_text(int code, const char *words)
 {
 	json_t *error = json_pack("{s:s,s:s}", "detail", words, "code", cell_code_word(code));
 	char *text;
-	struct MHD_Response *response;
 
 	if (!error) /* the message is from outside and not UTF-8 */
 		error = json_pack("{s:s,s:s}", "detail", "the request is not UTF-8", "code", cell_code_word(code));
 	text = error ? json_dumps(error, JSON_COMPACT) : NULL;
 	json_decref(error);
+	return text;
+}
+
+static struct MHD_Response *error_response(unsigned status, int code, const char *words)
+{
+	char *text = error_text(code, words);
+	struct MHD_Response *response;
+
 	response = text ? cell__http_response(text, strlen(text), "application/json") : NULL;
 	if (response && status == MHD_HTTP_UNAUTHORIZED)
 		MHD_add_response_header(response, "WWW-Authenticate", "Bearer realm=\"workcell\"");
@@ -175,6 +195,10 @@ void cell__answer_fail(struct cell__request *request, unsigned status, int code,
 	if (vasprintf(&words, fmt, ap) < 0)
 		words = NULL;
 	va_end(ap);
+	if (request->task) {
+		cell__answer_text(request, status, error_text(code, words ? words : "out of memory"));
+		return;
+	}
 	note_refusal(request, code, words ? words : "out of memory");
 	response = request->is_e2b ? foreign_error(request, &status, code, words ? words : "out of memory")
 				   : error_response(status, code, words ? words : "out of memory");
@@ -183,11 +207,15 @@ void cell__answer_fail(struct cell__request *request, unsigned status, int code,
 
 static void answer_later(struct cell__request *request, unsigned status, int retry_s, const char *words)
 {
-	struct MHD_Response *response = request->is_e2b ? foreign_error(request, &status, CELL_E_BUSY, words)
-							: error_response(status, CELL_E_BUSY, words);
+	struct MHD_Response *response;
 	char seconds[16];
 
 	request->server->counts.busy++;
+	if (request->task) {
+		cell__answer_text(request, status, error_text(CELL_E_BUSY, words));
+		return;
+	}
+	response = request->is_e2b ? foreign_error(request, &status, CELL_E_BUSY, words) : error_response(status, CELL_E_BUSY, words);
 	note_refusal(request, CELL_E_BUSY, words);
 	snprintf(seconds, sizeof(seconds), "%d", retry_s);
 	if (response)
@@ -226,13 +254,15 @@ static const struct sockaddr *address_of(struct MHD_Connection *connection)
 
 const struct sockaddr *cell__request_address(const struct cell__request *request)
 {
-	return address_of(request->connection);
+	return request->detached ? NULL : address_of(request->connection);
 }
 
 void cell__request_client(const struct cell__request *request, char out[static CELL_SERVER_CLIENT])
 {
-	const char *given = request->inner ? cell__request_header(request, CELL_FORWARD_CLIENT) : NULL;
-	const struct sockaddr *from = address_of(request->connection);
+	const char *given = request->detached ? request->detached->client
+			    : request->inner  ? cell__request_header(request, CELL_FORWARD_CLIENT)
+					      : NULL;
+	const struct sockaddr *from = cell__request_address(request);
 	const struct in6_addr *six = from && from->sa_family == AF_INET6 ? &((const struct sockaddr_in6 *)from)->sin6_addr : NULL;
 
 	strcpy(out, from && from->sa_family == AF_UNIX ? "unix" : "unknown");
@@ -285,7 +315,7 @@ static struct cell__request *request_create(struct cell_server *server, struct M
 	return request;
 }
 
-static void request_destroy(struct cell__request *request)
+void cell__request_free(struct cell__request *request)
 {
 	struct cell_server *server = request->server;
 
@@ -308,7 +338,53 @@ static void request_destroy(struct cell__request *request)
 	cell__buf_finish(&request->body);
 	free(request->refusal);
 	free(request->path);
+	if (request->detached) {
+		free(request->detached->session);
+		free(request->detached->traceparent);
+		free(request->detached);
+	}
 	free(request);
+}
+
+struct cell__request *cell__request_detach(struct cell__request *request)
+{
+	struct cell__request *copy = cell__alloc(1, sizeof(*copy));
+	struct cell__detached *detached = cell__alloc(1, sizeof(*detached));
+	const char *session = cell__request_header(request, "X-Session-ID"), *traceparent = cell__request_header(request, "traceparent");
+
+	if (detached) {
+		detached->session = session ? cell__strdup(session) : NULL;
+		detached->traceparent = traceparent ? cell__strdup(traceparent) : NULL;
+		cell__request_client(request, detached->client);
+	}
+	if (!copy || !detached || (session && !detached->session)) {
+		if (detached) {
+			free(detached->session);
+			free(detached->traceparent);
+		}
+		free(detached);
+		free(copy);
+		return NULL;
+	}
+	*copy = (struct cell__request){
+		.server = request->server,
+		.route = request->route,
+		.who = request->who,
+		.path = cell__take_ptr(request->path),
+		.begun_us = request->begun_us,
+		.state = CELL_REQUEST_WORKING,
+		.counted = true, /* the client's own request is logged */
+		.detached = detached,
+		.json = cell__take_ptr(request->json),
+		.query = cell__take_ptr(request->query),
+	};
+	request->path = cell__strdup(copy->path); /* for the log */
+	memcpy(copy->id, request->id, sizeof(copy->id));
+	memcpy(copy->method, request->method, sizeof(copy->method));
+	for (size_t i = 0; i < CELL_SERVER_MAX_PARAMS; i++)
+		copy->params[i] = cell__take_ptr(request->params[i]);
+	request->server->counts.in_flight++;
+	return copy;
 }
 
 /* ---- bodies that are refused ---- */
@@ -674,6 +750,8 @@ static void dispatch(struct cell__request *request)
 {
 	if (request->server->pool && request->route->gather && !request->inner)
 		cell__gather_begin(request, connection_of(request->connection)->url);
+	else if (!request->is_e2b && cell__task_is_asked(request))
+		cell__task_begin(request);
 	else
 		request->route->handle(request);
 }
@@ -813,7 +891,7 @@ static void request_done(void *arg, struct MHD_Connection *mhd, void **state, en
 		return;
 	if (!request->counted && request->route && !request->forward)
 		cell__server_log_request(request);
-	request_destroy(request);
+	cell__request_free(request);
 }
 
 static int descriptor_of(struct MHD_Connection *connection)
@@ -960,6 +1038,7 @@ static void handle_check(uv_check_t *check)
 {
 	struct cell_server *server = check->data;
 
+	cell__tasks_reap(server);
 	if (server->due)
 		run_daemon(server);
 	cell__server_flush_log(server);

@@ -194,6 +194,8 @@ static void job_ended(struct cell__job *job, struct cell_result *result, const s
 	served->jobs--;
 	served->cells++;
 	served->used_us = cell__now_us();
+	if (waiter)
+		waiter->cancel = NULL;
 	if (waiter && result) {
 		job->answer(waiter, result);
 	} else if (waiter) {
@@ -348,6 +350,11 @@ static bool admit(struct cell__request *request, struct cell__job *job, bool *re
 	return may_run && !is_full;
 }
 
+static void cancel_waited(struct cell__request *request)
+{
+	cell__job_cancel(request->cancel_arg);
+}
+
 bool cell__job_begin(struct cell__request *request, const char *code, size_t size, int64_t timeout_ms,
 		     void (*answer)(struct cell__request *request, struct cell_result *result), struct cell__job **ret_job)
 {
@@ -358,6 +365,11 @@ bool cell__job_begin(struct cell__request *request, const char *code, size_t siz
 
 	if (served->closing) {
 		cell__answer_fail(request, MHD_HTTP_GONE, CELL_E_EXPIRED, "this session has ended");
+		return false;
+	}
+	if (request->cancelled) {
+		cell__answer_fail(request, (unsigned)cell_code_http_status(CELL_E_CANCELLED), CELL_E_CANCELLED,
+				  "the request was cancelled");
 		return false;
 	}
 	job = cell__alloc(1, sizeof(*job));
@@ -392,6 +404,8 @@ bool cell__job_begin(struct cell__request *request, const char *code, size_t siz
 	if (answer) {
 		job->waiter = request;
 		job->answer = answer;
+		request->cancel_arg = job;
+		request->cancel = cancel_waited;
 	} else {
 		job->streams = true;
 		job->kept_next = served->kept;

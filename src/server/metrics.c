@@ -157,6 +157,8 @@ char *cell__metrics(struct cell_server *server)
 	rc |= add(&out, "runs_waiting", "gauge", "cells waiting to run", (double)server->use->queued);
 	rc |= add(&out, "batches", "gauge", "batches running or kept", (double)server->n_batches);
 	rc |= add(&out, "batch_runs_waiting", "gauge", "runs of batches that have not started", (double)cell__batches_waiting(server));
+	rc |= add(&out, "tasks", "gauge", "tasks running or kept", (double)server->n_tasks);
+	rc |= add(&out, "tasks_running", "gauge", "tasks running now", (double)server->tasks_running);
 	rc |= add(&out, "runs_total", "counter", "cells finished", (double)counts->runs);
 	rc |= add(&out, "runs_failed_total", "counter", "cells finished with an error", (double)counts->runs_failed);
 	rc |= add(&out, "requests_in_flight", "gauge", "requests being handled", (double)counts->in_flight);

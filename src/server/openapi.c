@@ -55,6 +55,8 @@ static json_t *parameters_of(const struct cell__route *route)
 	json_decref(query);
 	if (route->session_header)
 		add_parameter(list, "X-Session-ID", "header", false, json_pack("{s:s}", "type", "string"));
+	if (route->lasting)
+		add_parameter(list, "Prefer", "header", false, json_pack("{s:[s]}", "enum", "respond-async"));
 	if (route->answer && !strcmp(route->answer, "events"))
 		add_parameter(list, "Last-Event-ID", "header", false, json_pack("{s:s,s:s}", "type", "string", "pattern", "^[0-9]+$"));
 	return list;
@@ -113,6 +115,10 @@ static json_t *operation_of(const struct cell__route *route)
 		json_object_set_new(responses, "200",
 				    json_pack("{s:s,s:{s:{s:{s:s}}}}", "description", "its events", "content", "text/event-stream",
 					      "schema", "type", "string"));
+	if (route->lasting)
+		json_object_set_new(responses, "202",
+				    json_pack("{s:s,s:{s:{s:o}}}", "description", "with Prefer: respond-async, a task", "content",
+					      "application/json", "schema", reference("Task")));
 	json_object_set_new(
 		responses, "default",
 		json_pack("{s:s,s:{s:{s:o}}}", "description", "it failed", "content", "application/json", "schema", reference("Error")));

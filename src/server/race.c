@@ -85,6 +85,13 @@ static void handle_won(void *arg, struct cell_session *session, const struct cel
 	end_race(arg, session ? NULL : err);
 }
 
+static void cancel_race(struct cell__request *request)
+{
+	struct served_race *race = request->cancel_arg;
+
+	cell__fanout_cancel(&race->racing.batch);
+}
+
 static void handle_race(struct cell__racing *racing)
 {
 	struct served_race *race = racing->arg;
@@ -92,6 +99,9 @@ static void handle_race(struct cell__racing *racing)
 	struct cell_error err = racing->err;
 	bool keeps = strcmp(text_of(race->request, "keep", "winner"), "none") != 0;
 
+	race->request->cancel = NULL;
+	if (race->request->cancelled)
+		cell_fail(&err, CELL_E_CANCELLED, 0, "the race was cancelled");
 	if (!err.code)
 		racing->race->winner = cell__race_winner(racing->race);
 	if (!err.code && source->closing)
@@ -146,8 +156,12 @@ static void start_race(struct cell__request *request, struct cell__served **fork
 			    .done = handle_race,
 			    .arg = race }
 	};
-	if (cell__racing_start(&race->racing, &err) < 0)
+	request->cancel_arg = race;
+	request->cancel = cancel_race; /* before the start, which may end it */
+	if (cell__racing_start(&race->racing, &err) < 0) {
+		request->cancel = NULL;
 		end_race(race, &err);
+	}
 }
 
 void cell__handle_v1_race(struct cell__request *request)

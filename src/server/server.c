@@ -437,6 +437,7 @@ static void stop(struct cell_server *server)
 	cell__fusion_stop(server);
 	cell__files_cancel(server);
 	cell__batches_stop(server);
+	cell__tasks_stop(server);
 	for (struct cell__served *served = server->sessions; served; served = next) {
 		next = served->next;
 		cell__served_end(served);
@@ -473,7 +474,7 @@ void cell__server_step(struct cell_server *server)
 		cell__links_close(server);
 	if (!server->stopping || (server->mcp && !cell__mcp_ended(server)) || server->use->sessions || server->opening_space ||
 	    server->reloading || server->ready.opening || server->ready.checking || server->sampling.job || server->looks ||
-	    server->n_links || server->transfers || is_working(server))
+	    server->n_links || server->transfers || server->tasks_running || is_working(server))
 		return;
 	/* Answers that are ready may leave first: the next iteration of the loop is soon enough. */
 	if (server->due) {
@@ -533,6 +534,7 @@ static void handle_tick(uv_timer_t *timer)
 	cell__fusion_sweep(server, now_us);
 	cell__command_streams_sweep(server, now_us);
 	cell__batches_sweep(server, now_us);
+	cell__tasks_sweep(server, now_us);
 	cell__sample_sweep(server, now_us);
 	if (server->mcp)
 		cell__mcp_sweep(server, now_us);
@@ -774,6 +776,7 @@ void cell_server_destroy(struct cell_server *server)
 	cell__buf_finish(&server->log);
 	cell__ready_finish(server);
 	cell__otlp_destroy(server->otlp);
+	cell__tasks_finish(server);
 	cell__accounts_finish(server);
 	free(server->fusion);
 	cell__redactor_destroy(server->redactor);

@@ -44,10 +44,13 @@
 #define CELL_SERVER_CODE_LINE 120u        /* bytes of a cell's first line in lists and logs */
 #define CELL_SERVER_CLIENT 64u            /* a client's address as text */
 #define CELL_SERVER_SECRET 64u            /* hex digits */
+#define CELL_SERVER_MAX_TASKS 1024u       /* running and kept ... */
+#define CELL_SERVER_TOKEN_TASKS 64u       /* ... and of one token */
 #define CELL_SERVER_MAX_TRANSFERS 256u    /* of files, at once ... */
 #define CELL_SERVER_TOKEN_TRANSFERS 32u   /* ... and of one token */
 
 struct cell__account;
+struct cell__served_task;
 struct cell__session_log;
 struct cell__history;
 struct cell__otlp;
@@ -98,6 +101,7 @@ struct cell__route {
 	void (*joined)(struct cell__request *request,
 		       json_t *list); /* answers with such a list, taken over; NULL: an object with the member */
 	bool former;         /* a former name of another route */
+	bool lasting;        /* its client may ask for a task (tasks.c); its answers are JSON */
 	bool unlogged;       /* asked every few seconds by machines; its state is logged when it changes */
 	unsigned status;     /* of success */
 	const char *answer;  /* the name of a schema in table.c; NULL: the operation's, or no body; "bytes"; "events"; "text"; "html" */
@@ -194,6 +198,12 @@ unsigned cell__auth_check(struct cell_server *server, const char *header, const 
 
 enum cell__request_state { CELL_REQUEST_READING, CELL_REQUEST_WORKING, CELL_REQUEST_ANSWERED };
 
+/* Of the head of a request that goes on without its connection. */
+struct cell__detached {
+	char *session, *traceparent; /* or NULL */
+	char client[CELL_SERVER_CLIENT];
+};
+
 struct cell__request {
 	struct cell_server *server;
 	struct MHD_Connection *connection;
@@ -227,6 +237,13 @@ struct cell__request {
 	/* the answer */
 	unsigned status;
 	struct MHD_Response *response;
+	/* tasks.c; its client waits for no answer, and there is no connection */
+	struct cell__detached *detached;
+	struct cell__served_task *task;
+	bool cancelled; /* it was asked to end: a handler that cannot be interrupted looks here when it can */
+	void (*cancel)(
+		struct cell__request *request); /* ends the work that is under way, which then answers; NULL: nothing can end it now */
+	void *cancel_arg; /* cancel()'s own */
 	/* the handler's own */
 	struct cell__served *served;
 	struct cell__served *beside; /* a session that is opened works in the folder of this one, which is held; or NULL */
@@ -779,6 +796,27 @@ size_t cell__batches_waiting(const struct cell_server *server);
 /* A session ends: so do its batches. */
 void cell__batches_end(const struct cell__served *served);
 
+/* ---- requests that go on without their client (tasks.c, http.c) ---- */
+
+/* Whether the client wants a task, and the route allows it. */
+bool cell__task_is_asked(const struct cell__request *request);
+/* Answers with an id, and handles a copy of the request without a connection. */
+void cell__task_begin(struct cell__request *request);
+/* Its answer, JSON; NULL: out of memory for it. */
+void cell__task_answer(struct cell__request *request, unsigned status, const char *text);
+/* A line that its work wrote; nothing if the request is not one of a task. */
+void cell__task_progress(struct cell__request *request, const char *line, size_t size);
+/* Once in an iteration of the loop: requests of ended tasks are freed. */
+void cell__tasks_reap(struct cell_server *server);
+void cell__tasks_sweep(struct cell_server *server, int64_t now_us);
+/* The server stops: running ones are cancelled, and readers leave. */
+void cell__tasks_stop(struct cell_server *server);
+/* None is running. */
+void cell__tasks_finish(struct cell_server *server);
+/* A copy without the connection, which takes over body, query and parameters; NULL: out of memory. */
+struct cell__request *cell__request_detach(struct cell__request *request);
+void cell__request_free(struct cell__request *request);
+
 /* ---- programs in fresh processes (fusion.c) ---- */
 
 struct cell__fusion;
@@ -933,6 +971,9 @@ struct cell_server {
 	struct cell__fusion *fusion; /* NULL: not offered */
 	struct cell__served_batch *batches;
 	size_t n_batches;
+	struct cell__served_task *tasks; /* tasks.c */
+	size_t n_tasks, tasks_running, task_bytes;
+	bool tasks_due; /* one has ended, and its request is to be freed */
 	/* server.c */
 	int tell_fd[2];
 	uv_poll_t tell;

@@ -426,6 +426,8 @@ static void end_forking(struct forking *forking)
 
 	if (!forking->err.code && request->server->stopping)
 		cell_fail(&forking->err, CELL_E_BUSY, 0, "the server is stopping");
+	if (!forking->err.code && request->cancelled)
+		cell_fail(&forking->err, CELL_E_CANCELLED, 0, "the request was cancelled");
 	if (!forking->err.code) {
 		forking->forked(request, forking->forks, forking->n);
 	} else {

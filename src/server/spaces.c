@@ -263,6 +263,8 @@ struct cell__principal cell__request_principal(const struct cell__request *reque
 
 static void asked_done(struct asked *asked)
 {
+	if (asked->request && asked->request->cancel_arg == asked)
+		asked->request->cancel = NULL;
 	if (asked->request && asked->request->ends_session)
 		cell__served_end(asked->request->served);
 	cell__workspace_put(asked->workspace);
@@ -306,6 +308,42 @@ static void handle_failure(struct cell__call *call, int code, const char *type, 
 	asked_done(asked);
 }
 
+static void handle_progress(struct cell__call *call, const char *line, size_t size)
+{
+	struct asked *asked = (struct asked *)call;
+
+	if (asked->request)
+		cell__task_progress(asked->request, line, size);
+}
+
+/* What cannot be stopped now goes on to its end, and that is the answer. */
+static void cancel_asked(struct cell__request *request)
+{
+	struct asked *asked = request->cancel_arg;
+
+	if (!asked->call.cancel)
+		return;
+	asked->call.cancel(&asked->call);
+	handle_failure(&asked->call, CELL_E_CANCELLED, "", "the request was cancelled");
+}
+
+/* The request waits for this call.  False: it was cancelled before, and is answered. */
+static bool wait_for(struct cell__request *request, struct asked *asked, cell__ask_fn then)
+{
+	asked->request = request;
+	asked->then = then;
+	if (request->cancelled) {
+		handle_failure(&asked->call, CELL_E_CANCELLED, "", "the request was cancelled");
+		return false;
+	}
+	if (request->task) {
+		asked->call.progress = handle_progress;
+		request->cancel_arg = asked;
+		request->cancel = cancel_asked;
+	}
+	return true;
+}
+
 static struct asked *ask(struct cell__workspace *workspace, const struct cell__principal *principal, enum cell__op op, json_t *args)
 {
 	struct asked *asked = args ? cell__alloc(1, sizeof(*asked)) : NULL;
@@ -338,8 +376,8 @@ void cell__ask(struct cell__request *request, enum cell__op op, json_t *args, co
 		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for the request");
 		return;
 	}
-	asked->request = request;
-	asked->then = then;
+	if (!wait_for(request, asked, then))
+		return;
 	asked->call.raw = raw;
 	asked->call.raw_size = raw_size;
 	/* On behalf of a session if there is one: its policy applies, and it has an answerer. */
@@ -360,9 +398,8 @@ void cell__ask_session(struct cell__request *request, json_t *args, cell__ask_fn
 			cell__served_end(request->served);
 		return;
 	}
-	asked->request = request;
-	asked->then = then;
-	cell__session_call_on_loop(request->served->session, &asked->principal, &asked->call);
+	if (wait_for(request, asked, then))
+		cell__session_call_on_loop(request->served->session, &asked->principal, &asked->call);
 }
 
 struct wanting {

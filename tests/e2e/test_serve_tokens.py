@@ -1,4 +1,4 @@
-"""What belongs to one token is not there for another: every route of the document that names a session, a batch, a command or a run."""
+"""What belongs to one token is not there for another: every route of the document that names a session, a batch, a task, a command or a run."""
 import re
 
 import pytest
@@ -38,7 +38,7 @@ def routes(document):
     for path, methods in sorted(document["paths"].items()):
         for method in sorted(methods):
             names = re.findall(r"{(\w+)(?:\.\.\.)?}", path)
-            if set(names) & {"session", "batch"} and method in ("get", "post", "put", "delete"):
+            if set(names) & {"session", "batch", "task"} and method in ("get", "post", "put", "delete"):
                 yield method.upper(), path, names
 
 
@@ -52,6 +52,7 @@ def test_nothing_of_another_token_is_there(server):
         "run": str(server.ask("POST", base + "/runs", {"code": "x = 1"}, token=alice).json["run_id"]),
         "command": server.ask("POST", base + "/commands", {"line": "sleep 60"}, token=alice).json["command_id"],
         "batch": server.ask("POST", base + "/batch", {"runs": ["1"]}, token=alice).json["batch_id"],
+        "task": server.ask("POST", base + "/checkpoints", {"name": "q"}, token=alice, headers={"Prefer": "respond-async"}).json["task_id"],
     }
     document = server.ask("GET", "/openapi.json", token=alice).json
     seen = 0
@@ -69,6 +70,8 @@ def test_nothing_of_another_token_is_there(server):
     # They are all still there for their owner.
     assert server.ask("GET", "%s/commands/%s" % (base, values["command"]), token=alice).json["state"] == "running"
     assert server.ask("GET", "/v1/batches/" + values["batch"], token=alice).status == 200
+    assert server.ask("GET", "/v1/tasks/" + values["task"], token=alice).status == 200
+    assert server.ask("GET", "/v1/tasks", token=bob).json["tasks"] == []
     assert server.ask("POST", base + "/runs", {"code": "x"}, token=alice).status == 202
     assert server.ask("GET", "/v1/sessions", token=bob).json["sessions"] == []
     server.ask("DELETE", base, token=alice)

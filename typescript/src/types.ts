@@ -209,6 +209,27 @@ export type Batch = {
 	last_event: number;
 };
 
+export type Task = {
+	task_id: string;
+	request: string;
+	state: "running" | "ended";
+	created_at: string;
+	status: number | null;
+	last_event: number;
+	answer: unknown;
+};
+
+export type Tasks = {
+	tasks: Array<{
+		task_id: string;
+		request: string;
+		state: "running" | "ended";
+		created_at: string;
+		status: number | null;
+		last_event: number;
+	}>;
+};
+
 export type Variables = {
 	variables: Array<{
 		name: string;
