@@ -2,8 +2,9 @@
 # Makes this machine ready to build Workcell:  scripts/setup.sh [run|test|bench|package|frameworks|jupyter|conformance]
 #
 #   run     compiler, build tools and libraries (the default)
-#   test    also sanitizers, cmocka, a venv with what the tests compare against, in build/venv, and MCP servers in
-#           build/node, with a node of their own where the machine has none that is new enough
+#   test    also sanitizers, cmocka, a venv with what the tests compare against, in build/venv, MCP servers in
+#           build/node, with a node of their own where the machine has none that is new enough, and E2B's JavaScript
+#           clients in build/e2b
 #   bench   the same as test, and a venv with what the session server is compared with, in build/bench-venv
 #   package the same as run, and what makes packages for other machines: a venv with Zig's compiler and meson-python, in
 #           build/portable/venv, tools that configure libraries, debootstrap for the tests of packages
@@ -234,6 +235,21 @@ make_typescript() {
 	echo "$wanted" >"$folder/.packages"
 }
 
+# E2B's JavaScript clients.
+make_e2b() {
+	folder=build/e2b
+	wanted=$(cat tests/javascript/package.json tests/javascript/package-lock.json | sha256sum)
+	if [ -d "$folder/node_modules" ] && [ "$(cat "$folder/.packages" 2>/dev/null)" = "$wanted" ]; then
+		return 0
+	fi
+	say "making $folder from tests/javascript/package-lock.json: E2B's JavaScript clients"
+	rm -rf "$folder"
+	mkdir -p "$folder"
+	cp tests/javascript/package.json tests/javascript/package-lock.json "$folder/"
+	(PATH="$PWD/build/node/bin:$PATH" && cd "$folder" && npm ci --silent --no-audit --no-fund --ignore-scripts)
+	echo "$wanted" >"$folder/.packages"
+}
+
 # Deno and Pyodide for the `deno` executor, where the library looks for them.  Others get them with `workcell doctor --fix deno`.
 make_deno() {
 	version=$(sed -n 's/^#define CELL_DENO_VERSION "\(.*\)".*/\1/p' src/executors/deno/deno.h)
@@ -257,6 +273,7 @@ if [ -n "$tests" ]; then
 		"pytest, and IPython, ipykernel, numpy, pandas and matplotlib to test and compare with"
 	make_node
 	make_typescript
+	make_e2b
 	make_deno
 fi
 if [ "$purpose" = bench ]; then

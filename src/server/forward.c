@@ -23,6 +23,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -60,6 +61,7 @@ struct cell__forward {
 	bool has_head, ended, failed, keep;
 	bool answered;  /* the request has its answer */
 	bool suspended; /* the client waits for more of the body */
+	bool told;      /* the owner knows that the client sends nothing more */
 	unsigned status;
 	enum framing framing;
 	enum chunk_step step;
@@ -77,6 +79,7 @@ struct cell__gather {
 };
 
 static void handle_link(uv_poll_t *poll, int status, int events);
+static void fail_link(struct cell__peer_link *link);
 
 /* ---- links ---- */
 
@@ -212,7 +215,7 @@ static void leave_link(struct cell__forward *forward, bool is_clean)
 		return;
 	forward->server->n_forwards--;
 	link->user = NULL;
-	if (is_clean && forward->keep && forward->sent && !unsent(link) && !link->in.size)
+	if (is_clean && forward->keep && !forward->told && forward->sent && !unsent(link) && !link->in.size)
 		link_put(link);
 	else
 		link_close(link);
@@ -324,8 +327,6 @@ void cell__forward_begin(struct cell__request *request, int worker, const char *
 	}
 }
 
-static void fail_link(struct cell__peer_link *link);
-
 size_t cell__forward_take(struct cell__request *request, const char *bytes, size_t size)
 {
 	struct cell__forward *forward = request->forward;
@@ -349,6 +350,25 @@ size_t cell__forward_take(struct cell__request *request, const char *bytes, size
 	else
 		watch(link);
 	return 0;
+}
+
+/*
+ * libmicrohttpd does not look at a suspended connection.  A client that closed its side may only have finished sending: its owner is told in the
+ * same way, and does with it as with a client of its own (cell__events_sweep()).
+ */
+void cell__forward_sweep(struct cell__request *request, int client_fd)
+{
+	struct cell__forward *forward = request->forward;
+	struct pollfd fd = { .fd = client_fd, .events = POLLRDHUP };
+
+	if (!forward->suspended || !forward->link || poll(&fd, 1, 0) <= 0)
+		return;
+	if (fd.revents & (POLLHUP | POLLERR)) {
+		fail_link(forward->link);
+	} else if (forward->sent && !unsent(forward->link) && !forward->told) {
+		forward->told = true; /* and so the link is of no use to another request */
+		shutdown(forward->link->fd, SHUT_WR);
+	}
 }
 
 bool cell__forward_is_busy(const struct cell__request *request)

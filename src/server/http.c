@@ -989,6 +989,8 @@ void cell__http_sweep(struct cell_server *server, int64_t now_us)
 		/* Between requests a client with a token may be idle; before the first one it may not. */
 		int64_t allowed_us = (at->rested && !at->guest.listed ? server->limits.silent_ms : server->limits.head_ms) * 1000;
 
+		if (at->request && at->request->forward)
+			cell__forward_sweep(at->request, descriptor_of(at->connection));
 		if (at->inner || (at->request && !at->in_body))
 			continue; /* another worker watches its own client */
 		if (has_left(at)) {

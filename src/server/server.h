@@ -332,6 +332,8 @@ void cell__forward_begin(struct cell__request *request, int worker, const char *
 /* Takes bytes of the body and returns how many are left; size 0: its end. */
 size_t cell__forward_take(struct cell__request *request, const char *bytes, size_t size);
 bool cell__forward_is_busy(const struct cell__request *request);
+/* Once a second: whether its client has left while it waits for more of a stream. */
+void cell__forward_sweep(struct cell__request *request, int client_fd);
 /* The body of an answer that came before the end of the request; free() it.  NULL: there is none. */
 char *cell__forward_text(struct cell__request *request);
 /* Asks all workers, and answers. */
