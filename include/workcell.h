@@ -1943,6 +1943,11 @@ struct cell_server_options {
 	const char *otlp;
 	const char *otlp_headers; /* "name=value,...", sent to it; NULL: none */
 	int otlp_code; /* 1: spans of cells have the code, not only its hash */
+	/*
+	 * A file with the authorization server whose access tokens are accepted, beside token and token_file or instead of them
+	 * (docs/oauth.md); reloaded when it changes; NULL: none.
+	 */
+	const char *oauth_file;
 };
 #define CELL_SERVER_OPTIONS_INIT { .size = sizeof(struct cell_server_options), .log_level = CELL_LOG_INFO }
 static inline void cell_server_options_init(struct cell_server_options *opts)

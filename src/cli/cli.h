@@ -496,7 +496,7 @@ struct cell_cli_session_flags {
 	struct cell_cli_container_flags container;
 	const char *zygote_per; /* of servers */
 	int64_t zygote_forks, points_bytes;
-	const char *secrets[4]; /* of servers: files with tokens, keys and settings; NULL or "": none */
+	const char *secrets[5]; /* of servers: files with tokens, keys and settings; NULL or "": none */
 };
 
 extern const struct cell_session_options cell__cli_session_defaults;

@@ -258,10 +258,10 @@ static int fill_token(const struct cell_cli_listen_flags *flags, struct cell_ser
 	const char *token = getenv(TOKEN_VARIABLE);
 
 	options->token = flags->token_file || !token || !*token ? NULL : token;
-	if (!flags->auth_disabled && !flags->token_file && !options->token)
+	if (!flags->auth_disabled && !flags->token_file && !options->token && !flags->oauth)
 		return cell_fail(err, CELL_E_INVALID, 0,
-				 "--listen needs a token: give --auth-token-file FILE or set " TOKEN_VARIABLE
-				 ", or --auth-disabled on a loopback address");
+				 "--listen needs a token: give --auth-token-file FILE, set " TOKEN_VARIABLE
+				 ", give --oauth FILE, or --auth-disabled on a loopback address");
 	return 0;
 }
 
@@ -269,6 +269,7 @@ static int fill_token(const struct cell_cli_listen_flags *flags, struct cell_ser
 static int check_stdio(const struct cell_cli_listen_flags *flags, struct cell_error *err)
 {
 	const char *name = flags->token_file      ? "auth-token-file"
+			   : flags->oauth         ? "oauth"
 			   : flags->auth_disabled ? "auth-disabled"
 			   : flags->tls_cert      ? "tls-cert"
 			   : flags->tls_key       ? "tls-key"
@@ -363,7 +364,7 @@ int cell__cmd_mcp(int argc, char **argv)
 		flags_finish(&flags);
 		return status;
 	}
-	const char *secrets[] = { flags.http.token_file, flags.http.tls_cert, flags.http.tls_key };
+	const char *secrets[] = { flags.http.token_file, flags.http.tls_cert, flags.http.tls_key, NULL, flags.http.oauth };
 
 	memcpy(flags.session.secrets, secrets, sizeof(secrets));
 	cell__cli_listen_limits(&flags.http, &limits);

@@ -496,10 +496,10 @@ static int fill_auth(const struct serve_flags *flags, struct cell_server_options
 	if (!token && *live.own_token && !options->auth_disabled)
 		token = live.own_token;
 	options->token = flags->http.token_file ? NULL : token;
-	if (!options->auth_disabled && !options->token && !options->token_file)
+	if (!options->auth_disabled && !options->token && !options->token_file && !options->oauth_file)
 		return cell_fail(err, CELL_E_INVALID, 0,
-				 "Server authentication requires --auth-token-file FILE, " TOKEN_VARIABLE " or " OLD_TOKEN_VARIABLE
-				 "; or --auth-disabled on a loopback address");
+				 "Server authentication requires --auth-token-file FILE, " TOKEN_VARIABLE ", " OLD_TOKEN_VARIABLE
+				 " or --oauth FILE; or --auth-disabled on a loopback address");
 	return 0;
 }
 
@@ -617,7 +617,7 @@ static int serve(struct serve_flags *flags, struct cell_server_options *options,
 	struct cell_cli_space_flags *space = &flags->session.space;
 	int status = -1;
 
-	const char *secrets[] = { flags->http.token_file, flags->http.tls_cert, flags->http.tls_key, flags->config };
+	const char *secrets[] = { flags->http.token_file, flags->http.tls_cert, flags->http.tls_key, flags->config, flags->http.oauth };
 
 	memcpy(flags->session.secrets, secrets, sizeof(secrets));
 	if (guard_storage(flags, &live.tools, err) < 0 || take_secrets(flags, options, err) < 0)

@@ -240,6 +240,7 @@ static int open_parts(const struct cell_cli_session_flags *flags, bool with_spac
 				      flags->secrets[1] ? flags->secrets[1] : "",
 				      flags->secrets[2] ? flags->secrets[2] : "",
 				      flags->secrets[3] ? flags->secrets[3] : "",
+				      flags->secrets[4] ? flags->secrets[4] : "",
 				      NULL };
 
 	if (cell__cli_load_env_file(flags->space.env_file, err) < 0 || cell__cli_trusted(files, &all->trusted, err) < 0 ||

@@ -13,6 +13,7 @@
 
 #include "base/file.h"
 #include "base/hole.h"
+#include "server/oauth.h"
 #include "wire/access.h"
 #include "wire/yaml.h"
 
@@ -108,7 +109,7 @@ static void read_hash(struct cell__loader *loader, const struct cell__yaml *at, 
 	}
 }
 
-static unsigned read_scopes(struct cell__loader *loader, const struct cell__yaml *list)
+unsigned cell__scopes_read(struct cell__loader *loader, const struct cell__yaml *list)
 {
 	static const struct {
 		const char *word;
@@ -160,7 +161,7 @@ static void read_quota(struct cell__loader *loader, const struct cell__yaml *map
 		*ret = number;
 }
 
-static void read_quotas(struct cell__loader *loader, const struct cell__yaml *map, struct cell__quotas *quotas)
+void cell__quotas_read(struct cell__loader *loader, const struct cell__yaml *map, struct cell__quotas *quotas)
 {
 	static const char *const known[] = { "sessions", "runs", "cpu_seconds", "disk", NULL };
 
@@ -185,12 +186,14 @@ static void read_token(struct cell__loader *loader, const struct cell__yaml *map
 	cell__load_text(loader, cell__yaml_get(map, "token"), "token", &text);
 	cell__load_text(loader, cell__yaml_get(map, "sha256"), "sha256", &hash);
 	cell__load_text(loader, cell__yaml_get(map, "workspace"), "workspace", &workspace);
-	token.scopes = read_scopes(loader, cell__yaml_get(map, "scopes"));
-	read_quotas(loader, cell__yaml_get(map, "quota"), &token.quotas);
+	token.scopes = cell__scopes_read(loader, cell__yaml_get(map, "scopes"));
+	cell__quotas_read(loader, cell__yaml_get(map, "quota"), &token.quotas);
 	if (!name || !*name || strlen(name) > CELL_SERVER_MAX_NAME) {
 		cell__load_problem(loader, map, "a token needs a name of 1 to %u bytes", CELL_SERVER_MAX_NAME);
 		return;
 	}
+	if (!strncmp(name, CELL_OAUTH_PREFIX, strlen(CELL_OAUTH_PREFIX)))
+		cell__load_problem(loader, map, "the names that begin with " CELL_OAUTH_PREFIX " are those of subjects of OAuth");
 	strcpy(token.name, name);
 	for (size_t i = 0; i < tokens->count; i++) {
 		if (!strcmp(tokens->list[i].name, name))
@@ -358,6 +361,18 @@ bool cell__auth_again(const struct cell_server *server, const char *header, stru
 	if (token)
 		*ret_token = *token;
 	return token;
+}
+
+bool cell__auth_is_locked(struct cell_server *server, const struct sockaddr *from)
+{
+	const struct cell__address_count *count;
+	bool locked;
+
+	cell__pool_lock(server);
+	count = count_of(server, from);
+	locked = count->failures - (double)(cell__now_us() - count->at_us) / 1e6 / REFILL_S >= FAILURES;
+	cell__pool_unlock(server);
+	return locked;
 }
 
 unsigned cell__auth_count(struct cell_server *server, const struct sockaddr *from, bool is_good, bool is_short, const char **ret_words,

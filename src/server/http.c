@@ -20,6 +20,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "server/oauth.h"
 #include "server/pool.h"
 #include "wire/access.h"
 
@@ -174,15 +175,23 @@ static char *error_text(int code, const char *words)
 	return text;
 }
 
-static struct MHD_Response *error_response(unsigned status, int code, const char *words)
+static struct MHD_Response *error_response(int code, const char *words)
 {
 	char *text = error_text(code, words);
-	struct MHD_Response *response;
+	return text ? cell__http_response(text, strlen(text), "application/json") : NULL;
+}
 
-	response = text ? cell__http_response(text, strlen(text), "application/json") : NULL;
-	if (response && status == MHD_HTTP_UNAUTHORIZED)
-		MHD_add_response_header(response, "WWW-Authenticate", "Bearer realm=\"workcell\"");
-	return response;
+/* What a client needs to get a token, or a better one. */
+static void add_challenge(const struct cell__request *request, struct MHD_Response *response, unsigned status, const char *words)
+{
+	CELL_AUTO_FREE char *text = NULL;
+
+	if (!response || (status != MHD_HTTP_UNAUTHORIZED && (status != MHD_HTTP_FORBIDDEN || !request->refused)))
+		return;
+	if (request->server->oauth)
+		text = cell__oauth_challenge_for(request->server, request->needs, request->refused, words);
+	if (text || status == MHD_HTTP_UNAUTHORIZED)
+		MHD_add_response_header(response, "WWW-Authenticate", text ? text : "Bearer realm=\"workcell\"");
 }
 
 void cell__answer_fail(struct cell__request *request, unsigned status, int code, const char *fmt, ...)
@@ -201,7 +210,9 @@ void cell__answer_fail(struct cell__request *request, unsigned status, int code,
 	}
 	note_refusal(request, code, words ? words : "out of memory");
 	response = request->is_e2b ? foreign_error(request, &status, code, words ? words : "out of memory")
-				   : error_response(status, code, words ? words : "out of memory");
+				   : error_response(code, words ? words : "out of memory");
+	if (!request->is_e2b)
+		add_challenge(request, response, status, words ? words : "out of memory");
 	cell__answer_response(request, status, response);
 }
 
@@ -215,7 +226,7 @@ static void answer_later(struct cell__request *request, unsigned status, int ret
 		cell__answer_text(request, status, error_text(CELL_E_BUSY, words));
 		return;
 	}
-	response = request->is_e2b ? foreign_error(request, &status, CELL_E_BUSY, words) : error_response(status, CELL_E_BUSY, words);
+	response = request->is_e2b ? foreign_error(request, &status, CELL_E_BUSY, words) : error_response(CELL_E_BUSY, words);
 	note_refusal(request, CELL_E_BUSY, words);
 	snprintf(seconds, sizeof(seconds), "%d", retry_s);
 	if (response)
@@ -320,6 +331,7 @@ void cell__request_free(struct cell__request *request)
 	struct cell_server *server = request->server;
 
 	cell__forward_forget(request);
+	cell__oauth_leave(request);
 	server->counts.in_flight -= !request->part;
 	cell__served_release(request);
 	if (request->beside)
@@ -514,6 +526,33 @@ static bool from_basic(const char *header, struct cell__buf *out)
 	return colon && cell__buf_add_str(out, "Bearer ") == 0 && cell__buf_add_str(out, colon + 1) == 0;
 }
 
+/* A token that is not in the file may be one of OAuth's.  False: it is answered, or waits; *ret_status 0: the token is good. */
+static bool check_oauth(struct cell__request *request, const char *token, struct cell_error *err, unsigned *ret_status,
+			const char **ret_words, int *ret_retry_s)
+{
+	struct cell_server *server = request->server;
+	const struct sockaddr *from = address_of(request->connection);
+	enum cell__oauth_verdict verdict = cell__oauth_check(request, token, err);
+
+	if (verdict == CELL_OAUTH_WAITING) {
+		request->state = CELL_REQUEST_ASKING;
+		return false;
+	}
+	if (verdict == CELL_OAUTH_BROKEN) {
+		cell__answer_shortage(request, err->msg);
+		return false;
+	}
+	if (verdict == CELL_OAUTH_REFUSED)
+		cell__server_log(server, CELL_LOG_INFO, "request %s: %s", request->id, err->msg);
+	*ret_status = !request->inner ? cell__auth_count(server, from, verdict == CELL_OAUTH_GOOD, false, ret_words, ret_retry_s)
+		      : verdict == CELL_OAUTH_GOOD ? 0
+						   : MHD_HTTP_UNAUTHORIZED;
+	if (*ret_status == MHD_HTTP_UNAUTHORIZED)
+		*ret_words = err->msg;
+	return true;
+}
+
+/* False: it is answered, or its state is CELL_REQUEST_ASKING. */
 static bool check_client(struct cell__request *request, unsigned scope)
 {
 	struct cell_server *server = request->server;
@@ -524,10 +563,19 @@ static bool check_client(struct cell__request *request, unsigned scope)
 	CELL_AUTO_BUF struct cell__buf basic = CELL_BUF_INIT;
 	const char *given = cell__request_header(request, "Authorization");
 	unsigned status = 0;
+	struct cell_error err;
+	struct cell__token known;
+	const char *bearer;
 
+	request->needs = scope == ~0u ? CELL_SCOPE_RUN | CELL_SCOPE_READ : scope;
 	if (request->route && request->route->basic && given && from_basic(given, &basic))
 		given = basic.data;
-	if (!given && !request->is_e2b && cell__console_auth(request, &status, &words)) {
+	bearer = cell__access_bearer(given);
+	request->refused = bearer ? "invalid_token" : NULL;
+	if (server->oauth && !request->is_e2b && bearer && !cell__auth_again(server, given, &known)) {
+		if (!check_oauth(request, bearer, &err, &status, &words, &retry_s))
+			return false;
+	} else if (!given && !request->is_e2b && cell__console_auth(request, &status, &words)) {
 		/* decided */
 	} else if (request->inner && !request->is_e2b && !cell__auth_again(server, given, &request->who)) {
 		status = MHD_HTTP_UNAUTHORIZED; /* the tokens were changed in the meantime */
@@ -547,7 +595,8 @@ static bool check_client(struct cell__request *request, unsigned scope)
 				  : status == MHD_HTTP_FORBIDDEN ? CELL_E_FORBIDDEN
 								 : CELL_E_AUTH,
 				  "%s", words);
-	else if (!(request->who.scopes & scope) && !(is_hole("call-approve") && scope == CELL_SCOPE_APPROVE))
+	else if (!(request->who.scopes & scope) && !(is_hole("call-approve") && scope == CELL_SCOPE_APPROVE)) {
+		request->refused = "insufficient_scope";
 		cell__answer_fail(request, MHD_HTTP_FORBIDDEN, CELL_E_FORBIDDEN, "the token \"%s\" lacks the scope \"%s\"",
 				  request->who.name,
 				  scope == CELL_SCOPE_METRICS   ? "metrics"
@@ -555,7 +604,7 @@ static bool check_client(struct cell__request *request, unsigned scope)
 				  : scope == CELL_SCOPE_ADMIN   ? "admin"
 				  : scope == CELL_SCOPE_RUN     ? "run"
 								: "read");
-	else
+	} else
 		return true;
 	return false;
 }
@@ -574,39 +623,14 @@ static bool decode_params(struct cell__request *request)
 	return true;
 }
 
-/* Everything that can be decided before the body. False: it is answered. */
-static bool check_head(struct cell__request *request, const char *method, const char *path, const char *version)
+/* The client is known: everything else that can be decided before the body. False: it is answered. */
+static bool check_rest(struct cell__request *request)
 {
 	const char *length = cell__request_header(request, "Content-Length");
-	struct cell__connection *connection = connection_of(request->connection);
-	const char *wrong = cell__head_wrong(request->connection, method, path, connection->url_size, version, &request->is_last);
 	int owner;
 
-	if (wrong) {
-		request->is_last = true;
-		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID, "%s", wrong);
-		return false;
-	}
-	if (request->server->pool && !request->inner &&
-	    (cell__request_header(request, CELL_FORWARD_CLIENT) || cell__request_header(request, CELL_FORWARD_PART))) {
-		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID,
-				  "headers that begin with " CELL_FORWARD_PREFIX " are the server's own");
-		return false;
-	}
-	request->part = request->inner && cell__request_header(request, CELL_FORWARD_PART);
-	request->counted = request->part;
-	request->server->counts.in_flight -= request->part;
-	request->is_e2b = request->server->opts.e2b && cell__e2b_is_asked(request, path);
-	cell__route_find(request->is_e2b ? cell__e2b_routes : request->server->routes, request->method, path, &request->match);
-	request->route = request->match.route;
-	if (!check_origin(request) || answer_preflight(request))
-		return false;
-	/* An unauthenticated client must not learn which paths exist. */
-	if ((!request->route || request->route->scope != CELL_SCOPE_OPEN) &&
-	    !check_client(request, request->route ? request->route->scope : ~0u))
-		return false;
 	if (!request->route && request->match.allow[0]) {
-		struct MHD_Response *response = error_response(MHD_HTTP_METHOD_NOT_ALLOWED, CELL_E_INVALID, "Method Not Allowed");
+		struct MHD_Response *response = error_response(CELL_E_INVALID, "Method Not Allowed");
 
 		if (response)
 			MHD_add_response_header(response, "Allow", request->match.allow);
@@ -635,8 +659,44 @@ static bool check_head(struct cell__request *request, const char *method, const 
 		return false;
 	owner = cell__request_owner(request);
 	if (owner >= 0)
-		cell__forward_begin(request, owner, connection->url);
+		cell__forward_begin(request, owner, connection_of(request->connection)->url);
 	return request->state != CELL_REQUEST_ANSWERED;
+}
+
+/* An unauthenticated client must not learn which paths exist. */
+static bool check_access(struct cell__request *request)
+{
+	return ((request->route && request->route->scope == CELL_SCOPE_OPEN) ||
+		check_client(request, request->route ? request->route->scope : ~0u)) &&
+	       check_rest(request);
+}
+
+/* Everything that can be decided before the body. False: it is answered, or its state is CELL_REQUEST_ASKING. */
+static bool check_head(struct cell__request *request, const char *method, const char *path, const char *version)
+{
+	struct cell__connection *connection = connection_of(request->connection);
+	const char *wrong = cell__head_wrong(request->connection, method, path, connection->url_size, version, &request->is_last);
+
+	if (wrong) {
+		request->is_last = true;
+		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID, "%s", wrong);
+		return false;
+	}
+	if (request->server->pool && !request->inner &&
+	    (cell__request_header(request, CELL_FORWARD_CLIENT) || cell__request_header(request, CELL_FORWARD_PART))) {
+		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID,
+				  "headers that begin with " CELL_FORWARD_PREFIX " are the server's own");
+		return false;
+	}
+	request->part = request->inner && cell__request_header(request, CELL_FORWARD_PART);
+	request->counted = request->part;
+	request->server->counts.in_flight -= request->part;
+	request->is_e2b = request->server->opts.e2b && cell__e2b_is_asked(request, path);
+	cell__route_find(request->is_e2b ? cell__e2b_routes : request->server->routes, request->method, path, &request->match);
+	request->route = request->match.route;
+	if (cell__oauth_is_metadata(request->server, request->method, path))
+		request->route = &cell__oauth_route;
+	return check_origin(request) && !answer_preflight(request) && check_access(request);
 }
 
 /* ---- queries and bodies ---- */
@@ -823,6 +883,16 @@ static enum MHD_Result take_streamed(struct cell__request *request, const char *
 	return MHD_YES;
 }
 
+static enum MHD_Result after_head(struct cell__request *request, bool passed)
+{
+	if (request->state == CELL_REQUEST_ASKING) {
+		connection_of(request->connection)->in_body = false;
+		cell__request_suspend(request);
+		return MHD_YES;
+	}
+	return passed ? MHD_YES : send_answer(request);
+}
+
 static enum MHD_Result handle_request(void *arg, struct MHD_Connection *mhd, const char *path, const char *method, const char *version,
 				      const char *data, size_t *data_size, void **state)
 {
@@ -838,7 +908,14 @@ static enum MHD_Result handle_request(void *arg, struct MHD_Connection *mhd, con
 		connection->in_body = true;
 		connection->since_us = request->begun_us;
 		request->inner = connection->inner;
-		return check_head(request, method, path, version) ? MHD_YES : send_answer(request);
+		return after_head(request, check_head(request, method, path, version));
+	}
+	/* libmicrohttpd calls again as it did for the head, before anything of the body. */
+	if (request->state == CELL_REQUEST_ASKING) {
+		request->state = CELL_REQUEST_READING;
+		connection->in_body = true;
+		connection->since_us = cell__now_us();
+		return after_head(request, check_access(request));
 	}
 	if (request->thrown_away)
 		return throw_away(request, data_size);

@@ -22,7 +22,7 @@
  * resuming: MAX_STREAMS a client, kept_bytes in all.
  */
 #include "base/hole.h"
-#include "server/server.h"
+#include "server/oauth.h"
 
 #include <errno.h>
 #include <stdatomic.h>
@@ -914,7 +914,8 @@ int cell_mcp_server_listen(struct cell_mcp_server *mcp, const struct cell_server
 		free(http);
 		return -1;
 	}
-	if (cell__tokens_refuse_quotas(&server->tokens, err) < 0) {
+	if (cell__tokens_refuse_quotas(&server->tokens, err) < 0 ||
+	    (server->oauth && cell__oauth_refuse_quotas(cell__oauth_config_of(server), err) < 0)) {
 		cell_server_destroy(server);
 		free(http);
 		return -1;

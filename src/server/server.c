@@ -111,6 +111,7 @@ int cell_mcp_server_listen(struct cell_mcp_server *mcp, const struct cell_server
 #include "base/sized.h"
 #include "gate/redact.h"
 #include "sandbox/policy.h"
+#include "server/oauth.h"
 #include "server/otlp.h"
 #include "server/pool.h"
 
@@ -235,9 +236,10 @@ struct reloading {
 	uv_work_t work;
 	struct cell_server *server;
 	struct cell__tokens tokens;
+	struct cell__oauth_config *oauth; /* NULL: the same */
 	struct cell__tls *tls; /* NULL: the old one stays */
 	struct cell_server_limits limits;
-	struct timespec changed;
+	struct timespec changed, oauth_changed;
 	struct cell_error err;
 	int status;
 	bool all; /* limits too */
@@ -320,25 +322,37 @@ static int ask_for_limits(const struct cell_server_options *opts, struct cell_se
 	return 0;
 }
 
+static bool is_same(const struct timespec *a, const struct timespec *b)
+{
+	return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
+}
+
 static void do_reload(uv_work_t *work)
 {
 	struct reloading *reloading = work->data;
 	const struct cell_server_options *opts = &reloading->server->opts;
-	struct timespec old = reloading->changed;
+	struct timespec old = reloading->changed, old_oauth = reloading->oauth_changed;
 
 	reloading->changed = time_of_change(opts->token_file);
-	reloading->same = !reloading->all && old.tv_sec == reloading->changed.tv_sec && old.tv_nsec == reloading->changed.tv_nsec;
+	reloading->oauth_changed = time_of_change(opts->oauth_file);
+	reloading->same = !reloading->all && is_same(&old, &reloading->changed) && is_same(&old_oauth, &reloading->oauth_changed);
 	if (reloading->same)
 		return;
 	reloading->status = cell__tokens_load(opts->token, opts->token_file, &reloading->tokens, &reloading->err);
+	if (!reloading->status && opts->oauth_file && !is_same(&old_oauth, &reloading->oauth_changed))
+		reloading->status = cell__oauth_config_load(opts->oauth_file, &reloading->oauth, &reloading->err);
+	if (!reloading->status && reloading->server->mcp && reloading->oauth)
+		reloading->status = cell__oauth_refuse_quotas(reloading->oauth, &reloading->err);
 	if (!reloading->status && reloading->server->mcp)
 		reloading->status = cell__tokens_refuse_quotas(&reloading->tokens, &reloading->err);
 	if (!reloading->status && reloading->all && opts->reload)
 		reloading->status = ask_for_limits(opts, &reloading->limits, &reloading->err);
 	if (!reloading->status && reloading->all)
 		reloading->status = read_certificate(opts, &reloading->tls, &reloading->err);
-	if (reloading->status < 0)
+	if (reloading->status < 0) {
 		cell__tokens_finish(&reloading->tokens);
+		cell__oauth_config_destroy(cell__take_ptr(reloading->oauth));
+	}
 }
 
 static void handle_reloaded(uv_work_t *work, int status)
@@ -351,6 +365,7 @@ static void handle_reloaded(uv_work_t *work, int status)
 	server->reloading = server->reload_again = false;
 	if (!reloading->same && reloading->status < 0) {
 		server->tokens_changed = reloading->changed; /* it is said once */
+		server->oauth_changed = reloading->oauth_changed;
 		cell__server_log(server, CELL_LOG_ERROR, "not reloaded, the old settings stay in use: %s", reloading->err.msg);
 	} else if (!reloading->same) {
 		/* Bound with the address. */
@@ -361,6 +376,9 @@ static void handle_reloaded(uv_work_t *work, int status)
 		server->tokens_changed = reloading->changed;
 		cell__tokens_finish(&server->tokens);
 		server->tokens = reloading->tokens;
+		server->oauth_changed = reloading->oauth_changed;
+		if (reloading->oauth)
+			cell__oauth_replace(server, cell__take_ptr(reloading->oauth));
 		if (reloading->tls)
 			cell__tls_replace(server, reloading->tls);
 		cell__server_log(server, CELL_LOG_INFO, "reloaded: %zu token%s", server->tokens.count,
@@ -384,9 +402,12 @@ static void begin_reload(struct cell_server *server, bool all)
 	reloading = cell__alloc(1, sizeof(*reloading));
 	if (!reloading)
 		return; /* the next tick checks again */
-	*reloading = (struct reloading){
-		.work.data = reloading, .server = server, .all = all, .limits = server->limits, .changed = server->tokens_changed
-	};
+	*reloading = (struct reloading){ .work.data = reloading,
+					 .server = server,
+					 .all = all,
+					 .limits = server->limits,
+					 .changed = server->tokens_changed,
+					 .oauth_changed = server->oauth_changed };
 	server->reloading = true;
 	uv_queue_work(cell__loop_uv(server->engine->loop), &reloading->work, do_reload, handle_reloaded);
 }
@@ -408,11 +429,23 @@ static void close_handle(struct cell_server *server, uv_handle_t *handle)
 	uv_close(handle, handle_handle_closed);
 }
 
+static void handle_oauth_closed(void *arg)
+{
+	struct cell_server *server = arg;
+
+	if (!--server->handles)
+		cell__waiter_signal(&server->over);
+}
+
 static void handle_spaces_closed(void *arg)
 {
 	struct cell_server *server = arg;
 
 	cell__http_shut(server);
+	if (server->oauth) {
+		server->handles++;
+		cell__oauth_close(server, handle_oauth_closed, server);
+	}
 	close_handle(server, (uv_handle_t *)&server->poll);
 	close_handle(server, (uv_handle_t *)&server->check);
 	close_handle(server, (uv_handle_t *)&server->again);
@@ -438,6 +471,7 @@ static void stop(struct cell_server *server)
 	cell__files_cancel(server);
 	cell__batches_stop(server);
 	cell__tasks_stop(server);
+	cell__oauth_stop(server);
 	for (struct cell__served *served = server->sessions; served; served = next) {
 		next = served->next;
 		cell__served_end(served);
@@ -542,7 +576,8 @@ static void handle_tick(uv_timer_t *timer)
 		cell__ready_sweep(server, now_us);
 	cell__trace_sweep(server, now_us);
 	cell__tls_sweep(server, now_us);
-	if (server->opts.token_file)
+	cell__oauth_sweep(server, now_us);
+	if (server->opts.token_file || server->opts.oauth_file)
 		begin_reload(server, false);
 	cell__server_advance(server);
 }
@@ -560,7 +595,9 @@ static void do_start(struct cell__task *task)
 	struct cell_server *server = starting->server;
 	uv_loop_t *loop = cell__loop_uv(server->engine->loop);
 
-	starting->status = cell__http_open(server, &starting->err);
+	starting->status = server->oauth ? cell__oauth_start(server, &starting->err) : 0;
+	if (!starting->status)
+		starting->status = cell__http_open(server, &starting->err);
 	if (starting->status < 0) {
 		cell__waiter_signal(&server->over);
 		return;
@@ -633,7 +670,8 @@ void cell_server_reload(struct cell_server *server)
 /* ---- creation ---- */
 
 static int read_options(const struct cell_server_options *opts, struct cell_server_options *ret_opts, struct cell_server_limits *ret_limits,
-			struct cell__address *ret_address, struct cell__tokens *ret_tokens, struct cell_error *err)
+			struct cell__address *ret_address, struct cell__tokens *ret_tokens, struct cell__oauth_config **ret_oauth,
+			struct cell_error *err)
 {
 	struct cell_server_options all = CELL_SERVER_OPTIONS_INIT;
 	struct cell_server_limits limits = CELL_SERVER_LIMITS_INIT;
@@ -647,15 +685,20 @@ static int read_options(const struct cell_server_options *opts, struct cell_serv
 		return -1;
 	if (!all.tls_cert != !all.tls_key)
 		return cell_fail(err, CELL_E_INVALID, 0, "TLS needs both a certificate and its key");
-	if (all.auth_disabled && (all.token || all.token_file))
-		return cell_fail(err, CELL_E_INVALID, 0, "a token and disabled authentication cannot be used together");
+	if (all.auth_disabled && (all.token || all.token_file || all.oauth_file))
+		return cell_fail(err, CELL_E_INVALID, 0, "a token or OAuth and disabled authentication cannot be used together");
 	if (all.auth_disabled && !ret_address->loopback)
 		return cell_fail(err, CELL_E_INVALID, 0, "%s can be reached from other machines: a token is required", ret_address->host);
-	if (!all.auth_disabled && !all.token && !all.token_file)
+	if (!all.auth_disabled && !all.token && !all.token_file && !all.oauth_file)
 		return cell_fail(err, CELL_E_INVALID, 0, "a token is required: everybody who can connect can run code");
 	*ret_opts = all;
 	*ret_limits = limits;
-	return all.auth_disabled ? 0 : cell__tokens_load(all.token, all.token_file, ret_tokens, err);
+	if (all.oauth_file && cell__oauth_config_load(all.oauth_file, ret_oauth, err) < 0)
+		return -1;
+	if (all.auth_disabled || cell__tokens_load(all.token, all.token_file, ret_tokens, err) == 0)
+		return 0;
+	cell__oauth_config_destroy(cell__take_ptr(*ret_oauth));
+	return -1;
 }
 
 /* Checks the options as clients will use them: errors are reported before the first client is served. */
@@ -684,11 +727,13 @@ int cell_server_check(const struct cell_server_options *opts, struct cell_error 
 	struct cell_server_limits limits;
 	struct cell__address address;
 	struct cell__tokens tokens = { 0 };
+	struct cell__oauth_config *oauth = NULL;
 	struct cell__tls *tls = NULL;
 
-	if (read_options(opts, &all, &limits, &address, &tokens, err) < 0)
+	if (read_options(opts, &all, &limits, &address, &tokens, &oauth, err) < 0)
 		return -1;
 	cell__tokens_finish(&tokens);
+	cell__oauth_config_destroy(oauth);
 	if (all.tls_cert && cell__tls_load(all.tls_cert, all.tls_key, &tls, err) < 0)
 		return -1;
 	cell__tls_destroy(tls);
@@ -701,6 +746,7 @@ int cell_server_create(struct cell_engine *engine, const struct cell_server_opti
 	if (cell__require(err, engine, opts, ret_server) < 0)
 		return -1;
 	struct cell_server *server = cell__alloc(1, sizeof(*server));
+	struct cell__oauth_config *oauth = NULL;
 
 	if (!server)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the server");
@@ -711,7 +757,8 @@ int cell_server_create(struct cell_engine *engine, const struct cell_server_opti
 	server->addresses = server->own_addresses;
 	cell__random_hex(server->request_prefix, 8);
 	cell__random_hex(server->own_secret, CELL_SERVER_SECRET);
-	if (read_options(opts, &server->opts, &server->limits, &server->address, &server->tokens, err) < 0)
+	if (read_options(opts, &server->opts, &server->limits, &server->address, &server->tokens, &oauth, err) < 0 ||
+	    (oauth && cell__oauth_create(server, oauth, err) < 0))
 		goto failed;
 	if (server->opts.otlp && cell__otlp_create(server->opts.otlp, server->opts.otlp_headers, &server->otlp, err) < 0)
 		goto failed;
@@ -740,6 +787,7 @@ int cell_server_create(struct cell_engine *engine, const struct cell_server_opti
 	if (check_session(server, err) < 0 || cell__policy_load_host_limits(server->session.sandbox_policy, &server->host_limits, err) < 0)
 		goto failed;
 	server->tokens_changed = time_of_change(server->opts.token_file);
+	server->oauth_changed = time_of_change(server->opts.oauth_file);
 	if (server->opts.tls_cert && cell__tls_load(server->opts.tls_cert, server->opts.tls_key, &server->tls, err) < 0)
 		goto failed;
 	if (cell__ready_probe(server, err) < 0 || cell__fusion_create(server, err) < 0)
@@ -772,6 +820,7 @@ void cell_server_destroy(struct cell_server *server)
 	cell__close_fd(&server->tell_fd[0]);
 	cell__close_fd(&server->tell_fd[1]);
 	cell__tokens_finish(&server->tokens);
+	cell__oauth_destroy(server);
 	cell__tls_destroy(server->tls);
 	cell__buf_finish(&server->log);
 	cell__ready_finish(server);

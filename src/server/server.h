@@ -61,6 +61,8 @@ struct cell__job_form;
 struct cell__e2b_context;
 struct cell__request;
 struct cell__workspace;
+struct cell__oauth_resource;
+struct cell__oauth_wait;
 
 /* ---- routes (route.c, table.c) ---- */
 
@@ -177,6 +179,12 @@ bool cell__workspace_id_ok(const char *id);
  */
 bool cell__token_may_enter(const struct cell__tokens *tokens, const struct cell__token *who, const char *workspace);
 
+struct cell__loader;
+struct cell__yaml;
+/* The scopes of a list of words, and the quotas of a mapping (NULL: unchanged).  Pure. */
+unsigned cell__scopes_read(struct cell__loader *loader, const struct cell__yaml *list);
+void cell__quotas_read(struct cell__loader *loader, const struct cell__yaml *map, struct cell__quotas *quotas);
+
 struct cell__address_count {
 	unsigned char address[16];
 	int64_t at_us;
@@ -185,6 +193,8 @@ struct cell__address_count {
 
 /* The token of this name, or of anybody where none is asked for; false: there is none. */
 bool cell__token_by_name(const struct cell_server *server, const char *name, struct cell__token *ret_token);
+/* Whether an address has failed so often that it is refused without looking. */
+bool cell__auth_is_locked(struct cell_server *server, const struct sockaddr *from);
 /* Counts attempts of an address: 0 for a good one, or the status to refuse with. */
 unsigned cell__auth_count(struct cell_server *server, const struct sockaddr *from, bool is_good, bool is_short, const char **ret_words,
 			  int *ret_retry_s);
@@ -196,7 +206,8 @@ unsigned cell__auth_check(struct cell_server *server, const char *header, const 
 
 /* ---- requests (http.c) ---- */
 
-enum cell__request_state { CELL_REQUEST_READING, CELL_REQUEST_WORKING, CELL_REQUEST_ANSWERED };
+/* ASKING: its head waits for an answer about its token (oauth.h). */
+enum cell__request_state { CELL_REQUEST_READING, CELL_REQUEST_ASKING, CELL_REQUEST_WORKING, CELL_REQUEST_ANSWERED };
 
 /* Of the head of a request that goes on without its connection. */
 struct cell__detached {
@@ -224,6 +235,9 @@ struct cell__request {
 	bool thrown_away;        /* its body is too large, which has been answered */
 	bool inner;              /* another worker forwarded it */
 	bool part;               /* ... because it asks all workers */
+	struct cell__oauth_wait *wait; /* for an answer about its token; or NULL */
+	const char *refused;     /* with 401 or 403: the error of OAuth; NULL: no token came */
+	unsigned needs;          /* the scope of its route */
 	struct cell__forward *forward; /* it is for another worker; or NULL */
 	struct cell__gather *gather;   /* it asks all workers; or NULL */
 	size_t thrown_bytes;
@@ -924,6 +938,7 @@ struct cell_server {
 	char own_secret[CELL_SERVER_SECRET + 1]; /* without a pool (pool.h) */
 	uint64_t next_request;
 	struct cell__tokens tokens;
+	struct cell__oauth_resource *oauth; /* NULL: tokens of the file alone */
 	struct cell__address_count *addresses; /* CELL_SERVER_ADDRESSES, own_addresses or those of all workers */
 	struct cell__address_count own_addresses[CELL_SERVER_ADDRESSES];
 	/* pool.c, forward.c */
@@ -986,7 +1001,7 @@ struct cell_server {
 	bool running, draining, stopping, closing, advancing, reloading, reload_again;
 	int64_t drain_until_us, stopping_us, started_us;
 	int64_t started_s; /* of the calendar */
-	struct timespec tokens_changed;
+	struct timespec tokens_changed, oauth_changed;
 	struct cell__buf log;
 	struct cell__counts counts;
 	struct cell__server_use *use; /* own_use, or that of this worker in the workers' memory */
