@@ -7,6 +7,8 @@ of others the type alone, and of numpy's arrays what their C fields say.
 import sys
 from json import dumps
 
+from .ns_errors import EXPORTED
+
 MAX_VARIABLES = 1000
 MAX_PREVIEW = 120
 MAX_ITEMS = 8
@@ -45,7 +47,7 @@ def is_shown(name, value):
     owner = module_of(type(value))
     if is_one_of(type(value), _FUNCTIONS):
         owner = value.__module__ if type(value.__module__) is str else ""
-    return owner.partition(".")[0] != __package__
+    return owner.partition(".")[0] != __package__ and EXPORTED.get(name) is not value
 
 
 def describe(name, value):
