@@ -17,11 +17,13 @@
 #define LEAST_BYTES (256u << 10)
 #define CODE_BYTES (256u << 10)  /* of a cell; more is cut */
 #define EVENT_BYTES (4u << 20)   /* of one event; a larger one is replaced by a note of its size */
+#define STREAM_DIGITS 16
 #define VALUE_BYTES (256u << 10) /* of a value's repr, and of a traceback */
 
 struct cell__history {
 	struct cell__events events; /* first */
 	unsigned refs;
+	char stream[STREAM_DIGITS + 1]; /* differs after a restart of the server: numbers of events are those of one stream */
 };
 
 static void history_unref(struct cell__events *events)
@@ -44,6 +46,7 @@ struct cell__history *cell__history_create(struct cell_server *server)
 	history->events.max_bytes = SESSION_BYTES;
 	history->events.unref = history_unref;
 	history->refs = 1;
+	cell__random_hex(history->stream, STREAM_DIGITS);
 	return history;
 }
 
@@ -194,6 +197,7 @@ void cell__handle_v1_session_events(struct cell__request *request)
 	response = cell__last_event(request, &history->events, &after) ? cell__events_read(request, &history->events, after, true) : NULL;
 	if (!response)
 		return;
+	MHD_add_response_header(response, "X-Stream-ID", history->stream);
 	history->refs++;
 	if (json_is_false(json_object_get(request->query, "follow")))
 		cell__events_release_newest(&history->events);

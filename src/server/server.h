@@ -43,6 +43,7 @@
 #define CELL_SERVER_BUCKETS 4096u
 #define CELL_SERVER_CODE_LINE 120u        /* bytes of a cell's first line in lists and logs */
 #define CELL_SERVER_CLIENT 64u            /* a client's address as text */
+#define CELL_SERVER_LEVEL 24u             /* a level of confinement as a word */
 #define CELL_SERVER_SECRET 64u            /* hex digits */
 #define CELL_SERVER_MAX_TASKS 1024u       /* running and kept ... */
 #define CELL_SERVER_TOKEN_TASKS 64u       /* ... and of one token */
@@ -605,6 +606,7 @@ struct cell__served {
 	struct cell__history *history;    /* NULL: not kept, or out of memory */
 	struct cell__trace_ids last, link; /* its last cell; the last cell of its source, until its own first one */
 	char *receipt;                    /* of the last cell, if the history is kept; or NULL */
+	char level[CELL_SERVER_LEVEL];    /* the receipt's; "": not known */
 	struct cell__consumed consumed, measured; /* the last measurement, and the next one as it comes */
 	double cpu_since_s;               /* between the last two */
 	int64_t counted_pid;              /* of its account: this kernel's CPU time, up to ... */
@@ -874,7 +876,7 @@ void cell__e2b_sweep(struct cell_server *server, int64_t now_us);
 
 struct cell__ready {
 	char *folder; /* of sessions that nobody uses; NULL: as all others */
-	char level[24]; /* of confinement, as the first session had it; "": not known */
+	char level[CELL_SERVER_LEVEL]; /* of confinement, as the first session had it; "": not known */
 	bool opens, stores; /* a session could be opened; the storage answered, or there is none */
 	int64_t opened_us, stored_us; /* when that was seen */
 	int64_t lost_us; /* since when the storage has not answered */

@@ -622,10 +622,17 @@ static json_t *describe_running(const struct cell__served *served)
 /* It is the same after most cells. */
 void cell__served_set_receipt(struct cell__served *served, const char *receipt)
 {
+	const char *level;
+	json_t *parsed;
+
 	if (!receipt || (served->receipt && !strcmp(served->receipt, receipt)))
 		return;
 	free(served->receipt);
 	served->receipt = cell__strdup(receipt);
+	parsed = json_loads(receipt, 0, NULL);
+	level = json_string_value(json_object_get(parsed, "level"));
+	snprintf(served->level, sizeof(served->level), "%s", level ? level : "");
+	json_decref(parsed);
 }
 
 json_t *cell__served_describe(const struct cell__served *served)
@@ -642,7 +649,7 @@ json_t *cell__served_describe(const struct cell__served *served)
 
 	gmtime_r(&at, &tm);
 	strftime(created, sizeof(created), "%Y-%m-%dT%H:%M:%SZ", &tm);
-	return json_pack("{s:s,s:o,s:s,s:s,s:s,s:f,s:s,s:I,s:I,s:s,s:o,s:o,s:o,s:o,s:s?,s:I,s:I}", "session_id", served->id, "workspace_id",
+	return json_pack("{s:s,s:o,s:s,s:s,s:s,s:f,s:s,s:I,s:I,s:s,s:o,s:o,s:o,s:o,s:s?,s:I,s:I,s:s?}", "session_id", served->id, "workspace_id",
 			 *served->workspace->id ? json_string(served->workspace->id) : json_null(), "owner", served->owner, "client",
 			 served->client, "created_at", created, "idle_seconds",
 			 is_busy ? 0.0 : (double)(cell__now_us() - served->used_us) / 1e6, "state", is_busy ? "busy" : "idle", "runs",
@@ -650,7 +657,7 @@ json_t *cell__served_describe(const struct cell__served *served)
 			 "running", describe_running(served), "pid", pid > 0 ? json_integer(pid) : json_null(), "memory_bytes",
 			 consumed->known ? json_integer(consumed->memory_bytes) : json_null(), "cpu_seconds",
 			 consumed->known ? json_real(consumed->cpu_s) : json_null(), "parent", *parent ? parent : NULL, "points",
-			 (json_int_t)points, "point_bytes", (json_int_t)point_bytes);
+			 (json_int_t)points, "point_bytes", (json_int_t)point_bytes, "isolation", *served->level ? served->level : NULL);
 }
 
 /* ---- the end ---- */

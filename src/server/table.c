@@ -410,7 +410,7 @@ const struct cell__schema cell__schemas[] = {
 		 "\"pending\":{\"type\":\"integer\"},\"executor\":" TEXT ",\"running\":{\"type\":[\"object\",\"null\"]},"
 		 "\"pid\":{\"type\":[\"integer\",\"null\"]},\"memory_bytes\":{\"type\":[\"integer\",\"null\"]},"
 		 "\"cpu_seconds\":{\"type\":[\"number\",\"null\"]},\"parent\":" OR_NULL ",\"points\":{\"type\":\"integer\"},"
-		 "\"point_bytes\":{\"type\":\"integer\"}") },
+		 "\"point_bytes\":{\"type\":\"integer\"},\"isolation\":" OR_NULL) },
 	{ "Sessions", OBJECT("\"sessions\"", "\"sessions\":" LIST(REF("Session"))) },
 	{ "Fork", "{\"anyOf\":[" REF("Session") "," REF("Sessions") "]}" },
 	{ "Race", OBJECT("\"winner\",\"scores\",\"results\"",
