@@ -10,6 +10,7 @@ export class Failure extends Error {
 export interface ServerEvent { type: string; id: string; data: any; }
 
 const PROOF = 'workcell-csrf';
+const SHORTEST_PAUSE = 250, LONGEST_PAUSE = 5000; // ms before a stream is asked for again
 export const me = signal<Me | null>(null);
 export const online = signal(true);
 
@@ -98,30 +99,51 @@ async function* parse(body: ReadableStream<BufferSource>): AsyncGenerator<Server
   }
 }
 
-/** Reads a stream until it is stopped, and resumes it where it broke. ended(): the server closed it, or refused it. */
-export function follow(path: string, on: (event: ServerEvent) => void, ended: (why: Failure | null) => void): () => void {
+function refuses(error: unknown): error is Failure {
+  return error instanceof Failure && error.status >= 400 && error.status < 500 && error.status !== 429;
+}
+
+/**
+ * Reads a stream until it is stopped, and resumes it where it broke. After a restart of the server it is another stream of the same address:
+ * then on() gets an event `restart` first. refused(): there is no such stream any more.
+ */
+export function follow(path: string, on: (event: ServerEvent) => void, refused: (why: Failure) => void): () => void {
   const stop = new AbortController();
-  let last = '', pause = 250;
+  let last = '', stream: string | null = null, pause = SHORTEST_PAUSE;
+  const anew = (): void => {
+    last = '';
+    stream = null;
+    on({ type: 'restart', id: '', data: {} });
+  };
+  const read = async (): Promise<void> => {
+    const answer = await request('GET', path, undefined, { Accept: 'text/event-stream', ...(last ? { 'Last-Event-ID': last } : {}) }, stop.signal);
+    const id = answer.headers.get('X-Stream-ID');
+    if (stream && id !== stream) {
+      await answer.body?.cancel();
+      anew();
+      return;
+    }
+    stream = id;
+    for await (const event of parse(answer.body as ReadableStream<BufferSource>)) {
+      pause = SHORTEST_PAUSE;
+      if (event.id) last = event.id;
+      on(event);
+    }
+  };
   const run = async (): Promise<void> => {
     while (!stop.signal.aborted) {
       try {
-        const answer = await request('GET', path, undefined, { Accept: 'text/event-stream', ...(last ? { 'Last-Event-ID': last } : {}) }, stop.signal);
-        pause = 250;
-        for await (const event of parse(answer.body as ReadableStream<BufferSource>)) {
-          if (event.id) last = event.id;
-          on(event);
-        }
-        ended(null);
-        return;
+        await read(); // if it returns, the session has ended, or the server: the next answer says which
       } catch (error) {
         if (stop.signal.aborted) return;
-        if (error instanceof Failure) {
-          ended(error);
+        if (refuses(error) && error.status === 400 && last) anew(); // it does not know that event
+        else if (refuses(error)) {
+          refused(error);
           return;
         }
-        await new Promise((resolve) => setTimeout(resolve, pause));
-        pause = Math.min(pause * 2, 5000);
       }
+      await new Promise((resolve) => setTimeout(resolve, pause));
+      pause = Math.min(pause * 2, LONGEST_PAUSE);
     }
   };
   void run();

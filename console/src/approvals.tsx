@@ -3,7 +3,7 @@ import { signal } from '@preact/signals';
 import type { JSX } from 'preact';
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { ask, Failure, may } from './api';
-import { compare, Diff, plain, Shown } from './text';
+import { compare, Diff, escaped, plain, Shown } from './text';
 import { act, ago, Page, say } from './ui';
 
 export interface Waiting {
@@ -73,7 +73,7 @@ function Change({ each }: { each: Waiting }): JSX.Element | null {
 }
 
 function Card({ each, chosen, choose }: { each: Waiting; chosen: boolean; choose: () => void }): JSX.Element {
-  const whole = JSON.stringify(each.args, null, 2);
+  const whole = escaped(JSON.stringify(each.args, null, 2));
   const [args, setArgs] = useState(whole), [reason, setReason] = useState(''), [busy, setBusy] = useState(false);
   const card = useRef<HTMLElement>(null), why = useRef<HTMLInputElement>(null);
   useEffect(() => { if (chosen) card.current?.focus(); }, [chosen]);
@@ -120,7 +120,8 @@ function Card({ each, chosen, choose }: { each: Waiting; chosen: boolean; choose
       <label>Arguments{may('approve') ? ', which you may change' : ''}
         <textarea spellcheck={false} rows={Math.min(14, whole.split('\n').length)} readOnly={!may('approve')} value={args} onInput={(event) => setArgs(event.currentTarget.value)}
           onKeyDown={(event) => { if (event.key === 'Escape') card.current?.focus(); }} /></label>
-      {/[\u200b-\u200f\u202a-\u202e\u2066-\u2069]/.test(args) && <p class="problem">The arguments contain invisible characters: <Shown text={args} /></p>}
+      {whole !== JSON.stringify(each.args, null, 2) && <p class="problem">The arguments contain characters that are not visible. They are written by their numbers here.</p>}
+      {args !== plain(args) && <p class="problem">The arguments contain invisible characters: <Shown text={args} /></p>}
       {may('approve') && <p class="buttons">
         <button class="main" disabled={busy} onClick={() => accept(false)}>Accept <kbd>a</kbd></button>
         <button disabled={busy} onClick={() => accept(true)} title="also every later call of this tool in this session">Always <kbd>A</kbd></button>

@@ -2,8 +2,8 @@
 import type { JSX } from 'preact';
 import { useState } from 'preact/hooks';
 import { ask, may, me } from './api';
-import { Diff, Shown, size } from './text';
-import { act, ago, Problem, type Session, usePolled } from './ui';
+import { Diff, plain, Shown, size } from './text';
+import { act, ago, Page, Problem, type Session, usePolled } from './ui';
 
 interface Point { name: string; cell: number; automatic: boolean; age_ms: number; memory_bytes: number | null; }
 interface Changed { path: string; change: string; type: string; size?: number; diff?: string; protected?: boolean; conflict?: boolean; }
@@ -36,7 +36,7 @@ function Points({ id }: { id: string }): JSX.Element {
     <>
       <ul class="points">{found?.points.map((point) => <li>
         <Shown text={point.name || `after cell ${point.cell}`} /> <small>cell {point.cell}, {ago(point.age_ms / 1000)} ago, {size(point.memory_bytes)}</small>
-        {may('run') && point.name && <> <button onClick={() => confirm(`Rewind to “${point.name}”? Later changes of variables are lost.`) &&
+        {may('run') && point.name && <> <button onClick={() => confirm(plain(`Rewind to “${point.name}”? Later changes of variables are lost.`)) &&
           change(() => ask('POST', `/v1/sessions/${id}/rewind`, { name: point.name }), 'Rewound.')}>Rewind</button>
         <button onClick={() => change(() => ask('DELETE', `/v1/sessions/${id}/checkpoints/${encodeURIComponent(point.name)}`), 'Dropped.')}>Drop</button></>}
       </li>)}</ul>
@@ -61,7 +61,7 @@ function Files({ id }: { id: string }): JSX.Element {
       <summary>Files in the layer {found ? `(${found.files.length})` : ''}</summary>
       <Problem error={problem} />
       {found?.files.map((file) => <details class="file">
-        <summary>{may('approve') && <input type="checkbox" aria-label={`Choose ${file.path}`} checked={chosen.includes(file.path)} onClick={(event) => event.stopPropagation()} onChange={() => toggle(file.path)} />}
+        <summary>{may('approve') && <input type="checkbox" aria-label={plain(`Choose ${file.path}`)} checked={chosen.includes(file.path)} onClick={(event) => event.stopPropagation()} onChange={() => toggle(file.path)} />}
           <span class={`tag ${file.change}`}>{file.change}</span> <Shown text={file.path} />{file.conflict && <span class="tag warn">changed outside</span>}</summary>
         {file.diff ? <Diff text={file.diff} /> : <p class="hint">{file.type}, {size(file.size)}</p>}
       </details>)}
@@ -75,28 +75,35 @@ function Files({ id }: { id: string }): JSX.Element {
 
 interface Named { name: string; type: string; preview: string; }
 
+/** One file in both branches, against what the workspace has. */
+function FileOf({ file }: { file?: Changed }): JSX.Element {
+  if (!file) return <p class="hint">unchanged</p>;
+  return <><p><span class={`tag ${file.change}`}>{file.change}</span></p>{file.diff ? <Diff text={file.diff} /> : <p class="hint">{file.type}, {size(file.size)}</p>}</>;
+}
+
 /** Variables and files of two sessions, where they differ. */
 export function ComparePage({ left, right }: { left: string; right: string }): JSX.Element {
   const [a, problemA] = usePolled<{ variables: Named[] }>(`/v1/sessions/${left}/variables`, 0), [b, problemB] = usePolled<{ variables: Named[] }>(`/v1/sessions/${right}/variables`, 0);
-  const [filesA] = usePolled<Changes>(`/v1/sessions/${left}/files/diff`, 0), [filesB] = usePolled<Changes>(`/v1/sessions/${right}/files/diff`, 0);
+  const layers = !!me.value?.layers, [filesA, troubleA] = usePolled<Changes>(layers ? `/v1/sessions/${left}/files/diff` : null, 0), [filesB, troubleB] = usePolled<Changes>(layers ? `/v1/sessions/${right}/files/diff` : null, 0);
   const words = (each?: Named): string => (each ? `${each.type} ${each.preview}` : '–');
-  const names = [...new Set([...(a?.variables ?? []), ...(b?.variables ?? [])].map((each) => each.name))].sort();
-  const paths = [...new Set([...(filesA?.files ?? []), ...(filesB?.files ?? [])].map((each) => each.path))].sort();
   const of = (list: Named[] | undefined, name: string): Named | undefined => list?.find((each) => each.name === name);
   const file = (list: Changed[] | undefined, path: string): Changed | undefined => list?.find((each) => each.path === path);
+  const names = [...new Set([...(a?.variables ?? []), ...(b?.variables ?? [])].map((each) => each.name))].sort().filter((name) => words(of(a?.variables, name)) !== words(of(b?.variables, name)));
+  const paths = [...new Set([...(filesA?.files ?? []), ...(filesB?.files ?? [])].map((each) => each.path))].sort()
+    .filter((path) => JSON.stringify(file(filesA?.files, path)) !== JSON.stringify(file(filesB?.files, path)));
+  const heads = [left, right].map((id) => <a href={`#/session/${encodeURIComponent(id)}`}><code><Shown text={id.slice(0, 12)} /></code></a>);
   return (
-    <>
-      <header class="bar"><h1>Compare branches</h1></header>
-      <p><a href={`#/session/${left}`}><code>{left.slice(0, 12)}</code></a> with <a href={`#/session/${right}`}><code>{right.slice(0, 12)}</code></a></p>
-      <Problem error={problemA ?? problemB} />
+    <Page title="Compare branches">
+      <p>{heads[0]} with {heads[1]}</p>
+      <Problem error={problemA ?? problemB ?? troubleA ?? troubleB} />
       <h2>Variables that differ</h2>
-      <div class="scroll" tabIndex={0} role="region" aria-label="Variables"><table><thead><tr><th>name</th><th>{left.slice(0, 8)}</th><th>{right.slice(0, 8)}</th></tr></thead>
-        <tbody>{names.filter((name) => words(of(a?.variables, name)) !== words(of(b?.variables, name))).map((name) => <tr><td><code><Shown text={name} /></code></td>
-          <td class="minus"><Shown text={words(of(a?.variables, name)).slice(0, 300)} /></td><td class="plus"><Shown text={words(of(b?.variables, name)).slice(0, 300)} /></td></tr>)}</tbody></table></div>
-      {(filesA || filesB) && <><h2>Files that differ</h2>{paths.filter((path) => file(filesA?.files, path)?.diff !== file(filesB?.files, path)?.diff).map((path) => <div>
-        <h3><Shown text={path} /></h3><div class="twice">{[filesA, filesB].map((side) => <div>{file(side?.files, path)?.diff
-          ? <Diff text={file(side?.files, path)!.diff!} /> : <p class="hint">{file(side?.files, path)?.change ?? 'unchanged'}</p>}</div>)}</div></div>)}</>}
-    </>
+      {a && b && !names.length && <p class="hint">None.</p>}
+      {names.length > 0 && <div class="scroll" tabIndex={0} role="region" aria-label="Variables"><table><thead><tr><th>name</th><th>{left.slice(0, 12)}</th><th>{right.slice(0, 12)}</th></tr></thead>
+        <tbody>{names.map((name) => <tr><td><code><Shown text={name} /></code></td>
+          <td class="minus"><Shown text={words(of(a?.variables, name)).slice(0, 300)} /></td><td class="plus"><Shown text={words(of(b?.variables, name)).slice(0, 300)} /></td></tr>)}</tbody></table></div>}
+      {filesA && filesB && <><h2>Files that differ</h2>{!paths.length && <p class="hint">None.</p>}{paths.map((path) => <section aria-label={plain(path)}>
+        <h3><code><Shown text={path} /></code></h3><div class="twice"><div><FileOf file={file(filesA.files, path)} /></div><div><FileOf file={file(filesB.files, path)} /></div></div></section>)}</>}
+    </Page>
   );
 }
 

@@ -3,7 +3,7 @@ import type { JSX } from 'preact';
 import { useEffect, useState } from 'preact/hooks';
 import { ask, may, request } from './api';
 import { Parts, pretty } from './output';
-import { Shown, size } from './text';
+import { fileName, plain, Shown, size } from './text';
 import { act, Page, Problem, type Session, usePolled, Waiting } from './ui';
 
 type Schema = { type?: string | string[]; properties?: Record<string, Schema>; required?: string[]; description?: string; enum?: unknown[]; default?: unknown };
@@ -12,11 +12,11 @@ interface Tool { name: string; description: string; adapter?: string; callables?
 
 /** A list on the left, what was chosen on the right. */
 function Chooser<T extends { name: string }>({ items, about, children }: { items: T[]; about: string; children: (item: T) => JSX.Element }): JSX.Element {
-  const [name, setName] = useState(items[0]?.name), item = items.find((each) => each.name === name);
+  const [name, setName] = useState(items[0]?.name), item = items.find((each) => each.name === name) ?? items[0];
   if (!items.length) return <p class="hint">There are no {about}.</p>;
   return (
     <div class="list">
-      <ul aria-label={about}>{items.map((each) => <li><button aria-current={each.name === name ? 'true' : undefined} onClick={() => setName(each.name)}><code><Shown text={each.name} /></code></button></li>)}</ul>
+      <ul aria-label={about}>{items.map((each) => <li><button aria-current={each === item ? 'true' : undefined} onClick={() => setName(each.name)}><code><Shown text={each.name} /></code></button></li>)}</ul>
       <div>{item && children(item)}</div>
     </div>
   );
@@ -31,8 +31,22 @@ function schemaOf(each: Callable | Tool): Schema {
 
 function valueOf(text: string, schema: Schema): unknown {
   const types = [schema.type ?? 'string'].flat();
-  if (types.includes('string') && !/^[[{]/.test(text)) return text;
-  return JSON.parse(text);
+  if (!types.includes('string')) return JSON.parse(text);
+  if (types.length === 1) return text;
+  try {
+    return JSON.parse(text); // a string or something else: as JSON if it is that
+  } catch {
+    return text;
+  }
+}
+
+function Field({ field, value, required, set }: { field: Schema; value: string; required: boolean; set: (value: string) => void }): JSX.Element {
+  const choices = field.enum ?? (field.type === 'boolean' ? [true, false] : null);
+  if (choices) {
+    return <select value={value} required={required} onChange={(event) => set(event.currentTarget.value)}><option value="">–</option>
+      {choices.map((each) => <option value={typeof each === 'string' ? each : JSON.stringify(each)}>{plain(typeof each === 'string' ? each : JSON.stringify(each))}</option>)}</select>;
+  }
+  return <input value={value} required={required} placeholder={field.default === undefined ? '' : plain(JSON.stringify(field.default))} onInput={(event) => set(event.currentTarget.value)} />;
 }
 
 function CallForm({ tool, callable }: { tool: string; callable: Callable }): JSX.Element {
@@ -55,8 +69,7 @@ function CallForm({ tool, callable }: { tool: string; callable: Callable }): JSX
     <form onSubmit={call}>
       {callable.description && <p><Shown text={callable.description} /></p>}
       {fields.map(([name, field]) => <label class="field"><code><Shown text={name} /></code>{schema.required?.includes(name) ? ' *' : ''} <small><Shown text={`${[field.type ?? 'any'].flat().join(' | ')} ${field.description ?? ''}`} /></small>
-        <input value={values[name] ?? ''} required={schema.required?.includes(name)} placeholder={field.default === undefined ? '' : JSON.stringify(field.default)}
-          onInput={(event) => setValues({ ...values, [name]: event.currentTarget.value })} /></label>)}
+        <Field field={field} value={values[name] ?? ''} required={!!schema.required?.includes(name)} set={(value) => setValues({ ...values, [name]: value })} /></label>)}
       {may('run') && <p class="buttons"><button class="main" disabled={busy}>{busy ? 'Runs…' : 'Call'}</button></p>}
       <details><summary>Schema</summary><pre><Shown text={JSON.stringify(schema, null, 2)} /></pre></details>
       <Problem error={error} />
@@ -71,8 +84,8 @@ export function ToolsPage(): JSX.Element {
     <Page title="Tools"><Problem error={problem} />
       {!found ? !problem && <Waiting /> : <Chooser items={found} about="tools">{(tool) => <>
         <h2><code><Shown text={tool.name} /></code> {tool.adapter && <span class="tag">{tool.adapter}</span>}</h2><p><Shown text={tool.description ?? ''} /></p>
-        {tool.callables?.length ? tool.callables.map((each) => <details class="side"><summary><code><Shown text={each.name} /></code></summary><CallForm tool={tool.name} callable={each} /></details>)
-          : <CallForm tool={tool.name} callable={{ ...tool, name: tool.name }} />}</>}</Chooser>}
+        {tool.callables?.length ? tool.callables.map((each) => <details class="side" key={`${tool.name}.${each.name}`}><summary><code><Shown text={each.name} /></code></summary><CallForm tool={tool.name} callable={each} /></details>)
+          : <CallForm key={tool.name} tool={tool.name} callable={{ ...tool, name: tool.name }} />}</>}</Chooser>}
     </Page>
   );
 }
@@ -96,7 +109,7 @@ function WorkflowView({ name, changed }: { name: string; changed: () => void }):
         <details><summary>Parameters</summary><pre><Shown text={JSON.stringify(found.params, null, 2)} /></pre></details>
         <pre class="source" aria-label="source"><Shown text={found.source ?? ''} /></pre></>}
       {may('run') && <div class="line"><label>Arguments <input value={args} onInput={(event) => setArgs(event.currentTarget.value)} /></label><button class="main" onClick={run}>Run</button>
-        <button onClick={() => confirm(`Delete ${name}?`) && act(() => ask('DELETE', `/api/workflows/${encodeURIComponent(name)}`), 'Deleted.').then(changed)}>Delete</button></div>}</>
+        <button onClick={() => confirm(plain(`Delete ${name}?`)) && act(() => ask('DELETE', `/api/workflows/${encodeURIComponent(name)}`), 'Deleted.').then(changed)}>Delete</button></div>}</>
   );
 }
 
@@ -106,7 +119,7 @@ export function WorkflowsPage(): JSX.Element {
   return (
     <Page title="Workflows" tools={<input type="search" aria-label="Search workflows" placeholder="Search" value={words} onInput={(event) => setWords(event.currentTarget.value)} />}>
       <Problem error={problem} />
-      {!found ? !problem && <Waiting /> : <Chooser key={found.map((each) => each.name).join()} items={found} about="workflows">{(each) => <WorkflowView key={each.name} name={each.name} changed={refresh} />}</Chooser>}
+      {!found ? !problem && <Waiting /> : <Chooser items={found} about="workflows">{(each) => <WorkflowView key={each.name} name={each.name} changed={refresh} />}</Chooser>}
     </Page>
   );
 }
@@ -117,7 +130,7 @@ async function download(name: string): Promise<void> {
   const bytes = await (await request('GET', pathOf(name), undefined, { Accept: 'application/octet-stream' })).blob();
   const link = document.createElement('a');
   link.href = URL.createObjectURL(bytes);
-  link.download = name.split('/').pop() || 'artifact';
+  link.download = fileName(name);
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 }
@@ -157,7 +170,7 @@ export function ArtifactsPage(): JSX.Element {
         <h2><code><Shown text={each.name} /></code></h2><p class="facts"><Shown text={[each.type, each.size === undefined ? '' : size(each.size), each.created_at].filter(Boolean).join(' · ')} /></p>
         {each.description && <p><Shown text={each.description} /></p>}
         <p class="buttons"><button onClick={() => act(() => download(each.name))}>Download</button>
-          {may('run') && <button onClick={() => confirm(`Delete ${each.name}?`) && act(() => ask('DELETE', pathOf(each.name)), 'Deleted.').then(refresh)}>Delete</button>}</p>
+          {may('run') && <button onClick={() => confirm(plain(`Delete ${each.name}?`)) && act(() => ask('DELETE', pathOf(each.name)), 'Deleted.').then(refresh)}>Delete</button>}</p>
         <Preview key={each.name} artifact={each} /></>}</Chooser>}
     </Page>
   );
@@ -177,7 +190,7 @@ export function PackagesPage(): JSX.Element {
       {may('run') && <form class="line" onSubmit={(event) => { event.preventDefault(); change('add', name); setName(''); }}>
         <input required aria-label="Package to add" placeholder="package, as pip has it" value={name} onInput={(event) => setName(event.currentTarget.value)} /><button disabled={busy}>{busy ? 'Installs…' : 'Add'}</button></form>}
       {found && !found.length && <p class="hint">There are no packages.</p>}
-      <table><tbody>{found?.map((spec) => <tr><td><code><Shown text={spec} /></code></td><td>{may('run') && <button disabled={busy} aria-label={`Remove ${spec}`} onClick={() => change('remove', spec)}>Remove</button>}</td></tr>)}</tbody></table>
+      <table><tbody>{found?.map((spec) => <tr><td><code><Shown text={spec} /></code></td><td>{may('run') && <button disabled={busy} aria-label={plain(`Remove ${spec}`)} onClick={() => change('remove', spec)}>Remove</button>}</td></tr>)}</tbody></table>
     </Page>
   );
 }

@@ -88,6 +88,11 @@ class Notebook {
   take({ type, data }: ServerEvent): void {
     if (type === 'gap') { this.missed.value += data.missed; return; }
     if (type === 'branch') { this.note(branchWords(data)); return; }
+    if (type === 'restart') {
+      this.byRun.clear();
+      this.note('The server was started again. What happened in between is not shown.');
+      return;
+    }
     if (type === 'reset') { this.note('The session was reset: its variables are gone.'); return; }
     const cell = this.find(data.run_id);
     if (type === 'cell') Object.assign(cell, { code: data.code, at: data.at });
@@ -178,13 +183,14 @@ function Block({ cells, session, last }: { cells: Cell[]; session: string; last:
   return <div ref={box} style={near ? undefined : { height: `${height.current}px` }}>{near && cells.map((cell) => <CellView key={cell.id} cell={cell} session={session} />)}</div>;
 }
 
-function Cells({ book, session }: { book: Notebook; session: string }): JSX.Element {
+function Cells({ book, session, parent }: { book: Notebook; session: string; parent: string | null }): JSX.Element {
   const count = book.count.value, blocks: Cell[][] = [];
   for (let at = 0; at < count; at += BLOCK) blocks.push(book.cells.slice(at, at + BLOCK));
   return (
     <section aria-label="cells" class="cells">
       {book.missed.value > 0 && <p class="hint">{book.missed.value} earlier events are no longer kept.</p>}
-      {count === 0 && <p class="hint">No cell has run yet.</p>}
+      {parent && <p class="note">Continues from <a href={`#/session/${parent}`}><code>{parent.slice(0, 12)}</code></a>, which has the cells before.</p>}
+      {count === 0 && !parent && <p class="hint">No cell has run yet.</p>}
       {blocks.map((cells, i) => <Block key={i} cells={cells} session={session} last={i >= blocks.length - 2} />)}
     </section>
   );
@@ -211,18 +217,14 @@ function Receipt({ receipt }: { receipt: unknown }): JSX.Element | null {
 }
 
 export function NotebookPage({ id }: { id: string }): JSX.Element {
-  const [book, setBook] = useState(() => new Notebook()), [why, setWhy] = useState<Failure | null>(null), [over, setOver] = useState(false);
+  const [book, setBook] = useState(() => new Notebook()), [why, setWhy] = useState<Failure | null>(null), over = why !== null;
   const [session, problem] = usePolled<Session & { receipt: unknown }>(over ? null : `/v1/sessions/${id}`, 2000);
   const end = useRef<HTMLDivElement>(null);
   useEffect(() => {
     const fresh = new Notebook();
     setBook(fresh);
-    setOver(false);
     setWhy(null);
-    return follow(`/v1/sessions/${id}/events`, (event) => fresh.take(event), (reason) => {
-      setOver(true);
-      setWhy(reason);
-    });
+    return follow(`/v1/sessions/${id}/events`, (event) => fresh.take(event), setWhy);
   }, [id]);
   const run = (code: string): void => {
     void act(() => ask('POST', `/v1/sessions/${id}/runs`, { code }));
@@ -239,11 +241,11 @@ export function NotebookPage({ id }: { id: string }): JSX.Element {
           <button onClick={() => confirm('End the session?') && act(async () => { await ask('DELETE', `/v1/sessions/${id}`); location.hash = '#/sessions'; })}>End</button>
         </p>}
       </header>
-      {over && <p class="note" role="status">{why ? why.message : 'This session has ended.'}</p>}
+      {why && <p class="note" role="status">{why.status === 404 || why.status === 410 ? 'This session has ended.' : <Shown text={why.message} />}</p>}
       {!session && <Problem error={problem} />}
       <div class="columns">
         <div class="main">
-          <Cells book={book} session={id} />
+          <Cells book={book} session={id} parent={session?.parent ?? null} />
           {may('run') && !over && <Editor session={id} run={run} disabled={over} />}
           <div ref={end} />
         </div>

@@ -58,9 +58,9 @@ export function AuditPage(): JSX.Element {
       <Problem error={problem} />
       {found && <div class="scroll" tabIndex={0} role="region" aria-label="Records"><table>
         <thead><tr><th>time</th><th>session</th><th>call</th><th>who</th><th>decision</th><th>outcome</th><th>arguments or error</th></tr></thead>
-        <tbody>{[...found.records].reverse().map((each) => <tr><td><Shown text={String(each.time ?? '')} /></td><td><code>{String(each.session ?? '').slice(0, 8)}</code></td>
+        <tbody>{[...found.records].reverse().map((each) => <tr><td><Shown text={String(each.time ?? '')} /></td><td><code><Shown text={String(each.session ?? '').slice(0, 8)} /></code></td>
           <td><Shown text={`${each.tool ?? each.kind ?? ''}${each.callable ? `.${each.callable}` : ''}`} /></td><td><Shown text={[each.principal, each.client].filter(Boolean).join(' ')} /></td>
-          <td><span class={`tag ${each.decision === 'allow' || each.decision === 'accepted' ? 'allow' : each.decision === 'edited' ? 'ask' : 'deny'}`}>{String(each.decision)}</span></td>
+          <td><span class={`tag ${each.decision === 'allow' || each.decision === 'accepted' ? 'allow' : each.decision === 'edited' ? 'ask' : 'deny'}`}><Shown text={String(each.decision)} /></span></td>
           <td><Shown text={String(each.code ?? each.outcome ?? '')} /></td><td class="clip"><Shown text={each.error ? String(each.error) : JSON.stringify(each.args ?? {})} /></td></tr>)}</tbody>
       </table></div>}
       {found && !found.records.length && <p class="hint">No records.</p>}
@@ -78,52 +78,70 @@ function parseMetrics(text: string): Map<string, number> {
   return found;
 }
 
-const KEPT = 300;
+const KEPT = 300; // values of each metric
+const EVERY = 2000; // ms between two values
+const SHOWN_SECONDS = 60; // at least
+const short = new Intl.NumberFormat('en', { notation: 'compact', maximumFractionDigits: 1 });
+// What was read so far, also while another page was shown.
+const kept: { times: number[]; series: Map<string, number[]> } = { times: [], series: new Map() };
 
 function Plot({ name, times, values }: { name: string; times: number[]; values: number[] }): JSX.Element {
   const place = useRef<HTMLDivElement>(null), plot = useRef<uPlot | null>(null);
   useEffect(() => {
     const style = getComputedStyle(document.documentElement), ink = style.getPropertyValue('--soft'), line = style.getPropertyValue('--main');
-    plot.current = new uPlot({
-      width: 300, height: 110, legend: { show: false }, cursor: { show: false }, scales: { x: { range: (_plot, low, high) => [high - Math.max(60, high - low), high] } },
-      axes: [{ stroke: ink, grid: { show: false }, size: 24 }, { stroke: ink, grid: { stroke: style.getPropertyValue('--line') }, size: 52 }],
+    const grid = { stroke: style.getPropertyValue('--line'), width: 0.5 };
+    const box = place.current!, made = plot.current = new uPlot({
+      width: box.clientWidth || 300, height: 110, legend: { show: false }, cursor: { show: false },
+      scales: {
+        x: { range: (of) => { const xs = of.data[0], high = xs[xs.length - 1] ?? 0; return [Math.min(xs[0] ?? high, high - SHOWN_SECONDS), high]; } },
+        y: { range: (_of, _low, high) => uPlot.rangeNum(0, high || 1, 0.1, true) },
+      },
+      axes: [{ stroke: ink, grid: { show: false }, ticks: grid, size: 26, space: 70, values: (_of, splits) => splits.map((at) => new Date(at * 1000).toTimeString().slice(0, 8)) },
+        { stroke: ink, grid, ticks: grid, size: 52, values: (_of, splits) => splits.map((each) => short.format(each)) }],
       series: [{}, { stroke: line, width: 1.5 }],
-    }, [times, values], place.current!);
-    return () => plot.current?.destroy();
+    }, [times, values], box);
+    const watcher = new ResizeObserver(() => { if (box.clientWidth) made.setSize({ width: box.clientWidth, height: 110 }); });
+    watcher.observe(box);
+    return () => { watcher.disconnect(); made.destroy(); };
   }, []);
-  useEffect(() => plot.current?.setData([times, values]), [times.length, values[values.length - 1]]);
+  useEffect(() => plot.current?.setData([times, values]), [times[times.length - 1]]);
   return <figure><figcaption><code>{name.replace(/^workcell_/, '')}</code> <b>{Number((values[values.length - 1] ?? 0).toPrecision(6))}</b></figcaption><div ref={place} role="img" aria-label={`${name} over time`} /></figure>;
 }
 
+async function readMetrics(): Promise<void> {
+  const found = parseMetrics(await (await request('GET', '/metrics')).text()), { times, series } = kept;
+  times.push(Date.now() / 1000);
+  for (const [name, value] of found) {
+    const list = series.get(name) ?? Array<number>(times.length - 1).fill(value);
+    list.push(value);
+    series.set(name, list);
+  }
+  for (const [name, list] of series) if (!found.has(name)) list.push(list[list.length - 1]); // the server no longer names it
+  for (const list of [times, ...series.values()]) if (list.length > KEPT) list.shift();
+}
+
 export function MetricsPage(): JSX.Element {
-  const rows = useRef<{ times: number[]; series: Map<string, number[]> }>({ times: [], series: new Map() }), [error, setError] = useState<Error | null>(null), [, setTurn] = useState(0);
+  const [error, setError] = useState<Error | null>(null), [, setTurn] = useState(0), [words, setWords] = useState('');
   useEffect(() => {
     let alive = true, next = 0;
     const look = async (): Promise<void> => {
       try {
-        const found = parseMetrics(await (await request('GET', '/metrics')).text()), { times, series } = rows.current;
-        times.push(Date.now() / 1000);
-        for (const [name, value] of found) {
-          const list = series.get(name) ?? Array<number>(times.length - 1).fill(value);
-          list.push(value);
-          series.set(name, list);
-        }
-        for (const list of [times, ...series.values()]) if (list.length > KEPT) list.shift();
+        await readMetrics();
         setError(null);
       } catch (failure) {
         setError(failure as Error);
       }
       if (!alive) return;
       setTurn((each) => each + 1);
-      next = setTimeout(look, 2000) as unknown as number;
+      next = setTimeout(look, EVERY) as unknown as number;
     };
     void look();
     return () => { alive = false; clearTimeout(next); };
   }, []);
-  const { times, series } = rows.current;
+  const { times, series } = kept;
   return (
-    <Page title="Metrics"><Problem error={error} />
-      {!times.length ? !error && <Waiting /> : <div class="plots">{[...series].map(([name, values]) => <Plot key={name} name={name} times={[...times]} values={[...values]} />)}</div>}
+    <Page title="Metrics" tools={<input type="search" aria-label="Filter metrics" placeholder="Filter" value={words} onInput={(event) => setWords(event.currentTarget.value)} />}><Problem error={error} />
+      {!times.length ? !error && <Waiting /> : <div class="plots">{[...series].filter(([name]) => name.includes(words)).map(([name, values]) => <Plot key={name} name={name} times={[...times]} values={[...values]} />)}</div>}
     </Page>
   );
 }
@@ -134,7 +152,7 @@ export function DoctorPage(): JSX.Element {
     <Page title="Doctor"><Problem error={problem} />
       {!found ? !problem && <Waiting /> : <><p class="facts">Workcell {found.version}</p>
         <table><thead><tr><th>executor</th><th>isolation</th><th>here</th><th>why, and what to do</th></tr></thead>
-          <tbody>{found.executors.map((each) => <tr><td><code>{each.name}</code></td><td>{each.isolation} {each.level}</td><td><span class={`tag ${each.available ? 'allow' : 'deny'}`}>{each.available ? 'works' : 'does not work'}</span></td>
+          <tbody>{found.executors.map((each) => <tr><td><code><Shown text={each.name} /></code></td><td><Shown text={`${each.isolation} ${each.level}`} /></td><td><span class={`tag ${each.available ? 'allow' : 'deny'}`}>{each.available ? 'works' : 'does not work'}</span></td>
             <td><Shown text={[each.reason, each.advice].filter(Boolean).join('; ')} />{each.fix && <pre><Shown text={each.fix} /></pre>}</td></tr>)}</tbody></table></>}
     </Page>
   );

@@ -15,7 +15,7 @@ function Row({ session, refresh }: { session: Session; refresh: () => void }): J
       <td><a href={`#/session/${session.session_id}`}><code>{session.session_id.slice(0, 12)}</code></a>
         {session.parent && <small> of {session.parent.slice(0, 8)}</small>}</td>
       <td><Shown text={session.owner} /><br /><small><Shown text={session.client} /></small></td>
-      <td>{session.executor}</td>
+      <td>{session.executor}{session.isolation && session.isolation !== session.executor && <><br /><small>isolation: {session.isolation}</small></>}</td>
       <td class="number">{size(session.memory_bytes)}</td>
       <td class="number">{session.runs}</td>
       <td class="clip">{session.running ? <><span class="tag run">{ago(session.running.seconds)}</span> <code><Shown text={session.running.code} /></code></>

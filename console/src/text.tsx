@@ -2,7 +2,7 @@
 import type { JSX } from 'preact';
 
 // Controls of bidirectional text, invisible characters, and control characters other than tab and line feed.
-const ODD = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\ufff9-\ufffb]|[\udb40][\udc00-\udfff]/g;
+const ODD = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb]|[\udb40][\udc00-\udfff]/g;
 
 function nameOf(odd: string): string {
   return 'U+' + odd.codePointAt(0)!.toString(16).toUpperCase().padStart(4, '0');
@@ -11,6 +11,16 @@ function nameOf(odd: string): string {
 /** For places that take a string: titles, labels. */
 export function plain(text: string): string {
   return text.replace(/\r\n/g, '\n').replace(ODD, (odd) => `‹${nameOf(odd)}›`);
+}
+
+/** JSON with those characters as escapes: it means the same, and reads as it is. */
+export function escaped(json: string): string {
+  return json.replace(ODD, (odd) => [...Array(odd.length).keys()].map((i) => '\\u' + odd.charCodeAt(i).toString(16).padStart(4, '0')).join(''));
+}
+
+/** For the name of a file that is saved: none of those characters, no folders. */
+export function fileName(name: string): string {
+  return (name.split('/').pop() ?? '').replace(ODD, '_') || 'artifact';
 }
 
 export function Shown({ text }: { text: string }): JSX.Element {

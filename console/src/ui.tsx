@@ -8,7 +8,7 @@ import { duration, Shown } from './text';
 export interface Session {
   session_id: string; workspace_id: string | null; owner: string; client: string; created_at: string; idle_seconds: number; state: string; runs: number;
   pending: number; executor: string; running: { run_id: number; code: string; seconds: number } | null; pid: number | null; memory_bytes: number | null;
-  cpu_seconds: number | null; parent: string | null; points: number; point_bytes: number;
+  cpu_seconds: number | null; parent: string | null; points: number; point_bytes: number; isolation: string | null;
 }
 
 export const message = signal<{ text: string; bad: boolean } | null>(null);

@@ -10,13 +10,14 @@ import time
 
 import support
 
+WHOLE = shutil.which("chromium")
 PROGRAM = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium"))), None)
 
 
 class Browser:
     """One page. What went wrong in it is in `complaints`."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, program=PROGRAM):
         to, ours = os.pipe()
         self.answers, back = os.pipe()
 
@@ -26,7 +27,7 @@ class Browser:
             os.dup2(high[0], 3)
             os.dup2(high[1], 4)
 
-        self.process = subprocess.Popen([PROGRAM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+        self.process = subprocess.Popen([program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
                                          "--user-data-dir=%s" % folder, "--remote-debugging-pipe", "about:blank"], stdin=subprocess.DEVNULL,
                                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=place, close_fds=False, start_new_session=True)
         os.close(to)

@@ -1,5 +1,4 @@
 """The console in a real browser, with agents that are scripts."""
-import json
 import os
 
 import pytest
@@ -7,37 +6,9 @@ import pytest
 import serving
 import support
 from chromium import Browser, PROGRAM
+from pages import asked, base, enter, go, has, picture, press, started, surprises, value
 
 pytestmark = pytest.mark.skipif(not PROGRAM, reason="needs chromium-headless-shell from Debian")
-
-POLICY = """rules:
-  - {name: mail needs a person, tool: "echo*", kind: tool, decision: ask, reason: it leaves the machine}
-default: allow
-"""
-TOOL = """name: echo
-description: Says it again
-command: echo
-schema:
-  positional:
-    - {name: text, type: string, required: true, description: what to say}
-recipes:
-  say:
-    description: Says a text
-    params:
-      text: {}
-"""
-# With WORKCELL_SCREENSHOTS=docs/console the pictures of the documentation are made again.
-PICTURES = os.environ.get("WORKCELL_SCREENSHOTS")
-
-
-def base(folder):
-    os.makedirs(os.path.join(folder, "tools"))
-    with open(os.path.join(folder, "tools", "echo.yaml"), "w", encoding="utf-8") as file:
-        file.write(TOOL)
-    policy = os.path.join(folder, "policy.yaml")
-    with open(policy, "w", encoding="utf-8") as file:
-        file.write(POLICY)
-    return ["--base", folder, "--policy", policy, "--audit", os.path.join(folder, "audit.jsonl"), "--executor", "subprocess", "--console"]
 
 
 @pytest.fixture(scope="module")
@@ -45,53 +16,6 @@ def server():
     folder = support.temporary_folder("workcell-tests-console-")
     with serving.shared(serving.Server(*base(os.path.join(folder, "base")), "--approval-timeout", "600", python=os.environ["WORKCELL_TEST_PYTHON"])) as shared:
         yield shared
-
-
-@pytest.fixture
-def browser(tmp_path):
-    made = Browser(tmp_path / "profile")
-    try:
-        yield made
-    finally:
-        made.close()
-
-
-def enter(browser, server, token=serving.TOKEN, page=""):
-    browser.open("http://127.0.0.1:%d/console/%s" % (server.port, page), "/console/")
-    browser.wait("document.querySelector('input[type=password]') || document.querySelector('nav')")
-    if not browser.value("!!document.querySelector('nav')"):
-        browser.value("document.querySelector('input[type=password]').focus()")
-        browser.type(token)
-        browser.key("Enter", number=13)
-    browser.wait("document.querySelector('nav')")
-
-
-def go(browser, page, ready):
-    browser.value("location.hash = %r" % page)
-    browser.wait(ready)
-
-
-def has(text):
-    return "document.body.innerText.includes(%s)" % json.dumps(text)
-
-
-def press(browser, words, within="document"):
-    browser.value("[...%s.querySelectorAll('button')].find((each) => each.innerText.trim().startsWith(%s)).click()" % (within, json.dumps(words)))
-
-
-def surprises(browser):
-    """What the browser complains of, but for answers that say no: to a page that nobody has logged in to, or of a session without variables."""
-    return [each for each in browser.complaints if not ("Failed to load resource" in str(each) and any(path in str(each) for path in ("/v1/whoami", "/variables", "/console/login")))]
-
-
-def started(server, session, code):
-    """A cell that goes on by itself."""
-    assert server.ask("POST", "/v1/sessions/%s/runs" % session, {"code": code}).status == 202
-
-
-def picture(browser, name, **size):
-    if PICTURES:
-        browser.picture(os.path.join(PICTURES, name + ".png"), **size)
 
 
 CELLS = [
@@ -150,19 +74,6 @@ def test_sessions_are_listed_and_ended(server, browser):
     browser.wait("!(%s)" % row)
     assert server.ask("GET", "/v1/sessions/" + session).status == 410
     assert surprises(browser) == []
-
-
-def asked(server, text, session=None):
-    """A call that waits."""
-    session = session or server.session()
-    started(server, session, "answer = tools.echo.say(text=%r)" % text)
-    support.wait_until(lambda: any(each["args"].get("text") == text for each in server.ask("GET", "/v1/approvals?all=true").json["approvals"]), lambda: "it does not ask")
-    return session
-
-
-def value(server, session):
-    support.wait_until(lambda: server.ask("GET", "/v1/sessions/" + session).json["state"] == "idle", lambda: "it still runs")
-    return server.execute("globals().pop('answer', None)", session=session)["value"]
 
 
 def test_approvals_by_keyboard_in_any_order(server, browser):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 import serving
-from chromium import Browser, PROGRAM
+from chromium import PROGRAM
 
 pytestmark = pytest.mark.skipif(not PROGRAM, reason="needs chromium-headless-shell from Debian")
 
@@ -14,15 +14,6 @@ pytestmark = pytest.mark.skipif(not PROGRAM, reason="needs chromium-headless-she
 def server():
     with serving.shared(serving.Server("--executor", "subprocess")) as shared:
         yield shared
-
-
-@pytest.fixture
-def browser(tmp_path):
-    made = Browser(tmp_path / "profile")
-    try:
-        yield made
-    finally:
-        made.close()
 
 
 def test_every_route_is_shown(server, browser):
