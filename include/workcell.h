@@ -1072,6 +1072,17 @@ struct cell_session_options {
 	 * are, comms work, and `input()` is a question to the receiver of events (CELL_GATE_QUESTIONS): tool "input()", content {"value"}.
 	 */
 	int notebook;
+	/*
+	 * subprocess, sandbox: a file, which must not exist, for a recording of the session (docs/replay.md): cells, answers to calls of the code,
+	 * times, the seed of its random numbers, results; or a folder, for a file ID.jsonl in it.  The code must not be able to write to it.
+	 * NULL: none.  Such a session is not rewound.
+	 */
+	const char *record;
+	/*
+	 * subprocess, sandbox: a recording that answers the calls of the code, and gives it its times and random numbers; tools, storage and
+	 * policy are not asked.  For cell_replay(), which also runs the cells; alone: to try other code.  NULL: none.
+	 */
+	const char *replay;
 };
 #define CELL_SESSION_OPTIONS_INIT                      \
 	{ .size = sizeof(struct cell_session_options), \
@@ -1336,6 +1347,14 @@ CELL_API char *cell_session_hibernate(struct cell_session *session, struct cell_
 CELL_API char *cell_saved_list(const char *dir, const char *owner, const char *key, struct cell_error *err);
 /* Removes one.  CELL_E_NOT_FOUND: there is none, or it is another owner's; CELL_E_CONFLICT: it is awake. */
 CELL_API int cell_saved_remove(const char *dir, const char *owner, const char *key, const char *id, struct cell_error *err);
+
+/*
+ * Runs the cells of a recording (`replay` of the options) again in a new session and compares results and calls; stops at the first difference.
+ * executor NULL: as it was recorded, `subprocess` or `sandbox`.  A JSON object (docs/replay.md): "same", "cells", "same_cells", "whole" (false:
+ * the recording ends in the middle of a cell), "difference": null or {"cell", "what", "line", "expected", "actual"}.  free() it.  NULL: err has
+ * the reason; CELL_E_DAMAGED, CELL_E_DIFFERS (format) or CELL_E_LIMIT: the file is not a recording that can be read.
+ */
+CELL_API char *cell_replay(struct cell_engine *engine, const struct cell_session_options *opts, struct cell_error *err);
 
 /*
  * Lowers limits of a session whose kernel was forked or is ready; a reset or the kernel's death ends that of memory.  memory_bytes: what each

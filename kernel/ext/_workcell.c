@@ -778,6 +778,18 @@ static PyObject *wc_interrupt_wanted(PyObject *self, PyObject *unused)
 	return PyBool_FromLong(!detached && current_run != 0 && atomic_load((_Atomic uint32_t *)&ring->interrupt_id) == current_run);
 }
 
+/* type_changed(type): its dictionary was changed behind its back (recorded.py). */
+static PyObject *wc_type_changed(PyObject *self, PyObject *type)
+{
+	(void)self;
+	if (!PyType_Check(type)) {
+		PyErr_SetString(PyExc_TypeError, "not a type");
+		return NULL;
+	}
+	PyType_Modified((PyTypeObject *)type);
+	Py_RETURN_NONE;
+}
+
 /* take_interrupt() -> True when there is an interrupt for this run that has not been raised yet; now it counts as raised. */
 static PyObject *wc_take_interrupt(PyObject *self, PyObject *unused)
 {
@@ -1067,6 +1079,7 @@ static PyMethodDef methods[] = {
 	{ "is_expression", wc_is_expression_py, METH_VARARGS, "is_expression(source, statements) -> bool" },
 	{ "remember", wc_remember_py, METH_VARARGS, "remember(ns, out, n, value) -> bytes or None" },
 	{ "interrupt_wanted", wc_interrupt_wanted, METH_NOARGS, "interrupt_wanted() -> bool" },
+	{ "type_changed", wc_type_changed, METH_O, "type_changed(type)" },
 	{ "take_interrupt", wc_take_interrupt, METH_NOARGS, "take_interrupt() -> bool" },
 	{ "bulk", wc_bulk, METH_NOARGS, "bulk() -> memoryview or None" },
 	{ "blank", wc_blank, METH_O, "blank(size) -> bytes" },

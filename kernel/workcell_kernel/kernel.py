@@ -123,6 +123,7 @@ class Kernel:
     channel = None
     is_copy = False
     next = plain = None  # of ext/plain.c, where it may run cells
+    recorded = None  # the module, in a session that is recorded or replayed
     is_pure = None  # with undo: whether a cell changes nothing
     confinement = None
 
@@ -189,11 +190,17 @@ class Kernel:
             time.tzset()
         self.session = options["session"]
         _workcell.title("workcell-kernel " + self.session)
-        if options.get("namespaces") or options.get("gate_shell") or options.get("sessions") or options.get("notebook"):
+        if options.get("namespaces") or options.get("gate_shell") or options.get("sessions") or options.get("notebook") \
+                or options.get("recording"):
             from . import rpc
 
             self.channel = rpc.Channel(_workcell, self.fd)
             self.channel.speculate = self.speculate
+        if options.get("recording"):
+            from . import recorded
+
+            recorded.install(self.channel, options["recording"], options.get("replay"))
+            self.recorded = recorded
         if options.get("namespaces") or options.get("sessions"):
             from . import namespaces, softener  # noqa: F401  softener: while modules of the session cannot be found yet
 
@@ -222,7 +229,7 @@ class Kernel:
                 self.cells.home = options["cwd"], os.getcwd()
         except OSError as exc:
             return {"error": {"code": "invalid", "message": "working directory: %s" % exc}}
-        if self.is_pure is None and self.cells.home is None and hasattr(_workcell, "plain"):
+        if self.is_pure is None and self.recorded is None and self.cells.home is None and hasattr(_workcell, "plain"):
             self.cells.begin_plain(_workcell.plain_begin)
             self.next, self.plain = _workcell.next, _workcell.plain
         return ready
@@ -459,6 +466,8 @@ class Kernel:
         except Exception as exc:
             # Source that is not UTF-8.
             value, text, mime, error = None, None, (), errors.describe(exc)
+        if self.recorded is not None:
+            self.recorded.next_cell()
         if error is None and not mime and _workcell.answer(ident, value, text):
             return
         if not _workcell.is_kernel():

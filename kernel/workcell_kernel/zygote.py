@@ -9,7 +9,9 @@ import os
 import sys
 
 gc.disable()  # in the zygote for good: collections would only visit what it has loaded
-# Nothing of ours is to be found by accident: -I keeps this file's folder off the path.
+# Nothing of ours is to be found by accident: -I keeps this file's folder off the path, and -s, for recorded sessions, does not.
+if not sys.flags.isolated and sys.path and os.path.abspath(sys.path[0]) == os.path.dirname(os.path.abspath(__file__)):
+    del sys.path[0]
 KERNEL_DIR = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 if sys.version_info < (3, 9):

@@ -260,6 +260,7 @@ static PyMethodDef functions[] = {
 	{ "folder_unpack", folder_unpack, METH_VARARGS, NULL },
 	{ "version", version, METH_NOARGS, NULL },
 	{ "gen_mcp", gen_mcp, METH_VARARGS, NULL },
+	{ "replay", session_replay, METH_VARARGS, NULL },
 	{ "find_python", find_python, METH_VARARGS, NULL },
 	{ "policy_check", policy_check, METH_VARARGS, NULL },
 	{ "sandbox_explain", sandbox_explain, METH_VARARGS, NULL },

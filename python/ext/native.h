@@ -108,4 +108,7 @@ struct option {
 /* Fills the structure; *keep holds what it points to.  An unknown name is a TypeError. */
 int fill_options(PyObject *dict, const struct option *table, size_t count, void *out, PyObject **keep);
 
+/* sessions.c */
+PyObject *session_replay(PyObject *self, PyObject *args);
+
 #endif

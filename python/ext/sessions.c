@@ -44,6 +44,8 @@ static const struct option session_options[] = {
 	{ "saved_owner", OPT_TEXT, offsetof(struct cell_session_options, saved_owner) },
 	{ "saved_key", OPT_TEXT, offsetof(struct cell_session_options, saved_key) },
 	{ "saved_notes", OPT_TEXT, offsetof(struct cell_session_options, saved_notes) },
+	{ "record", OPT_TEXT, offsetof(struct cell_session_options, record) },
+	{ "replay", OPT_TEXT, offsetof(struct cell_session_options, replay) },
 	{ "resume", OPT_TEXT, offsetof(struct cell_session_options, resume) },
 	{ "portable_values", OPT_INT, offsetof(struct cell_session_options, portable_values) },
 	{ "trusted", OPT_LIST, offsetof(struct cell_session_options, trusted) },
@@ -351,6 +353,25 @@ static PyObject *session_variables(PyObject *self, PyObject *args)
 		return NULL;
 	int rc = INSIDE(self, cell_session_variables(HANDLE(self)->pointer, &text, &err));
 	return text_or_error(rc < 0 ? NULL : text, &err);
+}
+
+/* replay(engine, options) -> JSON */
+PyObject *session_replay(PyObject *self, PyObject *args)
+{
+	struct cell_session_options options = CELL_SESSION_OPTIONS_INIT;
+	struct cell_error err;
+	PyObject *engine, *dict, *keep = NULL;
+	(void)self;
+	if (!PyArg_ParseTuple(args, "OO", &engine, &dict) || check_type(engine, engine_type, "an Engine") < 0 ||
+	    fill_options(dict, session_options, COUNT(session_options), &options, &keep) < 0)
+		return NULL;
+	if (enter(engine) < 0) {
+		Py_XDECREF(keep);
+		return NULL;
+	}
+	char *text = INSIDE(engine, cell_replay(HANDLE(engine)->pointer, &options, &err));
+	Py_XDECREF(keep);
+	return text_or_error(text, &err);
 }
 
 /* hibernate() -> JSON */

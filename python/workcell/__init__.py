@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ._commands import Command, CommandChunk, CommandInfo, CommandResult, Commands
     from ._durable import Hibernated, NotCarried, Variable
     from ._files import Commit, Diff, FileChange
+    from ._replay import Difference, Replay, replay
     from .approvals import ApprovalGoneError, ApprovalRequest, Approvals, Rejection
     from .audit import AuditLog
     from .bootstrap import NamespaceBundle, bootstrap_namespaces
@@ -51,6 +52,7 @@ _HOMES = {
     "_commands": "Command CommandChunk CommandInfo CommandResult Commands",
     "_durable": "Hibernated NotCarried Variable",
     "_files": "Commit Diff FileChange",
+    "_replay": "Difference Replay replay",
     "_workspace": "FileInfo Files",
     "_engine": "Engine ExecutorInfo default_engine",
     "approvals": "ApprovalGoneError ApprovalRequest Approvals Rejection",
@@ -93,7 +95,7 @@ __all__ = [
     "ApprovalRequest", "ApprovalGoneError", "Approvals", "Rejection", "generate_mcp_sources", "Engine", "ExecutorInfo", "default_engine",
     "AuditLog", "Policy", "check_policy", "ToolCallContext", "ToolMiddleware", "compose_tool_middlewares", "Event", "Chunk",
     "Display", "ImageEvent", "CallStarted", "CallEnded", "ApprovalEvent", "ApprovalEnded", "KernelDied", "ResultEvent", "BranchEvent",
-    "Hibernated", "NotCarried", "Variable",
+    "Hibernated", "NotCarried", "Variable", "Difference", "Replay", "replay",
     "Child", "Point", "Race", "Diff", "FileChange", "Commit", "FileInfo", "Files",
     "LlmAnswer", "LlmBudget", "LlmRequest", "LlmUsage",
     "Command", "CommandChunk", "CommandInfo", "CommandResult", "Commands",

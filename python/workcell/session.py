@@ -68,6 +68,7 @@ class Session(_Session):
         saved: a folder for saved sessions, which code cannot write to; see :meth:`hibernate`.
         saved_key: 64 hexadecimal digits; saved sessions are encrypted with it.
         resume: the id of a saved session to continue; see :meth:`wake`.
+        record: a new file for a recording of the session, or a folder for a file with its id; see :func:`workcell.replay`.
         speculate: while a call of a tool waits for an approval and its result can be supposed, a copy of the session goes on with that result, and
             takes the session's place if the call ends with it. Executors ``subprocess`` and ``sandbox``, with ``workspace_mode="cow"``, and in a
             sandbox also ``"ro"`` and ``"none"``.

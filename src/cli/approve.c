@@ -60,6 +60,7 @@ static int open_saved(const struct cell_cli_gate_flags *flags, struct cell_cli_h
 	options->saved_dir = flags->saved;
 	options->saved_key = host->saved_key;
 	options->resume = flags->resume;
+	options->record = flags->record;
 	return 0;
 }
 

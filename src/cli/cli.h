@@ -110,6 +110,7 @@ int cell__cmd_files(int argc, char **argv);
 int cell__cmd_exec(int argc, char **argv);
 int cell__cmd_batch(int argc, char **argv);
 int cell__cmd_jupyter(int argc, char **argv);
+int cell__cmd_replay(int argc, char **argv);
 
 extern const struct cell_cli_command cell__cli_run_command;
 extern const struct cell_cli_command cell__cli_shell_command;
@@ -138,6 +139,7 @@ extern const struct cell_cli_command cell__cli_files_command;
 extern const struct cell_cli_command cell__cli_exec_command;
 extern const struct cell_cli_command cell__cli_batch_command;
 extern const struct cell_cli_command cell__cli_jupyter_command;
+extern const struct cell_cli_command cell__cli_replay_command;
 /* Another program parses its arguments and prints its --help. */
 extern const struct cell_cli_command cell__cli_bench_command;
 
@@ -409,7 +411,7 @@ void cell__cli_trusted_free(char **list);
 /* Sets the callbacks that are asked before a step. */
 struct cell_cli_gate_flags {
 	const char *approve, *policy, *audit;
-	const char *saved, *saved_key_file, *resume;
+	const char *saved, *saved_key_file, *resume, *record;
 	bool shell, installs, workflows, stops_clock, shell_escape, restore_cwd, speculate, save;
 	int64_t approval_timeout_ms, undo, points_bytes, allow_fork, fork_memory, fork_time_ms;
 };
@@ -733,9 +735,11 @@ struct cell_cli_asker;
 /* Policy and audit log of the flags, into the host and the options of its session. */
 int cell__cli_gate_open(const struct cell_cli_gate_flags *flags, struct cell_cli_host *host, struct cell_session_options *options,
 			struct cell_error *err);
-/* --save and --resume, for commands that end with their session. */
+#define CELL_CLI_RECORD_FLAG(at, value, text) { 0, "record", value, text, CELL_FLAG_STRING, CELL_CLI_AT(at, gate.record) }
+/* --save, --resume and --record, for commands that end with their session. */
 #define CELL_CLI_SAVE_FLAGS(at)                                                                                                          \
 	{ 0, "save", NULL, "save the session at its end, in the folder of --saved", CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.save) },      \
+		CELL_CLI_RECORD_FLAG(at, "FILE", "write a recording of the session to this new file, for `workcell replay`"),            \
 	{                                                                                                                                \
 		0, "resume", "ID", "go on with a saved session of the folder of --saved", CELL_FLAG_STRING, CELL_CLI_AT(at, gate.resume) \
 	}
@@ -749,6 +753,12 @@ void cell__cli_asker_destroy(struct cell_cli_asker *asker);
 void cell__cli_ask(struct cell_cli_asker *asker, struct cell_session *session, const struct cell_event *event);
 /* {"id", "accept", "reason", "args", "always"}; without an id `fallback` is meant, 0: all that wait. */
 int cell__cli_answer_json(struct cell_session *session, const json_t *root, uint64_t fallback, struct cell_error *err);
+
+/* ---- replays (cmd_replay.c) --------------------------------------------- */
+
+/* Replays a file and prints the outcome under a name; json: as an object on one line.  0: the same, 1: a difference, -1: our failure. */
+int cell__cli_replay_file(struct cell_engine *engine, struct cell_session_options *options, const char *file, const char *name, bool json,
+			  struct cell_error *err);
 
 /* ---- a cell (cmd_run.c) ------------------------------------------------- */
 

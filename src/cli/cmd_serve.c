@@ -93,6 +93,7 @@ static const struct cell_cli_flag serve_flag_table[] = {
 	  "configuration files once read",
 	  CELL_FLAG_SWITCH, AT(in_container) },
 	{ 0, "check-config", NULL, "check the configuration and exit", CELL_FLAG_SWITCH, AT(check_config) },
+	CELL_CLI_RECORD_FLAG(offsetof(struct serve_flags, session), "DIR", "write a recording of each session to ID.jsonl in this folder"),
 	CELL_CLI_SESSION_FLAGS_OF(offsetof(struct serve_flags, session), "sandbox where it works, else subprocess"),
 	{ 0 },
 };

@@ -72,6 +72,8 @@ const struct cell__json_field cell__json_session_fields[] = {
 	SESSION(workspace_path, TEXT),
 	SESSION(tables, FLAG),
 	SESSION(notebook, FLAG),
+	SESSION(record, TEXT),
+	SESSION(replay, TEXT),
 	{ NULL, 0, 0 },
 };
 

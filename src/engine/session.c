@@ -47,6 +47,12 @@ static struct cell_session *make_session(struct cell_engine *engine, const struc
 		return NULL;
 	}
 	session->executor = session->options.executor;
+	if ((opts->record || opts->replay) &&
+	    cell__recorder_create(opts->record, opts->replay, session->id, session->executor->name, session->options.python,
+				  opts->space != NULL, &session->recorder, err) < 0) {
+		cell__session_free(session);
+		return NULL;
+	}
 	if (cell__session_make_layer(session, err) < 0 || cell__session_watch_folders(session, err) < 0) {
 		cell__session_free(session);
 		return NULL;
@@ -207,7 +213,11 @@ int cell_session_prewarm(struct cell_engine *engine, const struct cell_session_o
 	if (cell__require(err, engine) < 0)
 		return -1;
 	struct cell_session *session = NULL;
-	if (create(engine, opts, "cell_session_prewarm", &session, err) < 0)
+	struct cell_session_options all = CELL_SESSION_OPTIONS_INIT;
+	if (take_options(opts, &all, err) < 0)
+		return -1;
+	all.record = all.replay = NULL; /* it never runs a cell */
+	if (create(engine, &all, "cell_session_prewarm", &session, err) < 0)
 		return -1;
 	int rc = wait_for(session, do_prewarm, NULL, err);
 	cell__session_free(session);

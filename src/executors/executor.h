@@ -126,12 +126,15 @@ struct cell__kernel_spec {
 	const char *session_id;
 	const char *python;
 	const char *preload; /* "" for none */
-	const char *zygote_owner; /* "": none; only sessions of the same owner share a zygote */
+	const char *zygote_owner; /* "": none; only sessions of the same owner share a zygote; may end with ... */
+#define CELL__ZYGOTE_RECORDED "\x1frecorded" /* hashes of texts are the same in every process */
 	const char *cwd;
 	const char *workspace_path; /* sandbox: the code sees cwd there too; NULL: only at its own path */
 	const char *const *env; /* complete, "K=V", NULL-terminated */
 	bool namespaces;        /* put tools, workflows, artifacts and deps into it */
 	struct cell__kernel_wants wants;
+	const char *recording;  /* it is recorded, or replayed: the seed of its random numbers; NULL: it is not */
+	bool is_replay;
 	const char *site;       /* a folder of packages to put on the path, or NULL */
 	const char *host_site;  /* sandbox: a second folder, searched after it, or NULL */
 	const struct cell__sandbox_policy *policy; /* sandbox; NULL for the others */

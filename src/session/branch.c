@@ -546,6 +546,12 @@ void cell__session_do_branch(struct cell__task *task)
 	struct cell__branching *wanted = (struct cell__branching *)task;
 	struct cell_session *source = wanted->waiting.session, *target = wanted->target;
 	wanted->next = NULL;
+	if (target && wanted->replaces && target->recorder) {
+		struct cell_error err;
+		cell_fail(&err, CELL_E_UNSUPPORTED, 0, "a session that is recorded or replayed takes over no other state");
+		cell__session_end_waiting(&wanted->waiting, &err);
+		return;
+	}
 	if (target && !wanted->replaces) {
 		target->branching = true;
 		cell__session_begin(target, &wanted->waiting);
@@ -709,6 +715,8 @@ void cell__session_do_rewind(struct cell__task *task)
 	}
 	if (session->becoming)
 		cell_fail(&err, CELL_E_BUSY, 0, "the session is being set to another state");
+	else if (session->recorder)
+		cell_fail(&err, CELL_E_UNSUPPORTED, 0, "a session that is recorded or replayed is not rewound");
 	else if (!point && rewinding->name)
 		cell_fail(&err, CELL_E_NOT_FOUND, 0, "the session has no point \"%.80s\"", rewinding->name);
 	else if (!point)

@@ -8,6 +8,7 @@
 #include "base/list.h"
 #include "base/hole.h"
 #include "gate/gate.h"
+#include "session/recording.h"
 #include "space/space.h"
 #include "wire/json_check.h"
 #include "wire/call_text.h"
@@ -22,6 +23,9 @@ struct cell__kernel_call {
 	json_t *document;
 	void *raw;
 	size_t cost; /* of the budget */
+	char *asked; /* its JSON, if the session is recorded */
+	size_t asked_size;
+	struct cell__buf progress; /* lines, then */
 	struct cell__kernel_call *prev, *next;
 };
 
@@ -33,6 +37,8 @@ static void forget(struct cell__calls *calls, struct cell__kernel_call *call)
 	calls->budget.used -= call->cost;
 	json_decref(call->document);
 	free(call->raw);
+	free(call->asked);
+	cell__buf_finish(&call->progress);
 	const uint32_t id = call->id;
 	free(call);
 	if (calls->ended)
@@ -91,10 +97,18 @@ static void reply_text(struct cell__calls *calls, uint32_t id, const char *text,
 		send_failure(calls, id, "ValueError", err.msg, err.code); /* most likely too large for a frame */
 }
 
-static void reply(struct cell__calls *calls, uint32_t id, json_t *answer, const void *raw, size_t raw_size)
+static void record(struct cell__kernel_call *call, const char *text, const void *raw, size_t raw_size)
+{
+	if (call->asked && text)
+		cell__recorder_add_call(call->calls->recorder, call->asked, call->asked_size, call->base.raw, call->base.raw_size, text,
+					raw, raw_size, call->progress.data);
+}
+
+static void reply(struct cell__kernel_call *call, json_t *answer, const void *raw, size_t raw_size)
 {
 	CELL_AUTO_FREE char *text = answer ? json_dumps(answer, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
-	reply_text(calls, id, text, raw, raw_size);
+	record(call, text, raw, raw_size);
+	reply_text(call->calls, call->id, text, raw, raw_size);
 	json_decref(answer);
 }
 
@@ -132,7 +146,7 @@ static void answer_call(struct cell__call *base, json_t *result, const void *raw
 	if (becomes)
 		json_decref(result);
 	else
-		reply(calls, call->id, result ? json_pack("{s:o}", "result", result) : NULL, raw, raw_size);
+		reply(call, result ? json_pack("{s:o}", "result", result) : NULL, raw, raw_size);
 	forget(calls, call);
 	if (becomes)
 		calls->become(calls->owner);
@@ -145,6 +159,7 @@ static void answer_call_text(struct cell__call *base, const char *result, const 
 	int rc = cell__buf_add_str(&text, CELL_REPLY_TEXT_HEAD) | cell__buf_add_str(&text, result) |
 		 cell__buf_add_str(&text, CELL_REPLY_TEXT_TAIL);
 	settle(call);
+	record(call, rc == 0 ? text.data : NULL, raw, raw_size);
 	reply_text(call->calls, call->id, rc == 0 ? text.data : NULL, raw, raw_size);
 	forget(call->calls, call);
 }
@@ -159,7 +174,7 @@ static void fail_call(struct cell__call *base, int code, const char *type, const
 				  cell_code_word(code), "namespace", base->method,
 				  dot ? (int)(dot - base->method) : (int)strlen(base->method), "operation", dot ? dot + 1 : "");
 	settle(call);
-	reply(call->calls, call->id, error, NULL, 0);
+	reply(call, error, NULL, 0);
 	forget(call->calls, call);
 }
 
@@ -175,11 +190,15 @@ static bool hold_call(struct cell__call *base, size_t bytes)
 
 static void progress_call(struct cell__call *base, const char *line, size_t size)
 {
-	struct cell__calls *calls = ((struct cell__kernel_call *)base)->calls;
+	struct cell__kernel_call *call = (struct cell__kernel_call *)base;
+	struct cell__calls *calls = call->calls;
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
 	/* Memory that is gone costs a line of progress. */
-	if (cell__buf_add(&text, line, size) == 0 && cell__buf_add(&text, "\n", 1) == 0)
-		calls->output(calls->owner, CELL_STDERR, text.data, text.size);
+	if (cell__buf_add(&text, line, size) < 0 || cell__buf_add(&text, "\n", 1) < 0)
+		return;
+	if (call->asked && call->progress.size + text.size <= CELL_LIMIT_KERNEL_BYTES)
+		(void)cell__buf_add(&call->progress, text.data, text.size);
+	calls->output(calls->owner, CELL_STDERR, text.data, text.size);
 }
 
 static void cancel_call(struct cell__calls *calls, struct cell__kernel_call *call)
@@ -249,6 +268,10 @@ static struct cell__kernel_call *begin(struct cell__calls *calls, const struct c
 		.raw = copy,
 		.cost = cost,
 	};
+	if (calls->recorder) {
+		call->asked = cell__strndup(asked->json, asked->json_size); /* without memory it is not recorded */
+		call->asked_size = asked->json_size;
+	}
 	calls->budget.used += cost;
 	CELL__LIST_PUSH(calls->first, call);
 	calls->count++;
@@ -322,10 +345,26 @@ static const char *handle_document(struct cell__calls *calls, const struct cell_
 	return NULL;
 }
 
+/* True: a recording has answered, or the call was a note for it. */
+static bool is_answered(struct cell__calls *calls, const struct cell__asked *asked)
+{
+	struct cell__recorded_answer answer;
+	if (!cell__recorder_answer(calls->recorder, asked, &answer))
+		return false;
+	if (answer.progress)
+		calls->output(calls->owner, CELL_STDERR, answer.progress, strlen(answer.progress));
+	if (!answer.silent)
+		reply_text(calls, asked->id, answer.text, answer.raw, answer.raw_size);
+	free(answer.own);
+	return true;
+}
+
 const char *cell__calls_handle(struct cell__calls *calls, const struct cell__asked *asked)
 {
 	char name[NAME_BYTES];
 	struct cell__host_ask ask;
+	if (calls->recorder && is_answered(calls, asked))
+		return NULL;
 	/* The short way for the most frequent call: to a function of the host, without a tree of JSON. */
 	struct cell__gate *gate = calls->gate;
 	if (cell__gate_is_open(gate) && is_tool_call(asked->json, asked->json_size, name, &ask) &&

@@ -13,6 +13,7 @@
 
 struct cell__gate;
 struct cell__kernel_call;
+struct cell__recorder;
 
 struct cell__calls {
 	struct cell__kernel *kernel;
@@ -33,6 +34,7 @@ struct cell__calls {
 	void (*become)(void *owner);
 	void (*ended)(void *owner, uint32_t id);
 	void *owner;
+	struct cell__recorder *recorder; /* recording.h; NULL: the session is neither recorded nor replayed */
 	struct cell__budget budget;
 	bool is_ignored;
 	struct cell__kernel_call *first;

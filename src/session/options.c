@@ -106,6 +106,9 @@ static int list_places(struct cell__options *options, const struct cell_session_
 		return -1;
 	if (cell__place_add_unlinked(places, "the images folder", opts->images_dir, err) < 0)
 		return -1;
+	if (cell__place_add(places, "the recording", false, opts->record, err) < 0 ||
+	    cell__place_add(places, "the recording", false, opts->replay, err) < 0)
+		return -1;
 	if (cell__place_add(places, "the folder of saved sessions", true, opts->saved_dir, err) < 0)
 		return -1;
 	for (size_t i = 0; opts->trusted && opts->trusted[i]; i++)
@@ -171,13 +174,20 @@ static int copy_texts(struct cell__options *options, const struct cell_session_o
 		python = cell__space_python(opts->space);
 	if (python[0] != '/')
 		return cell_fail(err, CELL_E_INVALID, 0, "python is \"%.100s\", expected an absolute path", python);
+	/* Text hashes are the same in each replay: see env.c of the executor. */
+	CELL_AUTO_BUF struct cell__buf owner = CELL_BUF_INIT;
+	if (cell__buf_printf(&owner, "%s%s", opts->zygote_owner ? opts->zygote_owner : "",
+			     opts->record || opts->replay ? CELL__ZYGOTE_RECORDED : "") < 0)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	const struct {
 		const char *text;
 		char **copy;
 	} texts[] = {
 		{ python, &options->python },
 		{ opts->preload ? opts->preload : "", &options->preload },
-		{ opts->zygote_owner ? opts->zygote_owner : "", &options->zygote_owner },
+		{ owner.data, &options->zygote_owner },
+		{ opts->record, &options->record },
+		{ opts->replay, &options->replay },
 		{ opts->saved_dir, &options->saved_dir },
 		{ opts->saved_owner, &options->saved_owner },
 		{ opts->saved_key, &options->saved_key },
@@ -187,6 +197,23 @@ static int copy_texts(struct cell__options *options, const struct cell_session_o
 	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
 		if (texts[i].text && !(*texts[i].copy = cell__strdup(texts[i].text)))
 			return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	return 0;
+}
+
+static int check_recording(const struct cell__executor *executor, const struct cell_session_options *opts, struct cell_error *err)
+{
+	const char *name = opts->record ? "record" : "replay";
+	if (!opts->record && !opts->replay)
+		return 0;
+	if (!executor->image)
+		return cell_fail(err, CELL_E_UNSUPPORTED, 0, "%s needs the executor \"subprocess\" or \"sandbox\", not \"%s\"", name,
+				 executor->name);
+	if (opts->record && opts->replay)
+		return cell_fail(err, CELL_E_INVALID, 0, "a session that is replayed is not recorded: give record or replay");
+	if (opts->replay && (opts->space || opts->policy))
+		return cell_fail(err, CELL_E_INVALID, 0, "a session that is replayed has no tools, storage or policy of its own");
+	if (opts->undo || opts->allow_fork || opts->speculate || opts->notebook || opts->resume)
+		return cell_fail(err, CELL_E_INVALID, 0, "%s excludes undo, allow_fork, speculate, notebook and resume", name);
 	return 0;
 }
 
@@ -299,14 +326,14 @@ int cell__options_init(struct cell__options *options, const struct cell_session_
 		.on_event = opts->on_event,
 		.event_arg = opts->event_arg,
 		.space = opts->space,
-		.no_spill = opts->no_spill != 0,
+		.no_spill = opts->no_spill != 0 || opts->record || opts->replay, /* the name of the file would be in the output */
 	};
 	if (!executor)
 		return cell__executor_unknown(name, err);
 	if (cell__executor_settle_limits(executor, &settled, err) < 0 || cell__executor_check(executor, opts, err) < 0 ||
-	    check_calls(executor, opts, err) < 0 || check_numbers(executor, opts, err) < 0 || copy_gate(options, opts, err) < 0 ||
-	    copy_texts(options, opts, err) < 0 || copy_confinement(options, opts, err) < 0 || copy_own(options, opts, err) < 0 ||
-	    copy_cwd(options, opts->cwd, err) < 0 || list_places(options, opts, err) < 0)
+	    check_calls(executor, opts, err) < 0 || check_recording(executor, opts, err) < 0 || check_numbers(executor, opts, err) < 0 ||
+	    copy_gate(options, opts, err) < 0 || copy_texts(options, opts, err) < 0 || copy_confinement(options, opts, err) < 0 ||
+	    copy_own(options, opts, err) < 0 || copy_cwd(options, opts->cwd, err) < 0 || list_places(options, opts, err) < 0)
 		return -1;
 	return copy_env(options, opts->env, err);
 }
@@ -326,6 +353,7 @@ int cell__options_copy(const struct cell__options *options, struct cell__options
 	*ret_copy = *options;
 	ret_copy->places = (struct cell__place_list)CELL_PLACE_LIST_INIT;
 	ret_copy->own = NULL;
+	ret_copy->record = ret_copy->replay = NULL; /* a fork is not recorded */
 	ret_copy->confined = false; /* until its policy is copied */
 	ret_copy->python = cell__strdup(options->python);
 	ret_copy->preload = cell__strdup(options->preload);
@@ -351,8 +379,9 @@ int cell__options_copy(const struct cell__options *options, struct cell__options
 
 void cell__options_finish(struct cell__options *options)
 {
-	char *const texts[] = { options->python,      options->preload,   options->cwd,         options->zygote_owner,  options->saved_dir,
-				options->saved_owner, options->saved_key, options->saved_notes, options->workspace_path };
+	char *const texts[] = { options->python,         options->preload,     options->cwd,       options->zygote_owner,
+				options->saved_dir,      options->saved_owner, options->saved_key, options->saved_notes,
+				options->workspace_path, options->record,      options->replay };
 	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
 		free(texts[i]);
 	if (options->own)

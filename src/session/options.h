@@ -39,6 +39,7 @@ struct cell__options {
 	bool layered;  /* the code works in a layer over cwd */
 	struct cell__host_limits limits; /* for code that is not trusted */
 	char *saved_dir, *saved_owner, *saved_key, *saved_notes; /* as given; NULL: not given */
+	char *record, *replay; /* files; NULL: not given */
 	struct cell__place_list places; /* files with this session's rules, and further files that its host trusts */
 };
 

@@ -37,6 +37,7 @@ struct cell__run {
 
 	/* the session's side */
 	bool started, ending;
+	bool recorded; /* the session's recording has its beginning */
 	bool restored; /* its kernel ended, and the session continues from the point before it */
 	bool timed_out, interrupt_asked, cancelled;
 	bool held; /* the receiver of the events, on the loop's thread, does not keep up */

@@ -105,6 +105,13 @@ void cell__session_stop_run(struct cell_session *session, struct cell__run *run,
 	cell__session_start_timer(session, (uint64_t)session->options.grace_ms);
 }
 
+/* Not a cell: our own question to the kernel, as cell_session_complete() asks one. */
+static bool is_question(const struct cell__run *run)
+{
+	static const char head[] = "%%workcell_";
+	return run->size >= sizeof head - 1 && memcmp(run->code, head, sizeof head - 1) == 0;
+}
+
 static void start_run(struct cell_session *session)
 {
 	struct cell__run *run = session->current;
@@ -123,6 +130,10 @@ static void start_run(struct cell_session *session)
 	if (run->result->own_isolation)
 		run->result->isolation = run->result->own_isolation;
 	run->started = true;
+	if (session->recorder && !is_question(run)) {
+		run->recorded = true;
+		cell__recorder_begin_cell(session->recorder, run->code, run->size, run->timeout_ms);
+	}
 	cell__durable_tell_run(session, run);
 	session->cells++;
 	run->started_us = cell__now_us();
@@ -222,6 +233,8 @@ void cell__session_run_finished(struct cell__run *run)
 		cell__quota_touch(session->quota, false);
 		cell__slot_update_pause(session); /* its last output may have come together with its end */
 	}
+	if (run->recorded)
+		cell__recorder_end_cell(session->recorder, run->result);
 	cell__loop_add_busy(session->engine->loop, -keeps_loop_busy(run));
 	cell__run_deliver(run);
 	cell__session_advance(session);
@@ -233,6 +246,7 @@ void cell__session_free(struct cell_session *session)
 {
 	cell__durable_close(session->durable);
 	json_decref(session->left);
+	cell__recorder_destroy(session->recorder);
 	cell__quota_destroy(session->quota);
 	cell__layer_destroy(session->layer);
 	cell__options_finish(&session->options);
@@ -539,6 +553,11 @@ struct cell_session *cell__session_make_fork(struct cell_session *source, const 
 
 /* ---- requests ---- */
 
+static void handle_recorded(void *arg)
+{
+	cell__session_advance(arg);
+}
+
 void cell__session_begin(struct cell_session *session, struct cell__waiting *waiting)
 {
 	uv_timer_init(cell__loop_uv(session->engine->loop), &session->timer);
@@ -558,6 +577,12 @@ void cell__session_begin(struct cell_session *session, struct cell__waiting *wai
 	if (session->options.space) {
 		cell__space_ref(session->options.space);
 		cell__space_take_tools(session->options.space, cell__take_ptr(session->stored_tools));
+	}
+	if (session->recorder) {
+		session->recorder->loop = session->engine->loop;
+		session->recorder->filing = &session->filing;
+		session->recorder->progress = handle_recorded;
+		session->recorder->arg = session;
 	}
 	waiting->next = session->resets;
 	session->resets = waiting; /* opening counts as a reset */
@@ -603,6 +628,8 @@ void cell__session_do_reset(struct cell__task *task)
 	waiting->next = session->resets;
 	session->resets = waiting;
 	session->at_point = session->asleep = false;
+	if (session->recorder)
+		cell__recorder_reset(session->recorder);
 	struct cell_error err;
 	if (waiting->prepared) {
 		cell__prepared_destroy(session, session->prepared);
@@ -689,6 +716,8 @@ void cell__session_close_on_loop(struct cell_session *session, void (*done)(void
 	session->closed_arg = arg;
 	session->closing = true;
 	cell__speculation_copy_ended(session, "the copy was closed");
+	if (session->recorder)
+		cell__recorder_close(session->recorder);
 	uv_timer_stop(&session->timer);
 	cell__gate_drop(&session->clients);
 	(void)cell__branch_drop(session, NULL);

@@ -7,6 +7,7 @@
  *     session.c      the queue, the clocks, open, reset and close
  *     branch.c       forks of its kernel: other sessions, and points to rewind to
  *     durable.c      saving it to a folder, and waking it again
+ *     recording.c    writing what it does to a file, and answering one that is replayed
  *     files.c        the layer over its workspace: diff, commit, discard
  *     children.c     sessions that its own code forks
  *     speculation.c  a copy of its kernel that goes on while a call waits for a person
@@ -40,6 +41,7 @@
 #include "session/images.h"
 #include "session/options.h"
 #include "session/quota.h"
+#include "session/recording.h"
 #include "session/run.h"
 #include "space/space.h"
 
@@ -196,6 +198,8 @@ struct cell_session {
 	struct cell__saving *savings;  /* the first is under way, or waits for a cell to end */
 	json_t *left; /* what it goes without since it was woken, for the next run; or NULL */
 	bool asleep; /* its kernel is in the saved session; the next use wakes it */
+
+	struct cell__recorder *recorder; /* it is recorded or replayed (recording.h); or NULL */
 
 	/* speculation.c */
 	struct cell__speculation *speculation; /* the one under way; or NULL */

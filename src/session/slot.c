@@ -70,8 +70,11 @@ void cell__slot_spec(struct cell_session *session, const struct cell__prepared *
 		.cwd = options->cwd,
 		.workspace_path = *options->workspace_path ? options->workspace_path : NULL,
 		.env = (const char *const *)options->env,
-		.namespaces = options->space &&
-			      !(session->executor->takes & CELL_TAKES_CONTAINER), /* in a container the inner server provides them */
+		.namespaces = options->space ? !(session->executor->takes &
+						 CELL_TAKES_CONTAINER) /* in a container the inner server provides them */
+					     : session->recorder && session->recorder->replays && session->recorder->replayed.namespaces,
+		.recording = session->recorder ? session->recorder->seed : NULL,
+		.is_replay = session->recorder && session->recorder->replays,
 		.wants = options->wants,
 		.site = prepared->own.site,
 		.host_site = prepared->hosts.site,
@@ -204,6 +207,7 @@ static void settle(struct cell__slot *slot)
 		.image = handle_tool_image,
 		.ignored = handle_ignored,
 		.owner = slot,
+		.recorder = session->recorder,
 		.budget = { .unread = unread_of, .owner = slot->kernel },
 	};
 	if (session->options.speculate) {

@@ -154,9 +154,16 @@ static char *writable_folders(struct cell__sub_env *env)
 	return text;
 }
 
+static bool is_recorded(const struct cell__sub_env *env)
+{
+	const size_t size = strlen(env->owner), end = strlen(CELL__ZYGOTE_RECORDED);
+	return size >= end && strcmp(env->owner + size - end, CELL__ZYGOTE_RECORDED) == 0;
+}
+
 /*
  * argv and environment of a zygote: NUL-terminated strings, one after another.  -I: no variables, no folder of the person's own
- * packages, no script's or current folder on the path.
+ * packages, no script's or current folder on the path.  For recorded sessions the variables are ours and one fixes the hashes of texts, which
+ * decide the order of sets; zygote.py does what -I does to the path.
  */
 static int zygote_payload(struct cell__sub_env *env, struct cell__buf *payload, int *ret_argc)
 {
@@ -176,9 +183,19 @@ static int zygote_payload(struct cell__sub_env *env, struct cell__buf *payload, 
 	CELL_AUTO_BUF struct cell__buf home = CELL_BUF_INIT;
 	if (cell__buf_printf(&home, "HOME=%s", cell__home_dir()) < 0)
 		return -1;
-	const char *const strings[] = { env->python,    is_hole("user-site") ? "-E" : "-I",  script.data, "3", "4", env->preload,
-					"LANG=C.UTF-8", "PATH=/usr/local/bin:/usr/bin:/bin", home.data };
-	for (size_t i = 0; i < sizeof strings / sizeof *strings; i++)
+	const char *const strings[] = { env->python,
+					is_recorded(env)       ? "-s"
+					: is_hole("user-site") ? "-E"
+							       : "-I",
+					script.data,
+					"3",
+					"4",
+					env->preload,
+					"LANG=C.UTF-8",
+					"PATH=/usr/local/bin:/usr/bin:/bin",
+					home.data,
+					"PYTHONHASHSEED=0" };
+	for (size_t i = 0; i < sizeof strings / sizeof *strings - !is_recorded(env); i++)
 		if (cell__buf_add(payload, strings[i], strlen(strings[i]) + 1) < 0)
 			return -1;
 	return 0;
