@@ -1054,6 +1054,8 @@ struct cell_session_options {
 	const char *saved_owner; /* a saved session is woken only for the same owner (a user, a token); NULL: "" */
 	const char *saved_key; /* 64 hexadecimal digits: saved sessions are encrypted (AES-256-GCM); NULL: they are not */
 	const char *saved_notes; /* a JSON object of the caller's, kept with the saved session; NULL: {} */
+	int saved_compress; /* 1: saved sessions are compressed, which takes longer than writing them does */
+	int saved_unsynced; /* 1: a save ends when Linux has it, not when the disk has it: it may be lost if the machine loses power */
 	/*
 	 * The id of a saved session, which this one continues and whose id it has.  CELL_E_NOT_FOUND: there is none, or it is another owner's;
 	 * CELL_E_CONFLICT: it is awake elsewhere; CELL_E_DIFFERS: interpreter, files, executor or working directory are not those that it

@@ -158,6 +158,14 @@ static bool has_prefix(const char *text, const char *prefix)
 	return strncmp(text, prefix, strlen(prefix)) == 0;
 }
 
+static const struct on_disk *find_on_disk(const struct area *area)
+{
+	for (uint64_t i = 0; i < wc_image_handover.n_on_disk; i++)
+		if (wc_image_handover.on_disk[i].device == area->device && wc_image_handover.on_disk[i].inode == area->inode)
+			return &wc_image_handover.on_disk[i];
+	return NULL;
+}
+
 /* One line of /proc/self/maps, without its end.  False: not a mapping to carry. */
 static bool read_area(const char *line, struct area *area, const char **ret_path)
 {
@@ -181,6 +189,12 @@ static bool read_area(const char *line, struct area *area, const char **ret_path
 	while (*at == ' ')
 		at++;
 	*ret_path = at;
+	const struct on_disk *on_disk = *at == '/' && !area->shared ? find_on_disk(area) : NULL;
+	if (on_disk) {
+		area->kind = AREA_IMAGE;
+		area->inode = on_disk->number;
+		return true;
+	}
 	if (strcmp(at, "[heap]") == 0)
 		area->kind = AREA_HEAP;
 	else if (strcmp(at, "[stack]") == 0)
@@ -478,7 +492,8 @@ static int keep_in_file(int fd, const struct saving *saving)
 		bool ours = (area->start <= (uintptr_t)saving && (uintptr_t)saving < area->end) ||
 			    (area->start < wc_image_handover.stack_to && wc_image_handover.stack_from < area->end);
 		bool anew = area->kind == AREA_ANON && area->inode != 0; /* no page may stay in an earlier image */
-		if ((piece->bytes < least && !anew) || area->shared || ours ||
+		/* A disk may be mounted such that nothing on it can be executed, and the image may be mapped from there one day. */
+		if ((piece->bytes < least && !anew) || area->shared || ours || ((area->prot & PROT_EXEC) && !anew) ||
 		    (area->kind != AREA_ANON && area->kind != AREA_IMAGE && area->kind != AREA_HEAP))
 			continue;
 		if (mmap((void *)(uintptr_t)piece->at, piece->bytes, (int)area->prot, MAP_PRIVATE | MAP_FIXED, fd, (off_t)piece->offset) ==

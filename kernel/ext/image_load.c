@@ -59,6 +59,8 @@ struct loading {
 	size_t n_iov;
 	int fds[1 + WC_IMAGES_USED]; /* of this and earlier images */
 	uint64_t inodes[1 + WC_IMAGES_USED]; /* that they had when they were written */
+	uint64_t live[1 + WC_IMAGES_USED]; /* numbers that the host knows them by */
+	char *probes[1 + WC_IMAGES_USED]; /* a page of each that is on a disk; NULL: it is not */
 	size_t n_fds;
 	bool maps; /* pages stay in the files until they are written to */
 	const char *wrong; /* the file that is not the one of the image; NULL: something else is wrong */
@@ -459,7 +461,7 @@ static int put_pieces(struct loading *loading)
 		}
 		/* Not the stack: `ps` reads the title there, and only from memory that is no file's. */
 		bool is_stack = area->kind == AREA_STACK || area->end == loading->handover->stack_to;
-		if (!loading->maps || piece->bytes < MAPPED_PAGES * PAGE || area->shared || is_stack) {
+		if (!loading->maps || piece->bytes < MAPPED_PAGES * PAGE || area->shared || is_stack || (area->prot & PROT_EXEC)) {
 			if (add_read(loading, &reads, piece) < 0)
 				return -1;
 			continue;
@@ -730,45 +732,82 @@ static size_t file_bytes(const struct loading *loading)
 	return bytes;
 }
 
-static int take_files(PyObject *list, PyObject *inodes, bool maps, struct loading *given)
+/* One page of each image on a disk is mapped: /proc/self/maps has another device for it than fstat(), on some file systems. */
+static int map_probes(struct loading *given)
+{
+	for (size_t i = 0; i < given->n_fds; i++) {
+		if (!(given->live[i] & IMAGE_ON_DISK))
+			continue;
+		char *at = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE, given->fds[i], 0);
+		if (at == MAP_FAILED)
+			return -1;
+		given->probes[i] = at;
+	}
+	return 0;
+}
+
+static void unmap_probes(const struct loading *given)
+{
+	for (size_t i = 0; i < given->n_fds; i++)
+		if (given->probes[i])
+			munmap(given->probes[i], PAGE);
+}
+
+/* For the images that this one's next images refer to. */
+static void note_on_disk(struct loading *loading)
+{
+	struct handover *handover = loading->handover;
+	for (size_t i = 0; i < loading->n_fds; i++)
+		for (size_t k = 0; loading->probes[i] && k < loading->now.n_areas; k++) {
+			const struct area *area = &loading->now.areas[k];
+			uint64_t at = (uintptr_t)loading->probes[i];
+			if (area->start <= at && at < area->end)
+				handover->on_disk[handover->n_on_disk++] =
+					(struct on_disk){ area->device, area->inode, loading->live[i] };
+		}
+}
+
+static int take_files(PyObject *list, PyObject *inodes, PyObject *live, bool maps, struct loading *given)
 {
 	*given = (struct loading){ .fds = { -1 }, .maps = maps };
-	if (PyList_Size(inodes) != PyList_Size(list)) {
+	if (PyList_Size(inodes) != PyList_Size(list) || PyList_Size(live) != PyList_Size(list)) {
 		PyErr_SetString(PyExc_ValueError, "each file needs its inode");
 		return -1;
 	}
 	for (Py_ssize_t i = 0; i < PyList_Size(list) && given->n_fds < 1 + WC_IMAGES_USED; i++) {
 		given->fds[given->n_fds] = (int)PyLong_AsLong(PyList_GetItem(list, i));
+		given->live[given->n_fds] = PyLong_AsUnsignedLongLong(PyList_GetItem(live, i));
 		given->inodes[given->n_fds++] = PyLong_AsUnsignedLongLong(PyList_GetItem(inodes, i));
 	}
 	return PyErr_Occurred() ? -1 : 0;
 }
 
-/* image_load([fd, those of earlier images], given, [inode that each had], whether it may map them): does not return; what was saved continues. Raises OSError when it cannot, with nothing changed. */
+/* image_load([fd, those of earlier images], given, [inode that each had], [number that each has now], whether it may map them): does not return; what was saved continues. Raises OSError when it cannot, with nothing changed. */
 PyObject *wc_image_load(PyObject *self, PyObject *args)
 {
 	(void)self;
 	static struct loading given; /* not on the stack: it is large */
 	struct loading *loading = NULL;
-	PyObject *list, *inodes;
+	PyObject *list, *inodes, *live;
 	const char *text;
 	Py_ssize_t size;
 	void *tables = NULL;
 	size_t bytes = 0;
 	int maps;
-	if (!PyArg_ParseTuple(args, "O!y#O!p", &PyList_Type, &list, &text, &size, &PyList_Type, &inodes, &maps) ||
-	    take_files(list, inodes, maps, &given) < 0)
+	if (!PyArg_ParseTuple(args, "O!y#O!O!p", &PyList_Type, &list, &text, &size, &PyList_Type, &inodes, &PyList_Type, &live, &maps) ||
+	    take_files(list, inodes, live, maps, &given) < 0)
 		return NULL;
 	if (size > IMAGE_GIVEN_MAX)
 		return PyErr_Format(PyExc_ValueError, "at most %d bytes can be given", IMAGE_GIVEN_MAX);
 	wc_image_describe(&given.here);
-	int rc = read_image(&given, &tables, &bytes);
+	int rc = read_image(&given, &tables, &bytes) < 0 || map_probes(&given) < 0 ? -1 : 0;
 	size_t room = rc == 0 ? ((4 * bytes + IMAGE_SCRATCH_BYTES + given.image->ring_bytes + file_bytes(&given)) & ~(PAGE - 1)) : 0;
 	if (rc == 0)
 		rc = wc_scratch_place(&given.scratch, given.areas, given.image->n_areas, room);
 	if (rc == 0 && (loading = move_in(&given, text, (size_t)size)) != NULL) {
 		loading->handover->left_at = given.scratch.base;
 		loading->handover->left_bytes = room;
+		note_on_disk(loading);
 		if (plan_load(loading) == 0)
 			JUMP_TO(loading->code + ((const char *)run_calls - __start_wc_calls), loading, loading->stack + STACK_BYTES);
 	}
@@ -776,6 +815,7 @@ PyObject *wc_image_load(PyObject *self, PyObject *args)
 	PyObject *wrong = loading && loading->wrong ? PyUnicode_DecodeFSDefault(loading->wrong) : NULL;
 	for (size_t i = 0; loading && i < loading->n_opened; i++)
 		close(loading->opened[i]);
+	unmap_probes(&given);
 	if (given.scratch.base)
 		munmap(given.scratch.base, room);
 	if (tables)

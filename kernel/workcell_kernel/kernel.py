@@ -405,7 +405,8 @@ class Kernel:
 
                     answer["left"] = held.left_behind(self, fds, alone, carried)
                 answer["held"] = carried.held
-                uses = None if carried.held else _workcell.image_save(fds[0], limits.limits.get("memory", 0), in_jail)
+                uses = None if carried.held else _workcell.image_save(fds[0], limits.limits.get("memory", 0),
+                                                                           in_jail and not options.get("ends"))
                 if not carried.held and uses is None:
                     options = loads(_workcell.image_given())
                     branch.continue_from_image(self, carried, options)
@@ -429,9 +430,10 @@ class Kernel:
         if not error:
             options["skipped"] = self.confinement.skipped if self.confinement is not None else []
             inodes = options.pop("inodes", None) or [os.fstat(fd).st_ino for fd in fds]
+            live = options.pop("live", None) or inodes
             in_jail = self.confinement is not None and self.confinement.in_jail
             try:
-                _workcell.image_load(fds, dumps(options).encode(), inodes, in_jail)
+                _workcell.image_load(fds, dumps(options).encode(), inodes, live, in_jail)
             except OSError as exc:
                 error = {"message": "the state could not be loaded: %s" % why_not(exc)}
         _workcell.send(_workcell.READY, 0, dumps({"error": error}).encode())

@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <openssl/evp.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -15,6 +16,7 @@
 #include "base/file.h"
 #include "base/random.h"
 #include "base/tree.h"
+#include "durable/known.h"
 
 #define IMAGE_SIZE ((off_t)1 << 42) /* as executors/subprocess/image.c makes them */
 #define OPEN_TRIES 8
@@ -24,7 +26,7 @@ struct cell__durable {
 	char *dir;
 	char id[33];
 	unsigned char key[32];
-	bool sealed;
+	bool sealed, packs, syncs;
 	bool read; /* state is that of the disk */
 	struct cell__saved state;
 };
@@ -43,6 +45,29 @@ int cell__durable_key(const char *text, unsigned char ret_key[32], bool *ret_has
 	if (*ret_has && (strlen(text) != 64 || !cell__saved_from_hex(text, ret_key, 32)))
 		return cell_fail(err, CELL_E_INVALID, 0, "the key of saved sessions is not 64 hexadecimal digits in lower case");
 	return 0;
+}
+
+/* ---- files that were checked ---- */
+
+/* All that is said of a file's content: its key and the checksums of its pieces. */
+static bool sum_file(const struct cell__saved_file *file, unsigned char ret_sum[32])
+{
+	EVP_MD_CTX *ctx = EVP_MD_CTX_new();
+	bool ok = ctx && EVP_DigestInit_ex(ctx, EVP_sha256(), NULL) == 1 && EVP_DigestUpdate(ctx, file->key, sizeof file->key) == 1;
+	for (size_t i = 0; ok && i < file->n_pieces; i++)
+		ok = EVP_DigestUpdate(ctx, &file->pieces[i].offset, sizeof file->pieces[i].offset) == 1 &&
+		     EVP_DigestUpdate(ctx, &file->pieces[i].size, sizeof file->pieces[i].size) == 1 &&
+		     EVP_DigestUpdate(ctx, file->pieces[i].checksum, sizeof file->pieces[i].checksum) == 1;
+	ok = ok && EVP_DigestFinal_ex(ctx, ret_sum, NULL) == 1;
+	EVP_MD_CTX_free(ctx);
+	return ok;
+}
+
+static void note_known(int fd, const struct cell__saved_file *file)
+{
+	unsigned char sum[32];
+	if (sum_file(file, sum))
+		cell__known_add(fd, sum);
 }
 
 /* ---- places ---- */
@@ -112,6 +137,7 @@ int cell__durable_open(const char *dir, const char *id, const char *key, bool cr
 	if (!durable)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a saved session");
 	durable->home_fd = durable->fd = durable->lock_fd = -1;
+	durable->syncs = true;
 	strcpy(durable->id, id);
 	durable->dir = cell__strdup(dir);
 	int rc = durable->dir ? cell__durable_key(key, durable->key, &durable->sealed, err)
@@ -132,6 +158,30 @@ int cell__durable_open(const char *dir, const char *id, const char *key, bool cr
 	}
 	*ret_durable = durable;
 	return 0;
+}
+
+void cell__durable_settings(struct cell__durable *durable, bool packs, bool syncs)
+{
+	durable->packs = packs;
+	durable->syncs = syncs;
+}
+
+/* No kernel maps them any more: they end where their content ends. */
+void cell__durable_rest(struct cell__durable *durable)
+{
+	for (size_t i = 0; durable->read && i < durable->state.n_files; i++) {
+		const struct cell__saved_file *file = &durable->state.files[i];
+		const struct cell__saved_piece *last = &file->pieces[file->n_pieces - 1];
+		struct stat st;
+		unsigned char sum[32];
+		if (durable->sealed || file->is_layer || !cell__pieces_flat(file))
+			continue;
+		CELL_AUTO_FD int fd = openat(durable->fd, file->name, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+		bool is_large = fd >= 0 && fstat(fd, &st) == 0 && st.st_size == IMAGE_SIZE && sum_file(file, sum);
+		bool is_known = is_large && cell__known_has(fd, sum);
+		if (is_large && ftruncate(fd, (off_t)(last->offset + last->size)) == 0 && is_known)
+			cell__known_add(fd, sum);
+	}
 }
 
 void cell__durable_close(struct cell__durable *durable)
@@ -173,6 +223,29 @@ int cell__durable_state(struct cell__durable *durable, const struct cell__saved 
 	return 0;
 }
 
+/*
+ * The file itself, if its bytes lie where the memory has them.  A mapping of it must not grow beyond its end, so the file is made larger until the
+ * session sleeps again: a hole, which takes no room.  1: *ret_fd is it.  0: a copy is needed.
+ */
+static int map_memory(struct cell__durable *durable, const struct cell__saved_file *file, int *ret_fd, struct cell_error *err)
+{
+	unsigned char sum[32];
+	CELL_AUTO_FD int fd = openat(durable->fd, file->name, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+	struct stat st;
+	if (durable->sealed || file->is_layer || !cell__pieces_flat(file) || fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
+		return 0;
+	if (!sum_file(file, sum))
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a saved session");
+	if (!cell__known_has(fd, sum) && cell__pieces_check(fd, file, err) < 0)
+		return -1;
+	if (st.st_size != IMAGE_SIZE && ftruncate(fd, IMAGE_SIZE) < 0)
+		return 0; /* not on this file system */
+	cell__known_add(fd, sum);
+	/* The kernel gets a descriptor that does not write. */
+	*ret_fd = openat(durable->fd, file->name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+	return *ret_fd >= 0 ? 1 : cell_fail(err, CELL_E_IO, errno, "read the saved session %s", durable->id);
+}
+
 /* A file that a kernel can continue from; a layer's is read by us alone. */
 static int read_memory(struct cell__durable *durable, const struct cell__saved_file *file, int *ret_fd, struct cell_error *err)
 {
@@ -190,6 +263,14 @@ static int read_memory(struct cell__durable *durable, const struct cell__saved_f
 	return 0;
 }
 
+static uint64_t new_number(void)
+{
+	char digits[17];
+	cell__random_hex(digits, 16);
+	uint64_t number = strtoull(digits, NULL, 16);
+	return CELL_MEMORY_ON_DISK | (number & (CELL_MEMORY_ON_DISK - 1));
+}
+
 int cell__durable_load(struct cell__durable *durable, struct cell__memories *ret_memories, struct cell_error *err)
 {
 	const struct cell__saved *saved;
@@ -199,8 +280,8 @@ int cell__durable_load(struct cell__durable *durable, struct cell__memories *ret
 	for (size_t i = 0; i < saved->n_files; i++) {
 		struct cell__saved_file *file = &durable->state.files[i];
 		struct stat st;
-		int fd = -1;
-		if (read_memory(durable, file, &fd, err) < 0) {
+		int fd = -1, mapped = map_memory(durable, file, &fd, err);
+		if (mapped < 0 || (mapped == 0 && read_memory(durable, file, &fd, err) < 0)) {
 			cell__memories_close(&memories);
 			return -1;
 		}
@@ -208,10 +289,11 @@ int cell__durable_load(struct cell__durable *durable, struct cell__memories *ret
 			memories.layer_fd = fd;
 			continue;
 		}
+		/* The kernel that continues will refer to this one; a file on a disk gets a number that no memfd has. */
+		file->live = mapped ? new_number() : fstat(fd, &st) == 0 ? st.st_ino : 0;
 		memories.fds[memories.n] = fd;
+		memories.live[memories.n] = file->live;
 		memories.inodes[memories.n++] = file->inode;
-		/* The kernel that continues will refer to this one. */
-		file->live = fstat(fd, &st) == 0 ? st.st_ino : 0;
 	}
 	*ret_memories = memories;
 	return 0;
@@ -245,9 +327,12 @@ static int write_file(struct cell__durable *durable, int from_fd, struct cell__s
 	CELL_AUTO_FD int to = openat(durable->fd, file->name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (to < 0)
 		return cell_fail(err, CELL_E_IO, errno, "write the saved session %s", durable->id);
-	if (cell__pieces_write(from_fd, to, durable->sealed, file, sum, err) < 0)
+	if (cell__pieces_write(from_fd, to, durable->sealed, durable->packs, file, sum, err) < 0)
 		return -1;
-	return fdatasync(to) == 0 ? 0 : cell_fail(err, CELL_E_IO, errno, "write the saved session %s", durable->id);
+	if (durable->syncs && fdatasync(to) < 0)
+		return cell_fail(err, CELL_E_IO, errno, "write the saved session %s", durable->id);
+	note_known(to, file);
+	return 0;
 }
 
 static int write_state(struct cell__durable *durable, const struct cell__saved *saved, struct cell_error *err)
@@ -257,8 +342,9 @@ static int write_state(struct cell__durable *durable, const struct cell__saved *
 	    cell__seal(durable->sealed ? durable->key : NULL, durable->id, &body, &sealed, err) < 0)
 		return -1;
 	CELL_AUTO_FD int fd = openat(durable->fd, "state.new", O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
-	if (fd < 0 || cell__fd_write_all(fd, sealed.data, sealed.size) < 0 || fdatasync(fd) < 0 ||
-	    renameat(durable->fd, "state.new", durable->fd, "state") < 0 || fsync(durable->fd) < 0 || fsync(durable->home_fd) < 0)
+	if (fd < 0 || cell__fd_write_all(fd, sealed.data, sealed.size) < 0 || (durable->syncs && fdatasync(fd) < 0) ||
+	    renameat(durable->fd, "state.new", durable->fd, "state") < 0 || (durable->syncs && fsync(durable->fd) < 0) ||
+	    (durable->syncs && !durable->read && fsync(durable->home_fd) < 0))
 		return cell_fail(err, CELL_E_IO, errno, "write the saved session %s", durable->id);
 	return 0;
 }

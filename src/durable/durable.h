@@ -22,10 +22,14 @@
 /* One session's place, locked. */
 struct cell__durable;
 
+/* Set in the number of a memory that is a file on a disk; a memfd has its inode's number, which is smaller. */
+#define CELL_MEMORY_ON_DISK ((uint64_t)1 << 52)
+
 /* Memories to save, or that were read. */
 struct cell__memories {
 	int fds[CELL_SAVED_FILES];
 	uint64_t inodes[CELL_SAVED_FILES]; /* by which the first refers to the others */
+	uint64_t live[CELL_SAVED_FILES];   /* of those that were read: by which the next one will */
 	size_t n;
 	int layer_fd; /* an archive of the layer's files; -1: none */
 };
@@ -42,11 +46,15 @@ int cell__durable_key(const char *text, unsigned char ret_key[32], bool *ret_has
  */
 int cell__durable_open(const char *dir, const char *id, const char *key, bool creates, struct cell__durable **ret_durable,
 		       struct cell_error *err);
+/* packs: compresses.  syncs: a save ends when the disk has it, which is the default; else when Linux has it. */
+void cell__durable_settings(struct cell__durable *durable, bool packs, bool syncs);
+/* The session sleeps: no kernel of it has files of the place any longer. */
+void cell__durable_rest(struct cell__durable *durable);
 /* NULL is allowed.  A place without a saved session is removed. */
 void cell__durable_close(struct cell__durable *durable);
 /* The description; owned by the place, until the next save. */
 int cell__durable_state(struct cell__durable *durable, const struct cell__saved **ret_saved, struct cell_error *err);
-/* Its memories, as new files that a kernel can continue from. */
+/* Its memories, as files that a kernel can continue from: those on the disk where they can be mapped, else copies. */
 int cell__durable_load(struct cell__durable *durable, struct cell__memories *ret_memories, struct cell_error *err);
 /*
  * Saves.  saved: without files; taken over, also by a failure.  Memories that are in the last save already are not written again: they are

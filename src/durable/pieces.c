@@ -18,7 +18,8 @@
 #define THREADS 4
 #define LEVEL (-5) /* of zstd: about as fast as the checksum */
 #define TAG 16
-#define MAGIC "WCELLSV1"
+#define PART_BYTES (128u << 10) /* that are copied and summed at once */
+#define MAGIC "WCELLSV2"
 
 /* ---- compression ---- */
 
@@ -72,7 +73,7 @@ static bool crypt_piece(bool encrypts, const unsigned char key[32], uint64_t num
 	return ok;
 }
 
-static bool sum_piece(const void *bytes, size_t size, unsigned char out[CELL_SAVED_CHECKSUM])
+static bool sum_state(const void *bytes, size_t size, unsigned char out[CELL_SAVED_CHECKSUM])
 {
 	return EVP_Digest(bytes, size, out, NULL, EVP_sha256(), NULL) == 1;
 }
@@ -89,7 +90,7 @@ int cell__seal(const unsigned char *key, const char *about, const struct cell__b
 	if (cell__buf_add(out, head, sizeof head) < 0 || cell__buf_add(out, body->data, body->size) < 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a saved session");
 	unsigned char *bytes = (unsigned char *)out->data + sizeof head, *seal = (unsigned char *)out->data + 32;
-	if (!(key ? crypt_piece(true, key, number, about, bytes, body->size, bytes, seal) : sum_piece(bytes, body->size, seal)))
+	if (!(key ? crypt_piece(true, key, number, about, bytes, body->size, bytes, seal) : sum_state(bytes, body->size, seal)))
 		return cell_fail(err, CELL_E_IO, 0, "libcrypto could not seal a saved session");
 	return 0;
 }
@@ -110,7 +111,7 @@ int cell__unseal(const unsigned char *key, const char *about, const char *bytes,
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a saved session");
 	unsigned char *body = (unsigned char *)out->data;
 	bool good = key ? crypt_piece(false, key, number, about, body, out->size, body, seal)
-			: sum_piece(body, out->size, sum) && memcmp(sum, seal, sizeof sum) == 0;
+			: sum_state(body, out->size, sum) && memcmp(sum, seal, sizeof sum) == 0;
 	if (!good)
 		return cell_fail(err, CELL_E_DAMAGED, 0,
 				 key ? "the saved session is damaged, or was saved with another key"
@@ -118,13 +119,52 @@ int cell__unseal(const unsigned char *key, const char *about, const char *bytes,
 	return 0;
 }
 
+/*
+ * The checksum of a piece that is not encrypted: a GMAC, four times as fast as SHA-256 with the instructions of current processors.  Its key is
+ * in the description, so it finds damage and does not prove who wrote the piece.
+ */
+struct mac {
+	EVP_CIPHER_CTX *ctx;
+	bool ok;
+};
+
+/* A thread's own. */
+struct room {
+	struct mac mac;
+	unsigned char *raw, *packed;
+};
+
+static void mac_begin(struct mac *mac, const unsigned char key[32], uint64_t number)
+{
+	unsigned char nonce[12] = { 0 };
+	memcpy(nonce, &number, sizeof number);
+	mac->ok = mac->ctx && EVP_EncryptInit_ex(mac->ctx, EVP_aes_256_gcm(), NULL, key, nonce) == 1;
+}
+
+static void mac_add(struct mac *mac, const void *bytes, size_t size)
+{
+	int n;
+	mac->ok = mac->ok && EVP_EncryptUpdate(mac->ctx, NULL, &n, bytes, (int)size) == 1;
+}
+
+/* False: libcrypto failed. */
+static bool mac_end(struct mac *mac, unsigned char out[CELL_SAVED_CHECKSUM])
+{
+	unsigned char unused[TAG];
+	int n;
+	memset(out, 0, CELL_SAVED_CHECKSUM);
+	return mac->ok && EVP_EncryptFinal_ex(mac->ctx, unused, &n) == 1 &&
+	       EVP_CIPHER_CTX_ctrl(mac->ctx, EVP_CTRL_GCM_GET_TAG, TAG, out) == 1;
+}
+
 /* ---- threads ---- */
 
 struct work {
+	void (*step)(struct work *work, size_t i, struct room *room);
 	struct cell__saved_file *file;
 	const struct cell__saved_file *given;
 	int from_fd, to_fd;
-	bool sealed;
+	bool sealed, packs;
 	atomic_size_t next;
 	atomic_uint_fast64_t end, bytes; /* of the file on the disk; of the memory */
 	atomic_int code; /* 0, or what went wrong first */
@@ -172,27 +212,36 @@ static bool write_at(int fd, const void *data, size_t size, uint64_t at)
 	return true;
 }
 
-static void write_piece(struct work *work, size_t i, unsigned char *raw, unsigned char *packed)
+static bool sum_piece(struct room *room, const unsigned char key[32], size_t i, const void *bytes, size_t size,
+		      unsigned char out[CELL_SAVED_CHECKSUM])
+{
+	mac_begin(&room->mac, key, i);
+	mac_add(&room->mac, bytes, size);
+	return mac_end(&room->mac, out);
+}
+
+/* Compressed where that helps, encrypted where that is asked for, one behind the other. */
+static void pack_piece(struct work *work, size_t i, struct room *room)
 {
 	struct cell__saved_piece *piece = &work->file->pieces[i];
-	unsigned char *bytes = raw;
-	if (!read_at(work->from_fd, raw, piece->size, piece->offset)) {
+	unsigned char *bytes = room->raw;
+	if (!read_at(work->from_fd, room->raw, piece->size, piece->offset)) {
 		give_up(work, CELL_E_IO, errno);
 		return;
 	}
 	piece->stored = piece->size;
 	piece->codec = CELL_SAVED_PLAIN;
-	if (has_zstd()) {
-		size_t n = zstd.compress(packed, CELL_SAVED_STORED_BYTES, raw, piece->size, LEVEL);
+	if (work->packs && has_zstd()) {
+		size_t n = zstd.compress(room->packed, CELL_SAVED_STORED_BYTES, room->raw, piece->size, LEVEL);
 		if (!zstd.is_error(n) && n < piece->size - piece->size / 16) {
 			piece->stored = (uint32_t)n;
 			piece->codec = CELL_SAVED_ZSTD;
-			bytes = packed;
+			bytes = room->packed;
 		}
 	}
 	memset(piece->checksum, 0, sizeof piece->checksum);
 	if (!(work->sealed ? crypt_piece(true, work->file->key, i, "", bytes, piece->stored, bytes, piece->checksum)
-			   : sum_piece(bytes, piece->stored, piece->checksum))) {
+			   : sum_piece(room, work->file->key, i, bytes, piece->stored, piece->checksum))) {
 		give_up(work, CELL_E_IO, 0);
 		return;
 	}
@@ -202,25 +251,68 @@ static void write_piece(struct work *work, size_t i, unsigned char *raw, unsigne
 	atomic_fetch_add(&work->bytes, piece->size);
 }
 
-static void read_piece(struct work *work, size_t i, unsigned char *raw, unsigned char *packed)
+/* As it is, where it is: the file can be mapped.  In parts that stay in the processor's cache. */
+static void copy_piece(struct work *work, size_t i, struct room *room)
+{
+	struct cell__saved_piece *piece = &work->file->pieces[i];
+	mac_begin(&room->mac, work->file->key, i);
+	for (uint32_t done = 0, n; done < piece->size; done += n) {
+		n = piece->size - done < PART_BYTES ? piece->size - done : PART_BYTES;
+		if (!read_at(work->from_fd, room->raw, n, piece->offset + done) ||
+		    !write_at(work->to_fd, room->raw, n, piece->offset + done)) {
+			give_up(work, CELL_E_IO, errno);
+			return;
+		}
+		mac_add(&room->mac, room->raw, n);
+	}
+	piece->at = piece->offset;
+	piece->stored = piece->size;
+	piece->codec = CELL_SAVED_PLAIN;
+	if (!mac_end(&room->mac, piece->checksum))
+		give_up(work, CELL_E_IO, 0);
+	atomic_fetch_add(&work->bytes, piece->size);
+	atomic_fetch_add(&work->end, piece->size);
+}
+
+static void check_piece(struct work *work, size_t i, struct room *room)
 {
 	const struct cell__saved_piece *piece = &work->given->pieces[i];
-	unsigned char sum[CELL_SAVED_CHECKSUM], *bytes = packed;
-	if (!read_at(work->from_fd, packed, piece->stored, piece->at)) {
+	unsigned char sum[CELL_SAVED_CHECKSUM];
+	mac_begin(&room->mac, work->given->key, i);
+	for (uint32_t done = 0, n; done < piece->size; done += n) {
+		n = piece->size - done < PART_BYTES ? piece->size - done : PART_BYTES;
+		if (!read_at(work->from_fd, room->raw, n, piece->at + done)) {
+			give_up(work, errno == ENODATA ? CELL_E_DAMAGED : CELL_E_IO, errno);
+			return;
+		}
+		mac_add(&room->mac, room->raw, n);
+	}
+	if (!mac_end(&room->mac, sum))
+		give_up(work, CELL_E_IO, 0);
+	else if (memcmp(sum, piece->checksum, sizeof sum) != 0)
+		give_up(work, CELL_E_DAMAGED, 0);
+}
+
+static void unpack_piece(struct work *work, size_t i, struct room *room)
+{
+	const struct cell__saved_piece *piece = &work->given->pieces[i];
+	unsigned char sum[CELL_SAVED_CHECKSUM], *bytes = room->packed;
+	if (!read_at(work->from_fd, room->packed, piece->stored, piece->at)) {
 		give_up(work, errno == ENODATA ? CELL_E_DAMAGED : CELL_E_IO, errno);
 		return;
 	}
 	memcpy(sum, piece->checksum, sizeof sum);
-	bool good = work->sealed ? crypt_piece(false, work->given->key, i, "", packed, piece->stored, packed, sum)
-				 : sum_piece(packed, piece->stored, sum) && memcmp(sum, piece->checksum, sizeof sum) == 0;
+	bool good = work->sealed ? crypt_piece(false, work->given->key, i, "", room->packed, piece->stored, room->packed, sum)
+				 : sum_piece(room, work->given->key, i, room->packed, piece->stored, sum) &&
+					   memcmp(sum, piece->checksum, sizeof sum) == 0;
 	if (good && piece->codec == CELL_SAVED_ZSTD) {
 		if (!has_zstd()) {
 			give_up(work, CELL_E_UNSUPPORTED, 0);
 			return;
 		}
-		size_t n = zstd.decompress(raw, CELL_SAVED_PIECE_BYTES, packed, piece->stored);
+		size_t n = zstd.decompress(room->raw, CELL_SAVED_PIECE_BYTES, room->packed, piece->stored);
 		good = !zstd.is_error(n) && n == piece->size;
-		bytes = raw;
+		bytes = room->raw;
 	}
 	if (!good)
 		give_up(work, CELL_E_DAMAGED, 0);
@@ -232,17 +324,16 @@ static void *work_on(void *arg)
 {
 	struct work *work = arg;
 	size_t n = work->given->n_pieces, i;
-	unsigned char *raw = cell__alloc(1, CELL_SAVED_STORED_BYTES + 64), *packed = cell__alloc(1, CELL_SAVED_STORED_BYTES + 64);
-	if (!raw || !packed)
+	struct room room = { .mac = { .ctx = EVP_CIPHER_CTX_new() } };
+	room.raw = cell__alloc(1, CELL_SAVED_STORED_BYTES + 64);
+	room.packed = cell__alloc(1, CELL_SAVED_STORED_BYTES + 64);
+	if (!room.raw || !room.packed || !room.mac.ctx)
 		give_up(work, CELL_E_NOMEM, 0);
-	while (atomic_load(&work->code) == 0 && (i = atomic_fetch_add(&work->next, 1)) < n) {
-		if (work->file)
-			write_piece(work, i, raw, packed);
-		else
-			read_piece(work, i, raw, packed);
-	}
-	free(raw);
-	free(packed);
+	while (atomic_load(&work->code) == 0 && (i = atomic_fetch_add(&work->next, 1)) < n)
+		work->step(work, i, &room);
+	EVP_CIPHER_CTX_free(room.mac.ctx);
+	free(room.raw);
+	free(room.packed);
 	return NULL;
 }
 
@@ -303,13 +394,19 @@ static int find_pieces(int fd, struct cell__saved_file *file, struct cell_error 
 	return 0;
 }
 
-int cell__pieces_write(int from_fd, int to_fd, bool sealed, struct cell__saved_file *file, struct cell__pieces_sum *sum,
+int cell__pieces_write(int from_fd, int to_fd, bool sealed, bool packs, struct cell__saved_file *file, struct cell__pieces_sum *sum,
 		       struct cell_error *err)
 {
-	struct work work = { .file = file, .given = file, .from_fd = from_fd, .to_fd = to_fd, .sealed = sealed };
+	struct work work = { .step = sealed || packs ? pack_piece : copy_piece,
+			     .file = file,
+			     .given = file,
+			     .from_fd = from_fd,
+			     .to_fd = to_fd,
+			     .sealed = sealed,
+			     .packs = packs };
 	if (find_pieces(from_fd, file, err) < 0)
 		return -1;
-	if (sealed && getrandom(file->key, sizeof file->key, 0) != sizeof file->key)
+	if (getrandom(file->key, sizeof file->key, 0) != sizeof file->key)
 		return cell_fail(err, CELL_E_IO, errno, "random numbers");
 	work_together(&work);
 	if (work.code)
@@ -319,13 +416,33 @@ int cell__pieces_write(int from_fd, int to_fd, bool sealed, struct cell__saved_f
 	return 0;
 }
 
+bool cell__pieces_flat(const struct cell__saved_file *file)
+{
+	for (size_t i = 0; i < file->n_pieces; i++)
+		if (file->pieces[i].codec != CELL_SAVED_PLAIN || file->pieces[i].at != file->pieces[i].offset)
+			return false;
+	return true;
+}
+
+static int read_error(const struct work *work, const struct cell__saved_file *file, struct cell_error *err)
+{
+	if (work->code == CELL_E_DAMAGED)
+		return cell_fail(err, CELL_E_DAMAGED, 0, "the saved session is damaged: a piece of %s", file->name);
+	if (work->code == CELL_E_UNSUPPORTED)
+		return cell_fail(err, CELL_E_UNSUPPORTED, 0, "the session was saved with zstd, and libzstd.so.1 is not on this machine");
+	return work->code ? cell_fail(err, work->code, work->sys, "read a saved session") : 0;
+}
+
+int cell__pieces_check(int from_fd, const struct cell__saved_file *file, struct cell_error *err)
+{
+	struct work work = { .step = check_piece, .given = file, .from_fd = from_fd };
+	work_together(&work);
+	return read_error(&work, file, err);
+}
+
 int cell__pieces_read(int from_fd, const struct cell__saved_file *file, bool sealed, int to_fd, struct cell_error *err)
 {
-	struct work work = { .given = file, .from_fd = from_fd, .to_fd = to_fd, .sealed = sealed };
+	struct work work = { .step = unpack_piece, .given = file, .from_fd = from_fd, .to_fd = to_fd, .sealed = sealed };
 	work_together(&work);
-	if (work.code == CELL_E_DAMAGED)
-		return cell_fail(err, CELL_E_DAMAGED, 0, "the saved session is damaged: a piece of %s", file->name);
-	if (work.code == CELL_E_UNSUPPORTED)
-		return cell_fail(err, CELL_E_UNSUPPORTED, 0, "the session was saved with zstd, and libzstd.so.1 is not on this machine");
-	return work.code ? cell_fail(err, work.code, work.sys, "read a saved session") : 0;
+	return read_error(&work, file, err);
 }

@@ -1,7 +1,7 @@
 /*
  * The pieces of one file of a saved session: between a memory (a memfd) and a file on a disk.
  *
- * Pieces are independent of each other, so several threads work on them: read, compress where it helps, encrypt or checksum, write.  Any
+ * Pieces are independent of each other, so several threads work on them: read, compress where it is asked for and helps, encrypt or checksum, write.  Any
  * thread but the loop's; the calls end when all is done.
  */
 #ifndef CELL_DURABLE_PIECES_H
@@ -14,12 +14,17 @@ struct cell__pieces_sum {
 };
 
 /*
- * Writes what a sparse file has.  Fills file->pieces, and with `sealed` file->key: a new one, for this file alone.  The file to read is the
- * code's and may change meanwhile; that damages this session and nothing else.
+ * Writes what a sparse file has.  Fills file->pieces and file->key: a new one, for this file alone.  Neither sealed nor packed (compressed), the
+ * file on the disk has the bytes where the memory has them, and can be mapped.  The file to read is the code's and may change meanwhile; that
+ * damages this session and nothing else.
  */
-int cell__pieces_write(int from_fd, int to_fd, bool sealed, struct cell__saved_file *file, struct cell__pieces_sum *sum,
+int cell__pieces_write(int from_fd, int to_fd, bool sealed, bool packs, struct cell__saved_file *file, struct cell__pieces_sum *sum,
 		       struct cell_error *err);
-/* The way back, into a new file.  CELL_E_DAMAGED: a piece is not the one that was written. */
+/* Its bytes lie where the memory has them, as they are. */
+bool cell__pieces_flat(const struct cell__saved_file *file);
+/* Of a flat file that is not sealed.  CELL_E_DAMAGED: a piece is not the one that was written. */
+int cell__pieces_check(int from_fd, const struct cell__saved_file *file, struct cell_error *err);
+/* The way back, into a new file.  CELL_E_DAMAGED as above. */
 int cell__pieces_read(int from_fd, const struct cell__saved_file *file, bool sealed, int to_fd, struct cell_error *err);
 
 /* The same for few bytes: sealed with the key and bound to `about`, or with a checksum alone. */

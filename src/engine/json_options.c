@@ -61,6 +61,8 @@ const struct cell__json_field cell__json_session_fields[] = {
 	SESSION(saved_owner, TEXT),
 	SESSION(saved_key, TEXT),
 	SESSION(saved_notes, TEXT),
+	SESSION(saved_compress, FLAG),
+	SESSION(saved_unsynced, FLAG),
 	SESSION(resume, TEXT),
 	SESSION(call_results, FLAG),
 	SESSION(cpu_quota, INT64),

@@ -117,8 +117,9 @@ struct cell__kernel_wants {
 /* The memory of a kernel: a file, and the earlier ones that it refers to. */
 #define CELL__IMAGE_FILES 8
 struct cell__image_files {
-	int fds[CELL__IMAGE_FILES]; /* sealed memfds */
+	int fds[CELL__IMAGE_FILES]; /* sealed memfds, or files on a disk */
 	uint64_t inodes[CELL__IMAGE_FILES]; /* by which the first refers to the others */
+	uint64_t live[CELL__IMAGE_FILES]; /* of a kernel that is woken: by which its next image will refer to them */
 	size_t n;
 };
 
@@ -210,6 +211,7 @@ enum cell__fork_flags {
 	CELL__FORK_HEIR = 1 << 1,
 	CELL__FORK_POINT = 1 << 2, /* it runs nothing, and is only forked again */
 	CELL__FORK_SAVE = 1 << 4, /* with FORK_POINT: the point is a file in every case, for image() */
+	CELL__FORK_ENDS = 1 << 5, /* with FORK_SAVE: the source ends if that works; it need not prepare for a next one */
 	CELL__FORK_SPECULATE = 1 << 3, /* in the middle of a call: the fork waits for the same answer and goes on with the cell */
 };
 

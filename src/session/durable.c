@@ -97,10 +97,14 @@ static void do_save(uv_work_t *work)
 	bool is_new = !session->durable;
 	if (is_new && cell__durable_open(options->saved_dir, session->id, options->saved_key, true, &session->durable, &saving->err) < 0)
 		return;
+	cell__durable_settings(session->durable, options->saved_compress, !options->saved_unsynced);
 	if (describe_session(session, saving->left, &saved, &saving->err) < 0)
 		cell__saved_finish(&saved);
 	else
 		(void)cell__durable_save(session->durable, &saved, &saving->memories, &saving->sum, &saving->err);
+	/* The kernel ends next; whatever it does until then is its own. */
+	if (!saving->err.code && saving->rests)
+		cell__durable_rest(session->durable);
 	if (saving->err.code && is_new)
 		cell__durable_close(cell__take_ptr(session->durable));
 }
@@ -151,6 +155,7 @@ static void start_writing(struct cell__saving *saving)
 		saving->memories.inodes[i] = files.inodes[i];
 	}
 	saving->work.data = saving;
+	saving->rests = !saving->stays && !session->children;
 	saving->writing = true;
 	session->filing++;
 	uv_queue_work(cell__loop_uv(session->engine->loop), &saving->work, do_save, handle_saved);
@@ -234,7 +239,7 @@ static void start(struct cell_session *session, struct cell__saving *saving)
 	saving->started = true;
 	session->freezing++;
 	if (session->executor->fork(session->slot->kernel, session->id, session->layer,
-				    CELL__FORK_DROP | CELL__FORK_POINT | CELL__FORK_SAVE, &saving_events, saving, &saving->kernel,
+				    CELL__FORK_DROP | CELL__FORK_POINT | CELL__FORK_SAVE | (saving->stays ? 0 : CELL__FORK_ENDS), &saving_events, saving, &saving->kernel,
 				    &saving->err) == 0)
 		return;
 	session->freezing--;

@@ -327,6 +327,8 @@ int cell__options_init(struct cell__options *options, const struct cell_session_
 		.event_arg = opts->event_arg,
 		.space = opts->space,
 		.no_spill = opts->no_spill != 0 || opts->record || opts->replay, /* the name of the file would be in the output */
+		.saved_compress = opts->saved_compress != 0,
+		.saved_unsynced = opts->saved_unsynced != 0,
 	};
 	if (!executor)
 		return cell__executor_unknown(name, err);

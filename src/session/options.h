@@ -40,6 +40,7 @@ struct cell__options {
 	struct cell__host_limits limits; /* for code that is not trusted */
 	char *saved_dir, *saved_owner, *saved_key, *saved_notes; /* as given; NULL: not given */
 	char *record, *replay; /* files; NULL: not given */
+	bool saved_compress, saved_unsynced;
 	struct cell__place_list places; /* files with this session's rules, and further files that its host trusts */
 };
 

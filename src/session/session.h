@@ -366,6 +366,7 @@ struct cell__saving {
 	bool stays; /* the kernel goes on; else the session is asleep afterwards */
 	char *answer; /* JSON, for the caller to free */
 	bool started, writing, written;
+	bool rests; /* nobody maps files of its place afterwards */
 	struct cell__kernel *kernel; /* a point; NULL: not made yet, or gone */
 	uv_work_t work;
 	struct cell__memories memories;

@@ -189,6 +189,7 @@ static int open_kernel(struct cell__slot *slot, struct cell__prepared *prepared,
 		spec.env = (const char *const *)env;
 	memcpy(woken.fds, prepared->woken.fds, woken.n * sizeof *woken.fds);
 	memcpy(woken.inodes, prepared->woken.inodes, woken.n * sizeof *woken.inodes);
+	memcpy(woken.live, prepared->woken.live, woken.n * sizeof *woken.live);
 	spec.woken = woken.n > 0 ? &woken : NULL;
 	return session->executor->open(&session->engine->host, &spec, &kernel_events, slot, &slot->kernel, err);
 }

@@ -4,7 +4,7 @@
  * Pure: bytes to structs and back.  The bytes come from a disk or a network and are hostile.  What they say is bounded here, and checked
  * against the pieces by their checksums when these are read (durable/pieces.h).
  *
- *     {"version": 1, "id", "owner", "workspace", "executor", "python", "preload", "build", "machine", "cells", "generation", "saved_ms",
+ *     {"version": 2, "id", "owner", "workspace", "executor", "python", "preload", "build", "machine", "cells", "generation", "saved_ms",
  *      "notes": {...}, "left": [[kind, name, [variable]]],
  *      "files": [{"name", "inode", "key", "bytes", "pieces": [[offset, size, at, stored, codec, checksum]]}]}
  */
@@ -18,14 +18,14 @@
 #include "base/buffer.h"
 #include "base/error.h"
 
-#define CELL_SAVED_VERSION 1
+#define CELL_SAVED_VERSION 2
 #define CELL_SAVED_FILES 9                       /* a memory, those it refers to, and the layer */
 #define CELL_SAVED_PIECE_BYTES (1u << 20)        /* a piece has at most this many, before compression */
 #define CELL_SAVED_STORED_BYTES (CELL_SAVED_PIECE_BYTES + (1u << 16)) /* and after it */
 #define CELL_SAVED_PIECES (1u << 18)             /* of all files */
 #define CELL_SAVED_STATE_BYTES (64u << 20)       /* of the description */
 #define CELL_SAVED_OFFSET_MAX ((uint64_t)1 << 42)
-#define CELL_SAVED_CHECKSUM 32                   /* SHA-256; the first 16 bytes alone: the tag of AES-GCM */
+#define CELL_SAVED_CHECKSUM 32                   /* the tag of AES-GCM or GMAC, then zeros */
 #define CELL_SAVED_NAME 18                       /* "p-", 16 hexadecimal digits */
 
 enum cell__saved_codec { CELL_SAVED_PLAIN, CELL_SAVED_ZSTD };
@@ -43,7 +43,7 @@ struct cell__saved_file {
 	uint64_t inode; /* by which the memory refers to it */
 	uint64_t live;  /* that of the open file with the same content, in this process; 0: there is none; not saved */
 	bool is_layer;  /* an archive of the layer's files, not a memory */
-	unsigned char key[32]; /* of this file alone, where the session is encrypted */
+	unsigned char key[32]; /* of this file alone: encrypts pieces, or computes their checksums */
 	struct cell__saved_piece *pieces; /* by their offsets */
 	size_t n_pieces;
 };

@@ -40,7 +40,7 @@ static int code_of_piece(const char *numbers)
 {
 	char piece[300];
 	snprintf(piece, sizeof piece, PIECE, numbers);
-	return code_of(text_of(piece, "p-0123456789abcdef", 1));
+	return code_of(text_of(piece, "p-0123456789abcdef", CELL_SAVED_VERSION));
 }
 
 static void test_description(void **state)
@@ -57,12 +57,12 @@ static void test_description(void **state)
 	snprintf(first, sizeof first, PIECE, "0, 4096, 0, 4096, 0");
 	snprintf(second, sizeof second, PIECE, "4095, 4096, 0, 4096, 0");
 	snprintf(two, sizeof two, "%s, %s", first, second);
-	assert_int_equal(code_of(text_of(two, "p-0123456789abcdef", 1)), CELL_E_DAMAGED);
+	assert_int_equal(code_of(text_of(two, "p-0123456789abcdef", CELL_SAVED_VERSION)), CELL_E_DAMAGED);
 	const char *const names[] = { "../../etc/passwd", "p-0123456789abcde/", "p-0123456789abcdeg", "state", "" };
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-		assert_int_equal(code_of(text_of(first, names[i], 1)), CELL_E_DAMAGED);
+		assert_int_equal(code_of(text_of(first, names[i], CELL_SAVED_VERSION)), CELL_E_DAMAGED);
 	assert_int_equal(code_of(text_of(first, "p-0123456789abcdef", 2)), CELL_E_DIFFERS);
-	assert_int_equal(code_of(text_of("", "p-0123456789abcdef", 1)), CELL_E_DAMAGED);
+	assert_int_equal(code_of(text_of("", "p-0123456789abcdef", CELL_SAVED_VERSION)), CELL_E_DAMAGED);
 	assert_int_equal(code_of("[]"), CELL_E_DAMAGED);
 	assert_int_equal(code_of("{"), CELL_E_DAMAGED);
 }
@@ -108,7 +108,8 @@ static void test_pieces(void **state)
 	static const off_t at[] = { 0, 1 << 20, (3 << 20) - 4096, (off_t)1 << 40 };
 	struct cell_error err;
 	(void)state;
-	for (int sealed = 0; sealed < 2; sealed++) {
+	for (int way = 0; way < 4; way++) {
+		const bool sealed = way & 1, packs = way & 2;
 		struct cell__saved_file file = { 0 };
 		struct cell__pieces_sum sum = { 0 };
 		char page[8192], back[8192];
@@ -121,7 +122,9 @@ static void test_pieces(void **state)
 				page[k] = (char)(i % 2 ? 'a' : (k * 2654435761u) >> 13);
 			assert_int_equal(pwrite(from, page, sizeof page, at[i]), sizeof page);
 		}
-		assert_int_equal(cell__pieces_write(from, disk, sealed, &file, &sum, &err), 0);
+		assert_int_equal(cell__pieces_write(from, disk, sealed, packs, &file, &sum, &err), 0);
+		assert_int_equal(cell__pieces_flat(&file), way == 0);
+		assert_int_equal(way == 0 ? cell__pieces_check(disk, &file, &err) : 0, 0);
 		assert_int_equal(sum.bytes, 4 * sizeof page);
 		assert_int_equal(cell__pieces_read(disk, &file, sealed, to, &err), 0);
 		for (size_t i = 0; i < 4; i++) {
@@ -132,6 +135,9 @@ static void test_pieces(void **state)
 		assert_int_equal(pwrite(disk, "x", 1, (off_t)file.pieces[1].at), 1);
 		assert_int_equal(cell__pieces_read(disk, &file, sealed, to, &err), -1);
 		assert_int_equal(err.code, CELL_E_DAMAGED);
+		err.code = 0;
+		assert_int_equal(way == 0 ? cell__pieces_check(disk, &file, &err) : -1, -1);
+		assert_int_equal(err.code, way == 0 ? CELL_E_DAMAGED : 0);
 		free(file.pieces);
 		close(from);
 		close(disk);

@@ -15,6 +15,8 @@
 #define _GNU_SOURCE
 #include "executors/subprocess/kernel.h"
 
+#include "durable/durable.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -96,7 +98,8 @@ static int ask_source(struct cell__sub_kernel *source, unsigned flags, struct ce
 		source->asked_image->refs++;
 		return 0;
 	}
-	const char *text = saves                     ? "{\"image\":true,\"drop\":true,\"save\":true}"
+	const char *text = flags & CELL__FORK_ENDS   ? "{\"image\":true,\"drop\":true,\"save\":true,\"ends\":true}"
+			   : saves                   ? "{\"image\":true,\"drop\":true,\"save\":true}"
 			   : speculates              ? "{\"image\":true,\"drop\":false,\"speculate\":true}"
 			   : flags & CELL__FORK_DROP ? "{\"image\":true,\"drop\":true}"
 						     : "{\"image\":true,\"drop\":false}";
@@ -220,6 +223,23 @@ void cell__sub_image_source_gone(struct cell__sub_kernel *source)
 
 /* ---- loading ---- */
 
+/* The numbers of its files, if one of them is on a disk: a kernel knows the others by their inodes.  NULL: none is. */
+static char *name_files(const struct cell__sub_image *image, const char *init)
+{
+	bool on_disk = image->inode & CELL_MEMORY_ON_DISK;
+	for (size_t i = 0; i < image->n_used; i++)
+		on_disk = on_disk || image->used[i]->inode & CELL_MEMORY_ON_DISK;
+	json_t *load = on_disk ? json_loads(init, 0, NULL) : NULL, *numbers = json_array();
+	json_array_append_new(numbers, json_integer((json_int_t)image->inode));
+	for (size_t i = 0; i < image->n_used; i++)
+		json_array_append_new(numbers, json_integer((json_int_t)image->used[i]->inode));
+	json_object_set(load, "inodes", numbers);
+	json_object_set_new(load, "live", numbers);
+	char *text = load ? json_dumps(load, JSON_COMPACT) : NULL;
+	json_decref(load);
+	return text;
+}
+
 bool cell__sub_image_load(struct cell__sub_kernel *kernel, const struct cell__buf *session, struct cell_error *err)
 {
 	struct cell__sub_image *image = kernel->image;
@@ -235,8 +255,10 @@ bool cell__sub_image_load(struct cell__sub_kernel *kernel, const struct cell__bu
 	}
 	for (size_t i = 0; i < image->n_used; i++)
 		fds[n++] = image->used[i]->fd;
+	CELL_AUTO_FREE char *text = kernel->woken ? NULL : name_files(image, kernel->init);
+	const char *init = text ? text : kernel->init;
 	take_bases(kernel, image);
-	return cell__link_send_fds(kernel->link, CELL_FRAME_LOAD, 0, kernel->init, strlen(kernel->init), session ? session->data : NULL,
+	return cell__link_send_fds(kernel->link, CELL_FRAME_LOAD, 0, init, strlen(init), session ? session->data : NULL,
 				   session ? session->size : 0, fds, n, err) == 0;
 }
 
@@ -252,29 +274,28 @@ void cell__subprocess_image(const struct cell__kernel *base, struct cell__image_
 }
 
 /* One file of a saved session. */
-static struct cell__sub_image *adopt(int fd, struct cell_error *err)
+static struct cell__sub_image *adopt(int fd, uint64_t number, struct cell_error *err)
 {
 	struct cell__sub_image *image = cell__alloc(1, sizeof *image);
-	struct stat st;
 	if (!image) {
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
 		return NULL;
 	}
 	*image = (struct cell__sub_image){ .refs = 1, .fd = fcntl(fd, F_DUPFD_CLOEXEC, 0), .written = true };
-	if (image->fd < 0 || fstat(image->fd, &st) < 0) {
+	if (image->fd < 0) {
 		cell_fail(err, CELL_E_IO, errno, "the memory of a kernel");
 		unref(image);
 		return NULL;
 	}
-	image->inode = st.st_ino;
+	image->inode = number;
 	return image;
 }
 
 int cell__sub_image_woken(struct cell__sub_kernel *kernel, const struct cell__image_files *files, struct cell_error *err)
 {
-	struct cell__sub_image *image = adopt(files->fds[0], err);
+	struct cell__sub_image *image = adopt(files->fds[0], files->live[0], err);
 	for (size_t i = 1; image && i < files->n; i++) {
-		struct cell__sub_image *used = adopt(files->fds[i], err);
+		struct cell__sub_image *used = adopt(files->fds[i], files->live[i], err);
 		if (used) {
 			image->used[image->n_used++] = used;
 		} else {
@@ -289,9 +310,11 @@ int cell__sub_image_woken(struct cell__sub_kernel *kernel, const struct cell__im
 
 char *cell__sub_image_wake_json(const char *session_id, const struct cell__image_files *files)
 {
-	json_t *load = json_pack("{s:s, s:b, s:b, s:[]}", "session", session_id, "heir", 1, "woken", 1, "inodes");
-	for (size_t i = 0; load && i < files->n; i++)
+	json_t *load = json_pack("{s:s, s:b, s:b, s:[], s:[]}", "session", session_id, "heir", 1, "woken", 1, "inodes", "live");
+	for (size_t i = 0; load && i < files->n; i++) {
 		json_array_append_new(json_object_get(load, "inodes"), json_integer((json_int_t)files->inodes[i]));
+		json_array_append_new(json_object_get(load, "live"), json_integer((json_int_t)files->live[i]));
+	}
 	char *text = load ? json_dumps(load, JSON_COMPACT) : NULL;
 	json_decref(load);
 	return text;
