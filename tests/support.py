@@ -437,8 +437,14 @@ class Driver:
         return self.stderr.read().decode("utf-8", "replace")
 
     def send(self, obj):
-        self.process.stdin.write(json.dumps(obj).encode() + b"\n")
-        self.process.stdin.flush()
+        try:
+            self.process.stdin.write(json.dumps(obj).encode() + b"\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            raise AssertionError(self.end_text()) from None
+
+    def end_text(self):
+        return "the program ended with %r; stderr: %s" % (self.process.wait(DEADLINE), self.stderr_text())
 
     def read(self, deadline=DEADLINE):
         """The next object; AssertionError when the program ends or hangs instead."""
@@ -448,8 +454,7 @@ class Driver:
             raise AssertionError("no answer within %g s; stderr: %s" % (deadline,
                                                                         self.stderr_text())) from None
         if line is None:
-            raise AssertionError("the program ended with %r; stderr: %s"
-                                 % (self.process.wait(DEADLINE), self.stderr_text()))
+            raise AssertionError(self.end_text())
         return json.loads(line)
 
     def answer(self, deadline=DEADLINE):

@@ -5,6 +5,8 @@
 #define _GNU_SOURCE
 #include "executors/subprocess/kernel.h"
 
+#include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -15,6 +17,8 @@
 #define SITE_REFUSED 77   /* what sitecheck.py ends with */
 #define WRITABLE_NAMED 64 /* folders that it gets by name */
 #define FORKS_IN_FLIGHT 64 /* per zygote; far below the capacity of its socket */
+#define ZONE_TRIES 4        /* starts of a zygote whose zone died, and how long its processes are given to end */
+#define ZONE_DELAY_MS 25
 
 bool cell__sub_env_serves(const struct cell__sub_env *env, const char *python, const char *preload, const char *owner,
 			  enum cell__zygote_kind kind)
@@ -290,6 +294,7 @@ void cell__sub_zygote_known(struct cell__sub_env *env, int64_t pid, json_t *read
 	(void)json_unpack(ready, "{s?s, s?s}", "version", &version, "ipython", &ipython);
 	uv_timer_stop(&env->timer);
 	env->state = CELL_ENV_READY;
+	env->zone_deaths = 0;
 	env->info = (struct cell_env_info){
 		.size = sizeof env->info,
 		.zygote_pid = pid,
@@ -338,6 +343,27 @@ static void last_words(const char *text, size_t size, char *out, size_t out_size
 	out[n] = '\0';
 }
 
+static void handle_start_again(uv_timer_t *timer)
+{
+	struct cell__sub_env *env = timer->data;
+	struct cell_error err;
+	if (cell__sub_zygote_start(env, &err) < 0)
+		fail_waiting(env, &err);
+}
+
+/*
+ * The pid 1 of the zone (spawn/zone.h) was killed, by the OOM killer or a person: the zygote ended with it, or could not be cloned into it,
+ * which Linux answers with ENOMEM until the spawner has reaped every process of the zone.
+ */
+static bool died_with_zone(const struct cell__sub_env *env, int64_t status, int64_t failure, const struct cell_spawn_failure *told)
+{
+	if (!env->plan || env->zone_deaths >= ZONE_TRIES)
+		return false;
+	if (failure)
+		return failure == ENOMEM && told->stage == CELL_SPAWN_AT_PLAN && told->step < 0;
+	return status >= 0 && WIFSIGNALED((int)status) && WTERMSIG((int)status) == SIGKILL;
+}
+
 void cell__sub_zygote_exited(struct cell__sub_env *env, int64_t status, int64_t failure, const char *payload, size_t size)
 {
 	bool starting = env->state == CELL_ENV_STARTING;
@@ -347,6 +373,13 @@ void cell__sub_zygote_exited(struct cell__sub_env *env, int64_t status, int64_t 
 	if (failure && size == sizeof told) {
 		memcpy(&told, payload, sizeof told);
 		size = 0;
+	}
+	if (starting && died_with_zone(env, status, failure, &told)) {
+		env->zone_deaths++;
+		env->state = CELL_ENV_NONE;
+		env->zygote_id = 0;
+		uv_timer_start(&env->timer, handle_start_again, ZONE_DELAY_MS, 0);
+		return;
 	}
 	last_words(payload, size, words, sizeof words);
 	if (status >= 0 && WIFSIGNALED((int)status))

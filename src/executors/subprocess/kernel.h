@@ -70,6 +70,7 @@ struct cell__sub_env {
 	bool ending; /* no longer found by new sessions; freed with its last kernel */
 	int in_flight;
 	int64_t forks; /* of this zygote */
+	int zone_deaths; /* starts in a row that failed because the zone had died */
 	struct cell__sub_pool *pools; /* those that a session has used */
 	struct cell__sub_files *files; /* the interpreter's; known when the zygote is ready; guarded by sub->lock */
 	struct cell__place_list places; /* the same and more, trusted: a session that can write there is not opened */
@@ -82,7 +83,7 @@ struct cell__sub_env {
 	struct cell__sub_prewarm *prewarms;
 	struct cell__sub_kernel *fresh, **fresh_end; /* those that wait for their fork, oldest first, and those in pools */
 	size_t n_kernels, n_pooled;
-	uv_timer_t timer;  /* start timeout while starting, pool refill while ready */
+	uv_timer_t timer;  /* start timeout while starting, pool refill while ready, another start after the zone's death */
 	struct cell__sub_env *next;
 };
 

@@ -13,7 +13,7 @@
 #include "sandbox/cgroup.h"
 #include "spawn/proc.h"
 
-#define FORK_TRIES 3
+#define FORK_TRIES 6 /* a jail, the zone and its zygote may be found dead one after the other */
 
 static struct cell__sub_env *env_of_zygote(struct cell__subprocess *sub, uint64_t id)
 {
