@@ -1,12 +1,18 @@
 #!/usr/bin/env python3
-"""Kernels of Jupyter through jupyter_client: Workcell's beside ipykernel's.
+"""Kernels of Jupyter through jupyter_client: Workcell's beside ipykernel's, and beside one that only answers.
 
     python3 bench/jupyter.py [--rounds N] [WORKCELL]     with a Python that has jupyter_client and ipykernel
 
-`start`: from start_kernel() until the kernel has answered kernel_info_request and run 1+1. wait_for_ready() is not used: it waits
-200 ms by itself after the answer. `cell`: the round trip of 1+1, until reply and idle are there. Prints medians, and how many times faster.
+`info`: from start_kernel() until the kernel has answered kernel_info_request; `first cell`: until it has run 1+1 too. wait_for_ready() is
+not used: it waits 200 ms by itself after the answer. `kernel's part`: `first cell` without the time that jupyter_client takes with a kernel
+that only answers (bench/jupyter_floor.c), which is the floor: start_kernel() alone sleeps for 10 ms. `cell`: the round trip of 1+1, until
+reply and idle are there. Prints medians, and how many times faster than ipykernel.
+
+Kernels of a row are started a second apart, by one process, as a Jupyter server starts them. Rows with "cold" are without a process that was
+kept ready (--keep-ready 0).
 """
 import argparse
+import json
 import os
 import shutil
 import statistics
@@ -16,6 +22,8 @@ import tempfile
 import time
 
 TIMEOUT = 60
+PAUSE = 1.0
+FLOOR = "floor"
 
 
 def run(client):
@@ -60,16 +68,42 @@ def measure(name, rounds):
         if i:  # the first one fills the page cache
             ready.append(until_ready)
             first.append(until_first)
-        if i == rounds:
+        if i == rounds and name != FLOOR:
             client.wait_for_ready(timeout=TIMEOUT)
             for each in range(320):
                 began = time.perf_counter()
                 run(client)
                 if each >= 20:
                     cells.append(time.perf_counter() - began)
+        time.sleep(PAUSE)
         client.stop_channels()
         manager.shutdown_kernel(now=True)
-    return [statistics.median(each) * 1000 for each in (ready, first, cells)]
+    return [statistics.median(each) * 1000 if each else None for each in (ready, first, cells)]
+
+
+def install(program, data):
+    """The kernels; their names in the order of the rows."""
+    names = []
+    for executor in ("subprocess", "sandbox"):
+        for kind, flags in (("", []), ("-cold", ["--keep-ready", "0"])):
+            names.append("workcell-" + executor + kind)
+            subprocess.run([program, "jupyter", "install", "--name", names[-1], "--executor", executor, "--python", sys.executable, *flags],
+                           check=True, stdout=subprocess.DEVNULL)
+    floor = os.path.join(os.path.dirname(program), "jupyter_floor")
+    os.mkdir(os.path.join(data, "kernels", FLOOR))
+    with open(os.path.join(data, "kernels", FLOOR, "kernel.json"), "w") as file:
+        json.dump({"argv": [floor, "{connection_file}"], "display_name": FLOOR, "language": "none"}, file)
+    return ["python3", *names, FLOOR]
+
+
+def show(rows):
+    print("%-26s %10s %14s %17s %10s" % ("kernel", "info ms", "first cell ms", "kernel's part ms", "cell ms"))
+    for name, (info, first, cell) in rows.items():
+        row = [info, first, None if name == FLOOR else first - rows[FLOOR][1], cell]
+        if name == "python3":
+            peer = row
+        times = "" if name == "python3" else "   " + " / ".join("-" if own is None else "%.1fx" % (other / own) for other, own in zip(peer, row))
+        print("%-26s %10.1f %14.1f %17s %10s%s" % (name, info, first, *("-" if each is None else "%.2f" % each for each in row[2:]), times))
 
 
 def main():
@@ -81,20 +115,14 @@ def main():
     work = os.path.join(data, "work")
     os.mkdir(work)
     os.environ.update(JUPYTER_DATA_DIR=data, JUPYTER_RUNTIME_DIR=os.path.join(data, "runtime"), IPYTHONDIR=os.path.join(data, "ipython"))
-    program = os.path.abspath(args.workcell)
     try:
-        for executor in ("subprocess", "sandbox"):
-            subprocess.run([program, "jupyter", "install", "--name", "workcell-" + executor, "--executor", executor, "--python", sys.executable],
-                           check=True, stdout=subprocess.DEVNULL)
+        names = install(os.path.abspath(args.workcell), data)
         os.chdir(work)
-        rows = {name: measure(name, args.rounds) for name in ("python3", "workcell-subprocess", "workcell-sandbox")}
+        rows = {name: measure(name, args.rounds) for name in names}
     finally:
         os.chdir("/")
         shutil.rmtree(data, ignore_errors=True)
-    print("%-22s %12s %16s %12s" % ("kernel", "info ms", "first cell ms", "cell ms"))
-    for name, row in rows.items():
-        times = "" if name == "python3" else "   " + " / ".join("%.1fx" % (peer / own) for peer, own in zip(rows["python3"], row))
-        print("%-22s %12.1f %16.1f %12.2f%s" % (name, *row, times))
+    show(rows)
 
 
 if __name__ == "__main__":

@@ -196,6 +196,8 @@ int cell__cli_check_dir(const char *flag, const char *path, struct cell_error *e
 int cell__cli_find_python(const char *name, char **ret_path, struct cell_error *err);
 /* The same for --python and --python-version, of which at most one is given. */
 int cell__cli_choose_python(const char *name, const char *version, char **ret_path, struct cell_error *err);
+/* Makes a folder and those above it that are missing; path is changed meanwhile. */
+int cell__cli_make_folders(char *path, mode_t mode, struct cell_error *err);
 /* All of a file, or of stdin for "-", at most CELL_CLI_MAX_CODE_BYTES, with a NUL behind it; free() it. */
 int cell__cli_read_file(const char *path, char **ret_text, size_t *ret_size, struct cell_error *err);
 
@@ -662,9 +664,11 @@ void cell__cli_options_finish(struct cell_cli_session_options *options);
 /* Opens engine and session and hands the session to the signal thread.  on_event: see session options.  shows: output as it comes. */
 int cell__cli_open(const struct cell_cli_session_flags *flags, bool shows, cell_event_fn on_event, void *event_arg,
 		   struct cell_cli_host *ret_host, struct cell_error *err);
-/* The same for a notebook (cell_session_options). */
-int cell__cli_open_notebook(const struct cell_cli_session_flags *flags, cell_event_fn on_event, void *event_arg,
+/* The same for a notebook (cell_session_options).  engine: of cell__cli_warm(), taken over also on failure; NULL: a new one. */
+int cell__cli_open_notebook(const struct cell_cli_session_flags *flags, struct cell_engine *engine, cell_event_fn on_event, void *event_arg,
 			    struct cell_cli_host *ret_host, struct cell_error *err);
+/* An engine in which a session with these flags opens without having to start an interpreter. */
+int cell__cli_warm(const struct cell_cli_session_flags *flags, struct cell_engine **ret_engine, struct cell_error *err);
 void cell__cli_close(struct cell_cli_host *host);
 
 /* ---- signals and stopping (signals.c) ---------------------------------------- */

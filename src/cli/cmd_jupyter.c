@@ -25,11 +25,13 @@
 #define DEFAULT_NAME "workcell"
 #define MAX_SPEC_BYTES (1u << 20)
 #define MAX_NAME 100u
+#define KEEP_MS (600 * 1000)
 
 struct jupyter_flags {
 	struct cell_cli_session_flags session;
 	const char *name, *display_name, *prefix, *connection_file;
 	bool user, replace, json;
+	int64_t keep_ms;
 };
 
 /* The first rows are not for the kernel: install does not pass them on. */
@@ -45,6 +47,8 @@ static const struct cell_cli_flag jupyter_flag_table[] = {
 	{ 0, "json", NULL, "list: print JSON", CELL_FLAG_SWITCH, offsetof(struct jupyter_flags, json) },
 	{ 'f', "connection-file", "FILE", "kernel: where to listen, and the key", CELL_FLAG_STRING,
 	  offsetof(struct jupyter_flags, connection_file) },
+	{ 0, "keep-ready", "SEC", "how long a warm process waits for the Jupyter server's next notebook (default 600, 0: none)",
+	  CELL_FLAG_SECONDS, offsetof(struct jupyter_flags, keep_ms) },
 	CELL_CLI_SESSION_FLAGS_OF(offsetof(struct jupyter_flags, session), "sandbox where it works; else name one"),
 	{ 0 },
 };
@@ -235,22 +239,6 @@ static int make_spec(struct jupyter_flags *flags, int argc, char **argv, json_t 
 	return *ret_spec ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 }
 
-static int make_folders(char *path, struct cell_error *err)
-{
-	for (char *at = path + 1;; at++) {
-		char end = *at;
-
-		if (end && end != '/')
-			continue;
-		*at = '\0';
-		if (mkdir(path, 0755) < 0 && errno != EEXIST)
-			return cell_fail(err, CELL_E_IO, errno, "cannot make %s", path);
-		*at = end;
-		if (!end)
-			return 0;
-	}
-}
-
 /* The old file or the new one is there, never half of one. */
 static int write_spec(const char *folder, const json_t *spec, struct cell_error *err)
 {
@@ -288,7 +276,7 @@ static int install(struct jupyter_flags *flags, int argc, char **argv, struct ce
 		 make_spec(flags, argc, argv, &spec, err) == 0) {
 		if (asprintf(&folder, "%s/%s", kernels, name) < 0)
 			folder = NULL;
-		status = folder && make_folders(folder, err) == 0 ? write_spec(folder, spec, err) : -1;
+		status = folder && cell__cli_make_folders(folder, 0755, err) == 0 ? write_spec(folder, spec, err) : -1;
 	}
 	if (!status)
 		printf("installed %s (executor %s) in %s\n", name, flags->session.executor, folder);
@@ -368,15 +356,51 @@ static int list(struct jupyter_flags *flags, struct cell_error *err)
 
 /* ---- the command --------------------------------------------------------------------------------- */
 
-static int run_kernel(struct jupyter_flags *flags, struct cell_error *err)
+/* A path that means something else in another folder: `install` writes none. */
+static bool has_relative_path(int argc, char **argv)
+{
+	for (int i = 2; i < argc; i++) {
+		const char *word = argv[i] + 2, *equals = strchr(argv[i], '='), *value = NULL;
+		const struct cell_cli_flag *flag;
+
+		if (strncmp(argv[i], "--", 2))
+			continue;
+		flag = find_flag(word, equals ? (size_t)(equals - word) : strlen(word));
+		if (flag && flag->arg)
+			value = equals ? equals + 1 : i + 1 < argc ? argv[++i] : NULL;
+		if (value && (is_path(flag, value) || (!strcmp(flag->name, "python") && *value != '/')))
+			return true;
+	}
+	return false;
+}
+
+static int run_kernel(struct jupyter_flags *flags, const char *verb, int argc, char **argv, struct cell_error *err)
 {
 	if (!flags->connection_file)
 		return cell_fail(err, CELL_E_INVALID, 0, "`workcell jupyter kernel` needs -f FILE; Jupyter starts it");
 	if (!flags->session.executor)
 		return cell_fail(err, CELL_E_INVALID, 0, "`workcell jupyter kernel` needs --executor NAME, as `install` writes it");
 #ifdef CELL_HAVE_ZMQ
-	return cell__cli_jupyter_serve(&flags->session, flags->connection_file);
+	struct cell_cli_notebook notebook = { &flags->session, flags->connection_file, verb, argv, argc, NULL, flags->keep_ms };
+	CELL_AUTO_FREE char **env = NULL;
+	size_t n = 0;
+	int status;
+
+	while (environ[n])
+		n++;
+	env = calloc(n + 1, sizeof(*env));
+	if (!env)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	memcpy(env, environ, n * sizeof(*env));
+	notebook.env = env;
+	if (has_relative_path(argc, argv))
+		notebook.keep_ms = 0;
+	if (!strcmp(verb, "spare"))
+		return cell__cli_spare_serve(&notebook);
+	return cell__cli_spare_use(&notebook, &status) ? status : cell__cli_jupyter_serve(&notebook, NULL, -1);
 #else
+	(void)verb;
+	(void)has_relative_path(argc, argv);
 	return cell_fail(err, CELL_E_UNAVAILABLE, 0, "this workcell was built without libzmq and has no kernels for Jupyter");
 #endif
 }
@@ -391,6 +415,7 @@ int cell__cmd_jupyter(int argc, char **argv)
 
 	/* A person is here, who interrupts, and who may need time for an answer. */
 	flags.session.timeout_ms = -1;
+	flags.keep_ms = KEEP_MS;
 	flags.session.gate.approval_timeout_ms = -1;
 	if (cell__cli_parse(&cell__cli_jupyter_command, argc, argv, &flags, &operands, &status)) {
 		verb = operands.count == 1 ? operands.items[0].value : "";
@@ -400,8 +425,8 @@ int cell__cmd_jupyter(int argc, char **argv)
 			status = uninstall(&flags, &err);
 		else if (!strcmp(verb, "list"))
 			status = list(&flags, &err);
-		else if (!strcmp(verb, "kernel"))
-			status = run_kernel(&flags, &err);
+		else if (!strcmp(verb, "kernel") || !strcmp(verb, "spare")) /* the latter is started by a kernel */
+			status = run_kernel(&flags, verb, argc, argv, &err);
 		else
 			status = cell_fail(&err, CELL_E_INVALID, 0, "usage: workcell jupyter install|uninstall|list|kernel [flags]");
 		if (status < 0)

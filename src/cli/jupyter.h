@@ -5,6 +5,7 @@
  *     jupyter_show.c     what the session writes and shows, as messages
  *     jupyter_history.c  the cells that were run
  *     jupyter_kernel.c   requests, threads, the life of the kernel
+ *     jupyter_spare.c    a process that is ready to become the next kernel
  *     cmd_jupyter.c      the command: installing, removing and listing kernelspecs
  */
 #ifndef CELL_CLI_JUPYTER_H
@@ -107,7 +108,33 @@ json_t *cell__cli_history_find(const struct cell_cli_history *history, const jso
 
 /* ---- the kernel (jupyter_kernel.c) --------------------------------------------- */
 
-/* Serves until it is told to end; returns the exit status. */
-int cell__cli_jupyter_serve(const struct cell_cli_session_flags *flags, const char *connection_file);
+/* What `workcell jupyter kernel` was started with. */
+struct cell_cli_notebook {
+	const struct cell_cli_session_flags *flags;
+	const char *connection_file; /* one of argv, or the end of one */
+	const char *verb; /* one of argv */
+	char **argv; /* the first one is the command's name, "jupyter" */
+	int argc;
+	char **env; /* as it was at the start: --env-file adds to the environment */
+	int64_t keep_ms; /* how long a spare waits; not positive: there is none */
+};
+
+/*
+ * Serves until it is told to end; returns the exit status.  engine: of cell__cli_warm(), taken over; NULL: a new one.  owner_fd: the kernel
+ * that this one serves for (jupyter_spare.c), or -1; it stays the caller's.
+ */
+int cell__cli_jupyter_serve(const struct cell_cli_notebook *notebook, struct cell_engine *engine, int owner_fd);
+
+/* ---- spares (jupyter_spare.c) ---------------------------------------------------- */
+
+/* Hands the notebook to a spare and waits until that has ended.  False: there is no spare. */
+bool cell__cli_spare_use(const struct cell_cli_notebook *notebook, int *ret_status);
+/* Starts a spare; returns its pid, for waitpid().  -1: it was not asked for, or cannot be started. */
+int cell__cli_spare_start(const struct cell_cli_notebook *notebook);
+/* The process of a spare: waits for a kernel, and becomes it.  Returns the exit status. */
+int cell__cli_spare_serve(const struct cell_cli_notebook *notebook);
+/* Something has come from owner_fd: signals are raised here.  False: the owner is gone. */
+bool cell__cli_spare_hear(int owner_fd);
+void cell__cli_spare_tell_end(int owner_fd, int status);
 
 #endif

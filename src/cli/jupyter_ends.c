@@ -25,6 +25,8 @@
 #define SLOW_MS 10000
 #define CONNECT_MS 5000
 #define LINGER_MS 1000 /* for the last messages of a kernel that ends */
+#define BIND_MS 3000 /* a kernel that was killed is followed by another one at the same address, and its spare may need a moment to end */
+#define BIND_NAP_MS 2
 #define ID_BYTES 256u  /* of a client's routing id */
 
 struct cell_cli_ends {
@@ -46,6 +48,16 @@ static int set_drops(struct cell_cli_ends *ends, bool drops)
 	return zmq_setsockopt(ends->socket[CELL_JUPYTER_PORT_IOPUB], ZMQ_XPUB_NODROP, &keep, sizeof(keep));
 }
 
+static int bind_socket(void *socket, const char *endpoint)
+{
+	for (int waited_ms = 0; zmq_bind(socket, endpoint) < 0; waited_ms += BIND_NAP_MS) {
+		if (errno != EADDRINUSE || waited_ms >= BIND_MS)
+			return -1;
+		nanosleep(&(struct timespec){ .tv_nsec = BIND_NAP_MS * 1000000 }, NULL);
+	}
+	return 0;
+}
+
 static int open_socket(struct cell_cli_ends *ends, enum cell__jupyter_port port, const char *endpoint)
 {
 	static const int types[CELL_JUPYTER_PORTS] = { ZMQ_ROUTER, ZMQ_PUB, ZMQ_ROUTER, ZMQ_ROUTER, ZMQ_REP };
@@ -64,7 +76,7 @@ static int open_socket(struct cell_cli_ends *ends, enum cell__jupyter_port port,
 		return -1;
 	if (types[port] == ZMQ_PUB && set_drops(ends, false) < 0)
 		return -1;
-	return zmq_bind(socket, endpoint);
+	return bind_socket(socket, endpoint);
 }
 
 int cell__cli_ends_create(const struct cell__jupyter_connection *connection, struct cell_cli_ends **ret_ends, struct cell_error *err)

@@ -28,6 +28,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -44,8 +45,12 @@ struct front {
 	struct cell_cli_history history;
 	char python[32];
 	unsigned count; /* of the next cell */
-	int wake_fd, end_fd; /* eventfds that wake the main thread and the control thread */
-	int control_fd; /* an epoll of end_fd and of the program that started us */
+	int wake_fd; /* an eventfd that wakes the main thread */
+	int control_fd; /* an epoll of the following ones */
+	int end_fd; /* an eventfd */
+	int parent_fd, spare_fd; /* pidfds of the program that started us and of our spare; -1: none */
+	int owner_fd; /* the kernel that we serve for; -1: none (jupyter_spare.c) */
+	pid_t spare;
 	atomic_bool shutdown, interrupted;
 	int64_t failed_us; /* real time of the last cell that failed; 0: none */
 	/* the request under way */
@@ -583,6 +588,24 @@ static void handle_control(struct front *front, const struct cell_cli_request *r
 	set_status(front, request, "idle");
 }
 
+/* Something has come on control_fd.  True: nobody is left who could end us, or the end has begun. */
+static bool is_alone(struct front *front)
+{
+	struct epoll_event event;
+	bool alone = false;
+
+	while (epoll_wait(front->control_fd, &event, 1, 0) == 1 && !alone) {
+		if (event.data.fd == front->spare_fd) {
+			waitpid(front->spare, NULL, 0);
+			close(front->spare_fd); /* leaves the epoll */
+			front->spare_fd = -1;
+		} else {
+			alone = event.data.fd != front->owner_fd || !cell__cli_spare_hear(front->owner_fd);
+		}
+	}
+	return alone;
+}
+
 static void *control_main(void *arg)
 {
 	struct front *front = arg;
@@ -597,38 +620,53 @@ static void *control_main(void *arg)
 			handle_control(front, &request);
 			cell__cli_request_finish(&request);
 		}
-		if ((ready & 4) && !atomic_exchange(&front->shutdown, true))
-			cell__cli_stop(128 + SIGTERM); /* nobody is left to end us */
+		if ((ready & 4) && is_alone(front) && !atomic_exchange(&front->shutdown, true))
+			cell__cli_stop(128 + SIGTERM);
 	}
 	return NULL;
 }
 
 /* ---- life ------------------------------------------------------------------------------------------ */
 
+static int watch(struct front *front, int fd)
+{
+	struct epoll_event readable = { .events = EPOLLIN, .data.fd = fd };
+
+	return fd < 0 ? 0 : epoll_ctl(front->control_fd, EPOLL_CTL_ADD, fd, &readable);
+}
+
 /* Descriptors that wake the threads. The program that started us has told us its pid, for this purpose. */
 static int open_wakes(struct front *front, struct cell_error *err)
 {
 	const char *word = getenv("JPY_PARENT_PID");
 	long pid = word ? strtol(word, NULL, 10) : 0;
-	int parent_fd = pid > 1 ? (int)syscall(SYS_pidfd_open, (pid_t)pid, 0) : -1;
-	struct epoll_event readable = { .events = EPOLLIN };
 
+	front->parent_fd = pid > 1 ? (int)syscall(SYS_pidfd_open, (pid_t)pid, 0) : -1;
 	front->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	front->end_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	front->control_fd = epoll_create1(EPOLL_CLOEXEC);
-	if (front->wake_fd < 0 || front->end_fd < 0 || front->control_fd < 0 ||
-	    epoll_ctl(front->control_fd, EPOLL_CTL_ADD, front->end_fd, &readable) < 0 ||
-	    (parent_fd >= 0 && epoll_ctl(front->control_fd, EPOLL_CTL_ADD, parent_fd, &readable) < 0))
+	if (front->wake_fd < 0 || front->end_fd < 0 || front->control_fd < 0 || watch(front, front->end_fd) < 0 ||
+	    watch(front, front->parent_fd) < 0 || watch(front, front->owner_fd) < 0)
 		return cell_fail(err, CELL_E_IO, errno, "cannot make descriptors for waking");
 	return 0;
 }
 
-static int open_session(struct front *front, const struct cell_cli_session_flags *flags, struct cell_error *err)
+/* For the next notebook.  The control thread reaps it. */
+static void start_spare(struct front *front, const struct cell_cli_notebook *notebook)
+{
+	front->spare = cell__cli_spare_start(notebook);
+	if (front->spare > 0) {
+		front->spare_fd = (int)syscall(SYS_pidfd_open, front->spare, 0);
+		(void)watch(front, front->spare_fd);
+	}
+}
+
+static int open_session(struct front *front, const struct cell_cli_session_flags *flags, struct cell_engine *engine, struct cell_error *err)
 {
 	static struct cell_cli_request none;
 	json_t *answer;
 
-	if (cell__cli_open_notebook(flags, handle_late, front, &front->host, err) < 0)
+	if (cell__cli_open_notebook(flags, engine, handle_late, front, &front->host, err) < 0)
 		return -1;
 	front->request = &none;
 	front->show = (struct cell_cli_show){ .ends = front->ends };
@@ -691,18 +729,22 @@ static void finish(struct front *front, pthread_t control)
 	free(front->late_parent);
 }
 
-int cell__cli_jupyter_serve(const struct cell_cli_session_flags *flags, const char *connection_file)
+int cell__cli_jupyter_serve(const struct cell_cli_notebook *notebook, struct cell_engine *engine, int owner_fd)
 {
 	/* The signal thread outlives this function, and wake() uses its argument. */
-	static struct front front = {
-		.count = 1, .wake_fd = -1, .end_fd = -1, .lock = PTHREAD_MUTEX_INITIALIZER, .opened = PTHREAD_COND_INITIALIZER
-	};
+	static struct front front = { .count = 1,
+				      .wake_fd = -1,
+				      .end_fd = -1,
+				      .parent_fd = -1,
+				      .spare_fd = -1,
+				      .lock = PTHREAD_MUTEX_INITIALIZER,
+				      .opened = PTHREAD_COND_INITIALIZER };
 	struct cell__jupyter_connection connection;
 	struct cell_error err;
 	pthread_t control;
-	bool told;
-	int status = read_connection(connection_file, &connection, &err);
+	int status = read_connection(notebook->connection_file, &connection, &err);
 
+	front.owner_fd = owner_fd;
 	if (!status)
 		status = cell__cli_ends_create(&connection, &front.ends, &err);
 	if (status < 0)
@@ -715,10 +757,12 @@ int cell__cli_jupyter_serve(const struct cell_cli_session_flags *flags, const ch
 	if (status < 0)
 		return cell__cli_report(&err, false);
 	set_status(&front, NULL, "starting");
-	if (open_session(&front, flags, &err) < 0)
+	if (open_session(&front, notebook->flags, engine, &err) < 0)
 		return cell__cli_report(&err, false); /* the control thread may be using its sockets */
+	start_spare(&front, notebook);
 	serve(&front);
-	told = atomic_load(&front.shutdown);
+	status = atomic_load(&front.shutdown) ? 0 : cell__cli_stop_status();
 	finish(&front, control);
-	return told ? 0 : cell__cli_stop_status();
+	cell__cli_spare_tell_end(owner_fd, status);
+	return status;
 }

@@ -148,3 +148,19 @@ char *cell__cli_state_path(const char *name)
 	}
 	return path;
 }
+
+int cell__cli_make_folders(char *path, mode_t mode, struct cell_error *err)
+{
+	for (char *at = path + 1;; at++) {
+		char end = *at;
+
+		if (end && end != '/')
+			continue;
+		*at = '\0';
+		if (mkdir(path, mode) < 0 && errno != EEXIST)
+			return cell_fail(err, CELL_E_IO, errno, "cannot make %s", path);
+		*at = end;
+		if (!end)
+			return 0;
+	}
+}

@@ -226,11 +226,26 @@ int cell__cli_check_secrets(const struct cell_cli_session_flags *flags, const ch
 	return 0;
 }
 
-/* Engine, space and gate; after a failure the caller closes the opened ones. */
+static int open_engine(const struct cell_cli_session_flags *flags, struct cell_engine **ret_engine, struct cell_error *err)
+{
+	struct cell_engine_options options = CELL_ENGINE_OPTIONS_INIT;
+
+	if (flags->pool > CELL_LIMIT_POOL)
+		return cell_fail(err, CELL_E_INVALID, 0, "--pool must be at most %d", CELL_LIMIT_POOL);
+	options.pool_size = (int)flags->pool;
+	options.zygote_forks = flags->zygote_forks;
+	options.points_bytes = flags->points_bytes;
+	/* A container may have to be built and started: that is reported. */
+	if (cell__cli_space_log(&flags->space, flags->log_level || !is_executor(flags, "container") ? flags->log_level : "info", &options,
+				err) < 0)
+		return -1;
+	return cell_engine_create(&options, ret_engine, err);
+}
+
+/* Engine (unless the host has one), space and gate; after a failure the caller closes the opened ones. */
 static int open_parts(const struct cell_cli_session_flags *flags, bool with_space, struct cell_cli_host *host,
 		      struct cell_cli_session_options *all, struct cell_error *err)
 {
-	struct cell_engine_options engine_options = CELL_ENGINE_OPTIONS_INIT;
 	struct cell_session_options *options = &all->options;
 
 	const char *const files[] = { flags->space.env_file ? flags->space.env_file : "",
@@ -252,16 +267,7 @@ static int open_parts(const struct cell_cli_session_flags *flags, bool with_spac
 		if (!all->cwd || cell__cli_check_dir("--cwd", all->cwd, err) < 0)
 			return -1;
 	}
-	if (flags->pool > CELL_LIMIT_POOL)
-		return cell_fail(err, CELL_E_INVALID, 0, "--pool must be at most %d", CELL_LIMIT_POOL);
-	engine_options.pool_size = (int)flags->pool;
-	engine_options.zygote_forks = flags->zygote_forks;
-	engine_options.points_bytes = flags->points_bytes;
-	/* A container may have to be built and started: that is reported. */
-	if (cell__cli_space_log(&flags->space, flags->log_level || !is_executor(flags, "container") ? flags->log_level : "info",
-				&engine_options, err) < 0)
-		return -1;
-	if (cell_engine_create(&engine_options, &host->engine, err) < 0)
+	if (!host->engine && open_engine(flags, &host->engine, err) < 0)
 		return -1;
 	if (fill_remote(flags, all, err) < 0)
 		return -1;
@@ -287,11 +293,12 @@ static int open_parts(const struct cell_cli_session_flags *flags, bool with_spac
 	return cell__cli_gate_open(&flags->gate, host, options, err);
 }
 
-int cell__cli_open_host(const struct cell_cli_session_flags *flags, bool with_space, struct cell_cli_host *ret_host,
-			struct cell_cli_session_options *ret_options, struct cell_error *err)
+/* Takes the engine over, also on failure; NULL: a new one. */
+static int open_host(const struct cell_cli_session_flags *flags, bool with_space, struct cell_engine *engine,
+		     struct cell_cli_host *ret_host, struct cell_cli_session_options *ret_options, struct cell_error *err)
 {
 	struct cell_cli_session_options all = { .options = CELL_SESSION_OPTIONS_INIT };
-	struct cell_cli_host host = { 0 };
+	struct cell_cli_host host = { .engine = engine };
 
 	if (open_parts(flags, with_space, &host, &all, err) < 0) {
 		cell_space_close(host.space);
@@ -307,6 +314,12 @@ int cell__cli_open_host(const struct cell_cli_session_flags *flags, bool with_sp
 	return 0;
 }
 
+int cell__cli_open_host(const struct cell_cli_session_flags *flags, bool with_space, struct cell_cli_host *ret_host,
+			struct cell_cli_session_options *ret_options, struct cell_error *err)
+{
+	return open_host(flags, with_space, NULL, ret_host, ret_options, err);
+}
+
 /* Code of these runs with this user's rights, so keeping it from the terminal would gain nothing. */
 static bool is_trusted(const char *executor)
 {
@@ -319,23 +332,32 @@ static bool is_trusted(const char *executor)
 	return !executor;
 }
 
-static int open_session(const struct cell_cli_session_flags *flags, bool shows, bool notebook, cell_event_fn on_event, void *event_arg,
-			struct cell_cli_host *ret_host, struct cell_error *err)
+static void set_notebook(struct cell_session_options *options)
+{
+	options->no_spill = 1;
+	options->notebook = 1;
+	options->gate |= CELL_GATE_QUESTIONS;
+	options->approval_stops_clock = 1;
+}
+
+static int open_session(const struct cell_cli_session_flags *flags, struct cell_engine *engine, bool shows, bool notebook,
+			cell_event_fn on_event, void *event_arg, struct cell_cli_host *ret_host, struct cell_error *err)
 {
 	struct cell_cli_session_options all;
 	struct cell_cli_host host;
 	int status;
 
-	if (cell__cli_check_executor(flags, flags->executor, err) < 0 || cell__cli_open_host(flags, false, &host, &all, err) < 0)
+	if (cell__cli_check_executor(flags, flags->executor, err) < 0) {
+		cell_engine_destroy(engine);
+		return -1;
+	}
+	if (open_host(flags, false, engine, &host, &all, err) < 0)
 		return -1;
 	all.options.on_event = on_event;
 	all.options.event_arg = event_arg;
-	all.options.no_spill = shows || notebook;
-	if (notebook) {
-		all.options.notebook = 1;
-		all.options.gate |= CELL_GATE_QUESTIONS;
-		all.options.approval_stops_clock = 1;
-	}
+	all.options.no_spill = shows;
+	if (notebook)
+		set_notebook(&all.options);
 	host.confined = !is_trusted(flags->executor);
 	if (shows) /* a first start of Deno, of a container or of a Jupyter kernel takes seconds */
 		cell__progress_begin("opening a session");
@@ -358,13 +380,38 @@ static int open_session(const struct cell_cli_session_flags *flags, bool shows, 
 int cell__cli_open(const struct cell_cli_session_flags *flags, bool shows, cell_event_fn on_event, void *event_arg,
 		   struct cell_cli_host *ret_host, struct cell_error *err)
 {
-	return open_session(flags, shows, false, on_event, event_arg, ret_host, err);
+	return open_session(flags, NULL, shows, false, on_event, event_arg, ret_host, err);
 }
 
-int cell__cli_open_notebook(const struct cell_cli_session_flags *flags, cell_event_fn on_event, void *event_arg,
+int cell__cli_open_notebook(const struct cell_cli_session_flags *flags, struct cell_engine *engine, cell_event_fn on_event, void *event_arg,
 			    struct cell_cli_host *ret_host, struct cell_error *err)
 {
-	return open_session(flags, false, true, on_event, event_arg, ret_host, err);
+	return open_session(flags, engine, false, true, on_event, event_arg, ret_host, err);
+}
+
+/* The kernel that waits is that of a session without tools and in the working directory of now; others open a little slower. */
+int cell__cli_warm(const struct cell_cli_session_flags *flags, struct cell_engine **ret_engine, struct cell_error *err)
+{
+	struct cell_cli_session_flags plain = *flags;
+	struct cell_cli_session_options all;
+	struct cell_cli_host host;
+	int status;
+
+	plain.space = (struct cell_cli_space_flags)CELL_CLI_SPACE_FLAGS_INIT;
+	plain.space.python_version = flags->space.python_version;
+	plain.gate = (struct cell_cli_gate_flags){ .approval_timeout_ms = flags->gate.approval_timeout_ms };
+	plain.pool = flags->pool ? flags->pool : 1;
+	if (cell__cli_open_host(&plain, false, &host, &all, err) < 0)
+		return -1;
+	set_notebook(&all.options);
+	status = cell_session_prewarm(host.engine, &all.options, err);
+	cell__cli_options_finish(&all);
+	cell__cli_gate_close(&host);
+	if (status < 0)
+		cell_engine_destroy(host.engine);
+	else
+		*ret_engine = host.engine;
+	return status;
 }
 
 void cell__cli_close(struct cell_cli_host *host)
