@@ -513,7 +513,8 @@ def test_jupyter_client_starts_it(tmp_path, data):
     from jupyter_client.kernelspec import KernelSpecManager
     from jupyter_client.manager import KernelManager
 
-    assert workcell("jupyter", "install", "--executor", "subprocess", "--python", PYTHON, env=data).status == 0
+    # The spare, which serves after the restart, would wait for this process's next notebook.
+    assert workcell("jupyter", "install", "--executor", "subprocess", "--python", PYTHON, "--keep-ready", "1", env=data).status == 0
     specs = KernelSpecManager(kernel_dirs=[str(tmp_path / "data" / "kernels")])
     manager = KernelManager(kernel_name="workcell", kernel_spec_manager=specs, connection_file=str(tmp_path / "kernel.json"))
     manager.start_kernel(env=data, cwd=tmp_path)

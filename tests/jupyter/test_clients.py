@@ -19,7 +19,7 @@ def kernels(tmp_path_factory):
     data = tmp_path_factory.mktemp("jupyter")
     environment = support.host_environment(JUPYTER_DATA_DIR=str(data))
     for name in NAMES:
-        done = workcell("jupyter", "install", "--name", "workcell-" + name, "--executor", name, "--python", sys.executable,
+        done = workcell("jupyter", "install", "--name", "workcell-" + name, "--executor", name, "--python", sys.executable, "--keep-ready", "1",
                         *(["--workspace-mode", "rw"] if name == "sandbox" else []), env=environment)
         assert done.status == 0, done
     before, here = dict(os.environ), os.getcwd()
