@@ -201,12 +201,12 @@ class Client:
     def __repr__(self):
         return "Client(%r)" % self.server
 
-    def run(self, tool, params, result):
-        """Calls and waits; ``result`` is the class of the answer."""
-        return self._result(tool, self._call(tool, params), result)
+    def run(self, tool, params, result, learned=False):
+        """Calls and waits; ``result`` is the class of the answer, which the server declares, or which was learned from its answers."""
+        return self._result(tool, self._call(tool, params), result, learned)
 
-    async def run_async(self, tool, params, result):
-        return self._result(tool, await self._call_async(tool, params), result)
+    async def run_async(self, tool, params, result, learned=False):
+        return self._result(tool, await self._call_async(tool, params), result, learned)
 
     def run_text(self, tool, params):
         """The same for a tool that does not say what it answers: always text."""
@@ -254,7 +254,7 @@ class Client:
             found = self._tools[tool] = _Tool(channel, "%s.%s" % (self.server, tool))
         return found
 
-    def _result(self, tool, value, result):
+    def _result(self, tool, value, result, learned):
         if isinstance(value, ToolParts) and value.structured is not None:
             value = value.structured
         try:
@@ -269,8 +269,9 @@ class Client:
                 problem = exc
             except ValueError:
                 problem = "text instead of the declared structured content: %.1000s" % value
-        failure = ToolCallError("Tool '%s.%s' returned an answer that its output schema does not allow: %s"
-                                % (self.server, tool, problem), "tools", "call", "ToolCallError", "protocol")
+        text = ("Tool '%s.%s' returned an answer of another shape than before; run `workcell gen mcp` again: %s" if learned else
+                "Tool '%s.%s' returned an answer that its output schema does not allow: %s")
+        failure = ToolCallError(text % (self.server, tool, problem), "tools", "call", "ToolCallError", "protocol")
         failure.data = value  # the tool has run: what it said is not lost
         raise failure
 

@@ -252,7 +252,10 @@ class Callable(_Call):
         return {written(p): p.get("description") or "" for p in self._specification().get("parameters") or ()}
 
     def schema(self):
-        """JSON Schemas of its arguments and of its result: {"input": {...}, "output": {...} or None}."""
+        """JSON Schemas of its arguments and of its result: {"input": {...}, "output": {...} or None}.
+
+        Where an MCP server declares no output, but its answers had one shape, {"learned": {...}} has the schema of that.
+        """
         self._space._refresh(self._tool)
         return self._space._schemas(self._tool, self._specification())
 
@@ -285,7 +288,9 @@ class Callable(_Call):
         return self._space._callable(self._tool, self._name)
 
     def _signature_with(self, name):
-        return signature_text(name, self._specification().get("parameters"))
+        specification = self._specification()
+        text = signature_text(name, specification.get("parameters"))
+        return "%s -> %s" % (text, specification["result"]) if specification.get("result") else text
 
     def _text(self):
         specification = self._specification()
@@ -442,7 +447,10 @@ class ToolsNamespace(_Named):
             known = ()
         for each in known:
             if each.get("name") == specification.get("name"):
-                return {"input": each.get("inputSchema") or {"type": "object"}, "output": each.get("outputSchema")}
+                schemas = {"input": each.get("inputSchema") or {"type": "object"}, "output": each.get("outputSchema")}
+                if each.get("learnedSchema"):
+                    schemas["learned"] = each["learnedSchema"]
+                return schemas
         parameters = specification.get("parameters") or ()
         properties = {written(p): {key: p[key] for key in ("type", "description", "default", "enum") if p.get(key) is not None}
                       for p in parameters}

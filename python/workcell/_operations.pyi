@@ -50,7 +50,9 @@ ToolParameter = TypedDict('ToolParameter', {
 ToolCallable = TypedDict('ToolCallable', {
     'name': Required[str],
     'description': Required[str],
-    'parameters': Required[List[ToolParameter]]})
+    'parameters': Required[List[ToolParameter]],
+    'result': NotRequired[str],
+    'drift': NotRequired[str]})
 Tool = TypedDict('Tool', {
     'name': Required[str],
     'description': Required[str],
@@ -73,6 +75,8 @@ ToolsDescribeAnswer = TypedDict('ToolsDescribeAnswer', {
     'name': Required[str],
     'description': Required[str],
     'parameters': NotRequired[List[ToolParameter]],
+    'result': NotRequired[str],
+    'drift': NotRequired[str],
     'signature': NotRequired[str],
     'tags': NotRequired[List[str]],
     'callables': NotRequired[List[Any]]})
@@ -242,7 +246,7 @@ class Operations:
 
     @overload
     def call(self, method: Literal['tools.schema'], raw: Optional[bytes] = ..., *, name: str) -> ToolsSchemaAnswer:
-        """Returns an MCP server's own description of itself and its tools."""
+        """Returns an MCP server's own description of itself and its tools, with the learned types of their results."""
 
     @overload
     def call(self, method: Literal['tools.problems'], raw: Optional[bytes] = ...) -> List[ToolProblem]:

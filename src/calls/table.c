@@ -61,7 +61,9 @@ unsigned cell__gate_kind_of(const char *word)
 #define PARAMETER                                                                                                                          \
 	OBJECT(OF("name", "string") "," OF("type", "string") "," OF("required", "boolean") ",\"default\":{}," OF("description", "string"), \
 	       "\"name\"")
-#define CALLABLE_FIELDS OF("name", "string") "," OF("description", "string") ",\"parameters\":" LIST_OF(PARAMETER)
+#define CALLABLE_FIELDS      \
+	OF("name", "string") \
+	"," OF("description", "string") ",\"parameters\":" LIST_OF(PARAMETER) "," OF("result", "string") "," OF("drift", "string")
 #define TOOL                                                                                                        \
 	OBJECT(OF("name", "string") "," OF("description", "string") ",\"tags\":" STRINGS ",\"callables\":" LIST_OF( \
 		       OBJECT(CALLABLE_FIELDS, "\"name\",\"description\",\"parameters\"")),                         \
@@ -126,7 +128,7 @@ const struct cell__operation cell__operations[CELL__OPS] = {
 		   "\"name\",\"description\"")),
 	ROW(TOOLS_LIST_RECIPES, "tools.list_recipes", NONE, TOOLS, ALL, NULL, "Lists the callables of a tool", NAMED("Tool name"),
 	    LIST_OF(OBJECT(OF("name", "string") "," OF("description", "string"), "\"name\",\"description\""))),
-	ROW(TOOLS_SCHEMA, "tools.schema", NONE, TOOLS, ALL, NULL, "Returns an MCP server's own description of itself and its tools",
+	ROW(TOOLS_SCHEMA, "tools.schema", NONE, TOOLS, ALL, NULL, "Returns an MCP server's own description of itself and its tools, with the learned types of their results",
 	    NAMED("Name of an MCP server"),
 	    OBJECT(OF("name", "string") ",\"server\":{},\"instructions\":{}," OF("tools", "array"), "\"name\",\"tools\"")),
 	ROW(TOOLS_PROBLEMS, "tools.problems", NONE, TOOLS, ALL, NULL, "Lists the problems found in tool definitions", NOTHING,

@@ -9,6 +9,7 @@
 #include <string.h>
 
 struct gen_flags {
+	struct cell_cli_space_flags space;
 	const char *name;
 	const char *schema;
 	const char *command;
@@ -29,20 +30,24 @@ static const struct cell_cli_flag gen_flag_table[] = {
 	{ 0, "out", "DIR", "create the package as a folder in DIR (default mcptools)", CELL_FLAG_STRING, offsetof(struct gen_flags, out) },
 	{ 0, "async", NULL, "make run() a coroutine function, and add run_sync()", CELL_FLAG_SWITCH, offsetof(struct gen_flags, is_async) },
 	{ 0, "json", NULL, "print the created modules as JSON", CELL_FLAG_SWITCH, offsetof(struct gen_flags, json) },
+	CELL_CLI_SPACE_FLAGS(offsetof(struct gen_flags, space)),
 	{ 0 },
 };
 
 const struct cell_cli_command cell__cli_gen_command = {
 	.name = "gen",
 	.summary = "typed Python modules for the tools of an MCP server",
-	.synopsis = "mcp --name NAME (--command 'CMD ARGS...' | --url URL | --schema FILE) [--out DIR]",
+	.synopsis = "mcp --name NAME (--command 'CMD ARGS...' | --url URL | --schema FILE | --base DIR) [--out DIR]",
 	.about = "Writes the package DIR/NAME with a module for each tool: Params, Result, run() and run_async(). Code in a\n"
 		 "session whose tools have a server of this name calls it so:\n\n"
 		 "  from mcptools.NAME.some_tool import Params, run\n"
 		 "  run(Params(...))\n\n"
+		 "A server of --tools DIR or --base DIR needs its name alone. With --storage or --base, tools that declare no\n"
+		 "output schema get a Result from the shapes of their results that were seen in this storage.\n\n"
 		 "Prints the modules, one per line. Tools that cannot be described are reported on stderr and skipped, and\n"
 		 "the exit status is 1. An existing package is replaced; files that this command did not create stay.",
 	.examples = "  workcell gen mcp --name files --command 'npx -y @modelcontextprotocol/server-filesystem .'\n"
+		    "  workcell gen mcp --name github --base .workcell\n"
 		    "  workcell gen mcp --name github --schema tools.json\n"
 		    "  workcell gen mcp --name github --schema tools.json --out lib/mcptools --async",
 	.flags = gen_flag_table,
@@ -114,10 +119,10 @@ static void decline(void *arg, const struct cell_tool_event *event)
 		cell_question_answer(event->question, "decline", NULL, NULL);
 }
 
+/* params NULL: the server is among the tools of the space. */
 static int ask_server(const struct gen_flags *flags, const char *params, char **ret_text, struct cell_error *err)
 {
 	struct cell_engine_options engine_options = CELL_ENGINE_OPTIONS_INIT;
-	struct cell_cli_space_flags none = CELL_CLI_SPACE_FLAGS_INIT;
 	struct cell_engine *engine;
 	struct cell_space *space;
 	json_t *answer = NULL;
@@ -126,8 +131,9 @@ static int ask_server(const struct gen_flags *flags, const char *params, char **
 	engine_options.pool_size = 0;
 	if (cell_engine_create(&engine_options, &engine, err) < 0)
 		return -1;
-	if (!cell__cli_space_create(&none, engine, NULL, NULL, &space, err)) {
-		if (!cell_space_on_tool_event(space, decline, NULL, err) && !cell_space_add_mcp(space, flags->name, params, err) &&
+	if (!cell__cli_space_create(&flags->space, engine, NULL, NULL, &space, err)) {
+		if (!cell_space_on_tool_event(space, decline, NULL, err) &&
+		    (!params || !cell_space_add_mcp(space, flags->name, params, err)) &&
 		    !cell__cli_call(space, "tools.schema", json_pack("{s:s}", "name", flags->name), NULL, &answer, err)) {
 			json_t *list = json_pack("{s:O}", "tools", json_object_get(answer, "tools"));
 
@@ -160,14 +166,16 @@ static int read_schema(const char *path, char **ret_text, struct cell_error *err
 /* The server's answer to tools/list, as text to free(). */
 static int list_tools(const struct gen_flags *flags, char **ret_text, struct cell_error *err)
 {
-	char *params;
+	bool defined = flags->space.base || flags->space.tools;
+	int ways = !!flags->schema + !!flags->command + !!flags->url;
+	char *params = NULL;
 	int status;
 
-	if (!!flags->schema + !!flags->command + !!flags->url != 1)
-		return cell_fail(err, CELL_E_INVALID, 0, "give one of --command, --url and --schema to list the tools");
+	if (ways > 1 || (ways == 0 && !defined))
+		return cell_fail(err, CELL_E_INVALID, 0, "give one of --command, --url, --schema, --tools and --base to list the tools");
 	if (flags->schema)
 		return read_schema(flags->schema, ret_text, err);
-	if (server_params(flags, &params, err) < 0)
+	if (ways == 1 && server_params(flags, &params, err) < 0)
 		return -1;
 	status = ask_server(flags, params, ret_text, err);
 	free(params);
@@ -229,7 +237,7 @@ static int generate(const struct gen_flags *flags, int *ret_status, struct cell_
 
 int cell__cmd_gen(int argc, char **argv)
 {
-	struct gen_flags flags = { 0 };
+	struct gen_flags flags = { .space = CELL_CLI_SPACE_FLAGS_INIT };
 	struct cell_cli_list operands = { 0 };
 	struct cell_error err;
 	int status;

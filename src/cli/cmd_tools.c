@@ -83,6 +83,8 @@ static int print_tools(const json_t *tools, struct cell_error *err)
 			}
 			cell__cli_table_add(&table, (const char *[]){ name, cell__cli_text(callable, "description") });
 			free(name);
+			if (json_object_get(callable, "drift"))
+				cell__cli_table_add(&table, (const char *[]){ "    drift", cell__cli_text(callable, "drift") });
 		}
 	}
 	return cell__cli_table_print(&table, err);
@@ -221,6 +223,10 @@ static int print_tool(const json_t *tool, struct cell_error *err)
 			break;
 		cell__cli_table_add(&head, (const char *[]){ name, cell__cli_text(callable, "description") });
 		free(name);
+		if (json_object_get(callable, "result"))
+			cell__cli_table_add(&head, (const char *[]){ "    returns", cell__cli_text(callable, "result") });
+		if (json_object_get(callable, "drift"))
+			cell__cli_table_add(&head, (const char *[]){ "    drift", cell__cli_text(callable, "drift") });
 		status = cell__cli_table_print(&head, err);
 		if (!status)
 			status = print_parameters(callable, err);

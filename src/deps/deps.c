@@ -636,7 +636,7 @@ int cell__deps_create(const struct cell__deps_options *opts, struct cell__deps *
 	deps->store = opts->store;
 	deps->allow_runtime = opts->allow_runtime;
 	deps->confined = opts->confined;
-	deps->book = opts->allow_runtime ? CELL__DEPBOOK_SANDBOX : CELL__DEPBOOK_FIXED;
+	deps->book = opts->allow_runtime ? CELL__BOOK_SANDBOX : CELL__BOOK_FIXED;
 	deps->timeout_ms = opts->timeout_ms ? opts->timeout_ms : CELL__DEPS_TIMEOUT_MS;
 	if (deps->timeout_ms < 0 || deps->timeout_ms > CELL__DEPS_FOREVER_MS)
 		deps->timeout_ms = CELL__DEPS_FOREVER_MS;

@@ -28,7 +28,7 @@ struct cell__deps {
 	char *venv_dir; /* as asked for, absolute, or NULL */
 	char *private_name; /* or NULL */
 	bool confined;
-	enum cell__depbook book; /* confined */
+	enum cell__book book; /* confined */
 	char *sandboxes; /* <cache_dir>/sandbox */
 	char *project;  /* confined: the folder of its venv, lock and notes; NULL without an interpreter */
 	char *kernel_dir;

@@ -566,6 +566,26 @@ static void log_notice(void *arg, const struct cell_error *notice)
 	engine->host.log(engine->host.log_arg, CELL_LOG_WARN, "%s", notice->msg);
 }
 
+/* ---- learned types of results ---- */
+
+static int load_learned(void *arg, json_t **ret_book, struct cell_error *err)
+{
+	return cell__learned_load(((struct cell_space *)arg)->store, ret_book, err);
+}
+
+static int note_learned(void *arg, const char *name, const json_t *shape, json_t **ret_entry, struct cell_error *err)
+{
+	return cell__learned_note(((struct cell_space *)arg)->store, name, shape, ret_entry, err);
+}
+
+static void log_unlearned(void *arg, const struct cell_error *err)
+{
+	struct cell_engine *engine = ((struct cell_space *)arg)->engine;
+	engine->host.log(engine->host.log_arg, CELL_LOG_WARN, "types of results are not kept: %s", err->msg);
+}
+
+static const struct cell__learn_ops learn_ops = { .load = load_learned, .note = note_learned, .failed = log_unlearned };
+
 static int make_parts(struct opening *opening)
 {
 	struct cell_space *space = opening->space;
@@ -581,6 +601,8 @@ static int make_parts(struct opening *opening)
 		.oauth_dir = space->oauth_dir,
 		.confine = space->engine->session_ops->confine,
 		.confine_arg = space,
+		.learn = space->store && !opts->confined ? &learn_ops : NULL, /* a container has no place that its code cannot write to */
+		.learn_arg = space,
 		.rank = cell__searches_rank_tools,
 	};
 	if (make_searches(opening, err) < 0)

@@ -78,9 +78,9 @@ struct cell__deps_ops {
 	int (*add)(struct cell__store *store, const json_t *specs, struct cell_error *err);
 	int (*drop)(struct cell__store *store, const char *spec, bool *ret_dropped, struct cell_error *err);
 	/* A book (depbook.c) as text; a missing one is empty. */
-	int (*read_book)(struct cell__store *store, enum cell__depbook which, struct cell__buf *out, struct cell_error *err);
+	int (*read_book)(struct cell__store *store, enum cell__book which, struct cell__buf *out, struct cell_error *err);
 	/* Replaces old by text. *ret_done false: the content was no longer old. */
-	int (*write_book)(struct cell__store *store, enum cell__depbook which, const struct cell__buf *old, const struct cell__buf *text,
+	int (*write_book)(struct cell__store *store, enum cell__book which, const struct cell__buf *old, const struct cell__buf *text,
 			  bool *ret_done, struct cell_error *err);
 };
 

@@ -11,9 +11,14 @@
 #define HASH_CHARS 64u
 #define VERSION_BYTES 128u
 
-const char *cell__depbook_name(enum cell__depbook which)
+const char *cell__book_name(enum cell__book which)
 {
-	return which == CELL__DEPBOOK_SANDBOX ? "requirements-sandbox.json" : "requirements-locked.json";
+	static const char *const names[CELL__BOOKS] = {
+		[CELL__BOOK_SANDBOX] = "requirements-sandbox.json",
+		[CELL__BOOK_FIXED] = "requirements-locked.json",
+		[CELL__BOOK_RESULTS] = "tool-results.json",
+	};
+	return names[which];
 }
 
 /* ---- valid content ---- */
@@ -75,7 +80,7 @@ static bool is_book(json_t *book)
 	return true;
 }
 
-static int load(struct cell__store *store, enum cell__depbook which, struct cell__buf *text, json_t **ret_book, struct cell_error *err)
+static int load(struct cell__store *store, enum cell__book which, struct cell__buf *text, json_t **ret_book, struct cell_error *err)
 {
 	if (store->backend->deps->read_book(store, which, text, err) < 0)
 		return -1;
@@ -89,16 +94,16 @@ static int load(struct cell__store *store, enum cell__depbook which, struct cell
 	if (text->size == 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	return cell_fail(err, CELL_E_IO, 0, "%s of the storage is damaged: repair it, or remove it so that packages are resolved again",
-			 cell__depbook_name(which));
+			 cell__book_name(which));
 }
 
-int cell__depbook_load(struct cell__store *store, enum cell__depbook which, json_t **ret_book, struct cell_error *err)
+int cell__depbook_load(struct cell__store *store, enum cell__book which, json_t **ret_book, struct cell_error *err)
 {
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
 	return load(store, which, &text, ret_book, err);
 }
 
-int cell__depbook_list(struct cell__store *store, enum cell__depbook which, json_t **ret_list, json_t **ret_problems, json_t **ret_book,
+int cell__depbook_list(struct cell__store *store, enum cell__book which, json_t **ret_list, json_t **ret_problems, json_t **ret_book,
 		       struct cell_error *err)
 {
 	json_t *book = NULL, *hosts = NULL, *problems = NULL, *all = json_array(), *sorted = NULL;
@@ -189,7 +194,7 @@ int cell__depbook_merge(json_t *book, json_t *specs, json_t *resolved, json_t *l
 }
 
 /* Replaces the old text by the changed book. 1: another writer was faster. */
-static int swap(struct cell__store *store, enum cell__depbook which, const struct cell__buf *old, json_t *book, struct cell_error *err)
+static int swap(struct cell__store *store, enum cell__book which, const struct cell__buf *old, json_t *book, struct cell_error *err)
 {
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
 	CELL_AUTO_FREE char *dump = json_dumps(book, JSON_INDENT(1) | JSON_SORT_KEYS);
@@ -197,18 +202,18 @@ static int swap(struct cell__store *store, enum cell__depbook which, const struc
 	if (!dump || cell__buf_printf(&text, "%s\n", dump) < 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	if (text.size > CELL__DEPBOOK_BYTES)
-		return cell_fail(err, CELL_E_LIMIT, 0, "%s would exceed %u bytes", cell__depbook_name(which), CELL__DEPBOOK_BYTES);
+		return cell_fail(err, CELL_E_LIMIT, 0, "%s would exceed %u bytes", cell__book_name(which), CELL__DEPBOOK_BYTES);
 	if (store->backend->deps->write_book(store, which, old, &text, &done, err) < 0)
 		return -1;
 	return done ? 0 : 1;
 }
 
-static int fail_busy(enum cell__depbook which, struct cell_error *err)
+static int fail_busy(enum cell__book which, struct cell_error *err)
 {
-	return cell_fail(err, CELL_E_IO, 0, "cannot change %s: other processes keep changing it; try again", cell__depbook_name(which));
+	return cell_fail(err, CELL_E_IO, 0, "cannot change %s: other processes keep changing it; try again", cell__book_name(which));
 }
 
-int cell__depbook_add(struct cell__store *store, enum cell__depbook which, json_t *specs, json_t *resolved, json_t *locked,
+int cell__depbook_add(struct cell__store *store, enum cell__book which, json_t *specs, json_t *resolved, json_t *locked,
 		      struct cell_error *err)
 {
 	for (int i = 0; i < SWAP_TRIES; i++) {
@@ -226,7 +231,7 @@ int cell__depbook_add(struct cell__store *store, enum cell__depbook which, json_
 	return fail_busy(which, err);
 }
 
-int cell__depbook_drop(struct cell__store *store, enum cell__depbook which, json_t *names, bool theirs, bool uninstalled, bool *ret_removed,
+int cell__depbook_drop(struct cell__store *store, enum cell__book which, json_t *names, bool theirs, bool uninstalled, bool *ret_removed,
 		       struct cell_error *err)
 {
 	for (int i = 0; i < SWAP_TRIES; i++) {

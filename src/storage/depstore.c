@@ -582,28 +582,52 @@ static int drop_dep(struct cell__store *store, const char *spec, bool *ret_dropp
 	return 0;
 }
 
-/* ---- the books of untrusted principals ---- */
+/* ---- books ---- */
 
-static int read_book(struct cell__store *store, enum cell__depbook which, struct cell__buf *out, struct cell_error *err)
+/* Learned types can be learned again, so they are in the folder of caches, which no code can write to; *ret_cache is to be closed. */
+static int book_folder(struct cell__store *store, enum cell__book which, int *ret_cache, int *ret_at, struct cell_error *err)
 {
-	const char *name = cell__depbook_name(which);
-	if (cell__path_read(store->root_fd, name, CELL__DEPBOOK_BYTES, out, NULL) == 0 || errno == ENOENT)
+	bool shared;
+	if (which != CELL__BOOK_RESULTS) {
+		*ret_at = store->root_fd;
+		return 0;
+	}
+	*ret_at = *ret_cache = cell__shared_open_cache(store, &shared);
+	return *ret_at < 0 ? cell_fail(err, CELL_E_IO, errno, "open the cache of the storage") : 0;
+}
+
+static int read_book_at(int at, enum cell__book which, struct cell__buf *out, struct cell_error *err)
+{
+	const char *name = cell__book_name(which);
+	if (cell__path_read(at, name, CELL__DEPBOOK_BYTES, out, NULL) == 0 || errno == ENOENT)
 		return 0;
 	return cell_fail(err, errno == EFBIG ? CELL_E_LIMIT : CELL_E_IO, errno, "read %s", name);
 }
 
-static int write_book(struct cell__store *store, enum cell__depbook which, const struct cell__buf *old, const struct cell__buf *text,
+static int read_book(struct cell__store *store, enum cell__book which, struct cell__buf *out, struct cell_error *err)
+{
+	CELL_AUTO_FD int cache = -1;
+	int at = -1;
+	if (book_folder(store, which, &cache, &at, err) < 0)
+		return -1;
+	return read_book_at(at, which, out, err);
+}
+
+static int write_book(struct cell__store *store, enum cell__book which, const struct cell__buf *old, const struct cell__buf *text,
 		      bool *ret_done, struct cell_error *err)
 {
-	const char *name = cell__depbook_name(which);
+	const char *name = cell__book_name(which);
 	CELL_AUTO_BUF struct cell__buf now = CELL_BUF_INIT;
-	CELL_AUTO_FD int lock = -1;
-	if (cell__dir_lock(store->root_fd, true, &lock, err) < 0)
+	CELL_AUTO_FD int lock = -1, cache = -1;
+	int at = -1;
+	if (book_folder(store, which, &cache, &at, err) < 0)
+		return -1;
+	if (cell__dir_lock(at, true, &lock, err) < 0)
 		return cell_fail_wrap(err, "change %s", name);
-	if (read_book(store, which, &now, err) < 0)
+	if (read_book_at(at, which, &now, err) < 0)
 		return -1;
 	*ret_done = now.size == old->size && (now.size == 0 || memcmp(now.data, old->data, now.size) == 0);
-	if (*ret_done && cell__file_replace(store->root_fd, name, text->data, text->size) < 0)
+	if (*ret_done && cell__file_replace(at, name, text->data, text->size) < 0)
 		return cell_fail(err, CELL_E_IO, errno, "write %s", name);
 	return 0;
 }

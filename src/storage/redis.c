@@ -361,16 +361,17 @@ static int open_redis(struct cell__store *store, const char *base, const char *w
 	redis->deps_key = key_of(prefix, "deps");
 	redis->old_deps_key = key_of(prefix, "deps:deps");
 	redis->inner_deps_key = key_of(prefix, "deps:container");
-	redis->book_keys[CELL__DEPBOOK_SANDBOX] = key_of(redis->scope, "deps:sandbox");
-	redis->book_keys[CELL__DEPBOOK_FIXED] = key_of(redis->scope, "deps:locked");
+	redis->book_keys[CELL__BOOK_SANDBOX] = key_of(redis->scope, "deps:sandbox");
+	redis->book_keys[CELL__BOOK_FIXED] = key_of(redis->scope, "deps:locked");
+	redis->book_keys[CELL__BOOK_RESULTS] = key_of(redis->scope, "tools:results");
 	redis->tools_key = redis->url.tools_prefix ? key_of(redis->url.tools_prefix, "__tools__") : key_of(prefix, "tools:__tools__");
 	store->artifacts_path = key_of(redis->scope, "artifacts");
 	if (cell__buf_printf(&root, "redis%s://%s/%d/%s", redis->url.host ? redis->url.tls ? "s" : "" : "+unix", redis->url.shown,
 			     redis->url.db, redis->scope) == 0)
 		store->root = cell__buf_take(&root);
 	if (!redis->workflows_key || !redis->skills_key || !redis->index_key || !redis->deps_key || !redis->old_deps_key ||
-	    !redis->inner_deps_key || !redis->book_keys[0] || !redis->book_keys[1] || !redis->tools_key || !store->artifacts_path ||
-	    !store->root)
+	    !redis->inner_deps_key || !redis->book_keys[0] || !redis->book_keys[1] || !redis->book_keys[2] || !redis->tools_key ||
+	    !store->artifacts_path || !store->root)
 		return cell_fail(err, CELL_E_NOMEM, 0, "open storage");
 	return 0;
 }
@@ -396,8 +397,8 @@ static void close_redis(struct cell__store *store)
 	free(redis->deps_key);
 	free(redis->old_deps_key);
 	free(redis->inner_deps_key);
-	free(redis->book_keys[0]);
-	free(redis->book_keys[1]);
+	for (size_t i = 0; i < CELL__BOOKS; i++)
+		free(redis->book_keys[i]);
 	free(redis->tools_key);
 	cell__redis_url_finish(&redis->url);
 	pthread_mutex_destroy(&redis->lock);

@@ -10,6 +10,7 @@
  *     {prefix}:deps                      set of specifiers; {prefix}:deps:deps of older versions is read too
  *     {prefix}:deps:container            set of specifiers that code in containers added
  *     {prefix}:deps:sandbox, :locked     string: the books of untrusted principals (store.h); of a workspace, its own
+ *     {prefix}:tools:results             string: learned types of tools' results (store.h); of a workspace, its own
  *     {prefix}:tools:__tools__           hash: name -> JSON of a tool's definition; {tools_prefix}:__tools__ if the URL has one
  *
  * A workspace has {prefix}:ws:{id} instead of {prefix}, except for deps and tools.  Any thread but the loop's.
@@ -44,7 +45,7 @@ struct cell__redis_trash {
 struct cell__redis {
 	struct cell__redis_url url;
 	char *scope;      /* prefix, or prefix:ws:id */
-	char *workflows_key, *skills_key, *index_key, *deps_key, *old_deps_key, *inner_deps_key, *book_keys[2], *tools_key;
+	char *workflows_key, *skills_key, *index_key, *deps_key, *old_deps_key, *inner_deps_key, *book_keys[CELL__BOOKS], *tools_key;
 	pthread_mutex_t lock; /* guards all below but watcher */
 	SSL_CTX *tls;
 	struct cell__redis_conn *idle;

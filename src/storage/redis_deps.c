@@ -233,7 +233,7 @@ static int drop_dep(struct cell__store *store, const char *spec, bool *ret_dropp
 
 /* ---- the books of untrusted principals ---- */
 
-static int read_book(struct cell__store *store, enum cell__depbook which, struct cell__buf *out, struct cell_error *err)
+static int read_book(struct cell__store *store, enum cell__book which, struct cell__buf *out, struct cell_error *err)
 {
 	struct cell__redis *redis = store->redis;
 	CELL_AUTO_BATCH struct cell__redis_batch count = CELL__REDIS_BATCH_INIT, batch = CELL__REDIS_BATCH_INIT;
@@ -243,11 +243,11 @@ static int read_book(struct cell__store *store, enum cell__depbook which, struct
 	cell__redis_add(&batch, "GETRANGE %s 0 %d", redis->book_keys[which], (int)CELL__DEPBOOK_BYTES);
 	if (cell__redis_run(redis, &count, CELL__REDIS_AGAIN, false, &counted, err) < 0 ||
 	    cell__redis_integer(redis, counted.list[0], &size, err) < 0)
-		return cell_fail_wrap(err, "Cannot read dependencies");
+		return cell_fail_wrap(err, "Cannot read %s", cell__book_name(which));
 	if (size == 0)
 		return 0;
 	if (cell__redis_run(redis, &batch, CELL__REDIS_AGAIN, false, &replies, err) < 0)
-		return cell_fail_wrap(err, "Cannot read dependencies");
+		return cell_fail_wrap(err, "Cannot read %s", cell__book_name(which));
 	const redisReply *text = replies.list[0];
 	if (!cell__redis_is_text(text))
 		return cell__redis_fail(err, redis->url.shown, text);
@@ -256,7 +256,7 @@ static int read_book(struct cell__store *store, enum cell__depbook which, struct
 	return cell__buf_add(out, text->str, text->len) < 0 ? cell_fail(err, CELL_E_NOMEM, 0, "out of memory") : 0;
 }
 
-static int write_book(struct cell__store *store, enum cell__depbook which, const struct cell__buf *old, const struct cell__buf *text,
+static int write_book(struct cell__store *store, enum cell__book which, const struct cell__buf *old, const struct cell__buf *text,
 		      bool *ret_done, struct cell_error *err)
 {
 	static const char swap[] = "if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end "
@@ -269,7 +269,7 @@ static int write_book(struct cell__store *store, enum cell__depbook which, const
 			text->size);
 	if (cell__redis_run(redis, &batch, CELL__REDIS_ONCE, false, &replies, err) < 0 ||
 	    cell__redis_integer(redis, replies.list[0], &done, err) < 0)
-		return cell_fail_wrap(err, "Cannot change dependencies");
+		return cell_fail_wrap(err, "Cannot change %s", cell__book_name(which));
 	*ret_done = done != 0;
 	return 0;
 }

@@ -10,7 +10,7 @@
  *     <base>/requirements.txt           deps; deps/requirements.txt is read too
  *     <root>/requirements-sandbox.json  packages that untrusted principals added, and the lock of all they get (depbook.c)
  *     <root>/requirements-locked.json   the lock if they may not add packages
- *     <base>/.cache/                    search indexes; rebuilt if they are deleted
+ *     <base>/.cache/                    search indexes and tool-results.json; rebuilt if they are deleted
  *     <base>/.host/                     content that the host trusts, if containers can write to the rest (shared.h)
  *     <base>/workspaces/<id>/           workflows, artifacts and cache of a workspace; deps are the base's
  *
@@ -52,6 +52,8 @@
 #define CELL__DEPBOOK_LOCKED 5000u                      /* packages that it locks */
 #define CELL__DEPBOOK_HASHES 500u                       /* files of one version */
 #define CELL__STORE_TOOL_NAME 128u                      /* bytes of a tool's name */
+#define CELL__LEARNED_TOOLS 1000u                       /* whose results have learned types */
+#define CELL__LEARNED_NAME 256u                         /* bytes of TOOL.CALLABLE */
 #define CELL__STORE_LOCK_MS 10000                       /* waiting for a folder's lock */
 #define CELL__STORE_TEMP_AGE_S 600                      /* a temporary file without writer is left over after that */
 
@@ -99,6 +101,15 @@ bool cell__store_take_notice(struct cell__store *store, struct cell_error *ret_n
  * CELL_E_INVALID: this storage is a folder, whose tools are files that another module reads.
  */
 int cell__store_tools(struct cell__store *store, json_t **ret_tools, struct cell_error *err);
+
+/*
+ * Learned types of results (wire/shape.h), {"TOOL.CALLABLE": entry}, of this workspace.  Code can write to none of their places: a folder
+ * keeps them in .cache, or in .host/cache where containers can write to the rest, and Redis in a string.
+ */
+/* All of them; entries that are damaged are left out.  A confined process has none. */
+int cell__learned_load(struct cell__store *store, json_t **ret_book, struct cell_error *err);
+/* Adds an observation.  *ret_entry: the tool's entry afterwards, new.  CELL_E_LIMIT: there are too many tools. */
+int cell__learned_note(struct cell__store *store, const char *name, const json_t *shape, json_t **ret_entry, struct cell_error *err);
 
 /* ---- artifacts ---- */
 
@@ -228,22 +239,24 @@ int cell__deps_remove(struct cell__store *store, const char *spec, bool *ret_rem
  *
  * Every workspace has its own book.
  */
-enum cell__depbook {
-	CELL__DEPBOOK_SANDBOX, /* they may add packages */
-	CELL__DEPBOOK_FIXED, /* they may not: packages that they added at other times do not count, and do not influence versions */
+enum cell__book {
+	CELL__BOOK_SANDBOX, /* they may add packages */
+	CELL__BOOK_FIXED, /* they may not: packages that they added at other times do not count, and do not influence versions */
+	CELL__BOOK_RESULTS, /* not of packages: the learned types of tools' results, below */
+	CELL__BOOKS,
 };
 /* Its location, for display. */
-const char *cell__depbook_name(enum cell__depbook which);
+const char *cell__book_name(enum cell__book which);
 /* The packages of an untrusted principal's environment: its own, then the host's, sorted.  As cell__deps_list(), and the book. */
-int cell__depbook_list(struct cell__store *store, enum cell__depbook which, json_t **ret_list, json_t **ret_problems, json_t **ret_book,
+int cell__depbook_list(struct cell__store *store, enum cell__book which, json_t **ret_list, json_t **ret_problems, json_t **ret_book,
 		       struct cell_error *err);
 /* Every member is present and checked; the caller owns it. */
-int cell__depbook_load(struct cell__store *store, enum cell__depbook which, json_t **ret_book, struct cell_error *err);
+int cell__depbook_load(struct cell__store *store, enum cell__book which, json_t **ret_book, struct cell_error *err);
 /*
  * Adds specs (an array; may be NULL) to the packages, `resolved` (an array) to the specifiers that are locked, and `locked`. A package that is locked
  * already in the same version keeps its hashes; CELL_E_INSTALL if the new hashes have none in common with them.
  */
-int cell__depbook_add(struct cell__store *store, enum cell__depbook which, json_t *specs, json_t *resolved, json_t *locked,
+int cell__depbook_add(struct cell__store *store, enum cell__book which, json_t *specs, json_t *resolved, json_t *locked,
 		      struct cell_error *err);
 /* The same on a book in memory, which is changed. */
 int cell__depbook_merge(json_t *book, json_t *specs, json_t *resolved, json_t *locked, struct cell_error *err);
@@ -251,7 +264,7 @@ int cell__depbook_merge(json_t *book, json_t *specs, json_t *resolved, json_t *l
  * Removes the named packages (an array of names): from `resolved`, from `packages` if they added them, from the lock if they were
  * uninstalled. ret_removed (may be NULL): one of them was among the packages.
  */
-int cell__depbook_drop(struct cell__store *store, enum cell__depbook which, json_t *names, bool theirs, bool uninstalled, bool *ret_removed,
+int cell__depbook_drop(struct cell__store *store, enum cell__book which, json_t *names, bool theirs, bool uninstalled, bool *ret_removed,
 		       struct cell_error *err);
 /* An entry of the lock: version and hashes are well-formed. */
 bool cell__depbook_entry_ok(const char *name, json_t *entry);

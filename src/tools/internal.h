@@ -81,6 +81,7 @@ struct cell__callable {
 	/* MCP */
 	char *alias;                /* as a parameter's */
 	bool task;                  /* called as a task, because the server requires it */
+	bool typed;                 /* the server declares an output schema */
 };
 
 struct cell__pair {
@@ -206,7 +207,7 @@ bool cell__json_one_line(struct cell__buf *text);
 int cell__params_from_schema(const json_t *schema, struct cell__params *ret_params, bool *ret_open, struct cell_error *err);
 /* "get(url: str, header: list = None)". */
 int cell__callable_signature(const struct cell__callable *callable, struct cell__buf *out);
-json_t *cell__callable_to_json(const struct cell__callable *callable);
+json_t *cell__callable_to_json(const struct cell__tool_entry *tool, const struct cell__callable *callable);
 json_t *cell__tool_to_json(const struct cell__tool_entry *tool);
 /* {tool, name, signature, description}: names as code writes them, the first sentence of the description. */
 json_t *cell__callable_brief(const struct cell__tool_entry *tool, const struct cell__callable *callable);
@@ -467,6 +468,11 @@ struct cell__tools {
 	struct cell__mcp_stop *stops; /* callers that wait for the end of stopped servers */
 	void *parked; /* mcp_wait.c */
 	struct cell__call *settled; /* is handled now, and waits for no server */
+	json_t *learned; /* learn.c: {"TOOL.CALLABLE": entry} */
+	enum { CELL__LEARNED_UNKNOWN, CELL__LEARNED_READING, CELL__LEARNED_READ } learned_state;
+	struct learning *learning; /* work on the pool: the first is under way */
+	size_t notes;    /* observations in it */
+	bool learn_failed;
 	bool closing;
 	bool ended; /* closing: only the work on the pool is left */
 	void (*closed)(void *arg);

@@ -280,6 +280,7 @@ void cell__mcp_ask(struct cell__tool_server *server, const struct cell__call *ca
 {
 	struct cell__confinement *confinement = NULL;
 	struct cell_error err;
+	cell__learn_begin(server->tools);
 	/* A list that the server allows to keep for a time only is used while it is asked for again. */
 	if (cell__mcp_known(server) && cell__mcp_client_stale(server->client) && cell__mcp_client_lives(server->client) &&
 	    cell__now_us() - server->listed_us >= CELL_MCP_AGAIN_MS * 1000) {
@@ -740,6 +741,31 @@ void cell__tools_oauth_destroy(struct cell__oauth *oauth)
 	cell__mcp_oauth_destroy(oauth);
 }
 
+/* The server's list; tools without an output schema get what was learned of their results as learnedSchema.  NULL: out of memory. */
+static json_t *with_learned(struct cell__tools *tools, const char *name, const json_t *list)
+{
+	const json_t *at = json_object_get(tools->names, name);
+	const struct cell__tool_entry *tool = at ? tools->index[json_integer_value(at)] : NULL;
+	json_t *copy = json_copy((json_t *)list), *spec;
+	size_t i;
+	json_array_foreach((json_t *)list, i, spec) {
+		const char *own = json_string_value(json_object_get(spec, "name"));
+		const struct cell__callable *callable = tool && own ? cell__tool_callable(tool, own) : NULL;
+		const json_t *shape = callable && strcmp(callable->name, own) == 0 ? cell__learned_shape(tool, callable) : NULL;
+		if (!copy || (!shape && !json_object_get(spec, "learnedSchema")))
+			continue;
+		json_t *changed = json_copy(spec);
+		json_object_del(changed, "learnedSchema"); /* a word of ours, which the server has no use for */
+		if (!changed || (shape && json_object_set_new(changed, "learnedSchema", json_deep_copy(shape)) < 0) ||
+		    json_array_set(copy, i, changed) < 0) {
+			json_decref(copy);
+			copy = NULL;
+		}
+		json_decref(changed);
+	}
+	return copy;
+}
+
 json_t *cell__tools_mcp_schema(struct cell__tools *tools, const char *name)
 {
 	for (const struct cell__tool_server *server = tools->servers; server; server = server->next) {
@@ -747,8 +773,9 @@ json_t *cell__tools_mcp_schema(struct cell__tools *tools, const char *name)
 			continue;
 		json_t *info = cell__mcp_client_server_info(server->client);
 		const char *instructions = cell__mcp_client_instructions(server->client);
-		return json_pack("{s:s, s:O?, s:s?, s:O}", "name", name, "server", info, "instructions", instructions, "tools",
-				 cell__mcp_client_tools(server->client));
+		json_t *list = with_learned(tools, name, cell__mcp_client_tools(server->client));
+		return list ? json_pack("{s:s, s:O?, s:s?, s:o}", "name", name, "server", info, "instructions", instructions, "tools", list)
+			    : NULL;
 	}
 	return NULL;
 }

@@ -101,6 +101,21 @@ void cell__mcp_fill_callables(struct cell__tool_entry *tool, const json_t *list,
 /* mcp_result.c: ends the run with the server's answer to tools/call. */
 void cell__mcp_finish_run(struct cell__tool_run *run, const struct cell__mcp_answer *answer);
 
+/* learn.c */
+/* With the first use of a server: reads what is known. */
+void cell__learn_begin(struct cell__tools *tools);
+/* A result that the server sent: as JSON, or as text. */
+void cell__learn_value(const struct cell__tool_run *run, const json_t *value);
+void cell__learn_text(const struct cell__tool_run *run, const char *text, size_t size);
+/* The learned type of the result if it is stable, an object or an array; borrowed.  NULL: none. */
+const json_t *cell__learned_shape(const struct cell__tool_entry *tool, const struct cell__callable *callable);
+/* How it changed last after it was stable; NULL: it did not. */
+const char *cell__learned_drift(const struct cell__tool_entry *tool, const struct cell__callable *callable);
+/* " -> {id: int}", the type with at most max bytes; nothing where it is not known. */
+int cell__learned_add_text(const struct cell__tool_entry *tool, const struct cell__callable *callable, size_t max, struct cell__buf *out);
+/* Sets "result" and "drift" in the description of a callable. */
+int cell__learned_describe(const struct cell__tool_entry *tool, const struct cell__callable *callable, json_t *out);
+
 /* mcp_wait.c */
 /* True: the call waits, and cell__tools_handle() handles it again. tool NULL: the call is about all tools, or args.await. */
 bool cell__mcp_park(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call, struct cell__tool_entry *tool);

@@ -241,6 +241,12 @@ static void answer_structured(struct cell__tool_run *run, const struct cell__mcp
 		cell__tool_run_fail(run, CELL_E_NOMEM, "out of memory");
 }
 
+static void answer_text(struct cell__tool_run *run, const struct cell__buf *text)
+{
+	cell__learn_text(run, text->data ? text->data : "", text->size);
+	answer_raw(run, "text", text->data, text->size);
+}
+
 static void answer_result(struct cell__tool_run *run, const struct cell__mcp_answer *answer)
 {
 	const json_t *result = answer->message->result;
@@ -261,6 +267,8 @@ static void answer_result(struct cell__tool_run *run, const struct cell__mcp_ans
 		texts += is_type(block, "text") && json_is_string(json_object_get(block, "text"));
 	}
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+	if (structured)
+		cell__learn_value(run, structured);
 	if (texts < json_array_size(content))
 		answer_parts(run, content, structured);
 	else if (structured)
@@ -270,7 +278,7 @@ static void answer_result(struct cell__tool_run *run, const struct cell__mcp_ans
 	else if (join_text(content, &text) < 0)
 		cell__tool_run_fail(run, CELL_E_NOMEM, "out of memory");
 	else
-		answer_raw(run, "text", text.data, text.size);
+		answer_text(run, &text);
 }
 
 void cell__mcp_finish_run(struct cell__tool_run *run, const struct cell__mcp_answer *answer)

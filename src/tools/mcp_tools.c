@@ -306,6 +306,7 @@ static int read_callable(struct cell__callable *callable, const char *name, cons
 		callable->description = cut_text(json_object_get(spec, "title"), CELL_MCP_LIMIT_DESCRIPTION, budget);
 	const char *task = json_string_value(json_object_get(json_object_get(spec, "execution"), "taskSupport"));
 	callable->task = task && strcmp(task, "required") == 0;
+	callable->typed = json_is_object(json_object_get(spec, "outputSchema"));
 	if (!callable->name)
 		return -1;
 	if (!json_is_object(schema)) {

@@ -103,7 +103,7 @@ static bool must_wait(struct cell__tools *tools, const struct cell__call *call, 
 			continue;
 		if (ask)
 			cell__mcp_ask(tool->server, call);
-		waits |= tool->server->settling;
+		waits |= tool->server->settling || tools->learned_state == CELL__LEARNED_READING;
 		if (ret_longest_ms && tool->server->settling && tool->mcp->start_timeout_ms > *ret_longest_ms)
 			*ret_longest_ms = tool->mcp->start_timeout_ms;
 	}
@@ -126,7 +126,8 @@ void cell__mcp_fail_parked(struct cell__tools *tools)
 {
 	while (tools->parked) {
 		struct parked *parked = tools->parked;
-		struct cell__call *call = unpark(parked);
+		tools->parked = parked->next;
+		struct cell__call *call = cell__parked_take(&parked->base);
 		free_parked(parked);
 		call->fail(call, CELL_E_CLOSED, "ToolCallError", "the session's tools are closed");
 	}

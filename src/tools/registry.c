@@ -150,6 +150,7 @@ static void free_tools(struct cell__tools *tools)
 	free(tools->host_tools);
 	free(tools->index);
 	json_decref(tools->names);
+	json_decref(tools->learned);
 	free(tools->path);
 	free(tools);
 }
@@ -165,8 +166,9 @@ int cell__tools_create(const struct cell__tools_options *opts, struct cell__tool
 	if (tools->path)
 		cell__program_clean_path(NULL, tools->path);
 	tools->names = json_object();
+	tools->learned = json_object();
 	tools->loop_ref = cell__loop_ref_create(opts->loop);
-	if (!tools->path || !tools->names || !tools->loop_ref) {
+	if (!tools->path || !tools->names || !tools->learned || !tools->loop_ref) {
 		cell__loop_ref_close(tools->loop_ref);
 		free_tools(tools);
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for tools");
@@ -497,11 +499,12 @@ static void add_available(struct cell__buf *out, const struct cell__tool_entry *
 		cell__buf_printf(out, "%s%s", i ? ", " : "", tool->callables[i].name);
 }
 
-static json_t *described(const struct cell__callable *callable)
+static json_t *described(const struct cell__tool_entry *tool, const struct cell__callable *callable)
 {
 	CELL_AUTO_BUF struct cell__buf signature = CELL_BUF_INIT;
-	json_t *out = cell__callable_to_json(callable);
+	json_t *out = cell__callable_to_json(tool, callable);
 	if (!out || cell__callable_signature(callable, &signature) < 0 ||
+	    cell__learned_add_text(tool, callable, CELL_TOOL_LIMIT_RESULT_TEXT, &signature) < 0 ||
 	    json_object_set_new(out, "signature", json_string(signature.data)) < 0) {
 		json_decref(out);
 		return NULL;
@@ -513,7 +516,7 @@ static json_t *described_all(const struct cell__tool_entry *tool)
 {
 	json_t *list = json_array();
 	for (size_t i = 0; list && i < tool->n_callables; i++)
-		if (json_array_append_new(list, described(&tool->callables[i])) < 0) {
+		if (json_array_append_new(list, described(tool, &tool->callables[i])) < 0) {
 			json_decref(list);
 			return NULL;
 		}
@@ -535,7 +538,7 @@ static void handle_describe(struct cell__tools *tools, const struct cell__tools_
 		return;
 	}
 	if (callable) {
-		answer_or_fail(call, described(callable));
+		answer_or_fail(call, described(tool, callable));
 		return;
 	}
 	json_t *out = cell__tool_to_json(tool);
@@ -546,7 +549,7 @@ static void handle_describe(struct cell__tools *tools, const struct cell__tools_
 	answer_or_fail(call, out);
 }
 
-/* An MCP server's description of itself and its tools, unchanged. */
+/* An MCP server's description of itself and its tools, and what was learned of their results. */
 static void handle_schema(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call)
 {
 	const char *name;

@@ -588,6 +588,7 @@ json_t *cell__callable_brief(const struct cell__tool_entry *tool, const struct c
 {
 	CELL_AUTO_BUF struct cell__buf signature = CELL_BUF_INIT, words = CELL_BUF_INIT;
 	if (add_signature_text(callable, true, &signature) < 0 ||
+	    cell__learned_add_text(tool, callable, CELL_TOOL_LIMIT_RESULT_BRIEF, &signature) < 0 ||
 	    add_first_sentence(&words, callable->description ? callable->description : "") < 0)
 		return NULL;
 	return json_pack("{s:s, s:s, s:s, s:s}", "tool", tool->name, "name", callable->alias ? callable->alias : callable->name,
@@ -604,7 +605,7 @@ static json_t *param_to_json(const struct cell__param *param)
 	return out;
 }
 
-json_t *cell__callable_to_json(const struct cell__callable *callable)
+json_t *cell__callable_to_json(const struct cell__tool_entry *tool, const struct cell__callable *callable)
 {
 	json_t *params = json_array();
 	for (size_t i = 0; i < callable->params.count; i++)
@@ -616,6 +617,10 @@ json_t *cell__callable_to_json(const struct cell__callable *callable)
 				callable->description ? callable->description : "", "parameters", params);
 	if (out && callable->alias)
 		json_object_set_new(out, "alias", json_string(callable->alias));
+	if (out && cell__learned_describe(tool, callable, out) < 0) {
+		json_decref(out);
+		return NULL;
+	}
 	return out;
 }
 
@@ -626,7 +631,7 @@ json_t *cell__tool_to_json(const struct cell__tool_entry *tool)
 	for (size_t i = 0; i < tool->n_tags; i++)
 		rc |= json_array_append_new(tags, json_string(tool->tags[i]));
 	for (size_t i = 0; i < tool->n_callables; i++)
-		rc |= json_array_append_new(callables, cell__callable_to_json(&tool->callables[i]));
+		rc |= json_array_append_new(callables, cell__callable_to_json(tool, &tool->callables[i]));
 	json_t *out = json_pack("{s:s, s:s, s:o, s:o}", "name", tool->name, "description", tool->description ? tool->description : "",
 				"tags", tags, "callables", callables);
 	if (out && tool->server)

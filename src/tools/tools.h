@@ -51,6 +51,11 @@
 #define CELL_TOOL_DEFAULT_OUTPUT (1024u * 1024u)
 #define CELL_TOOL_DEFAULT_TIMEOUT_MS 60000
 #define CELL_TOOL_DEFAULT_SEARCH 5
+#define CELL_TOOL_LIMIT_LEARNED 1000u               /* callables whose results have learned types */
+#define CELL_TOOL_LIMIT_LEARN_BYTES (256u * 1024u)  /* of a result that is parsed to learn its type */
+#define CELL_TOOL_LIMIT_NOTES 64u                   /* observations on their way to the storage */
+#define CELL_TOOL_LIMIT_RESULT_TEXT 240u            /* of a learned type, in a description */
+#define CELL_TOOL_LIMIT_RESULT_BRIEF 60u            /* and in a signature of a list */
 #define CELL_TOOL_DEFAULT_PATH "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 /* The codes that calls fail with. */
@@ -91,6 +96,15 @@ struct cell__confine_ops {
 	int (*end)(void *making, struct cell__confinement **ret_confinement, struct cell_error *err);
 };
 
+/* Where learned types of results are kept (learn.c).  arg must live until the registry is closed. */
+struct cell__learn_ops {
+	/* Both on the pool: all entries, and one more observation, which gives the entry (wire/shape.h); new ones. */
+	int (*load)(void *arg, json_t **ret_book, struct cell_error *err);
+	int (*note)(void *arg, const char *name, const json_t *shape, json_t **ret_entry, struct cell_error *err);
+	/* Loop's thread: one of them failed, for the first time. */
+	void (*failed)(void *arg, const struct cell_error *err);
+};
+
 struct cell__tools_options {
 	struct cell__loop *loop;
 	struct cell__supervisor *supervisor;
@@ -101,6 +115,8 @@ struct cell__tools_options {
 	const char *oauth_dir; /* of the tokens of logins at remote servers; must live as long; NULL: there are none */
 	const struct cell__confine_ops *confine; /* NULL: calls of untrusted callers start no program */
 	void *confine_arg;
+	const struct cell__learn_ops *learn; /* NULL: learned types are kept in memory only */
+	void *learn_arg;
 	cell__rank_fn rank; /* NULL: names and descriptions that contain the query */
 	void *rank_arg;
 };

@@ -565,7 +565,8 @@ static int change(struct cell__buf *path, const json_t *before, const json_t *af
 	struct slots old = slots_of(before), new = slots_of(after);
 	bool same = old.any == new.any;
 	for (enum kind kind = TEXT; kind < KINDS; kind++)
-		same = same && !old.of[kind] == !new.of[kind] && (kind != NUMBER || !old.of[kind] || json_equal(old.of[kind], new.of[kind]));
+		same = same && !old.of[kind] == !new.of[kind] &&
+		       (kind != NUMBER || !old.of[kind] || json_equal(old.of[kind], new.of[kind]));
 	if (!same)
 		return cell__buf_printf(out, "%s: ", path->data) | add_text(before, 0, out) | cell__buf_add_str(out, " became ") |
 		       add_text(after, 0, out);

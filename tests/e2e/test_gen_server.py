@@ -155,7 +155,7 @@ def test_every_tool_of_real_servers(drive, mypy, tmp_path, name):
 
 
 @pytest.mark.parametrize("flags, words", [
-    ((), "--command, --url and --schema"),
+    ((), "--command, --url, --schema, --tools and --base"),
     (("--command", "a", "--url", "http://b/mcp"), "one of"),
     (("--command", "  "), "no program"),
     (("--command", "'open"), "quote"),

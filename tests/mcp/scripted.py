@@ -166,6 +166,8 @@ class Server:
     def describe(self, name):
         description, inputs = self.tools.get(name) or ("one of many", schema())
         made = {"name": name, "description": description, "inputSchema": inputs}
+        if name == "structured" and "output_schema" in self.behaviours:
+            made["outputSchema"] = {"type": "object"}
         return dict(made, execution={"taskSupport": "required"}) if name == "task" else made
 
     def handle_tools_call(self, ident, params):

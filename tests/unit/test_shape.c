@@ -225,7 +225,8 @@ static void test_endless_changes_end(void **state)
 	for (int i = 0; i < 3000; i++) {
 		char text[100];
 		bool drift;
-		snprintf(text, sizeof text, "{\"%c%c\": {\"%c\": %s}}", 'a' + i % 26, 'a' + i / 26 % 26, 'a' + i % 7, i % 3 ? "1" : "\"x\"");
+		snprintf(text, sizeof text, "{\"%c%c\": {\"%c\": %s}}", 'a' + i % 26, 'a' + i / 26 % 26, 'a' + i % 7,
+			 i % 3 ? "1" : "\"x\"");
 		json_t *shape = shape_of(text), *next = cell__shape_learn(entry, shape, &drift);
 		assert_true(cell__shape_entry_ok(next));
 		drifts += drift;
@@ -273,10 +274,14 @@ static void test_stored_entries_are_checked(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_values),		 cmocka_unit_test(test_merges),
-		cmocka_unit_test(test_keys_that_are_data), cmocka_unit_test(test_limits),
-		cmocka_unit_test(test_texts_fit),	 cmocka_unit_test(test_learning),
-		cmocka_unit_test(test_endless_changes_end), cmocka_unit_test(test_stored_entries_are_checked),
+		cmocka_unit_test(test_values),
+		cmocka_unit_test(test_merges),
+		cmocka_unit_test(test_keys_that_are_data),
+		cmocka_unit_test(test_limits),
+		cmocka_unit_test(test_texts_fit),
+		cmocka_unit_test(test_learning),
+		cmocka_unit_test(test_endless_changes_end),
+		cmocka_unit_test(test_stored_entries_are_checked),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

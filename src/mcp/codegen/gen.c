@@ -82,8 +82,8 @@ static const char api_text[] =
 	"\n"
 	"    class Client:\n"
 	"        def __init__(self, server: str) -> None: ...\n"
-	"        def run(self, tool: str, params: Model, result: Type[M]) -> M: ...\n"
-	"        async def run_async(self, tool: str, params: Model, result: Type[M]) -> M: ...\n"
+	"        def run(self, tool: str, params: Model, result: Type[M], learned: bool = ...) -> M: ...\n"
+	"        async def run_async(self, tool: str, params: Model, result: Type[M], learned: bool = ...) -> M: ...\n"
 	"        def run_text(self, tool: str, params: Model) -> str: ...\n"
 	"        async def run_text_async(self, tool: str, params: Model) -> str: ...\n"
 	"else:\n"
@@ -108,7 +108,14 @@ static void finish_module(struct cell__gen_module *m)
 	json_decref(m->kept);
 }
 
-static int add_function(struct cell__buf *out, const json_t *tool, bool result, bool waits, const char *name, bool first)
+/* What run() answers with. */
+enum answer {
+	ANSWER_TEXT,
+	ANSWER_DECLARED, /* by the server: its answers must fit */
+	ANSWER_LEARNED,  /* from answers that were seen (wire/shape.h) */
+};
+
+static int add_function(struct cell__buf *out, const json_t *tool, enum answer result, bool waits, const char *name, bool first)
 {
 	const json_t *original = json_object_get(tool, "name");
 	int rc = cell__buf_printf(out, "\n\n%sdef %s(params: Params) -> %s:\n", waits ? "" : "async ", name, result ? "Result" : "str");
@@ -126,15 +133,17 @@ static int add_function(struct cell__buf *out, const json_t *tool, bool result, 
 	if (rc == 0)
 		rc = cell__gen_add_string(out, json_string_value(original), json_string_length(original));
 	if (rc == 0)
-		rc = cell__buf_printf(out, ", params%s)\n", result ? ", Result" : "");
+		rc = cell__buf_printf(out, ", params%s%s)\n", result ? ", Result" : "", result == ANSWER_LEARNED ? ", learned=True" : "");
 	return rc;
 }
 
 static int add_module(struct cell__gen_module *m, const struct cell__codegen_options *opts, const json_t *tool, struct cell__buf *out)
 {
 	CELL_AUTO_BUF struct cell__buf classes = CELL_BUF_INIT;
-	const json_t *answer = json_object_get(tool, "outputSchema");
-	bool result = json_is_object(answer);
+	const json_t *answer = json_object_get(tool, "outputSchema"), *learned = json_object_get(tool, "learnedSchema");
+	enum answer result = json_is_object(answer) ? ANSWER_DECLARED : json_is_object(learned) ? ANSWER_LEARNED : ANSWER_TEXT;
+	if (result == ANSWER_LEARNED)
+		answer = learned;
 	cell__gen_reserve_names(m);
 	cell__gen_top(m, json_object_get(tool, "inputSchema"), "Params");
 	if (result) {
@@ -310,7 +319,7 @@ static int add_init(struct cell__gen_package *package, const struct cell__codege
 	size_t i, at = 0;
 	int rc = cell__buf_printf(&doc,
 				  "Tools of the MCP server %s.  Each module has Params, Result if the tool "
-				  "declares an output schema, run() and\n%s.\n",
+				  "declares an output schema\nor its answers had one shape, run() and %s.\n",
 				  opts->server, opts->async_api ? "run_sync()" : "run_async()");
 	json_array_foreach(package->tools, i, entry) {
 		while ((tool = json_array_get(tools, at++)) && !json_equal(json_object_get(tool, "name"), json_object_get(entry, "name")))
