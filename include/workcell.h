@@ -848,7 +848,8 @@ enum cell_event_type {
 	/*
 	 * Session events only; `data` is JSON: {"kind": "fork", "session_id"}, {"kind": "point", "name", "cell"}, {"kind": "rewind", "name" or
 	 * null, "cell"}, {"kind": "restored", "cell"}, {"kind": "race", "n", "winner" or null}, {"kind": "dropped", "name", "bytes", "budget":
-	 * "session" or "engine"}, {"kind": "child" or "child_ended", "session_id", "parent"}: code has forked its session.  Points of `undo` are told of only when one is dropped or restored.
+	 * "session" or "engine"}, {"kind": "child" or "child_ended", "session_id", "parent"}: code has forked its session,
+	 * {"kind": "saved" or "hibernated" or "woken", "session_id", "cells", ...}, {"kind": "not_saved", "message", "code"} (`durable`).  Points of `undo` are told of only when one is dropped or restored.
 	 */
 	CELL_EVENT_BRANCH,
 };
@@ -1054,6 +1055,12 @@ struct cell_session_options {
 	const char *saved_owner; /* a saved session is woken only for the same owner (a user, a token); NULL: "" */
 	const char *saved_key; /* 64 hexadecimal digits: saved sessions are encrypted (AES-256-GCM); NULL: they are not */
 	const char *saved_notes; /* a JSON object of the caller's, kept with the saved session; NULL: {} */
+	/*
+	 * With `saved_dir`: the session is saved after each cell and reset, and after the end of its kernel, its host or its machine it wakes as it
+	 * was then.  "cells": behind the result, which says that it is not saved yet; the next cell waits until the memory is taken, and not until it
+	 * is written.  "results": before the result, which then says that it is saved.  NULL: only by cell_session_hibernate().
+	 */
+	const char *durable;
 	int saved_compress; /* 1: saved sessions are compressed, which takes longer than writing them does */
 	int saved_unsynced; /* 1: a save ends when Linux has it, not when the disk has it: it may be lost if the machine loses power */
 	/*
@@ -1630,6 +1637,8 @@ CELL_API double cell_result_duration_ms(const struct cell_result *result);
 CELL_API int cell_result_state_kept(const struct cell_result *result);
 /* The same as a word: "kept", "restored" or "lost". */
 CELL_API const char *cell_result_state(const struct cell_result *result);
+/* `durable` of the session: 1: its state after the cell is saved; 0: not yet, or that failed; -1: the session is not saved by itself. */
+CELL_API int cell_result_durable(const struct cell_result *result);
 /* The isolation receipt, a JSON object. */
 CELL_API const char *cell_result_isolation_json(const struct cell_result *result);
 /* A file with the whole output if it exceeded the cap, else NULL.  Removed with the result unless kept. */

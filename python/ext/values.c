@@ -130,6 +130,15 @@ static PyObject *get_state(PyObject *self, void *closure)
 	return text_or_none(cell_result_state(RESULT(self)));
 }
 
+static PyObject *get_durable(PyObject *self, void *closure)
+{
+	(void)closure;
+	int durable = cell_result_durable(RESULT(self));
+	if (durable < 0)
+		Py_RETURN_NONE;
+	return PyBool_FromLong(durable);
+}
+
 static PyObject *get_isolation(PyObject *self, void *closure)
 {
 	(void)closure;
@@ -237,6 +246,7 @@ static PyGetSetDef result_getset[] = {
 	{ "duration_ms", get_duration, NULL, NULL, NULL },
 	{ "state_kept", get_kept, NULL, NULL, NULL },
 	{ "state", get_state, NULL, NULL, NULL },
+	{ "durable", get_durable, NULL, NULL, NULL },
 	{ "isolation", get_isolation, NULL, NULL, NULL },
 	{ "spill_path", get_spill, NULL, NULL, NULL },
 	{ "mime", get_mime, NULL, NULL, NULL },

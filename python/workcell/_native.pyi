@@ -20,6 +20,7 @@ class Result:
     duration_ms: float
     state_kept: bool
     state: Literal["kept", "restored", "lost"]
+    durable: Optional[bool]
     isolation: str
     spill_path: Optional[str]
     mime: List[Tuple[str, bytes]]

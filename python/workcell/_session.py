@@ -102,7 +102,8 @@ def absolute(path: Optional[PathLike]) -> Optional[str]:
 def session_extras(*, policy: PolicyLike, gate: Optional[Sequence[Gate]], approval_timeout: Optional[float],
                    approval_stops_clock: bool, require_shell_escape: bool, restore_cwd: bool, undo: int,
                    points_memory: Size, allow_fork: int, fork_memory: Size, fork_time: Optional[float],
-                   speculate: bool, saved: Optional[PathLike], saved_key: Optional[str], resume: Optional[str],
+                   speculate: bool, saved: Optional[PathLike], saved_key: Optional[str], saved_compress: bool, saved_sync: bool,
+                   durable: Optional[Literal["cells", "results"]], resume: Optional[str],
                    record: Optional[PathLike],
                    on_branch: Optional[Callable[[BranchEvent], Any]], audit: Optional[AuditLog],
                    middlewares: Sequence[ToolMiddleware], mcp_servers: Optional[Mapping[str, Mapping[str, Any]]],
@@ -124,7 +125,8 @@ def session_extras(*, policy: PolicyLike, gate: Optional[Sequence[Gate]], approv
                     "points_bytes": bytes_of("points_memory", points_memory), "allow_fork": int(allow_fork),
                     "fork_memory": bytes_of("fork_memory", fork_memory), "fork_time_ms": milliseconds(fork_time) if fork_time else 0,
                     "speculate": int(speculate), "saved_dir": absolute(saved),
-                    "saved_key": saved_key, "resume": resume, "record": absolute(record)},
+                    "saved_key": saved_key, "saved_compress": int(saved_compress), "saved_unsynced": int(not saved_sync),
+                    "durable": durable, "resume": resume, "record": absolute(record)},
     }
 
 
@@ -145,6 +147,7 @@ class _Session:
                  require_shell_escape: bool = False, restore_cwd: bool = False, undo: int = 0, points_memory: Size = 0,
                  allow_fork: int = 0, fork_memory: Size = 0, fork_time: Optional[float] = None,
                  speculate: bool = False, saved: Optional[PathLike] = None, saved_key: Optional[str] = None,
+                 saved_compress: bool = False, saved_sync: bool = True, durable: Optional[Literal["cells", "results"]] = None,
                  resume: Optional[str] = None, record: Optional[PathLike] = None,
                  on_branch: Optional[Callable[[BranchEvent], Any]] = None, audit: Optional[AuditLog] = None,
                  middlewares: Sequence[ToolMiddleware] = (),
@@ -166,8 +169,9 @@ class _Session:
                 policy=policy, gate=gate, approval_timeout=approval_timeout, approval_stops_clock=approval_stops_clock,
                 require_shell_escape=require_shell_escape, restore_cwd=restore_cwd, undo=undo,
                 points_memory=points_memory, allow_fork=allow_fork, fork_memory=fork_memory, fork_time=fork_time,
-                speculate=speculate, saved=saved, saved_key=saved_key, resume=resume, record=record, on_branch=on_branch, audit=audit,
-                middlewares=middlewares,
+                speculate=speculate, saved=saved, saved_key=saved_key,
+                saved_compress=saved_compress, saved_sync=saved_sync, durable=durable, resume=resume, record=record,
+                on_branch=on_branch, audit=audit, middlewares=middlewares,
                 mcp_servers=mcp_servers, tools=tools, llm=llm, llm_budget=llm_budget, variables=variables, progress=progress, engine=engine)
             space: Dict[str, Any] = {
                 "embeddings_url": embeddings_url, "embeddings_model": embeddings_model, "embeddings_key": embeddings_key}

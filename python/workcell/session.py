@@ -67,6 +67,10 @@ class Session(_Session):
         fork_time: seconds that a child may live; None: no limit.
         saved: a folder for saved sessions, which code cannot write to; see :meth:`hibernate`.
         saved_key: 64 hexadecimal digits; saved sessions are encrypted with it.
+        saved_compress: compress saved sessions, which takes longer than writing them does.
+        saved_sync: a save ends when the disk has it; without, when Linux has it: it may be lost if the machine loses power.
+        durable: the session is saved after each cell, and after the end of its kernel, program or machine it wakes as it was then. ``"cells"``: behind
+            the result, whose ``durable`` is False; ``"results"``: before the result, whose ``durable`` is True.
         resume: the id of a saved session to continue; see :meth:`wake`.
         record: a new file for a recording of the session, or a folder for a file with its id; see :func:`workcell.replay`.
         speculate: while a call of a tool waits for an approval and its result can be supposed, a copy of the session goes on with that result, and

@@ -349,6 +349,11 @@ class ExecutionResult:
         return self._native.state if self._native is not None else "kept"
 
     @property
+    def durable(self) -> Optional[bool]:
+        """Whether the state after the cell is saved (``durable`` of the session). None: the session is not saved by itself."""
+        return self._native.durable if self._native is not None else None
+
+    @property
     def isolation(self) -> Dict[str, Any]:
         """The isolation receipt: what confined the code."""
         return dict(json.loads(self._native.isolation)) if self._native is not None else {}

@@ -41,11 +41,16 @@
 static int open_saved(const struct cell_cli_gate_flags *flags, struct cell_cli_host *host, struct cell_session_options *options,
 		      struct cell_error *err)
 {
-	if ((flags->save || flags->resume || flags->saved_key_file) && !flags->saved)
+	const bool wants = flags->save || flags->resume || flags->saved_key_file || flags->durable || flags->saved_compress ||
+			   flags->saved_unsynced;
+	if (wants && !flags->saved)
 		return cell_fail(err, CELL_E_INVALID, 0, "%s needs --saved DIR, the folder of saved sessions",
-				 flags->save     ? "--save"
-				 : flags->resume ? "--resume"
-						 : "--saved-key-file");
+				 flags->save             ? "--save"
+				 : flags->resume         ? "--resume"
+				 : flags->durable        ? "--durable"
+				 : flags->saved_compress ? "--saved-compress"
+				 : flags->saved_unsynced ? "--saved-unsynced"
+							 : "--saved-key-file");
 	if (flags->saved_key_file) {
 		struct cell__buf text = CELL_BUF_INIT;
 		int rc = cell__file_load("the key", flags->saved_key_file, 0, MAX_KEY, &text, err);
@@ -61,6 +66,9 @@ static int open_saved(const struct cell_cli_gate_flags *flags, struct cell_cli_h
 	options->saved_key = host->saved_key;
 	options->resume = flags->resume;
 	options->record = flags->record;
+	options->durable = flags->durable;
+	options->saved_compress = flags->saved_compress;
+	options->saved_unsynced = flags->saved_unsynced;
 	return 0;
 }
 

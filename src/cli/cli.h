@@ -413,8 +413,8 @@ void cell__cli_trusted_free(char **list);
 /* Sets the callbacks that are asked before a step. */
 struct cell_cli_gate_flags {
 	const char *approve, *policy, *audit;
-	const char *saved, *saved_key_file, *resume, *record;
-	bool shell, installs, workflows, stops_clock, shell_escape, restore_cwd, speculate, save;
+	const char *saved, *saved_key_file, *resume, *durable, *record;
+	bool shell, installs, workflows, stops_clock, shell_escape, restore_cwd, speculate, save, saved_compress, saved_unsynced;
 	int64_t approval_timeout_ms, undo, points_bytes, allow_fork, fork_memory, fork_time_ms;
 };
 
@@ -579,6 +579,12 @@ void cell__cli_fill_limits(const struct cell_cli_limit_flags *flags, struct cell
 	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.speculate) },                            \
 	{ 0, "saved", "DIR", "folder of saved sessions, which code must not be able to write to", \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, gate.saved) },                                \
+	{ 0, "durable", "MODE", "save after each cell: cells (behind its result) or results (before it)", \
+	  CELL_FLAG_STRING, CELL_CLI_AT(at, gate.durable) },                              \
+	{ 0, "saved-compress", NULL, "compress saved sessions",                           \
+	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.saved_compress) },                       \
+	{ 0, "saved-unsynced", NULL, "do not wait for the disk when a session is saved",  \
+	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.saved_unsynced) },                       \
 	{ 0, "saved-key-file", "FILE", "encrypt saved sessions with the 64 hexadecimal digits in this file", \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, gate.saved_key_file) },                       \
 	{ 0, "audit", "FILE", "append a JSON line about each call to this file",                    \

@@ -64,6 +64,8 @@ int cell__durable_save(struct cell__durable *durable, struct cell__saved *saved,
 		       struct cell__pieces_sum *ret_sum, struct cell_error *err);
 /* Removes the session with its place; the place is used up. */
 int cell__durable_remove(struct cell__durable *durable, struct cell_error *err);
+/* The owner of a saved session, whoever has it awake; to be freed.  NULL: CELL_E_NOT_FOUND, or it cannot be read.  No lock is taken. */
+char *cell__durable_owner(const char *dir, const char *id, const char *key, struct cell_error *err);
 /* As cell_saved_list().  owner NULL: of all owners. */
 json_t *cell__durable_list(const char *dir, const char *owner, const char *key, struct cell_error *err);
 

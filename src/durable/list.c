@@ -45,6 +45,27 @@ static json_t *look_at(int home_fd, const char *id, const char *owner, const uns
 	return found;
 }
 
+char *cell__durable_owner(const char *dir, const char *id, const char *key, struct cell_error *err)
+{
+	CELL_AUTO_BUF struct cell__buf bytes = CELL_BUF_INIT, body = CELL_BUF_INIT;
+	struct cell__saved saved = { 0 };
+	unsigned char given[32];
+	bool has_key;
+	char *owner = NULL;
+	if (cell__durable_key(key, given, &has_key, err) < 0)
+		return NULL;
+	CELL_AUTO_FD int home = cell__saved_is_id(id) ? open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+	CELL_AUTO_FD int fd = home >= 0 ? openat(home, id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
+	if (fd < 0 || cell__file_read(fd, "state", CELL_FILE_NO_LINK, CELL_SAVED_STATE_BYTES, &bytes, NULL) < 0)
+		cell_fail(err, CELL_E_NOT_FOUND, 0, "there is no saved session %.40s", id);
+	else if (cell__unseal(has_key ? given : NULL, id, bytes.data, bytes.size, &body, err) == 0 &&
+		 cell__saved_read(body.data, body.size, &saved, err) == 0) {
+		owner = cell__take_ptr(saved.owner);
+	}
+	cell__saved_finish(&saved);
+	return owner;
+}
+
 static int compare_times(const void *a, const void *b)
 {
 	json_int_t first = json_integer_value(json_object_get(*(json_t *const *)a, "saved_ms")),

@@ -45,6 +45,11 @@ int cell__session_hibernate_on_loop(struct cell_session *session, cell__saved_do
 	return 0;
 }
 
+void cell__session_forget_on_loop(struct cell_session *session)
+{
+	session->forgets = true;
+}
+
 char *cell_saved_list(const char *dir, const char *owner, const char *key, struct cell_error *err)
 {
 	if (cell__require(err, dir) < 0)

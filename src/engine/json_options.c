@@ -61,6 +61,7 @@ const struct cell__json_field cell__json_session_fields[] = {
 	SESSION(saved_owner, TEXT),
 	SESSION(saved_key, TEXT),
 	SESSION(saved_notes, TEXT),
+	SESSION(durable, TEXT),
 	SESSION(saved_compress, FLAG),
 	SESSION(saved_unsynced, FLAG),
 	SESSION(resume, TEXT),

@@ -76,6 +76,7 @@ void cell__handle_reset(struct cell__request *request)
 	if (!cell__served_find(request, id ? id : "", true))
 		return;
 	cell__answer_json(request, MHD_HTTP_OK, json_pack("{s:s,s:s}", "status", "reset", "session_id", request->served->id));
+	cell__session_forget_on_loop(request->served->session); /* else its id would wake it */
 	cell__served_end(request->served);
 }
 

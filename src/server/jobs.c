@@ -547,6 +547,8 @@ char *cell__execute_answer(const struct cell_result *result, const char *session
 		rc |= cell__buf_add_json_string(&out, error->message, strlen(error->message));
 	else
 		rc |= cell__buf_add_str(&out, "null");
+	if (cell_result_durable(result) >= 0)
+		rc |= cell__buf_printf(&out, ",\"durable\":%s", cell_result_durable(result) ? "true" : "false");
 	rc |= cell__buf_printf(&out, ",\"error_code\":%s%s%s,\"state\":\"%s\",\"execution_time_ms\":%.3f,\"session_id\":\"%s\"}",
 			       error ? "\"" : "", error ? cell_code_word(error->code) : "null", error ? "\"" : "",
 			       cell_result_state(result), cell_result_duration_ms(result), session_id);

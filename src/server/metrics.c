@@ -153,6 +153,9 @@ char *cell__metrics(struct cell_server *server)
 	rc |= add(&out, "sessions", "gauge", "sessions open now", (double)server->use->sessions);
 	rc |= add(&out, "sessions_opened_total", "counter", "sessions opened", (double)counts->sessions_opened);
 	rc |= add(&out, "sessions_expired_total", "counter", "sessions that expired unused", (double)counts->sessions_expired);
+	rc |= add(&out, "sessions_hibernated_total", "counter", "sessions that were saved and have no process",
+		  (double)counts->sessions_hibernated);
+	rc |= add(&out, "sessions_woken_total", "counter", "saved sessions that a request has woken", (double)counts->sessions_woken);
 	rc |= add(&out, "runs_running", "gauge", "cells running now", (double)server->use->running);
 	rc |= add(&out, "runs_waiting", "gauge", "cells waiting to run", (double)server->use->queued);
 	rc |= add(&out, "batches", "gauge", "batches running or kept", (double)server->n_batches);

@@ -265,6 +265,16 @@ static bool is_id(const char *id)
 	return strlen(id) == 32 && strspn(id, "0123456789abcdef") == 32;
 }
 
+/* Of a saved session whose worker is gone, or never was one of these: always the same, so that its requests come together. */
+static int find_home(const struct cell_server *server, const char *session_id)
+{
+	unsigned sum = 0;
+
+	for (const char *at = session_id; *at; at++)
+		sum = sum * 31 + (unsigned char)*at;
+	return (int)(sum % (unsigned)server->pool->n);
+}
+
 int cell__pool_owner(const struct cell_server *server, const char *session_id)
 {
 	int worker;
@@ -272,6 +282,10 @@ int cell__pool_owner(const struct cell_server *server, const char *session_id)
 	if (!server->pool || !is_id(session_id))
 		return -1;
 	worker = hex_pair(session_id);
+	if (server->session.saved_dir && (worker >= server->pool->n || cell__pool_has_ended(server, session_id))) {
+		worker = find_home(server, session_id);
+		return worker != server->worker ? worker : -1;
+	}
 	return worker < server->pool->n && worker != server->worker && !cell__pool_has_ended(server, session_id) ? worker : -1;
 }
 

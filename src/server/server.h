@@ -221,6 +221,8 @@ struct cell__request {
 	struct MHD_Connection *connection;
 	struct cell__match match;
 	const struct cell__route *route;
+	bool woken; /* wake.c: its session was looked for among those that are saved */
+	struct cell__request *wake_next; /* that waits for the same session */
 	struct cell__token who;
 	char *params[CELL_SERVER_MAX_PARAMS]; /* decoded */
 	char id[65];
@@ -645,6 +647,21 @@ void cell__served_open(struct cell__request *request, const char *workspace_id, 
  * for every error.
  */
 bool cell__served_find(struct cell__request *request, const char *id, bool plain);
+/* Its session has been saved and has no kernel; the caller has one of its `requests`. */
+void cell__served_sleeps(struct cell__served *served);
+
+/* ---- wake.c ---- */
+
+struct cell__waking;
+/* Before a request is handled: if it names a session that is saved and not open here, that is woken first.  True: the request is handled later. */
+bool cell__wake_first(struct cell__request *request);
+const char *cell__waking_id(const struct cell__waking *waking);
+/* The session is open, or its request was answered with the reason. */
+void cell__waking_ended(struct cell__waking *waking);
+/* opened() with the session; false: it was answered, and the waking has not ended. */
+bool cell__served_open_saved(struct cell__request *request, const char *workspace_id, struct cell__waking *waking,
+			     void (*opened)(struct cell__request *request));
+
 void cell__served_release(struct cell__request *request);
 /* One of its `requests` has ended. */
 void cell__served_let_go(struct cell__served *served);
@@ -907,7 +924,7 @@ struct cell__histogram {
 
 struct cell__counts {
 	uint64_t by_class[6]; /* requests by status / 100 */
-	uint64_t auth_failures, busy, sessions_opened, sessions_expired, runs, runs_failed, slow_clients;
+	uint64_t auth_failures, busy, sessions_opened, sessions_expired, sessions_hibernated, sessions_woken, runs, runs_failed, slow_clients;
 	uint64_t in_flight;
 	struct cell__histogram request_s, run_s, wait_s; /* requests; cells, and how long they waited to start */
 	uint64_t calls, calls_failed; /* of tools, by cells */
@@ -968,6 +985,7 @@ struct cell_server {
 	bool opening_space;
 	/* sessions.c */
 	struct cell__served *sessions;
+	struct cell__waking *wakings; /* wake.c */
 	struct cell__served *buckets[CELL_SERVER_BUCKETS];
 	struct cell__ended {
 		char id[33];

@@ -98,6 +98,7 @@ struct opening {
 	struct cell__served *served;
 	void (*opened)(struct cell__request *request);
 	struct cell_session_options options;
+	struct cell__waking *waking; /* a saved session is woken for a request that names it; or NULL */
 	char zygote[CELL_SERVER_MAX_WORKSPACE + 64]; /* options.zygote_owner */
 	char owner[CELL_SERVER_MAX_NAME + CELL_SERVER_MAX_WORKSPACE + 2]; /* options.saved_owner */
 };
@@ -159,18 +160,24 @@ static void handle_opened(void *arg, struct cell_session *session, const struct 
 		cell__server_log(server, CELL_LOG_WARN, "a session could not be opened: %s", err->msg);
 		cell__answer_error(request, err);
 		served_free(served);
+		if (opening->waking)
+			cell__waking_ended(opening->waking);
 		free(opening);
 		return;
 	}
 	admit(served, session);
 	request->served = served;
 	served->requests++;
+	if (opening->waking)
+		server->counts.sessions_woken++;
 	if (server->stopping) {
 		cell__answer_busy(request, 1, "the server is stopping");
 		cell__served_end(served);
 	} else {
 		opening->opened(request);
 	}
+	if (opening->waking)
+		cell__waking_ended(opening->waking);
 	free(opening);
 }
 
@@ -234,7 +241,8 @@ static void handle_workspace(void *arg, struct cell__workspace *workspace, const
 		opening->options.no_spill = 1; /* a client cannot read a file here, and its result is freed once it is answered */
 		snprintf(opening->owner, sizeof(opening->owner), "%s/%s", served->owner, workspace->id);
 		opening->options.saved_owner = opening->owner;
-		opening->options.resume = json_string_value(json_object_get(opening->request->json, "resume"));
+		opening->options.resume = opening->waking ? cell__waking_id(opening->waking)
+							  : json_string_value(json_object_get(opening->request->json, "resume"));
 		if (served->folder)
 			opening->options.cwd = served->folder->path;
 		if (opening->request->env)
@@ -248,6 +256,8 @@ static void handle_workspace(void *arg, struct cell__workspace *workspace, const
 	}
 	cell__answer_error(opening->request, &why);
 	served_free(served);
+	if (opening->waking)
+		cell__waking_ended(opening->waking);
 	free(opening);
 }
 
@@ -322,6 +332,23 @@ void cell__served_open(struct cell__request *request, const char *workspace_id, 
 	opening = begin_opening(request, opened);
 	if (opening)
 		cell__workspace_get(server, workspace_id, handle_workspace, opening);
+}
+
+bool cell__served_open_saved(struct cell__request *request, const char *workspace_id, struct cell__waking *waking,
+			     void (*opened)(struct cell__request *request))
+{
+	struct opening *opening;
+
+	if (!cell__token_may_enter(&request->server->tokens, &request->who, workspace_id)) {
+		cell__answer_fail(request, MHD_HTTP_NOT_FOUND, CELL_E_NOT_FOUND, "no such session");
+		return false;
+	}
+	opening = begin_opening(request, opened);
+	if (!opening)
+		return false;
+	opening->waking = waking;
+	cell__workspace_get(request->server, workspace_id, handle_workspace, opening);
+	return true;
 }
 
 /* ---- children, which code forks from its own session ---- */
@@ -708,7 +735,8 @@ void cell__served_end(struct cell__served *served)
 	*served->at = served->next;
 	if (served->next)
 		served->next->at = served->at;
-	memcpy(server->ended[server->next_ended++ % CELL_SERVER_ENDED].id, served->id, sizeof(served->id));
+	if (!served->asleep)
+		memcpy(server->ended[server->next_ended++ % CELL_SERVER_ENDED].id, served->id, sizeof(served->id));
 	if (server->stopping && !served->asleep && !cell__session_is_child_on_loop(served->session) && !served->context &&
 	    !cell__served_check_save(served, NULL) && !cell__session_hibernate_on_loop(served->session, handle_saved_at_stop, served, NULL))
 		return;
@@ -732,9 +760,21 @@ static void handle_idle_saved(void *arg, const char *answer, const struct cell_e
 
 	cell__server_log(served->server, answer ? CELL_LOG_INFO : CELL_LOG_WARN, "session %s of \"%s\" %s%s", served->id, served->owner,
 			 answer ? "hibernated" : "could not be saved, and expired: ", answer ? "" : err->msg);
-	if (!answer && !served->closing)
+	if (answer)
+		cell__served_sleeps(served);
+	else if (!served->closing)
 		cell__served_end(served);
 	cell__served_let_go(served);
+}
+
+/* Nothing of it stays here: whoever names it next wakes it (wake.c), here or at another server. */
+void cell__served_sleeps(struct cell__served *served)
+{
+	served->server->counts.sessions_hibernated++;
+	if (served->closing || served->requests > 1 || served->jobs || served->context || cell__session_is_child_on_loop(served->session))
+		return;
+	served->asleep = true;
+	cell__served_end(served);
 }
 
 /* Nobody uses it: it is saved instead of ended.  False: it cannot be. */

@@ -375,7 +375,7 @@ const struct cell__schema cell__schemas[] = {
 	{ "Execute",
 	  OBJECT("\"value\",\"stdout\",\"error\",\"execution_time_ms\",\"session_id\"",
 		 "\"value\":{},\"stdout\":" TEXT ",\"stderr\":" TEXT ",\"error\":" OR_NULL ",\"error_code\":" OR_NULL
-		 ",\"state\":{\"enum\":[\"kept\",\"restored\",\"lost\"]},\"execution_time_ms\":{\"type\":\"number\"},\"session_id\":" TEXT) },
+		 ",\"durable\":{\"type\":\"boolean\"},\"state\":{\"enum\":[\"kept\",\"restored\",\"lost\"]},\"execution_time_ms\":{\"type\":\"number\"},\"session_id\":" TEXT) },
 	{ "CommandRun",
 	  OBJECT("\"status\",\"execution_time\",\"return_code\",\"stdout\",\"stderr\"",
 		 "\"status\":{\"enum\":[\"Finished\",\"TimeLimitExceeded\",\"Error\"]},\"execution_time\":{\"type\":\"number\"},"

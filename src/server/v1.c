@@ -67,6 +67,7 @@ void cell__handle_v1_delete(struct cell__request *request)
 	if (!cell__served_find(request, request->params[0], false))
 		return;
 	cell__answer_none(request, MHD_HTTP_NO_CONTENT);
+	cell__session_forget_on_loop(request->served->session); /* else its id would wake it */
 	cell__served_end(request->served);
 }
 
@@ -207,10 +208,12 @@ static void handle_hibernated(void *arg, const char *answer, const struct cell_e
 {
 	struct cell__request *request = arg;
 
-	if (answer)
+	if (answer) {
+		cell__served_sleeps(request->served);
 		cell__answer_json(request, MHD_HTTP_OK, json_loads(answer, 0, NULL));
-	else
+	} else {
 		cell__answer_error(request, err);
+	}
 }
 
 void cell__handle_v1_hibernate(struct cell__request *request)

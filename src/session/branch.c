@@ -332,7 +332,7 @@ void cell__branch_end_run(struct cell_session *session, const char *violation, c
 		session->end_violation = violation;
 		return;
 	}
-	run->restored = point && restore(session);
+	run->restored = (point && restore(session)) || (may_restore && cell__durable_restore(session));
 	cell__outcome_dead(run, violation, how);
 }
 

@@ -40,7 +40,7 @@ static json_t *describe(const struct cell__saving *saving)
 {
 	const struct cell_session *session = saving->waiting.session;
 	return json_pack("{s:s, s:I, s:I, s:I, s:o}", "session_id", session->id, "bytes", (json_int_t)saving->sum.bytes, "stored_bytes",
-			 (json_int_t)saving->sum.stored, "cells", (json_int_t)session->cells, "not_carried", list_left(saving->left));
+			 (json_int_t)saving->sum.stored, "cells", (json_int_t)saving->cells, "not_carried", list_left(saving->left));
 }
 
 /* The first of the list has ended; the next may begin. */
@@ -60,11 +60,14 @@ static void end_saving(struct cell__saving *saving, const struct cell_error *err
 	json_decref(answer);
 	json_decref(cell__take_ptr(saving->left));
 	cell__session_end_waiting(&saving->waiting, err ? err : failure.code ? &failure : NULL);
+	if (session->close_waits && !session->savings)
+		cell__session_close_now(session);
 }
 
 /* ---- on the pool ---- */
 
-static int describe_session(const struct cell_session *session, const json_t *left, struct cell__saved *saved, struct cell_error *err)
+static int describe_session(const struct cell_session *session, uint64_t cells, const json_t *left, struct cell__saved *saved,
+			    struct cell_error *err)
 {
 	const struct cell__options *options = &session->options;
 	struct utsname machine;
@@ -78,7 +81,7 @@ static int describe_session(const struct cell_session *session, const json_t *le
 	saved->preload = cell__strdup(options->preload);
 	saved->build = cell__strdup(CELL_VERSION);
 	saved->machine = cell__strdup(machine.machine);
-	saved->cells = session->cells;
+	saved->cells = cells;
 	saved->saved_ms = (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 	saved->notes = options->saved_notes ? json_loads(options->saved_notes, 0, NULL) : json_object();
 	saved->left = left ? json_incref((json_t *)left) : json_array();
@@ -98,7 +101,7 @@ static void do_save(uv_work_t *work)
 	if (is_new && cell__durable_open(options->saved_dir, session->id, options->saved_key, true, &session->durable, &saving->err) < 0)
 		return;
 	cell__durable_settings(session->durable, options->saved_compress, !options->saved_unsynced);
-	if (describe_session(session, saving->left, &saved, &saving->err) < 0)
+	if (describe_session(session, saving->cells, saving->left, &saved, &saving->err) < 0)
 		cell__saved_finish(&saved);
 	else
 		(void)cell__durable_save(session->durable, &saved, &saving->memories, &saving->sum, &saving->err);
@@ -117,7 +120,9 @@ static void handle_saved(uv_work_t *work, int status)
 	saving->writing = false;
 	saving->written = true;
 	session->filing--;
-	session->freezing--;
+	session->freezing -= !saving->stays;
+	if (saving->err.code == 0)
+		session->saved_cells = saving->cells + 1;
 	cell__memories_close(&saving->memories);
 	if (saving->kernel)
 		session->executor->close(saving->kernel, 0); /* ends in handle_exited() */
@@ -159,6 +164,10 @@ static void start_writing(struct cell__saving *saving)
 	saving->writing = true;
 	session->filing++;
 	uv_queue_work(cell__loop_uv(session->engine->loop), &saving->work, do_save, handle_saved);
+	if (saving->stays) {
+		session->freezing--; /* the memory is taken: the next cell may begin */
+		cell__session_advance(session);
+	}
 }
 
 static void handle_ready(void *owner)
@@ -237,6 +246,7 @@ static int check(const struct cell_session *session, struct cell_error *err)
 static void start(struct cell_session *session, struct cell__saving *saving)
 {
 	saving->started = true;
+	saving->cells = session->cells;
 	session->freezing++;
 	if (session->executor->fork(session->slot->kernel, session->id, session->layer,
 				    CELL__FORK_DROP | CELL__FORK_POINT | CELL__FORK_SAVE | (saving->stays ? 0 : CELL__FORK_ENDS), &saving_events, saving, &saving->kernel,
@@ -297,6 +307,69 @@ void cell__session_do_save(struct cell__task *task)
 		end = &(*end)->next;
 	*end = saving;
 	cell__session_advance(session);
+}
+
+/* ---- by itself, after each cell ---- */
+
+static void handle_own_saved(struct cell__waiting *waiting)
+{
+	struct cell__saving *saving = (struct cell__saving *)waiting;
+	struct cell_session *session = waiting->session;
+	if (waiting->failed && !session->closing)
+		cell__branch_tell(session, json_pack("{s:s, s:s, s:s}", "kind", "not_saved", "message", waiting->err.msg, "code",
+						     cell_code_word(waiting->err.code)));
+	if (saving->run) {
+		saving->run->result->durable = waiting->failed ? 1 : 2;
+		if (waiting->failed)
+			cell__result_add_notice(saving->run->result, waiting->err.msg);
+		cell__run_deliver(saving->run);
+	}
+	free(saving->answer);
+	free(saving);
+}
+
+bool cell__durable_after_cell(struct cell_session *session, struct cell__run *run)
+{
+	if (!session->options.durable)
+		return false;
+	if (run)
+		run->result->durable = 1;
+	/* The kernel has ended, or the cell never ran: nothing is new. */
+	if (session->closing || session->mother || !session->slot || !session->slot->ready || session->slot->leaving || (run && !run->started))
+		return false;
+	struct cell__saving *saving = cell__alloc(1, sizeof *saving);
+	if (!saving)
+		return false;
+	*saving = (struct cell__saving){ .waiting = { .session = session, .done = handle_own_saved }, .stays = true };
+	saving->run = session->options.durable == CELL_DURABLE_RESULTS ? run : NULL;
+	bool waits = saving->run != NULL;
+	cell__session_do_save(&saving->waiting.task); /* may end it at once */
+	return waits;
+}
+
+bool cell__durable_is_writing(const struct cell_session *session)
+{
+	return session->savings && session->savings->started && !session->savings->written;
+}
+
+bool cell__durable_is_due(const struct cell_session *session)
+{
+	for (const struct cell__saving *saving = session->savings; saving; saving = saving->next)
+		if (saving->stays && !saving->started)
+			return true;
+	return false;
+}
+
+bool cell__durable_restore(struct cell_session *session)
+{
+	const struct cell__saving *saving = session->savings;
+	uint64_t saved = saving && saving->stays && saving->writing ? saving->cells + 1 : session->saved_cells;
+	if (!session->options.durable || session->closing || session->slot || saved != session->cells)
+		return false;
+	session->cells--;
+	session->asleep = true;
+	cell__branch_tell(session, json_pack("{s:s, s:I}", "kind", "restored", "cell", (json_int_t)session->cells));
+	return true;
 }
 
 /* ---- waking ---- */

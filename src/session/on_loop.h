@@ -16,6 +16,8 @@ extern const struct cell__session_ops cell__session_ops;
 
 /* Loop's thread.  Starts closing; done(arg) is called when its processes have ended and its memory is freed. */
 void cell__session_close_on_loop(struct cell_session *session, void (*done)(void *arg), void *arg);
+/* When it closes, what was saved of it is removed too. */
+void cell__session_forget_on_loop(struct cell_session *session);
 
 /*
  * Loop's thread: the public functions without blocking. -1: done() is never called; else once, with NULL and the error if it failed. The

@@ -217,6 +217,20 @@ static int check_recording(const struct cell__executor *executor, const struct c
 	return 0;
 }
 
+static int read_durable(const struct cell_session_options *opts, enum cell__durable_mode *ret_mode, struct cell_error *err)
+{
+	static const char *const words[] = { "", "cells", "results" };
+	size_t i = 0;
+	while (i < 3 && strcmp(opts->durable ? opts->durable : "", words[i]) != 0)
+		i++;
+	if (i == 3)
+		return cell_fail(err, CELL_E_INVALID, 0, "durable is \"%.40s\", expected \"cells\" or \"results\"", opts->durable);
+	if (i > 0 && !opts->saved_dir)
+		return cell_fail(err, CELL_E_INVALID, 0, "durable needs the folder of saved sessions (saved_dir)");
+	*ret_mode = (enum cell__durable_mode)i;
+	return 0;
+}
+
 static int check_calls(const struct cell__executor *executor, const struct cell_session_options *opts, struct cell_error *err)
 {
 	if (executor->calls_there && (opts->policy || opts->audit || opts->require_shell_escape))
@@ -333,7 +347,8 @@ int cell__options_init(struct cell__options *options, const struct cell_session_
 	if (!executor)
 		return cell__executor_unknown(name, err);
 	if (cell__executor_settle_limits(executor, &settled, err) < 0 || cell__executor_check(executor, opts, err) < 0 ||
-	    check_calls(executor, opts, err) < 0 || check_recording(executor, opts, err) < 0 || check_numbers(executor, opts, err) < 0 ||
+	    check_calls(executor, opts, err) < 0 || check_recording(executor, opts, err) < 0 ||
+	    read_durable(opts, &options->durable, err) < 0 || check_numbers(executor, opts, err) < 0 ||
 	    copy_gate(options, opts, err) < 0 || copy_texts(options, opts, err) < 0 || copy_confinement(options, opts, err) < 0 ||
 	    copy_own(options, opts, err) < 0 || copy_cwd(options, opts->cwd, err) < 0 || list_places(options, opts, err) < 0)
 		return -1;

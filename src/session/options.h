@@ -41,6 +41,7 @@ struct cell__options {
 	char *saved_dir, *saved_owner, *saved_key, *saved_notes; /* as given; NULL: not given */
 	char *record, *replay; /* files; NULL: not given */
 	bool saved_compress, saved_unsynced;
+	enum cell__durable_mode { CELL_DURABLE_NOT, CELL_DURABLE_CELLS, CELL_DURABLE_RESULTS } durable;
 	struct cell__place_list places; /* files with this session's rules, and further files that its host trusts */
 };
 

@@ -254,6 +254,11 @@ int cell_result_state_kept(const struct cell_result *result)
 	return result ? result->state_kept : 0;
 }
 
+int cell_result_durable(const struct cell_result *result)
+{
+	return result ? result->durable - 1 : -1;
+}
+
 const char *cell_result_state(const struct cell_result *result)
 {
 	static const char *const words[] = { "lost", "kept", "restored" };
@@ -425,6 +430,8 @@ char *cell_result_json(const struct cell_result *result)
 	rc |= cell__buf_add_str(&out, "]");
 	rc |= cell__buf_printf(&out, ",\"duration_ms\":%.3f,\"state\":\"%s\",\"isolation\":%s", cell_result_duration_ms(result),
 			       cell_result_state(result), result->isolation);
+	if (result->durable)
+		rc |= cell__buf_printf(&out, ",\"durable\":%s", result->durable == 2 ? "true" : "false");
 	rc |= add_list(&out, "notices", result->notices, result->n_notices);
 	rc |= add_string(&out, "spill", result->spill_path);
 	rc |= add_string(&out, "session_id", result->session_id);

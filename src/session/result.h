@@ -34,6 +34,7 @@ struct cell_result {
 	char *error_type, *error_message, *error_traceback, *error_limit;
 	int64_t duration_us;
 	int state_kept; /* as cell_result_state_kept() says */
+	int durable; /* as cell_result_durable() says, plus 1 */
 	const char *isolation;
 	char *own_isolation; /* NULL, or what isolation points to */
 	char *spill_path;

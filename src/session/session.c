@@ -236,7 +236,8 @@ void cell__session_run_finished(struct cell__run *run)
 	if (run->recorded)
 		cell__recorder_end_cell(session->recorder, run->result);
 	cell__loop_add_busy(session->engine->loop, -keeps_loop_busy(run));
-	cell__run_deliver(run);
+	if (!cell__durable_after_cell(session, run))
+		cell__run_deliver(run);
 	cell__session_advance(session);
 }
 
@@ -244,7 +245,10 @@ void cell__session_run_finished(struct cell__run *run)
 
 void cell__session_free(struct cell_session *session)
 {
-	cell__durable_close(session->durable);
+	if (session->forgets && session->durable)
+		(void)cell__durable_remove(session->durable, NULL);
+	else
+		cell__durable_close(session->durable);
 	json_decref(session->left);
 	cell__recorder_destroy(session->recorder);
 	cell__quota_destroy(session->quota);
@@ -418,8 +422,11 @@ void cell__session_advance(struct cell_session *session)
 	}
 	if (session->resets && !session->slot && session->leaving == 0 && open_slot(session, &err) < 0)
 		end_resets(session, &err);
-	if (session->resets && session->slot && session->slot->ready)
+	if (session->resets && session->slot && session->slot->ready) {
 		end_ready_resets(session, session->leaving == 0 && session->stopping == 0);
+		if (!session->resets)
+			(void)cell__durable_after_cell(session, NULL); /* else it would wake as it was before the reset */
+	}
 	if (session->branchings && !session->slot && open_slot(session, &err) < 0)
 		cell__branch_end_waiting(session, &err);
 	cell__branch_start_waiting(session);
@@ -433,7 +440,8 @@ void cell__session_advance(struct cell_session *session)
 		session->current->next = NULL;
 	}
 	struct cell__run *run = session->current;
-	if (!run || run->started || run->ending)
+	if (!run || run->started || run->ending || (session->asleep && cell__durable_is_writing(session)) ||
+	    cell__durable_is_due(session))
 		return;
 	if (!session->slot && open_slot(session, &err) < 0)
 		cell__outcome_fail(run, &err);
@@ -714,6 +722,15 @@ void cell__session_close_on_loop(struct cell_session *session, void (*done)(void
 {
 	session->closed = done;
 	session->closed_arg = arg;
+	/* The last cell is being saved: it must not be lost. */
+	session->close_waits = session->options.durable && session->savings && session->slot && !session->current && !session->first;
+	if (!session->close_waits)
+		cell__session_close_now(session);
+}
+
+void cell__session_close_now(struct cell_session *session)
+{
+	session->close_waits = false;
 	session->closing = true;
 	cell__speculation_copy_ended(session, "the copy was closed");
 	if (session->recorder)

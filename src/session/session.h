@@ -195,6 +195,9 @@ struct cell_session {
 	/* durable.c */
 	struct cell__durable
 		*durable; /* its place among saved sessions, locked; NULL: it has none.  The pool's while it is saved or woken */
+	bool close_waits; /* until it is saved */
+	bool forgets; /* with its end, what was saved of it is removed */
+	uint64_t saved_cells; /* cells of the last save by `durable`, plus 1; 0: there is none */
 	struct cell__saving *savings;  /* the first is under way, or waits for a cell to end */
 	json_t *left; /* what it goes without since it was woken, for the next run; or NULL */
 	bool asleep; /* its kernel is in the saved session; the next use wakes it */
@@ -367,6 +370,8 @@ struct cell__saving {
 	char *answer; /* JSON, for the caller to free */
 	bool started, writing, written;
 	bool rests; /* nobody maps files of its place afterwards */
+	uint64_t cells; /* after which it is saved */
+	struct cell__run *run; /* whose result waits for it; or NULL */
 	struct cell__kernel *kernel; /* a point; NULL: not made yet, or gone */
 	uv_work_t work;
 	struct cell__memories memories;
@@ -378,6 +383,16 @@ struct cell__saving {
 
 /* For a saving's task. */
 void cell__session_do_save(struct cell__task *task);
+/* options.durable: the session is saved now.  run: its result waits for that, if the option says so.  False: it does not wait. */
+bool cell__durable_after_cell(struct cell_session *session, struct cell__run *run);
+/* Its kernel has ended: it goes on as it was saved before the cell that ran.  False: it cannot. */
+bool cell__durable_restore(struct cell_session *session);
+/* A save is written: no kernel can be woken meanwhile. */
+bool cell__durable_is_writing(const struct cell_session *session);
+/* The memory after the last cell is to be taken for a save by `durable`: the next cell waits for that. */
+bool cell__durable_is_due(const struct cell_session *session);
+/* What cell__session_close_on_loop() left to do: the last cell is saved. */
+void cell__session_close_now(struct cell_session *session);
 /* Starts the first saving, between two cells. */
 void cell__durable_start_waiting(struct cell_session *session);
 void cell__durable_end_waiting(struct cell_session *session, const struct cell_error *err);

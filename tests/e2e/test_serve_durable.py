@@ -1,6 +1,7 @@
 """Saved sessions of a server: hibernated by a request, after a while, and at its end; continued by the next server. And lists of variables."""
 import concurrent.futures
 import os
+import signal
 import subprocess
 
 import pytest
@@ -50,8 +51,9 @@ def test_hibernated_and_woken_by_the_next_use(place):
         answer = server.ask("POST", "/v1/sessions/%s/hibernate" % session)
         assert answer.status == 200 and answer.json["session_id"] == session, answer
         assert [(each["kind"], each["variables"]) for each in answer.json["not_carried"]] == [("socket", ["s"])]
-        assert server.ask("GET", "/v1/sessions/%s" % session).json["pid"] is None
+        assert server.metric("sessions") == 0 and server.metric("sessions_hibernated_total") == 1  # nothing of it stays
         assert value(server, session, "next(g)") == 1
+        assert server.metric("sessions_woken_total") == 1
         assert server.ask("POST", "/v1/sessions", {"resume": session}).status == 409  # it is awake here
 
 
@@ -75,6 +77,84 @@ def test_an_idle_session_is_saved(place):
         pid = value(server, session, "import os; x = 7; os.getpid()")
         support.wait_until(lambda: not os.path.exists("/proc/%d" % pid), "it hibernates")
         assert value(server, session, "x") == 7
+
+
+def killed(server):
+    """The server dies as in a crash; its processes end with it."""
+    family = [each.pid for each in server.family(support.processes())]
+    os.kill(server.pid, signal.SIGKILL)
+    server.process.wait(support.DEADLINE)
+    support.wait_until(lambda: not any(os.path.exists("/proc/%d" % pid) for pid in family), "its processes end")
+    server.stderr.close()
+
+
+def test_an_old_id_works_at_the_next_server(place):
+    server = serving.Server(*place)
+    session = opened(server, token="t0ken-of-alice")
+    value(server, session, "x = [1]", token="t0ken-of-alice")
+    server.close()
+    with serving.shared(*place) as server:
+        for token in ("t0ken-of-bob", serving.TOKEN):
+            answer = server.ask("GET", "/v1/sessions/%s" % session, token=token)
+            assert answer.status == 404 and answer.code == "not_found", answer
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:  # it is woken once for all of them
+            values = list(pool.map(lambda _: value(server, session, "x.append(1); len(x)", token="t0ken-of-alice"), range(4)))
+        assert sorted(values) == [2, 3, 4, 5]
+        assert server.metric("sessions_woken_total") == 1
+        assert server.ask("DELETE", "/v1/sessions/%s" % session, token="t0ken-of-alice").status == 204
+        support.wait_until(lambda: server.metric("sessions") == 0, "it has ended")
+        answer = server.ask("GET", "/v1/sessions/%s" % session, token="t0ken-of-alice")
+        assert answer.status == 410, answer  # and is not woken again
+
+
+def test_an_id_that_another_server_has_awake(place):
+    first, second = serving.Server(*place), serving.Server(*place)
+    try:
+        session = opened(first)
+        value(first, session, "x = 5")
+        assert second.ask("GET", "/v1/sessions/%s" % session).status == 404  # it was never saved
+        assert first.ask("POST", "/v1/sessions/%s/hibernate" % session).status == 200
+        assert value(second, session, "x") == 5
+        answer = first.ask("GET", "/v1/sessions/%s" % session)
+        assert answer.status == 409 and answer.code == "conflict", answer
+    finally:
+        first.close()
+        second.close()
+
+
+@pytest.mark.parametrize("executor", ["subprocess", "sandbox"])
+def test_a_server_that_is_killed_loses_nothing(place, executor):
+    flags = [*place, "--executor", executor, "--durable", "results"]
+    server = serving.Server(*flags)
+    session = opened(server)
+    for n in range(3):
+        answer = server.execute("x = %d" % n, session)
+        assert answer["durable"] is True, answer
+    job = server.ask("POST", "/v1/sessions/%s/runs" % session, {"code": "x = 'half'; import time; time.sleep(60)"})
+    assert job.status == 202, job
+    support.wait_until(lambda: server.metric("runs_running") == 1, "it runs")
+    killed(server)
+    with serving.shared(*flags) as server:
+        assert value(server, session, "x") == 2
+        answer = server.ask("GET", "/v1/sessions/%s/runs/%s" % (session, job.json["run_id"]))
+        assert answer.status in (404, 410), answer
+
+
+def test_a_worker_that_is_killed_loses_nothing(place):
+    server = serving.Server(*place, "--workers", "2", "--durable", "results")
+    try:
+        sessions = [opened(server) for _ in range(4)]
+        for n, session in enumerate(sessions):
+            assert value(server, session, "x = %d; x" % n) == n
+        table = support.processes()
+        workers = [each.pid for each in table.values() if each.ppid == server.pid and "serve" in each.cmdline]
+        assert len(workers) == 2, workers
+        os.kill(workers[0], signal.SIGKILL)
+        for n, session in enumerate(sessions):
+            support.wait_until(lambda: server.execute("x", session)["value"] == n, "it is woken")
+            assert [value(server, session, "x") for _ in range(4)] == [n] * 4  # by whichever worker takes the connection
+    finally:
+        server.close()
 
 
 def test_a_server_that_saves_nothing(tmp_path):
