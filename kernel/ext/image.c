@@ -158,11 +158,13 @@ static bool has_prefix(const char *text, const char *prefix)
 	return strncmp(text, prefix, strlen(prefix)) == 0;
 }
 
-static const struct on_disk *find_on_disk(const struct area *area)
+static const struct earlier *find_on_disk(const struct area *area)
 {
-	for (uint64_t i = 0; i < wc_image_handover.n_on_disk; i++)
-		if (wc_image_handover.on_disk[i].device == area->device && wc_image_handover.on_disk[i].inode == area->inode)
-			return &wc_image_handover.on_disk[i];
+	for (uint64_t i = 0; i < wc_image_handover.n_earlier; i++) {
+		const struct earlier *earlier = &wc_image_handover.earlier[i];
+		if (earlier->number & IMAGE_ON_DISK && earlier->device == area->device && earlier->inode == area->inode)
+			return earlier;
+	}
 	return NULL;
 }
 
@@ -189,7 +191,7 @@ static bool read_area(const char *line, struct area *area, const char **ret_path
 	while (*at == ' ')
 		at++;
 	*ret_path = at;
-	const struct on_disk *on_disk = *at == '/' && !area->shared ? find_on_disk(area) : NULL;
+	const struct earlier *on_disk = *at == '/' && !area->shared ? find_on_disk(area) : NULL;
 	if (on_disk) {
 		area->kind = AREA_IMAGE;
 		area->inode = on_disk->number;
@@ -440,6 +442,57 @@ static void stop_using(struct saving *saving, uint64_t inode)
 			saving->maps.areas[i].kind = AREA_ANON;
 }
 
+static uint64_t size_of_earlier(uint64_t number)
+{
+	for (uint64_t i = 0; i < wc_image_handover.n_earlier; i++)
+		if (wc_image_handover.earlier[i].number == number)
+			return wc_image_handover.earlier[i].bytes;
+	return 0;
+}
+
+/*
+ * A file is kept as a whole as long as one page of it is used.  If the files have more than a fifth over what is used of them, the one with the
+ * most of that goes.
+ */
+static size_t drop_wasteful(struct saving *saving, uint64_t *inodes, uint64_t *bytes, size_t n)
+{
+	for (;;) {
+		uint64_t files = 0, used = 0, most = 0;
+		size_t worst = 0;
+		for (size_t k = 0; k < n; k++) {
+			uint64_t size = size_of_earlier(inodes[k]);
+			files += size;
+			used += bytes[k];
+			if (size > bytes[k] && size - bytes[k] > most) {
+				most = size - bytes[k];
+				worst = k;
+			}
+		}
+		if (most == 0 || files <= used + used / 5 + SPARE_BYTES)
+			return n;
+		stop_using(saving, inodes[worst]);
+		inodes[worst] = inodes[--n];
+		bytes[worst] = bytes[n];
+	}
+}
+
+/* The memory is in this image too, and no longer in those that it does not refer to. */
+static void note_earlier(int fd, const struct saving *saving, uint64_t bytes)
+{
+	struct handover *handover = &wc_image_handover;
+	struct stat st;
+	uint64_t n = 0;
+	for (uint64_t i = 0; i < handover->n_earlier; i++)
+		for (size_t k = 0; k < saving->n_used; k++)
+			if (handover->earlier[i].number == saving->used[k] && n < WC_IMAGES_USED) {
+				handover->earlier[n++] = handover->earlier[i];
+				break;
+			}
+	if (fstat(fd, &st) == 0)
+		handover->earlier[n++] = (struct earlier){ .number = st.st_ino, .bytes = bytes };
+	handover->n_earlier = n;
+}
+
 /* Earlier images that pages are still in.  If there are too many of them, those with the fewest pages go. */
 static void find_used(struct saving *saving)
 {
@@ -468,6 +521,7 @@ static void find_used(struct saving *saving)
 		inodes[least] = inodes[n - 1];
 		bytes[least] = bytes[n - 1];
 	}
+	n = drop_wasteful(saving, inodes, bytes, n);
 	memcpy(saving->used, inodes, n * sizeof *inodes);
 	saving->n_used = n;
 }
@@ -565,6 +619,8 @@ static int save(int fd, struct saving *saving)
 	close(saving->pages_fd);
 	if (rc == 0 && saving->keeps && (rc = keep_in_file(fd, saving)) < 0)
 		error = errno;
+	if (rc == 0 && saving->keeps)
+		note_earlier(fd, saving, at);
 	errno = error;
 	return rc;
 }

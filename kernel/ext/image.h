@@ -44,10 +44,10 @@ struct places {
 	uint64_t start_code, end_code, start_data, end_data, start_brk, brk, start_stack, arg_start, arg_end, env_start, env_end;
 };
 
-/* An earlier image that is a file on a disk, as /proc/self/maps shows it, and the number that the host knows it by. */
-#define IMAGE_ON_DISK ((uint64_t)1 << 52) /* set in such a number; a memfd has that of its inode */
-struct on_disk {
-	uint64_t device, inode, number;
+/* An earlier image: the number that the host knows it by, its size, and for a file on a disk what /proc/self/maps shows of it. */
+#define IMAGE_ON_DISK ((uint64_t)1 << 52) /* set in the number of such a file; a memfd has that of its inode */
+struct earlier {
+	uint64_t number, bytes, device, inode;
 };
 
 /* What the loader tells the code that continues. */
@@ -58,8 +58,8 @@ struct handover {
 	uint64_t left_bytes;
 	uint64_t stack_from, stack_to; /* of the stack, where it is not one that Linux knows as such */
 	bool has_no_zeros; /* the filter against MADV_DONTNEED is in force */
-	struct on_disk on_disk[1 + WC_IMAGES_USED];
-	uint64_t n_on_disk;
+	struct earlier earlier[1 + WC_IMAGES_USED];
+	uint64_t n_earlier;
 };
 
 struct image {

@@ -754,17 +754,24 @@ static void unmap_probes(const struct loading *given)
 }
 
 /* For the images that this one's next images refer to. */
-static void note_on_disk(struct loading *loading)
+static void note_files(struct loading *loading)
 {
 	struct handover *handover = loading->handover;
-	for (size_t i = 0; i < loading->n_fds; i++)
+	for (size_t i = 0; i < loading->n_fds; i++) {
+		struct earlier *earlier = &handover->earlier[handover->n_earlier++];
+		struct stat st;
+		*earlier = (struct earlier){ .number = loading->live[i] };
+		if (fstat(loading->fds[i], &st) == 0)
+			earlier->bytes = (uint64_t)st.st_blocks * 512;
 		for (size_t k = 0; loading->probes[i] && k < loading->now.n_areas; k++) {
 			const struct area *area = &loading->now.areas[k];
 			uint64_t at = (uintptr_t)loading->probes[i];
-			if (area->start <= at && at < area->end)
-				handover->on_disk[handover->n_on_disk++] =
-					(struct on_disk){ area->device, area->inode, loading->live[i] };
+			if (area->start <= at && at < area->end) {
+				earlier->device = area->device;
+				earlier->inode = area->inode;
+			}
 		}
+	}
 }
 
 static int take_files(PyObject *list, PyObject *inodes, PyObject *live, bool maps, struct loading *given)
@@ -807,7 +814,7 @@ PyObject *wc_image_load(PyObject *self, PyObject *args)
 	if (rc == 0 && (loading = move_in(&given, text, (size_t)size)) != NULL) {
 		loading->handover->left_at = given.scratch.base;
 		loading->handover->left_bytes = room;
-		note_on_disk(loading);
+		note_files(loading);
 		if (plan_load(loading) == 0)
 			JUMP_TO(loading->code + ((const char *)run_calls - __start_wc_calls), loading, loading->stack + STACK_BYTES);
 	}

@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -341,3 +342,109 @@ many = list(range(100))
         assert found["odd"].type == "Hostile" and found["odd"].preview == "" and found["odd"].size > 0
         session.run("for n in range(2000): globals()['v%d' % n] = n")
         assert len(session.list_variables()) == 1000
+
+
+def wait_until(made):
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        found = made()
+        if found is not None:
+            return found
+        time.sleep(0.01)
+    raise AssertionError("it did not come")
+
+
+def killed_program(code):
+    """What a program printed that was killed, with all its processes, in the middle of its last cell."""
+    program = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    lines = []
+    while not lines or lines[-1] != "running":
+        lines.append(program.stdout.readline().strip())
+        assert lines[-1], "it has ended"
+    program.kill()
+    program.wait()
+    program.stdout.close()
+    return lines
+
+
+DURABLE = """
+import sys
+sys.path[:0] = %r
+from workcell.sync import Session
+session = Session(None, %r, saved=%r, durable=%r)
+session.start()
+print(session.session_id, flush=True)
+for n in range(5):
+    result = session.run("x = %%d; rows = list(range(x * 100000)); x" %% n)
+    print(result.value, result.durable, flush=True)
+session.run("print('begun', flush=True); x = 'half'; import time; time.sleep(100)", on_event=lambda event: print("running", flush=True))
+"""
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("mode", ["cells", "results"])
+def test_a_program_that_is_killed(executor, mode, place):
+    lines = killed_program(DURABLE % (sys.path, executor, str(place), mode))
+    assert lines[1:-1] == ["%d %s" % (n, mode == "results") for n in range(5)]
+
+    def woken():
+        try:
+            session = Session.wake(lines[0], place, None, executor)
+            session.start()
+            return session
+        except ConflictError:
+            return None  # its processes have not ended yet
+
+    with wait_until(woken) as session:
+        n = session.run("x").value
+        assert n == 4 if mode == "results" else n in (3, 4)  # a result that was not saved yet said so
+        assert session.run("len(rows)").value == n * 100000
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("mode", ["cells", "results"])
+def test_a_kernel_that_dies_goes_on_as_it_was_saved(executor, mode, place):
+    events = []
+    with Session(None, executor, saved=place, durable=mode, on_branch=events.append) as session:
+        for n in range(3):
+            assert session.run("x = %d" % n).durable is (mode == "results")
+        for _ in range(2):
+            result = session.run("x = 'half'; import os; os.kill(os.getpid(), 9)")
+            assert result.error_info.code == "kernel_died" and result.state == "restored" and not result.durable
+            assert session.run("x").value == 2
+        session.reset()
+        assert "NameError" in str(session.run("x").error)
+        wake = session.session_id
+    with Session.wake(wake, place, None, executor) as session:
+        assert "NameError" in str(session.run("x").error)  # not as it was before the reset
+
+
+def test_a_session_without_a_folder_is_not_durable(place):
+    with pytest.raises(CodeModeError) as raised:
+        Session(None, "subprocess", durable="cells").start()
+    assert raised.value.code == "invalid"
+    with pytest.raises(CodeModeError) as raised:
+        Session(None, "subprocess", saved=place, durable="often").start()
+    assert raised.value.code == "invalid"
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_disk_that_is_full(executor, place, tmp_path):
+    """A save that fails says so, changes nothing, and the session goes on."""
+    small = tmp_path / "small"
+    small.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m,mode=700", "tmpfs", str(small)], capture_output=True)
+    if done.returncode != 0:
+        pytest.skip("needs the right to mount")
+    try:
+        with Session(None, executor, saved=small, durable="results") as session:
+            assert session.run("x = 1").durable is True
+            result = session.run("import os; rows = os.urandom(100 << 20)")
+            assert result.durable is False and result.error is None and result.notices
+            assert session.run("x").value == 1
+            assert session.run("del rows; x = 2").durable is True
+            saved = session.session_id
+        with Session.wake(saved, small, None, executor) as session:
+            assert session.run("x").value == 2
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
