@@ -1092,6 +1092,11 @@ struct cell_session_options {
 	 * policy are not asked.  For cell_replay(), which also runs the cells; alone: to try other code.  NULL: none.
 	 */
 	const char *replay;
+	/*
+	 * How cell_session_hibernate() writes the session (docs/durable.md): "image", its memory; "portable", its variables as objects, for another
+	 * interpreter, machine type or executor; "auto": an image, and portable where there can be none.  NULL: "image".
+	 */
+	const char *saved_form;
 };
 #define CELL_SESSION_OPTIONS_INIT                      \
 	{ .size = sizeof(struct cell_session_options), \
@@ -1364,6 +1369,17 @@ CELL_API int cell_saved_remove(const char *dir, const char *owner, const char *k
  * the reason; CELL_E_DAMAGED, CELL_E_DIFFERS (format) or CELL_E_LIMIT: the file is not a recording that can be read.
  */
 CELL_API char *cell_replay(struct cell_engine *engine, const struct cell_session_options *opts, struct cell_error *err);
+
+/*
+ * The code cells of a Jupyter notebook (docs/notebooks.md): a JSON array of strings.  free() it.  CELL_E_INVALID: it is not a notebook;
+ * CELL_E_UNSUPPORTED: another format than 4, or another language than Python.
+ */
+CELL_API char *cell_notebook_cells(const char *notebook, size_t size, struct cell_error *err);
+/*
+ * A Jupyter notebook (nbformat 4.5) of a recording: cells, output, values, plots, errors.  free() it.  Errors of the file as those of
+ * cell_replay().
+ */
+CELL_API char *cell_recording_notebook(const char *path, struct cell_error *err);
 
 /*
  * Lowers limits of a session whose kernel was forked or is ready; a reset or the kernel's death ends that of memory.  memory_bytes: what each

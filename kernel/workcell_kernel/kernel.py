@@ -123,6 +123,7 @@ class Kernel:
     channel = None
     is_copy = False
     next = plain = None  # of ext/plain.c, where it may run cells
+    late = None  # for the first cell after waking
     recorded = None  # the module, in a session that is recorded or replayed
     is_pure = None  # with undo: whether a cell changes nothing
     confinement = None
@@ -391,6 +392,8 @@ class Kernel:
         from . import branch, carry
 
         drop, saves = options["drop"], options.get("save")
+        if options.get("portable"):
+            return self.save_objects(ident, fds)
         alone = _workcell.is_alone(*fds)
         answer = {"held": None if alone else branch.held_things(self, drop, fds)}
         in_jail = self.confinement is not None and self.confinement.in_jail
@@ -423,9 +426,48 @@ class Kernel:
         _workcell.send(_workcell.FORKED, ident, dumps(answer).encode())
         return False
 
+    def save_objects(self, ident, fds):
+        """Writes the variables to a file, in the portable form."""
+        from . import carry, objects, variables
+
+        answer = {"held": None}
+        try:
+            cells, in_jail = self.cells, self.confinement is not None and self.confinement.in_jail
+            left = objects.save(fds[0], cells.ns, variables.is_shown, cells.history, cells.count, carry.own_places() if in_jail else ())
+            answer.update(left=left, image=[])
+        except Exception as exc:
+            answer["error"] = str(exc)[:200] or type(exc).__name__
+        os.close(fds[0])
+        _workcell.send(_workcell.FORKED, ident, dumps(answer).encode())
+        return False
+
+    def load_objects(self, fds, options, session):
+        """Becomes the kernel of a session in the portable form: configured as a new one, with its variables."""
+        from . import objects
+
+        ready = self.configure(dumps(options), session)
+        if "error" not in ready:
+            try:
+                told = []
+                head = objects.load(fds[0], self.cells.ns, told.append)
+                if told:  # the first cell's output has it
+                    self.late, self.next, self.plain = "".join(told), None, None
+                self.cells.count, self.cells.history[:] = head["count"], head["history"]
+            except Exception as exc:
+                ready = {"error": {"message": "the saved variables cannot be read here: %s" % str(exc)[:400]}}
+        for fd in fds:
+            os.close(fd)
+        _workcell.send(_workcell.READY, 0, dumps(ready).encode())
+
     def load(self, options, session):
         """Confined as for any session, this kernel becomes another one; if that works, this does not return."""
         fds = _workcell.take_fds()
+        spec = options.pop("spec", None)
+        if spec is not None:
+            from . import objects
+
+            if objects.is_portable(fds[0]):
+                return self.load_objects(fds, spec, session)
         error = self.confinement.finish(session or b"") if self.confinement is not None else None
         if not error:
             options["skipped"] = self.confinement.skipped if self.confinement is not None else []
@@ -461,6 +503,9 @@ class Kernel:
         if cells.begun is None:
             speculation.holding = None
         _workcell.begin_run(ident)
+        if self.late is not None:
+            self.stderr.write(self.late)
+            self.late = None
         if self.is_pure is not None:
             _workcell.mark_same(self.is_pure(raw, cells.ns))
         try:

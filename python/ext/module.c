@@ -161,6 +161,39 @@ static PyObject *taken_text(char *text)
 	return object;
 }
 
+/* notebook_cells(bytes) -> json */
+static PyObject *notebook_cells(PyObject *self, PyObject *args)
+{
+	struct cell_error err;
+	const char *data;
+	Py_ssize_t size;
+	char *json;
+	(void)self;
+	if (!PyArg_ParseTuple(args, "y#", &data, &size))
+		return NULL;
+	Py_BEGIN_ALLOW_THREADS json = cell_notebook_cells(data, (size_t)size, &err);
+	Py_END_ALLOW_THREADS if (!json) return raise_error(&err), NULL;
+	PyObject *text = PyUnicode_FromString(json);
+	free(json);
+	return text;
+}
+
+/* recording_notebook(path) -> json */
+static PyObject *recording_notebook(PyObject *self, PyObject *args)
+{
+	struct cell_error err;
+	const char *path;
+	char *json;
+	(void)self;
+	if (!PyArg_ParseTuple(args, "s", &path))
+		return NULL;
+	Py_BEGIN_ALLOW_THREADS json = cell_recording_notebook(path, &err);
+	Py_END_ALLOW_THREADS if (!json) return raise_error(&err), NULL;
+	PyObject *text = PyUnicode_FromString(json);
+	free(json);
+	return text;
+}
+
 /* gen_mcp(server, tools_json, out_dir, async_api) -> json */
 static PyObject *gen_mcp(PyObject *self, PyObject *args)
 {
@@ -261,6 +294,8 @@ static PyMethodDef functions[] = {
 	{ "version", version, METH_NOARGS, NULL },
 	{ "gen_mcp", gen_mcp, METH_VARARGS, NULL },
 	{ "replay", session_replay, METH_VARARGS, NULL },
+	{ "notebook_cells", notebook_cells, METH_VARARGS, NULL },
+	{ "recording_notebook", recording_notebook, METH_VARARGS, NULL },
 	{ "find_python", find_python, METH_VARARGS, NULL },
 	{ "policy_check", policy_check, METH_VARARGS, NULL },
 	{ "sandbox_explain", sandbox_explain, METH_VARARGS, NULL },

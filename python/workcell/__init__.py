@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ._commands import Command, CommandChunk, CommandInfo, CommandResult, Commands
     from ._durable import Hibernated, NotCarried, Variable
     from ._files import Commit, Diff, FileChange
+    from ._notebook import export_notebook, notebook_cells
     from ._replay import Difference, Replay, replay
     from .approvals import ApprovalGoneError, ApprovalRequest, Approvals, Rejection
     from .audit import AuditLog
@@ -52,6 +53,7 @@ _HOMES = {
     "_commands": "Command CommandChunk CommandInfo CommandResult Commands",
     "_durable": "Hibernated NotCarried Variable",
     "_files": "Commit Diff FileChange",
+    "_notebook": "export_notebook notebook_cells",
     "_replay": "Difference Replay replay",
     "_workspace": "FileInfo Files",
     "_engine": "Engine ExecutorInfo default_engine",
@@ -96,6 +98,7 @@ __all__ = [
     "AuditLog", "Policy", "check_policy", "ToolCallContext", "ToolMiddleware", "compose_tool_middlewares", "Event", "Chunk",
     "Display", "ImageEvent", "CallStarted", "CallEnded", "ApprovalEvent", "ApprovalEnded", "KernelDied", "ResultEvent", "BranchEvent",
     "Hibernated", "NotCarried", "Variable", "Difference", "Replay", "replay",
+    "export_notebook", "notebook_cells",
     "Child", "Point", "Race", "Diff", "FileChange", "Commit", "FileInfo", "Files",
     "LlmAnswer", "LlmBudget", "LlmRequest", "LlmUsage",
     "Command", "CommandChunk", "CommandInfo", "CommandResult", "Commands",

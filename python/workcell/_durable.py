@@ -34,8 +34,9 @@ class Hibernated(NamedTuple):
     stored_bytes: int
     cells: int
     not_carried: List[NotCarried]
+    form: str = "image"
 
 
 def hibernated(answer: Dict[str, Any]) -> Hibernated:
     left = [NotCarried(each["kind"], each["name"], list(each["variables"])) for each in answer["not_carried"]]
-    return Hibernated(answer["session_id"], answer["bytes"], answer["stored_bytes"], answer["cells"], left)
+    return Hibernated(answer["session_id"], answer["bytes"], answer["stored_bytes"], answer["cells"], left, answer.get("form", "image"))

@@ -15,6 +15,7 @@ from ._branch import Child, Codes, Judge, Point, Race
 from ._core import Core, SpaceHandle
 from ._commands import Commands
 from ._durable import Hibernated, Variable, hibernated, variables_of
+from ._notebook import notebook_cells
 from ._files import Commit, Diff
 from ._runs import run_async
 from ._session import _Session
@@ -72,6 +73,8 @@ class Session(_Session):
         durable: the session is saved after each cell, and after the end of its kernel, program or machine it wakes as it was then. ``"cells"``: behind
             the result, whose ``durable`` is False; ``"results"``: before the result, whose ``durable`` is True.
         resume: the id of a saved session to continue; see :meth:`wake`.
+        saved_form: how :meth:`hibernate` writes the session: ``"image"`` (default), its memory; ``"portable"``, its variables as objects, for
+            another interpreter, executor or machine type; ``"auto"``: an image, and portable where there can be none.
         record: a new file for a recording of the session, or a folder for a file with its id; see :func:`workcell.replay`.
         speculate: while a call of a tool waits for an approval and its result can be supposed, a copy of the session goes on with that result, and
             takes the session's place if the call ends with it. Executors ``subprocess`` and ``sandbox``, with ``workspace_mode="cow"``, and in a
@@ -144,6 +147,15 @@ class Session(_Session):
         return self._core if self._started else None
 
     # -- cells
+
+    async def run_notebook(self, notebook: PathLike, timeout: Optional[float] = None) -> List[ExecutionResult]:
+        """Runs the code cells of a Jupyter notebook, up to the first that fails; ``timeout`` is that of each cell."""
+        results: List[ExecutionResult] = []
+        for code in notebook_cells(notebook):
+            results.append(await self.run(code, timeout))
+            if results[-1].error is not None:
+                break
+        return results
 
     async def run(self, code: str, timeout: Optional[float] = None) -> ExecutionResult:
         """Runs one cell. When the awaiting task is cancelled, the cell is interrupted.

@@ -26,6 +26,7 @@ from ._branch import Child, Codes, Judge, Point, Race
 from ._core import Core, SpaceHandle
 from ._commands import SyncCommands
 from ._durable import Hibernated, Variable, hibernated, variables_of
+from ._notebook import notebook_cells
 from ._files import Commit, Diff
 from ._runs import run_sync, stream_sync
 from ._session import _Session
@@ -94,6 +95,15 @@ class Session(_Session):
             warnings.warn("a Workcell session was not closed", ResourceWarning, stacklevel=2, source=self)
 
     # -- cells
+
+    def run_notebook(self, notebook: PathLike, timeout: Optional[float] = None) -> List[ExecutionResult]:
+        """Runs the code cells of a Jupyter notebook, up to the first that fails; ``timeout`` is that of each cell."""
+        results: List[ExecutionResult] = []
+        for code in notebook_cells(notebook):
+            results.append(self.run(code, timeout))
+            if results[-1].error is not None:
+                break
+        return results
 
     def run(self, code: str, timeout: Optional[float] = None,
             on_event: Optional[Callable[[Event], Any]] = None) -> ExecutionResult:

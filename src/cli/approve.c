@@ -69,6 +69,7 @@ static int open_saved(const struct cell_cli_gate_flags *flags, struct cell_cli_h
 	options->durable = flags->durable;
 	options->saved_compress = flags->saved_compress;
 	options->saved_unsynced = flags->saved_unsynced;
+	options->saved_form = flags->saved_form;
 	return 0;
 }
 

@@ -111,6 +111,7 @@ int cell__cmd_exec(int argc, char **argv);
 int cell__cmd_batch(int argc, char **argv);
 int cell__cmd_jupyter(int argc, char **argv);
 int cell__cmd_replay(int argc, char **argv);
+int cell__cmd_notebook(int argc, char **argv);
 
 extern const struct cell_cli_command cell__cli_run_command;
 extern const struct cell_cli_command cell__cli_shell_command;
@@ -140,6 +141,7 @@ extern const struct cell_cli_command cell__cli_exec_command;
 extern const struct cell_cli_command cell__cli_batch_command;
 extern const struct cell_cli_command cell__cli_jupyter_command;
 extern const struct cell_cli_command cell__cli_replay_command;
+extern const struct cell_cli_command cell__cli_notebook_command;
 /* Another program parses its arguments and prints its --help. */
 extern const struct cell_cli_command cell__cli_bench_command;
 
@@ -413,7 +415,7 @@ void cell__cli_trusted_free(char **list);
 /* Sets the callbacks that are asked before a step. */
 struct cell_cli_gate_flags {
 	const char *approve, *policy, *audit;
-	const char *saved, *saved_key_file, *resume, *durable, *record;
+	const char *saved, *saved_key_file, *resume, *durable, *record, *saved_form;
 	bool shell, installs, workflows, stops_clock, shell_escape, restore_cwd, speculate, save, saved_compress, saved_unsynced;
 	int64_t approval_timeout_ms, undo, points_bytes, allow_fork, fork_memory, fork_time_ms;
 };
@@ -585,6 +587,8 @@ void cell__cli_fill_limits(const struct cell_cli_limit_flags *flags, struct cell
 	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.saved_compress) },                       \
 	{ 0, "saved-unsynced", NULL, "do not wait for the disk when a session is saved",  \
 	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.saved_unsynced) },                       \
+	{ 0, "saved-form", "FORM", "how sessions are saved: image, portable (objects, for another build) or auto", \
+	  CELL_FLAG_STRING, CELL_CLI_AT(at, gate.saved_form) },                           \
 	{ 0, "saved-key-file", "FILE", "encrypt saved sessions with the 64 hexadecimal digits in this file", \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, gate.saved_key_file) },                       \
 	{ 0, "audit", "FILE", "append a JSON line about each call to this file",                    \

@@ -54,7 +54,7 @@ const struct cell_cli_command cell__cli_run_command = {
 	.about = "Runs cells in one session, in the order given: each -e is a cell, FILE is one, - is stdin\n"
 		 "as one.  Prints output as it comes and then the cell's value; stops at the first cell that\n"
 		 "fails, or that calls sys.exit(); sys.exit(0) is not a failure.  The arguments behind FILE are\n"
-		 "in sys.argv; those that begin with - go behind --.\n\n"
+		 "in sys.argv; those that begin with - go behind --.  FILE.ipynb is a notebook: its code cells are run one by one.\n\n"
 		 "exit status: 0 done, 1 the code raised, 124 timed out, 137 the kernel died, 2 usage,\n"
 		 "125 Workcell itself failed.  Ctrl-C interrupts the cell; twice within 2 s ends the program.",
 	.examples = "  workcell run -e 'x = 6' -e 'x * 7'\n"
@@ -70,7 +70,26 @@ const struct cell_cli_command cell__cli_run_command = {
 struct code {
 	char *text;
 	size_t size;
+	json_t *cells; /* of a notebook; else NULL */
 };
+
+static bool is_notebook(const char *name)
+{
+	size_t size = strlen(name);
+
+	return size > 6 && !strcmp(name + size - 6, ".ipynb");
+}
+
+static int read_notebook(struct code *code, struct cell_error *err)
+{
+	char *text = cell_notebook_cells(code->text, code->size, err);
+
+	if (!text)
+		return -1;
+	code->cells = json_loads(text, JSON_ALLOW_NUL, NULL);
+	free(text);
+	return code->cells ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a notebook");
+}
 
 static int read_cell(const struct cell_cli_item *item, struct code *ret_code, struct cell_error *err)
 {
@@ -79,7 +98,9 @@ static int read_cell(const struct cell_cli_item *item, struct code *ret_code, st
 		ret_code->size = strlen(item->value);
 		return ret_code->text ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a cell");
 	}
-	return cell__cli_read_file(item->value, &ret_code->text, &ret_code->size, err);
+	if (cell__cli_read_file(item->value, &ret_code->text, &ret_code->size, err) < 0)
+		return -1;
+	return is_notebook(item->value) ? read_notebook(ret_code, err) : 0;
 }
 
 int cell__cli_run_cell(struct cell_cli_host *host, struct cell_cli_printer *printer, const char *code, size_t size, int64_t timeout_ms,
@@ -144,6 +165,27 @@ static int set_argv(struct cell_cli_host *host, struct cell_cli_printer *printer
 	return status;
 }
 
+/* One cell, or those of a notebook, of which one that fails ends the rest; *ret_status: of the first failure. */
+static int run_code(struct cell_cli_host *host, struct cell_cli_printer *printer, const struct code *code, bool goes_on, int *ret_status,
+		    struct cell_error *err)
+{
+	size_t n = json_array_size(code->cells);
+
+	*ret_status = 0;
+	if (!code->cells)
+		return cell__cli_run_cell(host, printer, code->text, code->size, 0, goes_on, NULL, ret_status, err);
+	for (size_t i = 0; i < n && !*ret_status; i++) {
+		const json_t *cell = json_array_get(code->cells, i);
+
+		if (i > 0 && !cell__cli_run_begin())
+			break;
+		if (cell__cli_run_cell(host, printer, json_string_value(cell), json_string_length(cell), 0, goes_on || i + 1 < n, NULL,
+				       ret_status, err) < 0)
+			return -1;
+	}
+	return 0;
+}
+
 static int run_cells(struct cell_cli_host *host, struct cell_cli_printer *printer, const struct run_flags *flags, const struct code *cells,
 		     struct cell_error *err)
 {
@@ -160,7 +202,7 @@ static int run_cells(struct cell_cli_host *host, struct cell_cli_printer *printe
 			if (status)
 				return status;
 		}
-		if (cell__cli_run_cell(host, printer, cells[i].text, cells[i].size, 0, goes_on, NULL, &status, err) < 0)
+		if (run_code(host, printer, &cells[i], goes_on, &status, err) < 0)
 			return -1;
 		if (status == CELL_CLI_EXITED)
 			break;
@@ -642,8 +684,10 @@ int cell__cmd_run(int argc, char **argv)
 		status = cell__cli_stop_status();
 	else if (status < 0)
 		status = cell__cli_report(&err, flags.json || flags.events || flags.conversation);
-	for (size_t i = 0; cells && i < flags.cells.count; i++)
+	for (size_t i = 0; cells && i < flags.cells.count; i++) {
 		free(cells[i].text);
+		json_decref(cells[i].cells);
+	}
 	free(cells);
 	free(flags.argv);
 out:

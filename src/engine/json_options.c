@@ -77,6 +77,7 @@ const struct cell__json_field cell__json_session_fields[] = {
 	SESSION(notebook, FLAG),
 	SESSION(record, TEXT),
 	SESSION(replay, TEXT),
+	SESSION(saved_form, TEXT),
 	{ NULL, 0, 0 },
 };
 

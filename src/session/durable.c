@@ -39,8 +39,9 @@ static json_t *list_left(const json_t *left)
 static json_t *describe(const struct cell__saving *saving)
 {
 	const struct cell_session *session = saving->waiting.session;
-	return json_pack("{s:s, s:I, s:I, s:I, s:o}", "session_id", session->id, "bytes", (json_int_t)saving->sum.bytes, "stored_bytes",
-			 (json_int_t)saving->sum.stored, "cells", (json_int_t)saving->cells, "not_carried", list_left(saving->left));
+	return json_pack("{s:s, s:s, s:I, s:I, s:I, s:o}", "session_id", session->id, "form", saving->portable ? "portable" : "image",
+			 "bytes", (json_int_t)saving->sum.bytes, "stored_bytes", (json_int_t)saving->sum.stored, "cells",
+			 (json_int_t)saving->cells, "not_carried", list_left(saving->left));
 }
 
 /* The first of the list has ended; the next may begin. */
@@ -66,7 +67,15 @@ static void end_saving(struct cell__saving *saving, const struct cell_error *err
 
 /* ---- on the pool ---- */
 
-static int describe_session(const struct cell_session *session, uint64_t cells, const json_t *left, struct cell__saved *saved,
+/* In the place of the version: nothing of the builds is compared. */
+#define PORTABLE "portable/1"
+
+static bool is_portable(const struct cell__saved *saved)
+{
+	return strcmp(saved->build, PORTABLE) == 0;
+}
+
+static int describe_session(const struct cell_session *session, uint64_t cells, bool portable, const json_t *left, struct cell__saved *saved,
 			    struct cell_error *err)
 {
 	const struct cell__options *options = &session->options;
@@ -79,7 +88,7 @@ static int describe_session(const struct cell_session *session, uint64_t cells, 
 	saved->executor = cell__strdup(session->executor->name);
 	saved->python = cell__strdup(options->python);
 	saved->preload = cell__strdup(options->preload);
-	saved->build = cell__strdup(CELL_VERSION);
+	saved->build = cell__strdup(portable ? PORTABLE : CELL_VERSION);
 	saved->machine = cell__strdup(machine.machine);
 	saved->cells = cells;
 	saved->saved_ms = (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
@@ -101,7 +110,7 @@ static void do_save(uv_work_t *work)
 	if (is_new && cell__durable_open(options->saved_dir, session->id, options->saved_key, true, &session->durable, &saving->err) < 0)
 		return;
 	cell__durable_settings(session->durable, options->saved_compress, !options->saved_unsynced);
-	if (describe_session(session, saving->cells, saving->left, &saved, &saving->err) < 0)
+	if (describe_session(session, saving->cells, saving->portable, saving->left, &saved, &saving->err) < 0)
 		cell__saved_finish(&saved);
 	else
 		(void)cell__durable_save(session->durable, &saved, &saving->memories, &saving->sum, &saving->err);
@@ -204,6 +213,13 @@ static void handle_exited(void *owner, const struct cell__exit *how)
 	saving->kernel = NULL;
 	if (saving->writing)
 		return; /* handle_saved() goes on */
+	if (!saving->written && session->options.saved_auto && !saving->portable && how->error.code == CELL_E_FORK && !session->closing) {
+		session->freezing--;
+		saving->portable = true;
+		saving->started = false; /* once more, as objects */
+		cell__session_advance(session);
+		return;
+	}
 	if (!saving->written) {
 		session->freezing--;
 		saving->err = how->error;
@@ -249,8 +265,9 @@ static void start(struct cell_session *session, struct cell__saving *saving)
 	saving->cells = session->cells;
 	session->freezing++;
 	if (session->executor->fork(session->slot->kernel, session->id, session->layer,
-				    CELL__FORK_DROP | CELL__FORK_POINT | CELL__FORK_SAVE | (saving->stays ? 0 : CELL__FORK_ENDS), &saving_events, saving, &saving->kernel,
-				    &saving->err) == 0)
+				    CELL__FORK_DROP | CELL__FORK_POINT | CELL__FORK_SAVE | (saving->stays ? 0 : CELL__FORK_ENDS) |
+					    (saving->portable ? CELL__FORK_PORTABLE : 0),
+				    &saving_events, saving, &saving->kernel, &saving->err) == 0)
 		return;
 	session->freezing--;
 	end_saving(saving, &saving->err);
@@ -302,6 +319,7 @@ void cell__session_do_save(struct cell__task *task)
 		return;
 	}
 	saving->memories.layer_fd = -1;
+	saving->portable = session->options.saved_portable;
 	saving->next = NULL;
 	while (*end)
 		end = &(*end)->next;
@@ -388,6 +406,8 @@ static int check_state(const struct cell_session *session, const struct cell__sa
 	uname(&machine);
 	if (strcmp(saved->owner, options->saved_owner ? options->saved_owner : "") != 0)
 		return cell_fail(err, CELL_E_NOT_FOUND, 0, "there is no saved session %.40s", saved->id);
+	if (is_portable(saved))
+		return 0; /* what it needs is checked where it is read */
 	if (check_same("machine type", saved->machine, machine.machine, err) < 0 ||
 	    check_same("version of Workcell", saved->build, CELL_VERSION, err) < 0 ||
 	    check_same("executor", saved->executor, options->executor->name, err) < 0 ||

@@ -231,6 +231,15 @@ static int read_durable(const struct cell_session_options *opts, enum cell__dura
 	return 0;
 }
 
+static int copy_saved_form(struct cell__options *options, const char *form, struct cell_error *err)
+{
+	options->saved_portable = form && strcmp(form, "portable") == 0;
+	options->saved_auto = form && strcmp(form, "auto") == 0;
+	if (form && strcmp(form, "image") != 0 && !options->saved_portable && !options->saved_auto)
+		return cell_fail(err, CELL_E_INVALID, 0, "saved_form is \"%.40s\", expected image, portable or auto", form);
+	return 0;
+}
+
 static int check_calls(const struct cell__executor *executor, const struct cell_session_options *opts, struct cell_error *err)
 {
 	if (executor->calls_there && (opts->policy || opts->audit || opts->require_shell_escape))
@@ -348,7 +357,7 @@ int cell__options_init(struct cell__options *options, const struct cell_session_
 		return cell__executor_unknown(name, err);
 	if (cell__executor_settle_limits(executor, &settled, err) < 0 || cell__executor_check(executor, opts, err) < 0 ||
 	    check_calls(executor, opts, err) < 0 || check_recording(executor, opts, err) < 0 ||
-	    read_durable(opts, &options->durable, err) < 0 || check_numbers(executor, opts, err) < 0 ||
+	    copy_saved_form(options, opts->saved_form, err) < 0 || read_durable(opts, &options->durable, err) < 0 || check_numbers(executor, opts, err) < 0 ||
 	    copy_gate(options, opts, err) < 0 || copy_texts(options, opts, err) < 0 || copy_confinement(options, opts, err) < 0 ||
 	    copy_own(options, opts, err) < 0 || copy_cwd(options, opts->cwd, err) < 0 || list_places(options, opts, err) < 0)
 		return -1;

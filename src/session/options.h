@@ -39,6 +39,8 @@ struct cell__options {
 	bool layered;  /* the code works in a layer over cwd */
 	struct cell__host_limits limits; /* for code that is not trusted */
 	char *saved_dir, *saved_owner, *saved_key, *saved_notes; /* as given; NULL: not given */
+	bool saved_portable; /* saves are portable */
+	bool saved_auto; /* a save that can be no image is portable */
 	char *record, *replay; /* files; NULL: not given */
 	bool saved_compress, saved_unsynced;
 	enum cell__durable_mode { CELL_DURABLE_NOT, CELL_DURABLE_CELLS, CELL_DURABLE_RESULTS } durable;

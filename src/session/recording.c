@@ -112,8 +112,8 @@ static int create_file(const char *given, const char *id, char **ret_path, int *
 	return 0;
 }
 
-static int open_record(struct cell__recorder *recorder, const char *path, const char *id, const char *executor, const char *python, bool namespaces,
-		       struct cell_error *err)
+static int open_record(struct cell__recorder *recorder, const char *path, const char *id, const char *executor, const char *python,
+		       bool namespaces, struct cell_error *err)
 {
 	CELL_AUTO_BUF struct cell__buf line = CELL_BUF_INIT;
 	struct utsname machine;
@@ -121,10 +121,10 @@ static int open_record(struct cell__recorder *recorder, const char *path, const 
 	if (create_file(path, id, &recorder->path, &recorder->fd, err) < 0)
 		return -1;
 	cell__random_hex(recorder->seed, CELL_RECORDING_SEED);
-	if (cell__recording_add(&line, json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:b, s:I}", "workcell_recording", CELL_RECORDING_VERSION,
-						 "version", CELL_VERSION, "executor", executor, "python", python, "machine",
-						 machine.machine, "seed", recorder->seed, "namespaces", namespaces, "started_ms",
-						 (json_int_t)now_ms())) < 0)
+	if (cell__recording_add(&line,
+				json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:b, s:I}", "workcell_recording", CELL_RECORDING_VERSION,
+					  "version", CELL_VERSION, "executor", executor, "python", python, "machine", machine.machine,
+					  "seed", recorder->seed, "namespaces", namespaces, "started_ms", (json_int_t)now_ms())) < 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a recording");
 	recorder->bytes = line.size;
 	if (cell__fd_write_all(recorder->fd, line.data, line.size) < 0)
@@ -291,9 +291,8 @@ static struct cell__recorded_call *find_call(struct cell__recorder *recorder, co
 
 static char *refusal(const char *method)
 {
-	json_t *error = json_pack("{s:{s:s, s:s++, s:s}}", "error", "type", "RuntimeError", "message",
-				  "the recording has no such call of ", method, " left: tools are offline in a replay", "code",
-				  cell_code_word(CELL_E_DIFFERS));
+	json_t *error = json_pack("{s:{s:s, s:s++, s:s}}", "error", "type", "RuntimeError", "message", "the recording has no such call of ",
+				  method, " left: tools are offline in a replay", "code", cell_code_word(CELL_E_DIFFERS));
 	char *text = error ? json_dumps(error, JSON_COMPACT) : NULL;
 	json_decref(error);
 	return text;

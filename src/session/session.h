@@ -366,6 +366,7 @@ json_t *cell__children_list(const struct cell_session *session);
 /* A request to save the session; all but the callbacks' members are the receiver's. */
 struct cell__saving {
 	struct cell__waiting waiting; /* first */
+	bool portable; /* as objects */
 	bool stays; /* the kernel goes on; else the session is asleep afterwards */
 	char *answer; /* JSON, for the caller to free */
 	bool started, writing, written;

@@ -99,7 +99,9 @@ static int read_cell(struct cell__recording *recording, const json_t *line, bool
 	if (!has_room((void **)&recording->cells, recording->n_cells, sizeof *recording->cells))
 		return no_memory(err);
 	struct cell__recorded_cell *cell = &recording->cells[recording->n_cells];
-	*cell = (struct cell__recorded_cell){ .size = json_string_length(code), .timeout_ms = timeout ? ms : -1, .reset_before = reset_before };
+	*cell = (struct cell__recorded_cell){ .size = json_string_length(code),
+					      .timeout_ms = timeout ? ms : -1,
+					      .reset_before = reset_before };
 	cell->code = cell__strndup(json_string_value(code), cell->size);
 	if (!cell->code)
 		return no_memory(err);
@@ -121,7 +123,8 @@ static int read_raw(const json_t *line, const char *name, struct cell__buf *out,
 static int read_call(struct cell__recording *recording, const json_t *line, size_t number, struct cell_error *err)
 {
 	json_t *asked = json_object_get(line, "call"), *answer = json_object_get(line, "answer");
-	json_t *method = json_object_get(asked, "method"), *args = json_object_get(asked, "args"), *progress = json_object_get(line, "progress");
+	json_t *method = json_object_get(asked, "method"), *args = json_object_get(asked, "args"),
+	       *progress = json_object_get(line, "progress");
 	if (!json_is_string(method) || !json_is_object(args) || !json_is_object(answer) ||
 	    !json_object_get(answer, "result") == !json_object_get(answer, "error") || (progress && !json_is_string(progress)))
 		return damaged(err, number, "is not a call with its answer");
@@ -202,7 +205,8 @@ int cell__recording_read(const char *bytes, size_t size, struct cell__recording 
 					 CELL_RECORDING_LINE_BYTES >> 20);
 		weight += cell__json_weigh(bytes, length);
 		if (weight > CELL_RECORDING_TREE_BYTES)
-			return cell_fail(err, CELL_E_LIMIT, 0, "the recording has too many values: they would take more than %u MiB of memory",
+			return cell_fail(err, CELL_E_LIMIT, 0,
+					 "the recording has too many values: they would take more than %u MiB of memory",
 					 CELL_RECORDING_TREE_BYTES >> 20);
 		json_t *line = json_loadb(bytes, length, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
 		if (!json_is_object(line)) {

@@ -9,7 +9,8 @@
 
 #define HEAD "{\"workcell_recording\":1,\"seed\":\"0123456789abcdef0123456789abcdef\",\"namespaces\":true}\n"
 #define CELL "{\"cell\":1,\"code\":\"1\",\"timeout_ms\":5}\n"
-#define CALL "{\"call\":{\"method\":\"a.b\",\"args\":{\"x\":1}},\"raw\":\"QUI=\",\"answer\":{\"result\":2},\"answer_raw\":\"Qw==\",\"progress\":\"p\"}\n"
+#define CALL \
+	"{\"call\":{\"method\":\"a.b\",\"args\":{\"x\":1}},\"raw\":\"QUI=\",\"answer\":{\"result\":2},\"answer_raw\":\"Qw==\",\"progress\":\"p\"}\n"
 
 static int code_of(const char *text, size_t size)
 {
@@ -22,7 +23,8 @@ static int code_of(const char *text, size_t size)
 
 static void test_lines(void **state)
 {
-	static const char text[] = HEAD CELL CALL "{\"clock\":{\"time\":[1.5]}}\n{\"result\":{\"stdout\":\"\"}}\n{\"reset\":true}\n" CELL "{\"res";
+	static const char text[] = HEAD CELL CALL "{\"clock\":{\"time\":[1.5]}}\n{\"result\":{\"stdout\":\"\"}}\n{\"reset\":true}\n" CELL
+						  "{\"res";
 	struct cell__recording recording;
 	struct cell_error err;
 	(void)state;

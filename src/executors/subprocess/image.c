@@ -31,7 +31,7 @@ struct cell__sub_image {
 	int refs;
 	int fd;
 	uint64_t id, source; /* source: the kernel that writes it; 0: it is written */
-	bool written, drops;
+	bool written, drops, portable;
 	uint64_t inode;
 	struct cell__sub_image *used[CELL_SUB_BASES]; /* earlier ones that it refers to */
 	size_t n_used;
@@ -98,7 +98,9 @@ static int ask_source(struct cell__sub_kernel *source, unsigned flags, struct ce
 		source->asked_image->refs++;
 		return 0;
 	}
-	const char *text = flags & CELL__FORK_ENDS   ? "{\"image\":true,\"drop\":true,\"save\":true,\"ends\":true}"
+	const bool portable = saves && (flags & CELL__FORK_PORTABLE);
+	const char *text = portable                  ? "{\"image\":true,\"drop\":true,\"save\":true,\"portable\":true}"
+			   : flags & CELL__FORK_ENDS ? "{\"image\":true,\"drop\":true,\"save\":true,\"ends\":true}"
 			   : saves                   ? "{\"image\":true,\"drop\":true,\"save\":true}"
 			   : speculates              ? "{\"image\":true,\"drop\":false,\"speculate\":true}"
 			   : flags & CELL__FORK_DROP ? "{\"image\":true,\"drop\":true}"
@@ -107,7 +109,7 @@ static int ask_source(struct cell__sub_kernel *source, unsigned flags, struct ce
 	if (!image)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a fork");
 	*image = (struct cell__sub_image){
-		.drops = flags & CELL__FORK_DROP, .refs = 2, .id = sub->supervisor->next_id++, .source = source->id
+		.drops = flags & CELL__FORK_DROP, .portable = portable, .refs = 2, .id = sub->supervisor->next_id++, .source = source->id
 	};
 	image->fd = memfd_create("workcell-image", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	/* Nothing of it is used; see kernel/ext/image.c. */
@@ -190,7 +192,8 @@ static void take_image(struct cell__sub_kernel *source, struct cell__sub_image *
 	image->left = json_incref(json_object_get(answer, "left"));
 	if (fstat(image->fd, &st) == 0) {
 		image->inode = st.st_ino;
-		take_bases(source, image); /* its memory is there, whatever comes of the fork */
+		if (!image->portable)
+			take_bases(source, image); /* its memory is there, whatever comes of the fork */
 		/* Not F_SEAL_WRITE, which waits for other CPUs: what a mapping of the source can still change are its own forks. */
 		image->written = fcntl(image->fd, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE) == 0;
 	}
@@ -308,9 +311,13 @@ int cell__sub_image_woken(struct cell__sub_kernel *kernel, const struct cell__im
 	return image ? 0 : -1;
 }
 
-char *cell__sub_image_wake_json(const char *session_id, const struct cell__image_files *files)
+char *cell__sub_image_wake_json(const struct cell__kernel_spec *spec)
 {
-	json_t *load = json_pack("{s:s, s:b, s:b, s:[], s:[]}", "session", session_id, "heir", 1, "woken", 1, "inodes", "live");
+	const struct cell__image_files *files = spec->woken;
+	CELL_AUTO_FREE char *options = cell__kernel_spec_json(spec);
+	/* The portable form is read by a kernel that is otherwise as a new one: it needs the options of its session. */
+	json_t *load = json_pack("{s:s, s:b, s:b, s:o, s:[], s:[]}", "session", spec->session_id, "heir", 1, "woken", 1, "spec",
+				 options ? json_loads(options, 0, NULL) : NULL, "inodes", "live");
 	for (size_t i = 0; load && i < files->n; i++) {
 		json_array_append_new(json_object_get(load, "inodes"), json_integer((json_int_t)files->inodes[i]));
 		json_array_append_new(json_object_get(load, "live"), json_integer((json_int_t)files->live[i]));

@@ -273,7 +273,7 @@ bool cell__sub_image_load(struct cell__sub_kernel *kernel, const struct cell__bu
 /* A kernel that has not been told what to do continues from these files, which are duplicated; its INIT frame's text is that for LOAD. */
 int cell__sub_image_woken(struct cell__sub_kernel *kernel, const struct cell__image_files *files, struct cell_error *err);
 /* free() it; NULL: out of memory. */
-char *cell__sub_image_wake_json(const char *session_id, const struct cell__image_files *files);
+char *cell__sub_image_wake_json(const struct cell__kernel_spec *spec);
 /* The kernel has ended. */
 void cell__sub_image_leave(struct cell__sub_kernel *kernel);
 

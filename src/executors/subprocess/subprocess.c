@@ -64,7 +64,7 @@ int cell__subprocess_open(struct cell__executor_host *host, const struct cell__e
 	struct cell__subprocess *sub = cell__subprocess_of(host);
 	struct cell__sub_env *env;
 	struct cell__sub_kernel *kernel = NULL;
-	CELL_AUTO_FREE char *init = spec->woken ? cell__sub_image_wake_json(spec->session_id, spec->woken) : cell__kernel_spec_json(spec);
+	CELL_AUTO_FREE char *init = spec->woken ? cell__sub_image_wake_json(spec) : cell__kernel_spec_json(spec);
 	if (!init) {
 		cell_fail(err, CELL_E_INVALID, 0, "working directory or environment is not valid UTF-8");
 		goto fail;
