@@ -6,6 +6,7 @@
  */
 #define _GNU_SOURCE 1
 #include "listen.h"
+#include "serve.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -25,8 +26,8 @@
 struct mcp_flags {
 	struct cell_cli_session_flags session;
 	struct cell_cli_listen_flags http;
-	const char *root;
-	bool no_sync_deps, allow_register, compat;
+	const char *root, *otlp;
+	bool no_sync_deps, allow_register, compat, otlp_code;
 };
 
 static const struct cell_cli_flag mcp_flag_table[] = {
@@ -47,6 +48,9 @@ static const struct cell_cli_flag mcp_flag_table[] = {
 	  offsetof(struct mcp_flags, compat) },
 	{ 0, "no-sync-deps", NULL, "do not install missing packages of requirements.txt first", CELL_FLAG_SWITCH,
 	  offsetof(struct mcp_flags, no_sync_deps) },
+	{ 0, "otlp", "URL", "with --listen: send spans to this receiver of OpenTelemetry (default $OTEL_EXPORTER_OTLP_ENDPOINT)",
+	  CELL_FLAG_STRING, offsetof(struct mcp_flags, otlp) },
+	{ 0, "otlp-code", NULL, "with the code of cells, not only its hash", CELL_FLAG_SWITCH, offsetof(struct mcp_flags, otlp_code) },
 	{ 0, "log-level", "LEVEL", "log to stderr: debug, info, warning, error or critical (default: nothing, with --listen warning)",
 	  CELL_FLAG_STRING, offsetof(struct mcp_flags, session.log_level) },
 	CELL_CLI_ZYGOTE_FLAGS(offsetof(struct mcp_flags, session)),
@@ -266,8 +270,9 @@ static int fill_token(const struct cell_cli_listen_flags *flags, struct cell_ser
 }
 
 /* Flags for clients of HTTP would have no effect. */
-static int check_stdio(const struct cell_cli_listen_flags *flags, struct cell_error *err)
+static int check_stdio(const struct mcp_flags *all, struct cell_error *err)
 {
+	const struct cell_cli_listen_flags *flags = &all->http;
 	const char *name = flags->token_file      ? "auth-token-file"
 			   : flags->oauth         ? "oauth"
 			   : flags->auth_disabled ? "auth-disabled"
@@ -275,6 +280,7 @@ static int check_stdio(const struct cell_cli_listen_flags *flags, struct cell_er
 			   : flags->tls_key       ? "tls-key"
 			   : flags->origins.count ? "allow-origin"
 			   : flags->hosts.count   ? "allow-host"
+			   : all->otlp            ? "otlp"
 						  : NULL;
 
 	return name && !flags->listen ? cell_fail(err, CELL_E_INVALID, 0, "--%s needs --listen HOST:PORT", name) : 0;
@@ -292,6 +298,9 @@ static int fill_options(const struct mcp_flags *flags, struct cell_server_option
 
 	options->listen = flags->http.listen;
 	options->listening = say_listening;
+	options->otlp = flags->otlp ? flags->otlp : cell__serve_variable("OTEL_EXPORTER_OTLP_ENDPOINT");
+	options->otlp_headers = cell__serve_variable("OTEL_EXPORTER_OTLP_HEADERS");
+	options->otlp_code = flags->otlp_code;
 	if (fill_token(&flags->http, options, err) < 0 ||
 	    cell__cli_listen_options(&flags->http, strcmp(level, "critical") ? level : "error", options, err) < 0)
 		return -1;
@@ -341,7 +350,7 @@ static int prepare(struct mcp_flags *flags, struct cell_server_options *http, in
 {
 	struct cell_cli_session_flags *session = &flags->session;
 
-	if (check_stdio(&flags->http, err) < 0 || (flags->http.listen && fill_options(flags, http, err) < 0) ||
+	if (check_stdio(flags, err) < 0 || (flags->http.listen && fill_options(flags, http, err) < 0) ||
 	    cell__cli_check_executor(session, session->executor, err) < 0 || apply_root(flags, err) < 0 ||
 	    cell__cli_check_secrets(session, session->executor, session->cwd ? session->cwd : ".", err) < 0 ||
 	    kernel_env(&session->env, environ, err) < 0 || kernel_env(&session->env, cell__cli_env_entries(), err) < 0)

@@ -175,6 +175,7 @@ static void job_ended(struct cell__job *job, struct cell_result *result, const s
 	struct cell_server *server = job->server;
 	struct cell__served *served = job->served;
 	struct cell__request *waiter = cell__take_ptr(job->waiter);
+	struct cell__trace_place place = { server, served->id, served->owner, &served->link, &served->last };
 
 	server->counts.runs++;
 	server->counts.runs_failed += !result || cell_result_error(result);
@@ -186,7 +187,7 @@ static void job_ended(struct cell__job *job, struct cell_result *result, const s
 	served->account->use->runs--;
 	cell__session_log_ended(served->log, job->number, result);
 	cell__history_ended(served->history, job->number, result, err);
-	cell__trace_ended(served, job->trace, result);
+	cell__trace_ended(&place, job->trace, result);
 	if (served->history && result)
 		cell__served_set_receipt(served, cell_result_isolation_json(result));
 	job->state = CELL_JOB_ENDED;
@@ -394,7 +395,7 @@ bool cell__job_begin(struct cell__request *request, const char *code, size_t siz
 	job->refs = 1; /* until it has ended */
 	job->line = cell__code_line(code, size); /* without one the lists lack it */
 	job->begun_us = cell__now_us();
-	job->trace = cell__trace_begin(request, code, size);
+	job->trace = cell__trace_begin(server, cell__request_header(request, "traceparent"), code, size);
 	if (!admit(request, job, &waits)) {
 		cell__job_unref(job);
 		return false;

@@ -585,17 +585,29 @@ struct cell__trace_ids {
 	char trace[CELL_TRACE_DIGITS + 1], span[CELL_SPAN_DIGITS + 1];
 };
 
+/* Whose cell it is. */
+struct cell__trace_place {
+	struct cell_server *server;
+	const char *session, *owner;
+	struct cell__trace_ids *link; /* becomes a link of the cell, and is cleared; may be NULL */
+	struct cell__trace_ids *last; /* becomes the cell; may be NULL */
+};
+
 /* NULL: this run is not traced.  NULL is allowed for all of the following. */
-struct cell__trace *cell__trace_begin(const struct cell__request *request, const char *code, size_t size);
+/* traceparent: as the client gave it; or NULL. */
+struct cell__trace *cell__trace_begin(struct cell_server *server, const char *traceparent, const char *code, size_t size);
 void cell__trace_started(struct cell__trace *trace);
 void cell__trace_event(struct cell_server *server, struct cell__trace *trace, const struct cell_event *event);
 /* result NULL: it did not run. */
-void cell__trace_ended(struct cell__served *served, struct cell__trace *trace, const struct cell_result *result);
+void cell__trace_ended(const struct cell__trace_place *place, struct cell__trace *trace, const struct cell_result *result);
 void cell__trace_destroy(struct cell__trace *trace);
 /* The request has opened a session, or not: err is the reason. */
 void cell__trace_opened(const struct cell__request *request, const struct cell__served *served, const struct cell_error *err);
 /* Once a second: metrics are sent now and then. */
 void cell__trace_sweep(struct cell_server *server, int64_t now_us);
+/* Cells of the MCP server's clients become spans too, until unfollow. */
+void cell__trace_follow(struct cell_server *server, struct cell_mcp_server *mcp);
+void cell__trace_unfollow(struct cell_mcp_server *mcp);
 
 struct cell__served {
 	struct cell_server *server;

@@ -1,7 +1,7 @@
 /*
  * Spans of OpenTelemetry for what clients do here (otlp.h has how they leave).
  *
- *     the client's span (traceparent) ──▶ run ──▶ cell ──▶ tool | mcp | install | ... ──▶ approval
+ *     the client's span (traceparent) ──▶ run ──▶ cell ──▶ tool | install | ... ──▶ approval, mcp (the request to its server)
  *                                   └───▶ open
  *
  * A run begins with its request, its cell when it has a slot.  Without a traceparent a run is a trace of its own; one that says that it is
@@ -16,6 +16,7 @@
 #include <time.h>
 
 #include "gate/redact.h"
+#include "mcp/server/server.h"
 #include "server/otlp.h"
 
 #define MAX_CALLS 64 /* of a run that are open at once; more are not traced */
@@ -26,6 +27,8 @@ struct call {
 	uint64_t id; /* 0: free */
 	char span[CELL_SPAN_DIGITS + 1], approval[CELL_SPAN_DIGITS + 1];
 	int64_t begun_ns, asked_ns;
+	int64_t allowed_ns; /* 0: nobody was asked */
+	bool refused;
 };
 
 struct cell__trace {
@@ -63,6 +66,14 @@ static void add_attribute(struct span *span, const char *key, const char *value)
 		(void)cell__buf_add_str(&span->attributes, "}}");
 }
 
+/* OTLP's numbers: a server's span, a client's, or one of neither. */
+static int kind_of(const char *name)
+{
+	if (!strcmp(name, "run") || !strcmp(name, "open"))
+		return 2;
+	return strcmp(name, "mcp") ? 1 : 3;
+}
+
 /* Ends the span: its attributes are freed. */
 static void send_span(struct cell_server *server, struct span *span)
 {
@@ -74,7 +85,7 @@ static void send_span(struct cell_server *server, struct span *span)
 	rc |= cell__buf_printf(&json,
 			       "\"name\":\"%s\",\"kind\":%d,\"startTimeUnixNano\":\"%" PRId64 "\",\"endTimeUnixNano\":\"%" PRId64
 			       "\",\"attributes\":[",
-			       span->name, strcmp(span->name, "run") && strcmp(span->name, "open") ? 1 : 2, span->begun_ns,
+			       span->name, kind_of(span->name), span->begun_ns,
 			       span->ended_ns ? span->ended_ns : now_ns());
 	rc |= cell__buf_add(&json, span->attributes.data, span->attributes.size);
 	rc |= cell__buf_add_str(&json, "],\"status\":{");
@@ -91,13 +102,12 @@ static void send_span(struct cell_server *server, struct span *span)
 	cell__buf_finish(&span->attributes);
 }
 
-/* The client's trace, or a new one; false: it is not recorded. */
-static bool read_parent(const struct cell__request *request, char trace[static CELL_TRACE_DIGITS + 1],
-			char parent[static CELL_SPAN_DIGITS + 1])
+/* The client's trace, or a new one; false: it is not recorded.  traceparent may be NULL. */
+static bool read_parent(const char *traceparent, char trace[static CELL_TRACE_DIGITS + 1], char parent[static CELL_SPAN_DIGITS + 1])
 {
 	struct cell__traceparent given;
 
-	if (!cell__traceparent_read(cell__request_header(request, "traceparent"), &given)) {
+	if (!cell__traceparent_read(traceparent, &given)) {
 		cell__random_hex(trace, CELL_TRACE_DIGITS);
 		*parent = '\0';
 		return true;
@@ -107,14 +117,13 @@ static bool read_parent(const struct cell__request *request, char trace[static C
 	return given.sampled;
 }
 
-struct cell__trace *cell__trace_begin(const struct cell__request *request, const char *code, size_t size)
+struct cell__trace *cell__trace_begin(struct cell_server *server, const char *traceparent, const char *code, size_t size)
 {
-	struct cell_server *server = request->server;
 	struct cell__trace *trace = server->otlp ? cell__alloc(1, sizeof(*trace)) : NULL;
 
 	if (!trace)
 		return NULL; /* without memory this run is not traced */
-	if (!read_parent(request, trace->trace, trace->parent)) {
+	if (!read_parent(traceparent, trace->trace, trace->parent)) {
 		free(trace);
 		return NULL;
 	}
@@ -150,14 +159,6 @@ static struct call *find_call(struct cell__trace *trace, uint64_t id, bool makes
 	return free_one;
 }
 
-/* The name of a span of a call: what is asked, and of whom. */
-static const char *call_name(const struct cell_call_info *call)
-{
-	if (strcmp(call->kind, "tool"))
-		return call->kind;
-	return !strcmp(call->adapter, "mcp") ? "mcp" : "tool";
-}
-
 static void add_call(struct span *span, const struct cell_call_info *call)
 {
 	add_attribute(span, "workcell.call.kind", call->kind);
@@ -165,6 +166,22 @@ static void add_call(struct span *span, const struct cell_call_info *call)
 	add_attribute(span, "workcell.callable", call->callable);
 	add_attribute(span, "workcell.adapter", call->adapter);
 	add_attribute(span, "workcell.request.id", call->request_id);
+}
+
+/* What the MCP server took for the call; it is asked once the call may run. */
+static void send_request(struct cell_server *server, const struct cell__trace *trace, const struct call *call, const struct cell_event *event,
+			 const char *error)
+{
+	char id[CELL_SPAN_DIGITS + 1];
+	struct span span = { .name = "mcp", .trace = trace->trace, .id = id, .parent = call->span, .error = error };
+
+	cell__random_hex(id, CELL_SPAN_DIGITS);
+	span.begun_ns = call->allowed_ns ? call->allowed_ns : call->begun_ns;
+	add_attribute(&span, "rpc.system", "jsonrpc");
+	add_attribute(&span, "rpc.method", "tools/call");
+	add_attribute(&span, "workcell.tool", event->call->tool);
+	add_attribute(&span, "workcell.callable", event->call->callable);
+	send_span(server, &span);
 }
 
 void cell__trace_event(struct cell_server *server, struct cell__trace *trace, const struct cell_event *event)
@@ -188,47 +205,53 @@ void cell__trace_event(struct cell_server *server, struct cell__trace *trace, co
 		add_call(&span, event->call);
 		add_attribute(&span, "workcell.decision", event->decision);
 		call->asked_ns = 0;
+		call->allowed_ns = now_ns();
+		call->refused = event->decision && strcmp(event->decision, "accepted") && strcmp(event->decision, "edited");
 		send_span(server, &span);
 	} else if (event->type == CELL_EVENT_CALL_ENDED) {
-		span.name = call_name(event->call);
+		span.name = event->call->kind;
 		span.id = call->span;
 		span.parent = trace->cell;
 		span.begun_ns = call->begun_ns;
 		span.error = event->decision && strcmp(event->decision, "ok") ? event->decision : NULL;
 		add_call(&span, event->call);
+		if (!strcmp(event->call->kind, "tool") && !strcmp(event->call->adapter, "mcp") && !call->refused)
+			send_request(server, trace, call, event, span.error);
 		call->id = 0;
 		send_span(server, &span);
 	}
 }
 
-void cell__trace_ended(struct cell__served *served, struct cell__trace *trace, const struct cell_result *result)
+void cell__trace_ended(const struct cell__trace_place *place, struct cell__trace *trace, const struct cell_result *result)
 {
 	const struct cell_outcome *outcome = result ? cell_result_error(result) : NULL;
 	const char *error = !result ? "it did not run" : outcome ? cell_code_word(outcome->code) : NULL;
-	const char *executor = served->server->session.executor;
+	const char *executor = place->server->session.executor;
 	int64_t end = now_ns();
 
 	if (!trace)
 		return;
 	if (trace->started_ns) {
-		struct span cell = { "cell", trace->trace, trace->cell,   trace->run,   trace->started_ns,
-				     end,    error,        &served->link, CELL_BUF_INIT };
+		struct span cell = { "cell", trace->trace, trace->cell, trace->run, trace->started_ns, end, error, place->link, CELL_BUF_INIT };
 
-		add_attribute(&cell, "workcell.session.id", served->id);
+		add_attribute(&cell, "workcell.session.id", place->session);
 		add_attribute(&cell, "workcell.executor", executor ? executor : "subprocess");
 		add_attribute(&cell, "workcell.code.sha256", trace->hash);
 		add_attribute(&cell, "workcell.code", trace->code);
 		add_attribute(&cell, "workcell.state", result ? cell_result_state(result) : NULL);
 		add_attribute(&cell, "exception.type", outcome ? outcome->type : NULL);
-		send_span(served->server, &cell);
-		served->link = (struct cell__trace_ids){ 0 };
-		strcpy(served->last.trace, trace->trace);
-		strcpy(served->last.span, trace->cell);
+		send_span(place->server, &cell);
+		if (place->link)
+			*place->link = (struct cell__trace_ids){ 0 };
+		if (place->last) {
+			strcpy(place->last->trace, trace->trace);
+			strcpy(place->last->span, trace->cell);
+		}
 	}
 	struct span run = { "run", trace->trace, trace->run, trace->parent, trace->begun_ns, end, error, NULL, CELL_BUF_INIT };
-	add_attribute(&run, "workcell.session.id", served->id);
-	add_attribute(&run, "workcell.owner", served->owner);
-	send_span(served->server, &run);
+	add_attribute(&run, "workcell.session.id", place->session);
+	add_attribute(&run, "workcell.owner", place->owner);
+	send_span(place->server, &run);
 }
 
 void cell__trace_destroy(struct cell__trace *trace)
@@ -243,7 +266,7 @@ void cell__trace_opened(const struct cell__request *request, const struct cell__
 	char trace[CELL_TRACE_DIGITS + 1], parent[CELL_SPAN_DIGITS + 1], id[CELL_SPAN_DIGITS + 1];
 	struct span span = { .name = "open", .trace = trace, .id = id, .parent = parent, .error = err ? cell_code_word(err->code) : NULL };
 
-	if (!request->server->otlp || !read_parent(request, trace, parent))
+	if (!request->server->otlp || !read_parent(cell__request_header(request, "traceparent"), trace, parent))
 		return;
 	cell__random_hex(id, CELL_SPAN_DIGITS);
 	span.ended_ns = now_ns();
@@ -263,4 +286,42 @@ void cell__trace_sweep(struct cell_server *server, int64_t now_us)
 	text = cell__metrics(server);
 	if (text)
 		cell__otlp_set_metrics(server->otlp, text);
+}
+
+/* ---- cells of MCP clients ---- */
+
+static void *begin_mcp(void *arg, const char *traceparent, const char *code, size_t size)
+{
+	struct cell__trace *trace = cell__trace_begin(arg, traceparent, code, size);
+
+	cell__trace_started(trace);
+	return trace;
+}
+
+static void take_mcp(void *arg, void *trace, const struct cell_event *event)
+{
+	cell__trace_event(arg, trace, event);
+}
+
+static void end_mcp(void *arg, void *trace, const char *session, const char *owner, const struct cell_result *result)
+{
+	struct cell__trace_place place = { .server = arg, .session = session, .owner = owner };
+
+	if (arg)
+		cell__trace_ended(&place, trace, result);
+	cell__trace_destroy(trace);
+}
+
+void cell__trace_follow(struct cell_server *server, struct cell_mcp_server *mcp)
+{
+	pthread_mutex_lock(&mcp->lock);
+	mcp->tracer = (struct cell__mcp_tracer){ server, begin_mcp, take_mcp, end_mcp };
+	pthread_mutex_unlock(&mcp->lock);
+}
+
+void cell__trace_unfollow(struct cell_mcp_server *mcp)
+{
+	pthread_mutex_lock(&mcp->lock);
+	mcp->tracer.arg = NULL;
+	pthread_mutex_unlock(&mcp->lock);
 }

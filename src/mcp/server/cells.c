@@ -340,6 +340,16 @@ static void tell_ended(struct cell__mcp_handle *handle, struct cell__mcp_job *jo
 	}
 }
 
+/* With the lock held. */
+static void end_trace(struct cell__mcp_handle *handle, struct cell__mcp_job *job, const struct cell_result *result)
+{
+	const struct cell__mcp_tracer *tracer = &handle->server->tracer;
+	void *trace = cell__take_ptr(job->trace);
+
+	if (trace)
+		tracer->end(tracer->arg, trace, handle->session ? cell_session_id(handle->session) : "", handle->owner, result);
+}
+
 /* Engine's thread. */
 static void handle_event(void *arg, const struct cell_event *event)
 {
@@ -350,6 +360,8 @@ static void handle_event(void *arg, const struct cell_event *event)
 	pthread_mutex_lock(&server->lock);
 	/* The job stays until we have given it its result, and that is the last event. */
 	job = handle->current;
+	if (job && job->trace && event->call && !event->call->client && server->tracer.arg)
+		server->tracer.event(server->tracer.arg, job->trace, event);
 	/* A call of the client itself, which waits for it, and so its job exists. */
 	if (event->call && event->call->client)
 		job = event->call->client;
@@ -374,6 +386,7 @@ static void handle_event(void *arg, const struct cell_event *event)
 	case CELL_EVENT_RESULT:
 		assert(job); /* run_cell() waits with it for the result */
 		handle->current = NULL;
+		end_trace(handle, job, event->result);
 		job->result = event->result;
 		job->done = true;
 		pthread_cond_broadcast(&handle->changed);
@@ -518,11 +531,15 @@ static void run_cell(struct cell__mcp_handle *handle, struct cell__mcp_job *job)
 	options.event_arg = handle;
 	pthread_mutex_lock(&server->lock);
 	handle->current = job;
+	if (server->tracer.arg)
+		job->trace = server->tracer.begin(server->tracer.arg, *job->traceparent ? job->traceparent : NULL, json_string_value(code),
+						  json_string_length(code));
 	pthread_mutex_unlock(&server->lock);
 	status = cell_session_start(handle->session, json_string_value(code), json_string_length(code), &options, &run_id, &err);
 	pthread_mutex_lock(&server->lock);
 	if (status) {
 		handle->current = NULL;
+		end_trace(handle, job, NULL);
 		pthread_mutex_unlock(&server->lock);
 		fail_with(job, &err);
 		return;

@@ -601,6 +601,15 @@ static void fill_request(struct cell__mcp_pending *request, const json_t *params
 	request->log_level = said ? said->log_level : -1;
 }
 
+/* The client's span, as W3C's Trace Context writes it; one that is too long is not one. */
+static void fill_trace(struct cell__mcp_job *job, const json_t *params)
+{
+	const char *given = json_string_value(json_object_get(json_object_get(params, "_meta"), "traceparent"));
+
+	if (given && strlen(given) < sizeof(job->traceparent))
+		strcpy(job->traceparent, given);
+}
+
 /* With the lock held.  Links request, job and handle, and starts it.  NULL: it is under way. */
 static const char *begin_job(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, json_t *id, const json_t *params,
 			     const struct cell__mcp_said *said, struct cell__mcp_job *job, struct cell__buf *message)
@@ -622,6 +631,7 @@ static const char *begin_job(struct cell__mcp_peer *peer, struct cell__mcp_unit 
 			job->handle->asks = said && said->elicits;
 		request->job = job;
 		fill_request(request, params, said);
+		fill_trace(job, params);
 		job->request = request;
 		job->told_us = cell__now_us();
 		if (json_object_get(job->args, "wait_ms") && !job->tool->run)
@@ -652,6 +662,7 @@ static void resume_call(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit
 	request = cell__mcp_pending_create(peer, unit, id, &refused);
 	if (request) {
 		fill_request(request, params, said);
+		fill_trace(job, params);
 		valid = !cell__mcp_call_resume(peer, request, job->tool, job->args, params, &result);
 		if (!valid || result)
 			request_unlink(request);

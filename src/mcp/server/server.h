@@ -48,6 +48,7 @@
 #define CELL_MCP_MAX_LISTENING 64u           /* subscriptions/listen of one client */
 #define CELL_MCP_MAX_REQUESTS 2048u          /* without an answer, of one client */
 #define CELL_MCP_HANDLE_CHARS 32u            /* of a session's id: 128 random bits */
+#define CELL_MCP_MAX_TRACEPARENT 256u        /* bytes; later versions may be longer than 55 */
 #define CELL_MCP_MAX_OWNER 136u              /* bytes of the name of a principal, with its kind */
 #define CELL_MCP_MAX_FORKS 64                /* sessions that one fork_session makes */
 #define CELL_MCP_RUN_CODE_CHARS 50000        /* of output in an answer of run_code */
@@ -83,6 +84,17 @@ struct cell__mcp_sink {
 	void *arg;
 };
 
+/*
+ * Follows cells of clients, for traces (server/trace.c).  begin: any thread; NULL: this cell is not followed.  event: the engine's thread.
+ * end: any thread; result NULL: it did not run.  arg NULL: nobody follows any more; end is called all the same and frees.
+ */
+struct cell__mcp_tracer {
+	void *arg;
+	void *(*begin)(void *arg, const char *traceparent, const char *code, size_t size);
+	void (*event)(void *arg, void *trace, const struct cell_event *event);
+	void (*end)(void *arg, void *trace, const char *session, const char *owner, const struct cell_result *result);
+};
+
 struct cell_mcp_server {
 	struct cell_engine *engine;
 	struct cell_mcp_server_options opts;
@@ -93,6 +105,7 @@ struct cell_mcp_server {
 	size_t n_files;
 	pthread_mutex_t lock;   /* guards everything below, and what hangs on it */
 	pthread_cond_t changed; /* a handle is gone, a kept job has ended */
+	struct cell__mcp_tracer tracer;
 	struct cell__mcp_peer *peers;
 	struct cell__mcp_handle *handles; /* that can be found */
 	size_t n_handles;       /* of clients, without homes */
@@ -144,6 +157,8 @@ struct cell__mcp_job {
 	unsigned refs;    /* its own, and threads that cancel it just now */
 	json_t *args;
 	char client[64];  /* the client's name, as it gave it */
+	char traceparent[CELL_MCP_MAX_TRACEPARENT]; /* of the request's _meta; "": none */
+	void *trace;      /* of its cell; or NULL */
 	bool new_session; /* its handle was made for it, and its id is part of the answer */
 	bool named;       /* the client named its handle */
 	struct cell_canceller *canceller; /* of an operation on the space; NULL: a cell */
