@@ -4,10 +4,15 @@ import hashlib
 import http.server
 import json
 import os
+import sys
 import threading
 
+import listening
 import serving
 import support
+
+sys.path.insert(0, os.path.join(support.ROOT, "tests", "mcp"))
+import peers  # noqa: E402
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PARENT = {"traceparent": "00-%s-%s-01" % (TRACE, SPAN)}
@@ -124,6 +129,50 @@ def test_a_fork_is_linked_to_its_source():
         support.wait_until(lambda: len([span for span in receiver.spans() if span["name"] == "cell"]) == 2, lambda: "only %r" % receiver.spans())
         first, second = [span for span in receiver.spans() if span["name"] == "cell"]
     assert second["links"] == [{"traceId": first["traceId"], "spanId": first["spanId"]}] and "links" not in first
+
+
+def test_the_request_to_an_mcp_server_is_a_child_of_the_call(tmp_path):
+    peers.write_server(tmp_path, "s", **peers.scripted())
+    receiver = Receiver()
+    server = serving.Server("--executor", "subprocess", "--base", str(tmp_path), "--otlp", receiver.url)
+    try:
+        session = server.session()
+        result = server.execute("tools.s.echo(text='x')", session=session, headers=PARENT)
+        assert result["error"] is None, result
+        found = receiver.wait("run", "cell", "tool", "mcp")
+    finally:
+        server.close()
+        receiver.close()
+    assert {found[name]["traceId"] for name in ("run", "cell", "tool", "mcp")} == {TRACE}
+    assert [found[name]["parentSpanId"] for name in ("run", "cell", "tool", "mcp")] == [SPAN] + [found[name]["spanId"] for name in ("run", "cell", "tool")]
+    assert found["mcp"]["kind"] == 3 and attributes(found["mcp"])["rpc.method"] == "tools/call" and attributes(found["tool"])["workcell.adapter"] == "mcp"
+
+
+def test_traceparent_of_mcp_clients(tmp_path):
+    receiver = Receiver()
+    server = listening.Listening("--executor", "subprocess", "--base", support.temporary_folder("workcell-tests-traces-"), "--otlp", receiver.url)
+    try:
+        session = server.session()
+        assert server.value(session, "6 * 7", traceparent=PARENT["traceparent"]) == 42
+        # What is too long or malformed is not a parent; the cell is a trace of its own.
+        assert server.value(session, "7", traceparent="00-" + "a" * 1000) == 7
+        assert server.value(session, "8", traceparent=PARENT["traceparent"][:-1] + "0") == 8  # not recorded
+        support.wait_until(lambda: len([span for span in receiver.spans() if span["name"] == "run"]) == 2, lambda: "only %r" % receiver.spans())
+        assert server.run(session, "1 / 0", traceparent=PARENT["traceparent"])[-1][1]["result"]["isError"]
+        support.wait_until(lambda: len([span for span in receiver.spans() if span["name"] == "run"]) == 3, lambda: "only %r" % receiver.spans())
+    finally:
+        server.close()
+        receiver.close()
+    runs = [span for span in receiver.spans() if span["name"] == "run"]
+    cells = [span for span in receiver.spans() if span["name"] == "cell"]
+    assert [span["traceId"] == TRACE for span in runs] == [True, False, True] and runs[0]["parentSpanId"] == SPAN and "parentSpanId" not in runs[1]
+    assert [cell["parentSpanId"] for cell in cells] == [run["spanId"] for run in runs]
+    assert attributes(cells[0])["workcell.code.sha256"] == hashlib.sha256(b"6 * 7").hexdigest() and attributes(cells[2])["exception.type"] == "ZeroDivisionError"
+
+
+def test_an_mcp_server_on_stdin_takes_no_receiver():
+    done = support.workcell("mcp", "--executor", "subprocess", "--otlp", "http://127.0.0.1:1")
+    assert done.status == 2 and "--otlp needs --listen" in done.err, done
 
 
 def test_a_receiver_that_is_gone_holds_nothing():
