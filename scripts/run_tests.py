@@ -446,7 +446,7 @@ def stage_browser():
     global passed
     say("the console and /docs in a browser")
     if not shutil.which("chromium-headless-shell") and not shutil.which("chromium"):
-        notes_not_run.append("tests/browser: install chromium-headless-shell")
+        notes_not_run.append("tests/browser: install chromium-headless-shell and, for notifications, chromium")
         return
     # axe and the compiler that checks the console's types, beside its sources.
     node = os.path.join(ROOT, "build", "node", "bin")
@@ -469,6 +469,15 @@ def stage_jupyter():
         fail("setup of build/jupyter-venv")
         return
     pytests("build", "tests/jupyter", python=os.path.join(ROOT, "build", "jupyter-venv", "bin", "python"), workers=0)
+
+
+def stage_otel():
+    """Spans and metrics as the OpenTelemetry collector and SDK have them."""
+    say("OpenTelemetry's collector and SDK")
+    if run("scripts/setup.sh", "otel") != 0:
+        fail("setup of build/otel-collector")
+        return
+    pytests("build", "tests/otel", workers=0)
 
 
 def stage_documents():
@@ -519,7 +528,7 @@ TIERS = {
     "check": [stage_gcc, stage_checks, stage_quick_unit, stage_smoke],
     "test": [stage_gcc, stage_checks, stage_unit, stage_e2e, stage_holes, stage_asan, stage_fuzz, stage_tsan, stage_containers, stage_sdk, stage_valkey,
              stage_framework_smoke],
-    "soak": [stage_gcc, stage_analyze, stage_pythons, stage_large_files, stage_sanitized_e2e, stage_long_fuzz, stage_races, stage_vm, stage_browser, stage_packages, stage_aarch64, stage_frameworks, stage_model, stage_mcp_conformance, stage_jupyter, stage_documents],
+    "soak": [stage_gcc, stage_analyze, stage_pythons, stage_large_files, stage_sanitized_e2e, stage_long_fuzz, stage_races, stage_vm, stage_browser, stage_packages, stage_aarch64, stage_frameworks, stage_model, stage_mcp_conformance, stage_jupyter, stage_documents, stage_otel],
 }
 STAGES = {stage.__name__[len("stage_"):]: stage for stages in TIERS.values() for stage in stages}
 # Of the tier `test`: what comes first, and then lines of stages side by side. Only the main one runs ninja in the folder `build`.

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes this machine ready to build Workcell:  scripts/setup.sh [run|test|bench|package|frameworks|jupyter|conformance]
+# Makes this machine ready to build Workcell:  scripts/setup.sh [run|test|bench|package|frameworks|jupyter|conformance|otel]
 #
 #   run     compiler, build tools and libraries (the default)
 #   test    also sanitizers, cmocka, a venv with what the tests compare against, in build/venv, MCP servers in
@@ -9,6 +9,7 @@
 #   package the same as run, and what makes packages for other machines: a venv with Zig's compiler and meson-python, in
 #           build/portable/venv, tools that configure libraries, debootstrap for the tests of packages
 #   frameworks a venv with the agent frameworks that the Python package has adapters for, in build/frameworks-venv; after `test`
+#   otel    the OpenTelemetry collector in build/otel-collector, and a venv with OpenTelemetry's SDK, in build/otel-venv; after `test`
 #   conformance the conformance suite of MCP, in build/conformance; after `test`
 #   jupyter a venv with JupyterLab, nbclient and papermill, in build/jupyter-venv, and Chromium with its driver; after `test`
 #
@@ -20,9 +21,9 @@ cd "$(dirname "$0")/.."
 
 purpose=${1:-run}
 case $purpose in
-run | test | bench | package | frameworks | jupyter | conformance) ;;
+run | test | bench | package | frameworks | jupyter | conformance | otel) ;;
 *)
-	echo "setup: usage: scripts/setup.sh [run|test|bench|package|frameworks|jupyter|conformance]" >&2
+	echo "setup: usage: scripts/setup.sh [run|test|bench|package|frameworks|jupyter|conformance|otel]" >&2
 	exit 2
 	;;
 esac
@@ -39,7 +40,7 @@ package)
 	packages="$packages autoconf automake libtool m4 make xz-utils dpkg-dev python3-venv debootstrap"
 	# For the tests of the image, of the service and of the server's page; only where that was asked for.
 	if [ "${CI:-}" = true ] || [ "${WORKCELL_TEST_DOCKER:-}" = 1 ]; then
-		packages="$packages docker.io systemd-container chromium-headless-shell"
+		packages="$packages docker.io systemd-container chromium-headless-shell chromium nodejs npm"
 	fi
 	;;
 jupyter)
@@ -281,6 +282,17 @@ if [ "$purpose" = bench ]; then
 fi
 if [ "$purpose" = package ]; then
 	make_venv build/portable/venv packaging/requirements.txt "Zig's compiler, meson-python and auditwheel, for packages"
+fi
+# Go comes from the same venv: Debian's is older than the collector needs.
+if [ "$purpose" = otel ]; then
+	make_venv build/otel-venv tests/otel/requirements.txt "OpenTelemetry's SDK, an agent that uses it, and Go"
+	collector=$PWD/build/otel-collector
+	wanted=$(cat tests/otel/collector/* | sha256sum)
+	if [ ! -x "$collector" ] || [ "$(cat "$collector.sources" 2>/dev/null)" != "$wanted" ]; then
+		say "building $collector from tests/otel/collector"
+		(PATH="$PWD/build/otel-venv/bin:$PATH" && cd tests/otel/collector && GOTOOLCHAIN=local GOFLAGS=-buildvcs=false go build -o "$collector" .)
+		echo "$wanted" >"$collector.sources"
+	fi
 fi
 if [ "$purpose" = conformance ]; then
 	make_conformance

@@ -322,6 +322,8 @@ class Core:
         self.home = Channel()
         self.channel: Optional[Channel] = None  # where the last awaited cell's result came
         self.quick = False  # the last cell was
+        self.last_cell: Any = None  # its span's context, where it was recorded
+        self.cell_link: Any = None  # that of the source of a fork, until its first cell
         self.answered = 0.0  # when an approval was given
         self.prompt = False  # the next was asked for at once after it
         self.approvals = Approvals()
@@ -536,6 +538,7 @@ class Core:
             self._family.join()
             core.session = session
             core.id = session.id()
+            core.cell_link = self.last_cell
             core.engine.owned.add(core)
         return made
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import deque
-from typing import Any, AsyncGenerator, Callable, Deque, Iterator, List, Optional, Tuple, Union
+from typing import Any, AsyncGenerator, Callable, Deque, Generator, Iterator, List, Optional, Tuple, Union
 
-from . import _engine, _native
+from . import _engine, _native, _telemetry
 from ._core import SPIN_US, RUN_MASK, STREAM_MASK, Core, milliseconds
 from ._engine import Channel, Item, channel_of_loop, channel_of_thread, next_token
 from ._signals import only_ctrl_c, run_watched
@@ -137,6 +138,8 @@ class Cell:
 
 async def run_async(core: Core, code: str, timeout: Optional[float]) -> ExecutionResult:
     """One cell; when the task is cancelled the cell is interrupted and waited for, then CancelledError goes on."""
+    if (recorder := _telemetry.recorder(core, code)) is not None:
+        return await _run_recorded(core, code, timeout, recorder)
     channel = _channel(core)
     token, started = _start(core, code, timeout, channel, RUN_MASK)
     if not isinstance(started, int):
@@ -156,16 +159,40 @@ async def run_async(core: Core, code: str, timeout: Optional[float]) -> Executio
         raise
 
 
-async def stream_async(core: Core, code: str, timeout: Optional[float]) -> AsyncGenerator[Event, None]:
+async def _run_recorded(core: Core, code: str, timeout: Optional[float], recorder: _telemetry.Recorder) -> ExecutionResult:
+    """The same with spans: they need the events of calls."""
+    events = _stream_async(core, code, timeout, recorder)
+    try:
+        async for event in events:
+            if isinstance(event, ResultEvent):
+                return event.result
+    finally:
+        await events.aclose()
+    raise AssertionError("a run must end with its result")
+
+
+def stream_async(core: Core, code: str, timeout: Optional[float]) -> AsyncGenerator[Event, None]:
     """The events of one cell. Leaving the generator early interrupts the cell and waits for its end."""
-    cell = Cell.start(core, code, timeout, STREAM_MASK)
+    return _stream_async(core, code, timeout, None)
+
+
+async def _stream_async(core: Core, code: str, timeout: Optional[float], recorder: Optional[_telemetry.Recorder]
+                        ) -> AsyncGenerator[Event, None]:
+    recorder = recorder or _telemetry.recorder(core, code)
+    cell: Optional[Cell] = None
     decoder = Decoder()
     try:
+        cell = Cell.start(core, code, timeout, STREAM_MASK)
         while cell.is_going():
             for event in events_of(core, decoder, await cell.take()):
+                if recorder is not None:
+                    recorder.take(event)
                 yield event
     finally:
-        await cell.end()
+        if recorder is not None:
+            recorder.end()
+        if cell is not None:
+            await cell.end()
 
 
 def events_of(core: Core, decoder: Decoder, item: Item) -> List[Event]:
@@ -187,6 +214,12 @@ def run_sync(core: Core, code: str, timeout: Optional[float],
             if isinstance(event, ResultEvent):
                 return event.result
             on_event(event)
+        raise AssertionError("a run must end with its result")
+    if (recorder := _telemetry.recorder(core, code)) is not None:
+        with contextlib.closing(_stream_sync(core, code, timeout, recorder)) as events:
+            for event in events:
+                if isinstance(event, ResultEvent):
+                    return event.result
         raise AssertionError("a run must end with its result")
     if core.policy.native is None:
         # Nobody has to be asked, and no signal handler has to run on this thread meanwhile: the short way.
@@ -237,6 +270,17 @@ def _wait_for_items(core: Core, code: str, timeout: Optional[float], mask: int) 
 
 def stream_sync(core: Core, code: str, timeout: Optional[float]) -> Iterator[Event]:
     """The events of one cell; the same rules as for stream_async()."""
-    decoder = Decoder()
-    for item in _wait_for_items(core, code, timeout, STREAM_MASK):
-        yield from events_of(core, decoder, item)
+    return _stream_sync(core, code, timeout, None)
+
+
+def _stream_sync(core: Core, code: str, timeout: Optional[float], recorder: Optional[_telemetry.Recorder]) -> Generator[Event, None, None]:
+    decoder, recorder = Decoder(), recorder or _telemetry.recorder(core, code)
+    try:
+        for item in _wait_for_items(core, code, timeout, STREAM_MASK):
+            for event in events_of(core, decoder, item):
+                if recorder is not None:
+                    recorder.take(event)
+                yield event
+    finally:
+        if recorder is not None:
+            recorder.end()
