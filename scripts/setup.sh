@@ -37,10 +37,10 @@ packages="$packages libzmq3-dev libhiredis-dev"
 packages="$packages python3 python3-dev"
 case $purpose in
 package)
-	packages="$packages autoconf automake libtool m4 make xz-utils dpkg-dev python3-venv debootstrap"
+	packages="$packages autoconf automake libtool m4 make xz-utils dpkg-dev python3-venv debootstrap nodejs npm"
 	# For the tests of the image, of the service and of the server's page; only where that was asked for.
 	if [ "${CI:-}" = true ] || [ "${WORKCELL_TEST_DOCKER:-}" = 1 ]; then
-		packages="$packages docker.io systemd-container chromium-headless-shell chromium nodejs npm"
+		packages="$packages docker.io systemd-container chromium-headless-shell chromium"
 	fi
 	;;
 jupyter)

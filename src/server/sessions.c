@@ -676,9 +676,9 @@ json_t *cell__served_describe(const struct cell__served *served)
 
 	gmtime_r(&at, &tm);
 	strftime(created, sizeof(created), "%Y-%m-%dT%H:%M:%SZ", &tm);
-	return json_pack("{s:s,s:o,s:s,s:s,s:s,s:f,s:s,s:I,s:I,s:s,s:o,s:o,s:o,s:o,s:s?,s:I,s:I,s:s?}", "session_id", served->id, "workspace_id",
-			 *served->workspace->id ? json_string(served->workspace->id) : json_null(), "owner", served->owner, "client",
-			 served->client, "created_at", created, "idle_seconds",
+	return json_pack("{s:s,s:o,s:s,s:s,s:s,s:f,s:s,s:I,s:I,s:s,s:o,s:o,s:o,s:o,s:s?,s:I,s:I,s:s?}", "session_id", served->id,
+			 "workspace_id", *served->workspace->id ? json_string(served->workspace->id) : json_null(), "owner", served->owner,
+			 "client", served->client, "created_at", created, "idle_seconds",
 			 is_busy ? 0.0 : (double)(cell__now_us() - served->used_us) / 1e6, "state", is_busy ? "busy" : "idle", "runs",
 			 (json_int_t)served->cells, "pending", (json_int_t)served->jobs, "executor", executor ? executor : "subprocess",
 			 "running", describe_running(served), "pid", pid > 0 ? json_integer(pid) : json_null(), "memory_bytes",

@@ -85,8 +85,7 @@ static void send_span(struct cell_server *server, struct span *span)
 	rc |= cell__buf_printf(&json,
 			       "\"name\":\"%s\",\"kind\":%d,\"startTimeUnixNano\":\"%" PRId64 "\",\"endTimeUnixNano\":\"%" PRId64
 			       "\",\"attributes\":[",
-			       span->name, kind_of(span->name), span->begun_ns,
-			       span->ended_ns ? span->ended_ns : now_ns());
+			       span->name, kind_of(span->name), span->begun_ns, span->ended_ns ? span->ended_ns : now_ns());
 	rc |= cell__buf_add(&json, span->attributes.data, span->attributes.size);
 	rc |= cell__buf_add_str(&json, "],\"status\":{");
 	if (span->error) {
@@ -169,8 +168,8 @@ static void add_call(struct span *span, const struct cell_call_info *call)
 }
 
 /* What the MCP server took for the call; it is asked once the call may run. */
-static void send_request(struct cell_server *server, const struct cell__trace *trace, const struct call *call, const struct cell_event *event,
-			 const char *error)
+static void send_request(struct cell_server *server, const struct cell__trace *trace, const struct call *call,
+			 const struct cell_event *event, const char *error)
 {
 	char id[CELL_SPAN_DIGITS + 1];
 	struct span span = { .name = "mcp", .trace = trace->trace, .id = id, .parent = call->span, .error = error };
@@ -232,7 +231,8 @@ void cell__trace_ended(const struct cell__trace_place *place, struct cell__trace
 	if (!trace)
 		return;
 	if (trace->started_ns) {
-		struct span cell = { "cell", trace->trace, trace->cell, trace->run, trace->started_ns, end, error, place->link, CELL_BUF_INIT };
+		struct span cell = { "cell", trace->trace, trace->cell, trace->run,   trace->started_ns,
+				     end,    error,        place->link, CELL_BUF_INIT };
 
 		add_attribute(&cell, "workcell.session.id", place->session);
 		add_attribute(&cell, "workcell.executor", executor ? executor : "subprocess");
