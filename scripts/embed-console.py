@@ -2,7 +2,8 @@
 
 Libraries come from console/package-lock.json into WORK, once for each lock file. Nothing of them runs while they are installed. Without node 18 or
 newer and npm, or without the registry, `auto` writes an empty table: the rest of the program is built, and `workcell serve --console` says why
-it has no console. `enabled` makes that a failure.
+it has no console. `enabled` makes that a failure. Files that `npm run build` made in SOURCE/dist are taken as they are if they are of these
+sources: so an image is built where no registry is in reach.
 """
 import gzip
 import hashlib
@@ -42,7 +43,29 @@ def install(npm, node, source, work):
         file.write(wanted)
 
 
+def hash_of(source):
+    """Of everything that the built files depend on; build.mjs has the same."""
+    names = ["package-lock.json", "build.mjs"] + ["src/" + name for name in sorted(os.listdir(os.path.join(source, "src")))]
+    total = hashlib.sha256()
+    for name in names:
+        with open(os.path.join(source, name), "rb") as file:
+            total.update(name.encode() + b"\0" + hashlib.sha256(file.read()).digest())
+    return total.hexdigest()
+
+
+def find_built(source):
+    dist = os.path.join(source, "dist")
+    try:
+        with open(os.path.join(dist, ".sources"), encoding="ascii") as file:
+            return dist if file.read() == hash_of(source) else None
+    except FileNotFoundError:
+        return None
+
+
 def build(root, source, work):
+    built = find_built(source)
+    if built:
+        return built
     tools = find_tools(root)
     if not tools:
         raise RuntimeError("node %d or newer, with npm, was not found" % OLDEST_NODE)
@@ -61,7 +84,7 @@ def c_bytes(data):
 
 def write_table(dist, output):
     rows, arrays = [], []
-    names = sorted(os.listdir(dist)) if dist else []
+    names = sorted(name for name in os.listdir(dist) if not name.startswith(".")) if dist else []
     for number, name in enumerate(names):
         with open(os.path.join(dist, name), "rb") as file:
             data = file.read()

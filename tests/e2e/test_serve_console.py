@@ -3,7 +3,10 @@ import gzip
 import json
 import os
 import re
+import shlex
+import shutil
 import subprocess
+import sys
 import threading
 
 import pytest
@@ -244,3 +247,60 @@ def test_the_events_are_bounded(server):
     assert text.startswith(b"event: gap\n") and (16 << 20) < len(text) < (34 << 20)
     assert b"event: ended" in text[-4096:]
     server.ask("DELETE", "/v1/sessions/" + session)
+
+
+def embed(tmp_path, wanted, path, source=None):
+    """scripts/embed-console.py in a copy of the sources, with this PATH: its exit status, what it said, and the C file."""
+    root = tmp_path / "root"
+    if not root.exists():
+        shutil.copytree(os.path.join(support.ROOT, "console"), root / "console", ignore=shutil.ignore_patterns("node_modules", "dist"))
+    output = tmp_path / "console_files.c"
+    done = subprocess.run([sys.executable, os.path.join(support.ROOT, "scripts", "embed-console.py"), str(root / "console"), str(tmp_path / "work"), str(output), str(tmp_path / "dep"), wanted],
+                          env=dict(os.environ, PATH=path), capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr, output.read_text() if output.exists() else ""
+
+
+def test_a_build_without_node(tmp_path):
+    """The rest is built, and --console says how to get it."""
+    bare = tmp_path / "bin"
+    bare.mkdir()
+    status, words, _ = embed(tmp_path, "enabled", str(bare))
+    assert status != 0 and "node 18 or newer" in words
+    status, words, table = embed(tmp_path, "auto", str(bare))
+    assert status == 0 and "built without the console" in words and "file_0" not in table
+    # The library, linked with that table in front of the one that it has.
+    subprocess.run(["cc", "-c", "-fPIC", "-I", os.path.join(support.ROOT, "src"), "-I", os.path.join(support.ROOT, "include"), "-o", str(tmp_path / "empty.o"), str(tmp_path / "console_files.c")], check=True)
+    build = os.path.dirname(support.BIN)
+    line = subprocess.run(["ninja", "-C", build, "-t", "commands", "libworkcell.so.0"], capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+    command = shlex.split(line)
+    at = command.index("-o")
+    place = tmp_path / "lib"
+    place.mkdir()
+    for name in os.listdir(build):  # what the library looks for beside it
+        os.symlink(os.path.join(build, name), place / name)
+    os.remove(place / "libworkcell.so.0")
+    command[at + 1:at + 2] = [str(place / "libworkcell.so.0"), "-Wl,-z,muldefs", str(tmp_path / "empty.o")]
+    subprocess.run(command, cwd=build, check=True)
+    done = subprocess.run([support.BIN, "serve", "--console", "--listen", "127.0.0.1:0", "--auth-disabled", "--executor", "subprocess"], env=support.host_environment(LD_LIBRARY_PATH=str(place)),
+                          capture_output=True, text=True, timeout=support.DEADLINE, check=False)
+    assert done.returncode != 0 and "this build has no console" in done.stderr and "node 18 or newer and npm" in done.stderr, done
+
+
+def test_files_that_were_built_before(tmp_path):
+    bare = tmp_path / "bin"
+    bare.mkdir()
+    embed(tmp_path, "auto", str(bare))
+    console = tmp_path / "root" / "console"
+    (console / "dist").mkdir()
+    (console / "dist" / "index.html").write_text("<p>built before</p>")
+    node = shutil.which("node") or os.path.join(support.ROOT, "build", "node", "bin", "node")
+    stamp = subprocess.run([node, "--input-type=module", "-e", (console / "build.mjs").read_text().split("// What these files were made of")[1].partition("\n")[2].join(
+        ["import { createHash } from 'node:crypto'; import { readdirSync, readFileSync, writeFileSync } from 'node:fs'; import { join } from 'node:path'; const here = process.argv[1], dist = join(here, 'dist');", ""]),
+        str(console)], capture_output=True, text=True, check=False)
+    assert stamp.returncode == 0, stamp.stderr
+    status, words, table = embed(tmp_path, "enabled", str(bare))
+    assert status == 0 and "file_0" in table and "file_1" not in table, words
+    # Of other sources they are not taken.
+    (console / "src" / "style.css").write_text("p{}")
+    status, words, _ = embed(tmp_path, "enabled", str(bare))
+    assert status != 0 and "node 18 or newer" in words
