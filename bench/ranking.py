@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""ranking.py [--embeddings builtin|NAME] [--json]: how good are searches of tools?
+"""ranking.py [--embeddings builtin|NAME] [--original DIR] [--json]: how good are searches of tools?
 
 Sixty questions in an agent's words about 40 tools, none of which repeats the tool's name. For words alone (BM25) and with a model
 (`--embeddings`): the share of questions whose tool is among the first three (recall@3), and the mean reciprocal rank (MRR). Then the time
 of a search with a new query. Needs WORKCELL_BIN, or build/workcell.
+
+--original DIR adds the ranking of the original, the cosine of "NAME: DESCRIPTION" and the query with its prefix, by the *.onnx and *tokenizer.json in
+DIR. Its package is in no registry, so these few lines stand for it; they need onnxruntime, tokenizers and numpy.
 """
 import argparse
 import json
@@ -11,6 +14,7 @@ import os
 import statistics
 import subprocess
 import tempfile
+import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BIN = os.environ.get("WORKCELL_BIN", os.path.join(ROOT, "build", "workcell"))
@@ -99,15 +103,47 @@ def measure(folder, *flags):
             "stderr": done.stderr[-500:]}
 
 
+def original(folder):
+    import numpy
+    import onnxruntime
+    import tokenizers
+    files = sorted(os.listdir(folder))
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(os.path.join(folder, next(f for f in files if f.endswith(".onnx"))), options)
+    tokenizer = tokenizers.Tokenizer.from_file(os.path.join(folder, next(f for f in files if f.endswith("tokenizer.json"))))
+    tokenizer.no_padding()
+
+    def embed(text):
+        ids = numpy.array([tokenizer.encode(text).ids], dtype=numpy.int64)
+        known = {"input_ids": ids, "attention_mask": numpy.ones_like(ids), "token_type_ids": numpy.zeros_like(ids)}
+        vector = session.run(["last_hidden_state"], {each.name: known[each.name] for each in session.get_inputs()})[0][0][0]
+        return vector / numpy.linalg.norm(vector)
+
+    vectors = {name: embed("%s: %s" % item) for name, item in zip(TOOLS, TOOLS.items())}
+    ranks, times = [], []
+    for question, wanted in QUESTIONS:
+        began = time.perf_counter()
+        query = embed("Represent this sentence for searching relevant passages: " + question)
+        found = sorted(TOOLS, key=lambda name: -float(vectors[name] @ query))
+        times.append(time.perf_counter() - began)
+        ranks.append(found.index(wanted) + 1)
+    return {"recall@3": sum(rank <= 3 for rank in ranks) / len(ranks), "mrr": sum(1 / rank for rank in ranks) / len(ranks),
+            "search_ms": statistics.median(times) * 1000}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--embeddings", default="builtin")
+    parser.add_argument("--original", metavar="DIR")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     assert len(QUESTIONS) == 60 and all(wanted in TOOLS for _, wanted in QUESTIONS)
     with tempfile.TemporaryDirectory() as folder:
         make_tools(folder)
         rows = {"words": measure(folder), args.embeddings: measure(folder, "--embeddings", args.embeddings)}
+    if args.original:
+        rows["original"] = original(args.original)
     if args.json:
         print(json.dumps(rows))
         return

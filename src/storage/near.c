@@ -192,10 +192,10 @@ static bool is_named(const struct cell__search_hit *hits, size_t named, const ch
 }
 
 /*
- * A question shares words with many documents by chance: they move one up by a few places, and decide where meanings are alike.
- * bench/ranking.py measures it.
+ * How much the best match of words adds to a cosine. A question shares words with many documents by chance: they decide where meanings are
+ * alike. Ranks instead of scores would lose how alike they are. bench/ranking.py measures it.
  */
-#define MEANING_WEIGHT 20.0
+#define WORDS_WEIGHT 0.03
 
 static int fuse(struct cell__search_hit *words, size_t n_words, struct cell__search_hit *near, size_t n_near, size_t limit,
 		struct cell__search_hit **ret_hits, size_t *ret_n)
@@ -211,7 +211,7 @@ static int fuse(struct cell__search_hit *words, size_t n_words, struct cell__sea
 		near[kept++] = near[i];
 		near[i] = swap;
 	}
-	if (cell__search_fuse(named ? words + named : words, n_words - named, near, kept, MEANING_WEIGHT, limit - named, &rest, &n) < 0)
+	if (cell__search_fuse(named ? words + named : words, n_words - named, near, kept, WORDS_WEIGHT, limit - named, &rest, &n) < 0)
 		return -1;
 	struct cell__search_hit *all = cell__realloc(rest, (named + n + 1) * sizeof *all);
 	if (!all) {

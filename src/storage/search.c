@@ -9,8 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define FUSE_K 60.0       /* the constant of the paper that introduced the method; large k flattens the ranks */
-
 int cell__search_fail(sqlite3 *db, struct cell_error *err, const char *what)
 {
 	int code = sqlite3_errcode(db);
@@ -685,26 +683,33 @@ static int compare_hits(const void *a, const void *b)
 	return strcmp(x->id, y->id);
 }
 
-static int add_ranks(struct hits *hits, const struct cell__search_hit *list, size_t n, double weight)
+static struct cell__search_hit *find_hit(struct hits *hits, const char *id)
 {
-	for (size_t rank = 0; rank < n; rank++) {
-		double score = weight / (FUSE_K + 1.0 + (double)rank);
-		size_t i = 0;
-		while (i < hits->n && strcmp(hits->list[i].id, list[rank].id) != 0)
-			i++;
-		if (i < hits->n)
-			hits->list[i].score += score;
-		else if (add_hit(hits, list[rank].id, score) < 0)
-			return -1;
-	}
-	return 0;
+	for (size_t i = 0; i < hits->n; i++)
+		if (strcmp(hits->list[i].id, id) == 0)
+			return &hits->list[i];
+	return NULL;
 }
 
-int cell__search_fuse(const struct cell__search_hit *first, size_t n_first, const struct cell__search_hit *second, size_t n_second,
+int cell__search_fuse(const struct cell__search_hit *words, size_t n_words, const struct cell__search_hit *near, size_t n_near,
 		      double weight, size_t limit, struct cell__search_hit **ret_hits, size_t *ret_n)
 {
 	struct hits hits = { NULL, 0, 0 };
-	if (add_ranks(&hits, first, n_first, 1.0) < 0 || add_ranks(&hits, second, n_second, weight) < 0) {
+	double floor = n_near ? near[n_near - 1].score : 0, most = 0;
+	int rc = 0;
+	for (size_t i = 0; i < n_words; i++)
+		most = words[i].score > most ? words[i].score : most;
+	for (size_t i = 0; i < n_near && rc == 0; i++)
+		rc = add_hit(&hits, near[i].id, near[i].score);
+	for (size_t i = 0; i < n_words && rc == 0; i++) {
+		double more = most > 0 ? weight * words[i].score / most : 0;
+		struct cell__search_hit *hit = find_hit(&hits, words[i].id);
+		if (hit)
+			hit->score += more;
+		else
+			rc = add_hit(&hits, words[i].id, floor - 2 * weight + more);
+	}
+	if (rc < 0) {
 		cell__search_hits_free(hits.list, hits.n);
 		return -1;
 	}

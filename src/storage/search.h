@@ -74,9 +74,10 @@ int cell__search_query(struct cell__search *search, const char *query, size_t li
 void cell__search_hits_free(struct cell__search_hit *hits, size_t n);
 
 /*
- * Two rankings, best first, become one by reciprocal rank fusion; scores of the inputs do not matter.  weight: how much more the second counts.
+ * Two rankings, best first, become one: the score of `near`, and for a document that the words find up to `weight` more. Documents that only
+ * the words find come after those.
  */
-int cell__search_fuse(const struct cell__search_hit *first, size_t n_first, const struct cell__search_hit *second, size_t n_second,
+int cell__search_fuse(const struct cell__search_hit *words, size_t n_words, const struct cell__search_hit *near, size_t n_near,
 		      double weight, size_t limit, struct cell__search_hit **ret_hits, size_t *ret_n);
 
 /* ---- by meaning (vectors.c) ---- */

@@ -17,7 +17,8 @@
 #define LANES CELL__VECTOR_LANES
 
 /* The version of a vector's source text; increase it when that changes. */
-#define TEXT_VERSION "1"
+#define TEXT_VERSION "2"
+#define REPEATED_BYTES 8u /* a shorter text may be part of another by chance */
 
 /* ---- documents' texts ---- */
 
@@ -53,14 +54,31 @@ void cell__vector_batch_finish(struct cell__vector_batch *batch)
 	*batch = (struct cell__vector_batch){ 0 };
 }
 
-/* Name, description, tags, parameters, docstring, source, as far as they fit. */
+/* Whether the text is there already: a tool with one callable often describes both in the same words, which would count twice. */
+static bool is_repeated(const struct cell__buf *out, const char *text)
+{
+	size_t size = strlen(text);
+	while (size > 0 && strchr(" \t\r\n", text[size - 1]))
+		size--;
+	return size == 0 || (size >= REPEATED_BYTES && memmem(out->data, out->size, text, size));
+}
+
+/*
+ * Name, description, tags, parameters, docstring, source, as far as they fit. The name as words, before a colon: of the forms that were
+ * tried, models of sentences rank that best (bench/ranking.py).
+ */
 static int make_text(struct cell__buf *out, const char *id, sqlite3_stmt *statement, size_t text_bytes)
 {
+	const char *separator = ": ";
 	int rc = cell__buf_add_str(out, id);
-	for (int i = 0; i < 5 && out->size < text_bytes; i++) {
+	for (size_t i = 0; rc == 0 && i < out->size; i++)
+		if (strchr("_.-", out->data[i]))
+			out->data[i] = ' ';
+	for (int i = 0; i < 5 && rc == 0 && out->size < text_bytes; i++) {
 		const char *text = (const char *)sqlite3_column_text(statement, i);
-		if (text && text[0])
-			rc |= cell__buf_add(out, "\n", 1) | cell__buf_add(out, text, strnlen(text, text_bytes));
+		if (text && text[0] && !is_repeated(out, text))
+			rc |= cell__buf_add_str(out, separator) | cell__buf_add(out, text, strnlen(text, text_bytes));
+		separator = "\n";
 	}
 	if (rc == 0 && out->size > text_bytes)
 		out->size = text_bytes - cell__utf8_cut(out->data, text_bytes);

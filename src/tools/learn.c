@@ -22,7 +22,8 @@ struct learning {
 	json_t *answer;
 	int rc;
 	struct cell_error err;
-	struct learning *next; /* one at a time, in the order of the results: a change after three equal ones is another thing than before */
+	struct learning
+		*next; /* one at a time, in the order of the results: a change after three equal ones is another thing than before */
 };
 
 static void destroy_learning(struct learning *learning)
@@ -45,8 +46,9 @@ static void do_learn(uv_work_t *work)
 {
 	struct learning *learning = work->data;
 	const struct cell__tools_options *opts = &learning->tools->opts;
-	learning->rc = learning->name ? opts->learn->note(opts->learn_arg, learning->name, learning->shape, &learning->answer, &learning->err)
-				      : opts->learn->load(opts->learn_arg, &learning->answer, &learning->err);
+	learning->rc = learning->name
+			       ? opts->learn->note(opts->learn_arg, learning->name, learning->shape, &learning->answer, &learning->err)
+			       : opts->learn->load(opts->learn_arg, &learning->answer, &learning->err);
 }
 
 /* Lists that were made before show old types: the next one is a new generation. */
@@ -171,7 +173,8 @@ static void learn(const struct cell__tool_run *run, const json_t *shape)
 	if (add_name(&name, run->tool, run->callable) < 0)
 		return;
 	json_t *before = json_incref(json_object_get(tools->learned, name.data));
-	json_t *entry = before || json_object_size(tools->learned) < CELL_TOOL_LIMIT_LEARNED ? cell__shape_learn(before, shape, &drift) : NULL;
+	json_t *entry = before || json_object_size(tools->learned) < CELL_TOOL_LIMIT_LEARNED ? cell__shape_learn(before, shape, &drift)
+											     : NULL;
 	bool changed = entry && (!before || !json_equal(before, entry));
 	if (changed && json_object_set(tools->learned, name.data, entry) == 0) {
 		if (!json_equal(cell__shape_stable(before), cell__shape_stable(entry)))

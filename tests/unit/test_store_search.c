@@ -152,12 +152,13 @@ static void test_fuse(void **state)
 	const struct cell__search_hit b[] = { { (char *)"y", 0.2 }, { (char *)"w", 0.1 } };
 	struct cell__search_hit *hits = NULL;
 	size_t n = 0;
-	assert_int_equal(cell__search_fuse(a, 3, b, 2, 1, 10, &hits, &n), 0);
+	assert_int_equal(cell__search_fuse(a, 3, b, 2, 0.09, 10, &hits, &n), 0);
 	assert_int_equal(n, 4);
-	const char *const order[] = { "y", "x", "w", "z" };
+	const char *const order[] = { "y", "w", "x", "z" };
 	for (size_t i = 0; i < n; i++)
 		assert_string_equal(hits[i].id, order[i]);
-	assert_true(hits[0].score > 1.0 / 62 + 1.0 / 61 - 1e-9 && hits[0].score < 1.0 / 62 + 1.0 / 61 + 1e-9);
+	assert_true(hits[0].score > 0.28 - 1e-9 && hits[0].score < 0.28 + 1e-9);
+	assert_true(hits[2].score < hits[1].score);
 	cell__search_hits_free(hits, n);
 	assert_int_equal(cell__search_fuse(a, 3, NULL, 0, 1, 2, &hits, &n), 0);
 	assert_int_equal(n, 2);

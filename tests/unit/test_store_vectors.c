@@ -196,7 +196,7 @@ static void test_changes(void **state)
 	add(search, "south1", "new");
 	OK(cell__search_collect(search, 64, CELL__SEARCH_TEXT_BYTES, &batch, &left, &err));
 	assert_int_equal(batch.n, 1);
-	assert_string_equal(batch.list[0].text, "south1\nnew");
+	assert_string_equal(batch.list[0].text, "south1: new");
 	add(search, "south1", "newer");
 	assert_int_equal(missing(search), 1);
 	OK(cell__search_put_vectors(search, &batch, north, DIM, &err));
@@ -222,11 +222,11 @@ static void test_texts(void **state)
 		.id = "a", .name = "a", .description = "what", .tags = "t", .params = "p q", .extra = "docs", .body = body
 	};
 	OK(cell__search_update(search, &doc, 1, NULL, 0, &err));
-	for (size_t bytes = 20; bytes < 24; bytes++) {
+	for (size_t bytes = 21; bytes < 25; bytes++) {
 		struct cell__vector_batch batch;
 		size_t left;
 		OK(cell__search_collect(search, 1, bytes, &batch, &left, &err));
-		assert_memory_equal(batch.list[0].text, "a\nwhat\nt\np q\ndocs\n", 18);
+		assert_memory_equal(batch.list[0].text, "a: what\nt\np q\ndocs\n", 19);
 		size_t size = strlen(batch.list[0].text);
 		assert_true(size <= bytes && size >= bytes - 1 && cell__utf8_ok(batch.list[0].text, size));
 		cell__vector_batch_finish(&batch);
