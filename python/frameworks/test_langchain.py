@@ -6,6 +6,7 @@ import pytest
 pytest.importorskip("deepagents")
 from deepagents import create_deep_agent  # noqa: E402
 from deepagents.backends.protocol import SandboxBackendProtocol  # noqa: E402
+from deepagents.backends.sandbox import BaseSandbox  # noqa: E402
 from langchain.agents import create_agent  # noqa: E402
 from langchain_core.language_models.fake_chat_models import FakeMessagesListChatModel  # noqa: E402
 from langchain_core.messages import AIMessage, ToolMessage  # noqa: E402
@@ -117,8 +118,9 @@ def test_deep_agent(backend):
 def test_backend(backend, tmp_path):
     assert isinstance(backend, SandboxBackendProtocol) and backend.id
     big = os.urandom(3 << 20)
-    assert [each.error for each in backend.upload_files([("x/big", big), ("/proc/nothing", b""), ("a\0b", b"")])][0] is None
-    got = backend.download_files(["x/big", "missing", "x", "/etc/shadow"])
+    here = backend.execute("pwd").output.strip()
+    assert [each.error for each in backend.upload_files([(here + "/x/big", big), ("/proc/nothing", b""), ("/a\0b", b"")])][0] is None
+    got = backend.download_files([here + "/x/big", here + "/missing", here + "/x", "/etc/shadow"])
     assert got[0].content == big and got[1].error == "file_not_found" and got[2].error == "is_directory" and got[3].content is None
     assert backend.execute("echo out; echo err >&2; exit 7") == type(backend.execute("true"))("out\nerr\n", 7, False)
     assert backend.execute("printf '\\033[31mred'").output == "red"
@@ -149,7 +151,6 @@ def test_code_of_the_session_cannot_reach_the_host(backend, tmp_path):
 
 def test_native_operations_answer_as_the_frameworks_own(backend, monkeypatch):
     """read, grep and glob are cells; BaseSandbox does the same with a python3 for each."""
-    from deepagents.backends.sandbox import BaseSandbox
     from workcell.integrations import deepagents
 
     folder = backend.session.run("import os; os.makedirs('tree/sub/deep', exist_ok=True); os.path.abspath('tree')").value
@@ -180,3 +181,16 @@ def test_native_operations_answer_as_the_frameworks_own(backend, monkeypatch):
     backend.session.run("import os\nkept, os.walk = os.walk, lambda root: 1 / 0")
     assert backend.grep("needle", folder).error and backend.glob("*", folder).error
     backend.session.run("os.walk = kept")
+
+
+def test_names_of_files():
+    """What fits a pattern, as SandboxBackendProtocol.glob has it."""
+    files = ["/tmp/g/top.py", "/tmp/g/src/app/main.py", "/tmp/g/.env", "/tmp/g/.github/ci.yml", "/tmp/g/a.yml", "/tmp/g/src/.hidden/x.py"]
+    with WorkcellSandbox() as backend:
+        assert all(each.error is None for each in backend.upload_files([(path, b"x") for path in files]))
+        for pattern, found in (("*.py", [0, 1, 5]), ("src/**/*.py", [1]), ("/*.py", [0]), ("**/*.yml", [4]), ("*.yml", [3, 4]), (".env", [2]), ("*", [0, 1, 3, 4, 5]),
+                               ("src/*/main.py", [1]), ("[a-t]*.yml", [3, 4]), (".github/*", [3]), ("?env", [])):
+            ours, theirs = (sorted(each["path"] for each in glob(backend, pattern, "/tmp/g").matches) for glob in (WorkcellSandbox.glob, BaseSandbox.glob))
+            assert ours == theirs == sorted(files[each] for each in found), pattern
+        assert [each.error for each in backend.upload_files([("up.txt", b""), ("", b"")])] == ["invalid_path"] * 2
+        assert [each.error for each in backend.download_files(["up.txt", "/nowhere"])] == ["invalid_path", "file_not_found"]

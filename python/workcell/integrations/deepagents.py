@@ -63,11 +63,13 @@ _FIND = '''
 def _workcell_find(root, pattern, names, most, hidden):
     """Files below root, with a text in them or a name that fits: at most `most`, and whether there are more."""
     import fnmatch, os, re, stat, time
-    def expression(glob):
-        out, at = "", 0
+    def expression(glob, out):
+        at = 0
         while at < len(glob):
+            if (at == 0 or glob[at - 1] == "/") and glob[at] in "*?[":
+                out += r"(?!\\.)"  # a name with a dot at its start is meant only by a pattern with one
             if glob.startswith("**/", at):
-                out, at = out + "(?:[^/]+/)*", at + 3
+                out, at = out + r"(?:(?!\\.)[^/]+/)*", at + 3
             elif glob.startswith("**", at):
                 out, at = out + ".*", at + 2
             elif glob[at] == "*":
@@ -81,7 +83,7 @@ def _workcell_find(root, pattern, names, most, hidden):
             else:
                 out, at = out + re.escape(glob[at]), at + 1
         return re.compile(out + r"\\Z", re.S)
-    fits = expression(names if "/" in names else "**/" + names) if names else None
+    fits = expression(names.lstrip("/"), "" if "/" in names else "(?:[^/]+/)*") if names else None
     found, late, end = [], False, time.monotonic() + 20
     def look(path, below):
         if fits is not None and not fits.match(below):
@@ -181,12 +183,12 @@ class WorkcellSandbox(BaseSandbox):
         return ExecuteResponse(output, done.status, done.cut)
 
     def upload_files(self, files: List[Tuple[str, bytes]]) -> List[FileUploadResponse]:
-        """Writes files."""
-        return [FileUploadResponse(path, self._write(path, data)) for path, data in files]
+        """Writes files; their paths are absolute."""
+        return [FileUploadResponse(path, self._write(path, data) if path.startswith("/") else "invalid_path") for path, data in files]
 
     def download_files(self, paths: List[str]) -> List[FileDownloadResponse]:
-        """Reads files."""
-        return [self._download(path) for path in paths]
+        """Reads files; their paths are absolute."""
+        return [self._download(path) if path.startswith("/") else FileDownloadResponse(path, None, "invalid_path") for path in paths]
 
     def ls(self, path: str) -> LsResult:
         """Lists a folder."""
@@ -239,7 +241,7 @@ class WorkcellSandbox(BaseSandbox):
         try:
             if root == "." or not root.startswith("/"):
                 root = str(_shell.check(self.session.run("__import__('os').path.abspath(%s)" % literal(root), self.timeout)))
-            found, more = self._find(root, None, pattern.lstrip("/"), MAX_FOUND, ())
+            found, more = self._find(root, None, pattern, MAX_FOUND, ())
             matches: Any = [{"path": printable(str(each[0])), "is_dir": bool(each[1]), "size": int(each[2]),
                              "modified_at": datetime.fromtimestamp(float(each[3]), timezone.utc).isoformat()} for each in found if not each[1]]
         except (OSError, OverflowError, WorkcellError, TypeError, ValueError, IndexError) as error:
