@@ -112,3 +112,39 @@ def test_interpreters_by_fork():
             assert dspy.RLM("query -> answer", interpreter_factory=interpreters, max_iters=2)(query="?").answer == "1000"
     with pytest.raises(ValueError, match="without isolation"):
         WorkcellInterpreters(executor="inprocess")
+
+
+def recursive(interpreters, answers):
+    """A tool that gives a part of the text to an RLM of its own, whose interpreter is a fork."""
+    def ask(part: str) -> str:
+        """What a smaller run finds in a part of the text."""
+        inner = DummyLM([{"reasoning": "count", "code": "n = count('needle', text)\nprint('seen', n)"}, {"reasoning": "enough", "code": "SUBMIT(answer=str(n))"}])
+        with dspy.context(lm=inner):
+            done = dspy.RLM("text, query -> answer", interpreter_factory=interpreters, max_iters=3)(text=part, query="how many?")
+        answers.append([each["output"] for each in done.trajectory])
+        return done.answer
+
+    return ask
+
+
+def test_a_whole_recursive_run():
+    """The model's first code fails, the second one asks a run of its own for each part, the third one submits."""
+    answers = []
+    lm = DummyLM([{"reasoning": "look", "code": "parts = context.split('|')\nprint(len(parts), undefined)"},
+                  {"reasoning": "mend", "code": "found = [int(ask(part=each)) for each in parts]\nprint(found)"},
+                  {"reasoning": "sum", "code": "SUBMIT(answer=sum(found))"}])
+    with WorkcellInterpreters("import re\ndef count(word, text):\n    return len(re.findall(word, text))") as interpreters, dspy.context(lm=lm):
+        rlm = dspy.RLM("context, query -> answer: int", tools=[recursive(interpreters, answers)], interpreter_factory=interpreters, max_iters=5)
+        result = rlm(context="|".join("hay needle " * number for number in range(1, 6)), query="how many needles?")
+    outputs = [each["output"] for each in result.trajectory]
+    assert result.answer == 15 and len(outputs) == 3
+    assert "NameError" in outputs[0] and "[1, 2, 3, 4, 5]" in outputs[1]
+    assert len(answers) == 5 and all("seen %d" % number in each[0] for number, each in enumerate(answers, 1))
+
+
+def test_a_run_that_never_submits():
+    """After its last step dspy asks the model for the answer, from what the code has printed; the interpreter is ended."""
+    lm = DummyLM([{"reasoning": "go on", "code": "n = globals().get('n', 0) + 1\nprint('step', n)"}] * 3 + [{"answer": "three steps"}])
+    with WorkcellInterpreters() as interpreters, dspy.context(lm=lm):
+        result = dspy.RLM("query -> answer", interpreter_factory=interpreters, max_iters=3)(query="?")
+    assert result.answer == "three steps" and ["step %d" % number in each["output"] for number, each in enumerate(result.trajectory, 1)] == [True] * 3
