@@ -1,10 +1,11 @@
 """durable.py [--quick] [--executor NAME] [--dill]: saving and waking a session with numpy and 100 MB of data, and a change of 2 MB.
 
-Prints one line a figure, medians of several rounds. Run it with the interpreter of the tests (numpy, pandas; with --dill also dill), on a quiet
+Each once without and once with waiting for the disk; and what durable: cells adds to a cell. Prints one line a figure, medians of several rounds. Run it with the interpreter of the tests (numpy, pandas; with --dill also dill), on a quiet
 machine; the folder of saved sessions is a temporary one (TMPDIR).
 """
 import argparse
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -35,10 +36,26 @@ def timed(call):
 
 
 def show(name, values, limit=None):
-    print("%-46s %8.1f ms%s" % (name, statistics.median(values), "" if limit is None else "   (at most %g)" % limit), flush=True)
+    print("%-54s %8.1f ms%s" % (name, statistics.median(values), "" if limit is None else "   (at most %g)" % limit), flush=True)
 
 
-def measure(executor, rounds, folder):
+def cells(make, folder, mode):
+    """Medians of a cell: right after the one before, and after a pause in which that one is saved."""
+    from workcell.sync import Session
+
+    options = {"durable": mode} if mode else {}
+    with Session(None, make(), saved=folder, **options) as session:
+        session.run("import numpy as np, pandas as pd; x = 0").raise_for_error()
+        close, paused = [], []
+        for _ in range(40):
+            close.append(timed(lambda: session.run("x += 1"))[0])
+        for _ in range(40):
+            time.sleep(0.05)
+            paused.append(timed(lambda: session.run("x += 1"))[0])
+    return statistics.median(close), statistics.median(paused)
+
+
+def measure(executor, rounds, folder, sync):
     from workcell import SandboxConfig, SandboxExecutor, SubprocessConfig, SubprocessExecutor
     from workcell.sync import Session
 
@@ -48,13 +65,13 @@ def measure(executor, rounds, folder):
 
     saves, wakes, small_saves, small_wakes, size = [], [], [], [], None
     for _ in range(rounds):
-        with Session(None, make(), saved=folder) as session:
+        with Session(None, make(), saved=folder, saved_sync=sync) as session:
             session.run(MAKE % (100 * 2**20 // 8)).raise_for_error()
             took, answer = timed(session.hibernate)
             saves.append(took)
             size = answer
         begin = time.perf_counter()
-        with Session.wake(answer.session_id, folder, None, make()) as session:
+        with Session.wake(answer.session_id, folder, None, make(), saved_sync=sync) as session:
             session.run("float(data[-1])").raise_for_error()
             wakes.append((time.perf_counter() - begin) * 1000)
             for n in range(3):
@@ -64,11 +81,20 @@ def measure(executor, rounds, folder):
                 small_saves.append(took)
                 took, result = timed(lambda: session.run("float(data[0])"))
                 small_wakes.append(took)
+        # The pages of a file that is gone are used again; else each round would pay for memory that the machine has never used before.
+        shutil.rmtree(folder)
+    executor += "" if sync else " (page cache)"
     show("%s: 100 MB saved" % executor, saves, 100)
     show("%s: 100 MB woken, to the first result" % executor, wakes, 100)
     show("%s: 2 MB changed, saved" % executor, small_saves, 10)
     show("%s: 2 MB changed, woken" % executor, small_wakes, 10)
-    print("%-46s %8.1f MB, stored %.1f MB" % ("%s: size" % executor, size.bytes / 2**20, size.stored_bytes / 2**20))
+    print("%-54s %8.1f MB, stored %.1f MB" % ("%s: size" % executor, size.bytes / 2**20, size.stored_bytes / 2**20))
+    if sync:
+        without = cells(make, folder, None)
+        for mode in ("cells", "results"):
+            close, paused = cells(make, folder, mode)
+            print("%-54s %8.2f ms after a pause (without: %.2f, at most 1 more), %.2f back to back (without: %.2f)" % (
+                "%s: a cell with durable: %s" % (executor, mode), paused, without[1], close, without[0]), flush=True)
 
 
 def main():
@@ -81,7 +107,8 @@ def main():
         os.mkdir(os.path.join(folder, "work"))
         os.chdir(os.path.join(folder, "work"))
         for executor in flags.executor or ["sandbox", "subprocess"]:
-            measure(executor, 1 if flags.quick else 5, os.path.join(folder, "saved"))
+            for sync in (False, True):
+                measure(executor, 1 if flags.quick else 5, os.path.join(folder, "saved"), sync)
         if flags.dill:
             lines = subprocess.run([sys.executable, "-c", DILL % (MAKE % (100 * 2**20 // 8)), os.path.join(folder, "dill")],
                                    check=True, capture_output=True, text=True).stdout.split()

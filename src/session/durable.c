@@ -100,6 +100,38 @@ static int describe_session(const struct cell_session *session, uint64_t cells, 
 	return 0;
 }
 
+/* The last descriptor of a large memory: Linux takes its time to free that. */
+struct closing {
+	uv_work_t work;
+	struct cell__memories memories;
+};
+
+static void do_close(uv_work_t *work)
+{
+	struct closing *closing = work->data;
+	cell__memories_close(&closing->memories);
+}
+
+static void handle_closed(uv_work_t *work, int status)
+{
+	(void)status; /* never cancelled */
+	free(work->data);
+}
+
+/* Not on the loop's thread, and nobody waits for it. */
+static void close_later(struct cell_session *session, struct cell__memories *memories)
+{
+	struct closing *closing = cell__alloc(1, sizeof *closing);
+	if (!closing) {
+		cell__memories_close(memories);
+		return;
+	}
+	closing->memories = *memories;
+	closing->work.data = closing;
+	*memories = (struct cell__memories)CELL_MEMORIES_INIT;
+	uv_queue_work(cell__loop_uv(session->engine->loop), &closing->work, do_close, handle_closed);
+}
+
 static void do_save(uv_work_t *work)
 {
 	struct cell__saving *saving = work->data;
@@ -132,7 +164,6 @@ static void handle_saved(uv_work_t *work, int status)
 	session->freezing -= !saving->stays;
 	if (saving->err.code == 0)
 		session->saved_cells = saving->cells + 1;
-	cell__memories_close(&saving->memories);
 	if (saving->kernel)
 		session->executor->close(saving->kernel, 0); /* ends in handle_exited() */
 	if (saving->err.code == 0 && !saving->stays && !session->closing && session->slot) {
@@ -150,6 +181,7 @@ static bool finish(struct cell_session *session)
 	struct cell__saving *saving = session->savings;
 	if (!saving || !saving->written || saving->kernel || (session->asleep && session->leaving > 0))
 		return false;
+	close_later(session, &saving->memories); /* the kernel's own descriptors are gone */
 	end_saving(saving, saving->err.code ? &saving->err : NULL);
 	return true;
 }
