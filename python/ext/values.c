@@ -236,24 +236,15 @@ static PyObject *result_keep_spill(PyObject *self, PyObject *args)
 }
 
 static PyGetSetDef result_getset[] = {
-	{ "value_json", get_value_json, NULL, NULL, NULL },
-	{ "repr", get_repr, NULL, NULL, NULL },
-	{ "stdout", get_text, NULL, NULL, (void *)1 },
-	{ "stderr", get_text, NULL, NULL, (void *)2 },
-	{ "text", get_text, NULL, NULL, (void *)3 },
-	{ "totals", get_totals, NULL, NULL, NULL },
-	{ "error", get_error, NULL, NULL, NULL },
-	{ "duration_ms", get_duration, NULL, NULL, NULL },
-	{ "state_kept", get_kept, NULL, NULL, NULL },
-	{ "state", get_state, NULL, NULL, NULL },
-	{ "durable", get_durable, NULL, NULL, NULL },
-	{ "isolation", get_isolation, NULL, NULL, NULL },
-	{ "spill_path", get_spill, NULL, NULL, NULL },
-	{ "mime", get_mime, NULL, NULL, NULL },
-	{ "displays", get_displays, NULL, NULL, NULL },
-	{ "images", get_images, NULL, NULL, NULL },
-	{ "notices", get_notices, NULL, NULL, NULL },
-	{ NULL, NULL, NULL, NULL, NULL },
+	{ "value_json", get_value_json, NULL, NULL, NULL }, { "repr", get_repr, NULL, NULL, NULL },
+	{ "stdout", get_text, NULL, NULL, (void *)1 },      { "stderr", get_text, NULL, NULL, (void *)2 },
+	{ "text", get_text, NULL, NULL, (void *)3 },        { "totals", get_totals, NULL, NULL, NULL },
+	{ "error", get_error, NULL, NULL, NULL },           { "duration_ms", get_duration, NULL, NULL, NULL },
+	{ "state_kept", get_kept, NULL, NULL, NULL },       { "state", get_state, NULL, NULL, NULL },
+	{ "durable", get_durable, NULL, NULL, NULL },       { "isolation", get_isolation, NULL, NULL, NULL },
+	{ "spill_path", get_spill, NULL, NULL, NULL },      { "mime", get_mime, NULL, NULL, NULL },
+	{ "displays", get_displays, NULL, NULL, NULL },     { "images", get_images, NULL, NULL, NULL },
+	{ "notices", get_notices, NULL, NULL, NULL },       { NULL, NULL, NULL, NULL, NULL },
 };
 
 static PyMethodDef result_methods[] = {

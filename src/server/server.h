@@ -693,7 +693,7 @@ struct cell__events_reader;
 
 enum cell__events_form {
 	CELL_EVENTS_SSE,
-	CELL_EVENTS_LINES,     /* a line of JSON each; types are not sent */
+	CELL_EVENTS_LINES, /* a line of JSON each; types are not sent */
 	CELL_EVENTS_ENVELOPES, /* messages of Connect streams (wire/connect.h); the type "end" marks the last one */
 };
 
@@ -706,25 +706,25 @@ struct cell__events_item {
 /* Embedded in its owner. */
 struct cell__events {
 	struct cell_server *server;
-	char prefix[24];              /* of the events' ids, before their numbers */
+	char prefix[24]; /* of the events' ids, before their numbers */
 	struct cell__events_item *first, *last;
 	uint64_t first_number, next_number; /* they count from 1 */
 	size_t bytes;
 	struct cell__events_reader *readers;
 	unsigned n_readers;
-	int64_t left_us;              /* when the last reader went; 0: there is one, or never was */
-	bool ended;                   /* readers leave once they have received everything */
-	bool kept;      /* its bytes count towards those of the server's ended runs */
-	bool awaited;                 /* a reader was here and may return: events it has not received are kept */
-	bool patient;                 /* ... for as long as the log */
-	bool nameless;                /* its events have no ids: nobody can resume it */
-	bool broken;                  /* its end is an error: the connection of a reader breaks */
+	int64_t left_us; /* when the last reader went; 0: there is one, or never was */
+	bool ended; /* readers leave once they have received everything */
+	bool kept; /* its bytes count towards those of the server's ended runs */
+	bool awaited; /* a reader was here and may return: events it has not received are kept */
+	bool patient; /* ... for as long as the log */
+	bool nameless; /* its events have no ids: nobody can resume it */
+	bool broken; /* its end is an error: the connection of a reader breaks */
 	enum cell__events_form form;
-	const char *alive;            /* another form than SSE: JSON that tells a reader nothing */
-	uint64_t wanted_bytes;        /* by it: its position among all events ever added */
-	uint64_t dropped_bytes;       /* of dropped events */
-	size_t max_bytes;             /* of all events; slow readers lose the oldest.  0: readers never lose any */
-	uint64_t behind_bytes;        /* bytes that the slowest reader, or the awaited one, has not received */
+	const char *alive; /* another form than SSE: JSON that tells a reader nothing */
+	uint64_t wanted_bytes; /* by it: its position among all events ever added */
+	uint64_t dropped_bytes; /* of dropped events */
+	size_t max_bytes; /* of all events; slow readers lose the oldest.  0: readers never lose any */
+	uint64_t behind_bytes; /* bytes that the slowest reader, or the awaited one, has not received */
 	/* behind_bytes may have changed; NULL: no callback */
 	void (*moved)(struct cell__events *events);
 	/* a reader has left */
@@ -936,7 +936,8 @@ struct cell__histogram {
 
 struct cell__counts {
 	uint64_t by_class[6]; /* requests by status / 100 */
-	uint64_t auth_failures, busy, sessions_opened, sessions_expired, sessions_hibernated, sessions_woken, runs, runs_failed, slow_clients;
+	uint64_t auth_failures, busy, sessions_opened, sessions_expired, sessions_hibernated, sessions_woken, runs, runs_failed,
+		slow_clients;
 	uint64_t in_flight;
 	struct cell__histogram request_s, run_s, wait_s; /* requests; cells, and how long they waited to start */
 	uint64_t calls, calls_failed; /* of tools, by cells */

@@ -385,7 +385,8 @@ bool cell__durable_after_cell(struct cell_session *session, struct cell__run *ru
 	if (run)
 		run->result->durable = 1;
 	/* The kernel has ended, or the cell never ran: nothing is new. */
-	if (session->closing || session->mother || !session->slot || !session->slot->ready || session->slot->leaving || (run && !run->started))
+	if (session->closing || session->mother || !session->slot || !session->slot->ready || session->slot->leaving ||
+	    (run && !run->started))
 		return false;
 	struct cell__saving *saving = cell__alloc(1, sizeof *saving);
 	if (!saving)

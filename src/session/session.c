@@ -440,8 +440,7 @@ void cell__session_advance(struct cell_session *session)
 		session->current->next = NULL;
 	}
 	struct cell__run *run = session->current;
-	if (!run || run->started || run->ending || (session->asleep && cell__durable_is_writing(session)) ||
-	    cell__durable_is_due(session))
+	if (!run || run->started || run->ending || (session->asleep && cell__durable_is_writing(session)) || cell__durable_is_due(session))
 		return;
 	if (!session->slot && open_slot(session, &err) < 0)
 		cell__outcome_fail(run, &err);
