@@ -1,6 +1,8 @@
 """Saved sessions: hibernated, woken, by whom, and what they carry."""
 import glob
+import hashlib
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -448,3 +450,87 @@ def test_a_disk_that_is_full(executor, place, tmp_path):
             assert session.run("x").value == 2
     finally:
         subprocess.run(["umount", str(small)], check=True)
+
+
+def random_cell(dice, names):
+    """Code that changes a few of the variables, and what it changes in a dict of the same variables."""
+    name, other = dice.choice(names), dice.choice(names)
+    size = dice.choice([3, 1000, 300000])
+    return dice.choice([
+        "%s = list(range(%d))" % (name, size),
+        "%s = {str(n): [n] for n in range(%d)}" % (name, min(size, 20000)),
+        "%s = bytearray(b'%d' * %d)" % (name, dice.randrange(10), size),
+        "%s = (%s, 'x' * %d)" % (name, other, size),
+        "%s = (n * n for n in range(%d)); next(%s)" % (name, size, name),
+        "%s = type('C', (), {'__slots__': ('a',)})(); %s.a = %d" % (name, name, size),
+        "%s = None; import gc; gc.collect()" % name,
+        "import array; %s = array.array('d', [0.5]) * %d" % (name, size),
+        "import mmap; %s = mmap.mmap(-1, 1 << 20); %s[5:8] = b'%03d'" % (name, name, dice.randrange(999)),
+    ])
+
+
+SUMMARY = """
+def summary(value, depth=0):
+    if type(value).__name__ == "generator":
+        return "generator", value.gi_frame is not None and value.gi_frame.f_locals.get("n")
+    if type(value).__name__ == "C":
+        return "C", value.a
+    if type(value).__name__ == "mmap":
+        return "mmap", value[:16].hex()
+    if type(value) is tuple:
+        return [summary(each) for each in value]
+    if type(value).__name__ == "array":
+        return "array", len(value), value[0]
+    import hashlib
+    return type(value).__name__, hashlib.sha256(repr(value).encode()).hexdigest()
+"""
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("seed", range(3))
+def test_random_sessions(executor, seed, place):
+    """Whatever cells were run, and wherever it was saved in between, the session is as one that was never saved."""
+    dice = random.Random(seed)
+    names = ["a", "b", "c", "d"]
+    key = dice.choice([None, KEY])
+    options = {"saved": place, "saved_key": key, "saved_compress": dice.random() < 0.5}
+    begin = SUMMARY + "a = b = c = d = None"
+    ask = "[summary(each) for each in (a, b, c, d)]"
+    session = Session(None, executor, durable=dice.choice([None, "cells", "results"]), **options)
+    with Session(None, executor) as plain:
+        try:
+            for each in (plain, session):
+                each.run(begin).raise_for_error()
+            for _ in range(12):
+                code = random_cell(dice, names)
+                for each in (plain, session):
+                    each.run(code).raise_for_error()
+                what = dice.random()
+                if what < 0.3:
+                    session.hibernate()
+                elif what < 0.5:
+                    answer = session.hibernate()
+                    session.close()
+                    session = Session.wake(answer.session_id, place, None, executor, **{k: v for k, v in options.items() if k != "saved"})
+                assert session.run(ask).value == plain.run(ask).value, code
+        finally:
+            session.close()
+
+
+def test_another_version_of_the_format(place):
+    """What an older release has written is refused with a code, and stays as it is."""
+    answer = saved_session(place, "subprocess", "x = 1")
+    state = place / answer.session_id / "state"
+    new = state.read_bytes()
+    body = new[64:].replace(b'"version":2', b'"version":1')
+    state.write_bytes(new[:32] + hashlib.sha256(body).digest() + body)
+    with pytest.raises(WakeError) as raised:
+        Session.wake(answer.session_id, place, None, "subprocess").start()
+    assert raised.value.code == "differs" and "version 1" in str(raised.value)
+    state.write_bytes(b"WCELLSV1" + new[8:])  # the form of its head, too
+    with pytest.raises(WakeError) as raised:
+        Session.wake(answer.session_id, place, None, "subprocess").start()
+    assert raised.value.code in ("differs", "damaged")
+    state.write_bytes(new)
+    with Session.wake(answer.session_id, place, None, "subprocess") as session:
+        assert session.run("x").value == 1
