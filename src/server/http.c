@@ -812,8 +812,8 @@ static void dispatch(struct cell__request *request)
 		cell__gather_begin(request, connection_of(request->connection)->url);
 	else if (!request->is_e2b && cell__task_is_asked(request))
 		cell__task_begin(request);
-	else if (!cell__wake_first(request))
-		request->route->handle(request);
+	else
+		cell__request_handle(request);
 }
 
 /* A body for another worker.  That one may answer before its end. */

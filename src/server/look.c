@@ -169,9 +169,8 @@ void cell__handle_v1_policy_try(struct cell__request *request)
 
 /* ---- completions ---- */
 
-static void handle_completed(void *arg, const struct cell_event *event)
+void cell__answer_value(struct cell__request *request, const struct cell_event *event, const char *what)
 {
-	struct cell__request *request = arg;
 	const struct cell_outcome *outcome;
 	const char *value;
 
@@ -182,11 +181,16 @@ static void handle_completed(void *arg, const struct cell_event *event)
 	if (outcome && outcome->code == CELL_E_BUSY)
 		cell__answer_fail(request, MHD_HTTP_CONFLICT, CELL_E_BUSY, "a cell runs in this session");
 	else if (outcome || !value)
-		cell__answer_fail(request, MHD_HTTP_BAD_GATEWAY, CELL_E_KERNEL, "the kernel has no completions: %s",
-				  outcome ? outcome->message : "it answered with nothing");
+		cell__answer_fail(request, MHD_HTTP_BAD_GATEWAY, CELL_E_KERNEL, "the kernel did not answer with %s: %.150s", what,
+				  outcome ? outcome->message : "no answer");
 	else
 		cell__answer_text(request, MHD_HTTP_OK, cell__strdup(value));
 	cell_result_destroy(event->result);
+}
+
+static void handle_completed(void *arg, const struct cell_event *event)
+{
+	cell__answer_value(arg, event, "completions");
 }
 
 void cell__handle_v1_complete(struct cell__request *request)

@@ -300,6 +300,8 @@ const struct sockaddr *cell__request_address(const struct cell__request *request
 void cell__request_client(const struct cell__request *request, char out[static CELL_SERVER_CLIENT]);
 /* The answer, exactly one; text is taken over, NULL: out of memory. */
 void cell__answer_text(struct cell__request *request, unsigned status, char *text);
+/* With the value of a cell of ours, when its result comes; what: the value, for an error. */
+void cell__answer_value(struct cell__request *request, const struct cell_event *event, const char *what);
 void cell__answer_json(struct cell__request *request, unsigned status, json_t *value);
 void cell__answer_none(struct cell__request *request, unsigned status);
 void cell__answer_bytes(struct cell__request *request, const char *type, void *bytes, size_t size);
@@ -665,8 +667,8 @@ void cell__served_sleeps(struct cell__served *served);
 /* ---- wake.c ---- */
 
 struct cell__waking;
-/* Before a request is handled: if it names a session that is saved and not open here, that is woken first.  True: the request is handled later. */
-bool cell__wake_first(struct cell__request *request);
+/* Calls the handler of the request's route.  If it names a session that is saved and not open here, that is woken first. */
+void cell__request_handle(struct cell__request *request);
 const char *cell__waking_id(const struct cell__waking *waking);
 /* The session is open, or its request was answered with the reason. */
 void cell__waking_ended(struct cell__waking *waking);

@@ -261,6 +261,21 @@ static void handle_workspace(void *arg, struct cell__workspace *workspace, const
 	free(opening);
 }
 
+/* The account may be NULL, for a caller that then fails. */
+static struct cell__served *served_create(struct cell_server *server, struct cell__account *account)
+{
+	struct cell__served *served = account ? cell__alloc(1, sizeof(*served)) : NULL;
+
+	if (served)
+		*served = (struct cell__served){ .server = server,
+						 .next_job = 1,
+						 .account = account,
+						 .log = cell__session_log_create(server),
+						 .history = cell__history_create(server),
+						 .consumed.disk_bytes = -1 };
+	return served;
+}
+
 /* Counts a session that is to be opened; NULL: a limit is reached, and it was answered. */
 static struct opening *begin_opening(struct cell__request *request, void (*opened)(struct cell__request *request))
 {
@@ -274,22 +289,15 @@ static struct opening *begin_opening(struct cell__request *request, void (*opene
 		cell__answer_busy(request, 5, err.msg);
 		return NULL;
 	}
-	served = cell__alloc(1, sizeof(*served));
 	opening = cell__alloc(1, sizeof(*opening));
-	if (!served || !opening || !account) {
-		free(served);
+	served = opening ? served_create(server, account) : NULL;
+	if (!served) {
 		free(opening);
 		if (account)
 			cell__account_give_session(server, account);
 		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for a session");
 		return NULL;
 	}
-	*served = (struct cell__served){ .server = server,
-					 .next_job = 1,
-					 .account = account,
-					 .log = cell__session_log_create(server),
-					 .history = cell__history_create(server),
-					 .consumed.disk_bytes = -1 };
 	strcpy(served->owner, request->who.name);
 	cell__request_client(request, served->client);
 	*opening = (struct opening){ .request = request, .served = served, .opened = opened, .options = CELL_SESSION_OPTIONS_INIT };
@@ -363,18 +371,12 @@ static void *begin_child(void *arg, struct cell_error *err)
 
 	if (cell__account_take_session(server, account, err) < 0)
 		return NULL;
-	served = cell__alloc(1, sizeof(*served));
+	served = served_create(server, account);
 	if (!served) {
 		cell__account_give_session(server, account);
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a session");
 		return NULL;
 	}
-	*served = (struct cell__served){ .server = server,
-					 .next_job = 1,
-					 .account = account,
-					 .log = cell__session_log_create(server),
-					 .history = cell__history_create(server),
-					 .consumed.disk_bytes = -1 };
 	strcpy(served->owner, parent->owner);
 	strcpy(served->client, parent->client);
 	served->workspace = parent->workspace;

@@ -181,7 +181,7 @@ void cell__task_begin(struct cell__request *request)
 	MHD_add_response_header(response, "Preference-Applied", "respond-async");
 	MHD_add_response_header(response, "X-Task-ID", task->id);
 	cell__answer_response(request, MHD_HTTP_ACCEPTED, response);
-	detached->route->handle(detached);
+	cell__request_handle(detached);
 }
 
 void cell__task_answer(struct cell__request *request, unsigned status, const char *text)

@@ -178,20 +178,7 @@ void cell__handle_v1_checkpoint(struct cell__request *request)
 
 static void handle_variables(void *arg, const struct cell_event *event)
 {
-	struct cell__request *request = arg;
-	const struct cell_outcome *outcome;
-	const char *value;
-
-	if (event->type != CELL_EVENT_RESULT)
-		return;
-	outcome = cell_result_error(event->result);
-	value = cell_result_value_json(event->result);
-	json_t *list = value ? json_loads(value, 0, NULL) : NULL;
-	if (list)
-		cell__answer_json(request, MHD_HTTP_OK, list);
-	else
-		cell__answer_fail(request, MHD_HTTP_BAD_GATEWAY, CELL_E_KERNEL, "the kernel did not list its variables: %.150s",
-				  outcome ? outcome->message : "no answer");
+	cell__answer_value(arg, event, "a list of variables");
 }
 
 void cell__handle_v1_variables(struct cell__request *request)

@@ -47,8 +47,7 @@ void cell__waking_ended(struct cell__waking *waking)
 	*at = waking->next;
 	for (; request; request = next) {
 		next = cell__take_ptr(request->wake_next);
-		if (!cell__wake_first(request))
-			request->route->handle(request);
+		cell__request_handle(request);
 	}
 	free(waking->dir);
 	free(waking->key);
@@ -88,7 +87,8 @@ static void handle_looked(uv_work_t *work, int status)
 	}
 }
 
-bool cell__wake_first(struct cell__request *request)
+/* True: the request is handled later. */
+static bool wake_first(struct cell__request *request)
 {
 	struct cell_server *server = request->server;
 	const char *id = named_session(request);
@@ -120,4 +120,10 @@ bool cell__wake_first(struct cell__request *request)
 	server->wakings = waking;
 	uv_queue_work(cell__loop_uv(server->engine->loop), &waking->work, do_look, handle_looked);
 	return true;
+}
+
+void cell__request_handle(struct cell__request *request)
+{
+	if (!wake_first(request))
+		request->route->handle(request);
 }

@@ -216,21 +216,6 @@ static void handle_ready(void *owner)
 	start_writing(owner);
 }
 
-static void handle_output(void *owner, enum cell_stream stream, const char *bytes, size_t size)
-{
-	(void)owner, (void)stream, (void)bytes, (void)size;
-}
-
-static void handle_display(void *owner, const struct cell__bundle *bundle)
-{
-	(void)owner, (void)bundle;
-}
-
-static void handle_result(void *owner, uint32_t run_id, const struct cell__kernel_answer *answer)
-{
-	(void)owner, (void)run_id, (void)answer;
-}
-
 static const char *handle_call(void *owner, const struct cell__asked *asked)
 {
 	(void)owner, (void)asked;
@@ -264,9 +249,9 @@ static void handle_exited(void *owner, const struct cell__exit *how)
 
 static const struct cell__kernel_events saving_events = {
 	.ready = handle_ready,
-	.output = handle_output,
-	.display = handle_display,
-	.result = handle_result,
+	.output = cell__ignore_output,
+	.display = cell__ignore_display,
+	.result = cell__ignore_result,
 	.call = handle_call,
 	.exited = handle_exited,
 };

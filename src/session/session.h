@@ -263,6 +263,10 @@ void cell__slot_update_pause(struct cell_session *session);
 void cell__slot_took_kernel(struct cell__slot *slot);
 /* Tells its kernel where packages are, which may have changed since it was forked. */
 void cell__slot_tell_packages(struct cell__slot *slot);
+/* Events of a kernel whose words do not count. */
+void cell__ignore_output(void *owner, enum cell_stream stream, const char *bytes, size_t size);
+void cell__ignore_display(void *owner, const struct cell__bundle *bundle);
+void cell__ignore_result(void *owner, uint32_t run_id, const struct cell__kernel_answer *answer);
 /* The variables of programs that run where its kernel does; as cell__command_start() needs them.  *ret_env: NULL: the session's own. */
 int cell__slot_env(struct cell__slot *slot, const char ***ret_env, char **ret_texts, struct cell_error *err);
 /* The run of this kernel, also while the kernel is being killed; NULL: none. */

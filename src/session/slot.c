@@ -565,17 +565,17 @@ static const struct cell__kernel_events kernel_events = {
 
 /* ---- of a shadow's kernel, which is a copy that was not kept, or the source of one that was: nothing it says counts ---- */
 
-static void ignore_output(void *owner, enum cell_stream stream, const char *bytes, size_t size)
+void cell__ignore_output(void *owner, enum cell_stream stream, const char *bytes, size_t size)
 {
 	(void)owner, (void)stream, (void)bytes, (void)size;
 }
 
-static void ignore_display(void *owner, const struct cell__bundle *bundle)
+void cell__ignore_display(void *owner, const struct cell__bundle *bundle)
 {
 	(void)owner, (void)bundle;
 }
 
-static void ignore_result(void *owner, uint32_t run_id, const struct cell__kernel_answer *answer)
+void cell__ignore_result(void *owner, uint32_t run_id, const struct cell__kernel_answer *answer)
 {
 	(void)owner, (void)run_id, (void)answer;
 }
@@ -595,9 +595,9 @@ static int refuse_connection(void *owner, const struct cell__egress_event *event
 static const struct cell__kernel_events shadow_events = {
 	.connection = refuse_connection,
 	.ready = handle_ready,
-	.output = ignore_output,
-	.display = ignore_display,
-	.result = ignore_result,
+	.output = cell__ignore_output,
+	.display = cell__ignore_display,
+	.result = cell__ignore_result,
 	.call = ignore_call,
 	.exited = handle_exited,
 };
