@@ -296,6 +296,52 @@ static PyObject *space_stop_servers(PyObject *self, PyObject *args)
 	return none_or_error(INSIDE(self, cell_space_stop_servers(HANDLE(self)->pointer, &err)), &err);
 }
 
+/* The thread that waits for the login, which has released the GIL. */
+struct showing {
+	PyObject *show;
+	PyObject *type, *value, *traceback; /* of what it raised */
+};
+
+static int on_link(void *arg, const char *link)
+{
+	struct showing *showing = arg;
+	PyGILState_STATE state = PyGILState_Ensure();
+	PyObject *text = text_of(link, strlen(link));
+	PyObject *answer = text ? PyObject_CallFunctionObjArgs(showing->show, text, NULL) : NULL;
+	if (!answer)
+		PyErr_Fetch(&showing->type, &showing->value, &showing->traceback);
+	int rc = answer ? 0 : -1;
+	Py_XDECREF(answer);
+	Py_XDECREF(text);
+	PyGILState_Release(state);
+	return rc;
+}
+
+/* login(name, scope or None, show, timeout_ms) */
+static PyObject *space_login(PyObject *self, PyObject *args)
+{
+	struct cell_error err;
+	struct showing showing = { 0 };
+	const char *name, *scope;
+	long long timeout_ms;
+	if (!PyArg_ParseTuple(args, "szOL", &name, &scope, &showing.show, &timeout_ms) || enter(self) < 0)
+		return NULL;
+	int rc = INSIDE(self, cell_space_login(HANDLE(self)->pointer, name, scope, on_link, &showing, timeout_ms, &err));
+	if (!showing.type)
+		return none_or_error(rc, &err);
+	PyErr_Restore(showing.type, showing.value, showing.traceback);
+	return NULL;
+}
+
+static PyObject *space_logout(PyObject *self, PyObject *args)
+{
+	struct cell_error err;
+	const char *name;
+	if (!PyArg_ParseTuple(args, "s", &name) || enter(self) < 0)
+		return NULL;
+	return none_or_error(INSIDE(self, cell_space_logout(HANDLE(self)->pointer, name, &err)), &err);
+}
+
 /* on_tool_event(port, token) */
 static PyObject *space_on_tool_event(PyObject *self, PyObject *args)
 {
@@ -321,6 +367,8 @@ PyMethodDef space_methods[] = {
 	{ "add_mcp", space_add_mcp, METH_VARARGS, NULL },
 	{ "remove_mcp", space_remove_mcp, METH_VARARGS, NULL },
 	{ "stop_servers", space_stop_servers, METH_NOARGS, NULL },
+	{ "login", space_login, METH_VARARGS, NULL },
+	{ "logout", space_logout, METH_VARARGS, NULL },
 	{ "on_tool_event", space_on_tool_event, METH_VARARGS, NULL },
 	{ NULL, NULL, 0, NULL },
 };

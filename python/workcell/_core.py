@@ -151,6 +151,14 @@ def cache_dir() -> Optional[str]:
     return None
 
 
+def oauth_dir() -> Optional[str]:
+    """Where tokens of logins at MCP servers are kept, the same place as the command line's; None: there are no logins."""
+    for folder, below in ((os.environ.get("XDG_STATE_HOME", ""), "workcell/oauth"), (os.environ.get("HOME", ""), ".local/state/workcell/oauth")):
+        if folder.startswith("/"):
+            return os.path.join(folder, below)
+    return None
+
+
 def trusted_paths() -> List[str]:
     """The folders that commands of tools are looked up in, and HOME: a sandbox that could write to one of them is refused."""
     path = os.environ.get("PATH")
@@ -195,7 +203,7 @@ class SpaceHandle(Operations):
 
     def __init__(self, engine: Engine, options: Mapping[str, Any], variables: Optional[Mapping[str, str]] = None,
                  progress: Optional[Callable[[str], Any]] = None) -> None:
-        given = {name: value for name, value in {"cache_dir": cache_dir(), **options}.items() if value is not None}
+        given = {name: value for name, value in {"cache_dir": cache_dir(), "oauth_dir": oauth_dir(), **options}.items() if value is not None}
         self.has_storage = "storage" in given
         self.own_python = "python_version" not in given and given.get("python", sys.executable) == sys.executable
         given.setdefault("installer_env", installer_env())
@@ -742,6 +750,23 @@ class Core:
         """Blocking, but short."""
         try:
             self.need_space().native.add_mcp(name, json.dumps(dict(params)))
+        except _native.NativeError as error:
+            raise from_native(error) from None
+
+    def login(self, name: str, show: Callable[[str], object], scope: Optional[str], timeout: Optional[float]) -> None:
+        """Blocking; show is called on this thread."""
+        folder = oauth_dir()
+        if folder is not None:  # the library creates the last folder itself, with its mode
+            os.makedirs(os.path.dirname(folder), mode=0o700, exist_ok=True)
+        try:
+            self.need_space().native.login(name, scope, show, 0 if timeout is None else max(1, int(timeout * 1000)))
+        except _native.NativeError as error:
+            raise from_native(error) from None
+
+    def logout(self, name: str) -> None:
+        """Blocking, but short."""
+        try:
+            self.need_space().native.logout(name)
         except _native.NativeError as error:
             raise from_native(error) from None
 

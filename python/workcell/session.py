@@ -7,7 +7,7 @@ import contextlib
 import inspect
 import os
 import warnings
-from typing import Any, AsyncGenerator, AsyncIterator, Dict, Iterable, List, Literal, Mapping, NoReturn, Optional, Sequence, Set, Tuple, Union, overload
+from typing import Any, AsyncGenerator, AsyncIterator, Callable, Dict, Iterable, List, Literal, Mapping, NoReturn, Optional, Sequence, Set, Tuple, Union, overload
 
 from . import _branch, _facade, _files
 from . import prompt as _prompt
@@ -245,6 +245,30 @@ class Session(_Session):
         its classes. Raises :class:`BusyError` while a cell runs."""
         await self.start()
         return variables_of(await in_thread(self._core.list_variables))
+
+    async def login(self, name: str, show: Callable[[str], Any], *, scope: Optional[str] = None, timeout: Optional[float] = None) -> None:
+        """Logs in at the remote MCP server ``name``, whose definition has ``auth: oauth``, and waits until it is done.
+
+        ``show(link)``, sync or async, gets the link that a person has to open in a browser on this computer; what it raises ends the login.
+        ``scope`` asks for further scopes, separated by spaces; ``timeout`` is in seconds (default five minutes). Tokens are kept outside of every
+        workspace, in ``$XDG_STATE_HOME/workcell/oauth`` (default ``~/.local/state``), and renewed when they expire.
+        """
+        await self.start()
+        loop = asyncio.get_running_loop()
+
+        def show_there(link: str) -> None:
+            shown = show(link)
+            if inspect.isawaitable(shown):
+                async def wait() -> None:
+                    await shown
+                asyncio.run_coroutine_threadsafe(wait(), loop).result()
+
+        await in_thread(self._core.login, name, show_there, scope, timeout)
+
+    async def logout(self, name: str) -> None:
+        """Removes the tokens of a login; a :class:`CodeModeError` with the code ``not_found`` without a login."""
+        await self.start()
+        await in_thread(self._core.logout, name)
 
     async def hibernate(self) -> Hibernated:
         """Writes the session to its folder of saved sessions (``saved``) and ends its process; the next use wakes it.

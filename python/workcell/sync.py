@@ -170,6 +170,14 @@ class Session(_Session):
         """The variables of the session; see :meth:`workcell.Session.list_variables`."""
         return variables_of(self._need().list_variables())
 
+    def login(self, name: str, show: Callable[[str], Any], *, scope: Optional[str] = None, timeout: Optional[float] = None) -> None:
+        """Logs in at a remote MCP server; ``show(link)`` gets the link for a browser. See :meth:`workcell.Session.login`."""
+        self._need().login(name, show, scope, timeout)
+
+    def logout(self, name: str) -> None:
+        """Removes the tokens of a login; see :meth:`workcell.Session.logout`."""
+        self._need().logout(name)
+
     def hibernate(self) -> Hibernated:
         """Saves the session and ends its process; the next use wakes it. See :meth:`workcell.Session.hibernate`."""
         return hibernated(self._need().hibernate())
