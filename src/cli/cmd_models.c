@@ -29,8 +29,8 @@ const struct cell_cli_command cell__cli_models_command = {
 	.synopsis = "install SOURCE... [--name NAME] [--sha256 HEX] | list | remove NAME",
 	.about = "With --embeddings builtin tools and workflows are also searched by meaning, by a small model that ONNX\n"
 		 "Runtime computes in this process. Nothing is sent anywhere.\n\n"
-		 "  install  copies a model from files or folders: *.onnx, *tokenizer.json, and libonnxruntime.so*\n"
-		 "           unless the system has it; prints their checksums\n"
+		 "  install  copies a model from files, folders or URLs: *.onnx, *tokenizer.json, and libonnxruntime.so*\n"
+		 "           unless the system has it; prints their checksums. URLs are https, or http on a private network\n"
 		 "  list     the installed models\n"
 		 "  remove   removes one\n\n"
 		 "Models are in $XDG_DATA_HOME/workcell/models (default ~/.local/share). A library that is installed here is\n"

@@ -411,6 +411,9 @@ int cell__http_perform(const struct cell__http_request *request, const char *con
 	CURLcode code = curl_easy_perform(transfer->easy);
 	unguard_pipe(&guard);
 	reply->status = cell__http_status(transfer);
+	const char *next = NULL; /* absolute, also where the header is not */
+	if (curl_easy_getinfo(transfer->easy, CURLINFO_REDIRECT_URL, &next) == CURLE_OK && next)
+		(void)cell__buf_add_str(&reply->location, next);
 	if (performing.refused)
 		rc = cell_fail(err, CELL_E_FORBIDDEN, 0, "%.120s is on a private network, where a public server may not send us",
 			       request->url);
@@ -418,7 +421,8 @@ int cell__http_perform(const struct cell__http_request *request, const char *con
 		rc = cell_fail(err, CELL_E_LIMIT, 0, "%.120s answered with more than %zu bytes", request->url, rules->max_body);
 	else if (code != CURLE_OK)
 		rc = cell_fail(err, CELL_E_IO, 0, "%.100s: %s", request->url, cell__http_explain(transfer, code));
-	else if (cell__buf_reserve(&reply->body, 1) < 0 || cell__buf_reserve(&reply->challenge, 1) < 0)
+	else if (cell__buf_reserve(&reply->body, 1) < 0 || cell__buf_reserve(&reply->challenge, 1) < 0 ||
+		 cell__buf_reserve(&reply->location, 1) < 0)
 		rc = cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	cell__http_finish(transfer);
 	return rc;
@@ -430,4 +434,5 @@ void cell__http_reply_finish(struct cell__http_reply *reply)
 		explicit_bzero(reply->body.data, reply->body.size);
 	cell__buf_finish(&reply->body);
 	cell__buf_finish(&reply->challenge);
+	cell__buf_finish(&reply->location);
 }

@@ -61,6 +61,7 @@ struct cell__http_reply {
 	long status;
 	struct cell__buf body;      /* NUL-terminated */
 	struct cell__buf challenge; /* WWW-Authenticate, all of them joined by commas */
+	struct cell__buf location;  /* of a redirect, NUL-terminated; empty: none */
 	bool private_address;       /* it came from this computer or a private network */
 };
 struct cell__http_rules {

@@ -17,6 +17,7 @@
 #include "base/base.h"
 #include "base/file.h"
 #include "base/tree.h"
+#include "loop/http.h"
 #include "search/onnx.h"
 
 #define BLOCK_BYTES (256u * 1024u)
@@ -117,10 +118,101 @@ static int add_file(struct installing *installing, int dir_fd, const char *path,
 	return 0;
 }
 
+/* ---- from the web ---- */
+
+static bool is_url(const char *source)
+{
+	return !strncmp(source, "https://", 8) || !strncmp(source, "http://", 7);
+}
+
+/*
+ * The user names the first address, which may be on a private network; a public server may not send us to one, nor from https to http. http is
+ * for servers on this computer or a private network.
+ */
+static int fetch(const char *url, size_t max, struct cell__http_reply *reply, struct cell_error *err)
+{
+	CELL_AUTO_FREE char *at = cell__strdup(url);
+	bool allow_private = true;
+
+	for (int i = 0; at && i <= CELL__ONNX_REDIRECTS; i++) {
+		const struct cell__http_request request = {
+			.method = "GET", .url = at, .timeout_ms = CELL__ONNX_DOWNLOAD_MS, .silence_s = CELL__ONNX_SILENCE_S
+		};
+		const struct cell__http_rules rules = { .max_body = max, .allow_private = allow_private };
+
+		cell__http_reply_finish(reply);
+		*reply = (struct cell__http_reply){ 0 };
+		if (cell__http_perform(&request, NULL, &rules, reply, err) < 0)
+			return -1;
+		if (!strncmp(at, "http://", 7) && !reply->private_address)
+			return cell_fail(err, CELL_E_INVALID, 0, "%.120s: a public server needs https", at);
+		if (reply->status == 200)
+			return 0;
+		if (reply->status < 300 || reply->status > 399 || reply->location.size == 0)
+			return cell_fail(err, CELL_E_IO, 0, "%.120s answered with the status %ld", at, reply->status);
+		if (!is_url(reply->location.data) || (!strncmp(at, "https://", 8) && strncmp(reply->location.data, "https://", 8) != 0))
+			return cell_fail(err, CELL_E_FORBIDDEN, 0, "%.100s redirects to %.100s, which is not https", at,
+					 reply->location.data);
+		allow_private = reply->private_address;
+		free(at);
+		at = cell__strdup(reply->location.data);
+	}
+	return at ? cell_fail(err, CELL_E_LIMIT, 0, "%.150s redirects more than %d times", url, CELL__ONNX_REDIRECTS)
+		  : cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+}
+
+static int keep_bytes(struct installing *installing, int part, const struct cell__buf *body, struct cell_error *err)
+{
+	unsigned char digest[EVP_MAX_MD_SIZE];
+	char hex[65] = "";
+	unsigned size = 0;
+	CELL_AUTO_FD int to = openat(installing->dir_fd, parts[part].name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+
+	if (to < 0 || cell__fd_write_all(to, body->data, body->size) < 0 || fsync(to) < 0)
+		return cell_fail(err, CELL_E_IO, errno, "cannot write %s", parts[part].name);
+	if (EVP_Digest(body->data, body->size, digest, &size, EVP_sha256(), NULL) != 1)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	for (unsigned i = 0; i < 32; i++)
+		snprintf(hex + 2 * i, 3, "%02x", digest[i]);
+	installing->have[part] = true;
+	json_array_append_new(installing->files,
+			      json_pack("{s:s, s:I, s:s}", "file", parts[part].name, "bytes", (json_int_t)body->size, "sha256", hex));
+	return 0;
+}
+
+/* The part is known by the last name in the path. */
+static int add_url(struct installing *installing, const char *url, struct cell_error *err)
+{
+	size_t path = strcspn(url, "?#"), start = path;
+	struct cell__http_reply reply = { 0 };
+	int part, status;
+
+	while (start > 0 && url[start - 1] != '/')
+		start--;
+	CELL_AUTO_FREE char *name = cell__strndup(url + start, path - start);
+	if (!name)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	part = part_of(name);
+	if (part < 0)
+		return cell_fail(err, CELL_E_INVALID, 0, "%.150s is not a part of a model: *.onnx, *tokenizer.json or libonnxruntime.so*",
+				 url);
+	if (installing->have[part])
+		return cell_fail(err, CELL_E_INVALID, 0, "there are two files for %s: give one of them", parts[part].name);
+	status = fetch(url, parts[part].max < CELL__ONNX_DOWNLOAD_BYTES ? parts[part].max : CELL__ONNX_DOWNLOAD_BYTES, &reply, err);
+	if (!status)
+		status = keep_bytes(installing, part, &reply.body, err);
+	cell__http_reply_finish(&reply);
+	return status;
+}
+
 /* A file, or the files of a folder. */
 static int add_source(struct installing *installing, const char *source, struct cell_error *err)
 {
 	const char *slash = strrchr(source, '/');
+
+	if (is_url(source))
+		return add_url(installing, source, err);
+
 	int fd = open(source, O_RDONLY | O_DIRECTORY | O_CLOEXEC), status = 0;
 	DIR *dir = fd < 0 ? NULL : fdopendir(fd);
 	struct dirent *entry;

@@ -12,6 +12,10 @@
 #define CELL__ONNX_TOKENS 256u                       /* of a text; the rest is left out */
 #define CELL__ONNX_DIMENSIONS 4096u                  /* most of a vector */
 #define CELL__ONNX_MODEL_BYTES (1024u * 1024u * 1024u)
+#define CELL__ONNX_DOWNLOAD_BYTES (256u * 1024u * 1024u) /* of a part from a URL */
+#define CELL__ONNX_REDIRECTS 5                       /* that are followed for it */
+#define CELL__ONNX_DOWNLOAD_MS (15 * 60 * 1000)
+#define CELL__ONNX_SILENCE_S 60
 #define CELL__ONNX_TOKENIZER_BYTES (16u * 1024u * 1024u)
 #define CELL__ONNX_SCHEME "builtin:"                 /* of an embeddings URL: then the folder of a model */
 

@@ -1,7 +1,10 @@
 """`workcell models`, and --embeddings builtin without a model; with the real one: tests/model (stage `model` of soak)."""
+import contextlib
 import hashlib
+import http.server
 import json
 import os
+import threading
 
 import pytest
 
@@ -86,3 +89,69 @@ def test_code_in_a_sandbox_cannot_write_the_model(home, tmp_path):
     done = support.workcell("run", "--executor", "sandbox", "--cwd", tmp_path / "work", "--base", tmp_path / "base", "--embeddings", "builtin",
                             "-e", "open('x', 'w').write('1')", "--json", env=env)
     assert done.status != 0 and "the embeddings model" in json.dumps(done.objects) + done.err, done
+
+
+# ---- from URLs ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def web():
+    """A web server with the parts of a model, and answers that a bad one gives."""
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def log_message(self, *args):
+            pass
+
+        def do_GET(self):
+            path = self.path.partition("?")[0]
+            if path.startswith("/to/"):
+                self.send_response(302)
+                self.send_header("Location", path[3:])
+                self.end_headers()
+            elif path.startswith("/again"):
+                self.send_response(302)
+                self.send_header("Location", "/again/x.onnx")
+                self.end_headers()
+            elif path in ("/x.onnx", "/tokenizer.json"):
+                body = b"model" if path == "/x.onnx" else b"{}"
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body) + (100 if "short" in self.path else 0)))
+                self.end_headers()
+                self.wfile.write(body)
+            elif path == "/huge-tokenizer.json":
+                self.send_response(200)
+                self.end_headers()
+                with contextlib.suppress(OSError):
+                    for _ in range(20):
+                        self.wfile.write(b"x" * 1024 * 1024)
+            elif path == "/file/x.onnx":
+                self.send_response(302)
+                self.send_header("Location", "file:///etc/passwd")
+                self.end_headers()
+            else:
+                self.send_error(404)
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield "http://127.0.0.1:%d" % server.server_port
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_from_urls(home, tmp_path, web):
+    done = models(home, "install", web + "/to/x.onnx?download=true", web + "/tokenizer.json", "--sha256", hashlib.sha256(b"model").hexdigest(), "--json")
+    assert done.status == 0, done
+    assert [(each["file"], each["bytes"]) for each in done.objects[0]] == [("model.onnx", 5), ("tokenizer.json", 2)]
+    folder = tmp_path / "data" / "workcell" / "models" / "bge-small-en-v1.5"
+    assert (folder / "model.onnx").read_text() == "model" and os.stat(folder / "model.onnx").st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("paths, words", [
+    (["/x.onnx", "/gone/tokenizer.json"], "status 404"), (["/again/x.onnx"], "redirects more than 5 times"),
+    (["/x.onnx", "/huge-tokenizer.json"], "more than 16777216 bytes"), (["/file/x.onnx"], "not https"), (["/README"], "not a part of a model"),
+    (["/x.onnx?short", "/tokenizer.json"], "x.onnx"), (["/x.onnx", "/to/x.onnx"], "two files for model.onnx")])
+def test_urls_that_are_refused(home, tmp_path, web, paths, words):
+    done = models(home, "install", *[web + path for path in paths], "--json")
+    assert done.status != 0 and words in done.objects[0]["error"]["message"], done
+    assert os.listdir(tmp_path / "data" / "workcell" / "models") == []
