@@ -151,9 +151,9 @@ export function DoctorPage(): JSX.Element {
   return (
     <Page title="Doctor"><Problem error={problem} />
       {!found ? !problem && <Waiting /> : <><p class="facts">Workcell {found.version}</p>
-        <table><thead><tr><th>executor</th><th>isolation</th><th>here</th><th>why, and what to do</th></tr></thead>
+        <div class="scroll" tabIndex={0} role="region" aria-label="Executors"><table><thead><tr><th>executor</th><th>isolation</th><th>here</th><th>why, and what to do</th></tr></thead>
           <tbody>{found.executors.map((each) => <tr><td><code><Shown text={each.name} /></code></td><td><Shown text={`${each.isolation} ${each.level}`} /></td><td><span class={`tag ${each.available ? 'allow' : 'deny'}`}>{each.available ? 'works' : 'does not work'}</span></td>
-            <td><Shown text={[each.reason, each.advice].filter(Boolean).join('; ')} />{each.fix && <pre><Shown text={each.fix} /></pre>}</td></tr>)}</tbody></table></>}
+            <td><Shown text={[each.reason, each.advice].filter(Boolean).join('; ')} />{each.fix && <pre><Shown text={each.fix} /></pre>}</td></tr>)}</tbody></table></div></>}
     </Page>
   );
 }

@@ -254,42 +254,133 @@ def test_a_restart_is_noticed_and_survived(browser):
         second.close()
 
 
-def test_it_works_on_a_phone_and_in_the_dark(server, browser):
+def test_a_notebook_and_the_inbox_after_a_restart(browser):
+    """The page says that its session is gone, and calls of new ones are seen without a new login."""
+    folder = support.temporary_folder("workcell-tests-console-")
+    port = serving.free_port()
+    flags = base(os.path.join(folder, "base"))
+    first = serving.Server(*flags, listen="127.0.0.1:%d" % port)
+    session = first.session()
+    first.execute("x = 41", session=session)
+    enter(browser, first)
+    go(browser, "#/session/" + session, "document.querySelectorAll('article.cell').length == 1")
+    first.close()
+    browser.wait(has("does not answer"))
+    second = serving.Server(*flags, listen="127.0.0.1:%d" % port)
+    try:
+        browser.wait(has("This session has ended") + " && !" + has("does not answer"))
+        assert browser.value("document.querySelectorAll('article.cell').length") == 1, "what it showed stays"
+        go(browser, "#/approvals", has("Nothing waits"))
+        asked(second, "after the restart")
+        browser.wait("document.querySelectorAll('article.approval').length == 1")
+        browser.value("document.querySelector('article.approval').focus()")
+        browser.key("a")
+        browser.wait(has("Nothing waits"))
+    finally:
+        second.close()
+
+
+@pytest.fixture(scope="module")
+def filled(server):
+    """Something on every page, and the pages: [(address, what is true when it is there)]."""
+    server.ask("POST", "/api/workflows", {"name": "double", "description": "Twice a number", "source": "def run(n: int) -> int:\n    return 2 * n\n"})
+    server.ask("POST", "/api/artifacts", {"name": "note.md", "data": "# Title\n\n**bold** text", "description": "A note"})
     session = server.session()
-    server.execute(CELLS[0], session=session)
+    for code in CELLS:
+        server.execute(code, session=session)
+    fork = server.ask("POST", "/v1/sessions/%s/fork" % session, {}).json["session_id"]
+    server.execute("x = 'other'", session=fork)
+    asked(server, "seen by axe")
+    yield [("sessions", has(session[:12])), ("session/" + session, "document.querySelectorAll('article.cell').length == 4 && " + has("Variables (")),
+           ("compare/%s/%s" % (session, fork), has("'other'")), ("approvals", "document.querySelector('article.approval')"), ("tools", "document.querySelector('.list form') || document.querySelector('.list code')"),
+           ("workflows", has("return 2 * n")), ("artifacts", has("Title")), ("packages", has("There are no packages")), ("policy", has("Try a call")), ("audit", "document.querySelector('tbody tr')"),
+           ("metrics", "document.querySelector('canvas')"), ("doctor", has("subprocess"))]
+    for each in server.ask("GET", "/v1/approvals?all=true").json["approvals"]:
+        server.ask("POST", "/v1/sessions/%s/approvals/%d" % (each["session_id"], each["id"]), {"accept": False})
+
+
+def test_it_works_on_a_phone_and_in_the_dark(server, filled, browser):
     enter(browser, server)
     browser.tell("Emulation.setDeviceMetricsOverride", width=380, height=740, deviceScaleFactor=1, mobile=True)
     browser.tell("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
-    go(browser, "#/session/" + session, "document.querySelectorAll('article.cell').length == 1")
-    assert browser.value("document.documentElement.scrollWidth <= 380")
-    assert browser.value("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 27)"
-    picture(browser, "phone", width=380, height=740)
+    wide = []
+    for page, ready in filled:
+        if page.startswith("compare") or page.startswith("session/"):
+            browser.value("location.hash = '#/sessions'")
+        go(browser, "#/" + page, ready)
+        if browser.value("document.documentElement.scrollWidth") > 380:
+            wide.append((page.split("/")[0], browser.value("document.documentElement.scrollWidth")))
+        assert browser.value("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 27)"
+        if page.startswith("session/"):
+            picture(browser, "phone", width=380, height=740)
+    assert wide == []
 
 
 AXE = os.path.join(os.path.dirname(support.__file__), "..", "console", "node_modules", "axe-core", "axe.min.js")
 
 
-def test_accessibility(server, browser):
-    """axe finds nothing wrong, in light and dark."""
+def test_accessibility(server, filled, browser, tmp_path):
+    """axe finds nothing wrong on any page, in light and dark, and before the login."""
     with open(AXE, encoding="utf-8") as file:
         axe = file.read()
-    session = server.session()
-    for code in CELLS:
-        server.execute(code, session=session)
-    asked(server, "seen by axe", session)
-    enter(browser, server)
     found = []
+
+    def look(scheme, page):
+        browser.value("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+        browser.value(axe + "; 0")
+        for each in browser.value("axe.run(document, {iframes: false}).then((found) => found.violations.map((each) => [each.id, each.nodes.map((node) => node.html.slice(0, 150)).slice(0, 3)]))"):
+            found.append((scheme, page.split("/")[0], each))
+
     for scheme in ("light", "dark"):
         browser.tell("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        for page, ready in (("sessions", has(session[:12])), ("session/" + session, "document.querySelectorAll('article.cell').length == 5"), ("approvals", has("seen by axe") + " || document.querySelector('article.approval')"),
-                            ("tools", "document.querySelector('.list code')"), ("policy", has("Try a call")), ("audit", "document.querySelector('tbody')"), ("metrics", "document.querySelector('canvas')"), ("doctor", has("subprocess"))):
+        if scheme == "light":
+            browser.open("http://127.0.0.1:%d/console/" % server.port, "/console/")
+            browser.wait("document.querySelector('input[type=password]')")
+            look(scheme, "login")
+            enter(browser, server)
+        for page, ready in filled:
             go(browser, "#/" + page, ready)
-            browser.value(axe + "; 0")
-            for each in browser.value("axe.run(document, {iframes: false}).then((found) => found.violations.map((each) => [each.id, each.nodes.map((node) => node.html.slice(0, 150)).slice(0, 3)]))"):
-                found.append((scheme, page.split("/")[0], each))
-    for each in server.ask("GET", "/v1/approvals?all=true").json["approvals"]:
-        server.ask("POST", "/v1/sessions/%s/approvals/%d" % (each["session_id"], each["id"]), {"accept": False})
+            look(scheme, page)
     assert found == []
+
+
+def test_no_mouse_is_needed(server, browser):
+    """From the login to a cell of one's own and the end of the session, with keys alone."""
+    enter(browser, server)
+    browser.wait("document.querySelector('main h1')")
+
+    def reach(what, back=False):
+        for _ in range(150):
+            if browser.value("(() => { const at = document.activeElement; return !!at && (%s); })()" % what):
+                # Somebody who sees it knows where they are.
+                assert browser.value("(() => { const style = getComputedStyle(document.activeElement); return style.outlineStyle != 'none' || document.activeElement.shadowRoot != null; })()")
+                return
+            browser.key("Tab", number=9, modifiers=8 if back else 0)
+        raise AssertionError("%s is not reached by Tab; at %s" % (what, browser.value("document.activeElement.outerHTML.slice(0, 200)")))
+
+    reach("at.innerText == 'To the content'")
+    browser.key("Enter", number=13)
+    browser.wait("document.activeElement.id == 'content'")
+    reach("at.innerText == 'New session'")
+    browser.key("Enter", number=13)
+    browser.wait("location.hash.startsWith('#/session/')")
+    session = browser.value("location.hash").rsplit("/", 1)[1]
+    browser.wait("document.querySelector('.editor .code')?.shadowRoot?.querySelector('.cm-content')")
+    reach("at.shadowRoot?.activeElement?.classList.contains('cm-content')")
+    browser.type("6 * 7")
+    browser.key("Enter", number=13, modifiers=8)
+    browser.wait(has("[1]") + " && " + has("42"))
+    # Escape, then Tab, leaves the editor.
+    browser.key("Escape", number=27)
+    reach("at.tagName == 'SUMMARY' && at.innerText.startsWith('Variables')")
+    browser.value("window.confirm = () => true")  # a dialog of the browser's, which keys answer
+    reach("at.tagName == 'BUTTON' && at.innerText == 'End'", back=True)
+    browser.key("Enter", number=13)
+    browser.wait("location.hash == '#/sessions'")
+    assert server.ask("GET", "/v1/sessions/" + session).status == 410
+    reach("at.tagName == 'A' && at.getAttribute('href') == '#/doctor'", back=True)
+    browser.key("Enter", number=13)
+    browser.wait(has("subprocess"))
 
 
 # ---- how fast ----

@@ -177,6 +177,16 @@ def test_the_events_of_a_session(server):
     assert server.ask("GET", "/v1/sessions/" + session).json["receipt"]["executor"] == "subprocess"
 
 
+def test_a_stream_has_a_name_of_its_own(server):
+    """Numbers of events are those of one stream: a reader notices that a restarted server has another."""
+    names = []
+    for session in (server.session(), server.session()):
+        answers = [server.ask("GET", "/v1/sessions/%s/events?follow=false" % session) for _ in range(2)]
+        assert answers[0].headers["X-Stream-ID"] == answers[1].headers["X-Stream-ID"]
+        names.append(answers[0].headers["X-Stream-ID"])
+    assert names[0] != names[1] and all(re.fullmatch("[0-9a-f]{16}", each) for each in names)
+
+
 def test_completions(server):
     session = server.session()
     server.execute("population = 1", session=session)
