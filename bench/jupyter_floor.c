@@ -14,13 +14,15 @@ static void answer(struct cell_cli_ends *ends, const struct cell_cli_request *re
 {
 	const char *type = request->message.type;
 	bool info = !strcmp(type, "kernel_info_request");
-	json_t *content = info ? json_pack("{s:s, s:s, s:s, s:s, s:s, s:{s:s, s:s}}", "status", "ok", "protocol_version", CELL_JUPYTER_VERSION,
-					   "implementation", "floor", "implementation_version", "0", "banner", "", "language_info", "name", "none",
-					   "version", "0") :
-				 json_pack("{s:s, s:i, s:{}, s:[]}", "status", "ok", "execution_count", 1, "user_expressions", "payload");
+	json_t *content = info ? json_pack("{s:s, s:s, s:s, s:s, s:s, s:{s:s, s:s}}", "status", "ok", "protocol_version",
+					   CELL_JUPYTER_VERSION, "implementation", "floor", "implementation_version", "0", "banner", "",
+					   "language_info", "name", "none", "version", "0")
+			       : json_pack("{s:s, s:i, s:{}, s:[]}", "status", "ok", "execution_count", 1, "user_expressions", "payload");
 
-	cell__cli_ends_send_json(ends, CELL_JUPYTER_PORT_SHELL, request, request->header, info ? "kernel_info_reply" : "execute_reply", content);
-	cell__cli_ends_send_json(ends, CELL_JUPYTER_PORT_IOPUB, NULL, request->header, "status", json_pack("{s:s}", "execution_state", "idle"));
+	cell__cli_ends_send_json(ends, CELL_JUPYTER_PORT_SHELL, request, request->header, info ? "kernel_info_reply" : "execute_reply",
+				 content);
+	cell__cli_ends_send_json(ends, CELL_JUPYTER_PORT_IOPUB, NULL, request->header, "status",
+				 json_pack("{s:s}", "execution_state", "idle"));
 }
 
 int main(int argc, char **argv)

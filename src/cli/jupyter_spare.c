@@ -102,8 +102,7 @@ static bool hash_program(EVP_MD_CTX *hash)
 	CELL_AUTO_BUF struct cell__buf groups = CELL_BUF_INIT;
 	struct stat program;
 
-	if (stat("/proc/self/exe", &program) < 0 ||
-	    cell__file_read(AT_FDCWD, "/proc/self/cgroup", 0, MAX_CGROUP_BYTES, &groups, NULL) < 0)
+	if (stat("/proc/self/exe", &program) < 0 || cell__file_read(AT_FDCWD, "/proc/self/cgroup", 0, MAX_CGROUP_BYTES, &groups, NULL) < 0)
 		return false;
 	EVP_DigestUpdate(hash, &program.st_dev, sizeof(program.st_dev));
 	EVP_DigestUpdate(hash, &program.st_ino, sizeof(program.st_ino));
@@ -143,8 +142,8 @@ static int open_folder(void)
 	struct cell_error err;
 	struct stat status;
 
-	if ((runtime && *runtime == '/' ? asprintf(&path, "%s/workcell", runtime) :
-					  asprintf(&path, "%s/.cache/workcell/run", cell__home_dir())) < 0)
+	if ((runtime && *runtime == '/' ? asprintf(&path, "%s/workcell", runtime)
+					: asprintf(&path, "%s/.cache/workcell/run", cell__home_dir())) < 0)
 		path = NULL;
 	if (!path || cell__cli_make_folders(path, 0700, &err) < 0)
 		return -1;
