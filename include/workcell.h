@@ -1994,6 +1994,11 @@ struct cell_server_options {
 	 * (docs/oauth.md); reloaded when it changes; NULL: none.
 	 */
 	const char *oauth_file;
+	/*
+	 * With e2b: "DOMAIN" or "DOMAIN:PORT" that clients reach sandboxes at, as https://49999-ID.DOMAIN, when they are not told another address;
+	 * NULL: the server names none.
+	 */
+	const char *e2b_domain;
 };
 #define CELL_SERVER_OPTIONS_INIT { .size = sizeof(struct cell_server_options), .log_level = CELL_LOG_INFO }
 static inline void cell_server_options_init(struct cell_server_options *opts)

@@ -35,7 +35,7 @@ struct serve_flags {
 	struct cell_cli_session_flags session;
 	struct cell_cli_listen_flags http;
 	struct cell_cli_list deps;
-	const char *config, *log_level, *otlp;
+	const char *config, *log_level, *otlp, *e2b_domain;
 	int64_t workers;
 	int64_t max_runs, max_queue, max_timeout_ms, max_artifact, max_file, drain_ms, execute_idle_ms;
 	bool check_config, in_container, sandbox_fusion, e2b, console, otlp_code;
@@ -83,6 +83,8 @@ static const struct cell_cli_flag serve_flag_table[] = {
 	{ 0, "dep", "SPEC", "add this package to the storage's and install it before serving; may be repeated", CELL_FLAG_LIST, AT(deps) },
 	{ 0, "e2b", NULL, "serve clients of E2B too, on the same address and with the same tokens (docs/e2b.md)", CELL_FLAG_SWITCH,
 	  AT(e2b) },
+	{ 0, "e2b-domain", "NAME[:PORT]", "where clients of E2B reach sandboxes without E2B_SANDBOX_URL: https://49999-ID.NAME:PORT",
+	  CELL_FLAG_STRING, AT(e2b_domain) },
 	{ 0, "console", NULL, "serve the console for browsers at /console/ (docs/console.md)", CELL_FLAG_SWITCH, AT(console) },
 	{ 0, "otlp", "URL",
 	  "send spans and metrics to this receiver of OpenTelemetry (default $OTEL_EXPORTER_OTLP_ENDPOINT; docs/traces.md)",
@@ -642,6 +644,7 @@ static int serve(struct serve_flags *flags, struct cell_server_options *options,
 	options->zygote_per = cell__cli_zygote_per(&flags->session);
 	options->sandbox_fusion = flags->sandbox_fusion;
 	options->e2b = flags->e2b;
+	options->e2b_domain = flags->e2b_domain;
 	options->otlp = flags->otlp ? flags->otlp : cell__serve_variable("OTEL_EXPORTER_OTLP_ENDPOINT");
 	options->otlp_headers = cell__serve_variable("OTEL_EXPORTER_OTLP_HEADERS");
 	options->otlp_code = flags->otlp_code;

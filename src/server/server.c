@@ -760,6 +760,11 @@ int cell_server_create(struct cell_engine *engine, const struct cell_server_opti
 	if (read_options(opts, &server->opts, &server->limits, &server->address, &server->tokens, &oauth, err) < 0 ||
 	    (oauth && cell__oauth_create(server, oauth, err) < 0))
 		goto failed;
+	if (server->opts.e2b_domain && !cell__e2b_domain_ok(server->opts.e2b_domain)) {
+		cell_fail(err, CELL_E_INVALID, 0, "\"%.100s\" is not a domain that sandboxes can have: expected NAME or NAME:PORT",
+			  server->opts.e2b_domain);
+		goto failed;
+	}
 	if (server->opts.otlp && cell__otlp_create(server->opts.otlp, server->opts.otlp_headers, &server->otlp, err) < 0)
 		goto failed;
 	if (server->opts.console && !cell__console_is_built()) {

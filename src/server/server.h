@@ -898,6 +898,8 @@ unsigned cell__e2b_auth_check(struct cell__request *request, const struct sockad
 /* The body of an error in the form that the client reads, and its status; free() it.  NULL: out of memory. */
 char *cell__e2b_error(const struct cell__request *request, int code, const char *words, unsigned *status, const char **ret_type,
 		      size_t *ret_size);
+/* NAME or NAME:PORT, of a form that a host name can have.  Pure. */
+bool cell__e2b_domain_ok(const char *domain);
 /* The session ends: its context goes, and with the first session of a sandbox all others. */
 void cell__e2b_served_ends(struct cell__served *served);
 /* Once a second: sandboxes whose time is over end, or pause. */

@@ -160,6 +160,20 @@ def test_in_the_executor_sandbox():
     made.close()
 
 
+@pytest.mark.parametrize("domain", ["", ".test", "-x.test", "a..b", "a b", "a/b", "a@b", "a:", "a:0x1", "a:65536", "a:1:2", "x" * 201])
+def test_domains_that_no_host_can_have_are_refused(domain):
+    done = support.workcell("serve", "--e2b", "--e2b-domain", domain, "--auth-disabled", "--listen", "127.0.0.1:0")
+    assert done.status == 2 and "invalid" in done.err and "domain" in done.err, done
+
+
+def test_the_domain_of_sandboxes_is_named():
+    made = serving.Server("--executor", "subprocess", "--e2b", "--e2b-domain", "cells.test:8443", python=PYTHON, tokens=TOKENS)
+    with Sandbox.create(**options_for(made)) as sandbox:
+        assert sandbox.sandbox_domain == "cells.test:8443"
+        assert sandbox.get_host(80) == "80-%s.cells.test:8443" % sandbox.sandbox_id
+    made.close()
+
+
 # ---- code ----
 
 def test_results_output_and_errors(sandbox):

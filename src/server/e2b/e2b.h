@@ -30,6 +30,7 @@
 #define CELL_E2B_MAX_TIMEOUT_S 86400
 #define CELL_E2B_MAX_CONTEXTS 64u
 #define CELL_E2B_TOKEN 64u /* characters */
+#define CELL_E2B_MAX_DOMAIN 200u
 #define CELL_E2B_WATCHER_ID 32u
 #define CELL_E2B_MAX_WATCHERS 16u  /* of a sandbox */
 #define CELL_E2B_MAX_WATCHED 1024u /* folders of one */

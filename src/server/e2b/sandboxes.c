@@ -206,12 +206,13 @@ static json_t *describe(const struct cell__e2b_sandbox *sandbox)
 	const struct cell_session_options *options = &sandbox->server->session;
 	int64_t memory = options->memory_limit > 0 ? options->memory_limit : (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
 
-	return json_pack("{s:s,s:s,s:s,s:s,s:o,s:o,s:i,s:I,s:i,s:s,s:s,s:O,s:n,s:{s:s,s:b},s:[]}", "templateID", sandbox->template, "alias",
-			 sandbox->template, "sandboxID", served->id, "clientID", "workcell", "startedAt", time_text(served->created_s, 0),
-			 "endAt", time_text(time(NULL), sandbox->end_us - cell__now_us()), "cpuCount", get_nprocs(), "memoryMB",
-			 (json_int_t)(memory >> 20), "diskSizeMB", 0, "state", sandbox->paused ? "paused" : "running", "envdVersion",
-			 CELL_E2B_ENVD_VERSION, "metadata", sandbox->metadata, "domain", "lifecycle", "onTimeout",
-			 sandbox->pauses ? "pause" : "kill", "autoResume", 0, "volumeMounts");
+	return json_pack("{s:s,s:s,s:s,s:s,s:o,s:o,s:i,s:I,s:i,s:s,s:s,s:O,s:s?,s:{s:s,s:b},s:[]}", "templateID", sandbox->template,
+			 "alias", sandbox->template, "sandboxID", served->id, "clientID", "workcell", "startedAt",
+			 time_text(served->created_s, 0), "endAt", time_text(time(NULL), sandbox->end_us - cell__now_us()), "cpuCount",
+			 get_nprocs(), "memoryMB", (json_int_t)(memory >> 20), "diskSizeMB", 0, "state",
+			 sandbox->paused ? "paused" : "running", "envdVersion", CELL_E2B_ENVD_VERSION, "metadata", sandbox->metadata,
+			 "domain", sandbox->server->opts.e2b_domain, "lifecycle", "onTimeout", sandbox->pauses ? "pause" : "kill",
+			 "autoResume", 0, "volumeMounts");
 }
 
 /* With the token, for clients that may use it. */
@@ -221,9 +222,9 @@ json_t *cell__e2b_admission(const struct cell__e2b_sandbox *sandbox)
 
 	if (!cell__e2b_token(sandbox->server, cell__e2b_id(sandbox), token))
 		return NULL;
-	return json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:n}", "templateID", sandbox->template, "alias", sandbox->template, "sandboxID",
+	return json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s?}", "templateID", sandbox->template, "alias", sandbox->template, "sandboxID",
 			 cell__e2b_id(sandbox), "clientID", "workcell", "envdVersion", CELL_E2B_ENVD_VERSION, "envdAccessToken", token,
-			 "trafficAccessToken", token, "domain");
+			 "trafficAccessToken", token, "domain", sandbox->server->opts.e2b_domain);
 }
 
 /* ---- creating ---- */

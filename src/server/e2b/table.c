@@ -4,6 +4,7 @@
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <time.h>
@@ -94,6 +95,17 @@ static const char *id_in_host(const char *host, size_t *ret_size)
 	if (!id[*ret_size])
 		*ret_size = 0;
 	return id;
+}
+
+bool cell__e2b_domain_ok(const char *domain)
+{
+	size_t size = strspn(domain, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.-");
+	const char *port = domain + size;
+	size_t digits = *port == ':' ? strspn(port + 1, "0123456789") : 0;
+
+	if (!size || size > CELL_E2B_MAX_DOMAIN || *domain == '.' || *domain == '-' || strstr(domain, ".."))
+		return false;
+	return !*port || (digits > 0 && digits <= 5 && !port[1 + digits] && atoi(port + 1) <= 65535);
 }
 
 bool cell__e2b_is_asked(const struct cell__request *request, const char *path)
