@@ -85,7 +85,8 @@ static bool is_accepted(const struct cell__oauth_resource *oauth, const unsigned
 	return true;
 }
 
-static void accept_for(struct cell__oauth_resource *oauth, const struct cell__token *who, const json_t *claims, int64_t now_s, int64_t max_s)
+static void accept_for(struct cell__oauth_resource *oauth, const struct cell__token *who, const json_t *claims, int64_t now_s,
+		       int64_t max_s)
 {
 	const json_t *expires = json_object_get(claims, "exp");
 	double left_s = expires ? json_number_value(expires) + (double)oauth->config->skew_s - (double)now_s : (double)max_s;
@@ -213,7 +214,7 @@ static char *metadata_url(const char *issuer, int place)
 	if (cell__oauth_url_read(issuer, &url) < 0)
 		return NULL;
 	int size = (int)url.path_size - (url.path_size > 0 && url.path[url.path_size - 1] == '/');
-	int rc = place == 0 ? cell__buf_printf(&out, "%s/.well-known/oauth-authorization-server%.*s", url.origin, size, url.path)
+	int rc = place == 0   ? cell__buf_printf(&out, "%s/.well-known/oauth-authorization-server%.*s", url.origin, size, url.path)
 		 : place == 1 ? cell__buf_printf(&out, "%s%.*s/.well-known/openid-configuration", url.origin, size, url.path)
 			      : cell__buf_printf(&out, "%s/.well-known/openid-configuration%.*s", url.origin, size, url.path);
 	return rc < 0 ? NULL : cell__buf_take(&out);
@@ -231,7 +232,8 @@ static char *keys_url(const struct exchange *exchange, struct cell_error *err)
 {
 	const struct cell__oauth_config *config = exchange->oauth->config;
 	json_t *root = json_loadb(exchange->body.data ? exchange->body.data : "", exchange->body.size, JSON_REJECT_DUPLICATES, NULL);
-	const char *issuer = json_string_value(json_object_get(root, "issuer")), *keys = json_string_value(json_object_get(root, "jwks_uri"));
+	const char *issuer = json_string_value(json_object_get(root, "issuer")),
+		   *keys = json_string_value(json_object_get(root, "jwks_uri"));
 	struct cell__oauth_url url;
 	char *copy = NULL;
 	if (!issuer || strcmp(issuer, config->issuer) != 0)
@@ -559,12 +561,9 @@ static void handle_metadata(struct cell__request *request)
 				    "scopes_supported", scopes, "bearer_methods_supported", "header", "resource_name", "Workcell"));
 }
 
-const struct cell__route cell__oauth_route = { .method = "GET",
-					       .path = CELL_OAUTH_METADATA,
-					       .scope = CELL_SCOPE_OPEN,
-					       .handle = handle_metadata,
-					       .status = 200,
-					       .unlogged = false };
+const struct cell__route cell__oauth_route = {
+	.method = "GET", .path = CELL_OAUTH_METADATA, .scope = CELL_SCOPE_OPEN, .handle = handle_metadata, .status = 200, .unlogged = false
+};
 
 /* ---- its life ---- */
 

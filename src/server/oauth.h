@@ -51,7 +51,8 @@ struct cell__oauth_config {
 /* Reads the file; may wait. */
 int cell__oauth_config_load(const char *file, struct cell__oauth_config **ret_config, struct cell_error *err);
 /* The same from bytes.  Pure. */
-int cell__oauth_config_parse(const char *file, const char *text, size_t size, struct cell__oauth_config **ret_config, struct cell_error *err);
+int cell__oauth_config_parse(const char *file, const char *text, size_t size, struct cell__oauth_config **ret_config,
+			     struct cell_error *err);
 void cell__oauth_config_destroy(struct cell__oauth_config *config);
 /* For the MCP server, which cannot keep quotas. */
 int cell__oauth_refuse_quotas(const struct cell__oauth_config *config, struct cell_error *err);

@@ -22,8 +22,8 @@ void cell__oauth_config_destroy(struct cell__oauth_config *config)
 {
 	if (!config)
 		return;
-	char *texts[] = { config->resource, config->issuer,  config->jwks,	config->introspection, config->client_id,
-			  config->ca,	    config->subject, config->workspace, config->metadata };
+	char *texts[] = { config->resource, config->issuer,  config->jwks,      config->introspection, config->client_id,
+			  config->ca,       config->subject, config->workspace, config->metadata };
 	for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
 		free(texts[i]);
 	if (config->client_secret)
@@ -87,7 +87,8 @@ static void load_audiences(struct cell__loader *loader, const struct cell__yaml 
 		add_audience(loader, value, value->text, config);
 	} else {
 		for (size_t i = 0; value->kind == CELL_YAML_SEQUENCE && i < value->count; i++)
-			add_audience(loader, value->items[i], value->items[i]->kind == CELL_YAML_SCALAR ? value->items[i]->text : "", config);
+			add_audience(loader, value->items[i], value->items[i]->kind == CELL_YAML_SCALAR ? value->items[i]->text : "",
+				     config);
 		if (config->n_audiences == 0)
 			cell__load_problem(loader, value, "audience must be a text, or a list of them");
 	}
@@ -148,7 +149,8 @@ static void add_scope(struct cell__loader *loader, const struct cell__yaml *at, 
 {
 	char *copy = is_scope(name) && config->n_scopes < CELL_OAUTH_MAX_SCOPES ? cell__strdup(name) : NULL;
 	if (!copy)
-		cell__load_problem(loader, at, "a scope's name must be visible ASCII without quotes, at most %u of them", CELL_OAUTH_MAX_SCOPES);
+		cell__load_problem(loader, at, "a scope's name must be visible ASCII without quotes, at most %u of them",
+				   CELL_OAUTH_MAX_SCOPES);
 	else
 		config->scopes[config->n_scopes++] = (struct cell__oauth_scope){ .name = copy, .scopes = scopes };
 }
@@ -163,7 +165,8 @@ static void load_scopes(struct cell__loader *loader, const struct cell__yaml *ma
 		add_scope(loader, map, "workcell:admin", CELL_SCOPE_ADMIN | CELL_SCOPE_METRICS, config);
 		add_scope(loader, map, "workcell:metrics", CELL_SCOPE_METRICS, config);
 	} else if (value->kind != CELL_YAML_MAPPING || value->count == 0) {
-		cell__load_problem(loader, value, "scopes must be a mapping: a scope of the issuer, and a list of read, run, admin, approve, metrics");
+		cell__load_problem(loader, value,
+				   "scopes must be a mapping: a scope of the issuer, and a list of read, run, admin, approve, metrics");
 	} else {
 		for (size_t i = 0; i < value->count; i += 2)
 			add_scope(loader, value->items[i], value->items[i]->text, cell__scopes_read(loader, value->items[i + 1]), config);
@@ -185,9 +188,9 @@ static void load_introspection(struct cell__loader *loader, const struct cell__y
 
 static void load(struct cell__loader *loader, const struct cell__yaml *root, struct cell__oauth_config *config)
 {
-	static const char *const known[] = { "resource",      "issuer", "jwks",	  "introspection", "client_id", "client_secret",
-					     "audience",      "claims", "scopes", "subject",	   "workspace", "algorithms",
-					     "clock_skew",    "cache",	"ca",	  "quota",	   NULL };
+	static const char *const known[] = { "resource",   "issuer", "jwks",   "introspection", "client_id", "client_secret",
+					     "audience",   "claims", "scopes", "subject",       "workspace", "algorithms",
+					     "clock_skew", "cache",  "ca",     "quota",         NULL };
 	struct cell__oauth_url url;
 	CELL_AUTO_BUF struct cell__buf metadata = CELL_BUF_INIT;
 	if (!cell__load_keys(loader, root, "the file", known))
@@ -216,7 +219,8 @@ static void load(struct cell__loader *loader, const struct cell__yaml *root, str
 		config->metadata = cell__buf_take(&metadata);
 }
 
-int cell__oauth_config_parse(const char *file, const char *text, size_t size, struct cell__oauth_config **ret_config, struct cell_error *err)
+int cell__oauth_config_parse(const char *file, const char *text, size_t size, struct cell__oauth_config **ret_config,
+			     struct cell_error *err)
 {
 	struct cell__problems problems = { 0 };
 	struct cell__loader loader = { .file = file, .problems = &problems };
@@ -260,7 +264,8 @@ int cell__oauth_refuse_quotas(const struct cell__oauth_config *config, struct ce
 	static const struct cell__quotas none = CELL_QUOTAS_NONE;
 	if (memcmp(&config->quotas, &none, sizeof none) == 0)
 		return 0;
-	return cell_fail(err, CELL_E_INVALID, 0, "the settings of OAuth have a quota, which only the session server keeps (workcell serve): remove it");
+	return cell_fail(err, CELL_E_INVALID, 0,
+			 "the settings of OAuth have a quota, which only the session server keeps (workcell serve): remove it");
 }
 
 /* ---- claims ---- */

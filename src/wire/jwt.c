@@ -21,7 +21,7 @@ struct cell__jwk {
 
 unsigned cell__jwt_alg(const char *name)
 {
-	return !name				  ? 0
+	return !name                        ? 0
 	       : strcmp(name, "RS256") == 0 ? CELL_JWT_RS256
 	       : strcmp(name, "PS256") == 0 ? CELL_JWT_PS256
 	       : strcmp(name, "ES256") == 0 ? CELL_JWT_ES256
@@ -49,7 +49,8 @@ static int add_tag(struct cell__buf *out, unsigned char tag, size_t size)
 
 static int add_object(struct cell__buf *out, unsigned char tag, const struct cell__buf *content)
 {
-	return content->size > 0xffff || add_tag(out, tag, content->size) < 0 || cell__buf_add(out, content->data, content->size) < 0 ? -1 : 0;
+	return content->size > 0xffff || add_tag(out, tag, content->size) < 0 || cell__buf_add(out, content->data, content->size) < 0 ? -1
+																      : 0;
 }
 
 /* A number without its sign: big-endian, without leading zeros but one where the first bit is set. */
@@ -58,7 +59,8 @@ static int add_integer(struct cell__buf *out, const unsigned char *bytes, size_t
 	for (; size > 1 && *bytes == 0; size--)
 		bytes++;
 	bool pad = size > 0 && *bytes & 0x80;
-	return size == 0 || add_tag(out, 0x02, size + pad) < 0 || (pad && cell__buf_add(out, "", 1) < 0) || cell__buf_add(out, bytes, size) < 0
+	return size == 0 || add_tag(out, 0x02, size + pad) < 0 || (pad && cell__buf_add(out, "", 1) < 0) ||
+			       cell__buf_add(out, bytes, size) < 0
 		       ? -1
 		       : 0;
 }

@@ -21,41 +21,35 @@ static const char keys_text[] =
 	"4FN50-s2Iip-znsNQI3M3TNyc7PrEYAacKGiIEqcnvBf7XOlyfjefE_MswkiRIdAzLBVot9cBa0pSTV0GBdkegb7kTo-Sg9S0rFB"
 	"8BNgBN_oL7GEpqQn4K5mfF4eF1qhxWZlzeCnZS-t6vNiHE6s9JtVxQYNafAlPfNnGbapBmL7IcAnldi-PFxwNllBWk8mdKp8a4yk"
 	"8d_oCO9eW_rzNBUmw\",\"e\":\"AQAB\",\"use\":\"enc\"}]}";
-static const char rs256[] =
-	"eyJhbGciOiJSUzI1NiIsImtpZCI6InIiLCJ0eXAiOiJKV1QifQ.eyJpc3MiOiJodHRwczovL2kuZXhhbXBsZSIsImF1ZCI6Imh0d"
-	"HBzOi8vci5leGFtcGxlL21jcCIsInN1YiI6ImFsaWNlIiwiZXhwIjoyMDAwMDAwMDAwLCJuYmYiOjEwMDAwMDAwMDAsInNjb3BlI"
-	"joiYSBiOmMifQ.aGWV86q-CuvvVH_HDQyyffpbxJ6vZymaxXvJh_39U5x7GExGRCMQ-R06nmnJHJPSZXHxcqDNPx1EENnaIp40TL"
-	"eNb55F4MdAQvRGIAzumug-AhJVX3R5tpvSBGAJLEQ1__OH7FIvVkVP4Aho2GzF582AF1qiO-bXui1FVkLpGP7TiBo24e5jftQWcx"
-	"9d83_emH1qyq4MZVQ3CrcU11mIYU_zmsjmjoqdthmRDZ7-4O6-lphqfToCwToi9ZqtS32VjLJYZ_oEwBNNDnIozfmi5XmfcWAVJd"
-	"lkK0nQD-5bFuXfKI-heNXrHmXesp4QuKuNeq0Qi3U_jlEhQmv7DxONQw";
-static const char ps256[] =
-	"eyJhbGciOiJQUzI1NiIsImtpZCI6InIiLCJ0eXAiOiJKV1QifQ.eyJpc3MiOiJodHRwczovL2kuZXhhbXBsZSIsImF1ZCI6Imh0d"
-	"HBzOi8vci5leGFtcGxlL21jcCIsInN1YiI6ImFsaWNlIiwiZXhwIjoyMDAwMDAwMDAwLCJuYmYiOjEwMDAwMDAwMDAsInNjb3BlI"
-	"joiYSBiOmMifQ.bXFYBBrqv4GWPsddfIpgRbIjOcrTZXne0eTzXL891eOFZI4INXiZx4iYklqbZEe6ciD0c_7uCX6q_RWgFO7i_N"
-	"oshY-fgFpRUaCAJX2aOY0u4ft44n8kPsCgZQqF7lO83vK5m1jCtNPeRTFvp5Jxz-OJnlS2hbyF-HcvUQQxm4GORILTNVJW7BqUyE"
-	"s7n17OIv79HbsSN0JZbXQ0CmbS3v3a-rPRd5mtHPCT29chjxGNM5vtRtWCPq48vLC20vF2IzxPKs-sIlnPWjFvXNPc8OynX5u5P3"
-	"moD2pAAs522-AWCg15Je5-9TabR5L2gfRClila_huiW_ERJ_jtkqbnhw";
-static const char es256[] =
-	"eyJhbGciOiJFUzI1NiIsImtpZCI6ImUiLCJ0eXAiOiJKV1QifQ.eyJpc3MiOiJodHRwczovL2kuZXhhbXBsZSIsImF1ZCI6Imh0d"
-	"HBzOi8vci5leGFtcGxlL21jcCIsInN1YiI6ImFsaWNlIiwiZXhwIjoyMDAwMDAwMDAwLCJuYmYiOjEwMDAwMDAwMDAsInNjb3BlI"
-	"joiYSBiOmMifQ.53Av1JU_R6L5xqDADgkVhznjdQqoeu05Z5ctN36ogFA1UE4WPYB-HeqwqOJN0Y6ecr9eBt5zM5NfodT-Zuv0hw";
-static const char rs256_nokid[] =
-	"eyJhbGciOiJSUzI1NiIsInR5cCI6IkpXVCJ9.eyJpc3MiOiJodHRwczovL2kuZXhhbXBsZSIsImF1ZCI6Imh0dHBzOi8vci5leGF"
-	"tcGxlL21jcCIsInN1YiI6ImFsaWNlIiwiZXhwIjoyMDAwMDAwMDAwLCJuYmYiOjEwMDAwMDAwMDAsInNjb3BlIjoiYSBiOmMifQ."
-	"k2PbU53tKJvOhIZAe3l2ly-TvTutEOH02xgByNakPEiLljS1ZXzyztUQVS8ThUj9k6AFHpRQ2pO5HkVAfLXviYJlIjWVYCfCojVm"
-	"rxoZQnJmlROnMPsf1r8SRtbii3H50LrcAfE3Oe7HVDaGHzmHhID8aNyapXcByRbPQ35MqemTuGusGZIa9SxWRMdQHTpp1LA7BM9U"
-	"NoWETL5H0cF5CDdSOXEOPgGjFN_P0b0ERuxTjhTRhm7uyOHJ5sadL1hKRdRPigIoVNXTzP6LfOrHzeeztSwgQNtHAHtbDhZ9Qt3V"
-	"dvVCQIANKTmoiefuYtySmTS1jPm1q50mPYElIS2v1A";
-static const char rs256_small[] =
-	"eyJhbGciOiJSUzI1NiIsImtpZCI6InNtYWxsIiwidHlwIjoiSldUIn0.eyJpc3MiOiJodHRwczovL2kuZXhhbXBsZSIsImF1ZCI6"
-	"Imh0dHBzOi8vci5leGFtcGxlL21jcCIsInN1YiI6ImFsaWNlIiwiZXhwIjoyMDAwMDAwMDAwLCJuYmYiOjEwMDAwMDAwMDAsInNj"
-	"b3BlIjoiYSBiOmMifQ.P1Q8qzLeEJxpk6mtwmqZQtOkTvM_C2qYeXYjLl91ja2_LNfvd-nHhKftSIf2vBQISQsJGFKZc5s-Qu6CF"
-	"IElH70qaOVhHAG9Efh3DlvcO6tFvafTarinr0bSZsHfhJIHFLJTob1ULWopTM13uJxYorKwC2sUeVdsa866GHaxygY";
+static const char rs256[] = "eyJhbGciOiJSUzI1NiIsImtpZCI6InIiLCJ0eXAiOiJKV1QifQ.eyJpc3MiOiJodHRwczovL2kuZXhhbXBsZSIsImF1ZCI6Imh0d"
+			    "HBzOi8vci5leGFtcGxlL21jcCIsInN1YiI6ImFsaWNlIiwiZXhwIjoyMDAwMDAwMDAwLCJuYmYiOjEwMDAwMDAwMDAsInNjb3BlI"
+			    "joiYSBiOmMifQ.aGWV86q-CuvvVH_HDQyyffpbxJ6vZymaxXvJh_39U5x7GExGRCMQ-R06nmnJHJPSZXHxcqDNPx1EENnaIp40TL"
+			    "eNb55F4MdAQvRGIAzumug-AhJVX3R5tpvSBGAJLEQ1__OH7FIvVkVP4Aho2GzF582AF1qiO-bXui1FVkLpGP7TiBo24e5jftQWcx"
+			    "9d83_emH1qyq4MZVQ3CrcU11mIYU_zmsjmjoqdthmRDZ7-4O6-lphqfToCwToi9ZqtS32VjLJYZ_oEwBNNDnIozfmi5XmfcWAVJd"
+			    "lkK0nQD-5bFuXfKI-heNXrHmXesp4QuKuNeq0Qi3U_jlEhQmv7DxONQw";
+static const char ps256[] = "eyJhbGciOiJQUzI1NiIsImtpZCI6InIiLCJ0eXAiOiJKV1QifQ.eyJpc3MiOiJodHRwczovL2kuZXhhbXBsZSIsImF1ZCI6Imh0d"
+			    "HBzOi8vci5leGFtcGxlL21jcCIsInN1YiI6ImFsaWNlIiwiZXhwIjoyMDAwMDAwMDAwLCJuYmYiOjEwMDAwMDAwMDAsInNjb3BlI"
+			    "joiYSBiOmMifQ.bXFYBBrqv4GWPsddfIpgRbIjOcrTZXne0eTzXL891eOFZI4INXiZx4iYklqbZEe6ciD0c_7uCX6q_RWgFO7i_N"
+			    "oshY-fgFpRUaCAJX2aOY0u4ft44n8kPsCgZQqF7lO83vK5m1jCtNPeRTFvp5Jxz-OJnlS2hbyF-HcvUQQxm4GORILTNVJW7BqUyE"
+			    "s7n17OIv79HbsSN0JZbXQ0CmbS3v3a-rPRd5mtHPCT29chjxGNM5vtRtWCPq48vLC20vF2IzxPKs-sIlnPWjFvXNPc8OynX5u5P3"
+			    "moD2pAAs522-AWCg15Je5-9TabR5L2gfRClila_huiW_ERJ_jtkqbnhw";
+static const char es256[] = "eyJhbGciOiJFUzI1NiIsImtpZCI6ImUiLCJ0eXAiOiJKV1QifQ.eyJpc3MiOiJodHRwczovL2kuZXhhbXBsZSIsImF1ZCI6Imh0d"
+			    "HBzOi8vci5leGFtcGxlL21jcCIsInN1YiI6ImFsaWNlIiwiZXhwIjoyMDAwMDAwMDAwLCJuYmYiOjEwMDAwMDAwMDAsInNjb3BlI"
+			    "joiYSBiOmMifQ.53Av1JU_R6L5xqDADgkVhznjdQqoeu05Z5ctN36ogFA1UE4WPYB-HeqwqOJN0Y6ecr9eBt5zM5NfodT-Zuv0hw";
+static const char rs256_nokid[] = "eyJhbGciOiJSUzI1NiIsInR5cCI6IkpXVCJ9.eyJpc3MiOiJodHRwczovL2kuZXhhbXBsZSIsImF1ZCI6Imh0dHBzOi8vci5leGF"
+				  "tcGxlL21jcCIsInN1YiI6ImFsaWNlIiwiZXhwIjoyMDAwMDAwMDAwLCJuYmYiOjEwMDAwMDAwMDAsInNjb3BlIjoiYSBiOmMifQ."
+				  "k2PbU53tKJvOhIZAe3l2ly-TvTutEOH02xgByNakPEiLljS1ZXzyztUQVS8ThUj9k6AFHpRQ2pO5HkVAfLXviYJlIjWVYCfCojVm"
+				  "rxoZQnJmlROnMPsf1r8SRtbii3H50LrcAfE3Oe7HVDaGHzmHhID8aNyapXcByRbPQ35MqemTuGusGZIa9SxWRMdQHTpp1LA7BM9U"
+				  "NoWETL5H0cF5CDdSOXEOPgGjFN_P0b0ERuxTjhTRhm7uyOHJ5sadL1hKRdRPigIoVNXTzP6LfOrHzeeztSwgQNtHAHtbDhZ9Qt3V"
+				  "dvVCQIANKTmoiefuYtySmTS1jPm1q50mPYElIS2v1A";
+static const char rs256_small[] = "eyJhbGciOiJSUzI1NiIsImtpZCI6InNtYWxsIiwidHlwIjoiSldUIn0.eyJpc3MiOiJodHRwczovL2kuZXhhbXBsZSIsImF1ZCI6"
+				  "Imh0dHBzOi8vci5leGFtcGxlL21jcCIsInN1YiI6ImFsaWNlIiwiZXhwIjoyMDAwMDAwMDAwLCJuYmYiOjEwMDAwMDAwMDAsInNj"
+				  "b3BlIjoiYSBiOmMifQ.P1Q8qzLeEJxpk6mtwmqZQtOkTvM_C2qYeXYjLl91ja2_LNfvd-nHhKftSIf2vBQISQsJGFKZc5s-Qu6CF"
+				  "IElH70qaOVhHAG9Efh3DlvcO6tFvafTarinr0bSZsHfhJIHFLJTob1ULWopTM13uJxYorKwC2sUeVdsa866GHaxygY";
 /* Signed by HMAC with the public key as the secret. */
-static const char hs256[] =
-	"eyJhbGciOiAiSFMyNTYiLCAia2lkIjogInIifQ.eyJpc3MiOiAiaHR0cHM6Ly9pLmV4YW1wbGUiLCAiYXVkIjogImh0dHBzOi8vc"
-	"i5leGFtcGxlL21jcCIsICJzdWIiOiAiYWxpY2UiLCAiZXhwIjogMjAwMDAwMDAwMCwgIm5iZiI6IDEwMDAwMDAwMDAsICJzY29wZ"
-	"SI6ICJhIGI6YyJ9.ZObgyJ01r1CxnPbim9dmRIMrbCwJCfE_I7-naDB8rjw";
+static const char hs256[] = "eyJhbGciOiAiSFMyNTYiLCAia2lkIjogInIifQ.eyJpc3MiOiAiaHR0cHM6Ly9pLmV4YW1wbGUiLCAiYXVkIjogImh0dHBzOi8vc"
+			    "i5leGFtcGxlL21jcCIsICJzdWIiOiAiYWxpY2UiLCAiZXhwIjogMjAwMDAwMDAwMCwgIm5iZiI6IDEwMDAwMDAwMDAsICJzY29wZ"
+			    "SI6ICJhIGI6YyJ9.ZObgyJ01r1CxnPbim9dmRIMrbCwJCfE_I7-naDB8rjw";
 
 static struct cell__jwks load_keys(void)
 {
@@ -103,7 +97,7 @@ static void test_changed(void **state)
 	for (size_t i = 0; i < 3; i++) {
 		char *copy = strdup(all[i]);
 		size_t size = strlen(copy);
-		for (size_t at = 0; at < size; at += at > size - 90 ? 1 : 7) {
+		for (size_t at = 0; at<size; at += at> size - 90 ? 1 : 7) {
 			char old = copy[at];
 			copy[at] = old == 'A' ? 'B' : 'A';
 			assert_int_not_equal(verdict(copy, CELL_JWT_ALL_ALGS), CELL_JWT_GOOD);
@@ -131,12 +125,23 @@ static void test_heads(void **state)
 {
 	(void)state;
 	static const char *const refused[] = {
-		"{\"alg\":\"none\"}",	       "{\"alg\":\"None\"}",	   "{\"alg\":\"nOnE\"}",
-		"{\"alg\":\"\"}",	       "{}",			   "{\"alg\":null}",
-		"{\"alg\":[\"RS256\"]}",       "{\"alg\":\"HS256\"}",	   "{\"alg\":\"RS256 \"}",
-		"{\"alg\":\"rs256\"}",	       "{\"alg\":\"RS512\"}",	   "{\"alg\":\"ES384\"}",
-		"{\"alg\":\"RS256\",\"crit\":[\"b64\"],\"b64\":false}",	   "{\"alg\":\"RS256\",\"kid\":1}",
-		"{\"alg\":\"none\",\"alg\":\"RS256\"}", "[]",		   "\"RS256\"",
+		"{\"alg\":\"none\"}",
+		"{\"alg\":\"None\"}",
+		"{\"alg\":\"nOnE\"}",
+		"{\"alg\":\"\"}",
+		"{}",
+		"{\"alg\":null}",
+		"{\"alg\":[\"RS256\"]}",
+		"{\"alg\":\"HS256\"}",
+		"{\"alg\":\"RS256 \"}",
+		"{\"alg\":\"rs256\"}",
+		"{\"alg\":\"RS512\"}",
+		"{\"alg\":\"ES384\"}",
+		"{\"alg\":\"RS256\",\"crit\":[\"b64\"],\"b64\":false}",
+		"{\"alg\":\"RS256\",\"kid\":1}",
+		"{\"alg\":\"none\",\"alg\":\"RS256\"}",
+		"[]",
+		"\"RS256\"",
 		"{\"alg\":\"RS256\"",
 	};
 	const char *signature = strrchr(rs256, '.');
@@ -194,7 +199,12 @@ static void test_keys(void **state)
 	struct cell_error err;
 	assert_int_equal(keys.count, 2); /* r, e: no secret key, no short one, no other curve, no point beside it, none for encryption */
 	cell__jwks_finish(&keys);
-	static const char *const bad[] = { "", "[]", "{}", "{\"keys\":{}}", "{\"keys\":[]}", "{\"keys\":[1,{},{\"kty\":\"RSA\"}]}",
+	static const char *const bad[] = { "",
+					   "[]",
+					   "{}",
+					   "{\"keys\":{}}",
+					   "{\"keys\":[]}",
+					   "{\"keys\":[1,{},{\"kty\":\"RSA\"}]}",
 					   "{\"keys\":[{\"kty\":\"oct\",\"k\":\"AA\",\"alg\":\"RS256\"}]}",
 					   "{\"keys\":[{\"kty\":\"RSA\",\"n\":\"AQAB\",\"e\":\"AQAB\"}]}",
 					   "{\"keys\":[{\"kty\":\"EC\",\"crv\":\"P-256\",\"x\":\"AA\",\"y\":\"AA\"}]}" };
@@ -276,9 +286,9 @@ static void test_scopes(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_signatures), cmocka_unit_test(test_changed), cmocka_unit_test(test_heads),
-		cmocka_unit_test(test_zero_signature), cmocka_unit_test(test_size), cmocka_unit_test(test_keys),
-		cmocka_unit_test(test_claims), cmocka_unit_test(test_scopes),
+		cmocka_unit_test(test_signatures),     cmocka_unit_test(test_changed), cmocka_unit_test(test_heads),
+		cmocka_unit_test(test_zero_signature), cmocka_unit_test(test_size),    cmocka_unit_test(test_keys),
+		cmocka_unit_test(test_claims),         cmocka_unit_test(test_scopes),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
