@@ -73,7 +73,7 @@ static void add_audience(struct cell__loader *loader, const struct cell__yaml *a
 {
 	char *copy = *text && config->n_audiences < CELL_OAUTH_MAX_VALUES ? cell__strdup(text) : NULL;
 	if (!copy)
-		cell__load_problem(loader, at, "audience must be a text, or a list of at most %u", CELL_OAUTH_MAX_VALUES);
+		cell__load_problem(loader, at, "audience must be a string, or a list of at most %u", CELL_OAUTH_MAX_VALUES);
 	else
 		config->audiences[config->n_audiences++] = copy;
 }
@@ -90,7 +90,7 @@ static void load_audiences(struct cell__loader *loader, const struct cell__yaml 
 			add_audience(loader, value->items[i], value->items[i]->kind == CELL_YAML_SCALAR ? value->items[i]->text : "",
 				     config);
 		if (config->n_audiences == 0)
-			cell__load_problem(loader, value, "audience must be a text, or a list of them");
+			cell__load_problem(loader, value, "audience must be a string, or a list of them");
 	}
 }
 
