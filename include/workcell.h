@@ -1847,7 +1847,8 @@ CELL_API void cell_mcp_call_progress(struct cell_mcp_call *call, double progress
 CELL_API int cell_mcp_call_log(struct cell_mcp_call *call, const char *level, const char *logger, const char *data_json,
 			       struct cell_error *err);
 /*
- * Asks the client's user, and waits.  params_json: {"message", "requestedSchema"} as in the protocol's elicitation (a form).  *ret_json:
+ * Asks the client's user, and waits.  params_json: {"message", "requestedSchema"} as in the protocol's elicitation (a form), and
+ * optionally "name", the key of the question in inputRequests (revision 2026-07-28; at most 64 bytes).  *ret_json:
  * {"action": "accept", "content": {...}}, or "decline", or "cancel" (also when nobody answered in timeout_ms); free() it.
  * CELL_E_DISABLED: the client cannot show forms.
  */

@@ -542,6 +542,7 @@ static int put_question(struct cell_mcp_call *call, json_t *form, uint64_t id)
 	}
 	if (!request || request->unit->modern || !request->peer->elicits)
 		return -1;
+	json_object_del(form, "name"); /* earlier revisions know a question by the id of its request */
 	return cell__mcp_peer_ask(request->peer, request->unit->stream, json_incref(form), job->handle->serial, id, true) ? 0 : -1;
 }
 

@@ -26,11 +26,14 @@
 #define TASK_MS INT64_C(3600000) /* a task is kept for that long at least, counted from its beginning */
 #define POLL_MS 1000
 
+#define MAX_KEY 64u
+
 struct approval {
 	uint64_t id;
 	bool is_question;
 	json_t *form;
 	struct approval *next;
+	char key[MAX_KEY + 1]; /* in inputRequests */
 };
 
 struct cell__mcp_parked {
@@ -134,11 +137,10 @@ static struct cell__mcp_parked *parked_create(struct cell__mcp_job *job)
 static json_t *questions(const struct cell__mcp_parked *parked)
 {
 	json_t *requests = json_object();
-	char key[32];
 
 	for (const struct approval *approval = parked->approvals; approval; approval = approval->next) {
-		snprintf(key, sizeof(key), "a%llu", (unsigned long long)approval->id);
-		json_object_set_new(requests, key, json_pack("{s:s, s:O}", "method", "elicitation/create", "params", approval->form));
+		json_object_set_new(requests, approval->key,
+				    json_pack("{s:s, s:O}", "method", "elicitation/create", "params", approval->form));
 	}
 	return requests;
 }
@@ -149,6 +151,24 @@ static json_t *ask(struct cell__mcp_parked *parked)
 	cell__random_hex(parked->state, CELL_MCP_HANDLE_CHARS);
 	return json_pack("{s:s, s:o, s:s}", "resultType", "input_required", "inputRequests", questions(parked), "requestState",
 			 parked->state);
+}
+
+/* The program's name for its question, unless another has it; approvals have none. */
+static void name_question(const struct cell__mcp_parked *parked, struct approval *approval)
+{
+	const char *name = approval->is_question ? json_string_value(json_object_get(approval->form, "name")) : NULL;
+	const struct approval *other = parked->approvals;
+
+	if (name && (!*name || strlen(name) > MAX_KEY || (name[0] == 'a' && name[1] >= '0' && name[1] <= '9')))
+		name = NULL; /* the last are those of approvals */
+	while (name && other && strcmp(other->key, name))
+		other = other->next;
+	if (name && !other)
+		strcpy(approval->key, name);
+	else
+		snprintf(approval->key, sizeof(approval->key), "a%llu", (unsigned long long)approval->id);
+	if (approval->is_question)
+		json_object_del(approval->form, "name");
 }
 
 bool cell__mcp_job_park(struct cell__mcp_job *job, json_t *form, uint64_t id, bool is_question, json_t **ret_result)
@@ -165,7 +185,8 @@ bool cell__mcp_job_park(struct cell__mcp_job *job, json_t *form, uint64_t id, bo
 		free(approval);
 		return false;
 	}
-	*approval = (struct approval){ id, is_question, json_deep_copy(form), parked->approvals };
+	*approval = (struct approval){ id, is_question, json_deep_copy(form), parked->approvals, "" };
+	name_question(parked, approval);
 	json_object_set_new(approval->form, "mode", json_string("form"));
 	parked->approvals = approval;
 	parked->changed_us = cell__now_us();
@@ -363,13 +384,11 @@ static void give_answers(struct cell__mcp_peer *peer, struct cell__mcp_job *job,
 	struct approval *approval;
 	bool is_question;
 	uint64_t id;
-	char key[32];
 
 	for (;;) {
 		response = NULL;
 		for (approval = job->parked ? job->parked->approvals : NULL; approval; approval = approval->next) {
-			snprintf(key, sizeof(key), "a%llu", (unsigned long long)approval->id);
-			response = json_object_get(responses, key);
+			response = json_object_get(responses, approval->key);
 			if (json_is_object(response))
 				break;
 		}
