@@ -297,7 +297,7 @@ def stage_model():
 
 
 def stage_mcp_conformance():
-    say("the conformance suite of the Model Context Protocol, client scenarios")
+    say("the conformance suite of the Model Context Protocol, and an authorization server")
     if run("scripts/setup.sh", "conformance") != 0:
         fail("build/conformance, from tests/mcp/conformance/package.json")
         return

@@ -1,7 +1,7 @@
 /*
  * A program with an MCP server that offers things of its own: for tests/e2e/test_mcp_offers.py and for the conformance program.
  *
- *     offering [--storage DIR] [--python FILE] [--policy FILE] [--audit FILE] [--listen ADDRESS --auth-token-file FILE]
+ *     offering [--storage DIR] [--python FILE] [--policy FILE] [--audit FILE] [--listen ADDRESS --auth-token-file FILE|--auth-disabled 1]
  *
  * A line "withdraw KIND NAME" or "offer" or "changed URI" that the tool `control` gets is done while the server runs.
  */
@@ -67,13 +67,43 @@ static int report(void *arg, struct cell_mcp_call *call, struct cell_error *err)
 	return cell_mcp_call_answer_text(call, "done", 4, err);
 }
 
+/* As the conformance suite wants it. */
+static int log_three(void *arg, struct cell_mcp_call *call, struct cell_error *err)
+{
+	static const char *const words[] = { "\"Tool execution started\"", "\"Tool processing data\"", "\"Tool execution completed\"" };
+	(void)arg;
+	for (size_t i = 0; i < 3; i++)
+		if (cell_mcp_call_log(call, "info", "offering", words[i], err) < 0)
+			return -1;
+	return cell_mcp_call_answer_text(call, "done", 4, err);
+}
+
+/* Two questions, the second after the answer to the first. */
+static int ask_twice(void *arg, struct cell_mcp_call *call, struct cell_error *err)
+{
+	static const char *const questions[] = {
+		"{\"name\":\"step1\",\"message\":\"Step 1: What is your name?\",\"requestedSchema\":{\"type\":\"object\",\"properties\":"
+		"{\"name\":{\"type\":\"string\"}},\"required\":[\"name\"]}}",
+		"{\"name\":\"step2\",\"message\":\"Step 2: What is your favorite color?\",\"requestedSchema\":{\"type\":\"object\","
+		"\"properties\":{\"color\":{\"type\":\"string\"}},\"required\":[\"color\"]}}",
+	};
+	(void)arg;
+	for (size_t i = 0; i < 2; i++) {
+		char *answer = NULL;
+		if (cell_mcp_call_ask(call, questions[i], 60000, &answer, err) < 0)
+			return -1;
+		free(answer);
+	}
+	return cell_mcp_call_answer_text(call, "done", 4, err);
+}
+
 static int ask(void *arg, struct cell_mcp_call *call, struct cell_error *err)
 {
 	char *answer = NULL;
 	if (cell_mcp_call_ask(call, arg, 60000, &answer, err) < 0)
 		return -1;
 	char *text = NULL;
-	int n = asprintf(&text, "User response: %s", answer);
+	int n = asprintf(&text, "%s: %s", strstr(cell_mcp_call_name(call), "request_state") ? "state-ok" : "User response", answer);
 	int rc = cell_mcp_call_answer_text(call, text, (size_t)n, err);
 	free(text);
 	free(answer);
@@ -133,6 +163,13 @@ static int control(void *arg, struct cell_mcp_call *call, struct cell_error *err
 	"{\"type\":\"resource\",\"resource\":{\"uri\":\"" uri \
 	"\",\"mimeType\":\"text/plain\",\"text\":\"This is an embedded resource content.\"}}"
 
+#define CONFIRM                                                                                                                           \
+	"{\"name\":\"confirm\",\"message\":\"Please confirm\",\"requestedSchema\":{\"type\":\"object\",\"properties\":{\"ok\":{\"type\":" \
+	"\"boolean\"}},\"required\":[\"ok\"]}}"
+#define TITLED                                                                                                                        \
+	"{\"const\":\"value1\",\"title\":\"First Option\"},{\"const\":\"value2\",\"title\":\"Second Option\"},{\"const\":\"value3\"," \
+	"\"title\":\"Third Option\"}"
+
 static const struct {
 	const char *name, *schema, *scope, *principal;
 	cell_mcp_fn fn;
@@ -147,7 +184,35 @@ static const struct {
 	  "{\"content\":[{\"type\":\"text\",\"text\":\"Multiple content types test:\"}," IMAGE
 	  "," EMBEDDED("test://mixed-content-resource") "],"
 							"\"structuredContent\":{\"n\":3}}" },
-	{ "test_tool_with_logging", NULL, NULL, NULL, report, NULL },
+	{ "test_tool_with_logging", NULL, NULL, NULL, log_three, NULL },
+	{ "test_logging_tool", NULL, NULL, NULL, log_three, NULL },
+	{ "test_streaming_elicitation", NULL, NULL, NULL, ask, CONFIRM },
+	{ "test_input_required_result_elicitation", NULL, NULL, NULL, ask,
+	  "{\"name\":\"user_name\",\"message\":\"What is your name?\",\"requestedSchema\":{\"type\":\"object\",\"properties\":{\"name\":"
+	  "{\"type\":\"string\"}},\"required\":[\"name\"]}}" },
+	{ "test_input_required_result_request_state", NULL, NULL, NULL, ask, CONFIRM },
+	{ "test_input_required_result_tampered_state", NULL, NULL, NULL, ask, CONFIRM },
+	{ "test_input_required_result_multi_round", NULL, NULL, NULL, ask_twice, NULL },
+	{ "test_elicitation_sep1034_defaults", NULL, NULL, NULL, ask,
+	  "{\"message\":\"Please check\",\"requestedSchema\":{\"type\":\"object\",\"properties\":{"
+	  "\"name\":{\"type\":\"string\",\"default\":\"John Doe\"},\"age\":{\"type\":\"integer\",\"default\":30},"
+	  "\"score\":{\"type\":\"number\",\"default\":95.5},\"status\":{\"type\":\"string\",\"enum\":[\"active\",\"inactive\",\"pending\"],"
+	  "\"default\":\"active\"},\"verified\":{\"type\":\"boolean\",\"default\":true}}}}" },
+	{ "test_elicitation_sep1330_enums", NULL, NULL, NULL, ask,
+	  "{\"message\":\"Please choose\",\"requestedSchema\":{\"type\":\"object\",\"properties\":{"
+	  "\"untitledSingle\":{\"type\":\"string\",\"enum\":[\"option1\",\"option2\",\"option3\"]},"
+	  "\"titledSingle\":{\"type\":\"string\",\"oneOf\":[" TITLED "]},"
+	  "\"legacyEnum\":{\"type\":\"string\",\"enum\":[\"opt1\",\"opt2\",\"opt3\"],\"enumNames\":[\"One\",\"Two\",\"Three\"]},"
+	  "\"untitledMulti\":{\"type\":\"array\",\"items\":{\"type\":\"string\",\"enum\":[\"option1\",\"option2\",\"option3\"]}},"
+	  "\"titledMulti\":{\"type\":\"array\",\"items\":{\"anyOf\":[" TITLED "]}}}}}" },
+	{ "json_schema_2020_12_tool",
+	  "{\"$schema\":\"https://json-schema.org/draft/2020-12/schema\",\"type\":\"object\",\"$defs\":{\"address\":{\"$anchor\":\"addressDef\","
+	  "\"type\":\"object\",\"properties\":{\"street\":{\"type\":\"string\"},\"city\":{\"type\":\"string\"}}}},\"properties\":{\"name\":{"
+	  "\"type\":\"string\"},\"address\":{\"$ref\":\"#/$defs/address\"},\"contactMethod\":{\"type\":\"string\",\"enum\":[\"phone\",\"email\"]},"
+	  "\"phone\":{\"type\":\"string\"},\"email\":{\"type\":\"string\"}},\"allOf\":[{\"anyOf\":[{\"required\":[\"phone\"]},{\"required\":"
+	  "[\"email\"]}]}],\"if\":{\"properties\":{\"contactMethod\":{\"const\":\"phone\"}},\"required\":[\"contactMethod\"]},\"then\":{\"required\":"
+	  "[\"phone\"]},\"else\":{\"required\":[\"email\"]},\"additionalProperties\":false}",
+	  NULL, NULL, say, "schema" },
 	{ "test_tool_with_progress", NULL, NULL, NULL, report, NULL },
 	{ "test_error_handling", NULL, NULL, NULL, give,
 	  "{\"content\":[{\"type\":\"text\",\"text\":\"This tool intentionally returns an error for testing\"}],\"isError\":true}" },
@@ -219,6 +284,7 @@ static int offer_all(struct cell_error *err)
 			       offer_resource("test://bytes", "application/zip", NULL, NULL, give_bytes, "application/zip", err) < 0 ||
 			       offer_resource("test://approvers", NULL, "approve", NULL, say, "approvers", err) < 0 ||
 			       offer_resource("test://two/{x}", NULL, NULL, "two", say, "two", err) < 0 ||
+			       offer_resource("test://watched-resource", "text/plain", NULL, NULL, say, "watched", err) < 0 ||
 			       offer_resource("test://gone", NULL, NULL, NULL, fail, NULL, err) < 0 ||
 			       offer_prompt(
 				       "test_simple_prompt", NULL, NULL, give,
@@ -227,6 +293,11 @@ static int offer_all(struct cell_error *err)
 			       offer_prompt("test_prompt_with_arguments", two, NULL, say, "Prompt", err) < 0 ||
 			       offer_prompt("test_prompt_with_image", NULL, NULL, give,
 					    "{\"messages\":[{\"role\":\"user\",\"content\":" IMAGE "}]}", err) < 0 ||
+			       offer_prompt("test_prompt_with_embedded_resource",
+					    "[{\"name\":\"resourceUri\",\"description\":\"of the resource\",\"required\":true}]", NULL,
+					    give,
+					    "{\"messages\":[{\"role\":\"user\",\"content\":" EMBEDDED("test://example-resource") "}]}",
+					    err) < 0 ||
 			       offer_prompt("for_two", NULL, "two", say, "two", err) < 0
 		       ? -1
 		       : 0;
@@ -263,6 +334,7 @@ int main(int argc, char **argv)
 	options.storage = space_options.storage != NULL;
 	http.listen = flag(argc, argv, "--listen");
 	http.token_file = flag(argc, argv, "--auth-token-file");
+	http.auth_disabled = flag(argc, argv, "--auth-disabled") != NULL;
 	http.listening = listening;
 	if (cell_engine_create(NULL, &engine, &err) == 0 && cell_space_open(engine, &space_options, &space, &err) == 0 &&
 	    (!flag(argc, argv, "--policy") || cell_policy_load(flag(argc, argv, "--policy"), &policy, &err) == 0) &&
