@@ -1097,6 +1097,11 @@ struct cell_session_options {
 	 * interpreter, machine type or executor; "auto": an image, and portable where there can be none.  NULL: "image".
 	 */
 	const char *saved_form;
+	/*
+	 * 1: results name the variables that their cell added, changed and removed (cell_result_changes_json()).  Costs a few microseconds a cell, and
+	 * a value that the cell replaces lives until its end.  subprocess, sandbox.
+	 */
+	int changes;
 };
 #define CELL_SESSION_OPTIONS_INIT                      \
 	{ .size = sizeof(struct cell_session_options), \
@@ -1369,6 +1374,13 @@ CELL_API int cell_saved_remove(const char *dir, const char *owner, const char *k
  * the reason; CELL_E_DAMAGED, CELL_E_DIFFERS (format) or CELL_E_LIMIT: the file is not a recording that can be read.
  */
 CELL_API char *cell_replay(struct cell_engine *engine, const struct cell_session_options *opts, struct cell_error *err);
+
+/*
+ * The same for a recording of a workflow's call, with another source of the workflow `name`: the recording is its test.  Other workflows have the
+ * source that was recorded.
+ */
+CELL_API char *cell_replay_workflow(struct cell_engine *engine, const struct cell_session_options *opts, const char *name, const char *source,
+				    struct cell_error *err);
 
 /*
  * The code cells of a Jupyter notebook (docs/notebooks.md): a JSON array of strings.  free() it.  CELL_E_INVALID: it is not a notebook;
@@ -1669,6 +1681,11 @@ CELL_API const char *cell_result_image(const struct cell_result *result, size_t 
 /* Deviations that are not errors: an image that could not be written, displays that were left out. */
 CELL_API size_t cell_result_notice_count(const struct cell_result *result);
 CELL_API const char *cell_result_notice(const struct cell_result *result, size_t i);
+/*
+ * With `changes`: {"added": [...], "changed": [...], "removed": [...], "more": 0}, names of variables, at most 100 of each; as the kernel says, so treat it
+ * as output of the code.  A variable counts as changed if it has another value, or a list, dict, set or bytearray another length.  NULL: not known.
+ */
+CELL_API const char *cell_result_changes_json(const struct cell_result *result);
 /* The whole result as one line of JSON (the shape of `workcell run --json`); free() it.  NULL: out of memory. */
 CELL_API char *cell_result_json(const struct cell_result *result);
 

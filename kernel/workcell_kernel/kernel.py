@@ -123,6 +123,7 @@ class Kernel:
     channel = None
     is_copy = False
     next = plain = None  # of ext/plain.c, where it may run cells
+    changes = None  # the module, where results name the variables that changed
     late = None  # for the first cell after waking
     recorded = None  # the module, in a session that is recorded or replayed
     is_pure = None  # with undo: whether a cell changes nothing
@@ -221,6 +222,10 @@ class Kernel:
             self.is_pure = changes_nothing
         if options.get("portable"):
             self.cells.portable = portable.part
+        if options.get("changes"):
+            from . import changes
+
+            self.changes = changes
         display_module.tables = bool(options.get("tables"))
         try:
             os.chdir(options["cwd"])
@@ -230,7 +235,7 @@ class Kernel:
                 self.cells.home = options["cwd"], os.getcwd()
         except OSError as exc:
             return {"error": {"code": "invalid", "message": "working directory: %s" % exc}}
-        if self.is_pure is None and self.recorded is None and self.cells.home is None and hasattr(_workcell, "plain"):
+        if self.is_pure is None and self.recorded is None and self.changes is None and self.cells.home is None and hasattr(_workcell, "plain"):
             self.cells.begin_plain(_workcell.plain_begin)
             self.next, self.plain = _workcell.next, _workcell.plain
         return ready
@@ -508,6 +513,7 @@ class Kernel:
             self.late = None
         if self.is_pure is not None:
             _workcell.mark_same(self.is_pure(raw, cells.ns))
+        before = self.changes.snapshot(cells.ns) if self.changes is not None else None
         try:
             value, text, mime, error = cells.run(raw.decode() if raw else "")
         except Exception as exc:
@@ -515,16 +521,20 @@ class Kernel:
             value, text, mime, error = None, None, (), errors.describe(exc)
         if self.recorded is not None:
             self.recorded.next_cell()
-        if error is None and not mime and _workcell.answer(ident, value, text):
+        if error is None and not mime and before is None and _workcell.answer(ident, value, text):
             return
         if not _workcell.is_kernel():
             # os.fork() in the cell, and this is the child: it has run off the end of its program.
             self.leave_child(error)
+        changed = self.changes.compare(before, cells.ns) if before is not None else None
+        before = None
         _workcell.end_run()
-        self.answer(ident, value, text, mime, error)
+        self.answer(ident, value, text, mime, error, changed)
 
-    def answer(self, ident, value, text, mime, error):
+    def answer(self, ident, value, text, mime, error, changed=None):
         head, parts = {}, []
+        if changed is not None:
+            head["changes"] = changed
         if value is not None:
             head["v"] = len(value)
             parts.append(value)

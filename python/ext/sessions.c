@@ -49,6 +49,7 @@ static const struct option session_options[] = {
 	{ "saved_compress", OPT_INT, offsetof(struct cell_session_options, saved_compress) },
 	{ "saved_unsynced", OPT_INT, offsetof(struct cell_session_options, saved_unsynced) },
 	{ "durable", OPT_TEXT, offsetof(struct cell_session_options, durable) },
+	{ "changes", OPT_INT, offsetof(struct cell_session_options, changes) },
 	{ "saved_form", OPT_TEXT, offsetof(struct cell_session_options, saved_form) },
 	{ "resume", OPT_TEXT, offsetof(struct cell_session_options, resume) },
 	{ "portable_values", OPT_INT, offsetof(struct cell_session_options, portable_values) },

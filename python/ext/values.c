@@ -211,6 +211,12 @@ static PyObject *get_images(PyObject *self, void *closure)
 	return text_list(RESULT(self), cell_result_image_count(RESULT(self)), cell_result_image);
 }
 
+static PyObject *get_changes(PyObject *self, void *closure)
+{
+	(void)closure;
+	return text_or_none(cell_result_changes_json(RESULT(self)));
+}
+
 static PyObject *get_notices(PyObject *self, void *closure)
 {
 	(void)closure;
@@ -236,15 +242,25 @@ static PyObject *result_keep_spill(PyObject *self, PyObject *args)
 }
 
 static PyGetSetDef result_getset[] = {
-	{ "value_json", get_value_json, NULL, NULL, NULL }, { "repr", get_repr, NULL, NULL, NULL },
-	{ "stdout", get_text, NULL, NULL, (void *)1 },      { "stderr", get_text, NULL, NULL, (void *)2 },
-	{ "text", get_text, NULL, NULL, (void *)3 },        { "totals", get_totals, NULL, NULL, NULL },
-	{ "error", get_error, NULL, NULL, NULL },           { "duration_ms", get_duration, NULL, NULL, NULL },
-	{ "state_kept", get_kept, NULL, NULL, NULL },       { "state", get_state, NULL, NULL, NULL },
-	{ "durable", get_durable, NULL, NULL, NULL },       { "isolation", get_isolation, NULL, NULL, NULL },
-	{ "spill_path", get_spill, NULL, NULL, NULL },      { "mime", get_mime, NULL, NULL, NULL },
-	{ "displays", get_displays, NULL, NULL, NULL },     { "images", get_images, NULL, NULL, NULL },
-	{ "notices", get_notices, NULL, NULL, NULL },       { NULL, NULL, NULL, NULL, NULL },
+	{ "value_json", get_value_json, NULL, NULL, NULL },
+	{ "repr", get_repr, NULL, NULL, NULL },
+	{ "stdout", get_text, NULL, NULL, (void *)1 },
+	{ "stderr", get_text, NULL, NULL, (void *)2 },
+	{ "text", get_text, NULL, NULL, (void *)3 },
+	{ "totals", get_totals, NULL, NULL, NULL },
+	{ "error", get_error, NULL, NULL, NULL },
+	{ "duration_ms", get_duration, NULL, NULL, NULL },
+	{ "state_kept", get_kept, NULL, NULL, NULL },
+	{ "state", get_state, NULL, NULL, NULL },
+	{ "durable", get_durable, NULL, NULL, NULL },
+	{ "isolation", get_isolation, NULL, NULL, NULL },
+	{ "spill_path", get_spill, NULL, NULL, NULL },
+	{ "mime", get_mime, NULL, NULL, NULL },
+	{ "displays", get_displays, NULL, NULL, NULL },
+	{ "images", get_images, NULL, NULL, NULL },
+	{ "notices", get_notices, NULL, NULL, NULL },
+	{ "changes", get_changes, NULL, NULL, NULL },
+	{ NULL, NULL, NULL, NULL, NULL },
 };
 
 static PyMethodDef result_methods[] = {

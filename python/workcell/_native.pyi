@@ -27,6 +27,7 @@ class Result:
     displays: List[List[Tuple[str, bytes]]]
     images: List[str]
     notices: List[str]
+    changes: Optional[str]
     def json(self) -> str: ...
     def keep_spill(self) -> None: ...
 

@@ -104,7 +104,7 @@ def session_extras(*, policy: PolicyLike, gate: Optional[Sequence[Gate]], approv
                    points_memory: Size, allow_fork: int, fork_memory: Size, fork_time: Optional[float],
                    speculate: bool, saved: Optional[PathLike], saved_key: Optional[str], saved_compress: bool, saved_sync: bool,
                    durable: Optional[Literal["cells", "results"]], resume: Optional[str],
-                   record: Optional[PathLike], saved_form: Optional[str],
+                   record: Optional[PathLike], saved_form: Optional[str], changes: bool,
                    on_branch: Optional[Callable[[BranchEvent], Any]], audit: Optional[AuditLog],
                    middlewares: Sequence[ToolMiddleware], mcp_servers: Optional[Mapping[str, Mapping[str, Any]]],
                    tools: Sequence[ToolLike], llm: Optional[LlmFunction],
@@ -126,7 +126,8 @@ def session_extras(*, policy: PolicyLike, gate: Optional[Sequence[Gate]], approv
                     "fork_memory": bytes_of("fork_memory", fork_memory), "fork_time_ms": milliseconds(fork_time) if fork_time else 0,
                     "speculate": int(speculate), "saved_dir": absolute(saved),
                     "saved_key": saved_key, "saved_compress": int(saved_compress), "saved_unsynced": int(not saved_sync),
-                    "durable": durable, "resume": resume, "record": absolute(record), "saved_form": saved_form},
+                    "durable": durable, "resume": resume, "record": absolute(record), "saved_form": saved_form,
+                    "changes": int(changes)},
     }
 
 
@@ -149,7 +150,7 @@ class _Session:
                  speculate: bool = False, saved: Optional[PathLike] = None, saved_key: Optional[str] = None,
                  saved_compress: bool = False, saved_sync: bool = True, durable: Optional[Literal["cells", "results"]] = None,
                  resume: Optional[str] = None, record: Optional[PathLike] = None,
-                 saved_form: Optional[str] = None, on_branch: Optional[Callable[[BranchEvent], Any]] = None, audit: Optional[AuditLog] = None,
+                 saved_form: Optional[str] = None, changes: bool = False, on_branch: Optional[Callable[[BranchEvent], Any]] = None, audit: Optional[AuditLog] = None,
                  middlewares: Sequence[ToolMiddleware] = (),
                  mcp_servers: Optional[Mapping[str, Mapping[str, Any]]] = None, tools: Sequence[ToolLike] = (),
                  llm: Optional[LlmFunction] = None, llm_budget: Union[LlmBudget, Mapping[str, Any], None] = None,
@@ -171,7 +172,7 @@ class _Session:
                 points_memory=points_memory, allow_fork=allow_fork, fork_memory=fork_memory, fork_time=fork_time,
                 speculate=speculate, saved=saved, saved_key=saved_key,
                 saved_compress=saved_compress, saved_sync=saved_sync, durable=durable, resume=resume, record=record, saved_form=saved_form,
-                on_branch=on_branch, audit=audit, middlewares=middlewares,
+                changes=changes, on_branch=on_branch, audit=audit, middlewares=middlewares,
                 mcp_servers=mcp_servers, tools=tools, llm=llm, llm_budget=llm_budget, variables=variables, progress=progress, engine=engine)
             space: Dict[str, Any] = {
                 "embeddings_url": embeddings_url, "embeddings_model": embeddings_model, "embeddings_key": embeddings_key}

@@ -75,6 +75,7 @@ class Session(_Session):
         resume: the id of a saved session to continue; see :meth:`wake`.
         saved_form: how :meth:`hibernate` writes the session: ``"image"`` (default), its memory; ``"portable"``, its variables as objects, for
             another interpreter, executor or machine type; ``"auto"``: an image, and portable where there can be none.
+        changes: results name the variables that their cell added, changed and removed, in ``changes``.
         record: a new file for a recording of the session, or a folder for a file with its id; see :func:`workcell.replay`.
         speculate: while a call of a tool waits for an approval and its result can be supposed, a copy of the session goes on with that result, and
             takes the session's place if the call ends with it. Executors ``subprocess`` and ``sandbox``, with ``workspace_mode="cow"``, and in a

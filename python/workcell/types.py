@@ -321,6 +321,12 @@ class ExecutionResult:
         return found
 
     @property
+    def changes(self) -> Optional[Dict[str, Any]]:
+        """With ``Session(changes=True)``: the names of variables that the cell ``added``, ``changed`` and ``removed``; ``more``: how many others."""
+        text = self._native.changes if self._native is not None else None
+        return None if text is None else json.loads(text)
+
+    @property
     def notices(self) -> List[str]:
         """Deviations from the request that are not errors."""
         return list(self._native.notices) if self._native is not None else []

@@ -8,6 +8,7 @@
 #define CELL_LIMIT_SPILL_BYTES (1024u * 1024u * 1024u) /* of one run's output in its file; the rest is not kept */
 #define CELL_LIMIT_IMAGES 1000u                      /* files that one run makes in images_dir */
 #define CELL_LIMIT_IMAGE_BYTES (1024u * 1024u * 1024u) /* their bytes together */
+#define CELL_LIMIT_CHANGES 100u                      /* variables of each kind that a result names */
 #define CELL_LIMIT_NOTICES 16u                       /* in one result */
 #define CELL_LIMIT_SPIN_US 10000                    /* that a caller of cell_session_start() may run the loop */
 #define CELL_LIMIT_BATCH 100000                      /* runs of one batch */

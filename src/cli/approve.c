@@ -126,6 +126,7 @@ int cell__cli_gate_open(const struct cell_cli_gate_flags *flags, struct cell_cli
 	options->fork_memory = flags->fork_memory;
 	options->fork_time_ms = flags->fork_time_ms < 0 ? 0 : flags->fork_time_ms;
 	options->speculate = flags->speculate;
+	options->changes = flags->changes;
 	if (open_saved(flags, host, options, err) < 0)
 		return -1;
 	options->undo = flags->undo > INT_MAX ? INT_MAX : (int)flags->undo;

@@ -416,7 +416,7 @@ void cell__cli_trusted_free(char **list);
 struct cell_cli_gate_flags {
 	const char *approve, *policy, *audit;
 	const char *saved, *saved_key_file, *resume, *durable, *record, *saved_form;
-	bool shell, installs, workflows, stops_clock, shell_escape, restore_cwd, speculate, save, saved_compress, saved_unsynced;
+	bool shell, installs, workflows, stops_clock, shell_escape, restore_cwd, speculate, save, saved_compress, saved_unsynced, changes;
 	int64_t approval_timeout_ms, undo, points_bytes, allow_fork, fork_memory, fork_time_ms;
 };
 
@@ -577,6 +577,8 @@ void cell__cli_fill_limits(const struct cell_cli_limit_flags *flags, struct cell
 	  CELL_FLAG_BYTES, CELL_CLI_AT(at, gate.fork_memory) },                           \
 	{ 0, "fork-time", "SEC", "end a child after this many seconds (0: no limit)", \
 	  CELL_FLAG_SECONDS, CELL_CLI_AT(at, gate.fork_time_ms) },                        \
+	{ 0, "changes", NULL, "results name the variables that their cell changed (--json)", \
+	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.changes) },                              \
 	{ 0, "speculate", NULL, "go on in a copy while a call waits for its approval", \
 	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.speculate) },                            \
 	{ 0, "saved", "DIR", "folder of saved sessions, which code must not be able to write to", \
@@ -770,9 +772,9 @@ int cell__cli_answer_json(struct cell_session *session, const json_t *root, uint
 
 /* ---- replays (cmd_replay.c) --------------------------------------------- */
 
-/* Replays a file and prints the outcome under a name; json: as an object on one line.  0: the same, 1: a difference, -1: our failure. */
-int cell__cli_replay_file(struct cell_engine *engine, struct cell_session_options *options, const char *file, const char *name, bool json,
-			  struct cell_error *err);
+/* Replays a file with this source of the workflow, and prints the outcome; json: as an object on one line.  0: the same, 1: a difference, -1: our failure. */
+int cell__cli_replay_workflow(struct cell_engine *engine, struct cell_session_options *options, const char *file, const char *name,
+			      const char *source, bool json, struct cell_error *err);
 
 /* ---- a cell (cmd_run.c) ------------------------------------------------- */
 

@@ -63,15 +63,16 @@ static void print_report(const char *name, const json_t *report)
 	print_side("+", cell__cli_text(difference, "actual"));
 }
 
-int cell__cli_replay_file(struct cell_engine *engine, struct cell_session_options *options, const char *file, const char *name, bool json,
-			  struct cell_error *err)
+/* source NULL: a recording as it is; else of the workflow `name`, with this source. */
+static int replay_one(struct cell_engine *engine, struct cell_session_options *options, const char *file, const char *name,
+		      const char *source, bool json, struct cell_error *err)
 {
 	json_t *report;
 	char *text;
 	int status;
 
 	options->replay = file;
-	text = cell_replay(engine, options, err);
+	text = source ? cell_replay_workflow(engine, options, name, source, err) : cell_replay(engine, options, err);
 	if (!text)
 		return -1;
 	report = json_loads(text, 0, NULL);
@@ -83,6 +84,12 @@ int cell__cli_replay_file(struct cell_engine *engine, struct cell_session_option
 	json_decref(report);
 	free(text);
 	return status;
+}
+
+int cell__cli_replay_workflow(struct cell_engine *engine, struct cell_session_options *options, const char *file, const char *name,
+			      const char *source, bool json, struct cell_error *err)
+{
+	return replay_one(engine, options, file, name, source, json, err);
 }
 
 int cell__cmd_replay(int argc, char **argv)
@@ -108,7 +115,7 @@ int cell__cmd_replay(int argc, char **argv)
 	for (size_t i = 0; i < flags.files.count && exit_status < 2; i++) {
 		const char *name = flags.files.items[i].value;
 
-		status = cell__cli_replay_file(host.engine, &all.options, name, name, flags.json, &err);
+		status = replay_one(host.engine, &all.options, name, name, NULL, flags.json, &err);
 		if (status < 0) {
 			exit_status = cell__cli_report(&err, flags.json);
 			exit_status = exit_status == 1 ? 125 : exit_status; /* 1 is a difference */

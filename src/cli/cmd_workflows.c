@@ -13,7 +13,7 @@
 struct workflows_flags {
 	struct cell_cli_session_flags session;
 	const char *args;
-	const char *description;
+	const char *description, *recordings;
 	int64_t limit;
 	bool overwrite, json;
 };
@@ -26,14 +26,17 @@ static const struct cell_cli_flag workflows_flag_table[] = {
 	  offsetof(struct workflows_flags, description) },
 	{ 0, "overwrite", NULL, "add: replace a workflow of this name", CELL_FLAG_SWITCH, offsetof(struct workflows_flags, overwrite) },
 	{ 0, "limit", "N", "search: maximum number of results", CELL_FLAG_COUNT, offsetof(struct workflows_flags, limit) },
+	{ 0, "recordings", "DIR", "test: folder with NAME.test.jsonl (default: that of the workflows)", CELL_FLAG_STRING,
+	  offsetof(struct workflows_flags, recordings) },
+	CELL_CLI_RECORD_FLAG(offsetof(struct workflows_flags, session), "FILE", "run: write a recording to this new file, for test"),
 	CELL_CLI_SESSION_FLAGS(offsetof(struct workflows_flags, session)),
 	{ 0 },
 };
 
 const struct cell_cli_command cell__cli_workflows_command = {
 	.name = "workflows",
-	.summary = "list, search, show, add, trust, run and remove workflows",
-	.synopsis = "list | search QUERY | show|trust|rm NAME | add NAME FILE|- | run NAME [K=V]...",
+	.summary = "list, search, show, add, trust, run, test and remove workflows",
+	.synopsis = "list | search QUERY | show|trust|rm NAME | add NAME FILE|- | run NAME [K=V]... | test [NAME]...",
 	.about = "A workflow is a Python file with a function `run`, kept in the workflows/ of --storage DIR.\n\n"
 		 "  list                 Lists the stored workflows\n"
 		 "  search QUERY         Searches workflows by a description of the task, best match first\n"
@@ -44,13 +47,15 @@ const struct cell_cli_command cell__cli_workflows_command = {
 		 "  run NAME [K=V]...    Calls a workflow in a session of its own; output and exit status as\n"
 		 "                       `workcell run`.  V is read by the parameter's type: text as it is,\n"
 		 "                       numbers and booleans as JSON, a list by repeating K\n"
+		 "  test [NAME]...       Runs the recordings of workflows again with their present source, tools offline, and\n"
+		 "                       compares: NAME.test.jsonl beside the workflow, made by run --record; 1: a difference\n"
 		 "  rm NAME...           Deletes a workflow",
 	.examples = "  workcell workflows list --base examples/base\n"
 		    "  workcell workflows run word_count path=README.md --base examples/base\n"
 		    "  workcell workflows add greet greet.py --description 'Says hello' --storage ./data\n"
 		    "  workcell workflows search 'count words' --base examples/base --json",
 	.flags = workflows_flag_table,
-	.verbs = "list search show trust rm add run",
+	.verbs = "list search show trust rm add run test",
 	.run = cell__cmd_workflows,
 };
 
@@ -297,6 +302,95 @@ static int run_run(const void *values, struct cell_space *none, const struct cel
 	return status;
 }
 
+/* ---- test ------------------------------------------------------------------------------ */
+
+/* DIR/NAME.test.jsonl; free() it. */
+static char *recording_of(const char *dir, const char *name)
+{
+	char *path = NULL;
+
+	return asprintf(&path, "%s/%s.test.jsonl", dir, name) < 0 ? NULL : path;
+}
+
+/* 0: the same, or it has no recording and is not asked for by name (*ret_tested is false); 1: a difference; -1: a failure. */
+static int test_one(const struct workflows_flags *flags, struct cell_cli_host *host, struct cell_session_options *options, const char *dir,
+		    const char *name, bool by_name, bool *ret_tested, struct cell_error *err)
+{
+	char *file = recording_of(dir, name);
+	json_t *workflow = NULL;
+	int status = 0;
+
+	*ret_tested = file && (by_name || access(file, F_OK) == 0);
+	if (*ret_tested && access(file, F_OK))
+		status = cell_fail(err, CELL_E_NOT_FOUND, 0, "the workflow '%.60s' has no test: make it with `workcell workflows run %.60s --record %.120s`",
+				   name, name, file);
+	if (!status && *ret_tested)
+		status = get_workflow(host->space, name, NULL, &workflow, err);
+	if (!status && *ret_tested)
+		status = cell__cli_replay_workflow(host->engine, options, file, name, cell__cli_text(workflow, "source"), flags->json, err);
+	json_decref(workflow);
+	free(file);
+	return status;
+}
+
+static int test_in(const struct workflows_flags *flags, const struct cell_cli_list *operands, struct cell_cli_host *host,
+		   struct cell_session_options *options, struct cell_error *err)
+{
+	const struct cell_cli_space_flags *space = &flags->session.space;
+	const char *dir = flags->recordings, *storage = space->storage ? space->storage : space->base;
+	json_t *all = NULL, *each;
+	char *made = NULL;
+	int status = 0, failed = 0;
+	bool tested;
+	size_t i, n = 0;
+
+	if (!dir && (space->redis || !storage || strstr(storage, "://")))
+		return cell_fail(err, CELL_E_INVALID, 0, "give --recordings DIR, the folder with NAME.test.jsonl of the workflows");
+	if (!dir && space->workspace)
+		status = asprintf(&made, "%s/workspaces/%s/workflows", storage, space->workspace) < 0;
+	else if (!dir)
+		status = asprintf(&made, "%s/workflows", storage) < 0;
+	if (status)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a path");
+	dir = dir ? dir : made;
+	for (i = 1; i < operands->count && status >= 0; i++) {
+		status = test_one(flags, host, options, dir, operands->items[i].value, true, &tested, err);
+		failed |= status > 0;
+	}
+	if (operands->count == 1)
+		status = cell__cli_call(host->space, "workflows.list", json_object(), NULL, &all, err);
+	json_array_foreach(all, i, each) {
+		if (status >= 0)
+			status = test_one(flags, host, options, dir, cell__cli_text(each, "name"), false, &tested, err);
+		failed |= status > 0;
+		n += tested;
+	}
+	if (operands->count == 1 && status >= 0 && n == 0)
+		status = cell_fail(err, CELL_E_NOT_FOUND, 0, "no workflow has a test: %.150s/NAME.test.jsonl", dir);
+	json_decref(all);
+	free(made);
+	return status < 0 ? -1 : failed;
+}
+
+static int run_test(const void *values, struct cell_space *none, const struct cell_cli_list *operands, struct cell_error *err)
+{
+	const struct workflows_flags *flags = values;
+	struct cell_cli_session_options all;
+	struct cell_cli_host host;
+	int status;
+
+	(void)none;
+	if (cell__cli_check_executor(&flags->session, flags->session.executor, err) < 0 ||
+	    cell__cli_open_host(&flags->session, true, &host, &all, err) < 0)
+		return -1;
+	all.options.space = NULL;
+	all.options.policy = NULL;
+	status = test_in(flags, operands, &host, &all.options, err);
+	cell__cli_options_finish(&all);
+	cell__cli_close(&host);
+	return status;
+}
+
 /* ---- the command -------------------------------------------------------------------- */
 
 static const struct cell_cli_verb verbs[] = {
@@ -306,6 +400,7 @@ static const struct cell_cli_verb verbs[] = {
 	{ "add", "NAME FILE|- [--description TEXT] [--overwrite]", 2, 2, true, run_add },
 	{ "trust", "NAME...", 1, SIZE_MAX, false, run_trust },
 	{ "run", "NAME [K=V]... [--args JSON]", 1, SIZE_MAX, false, run_run },
+	{ "test", "[NAME]... [--recordings DIR]", 0, SIZE_MAX, false, run_test },
 	{ "rm", "NAME...", 1, SIZE_MAX, false, run_rm },
 	{ 0 },
 };
@@ -321,7 +416,7 @@ int cell__cmd_workflows(int argc, char **argv)
 							      .verbs = verbs,
 							      .flags = &flags,
 							      .space = &flags.session.space,
-							      .alone = "run",
+							      .alone = operands.count && !strcmp(operands.items[0].value, "test") ? "test" : "run",
 							      .needs_storage = true,
 							      .json = flags.json },
 				      &operands);

@@ -78,6 +78,7 @@ const struct cell__json_field cell__json_session_fields[] = {
 	SESSION(record, TEXT),
 	SESSION(replay, TEXT),
 	SESSION(saved_form, TEXT),
+	SESSION(changes, FLAG),
 	{ NULL, 0, 0 },
 };
 

@@ -158,6 +158,7 @@ const char *cell__answer_result(const struct cell_frame *frame, struct cell__ker
 		if (!cell__utf8_ok(ret_answer->repr, ret_answer->repr_size))
 			return "a repr that is not UTF-8";
 	}
+	ret_answer->changes = json_object_get(head, "changes");
 	const char *problem = take_mime(json_object_get(head, "mime"), &raw, &ret_answer->mime);
 	if (!problem)
 		problem = take_error(json_object_get(head, "error"), ret_answer);

@@ -46,6 +46,7 @@ struct cell__kernel_answer {
 	int code;               /* CELL_OUT_*: the outcome; 0: the session decides */
 	bool lost;              /* the variables are lost */
 	const char *isolation;  /* the receipt; NULL: the executor's */
+	const json_t *changes;  /* of variables, not checked yet; or NULL */
 };
 
 /* A namespace call as received.  Pointers are valid during the call only. */
@@ -112,6 +113,7 @@ struct cell__kernel_wants {
 	bool notebook;     /* a front end of Jupyter: comms, input(), displays that can be updated */
 	bool sessions;     /* the namespace `sessions`, also without the others */
 	bool tables;       /* DataFrames as data, too */
+	bool changes;      /* names of variables that a cell changed */
 };
 
 /* The memory of a kernel: a file, and the earlier ones that it refers to. */

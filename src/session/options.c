@@ -91,6 +91,7 @@ static int copy_gate(struct cell__options *options, const struct cell_session_op
 		.sessions = opts->allow_fork > 0,
 		.tables = opts->tables != 0,
 		.notebook = opts->notebook != 0,
+		.changes = opts->changes != 0,
 	};
 	return 0;
 }

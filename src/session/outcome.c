@@ -98,6 +98,7 @@ void cell__outcome_answered(struct cell__run *run, bool refused, const struct ce
 		return;
 	}
 	struct cell_result *result = run->result;
+	cell__result_take_changes(result, answer->changes);
 	bool limited = answer->limit && (run->session->options.confined || answer->code == CELL_OUT_LIMIT);
 	int rc = 0;
 	if (answer->failed)

@@ -164,6 +164,7 @@ void cell_result_destroy(struct cell_result *result)
 		return;
 	if (result->spill_path && !result->keep_spill)
 		remove_spill(result->spill_path);
+	free(result->changes);
 	free(result->spill_path);
 	free(result->value_json);
 	free(result->repr);
@@ -322,6 +323,30 @@ const char *cell_result_notice(const struct cell_result *result, size_t i)
 	return result && i < result->n_notices ? result->notices[i] : NULL;
 }
 
+const char *cell_result_changes_json(const struct cell_result *result)
+{
+	return result ? result->changes : NULL;
+}
+
+void cell__result_take_changes(struct cell_result *result, const json_t *changes)
+{
+	static const char *const kinds[] = { "added", "changed", "removed" };
+	json_t *clean = json_is_object(changes) ? json_object() : NULL, *name;
+	size_t k;
+	for (size_t i = 0; clean && i < sizeof kinds / sizeof *kinds; i++) {
+		json_t *names = json_array();
+		json_array_foreach(json_object_get(changes, kinds[i]), k, name)
+			if (json_is_string(name) && k < CELL_LIMIT_CHANGES)
+				json_array_append(names, name);
+		json_object_set_new(clean, kinds[i], names);
+	}
+	if (clean)
+		json_object_set_new(clean, "more", json_integer(json_integer_value(json_object_get(changes, "more"))));
+	free(result->changes);
+	result->changes = clean ? json_dumps(clean, JSON_COMPACT) : NULL;
+	json_decref(clean);
+}
+
 /* ---- as JSON ---- */
 
 static bool is_json_type(const char *type)
@@ -432,6 +457,8 @@ char *cell_result_json(const struct cell_result *result)
 			       cell_result_state(result), result->isolation);
 	if (result->durable)
 		rc |= cell__buf_printf(&out, ",\"durable\":%s", result->durable == 2 ? "true" : "false");
+	if (result->changes)
+		rc |= cell__buf_printf(&out, ",\"changes\":%s", result->changes);
 	rc |= add_list(&out, "notices", result->notices, result->n_notices);
 	rc |= add_string(&out, "spill", result->spill_path);
 	rc |= add_string(&out, "session_id", result->session_id);

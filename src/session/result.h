@@ -37,6 +37,7 @@ struct cell_result {
 	int durable; /* as cell_result_durable() says, plus 1 */
 	const char *isolation;
 	char *own_isolation; /* NULL, or what isolation points to */
+	char *changes; /* JSON; NULL: not known */
 	char *spill_path;
 	bool keep_spill;
 };
@@ -50,6 +51,8 @@ void cell__owned_bundle_remove(struct cell__owned_bundle *bundle, size_t at);
 void cell__result_add_notice(struct cell_result *result, const char *text);
 /* Takes a value, repr and MIME parts over from an answer. */
 int cell__result_take_answer(struct cell_result *result, const struct cell__kernel_answer *answer);
+/* Takes over what is well-formed of a kernel's list of changes; NULL is allowed.  Without memory there is none. */
+void cell__result_take_changes(struct cell_result *result, const json_t *changes);
 /* Sets the outcome; strings are copied. */
 int cell__result_set_error(struct cell_result *result, int code, const char *type, const char *message, const char *traceback);
 /* Sets the outcome to an exceeded limit; call after cell__result_set_error(). */

@@ -16,7 +16,7 @@ sys.path.insert(0, os.path.join(support.ROOT, "tests", "mcp"))
 import client as mcp_client  # noqa: E402
 import peers  # noqa: E402
 
-ALL = ["run_code", "execute_ipython_cell", "reset", "interrupt", "files", "get_job", "cancel_job", "close_session", "checkpoint", "rewind", "fork_session", "list_tools", "search_tools", "list_workflows",
+ALL = ["run_code", "execute_ipython_cell", "reset", "interrupt", "files", "get_job", "cancel_job", "close_session", "checkpoint", "rewind", "fork_session", "list_variables", "list_tools", "search_tools", "list_workflows",
          "search_workflows", "get_workflow", "create_workflow", "delete_workflow", "list_artifacts", "save_artifact",
          "load_artifact", "list_deps", "add_dep", "remove_dep", "install_package"]
 COMPAT = {"execute_ipython_cell", "get_workflow", "save_artifact", "load_artifact", "install_package"}  # listed with --compat only
@@ -152,7 +152,7 @@ def test_the_whole_list_of_tools(connect, tmp_path):
 def test_tools_that_cannot_work_are_not_offered(connect, tmp_path):
     client = connect()
     names = [tool["name"] for tool in client.result(client.send("tools/list"))["tools"]]
-    assert names == TOOLS[:12]
+    assert names == TOOLS[:13]
     assert client.error(client.start("list_deps"))["message"] == "Unknown tool: list_deps"
     client = connect("--storage", tmp_path, "--no-runtime-deps")
     names = [tool["name"] for tool in client.result(client.send("tools/list"))["tools"]]
@@ -689,6 +689,14 @@ def test_the_inspector(tmp_path):
     answer = peers.inspect(tmp_path / "second", *server, "--method", "tools/call", "--tool-name", "execute_ipython_cell",
                            "--tool-arg", "code=print('hi'); 6 * 7", "timeout=5")
     assert answer["structuredContent"]["value"] == 42 and text_of(answer) == "hi\n42"
+
+
+def test_variables(client):
+    client.call("run_code", code="x = [1, 2]; class_ = type('Odd', (), {'__repr__': lambda self: 1 / 0}); odd = class_()")
+    answer = client.call("list_variables")
+    found = {each["name"]: each for each in answer["structuredContent"]["variables"]}
+    assert (found["x"]["type"], found["x"]["preview"], found["odd"]["preview"]) == ("list", "[1, 2]", "")
+    assert text_of(answer).splitlines()[0] == "x: list = [1, 2]"
 
 
 def test_points(client, connect):

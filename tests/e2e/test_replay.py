@@ -177,3 +177,23 @@ def test_shell_and_reset_are_recorded(tmp_path):
     assert done.status == 0, done.err
     assert any(line.get("reset") for line in lines_of(file))
     assert workcell("replay", *PYTHON, file).status == 0
+
+
+def test_a_workflow_carries_its_recording_as_its_test(tmp_path):
+    base = tmp_path / "base"
+    (base / "workflows").mkdir(parents=True)
+    source, recording = base / "workflows" / "double.py", base / "workflows" / "double.test.jsonl"
+    source.write_text('"""Doubles."""\ndef run(n: int) -> int:\n    return n * 2\n')
+    flags = [*PYTHON, "--base", base]
+    assert workcell("workflows", "test", *flags).status == support.EXIT["not_found"]
+    done = workcell("workflows", "run", "double", "n=4", *flags, "--record", recording)
+    assert (done.status, done.out) == (0, "8\n")
+    assert [each["name"] for each in json.loads(workcell("workflows", "list", *flags, "--json").out)] == ["double"]
+    source.write_text('"""Doubles."""\ndef run(n: int) -> int:\n    return n + n\n')  # another source with the same result
+    done = workcell("workflows", "test", *flags)
+    assert (done.status, done.out) == (0, "double: 1 cell, the same\n")
+    source.write_text('"""Doubles."""\ndef run(n: int) -> int:\n    return n * 3\n')
+    done = workcell("workflows", "test", "double", *flags)
+    assert done.status == 1 and "double: cell 1 of 1 differs: value_json" in done.out and "  + 12" in done.out
+    done = workcell("workflows", "test", "other", *flags)
+    assert done.status == support.EXIT["not_found"] and "workcell: not_found: " in done.err

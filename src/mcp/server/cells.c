@@ -638,6 +638,32 @@ static void fork_session(struct cell__mcp_handle *handle, struct cell__mcp_job *
 	cell__mcp_job_answer(job, &out);
 }
 
+static void list_variables(struct cell__mcp_handle *handle, struct cell__mcp_job *job)
+{
+	struct cell__mcp_answer_out out = { 0 };
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+	CELL_AUTO_FREE char *json = NULL;
+	struct cell_error err;
+	json_t *variable;
+	size_t i;
+
+	if (cell_session_variables(handle->session, &json, &err) < 0) {
+		fail_with(job, &err);
+		return;
+	}
+	out.structured = json_loads(json, 0, NULL);
+	json_array_foreach(json_object_get(out.structured, "variables"), i, variable) {
+		const char *name = json_string_value(json_object_get(variable, "name"));
+		const char *type = json_string_value(json_object_get(variable, "type"));
+		const char *preview = json_string_value(json_object_get(variable, "preview"));
+
+		(void)cell__buf_printf(&text, "%s%s: %s%s%s", i ? "\n" : "", name ? name : "", type ? type : "",
+				       preview && *preview ? " = " : "", preview ? preview : "");
+	}
+	out.content = json_pack("[{s:s, s:s}]", "type", "text", "text", text.size ? text.data : "There are no variables.");
+	cell__mcp_job_answer(job, &out);
+}
+
 static void work(struct cell__mcp_handle *handle, struct cell__mcp_job *job)
 {
 	static const char closed[] = "closed: the session was closed before this call ran";
@@ -660,6 +686,8 @@ static void work(struct cell__mcp_handle *handle, struct cell__mcp_job *job)
 		fail_with(job, &err);
 	else if (!strcmp(job->tool->name, "fork_session"))
 		fork_session(handle, job);
+	else if (!strcmp(job->tool->name, "list_variables"))
+		list_variables(handle, job);
 	else if (job->tool->flags & CELL_MCP_FORKS)
 		keep_or_return(handle, job, !strcmp(job->tool->name, "checkpoint"));
 	else

@@ -1,6 +1,6 @@
 /*
  * The tools that a client sees. Most are operations on the space: schemas and descriptions come from their rows (calls/table.c), and only
- * differences are here. run_code, execute_ipython_cell, checkpoint, rewind and fork_session are run by the session's thread (cells.c).
+ * differences are here. run_code, execute_ipython_cell, checkpoint, rewind, fork_session and list_variables are run by the session's thread (cells.c).
  */
 #include "mcp/server/server.h"
 
@@ -135,6 +135,12 @@ static const struct cell__mcp_tool table[] = {
 		  ""),
 	  .answer = ANSWER("\"sessions\":" STRINGS, "\"sessions\""),
 	  .flags = CELL_MCP_FORKS | CELL_MCP_SESSION },
+	{ .name = "list_variables",
+	  .title = "List variables",
+	  .about = "Lists the session's variables: names, types, sizes and short previews, without running code of the session.",
+	  .input = OBJECT(SESSION_ID, ""),
+	  .answer = ANSWER("\"variables\":{\"type\":\"array\",\"items\":{\"type\":\"object\"}},\"more\":{\"type\":\"integer\"}", "\"variables\",\"more\""),
+	  .flags = CELL_MCP_READ_ONLY | CELL_MCP_SESSION },
 	{ .name = "list_tools",
 	  .title = "List tools",
 	  .operation = OF(TOOLS_LIST),
