@@ -7,7 +7,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct cell_error err = { 0 };
 	uint8_t *copy = fuzz_copy(data, size);
-	json_t *cells = cell__notebook_cells((const char *)copy, size, &err), *list = json_array(), *cell;
+	json_t *cells = cell__notebook_read((const char *)copy, size, &err), *list = json_array(), *cell;
 	size_t i;
 	if (cells) {
 		MUST(json_is_array(cells) && json_array_size(cells) <= CELL_NOTEBOOK_CELLS);
@@ -15,7 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			json_array_append_new(list, json_pack("{s:O}", "code", cell));
 		json_t *notebook = cell__notebook_make(list);
 		char *text = notebook ? json_dumps(notebook, 0) : NULL;
-		json_t *again = text ? cell__notebook_cells(text, strlen(text), &err) : NULL;
+		json_t *again = text ? cell__notebook_read(text, strlen(text), &err) : NULL;
 		MUST(again && json_equal(again, cells));
 		json_decref(again);
 		json_decref(notebook);

@@ -1379,8 +1379,8 @@ CELL_API char *cell_replay(struct cell_engine *engine, const struct cell_session
  * The same for a recording of a workflow's call, with another source of the workflow `name`: the recording is its test.  Other workflows have the
  * source that was recorded.
  */
-CELL_API char *cell_replay_workflow(struct cell_engine *engine, const struct cell_session_options *opts, const char *name, const char *source,
-				    struct cell_error *err);
+CELL_API char *cell_replay_workflow(struct cell_engine *engine, const struct cell_session_options *opts, const char *name,
+				    const char *source, struct cell_error *err);
 
 /*
  * The code cells of a Jupyter notebook (docs/notebooks.md): a JSON array of strings.  free() it.  CELL_E_INVALID: it is not a notebook;

@@ -322,8 +322,9 @@ static int test_one(const struct workflows_flags *flags, struct cell_cli_host *h
 
 	*ret_tested = file && (by_name || access(file, F_OK) == 0);
 	if (*ret_tested && access(file, F_OK))
-		status = cell_fail(err, CELL_E_NOT_FOUND, 0, "the workflow '%.60s' has no test: make it with `workcell workflows run %.60s --record %.120s`",
-				   name, name, file);
+		status = cell_fail(err, CELL_E_NOT_FOUND, 0,
+				   "the workflow '%.60s' has no test: make it with `workcell workflows run %.60s --record %.120s`", name,
+				   name, file);
 	if (!status && *ret_tested)
 		status = get_workflow(host->space, name, NULL, &workflow, err);
 	if (!status && *ret_tested)
@@ -412,14 +413,15 @@ int cell__cmd_workflows(int argc, char **argv)
 	int status;
 
 	if (cell__cli_parse(&cell__cli_workflows_command, argc, argv, &flags, &operands, &status))
-		status = cell__cli_do(&(struct cell_cli_job){ .command = "workflows",
-							      .verbs = verbs,
-							      .flags = &flags,
-							      .space = &flags.session.space,
-							      .alone = operands.count && !strcmp(operands.items[0].value, "test") ? "test" : "run",
-							      .needs_storage = true,
-							      .json = flags.json },
-				      &operands);
+		status = cell__cli_do(
+			&(struct cell_cli_job){ .command = "workflows",
+						.verbs = verbs,
+						.flags = &flags,
+						.space = &flags.session.space,
+						.alone = operands.count && !strcmp(operands.items[0].value, "test") ? "test" : "run",
+						.needs_storage = true,
+						.json = flags.json },
+			&operands);
 	cell__cli_list_finish(&operands);
 	cell__cli_list_finish(&flags.session.env);
 	return status;

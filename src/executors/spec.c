@@ -27,7 +27,8 @@ char *cell__kernel_spec_json(const struct cell__kernel_spec *spec)
 				 "namespaces", spec->namespaces, "gate_shell", wants->gate_shell, "shell_escape", wants->shell_escape,
 				 "restore_cwd", wants->restore_cwd, "portable", wants->portable, "undo", wants->undo, "sessions",
 				 wants->sessions, "tables", wants->tables, "notebook", wants->notebook, "site", spec->site, "host_site",
-				 spec->host_site, "limits", limits, "recording", spec->recording, "replay", spec->is_replay, "changes", wants->changes);
+				 spec->host_site, "limits", limits, "recording", spec->recording, "replay", spec->is_replay, "changes",
+				 wants->changes);
 	char *text = init ? json_dumps(init, JSON_COMPACT) : NULL;
 	json_decref(init);
 	return text;

@@ -214,7 +214,8 @@ void cell__recorder_begin_cell(struct cell__recorder *recorder, const char *code
 
 json_t *cell__recorder_describe(const struct cell_result *result)
 {
-	static const char *const left_out[] = { "isolation", "duration_ms", "spill", "session_id", "text", "images", "notices", "value", "changes" };
+	static const char *const left_out[] = { "isolation", "duration_ms", "spill", "session_id", "text",
+						"images",    "notices",     "value", "changes" };
 	struct cell_result copy = *result;
 	copy.value_json = NULL; /* its numbers may be larger than a tree can hold */
 	copy.isolation = "{}";

@@ -60,7 +60,7 @@ static int add_cell(json_t *list, const json_t *cell, size_t number, struct cell
 	return rc < 0 ? cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a notebook") : 0;
 }
 
-json_t *cell__notebook_cells(const char *bytes, size_t size, struct cell_error *err)
+json_t *cell__notebook_read(const char *bytes, size_t size, struct cell_error *err)
 {
 	json_t *list = NULL, *cell;
 	size_t i;
@@ -128,7 +128,8 @@ static int add_value(json_t *outputs, const json_t *result, size_t count)
 
 static int add_error(json_t *outputs, const json_t *error)
 {
-	const char *type = json_string_value(json_object_get(error, "type")), *message = json_string_value(json_object_get(error, "message"));
+	const char *type = json_string_value(json_object_get(error, "type")),
+		   *message = json_string_value(json_object_get(error, "message"));
 	const char *text = json_string_value(json_object_get(error, "traceback"));
 	json_t *lines = json_array();
 	if (!json_is_object(error)) {
@@ -153,8 +154,8 @@ static json_t *make_cell(const json_t *cell, size_t number)
 	int rc = add_stream(outputs, "stdout", json_object_get(result, "stdout"));
 	rc |= add_stream(outputs, "stderr", json_object_get(result, "stderr"));
 	json_array_foreach(json_object_get(result, "displays"), i, display)
-		rc |= json_array_append_new(outputs, json_pack("{s:s, s:o, s:{}}", "output_type", "display_data", "data", bundle_of(display),
-							       "metadata"));
+		rc |= json_array_append_new(
+			outputs, json_pack("{s:s, s:o, s:{}}", "output_type", "display_data", "data", bundle_of(display), "metadata"));
 	rc |= add_value(outputs, result, number);
 	rc |= add_error(outputs, json_object_get(result, "error"));
 	snprintf(id, sizeof id, "cell-%zu", number);
@@ -162,8 +163,9 @@ static json_t *make_cell(const json_t *cell, size_t number)
 		json_decref(outputs);
 		return NULL;
 	}
-	return json_pack("{s:s, s:s, s:{}, s:O, s:o, s:o}", "cell_type", "code", "id", id, "metadata", "source", json_object_get(cell, "code"),
-			 "execution_count", result ? json_integer((json_int_t)number) : json_null(), "outputs", outputs);
+	return json_pack("{s:s, s:s, s:{}, s:O, s:o, s:o}", "cell_type", "code", "id", id, "metadata", "source",
+			 json_object_get(cell, "code"), "execution_count", result ? json_integer((json_int_t)number) : json_null(),
+			 "outputs", outputs);
 }
 
 json_t *cell__notebook_make(const json_t *cells)

@@ -19,7 +19,7 @@
  * The code of its code cells, an array of strings; empty ones are left out.  CELL_E_INVALID: not a notebook; CELL_E_UNSUPPORTED: another format
  * or language; CELL_E_LIMIT; CELL_E_NOMEM.
  */
-json_t *cell__notebook_cells(const char *bytes, size_t size, struct cell_error *err);
+json_t *cell__notebook_read(const char *bytes, size_t size, struct cell_error *err);
 /* A notebook, format 4.5: cells is an array of {"code", "result"}, results as cell_result_json() writes them.  NULL: out of memory. */
 json_t *cell__notebook_make(const json_t *cells);
 
