@@ -5,7 +5,8 @@ from workcell.sync import Session
 
 
 @pytest.mark.parametrize("executor", ["subprocess", "sandbox"])
-def test_added_changed_removed(executor):
+def test_added_changed_removed(executor, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with Session(None, executor, changes=True) as session:
         assert session.run("a = 1.5; b = [1]; c = {}; import os").changes == {"added": ["a", "b", "c", "os"], "changed": [], "removed": [], "more": 0}
         assert session.run("a = 2.5; a = 3.5; b.append(2); d = 4").changes == {"added": ["d"], "changed": ["a", "b"], "removed": [], "more": 0}
