@@ -1,9 +1,9 @@
 // What code can use: tools with a form to call one, workflows, artifacts, packages.
 import type { JSX } from 'preact';
 import { useEffect, useState } from 'preact/hooks';
-import { ask, may, request } from './api';
+import { ask, may, me, request } from './api';
 import { Parts, pretty } from './output';
-import { fileName, plain, Shown, size } from './text';
+import { compare, Diff, fileName, plain, Shown, size } from './text';
 import { act, Page, Problem, type Session, usePolled, Waiting } from './ui';
 
 type Schema = { type?: string | string[]; properties?: Record<string, Schema>; required?: string[]; description?: string; enum?: unknown[]; default?: unknown };
@@ -92,8 +92,24 @@ export function ToolsPage(): JSX.Element {
 
 interface Workflow { name: string; description: string; params: Record<string, unknown>; source?: string; }
 
+interface Stored { time: string; client?: string; principal?: string; decision: string; outcome?: string; code?: string; callable: string; args?: { name?: string; source?: string }; }
+
+/** As the audit log has them: who stored which source, and what was different from the one before. */
+function Versions({ name }: { name: string }): JSX.Element | null {
+  const [found, problem] = usePolled<{ records: Stored[] }>('/v1/audit?tool=workflows&last=1000', 0);
+  const list = (found?.records ?? []).filter((each) => each.args?.name === name && (each.code ?? each.outcome) === 'ok' && (each.callable === 'create' || each.callable === 'delete'));
+  const versions = list.map((each, i) => ({ ...each, before: list.slice(0, i).findLast((one) => one.callable === 'create')?.args?.source ?? '' })).reverse();
+  if (!versions.length) return <Problem error={problem} />;
+  return (
+    <details class="side"><summary>Versions ({versions.filter((each) => each.callable === 'create').length})</summary>
+      {versions.map((each) => <details class="file"><summary><Shown text={each.time} /> <Shown text={[each.principal, each.client].filter(Boolean).join(' ')} /> {each.callable === 'delete' && <span class="tag deleted">deleted</span>}</summary>
+        {each.callable === 'create' && (each.args?.source === undefined ? <p class="hint">The audit log does not have its source.</p> : <Diff text={compare(each.before, each.args.source)} />)}</details>)}
+    </details>
+  );
+}
+
 function WorkflowView({ name, changed }: { name: string; changed: () => void }): JSX.Element {
-  const [found, problem] = usePolled<Workflow & { version?: number; versions?: unknown[] }>(`/api/workflows/${encodeURIComponent(name)}`, 0), [args, setArgs] = useState('{}');
+  const [found, problem] = usePolled<Workflow>(`/api/workflows/${encodeURIComponent(name)}`, 0), [args, setArgs] = useState('{}');
   const run = (): void => {
     void act(async () => {
       const given = JSON.parse(args), session = await ask<Session>('POST', '/v1/sessions', {});
@@ -105,9 +121,9 @@ function WorkflowView({ name, changed }: { name: string; changed: () => void }):
   return (
     <><h2><code><Shown text={name} /></code></h2><Problem error={problem} />
       {found && <><p><Shown text={found.description} /></p>
-        {found.version !== undefined && <p class="facts">version {found.version}</p>}
         <details><summary>Parameters</summary><pre><Shown text={JSON.stringify(found.params, null, 2)} /></pre></details>
-        <pre class="source" aria-label="source"><Shown text={found.source ?? ''} /></pre></>}
+        <pre class="source" aria-label="source"><Shown text={found.source ?? ''} /></pre>
+        {may('admin') && me.value?.audit && <Versions name={name} />}</>}
       {may('run') && <div class="line"><label>Arguments <input value={args} onInput={(event) => setArgs(event.currentTarget.value)} /></label><button class="main" onClick={run}>Run</button>
         <button onClick={() => confirm(plain(`Delete ${name}?`)) && act(() => ask('DELETE', `/api/workflows/${encodeURIComponent(name)}`), 'Deleted.').then(changed)}>Delete</button></div>}</>
   );

@@ -15,9 +15,11 @@ interface Ended {
   repr: string | null; parts: Part[]; notices: string[]; duration_ms: number; state: string;
   error: { code: string; type: string; message: string; traceback: string } | null;
 }
-interface Cell { id: number; at: number; code: string; items: Item[]; ended: Ended | null; revision: Signal<number>; note?: string; }
+interface Change { name: string; what: 'new' | 'changed' | 'gone'; }
+interface Cell { id: number; at: number; code: string; items: Item[]; ended: Ended | null; revision: Signal<number>; note?: string; changes?: Change[]; since?: number; }
 
 const BLOCK = 40; // cells that are shown or left out together
+const SETTLED = 120; // ms after the end of a cell without another: then its variables are looked at
 const MAX_TEXT = 1_000_000; // characters of a cell's output that the page keeps
 
 class Notebook {
@@ -83,6 +85,20 @@ class Notebook {
     } else {
       cell.items.push({ kind: 'text', stream: data.stream, text });
     }
+  }
+
+  /** What the cells since the last look changed: shown at the newest of them. */
+  tell(changes: Change[], since: number): void {
+    const cell = this.cells.findLast((each) => each.ended && !each.note);
+    if (!cell || !changes.length) return;
+    cell.changes = changes;
+    cell.since = since;
+    this.touched.add(cell);
+    this.plan();
+  }
+
+  get lastEnded(): number {
+    return this.cells.findLast((each) => each.ended && !each.note)?.id ?? 0;
   }
 
   take({ type, data }: ServerEvent): void {
@@ -164,6 +180,8 @@ function CellView({ cell, session }: { cell: Cell; session: string }): JSX.Eleme
         {ended?.error ? <ErrorView error={ended.error} /> : ended?.parts.length ? <Parts parts={ended.parts} alt="a picture: the value of the cell" />
           : ended?.repr ? <pre class="value"><LongText text={ended.repr} /></pre> : null}
         {ended?.notices.map((notice) => <p class="hint"><Shown text={notice} /></p>)}
+        {cell.changes && <p class="changes" aria-label="what it changed">{cell.since !== undefined && cell.since + 1 < cell.id && <small>since cell {cell.since}: </small>}
+          {cell.changes.slice(0, 30).map((each) => <><span class={`tag ${each.what}`}>{each.what}</span> <code><Shown text={each.name} /></code> </>)}{cell.changes.length > 30 && <small>and {cell.changes.length - 30} more</small>}</p>}
       </div>
     </article>
   );
@@ -198,6 +216,43 @@ function Cells({ book, session, parent }: { book: Notebook; session: string; par
 
 interface Variable { name: string; type: string; preview: string; size?: number; }
 
+/** By type, size and preview: what looks the same counts as unchanged. */
+function changesOf(before: Variable[], after: Variable[]): Change[] {
+  const words = (each: Variable): string => JSON.stringify([each.type, each.size, each.preview]), old = new Map(before.map((each) => [each.name, words(each)])), found: Change[] = [];
+  for (const each of after) {
+    if (!old.has(each.name)) found.push({ name: each.name, what: 'new' });
+    else if (old.get(each.name) !== words(each)) found.push({ name: each.name, what: 'changed' });
+    old.delete(each.name);
+  }
+  return [...found, ...[...old.keys()].map((name): Change => ({ name, what: 'gone' }))];
+}
+
+/** Looks at the variables when a cell has ended while the page is open. Nobody else pays for it. Returns what stops it. */
+function watchChanges(book: Notebook, id: string): [heard: (event: ServerEvent) => void, stop: () => void] {
+  let before: Variable[] | null = null, since = 0, timer = 0, alive = true;
+  const look = async (): Promise<void> => {
+    try {
+      const { variables } = await ask<{ variables: Variable[] }>('GET', `/v1/sessions/${id}/variables`), newest = book.lastEnded;
+      if (!alive) return;
+      if (before) book.tell(changesOf(before, variables), since);
+      if (before) since = newest;
+      before = variables;
+    } catch { /* the next cell runs, or this executor cannot tell: then nothing is said */ }
+  };
+  const soon = (): void => {
+    clearTimeout(timer);
+    timer = setTimeout(look, SETTLED) as unknown as number;
+  };
+  const opened = Date.now() / 1000;
+  const heard = ({ type, data }: ServerEvent): void => {
+    const earlier = type === 'ended' && (book.byRun.get(data.run_id)?.at ?? 0) < opened - 1; // it is told of what was before
+    if (earlier) since = Math.max(since, data.run_id);
+    else if (type === 'ended' || type === 'reset' || type === 'branch') soon();
+  };
+  void look();
+  return [heard, () => { alive = false; clearTimeout(timer); }];
+}
+
 /** Where the server can tell them without running a cell. */
 export function Variables({ session, busy }: { session: string; busy: boolean }): JSX.Element | null {
   const [state] = usePolled<{ variables: Variable[] }>(busy ? null : `/v1/sessions/${session}/variables`, 3000);
@@ -224,7 +279,12 @@ export function NotebookPage({ id }: { id: string }): JSX.Element {
     const fresh = new Notebook();
     setBook(fresh);
     setWhy(null);
-    return follow(`/v1/sessions/${id}/events`, (event) => fresh.take(event), setWhy);
+    const [heard, stop] = watchChanges(fresh, id);
+    const leave = follow(`/v1/sessions/${id}/events`, (event) => {
+      fresh.take(event);
+      heard(event);
+    }, setWhy);
+    return () => { leave(); stop(); };
   }, [id]);
   const run = (code: string): void => {
     void act(() => ask('POST', `/v1/sessions/${id}/runs`, { code }));

@@ -217,7 +217,7 @@ def test_the_policy_is_tried(server, browser):
 
 
 def test_audit_records_are_filtered(server, browser):
-    server.ask("POST", "/api/workflows", {"name": "audited", "source": "def run():\n    return 1\n"})
+    server.ask("POST", "/api/workflows", {"name": "audited", "description": "Audited", "source": "def run():\n    return 1\n"})
     session = server.session()
     server.execute("tools.printer.once(format='%d', number=7)", session=session)
     enter(browser, server)
@@ -273,3 +273,38 @@ def test_the_editor_highlights_in_light_and_dark(server, browser):
         colours[scheme] = browser.value("(() => { const at = [...%s.querySelectorAll('.cm-line span')]; return Object.fromEntries(at.map((each) => [each.innerText, getComputedStyle(each).color])); })()" % root)
         assert colours[scheme]["def"] != colours[scheme]["'text'"]
     assert colours["light"]["def"] != colours["dark"]["def"]
+
+
+def test_what_a_cell_changed(server, browser):
+    session = server.session()
+    server.execute("kept = 1\nold = [1]\nleft = 2", session=session)
+    enter(browser, server)
+    go(browser, "#/session/" + session, has("Variables (3)"))
+    browser.wait("performance.getEntriesByType('resource').filter((each) => each.name.endsWith('/variables')).length >= 2")  # both have been answered
+    odd = "\u202e<img src=x onerror=parent.pwned=1>"
+    server.execute("old.append(2)\nfresh = 'x'\ndel left\nglobals()[%r] = 1" % odd, session=session)
+    browser.wait("document.querySelector('p.changes')")
+    words = browser.text("document.querySelector('p.changes')").split()
+    assert words[:6] == ["changed", "old", "new", "fresh", "new", "U+202E<img"] and words[-2:] == ["gone", "left"] and "kept" not in words, words
+    assert browser.value("window.pwned") is None and browser.value("document.querySelectorAll('article.cell')[0].querySelector('p.changes')") is None
+    # A cell that changes nothing says nothing.
+    server.execute("kept", session=session)
+    browser.wait("document.querySelectorAll('article.cell.done').length == 3 && " + has("[3]"))
+    picture(browser, "changes", height=700)
+    assert len(browser.value("[...document.querySelectorAll('p.changes')].map((each) => each.innerText)")) == 1
+
+
+def test_versions_of_a_workflow(server, browser):
+    for factor in (2, 5):
+        assert server.ask("POST", "/api/workflows", {"name": "times", "description": "Times", "source": "def run(n: int) -> int:\n    return %d * n\n" % factor}).status in (200, 201)
+    enter(browser, server)
+    go(browser, "#/workflows", "document.querySelector('.list li')")
+    press(browser, "times", "document.querySelector('.list ul')")
+    browser.wait(has("Versions (2)"))
+    browser.value("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+    newest, first = browser.value("[...document.querySelectorAll('details.file')].map((each) => [...each.querySelectorAll('.diff div')].map((line) => line.innerText))")
+    assert "-    return 2 * n" in newest and "+    return 5 * n" in newest and " def run(n: int) -> int:" in newest
+    assert "+    return 2 * n" in first
+    picture(browser, "workflows", height=600)
+    assert "http all" in browser.text("document.querySelector('details.file summary')")
+    assert surprises(browser) == []
