@@ -369,18 +369,26 @@ static int add_body(const struct cell__tool_entry *tool, const struct cell__call
 	if (!body)
 		return 0;
 	int rc = 0;
-	if (endpoint->form)
+	CELL_AUTO_BUF struct cell__buf parts = CELL_BUF_INIT;
+	CELL_AUTO_FREE char *type = NULL;
+	if (endpoint->multipart)
+		rc = cell__multipart_write(body, &parts, &type, why);
+	else if (endpoint->form)
 		rc = write_form(body, &req->body, why);
 	else if (!(req->body = json_dumps(body, JSON_COMPACT | JSON_ENCODE_ANY)))
 		rc = out_of_memory(why);
 	json_decref(body);
 	if (rc < 0)
 		return -1;
-	req->body_size = strlen(req->body);
+	req->body_size = endpoint->multipart ? parts.size : strlen(req->body);
+	if (endpoint->multipart)
+		req->body = cell__buf_take(&parts);
 	if (req->body_size > CELL_TOOL_LIMIT_BODY_BYTES) {
 		cell__buf_printf(why, "The request's body is larger than %u bytes", CELL_TOOL_LIMIT_BODY_BYTES);
 		return -1;
 	}
+	if (type) /* its boundary is in it */
+		return add_header(req, "Content-Type", type, why);
 	for (size_t i = 0; i < tool->headers.count; i++)
 		if (strcasecmp(tool->headers.list[i].key, "Content-Type") == 0)
 			return 0;

@@ -73,7 +73,7 @@ struct cell__callable {
 	/* HTTP */
 	char *method, *path;
 	json_t *query, *body;       /* fixed parts, or NULL */
-	bool form;                  /* the body is written as a form, not as JSON */
+	bool form, multipart;       /* the body is written as a form of this kind, not as JSON */
 	int64_t timeout_ms;         /* 0: the tool's */
 	/* host function */
 	cell__host_fn fn;
@@ -277,6 +277,8 @@ void cell__httpreq_finish(struct cell__httpreq *req);
 /* Leaves out the tool's own headers, which are resolved at the last moment. */
 int cell__httpreq_build(const struct cell__tool_entry *tool, const struct cell__callable *callable, const json_t *args,
 			struct cell__httpreq *ret_req, struct cell__buf *why);
+/* The body and its Content-Type (multipart.c); -1: why says what is wrong with it. */
+int cell__multipart_write(const json_t *body, struct cell__buf *out, char **ret_type, struct cell__buf *why);
 bool cell__http_header_name_ok(const char *name);
 /* Name of the placeholder that begins at path[0] == '{', its length with braces in *ret_size; NULL: not a placeholder. */
 const char *cell__http_placeholder(const char *path, size_t *ret_size);

@@ -99,6 +99,72 @@ static json_t *parse(const char *name, const struct cell__buf *text, struct cell
 	return document;
 }
 
+/* ---- documents that it refers to ---- */
+
+struct others {
+	const char *definition, *document; /* the definition's path, and what it says; a URL or a file */
+	const json_t *allowed;             /* beginnings of URLs, or NULL */
+};
+
+/* "https://host/a" allows https://host/a and https://host/a/b, and neither https://host.evil nor https://host/ab. */
+static bool is_allowed(const json_t *allowed, const char *url)
+{
+	const json_t *each;
+	size_t i;
+	json_array_foreach(allowed, i, each) {
+		const char *start = json_string_value(each);
+		const size_t n = start ? strlen(start) : 0;
+		if (start && is_url(start) && strchr(strstr(start, "://") + 3, '/') && strncmp(url, start, n) == 0 &&
+		    (start[n - 1] == '/' || strchr("/?", url[n])) && !strstr(url, "/.."))
+			return true;
+	}
+	return false;
+}
+
+static int load_other(void *arg, const char *place, size_t *bytes_left, json_t **ret_document, struct cell__buf *why)
+{
+	const struct others *others = arg;
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT, path = CELL_BUF_INIT, reason = CELL_BUF_INIT;
+	const char *slash = strrchr(others->document, '/');
+	int rc;
+	if (is_url(place)) {
+		if (!is_allowed(others->allowed, place))
+			return 0;
+		rc = fetch(place, &text, &reason);
+	} else {
+		rc = slash ? cell__buf_printf(&path, "%.*s/%s", (int)(slash - others->document), others->document, place)
+			   : cell__buf_add_str(&path, place);
+		rc = rc < 0 ? rc : read_file(others->definition, path.data, &text, &reason);
+	}
+	if (rc == 0 && text.size > *bytes_left) {
+		cell__buf_printf(&reason, "all documents together are larger than %u MiB", CELL_OPENAPI_LIMIT_BYTES >> 20);
+		rc = -1;
+	}
+	if (rc == 0) {
+		*bytes_left -= text.size;
+		*ret_document = parse(place, &text, &reason);
+	}
+	if (!*ret_document)
+		cell__buf_printf(why, "it refers to %.120s: %s", place, reason.data ? reason.data : "out of memory");
+	return *ret_document ? 0 : -1;
+}
+
+/* The document, with those that it refers to; NULL: why says what is wrong. */
+static json_t *load_document(const struct others *others, struct cell__buf *why)
+{
+	const char *name = others->document, *slash = strrchr(name, '/');
+	const struct cell__openapi_loader loader = { load_other, (void *)others };
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+	const bool url = is_url(name);
+	int rc = url ? fetch(name, &text, why) : read_file(others->definition, name, &text, why);
+	json_t *document = rc == 0 ? parse(name, &text, why) : NULL;
+	if (document && cell__openapi_bundle(document, url ? name : slash ? slash + 1 : name, &loader, why) < 0) {
+		json_decref(document);
+		document = NULL;
+	}
+	return document;
+}
+
 /* ---- the definition ---- */
 
 static void load_list(struct cell__loader *loader, const struct cell__yaml *value, const char *what, json_t **ret)
@@ -138,11 +204,11 @@ static json_t *load_texts(struct cell__loader *loader, const struct cell__yaml *
 
 void cell__load_openapi(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool_entry *tool)
 {
-	static const char *const known[] = { "name",   "type",      "description", "timeout", "tags",    "max_output", "document",
-					     "server", "variables", "auth",        "headers", "include", "exclude",    NULL };
+	static const char *const known[] = { "name",      "type", "description", "timeout", "tags",    "max_output", "document", "server",
+					     "variables", "auth", "headers",     "include", "exclude", "references", NULL };
 	CELL_AUTO_FREE char *name = NULL, *server = NULL;
-	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT, why = CELL_BUF_INIT;
-	json_t *tags = NULL, *operations = NULL, *no_tags = NULL, *no_operations = NULL, *document = NULL;
+	CELL_AUTO_BUF struct cell__buf why = CELL_BUF_INIT;
+	json_t *tags = NULL, *operations = NULL, *no_tags = NULL, *no_operations = NULL, *document = NULL, *references = NULL;
 	const size_t before = loader->problems->count;
 	const struct cell__yaml *at = cell__yaml_get(doc, "document");
 	tool->adapter = &cell__tool_http;
@@ -152,16 +218,16 @@ void cell__load_openapi(struct cell__loader *loader, const struct cell__yaml *do
 	cell__load_headers(loader, doc, tool);
 	load_filter(loader, cell__yaml_get(doc, "include"), "include", &tags, &operations);
 	load_filter(loader, cell__yaml_get(doc, "exclude"), "exclude", &no_tags, &no_operations);
+	load_list(loader, cell__yaml_get(doc, "references"), "references", &references);
 	json_t *variables = load_texts(loader, cell__yaml_get(doc, "variables"), "variables");
 	json_t *auth = load_texts(loader, cell__yaml_get(doc, "auth"), "auth");
 	if (!name || !*name)
 		cell__load_problem(loader, at ? at : doc, "Tool '%s' needs a document: a file or a URL", tool->name);
 	if (loader->problems->count == before) {
-		const bool url = is_url(name);
-		int rc = url ? fetch(name, &text, &why) : read_file(loader->file, name, &text, &why);
-		document = rc == 0 ? parse(name, &text, &why) : NULL;
+		const struct others others = { loader->file, name, references };
+		document = load_document(&others, &why);
 		const struct cell__openapi_wish wish = { .server = server,
-							 .document_url = url ? name : NULL,
+							 .document_url = is_url(name) ? name : NULL,
 							 .variables = variables,
 							 .auth = auth,
 							 .tags = tags,
@@ -178,4 +244,5 @@ void cell__load_openapi(struct cell__loader *loader, const struct cell__yaml *do
 	json_decref(operations);
 	json_decref(no_tags);
 	json_decref(no_operations);
+	json_decref(references);
 }

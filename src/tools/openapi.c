@@ -401,17 +401,44 @@ static char *place_holders(struct reader *reader, const char *path, struct cell_
 
 /* ---- bodies ---- */
 
-static const json_t *find_content(const json_t *content, bool *ret_form)
+static const json_t *find_content(const json_t *content, struct cell__callable *callable)
 {
-	static const char form[] = "application/x-www-form-urlencoded";
 	const char *type;
 	json_t *media;
 	json_object_foreach((json_t *)content, type, media)
 		if (cell__http_is_json(type) || strcmp(type, "*/*") == 0)
 			return media;
-	media = json_object_get(content, form);
-	*ret_form = media != NULL;
+	media = json_object_get(content, "application/x-www-form-urlencoded");
+	callable->form = media != NULL;
+	if (!media)
+		media = json_object_get(content, "multipart/form-data");
+	callable->multipart = media && !callable->form;
 	return media;
+}
+
+static bool is_file(const json_t *schema)
+{
+	return strcmp(text_of(schema, "format"), "binary") == 0 || json_object_get(schema, "contentMediaType") ||
+	       json_object_get(schema, "contentEncoding");
+}
+
+/* A member of a multipart body that is a file, or a list of files: multipart.c has how it is written. */
+static int mark_file(struct reader *reader, struct cell__callable *callable, const json_t *schema)
+{
+	static const char how[] = "{\"filename\": \"a.txt\", \"content\": text} or {..., \"base64\": bytes}, optionally \"type\"";
+	struct cell__param *param = &callable->params.list[callable->params.count - 1];
+	const bool list = is_file(resolve(reader, json_object_get(schema, "items")));
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+	if (!list && !is_file(schema))
+		return 0;
+	if (cell__buf_printf(&text, "%s%s: %s", text_of(schema, "description"), list ? " (files, each" : " (a file", how) < 0 ||
+	    cell__buf_add_str(&text, ")") < 0)
+		return -1;
+	free(param->description);
+	param->description = cell__buf_take(&text);
+	if (!list)
+		param->type = CELL_ARG_OBJECT;
+	return 0;
 }
 
 /* Whether each member of the body can be an argument of its own. */
@@ -447,7 +474,7 @@ static bool read_body(struct reader *reader, const json_t *operation, struct cel
 	if (!body)
 		return true;
 	const bool required = json_is_true(json_object_get(body, "required"));
-	const json_t *media = find_content(json_object_get(body, "content"), &callable->form);
+	const json_t *media = find_content(json_object_get(body, "content"), callable);
 	const json_t *schema = resolve(reader, json_object_get(media, "schema"));
 	if (!media)
 		return !required;
@@ -462,7 +489,8 @@ static bool read_body(struct reader *reader, const json_t *operation, struct cel
 	json_object_foreach(json_object_get(schema, "properties"), name, property) {
 		const json_t *member = resolve(reader, property);
 		if (!json_is_true(json_object_get(member, "readOnly")) &&
-		    add_argument(reader, callable, name, CELL_IN_BODY, "", required && is_listed(needed, name), member) < 0)
+		    (add_argument(reader, callable, name, CELL_IN_BODY, "", required && is_listed(needed, name), member) < 0 ||
+		     (callable->multipart && mark_file(reader, callable, member) < 0)))
 			return false;
 	}
 	return true;

@@ -1,5 +1,7 @@
 """Tools from OpenAPI documents (`type: openapi`), against a server of this test."""
 import base64
+import email
+import email.policy
 import http.server
 import json
 import threading
@@ -34,7 +36,12 @@ PETS = {
             "type": "object", "properties": {"name": {"type": "string"}, "tags": {"type": "array"}, "owner": {"type": "object"}}}}}}}},
         "/whole": {"put": {"operationId": "whole", "requestBody": {"required": True, "content": {"application/json": {"schema": {
             "type": "array", "items": {"type": "integer"}}}}}}},
-        "/upload": {"post": {"operationId": "upload", "requestBody": {"required": True, "content": {"multipart/form-data": {}}}}},
+        "/raw": {"post": {"operationId": "raw", "requestBody": {"required": True, "content": {"application/octet-stream": {}}}}},
+        "/upload": {"post": {"operationId": "upload", "requestBody": {"required": True, "content": {"multipart/form-data": {"schema": {
+            "type": "object", "required": ["file"], "properties": {
+                "file": {"type": "string", "format": "binary", "description": "The picture"}, "title": {"type": "string"}, "size": {"type": "integer"},
+                "more": {"type": "array", "items": {"type": "string", "format": "binary"}}, "tags": {"type": "array", "items": {"type": "string"}},
+                "about": {"type": "object"}}}}}}}},
     },
     "components": {
         "parameters": {"Id": {"name": "pet-id", "in": "path", "required": True, "schema": {"type": "integer"}}},
@@ -50,9 +57,10 @@ PETS = {
 
 class Handler(http.server.BaseHTTPRequestHandler):
     def answer(self):
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode("latin-1")
         parts = urllib.parse.urlsplit(self.path)
         if parts.path == "/openapi.json":
+            self.server.fetched.append(parts.path)
             return self.reply(200, json.dumps(PETS))
         if parts.path.startswith("/v1/pets/13"):
             self.send_response(302)
@@ -82,7 +90,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 @pytest.fixture(scope="module")
 def server():
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.seen = []
+    server.seen, server.fetched = [], []
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield server
@@ -147,7 +155,7 @@ def test_arguments_are_checked_and_described(tools):
     error = fail(flags, "tools.pets.pets_get_one(pet_id=404)")
     assert "HTTP 404" in error["message"] and "no such pet" in error["message"]
     shown = workcell("tools", "show", "pets", *flags).out
-    assert "create" in shown and "upload" not in shown and "1 operations cannot be called" in shown
+    assert "create" in shown and ".raw" not in shown and "1 operations cannot be called" in shown
     text = json.dumps(call(flags, "[[each.name, each.description] for each in tools.pets.list()]"))
     assert "One pet" in text
 
@@ -178,7 +186,7 @@ def test_server_and_filters(tools, server):
 
     assert names(include={"tags": ["p*"]}) == ["create", "pets_get_one"]
     assert names(include={"operations": ["DELETE *", "form"]}) == ["delete_pets_pet_id", "form"]
-    assert names(exclude={"tags": ["admin", "pets"], "operations": ["form"]}) == ["whole"]
+    assert names(exclude={"tags": ["admin", "pets"], "operations": ["form", "upload"]}) == ["whole"]
 
 
 @pytest.mark.parametrize("document, keys, words", [
@@ -207,3 +215,97 @@ def test_more_operations_than_a_tool_can_have(tools):
     assert "more than 512 operations" in problem(tools(many))
     del many["paths"]["/p0"]
     assert call(tools(many), "len(tools.pets.list())") == 512
+
+
+def parts_of(answer):
+    """The parts of a multipart body as a parser of the standard library reads them: (name, file name, type, content)."""
+    head = "Content-Type: %s\r\n\r\n" % answer["headers"]["content-type"]
+    message = email.message_from_bytes(head.encode() + answer["body"].encode("latin-1"), policy=email.policy.HTTP)
+    assert message.get_content_type() == "multipart/form-data" and not message.defects
+    return [(part.get_param("name", header="content-disposition"), part.get_filename(), part["content-type"], part.get_payload(decode=True))
+            for part in message.iter_parts()]
+
+
+def test_multipart_bodies(tools):
+    flags = tools()
+    binary = bytes(range(256))
+    answer = call(flags, "import base64\ntools.pets.upload(file={'filename': 'a.png', 'type': 'image/png', 'base64': base64.b64encode(bytes(range(256))).decode()},"
+                         " title='Ein Bär', size=3, more=[{'content': 'one'}, {'content': 'two', 'filename': 'b.txt', 'type': 'text/plain'}], tags=['x', 'y'],"
+                         " about={'deep': [1]})")
+    assert sorted(parts_of(answer), key=repr) == sorted([
+        ("file", "a.png", "image/png", binary), ("title", None, None, "Ein Bär".encode()), ("size", None, None, b"3"),
+        ("more", "file", "application/octet-stream", b"one"), ("more", "b.txt", "text/plain", b"two"), ("tags", None, None, b"x"), ("tags", None, None, b"y"),
+        ("about", None, "application/json", b'{"deep":[1]}')], key=repr)
+    shown = call(flags, "tools.pets.upload.schema()")["input"]["properties"]["file"]
+    assert shown["type"] == "object" and "The picture" in shown["description"] and "base64" in shown["description"]
+
+
+def test_no_value_can_add_a_part(tools):
+    """Names, types and contents of files that would like to end their part."""
+    answer = call(tools(), "tools.pets.upload(file={'filename': 'a\"\\r\\nX-Evil: 1\\r\\n\\r\\n--', 'content': '--\\r\\nContent-Disposition: form-data; name=admin'}, title='\\r\\n--')")
+    parts = parts_of(answer)
+    assert sorted(each[0] for each in parts) == ["file", "title"]
+    assert "X-Evil" not in answer["headers"] and "\r\nX-Evil" not in answer["body"] and "%0D%0AX-Evil" in answer["body"]
+
+
+@pytest.mark.parametrize("file, words", [
+    ("'text'", "file"), ("{'base64': '!'}", "base64 is not valid"), ("{'base64': '', 'content': ''}", "must be a file"),
+    ("{'content': '', 'type': 'a/b\\r\\nX: y'}", "must be a file"), ("{'content': '', 'type': 'nothing'}", "must be a file"),
+    ("{'content': '', 'filename': 7}", "must be a file")])
+def test_files_that_are_refused(tools, server, file, words):
+    server.seen.clear()
+    error = fail(tools(), "tools.pets.upload(file=%s)" % file)
+    assert words in error["message"] and not server.seen, error
+
+
+def document(paths, **more):
+    return {"openapi": "3.0.3", "info": {"title": "t", "version": "1"}, "servers": [{"url": "http://127.0.0.1:{port}", "variables": {"port": {"default": "1"}}}],
+            "paths": paths, **more}
+
+
+def query(reference):
+    return {"get": {"operationId": "ask", "parameters": [{"$ref": reference}]}}
+
+
+def other(tmp_path, name, content):
+    path = tmp_path / "tools" / "documents" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+
+
+def test_references_to_other_files(tools, tmp_path):
+    """Below the document's folder, also of another format and in circles; each is relative to the file that it is in."""
+    other(tmp_path, "parts/parameters.json", {"n": {"name": "n", "in": "query", "schema": {"$ref": "../types/all.yaml#/small"}},
+                                              "m": {"$ref": "#/n"}})
+    other(tmp_path, "types/all.yaml", "small: {type: integer, enum: [1, 2]}\nback: {$ref: ../parts/parameters.json#/n}\n")
+    other(tmp_path, "parts/path.json", {"get": {"operationId": "whole", "parameters": [{"$ref": "./parameters.json#/m"}]}})
+    flags = tools(document({"/a": query("parts/parameters.json#/m"), "/b": {"$ref": "parts/path.json"}}))
+    assert call(flags, "tools.pets.ask(n=2)")["query"] == [["n", "2"]]
+    assert call(flags, "tools.pets.whole(n=1)")["query"] == [["n", "1"]]
+    assert "must be one of" in fail(flags, "tools.pets.ask(n=3)")["message"]
+
+
+@pytest.mark.parametrize("reference, words", [
+    ("../../secret.json#/n", "leads out"), ("/etc/passwd#/n", "leads out"), ("file:///etc/passwd", "leads out"), ("parts/../../x.json", "leads out"),
+    ("nowhere.json#/n", "nowhere.json"), ("broken.json", "it refers to broken.json"), ("many/0.json", "more than 64")])
+def test_references_that_are_refused(tools, tmp_path, reference, words):
+    other(tmp_path, "broken.json", "{")
+    (tmp_path / "tools" / "secret.json").write_text(json.dumps({"n": {"name": "n", "in": "query"}}))
+    for number in range(65):
+        other(tmp_path, "many/%d.json" % number, {"$ref": "%d.json" % (number + 1)})
+    assert words in problem(tools(document({"/a": query(reference)})))
+
+
+def test_references_to_urls_are_followed_only_where_allowed(tools, server):
+    here = "http://127.0.0.1:%d" % server.server_port
+    pet = here + "/openapi.json#/components/parameters/Id"
+    asked = document({"/a/{pet-id}": query(pet), "/b": {"get": {"operationId": "plain"}}})
+    server.fetched.clear()
+    for allowed in ([], [here[:-1] + "/"], [here], ["http://127.0.0.1/"], [here + "/open/"], [here + "/openapi"], ["file:///"]):
+        flags = tools(asked, references=allowed)
+        assert call(flags, "tools.pets.plain()")["path"] == "/b" and not server.fetched, allowed
+    for allowed in ([here + "/"], [here + "/openapi.json"]):
+        assert call(tools(asked, references=allowed), "tools.pets.ask(pet_id=3)")["path"] == "/a/3"
+        assert "integer" in fail(tools(asked, references=allowed), "tools.pets.ask(pet_id='x')")["message"]
+    assert server.fetched
+    assert "references must be a list" in problem(tools(asked, references="all"))
