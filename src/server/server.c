@@ -506,9 +506,9 @@ void cell__server_step(struct cell_server *server)
 		stop(server);
 	if (server->stopping)
 		cell__links_close(server);
-	if (!server->stopping || (server->mcp && !cell__mcp_ended(server)) || server->use->sessions || server->wakings || server->opening_space ||
-	    server->reloading || server->ready.opening || server->ready.checking || server->sampling.job || server->looks ||
-	    server->n_links || server->transfers || server->tasks_running || is_working(server))
+	if (!server->stopping || (server->mcp && !cell__mcp_ended(server)) || server->use->sessions || server->wakings ||
+	    server->opening_space || server->reloading || server->ready.opening || server->ready.checking || server->sampling.job ||
+	    server->looks || server->n_links || server->transfers || server->tasks_running || is_working(server))
 		return;
 	/* Answers that are ready may leave first: the next iteration of the loop is soon enough. */
 	if (server->due) {

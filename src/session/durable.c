@@ -75,8 +75,8 @@ static bool is_portable(const struct cell__saved *saved)
 	return strcmp(saved->build, PORTABLE) == 0;
 }
 
-static int describe_session(const struct cell_session *session, uint64_t cells, bool portable, const json_t *left, struct cell__saved *saved,
-			    struct cell_error *err)
+static int describe_session(const struct cell_session *session, uint64_t cells, bool portable, const json_t *left,
+			    struct cell__saved *saved, struct cell_error *err)
 {
 	const struct cell__options *options = &session->options;
 	struct utsname machine;

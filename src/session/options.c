@@ -358,9 +358,10 @@ int cell__options_init(struct cell__options *options, const struct cell_session_
 		return cell__executor_unknown(name, err);
 	if (cell__executor_settle_limits(executor, &settled, err) < 0 || cell__executor_check(executor, opts, err) < 0 ||
 	    check_calls(executor, opts, err) < 0 || check_recording(executor, opts, err) < 0 ||
-	    copy_saved_form(options, opts->saved_form, err) < 0 || read_durable(opts, &options->durable, err) < 0 || check_numbers(executor, opts, err) < 0 ||
-	    copy_gate(options, opts, err) < 0 || copy_texts(options, opts, err) < 0 || copy_confinement(options, opts, err) < 0 ||
-	    copy_own(options, opts, err) < 0 || copy_cwd(options, opts->cwd, err) < 0 || list_places(options, opts, err) < 0)
+	    copy_saved_form(options, opts->saved_form, err) < 0 || read_durable(opts, &options->durable, err) < 0 ||
+	    check_numbers(executor, opts, err) < 0 || copy_gate(options, opts, err) < 0 || copy_texts(options, opts, err) < 0 ||
+	    copy_confinement(options, opts, err) < 0 || copy_own(options, opts, err) < 0 || copy_cwd(options, opts->cwd, err) < 0 ||
+	    list_places(options, opts, err) < 0)
 		return -1;
 	return copy_env(options, opts->env, err);
 }

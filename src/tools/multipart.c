@@ -74,9 +74,10 @@ static int add_file(const struct writer *writer, const char *name, const json_t 
 	int rc = -1;
 	if ((base64 && content) || (filename && !json_is_string(filename)) ||
 	    (type && (!json_is_string(type) || !is_media_type(json_string_value(type)))))
-		cell__buf_printf(writer->why,
-				 "Argument '%.60s' must be a file: {\"base64\": ...} or {\"content\": ...}, and \"filename\" and \"type\" as texts",
-				 name);
+		cell__buf_printf(
+			writer->why,
+			"Argument '%.60s' must be a file: {\"base64\": ...} or {\"content\": ...}, and \"filename\" and \"type\" as texts",
+			name);
 	else if (base64 && cell__buf_add_unbase64(&bytes, json_string_value(base64), json_string_length(base64)) < 0)
 		cell__buf_printf(writer->why, "Argument '%.60s': base64 is not valid", name);
 	else
@@ -127,7 +128,8 @@ int cell__multipart_write(const json_t *body, struct cell__buf *out, char **ret_
 		if (out->size > CELL_TOOL_LIMIT_BODY_BYTES)
 			break; /* the caller refuses it */
 	}
-	if (cell__buf_printf(out, "--%s--\r\n", boundary) < 0 || cell__buf_printf(&type, "multipart/form-data; boundary=%s", boundary) < 0) {
+	if (cell__buf_printf(out, "--%s--\r\n", boundary) < 0 ||
+	    cell__buf_printf(&type, "multipart/form-data; boundary=%s", boundary) < 0) {
 		cell__buf_finish(&type);
 		return no_memory(&writer);
 	}

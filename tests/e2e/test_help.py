@@ -133,7 +133,7 @@ def test_bash():
 
 def fish_completes(line):
     script = "%s\ncomplete -C '%s'" % (support.workcell("completion", "fish").out, line)
-    done = subprocess.run(["fish", "--no-config", "-c", script], capture_output=True, text=True)
+    done = subprocess.run(["fish", "--no-config"], input=script, capture_output=True, text=True)
     assert done.returncode == 0 and done.stderr == "", done
     return [found.split("\t")[0] for found in done.stdout.splitlines()]
 

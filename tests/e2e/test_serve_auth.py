@@ -22,7 +22,7 @@ def routes(server):
     document = server.ask("GET", "/openapi.json").json
     found = []
     for path, methods in document["paths"].items():
-        for name in ("session", "run", "name", "id", "path", "batch", "command", "file"):
+        for name in ("session", "run", "name", "id", "path", "batch", "command", "file", "task"):
             path = path.replace("{%s}" % name, "0")
         assert "{" not in path
         found += [(method.upper(), path, one.get("x-scope", "open")) for method, one in methods.items()]

@@ -14,6 +14,8 @@ export type ToolsList = Array<{
 			default?: unknown;
 			description?: string;
 		}>;
+		result?: string;
+		drift?: string;
 	}>;
 }>;
 
@@ -31,6 +33,8 @@ export type ToolsSearch = Array<{
 			default?: unknown;
 			description?: string;
 		}>;
+		result?: string;
+		drift?: string;
 	}>;
 }>;
 
@@ -92,6 +96,7 @@ export type Execute = {
 	stderr?: string;
 	error: string | null;
 	error_code?: string | null;
+	durable?: boolean;
 	state?: "kept" | "restored" | "lost";
 	execution_time_ms: number;
 	session_id: string;
@@ -185,6 +190,7 @@ export type Session = {
 	parent: string | null;
 	points: number;
 	point_bytes: number;
+	isolation?: string | null;
 };
 
 export type Sessions = {
