@@ -532,11 +532,11 @@ TIERS = {
     "soak": [stage_gcc, stage_analyze, stage_pythons, stage_large_files, stage_sanitized_e2e, stage_long_fuzz, stage_races, stage_vm, stage_browser, stage_packages, stage_aarch64, stage_frameworks, stage_model, stage_mcp_conformance, stage_jupyter, stage_documents, stage_otel],
 }
 STAGES = {stage.__name__[len("stage_"):]: stage for stages in TIERS.values() for stage in stages}
-# Of the tier `test`: what comes first, and then lines of stages side by side. Only the main one runs ninja in the folder `build`.
+# Of the tier `test`: what comes first, and then lines of stages side by side. Of those only `holes` runs ninja in the folder `build`.
 LINES = [{"main": ["gcc", "checks"]},
-         {"main": ["e2e", "holes"], "side": ["unit", "asan", "fuzz"]}]
+         {"main": ["e2e"], "side": ["unit", "asan", "fuzz"]}]
 # What follows in the line that is the first to have time, the longest first.
-SHARED = ["containers", "tsan", "sdk", "valkey", "framework_smoke"]
+SHARED = ["containers", "holes", "tsan", "sdk", "valkey", "framework_smoke"]
 
 
 def share(stages):

@@ -36,7 +36,7 @@ static const struct cell_cli_flag workflows_flag_table[] = {
 const struct cell_cli_command cell__cli_workflows_command = {
 	.name = "workflows",
 	.summary = "list, search, show, add, trust, run, test and remove workflows",
-	.synopsis = "list | search QUERY | show|trust|rm NAME | add NAME FILE|- | run NAME [K=V]... | test [NAME]...",
+	.synopsis = "list | search QUERY | show|trust|rm|test NAME | add NAME FILE|- | run NAME [K=V]...",
 	.about = "A workflow is a Python file with a function `run`, kept in the workflows/ of --storage DIR.\n\n"
 		 "  list                 Lists the stored workflows\n"
 		 "  search QUERY         Searches workflows by a description of the task, best match first\n"

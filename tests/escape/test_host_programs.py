@@ -62,7 +62,8 @@ class Rig:
         os.chmod(self.hidden, 0o777)
         if uid is not None:
             os.chown(self.work, uid, uid)
-        self.env = dict(support.host_environment(), **(env or {}))
+        # The python3 of the system: that of a person's home is not shown to tools.
+        self.env = dict(support.host_environment(PATH="/usr/bin:/bin"), **(env or {}))
         self.driver = None
         if lower:
             self.policy("level: no-userns\nfilesystem: {unprotect: ['*']}\n")
