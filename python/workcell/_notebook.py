@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import List
 
 from . import _native
-from ._session import PathLike, absolute
+from ._session import absolute
+from .execution.configs import PathLike
 from .errors import from_native
 
 

@@ -9,7 +9,8 @@ from typing import Any, Dict, NamedTuple, Optional
 
 from . import _native
 from ._engine import default_engine
-from ._session import PathLike, absolute
+from ._session import absolute
+from .execution.configs import PathLike
 from .errors import from_native
 
 

@@ -1,4 +1,6 @@
-"""Leaves out one layer of the sandbox after another and sees the tests go red: holes.py [HOLE...]
+"""Leaves out one layer of the sandbox after another and sees the tests go red: holes.py [--layers | HOLE...]
+
+--layers: only those of the sandbox itself, which attempts.py notices.
 
 One program made for this serves all (workcell-holes): $WORKCELL_PLANTED_HOLE names the layer that its plans lack. A suite that
 stays green without a layer does not test it. Exits 1 when a hole goes unnoticed, or when there are failures without one.
@@ -130,7 +132,7 @@ def main():
     subprocess.run(["ninja", "-C", BUILD, "workcell-holes"], check=True, stdout=subprocess.DEVNULL)
     os.environ["WORKCELL_BIN"] = os.path.join(BUILD, "workcell-holes")
     sys.path[:0] = [HERE, os.path.dirname(HERE)]
-    wanted = sys.argv[1:] or ATTEMPTS + sorted(TESTS)
+    wanted = ATTEMPTS if sys.argv[1:] == ["--layers"] else sys.argv[1:] or ATTEMPTS + sorted(TESTS)
     bad = 0
     with concurrent.futures.ThreadPoolExecutor((os.cpu_count() or 1) + 2) as pool:
         under_way = {hole: pool.submit(tests_that_notice, hole) for hole in wanted if hole in TESTS}
