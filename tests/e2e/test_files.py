@@ -139,8 +139,9 @@ def test_over_http(workspace, tmp_path):
         assert server.ask("POST", session + "/files/discard").status == 204
         assert server.ask("GET", session + "/files/diff").json["files"] == []
         assert folder and server.ask("DELETE", session).status == 204
-        with open(tmp_path / "audit.jsonl", encoding="utf-8") as file:
-            records = [json.loads(line) for line in file]
+        log = tmp_path / "audit.jsonl"  # written by a thread of its own
+        support.wait_until(lambda: log.exists() and log.read_text(encoding="utf-8").count("\n") >= 2, "both are recorded")
+        records = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
         assert [(each["kind"], each["callable"], each["args"].get("files")) for each in records] == [
             ("branch", "commit", ["text"]), ("branch", "discard", None)], records
     finally:
