@@ -241,6 +241,18 @@ def test_the_copy_ends_the_cell(executor, tmp_path):
     gated(scenario, executor, tmp_path)
 
 
+def cpu_ticks(session_id):
+    """That the kernels of a session have used."""
+    used = 0
+    for pid in kernels(session_id):
+        try:
+            with open("/proc/%d/stat" % pid) as file:
+                used += int(file.read().rpartition(")")[2].split()[11])
+        except OSError:
+            pass  # it has ended
+    return used
+
+
 def test_stopped_while_it_waits(executor, tmp_path):
     """Interrupt, timeout, reset, expiry: each ends the copy; the session goes on."""
     code = "x = 1\ntools.pay(amount=1)\nx = 2\nwhile True: pass"
@@ -258,6 +270,8 @@ def test_stopped_while_it_waits(executor, tmp_path):
         cell, request = await gate.runs(code)
         await request.accept()
         await gate.until(lambda: "kept" in gate.states())
+        begun = cpu_ticks(session.session_id)
+        await gate.until(lambda: cpu_ticks(session.session_id) > begun + 2)  # it is in the loop, behind x = 2
         await session.interrupt()
         assert (await cell).error_info.code == "interrupted" and (await session.run("x")).value == 2
         cell, request = await gate.runs(code, timeout=0.8)
