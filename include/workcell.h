@@ -1098,7 +1098,7 @@ struct cell_session_options {
 	 */
 	const char *saved_form;
 	/*
-	 * 1: results name the variables that their cell added, changed and removed (cell_result_changes_json()).  Costs a few microseconds a cell, and
+	 * 1: results name the variables that their cell added, changed and removed (cell_result_changes_json()).  Costs about 0.15 ms a cell (docs/durable.md), and
 	 * a value that the cell replaces lives until its end.  subprocess, sandbox.
 	 */
 	int changes;
