@@ -14,6 +14,7 @@
  *     commands.c     programs that clients start where its code runs
  *     approvals.c    the gate's requests to its owner, and the owner's answers
  *     engine/session.c  the public functions, and their variants for callers on the loop's thread
+ *     engine/branches.c  those that copy a session, keep its states and go back to one
  *
  * A kernel sits in a slot.  The session has at most one current slot; after a reset or a kill the old one is
  * `leaving` until its process and all processes that it started have ended.
@@ -274,6 +275,8 @@ struct cell__run *cell__slot_run(const struct cell__slot *slot);
 
 /* ---- engine/session.c ---- */
 
+/* Does the task on the loop and waits for its end.  Any thread but the loop\'s. */
+int cell__session_await(struct cell_engine *engine, struct cell__waiting *waiting, struct cell_error *err);
 /* How long a caller may run the loop after a start; 0 if the executor's kernels need the loop themselves.  Any thread. */
 int cell__session_check_spin(const struct cell_session *session, int *spin_us, const int *spin_end, struct cell_error *err);
 
