@@ -35,8 +35,7 @@ void cell__mcp_peer_notify(struct cell__mcp_peer *peer, void *stream, const char
 	json_decref(params);
 }
 
-/* A request of the unit has its answer; buf NULL: no answer is sent. Not with the lock held. */
-static void unit_answered(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const struct cell__buf *buf)
+void cell__mcp_unit_answered(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const struct cell__buf *buf)
 {
 	bool last = true;
 
@@ -71,7 +70,7 @@ void cell__mcp_answer_result(struct cell__mcp_peer *peer, struct cell__mcp_unit 
 	if (!result || cell__rpc_add_result(&buf, id, result) < 0)
 		cell__rpc_add_error(&buf, id, CELL_RPC_INTERNAL_ERROR, "the answer is too large, or out of memory", NULL);
 	json_decref(result);
-	unit_answered(peer, unit, &buf);
+	cell__mcp_unit_answered(peer, unit, &buf);
 }
 
 static void answer_error_data(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const json_t *id, int64_t code, const char *words,
@@ -80,7 +79,7 @@ static void answer_error_data(struct cell__mcp_peer *peer, struct cell__mcp_unit
 	CELL_AUTO_BUF struct cell__buf buf = CELL_BUF_INIT;
 
 	cell__rpc_add_error(&buf, id, code, words, data);
-	unit_answered(peer, unit, &buf);
+	cell__mcp_unit_answered(peer, unit, &buf);
 }
 
 void cell__mcp_answer_error(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const json_t *id, int64_t code, const char *words)
@@ -159,275 +158,6 @@ static void handle_response(struct cell__mcp_peer *peer, const struct cell__rpc_
 		cell__mcp_handle_unuse(handle);
 	pthread_mutex_unlock(&peer->server->lock);
 	free(asked);
-}
-
-/* ---- requests that are answered later ---------------------------------------------------- */
-
-bool cell__mcp_is_pending(const struct cell__mcp_peer *peer, const json_t *id)
-{
-	for (const struct cell__mcp_pending *request = peer->requests; request; request = request->next) {
-		if (json_equal(request->id, id))
-			return true;
-	}
-	return false;
-}
-
-struct cell__mcp_pending *cell__mcp_pending_create(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, json_t *id,
-						   const char **refused)
-{
-	struct cell__mcp_pending *request = NULL;
-
-	if (peer->stopping)
-		*refused = "the connection is being closed";
-	else if (peer->n_requests >= CELL_MCP_MAX_REQUESTS)
-		*refused = "too many calls are pending; wait for some of them";
-	else if (!(request = cell__alloc(1, sizeof(*request))))
-		*refused = "out of memory";
-	if (!request)
-		return NULL;
-	*request = (struct cell__mcp_pending){ .peer = peer, .unit = unit, .id = json_incref(id), .log_level = -1, .next = peer->requests };
-	peer->requests = request;
-	peer->n_requests++;
-	return request;
-}
-
-/* With the lock held.  Nothing finds it any more; it still counts until request_free(). */
-static void request_unlink(struct cell__mcp_pending *request)
-{
-	struct cell__mcp_pending **at = &request->peer->requests;
-
-	while (*at != request)
-		at = &(*at)->next;
-	*at = request->next;
-}
-
-/* With the lock held, after its answer. */
-static void request_free(struct cell__mcp_pending *request)
-{
-	request->peer->n_requests--;
-	pthread_cond_broadcast(&request->peer->changed);
-	json_decref(request->id);
-	json_decref(request->token);
-	json_decref(request->listens);
-	free(request);
-}
-
-void cell__mcp_pending_answer(struct cell__mcp_pending *request, json_t *result)
-{
-	struct cell_mcp_server *server = request->peer->server;
-
-	if (result)
-		cell__mcp_answer_result(request->peer, request->unit, request->id, result);
-	else
-		unit_answered(request->peer, request->unit, NULL);
-	pthread_mutex_lock(&server->lock);
-	request_free(request);
-	pthread_mutex_unlock(&server->lock);
-}
-
-/* ---- jobs ---------------------------------------------------------------------------- */
-
-struct cell__mcp_pending *cell__mcp_take_request(struct cell__mcp_job *job)
-{
-	struct cell__mcp_pending *request = job->request;
-
-	job->request = NULL;
-	if (request) {
-		request->job = NULL;
-		request_unlink(request);
-	}
-	return request;
-}
-
-void cell__mcp_job_unref(struct cell__mcp_job *job)
-{
-	if (--job->refs)
-		return;
-	if (job->handle)
-		cell__mcp_handle_unuse(job->handle);
-	json_decref(job->args);
-	cell__mcp_offer_unref(job->offer);
-	cell__buf_finish(&job->tails[0]);
-	cell__buf_finish(&job->tails[1]);
-	cell_canceller_destroy(job->canceller);
-	free(job);
-}
-
-/* The id of a session that the client has to name in later calls. */
-static void add_session(const struct cell__mcp_job *job, struct cell__mcp_answer_out *out)
-{
-	if (out->structured && (job->new_session || job->named))
-		json_object_set_new(out->structured, "session", json_string(job->handle->id));
-	if (job->new_session)
-		json_array_append_new(
-			out->content,
-			json_pack("{s:s, s:o}", "type", "text", "text",
-				  json_sprintf("[session %s: pass it as `session` to go on with these variables]", job->handle->id)));
-}
-
-void cell__mcp_job_answer(struct cell__mcp_job *job, struct cell__mcp_answer_out *out)
-{
-	struct cell_mcp_server *server = job->handle->server;
-	struct cell__mcp_pending *request;
-	json_t *result = NULL;
-
-	if (out && out->whole) {
-		result = out->whole;
-	} else if (out) {
-		add_session(job, out);
-		result = json_pack("{s:o, s:b, s:o*}", "content", out->content, "isError", out->failed, "structuredContent",
-				   out->structured);
-	}
-	pthread_mutex_lock(&server->lock);
-	if (job->handle->taken == job)
-		job->handle->taken = NULL;
-	request = cell__mcp_take_request(job);
-	if (request)
-		cell__mcp_parked_taken(job);
-	else if (job->parked)
-		cell__mcp_parked_result(job, cell__take_ptr(result));
-	pthread_mutex_unlock(&server->lock);
-	if (!request || request->cancelled)
-		json_decref(cell__take_ptr(result));
-	else if (result && request->unit->modern && job->tool->flags & CELL_MCP_TIMELESS)
-		json_object_update_new(result, json_pack("{s:i, s:s}", "ttlMs", 0, "cacheScope", "private"));
-	if (request)
-		cell__mcp_pending_answer(request, result);
-	pthread_mutex_lock(&server->lock);
-	cell__mcp_job_unref(job);
-	pthread_mutex_unlock(&server->lock);
-}
-
-void cell__mcp_job_fail(struct cell__mcp_job *job, const char *words, size_t size)
-{
-	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
-	struct cell__mcp_answer_out out = { .failed = true };
-
-	cell__buf_add_utf8(&text, words, size);
-	out.content = json_pack("[{s:s, s:s#}]", "type", "text", "text", text.size ? text.data : "", (int)text.size);
-	cell__mcp_job_answer(job, &out);
-}
-
-/* A method of the protocol has failed: an error, not a result. */
-static void job_error(struct cell__mcp_job *job, int code, const char *words)
-{
-	struct cell_mcp_server *server = job->handle->server;
-	struct cell__mcp_pending *request;
-
-	pthread_mutex_lock(&server->lock);
-	request = cell__mcp_take_request(job);
-	if (request)
-		cell__mcp_parked_taken(job);
-	else if (job->parked)
-		cell__mcp_parked_result(job, NULL);
-	pthread_mutex_unlock(&server->lock);
-	if (request && request->cancelled)
-		unit_answered(request->peer, request->unit, NULL);
-	else if (request)
-		cell__mcp_answer_error(request->peer, request->unit, request->id, code, words);
-	pthread_mutex_lock(&server->lock);
-	if (request)
-		request_free(request);
-	cell__mcp_job_unref(job);
-	pthread_mutex_unlock(&server->lock);
-}
-
-struct worker {
-	struct cell__mcp_job *job;
-	struct cell__mcp_peer *peer; /* which waits for it */
-};
-
-/* The thread of one operation on the space. */
-static void *worker_main(void *arg)
-{
-	struct worker worker = *(struct worker *)arg;
-	struct cell__mcp_job *job = worker.job;
-	struct cell_mcp_server *server = worker.peer->server;
-	struct cell__mcp_answer_out out = { 0 };
-	CELL_AUTO_BUF struct cell__buf message = CELL_BUF_INIT;
-
-	free(arg);
-	if (job->tool->run(job, job->args, &out, &message) < 0) {
-		json_decref(out.content);
-		json_decref(out.structured);
-		json_decref(out.whole);
-		if (job->tool->flags & CELL_MCP_METHOD)
-			job_error(job, out.code ? out.code : CELL_RPC_INTERNAL_ERROR, message.size ? message.data : "out of memory");
-		else
-			cell__mcp_job_fail(job, message.size ? message.data : "out of memory", message.size ? message.size : 14);
-	} else {
-		cell__mcp_job_answer(job, &out);
-	}
-	pthread_mutex_lock(&server->lock);
-	worker.peer->n_workers--;
-	pthread_cond_broadcast(&worker.peer->changed);
-	pthread_mutex_unlock(&server->lock);
-	return NULL;
-}
-
-static int start_worker(struct cell__mcp_peer *peer, struct cell__mcp_job *job)
-{
-	struct worker *worker = cell__alloc(1, sizeof(*worker));
-	pthread_attr_t attr;
-	pthread_t thread;
-	int status;
-
-	if (!worker)
-		return -1;
-	*worker = (struct worker){ job, peer };
-	pthread_attr_init(&attr);
-	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	status = pthread_create(&thread, &attr, worker_main, worker);
-	pthread_attr_destroy(&attr);
-	if (status)
-		free(worker);
-	return status ? -1 : 0;
-}
-
-/* With the lock held.  The cells that a reset overtakes do not run any more, also those that wait; later ones wait for it. */
-static void begin_reset(struct cell__mcp_job *job)
-{
-	struct cell__mcp_handle *handle = job->handle;
-
-	job->dropped = handle->cells;
-	handle->cells = handle->last_cell = NULL;
-	handle->n_cells = 0;
-	handle->n_resets++;
-	if (handle->taken)
-		handle->taken->overtaken = true;
-}
-
-/* With the lock held.  NULL, or why it cannot be taken. */
-static const char *queue_job(struct cell__mcp_peer *peer, struct cell__mcp_job *job)
-{
-	struct cell__mcp_handle *handle = job->handle;
-
-	if (job->tool->run) {
-		if (peer->n_workers >= CELL_MCP_MAX_CALLS)
-			return "too many calls are pending; wait for some of them";
-		job->canceller = cell_canceller_create();
-		if (!job->canceller)
-			return "out of memory";
-		peer->n_workers++;
-		if (start_worker(peer, job) < 0) {
-			peer->n_workers--;
-			return "no thread could be started for the call";
-		}
-		/* Its thread needs the lock. */
-		if (job->tool->run == cell__mcp_reset)
-			begin_reset(job);
-	} else {
-		if (handle->n_cells >= CELL_MCP_MAX_CELLS)
-			return "too many cells are waiting; wait for some of them";
-		if (handle->last_cell)
-			handle->last_cell->after = job;
-		else
-			handle->cells = job;
-		handle->last_cell = job;
-		handle->n_cells++;
-		pthread_cond_broadcast(&handle->changed);
-	}
-	return NULL;
 }
 
 /* ---- requests ------------------------------------------------------------------------ */
@@ -638,13 +368,13 @@ static const char *begin_job(struct cell__mcp_peer *peer, struct cell__mcp_unit 
 			job->deadline_us = job->told_us + json_integer_value(json_object_get(job->args, "wait_ms")) * 1000;
 		else if (request->tasks && !job->tool->run)
 			job->deadline_us = job->told_us + CELL_MCP_TASK_AFTER_US;
-		refused = queue_job(peer, job);
+		refused = cell__mcp_job_queue(peer, job);
 	}
 	if (refused) {
 		if (job->new_session)
 			cell__mcp_handle_close(job->handle);
-		request_unlink(request);
-		request_free(request);
+		cell__mcp_pending_unlink(request);
+		cell__mcp_pending_free(request);
 	}
 	return refused;
 }
@@ -665,10 +395,10 @@ static void resume_call(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit
 		fill_trace(job, params);
 		valid = !cell__mcp_call_resume(peer, request, job->tool, job->args, params, &result);
 		if (!valid || result)
-			request_unlink(request);
+			cell__mcp_pending_unlink(request);
 	}
 	if (request && !valid)
-		request_free(request);
+		cell__mcp_pending_free(request);
 	cell__mcp_job_unref(job);
 	pthread_mutex_unlock(&peer->server->lock);
 	if (refused || !valid)
@@ -842,7 +572,7 @@ static void cancel_request(struct cell__mcp_pending *request, bool kill)
 	request->killed = kill;
 	pthread_cond_broadcast(&server->changed); /* a function may wait for an answer */
 	if (!job) {
-		request_unlink(request);
+		cell__mcp_pending_unlink(request);
 		pthread_mutex_unlock(&server->lock);
 		cell__mcp_pending_answer(request, NULL);
 		pthread_mutex_lock(&server->lock);
@@ -1020,7 +750,7 @@ static void end_requests(struct cell__mcp_peer *peer, bool kill)
 			cancel_request(request, kill);
 			continue;
 		}
-		request_unlink(request);
+		cell__mcp_pending_unlink(request);
 		pthread_mutex_unlock(&peer->server->lock);
 		if (!peer->stateless) /* on a line for all, the end of one has to be told besides */
 			cell__mcp_peer_notify(peer, request->unit->stream, "notifications/cancelled",

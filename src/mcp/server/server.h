@@ -3,6 +3,7 @@
  *
  *     stdio.c    the public functions; one client on two descriptors
  *     server.c   a peer, which is one connection: its messages, its requests, questions to it
+ *     jobs.c     requests that are answered later, and the jobs that answer them
  *     modern.c   requests of revision 2026-07-28, each of which says everything about itself
  *     handles.c  sessions and their ids: who may use one, which has to go for another
  *     parked.c   calls that wait for a person's answer, by that revision
@@ -322,6 +323,8 @@ void cell__mcp_peer_cancel(struct cell__mcp_peer *peer, const void *stream);
 int cell__mcp_log_level(const char *name);
 /* Whether it is a supported revision of the protocol that begins with initialize. */
 bool cell__mcp_speaks(const char *version);
+/* A request of the unit has its answer; buf NULL: no answer is sent.  Without the lock. */
+void cell__mcp_unit_answered(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const struct cell__buf *buf);
 void cell__mcp_answer_result(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const json_t *id, json_t *result);
 void cell__mcp_answer_error(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const json_t *id, int64_t code, const char *words);
 void cell__mcp_handle_list(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const json_t *id, const json_t *params);
@@ -334,11 +337,17 @@ bool cell__mcp_handle_method(struct cell__mcp_peer *peer, struct cell__mcp_unit 
 /* The tools that this client sees: a new array. */
 json_t *cell__mcp_peer_tools(struct cell__mcp_peer *peer);
 void cell__mcp_handle_unknown(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const json_t *id, const char *method);
+/* jobs.c */
+
 /* With the lock held.  A request with this id has no answer yet. */
 bool cell__mcp_is_pending(const struct cell__mcp_peer *peer, const json_t *id);
 /* With the lock held.  NULL: *refused has the reason. */
 struct cell__mcp_pending *cell__mcp_pending_create(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, json_t *id,
 						   const char **refused);
+/* With the lock held.  Nothing finds it any more; it still counts until it is freed. */
+void cell__mcp_pending_unlink(struct cell__mcp_pending *request);
+/* With the lock held, after its answer. */
+void cell__mcp_pending_free(struct cell__mcp_pending *request);
 /* With the lock held. */
 void cell__mcp_job_unref(struct cell__mcp_job *job);
 /* With the lock held.  Takes the request away from its job: nothing finds it any more.  May be NULL. */
@@ -349,6 +358,8 @@ void cell__mcp_pending_answer(struct cell__mcp_pending *request, json_t *result)
 void cell__mcp_job_answer(struct cell__mcp_job *job, struct cell__mcp_answer_out *out);
 /* The same with the reason of a failure. */
 void cell__mcp_job_fail(struct cell__mcp_job *job, const char *words, size_t size);
+/* With the lock held.  To its handle's queue, or to a thread of its own.  NULL, or why it cannot be taken. */
+const char *cell__mcp_job_queue(struct cell__mcp_peer *peer, struct cell__mcp_job *job);
 /* A notification; takes over params. */
 void cell__mcp_peer_notify(struct cell__mcp_peer *peer, void *stream, const char *method, json_t *params);
 /* With the lock held.  A request, elicitation/create; takes over params.  False: it could not be sent, and will not be answered. */
