@@ -9,14 +9,12 @@
  * timeout only detects silence; cell__http_sweep() closes a client that sends a byte now and then.
  */
 #define _GNU_SOURCE
-#include "base/hole.h"
 #include "base/libraries.h"
-#include "server/server.h"
+#include "server/http.h"
 
 #include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
-#include <stdarg.h>
 #include <string.h>
 #include <strings.h>
 
@@ -27,10 +25,8 @@
 #define BODY_GRACE_US 30000000    /* for a body of any size */
 #define BODY_MIN_RATE 16384       /* bytes a second after that */
 #define SEND_BUFFER_BYTES (256 * 1024) /* bytes that may be in transit to a lost client, and must be sent again */
-#define LINGER_BYTES (16 * 1024 * 1024) /* of a body that is too large, thrown away so that its sender can hear of it */
-#define LINGER_US 2000000         /* for that */
+#define LINGER_US 2000000         /* for the rest of a body that was refused */
 #define MAX_GUESTS 512            /* connections without a good token */
-#define SHORTAGE_RETRY_S 5         /* descriptors come back when sessions end */
 #define MAX_ROUNDS 16             /* of MHD_run() in one iteration of the loop */
 
 const char *cell__request_header(const struct cell__request *request, const char *name)
@@ -42,221 +38,9 @@ const char *cell__request_header(const struct cell__request *request, const char
 	return MHD_lookup_connection_value(request->connection, MHD_HEADER_KIND, name);
 }
 
-/* ---- answers ---- */
-
-void cell__http_kick(struct cell_server *server)
-{
-	server->due = true;
-}
-
-void cell__answer_response(struct cell__request *request, unsigned status, struct MHD_Response *response)
-{
-	if (request->state == CELL_REQUEST_ANSWERED || request->task) {
-		if (response)
-			MHD_destroy_response(response);
-		if (request->task) /* its answers are JSON, which the functions below keep */
-			cell__task_answer(request, status, NULL);
-		return;
-	}
-	request->state = CELL_REQUEST_ANSWERED;
-	request->status = status;
-	request->response = response;
-	if (response) {
-		MHD_add_response_header(response, "X-Request-ID", request->id);
-		/* A browser must not run content that code has made, whatever it looks like. */
-		MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
-		if (!MHD_get_response_header(response, "Content-Security-Policy"))
-			MHD_add_response_header(response, "Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'; sandbox");
-	}
-	if (response && request->crosses) {
-		MHD_add_response_header(response, "Access-Control-Allow-Origin", cell__request_header(request, "Origin"));
-		MHD_add_response_header(response, "Access-Control-Expose-Headers",
-					"Mcp-Session-Id, Retry-After, X-Request-ID, X-Session-ID");
-		MHD_add_response_header(response, "Vary", "Origin");
-	}
-	if (response && request->served && !request->ends_session) /* for proxies that send a session's requests to one server */
-		MHD_add_response_header(response, "X-Session-ID", request->served->id);
-	cell__request_resume(request);
-}
-
-void cell__request_suspend(struct cell__request *request)
-{
-	/* libmicrohttpd goes on with further chunks that it has read, and must not suspend a connection twice. */
-	if (request->suspended)
-		return;
-	request->suspended = true;
-	MHD_suspend_connection(request->connection);
-}
-
-void cell__request_resume(struct cell__request *request)
-{
-	if (!request->suspended)
-		return;
-	request->suspended = false;
-	MHD_resume_connection(request->connection);
-	cell__http_kick(request->server);
-}
-
-struct MHD_Response *cell__http_response(void *bytes, size_t size, const char *type)
-{
-	struct MHD_Response *response = MHD_create_response_from_buffer(size, bytes ? bytes : (void *)"",
-									bytes ? MHD_RESPMEM_MUST_FREE : MHD_RESPMEM_PERSISTENT);
-
-	if (!response)
-		free(bytes);
-	else if (type)
-		MHD_add_response_header(response, "Content-Type", type);
-	return response;
-}
-
-void cell__answer_text(struct cell__request *request, unsigned status, char *text)
-{
-	if (request->task) {
-		cell__task_answer(request, status, text);
-		free(text);
-	} else if (text) {
-		cell__answer_response(request, status, cell__http_response(text, strlen(text), "application/json"));
-	} else {
-		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for the answer");
-	}
-}
-
-void cell__answer_json(struct cell__request *request, unsigned status, json_t *value)
-{
-	cell__answer_text(request, status, value ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY) : NULL);
-	json_decref(value);
-}
-
-void cell__answer_none(struct cell__request *request, unsigned status)
-{
-	if (request->task)
-		cell__task_answer(request, status, "null");
-	else
-		cell__answer_response(request, status, cell__http_response(NULL, 0, NULL));
-}
-
-void cell__answer_bytes(struct cell__request *request, const char *type, void *bytes, size_t size)
-{
-	struct MHD_Response *response = cell__http_response(bytes, size, type);
-
-	if (response)
-		MHD_add_response_header(response, "Content-Disposition", "attachment");
-	cell__answer_response(request, MHD_HTTP_OK, response);
-}
-
-/* A body that comes in pieces may have to be refused in the middle, where libmicrohttpd sends nothing (refuse_body()). */
-static void note_refusal(struct cell__request *request, int code, const char *words)
-{
-	if (!request->route || !request->route->streamed || request->refusal)
-		return;
-	request->refusal = cell__strdup(words);
-	request->refusal_code = code;
-}
-
-/* In the form of E2B's clients for those. */
-static struct MHD_Response *foreign_error(const struct cell__request *request, unsigned *status, int code, const char *words)
-{
-	const char *type;
-	size_t size;
-	char *text = cell__e2b_error(request, code, words, status, &type, &size);
-
-	return text ? cell__http_response(text, size, type) : NULL;
-}
-
-static char *error_text(int code, const char *words)
-{
-	json_t *error = json_pack("{s:s,s:s}", "detail", words, "code", cell_code_word(code));
-	char *text;
-
-	if (!error) /* the message is from outside and not UTF-8 */
-		error = json_pack("{s:s,s:s}", "detail", "the request is not UTF-8", "code", cell_code_word(code));
-	text = error ? json_dumps(error, JSON_COMPACT) : NULL;
-	json_decref(error);
-	return text;
-}
-
-static struct MHD_Response *error_response(int code, const char *words)
-{
-	char *text = error_text(code, words);
-	return text ? cell__http_response(text, strlen(text), "application/json") : NULL;
-}
-
-/* What a client needs to get a token, or a better one. */
-static void add_challenge(const struct cell__request *request, struct MHD_Response *response, unsigned status, const char *words)
-{
-	CELL_AUTO_FREE char *text = NULL;
-
-	if (!response || (status != MHD_HTTP_UNAUTHORIZED && (status != MHD_HTTP_FORBIDDEN || !request->refused)))
-		return;
-	if (request->server->oauth)
-		text = cell__oauth_challenge_for(request->server, request->needs, request->refused, words);
-	if (text || status == MHD_HTTP_UNAUTHORIZED)
-		MHD_add_response_header(response, "WWW-Authenticate", text ? text : "Bearer realm=\"workcell\"");
-}
-
-void cell__answer_fail(struct cell__request *request, unsigned status, int code, const char *fmt, ...)
-{
-	CELL_AUTO_FREE char *words = NULL;
-	struct MHD_Response *response;
-	va_list ap;
-
-	va_start(ap, fmt);
-	if (vasprintf(&words, fmt, ap) < 0)
-		words = NULL;
-	va_end(ap);
-	if (request->task) {
-		cell__answer_text(request, status, error_text(code, words ? words : "out of memory"));
-		return;
-	}
-	note_refusal(request, code, words ? words : "out of memory");
-	response = request->is_e2b ? foreign_error(request, &status, code, words ? words : "out of memory")
-				   : error_response(code, words ? words : "out of memory");
-	if (!request->is_e2b)
-		add_challenge(request, response, status, words ? words : "out of memory");
-	cell__answer_response(request, status, response);
-}
-
-static void answer_later(struct cell__request *request, unsigned status, int retry_s, const char *words)
-{
-	struct MHD_Response *response;
-	char seconds[16];
-
-	request->server->counts.busy++;
-	if (request->task) {
-		cell__answer_text(request, status, error_text(CELL_E_BUSY, words));
-		return;
-	}
-	response = request->is_e2b ? foreign_error(request, &status, CELL_E_BUSY, words) : error_response(CELL_E_BUSY, words);
-	note_refusal(request, CELL_E_BUSY, words);
-	snprintf(seconds, sizeof(seconds), "%d", retry_s);
-	if (response)
-		MHD_add_response_header(response, "Retry-After", seconds);
-	cell__answer_response(request, status, response);
-}
-
-void cell__answer_busy(struct cell__request *request, int retry_s, const char *words)
-{
-	answer_later(request, request->server->draining ? MHD_HTTP_SERVICE_UNAVAILABLE : MHD_HTTP_TOO_MANY_REQUESTS, retry_s, words);
-}
-
-void cell__answer_shortage(struct cell__request *request, const char *words)
-{
-	answer_later(request, MHD_HTTP_SERVICE_UNAVAILABLE, SHORTAGE_RETRY_S, words);
-}
-
-void cell__answer_error(struct cell__request *request, const struct cell_error *err)
-{
-	/* The server's shortage, not the client's mistake, whatever the operation made of it. */
-	if (err->sys == EMFILE || err->sys == ENFILE) {
-		cell__answer_shortage(request, err->msg);
-		return;
-	}
-	cell__answer_fail(request, (unsigned)cell_code_http_status(err->code), err->code, "%s", err->msg);
-}
-
 /* ---- the life of a request ---- */
 
-static const struct sockaddr *address_of(struct MHD_Connection *connection)
+const struct sockaddr *cell__http_address(struct MHD_Connection *connection)
 {
 	const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
 
@@ -265,7 +49,7 @@ static const struct sockaddr *address_of(struct MHD_Connection *connection)
 
 const struct sockaddr *cell__request_address(const struct cell__request *request)
 {
-	return request->detached ? NULL : address_of(request->connection);
+	return request->detached ? NULL : cell__http_address(request->connection);
 }
 
 void cell__request_client(const struct cell__request *request, char out[static CELL_SERVER_CLIENT])
@@ -287,7 +71,7 @@ void cell__request_client(const struct cell__request *request, char out[static C
 		inet_ntop(AF_INET, &((const struct sockaddr_in *)from)->sin_addr, out, CELL_SERVER_CLIENT);
 }
 
-static struct cell__connection *connection_of(struct MHD_Connection *connection)
+struct cell__connection *cell__http_connection(struct MHD_Connection *connection)
 {
 	const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
 
@@ -397,306 +181,6 @@ struct cell__request *cell__request_detach(struct cell__request *request)
 		copy->params[i] = cell__take_ptr(request->params[i]);
 	request->server->counts.in_flight++;
 	return copy;
-}
-
-/* ---- bodies that are refused ---- */
-
-/*
- * libmicrohttpd sends answers before a body and after it. This one must be sent at once, and the client's further bytes must be read for a
- * while: closed with unread bytes, the connection would be reset, and the answer lost with it. So it is written here, bypassing
- * libmicrohttpd, which sends nothing itself at this time.
- */
-static void refuse_with(struct cell__request *request, unsigned status, const char *type, const char *body)
-{
-	const union MHD_ConnectionInfo *tls = MHD_get_connection_info(request->connection, MHD_CONNECTION_INFO_GNUTLS_SESSION);
-	const union MHD_ConnectionInfo *fd = MHD_get_connection_info(request->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
-	struct cell__connection *connection = connection_of(request->connection);
-	ssize_t sent = -1;
-
-	/* A client that has not read earlier bytes will not read this. */
-	if (cell__buf_printf(&text,
-			     "HTTP/1.1 %u %s\r\nConnection: close\r\nContent-Type: %s\r\nContent-Length: %zu\r\n"
-			     "X-Request-ID: %s\r\n\r\n%s",
-			     status, MHD_get_reason_phrase_for(status), type, body ? strlen(body) : 0, request->id, body ? body : "") == 0)
-		sent = tls && tls->tls_session ? cell__tls_send(tls->tls_session, text.data, text.size)
-		       : fd                    ? send(fd->connect_fd, text.data, text.size, MSG_DONTWAIT | MSG_NOSIGNAL)
-					       : -1;
-	(void)sent;
-	if (connection)
-		connection->since_us = cell__now_us();
-	request->thrown_away = true;
-	request->state = CELL_REQUEST_ANSWERED;
-	request->status = status;
-	if (request->response)
-		MHD_destroy_response(cell__take_ptr(request->response));
-	cell__buf_finish(&request->body);
-	request->body = (struct cell__buf)CELL_BUF_INIT;
-}
-
-static void refuse_body(struct cell__request *request, unsigned status, int code, const char *words)
-{
-	json_t *error = json_pack("{s:s,s:s}", "detail", words, "code", cell_code_word(code));
-	const char *type = "application/json";
-	size_t size = 0; /* only of the streamed uploads, whose errors are text */
-	CELL_AUTO_FREE char *body = request->is_e2b ? cell__e2b_error(request, code, words, &status, &type, &size)
-				    : error         ? json_dumps(error, JSON_COMPACT)
-						    : NULL;
-
-	json_decref(error);
-	refuse_with(request, status, type, body);
-}
-
-static int64_t max_body(const struct cell__request *request)
-{
-	const struct cell_server_limits *limits = &request->server->limits;
-
-	return request->route && request->route->streamed ? limits->max_file_bytes : limits->max_body_bytes;
-}
-
-static void refuse_large(struct cell__request *request)
-{
-	char words[64];
-
-	snprintf(words, sizeof(words), "a body may have at most %lld bytes", (long long)max_body(request));
-	refuse_body(request, MHD_HTTP_CONTENT_TOO_LARGE, CELL_E_LIMIT, words);
-}
-
-/* The end of the body, or of our patience, ends the connection. */
-static enum MHD_Result throw_away(struct cell__request *request, size_t *data_size)
-{
-	bool over = !*data_size || request->thrown_bytes + *data_size > LINGER_BYTES;
-
-	request->thrown_bytes += *data_size;
-	*data_size = 0;
-	return over ? MHD_NO : MHD_YES;
-}
-
-/* ---- heads ---- */
-
-static bool check_origin(struct cell__request *request)
-{
-	struct cell_server *server = request->server;
-	const char *host = cell__request_header(request, "Host"), *origin = cell__request_header(request, "Origin");
-
-	/* Without tokens the security depends on the browser's idea of our address; MCP's clients must always be checked. */
-	if ((server->opts.auth_disabled || server->mcp) && *server->address.host &&
-	    !cell__access_host(host, server->address.host, server->address.port, server->opts.hosts)) {
-		cell__answer_fail(request, MHD_HTTP_FORBIDDEN, CELL_E_FORBIDDEN, "this Host is not allowed (--allow-host)");
-		return false;
-	}
-	if (!cell__access_origin(origin, host ? host : "", server->opts.origins)) {
-		cell__answer_fail(request, MHD_HTTP_FORBIDDEN, CELL_E_FORBIDDEN, "this Origin is not allowed (--allow-origin)");
-		return false;
-	}
-	/* Only those that were allowed: a page of our own address needs no permission. */
-	request->crosses = origin && cell__access_origin(origin, "", server->opts.origins);
-	return true;
-}
-
-/* A browser asks whether a page may make its request, without a token.  It learns nothing but that its origin is allowed. */
-static bool answer_preflight(struct cell__request *request)
-{
-	struct MHD_Response *response;
-
-	if (!request->crosses || strcmp(request->method, "OPTIONS") || !cell__request_header(request, "Access-Control-Request-Method"))
-		return false;
-	response = cell__http_response(NULL, 0, NULL);
-	if (response) {
-		MHD_add_response_header(response, "Access-Control-Allow-Methods", "GET, POST, PUT, PATCH, DELETE");
-		MHD_add_response_header(response, "Access-Control-Allow-Headers",
-					"Accept, Authorization, Content-Type, Last-Event-ID, MCP-Protocol-Version, Mcp-Method, Mcp-Name, "
-					"Mcp-Session-Id, X-Session-ID");
-		MHD_add_response_header(response, "Access-Control-Max-Age", "600");
-	}
-	cell__answer_response(request, MHD_HTTP_NO_CONTENT, response);
-	return true;
-}
-
-/* "Basic ..." as "Bearer ...", with the password as the token; the user's name does not matter. */
-static bool from_basic(const char *header, struct cell__buf *out)
-{
-	CELL_AUTO_BUF struct cell__buf pair = CELL_BUF_INIT;
-	const char *colon;
-
-	if (strncasecmp(header, "Basic ", 6) || cell__buf_add_unbase64(&pair, header + 6, strlen(header + 6)) < 0 ||
-	    cell__buf_add(&pair, "", 1) < 0)
-		return false;
-	colon = strchr(pair.data, ':');
-	return colon && cell__buf_add_str(out, "Bearer ") == 0 && cell__buf_add_str(out, colon + 1) == 0;
-}
-
-/* A token that is not in the file may be one of OAuth's.  False: it is answered, or waits; *ret_status 0: the token is good. */
-static bool check_oauth(struct cell__request *request, const char *token, struct cell_error *err, unsigned *ret_status,
-			const char **ret_words, int *ret_retry_s)
-{
-	struct cell_server *server = request->server;
-	const struct sockaddr *from = address_of(request->connection);
-	enum cell__oauth_verdict verdict = cell__oauth_check(request, token, err);
-
-	if (verdict == CELL_OAUTH_WAITING) {
-		request->state = CELL_REQUEST_ASKING;
-		return false;
-	}
-	if (verdict == CELL_OAUTH_BROKEN) {
-		cell__answer_shortage(request, err->msg);
-		return false;
-	}
-	if (verdict == CELL_OAUTH_REFUSED)
-		cell__server_log(server, CELL_LOG_INFO, "request %s: %s", request->id, err->msg);
-	*ret_status = !request->inner ? cell__auth_count(server, from, verdict == CELL_OAUTH_GOOD, false, ret_words, ret_retry_s)
-		      : verdict == CELL_OAUTH_GOOD ? 0
-						   : MHD_HTTP_UNAUTHORIZED;
-	if (*ret_status == MHD_HTTP_UNAUTHORIZED)
-		*ret_words = err->msg;
-	return true;
-}
-
-/* False: it is answered, or its state is CELL_REQUEST_ASKING. */
-static bool check_client(struct cell__request *request, unsigned scope)
-{
-	struct cell_server *server = request->server;
-	struct cell__connection *connection = connection_of(request->connection);
-	const char *words = NULL;
-	int retry_s = 0;
-	const struct sockaddr *from = address_of(request->connection);
-	CELL_AUTO_BUF struct cell__buf basic = CELL_BUF_INIT;
-	const char *given = cell__request_header(request, "Authorization");
-	unsigned status = 0;
-	struct cell_error err;
-	struct cell__token known;
-	const char *bearer;
-
-	request->needs = scope == ~0u ? CELL_SCOPE_RUN | CELL_SCOPE_READ : scope;
-	if (request->route && request->route->basic && given && from_basic(given, &basic))
-		given = basic.data;
-	bearer = cell__access_bearer(given);
-	request->refused = bearer ? "invalid_token" : NULL;
-	if (server->oauth && !request->is_e2b && bearer && !cell__auth_again(server, given, &known)) {
-		if (!check_oauth(request, bearer, &err, &status, &words, &retry_s))
-			return false;
-	} else if (!given && !request->is_e2b && cell__console_auth(request, &status, &words)) {
-		/* decided */
-	} else if (request->inner && !request->is_e2b && !cell__auth_again(server, given, &request->who)) {
-		status = MHD_HTTP_UNAUTHORIZED; /* the tokens were changed in the meantime */
-		words = "Invalid token";
-	} else if (!request->inner || request->is_e2b) {
-		status = request->is_e2b ? cell__e2b_auth_check(request, from, &words, &retry_s)
-					 : cell__auth_check(server, given, from, &request->who, &words, &retry_s);
-	}
-
-	if (!status && connection)
-		cell__guests_leave(&server->guests, &connection->guest);
-	if (status == MHD_HTTP_TOO_MANY_REQUESTS)
-		cell__answer_busy(request, retry_s, words);
-	else if (status)
-		cell__answer_fail(request, status,
-				  status == MHD_HTTP_BAD_GATEWAY ? CELL_E_NOT_FOUND
-				  : status == MHD_HTTP_FORBIDDEN ? CELL_E_FORBIDDEN
-								 : CELL_E_AUTH,
-				  "%s", words);
-	else if (!(request->who.scopes & scope) && !(is_hole("call-approve") && scope == CELL_SCOPE_APPROVE)) {
-		request->refused = "insufficient_scope";
-		cell__answer_fail(request, MHD_HTTP_FORBIDDEN, CELL_E_FORBIDDEN, "the token \"%s\" lacks the scope \"%s\"",
-				  request->who.name,
-				  scope == CELL_SCOPE_METRICS   ? "metrics"
-				  : scope == CELL_SCOPE_APPROVE ? "approve"
-				  : scope == CELL_SCOPE_ADMIN   ? "admin"
-				  : scope == CELL_SCOPE_RUN     ? "run"
-								: "read");
-	} else
-		return true;
-	return false;
-}
-
-static bool decode_params(struct cell__request *request)
-{
-	for (size_t i = 0; i < CELL_SERVER_MAX_PARAMS && request->match.params[i]; i++) {
-		CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
-
-		if (cell__url_decode(request->match.params[i], request->match.sizes[i], false, &text) < 0) {
-			cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID, "the path is not percent-encoded UTF-8");
-			return false;
-		}
-		request->params[i] = cell__buf_take(&text);
-	}
-	return true;
-}
-
-/* The client is known: everything else that can be decided before the body. False: it is answered. */
-static bool check_rest(struct cell__request *request)
-{
-	const char *length = cell__request_header(request, "Content-Length");
-	int owner;
-
-	if (!request->route && request->match.allow[0]) {
-		struct MHD_Response *response = error_response(CELL_E_INVALID, "Method Not Allowed");
-
-		if (response)
-			MHD_add_response_header(response, "Allow", request->match.allow);
-		cell__answer_response(request, MHD_HTTP_METHOD_NOT_ALLOWED, response);
-		return false;
-	}
-	if (!request->route) {
-		cell__answer_fail(request, MHD_HTTP_NOT_FOUND, CELL_E_NOT_FOUND, "Not Found");
-		return false;
-	}
-	if (request->server->draining && request->route->scope != CELL_SCOPE_OPEN && strcmp(request->method, "GET")) {
-		cell__answer_busy(request, 1, "the server is stopping");
-		return false;
-	}
-	if (length && strtoll(length, NULL, 10) > max_body(request)) {
-		/* A client that sends Expect has not sent any of the body. */
-		if (!cell__request_header(request, "Expect")) {
-			refuse_large(request);
-			return true;
-		}
-		cell__answer_fail(request, MHD_HTTP_CONTENT_TOO_LARGE, CELL_E_LIMIT, "a body may have at most %lld bytes",
-				  (long long)max_body(request));
-		return false;
-	}
-	if (!decode_params(request))
-		return false;
-	owner = cell__request_owner(request);
-	if (owner >= 0)
-		cell__forward_begin(request, owner, connection_of(request->connection)->url);
-	return request->state != CELL_REQUEST_ANSWERED;
-}
-
-/* An unauthenticated client must not learn which paths exist. */
-static bool check_access(struct cell__request *request)
-{
-	return ((request->route && request->route->scope == CELL_SCOPE_OPEN) ||
-		check_client(request, request->route ? request->route->scope : ~0u)) &&
-	       check_rest(request);
-}
-
-/* Everything that can be decided before the body. False: it is answered, or its state is CELL_REQUEST_ASKING. */
-static bool check_head(struct cell__request *request, const char *method, const char *path, const char *version)
-{
-	struct cell__connection *connection = connection_of(request->connection);
-	const char *wrong = cell__head_wrong(request->connection, method, path, connection->url_size, version, &request->is_last);
-
-	if (wrong) {
-		request->is_last = true;
-		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID, "%s", wrong);
-		return false;
-	}
-	if (request->server->pool && !request->inner &&
-	    (cell__request_header(request, CELL_FORWARD_CLIENT) || cell__request_header(request, CELL_FORWARD_PART))) {
-		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID,
-				  "headers that begin with " CELL_FORWARD_PREFIX " are the server's own");
-		return false;
-	}
-	request->part = request->inner && cell__request_header(request, CELL_FORWARD_PART);
-	request->counted = request->part;
-	request->server->counts.in_flight -= request->part;
-	request->is_e2b = request->server->opts.e2b && cell__e2b_is_asked(request, path);
-	cell__route_find(request->is_e2b ? cell__e2b_routes : request->server->routes, request->method, path, &request->match);
-	request->route = request->match.route;
-	if (cell__oauth_is_metadata(request->server, request->method, path))
-		request->route = &cell__oauth_route;
-	return check_origin(request) && !answer_preflight(request) && check_access(request);
 }
 
 /* ---- queries and bodies ---- */
@@ -809,7 +293,7 @@ static enum MHD_Result send_answer(struct cell__request *request)
 static void dispatch(struct cell__request *request)
 {
 	if (request->server->pool && request->route->gather && !request->inner)
-		cell__gather_begin(request, connection_of(request->connection)->url);
+		cell__gather_begin(request, cell__http_connection(request->connection)->url);
 	else if (!request->is_e2b && cell__task_is_asked(request))
 		cell__task_begin(request);
 	else
@@ -823,10 +307,10 @@ static enum MHD_Result pass_on(struct cell__request *request, const char *data, 
 	size_t left;
 
 	if (is_end)
-		connection_of(request->connection)->in_body = false;
-	if (request->state != CELL_REQUEST_ANSWERED && (int64_t)(request->taken_bytes + *data_size) > max_body(request)) {
-		refuse_large(request);
-		return throw_away(request, data_size);
+		cell__http_connection(request->connection)->in_body = false;
+	if (request->state != CELL_REQUEST_ANSWERED && (int64_t)(request->taken_bytes + *data_size) > cell__http_max_body(request)) {
+		cell__http_refuse_large(request);
+		return cell__http_discard(request, data_size);
 	}
 	if (request->state != CELL_REQUEST_ANSWERED) {
 		left = cell__forward_take(request, data, *data_size);
@@ -838,8 +322,8 @@ static enum MHD_Result pass_on(struct cell__request *request, const char *data, 
 	if (request->state == CELL_REQUEST_ANSWERED) {
 		CELL_AUTO_FREE char *body = cell__forward_text(request);
 
-		refuse_with(request, request->status, "application/json", body);
-		return throw_away(request, data_size);
+		cell__http_refuse(request, request->status, "application/json", body);
+		return cell__http_discard(request, data_size);
 	}
 	if (is_end || cell__forward_is_busy(request))
 		cell__request_suspend(request);
@@ -852,7 +336,7 @@ static enum MHD_Result pass_on(struct cell__request *request, const char *data, 
  */
 static enum MHD_Result take_streamed(struct cell__request *request, const char *data, size_t *data_size)
 {
-	struct cell__connection *connection = connection_of(request->connection);
+	struct cell__connection *connection = cell__http_connection(request->connection);
 	bool is_end = !*data_size;
 
 	if (is_end)
@@ -862,9 +346,9 @@ static enum MHD_Result take_streamed(struct cell__request *request, const char *
 		if (read_query(request))
 			request->route->handle(request);
 	}
-	if (request->state != CELL_REQUEST_ANSWERED && (int64_t)(request->taken_bytes + *data_size) > max_body(request)) {
-		refuse_large(request);
-		return throw_away(request, data_size);
+	if (request->state != CELL_REQUEST_ANSWERED && (int64_t)(request->taken_bytes + *data_size) > cell__http_max_body(request)) {
+		cell__http_refuse_large(request);
+		return cell__http_discard(request, data_size);
 	}
 	if (request->state != CELL_REQUEST_ANSWERED) {
 		size_t left = cell__upload_take(request, data, *data_size);
@@ -875,8 +359,9 @@ static enum MHD_Result take_streamed(struct cell__request *request, const char *
 	if (request->state == CELL_REQUEST_ANSWERED && is_end)
 		return send_answer(request);
 	if (request->state == CELL_REQUEST_ANSWERED) {
-		refuse_body(request, request->status, request->refusal_code, request->refusal ? request->refusal : "out of memory");
-		return throw_away(request, data_size);
+		cell__http_refuse_body(request, request->status, request->refusal_code,
+				       request->refusal ? request->refusal : "out of memory");
+		return cell__http_discard(request, data_size);
 	}
 	if (is_end || cell__upload_is_busy(request))
 		cell__request_suspend(request);
@@ -886,7 +371,7 @@ static enum MHD_Result take_streamed(struct cell__request *request, const char *
 static enum MHD_Result after_head(struct cell__request *request, bool passed)
 {
 	if (request->state == CELL_REQUEST_ASKING) {
-		connection_of(request->connection)->in_body = false;
+		cell__http_connection(request->connection)->in_body = false;
 		cell__request_suspend(request);
 		return MHD_YES;
 	}
@@ -898,7 +383,7 @@ static enum MHD_Result handle_request(void *arg, struct MHD_Connection *mhd, con
 {
 	struct cell_server *server = arg;
 	struct cell__request *request = *state;
-	struct cell__connection *connection = connection_of(mhd);
+	struct cell__connection *connection = cell__http_connection(mhd);
 
 	if (!request) {
 		*state = request = connection ? request_create(server, mhd, method, path) : NULL;
@@ -908,17 +393,17 @@ static enum MHD_Result handle_request(void *arg, struct MHD_Connection *mhd, con
 		connection->in_body = true;
 		connection->since_us = request->begun_us;
 		request->inner = connection->inner;
-		return after_head(request, check_head(request, method, path, version));
+		return after_head(request, cell__admit_head(request, method, path, version));
 	}
 	/* libmicrohttpd calls again as it did for the head, before anything of the body. */
 	if (request->state == CELL_REQUEST_ASKING) {
 		request->state = CELL_REQUEST_READING;
 		connection->in_body = true;
 		connection->since_us = cell__now_us();
-		return after_head(request, check_access(request));
+		return after_head(request, cell__admit_client(request));
 	}
 	if (request->thrown_away)
-		return throw_away(request, data_size);
+		return cell__http_discard(request, data_size);
 	if (request->forward)
 		return pass_on(request, data, data_size);
 	if (request->route && request->route->streamed)
@@ -930,8 +415,8 @@ static enum MHD_Result handle_request(void *arg, struct MHD_Connection *mhd, con
 	}
 	if (*data_size) {
 		if ((int64_t)(request->body.size + *data_size) > server->limits.max_body_bytes) {
-			refuse_large(request);
-			return throw_away(request, data_size);
+			cell__http_refuse_large(request);
+			return cell__http_discard(request, data_size);
 		}
 		if (cell__buf_add(&request->body, data, *data_size) < 0)
 			return MHD_NO; /* no memory: the connection ends */
@@ -953,7 +438,7 @@ static enum MHD_Result handle_request(void *arg, struct MHD_Connection *mhd, con
 static void request_done(void *arg, struct MHD_Connection *mhd, void **state, enum MHD_RequestTerminationCode why)
 {
 	struct cell__request *request = *state;
-	struct cell__connection *connection = connection_of(mhd);
+	struct cell__connection *connection = cell__http_connection(mhd);
 
 	(void)arg;
 	(void)why;
@@ -997,7 +482,7 @@ static void handle_connection(void *arg, struct MHD_Connection *mhd, void **stat
 		connection->inner = server->adding_inner;
 		if (connection->inner)
 			return;
-		cell__guests_add(&server->guests, &connection->guest, descriptor_of(mhd), address_of(mhd));
+		cell__guests_add(&server->guests, &connection->guest, descriptor_of(mhd), cell__http_address(mhd));
 		return;
 	}
 	if (!connection)
@@ -1024,7 +509,7 @@ static size_t leave_escapes(void *arg, struct MHD_Connection *connection, char *
 /* The requested URL, before it is parsed; there is no request state yet. */
 static void *note_url(void *arg, const char *url, struct MHD_Connection *mhd)
 {
-	struct cell__connection *connection = connection_of(mhd);
+	struct cell__connection *connection = cell__http_connection(mhd);
 
 	if (!connection)
 		return NULL;
