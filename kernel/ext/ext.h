@@ -109,6 +109,11 @@ PyObject *wc_take_fds(PyObject *self, PyObject *unused);
 PyObject *wc_branch(PyObject *self, PyObject *unused);
 PyObject *wc_become_branch(PyObject *self, PyObject *args);
 
+/* ---- heap.c ---- */
+
+/* In the zygote, before the first fork: large sessions get huge pages from now on. */
+void wc_heap_begin(void);
+
 /* ---- zygote.c ---- */
 
 PyObject *wc_title(PyObject *self, PyObject *args);

@@ -67,6 +67,7 @@ PyObject *wc_zygote_open(PyObject *self, PyObject *fd)
 	uintptr_t begin, end;
 	wc_image_begin(&begin, &end);
 	wc_measure_write();
+	wc_heap_begin();
 	find_title(begin, end);
 	sigset_t set;
 	sigemptyset(&set);

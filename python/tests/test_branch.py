@@ -531,3 +531,39 @@ def test_points_and_forks_outlive_the_zygote_of_their_kernel(tmp_path):
             fork.close()
     finally:
         engine.close()
+
+
+def test_the_heap_of_a_large_session_lies_in_huge_pages(storage):
+    """A fork copies page tables: a large session has few of them, a small one does not pay 2 MB where it uses 4 kB."""
+    with open("/sys/kernel/mm/transparent_hugepage/enabled", encoding="ascii") as setting:
+        has_huge_pages = "[never]" not in setting.read()
+    memory = "{k: int(v.split()[0]) // 1024 for k, v in (line.split(':') for line in open('/proc/self/smaps_rollup') if line.endswith('kB\\n'))}"
+
+    with workcell.sync.Session(storage, executor="subprocess") as session:
+        def measure(code):
+            session.run(code).raise_for_error()
+            now = session.run(memory).value
+            return now["Rss"], now["AnonHugePages"]
+
+        _, huge = measure("small = [bytes(1000) for _ in range(20_000)], [str(i) for i in range(200_000)]")
+        assert huge == 0
+        measure("rows = [bytes([i % 251]) * 1000 for i in range(150_000)]")
+        measure("texts = ['%d' % i + 'x' * 40 for i in range(1_500_000)]")
+        # A block that grows is moved by Linux, not copied: its pages stay what they are.
+        full, huge = measure("block = bytearray()\nwhile len(block) < 100_000_000: block += b'y' * 100_000")
+        assert huge > (full - 200) / 2 if has_huge_pages else huge == 0
+
+        session.run("from concurrent.futures import ThreadPoolExecutor\nwith ThreadPoolExecutor(4) as pool:\n"
+                    "    many = list(pool.map(lambda n: [bytes([n]) * 2000 for _ in range(10_000)], range(8)))").raise_for_error()
+        check = "len(rows), rows[999] == bytes([999 % 251]) * 1000, texts[-1][:7], block.count(b'y') == len(block), [each[-1][5] for each in many]"
+        expected = session.run(check).value
+        assert expected == (150_000, True, "1499999", True, list(range(8)))
+        session.checkpoint("full")
+        with session.fork() as fork:
+            fork.run("rows[999] = texts[-1] = b''; block[0] = 0").raise_for_error()
+            assert fork.run(check).value != expected and session.run(check).value == expected
+        # What is given back is given back to the machine.
+        less, _ = measure("del rows, texts, block, many, pool")
+        assert less < full - 150
+        session.rewind("full")
+        assert session.run(check).value == expected
