@@ -33,9 +33,12 @@ def parents():
 
 
 def spawner_of(pid):
-    """The process that the kernel descends from, which is not the server's child."""
+    """The process that the kernel descends from, which is not the server's child; below it are also the first processes of all sandboxes."""
+    def is_spawner(each):
+        return b"workcell-spawner" in open("/proc/%d/cmdline" % each, "rb").read()
+
     table = parents()
-    while b"workcell-spawner" not in open("/proc/%d/cmdline" % pid, "rb").read():
+    while not is_spawner(pid) or is_spawner(table[pid]):
         pid = table[pid]
     return pid
 
