@@ -246,6 +246,22 @@ def openapi():
     yield "whole", json.dumps(whole).encode() + b'\0{"i_d": "..", "q": ["x"], "a": {"b": [1]}}'
     yield "loop", b'{"openapi":"3.0.0","paths":{"/":{"$ref":"#/paths/~1"}}}'
     yield "swagger", b'{"swagger":"2.0"}'
+    members = {"title": {"type": "string"}, "file": {"type": "string", "format": "binary"},
+               "files": {"type": "array", "items": {"type": "string", "contentMediaType": "image/png"}}}
+    upload = {"openapi": "3.1.0", "paths": {"/files": {"post": {"operationId": "upload", "requestBody": {"content": {
+        "multipart/form-data": {"schema": {"type": "object", "properties": members}}}}}}}}
+    given = {"title": "a\r\nX: y", "file": {"content": "text", "filename": "a\"\r\n.txt", "type": "text/plain"},
+             "files": [{"base64": "AAEC"}, {"content": "--", "type": "image/png"}]}
+    yield "multipart", json.dumps(upload).encode() + b"\0" + json.dumps(given).encode()
+    given = {"title": {"a": [1]}, "file": {"base64": ""}, "files": ["x", None, True, [1]]}
+    yield "members", json.dumps(upload).encode() + b"\0" + json.dumps(given).encode()
+    refers = {"openapi": "3.0.3", "paths": {"/a": {"$ref": "./parts/a.json#/item"}, "/b": {"$ref": "parts/../b.json"}}}
+    item = {"get": {"operationId": "a", "parameters": [{"$ref": "../b.json#/parameter"}, {"$ref": "#/own"}]}}
+    other = {"item": item, "own": {"name": "o", "in": "query", "schema": {"$ref": "https://host/c.json#/s"}}, "s": {"type": "string"}}
+    yield "documents", json.dumps(refers).encode() + b'\0{"q": "1", "o": "x"}\0' + json.dumps(other).encode()
+    back = {"item": {"get": {"parameters": []}}, "parameter": {"name": "q", "in": "query", "schema": {"$ref": "/openapi.json#/x"}}}
+    yield "circle", json.dumps(refers).encode() + b'\0{"q": "1"}\0' + json.dumps(other).encode() + b"\0" + json.dumps(back).encode()
+    yield "outside", b'{"openapi":"3.0.0","paths":{"/":{"$ref":"a/../../x.json"}}}\0{}\0{}'
 
 
 def jupyter():
