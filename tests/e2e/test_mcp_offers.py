@@ -35,7 +35,8 @@ def connect():
         return made[-1]
     yield begin
     for each in made:
-        each.close()
+        if each.process.poll() is None:
+            each.close()
 
 
 def ask(client, method, **params):
@@ -108,6 +109,18 @@ def test_questions_of_functions(connect):
     assert wrong["code"] == -32602
     answered = ask(modern, "tools/call", **again, inputResponses={key: {"action": "decline"}})
     assert text_of(answered) == 'User response: {"action":"decline"}'
+
+
+@ERAS
+def test_functions_that_wait_end_with_the_server(connect, era):
+    """Several at once: each of them is woken, also when another one ends in the meantime."""
+    client = connect(era, capabilities={"elicitation": {}}) if era == "legacy" else connect(era)
+    meta = {META + "clientCapabilities": {"elicitation": {}}} if era == "modern" else {}
+    sent = [client.send("tools/call", name="test_elicitation", arguments={"message": str(i)}, _meta=meta) for i in range(8)]
+    for _ in sent:
+        came = client.read()
+        assert came["result"]["resultType"] == "input_required" if era == "modern" else came["method"] == "elicitation/create"
+    assert client.close() == 0
 
 
 @ERAS

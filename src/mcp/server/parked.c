@@ -42,6 +42,7 @@ struct cell__mcp_parked {
 	bool asks;        /* by input_required */
 	bool cancelled;
 	bool is_task;
+	bool left;        /* its connection ends, and its job was told */
 	int64_t created_us, changed_us; /* of cell__now_us() */
 	char owner[CELL_MCP_MAX_OWNER];
 	struct cell_mcp_server *server;
@@ -349,15 +350,15 @@ void cell__mcp_parked_taken(struct cell__mcp_job *job)
 		parked_free(job->parked);
 }
 
-struct cell__mcp_job *cell__mcp_parked_of(struct cell_mcp_server *server, const struct cell__mcp_peer *peer, struct cell__mcp_job *after)
+struct cell__mcp_job *cell__mcp_parked_leaving(const struct cell__mcp_peer *peer)
 {
-	bool found = !after;
-
-	for (struct cell__mcp_parked *parked = server->parked; parked; parked = parked->next) {
+	for (struct cell__mcp_parked *parked = peer->server->parked; parked; parked = parked->next) {
 		/* One with an id outlives its connection, in a session that does. */
-		if (found && parked->job && parked->peer == peer && !parked->job->request && (!parked->id[0] || parked->job->canceller))
+		if (!parked->left && parked->job && parked->peer == peer && !parked->job->request &&
+		    (!parked->id[0] || parked->job->canceller)) {
+			parked->left = true;
 			return parked->job;
-		found = found || parked->job == after;
+		}
 	}
 	return NULL;
 }

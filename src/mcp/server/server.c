@@ -763,12 +763,10 @@ static void end_requests(struct cell__mcp_peer *peer, bool kill)
 /* With the lock held, which is released in between.  Calls that wait for an answer of the client get none. */
 static void end_parked(struct cell__mcp_peer *peer)
 {
-	struct cell__mcp_job *job = NULL, *next;
+	struct cell__mcp_job *job;
 
-	while ((next = cell__mcp_parked_of(peer->server, peer, job))) {
-		if (job)
-			cell__mcp_job_unref(job);
-		job = next;
+	/* From the beginning each time: without the lock, any of them may end. */
+	while ((job = cell__mcp_parked_leaving(peer))) {
 		job->refs++;
 		job->stopped = job->stopped || job->canceller;
 		pthread_cond_broadcast(&peer->server->changed);
@@ -778,9 +776,8 @@ static void end_parked(struct cell__mcp_peer *peer)
 		else
 			cell__mcp_handle_stop(job->handle, true);
 		pthread_mutex_lock(&peer->server->lock);
-	}
-	if (job)
 		cell__mcp_job_unref(job);
+	}
 }
 
 static int wait_for_requests(struct cell__mcp_peer *peer, struct cell_error *err)

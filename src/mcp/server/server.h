@@ -496,8 +496,8 @@ json_t *cell__mcp_task_get(struct cell__mcp_peer *peer, const char *id);
 bool cell__mcp_task_update(struct cell__mcp_peer *peer, const char *id, const json_t *responses);
 /* The peer goes. */
 void cell__mcp_parked_leave(const struct cell__mcp_peer *peer);
-/* The next job after this one (NULL: the first) that waits for an answer and that the peer brought. */
-struct cell__mcp_job *cell__mcp_parked_of(struct cell_mcp_server *server, const struct cell__mcp_peer *peer, struct cell__mcp_job *after);
+/* A job that waits for an answer, that the peer brought, and that was not returned before; NULL: there are no more. */
+struct cell__mcp_job *cell__mcp_parked_leaving(const struct cell__mcp_peer *peer);
 /*
  * A call is repeated with requestState and inputResponses; the lock is released in between.  -1: the state is not valid.  *ret_result
  * answers the request; NULL: its job will.
