@@ -21,7 +21,7 @@
 #include "wire/sse.h"
 
 #define BLOCK_BYTES (32u * 1024u)
-#define ALIVE_US 15000000
+#define ALIVE_US 15000000 /* of silence, or less if connections may be idle for a short time only */
 
 struct cell__events_reader {
 	struct cell__events *events;
@@ -234,15 +234,25 @@ static bool has_left(struct cell__events_reader *reader)
 	return fd.revents & (POLLHUP | POLLERR);
 }
 
+/* Several of them fit into the time after which a connection counts as idle, here or in a proxy with the same limit. */
+static int64_t alive_us(const struct cell_server *server)
+{
+	int64_t us = server->limits.silent_ms * 1000 / 5;
+
+	return us < ALIVE_US ? us : ALIVE_US;
+}
+
 void cell__events_sweep(struct cell__events *events, int64_t now_us)
 {
+	int64_t silent_us = alive_us(events->server);
+
 	for (struct cell__events_reader *reader = events->readers; reader; reader = reader->sibling) {
 		if (events->nameless && has_left(reader)) {
 			reader->cut = true;
 			wake(reader);
 			continue;
 		}
-		if (now_us - reader->moved_us > ALIVE_US && !reader->sent) {
+		if (now_us - reader->moved_us > silent_us && !reader->sent) {
 			add_alive(reader, "still here");
 			reader->moved_us = now_us;
 		}

@@ -1,4 +1,5 @@
 """`workcell mcp --listen`: Streamable HTTP, and who is let in."""
+import concurrent.futures
 import json
 import os
 import signal
@@ -7,6 +8,7 @@ import ssl
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 
 import pytest
@@ -111,6 +113,32 @@ def test_a_stream_that_broke_off(listen, tmp_path):
     fifo.write_text("went on")
     rest = server.events("GET", session=session, Last_Event_ID=ident)
     assert rest[-1][1]["id"] == 8 and rest[-1][1]["result"]["structuredContent"]["value"] == "went on"
+
+
+def test_a_silent_cell_beside_a_busy_client(listen, tmp_path):
+    """Bytes keep its connection while another client never is silent, and its answer comes. They come five times in a --silent-timeout."""
+    server = listen("--silent-timeout", "1")
+    silent, busy = server.session(), server.session()
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    code = "print('began', flush=True)\nopen(%r).read()" % str(fifo)
+    connection, response = server.open("POST", listening.call("run_code", ident=8, meta={"progressToken": 1}, code=code), session=silent)
+    lines, done = [], threading.Event()
+
+    def work():
+        while not done.is_set():
+            assert server.value(busy, "1") == 1
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        working = pool.submit(work)
+        while lines.count(": still here\n") < 2:
+            lines.append(response.readline().decode())
+            assert lines[-1] and lines.count("\n") < 10, lines
+        done.set()
+        working.result()
+    fifo.write_text("went on")
+    answer = parse("".join(lines) + response.read().decode())[-1][1]
+    connection.close()
+    assert answer["id"] == 8 and answer["result"]["structuredContent"]["value"] == "went on"
 
 
 def test_a_stream_that_broke_off_before_its_first_event(listen, tmp_path):
