@@ -1,4 +1,5 @@
 """The console in a real browser, with agents that are scripts."""
+import json
 import os
 
 import pytest
@@ -171,7 +172,9 @@ def test_output_cannot_reach_the_page(server, browser):
     asked(server, ATTACK + ODD, session)
     browser.wait("document.querySelector('details.call.waits')")
     go(browser, "#/approvals", "document.querySelectorAll('article.approval').length == 1")
-    assert ATTACK in browser.text("document.querySelector('.approval .problem')") and "U+202E" in browser.text("document.querySelector('.approval .problem')")
+    shown = browser.value("document.querySelector('.approval textarea').value")
+    assert json.dumps(ATTACK)[1:-1] in shown and "\\u202e" in shown and "\u202e" not in shown, shown
+    assert "by their numbers" in browser.text("document.querySelector('.approval .problem')")
     press(browser, "Reject")
     go(browser, "#/sessions", has(session[:12]))
     go(browser, "#/session/" + session, "document.querySelectorAll('article.cell').length == 3")
