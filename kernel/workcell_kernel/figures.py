@@ -9,6 +9,8 @@ session starts would inherit what is meant for this process.
 
 Pillow: Image.show() displays the image instead of looking for a program to do it.
 
+plotly: without IPython it would start a browser to show a figure; it is displayed instead, as a page and as data.
+
 Nothing here is imported by a cell that draws nothing.
 """
 
@@ -20,6 +22,7 @@ from . import display, imports
 _PYPLOT = "matplotlib.pyplot"
 _FIGURE = "matplotlib.figure"
 _VIEWERS = "PIL.ImageShow"
+_RENDERERS = "plotly.io._renderers"
 _WINDOWS = ("gtk", "macosx", "qt", "tk", "wx")
 _INLINE = ("inline", "module://matplotlib_inline.backend_inline")
 
@@ -76,7 +79,19 @@ def _add_viewer(module):
     module.register(Viewer(), 0)
 
 
-_HOOKS = {_PYPLOT: _choose_backend, _FIGURE: _take_over_show, _VIEWERS: _add_viewer}
+def _add_renderer(module):
+    class Renderer(module.ExternalRenderer):
+        def render(self, figure):
+            from . import charts
+            display.emit(charts.plotly_bundle(figure))
+
+    module.renderers["workcell"] = Renderer()
+    # What the code or the environment has chosen stays, and so does what plotly chose for IPython.
+    if module.renderers.default in ("browser", "", None) and not os.environ.get("PLOTLY_RENDERER"):
+        module.renderers.default = "workcell"
+
+
+_HOOKS = {_PYPLOT: _choose_backend, _FIGURE: _take_over_show, _VIEWERS: _add_viewer, _RENDERERS: _add_renderer}
 
 
 # -- showing
