@@ -382,15 +382,21 @@ static void enqueue(struct cell__fusion *fusion, struct script *script)
 	fusion->last = script;
 }
 
+/* All programs that wait, first to last. */
+static struct script *take_queue(struct cell__fusion *fusion)
+{
+	fusion->last = NULL;
+	return cell__take_ptr(fusion->queue);
+}
+
 /* Programs whose client is gone do not run; lanes that nobody uses end. */
 void cell__fusion_sweep(struct cell_server *server, int64_t now_us)
 {
 	struct cell__fusion *fusion = server->fusion;
-	struct script *script = fusion ? cell__take_ptr(fusion->queue) : NULL, *next;
+	struct script *script = fusion ? take_queue(fusion) : NULL, *next;
 
 	if (!fusion)
 		return;
-	fusion->last = NULL;
 	for (; script; script = next) {
 		next = script->next;
 		script->next = NULL;
@@ -414,11 +420,10 @@ void cell__fusion_sweep(struct cell_server *server, int64_t now_us)
 void cell__fusion_stop(struct cell_server *server)
 {
 	struct cell__fusion *fusion = server->fusion;
-	struct script *script = fusion ? cell__take_ptr(fusion->queue) : NULL, *next;
+	struct script *script = fusion ? take_queue(fusion) : NULL, *next;
 
 	if (!fusion)
 		return;
-	fusion->last = NULL;
 	for (; script; script = next) {
 		next = script->next;
 		server->use->queued--;

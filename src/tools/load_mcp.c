@@ -7,6 +7,11 @@
 
 #include "tools/mcp.h"
 
+/* The keys that a YAML file and a registration at run time both have. */
+#define COMMON_KEYS                                                                                                                        \
+	"type", "description", "timeout", "tags", "transport", "command", "args", "env", "cwd", "url", "headers", "start_timeout", "host", \
+		"auth", "client_id", "client_secret", "client_metadata_url", "scope"
+
 struct cell__mcp_params *cell__mcp_params_create(void)
 {
 	struct cell__mcp_params *params = cell__alloc(1, sizeof *params);
@@ -223,27 +228,7 @@ static void load_args(struct cell__loader *loader, const struct cell__yaml *valu
 
 void cell__load_mcp(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool_entry *tool)
 {
-	static const char *const known[] = { "name",
-					     "type",
-					     "description",
-					     "timeout",
-					     "tags",
-					     "max_output",
-					     "transport",
-					     "command",
-					     "args",
-					     "env",
-					     "cwd",
-					     "url",
-					     "headers",
-					     "start_timeout",
-					     "host",
-					     "auth",
-					     "client_id",
-					     "client_secret",
-					     "client_metadata_url",
-					     "scope",
-					     NULL };
+	static const char *const known[] = { "name", "max_output", COMMON_KEYS, NULL };
 	tool->adapter = &cell__tool_mcp;
 	if (!cell__yaml_get(doc, "max_output"))
 		tool->max_output = CELL_TOOL_LIMIT_OUTPUT;
@@ -320,23 +305,23 @@ static int pairs_from(const json_t *json, const char *key, struct cell__pairs *r
 	return 0;
 }
 
-static int args_from(const json_t *json, struct cell__mcp_params *params, struct cell_error *err)
+static int strings_from(const json_t *json, const char *key, char ***ret, size_t *ret_count, struct cell_error *err)
 {
-	json_t *list = json_object_get(json, "args"), *value;
+	json_t *list = json_object_get(json, key), *value;
 	size_t i;
 	if (!list || json_is_null(list))
 		return 0;
-	if (!json_is_array(list) || json_array_size(list) > CELL_MCP_LIMIT_ARGS)
-		return cell_fail(err, CELL_E_INVALID, 0, "'args' must be a list of at most %u strings", CELL_MCP_LIMIT_ARGS);
-	params->args = cell__alloc(json_array_size(list), sizeof *params->args);
-	if (!params->args)
+	if (!json_is_array(list))
+		return cell_fail(err, CELL_E_INVALID, 0, "'%s' must be a list of strings", key);
+	*ret = cell__alloc(json_array_size(list), sizeof **ret);
+	if (!*ret)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	json_array_foreach(list, i, value) {
 		const char *text = json_string_value(value);
 		if (!text || strlen(text) != json_string_length(value))
-			return cell_fail(err, CELL_E_INVALID, 0, "'args' must be a list of strings");
-		params->args[params->n_args] = cell__strdup(text);
-		if (!params->args[params->n_args++])
+			return cell_fail(err, CELL_E_INVALID, 0, "'%s' must be a list of strings", key);
+		(*ret)[*ret_count] = cell__strdup(text);
+		if (!(*ret)[(*ret_count)++])
 			return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	}
 	return 0;
@@ -357,25 +342,7 @@ static int seconds_from(const json_t *json, const char *key, int64_t *ret_ms, st
 
 static int check_keys(const json_t *json, struct cell_error *err)
 {
-	static const char *const known[] = { "command",
-					     "args",
-					     "env",
-					     "cwd",
-					     "url",
-					     "headers",
-					     "type",
-					     "transport",
-					     "timeout",
-					     "start_timeout",
-					     "description",
-					     "tags",
-					     "host",
-					     "auth",
-					     "client_id",
-					     "client_secret",
-					     "client_metadata_url",
-					     "scope",
-					     NULL };
+	static const char *const known[] = { COMMON_KEYS, NULL };
 	const char *name;
 	json_t *value;
 	json_object_foreach((json_t *)json, name, value) {
@@ -384,22 +351,6 @@ static int check_keys(const json_t *json, struct cell_error *err)
 			i++;
 		if (!known[i])
 			return cell_fail(err, CELL_E_INVALID, 0, "unknown key '%.60s' for an MCP server", name);
-	}
-	return 0;
-}
-
-static int tags_from(const json_t *json, struct cell__tool_entry *tool, struct cell_error *err)
-{
-	json_t *list = json_object_get(json, "tags"), *value;
-	size_t i;
-	if (!list || json_is_null(list))
-		return 0;
-	if (!json_is_array(list) || !(tool->tags = cell__alloc(json_array_size(list), sizeof *tool->tags)))
-		return cell_fail(err, CELL_E_INVALID, 0, "'tags' must be a list of strings");
-	json_array_foreach(list, i, value) {
-		if (!json_is_string(value) || !(tool->tags[tool->n_tags] = cell__strdup(json_string_value(value))))
-			return cell_fail(err, CELL_E_INVALID, 0, "'tags' must be a list of strings");
-		tool->n_tags++;
 	}
 	return 0;
 }
@@ -422,14 +373,16 @@ static int fill_from(const json_t *json, struct cell__tool_entry *tool, struct c
 	CELL_AUTO_FREE char *type = NULL;
 	CELL_AUTO_FREE char *auth = NULL;
 	CELL_AUTO_BUF struct cell__buf why = CELL_BUF_INIT;
-	if (check_keys(json, err) < 0 || text_from(json, "command", &params->command, err) < 0 || args_from(json, params, err) < 0 ||
-	    pairs_from(json, "env", &params->env, err) < 0 || text_from(json, "cwd", &params->cwd, err) < 0 ||
-	    text_from(json, "url", &params->url, err) < 0 || pairs_from(json, "headers", &params->headers, err) < 0 ||
-	    text_from(json, "type", &type, err) < 0 || text_from(json, "transport", &transport, err) < 0 ||
-	    seconds_from(json, "timeout", &tool->timeout_ms, err) < 0 ||
+	if (json_array_size(json_object_get(json, "args")) > CELL_MCP_LIMIT_ARGS)
+		return cell_fail(err, CELL_E_INVALID, 0, "'args' must be a list of at most %u strings", CELL_MCP_LIMIT_ARGS);
+	if (check_keys(json, err) < 0 || text_from(json, "command", &params->command, err) < 0 ||
+	    strings_from(json, "args", &params->args, &params->n_args, err) < 0 || pairs_from(json, "env", &params->env, err) < 0 ||
+	    text_from(json, "cwd", &params->cwd, err) < 0 || text_from(json, "url", &params->url, err) < 0 ||
+	    pairs_from(json, "headers", &params->headers, err) < 0 || text_from(json, "type", &type, err) < 0 ||
+	    text_from(json, "transport", &transport, err) < 0 || seconds_from(json, "timeout", &tool->timeout_ms, err) < 0 ||
 	    seconds_from(json, "start_timeout", &params->start_timeout_ms, err) < 0 ||
 	    text_from(json, "description", &tool->description, err) < 0 || bool_from(json, "host", &params->host, err) < 0 ||
-	    tags_from(json, tool, err) < 0 || text_from(json, "auth", &auth, err) < 0 ||
+	    strings_from(json, "tags", &tool->tags, &tool->n_tags, err) < 0 || text_from(json, "auth", &auth, err) < 0 ||
 	    text_from(json, "client_id", &params->client_id, err) < 0 ||
 	    text_from(json, "client_secret", &params->client_secret, err) < 0 ||
 	    text_from(json, "client_metadata_url", &params->client_metadata_url, err) < 0 ||
