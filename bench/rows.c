@@ -207,10 +207,30 @@ void cell__bench_pause(void)
 	nanosleep(&pause, NULL);
 }
 
-int cell__bench_sample_paused_floor(struct cell__bench *b, struct cell__bench_row *row)
+static int sample_paused_floor(struct cell__bench *b, struct cell__bench_row *row)
 {
+	struct cell_error err = { 0 };
+	double ns;
+
 	cell__bench_pause();
-	return sample_floor(b, row, 1, cell__floor_ping);
+	if (cell__floor_ping(&b->floor, &ns, &err))
+		return complain_err("measure the floor", &err);
+	return row ? add_sample(&row->floor, ns) : 0;
+}
+
+int cell__bench_sample_paused(struct cell__bench *b, struct cell__bench_row *row,
+			      int (*sample)(struct cell__bench *b, void *arg, struct cell__bench_row *row), void *arg)
+{
+	int r = 0;
+
+	for (int done = 0; !r && done < rounds(b, 40); done += PAUSED_BLOCK) {
+		/* What slept through the other's block is colder than between two cells: it warms up, and does not count. */
+		for (int i = done ? -1 : -3; !r && i < PAUSED_BLOCK; i++)
+			r = sample(b, arg, i < 0 ? NULL : row);
+		for (int i = -1; !r && i < PAUSED_BLOCK; i++)
+			r = sample_paused_floor(b, i < 0 ? NULL : row);
+	}
+	return r;
 }
 
 static int create_engine(int pool_size, struct cell_engine **ret_engine)
@@ -291,8 +311,8 @@ static void handle_first_chunk(void *arg, const struct cell_event *event)
 		first->at_ns = now_ns();
 }
 
-/* Of a cell that goes on after it has printed: what rides on the result would not be streaming. */
-static int sample_first_chunk(struct cell_session *session, struct cell__bench_row *row, bool counts)
+/* Of a cell that goes on after it has printed: what rides on the result would not be streaming.  row NULL: it does not count. */
+static int sample_first_chunk(struct cell_session *session, struct cell__bench_row *row)
 {
 	struct first_chunk first = { 0 };
 	struct cell_run_options opts = CELL_RUN_OPTIONS_INIT;
@@ -305,7 +325,7 @@ static int sample_first_chunk(struct cell_session *session, struct cell__bench_r
 		return -1;
 	if (!first.at_ns)
 		return complain("a cell that prints sent no output");
-	return counts ? add_sample(&row->cell, first.at_ns - began) : 0;
+	return row ? add_sample(&row->cell, first.at_ns - began) : 0;
 }
 
 static int measure_first_chunk(struct cell__bench *b, struct cell__bench_row *row)
@@ -316,7 +336,7 @@ static int measure_first_chunk(struct cell__bench *b, struct cell__bench_row *ro
 	if (!r)
 		r = run_cell(session, "import time", NULL, NULL, NULL);
 	for (int i = -5; !r && i < rounds(b, 200); i++) {
-		r = sample_first_chunk(session, row, i >= 0);
+		r = sample_first_chunk(session, i >= 0 ? row : NULL);
 		if (!r && i >= 0)
 			r = sample_floor(b, row, 1, cell__floor_ping);
 	}
@@ -324,20 +344,31 @@ static int measure_first_chunk(struct cell__bench *b, struct cell__bench_row *ro
 	return r;
 }
 
+static int sample_paused_cell(struct cell__bench *b, void *session, struct cell__bench_row *row)
+{
+	double ns;
+
+	(void)b;
+	cell__bench_pause();
+	return run_cell(session, "1+1", "2", NULL, &ns) || (row && add_sample(&row->cell, ns)) ? -1 : 0;
+}
+
 static int measure_paused_cell(struct cell__bench *b, struct cell__bench_row *row)
 {
 	struct cell_session *session = NULL;
 	int r = open_session(b, b->engine, NULL, &session);
-	double ns;
 
-	for (int i = -3; !r && i < rounds(b, 40); i++) {
-		cell__bench_pause();
-		r = run_cell(session, "1+1", "2", NULL, &ns);
-		if (!r && i >= 0)
-			r = add_sample(&row->cell, ns) || cell__bench_sample_paused_floor(b, row) ? -1 : 0;
-	}
+	if (!r)
+		r = cell__bench_sample_paused(b, row, sample_paused_cell, session);
 	cell_session_close(session);
 	return r;
+}
+
+static int sample_paused_chunk(struct cell__bench *b, void *session, struct cell__bench_row *row)
+{
+	(void)b;
+	cell__bench_pause();
+	return sample_first_chunk(session, row);
 }
 
 static int measure_paused_chunk(struct cell__bench *b, struct cell__bench_row *row)
@@ -347,12 +378,8 @@ static int measure_paused_chunk(struct cell__bench *b, struct cell__bench_row *r
 
 	if (!r)
 		r = run_cell(session, "import time", NULL, NULL, NULL);
-	for (int i = -3; !r && i < rounds(b, 40); i++) {
-		cell__bench_pause();
-		r = sample_first_chunk(session, row, i >= 0);
-		if (!r && i >= 0)
-			r = cell__bench_sample_paused_floor(b, row);
-	}
+	if (!r)
+		r = cell__bench_sample_paused(b, row, sample_paused_chunk, session);
 	cell_session_close(session);
 	return r;
 }

@@ -23,12 +23,15 @@ int cell__bench_run_cell(struct cell_session *session, const char *code, const c
 int cell__bench_sample_floor(struct cell__bench *b, struct cell__bench_row *row, int count,
 			     int (*measure)(struct cell__floor *, double *, struct cell_error *));
 /*
- * The same once with a pause before it, in which everything that waits falls asleep and caches go cold: as between two cells of
- * an agent.
+ * Rows with a pause before each sample, in which everything that waits falls asleep and caches go cold: as between two cells of an agent.
+ * Samples and the floor take turns in blocks, so that drift of the machine hits both, and neither runs between two samples of the other.  sample()
+ * pauses first; its row is NULL where it does not count.
  */
 #define PAUSE_MS 100
+#define PAUSED_BLOCK 5
 void cell__bench_pause(void);
-int cell__bench_sample_paused_floor(struct cell__bench *b, struct cell__bench_row *row);
+int cell__bench_sample_paused(struct cell__bench *b, struct cell__bench_row *row,
+			      int (*sample)(struct cell__bench *b, void *arg, struct cell__bench_row *row), void *arg);
 /* How many rounds there are where a full run has that many. */
 static inline int rounds(const struct cell__bench *b, int full)
 {

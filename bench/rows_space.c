@@ -327,15 +327,18 @@ int cell__bench_measure_approval(struct cell__bench *b, struct cell__bench_row *
 	return r;
 }
 
+struct paused_calls {
+	struct cell_session *session;
+	const struct cell_run_options *opts;
+};
+
 /* The pause is in the cell: host and kernel both sleep before a call. */
-static int sample_paused_calls(struct cell__bench *b, struct cell_session *session, const struct cell_run_options *opts,
-			       struct cell__bench_row *row)
+static int sample_paused_call(struct cell__bench *b, void *arg, struct cell__bench_row *row)
 {
-	for (int i = -3; i < rounds(b, 40); i++)
-		if (run_numbers(session, "timed_calls(1, 0.1)", opts, 1, i >= 0 ? &row->cell : NULL) ||
-		    (i >= 0 && cell__bench_sample_paused_floor(b, row)))
-			return -1;
-	return 0;
+	const struct paused_calls *calls = arg;
+
+	(void)b;
+	return run_numbers(calls->session, "timed_calls(1, 0.1)", calls->opts, 1, row ? &row->cell : NULL);
 }
 
 static int measure_paused(struct cell__bench *b, const struct cell_policy *policy, struct cell__bench_row *row)
@@ -346,9 +349,11 @@ static int measure_paused(struct cell__bench *b, const struct cell_policy *polic
 	if (open_common_place(b, policy, &place))
 		return -1;
 	struct cell_run_options opts = { .size = sizeof(opts), .on_event = accept_at_once, .event_arg = place.session };
+	struct paused_calls calls = { place.session, policy ? &opts : NULL };
 
-	r = run_cell(place.session, timed_calls, NULL, NULL, NULL) || sample_paused_calls(b, place.session, policy ? &opts : NULL, row) ? -1
-																	: 0;
+	r = run_cell(place.session, timed_calls, NULL, NULL, NULL);
+	if (!r)
+		r = cell__bench_sample_paused(b, row, sample_paused_call, &calls);
 	close_place(&place);
 	return r;
 }
