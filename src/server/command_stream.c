@@ -132,6 +132,7 @@ struct MHD_Response *cell__command_read(struct cell__request *request, struct ce
 						 .at = &server->command_streams };
 	if (stream->next)
 		stream->next->at = &stream->next;
+	memcpy(stream->sandbox, request->sandbox, sizeof(stream->sandbox));
 	server->command_streams = stream;
 	cell__command_attach(command, &stream->reader, from == CELL_COMMAND_NOW ? end_of(command) : from, wake);
 	MHD_add_response_header(response, "Content-Type", form->type);

@@ -22,6 +22,7 @@ struct cell__command_stream {
 	size_t sent;           /* of it */
 	bool tells_start, told_end, suspended;
 	int64_t moved_us;
+	char sandbox[33];      /* of E2B's clients; "": none */
 	struct cell__command_stream *next, **at; /* of the server */
 };
 

@@ -50,6 +50,12 @@ json_t *cell__e2b_entry(const char *path, const json_t *item)
 			  mode ? (int)strtol(mode, NULL, 8) : 0, "owner", "user", "group", "user", "modifiedTime", when);
 	add_permissions(entry, is_folder, mode ? (unsigned)strtoul(mode, NULL, 8) : 0);
 	if (target) {
+		CELL_AUTO_BUF struct cell__buf whole = CELL_BUF_INIT;
+		int folder = slash ? (int)(slash - path) : 0;
+
+		/* As it is seen from anywhere; it is not followed. */
+		if (*target != '/' && cell__buf_printf(&whole, CELL_E2B_HOME "/%.*s%s%s", folder, path, folder ? "/" : "", target) == 0)
+			target = whole.data;
 		json_object_set_new(entry, "symlinkTarget", json_string(target));
 		json_object_set_new(entry, "isSymlink", json_true());
 	}

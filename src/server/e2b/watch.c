@@ -158,48 +158,6 @@ static int join(struct cell__buf *out, const char *folder, const char *name)
 	return cell__buf_printf(out, "%s%s%s", folder, *folder && *name ? "/" : "", name);
 }
 
-/* This folder and, if asked for, those in it.  One that is gone by now is left out. */
-static int add_tree(struct cell__e2b_watcher *watcher, const char *path, unsigned depth)
-{
-	CELL_AUTO_BUF struct cell__buf full = CELL_BUF_INIT;
-	json_t *item, *one;
-	size_t i;
-	int fd, rc;
-
-	if (depth > CELL_FILES_MAX_DEPTH || join(&full, watcher->base, path) < 0)
-		return 0;
-	fd = cell__files_open(watcher->root_fd, full.data ? full.data : "", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	if (fd < 0)
-		return depth ? 0
-			     : cell_fail(&watcher->err, errno == ENOENT ? CELL_E_NOT_FOUND : CELL_E_INVALID, errno,
-					 "the folder cannot be watched");
-	rc = add_folder(watcher, fd, path);
-	close(fd);
-	if (rc < 0 || !watcher->recursive)
-		return rc;
-	item = cell__files_describe(watcher->root_fd, full.data ? full.data : "", &(struct cell_error){ 0 });
-	json_array_foreach(json_object_get(item, "entries"), i, one) {
-		CELL_AUTO_BUF struct cell__buf inner = CELL_BUF_INIT;
-		const char *type = json_string_value(json_object_get(one, "type")), *name = json_string_value(json_object_get(one, "name"));
-
-		if (rc == 0 && type && name && !strcmp(type, "folder") && join(&inner, path, name) == 0)
-			rc = add_tree(watcher, inner.data, depth + 1);
-	}
-	json_decref(item);
-	return rc;
-}
-
-static void do_open(uv_work_t *work)
-{
-	struct cell__e2b_watcher *watcher = work->data;
-
-	watcher->fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
-	if (watcher->fd < 0)
-		cell_fail(&watcher->err, CELL_E_BUSY, errno, "make a watcher");
-	else
-		(void)add_tree(watcher, "", 0);
-}
-
 static const char *event_word(uint32_t mask)
 {
 	return mask & (IN_CREATE | IN_MOVED_TO) ? "EVENT_TYPE_CREATE"
@@ -224,6 +182,58 @@ static void add_event(struct cell__e2b_watcher *watcher, const char *path, const
 		json_object_set_new(event, "entry", cell__e2b_entry(full.data ? full.data : "", item));
 	json_decref(item);
 	json_array_append_new(watcher->found, event);
+}
+
+/*
+ * This folder and, if asked for, those in it.  One that is gone by now is left out.  is_new: it appeared while its parent was watched; what
+ * is in it already is told, because nobody watched it before.  What comes at the same moment may be told twice.
+ */
+static int add_tree(struct cell__e2b_watcher *watcher, const char *path, unsigned depth, bool is_new)
+{
+	CELL_AUTO_BUF struct cell__buf full = CELL_BUF_INIT;
+	json_t *item, *one;
+	size_t i;
+	int fd, rc;
+
+	if (depth > CELL_FILES_MAX_DEPTH || join(&full, watcher->base, path) < 0)
+		return 0;
+	fd = cell__files_open(watcher->root_fd, full.data ? full.data : "", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0)
+		return depth ? 0
+			     : cell_fail(&watcher->err, errno == ENOENT ? CELL_E_NOT_FOUND : CELL_E_INVALID, errno,
+					 "the folder cannot be watched");
+	rc = add_folder(watcher, fd, path);
+	close(fd);
+	if (rc < 0 || !watcher->recursive)
+		return rc;
+	item = cell__files_describe(watcher->root_fd, full.data ? full.data : "", &(struct cell_error){ 0 });
+	json_array_foreach(json_object_get(item, "entries"), i, one) {
+		CELL_AUTO_BUF struct cell__buf inner = CELL_BUF_INIT;
+		const char *type = json_string_value(json_object_get(one, "type")), *name = json_string_value(json_object_get(one, "name"));
+
+		if (rc || !type || !name || !strncmp(name, CELL_FILES_TEMPORARY, strlen(CELL_FILES_TEMPORARY)) ||
+		    join(&inner, path, name) < 0)
+			continue;
+		if (is_new && json_array_size(watcher->found) <= CELL_E2B_MAX_EVENTS)
+			add_event(watcher, inner.data, event_word(IN_CREATE));
+		if (is_new && !strcmp(type, "file") && json_array_size(watcher->found) <= CELL_E2B_MAX_EVENTS)
+			add_event(watcher, inner.data, event_word(IN_MODIFY));
+		if (!strcmp(type, "folder"))
+			rc = add_tree(watcher, inner.data, depth + 1, is_new);
+	}
+	json_decref(item);
+	return rc;
+}
+
+static void do_open(uv_work_t *work)
+{
+	struct cell__e2b_watcher *watcher = work->data;
+
+	watcher->fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+	if (watcher->fd < 0)
+		cell_fail(&watcher->err, CELL_E_BUSY, errno, "make a watcher");
+	else
+		(void)add_tree(watcher, "", 0, false);
 }
 
 static const struct folder *find_folder(const struct cell__e2b_watcher *watcher, int wd)
@@ -273,7 +283,7 @@ static void do_events(uv_work_t *work)
 			if (event->mask & IN_MOVED_TO && event->cookie == uploaded)
 				add_event(watcher, path.data, event_word(IN_MODIFY));
 			if (watcher->recursive && event->mask & IN_ISDIR && event->mask & (IN_CREATE | IN_MOVED_TO))
-				(void)add_tree(watcher, path.data, 1);
+				(void)add_tree(watcher, path.data, 1, true);
 		}
 	}
 }
