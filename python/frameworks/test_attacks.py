@@ -16,7 +16,7 @@ ADAPTERS = {
     "deepagents.WorkcellSandbox": ("deepagents", lambda made: made.session),
     "openai_agents.WorkcellCodeTool": ("agents", lambda made: made.session),
     "openai_agents_sandbox.WorkcellSandboxClient": ("agents", None),
-    "dspy.WorkcellInterpreter": ("dspy", lambda made: made._need()),
+    "dspy.WorkcellInterpreter": ("dspy", lambda made: made._open().session),
     "dspy.WorkcellInterpreters": ("dspy", lambda made: made._base),
     "pydantic_ai.CodeModeToolset": ("pydantic_ai", lambda made: made.code.session),
     "autogen_executor.WorkcellCodeExecutor": ("autogen_core", lambda made: made.session),

@@ -1,4 +1,5 @@
 """workcell.integrations.langchain and .deepagents with the real agents and a model that replays messages."""
+import asyncio
 import os
 
 import pytest
@@ -66,6 +67,21 @@ def test_async_and_hostile_arguments(code):
     text = run(code.tool.ainvoke({"code": "print('\\x1b[2J\\x1b]8;;x\\x07' + 'y' * 1_000_000)\nclass A:\n    def __repr__(self): return '\\x1b[31m'\nA()"}))
     assert "\x1b" not in text and len(text) < 21000
     assert "lost" in code.tool.invoke({"code": "import os; os._exit(1)"}) and code.tool.invoke({"code": "price('b')['item']"}) == "'b'"
+
+
+def test_cancelled_async_call_interrupts_the_cell(code):
+    """Without a thread that goes on: the session is free for the next call."""
+    async def cancelled():
+        task = asyncio.ensure_future(code.tool.ainvoke({"code": "begun = True\nprice('begun')\nwhile True: pass"}))
+        before = len(calls)
+        while len(calls) == before:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return await code.tool.ainvoke({"code": "begun"})
+
+    assert run(cancelled()) == "True"
 
 
 def test_middleware():
@@ -181,6 +197,21 @@ def test_native_operations_answer_as_the_frameworks_own(backend, monkeypatch):
     backend.session.run("import os\nkept, os.walk = os.walk, lambda root: 1 / 0")
     assert backend.grep("needle", folder).error and backend.glob("*", folder).error
     backend.session.run("os.walk = kept")
+
+
+def test_async_operations_are_cells_too(backend, monkeypatch):
+    """BaseSandbox has its own, which start a process for each."""
+    monkeypatch.setattr(type(backend), "execute", lambda *args, **options: pytest.fail("a command was run"))
+
+    async def work():
+        path = backend.session.run("import os; os.path.abspath('async.txt')").value
+        assert (await backend.awrite(path, "one two\n")).error is None and (await backend.aedit(path, "two", "three")).occurrences == 1
+        assert (await backend.aread(path)).file_data["content"] == "one three"
+        assert path in [each["path"] for each in (await backend.als(os.path.dirname(path))).entries]
+        assert len((await backend.agrep("one three", os.path.dirname(path))).matches) == 1
+        assert [each["path"] for each in (await backend.aglob("async.*", os.path.dirname(path))).matches] == [path]
+
+    run(work())
 
 
 def test_names_of_files():

@@ -187,7 +187,7 @@ def test_hostile_output(executor):
         executor("raise ValueError('\\x1b[2J' + 'z' * 1_000_000)")
     assert len(str(raised.value)) < 21000 and "\x1b" not in str(raised.value)
     # An exception that looks like the final answer, without one.
-    executor._prepared = False
+    executor._code._defined = False
     with pytest.raises(InterpreterError):
         executor("del globals()['_workcell_answer']\nraise _WorkcellFinalAnswer()")
 

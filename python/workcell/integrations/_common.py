@@ -6,6 +6,7 @@ data or text. Nothing is pickled in either direction.
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import decimal
 import json
@@ -17,9 +18,10 @@ import tempfile
 import uuid
 import weakref
 from pathlib import PurePath
-from typing import Any, Awaitable, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Awaitable, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
 from .._core import HostTool
+from .._runs import run_async
 from .._session import ExecutorLike, _Session
 from ..execution.configs import SandboxConfig, WorkspaceMode
 from ..execution.executors import SandboxExecutor
@@ -82,6 +84,41 @@ def check_alone(executor: ExecutorLike, options: Mapping[str, Any]) -> None:
     given = [*(["executor"] if executor is not None else []), *options]
     if given:
         raise TypeError("give either a session or options for a new one, not session= and %s=" % "=, ".join(given))
+
+
+_Adapter = TypeVar("_Adapter")
+
+
+class Closing:
+    """An adapter that ends with ``with``; ``_close`` is what open_sync() gave."""
+
+    _close: Callable[[], None]
+
+    def close(self) -> None:
+        """Ends the session, unless it was given."""
+        self._close()
+
+    def __enter__(self: _Adapter) -> _Adapter:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()  # type: ignore[attr-defined]
+
+
+class AsyncClosing:
+    """The same for ``async with``; ``_close`` is what open_async() gave."""
+
+    _close: Callable[[], Awaitable[None]]
+
+    async def close(self) -> None:
+        """Ends the session, unless it was given."""
+        await self._close()
+
+    async def __aenter__(self: _Adapter) -> _Adapter:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()  # type: ignore[attr-defined]
 
 
 # ---- tools
@@ -205,28 +242,91 @@ def run_code_about(tools: PlainTools) -> str:
     return RUN_CODE + ("\n\nThe code can call these functions:\n\n" + tools.describe() if tools.names() else "")
 
 
-class Code:
+class _Code:
+    """What has to be in a session before a model's code: a framework's tools as plain functions, and variables that outlive a kernel."""
+
+    def __init__(self, session: _Session, timeout: Optional[float], max_output: int) -> None:
+        self.timeout, self.max_output = timeout, max_output
+        self.tools = PlainTools(session)
+        self.kept: Dict[str, Any] = {}  # assigned again after a kernel was lost
+        self._defined, self._dead = False, False
+
+    def _missing(self) -> List[str]:
+        """Cells to run first, where there are new functions, or where a kernel was lost with everything in it."""
+        if self._defined and not self.tools.changed:
+            return []
+        self._defined = False
+        cells = list(assignments(self.kept)) if self._dead else []
+        return cells + [self.tools.code()] if self.tools.names() or self.tools.more else cells
+
+    def _ran(self, result: ExecutionResult) -> ExecutionResult:
+        self._dead = result.state == "lost"
+        self._defined = not self._dead
+        return result
+
+
+class Code(_Code):
     """A session that runs what a model wrote, with a framework's tools as plain functions."""
 
     def __init__(self, session: Optional[Session], executor: ExecutorLike, timeout: Optional[float], max_output: int,
                  options: Mapping[str, Any]) -> None:
         self.session, self.close = open_async(session, executor, options)
-        self.timeout, self.max_output = timeout, max_output
-        self.tools = PlainTools(self.session)
-        self._lost = True
+        super().__init__(self.session, timeout, max_output)
 
     async def run(self, code: str) -> ExecutionResult:
-        """One cell. Functions are defined first, where there are new ones, or where a kernel was lost with everything in it."""
-        if (self._lost or self.tools.changed) and self.tools.names():
-            await self.session.start()
-            (await self.session.run(self.tools.code(), self.timeout)).raise_for_error()
-        result = await self.session.run(code, self.timeout)
-        self._lost = result.state == "lost"
-        return result
+        """One cell."""
+        for cell in self._missing():
+            (await self.session.run(cell, self.timeout)).raise_for_error()
+        return self._ran(await self.session.run(code, self.timeout))
 
     async def text(self, code: str) -> str:
         """One cell; the text for the model."""
         return text_of(await self.run(code), self.max_output)
+
+
+class SyncCode(_Code):
+    """As Code, with a session whose methods block."""
+
+    def __init__(self, session: Optional[SyncSession], executor: ExecutorLike, timeout: Optional[float], max_output: int,
+                 options: Mapping[str, Any]) -> None:
+        self.session, self.close = open_sync(session, executor, options)
+        super().__init__(self.session, timeout, max_output)
+
+    def run(self, code: str) -> ExecutionResult:
+        """One cell."""
+        for cell in self._missing():
+            self.session.run(cell, self.timeout).raise_for_error()
+        return self._ran(self.session.run(code, self.timeout))
+
+    def assign(self, variables: Mapping[str, Any]) -> None:
+        """Makes data variables of the code."""
+        for cell in assignments(variables):
+            self.session.run(cell, self.timeout).raise_for_error()
+
+    async def text_async(self, code: str) -> str:
+        """One cell without holding up the running loop; the text for the model. A cancelled task interrupts the cell."""
+        core = self.session._open_core()
+        if core is None:  # opening blocks
+            await asyncio.to_thread(self.session.start)
+            core = self.session._need()
+        for cell in self._missing():
+            (await run_async(core, cell, self.timeout)).raise_for_error()
+        return text_of(self._ran(await run_async(core, code, self.timeout)), self.max_output)
+
+
+#: The type of the exception that ends a cell with an answer.
+_FINAL = "_WorkcellFinalAnswer"
+
+
+def answering(name: str, body: str) -> str:
+    """Code of a function that ends the cell with an answer, as frameworks' own executors do; body: lines that set ``_workcell_answer``."""
+    return "class %s(BaseException):\n    pass\ndef %s(*args, **kwargs):\n    global _workcell_answer\n%s\n    raise %s(\"the answer was given\")\n" % (
+        _FINAL, name, body, _FINAL)
+
+
+def is_answer(result: ExecutionResult) -> bool:
+    """Whether the cell ended with an answer, which is in ``_workcell_answer``."""
+    return result.error_info is not None and result.error_info.type == _FINAL
 
 
 # ---- values

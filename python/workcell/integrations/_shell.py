@@ -6,12 +6,13 @@ because code of the session may have changed anything that the cell uses.
 
 from __future__ import annotations
 
-from typing import Any, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Union
+from typing import Any, Awaitable, Callable, Generator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union, cast
 
 from ..errors import WorkcellError
 from ..types import ExecutionResult
 from ._common import literal
 
+_T = TypeVar("_T")
 #: Bytes of a file, or of a command's output, in one cell: a value may have 8 MiB as text, where a byte can take four characters.
 PIECE = 1 << 20
 #: Of a file in all.
@@ -99,19 +100,8 @@ def done(result: ExecutionResult) -> Done:
         if info.code == "timeout":
             return Done(124, b"", info.message.encode("utf-8", "replace"), False, True)
         raise WorkcellError(result.error or "the command failed")
-    value = result.value
-    if not isinstance(value, tuple) or [type(each) for each in value] != [int, bytes, bytes, bool, bool]:
-        raise WorkcellError("the session did not answer with what a command did")
-    status, *rest = value
+    status, *rest = checked(result, int, bytes, bytes, bool, bool)
     return Done(status if status >= 0 else 128 - status, *rest)
-
-
-def write(path: str, data: bytes) -> Iterator[str]:
-    """Cells that write a file, with the folders above it."""
-    yield ("import os as _os\n_path = %s\n_os.makedirs(_os.path.dirname(_os.path.abspath(_path)), exist_ok=True)\nopen(_path, 'wb').write(%s)\nNone"
-           % (literal(path), literal(data[:PIECE])))
-    for at in range(PIECE, len(data), PIECE):
-        yield "open(%s, 'ab').write(%s)\nNone" % (literal(path), literal(data[at:at + PIECE]))
 
 
 def check(result: ExecutionResult) -> Any:
@@ -121,44 +111,84 @@ def check(result: ExecutionResult) -> Any:
     return result.value
 
 
-def read_piece(path: str, at: int) -> str:
-    """A cell whose value is a piece of a file and the file's size."""
-    return ("import os as _os, stat as _stat\n_fd = _os.open(%s, _os.O_RDONLY | _os.O_NONBLOCK)\nwith open(_fd, 'rb') as _file:\n"
+def checked(result: ExecutionResult, *kinds: type) -> Any:
+    """The same for a tuple of values of these types."""
+    value = check(result)
+    if not isinstance(value, tuple) or [type(each) for each in value] != list(kinds):
+        raise WorkcellError("the session did not answer with what was asked for")
+    return value
+
+
+# ---- files
+#
+# Each is a generator of cells, which is given their results: drive() runs them in a session whose methods block, drive_async() in another.
+
+Steps = Generator[str, ExecutionResult, _T]
+
+
+def drive(run: Callable[[str], ExecutionResult], steps: "Steps[_T]") -> _T:
+    """Runs the cells of an operation; what it returns."""
+    try:
+        cell = next(steps)
+        while True:
+            cell = steps.send(run(cell))
+    except StopIteration as end:
+        return cast(_T, end.value)
+
+
+async def drive_async(run: Callable[[str], Awaitable[ExecutionResult]], steps: "Steps[_T]") -> _T:
+    """The same on an event loop."""
+    try:
+        cell = next(steps)
+        while True:
+            cell = steps.send(await run(cell))
+    except StopIteration as end:
+        return cast(_T, end.value)
+
+
+def write(path: str, data: bytes) -> "Steps[bool]":
+    """Writes a file, with the folders above it; whether there was one."""
+    old = check((yield (
+        "import os as _os\n_path = %s\n_old = _os.path.exists(_path)\n_os.makedirs(_os.path.dirname(_os.path.abspath(_path)), exist_ok=True)\n"
+        "with open(_path, 'wb') as _file: _file.write(%s)\n_old" % (literal(path), literal(data[:PIECE])))))
+    for at in range(PIECE, len(data), PIECE):
+        check((yield "with open(%s, 'ab') as _file: _file.write(%s)" % (literal(path), literal(data[at:at + PIECE]))))
+    return old is True
+
+
+def read(path: str, limit: int = MAX_FILE) -> "Steps[bytes]":
+    """Reads a file of at most `limit` bytes."""
+    pieces: List[bytes] = []
+    size = 0
+    while True:
+        piece, total = checked((yield (
+            "import os as _os, stat as _stat\n_fd = _os.open(%s, _os.O_RDONLY | _os.O_NONBLOCK)\nwith open(_fd, 'rb') as _file:\n"
             "    _info = _os.fstat(_fd)\n    if _stat.S_ISDIR(_info.st_mode): raise IsADirectoryError(21, 'Is a directory')\n"
             "    if not _stat.S_ISREG(_info.st_mode): raise PermissionError(13, 'Not a regular file')\n"
-            "    _file.seek(%d)\n    _piece = _file.read(%d), _info.st_size\n_piece" % (literal(path), at, PIECE))
-
-
-def piece_of(result: ExecutionResult) -> "tuple[bytes, int]":
-    """What read_piece() gave."""
-    value = check(result)
-    if not isinstance(value, tuple) or [type(each) for each in value] != [bytes, int]:
-        raise WorkcellError("the session did not answer with a file's content")
-    if value[1] > MAX_FILE:
-        raise FileError("FileTooLarge", "the file has %d bytes; at most %d can be read" % (value[1], MAX_FILE))
-    return value[0], value[1]
-
-
-class Reading:
-    """A file that is read piece by piece: ``while reading.more: reading.add(run(reading.cell()))``."""
-
-    def __init__(self, path: str) -> None:
-        self.path, self.size, self.more = path, 0, True
-        self.pieces: List[bytes] = []
-
-    def cell(self) -> str:
-        """The next cell."""
-        return read_piece(self.path, self.size)
-
-    def add(self, result: ExecutionResult) -> None:
-        """Takes its result."""
-        piece, size = piece_of(result)
-        self.pieces.append(piece)
-        self.size += len(piece)
+            "    _file.seek(%d)\n    _piece = _file.read(%d), _info.st_size\n_piece" % (literal(path), size, PIECE))), bytes, int)
+        pieces.append(piece)
+        size += len(piece)
         # Code may make the file longer all the time.
-        self.more = len(piece) == PIECE and self.size < min(size, MAX_FILE)
+        if max(total, size) > limit:
+            raise FileError("FileTooLarge", "the file has %d bytes; at most %d can be read" % (max(total, size), limit))
+        if len(piece) < PIECE or size >= total:
+            return b"".join(pieces)
 
-    @property
-    def data(self) -> bytes:
-        """All of it."""
-        return b"".join(self.pieces)
+
+_EDIT = '''
+def _workcell_edit(path, old, new, everywhere):
+    with open(path, encoding="utf-8", newline="") as file:
+        text = file.read()
+    found, line = text.count(old), text.count("\\n", 0, max(0, text.find(old))) + 1
+    if found == 0 or found > 1 and not everywhere:
+        return found, line, False
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        file.write(text.replace(old, new))
+    return found, line, True
+_workcell_edit(%s)'''
+
+
+def edit(path: str, old: str, new: str, everywhere: bool = False) -> "Steps[Tuple[int, int, bool]]":
+    """Replaces a text in a file where it is once, or everywhere: how often it is there, the line of the first, and whether it was replaced."""
+    found, line, done = checked((yield _EDIT % ", ".join(map(literal, (path, old, new, everywhere)))), int, int, bool)
+    return found, line, done

@@ -75,8 +75,7 @@ class WorkcellCodeExecutor(BaseCodeExecutor):
         try:
             for file in given.input_files:
                 data = file.content.encode() if isinstance(file.content, str) else file.content
-                for cell in _shell.write(file.name.rpartition("/")[2] or "file", data):
-                    _shell.check(session.run(cell))
+                _shell.drive(session.run, _shell.write(file.name.rpartition("/")[2] or "file", data))
             result = session.run(given.code, self.timeout_seconds)
             files = [File("plot_%d.png" % number, image.data, image.mime) for number, image in enumerate(result.images)]
             if result.error is not None:

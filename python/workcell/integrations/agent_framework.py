@@ -23,10 +23,10 @@ from agent_framework import tool as make_tool
 from .._session import ExecutorLike
 from ..prompt import MAX_ANSWER
 from ..session import Session
-from ._common import Code, run_code_about
+from ._common import AsyncClosing, Code, run_code_about
 
 
-class WorkcellExecuteCodeTool:
+class WorkcellExecuteCodeTool(AsyncClosing):
     """``tool`` is ``execute_code``: Python code in a Workcell session; the given tools are functions of that code, and run in this program.
 
     Args:
@@ -49,7 +49,7 @@ class WorkcellExecuteCodeTool:
                 raise ValueError("the tool %s needs an approval, which calls from code would not ask for; give it to the agent itself, or let a "
                                  "policy of the session decide" % each.name)
         self._code = Code(session, executor, timeout, max_output, options)
-        self.session = self._code.session
+        self.session, self._close = self._code.session, self._code.close
         for each in found:
             self._code.tools.add(each.name, each.description, each.parameters(), _caller(each))
 
@@ -57,16 +57,6 @@ class WorkcellExecuteCodeTool:
             return await self._code.text(code)
 
         self.tool = FunctionTool(name="execute_code", description=run_code_about(self._code.tools), approval_mode=approval_mode, func=execute_code)
-
-    async def close(self) -> None:
-        """Ends the session, unless it was given."""
-        await self._code.close()
-
-    async def __aenter__(self) -> "WorkcellExecuteCodeTool":
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
 
 
 #: As code of the framework's other providers calls tools.
@@ -79,7 +69,7 @@ def call_tool(name, **arguments):
 '''
 
 
-class WorkcellCodeActProvider(ContextProvider):
+class WorkcellCodeActProvider(AsyncClosing, ContextProvider):
     """Gives an agent ``execute_code`` before each run, with the surface of the framework's other CodeAct providers.
 
     Code calls tools as functions or with ``call_tool("name", argument=...)``. The tools run in this program; the agent does not get them
@@ -104,7 +94,7 @@ class WorkcellCodeActProvider(ContextProvider):
                  timeout: Optional[float] = None, max_output: int = MAX_ANSWER, **options: Any) -> None:
         super().__init__(source_id)
         self._code = Code(session, executor, timeout, max_output, options)
-        self.session, self.approval_mode = self._code.session, approval_mode
+        self.session, self._close, self.approval_mode = self._code.session, self._code.close, approval_mode
         self._tools: Dict[str, FunctionTool] = {}
         self.add_tools(tools)
 
@@ -147,16 +137,6 @@ class WorkcellCodeActProvider(ContextProvider):
                             approval_mode="always_require" if asks else self.approval_mode)
         context.extend_instructions(self.source_id, self.INSTRUCTIONS)
         context.extend_tools(self.source_id, [made])
-
-    async def close(self) -> None:
-        """Ends the session, unless it was given."""
-        await self._code.close()
-
-    async def __aenter__(self) -> "WorkcellCodeActProvider":
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
 
 
 def _caller(tool: FunctionTool) -> Callable[..., Any]:

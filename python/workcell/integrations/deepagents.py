@@ -12,11 +12,10 @@
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
-import asyncio
 from datetime import datetime, timezone
 from typing import Any, List, Optional, Tuple
 
-from deepagents.backends.protocol import (EditResult, ExecuteResponse, FileDownloadResponse, FileUploadResponse, GlobResult, GrepResult, LsResult,
+from deepagents.backends.protocol import (BackendProtocol, EditResult, ExecuteResponse, FileDownloadResponse, FileUploadResponse, GlobResult, GrepResult, LsResult,
                                           ReadResult, WriteResult)
 from deepagents.backends.sandbox import BaseSandbox
 from deepagents.backends.utils import _get_backend_read_file_type
@@ -24,8 +23,9 @@ from deepagents.backends.utils import _get_backend_read_file_type
 from .._session import ExecutorLike
 from ..errors import WorkcellError
 from ..sync import Session
+from ..types import ExecutionResult
 from . import _shell
-from ._common import literal, open_sync, printable
+from ._common import Closing, literal, open_sync, printable
 
 #: Bytes of one read, and files or lines of one search.
 MAX_READ, MAX_FOUND = 400 << 10, 5000
@@ -121,20 +121,8 @@ def _workcell_find(root, pattern, names, most, hidden):
     return found, late
 _workcell_find(%s)'''
 
-_EDIT = '''
-def _workcell_edit(path, old, new, everywhere):
-    with open(path, encoding="utf-8", newline="") as file:
-        text = file.read()
-    found = text.count(old)
-    if found == 0 or found > 1 and not everywhere:
-        return found, False
-    with open(path, "w", encoding="utf-8", newline="") as file:
-        file.write(text.replace(old, new))
-    return found, True
-_workcell_edit(%s)'''
 
-
-class WorkcellSandbox(BaseSandbox):
+class WorkcellSandbox(Closing, BaseSandbox):
     """A ``SandboxBackendProtocol`` whose commands and files are those of a Workcell session.
 
     Listing, reading, writing, editing, grep and glob are cells of the session, without a process for each; the rest is deepagents' own, by
@@ -159,15 +147,9 @@ class WorkcellSandbox(BaseSandbox):
         """The session's id."""
         return self.session.session_id
 
-    def close(self) -> None:
-        """Ends the session, unless it was given."""
-        self._close()
-
-    def __enter__(self) -> "WorkcellSandbox":
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+    # The protocol's own, by the methods below in a thread, and not by commands.
+    als, aread, awrite, aedit = BackendProtocol.als, BackendProtocol.aread, BackendProtocol.awrite, BackendProtocol.aedit
+    agrep, aglob = BackendProtocol.agrep, BackendProtocol.aglob
 
     def execute(self, command: str, *, timeout: Optional[int] = None) -> ExecuteResponse:
         """Runs a shell command."""
@@ -193,7 +175,7 @@ class WorkcellSandbox(BaseSandbox):
     def ls(self, path: str) -> LsResult:
         """Lists a folder."""
         try:
-            found = _shell.check(self.session.run(_LS % literal(path), self.timeout))
+            found = _shell.check(self._run(_LS % literal(path)))
             entries: Any = [{"path": printable(str(each[0])), "is_dir": bool(each[1])} for each in found]
             return LsResult(entries=entries)
         except (OSError, WorkcellError, TypeError, IndexError) as error:
@@ -205,12 +187,9 @@ class WorkcellSandbox(BaseSandbox):
         if limit <= 0 or _get_backend_read_file_type(file_path) != "text":
             return super().read(file_path, offset, limit)
         try:
-            data, total, count, cut = _shell.check(self.session.run(_READ % ", ".join(map(literal, (file_path, offset, limit, MAX_READ))), self.timeout))
-            if [type(each) for each in (data, total, count, cut)] != [bytes, int, int, bool]:
-                raise WorkcellError("the session did not answer with a file's content")
-        except (OSError, WorkcellError, TypeError, ValueError) as error:
-            kind = _KINDS.get(getattr(error, "kind", ""), printable(str(error)))
-            return ReadResult(error="File '%s': %s" % (file_path, kind))
+            data, total, count, cut = _shell.checked(self._run(_READ % _arguments(file_path, offset, limit, MAX_READ)), bytes, int, int, bool)
+        except (OSError, WorkcellError) as error:
+            return ReadResult(error="File '%s': %s" % (file_path, _kind(error)))
         try:
             text = data.decode("utf-8")
         except UnicodeDecodeError:
@@ -231,16 +210,12 @@ class WorkcellSandbox(BaseSandbox):
             return GrepResult(error="Error searching %s: %s" % (path or ".", printable(str(error))))
         return GrepResult(matches=matches, truncated=more)
 
-    async def agrep(self, pattern: str, path: Optional[str] = None, glob: Optional[str] = None, *, max_count: Optional[int] = None) -> GrepResult:
-        """Searches files for a text."""
-        return await asyncio.to_thread(self.grep, pattern, path, glob, max_count=max_count)
-
     def glob(self, pattern: str, path: Optional[str] = None) -> GlobResult:
         """Finds files by their names."""
         root = path or "."
         try:
             if root == "." or not root.startswith("/"):
-                root = str(_shell.check(self.session.run("__import__('os').path.abspath(%s)" % literal(root), self.timeout)))
+                root = str(_shell.check(self._run("__import__('os').path.abspath(%s)" % literal(root))))
             found, more = self._find(root, None, pattern, MAX_FOUND, ())
             matches: Any = [{"path": printable(str(each[0])), "is_dir": bool(each[1]), "size": int(each[2]),
                              "modified_at": datetime.fromtimestamp(float(each[3]), timezone.utc).isoformat()} for each in found if not each[1]]
@@ -248,16 +223,8 @@ class WorkcellSandbox(BaseSandbox):
             return GlobResult(error="Error searching %s: %s" % (root, printable(str(error))))
         return GlobResult(matches=matches, truncated=more)
 
-    async def aglob(self, pattern: str, path: Optional[str] = None) -> GlobResult:
-        """Finds files by their names."""
-        return await asyncio.to_thread(self.glob, pattern, path)
-
-    async def aread(self, file_path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
-        """Reads lines of a file; a binary file as base64."""
-        return await asyncio.to_thread(self.read, file_path, offset, limit)
-
-    def _find(self, root: str, pattern: Optional[bytes], names: Optional[str], most: int, hidden: Tuple[str, ...]) -> Any:
-        return _shell.check(self.session.run(_FIND % ", ".join(map(literal, (root, pattern, names, most, hidden))), self.timeout))
+    def _find(self, *given: Any) -> Any:
+        return _shell.check(self._run(_FIND % _arguments(*given)))
 
     def write(self, file_path: str, content: str) -> WriteResult:
         """Writes a file, also over one that exists."""
@@ -271,39 +238,41 @@ class WorkcellSandbox(BaseSandbox):
         if len(old_string) + len(new_string) > _shell.PIECE:
             return EditResult(error="Error: the texts have more than %d characters" % _shell.PIECE)
         try:
-            arguments = ", ".join(map(literal, (file_path, old_string, new_string, bool(replace_all))))
-            found, done = _shell.check(self.session.run(_EDIT % arguments, self.timeout))
-        except (OSError, WorkcellError, TypeError, ValueError) as error:
-            kind = _KINDS.get(getattr(error, "kind", ""), printable(str(error)))
-            return EditResult(error="Error: File '%s': %s" % (file_path, kind))
-        if done is True and type(found) is int:
+            found, _, done = _shell.drive(self._run, _shell.edit(file_path, old_string, new_string, bool(replace_all)))
+        except (OSError, WorkcellError) as error:
+            return EditResult(error="Error: File '%s': %s" % (file_path, _kind(error)))
+        if done:
             return EditResult(path=file_path, occurrences=found)
         if not found:
             return EditResult(error="Error: String not found in file: '%s'" % old_string)
         return EditResult(error="Error: String '%s' appears multiple times. Use replace_all=True to replace all occurrences." % old_string)
 
+    def _run(self, cell: str) -> ExecutionResult:
+        return self.session.run(cell, self.timeout)
+
     def _write(self, path: str, data: bytes) -> Optional[str]:
         if "\0" in path or not path:
             return "invalid_path"
         try:
-            for cell in _shell.write(path, data):
-                _shell.check(self.session.run(cell, self.timeout))
-        except _shell.FileError as error:
-            return _KINDS.get(error.kind, printable(str(error)))
-        except WorkcellError as error:
-            return printable(str(error))
+            _shell.drive(self._run, _shell.write(path, data))
+        except (OSError, WorkcellError) as error:
+            return _kind(error)
         return None
 
     def _download(self, path: str) -> FileDownloadResponse:
-        reading = _shell.Reading(path)
         try:
-            while reading.more:
-                reading.add(self.session.run(reading.cell(), self.timeout))
-        except _shell.FileError as error:
-            return FileDownloadResponse(path, None, _KINDS.get(error.kind, printable(str(error))))
-        except WorkcellError as error:
-            return FileDownloadResponse(path, None, printable(str(error)))
-        return FileDownloadResponse(path, reading.data, None)
+            return FileDownloadResponse(path, _shell.drive(self._run, _shell.read(path)), None)
+        except (OSError, WorkcellError) as error:
+            return FileDownloadResponse(path, None, _kind(error))
+
+
+def _arguments(*given: Any) -> str:
+    return ", ".join(map(literal, given))
+
+
+def _kind(error: Exception) -> Any:
+    """As the protocol names it, or a text."""
+    return _KINDS.get(getattr(error, "kind", ""), printable(str(error)))
 
 
 __all__ = ["WorkcellSandbox"]

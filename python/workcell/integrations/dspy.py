@@ -22,14 +22,9 @@ from ..errors import WorkcellError
 from ..prompt import MAX_ANSWER
 from ..sync import Session
 from ..tools.schema import doc_parts, parameters_of
-from ._common import PlainTools, assignments, error_of, executor_for, open_sync, output_of, value_of
+from ._common import Closing, SyncCode, answering, error_of, executor_for, is_answer, output_of, value_of
 
-_FINAL = "_WorkcellSubmission"
 _SUBMIT = '''
-class %s(BaseException):
-    pass
-def SUBMIT(*args, **kwargs):
-    global _workcell_answer
     names = %r
     if names is None:
         if len(args) != 1 or kwargs:
@@ -41,9 +36,7 @@ def SUBMIT(*args, **kwargs):
         values = dict(zip(names, args)) if args else dict(kwargs)
         if set(values) != set(names) or len(args) > len(names):
             raise TypeError("SUBMIT needs the fields %%s" %% ", ".join(names))
-    _workcell_answer = values
-    raise %s("the answer was given")
-'''
+    _workcell_answer = values'''
 
 
 class WorkcellInterpreter:
@@ -72,9 +65,8 @@ class WorkcellInterpreter:
         self.tools: Dict[str, Callable[..., Any]] = dict(tools or {})
         self.output_fields = output_fields
         self.timeout, self.max_output = timeout, max_output
-        self._own = session, executor, options
-        self._session: Optional[Session] = None
-        self._close: Callable[[], None] = lambda: None
+        self._make: Callable[[], SyncCode] = lambda: SyncCode(session, executor, timeout, max_output, options)
+        self._code: Optional[SyncCode] = None
         self._ends: Callable[[], None] = lambda: None  # a session that was forked for this interpreter
         self._lock = threading.Lock()
         self._defined: Any = None
@@ -84,39 +76,43 @@ class WorkcellInterpreter:
 
     def start(self) -> None:
         """Opens the session; may be called more than once."""
-        self._need()
+        self._open()
 
     def execute(self, code: str, variables: Optional[Dict[str, Any]] = None) -> Any:
         """Runs code; the value of its last expression, else its output, or FinalOutput."""
         with self._lock:
-            session = self._need()
+            made = self._open()
+            made.timeout, limit = self.timeout, self.max_output
             try:
-                self._define(session)
-                self._assign(session, variables or {})
-                result = session.run(code, self.timeout)
-                info = result.error_info
-                if info is not None and info.type == _FINAL:
+                self._define(made)
+                self._assign(made, variables or {})
+                result = made.run(code)
+                if is_answer(result):
                     # As JSON, which is what DSPy takes: whatever else the code made stays there.
-                    answer = session.run("__import__('json').dumps(_workcell_answer, default=repr)", self.timeout)
+                    answer = made.run("__import__('json').dumps(_workcell_answer, default=repr)")
                     if answer.error is not None or type(answer.value) is not str:
-                        raise CodeExecutionError("SUBMIT: " + (error_of(answer, self.max_output) if answer.error else "the answer is too large"))
+                        raise CodeExecutionError("SUBMIT: " + (error_of(answer, limit) if answer.error else "the answer is too large"))
                     return FinalOutput(json.loads(answer.value))
             except WorkcellError as error:
-                self._end()
+                self.shutdown()
                 raise CodeInterpreterError(str(error)) from error
+            info = result.error_info
             if info is None:
-                value, output = value_of(result), output_of(result, self.max_output)
+                value, output = value_of(result), output_of(result, limit)
                 return value if value is not None else output or None
             if info.code == "kernel_died" or result.state == "lost":
-                self._end()
-                raise CodeInterpreterError(error_of(result, self.max_output))
+                self.shutdown()
+                raise CodeInterpreterError(error_of(result, limit))
             if info.type in ("SyntaxError", "IndentationError", "TabError"):
-                raise SyntaxError(error_of(result, self.max_output))
-            raise CodeExecutionError(error_of(result, self.max_output))
+                raise SyntaxError(error_of(result, limit))
+            raise CodeExecutionError(error_of(result, limit))
 
     def shutdown(self) -> None:
         """Ends the session, unless it was given."""
-        self._end()
+        self._ended = True
+        if self._code is not None:
+            self._code.close()
+        self._ends()
 
     def __enter__(self) -> "WorkcellInterpreter":
         self.start()
@@ -127,53 +123,45 @@ class WorkcellInterpreter:
 
     # --
 
-    def _need(self) -> Session:
+    def _open(self) -> SyncCode:
         if self._ended:
             raise CodeInterpreterError("the interpreter has been shut down")
-        if self._session is None:
-            given, executor, options = self._own
+        if self._code is None:
             try:
-                self._session, self._close = open_sync(given, executor, options)
-                self._session.start()
+                made = self._make()
+                made.session.start()
             except WorkcellError as error:
                 raise CodeInterpreterError(str(error)) from error
-            self._plain = PlainTools(self._session)
-        return self._session
+            self._code = made
+        return self._code
 
-    def _end(self) -> None:
-        self._ended = True
-        self._close()
-        self._ends()
-
-    def _define(self, session: Session) -> None:
-        """Defines tools and SUBMIT where they are not the ones of the last time: RLM adds some before each use."""
+    def _define(self, code: SyncCode) -> None:
+        """Tools and SUBMIT where they are not the ones of the last time: RLM adds some before each use."""
         names = None if self.output_fields is None else [str(field["name"]) for field in self.output_fields]
         wanted = dict(self.tools), names
         if self._defined == wanted:
             return
-        self._plain.drop([name for name in self._plain.names() if name not in self.tools])
+        code.tools.drop([name for name in code.tools.names() if name not in self.tools])
         for name, fn in self.tools.items():
             try:
                 schema = parameters_of(fn)
             except (TypeError, ValueError):
                 schema = {"properties": {}, "additionalProperties": True}
-            self._plain.add(name, doc_parts(fn.__doc__)[0], schema, fn)
-        session.run(self._plain.code() + _SUBMIT % (_FINAL, names, _FINAL), self.timeout).raise_for_error()
+            code.tools.add(name, doc_parts(fn.__doc__)[0], schema, fn)
+        code.tools.more, code.tools.changed = answering("SUBMIT", _SUBMIT % (names,)), True
         self._defined = wanted
 
-    def _assign(self, session: Session, variables: Mapping[str, Any]) -> None:
+    def _assign(self, code: SyncCode, variables: Mapping[str, Any]) -> None:
         taken = [name for name in variables if name in self.tools or name in ("SUBMIT", "__builtins__")]
         if taken:
             raise CodeInterpreterError("variables cannot replace tools: %s" % ", ".join(taken))
         try:
-            cells = list(assignments(variables))
+            code.assign(variables)
         except (TypeError, ValueError) as error:
             raise CodeInterpreterError(str(error)) from None
-        for cell in cells:
-            session.run(cell, self.timeout).raise_for_error()
 
 
-class WorkcellInterpreters:
+class WorkcellInterpreters(Closing):
     """A factory whose interpreters are forks of one prepared session: each has its imports and data at once, and shares their memory.
 
     ::
@@ -217,16 +205,9 @@ class WorkcellInterpreters:
         made._ends = session.close
         return made
 
-    def close(self) -> None:
-        """Ends the prepared session; its forks end with their interpreters."""
+    def _close(self) -> None:  # forks end with their interpreters
         self._base.close()
         self._cleanup()
-
-    def __enter__(self) -> "WorkcellInterpreters":
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 __all__ = ["WorkcellInterpreter", "WorkcellInterpreters"]

@@ -23,6 +23,9 @@ from .._session import ExecutorLike
 from . import _shell
 from ._common import open_async
 
+_KINDS = {"FileNotFoundError": (FileNotFoundError, errno.ENOENT), "PermissionError": (PermissionError, errno.EACCES),
+          "IsADirectoryError": (IsADirectoryError, errno.EISDIR), "NotADirectoryError": (NotADirectoryError, errno.ENOTDIR)}
+
 
 @sandboxenv(name="workcell")
 class WorkcellSandboxEnvironment(SandboxEnvironment):
@@ -76,8 +79,7 @@ class WorkcellSandboxEnvironment(SandboxEnvironment):
 
     async def write_file(self, file: str, contents: Union[str, bytes]) -> None:
         """Writes a file, with the folders above it."""
-        for cell in _shell.write(file, contents.encode() if isinstance(contents, str) else contents):
-            self._check(await self.session.run(cell), file)
+        await self._do(_shell.write(file, contents.encode() if isinstance(contents, str) else contents), file)
 
     @overload
     async def read_file(self, file: str, text: Literal[True] = True) -> str: ...
@@ -87,29 +89,21 @@ class WorkcellSandboxEnvironment(SandboxEnvironment):
 
     async def read_file(self, file: str, text: bool = True) -> Union[str, bytes]:
         """Reads a file."""
-        reading = _shell.Reading(file)
-        while reading.more:
-            result = await self.session.run(reading.cell())
-            self._check(result, file)
-            try:
-                reading.add(result)
-            except _shell.FileError as error:
-                raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR, None) from error
-            if reading.size > SandboxEnvironmentLimits.MAX_READ_FILE_SIZE:
-                raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR, None)
-        return reading.data.decode("utf-8") if text else reading.data
+        data: bytes = await self._do(_shell.read(file, int(SandboxEnvironmentLimits.MAX_READ_FILE_SIZE)), file)
+        return data.decode("utf-8") if text else data
 
-    @staticmethod
-    def _check(result: Any, file: str) -> None:
-        kinds = {"FileNotFoundError": (FileNotFoundError, errno.ENOENT), "PermissionError": (PermissionError, errno.EACCES),
-                 "IsADirectoryError": (IsADirectoryError, errno.EISDIR), "NotADirectoryError": (NotADirectoryError, errno.ENOTDIR)}
-        info = result.error_info
-        if info is not None and info.type in kinds:
-            kind, number = kinds[info.type]
-            raise kind(number, info.message, file)
-        if info is not None and info.code == "timeout":
-            raise TimeoutError(info.message)
-        _shell.check(result)
+    async def _do(self, steps: Any, file: str) -> Any:
+        try:
+            return await _shell.drive_async(self.session.run, steps)
+        except _shell.FileError as error:
+            if error.kind == "FileTooLarge":
+                raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR, None) from error
+            if error.kind == "timeout":
+                raise TimeoutError(str(error)) from error
+            if error.kind in _KINDS:
+                kind, number = _KINDS[error.kind]
+                raise kind(number, str(error), file) from error
+            raise
 
 
 __all__ = ["WorkcellSandboxEnvironment"]

@@ -15,7 +15,6 @@
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Callable, Dict, Optional, Sequence, Union
 
 from langchain.agents.middleware import AgentMiddleware
@@ -26,10 +25,10 @@ from langchain_core.tools import tool as make_tool
 from .._session import ExecutorLike
 from ..prompt import MAX_ANSWER
 from ..sync import Session
-from ._common import PlainTools, open_sync, run_code_about, text_of
+from ._common import Closing, SyncCode, run_code_about, text_of
 
 
-class WorkcellCodeTool:
+class WorkcellCodeTool(Closing):
     """``tool`` runs Python code in a Workcell session; the given tools are functions of that code, and run in this program.
 
     Args:
@@ -46,38 +45,23 @@ class WorkcellCodeTool:
     def __init__(self, tools: Sequence[Union[BaseTool, Callable[..., Any]]] = (), session: Optional[Session] = None, *,
                  executor: ExecutorLike = None, name: str = "run_code", timeout: Optional[float] = None, max_output: int = MAX_ANSWER,
                  **options: Any) -> None:
-        self.session, self._close = open_sync(session, executor, options)
-        self._plain = PlainTools(self.session)
-        self._lost = True
+        self._code = SyncCode(session, executor, timeout, max_output, options)
+        self.session, self._close = self._code.session, self._code.close
         for each in tools:
             found: Any = each if isinstance(each, BaseTool) else make_tool(each)
             schema: Dict[str, Any] = found.tool_call_schema if isinstance(found.tool_call_schema, dict) else found.tool_call_schema.model_json_schema()
-            self._plain.add(found.name, found.description, schema, _caller(found))
+            self._code.tools.add(found.name, found.description, schema, _caller(found))
 
         def run_code(code: str) -> str:
-            if (self._lost or self._plain.changed) and self._plain.names():
-                self.session.run(self._plain.code(), timeout).raise_for_error()
-            result = self.session.run(code, timeout)
-            self._lost = result.state == "lost"
-            return text_of(result, max_output)
+            return text_of(self._code.run(code), max_output)
 
         async def run_code_async(code: str) -> str:
-            return await asyncio.to_thread(run_code, code)
+            return await self._code.text_async(code)
 
-        self.tool = StructuredTool.from_function(run_code, run_code_async, name=name, description=run_code_about(self._plain))
-
-    def close(self) -> None:
-        """Ends the session, unless it was given."""
-        self._close()
-
-    def __enter__(self) -> "WorkcellCodeTool":
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+        self.tool = StructuredTool.from_function(run_code, run_code_async, name=name, description=run_code_about(self._code.tools))
 
 
-class WorkcellCodeMiddleware(AgentMiddleware):
+class WorkcellCodeMiddleware(Closing, AgentMiddleware):
     """Code mode: the agent gets ``run_code``, and its code calls the given tools, which the model does not see as tools of its own.
 
     Args:
@@ -90,7 +74,7 @@ class WorkcellCodeMiddleware(AgentMiddleware):
                  hide: Sequence[str] = (), **options: Any) -> None:
         super().__init__()
         self.code = WorkcellCodeTool(tools, session, **options)
-        self.session, self.tools = self.code.session, [self.code.tool]
+        self.session, self.tools, self._close = self.code.session, [self.code.tool], self.code.close
         self._hidden = frozenset(hide)
 
     INSTRUCTIONS = ("Use run_code to combine functions, loops and data in one step. Its variables stay between calls; only what the code prints, and "
@@ -108,16 +92,6 @@ class WorkcellCodeMiddleware(AgentMiddleware):
     async def awrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
         """What the model is shown."""
         return await handler(self._prepared(request))
-
-    def close(self) -> None:
-        """Ends the session, unless it was given."""
-        self.code.close()
-
-    def __enter__(self) -> "WorkcellCodeMiddleware":
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 def _caller(tool: Any) -> Callable[..., Any]:

@@ -18,10 +18,10 @@ from llama_index.core.tools import AsyncBaseTool, BaseTool, FunctionTool, adapt_
 from .._session import ExecutorLike
 from ..prompt import MAX_ANSWER
 from ..session import Session
-from ._common import Code, text_of
+from ._common import AsyncClosing, Code, text_of
 
 
-class WorkcellCode:
+class WorkcellCode(AsyncClosing):
     """Runs the code of agents in a Workcell session; the agent's tools stay functions of this program.
 
     Args:
@@ -36,7 +36,7 @@ class WorkcellCode:
     def __init__(self, tools: Sequence[Union[BaseTool, Callable[..., Any]]] = (), session: Optional[Session] = None, *,
                  executor: ExecutorLike = None, timeout: Optional[float] = None, max_output: int = MAX_ANSWER, **options: Any) -> None:
         self._code = Code(session, executor, timeout, max_output, options)
-        self.session = self._code.session
+        self.session, self._close = self._code.session, self._code.close
         for each in tools:
             tool = adapt_to_async_tool(each if isinstance(each, BaseTool) else FunctionTool.from_defaults(each))
             about = tool.metadata
@@ -48,16 +48,6 @@ class WorkcellCode:
             return {"success": result.error is None, "output": text_of(result, max_output)}
 
         self.execute = execute
-
-    async def close(self) -> None:
-        """Ends the session, unless it was given."""
-        await self._code.close()
-
-    async def __aenter__(self) -> "WorkcellCode":
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
 
 
 def _caller(tool: AsyncBaseTool) -> Callable[..., Any]:

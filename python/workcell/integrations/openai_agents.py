@@ -22,12 +22,12 @@ from agents.tool_context import ToolContext
 from .._session import ExecutorLike
 from ..prompt import MAX_ANSWER
 from ..session import Session
-from ._common import Code, run_code_about
+from ._common import AsyncClosing, Code, run_code_about
 
 _SCHEMA = {"type": "object", "properties": {"code": {"type": "string", "description": "Python code"}}, "required": ["code"], "additionalProperties": False}
 
 
-class WorkcellCodeTool:
+class WorkcellCodeTool(AsyncClosing):
     """``tool`` runs Python code in a Workcell session; the given tools are functions of that code, and run in this program.
 
     Args:
@@ -49,7 +49,7 @@ class WorkcellCodeTool:
                 raise ValueError("the tool %s has %s, which calls from code would not pass; give it to the agent itself, or let a policy of the "
                                  "session decide" % (each.name, guarded[0]))
         self._code = Code(session, executor, timeout, max_output, options)
-        self.session = self._code.session
+        self.session, self._close = self._code.session, self._code.close
         self._context: Any = None  # of the last call of the tool
         for each in tools:
             self._code.tools.add(each.name, each.description, each.params_json_schema, self._caller(each))
@@ -75,16 +75,6 @@ class WorkcellCodeTool:
             return await tool.on_invoke_tool(context, arguments)
 
         return call
-
-    async def close(self) -> None:
-        """Ends the session, unless it was given."""
-        await self._code.close()
-
-    async def __aenter__(self) -> "WorkcellCodeTool":
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
 
 
 __all__ = ["WorkcellCodeTool"]

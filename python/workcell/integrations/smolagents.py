@@ -23,19 +23,10 @@ from smolagents.tools import validate_tool_arguments
 from .._session import ExecutorLike
 from ..prompt import MAX_ANSWER
 from ..sync import Session
-from ._common import PlainTools, assignments, error_of, open_sync, output_of, value_of
+from ._common import SyncCode, answering, error_of, is_answer, output_of, value_of
 
-_FINAL = "_WorkcellFinalAnswer"
 # The agent's code ends where it gives its answer, as with smolagents' own executors.
-_FINAL_ANSWER = '''
-_workcell_custom = globals().get("final_answer")
-class %s(BaseException):
-    pass
-def final_answer(*args, **kwargs):
-    global _workcell_answer
-    _workcell_answer = %s
-    raise %s("the final answer was given")
-'''
+_OWN, _GIVEN = "(lambda answer: answer)", "_workcell_custom"
 
 
 class WorkcellExecutor(PythonExecutor):
@@ -54,12 +45,10 @@ class WorkcellExecutor(PythonExecutor):
 
     def __init__(self, session: Optional[Session] = None, *, executor: ExecutorLike = None, timeout: Optional[float] = None,
                  max_output: int = MAX_ANSWER, **options: Any) -> None:
-        self.session, self._close = open_sync(session, executor, options)
-        self.timeout, self.max_output = timeout, max_output
-        self._tools = PlainTools(self.session)
-        self._variables: Dict[str, Any] = {}
+        self._code = SyncCode(session, executor, timeout, max_output, options)
+        self.session, self.timeout, self.max_output = self._code.session, timeout, max_output
         self._answers: List[Any] = []  # of a final_answer tool of the agent's own
-        self._prepared = self._lost = False
+        self.send_tools({})
 
     # -- what smolagents calls
 
@@ -67,40 +56,41 @@ class WorkcellExecutor(PythonExecutor):
         """Makes the tools, and agents that are managed, functions that the code can call."""
         # The answer of smolagents' own tool is its argument: it does not have to be called here.
         called = {name: tool for name, tool in tools.items() if type(tool) is not FinalAnswerTool}
-        self._tools.drop([name for name in self._tools.names() if name not in called])
+        plain = self._code.tools
+        plain.drop([name for name in plain.names() if name not in called])
         for name, tool in called.items():
             fn = functools.partial(_call, tool)
-            self._tools.add(name, tool.description, _schema_of(tool), self._keep_answer(fn) if name == "final_answer" else fn)
-        self._prepared = False
+            plain.add(name, tool.description, _schema_of(tool), self._keep_answer(fn) if name == "final_answer" else fn)
+        custom = "_workcell_custom = final_answer\n" if "final_answer" in called else ""
+        plain.more = custom + answering("final_answer", "    _workcell_answer = %s(*args, **kwargs)" % (_GIVEN if custom else _OWN))
+        plain.changed = True
 
     def send_variables(self, variables: Mapping[str, Any]) -> None:
         """Makes variables of the agent's state variables of the code."""
-        self._prepare()
-        self._assign(variables)
-        self._variables.update(variables)
+        self._code.timeout = self.timeout
+        self._code.assign(variables)
+        self._code.kept.update(variables)
 
     def __call__(self, code_action: str) -> CodeOutput:
         """Runs one step; raises InterpreterError with what was printed and the traceback."""
-        self._prepare()
         self._answers.clear()
-        result = self.session.run(code_action, self.timeout)
-        if result.error_info is not None and result.error_info.type == _FINAL:
-            logs = output_of(result, self.max_output)
+        self._code.timeout, limit = self.timeout, self.max_output
+        result = self._code.run(code_action)
+        if is_answer(result):
+            logs = output_of(result, limit)
             if self._answers:
                 return CodeOutput(self._answers[-1], logs, True)
-            answer = self.session.run("_workcell_answer", self.timeout)
+            answer = self._code.run("_workcell_answer")
             if answer.error is not None:  # its repr raised, or it is too large
-                raise InterpreterError("the final answer cannot be shown: " + error_of(answer, self.max_output))
+                raise InterpreterError("the final answer cannot be shown: " + error_of(answer, limit))
             return CodeOutput(value_of(answer), logs, True)
         if result.error is not None:
-            if result.state == "lost":
-                self._prepared, self._lost = False, True
-            raise InterpreterError(error_of(result, self.max_output))
-        return CodeOutput(value_of(result), output_of(result, self.max_output), False)
+            raise InterpreterError(error_of(result, limit))
+        return CodeOutput(value_of(result), output_of(result, limit), False)
 
     def cleanup(self) -> None:
         """Ends the session, unless it was given."""
-        self._close()
+        self._code.close()
 
     # --
 
@@ -109,20 +99,6 @@ class WorkcellExecutor(PythonExecutor):
             self._answers.append(fn(**given))  # stays here: the code has no use for it
 
         return answer
-
-    def _prepare(self) -> None:
-        """Defines the functions, at the start and after a kernel was lost with everything in it."""
-        if self._prepared:
-            return
-        final = "_workcell_custom(*args, **kwargs)" if "final_answer" in self._tools.names() else "(lambda answer: answer)(*args, **kwargs)"
-        self.session.run(self._tools.code() + _FINAL_ANSWER % (_FINAL, final, _FINAL), self.timeout).raise_for_error()
-        if self._lost:
-            self._assign(self._variables)
-        self._prepared, self._lost = True, False
-
-    def _assign(self, variables: Mapping[str, Any]) -> None:
-        for cell in assignments(variables):
-            self.session.run(cell, self.timeout).raise_for_error()
 
 
 def _call(tool: Any, **given: Any) -> Any:
