@@ -84,7 +84,7 @@ def dspy():
     from workcell.integrations.dspy import WorkcellInterpreter
 
     with WorkcellInterpreter() as interpreter:
-        session = interpreter._need()
+        session = interpreter._open().session
         measure("dspy", lambda: session.run(CELL), lambda: interpreter.execute(CELL))
 
 
