@@ -2,11 +2,12 @@
  * mcp/server: what a client sends, line by line, and what an HTTP request says of itself.  The first byte chooses.
  *
  * The peer has no session and no room for calls, so that nothing is run: every request is answered in the call that brings
- * it, once, with a line of JSON.  No request comes in by a Host or an Origin that is not ours.
+ * it, once, with a line of JSON.  Client and server agree about parameters that are headers too.  No request comes in by a Host or an Origin that is not ours.
  */
 #include <strings.h>
 
 #include "fuzz.h"
+#include "mcp/client/param_headers.h"
 #include "mcp/server/server.h"
 #include "wire/access.h"
 #include "wire/sse.h"
@@ -41,7 +42,7 @@ static bool is_full(void *arg, void *stream)
 
 static struct cell__mcp_peer *make_peer(struct heard *heard)
 {
-	struct cell__mcp_sink sink = { hear, is_full, heard };
+	struct cell__mcp_sink sink = { hear, is_full, NULL, heard };
 	if (!server.tools) {
 		server.opts = (struct cell_mcp_server_options)CELL_MCP_SERVER_OPTIONS_INIT;
 		server.opts.max_sessions = 0;
@@ -150,11 +151,41 @@ static void test_access(const uint8_t *data, size_t size)
 	free(text);
 }
 
+/* {"schema", "args"}: the headers that a client makes of them are those that the server expects, and no others are. */
+static void test_params(const uint8_t *data, size_t size)
+{
+	json_t *json = json_loadb((const char *)data, size, JSON_REJECT_DUPLICATES, NULL), *headers = json_object();
+	const json_t *schema = json_object_get(json, "schema"), *args = json_object_get(json, "args");
+	struct cell__header_list list = { 0 };
+	const char *why;
+	int n = cell__param_headers_check(schema, &why);
+	if (n >= 0 && cell__param_headers_add(&list, schema, args, NULL) == 0) {
+		MUST(list.count <= (size_t)n);
+		for (size_t i = 0; i < list.count; i++) {
+			char *name = list.lines[i] + strlen("Mcp-Param-"), *value = strstr(name, ": ");
+			*value = '\0';
+			for (char *at = name; *at; at++)
+				*at = (char)(*at >= 'A' && *at <= 'Z' ? *at + 32 : *at);
+			json_object_set_new(headers, name, json_string(value + 2));
+		}
+		MUST(json_object_size(headers) == list.count && !cell__mcp_param_mismatch(schema, args, headers));
+		if (list.count) {
+			json_object_del(headers, json_object_iter_key(json_object_iter(headers)));
+			MUST(cell__mcp_param_mismatch(schema, args, headers));
+		}
+	}
+	cell__header_list_finish(&list);
+	json_decref(headers);
+	json_decref(json);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	if (size == 0)
 		return 0;
-	if (data[0] & 1)
+	if (data[0] == '{')
+		test_params(data, size);
+	else if (data[0] & 1)
 		test_access(data + 1, size - 1);
 	else
 		test_lines(data + 1, size - 1);

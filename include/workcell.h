@@ -1780,8 +1780,8 @@ struct cell_offered_tool {
 	size_t size; /* sizeof(struct cell_offered_tool) */
 	const char *name; /* letters, digits, '_', '-', '.'; at most 128; not one of the server's own tools */
 	const char *title, *description; /* NULL: none */
-	const char
-		*input_schema; /* JSON Schema of an object; NULL: any arguments.  Outermost names and types are checked before the call */
+	const char *
+		input_schema; /* JSON Schema of an object; NULL: any arguments.  Outermost names and types are checked before the call, and by HTTP the headers of parameters with "x-mcp-header" */
 	const char *output_schema; /* JSON Schema; NULL: none */
 	const char *annotations; /* a JSON object: "readOnlyHint", ...; NULL: none */
 	const char
@@ -1789,6 +1789,7 @@ struct cell_offered_tool {
 	const char *principal; /* only for this one: the name of a token, or "stdio"; NULL: for all.  To others it does not exist */
 	cell_mcp_fn fn; /* policy, approvals, middlewares and audit log see each call as a tool of this name, adapter "host" */
 	void *arg;
+	const char *needs; /* client capabilities without which it is not called, a JSON object: {"elicitation": {}}; NULL: none */
 };
 #define CELL_OFFERED_TOOL_INIT { .size = sizeof(struct cell_offered_tool) }
 static inline void cell_offered_tool_init(struct cell_offered_tool *tool)
@@ -1813,6 +1814,7 @@ struct cell_offered_resource {
 	cell_mcp_fn
 		complete; /* suggests values: arguments {"argument": name, "value": text so far}; answers {"values": [...]}; NULL: none */
 	void *arg;
+	const char *needs; /* as of a tool */
 };
 #define CELL_OFFERED_RESOURCE_INIT { .size = sizeof(struct cell_offered_resource) }
 static inline void cell_offered_resource_init(struct cell_offered_resource *resource)
@@ -1838,6 +1840,7 @@ struct cell_offered_prompt {
 	cell_mcp_fn fn; /* the arguments are strings; required ones are there */
 	cell_mcp_fn complete; /* as of a resource */
 	void *arg;
+	const char *needs; /* as of a tool */
 };
 #define CELL_OFFERED_PROMPT_INIT { .size = sizeof(struct cell_offered_prompt) }
 static inline void cell_offered_prompt_init(struct cell_offered_prompt *prompt)
@@ -1867,7 +1870,7 @@ CELL_API int cell_mcp_call_log(struct cell_mcp_call *call, const char *level, co
  * Asks the client's user, and waits.  params_json: {"message", "requestedSchema"} as in the protocol's elicitation (a form), and
  * optionally "name", the key of the question in inputRequests (revision 2026-07-28; at most 64 bytes).  *ret_json:
  * {"action": "accept", "content": {...}}, or "decline", or "cancel" (also when nobody answered in timeout_ms); free() it.
- * CELL_E_DISABLED: the client cannot show forms.
+ * CELL_E_DISABLED: the client cannot show forms; a function of revision 2026-07-28 that fails then is answered with the error -32021.
  */
 CELL_API int cell_mcp_call_ask(struct cell_mcp_call *call, const char *params_json, int64_t timeout_ms, char **ret_json,
 			       struct cell_error *err);

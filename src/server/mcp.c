@@ -24,12 +24,14 @@
 #include "base/hole.h"
 #include "server/oauth.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <strings.h>
 
 #include "base/sized.h"
+#include "mcp/client/param_headers.h"
 #include "mcp/server/server.h"
 #include "wire/sse.h"
 
@@ -53,6 +55,7 @@ struct stream {
 	int64_t waiting_us;
 	struct note *held, **held_end;
 	bool streams;
+	_Atomic unsigned status;    /* ... and its status; 0: 200 */
 	_Atomic size_t pending;     /* bytes on their way to the loop */
 	_Atomic size_t behind;      /* bytes that the reader has not received */
 	struct cell__task end;
@@ -66,6 +69,7 @@ struct message {
 	struct stream *stream;
 	struct cell__buf body;
 	char *version, *method, *name; /* headers, or NULL */
+	json_t *params; /* Mcp-Param-* */
 	size_t n_requests;
 	struct cell__mcp_refusal refusal;
 	bool refused; /* the client's session ended before */
@@ -315,6 +319,14 @@ static bool stream_full(void *arg, void *to)
 	       CELL_MCP_MAX_OUTBOX_BYTES;
 }
 
+/* Any thread, before the answer is sent. */
+static void set_status(void *arg, void *to, unsigned status)
+{
+	(void)arg;
+	if (to)
+		atomic_store(&((struct stream *)to)->status, status);
+}
+
 /* ---- a client's thread ---- */
 
 static struct message *take_message(struct client *client)
@@ -350,7 +362,8 @@ static void *client_main(void *arg)
 		else if (!message->refused)
 			message->n_requests = cell__mcp_peer_feed(
 				client->peer, body->size ? body->data : "", body->size, message->stream,
-				&(struct cell__mcp_head){ message->version, message->method, message->name }, &message->refusal);
+				&(struct cell__mcp_head){ message->version, message->method, message->name, message->params },
+				&message->refusal);
 		/* Since this revision; `version` belongs to this thread. */
 		message->prime = client->peer->version && strcmp(client->peer->version, "2025-11-25") >= 0;
 		cell__loop_post(loop, &message->fed);
@@ -480,7 +493,7 @@ static struct client *client_create(struct cell__request *request, bool stateles
 {
 	struct cell__mcp_http *http = request->server->mcp;
 	struct client *client = cell__alloc(1, sizeof(*client));
-	struct cell__mcp_sink sink = { send_event, stream_full, client };
+	struct cell__mcp_sink sink = { send_event, stream_full, set_status, client };
 	char owner[CELL_MCP_MAX_OWNER];
 	int status;
 
@@ -617,7 +630,9 @@ static void answer_waiting(struct stream *stream, bool now)
 			memcpy(text, note->text, note->size);
 			text[note->size] = '\0';
 		}
-		cell__answer_text(request, MHD_HTTP_OK, text);
+		unsigned status = atomic_load(&stream->status);
+
+		cell__answer_text(request, status ? status : MHD_HTTP_OK, text);
 		return;
 	}
 	stream->streams = true;
@@ -635,6 +650,7 @@ static void message_free(struct message *message)
 	free(message->version);
 	free(message->method);
 	free(message->name);
+	json_decref(message->params);
 	free(message);
 }
 
@@ -695,6 +711,30 @@ static bool copy_header(const struct cell__request *request, const char *name, c
 	return !value || *ret_value;
 }
 
+#define PARAM "Mcp-Param-"
+
+static enum MHD_Result take_param(void *arg, enum MHD_ValueKind kind, const char *name, const char *value)
+{
+	json_t *params = arg;
+	char lower[CELL_MCP_LIMIT_PARAM_NAME + 1];
+	const char *rest = name + strlen(PARAM);
+	size_t size, length;
+
+	(void)kind;
+	if (strncasecmp(name, PARAM, strlen(PARAM)) || strlen(rest) > CELL_MCP_LIMIT_PARAM_NAME)
+		return MHD_YES; /* no tool has one that long */
+	for (size = 0; rest[size]; size++)
+		lower[size] = (char)tolower((unsigned char)rest[size]);
+	lower[size] = '\0';
+	value = value ? value + strspn(value, " \t") : "";
+	for (length = strlen(value); length && strchr(" \t", value[length - 1]); length--)
+		;
+	/* Two of a name, or bytes that are not text, say nothing that two readers could agree on. */
+	if (json_object_get(params, lower) || json_object_set_new(params, lower, json_stringn(value, length)) < 0)
+		return json_object_set_new(params, lower, json_true()) < 0 ? MHD_NO : MHD_YES;
+	return MHD_YES;
+}
+
 /* Takes the body over; the request is answered by handle_fed(). */
 static void feed(struct cell__request *request, struct client *client)
 {
@@ -704,7 +744,8 @@ static void feed(struct cell__request *request, struct client *client)
 	if (message) {
 		*message = (struct message){ .fed.fn = handle_fed, .client = client, .request = request };
 		if (copy_header(request, "MCP-Protocol-Version", &message->version) &&
-		    copy_header(request, "Mcp-Method", &message->method) && copy_header(request, "Mcp-Name", &message->name))
+		    copy_header(request, "Mcp-Method", &message->method) && copy_header(request, "Mcp-Name", &message->name) &&
+		    (message->params = json_object()))
 			stream = stream_create(client);
 	}
 	if (!stream) {
@@ -713,6 +754,7 @@ static void feed(struct cell__request *request, struct client *client)
 		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for a message");
 		return;
 	}
+	MHD_get_connection_values(request->connection, MHD_HEADER_KIND, take_param, message->params);
 	stream->refs++; /* the peer's */
 	message->stream = stream;
 	message->body = request->body;

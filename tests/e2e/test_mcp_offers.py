@@ -111,6 +111,61 @@ def test_questions_of_functions(connect):
     assert text_of(answered) == 'User response: {"action":"decline"}'
 
 
+def test_questions_of_prompts_and_resources(connect):
+    legacy = connect("legacy", capabilities={"elicitation": {}})
+    legacy.on_request = lambda asked: {"action": "accept", "content": {"context": asked["params"]["message"][:4]}}
+    answered = 'User response: {"action":"accept","content":{"context":"What"}}'
+    got = ask(legacy, "prompts/get", name="test_input_required_result_prompt")
+    assert got["messages"][0]["content"]["text"] == answered
+    assert ask(legacy, "resources/read", uri="test://asks/1")["contents"][0]["text"] == answered
+
+    modern = connect("modern")
+    meta = {META + "clientCapabilities": {"elicitation": {}}}
+    for method, params, text in (
+            ("prompts/get", {"name": "test_input_required_result_prompt"}, lambda result: result["messages"][0]["content"]["text"]),
+            ("resources/read", {"uri": "test://asks/1"}, lambda result: result["contents"][0]["text"])):
+        first = ask(modern, method, **params, _meta=meta)
+        assert first["resultType"] == "input_required" and list(first["inputRequests"]) == ["user_context"] and "ttlMs" not in first
+        assert first["inputRequests"]["user_context"]["params"]["mode"] == "form"
+        again = {**params, "requestState": first["requestState"], "_meta": meta,
+                 "inputResponses": {"user_context": {"action": "accept", "content": {"context": "What"}}}}
+        other = {**again, "name": "asks_and_fails"} if method == "prompts/get" else {**again, "uri": "test://asks/2"}
+        assert modern.error(modern.send(method, **other))["code"] == -32602
+        last = ask(modern, method, **again)
+        assert last["resultType"] == "complete" and text(last) == answered
+        assert (method == "resources/read") == ("ttlMs" in last)
+        assert modern.error(modern.send(method, **again))["code"] == -32602, "a state is good once"
+    first = ask(modern, "prompts/get", name="asks_and_fails", _meta=meta)
+    wrong = modern.error(modern.send("prompts/get", name="asks_and_fails", requestState=first["requestState"], _meta=meta,
+                                     inputResponses={"user_context": {"action": "decline"}}))
+    assert (wrong["code"], wrong["message"]) == (-32602, "not_found: there is nothing here")
+
+
+def test_capabilities_that_are_needed(connect):
+    modern = connect("modern")
+
+    def error(method, can, **params):
+        return modern.error(modern.send(method, **params, _meta={META + "clientCapabilities": can}))
+    # Named by the program, and a question of a function.
+    for method, params, needed in (("tools/call", {"name": "test_missing_capability", "arguments": {}}, {"sampling": {}}),
+                                   ("prompts/get", {"name": "test_missing_capability"}, {"sampling": {}}),
+                                   ("tools/call", {"name": "needs_form", "arguments": {}}, {"elicitation": {"form": {}}}),
+                                   ("tools/call", {"name": "test_elicitation", "arguments": {"message": "x"}}, {"elicitation": {}}),
+                                   ("prompts/get", {"name": "test_input_required_result_prompt"}, {"elicitation": {}}),
+                                   ("resources/read", {"uri": "test://asks/1"}, {"elicitation": {}})):
+        wrong = error(method, {"roots": {}}, **params)
+        assert (wrong["code"], wrong["data"]) == (-32021, {"requiredCapabilities": needed}), (method, params, wrong)
+    assert error("tools/call", {"elicitation": {"url": {}}}, name="needs_form", arguments={})["data"]["requiredCapabilities"] == {
+        "elicitation": {"form": {}}}
+    for can in ({"elicitation": {}}, {"elicitation": {"form": {}, "url": {}}}):
+        assert "has it" in text_of(ask(modern, "tools/call", name="needs_form", arguments={}, _meta={META + "clientCapabilities": can}))
+    done = ask(modern, "tools/call", name="test_missing_capability", arguments={}, _meta={META + "clientCapabilities": {"sampling": {"tools": {}}}})
+    assert text_of(done).startswith("has it")
+    legacy = connect("legacy", capabilities={"sampling": {}})
+    assert text_of(ask(legacy, "tools/call", name="test_missing_capability", arguments={})).startswith("has it")
+    assert legacy.error(legacy.send("tools/call", name="needs_form", arguments={}))["code"] == -32602
+
+
 @ERAS
 def test_functions_that_wait_end_with_the_server(connect, era):
     """Several at once: each of them is woken, also when another one ends in the meantime."""
@@ -192,7 +247,7 @@ def test_resources_and_prompts_of_the_program(connect, era):
     uris = [each["uri"] for each in found["resources"]]
     assert "test://static-text" in uris and "test://approvers" in uris and (era == "legacy" or found["ttlMs"] == 0)
     templates = [each["uriTemplate"] for each in ask(client, "resources/templates/list")["resourceTemplates"]]
-    assert templates == ["test://template/{id}/data", "test://files/{+path}"]
+    assert templates == ["test://template/{id}/data", "test://files/{+path}", "test://asks/{x}"]
 
     def read(uri):
         return ask(client, "resources/read", uri=uri)["contents"][0]
@@ -342,6 +397,51 @@ def test_another_token_cannot_answer_a_question(web):
     answer = {"requestState": first["requestState"], "inputResponses": {key: {"action": "accept", "content": {"username": "u"}}}}
     assert post(TWO, 2, **answer)["error"]["code"] == -32602
     assert '"username":"u"' in post(ONE, 3, **answer)["result"]["content"][0]["text"]
+
+
+def post_modern(web, method, headers=(), capabilities=None, **params):
+    """The status, and the answer."""
+    known = {"MCP_Protocol_Version": MODERN, "Mcp_Method": method, "Mcp_Name": params.get("name", params.get("uri"))}
+    connection = web.connect()
+    body = json.dumps(message(method, 1, envelope(capabilities=capabilities), **params)).encode()
+    connection.putrequest("POST", "/mcp")
+    for name, value in [*known.items(), ("Accept", "application/json, text/event-stream"), ("Content-Type", "application/json"),
+                        ("Authorization", "Bearer " + ONE), ("Content-Length", str(len(body))), *headers]:
+        connection.putheader(name.replace("_", "-"), value)
+    connection.endheaders(body)
+    response = connection.getresponse()
+    answer = json.loads(response.read())
+    connection.close()
+    return response.status, answer
+
+
+def test_a_capability_that_is_needed_by_http(web):
+    for method, params in (("tools/call", {"name": "test_missing_capability", "arguments": {}}), ("resources/read", {"uri": "test://asks/1"})):
+        status, answer = post_modern(web, method, **params)
+        assert (status, answer["id"], answer["error"]["code"]) == (400, 1, -32021)
+
+
+def test_headers_of_parameters(web):
+    def call(arguments, *headers):
+        status, answer = post_modern(web, "tools/call", headers, name="test_x_mcp_header", arguments=arguments)
+        if status == 200:
+            assert not answer["result"]["isError"], answer
+            return True
+        assert (status, answer["id"], answer["error"]["code"]) == (400, 1, -32020), answer
+        return False
+    region, encoded = ("Mcp-Param-Region", "Hello"), ("mcp-param-REGION", "=?base64?SGVsbG8=?=")
+    assert call({"region": "Hello"}, region) and call({"region": "Hello"}, encoded)
+    assert call({"region": "Hello"}, ("Mcp-Param-Region", " Hello "), ("Mcp-Param-Other", "ignored"))
+    assert call({"region": "=?base64?SGVsbG8="}, ("Mcp-Param-Region", "=?base64?SGVsbG8="))
+    assert call({"region": "é"}, ("Mcp-Param-Region", "=?base64?w6k=?="))
+    assert call({"region": "Hello", "n": -7, "deep": {"on": True}}, region, ("Mcp-Param-N", "-7"), ("Mcp-Param-On", "true"))
+    for arguments, *headers in (
+            ({"region": "Hello"},), ({"region": "hello"}, region), ({"region": "Hello"}, region, region),
+            ({"region": "Hello"}, ("Mcp-Param-Region", "=?base64?SGVsbG8?=")), ({"region": "Hello"}, ("Mcp-Param-Region", "=?base64?SGVs!!!bG8=?=")),
+            ({"region": "Hello"}, region, ("Mcp-Param-N", "1")), ({"region": "Hello", "n": 7}, region), ({"region": "Hello", "n": 7}, region, ("Mcp-Param-N", "07")),
+            ({"region": "Hello", "deep": {"on": True}}, region, ("Mcp-Param-On", "false")), ({"region": "Hello", "deep": {}}, region, ("Mcp-Param-On", "true")),
+            ({"region": "é"}, ("Mcp-Param-Region", "é".encode())), ({"region": "Hello"}, region, ("Mcp-Param-Region", "Other"))):
+        assert not call(arguments, *headers), (arguments, headers)
 
 
 # ---- content from code -----------------------------------------------------------------------------------------------------

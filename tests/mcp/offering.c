@@ -131,6 +131,9 @@ static int offer_tool(const char *name, const char *schema, const char *scope, c
 		      struct cell_error *err)
 {
 	struct cell_offered_tool tool = CELL_OFFERED_TOOL_INIT;
+	tool.needs = strstr(name, "missing_capability") ? "{\"sampling\":{}}"
+		     : strstr(name, "needs_form")       ? "{\"elicitation\":{\"form\":{}}}"
+							: NULL;
 	tool.name = name;
 	tool.description = "A tool of the program";
 	tool.input_schema = schema;
@@ -141,12 +144,17 @@ static int offer_tool(const char *name, const char *schema, const char *scope, c
 	return cell_mcp_server_offer_tool(server, &tool, err);
 }
 
+static int offer_prompt(const char *name, const char *arguments, const char *principal, cell_mcp_fn fn, const char *arg,
+			struct cell_error *err);
+
 static int control(void *arg, struct cell_mcp_call *call, struct cell_error *err)
 {
 	const char *args = cell_mcp_call_args(call);
 	int rc = 0;
 	(void)arg;
-	if (strstr(args, "offer"))
+	if (!strcmp(cell_mcp_call_name(call), "test_trigger_prompt_change"))
+		rc = offer_prompt("late_prompt", NULL, NULL, say, "late", err);
+	else if (strstr(args, "offer") || !strcmp(cell_mcp_call_name(call), "test_trigger_tool_change"))
 		rc = offer_tool("late", NULL, NULL, NULL, say, "late", err);
 	else if (strstr(args, "withdraw"))
 		rc = cell_mcp_server_withdraw(server, "tool", "late", err);
@@ -233,6 +241,15 @@ static const struct {
 	{ "silent", NULL, NULL, NULL, say_nothing, NULL },
 	{ "waits", NULL, NULL, NULL, wait_for_cancel, NULL },
 	{ "control", NULL, NULL, NULL, control, NULL },
+	{ "test_trigger_tool_change", NULL, NULL, NULL, control, NULL },
+	{ "test_trigger_prompt_change", NULL, NULL, NULL, control, NULL },
+	{ "test_missing_capability", NULL, NULL, NULL, say, "has it" },
+	{ "needs_form", NULL, NULL, NULL, say, "has it" },
+	{ "test_x_mcp_header",
+	  "{\"type\":\"object\",\"properties\":{\"region\":{\"type\":\"string\",\"x-mcp-header\":\"Region\"},\"n\":{\"type\":\"integer\","
+	  "\"x-mcp-header\":\"N\"},\"deep\":{\"type\":\"object\",\"properties\":{\"on\":{\"type\":\"boolean\",\"x-mcp-header\":\"On\"}}}},"
+	  "\"required\":[\"region\"]}",
+	  NULL, NULL, say, "headers" },
 };
 
 static int offer_resource(const char *uri, const char *type, const char *scope, const char *principal, cell_mcp_fn fn, const char *arg,
@@ -250,6 +267,19 @@ static int offer_resource(const char *uri, const char *type, const char *scope, 
 	return cell_mcp_server_offer_resource(server, &resource, err);
 }
 
+#define CONTEXT                                                                                                                    \
+	"{\"name\":\"user_context\",\"message\":\"What context should the prompt use?\",\"requestedSchema\":{\"type\":\"object\"," \
+	"\"properties\":{\"context\":{\"type\":\"string\"}},\"required\":[\"context\"]}}"
+
+static int ask_and_fail(void *arg, struct cell_mcp_call *call, struct cell_error *err)
+{
+	char *answer = NULL;
+	if (cell_mcp_call_ask(call, arg, 60000, &answer, err) < 0)
+		return -1;
+	free(answer);
+	return fail(NULL, call, err);
+}
+
 static int offer_prompt(const char *name, const char *arguments, const char *principal, cell_mcp_fn fn, const char *arg,
 			struct cell_error *err)
 {
@@ -259,6 +289,7 @@ static int offer_prompt(const char *name, const char *arguments, const char *pri
 	prompt.arguments = arguments;
 	prompt.principal = principal;
 	prompt.fn = fn;
+	prompt.needs = strstr(name, "missing_capability") ? "{\"sampling\":{}}" : NULL;
 	prompt.complete = complete;
 	prompt.arg = (void *)arg;
 	return cell_mcp_server_offer_prompt(server, &prompt, err);
@@ -298,7 +329,11 @@ static int offer_all(struct cell_error *err)
 					    give,
 					    "{\"messages\":[{\"role\":\"user\",\"content\":" EMBEDDED("test://example-resource") "}]}",
 					    err) < 0 ||
-			       offer_prompt("for_two", NULL, "two", say, "two", err) < 0
+			       offer_prompt("for_two", NULL, "two", say, "two", err) < 0 ||
+			       offer_prompt("test_input_required_result_prompt", NULL, NULL, ask, CONTEXT, err) < 0 ||
+			       offer_prompt("asks_and_fails", NULL, NULL, ask_and_fail, CONTEXT, err) < 0 ||
+			       offer_prompt("test_missing_capability", NULL, NULL, say, "has it", err) < 0 ||
+			       offer_resource("test://asks/{x}", "text/plain", NULL, NULL, ask, CONTEXT, err) < 0
 		       ? -1
 		       : 0;
 }

@@ -40,7 +40,7 @@ static bool is_full(void *arg, void *stream)
 
 static void begin(void)
 {
-	struct cell__mcp_sink sink = { hear, is_full, NULL };
+	struct cell__mcp_sink sink = { hear, is_full, NULL, NULL };
 	server = (struct cell_mcp_server){ .opts = CELL_MCP_SERVER_OPTIONS_INIT };
 	pthread_mutex_init(&server.lock, NULL);
 	server.tools = cell__mcp_tools_list(&server.opts);

@@ -63,7 +63,7 @@ static bool is_token(const char *name)
 	for (const char *at = name; *at; at++)
 		if (!isalnum((unsigned char)*at) && !strchr("!#$%&'*+-.^_`|~", *at))
 			return false;
-	return *name != '\0' && strlen(name) <= 128;
+	return *name != '\0' && strlen(name) <= CELL_MCP_LIMIT_PARAM_NAME;
 }
 
 static bool has_sendable_type(const json_t *schema)
@@ -156,6 +156,10 @@ static int add_value(struct cell__header_list *list, const char *header, const j
 		if (json_integer_value(value) > LARGEST || json_integer_value(value) < -LARGEST)
 			return cell_fail(err, CELL_E_INVALID, 0, "the value of parameter '%s' is too large for a header", header);
 		snprintf(number, sizeof number, "%lld", (long long)json_integer_value(value));
+		text = number;
+	} else if (json_is_real(value) && json_real_value(value) >= -LARGEST && json_real_value(value) <= LARGEST &&
+		   json_real_value(value) == (double)(long long)json_real_value(value)) {
+		snprintf(number, sizeof number, "%lld", (long long)json_real_value(value)); /* 5.0 is an integer as well */
 		text = number;
 	} else if (json_is_boolean(value)) {
 		text = json_is_true(value) ? "true" : "false";

@@ -9,6 +9,7 @@
 #include "base/base.h"
 
 #define CELL_MCP_LIMIT_PARAM_HEADERS 64u   /* of one tool */
+#define CELL_MCP_LIMIT_PARAM_NAME 128u     /* bytes of the name of a header, without its prefix */
 #define CELL_MCP_LIMIT_PARAM_DEPTH 32u     /* schemas in schemas that are searched for annotations */
 #define CELL_MCP_LIMIT_PARAM_VALUE 8192u   /* bytes of one value */
 

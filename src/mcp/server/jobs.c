@@ -87,6 +87,8 @@ void cell__mcp_job_unref(struct cell__mcp_job *job)
 	if (job->handle)
 		cell__mcp_handle_unuse(job->handle);
 	json_decref(job->args);
+	json_decref(job->can);
+	json_decref(job->lacking);
 	cell__mcp_offer_unref(job->offer);
 	cell__buf_finish(&job->tails[0]);
 	cell__buf_finish(&job->tails[1]);
@@ -119,6 +121,8 @@ void cell__mcp_job_answer(struct cell__mcp_job *job, struct cell__mcp_answer_out
 		result = json_pack("{s:o, s:b, s:o*}", "content", out->content, "isError", out->failed, "structuredContent",
 				   out->structured);
 	}
+	if (result && job->modern && job->tool->flags & CELL_MCP_TIMELESS)
+		json_object_update_new(result, json_pack("{s:i, s:s}", "ttlMs", 0, "cacheScope", "private"));
 	pthread_mutex_lock(&server->lock);
 	if (job->handle->taken == job)
 		job->handle->taken = NULL;
@@ -130,8 +134,6 @@ void cell__mcp_job_answer(struct cell__mcp_job *job, struct cell__mcp_answer_out
 	pthread_mutex_unlock(&server->lock);
 	if (!request || request->cancelled)
 		json_decref(cell__take_ptr(result));
-	else if (result && request->unit->modern && job->tool->flags & CELL_MCP_TIMELESS)
-		json_object_update_new(result, json_pack("{s:i, s:s}", "ttlMs", 0, "cacheScope", "private"));
 	if (request)
 		cell__mcp_pending_answer(request, result);
 	pthread_mutex_lock(&server->lock);
@@ -149,10 +151,11 @@ void cell__mcp_job_fail(struct cell__mcp_job *job, const char *words, size_t siz
 	cell__mcp_job_answer(job, &out);
 }
 
-/* A method of the protocol has failed: an error, not a result. */
+/* A method of the protocol has failed, or its client lacks something: an error, not a result. */
 static void job_error(struct cell__mcp_job *job, int code, const char *words)
 {
 	struct cell_mcp_server *server = job->handle->server;
+	json_t *data = code == CELL_RPC_NEEDS_CAPABILITY ? json_pack("{s:O}", "requiredCapabilities", job->lacking) : NULL;
 	struct cell__mcp_pending *request;
 
 	pthread_mutex_lock(&server->lock);
@@ -160,12 +163,13 @@ static void job_error(struct cell__mcp_job *job, int code, const char *words)
 	if (request)
 		cell__mcp_parked_taken(job);
 	else if (job->parked)
-		cell__mcp_parked_result(job, NULL);
+		cell__mcp_parked_error(job, json_pack("{s:i, s:s, s:O*}", "code", code, "message", words, "data", data));
 	pthread_mutex_unlock(&server->lock);
 	if (request && request->cancelled)
 		cell__mcp_unit_answered(request->peer, request->unit, NULL);
 	else if (request)
-		cell__mcp_answer_error(request->peer, request->unit, request->id, code, words);
+		cell__mcp_answer_error_data(request->peer, request->unit, request->id, code, words, data);
+	json_decref(data);
 	pthread_mutex_lock(&server->lock);
 	if (request)
 		cell__mcp_pending_free(request);
@@ -192,7 +196,9 @@ static void *worker_main(void *arg)
 		json_decref(out.content);
 		json_decref(out.structured);
 		json_decref(out.whole);
-		if (job->tool->flags & CELL_MCP_METHOD)
+		if (job->lacking)
+			job_error(job, CELL_RPC_NEEDS_CAPABILITY, message.size ? message.data : "out of memory");
+		else if (job->tool->flags & CELL_MCP_METHOD)
 			job_error(job, out.code ? out.code : CELL_RPC_INTERNAL_ERROR, message.size ? message.data : "out of memory");
 		else
 			cell__mcp_job_fail(job, message.size ? message.data : "out of memory", message.size ? message.size : 14);

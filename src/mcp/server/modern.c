@@ -5,7 +5,11 @@
  */
 #include "mcp/server/server.h"
 
+#include <ctype.h>
+#include <stdio.h>
 #include <string.h>
+
+#include "mcp/client/param_headers.h"
 
 #define TTL_MS 3600000 /* of lists, which never change while the server runs */
 
@@ -41,14 +45,74 @@ bool cell__mcp_header_is(const char *header, const char *text, size_t size)
 	size_t length = strlen(header), prefix = strlen(SENTINEL);
 	CELL_AUTO_BUF struct cell__buf bytes = CELL_BUF_INIT, again = CELL_BUF_INIT;
 
-	if (length < prefix + 2 || memcmp(header, SENTINEL, prefix) || memcmp(header + length - 2, "?=", 2))
+	if (length < prefix + 2 || memcmp(header, SENTINEL, prefix) || memcmp(header + length - 2, "?=", 2)) {
+		/* Proxies differ about bytes that are not ASCII: they have to be encoded. */
+		for (size_t i = 0; i < length; i++) {
+			if (header[i] < 0x20 || header[i] > 0x7e)
+				return false;
+		}
 		return length == size && !memcmp(header, text, size);
+	}
 	header += prefix;
 	length -= prefix + 2;
 	/* Only as it is written by whoever encodes: two readers must not differ about it. */
 	return !cell__buf_add_unbase64(&bytes, header, length) && !cell__buf_add_base64(&again, bytes.data, bytes.size) &&
 	       again.size == length && (!length || !memcmp(again.data, header, length)) && bytes.size == size &&
 	       (!size || !memcmp(bytes.data, text, size));
+}
+
+/* ---- parameters that are headers too (x-mcp-header) ---- */
+
+#define LARGEST 9007199254740991ll /* 2^53 - 1 */
+
+static bool says(const json_t *header, const json_t *value)
+{
+	char number[32];
+
+	if (!value || json_is_null(value))
+		return !header;
+	if (json_is_string(value))
+		return json_is_string(header) &&
+		       cell__mcp_header_is(json_string_value(header), json_string_value(value), json_string_length(value));
+	if (json_is_boolean(value))
+		strcpy(number, json_is_true(value) ? "true" : "false");
+	else if (json_is_integer(value))
+		snprintf(number, sizeof(number), "%lld", (long long)json_integer_value(value));
+	else if (json_is_real(value) && json_real_value(value) >= -LARGEST && json_real_value(value) <= LARGEST &&
+		 json_real_value(value) == (double)(long long)json_real_value(value))
+		snprintf(number, sizeof(number), "%lld", (long long)json_real_value(value)); /* 5.0 is an integer as well */
+	else
+		return true; /* it does not fit the schema, and its check says so */
+	return json_is_string(header) && cell__mcp_header_is(json_string_value(header), number, strlen(number));
+}
+
+static const char *find_mismatch(const json_t *schema, const json_t *args, const json_t *headers, unsigned depth)
+{
+	const char *key, *wrong = NULL;
+	json_t *each;
+
+	json_object_foreach(json_object_get(schema, "properties"), key, each) {
+		const json_t *value = json_object_get(args, key);
+		const char *name = json_string_value(json_object_get(each, "x-mcp-header"));
+		char lower[CELL_MCP_LIMIT_PARAM_NAME + 1];
+
+		if (name) {
+			size_t size = strlen(name); /* it was checked when the tool was offered */
+
+			for (size_t i = 0; i <= size; i++)
+				lower[i] = (char)tolower((unsigned char)name[i]);
+			if (!says(json_object_get(headers, lower), value))
+				return name;
+		}
+		if (depth < CELL_MCP_LIMIT_PARAM_DEPTH && (wrong = find_mismatch(each, value, headers, depth + 1)))
+			return wrong;
+	}
+	return NULL;
+}
+
+const char *cell__mcp_param_mismatch(const json_t *schema, const json_t *args, const json_t *headers)
+{
+	return find_mismatch(schema, args, headers, 0);
 }
 
 /* The header's words if it does not say what the body does, else NULL. */
@@ -86,6 +150,29 @@ static bool is_known(const char *method)
 static json_t *versions_data(const json_t *asked)
 {
 	return json_pack("{s:[s], s:O}", "supported", CELL_MCP_MODERN, "requested", asked);
+}
+
+json_t *cell__mcp_lacking(const json_t *needs, const json_t *can)
+{
+	json_t *lacking = NULL, *need, *inner, *forms = json_pack("{s:{}}", "form");
+	const char *key;
+
+	json_object_foreach((json_t *)needs, key, need) {
+		const json_t *has = json_object_get(can, key);
+
+		/* `elicitation: {}` means forms. */
+		if (!strcmp(key, "elicitation") && json_is_object(has) && !json_object_size(has))
+			has = forms;
+		inner = json_is_object(need) && json_is_object(has) ? cell__mcp_lacking(need, has)
+			: json_equal(need, has)                     ? NULL
+								    : json_incref(need);
+		if (!inner)
+			continue;
+		lacking = lacking ? lacking : json_object();
+		json_object_set_new(lacking, key, inner);
+	}
+	json_decref(forms);
+	return lacking;
 }
 
 static bool knows_tasks(const json_t *capabilities)
@@ -238,6 +325,7 @@ void cell__mcp_modern_request(struct cell__mcp_peer *peer, struct cell__mcp_unit
 	const json_t *elicitation = json_object_get(can, "elicitation");
 	struct cell__mcp_said said = {
 		.client = json_string_value(json_object_get(json_object_get(meta, CELL_MCP_META "clientInfo"), "name")),
+		.can = can,
 		.elicits = json_is_object(elicitation) && (!json_object_size(elicitation) || json_object_get(elicitation, "form")),
 		.tasks = knows_tasks(can),
 		.log_level = cell__mcp_log_level(json_string_value(json_object_get(meta, CELL_MCP_META "logLevel"))),

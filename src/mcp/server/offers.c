@@ -16,6 +16,7 @@
 
 #include "base/sized.h"
 #include "engine/engine.h"
+#include "mcp/client/param_headers.h"
 #include "mcp/server/uri.h"
 
 #define MAX_TEXT (64u * 1024u) /* of a description */
@@ -30,6 +31,9 @@ struct cell_mcp_call {
 	bool completes;
 	json_t *result;
 };
+
+/* What a function needs that asks its client's user. */
+#define ASKING "elicitation"
 
 /* A question of a function to the client's user. */
 struct cell__mcp_asking {
@@ -52,6 +56,7 @@ void cell__mcp_offer_unref(struct cell__mcp_offer *offer)
 	free(offer->principal);
 	json_decref(offer->entry);
 	json_decref(offer->schema);
+	json_decref(offer->needs);
 	free(offer);
 }
 
@@ -157,6 +162,21 @@ static int read_scope(const char *word, unsigned *ret_scope, struct cell_error *
 	return 0;
 }
 
+static int read_needs(const char *text, struct cell__mcp_offer *offer, struct cell_error *err)
+{
+	const char *key;
+	json_t *each;
+
+	offer->needs = text ? json_loads(text, JSON_REJECT_DUPLICATES, NULL) : NULL;
+	if (text && !json_is_object(offer->needs))
+		return cell_fail(err, CELL_E_INVALID, 0, "needs must be a JSON object of client capabilities, like {\"elicitation\": {}}");
+	json_object_foreach(offer->needs, key, each) {
+		if (!json_is_object(each))
+			return cell_fail(err, CELL_E_INVALID, 0, "needs: the capability \"%.100s\" must be a JSON object", key);
+	}
+	return 0;
+}
+
 /* With its name, audience and function.  NULL: *err has the reason. */
 static struct cell__mcp_offer *make_offer(enum cell__mcp_offer_kind kind, const char *name, const char *scope, const char *principal,
 					  struct cell_error *err)
@@ -208,6 +228,7 @@ int cell_mcp_server_offer_tool(struct cell_mcp_server *server, const struct cell
 {
 	struct cell_offered_tool all = CELL_OFFERED_TOOL_INIT;
 	struct cell__mcp_offer *offer;
+	const char *wrong = NULL;
 	json_t *schema;
 
 	if (cell__require(err, server, tool) < 0 || cell__sized_read(&all, sizeof(all), tool, "cell_offered_tool", err) < 0)
@@ -227,11 +248,15 @@ int cell_mcp_server_offer_tool(struct cell_mcp_server *server, const struct cell
 	    add_json(offer->entry, "inputSchema", all.input_schema ? all.input_schema : "{\"type\":\"object\"}", JSON_OBJECT, "tool", err) <
 		    0 ||
 	    add_json(offer->entry, "outputSchema", all.output_schema, JSON_OBJECT, "tool", err) < 0 ||
-	    add_json(offer->entry, "annotations", all.annotations, JSON_OBJECT, "tool", err) < 0) {
+	    add_json(offer->entry, "annotations", all.annotations, JSON_OBJECT, "tool", err) < 0 || read_needs(all.needs, offer, err) < 0) {
 		cell__mcp_offer_unref(offer);
 		return -1;
 	}
 	schema = json_object_get(offer->entry, "inputSchema");
+	if (cell__param_headers_check(schema, &wrong) < 0) {
+		cell__mcp_offer_unref(offer);
+		return cell_fail(err, CELL_E_INVALID, 0, "input_schema of the tool \"%.100s\": %s", all.name, wrong);
+	}
 	offer->schema = json_incref(schema);
 	return publish(server, offer, err);
 }
@@ -261,7 +286,8 @@ int cell_mcp_server_offer_resource(struct cell_mcp_server *server, const struct 
 	json_object_set_new(offer->entry, n > 0 ? "uriTemplate" : "uri", json_string(all.uri));
 	if (add_text(offer->entry, "name", all.name ? all.name : all.uri, err) < 0 || add_text(offer->entry, "title", all.title, err) < 0 ||
 	    add_text(offer->entry, "description", all.description, err) < 0 || add_text(offer->entry, "mimeType", all.mime_type, err) < 0 ||
-	    add_json(offer->entry, "annotations", all.annotations, JSON_OBJECT, "resource", err) < 0) {
+	    add_json(offer->entry, "annotations", all.annotations, JSON_OBJECT, "resource", err) < 0 ||
+	    read_needs(all.needs, offer, err) < 0) {
 		cell__mcp_offer_unref(offer);
 		return -1;
 	}
@@ -297,7 +323,7 @@ int cell_mcp_server_offer_prompt(struct cell_mcp_server *server, const struct ce
 	offer->arg = all.arg;
 	json_object_set_new(offer->entry, "name", json_string(all.name));
 	if (add_text(offer->entry, "title", all.title, err) < 0 || add_text(offer->entry, "description", all.description, err) < 0 ||
-	    add_json(offer->entry, "arguments", all.arguments, JSON_ARRAY, "prompt", err) < 0) {
+	    add_json(offer->entry, "arguments", all.arguments, JSON_ARRAY, "prompt", err) < 0 || read_needs(all.needs, offer, err) < 0) {
 		cell__mcp_offer_unref(offer);
 		return -1;
 	}
@@ -540,6 +566,8 @@ static int put_question(struct cell_mcp_call *call, json_t *form, uint64_t id)
 		}
 		return 0;
 	}
+	if (request && request->unit->modern && !job->lacking)
+		job->lacking = json_pack("{s:{}}", ASKING);
 	if (!request || request->unit->modern || !request->peer->elicits)
 		return -1;
 	json_object_del(form, "name"); /* earlier revisions know a question by the id of its request */
@@ -750,6 +778,13 @@ static void run_lent(struct cell__lent_work *lent)
 	}
 }
 
+/* The function failed for another reason than that its client cannot be asked. */
+static void forgive(struct cell__mcp_job *job, const struct cell_error *err)
+{
+	if (err->code != CELL_E_DISABLED)
+		json_decref(cell__take_ptr(job->lacking));
+}
+
 int cell__mcp_offer_run(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message)
 {
 	struct cell_mcp_call call = { .work.lent.run = run_lent, .job = job, .offer = job->offer, .fn = job->offer->fn };
@@ -763,6 +798,7 @@ int cell__mcp_offer_run(struct cell__mcp_job *job, const json_t *args, struct ce
 	if (!session || cell__session_own_call(session, job->client, job, call.name, args, &call.work, job->canceller, &answer, &err) < 0) {
 		cell__buf_printf(message, "%s: ", cell_code_word(err.code));
 		cell__buf_add_str(message, answer.message ? answer.message : err.msg);
+		forgive(job, &err);
 	} else {
 		result = json_loads(answer.json, JSON_ALLOW_NUL, NULL);
 		status = 0;
@@ -791,14 +827,22 @@ int cell__mcp_offer_ask(struct cell__mcp_job *job, struct cell__mcp_offer *offer
 	struct cell_mcp_call call = {
 		.job = job, .offer = offer, .fn = completes ? offer->complete : offer->fn, .name = name, .completes = completes
 	};
+	json_t *lacking = completes ? NULL : cell__mcp_lacking(offer->needs, job->can);
 	int status;
 
+	if (lacking && job->modern)
+		job->lacking = json_incref(lacking);
+	json_decref(lacking);
+	if (lacking)
+		return cell_fail(err, CELL_E_DISABLED, 0, "%.150s needs capabilities that the client does not have", offer->name);
 	call.args = json_dumps(args, JSON_COMPACT);
 	status = call.args ? run_function(&call, err) : cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	free(call.args);
-	if (!status)
+	if (!status) {
 		*ret_result = call.result;
-	else
+	} else {
 		json_decref(call.result);
+		forgive(job, err);
+	}
 	return status;
 }

@@ -51,7 +51,7 @@ struct cell__mcp_parked {
 	struct cell__mcp_offer *offer; /* whose tool it is, with a reference */
 	json_t *args;
 	struct cell__mcp_job *job;     /* NULL: it has ended, with ... */
-	json_t *result;
+	json_t *result, *error;
 	int64_t ended_us;
 	struct approval *approvals;    /* without an answer, newest first */
 	struct cell__mcp_parked *next;
@@ -80,6 +80,7 @@ static void parked_free(struct cell__mcp_parked *parked)
 		drop_approval(&parked->approvals);
 	json_decref(parked->args);
 	json_decref(parked->result);
+	json_decref(parked->error);
 	cell__mcp_offer_unref(parked->offer);
 	free(parked);
 }
@@ -277,10 +278,12 @@ static void add_time(json_t *task, const char *name, int64_t then_us)
 static json_t *task_json(const struct cell__mcp_parked *parked)
 {
 	int64_t age_ms = (cell__now_us() - parked->created_us) / 1000, ttl_ms = age_ms + KEEP_US / 1000;
-	const char *status = parked->cancelled || (!parked->job && !parked->result) ? "cancelled"
-			     : !parked->job                                         ? "completed"
-			     : parked->approvals                                    ? "input_required"
-										    : "working";
+	const char *status = parked->cancelled                 ? "cancelled"
+			     : parked->error                   ? "failed"
+			     : !parked->job && !parked->result ? "cancelled"
+			     : !parked->job                    ? "completed"
+			     : parked->approvals               ? "input_required"
+							       : "working";
 	json_t *task = json_pack("{s:s, s:s, s:I, s:i}", "taskId", parked->id, "status", status, "ttlMs",
 				 (json_int_t)(ttl_ms > TASK_MS ? ttl_ms : TASK_MS), "pollIntervalMs", POLL_MS);
 
@@ -288,6 +291,8 @@ static json_t *task_json(const struct cell__mcp_parked *parked)
 	add_time(task, "lastUpdatedAt", parked->changed_us);
 	if (!strcmp(status, "completed"))
 		json_object_set(task, "result", parked->result);
+	else if (!strcmp(status, "failed"))
+		json_object_set(task, "error", parked->error);
 	else if (!strcmp(status, "input_required"))
 		json_object_set_new(task, "inputRequests", questions(parked));
 	return task;
@@ -342,6 +347,12 @@ void cell__mcp_parked_result(struct cell__mcp_job *job, json_t *result)
 	parked->result = result;
 	parked->ended_us = parked->changed_us = cell__now_us();
 	pthread_cond_broadcast(&parked->server->changed);
+}
+
+void cell__mcp_parked_error(struct cell__mcp_job *job, json_t *error)
+{
+	job->parked->error = error;
+	cell__mcp_parked_result(job, NULL);
 }
 
 void cell__mcp_parked_taken(struct cell__mcp_job *job)
@@ -422,18 +433,19 @@ bool cell__mcp_task_update(struct cell__mcp_peer *peer, const char *id, const js
 }
 
 int cell__mcp_call_resume(struct cell__mcp_peer *peer, struct cell__mcp_pending *request, const struct cell__mcp_tool *tool,
-			  const json_t *args, const json_t *params, json_t **ret_result)
+			  const json_t *args, const json_t *params, json_t **ret_result, json_t **ret_error)
 {
 	struct cell__mcp_parked *parked = find(peer, tool, args, json_object_get(params, "requestState"));
 	struct cell__mcp_job *job = parked ? parked->job : NULL;
 
-	*ret_result = NULL;
+	*ret_result = *ret_error = NULL;
 	if (!parked)
 		return -1;
 	if (!job) {
 		*ret_result = json_incref(parked->result);
+		*ret_error = json_incref(parked->error);
 		parked_free(parked);
-		return *ret_result ? 0 : -1; /* it was cancelled, or failed without a result */
+		return *ret_result || *ret_error ? 0 : -1; /* it was cancelled */
 	}
 	parked->state[0] = '\0';
 	/* It is the request's from now on: whatever the answers lead to finds it there. */

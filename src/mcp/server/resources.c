@@ -18,7 +18,8 @@ static int fail(struct cell__mcp_answer_out *out, struct cell__buf *message, int
 
 int cell__mcp_fail_offer(struct cell__mcp_answer_out *out, struct cell__buf *message, const struct cell_error *err)
 {
-	bool theirs = err->code == CELL_E_NOT_FOUND || err->code == CELL_E_INVALID || err->code == CELL_E_LIMIT;
+	bool theirs = err->code == CELL_E_NOT_FOUND || err->code == CELL_E_INVALID || err->code == CELL_E_LIMIT ||
+		      err->code == CELL_E_DISABLED;
 
 	out->code = theirs ? CELL_RPC_INVALID_PARAMS : CELL_RPC_INTERNAL_ERROR;
 	cell__buf_shift(message, message->size);

@@ -73,18 +73,20 @@ void cell__mcp_answer_result(struct cell__mcp_peer *peer, struct cell__mcp_unit 
 	cell__mcp_unit_answered(peer, unit, &buf);
 }
 
-static void answer_error_data(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const json_t *id, int64_t code, const char *words,
-			      const json_t *data)
+void cell__mcp_answer_error_data(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const json_t *id, int64_t code,
+				 const char *words, const json_t *data)
 {
 	CELL_AUTO_BUF struct cell__buf buf = CELL_BUF_INIT;
 
+	if (unit->modern && peer->sink.set_status && (code == CELL_RPC_HEADER_MISMATCH || code == CELL_RPC_NEEDS_CAPABILITY))
+		peer->sink.set_status(peer->sink.arg, unit->stream, 400);
 	cell__rpc_add_error(&buf, id, code, words, data);
 	cell__mcp_unit_answered(peer, unit, &buf);
 }
 
 void cell__mcp_answer_error(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const json_t *id, int64_t code, const char *words)
 {
-	answer_error_data(peer, unit, id, code, words, NULL);
+	cell__mcp_answer_error_data(peer, unit, id, code, words, NULL);
 }
 
 /* ---- questions to the client ------------------------------------------------------- */
@@ -197,6 +199,7 @@ static void handle_initialize(struct cell__mcp_peer *peer, struct cell__mcp_unit
 	pthread_mutex_lock(&peer->server->lock);
 	/* Since 2025-11-25 a client may be able to show pages only; {} means forms. */
 	peer->hears = true;
+	peer->capabilities = json_deep_copy(json_object_get(params, "capabilities"));
 	peer->elicits = json_is_object(elicitation) && (!json_object_size(elicitation) || json_object_get(elicitation, "form"));
 	/* The session is opened in the meantime; the first call reports an error, if there is one. */
 	home = peer->stopping ? NULL : cell__mcp_handle_home(peer, NULL);
@@ -385,7 +388,7 @@ static void resume_call(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit
 {
 	struct cell__mcp_pending *request;
 	const char *refused = NULL;
-	json_t *result = NULL;
+	json_t *result = NULL, *error = NULL;
 	bool valid = true;
 
 	pthread_mutex_lock(&peer->server->lock);
@@ -393,11 +396,11 @@ static void resume_call(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit
 	if (request) {
 		fill_request(request, params, said);
 		fill_trace(job, params);
-		valid = !cell__mcp_call_resume(peer, request, job->tool, job->args, params, &result);
-		if (!valid || result)
+		valid = !cell__mcp_call_resume(peer, request, job->tool, job->args, params, &result, &error);
+		if (!valid || result || error)
 			cell__mcp_pending_unlink(request);
 	}
-	if (request && !valid)
+	if (request && (!valid || error))
 		cell__mcp_pending_free(request);
 	cell__mcp_job_unref(job);
 	pthread_mutex_unlock(&peer->server->lock);
@@ -405,8 +408,12 @@ static void resume_call(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit
 		cell__mcp_answer_error(peer, unit, id, refused ? CELL_RPC_INTERNAL_ERROR : CELL_RPC_INVALID_PARAMS,
 				       refused ? refused
 					       : "requestState is not valid: it was used, has expired, or belongs to another call");
+	else if (error)
+		cell__mcp_answer_error_data(peer, unit, id, json_integer_value(json_object_get(error, "code")),
+					    json_string_value(json_object_get(error, "message")), json_object_get(error, "data"));
 	else if (result)
 		cell__mcp_pending_answer(request, result);
+	json_decref(error);
 }
 
 /* The offer, of which it takes a reference over, or NULL.  NULL: out of memory. */
@@ -418,7 +425,9 @@ static struct cell__mcp_job *make_job(struct cell__mcp_peer *peer, const struct 
 
 	if (!job)
 		return NULL;
-	*job = (struct cell__mcp_job){ .tool = tool, .offer = offer, .scopes = atomic_load(&peer->scopes), .refs = 1 };
+	*job = (struct cell__mcp_job){
+		.tool = tool, .offer = offer, .scopes = atomic_load(&peer->scopes), .refs = 1, .modern = said != NULL
+	};
 	snprintf(job->client, sizeof(job->client), "%s", client ? client : "");
 	return job;
 }
@@ -444,6 +453,28 @@ static bool start_job(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, 
 	return !refused;
 }
 
+/* A tool of the program.  False: the call was refused, for what the request lacks. */
+static bool check_offered(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const json_t *id, const struct cell__mcp_offer *offer,
+			  const json_t *args, const struct cell__mcp_said *said)
+{
+	const char *header = said && unit->param_headers ? cell__mcp_param_mismatch(offer->schema, args, unit->param_headers) : NULL;
+	json_t *lacking = header ? NULL : cell__mcp_lacking(offer->needs, said ? said->can : peer->capabilities), *data;
+	CELL_AUTO_BUF struct cell__buf message = CELL_BUF_INIT;
+
+	if (header) {
+		cell__buf_printf(&message, "the header Mcp-Param-%.128s is missing or differs from the request's arguments", header);
+		cell__mcp_answer_error_data(peer, unit, id, CELL_RPC_HEADER_MISMATCH, message.data, NULL);
+	} else if (lacking) {
+		cell__buf_printf(&message, "%.200s needs capabilities that the client does not have", offer->name);
+		data = json_pack("{s:O}", "requiredCapabilities", lacking);
+		/* Earlier revisions have no error for that. */
+		cell__mcp_answer_error_data(peer, unit, id, said ? CELL_RPC_NEEDS_CAPABILITY : CELL_RPC_INVALID_PARAMS, message.data, data);
+		json_decref(data);
+	}
+	json_decref(lacking);
+	return !header && !lacking;
+}
+
 void cell__mcp_handle_call(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, json_t *id, const json_t *params,
 			   const struct cell__mcp_said *said)
 {
@@ -465,6 +496,12 @@ void cell__mcp_handle_call(struct cell__mcp_peer *peer, struct cell__mcp_unit *u
 	if (!tool) {
 		cell__buf_printf(&message, name ? "Unknown tool: %.200s" : "tools/call needs the name of a tool", name);
 		cell__mcp_answer_error(peer, unit, id, CELL_RPC_INVALID_PARAMS, message.data);
+		return;
+	}
+	if (offer && !check_offered(peer, unit, id, offer, args, said)) {
+		pthread_mutex_lock(&peer->server->lock);
+		cell__mcp_offer_unref(offer);
+		pthread_mutex_unlock(&peer->server->lock);
 		return;
 	}
 	job = make_job(peer, tool, offer, said);
@@ -501,6 +538,7 @@ bool cell__mcp_handle_method(struct cell__mcp_peer *peer, struct cell__mcp_unit 
 		return true;
 	}
 	job->args = params ? json_copy((json_t *)params) : json_object();
+	job->can = json_deep_copy(said ? said->can : peer->capabilities);
 	for (size_t i = 0; i < sizeof(envelope) / sizeof(*envelope); i++)
 		json_object_del(job->args, envelope[i]);
 	if (!start_job(peer, unit, id, params, said, job, &message))
@@ -654,8 +692,9 @@ static bool feed_modern(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit
 	bool refused = is_refused(message, head, refusal, code, words.data, data);
 
 	unit->modern = true;
+	unit->param_headers = head ? head->params : NULL;
 	if (code && !refused)
-		answer_error_data(peer, unit, message->id, code, words.data, data);
+		cell__mcp_answer_error_data(peer, unit, message->id, code, words.data, data);
 	else if (!refused)
 		handle_request(peer, unit, message);
 	json_decref(data);
@@ -827,6 +866,7 @@ int cell__mcp_peer_destroy(struct cell__mcp_peer *peer, bool kill, struct cell_e
 	}
 	cell__mcp_parked_leave(peer);
 	json_decref(peer->subscribed);
+	json_decref(peer->capabilities);
 	for (at = &server->peers; *at && *at != peer; at = &(*at)->next)
 		;
 	if (*at)

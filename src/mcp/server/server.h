@@ -82,6 +82,8 @@ struct cell__mcp_sink {
 	void (*send)(void *arg, void *stream, const char *text, size_t size, bool last);
 	/* Whether so much is unread that progress and log messages are dropped. */
 	bool (*full)(void *arg, void *stream);
+	/* The HTTP status of the stream's only answer, which is sent next.  NULL: the transport has none. */
+	void (*set_status)(void *arg, void *stream, unsigned status);
 	void *arg;
 };
 
@@ -127,6 +129,7 @@ struct cell__mcp_unit {
 	size_t left;      /* requests without an answer, plus 1 while it is being read */
 	bool batch;
 	bool modern;      /* its answers have the members of 2026-07-28 */
+	const json_t *param_headers; /* while it is read: those of struct cell__mcp_head; NULL: not by HTTP */
 	struct cell__buf answers; /* of a batch */
 };
 
@@ -158,6 +161,9 @@ struct cell__mcp_job {
 	unsigned refs;    /* its own, and threads that cancel it just now */
 	json_t *args;
 	char client[64];  /* the client's name, as it gave it */
+	bool modern;      /* its request is of 2026-07-28 */
+	json_t *can;      /* a method: the client's capabilities; or NULL */
+	json_t *lacking;  /* capabilities without which it failed; or NULL */
 	char traceparent[CELL_MCP_MAX_TRACEPARENT]; /* of the request's _meta; "": none */
 	void *trace;      /* of its cell; or NULL */
 	bool new_session; /* its handle was made for it, and its id is part of the answer */
@@ -236,6 +242,7 @@ struct cell__mcp_peer {
 	bool stopping;
 	bool hears;      /* an earlier revision, initialized: it is told of lists */
 	json_t *subscribed;            /* the same: URIs; or NULL */
+	json_t *capabilities;          /* the same: of the client; or NULL.  Of the thread that feeds it */
 	bool elicits;
 	int log_level;                 /* of log_levels; -1: the client did not set it */
 	struct cell__mcp_question *questions;
@@ -246,11 +253,13 @@ struct cell__mcp_peer {
 /* The headers of an HTTP request that repeat its body; NULL: absent. */
 struct cell__mcp_head {
 	const char *version, *method, *name;
+	const json_t *params; /* Mcp-Param-*: lower-case names without the prefix, and their values; true: not one valid value */
 };
 
 /* What a request of 2026-07-28 says about its client. */
 struct cell__mcp_said {
 	const char *client; /* its name; or NULL */
+	const json_t *can;  /* its capabilities */
 	bool elicits;       /* it can show forms */
 	bool tasks;         /* it knows tasks */
 	int log_level;      /* of log_levels; -1: it wants none */
@@ -327,6 +336,9 @@ bool cell__mcp_speaks(const char *version);
 void cell__mcp_unit_answered(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const struct cell__buf *buf);
 void cell__mcp_answer_result(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const json_t *id, json_t *result);
 void cell__mcp_answer_error(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const json_t *id, int64_t code, const char *words);
+/* The same with data, which may be NULL, and with the HTTP status that the code has by 2026-07-28. */
+void cell__mcp_answer_error_data(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const json_t *id, int64_t code,
+				 const char *words, const json_t *data);
 void cell__mcp_handle_list(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const json_t *id, const json_t *params);
 /* said: NULL for an earlier revision. */
 void cell__mcp_handle_call(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, json_t *id, const json_t *params,
@@ -390,6 +402,10 @@ void cell__mcp_modern_result(json_t *result);
 json_t *cell__mcp_listen_result(const json_t *id);
 /* Whether a header's value, plain or as =?base64?...?=, is this text. */
 bool cell__mcp_header_is(const char *header, const char *text, size_t size);
+/* The x-mcp-header of a parameter whose header does not say what the arguments do; NULL: all do. */
+const char *cell__mcp_param_mismatch(const json_t *schema, const json_t *args, const json_t *headers);
+/* The needed capabilities that a client does not have: a new object; NULL: it has all. */
+json_t *cell__mcp_lacking(const json_t *needs, const json_t *can);
 
 /* offers.c: with the lock held, unless they say otherwise */
 enum cell__mcp_offer_kind { CELL__MCP_OFFERS_TOOL, CELL__MCP_OFFERS_RESOURCE, CELL__MCP_OFFERS_PROMPT };
@@ -401,6 +417,7 @@ struct cell__mcp_offer {
 	unsigned scope;         /* that its users need; 0: none */
 	char *principal;        /* its only user; NULL: all */
 	char *mime_type;        /* or NULL */
+	json_t *needs;          /* capabilities of clients; or NULL; immutable */
 	json_t *entry;          /* in a list; immutable */
 	json_t *schema;         /* of a tool's arguments; immutable */
 	struct cell__mcp_tool tool;
@@ -477,6 +494,8 @@ bool cell__mcp_job_park(struct cell__mcp_job *job, json_t *form, uint64_t id, bo
 void cell__mcp_job_unpark(struct cell__mcp_job *job, uint64_t id);
 /* A job has ended without a request: its result is kept, and taken over. */
 void cell__mcp_parked_result(struct cell__mcp_job *job, json_t *result);
+/* The same with a JSON-RPC error, {code, message, data?}. */
+void cell__mcp_parked_error(struct cell__mcp_job *job, json_t *error);
 /* A job has ended with a request. */
 void cell__mcp_parked_taken(struct cell__mcp_job *job);
 /* Whether it asks by input_required, also when nobody waits for it. job may be NULL. */
@@ -500,10 +519,10 @@ void cell__mcp_parked_leave(const struct cell__mcp_peer *peer);
 struct cell__mcp_job *cell__mcp_parked_leaving(const struct cell__mcp_peer *peer);
 /*
  * A call is repeated with requestState and inputResponses; the lock is released in between.  -1: the state is not valid.  *ret_result
- * answers the request; NULL: its job will.
+ * answers the request, or *ret_error, {code, message, data?}; both NULL: its job will.
  */
 int cell__mcp_call_resume(struct cell__mcp_peer *peer, struct cell__mcp_pending *request, const struct cell__mcp_tool *tool,
-			  const json_t *args, const json_t *params, json_t **ret_result);
+			  const json_t *args, const json_t *params, json_t **ret_result, json_t **ret_error);
 void cell__mcp_parked_end(struct cell_mcp_server *server);
 
 /* Conditions whose waits can end at a time of cell__now_us(). */

@@ -276,7 +276,7 @@ int cell_mcp_server_run(struct cell_mcp_server *server, int in_fd, int out_fd, s
 	if (cell__require(err, server) < 0)
 		return -1;
 	struct pipes *pipes = cell__alloc(1, sizeof(*pipes));
-	struct cell__mcp_sink sink = { send_line, is_full, pipes };
+	struct cell__mcp_sink sink = { send_line, is_full, NULL, pipes };
 	struct cell__mcp_peer *peer;
 	struct cell_error late;
 	pthread_t writer;

@@ -43,7 +43,8 @@ resources-read-text resources-read-binary resources-templates-read sep-2164-reso
 prompts-get-with-args prompts-get-embedded-resource prompts-get-with-image dns-rebinding-protection caching http-header-validation
 input-required-result-basic-elicitation input-required-result-request-state input-required-result-multi-round
 input-required-result-missing-input-response input-required-result-result-type input-required-result-unsupported-methods
-input-required-result-tampered-state input-required-result-ignore-extra-params input-required-result-validate-input""".split(),
+input-required-result-tampered-state input-required-result-ignore-extra-params input-required-result-validate-input input-required-result-non-tool-request
+http-custom-header-server-validation server-stateless""".split(),
 }
 
 
