@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes this machine ready to build Workcell:  scripts/setup.sh [run|test|bench|package|frameworks|jupyter|conformance|otel]
+# Makes this machine ready to build Workcell:  scripts/setup.sh [run|test|bench|package|frameworks|jupyter|conformance|judges|otel]
 #
 #   run     compiler, build tools and libraries (the default)
 #   test    also sanitizers, cmocka, a venv with what the tests compare against, in build/venv, MCP servers in
@@ -12,6 +12,7 @@
 #           LiteLLM, in build/litellm-venv; after `test`
 #   otel    the OpenTelemetry collector in build/otel-collector, and a venv with OpenTelemetry's SDK, in build/otel-venv; after `test`
 #   conformance the conformance suite of MCP, in build/conformance; after `test`
+#   judges  the SDKs of MCP in their newest versions, and the Inspector, in build/judges; needs Go besides; after `test`
 #   jupyter a venv with JupyterLab, nbclient and papermill, in build/jupyter-venv, and Chromium with its driver; after `test`
 #
 # Installs only what is missing and does nothing when all is there, so `make` can call it every time.
@@ -22,9 +23,9 @@ cd "$(dirname "$0")/.."
 
 purpose=${1:-run}
 case $purpose in
-run | test | bench | package | frameworks | jupyter | conformance | otel) ;;
+run | test | bench | package | frameworks | jupyter | conformance | judges | otel) ;;
 *)
-	echo "setup: usage: scripts/setup.sh [run|test|bench|package|frameworks|jupyter|conformance|otel]" >&2
+	echo "setup: usage: scripts/setup.sh [run|test|bench|package|frameworks|jupyter|conformance|judges|otel]" >&2
 	exit 2
 	;;
 esac
@@ -221,6 +222,23 @@ make_conformance() {
 	cp tests/mcp/conformance/package.json "$folder/.packages"
 }
 
+# Clients of MCP: the SDKs of Python, TypeScript and Go, and the Inspector.
+make_judges() {
+	folder=build/judges
+	sources=tests/mcp/judges
+	make_venv $folder/python1 $sources/python1.txt "the Python SDK 1.x of MCP"
+	make_venv $folder/python2 $sources/python2.txt "the Python SDK 2.x of MCP, and FastMCP"
+	if ! cmp -s $sources/package.json $folder/.packages; then
+		say "making $folder from $sources/package.json: the TypeScript SDKs of MCP, and the Inspector"
+		cp $sources/package.json $folder/
+		# Only the package `node` has to run a script while it is installed: it gets the program for this machine.
+		(cd $folder && npm install --silent --no-audit --no-fund --no-package-lock)
+		cp $sources/package.json $folder/.packages
+	fi
+	mkdir -p $folder/go
+	(cd $sources/go && go build -o "$OLDPWD/$folder/go/judge" .)
+}
+
 # The compiler of the TypeScript client.
 make_typescript() {
 	folder=build/typescript
@@ -297,6 +315,9 @@ if [ "$purpose" = otel ]; then
 fi
 if [ "$purpose" = conformance ]; then
 	make_conformance
+fi
+if [ "$purpose" = judges ]; then
+	make_judges
 fi
 if [ "$purpose" = frameworks ]; then
 	make_venv build/frameworks-venv python/frameworks/requirements.txt "agent frameworks to test the adapters with"
