@@ -159,7 +159,7 @@ def program(tmp_path_factory):
         file.write("CELL__EXECUTOR(%s)\n" % NAME)
 
     # With ccache most of it is there already, if the folder does not count.
-    env = {**os.environ, "CCACHE_BASEDIR": str(tree), "CCACHE_NOHASHDIR": "1"}
+    env = {**os.environ, "CCACHE_BASEDIR": str(tree), "CCACHE_NOHASHDIR": "1", "CCACHE_DEPEND": "1"}
     build = tree / "build"
     for command in (["meson", "setup", str(build), str(tree), "-Dwerror=true", "-Dconsole=disabled"],
                     ["ninja", "-C", str(build), "workcell", "workcell-spawner", "kernel"]):
