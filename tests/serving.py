@@ -215,6 +215,21 @@ def parse_events(text):
     return found
 
 
+#: A file for a folder of tools.
+ECHO_TOOL = """name: echo
+description: Says it again
+command: echo
+schema:
+  positional:
+    - {name: text, type: string, required: true}
+recipes:
+  say:
+    description: Says a text
+    params:
+      text: {}
+"""
+
+
 @contextlib.contextmanager
 def shared(*args, **options):
     """A server for all tests of a module: one that was made, or what it is to be made with."""

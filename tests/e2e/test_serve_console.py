@@ -18,25 +18,13 @@ POLICY = """rules:
   - {name: mail, tool: "echo*", kind: tool, decision: ask, reason: it leaves the machine}
 default: allow
 """
-TOOL = """name: echo
-description: Says it again
-command: echo
-schema:
-  positional:
-    - {name: text, type: string, required: true}
-recipes:
-  say:
-    description: Says a text
-    params:
-      text: {}
-"""
 
 
 @pytest.fixture(scope="module")
 def server():
     folder = support.temporary_folder("workcell-tests-console-")
     os.makedirs(os.path.join(folder, "base", "tools"))
-    for name, text in (("base/tools/echo.yaml", TOOL), ("policy.yaml", POLICY)):
+    for name, text in (("base/tools/echo.yaml", serving.ECHO_TOOL), ("policy.yaml", POLICY)):
         with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
             file.write(text)
     flags = ["--base", os.path.join(folder, "base"), "--policy", os.path.join(folder, "policy.yaml"), "--audit", os.path.join(folder, "audit.jsonl")]

@@ -14,7 +14,8 @@ from e2b import FileNotFoundException, FilesystemEventType, TimeoutException  # 
 from e2b.exceptions import RateLimitException, SandboxException  # noqa: E402
 from e2b_code_interpreter import AsyncSandbox, Sandbox  # noqa: E402
 
-from test_serve_e2b import ALICE, BOB, READER, TOKENS, ask, options_for  # noqa: E402
+# fresh and options are fixtures, of this module's server.
+from test_serve_e2b import ALICE, BOB, READER, TOKENS, ask, fresh, options, options_for  # noqa: E402, F401
 
 WRITE, CREATE = FilesystemEventType.WRITE, FilesystemEventType.CREATE
 
@@ -28,20 +29,8 @@ def server():
 
 
 @pytest.fixture(scope="module")
-def options(server):
-    return options_for(server)
-
-
-@pytest.fixture(scope="module")
 def sandbox(options):
     made = Sandbox.create(timeout=600, **options)
-    yield made
-    made.kill()
-
-
-@pytest.fixture
-def fresh(options):
-    made = Sandbox.create(**options)
     yield made
     made.kill()
 

@@ -16,18 +16,6 @@ import peers  # noqa: E402
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PARENT = {"traceparent": "00-%s-%s-01" % (TRACE, SPAN)}
-TOOL = """name: echo
-description: Says it again
-command: echo
-schema:
-  positional:
-    - {name: text, type: string, required: true}
-recipes:
-  say:
-    description: Says a text
-    params:
-      text: {}
-"""
 
 
 class Receiver:
@@ -70,7 +58,7 @@ def traced(*flags, receiver=None, **options):
     folder = support.temporary_folder("workcell-tests-traces-")
     os.makedirs(os.path.join(folder, "tools"))
     with open(os.path.join(folder, "tools", "echo.yaml"), "w", encoding="utf-8") as file:
-        file.write(TOOL)
+        file.write(serving.ECHO_TOOL)
     receiver = receiver or Receiver()
     server = serving.Server("--executor", "subprocess", "--base", folder, "--otlp", receiver.url, *flags, **options)
     try:
