@@ -77,7 +77,7 @@ class Side:
 
 def start_workcell(build, folder, connections):
     token, port = secrets.token_hex(16), free_port()
-    side = Side("workcell", [os.path.join(build, "workcell"), "serve", "--listen", "127.0.0.1:%d" % port, "--log", "off", "--max-runs", "1000", "--python", sys.executable,
+    side = Side("workcell", [os.path.join(build, "workcell"), "serve", "--listen", "127.0.0.1:%d" % port, "--log", "off", "--max-runs", "1000", "--workers", "1", "--python", sys.executable,
                              "--storage", os.path.join(folder, "storage")], port, dict(os.environ, WORKCELL_SERVE_TOKEN=token))
     auth = "Authorization: Bearer " + token
     side.auth = {"Authorization": "Bearer " + token}

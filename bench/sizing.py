@@ -108,7 +108,7 @@ def p99(client, sessions):
 def measure(executor):
     with tempfile.TemporaryFile("w+") as log:
         server = subprocess.Popen([PROGRAM, "serve", "--executor", executor, "--auth-disabled", "--listen", "127.0.0.1:0", "--log-level",
-                                   "warning", "--pool", "0", "--max-sessions", str(max(10000, N + 100))], stderr=log)
+                                   "warning", "--pool", "0", "--workers", "1", "--max-sessions", str(max(10000, N + 100))], stderr=log)
         try:
             while True:
                 log.seek(0)

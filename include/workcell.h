@@ -2020,6 +2020,11 @@ struct cell_server_options {
 	 * NULL: the server names none.
 	 */
 	const char *e2b_domain;
+	/*
+	 * 1: answer E2B's clients in their debug mode, which sends no tokens, on the ports 3000, 49983 and 49999 of the loopback too (docs/e2b.md).
+	 * Needs e2b and auth_disabled; not with a pool or TLS.
+	 */
+	int e2b_debug;
 };
 #define CELL_SERVER_OPTIONS_INIT { .size = sizeof(struct cell_server_options), .log_level = CELL_LOG_INFO }
 static inline void cell_server_options_init(struct cell_server_options *opts)

@@ -14,7 +14,7 @@ import support
 
 TOKEN = "t0ken-of-the-tests"
 # All servers of the tests with so many workers: WORKCELL_TEST_WORKERS=2 python -m pytest tests/e2e/test_serve*.py
-WORKERS = os.environ.get("WORKCELL_TEST_WORKERS")
+WORKERS = os.environ.get("WORKCELL_TEST_WORKERS", "1")
 TOKENS = """tokens:
   - {name: all, token: t0ken-of-the-tests, scopes: [run, read, admin, approve]}
   - {name: alice, token: t0ken-of-alice, scopes: [run, read]}
@@ -76,8 +76,7 @@ class Server:
             argv += ["--cwd", cwd]
         if self.tokens:
             argv += ["--auth-token-file", self.tokens]
-        if WORKERS:
-            argv += ["--workers", WORKERS]  # before the flags, which may say another number
+        argv += ["--workers", WORKERS]  # before the flags, which may say another number
         self.stderr = tempfile.TemporaryFile()
         self.process = support.popen([*argv, *map(str, flags)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                      stderr=self.stderr, env=support.host_environment(**dict(env)))

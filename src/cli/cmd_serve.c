@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,14 +39,14 @@ struct serve_flags {
 	const char *config, *log_level, *otlp, *e2b_domain;
 	int64_t workers;
 	int64_t max_runs, max_queue, max_timeout_ms, max_artifact, max_file, drain_ms, execute_idle_ms;
-	bool check_config, in_container, sandbox_fusion, e2b, console, otlp_code;
+	bool check_config, in_container, sandbox_fusion, e2b, e2b_debug, console, otlp_code;
 };
 
 #define DEFAULTS cell__cli_server_defaults
 #define SERVE_FLAGS_INIT                                                                       \
 	{ .session = CELL_CLI_SESSION_FLAGS_INIT(4),                                           \
 	  .http = CELL_CLI_LISTEN_FLAGS_INIT(DEFAULTS.max_sessions, DEFAULTS.max_connections), \
-	  .workers = 1,                                                                        \
+	  .workers = 0,                                                                        \
 	  .max_runs = DEFAULTS.max_runs,                                                       \
 	  .max_queue = DEFAULTS.max_queue,                                                     \
 	  .max_timeout_ms = DEFAULTS.max_timeout_ms,                                           \
@@ -64,8 +65,7 @@ static const struct cell_cli_flag serve_flag_table[] = {
 	{ 0, "allow-host", "HOST", "with --auth-disabled: allow this value of the Host header too; may be repeated", CELL_FLAG_LIST,
 	  AT(http.hosts) },
 	CELL_CLI_LISTEN_FLAGS(AT(http)),
-	{ 0, "workers", "N", "number of processes that serve, each with its sessions (default 1); 0: one per core", CELL_FLAG_COUNT,
-	  AT(workers) },
+	{ 0, "workers", "N", "number of processes that serve, each with its sessions; 0: one per core", CELL_FLAG_COUNT, AT(workers) },
 	{ 0, "session-idle", "SEC", "end an unused session after this many seconds; 0: never", CELL_FLAG_SECONDS, AT(http.idle_ms) },
 	{ 0, "execute-idle", "SEC", "the same for a session that POST /execute made, until a request names it; 0: never", CELL_FLAG_SECONDS,
 	  AT(execute_idle_ms) },
@@ -85,6 +85,9 @@ static const struct cell_cli_flag serve_flag_table[] = {
 	  AT(e2b) },
 	{ 0, "e2b-domain", "NAME[:PORT]", "where clients of E2B reach sandboxes without E2B_SANDBOX_URL: https://49999-ID.NAME:PORT",
 	  CELL_FLAG_STRING, AT(e2b_domain) },
+	{ 0, "e2b-debug", NULL,
+	  "serve clients of E2B in their debug mode (E2B_DEBUG) too, at the ports 3000, 49983 and 49999; needs --auth-disabled",
+	  CELL_FLAG_SWITCH, AT(e2b_debug) },
 	{ 0, "console", NULL, "serve the console for browsers at /console/ (docs/console.md)", CELL_FLAG_SWITCH, AT(console) },
 	{ 0, "otlp", "URL",
 	  "send spans and metrics to this receiver of OpenTelemetry (default $OTEL_EXPORTER_OTLP_ENDPOINT; docs/traces.md)",
@@ -643,7 +646,8 @@ static int serve(struct serve_flags *flags, struct cell_server_options *options,
 	options->session = &session.options;
 	options->zygote_per = cell__cli_zygote_per(&flags->session);
 	options->sandbox_fusion = flags->sandbox_fusion;
-	options->e2b = flags->e2b;
+	options->e2b = flags->e2b || flags->e2b_debug;
+	options->e2b_debug = flags->e2b_debug;
 	options->e2b_domain = flags->e2b_domain;
 	options->otlp = flags->otlp ? flags->otlp : cell__serve_variable("OTEL_EXPORTER_OTLP_ENDPOINT");
 	options->otlp_headers = cell__serve_variable("OTEL_EXPORTER_OTLP_HEADERS");
@@ -720,17 +724,36 @@ static int serve_all(struct serve_flags *flags, struct cell_server_options *opti
 	return serve(flags, options, err);
 }
 
+/* Why there is one worker where nobody said how many; NULL: there are as many as cores. */
+static const char *why_one(const struct serve_flags *flags)
+{
+	if (flags->in_container)
+		return "--in-container removes files that each worker would read";
+	if (*live.code)
+		return "`workcell console` is for one person";
+	return flags->e2b_debug ? "the debug mode of E2B's clients has one sandbox" : NULL;
+}
+
+static int count_cores(void)
+{
+	cpu_set_t set;
+
+	return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : (int)sysconf(_SC_NPROCESSORS_ONLN);
+}
+
 static int check_workers(struct serve_flags *flags, struct cell_error *err)
 {
+	const char *why = why_one(flags);
+	int cores = count_cores();
+
+	if (!flags->workers && why)
+		flags->workers = 1;
 	if (!flags->workers)
-		flags->workers = sysconf(_SC_NPROCESSORS_ONLN);
+		flags->workers = cores > CELL_SERVE_MAX_WORKERS ? CELL_SERVE_MAX_WORKERS : cores;
 	if (flags->workers < 1 || flags->workers > CELL_SERVE_MAX_WORKERS)
 		return cell_fail(err, CELL_E_INVALID, 0, "--workers must be at most %d", CELL_SERVE_MAX_WORKERS);
-	if (flags->workers > 1 && flags->in_container)
-		return cell_fail(err, CELL_E_INVALID, 0, "--in-container removes files that each worker would read: leave --workers out");
-	if (flags->workers > 1 && *live.code)
-		return cell_fail(err, CELL_E_INVALID, 0,
-				 "`workcell console` is for one person: leave --workers out, or use `workcell serve --console`");
+	if (flags->workers > 1 && why)
+		return cell_fail(err, CELL_E_INVALID, 0, "%s: leave --workers out", why);
 	return 0;
 }
 

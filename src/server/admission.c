@@ -17,7 +17,8 @@ static bool check_origin(struct cell__request *request)
 
 	/* Without tokens the security depends on the browser's idea of our address; MCP's clients must always be checked. */
 	if ((server->opts.auth_disabled || server->mcp) && *server->address.host &&
-	    !cell__access_host(host, server->address.host, server->address.port, server->opts.hosts)) {
+	    !cell__access_host(host, server->address.host, server->address.port, server->opts.hosts) &&
+	    !cell__e2b_debug_host(server, host)) {
 		cell__answer_fail(request, MHD_HTTP_FORBIDDEN, CELL_E_FORBIDDEN, "this Host is not allowed (--allow-host)");
 		return false;
 	}
@@ -120,6 +121,8 @@ static bool check_client(struct cell__request *request, unsigned scope)
 		status = request->is_e2b ? cell__e2b_auth_check(request, from, &words, &retry_s)
 					 : cell__auth_check(server, given, from, &request->who, &words, &retry_s);
 	}
+	if (request->state != CELL_REQUEST_READING)
+		return false; /* the sandbox that it wants is being made (e2b/debug.c) */
 
 	if (!status && connection)
 		cell__guests_leave(&server->guests, &connection->guest);

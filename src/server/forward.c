@@ -308,6 +308,28 @@ int cell__request_owner(const struct cell__request *request)
 	return id ? cell__pool_owner(request->server, id) : -1;
 }
 
+int cell__request_owner_by_body(struct cell__request *request)
+{
+	const char *id = NULL;
+
+	if (!request->server->pool || request->inner || request->forward)
+		return -1;
+	if (request->is_e2b)
+		id = cell__e2b_owner_by_body(request);
+	else if (!strcmp(request->route->path, "/v1/sessions") && json_is_object(request->json))
+		id = json_string_value(json_object_get(request->json, "resume"));
+	return id ? cell__pool_owner(request->server, id) : -1;
+}
+
+void cell__forward_whole(struct cell__request *request, int worker, const char *url)
+{
+	cell__forward_begin(request, worker, url);
+	if (request->state != CELL_REQUEST_ANSWERED && request->body.size)
+		(void)cell__forward_take(request, request->body.data, request->body.size); /* of a new link all of it */
+	if (request->state != CELL_REQUEST_ANSWERED)
+		(void)cell__forward_take(request, NULL, 0);
+}
+
 void cell__forward_begin(struct cell__request *request, int worker, const char *url)
 {
 	struct cell__forward *forward = forward_create(request->server, worker);

@@ -289,10 +289,14 @@ static enum MHD_Result send_answer(struct cell__request *request)
 	return queued;
 }
 
-/* With workers some lists are of all of them. */
+/* With workers some lists are of all of them, and some requests are for another one. */
 static void dispatch(struct cell__request *request)
 {
-	if (request->server->pool && request->route->gather && !request->inner)
+	int owner = cell__request_owner_by_body(request);
+
+	if (owner >= 0)
+		cell__forward_whole(request, owner, cell__http_connection(request->connection)->url);
+	else if (request->server->pool && request->route->gather && !request->inner)
 		cell__gather_begin(request, cell__http_connection(request->connection)->url);
 	else if (!request->is_e2b && cell__task_is_asked(request))
 		cell__task_begin(request);
@@ -716,6 +720,7 @@ int cell__http_open(struct cell_server *server, struct cell_error *err)
 	uv_idle_init(loop, &server->again);
 	server->poll.data = server->check.data = server->again.data = server;
 	uv_poll_start(&server->poll, UV_READABLE, handle_poll);
+	cell__e2b_debug_start(server);
 	uv_check_start(&server->check, handle_check);
 	server->due = true;
 	return 0;
@@ -728,6 +733,7 @@ void cell__http_quiesce(struct cell_server *server)
 	if (server->quiesced)
 		return;
 	server->quiesced = true;
+	cell__e2b_debug_stop(server);
 	if (server->pool)
 		return; /* the program that started the workers listens */
 	fd = MHD_quiesce_daemon(server->daemon);

@@ -446,6 +446,7 @@ static void handle_spaces_closed(void *arg)
 		server->handles++;
 		cell__oauth_close(server, handle_oauth_closed, server);
 	}
+	cell__e2b_debug_close(server, close_handle);
 	close_handle(server, (uv_handle_t *)&server->poll);
 	close_handle(server, (uv_handle_t *)&server->check);
 	close_handle(server, (uv_handle_t *)&server->again);
@@ -753,6 +754,7 @@ int cell_server_create(struct cell_engine *engine, const struct cell_server_opti
 	server->engine = engine;
 	server->routes = cell__routes;
 	server->listen_fd = server->tell_fd[0] = server->tell_fd[1] = -1;
+	cell__e2b_debug_init(server);
 	server->use = &server->own_use;
 	server->addresses = server->own_addresses;
 	cell__random_hex(server->request_prefix, 8);
@@ -799,6 +801,8 @@ int cell_server_create(struct cell_engine *engine, const struct cell_server_opti
 		goto failed;
 	if (!server->pool && cell__listen(&server->address, BACKLOG, &server->listen_fd, err) < 0)
 		goto failed;
+	if (cell__e2b_debug_listen(server, err) < 0)
+		goto failed;
 	if (pipe2(server->tell_fd, O_CLOEXEC | O_NONBLOCK) < 0) {
 		cell_fail(err, CELL_E_IO, errno, "make a pipe");
 		goto failed;
@@ -821,6 +825,8 @@ void cell_server_destroy(struct cell_server *server)
 		return;
 	if (server->listen_fd >= 0) /* it never ran, or could not start */
 		cell__listen_end(&server->address);
+	for (size_t i = 0; i < CELL_E2B_DEBUG_PORTS; i++)
+		cell__close_fd(&server->e2b_debug.fds[i]);
 	cell__close_fd(&server->listen_fd);
 	cell__close_fd(&server->tell_fd[0]);
 	cell__close_fd(&server->tell_fd[1]);

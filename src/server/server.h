@@ -34,6 +34,7 @@
 #define CELL_SERVER_MAX_NAME 64u
 #define CELL_SERVER_MAX_WORKSPACE 128u
 #define CELL_SERVER_MAX_WORKSPACES 256u   /* open at once */
+#define CELL_E2B_DEBUG_PORTS 3u
 #define CELL_SERVER_MAX_PARAMS 3u
 #define CELL_SERVER_MAX_PACKAGES 256u     /* of one request; each one that is answered at once is a deeper call */
 #define CELL_SERVER_MAX_RUNS_KEPT 16u     /* ended runs of one session whose events can still be read */
@@ -346,6 +347,10 @@ struct cell__forward;
 struct cell__gather;
 /* The worker that a request is for; -1: this one.  The one place that decides it. */
 int cell__request_owner(const struct cell__request *request);
+/* The same of one whose body names a session: that has to be read first. */
+int cell__request_owner_by_body(struct cell__request *request);
+/* Passes on a request whose body was read. */
+void cell__forward_whole(struct cell__request *request, int worker, const char *url);
 /* Passes the request on; request->forward, or it was answered. */
 void cell__forward_begin(struct cell__request *request, int worker, const char *url);
 /* Takes bytes of the body and returns how many are left; size 0: its end. */
@@ -894,10 +899,21 @@ bool cell__e2b_is_asked(const struct cell__request *request, const char *path);
 /* As cell__auth_check(), with the tokens that E2B's clients send. */
 /* The sandbox that a request is for; NULL: none that it names. */
 const char *cell__e2b_owner_id(const struct cell__request *request);
+/* The snapshot that the body of a request names; NULL: none. */
+const char *cell__e2b_owner_by_body(struct cell__request *request);
 unsigned cell__e2b_auth_check(struct cell__request *request, const struct sockaddr *from, const char **ret_words, int *ret_retry_s);
 /* The body of an error in the form that the client reads, and its status; free() it.  NULL: out of memory. */
 char *cell__e2b_error(const struct cell__request *request, int code, const char *words, unsigned *status, const char **ret_type,
 		      size_t *ret_size);
+/* The debug mode of the clients (e2b/debug.c): nothing without opts.e2b_debug. */
+void cell__e2b_debug_init(struct cell_server *server);
+int cell__e2b_debug_listen(struct cell_server *server, struct cell_error *err);
+void cell__e2b_debug_start(struct cell_server *server);
+/* No more clients. */
+void cell__e2b_debug_stop(struct cell_server *server);
+void cell__e2b_debug_close(struct cell_server *server, void (*close_handle)(struct cell_server *server, uv_handle_t *handle));
+/* Whether it is a name of ours at one of its ports. */
+bool cell__e2b_debug_host(const struct cell_server *server, const char *host);
 /* NAME or NAME:PORT, of a form that a host name can have.  Pure. */
 bool cell__e2b_domain_ok(const char *domain);
 /* The session ends: its context goes, and with the first session of a sandbox all others. */
@@ -969,6 +985,12 @@ struct cell_server {
 	struct cell__mcp_http *mcp; /* NULL: this is the session server */
 	struct cell__address address;
 	int listen_fd;
+	struct { /* e2b/debug.c; fds: -1: none */
+		int fds[CELL_E2B_DEBUG_PORTS];
+		uv_poll_t polls[CELL_E2B_DEBUG_PORTS];
+		bool started[CELL_E2B_DEBUG_PORTS];
+		char id[33]; /* of its sandbox, which may have ended; "": none was made */
+	} e2b_debug;
 	char *url;
 	char request_prefix[9];
 	char own_secret[CELL_SERVER_SECRET + 1]; /* without a pool (pool.h) */

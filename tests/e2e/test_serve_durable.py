@@ -140,6 +140,24 @@ def test_a_server_that_is_killed_loses_nothing(place, executor):
         assert answer.status in (404, 410), answer
 
 
+def test_a_session_is_continued_by_its_worker(place):
+    with serving.shared(*place, "--workers", "2") as server:
+        connections = [server.connect() for _ in range(2)]
+        for n, connection in enumerate(connections * 2):
+            session = opened(server, connection=connection)
+            value(server, session, "x = %d" % n)
+            assert server.ask("POST", "/v1/sessions/%s/hibernate" % session).status == 200
+            other = connections[connections.index(connection) - 1]
+            body = {"resume": session, "workspace_id": "w" * 100}
+            answer = server.ask("POST", "/v1/sessions", body, connection=other, token="t0ken-of-alice")
+            assert answer.status in (403, 404), answer  # somebody else's
+            assert opened(server, {"resume": session}, connection=other) == session
+            for each in connections:
+                assert value(server, session, "x", connection=each) == n
+        for connection in connections:
+            connection.close()
+
+
 def test_a_worker_that_is_killed_loses_nothing(place):
     server = serving.Server(*place, "--workers", "2", "--durable", "results")
     try:

@@ -368,6 +368,43 @@ def test_the_client_works_with_workers(crew):
         assert one.kill() is True
 
 
+def test_snapshots_of_all_workers():
+    with serving.shared("--executor", "subprocess", "--e2b", "--workers", 2, "--workspace-mode", "cow", tokens=TOKENS) as crew:
+        connections = [crew.connect() for _ in range(2)]
+
+        def ask_through(connection, method, path, body=None, token=ALICE, **headers):
+            return crew.ask(method, path, body, token=None, connection=connection,
+                            headers={"X-API-KEY": token, **{name.replace("_", "-"): value for name, value in headers.items()}})
+
+        def run(connection, one, code):
+            answer = ask_through(connection, "POST", "/execute", {"code": code}, E2b_Sandbox_Id=one["sandboxID"], X_Access_Token=one["envdAccessToken"])
+            return re.search(rb'"is_main_result":true,"text":"([^"]*)"', answer.body)[1].decode()
+
+        taken = []
+        for connection in connections:
+            one = ask_through(connection, "POST", "/sandboxes", {}).json
+            run(connection, one, "x = %s; open('f', 'w').write('%s'); x" % ((len(taken) + 1,) * 2))
+            answer = ask_through(connection, "POST", "/sandboxes/%s/snapshots" % one["sandboxID"], {})
+            assert answer.status == 201, answer
+            taken.append(answer.json["snapshotID"])
+            assert "leave out the name" in ask_through(connection, "POST", "/sandboxes/%s/snapshots" % one["sandboxID"], {"name": "n"}).json["message"]
+        assert taken[0][:2] != taken[1][:2]
+        for connection in connections:
+            assert {each["snapshotID"] for each in ask_through(connection, "GET", "/snapshots").json} == set(taken)
+            assert ask_through(connection, "GET", "/snapshots", token=BOB).json == []
+            for n, snapshot in enumerate(taken, 1):
+                answer = ask_through(connection, "POST", "/v2/sandboxes", {"templateID": snapshot, "metadata": {"long": "x" * 60000}})
+                assert answer.status == 201 and answer.json["sandboxID"][:2] == snapshot[:2], answer
+                assert run(connection, answer.json, "x, open('f').read()") == "(%d, '%d')" % (n, n)
+                assert ask_through(connection, "POST", "/v2/sandboxes", {"templateID": snapshot}, token=BOB).status == 404
+                assert ask_through(connection, "DELETE", "/templates/" + snapshot, token=BOB).status == 404
+        for snapshot in taken:
+            assert ask_through(connections[0], "DELETE", "/templates/" + snapshot).status == 204
+            assert ask_through(connections[1], "DELETE", "/templates/" + snapshot).status == 404
+        for connection in connections:
+            connection.close()
+
+
 # ---- every route ----
 
 def routes():

@@ -91,6 +91,15 @@ int cell__e2b_path(const struct cell__e2b_sandbox *sandbox, const char *given, c
 /* The same of a folder to work in: an absolute path outside of it is as the code sees it. */
 int cell__e2b_cwd(const struct cell__e2b_sandbox *sandbox, const char *given, char ret_path[static PATH_MAX], struct cell_error *err);
 
+/* ---- the debug mode of the clients (debug.c) ---- */
+
+/* The id that this one means: their name for the one sandbox is not its id. */
+const char *cell__e2b_debug_id(const struct cell_server *server, const char *id);
+/*
+ * Finds the sandbox that a request without another one means.  True: it is answered, or is CELL_REQUEST_ASKING while the sandbox is made.
+ */
+bool cell__e2b_debug_waits(struct cell__request *request);
+
 /* ---- handlers ---- */
 
 void cell__e2b_handle_create(struct cell__request *request);
@@ -108,6 +117,8 @@ void cell__e2b_handle_metrics(struct cell__request *request);
 void cell__e2b_handle_refused(struct cell__request *request);
 void cell__e2b_handle_snapshot(struct cell__request *request);
 void cell__e2b_handle_snapshots(struct cell__request *request);
+/* Takes the list over. */
+void cell__e2b_answer_snapshots(struct cell__request *request, json_t *list);
 void cell__e2b_handle_snapshot_remove(struct cell__request *request);
 
 void cell__e2b_handle_health(struct cell__request *request);
@@ -181,6 +192,8 @@ struct cell__e2b_sandbox *cell__e2b_find(struct cell__request *request);
 /* A sandbox whose first session this is; NULL: out of memory. */
 struct cell__e2b_sandbox *cell__e2b_sandbox_create(struct cell__served *served, const json_t *metadata, const json_t *envs,
 						   const char *network, int64_t seconds, bool pauses);
+/* Seconds of "2026-08-21T20:00:22.5+02:00", or of a number; negative: it is neither.  Pure. */
+int64_t cell__e2b_read_time(const char *text);
 /* What a client gets to know of a sandbox of its own, with its token; NULL: out of memory. */
 json_t *cell__e2b_admission(const struct cell__e2b_sandbox *sandbox);
 /* The snapshot of this id or name that the request may use; NULL: there is none. */

@@ -14,6 +14,7 @@
 #define PAUSED_US (86400ll * 1000000) /* a paused sandbox is kept for so long */
 #define MAX_FORKS 20
 #define MAX_LISTED 100
+#define METRICS_SLACK_S 5 /* of the times of samples */
 #define MAX_PAIRS_BYTES (64u * 1024u) /* of metadata, and of variables */
 
 /* ---- the object ---- */
@@ -189,6 +190,26 @@ static json_t *take_pairs(struct cell__request *request, const char *field, bool
 
 /* ---- descriptions ---- */
 
+int64_t cell__e2b_read_time(const char *text)
+{
+	struct tm tm = { 0 };
+	const char *rest = strptime(text, "%Y-%m-%dT%H:%M:%S", &tm);
+	int hours = 0, minutes = 0;
+	char sign = '+', *end;
+	int64_t seconds;
+
+	if (!rest) {
+		seconds = strtoll(text, &end, 10);
+		return *text && !*end ? seconds : -1;
+	}
+	if (*rest == '.')
+		rest += 1 + strspn(rest + 1, "0123456789");
+	if (strcmp(rest, "Z") && *rest && sscanf(rest, "%c%2d:%2d", &sign, &hours, &minutes) != 3)
+		return -1;
+	seconds = hours * 3600 + minutes * 60;
+	return (int64_t)timegm(&tm) - (sign == '-' ? -seconds : seconds);
+}
+
 static json_t *time_text(int64_t seconds, int64_t us)
 {
 	char text[48];
@@ -351,10 +372,11 @@ void cell__e2b_handle_create(struct cell__request *request)
 
 struct cell__e2b_sandbox *cell__e2b_find(struct cell__request *request)
 {
-	struct cell__e2b_sandbox *sandbox = cell__e2b_by_id(request->server, request->params[0]);
+	const char *id = cell__e2b_debug_id(request->server, request->params[0]);
+	struct cell__e2b_sandbox *sandbox = cell__e2b_by_id(request->server, id);
 
 	if (sandbox)
-		return cell__served_find(request, request->params[0], false) ? sandbox : NULL;
+		return cell__served_find(request, id, false) ? sandbox : NULL;
 	cell__answer_fail(request, MHD_HTTP_NOT_FOUND, CELL_E_NOT_FOUND, "sandbox \"%.40s\" not found", request->params[0]);
 	return NULL;
 }
@@ -454,13 +476,21 @@ void cell__e2b_answer_list(struct cell__request *request, json_t *all)
 void cell__e2b_handle_list(struct cell__request *request)
 {
 	CELL_AUTO_FREE char *metadata = cell__e2b_query(request, "metadata"), *state = cell__e2b_query(request, "state");
-	json_t *all = json_array();
+	CELL_AUTO_FREE char *after = cell__e2b_query(request, "startedAfter"), *template = cell__e2b_query(request, "template");
+	int64_t since = after ? cell__e2b_read_time(after) : 0;
+	json_t *all;
 
+	if (since < 0) {
+		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID, "startedAfter must be a time like 2026-08-21T20:00:22Z");
+		return;
+	}
+	all = json_array();
 	for (struct cell__served *served = request->server->sessions; served; served = served->next) {
 		const struct cell__e2b_sandbox *sandbox = cell__e2b_by_id(request->server, served->id);
 
 		if (!sandbox || strcmp(served->owner, request->who.name) || (metadata && !has_metadata(sandbox, metadata)) ||
-		    (state && *state && !strstr(state, sandbox->paused ? "paused" : "running")))
+		    (state && *state && !strstr(state, sandbox->paused ? "paused" : "running")) || served->created_s < since ||
+		    (template && strcmp(template, sandbox->template)))
 			continue;
 		json_array_append_new(all, describe(sandbox)); /* the newest is first in the list */
 	}
@@ -593,11 +623,14 @@ void cell__e2b_handle_fork(struct cell__request *request)
 static void answer_metrics(struct cell__request *request)
 {
 	const struct cell__consumed *consumed = &request->served->consumed;
+	CELL_AUTO_FREE char *start = cell__e2b_query(request, "start"), *end = cell__e2b_query(request, "end");
 	struct sysinfo machine = { 0 };
 	json_t *list = json_array();
+	int64_t now = time(NULL);
 
 	sysinfo(&machine);
-	if (consumed->known)
+	/* There is one sample, of now. */
+	if (consumed->known && (!start || cell__e2b_read_time(start) <= now) && (!end || cell__e2b_read_time(end) >= now - METRICS_SLACK_S))
 		json_array_append_new(list,
 				      json_pack("{s:o,s:I,s:i,s:f,s:I,s:I,s:i,s:I,s:i}", "timestamp", time_text(time(NULL), 0),
 						"timestampUnix", (json_int_t)time(NULL), "cpuCount", get_nprocs(), "cpuUsedPct",

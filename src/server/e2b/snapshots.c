@@ -69,8 +69,10 @@ void cell__e2b_handle_snapshot(struct cell__request *request)
 	if (!mode || strcmp(mode, "cow"))
 		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_UNSUPPORTED,
 				  "a snapshot keeps files only where sandboxes have a layer: start the server with --workspace-mode cow");
-	else if (request->server->pool)
-		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_UNSUPPORTED, "snapshots need a server with one worker");
+	else if (request->server->pool && json_is_string(name))
+		cell__answer_fail(
+			request, MHD_HTTP_BAD_REQUEST, CELL_E_UNSUPPORTED,
+			"a server with several workers knows snapshots by their ids: leave out the name, or start it with --workers 1");
 	else if (json_is_false(json_object_get(request->json, "memory")))
 		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_UNSUPPORTED,
 				  "a snapshot has the memory of its sandbox: mode \"filesystem\" is not supported");
@@ -84,6 +86,11 @@ void cell__e2b_handle_snapshot(struct cell__request *request)
 
 /* ---- the others ---- */
 
+void cell__e2b_answer_snapshots(struct cell__request *request, json_t *list)
+{
+	cell__answer_json(request, MHD_HTTP_OK, list);
+}
+
 void cell__e2b_handle_snapshots(struct cell__request *request)
 {
 	CELL_AUTO_FREE char *source = cell__e2b_query(request, "sandboxID"), *name = cell__e2b_query(request, "name");
@@ -96,7 +103,10 @@ void cell__e2b_handle_snapshots(struct cell__request *request)
 		    (!name || !strcmp(name, served->id) || (snapshot->name && !strcmp(name, snapshot->name))))
 			json_array_append_new(list, describe(snapshot));
 	}
-	cell__answer_json(request, MHD_HTTP_OK, list);
+	if (request->part)
+		cell__answer_json(request, MHD_HTTP_OK, json_pack("{s:o}", "snapshots", list));
+	else
+		cell__e2b_answer_snapshots(request, list);
 }
 
 void cell__e2b_handle_snapshot_remove(struct cell__request *request)
