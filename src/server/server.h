@@ -647,6 +647,7 @@ struct cell__served {
 	struct cell__job *kept;      /* newest first: running, waiting and ended */
 	bool closing, listed;
 	bool asleep; /* it was saved because nobody used it; its next use wakes it */
+	struct cell__request *hibernates; /* is answered when it is closed; or NULL */
 	struct cell__e2b_context *context; /* it belongs to a sandbox of E2B's clients, which ends it; or NULL */
 	bool is_short;               /* made by /execute without an id, and not named since: execute_idle_ms applies */
 	struct cell__served *bucket_next;

@@ -695,9 +695,15 @@ static void handle_closed(void *arg)
 {
 	struct cell__served *served = arg;
 
+	struct cell__request *request = cell__take_ptr(served->hibernates);
+
 	served->session = NULL;
-	if (!served->requests)
+	if (request) { /* its client may look at once whether it is saved, and wake it elsewhere */
+		cell__answer_json(request, MHD_HTTP_OK, cell__take_ptr(request->kept));
+		cell__served_release(request);
+	} else if (!served->requests) {
 		served_free(served);
+	}
 }
 
 /* The server stops: whoever asks the next one for it finds it as it was. */

@@ -197,7 +197,12 @@ static void handle_hibernated(void *arg, const char *answer, const struct cell_e
 
 	if (answer) {
 		cell__served_sleeps(request->served);
-		cell__answer_json(request, MHD_HTTP_OK, json_loads(answer, 0, NULL));
+		if (request->served->asleep && request->served->closing && request->served->session) {
+			request->kept = json_loads(answer, 0, NULL);
+			request->served->hibernates = request;
+		} else { /* it is in use, and stays */
+			cell__answer_json(request, MHD_HTTP_OK, json_loads(answer, 0, NULL));
+		}
 	} else {
 		cell__answer_error(request, err);
 	}
