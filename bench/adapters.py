@@ -59,6 +59,14 @@ async def measure_async(name, *calls):
     report(name, times)
 
 
+def command(session, cell):
+    """A cell whose value is what a command did, and that value: a session has it as text until it is asked for."""
+    async def call():
+        return (await session.run(cell)).value
+
+    return call
+
+
 async def nothing(code: str) -> str:
     """Does nothing."""
     return "2"
@@ -120,13 +128,13 @@ def deepagents():
         path = backend.session.run("import os; os.path.abspath('a.txt')").value
         assert backend.write(path, "one\n").error is None and backend.read(path).file_data["content"] == "one"
         cell = _shell.command("exec 2>&1\ntrue")
-        measure("deepagents, execute()", lambda: backend.session.run(cell), lambda: backend.execute("true"))
+        measure("deepagents, execute()", lambda: backend.session.run(cell).value, lambda: backend.execute("true"))
         cells = []
         run = backend.session.run
         backend.session.run = lambda cell, *rest: (cells.append(cell), run(cell, *rest))[1]
         backend.read(path)
         backend.session.run = run
-        measure("deepagents, read()", lambda: [run(cell) for cell in cells], lambda: backend.read(path))
+        measure("deepagents, read()", lambda: [run(cell).value for cell in cells], lambda: backend.read(path))
 
 
 def adk():
@@ -176,7 +184,7 @@ async def openai_agents_sandbox():
         await outer.exec(*COMMAND, shell=False)
         WorkcellSandboxSession._exec_internal = real
 
-    await measure_async("openai_agents, sandbox", lambda: inner.session.run(cell), lambda: outer.exec(*COMMAND, shell=False), floor)
+    await measure_async("openai_agents, sandbox", command(inner.session, cell), lambda: outer.exec(*COMMAND, shell=False), floor)
     await client.close()
 
 
@@ -228,7 +236,7 @@ async def inspect_ai():
 
     made = (await WorkcellSandboxEnvironment.sample_init("bench", None, {}))["default"]
     cell = _shell.command(COMMAND)
-    await measure_async("inspect_ai", lambda: made.session.run(cell), lambda: made.exec(COMMAND))
+    await measure_async("inspect_ai", command(made.session, cell), lambda: made.exec(COMMAND))
     await WorkcellSandboxEnvironment.sample_cleanup("bench", None, {"default": made}, False)
 
 

@@ -97,7 +97,7 @@ class WorkcellSandboxSession(BaseSandboxSession):
     async def _exec_internal(self, *command: Union[str, Path], timeout: Optional[float] = None) -> ExecResult:
         words = [str(each) for each in command]
         seconds = timeout if timeout is not None else self.state.options.timeout
-        environment = await self.state.manifest.environment.resolve()
+        environment = await self.state.manifest.environment.resolve() if self.state.manifest.environment.value else None
         cell = _shell.command(words, cwd=self.state.manifest.root, env=environment, seconds=seconds)
         try:
             done = _shell.done(await self.session.run(cell, None if seconds is None else seconds + 5))
