@@ -66,6 +66,7 @@ struct loading {
 	const char *wrong; /* the file that is not the one of the image; NULL: something else is wrong */
 	int *opened; /* to be closed if nothing comes of it */
 	size_t n_opened;
+	const struct area *opened_for; /* the last of them; or NULL */
 	bool same_stack, same_heap;
 	char *parked; /* room for areas on their way */
 	uint64_t *slots; /* of each area of the image: where it waits there; 0: it does not */
@@ -229,10 +230,15 @@ static bool same_file(const struct area *a, const struct area *b)
 
 static const struct area *find_same(const struct loading *loading, const struct area *area)
 {
-	for (size_t i = 0; i < loading->now.n_areas; i++)
-		if (same_file(&loading->now.areas[i], area))
-			return &loading->now.areas[i];
-	return NULL;
+	size_t from = 0, to = loading->now.n_areas;
+	while (from < to) {
+		size_t middle = from + (to - from) / 2;
+		if (loading->now.areas[middle].start < area->start)
+			from = middle + 1;
+		else
+			to = middle;
+	}
+	return from < loading->now.n_areas && same_file(&loading->now.areas[from], area) ? &loading->now.areas[from] : NULL;
 }
 
 static int image_with(const struct loading *loading, uint64_t inode)
@@ -341,31 +347,56 @@ static int empty_stack(struct loading *loading)
 	return add_empty(loading, now->start, now->end - now->start);
 }
 
-static int map_file(struct loading *loading, const struct area *area)
+static bool has_pieces(const struct loading *loading, const struct area *area)
 {
-	uint64_t bytes = area->end - area->start;
+	size_t from = 0, to = loading->image->n_pieces; /* they are sorted, as the areas are */
+	while (from < to) {
+		size_t middle = from + (to - from) / 2;
+		if (loading->pieces[middle].at < area->start)
+			from = middle + 1;
+		else
+			to = middle;
+	}
+	return from < loading->image->n_pieces && loading->pieces[from].at < area->end;
+}
+
+/* A library has several areas, one behind the other: it is opened once. */
+static int open_file(struct loading *loading, const struct area *area, bool writes)
+{
+	const char *path = loading->texts + area->path;
+	const struct area *last = loading->opened_for;
 	struct stat st;
-	/* Where code cannot write, pages that differ from the file's were made by the loader of libraries, and are carried. */
-	if (!area->shared && find_same(loading, area))
-		return area->prot & PROT_WRITE ? add_empty(loading, area->start, bytes) : 0;
-	bool writes = area->shared && (area->prot & PROT_WRITE);
-	int fd = open(loading->texts + area->path, (writes ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+	if (last && !writes && !last->shared && last->inode == area->inode && last->device == area->device &&
+	    strcmp(loading->texts + last->path, path) == 0)
+		return loading->opened[loading->n_opened - 1];
+	int fd = open(path, (writes ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
 	if (fd < 0) {
-		loading->wrong = loading->texts + area->path;
+		loading->wrong = path;
 		return -1;
 	}
 	loading->opened[loading->n_opened++] = fd;
+	loading->opened_for = area;
 	if (fstat(fd, &st) < 0)
 		return -1;
 	if (st.st_ino != area->inode) {
-		loading->wrong = loading->texts + area->path;
+		loading->wrong = path;
 		errno = ESTALE;
 		return -1;
 	}
-	int prot = area->shared ? (int)area->prot : PROT_READ | PROT_WRITE;
-	return add_map(loading, area->start, bytes, prot, area->shared ? MAP_SHARED : MAP_PRIVATE, fd, area->offset) < 0
-		       ? -1
-		       : add_close(loading, fd);
+	return fd;
+}
+
+static int map_file(struct loading *loading, const struct area *area)
+{
+	uint64_t bytes = area->end - area->start;
+	/* Where code cannot write, pages that differ from the file's were made by the loader of libraries, and are carried. */
+	if (!area->shared && find_same(loading, area))
+		return area->prot & PROT_WRITE ? add_empty(loading, area->start, bytes) : 0;
+	int fd = open_file(loading, area, area->shared && (area->prot & PROT_WRITE));
+	if (fd < 0)
+		return -1;
+	int prot = area->shared || !has_pieces(loading, area) ? (int)area->prot : PROT_READ | PROT_WRITE;
+	return add_map(loading, area->start, bytes, prot, area->shared ? MAP_SHARED : MAP_PRIVATE, fd, area->offset);
 }
 
 /* Writable until all pages are read into it: protect_areas() ends that. */
@@ -474,25 +505,12 @@ static int put_pieces(struct loading *loading)
 	return flush_reads(loading, reads.first, reads.from, reads.bytes);
 }
 
-static bool has_pieces(const struct loading *loading, const struct area *area)
-{
-	size_t from = 0, to = loading->image->n_pieces; /* they are sorted, as the areas are */
-	while (from < to) {
-		size_t middle = from + (to - from) / 2;
-		if (loading->pieces[middle].at < area->start)
-			from = middle + 1;
-		else
-			to = middle;
-	}
-	return from < loading->image->n_pieces && loading->pieces[from].at < area->end;
-}
-
 static int protect_areas(struct loading *loading)
 {
 	for (uint64_t i = 0; i < loading->image->n_areas; i++) {
 		const struct area *area = &loading->areas[i];
-		if (area->kind == AREA_FILE && !area->shared && find_same(loading, area) && !has_pieces(loading, area))
-			continue; /* as it was */
+		if (area->kind == AREA_FILE && !area->shared && !loading->slots[i] && !has_pieces(loading, area))
+			continue; /* as it was, or as map_file() has mapped it */
 		if ((area->prot == (PROT_READ | PROT_WRITE) && area->kind != AREA_FILE) || area->start == loading->image->ring ||
 		    (area->kind == AREA_FILE && area->shared) || area->kind == AREA_STACK || area->kind == AREA_SYSTEM)
 			continue;
@@ -534,6 +552,9 @@ static int plan_areas(struct loading *loading)
 		if (area->start != image->ring && (map_area(loading, area) < 0 || unprotect_same(loading, area) < 0))
 			return -1;
 	}
+	for (size_t i = 0; i < loading->n_opened; i++)
+		if (add_close(loading, loading->opened[i]) < 0)
+			return -1;
 	return put_pieces(loading) < 0 || protect_areas(loading) < 0 ? -1 : 0;
 }
 
