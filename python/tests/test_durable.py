@@ -1,6 +1,7 @@
 """Saved sessions: hibernated, woken, by whom, and what they carry."""
 import glob
 import hashlib
+import json
 import os
 import random
 import shutil
@@ -419,6 +420,38 @@ def test_a_kernel_that_dies_goes_on_as_it_was_saved(executor, mode, place):
         wake = session.session_id
     with Session.wake(wake, place, None, executor) as session:
         assert "NameError" in str(session.run("x").error)  # not as it was before the reset
+
+
+def saved_cells(place, session):
+    """How many cells the session on the disk has seen."""
+    return json.loads((place / session.session_id / "state").read_bytes()[64:])["cells"]
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_cells_in_a_long_row_are_saved_together(executor, place):
+    """They do not wait for each other's saves; the last is saved in the next pause, and what a kernel that dies takes with it is told."""
+    events = []
+    with Session(None, executor, saved=place, durable="cells", on_branch=events.append) as session:
+        def run_many():
+            for _ in range(400):
+                session.run("x += 1")
+
+        session.run("x = 0")
+        run_many()
+        assert 1 < [event.kind for event in events].count("saved") < 300
+        wait_until(lambda: saved_cells(place, session) == 401 or None)  # without another cell
+        result = session.run("import os; os._exit(1)")
+        assert result.state == "restored" and not any("lost" in notice for notice in result.notices)
+        session.run("assert x == 400; x += 1").raise_for_error()
+        run_many()
+        result = session.run("import os; os._exit(1)")
+        assert result.state == "restored"
+        lost = sum(int(notice.split()[0]) for notice in result.notices if "faster than they could be saved" in notice)
+        assert session.run("x").value == 801 - lost
+        run_many()
+        wake = session.session_id
+    with Session.wake(wake, place, None, executor) as session:
+        assert session.run("x").value == 1201 - lost  # closed right after its last cell
 
 
 def test_a_session_without_a_folder_is_not_durable(place):

@@ -36,6 +36,7 @@ void cell__memories_close(struct cell__memories *memories)
 	for (size_t i = 0; i < memories->n; i++)
 		cell__close_fd(&memories->fds[i]);
 	cell__close_fd(&memories->layer_fd);
+	cell__early_destroy(cell__take_ptr(memories->early));
 	memories->n = 0;
 }
 
@@ -319,15 +320,56 @@ static int reuse(const struct cell__saved_file *stored, struct cell__saved_file 
 	return 0;
 }
 
-static int write_file(struct cell__durable *durable, int from_fd, struct cell__saved_file *file, struct cell__pieces_sum *sum,
-		      struct cell_error *err)
+static int create_file(const struct cell__durable *durable, struct cell__saved_file *file, int *ret_fd, struct cell_error *err)
 {
 	strcpy(file->name, "p-");
 	cell__random_hex(file->name + 2, CELL_SAVED_NAME - 2);
-	CELL_AUTO_FD int to = openat(durable->fd, file->name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-	if (to < 0)
-		return cell_fail(err, CELL_E_IO, errno, "write the saved session %s", durable->id);
-	if (cell__pieces_write(from_fd, to, durable->sealed, durable->packs, file, sum, err) < 0)
+	*ret_fd = openat(durable->fd, file->name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+	return *ret_fd >= 0 ? 0 : cell_fail(err, CELL_E_IO, errno, "write the saved session %s", durable->id);
+}
+
+struct cell__early *cell__early_create(int from_fd)
+{
+	struct cell__early *early = cell__alloc(1, sizeof *early);
+	if (!early)
+		return NULL;
+	early->from_fd = from_fd;
+	early->to_fd = -1;
+	return early;
+}
+
+void cell__early_destroy(struct cell__early *early)
+{
+	if (!early)
+		return;
+	cell__close_fd(&early->from_fd);
+	cell__close_fd(&early->to_fd);
+	free(early->file.pieces);
+	free(early);
+}
+
+void cell__durable_follow(struct cell__durable *durable, struct cell__early *early)
+{
+	if (durable->sealed || durable->packs || create_file(durable, &early->file, &early->to_fd, NULL) < 0)
+		return;
+	if (cell__pieces_follow(early->from_fd, early->to_fd, &early->stage, &early->file, NULL) < 0)
+		cell__close_fd(&early->to_fd);
+}
+
+/* early: a copy of it that was begun; or NULL. */
+static int write_file(struct cell__durable *durable, int from_fd, struct cell__early *early, struct cell__saved_file *file,
+		      struct cell__pieces_sum *sum, struct cell_error *err)
+{
+	CELL_AUTO_FD int to = -1;
+	if (early && early->to_fd >= 0) {
+		to = cell__take_fd(&early->to_fd);
+		strcpy(file->name, early->file.name);
+	} else {
+		early = NULL;
+		if (create_file(durable, file, &to, err) < 0)
+			return -1;
+	}
+	if (cell__pieces_write(from_fd, to, durable->sealed, durable->packs, file, early ? &early->file : NULL, sum, err) < 0)
 		return -1;
 	if (durable->syncs && fdatasync(to) < 0)
 		return cell_fail(err, CELL_E_IO, errno, "write the saved session %s", durable->id);
@@ -384,7 +426,8 @@ static int write_files(struct cell__durable *durable, struct cell__saved *saved,
 		const struct cell__saved_file *stored = i < memories->n ? find_stored(durable, memories->inodes[i]) : NULL;
 		file->is_layer = i == memories->n;
 		if ((stored ? reuse(stored, file, err)
-			    : write_file(durable, file->is_layer ? memories->layer_fd : memories->fds[i], file, sum, err)) < 0)
+			    : write_file(durable, file->is_layer ? memories->layer_fd : memories->fds[i], i == 0 ? memories->early : NULL,
+					 file, sum, err)) < 0)
 			return -1;
 		file->inode = file->live = i < memories->n ? memories->inodes[i] : 0;
 	}

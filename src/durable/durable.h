@@ -32,6 +32,14 @@ struct cell__memories {
 	uint64_t live[CELL_SAVED_FILES];   /* of those that were read: by which the next one will */
 	size_t n;
 	int layer_fd; /* an archive of the layer's files; -1: none */
+	struct cell__early *early; /* of the first, which is saved with it; NULL: none */
+};
+
+/* A memory that is copied while the kernel still writes it. */
+struct cell__early {
+	atomic_int stage; /* of the memory: CELL_PIECES_GROWS or CELL_PIECES_COMPLETE; any thread sets it */
+	int from_fd, to_fd;
+	struct cell__saved_file file;
 };
 #define CELL_MEMORIES_INIT { .layer_fd = -1 }
 /* Closes descriptors that are its own. */
@@ -62,6 +70,14 @@ int cell__durable_load(struct cell__durable *durable, struct cell__memories *ret
  */
 int cell__durable_save(struct cell__durable *durable, struct cell__saved *saved, const struct cell__memories *memories,
 		       struct cell__pieces_sum *ret_sum, struct cell_error *err);
+/*
+ * Begins a save before its memory is complete: copies pieces of it until its stage changes.  A failure is no failure of the save, which
+ * copies what is not copied yet.  No other call meanwhile.  Files that are not used are removed with the next save.
+ */
+void cell__durable_follow(struct cell__durable *durable, struct cell__early *early);
+/* from_fd: taken over.  NULL: out of memory. */
+struct cell__early *cell__early_create(int from_fd);
+void cell__early_destroy(struct cell__early *early); /* NULL is allowed */
 /* Removes the session with its place; the place is used up. */
 int cell__durable_remove(struct cell__durable *durable, struct cell_error *err);
 /* The owner of a saved session, whoever has it awake; to be freed.  NULL: CELL_E_NOT_FOUND, or it cannot be read.  No lock is taken. */

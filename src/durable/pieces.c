@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/random.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/memory.h"
@@ -19,6 +20,9 @@
 #define LEVEL (-5) /* of zstd: about as fast as the checksum */
 #define TAG 16
 #define PART_BYTES (128u << 10) /* that are copied and summed at once */
+#define FOLLOW_PIECES 4096u           /* that are written before the memory is complete: 4 GB */
+#define FOLLOW_PAUSE_NS 200000
+#define FOLLOW_PAUSES 2500u           /* then nothing more is expected: 0.5 s */
 #define MAGIC "WCELLSV2"
 
 /* ---- compression ---- */
@@ -165,6 +169,7 @@ struct work {
 	const struct cell__saved_file *given;
 	int from_fd, to_fd;
 	bool sealed, packs;
+	size_t early; /* pieces from the second one to before this one are written already */
 	atomic_size_t next;
 	atomic_uint_fast64_t end, bytes; /* of the file on the disk; of the memory */
 	atomic_int code; /* 0, or what went wrong first */
@@ -251,25 +256,29 @@ static void pack_piece(struct work *work, size_t i, struct room *room)
 	atomic_fetch_add(&work->bytes, piece->size);
 }
 
-/* As it is, where it is: the file can be mapped.  In parts that stay in the processor's cache. */
+/*
+ * As it is, where it is: the file can be mapped.  Summed in parts that stay in the processor's cache, and written at once: file systems take
+ * large writes in large pages, and one thread at a time per file.
+ */
 static void copy_piece(struct work *work, size_t i, struct room *room)
 {
 	struct cell__saved_piece *piece = &work->file->pieces[i];
 	mac_begin(&room->mac, work->file->key, i);
 	for (uint32_t done = 0, n; done < piece->size; done += n) {
 		n = piece->size - done < PART_BYTES ? piece->size - done : PART_BYTES;
-		if (!read_at(work->from_fd, room->raw, n, piece->offset + done) ||
-		    !write_at(work->to_fd, room->raw, n, piece->offset + done)) {
+		if (!read_at(work->from_fd, room->raw + done, n, piece->offset + done)) {
 			give_up(work, CELL_E_IO, errno);
 			return;
 		}
-		mac_add(&room->mac, room->raw, n);
+		mac_add(&room->mac, room->raw + done, n);
 	}
 	piece->at = piece->offset;
 	piece->stored = piece->size;
 	piece->codec = CELL_SAVED_PLAIN;
 	if (!mac_end(&room->mac, piece->checksum))
 		give_up(work, CELL_E_IO, 0);
+	if (!write_at(work->to_fd, room->raw, piece->size, piece->offset))
+		give_up(work, CELL_E_IO, errno);
 	atomic_fetch_add(&work->bytes, piece->size);
 	atomic_fetch_add(&work->end, piece->size);
 }
@@ -330,7 +339,8 @@ static void *work_on(void *arg)
 	if (!room.raw || !room.packed || !room.mac.ctx)
 		give_up(work, CELL_E_NOMEM, 0);
 	while (atomic_load(&work->code) == 0 && (i = atomic_fetch_add(&work->next, 1)) < n)
-		work->step(work, i, &room);
+		if (i == 0 || i >= work->early)
+			work->step(work, i, &room);
 	EVP_CIPHER_CTX_free(room.mac.ctx);
 	free(room.raw);
 	free(room.packed);
@@ -348,7 +358,7 @@ static size_t threads_for(size_t n_pieces)
 static void work_together(struct work *work)
 {
 	pthread_t threads[THREADS];
-	size_t n = 0, wanted = threads_for(work->given->n_pieces) - 1;
+	size_t n = 0, wanted = threads_for(work->given->n_pieces - (work->early ? work->early - 1 : 0)) - 1;
 	while (n < wanted && pthread_create(&threads[n], NULL, work_on, work) == 0)
 		n++;
 	work_on(work);
@@ -394,8 +404,59 @@ static int find_pieces(int fd, struct cell__saved_file *file, struct cell_error 
 	return 0;
 }
 
-int cell__pieces_write(int from_fd, int to_fd, bool sealed, bool packs, struct cell__saved_file *file, struct cell__pieces_sum *sum,
-		       struct cell_error *err)
+/* ---- while the memory is being written ---- */
+
+static bool is_there(int fd, size_t i)
+{
+	const off_t from = (off_t)i * CELL_SAVED_PIECE_BYTES;
+	return lseek(fd, from, SEEK_HOLE) >= from + (off_t)CELL_SAVED_PIECE_BYTES;
+}
+
+int cell__pieces_follow(int from_fd, int to_fd, const atomic_int *stage, struct cell__saved_file *file, struct cell_error *err)
+{
+	struct work work = { .file = file, .given = file, .from_fd = from_fd, .to_fd = to_fd };
+	struct room room = { .mac = { .ctx = EVP_CIPHER_CTX_new() }, .raw = cell__alloc(1, CELL_SAVED_PIECE_BYTES) };
+	const struct timespec pause = { .tv_nsec = FOLLOW_PAUSE_NS };
+	file->pieces = cell__alloc(FOLLOW_PIECES, sizeof *file->pieces);
+	file->n_pieces = 0;
+	int rc = room.mac.ctx && room.raw && file->pieces ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a saved session");
+	if (rc == 0 && getrandom(file->key, sizeof file->key, 0) != sizeof file->key)
+		rc = cell_fail(err, CELL_E_IO, errno, "random numbers");
+	/* The first piece has the tables, which are written in several steps: it is the last to be copied. */
+	for (size_t i = 1, pauses = 0; rc == 0 && atomic_load(stage) == CELL_PIECES_GROWS && i < FOLLOW_PIECES && pauses < FOLLOW_PAUSES;) {
+		if (!is_there(from_fd, i)) {
+			pauses++;
+			nanosleep(&pause, NULL);
+			continue;
+		}
+		file->pieces[i] = (struct cell__saved_piece){ .offset = (uint64_t)i * CELL_SAVED_PIECE_BYTES,
+							      .size = CELL_SAVED_PIECE_BYTES };
+		copy_piece(&work, i, &room);
+		if (work.code)
+			rc = cell_fail(err, work.code, work.sys, "write a saved session");
+		else
+			file->n_pieces = ++i;
+		pauses = 0;
+	}
+	EVP_CIPHER_CTX_free(room.mac.ctx);
+	free(room.raw);
+	return rc;
+}
+
+/* The pieces that cell__pieces_follow() has written are those of the whole file; how many of them to leave out. */
+static size_t keep_early(struct cell__saved_file *file, const struct cell__saved_file *early)
+{
+	size_t n = 1;
+	while (n < early->n_pieces && n < file->n_pieces && file->pieces[n].offset == early->pieces[n].offset &&
+	       file->pieces[n].size == early->pieces[n].size) {
+		file->pieces[n] = early->pieces[n];
+		n++;
+	}
+	return n;
+}
+
+int cell__pieces_write(int from_fd, int to_fd, bool sealed, bool packs, struct cell__saved_file *file, const struct cell__saved_file *early,
+		       struct cell__pieces_sum *sum, struct cell_error *err)
 {
 	struct work work = { .step = sealed || packs ? pack_piece : copy_piece,
 			     .file = file,
@@ -406,8 +467,15 @@ int cell__pieces_write(int from_fd, int to_fd, bool sealed, bool packs, struct c
 			     .packs = packs };
 	if (find_pieces(from_fd, file, err) < 0)
 		return -1;
-	if (getrandom(file->key, sizeof file->key, 0) != sizeof file->key)
+	if (early) {
+		memcpy(file->key, early->key, sizeof file->key);
+		work.early = keep_early(file, early);
+		for (size_t i = 1; i < work.early; i++)
+			work.bytes += file->pieces[i].size;
+		work.end = work.bytes;
+	} else if (getrandom(file->key, sizeof file->key, 0) != sizeof file->key) {
 		return cell_fail(err, CELL_E_IO, errno, "random numbers");
+	}
 	work_together(&work);
 	if (work.code)
 		return cell_fail(err, work.code, work.sys, "write a saved session");

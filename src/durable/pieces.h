@@ -7,6 +7,8 @@
 #ifndef CELL_DURABLE_PIECES_H
 #define CELL_DURABLE_PIECES_H
 
+#include <stdatomic.h>
+
 #include "wire/saved.h"
 
 struct cell__pieces_sum {
@@ -16,10 +18,17 @@ struct cell__pieces_sum {
 /*
  * Writes what a sparse file has.  Fills file->pieces and file->key: a new one, for this file alone.  Neither sealed nor packed (compressed), the
  * file on the disk has the bytes where the memory has them, and can be mapped.  The file to read is the code's and may change meanwhile; that
- * damages this session and nothing else.
+ * damages this session and nothing else.  early: its pieces are in the file to write already (cell__pieces_follow()); or NULL.
  */
-int cell__pieces_write(int from_fd, int to_fd, bool sealed, bool packs, struct cell__saved_file *file, struct cell__pieces_sum *sum,
-		       struct cell_error *err);
+int cell__pieces_write(int from_fd, int to_fd, bool sealed, bool packs, struct cell__saved_file *file, const struct cell__saved_file *early,
+		       struct cell__pieces_sum *sum, struct cell_error *err);
+/*
+ * Writes pieces of a memory while a kernel still writes it, from its beginning to its end; neither sealed nor packed.  Ends when the stage is
+ * no longer CELL_PIECES_GROWS, or when nothing has come for a while.  Fills early->key and early->pieces, to be freed also after a failure;
+ * the first piece is not one of them.
+ */
+enum { CELL_PIECES_GROWS, CELL_PIECES_COMPLETE };
+int cell__pieces_follow(int from_fd, int to_fd, const atomic_int *stage, struct cell__saved_file *early, struct cell_error *err);
 /* Its bytes lie where the memory has them, as they are. */
 bool cell__pieces_flat(const struct cell__saved_file *file);
 /* Of a flat file that is not sealed.  CELL_E_DAMAGED: a piece is not the one that was written. */

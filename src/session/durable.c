@@ -11,6 +11,7 @@
 #include "session/session.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/utsname.h>
 #include <time.h>
@@ -132,16 +133,26 @@ static void close_later(struct cell_session *session, struct cell__memories *mem
 	uv_queue_work(cell__loop_uv(session->engine->loop), &closing->work, do_close, handle_closed);
 }
 
+static int open_for(struct cell__saving *saving, struct cell_error *err)
+{
+	struct cell_session *session = saving->waiting.session;
+	const struct cell__options *options = &session->options;
+	if (!session->durable) {
+		if (cell__durable_open(options->saved_dir, session->id, options->saved_key, true, &session->durable, err) < 0)
+			return -1;
+		saving->opened = true;
+	}
+	cell__durable_settings(session->durable, options->saved_compress, !options->saved_unsynced);
+	return 0;
+}
+
 static void do_save(uv_work_t *work)
 {
 	struct cell__saving *saving = work->data;
 	struct cell_session *session = saving->waiting.session;
-	const struct cell__options *options = &session->options;
 	struct cell__saved saved = { 0 };
-	bool is_new = !session->durable;
-	if (is_new && cell__durable_open(options->saved_dir, session->id, options->saved_key, true, &session->durable, &saving->err) < 0)
+	if (open_for(saving, &saving->err) < 0)
 		return;
-	cell__durable_settings(session->durable, options->saved_compress, !options->saved_unsynced);
 	if (describe_session(session, saving->cells, saving->portable, saving->left, &saved, &saving->err) < 0)
 		cell__saved_finish(&saved);
 	else
@@ -149,7 +160,7 @@ static void do_save(uv_work_t *work)
 	/* The kernel ends next; whatever it does until then is its own. */
 	if (!saving->err.code && saving->rests)
 		cell__durable_rest(session->durable);
-	if (saving->err.code && is_new)
+	if (saving->err.code && saving->opened)
 		cell__durable_close(cell__take_ptr(session->durable));
 }
 
@@ -179,10 +190,37 @@ static void handle_saved(uv_work_t *work, int status)
 static bool finish(struct cell_session *session)
 {
 	struct cell__saving *saving = session->savings;
-	if (!saving || !saving->written || saving->kernel || (session->asleep && session->leaving > 0))
+	if (!saving || !saving->written || saving->following || saving->kernel || (session->asleep && session->leaving > 0))
 		return false;
 	close_later(session, &saving->memories); /* the kernel's own descriptors are gone */
 	end_saving(saving, saving->err.code ? &saving->err : NULL);
+	return true;
+}
+
+/* ---- saves that hold up cells ---- */
+
+/*
+ * A save by `durable` holds up the next cell until the kernel's memory is taken, some milliseconds.  CREDIT cells in a row may wait for that;
+ * in a longer row, one part in SHARE of the time is spent on it, and the cells between two saves are put off: until the next one may be
+ * saved, or until nobody runs a cell for a moment.
+ */
+#define CREDIT 8
+#define SHARE 10
+#define PAUSE_MS 5
+
+static bool take_credit(struct cell_session *session)
+{
+	int64_t now = cell__now_us();
+	if (session->credit_at_us == 0)
+		session->credit = CREDIT;
+	else
+		session->credit += (double)(now - session->credit_at_us) / (double)(SHARE * (session->held_up_us + 1));
+	if (session->credit > CREDIT)
+		session->credit = CREDIT;
+	session->credit_at_us = now;
+	if (session->credit < 1)
+		return false;
+	session->credit -= 1;
 	return true;
 }
 
@@ -207,13 +245,69 @@ static void start_writing(struct cell__saving *saving)
 	uv_queue_work(cell__loop_uv(session->engine->loop), &saving->work, do_save, handle_saved);
 	if (saving->stays) {
 		session->freezing--; /* the memory is taken: the next cell may begin */
+		session->held_up_us = cell__now_us() - saving->since_us;
 		cell__session_advance(session);
 	}
 }
 
+/* ---- while the kernel writes its memory ---- */
+
+static void do_follow(uv_work_t *work)
+{
+	struct cell__saving *saving = work->data;
+	struct cell_session *session = saving->waiting.session;
+	/* A failure is that of the save, which tries the same again. */
+	if (open_for(saving, NULL) == 0)
+		cell__durable_follow(session->durable, saving->memories.early);
+}
+
+static void handle_followed(uv_work_t *work, int status)
+{
+	struct cell__saving *saving = work->data;
+	struct cell_session *session = saving->waiting.session;
+	(void)status; /* never cancelled */
+	saving->following = false;
+	session->filing--;
+	if (saving->is_taken && saving->kernel)
+		start_writing(saving);
+	else
+		cell__session_advance(session);
+}
+
+/* The disk has a part of a large memory when the kernel has written the rest. */
+static void follow(struct cell__saving *saving)
+{
+	struct cell_session *session = saving->waiting.session;
+	struct cell__image_files files;
+	const json_t *left;
+	if (saving->stays || saving->portable || session->options.saved_key || session->options.saved_compress)
+		return;
+	session->executor->image(saving->kernel, &files, &left);
+	int fd = fcntl(files.fds[0], F_DUPFD_CLOEXEC, 0);
+	saving->memories.early = fd >= 0 ? cell__early_create(fd) : NULL;
+	if (!saving->memories.early) {
+		cell__close_fd(&fd);
+		return;
+	}
+	saving->following = true;
+	saving->follow.data = saving;
+	session->filing++;
+	uv_queue_work(cell__loop_uv(session->engine->loop), &saving->follow, do_follow, handle_followed);
+}
+
+static void stop_following(struct cell__saving *saving)
+{
+	if (saving->following)
+		atomic_store(&saving->memories.early->stage, CELL_PIECES_COMPLETE);
+}
+
 static void handle_ready(void *owner)
 {
-	start_writing(owner);
+	struct cell__saving *saving = owner;
+	saving->is_taken = true;
+	stop_following(saving);
+	if (!saving->following)
+		start_writing(saving);
 }
 
 static const char *handle_call(void *owner, const struct cell__asked *asked)
@@ -230,6 +324,7 @@ static void handle_exited(void *owner, const struct cell__exit *how)
 	saving->kernel = NULL;
 	if (saving->writing)
 		return; /* handle_saved() goes on */
+	stop_following(saving);
 	if (!saving->written && session->options.saved_auto && !saving->portable && how->error.code == CELL_E_FORK && !session->closing) {
 		session->freezing--;
 		saving->portable = true;
@@ -279,13 +374,18 @@ static int check(const struct cell_session *session, struct cell_error *err)
 static void start(struct cell_session *session, struct cell__saving *saving)
 {
 	saving->started = true;
+	saving->is_taken = false;
+	session->put_off = 0;
 	saving->cells = session->cells;
+	cell__early_destroy(cell__take_ptr(saving->memories.early)); /* of an image that could not be */
 	session->freezing++;
 	if (session->executor->fork(session->slot->kernel, session->id, session->layer,
 				    CELL__FORK_DROP | CELL__FORK_POINT | CELL__FORK_SAVE | (saving->stays ? 0 : CELL__FORK_ENDS) |
 					    (saving->portable ? CELL__FORK_PORTABLE : 0),
-				    &saving_events, saving, &saving->kernel, &saving->err) == 0)
+				    &saving_events, saving, &saving->kernel, &saving->err) == 0) {
+		follow(saving);
 		return;
+	}
 	session->freezing--;
 	end_saving(saving, &saving->err);
 }
@@ -296,7 +396,7 @@ void cell__durable_start_waiting(struct cell_session *session)
 	const struct cell__run *run = session->current;
 	if (finish(session))
 		saving = session->savings;
-	if (!saving || saving->started || (run && run->started && !run->ending) || session->freezing)
+	if (!saving || saving->started || saving->following || (run && run->started && !run->ending) || session->freezing)
 		return;
 	if (session->asleep && !session->slot && !session->preparing) {
 		end_saving(saving, NULL); /* it is saved already */
@@ -363,24 +463,54 @@ static void handle_own_saved(struct cell__waiting *waiting)
 	free(saving);
 }
 
+static bool save_own(struct cell_session *session, struct cell__run *run)
+{
+	struct cell__saving *saving = cell__alloc(1, sizeof *saving);
+	if (!saving)
+		return false;
+	*saving = (struct cell__saving){ .waiting = { .session = session, .done = handle_own_saved }, .stays = true };
+	saving->run = session->options.durable == CELL_DURABLE_RESULTS ? run : NULL;
+	saving->since_us = cell__now_us();
+	bool waits = saving->run != NULL;
+	cell__session_do_save(&saving->waiting.task); /* may end it at once */
+	return waits;
+}
+
+/* The kernel has ended, or the session does: nothing is new. */
+static bool has_state(const struct cell_session *session)
+{
+	return !session->closing && !session->mother && session->slot && session->slot->ready && !session->slot->leaving;
+}
+
+void cell__durable_catch_up(struct cell_session *session)
+{
+	if (session->put_off && has_state(session) && !session->current && !session->first)
+		(void)save_own(session, NULL);
+}
+
+static void handle_pause(uv_timer_t *timer)
+{
+	struct cell_session *session = timer->data;
+	if (session->put_off && session->savings && !session->current)
+		uv_timer_start(timer, handle_pause, PAUSE_MS, 0); /* the one before is still being written */
+	else
+		cell__durable_catch_up(session);
+}
+
 bool cell__durable_after_cell(struct cell_session *session, struct cell__run *run)
 {
 	if (!session->options.durable)
 		return false;
 	if (run)
 		run->result->durable = 1;
-	/* The kernel has ended, or the cell never ran: nothing is new. */
-	if (session->closing || session->mother || !session->slot || !session->slot->ready || session->slot->leaving ||
-	    (run && !run->started))
+	if (!has_state(session) || (run && !run->started))
 		return false;
-	struct cell__saving *saving = cell__alloc(1, sizeof *saving);
-	if (!saving)
+	if (run && session->options.durable != CELL_DURABLE_RESULTS && !take_credit(session)) {
+		session->put_off++;
+		uv_timer_start(&session->timer, handle_pause, PAUSE_MS, 0); /* between two cells it is nobody's */
 		return false;
-	*saving = (struct cell__saving){ .waiting = { .session = session, .done = handle_own_saved }, .stays = true };
-	saving->run = session->options.durable == CELL_DURABLE_RESULTS ? run : NULL;
-	bool waits = saving->run != NULL;
-	cell__session_do_save(&saving->waiting.task); /* may end it at once */
-	return waits;
+	}
+	return save_own(session, run);
 }
 
 bool cell__durable_is_writing(const struct cell_session *session)
@@ -400,11 +530,20 @@ bool cell__durable_restore(struct cell_session *session)
 {
 	const struct cell__saving *saving = session->savings;
 	uint64_t saved = saving && saving->stays && saving->writing ? saving->cells + 1 : session->saved_cells;
-	if (!session->options.durable || session->closing || session->slot || saved != session->cells)
+	const uint64_t put_off = session->put_off;
+	if (!session->options.durable || session->closing || session->slot || !saved || saved + put_off != session->cells)
 		return false;
-	session->cells--;
+	session->cells = saved - 1;
+	session->put_off = 0;
 	session->asleep = true;
-	cell__branch_tell(session, json_pack("{s:s, s:I}", "kind", "restored", "cell", (json_int_t)session->cells));
+	if (put_off && session->current) {
+		char text[160];
+		snprintf(text, sizeof text, "%llu cells before this one are lost, too: they came faster than they could be saved",
+			 (unsigned long long)put_off);
+		cell__result_add_notice(session->current->result, text);
+	}
+	cell__branch_tell(session, json_pack("{s:s, s:I, s:I}", "kind", "restored", "cell", (json_int_t)session->cells, "lost_cells",
+					     (json_int_t)put_off));
 	return true;
 }
 

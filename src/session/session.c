@@ -722,6 +722,7 @@ void cell__session_close_on_loop(struct cell_session *session, void (*done)(void
 	session->closed = done;
 	session->closed_arg = arg;
 	/* The last cell is being saved: it must not be lost. */
+	cell__durable_catch_up(session);
 	session->close_waits = session->options.durable && session->savings && session->slot && !session->current && !session->first;
 	if (!session->close_waits)
 		cell__session_close_now(session);

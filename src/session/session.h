@@ -199,6 +199,9 @@ struct cell_session {
 	bool close_waits; /* until it is saved */
 	bool forgets; /* with its end, what was saved of it is removed */
 	uint64_t saved_cells; /* cells of the last save by `durable`, plus 1; 0: there is none */
+	uint64_t put_off;     /* cells since then that wait for a pause to be saved */
+	double credit; /* so many saves may hold up a cell */
+	int64_t credit_at_us, held_up_us; /* as of when, 0: nothing has been saved yet; how long the last save held up cells */
 	struct cell__saving *savings;  /* the first is under way, or waits for a cell to end */
 	json_t *left; /* what it goes without since it was woken, for the next run; or NULL */
 	bool asleep; /* its kernel is in the saved session; the next use wakes it */
@@ -377,11 +380,15 @@ struct cell__saving {
 	bool stays; /* the kernel goes on; else the session is asleep afterwards */
 	char *answer; /* JSON, for the caller to free */
 	bool started, writing, written;
+	bool following; /* the memory is copied while the kernel writes it (memories.early) */
+	bool is_taken; /* and the kernel has written it meanwhile */
+	bool opened; /* the place was opened for this save */
 	bool rests; /* nobody maps files of its place afterwards */
 	uint64_t cells; /* after which it is saved */
+	int64_t since_us; /* a save by `durable`: when its cell had ended */
 	struct cell__run *run; /* whose result waits for it; or NULL */
 	struct cell__kernel *kernel; /* a point; NULL: not made yet, or gone */
-	uv_work_t work;
+	uv_work_t work, follow;
 	struct cell__memories memories;
 	json_t *left;
 	struct cell_error err;
@@ -393,7 +400,9 @@ struct cell__saving {
 void cell__session_do_save(struct cell__task *task);
 /* options.durable: the session is saved now.  run: its result waits for that, if the option says so.  False: it does not wait. */
 bool cell__durable_after_cell(struct cell_session *session, struct cell__run *run);
-/* Its kernel has ended: it goes on as it was saved before the cell that ran.  False: it cannot. */
+/* Cells that were put off are saved now; the session is closed next. */
+void cell__durable_catch_up(struct cell_session *session);
+/* Its kernel has ended: it goes on as it was saved last.  False: it cannot. */
 bool cell__durable_restore(struct cell_session *session);
 /* A save is written: no kernel can be woken meanwhile. */
 bool cell__durable_is_writing(const struct cell_session *session);

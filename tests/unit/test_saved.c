@@ -3,6 +3,8 @@
 #include "support.h"
 
 #include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -122,7 +124,7 @@ static void test_pieces(void **state)
 				page[k] = (char)(i % 2 ? 'a' : (k * 2654435761u) >> 13);
 			assert_int_equal(pwrite(from, page, sizeof page, at[i]), sizeof page);
 		}
-		assert_int_equal(cell__pieces_write(from, disk, sealed, packs, &file, &sum, &err), 0);
+		assert_int_equal(cell__pieces_write(from, disk, sealed, packs, &file, NULL, &sum, &err), 0);
 		assert_int_equal(cell__pieces_flat(&file), way == 0);
 		assert_int_equal(way == 0 ? cell__pieces_check(disk, &file, &err) : 0, 0);
 		assert_int_equal(sum.bytes, 4 * sizeof page);
@@ -145,9 +147,85 @@ static void test_pieces(void **state)
 	}
 }
 
+#define GROWN ((size_t)(5 << 20) + 12345)
+#define CHUNK ((size_t)300000)
+
+struct growing {
+	int fd;
+	char *bytes;
+	atomic_int stage, go;
+};
+
+/* As a kernel does it: from the beginning to the end; its first page once more. */
+static void *grow(void *arg)
+{
+	struct growing *growing = arg;
+	for (size_t at = 0, n; at < GROWN; at += n) {
+		n = GROWN - at < CHUNK ? GROWN - at : CHUNK;
+		while (at > 3 * CHUNK && !atomic_load(&growing->go))
+			sched_yield();
+		if (pwrite(growing->fd, growing->bytes + at, n, (off_t)at) != (ssize_t)n)
+			abort();
+	}
+	growing->bytes[100] ^= 1;
+	if (pwrite(growing->fd, growing->bytes, 4096, 0) != 4096)
+		abort();
+	atomic_store(&growing->stage, CELL_PIECES_COMPLETE);
+	return NULL;
+}
+
+/* Pieces of a memory that is not complete; none, some, or all but the first and the last of them. */
+static void test_follow(void **state)
+{
+	(void)state;
+	for (int way = 0; way < 3; way++) {
+		struct growing growing = { .fd = memfd_create("from", MFD_CLOEXEC), .bytes = malloc(GROWN) };
+		struct cell__saved_file early = { 0 }, file = { 0 };
+		struct cell__pieces_sum sum = { 0 };
+		struct cell_error err;
+		pthread_t thread;
+		char *back = malloc(GROWN);
+		int disk = memfd_create("disk", MFD_CLOEXEC);
+		for (size_t i = 0; i < GROWN; i++)
+			growing.bytes[i] = (char)((i * 2654435761u) >> 13);
+		atomic_store(&growing.go, way != 1);
+		assert_int_equal(pthread_create(&thread, NULL, grow, &growing), 0);
+		if (way == 0)
+			pthread_join(thread, NULL);
+		else if (way == 1) /* the kernel is slow: it is not waited for */
+			assert_int_equal(cell__pieces_follow(growing.fd, disk, &growing.stage, &early, &err), 0);
+		else
+			while (early.n_pieces < 5 && !atomic_load(&growing.stage)) {
+				free(early.pieces);
+				assert_int_equal(cell__pieces_follow(growing.fd, disk, &growing.stage, &early, &err), 0);
+			}
+		assert_true(way != 1 || (!growing.stage && early.n_pieces <= 1));
+		atomic_store(&growing.go, 1);
+		if (way != 0)
+			pthread_join(thread, NULL);
+		assert_int_equal(cell__pieces_write(growing.fd, disk, false, false, &file, way ? &early : NULL, &sum, &err), 0);
+		assert_int_equal(sum.bytes, GROWN);
+		assert_int_equal(sum.stored, sum.bytes);
+		assert_int_equal(cell__pieces_check(disk, &file, &err), 0);
+		assert_int_equal(pread(disk, back, GROWN, 0), GROWN);
+		assert_memory_equal(back, growing.bytes, GROWN);
+		/* Early pieces have their checksums, too. */
+		assert_int_equal(pwrite(disk, "x", 1, (2 << 20) + 1), 1);
+		assert_int_equal(cell__pieces_check(disk, &file, &err), -1);
+		assert_int_equal(err.code, CELL_E_DAMAGED);
+		free(early.pieces);
+		free(file.pieces);
+		free(growing.bytes);
+		free(back);
+		close(growing.fd);
+		close(disk);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_follow),
 		cmocka_unit_test(test_description),
 		cmocka_unit_test(test_seal),
 		cmocka_unit_test(test_pieces),
