@@ -234,7 +234,7 @@ static int kill_at_each_step(const char *key, bool early, bool is_first)
 		char found = find(dir, key);
 		assert_true(found == 'B' || (killed && found == (is_first ? '\0' : 'A')));
 		old += killed && found != 'B';
-		new += killed && found == 'B';
+		new += killed &&found == 'B';
 		assert_true(save(dir, key, 'C', false));
 		assert_int_equal(find(dir, key), 'C');
 		assert_int_equal(count_files(dir), 3); /* lock, state, memory */

@@ -12,7 +12,7 @@ class ToolInputError(ValueError):
 
 
 def text_of(given: Mapping[str, Any], name: str) -> str:
-    """An argument that must be a text."""
+    """An argument that must be a string."""
     value = given.get(name)
     if not isinstance(value, str):
         raise ToolInputError("the argument %s must be a string" % name)
