@@ -75,12 +75,12 @@ def main():
                 suites.append((os.path.join(args.code_interpreter, "python"), CODE))
             for folder, paths in suites:
                 passed, failed = run(args.python, folder, paths, url)
-                print("%s: %d passed, %d failed" % (folder, passed, len(failed)))
+                print("%s: %d passed, %d failed" % (folder, passed, len(failed)), flush=True)
                 for group, pattern in GROUPS.items():
                     those = [name for name in failed if re.search(pattern, name)]
                     failed = [name for name in failed if name not in those]
                     if those:
-                        print("%5d  %s" % (len(those), group))
+                        print("%5d  %s" % (len(those), group), flush=True)
                 others += failed
         finally:
             process.terminate()

@@ -25,7 +25,7 @@ def test_clients(workers):
     try:
         done = subprocess.run(["node", "--test", "--test-force-exit", "--test-reporter=spec", os.path.join(ROOT, "tests", "javascript", "e2b.test.mjs")], cwd=PACKAGES,
                               env={**support.host_environment(), "PATH": node + ":" + os.environ["PATH"], "PACKAGES": PACKAGES, "E2B_API_URL": url,
-                                   "E2B_SANDBOX_URL": url, "E2B_API_KEY": OWN, "STRANGER_KEY": STRANGER},
+                                   "E2B_SANDBOX_URL": url, "E2B_API_KEY": OWN, "STRANGER_KEY": STRANGER, "WORKERS": str(workers)},
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=3 * support.DEADLINE, text=True)
         assert done.returncode == 0, done.stdout + server.text()
         assert "pass 20\n" in done.stdout and "skipped 0\n" in done.stdout, done.stdout
