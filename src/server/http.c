@@ -427,7 +427,7 @@ static enum MHD_Result handle_request(void *arg, struct MHD_Connection *mhd, con
 		*data_size = 0;
 		return MHD_YES;
 	}
-	if (request->state == CELL_REQUEST_READING) {
+	if (request->state == CELL_REQUEST_READING && request->route) { /* without a route it has been answered */
 		connection->in_body = false;
 		request->state = CELL_REQUEST_WORKING;
 		if (read_query(request) && read_body(request))
