@@ -690,6 +690,8 @@ static int serve(struct serve_flags *flags, struct cell_server_options *options,
 	set_signals(ignore_signal);
 	cell_server_destroy(live.server);
 out:
+	options->session = NULL; /* they end here */
+	options->space = NULL;
 	cell__cli_close(&host);
 	cell__cli_options_finish(&session);
 	free(deps);
