@@ -27,7 +27,8 @@ GROUPS = {
     "ports of a sandbox, other host names": r"test_host\.py::test_ping_server|auto_resume_wakes_on_http_request|stable_host_routing_headers",
     "mcp": r"test_mcp_gateway",
     "sudo": r"test_bash_command_scoped_env_vars",
-    "a third event of an upload, the size of a folder": r"test_watch_iterated|test_watch_recursive_directory_changes|test_get_info_of_directory",
+    "events that come later, a third event of an upload, the size of a folder": r"files/test_watch\.py|test_get_info_of_directory",
+    "words of an error": r"test_kill_sandbox_while_command_is_running",
     "services of systemd, contexts in /root, pictures in files": r"systemd\.py|cwd\.py|images/|contexts\.py|box_and_whiskers",
 }
 
