@@ -282,8 +282,9 @@ def frameworks(*paths):
 
 def stage_frameworks():
     say("adapters for agent frameworks, with the frameworks")
-    frameworks("python/frameworks", "--ignore", "python/frameworks/litellm")
-    pytests("build", "python/frameworks/litellm", python=os.path.join(ROOT, "build", "litellm-venv", "bin", "python"), workers=0)
+    frameworks("python/frameworks", "--ignore", "python/frameworks/litellm", "--ignore", "python/frameworks/verifiers")
+    for name in ("litellm", "verifiers"):
+        pytests("build", "python/frameworks/" + name, python=os.path.join(ROOT, "build", name + "-venv", "bin", "python"), workers=0)
 
 
 def stage_framework_smoke():

@@ -8,8 +8,8 @@
 #   bench   the same as test, and a venv with what the session server is compared with, in build/bench-venv
 #   package the same as run, and what makes packages for other machines: a venv with Zig's compiler and meson-python, in
 #           build/portable/venv, tools that configure libraries, debootstrap for the tests of packages
-#   frameworks a venv with the agent frameworks that the Python package has adapters for, in build/frameworks-venv, and one with
-#           LiteLLM, in build/litellm-venv; after `test`
+#   frameworks a venv with the agent frameworks that the Python package has adapters for, in build/frameworks-venv, one with
+#           LiteLLM, in build/litellm-venv, one with verifiers, in build/verifiers-venv; after `test`
 #   otel    the OpenTelemetry collector in build/otel-collector, and a venv with OpenTelemetry's SDK, in build/otel-venv; after `test`
 #   conformance the conformance suite of MCP, in build/conformance; after `test`
 #   judges  the SDKs of MCP in their newest versions, and the Inspector, in build/judges; needs Go besides; after `test`
@@ -322,6 +322,7 @@ fi
 if [ "$purpose" = frameworks ]; then
 	make_venv build/frameworks-venv python/frameworks/requirements.txt "agent frameworks to test the adapters with"
 	make_venv build/litellm-venv python/frameworks/litellm/requirements.txt "LiteLLM, whose sandbox provider is tested"
+	make_venv build/verifiers-venv python/frameworks/verifiers/requirements.txt "verifiers, whose tasks are scored"
 fi
 if [ "$purpose" = jupyter ]; then
 	make_venv build/jupyter-venv tests/jupyter/requirements.txt "JupyterLab, nbclient, papermill and others to run notebooks with"

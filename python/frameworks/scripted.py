@@ -163,9 +163,10 @@ def rewards(expected):
     return made
 
 
+#: Pages whose framework has a venv, and a test, of its own.
+ELSEWHERE = {"verifiers"}
 MODELS = {
     "litellm": Example("litellm", litellm), "trl": Example("workcell", rewards([1.0, 0.1, 0.0, 0.0, 0.0, 0.0])),
-    "verifiers": Example("workcell", rewards([1.0, 0.0, 0.0, 0.0, 0.0, 0.0])),
     "smolagents": Example("smolagents", smolagents), "anthropic": Example("anthropic", anthropic), "openai": Example("openai", openai),
     "langchain": Example("langchain", langchain), "deepagents": Example("deepagents", deepagents),
     "openai-agents": Example("agents", openai_agents), "dspy": Example("dspy", dspy), "pydantic-ai": Example("pydantic_ai", pydantic_ai),
