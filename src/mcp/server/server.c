@@ -739,13 +739,13 @@ size_t cell__mcp_peer_feed(struct cell__mcp_peer *peer, const char *text, size_t
 	/* The unit is freed when the last request is answered, which can be the current one. */
 	for (size_t i = 0; i < doc.count; i++) {
 		code = cell__rpc_get(&doc, i, &message, &err);
-		if (code)
+		if (n && code)
 			cell__mcp_answer_error(peer, unit, message.id, code, err.msg);
-		else if (message.kind == CELL__RPC_REQUEST)
+		else if (n && message.kind == CELL__RPC_REQUEST)
 			handle_request(peer, unit, &message);
-		else if (message.kind != CELL__RPC_NOTIFICATION)
+		else if (message.kind == CELL__RPC_RESULT || message.kind == CELL__RPC_ERROR)
 			handle_response(peer, &message);
-		else if (!strcmp(message.method, "notifications/cancelled"))
+		else if (message.kind == CELL__RPC_NOTIFICATION && !strcmp(message.method, "notifications/cancelled"))
 			handle_cancelled(peer, message.params);
 	}
 	if (!n)
