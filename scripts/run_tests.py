@@ -314,6 +314,14 @@ def stage_mcp_judges():
     pytests("build", "tests/mcp/judges", workers=4)
 
 
+def stage_mcp_hosts():
+    say("programs that use MCP servers, with the settings that the documentation gives them")
+    if run("scripts/setup.sh", "hosts") != 0:
+        fail("build/hosts, from tests/mcp/hosts/package.json")
+        return
+    pytests("build", "tests/mcp/hosts", workers=2)
+
+
 def stage_pythons():
     say("the Python SDK on every CPython there is")
     pytests("build", "python/tests/test_pythons.py", WORKCELL_ALL_PYTHONS="1")
@@ -550,7 +558,7 @@ TIERS = {
     "check": [stage_gcc, stage_checks, stage_quick_unit, stage_smoke],
     "test": [stage_gcc, stage_checks, stage_unit, stage_e2e, stage_holes, stage_asan, stage_fuzz, stage_tsan, stage_containers, stage_sdk, stage_valkey,
              stage_framework_smoke],
-    "soak": [stage_gcc, stage_all_holes, stage_analyze, stage_pythons, stage_large_files, stage_sanitized_e2e, stage_long_fuzz, stage_races, stage_vm, stage_browser, stage_packages, stage_aarch64, stage_frameworks, stage_model, stage_mcp_conformance, stage_mcp_judges, stage_jupyter, stage_documents, stage_otel],
+    "soak": [stage_gcc, stage_all_holes, stage_analyze, stage_pythons, stage_large_files, stage_sanitized_e2e, stage_long_fuzz, stage_races, stage_vm, stage_browser, stage_packages, stage_aarch64, stage_frameworks, stage_model, stage_mcp_conformance, stage_mcp_judges, stage_mcp_hosts, stage_jupyter, stage_documents, stage_otel],
 }
 STAGES = {stage.__name__[len("stage_"):]: stage for stages in TIERS.values() for stage in stages}
 # Of the tier `test`: what comes first, and then lines of stages side by side. Of those only `holes` runs ninja in the folder `build`.

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes this machine ready to build Workcell:  scripts/setup.sh [run|test|bench|package|frameworks|jupyter|conformance|judges|otel]
+# Makes this machine ready to build Workcell:  scripts/setup.sh [run|test|bench|package|frameworks|jupyter|conformance|judges|hosts|otel]
 #
 #   run     compiler, build tools and libraries (the default)
 #   test    also sanitizers, cmocka, a venv with what the tests compare against, in build/venv, MCP servers in
@@ -13,6 +13,7 @@
 #   otel    the OpenTelemetry collector in build/otel-collector, and a venv with OpenTelemetry's SDK, in build/otel-venv; after `test`
 #   conformance the conformance suite of MCP, in build/conformance; after `test`
 #   judges  the SDKs of MCP in their newest versions, and the Inspector, in build/judges; needs Go besides; after `test`
+#   hosts   programs that use MCP servers (Claude Code, Codex, Gemini CLI, opencode), in build/hosts; 1.2 GB; after `test`
 #   jupyter a venv with JupyterLab, nbclient and papermill, in build/jupyter-venv, and Chromium with its driver; after `test`
 #
 # Installs only what is missing and does nothing when all is there, so `make` can call it every time.
@@ -23,9 +24,9 @@ cd "$(dirname "$0")/.."
 
 purpose=${1:-run}
 case $purpose in
-run | test | bench | package | frameworks | jupyter | conformance | judges | otel) ;;
+run | test | bench | package | frameworks | jupyter | conformance | judges | hosts | otel) ;;
 *)
-	echo "setup: usage: scripts/setup.sh [run|test|bench|package|frameworks|jupyter|conformance|judges|otel]" >&2
+	echo "setup: usage: scripts/setup.sh [run|test|bench|package|frameworks|jupyter|conformance|judges|hosts|otel]" >&2
 	exit 2
 	;;
 esac
@@ -239,6 +240,20 @@ make_judges() {
 	(cd $sources/go && go build -o "$OLDPWD/$folder/go/judge" .)
 }
 
+# Programs that use MCP servers.
+make_hosts() {
+	folder=build/hosts
+	if cmp -s tests/mcp/hosts/package.json $folder/.packages; then
+		return 0
+	fi
+	say "making $folder from tests/mcp/hosts/package.json: programs that use MCP servers"
+	rm -rf $folder
+	mkdir -p $folder
+	cp tests/mcp/hosts/package.json $folder/
+	(cd $folder && npm install --silent --no-audit --no-fund --no-package-lock)
+	cp tests/mcp/hosts/package.json $folder/.packages
+}
+
 # The compiler of the TypeScript client.
 make_typescript() {
 	folder=build/typescript
@@ -318,6 +333,9 @@ if [ "$purpose" = conformance ]; then
 fi
 if [ "$purpose" = judges ]; then
 	make_judges
+fi
+if [ "$purpose" = hosts ]; then
+	make_hosts
 fi
 if [ "$purpose" = frameworks ]; then
 	make_venv build/frameworks-venv python/frameworks/requirements.txt "agent frameworks to test the adapters with"
