@@ -876,6 +876,8 @@ struct cell_call_info {
 	size_t args_size;
 	const char *principal; /* the caller: "code", "mcp" or "http" (a client), "host" (the program itself) */
 	void *client; /* the `client` given to cell_session_call(); else NULL */
+	const char
+		*span_id; /* by which the called server knows the call, 16 hexadecimal digits; "": none (call_spans of cell_run_options) */
 };
 
 struct cell_event {
@@ -1167,6 +1169,12 @@ struct cell_run_options {
 	 */
 	int spin_us;
 	const int *spin_end;
+	/*
+	 * W3C's traceparent of the span of this cell; NULL: none.  Its calls pass it on to MCP servers (`_meta`) and to servers of HTTP tools, and
+	 * the executors `remote` and `container` to their session server (docs/traces.md).
+	 */
+	const char *traceparent;
+	int call_spans; /* 1: with a span id for each call instead of the cell's, `span_id` of cell_call_info */
 };
 #define CELL_RUN_OPTIONS_INIT { .size = sizeof(struct cell_run_options) }
 static inline void cell_run_options_init(struct cell_run_options *opts)
@@ -2081,6 +2089,11 @@ CELL_API void cell_server_pool_destroy(struct cell_server_pool *pool);
  * make room for another.  CELL_E_TIMEOUT: as cell_mcp_server_run().  CELL_E_UNAVAILABLE: this build has no server.
  */
 CELL_API int cell_mcp_server_listen(struct cell_mcp_server *server, const struct cell_server_options *opts, struct cell_error *err);
+/*
+ * Before cell_mcp_server_run(), once: the cells of its client become spans of OpenTelemetry, sent as `otlp`, `otlp_headers` and `otlp_code` of the
+ * options say; the others have no effect.  The last spans are sent by cell_mcp_server_destroy(), for at most two seconds.
+ */
+CELL_API int cell_mcp_server_trace(struct cell_mcp_server *server, const struct cell_server_options *opts, struct cell_error *err);
 /* As cell_server_reload(); does nothing for a server that does not listen.  Any thread, and signal handlers. */
 CELL_API void cell_mcp_server_reload(struct cell_mcp_server *server);
 

@@ -18,7 +18,7 @@ import tempfile
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 HEADER = os.path.join(ROOT, "include", "workcell.h")
 # Results are the library's memory, and events too: only it makes them. Programs only read what they know.
-GROW_AT_THE_LIBRARY = {"struct cell_event", "struct cell_outcome", "struct cell_mime_part", "struct cell_text"}
+GROW_AT_THE_LIBRARY = {"struct cell_call_info", "struct cell_event", "struct cell_outcome", "struct cell_mime_part", "struct cell_text"}
 
 
 def clang(source, *flags):

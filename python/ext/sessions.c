@@ -181,7 +181,7 @@ static PyObject *session_run(PyObject *self, PyObject *args)
 	return result_wrap(result);
 }
 
-/* start(code, timeout_ms, port, token, mask, spin_us) -> run id, or the result of a cell that was over within spin_us */
+/* start(code, timeout_ms, port, token, mask, spin_us[, traceparent]) -> run id, or the result of a cell that was over within spin_us */
 static PyObject *session_start(PyObject *self, PyObject *args)
 {
 	struct cell_run_options options = CELL_RUN_OPTIONS_INIT;
@@ -194,7 +194,7 @@ static PyObject *session_start(PyObject *self, PyObject *args)
 	unsigned mask;
 	uint64_t id = 0;
 	int rc;
-	if (!PyArg_ParseTuple(args, "s#LOKIi", &code, &size, &timeout_ms, &port, &token, &mask, &options.spin_us) ||
+	if (!PyArg_ParseTuple(args, "s#LOKIi|z", &code, &size, &timeout_ms, &port, &token, &mask, &options.spin_us, &options.traceparent) ||
 	    check_type(port, port_type, "a Port") < 0 || enter(self) < 0)
 		return NULL;
 	struct reg *reg = reg_create(port_of(port), token, mask, true);

@@ -34,7 +34,7 @@ def _result(core: Core, native: _native.Result) -> ExecutionResult:
     return result
 
 
-def _start(core: Core, code: str, timeout: Optional[float], channel: Channel, mask: int
+def _start(core: Core, code: str, timeout: Optional[float], channel: Channel, mask: int, traceparent: Optional[str] = None
            ) -> Tuple[int, Union[int, _native.Result]]:
     """(token, run's number), or instead of a number what came of it: it was over within a moment.
 
@@ -44,7 +44,7 @@ def _start(core: Core, code: str, timeout: Optional[float], channel: Channel, ma
     spin_us = SPIN_US if core.quick and not channel.handlers else 0
     try:
         return token, core.need_session().start(code, 0 if timeout is None else milliseconds(timeout), channel.port, token,
-                                                mask, spin_us)
+                                                mask, spin_us, traceparent)
     except _native.NativeError as error:
         raise from_native(error) from None
 
@@ -89,10 +89,10 @@ class Cell:
             self.handle((token, _engine.RESULT, 0, started, 0))
 
     @classmethod
-    def start(cls, core: Core, code: str, timeout: Optional[float], mask: int) -> "Cell":
+    def start(cls, core: Core, code: str, timeout: Optional[float], mask: int, traceparent: Optional[str] = None) -> "Cell":
         """On the running loop. ``mask``: which events are wanted."""
         channel = _channel(core)
-        return cls(core, channel, *_start(core, code, timeout, channel, mask))
+        return cls(core, channel, *_start(core, code, timeout, channel, mask, traceparent))
 
     def handle(self, item: Item) -> None:
         self.items.append(item)
@@ -182,7 +182,7 @@ async def _stream_async(core: Core, code: str, timeout: Optional[float], recorde
     cell: Optional[Cell] = None
     decoder = Decoder()
     try:
-        cell = Cell.start(core, code, timeout, STREAM_MASK)
+        cell = Cell.start(core, code, timeout, STREAM_MASK, recorder and recorder.traceparent())
         while cell.is_going():
             for event in events_of(core, decoder, await cell.take()):
                 if recorder is not None:
@@ -241,10 +241,10 @@ def run_sync(core: Core, code: str, timeout: Optional[float],
     raise AssertionError("a run must end with its result")
 
 
-def _wait_for_items(core: Core, code: str, timeout: Optional[float], mask: int) -> Iterator[Item]:
+def _wait_for_items(core: Core, code: str, timeout: Optional[float], mask: int, traceparent: Optional[str] = None) -> Iterator[Item]:
     """The items of one cell, the last is the result; the same rules as for stream_async()."""
     channel = channel_of_thread()
-    token, started = _start(core, code, timeout, channel, mask)
+    token, started = _start(core, code, timeout, channel, mask, traceparent)
     if not isinstance(started, int):
         yield (token, _engine.RESULT, 0, started, 0)
         return
@@ -276,7 +276,7 @@ def stream_sync(core: Core, code: str, timeout: Optional[float]) -> Iterator[Eve
 def _stream_sync(core: Core, code: str, timeout: Optional[float], recorder: Optional[_telemetry.Recorder]) -> Generator[Event, None, None]:
     decoder, recorder = Decoder(), recorder or _telemetry.recorder(core, code)
     try:
-        for item in _wait_for_items(core, code, timeout, STREAM_MASK):
+        for item in _wait_for_items(core, code, timeout, STREAM_MASK, recorder and recorder.traceparent()):
             for event in events_of(core, decoder, item):
                 if recorder is not None:
                     recorder.take(event)

@@ -37,6 +37,11 @@ class Recorder:
         self._calls: Dict[int, Tuple[Any, int]] = {}  # spans, and since when the call may run
         self._approvals: Dict[int, Any] = {}
 
+    def traceparent(self) -> str:
+        """What the cell's calls pass on to other servers: the span of the cell."""
+        context = self._cell.get_span_context()
+        return "00-%032x-%016x-%02x" % (context.trace_id, context.span_id, context.trace_flags & 1)
+
     def _child(self, parent: Any, name: str, attributes: Dict[str, Any], **options: Any) -> Any:
         return self._tracer.start_span(name, context=self._trace.set_span_in_context(parent), attributes=attributes, **options)
 

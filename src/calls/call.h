@@ -13,6 +13,7 @@
 #include <stddef.h>
 
 #include "base/base.h"
+#include "wire/traceparent.h"
 
 /* Memory that asker and handler share, counted; all of it on the loop's thread. */
 struct cell__bulk {
@@ -58,6 +59,12 @@ struct cell__own_work {
 	char message[240];
 };
 
+/* The span that a call belongs to. */
+struct cell__call_trace {
+	char parent[CELL_TRACEPARENT_SIZE]; /* passed on to servers; "": none */
+	bool spans; /* each call gets a span id of its own, at the gate */
+};
+
 struct cell__call {
 	/* the question, valid until it is answered */
 	const char *method;    /* "tools.call" */
@@ -71,6 +78,7 @@ struct cell__call {
 	const struct cell__principal *principal; /* the caller (calls/principal.h); lives as long as the call */
 	bool edited; /* a person has changed its arguments */
 	void *client; /* the asker's own, for events about the call (cell_session_call()) */
+	struct cell__call_trace trace;
 	struct cell__own_work *work; /* CELL__PART_ASKER: what it does itself; else NULL */
 	/* the answer: one of these, once; result is taken over, raw is copied */
 	void (*answer)(struct cell__call *call, json_t *result, const void *raw, size_t raw_size);

@@ -48,8 +48,8 @@ static const struct cell_cli_flag mcp_flag_table[] = {
 	  offsetof(struct mcp_flags, compat) },
 	{ 0, "no-sync-deps", NULL, "do not install missing packages of requirements.txt first", CELL_FLAG_SWITCH,
 	  offsetof(struct mcp_flags, no_sync_deps) },
-	{ 0, "otlp", "URL", "with --listen: send spans to this receiver of OpenTelemetry (default $OTEL_EXPORTER_OTLP_ENDPOINT)",
-	  CELL_FLAG_STRING, offsetof(struct mcp_flags, otlp) },
+	{ 0, "otlp", "URL", "send spans to this receiver of OpenTelemetry (default $OTEL_EXPORTER_OTLP_ENDPOINT)", CELL_FLAG_STRING,
+	  offsetof(struct mcp_flags, otlp) },
 	{ 0, "otlp-code", NULL, "with the code of cells, not only its hash", CELL_FLAG_SWITCH, offsetof(struct mcp_flags, otlp_code) },
 	{ 0, "log-level", "LEVEL", "log to stderr: debug, info, warning, error or critical (default: nothing, with --listen warning)",
 	  CELL_FLAG_STRING, offsetof(struct mcp_flags, session.log_level) },
@@ -280,7 +280,6 @@ static int check_stdio(const struct mcp_flags *all, struct cell_error *err)
 			   : flags->tls_key       ? "tls-key"
 			   : flags->origins.count ? "allow-origin"
 			   : flags->hosts.count   ? "allow-host"
-			   : all->otlp            ? "otlp"
 						  : NULL;
 
 	return name && !flags->listen ? cell_fail(err, CELL_E_INVALID, 0, "--%s needs --listen HOST:PORT", name) : 0;
@@ -296,11 +295,13 @@ static int fill_options(const struct mcp_flags *flags, struct cell_server_option
 {
 	const char *level = flags->session.log_level ? flags->session.log_level : "warning";
 
-	options->listen = flags->http.listen;
-	options->listening = say_listening;
 	options->otlp = flags->otlp ? flags->otlp : cell__serve_variable("OTEL_EXPORTER_OTLP_ENDPOINT");
 	options->otlp_headers = cell__serve_variable("OTEL_EXPORTER_OTLP_HEADERS");
 	options->otlp_code = flags->otlp_code;
+	if (!flags->http.listen)
+		return 0;
+	options->listen = flags->http.listen;
+	options->listening = say_listening;
 	if (fill_token(&flags->http, options, err) < 0 ||
 	    cell__cli_listen_options(&flags->http, strcmp(level, "critical") ? level : "error", options, err) < 0)
 		return -1;
@@ -327,6 +328,14 @@ static int serve(struct mcp_flags *flags, const struct cell_server_options *http
 	options.zygote_per_session = cell__cli_zygote_per(&flags->session) == CELL_ZYGOTE_PER_SESSION;
 	if (cell_mcp_server_create(host->engine, &options, &server, err) < 0)
 		return -1;
+	if (!http->listen && http->otlp && cell_mcp_server_trace(server, http, err) < 0) {
+		if (flags->otlp) {
+			cell_mcp_server_destroy(server);
+			return -1;
+		}
+		/* The variable may be meant for other programs, which speak another protocol. */
+		dprintf(STDERR_FILENO, "workcell: no spans are sent to OTEL_EXPORTER_OTLP_ENDPOINT: %s\n", err->msg);
+	}
 	catch_signals(server, http->listen);
 	status = http->listen ? cell_mcp_server_listen(server, http, err) : cell_mcp_server_run(server, in, out, err);
 	/* For example an installation in progress: the spawner ends it after our exit. */
@@ -350,7 +359,7 @@ static int prepare(struct mcp_flags *flags, struct cell_server_options *http, in
 {
 	struct cell_cli_session_flags *session = &flags->session;
 
-	if (check_stdio(flags, err) < 0 || (flags->http.listen && fill_options(flags, http, err) < 0) ||
+	if (check_stdio(flags, err) < 0 || fill_options(flags, http, err) < 0 ||
 	    cell__cli_check_executor(session, session->executor, err) < 0 || apply_root(flags, err) < 0 ||
 	    cell__cli_check_secrets(session, session->executor, session->cwd ? session->cwd : ".", err) < 0 ||
 	    kernel_env(&session->env, environ, err) < 0 || kernel_env(&session->env, cell__cli_env_entries(), err) < 0)

@@ -285,6 +285,8 @@ struct cell__executor {
 		     void *arg, struct cell_error *err);
 	/* Delivers all output written so far: later output belongs to the next run. */
 	void (*drain)(struct cell__kernel *kernel);
+	/* Before run(): the traceparent that belongs to it, "" for none.  NULL: nobody else needs to know it. */
+	void (*trace)(struct cell__kernel *kernel, const char *traceparent);
 	int (*run)(struct cell__kernel *kernel, uint32_t run_id, const char *code, size_t size, struct cell_error *err);
 	/* Answers a namespace call; bytes are copied. */
 	int (*reply)(struct cell__kernel *kernel, uint32_t id, const char *json, size_t json_size, const void *raw, size_t raw_size,

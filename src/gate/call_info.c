@@ -20,7 +20,8 @@ static const char *put(char **at, const char *text)
 
 const struct cell_call_info *cell__call_info_create(const struct cell_call_info *info, char *args)
 {
-	size_t n = strlen(info->request_id) + strlen(info->tool) + strlen(info->callable) + strlen(info->session_id) + 4;
+	size_t n = strlen(info->request_id) + strlen(info->tool) + strlen(info->callable) + strlen(info->session_id) + 5 +
+		   (info->span_id ? strlen(info->span_id) : 0);
 	struct call_info *call_info = cell__alloc(1, sizeof *call_info + n);
 	if (!call_info) {
 		free(args);
@@ -32,6 +33,7 @@ const struct cell_call_info *cell__call_info_create(const struct cell_call_info 
 	call_info->info.tool = put(&at, info->tool);
 	call_info->info.callable = put(&at, info->callable);
 	call_info->info.session_id = put(&at, info->session_id);
+	call_info->info.span_id = put(&at, info->span_id ? info->span_id : "");
 	call_info->info.args = args;
 	call_info->info.args_size = strlen(args);
 	atomic_init(&call_info->refs, 1);

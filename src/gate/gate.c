@@ -6,6 +6,7 @@
 
 #include "base/list.h"
 #include "base/hole.h"
+#include "base/random.h"
 #include "gate/gated_call.h"
 
 #define EVENT_RESULT_BYTES (64u * 1024u) /* of a call's result in its event */
@@ -148,6 +149,7 @@ int cell__gated_call_make_info(struct cell__gated_call *gated)
 		.session_id = gated->session_id,
 		.principal = cell__principal_word(&gated->principal),
 		.client = gated->inner.client,
+		.span_id = gated->span_id,
 	};
 	const struct cell_call_info *call_info = args ? cell__call_info_create(&info, args) : NULL;
 	if (!call_info)
@@ -644,6 +646,19 @@ bool cell__gate_is_open(const struct cell__gate *gate)
 	return gate->space && gate->target->middlewares(gate->space)->count == 0 && !is_watched(gate);
 }
 
+/* The called server's spans are children of the call's own one. */
+static void give_span(struct cell__gated_call *gated)
+{
+	struct cell__traceparent parent;
+
+	if (!gated->inner.trace.spans || !cell__traceparent_read(gated->inner.trace.parent, &parent))
+		return;
+	cell__random_hex(gated->span_id, CELL_SPAN_DIGITS);
+	memcpy(parent.span, gated->span_id, sizeof parent.span);
+	cell__traceparent_write(&parent, gated->inner.trace.parent);
+	gated->inner.trace.spans = false;
+}
+
 /* NULL: no memory, and the call has failed. */
 static struct cell__gated_call *let_in(struct cell__gate *gate, struct cell__call *call)
 {
@@ -663,6 +678,7 @@ static struct cell__gated_call *let_in(struct cell__gate *gate, struct cell__cal
 		.operation = call->operation,
 		.principal = &gated->principal,
 		.client = call->client,
+		.trace = call->trace,
 		.work = call->work,
 		.lend = call->work ? handle_lend : NULL,
 		.answer = handle_answer,
@@ -670,6 +686,7 @@ static struct cell__gated_call *let_in(struct cell__gate *gate, struct cell__cal
 		.progress = call->progress ? handle_progress : NULL,
 		.again = handle_again,
 	};
+	give_span(gated);
 	gated->outer = call;
 	gated->gate = gate;
 	gated->kind = call->operation->kind;

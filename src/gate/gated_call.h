@@ -22,6 +22,7 @@ struct cell__gated_call {
 	enum cell__gate_kind kind;
 	uint64_t id;
 	char request_id[32];
+	char span_id[CELL_SPAN_DIGITS + 1]; /* of its own; "": none */
 	char session_id[40], executor[24]; /* for holders of the call after the session's end */
 	int64_t started_us;
 	int64_t deadline_ms; /* parked; -1: none */

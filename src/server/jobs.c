@@ -175,7 +175,7 @@ static void job_ended(struct cell__job *job, struct cell_result *result, const s
 	struct cell_server *server = job->server;
 	struct cell__served *served = job->served;
 	struct cell__request *waiter = cell__take_ptr(job->waiter);
-	struct cell__trace_place place = { server, served->id, served->owner, &served->link, &served->last };
+	struct cell__trace_place place = { &server->tracing, served->id, served->owner, &served->link, &served->last };
 
 	server->counts.runs++;
 	server->counts.runs_failed += !result || cell_result_error(result);
@@ -247,7 +247,7 @@ static void handle_event(void *arg, const struct cell_event *event)
 		return;
 	}
 	count_event(&job->server->counts, event);
-	cell__trace_event(job->server, job->trace, event);
+	cell__trace_event(&job->server->tracing, job->trace, event);
 	if (event->type == CELL_EVENT_CHUNK)
 		cell__session_log_chunk(job->served->log, job->number, event);
 	/* Once for the readers of the run and of the session. */
@@ -283,6 +283,8 @@ static void job_start(struct cell__job *job)
 	options.timeout_ms = job->timeout_ms;
 	options.on_event = handle_event;
 	options.event_arg = job;
+	options.traceparent = *job->traceparent ? job->traceparent : NULL;
+	options.call_spans = job->trace != NULL;
 	if (cell__session_start_on_loop(served->session, code, job->code_size, &options, &job->run_id, &err) < 0)
 		job_ended(job, NULL, &err);
 }
@@ -395,7 +397,9 @@ bool cell__job_begin(struct cell__request *request, const char *code, size_t siz
 	job->refs = 1; /* until it has ended */
 	job->line = cell__code_line(code, size); /* without one the lists lack it */
 	job->begun_us = cell__now_us();
-	job->trace = cell__trace_begin(server, cell__request_header(request, "traceparent"), code, size);
+	job->trace = cell__trace_begin(&server->tracing, cell__request_header(request, "traceparent"), code, size);
+	if (!cell__trace_parent(job->trace, cell__request_header(request, "traceparent"), job->traceparent))
+		job->traceparent[0] = '\0';
 	if (!admit(request, job, &waits)) {
 		cell__job_unref(job);
 		return false;

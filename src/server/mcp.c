@@ -965,8 +965,8 @@ int cell_mcp_server_listen(struct cell_mcp_server *mcp, const struct cell_server
 	*http = (struct cell__mcp_http){ .server = server, .mcp = mcp };
 	server->mcp = http;
 	server->routes = routes;
-	if (server->otlp)
-		cell__trace_follow(server, mcp);
+	if (server->tracing.otlp)
+		cell__trace_follow(&server->tracing, mcp);
 	atomic_store(&mcp->listening, true);
 	status = cell_server_run(server, err);
 	cell__trace_unfollow(mcp);

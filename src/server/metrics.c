@@ -188,9 +188,9 @@ char *cell__metrics(struct cell_server *server)
 	rc |= add(&out, "quota_refusals_total", "counter", "requests refused because of a token's quota", (double)counts->quota_refusals);
 	rc |= add(&out, "quota_stops_total", "counter", "cells and sessions stopped because of a token's quota",
 		  (double)counts->quota_stops);
-	if (server->otlp)
+	if (server->tracing.otlp)
 		rc |= add(&out, "spans_lost_total", "counter", "spans that the receiver of OpenTelemetry did not take",
-			  (double)cell__otlp_lost(server->otlp));
+			  (double)cell__otlp_lost(server->tracing.otlp));
 	rc |= add_kernels(&out, server);
 	rc |= add_points(&out, server);
 	rc |= add_speculations(&out, server);

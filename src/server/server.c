@@ -767,7 +767,9 @@ int cell_server_create(struct cell_engine *engine, const struct cell_server_opti
 			  server->opts.e2b_domain);
 		goto failed;
 	}
-	if (server->opts.otlp && cell__otlp_create(server->opts.otlp, server->opts.otlp_headers, &server->otlp, err) < 0)
+	server->tracing.code = server->opts.otlp_code;
+	server->tracing.executor = server->session.executor ? server->session.executor : "subprocess";
+	if (server->opts.otlp && cell__otlp_create(server->opts.otlp, server->opts.otlp_headers, &server->tracing.otlp, err) < 0)
 		goto failed;
 	if (server->opts.console && !cell__console_is_built()) {
 		cell_fail(err, CELL_E_UNAVAILABLE, 0,
@@ -835,7 +837,7 @@ void cell_server_destroy(struct cell_server *server)
 	cell__tls_destroy(server->tls);
 	cell__buf_finish(&server->log);
 	cell__ready_finish(server);
-	cell__otlp_destroy(server->otlp);
+	cell__otlp_destroy(server->tracing.otlp);
 	cell__tasks_finish(server);
 	cell__accounts_finish(server);
 	free(server->fusion);

@@ -587,24 +587,28 @@ struct cell__session_folder {
 
 /* ---- spans of OpenTelemetry (trace.c) ---- */
 
-/* A span elsewhere; span "": none. */
-struct cell__trace_ids {
-	char trace[CELL_TRACE_DIGITS + 1], span[CELL_SPAN_DIGITS + 1];
+/* Where spans go, and what they say. */
+struct cell__tracing {
+	struct cell__otlp *otlp; /* NULL: nothing is traced */
+	bool code;               /* the text of cells, not only its hash */
+	const char *executor;
 };
 
 /* Whose cell it is. */
 struct cell__trace_place {
-	struct cell_server *server;
+	struct cell__tracing *tracing;
 	const char *session, *owner;
-	struct cell__trace_ids *link; /* becomes a link of the cell, and is cleared; may be NULL */
-	struct cell__trace_ids *last; /* becomes the cell; may be NULL */
+	struct cell__traceparent *link; /* becomes a link of the cell, and is cleared; span "": none */
+	struct cell__traceparent *last; /* becomes the cell */
 };
 
 /* NULL: this run is not traced.  NULL is allowed for all of the following. */
 /* traceparent: as the client gave it; or NULL. */
-struct cell__trace *cell__trace_begin(struct cell_server *server, const char *traceparent, const char *code, size_t size);
+struct cell__trace *cell__trace_begin(const struct cell__tracing *tracing, const char *traceparent, const char *code, size_t size);
+/* What the calls of the run pass on: its cell's span, or without one the client's; false: nothing. */
+bool cell__trace_parent(const struct cell__trace *trace, const char *traceparent, char ret_parent[static CELL_TRACEPARENT_SIZE]);
 void cell__trace_started(struct cell__trace *trace);
-void cell__trace_event(struct cell_server *server, struct cell__trace *trace, const struct cell_event *event);
+void cell__trace_event(struct cell__tracing *tracing, struct cell__trace *trace, const struct cell_event *event);
 /* result NULL: it did not run. */
 void cell__trace_ended(const struct cell__trace_place *place, struct cell__trace *trace, const struct cell_result *result);
 void cell__trace_destroy(struct cell__trace *trace);
@@ -613,7 +617,7 @@ void cell__trace_opened(const struct cell__request *request, const struct cell__
 /* Once a second: metrics are sent now and then. */
 void cell__trace_sweep(struct cell_server *server, int64_t now_us);
 /* Cells of the MCP server's clients become spans too, until unfollow. */
-void cell__trace_follow(struct cell_server *server, struct cell_mcp_server *mcp);
+void cell__trace_follow(struct cell__tracing *tracing, struct cell_mcp_server *mcp);
 void cell__trace_unfollow(struct cell_mcp_server *mcp);
 
 struct cell__served {
@@ -625,7 +629,7 @@ struct cell__served {
 	struct cell__account *account;    /* of its owner */
 	struct cell__session_log *log;    /* NULL: out of memory */
 	struct cell__history *history;    /* NULL: not kept, or out of memory */
-	struct cell__trace_ids last, link; /* its last cell; the last cell of its source, until its own first one */
+	struct cell__traceparent last, link; /* its last cell; the last cell of its source, until its own first one */
 	char *receipt;                    /* of the last cell, if the history is kept; or NULL */
 	char level[CELL_SERVER_LEVEL];    /* the receipt's; "": not known */
 	struct cell__consumed consumed, measured; /* the last measurement, and the next one as it comes */
@@ -789,6 +793,7 @@ struct cell__job {
 	int64_t timeout_ms;
 	uint64_t run_id;
 	struct cell__trace *trace; /* or NULL */
+	char traceparent[CELL_TRACEPARENT_SIZE]; /* of its calls; "": none */
 	struct cell__request *waiter; /* that is answered with the result; or NULL */
 	const struct cell__job_form *form; /* NULL: server-sent events */
 	void (*answer)(struct cell__request *request, struct cell_result *result);
@@ -1033,7 +1038,7 @@ struct cell_server {
 	size_t next_ended;
 	struct cell__ready ready; /* ready.c */
 	unsigned looks; /* on the pool (look.c) */
-	struct cell__otlp *otlp; /* NULL: nothing is traced */
+	struct cell__tracing tracing;
 	int64_t metrics_us; /* when they were last sent to it */
 	bool code_used; /* of the console's link */
 	struct cell__sampling sampling; /* sample.c */

@@ -15,6 +15,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/sized.h"
 #include "gate/redact.h"
 #include "mcp/server/server.h"
 #include "server/otlp.h"
@@ -26,6 +27,7 @@
 struct call {
 	uint64_t id; /* 0: free */
 	char span[CELL_SPAN_DIGITS + 1], approval[CELL_SPAN_DIGITS + 1];
+	char request[CELL_SPAN_DIGITS + 1]; /* to its MCP server; "": of another adapter */
 	int64_t begun_ns, asked_ns;
 	int64_t allowed_ns; /* 0: nobody was asked */
 	bool refused;
@@ -44,7 +46,7 @@ struct span {
 	const char *name, *trace, *id, *parent; /* parent "": none */
 	int64_t begun_ns, ended_ns;
 	const char *error; /* NULL: it succeeded */
-	const struct cell__trace_ids *link; /* NULL: none */
+	const struct cell__traceparent *link; /* NULL: none */
 	struct cell__buf attributes;
 };
 
@@ -75,7 +77,7 @@ static int kind_of(const char *name)
 }
 
 /* Ends the span: its attributes are freed. */
-static void send_span(struct cell_server *server, struct span *span)
+static void send_span(struct cell__tracing *tracing, struct span *span)
 {
 	CELL_AUTO_BUF struct cell__buf json = CELL_BUF_INIT;
 	int rc = cell__buf_printf(&json, "{\"traceId\":\"%s\",\"spanId\":\"%s\",", span->trace, span->id);
@@ -97,7 +99,7 @@ static void send_span(struct cell_server *server, struct span *span)
 		rc |= cell__buf_printf(&json, ",\"links\":[{\"traceId\":\"%s\",\"spanId\":\"%s\"}]", span->link->trace, span->link->span);
 	rc |= cell__buf_add_str(&json, "}");
 	if (!rc)
-		cell__otlp_add(server->otlp, json.data, json.size);
+		cell__otlp_add(tracing->otlp, json.data, json.size);
 	cell__buf_finish(&span->attributes);
 }
 
@@ -116,9 +118,9 @@ static bool read_parent(const char *traceparent, char trace[static CELL_TRACE_DI
 	return given.sampled;
 }
 
-struct cell__trace *cell__trace_begin(struct cell_server *server, const char *traceparent, const char *code, size_t size)
+struct cell__trace *cell__trace_begin(const struct cell__tracing *tracing, const char *traceparent, const char *code, size_t size)
 {
-	struct cell__trace *trace = server->otlp ? cell__alloc(1, sizeof(*trace)) : NULL;
+	struct cell__trace *trace = tracing->otlp ? cell__alloc(1, sizeof(*trace)) : NULL;
 
 	if (!trace)
 		return NULL; /* without memory this run is not traced */
@@ -130,9 +132,23 @@ struct cell__trace *cell__trace_begin(struct cell_server *server, const char *tr
 	cell__random_hex(trace->cell, CELL_SPAN_DIGITS);
 	trace->begun_ns = now_ns();
 	(void)cell__sha256_hex(code, size, trace->hash);
-	if (server->opts.otlp_code)
+	if (tracing->code)
 		trace->code = cell__strndup(code, size < CODE_BYTES ? size : CODE_BYTES - cell__utf8_cut(code, CODE_BYTES));
 	return trace;
+}
+
+bool cell__trace_parent(const struct cell__trace *trace, const char *traceparent, char ret_parent[static CELL_TRACEPARENT_SIZE])
+{
+	struct cell__traceparent parent = { .sampled = true };
+
+	if (trace) {
+		strcpy(parent.trace, trace->trace);
+		strcpy(parent.span, trace->cell);
+	} else if (!cell__traceparent_read(traceparent, &parent)) {
+		return false;
+	}
+	cell__traceparent_write(&parent, ret_parent);
+	return true;
 }
 
 void cell__trace_started(struct cell__trace *trace)
@@ -141,20 +157,26 @@ void cell__trace_started(struct cell__trace *trace)
 		trace->started_ns = now_ns();
 }
 
-static struct call *find_call(struct cell__trace *trace, uint64_t id, bool makes)
+static struct call *find_call(struct cell__trace *trace, const struct cell_call_info *info, bool makes)
 {
+	bool is_mcp = !strcmp(info->kind, "tool") && !strcmp(info->adapter, "mcp");
 	struct call *free_one = NULL;
 
 	for (size_t i = 0; i < MAX_CALLS; i++) {
-		if (trace->calls[i].id == id)
+		if (trace->calls[i].id == info->id)
 			return &trace->calls[i];
 		if (!trace->calls[i].id && !free_one)
 			free_one = &trace->calls[i];
 	}
 	if (!makes || !free_one)
 		return NULL;
-	*free_one = (struct call){ .id = id, .begun_ns = now_ns() };
+	*free_one = (struct call){ .id = info->id, .begun_ns = now_ns() };
 	cell__random_hex(free_one->span, CELL_SPAN_DIGITS);
+	/* The called server knows the call by its span_id: that of the request, where the call is more than its request. */
+	if (is_mcp)
+		cell__random_hex(free_one->request, CELL_SPAN_DIGITS);
+	if (info->span_id && *info->span_id)
+		snprintf(is_mcp ? free_one->request : free_one->span, CELL_SPAN_DIGITS + 1, "%s", info->span_id);
 	return free_one;
 }
 
@@ -168,29 +190,27 @@ static void add_call(struct span *span, const struct cell_call_info *call)
 }
 
 /* What the MCP server took for the call; it is asked once the call may run. */
-static void send_request(struct cell_server *server, const struct cell__trace *trace, const struct call *call,
+static void send_request(struct cell__tracing *tracing, const struct cell__trace *trace, const struct call *call,
 			 const struct cell_event *event, const char *error)
 {
-	char id[CELL_SPAN_DIGITS + 1];
-	struct span span = { .name = "mcp", .trace = trace->trace, .id = id, .parent = call->span, .error = error };
+	struct span span = { .name = "mcp", .trace = trace->trace, .id = call->request, .parent = call->span, .error = error };
 
-	cell__random_hex(id, CELL_SPAN_DIGITS);
 	span.begun_ns = call->allowed_ns ? call->allowed_ns : call->begun_ns;
 	add_attribute(&span, "rpc.system", "jsonrpc");
 	add_attribute(&span, "rpc.method", "tools/call");
 	add_attribute(&span, "workcell.tool", event->call->tool);
 	add_attribute(&span, "workcell.callable", event->call->callable);
-	send_span(server, &span);
+	send_span(tracing, &span);
 }
 
-void cell__trace_event(struct cell_server *server, struct cell__trace *trace, const struct cell_event *event)
+void cell__trace_event(struct cell__tracing *tracing, struct cell__trace *trace, const struct cell_event *event)
 {
 	struct span span = { .trace = trace ? trace->trace : "" };
 	struct call *call;
 
 	if (!trace || !event->call)
 		return;
-	call = find_call(trace, event->call->id, event->type == CELL_EVENT_CALL_STARTED);
+	call = find_call(trace, event->call, event->type == CELL_EVENT_CALL_STARTED);
 	if (!call)
 		return;
 	if (event->type == CELL_EVENT_APPROVAL) {
@@ -206,7 +226,7 @@ void cell__trace_event(struct cell_server *server, struct cell__trace *trace, co
 		call->asked_ns = 0;
 		call->allowed_ns = now_ns();
 		call->refused = event->decision && strcmp(event->decision, "accepted") && strcmp(event->decision, "edited");
-		send_span(server, &span);
+		send_span(tracing, &span);
 	} else if (event->type == CELL_EVENT_CALL_ENDED) {
 		span.name = event->call->kind;
 		span.id = call->span;
@@ -214,10 +234,10 @@ void cell__trace_event(struct cell_server *server, struct cell__trace *trace, co
 		span.begun_ns = call->begun_ns;
 		span.error = event->decision && strcmp(event->decision, "ok") ? event->decision : NULL;
 		add_call(&span, event->call);
-		if (!strcmp(event->call->kind, "tool") && !strcmp(event->call->adapter, "mcp") && !call->refused)
-			send_request(server, trace, call, event, span.error);
+		if (*call->request && !call->refused)
+			send_request(tracing, trace, call, event, span.error);
 		call->id = 0;
-		send_span(server, &span);
+		send_span(tracing, &span);
 	}
 }
 
@@ -225,7 +245,6 @@ void cell__trace_ended(const struct cell__trace_place *place, struct cell__trace
 {
 	const struct cell_outcome *outcome = result ? cell_result_error(result) : NULL;
 	const char *error = !result ? "it did not run" : outcome ? cell_code_word(outcome->code) : NULL;
-	const char *executor = place->server->session.executor;
 	int64_t end = now_ns();
 
 	if (!trace)
@@ -235,23 +254,20 @@ void cell__trace_ended(const struct cell__trace_place *place, struct cell__trace
 				     end,    error,        place->link, CELL_BUF_INIT };
 
 		add_attribute(&cell, "workcell.session.id", place->session);
-		add_attribute(&cell, "workcell.executor", executor ? executor : "subprocess");
+		add_attribute(&cell, "workcell.executor", place->tracing->executor);
 		add_attribute(&cell, "workcell.code.sha256", trace->hash);
 		add_attribute(&cell, "workcell.code", trace->code);
 		add_attribute(&cell, "workcell.state", result ? cell_result_state(result) : NULL);
 		add_attribute(&cell, "exception.type", outcome ? outcome->type : NULL);
-		send_span(place->server, &cell);
-		if (place->link)
-			*place->link = (struct cell__trace_ids){ 0 };
-		if (place->last) {
-			strcpy(place->last->trace, trace->trace);
-			strcpy(place->last->span, trace->cell);
-		}
+		send_span(place->tracing, &cell);
+		*place->link = (struct cell__traceparent){ 0 };
+		strcpy(place->last->trace, trace->trace);
+		strcpy(place->last->span, trace->cell);
 	}
 	struct span run = { "run", trace->trace, trace->run, trace->parent, trace->begun_ns, end, error, NULL, CELL_BUF_INIT };
 	add_attribute(&run, "workcell.session.id", place->session);
 	add_attribute(&run, "workcell.owner", place->owner);
-	send_span(place->server, &run);
+	send_span(place->tracing, &run);
 }
 
 void cell__trace_destroy(struct cell__trace *trace)
@@ -266,35 +282,37 @@ void cell__trace_opened(const struct cell__request *request, const struct cell__
 	char trace[CELL_TRACE_DIGITS + 1], parent[CELL_SPAN_DIGITS + 1], id[CELL_SPAN_DIGITS + 1];
 	struct span span = { .name = "open", .trace = trace, .id = id, .parent = parent, .error = err ? cell_code_word(err->code) : NULL };
 
-	if (!request->server->otlp || !read_parent(cell__request_header(request, "traceparent"), trace, parent))
+	if (!request->server->tracing.otlp || !read_parent(cell__request_header(request, "traceparent"), trace, parent))
 		return;
 	cell__random_hex(id, CELL_SPAN_DIGITS);
 	span.ended_ns = now_ns();
 	span.begun_ns = span.ended_ns - (cell__now_us() - request->begun_us) * 1000;
 	add_attribute(&span, "workcell.session.id", served->id);
-	add_attribute(&span, "workcell.executor", request->server->session.executor ? request->server->session.executor : "subprocess");
-	send_span(request->server, &span);
+	add_attribute(&span, "workcell.executor", request->server->tracing.executor);
+	send_span(&request->server->tracing, &span);
 }
 
 void cell__trace_sweep(struct cell_server *server, int64_t now_us)
 {
 	char *text;
 
-	if (!server->otlp || now_us - server->metrics_us < METRICS_US)
+	if (!server->tracing.otlp || now_us - server->metrics_us < METRICS_US)
 		return;
 	server->metrics_us = now_us;
 	text = cell__metrics(server);
 	if (text)
-		cell__otlp_set_metrics(server->otlp, text);
+		cell__otlp_set_metrics(server->tracing.otlp, text);
 }
 
 /* ---- cells of MCP clients ---- */
 
-static void *begin_mcp(void *arg, const char *traceparent, const char *code, size_t size)
+static void *begin_mcp(void *arg, const char *traceparent, const char *code, size_t size, char ret_parent[static CELL_TRACEPARENT_SIZE])
 {
 	struct cell__trace *trace = cell__trace_begin(arg, traceparent, code, size);
 
 	cell__trace_started(trace);
+	if (trace)
+		(void)cell__trace_parent(trace, NULL, ret_parent);
 	return trace;
 }
 
@@ -303,20 +321,25 @@ static void take_mcp(void *arg, void *trace, const struct cell_event *event)
 	cell__trace_event(arg, trace, event);
 }
 
-static void end_mcp(void *arg, void *trace, const char *session, const char *owner, const struct cell_result *result)
+static void end_mcp(void *arg, void *trace, const struct cell__mcp_traced *traced, const struct cell_result *result)
 {
-	struct cell__trace_place place = { .server = arg, .session = session, .owner = owner };
+	struct cell__trace_place place = { arg, traced->session, traced->owner, traced->link, traced->last };
 
 	if (arg)
 		cell__trace_ended(&place, trace, result);
 	cell__trace_destroy(trace);
 }
 
-void cell__trace_follow(struct cell_server *server, struct cell_mcp_server *mcp)
+static void follow(struct cell__tracing *tracing, struct cell_mcp_server *mcp, void (*finish)(void *arg))
 {
 	pthread_mutex_lock(&mcp->lock);
-	mcp->tracer = (struct cell__mcp_tracer){ server, begin_mcp, take_mcp, end_mcp };
+	mcp->tracer = (struct cell__mcp_tracer){ tracing, begin_mcp, take_mcp, end_mcp, finish };
 	pthread_mutex_unlock(&mcp->lock);
+}
+
+void cell__trace_follow(struct cell__tracing *tracing, struct cell_mcp_server *mcp)
+{
+	follow(tracing, mcp, NULL);
 }
 
 void cell__trace_unfollow(struct cell_mcp_server *mcp)
@@ -324,4 +347,37 @@ void cell__trace_unfollow(struct cell_mcp_server *mcp)
 	pthread_mutex_lock(&mcp->lock);
 	mcp->tracer.arg = NULL;
 	pthread_mutex_unlock(&mcp->lock);
+}
+
+static void finish_tracing(void *arg)
+{
+	struct cell__tracing *tracing = arg;
+
+	cell__otlp_destroy(tracing->otlp);
+	free(tracing);
+}
+
+int cell_mcp_server_trace(struct cell_mcp_server *mcp, const struct cell_server_options *opts, struct cell_error *err)
+{
+	struct cell_server_options all = CELL_SERVER_OPTIONS_INIT;
+	struct cell__tracing *tracing;
+
+	if (!mcp || !opts)
+		return cell_fail(err, CELL_E_INVALID, 0, "the server and its options are required");
+	if (cell__sized_read(&all, sizeof(all), opts, "cell_server_options", err) < 0)
+		return -1;
+	if (!all.otlp || mcp->tracer.arg)
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 all.otlp ? "the server is traced already" : "otlp is required: where spans are sent");
+	tracing = cell__alloc(1, sizeof(*tracing));
+	if (!tracing)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for traces");
+	tracing->code = all.otlp_code;
+	tracing->executor = mcp->session.executor ? mcp->session.executor : "subprocess";
+	if (cell__otlp_create(all.otlp, all.otlp_headers, &tracing->otlp, err) < 0) {
+		free(tracing);
+		return -1;
+	}
+	follow(tracing, mcp, finish_tracing);
+	return 0;
 }

@@ -258,6 +258,7 @@ static struct cell__kernel_call *begin(struct cell__calls *calls, const struct c
 			  .session_id = calls->session_id,
 			  .origin = calls,
 			  .principal = calls->principal,
+			  .trace = calls->trace,
 			  .answer = answer_call,
 			  .answer_text = answer_call_text,
 			  .fail = fail_call,

@@ -34,6 +34,7 @@ struct cell__calls {
 	void (*become)(void *owner);
 	void (*ended)(void *owner, uint32_t id);
 	void *owner;
+	struct cell__call_trace trace; /* of the last cell that began */
 	struct cell__recorder *recorder; /* recording.h; NULL: the session is neither recorded nor replayed */
 	struct cell__budget budget;
 	bool is_ignored;

@@ -53,6 +53,10 @@ struct cell__run *cell__run_create(const char *code, size_t size, const struct c
 	run->event_arg = opts->event_arg;
 	run->spin_us = opts->spin_us;
 	run->spin_end = opts->spin_end;
+	if (opts->traceparent) {
+		snprintf(run->trace.parent, sizeof run->trace.parent, "%s", opts->traceparent);
+		run->trace.spans = opts->call_spans;
+	}
 	run->progress = config->progress;
 	run->finished = config->finished;
 	memcpy(result->session_id, config->session_id, sizeof result->session_id);

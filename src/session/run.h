@@ -7,6 +7,7 @@
 #ifndef CELL_SESSION_RUN_H
 #define CELL_SESSION_RUN_H
 
+#include "calls/call.h"
 #include "session/images.h"
 #include "session/output.h"
 #include "session/result.h"
@@ -25,6 +26,7 @@ struct cell__run {
 	void *event_arg;
 	int spin_us;
 	const int *spin_end;
+	struct cell__call_trace trace; /* of its calls */
 	bool waited; /* a thread waits in cell_session_run(); else callbacks come from the loop */
 	bool if_idle; /* fails with CELL_E_BUSY instead of waiting for other cells */
 

@@ -138,6 +138,10 @@ static void start_run(struct cell_session *session)
 	session->cells++;
 	run->started_us = cell__now_us();
 	cell__quota_touch(session->quota, true);
+	if (*run->trace.parent || *session->slot->calls.trace.parent)
+		session->slot->calls.trace = run->trace;
+	if (session->executor->trace)
+		session->executor->trace(session->slot->kernel, run->trace.parent);
 	if (session->executor->run(session->slot->kernel, run->id, run->code, run->size, &err) < 0) {
 		cell__outcome_fail(run, &err);
 		return;
@@ -479,6 +483,11 @@ struct cell__run *cell__session_make_run(struct cell_session *session, const cha
 		cell_fail(err, CELL_E_INVALID, 0,
 			  "timeout_ms is %lld, expected more than 0, 0 for the session's timeout, or -1 for no limit",
 			  (long long)all.timeout_ms);
+		return NULL;
+	}
+	if (all.traceparent && !cell__traceparent_read(all.traceparent, &(struct cell__traceparent){ 0 })) {
+		cell_fail(err, CELL_E_INVALID, 0, "traceparent is '%.80s', expected 00-TRACE-SPAN-FLAGS as W3C's Trace Context has it",
+			  all.traceparent);
 		return NULL;
 	}
 	if (cell__session_check_spin(session, &all.spin_us, all.spin_end, err) < 0)

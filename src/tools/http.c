@@ -107,12 +107,31 @@ static int add_tool_query(struct request *request, struct cell__buf *why)
 	return rc;
 }
 
+/* The server's spans become children of the call's; a definition that has the header itself keeps it. */
+static int add_traceparent(struct request *request)
+{
+	const struct cell__tool_run *run = request->run;
+	char line[sizeof("traceparent: ") + CELL_TRACEPARENT_SIZE];
+	if (!*run->call->trace.parent)
+		return 0;
+	for (size_t i = 0; i < run->tool->headers.count; i++)
+		if (strcasecmp(run->tool->headers.list[i].key, "traceparent") == 0)
+			return 0;
+	for (size_t i = 0; i < request->req.n_headers; i++)
+		if (strncasecmp(request->req.headers[i], "traceparent:", 12) == 0)
+			return 0;
+	snprintf(line, sizeof line, "traceparent: %s", run->call->trace.parent);
+	return cell__http_add_header(&request->transfer, line);
+}
+
 static int set_headers(struct request *request, struct cell__buf *why)
 {
 	for (size_t i = 0; i < request->req.n_headers; i++)
 		if (cell__http_add_header(&request->transfer, request->req.headers[i]) < 0)
 			return -1;
-	return add_tool_headers(request, why);
+	if (add_tool_headers(request, why) < 0)
+		return -1;
+	return add_traceparent(request);
 }
 
 /* Sends it, or sends it on after a redirect. */

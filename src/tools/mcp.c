@@ -609,6 +609,7 @@ static void start(struct cell__tool_run *run, json_t *args)
 	mcp->request.timeout_ms = cell__tool_run_timeout_ms(run);
 	mcp->request.done = handle_done;
 	mcp->request.progress = run->tools->mcp_event ? handle_progress : NULL;
+	mcp->request.traceparent = run->call->trace.parent;
 	run->state = mcp;
 	mcp->server = server_for(run->tool, run->code, &err);
 	if (mcp->server)

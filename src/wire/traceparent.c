@@ -1,5 +1,6 @@
 #include "wire/traceparent.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define HEX "0123456789abcdef"
@@ -31,4 +32,9 @@ bool cell__traceparent_read(const char *text, struct cell__traceparent *ret_pare
 	ret_parent->span[CELL_SPAN_DIGITS] = '\0';
 	ret_parent->sampled = strchr("13579bdf", text[AT_FLAGS + 1]) != NULL;
 	return true;
+}
+
+void cell__traceparent_write(const struct cell__traceparent *parent, char ret_text[static CELL_TRACEPARENT_SIZE])
+{
+	snprintf(ret_text, CELL_TRACEPARENT_SIZE, "00-%s-%s-0%d", parent->trace, parent->span, parent->sampled);
 }

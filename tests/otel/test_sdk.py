@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+import serving
 import support
 
 sys.path.insert(0, os.path.dirname(__file__))
@@ -70,6 +71,16 @@ provider.shutdown()
 """
 
 
+REMOTE = """
+import workcell.sync
+from workcell import ContainerExecutor
+with workcell.sync.Session.scratch(ContainerExecutor(remote_url=sys.argv[2], auth_token=sys.argv[3])) as session:
+    with tracer.start_as_current_span("agent"):
+        assert session.run("6 * 7").value == 42
+provider.shutdown()
+"""
+
+
 def program(text, *args):
     path = os.path.join(support.ROOT, "build", "python-site")
     done = subprocess.run([PYTHON, "-c", BEGIN + text, *map(str, args)], env=dict(os.environ, PYTHONPATH=path), capture_output=True, timeout=support.DEADLINE)
@@ -112,3 +123,27 @@ def test_a_tool_call_is_a_child_of_the_agents_span(collector):  # noqa: F811
     assert chain[:3] == ["tool", "cell", "run"] and len(chain) >= 5, chain
     assert "run_code" in chain[3] and "agent" in chain[-1], chain
     assert len({span["traceId"] for span in spans}) == 1
+
+
+def test_mcp_servers_belong_to_the_cell(collector, tmp_path):  # noqa: F811
+    """The span of the request is made by OpenTelemetry's SDK when it is over: the server is told the cell's."""
+    peers.write_server(tmp_path / "base", "s", **peers.scripted(log=tmp_path / "calls"))
+    program(CELLS, collector.url, tmp_path / "base")
+    support.wait_until(lambda: {"agent", "other agent", "mcp"} <= {span["name"] for span in collector.sink.spans()}, lambda: collector.said())
+    spans = {span["spanId"]: span for span in collector.sink.spans()}
+    request = next(span for span in spans.values() if span["name"] == "mcp")
+    cell = spans[spans[request["parentSpanId"]]["parentSpanId"]]
+    given = peers.messages(tmp_path / "calls", "tools/call")[0]["params"]["_meta"]["traceparent"]
+    assert given == "00-%s-%s-01" % (cell["traceId"], cell["spanId"])
+
+
+def test_the_server_of_the_executor_remote_goes_on_with_the_trace(collector):  # noqa: F811
+    server = serving.Server("--executor", "subprocess", "--otlp", collector.url)
+    try:
+        program(REMOTE, collector.url, "http://127.0.0.1:%d" % server.port, serving.TOKEN)
+        support.wait_until(lambda: len([span for span in collector.sink.spans() if span["name"] == "cell"]) == 2, lambda: collector.said())
+    finally:
+        server.close()
+    spans = collector.sink.spans()
+    chains = sorted(ancestors(spans, span) for span in spans if span["name"] == "cell")
+    assert chains == [["cell", "run", "agent"], ["cell", "run", "cell", "run", "agent"]]

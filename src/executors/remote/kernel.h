@@ -18,6 +18,7 @@
 #include "loop/http.h"
 #include "spawn/process.h"
 #include "wire/sse.h"
+#include "wire/traceparent.h"
 
 #define CELL_REMOTE_MAX_EVENT_BYTES (512u * 1024u * 1024u) /* the result has all displays in it */
 #define CELL_REMOTE_MAX_WAITING_BYTES (1u << 20)
@@ -65,6 +66,7 @@ struct cell__remote_kernel {
 	uint32_t run_id;
 	char *code;
 	size_t code_size;
+	char traceparent[CELL_TRACEPARENT_SIZE]; /* of the run; "": none */
 	char run[24];              /* the server's number for it; "" until it is known */
 	bool interrupt_wanted, paused, curl_paused;
 	struct cell__remote_exchange *stream;   /* NULL: there is none now */

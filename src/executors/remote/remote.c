@@ -322,6 +322,13 @@ void cell__remote_drain(struct cell__kernel *base)
 	(void)base; /* output between runs stays with the server */
 }
 
+void cell__remote_trace(struct cell__kernel *base, const char *traceparent)
+{
+	struct cell__remote_kernel *kernel = (struct cell__remote_kernel *)base;
+
+	snprintf(kernel->traceparent, sizeof(kernel->traceparent), "%s", traceparent);
+}
+
 int cell__remote_run(struct cell__kernel *base, uint32_t run_id, const char *code, size_t size, struct cell_error *err)
 {
 	struct cell__remote_kernel *kernel = (struct cell__remote_kernel *)base;

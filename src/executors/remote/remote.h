@@ -43,6 +43,7 @@ int cell__remote_fork(struct cell__kernel *kernel, const char *session_id, const
 int cell__remote_files(struct cell__kernel *base, enum cell__files_verb verb, const char *const *paths, bool flag, cell__files_done done,
 		       void *arg, struct cell_error *err);
 void cell__remote_drain(struct cell__kernel *base);
+void cell__remote_trace(struct cell__kernel *base, const char *traceparent);
 int cell__remote_run(struct cell__kernel *base, uint32_t run_id, const char *code, size_t size, struct cell_error *err);
 int cell__remote_reply(struct cell__kernel *base, uint32_t id, const char *json, size_t json_size, const void *raw, size_t raw_size,
 		       struct cell_error *err);
@@ -54,9 +55,9 @@ struct cell__elsewhere *cell__remote_place(const struct cell__kernel *base);
 int cell__remote_command(struct cell__kernel *base, const struct cell__process_spec *spec, struct cell__far_command **ret_command,
 			 struct cell_error *err);
 /* The common part of the vtables of all executors whose kernels these functions work on. */
-#define CELL__REMOTE_KERNEL                                                                                                     \
-	.files = cell__remote_files, .drain = cell__remote_drain, .run = cell__remote_run, .reply = cell__remote_reply,         \
-	.interrupt = cell__remote_interrupt, .pause = cell__remote_pause, .close = cell__remote_close, .pid = cell__remote_pid, \
-	.elsewhere = cell__remote_place, .command = cell__remote_command
+#define CELL__REMOTE_KERNEL                                                                                                         \
+	.files = cell__remote_files, .drain = cell__remote_drain, .trace = cell__remote_trace, .run = cell__remote_run,             \
+	.reply = cell__remote_reply, .interrupt = cell__remote_interrupt, .pause = cell__remote_pause, .close = cell__remote_close, \
+	.pid = cell__remote_pid, .elsewhere = cell__remote_place, .command = cell__remote_command
 
 #endif

@@ -118,8 +118,12 @@ static void handle_done(struct cell__http_transfer *transfer, CURLcode code)
 
 static bool set_headers(struct cell__remote_exchange *exchange, const char *more)
 {
-	const char *const lines[] = { exchange->kernel->authorization, exchange->body ? "Content-Type: application/json" : NULL, more };
+	char trace[sizeof("traceparent: ") + CELL_TRACEPARENT_SIZE];
+	const bool traced = exchange->streams && exchange->body && *exchange->kernel->traceparent; /* a run */
+	const char *const lines[] = { exchange->kernel->authorization, exchange->body ? "Content-Type: application/json" : NULL, more,
+				      traced ? trace : NULL };
 
+	snprintf(trace, sizeof(trace), "traceparent: %s", exchange->kernel->traceparent);
 	for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++)
 		if (lines[i] && cell__http_add_header(&exchange->transfer, lines[i]) < 0)
 			return false;

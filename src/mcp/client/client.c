@@ -343,6 +343,11 @@ static int write_request(struct cell__mcp_client *client, struct cell__mcp_reque
 		return -1;
 	if (!modern && request->progress && json_is_object(request->params))
 		json_object_set_new(request->params, "_meta", json_pack("{s:I}", "progressToken", (json_int_t)request->id));
+	if (request->traceparent && *request->traceparent && json_is_object(request->params)) {
+		if (!json_object_get(request->params, "_meta"))
+			json_object_set_new(request->params, "_meta", json_object());
+		json_object_set_new(json_object_get(request->params, "_meta"), "traceparent", json_string(request->traceparent));
+	}
 	return cell__rpc_add_request(text, request->id, request->method, request->params);
 }
 

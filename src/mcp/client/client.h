@@ -132,6 +132,7 @@ struct cell__mcp_request {
 	void (*done)(struct cell__mcp_request *request, const struct cell__mcp_answer *answer);
 	/* params of notifications/progress; NULL: not needed */
 	void (*progress)(struct cell__mcp_request *request, const json_t *params);
+	const char *traceparent; /* for `_meta`; NULL or "": none */
 	void *owner;
 	/* the client's own */
 	void (*freed)(void *request); /* for its own requests on the heap that end without done(); NULL: none */

@@ -82,7 +82,7 @@ static void tell_chunk(struct cell__mcp_handle *handle, struct cell__mcp_job *jo
 	}
 	if (!told || !text.size || !can_tell(&target))
 		return;
-	if (target.token)
+	if (job && target.token)
 		cell__mcp_peer_notify(target.peer, target.stream, "notifications/progress",
 				      json_pack("{s:O, s:f, s:s#}", "progressToken", target.token, "progress", job->progress, "message",
 						text.data, (int)text.size));
@@ -346,8 +346,11 @@ static void end_trace(struct cell__mcp_handle *handle, struct cell__mcp_job *job
 	const struct cell__mcp_tracer *tracer = &handle->server->tracer;
 	void *trace = cell__take_ptr(job->trace);
 
+	struct cell__mcp_traced traced = { handle->session ? cell_session_id(handle->session) : "", handle->owner, &handle->link,
+					   &handle->last };
+
 	if (trace)
-		tracer->end(tracer->arg, trace, handle->session ? cell_session_id(handle->session) : "", handle->owner, result);
+		tracer->end(tracer->arg, trace, &traced, result);
 }
 
 /* Engine's thread. */
@@ -521,6 +524,7 @@ static void run_cell(struct cell__mcp_handle *handle, struct cell__mcp_job *job)
 	struct cell_mcp_server *server = handle->server;
 	struct cell_run_options options = CELL_RUN_OPTIONS_INIT;
 	const json_t *code = json_object_get(job->args, "code");
+	char parent[CELL_TRACEPARENT_SIZE];
 	struct cell_error err;
 	bool cancelled;
 	uint64_t run_id;
@@ -533,8 +537,14 @@ static void run_cell(struct cell__mcp_handle *handle, struct cell__mcp_job *job)
 	handle->current = job;
 	if (server->tracer.arg)
 		job->trace = server->tracer.begin(server->tracer.arg, *job->traceparent ? job->traceparent : NULL, json_string_value(code),
-						  json_string_length(code));
+						  json_string_length(code), parent);
 	pthread_mutex_unlock(&server->lock);
+	if (job->trace) {
+		options.traceparent = parent;
+		options.call_spans = 1;
+	} else if (cell__traceparent_read(job->traceparent, &(struct cell__traceparent){ 0 })) {
+		options.traceparent = job->traceparent; /* nothing is recorded here, and the servers behind belong to the client's span */
+	}
 	status = cell_session_start(handle->session, json_string_value(code), json_string_length(code), &options, &run_id, &err);
 	pthread_mutex_lock(&server->lock);
 	if (status) {
@@ -584,6 +594,7 @@ static int make_forks(struct cell__mcp_handle *source, struct cell__mcp_handle *
 	pthread_mutex_lock(&server->lock);
 	while (made < n && (forks[made] = cell__mcp_handle_create(server, source->owner, NULL, NULL, err))) {
 		forks[made]->users = 1;
+		forks[made]->link = source->last;
 		forks[made++]->asks = source->asks;
 	}
 	for (size_t i = 0; made < n && i < made; i++) {

@@ -42,6 +42,7 @@
 #include "base/base.h"
 #include "space/space.h"
 #include "wire/jsonrpc.h"
+#include "wire/traceparent.h"
 
 #define CELL_MCP_MAX_CALLS 32u               /* operations on the space under way for one client */
 #define CELL_MCP_MAX_CELLS 256u              /* cells that wait */
@@ -91,11 +92,19 @@ struct cell__mcp_sink {
  * Follows cells of clients, for traces (server/trace.c).  begin: any thread; NULL: this cell is not followed.  event: the engine's thread.
  * end: any thread; result NULL: it did not run.  arg NULL: nobody follows any more; end is called all the same and frees.
  */
+struct cell__mcp_traced {
+	const char *session, *owner;
+	struct cell__traceparent *link; /* becomes a link of the cell, and is cleared */
+	struct cell__traceparent *last; /* becomes the cell */
+};
+
 struct cell__mcp_tracer {
 	void *arg;
-	void *(*begin)(void *arg, const char *traceparent, const char *code, size_t size);
+	/* ret_parent: of the cell's calls. */
+	void *(*begin)(void *arg, const char *traceparent, const char *code, size_t size, char ret_parent[static CELL_TRACEPARENT_SIZE]);
 	void (*event)(void *arg, void *trace, const struct cell_event *event);
-	void (*end)(void *arg, void *trace, const char *session, const char *owner, const struct cell_result *result);
+	void (*end)(void *arg, void *trace, const struct cell__mcp_traced *traced, const struct cell_result *result);
+	void (*finish)(void *arg); /* NULL, or called by cell_mcp_server_destroy() */
 };
 
 struct cell_mcp_server {
@@ -207,6 +216,7 @@ struct cell__mcp_handle {
 	struct cell__mcp_job *current; /* whose events come */
 	struct cell__mcp_job *running; /* was given to the session, */
 	uint64_t run_id;               /* as this */
+	struct cell__traceparent last, link; /* its last cell; the last one of its source, until its own first; span "": none */
 	struct cell__mcp_handle *next;
 };
 

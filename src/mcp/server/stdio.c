@@ -134,6 +134,8 @@ void cell_mcp_server_destroy(struct cell_mcp_server *server)
 	cell__mcp_handles_end(server);
 	cell__mcp_parked_end(server);
 	cell__mcp_offers_end(server);
+	if (server->tracer.finish)
+		server->tracer.finish(server->tracer.arg);
 	for (size_t i = 0; i < CELL_MCP_MAX_FILES; i++) {
 		if (server->files[i])
 			unlink(server->files[i]);
