@@ -40,7 +40,9 @@ packages="$packages libzmq3-dev libhiredis-dev"
 packages="$packages python3 python3-dev"
 case $purpose in
 package)
-	packages="$packages autoconf automake libtool m4 make xz-utils dpkg-dev python3-venv debootstrap nodejs npm"
+	packages="$packages autoconf automake libtool m4 make xz-utils dpkg-dev python3-venv debootstrap"
+	# For the console. A nodejs that is not Debian's brings its npm, and conflicts with Debian's.
+	command -v node >/dev/null 2>&1 && command -v npm >/dev/null 2>&1 || packages="$packages nodejs npm"
 	# For the tests of the image, of the service and of the server's page; only where that was asked for.
 	if [ "${CI:-}" = true ] || [ "${WORKCELL_TEST_DOCKER:-}" = 1 ]; then
 		packages="$packages docker.io systemd-container chromium-headless-shell chromium"
