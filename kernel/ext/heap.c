@@ -73,7 +73,7 @@ static void extend(uintptr_t end)
 {
 	for (int i = 0; i < 2 && (uintptr_t)sbrk(0) == end; i++) {
 		void *volatile step = malloc(STEP_BYTES); /* volatile: the compiler may leave out a pair of malloc and free */
-		free(step);			       /* NULL near a limit: the heap grows as without us */
+		free(step);          /* NULL near a limit: the heap grows as without us */
 	}
 }
 
