@@ -1072,6 +1072,8 @@ static PyMethodDef methods[] = {
 	{ "end_run", wc_end_run, METH_NOARGS, "end_run()" },
 	{ "answer", wc_answer, METH_VARARGS, "answer(id, value, repr) -> bool" },
 	{ "mark_same", wc_mark_same, METH_O, "mark_same(bool)" },
+	{ "names_before", wc_names_before, METH_O, "names_before(dict) -> [name, value, length, ...]" },
+	{ "names_differ", wc_names_differ, METH_VARARGS, "names_differ(before, dict) -> [name, value, whether it was there, ...] or None" },
 	{ "plain_begin", wc_plain_begin, METH_VARARGS, "plain_begin(cells, interactive, linecache, shown, statements, compile, eval)" },
 	{ "plain", wc_plain, METH_VARARGS, "plain(id, source) -> bool" },
 	{ "in_plain", wc_in_plain, METH_NOARGS, "in_plain() -> bool" },

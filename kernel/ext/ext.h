@@ -153,6 +153,8 @@ int wc_remember(PyObject *ns, PyObject *out, PyObject *n, PyObject *value);
 
 /* ---- plain.c ---- */
 
+PyObject *wc_names_before(PyObject *self, PyObject *ns);
+PyObject *wc_names_differ(PyObject *self, PyObject *args);
 PyObject *wc_plain_begin(PyObject *self, PyObject *args);
 PyObject *wc_plain(PyObject *self, PyObject *args);
 /* 1: the cell has run and its RESULT is sent. 0: it is for Cells.run(). -1 with an exception set. */
