@@ -55,6 +55,7 @@
 #endif
 
 #define PAGE IMAGE_PAGE
+#define WRITE_BYTES ((size_t)2 << 20) /* at once: the host, which copies what is there already, waits for the end of each write */
 #define KEPT_PAGES 4u   /* the source maps pieces of at least this size from the image */
 #define MANY_AREAS 8000 /* then only large ones: Linux allows 65530 */
 #define MANY_PAGES 64u
@@ -340,7 +341,13 @@ static int write_pieces(int fd, struct saving *saving, uint64_t from)
 			bytes += iov[n].iov_len;
 		}
 		for (size_t at = 0; bytes > 0;) {
-			ssize_t done = pwritev(fd, iov + at, (int)(n - at), (off_t)from);
+			size_t count = 0, sum = 0;
+			while (at + count < n && sum < WRITE_BYTES)
+				sum += iov[at + count++].iov_len;
+			size_t over = sum > WRITE_BYTES ? sum - WRITE_BYTES : 0;
+			iov[at + count - 1].iov_len -= over;
+			ssize_t done = pwritev(fd, iov + at, (int)count, (off_t)from);
+			iov[at + count - 1].iov_len += over;
 			if (done <= 0) {
 				errno = done < 0 ? errno : EIO;
 				return -1;

@@ -406,10 +406,11 @@ static int find_pieces(int fd, struct cell__saved_file *file, struct cell_error 
 
 /* ---- while the memory is being written ---- */
 
-static bool is_there(int fd, size_t i)
+/* Where the part that is there ends, in pieces.  The call waits for the write that is under way, so it is made once for many pieces. */
+static size_t end_of(int fd, size_t i)
 {
-	const off_t from = (off_t)i * CELL_SAVED_PIECE_BYTES;
-	return lseek(fd, from, SEEK_HOLE) >= from + (off_t)CELL_SAVED_PIECE_BYTES;
+	const off_t end = lseek(fd, (off_t)i * CELL_SAVED_PIECE_BYTES, SEEK_HOLE);
+	return end < 0 ? 0 : (size_t)(end / CELL_SAVED_PIECE_BYTES);
 }
 
 int cell__pieces_follow(int from_fd, int to_fd, const atomic_int *stage, struct cell__saved_file *file, struct cell_error *err)
@@ -423,8 +424,9 @@ int cell__pieces_follow(int from_fd, int to_fd, const atomic_int *stage, struct 
 	if (rc == 0 && getrandom(file->key, sizeof file->key, 0) != sizeof file->key)
 		rc = cell_fail(err, CELL_E_IO, errno, "random numbers");
 	/* The first piece has the tables, which are written in several steps: it is the last to be copied. */
-	for (size_t i = 1, pauses = 0; rc == 0 && atomic_load(stage) == CELL_PIECES_GROWS && i < FOLLOW_PIECES && pauses < FOLLOW_PAUSES;) {
-		if (!is_there(from_fd, i)) {
+	for (size_t i = 1, there = 0, pauses = 0;
+	     rc == 0 && atomic_load(stage) == CELL_PIECES_GROWS && i < FOLLOW_PIECES && pauses < FOLLOW_PAUSES;) {
+		if (i >= there && (there = end_of(from_fd, i)) <= i) {
 			pauses++;
 			nanosleep(&pause, NULL);
 			continue;
