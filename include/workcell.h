@@ -1051,7 +1051,7 @@ struct cell_session_options {
 	int speculate;
 	/*
 	 * subprocess, sandbox: a folder for cell_session_hibernate() and `resume`, which code must not be able to write to; NULL: none.  It is
-	 * created if it is missing.
+	 * created if it is missing.  Or the URL of Redis or Valkey, as of a storage (docs/storage.md).
 	 */
 	const char *saved_dir;
 	const char *saved_owner; /* a saved session is woken only for the same owner (a user, a token); NULL: "" */
@@ -1104,6 +1104,17 @@ struct cell_session_options {
 	 * a value that the cell replaces lives until its end.  subprocess, sandbox.
 	 */
 	int changes;
+	/*
+	 * With `saved_dir`: how this program is named to others that want a session that it has awake (CELL_E_CONFLICT), a name and a URL of at most
+	 * 256 printable ASCII characters without spaces.  NULL: the name of the host with the pid, and none.
+	 */
+	const char *saved_host;
+	const char *saved_url;
+	/*
+	 * In Redis: how long a session stays with a program that does not answer any more, 1000 to 3600000; 0: 15000.  A program that could not renew
+	 * its lease for two thirds of that ends its kernel, and the session answers CELL_E_CONFLICT from then on.
+	 */
+	int64_t saved_lease_ms;
 };
 #define CELL_SESSION_OPTIONS_INIT                      \
 	{ .size = sizeof(struct cell_session_options), \

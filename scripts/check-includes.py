@@ -30,12 +30,12 @@ LEVELS = [
     ["calls"],
     ["layer"],
     ["files"],
-    ["durable"],
     ["sandbox"],
     ["egress"],
     ["spawn"],
     ["mcp/client"],
     ["executors", "tools", "storage"],
+    ["durable"],
     ["executors/subprocess", "executors/remote", "executors/inprocess"],  # and every executor that is not named here
     ["executors/sandbox", "executors/deno", "executors/jupyter", "executors/container"],
     ["search", "mcp/codegen"],

@@ -227,7 +227,7 @@ class Redis:
             return [self.read(file) for _ in range(int(rest))]
         if line.startswith(b"-NOAUTH"):
             raise PermissionError(line)
-        if not line:
+        if not line or line.startswith(b"-LOADING"):
             raise EOFError
         assert kind in b"+:", line
         return int(rest) if kind == b":" else rest

@@ -162,10 +162,24 @@ def test_awake_elsewhere(executor, place):
     with Session(None, executor, saved=place) as session:
         session.run("x = 1")
         answer = session.hibernate()
-        other = Session.wake(answer.session_id, place, None, executor)
-        with pytest.raises(ConflictError, match="awake elsewhere"):
-            other.run("x")
         assert session.run("x").value == 1
+        other = Session.wake(answer.session_id, place, None, executor)
+        with pytest.raises(ConflictError, match="awake at .*:%d" % os.getpid()):
+            other.run("x")
+        session.hibernate()
+        with Session.wake(answer.session_id, place, None, executor, saved_host="other", saved_url="http://other:1") as other:
+            assert other.run("x += 1; x").value == 2  # it sleeps in the first one
+            with pytest.raises(ConflictError, match=r"awake at other \(http://other:1\)"):
+                session.run("x")
+            other.hibernate()
+        assert session.run("x").value == 2  # as the other one left it
+        session.hibernate()
+        with Session.wake(answer.session_id, place, None, executor) as other:
+            assert other.run("x").value == 2
+            session.reset()  # its new kernel has the id of a session that is awake elsewhere
+            with pytest.raises(ConflictError):
+                session.run("x = 3")
+        assert session.run("'x' in globals()").value is False
 
 
 def test_only_its_owner_and_workspace(place, tmp_path):

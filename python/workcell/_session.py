@@ -99,12 +99,18 @@ def absolute(path: Optional[PathLike]) -> Optional[str]:
     return None if path is None else str(Path(path).expanduser().resolve())
 
 
+def saved_place(place: Optional[PathLike]) -> Optional[str]:
+    """A folder, or the URL of Redis as it is."""
+    return place if isinstance(place, str) and place.startswith(("redis://", "rediss://", "redis+unix://", "unix://")) else absolute(place)
+
+
 def session_extras(*, policy: PolicyLike, gate: Optional[Sequence[Gate]], approval_timeout: Optional[float],
                    approval_stops_clock: bool, require_shell_escape: bool, restore_cwd: bool, undo: int,
                    points_memory: Size, allow_fork: int, fork_memory: Size, fork_time: Optional[float],
                    speculate: bool, saved: Optional[PathLike], saved_key: Optional[str], saved_compress: bool, saved_sync: bool,
                    durable: Optional[Literal["cells", "results"]], resume: Optional[str],
-                   record: Optional[PathLike], saved_form: Optional[str], changes: bool,
+                   record: Optional[PathLike], saved_form: Optional[str], saved_host: Optional[str], saved_url: Optional[str],
+                   saved_lease: Optional[float], changes: bool,
                    on_branch: Optional[Callable[[BranchEvent], Any]], audit: Optional[AuditLog],
                    middlewares: Sequence[ToolMiddleware], mcp_servers: Optional[Mapping[str, Mapping[str, Any]]],
                    tools: Sequence[ToolLike], llm: Optional[LlmFunction],
@@ -124,9 +130,10 @@ def session_extras(*, policy: PolicyLike, gate: Optional[Sequence[Gate]], approv
                     "restore_cwd": int(restore_cwd), "undo": int(undo),
                     "points_bytes": bytes_of("points_memory", points_memory), "allow_fork": int(allow_fork),
                     "fork_memory": bytes_of("fork_memory", fork_memory), "fork_time_ms": milliseconds(fork_time) if fork_time else 0,
-                    "speculate": int(speculate), "saved_dir": absolute(saved),
+                    "speculate": int(speculate), "saved_dir": saved_place(saved),
                     "saved_key": saved_key, "saved_compress": int(saved_compress), "saved_unsynced": int(not saved_sync),
                     "durable": durable, "resume": resume, "record": absolute(record), "saved_form": saved_form,
+                    "saved_host": saved_host, "saved_url": saved_url, "saved_lease_ms": milliseconds(saved_lease) if saved_lease else 0,
                     "changes": int(changes)},
     }
 
@@ -150,7 +157,8 @@ class _Session:
                  speculate: bool = False, saved: Optional[PathLike] = None, saved_key: Optional[str] = None,
                  saved_compress: bool = False, saved_sync: bool = True, durable: Optional[Literal["cells", "results"]] = None,
                  resume: Optional[str] = None, record: Optional[PathLike] = None,
-                 saved_form: Optional[str] = None, changes: bool = False, on_branch: Optional[Callable[[BranchEvent], Any]] = None, audit: Optional[AuditLog] = None,
+                 saved_form: Optional[str] = None, saved_host: Optional[str] = None, saved_url: Optional[str] = None,
+                 saved_lease: Optional[float] = None, changes: bool = False, on_branch: Optional[Callable[[BranchEvent], Any]] = None, audit: Optional[AuditLog] = None,
                  middlewares: Sequence[ToolMiddleware] = (),
                  mcp_servers: Optional[Mapping[str, Mapping[str, Any]]] = None, tools: Sequence[ToolLike] = (),
                  llm: Optional[LlmFunction] = None, llm_budget: Union[LlmBudget, Mapping[str, Any], None] = None,
@@ -172,7 +180,7 @@ class _Session:
                 points_memory=points_memory, allow_fork=allow_fork, fork_memory=fork_memory, fork_time=fork_time,
                 speculate=speculate, saved=saved, saved_key=saved_key,
                 saved_compress=saved_compress, saved_sync=saved_sync, durable=durable, resume=resume, record=record, saved_form=saved_form,
-                changes=changes, on_branch=on_branch, audit=audit, middlewares=middlewares,
+                saved_host=saved_host, saved_url=saved_url, saved_lease=saved_lease, changes=changes, on_branch=on_branch, audit=audit, middlewares=middlewares,
                 mcp_servers=mcp_servers, tools=tools, llm=llm, llm_budget=llm_budget, variables=variables, progress=progress, engine=engine)
             space: Dict[str, Any] = {
                 "embeddings_url": embeddings_url, "embeddings_model": embeddings_model, "embeddings_key": embeddings_key}

@@ -66,12 +66,14 @@ class Session(_Session):
             ``subprocess``, ``sandbox``, ``container`` and ``remote``.
         fork_memory: what all children may take together, in bytes or like ``"500m"``; beyond it the largest is ended; 0: no limit.
         fork_time: seconds that a child may live; None: no limit.
-        saved: a folder for saved sessions, which code cannot write to; see :meth:`hibernate`.
+        saved: a folder for saved sessions, which code cannot write to, or the URL of Redis or Valkey; see :meth:`hibernate`.
         saved_key: 64 hexadecimal digits; saved sessions are encrypted with it.
         saved_compress: compress saved sessions, which takes longer than writing them does.
         saved_sync: a save ends when the disk has it; without, when Linux has it: it may be lost if the machine loses power.
         durable: the session is saved after each cell, and after the end of its kernel, program or machine it wakes as it was then. ``"cells"``: behind
             the result, whose ``durable`` is False; ``"results"``: before the result, whose ``durable`` is True.
+        saved_host, saved_url: a name and a URL that other programs are told which want a session that is awake here.
+        saved_lease: in Redis, the seconds after which others may have a session of a program that does not answer any more (15).
         resume: the id of a saved session to continue; see :meth:`wake`.
         saved_form: how :meth:`hibernate` writes the session: ``"image"`` (default), its memory; ``"portable"``, its variables as objects, for
             another interpreter, executor or machine type; ``"auto"``: an image, and portable where there can be none.

@@ -70,6 +70,9 @@ static int open_saved(const struct cell_cli_gate_flags *flags, struct cell_cli_h
 	options->saved_compress = flags->saved_compress;
 	options->saved_unsynced = flags->saved_unsynced;
 	options->saved_form = flags->saved_form;
+	options->saved_host = flags->saved_host;
+	options->saved_url = flags->saved_url;
+	options->saved_lease_ms = flags->saved_lease_ms < 0 ? 0 : flags->saved_lease_ms;
 	return 0;
 }
 

@@ -415,7 +415,8 @@ void cell__cli_trusted_free(char **list);
 /* Sets the callbacks that are asked before a step. */
 struct cell_cli_gate_flags {
 	const char *approve, *policy, *audit;
-	const char *saved, *saved_key_file, *resume, *durable, *record, *saved_form;
+	const char *saved, *saved_key_file, *resume, *durable, *record, *saved_form, *saved_host, *saved_url;
+	int64_t saved_lease_ms;
 	bool shell, installs, workflows, stops_clock, shell_escape, restore_cwd, speculate, save, saved_compress, saved_unsynced, changes;
 	int64_t approval_timeout_ms, undo, points_bytes, allow_fork, fork_memory, fork_time_ms;
 };
@@ -581,7 +582,7 @@ void cell__cli_fill_limits(const struct cell_cli_limit_flags *flags, struct cell
 	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.changes) },                              \
 	{ 0, "speculate", NULL, "go on in a copy while a call waits for its approval", \
 	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.speculate) },                            \
-	{ 0, "saved", "DIR", "folder of saved sessions, which code must not be able to write to", \
+	{ 0, "saved", "PLACE", "saved sessions: a folder that code must not be able to write to, or redis://...", \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, gate.saved) },                                \
 	{ 0, "durable", "MODE", "save after each cell: cells (behind its result) or results (before it)", \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, gate.durable) },                              \
@@ -591,6 +592,12 @@ void cell__cli_fill_limits(const struct cell_cli_limit_flags *flags, struct cell
 	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.saved_unsynced) },                       \
 	{ 0, "saved-form", "FORM", "how sessions are saved: image, portable (objects, for another build) or auto", \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, gate.saved_form) },                           \
+	{ 0, "saved-host", "NAME", "tell others that want a session that is awake here this name", \
+	  CELL_FLAG_STRING, CELL_CLI_AT(at, gate.saved_host) },                           \
+	{ 0, "saved-url", "URL", "and this URL",                                          \
+	  CELL_FLAG_STRING, CELL_CLI_AT(at, gate.saved_url) },                            \
+	{ 0, "saved-lease", "SEC", "in Redis: give up sessions after this time without an answer (default 15)", \
+	  CELL_FLAG_SECONDS, CELL_CLI_AT(at, gate.saved_lease_ms) },                      \
 	{ 0, "saved-key-file", "FILE", "encrypt saved sessions with the 64 hexadecimal digits in this file", \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, gate.saved_key_file) },                       \
 	{ 0, "audit", "FILE", "append a JSON line about each call to this file",                    \

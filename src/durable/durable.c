@@ -1,4 +1,4 @@
-/* Saved sessions in a folder, see durable.h. */
+/* Saved sessions, see durable.h. */
 #define _GNU_SOURCE
 #include "durable/durable.h"
 
@@ -17,6 +17,8 @@
 #include "base/random.h"
 #include "base/tree.h"
 #include "durable/known.h"
+#include "durable/redis_place.h"
+#include "wire/redis_url.h"
 
 #define IMAGE_SIZE ((off_t)1 << 42) /* as executors/subprocess/image.c makes them */
 #define OPEN_TRIES 8
@@ -25,8 +27,12 @@ struct cell__durable {
 	int home_fd, fd, lock_fd; /* DIR, DIR/ID, DIR/ID/lock */
 	char *dir;
 	char id[33];
+	char *name, *url; /* of this program, for others; folder */
+	uint64_t number;
+	struct cell__redis_place *remote; /* in Redis; NULL: in a folder */
 	unsigned char key[32];
 	bool sealed, packs, syncs;
+	bool rests; /* others may have it */
 	bool read; /* state is that of the disk */
 	struct cell__saved state;
 };
@@ -97,24 +103,57 @@ static int open_home(const char *dir, bool creates, int *ret_fd, struct cell_err
 	return 0;
 }
 
+static int write_lock(struct cell__durable *durable, struct cell_error *err)
+{
+	char name[CELL_LEASE_NAME_BYTES + 1], url[CELL_LEASE_NAME_BYTES + 1], text[2 * CELL_LEASE_NAME_BYTES + 64];
+	durable->number = cell__lease_read(durable->lock_fd, name, url) + 1;
+	int n = snprintf(text, sizeof text, "%llu %s %s\n", (unsigned long long)durable->number, durable->name, durable->url);
+	if (pwrite(durable->lock_fd, text, (size_t)n, 0) != n || ftruncate(durable->lock_fd, n) < 0)
+		return cell_fail(err, CELL_E_IO, errno, "lock the saved session %s", durable->id);
+	return 0;
+}
+
+static bool is_in_place(const struct cell__durable *durable)
+{
+	struct stat ours, there;
+	return fstat(durable->fd, &ours) == 0 && fstatat(durable->home_fd, durable->id, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
+	       ours.st_ino == there.st_ino && ours.st_dev == there.st_dev;
+}
+
+/* Before something is replaced: the lock's file is still the one that was locked here, with the number that was written then. */
+static int check_lock(const struct cell__durable *durable, struct cell_error *err)
+{
+	char name[CELL_LEASE_NAME_BYTES + 1], url[CELL_LEASE_NAME_BYTES + 1];
+	CELL_AUTO_FD int fd = openat(durable->fd, "lock", O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+	uint64_t number = fd >= 0 ? cell__lease_read(fd, name, url) : 0;
+	if (fd >= 0 && number == durable->number && is_in_place(durable))
+		return 0;
+	return cell__lease_fail_lost(err, durable->id, number ? name : "", number ? url : "");
+}
+
 /* 1: it is there and locked.  0: it was removed meanwhile. */
 static int lock_place(struct cell__durable *durable, bool creates, struct cell_error *err)
 {
-	struct stat ours, there;
+	char name[CELL_LEASE_NAME_BYTES + 1], url[CELL_LEASE_NAME_BYTES + 1];
+	struct stat st;
 	if (creates && mkdirat(durable->home_fd, durable->id, 0700) < 0 && errno != EEXIST)
 		return cell_fail(err, CELL_E_IO, errno, "make a folder in %.150s", durable->dir);
 	durable->fd = openat(durable->home_fd, durable->id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	if (durable->fd < 0)
 		return creates && errno == ENOENT ? 0 : not_found(durable->id, err);
 	durable->lock_fd = openat(durable->fd, "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0600);
-	if (durable->lock_fd < 0)
+	if (durable->lock_fd < 0 || fstat(durable->lock_fd, &st) < 0)
 		return cell_fail(err, CELL_E_IO, errno, "lock the saved session %s", durable->id);
-	if (flock(durable->lock_fd, LOCK_EX | LOCK_NB) < 0)
-		return errno == EWOULDBLOCK ? cell_fail(err, CELL_E_CONFLICT, 0, "the session %s is awake elsewhere", durable->id)
-					    : cell_fail(err, CELL_E_IO, errno, "lock the saved session %s", durable->id);
-	if (fstat(durable->fd, &ours) == 0 && fstatat(durable->home_fd, durable->id, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
-	    ours.st_ino == there.st_ino && ours.st_dev == there.st_dev)
-		return 1;
+	if (!S_ISREG(st.st_mode))
+		return cell_fail(err, CELL_E_DAMAGED, 0, "the saved session %s is damaged: its lock is not a file", durable->id);
+	if (flock(durable->lock_fd, LOCK_EX | LOCK_NB) < 0) {
+		if (errno != EWOULDBLOCK)
+			return cell_fail(err, CELL_E_IO, errno, "lock the saved session %s", durable->id);
+		(void)cell__lease_read(durable->lock_fd, name, url);
+		return cell__lease_conflict(err, durable->id, name, url);
+	}
+	if (is_in_place(durable))
+		return write_lock(durable, err) < 0 ? -1 : 1;
 	return creates ? 0 : not_found(durable->id, err);
 }
 
@@ -124,13 +163,54 @@ static void free_place(struct cell__durable *durable)
 	cell__close_fd(&durable->lock_fd);
 	cell__close_fd(&durable->fd);
 	cell__close_fd(&durable->home_fd);
-	memset(durable->key, 0, sizeof durable->key);
+	cell__redis_place_close(durable->remote);
+	explicit_bzero(durable->key, sizeof durable->key);
 	free(durable->dir);
+	free(durable->name);
+	free(durable->url);
 	free(durable);
 }
 
-int cell__durable_open(const char *dir, const char *id, const char *key, bool creates, struct cell__durable **ret_durable,
-		       struct cell_error *err)
+static int take_folder(struct cell__durable *durable, bool creates, struct cell_error *err)
+{
+	int locked = 0;
+	if (durable->home_fd < 0 && open_home(durable->dir, creates, &durable->home_fd, err) < 0)
+		return -1;
+	for (int i = 0; locked == 0 && i < OPEN_TRIES; i++) {
+		cell__close_fd(&durable->fd);
+		cell__close_fd(&durable->lock_fd);
+		locked = lock_place(durable, creates, err);
+	}
+	if (locked == 0)
+		return cell_fail(err, CELL_E_CONFLICT, 0, "the session %s is being removed", durable->id);
+	return locked < 0 ? -1 : 0;
+}
+
+/* The lock or the lease; what was read before may be old. */
+static int take(struct cell__durable *durable, bool creates, struct cell_error *err)
+{
+	if ((durable->remote ? cell__redis_place_take(durable->remote, creates, err) : take_folder(durable, creates, err)) < 0)
+		return -1;
+	durable->rests = durable->read = false;
+	return 0;
+}
+
+static int init_place(struct cell__durable *durable, const char *dir, const char *key, const struct cell__lease_host *host,
+		      struct cell_error *err)
+{
+	char name[96];
+	durable->dir = cell__strdup(dir);
+	durable->name = cell__strdup(cell__lease_name(host, name, sizeof name));
+	durable->url = cell__strdup(host && host->url ? host->url : "");
+	if (!durable->dir || !durable->name || !durable->url)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a saved session");
+	if ((host && cell__lease_check(host, err) < 0) || cell__durable_key(key, durable->key, &durable->sealed, err) < 0)
+		return -1;
+	return cell__redis_url_is(dir) ? cell__redis_place_open(dir, durable->id, host, &durable->remote, err) : 0;
+}
+
+int cell__durable_open_as(const char *dir, const char *id, const char *key, bool creates, const struct cell__lease_host *host,
+			  struct cell__durable **ret_durable, struct cell_error *err)
 {
 	if (!cell__saved_is_id(id))
 		return cell_fail(err, CELL_E_INVALID, 0, "\"%.40s\" is not the id of a session", id);
@@ -139,26 +219,30 @@ int cell__durable_open(const char *dir, const char *id, const char *key, bool cr
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a saved session");
 	durable->home_fd = durable->fd = durable->lock_fd = -1;
 	durable->syncs = true;
+	durable->rests = true;
 	strcpy(durable->id, id);
-	durable->dir = cell__strdup(dir);
-	int rc = durable->dir ? cell__durable_key(key, durable->key, &durable->sealed, err)
-			      : cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a saved session");
-	if (rc == 0)
-		rc = open_home(dir, creates, &durable->home_fd, err);
-	int locked = 0;
-	for (int i = 0; rc == 0 && locked == 0 && i < OPEN_TRIES; i++) {
-		cell__close_fd(&durable->fd);
-		cell__close_fd(&durable->lock_fd);
-		locked = lock_place(durable, creates, err);
-	}
-	if (rc == 0 && locked == 0)
-		rc = cell_fail(err, CELL_E_CONFLICT, 0, "the session %s is being removed", id);
-	if (rc < 0 || locked < 0) {
+	if (init_place(durable, dir, key, host, err) < 0 || take(durable, creates, err) < 0) {
 		free_place(durable);
 		return -1;
 	}
 	*ret_durable = durable;
 	return 0;
+}
+
+int cell__durable_open(const char *dir, const char *id, const char *key, bool creates, struct cell__durable **ret_durable,
+		       struct cell_error *err)
+{
+	return cell__durable_open_as(dir, id, key, creates, NULL, ret_durable, err);
+}
+
+bool cell__durable_holds(const struct cell__durable *durable)
+{
+	return !durable->rests && (!durable->remote || cell__redis_place_holds(durable->remote));
+}
+
+uint64_t cell__durable_number(const struct cell__durable *durable)
+{
+	return durable->remote ? cell__redis_place_number(durable->remote) : durable->number;
 }
 
 void cell__durable_settings(struct cell__durable *durable, bool packs, bool syncs)
@@ -170,7 +254,7 @@ void cell__durable_settings(struct cell__durable *durable, bool packs, bool sync
 /* No kernel maps them any more: they end where their content ends. */
 void cell__durable_rest(struct cell__durable *durable)
 {
-	for (size_t i = 0; durable->read && i < durable->state.n_files; i++) {
+	for (size_t i = 0; durable->read && !durable->remote && i < durable->state.n_files; i++) {
 		const struct cell__saved_file *file = &durable->state.files[i];
 		const struct cell__saved_piece *last = &file->pieces[file->n_pieces - 1];
 		struct stat st;
@@ -185,12 +269,38 @@ void cell__durable_rest(struct cell__durable *durable)
 	}
 }
 
+void cell__durable_release(struct cell__durable *durable)
+{
+	if (durable->rests || !durable->read)
+		return;
+	durable->rests = true;
+	if (durable->remote)
+		cell__redis_place_release(durable->remote);
+	cell__close_fd(&durable->lock_fd);
+	cell__close_fd(&durable->fd);
+}
+
+bool cell__durable_is_released(const struct cell__durable *durable)
+{
+	return durable->rests;
+}
+
+int cell__durable_take(struct cell__durable *durable, struct cell_error *err)
+{
+	const struct cell__saved *saved;
+	if (!durable->rests)
+		return 0;
+	/* Its next save counts on, and removes the files of this one. */
+	return take(durable, false, err) < 0 || cell__durable_state(durable, &saved, err) < 0 ? -1 : 0;
+}
+
 void cell__durable_close(struct cell__durable *durable)
 {
 	struct stat st;
 	if (!durable)
 		return;
-	if (!durable->read && fstatat(durable->fd, "state", &st, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT)
+	if (!durable->remote && !durable->rests && !durable->read && fstatat(durable->fd, "state", &st, AT_SYMLINK_NOFOLLOW) < 0 &&
+	    errno == ENOENT)
 		(void)cell__durable_remove(durable, NULL);
 	else
 		free_place(durable);
@@ -201,7 +311,9 @@ void cell__durable_close(struct cell__durable *durable)
 static int read_state(struct cell__durable *durable, struct cell_error *err)
 {
 	CELL_AUTO_BUF struct cell__buf bytes = CELL_BUF_INIT, body = CELL_BUF_INIT;
-	if (cell__file_read(durable->fd, "state", CELL_FILE_NO_LINK, CELL_SAVED_STATE_BYTES, &bytes, NULL) < 0)
+	if (durable->remote && cell__redis_place_read(durable->remote, &bytes, err) < 0)
+		return -1;
+	if (!durable->remote && cell__file_read(durable->fd, "state", CELL_FILE_NO_LINK, CELL_SAVED_STATE_BYTES, &bytes, NULL) < 0)
 		return errno == ENOENT ? not_found(durable->id, err)
 				       : cell_fail(err, errno == EFBIG ? CELL_E_DAMAGED : CELL_E_IO, errno, "read the saved session %s",
 						   durable->id);
@@ -231,6 +343,8 @@ int cell__durable_state(struct cell__durable *durable, const struct cell__saved 
 static int map_memory(struct cell__durable *durable, const struct cell__saved_file *file, int *ret_fd, struct cell_error *err)
 {
 	unsigned char sum[32];
+	if (durable->remote)
+		return 0;
 	CELL_AUTO_FD int fd = openat(durable->fd, file->name, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
 	struct stat st;
 	if (durable->sealed || file->is_layer || !cell__pieces_flat(file) || fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
@@ -250,13 +364,15 @@ static int map_memory(struct cell__durable *durable, const struct cell__saved_fi
 /* A file that a kernel can continue from; a layer's is read by us alone. */
 static int read_memory(struct cell__durable *durable, const struct cell__saved_file *file, int *ret_fd, struct cell_error *err)
 {
-	CELL_AUTO_FD int from = openat(durable->fd, file->name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-	if (from < 0)
+	CELL_AUTO_FD int from = durable->remote ? -1 : openat(durable->fd, file->name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+	if (from < 0 && !durable->remote)
 		return cell_fail(err, errno == ENOENT ? CELL_E_DAMAGED : CELL_E_IO, errno, "read the saved session %s", durable->id);
 	CELL_AUTO_FD int to = memfd_create(file->is_layer ? "workcell-layer" : "workcell-image", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (to < 0 || (!file->is_layer && ftruncate(to, IMAGE_SIZE) < 0))
 		return cell_fail(err, CELL_E_IO, errno, "make a file for the memory of a kernel");
-	if (cell__pieces_read(from, file, durable->sealed, to, err) < 0)
+	struct cell__pieces_io io = durable->remote ? cell__redis_place_io(durable->remote) : (struct cell__pieces_io){ 0 };
+	if ((durable->remote ? cell__pieces_receive(&io, file, durable->sealed, to, err)
+			     : cell__pieces_read(from, file, durable->sealed, to, err)) < 0)
 		return -1;
 	if (!file->is_layer && fcntl(to, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE) < 0)
 		return cell_fail(err, CELL_E_IO, errno, "seal the memory of a kernel");
@@ -276,7 +392,7 @@ int cell__durable_load(struct cell__durable *durable, struct cell__memories *ret
 {
 	const struct cell__saved *saved;
 	struct cell__memories memories = CELL_MEMORIES_INIT;
-	if (cell__durable_state(durable, &saved, err) < 0)
+	if ((durable->rests && take(durable, false, err) < 0) || cell__durable_state(durable, &saved, err) < 0)
 		return -1;
 	for (size_t i = 0; i < saved->n_files; i++) {
 		struct cell__saved_file *file = &durable->state.files[i];
@@ -320,10 +436,15 @@ static int reuse(const struct cell__saved_file *stored, struct cell__saved_file 
 	return 0;
 }
 
-static int create_file(const struct cell__durable *durable, struct cell__saved_file *file, int *ret_fd, struct cell_error *err)
+static void name_file(struct cell__saved_file *file)
 {
 	strcpy(file->name, "p-");
 	cell__random_hex(file->name + 2, CELL_SAVED_NAME - 2);
+}
+
+static int create_file(const struct cell__durable *durable, struct cell__saved_file *file, int *ret_fd, struct cell_error *err)
+{
+	name_file(file);
 	*ret_fd = openat(durable->fd, file->name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 	return *ret_fd >= 0 ? 0 : cell_fail(err, CELL_E_IO, errno, "write the saved session %s", durable->id);
 }
@@ -350,7 +471,7 @@ void cell__early_destroy(struct cell__early *early)
 
 void cell__durable_follow(struct cell__durable *durable, struct cell__early *early)
 {
-	if (durable->sealed || durable->packs || create_file(durable, &early->file, &early->to_fd, NULL) < 0)
+	if (durable->remote || durable->sealed || durable->packs || create_file(durable, &early->file, &early->to_fd, NULL) < 0)
 		return;
 	if (cell__pieces_follow(early->from_fd, early->to_fd, &early->stage, &early->file, NULL) < 0)
 		cell__close_fd(&early->to_fd);
@@ -361,6 +482,11 @@ static int write_file(struct cell__durable *durable, int from_fd, struct cell__e
 		      struct cell__pieces_sum *sum, struct cell_error *err)
 {
 	CELL_AUTO_FD int to = -1;
+	if (durable->remote) {
+		struct cell__pieces_io io = cell__redis_place_io(durable->remote);
+		name_file(file);
+		return cell__pieces_send(from_fd, &io, durable->sealed, true, file, sum, err); /* it goes over a network, into memory */
+	}
 	if (early && early->to_fd >= 0) {
 		to = cell__take_fd(&early->to_fd);
 		strcpy(file->name, early->file.name);
@@ -383,6 +509,10 @@ static int write_state(struct cell__durable *durable, const struct cell__saved *
 	if (cell__saved_write(saved, &body, err) < 0 ||
 	    cell__seal(durable->sealed ? durable->key : NULL, durable->id, &body, &sealed, err) < 0)
 		return -1;
+	if (durable->remote)
+		return cell__redis_place_commit(durable->remote, &sealed, saved, durable->read ? &durable->state : NULL, false, err);
+	if (check_lock(durable, err) < 0)
+		return -1;
 	CELL_AUTO_FD int fd = openat(durable->fd, "state.new", O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (fd < 0 || cell__fd_write_all(fd, sealed.data, sealed.size) < 0 || (durable->syncs && fdatasync(fd) < 0) ||
 	    renameat(durable->fd, "state.new", durable->fd, "state") < 0 || (durable->syncs && fsync(durable->fd) < 0) ||
@@ -402,6 +532,8 @@ static bool is_named(const struct cell__saved *saved, const char *name)
 /* Of earlier saves, and of those that failed or were killed. */
 static void remove_others(const struct cell__durable *durable, const struct cell__saved *saved)
 {
+	if (durable->remote)
+		return; /* they expire */
 	int fd = openat(durable->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
 	if (!dir) {
@@ -438,6 +570,10 @@ int cell__durable_save(struct cell__durable *durable, struct cell__saved *saved,
 		       struct cell__pieces_sum *ret_sum, struct cell_error *err)
 {
 	struct cell__pieces_sum sum = { 0 };
+	if (durable->rests && take(durable, false, err) < 0) {
+		cell__saved_finish(saved);
+		return -1;
+	}
 	strcpy(saved->id, durable->id);
 	saved->generation = durable->read ? durable->state.generation + 1 : 1;
 	if (write_files(durable, saved, memories, &sum, err) < 0 || write_state(durable, saved, err) < 0) {
@@ -458,6 +594,17 @@ int cell__durable_save(struct cell__durable *durable, struct cell__saved *saved,
 int cell__durable_remove(struct cell__durable *durable, struct cell_error *err)
 {
 	char gone[64];
+	if (durable->rests && take(durable, false, err) < 0) {
+		free_place(durable);
+		return -1;
+	}
+	if (durable->remote) {
+		const struct cell__saved *saved = NULL;
+		(void)cell__durable_state(durable, &saved, NULL);
+		int removed = cell__redis_place_remove(durable->remote, saved, err);
+		free_place(durable);
+		return removed;
+	}
 	/* At once: what is left of a removal that was killed has no session's name. */
 	snprintf(gone, sizeof gone, "gone-");
 	cell__random_hex(gone + 5, 16);

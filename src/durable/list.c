@@ -1,4 +1,4 @@
-/* The saved sessions of a folder. */
+/* The saved sessions of a storage, and who has one. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -10,60 +10,112 @@
 #include "base/base.h"
 #include "base/file.h"
 #include "durable/durable.h"
+#include "durable/redis_place.h"
+#include "wire/redis_url.h"
 
 #define LISTED 100000 /* sessions of one folder */
 
-static bool is_locked(int dir_fd)
+struct looked {
+	const char *owner; /* NULL: of all owners */
+	const unsigned char *key;
+	json_t *list;
+	char *found_owner;
+	json_t *holder;
+	struct cell_error *err;
+};
+
+/* By whom, as its lock says.  False: it is not locked. */
+static bool is_locked(int dir_fd, char ret_name[CELL_LEASE_NAME_BYTES + 1], char ret_url[CELL_LEASE_NAME_BYTES + 1])
 {
 	CELL_AUTO_FD int fd = openat(dir_fd, "lock", O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-	return fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) < 0 && errno == EWOULDBLOCK;
+	*ret_name = *ret_url = '\0';
+	if (fd < 0 || flock(fd, LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK)
+		return false;
+	(void)cell__lease_read(fd, ret_name, ret_url);
+	return true;
 }
 
-static json_t *describe(const struct cell__saved *saved, bool awake)
+static json_t *describe_holder(const char *name, const char *url)
+{
+	return name ? json_pack("{s:b, s:s%, s:s%}", "awake", 1, "name", name, strlen(name), "url", url, strlen(url))
+		    : json_pack("{s:b}", "awake", 0);
+}
+
+static json_t *describe(const struct cell__saved *saved, const char *name, const char *url)
 {
 	uint64_t bytes = 0;
 	for (size_t i = 0; i < saved->n_files; i++)
 		for (size_t k = 0; k < saved->files[i].n_pieces; k++)
 			bytes += saved->files[i].pieces[k].stored;
-	return json_pack("{s:s, s:I, s:I, s:s, s:s, s:I, s:b, s:O}", "session_id", saved->id, "saved_ms", (json_int_t)saved->saved_ms,
-			 "cells", (json_int_t)saved->cells, "executor", saved->executor, "workspace", saved->workspace, "bytes",
-			 (json_int_t)bytes, "awake", awake, "notes", saved->notes);
+	json_t *item = json_pack("{s:s, s:I, s:I, s:s, s:s, s:I, s:b, s:O}", "session_id", saved->id, "saved_ms",
+				 (json_int_t)saved->saved_ms, "cells", (json_int_t)saved->cells, "executor", saved->executor, "workspace",
+				 saved->workspace, "bytes", (json_int_t)bytes, "awake", name != NULL, "notes", saved->notes);
+	if (item && name)
+		json_object_set_new(item, "holder", describe_holder(name, url));
+	return item;
 }
 
-/* NULL: it is not one of this owner's, or cannot be read with this key. */
-static json_t *look_at(int home_fd, const char *id, const char *owner, const unsigned char *key)
+/* What a description says of one of this owner's, if it can be read with this key. */
+static bool add_found(void *arg, const char *id, const char *state, size_t size, const char *name, const char *url)
 {
-	CELL_AUTO_BUF struct cell__buf bytes = CELL_BUF_INIT, body = CELL_BUF_INIT;
+	struct looked *looked = arg;
+	CELL_AUTO_BUF struct cell__buf body = CELL_BUF_INIT;
 	struct cell__saved saved = { 0 };
-	json_t *found = NULL;
-	CELL_AUTO_FD int fd = openat(home_fd, id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	if (fd >= 0 && cell__file_read(fd, "state", CELL_FILE_NO_LINK, CELL_SAVED_STATE_BYTES, &bytes, NULL) == 0 &&
-	    cell__unseal(key, id, bytes.data, bytes.size, &body, NULL) == 0 && cell__saved_read(body.data, body.size, &saved, NULL) == 0 &&
-	    strcmp(saved.id, id) == 0 && (!owner || strcmp(saved.owner, owner) == 0))
-		found = describe(&saved, is_locked(fd));
+	bool ok = cell__unseal(looked->key, id, state, size, &body, looked->err) == 0 &&
+		  cell__saved_read(body.data, body.size, &saved, looked->err) == 0 && strcmp(saved.id, id) == 0;
+	if (ok && looked->list && (!looked->owner || strcmp(saved.owner, looked->owner) == 0))
+		json_array_append_new(looked->list, describe(&saved, name, url));
+	if (ok && !looked->list) {
+		looked->found_owner = cell__take_ptr(saved.owner);
+		looked->holder = describe_holder(name, url);
+	}
 	cell__saved_finish(&saved);
-	return found;
+	return true;
+}
+
+/* As cell__redis_place_look(). */
+static int look_in(int home_fd, const char *id, struct looked *looked, struct cell_error *err)
+{
+	CELL_AUTO_BUF struct cell__buf bytes = CELL_BUF_INIT;
+	char name[CELL_LEASE_NAME_BYTES + 1], url[CELL_LEASE_NAME_BYTES + 1];
+	CELL_AUTO_FD int fd = openat(home_fd, id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0 || cell__file_read(fd, "state", CELL_FILE_NO_LINK, CELL_SAVED_STATE_BYTES, &bytes, NULL) < 0)
+		return cell_fail(err, CELL_E_NOT_FOUND, 0, "there is no saved session %.40s", id);
+	bool awake = is_locked(fd, name, url);
+	(void)add_found(looked, id, bytes.data, bytes.size, awake ? name : NULL, awake ? url : NULL);
+	return 0;
+}
+
+static int look_at(const char *dir, const char *id, const char *key, struct looked *looked, struct cell_error *err)
+{
+	unsigned char bytes[32];
+	bool has_key;
+	if (cell__durable_key(key, bytes, &has_key, err) < 0)
+		return -1;
+	looked->key = has_key ? bytes : NULL;
+	looked->err = err;
+	if (!cell__saved_is_id(id))
+		return cell_fail(err, CELL_E_NOT_FOUND, 0, "there is no saved session %.40s", id);
+	if (cell__redis_url_is(dir))
+		return cell__redis_place_look(dir, id, add_found, looked, err);
+	CELL_AUTO_FD int home = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	return look_in(home, id, looked, err); /* -1 is not a folder either */
 }
 
 char *cell__durable_owner(const char *dir, const char *id, const char *key, struct cell_error *err)
 {
-	CELL_AUTO_BUF struct cell__buf bytes = CELL_BUF_INIT, body = CELL_BUF_INIT;
-	struct cell__saved saved = { 0 };
-	unsigned char given[32];
-	bool has_key;
-	char *owner = NULL;
-	if (cell__durable_key(key, given, &has_key, err) < 0)
-		return NULL;
-	CELL_AUTO_FD int home = cell__saved_is_id(id) ? open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
-	CELL_AUTO_FD int fd = home >= 0 ? openat(home, id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
-	if (fd < 0 || cell__file_read(fd, "state", CELL_FILE_NO_LINK, CELL_SAVED_STATE_BYTES, &bytes, NULL) < 0)
-		cell_fail(err, CELL_E_NOT_FOUND, 0, "there is no saved session %.40s", id);
-	else if (cell__unseal(has_key ? given : NULL, id, bytes.data, bytes.size, &body, err) == 0 &&
-		 cell__saved_read(body.data, body.size, &saved, err) == 0) {
-		owner = cell__take_ptr(saved.owner);
-	}
-	cell__saved_finish(&saved);
-	return owner;
+	struct looked looked = { 0 };
+	(void)look_at(dir, id, key, &looked, err);
+	json_decref(looked.holder);
+	return looked.found_owner;
+}
+
+json_t *cell__durable_holder(const char *dir, const char *id, const char *key, struct cell_error *err)
+{
+	struct looked looked = { 0 };
+	(void)look_at(dir, id, key, &looked, err);
+	free(looked.found_owner);
+	return looked.holder;
 }
 
 static int compare_times(const void *a, const void *b)
@@ -89,28 +141,35 @@ static json_t *sorted(json_t *list)
 	return out;
 }
 
+static int list_folder(const char *dir, struct looked *looked, struct cell_error *err)
+{
+	DIR *home = opendir(dir);
+	if (!home)
+		return errno == ENOENT ? 0 : cell_fail(err, CELL_E_IO, errno, "the folder of saved sessions %.150s", dir);
+	for (struct dirent *entry; json_array_size(looked->list) < LISTED && (entry = readdir(home));)
+		if (cell__saved_is_id(entry->d_name))
+			(void)look_in(dirfd(home), entry->d_name, looked, NULL); /* gone meanwhile */
+	closedir(home);
+	return 0;
+}
+
 json_t *cell__durable_list(const char *dir, const char *owner, const char *key, struct cell_error *err)
 {
 	unsigned char bytes[32];
 	bool has_key;
 	if (cell__durable_key(key, bytes, &has_key, err) < 0)
 		return NULL;
-	DIR *home = opendir(dir);
-	json_t *list = json_array();
-	if (!home && errno != ENOENT) {
-		cell_fail(err, CELL_E_IO, errno, "the folder of saved sessions %.150s", dir);
-		json_decref(list);
+	struct looked looked = { .owner = owner, .key = has_key ? bytes : NULL, .list = json_array() };
+	if (!looked.list) {
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for saved sessions");
 		return NULL;
 	}
-	for (struct dirent *entry; home && list && json_array_size(list) < LISTED && (entry = readdir(home));) {
-		json_t *found = cell__saved_is_id(entry->d_name) ? look_at(dirfd(home), entry->d_name, owner, has_key ? bytes : NULL)
-								 : NULL;
-		if (found)
-			json_array_append_new(list, found);
+	int rc = cell__redis_url_is(dir) ? cell__redis_place_each(dir, LISTED, add_found, &looked, err) : list_folder(dir, &looked, err);
+	if (rc < 0) {
+		json_decref(looked.list);
+		return NULL;
 	}
-	if (home)
-		closedir(home);
-	list = list ? sorted(list) : NULL;
+	json_t *list = sorted(looked.list);
 	if (!list)
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for saved sessions");
 	return list;

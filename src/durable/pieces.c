@@ -168,13 +168,22 @@ struct work {
 	struct cell__saved_file *file;
 	const struct cell__saved_file *given;
 	int from_fd, to_fd;
+	const struct cell__pieces_io *io; /* instead of the file on the disk; or NULL */
 	bool sealed, packs;
 	size_t early; /* pieces from the second one to before this one are written already */
 	atomic_size_t next;
 	atomic_uint_fast64_t end, bytes; /* of the file on the disk; of the memory */
 	atomic_int code; /* 0, or what went wrong first */
 	atomic_int sys;
+	struct cell_error io_err; /* of the one who set the code */
 };
+
+static void give_up_io(struct work *work, const struct cell_error *err)
+{
+	int none = 0;
+	if (atomic_compare_exchange_strong(&work->code, &none, err->code))
+		work->io_err = *err;
+}
 
 static void give_up(struct work *work, int code, int sys)
 {
@@ -251,7 +260,10 @@ static void pack_piece(struct work *work, size_t i, struct room *room)
 		return;
 	}
 	piece->at = atomic_fetch_add(&work->end, piece->stored);
-	if (!write_at(work->to_fd, bytes, piece->stored, piece->at))
+	struct cell_error err;
+	if (work->io && work->io->put(work->io->arg, work->file->name, i, bytes, piece->stored, &err) < 0)
+		give_up_io(work, &err);
+	if (!work->io && !write_at(work->to_fd, bytes, piece->stored, piece->at))
 		give_up(work, CELL_E_IO, errno);
 	atomic_fetch_add(&work->bytes, piece->size);
 }
@@ -306,7 +318,12 @@ static void unpack_piece(struct work *work, size_t i, struct room *room)
 {
 	const struct cell__saved_piece *piece = &work->given->pieces[i];
 	unsigned char sum[CELL_SAVED_CHECKSUM], *bytes = room->packed;
-	if (!read_at(work->from_fd, room->packed, piece->stored, piece->at)) {
+	struct cell_error err;
+	if (work->io && work->io->get(work->io->arg, work->given->name, i, room->packed, piece->stored, &err) < 0) {
+		give_up_io(work, &err);
+		return;
+	}
+	if (!work->io && !read_at(work->from_fd, room->packed, piece->stored, piece->at)) {
 		give_up(work, errno == ENODATA ? CELL_E_DAMAGED : CELL_E_IO, errno);
 		return;
 	}
@@ -457,33 +474,46 @@ static size_t keep_early(struct cell__saved_file *file, const struct cell__saved
 	return n;
 }
 
-int cell__pieces_write(int from_fd, int to_fd, bool sealed, bool packs, struct cell__saved_file *file, const struct cell__saved_file *early,
-		       struct cell__pieces_sum *sum, struct cell_error *err)
+static int write_pieces(struct work *work, struct cell__saved_file *file, const struct cell__saved_file *early,
+			struct cell__pieces_sum *sum, struct cell_error *err)
 {
-	struct work work = { .step = sealed || packs ? pack_piece : copy_piece,
-			     .file = file,
-			     .given = file,
-			     .from_fd = from_fd,
-			     .to_fd = to_fd,
-			     .sealed = sealed,
-			     .packs = packs };
-	if (find_pieces(from_fd, file, err) < 0)
+	work->file = file;
+	work->given = file;
+	if (find_pieces(work->from_fd, file, err) < 0)
 		return -1;
 	if (early) {
 		memcpy(file->key, early->key, sizeof file->key);
-		work.early = keep_early(file, early);
-		for (size_t i = 1; i < work.early; i++)
-			work.bytes += file->pieces[i].size;
-		work.end = work.bytes;
+		work->early = keep_early(file, early);
+		for (size_t i = 1; i < work->early; i++)
+			work->bytes += file->pieces[i].size;
+		work->end = work->bytes;
 	} else if (getrandom(file->key, sizeof file->key, 0) != sizeof file->key) {
 		return cell_fail(err, CELL_E_IO, errno, "random numbers");
 	}
-	work_together(&work);
-	if (work.code)
-		return cell_fail(err, work.code, work.sys, "write a saved session");
-	sum->bytes += work.bytes;
-	sum->stored += work.end;
+	work_together(work);
+	if (work->io_err.code && err)
+		*err = work->io_err;
+	if (work->code)
+		return work->io_err.code ? -1 : cell_fail(err, work->code, work->sys, "write a saved session");
+	sum->bytes += work->bytes;
+	sum->stored += work->end;
 	return 0;
+}
+
+int cell__pieces_write(int from_fd, int to_fd, bool sealed, bool packs, struct cell__saved_file *file, const struct cell__saved_file *early,
+		       struct cell__pieces_sum *sum, struct cell_error *err)
+{
+	struct work work = {
+		.step = sealed || packs ? pack_piece : copy_piece, .from_fd = from_fd, .to_fd = to_fd, .sealed = sealed, .packs = packs
+	};
+	return write_pieces(&work, file, early, sum, err);
+}
+
+int cell__pieces_send(int from_fd, const struct cell__pieces_io *io, bool sealed, bool packs, struct cell__saved_file *file,
+		      struct cell__pieces_sum *sum, struct cell_error *err)
+{
+	struct work work = { .step = pack_piece, .from_fd = from_fd, .to_fd = -1, .io = io, .sealed = sealed, .packs = packs };
+	return write_pieces(&work, file, NULL, sum, err);
 }
 
 bool cell__pieces_flat(const struct cell__saved_file *file)
@@ -496,6 +526,10 @@ bool cell__pieces_flat(const struct cell__saved_file *file)
 
 static int read_error(const struct work *work, const struct cell__saved_file *file, struct cell_error *err)
 {
+	if (work->io_err.code && err)
+		*err = work->io_err;
+	if (work->io_err.code)
+		return -1;
 	if (work->code == CELL_E_DAMAGED)
 		return cell_fail(err, CELL_E_DAMAGED, 0, "the saved session is damaged: a piece of %s", file->name);
 	if (work->code == CELL_E_UNSUPPORTED)
@@ -513,6 +547,14 @@ int cell__pieces_check(int from_fd, const struct cell__saved_file *file, struct 
 int cell__pieces_read(int from_fd, const struct cell__saved_file *file, bool sealed, int to_fd, struct cell_error *err)
 {
 	struct work work = { .step = unpack_piece, .given = file, .from_fd = from_fd, .to_fd = to_fd, .sealed = sealed };
+	work_together(&work);
+	return read_error(&work, file, err);
+}
+
+int cell__pieces_receive(const struct cell__pieces_io *io, const struct cell__saved_file *file, bool sealed, int to_fd,
+			 struct cell_error *err)
+{
+	struct work work = { .step = unpack_piece, .given = file, .from_fd = -1, .io = io, .to_fd = to_fd, .sealed = sealed };
 	work_together(&work);
 	return read_error(&work, file, err);
 }

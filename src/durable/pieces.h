@@ -36,6 +36,20 @@ int cell__pieces_check(int from_fd, const struct cell__saved_file *file, struct 
 /* The way back, into a new file.  CELL_E_DAMAGED as above. */
 int cell__pieces_read(int from_fd, const struct cell__saved_file *file, bool sealed, int to_fd, struct cell_error *err);
 
+/*
+ * Pieces that are kept elsewhere than in a file, by the name of their file and their number.  Several threads at once.  -1 with the error set.
+ */
+struct cell__pieces_io {
+	int (*put)(void *arg, const char *name, size_t i, const void *bytes, size_t size, struct cell_error *err);
+	int (*get)(void *arg, const char *name, size_t i, void *bytes, size_t size, struct cell_error *err);
+	void *arg;
+};
+/* As cell__pieces_write() and cell__pieces_read().  file->name is set. */
+int cell__pieces_send(int from_fd, const struct cell__pieces_io *io, bool sealed, bool packs, struct cell__saved_file *file,
+		      struct cell__pieces_sum *sum, struct cell_error *err);
+int cell__pieces_receive(const struct cell__pieces_io *io, const struct cell__saved_file *file, bool sealed, int to_fd,
+			 struct cell_error *err);
+
 /* The same for few bytes: sealed with the key and bound to `about`, or with a checksum alone. */
 #define CELL_PIECES_SEAL 64
 int cell__seal(const unsigned char *key, const char *about, const struct cell__buf *body, struct cell__buf *out, struct cell_error *err);

@@ -428,7 +428,20 @@ static void end_child_run(void *kept)
 	served->account->use->child_runs--;
 }
 
+/* Whoever names it next is told who has it, or wakes it (wake.c). */
+static void handle_lost(void *arg)
+{
+	struct cell__served *served = arg;
+
+	cell__server_log(served->server, CELL_LOG_WARN,
+			 "session %s of \"%s\" was lost: its lease could not be renewed, or another server has it", served->id,
+			 served->owner);
+	served->asleep = true;
+	cell__served_end(served);
+}
+
 static const struct cell__keeper keeper = {
+	.lost = handle_lost,
 	.begin = begin_child,
 	.opened = child_opened,
 	.dropped = drop_child,

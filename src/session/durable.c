@@ -133,12 +133,151 @@ static void close_later(struct cell_session *session, struct cell__memories *mem
 	uv_queue_work(cell__loop_uv(session->engine->loop), &closing->work, do_close, handle_closed);
 }
 
+/* ---- the lease ---- */
+
+struct losing {
+	struct cell__task task;
+	struct cell_engine *engine;
+	struct cell_session *session; /* it may be gone */
+	char id[33];
+};
+
+void cell__durable_lost(struct cell_session *session)
+{
+	if (session->closing || session->broken.code)
+		return;
+	cell_fail(&session->broken, CELL_E_CONFLICT, 0,
+		  "the session %s is not this program's any more: its lease could not be renewed in time, or another program has it",
+		  session->id);
+	cell__branch_tell(session, json_pack("{s:s, s:s}", "kind", "lost", "session_id", session->id));
+	(void)cell__branch_drop(session, NULL);
+	if (session->slot)
+		cell__slot_leave(session, 0);
+	if (session->keeper && session->keeper->lost)
+		session->keeper->lost(session->keeper_arg);
+	if (session->current && !session->current->started && !session->current->ending)
+		cell__outcome_fail(session->current, &session->broken); /* goes on to cell__session_advance() */
+	else
+		cell__session_advance(session);
+}
+
+static void do_lose(struct cell__task *task)
+{
+	struct losing *losing = (struct losing *)task;
+	struct cell_session *session = losing->engine->sessions;
+	while (session && (session != losing->session || strcmp(session->id, losing->id) != 0))
+		session = session->next;
+	if (session)
+		cell__durable_lost(session);
+	free(losing);
+}
+
+/* On a thread that watches leases.  The session lives, because its place does. */
+static void handle_lost(void *arg)
+{
+	struct cell_session *session = arg;
+	struct losing *losing = cell__alloc(1, sizeof *losing);
+	if (!losing)
+		return; /* its next cell or save sees it */
+	*losing = (struct losing){ .task.fn = do_lose, .engine = session->engine, .session = session };
+	memcpy(losing->id, session->id, sizeof losing->id);
+	cell__loop_post(session->engine->loop, &losing->task);
+}
+
+static int open_place(struct cell_session *session, const char *id, bool creates, struct cell_error *err)
+{
+	const struct cell__options *options = &session->options;
+	const struct cell__lease_host host = { .name = options->saved_host,
+					       .url = options->saved_url,
+					       .lease_ms = options->saved_lease_ms,
+					       .lost = handle_lost,
+					       .arg = session };
+	return cell__durable_open_as(options->saved_dir, id, options->saved_key, creates, &host, &session->durable, err);
+}
+
+static void do_take(uv_work_t *work)
+{
+	struct cell_session *session = work->data;
+	session->take_err = (struct cell_error){ 0 };
+	(void)cell__durable_take(session->durable, &session->take_err);
+}
+
+static void handle_taken(uv_work_t *work, int status)
+{
+	struct cell_session *session = work->data;
+	(void)status; /* never cancelled */
+	session->taking = false;
+	session->filing--;
+	if (session->take_err.code && session->current && !session->current->started && !session->current->ending)
+		cell__outcome_fail(session->current, &session->take_err);
+	cell__session_advance(session);
+}
+
+bool cell__durable_may_run(struct cell_session *session)
+{
+	if (!session->durable || session->mother || cell__durable_holds(session->durable))
+		return true;
+	if (!cell__durable_is_released(session->durable)) {
+		cell__durable_lost(session);
+		return false;
+	}
+	/* It was reset while it slept: its kernel is a new one, under the id that others may have woken since. */
+	if (!session->taking && !session->filing) {
+		session->taking = true;
+		session->filing++;
+		session->place_work.data = session;
+		uv_queue_work(cell__loop_uv(session->engine->loop), &session->place_work, do_take, handle_taken);
+	}
+	return false;
+}
+
+/* Waits for a storage. */
+static void do_leave(uv_work_t *work)
+{
+	struct cell_session *session = work->data;
+	struct cell__durable *durable = cell__take_ptr(session->durable);
+	if (session->forgets)
+		(void)cell__durable_remove(durable, NULL);
+	else
+		cell__durable_close(durable);
+}
+
+static void handle_left(uv_work_t *work, int status)
+{
+	struct cell_session *session = work->data;
+	(void)status; /* never cancelled */
+	session->place_left(session);
+}
+
+void cell__durable_leave(struct cell_session *session, void (*done)(void *session))
+{
+	session->place_left = done;
+	session->place_work.data = session;
+	uv_queue_work(cell__loop_uv(session->engine->loop), &session->place_work, do_leave, handle_left);
+}
+
+static void do_release(uv_work_t *work)
+{
+	struct cell__saving *saving = work->data;
+	cell__durable_release(saving->waiting.session->durable);
+}
+
+static void handle_released(uv_work_t *work, int status)
+{
+	struct cell__saving *saving = work->data;
+	struct cell_session *session = saving->waiting.session;
+	(void)status; /* never cancelled */
+	saving->releases = false;
+	session->filing--;
+	cell__session_advance(session);
+}
+
 static int open_for(struct cell__saving *saving, struct cell_error *err)
 {
 	struct cell_session *session = saving->waiting.session;
 	const struct cell__options *options = &session->options;
 	if (!session->durable) {
-		if (cell__durable_open(options->saved_dir, session->id, options->saved_key, true, &session->durable, err) < 0)
+		if (open_place(session, session->id, true, err) < 0)
 			return -1;
 		saving->opened = true;
 	}
@@ -175,6 +314,7 @@ static void handle_saved(uv_work_t *work, int status)
 	session->freezing -= !saving->stays;
 	if (saving->err.code == 0)
 		session->saved_cells = saving->cells + 1;
+	saving->releases = saving->err.code == 0 && saving->rests && !session->closing;
 	if (saving->kernel)
 		session->executor->close(saving->kernel, 0); /* ends in handle_exited() */
 	if (saving->err.code == 0 && !saving->stays && !session->closing && session->slot) {
@@ -183,6 +323,8 @@ static void handle_saved(uv_work_t *work, int status)
 		cell__slot_leave(session, 0);
 		session->asleep = true;
 	}
+	if (saving->err.code == CELL_E_CONFLICT && session->durable)
+		cell__durable_lost(session);
 	cell__session_advance(session);
 }
 
@@ -192,6 +334,14 @@ static bool finish(struct cell_session *session)
 	struct cell__saving *saving = session->savings;
 	if (!saving || !saving->written || saving->following || saving->kernel || (session->asleep && session->leaving > 0))
 		return false;
+	if (saving->releases && session->asleep) {
+		if (saving->releasing)
+			return false;
+		saving->releasing = true;
+		session->filing++;
+		uv_queue_work(cell__loop_uv(session->engine->loop), &saving->work, do_release, handle_released);
+		return false;
+	}
 	close_later(session, &saving->memories); /* the kernel's own descriptors are gone */
 	end_saving(saving, saving->err.code ? &saving->err : NULL);
 	return true;
@@ -531,7 +681,8 @@ bool cell__durable_restore(struct cell_session *session)
 	const struct cell__saving *saving = session->savings;
 	uint64_t saved = saving && saving->stays && saving->writing ? saving->cells + 1 : session->saved_cells;
 	const uint64_t put_off = session->put_off;
-	if (!session->options.durable || session->closing || session->slot || !saved || saved + put_off != session->cells)
+	if (!session->options.durable || session->closing || session->broken.code || session->slot || !saved ||
+	    saved + put_off != session->cells)
 		return false;
 	session->cells = saved - 1;
 	session->put_off = 0;
@@ -585,7 +736,7 @@ int cell__durable_resume(struct cell_session *session, const char *id, struct ce
 		return cell_fail(err, CELL_E_INVALID, 0, "resume needs the folder of saved sessions (saved_dir)");
 	if (options->layered)
 		return cell_fail(err, CELL_E_UNSUPPORTED, 0, "a saved session has no layer over its workspace");
-	if (cell__durable_open(options->saved_dir, id, options->saved_key, false, &session->durable, err) < 0)
+	if (open_place(session, id, false, err) < 0)
 		return -1;
 	if (cell__durable_state(session->durable, &saved, err) < 0 || check_state(session, saved, err) < 0)
 		return -1; /* the session is freed, and with it the place */
@@ -597,8 +748,13 @@ int cell__durable_resume(struct cell_session *session, const char *id, struct ce
 
 void cell__durable_wake(struct cell_session *session, struct cell__prepared *prepared)
 {
-	if (session->asleep && prepared->err.code == 0)
-		(void)cell__durable_load(session->durable, &prepared->woken, &prepared->err);
+	const struct cell__saved *saved;
+	if (!session->asleep || prepared->err.code)
+		return;
+	/* It may be another one than before: others could have it since it went to sleep here. */
+	if (cell__durable_load(session->durable, &prepared->woken, &prepared->err) == 0 &&
+	    cell__durable_state(session->durable, &saved, &prepared->err) == 0 && check_state(session, saved, &prepared->err) < 0)
+		cell__memories_close(&prepared->woken);
 }
 
 void cell__durable_woken(struct cell_session *session)
@@ -609,7 +765,11 @@ void cell__durable_woken(struct cell_session *session)
 	session->asleep = false;
 	/* It was read when the session was woken: no look at the disk. */
 	json_decref(session->left);
-	session->left = cell__durable_state(session->durable, &saved, NULL) == 0 ? list_left(saved->left) : NULL;
+	session->left = NULL;
+	if (cell__durable_state(session->durable, &saved, NULL) == 0) {
+		session->left = list_left(saved->left);
+		session->cells = saved->cells;
+	}
 	cell__branch_tell(session, json_pack("{s:s, s:s, s:I, s:O*}", "kind", "woken", "session_id", session->id, "cells",
 					     (json_int_t)session->cells, "not_carried", session->left));
 }

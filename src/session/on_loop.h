@@ -87,6 +87,7 @@ struct cell__keeper {
 	void (*end)(void *kept);
 	int (*run_begins)(void *kept, struct cell_error *err);
 	void (*run_ended)(void *kept);
+	void (*lost)(void *arg); /* another program has the session itself, which cannot be used any more; may be NULL */
 };
 void cell__session_keep_on_loop(struct cell_session *session, const struct cell__keeper *keeper, void *arg);
 /* Whether code of another session made it, which has its handle. */

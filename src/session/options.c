@@ -9,10 +9,12 @@
 #include <sys/stat.h>
 
 #include "base/hole.h"
+#include "durable/lease.h"
 #include "gate/audit.h"
 #include "gate/policy.h"
 #include "space/space.h"
 #include "storage/store.h"
+#include "wire/redis_url.h"
 
 static int copy_env(struct cell__options *options, const char *const *extra, struct cell_error *err)
 {
@@ -110,7 +112,8 @@ static int list_places(struct cell__options *options, const struct cell_session_
 	if (cell__place_add(places, "the recording", false, opts->record, err) < 0 ||
 	    cell__place_add(places, "the recording", false, opts->replay, err) < 0)
 		return -1;
-	if (cell__place_add(places, "the folder of saved sessions", true, opts->saved_dir, err) < 0)
+	if (opts->saved_dir && !cell__redis_url_is(opts->saved_dir) &&
+	    cell__place_add(places, "the folder of saved sessions", true, opts->saved_dir, err) < 0)
 		return -1;
 	for (size_t i = 0; opts->trusted && opts->trusted[i]; i++)
 		if (cell__place_add(places, "the trusted path", false, opts->trusted[i], err) < 0)
@@ -193,6 +196,8 @@ static int copy_texts(struct cell__options *options, const struct cell_session_o
 		{ opts->saved_owner, &options->saved_owner },
 		{ opts->saved_key, &options->saved_key },
 		{ opts->saved_notes, &options->saved_notes },
+		{ opts->saved_host, &options->saved_host },
+		{ opts->saved_url, &options->saved_url },
 		{ opts->workspace_path ? opts->workspace_path : "", &options->workspace_path },
 	};
 	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
@@ -216,6 +221,12 @@ static int check_recording(const struct cell__executor *executor, const struct c
 	if (opts->undo || opts->allow_fork || opts->speculate || opts->notebook || opts->resume)
 		return cell_fail(err, CELL_E_INVALID, 0, "%s excludes undo, allow_fork, speculate, notebook and resume", name);
 	return 0;
+}
+
+static int check_lease(const struct cell_session_options *opts, struct cell_error *err)
+{
+	const struct cell__lease_host host = { .name = opts->saved_host, .url = opts->saved_url, .lease_ms = opts->saved_lease_ms };
+	return cell__lease_check(&host, err);
 }
 
 static int read_durable(const struct cell_session_options *opts, enum cell__durable_mode *ret_mode, struct cell_error *err)
@@ -353,15 +364,16 @@ int cell__options_init(struct cell__options *options, const struct cell_session_
 		.no_spill = opts->no_spill != 0 || opts->record || opts->replay, /* the name of the file would be in the output */
 		.saved_compress = opts->saved_compress != 0,
 		.saved_unsynced = opts->saved_unsynced != 0,
+		.saved_lease_ms = opts->saved_lease_ms,
 	};
 	if (!executor)
 		return cell__executor_unknown(name, err);
 	if (cell__executor_settle_limits(executor, &settled, err) < 0 || cell__executor_check(executor, opts, err) < 0 ||
 	    check_calls(executor, opts, err) < 0 || check_recording(executor, opts, err) < 0 ||
 	    copy_saved_form(options, opts->saved_form, err) < 0 || read_durable(opts, &options->durable, err) < 0 ||
-	    check_numbers(executor, opts, err) < 0 || copy_gate(options, opts, err) < 0 || copy_texts(options, opts, err) < 0 ||
-	    copy_confinement(options, opts, err) < 0 || copy_own(options, opts, err) < 0 || copy_cwd(options, opts->cwd, err) < 0 ||
-	    list_places(options, opts, err) < 0)
+	    check_lease(opts, err) < 0 || check_numbers(executor, opts, err) < 0 || copy_gate(options, opts, err) < 0 ||
+	    copy_texts(options, opts, err) < 0 || copy_confinement(options, opts, err) < 0 || copy_own(options, opts, err) < 0 ||
+	    copy_cwd(options, opts->cwd, err) < 0 || list_places(options, opts, err) < 0)
 		return -1;
 	return copy_env(options, opts->env, err);
 }
@@ -393,8 +405,11 @@ int cell__options_copy(const struct cell__options *options, struct cell__options
 	ret_copy->saved_owner = options->saved_owner ? cell__strdup(options->saved_owner) : NULL;
 	ret_copy->saved_key = options->saved_key ? cell__strdup(options->saved_key) : NULL;
 	ret_copy->saved_notes = options->saved_notes ? cell__strdup(options->saved_notes) : NULL;
+	ret_copy->saved_host = options->saved_host ? cell__strdup(options->saved_host) : NULL;
+	ret_copy->saved_url = options->saved_url ? cell__strdup(options->saved_url) : NULL;
 	if (!ret_copy->saved_dir != !options->saved_dir || !ret_copy->saved_owner != !options->saved_owner ||
-	    !ret_copy->saved_key != !options->saved_key || !ret_copy->saved_notes != !options->saved_notes)
+	    !ret_copy->saved_key != !options->saved_key || !ret_copy->saved_notes != !options->saved_notes ||
+	    !ret_copy->saved_host != !options->saved_host || !ret_copy->saved_url != !options->saved_url)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a session");
 	if (!ret_copy->python || !ret_copy->preload || !ret_copy->cwd || !ret_copy->zygote_owner || !ret_copy->workspace_path ||
 	    !ret_copy->env)
@@ -409,7 +424,8 @@ void cell__options_finish(struct cell__options *options)
 {
 	char *const texts[] = { options->python,         options->preload,     options->cwd,       options->zygote_owner,
 				options->saved_dir,      options->saved_owner, options->saved_key, options->saved_notes,
-				options->workspace_path, options->record,      options->replay };
+				options->workspace_path, options->record,      options->replay,    options->saved_host,
+				options->saved_url };
 	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
 		free(texts[i]);
 	if (options->own)

@@ -38,7 +38,8 @@ struct cell__options {
 	bool confined; /* confine holds */
 	bool layered;  /* the code works in a layer over cwd */
 	struct cell__host_limits limits; /* for code that is not trusted */
-	char *saved_dir, *saved_owner, *saved_key, *saved_notes; /* as given; NULL: not given */
+	char *saved_dir, *saved_owner, *saved_key, *saved_notes, *saved_host, *saved_url; /* as given; NULL: not given */
+	int64_t saved_lease_ms;
 	bool saved_portable; /* saves are portable */
 	bool saved_auto; /* a save that can be no image is portable */
 	char *record, *replay; /* files; NULL: not given */

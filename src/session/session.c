@@ -289,13 +289,22 @@ static void finish_session(void *arg)
 		cell__session_advance(origin);
 }
 
+static void leave_place(void *arg)
+{
+	struct cell_session *session = arg;
+	if (session->durable)
+		cell__durable_leave(session, finish_session);
+	else
+		finish_session(session);
+}
+
 static void handle_session_closed(uv_handle_t *handle)
 {
 	struct cell_session *session = handle->data;
 	if (session->layer)
-		cell__session_remove_layer(session, finish_session, session);
+		cell__session_remove_layer(session, leave_place, session);
 	else
-		finish_session(session);
+		leave_place(session);
 }
 
 static void handle_timer_closed(uv_handle_t *handle)
@@ -384,7 +393,7 @@ static int prepare_slot(struct cell_session *session, struct cell_error *err)
 /* Opens a slot, at once or as soon as its files are known. */
 static int open_slot(struct cell_session *session, struct cell_error *err)
 {
-	if (session->branching)
+	if (session->branching || (session->savings && session->savings->releases))
 		return 0;
 	if (session->prepared)
 		return cell__slot_open(session, cell__take_ptr(session->prepared), err);
@@ -448,7 +457,7 @@ void cell__session_advance(struct cell_session *session)
 		return;
 	if (!session->slot && open_slot(session, &err) < 0)
 		cell__outcome_fail(run, &err);
-	else if (session->slot && session->slot->ready && !session->freezing)
+	else if (session->slot && session->slot->ready && !session->freezing && cell__durable_may_run(session))
 		admit_run(session);
 }
 

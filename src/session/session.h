@@ -197,6 +197,10 @@ struct cell_session {
 	struct cell__durable
 		*durable; /* its place among saved sessions, locked; NULL: it has none.  The pool's while it is saved or woken */
 	bool close_waits; /* until it is saved */
+	bool taking; /* its place is locked again */
+	uv_work_t place_work; /* cell__durable_leave(), cell__durable_may_run() */
+	struct cell_error take_err;
+	void (*place_left)(void *session);
 	bool forgets; /* with its end, what was saved of it is removed */
 	uint64_t saved_cells; /* cells of the last save by `durable`, plus 1; 0: there is none */
 	uint64_t put_off;     /* cells since then that wait for a pause to be saved */
@@ -384,6 +388,7 @@ struct cell__saving {
 	bool is_taken; /* and the kernel has written it meanwhile */
 	bool opened; /* the place was opened for this save */
 	bool rests; /* nobody maps files of its place afterwards */
+	bool releases, releasing; /* when its kernel has ended, others may have it; that is being done */
 	uint64_t cells; /* after which it is saved */
 	int64_t since_us; /* a save by `durable`: when its cell had ended */
 	struct cell__run *run; /* whose result waits for it; or NULL */
@@ -415,6 +420,12 @@ void cell__durable_start_waiting(struct cell_session *session);
 void cell__durable_end_waiting(struct cell_session *session, const struct cell_error *err);
 /* options.resume: takes the saved session's place, id and state.  Any thread but the loop's. */
 int cell__durable_resume(struct cell_session *session, const char *id, struct cell_error *err);
+/* Another program has the session, or may have it: its kernel ends, and every use fails. */
+void cell__durable_lost(struct cell_session *session);
+/* Whether no other program can have it now, so that a cell may start.  False: it is taken first, or lost; cell__session_advance() follows. */
+bool cell__durable_may_run(struct cell_session *session);
+/* The session has ended: gives its place back, or removes it, on the pool. */
+void cell__durable_leave(struct cell_session *session, void (*done)(void *session));
 /* The memory of a session that is asleep, for its next kernel.  Any thread but the loop's. */
 void cell__durable_wake(struct cell_session *session, struct cell__prepared *prepared);
 /* Its kernel is ready. */

@@ -341,15 +341,37 @@ static char *key_of(const char *start, const char *rest)
 	return cell__buf_printf(&key, "%s:%s", start, rest) < 0 ? NULL : cell__buf_take(&key);
 }
 
-static int open_redis(struct cell__store *store, const char *base, const char *workspace_id, struct cell_error *err)
+int cell__redis_create(const char *url, struct cell__redis **ret_redis, struct cell_error *err)
 {
-	struct cell__buf scope = CELL_BUF_INIT, root = CELL_BUF_INIT;
-	struct cell__redis *redis = store->redis = cell__alloc(1, sizeof *redis);
+	struct cell__redis *redis = cell__alloc(1, sizeof *redis);
 	if (!redis)
 		return cell_fail(err, CELL_E_NOMEM, 0, "open storage");
 	pthread_mutex_init(&redis->lock, NULL);
-	if (cell__redis_url_parse(base, &redis->url, err) < 0)
+	if (cell__redis_url_parse(url, &redis->url, err) < 0) {
+		cell__redis_destroy(redis);
 		return -1;
+	}
+	*ret_redis = redis;
+	return 0;
+}
+
+void cell__redis_destroy(struct cell__redis *redis)
+{
+	if (!redis)
+		return;
+	drop_idle(redis);
+	SSL_CTX_free(redis->tls);
+	cell__redis_url_finish(&redis->url);
+	pthread_mutex_destroy(&redis->lock);
+	free(redis);
+}
+
+static int open_redis(struct cell__store *store, const char *base, const char *workspace_id, struct cell_error *err)
+{
+	struct cell__buf scope = CELL_BUF_INIT, root = CELL_BUF_INIT;
+	if (cell__redis_create(base, &store->redis, err) < 0)
+		return -1;
+	struct cell__redis *redis = store->redis;
 	const char *prefix = redis->url.prefix;
 	if (cell__buf_printf(&scope, "%s%s%s", prefix, workspace_id ? ":ws:" : "", workspace_id ? workspace_id : "") == 0)
 		redis->scope = cell__buf_take(&scope);
@@ -381,9 +403,7 @@ static void close_redis(struct cell__store *store)
 	struct cell__redis *redis = store->redis;
 	if (!redis)
 		return;
-	drop_idle(redis);
 	cell__redis_conn_close(redis->watcher);
-	SSL_CTX_free(redis->tls);
 	while (redis->trash) {
 		/* It expires. */
 		struct cell__redis_trash *next = redis->trash->next;
@@ -400,9 +420,7 @@ static void close_redis(struct cell__store *store)
 	for (size_t i = 0; i < CELL__BOOKS; i++)
 		free(redis->book_keys[i]);
 	free(redis->tools_key);
-	cell__redis_url_finish(&redis->url);
-	pthread_mutex_destroy(&redis->lock);
-	free(redis);
+	cell__redis_destroy(redis);
 }
 
 static int check_redis(struct cell__store *store, struct cell_error *err)

@@ -11,6 +11,7 @@
  *     {prefix}:deps:container            set of specifiers that code in containers added
  *     {prefix}:deps:sandbox, :locked     string: the books of untrusted principals (store.h); of a workspace, its own
  *     {prefix}:tools:results             string: learned types of tools' results (store.h); of a workspace, its own
+ *     {prefix}:saved:...                 saved sessions (durable/redis_place.h)
  *     {prefix}:tools:__tools__           hash: name -> JSON of a tool's definition; {tools_prefix}:__tools__ if the URL has one
  *
  * A workspace has {prefix}:ws:{id} instead of {prefix}, except for deps and tools.  Any thread but the loop's.
@@ -61,6 +62,10 @@ enum cell__redis_retry {
 	CELL__REDIS_ONCE,  /* not again when it may have been carried out */
 	CELL__REDIS_AGAIN, /* carried out twice it comes to the same */
 };
+
+/* Connections and the URL alone, for other users than a storage; no connection is made yet. */
+int cell__redis_create(const char *url, struct cell__redis **ret_redis, struct cell_error *err);
+void cell__redis_destroy(struct cell__redis *redis); /* NULL is allowed */
 
 /* Sends a batch and returns its replies; an error reply fails the call unless `lenient`. Connects, and tries again if that is safe. */
 int cell__redis_run(struct cell__redis *redis, const struct cell__redis_batch *batch, enum cell__redis_retry retry, bool lenient,

@@ -53,6 +53,20 @@ void cell__redis_add(struct cell__redis_batch *batch, const char *fmt, ...)
 	batch->n++;
 }
 
+void cell__redis_add_words(struct cell__redis_batch *batch, const char *const *words, const char *bytes, size_t size)
+{
+	size_t n = 0;
+	while (words[n])
+		n++;
+	batch->failed = batch->failed || cell__buf_printf(&batch->text, "*%zu\r\n", n) < 0;
+	for (size_t i = 0; i < n; i++) {
+		size_t length = bytes && words[i] == bytes ? size : strlen(words[i]);
+		batch->failed = batch->failed || cell__buf_printf(&batch->text, "$%zu\r\n", length) < 0 ||
+				cell__buf_add(&batch->text, words[i], length) < 0 || cell__buf_add_str(&batch->text, "\r\n") < 0;
+	}
+	batch->n++;
+}
+
 void cell__redis_replies_finish(struct cell__redis_replies *replies)
 {
 	for (size_t i = 0; i < replies->n; i++)

@@ -28,6 +28,8 @@ void cell__redis_batch_finish(struct cell__redis_batch *batch);
 #define CELL_AUTO_BATCH __attribute__((cleanup(cell__redis_batch_finish)))
 /* As redisCommand(): words separated by spaces, with %s (text), %b (bytes and size_t), %d, %lld. */
 void cell__redis_add(struct cell__redis_batch *batch, const char *fmt, ...);
+/* A command as its words, the last NULL; the word that is `bytes` has `size` bytes. */
+void cell__redis_add_words(struct cell__redis_batch *batch, const char *const *words, const char *bytes, size_t size);
 
 struct cell__redis_replies {
 	redisReply **list;

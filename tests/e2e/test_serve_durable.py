@@ -245,3 +245,50 @@ def test_the_command_line(tmp_path, executor):
     (tmp_path / "key").write_text("short")
     done = workcell(tmp_path / "work", *flags, "-e", "1")
     assert done.returncode == 2 and "64 hexadecimal" in done.stderr, done
+
+
+def test_two_servers_and_one_redis(place, redis, tmp_path):
+    at_redis = place[:-1] + [redis.url(tmp_path.name), "--saved-lease", "1", "--durable", "results"]
+    first = serving.Server(*at_redis, "--saved-host", "first", "--saved-url", "http://first:1")
+    second = serving.Server(*at_redis, "--saved-host", "second")
+    try:
+        session = opened(first)
+        pid = value(first, session, "import os; x = 5; os.getpid()")
+        answer = second.ask("GET", "/v1/sessions/%s" % session)
+        assert answer.status == 409 and answer.code == "conflict" and "first (http://first:1)" in str(answer.json), answer
+        assert first.ask("POST", "/v1/sessions/%s/hibernate" % session).status == 200
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:  # one wins, the other is told
+            answers = list(pool.map(lambda server: server.ask("GET", "/v1/sessions/%s" % session), (first, second)))
+        assert sorted(each.status for each in answers) == [200, 409], answers
+        owner = first if answers[0].status == 200 else second
+        assert value(owner, session, "x += 1; x") == 6
+        killed(owner)
+        other = second if owner is first else first
+        support.wait_until(lambda: other.ask("GET", "/v1/sessions/%s" % session).status == 200, "its lease expires")
+        assert value(other, session, "x") == 6  # acknowledged is saved
+        assert not os.path.exists("/proc/%d" % pid)
+    finally:
+        for server in (first, second):
+            if server.process.poll() is None:
+                server.close()
+
+
+def test_a_server_that_lost_its_lease(place, redis, tmp_path):
+    """It was stopped for longer than its lease; another one has the session when it goes on."""
+    at_redis = place[:-1] + [redis.url(tmp_path.name), "--saved-lease", "1", "--durable", "results"]
+    first, second = serving.Server(*at_redis, "--saved-host", "first"), serving.Server(*at_redis, "--saved-host", "second")
+    try:
+        session = opened(first)
+        pid = value(first, session, "import os; x = 5; os.getpid()")
+        os.kill(first.pid, signal.SIGSTOP)
+        support.wait_until(lambda: second.ask("GET", "/v1/sessions/%s" % session).status == 200, "its lease expires")
+        assert value(second, session, "x += 1; x") == 6
+        os.kill(first.pid, signal.SIGCONT)
+        support.wait_until(lambda: not os.path.exists("/proc/%d" % pid), "its kernel ends")
+        support.wait_until(lambda: first.ask("GET", "/v1/sessions/%s" % session).status == 409, "it says who has it")
+        assert "second" in str(first.ask("GET", "/v1/sessions/%s" % session).json)
+        assert value(second, session, "x") == 6
+    finally:
+        os.kill(first.pid, signal.SIGCONT)
+        first.close()
+        second.close()

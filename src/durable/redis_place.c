@@ -1,0 +1,723 @@
+/* Saved sessions in Redis, see redis_place.h. */
+#define _GNU_SOURCE
+#include "durable/redis_place.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/base.h"
+#include "base/random.h"
+#include "storage/redis.h"
+
+#define AT_ONCE 128u    /* leases that are renewed, sessions that are listed, by one batch */
+#define STATES 8u       /* descriptions that are asked for at once */
+#define UNSAVED_S 86400 /* a place without a saved session */
+
+/* KEYS: the session, its lease.  ARGV: holder, name, url, ms, creates, seconds.  Asked twice by the same holder it is the same lease. */
+static const char script_take[] = "local at = redis.call('GET', KEYS[2]) "
+				  "local is = redis.call('HMGET', KEYS[1], 'fence', 'name', 'url') "
+				  "if at and at ~= ARGV[1] then return {0, is[2] or '', is[3] or ''} end "
+				  "local saved = redis.call('HEXISTS', KEYS[1], 'state') == 1 "
+				  "if not saved and ARGV[5] == '0' then return {-1} end "
+				  "if at then return {1, tonumber(is[1])} end "
+				  "local number = redis.call('HINCRBY', KEYS[1], 'fence', 1) "
+				  "redis.call('HSET', KEYS[1], 'holder', ARGV[1], 'name', ARGV[2], 'url', ARGV[3]) "
+				  "if not saved then redis.call('EXPIRE', KEYS[1], ARGV[6]) end "
+				  "redis.call('SET', KEYS[2], ARGV[1], 'PX', ARGV[4]) "
+				  "return {1, number}";
+
+/* The first lines of the scripts of a holder.  ARGV: holder, number. */
+#define IS_MINE                                                                      \
+	"local is = redis.call('HMGET', KEYS[1], 'holder', 'fence', 'name', 'url') " \
+	"if is[1] ~= ARGV[1] or is[2] ~= ARGV[2] then return {0, is[3] or '', is[4] or ''} end "
+
+/* ARGV[3]: ms. */
+static const char script_renew[] = IS_MINE "redis.call('SET', KEYS[2], ARGV[1], 'PX', ARGV[3]) "
+					   "return {1}";
+
+static const char script_release[] = IS_MINE "redis.call('DEL', KEYS[2]) "
+					     "if redis.call('HEXISTS', KEYS[1], 'state') == 0 then redis.call('DEL', KEYS[1]) end "
+					     "return {1}";
+
+/*
+ * KEYS: the session, its lease, the index, its files, files of before.  ARGV: holder, number, ms, state, id, time, releases, number of files,
+ * pieces of each.
+ */
+static const char script_commit[] = IS_MINE
+	"local n = tonumber(ARGV[8]) "
+	"for i = 1, n do "
+	"  if redis.call('HLEN', KEYS[3 + i]) ~= tonumber(ARGV[8 + i]) then return {-1, i} end "
+	"end "
+	"redis.call('HSET', KEYS[1], 'state', ARGV[4]) "
+	"redis.call('PERSIST', KEYS[1]) "
+	"redis.call('ZADD', KEYS[3], ARGV[6], ARGV[5]) "
+	"for i = 1, n do redis.call('PERSIST', KEYS[3 + i]) end "
+	"for i = 4 + n, #KEYS do redis.call('UNLINK', KEYS[i]) end "
+	"if ARGV[7] == '1' then redis.call('DEL', KEYS[2]) else redis.call('SET', KEYS[2], ARGV[1], 'PX', ARGV[3]) end "
+	"return {1}";
+
+/* KEYS: the session, its lease, the index, its files.  ARGV[3]: id. */
+static const char script_remove[] = IS_MINE "redis.call('ZREM', KEYS[3], ARGV[3]) "
+					    "for i = 4, #KEYS do redis.call('UNLINK', KEYS[i]) end "
+					    "redis.call('DEL', KEYS[1], KEYS[2]) "
+					    "return {1}";
+
+/* ---- hubs: one for each URL ---- */
+
+struct hub {
+	struct hub *next;
+	char *url;
+	struct cell__redis *redis;
+	unsigned users; /* places and threads; guarded by hubs_lock */
+	pthread_mutex_t lock; /* guards all below */
+	pthread_cond_t changed;
+	bool renews, watches; /* the threads are there */
+	struct cell__redis_place *held;
+};
+
+struct cell__redis_place {
+	struct hub *hub;
+	char id[33], holder[33];
+	char *name, *url;
+	char *key, *lease_key, *index_key;
+	int64_t ms;
+	void (*lost)(void *arg);
+	void *arg;
+	uint64_t number;
+	/* guarded by hub->lock */
+	bool holds, is_lost;
+	int64_t renew_us, deadline_us;
+	struct cell__redis_place *next;
+};
+
+static pthread_mutex_t hubs_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct hub *hubs;
+
+/* Time goes on while the machine sleeps, as it does for the server. */
+static int64_t now_us(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_BOOTTIME, &t);
+	return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
+static void hub_put(struct hub *hub)
+{
+	pthread_mutex_lock(&hubs_lock);
+	bool last = --hub->users == 0;
+	if (last) {
+		struct hub **at = &hubs;
+		while (*at != hub)
+			at = &(*at)->next;
+		*at = hub->next;
+	}
+	pthread_mutex_unlock(&hubs_lock);
+	if (!last)
+		return;
+	cell__redis_destroy(hub->redis);
+	pthread_cond_destroy(&hub->changed);
+	pthread_mutex_destroy(&hub->lock);
+	explicit_bzero(hub->url, strlen(hub->url)); /* it may have a password */
+	free(hub->url);
+	free(hub);
+}
+
+static struct hub *hub_make(const char *url, struct cell_error *err)
+{
+	pthread_condattr_t attr;
+	struct hub *hub = cell__alloc(1, sizeof *hub);
+	char *copy = hub ? cell__strdup(url) : NULL;
+	if (!copy) {
+		free(hub);
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a saved session");
+		return NULL;
+	}
+	if (cell__redis_create(url, &hub->redis, err) < 0) {
+		free(copy);
+		free(hub);
+		return NULL;
+	}
+	hub->url = copy;
+	pthread_mutex_init(&hub->lock, NULL);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&hub->changed, &attr);
+	pthread_condattr_destroy(&attr);
+	return hub;
+}
+
+static struct hub *hub_get(const char *url, struct cell_error *err)
+{
+	pthread_mutex_lock(&hubs_lock);
+	struct hub *hub = hubs;
+	while (hub && strcmp(hub->url, url) != 0)
+		hub = hub->next;
+	if (!hub && (hub = hub_make(url, err))) {
+		hub->next = hubs;
+		hubs = hub;
+	}
+	if (hub)
+		hub->users++;
+	pthread_mutex_unlock(&hubs_lock);
+	return hub;
+}
+
+static void wait_us(struct hub *hub, int64_t us)
+{
+	struct timespec until;
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	us += until.tv_nsec / 1000;
+	until.tv_sec += us / 1000000;
+	until.tv_nsec = us % 1000000 * 1000;
+	pthread_cond_timedwait(&hub->changed, &hub->lock, &until);
+}
+
+/* ---- scripts ---- */
+
+/* argv: the command as strings, the last NULL; one of them has another size than its text. */
+static int run_words(struct hub *hub, const char *const *argv, const char *bytes, size_t size, struct cell__redis_replies *ret_replies,
+		     struct cell_error *err)
+{
+	CELL_AUTO_BATCH struct cell__redis_batch batch = CELL__REDIS_BATCH_INIT;
+	cell__redis_add_words(&batch, argv, bytes, size);
+	return cell__redis_run(hub->redis, &batch, CELL__REDIS_AGAIN, false, ret_replies, err);
+}
+
+/* The first number of a script's answer; anything else is CELL_E_PROTOCOL. */
+static int read_answer(const struct hub *hub, const redisReply *reply, size_t more, long long *ret, struct cell_error *err)
+{
+	if (reply->type != REDIS_REPLY_ARRAY || reply->elements < 1 || reply->element[0]->type != REDIS_REPLY_INTEGER ||
+	    (reply->element[0]->integer == 1 && reply->elements < 1 + more))
+		return cell__redis_fail(err, hub->redis->url.shown, reply);
+	*ret = reply->element[0]->integer;
+	return 0;
+}
+
+static const char *text_at(const redisReply *reply, size_t i)
+{
+	return reply->elements > i && cell__redis_is_text(reply->element[i]) ? reply->element[i]->str : "";
+}
+
+/* ---- leases ---- */
+
+static void *renew_all(void *arg);
+static void *watch_all(void *arg);
+
+static bool start_thread(struct hub *hub, void *(*fn)(void *))
+{
+	pthread_t thread;
+	pthread_attr_t attr;
+	pthread_mutex_lock(&hubs_lock);
+	hub->users++;
+	pthread_mutex_unlock(&hubs_lock);
+	pthread_attr_init(&attr);
+	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	bool ok = pthread_create(&thread, &attr, fn, hub) == 0;
+	pthread_attr_destroy(&attr);
+	if (!ok)
+		hub_put(hub); /* the caller is a user too */
+	return ok;
+}
+
+/* Two thirds of its time, from the moment before it was asked for: a third is left to end what runs. */
+static void set_times(struct cell__redis_place *remote, int64_t asked_us)
+{
+	remote->renew_us = asked_us + remote->ms * 1000 / 3;
+	remote->deadline_us = asked_us + remote->ms * 1000 * 2 / 3;
+}
+
+/* With the hub's lock. */
+static void lose(struct cell__redis_place *remote)
+{
+	if (remote->is_lost)
+		return;
+	remote->is_lost = true;
+	if (remote->lost)
+		remote->lost(remote->arg);
+}
+
+static void unlist(struct cell__redis_place *remote)
+{
+	struct cell__redis_place **at = &remote->hub->held;
+	while (*at && *at != remote)
+		at = &(*at)->next;
+	if (*at)
+		*at = remote->next;
+	remote->holds = false;
+}
+
+static int hold(struct cell__redis_place *remote, uint64_t number, int64_t asked_us, struct cell_error *err)
+{
+	struct hub *hub = remote->hub;
+	pthread_mutex_lock(&hub->lock);
+	remote->number = number;
+	remote->is_lost = false;
+	remote->holds = true;
+	set_times(remote, asked_us);
+	remote->next = hub->held;
+	hub->held = remote;
+	hub->renews = hub->renews || start_thread(hub, renew_all);
+	hub->watches = hub->watches || start_thread(hub, watch_all);
+	bool ok = hub->renews && hub->watches;
+	if (!ok)
+		unlist(remote);
+	pthread_cond_broadcast(&hub->changed);
+	pthread_mutex_unlock(&hub->lock);
+	return ok ? 0 : cell_fail(err, CELL_E_NOMEM, EAGAIN, "start a thread that renews leases");
+}
+
+/* Its place may be gone when the answer comes. */
+struct renewal {
+	char holder[33];
+};
+
+/* With the hub's lock: those that are due, at most AT_ONCE.  *ret_wait_us: until the next one is. */
+static size_t list_due(struct hub *hub, struct cell__redis_batch *batch, struct renewal due[AT_ONCE], int64_t *ret_wait_us)
+{
+	int64_t now = now_us();
+	size_t n = 0;
+	*ret_wait_us = INT64_C(1000000) * 3600;
+	for (struct cell__redis_place *remote = hub->held; remote; remote = remote->next) {
+		char number[24], ms[24];
+		if (remote->renew_us > now || n == AT_ONCE) {
+			int64_t left = remote->renew_us > now ? remote->renew_us - now : 0;
+			*ret_wait_us = left < *ret_wait_us ? left : *ret_wait_us;
+			continue;
+		}
+		strcpy(due[n++].holder, remote->holder);
+		snprintf(number, sizeof number, "%llu", (unsigned long long)remote->number);
+		snprintf(ms, sizeof ms, "%lld", (long long)remote->ms);
+		cell__redis_add(batch, "EVAL %s 2 %s %s %s %s %s", script_renew, remote->key, remote->lease_key, remote->holder, number,
+				ms);
+		remote->renew_us = now + remote->ms * 1000 / 9; /* if it fails */
+	}
+	return n;
+}
+
+static struct cell__redis_place *find_held(struct hub *hub, const char *holder)
+{
+	struct cell__redis_place *remote = hub->held;
+	while (remote && strcmp(remote->holder, holder) != 0)
+		remote = remote->next;
+	return remote;
+}
+
+static void *renew_all(void *arg)
+{
+	struct hub *hub = arg;
+	struct renewal due[AT_ONCE];
+	pthread_mutex_lock(&hub->lock);
+	while (hub->held) {
+		CELL_AUTO_BATCH struct cell__redis_batch batch = CELL__REDIS_BATCH_INIT;
+		CELL_AUTO_REPLIES struct cell__redis_replies replies = CELL__REDIS_REPLIES_INIT;
+		int64_t wait;
+		size_t n = list_due(hub, &batch, due, &wait);
+		if (n == 0) {
+			wait_us(hub, wait);
+			continue;
+		}
+		int64_t asked = now_us();
+		pthread_mutex_unlock(&hub->lock);
+		int rc = cell__redis_run(hub->redis, &batch, CELL__REDIS_AGAIN, true, &replies, NULL);
+		pthread_mutex_lock(&hub->lock);
+		for (size_t i = 0; rc == 0 && i < n; i++) {
+			struct cell__redis_place *remote = find_held(hub, due[i].holder);
+			long long is_mine;
+			if (!remote || read_answer(hub, replies.list[i], 0, &is_mine, NULL) < 0)
+				continue; /* closed meanwhile, or not renewed: watch_all() sees it */
+			if (is_mine)
+				set_times(remote, asked);
+			else
+				lose(remote);
+		}
+		pthread_cond_broadcast(&hub->changed);
+	}
+	hub->renews = false;
+	pthread_mutex_unlock(&hub->lock);
+	hub_put(hub);
+	return NULL;
+}
+
+static void *watch_all(void *arg)
+{
+	struct hub *hub = arg;
+	pthread_mutex_lock(&hub->lock);
+	while (hub->held) {
+		int64_t now = now_us(), wait = INT64_C(1000000); /* Linux does not wake us when the machine wakes */
+		for (struct cell__redis_place *remote = hub->held; remote; remote = remote->next) {
+			if (remote->deadline_us <= now)
+				lose(remote);
+			else if (remote->deadline_us - now < wait)
+				wait = remote->deadline_us - now;
+		}
+		wait_us(hub, wait);
+	}
+	hub->watches = false;
+	pthread_mutex_unlock(&hub->lock);
+	hub_put(hub);
+	return NULL;
+}
+
+bool cell__redis_place_holds(const struct cell__redis_place *remote)
+{
+	pthread_mutex_lock(&remote->hub->lock);
+	bool holds = remote->holds && !remote->is_lost && now_us() < remote->deadline_us;
+	pthread_mutex_unlock(&remote->hub->lock);
+	return holds;
+}
+
+uint64_t cell__redis_place_number(const struct cell__redis_place *remote)
+{
+	return remote->number;
+}
+
+int cell__redis_place_take(struct cell__redis_place *remote, bool creates, struct cell_error *err)
+{
+	CELL_AUTO_REPLIES struct cell__redis_replies replies = CELL__REDIS_REPLIES_INIT;
+	char ms[24], unsaved[16];
+	long long found;
+	snprintf(ms, sizeof ms, "%lld", (long long)remote->ms);
+	snprintf(unsaved, sizeof unsaved, "%d", UNSAVED_S);
+	int64_t asked = now_us();
+	const char *const words[] = { "EVAL",       script_take, "2", remote->key,         remote->lease_key, remote->holder,
+				      remote->name, remote->url, ms,  creates ? "1" : "0", unsaved,           NULL };
+	cell__random_hex(remote->holder, 32); /* words has its address */
+	if (run_words(remote->hub, words, NULL, 0, &replies, err) < 0 || read_answer(remote->hub, replies.list[0], 1, &found, err) < 0)
+		return -1;
+	if (found == 0)
+		return cell__lease_conflict(err, remote->id, text_at(replies.list[0], 1), text_at(replies.list[0], 2));
+	if (found != 1)
+		return cell_fail(err, CELL_E_NOT_FOUND, 0, "there is no saved session %.40s", remote->id);
+	long long number;
+	if (cell__redis_integer(remote->hub->redis, replies.list[0]->element[1], &number, err) < 0)
+		return -1;
+	return hold(remote, (uint64_t)number, asked, err);
+}
+
+/* No longer renewed.  True: it was. */
+static bool let_go(struct cell__redis_place *remote)
+{
+	pthread_mutex_lock(&remote->hub->lock);
+	bool held = remote->holds;
+	if (held)
+		unlist(remote);
+	pthread_cond_broadcast(&remote->hub->changed);
+	pthread_mutex_unlock(&remote->hub->lock);
+	return held;
+}
+
+void cell__redis_place_release(struct cell__redis_place *remote)
+{
+	CELL_AUTO_REPLIES struct cell__redis_replies replies = CELL__REDIS_REPLIES_INIT;
+	char number[24];
+	if (!let_go(remote))
+		return;
+	snprintf(number, sizeof number, "%llu", (unsigned long long)remote->number);
+	const char *const words[] = { "EVAL", script_release, "2", remote->key, remote->lease_key, remote->holder, number, NULL };
+	(void)run_words(remote->hub, words, NULL, 0, &replies, NULL); /* else it expires */
+}
+
+/* ---- places ---- */
+
+static char *key_of(const struct hub *hub, const char *id, const char *rest)
+{
+	struct cell__buf key = CELL_BUF_INIT;
+	return cell__buf_printf(&key, "%s:saved:%s%s", hub->redis->url.prefix, id, rest) < 0 ? NULL : cell__buf_take(&key);
+}
+
+static void free_remote(struct cell__redis_place *remote)
+{
+	if (remote->hub)
+		hub_put(remote->hub);
+	free(remote->name);
+	free(remote->url);
+	free(remote->key);
+	free(remote->lease_key);
+	free(remote->index_key);
+	free(remote);
+}
+
+int cell__redis_place_open(const char *url, const char *id, const struct cell__lease_host *host, struct cell__redis_place **ret_remote,
+			   struct cell_error *err)
+{
+	char name[96];
+	if (host && cell__lease_check(host, err) < 0)
+		return -1;
+	struct cell__redis_place *remote = cell__alloc(1, sizeof *remote);
+	if (!remote)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a saved session");
+	remote->hub = hub_get(url, err);
+	if (!remote->hub) {
+		free_remote(remote);
+		return -1;
+	}
+	strcpy(remote->id, id);
+	remote->ms = cell__lease_ms(host);
+	remote->lost = host ? host->lost : NULL;
+	remote->arg = host ? host->arg : NULL;
+	remote->name = cell__strdup(cell__lease_name(host, name, sizeof name));
+	remote->url = cell__strdup(host && host->url ? host->url : "");
+	remote->key = key_of(remote->hub, id, "");
+	remote->lease_key = key_of(remote->hub, id, ":lease");
+	remote->index_key = key_of(remote->hub, "__index__", "");
+	if (!remote->name || !remote->url || !remote->key || !remote->lease_key || !remote->index_key) {
+		free_remote(remote);
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a saved session");
+	}
+	*ret_remote = remote;
+	return 0;
+}
+
+void cell__redis_place_close(struct cell__redis_place *remote)
+{
+	if (!remote)
+		return;
+	cell__redis_place_release(remote);
+	free_remote(remote);
+}
+
+int cell__redis_place_read(struct cell__redis_place *remote, struct cell__buf *out, struct cell_error *err)
+{
+	CELL_AUTO_REPLIES struct cell__redis_replies replies = CELL__REDIS_REPLIES_INIT;
+	const char *const words[] = { "HGET", remote->key, "state", NULL };
+	if (run_words(remote->hub, words, NULL, 0, &replies, err) < 0)
+		return -1;
+	const redisReply *state = replies.list[0];
+	if (state->type == REDIS_REPLY_NIL)
+		return cell_fail(err, CELL_E_NOT_FOUND, 0, "there is no saved session %.40s", remote->id);
+	if (!cell__redis_is_text(state))
+		return cell__redis_fail(err, remote->hub->redis->url.shown, state);
+	if (state->len > CELL_SAVED_STATE_BYTES)
+		return cell_fail(err, CELL_E_DAMAGED, 0, "the saved session %s is damaged: its description is too long", remote->id);
+	return cell__buf_add(out, state->str, state->len) < 0 ? cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a saved session") : 0;
+}
+
+static bool is_named(const struct cell__saved *saved, const char *name)
+{
+	for (size_t i = 0; i < saved->n_files; i++)
+		if (strcmp(saved->files[i].name, name) == 0)
+			return true;
+	return false;
+}
+
+/* The words of a script that names files: strings of its own, and borrowed ones. */
+struct words {
+	const char *list[16 + 4 * CELL_SAVED_FILES];
+	char own[8 + CELL_SAVED_FILES][24];
+	char *keys[2 * CELL_SAVED_FILES];
+	size_t n, n_own, n_keys;
+	bool failed;
+};
+
+static void add_key(struct words *words, const struct cell__redis_place *remote, const char *name)
+{
+	struct cell__buf key = CELL_BUF_INIT;
+	char *text = cell__buf_printf(&key, "%s:%s", remote->key, name) < 0 ? NULL : cell__buf_take(&key);
+	words->failed = words->failed || !text;
+	words->keys[words->n_keys++] = text;
+	words->list[words->n++] = text;
+}
+
+static void add_number(struct words *words, unsigned long long number)
+{
+	char *own = words->own[words->n_own++];
+	snprintf(own, sizeof words->own[0], "%llu", number);
+	words->list[words->n++] = own;
+}
+
+static int run_script(struct cell__redis_place *remote, struct words *words, const char *bytes, size_t size, long long *ret_found,
+		      struct cell_error *err)
+{
+	CELL_AUTO_REPLIES struct cell__redis_replies replies = CELL__REDIS_REPLIES_INIT;
+	words->list[words->n] = NULL;
+	int rc = words->failed ? cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a saved session")
+			       : run_words(remote->hub, words->list, bytes, size, &replies, err);
+	while (words->n_keys > 0)
+		free(words->keys[--words->n_keys]);
+	if (rc < 0 || read_answer(remote->hub, replies.list[0], 0, ret_found, err) < 0)
+		return -1;
+	if (*ret_found != 0)
+		return 0;
+	/* Another one has it, or had it since. */
+	pthread_mutex_lock(&remote->hub->lock);
+	remote->is_lost = true;
+	pthread_mutex_unlock(&remote->hub->lock);
+	return cell__lease_fail_lost(err, remote->id, text_at(replies.list[0], 1), text_at(replies.list[0], 2));
+}
+
+int cell__redis_place_commit(struct cell__redis_place *remote, const struct cell__buf *state, const struct cell__saved *saved,
+			     const struct cell__saved *before, bool releases, struct cell_error *err)
+{
+	struct words words = { .n = 0 };
+	long long found;
+	size_t n_old = 0;
+	for (size_t i = 0; before && i < before->n_files; i++)
+		n_old += !is_named(saved, before->files[i].name);
+	words.list[words.n++] = "EVAL";
+	words.list[words.n++] = script_commit;
+	add_number(&words, 3 + saved->n_files + n_old);
+	words.list[words.n++] = remote->key;
+	words.list[words.n++] = remote->lease_key;
+	words.list[words.n++] = remote->index_key;
+	for (size_t i = 0; i < saved->n_files; i++)
+		add_key(&words, remote, saved->files[i].name);
+	for (size_t i = 0; before && i < before->n_files; i++)
+		if (!is_named(saved, before->files[i].name))
+			add_key(&words, remote, before->files[i].name);
+	words.list[words.n++] = remote->holder;
+	add_number(&words, remote->number);
+	add_number(&words, (unsigned long long)remote->ms);
+	words.list[words.n++] = state->data;
+	words.list[words.n++] = remote->id;
+	add_number(&words, saved->saved_ms);
+	words.list[words.n++] = releases ? "1" : "0";
+	add_number(&words, saved->n_files);
+	for (size_t i = 0; i < saved->n_files; i++)
+		add_number(&words, saved->files[i].n_pieces);
+	int64_t asked = now_us();
+	if (run_script(remote, &words, state->data, state->size, &found, err) < 0)
+		return -1;
+	if (found != 1)
+		return cell_fail(err, CELL_E_IO, 0, "pieces of the saved session %s are missing in Redis; does it evict keys?", remote->id);
+	if (releases) {
+		(void)let_go(remote);
+		return 0;
+	}
+	pthread_mutex_lock(&remote->hub->lock);
+	if (remote->holds && !remote->is_lost)
+		set_times(remote, asked);
+	pthread_mutex_unlock(&remote->hub->lock);
+	return 0;
+}
+
+int cell__redis_place_remove(struct cell__redis_place *remote, const struct cell__saved *saved, struct cell_error *err)
+{
+	struct words words = { .n = 0 };
+	long long found;
+	words.list[words.n++] = "EVAL";
+	words.list[words.n++] = script_remove;
+	add_number(&words, 3 + (saved ? saved->n_files : 0));
+	words.list[words.n++] = remote->key;
+	words.list[words.n++] = remote->lease_key;
+	words.list[words.n++] = remote->index_key;
+	for (size_t i = 0; saved && i < saved->n_files; i++)
+		add_key(&words, remote, saved->files[i].name);
+	words.list[words.n++] = remote->holder;
+	add_number(&words, remote->number);
+	words.list[words.n++] = remote->id;
+	if (run_script(remote, &words, NULL, 0, &found, err) < 0)
+		return -1;
+	(void)let_go(remote);
+	return 0;
+}
+
+/* ---- pieces ---- */
+
+static int put_piece(void *arg, const char *name, size_t i, const void *bytes, size_t size, struct cell_error *err)
+{
+	const struct cell__redis_place *remote = arg;
+	CELL_AUTO_BATCH struct cell__redis_batch batch = CELL__REDIS_BATCH_INIT;
+	CELL_AUTO_REPLIES struct cell__redis_replies replies = CELL__REDIS_REPLIES_INIT;
+	cell__redis_add(&batch, "HSET %s:%s %lld %b", remote->key, name, (long long)i, bytes, size);
+	cell__redis_add(&batch, "EXPIRE %s:%s %d", remote->key, name, CELL__REDIS_TEMP_S);
+	return cell__redis_run(remote->hub->redis, &batch, CELL__REDIS_AGAIN, false, &replies, err);
+}
+
+static int get_piece(void *arg, const char *name, size_t i, void *bytes, size_t size, struct cell_error *err)
+{
+	const struct cell__redis_place *remote = arg;
+	CELL_AUTO_BATCH struct cell__redis_batch batch = CELL__REDIS_BATCH_INIT;
+	CELL_AUTO_REPLIES struct cell__redis_replies replies = CELL__REDIS_REPLIES_INIT;
+	cell__redis_add(&batch, "HGET %s:%s %lld", remote->key, name, (long long)i);
+	if (cell__redis_run(remote->hub->redis, &batch, CELL__REDIS_AGAIN, false, &replies, err) < 0)
+		return -1;
+	const redisReply *piece = replies.list[0];
+	if (!cell__redis_is_text(piece) || piece->len != size)
+		return cell_fail(err, CELL_E_DAMAGED, 0, "the saved session %s is damaged: a piece of %s is missing or has another size",
+				 remote->id, name);
+	memcpy(bytes, piece->str, size);
+	return 0;
+}
+
+struct cell__pieces_io cell__redis_place_io(struct cell__redis_place *remote)
+{
+	return (struct cell__pieces_io){ .put = put_piece, .get = get_piece, .arg = remote };
+}
+
+/* ---- lists ---- */
+
+static void ask_about(const struct hub *hub, struct cell__redis_batch *batch, const char *id)
+{
+	cell__redis_add(batch, "HMGET %s:saved:%s state name url", hub->redis->url.prefix, id);
+	cell__redis_add(batch, "EXISTS %s:saved:%s:lease", hub->redis->url.prefix, id);
+}
+
+/* 1: it goes on.  0: enough.  -1: it is not there. */
+static int tell_about(const char *id, redisReply *const *replies, cell__redis_place_fn fn, void *arg)
+{
+	const redisReply *is = replies[0];
+	if (is->type != REDIS_REPLY_ARRAY || is->elements != 3 || !cell__redis_is_text(is->element[0]))
+		return -1;
+	bool awake = replies[1]->type == REDIS_REPLY_INTEGER && replies[1]->integer > 0;
+	return fn(arg, id, is->element[0]->str, is->element[0]->len, awake ? text_at(is, 1) : NULL, awake ? text_at(is, 2) : NULL);
+}
+
+int cell__redis_place_look(const char *url, const char *id, cell__redis_place_fn fn, void *arg, struct cell_error *err)
+{
+	CELL_AUTO_BATCH struct cell__redis_batch batch = CELL__REDIS_BATCH_INIT;
+	CELL_AUTO_REPLIES struct cell__redis_replies replies = CELL__REDIS_REPLIES_INIT;
+	struct hub *hub = hub_get(url, err);
+	if (!hub)
+		return -1;
+	ask_about(hub, &batch, id);
+	int rc = cell__redis_run(hub->redis, &batch, CELL__REDIS_AGAIN, false, &replies, err);
+	if (rc == 0 && tell_about(id, replies.list, fn, arg) < 0)
+		rc = cell_fail(err, CELL_E_NOT_FOUND, 0, "there is no saved session %.40s", id);
+	hub_put(hub);
+	return rc;
+}
+
+/* Some of the ids of one answer.  1: it goes on.  0: enough. */
+static int tell_some(struct hub *hub, redisReply *const *ids, size_t n, cell__redis_place_fn fn, void *arg, struct cell_error *err)
+{
+	CELL_AUTO_BATCH struct cell__redis_batch batch = CELL__REDIS_BATCH_INIT;
+	CELL_AUTO_REPLIES struct cell__redis_replies replies = CELL__REDIS_REPLIES_INIT;
+	const char *asked[STATES];
+	size_t k = 0;
+	for (size_t i = 0; i < n; i++)
+		if (cell__redis_is_text(ids[i]) && cell__saved_is_id(ids[i]->str)) {
+			asked[k++] = ids[i]->str;
+			ask_about(hub, &batch, ids[i]->str);
+		}
+	if (k > 0 && cell__redis_run(hub->redis, &batch, CELL__REDIS_AGAIN, false, &replies, err) < 0)
+		return -1;
+	for (size_t i = 0; i < k; i++)
+		if (tell_about(asked[i], &replies.list[2 * i], fn, arg) == 0)
+			return 0;
+	return 1;
+}
+
+int cell__redis_place_each(const char *url, size_t max, cell__redis_place_fn fn, void *arg, struct cell_error *err)
+{
+	CELL_AUTO_BATCH struct cell__redis_batch batch = CELL__REDIS_BATCH_INIT;
+	CELL_AUTO_REPLIES struct cell__redis_replies replies = CELL__REDIS_REPLIES_INIT;
+	struct hub *hub = hub_get(url, err);
+	if (!hub)
+		return -1;
+	cell__redis_add(&batch, "ZREVRANGE %s:saved:__index__ 0 %lld", hub->redis->url.prefix, (long long)max - 1);
+	int rc = cell__redis_run(hub->redis, &batch, CELL__REDIS_AGAIN, false, &replies, err);
+	const redisReply *ids = rc == 0 ? replies.list[0] : NULL;
+	if (ids && ids->type != REDIS_REPLY_ARRAY)
+		rc = cell__redis_fail(err, hub->redis->url.shown, ids);
+	int more = 1;
+	for (size_t i = 0, n; rc == 0 && more > 0 && i < ids->elements; i += n) {
+		n = ids->elements - i < STATES ? ids->elements - i : STATES;
+		more = tell_some(hub, &ids->element[i], n, fn, arg, err);
+		rc = more < 0 ? -1 : 0;
+	}
+	hub_put(hub);
+	return rc;
+}
