@@ -20,7 +20,7 @@ int cell__lease_check(const struct cell__lease_host *host, struct cell_error *er
 	for (size_t i = 0; i < 2; i++)
 		if (texts[i] && (strlen(texts[i]) > CELL_LEASE_NAME_BYTES || !is_plain(texts[i])))
 			return cell_fail(err, CELL_E_INVALID, 0,
-					 "%s is a text of at most %d printable ASCII characters without spaces, quotes and backslashes",
+					 "%s must have at most %d printable ASCII characters, without spaces, quotes and backslashes",
 					 names[i], CELL_LEASE_NAME_BYTES);
 	if (host->lease_ms && (host->lease_ms < CELL_LEASE_MIN_MS || host->lease_ms > CELL_LEASE_MAX_MS))
 		return cell_fail(err, CELL_E_INVALID, 0, "saved_lease_ms is %lld, expected %d to %d", (long long)host->lease_ms,

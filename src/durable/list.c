@@ -17,7 +17,8 @@
 
 struct looked {
 	const char *owner; /* NULL: of all owners */
-	const unsigned char *key;
+	unsigned char key_bytes[32];
+	const unsigned char *key; /* NULL: none */
 	json_t *list;
 	char *found_owner;
 	json_t *holder;
@@ -88,11 +89,10 @@ static int look_in(int home_fd, const char *id, struct looked *looked, struct ce
 
 static int look_at(const char *dir, const char *id, const char *key, struct looked *looked, struct cell_error *err)
 {
-	unsigned char bytes[32];
 	bool has_key;
-	if (cell__durable_key(key, bytes, &has_key, err) < 0)
+	if (cell__durable_key(key, looked->key_bytes, &has_key, err) < 0)
 		return -1;
-	looked->key = has_key ? bytes : NULL;
+	looked->key = has_key ? looked->key_bytes : NULL;
 	looked->err = err;
 	if (!cell__saved_is_id(id))
 		return cell_fail(err, CELL_E_NOT_FOUND, 0, "there is no saved session %.40s", id);
