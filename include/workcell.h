@@ -1928,6 +1928,11 @@ struct cell_server_limits {
 	int64_t max_header_bytes; /* not changed by reload; default 32 KiB */
 	int64_t execute_idle_ms; /* the same as idle_ms for sessions that POST /execute made, until a request names them; default 60000 */
 	int64_t max_file_bytes; /* of a file or archive that a client writes to a workspace; default 4 GiB */
+	/*
+	 * How long the server goes on serving after cell_server_drain(), while GET /ready says "draining", so that a load balancer
+	 * sends its clients elsewhere first; default 0
+	 */
+	int64_t drain_delay_ms;
 };
 #define CELL_SERVER_LIMITS_INIT                      \
 	{ .size = sizeof(struct cell_server_limits), \
@@ -2044,6 +2049,11 @@ struct cell_server_options {
 	 * Needs e2b and auth_disabled; not with a pool or TLS.
 	 */
 	int e2b_debug;
+	/*
+	 * "http://HOST:PORT" at which other servers that save their sessions in the same folder reach this one: a request for a session that
+	 * another of them has awake is passed on to it (docs/server.md); NULL: such a request is answered with CELL_E_CONFLICT.
+	 */
+	const char *advertise;
 };
 #define CELL_SERVER_OPTIONS_INIT { .size = sizeof(struct cell_server_options), .log_level = CELL_LOG_INFO }
 static inline void cell_server_options_init(struct cell_server_options *opts)

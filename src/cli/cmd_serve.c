@@ -36,9 +36,9 @@ struct serve_flags {
 	struct cell_cli_session_flags session;
 	struct cell_cli_listen_flags http;
 	struct cell_cli_list deps;
-	const char *config, *log_level, *otlp, *e2b_domain;
+	const char *config, *log_level, *otlp, *e2b_domain, *advertise;
 	int64_t workers;
-	int64_t max_runs, max_queue, max_timeout_ms, max_artifact, max_file, drain_ms, execute_idle_ms;
+	int64_t max_runs, max_queue, max_timeout_ms, max_artifact, max_file, drain_ms, drain_delay_ms, execute_idle_ms;
 	bool check_config, in_container, sandbox_fusion, e2b, e2b_debug, console, otlp_code;
 };
 
@@ -65,6 +65,9 @@ static const struct cell_cli_flag serve_flag_table[] = {
 	{ 0, "allow-host", "HOST", "with --auth-disabled: allow this value of the Host header too; may be repeated", CELL_FLAG_LIST,
 	  AT(http.hosts) },
 	CELL_CLI_LISTEN_FLAGS(AT(http)),
+	{ 0, "advertise", "URL",
+	  "http://ADDRESS:PORT at which other servers with the same --saved reach this one, to pass requests for its sessions on",
+	  CELL_FLAG_STRING, AT(advertise) },
 	{ 0, "workers", "N", "number of processes that serve, each with its sessions; 0: one per core", CELL_FLAG_COUNT, AT(workers) },
 	{ 0, "session-idle", "SEC", "end an unused session after this many seconds; 0: never", CELL_FLAG_SECONDS, AT(http.idle_ms) },
 	{ 0, "execute-idle", "SEC", "the same for a session that POST /execute made, until a request names it; 0: never", CELL_FLAG_SECONDS,
@@ -75,6 +78,8 @@ static const struct cell_cli_flag serve_flag_table[] = {
 	{ 0, "max-artifact", "BYTES", "maximum size of an artifact that a client can load", CELL_FLAG_BYTES, AT(max_artifact) },
 	{ 0, "max-file", "BYTES", "maximum size of a file or archive that a client writes to a session's workspace", CELL_FLAG_BYTES,
 	  AT(max_file) },
+	{ 0, "drain-delay", "SEC", "seconds to go on serving after SIGTERM while /ready says \"draining\", for load balancers (default 0)",
+	  CELL_FLAG_SECONDS, AT(drain_delay_ms) },
 	{ 0, "drain", "SEC", "seconds that cells may take to end when the server stops", CELL_FLAG_SECONDS, AT(drain_ms) },
 	{ 0, "log-level", "LEVEL", "info (a line per request), warning or error (default info)", CELL_FLAG_STRING, AT(log_level) },
 	{ 0, "sandbox-fusion", NULL, "answer POST /run_code as SandboxFusion does: programs in fresh, confined processes", CELL_FLAG_SWITCH,
@@ -160,6 +165,7 @@ static void limits_of(const struct serve_flags *flags, struct cell_server_limits
 	limits->max_artifact_bytes = flags->max_artifact;
 	limits->max_file_bytes = flags->max_file;
 	limits->drain_ms = flags->drain_ms < 0 ? 0 : flags->drain_ms; /* 0 s became -1 */
+	limits->drain_delay_ms = flags->drain_delay_ms < 0 ? 0 : flags->drain_delay_ms;
 }
 
 static void flags_finish(struct serve_flags *flags)
@@ -516,6 +522,7 @@ static int fill_options(const struct serve_flags *flags, struct cell_server_opti
 	options->listen = flags->http.listen ? flags->http.listen : live.given ? live.given : *live.code ? "127.0.0.1:0" : "127.0.0.1:8080";
 	options->reload = reload;
 	options->listening = say_listening;
+	options->advertise = flags->advertise;
 	if (cell__cli_listen_options(&flags->http, flags->log_level ? flags->log_level : "info", options, err) < 0 ||
 	    fill_auth(flags, options, err) < 0)
 		return -1;
@@ -701,6 +708,7 @@ out:
 		close(live.work_fd);
 	free(live.work_dir);
 	set_signals(NULL);
+	options->session = NULL;
 	return status;
 }
 
@@ -711,6 +719,7 @@ static int serve_all(struct serve_flags *flags, struct cell_server_options *opti
 	struct cell_serve_crew crew = { .count = (int)flags->workers, .serving = say_serving, .stopping = say_stopping };
 	int status;
 
+	crew.leave_ms = flags->drain_delay_ms < 0 ? 0 : flags->drain_delay_ms;
 	crew.is_confined = !executor || (strcmp(executor, "subprocess") && strcmp(executor, "inprocess"));
 	if (cell_server_pool_create(options, crew.count, &options->pool, err) < 0)
 		return -1;

@@ -2,7 +2,7 @@
  * `workcell serve --workers N`: the process that starts the workers.  It has one thread and no engine; it listens, hands each client to the
  * worker with the fewest (cell_server_pool_accept()), starts workers that died again, and passes signals on.
  *
- *     starting: worker 0, then the others ──all listen──▶ serving ──SIGTERM──▶ stopping: no more clients, SIGTERM to all ──all ended──▶ over
+ *     starting: worker 0, then the others ──all listen──▶ serving ──SIGTERM──▶ leaving: SIGTERM to all ──▶ stopping: no more clients ──all ended──▶ over
  *                  └── one ends ──▶ stopping, with its exit status
  *
  * Worker 0 starts first and alone: a wrong configuration is reported once, and packages are installed once.  A worker that died while the
@@ -40,7 +40,8 @@ struct supervisor {
 	struct worker workers[CELL_SERVE_MAX_WORKERS];
 	int running;
 	int ready_fd[2];
-	bool serving, stopping;
+	bool serving, leaving, stopping;
+	int64_t leave_until_ms;
 	int exit_status;
 };
 
@@ -136,7 +137,7 @@ static bool start(struct supervisor *all, int number, struct cell_error *err)
 /* True in a new process, with its number. */
 static bool start_due(struct supervisor *all, int *ret_number, struct cell_error *err)
 {
-	for (int i = 0; i < all->crew->count && !all->stopping; i++) {
+	for (int i = 0; i < all->crew->count && !all->stopping && !all->leaving; i++) {
 		const struct worker *worker = &all->workers[i];
 
 		if (worker->pid || worker->start_at_ms > now_ms() || (i && !all->workers[0].ready && !all->serving))
@@ -166,12 +167,12 @@ static void reap(struct supervisor *all)
 		worker->pid = 0;
 		all->running--;
 		cell_server_pool_clear(all->pool, number);
-		if (all->stopping || !all->serving) {
+		if (all->stopping || all->leaving || !all->serving) {
 			int code = WIFEXITED(status) ? WEXITSTATUS(status) : 125;
 
 			if (!all->exit_status)
 				all->exit_status = code;
-			if (!all->stopping)
+			if (!all->stopping && !all->leaving)
 				stop(all);
 			continue;
 		}
@@ -208,6 +209,8 @@ static int until_start(const struct supervisor *all)
 {
 	int64_t first = -1, now = now_ms();
 
+	if (all->leaving && !all->stopping)
+		return all->leave_until_ms > now ? (int)(all->leave_until_ms - now) : 0;
 	for (int i = 0; i < all->crew->count && !all->stopping; i++) {
 		int64_t left = all->workers[i].start_at_ms - now;
 
@@ -226,7 +229,17 @@ static void take_signals(struct supervisor *all)
 	if (has_to_stop) {
 		has_to_stop = 0;
 		all->crew->stopping();
-		stop(all); /* a second time: at once */
+		if (!all->serving || all->leaving || all->stopping || !all->crew->leave_ms) {
+			stop(all); /* a second time: at once */
+		} else {
+			all->leaving = true; /* as each of the workers does by itself */
+			all->leave_until_ms = now_ms() + all->crew->leave_ms;
+			signal_all(all, SIGTERM);
+		}
+	}
+	if (all->leaving && !all->stopping && now_ms() >= all->leave_until_ms) {
+		all->stopping = true;
+		cell_server_pool_close(all->pool);
 	}
 }
 

@@ -28,6 +28,7 @@ void cell__console_hide(void);
 
 struct cell_serve_crew {
 	int count;
+	int64_t leave_ms; /* after the signal to stop, until clients are no longer accepted */
 	bool is_confined; /* code cannot see other processes of ours */
 	void (*serving)(const char *url); /* all workers are ready */
 	void (*stopping)(void); /* also from the second signal on */

@@ -54,9 +54,11 @@ int cell__account_take_session(struct cell_server *server, struct cell__account 
 	int status = 0;
 
 	cell__pool_lock(server);
-	if (server->draining || CELL_ALL(server, sessions) >= server->limits.max_sessions) {
+	bool is_refused = server->draining || (server->leaving && !cell__served_can_move(server));
+
+	if (is_refused || CELL_ALL(server, sessions) >= server->limits.max_sessions) {
 		status = cell_fail(err, CELL_E_BUSY, 0, "%s",
-				   server->draining ? "the server is stopping" : "the maximum number of sessions is open");
+				   is_refused ? "the server is stopping" : "the maximum number of sessions is open");
 	} else if (max >= 0 && CELL_ALL_OF(server, account, sessions) >= max) {
 		server->counts.quota_refusals++;
 		status = cell_fail(err, CELL_E_BUSY, 0, "the token \"%s\" has as many sessions as it may have (quota %lld)", account->name,

@@ -198,12 +198,21 @@ static void answer_later(struct cell__request *request, unsigned status, int ret
 	snprintf(seconds, sizeof(seconds), "%d", retry_s);
 	if (response)
 		MHD_add_response_header(response, "Retry-After", seconds);
+	/* Nothing was done: the server that forwarded it may ask again, here or elsewhere (peers.c). */
+	if (response && (request->moving || request->server->draining) && cell__request_header(request, CELL_FORWARD_HOP))
+		MHD_add_response_header(response, CELL_FORWARD_ELSEWHERE, "1");
 	cell__answer_response(request, status, response);
+}
+
+void cell__answer_moving(struct cell__request *request, const char *words)
+{
+	request->moving = true;
+	answer_later(request, MHD_HTTP_SERVICE_UNAVAILABLE, 1, words);
 }
 
 void cell__answer_busy(struct cell__request *request, int retry_s, const char *words)
 {
-	answer_later(request, request->server->draining ? MHD_HTTP_SERVICE_UNAVAILABLE : MHD_HTTP_TOO_MANY_REQUESTS, retry_s, words);
+	answer_later(request, request->server->leaving ? MHD_HTTP_SERVICE_UNAVAILABLE : MHD_HTTP_TOO_MANY_REQUESTS, retry_s, words);
 }
 
 void cell__answer_shortage(struct cell__request *request, const char *words)

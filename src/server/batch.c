@@ -59,6 +59,7 @@ static void forget(struct cell__served_batch *job)
 	while (*at != job)
 		at = &(*at)->list_next;
 	*at = job->list_next;
+	cell__peers_remove(job->server, job->id);
 	job->server->n_batches--;
 	batch_unref(job);
 }
@@ -405,6 +406,7 @@ static void start(struct cell__request *request, struct cell__served *source)
 	job->events.awaited = job->events.patient = true; /* nothing is lost before a reader comes */
 	server->batches = job;
 	server->n_batches++;
+	cell__peers_add(server, job->id);
 	source->requests++;
 	if (cell__fanout_start(&job->batch, &err) < 0) {
 		job->source = NULL;

@@ -16,6 +16,10 @@
  *
  * Both directions are bounded: neither side reads more than WINDOW_BYTES that the other has not taken.
  *
+ * Requests for sessions of other servers (peers.c) take the same way over a connection of their own, to the address that the other server
+ * advertises.  There B knows nothing of A, and takes it for the client that it is.  Such a link has one request.  Until it is connected nothing
+ * was sent, so that its request can still be handled otherwise; later it is answered with 502, because B may have carried it out.
+ *
  * Lists of all workers (cell__gather_begin()) are asked of each worker in the same way, ourselves included, and joined.
  */
 #define _GNU_SOURCE
@@ -23,6 +27,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -34,6 +39,8 @@
 #define MAX_PART_BYTES (64u << 20)
 #define MAX_IDLE_LINKS 64u
 #define MAX_HEADERS 64
+#define CONNECT_US 2000000 /* to another server */
+#define SILENT_MS 10000    /* of its machine, not of its work: then it is gone */
 
 enum framing { FRAMED_BY_LENGTH, FRAMED_BY_CHUNKS };
 enum chunk_step { CHUNK_SIZE, CHUNK_DATA, CHUNK_DATA_END, CHUNK_TRAILER };
@@ -42,8 +49,8 @@ struct cell__peer_link {
 	uv_poll_t poll;
 	struct cell_server *server;
 	struct cell__forward *user; /* NULL: idle */
-	int worker, fd, events;
-	bool closing;
+	int worker, fd, events; /* worker -1: of another server */
+	bool connecting, closing;
 	struct cell__buf out, in;
 	size_t out_at; /* so much of `out` is sent */
 	struct cell__peer_link *next; /* idle ones */
@@ -57,6 +64,8 @@ struct cell__forward {
 	struct cell__peer_link *link;       /* NULL: it has been given back or closed */
 	struct MHD_Connection *connection;
 	bool chunked; /* the client's body has no length */
+	bool whole;   /* of another server, with all of its body: it can be handled otherwise */
+	int64_t begun_us;
 	bool sent;    /* all of the request is handed to the link */
 	bool has_head, ended, failed, keep;
 	bool answered;  /* the request has its answer */
@@ -121,7 +130,7 @@ void cell__links_close(struct cell_server *server)
 static void watch(struct cell__peer_link *link)
 {
 	bool paused = link->user && link->user->body.size > WINDOW_BYTES && !link->user->gather;
-	int events = (paused ? 0 : UV_READABLE) | (link->out_at < link->out.size ? UV_WRITABLE : 0);
+	int events = (paused || link->connecting ? 0 : UV_READABLE) | (link->out_at < link->out.size ? UV_WRITABLE : 0);
 
 	if (link->closing || events == link->events)
 		return;
@@ -131,6 +140,8 @@ static void watch(struct cell__peer_link *link)
 	else
 		uv_poll_stop(&link->poll);
 }
+
+static struct cell__peer_link *link_open(struct cell_server *server, int worker, int fd);
 
 static struct cell__peer_link *link_get(struct cell_server *server, int worker)
 {
@@ -144,10 +155,36 @@ static struct cell__peer_link *link_get(struct cell_server *server, int worker)
 		server->n_idle_links--;
 		return link;
 	}
-	link = cell__alloc(1, sizeof(*link));
-	if (!link)
+	return link_open(server, worker, cell__pool_connect(server, worker));
+}
+
+static int connect_peer(const struct cell__address *address)
+{
+	int fd = socket(address->at.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	int on = 1, idle_s = SILENT_MS / 2000, every_s = 1, count = 5, silent_ms = SILENT_MS;
+
+	if (fd < 0)
+		return -1;
+	(void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+	(void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+	(void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
+	(void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every_s, sizeof(every_s));
+	(void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
+	(void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &silent_ms, sizeof(silent_ms));
+	if (connect(fd, &address->at.any, address->size) < 0 && errno != EINPROGRESS)
+		cell__close_fd(&fd);
+	return fd;
+}
+
+static struct cell__peer_link *link_open(struct cell_server *server, int worker, int fd)
+{
+	struct cell__peer_link *link = cell__alloc(1, sizeof(*link));
+
+	if (!link) {
+		cell__close_fd(&fd);
 		return NULL;
-	*link = (struct cell__peer_link){ .server = server, .worker = worker, .fd = cell__pool_connect(server, worker) };
+	}
+	*link = (struct cell__peer_link){ .server = server, .worker = worker, .fd = fd, .connecting = worker < 0 };
 	if (link->fd < 0 || uv_poll_init(cell__loop_uv(server->engine->loop), &link->poll, link->fd) < 0) {
 		cell__close_fd(&link->fd);
 		free(link);
@@ -215,24 +252,24 @@ static void leave_link(struct cell__forward *forward, bool is_clean)
 		return;
 	forward->server->n_forwards--;
 	link->user = NULL;
-	if (is_clean && forward->keep && !forward->told && forward->sent && !unsent(link) && !link->in.size)
+	if (is_clean && link->worker >= 0 && forward->keep && !forward->told && forward->sent && !unsent(link) && !link->in.size)
 		link_put(link);
 	else
 		link_close(link);
 	cell__server_advance(forward->server);
 }
 
-static struct cell__forward *forward_create(struct cell_server *server, int worker)
+static struct cell__forward *forward_create(struct cell_server *server, struct cell__peer_link *link)
 {
 	struct cell__forward *forward = cell__alloc(1, sizeof(*forward));
 
-	if (!forward)
-		return NULL;
-	*forward = (struct cell__forward){ .refs = 1, .server = server, .keep = true, .link = link_get(server, worker) };
-	if (!forward->link) {
+	if (!forward || !link) {
+		if (link)
+			link_close(link);
 		free(forward);
 		return NULL;
 	}
+	*forward = (struct cell__forward){ .refs = 1, .server = server, .keep = true, .link = link, .begun_us = cell__now_us() };
 	forward->link->user = forward;
 	server->n_forwards++;
 	return forward;
@@ -269,7 +306,9 @@ static enum MHD_Result add_header(void *arg, enum MHD_ValueKind kind, const char
 	return writing->rc ? MHD_NO : MHD_YES;
 }
 
-static int add_head(struct cell__request *request, const char *url, bool is_part, struct cell__buf *out)
+enum reader { FOR_WORKER, FOR_EACH_WORKER, FOR_SERVER };
+
+static int add_head(struct cell__request *request, const char *url, enum reader reader, struct cell__buf *out)
 {
 	const char *length = cell__request_header(request, "Content-Length");
 	struct writing writing = { .out = out };
@@ -280,9 +319,19 @@ static int add_head(struct cell__request *request, const char *url, bool is_part
 	MHD_get_connection_values(request->connection, MHD_HEADER_KIND, add_header, &writing);
 	if (!cell__request_header(request, "Host")) /* HTTP/1.0 */
 		writing.rc |= cell__buf_add_str(out, "Host: localhost\r\n");
-	writing.rc |= cell__buf_printf(out, "X-Request-ID: %s\r\n" CELL_FORWARD_CLIENT ": %s\r\n", request->id, client);
-	if (is_part)
+	writing.rc |= cell__buf_printf(out, "X-Request-ID: %s\r\n", request->id);
+	if (reader == FOR_SERVER)
+		writing.rc |= cell__buf_add_str(out, "Connection: close\r\n");
+	else
+		writing.rc |= cell__buf_printf(out, CELL_FORWARD_CLIENT ": %s\r\n", client);
+	if (reader == FOR_SERVER || cell__request_header(request, CELL_FORWARD_HOP))
+		writing.rc |= cell__buf_add_str(out, CELL_FORWARD_HOP ": 1\r\n");
+	if (reader == FOR_EACH_WORKER)
 		writing.rc |= cell__buf_add_str(out, CELL_FORWARD_PART ": 1\r\n");
+	else if (reader == FOR_SERVER && !request->route->streamed)
+		writing.rc |= request->body.size || strcmp(request->method, "GET")
+				      ? cell__buf_printf(out, "Content-Length: %zu\r\n", request->body.size)
+				      : 0;
 	else if (cell__request_header(request, "Transfer-Encoding"))
 		writing.rc |= cell__buf_add_str(out, "Transfer-Encoding: chunked\r\n");
 	else if (length)
@@ -330,23 +379,58 @@ void cell__forward_whole(struct cell__request *request, int worker, const char *
 		(void)cell__forward_take(request, NULL, 0);
 }
 
-void cell__forward_begin(struct cell__request *request, int worker, const char *url)
+static struct cell__forward *begin(struct cell__request *request, struct cell__peer_link *link, enum reader reader, const char *url)
 {
-	struct cell__forward *forward = forward_create(request->server, worker);
+	struct cell__forward *forward = forward_create(request->server, link);
 
 	if (!forward) {
-		cell__answer_shortage(request, "the worker of this session cannot be reached now");
-		return;
+		cell__answer_shortage(request, "the process of this session cannot be reached now");
+		return NULL;
 	}
 	forward->request = request;
 	forward->connection = request->connection;
 	forward->chunked = cell__request_header(request, "Transfer-Encoding");
 	request->forward = forward;
 	request->server->counts.in_flight--;
-	if (add_head(request, url, false, &forward->link->out) < 0) {
+	if (add_head(request, url, reader, &forward->link->out) < 0) {
 		leave_link(forward, false);
 		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for a request");
+		return NULL;
 	}
+	return forward;
+}
+
+void cell__forward_begin(struct cell__request *request, int worker, const char *url)
+{
+	(void)begin(request, link_get(request->server, worker), FOR_WORKER, url);
+}
+
+static struct cell__peer_link *link_peer(struct cell_server *server, const struct cell__address *address)
+{
+	int fd = connect_peer(address);
+
+	return fd >= 0 ? link_open(server, -1, fd) : NULL;
+}
+
+void cell__forward_to_peer(struct cell__request *request)
+{
+	(void)begin(request, link_peer(request->server, &request->peer), FOR_SERVER, cell__request_url(request));
+}
+
+void cell__forward_whole_to_peer(struct cell__request *request, const struct cell__address *address)
+{
+	struct cell__peer_link *link = link_peer(request->server, address);
+	struct cell__forward *forward = link ? begin(request, link, FOR_SERVER, cell__request_url(request)) : NULL;
+
+	if (!link)
+		cell__peers_unreached(request);
+	if (!forward)
+		return;
+	forward->whole = forward->sent = true;
+	if (request->body.size && cell__buf_add(&forward->link->out, request->body.data, request->body.size) < 0)
+		fail_link(forward->link);
+	else
+		watch(forward->link);
 }
 
 size_t cell__forward_take(struct cell__request *request, const char *bytes, size_t size)
@@ -383,6 +467,10 @@ void cell__forward_sweep(struct cell__request *request, int client_fd)
 	struct cell__forward *forward = request->forward;
 	struct pollfd fd = { .fd = client_fd, .events = POLLRDHUP };
 
+	if (forward->link && forward->link->connecting && cell__now_us() - forward->begun_us > CONNECT_US) {
+		fail_link(forward->link);
+		return;
+	}
 	if (!forward->suspended || !forward->link || poll(&fd, 1, 0) <= 0)
 		return;
 	if (fd.revents & (POLLHUP | POLLERR)) {
@@ -604,6 +692,24 @@ static int read_chunks(struct cell__forward *forward, struct cell__buf *in)
 
 static void part_ended(struct cell__forward *forward);
 
+static bool is_elsewhere(const struct cell__forward *forward)
+{
+	return forward->status == MHD_HTTP_SERVICE_UNAVAILABLE && strcasestr(forward->head, "\r\n" CELL_FORWARD_ELSEWHERE ":");
+}
+
+/* The session is on its way to another server.  The forward is gone, or has answered. */
+static void ask_again(struct cell__forward *forward)
+{
+	struct cell__request *request = forward->request;
+
+	if (!request)
+		return;
+	if (!cell__peers_again(request))
+		answer(forward);
+	else
+		cell__forward_forget(request);
+}
+
 /* New bytes have come. */
 static int advance(struct cell__forward *forward)
 {
@@ -630,6 +736,10 @@ static int advance(struct cell__forward *forward)
 			part_ended(forward);
 		return 0;
 	}
+	if (forward->whole && forward->ended && !forward->answered && is_elsewhere(forward)) {
+		ask_again(forward);
+		return 0;
+	}
 	/* A short answer goes out in one piece, a stream at once. */
 	if (!forward->answered &&
 	    (forward->ended || forward->framing == FRAMED_BY_CHUNKS || forward->left + forward->body.size > WINDOW_BYTES))
@@ -642,22 +752,46 @@ static int advance(struct cell__forward *forward)
 static void fail_link(struct cell__peer_link *link)
 {
 	struct cell__forward *forward = link->user;
+	bool was_connecting;
 
 	if (!forward) {
 		link_close(link);
 		return;
 	}
+	was_connecting = link->connecting;
 	forward->failed = true;
 	leave_link(forward, false);
-	if (forward->gather) {
+	if (forward->whole && was_connecting && forward->request) {
+		struct cell__request *request = forward->request;
+
+		cell__forward_forget(request);
+		cell__peers_unreached(request);
+	} else if (forward->gather) {
 		part_ended(forward);
 	} else if (forward->answered) {
 		wake(forward);
+	} else if (forward->request && was_connecting) {
+		forward->answered = true;
+		cell__answer_moving(forward->request, "the server that has this session cannot be reached: try again");
+	} else if (forward->request && link->worker < 0) {
+		forward->answered = true;
+		cell__answer_fail(forward->request, MHD_HTTP_BAD_GATEWAY, CELL_E_CLOSED,
+				  "the server that had this session stopped during the request, which it may have carried out");
 	} else if (forward->request) {
 		forward->answered = true;
 		cell__answer_fail(forward->request, MHD_HTTP_GONE, CELL_E_EXPIRED,
 				  "this session has ended: the worker that had it stopped unexpectedly");
 	}
+}
+
+/* Something came of it. */
+static bool has_connected(struct cell__peer_link *link)
+{
+	socklen_t size = sizeof(int);
+	int sys = 0;
+
+	link->connecting = getsockopt(link->fd, SOL_SOCKET, SO_ERROR, &sys, &size) < 0 || sys;
+	return !link->connecting;
 }
 
 static void handle_link(uv_poll_t *poll, int status, int events)
@@ -667,7 +801,7 @@ static void handle_link(uv_poll_t *poll, int status, int events)
 	struct cell__forward *forward = link->user;
 	ssize_t n;
 
-	if (status < 0) {
+	if (status < 0 || (link->connecting && !has_connected(link))) {
 		fail_link(link);
 		return;
 	}
@@ -840,7 +974,7 @@ void cell__gather_begin(struct cell__request *request, const char *url)
 	*gather = (struct cell__gather){ .request = request, .left = 1, .n = n };
 	request->gather = gather;
 	for (int i = 0; i < n; i++) {
-		struct cell__forward *part = cell__pool_is_up(server, i) ? forward_create(server, i) : NULL;
+		struct cell__forward *part = cell__pool_is_up(server, i) ? forward_create(server, link_get(server, i)) : NULL;
 
 		gather->parts[i] = part;
 		if (!part)
@@ -848,7 +982,7 @@ void cell__gather_begin(struct cell__request *request, const char *url)
 		gather->left++;
 		part->gather = gather;
 		part->sent = true;
-		if (add_head(request, url, true, &part->link->out) < 0 || !flush(part->link))
+		if (add_head(request, url, FOR_EACH_WORKER, &part->link->out) < 0 || !flush(part->link))
 			fail_link(part->link);
 		else
 			watch(part->link);

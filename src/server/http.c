@@ -277,7 +277,7 @@ static enum MHD_Result send_answer(struct cell__request *request)
 
 	if (!request->response)
 		return MHD_NO; /* out of memory: the connection ends */
-	if (request->server->draining || request->is_last)
+	if (request->server->leaving || request->is_last)
 		MHD_add_response_header(request->response, "Connection", "close");
 	queued = MHD_queue_response(request->connection, request->status, request->response);
 	MHD_destroy_response(request->response);
@@ -290,7 +290,7 @@ static enum MHD_Result send_answer(struct cell__request *request)
 }
 
 /* With workers some lists are of all of them, and some requests are for another one. */
-static void dispatch(struct cell__request *request)
+void cell__request_dispatch(struct cell__request *request)
 {
 	int owner = cell__request_owner_by_body(request);
 
@@ -298,6 +298,8 @@ static void dispatch(struct cell__request *request)
 		cell__forward_whole(request, owner, cell__http_connection(request->connection)->url);
 	else if (request->server->pool && request->route->gather && !request->inner)
 		cell__gather_begin(request, cell__http_connection(request->connection)->url);
+	else if (cell__peers_first(request))
+		return;
 	else if (!request->is_e2b && cell__task_is_asked(request))
 		cell__task_begin(request);
 	else
@@ -372,6 +374,11 @@ static enum MHD_Result take_streamed(struct cell__request *request, const char *
 	return MHD_YES;
 }
 
+const char *cell__request_url(const struct cell__request *request)
+{
+	return cell__http_connection(request->connection)->url;
+}
+
 static enum MHD_Result after_head(struct cell__request *request, bool passed)
 {
 	if (request->state == CELL_REQUEST_ASKING) {
@@ -431,7 +438,7 @@ static enum MHD_Result handle_request(void *arg, struct MHD_Connection *mhd, con
 		connection->in_body = false;
 		request->state = CELL_REQUEST_WORKING;
 		if (read_query(request) && read_body(request))
-			dispatch(request);
+			cell__request_dispatch(request);
 	}
 	if (request->state == CELL_REQUEST_ANSWERED)
 		return send_answer(request);
@@ -518,7 +525,7 @@ static void *note_url(void *arg, const char *url, struct MHD_Connection *mhd)
 	if (!connection)
 		return NULL;
 	connection->url_size = strlen(url);
-	if (((struct cell_server *)arg)->pool) {
+	if (((struct cell_server *)arg)->pool || ((struct cell_server *)arg)->opts.advertise) {
 		free(connection->url);
 		connection->url = cell__strdup(url);
 	}

@@ -215,7 +215,7 @@ void cell__ready_sweep(struct cell_server *server, int64_t now_us)
 {
 	struct cell__ready *ready = &server->ready;
 
-	if (server->draining)
+	if (server->leaving)
 		return;
 	if (!ready->checking && has_storage(server) && now_us - ready->stored_us >= STORAGE_US) {
 		ready->checking = true;
@@ -233,13 +233,13 @@ void cell__handle_ready(struct cell__request *request)
 	/* Workers look at different times: what one of them has seen counts for all. */
 	struct cell_server *server = request->server;
 	bool opens = CELL_ALL(server, cannot_open) == 0, stores = CELL_ALL(server, lost_storage) == 0;
-	bool ready = opens && stores && !server->draining;
+	bool ready = opens && stores && !server->leaving;
 
 	cell__answer_json(request, ready ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE,
 			  json_pack("{s:s,s:b,s:b}", "status",
-				    ready              ? "ready"
-				    : server->draining ? "draining"
-						       : "not ready",
+				    ready             ? "ready"
+				    : server->leaving ? "draining"
+						      : "not ready",
 				    "executor", opens, "storage", stores));
 }
 

@@ -1,10 +1,14 @@
 /*
  * The server as a whole.
  *
- *     created ──run──▶ serving ──drain──▶ draining ──cells have ended, or their time is over──▶ stopping
- *                                              └── a second drain ──────────────────────────────▲  │ sessions close,
- *                                                                                                  ▼ spaces close
- *                                                                          cell_server_run() returns ◀── handles close
+ *     created ──run──▶ serving ──drain──▶ leaving ──drain_delay──▶ draining ──cells have ended, or their time is over──▶ stopping
+ *                                            └── a second drain ──────▲└── a second drain ──────────────────────────────▲  │ sessions close,
+ *                                                                                                                          ▼ spaces close
+ *                                                                                                  cell_server_run() returns ◀── handles close
+ *
+ * While it is leaving, the server serves as before, but GET /ready says "draining", and every answer ends its connection.  Idle sessions that
+ * are saved (--saved) go to sleep: while it is leaving those that nobody has used for a second, while it is draining each as soon as it is idle,
+ * so that the next request wakes them elsewhere without waiting for the cells of others.
  *
  * cell_server_run() runs the engine's loop on the caller's thread in the meantime.  Signal handlers and other threads notify it
  * by a byte in a pipe.
@@ -117,6 +121,7 @@ int cell_mcp_server_listen(struct cell_mcp_server *mcp, const struct cell_server
 
 #define TICK_MS 1000
 #define BACKLOG 1024
+#define LEAVING_IDLE_US 1000000 /* after which a session sleeps while the server is leaving */
 #define LAST_WORDS_US 1000000 /* for answers that clients are slow to take, when the server stops */
 #define MAX_LOG_BYTES (1u << 20) /* that wait to be handed out */
 
@@ -271,6 +276,7 @@ static int check_limits(const struct cell_server_limits *limits, struct cell_err
 		{ "head_ms", limits->head_ms, 100 },
 		{ "silent_ms", limits->silent_ms, 1000 },
 		{ "drain_ms", limits->drain_ms, 0 },
+		{ "drain_delay_ms", limits->drain_delay_ms, 0 },
 		{ "max_connections", limits->max_connections, 1 },
 		{ "max_header_bytes", limits->max_header_bytes, 4096 },
 		{ "idle_ms", limits->idle_ms < 0 ? 1 : limits->idle_ms, 1 },
@@ -452,6 +458,7 @@ static void handle_spaces_closed(void *arg)
 	close_handle(server, (uv_handle_t *)&server->again);
 	close_handle(server, (uv_handle_t *)&server->tell);
 	close_handle(server, (uv_handle_t *)&server->tick);
+	close_handle(server, (uv_handle_t *)&server->leave);
 	if (server->told)
 		close_handle(server, server->told);
 	if (server->pool) {
@@ -502,6 +509,8 @@ void cell__server_advance(struct cell_server *server)
 void cell__server_step(struct cell_server *server)
 {
 	server->advancing = false;
+	if (!server->stopping)
+		cell__served_rest(server, 0);
 	/* Answers of other workers' cells go through this one. */
 	if (!server->stopping && ((!CELL_ALL(server, running) && !CELL_ALL(server, queued)) || cell__now_us() >= server->drain_until_us))
 		stop(server);
@@ -520,20 +529,39 @@ void cell__server_step(struct cell_server *server)
 	cell__workspaces_close(server, handle_spaces_closed, server);
 }
 
+static void drain(struct cell_server *server)
+{
+	server->draining = true;
+	cell__pool_set_up(server, false);
+	server->drain_until_us = cell__now_us() + server->limits.drain_ms * 1000;
+	cell__http_quiesce(server);
+	cell__jobs_sweep(server, cell__now_us()); /* clients can no longer return */
+	cell__server_log(server, CELL_LOG_INFO, "stopping: %lld cells are running, %lld waiting", (long long)server->use->running,
+			 (long long)server->use->queued);
+	cell__server_advance(server);
+}
+
+static void handle_left(uv_timer_t *timer)
+{
+	drain(timer->data);
+}
+
 static void begin_drain(struct cell_server *server)
 {
+	bool is_second = server->leaving;
+
+	server->leaving = true;
 	if (server->draining) {
 		server->drain_until_us = 0;
+		cell__server_advance(server);
+	} else if (is_second || !server->limits.drain_delay_ms) {
+		uv_timer_stop(&server->leave);
+		drain(server);
 	} else {
-		server->draining = true;
-		cell__pool_set_up(server, false);
-		server->drain_until_us = cell__now_us() + server->limits.drain_ms * 1000;
-		cell__http_quiesce(server);
-		cell__jobs_sweep(server, cell__now_us()); /* clients can no longer return */
-		cell__server_log(server, CELL_LOG_INFO, "stopping: %lld cells are running, %lld waiting", (long long)server->use->running,
-				 (long long)server->use->queued);
+		cell__server_log(server, CELL_LOG_INFO, "leaving: not ready for new clients, and stopping in %.1f s",
+				 (double)server->limits.drain_delay_ms / 1000);
+		uv_timer_start(&server->leave, handle_left, (uint64_t)server->limits.drain_delay_ms, 0);
 	}
-	cell__server_advance(server);
 }
 
 /* ---- the loop ---- */
@@ -564,6 +592,8 @@ static void handle_tick(uv_timer_t *timer)
 	if (server->stopping && now_us - server->stopping_us > LAST_WORDS_US)
 		cell__http_hang_up(server);
 	cell__served_sweep(server, now_us);
+	if (server->leaving && !server->stopping)
+		cell__served_rest(server, server->draining ? 0 : LEAVING_IDLE_US);
 	cell__e2b_sweep(server, now_us);
 	cell__jobs_sweep(server, now_us);
 	cell__fusion_sweep(server, now_us);
@@ -605,7 +635,8 @@ static void do_start(struct cell__task *task)
 	}
 	uv_poll_init(loop, &server->tell, server->tell_fd[0]);
 	uv_timer_init(loop, &server->tick);
-	server->tell.data = server->tick.data = server;
+	uv_timer_init(loop, &server->leave);
+	server->tell.data = server->tick.data = server->leave.data = server;
 	uv_poll_start(&server->tell, UV_READABLE, handle_told);
 	uv_timer_start(&server->tick, handle_tick, TICK_MS, TICK_MS);
 	if (server->mcp)
@@ -753,7 +784,7 @@ int cell_server_create(struct cell_engine *engine, const struct cell_server_opti
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the server");
 	server->engine = engine;
 	server->routes = cell__routes;
-	server->listen_fd = server->tell_fd[0] = server->tell_fd[1] = -1;
+	server->listen_fd = server->tell_fd[0] = server->tell_fd[1] = server->owners_fd = -1;
 	cell__e2b_debug_init(server);
 	server->use = &server->own_use;
 	server->addresses = server->own_addresses;
@@ -793,7 +824,8 @@ int cell_server_create(struct cell_engine *engine, const struct cell_server_opti
 	server->opts.limits = &server->limits;
 	if (server->opts.session)
 		server->opts.session = &server->session;
-	if (check_session(server, err) < 0 || cell__policy_load_host_limits(server->session.sandbox_policy, &server->host_limits, err) < 0)
+	if (check_session(server, err) < 0 || cell__peers_open(server, err) < 0 ||
+	    cell__policy_load_host_limits(server->session.sandbox_policy, &server->host_limits, err) < 0)
 		goto failed;
 	server->tokens_changed = time_of_change(server->opts.token_file);
 	server->oauth_changed = time_of_change(server->opts.oauth_file);
@@ -837,6 +869,7 @@ void cell_server_destroy(struct cell_server *server)
 	cell__tls_destroy(server->tls);
 	cell__buf_finish(&server->log);
 	cell__ready_finish(server);
+	cell__peers_close(server);
 	cell__otlp_destroy(server->tracing.otlp);
 	cell__tasks_finish(server);
 	cell__accounts_finish(server);

@@ -223,6 +223,10 @@ struct cell__request {
 	struct cell__match match;
 	const struct cell__route *route;
 	bool woken; /* wake.c: its session was looked for among those that are saved */
+	bool sought; /* peers.c: its session was looked for among those of other servers ... */
+	bool has_peer; /* ... and is that of this one, to which a body is passed on as it comes */
+	bool moving; /* it is refused because its session is on its way to another server */
+	struct cell__address peer;
 	struct cell__request *wake_next; /* that waits for the same session */
 	struct cell__token who;
 	char *params[CELL_SERVER_MAX_PARAMS]; /* decoded */
@@ -285,7 +289,7 @@ struct cell__connection {
 	bool in_body, rested;
 	bool inner;        /* of another worker */
 	size_t url_size;   /* of the request that comes in, with its query */
-	char *url;         /* the same, with workers only */
+	char *url;         /* the same, with workers or other servers only */
 	struct cell__guest guest;
 	struct cell__connection *next, **at;
 };
@@ -315,6 +319,12 @@ void cell__answer_fail(struct cell__request *request, unsigned status, int code,
 void cell__answer_busy(struct cell__request *request, int retry_s, const char *words);
 /* The machine lacks something for now, descriptors for example: 503. */
 void cell__answer_shortage(struct cell__request *request, const char *words);
+/* Its session is on its way to another server: 503. */
+void cell__answer_moving(struct cell__request *request, const char *words);
+/* Handles a request whose body is here. */
+void cell__request_dispatch(struct cell__request *request);
+/* As it was asked for, with workers or other servers. */
+const char *cell__request_url(const struct cell__request *request);
 void cell__answer_error(struct cell__request *request, const struct cell_error *err);
 
 int cell__http_open(struct cell_server *server, struct cell_error *err);
@@ -342,6 +352,8 @@ void cell__http_add(struct cell_server *server, int fd, const struct sockaddr *f
 #define CELL_FORWARD_PREFIX "X-Workcell-"
 #define CELL_FORWARD_CLIENT CELL_FORWARD_PREFIX "Client" /* the address of the client */
 #define CELL_FORWARD_PART CELL_FORWARD_PREFIX "Part"     /* all workers are asked: answer for yourself */
+#define CELL_FORWARD_HOP CELL_FORWARD_PREFIX "Hop"       /* another server forwarded it: it is not forwarded again */
+#define CELL_FORWARD_ELSEWHERE CELL_FORWARD_PREFIX "Elsewhere" /* of an answer to that: nothing was done, ask again */
 struct cell__peer_link;
 struct cell__forward;
 struct cell__gather;
@@ -353,6 +365,10 @@ int cell__request_owner_by_body(struct cell__request *request);
 void cell__forward_whole(struct cell__request *request, int worker, const char *url);
 /* Passes the request on; request->forward, or it was answered. */
 void cell__forward_begin(struct cell__request *request, int worker, const char *url);
+/* The same to request->peer, another server. */
+void cell__forward_to_peer(struct cell__request *request);
+/* Passes a request whose body is here on to another server; it is answered, or cell__peers_unreached() or cell__peers_again() get it. */
+void cell__forward_whole_to_peer(struct cell__request *request, const struct cell__address *address);
 /* Takes bytes of the body and returns how many are left; size 0: its end. */
 size_t cell__forward_take(struct cell__request *request, const char *bytes, size_t size);
 bool cell__forward_is_busy(const struct cell__request *request);
@@ -366,6 +382,23 @@ void cell__gather_begin(struct cell__request *request, const char *url);
 void cell__forward_forget(struct cell__request *request);
 /* Connections to other workers that nobody uses are closed. */
 void cell__links_close(struct cell_server *server);
+
+/* ---- requests for other servers (peers.c) ---- */
+
+/* If the options ask for it. */
+int cell__peers_open(struct cell_server *server, struct cell_error *err);
+void cell__peers_close(struct cell_server *server);
+/* This server has, or no longer has, the session, task or batch of this id. */
+void cell__peers_add(struct cell_server *server, const char *id);
+void cell__peers_remove(struct cell_server *server, const char *id);
+/* Whether it is for something that another server may have: it is looked for, and the request goes on later. */
+bool cell__peers_first(struct cell__request *request);
+/* The other server was not reached: nothing was sent. */
+void cell__peers_unreached(struct cell__request *request);
+/* It is looked for again a little later; false: that has been done for long enough. */
+bool cell__peers_again(struct cell__request *request);
+/* A saved session could not be opened.  True: because another server has it, and the request goes on later or is answered. */
+bool cell__peers_moving(struct cell__request *request, int code);
 
 /* ---- files of sessions (files.c) ---- */
 
@@ -652,6 +685,7 @@ struct cell__served {
 	bool closing, listed;
 	bool asleep; /* it was saved because nobody used it; its next use wakes it */
 	struct cell__request *hibernates; /* is answered when it is closed; or NULL */
+	bool sleeping; /* that save is under way */
 	struct cell__e2b_context *context; /* it belongs to a sandbox of E2B's clients, which ends it; or NULL */
 	bool is_short;               /* made by /execute without an id, and not named since: execute_idle_ms applies */
 	struct cell__served *bucket_next;
@@ -694,6 +728,10 @@ struct cell__served *cell__served_by_id(const struct cell_server *server, const 
 /* Starts closing the session; it is no longer found.  `expired` selects the later error message. */
 void cell__served_end(struct cell__served *served);
 void cell__served_sweep(struct cell_server *server, int64_t now_us);
+/* The server leaves: sessions that are saved, and that nobody has used for so long, go to sleep. */
+void cell__served_rest(struct cell_server *server, int64_t idle_us);
+/* Whether new sessions are still there when the server has ended. */
+bool cell__served_can_move(const struct cell_server *server);
 /* Whether this server can save it. */
 int cell__served_check_save(const struct cell__served *served, struct cell_error *err);
 json_t *cell__served_describe(const struct cell__served *served);
@@ -1013,6 +1051,7 @@ struct cell_server {
 	uv_poll_t inner_poll;
 	struct cell__peer_link *idle_links;
 	size_t n_links, n_idle_links, n_forwards;
+	int owners_fd; /* with other servers: SAVED/owners (peers.c) */
 	/* http.c */
 	struct MHD_Daemon *daemon;
 	uv_poll_t poll;
@@ -1059,11 +1098,11 @@ struct cell_server {
 	/* server.c */
 	int tell_fd[2];
 	uv_poll_t tell;
-	uv_timer_t tick;
+	uv_timer_t tick, leave;
 	uv_handle_t *told; /* cell__mcp_start()'s, or NULL */
 	struct cell__waiter over;
 	unsigned handles;
-	bool running, draining, stopping, closing, advancing, reloading, reload_again;
+	bool running, leaving, draining, stopping, closing, advancing, reloading, reload_again;
 	int64_t drain_until_us, stopping_us, started_us;
 	int64_t started_s; /* of the calendar */
 	struct timespec tokens_changed, oauth_changed;

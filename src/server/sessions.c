@@ -10,6 +10,7 @@
 #define _GNU_SOURCE
 #include "server/pool.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -144,6 +145,7 @@ static void admit(struct cell__served *served, struct cell_session *session)
 	memcpy(served->id, cell_session_id(session), sizeof(served->id));
 	cell__session_keep_on_loop(session, &keeper, served);
 	list_session(served);
+	cell__peers_add(served->server, served->id);
 	served->server->counts.sessions_opened++;
 }
 
@@ -154,8 +156,15 @@ static void handle_opened(void *arg, struct cell_session *session, const struct 
 	struct cell__served *served = opening->served;
 	struct cell_server *server = served->server;
 
-	cell__ready_opened(server, session ? NULL : err);
+	if (session || !opening->options.resume) /* one that cannot be woken says nothing about others */
+		cell__ready_opened(server, session ? NULL : err);
 	cell__trace_opened(request, served, session ? NULL : err);
+	if (!session && opening->waking && cell__peers_moving(request, err->code)) {
+		served_free(served);
+		cell__waking_ended(opening->waking);
+		free(opening);
+		return;
+	}
 	if (!session) {
 		cell__server_log(server, CELL_LOG_WARN, "a session could not be opened: %s", err->msg);
 		cell__answer_error(request, err);
@@ -254,7 +263,8 @@ static void handle_workspace(void *arg, struct cell__workspace *workspace, const
 		if (!cell__session_open_on_loop(server->engine, &opening->options, handle_opened, opening, &why))
 			return;
 	}
-	cell__answer_error(opening->request, &why);
+	if (!opening->waking || !cell__peers_moving(opening->request, why.code))
+		cell__answer_error(opening->request, &why);
 	served_free(served);
 	if (opening->waking)
 		cell__waking_ended(opening->waking);
@@ -523,6 +533,7 @@ void cell__served_fork(struct cell__request *request, size_t n, bool drop, cell_
 			source->folder->users++;
 	}
 	if (made < n) { /* and it was answered */
+		assert(!source->folder || source->folder->users > made); /* its own use stays */
 		while (made > 0) {
 			served_free(openings[--made]->served);
 			free(openings[made]);
@@ -756,8 +767,11 @@ void cell__served_end(struct cell__served *served)
 	*served->at = served->next;
 	if (served->next)
 		served->next->at = served->at;
+	cell__peers_remove(server, served->id);
 	if (!served->asleep)
 		memcpy(server->ended[server->next_ended++ % CELL_SERVER_ENDED].id, served->id, sizeof(served->id));
+	if (served->sleeping)
+		return; /* handle_idle_saved() goes on */
 	if (server->stopping && !served->asleep && !cell__session_is_child_on_loop(served->session) && !served->context &&
 	    !cell__served_check_save(served, NULL) && !cell__session_hibernate_on_loop(served->session, handle_saved_at_stop, served, NULL))
 		return;
@@ -781,9 +795,12 @@ static void handle_idle_saved(void *arg, const char *answer, const struct cell_e
 
 	cell__server_log(served->server, answer ? CELL_LOG_INFO : CELL_LOG_WARN, "session %s of \"%s\" %s%s", served->id, served->owner,
 			 answer ? "hibernated" : "could not be saved, and expired: ", answer ? "" : err->msg);
-	if (answer)
+	served->sleeping = false;
+	if (served->closing)
+		cell__session_close_on_loop(served->session, handle_closed, served);
+	else if (answer)
 		cell__served_sleeps(served);
-	else if (!served->closing)
+	else
 		cell__served_end(served);
 	cell__served_let_go(served);
 }
@@ -803,12 +820,34 @@ static bool put_to_sleep(struct cell__served *served)
 {
 	if (cell__served_check_save(served, NULL) < 0 || served->is_short)
 		return false;
-	served->asleep = true;
+	if (served->sleeping)
+		return true;
+	served->asleep = served->sleeping = true;
 	served->requests++; /* until it is saved */
 	if (!cell__session_hibernate_on_loop(served->session, handle_idle_saved, served, NULL))
 		return true;
 	served->requests--;
+	served->asleep = served->sleeping = false;
 	return false;
+}
+
+bool cell__served_can_move(const struct cell_server *server)
+{
+	return server->session.saved_dir && !server->opts.work_dir;
+}
+
+void cell__served_rest(struct cell_server *server, int64_t idle_us)
+{
+	int64_t now_us = cell__now_us();
+	struct cell__served *next;
+
+	for (struct cell__served *served = server->sessions; served; served = next) {
+		next = served->next;
+		if (served->asleep || served->jobs || served->requests || served->context || now_us - served->used_us < idle_us ||
+		    cell__session_is_child_on_loop(served->session) || cell__session_runs_on_loop(served->session))
+			continue;
+		(void)put_to_sleep(served); /* else it ends with the server */
+	}
 }
 
 void cell__served_sweep(struct cell_server *server, int64_t now_us)

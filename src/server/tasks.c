@@ -49,6 +49,7 @@ static void forget(struct cell__served_task *task)
 	while (*at != task)
 		at = &(*at)->next;
 	*at = task->next;
+	cell__peers_remove(task->server, task->id);
 	task->server->n_tasks--;
 	task->server->task_bytes -= task->answer_size;
 	task_unref(task);
@@ -176,6 +177,7 @@ void cell__task_begin(struct cell__request *request)
 	server->tasks = task;
 	server->n_tasks++;
 	server->tasks_running++;
+	cell__peers_add(server, task->id);
 	task->request = detached;
 	detached->task = task;
 	MHD_add_response_header(response, "Preference-Applied", "respond-async");

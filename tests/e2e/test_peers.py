@@ -1,0 +1,343 @@
+"""Several servers that save sessions in one folder behind a proxy without stickiness: each of them answers for every session."""
+import concurrent.futures
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+
+import pytest
+
+import serving
+import support
+
+ALICE, BOB = "t0ken-of-alice", "t0ken-of-bob"
+ECHO = """name: echo
+type: cli
+command: echo
+description: Says it again.
+schema: {positional: [{name: text, type: string, required: true}]}
+recipes: {say: {description: Says it., params: {text: {}}}}
+"""
+
+
+class Proxy(serving.Server):
+    """HAProxy, which hands each request to the next server."""
+
+    def __init__(self, path, servers):
+        self.port, self.path = serving.free_port(), None
+        lines = ["defaults", "mode http", "timeout connect 2s", "timeout client 1m", "timeout server 1m", "option redispatch", "retries 3",
+                 "listen all", "bind 127.0.0.1:%d" % self.port, "balance roundrobin", "option httpchk GET /ready",
+                 "default-server check inter 100ms fall 1 rise 1"]
+        lines += ["server s%d 127.0.0.1:%d" % (n, server.port) for n, server in enumerate(servers)]
+        path.write_text("\n".join(lines) + "\n")
+        program = shutil.which("haproxy") or "/usr/sbin/haproxy"
+        self.process = subprocess.Popen([program, "-db", "-f", str(path)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                        stderr=subprocess.DEVNULL)
+        support.wait_until(self.answers, "haproxy answers")
+
+    def answers(self):
+        assert self.process.poll() is None, "haproxy ended"
+        try:
+            return self.ask("GET", "/ready", token=None).status == 200
+        except OSError:
+            return False
+
+    def close(self, status=0):
+        self.process.kill()
+        self.process.wait()
+
+
+class Crew:
+    """Servers of one folder."""
+
+    def __init__(self, path):
+        self.path, self.servers = path, []
+        (path / "work").mkdir()
+
+    def start(self, *flags, port=None):
+        port = port or serving.free_port()
+        server = serving.Server("--executor", "subprocess", "--base", self.path / "base", "--cwd", self.path / "work", "--saved",
+                                self.path / "saved", "--advertise", "http://127.0.0.1:%d" % port, *flags, listen="127.0.0.1:%d" % port)
+        self.servers.append(server)
+        return server
+
+    def kill(self, server):
+        table = support.processes()
+        family = [each.pid for each in support.descendants(server.pid, table)]
+        os.kill(server.pid, signal.SIGKILL)
+        server.process.wait(support.DEADLINE)
+        support.wait_until(lambda: not any(os.path.exists("/proc/%d" % pid) for pid in family), "its processes end")
+        server.stderr.close()
+        self.servers.remove(server)
+
+    def close(self):
+        for server in self.servers:
+            if server.process.poll() is None:
+                server.close()
+
+
+@pytest.fixture
+def crew(tmp_path):
+    made = Crew(tmp_path)
+    yield made
+    made.close()
+
+
+def value(server, session, code, **options):
+    answer = server.execute(code, session, **options)
+    assert answer["error"] is None, answer
+    return answer["value"]
+
+
+def test_every_server_answers_for_a_session_that_was_never_saved(crew):
+    first, second = crew.start(), crew.start()
+    session = first.session(token=ALICE)
+    assert value(second, session, "x = 41; x", token=ALICE) == 41
+    assert value(first, session, "x += 1; x", token=ALICE) == 42
+    answer = second.ask("GET", "/v1/sessions/" + session, token=ALICE)
+    assert answer.status == 200 and answer.json["session_id"] == session and answer.headers["X-Session-ID"] == session
+    assert first.metric("sessions") == 1 and second.metric("sessions") == 0
+    # Streams, and their beginning once more at the other server.
+    events = second.events(session, "print('one'); print('two'); 3", token=ALICE)
+    assert [each[1] for each in events][-1] == "result", events
+    job = second.ask("POST", "/v1/sessions/%s/runs" % session, {"code": "print('kept')"}, token=ALICE).json
+    connection, response = second.open("GET", "/v1/sessions/%s/runs/%s/events" % (session, job["run_id"]), token=ALICE)
+    assert "kept" in response.read().decode()
+    connection.close()
+    # A body that comes in pieces, both ways.
+    data = os.urandom(3_000_000)
+    assert second.ask("PUT", "/v1/sessions/%s/files/big.bin" % session, data, token=ALICE).status in (200, 201, 204)
+    assert second.ask("GET", "/v1/sessions/%s/files/big.bin" % session, token=ALICE).body == data
+    # An error has the owner's words.
+    assert second.ask("POST", "/v1/sessions/%s/runs" % session, {"code": 5}, token=ALICE).status == 422
+    assert second.ask("DELETE", "/v1/sessions/" + session, token=ALICE).status == 204
+    support.wait_until(lambda: first.metric("sessions") == 0, "it has ended")
+    assert second.ask("GET", "/v1/sessions/" + session, token=ALICE).status == 404
+    assert os.listdir(crew.path / "saved" / "owners") == []
+
+
+def test_tasks_batches_and_forks(crew):
+    first, second = crew.start(), crew.start()
+    session = first.session()
+    value(first, session, "x = 5")
+    answer = second.ask("POST", "/v1/sessions/%s/fork" % session, {"n": 2})
+    assert answer.status in (200, 201), answer
+    forks = [each["session_id"] if isinstance(each, dict) else each for each in answer.json.get("sessions", answer.json.get("forks"))]
+    assert [value(second, fork, "x") for fork in forks] == [5, 5] and first.metric("sessions") == 3
+    task = second.ask("POST", "/v1/sessions/%s/fork" % session, {"n": 1}, headers={"Prefer": "respond-async"})
+    assert task.status == 202, task
+    path = "/v1/tasks/" + task.headers["X-Task-ID"]
+    support.wait_until(lambda: second.ask("GET", path).json["state"] not in ("running", "waiting"), lambda: second.ask("GET", path))
+    assert second.metric("tasks") == 0 and first.metric("tasks") == 1
+
+
+def test_rights_are_the_clients_own(crew):
+    first, second = crew.start(), crew.start()
+    session = first.session(token=ALICE)
+    value(first, session, "x = 1", token=ALICE)
+    for token, status in ((BOB, 404), ("t0ken-of-the-reader", 404), ("t0ken-of-the-team", 404), ("wrong", 401)):
+        answer = second.ask("GET", "/v1/sessions/" + session, token=token)
+        assert answer.status == status, (token, answer)
+    assert second.ask("POST", "/execute", {"code": "x"}, session=session, token="t0ken-of-the-reader").status == 403
+    assert second.ask("GET", "/v1/sessions/" + session, token=serving.TOKEN).status == 200  # admin, as at the owner
+    # A client cannot speak for another server: the header only keeps its request from being forwarded.
+    answer = second.ask("GET", "/v1/sessions/" + session, token=ALICE, headers={"X-Workcell-Hop": "1"})
+    assert answer.status == 404, answer
+    for name in ("X-Workcell-Client", "X-Workcell-Elsewhere", "X-Workcell-Part"):
+        assert second.ask("GET", "/v1/sessions/" + session, token=BOB, headers={name: "1"}).status == 404
+    assert first.metric("sessions") == 1
+
+
+def test_no_loops(crew):
+    """Hints that are wrong: one names a server that does not have the session, others are not addresses."""
+    first, second = crew.start(), crew.start()
+    session = "ab" * 16
+    owners = crew.path / "saved" / "owners"
+    os.symlink("http://127.0.0.1:%d" % second.port, owners / session)
+    answer = first.ask("GET", "/v1/sessions/" + session)
+    assert answer.status == 404, answer
+    refused = [int(re.search(r'requests_total{status="4xx"} (\d+)', server.ask("GET", "/metrics").body.decode()).group(1))
+               for server in (first, second)]
+    assert refused == [0, 1]  # the one that answered counts it, and it has seen it once
+    for wrong in ("http://127.0.0.1:%d/x" % second.port, "https://127.0.0.1:1", "http://0.0.0.0:0", "/etc/passwd", "http://", "x" * 300):
+        os.unlink(owners / session)
+        os.symlink(wrong, owners / session)
+        assert first.ask("GET", "/v1/sessions/" + session).status == 404, wrong
+
+
+def test_a_killed_owner(crew):
+    first, second, third = (crew.start("--durable", "results") for _ in range(3))
+    sessions = [first.session() for _ in range(3)]
+    for n, session in enumerate(sessions):
+        assert first.execute("x = [%d]" % n, session)["durable"] is True
+        assert value(second, session, "x.append(1); len(x)") == 2
+    crew.kill(first)
+    assert [value(second, session, "x") for session in sessions] == [[n, 1] for n in range(3)]
+    assert [value(third, session, "x.append(2); x") for session in sessions] == [[n, 1, 2] for n in range(3)]
+    assert second.metric("sessions") == 3 and third.metric("sessions") == 0 and second.metric("sessions_woken_total") == 3
+
+
+def test_an_owner_that_dies_during_a_request(crew):
+    first, second = crew.start("--durable", "results"), crew.start("--durable", "results")
+    session = first.session()
+    assert value(first, session, "x = 1; x") == 1
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(second.ask, "POST", "/execute", {"code": "x = 2; import time; time.sleep(60)"}, session=session)
+        support.wait_until(lambda: first.metric("runs_running") == 1, "it runs")
+        crew.kill(first)
+        answer = answer.result(support.DEADLINE)
+    assert answer.status == 502 and answer.code == "closed" and "may have carried out" in answer.json["detail"], answer
+    assert value(second, session, "x") == 1
+
+
+def test_an_owner_that_is_paused_keeps_its_session(crew):
+    """With a folder the lock decides: nobody else runs a cell of it, and requests wait for the owner."""
+    first, second = crew.start("--durable", "results"), crew.start("--durable", "results")
+    session = first.session()
+    value(first, session, "x = 1")
+    first.process.send_signal(signal.SIGSTOP)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(second.ask, "POST", "/execute", {"code": "x += 1; x"}, session=session)
+        with pytest.raises(concurrent.futures.TimeoutError):
+            answer.result(0.5)
+        assert second.metric("sessions") == 0
+        first.process.send_signal(signal.SIGCONT)
+        assert answer.result(support.DEADLINE).json["value"] == 2
+    assert value(second, session, "x") == 2 and second.metric("sessions_woken_total") == 0
+
+
+def test_an_owner_that_cannot_be_reached(crew):
+    """It is alive and has the session, but its network is cut: the other server neither runs it nor says that it is gone."""
+    first = crew.start("--durable", "results")
+    second = crew.start("--durable", "results")
+    session = first.session()
+    value(first, session, "x = 1")
+    dead = serving.free_port()
+    link = crew.path / "saved" / "owners" / session
+    os.unlink(link)
+    os.symlink("http://127.0.0.1:%d" % dead, link)  # connections are refused
+    answer = second.ask("POST", "/execute", {"code": "x"}, session=session)
+    assert answer.status == 503 and answer.code == "busy" and answer.headers["Retry-After"] == "1", answer
+    assert second.metric("sessions") == 0 and second.ask("GET", "/ready", token=None).status == 200
+    os.unlink(link)
+    os.symlink("http://127.0.0.1:%d" % first.port, link)  # healed
+    assert value(second, session, "x") == 1
+
+
+def test_an_answer_that_is_broken(crew):
+    second = crew.start()
+    session = "cd" * 16
+    with socket.create_server(("127.0.0.1", 0)) as fake:
+        os.symlink("http://127.0.0.1:%d" % fake.getsockname()[1], crew.path / "saved" / "owners" / session)
+        for words, status in ((b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc", 502), (b"no HTTP at all\r\n\r\n", 502), (b"", 502),
+                              (b"HTTP/1.1 200 OK\r\nX-Workcell-Elsewhere: 1\r\nContent-Length: 2\r\n\r\n{}", 200)):
+            with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                answer = pool.submit(second.ask, "GET", "/v1/sessions/" + session)
+                peer = fake.accept()[0]
+                head = peer.recv(65536).decode()
+                peer.sendall(words)
+                peer.close()
+                assert answer.result(support.DEADLINE).status == status, words
+                assert "X-Workcell-Hop: 1" in head and "Bearer " + serving.TOKEN in head and "X-Workcell-Client" not in head
+    assert second.ask("GET", "/health", token=None).status == 200
+
+
+class Client(threading.Thread):
+    """Counts in a session, and repeats what it may: each number must come exactly once."""
+
+    def __init__(self, proxy):
+        super().__init__(daemon=True)
+        self.proxy, self.session, self.count, self.problems, self.repeats = proxy, proxy.session(), 0, [], 0
+        self.stop = threading.Event()
+
+    def run(self):
+        while not self.stop.is_set() and not self.problems:
+            try:
+                answer = self.proxy.ask("POST", "/execute", {"code": "n = globals().get('n', 0) + 1; n"}, session=self.session)
+            except OSError as problem:
+                self.problems.append(problem)
+                return
+            if answer.status == 200 and answer.json["error"] is None and answer.json["value"] == self.count + 1:
+                self.count += 1
+            elif answer.status == 503 and answer.headers.get("Retry-After"):
+                self.repeats += 1  # nothing was done
+            else:
+                self.problems.append((answer, self.count))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_rolling_update_behind_a_proxy(crew, workers):
+    """Each of three servers is replaced while clients use sessions by way of all of them: no request fails, no cell is lost or run twice."""
+    flags = ["--drain-delay", "0.6", "--durable", "results", "--workers", workers]
+    servers = [crew.start(*flags) for _ in range(3)]
+    proxy = Proxy(crew.path / "haproxy.cfg", servers)
+    try:
+        clients = [Client(proxy) for _ in range(6)]
+        for client in clients:
+            client.start()
+        support.wait_until(lambda: all(client.count > 3 for client in clients), lambda: [vars(client) for client in clients])
+        for server in servers:
+            server.close()
+            crew.servers.remove(server)
+            crew.start(*flags, port=server.port)
+            support.wait_until(proxy.answers, "it is back")
+        marks = [client.count for client in clients]
+        support.wait_until(lambda: all(client.problems or client.count > mark + 3 for client, mark in zip(clients, marks)),
+                           lambda: [vars(client) for client in clients])
+        for client in clients:
+            client.stop.set()
+        for client in clients:
+            client.join(support.DEADLINE)
+        assert not any(client.problems for client in clients), [(client.problems, client.count) for client in clients]
+        assert sum(server.metric("sessions") for server in crew.servers) == 6
+    finally:
+        proxy.close()
+
+
+def test_two_servers_that_wake_at_once(crew):
+    """Eight requests at two servers for a session that sleeps: one server wakes it, and all are answered."""
+    first, second = crew.start(), crew.start()
+    session = first.session()
+    value(first, session, "x = []")
+    assert first.ask("POST", "/v1/sessions/%s/hibernate" % session).status == 200
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda n: [first, second][n % 2].ask("POST", "/execute", {"code": "x.append(%d); len(x)" % n}, session=session),
+                                range(8)))
+    assert [answer.status for answer in answers] == [200] * 8, answers
+    assert sorted(answer.json["value"] for answer in answers) == list(range(1, 9))
+    assert first.metric("sessions") + second.metric("sessions") == 1
+
+
+def test_approvals_at_another_server(crew):
+    (crew.path / "base" / "tools").mkdir(parents=True)
+    (crew.path / "base" / "tools" / "echo.yaml").write_text(ECHO)
+    (crew.path / "policy.yaml").write_text("default: allow\nrules:\n  - {tool: echo, decision: ask}\n")
+    first, second = (crew.start("--policy", crew.path / "policy.yaml") for _ in range(2))
+    session = first.session(token=ALICE)
+    job = second.ask("POST", "/v1/sessions/%s/runs" % session, {"code": "tools.echo.say(text='a')"}, token=ALICE)
+    assert job.status == 202, job
+    path = "/v1/sessions/%s/approvals" % session
+    # Of somebody else's session, by one who may approve; and not by one who may not.
+    waiting, = support.wait_until(lambda: second.ask("GET", path).json["approvals"], "a request")
+    assert second.ask("POST", "%s/%d" % (path, waiting["id"]), {"accept": True}, token=ALICE).code == "forbidden"
+    assert second.ask("POST", "%s/%d" % (path, waiting["id"]), {"accept": True}).status == 204
+    events = second.ask("GET", "/v1/sessions/%s/runs/%s/events" % (session, job.json["run_id"]), token=ALICE).body.decode()
+    assert serving.parse_events(events)[-1][2]["value"] == "a\n", events
+
+
+@pytest.mark.parametrize("flags, words", [
+    (["--advertise", "http://127.0.0.1:1"], "--saved DIR"),
+    (["--saved", "SAVED", "--advertise", "https://127.0.0.1:1"], "is not http://ADDRESS:PORT"),
+    (["--saved", "SAVED", "--advertise", "http://example.org:80"], "is not http://ADDRESS:PORT"),
+    (["--saved", "SAVED", "--advertise", "http://127.0.0.1:80/path"], "is not http://ADDRESS:PORT"),
+    (["--saved", "SAVED", "--advertise", "http://0.0.0.0:80"], "every address"),
+])
+def test_settings_that_are_refused(tmp_path, flags, words):
+    flags = [str(tmp_path / "saved") if flag == "SAVED" else flag for flag in flags]
+    done = subprocess.run([support.BIN, "serve", "--executor", "subprocess", "--cwd", str(tmp_path), "--listen", "127.0.0.1:0", *flags],
+                          capture_output=True, text=True, timeout=support.DEADLINE, check=False,
+                          env=support.host_environment(WORKCELL_SERVE_TOKEN=serving.TOKEN))
+    assert done.returncode != 0 and words in done.stderr, done
