@@ -409,6 +409,7 @@ static struct cell__peer_link *link_peer(struct cell_server *server, const struc
 {
 	int fd = connect_peer(address);
 
+	server->counts.forwarded++;
 	return fd >= 0 ? link_open(server, -1, fd) : NULL;
 }
 

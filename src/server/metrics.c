@@ -156,6 +156,10 @@ char *cell__metrics(struct cell_server *server)
 	rc |= add(&out, "sessions_hibernated_total", "counter", "sessions that were saved and have no process",
 		  (double)counts->sessions_hibernated);
 	rc |= add(&out, "sessions_woken_total", "counter", "saved sessions that a request has woken", (double)counts->sessions_woken);
+	rc |= add(&out, "draining", "gauge", "1: told to stop, and not ready", server->leaving);
+	rc |= add(&out, "storage_lost", "gauge", "1: the storage did not answer when it was last asked", (double)server->use->lost_storage);
+	rc |= add(&out, "requests_forwarded_total", "counter", "requests for sessions of other servers that were passed on to them",
+		  (double)counts->forwarded);
 	rc |= add(&out, "runs_running", "gauge", "cells running now", (double)server->use->running);
 	rc |= add(&out, "runs_waiting", "gauge", "cells waiting to run", (double)server->use->queued);
 	rc |= add(&out, "batches", "gauge", "batches running or kept", (double)server->n_batches);

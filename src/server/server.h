@@ -1008,6 +1008,7 @@ struct cell__counts {
 	double calls_s;
 	uint64_t approvals, approvals_accepted, approvals_rejected, approvals_expired; /* asked for, and how they ended */
 	uint64_t quota_refusals, quota_stops;
+	uint64_t forwarded; /* to other servers */
 };
 
 /* Now. */

@@ -100,6 +100,7 @@ def test_every_server_answers_for_a_session_that_was_never_saved(crew):
     answer = second.ask("GET", "/v1/sessions/" + session, token=ALICE)
     assert answer.status == 200 and answer.json["session_id"] == session and answer.headers["X-Session-ID"] == session
     assert first.metric("sessions") == 1 and second.metric("sessions") == 0
+    assert first.metric("requests_forwarded_total") == 0 and second.metric("requests_forwarded_total") == 2
     # Streams, and their beginning once more at the other server.
     events = second.events(session, "print('one'); print('two'); 3", token=ALICE)
     assert [each[1] for each in events][-1] == "result", events

@@ -29,11 +29,11 @@ def told(server):
 def test_readiness_goes_first(place, workers):
     server = serving.Server(*place, "--drain-delay", "30", "--workers", workers)
     session = server.session()
-    assert ready(server) == (200, "ready")
+    assert ready(server) == (200, "ready") and server.metric("draining") == 0
     connection = server.connect()
     assert server.execute("x = 1", session=session, connection=connection)["error"] is None
     told(server)
-    assert server.ask("GET", "/health", token=None).status == 200
+    assert server.ask("GET", "/health", token=None).status == 200 and server.metric("draining") == workers
     # Whoever is still here is served, on connections that end, and new sessions can be opened: they will be saved.
     answer = server.ask("POST", "/execute", {"code": "x + 1"}, session=session)
     assert answer.status == 200 and answer.json["value"] == 2, answer
