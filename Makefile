@@ -4,7 +4,7 @@ PREFIX ?= /usr/local
 BUILD  := build
 PYTHON := $(BUILD)/venv/bin/python
 
-.PHONY: run check test soak bench setup build install wheel tarball deb image clean help
+.PHONY: run check test test-kubernetes soak bench setup build install wheel tarball deb image clean help
 
 help:
 	@echo "make run      set up, build, and take a short tour"
@@ -34,6 +34,10 @@ test:
 check soak:
 	@scripts/setup.sh test
 	@scripts/test.sh --tier $@
+
+# packaging/kubernetes at a real control plane; needs Go (or the programs, see there) and Debian's etcd-server.
+test-kubernetes:
+	@$(PYTHON) scripts/test_kubernetes.py
 
 bench:
 	@scripts/setup.sh bench
