@@ -2,19 +2,13 @@
 
 #include <string.h>
 
-#define BLOCK_BYTES (32u * 1024u)
 #define PIECE_BYTES (24u * 1024u) /* of output at once */
-#define ALIVE_US 15000000
 
 static void wake(struct cell__command_reader *reader)
 {
 	struct cell__command_stream *stream = (struct cell__command_stream *)reader;
 
-	if (!stream->suspended)
-		return;
-	stream->suspended = false;
-	MHD_resume_connection(stream->connection);
-	cell__http_kick(stream->server);
+	cell__slow_stream_wake(&stream->out, stream->server);
 }
 
 const char *cell__command_stream_name(const struct cell__command_stream *stream, const struct cell__command_piece *piece)
@@ -25,12 +19,12 @@ const char *cell__command_stream_name(const struct cell__command_stream *stream,
 }
 
 /* What comes next, or nothing: then it waits.  -1: out of memory. */
-static int fill(struct cell__command_stream *stream)
+static int fill(void *arg)
 {
+	struct cell__command_stream *stream = arg;
 	struct cell__command_piece piece;
 	size_t taken = 0;
 
-	stream->text.size = stream->sent = 0;
 	if (stream->tells_start) {
 		stream->tells_start = false;
 		return stream->form->start(stream);
@@ -44,33 +38,18 @@ static int fill(struct cell__command_stream *stream)
 		cell__command_took(&stream->reader, piece.position + taken);
 		return 0;
 	}
-	if (!cell__command_has_ended(stream->reader.command) || stream->told_end)
+	if (!cell__command_has_ended(stream->reader.command) || stream->out.told_end)
 		return 0;
-	stream->told_end = true;
+	stream->out.told_end = true;
 	return stream->form->end(stream);
 }
 
 static ssize_t read_stream(void *arg, uint64_t position, char *out, size_t max)
 {
 	struct cell__command_stream *stream = arg;
-	size_t n;
 
 	(void)position;
-	if (stream->sent == stream->text.size && fill(stream) < 0)
-		return MHD_CONTENT_READER_END_WITH_ERROR;
-	n = stream->text.size - stream->sent;
-	n = n < max ? n : max;
-	if (n) {
-		memcpy(out, stream->text.data + stream->sent, n);
-		stream->sent += n;
-		stream->moved_us = cell__now_us();
-		return (ssize_t)n;
-	}
-	if (stream->told_end)
-		return MHD_CONTENT_READER_END_OF_STREAM;
-	stream->suspended = true;
-	MHD_suspend_connection(stream->connection);
-	return 0;
+	return cell__slow_stream_read(&stream->out, fill, stream, out, max);
 }
 
 static void free_stream(void *arg)
@@ -81,16 +60,15 @@ static void free_stream(void *arg)
 	if (stream->next)
 		stream->next->at = stream->at;
 	cell__command_detach(&stream->reader);
-	cell__buf_finish(&stream->text);
+	cell__buf_finish(&stream->out.text);
 	free(stream);
 }
 
 void cell__command_streams_sweep(struct cell_server *server, int64_t now_us)
 {
 	for (struct cell__command_stream *stream = server->command_streams; stream; stream = stream->next) {
-		if (!stream->suspended || now_us - stream->moved_us < ALIVE_US)
+		if (!cell__slow_stream_is_silent(&stream->out, now_us))
 			continue;
-		stream->text.size = stream->sent = 0;
 		(void)stream->form->alive(stream);
 		wake(&stream->reader);
 	}
@@ -113,8 +91,8 @@ struct MHD_Response *cell__command_read(struct cell__request *request, struct ce
 {
 	struct cell_server *server = request->server;
 	struct cell__command_stream *stream = cell__alloc(1, sizeof(*stream));
-	struct MHD_Response *response = stream ? MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK_BYTES, read_stream, stream,
-										   free_stream)
+	struct MHD_Response *response = stream ? MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, CELL_SLOW_STREAM_BLOCK_BYTES,
+										   read_stream, stream, free_stream)
 					       : NULL;
 
 	if (!response) {
@@ -122,14 +100,14 @@ struct MHD_Response *cell__command_read(struct cell__request *request, struct ce
 		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for a stream");
 		return NULL;
 	}
-	*stream = (struct cell__command_stream){ .form = form,
-						 .server = server,
-						 .connection = request->connection,
-						 .text = CELL_BUF_INIT,
-						 .tells_start = tells_start,
-						 .moved_us = cell__now_us(),
-						 .next = server->command_streams,
-						 .at = &server->command_streams };
+	*stream = (struct cell__command_stream){
+		.form = form,
+		.server = server,
+		.out = { .connection = request->connection, .text = CELL_BUF_INIT, .moved_us = cell__now_us() },
+		.tells_start = tells_start,
+		.next = server->command_streams,
+		.at = &server->command_streams
+	};
 	if (stream->next)
 		stream->next->at = &stream->next;
 	memcpy(stream->sandbox, request->sandbox, sizeof(stream->sandbox));

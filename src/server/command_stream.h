@@ -8,6 +8,7 @@
 #define CELL_SERVER_COMMAND_STREAM_H
 
 #include "server/server.h"
+#include "server/slow_stream.h"
 #include "session/commands.h"
 
 /* The output from now on, not what is kept of it. */
@@ -17,16 +18,13 @@ struct cell__command_stream {
 	struct cell__command_reader reader; /* first */
 	const struct cell__command_form *form;
 	struct cell_server *server;
-	struct MHD_Connection *connection;
-	struct cell__buf text; /* to be sent first: the form's functions add to it */
-	size_t sent;           /* of it */
-	bool tells_start, told_end, suspended;
-	int64_t moved_us;
-	char sandbox[33];      /* of E2B's clients; "": none */
+	struct cell__slow_stream out; /* the form's functions add to its text */
+	bool tells_start;
+	char sandbox[33]; /* of E2B's clients; "": none */
 	struct cell__command_stream *next, **at; /* of the server */
 };
 
-/* How a protocol writes it.  Each adds to stream->text; -1: out of memory. */
+/* How a protocol writes it.  Each adds to stream->out.text; -1: out of memory. */
 struct cell__command_form {
 	const char *type; /* of the response */
 	int (*start)(struct cell__command_stream *stream);

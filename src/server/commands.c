@@ -23,7 +23,7 @@ static int add_event(struct cell__command_stream *stream, const char *type, uint
 	char id[24];
 
 	snprintf(id, sizeof(id), "%llu", (unsigned long long)position);
-	return cell__sse_add_event(&stream->text, type, id, json, size);
+	return cell__sse_add_event(&stream->out.text, type, id, json, size);
 }
 
 static int add_command(struct cell__command_stream *stream, const char *type)
@@ -71,7 +71,7 @@ static int add_piece(struct cell__command_stream *stream, const struct cell__com
 /* A comment now and then. */
 static int add_alive(struct cell__command_stream *stream)
 {
-	return cell__buf_add_str(&stream->text, ":\n\n");
+	return cell__buf_add_str(&stream->out.text, ":\n\n");
 }
 
 static const struct cell__command_form as_events = {

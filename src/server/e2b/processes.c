@@ -24,7 +24,7 @@
 
 static int add_message(struct cell__command_stream *stream, const struct cell__buf *json)
 {
-	return cell__connect_add(&stream->text, 0, json->data, json->size);
+	return cell__connect_add(&stream->out.text, 0, json->data, json->size);
 }
 
 static int add_piece(struct cell__command_stream *stream, const struct cell__command_piece *piece, size_t *ret_taken)
@@ -51,7 +51,7 @@ static int add_end(struct cell__command_stream *stream)
 
 	/* Its clients look whether the sandbox is still there, and say what happened. */
 	if (reason && !strcmp(reason, "session") && !cell__e2b_by_id(stream->server, stream->sandbox))
-		return cell__connect_add(&stream->text, CELL_CONNECT_END, gone, sizeof(gone) - 1);
+		return cell__connect_add(&stream->out.text, CELL_CONNECT_END, gone, sizeof(gone) - 1);
 	/* A command that a signal has ended has no status of its own. */
 	if (number)
 		rc = cell__buf_printf(
@@ -71,9 +71,9 @@ static int add_end(struct cell__command_stream *stream)
 		static const char late[] =
 			"{\"error\":{\"code\":\"deadline_exceeded\",\"message\":\"the command took longer than its timeout\"}}";
 
-		return cell__connect_add(&stream->text, CELL_CONNECT_END, late, sizeof(late) - 1);
+		return cell__connect_add(&stream->out.text, CELL_CONNECT_END, late, sizeof(late) - 1);
 	}
-	return cell__connect_add(&stream->text, CELL_CONNECT_END, "{}", 2);
+	return cell__connect_add(&stream->out.text, CELL_CONNECT_END, "{}", 2);
 }
 
 static int add_start(struct cell__command_stream *stream)
@@ -89,7 +89,7 @@ static int add_alive(struct cell__command_stream *stream)
 {
 	static const char alive[] = "{\"event\":{\"keepalive\":{}}}";
 
-	return cell__connect_add(&stream->text, 0, alive, sizeof(alive) - 1);
+	return cell__connect_add(&stream->out.text, 0, alive, sizeof(alive) - 1);
 }
 
 static const struct cell__command_form as_messages = {

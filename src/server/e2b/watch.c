@@ -23,11 +23,10 @@
 #include <unistd.h>
 
 #include "files/files.h"
+#include "server/slow_stream.h"
 #include "wire/connect.h"
 
-#define BLOCK_BYTES (32u * 1024u)
 #define RAW_BYTES (64u * 1024u)
-#define ALIVE_US 15000000
 #define WATCHED (IN_CREATE | IN_MODIFY | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_ATTRIB | IN_ONLYDIR | IN_EXCL_UNLINK)
 
 struct folder {
@@ -54,11 +53,8 @@ struct cell__e2b_watcher {
 	uv_poll_t poll;
 	bool polls, works, closing;        /* the handle is open; it opens or works; it is freed as soon as it does not */
 	/* a stream */
-	struct MHD_Connection *connection; /* NULL: it has ended */
-	struct cell__buf text;
-	size_t sent;
-	bool told_start, told_end, suspended;
-	int64_t moved_us;
+	struct cell__slow_stream out;
+	bool told_start;
 	struct cell__e2b_watcher *next, **at; /* of the sandbox */
 };
 
@@ -83,7 +79,7 @@ static void watcher_free(struct cell__e2b_watcher *watcher)
 	free(watcher->raw);
 	json_decref(watcher->found);
 	json_decref(watcher->kept);
-	cell__buf_finish(&watcher->text);
+	cell__buf_finish(&watcher->out.text);
 	if (watcher->root_fd >= 0)
 		close(watcher->root_fd);
 	if (watcher->fd >= 0)
@@ -101,7 +97,7 @@ static void let_go(struct cell__e2b_watcher *watcher)
 {
 	unlist(watcher);
 	watcher->closing = true;
-	if (watcher->works || watcher->connection || watcher->request)
+	if (watcher->works || watcher->out.connection || watcher->request)
 		return;
 	if (watcher->polls) {
 		watcher->polls = false;
@@ -113,11 +109,7 @@ static void let_go(struct cell__e2b_watcher *watcher)
 
 static void wake(struct cell__e2b_watcher *watcher)
 {
-	if (!watcher->suspended)
-		return;
-	watcher->suspended = false;
-	MHD_resume_connection(watcher->connection);
-	cell__http_kick(watcher->server);
+	cell__slow_stream_wake(&watcher->out, watcher->server);
 }
 
 /* ---- on the pool ---- */
@@ -346,20 +338,20 @@ static int add_message(struct cell__e2b_watcher *watcher, const json_t *message,
 {
 	CELL_AUTO_FREE char *text = message ? json_dumps(message, JSON_COMPACT) : NULL;
 
-	return text ? cell__connect_add(&watcher->text, flags, text, strlen(text)) : -1;
+	return text ? cell__connect_add(&watcher->out.text, flags, text, strlen(text)) : -1;
 }
 
 /* The next messages, or none: then it waits.  -1: out of memory. */
-static int fill(struct cell__e2b_watcher *watcher)
+static int fill(void *arg)
 {
+	struct cell__e2b_watcher *watcher = arg;
 	json_t *message, *event;
 	size_t i;
 	int rc = 0;
 
-	watcher->text.size = watcher->sent = 0;
 	if (!watcher->told_start) {
 		watcher->told_start = true;
-		return cell__connect_add(&watcher->text, 0, "{\"start\":{}}", 12);
+		return cell__connect_add(&watcher->out.text, 0, "{\"start\":{}}", 12);
 	}
 	json_array_foreach(watcher->kept, i, event) {
 		message = json_pack("{s:O}", "filesystem", event);
@@ -367,8 +359,8 @@ static int fill(struct cell__e2b_watcher *watcher)
 		json_decref(message);
 	}
 	json_array_clear(watcher->kept);
-	if (!watcher->told_end && (watcher->err.code || !watcher->sandbox)) {
-		watcher->told_end = true;
+	if (!watcher->out.told_end && (watcher->err.code || !watcher->sandbox)) {
+		watcher->out.told_end = true;
 		message = watcher->err.code
 				  ? json_pack("{s:{s:s,s:s}}", "error", "code", "resource_exhausted", "message", watcher->err.msg)
 				  : json_pack("{s:{s:s,s:s}}", "error", "code", "unavailable", "message", "The sandbox was not found");
@@ -381,31 +373,16 @@ static int fill(struct cell__e2b_watcher *watcher)
 static ssize_t read_stream(void *arg, uint64_t position, char *out, size_t max)
 {
 	struct cell__e2b_watcher *watcher = arg;
-	size_t n;
 
 	(void)position;
-	if (watcher->sent == watcher->text.size && fill(watcher) < 0)
-		return MHD_CONTENT_READER_END_WITH_ERROR;
-	n = watcher->text.size - watcher->sent;
-	n = n < max ? n : max;
-	if (n) {
-		memcpy(out, watcher->text.data + watcher->sent, n);
-		watcher->sent += n;
-		watcher->moved_us = cell__now_us();
-		return (ssize_t)n;
-	}
-	if (watcher->told_end)
-		return MHD_CONTENT_READER_END_OF_STREAM;
-	watcher->suspended = true;
-	MHD_suspend_connection(watcher->connection);
-	return 0;
+	return cell__slow_stream_read(&watcher->out, fill, watcher, out, max);
 }
 
 static void end_stream(void *arg)
 {
 	struct cell__e2b_watcher *watcher = arg;
 
-	watcher->connection = NULL;
+	watcher->out.connection = NULL;
 	let_go(watcher);
 }
 
@@ -414,10 +391,9 @@ void cell__e2b_watchers_sweep(struct cell__e2b_sandbox *sandbox, int64_t now_us)
 	static const char alive[] = "{\"keepalive\":{}}";
 
 	for (struct cell__e2b_watcher *watcher = sandbox->watchers; watcher; watcher = watcher->next) {
-		if (!watcher->suspended || now_us - watcher->moved_us < ALIVE_US)
+		if (!cell__slow_stream_is_silent(&watcher->out, now_us))
 			continue;
-		watcher->text.size = watcher->sent = 0;
-		(void)cell__connect_add(&watcher->text, 0, alive, sizeof(alive) - 1);
+		(void)cell__connect_add(&watcher->out.text, 0, alive, sizeof(alive) - 1);
 		wake(watcher);
 	}
 }
@@ -428,7 +404,7 @@ void cell__e2b_watchers_end(struct cell__e2b_sandbox *sandbox)
 		struct cell__e2b_watcher *watcher = sandbox->watchers;
 
 		unlist(watcher);
-		if (watcher->connection)
+		if (watcher->out.connection)
 			wake(watcher); /* it tells its client, which lets it go */
 		else if (!watcher->request)
 			let_go(watcher);
@@ -447,15 +423,16 @@ static void refuse(struct cell__e2b_watcher *watcher, const struct cell_error *e
 
 static void answer_stream(struct cell__e2b_watcher *watcher, struct cell__request *request)
 {
-	struct MHD_Response *response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK_BYTES, read_stream, watcher, end_stream);
+	struct MHD_Response *response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, CELL_SLOW_STREAM_BLOCK_BYTES, read_stream,
+									  watcher, end_stream);
 
 	if (!response) {
 		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory for a watcher");
 		let_go(watcher);
 		return;
 	}
-	watcher->connection = request->connection;
-	watcher->moved_us = cell__now_us();
+	watcher->out.connection = request->connection;
+	watcher->out.moved_us = cell__now_us();
 	MHD_add_response_header(response, "Content-Type", "application/connect+json");
 	MHD_add_response_header(response, "Cache-Control", "no-store");
 	cell__answer_response(request, MHD_HTTP_OK, response);
@@ -510,7 +487,7 @@ static struct cell__e2b_watcher *watcher_create(struct cell__request *request, s
 	watcher->request = request;
 	watcher->root_fd = watcher->fd = -1;
 	watcher->work.data = watcher;
-	watcher->text = (struct cell__buf)CELL_BUF_INIT;
+	watcher->out.text = (struct cell__buf)CELL_BUF_INIT;
 	watcher->raw = cell__alloc(1, RAW_BYTES);
 	watcher->found = json_array();
 	watcher->kept = json_array();
