@@ -34,8 +34,8 @@ static const struct cell_cli_flag ps_flag_table[] = {
 };
 
 static const struct cell_cli_flag top_flag_table[] = {
-	{ 'd', "delay", "SEC", "seconds between two looks", CELL_FLAG_SECONDS, offsetof(struct ps_flags, delay_ms) },
-	{ 'n', "count", "N", "number of looks; 0: until it is stopped", CELL_FLAG_COUNT, offsetof(struct ps_flags, count) },
+	{ 'd', "delay", "SEC", "seconds between two updates", CELL_FLAG_SECONDS, offsetof(struct ps_flags, delay_ms) },
+	{ 'n', "count", "N", "number of updates; 0: until it is stopped", CELL_FLAG_COUNT, offsetof(struct ps_flags, count) },
 	CELL_CLI_CLIENT_FLAGS(offsetof(struct ps_flags, client)),
 	{ 0 },
 };
@@ -60,7 +60,7 @@ const struct cell_cli_command cell__cli_top_command = {
 	.about =
 		"Shows the sessions of a server, those with the highest CPU use first, and the calls that wait for approval.  Ctrl-C ends it.\n\n"
 		"On a terminal: up and down (k, j) choose, i interrupts the session, x ends it, a accepts and r rejects the first call that waits\n"
-		"in it, space looks now, q ends.",
+		"in it, space updates now, q ends.",
 	.examples = "  workcell top --auth-token-file token\n"
 		    "  workcell top -n 1 --auth-token-file token",
 	.flags = top_flag_table,
@@ -190,7 +190,7 @@ struct busy {
 /* What is shown, and what a person does with it. */
 struct top {
 	struct cell_client *client;
-	json_t *list, *approvals; /* of the last look */
+	json_t *list, *approvals; /* of the last update */
 	struct busy *all; /* of the list, busiest first */
 	size_t count;
 	char chosen[64]; /* an id; "": none */
@@ -215,7 +215,7 @@ static int compare(const void *a, const void *b)
 	return x->share < y->share ? 1 : x->share > y->share ? -1 : 0;
 }
 
-/* CPU time since the look before, of the same kernel. */
+/* CPU time since the update before, of the same kernel. */
 static double share_of(const json_t *session, const json_t *before, double seconds)
 {
 	const json_t *old = json_object_get(before, cell__cli_text(session, "session_id"));
@@ -311,7 +311,7 @@ static int show_top(struct top *top, struct cell_error *err)
 	}
 	if (top->keys) {
 		cell__cli_line("");
-		cell__cli_line(*top->note ? top->note : "j k choose  i interrupt  x end  a accept  r reject  space look  q quit");
+		cell__cli_line(*top->note ? top->note : "j k choose  i interrupt  x end  a accept  r reject  space update  q quit");
 	}
 	return 0;
 }
@@ -327,7 +327,7 @@ static json_t *by_id(const json_t *list)
 	return all;
 }
 
-/* A failure of an action is shown; the next look may go well. */
+/* A failure of an action is shown; the next update may go well. */
 static void act_top(struct top *top, const char *method, const char *verb, const json_t *body, const char *done)
 {
 	struct cell_error err;
@@ -389,7 +389,7 @@ static bool take_key(struct top *top, char key)
 	return true;
 }
 
-/* Waits for the time of the next look, or for a key that changes something.  False: it ends. */
+/* Waits for the time of the next update, or for a key that changes something.  False: it ends. */
 static bool wait_top(struct top *top, int64_t delay_ms)
 {
 	struct pollfd input = { .fd = top->keys ? STDIN_FILENO : -1, .events = POLLIN };
@@ -415,7 +415,7 @@ static void set_keys(struct top *top)
 	tcsetattr(STDIN_FILENO, TCSANOW, &raw);
 }
 
-static int look(struct top *top, json_t **before, int64_t *last_us, struct cell_error *err)
+static int update(struct top *top, json_t **before, int64_t *last_us, struct cell_error *err)
 {
 	json_t *answer = NULL;
 	int64_t now_us;
@@ -457,10 +457,10 @@ int cell__cmd_top(int argc, char **argv)
 	sigaction(SIGINT, &action, &old);
 	status = cell__cli_client_open(&flags.client, &top.client, &err);
 	set_keys(&top);
-	for (int64_t looks = 0; !status && !stopped && (!flags.count || looks < flags.count); looks++) {
-		if (looks && !wait_top(&top, flags.delay_ms))
+	for (int64_t updates = 0; !status && !stopped && (!flags.count || updates < flags.count); updates++) {
+		if (updates && !wait_top(&top, flags.delay_ms))
 			break;
-		status = look(&top, &before, &last_us, &err);
+		status = update(&top, &before, &last_us, &err);
 	}
 	if (top.keys)
 		tcsetattr(STDIN_FILENO, TCSANOW, &top.before);

@@ -15,7 +15,7 @@
 
 #define LISTED 100000 /* sessions of one folder */
 
-struct looked {
+struct search {
 	const char *owner; /* NULL: of all owners */
 	unsigned char key_bytes[32];
 	const unsigned char *key; /* NULL: none */
@@ -59,23 +59,23 @@ static json_t *describe(const struct cell__saved *saved, const char *name, const
 /* What a description says of one of this owner's, if it can be read with this key. */
 static bool add_found(void *arg, const char *id, const char *state, size_t size, const char *name, const char *url)
 {
-	struct looked *looked = arg;
+	struct search *search = arg;
 	CELL_AUTO_BUF struct cell__buf body = CELL_BUF_INIT;
 	struct cell__saved saved = { 0 };
-	bool ok = cell__unseal(looked->key, id, state, size, &body, looked->err) == 0 &&
-		  cell__saved_read(body.data, body.size, &saved, looked->err) == 0 && strcmp(saved.id, id) == 0;
-	if (ok && looked->list && (!looked->owner || strcmp(saved.owner, looked->owner) == 0))
-		json_array_append_new(looked->list, describe(&saved, name, url));
-	if (ok && !looked->list) {
-		looked->found_owner = cell__take_ptr(saved.owner);
-		looked->holder = describe_holder(name, url);
+	bool ok = cell__unseal(search->key, id, state, size, &body, search->err) == 0 &&
+		  cell__saved_read(body.data, body.size, &saved, search->err) == 0 && strcmp(saved.id, id) == 0;
+	if (ok && search->list && (!search->owner || strcmp(saved.owner, search->owner) == 0))
+		json_array_append_new(search->list, describe(&saved, name, url));
+	if (ok && !search->list) {
+		search->found_owner = cell__take_ptr(saved.owner);
+		search->holder = describe_holder(name, url);
 	}
 	cell__saved_finish(&saved);
 	return true;
 }
 
-/* As cell__redis_place_look(). */
-static int look_in(int home_fd, const char *id, struct looked *looked, struct cell_error *err)
+/* As cell__redis_place_find(). */
+static int search_in(int home_fd, const char *id, struct search *search, struct cell_error *err)
 {
 	CELL_AUTO_BUF struct cell__buf bytes = CELL_BUF_INIT;
 	char name[CELL_LEASE_NAME_BYTES + 1], url[CELL_LEASE_NAME_BYTES + 1];
@@ -83,39 +83,39 @@ static int look_in(int home_fd, const char *id, struct looked *looked, struct ce
 	if (fd < 0 || cell__file_read(fd, "state", CELL_FILE_NO_LINK, CELL_SAVED_STATE_BYTES, &bytes, NULL) < 0)
 		return cell_fail(err, CELL_E_NOT_FOUND, 0, "there is no saved session %.40s", id);
 	bool awake = is_locked(fd, name, url);
-	(void)add_found(looked, id, bytes.data, bytes.size, awake ? name : NULL, awake ? url : NULL);
+	(void)add_found(search, id, bytes.data, bytes.size, awake ? name : NULL, awake ? url : NULL);
 	return 0;
 }
 
-static int look_at(const char *dir, const char *id, const char *key, struct looked *looked, struct cell_error *err)
+static int search_at(const char *dir, const char *id, const char *key, struct search *search, struct cell_error *err)
 {
 	bool has_key;
-	if (cell__durable_key(key, looked->key_bytes, &has_key, err) < 0)
+	if (cell__durable_key(key, search->key_bytes, &has_key, err) < 0)
 		return -1;
-	looked->key = has_key ? looked->key_bytes : NULL;
-	looked->err = err;
+	search->key = has_key ? search->key_bytes : NULL;
+	search->err = err;
 	if (!cell__saved_is_id(id))
 		return cell_fail(err, CELL_E_NOT_FOUND, 0, "there is no saved session %.40s", id);
 	if (cell__redis_url_is(dir))
-		return cell__redis_place_look(dir, id, add_found, looked, err);
+		return cell__redis_place_find(dir, id, add_found, search, err);
 	CELL_AUTO_FD int home = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	return look_in(home, id, looked, err); /* -1 is not a folder either */
+	return search_in(home, id, search, err); /* -1 is not a folder either */
 }
 
 char *cell__durable_owner(const char *dir, const char *id, const char *key, struct cell_error *err)
 {
-	struct looked looked = { 0 };
-	(void)look_at(dir, id, key, &looked, err);
-	json_decref(looked.holder);
-	return looked.found_owner;
+	struct search search = { 0 };
+	(void)search_at(dir, id, key, &search, err);
+	json_decref(search.holder);
+	return search.found_owner;
 }
 
 json_t *cell__durable_holder(const char *dir, const char *id, const char *key, struct cell_error *err)
 {
-	struct looked looked = { 0 };
-	(void)look_at(dir, id, key, &looked, err);
-	free(looked.found_owner);
-	return looked.holder;
+	struct search search = { 0 };
+	(void)search_at(dir, id, key, &search, err);
+	free(search.found_owner);
+	return search.holder;
 }
 
 static int compare_times(const void *a, const void *b)
@@ -141,14 +141,14 @@ static json_t *sorted(json_t *list)
 	return out;
 }
 
-static int list_folder(const char *dir, struct looked *looked, struct cell_error *err)
+static int list_folder(const char *dir, struct search *search, struct cell_error *err)
 {
 	DIR *home = opendir(dir);
 	if (!home)
 		return errno == ENOENT ? 0 : cell_fail(err, CELL_E_IO, errno, "the folder of saved sessions %.150s", dir);
-	for (struct dirent *entry; json_array_size(looked->list) < LISTED && (entry = readdir(home));)
+	for (struct dirent *entry; json_array_size(search->list) < LISTED && (entry = readdir(home));)
 		if (cell__saved_is_id(entry->d_name))
-			(void)look_in(dirfd(home), entry->d_name, looked, NULL); /* gone meanwhile */
+			(void)search_in(dirfd(home), entry->d_name, search, NULL); /* gone meanwhile */
 	closedir(home);
 	return 0;
 }
@@ -159,17 +159,17 @@ json_t *cell__durable_list(const char *dir, const char *owner, const char *key, 
 	bool has_key;
 	if (cell__durable_key(key, bytes, &has_key, err) < 0)
 		return NULL;
-	struct looked looked = { .owner = owner, .key = has_key ? bytes : NULL, .list = json_array() };
-	if (!looked.list) {
+	struct search search = { .owner = owner, .key = has_key ? bytes : NULL, .list = json_array() };
+	if (!search.list) {
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for saved sessions");
 		return NULL;
 	}
-	int rc = cell__redis_url_is(dir) ? cell__redis_place_each(dir, LISTED, add_found, &looked, err) : list_folder(dir, &looked, err);
+	int rc = cell__redis_url_is(dir) ? cell__redis_place_each(dir, LISTED, add_found, &search, err) : list_folder(dir, &search, err);
 	if (rc < 0) {
-		json_decref(looked.list);
+		json_decref(search.list);
 		return NULL;
 	}
-	json_t *list = sorted(looked.list);
+	json_t *list = sorted(search.list);
 	if (!list)
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for saved sessions");
 	return list;

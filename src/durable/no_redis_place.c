@@ -20,7 +20,7 @@ int cell__redis_place_each(const char *url, size_t max, cell__redis_place_fn fn,
 	return unavailable(err);
 }
 
-int cell__redis_place_look(const char *url, const char *id, cell__redis_place_fn fn, void *arg, struct cell_error *err)
+int cell__redis_place_find(const char *url, const char *id, cell__redis_place_fn fn, void *arg, struct cell_error *err)
 {
 	(void)url, (void)id, (void)fn, (void)arg;
 	return unavailable(err);

@@ -665,7 +665,7 @@ static int tell_about(const char *id, redisReply *const *replies, cell__redis_pl
 	return fn(arg, id, is->element[0]->str, is->element[0]->len, awake ? text_at(is, 1) : NULL, awake ? text_at(is, 2) : NULL);
 }
 
-int cell__redis_place_look(const char *url, const char *id, cell__redis_place_fn fn, void *arg, struct cell_error *err)
+int cell__redis_place_find(const char *url, const char *id, cell__redis_place_fn fn, void *arg, struct cell_error *err)
 {
 	CELL_AUTO_BATCH struct cell__redis_batch batch = CELL__REDIS_BATCH_INIT;
 	CELL_AUTO_REPLIES struct cell__redis_replies replies = CELL__REDIS_REPLIES_INIT;

@@ -48,6 +48,6 @@ struct cell__pieces_io cell__redis_place_io(struct cell__redis_place *remote);
 typedef bool (*cell__redis_place_fn)(void *arg, const char *id, const char *state, size_t size, const char *name, const char *url);
 int cell__redis_place_each(const char *url, size_t max, cell__redis_place_fn fn, void *arg, struct cell_error *err);
 /* One of them; CELL_E_NOT_FOUND. */
-int cell__redis_place_look(const char *url, const char *id, cell__redis_place_fn fn, void *arg, struct cell_error *err);
+int cell__redis_place_find(const char *url, const char *id, cell__redis_place_fn fn, void *arg, struct cell_error *err);
 
 #endif

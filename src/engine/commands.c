@@ -97,7 +97,7 @@ static bool take(struct reading *reading, struct cell__command *command)
 {
 	struct cell_command_output *out = &reading->output;
 	struct cell__command_piece piece;
-	cell__command_look(command, reading->position, &piece);
+	cell__command_peek(command, reading->position, &piece);
 	size_t n = piece.size < reading->room ? piece.size : reading->room;
 	if (n > 0)
 		memcpy(reading->buffer, piece.data, n);

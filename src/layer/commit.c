@@ -112,7 +112,7 @@ static int judge(struct committing *committing, const struct cell__changed *chan
 	return 0;
 }
 
-static int look(void *arg, const struct cell__changed *changed, struct cell_error *err)
+static int check_one(void *arg, const struct cell__changed *changed, struct cell_error *err)
 {
 	struct committing *committing = arg;
 	struct judged judged;
@@ -171,7 +171,7 @@ static int write_link(const struct cell__changed *changed, const char *temporary
 static bool is_still(const struct cell__changed *changed)
 {
 	struct stat now;
-	int found = cell__look(changed->base_dir, changed->name, &now);
+	int found = cell__stat_at(changed->base_dir, changed->name, &now);
 	return found == (changed->has_base ? 1 : 0) &&
 	       (!changed->has_base || (now.st_ino == changed->base.st_ino && now.st_ctim.tv_sec == changed->base.st_ctim.tv_sec &&
 				       now.st_ctim.tv_nsec == changed->base.st_ctim.tv_nsec));
@@ -199,7 +199,7 @@ static int write_file(struct committing *committing, const struct cell__changed 
 		errno = error;
 		return -1;
 	}
-	if (cell__look(changed->base_dir, changed->name, &st) != 1 ||
+	if (cell__stat_at(changed->base_dir, changed->name, &st) != 1 ||
 	    cell__layer_remember(committing->layer, changed->path, &st, &changed->upper) < 0)
 		return -1;
 	return 0;
@@ -289,7 +289,7 @@ static int write_one(void *arg, const struct cell__changed *changed, struct cell
 
 static int check(struct committing *committing, struct cell_error *err)
 {
-	if (cell__layer_walk(committing->layer, look, committing, err) < 0)
+	if (cell__layer_walk(committing->layer, check_one, committing, err) < 0)
 		return -1;
 	for (size_t i = 0; committing->paths && committing->paths[i]; i++)
 		if (!committing->met[i])

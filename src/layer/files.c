@@ -134,7 +134,7 @@ int cell__open_regular(int dir_fd, const char *name)
 	return cell__take_fd(&fd);
 }
 
-int cell__look(int dir_fd, const char *name, struct stat *ret_stat)
+int cell__stat_at(int dir_fd, const char *name, struct stat *ret_stat)
 {
 	if (dir_fd < 0)
 		return 0;
@@ -303,7 +303,7 @@ static int fail_copy(struct cell_error *err, const char *name)
 static int copy_entry(struct cell__copying *copying, int from_fd, int to_fd, const char *name, struct cell_error *err)
 {
 	struct stat st;
-	int found = cell__look(from_fd, name, &st);
+	int found = cell__stat_at(from_fd, name, &st);
 	if (found <= 0)
 		return found < 0 ? fail_copy(err, name) : 0;
 	copying->files++;

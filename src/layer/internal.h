@@ -65,7 +65,7 @@ int cell__open_folder(int dir_fd, const char *name);
 /* A regular file, for reading; -1 with errno. */
 int cell__open_regular(int dir_fd, const char *name);
 /* 1: *ret_stat is filled, 0: there is no such name.  dir_fd -1: there is no such folder. */
-int cell__look(int dir_fd, const char *name, struct stat *ret_stat);
+int cell__stat_at(int dir_fd, const char *name, struct stat *ret_stat);
 static inline bool cell__is_whiteout(const struct stat *st)
 {
 	return S_ISCHR(st->st_mode) && st->st_rdev == 0;

@@ -418,11 +418,11 @@ static int restore_into(struct restoring *restoring, const struct place *place, 
 		return fail_restore(err, name);
 	CELL_AUTO_FD int into = cell__open_folder(place->view, name);
 	CELL_AUTO_FD int state = in_state ? cell__open_folder(from_dir, name) : -1;
-	CELL_AUTO_FD int base = !place->hides && cell__look(place->base, name, &st) == 1 && S_ISDIR(st.st_mode)
+	CELL_AUTO_FD int base = !place->hides && cell__stat_at(place->base, name, &st) == 1 && S_ISDIR(st.st_mode)
 					? cell__open_folder(place->base, name)
 					: -1;
-	CELL_AUTO_FD int upper = cell__look(place->upper, name, &st) == 1 && S_ISDIR(st.st_mode) ? cell__open_folder(place->upper, name)
-												 : -1;
+	CELL_AUTO_FD int upper = cell__stat_at(place->upper, name, &st) == 1 && S_ISDIR(st.st_mode) ? cell__open_folder(place->upper, name)
+												    : -1;
 	if (into < 0 || (in_state && state < 0))
 		return fail_restore(err, name);
 	bool hides = place->hides || (state >= 0 && restoring->overlay && cell__is_opaque(state));
@@ -445,8 +445,8 @@ static int restore_into(struct restoring *restoring, const struct place *place, 
 static int restore_name(struct restoring *restoring, const struct place *place, const char *name, struct cell_error *err)
 {
 	struct stat state, base, upper, view;
-	int in_state = cell__look(place->state, name, &state), in_base = place->hides ? 0 : cell__look(place->base, name, &base);
-	int in_upper = cell__look(place->upper, name, &upper), in_view = cell__look(place->view, name, &view);
+	int in_state = cell__stat_at(place->state, name, &state), in_base = place->hides ? 0 : cell__stat_at(place->base, name, &base);
+	int in_upper = cell__stat_at(place->upper, name, &upper), in_view = cell__stat_at(place->view, name, &view);
 	if (in_state < 0 || in_base < 0 || in_upper < 0 || in_view < 0)
 		return fail_restore(err, name);
 	if (in_state == 0 && in_upper == 0 && in_view == 1 && !place->hides)

@@ -211,7 +211,7 @@ static int walk_added(struct walk *walk, struct cell__changed *changed, struct c
 static int walk_name(struct walk *walk, int upper_fd, int base_fd, const char *name, bool whole, struct cell_error *err)
 {
 	struct cell__changed changed = { .name = name, .upper_dir = upper_fd, .base_dir = base_fd };
-	int has_upper = cell__look(upper_fd, name, &changed.upper), has_base = cell__look(base_fd, name, &changed.base);
+	int has_upper = cell__stat_at(upper_fd, name, &changed.upper), has_base = cell__stat_at(base_fd, name, &changed.base);
 	bool whiteout = has_upper == 1 && walk->layer->form == CELL_LAYER_OVERLAY && cell__is_whiteout(&changed.upper);
 	if (has_upper < 0 || has_base < 0)
 		return cell_fail(err, CELL_E_IO, errno, "read the changes of the workspace");

@@ -19,7 +19,7 @@ void cell__handle_console_logout(struct cell__request *request);
 void cell__handle_v1_whoami(struct cell__request *request);
 /* history.c */
 void cell__handle_v1_session_events(struct cell__request *request);
-/* look.c */
+/* inspect.c */
 void cell__handle_v1_audit(struct cell__request *request);
 void cell__handle_v1_doctor(struct cell__request *request);
 void cell__handle_v1_policy(struct cell__request *request);

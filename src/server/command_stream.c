@@ -29,7 +29,7 @@ static int fill(void *arg)
 		stream->tells_start = false;
 		return stream->form->start(stream);
 	}
-	cell__command_look(stream->reader.command, stream->reader.position, &piece);
+	cell__command_peek(stream->reader.command, stream->reader.position, &piece);
 	if (piece.size) {
 		if (piece.size > PIECE_BYTES)
 			piece.size = PIECE_BYTES;
@@ -81,7 +81,7 @@ static uint64_t end_of(struct cell__command *command)
 
 	do {
 		position = piece.position + piece.size;
-		cell__command_look(command, position, &piece);
+		cell__command_peek(command, position, &piece);
 	} while (piece.size);
 	return position;
 }

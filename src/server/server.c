@@ -518,7 +518,7 @@ void cell__server_step(struct cell_server *server)
 		cell__links_close(server);
 	if (!server->stopping || (server->mcp && !cell__mcp_ended(server)) || server->use->sessions || server->wakings ||
 	    server->opening_space || server->reloading || server->ready.opening || server->ready.checking || server->sampling.job ||
-	    server->looks || server->n_links || server->transfers || server->tasks_running || is_working(server))
+	    server->readings || server->n_links || server->transfers || server->tasks_running || is_working(server))
 		return;
 	/* Answers that are ready may leave first: the next iteration of the loop is soon enough. */
 	if (server->due) {

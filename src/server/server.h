@@ -1077,7 +1077,7 @@ struct cell_server {
 	} ended[CELL_SERVER_ENDED];
 	size_t next_ended;
 	struct cell__ready ready; /* ready.c */
-	unsigned looks; /* on the pool (look.c) */
+	unsigned readings; /* on the pool (inspect.c) */
 	struct cell__tracing tracing;
 	int64_t metrics_us; /* when they were last sent to it */
 	bool code_used; /* of the console's link */

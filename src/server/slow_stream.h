@@ -16,7 +16,7 @@ struct cell_server;
 struct cell__slow_stream {
 	struct MHD_Connection *connection; /* NULL: it has ended */
 	struct cell__buf text;             /* to be sent first; its owner adds to it */
-	size_t sent;                       /* of it */
+	size_t sent;         /* of it */
 	bool told_end;                     /* nothing comes after the text */
 	bool suspended;
 	int64_t moved_us;

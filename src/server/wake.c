@@ -5,7 +5,7 @@
  *                                        └── not there ──▶ handled too: it finds none
  *
  * Further requests for the same session wait for the first.  If another server has it awake, the answer is `conflict`.  Everything but
- * do_look() runs on the loop's thread.
+ * do_find() runs on the loop's thread.
  */
 #include "server/server.h"
 
@@ -61,7 +61,7 @@ static void handle_opened(struct cell__request *request)
 	request->route->handle(request);
 }
 
-static void do_look(uv_work_t *work)
+static void do_find(uv_work_t *work)
 {
 	struct cell__waking *waking = work->data;
 
@@ -69,7 +69,7 @@ static void do_look(uv_work_t *work)
 }
 
 /* The owner is "TOKEN/WORKSPACE"; the name of a workspace has no slash. */
-static void handle_looked(uv_work_t *work, int status)
+static void handle_found(uv_work_t *work, int status)
 {
 	struct cell__waking *waking = work->data;
 	struct cell__request *request = waking->request;
@@ -118,7 +118,7 @@ static bool wake_first(struct cell__request *request)
 		return false;
 	}
 	server->wakings = waking;
-	uv_queue_work(cell__loop_uv(server->engine->loop), &waking->work, do_look, handle_looked);
+	uv_queue_work(cell__loop_uv(server->engine->loop), &waking->work, do_find, handle_found);
 	return true;
 }
 

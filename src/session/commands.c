@@ -265,7 +265,7 @@ static void handle_lost(void *owner, uint64_t bytes)
 		command->begin = command->total;
 }
 
-void cell__command_look(struct cell__command *command, uint64_t position, struct cell__command_piece *ret_piece)
+void cell__command_peek(struct cell__command *command, uint64_t position, struct cell__command_piece *ret_piece)
 {
 	uint64_t from = position < command->begin ? command->begin : position;
 	*ret_piece = (struct cell__command_piece){ .position = from, .dropped = from - position };

@@ -41,7 +41,7 @@ struct cell__command_spec {
 	const char *tag;         /* the client's own name for it; or NULL */
 	int64_t timeout_ms;      /* then it is killed; 0: never */
 	bool want_stdin;         /* else it is at its end */
-	bool blocks;             /* also without readers it waits while output is not read, by cell__command_look() */
+	bool blocks;             /* also without readers it waits while output is not read, by cell__command_peek() */
 	bool tty;                /* a terminal for all its streams; with want_stdin */
 	unsigned short rows, cols; /* of it */
 	const struct cell__principal *principal;
@@ -97,7 +97,7 @@ struct cell__command_piece {
 	uint64_t dropped;  /* bytes that are lost before it */
 };
 /* The output from this position on, as far as it is of one stream and in one piece. */
-void cell__command_look(struct cell__command *command, uint64_t position, struct cell__command_piece *ret_piece);
+void cell__command_peek(struct cell__command *command, uint64_t position, struct cell__command_piece *ret_piece);
 
 /* Embedded by its owner. */
 struct cell__command_reader {

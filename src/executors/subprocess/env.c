@@ -211,7 +211,7 @@ int cell__sub_zygote_start(struct cell__sub_env *env, struct cell_error *err)
 	if (env->state != CELL_ENV_NONE)
 		return 0;
 	env->starts++;
-	if (cell__supervisor_start(sub->supervisor, err) < 0 || cell__sub_look(env, NULL, 0, err) < 0)
+	if (cell__supervisor_start(sub->supervisor, err) < 0 || cell__sub_check_files(env, NULL, 0, err) < 0)
 		return -1;
 	env->state = CELL_ENV_STARTING;
 	env->warm = false;
@@ -274,7 +274,7 @@ void cell__sub_zygote_ready(struct cell__sub_env *env, int64_t pid, int64_t miss
 		cell_fail(&err, CELL_E_NOMEM, 0, "out of memory");
 	else if (json_unpack(ready, "{s:s}", "preload_error", &preload_error) == 0)
 		cell_fail(&err, CELL_E_PRELOAD, 0, "%s cannot preload %.160s", env->python, preload_error);
-	else if (cell__sub_look(env, json_incref(ready), pid, &err) == 0)
+	else if (cell__sub_check_files(env, json_incref(ready), pid, &err) == 0)
 		err.code = 0;
 	json_decref(ready);
 	if (err.code)
@@ -497,7 +497,7 @@ void cell__sub_handle_env_closed(uv_handle_t *handle)
 	struct cell__sub_env *env = handle->data;
 	struct cell__subprocess *sub = env->sub;
 	env->closed = true;
-	if (env->looking > 0)
+	if (env->checking > 0)
 		return;
 	free(env->python);
 	free(env->preload);

@@ -5,7 +5,7 @@
  * to, and trusts it from then on. Code could have changed a link between the two and have ended before the comparison, so everything is
  * looked up a second time: from the comparison on no open session can change it.
  *
- *     zygote_start ──▶ look (pool) ──▶ trust (loop) ──▶ look again, plan (pool) ──▶ same? ──▶ started ──▶ ready ──▶ the same once more
+ *     zygote_start ──▶ check (pool) ──▶ trust (loop) ──▶ check again, plan (pool) ──▶ same? ──▶ started ──▶ ready ──▶ the same once more
  *
  * The results for a zygote that was given up meanwhile are dropped.
  */
@@ -56,15 +56,15 @@ static struct cell__sub_files *make_files(json_t *list)
 	return files;
 }
 
-/* ---- one look ---- */
+/* ---- one check ---- */
 
-struct look {
+struct check {
 	uv_work_t work;
 	struct cell__sub_env *env; /* its interpreter and kind never change; the rest is the loop's */
 	unsigned start;            /* the zygote that this is for */
 	json_t *ready;             /* its report; NULL: it is not started yet */
 	int64_t pid;
-	bool trusted;              /* this is the second look */
+	bool trusted;              /* this is the second check */
 	struct cell__sub_files *files; /* reported by this zygote, or by an earlier one, or NULL */
 	struct cell__place_list places;
 	struct cell__sandbox_plan *plan;
@@ -100,104 +100,104 @@ static int list_places(const char *python, const struct cell__sub_files *files, 
 }
 
 /* The plan of a zygote is made for each zygote again: mounts and installs may have changed. */
-static int plan_zygote(struct look *look)
+static int plan_zygote(struct check *check)
 {
-	const struct cell__sub_env *env = look->env;
+	const struct cell__sub_env *env = check->env;
 	CELL_AUTO_BUF struct cell__buf bytes = CELL_BUF_INIT;
 	if (cell__plans_zygote(&env->sub->supervisor->plans, env->python, env->sub->kernel_dir, env->kind == CELL_ZYGOTE_ONLINE, &bytes,
-			       &look->err) == 0)
-		look->plan = cell__sandbox_plan_create(&bytes, &look->err);
-	return look->plan ? 0 : -1;
+			       &check->err) == 0)
+		check->plan = cell__sandbox_plan_create(&bytes, &check->err);
+	return check->plan ? 0 : -1;
 }
 
-static void handle_look(uv_work_t *work)
+static void handle_check(uv_work_t *work)
 {
-	struct look *look = work->data;
-	const struct cell__sub_env *env = look->env;
-	if (!look->ready && check_python(env->python, &look->err) < 0)
+	struct check *check = work->data;
+	const struct cell__sub_env *env = check->env;
+	if (!check->ready && check_python(env->python, &check->err) < 0)
 		return;
-	if (look->ready && !look->trusted && !(look->files = make_files(json_object_get(look->ready, "paths")))) {
-		cell_fail(&look->err, CELL_E_NOMEM, 0, "out of memory");
+	if (check->ready && !check->trusted && !(check->files = make_files(json_object_get(check->ready, "paths")))) {
+		cell_fail(&check->err, CELL_E_NOMEM, 0, "out of memory");
 		return;
 	}
-	if (list_places(env->python, look->files, &look->places, &look->err) == 0 && look->trusted && !look->ready &&
+	if (list_places(env->python, check->files, &check->places, &check->err) == 0 && check->trusted && !check->ready &&
 	    env->kind != CELL_ZYGOTE_ISOLATED)
-		(void)plan_zygote(look);
+		(void)plan_zygote(check);
 }
 
-static void handle_looked(uv_work_t *work, int status);
+static void handle_checked(uv_work_t *work, int status);
 
-static void start_look(struct look *look)
+static void start_check(struct check *check)
 {
-	look->work.data = look;
-	look->env->looking++;
-	uv_queue_work(cell__loop_uv(look->env->sub->host->loop), &look->work, handle_look, handle_looked);
+	check->work.data = check;
+	check->env->checking++;
+	uv_queue_work(cell__loop_uv(check->env->sub->host->loop), &check->work, handle_check, handle_checked);
 }
 
 /* Trusts what was found from now on, instead of what was trusted before; on failure nothing has changed. */
-static int trust(struct look *look)
+static int trust(struct check *check)
 {
-	struct cell__sub_env *env = look->env;
+	struct cell__sub_env *env = check->env;
 	struct cell__places *places = env->sub->host->places;
-	if (cell__places_trust(places, &look->places, &look->err) < 0)
+	if (cell__places_trust(places, &check->places, &check->err) < 0)
 		return -1;
 	cell__places_untrust(places, &env->places);
 	cell__place_list_finish(&env->places);
-	env->places = look->places;
-	look->places = (struct cell__place_list)CELL_PLACE_LIST_INIT;
-	look->trusted = true;
+	env->places = check->places;
+	check->places = (struct cell__place_list)CELL_PLACE_LIST_INIT;
+	check->trusted = true;
 	return 0;
 }
 
-/* False: there is another look. */
-static bool is_over(struct look *look)
+/* False: there is another check. */
+static bool is_over(struct check *check)
 {
-	struct cell__sub_env *env = look->env;
-	if (env->sub->destroying || env->closed || env->state != CELL_ENV_STARTING || env->starts != look->start)
+	struct cell__sub_env *env = check->env;
+	if (env->sub->destroying || env->closed || env->state != CELL_ENV_STARTING || env->starts != check->start)
 		return true;
-	if (!look->err.code && !look->trusted && trust(look) == 0) {
-		start_look(look);
+	if (!check->err.code && !check->trusted && trust(check) == 0) {
+		start_check(check);
 		return false;
 	}
-	if (!look->err.code && !cell__place_list_equal(&look->places, &env->places))
-		cell_fail(&look->err, CELL_E_PYTHON, 0, "the files of %.150s changed while it was started; try again", env->python);
-	if (look->err.code)
-		cell__sub_zygote_failed(env, &look->err);
-	else if (look->ready)
-		cell__sub_zygote_known(env, look->pid, look->ready, cell__take_ptr(look->files));
+	if (!check->err.code && !cell__place_list_equal(&check->places, &env->places))
+		cell_fail(&check->err, CELL_E_PYTHON, 0, "the files of %.150s changed while it was started; try again", env->python);
+	if (check->err.code)
+		cell__sub_zygote_failed(env, &check->err);
+	else if (check->ready)
+		cell__sub_zygote_known(env, check->pid, check->ready, cell__take_ptr(check->files));
 	else
-		cell__sub_zygote_planned(env, cell__take_ptr(look->plan));
+		cell__sub_zygote_planned(env, cell__take_ptr(check->plan));
 	return true;
 }
 
-static void handle_looked(uv_work_t *work, int status)
+static void handle_checked(uv_work_t *work, int status)
 {
-	struct look *look = work->data;
-	struct cell__sub_env *env = look->env;
+	struct check *check = work->data;
+	struct cell__sub_env *env = check->env;
 	(void)status; /* never cancelled */
-	env->looking--;
-	if (!is_over(look))
+	env->checking--;
+	if (!is_over(check))
 		return;
-	json_decref(look->ready);
-	cell__sub_files_unref(look->files);
-	cell__place_list_finish(&look->places);
-	cell__sandbox_plan_unref(look->plan);
-	free(look);
-	if (env->closed && env->looking == 0)
+	json_decref(check->ready);
+	cell__sub_files_unref(check->files);
+	cell__place_list_finish(&check->places);
+	cell__sandbox_plan_unref(check->plan);
+	free(check);
+	if (env->closed && env->checking == 0)
 		cell__sub_handle_env_closed((uv_handle_t *)&env->timer);
 }
 
-int cell__sub_look(struct cell__sub_env *env, json_t *ready, int64_t pid, struct cell_error *err)
+int cell__sub_check_files(struct cell__sub_env *env, json_t *ready, int64_t pid, struct cell_error *err)
 {
-	struct look *look = cell__alloc(1, sizeof *look);
-	if (!look) {
+	struct check *check = cell__alloc(1, sizeof *check);
+	if (!check) {
 		json_decref(ready);
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	}
-	*look = (struct look){ .env = env, .start = env->starts, .ready = ready, .pid = pid, .places = CELL_PLACE_LIST_INIT };
+	*check = (struct check){ .env = env, .start = env->starts, .ready = ready, .pid = pid, .places = CELL_PLACE_LIST_INIT };
 	if (!ready)
-		look->files = cell__sub_files_ref(env->files); /* stay trusted until this zygote reports its own */
-	start_look(look);
+		check->files = cell__sub_files_ref(env->files); /* stay trusted until this zygote reports its own */
+	start_check(check);
 	return 0;
 }
 

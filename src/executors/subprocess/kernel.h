@@ -75,7 +75,7 @@ struct cell__sub_env {
 	struct cell__sub_files *files; /* the interpreter's; known when the zygote is ready; guarded by sub->lock */
 	struct cell__place_list places; /* the same and more, trusted: a session that can write there is not opened */
 	unsigned starts; /* of zygotes: results of the pool for another one are dropped */
-	int looking;     /* work of the pool about its files that is in progress */
+	int checking;     /* work of the pool about its files that is in progress */
 	bool closed;     /* it is freed with the last of them */
 	char **index_hosts;          /* "host:port" of the package index that its installer uses; NULL-terminated */
 	int64_t started_us;
@@ -175,7 +175,7 @@ void cell__sub_maybe_destroyed(struct cell__subprocess *sub);
  * Looks up and trusts the files of a zygote: before its start (ready NULL), which ends in cell__sub_zygote_planned(), or those of its
  * report, which is taken over, which ends in cell__sub_zygote_known(); or in cell__sub_zygote_failed().  Never from inside the call.
  */
-int cell__sub_look(struct cell__sub_env *env, json_t *ready, int64_t pid, struct cell_error *err);
+int cell__sub_check_files(struct cell__sub_env *env, json_t *ready, int64_t pid, struct cell_error *err);
 /* Prepares a request on the pool; then done(arg, err) on the loop, err with code 0 if all is well. */
 int cell__sub_prepare(struct cell__sub_env *env, struct cell__sandbox_request *request,
 		      void (*done)(void *arg, const struct cell_error *err), void *arg, struct cell_error *err);

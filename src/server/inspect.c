@@ -1,6 +1,6 @@
 /*
  * What the console shows beside sessions: the policy with a try-out, the audit log, the executors of this machine, completions.  Reading files
- * and asking executors may wait, so that is done on the pool; the server ends only after it (server->looks).
+ * and asking executors may wait, so that is done on the pool; the server ends only after it (server->readings).
  */
 #include "server/api.h"
 
@@ -12,77 +12,77 @@
 #define AUDIT_RECORDS 200
 #define COMPLETE_MS 2000
 
-struct look {
+struct reading {
 	uv_work_t work;
 	struct cell__request *request;
-	void (*read)(struct look *look);
+	void (*read)(struct reading *reading);
 	const char *path; /* of the audit log */
 	json_t *answer; /* NULL: err */
 	struct cell_error err;
 };
 
-static void do_look(uv_work_t *work)
+static void do_read(uv_work_t *work)
 {
-	struct look *look = work->data;
+	struct reading *reading = work->data;
 
-	look->read(look);
+	reading->read(reading);
 }
 
-static void handle_looked(uv_work_t *work, int status)
+static void handle_read(uv_work_t *work, int status)
 {
-	struct look *look = work->data;
-	struct cell_server *server = look->request->server;
+	struct reading *reading = work->data;
+	struct cell_server *server = reading->request->server;
 
 	(void)status;
-	if (look->answer)
-		cell__answer_json(look->request, MHD_HTTP_OK, look->answer);
+	if (reading->answer)
+		cell__answer_json(reading->request, MHD_HTTP_OK, reading->answer);
 	else
-		cell__answer_error(look->request, &look->err);
-	free(look);
-	server->looks--;
+		cell__answer_error(reading->request, &reading->err);
+	free(reading);
+	server->readings--;
 	cell__server_advance(server);
 }
 
-static void begin_look(struct cell__request *request, void (*read)(struct look *look), const char *path)
+static void begin_reading(struct cell__request *request, void (*read)(struct reading *reading), const char *path)
 {
-	struct look *look = cell__alloc(1, sizeof(*look));
+	struct reading *reading = cell__alloc(1, sizeof(*reading));
 
-	if (!look) {
+	if (!reading) {
 		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory");
 		return;
 	}
-	*look = (struct look){ .request = request, .read = read, .path = path };
-	look->work.data = look;
-	request->server->looks++;
-	uv_queue_work(cell__loop_uv(request->server->engine->loop), &look->work, do_look, handle_looked);
+	*reading = (struct reading){ .request = request, .read = read, .path = path };
+	reading->work.data = reading;
+	request->server->readings++;
+	uv_queue_work(cell__loop_uv(request->server->engine->loop), &reading->work, do_read, handle_read);
 }
 
 /* ---- the audit log ---- */
 
-static const char *text_of(const struct look *look, const char *name)
+static const char *text_of(const struct reading *reading, const char *name)
 {
-	const char *text = json_string_value(json_object_get(look->request->query, name));
+	const char *text = json_string_value(json_object_get(reading->request->query, name));
 
 	return text && *text ? text : NULL;
 }
 
 /* Filters select before the newest are taken, so all records are read. */
-static void read_audit(struct look *look)
+static void read_audit(struct reading *reading)
 {
 	struct cell_audit_filter filter = CELL_AUDIT_FILTER_INIT;
 	struct cell_audit_entry entry = CELL_AUDIT_ENTRY_INIT;
-	const json_t *last = json_object_get(look->request->query, "last");
+	const json_t *last = json_object_get(reading->request->query, "last");
 	size_t most = last ? (size_t)json_integer_value(last) : AUDIT_RECORDS, bad = 0;
 	struct cell_audit_reader *reader = NULL;
 	json_t *list = json_array();
 	int more = -1;
 
-	filter.session = text_of(look, "session");
-	filter.tool = text_of(look, "tool");
-	filter.decision = text_of(look, "decision");
-	filter.since = text_of(look, "since");
-	if (cell_audit_reader_open(look->path, &filter, &reader, &look->err) == 0) {
-		while ((more = cell_audit_reader_next(reader, &entry, &look->err)) > 0) {
+	filter.session = text_of(reading, "session");
+	filter.tool = text_of(reading, "tool");
+	filter.decision = text_of(reading, "decision");
+	filter.since = text_of(reading, "since");
+	if (cell_audit_reader_open(reading->path, &filter, &reader, &reading->err) == 0) {
+		while ((more = cell_audit_reader_next(reader, &entry, &reading->err)) > 0) {
 			json_t *record = entry.json ? json_loads(entry.json, JSON_ALLOW_NUL, NULL) : NULL;
 
 			bad += !record;
@@ -94,7 +94,7 @@ static void read_audit(struct look *look)
 	}
 	cell_audit_reader_close(reader);
 	if (more == 0)
-		look->answer = json_pack("{s:o,s:I}", "records", list, "unreadable", (json_int_t)bad);
+		reading->answer = json_pack("{s:o,s:I}", "records", list, "unreadable", (json_int_t)bad);
 	else
 		json_decref(list);
 }
@@ -104,7 +104,7 @@ void cell__handle_v1_audit(struct cell__request *request)
 	struct cell_audit *audit = request->server->session.audit;
 
 	if (audit)
-		begin_look(request, read_audit, cell__audit_path(cell__audit_of(audit)));
+		begin_reading(request, read_audit, cell__audit_path(cell__audit_of(audit)));
 	else
 		cell__answer_fail(request, MHD_HTTP_NOT_FOUND, CELL_E_NOT_FOUND,
 				  "this server has no audit log: start it with --audit FILE");
@@ -112,22 +112,22 @@ void cell__handle_v1_audit(struct cell__request *request)
 
 /* ---- executors ---- */
 
-static void read_doctor(struct look *look)
+static void read_doctor(struct reading *reading)
 {
 	struct cell_executor_info info;
 	json_t *list = json_array();
 
 	cell_executor_info_init(&info);
-	for (size_t i = 0; cell_executor_probe(look->request->server->engine, i, &info) == 0; i++)
+	for (size_t i = 0; cell_executor_probe(reading->request->server->engine, i, &info) == 0; i++)
 		json_array_append_new(list, json_pack("{s:s,s:s,s:b,s:s,s:s,s:s,s:s}", "name", info.name, "isolation", info.isolation,
 						      "available", info.available, "reason", info.reason, "advice", info.advice, "fix",
 						      info.fix, "level", info.level));
-	look->answer = json_pack("{s:s,s:o}", "version", cell_version(), "executors", list);
+	reading->answer = json_pack("{s:s,s:o}", "version", cell_version(), "executors", list);
 }
 
 void cell__handle_v1_doctor(struct cell__request *request)
 {
-	begin_look(request, read_doctor, NULL);
+	begin_reading(request, read_doctor, NULL);
 }
 
 /* ---- the policy ---- */
