@@ -65,13 +65,13 @@ static const char script_remove[] = IS_MINE "redis.call('ZREM', KEYS[3], ARGV[3]
 					    "redis.call('DEL', KEYS[1], KEYS[2]) "
 					    "return {1}";
 
-/* ---- hubs: one for each URL ---- */
+/* ---- keepers: one for each URL ---- */
 
-struct hub {
-	struct hub *next;
+struct keeper {
+	struct keeper *next;
 	char *url;
 	struct cell__redis *redis;
-	unsigned users; /* places and threads; guarded by hubs_lock */
+	unsigned users; /* places and threads; guarded by keepers_lock */
 	pthread_mutex_t lock; /* guards all below */
 	pthread_cond_t changed;
 	bool renews, watches; /* the threads are there */
@@ -79,7 +79,7 @@ struct hub {
 };
 
 struct cell__redis_place {
-	struct hub *hub;
+	struct keeper *keeper;
 	char id[33], holder[33];
 	char *name, *url;
 	char *key, *lease_key, *index_key;
@@ -87,14 +87,14 @@ struct cell__redis_place {
 	void (*lost)(void *arg);
 	void *arg;
 	uint64_t number;
-	/* guarded by hub->lock */
+	/* guarded by keeper->lock */
 	bool holds, is_lost;
 	int64_t renew_us, deadline_us;
 	struct cell__redis_place *next;
 };
 
-static pthread_mutex_t hubs_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct hub *hubs;
+static pthread_mutex_t keepers_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct keeper *keepers;
 
 /* Time goes on while the machine sleeps, as it does for the server. */
 static int64_t now_us(void)
@@ -104,94 +104,94 @@ static int64_t now_us(void)
 	return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
 }
 
-static void hub_put(struct hub *hub)
+static void keeper_put(struct keeper *keeper)
 {
-	pthread_mutex_lock(&hubs_lock);
-	bool last = --hub->users == 0;
+	pthread_mutex_lock(&keepers_lock);
+	bool last = --keeper->users == 0;
 	if (last) {
-		struct hub **at = &hubs;
-		while (*at != hub)
+		struct keeper **at = &keepers;
+		while (*at != keeper)
 			at = &(*at)->next;
-		*at = hub->next;
+		*at = keeper->next;
 	}
-	pthread_mutex_unlock(&hubs_lock);
+	pthread_mutex_unlock(&keepers_lock);
 	if (!last)
 		return;
-	cell__redis_destroy(hub->redis);
-	pthread_cond_destroy(&hub->changed);
-	pthread_mutex_destroy(&hub->lock);
-	explicit_bzero(hub->url, strlen(hub->url)); /* it may have a password */
-	free(hub->url);
-	free(hub);
+	cell__redis_destroy(keeper->redis);
+	pthread_cond_destroy(&keeper->changed);
+	pthread_mutex_destroy(&keeper->lock);
+	explicit_bzero(keeper->url, strlen(keeper->url)); /* it may have a password */
+	free(keeper->url);
+	free(keeper);
 }
 
-static struct hub *hub_make(const char *url, struct cell_error *err)
+static struct keeper *keeper_make(const char *url, struct cell_error *err)
 {
 	pthread_condattr_t attr;
-	struct hub *hub = cell__alloc(1, sizeof *hub);
-	char *copy = hub ? cell__strdup(url) : NULL;
+	struct keeper *keeper = cell__alloc(1, sizeof *keeper);
+	char *copy = keeper ? cell__strdup(url) : NULL;
 	if (!copy) {
-		free(hub);
+		free(keeper);
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a saved session");
 		return NULL;
 	}
-	if (cell__redis_create(url, &hub->redis, err) < 0) {
+	if (cell__redis_create(url, &keeper->redis, err) < 0) {
 		free(copy);
-		free(hub);
+		free(keeper);
 		return NULL;
 	}
-	hub->url = copy;
-	pthread_mutex_init(&hub->lock, NULL);
+	keeper->url = copy;
+	pthread_mutex_init(&keeper->lock, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&hub->changed, &attr);
+	pthread_cond_init(&keeper->changed, &attr);
 	pthread_condattr_destroy(&attr);
-	return hub;
+	return keeper;
 }
 
-static struct hub *hub_get(const char *url, struct cell_error *err)
+static struct keeper *keeper_get(const char *url, struct cell_error *err)
 {
-	pthread_mutex_lock(&hubs_lock);
-	struct hub *hub = hubs;
-	while (hub && strcmp(hub->url, url) != 0)
-		hub = hub->next;
-	if (!hub && (hub = hub_make(url, err))) {
-		hub->next = hubs;
-		hubs = hub;
+	pthread_mutex_lock(&keepers_lock);
+	struct keeper *keeper = keepers;
+	while (keeper && strcmp(keeper->url, url) != 0)
+		keeper = keeper->next;
+	if (!keeper && (keeper = keeper_make(url, err))) {
+		keeper->next = keepers;
+		keepers = keeper;
 	}
-	if (hub)
-		hub->users++;
-	pthread_mutex_unlock(&hubs_lock);
-	return hub;
+	if (keeper)
+		keeper->users++;
+	pthread_mutex_unlock(&keepers_lock);
+	return keeper;
 }
 
-static void wait_us(struct hub *hub, int64_t us)
+static void wait_us(struct keeper *keeper, int64_t us)
 {
 	struct timespec until;
 	clock_gettime(CLOCK_MONOTONIC, &until);
 	us += until.tv_nsec / 1000;
 	until.tv_sec += us / 1000000;
 	until.tv_nsec = us % 1000000 * 1000;
-	pthread_cond_timedwait(&hub->changed, &hub->lock, &until);
+	pthread_cond_timedwait(&keeper->changed, &keeper->lock, &until);
 }
 
 /* ---- scripts ---- */
 
 /* argv: the command as strings, the last NULL; one of them has another size than its text. */
-static int run_words(struct hub *hub, const char *const *argv, const char *bytes, size_t size, struct cell__redis_replies *ret_replies,
-		     struct cell_error *err)
+static int run_words(struct keeper *keeper, const char *const *argv, const char *bytes, size_t size,
+		     struct cell__redis_replies *ret_replies, struct cell_error *err)
 {
 	CELL_AUTO_BATCH struct cell__redis_batch batch = CELL__REDIS_BATCH_INIT;
 	cell__redis_add_words(&batch, argv, bytes, size);
-	return cell__redis_run(hub->redis, &batch, CELL__REDIS_AGAIN, false, ret_replies, err);
+	return cell__redis_run(keeper->redis, &batch, CELL__REDIS_AGAIN, false, ret_replies, err);
 }
 
 /* The first number of a script's answer; anything else is CELL_E_PROTOCOL. */
-static int read_answer(const struct hub *hub, const redisReply *reply, size_t more, long long *ret, struct cell_error *err)
+static int read_answer(const struct keeper *keeper, const redisReply *reply, size_t more, long long *ret, struct cell_error *err)
 {
 	if (reply->type != REDIS_REPLY_ARRAY || reply->elements < 1 || reply->element[0]->type != REDIS_REPLY_INTEGER ||
 	    (reply->element[0]->integer == 1 && reply->elements < 1 + more))
-		return cell__redis_fail(err, hub->redis->url.shown, reply);
+		return cell__redis_fail(err, keeper->redis->url.shown, reply);
 	*ret = reply->element[0]->integer;
 	return 0;
 }
@@ -206,19 +206,19 @@ static const char *text_at(const redisReply *reply, size_t i)
 static void *renew_all(void *arg);
 static void *watch_all(void *arg);
 
-static bool start_thread(struct hub *hub, void *(*fn)(void *))
+static bool start_thread(struct keeper *keeper, void *(*fn)(void *))
 {
 	pthread_t thread;
 	pthread_attr_t attr;
-	pthread_mutex_lock(&hubs_lock);
-	hub->users++;
-	pthread_mutex_unlock(&hubs_lock);
+	pthread_mutex_lock(&keepers_lock);
+	keeper->users++;
+	pthread_mutex_unlock(&keepers_lock);
 	pthread_attr_init(&attr);
 	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	bool ok = pthread_create(&thread, &attr, fn, hub) == 0;
+	bool ok = pthread_create(&thread, &attr, fn, keeper) == 0;
 	pthread_attr_destroy(&attr);
 	if (!ok)
-		hub_put(hub); /* the caller is a user too */
+		keeper_put(keeper); /* the caller is a user too */
 	return ok;
 }
 
@@ -229,7 +229,7 @@ static void set_times(struct cell__redis_place *remote, int64_t asked_us)
 	remote->deadline_us = asked_us + remote->ms * 1000 * 2 / 3;
 }
 
-/* With the hub's lock. */
+/* With the keeper's lock. */
 static void lose(struct cell__redis_place *remote)
 {
 	if (remote->is_lost)
@@ -241,7 +241,7 @@ static void lose(struct cell__redis_place *remote)
 
 static void unlist(struct cell__redis_place *remote)
 {
-	struct cell__redis_place **at = &remote->hub->held;
+	struct cell__redis_place **at = &remote->keeper->held;
 	while (*at && *at != remote)
 		at = &(*at)->next;
 	if (*at)
@@ -251,21 +251,21 @@ static void unlist(struct cell__redis_place *remote)
 
 static int hold(struct cell__redis_place *remote, uint64_t number, int64_t asked_us, struct cell_error *err)
 {
-	struct hub *hub = remote->hub;
-	pthread_mutex_lock(&hub->lock);
+	struct keeper *keeper = remote->keeper;
+	pthread_mutex_lock(&keeper->lock);
 	remote->number = number;
 	remote->is_lost = false;
 	remote->holds = true;
 	set_times(remote, asked_us);
-	remote->next = hub->held;
-	hub->held = remote;
-	hub->renews = hub->renews || start_thread(hub, renew_all);
-	hub->watches = hub->watches || start_thread(hub, watch_all);
-	bool ok = hub->renews && hub->watches;
+	remote->next = keeper->held;
+	keeper->held = remote;
+	keeper->renews = keeper->renews || start_thread(keeper, renew_all);
+	keeper->watches = keeper->watches || start_thread(keeper, watch_all);
+	bool ok = keeper->renews && keeper->watches;
 	if (!ok)
 		unlist(remote);
-	pthread_cond_broadcast(&hub->changed);
-	pthread_mutex_unlock(&hub->lock);
+	pthread_cond_broadcast(&keeper->changed);
+	pthread_mutex_unlock(&keeper->lock);
 	return ok ? 0 : cell_fail(err, CELL_E_NOMEM, EAGAIN, "start a thread that renews leases");
 }
 
@@ -274,13 +274,13 @@ struct renewal {
 	char holder[33];
 };
 
-/* With the hub's lock: those that are due, at most AT_ONCE.  *ret_wait_us: until the next one is. */
-static size_t list_due(struct hub *hub, struct cell__redis_batch *batch, struct renewal due[AT_ONCE], int64_t *ret_wait_us)
+/* With the keeper's lock: those that are due, at most AT_ONCE.  *ret_wait_us: until the next one is. */
+static size_t list_due(struct keeper *keeper, struct cell__redis_batch *batch, struct renewal due[AT_ONCE], int64_t *ret_wait_us)
 {
 	int64_t now = now_us();
 	size_t n = 0;
 	*ret_wait_us = INT64_C(1000000) * 3600;
-	for (struct cell__redis_place *remote = hub->held; remote; remote = remote->next) {
+	for (struct cell__redis_place *remote = keeper->held; remote; remote = remote->next) {
 		char number[24], ms[24];
 		if (remote->renew_us > now || n == AT_ONCE) {
 			int64_t left = remote->renew_us > now ? remote->renew_us - now : 0;
@@ -297,9 +297,9 @@ static size_t list_due(struct hub *hub, struct cell__redis_batch *batch, struct 
 	return n;
 }
 
-static struct cell__redis_place *find_held(struct hub *hub, const char *holder)
+static struct cell__redis_place *find_held(struct keeper *keeper, const char *holder)
 {
-	struct cell__redis_place *remote = hub->held;
+	struct cell__redis_place *remote = keeper->held;
 	while (remote && strcmp(remote->holder, holder) != 0)
 		remote = remote->next;
 	return remote;
@@ -307,65 +307,65 @@ static struct cell__redis_place *find_held(struct hub *hub, const char *holder)
 
 static void *renew_all(void *arg)
 {
-	struct hub *hub = arg;
+	struct keeper *keeper = arg;
 	struct renewal due[AT_ONCE];
-	pthread_mutex_lock(&hub->lock);
-	while (hub->held) {
+	pthread_mutex_lock(&keeper->lock);
+	while (keeper->held) {
 		CELL_AUTO_BATCH struct cell__redis_batch batch = CELL__REDIS_BATCH_INIT;
 		CELL_AUTO_REPLIES struct cell__redis_replies replies = CELL__REDIS_REPLIES_INIT;
 		int64_t wait;
-		size_t n = list_due(hub, &batch, due, &wait);
+		size_t n = list_due(keeper, &batch, due, &wait);
 		if (n == 0) {
-			wait_us(hub, wait);
+			wait_us(keeper, wait);
 			continue;
 		}
 		int64_t asked = now_us();
-		pthread_mutex_unlock(&hub->lock);
-		int rc = cell__redis_run(hub->redis, &batch, CELL__REDIS_AGAIN, true, &replies, NULL);
-		pthread_mutex_lock(&hub->lock);
+		pthread_mutex_unlock(&keeper->lock);
+		int rc = cell__redis_run(keeper->redis, &batch, CELL__REDIS_AGAIN, true, &replies, NULL);
+		pthread_mutex_lock(&keeper->lock);
 		for (size_t i = 0; rc == 0 && i < n; i++) {
-			struct cell__redis_place *remote = find_held(hub, due[i].holder);
+			struct cell__redis_place *remote = find_held(keeper, due[i].holder);
 			long long is_mine;
-			if (!remote || read_answer(hub, replies.list[i], 0, &is_mine, NULL) < 0)
+			if (!remote || read_answer(keeper, replies.list[i], 0, &is_mine, NULL) < 0)
 				continue; /* closed meanwhile, or not renewed: watch_all() sees it */
 			if (is_mine)
 				set_times(remote, asked);
 			else
 				lose(remote);
 		}
-		pthread_cond_broadcast(&hub->changed);
+		pthread_cond_broadcast(&keeper->changed);
 	}
-	hub->renews = false;
-	pthread_mutex_unlock(&hub->lock);
-	hub_put(hub);
+	keeper->renews = false;
+	pthread_mutex_unlock(&keeper->lock);
+	keeper_put(keeper);
 	return NULL;
 }
 
 static void *watch_all(void *arg)
 {
-	struct hub *hub = arg;
-	pthread_mutex_lock(&hub->lock);
-	while (hub->held) {
+	struct keeper *keeper = arg;
+	pthread_mutex_lock(&keeper->lock);
+	while (keeper->held) {
 		int64_t now = now_us(), wait = INT64_C(1000000); /* Linux does not wake us when the machine wakes */
-		for (struct cell__redis_place *remote = hub->held; remote; remote = remote->next) {
+		for (struct cell__redis_place *remote = keeper->held; remote; remote = remote->next) {
 			if (remote->deadline_us <= now)
 				lose(remote);
 			else if (remote->deadline_us - now < wait)
 				wait = remote->deadline_us - now;
 		}
-		wait_us(hub, wait);
+		wait_us(keeper, wait);
 	}
-	hub->watches = false;
-	pthread_mutex_unlock(&hub->lock);
-	hub_put(hub);
+	keeper->watches = false;
+	pthread_mutex_unlock(&keeper->lock);
+	keeper_put(keeper);
 	return NULL;
 }
 
 bool cell__redis_place_holds(const struct cell__redis_place *remote)
 {
-	pthread_mutex_lock(&remote->hub->lock);
+	pthread_mutex_lock(&remote->keeper->lock);
 	bool holds = remote->holds && !remote->is_lost && now_us() < remote->deadline_us;
-	pthread_mutex_unlock(&remote->hub->lock);
+	pthread_mutex_unlock(&remote->keeper->lock);
 	return holds;
 }
 
@@ -385,14 +385,15 @@ int cell__redis_place_take(struct cell__redis_place *remote, bool creates, struc
 	const char *const words[] = { "EVAL",       script_take, "2", remote->key,         remote->lease_key, remote->holder,
 				      remote->name, remote->url, ms,  creates ? "1" : "0", unsaved,           NULL };
 	cell__random_hex(remote->holder, 32); /* words has its address */
-	if (run_words(remote->hub, words, NULL, 0, &replies, err) < 0 || read_answer(remote->hub, replies.list[0], 1, &found, err) < 0)
+	if (run_words(remote->keeper, words, NULL, 0, &replies, err) < 0 ||
+	    read_answer(remote->keeper, replies.list[0], 1, &found, err) < 0)
 		return -1;
 	if (found == 0)
 		return cell__lease_conflict(err, remote->id, text_at(replies.list[0], 1), text_at(replies.list[0], 2));
 	if (found != 1)
 		return cell_fail(err, CELL_E_NOT_FOUND, 0, "there is no saved session %.40s", remote->id);
 	long long number;
-	if (cell__redis_integer(remote->hub->redis, replies.list[0]->element[1], &number, err) < 0)
+	if (cell__redis_integer(remote->keeper->redis, replies.list[0]->element[1], &number, err) < 0)
 		return -1;
 	return hold(remote, (uint64_t)number, asked, err);
 }
@@ -400,12 +401,12 @@ int cell__redis_place_take(struct cell__redis_place *remote, bool creates, struc
 /* No longer renewed.  True: it was. */
 static bool let_go(struct cell__redis_place *remote)
 {
-	pthread_mutex_lock(&remote->hub->lock);
+	pthread_mutex_lock(&remote->keeper->lock);
 	bool held = remote->holds;
 	if (held)
 		unlist(remote);
-	pthread_cond_broadcast(&remote->hub->changed);
-	pthread_mutex_unlock(&remote->hub->lock);
+	pthread_cond_broadcast(&remote->keeper->changed);
+	pthread_mutex_unlock(&remote->keeper->lock);
 	return held;
 }
 
@@ -417,21 +418,21 @@ void cell__redis_place_release(struct cell__redis_place *remote)
 		return;
 	snprintf(number, sizeof number, "%llu", (unsigned long long)remote->number);
 	const char *const words[] = { "EVAL", script_release, "2", remote->key, remote->lease_key, remote->holder, number, NULL };
-	(void)run_words(remote->hub, words, NULL, 0, &replies, NULL); /* else it expires */
+	(void)run_words(remote->keeper, words, NULL, 0, &replies, NULL); /* else it expires */
 }
 
 /* ---- places ---- */
 
-static char *key_of(const struct hub *hub, const char *id, const char *rest)
+static char *key_of(const struct keeper *keeper, const char *id, const char *rest)
 {
 	struct cell__buf key = CELL_BUF_INIT;
-	return cell__buf_printf(&key, "%s:saved:%s%s", hub->redis->url.prefix, id, rest) < 0 ? NULL : cell__buf_take(&key);
+	return cell__buf_printf(&key, "%s:saved:%s%s", keeper->redis->url.prefix, id, rest) < 0 ? NULL : cell__buf_take(&key);
 }
 
 static void free_remote(struct cell__redis_place *remote)
 {
-	if (remote->hub)
-		hub_put(remote->hub);
+	if (remote->keeper)
+		keeper_put(remote->keeper);
 	free(remote->name);
 	free(remote->url);
 	free(remote->key);
@@ -449,8 +450,8 @@ int cell__redis_place_open(const char *url, const char *id, const struct cell__l
 	struct cell__redis_place *remote = cell__alloc(1, sizeof *remote);
 	if (!remote)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a saved session");
-	remote->hub = hub_get(url, err);
-	if (!remote->hub) {
+	remote->keeper = keeper_get(url, err);
+	if (!remote->keeper) {
 		free_remote(remote);
 		return -1;
 	}
@@ -460,9 +461,9 @@ int cell__redis_place_open(const char *url, const char *id, const struct cell__l
 	remote->arg = host ? host->arg : NULL;
 	remote->name = cell__strdup(cell__lease_name(host, name, sizeof name));
 	remote->url = cell__strdup(host && host->url ? host->url : "");
-	remote->key = key_of(remote->hub, id, "");
-	remote->lease_key = key_of(remote->hub, id, ":lease");
-	remote->index_key = key_of(remote->hub, "__index__", "");
+	remote->key = key_of(remote->keeper, id, "");
+	remote->lease_key = key_of(remote->keeper, id, ":lease");
+	remote->index_key = key_of(remote->keeper, "__index__", "");
 	if (!remote->name || !remote->url || !remote->key || !remote->lease_key || !remote->index_key) {
 		free_remote(remote);
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a saved session");
@@ -483,13 +484,13 @@ int cell__redis_place_read(struct cell__redis_place *remote, struct cell__buf *o
 {
 	CELL_AUTO_REPLIES struct cell__redis_replies replies = CELL__REDIS_REPLIES_INIT;
 	const char *const words[] = { "HGET", remote->key, "state", NULL };
-	if (run_words(remote->hub, words, NULL, 0, &replies, err) < 0)
+	if (run_words(remote->keeper, words, NULL, 0, &replies, err) < 0)
 		return -1;
 	const redisReply *state = replies.list[0];
 	if (state->type == REDIS_REPLY_NIL)
 		return cell_fail(err, CELL_E_NOT_FOUND, 0, "there is no saved session %.40s", remote->id);
 	if (!cell__redis_is_text(state))
-		return cell__redis_fail(err, remote->hub->redis->url.shown, state);
+		return cell__redis_fail(err, remote->keeper->redis->url.shown, state);
 	if (state->len > CELL_SAVED_STATE_BYTES)
 		return cell_fail(err, CELL_E_DAMAGED, 0, "the saved session %s is damaged: its description is too long", remote->id);
 	return cell__buf_add(out, state->str, state->len) < 0 ? cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a saved session") : 0;
@@ -534,17 +535,17 @@ static int run_script(struct cell__redis_place *remote, struct words *words, con
 	CELL_AUTO_REPLIES struct cell__redis_replies replies = CELL__REDIS_REPLIES_INIT;
 	words->list[words->n] = NULL;
 	int rc = words->failed ? cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a saved session")
-			       : run_words(remote->hub, words->list, bytes, size, &replies, err);
+			       : run_words(remote->keeper, words->list, bytes, size, &replies, err);
 	while (words->n_keys > 0)
 		free(words->keys[--words->n_keys]);
-	if (rc < 0 || read_answer(remote->hub, replies.list[0], 0, ret_found, err) < 0)
+	if (rc < 0 || read_answer(remote->keeper, replies.list[0], 0, ret_found, err) < 0)
 		return -1;
 	if (*ret_found != 0)
 		return 0;
 	/* Another one has it, or had it since. */
-	pthread_mutex_lock(&remote->hub->lock);
+	pthread_mutex_lock(&remote->keeper->lock);
 	remote->is_lost = true;
-	pthread_mutex_unlock(&remote->hub->lock);
+	pthread_mutex_unlock(&remote->keeper->lock);
 	return cell__lease_fail_lost(err, remote->id, text_at(replies.list[0], 1), text_at(replies.list[0], 2));
 }
 
@@ -586,10 +587,10 @@ int cell__redis_place_commit(struct cell__redis_place *remote, const struct cell
 		(void)let_go(remote);
 		return 0;
 	}
-	pthread_mutex_lock(&remote->hub->lock);
+	pthread_mutex_lock(&remote->keeper->lock);
 	if (remote->holds && !remote->is_lost)
 		set_times(remote, asked);
-	pthread_mutex_unlock(&remote->hub->lock);
+	pthread_mutex_unlock(&remote->keeper->lock);
 	return 0;
 }
 
@@ -623,7 +624,7 @@ static int put_piece(void *arg, const char *name, size_t i, const void *bytes, s
 	CELL_AUTO_REPLIES struct cell__redis_replies replies = CELL__REDIS_REPLIES_INIT;
 	cell__redis_add(&batch, "HSET %s:%s %lld %b", remote->key, name, (long long)i, bytes, size);
 	cell__redis_add(&batch, "EXPIRE %s:%s %d", remote->key, name, CELL__REDIS_TEMP_S);
-	return cell__redis_run(remote->hub->redis, &batch, CELL__REDIS_AGAIN, false, &replies, err);
+	return cell__redis_run(remote->keeper->redis, &batch, CELL__REDIS_AGAIN, false, &replies, err);
 }
 
 static int get_piece(void *arg, const char *name, size_t i, void *bytes, size_t size, struct cell_error *err)
@@ -632,7 +633,7 @@ static int get_piece(void *arg, const char *name, size_t i, void *bytes, size_t 
 	CELL_AUTO_BATCH struct cell__redis_batch batch = CELL__REDIS_BATCH_INIT;
 	CELL_AUTO_REPLIES struct cell__redis_replies replies = CELL__REDIS_REPLIES_INIT;
 	cell__redis_add(&batch, "HGET %s:%s %lld", remote->key, name, (long long)i);
-	if (cell__redis_run(remote->hub->redis, &batch, CELL__REDIS_AGAIN, false, &replies, err) < 0)
+	if (cell__redis_run(remote->keeper->redis, &batch, CELL__REDIS_AGAIN, false, &replies, err) < 0)
 		return -1;
 	const redisReply *piece = replies.list[0];
 	if (!cell__redis_is_text(piece) || piece->len != size)
@@ -649,10 +650,10 @@ struct cell__pieces_io cell__redis_place_io(struct cell__redis_place *remote)
 
 /* ---- lists ---- */
 
-static void ask_about(const struct hub *hub, struct cell__redis_batch *batch, const char *id)
+static void ask_about(const struct keeper *keeper, struct cell__redis_batch *batch, const char *id)
 {
-	cell__redis_add(batch, "HMGET %s:saved:%s state name url", hub->redis->url.prefix, id);
-	cell__redis_add(batch, "EXISTS %s:saved:%s:lease", hub->redis->url.prefix, id);
+	cell__redis_add(batch, "HMGET %s:saved:%s state name url", keeper->redis->url.prefix, id);
+	cell__redis_add(batch, "EXISTS %s:saved:%s:lease", keeper->redis->url.prefix, id);
 }
 
 /* 1: it goes on.  0: enough.  -1: it is not there. */
@@ -669,19 +670,19 @@ int cell__redis_place_find(const char *url, const char *id, cell__redis_place_fn
 {
 	CELL_AUTO_BATCH struct cell__redis_batch batch = CELL__REDIS_BATCH_INIT;
 	CELL_AUTO_REPLIES struct cell__redis_replies replies = CELL__REDIS_REPLIES_INIT;
-	struct hub *hub = hub_get(url, err);
-	if (!hub)
+	struct keeper *keeper = keeper_get(url, err);
+	if (!keeper)
 		return -1;
-	ask_about(hub, &batch, id);
-	int rc = cell__redis_run(hub->redis, &batch, CELL__REDIS_AGAIN, false, &replies, err);
+	ask_about(keeper, &batch, id);
+	int rc = cell__redis_run(keeper->redis, &batch, CELL__REDIS_AGAIN, false, &replies, err);
 	if (rc == 0 && tell_about(id, replies.list, fn, arg) < 0)
 		rc = cell_fail(err, CELL_E_NOT_FOUND, 0, "there is no saved session %.40s", id);
-	hub_put(hub);
+	keeper_put(keeper);
 	return rc;
 }
 
 /* Some of the ids of one answer.  1: it goes on.  0: enough. */
-static int tell_some(struct hub *hub, redisReply *const *ids, size_t n, cell__redis_place_fn fn, void *arg, struct cell_error *err)
+static int tell_some(struct keeper *keeper, redisReply *const *ids, size_t n, cell__redis_place_fn fn, void *arg, struct cell_error *err)
 {
 	CELL_AUTO_BATCH struct cell__redis_batch batch = CELL__REDIS_BATCH_INIT;
 	CELL_AUTO_REPLIES struct cell__redis_replies replies = CELL__REDIS_REPLIES_INIT;
@@ -690,9 +691,9 @@ static int tell_some(struct hub *hub, redisReply *const *ids, size_t n, cell__re
 	for (size_t i = 0; i < n; i++)
 		if (cell__redis_is_text(ids[i]) && cell__saved_is_id(ids[i]->str)) {
 			asked[k++] = ids[i]->str;
-			ask_about(hub, &batch, ids[i]->str);
+			ask_about(keeper, &batch, ids[i]->str);
 		}
-	if (k > 0 && cell__redis_run(hub->redis, &batch, CELL__REDIS_AGAIN, false, &replies, err) < 0)
+	if (k > 0 && cell__redis_run(keeper->redis, &batch, CELL__REDIS_AGAIN, false, &replies, err) < 0)
 		return -1;
 	for (size_t i = 0; i < k; i++)
 		if (tell_about(asked[i], &replies.list[2 * i], fn, arg) == 0)
@@ -704,20 +705,20 @@ int cell__redis_place_each(const char *url, size_t max, cell__redis_place_fn fn,
 {
 	CELL_AUTO_BATCH struct cell__redis_batch batch = CELL__REDIS_BATCH_INIT;
 	CELL_AUTO_REPLIES struct cell__redis_replies replies = CELL__REDIS_REPLIES_INIT;
-	struct hub *hub = hub_get(url, err);
-	if (!hub)
+	struct keeper *keeper = keeper_get(url, err);
+	if (!keeper)
 		return -1;
-	cell__redis_add(&batch, "ZREVRANGE %s:saved:__index__ 0 %lld", hub->redis->url.prefix, (long long)max - 1);
-	int rc = cell__redis_run(hub->redis, &batch, CELL__REDIS_AGAIN, false, &replies, err);
+	cell__redis_add(&batch, "ZREVRANGE %s:saved:__index__ 0 %lld", keeper->redis->url.prefix, (long long)max - 1);
+	int rc = cell__redis_run(keeper->redis, &batch, CELL__REDIS_AGAIN, false, &replies, err);
 	const redisReply *ids = rc == 0 ? replies.list[0] : NULL;
 	if (ids && ids->type != REDIS_REPLY_ARRAY)
-		rc = cell__redis_fail(err, hub->redis->url.shown, ids);
+		rc = cell__redis_fail(err, keeper->redis->url.shown, ids);
 	int more = 1;
 	for (size_t i = 0, n; rc == 0 && more > 0 && i < ids->elements; i += n) {
 		n = ids->elements - i < STATES ? ids->elements - i : STATES;
-		more = tell_some(hub, &ids->element[i], n, fn, arg, err);
+		more = tell_some(keeper, &ids->element[i], n, fn, arg, err);
 		rc = more < 0 ? -1 : 0;
 	}
-	hub_put(hub);
+	keeper_put(keeper);
 	return rc;
 }
