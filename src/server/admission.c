@@ -31,19 +31,47 @@ static bool check_origin(struct cell__request *request)
 	return true;
 }
 
+#define ALLOWED_HEADERS                                                                                    \
+	"Accept, Authorization, Content-Type, Last-Event-ID, MCP-Protocol-Version, Mcp-Method, Mcp-Name, " \
+	"Mcp-Session-Id, Prefer, traceparent, X-Session-ID"
+#define PARAMETER_PREFIX "mcp-param-"
+#define PARAMETERS_BYTES 4096u
+
+/* The headers that a page may send.  Those of parameters (MCP) have names that the tools choose: the ones that were asked for are named. */
+static int add_allowed_headers(const char *asked, struct cell__buf *out)
+{
+	static const char name[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
+
+	if (cell__buf_add_str(out, ALLOWED_HEADERS) < 0)
+		return -1;
+	for (const char *at = asked ? asked : ""; *at;) {
+		size_t size;
+
+		at += strspn(at, ", \t");
+		size = strspn(at, name);
+		if (size > strlen(PARAMETER_PREFIX) && !strncasecmp(at, PARAMETER_PREFIX, strlen(PARAMETER_PREFIX)) &&
+		    (!at[size] || strchr(", \t", at[size])) && out->size + size < PARAMETERS_BYTES &&
+		    cell__buf_printf(out, ", %.*s", (int)size, at) < 0)
+			return -1;
+		at += size + strcspn(at + size, ",");
+	}
+	return 0;
+}
+
 /* A browser asks whether a page may make its request, without a token.  It learns nothing but that its origin is allowed. */
 static bool answer_preflight(struct cell__request *request)
 {
+	CELL_AUTO_BUF struct cell__buf headers = CELL_BUF_INIT;
 	struct MHD_Response *response;
 
 	if (!request->crosses || strcmp(request->method, "OPTIONS") || !cell__request_header(request, "Access-Control-Request-Method"))
 		return false;
-	response = cell__http_response(NULL, 0, NULL);
+	response = add_allowed_headers(cell__request_header(request, "Access-Control-Request-Headers"), &headers) == 0
+			   ? cell__http_response(NULL, 0, NULL)
+			   : NULL;
 	if (response) {
 		MHD_add_response_header(response, "Access-Control-Allow-Methods", "GET, POST, PUT, PATCH, DELETE");
-		MHD_add_response_header(response, "Access-Control-Allow-Headers",
-					"Accept, Authorization, Content-Type, Last-Event-ID, MCP-Protocol-Version, Mcp-Method, Mcp-Name, "
-					"Mcp-Session-Id, X-Session-ID");
+		MHD_add_response_header(response, "Access-Control-Allow-Headers", headers.data);
 		MHD_add_response_header(response, "Access-Control-Max-Age", "600");
 	}
 	cell__answer_response(request, MHD_HTTP_NO_CONTENT, response);

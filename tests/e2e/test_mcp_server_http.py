@@ -170,6 +170,11 @@ def test_pages_of_an_allowed_origin(listen):
     assert "POST" in answer.headers["Access-Control-Allow-Methods"] and answer.headers["Vary"] == "Origin"
     allowed = answer.headers["Access-Control-Allow-Headers"].lower()
     assert all(name in allowed for name in ("authorization", "content-type", "mcp-session-id", "mcp-protocol-version", "mcp-method", "mcp-name"))
+    # headers of parameters have names that tools choose; nothing else that was asked for is allowed by asking
+    wanted = "cookie, Mcp-Param-Region,mcp-param-,x-evil\t,mcp-param-a b,mcp-param-%s" % ("z" * 5000)
+    named = server.ask("OPTIONS", token=None, Origin="https://app.example", Access_Control_Request_Method="POST",
+                       Access_Control_Request_Headers=wanted).headers["Access-Control-Allow-Headers"]
+    assert named.lower() == allowed + ", mcp-param-region, mcp-param-a"
     answer = server.ask("POST", INITIALIZE, Origin="https://app.example")
     assert answer.status == 200 and answer.headers["Access-Control-Allow-Origin"] == "https://app.example"
     assert "Mcp-Session-Id" in answer.headers["Access-Control-Expose-Headers"]
