@@ -25,6 +25,7 @@
 #include <sys/stat.h>
 
 #include "base/base.h"
+#include "wire/redis_url.h"
 #include "wire/saved.h"
 
 #define GIVE_UP_US 3000000 /* until a session that is moving has arrived somewhere */
@@ -69,6 +70,9 @@ int cell__peers_open(struct cell_server *server, struct cell_error *err)
 		return cell_fail(
 			err, CELL_E_INVALID, 0,
 			"advertise: servers find each other's sessions in the folder that they are saved in: set it too (--saved DIR)");
+	if (cell__redis_url_is(dir)) /* without its text: it may have a password */
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "advertise: servers find each other's sessions in a folder (--saved DIR), and not in Redis");
 	if (server->opts.auth_disabled)
 		return cell_fail(err, CELL_E_INVALID, 0, "advertise: servers that others reach need tokens");
 	if (read_url(url, &address, err) < 0)

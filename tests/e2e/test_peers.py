@@ -335,6 +335,7 @@ def test_approvals_at_another_server(crew):
     (["--saved", "SAVED", "--advertise", "http://example.org:80"], "is not http://ADDRESS:PORT"),
     (["--saved", "SAVED", "--advertise", "http://127.0.0.1:80/path"], "is not http://ADDRESS:PORT"),
     (["--saved", "SAVED", "--advertise", "http://0.0.0.0:80"], "every address"),
+    (["--saved", "redis://:secret@127.0.0.1:1/", "--advertise", "http://127.0.0.1:1"], "and not in Redis"),
 ])
 def test_settings_that_are_refused(tmp_path, flags, words):
     flags = [str(tmp_path / "saved") if flag == "SAVED" else flag for flag in flags]
