@@ -103,8 +103,9 @@ static void test_lines(const uint8_t *data, size_t size)
 		/* The same as a request without a session, with headers that it may or may not repeat. */
 		peer->stateless = true;
 		feed(peer, &heard, line, n,
-		     &(struct cell__mcp_head){ n % 3 ? CELL_MCP_MODERN : NULL, "tools/call",
-					       n % 5 ? "run_code" : "=?base64?cnVuX2NvZGU=?=" });
+		     &(struct cell__mcp_head){ .version = n % 3 ? CELL_MCP_MODERN : NULL,
+					       .method = "tools/call",
+					       .name = n % 5 ? "run_code" : "=?base64?cnVuX2NvZGU=?=" });
 		peer->stateless = false;
 		/* Something for answers to answer. */
 		(void)cell__mcp_peer_ask(peer, NULL, json_object(), 99, 1, n % 2);

@@ -272,8 +272,8 @@ def stage_sdk():
 FRAMEWORKS = os.path.join(ROOT, "build", "frameworks-venv", "bin", "python")
 
 
-def frameworks(*paths):
-    if run("scripts/setup.sh", "frameworks") != 0:
+def frameworks(*paths, purpose="frameworks"):
+    if run("scripts/setup.sh", purpose) != 0:
         fail("build/frameworks-venv, from python/frameworks/requirements.txt")
         return
     # Each file imports one framework, which takes seconds.
@@ -289,7 +289,7 @@ def stage_frameworks():
 
 def stage_framework_smoke():
     say("one adapter for an agent framework, with the framework")
-    frameworks("python/frameworks/test_smolagents.py")
+    frameworks("python/frameworks/test_smolagents.py", purpose="smolagents")
 
 
 def stage_model():

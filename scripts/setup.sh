@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes this machine ready to build Workcell:  scripts/setup.sh [run|test|bench|package|frameworks|jupyter|conformance|judges|hosts|otel]
+# Makes this machine ready to build Workcell:  scripts/setup.sh [run|test|bench|package|smolagents|frameworks|jupyter|conformance|judges|hosts|otel]
 #
 #   run     compiler, build tools and libraries (the default)
 #   test    also sanitizers, cmocka, a venv with what the tests compare against, in build/venv, MCP servers in
@@ -10,6 +10,7 @@
 #           build/portable/venv, tools that configure libraries, debootstrap for the tests of packages
 #   frameworks a venv with the agent frameworks that the Python package has adapters for, in build/frameworks-venv, one with
 #           LiteLLM, in build/litellm-venv, one with verifiers, in build/verifiers-venv; after `test`
+#   smolagents the first of these venvs alone, which is what `make test` needs
 #   otel    the OpenTelemetry collector in build/otel-collector, and a venv with OpenTelemetry's SDK, in build/otel-venv; after `test`
 #   conformance the conformance suite of MCP, in build/conformance; after `test`
 #   judges  the SDKs of MCP in their newest versions, and the Inspector, in build/judges; needs Go besides; after `test`
@@ -24,7 +25,7 @@ cd "$(dirname "$0")/.."
 
 purpose=${1:-run}
 case $purpose in
-run | test | bench | package | frameworks | jupyter | conformance | judges | hosts | otel) ;;
+run | test | bench | package | smolagents | frameworks | jupyter | conformance | judges | hosts | otel) ;;
 *)
 	echo "setup: usage: scripts/setup.sh [run|test|bench|package|frameworks|jupyter|conformance|judges|hosts|otel]" >&2
 	exit 2
@@ -339,8 +340,10 @@ fi
 if [ "$purpose" = hosts ]; then
 	make_hosts
 fi
-if [ "$purpose" = frameworks ]; then
+if [ "$purpose" = frameworks ] || [ "$purpose" = smolagents ]; then
 	make_venv build/frameworks-venv python/frameworks/requirements.txt "agent frameworks to test the adapters with"
+fi
+if [ "$purpose" = frameworks ]; then
 	make_venv build/litellm-venv python/frameworks/litellm/requirements.txt "LiteLLM, whose sandbox provider is tested"
 	make_venv build/verifiers-venv python/frameworks/verifiers/requirements.txt "verifiers, whose tasks are scored"
 fi

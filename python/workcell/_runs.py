@@ -182,7 +182,7 @@ async def _stream_async(core: Core, code: str, timeout: Optional[float], recorde
     cell: Optional[Cell] = None
     decoder = Decoder()
     try:
-        cell = Cell.start(core, code, timeout, STREAM_MASK, recorder and recorder.traceparent())
+        cell = Cell.start(core, code, timeout, STREAM_MASK, recorder.traceparent() if recorder else None)
         while cell.is_going():
             for event in events_of(core, decoder, await cell.take()):
                 if recorder is not None:

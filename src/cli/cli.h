@@ -596,7 +596,7 @@ void cell__cli_fill_limits(const struct cell_cli_limit_flags *flags, struct cell
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, gate.saved_host) },                           \
 	{ 0, "saved-url", "URL", "and this URL",                                          \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, gate.saved_url) },                            \
-	{ 0, "saved-lease", "SEC", "in Redis: give up sessions after this time without an answer (default 15)", \
+	{ 0, "saved-lease", "SEC", "in Redis: give up sessions after this time (default 15)", \
 	  CELL_FLAG_SECONDS, CELL_CLI_AT(at, gate.saved_lease_ms) },                      \
 	{ 0, "saved-key-file", "FILE", "encrypt saved sessions with the 64 hexadecimal digits in this file", \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, gate.saved_key_file) },                       \

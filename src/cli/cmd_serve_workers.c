@@ -168,7 +168,9 @@ static void reap(struct supervisor *all)
 		all->running--;
 		cell_server_pool_clear(all->pool, number);
 		if (all->stopping || all->leaving || !all->serving) {
-			int code = WIFEXITED(status) ? WEXITSTATUS(status) : 125;
+			bool asked = all->stopping || all->leaving;
+			/* Asked to end before it could handle the signal, it is ended by it. */
+			int code = WIFEXITED(status) ? WEXITSTATUS(status) : asked && WTERMSIG(status) == SIGTERM ? 0 : 125;
 
 			if (!all->exit_status)
 				all->exit_status = code;

@@ -357,27 +357,25 @@ static void finish_tracing(void *arg)
 	free(tracing);
 }
 
-int cell_mcp_server_trace(struct cell_mcp_server *mcp, const struct cell_server_options *opts, struct cell_error *err)
+int cell_mcp_server_trace(struct cell_mcp_server *server, const struct cell_server_options *opts, struct cell_error *err)
 {
 	struct cell_server_options all = CELL_SERVER_OPTIONS_INIT;
 	struct cell__tracing *tracing;
 
-	if (!mcp || !opts)
-		return cell_fail(err, CELL_E_INVALID, 0, "the server and its options are required");
-	if (cell__sized_read(&all, sizeof(all), opts, "cell_server_options", err) < 0)
+	if (cell__require(err, server, opts) < 0 || cell__sized_read(&all, sizeof(all), opts, "cell_server_options", err) < 0)
 		return -1;
-	if (!all.otlp || mcp->tracer.arg)
+	if (!all.otlp || server->tracer.arg)
 		return cell_fail(err, CELL_E_INVALID, 0,
 				 all.otlp ? "the server is traced already" : "otlp is required: where spans are sent");
 	tracing = cell__alloc(1, sizeof(*tracing));
 	if (!tracing)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for traces");
 	tracing->code = all.otlp_code;
-	tracing->executor = mcp->session.executor ? mcp->session.executor : "subprocess";
+	tracing->executor = server->session.executor ? server->session.executor : "subprocess";
 	if (cell__otlp_create(all.otlp, all.otlp_headers, &tracing->otlp, err) < 0) {
 		free(tracing);
 		return -1;
 	}
-	follow(tracing, mcp, finish_tracing);
+	follow(tracing, server, finish_tracing);
 	return 0;
 }

@@ -50,6 +50,7 @@ def end(server, session, token=serving.TOKEN):
 def test_a_session_tells_who_what_and_how_much(server):
     session = server.session(token=ALICE)
     start(server, session, "\n  \nimport time; x = b'x' * (200 << 20)\nwhile True: pass", token=ALICE)
+    support.wait_until(lambda: (listed(server)[session]["memory_bytes"] or 0) > 200 << 20, server.text)
     support.wait_until(lambda: (listed(server)[session]["cpu_seconds"] or 0) > 0.2, server.text)
     found = listed(server)[session]
     assert found["owner"] == "alice" and found["client"] == "127.0.0.1" and found["executor"] == "subprocess"
