@@ -3,6 +3,7 @@ import contextlib
 import http.client
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -26,8 +27,16 @@ TOKENS = """tokens:
 
 
 def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return sock.getsockname()[1]
+    """Below the ports that Linux gives to outgoing connections: one of those could take it before the server does, and while that restarts."""
+    with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:
+        first = int(file.read().split()[0])
+    while True:
+        port = random.SystemRandom().randrange(10000, max(first, 10001))
+        try:
+            with socket.create_server(("127.0.0.1", port)):
+                return port
+        except OSError:
+            pass
 
 
 class Answer:

@@ -65,6 +65,7 @@ struct cell__forward {
 	struct MHD_Connection *connection;
 	bool chunked; /* the client's body has no length */
 	bool whole;   /* of another server, with all of its body: it can be handled otherwise */
+	bool holds;   /* the body of a whole one, until the owner says that it reads: before that it has done nothing */
 	int64_t begun_us;
 	bool sent;    /* all of the request is handed to the link */
 	bool has_head, ended, failed, keep;
@@ -329,9 +330,10 @@ static int add_head(struct cell__request *request, const char *url, enum reader 
 	if (reader == FOR_EACH_WORKER)
 		writing.rc |= cell__buf_add_str(out, CELL_FORWARD_PART ": 1\r\n");
 	else if (reader == FOR_SERVER && !request->route->streamed)
-		writing.rc |= request->body.size || strcmp(request->method, "GET")
-				      ? cell__buf_printf(out, "Content-Length: %zu\r\n", request->body.size)
-				      : 0;
+		writing.rc |= request->body.size
+				      ? cell__buf_printf(out, "Expect: 100-continue\r\nContent-Length: %zu\r\n", request->body.size)
+			      : strcmp(request->method, "GET") ? cell__buf_add_str(out, "Content-Length: 0\r\n")
+							       : 0;
 	else if (cell__request_header(request, "Transfer-Encoding"))
 		writing.rc |= cell__buf_add_str(out, "Transfer-Encoding: chunked\r\n");
 	else if (length)
@@ -428,10 +430,8 @@ void cell__forward_whole_to_peer(struct cell__request *request, const struct cel
 	if (!forward)
 		return;
 	forward->whole = forward->sent = true;
-	if (request->body.size && cell__buf_add(&forward->link->out, request->body.data, request->body.size) < 0)
-		fail_link(forward->link);
-	else
-		watch(forward->link);
+	forward->holds = request->body.size > 0;
+	watch(forward->link);
 }
 
 size_t cell__forward_take(struct cell__request *request, const char *bytes, size_t size)
@@ -612,9 +612,13 @@ static int read_head(struct cell__forward *forward, struct cell__buf *in)
 		return -1;
 	}
 	cell__buf_shift(in, size);
-	if (forward->status == 100) { /* go on: we do, in any case */
+	if (forward->status == 100) {
 		free(copy);
 		free(cell__take_ptr(forward->head));
+		if (forward->holds && forward->request &&
+		    cell__buf_add(&forward->link->out, forward->request->body.data, forward->request->body.size) < 0)
+			return -1;
+		forward->holds = false;
 		return read_head(forward, in);
 	}
 	cut_lines(copy, lines);
@@ -753,16 +757,19 @@ static int advance(struct cell__forward *forward)
 static void fail_link(struct cell__peer_link *link)
 {
 	struct cell__forward *forward = link->user;
-	bool was_connecting;
+	bool is_undone;
 
 	if (!forward) {
 		link_close(link);
 		return;
 	}
-	was_connecting = link->connecting;
+	/* Not begun, or a question that may be asked twice and that nobody answered. */
+	is_undone = link->connecting || forward->holds ||
+		    (forward->whole && !forward->has_head && !link->in.size && forward->request &&
+		     !strcmp(forward->request->method, "GET"));
 	forward->failed = true;
 	leave_link(forward, false);
-	if (forward->whole && was_connecting && forward->request) {
+	if (forward->whole && is_undone && forward->request) {
 		struct cell__request *request = forward->request;
 
 		cell__forward_forget(request);
@@ -771,7 +778,7 @@ static void fail_link(struct cell__peer_link *link)
 		part_ended(forward);
 	} else if (forward->answered) {
 		wake(forward);
-	} else if (forward->request && was_connecting) {
+	} else if (forward->request && is_undone) {
 		forward->answered = true;
 		cell__answer_moving(forward->request, "the server that has this session cannot be reached: try again");
 	} else if (forward->request && link->worker < 0) {

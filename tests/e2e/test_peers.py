@@ -233,7 +233,7 @@ def test_an_answer_that_is_broken(crew):
     session = "cd" * 16
     with socket.create_server(("127.0.0.1", 0)) as fake:
         os.symlink("http://127.0.0.1:%d" % fake.getsockname()[1], crew.path / "saved" / "owners" / session)
-        for words, status in ((b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc", 502), (b"no HTTP at all\r\n\r\n", 502), (b"", 502),
+        for words, status in ((b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc", 502), (b"no HTTP at all\r\n\r\n", 502), (b"", 404),
                               (b"HTTP/1.1 200 OK\r\nX-Workcell-Elsewhere: 1\r\nContent-Length: 2\r\n\r\n{}", 200)):
             with concurrent.futures.ThreadPoolExecutor(1) as pool:
                 answer = pool.submit(second.ask, "GET", "/v1/sessions/" + session)
@@ -244,6 +244,26 @@ def test_an_answer_that_is_broken(crew):
                 assert answer.result(support.DEADLINE).status == status, words
                 assert "X-Workcell-Hop: 1" in head and "Bearer " + serving.TOKEN in head and "X-Workcell-Client" not in head
     assert second.ask("GET", "/health", token=None).status == 200
+
+
+def test_a_cell_that_its_owner_has_not_read(crew):
+    """The body is sent when the owner asks for it. Until then it has done nothing, and the request is handled otherwise: here there is no such session."""
+    second = crew.start()
+    session = "cd" * 16
+    with socket.create_server(("127.0.0.1", 0)) as fake:
+        fake.settimeout(support.DEADLINE)
+        os.symlink("http://127.0.0.1:%d" % fake.getsockname()[1], crew.path / "saved" / "owners" / session)
+        for words, status in ((b"", 404), (b"HTTP/1.1 100 Continue\r\n\r\n", 502)):
+            with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                answer = pool.submit(second.ask, "POST", "/v1/sessions/%s/runs" % session, {"code": "'the body'"})
+                peer = fake.accept()[0]
+                head = peer.recv(65536)
+                assert b"Expect: 100-continue" in head and b"the body" not in head
+                peer.sendall(words)
+                if words:
+                    assert b"the body" in peer.recv(65536)
+                peer.close()
+                assert answer.result(support.DEADLINE).status == status, answer.result()
 
 
 class Client(threading.Thread):
