@@ -245,6 +245,8 @@ def stage_valkey():
     meson_tests("build", "--no-rebuild", "store_artifacts-redis", "store_deps-redis", "store_workflows-redis", "store_redis", WORKCELL_TEST_REDIS=found[0])
     pytests("build", "tests/e2e/test_redis.py", "-k", "every_command or push_list or tools_from or workspaces or restart",
             WORKCELL_TEST_REDIS=found[0])
+    pytests("build", "python/tests/test_durable_redis.py", "-k", "pieces or many_that or stale_holder or lost_lease",
+            WORKCELL_TEST_REDIS=found[0])
 
 
 def stage_containers():

