@@ -276,7 +276,7 @@ def stream_sync(core: Core, code: str, timeout: Optional[float]) -> Iterator[Eve
 def _stream_sync(core: Core, code: str, timeout: Optional[float], recorder: Optional[_telemetry.Recorder]) -> Generator[Event, None, None]:
     decoder, recorder = Decoder(), recorder or _telemetry.recorder(core, code)
     try:
-        for item in _wait_for_items(core, code, timeout, STREAM_MASK, recorder and recorder.traceparent()):
+        for item in _wait_for_items(core, code, timeout, STREAM_MASK, recorder.traceparent() if recorder else None):
             for event in events_of(core, decoder, item):
                 if recorder is not None:
                     recorder.take(event)
