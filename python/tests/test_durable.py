@@ -128,6 +128,19 @@ def test_the_next_use_wakes_it(executor, place):
         assert session.run("x").value == [1, 0, 1, 2]
 
 
+def test_a_heap_of_huge_pages_goes_on_growing(place):
+    """What the kernel knows of its heap is carried with the heap."""
+    with Session(saved=place, executor="sandbox") as session:
+        session.run("rows = [bytes([i % 251]) * 1000 for i in range(80_000)]\ntexts = ['%d' % i + 'x' * 40 for i in range(1_000_000)]").raise_for_error()
+        session.hibernate()
+        more = session.run("more = [bytes([i % 251]) * 1000 for i in range(40_000)]; words = ['%d' % i + 'y' * 40 for i in range(500_000)]\n"
+                           "len(rows), sum(map(len, rows)), texts[-1][:6], more[-1][:1], words[-1][:6]")
+        assert more.value == (80_000, 80_000_000, "999999", bytes([39_999 % 251]), "499999")
+        with session.fork() as fork:
+            assert fork.run("del rows, texts; again = [bytes(700) for _ in range(100_000)]; len(again)").value == 100_000
+        assert session.run("len(rows) + len(texts)").value == 1_080_000
+
+
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_what_is_not_carried_is_named(executor, place):
     code = """
