@@ -367,7 +367,7 @@ def begin(web, body):
 def running(server, web, session, tmp_path, **meta):
     """A cell that runs until it is interrupted: its connection, and the file that shows that it was."""
     began, ended = tmp_path / "began", tmp_path / "ended"
-    code = ("import time\nopen(%r, 'w').close()\ntry:\n    time.sleep(600)\nexcept KeyboardInterrupt:\n    open(%r, 'w').close()\n    raise"
+    code = ("import time\ntry:\n    open(%r, 'w').close()\n    time.sleep(600)\nexcept KeyboardInterrupt:\n    open(%r, 'w').close()\n    raise"
             % (str(began), str(ended)))
     body = message("tools/call", 8, meta=envelope(**meta), name="run_code", arguments={"code": code, "session": session})
     connection = begin(web, body)
