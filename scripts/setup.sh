@@ -165,7 +165,7 @@ make_venv() {
 	say "making $venv from $requirements with $python: $3"
 	rm -rf "$venv"
 	mkdir -p "$(dirname "$venv")"
-	if [ "$purpose" = frameworks ]; then
+	if [ "$purpose" = frameworks ] || [ "$purpose" = smolagents ]; then
 		# 180 packages: uv links them from its cache.
 		build/venv/bin/uv venv --quiet --python "$python" "$venv"
 		build/venv/bin/uv pip install --quiet --python "$venv/bin/python" -r "$requirements"
