@@ -26,14 +26,19 @@ def made(request, tmp_path, work):
     return lambda kind, **options: getattr(kind, request.param)(tmp_path / "data", cwd=work, workspace_mode="cow", **options)
 
 
-def test_changes_are_committed_or_dropped(made, work):
+def test_changes_are_committed_or_dropped(request, made, work, tmp_path):
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("preset: untrusted\nfilesystem: {unprotect: [.env]}\n")
+    options = {"policy_name": policy} if request.node.callspec.params["made"] == "sandbox" else {}
+
     async def main():
-        async with made(workcell.Session) as session:
+        async with made(workcell.Session, **options) as session:
             await session.run("import os; open('text', 'a').write('three\\n'); os.remove('gone'); open('.env', 'w').write('A=1')")
             diff = await session.diff()
             assert [(each.path, each.change, each.protected) for each in diff.files] == [
                 (".env", "added", True), ("gone", "deleted", False), ("text", "changed", False)]
             assert "+three" in diff.text and diff.files[2].old_size == 8
+            assert (await session.run("1")).isolation["protected"] == ("enforced" if options else "at commit")
             assert (work / "text").read_text() == "one\ntwo\n"
             commit = await session.commit(["text"])
             assert commit.committed == ["text"] and (work / "text").read_text() == "one\ntwo\nthree\n"
@@ -42,6 +47,24 @@ def test_changes_are_committed_or_dropped(made, work):
             assert (await session.diff()).files == [] and (await session.run("os.listdir('.')")).value == ["text"]
 
     run(main())
+
+
+def test_protected_names_stay_protected_in_branches(work, tmp_path):
+    """Of forks, of what a rewind goes on from, of the winner of a race, and of what these start."""
+    write = ("import os, subprocess\ndef attempt():\n    try: open('Makefile', 'w'); return 'missed'\n    except PermissionError: pass\n"
+             "    return subprocess.run(['mkdir', '.git'], stderr=subprocess.DEVNULL).returncode")
+    with workcell.sync.Session.sandbox(tmp_path / "data", cwd=work, workspace_mode="cow") as session:
+        session.run(write)
+        session.checkpoint("here")
+        fork, = session.fork(1)
+        with fork:
+            assert fork.run("attempt()").value == 1
+        assert session.run("attempt()").value == 1
+        session.rewind("here")
+        assert session.run("attempt()").value == 1
+        race = session.race(["attempt()", "attempt(), 2"], judge="1")
+        assert [result.value for result in race.results] == [1, (1, 2)] and session.run("attempt()").value == 1
+        assert session.diff().files == []
 
 
 def test_a_conflict_is_an_error(made, work):

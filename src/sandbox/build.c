@@ -419,7 +419,8 @@ static bool can_guard(const struct cell__machine *machine)
 
 bool cell__plan_guards(const struct cell__sandbox_policy *policy, const struct cell__machine *machine)
 {
-	return can_guard(machine) && cell__policy_protects(policy) && (policy->workspace == CELL_WORKSPACE_RW || policy->write.count > 0);
+	return can_guard(machine) && cell__policy_protects(policy) &&
+	       (cell__workspace_is_writable(policy->workspace) || policy->write.count > 0);
 }
 
 static void jail_stage(struct cell__builder *b, const struct cell__sandbox_policy *policy, const struct cell__machine *machine,
@@ -722,7 +723,7 @@ static int check_places(const struct cell__plan_session *session, struct cell_er
 /* Protection that was asked for, if only by default, is enforced or refused. */
 static int check_protection(const struct cell__machine *machine, const struct cell__plan_session *session, struct cell_error *err)
 {
-	bool writes = session->mode == CELL_WORKSPACE_RW || session->policy->write.count > 0;
+	bool writes = cell__workspace_is_writable(session->mode) || session->policy->write.count > 0;
 	if (!writes || can_guard(machine) || !cell__policy_protects(session->policy))
 		return 0;
 	return cell_fail(
@@ -805,10 +806,9 @@ static void place(struct cell__builder *b, const char *path, bool is_protected)
 static void session_places(struct cell__builder *b, const struct cell__plan_session *session)
 {
 	if (cell__workspace_is_writable(session->mode))
-		place(b, session->cwd, session->mode == CELL_WORKSPACE_RW);
+		place(b, session->cwd, true);
 	if (cell__workspace_is_writable(session->mode) && session->shown)
-		cell__builder_step(b, CELL_STAGE_SESSION_RULES, CELL_OP_PLACE, 0, session->mode == CELL_WORKSPACE_RW, 0, session->shown,
-				   "");
+		cell__builder_step(b, CELL_STAGE_SESSION_RULES, CELL_OP_PLACE, 0, true, 0, session->shown, "");
 	for (size_t i = 0; i < session->policy->write.count; i++)
 		place(b, session->policy->write.items[i], true);
 	for (size_t i = 0; session->write && session->write[i]; i++)

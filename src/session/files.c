@@ -67,8 +67,8 @@ char *cell__files_receipt(const struct cell_session *session)
 	struct cell__buf text = CELL_BUF_INIT;
 	if (!session->layer || session->options.confined)
 		return NULL;
-	if (cell__buf_printf(&text, "%.*s,\"workspace\":\"cow\",\"layer\":\"%s\",\"not_in_layer\":[\"/tmp\"]}", (int)strlen(receipt) - 1,
-			     receipt, cell__layer_word(session->layer)) < 0)
+	if (cell__buf_printf(&text, "%.*s,\"workspace\":\"cow\",\"layer\":\"%s\",\"protected\":\"at commit\",\"not_in_layer\":[\"/tmp\"]}",
+			     (int)strlen(receipt) - 1, receipt, cell__layer_word(session->layer)) < 0)
 		return NULL;
 	return cell__buf_take(&text);
 }

@@ -45,14 +45,18 @@ def test_the_others_say_that_they_cannot(executor):
 
 @pytest.mark.parametrize("executor", ["subprocess", "sandbox"])
 def test_a_run_says_what_becomes_of_its_layer(tmp_path, executor):
-    cow = ("run", "--executor", executor, "--cwd", str(tmp_path), "--workspace-mode", "cow", "--python", support.bare_python())
+    work, policy = tmp_path / "work", tmp_path / "policy.yaml"
+    work.mkdir()
+    policy.write_text("preset: untrusted\nfilesystem: {unprotect: [Makefile]}\n")
+    cow = ("run", "--executor", executor, "--cwd", str(work), "--workspace-mode", "cow", "--python", support.bare_python())
+    cow += ("--sandbox-policy", str(policy)) if executor == "sandbox" else ()
     write = "for name in ('a', 'Makefile'): n = open(name, 'w').write('x')"
     done = support.workcell(*cow, "-e", write)
-    assert done.status == 0 and "2 changes; --commit keeps them" in done.err and not list(tmp_path.iterdir()), done
+    assert done.status == 0 and "2 changes; --commit keeps them" in done.err and not list(work.iterdir()), done
     done = support.workcell(*cow, "--commit", "-e", write, "-e", "1 / 0")
-    assert done.status == 1 and "--commit keeps them" in done.err and not list(tmp_path.iterdir()), done
+    assert done.status == 1 and "--commit keeps them" in done.err and not list(work.iterdir()), done
     done = support.workcell(*cow, "--commit", "-e", write)
-    assert done.status == 0 and "Makefile was not committed" in done.err and [file.name for file in tmp_path.iterdir()] == ["a"], done
+    assert done.status == 0 and "Makefile was not committed" in done.err and [file.name for file in work.iterdir()] == ["a"], done
     assert support.workcell(*cow, "-e", "1").err == ""
 
 

@@ -22,6 +22,14 @@ def workspace(tmp_path):
     return folder
 
 
+@pytest.fixture
+def unprotected(tmp_path):
+    """Flags of a policy that lets the code write some protected names."""
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("preset: untrusted\nfilesystem: {unprotect: [Makefile, .env]}\n")
+    return ["--sandbox-policy", str(policy)]
+
+
 def shell(cwd, *lines, flags=(), prefix=()):
     done = subprocess.run([*prefix, support.BIN, "shell", *COW, *flags], cwd=cwd, env=support.host_environment(), capture_output=True, text=True,
                           timeout=support.DEADLINE, input="".join(line + "\n" for line in lines))
@@ -40,9 +48,17 @@ def test_the_code_sees_its_changes_and_nobody_else(workspace):
     assert sorted(os.listdir(workspace)) == ["dir", "gone", "text"] and (workspace / "text").read_text() == "one\ntwo\n"
 
 
-def test_diff_commit_discard(workspace):
+def test_the_code_may_not_write_protected_names(workspace):
+    """Also in a layer, also names that do not exist, and a policy lists exceptions."""
+    (workspace / "Makefile").write_text("all:\n")
+    done = shell(workspace, "open('Makefile', 'a')", "open('.env', 'w')", "import os; os.rename('dir', '.git')", "open('Makefile').read()", "%diff")
+    assert done.stdout.count("PermissionError: ") + done.stderr.count("PermissionError: ") == 3 and "'all:\\n'" in done.stdout, done
+    assert "no changes" in done.stdout, done
+
+
+def test_diff_commit_discard(workspace, unprotected):
     done = shell(workspace, "import os; n = open('text', 'a').write('three\\n'); os.remove('gone'); n = open('Makefile', 'w').write('all:\\n')",
-                 "%diff", "%commit text", "%discard", "%diff", "open('text').read(), os.listdir('.')", "%commit nothing")
+                 "%diff", "%commit text", "%discard", "%diff", "open('text').read(), os.listdir('.')", "%commit nothing", flags=unprotected)
     assert "added    Makefile  5 B  protected" in done.stdout and "+three" in done.stdout and "deleted  gone" in done.stdout, done
     assert "committed text" in done.stdout and "no changes" in done.stdout and "'gone'" in done.stdout, done
     assert (workspace / "text").read_text() == "one\ntwo\nthree\n" and (workspace / "gone").exists()
@@ -50,8 +66,8 @@ def test_diff_commit_discard(workspace):
     assert 'not_found: nothing was changed at "nothing"' in done.stderr, done
 
 
-def test_protected_names_must_be_named(workspace):
-    done = shell(workspace, "n = open('Makefile', 'w').write('all:\\n'); n = open('plain', 'w').write('x')", "%commit", "%commit Makefile")
+def test_protected_names_must_be_named(workspace, unprotected):
+    done = shell(workspace, "n = open('Makefile', 'w').write('all:\\n'); n = open('plain', 'w').write('x')", "%commit", "%commit Makefile", flags=unprotected)
     assert "protected Makefile" in done.stdout and "committed plain" in done.stdout and "committed Makefile" in done.stdout, done
     assert (workspace / "Makefile").read_text() == "all:\n"
 
@@ -120,9 +136,9 @@ def test_other_executors_refuse(workspace):
     assert done.stderr.count("unsupported: the session has no layer") == 3, done
 
 
-def test_over_http(workspace, tmp_path):
+def test_over_http(workspace, tmp_path, unprotected):
     server = serving.Server("--executor", "sandbox", "--workspace-mode", "cow", "--base", tmp_path / "base", "--cwd", str(workspace),
-                            "--audit", tmp_path / "audit.jsonl")
+                            "--audit", tmp_path / "audit.jsonl", *unprotected)
     try:
         answer = server.ask("POST", "/v1/sessions")
         assert answer.status == 201, answer

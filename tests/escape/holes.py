@@ -18,7 +18,7 @@ BUILD = os.path.join(ROOT, "build")
 ATTEMPTS = ["seccomp", "landlock", "caps", "bounds", "detach", "seal", "read-only", "fds", "mask", "rlimits", "nnp", "guard",
             "net", "ipc", "cgroup", "setuid", "leases", "watch", "subset", "nsfs", "splice", "merging", "options", "urgent", "protocols",
             "pairs", "cached"]
-# Where the guard of protected names is, it refuses what this layer would: it is tried with a layer of files, which has no guard.
+# Where the guard of protected names is, it refuses what this layer would: it is tried with a policy that allows every name, and so without a guard.
 UNGUARDED = ["landlock"]
 # ... and what other tests do.
 ASKING = "escape/test_host_asking.py"
@@ -94,9 +94,12 @@ def attempts_that_notice(hole):
     os.environ["WORKCELL_PLANTED_HOLE"] = hole
     how = dict(test_escape.modes()[0][1])
     guarded = hole not in UNGUARDED
-    if not guarded:
-        how["flags"] = ("--workspace-mode", "cow")
     host = test_escape.Host(how["uid"] if how["uid"] is not None else os.getuid())
+    if not guarded:
+        policy = os.path.join(host.folder, "unguarded.yaml")
+        with open(policy, "w", encoding="utf-8") as file:
+            file.write("preset: untrusted\nfilesystem: {unprotect: ['*']}\n")
+        how["flags"] = ("--sandbox-policy", policy)
     try:
         with test_escape.start(host, **how) as sibling, test_escape.start(host, **how) as driver:
             host.facts["sibling_port"] = sibling.value(test_escape.SIBLING % host.facts)

@@ -29,7 +29,10 @@ ATTEMPTS = {
     "names like ours": ("open('.workcell-commit-0', 'w').write('x'); os.mkdir('.workcell-restored-0')",
                         {".workcell-commit-0", ".workcell-restored-0"}),
     "a name with a line end": ("open('a\\nb', 'w').write('x')", {"a\\x0ab"}),
-    "a hook": ("os.makedirs('.git/hooks'); open('.git/hooks/pre-commit', 'w').write('#!/bin/sh')", set()),
+    "a hook": ("for act in (lambda: os.makedirs('.git/hooks'), lambda: open('Makefile', 'w'), lambda: os.rename('dir', '.vscode'), lambda: os.symlink('dir', '.git'),\n"
+               "            lambda: os.link('text', 'conftest.py')):\n"
+               "    try: act(); print('missed')\n"
+               "    except PermissionError: print('refused')", set()),
     "the layer's own folder": ("import glob\nprint(glob.glob('/tmp/workcell-layer-*'), glob.glob('/.host*'), glob.glob('/.mapped*'))", set()),
     "a mount over the layer": ("import ctypes\nlibc = ctypes.CDLL(None)\nprint(libc.mount(b'none', %(work)r.encode(), b'tmpfs', 0, None))", set()),
 }
@@ -74,6 +77,8 @@ def test_attempt(tmp_path, name):
     assert changed <= {path.replace("\\x0a", "\n") for path in written}, (changed, done)
     assert tree(out) == outside
     assert not any(mode & 0o6000 for mode, _ in after.values())
+    if name == "a hook":
+        assert done.stdout.count("refused") == 5 and "missed" not in done.stdout, done
     if name == "the layer's own folder":
         assert "[] [] []" in done.stdout, done
     if "mknod" in code or "mount" in code:

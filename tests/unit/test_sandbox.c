@@ -233,6 +233,9 @@ static void protection(void **state)
 		{ "level: no-userns\nfilesystem: {unprotect: [Makefile]}\n", CELL_LEVEL_NO_USERNS, true, CELL_WORKSPACE_RW, -1 },
 		{ "level: no-userns\nfilesystem: {unprotect: ['*']}\n", CELL_LEVEL_NO_USERNS, true, CELL_WORKSPACE_RW, 0 },
 		{ "preset: untrusted\n", CELL_LEVEL_FULL, false, CELL_WORKSPACE_RW, -1 }, /* before Linux 5.19 */
+		{ "preset: untrusted\n", CELL_LEVEL_FULL, false, CELL_WORKSPACE_COW, -1 },
+		{ "filesystem: {unprotect: ['*']}\n", CELL_LEVEL_FULL, false, CELL_WORKSPACE_COW, 0 },
+		{ "preset: untrusted\n", CELL_LEVEL_FULL, true, CELL_WORKSPACE_COW, 0 },
 		{ "preset: untrusted\n", CELL_LEVEL_FULL, true, CELL_WORKSPACE_RW, 0 },
 	};
 	static const struct cell__plan_env env;
@@ -243,7 +246,12 @@ static void protection(void **state)
 		CELL_AUTO_BUF struct cell__buf out = CELL_BUF_INIT;
 		assert_int_equal(parse(rows[i].policy, &policy, &err), 0);
 		struct cell__plan_session session = {
-			.mode = rows[i].mode, .cwd = "/srv/work", .workspace = "/srv/work", .env = &env, .policy = &policy
+			.mode = rows[i].mode,
+			.cwd = "/srv/work",
+			.workspace = "/srv/work",
+			.env = &env,
+			.policy = &policy,
+			.layer = rows[i].mode == CELL_WORKSPACE_COW ? "/srv/layer" : NULL,
 		};
 		assert_int_equal(cell__plan_build_session(&machine, &session, &out, &err), rows[i].result);
 		if (rows[i].result < 0) {
