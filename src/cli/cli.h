@@ -381,6 +381,7 @@ const char *cell__cli_text(const json_t *object, const char *key);
 #define CELL_CLI_MAX_COLUMNS 12
 struct cell_cli_table {
 	size_t columns;
+	size_t width; /* of the screen: longer lines, and texts that leave too little for others, are cut and marked; 0: nothing is cut */
 	char **cells;
 	size_t count, room; /* of cells */
 	bool failed; /* out of memory */

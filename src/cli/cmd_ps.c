@@ -18,8 +18,8 @@
 #include <unistd.h>
 
 #define SHORT_ID 12
-#define MIN_CODE 20 /* columns */
-#define OTHER_COLUMNS 96 /* about that many are the others' */
+#define NARROW 120 /* columns of a screen that has no room for all of a row */
+#define MIN_CALLS 3 /* calls that wait and are shown, if the screen has room */
 
 struct ps_flags {
 	struct cell_cli_client_flags client;
@@ -60,7 +60,7 @@ const struct cell_cli_command cell__cli_top_command = {
 	.about =
 		"Shows the sessions of a server, those with the highest CPU use first, and the calls that wait for approval.  Ctrl-C ends it.\n\n"
 		"On a terminal: up and down (k, j) choose, i interrupts the session, x ends it, a accepts and r rejects the first call that waits\n"
-		"in it, space updates now, q ends.",
+		"in it, after it was shown whole and y was pressed; space updates now, q ends.",
 	.examples = "  workcell top --auth-token-file token\n"
 		    "  workcell top -n 1 --auth-token-file token",
 	.flags = top_flag_table,
@@ -108,31 +108,26 @@ static double age_of(const json_t *session)
 	return strptime(cell__cli_text(session, "created_at"), "%Y-%m-%dT%H:%M:%SZ", &tm) ? difftime(time(NULL), timegm(&tm)) : -1;
 }
 
-/* Cut to the width of the terminal; elsewhere nothing is cut. */
-static char *code_of(const json_t *session)
-{
-	const char *code = cell__cli_text(json_object_get(session, "running"), "code");
-	char *text = cell_shown_text(code, strlen(code), CELL_SHOWN_LINE);
-	struct winsize window = { 0 };
-	size_t room;
+static const char *const heads[] = { "SESSION", "OWNER", "CLIENT", "AGE", "STATE", "PID", "MEMORY", "CPU", "%CPU", "EXECUTOR", "CODE" };
+#define N_HEADS (sizeof(heads) / sizeof(heads[0]))
+static const size_t narrow[] = { 0, 1, 4, 6, 8, 10 }; /* of these */
+#define N_NARROW (sizeof(narrow) / sizeof(narrow[0]))
 
-	if (!text || !isatty(STDOUT_FILENO) || ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) < 0 || !window.ws_col)
-		return text;
-	room = window.ws_col > OTHER_COLUMNS + MIN_CODE ? window.ws_col - OTHER_COLUMNS : MIN_CODE;
-	for (char *at = text; *at; at++) {
-		if (((unsigned char)*at & 0xc0) != 0x80 && !room--) {
-			*at = '\0';
-			break;
-		}
-	}
-	return text;
+/* As many of the N_HEADS texts as the table has columns. */
+static void add_texts(struct cell_cli_table *table, const char *const *texts)
+{
+	const char *few[N_NARROW];
+
+	for (size_t i = 0; i < N_NARROW; i++)
+		few[i] = texts[narrow[i]];
+	cell__cli_table_add(table, table->columns == N_NARROW ? few : texts);
 }
 
 static void add_row(struct cell_cli_table *table, const json_t *session, const char *cpu)
 {
 	const json_t *pid = json_object_get(session, "pid"), *used = json_object_get(session, "cpu_seconds");
 	char id[SHORT_ID + 1], age[16], memory[16], seconds[16] = "-", number[24] = "-", state[24];
-	char *code = code_of(session);
+	const char *code = cell__cli_text(json_object_get(session, "running"), "code");
 
 	snprintf(id, sizeof(id), "%s", cell__cli_text(session, "session_id"));
 	show_seconds(age_of(session), age);
@@ -142,13 +137,9 @@ static void add_row(struct cell_cli_table *table, const json_t *session, const c
 	if (json_is_integer(pid))
 		snprintf(number, sizeof(number), "%" JSON_INTEGER_FORMAT, json_integer_value(pid));
 	snprintf(state, sizeof(state), "%.20s", cell__cli_text(session, "state"));
-	cell__cli_table_add(table, (const char *[]){ id, cell__cli_text(session, "owner"), cell__cli_text(session, "client"), age, state,
-						     number, memory, seconds, cpu, cell__cli_text(session, "executor"), code ? code : "" });
-	free(code);
+	add_texts(table, (const char *[]){ id, cell__cli_text(session, "owner"), cell__cli_text(session, "client"), age, state, number,
+					   memory, seconds, cpu, cell__cli_text(session, "executor"), code });
 }
-
-static const char *const heads[] = { "SESSION", "OWNER", "CLIENT", "AGE", "STATE", "PID", "MEMORY", "CPU", "%CPU", "EXECUTOR", "CODE" };
-#define N_HEADS (sizeof(heads) / sizeof(heads[0]))
 
 /* ---- ps ---- */
 
@@ -197,6 +188,12 @@ struct top {
 	char note[sizeof(((struct cell_error *)0)->msg)]; /* what the last key did */
 	bool keys; /* a terminal: keys are read */
 	bool asks_end; /* whether to end the chosen session */
+	struct winsize screen; /* 0 columns: it is no screen, and nothing is cut */
+	struct {
+		char session[64]; /* "": nothing is asked */
+		json_int_t id;
+		bool accept, shown;
+	} question; /* whether to answer this call */
 	struct termios before;
 };
 
@@ -252,6 +249,13 @@ static size_t place_of(const struct top *top)
 	return i < top->count ? i : 0;
 }
 
+static bool is_of_chosen(const struct top *top, const json_t *call)
+{
+	const char *chosen = top->count ? cell__cli_text(top->all[place_of(top)].session, "session_id") : top->chosen;
+
+	return !strcmp(cell__cli_text(call, "session_id"), chosen);
+}
+
 /* The first call that waits in the chosen session, else of all; NULL: none waits. */
 static const json_t *waiting_call(const struct top *top)
 {
@@ -259,59 +263,203 @@ static const json_t *waiting_call(const struct top *top)
 	size_t i;
 
 	json_array_foreach(top->approvals, i, each) {
-		if (!strcmp(cell__cli_text(each, "session_id"), top->chosen))
+		if (is_of_chosen(top, each))
 			return each;
 	}
 	return json_array_get(top->approvals, 0);
 }
 
-static void show_approvals(const struct top *top, struct cell_cli_table *table)
+static char *name_of(const json_t *call)
+{
+	const char *callable = cell__cli_text(call, "callable");
+	char *name = NULL;
+
+	return asprintf(&name, "%s%s%s", cell__cli_text(call, "tool"), *callable ? "." : "", callable) < 0 ? NULL : name;
+}
+
+static void add_call(struct cell_cli_table *table, const json_t *call)
+{
+	char *args = json_dumps(json_object_get(call, "args"), JSON_COMPACT), *name = name_of(call);
+	char session[SHORT_ID + 1], waited[16];
+
+	show_seconds(json_number_value(json_object_get(call, "waited_ms")) / 1000, waited);
+	snprintf(session, sizeof(session), "%s", cell__cli_text(call, "session_id"));
+	cell__cli_table_add(table, (const char *[]){ waited, session, name ? name : "", cell__cli_text(call, "reason"), args ? args : "" });
+	free(args);
+	free(name);
+}
+
+static void add_more(struct cell_cli_table *table, size_t count, const char *what)
+{
+	const char *texts[CELL_CLI_MAX_COLUMNS] = { "" };
+	char words[64];
+
+	if (!count)
+		return;
+	for (size_t i = 0; i < table->columns; i++)
+		texts[i] = "";
+	snprintf(words, sizeof(words), "%zu more %s", count, what);
+	texts[table->columns - 1] = words;
+	cell__cli_table_add(table, texts);
+}
+
+/* Those of the chosen session first: a flood of others hides none of them. */
+static void show_approvals(const struct top *top, size_t most, struct cell_cli_table *table)
+{
+	size_t i, shown = 0;
+	const json_t *each;
+
+	cell__cli_table_add(table, (const char *[]){ "WAITS", "SESSION", "CALL", "WHY", "ARGUMENTS" });
+	for (int others = 0; others < 2; others++) {
+		json_array_foreach(top->approvals, i, each) {
+			if (shown < most && is_of_chosen(top, each) == !others) {
+				add_call(table, each);
+				shown++;
+			}
+		}
+	}
+	add_more(table, json_array_size(top->approvals) - shown, "calls wait");
+}
+
+static void show_sessions(const struct top *top, size_t most, struct cell_cli_table *table)
+{
+	size_t place = place_of(top), from = place < most ? 0 : place - most + 1;
+	char share[16];
+
+	add_texts(table, heads);
+	for (size_t i = from; i < top->count && i - from < most; i++) {
+		snprintf(share, sizeof(share), "%s%.0f", top->keys && i == place ? ">" : "", top->all[i].share);
+		add_row(table, top->all[i].session, share);
+	}
+	add_more(table, top->count > most ? top->count - most : 0, "sessions");
+}
+
+/* Lines of the screen that a text takes, which has no wide characters. */
+static size_t lines_of(const struct top *top, const char *text)
+{
+	size_t lines = 0, size, columns = top->screen.ws_col ? top->screen.ws_col : SIZE_MAX;
+
+	for (;; text += size + 1) {
+		size = strcspn(text, "\n");
+		lines += size ? (size - 1) / columns + 1 : 1;
+		if (!text[size])
+			return lines;
+	}
+}
+
+static const json_t *asked_call(const struct top *top)
 {
 	const json_t *each;
 	size_t i;
 
-	cell__cli_table_add(table, (const char *[]){ "WAITS", "SESSION", "CALL", "WHY", "ARGUMENTS" });
 	json_array_foreach(top->approvals, i, each) {
-		const char *callable = cell__cli_text(each, "callable");
-		char *args = json_dumps(json_object_get(each, "args"), JSON_COMPACT), *name = NULL;
-		char session[SHORT_ID + 1], waited[16];
-
-		show_seconds(json_number_value(json_object_get(each, "waited_ms")) / 1000, waited);
-		snprintf(session, sizeof(session), "%s", cell__cli_text(each, "session_id"));
-		if (asprintf(&name, "%s%s%s", cell__cli_text(each, "tool"), *callable ? "." : "", callable) < 0)
-			name = NULL;
-		if (args && strlen(args) > 100)
-			strcpy(args + 97, "...");
-		cell__cli_table_add(
-			table, (const char *[]){ waited, session, name ? name : "", cell__cli_text(each, "reason"), args ? args : "" });
-		free(args);
-		free(name);
+		if (json_integer_value(json_object_get(each, "id")) == top->question.id &&
+		    !strcmp(cell__cli_text(each, "session_id"), top->question.session))
+			return each;
 	}
+	return NULL;
+}
+
+/* The call with all of its arguments as lines; NULL: err says why nobody can be asked. */
+static char *question_of(const struct top *top, const json_t *call, struct cell_error *err)
+{
+	char *args = json_dumps(json_object_get(call, "args"), JSON_COMPACT | JSON_ENCODE_ANY), *name = name_of(call), *lines = NULL;
+	char *plain = name ? cell_shown_text(name, strlen(name), CELL_SHOWN_ASCII) : NULL, *text = NULL;
+	const char *reason = cell__cli_text(call, "reason");
+	char *why = cell_shown_text(reason, strlen(reason), CELL_SHOWN_ASCII);
+
+	if (!args || !plain || !why) {
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a question");
+	} else if (cell_shown_args(args, strlen(args), CELL_SHOWN_ALL, &lines, err) == 0 &&
+		   asprintf(&text, "%s %s of %.12s?%s%s%s", top->question.accept ? "accept" : "reject", plain, top->question.session,
+			    *why ? "\n" : "", why, lines) < 0) {
+		text = NULL;
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a question");
+	}
+	free(args);
+	free(name);
+	free(lines);
+	free(plain);
+	free(why);
+	if (text && top->screen.ws_row && lines_of(top, text) + 2 > top->screen.ws_row) {
+		cell_fail(err, CELL_E_LIMIT, 0,
+			  "the arguments of this call do not fit on this screen: make it larger, or answer in the console");
+		free(text);
+		text = NULL;
+	}
+	return text;
+}
+
+/* Whether it is shown; if not, the note says why. */
+static bool show_question(struct top *top)
+{
+	const json_t *call = asked_call(top);
+	struct cell_error err;
+	char *text;
+
+	if (!*top->question.session)
+		return false;
+	text = call ? question_of(top, call, &err) : NULL;
+	if (!text) {
+		snprintf(top->note, sizeof(top->note), "%s", call ? err.msg : "the call no longer waits");
+		*top->question.session = '\0';
+		return false;
+	}
+	cell__cli_line(text);
+	cell__cli_line("y: yes, another key: back");
+	free(text);
+	if (!top->question.shown)
+		tcflush(STDIN_FILENO, TCIFLUSH); /* keys that were pressed before it was seen answer nothing */
+	top->question.shown = true;
+	return true;
+}
+
+static int show_tables(const struct top *top, const char *note, struct cell_error *err)
+{
+	size_t rows = top->screen.ws_row, waiting = json_array_size(top->approvals), calls = waiting, most = top->count;
+	struct cell_cli_table table = { .columns = N_HEADS, .width = top->screen.ws_col },
+			      below = { .columns = 5, .width = top->screen.ws_col };
+
+	if (top->screen.ws_col && top->screen.ws_col < NARROW)
+		table.columns = N_NARROW;
+	if (rows) {
+		/* Heads, empty lines, the note, and the cursor. */
+		size_t taken = 3 + (top->keys ? lines_of(top, note) : 0);
+
+		calls = rows / 3 > MIN_CALLS ? rows / 3 : MIN_CALLS;
+		calls = waiting < calls ? waiting : calls;
+		taken += waiting ? calls + 2 + (calls < waiting) : 0;
+		most = rows > taken + 1 ? rows - taken : 1;
+		most = top->count <= most ? top->count : most > 1 ? most - 1 : 1;
+	}
+	show_sessions(top, most, &table);
+	if (cell__cli_table_print(&table, err) < 0)
+		return -1;
+	if (!waiting)
+		return 0;
+	cell__cli_line("");
+	show_approvals(top, calls, &below);
+	return cell__cli_table_print(&below, err);
 }
 
 static int show_top(struct top *top, struct cell_error *err)
 {
-	struct cell_cli_table table = { .columns = N_HEADS }, waiting = { .columns = 5 };
-	char share[16];
+	const char *note;
 
-	if (isatty(STDOUT_FILENO))
+	top->screen = (struct winsize){ 0 };
+	if (isatty(STDOUT_FILENO)) {
+		if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &top->screen) < 0)
+			top->screen = (struct winsize){ 0 };
 		cell__cli_write(STDOUT_FILENO, "\x1b[H\x1b[2J", 7);
-	cell__cli_table_add(&table, heads);
-	for (size_t i = 0; i < top->count; i++) {
-		snprintf(share, sizeof(share), "%s%.0f", top->keys && i == place_of(top) ? ">" : "", top->all[i].share);
-		add_row(&table, top->all[i].session, share);
 	}
-	if (cell__cli_table_print(&table, err) < 0)
+	if (show_question(top))
+		return 0;
+	note = *top->note ? top->note : "j k choose  i interrupt  x end  a accept  r reject  space update  q quit";
+	if (show_tables(top, note, err) < 0)
 		return -1;
-	if (json_array_size(top->approvals)) {
-		cell__cli_line("");
-		show_approvals(top, &waiting);
-		if (cell__cli_table_print(&waiting, err) < 0)
-			return -1;
-	}
 	if (top->keys) {
 		cell__cli_line("");
-		cell__cli_line(*top->note ? top->note : "j k choose  i interrupt  x end  a accept  r reject  space update  q quit");
+		cell__cli_line(note);
 	}
 	return 0;
 }
@@ -340,19 +488,30 @@ static void act_top(struct top *top, const char *method, const char *verb, const
 		snprintf(top->note, sizeof(top->note), "%s %.12s", done, top->chosen);
 }
 
-static void answer_top(struct top *top, bool accept)
+static void ask_answer(struct top *top, bool accept)
 {
 	const json_t *call = waiting_call(top);
-	json_t *body = json_pack("{s:b}", "accept", accept);
-	char verb[64];
 
 	if (!call) {
 		snprintf(top->note, sizeof(top->note), "no call waits");
-	} else {
-		snprintf(top->chosen, sizeof(top->chosen), "%s", cell__cli_text(call, "session_id"));
-		snprintf(verb, sizeof(verb), "/approvals/%" JSON_INTEGER_FORMAT, json_integer_value(json_object_get(call, "id")));
-		act_top(top, "POST", verb, body, accept ? "accepted a call of" : "rejected a call of");
+		return;
 	}
+	snprintf(top->chosen, sizeof(top->chosen), "%s", cell__cli_text(call, "session_id"));
+	memcpy(top->question.session, top->chosen, sizeof(top->chosen));
+	top->question.id = json_integer_value(json_object_get(call, "id"));
+	top->question.accept = accept;
+	top->question.shown = false;
+}
+
+/* The call that was shown, whatever waits now. */
+static void answer_top(struct top *top)
+{
+	json_t *body = json_pack("{s:b}", "accept", top->question.accept);
+	char verb[64];
+
+	memcpy(top->chosen, top->question.session, sizeof(top->chosen));
+	snprintf(verb, sizeof(verb), "/approvals/%" JSON_INTEGER_FORMAT, top->question.id);
+	act_top(top, "POST", verb, body, top->question.accept ? "accepted a call of" : "rejected a call of");
 	json_decref(body);
 }
 
@@ -364,6 +523,12 @@ static bool take_key(struct top *top, char key)
 
 	top->asks_end = false;
 	*top->note = '\0';
+	if (*top->question.session) {
+		if (key == 'y')
+			answer_top(top);
+		*top->question.session = '\0';
+		return true;
+	}
 	if (key == 'q' || key == 4)
 		return false;
 	if (key == 'j' || key == 'B' || key == 'k' || key == 'A') { /* arrows end with A and B */
@@ -375,7 +540,7 @@ static bool take_key(struct top *top, char key)
 	if (top->count)
 		snprintf(top->chosen, sizeof(top->chosen), "%s", cell__cli_text(top->all[at].session, "session_id"));
 	if (key == 'a' || key == 'r') {
-		answer_top(top, key == 'a');
+		ask_answer(top, key == 'a');
 	} else if (!*top->chosen) {
 		return true;
 	} else if (key == 'i') {
@@ -393,14 +558,21 @@ static bool take_key(struct top *top, char key)
 static bool wait_top(struct top *top, int64_t delay_ms)
 {
 	struct pollfd input = { .fd = top->keys ? STDIN_FILENO : -1, .events = POLLIN };
-	char bytes[16];
+	char bytes[64];
 	ssize_t n;
 
 	if (poll(&input, 1, (int)delay_ms) <= 0)
 		return !stopped;
 	n = read(STDIN_FILENO, bytes, sizeof(bytes));
-	/* An arrow is three bytes, of which the last counts; other keys are one. */
-	return n > 0 && take_key(top, bytes[n - 1]);
+	for (ssize_t i = 0; i < n; i++) {
+		if (bytes[i] == '\x1b' && n - i > 2) /* an arrow: three bytes, of which the last counts */
+			i += 2;
+		if (!take_key(top, bytes[i]))
+			return false;
+		if (top->asks_end || *top->question.session)
+			break; /* nobody has seen the question yet */
+	}
+	return n > 0;
 }
 
 static void set_keys(struct top *top)

@@ -3,12 +3,15 @@
 #include "cli.h"
 
 #include <assert.h>
+#include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <wchar.h>
 
 #define COLUMN_GAP 2
+#define MIN_COLUMN 12 /* columns of the screen that one text may take in any case */
 
 void cell__cli_show(const char *text, size_t size)
 {
@@ -62,14 +65,46 @@ void cell__cli_note(const char *text)
 	free(line);
 }
 
-/* The approximate width of a text: its code points. */
-static size_t width(const char *text)
+/* The columns that a character takes on a screen, and its bytes. Marks that combine count as well: a line is never longer than it counts. */
+static size_t char_width(const char *at, size_t *ret_size)
 {
-	size_t n = 0;
+	mbstate_t state = { 0 };
+	wchar_t wide;
+	size_t size = mbrtowc(&wide, at, MB_CUR_MAX, &state);
+	int columns;
 
-	for (; *text; text++)
-		n += ((unsigned char)*text & 0xc0) != 0x80;
-	return n;
+	if (!size || size > MB_CUR_MAX) { /* the locale has no UTF-8 */
+		for (size = 1; ((unsigned char)at[size] & 0xc0) == 0x80;)
+			size++;
+		*ret_size = size;
+		return 1;
+	}
+	columns = wcwidth(wide);
+	*ret_size = size;
+	return columns > 1 ? (size_t)columns : 1;
+}
+
+/* The bytes of a text that fit into so many columns, and the columns they take. If that is not all, there is a column for a mark. */
+static size_t fit(const char *text, size_t columns, size_t *ret_width)
+{
+	size_t used = 0, kept = 0, kept_width = 0, at = 0, size;
+
+	while (text[at]) {
+		size_t wide = char_width(text + at, &size);
+
+		if (used + wide > columns) {
+			*ret_width = kept_width;
+			return kept;
+		}
+		used += wide;
+		at += size;
+		if (used < columns) {
+			kept = at;
+			kept_width = used;
+		}
+	}
+	*ret_width = used;
+	return at;
 }
 
 void cell__cli_table_add(struct cell_cli_table *table, const char *const *texts)
@@ -92,36 +127,63 @@ void cell__cli_table_add(struct cell_cli_table *table, const char *const *texts)
 	}
 }
 
-static void print_row(FILE *out, size_t columns, char *const *row, const size_t *widths)
+/* left: columns of the screen for this row. */
+static void print_row(FILE *out, size_t columns, char *const *row, const size_t *widths, size_t left)
 {
 	/* No invisible characters at the end of a line. */
 	while (columns && !*row[columns - 1])
 		columns--;
-	for (size_t i = 0; i < columns; i++)
-		fprintf(out, "%s%*s", row[i], i + 1 < columns ? (int)(widths[i] - width(row[i])) + COLUMN_GAP : 0, "");
+	for (size_t i = 0; i < columns && left; i++) {
+		size_t room = i + 1 < columns && widths[i] < left ? widths[i] : left, wide, bytes = fit(row[i], room, &wide);
+
+		fwrite(row[i], 1, bytes, out);
+		if (row[i][bytes]) {
+			fputs("\xe2\x80\xa6", out);
+			wide++;
+		}
+		left -= wide;
+		for (size_t gap = i + 1 < columns ? widths[i] - wide + COLUMN_GAP : 0; gap && left; gap--, left--)
+			putc(' ', out);
+	}
 	putc('\n', out);
+}
+
+static void print_rows(FILE *out, const struct cell_cli_table *table)
+{
+	size_t widths[CELL_CLI_MAX_COLUMNS] = { 0 }, most = SIZE_MAX, wide;
+
+	/* No text of others takes the columns after it from the screen. */
+	if (table->width)
+		most = table->width / 6 > MIN_COLUMN ? table->width / 6 : MIN_COLUMN;
+	for (size_t i = 0; i < table->count; i++) {
+		fit(table->cells[i], SIZE_MAX, &wide);
+		wide = wide < most ? wide : most;
+		if (wide > widths[i % table->columns])
+			widths[i % table->columns] = wide;
+	}
+	for (size_t i = 0; i + table->columns <= table->count; i += table->columns)
+		print_row(out, table->columns, table->cells + i, widths, table->width ? table->width : SIZE_MAX);
 }
 
 int cell__cli_table_print(struct cell_cli_table *table, struct cell_error *err)
 {
-	size_t widths[CELL_CLI_MAX_COLUMNS] = { 0 }, size;
+	locale_t utf8 = newlocale(LC_CTYPE_MASK, "C.UTF-8", (locale_t)0), before = utf8 ? uselocale(utf8) : (locale_t)0;
 	char *text = NULL;
+	size_t size;
 	FILE *out = table->failed ? NULL : open_memstream(&text, &size);
 
 	assert(table->columns && table->columns <= CELL_CLI_MAX_COLUMNS);
 
-	for (size_t i = 0; i < table->count; i++) {
-		size_t n = width(table->cells[i]);
-
-		if (n > widths[i % table->columns])
-			widths[i % table->columns] = n;
+	if (out)
+		print_rows(out, table);
+	if (utf8) {
+		uselocale(before);
+		freelocale(utf8);
 	}
-	for (size_t i = 0; out && i + table->columns <= table->count; i += table->columns)
-		print_row(out, table->columns, table->cells + i, widths);
 	for (size_t i = 0; i < table->count; i++)
 		free(table->cells[i]);
 	free(table->cells);
-	*table = (struct cell_cli_table){ .columns = table->columns };
+	*table = (struct cell_cli_table){ .columns = table->columns, .width = table->width };
 	if (!out || fclose(out)) {
 		free(text);
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a table");

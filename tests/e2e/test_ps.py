@@ -308,6 +308,8 @@ def test_keys_of_top(tmp_path):
         terminal.expect("WAITS(.|\n)*%s *echo.say" % session[:12])
         assert "\x1b[31m" not in terminal.seen, "the arguments are escaped"
         os.write(terminal.fd, b"a")
+        terminal.expect(r"accept echo.say of %s\?(.|\n)*one(.|\n)*y: yes" % session[:12])
+        os.write(terminal.fd, b"y")
         terminal.expect("accepted a call of " + session[:12])
         support.wait_until(lambda: b"answered" in server.ask("GET", "/v1/sessions/%s/log?follow=false" % session).body, server.text)
         os.write(terminal.fd, b"i")
