@@ -6,10 +6,11 @@ tracer provider sends the spans.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import sys
 import time
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, ContextManager, Dict, Optional, Tuple
 
 from .events import ApprovalEnded, ApprovalEvent, CallEnded, CallEvent, CallStarted, Event, ResultEvent
 
@@ -22,6 +23,17 @@ def recorder(core: Any, code: str) -> Optional["Recorder"]:
     if trace is None or not hasattr(trace, "get_current_span") or not trace.get_current_span().is_recording():
         return None
     return Recorder(trace, core, code)
+
+
+def within_langchain() -> ContextManager[Any]:
+    """Makes the span of LangChain's tool that runs now the current one. OpenInference records LangChain's spans without doing that."""
+    trace: Any = sys.modules.get("opentelemetry.trace")
+    recorded: Any = sys.modules.get("openinference.instrumentation.langchain")
+    span = recorded.get_current_span() if trace is not None and recorded is not None else None
+    if span is None:
+        return contextlib.nullcontext()
+    context: ContextManager[Any] = trace.use_span(span, record_exception=False, set_status_on_exception=False)
+    return context
 
 
 class Recorder:

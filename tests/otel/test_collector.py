@@ -12,7 +12,7 @@ import serving
 import support
 
 sys.path.insert(0, os.path.join(support.ROOT, "tests", "e2e"))
-from test_serve_traces import PARENT, SPAN, TRACE, TOOL, Receiver, attributes  # noqa: E402
+from test_serve_traces import PARENT, SPAN, TRACE, Receiver, attributes  # noqa: E402
 
 sys.path.insert(0, os.path.join(support.ROOT, "tests", "mcp"))
 import peers  # noqa: E402
@@ -80,7 +80,7 @@ def collector(tmp_path):
 def test_spans_of_a_run(collector, tmp_path):
     base = tmp_path / "base"
     peers.write_server(base, "s", **peers.scripted())
-    (base / "tools" / "echo.yaml").write_text(TOOL)
+    (base / "tools" / "echo.yaml").write_text(serving.ECHO_TOOL)
     server = serving.Server("--executor", "subprocess", "--base", str(base), "--otlp", collector.url, "--approve", "ask")
     try:
         session = server.session(headers=PARENT)

@@ -70,6 +70,62 @@ asyncio.run(main())
 provider.shutdown()
 """
 
+# OpenInference's processor of the SDK's own traces.
+OPENAI_AGENTS = """
+import json
+from agents import Agent, Model, ModelResponse, Runner, Usage, function_tool
+from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
+from openinference.instrumentation.openai_agents import OpenAIAgentsInstrumentor
+from workcell.integrations.openai_agents import WorkcellCodeTool
+OpenAIAgentsInstrumentor().instrument(tracer_provider=provider)
+class Replay(Model):
+    turns = 0
+    async def get_response(self, *args, **options):
+        self.turns += 1
+        if self.turns < 3:
+            output = ResponseFunctionToolCall(type="function_call", call_id="call_%d" % self.turns, name="run_code", arguments=json.dumps({"code": "price(item='tea')"}))
+        else:
+            output = ResponseOutputMessage(id="m", type="message", role="assistant", status="completed", content=[ResponseOutputText(type="output_text", text="done", annotations=[])])
+        return ModelResponse(output=[output], usage=Usage(), response_id=None)
+    def stream_response(self, *args, **options):
+        raise NotImplementedError
+@function_tool
+async def price(item: str) -> float:
+    \"\"\"The price of an item.\"\"\"
+    return {"tea": 4.5}[item]
+async def main():
+    async with WorkcellCodeTool([price]) as code:
+        assert (await Runner.run(Agent(name="shopper", model=Replay(), tools=[code.tool]), "What does tea cost?")).final_output == "done"
+asyncio.run(main())
+provider.shutdown()
+"""
+# OpenInference's tracer of LangChain's callbacks: it sets no current span.
+LANGCHAIN = """
+from langchain.agents import create_agent
+from langchain_core.language_models.fake_chat_models import FakeMessagesListChatModel
+from langchain_core.messages import AIMessage
+from langchain_core.tools import tool
+from openinference.instrumentation.langchain import LangChainInstrumentor
+from workcell.integrations.langchain import WorkcellCodeTool
+LangChainInstrumentor().instrument(tracer_provider=provider)
+class Replay(FakeMessagesListChatModel):
+    def bind_tools(self, tools, **options):
+        return self
+@tool
+def price(item: str) -> float:
+    \"\"\"The price of an item.\"\"\"
+    return {"tea": 4.5}[item]
+def agent(code):
+    ask = AIMessage("", tool_calls=[{"name": "run_code", "args": {"code": "price(item='tea')"}, "id": "call"}])
+    return create_agent(Replay(responses=[ask, AIMessage("done")]), tools=[code.tool], name="shopper")
+question = {"messages": [{"role": "user", "content": "What does tea cost?"}]}
+with WorkcellCodeTool([price]) as code:
+    if sys.argv[2] == "async":
+        asyncio.run(agent(code).ainvoke(question))
+    else:
+        agent(code).invoke(question)
+provider.shutdown()
+"""
 
 REMOTE = """
 import workcell.sync
@@ -122,6 +178,25 @@ def test_a_tool_call_is_a_child_of_the_agents_span(collector):  # noqa: F811
     chain = ancestors(spans, call)
     assert chain[:3] == ["tool", "cell", "run"] and len(chain) >= 5, chain
     assert "run_code" in chain[3] and "agent" in chain[-1], chain
+    assert len({span["traceId"] for span in spans}) == 1
+
+
+def test_openai_agents_with_openinference(collector):  # noqa: F811
+    program(OPENAI_AGENTS, collector.url)
+    support.wait_until(lambda: any(span["name"] == "tool" for span in collector.sink.spans()), lambda: collector.said())
+    spans = collector.sink.spans()
+    calls = [ancestors(spans, span) for span in spans if span["name"] == "tool"]
+    assert len(calls) == 2 and all(chain[:4] == ["tool", "cell", "run", "run_code"] and "shopper" in chain[4:] for chain in calls), calls
+    assert len({span["traceId"] for span in spans}) == 1
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_langchain_with_openinference(collector, way):  # noqa: F811
+    program(LANGCHAIN, collector.url, way)
+    support.wait_until(lambda: any(span["name"] == "tool" for span in collector.sink.spans()), lambda: "only %r, %s" % ([span["name"] for span in collector.sink.spans()], collector.said()))
+    spans = collector.sink.spans()
+    chain = ancestors(spans, next(span for span in spans if span["name"] == "tool"))
+    assert chain[:4] == ["tool", "cell", "run", "run_code"] and chain[-1] == "shopper", chain
     assert len({span["traceId"] for span in spans}) == 1
 
 

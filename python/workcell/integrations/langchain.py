@@ -23,6 +23,7 @@ from langchain_core.tools import BaseTool, StructuredTool
 from langchain_core.tools import tool as make_tool
 
 from .._session import ExecutorLike
+from .._telemetry import within_langchain
 from ..prompt import MAX_ANSWER
 from ..sync import Session
 from ._common import Closing, SyncCode, run_code_about, text_of
@@ -53,10 +54,12 @@ class WorkcellCodeTool(Closing):
             self._code.tools.add(found.name, found.description, schema, _caller(found))
 
         def run_code(code: str) -> str:
-            return text_of(self._code.run(code), max_output)
+            with within_langchain():
+                return text_of(self._code.run(code), max_output)
 
         async def run_code_async(code: str) -> str:
-            return await self._code.text_async(code)
+            with within_langchain():
+                return await self._code.text_async(code)
 
         self.tool = StructuredTool.from_function(run_code, run_code_async, name=name, description=run_code_about(self._code.tools))
 
