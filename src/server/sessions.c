@@ -773,8 +773,12 @@ void cell__served_end(struct cell__served *served)
 	if (served->sleeping)
 		return; /* handle_idle_saved() goes on */
 	if (server->stopping && !served->asleep && !cell__session_is_child_on_loop(served->session) && !served->context &&
-	    !cell__served_check_save(served, NULL) && !cell__session_hibernate_on_loop(served->session, handle_saved_at_stop, served, NULL))
+	    !cell__served_check_save(served, NULL) &&
+	    !cell__session_hibernate_on_loop(served->session, handle_saved_at_stop, served, NULL)) {
+		/* A save waits for the cell that runs, and so would the server: up to the cell's own timeout. */
+		cell__session_cancel_all_on_loop(served->session);
 		return;
+	}
 	cell__session_close_on_loop(served->session, handle_closed, served);
 }
 

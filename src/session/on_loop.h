@@ -73,6 +73,8 @@ int cell__session_complete_on_loop(struct cell_session *session, const char *bef
 				   struct cell_error *err);
 /* As cell_session_cancel(). */
 void cell__session_cancel_on_loop(struct cell_session *session, uint64_t run_id);
+/* The same of the run that runs, and of those that wait. */
+void cell__session_cancel_all_on_loop(struct cell_session *session);
 /* The id of the session that it was forked from; "": none. */
 const char *cell__session_parent_on_loop(const struct cell_session *session);
 /*

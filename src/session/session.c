@@ -708,6 +708,14 @@ void cell__session_cancel_on_loop(struct cell_session *session, uint64_t run_id)
 	cell__run_end(run, true);
 }
 
+void cell__session_cancel_all_on_loop(struct cell_session *session)
+{
+	while (session->first)
+		cell__session_cancel_on_loop(session, session->first->id);
+	if (session->current)
+		cell__session_cancel_on_loop(session, session->current->id);
+}
+
 void cell__session_submit(struct cell__task *task)
 {
 	struct cell__run *run = (struct cell__run *)task;

@@ -71,6 +71,30 @@ def test_the_end_of_a_server_saves_all(place):
         assert server.ask("POST", "/v1/sessions", {"resume": "../x"}).status == 400
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_cell_that_runs_does_not_hold_up_the_end(place, workers):
+    """When the time to drain is over it is interrupted, and the session is saved; one whose kernel had to be killed is as it was saved last."""
+    def begin(code):
+        session = opened(server)
+        assert value(server, session, "x = [1]; len(x)") == 1
+        run = server.ask("POST", "/v1/sessions/%s/runs" % session, {"code": code, "timeout": 600})
+        assert run.status == 202, run
+        return session
+
+    flags = [*place, "--durable", "results", "--max-timeout", "600"]
+    server = serving.Server(*flags, "--workers", workers, "--drain", "1")
+    polite = begin("x.append(2)\nimport time; time.sleep(600)")
+    stubborn = begin("import time\nwhile True:\n    try:\n        time.sleep(600)\n    except BaseException:\n        pass")
+    support.wait_until(lambda: server.metric("runs_running") == 2, "both run")
+    if workers == 1:
+        server.close()
+    else:
+        killed(server)
+    with serving.shared(*flags) as server:
+        assert value(server, polite, "x") == [1, 2]
+        assert value(server, stubborn, "x") == [1]
+
+
 def test_an_idle_session_is_saved(place):
     with serving.shared(*place, "--session-idle", "1") as server:
         session = opened(server)
@@ -84,7 +108,12 @@ def killed(server):
     family = [each.pid for each in server.family(support.processes())]
     os.kill(server.pid, signal.SIGKILL)
     server.process.wait(support.DEADLINE)
-    support.wait_until(lambda: not any(os.path.exists("/proc/%d" % pid) for pid in family), "its processes end")
+
+    def has_ended():
+        support.reap_orphans()  # workers, whose parent is dead, are ours now
+        return not any(os.path.exists("/proc/%d" % pid) for pid in family)
+
+    support.wait_until(has_ended, "its processes end")
     server.stderr.close()
 
 
