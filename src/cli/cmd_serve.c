@@ -757,7 +757,7 @@ static int check_workers(struct serve_flags *flags, struct cell_error *err)
 	const char *why = why_one(flags);
 	int cores = count_cores();
 
-	/* A signed URL of E2B's without a name in its host is found by the worker that has its sandbox: several are for those who ask for them. */
+	/* Names of E2B's snapshots are known to one worker: several are for those who ask for them. */
 	if (!flags->workers && (why || flags->e2b))
 		flags->workers = 1;
 	if (!flags->workers)

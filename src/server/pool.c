@@ -21,6 +21,12 @@ struct place {
 	int up;
 };
 
+/* Only what is used is ever touched, and so takes memory. */
+struct list {
+	unsigned used; /* places that were ever taken */
+	char ids[CELL_POOL_MAX_LISTED][33]; /* "": free */
+};
+
 struct shared {
 	pthread_mutex_t lock;
 	int64_t started_us, started_s;
@@ -29,10 +35,12 @@ struct shared {
 	struct cell__address_count addresses[CELL_SERVER_ADDRESSES];
 	unsigned n_accounts;
 	struct cell__account_share accounts[CELL_POOL_MAX_ACCOUNTS];
+	struct list lists[]; /* of each worker */
 };
 
 struct cell_server_pool {
 	struct shared *shared;
+	size_t shared_bytes;
 	struct cell__address address;
 	char *url;
 	int listen_fd;
@@ -301,6 +309,46 @@ bool cell__pool_is_up(const struct cell_server *server, int worker)
 	return server->pool->shared->workers[worker].up;
 }
 
+/* ---- lists of sessions ---- */
+
+int cell__pool_list(struct cell_server *server, const char *session_id)
+{
+	struct list *list = server->pool ? &server->pool->shared->lists[server->worker] : NULL;
+	unsigned place = 0;
+
+	while (list && place < list->used && *list->ids[place])
+		place++;
+	if (!list || place == CELL_POOL_MAX_LISTED)
+		return -1;
+	snprintf(list->ids[place], sizeof(list->ids[place]), "%s", session_id);
+	if (place == list->used)
+		__atomic_store_n(&list->used, place + 1, __ATOMIC_RELEASE);
+	return (int)place;
+}
+
+void cell__pool_unlist(struct cell_server *server, int place)
+{
+	if (place >= 0)
+		*server->pool->shared->lists[server->worker].ids[place] = '\0';
+}
+
+bool cell__pool_next_listed(const struct cell_server *server, uint64_t *at, char ret_id[static 33])
+{
+	for (int worker = (int)(*at >> 32); server->pool && worker < server->pool->n; worker++, *at = (uint64_t)worker << 32) {
+		const struct list *list = &server->pool->shared->lists[worker];
+		unsigned used = __atomic_load_n(&list->used, __ATOMIC_ACQUIRE);
+
+		for (unsigned place = (unsigned)*at; worker != server->worker && place < used; place++) {
+			memcpy(ret_id, list->ids[place], 33);
+			ret_id[32] = '\0';
+			*at = ((uint64_t)worker << 32) + place + 1;
+			if (is_id(ret_id))
+				return true;
+		}
+	}
+	return false;
+}
+
 /* ---- in a worker ---- */
 
 void cell__pool_join(struct cell_server *server)
@@ -391,7 +439,8 @@ int cell_server_pool_create(const struct cell_server_options *opts, int workers,
 					     : (struct cell_server_limits)CELL_SERVER_LIMITS_INIT.max_connections;
 	for (int i = 0; i < CELL_POOL_MAX_WORKERS; i++)
 		pool->inboxes[i][0] = pool->inboxes[i][1] = -1;
-	pool->shared = mmap(NULL, sizeof(*pool->shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	pool->shared_bytes = sizeof(*pool->shared) + (size_t)workers * sizeof(struct list);
+	pool->shared = mmap(NULL, pool->shared_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (pool->shared == MAP_FAILED) {
 		pool->shared = NULL;
 		cell_fail(err, CELL_E_NOMEM, errno, "out of memory for the workers");
@@ -488,6 +537,8 @@ void cell_server_pool_clear(struct cell_server_pool *pool, int worker)
 	/* What was sent to the dead one: clients see the end of their connections and may try again. */
 	while (take_message(pool->inboxes[worker][0], &what, &fd, &from, &size) == 0)
 		cell__close_fd(&fd);
+	memset(&pool->shared->lists[worker], 0,
+	       pool->shared->lists[worker].used * sizeof(pool->shared->lists[worker].ids[0]) + offsetof(struct list, ids));
 	place->connections = 0;
 	place->use = (struct cell__server_use){ 0 };
 	for (unsigned i = 0; i < CELL_POOL_MAX_ACCOUNTS; i++) {
@@ -515,7 +566,7 @@ void cell_server_pool_destroy(struct cell_server_pool *pool)
 		cell__close_fd(&pool->inboxes[i][1]);
 	}
 	if (pool->shared)
-		munmap(pool->shared, sizeof(*pool->shared));
+		munmap(pool->shared, pool->shared_bytes);
 	free(pool->url);
 	free(pool);
 }

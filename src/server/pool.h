@@ -20,6 +20,7 @@
 
 #define CELL_POOL_MAX_WORKERS 64
 #define CELL_POOL_MAX_ACCOUNTS 2048u /* tokens with different names, ever */
+#define CELL_POOL_MAX_LISTED 16384u  /* sessions of a worker that others find without knowing their ids */
 
 /* In a message to a worker: a connection of a client, one of another worker, a free slot for a cell. */
 enum cell__pool_message { CELL_POOL_CLIENT = 'c', CELL_POOL_PEER = 'p', CELL_POOL_SLOT = 's' };
@@ -56,6 +57,16 @@ bool cell__pool_has_ended(const struct cell_server *server, const char *session_
 bool cell__pool_is_up(const struct cell_server *server, int worker);
 /* A new connection to a worker, perhaps ourselves; -1 and errno. */
 int cell__pool_connect(const struct cell_server *server, int worker);
+
+/*
+ * The ids that a worker lists for the others: sandboxes, which a signed URL may mean without naming them.  A place in the list is written by
+ * its worker alone, and read without a lock: a reader checks what it finds.
+ */
+/* The place; -1: there is no pool, or the list is full. */
+int cell__pool_list(struct cell_server *server, const char *session_id);
+void cell__pool_unlist(struct cell_server *server, int place);
+/* The next of another worker, from *at on, which is 0 at first; false: there are no more. */
+bool cell__pool_next_listed(const struct cell_server *server, uint64_t *at, char ret_id[static 33]);
 
 /* Digits that no client knows, the same for all workers. */
 const char *cell__pool_secret(const struct cell_server *server);

@@ -317,6 +317,41 @@ def test_signed_urls_are_for_one_file_and_one_operation(sandbox, server):
         assert server.ask("GET", wrong, token=None).status == 401, wrong
 
 
+def test_signed_urls_find_the_worker_of_their_sandbox():
+    """No word of such a URL says whose it is."""
+    server = serving.Server("--executor", "subprocess", "--e2b", "--workers", 2, python=PYTHON, tokens=TOKENS)
+    connections = [server.connect() for _ in range(2)]  # one to each worker
+    made = [server.ask("POST", "/sandboxes", {"templateID": "base"}, token=None, headers={"X-API-Key": ALICE}, connection=connection)
+            for connection in connections * 2]
+    sandboxes = [Sandbox.connect(each.json["sandboxID"], **options_for(server)) for each in made]
+    assert len({sandbox.sandbox_id[:2] for sandbox in sandboxes}) == 2
+
+    def ask(method, url, connection, body=None):
+        return server.ask(method, url[url.index("/files"):], body, token=None, connection=connection,
+                          headers={"Content-Type": "application/octet-stream"} if body else ())
+
+    for n, sandbox in enumerate(sandboxes):
+        for connection in connections:
+            answer = ask("POST", sandbox.upload_url("f"), connection, b"%d" % n)
+            assert answer.status == 200, answer
+            assert ask("GET", sandbox.download_url("f", use_signature_expiration=60), connection).body == b"%d" % n
+            assert ask("GET", sandbox.upload_url("f"), connection).status == 401
+            assert ask("GET", sandbox.download_url("f", use_signature_expiration=-5), connection).status == 401
+    gone, paused = sandboxes[0], next(each for each in sandboxes if each.sandbox_id[:2] != sandboxes[0].sandbox_id[:2])
+    urls = {each: each.download_url("f") for each in sandboxes}
+    gone.kill()
+    paused.pause()
+    for connection in connections:
+        assert ask("GET", urls[gone], connection).status == 401
+        assert ask("GET", urls[paused], connection).status in (401, 502)  # nothing answers for it until it is resumed
+        for n, sandbox in enumerate(sandboxes):
+            if sandbox not in (gone, paused):
+                assert ask("GET", urls[sandbox], connection).body == b"%d" % n
+    for connection in connections:
+        connection.close()
+    server.close()
+
+
 @pytest.mark.parametrize("path", ["/etc/passwd", "../../etc/passwd", "/home/user/../x", "/home/user2/x", "/proc/self/environ", "~root/x"])
 def test_paths_stay_in_the_sandbox(sandbox, path):
     for reach in (sandbox.files.read, sandbox.files.list, sandbox.files.remove, sandbox.files.make_dir, lambda p: sandbox.files.write(p, "x"),

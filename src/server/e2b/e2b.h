@@ -60,6 +60,7 @@ struct cell__e2b_sandbox {
 	bool paused, pauses;                /* now; instead of ending when its time is over */
 	bool ending;
 	bool is_snapshot;                   /* a fork that only serves to be forked */
+	int listed;    /* its place in the list that other workers see (pool.h) */
 	char *name;    /* of a snapshot, or NULL */
 	char source[33];                    /* the sandbox that it was taken from */
 	struct cell__e2b_watcher *watchers;

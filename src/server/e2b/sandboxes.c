@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "sandbox/machine.h"
+#include "server/pool.h"
 #include "wire/access.h"
 
 #define PAUSED_US (86400ll * 1000000) /* a paused sandbox is kept for so long */
@@ -22,6 +23,7 @@
 static void sandbox_free(struct cell__e2b_sandbox *sandbox)
 {
 	cell__e2b_watchers_end(sandbox);
+	cell__pool_unlist(sandbox->server, sandbox->listed);
 	free(sandbox->template);
 	free(sandbox->network);
 	free(sandbox->name);
@@ -303,6 +305,7 @@ struct cell__e2b_sandbox *cell__e2b_sandbox_create(struct cell__served *served, 
 	if (!sandbox)
 		return NULL;
 	sandbox->server = served->server;
+	sandbox->listed = -1;
 	sandbox->template = cell__strdup("code-interpreter-v1");
 	sandbox->metadata = json_deep_copy(metadata);
 	sandbox->envs = json_deep_copy(envs);
@@ -314,6 +317,7 @@ struct cell__e2b_sandbox *cell__e2b_sandbox_create(struct cell__served *served, 
 		sandbox_free(sandbox);
 		return NULL;
 	}
+	sandbox->listed = cell__pool_list(served->server, served->id);
 	return sandbox;
 }
 

@@ -247,32 +247,60 @@ bool cell__e2b_token(const struct cell_server *server, const char *id, char ret_
 	return true;
 }
 
-/* A URL that is signed has no other token; without a name in its host the sandbox is the one whose signature it is.  "": none. */
-static const char *signer(const struct cell__request *request, const char **ret_words)
+struct signing {
+	const struct cell_server *server;
+	const char *path, *operation, *user, *expiration, *signature;
+};
+
+static bool signs(const struct signing *signing, const char *id)
+{
+	char token[CELL_E2B_TOKEN + 1];
+
+	return cell__e2b_token(signing->server, id, token) &&
+	       is_signed(token, signing->path, signing->operation, signing->user, signing->expiration, signing->signature);
+}
+
+/* The sandbox, of whichever worker, whose signature it is, to request->sandbox. */
+static bool find_signer(struct cell__request *request, const struct signing *signing)
+{
+	char id[33];
+
+	for (const struct cell__served *served = request->server->sessions; served; served = served->next) {
+		if (cell__e2b_by_id(request->server, served->id) && signs(signing, served->id)) {
+			snprintf(request->sandbox, sizeof(request->sandbox), "%s", served->id);
+			return true;
+		}
+	}
+	/* Another worker that passes a request on has found us. */
+	for (uint64_t at = 0; !request->inner && cell__pool_next_listed(request->server, &at, id);) {
+		if (signs(signing, id)) {
+			snprintf(request->sandbox, sizeof(request->sandbox), "%s", id);
+			return true;
+		}
+	}
+	return false;
+}
+
+/* A URL that is signed has no other token; without a name in its host the sandbox is the one whose signature it is. */
+static bool check_signature(struct cell__request *request, const char **ret_words)
 {
 	CELL_AUTO_FREE char *signature = cell__e2b_query(request, "signature"), *path = cell__e2b_query(request, "path");
 	CELL_AUTO_FREE char *user = cell__e2b_query(request, "username"), *expiration = cell__e2b_query(request, "signature_expiration");
-	const char *operation = strcmp(request->method, "GET") ? "write" : "read";
+	const struct signing signing = { .server = request->server,
+					 .path = path ? path : "",
+					 .operation = strcmp(request->method, "GET") ? "write" : "read",
+					 .user = user ? user : "",
+					 .expiration = expiration,
+					 .signature = signature };
 
 	*ret_words = "a token (X-Access-Token) or a signature is required";
 	if (!signature)
-		return "";
+		return false;
 	*ret_words = "the signature is not valid";
-	for (const struct cell__served *served = request->server->sessions; served || *request->sandbox; served = served->next) {
-		const char *id = *request->sandbox ? request->sandbox : served->id;
-		char token[CELL_E2B_TOKEN + 1];
-
-		if ((*request->sandbox || cell__e2b_by_id(request->server, id)) && cell__e2b_token(request->server, id, token) &&
-		    is_signed(token, path ? path : "", operation, user ? user : "", expiration, signature)) {
-			if (!expiration || strtoll(expiration, NULL, 10) > time(NULL))
-				return id;
-			*ret_words = "signature is already expired"; /* as their own servers say it */
-			return "";
-		}
-		if (*request->sandbox)
-			return "";
-	}
-	return "";
+	if (*request->sandbox ? !signs(&signing, request->sandbox) : !find_signer(request, &signing))
+		return false;
+	*ret_words = "signature is already expired"; /* as their own servers say it */
+	return !expiration || strtoll(expiration, NULL, 10) > time(NULL);
 }
 
 static void take_id(struct cell__request *request)
@@ -286,12 +314,19 @@ static void take_id(struct cell__request *request)
 		snprintf(request->sandbox, sizeof(request->sandbox), "%.*s", (int)size, id);
 }
 
+static bool is_elsewhere(const struct cell__request *request)
+{
+	const struct cell_server *server = request->server;
+
+	return !cell__e2b_by_id(server, request->sandbox) && server->pool && !request->inner &&
+	       cell__pool_owner(server, request->sandbox) >= 0;
+}
+
 static unsigned check_sandbox(struct cell__request *request, const struct sockaddr *from, const char **ret_words, int *ret_retry_s)
 {
 	const char *given = cell__request_header(request, "X-Access-Token");
 	struct cell_server *server = request->server;
 	const struct cell__e2b_sandbox *sandbox;
-	const char *signed_by;
 	char token[CELL_E2B_TOKEN + 1];
 	bool is_good, elsewhere, is_debug;
 	unsigned status;
@@ -301,7 +336,7 @@ static unsigned check_sandbox(struct cell__request *request, const struct sockad
 		return 0;
 	is_debug = server->opts.e2b_debug && !strcmp(request->sandbox, server->e2b_debug.id);
 	sandbox = cell__e2b_by_id(server, request->sandbox);
-	elsewhere = !sandbox && server->pool && !request->inner && cell__pool_owner(server, request->sandbox) >= 0;
+	elsewhere = is_elsewhere(request);
 	if (*request->sandbox && !elsewhere && (!sandbox || sandbox->paused)) {
 		*ret_words = sandbox ? NO_SANDBOX ": it is paused; connect to it to resume it" : NO_SANDBOX;
 		return MHD_HTTP_BAD_GATEWAY; /* ids are not guessed, and one that has ended is asked for by its own clients */
@@ -314,10 +349,8 @@ static unsigned check_sandbox(struct cell__request *request, const struct sockad
 	} else if (given || strcmp(request->path, "/files")) {
 		is_good = *request->sandbox && given && cell__e2b_token(server, request->sandbox, token) && is_same(given, token);
 	} else {
-		signed_by = signer(request, ret_words);
-		is_good = *signed_by;
-		if (is_good && signed_by != request->sandbox)
-			snprintf(request->sandbox, sizeof(request->sandbox), "%s", signed_by);
+		is_good = check_signature(request, ret_words);
+		elsewhere = is_elsewhere(request);
 	}
 	/* The worker that has the client has counted it. */
 	status = !request->inner ? cell__auth_count(server, from, is_good, false, ret_words, ret_retry_s)
