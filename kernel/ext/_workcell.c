@@ -1096,6 +1096,7 @@ static PyMethodDef methods[] = {
 	{ "begin_again", wc_begin_again_here, METH_NOARGS, "begin_again()" },
 	{ "image_save", wc_image_save, METH_VARARGS,
 	  "image_save(fd, limit, keeps) -> [inode], None in the process that continues from the image" },
+	{ "image_learn", wc_image_learn, METH_NOARGS, "image_learn(): knows the files that are mapped, also where they cannot be opened" },
 	{ "image_load", wc_image_load, METH_VARARGS, "image_load(fds, given, inodes, maps)" },
 	{ "image_given", wc_image_given, METH_NOARGS, "image_given() -> bytes" },
 	{ "become_branch", wc_become_branch, METH_VARARGS, "become_branch(socket, stdout, stderr, ring)" },

@@ -132,6 +132,7 @@ void wc_image_begin(uintptr_t *ret_args, uintptr_t *ret_args_end);
 PyObject *wc_image_save(PyObject *self, PyObject *args);
 PyObject *wc_image_load(PyObject *self, PyObject *args);
 PyObject *wc_image_given(PyObject *self, PyObject *unused);
+PyObject *wc_image_learn(PyObject *self, PyObject *unused);
 
 /* ---- cell.c ---- */
 

@@ -18,7 +18,7 @@
  *
  *   Kernels that are forks of one zygote have the interpreter, its libraries and the stack at the same addresses, and little has to be
  *   mapped anew.  In a kernel of another zygote everything lies elsewhere, and all of it is moved, also what Linux itself put there: the
- *   stack, the heap, [vdso].  It must have the same files, though.
+ *   stack, the heap, [vdso].  It must have files with the same content, though (image_files.c), and a processor that can do as much.
  *
  *   The source maps large pieces from the file as well, once they are written.  So its next image has only pages that were changed since,
  *   and names the earlier files that the others are in.  The host keeps those files; when they become too many, one image has all pages.
@@ -416,6 +416,7 @@ void wc_image_describe(struct image *image)
 	image->link[2] = ends.err;
 	image->ring = (uintptr_t)ring;
 	image->places = places;
+	wc_processor(image->processor);
 	image->stack_from = wc_image_handover.stack_from;
 	image->stack_to = wc_image_handover.stack_to;
 	image->handover = (uintptr_t)&wc_image_handover;
@@ -592,6 +593,7 @@ static int save(int fd, struct saving *saving)
 	wc_image_describe(&image);
 	if (wc_mappings_read(&saving->scratch, &saving->maps) < 0 || (saving->pages_fd = open_pages()) < 0)
 		return -1;
+	wc_files_name(&saving->maps);
 	find_used(saving);
 	saving->pieces = (struct piece *)saving->scratch.next;
 	int rc = save_areas(saving, image.ring, false);

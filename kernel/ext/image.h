@@ -10,12 +10,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define IMAGE_MAGIC 0x32676d6963777777ull
+#define IMAGE_MAGIC 0x33676d6963777777ull
 #define IMAGE_PAGE ((size_t)4096)
 #define IMAGE_SCRATCH_BYTES ((size_t)64 << 20) /* address space; pages are used as needed */
 #define IMAGE_READS_AT_ONCE 1024u              /* IOV_MAX */
 #define IMAGE_SIGNALS 64
 #define IMAGE_GIVEN_MAX 4096
+#define IMAGE_KNOWN_FILES 64u    /* that were read to know them */
+#define IMAGE_PROCESSOR_WORDS 4
 
 enum area_kind {
 	AREA_ANON,
@@ -27,11 +29,17 @@ enum area_kind {
 	AREA_MOVED   /* by the loader; in no image */
 };
 
+/* What a file contains, wherever it is (image_files.c).  Zeros: it is known by its inode alone. */
+struct file_id {
+	uint64_t words[2];
+};
+
 struct area {
 	uint64_t start, end, offset; /* offset: of a file */
 	uint64_t device, inode;
 	uint32_t kind, prot, shared, path; /* path: position among the texts */
-	uint64_t unused; /* sizes of both are multiples of 16: see wc_scratch_take() */
+	uint64_t stamp; /* of a file that was read for its id: its inode, size and times */
+	struct file_id id; /* sizes of this and of a piece are multiples of 16: see wc_scratch_take() */
 };
 
 /* Pages that lie together in memory and in the file. */
@@ -50,6 +58,12 @@ struct earlier {
 	uint64_t number, bytes, device, inode;
 };
 
+/* A file of this process whose content was read.  The stamp is of the time when it was. */
+struct known_file {
+	uint64_t device, inode, stamp;
+	struct file_id id;
+};
+
 /* What the loader tells the code that continues. */
 struct handover {
 	char given[IMAGE_GIVEN_MAX];
@@ -60,6 +74,8 @@ struct handover {
 	bool has_no_zeros; /* the filter against MADV_DONTNEED is in force */
 	struct earlier earlier[1 + WC_IMAGES_USED];
 	uint64_t n_earlier;
+	struct known_file known[IMAGE_KNOWN_FILES];
+	uint64_t n_known;
 };
 
 struct image {
@@ -73,6 +89,7 @@ struct image {
 	uint64_t stack_at, stack_bytes; /* of signal handlers */
 	uint64_t stack_from, stack_to; /* as in the handover */
 	struct places places;
+	uint64_t processor[IMAGE_PROCESSOR_WORDS];
 	unsigned char actions[IMAGE_SIGNALS][32];
 };
 
@@ -103,5 +120,18 @@ struct mappings {
 };
 
 int wc_mappings_read(struct scratch *scratch, struct mappings *out);
+
+/* ---- image_files.c ---- */
+
+/* Gives areas of files their ids.  It writes to wc_image_handover: before pages are looked for that have changed. */
+void wc_files_name(struct mappings *maps);
+/* Their ids are equal; where one has none, the inodes. */
+bool wc_same_id(const struct area *a, const struct area *b);
+/* A file that was opened is that of an area.  ret_known: what was learned of it. */
+bool wc_file_is(int fd, const struct area *area, struct known_file *ret_known);
+void wc_known_add(struct handover *handover, const struct known_file *file);
+void wc_processor(uint64_t out[IMAGE_PROCESSOR_WORDS]);
+/* This one can do all that the other one can. */
+bool wc_processor_has(const uint64_t needs[IMAGE_PROCESSOR_WORDS]);
 
 #endif

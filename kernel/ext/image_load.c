@@ -224,8 +224,8 @@ static int unmap_others(struct loading *loading)
 
 static bool same_file(const struct area *a, const struct area *b)
 {
-	return a->start == b->start && a->end == b->end && a->offset == b->offset && a->device == b->device && a->inode == b->inode &&
-	       a->kind == b->kind && a->prot == b->prot && a->shared == b->shared;
+	return a->start == b->start && a->end == b->end && a->offset == b->offset && a->kind == b->kind && a->prot == b->prot &&
+	       a->shared == b->shared && wc_same_id(a, b);
 }
 
 static const struct area *find_same(const struct loading *loading, const struct area *area)
@@ -301,8 +301,9 @@ static struct area *find_elsewhere(struct loading *loading, const struct area *a
 		struct area *now = &loading->now.areas[i];
 		if (now->kind != area->kind || now->shared || now->end - now->start != area->end - area->start)
 			continue;
-		if (area->kind == AREA_SYSTEM ? strcmp(loading->now.texts + now->path, loading->texts + area->path) == 0
-					      : now->device == area->device && now->inode == area->inode && now->offset == area->offset)
+		if (wc_same_id(now, area) &&
+		    (area->kind == AREA_SYSTEM ? strcmp(loading->now.texts + now->path, loading->texts + area->path) == 0
+					       : now->offset == area->offset))
 			return now;
 	}
 	return NULL;
@@ -365,7 +366,7 @@ static int open_file(struct loading *loading, const struct area *area, bool writ
 {
 	const char *path = loading->texts + area->path;
 	const struct area *last = loading->opened_for;
-	struct stat st;
+	struct known_file known;
 	if (last && !writes && !last->shared && last->inode == area->inode && last->device == area->device &&
 	    strcmp(loading->texts + last->path, path) == 0)
 		return loading->opened[loading->n_opened - 1];
@@ -376,13 +377,13 @@ static int open_file(struct loading *loading, const struct area *area, bool writ
 	}
 	loading->opened[loading->n_opened++] = fd;
 	loading->opened_for = area;
-	if (fstat(fd, &st) < 0)
-		return -1;
-	if (st.st_ino != area->inode) {
+	if (!wc_file_is(fd, area, &known)) {
 		loading->wrong = path;
 		errno = ESTALE;
 		return -1;
 	}
+	if (area->stamp && known.stamp)
+		wc_known_add(loading->handover, &known);
 	return fd;
 }
 
@@ -632,6 +633,10 @@ static int plan_load(struct loading *loading)
 		errno = EBADMSG;
 		return -1;
 	}
+	if (!wc_processor_has(image->processor)) {
+		errno = ENOEXEC;
+		return -1;
+	}
 	/* The ring waits inside the scratch memory, and takes its room. */
 	loading->scratch.end -= image->ring_bytes;
 	uintptr_t parked = (uintptr_t)loading->scratch.end;
@@ -730,6 +735,9 @@ static struct loading *move_in(struct loading *given, const char *text, size_t s
 	loading->handover->has_no_zeros = loading->maps;
 	if (wc_mappings_read(scratch, &loading->now) < 0)
 		return NULL;
+	wc_files_name(&loading->now);
+	memcpy(loading->handover->known, wc_image_handover.known, sizeof loading->handover->known);
+	loading->handover->n_known = wc_image_handover.n_known;
 	loading->max_calls += 2 * loading->now.n_areas;
 	loading->calls = wc_scratch_take(scratch, loading->max_calls * sizeof *loading->calls);
 	loading->parked = (char *)(((uintptr_t)scratch->next + PAGE - 1) & ~(PAGE - 1));

@@ -590,6 +590,8 @@ def why_not(exc):
         return "%s is not the file that it was saved with" % exc.filename
     if exc.errno == errno.EXDEV:
         return "it was saved with another version of Linux"
+    if exc.errno == errno.ENOEXEC:
+        return "it was saved with a processor that can do more than this one"
     return exc
 
 

@@ -71,6 +71,7 @@ class Zygote:
     rehearsed = forked = False
 
     def __init__(self, lifeline):
+        _workcell.image_learn()
         self.kernel = kernel.Kernel()
         gc.freeze()  # without a collection: our own modules leave no garbage, and it would visit every object
         self.lifeline = lifeline
@@ -79,6 +80,7 @@ class Zygote:
 
     def settle(self):
         """Freezes the current objects: kernels start with them."""
+        _workcell.image_learn()
         self.kernel = kernel.Kernel()
         gc.collect()
         gc.freeze()

@@ -79,11 +79,6 @@ static void note_known(int fd, const struct cell__saved_file *file)
 
 /* ---- places ---- */
 
-static int not_found(const char *id, struct cell_error *err)
-{
-	return cell_fail(err, CELL_E_NOT_FOUND, 0, "there is no saved session %.40s", id);
-}
-
 static int open_home(const char *dir, bool creates, int *ret_fd, struct cell_error *err)
 {
 	struct stat st;
@@ -140,7 +135,7 @@ static int lock_place(struct cell__durable *durable, bool creates, struct cell_e
 		return cell_fail(err, CELL_E_IO, errno, "make a folder in %.150s", durable->dir);
 	durable->fd = openat(durable->home_fd, durable->id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	if (durable->fd < 0)
-		return creates && errno == ENOENT ? 0 : not_found(durable->id, err);
+		return creates && errno == ENOENT ? 0 : cell__lease_fail_missing(err, durable->id);
 	durable->lock_fd = openat(durable->fd, "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0600);
 	if (durable->lock_fd < 0 || fstat(durable->lock_fd, &st) < 0)
 		return cell_fail(err, CELL_E_IO, errno, "lock the saved session %s", durable->id);
@@ -154,7 +149,7 @@ static int lock_place(struct cell__durable *durable, bool creates, struct cell_e
 	}
 	if (is_in_place(durable))
 		return write_lock(durable, err) < 0 ? -1 : 1;
-	return creates ? 0 : not_found(durable->id, err);
+	return creates ? 0 : cell__lease_fail_missing(err, durable->id);
 }
 
 static void free_place(struct cell__durable *durable)
@@ -314,7 +309,7 @@ static int read_state(struct cell__durable *durable, struct cell_error *err)
 	if (durable->remote && cell__redis_place_read(durable->remote, &bytes, err) < 0)
 		return -1;
 	if (!durable->remote && cell__file_read(durable->fd, "state", CELL_FILE_NO_LINK, CELL_SAVED_STATE_BYTES, &bytes, NULL) < 0)
-		return errno == ENOENT ? not_found(durable->id, err)
+		return errno == ENOENT ? cell__lease_fail_missing(err, durable->id)
 				       : cell_fail(err, errno == EFBIG ? CELL_E_DAMAGED : CELL_E_IO, errno, "read the saved session %s",
 						   durable->id);
 	cell__saved_finish(&durable->state);

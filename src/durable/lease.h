@@ -37,7 +37,16 @@ const char *cell__lease_name(const struct cell__lease_host *host, char *buf, siz
 int64_t cell__lease_ms(const struct cell__lease_host *host);
 /* CELL_E_CONFLICT, with the name and the URL of the holder as far as they are known.  Their bytes come from the storage. */
 int cell__lease_conflict(struct cell_error *err, const char *id, const char *name, const char *url);
-/* The same for one who had it. */
+/* CELL_E_NOT_FOUND, for one that is another owner's as well. */
+static inline int cell__lease_fail_missing(struct cell_error *err, const char *id)
+{
+	return cell_fail(
+		err, CELL_E_NOT_FOUND, 0,
+		"there is no saved session %.40s here that is yours: check its id, and the folder or URL; a list of the saved sessions "
+		"has those that there are",
+		id);
+}
+/* As cell__lease_conflict(), for one who had it. */
 int cell__lease_fail_lost(struct cell_error *err, const char *id, const char *name, const char *url);
 
 /* What the lock file of a folder says: the number, and the name and URL of the one who wrote it.  0: nobody has. */

@@ -81,7 +81,7 @@ static int search_in(int home_fd, const char *id, struct search *search, struct 
 	char name[CELL_LEASE_NAME_BYTES + 1], url[CELL_LEASE_NAME_BYTES + 1];
 	CELL_AUTO_FD int fd = openat(home_fd, id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	if (fd < 0 || cell__file_read(fd, "state", CELL_FILE_NO_LINK, CELL_SAVED_STATE_BYTES, &bytes, NULL) < 0)
-		return cell_fail(err, CELL_E_NOT_FOUND, 0, "there is no saved session %.40s", id);
+		return cell__lease_fail_missing(err, id);
 	bool awake = is_locked(fd, name, url);
 	(void)add_found(search, id, bytes.data, bytes.size, awake ? name : NULL, awake ? url : NULL);
 	return 0;
@@ -95,7 +95,7 @@ static int search_at(const char *dir, const char *id, const char *key, struct se
 	search->key = has_key ? search->key_bytes : NULL;
 	search->err = err;
 	if (!cell__saved_is_id(id))
-		return cell_fail(err, CELL_E_NOT_FOUND, 0, "there is no saved session %.40s", id);
+		return cell__lease_fail_missing(err, id);
 	if (cell__redis_url_is(dir))
 		return cell__redis_place_find(dir, id, add_found, search, err);
 	CELL_AUTO_FD int home = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

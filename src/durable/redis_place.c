@@ -391,7 +391,7 @@ int cell__redis_place_take(struct cell__redis_place *remote, bool creates, struc
 	if (found == 0)
 		return cell__lease_conflict(err, remote->id, text_at(replies.list[0], 1), text_at(replies.list[0], 2));
 	if (found != 1)
-		return cell_fail(err, CELL_E_NOT_FOUND, 0, "there is no saved session %.40s", remote->id);
+		return cell__lease_fail_missing(err, remote->id);
 	long long number;
 	if (cell__redis_integer(remote->keeper->redis, replies.list[0]->element[1], &number, err) < 0)
 		return -1;
@@ -488,7 +488,7 @@ int cell__redis_place_read(struct cell__redis_place *remote, struct cell__buf *o
 		return -1;
 	const redisReply *state = replies.list[0];
 	if (state->type == REDIS_REPLY_NIL)
-		return cell_fail(err, CELL_E_NOT_FOUND, 0, "there is no saved session %.40s", remote->id);
+		return cell__lease_fail_missing(err, remote->id);
 	if (!cell__redis_is_text(state))
 		return cell__redis_fail(err, remote->keeper->redis->url.shown, state);
 	if (state->len > CELL_SAVED_STATE_BYTES)
@@ -676,7 +676,7 @@ int cell__redis_place_find(const char *url, const char *id, cell__redis_place_fn
 	ask_about(keeper, &batch, id);
 	int rc = cell__redis_run(keeper->redis, &batch, CELL__REDIS_AGAIN, false, &replies, err);
 	if (rc == 0 && tell_about(id, replies.list, fn, arg) < 0)
-		rc = cell_fail(err, CELL_E_NOT_FOUND, 0, "there is no saved session %.40s", id);
+		rc = cell__lease_fail_missing(err, id);
 	keeper_put(keeper);
 	return rc;
 }
@@ -714,7 +714,7 @@ int cell__redis_place_each(const char *url, size_t max, cell__redis_place_fn fn,
 	if (ids && ids->type != REDIS_REPLY_ARRAY)
 		rc = cell__redis_fail(err, keeper->redis->url.shown, ids);
 	int more = 1;
-	for (size_t i = 0, n; rc == 0 && more > 0 && i < ids->elements; i += n) {
+	for (size_t i = 0, n; rc == 0 && ids && more > 0 && i < ids->elements; i += n) {
 		n = ids->elements - i < STATES ? ids->elements - i : STATES;
 		more = tell_some(keeper, &ids->element[i], n, fn, arg, err);
 		rc = more < 0 ? -1 : 0;

@@ -74,7 +74,7 @@ int cell_saved_remove(const char *dir, const char *owner, const char *key, const
 	}
 	if (strcmp(saved->owner, owner ? owner : "") != 0) {
 		cell__durable_close(durable);
-		return cell_fail(err, CELL_E_NOT_FOUND, 0, "there is no saved session %.40s", id);
+		return cell__lease_fail_missing(err, id);
 	}
 	return cell__durable_remove(durable, err);
 }

@@ -352,11 +352,13 @@ static bool finish(struct cell_session *session)
 /*
  * A save by `durable` holds up the next cell until the kernel's memory is taken, some milliseconds.  CREDIT cells in a row may wait for that;
  * in a longer row, one part in SHARE of the time is spent on it, and the cells between two saves are put off: until the next one may be
- * saved, or until nobody runs a cell for a moment.
+ * saved, or until nobody runs a cell for a moment, and at most until the next cell that ends LAG_MS after the first of them.  They would be
+ * lost with the kernel or the machine, and none of their results says that it is saved.
  */
 #define CREDIT 8
 #define SHARE 10
 #define PAUSE_MS 5
+#define LAG_MS 250
 
 static bool take_credit(struct cell_session *session)
 {
@@ -368,9 +370,10 @@ static bool take_credit(struct cell_session *session)
 	if (session->credit > CREDIT)
 		session->credit = CREDIT;
 	session->credit_at_us = now;
-	if (session->credit < 1)
+	bool is_late = session->put_off && now - session->put_off_us > LAG_MS * 1000;
+	if (session->credit < 1 && !is_late)
 		return false;
-	session->credit -= 1;
+	session->credit = session->credit < 1 ? 0 : session->credit - 1;
 	return true;
 }
 
@@ -656,7 +659,8 @@ bool cell__durable_after_cell(struct cell_session *session, struct cell__run *ru
 	if (!has_state(session) || (run && !run->started))
 		return false;
 	if (run && session->options.durable != CELL_DURABLE_RESULTS && !take_credit(session)) {
-		session->put_off++;
+		if (session->put_off++ == 0)
+			session->put_off_us = cell__now_us();
 		uv_timer_start(&session->timer, handle_pause, PAUSE_MS, 0); /* between two cells it is nobody's */
 		return false;
 	}
@@ -688,9 +692,14 @@ bool cell__durable_restore(struct cell_session *session)
 	session->put_off = 0;
 	session->asleep = true;
 	if (put_off && session->current) {
-		char text[160];
-		snprintf(text, sizeof text, "%llu cells before this one are lost, too: they came faster than they could be saved",
-			 (unsigned long long)put_off);
+		char text[200], which[64];
+		if (put_off == 1)
+			snprintf(which, sizeof which, "cell %llu is", (unsigned long long)saved);
+		else
+			snprintf(which, sizeof which, "cells %llu to %llu are", (unsigned long long)saved,
+				 (unsigned long long)(saved + put_off - 1));
+		snprintf(text, sizeof text,
+			 "%s lost, too: they came faster than they could be saved; run them again (cells are counted from 1)", which);
 		cell__result_add_notice(session->current->result, text);
 	}
 	cell__branch_tell(session, json_pack("{s:s, s:I, s:I}", "kind", "restored", "cell", (json_int_t)session->cells, "lost_cells",
@@ -713,7 +722,7 @@ static int check_state(const struct cell_session *session, const struct cell__sa
 	struct utsname machine;
 	uname(&machine);
 	if (strcmp(saved->owner, options->saved_owner ? options->saved_owner : "") != 0)
-		return cell_fail(err, CELL_E_NOT_FOUND, 0, "there is no saved session %.40s", saved->id);
+		return cell__lease_fail_missing(err, saved->id);
 	if (is_portable(saved))
 		return 0; /* what it needs is checked where it is read */
 	if (check_same("machine type", saved->machine, machine.machine, err) < 0 ||

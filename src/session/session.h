@@ -204,6 +204,7 @@ struct cell_session {
 	bool forgets; /* with its end, what was saved of it is removed */
 	uint64_t saved_cells; /* cells of the last save by `durable`, plus 1; 0: there is none */
 	uint64_t put_off;     /* cells since then that wait for a pause to be saved */
+	int64_t put_off_us;   /* when the first of them ended */
 	double credit; /* so many saves may hold up a cell */
 	int64_t credit_at_us, held_up_us; /* as of when, 0: nothing has been saved yet; how long the last save held up cells */
 	struct cell__saving *savings;  /* the first is under way, or waits for a cell to end */

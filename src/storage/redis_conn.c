@@ -480,6 +480,10 @@ int cell__redis_conn_run(struct cell__redis_conn *conn, const struct cell__redis
 	return 0;
 }
 
+#ifdef __clang_analyzer__
+#undef cell__redis_fail
+#endif
+
 int cell__redis_fail(struct cell_error *err, const char *shown, const redisReply *reply)
 {
 	static const struct {
