@@ -165,6 +165,17 @@ struct cell__events_item *cell__events_add(struct cell__events *events, const ch
 	return item;
 }
 
+bool cell__events_drop(struct cell__events *events)
+{
+	if (events->first) {
+		drop_first(events);
+		return true;
+	}
+	events->first_number++;
+	events->next_number++;
+	return false;
+}
+
 void cell__events_prime(struct cell__events *events)
 {
 	char id[64];

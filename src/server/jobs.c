@@ -240,6 +240,7 @@ static void handle_event(void *arg, const struct cell_event *event)
 {
 	struct cell__job *job = arg;
 	CELL_AUTO_BUF struct cell__buf json = CELL_BUF_INIT;
+	bool is_chunk = event->type == CELL_EVENT_CHUNK;
 	const char *type = NULL;
 
 	if (event->type == CELL_EVENT_RESULT) {
@@ -248,12 +249,14 @@ static void handle_event(void *arg, const struct cell_event *event)
 	}
 	count_event(&job->server->counts, event);
 	cell__trace_event(&job->server->tracing, job->trace, event);
-	if (event->type == CELL_EVENT_CHUNK)
+	if (is_chunk) {
 		cell__session_log_chunk(job->served->log, job->number, event);
+		cell__history_chunk(job->served->history, job->number, event);
+	}
 	/* Once for the readers of the run and of the session. */
-	if ((job->streams && !job->form) || job->served->history)
+	if ((job->streams && !job->form) || (job->served->history && !is_chunk))
 		type = cell__event_json(event, &json);
-	if (type)
+	if (type && !is_chunk)
 		cell__history_add(job->served->history, job->number, type, &json);
 	if (!job->streams)
 		return;

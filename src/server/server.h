@@ -595,6 +595,7 @@ struct cell__history *cell__history_create(struct cell_server *server);
 void cell__history_end(struct cell__history *history);
 struct cell__events *cell__history_events(struct cell__history *history);
 void cell__history_begin(struct cell__history *history, uint64_t run_id, const char *code, size_t size);
+void cell__history_chunk(struct cell__history *history, uint64_t run_id, const struct cell_event *event);
 /* An event of the run, as cell__event_json() made it. */
 void cell__history_add(struct cell__history *history, uint64_t run_id, const char *type, const struct cell__buf *event);
 /* result NULL: it did not run, and err has the reason. */
@@ -786,6 +787,8 @@ void cell__events_init(struct cell__events *events, struct cell_server *server);
 void cell__events_finish(struct cell__events *events);
 /* NULL: out of memory, and nothing was added. */
 struct cell__events_item *cell__events_add(struct cell__events *events, const char *type, const char *json, size_t size);
+/* The oldest; false: there is none, and the next event counts as added and dropped.  Nobody reads. */
+bool cell__events_drop(struct cell__events *events);
 /* The newest reader first gets an event without data whose id is before all others: with it a stream can be resumed that has sent nothing. */
 void cell__events_prime(struct cell__events *events);
 void cell__events_end(struct cell__events *events);

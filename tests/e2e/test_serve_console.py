@@ -165,6 +165,47 @@ def test_the_events_of_a_session(server):
     assert server.ask("GET", "/v1/sessions/" + session).json["receipt"]["executor"] == "subprocess"
 
 
+def test_what_ran_unseen_is_told_as_what_was_seen(server):
+    """Nobody looks on: what is kept then becomes the same events, in the same order, when somebody comes."""
+    cells = ["print('out', end='')", "import sys; print('err\\n\\x1b[31m', file=sys.stderr)", "sys.stdout.buffer.write(bytes(range(256))); sys.stdout.flush()", "'a \"value\" \\U0001f600'", "None", "1 / 0", "7",
+             "class X:\n    def _repr_html_(self): return '<b>x</b>'\nX()", "display({'text/plain': 'p', 'text/html': '<i>h</i>'}, raw=True)", "'z' * 300000"]
+
+    def told(looks):
+        session = server.session()
+        connection = server.open("GET", "/v1/sessions/%s/events" % session)[0] if looks else None
+        for code in cells:
+            server.execute(code, session=session)
+        server.ask("POST", "/v1/sessions/%s/reset" % session)
+        events = history(server, session)
+        if connection:
+            connection.close()
+        for _, data in events:
+            for name in ("at", "duration_ms"):
+                data.pop(name, None)
+        # Output may come in one chunk or several.
+        texts = "".join(str(data.get("text", data.get("base64"))) for kind, data in events if kind == "chunk")
+        return [(kind, data) for kind, data in events if kind != "chunk"], texts
+
+    seen, texts = told(True)
+    assert told(False) == (seen, texts) and texts
+    ended = [data for kind, data in seen if kind == "ended"]
+    plain = {"run_id": 7, "repr": "7", "parts": [{"type": "text/plain", "text": "7"}], "notices": [], "state": "kept", "error": None}
+    assert ended[6] == plain and ended[4] == {**plain, "run_id": 5, "repr": None, "parts": []} and [each["type"] for each in ended[7]["parts"]].count("text/html") == 1
+
+
+def test_numbers_go_on_when_unseen_events_are_dropped(server):
+    session = server.session()
+    server.execute("for _ in range(40): print('o' * (1 << 20))\nprint('the end')", session=session)
+    first = server.ask("GET", "/v1/sessions/%s/events?follow=false" % session).body
+    missed = json.loads(re.search(rb"event: gap\ndata: (.*)", first).group(1))["missed"]
+    ids = [int(each) for each in re.findall(rb"^id: (\d+)$", first, re.M)]
+    assert missed > 0 and ids == list(range(missed + 1, missed + 1 + len(ids))) and b"the end" in first
+    server.execute("1", session=session)
+    text = server.ask("GET", "/v1/sessions/%s/events?follow=false" % session, headers={"Last-Event-ID": str(ids[-1])}).body
+    assert [int(each) for each in re.findall(rb"^id: (\d+)$", text, re.M)] == [ids[-1] + 1, ids[-1] + 2]
+    server.ask("DELETE", "/v1/sessions/" + session)
+
+
 def test_a_stream_has_a_name_of_its_own(server):
     """Numbers of events are those of one stream: a reader notices that a restarted server has another."""
     names = []
