@@ -952,6 +952,33 @@ static inline void cell_container_options_init(struct cell_container_options *op
 	opts->install_timeout_ms = 300000;
 }
 
+/* The executor `kubernetes`: a session server in a pod of a cluster, for each session or workspace (docs/kubernetes.md). Paths are absolute. */
+struct cell_kubernetes_options {
+	size_t size; /* sizeof(struct cell_kubernetes_options) */
+	const char *api; /* URL of the API server; NULL: that of the cluster whose pod this process is */
+	const char *token_file; /* the token for it, read anew for each pod; NULL: that of the pod's service account */
+	const char *ca_file; /* PEM: the certificates that it must have; NULL: those of the pod's service account */
+	const char *kubeconfig; /* instead of these three; NULL: none */
+	const char *context; /* of the kubeconfig; NULL: its current one */
+	const char *in_namespace; /* NULL: that of the service account or the context, else "default" */
+	const char *pool; /* the label `workcell.pool` of the pods to claim; NULL: "workcell" */
+	const char *warm_pool; /* instead: the name of a SandboxWarmPool of kubernetes-sigs/agent-sandbox; NULL: none */
+	const char *pool_key_file; /* the key that the tokens of pods are made with; required */
+	const char *runtime_class; /* the pods must have it ("gvisor", "kata"); NULL: any */
+	int port; /* of the servers in the pods; 0: 8080 */
+	int session_isolation; /* 1: a pod for each session; 0: sessions of one workspace (remote_workspace) share one */
+	int64_t startup_timeout_ms; /* how long to wait for an idle pod */
+};
+#define CELL_KUBERNETES_OPTIONS_INIT { .size = sizeof(struct cell_kubernetes_options), .startup_timeout_ms = 60000 }
+static inline void cell_kubernetes_options_init(struct cell_kubernetes_options *opts)
+{
+	if (!opts)
+		return;
+	memset(opts, 0, sizeof *opts);
+	opts->size = sizeof *opts;
+	opts->startup_timeout_ms = 60000;
+}
+
 struct cell_session_options {
 	size_t size; /* sizeof(struct cell_session_options) */
 	const char *executor; /* NULL: "subprocess" */
@@ -1008,7 +1035,7 @@ struct cell_session_options {
 	 * of a container; 0: as those say; -1: no limit.
 	 */
 	int network_disabled; /* 1: the same as `network` "none" */
-	int64_t memory_limit; /* sandbox, container: bytes, at least 16 MiB (container: 64 MiB) */
+	int64_t memory_limit; /* sandbox, container: bytes, at least 16 MiB (container: 64 MiB); kubernetes: what the pods must not exceed */
 	int64_t cpu_quota; /* sandbox, container: microseconds of CPU per 100 ms, at least 1000 */
 	int64_t pids_limit; /* sandbox, container: processes and threads, at least 1 (container: 16) */
 	/*
@@ -1115,6 +1142,7 @@ struct cell_session_options {
 	 * its lease for two thirds of that ends its kernel, and the session answers CELL_E_CONFLICT from then on.
 	 */
 	int64_t saved_lease_ms;
+	const struct cell_kubernetes_options *kubernetes; /* kubernetes: its options; it needs at least pool_key_file */
 };
 #define CELL_SESSION_OPTIONS_INIT                      \
 	{ .size = sizeof(struct cell_session_options), \

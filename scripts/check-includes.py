@@ -37,7 +37,7 @@ LEVELS = [
     ["executors", "tools", "storage"],
     ["durable"],
     ["executors/subprocess", "executors/remote", "executors/inprocess"],  # and every executor that is not named here
-    ["executors/sandbox", "executors/deno", "executors/jupyter", "executors/container"],
+    ["executors/sandbox", "executors/deno", "executors/jupyter", "executors/container", "executors/kubernetes"],
     ["search", "mcp/codegen"],
     ["gate"],
     ["deps"],

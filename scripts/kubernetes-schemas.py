@@ -10,7 +10,7 @@ import sys
 
 KINDS = ("io.k8s.api.core.v1.ServiceAccount", "io.k8s.api.core.v1.ConfigMap", "io.k8s.api.core.v1.PersistentVolumeClaim",
          "io.k8s.api.core.v1.Service", "io.k8s.api.core.v1.Secret", "io.k8s.api.apps.v1.StatefulSet", "io.k8s.api.policy.v1.PodDisruptionBudget",
-         "io.k8s.api.networking.v1.NetworkPolicy", "io.k8s.api.autoscaling.v2.HorizontalPodAutoscaler")
+         "io.k8s.api.networking.v1.NetworkPolicy", "io.k8s.api.apps.v1.Deployment", "io.k8s.api.rbac.v1.Role", "io.k8s.api.rbac.v1.RoleBinding", "io.k8s.api.autoscaling.v2.HorizontalPodAutoscaler")
 TARGET = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tests", "data", "kubernetes.json")
 
 

@@ -35,8 +35,9 @@ if [ "${1:-}" = --check ]; then
 fi
 render "$folder/workcell.yaml"
 render "$folder/workcell-scaled.yaml" -f packaging/kubernetes/scaled-values.yaml
+render "$folder/workcell-pods.yaml" -f packaging/kubernetes/pods-values.yaml
 if [ "${1:-}" = --check ]; then
-	for name in workcell.yaml workcell-scaled.yaml; do
+	for name in workcell.yaml workcell-scaled.yaml workcell-pods.yaml; do
 		diff -u "packaging/kubernetes/$name" "$folder/$name" || { echo "kubernetes.sh: $name is not what the chart makes: run scripts/kubernetes.sh" >&2; exit 1; }
 	done
 	echo "packaging/kubernetes is what the chart makes"

@@ -79,6 +79,22 @@ static const struct option container_options[] = {
 	{ "install_timeout_ms", OPT_INT64, offsetof(struct cell_container_options, install_timeout_ms) },
 };
 
+static const struct option kubernetes_options[] = {
+	{ "api", OPT_TEXT, offsetof(struct cell_kubernetes_options, api) },
+	{ "token_file", OPT_TEXT, offsetof(struct cell_kubernetes_options, token_file) },
+	{ "ca_file", OPT_TEXT, offsetof(struct cell_kubernetes_options, ca_file) },
+	{ "kubeconfig", OPT_TEXT, offsetof(struct cell_kubernetes_options, kubeconfig) },
+	{ "context", OPT_TEXT, offsetof(struct cell_kubernetes_options, context) },
+	{ "in_namespace", OPT_TEXT, offsetof(struct cell_kubernetes_options, in_namespace) },
+	{ "pool", OPT_TEXT, offsetof(struct cell_kubernetes_options, pool) },
+	{ "warm_pool", OPT_TEXT, offsetof(struct cell_kubernetes_options, warm_pool) },
+	{ "pool_key_file", OPT_TEXT, offsetof(struct cell_kubernetes_options, pool_key_file) },
+	{ "runtime_class", OPT_TEXT, offsetof(struct cell_kubernetes_options, runtime_class) },
+	{ "port", OPT_INT, offsetof(struct cell_kubernetes_options, port) },
+	{ "session_isolation", OPT_INT, offsetof(struct cell_kubernetes_options, session_isolation) },
+	{ "startup_timeout_ms", OPT_INT64, offsetof(struct cell_kubernetes_options, startup_timeout_ms) },
+};
+
 static int optional(PyObject *object, PyTypeObject *type, const char *what, void *ret)
 {
 	if (object == Py_None)
@@ -91,27 +107,49 @@ static int optional(PyObject *object, PyTypeObject *type, const char *what, void
 	return 0;
 }
 
-/* Takes "container", a dict, out of the options. */
-static int take_container(PyObject *dict, struct cell_container_options *container, struct cell_session_options *options,
-			  PyObject **ret_keep)
+/* The options of executors that have a struct of their own; what they point to is kept alive. */
+struct own_options {
+	struct cell_container_options container;
+	struct cell_kubernetes_options kubernetes;
+	PyObject *kept[2];
+};
+
+/* Takes a dict out of the options.  1: it was there. */
+static int take_dict(PyObject *dict, const char *name, const struct option *table, size_t count, void *ret_options, PyObject **ret_keep)
 {
-	PyObject *found = PyDict_Check(dict) ? PyDict_GetItemString(dict, "container") : NULL;
+	PyObject *found = PyDict_Check(dict) ? PyDict_GetItemString(dict, name) : NULL;
 	if (!found)
 		return 0;
-	if (fill_options(found, container_options, COUNT(container_options), container, ret_keep) < 0)
+	if (fill_options(found, table, count, ret_options, ret_keep) < 0)
 		return -1;
-	options->container = container;
-	return PyDict_DelItemString(dict, "container");
+	return PyDict_DelItemString(dict, name) < 0 ? -1 : 1;
+}
+
+static int take_own(PyObject *dict, struct own_options *own, struct cell_session_options *options)
+{
+	int container = take_dict(dict, "container", container_options, COUNT(container_options), &own->container, &own->kept[0]);
+	int kubernetes = container < 0 ? -1
+				       : take_dict(dict, "kubernetes", kubernetes_options, COUNT(kubernetes_options), &own->kubernetes,
+						   &own->kept[1]);
+	options->container = container > 0 ? &own->container : NULL;
+	options->kubernetes = kubernetes > 0 ? &own->kubernetes : NULL;
+	return kubernetes < 0 ? -1 : 0;
+}
+
+static void drop_own(struct own_options *own)
+{
+	Py_CLEAR(own->kept[0]);
+	Py_CLEAR(own->kept[1]);
 }
 
 /* Session(engine, options, space, policy, audit, port, token, mask); all but the first two may be None */
 PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
 	struct cell_session_options options = CELL_SESSION_OPTIONS_INIT;
-	struct cell_container_options container = CELL_CONTAINER_OPTIONS_INIT;
+	struct own_options own = { .container = CELL_CONTAINER_OPTIONS_INIT, .kubernetes = CELL_KUBERNETES_OPTIONS_INIT };
 	struct cell_session *session = NULL;
 	struct cell_error err;
-	PyObject *engine, *dict, *space, *policy, *audit, *port, *keep = NULL, *kept = NULL;
+	PyObject *engine, *dict, *space, *policy, *audit, *port, *keep = NULL;
 	unsigned long long token;
 	unsigned mask;
 	int rc;
@@ -119,9 +157,8 @@ PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 	if (!PyArg_ParseTuple(args, "OOOOOOKI", &engine, &dict, &space, &policy, &audit, &port, &token, &mask) ||
 	    check_type(engine, engine_type, "an Engine") < 0 || optional(space, space_type, "a Space", &options.space) < 0 ||
 	    optional(policy, policy_type, "a Policy", &options.policy) < 0 || optional(audit, audit_type, "an Audit", &options.audit) < 0 ||
-	    take_container(dict, &container, &options, &kept) < 0 ||
-	    fill_options(dict, session_options, COUNT(session_options), &options, &keep) < 0) {
-		Py_XDECREF(kept);
+	    take_own(dict, &own, &options) < 0 || fill_options(dict, session_options, COUNT(session_options), &options, &keep) < 0) {
+		drop_own(&own);
 		return NULL;
 	}
 	struct handle *self = new_handle(type, engine);
@@ -137,12 +174,12 @@ PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 	if (!self || PyErr_Occurred() || enter(engine) < 0) {
 		Py_XDECREF(self);
 		Py_XDECREF(keep);
-		Py_XDECREF(kept);
+		drop_own(&own);
 		return NULL;
 	}
 	rc = INSIDE(engine, cell_session_open(HANDLE(engine)->pointer, &options, &session, &err));
 	Py_XDECREF(keep);
-	Py_XDECREF(kept);
+	drop_own(&own);
 	return finish_new(self, rc, session, &err);
 }
 

@@ -1,6 +1,7 @@
 """Deno, Jupyter, session servers, and storage in Redis: the same session everywhere."""
 import asyncio
 import os
+import pathlib
 import re
 import subprocess
 import sys
@@ -307,3 +308,20 @@ def test_every_code_has_an_error():
     for word, kind in (("unauthorized", AuthError), ("forbidden", AuthError), ("busy", BusyError),
                        ("session_expired", SessionExpiredError), ("protocol", ServerError)):
         assert type(from_native(Exception("words", word))) is kind
+
+
+def test_kubernetes_options(tmp_path: pathlib.Path) -> None:
+    """What the library is told; the executor itself: tests/e2e/test_kubernetes_executor.py."""
+    config = workcell.KubernetesConfig(pool_key_file="/etc/key", namespace="agents", kubeconfig="/k", workspace_id="w", runtime_class="gvisor")
+    options = config.session_options()
+    assert options["remote_workspace"] == "w"
+    assert options["kubernetes"] == {"pool_key_file": "/etc/key", "in_namespace": "agents", "kubeconfig": "/k", "runtime_class": "gvisor", "port": 8080,
+                                     "startup_timeout_ms": 60000}
+    with pytest.raises(ValueError, match="pool_key_file"):
+        SyncSession(executor="kubernetes").run("1")
+    with pytest.raises(ValueError, match="belong to the server"):
+        SyncSession(executor=workcell.KubernetesConfig(pool_key_file="/etc/key", preload=["json"])).run("1")
+    with pytest.raises(ValueError, match="storage"):
+        SyncSession(storage=str(tmp_path), executor=config).run("1")
+    with pytest.raises(workcell.WorkcellError, match="kubeconfig"):
+        SyncSession(executor=workcell.KubernetesConfig(pool_key_file="/etc/key", kubeconfig="/nowhere/config")).run("1")

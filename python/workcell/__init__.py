@@ -33,8 +33,8 @@ if TYPE_CHECKING:
                          BranchEvent, ResultEvent)
     from .execution import (CONTAINER_AVAILABLE, DENO_SANDBOX_AVAILABLE, SUBPROCESS_AVAILABLE, Capability, ContainerConfig,
                             ContainerExecutor, DenoSandboxConfig, DenoSandboxExecutor, Executor, InProcessConfig,
-                            InProcessExecutor, JupyterConfig, JupyterExecutor, SandboxConfig, SandboxExecutor, SubprocessConfig,
-                            SubprocessExecutor)
+                            InProcessExecutor, JupyterConfig, JupyterExecutor, KubernetesConfig, KubernetesExecutor, SandboxConfig,
+                            SandboxExecutor, SubprocessConfig, SubprocessExecutor)
     from .llm import LlmAnswer, LlmBudget, LlmRequest, LlmUsage
     from .mcp import generate_mcp_sources
     from .policy import Policy, check_policy
@@ -71,7 +71,7 @@ _HOMES = {
     "events": "ApprovalEnded ApprovalEvent CallEnded CallStarted Chunk Display Event ImageEvent KernelDied ResultEvent BranchEvent",
     "execution": "CONTAINER_AVAILABLE DENO_SANDBOX_AVAILABLE SUBPROCESS_AVAILABLE Capability ContainerConfig "
                  "ContainerExecutor DenoSandboxConfig DenoSandboxExecutor Executor InProcessConfig InProcessExecutor "
-                 "JupyterConfig JupyterExecutor SandboxConfig SandboxExecutor SubprocessConfig SubprocessExecutor",
+                 "JupyterConfig JupyterExecutor KubernetesConfig KubernetesExecutor SandboxConfig SandboxExecutor SubprocessConfig SubprocessExecutor",
     "llm": "LlmAnswer LlmBudget LlmRequest LlmUsage",
     "mcp": "generate_mcp_sources",
     "policy": "Policy check_policy",
@@ -87,7 +87,7 @@ __all__ = [
     "ToolDefinition", "StorageBackend", "FileStorage", "RedisStorage", "Executor", "Capability", "InProcessExecutor",
     "InProcessConfig", "SubprocessExecutor", "SubprocessConfig", "SandboxExecutor", "SandboxConfig", "ContainerExecutor",
     "ContainerConfig", "DenoSandboxExecutor", "DenoSandboxConfig", "JupyterExecutor", "JupyterConfig",
-    "SUBPROCESS_AVAILABLE", "CONTAINER_AVAILABLE", "DENO_SANDBOX_AVAILABLE", "CodeModeError", "WorkcellError",
+    "KubernetesExecutor", "KubernetesConfig", "SUBPROCESS_AVAILABLE", "CONTAINER_AVAILABLE", "DENO_SANDBOX_AVAILABLE", "CodeModeError", "WorkcellError",
     "ToolNotFoundError", "ToolCallError", "ToolTimeoutError", "ArtifactNotFoundError", "ArtifactWriteError",
     "WorkflowNotFoundError", "WorkflowValidationError", "WorkflowExecutionError", "SkillNotFoundError",
     "SkillValidationError", "SkillExecutionError", "DependencyError", "RuntimeDepsDisabledError", "StorageError",

@@ -386,7 +386,7 @@ class Core:
             if spec.executor == "sandbox":
                 options["trusted"] = trusted_paths()
             # Tools and storage are those of a server, elsewhere or in the container; the host's facades have the same folders.
-            served = spec.executor in ("remote", "container")
+            served = spec.executor in ("remote", "container", "kubernetes")
             if spec.executor == "container":
                 options["container"] = {**options.get("container", {}), **self._container_parts()}
                 if spec.space.get("workspace_id") is not None:
@@ -731,7 +731,7 @@ class Core:
 
     def _set_llm(self, fn: LlmFunction) -> None:
         budget = self.spec.llm_budget
-        if self.spec.executor == "container":
+        if self.spec.executor in ("container", "kubernetes"):
             raise ConfigurationError("the code in a container cannot reach a function of this program: llm works with the executors subprocess, "
                                      "sandbox, inprocess and deno")
         def handle(item: Item) -> None:

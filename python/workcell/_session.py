@@ -16,8 +16,8 @@ from .audit import AuditLog
 from .events import BranchEvent
 from .execution.configs import (ContainerConfig, DenoSandboxConfig, ExecutorConfig, InProcessConfig, Network, NetworkProfile, PathLike,
                                 SandboxConfig, SubprocessConfig, WorkspaceMode)
-from .execution.executors import (ContainerExecutor, DenoSandboxExecutor, InProcessExecutor, JupyterExecutor, LibraryExecutor,
-                                  SandboxExecutor, SubprocessExecutor)
+from .execution.executors import (ContainerExecutor, DenoSandboxExecutor, InProcessExecutor, JupyterExecutor, KubernetesExecutor,
+                                  LibraryExecutor, SandboxExecutor, SubprocessExecutor)
 from .execution.protocol import Executor
 from .llm import LlmBudget, LlmFunction, budget_of
 from .policy import Gate, PolicyLike, gate_bits
@@ -47,13 +47,13 @@ class NoStorage:
 
 
 #: Names of the executors, and the other names that they have elsewhere.
-ExecutorName = Literal["subprocess", "sandbox", "inprocess", "in-process", "deno", "deno-sandbox", "jupyter", "container"]
+ExecutorName = Literal["subprocess", "sandbox", "inprocess", "in-process", "deno", "deno-sandbox", "jupyter", "container", "kubernetes"]
 StorageLike = Union[StorageBackend, PathLike, None]
 ExecutorLike = Union[Executor, Type[LibraryExecutor], ExecutorConfig, ExecutorName, None]
 _EXECUTORS: Dict[str, Type[LibraryExecutor]] = {
     "subprocess": SubprocessExecutor, "sandbox": SandboxExecutor, "inprocess": InProcessExecutor,
     "in-process": InProcessExecutor, "deno": DenoSandboxExecutor, "deno-sandbox": DenoSandboxExecutor,
-    "jupyter": JupyterExecutor, "container": ContainerExecutor}
+    "jupyter": JupyterExecutor, "container": ContainerExecutor, "kubernetes": KubernetesExecutor}
 
 
 def storage_of(storage: Any) -> Any:

@@ -472,10 +472,41 @@ struct cell_cli_limit_flags {
 #define CELL_CLI_CONTAINER_FLAGS(at)                                                      \
 	{ 0, "container-user", "UID:GID", "container: user that runs the code (default: you, or 10001:10001)", \
 	  CELL_FLAG_STRING, CELL_CLI_CONTAINER_AT(at, user) },                            \
-	{ 0, "isolation", "HOW", "container: one container per executor or per session (default executor)", \
+	{ 0, "isolation", "HOW", "container: per executor or session (default executor); kubernetes: a pod per workspace or session (default workspace)", \
 	  CELL_FLAG_STRING, CELL_CLI_CONTAINER_AT(at, isolation) },                       \
-	{ 0, "startup-timeout", "SEC", "container: seconds to wait for its server (default 60)", \
+	{ 0, "startup-timeout", "SEC", "container, kubernetes: seconds to wait for its server, or for an idle pod (default 60)", \
 	  CELL_FLAG_SECONDS, CELL_CLI_CONTAINER_AT(at, startup_ms) }
+/* clang-format on */
+/* The executor kubernetes. */
+struct cell_cli_kubernetes_flags {
+	const char *api, *token_file, *ca_file, *kubeconfig, *context, *in_namespace, *pool, *warm_pool, *pool_key_file, *runtime_class;
+	int64_t port;
+};
+#define CELL_CLI_KUBERNETES_AT(at, member) ((at) + offsetof(struct cell_cli_kubernetes_flags, member))
+/* clang-format off */
+#define CELL_CLI_KUBERNETES_FLAGS(at)                                                     \
+	{ 0, "pool-key-file", "FILE", "kubernetes: the key that the tokens of the pool's pods are made with", \
+	  CELL_FLAG_STRING, CELL_CLI_KUBERNETES_AT(at, pool_key_file) },                  \
+	{ 0, "pod-pool", "NAME", "kubernetes: claim pods with this label workcell.pool (default workcell)", \
+	  CELL_FLAG_STRING, CELL_CLI_KUBERNETES_AT(at, pool) },                           \
+	{ 0, "sandbox-warm-pool", "NAME", "kubernetes: claim sandboxes of this SandboxWarmPool (agent-sandbox) instead", \
+	  CELL_FLAG_STRING, CELL_CLI_KUBERNETES_AT(at, warm_pool) },                      \
+	{ 0, "pod-namespace", "NAME", "kubernetes: their namespace (default: the service account's or the context's)", \
+	  CELL_FLAG_STRING, CELL_CLI_KUBERNETES_AT(at, in_namespace) },                   \
+	{ 0, "pod-port", "N", "kubernetes: port of the servers in the pods (default 8080)", \
+	  CELL_FLAG_COUNT, CELL_CLI_KUBERNETES_AT(at, port) },                            \
+	{ 0, "runtime-class", "NAME", "kubernetes: refuse pods without this runtime class", \
+	  CELL_FLAG_STRING, CELL_CLI_KUBERNETES_AT(at, runtime_class) },                  \
+	{ 0, "kubeconfig", "FILE", "kubernetes: how to reach the cluster (default: in a pod its service account, else $KUBECONFIG)", \
+	  CELL_FLAG_STRING, CELL_CLI_KUBERNETES_AT(at, kubeconfig) },                     \
+	{ 0, "kube-context", "NAME", "kubernetes: a context of the kubeconfig (default: its current one)", \
+	  CELL_FLAG_STRING, CELL_CLI_KUBERNETES_AT(at, context) },                        \
+	{ 0, "kubernetes-api", "URL", "kubernetes: the API server, instead of a kubeconfig", \
+	  CELL_FLAG_STRING, CELL_CLI_KUBERNETES_AT(at, api) },                            \
+	{ 0, "kubernetes-token-file", "FILE", "kubernetes: the token for it (default: the service account's)", \
+	  CELL_FLAG_STRING, CELL_CLI_KUBERNETES_AT(at, token_file) },                     \
+	{ 0, "kubernetes-ca", "FILE", "kubernetes: the certificates that it must have, PEM (default: the service account's)", \
+	  CELL_FLAG_STRING, CELL_CLI_KUBERNETES_AT(at, ca_file) }
 /* clang-format on */
 /* Fills *options; *ret_context is memory that it points to, free() it. */
 int cell__cli_fill_container(const struct cell_cli_container_flags *flags, struct cell_container_options *options, char **ret_context,
@@ -502,6 +533,7 @@ struct cell_cli_session_flags {
 	const char *remote_url, *remote_token_file, *remote_ca;
 	bool remote_reopen;
 	struct cell_cli_container_flags container;
+	struct cell_cli_kubernetes_flags kubernetes;
 	const char *zygote_per; /* of servers */
 	int64_t zygote_forks, points_bytes;
 	const char *secrets[5]; /* of servers: files with tokens, keys and settings; NULL or "": none */
@@ -620,6 +652,7 @@ void cell__cli_fill_limits(const struct cell_cli_limit_flags *flags, struct cell
 	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, remote_reopen) },                             \
 	CELL_CLI_CONTAINER_IMAGE_FLAGS(CELL_CLI_AT(at, container)),                       \
 	CELL_CLI_CONTAINER_FLAGS(CELL_CLI_AT(at, container)),                             \
+	CELL_CLI_KUBERNETES_FLAGS(CELL_CLI_AT(at, kubernetes)),                           \
 	CELL_CLI_GROUP("storage and tools"),                                                      \
 	CELL_CLI_SPACE_FLAGS(CELL_CLI_AT(at, space)),                                     \
 	CELL_CLI_GROUP("packages"),                                                               \
@@ -671,6 +704,8 @@ struct cell_cli_session_options {
 	const char **env;
 	char *python, *cwd, *token;
 	struct cell_container_options container;
+	struct cell_kubernetes_options kubernetes;
+	char *kube_files[5]; /* of these options: absolute paths, and the URL */
 	char *context, *tools, *storage, *wheels;
 	char **trusted;
 };

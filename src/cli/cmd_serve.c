@@ -662,7 +662,8 @@ static int serve(struct serve_flags *flags, struct cell_server_options *options,
 	options->console = flags->console || *live.code;
 	options->console_code = *live.code && !options->auth_disabled ? live.code : NULL;
 	if (json_object_size(live.servers) &&
-	    (!strcmp(session.options.executor, "container") || !strcmp(session.options.executor, "remote"))) {
+	    (!strcmp(session.options.executor, "container") || !strcmp(session.options.executor, "remote") ||
+	     !strcmp(session.options.executor, "kubernetes"))) {
 		cell_fail(
 			err, CELL_E_INVALID, 0,
 			"with the executor %s tools are called elsewhere, where the MCP servers of TOOLS_CONFIG are unknown: define them there",
@@ -682,6 +683,8 @@ static int serve(struct serve_flags *flags, struct cell_server_options *options,
 	} else if (options->open_space && install_deps(flags, &host, err) < 0) {
 		goto out;
 	}
+	if (!strcmp(session.options.executor, "kubernetes"))
+		options->open_space = open_space; /* for the name of the workspace: the storage is in the pod */
 	/* From the folder's birth to its end no signal ends us half-way. */
 	set_signals(handle_signal);
 	if (!session.options.cwd && make_work_dir(err) < 0)

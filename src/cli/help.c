@@ -218,7 +218,7 @@ static const struct choice {
 	{ "executor", executors + 1, false },
 	{ "approve", "auto ask deny", false },
 	{ "workspace-mode", "rw cow ro none", false },
-	{ "isolation", "executor session", false },
+	{ "isolation", "executor workspace session", false },
 	{ "zygote-per", "engine workspace session", false },
 	{ "sandbox-policy", "untrusted data-science developer", true },
 	{ "network", "none deps-only full", true },

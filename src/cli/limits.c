@@ -5,11 +5,23 @@
 
 #include "base/limits.h"
 
+/* Containers are shared by all sessions of an executor, pods by those of a workspace. */
+static int check_isolation(const char *isolation, const char *executor, struct cell_error *err)
+{
+	const char *other = strcmp(executor, "kubernetes") ? "workspace" : "executor";
+
+	if (isolation && !strcmp(isolation, other))
+		return cell_fail(err, CELL_E_INVALID, 0, "--isolation %s is not possible with --executor %s: give %s or session", isolation,
+				 executor, strcmp(executor, "kubernetes") ? "executor" : "workspace");
+	return 0;
+}
+
 /* A flag that an executor would ignore is refused: it may be a limit. */
 int cell__cli_check_executor(const struct cell_cli_session_flags *flags, const char *executor, struct cell_error *err)
 {
 	const struct cell_cli_container_flags *container = &flags->container;
 	const struct cell_cli_limit_flags *limits = &flags->limits;
+	const struct cell_cli_kubernetes_flags *kubernetes = &flags->kubernetes;
 	bool is_layer = flags->workspace_mode && !strcmp(flags->workspace_mode, "cow");
 	const struct {
 		const char *flag;
@@ -18,19 +30,19 @@ int cell__cli_check_executor(const struct cell_cli_session_flags *flags, const c
 	} rows[] = {
 		{ "--kernel", flags->kernel, { "jupyter" } },
 		{ "--network", limits->network || limits->network_disabled, { "sandbox", "container", "deno" } },
-		{ "--memory", limits->memory != CELL_CLI_NOT_GIVEN, { "sandbox", "container" } },
-		{ "--cpus", limits->cpus != CELL_CLI_NOT_GIVEN, { "sandbox", "container" } },
+		{ "--memory", limits->memory != CELL_CLI_NOT_GIVEN, { "sandbox", "container", "kubernetes" } },
+		{ "--cpus", limits->cpus != CELL_CLI_NOT_GIVEN, { "sandbox", "container", "kubernetes" } },
 		{ "--pids", limits->pids != CELL_CLI_NOT_GIVEN, { "sandbox", "container" } },
 		{ "--disk", limits->disk != CELL_CLI_NOT_GIVEN, { "sandbox" } },
 		{ "--sandbox-policy", flags->sandbox_policy, { "sandbox" } },
 		{ "--workspace-mode", flags->workspace_mode, { "sandbox", is_layer ? "subprocess" : NULL, is_layer ? "container" : NULL } },
-		{ "--isolation", container->isolation, { "container" } },
+		{ "--isolation", container->isolation, { "container", "kubernetes" } },
 		{ "--container-user", container->user, { "container" } },
 		{ "--container-host", container->host, { "container" } },
 		{ "--container-context", container->context, { "container" } },
 		{ "--container-base", container->base, { "container" } },
 		{ "--image", container->image, { "container" } },
-		{ "--startup-timeout", container->startup_ms != CELL_CLI_NOT_GIVEN, { "container" } },
+		{ "--startup-timeout", container->startup_ms != CELL_CLI_NOT_GIVEN, { "container", "kubernetes" } },
 		{ "--auth-disabled", container->auth_disabled, { "container" } },
 		{ "--zygote-per", flags->zygote_per, { "subprocess", "sandbox" } },
 		{ "--zygote-forks", flags->zygote_forks, { "subprocess", "sandbox" } },
@@ -38,6 +50,17 @@ int cell__cli_check_executor(const struct cell_cli_session_flags *flags, const c
 		{ "--remote-url", flags->remote_url, { "remote" } },
 		{ "--remote-ca", flags->remote_ca, { "remote" } },
 		{ "--remote-reopen", flags->remote_reopen, { "remote" } },
+		{ "--pool-key-file", kubernetes->pool_key_file, { "kubernetes" } },
+		{ "--pod-pool", kubernetes->pool, { "kubernetes" } },
+		{ "--sandbox-warm-pool", kubernetes->warm_pool, { "kubernetes" } },
+		{ "--pod-namespace", kubernetes->in_namespace, { "kubernetes" } },
+		{ "--pod-port", kubernetes->port, { "kubernetes" } },
+		{ "--runtime-class", kubernetes->runtime_class, { "kubernetes" } },
+		{ "--kubeconfig", kubernetes->kubeconfig, { "kubernetes" } },
+		{ "--kube-context", kubernetes->context, { "kubernetes" } },
+		{ "--kubernetes-api", kubernetes->api, { "kubernetes" } },
+		{ "--kubernetes-token-file", kubernetes->token_file, { "kubernetes" } },
+		{ "--kubernetes-ca", kubernetes->ca_file, { "kubernetes" } },
 	};
 
 	int memory;
@@ -55,6 +78,8 @@ int cell__cli_check_executor(const struct cell_cli_session_flags *flags, const c
 					 takers[0], takers[1] ? " or " : "", takers[1] ? takers[1] : "",
 					 takers[1] && takers[2] ? " or " : "", takers[1] && takers[2] ? takers[2] : "", executor);
 	}
+	if (check_isolation(container->isolation, executor, err) < 0)
+		return -1;
 	memory = strcmp(executor, "container") ? CELL_LIMIT_MIN_MEMORY : CELL_LIMIT_MIN_CONTAINER_MEMORY;
 	if (limits->memory > 0 && limits->memory < memory)
 		return cell_fail(err, CELL_E_INVALID, 0, "--memory must be at least %dM, or 0 for no limit", memory >> 20);
@@ -62,6 +87,12 @@ int cell__cli_check_executor(const struct cell_cli_session_flags *flags, const c
 		return cell_fail(err, CELL_E_INVALID, 0, "--disk must be at least %dM, or 0 for no limit", CELL_LIMIT_MIN_DISK >> 20);
 	if (!strcmp(executor, "remote") && !flags->remote_url)
 		return cell_fail(err, CELL_E_INVALID, 0, "--executor remote needs --remote-url: http://, https:// or unix:PATH");
+	if (!strcmp(executor, "kubernetes") && !kubernetes->pool_key_file)
+		return cell_fail(err, CELL_E_INVALID, 0, "--executor kubernetes needs --pool-key-file (docs/kubernetes.md)");
+	if (!strcmp(executor, "kubernetes") && (cell__cli_has_storage(&flags->space) || flags->space.tools || flags->space.no_runtime_deps))
+		return cell_fail(
+			err, CELL_E_INVALID, 0,
+			"with --executor kubernetes, storage, tools and packages are those of the servers in the pods: give them in the pool's template");
 	if (flags->space.no_runtime_deps && !strcmp(executor, "remote"))
 		return cell_fail(err, CELL_E_INVALID, 0, "with --executor remote, give --no-runtime-deps to `workcell serve` instead");
 	return 0;

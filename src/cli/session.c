@@ -81,6 +81,8 @@ void cell__cli_options_finish(struct cell_cli_session_options *options)
 	free(options->tools);
 	free(options->storage);
 	free(options->wheels);
+	for (size_t i = 0; i < sizeof(options->kube_files) / sizeof(*options->kube_files); i++)
+		free(options->kube_files[i]);
 	cell__cli_trusted_free(options->trusted);
 	*options = (struct cell_cli_session_options){ 0 };
 }
@@ -93,7 +95,7 @@ static bool is_executor(const struct cell_cli_session_flags *flags, const char *
 /* Whether storage and tools are those of a server. */
 static bool has_server(const struct cell_cli_session_flags *flags)
 {
-	return is_executor(flags, "remote") || is_executor(flags, "container");
+	return is_executor(flags, "remote") || is_executor(flags, "container") || is_executor(flags, "kubernetes");
 }
 
 static int fill_folders(const struct cell_cli_space_flags *space, struct cell_cli_session_options *all, struct cell_error *err)
@@ -175,6 +177,72 @@ static int fill_container(const struct cell_cli_session_flags *flags, struct cel
 	return 0;
 }
 
+/* A path as the library wants it; NULL stays NULL. */
+static int fill_path(const char *given, char **ret_path, const char **ret_option, struct cell_error *err)
+{
+	if (given && !(*ret_path = cell__cli_absolute(given, err)))
+		return -1;
+	*ret_option = *ret_path;
+	return 0;
+}
+
+/* In a pod the cluster's API server is where these variables say; elsewhere a kubeconfig names it. */
+static int find_cluster(const struct cell_cli_kubernetes_flags *flags, struct cell_cli_session_options *all, struct cell_error *err)
+{
+	struct cell_kubernetes_options *options = &all->kubernetes;
+	const char *host = getenv("KUBERNETES_SERVICE_HOST"), *port = getenv("KUBERNETES_SERVICE_PORT"), *home = getenv("HOME");
+	const char *given = flags->kubeconfig;
+	CELL_AUTO_FREE char *usual = NULL;
+
+	if (flags->api) {
+		options->api = flags->api;
+		return 0;
+	}
+	if (!given && host && *host && port && *port) {
+		if (asprintf(&all->kube_files[4], strchr(host, ':') ? "https://[%s]:%s" : "https://%s:%s", host, port) < 0) {
+			all->kube_files[4] = NULL;
+			return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+		}
+		options->api = all->kube_files[4];
+		return 0;
+	}
+	if (!given)
+		given = getenv("KUBECONFIG");
+	if (!given && home && asprintf(&usual, "%s/.kube/config", home) < 0)
+		usual = NULL;
+	if (!given && usual && access(usual, R_OK) == 0)
+		given = usual;
+	if (!given)
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "--executor kubernetes: this is not a pod, so give --kubeconfig or --kubernetes-api");
+	if (strchr(given, ':'))
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "the kubeconfig is '%.100s': several files are not supported, give one with --kubeconfig", given);
+	return fill_path(given, &all->kube_files[0], &options->kubeconfig, err);
+}
+
+static int fill_kubernetes(const struct cell_cli_session_flags *flags, struct cell_cli_session_options *all, struct cell_error *err)
+{
+	const struct cell_cli_kubernetes_flags *given = &flags->kubernetes;
+	struct cell_kubernetes_options *options = &all->kubernetes;
+
+	*options = (struct cell_kubernetes_options)CELL_KUBERNETES_OPTIONS_INIT;
+	if (find_cluster(given, all, err) < 0 || fill_path(given->token_file, &all->kube_files[1], &options->token_file, err) < 0 ||
+	    fill_path(given->ca_file, &all->kube_files[2], &options->ca_file, err) < 0 ||
+	    fill_path(given->pool_key_file, &all->kube_files[3], &options->pool_key_file, err) < 0)
+		return -1;
+	options->context = given->context;
+	options->in_namespace = given->in_namespace;
+	options->pool = given->pool;
+	options->warm_pool = given->warm_pool;
+	options->runtime_class = given->runtime_class;
+	options->port = given->port > 65535 ? 65536 : (int)given->port;
+	options->session_isolation = flags->container.isolation && !strcmp(flags->container.isolation, "session");
+	if (flags->container.startup_ms != CELL_CLI_NOT_GIVEN)
+		options->startup_timeout_ms = flags->container.startup_ms;
+	return 0;
+}
+
 /* The server of the executor "remote"; its workspace is that of the flag, which then means no storage of ours. */
 static int fill_remote(const struct cell_cli_session_flags *flags, struct cell_cli_session_options *all, struct cell_error *err)
 {
@@ -191,6 +259,8 @@ static int fill_remote(const struct cell_cli_session_flags *flags, struct cell_c
 	all->options.remote_reopen = flags->remote_reopen;
 	if (has_server(flags))
 		all->options.remote_workspace = flags->space.workspace;
+	if (is_executor(flags, "kubernetes"))
+		return fill_kubernetes(flags, all, err);
 	return is_executor(flags, "container") ? fill_container(flags, all, err) : 0;
 }
 
@@ -200,7 +270,7 @@ static bool wants_space(const struct cell_cli_session_flags *flags)
 
 	if (is_executor(flags, "container"))
 		return false;
-	if (is_executor(flags, "remote"))
+	if (is_executor(flags, "remote") || is_executor(flags, "kubernetes"))
 		space.workspace = NULL;
 	return cell__cli_has_space(&space);
 }
@@ -311,6 +381,8 @@ static int open_host(const struct cell_cli_session_flags *flags, bool with_space
 	*ret_options = all;
 	if (is_executor(flags, "container")) /* where it lives now */
 		ret_options->options.container = &ret_options->container;
+	if (is_executor(flags, "kubernetes"))
+		ret_options->options.kubernetes = &ret_options->kubernetes;
 	return 0;
 }
 

@@ -302,19 +302,22 @@ static const json_t *given(const json_t *options, const char *name)
 
 /* What the options name but cannot hold: policy, audit log, space, container. */
 static int open_objects(struct cell_json *json, struct opened *opened, const json_t *options, struct cell_session_options *opts,
-			struct cell_container_options *container, struct cell__json_memory *memory, struct cell_error *err)
+			struct cell_container_options *container, struct cell_kubernetes_options *kubernetes,
+			struct cell__json_memory *memory, struct cell_error *err)
 {
 	const json_t *policy = given(options, "policy"), *gate = given(options, "gate"), *audit = given(options, "audit"),
-		     *space = given(options, "space"), *box = given(options, "container");
+		     *space = given(options, "space"), *box = given(options, "container"), *cluster = given(options, "kubernetes");
 	struct cell_space_options space_opts = CELL_SPACE_OPTIONS_INIT;
 	if ((gate && read_gate(gate, &opts->gate, err) < 0) ||
 	    (box && cell__json_read(box, "\"container\"", cell__json_container_fields, container, memory, err) < 0) ||
+	    (cluster && cell__json_read(cluster, "\"kubernetes\"", cell__json_kubernetes_fields, kubernetes, memory, err) < 0) ||
 	    (space && cell__json_read(space, "\"space\"", cell__json_space_fields, &space_opts, memory, err) < 0) ||
 	    (policy && open_policy(policy, &opened->policy, err) < 0) ||
 	    (audit && open_audit(json->engine, audit, &opened->audit, memory, err) < 0) ||
 	    (space && cell_space_open(json->engine, &space_opts, &opened->space, err) < 0))
 		return -1;
 	opts->container = box ? container : NULL;
+	opts->kubernetes = cluster ? kubernetes : NULL;
 	opts->policy = opened->policy;
 	opts->audit = opened->audit;
 	opts->space = opened->space;
@@ -326,6 +329,7 @@ static int do_open(struct cell_json *json, const json_t *request, struct reply *
 {
 	struct cell_session_options opts = CELL_SESSION_OPTIONS_INIT;
 	struct cell_container_options container = CELL_CONTAINER_OPTIONS_INIT;
+	struct cell_kubernetes_options kubernetes = CELL_KUBERNETES_OPTIONS_INIT;
 	struct cell__json_memory memory = { 0 };
 	const json_t *options = given(request, "options");
 	struct opened *opened = cell__alloc(1, sizeof *opened);
@@ -335,7 +339,7 @@ static int do_open(struct cell_json *json, const json_t *request, struct reply *
 	if (rc == 0)
 		rc = make_engine(json, NULL, &reply->err);
 	if (rc == 0 && options)
-		rc = open_objects(json, opened, options, &opts, &container, &memory, &reply->err);
+		rc = open_objects(json, opened, options, &opts, &container, &kubernetes, &memory, &reply->err);
 	if (rc == 0) {
 		opened->executor = cell__strdup(opts.executor ? opts.executor : "subprocess");
 		rc = opened->executor ? cell_session_open(json->engine, &opts, &opened->session, &reply->err) : no_memory(reply);

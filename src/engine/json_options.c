@@ -47,6 +47,7 @@ const struct cell__json_field cell__json_session_fields[] = {
 	SESSION(remote_reopen, FLAG),
 	SESSION(portable_values, FLAG),
 	SESSION(container, OTHER),
+	SESSION(kubernetes, OTHER),
 	SESSION(remote_ca, TEXT),
 	SESSION(no_spill, FLAG),
 	SESSION(network_disabled, FLAG),
@@ -137,6 +138,24 @@ const struct cell__json_field cell__json_container_fields[] = {
 	CONTAINER(index_url, TEXT),
 	CONTAINER(wheel_dir, TEXT),
 	CONTAINER(install_timeout_ms, INT64),
+	{ NULL, 0, 0 },
+};
+
+#define KUBERNETES(member, kind) FIELD(cell_kubernetes_options, member, kind)
+const struct cell__json_field cell__json_kubernetes_fields[] = {
+	KUBERNETES(api, TEXT),
+	KUBERNETES(token_file, TEXT),
+	KUBERNETES(ca_file, TEXT),
+	KUBERNETES(kubeconfig, TEXT),
+	KUBERNETES(context, TEXT),
+	KUBERNETES(in_namespace, TEXT),
+	KUBERNETES(pool, TEXT),
+	KUBERNETES(warm_pool, TEXT),
+	KUBERNETES(pool_key_file, TEXT),
+	KUBERNETES(runtime_class, TEXT),
+	KUBERNETES(port, INT),
+	KUBERNETES(session_isolation, FLAG),
+	KUBERNETES(startup_timeout_ms, INT64),
 	{ NULL, 0, 0 },
 };
 

@@ -27,7 +27,7 @@ struct cell__json_field {
 };
 
 extern const struct cell__json_field cell__json_engine_fields[], cell__json_session_fields[], cell__json_space_fields[],
-	cell__json_container_fields[], cell__json_audit_fields[], cell__json_answer_fields[];
+	cell__json_container_fields[], cell__json_kubernetes_fields[], cell__json_audit_fields[], cell__json_answer_fields[];
 
 /* Memory that options point to; free when they are no longer used. */
 struct cell__json_memory {

@@ -204,6 +204,7 @@ enum cell__takes {
 	CELL_TAKES_LIMITS = 1 << 6,    /* memory_limit, cpu_quota, pids_limit */
 	CELL_TAKES_HOSTS = 1 << 7,     /* network: "deps-only" and "allow=..." */
 	CELL_TAKES_DISK = 1 << 8,      /* disk_limit */
+	CELL_TAKES_KUBERNETES = 1 << 10, /* kubernetes */
 	CELL_TAKES_LAYER = 1 << 9,     /* workspace_mode "cow", by a copy of the working directory */
 };
 

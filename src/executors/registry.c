@@ -77,6 +77,7 @@ int cell__executor_check(const struct cell__executor *executor, const struct cel
 		{ CELL_TAKES_POLICY | (is_layer ? (unsigned)CELL_TAKES_LAYER : 0), opts->sandbox_policy || opts->workspace_mode,
 		  "a sandbox policy and a workspace mode are only" },
 		{ CELL_TAKES_CONTAINER, opts->container, "container options are only" },
+		{ CELL_TAKES_KUBERNETES, opts->kubernetes, "the options of a cluster are only" },
 		{ CELL_TAKES_SERVER, opts->remote_url || opts->remote_token || opts->remote_ca,
 		  "a server's URL, token, workspace and certificates are only" },
 		{ CELL_TAKES_WORKSPACE, opts->remote_workspace, "a server's URL, token, workspace and certificates are only" },

@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -273,15 +274,35 @@ static void set_common(struct cell__http_transfer *transfer)
 #endif
 }
 
+static void set_blob(CURL *easy, CURLoption option, const char *text)
+{
+	struct curl_blob blob = { .data = (void *)(uintptr_t)text, .len = text ? strlen(text) : 0, .flags = CURL_BLOB_COPY };
+	if (text)
+		curl_easy_setopt(easy, option, &blob);
+}
+
+static void set_certificates(CURL *easy, const struct cell__http_request *request)
+{
+	const char *ca = request->ca ? request->ca : cell__system_certificates();
+	if (request->ca_pem)
+		curl_easy_setopt(easy, CURLOPT_CAINFO, NULL);
+	else if (ca)
+		curl_easy_setopt(easy, CURLOPT_CAINFO, ca);
+	/* Debian's libcurl also has a folder of authorities, which would be trusted beside those that were given. */
+	if (request->ca || request->ca_pem)
+		curl_easy_setopt(easy, CURLOPT_CAPATH, NULL);
+	set_blob(easy, CURLOPT_CAINFO_BLOB, request->ca_pem);
+	set_blob(easy, CURLOPT_SSLCERT_BLOB, request->cert_pem);
+	set_blob(easy, CURLOPT_SSLKEY_BLOB, request->key_pem);
+}
+
 static void set_request(CURL *easy, const struct cell__http_request *request)
 {
 	curl_easy_setopt(easy, CURLOPT_URL, request->url);
 	curl_easy_setopt(easy, CURLOPT_PATH_AS_IS, (long)request->path_as_is);
 	if (request->socket)
 		curl_easy_setopt(easy, CURLOPT_UNIX_SOCKET_PATH, request->socket);
-	const char *ca = request->ca ? request->ca : cell__system_certificates();
-	if (ca)
-		curl_easy_setopt(easy, CURLOPT_CAINFO, ca);
+	set_certificates(easy, request);
 	if (request->body) {
 		curl_easy_setopt(easy, CURLOPT_POST, 1L);
 		curl_easy_setopt(easy, CURLOPT_POSTFIELDS, request->body);

@@ -22,6 +22,8 @@ struct cell__http_request {
 	size_t body_size;
 	const char *socket;     /* path of the Unix socket to connect to instead of the URL's host; NULL: none */
 	const char *ca;         /* file with the certificates to trust; NULL: the system's */
+	const char *ca_pem;     /* the certificates themselves, instead of a file; NULL: as `ca` says */
+	const char *cert_pem, *key_pem; /* the client's own; NULL: none */
 	int64_t connect_ms;     /* 0: libcurl's own limit */
 	int64_t timeout_ms;     /* time limit of the whole transfer; 0: none */
 	int64_t silence_s;      /* fail when no data arrives for this long; 0: never */

@@ -283,12 +283,16 @@ static int copy_own(struct cell__options *options, const struct cell_session_opt
 	struct cell_container_options container = CELL_CONTAINER_OPTIONS_INIT;
 	if (!executor->read_options)
 		return 0;
+	if (executor->takes & (CELL_TAKES_CONTAINER | CELL_TAKES_KUBERNETES) && opts->space && !all.remote_workspace)
+		all.remote_workspace = cell__space_workspace(opts->space);
+	if (executor->takes & CELL_TAKES_KUBERNETES && opts->space && cell__space_has_storage(opts->space))
+		return cell_fail(
+			err, CELL_E_INVALID, 0,
+			"the storage of code in a pod is that of the server in the pod: leave it out here, and give it in the pool's template");
 	if (!(executor->takes & CELL_TAKES_CONTAINER))
 		return executor->read_options(&all, &options->own, err);
 	if (opts->space && cell__space_has_storage(opts->space) && !(opts->container && opts->container->storage))
 		return cell_fail(err, CELL_E_INVALID, 0, "give the storage for code in a container in the container options");
-	if (opts->space && !all.remote_workspace)
-		all.remote_workspace = cell__space_workspace(opts->space);
 	if (opts->container && cell__sized_read(&container, sizeof container, opts->container, "cell_container_options", err) < 0)
 		return -1;
 	limit_container(&container, opts);

@@ -71,7 +71,7 @@ void cell__slot_spec(struct cell_session *session, const struct cell__prepared *
 		.workspace_path = *options->workspace_path ? options->workspace_path : NULL,
 		.env = (const char *const *)options->env,
 		.namespaces = options->space ? !(session->executor->takes &
-						 CELL_TAKES_CONTAINER) /* in a container the inner server provides them */
+						 (CELL_TAKES_CONTAINER | CELL_TAKES_KUBERNETES)) /* the server inside provides them */
 					     : session->recorder && session->recorder->replays && session->recorder->replayed.namespaces,
 		.recording = session->recorder ? session->recorder->seed : NULL,
 		.is_replay = session->recorder && session->recorder->replays,

@@ -14,7 +14,7 @@ import support
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PACKAGING = os.path.join(ROOT, "packaging")
-FILES = ("workcell.yaml", "workcell-scaled.yaml")
+FILES = ("workcell.yaml", "workcell-scaled.yaml", "workcell-pods.yaml")
 
 
 @functools.cache
@@ -70,15 +70,46 @@ def test_the_schemas_refuse_what_is_wrong(break_it):
 @pytest.mark.parametrize("name", FILES)
 def test_pod_security_restricted(name):
     """The rules of the level "restricted" (Pod Security Standards)."""
-    pod = pod_of(name)
+    pods = [each["spec"]["template"]["spec"] for each in objects(name) if each["kind"] in ("StatefulSet", "Deployment")]
+    assert len(pods) == (2 if name == "workcell-pods.yaml" else 1)
+    # Only servers that claim pods talk to the API server.
+    assert [pod["automountServiceAccountToken"] for pod in pods] == ([False, True] if len(pods) == 2 else [False])
+    for pod in pods:
+        check_restricted(pod)
+
+
+def check_restricted(pod):
     assert pod["securityContext"]["runAsNonRoot"] is True and pod["securityContext"]["runAsUser"] != 0
     assert pod["securityContext"]["seccompProfile"]["type"] in ("RuntimeDefault", "Localhost")
-    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod) and pod["automountServiceAccountToken"] is False
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
     assert {next(kind for kind in volume if kind != "name") for volume in pod["volumes"]} <= {"secret", "configMap", "persistentVolumeClaim", "emptyDir"}
-    for container in pod["containers"]:
+    for container in pod["containers"] + pod.get("initContainers", []):
         context = container["securityContext"]
         assert context["allowPrivilegeEscalation"] is False and context["capabilities"] == {"drop": ["ALL"]}
-        assert context["readOnlyRootFilesystem"] is True and not any("hostPort" in port for port in container["ports"])
+        assert context["readOnlyRootFilesystem"] is True and not any("hostPort" in port for port in container.get("ports", ()))
+
+
+def test_the_pods_of_the_pool(tmp_path):
+    """What the executor asks of a pod, the chart gives; code sees no key and no token of the API server."""
+    deployment, = [each for each in objects("workcell-pods.yaml") if each["kind"] == "Deployment"]
+    pod = deployment["spec"]["template"]["spec"]
+    assert deployment["spec"]["selector"]["matchLabels"] == {"workcell.pool": "workcell", "workcell.state": "idle"} == deployment["spec"]["template"]["metadata"]["labels"]
+    server, = pod["containers"]
+    init, = pod["initContainers"]
+    assert "key" not in {mount["name"] for mount in server["volumeMounts"]} and "key" in {mount["name"] for mount in init["volumeMounts"]}
+    key, token = tmp_path / "key", tmp_path / "token"
+    key.write_text("k" * 40)
+    argv = [{"/etc/workcell/pool/key": str(key), "/run/workcell/token": str(token), "/usr/local/lib/workcell/pod_token.py": os.path.join(PACKAGING, "pod_token.py")}
+            .get(each, each) for each in init["command"]]
+    subprocess.run(argv, env={"POD_UID": "a-b", "PATH": os.environ["PATH"]}, check=True)
+    places = {"/run/workcell/token": str(token), "/workspace": str(tmp_path), "/workspace/.workcell": str(tmp_path / "storage"), "0.0.0.0:8080": "127.0.0.1:0"}
+    argv = [places.get(each, each) for each in server["args"]]
+    done = subprocess.run([support.BIN, *argv, "--check-config"], capture_output=True, text=True, timeout=support.DEADLINE, check=False,
+                          env=support.host_environment())
+    assert done.returncode == 0 and "valid" in done.stdout, done
+    role, = [each for each in objects("workcell-pods.yaml") if each["kind"] == "Role"]
+    assert {(verb, what) for rule in role["rules"] for what in rule["resources"] for verb in rule["verbs"]} == {
+        *((verb, "pods") for verb in ("get", "list", "watch", "patch", "delete")), *((verb, "leases") for verb in ("list", "create", "patch", "delete"))}
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -89,11 +120,12 @@ def test_the_servers_arguments_are_accepted(name, tmp_path):
     (tmp_path / "tokens.yaml").write_text(serving.TOKENS)
     config, = [each for each in objects(name) if each["kind"] == "ConfigMap"]
     (tmp_path / "policy.yaml").write_text(config["data"]["policy.yaml"])
-    places = {"/etc/workcell/tokens/tokens.yaml": tmp_path / "tokens.yaml", "/etc/workcell/policy.yaml": tmp_path / "policy.yaml",
+    (tmp_path / "key").write_text("k" * 40)
+    places = {"/etc/workcell/pool/key": tmp_path / "key", "/etc/workcell/tokens/tokens.yaml": tmp_path / "tokens.yaml", "/etc/workcell/policy.yaml": tmp_path / "policy.yaml",
               "/var/lib/workcell/saved": tmp_path / "saved", "/var/lib/workcell/storage": tmp_path / "storage", "/workspace": tmp_path}
     argv = [str(places.get(each, each)).replace("$(POD_IP)", "10.0.0.1") for each in server["args"]]
     done = subprocess.run([support.BIN, *argv, "--check-config"], capture_output=True, text=True, timeout=support.DEADLINE, check=False,
-                          env=support.host_environment(WORKCELL_REDIS="redis://127.0.0.1:1"))
+                          env=support.host_environment(WORKCELL_REDIS="redis://127.0.0.1:1", KUBERNETES_SERVICE_HOST="10.96.0.1", KUBERNETES_SERVICE_PORT="443"))
     assert done.returncode == 0 and "valid" in done.stdout, done
     # It has the time that it needs to stop.
     seconds = [int(argv[argv.index(flag) + 1]) for flag in ("--drain-delay", "--drain")]
@@ -120,7 +152,8 @@ def test_selectors_and_references_fit(name):
         elif each["kind"] in ("StatefulSet", "PodDisruptionBudget"):
             assert spec["selector"]["matchLabels"] == labels
         elif each["kind"] == "NetworkPolicy":
-            assert spec["podSelector"]["matchLabels"] == labels and set(spec["policyTypes"]) == {"Ingress", "Egress"}
+            pool = {"workcell.pool": "workcell"} if each["metadata"]["name"] == "workcell-pool" else labels
+            assert spec["podSelector"]["matchLabels"] == pool and set(spec["policyTypes"]) == {"Ingress", "Egress"}
         elif each["kind"] == "HorizontalPodAutoscaler":
             assert spec["scaleTargetRef"]["name"] == stateful["metadata"]["name"] and "replicas" not in stateful["spec"]
         elif each["kind"] == "ServiceMonitor":

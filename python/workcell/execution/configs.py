@@ -406,6 +406,59 @@ class ContainerConfig(_OlderNames):
 
 
 @dataclass(frozen=True)
+class KubernetesConfig(ExecutorConfig):
+    """A pod of a Kubernetes cluster for each session, or for each workspace (docs/kubernetes.md).
+
+    Interpreter, environment, tools, storage and packages are those of the server in the pod, and giving them here is refused.
+
+    Args:
+        pool_key_file: the key that the tokens of the pool's pods are made with.
+        pool: the label ``workcell.pool`` of the pods to claim; None: ``workcell``.
+        warm_pool: instead, the name of a SandboxWarmPool of agent-sandbox.
+        kubeconfig: how to reach the cluster; None: ``$KUBECONFIG``, and in a pod its service account.
+        context: of the kubeconfig; None: its current one.
+        namespace: of the pods; None: the service account's or the context's.
+        runtime_class: pods without it are refused.
+        port: of the servers in the pods.
+        workspace_id: sessions with the same one share a pod; None: a pod for each.
+        startup_timeout: seconds to wait for an idle pod.
+        memory, cpus: pods whose limits are higher, or missing, are refused.
+    """
+
+    pool_key_file: PathLike = ""
+    pool: Optional[str] = None
+    warm_pool: Optional[str] = None
+    kubeconfig: Optional[PathLike] = None
+    context: Optional[str] = None
+    namespace: Optional[str] = None
+    runtime_class: Optional[str] = None
+    port: int = 8080
+    workspace_id: Optional[str] = None
+    startup_timeout: float = 60.0
+
+    def session_options(self) -> Dict[str, Any]:
+        found = super().session_options()
+        config = self.kubeconfig
+        if config is None and not os.environ.get("KUBERNETES_SERVICE_HOST"):
+            config = os.environ.get("KUBECONFIG")
+        given: Dict[str, Any] = {
+            "pool_key_file": _path(self.pool_key_file) if self.pool_key_file else None, "pool": self.pool, "warm_pool": self.warm_pool,
+            "kubeconfig": _path(config), "context": self.context, "in_namespace": self.namespace, "runtime_class": self.runtime_class,
+            "port": self.port, "startup_timeout_ms": milliseconds(self.startup_timeout)}
+        found["kubernetes"] = {name: value for name, value in given.items() if value is not None}
+        found["remote_workspace"] = self.workspace_id
+        return found
+
+    def check(self) -> None:
+        """Raises ValueError if it cannot be started with these values."""
+        if not self.pool_key_file:
+            raise ValueError("the executor kubernetes needs pool_key_file, the key of the pool (docs/kubernetes.md)")
+        given = [name for name in ("python", "cwd", "env", "preload", "tools_path", "tool_middlewares", "deps", "deps_file") if getattr(self, name)]
+        if given:
+            raise ValueError("these belong to the server in the pod and cannot be given here: %s" % ", ".join(given))
+
+
+@dataclass(frozen=True)
 class DenoSandboxConfig(ExecutorConfig):
     """Pyodide under Deno (docs/executors.md). Deno, Pyodide and their snapshots are in the ``cache_dir`` of the engine.
 
@@ -456,4 +509,4 @@ class JupyterConfig(ExecutorConfig):
 
 
 __all__ = ["ExecutorConfig", "InProcessConfig", "SubprocessConfig", "SandboxConfig", "ContainerConfig",
-           "DenoSandboxConfig", "JupyterConfig"]
+           "DenoSandboxConfig", "JupyterConfig", "KubernetesConfig"]

@@ -20,8 +20,8 @@ from ..events import Event
 from ..storage import FileStorageAccess, RedisStorageAccess, StorageBackend
 from ..tools.registry import ToolRegistry
 from ..types import ExecutionResult
-from .configs import (ContainerConfig, DenoSandboxConfig, ExecutorConfig, InProcessConfig, JupyterConfig, SandboxConfig,
-                      SubprocessConfig)
+from .configs import (ContainerConfig, DenoSandboxConfig, ExecutorConfig, InProcessConfig, JupyterConfig, KubernetesConfig,
+                      SandboxConfig, SubprocessConfig)
 from .protocol import COMMON, CONFINED, Capability, register_backend
 
 T = TypeVar("T")
@@ -283,6 +283,22 @@ class ContainerExecutor(LibraryExecutor):
         return spec
 
 
+class KubernetesExecutor(LibraryExecutor):
+    """A pod of a cluster, claimed from a pool."""
+
+    name = "kubernetes"
+    config_type = KubernetesConfig
+    capabilities = CONFINED
+
+    def make_spec(self, storage: Optional[StorageBackend]) -> Spec:
+        assert isinstance(self.config, KubernetesConfig)
+        self.config.check()
+        spec = super().make_spec(storage)
+        if spec.space.get("storage") is not None:
+            raise ValueError("the storage of code in a pod is that of the server in the pod: give it in the pool's template")
+        return spec
+
+
 class DenoSandboxExecutor(LibraryExecutor):
     """Pyodide (WASM) in a Deno process."""
 
@@ -301,9 +317,9 @@ class JupyterExecutor(LibraryExecutor):
 
 
 for _key, _class in (("subprocess", SubprocessExecutor), ("sandbox", SandboxExecutor), ("in-process", InProcessExecutor),
-                     ("container", ContainerExecutor), ("deno-sandbox", DenoSandboxExecutor),
+                     ("container", ContainerExecutor), ("kubernetes", KubernetesExecutor), ("deno-sandbox", DenoSandboxExecutor),
                      ("jupyter", JupyterExecutor)):
     register_backend(_key, _class)
 
-__all__ = ["LibraryExecutor", "SubprocessExecutor", "SandboxExecutor", "InProcessExecutor", "ContainerExecutor",
+__all__ = ["LibraryExecutor", "SubprocessExecutor", "SandboxExecutor", "InProcessExecutor", "ContainerExecutor", "KubernetesExecutor",
            "DenoSandboxExecutor", "JupyterExecutor"]
