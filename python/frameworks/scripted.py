@@ -1,4 +1,8 @@
 """Models that replay answers, for the examples of docs/frameworks: the names that an example expects, and what must be true after it."""
+import contextlib
+import os
+import shutil
+import tempfile
 from typing import Any, Callable, Dict, NamedTuple, Tuple
 
 
@@ -164,9 +168,40 @@ def rewards(expected):
 
 
 #: Pages whose framework has a venv, and a test, of its own.
+@contextlib.contextmanager
+def local_ray():
+    """A cluster on this machine. Its files, and those of its workers, are in a folder that goes with it; a socket's path is short."""
+    import ray
+
+    folder = tempfile.mkdtemp(prefix="ray-")
+    before = os.environ.get("TMPDIR")
+    os.environ["TMPDIR"] = folder
+    try:
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 << 20, _temp_dir=folder)
+        yield
+    finally:
+        ray.shutdown()
+        os.environ.pop("TMPDIR")
+        if before is not None:
+            os.environ["TMPDIR"] = before
+        shutil.rmtree(folder)
+
+
+def ray_pool():
+    cluster = local_ray()
+    cluster.__enter__()
+
+    def check(names):
+        cluster.__exit__(None, None, None)
+        assert names["rewards"] == [1.0, 0.1, 0.0, 0.0] and names["answer"] == 6, names
+
+    return {"completions": ["def twice(n):\n    return 2 * n", "def twice(n):\n    return n", "def twice(n)", "while True:\n    pass"],
+            "tests": ["assert twice(4) == 8"] * 4}, check
+
+
 ELSEWHERE = {"verifiers"}
 MODELS = {
-    "litellm": Example("litellm", litellm), "trl": Example("workcell", rewards([1.0, 0.1, 0.0, 0.0, 0.0, 0.0])),
+    "ray": Example("ray", ray_pool), "litellm": Example("litellm", litellm), "trl": Example("workcell", rewards([1.0, 0.1, 0.0, 0.0, 0.0, 0.0])),
     "smolagents": Example("smolagents", smolagents), "anthropic": Example("anthropic", anthropic), "openai": Example("openai", openai),
     "langchain": Example("langchain", langchain), "deepagents": Example("deepagents", deepagents),
     "openai-agents": Example("agents", openai_agents), "dspy": Example("dspy", dspy), "pydantic-ai": Example("pydantic_ai", pydantic_ai),
