@@ -42,10 +42,12 @@ def wanted():
     return os.environ.get("CI") == "true" or os.environ.get("WORKCELL_TEST_DOCKER") == "1"
 
 
+# Another docker on the PATH may be older than the engine.
+PROGRAM = "/usr/bin/docker" if os.path.exists("/usr/bin/docker") else "docker"
+
+
 def docker(host, *argv, **more):
-    # Another docker on the PATH may be older than the engine.
-    program = "/usr/bin/docker" if os.path.exists("/usr/bin/docker") else "docker"
-    return subprocess.run([program, "--host", host, *argv], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **more)
+    return subprocess.run([PROGRAM, "--host", host, *argv], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **more)
 
 
 def answers(host):

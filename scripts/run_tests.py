@@ -256,12 +256,27 @@ def stage_containers():
         with docker_engine.engine(say) as env:
             if env:
                 pytests("build", "tests/container", "tests/conformance/test_conformance.py::test_cell", WORKCELL_EXECUTORS="container", **env)
+                say("packaging/swarm on three engines: the stack, and an update of it")
+                pytests("build", "tests/swarm", "-k", "the_stack or rolling", workers=0, **env)
                 say("the executor container with Podman: what engines do in their own way")
                 with docker_engine.podman(env, say) as other:
                     pytests("build", "tests/container/test_container.py", "tests/container/test_container_storage.py", "tests/container/test_hostile.py", "-m",
                             "engine", **other)
             else:
                 notes_not_run.append("tests/container, with Docker and with Podman")
+    except (OSError, AssertionError, subprocess.CalledProcessError) as error:
+        fail("the container engine: %s" % error)
+
+
+def stage_swarm():
+    """Three engines on this machine, with more sessions than in the stage `containers`, and with what goes wrong."""
+    say("packaging/swarm on three engines: nodes and networks that fail, updates, more and fewer servers")
+    try:
+        with docker_engine.engine(say) as env:
+            if env:
+                pytests("build", "tests/swarm", workers=0, WORKCELL_TEST_SWARM_SESSIONS="40", **env)
+            else:
+                notes_not_run.append("tests/swarm")
     except (OSError, AssertionError, subprocess.CalledProcessError) as error:
         fail("the container engine: %s" % error)
 
@@ -560,7 +575,7 @@ TIERS = {
     "check": [stage_gcc, stage_checks, stage_quick_unit, stage_smoke],
     "test": [stage_gcc, stage_checks, stage_unit, stage_e2e, stage_holes, stage_asan, stage_fuzz, stage_tsan, stage_containers, stage_sdk, stage_valkey,
              stage_framework_smoke],
-    "soak": [stage_gcc, stage_all_holes, stage_analyze, stage_pythons, stage_large_files, stage_sanitized_e2e, stage_long_fuzz, stage_races, stage_vm, stage_browser, stage_packages, stage_aarch64, stage_frameworks, stage_model, stage_mcp_conformance, stage_mcp_judges, stage_mcp_hosts, stage_jupyter, stage_documents, stage_otel],
+    "soak": [stage_gcc, stage_all_holes, stage_analyze, stage_pythons, stage_large_files, stage_sanitized_e2e, stage_long_fuzz, stage_races, stage_vm, stage_browser, stage_packages, stage_aarch64, stage_frameworks, stage_model, stage_mcp_conformance, stage_mcp_judges, stage_mcp_hosts, stage_jupyter, stage_documents, stage_otel, stage_swarm],
 }
 STAGES = {stage.__name__[len("stage_"):]: stage for stages in TIERS.values() for stage in stages}
 # Of the tier `test`: what comes first, and then lines of stages side by side. Of those only `holes` runs ninja in the folder `build`.

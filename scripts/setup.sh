@@ -75,7 +75,7 @@ test | bench)
 	packages="$packages bubblewrap"
 	# Engines for the tests of containers, with an image that is made here; only where that was asked for.
 	if [ "${CI:-}" = true ] || [ "${WORKCELL_TEST_DOCKER:-}" = 1 ]; then
-		packages="$packages docker.io docker-compose debootstrap podman"
+		packages="$packages docker.io docker-compose debootstrap podman iproute2"
 	fi
 	# A Jupyter kernel of another language.
 	packages="$packages r-cran-irkernel"
