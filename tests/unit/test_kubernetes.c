@@ -28,9 +28,26 @@ static int url_of(const char *address, bool is_local, char **ret_url)
 
 static void test_addresses(void **state)
 {
-	static const char *const bad[] = { "169.254.169.254", "224.0.0.1", "255.255.255.255", "0.0.0.0", "0.1.2.3", "fe80::1", "ff02::1", "::",
-					   "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::7f00:1", "127.0.0.1@evil", "localhost", "10.0.0.1:80", "10.1",
-					   "0x7f.0.0.1", "", " 10.0.0.1", "10.0.0.1/x", NULL };
+	static const char *const bad[] = { "169.254.169.254",
+					   "224.0.0.1",
+					   "255.255.255.255",
+					   "0.0.0.0",
+					   "0.1.2.3",
+					   "fe80::1",
+					   "ff02::1",
+					   "::",
+					   "::ffff:127.0.0.1",
+					   "::ffff:10.0.0.1",
+					   "::7f00:1",
+					   "127.0.0.1@evil",
+					   "localhost",
+					   "10.0.0.1:80",
+					   "10.1",
+					   "0x7f.0.0.1",
+					   "",
+					   " 10.0.0.1",
+					   "10.0.0.1/x",
+					   NULL };
 	char *url = NULL;
 
 	(void)state;
@@ -83,9 +100,23 @@ static void test_quantities(void **state)
 		const char *text;
 		int64_t value;
 	} cases[] = {
-		{ "512Mi", 536870912000 }, { "1.5", 1500 }, { "500m", 500 }, { "1k", 1000000 }, { "1Gi", 1073741824000 }, { "0", 0 }, { NULL, -1 },
-		{ "", -1 }, { "Mi", -1 }, { "1X", -1 }, { "-1", -1 }, { "1.2.3", -1 }, { ".", -1 }, { "99999999999999999999Ti", -1 },
-		{ "999999999999999999999", -1 }, { "1 Mi", -1 }, { "1e3", -1 },
+		{ "512Mi", 536870912000 },
+		{ "1.5", 1500 },
+		{ "500m", 500 },
+		{ "1k", 1000000 },
+		{ "1Gi", 1073741824000 },
+		{ "0", 0 },
+		{ NULL, -1 },
+		{ "", -1 },
+		{ "Mi", -1 },
+		{ "1X", -1 },
+		{ "-1", -1 },
+		{ "1.2.3", -1 },
+		{ ".", -1 },
+		{ "99999999999999999999Ti", -1 },
+		{ "999999999999999999999", -1 },
+		{ "1 Mi", -1 },
+		{ "1e3", -1 },
 	};
 
 	(void)state;
@@ -96,10 +127,15 @@ static void test_quantities(void **state)
 /* Any shape: nothing is followed that is not there. */
 static void test_odd_pods(void **state)
 {
-	static const char *const odd[] = { "[]", "7", "{}", "{\"metadata\":[],\"spec\":7,\"status\":\"x\"}",
-					   "{\"metadata\":{\"labels\":[]},\"spec\":{\"containers\":[7,null,{}],\"volumes\":{}},\"status\":{\"conditions\":[1]}}",
-					   "{\"spec\":{\"automountServiceAccountToken\":false,\"containers\":[{\"securityContext\":[]}]}}",
-					   "{\"status\":{\"phase\":\"Running\",\"conditions\":[{\"type\":\"Ready\",\"status\":1}]}}" };
+	static const char *const odd[] = {
+		"[]",
+		"7",
+		"{}",
+		"{\"metadata\":[],\"spec\":7,\"status\":\"x\"}",
+		"{\"metadata\":{\"labels\":[]},\"spec\":{\"containers\":[7,null,{}],\"volumes\":{}},\"status\":{\"conditions\":[1]}}",
+		"{\"spec\":{\"automountServiceAccountToken\":false,\"containers\":[{\"securityContext\":[]}]}}",
+		"{\"status\":{\"phase\":\"Running\",\"conditions\":[{\"type\":\"Ready\",\"status\":1}]}}"
+	};
 	json_t *config = json_pack("{s:i}", "port", 1);
 	struct cell_error err;
 

@@ -96,8 +96,9 @@ static int check_kubeconfig(const json_t *cluster, const json_t *user, struct ce
 	static const char *const of_cluster[] = { "proxy-url", "tls-server-name" };
 
 	if (json_is_true(json_object_get(cluster, "insecure-skip-tls-verify")))
-		return cell_fail(err, CELL_E_INVALID, 0,
-				 "the kubeconfig has insecure-skip-tls-verify: the API server's certificate is always checked; give certificate-authority");
+		return cell_fail(
+			err, CELL_E_INVALID, 0,
+			"the kubeconfig has insecure-skip-tls-verify: the API server's certificate is always checked; give certificate-authority");
 	for (size_t i = 0; i < sizeof(of_cluster) / sizeof(*of_cluster); i++)
 		if (json_object_get(cluster, of_cluster[i]))
 			return cell_fail(err, CELL_E_UNSUPPORTED, 0, "%s of a kubeconfig is not supported", of_cluster[i]);
@@ -124,10 +125,13 @@ static int read_user(const json_t *user, const char *folder, struct cell__kube_a
 		return -1;
 	if (!file && copy_text(text_of(user, "token"), &access->token, err) < 0)
 		return -1;
-	return read_pem(user, folder, "client-certificate", &access->cert, err) < 0 ? -1 : read_pem(user, folder, "client-key", &access->key, err);
+	return read_pem(user, folder, "client-certificate", &access->cert, err) < 0
+		       ? -1
+		       : read_pem(user, folder, "client-key", &access->key, err);
 }
 
-static int take_kubeconfig(const json_t *root, const json_t *config, const char *folder, struct cell__kube_access *access, struct cell_error *err)
+static int take_kubeconfig(const json_t *root, const json_t *config, const char *folder, struct cell__kube_access *access,
+			   struct cell_error *err)
 {
 	const char *name = text_of(config, "context") ? text_of(config, "context") : text_of(root, "current-context");
 	const json_t *context = entry_of(root, "contexts", name, "context");
@@ -160,8 +164,8 @@ static int read_kubeconfig(const json_t *config, struct cell__kube_access *acces
 	if (!folder)
 		status = cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	else if (!root)
-		status = cell_fail(err, CELL_E_INVALID, 0, "the kubeconfig %.80s, line %d: %.100s", path, problems.count ? problems.list[0].line : 0,
-				   problems.count ? problems.list[0].message : "it is empty");
+		status = cell_fail(err, CELL_E_INVALID, 0, "the kubeconfig %.80s, line %d: %.100s", path,
+				   problems.count ? problems.list[0].line : 0, problems.count ? problems.list[0].message : "it is empty");
 	else
 		status = take_kubeconfig(root, config, folder, access, err);
 	explicit_bzero(text, strlen(text));

@@ -73,11 +73,12 @@ static void describe(const struct cell__kube_request *request, CURLcode code, lo
 	char clean[140];
 
 	if (request->too_large)
-		cell_fail(err, CELL_E_LIMIT, 0, "the API server at %.90s answered with more than %u MiB", request->url, MAX_ANSWER_BYTES >> 20);
+		cell_fail(err, CELL_E_LIMIT, 0, "the API server at %.90s answered with more than %u MiB", request->url,
+			  MAX_ANSWER_BYTES >> 20);
 	else if (code != CURLE_OK) {
 		copy_words(clean, sizeof(clean), cell__http_explain(&request->transfer, code));
-		cell_fail(err, code == CURLE_COULDNT_CONNECT ? CELL_E_UNAVAILABLE : CELL_E_IO, 0, "the API server at %.80s: %s", request->url,
-			  clean);
+		cell_fail(err, code == CURLE_COULDNT_CONNECT ? CELL_E_UNAVAILABLE : CELL_E_IO, 0, "the API server at %.80s: %s",
+			  request->url, clean);
 	} else {
 		copy_words(clean, sizeof(clean), words ? words : "it gave no reason");
 		cell_fail(err, code_of(status), 0, "the API server at %.60s answered %ld: %s", request->url, status, clean);
@@ -125,7 +126,8 @@ static int add_headers(struct cell__kube_request *request, const struct cell__ku
 	return status;
 }
 
-struct cell__kube_request *cell__kube_start(struct cell__http *http, const struct cell__kube_access *access, const struct cell__kube_call *call)
+struct cell__kube_request *cell__kube_start(struct cell__http *http, const struct cell__kube_access *access,
+					    const struct cell__kube_call *call)
 {
 	struct cell__kube_request *request = cell__alloc(1, sizeof(*request));
 	CELL_AUTO_BUF struct cell__buf url = CELL_BUF_INIT;

@@ -42,7 +42,8 @@ struct cell__kube_call {
 
 struct cell__kube_request;
 /* NULL: out of memory, and done() is never called. */
-struct cell__kube_request *cell__kube_start(struct cell__http *http, const struct cell__kube_access *access, const struct cell__kube_call *call);
+struct cell__kube_request *cell__kube_start(struct cell__http *http, const struct cell__kube_access *access,
+					    const struct cell__kube_call *call);
 /* NULL: nothing. */
 void cell__kube_cancel(struct cell__kube_request *request);
 

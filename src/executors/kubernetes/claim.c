@@ -80,8 +80,8 @@ static void handle_removed(void *arg, long status, json_t *answer, const struct 
 	pod->request = NULL;
 	/* 409: another pod has its name now. */
 	if (!status || (status >= 400 && status != 404 && status != 409))
-		CELL_KUBE_LOG(pod->owner, CELL_LOG_WARN, "the pod %.80s could not be deleted; it goes with this program's lease: %s", pod->name,
-			      err->msg);
+		CELL_KUBE_LOG(pod->owner, CELL_LOG_WARN, "the pod %.80s could not be deleted; it goes with this program's lease: %s",
+			      pod->name, err->msg);
 	leave(pod);
 }
 
@@ -94,7 +94,8 @@ static void ask_removal(struct cell__kube_pod *pod)
 	int status;
 
 	if (*pod->claim) {
-		status = cell__buf_printf(&path, "/apis/extensions.agents.x-k8s.io/v1beta1/namespaces/%s/sandboxclaims/%s", space, pod->claim);
+		status = cell__buf_printf(&path, "/apis/extensions.agents.x-k8s.io/v1beta1/namespaces/%s/sandboxclaims/%s", space,
+					  pod->claim);
 	} else if (*pod->uid) {
 		status = cell__buf_printf(&path, "/api/v1/namespaces/%s/pods/%s", space, pod->name);
 		if (!status) /* not another one that got its name */
@@ -341,7 +342,8 @@ void cell__kube_pod_take(struct cell__kube_pod *pod, const json_t *description)
 		return;
 	}
 	pod->state = CELL_KUBE_READY;
-	CELL_KUBE_LOG(owner, CELL_LOG_INFO, "claimed the pod %.80s after %lld ms", pod->name, (long long)(cell__now_us() - pod->began_us) / 1000);
+	CELL_KUBE_LOG(owner, CELL_LOG_INFO, "claimed the pod %.80s after %lld ms", pod->name,
+		      (long long)(cell__now_us() - pod->began_us) / 1000);
 	cell__kube_watch_start(owner);
 	cell__kubernetes_connect(pod);
 }

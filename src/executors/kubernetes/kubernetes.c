@@ -115,7 +115,8 @@ static int kubernetes_open(struct cell__executor_host *host, const struct cell__
 	pod = find_pod(owner, key.data);
 	if (!pod)
 		pod = cell__kube_pod_create(owner, key.data, own->config, err);
-	if (!pod || cell__remote_wait(host, &cell__kubernetes_executor, own->remote, events, owner_arg, handle_gone, slot, &slot->kernel, err) < 0) {
+	if (!pod || cell__remote_wait(host, &cell__kubernetes_executor, own->remote, events, owner_arg, handle_gone, slot, &slot->kernel,
+				      err) < 0) {
 		free(slot);
 		if (pod && !pod->slots && pod->state != CELL_KUBE_READY)
 			cell__kube_pod_remove(pod);
@@ -149,7 +150,8 @@ static int kubernetes_fork(struct cell__kernel *kernel, const char *session_id, 
 
 /* ---- the vtable ---- */
 
-static int kubernetes_create(struct cell__executor_host *host, const struct cell_engine_options *opts, void **ret_state, struct cell_error *err)
+static int kubernetes_create(struct cell__executor_host *host, const struct cell_engine_options *opts, void **ret_state,
+			     struct cell_error *err)
 {
 	(void)opts;
 	return cell__executor_create_state(host, sizeof(struct cell__kube_all), ret_state, err);

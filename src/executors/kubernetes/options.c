@@ -25,8 +25,9 @@ void cell__kubernetes_free_options(void *state)
 int cell__kubernetes_check(const struct cell_session_options *opts, struct cell_error *err)
 {
 	if (opts->pids_limit)
-		return cell_fail(err, CELL_E_UNSUPPORTED, 0,
-				 "a pod's number of processes is limited by its node (podPidsLimit of the kubelet): leave out the limit of processes");
+		return cell_fail(
+			err, CELL_E_UNSUPPORTED, 0,
+			"a pod's number of processes is limited by its node (podPidsLimit of the kubelet): leave out the limit of processes");
 	if (opts->fork_memory || opts->fork_time_ms)
 		return cell_fail(err, CELL_E_UNSUPPORTED, 0, "the limits of children are those of the server in the pod: leave out %s",
 				 opts->fork_memory ? "fork_memory" : "fork_time");
@@ -52,10 +53,11 @@ static int check_names(const struct cell_kubernetes_options *opts, struct cell_e
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
 		if (names[i].value && !cell__kube_is_name(names[i].value))
-			return cell_fail(err, CELL_E_INVALID, 0, "the %s is '%.80s', expected lower-case letters, digits, '-' and '.'", names[i].what,
-					 names[i].value);
+			return cell_fail(err, CELL_E_INVALID, 0, "the %s is '%.80s', expected lower-case letters, digits, '-' and '.'",
+					 names[i].what, names[i].value);
 	if (opts->pool && !cell__kube_is_label(opts->pool))
-		return cell_fail(err, CELL_E_INVALID, 0, "the pool is '%.80s', expected the value of a label: at most 63 letters, digits, '-', '_', '.'",
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "the pool is '%.80s', expected the value of a label: at most 63 letters, digits, '-', '_', '.'",
 				 opts->pool);
 	return 0;
 }
@@ -68,7 +70,8 @@ static int check_options(const struct cell_kubernetes_options *opts, struct cell
 	    check_path("the file of the pool's key", opts->pool_key_file, err) < 0)
 		return -1;
 	if (!opts->pool_key_file)
-		return cell_fail(err, CELL_E_INVALID, 0, "the executor \"kubernetes\" needs the file of the pool's key (docs/kubernetes.md)");
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "the executor \"kubernetes\" needs the file of the pool's key (docs/kubernetes.md)");
 	if (opts->pool && opts->warm_pool)
 		return cell_fail(err, CELL_E_INVALID, 0, "give a pool or a warm pool of agent-sandbox, not both");
 	if (opts->kubeconfig && (opts->api || opts->token_file || opts->ca_file))
@@ -78,7 +81,8 @@ static int check_options(const struct cell_kubernetes_options *opts, struct cell
 	if (opts->port < 0 || opts->port > 65535)
 		return cell_fail(err, CELL_E_INVALID, 0, "port %d is out of range (0-65535)", opts->port);
 	if (opts->startup_timeout_ms <= 0)
-		return cell_fail(err, CELL_E_INVALID, 0, "startup_timeout_ms is %lld, expected more than 0", (long long)opts->startup_timeout_ms);
+		return cell_fail(err, CELL_E_INVALID, 0, "startup_timeout_ms is %lld, expected more than 0",
+				 (long long)opts->startup_timeout_ms);
 	return 0;
 }
 
@@ -95,14 +99,15 @@ static int describe(const struct cell_kubernetes_options *kube, const struct cel
 {
 	bool shared = opts->remote_workspace && !kube->session_isolation;
 
-	own->cluster = text_of_json(json_pack("{s:s*,s:s*,s:s*,s:s*,s:s*,s:s*,s:s}", "api", kube->api, "token_file", kube->token_file, "ca_file",
-					      kube->ca_file, "kubeconfig", kube->kubeconfig, "context", kube->context, "namespace",
-					      kube->in_namespace, "pool_key_file", kube->pool_key_file));
+	own->cluster = text_of_json(json_pack("{s:s*,s:s*,s:s*,s:s*,s:s*,s:s*,s:s}", "api", kube->api, "token_file", kube->token_file,
+					      "ca_file", kube->ca_file, "kubeconfig", kube->kubeconfig, "context", kube->context,
+					      "namespace", kube->in_namespace, "pool_key_file", kube->pool_key_file));
 	own->config = text_of_json(json_pack("{s:s,s:s,s:s*,s:s*,s:i,s:I,s:I,s:I,s:b}", "cluster", own->cluster ? own->cluster : "", "pool",
 					     kube->pool ? kube->pool : DEFAULT_POOL, "warm_pool", kube->warm_pool, "runtime_class",
 					     kube->runtime_class, "port", kube->port ? kube->port : DEFAULT_PORT, "startup_ms",
-					     (json_int_t)kube->startup_timeout_ms, "memory", (json_int_t)(opts->memory_limit > 0 ? opts->memory_limit : 0),
-					     "cpu", (json_int_t)(opts->cpu_quota > 0 ? opts->cpu_quota : 0), "shared", shared));
+					     (json_int_t)kube->startup_timeout_ms, "memory",
+					     (json_int_t)(opts->memory_limit > 0 ? opts->memory_limit : 0), "cpu",
+					     (json_int_t)(opts->cpu_quota > 0 ? opts->cpu_quota : 0), "shared", shared));
 	if (!own->cluster || !own->config)
 		return cell_fail(err, CELL_E_INVALID, 0, "the options of the cluster are not UTF-8, or out of memory");
 	if (shared && strlen(opts->remote_workspace) > MAX_WORKSPACE)

@@ -91,7 +91,8 @@ static bool ask(struct cell__kube_owner *owner, const char *method, const char *
 	return owner->request != NULL;
 }
 
-static void fail_pods(struct cell__kube_owner *owner, enum cell__kube_pod_state first, enum cell__kube_pod_state last, const struct cell_error *err)
+static void fail_pods(struct cell__kube_owner *owner, enum cell__kube_pod_state first, enum cell__kube_pod_state last,
+		      const struct cell_error *err)
 {
 	struct cell__kube_pod *next;
 
@@ -220,9 +221,10 @@ static void make_lease(struct cell__kube_owner *owner)
 	write_now(now);
 	(void)gethostname(host, sizeof(host) - 1);
 	snprintf(holder, sizeof(holder), "%s/%ld", host, (long)getpid());
-	body = text_of_json(json_pack("{s:s,s:s,s:{s:s,s:{s:s}},s:{s:s,s:i,s:s,s:s}}", "apiVersion", "coordination.k8s.io/v1", "kind", "Lease",
-				      "metadata", "name", owner->lease, "labels", CELL_KUBE_OWNER, "lease", "spec", "holderIdentity", holder,
-				      "leaseDurationSeconds", CELL_KUBE_LEASE_SECONDS, "acquireTime", now, "renewTime", now));
+	body = text_of_json(json_pack("{s:s,s:s,s:{s:s,s:{s:s}},s:{s:s,s:i,s:s,s:s}}", "apiVersion", "coordination.k8s.io/v1", "kind",
+				      "Lease", "metadata", "name", owner->lease, "labels", CELL_KUBE_OWNER, "lease", "spec",
+				      "holderIdentity", holder, "leaseDurationSeconds", CELL_KUBE_LEASE_SECONDS, "acquireTime", now,
+				      "renewTime", now));
 	if (!body || !ask(owner, "POST", NULL, body, handle_lease_made, ""))
 		out_of_memory(owner);
 }
@@ -339,9 +341,10 @@ static void handle_renewed(void *arg, long status, json_t *answer, const struct 
 	(void)answer;
 	owner->request = NULL;
 	if (status == 404 || status == 409) {
-		cell_fail(&lost, CELL_E_KERNEL, 0,
-			  "the lease of this program was removed, and its pods with it: it could not be renewed for %d s, or somebody deleted it",
-			  CELL_KUBE_LEASE_SECONDS);
+		cell_fail(
+			&lost, CELL_E_KERNEL, 0,
+			"the lease of this program was removed, and its pods with it: it could not be renewed for %d s, or somebody deleted it",
+			CELL_KUBE_LEASE_SECONDS);
 		uv_timer_stop(&owner->timer);
 		owner->lease_uid[0] = '\0';
 		fail_pods(owner, CELL_KUBE_FINDING, CELL_KUBE_READY, &lost);
@@ -392,7 +395,8 @@ static void handle_lease_removed(void *arg, long status, json_t *answer, const s
 	(void)answer;
 	owner->request = NULL;
 	if (!status || (status >= 400 && status != 404 && status != 409))
-		CELL_KUBE_LOG(owner, CELL_LOG_WARN, "the lease of this program could not be deleted; others will find it expired: %s", err->msg);
+		CELL_KUBE_LOG(owner, CELL_LOG_WARN, "the lease of this program could not be deleted; others will find it expired: %s",
+			      err->msg);
 	close_handles(owner);
 }
 
@@ -404,7 +408,8 @@ static void end(struct cell__kube_owner *owner)
 	if (owner->pods || owner->busy)
 		return;
 	uv_timer_stop(&owner->timer);
-	body = *owner->lease_uid ? text_of_json(json_pack("{s:{s:s},s:s}", "preconditions", "uid", owner->lease_uid, "propagationPolicy", "Background"))
+	body = *owner->lease_uid ? text_of_json(json_pack("{s:{s:s},s:s}", "preconditions", "uid", owner->lease_uid, "propagationPolicy",
+							  "Background"))
 				 : NULL;
 	owner->busy = true;
 	if (!body || !ask(owner, "DELETE", NULL, body, handle_lease_removed, owner->lease))

@@ -129,16 +129,8 @@ int64_t cell__kube_quantity(const char *text)
 		const char *suffix;
 		double times;
 	} units[] = {
-		{ "", 1 },
-		{ "m", 0.001 },
-		{ "k", 1e3 },
-		{ "M", 1e6 },
-		{ "G", 1e9 },
-		{ "T", 1e12 },
-		{ "Ki", 1024 },
-		{ "Mi", 1048576 },
-		{ "Gi", 1073741824 },
-		{ "Ti", 1099511627776.0 },
+		{ "", 1 },     { "m", 0.001 }, { "k", 1e3 },      { "M", 1e6 },         { "G", 1e9 },
+		{ "T", 1e12 }, { "Ki", 1024 }, { "Mi", 1048576 }, { "Gi", 1073741824 }, { "Ti", 1099511627776.0 },
 	};
 	size_t digits = text ? strspn(text, "0123456789.") : 0;
 	CELL_AUTO_FREE char *number = digits && digits <= 20 ? cell__strndup(text, digits) : NULL;
@@ -240,8 +232,8 @@ static int check_limit(const json_t *pod, const char *resource, int64_t asked, s
 		int64_t one = cell__kube_quantity(text_of(json_object_get(json_object_get(container, "resources"), "limits"), resource));
 
 		if (one <= 0 || one > asked - sum)
-			return cell_fail(err, CELL_E_UNAVAILABLE, 0, "the pods of the pool are not limited to the %s that was asked for (resources.limits)",
-					 resource);
+			return cell_fail(err, CELL_E_UNAVAILABLE, 0,
+					 "the pods of the pool are not limited to the %s that was asked for (resources.limits)", resource);
 		sum += one;
 	}
 	return 0;
@@ -271,7 +263,8 @@ int cell__kube_pod_check(const json_t *config, const json_t *pod, struct cell_er
 	if (runtime && !is_text(spec, "runtimeClassName", runtime))
 		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "the pods of the pool do not have the runtime class %.60s", runtime);
 	/* Memory in bytes, CPU in microseconds per 100 ms; quantities in thousandths. */
-	return check_limit(pod, "memory", memory > INT64_MAX / 1000 ? 0 : memory * 1000, err) < 0 ? -1 : check_limit(pod, "cpu", cpu / 100, err);
+	return check_limit(pod, "memory", memory > INT64_MAX / 1000 ? 0 : memory * 1000, err) < 0 ? -1
+												  : check_limit(pod, "cpu", cpu / 100, err);
 }
 
 /* ---- its address ---- */
@@ -292,8 +285,9 @@ static bool is_pod_address(const char *text, bool is_local, bool *ret_six)
 		return first && first < 224 && (first != 127 || is_local) && host >> 16 != 0xa9fe;
 	}
 	*ret_six = true;
-	if (inet_pton(AF_INET6, text, &six) != 1 || IN6_IS_ADDR_UNSPECIFIED(&six) || IN6_IS_ADDR_MULTICAST(&six) || IN6_IS_ADDR_LINKLOCAL(&six) ||
-	    IN6_IS_ADDR_V4MAPPED(&six) || IN6_IS_ADDR_V4COMPAT(&six) || (IN6_IS_ADDR_LOOPBACK(&six) && !is_local))
+	if (inet_pton(AF_INET6, text, &six) != 1 || IN6_IS_ADDR_UNSPECIFIED(&six) || IN6_IS_ADDR_MULTICAST(&six) ||
+	    IN6_IS_ADDR_LINKLOCAL(&six) || IN6_IS_ADDR_V4MAPPED(&six) || IN6_IS_ADDR_V4COMPAT(&six) ||
+	    (IN6_IS_ADDR_LOOPBACK(&six) && !is_local))
 		return false;
 	return true;
 }
@@ -319,8 +313,8 @@ int cell__kube_pod_token(const char *pool_key, const char *uid, char ret_token[C
 	unsigned size = 0;
 	int count = snprintf((char *)text, sizeof(text), TOKEN_PURPOSE "%s", uid);
 
-	if (count < 0 || (size_t)count >= sizeof(text) || !HMAC(EVP_sha256(), pool_key, (int)strlen(pool_key), text, (size_t)count, mac, &size) ||
-	    2 * size + 1 != CELL_KUBE_TOKEN_SIZE)
+	if (count < 0 || (size_t)count >= sizeof(text) ||
+	    !HMAC(EVP_sha256(), pool_key, (int)strlen(pool_key), text, (size_t)count, mac, &size) || 2 * size + 1 != CELL_KUBE_TOKEN_SIZE)
 		return cell_fail(err, CELL_E_NOMEM, 0, "cannot compute the token of a pod");
 	for (unsigned i = 0; i < size; i++)
 		snprintf(ret_token + (size_t)2 * i, 3, "%02x", mac[i]);
@@ -342,9 +336,10 @@ char *cell__kube_claim_patch(const json_t *pod, const char *lease, const char *l
 
 	if (!version || !*version || !uid)
 		return NULL;
-	root = json_pack("{s:{s:s,s:s,s:{s:s,s:s},s:[{s:s,s:s,s:s,s:s,s:b,s:b}]}}", "metadata", "resourceVersion", version, "uid", uid, "labels",
-			 CELL_KUBE_STATE, "claimed", CELL_KUBE_OWNER, lease, "ownerReferences", "apiVersion", "coordination.k8s.io/v1", "kind",
-			 "Lease", "name", lease, "uid", lease_uid, "controller", 1, "blockOwnerDeletion", 0);
+	root = json_pack("{s:{s:s,s:s,s:{s:s,s:s},s:[{s:s,s:s,s:s,s:s,s:b,s:b}]}}", "metadata", "resourceVersion", version, "uid", uid,
+			 "labels", CELL_KUBE_STATE, "claimed", CELL_KUBE_OWNER, lease, "ownerReferences", "apiVersion",
+			 "coordination.k8s.io/v1", "kind", "Lease", "name", lease, "uid", lease_uid, "controller", 1, "blockOwnerDeletion",
+			 0);
 	text = root ? json_dumps(root, JSON_COMPACT) : NULL;
 	json_decref(root);
 	return text;
@@ -356,13 +351,13 @@ char *cell__kube_receipt(const json_t *config, const json_t *pod)
 	const json_t *first = json_array_get(json_object_get(spec, "containers"), 0);
 	const json_t *limits = json_object_get(json_object_get(first, "resources"), "limits");
 	const char *runtime = text_of(spec, "runtimeClassName"), *armor = text_of(context_of(spec, first, "appArmorProfile"), "type");
-	json_t *root = json_pack("{s:s,s:s,s:s?,s:s?,s:s?,s:s?,s:s?,s:s?,s:s?,s:s?,s:b,s:b,s:s?,s:s?,s:s}", "executor", "kubernetes", "level", "pod", "pod",
-				 text_of(meta, "name"), "namespace", text_of(meta, "namespace"), "uid", text_of(meta, "uid"), "node",
-				 text_of(spec, "nodeName"), "image", text_of(first, "image"), "runtime_class", runtime, "seccomp_profile",
-				 text_of(context_of(spec, first, "seccompProfile"), "type"), "apparmor_profile", armor, "user_namespace",
-				 json_is_false(json_object_get(spec, "hostUsers")), "own", !is_set(config, "shared"), "memory_limit",
-				 text_of(limits, "memory"), "cpu_limit", text_of(limits, "cpu"), "network",
-				 "the cluster's: a NetworkPolicy is enforced by its network, not seen here");
+	json_t *root = json_pack("{s:s,s:s,s:s?,s:s?,s:s?,s:s?,s:s?,s:s?,s:s?,s:s?,s:b,s:b,s:s?,s:s?,s:s}", "executor", "kubernetes",
+				 "level", "pod", "pod", text_of(meta, "name"), "namespace", text_of(meta, "namespace"), "uid",
+				 text_of(meta, "uid"), "node", text_of(spec, "nodeName"), "image", text_of(first, "image"), "runtime_class",
+				 runtime, "seccomp_profile", text_of(context_of(spec, first, "seccompProfile"), "type"), "apparmor_profile",
+				 armor, "user_namespace", json_is_false(json_object_get(spec, "hostUsers")), "own",
+				 !is_set(config, "shared"), "memory_limit", text_of(limits, "memory"), "cpu_limit", text_of(limits, "cpu"),
+				 "network", "the cluster's: a NetworkPolicy is enforced by its network, not seen here");
 	char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
 
 	json_decref(root);

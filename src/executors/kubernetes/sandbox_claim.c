@@ -130,10 +130,11 @@ void cell__kube_sandbox_claim(struct cell__kube_pod *pod)
 	cell__random_hex(random, sizeof(random) - 1);
 	snprintf(pod->claim, sizeof(pod->claim), "workcell-%s", random);
 	root = json_pack("{s:s,s:s,s:{s:s,s:{s:s},s:[{s:s,s:s,s:s,s:s,s:b,s:b}]},s:{s:{s:s},s:{s:{s:s,s:s}}}}", "apiVersion",
-			 "extensions.agents.x-k8s.io/v1beta1", "kind", "SandboxClaim", "metadata", "name", pod->claim, "labels", CELL_KUBE_OWNER,
-			 owner->lease, "ownerReferences", "apiVersion", "coordination.k8s.io/v1", "kind", "Lease", "name", owner->lease, "uid",
-			 owner->lease_uid, "controller", 1, "blockOwnerDeletion", 0, "spec", "warmPoolRef", "name",
-			 text_of(pod->config, "warm_pool"), "additionalPodMetadata", "labels", CELL_KUBE_OWNER, owner->lease, CELL_KUBE_STATE, "claimed");
+			 "extensions.agents.x-k8s.io/v1beta1", "kind", "SandboxClaim", "metadata", "name", pod->claim, "labels",
+			 CELL_KUBE_OWNER, owner->lease, "ownerReferences", "apiVersion", "coordination.k8s.io/v1", "kind", "Lease", "name",
+			 owner->lease, "uid", owner->lease_uid, "controller", 1, "blockOwnerDeletion", 0, "spec", "warmPoolRef", "name",
+			 text_of(pod->config, "warm_pool"), "additionalPodMetadata", "labels", CELL_KUBE_OWNER, owner->lease,
+			 CELL_KUBE_STATE, "claimed");
 	body = root ? json_dumps(root, JSON_COMPACT) : NULL;
 	json_decref(root);
 	if (!body)

@@ -140,8 +140,9 @@ static void watch(struct cell__kube_owner *owner, const char *version)
 	struct cell__kube_call call = { .method = "GET", .streams = true, .piece = take_piece, .done = handle_watched };
 	CELL_AUTO_FREE char *query = NULL;
 
-	if (asprintf(&query, "?watch=true&allowWatchBookmarks=true&timeoutSeconds=" WATCH_SECONDS "&resourceVersion=%s&labelSelector=" CELL_KUBE_OWNER
-			     "%%3D",
+	if (asprintf(&query,
+		     "?watch=true&allowWatchBookmarks=true&timeoutSeconds=" WATCH_SECONDS
+		     "&resourceVersion=%s&labelSelector=" CELL_KUBE_OWNER "%%3D",
 		     version) < 0) {
 		query = NULL;
 		again(owner);
