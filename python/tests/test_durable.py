@@ -566,6 +566,106 @@ def test_files_are_known_by_what_they_contain(executor, place):
     assert run(session_id, ask)[1].strip() == "(44, 44, True)"
 
 
+def test_an_image_that_cannot_be_falls_back_to_objects(place, tmp_path):
+    """As with a GPU context: a file stands for its device here."""
+    (tmp_path / "device").write_text("")
+    code = ("device = open(%r); import importlib\nimportlib.import_module('workcell_kernel.branch').SHARED_DEVICES = (device.name,)\n"
+            "x = [1, 2]; halfway = iter(x); made = (n for n in x)" % str(tmp_path / "device"))
+    with Session(None, "subprocess", saved=place) as session:
+        session.run(code).raise_for_error()
+        with pytest.raises(CodeModeError) as caught:
+            session.hibernate()
+        assert caught.value.code == "cannot_fork" and session.run("x").value == [1, 2]
+    with Session(None, "subprocess", saved=place, saved_form="auto") as session:
+        session.run("y = 1")
+        assert session.hibernate().form == "image"
+        session.run(code).raise_for_error()
+        answer = session.hibernate()
+        assert answer.form == "portable" and "made" in {name for each in answer.not_carried for name in each.variables}
+        assert session.run("x + [y]").value == [1, 2, 1]
+        session.hibernate()
+    with Session.wake(answer.session_id, place, None, "subprocess", saved_form="auto") as session:
+        assert session.run("x + [y]").value == [1, 2, 1]
+
+
+@pytest.mark.parametrize("change, says", [
+    (lambda head, state: (head.replace(b"WCELLSV2", b"WCELLSV1"), state), "format 1"),
+    (lambda head, state: (head, {**state, "version": 1}), "version 1 of the format"),
+    (lambda head, state: (head, {**state, "build": "0.0.1"}), "another version of Workcell: 0.0.1"),
+    (lambda head, state: (head, {**state, "machine": "riscv64"}), "another machine type: riscv64"),
+], ids=["format", "description", "release", "machine"])
+def test_sessions_of_other_versions_are_refused(place, change, says):
+    answer = saved_session(place, "subprocess", "x = 1")
+    path = place / answer.session_id / "state"
+    bytes_ = path.read_bytes()
+    head, state = change(bytes_[:32], json.loads(bytes_[64:]))
+    body = json.dumps(state).encode()
+    path.write_bytes(head + hashlib.sha256(body).digest() + body)
+    with pytest.raises(WakeError, match=says) as caught:
+        Session.wake(answer.session_id, place, None, "subprocess").run("x")
+    assert caught.value.code == "differs"
+
+
+def in_a_layer():
+    return workcell.SandboxExecutor(workcell.SandboxConfig(workspace_mode="cow"))
+
+
+FILES = """
+import os
+open('new.txt', 'w').write('new'); open('changed.txt', 'a').write('!'); os.remove('gone.txt')
+os.makedirs('a/b'); open('a/b/deep.bin', 'wb').write(bytes(range(256)) * 5000); os.chmod('a/b/deep.bin', 0o640); os.symlink('../new.txt', 'a/link')
+os.utime('new.txt', ns=(1, 123456789))
+import shutil; shutil.rmtree('folder'); os.mkdir('folder'); open('folder/only', 'w').close()
+opened = open('new.txt', 'r+'); opened.seek(3); x = 1
+"""
+SEEN = """
+(sorted(os.path.join(f, n) for f, d, names in os.walk('.') for n in d + names), open('new.txt').read(), open('changed.txt').read(),
+ len(open('a/b/deep.bin', 'rb').read()), os.stat('a/b/deep.bin').st_mode & 0o777, os.readlink('a/link'), os.stat('new.txt').st_mtime_ns, opened.tell(), x)
+"""
+
+
+@pytest.mark.parametrize("key", [None, KEY])
+def test_a_layer_is_saved(place, tmp_path, key):
+    work = tmp_path / "work"
+    for name in ("changed.txt", "gone.txt", "kept.txt"):
+        (work / name).write_text(name)
+    (work / "folder").mkdir()
+    (work / "folder" / "hidden").write_text("of base")
+    with Session(None, in_a_layer(), saved=place, saved_key=key) as session:
+        session.run(FILES).raise_for_error()
+        seen = session.run(SEEN).value
+        assert "./folder/hidden" not in seen[0] and "./gone.txt" not in seen[0] and seen[4] == 0o640
+        answer = session.hibernate()
+        assert answer.not_carried == []
+        assert session.run(SEEN).value == seen  # woken in the program that saved it
+        session.run("open('second', 'w').close()")
+        session.hibernate()
+    assert sorted(os.listdir(work)) == ["changed.txt", "folder", "gone.txt", "kept.txt"]  # the real ones
+    with Session.wake(answer.session_id, place, None, in_a_layer(), saved_key=key) as session:
+        again = session.run(SEEN).value
+        assert again[1:] == seen[1:] and sorted(again[0]) == sorted(seen[0] + ["./second"])
+        changed = {each.path: each.change for each in session.diff().files}
+        assert changed["gone.txt"] == "deleted" and changed["changed.txt"] == "changed" and changed["folder/hidden"] == "deleted"
+        session.commit()
+    assert (work / "new.txt").read_text() == "new" and not (work / "gone.txt").exists()
+    with pytest.raises(WakeError, match="saved with a layer") as caught:
+        Session.wake(answer.session_id, place, None, "sandbox", saved_key=key).run("x")
+    assert caught.value.code == "differs"
+
+
+def test_a_layer_after_each_cell(place):
+    """Memory and files are of the same moment, also after the kernel's death."""
+    with Session(None, in_a_layer(), saved=place, durable="results") as session:
+        for n in range(3):
+            assert session.run("open('count', 'w').write('%d'); n = %d" % (n, n)).durable is True
+        result = session.run("open('count', 'w').write('half'); open('other', 'w').close(); import os; os.kill(os.getpid(), 9)")
+        assert result.state == "restored"
+        assert session.run("import os; (open('count').read(), n, os.listdir())").value == ("2", 2, ["count"])
+        wake = session.session_id
+    with Session.wake(wake, place, None, in_a_layer()) as session:
+        assert session.run("(open('count').read(), n)").value == ("2", 2)
+
+
 def test_a_session_without_a_folder_is_not_durable(place):
     with pytest.raises(CodeModeError) as raised:
         Session(None, "subprocess", durable="cells").start()

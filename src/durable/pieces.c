@@ -103,6 +103,10 @@ int cell__unseal(const unsigned char *key, const char *about, const char *bytes,
 {
 	unsigned char sum[CELL_SAVED_CHECKSUM], seal[CELL_SAVED_CHECKSUM];
 	uint64_t number;
+	if (size >= CELL_PIECES_SEAL && memcmp(bytes, MAGIC, 7) == 0 && bytes[7] >= '0' && bytes[7] <= '9' && bytes[7] != MAGIC[7])
+		return cell_fail(err, CELL_E_DIFFERS, 0,
+				 "the session was saved in format %c, and this version reads %c: wake it with the version that saved it",
+				 bytes[7], MAGIC[7]);
 	if (size < CELL_PIECES_SEAL || memcmp(bytes, MAGIC, 8) != 0)
 		return cell_fail(err, CELL_E_DAMAGED, 0, "the saved session is damaged: its description has no head");
 	if ((bytes[8] != 0) != (key != NULL))

@@ -37,6 +37,11 @@ struct cell__frozen {
 	struct timespec made; /* the layer's, then */
 };
 
+/* A new state that has nothing yet; its parts are "upper", and "tmp" where the layer has that.  NULL: err has the reason. */
+struct cell__frozen *cell__frozen_begin(struct cell__layer *layer, struct cell_error *err);
+/* A part of a state: a new descriptor, or -1 with errno. */
+int cell__open_frozen(const struct cell__frozen *frozen, const char *part);
+
 /* A file of base that a commit wrote: it is not a change underneath. */
 struct cell__committed {
 	ino_t base_ino, upper_ino;

@@ -299,12 +299,32 @@ static int make_in(int dir_fd, const char *name)
 	return mkdirat(dir_fd, name, 0700) < 0 ? -1 : cell__open_folder(dir_fd, name);
 }
 
-static int freeze(struct cell__layer *layer, struct cell__frozen *frozen, struct cell_error *err)
+struct cell__frozen *cell__frozen_begin(struct cell__layer *layer, struct cell_error *err)
 {
-	struct stat st;
+	struct cell__frozen *frozen = cell__alloc(1, sizeof *frozen);
+	if (!frozen) {
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a point");
+		return NULL;
+	}
+	frozen->layer = layer;
+	pthread_mutex_lock(&layer->lock);
+	snprintf(frozen->name, sizeof frozen->name, "%u", layer->next_point++);
+	pthread_mutex_unlock(&layer->lock);
 	CELL_AUTO_FD int points = cell__open_folder(layer->folder_fd, "points");
 	CELL_AUTO_FD int folder = points < 0 ? -1 : make_in(points, frozen->name);
 	CELL_AUTO_FD int upper = folder < 0 ? -1 : make_in(folder, "upper");
+	CELL_AUTO_FD int tmp = upper < 0 || !layer->tmp ? -1 : make_in(folder, "tmp");
+	if (upper >= 0 && (tmp >= 0 || !layer->tmp))
+		return frozen;
+	fail_folder(err, layer->points);
+	cell__frozen_destroy(frozen);
+	return NULL;
+}
+
+static int freeze(struct cell__layer *layer, struct cell__frozen *frozen, struct cell_error *err)
+{
+	struct stat st;
+	CELL_AUTO_FD int upper = cell__open_frozen(frozen, "upper");
 	if (upper < 0 || fstat(upper, &st) < 0)
 		return fail_folder(err, layer->points);
 	frozen->at = st.st_ctim;
@@ -313,18 +333,16 @@ static int freeze(struct cell__layer *layer, struct cell__frozen *frozen, struct
 		return -1;
 	if (!layer->tmp)
 		return 0;
-	CELL_AUTO_FD int tmp = make_in(folder, "tmp");
+	CELL_AUTO_FD int tmp = cell__open_frozen(frozen, "tmp");
 	return tmp < 0 ? fail_folder(err, layer->points) : copy_into(layer, layer->tmp_fd, tmp, false, err);
 }
 
 int cell__layer_freeze(struct cell__layer *layer, struct cell__frozen **ret_frozen, struct cell_error *err)
 {
-	struct cell__frozen *frozen = cell__alloc(1, sizeof *frozen);
+	struct cell__frozen *frozen = cell__frozen_begin(layer, err);
 	if (!frozen)
-		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a point");
+		return -1;
 	pthread_mutex_lock(&layer->lock);
-	frozen->layer = layer;
-	snprintf(frozen->name, sizeof frozen->name, "%u", layer->next_point++);
 	int rc = freeze(layer, frozen, err);
 	pthread_mutex_unlock(&layer->lock);
 	if (rc < 0) {
@@ -345,7 +363,7 @@ void cell__frozen_destroy(struct cell__frozen *frozen)
 	free(frozen);
 }
 
-static int open_frozen(const struct cell__frozen *frozen, const char *part)
+int cell__open_frozen(const struct cell__frozen *frozen, const char *part)
 {
 	CELL_AUTO_FD int points = cell__open_folder(frozen->layer->folder_fd, "points");
 	CELL_AUTO_FD int folder = points < 0 ? -1 : cell__open_folder(points, frozen->name);
@@ -519,7 +537,7 @@ static int replace_upper(struct cell__layer *layer, const struct cell__frozen *f
 		return fail_folder(err, layer->folder);
 	if (!frozen)
 		return 0;
-	CELL_AUTO_FD int state = open_frozen(frozen, "upper");
+	CELL_AUTO_FD int state = cell__open_frozen(frozen, "upper");
 	return state < 0 ? fail_folder(err, layer->points) : copy_into(layer, state, layer->upper_fd, true, err);
 }
 
@@ -528,7 +546,7 @@ static int restore_tmp(struct cell__layer *layer, const struct cell__frozen *fro
 {
 	if (!layer->tmp || !frozen)
 		return 0;
-	CELL_AUTO_FD int state = open_frozen(frozen, "tmp");
+	CELL_AUTO_FD int state = cell__open_frozen(frozen, "tmp");
 	if (state < 0)
 		return fail_folder(err, layer->points);
 	struct restoring restoring = { .at = at };
@@ -544,7 +562,7 @@ static int restore(struct cell__layer *layer, const struct cell__frozen *frozen,
 		restoring.at = (struct timespec){ 0 }; /* times of other files say nothing about these */
 	if (overlay && layer->view_fd < 0)
 		return replace_upper(layer, frozen, err);
-	CELL_AUTO_FD int state = frozen ? open_frozen(frozen, "upper") : -1;
+	CELL_AUTO_FD int state = frozen ? cell__open_frozen(frozen, "upper") : -1;
 	if (frozen && state < 0)
 		return fail_folder(err, layer->points);
 	struct place place = {
@@ -615,7 +633,7 @@ static int fork_layer(struct cell__layer *from, const struct cell__frozen *froze
 {
 	if (make_folders(to, err) < 0)
 		return -1;
-	CELL_AUTO_FD int state = frozen ? open_frozen(frozen, "upper") : -1;
+	CELL_AUTO_FD int state = frozen ? cell__open_frozen(frozen, "upper") : -1;
 	if (frozen && state < 0)
 		return fail_folder(err, from->points);
 	to->made = frozen ? frozen->made : from->made;
@@ -624,7 +642,7 @@ static int fork_layer(struct cell__layer *from, const struct cell__frozen *froze
 	if (copy_into(to, frozen ? state : from->upper_fd, to->upper_fd, from->form == CELL_LAYER_OVERLAY, err) < 0)
 		return -1;
 	if (from->tmp) {
-		CELL_AUTO_FD int tmp = frozen ? open_frozen(frozen, "tmp") : -1;
+		CELL_AUTO_FD int tmp = frozen ? cell__open_frozen(frozen, "tmp") : -1;
 		if (frozen && tmp < 0)
 			return fail_folder(err, from->points);
 		if (cell__layer_add_tmp(to, err) < 0 || copy_into(to, frozen ? tmp : from->tmp_fd, to->tmp_fd, false, err) < 0)

@@ -86,6 +86,13 @@ int cell__layer_restore(struct cell__layer *layer, int64_t pid, const struct cel
 /* Another layer over the same base with the state of `frozen` (of this layer), or of now with NULL. */
 int cell__layer_fork(struct cell__layer *layer, const struct cell__frozen *frozen, struct cell__layer **ret_layer, struct cell_error *err);
 
+/*
+ * pack.c: a state as a file, from its beginning, for a saved session; ret_fd: without a name, of the caller's.  Unpacked, in a layer of the same form
+ * without an attached folder: its files become those of the state.  CELL_E_DIFFERS: another form.  CELL_E_DAMAGED: not such a file.
+ */
+int cell__frozen_pack(const struct cell__frozen *frozen, int *ret_fd, struct cell_error *err);
+int cell__layer_unpack(struct cell__layer *layer, int fd, struct cell_error *err);
+
 /* ---- changes ---- */
 
 /*

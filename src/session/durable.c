@@ -8,6 +8,7 @@
  * saved no cell starts.  A save that fails changes nothing.
  */
 #define _GNU_SOURCE
+#include "layer/layer.h"
 #include "session/session.h"
 
 #include <fcntl.h>
@@ -292,7 +293,8 @@ static void do_save(uv_work_t *work)
 	struct cell__saved saved = { 0 };
 	if (open_for(saving, &saving->err) < 0)
 		return;
-	if (describe_session(session, saving->cells, saving->portable, saving->left, &saved, &saving->err) < 0)
+	if (saving->err.code || (saving->frozen && cell__frozen_pack(saving->frozen, &saving->memories.layer_fd, &saving->err) < 0) ||
+	    describe_session(session, saving->cells, saving->portable, saving->left, &saved, &saving->err) < 0)
 		cell__saved_finish(&saved);
 	else
 		(void)cell__durable_save(session->durable, &saved, &saving->memories, &saving->sum, &saving->err);
@@ -332,7 +334,8 @@ static void handle_saved(uv_work_t *work, int status)
 static bool finish(struct cell_session *session)
 {
 	struct cell__saving *saving = session->savings;
-	if (!saving || !saving->written || saving->following || saving->kernel || (session->asleep && session->leaving > 0))
+	if (!saving || !saving->written || saving->following || saving->freezes || saving->kernel ||
+	    (session->asleep && session->leaving > 0))
 		return false;
 	if (saving->releases && session->asleep) {
 		if (saving->releasing)
@@ -343,6 +346,7 @@ static bool finish(struct cell_session *session)
 		return false;
 	}
 	close_later(session, &saving->memories); /* the kernel's own descriptors are gone */
+	cell__files_drop(session, cell__take_ptr(saving->frozen));
 	end_saving(saving, saving->err.code ? &saving->err : NULL);
 	return true;
 }
@@ -414,6 +418,25 @@ static void do_follow(uv_work_t *work)
 		cell__durable_follow(session->durable, saving->memories.early);
 }
 
+/* Memory and files are those of one moment: no cell runs until both are taken. */
+static void write_when_taken(struct cell__saving *saving)
+{
+	if (saving->is_taken && saving->kernel && !saving->following && !saving->freezes)
+		start_writing(saving);
+	else
+		cell__session_advance(saving->waiting.session);
+}
+
+static void handle_files_taken(void *arg, struct cell__frozen *frozen, const struct cell_error *err)
+{
+	struct cell__saving *saving = arg;
+	saving->freezes = false;
+	saving->frozen = frozen;
+	if (err)
+		saving->err = *err; /* do_save() sees it */
+	write_when_taken(saving);
+}
+
 static void handle_followed(uv_work_t *work, int status)
 {
 	struct cell__saving *saving = work->data;
@@ -421,10 +444,7 @@ static void handle_followed(uv_work_t *work, int status)
 	(void)status; /* never cancelled */
 	saving->following = false;
 	session->filing--;
-	if (saving->is_taken && saving->kernel)
-		start_writing(saving);
-	else
-		cell__session_advance(session);
+	write_when_taken(saving);
 }
 
 /* The disk has a part of a large memory when the kernel has written the rest. */
@@ -459,7 +479,7 @@ static void handle_ready(void *owner)
 	struct cell__saving *saving = owner;
 	saving->is_taken = true;
 	stop_following(saving);
-	if (!saving->following)
+	if (!saving->following && !saving->freezes)
 		start_writing(saving);
 }
 
@@ -478,7 +498,8 @@ static void handle_exited(void *owner, const struct cell__exit *how)
 	if (saving->writing)
 		return; /* handle_saved() goes on */
 	stop_following(saving);
-	if (!saving->written && session->options.saved_auto && !saving->portable && how->error.code == CELL_E_FORK && !session->closing) {
+	if (!saving->written && session->options.saved_auto && !saving->portable && !session->layer && how->error.code == CELL_E_FORK &&
+	    !session->closing) {
 		session->freezing--;
 		saving->portable = true;
 		saving->started = false; /* once more, as objects */
@@ -515,10 +536,10 @@ static int check(const struct cell_session *session, struct cell_error *err)
 				 "the executor \"%s\" cannot save a session; \"subprocess\" and \"sandbox\" can", session->executor->name);
 	if (!session->options.saved_dir)
 		return cell_fail(err, CELL_E_INVALID, 0, "the session has no folder to be saved in (saved_dir)");
-	if (session->layer)
+	if (session->layer && (!session->options.confined || session->options.saved_portable))
 		return cell_fail(err, CELL_E_UNSUPPORTED, 0,
-				 "a session with a layer over its workspace cannot be saved; commit or discard it, "
-				 "and use another workspace_mode");
+				 "a session with a layer over its workspace is saved in a sandbox and as an image only; "
+				 "commit or discard it, and use another workspace_mode");
 	if (session->mother)
 		return cell_fail(err, CELL_E_UNSUPPORTED, 0, "a child of a session is not saved; save its parent");
 	return 0;
@@ -537,6 +558,7 @@ static void start(struct cell_session *session, struct cell__saving *saving)
 					    (saving->portable ? CELL__FORK_PORTABLE : 0),
 				    &saving_events, saving, &saving->kernel, &saving->err) == 0) {
 		follow(saving);
+		saving->freezes = session->layer && cell__files_freeze(session, handle_files_taken, saving, &saving->err) == 0;
 		return;
 	}
 	session->freezing--;
@@ -549,7 +571,8 @@ void cell__durable_start_waiting(struct cell_session *session)
 	const struct cell__run *run = session->current;
 	if (finish(session))
 		saving = session->savings;
-	if (!saving || saving->started || saving->following || (run && run->started && !run->ending) || session->freezing)
+	if (!saving || saving->started || saving->following || saving->freezes || (run && run->started && !run->ending) ||
+	    session->freezing)
 		return;
 	if (session->asleep && !session->slot && !session->preparing) {
 		end_saving(saving, NULL); /* it is saved already */
@@ -723,6 +746,11 @@ static int check_state(const struct cell_session *session, const struct cell__sa
 	uname(&machine);
 	if (strcmp(saved->owner, options->saved_owner ? options->saved_owner : "") != 0)
 		return cell__lease_fail_missing(err, saved->id);
+	bool has_layer = saved->n_files > 0 && saved->files[saved->n_files - 1].is_layer;
+	if (has_layer != options->layered)
+		return cell_fail(err, CELL_E_DIFFERS, 0,
+				 has_layer ? "the session was saved with a layer over its workspace: use workspace_mode \"cow\""
+					   : "the session was saved without a layer over its workspace: use another workspace_mode");
 	if (is_portable(saved))
 		return 0; /* what it needs is checked where it is read */
 	if (check_same("machine type", saved->machine, machine.machine, err) < 0 ||
@@ -743,8 +771,8 @@ int cell__durable_resume(struct cell_session *session, const char *id, struct ce
 				 "the executor \"%s\" cannot wake a session; \"subprocess\" and \"sandbox\" can", options->executor->name);
 	if (!options->saved_dir)
 		return cell_fail(err, CELL_E_INVALID, 0, "resume needs the folder of saved sessions (saved_dir)");
-	if (options->layered)
-		return cell_fail(err, CELL_E_UNSUPPORTED, 0, "a saved session has no layer over its workspace");
+	if (options->layered && !options->confined)
+		return cell_fail(err, CELL_E_UNSUPPORTED, 0, "a session with a layer over its workspace is woken in a sandbox only");
 	if (open_place(session, id, false, err) < 0)
 		return -1;
 	if (cell__durable_state(session->durable, &saved, err) < 0 || check_state(session, saved, err) < 0)
@@ -762,7 +790,9 @@ void cell__durable_wake(struct cell_session *session, struct cell__prepared *pre
 		return;
 	/* It may be another one than before: others could have it since it went to sleep here. */
 	if (cell__durable_load(session->durable, &prepared->woken, &prepared->err) == 0 &&
-	    cell__durable_state(session->durable, &saved, &prepared->err) == 0 && check_state(session, saved, &prepared->err) < 0)
+	    cell__durable_state(session->durable, &saved, &prepared->err) == 0 &&
+	    (check_state(session, saved, &prepared->err) < 0 ||
+	     (session->layer && cell__layer_unpack(session->layer, prepared->woken.layer_fd, &prepared->err) < 0)))
 		cell__memories_close(&prepared->woken);
 }
 

@@ -387,6 +387,8 @@ struct cell__saving {
 	bool started, writing, written;
 	bool following; /* the memory is copied while the kernel writes it (memories.early) */
 	bool is_taken; /* and the kernel has written it meanwhile */
+	bool freezes; /* a copy of the layer is being made */
+	struct cell__frozen *frozen; /* it; NULL: there is no layer */
 	bool opened; /* the place was opened for this save */
 	bool rests; /* nobody maps files of its place afterwards */
 	bool releases, releasing; /* when its kernel has ended, others may have it; that is being done */

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -639,6 +640,70 @@ static void test_states_without_a_kernel(void **state)
 	cell__frozen_destroy(frozen);
 }
 
+/* A file that cannot be trusted: names that lead out, and any other byte changed or missing. */
+static void damage(int from_fd)
+{
+	struct cell_error err;
+	char bytes[8192];
+	ssize_t n = pread(from_fd, bytes, sizeof bytes, 0);
+	assert_true(n > 100 && n < (ssize_t)sizeof bytes);
+	int fd = memfd_create("damaged", MFD_CLOEXEC);
+	char *name = memmem(bytes, (size_t)n, "lead-out", 8);
+	assert_non_null(name);
+	memcpy(name, "../out/x", 8);
+	assert_int_equal(pwrite(fd, bytes, (size_t)n, 0), n);
+	assert_int_equal(cell__layer_unpack(layer, fd, &err), -1);
+	assert_int_equal(err.code, CELL_E_DAMAGED);
+	memcpy(name, "lead-out", 8);
+	for (ssize_t i = 0; i < n; i += 3) {
+		char old = bytes[i];
+		bytes[i] = (char)(old ^ (i % 2 ? 0x7f : 1));
+		assert_int_equal(pwrite(fd, bytes, (size_t)n, 0), n);
+		(void)cell__layer_unpack(layer, fd, NULL);
+		bytes[i] = old;
+		assert_int_equal(ftruncate(fd, i), 0);
+		assert_int_equal(cell__layer_unpack(layer, fd, &err), -1);
+		assert_int_equal(err.code, CELL_E_DAMAGED);
+	}
+	close(fd);
+	sh("test -z \"$(ls -A out)\" && test \"$(cat base/text)\" = \"$(printf 'one\ntwo\nthree')\"");
+	sh("test -z \"$(ls -A home/*/points)\"");
+}
+
+static void test_packed_states(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		struct cell__frozen *frozen;
+		struct cell_error err;
+		int fd = -1;
+		make_layer(forms[i]);
+		code("rm -r dir && mkdir dir && echo x > dir/x && rm gone && echo y > lead-out && chmod 640 lead-out && touch -d @5 lead-out && "
+		     "ln -s ../out away && : > empty");
+		assert_int_equal(cell__layer_freeze(layer, &frozen, &err), 0);
+		assert_int_equal(cell__frozen_pack(frozen, &fd, &err), 0);
+		cell__frozen_destroy(frozen);
+		end_layer();
+		make_layer(forms[!i]);
+		unmount_overlay();
+		assert_int_equal(cell__layer_unpack(layer, fd, &err), -1);
+		assert_int_equal(err.code, CELL_E_DIFFERS);
+		end_layer();
+		make_layer(forms[i]);
+		if (forms[i] == CELL_LAYER_OVERLAY)
+			unmount_overlay();
+		damage(fd);
+		assert_int_equal(cell__layer_unpack(layer, fd, &err), 0);
+		if (forms[i] == CELL_LAYER_OVERLAY)
+			mount_overlay();
+		code("test -f dir/x -a ! -e dir/a -a ! -e gone -a -e empty -a \"$(stat -c %%a:%%Y lead-out)\" = 640:5 -a "
+		     "\"$(readlink away)\" = ../out -a -f text");
+		close(fd);
+		if (i == 0)
+			end_layer();
+	}
+}
+
 /* ---- texts ---- */
 
 static void unified(const char *a, const char *b, const char *expected)
@@ -720,6 +785,7 @@ int main(int argc, char **argv)
 		LAYER_TEST(test_limit),
 		LAYER_TEST(test_states),
 		LAYER_TEST(test_states_without_a_kernel),
+		LAYER_TEST(test_packed_states),
 		TEST(test_unified),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
