@@ -15,8 +15,11 @@ static bool check_origin(struct cell__request *request)
 	struct cell_server *server = request->server;
 	const char *host = cell__request_header(request, "Host"), *origin = cell__request_header(request, "Origin");
 
-	/* Without tokens the security depends on the browser's idea of our address; MCP's clients must always be checked. */
-	if ((server->opts.auth_disabled || server->mcp) && *server->address.host &&
+	/*
+	 * Without tokens the security depends on the browser's idea of our address; MCP's clients must always be checked.  The console of
+	 * one person has no proxy before it, so a page of another name that was made to point here (DNS rebinding) gets nothing.
+	 */
+	if ((server->opts.auth_disabled || server->mcp || server->opts.console_code) && *server->address.host &&
 	    !cell__access_host(host, server->address.host, server->address.port, server->opts.hosts) &&
 	    !cell__e2b_debug_host(server, host)) {
 		cell__answer_fail(request, MHD_HTTP_FORBIDDEN, CELL_E_FORBIDDEN, "this Host is not allowed (--allow-host)");

@@ -1,4 +1,5 @@
 """The console's routes without a browser: files, login, cookie and proof, what they are good for; the events of a session; policy, audit log, executors."""
+import concurrent.futures
 import gzip
 import json
 import os
@@ -251,24 +252,95 @@ def test_policy_audit_and_doctor(server):
         assert server.ask("GET", path, token="t0ken-of-alice").code == "forbidden"
 
 
-def test_a_console_for_one_person():
-    """`workcell console` prints a link that logs in once, and knows no other."""
-    process = support.popen([support.BIN, "console", "--python", support.bare_python(), "--pool", "1", "--executor", "subprocess"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                            stderr=subprocess.DEVNULL, env=support.host_environment(DISPLAY="", WAYLAND_DISPLAY=""), text=True)
+class Alone(serving.Server):
+    """`workcell console` of one person, and the code of its link."""
+
+    def __init__(self, folder, **env):  # noqa: super().__init__ starts `workcell serve`
+        variables = support.host_environment(**{"DISPLAY": "", "WAYLAND_DISPLAY": "", "XDG_RUNTIME_DIR": str(folder), **env})
+        self.process = support.popen([support.BIN, "console", "--python", support.bare_python(), "--pool", "1", "--executor", "subprocess"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                     stderr=subprocess.DEVNULL, env=variables, text=True)
+        found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/console/#code=([0-9a-f]{32})\n", self.process.stdout.readline())
+        self.path, self.port, self.code = None, int(found.group(1)), found.group(2)
+
+    def end(self):
+        self.process.terminate()
+        self.process.communicate(timeout=support.DEADLINE)
+        assert self.process.returncode == 0
+
+
+@pytest.fixture
+def alone(tmp_path):
+    made = Alone(tmp_path)
     try:
-        found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/console/#code=([0-9a-f]{32})\n", process.stdout.readline())
-        alone = serving.Server.__new__(serving.Server)
-        alone.path, alone.address, alone.port = None, "127.0.0.1", int(found.group(1))
-        assert alone.ask("POST", "/console/login", {"code": "0" * 32}, token=None).status == 401
-        _, headers = login(alone, code=found.group(2))
-        session = alone.session(token=None, headers=headers)
-        assert alone.execute("6 * 7", session=session, token=None, headers=headers)["value"] == 42
-        again = alone.ask("POST", "/console/login", {"code": found.group(2)}, token=None)
-        assert again.status == 401 and "used already" in again.json["detail"]
+        yield made
     finally:
-        process.terminate()
-        process.communicate(timeout=support.DEADLINE)
-    assert process.returncode == 0
+        made.end()
+
+
+def test_a_console_for_one_person(alone):
+    """`workcell console` prints a link that logs in once, and knows no other."""
+    assert alone.ask("POST", "/console/login", {"code": "0" * 32}, token=None).status == 401
+    _, headers = login(alone, code=alone.code)
+    session = alone.session(token=None, headers=headers)
+    assert alone.execute("6 * 7", session=session, token=None, headers=headers)["value"] == 42
+    again = alone.ask("POST", "/console/login", {"code": alone.code}, token=None)
+    assert again.status == 401 and "used already" in again.json["detail"]
+
+
+def test_many_at_once_use_the_link_once(alone):
+    with concurrent.futures.ThreadPoolExecutor(12) as pool:
+        answers = list(pool.map(lambda _: alone.ask("POST", "/console/login", {"code": alone.code}, token=None), range(12)))
+    assert sorted(answer.status for answer in answers) == [200] + [401] * 11
+    assert sum("Set-Cookie" in answer.headers for answer in answers) == 1
+    # Other spellings of the code are other codes.
+    for other in (alone.code.upper(), alone.code + "0", alone.code[:-1], " " + alone.code, ""):
+        assert alone.ask("POST", "/console/login", {"code": other}, token=None).status in (401, 429)
+
+
+def test_nobody_guesses_the_link(alone):
+    """After 20 guesses the address is not heard; the guesses do not use the link up."""
+    answers = [alone.ask("POST", "/console/login", {"code": "%032x" % n}, token=None).status for n in range(25)]
+    assert answers[0] == 401 and answers[-1] == 429 and set(answers) == {401, 429}
+
+
+def test_another_name_gets_nothing_of_it(alone):
+    """DNS rebinding: a page of another site whose name was made to point to this machine."""
+    port, (_, headers) = alone.port, login(alone, code=alone.code)
+    for host in ("evil.example:%d" % port, "evil.example", "127.0.0.1.evil.example:%d" % port, "localhost.evil.example", "127.0.0.1:%d.evil.example" % port, "[::1].evil.example", "x@127.0.0.1:%d" % port):
+        for method, path, body in (("GET", "/console/", None), ("GET", "/v1/whoami", None), ("POST", "/v1/sessions", {}), ("POST", "/console/login", {"token": "x"}), ("GET", "/console/main.js", None)):
+            answer = alone.ask(method, path, body, token=None, headers={**headers, "Host": host, "Origin": "http://" + host})
+            assert (answer.status, answer.code) == (403, "forbidden"), (host, path)
+            assert "Set-Cookie" not in answer.headers
+    for host in ("127.0.0.1:%d" % port, "localhost:%d" % port):
+        assert alone.ask("GET", "/v1/whoami", token=None, headers={**headers, "Host": host, "Origin": "http://" + host}).status == 200
+
+
+def test_the_link_is_not_shown_to_other_users(tmp_path):
+    """Not in the arguments of a process; the file that leads to it is for this user alone, is no link of somebody else's, and goes."""
+    tools, runtime = tmp_path / "bin", tmp_path / "run"
+    tools.mkdir(), runtime.mkdir()
+    (tools / "xdg-open").write_text("#!/bin/sh\nprintf '%%s\\n' \"$0 $*\" >%s.part\nmv %s.part %s\n" % ((tmp_path / "opened",) * 3))
+    (tools / "xdg-open").chmod(0o755)
+    alone = Alone(runtime, DISPLAY=":0", PATH="%s:%s" % (tools, os.environ["PATH"]))
+    try:
+        words = support.wait_until(lambda: (tmp_path / "opened").exists() and (tmp_path / "opened").read_text(), lambda: "no browser is started")
+        page = words.split()[-1]
+        status = os.stat(page)
+        with open(page, encoding="utf-8") as file:
+            assert alone.code in file.read() and alone.code not in words
+        assert status.st_mode & 0o777 == 0o600 and os.path.dirname(page) == str(runtime)
+        for pid in [each for each in os.listdir("/proc") if each.isdigit()]:
+            try:
+                with open("/proc/%s/cmdline" % pid, "rb") as file:
+                    assert alone.code.encode() not in file.read()
+            except OSError:
+                continue
+        # Nobody else is let in, whoever they say they are.
+        for name in ("", "Bearer ", "Bearer " + alone.code, "Basic " + alone.code):
+            assert alone.ask("GET", "/v1/sessions", token=None, headers={"Authorization": name}).status == 401
+    finally:
+        alone.end()
+    assert not os.path.exists(page)
 
 
 def test_the_events_are_bounded(server):
