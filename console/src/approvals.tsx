@@ -1,9 +1,9 @@
 // Calls that wait for a person, of all sessions that this login may answer. Made for the keyboard.
 import { signal } from '@preact/signals';
 import type { JSX } from 'preact';
-import { useEffect, useRef, useState } from 'preact/hooks';
-import { ask, Failure, may } from './api';
-import { compare, Diff, escaped, plain, Shown } from './text';
+import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
+import { ask, Failure, may, request } from './api';
+import { compare, Diff, escaped, plain, Shown, size } from './text';
 import { act, ago, Page, say } from './ui';
 
 export interface Waiting {
@@ -54,34 +54,46 @@ export function useInbox(): void {
   }, []);
 }
 
+const MAX_COMPARED = 1 << 20; // bytes of a file
+
+/** The text that the call would replace; '' if there is none. */
+async function textBefore(each: Waiting, path: unknown): Promise<string> {
+  try {
+    if (each.kind === 'workflow') return String((await ask('GET', `/api/workflows/${encodeURIComponent(each.args.name)}`, undefined, { 'X-Session-ID': each.session_id })).source ?? '');
+    const where = `/v1/sessions/${each.session_id}/files?path=${encodeURIComponent(String(path))}`, about = await ask('GET', `${where}&format=json`);
+    if (about.size > MAX_COMPARED) throw new Error(`it has ${size(about.size)}`);
+    return await (await request('GET', where)).text();
+  } catch (error) {
+    if (error instanceof Failure && error.status === 404) return '';
+    throw error;
+  }
+}
+
 /** A workflow or a file that would be replaced: what changes in it. */
 function Change({ each }: { each: Waiting }): JSX.Element | null {
-  const [before, setBefore] = useState<string | null>(null);
+  const [before, setBefore] = useState<string | null>(null), [problem, setProblem] = useState('');
   const text: unknown = each.args?.source ?? each.args?.content ?? each.args?.text;
   const path: unknown = each.args?.path ?? each.args?.file ?? each.args?.filename;
   useEffect(() => {
-    const from = each.kind === 'workflow' && typeof each.args?.name === 'string'
-      ? ask('GET', `/api/workflows/${encodeURIComponent(each.args.name)}`, undefined, { 'X-Session-ID': each.session_id }).then((found) => String(found.source ?? ''))
-      : typeof path === 'string' && typeof text === 'string'
-        ? ask('GET', `/v1/sessions/${each.session_id}/files?path=${encodeURIComponent(path)}&format=json`).then(async () =>
-          await (await fetch(`/v1/sessions/${each.session_id}/files?path=${encodeURIComponent(path)}`, { headers: { 'X-CSRF-Token': localStorage.getItem('workcell-csrf') ?? '' } })).text())
-        : null;
-    from?.then(setBefore, () => setBefore('')); // there is none yet
+    if (typeof text !== 'string' || (each.kind === 'workflow' ? typeof each.args?.name !== 'string' : typeof path !== 'string')) return;
+    textBefore(each, path).then(setBefore, (error) => setProblem((error as Error).message));
   }, [each.request_id]);
+  if (problem) return <p class="problem">What changes cannot be shown: <Shown text={problem} /></p>;
   if (before === null || typeof text !== 'string') return null;
   return <><h3>{before ? 'What changes' : 'New text'}</h3><Diff text={compare(before, text)} /></>;
 }
 
-function Card({ each, chosen, choose }: { each: Waiting; chosen: boolean; choose: () => void }): JSX.Element {
+function Card({ each, chosen, choose, answered }: { each: Waiting; chosen: boolean; choose: () => void; answered: () => void }): JSX.Element {
   const whole = escaped(JSON.stringify(each.args, null, 2));
   const [args, setArgs] = useState(whole), [reason, setReason] = useState(''), [busy, setBusy] = useState(false);
   const card = useRef<HTMLElement>(null), why = useRef<HTMLInputElement>(null);
-  useEffect(() => { if (chosen) card.current?.focus(); }, [chosen]);
+  useLayoutEffect(() => { if (chosen) card.current?.focus(); }, [chosen]); // before anybody can have moved on
   const answer = async (body: Record<string, unknown>, words: string): Promise<void> => {
     setBusy(true);
     try {
       await ask('POST', `/v1/sessions/${each.session_id}/approvals/${each.id}`, body);
       say(words);
+      answered();
     } catch (error) {
       say(error instanceof Failure && error.status === 404 ? 'Somebody else has answered, or the call has ended.' : (error as Error).message, true);
     }
@@ -103,7 +115,7 @@ function Card({ each, chosen, choose }: { each: Waiting; chosen: boolean; choose
   };
   const reject = (): void => { void answer({ accept: false, ...(reason ? { reason } : {}) }, 'Rejected.'); };
   const key = (event: KeyboardEvent): void => {
-    if (!may('approve') || event.target !== card.current || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (!may('approve') || event.repeat || event.target !== card.current || event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === 'a') accept(false);
     else if (event.key === 'A') accept(true);
     else if (event.key === 'r') why.current?.focus();
@@ -134,7 +146,16 @@ function Card({ each, chosen, choose }: { each: Waiting; chosen: boolean; choose
 
 export function ApprovalsPage(): JSX.Element {
   const list = waiting.value, [at, setAt] = useState('');
-  const chosen = list.find((each) => each.request_id === at) ?? list[0];
+  const chosen = list.find((each) => each.request_id === at);
+  // One is chosen by the person. A call that takes the place of one that was withdrawn must not get the key that was meant for that.
+  useEffect(() => {
+    if (!list.length) setAt('');
+    else if (!at) setAt(list[0].request_id);
+  }, [list, at]);
+  const next = (of: Waiting): void => {
+    const place = list.indexOf(of);
+    setAt((list[place + 1] ?? list[place - 1])?.request_id ?? '');
+  };
   useEffect(() => {
     const key = (event: KeyboardEvent): void => {
       const step = event.key === 'j' || event.key === 'ArrowDown' ? 1 : event.key === 'k' || event.key === 'ArrowUp' ? -1 : 0;
@@ -151,7 +172,7 @@ export function ApprovalsPage(): JSX.Element {
       <p class="buttons"><button onClick={() => void Notification.requestPermission()}>Notify me</button></p>}>
       <p class="hint"><kbd>j</kbd> <kbd>k</kbd> move, <kbd>a</kbd> accepts, <kbd>A</kbd> accepts always, <kbd>e</kbd> changes the arguments, <kbd>r</kbd> rejects.</p>
       <div aria-live="polite">{!list.length && <p class="hint">Nothing waits.</p>}</div>
-      {list.map((each) => <Card key={each.request_id} each={each} chosen={each === chosen} choose={() => setAt(each.request_id)} />)}
+      {list.map((each) => <Card key={each.request_id} each={each} chosen={each === chosen} choose={() => setAt(each.request_id)} answered={() => next(each)} />)}
     </Page>
   );
 }

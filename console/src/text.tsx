@@ -120,19 +120,52 @@ export function Diff({ text }: { text: string }): JSX.Element {
   return <pre class="diff">{text.split('\n').map((line) => <div class={kind(line)}><Shown text={line || ' '} /></div>)}</pre>;
 }
 
-/** What changed from one text to another, line by line; the longest common subsequence of up to 2000 lines. */
-export function compare(before: string, after: string): string {
-  const a = before.split('\n').slice(0, 2000), b = after.split('\n').slice(0, 2000);
-  const table = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
-  for (let i = a.length - 1; i >= 0; i--) {
-    for (let j = b.length - 1; j >= 0; j--) table[i][j] = a[i] === b[j] ? table[i + 1][j + 1] + 1 : Math.max(table[i + 1][j], table[i][j + 1]);
+const MOST_EDITS = 1000; // lines that are added and removed; with more, nothing is aligned
+const AROUND = 3; // unchanged lines that are shown beside changed ones
+
+/** The lines of a and b with the fewest edits (Myers' algorithm); where these are too many, all of a and then all of b. */
+function align(a: string[], b: string[]): string[] {
+  const most = Math.min(a.length + b.length, MOST_EDITS), zero = most + 1, reached = new Int32Array(2 * most + 3), trace: Int32Array[] = [];
+  const comesFromAbove = (v: Int32Array, k: number, d: number): boolean => k === -d || (k !== d && v[zero + k - 1] < v[zero + k + 1]);
+  for (let d = 0; d <= most; d++) {
+    trace.push(reached.slice());
+    for (let k = -d; k <= d; k += 2) {
+      let x = comesFromAbove(reached, k, d) ? reached[zero + k + 1] : reached[zero + k - 1] + 1, y = x - k;
+      while (x < a.length && y < b.length && a[x] === b[y]) { x++; y++; }
+      reached[zero + k] = x;
+      if (x >= a.length && y >= b.length) return walkBack(d);
+    }
   }
+  return [...a.map((line) => '-' + line), ...b.map((line) => '+' + line)];
+
+  function walkBack(edits: number): string[] {
+    const out: string[] = [];
+    let x = a.length, y = b.length;
+    for (let d = edits; d >= 0; d--) {
+      const v = trace[d], k = x - y, above = comesFromAbove(v, k, d), from = d ? v[zero + (above ? k + 1 : k - 1)] : 0, start = d ? from - (above ? k + 1 : k - 1) : 0;
+      while (x > from + (d && !above ? 1 : 0) && y > start + (d && above ? 1 : 0)) { out.push(' ' + a[--x]); y--; }
+      if (d) out.push(above ? '+' + b[--y] : '-' + a[--x]);
+    }
+    return out.reverse();
+  }
+}
+
+/** What changed from one text to another, line by line. No changed line is left out. */
+export function compare(before: string, after: string): string {
+  const a = before.split('\n'), b = after.split('\n');
+  let head = 0, tail = 0;
+  while (head < a.length && head < b.length && a[head] === b[head]) head++;
+  while (tail < a.length - head && tail < b.length - head && a[a.length - 1 - tail] === b[b.length - 1 - tail]) tail++;
+  const same = (line: string): string => ' ' + line, end = a.length - tail;
+  const lines = [...a.slice(0, head).map(same), ...align(a.slice(head, end), b.slice(head, b.length - tail)), ...a.slice(end).map(same)];
   const out: string[] = [];
-  let i = 0, j = 0;
-  while (i < a.length || j < b.length) {
-    if (i < a.length && j < b.length && a[i] === b[j]) { out.push(' ' + a[i++]); j++; }
-    else if (j < b.length && (i === a.length || table[i][j + 1] >= table[i + 1][j])) out.push('+' + b[j++]);
-    else out.push('-' + a[i++]);
+  for (let i = 0; i < lines.length;) {
+    let n = i;
+    while (n < lines.length && lines[n].startsWith(' ')) n++;
+    const left = i ? AROUND : 0, right = n < lines.length ? AROUND : 0;
+    if (n - i > left + right + 1) out.push(...lines.slice(i, i + left), `@@ ${n - i - left - right} unchanged lines @@`, ...lines.slice(n - right, n));
+    else out.push(...lines.slice(i, n));
+    for (i = n; i < lines.length && !lines[i].startsWith(' '); i++) out.push(lines[i]);
   }
   return out.join('\n');
 }

@@ -189,6 +189,30 @@ def test_a_file_that_would_be_written_is_shown_as_a_diff(server, browser):
     assert surprises(browser) == []
 
 
+def test_no_changed_line_of_a_long_file_is_left_out(server, browser):
+    session = server.session()
+    before = ["line %d" % n for n in range(6000)]
+    after = [*before[:10], "early", *before[11:5990], "late", *before[5991:]]
+    server.execute("open('long.txt', 'w').write(%r)\nopen('odd.bin', 'wb').write(b'x' * (2 << 20))" % "\n".join(before), session=session)
+    enter(browser, server)
+    go(browser, "#/approvals", has("Nothing waits"))
+    asked(server, "\n".join(after), session, "tools.write.file(path='long.txt', content=%r)")
+    browser.wait("document.querySelector('article.approval .diff')")
+    lines = browser.value("[...document.querySelectorAll('article.approval .diff div')].map((each) => each.innerText)")
+    assert [line for line in lines if line[0] in "+-"] == ["-line 10", "+early", "-line 5990", "+late"], lines[:60]
+    assert " line 9" in lines and "@@ 5973 unchanged lines @@" in lines and len(lines) < 30
+    press(browser, "Reject")
+    browser.wait(has("Nothing waits"))
+    # What cannot be compared is not shown as new.
+    other = server.session()
+    server.execute("open('large.txt', 'w').write('x' * (2 << 20))", session=other)
+    asked(server, "small", other, "tools.write.file(path='large.txt', content=%r)")
+    browser.wait(has("What changes cannot be shown"))
+    assert not browser.value(has("New text"))
+    press(browser, "Reject")
+    browser.wait(has("Nothing waits"))
+
+
 def test_workflows_are_searched_and_run(server, browser):
     for name, words, source in (("triple", "Three times a number", "def run(n: int) -> int:\n    return 3 * n\n"), ("greet", "Says hello to a person", "def run(who: str) -> str:\n    return 'hello ' + who\n")):
         assert server.ask("POST", "/api/workflows", {"name": name, "description": words, "source": source}).status in (200, 201)

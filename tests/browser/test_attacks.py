@@ -1,6 +1,8 @@
 """Markup, escape sequences and confusing characters of the agent's, in every place of the console in which they can appear."""
+import http.server
 import json
 import os
+import threading
 
 import pytest
 
@@ -217,3 +219,132 @@ def test_addresses_of_pages(server, browser):
     for page in ("#/session/" + HTML.replace("/", ""), "#/compare/%s/%s" % (HTML.replace("/", ""), BIDI), "#/" + HTML, "#/session/..%2f..%2fv1%2fsessions", "#/session/a?b=c#d"):
         go(browser, page, "document.querySelector('.problem, .note')")
         assert browser.value("window.pwned") is None and browser.value("document.querySelectorAll('main img').length") == 0
+
+
+class OtherPort:
+    """Another program of this machine, with a page of its own. `heard` has the cookies that browsers sent to it."""
+
+    def __init__(self, page):
+        heard = self.heard = []
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):  # noqa: N802
+                heard.append(self.headers.get("Cookie", ""))
+                self.send_response(200)
+                self.send_header("Content-Type", "text/html")
+                self.end_headers()
+                self.wfile.write(page.encode() if self.path == "/" else b"")
+
+            def log_message(self, *args):
+                pass
+
+        self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+        self.url = "http://127.0.0.1:%d/" % self.http.server_port
+
+    def close(self):
+        self.http.shutdown()
+        self.http.server_close()
+
+
+# What the page of another port tries with the login of the person who looks at it.
+TRIES = """<!DOCTYPE html><title>other</title><iframe id=page src="%(console)sconsole/"></iframe><iframe id=frame src="%(console)sconsole/frame?scripts=true"></iframe>
+<form id=form method=post action="%(console)sv1/sessions" target=sink enctype="text/plain"><input name='{"x":"' value='"}'></form><iframe name=sink></iframe>
+<script>
+window.got = {};
+const note = (name, work) => work().then((value) => { got[name] = value; }, (error) => { got[name] = 'refused: ' + error.name; });
+window.tried = Promise.all([
+  note('read', async () => (await fetch('%(console)sv1/sessions', {credentials: 'include'})).status),
+  note('proof', async () => (await fetch('%(console)sv1/sessions', {credentials: 'include', headers: {'X-CSRF-Token': localStorage.getItem('workcell-csrf') ?? 'none'}})).status),
+  note('blind', async () => (await fetch('%(console)sv1/sessions', {method: 'POST', mode: 'no-cors', credentials: 'include', body: '{}'})).type),
+  note('script', () => new Promise((done, fail) => { const at = document.createElement('script'); at.src = '%(console)sconsole/main.js'; at.onload = () => done('ran'); at.onerror = () => fail(new Error()); document.head.append(at); })),
+  note('storage', async () => localStorage.getItem('workcell-csrf')),
+  note('popup', async () => { const at = open('%(console)sconsole/'); await new Promise((done) => setTimeout(done, 1500)); try { return at?.document?.body?.innerText ?? null; } finally { at?.close(); } }),
+]);
+form.submit();
+</script>"""
+
+
+def test_a_page_of_another_port(server, browser):
+    """The browser sends it the cookie, which is worth nothing; it reads nothing, starts nothing and shows no page of the console inside its own."""
+    enter(browser, server)
+    before = len(server.ask("GET", "/v1/sessions?all=true").json["sessions"])
+    other = OtherPort(TRIES % {"console": "http://127.0.0.1:%d/" % server.port})
+    try:
+        browser.tell("Page.navigate", url=other.url)
+        browser.wait("window.tried")
+        browser.value("window.tried.then(() => 0)")
+        got = browser.value("window.got")
+        assert got["read"].startswith("refused") and got["proof"].startswith("refused") and got["script"].startswith("refused"), got
+        assert got["blind"] in ("opaque",) or got["blind"].startswith("refused"), got
+        assert got["storage"] is None and (got["popup"] is None or str(got["popup"]).startswith("refused") or got["popup"] == ""), got
+        # Neither the console nor the frame of the output is shown in a page of another origin.
+        assert browser.value("['page', 'frame'].every((each) => document.getElementById(each).contentDocument === null)")
+        assert any("frame-ancestors" in str(each) for each in browser.complaints), browser.complaints
+        assert len(server.ask("GET", "/v1/sessions?all=true").json["sessions"]) == before, "nothing was started"
+        # Its program has the cookie, and gets no further with it.
+        stolen = next(each for each in other.heard if "workcell-console-%d=" % server.port in each)
+        for more in ({}, {"X-CSRF-Token": "0" * 64}, {"X-CSRF-Token": stolen.split("=", 1)[1]}, {"Origin": "http://127.0.0.1:%d" % server.port}, {"Sec-Fetch-Site": "same-origin"}):
+            for method, path in (("GET", "/v1/sessions"), ("POST", "/v1/sessions"), ("GET", "/v1/whoami"), ("GET", "/metrics")):
+                answer = server.ask(method, path, token=None, headers={"Cookie": stolen, **more})
+                assert (answer.status, answer.code) == (403, "forbidden"), (more, path)
+    finally:
+        other.close()
+
+
+FRAME = """<script>
+const note = (name, work) => { try { work(); parent.postMessage({attack: name}, '*'); } catch (error) { } };
+note('document', () => parent.document.title);
+note('storage', () => localStorage.getItem('workcell-csrf'));
+note('cookie', () => document.cookie.length);
+note('top', () => { top.location = 'http://127.0.0.1:1/'; });
+open('http://127.0.0.1:1/');
+fetch('/v1/sessions', {credentials: 'include'}).then(() => parent.postMessage({attack: 'fetch'}, '*'), () => 0);
+fetch('http://127.0.0.1:1/leak').then(() => parent.postMessage({attack: 'leak'}, '*'), () => 0);
+new Image().src = '/v1/leak-by-image';
+document.write('<form id=f method=post action="/v1/sessions"></form>');
+try { document.getElementById('f').submit(); } catch (error) { }
+for (const height of [1e12, -5, NaN, Infinity, '1px', {}]) parent.postMessage({height}, '*');
+parent.postMessage(null, '*'); parent.postMessage({ready: true}, '*'); parent.postMessage('x', '*');
+parent.postMessage({done: true}, '*');
+</script>"""
+
+
+def test_a_frame_whose_scripts_run(server, browser):
+    """A person has allowed them: they still reach no page, no storage, no server and no other address, and cannot grow over the page."""
+    session = server.session()
+    server.execute("from IPython.display import HTML\nHTML(%r)" % FRAME, session=session)
+    enter(browser, server)
+    go(browser, "#/session/" + session, "document.querySelector('iframe')")
+    before = len(server.ask("GET", "/v1/sessions?all=true").json["sessions"])
+    browser.value("window.heard = []; addEventListener('message', (event) => { if (event.data?.attack) heard.push([event.data.attack, event.origin]); if (event.data?.done) window.over = true; }); 0")
+    press(browser, "Run its scripts")
+    browser.wait("window.over")
+    browser.value("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    assert browser.value("window.heard") in ([], [["top", "null"]]), "a frame may try to move the page without an error; it did not move"
+    assert browser.value("location.pathname") == "/console/" and browser.value("document.querySelector('iframe').offsetHeight") <= 2000
+    assert len(server.ask("GET", "/v1/sessions?all=true").json["sessions"]) == before
+    assert browser.value("document.querySelectorAll('article.cell').length") == 1 and browser.value("localStorage.getItem('workcell-csrf').length") == 64
+    assert not any("leak" in each for each in browser.value("performance.getEntriesByType('resource').map((each) => each.name)"))
+
+
+def test_the_call_that_was_seen_is_accepted(server, browser):
+    """A call that is withdrawn makes place for another one: a key that was meant for the first does not accept the second."""
+    first, second = server.session(), server.session()
+    started(server, first, "answer = tools.echo.say(text='harmless')")
+    enter(browser, server)
+    go(browser, "#/approvals", "document.querySelectorAll('article.approval').length == 1 && document.activeElement.tagName == 'ARTICLE'")
+    started(server, second, "answer = tools.echo.say(text='another')")
+    browser.wait("document.querySelectorAll('article.approval').length == 2")
+    server.ask("POST", "/v1/sessions/%s/interrupt" % first)
+    # From the frame in which the first one goes, a key that is held down.
+    browser.value("""new Promise((done) => { let frames = 0; const look = () => {
+        if (document.querySelectorAll('article.approval').length == 1) { frames++; document.activeElement.dispatchEvent(new KeyboardEvent('keydown', {key: 'a', bubbles: true})); }
+        if (frames < 30) requestAnimationFrame(look); else done(); }; look(); })""")
+    assert [each["args"] for each in server.ask("GET", "/v1/approvals?all=true").json["approvals"]] == [{"text": "another"}], "it still waits"
+    # One who chooses it accepts it.
+    browser.key("j")
+    browser.wait("document.activeElement.tagName == 'ARTICLE'")
+    browser.key("a")
+    browser.wait(has("Nothing waits"))
+    assert value(server, second).strip() == "another"
