@@ -2078,7 +2078,7 @@ struct cell_server_options {
 	 */
 	int e2b_debug;
 	/*
-	 * "http://HOST:PORT" at which other servers that save their sessions in the same folder reach this one: a request for a session that
+	 * "http://HOST:PORT" at which other servers that save their sessions in the same place reach this one: a request for a session that
 	 * another of them has awake is passed on to it (docs/server.md); NULL: such a request is answered with CELL_E_CONFLICT.
 	 */
 	const char *advertise;

@@ -1,4 +1,5 @@
 /* In place of redis_place.c, where Redis is not built in. */
+#include "durable/owners.h"
 #include "durable/redis_place.h"
 
 static int unavailable(struct cell_error *err)
@@ -26,7 +27,25 @@ int cell__redis_place_find(const char *url, const char *id, cell__redis_place_fn
 	return unavailable(err);
 }
 
+int cell__redis_owners_open(const char *url, struct cell__redis **ret_redis, struct cell_error *err)
+{
+	(void)url, (void)ret_redis;
+	return unavailable(err);
+}
+
 /* Nobody has one. */
+
+void cell__redis_owners_close(struct cell__redis *redis)
+{
+	(void)redis;
+}
+
+int cell__redis_owners_run(struct cell__redis *redis, const char *own, struct cell__owner_step *const *steps, size_t n,
+			   struct cell_error *err)
+{
+	(void)redis, (void)own, (void)steps, (void)n;
+	return unavailable(err);
+}
 
 void cell__redis_place_close(struct cell__redis_place *remote)
 {

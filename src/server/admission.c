@@ -232,6 +232,8 @@ static bool check_rest(struct cell__request *request)
 		cell__forward_begin(request, owner, cell__http_connection(request->connection)->url);
 	} else if (request->has_peer) {
 		cell__forward_to_peer(request);
+	} else if (request->unfound) {
+		cell__peers_unknown(request);
 	} else if (request->route->streamed && cell__peers_first(request)) {
 		request->state = CELL_REQUEST_ASKING; /* a body that is not kept is passed on as it comes */
 		return false;

@@ -18,14 +18,13 @@ void cell__http_kick(struct cell_server *server)
 
 void cell__answer_response(struct cell__request *request, unsigned status, struct MHD_Response *response)
 {
-	if (request->state == CELL_REQUEST_ANSWERED || request->task) {
+	if (request->state == CELL_REQUEST_ANSWERED || request->held || request->task) {
 		if (response)
 			MHD_destroy_response(response);
 		if (request->task) /* its answers are JSON, which the functions below keep */
 			cell__task_answer(request, status, NULL);
 		return;
 	}
-	request->state = CELL_REQUEST_ANSWERED;
 	request->status = status;
 	request->response = response;
 	if (response) {
@@ -43,6 +42,9 @@ void cell__answer_response(struct cell__request *request, unsigned status, struc
 	}
 	if (response && request->served && !request->ends_session) /* for proxies that send a session's requests to one server */
 		MHD_add_response_header(response, "X-Session-ID", request->served->id);
+	if (cell__directory_hold(request))
+		return; /* until others can find what it tells of */
+	request->state = CELL_REQUEST_ANSWERED;
 	cell__request_resume(request);
 }
 

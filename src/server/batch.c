@@ -59,7 +59,7 @@ static void forget(struct cell__served_batch *job)
 	while (*at != job)
 		at = &(*at)->list_next;
 	*at = job->list_next;
-	cell__peers_remove(job->server, job->id);
+	cell__directory_remove(job->server, job->id);
 	job->server->n_batches--;
 	batch_unref(job);
 }
@@ -252,6 +252,12 @@ void cell__batches_advance(struct cell_server *server)
 	}
 }
 
+void cell__batches_keep(struct cell_server *server)
+{
+	for (const struct cell__served_batch *job = server->batches; job; job = job->list_next)
+		cell__directory_keep(server, job->id);
+}
+
 void cell__batches_sweep(struct cell_server *server, int64_t now_us)
 {
 	struct cell__served_batch *next;
@@ -406,7 +412,7 @@ static void start(struct cell__request *request, struct cell__served *source)
 	job->events.awaited = job->events.patient = true; /* nothing is lost before a reader comes */
 	server->batches = job;
 	server->n_batches++;
-	cell__peers_add(server, job->id);
+	cell__directory_add(server, job->id, request);
 	source->requests++;
 	if (cell__fanout_start(&job->batch, &err) < 0) {
 		job->source = NULL;

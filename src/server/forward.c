@@ -41,6 +41,7 @@
 #define MAX_HEADERS 64
 #define CONNECT_US 2000000 /* to another server */
 #define SILENT_MS 10000    /* of its machine, not of its work: then it is gone */
+#define READ_US 5000000    /* until it says that it reads a body: it is paused, and another one may have its session by now */
 
 enum framing { FRAMED_BY_LENGTH, FRAMED_BY_CHUNKS };
 enum chunk_step { CHUNK_SIZE, CHUNK_DATA, CHUNK_DATA_END, CHUNK_TRAILER };
@@ -468,7 +469,9 @@ void cell__forward_sweep(struct cell__request *request, int client_fd)
 	struct cell__forward *forward = request->forward;
 	struct pollfd fd = { .fd = client_fd, .events = POLLRDHUP };
 
-	if (forward->link && forward->link->connecting && cell__now_us() - forward->begun_us > CONNECT_US) {
+	int64_t waited_us = cell__now_us() - forward->begun_us;
+
+	if (forward->link && ((forward->link->connecting && waited_us > CONNECT_US) || (forward->holds && waited_us > READ_US))) {
 		fail_link(forward->link);
 		return;
 	}

@@ -115,6 +115,7 @@ void cell__request_free(struct cell__request *request)
 	struct cell_server *server = request->server;
 
 	cell__forward_forget(request);
+	cell__directory_forget(request);
 	cell__oauth_leave(request);
 	server->counts.in_flight -= !request->part;
 	cell__served_release(request);

@@ -1,14 +1,14 @@
 /*
  * Requests for sessions that another server of the same folder has awake.
  *
- *     client ──▶ server A: not here ──pool: who has it?──┬── nobody, or A itself ──▶ handled here, which may wake it (wake.c)
+ *     client ──▶ server A: not here ──who has it?──────┬── nobody, or A itself ──▶ handled here, which may wake it (wake.c)
  *                   ▲                                    └── B ──the same request (forward.c)──▶ B: checks everything again, answers
  *                   └── asked again a little later ◀── B stops, or has just put it to sleep ──┘
- *                       (B cannot be reached: A tries to wake it; the lock of the folder decides)
+ *                       (B cannot be reached: A tries to wake it; the lock or the lease decides)
  *
- * SAVED/owners/ID is a symbolic link to the URL of the server that has the session ID (or the task, or the batch): made and read by one call
- * each, so nobody sees half of it.  It is a hint.  Whether a session may run somewhere is decided by the lock of its place (durable/durable.h):
- * a hint that a killed server has left behind costs one connection that is refused.
+ * The storage of saved sessions knows the URL of the server that has the session (or the task, or the batch; directory.c).  That is a hint.
+ * Whether a session may run somewhere is decided by the lock or the lease of its place (durable/lease.h): a hint that a killed server has left
+ * behind costs one connection that is refused, and in Redis the time until its lease has ended.
  *
  * A forwarded request has the client's own token and nothing else: B gives it the rights that the client has there.  It also has the header
  * CELL_FORWARD_HOP, and is never forwarded to a third server; a client that sends this header itself is only not forwarded.  B refuses what it
@@ -17,28 +17,16 @@
 #define _GNU_SOURCE
 #include "server/pool.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/stat.h>
 
 #include "base/base.h"
-#include "wire/redis_url.h"
 #include "wire/saved.h"
 
 #define GIVE_UP_US 3000000 /* until a session that is moving has arrived somewhere */
-#define AGAIN_MS 25
+#define AGAIN_MS 25        /* first; then a quarter of the time that the request has waited */
+#define AGAIN_MAX_MS 400
 #define MAX_URL 200u
-
-struct finding {
-	uv_work_t work;
-	struct cell__request *request;
-	int owners_fd; /* the server's, which lives longer */
-	char id[33];
-	char url[MAX_URL + 1]; /* "": nobody's */
-};
 
 struct waiting {
 	uv_timer_t timer;
@@ -61,18 +49,13 @@ int cell__peers_open(struct cell_server *server, struct cell_error *err)
 {
 	const char *dir = server->session.saved_dir, *url = server->opts.advertise;
 	struct cell__address address;
-	char path[4096];
 
-	server->owners_fd = -1;
 	if (!url)
 		return 0;
 	if (!dir)
 		return cell_fail(
 			err, CELL_E_INVALID, 0,
-			"advertise: servers find each other's sessions in the folder that they are saved in: set it too (--saved DIR)");
-	if (cell__redis_url_is(dir)) /* without its text: it may have a password */
-		return cell_fail(err, CELL_E_INVALID, 0,
-				 "advertise: servers find each other's sessions in a folder (--saved DIR), and not in Redis");
+			"advertise: servers find each other's sessions where they are saved: set that too (--saved DIR or redis://...)");
 	if (server->opts.auth_disabled)
 		return cell_fail(err, CELL_E_INVALID, 0, "advertise: servers that others reach need tokens");
 	if (read_url(url, &address, err) < 0)
@@ -80,54 +63,11 @@ int cell__peers_open(struct cell_server *server, struct cell_error *err)
 	if (address.at.any.sa_family == AF_INET ? address.at.v4.sin_addr.s_addr == INADDR_ANY
 						: IN6_IS_ADDR_UNSPECIFIED(&address.at.v6.sin6_addr))
 		return cell_fail(err, CELL_E_INVALID, 0, "advertise: %s is every address, and not one that others can connect to", url);
-	if (mkdir(dir, 0700) < 0 && errno != EEXIST)
-		return cell_fail(err, CELL_E_IO, errno, "the folder of saved sessions %.150s", dir);
-	if ((size_t)snprintf(path, sizeof(path), "%s/owners", dir) >= sizeof(path) || (mkdir(path, 0700) < 0 && errno != EEXIST))
-		return cell_fail(err, CELL_E_IO, errno, "make a folder in %.150s", dir);
-	server->owners_fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	return server->owners_fd >= 0 ? 0 : cell_fail(err, CELL_E_IO, errno, "open %.150s", path);
-}
-
-void cell__peers_close(struct cell_server *server)
-{
-	if (server->opts.advertise)
-		cell__close_fd(&server->owners_fd);
-}
-
-static void find_owner(int owners_fd, const char *id, char url[static MAX_URL + 1])
-{
-	ssize_t n = readlinkat(owners_fd, id, url, MAX_URL);
-
-	url[n > 0 ? n : 0] = '\0';
-}
-
-/* Made on this thread, because it is one call to the file system. */
-void cell__peers_add(struct cell_server *server, const char *id)
-{
-	char name[40];
-	bool is_there;
-
-	if (!server->opts.advertise || symlinkat(server->opts.advertise, server->owners_fd, id) == 0)
-		return;
-	is_there = errno == EEXIST;
-	/* Of a server that was killed: it is replaced at once. */
-	snprintf(name, sizeof(name), ".%s", id);
-	if (is_there)
-		(void)unlinkat(server->owners_fd, name, 0);
-	if (!is_there || symlinkat(server->opts.advertise, server->owners_fd, name) < 0 ||
-	    renameat(server->owners_fd, name, server->owners_fd, id) < 0)
-		cell__server_log(server, CELL_LOG_WARN, "other servers do not find the session %s: %s", id, strerror(errno));
-}
-
-void cell__peers_remove(struct cell_server *server, const char *id)
-{
-	char url[MAX_URL + 1];
-
-	if (!server->opts.advertise)
-		return;
-	find_owner(server->owners_fd, id, url);
-	if (!strcmp(url, server->opts.advertise))
-		(void)unlinkat(server->owners_fd, id, 0); /* one that stays is a wrong hint */
+	/* The lease of a session has it: who finds the lease has found the server. */
+	if (server->session.saved_url && strcmp(server->session.saved_url, url))
+		return cell_fail(err, CELL_E_INVALID, 0, "advertise: %.100s is not the saved_url of the sessions; leave that out", url);
+	server->session.saved_url = url;
+	return cell__directory_start(server, err);
 }
 
 /* ---- requests ---- */
@@ -143,40 +83,30 @@ static const char *named(const struct cell__request *request)
 	return request->route->session_header ? cell__request_header(request, "X-Session-ID") : NULL;
 }
 
-static void go_on(struct cell__request *request)
+/* It may be there: "not found" would be wrong. */
+void cell__peers_unknown(struct cell__request *request)
 {
-	if (request->state == CELL_REQUEST_ASKING)
-		cell__request_resume(request); /* the rest of its head is checked */
-	else
-		cell__request_dispatch(request);
+	cell__answer_moving(request, "the storage of saved sessions does not answer: try again");
 }
 
-static void do_find(uv_work_t *work)
+void cell__peers_found(struct cell__request *request, const char *url, const struct cell_error *err)
 {
-	struct finding *finding = work->data;
-
-	find_owner(finding->owners_fd, finding->id, finding->url);
-}
-
-static void handle_found(uv_work_t *work, int status)
-{
-	struct finding *finding = work->data;
-	struct cell__request *request = finding->request;
-	const char *own = request->server->opts.advertise;
 	struct cell__address address;
-	bool is_elsewhere = *finding->url && strcmp(finding->url, own) && read_url(finding->url, &address, NULL) == 0;
+	bool is_elsewhere = *url && strcmp(url, request->server->opts.advertise) && read_url(url, &address, NULL) == 0;
 
-	(void)status; /* never cancelled */
-	free(finding);
 	request->sought = true;
-	if (is_elsewhere && request->state == CELL_REQUEST_ASKING) {
-		request->peer = address;
-		request->has_peer = true;
-		cell__request_resume(request);
+	request->unfound = err != NULL;
+	if (request->state == CELL_REQUEST_ASKING) {
+		request->has_peer = is_elsewhere;
+		if (is_elsewhere)
+			request->peer = address;
+		cell__request_resume(request); /* the rest of its head is checked */
+	} else if (request->unfound) {
+		cell__peers_unknown(request);
 	} else if (is_elsewhere && !request->server->stopping) {
 		cell__forward_whole_to_peer(request, &address);
 	} else {
-		go_on(request);
+		cell__request_dispatch(request);
 	}
 }
 
@@ -184,21 +114,13 @@ bool cell__peers_first(struct cell__request *request)
 {
 	struct cell_server *server = request->server;
 	const char *id = named(request);
-	struct finding *finding;
 
 	/* A browser's cookie is good at one server only. */
 	if (!server->opts.advertise || !id || request->sought || request->is_e2b || request->detached || server->stopping ||
 	    !cell__saved_is_id(id) || cell__served_by_id(server, id) || cell__request_header(request, CELL_FORWARD_HOP) ||
 	    !cell__request_header(request, "Authorization"))
 		return false;
-	finding = cell__alloc(1, sizeof(*finding));
-	if (!finding)
-		return false;
-	*finding = (struct finding){ .request = request, .owners_fd = server->owners_fd };
-	strcpy(finding->id, id);
-	finding->work.data = finding;
-	uv_queue_work(cell__loop_uv(server->engine->loop), &finding->work, do_find, handle_found);
-	return true;
+	return cell__directory_find(request, id);
 }
 
 void cell__peers_unreached(struct cell__request *request)
@@ -230,9 +152,10 @@ static void handle_again(uv_timer_t *timer)
 bool cell__peers_again(struct cell__request *request)
 {
 	struct cell_server *server = request->server;
+	int64_t waited_us = cell__now_us() - request->begun_us, pause_ms = waited_us / 4000;
 	struct waiting *waiting;
 
-	if (!server->opts.advertise || server->stopping || cell__now_us() - request->begun_us > GIVE_UP_US ||
+	if (!server->opts.advertise || server->stopping || waited_us > GIVE_UP_US ||
 	    (!request->detached && cell__request_header(request, CELL_FORWARD_HOP)))
 		return false;
 	waiting = cell__alloc(1, sizeof(*waiting));
@@ -241,12 +164,20 @@ bool cell__peers_again(struct cell__request *request)
 	waiting->request = request;
 	uv_timer_init(cell__loop_uv(server->engine->loop), &waiting->timer);
 	waiting->timer.data = waiting;
-	uv_timer_start(&waiting->timer, handle_again, AGAIN_MS, 0);
+	uv_timer_start(&waiting->timer, handle_again,
+		       (uint64_t)(pause_ms < AGAIN_MS       ? AGAIN_MS
+				  : pause_ms > AGAIN_MAX_MS ? AGAIN_MAX_MS
+							    : pause_ms),
+		       0);
 	return true;
 }
 
 bool cell__peers_moving(struct cell__request *request, int code)
 {
+	if (code == CELL_E_STORAGE) {
+		cell__peers_unknown(request);
+		return true;
+	}
 	if (!request->server->opts.advertise || code != CELL_E_CONFLICT)
 		return false;
 	if (!cell__peers_again(request))

@@ -518,7 +518,8 @@ void cell__server_step(struct cell_server *server)
 		cell__links_close(server);
 	if (!server->stopping || (server->mcp && !cell__mcp_ended(server)) || server->use->sessions || server->wakings ||
 	    server->opening_space || server->reloading || server->ready.opening || server->ready.checking || server->sampling.job ||
-	    server->readings || server->n_links || server->transfers || server->tasks_running || is_working(server))
+	    server->readings || server->n_links || server->transfers || server->tasks_running || is_working(server) ||
+	    !cell__directory_is_idle(server))
 		return;
 	/* Answers that are ready may leave first: the next iteration of the loop is soon enough. */
 	if (server->due) {
@@ -600,6 +601,7 @@ static void handle_tick(uv_timer_t *timer)
 	cell__command_streams_sweep(server, now_us);
 	cell__batches_sweep(server, now_us);
 	cell__tasks_sweep(server, now_us);
+	cell__directory_sweep(server, now_us);
 	cell__sample_sweep(server, now_us);
 	if (server->mcp)
 		cell__mcp_sweep(server, now_us);
@@ -784,7 +786,7 @@ int cell_server_create(struct cell_engine *engine, const struct cell_server_opti
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the server");
 	server->engine = engine;
 	server->routes = cell__routes;
-	server->listen_fd = server->tell_fd[0] = server->tell_fd[1] = server->owners_fd = -1;
+	server->listen_fd = server->tell_fd[0] = server->tell_fd[1] = -1;
 	cell__e2b_debug_init(server);
 	server->use = &server->own_use;
 	server->addresses = server->own_addresses;
@@ -869,7 +871,7 @@ void cell_server_destroy(struct cell_server *server)
 	cell__tls_destroy(server->tls);
 	cell__buf_finish(&server->log);
 	cell__ready_finish(server);
-	cell__peers_close(server);
+	cell__directory_stop(server);
 	cell__otlp_destroy(server->tracing.otlp);
 	cell__tasks_finish(server);
 	cell__accounts_finish(server);

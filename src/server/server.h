@@ -225,6 +225,10 @@ struct cell__request {
 	bool woken; /* wake.c: its session was looked for among those that are saved */
 	bool sought; /* peers.c: its session was looked for among those of other servers ... */
 	bool has_peer; /* ... and is that of this one, to which a body is passed on as it comes */
+	bool unfound;  /* ... or the storage did not answer */
+	bool held;     /* directory.c: its answer is ready, and leaves when others can find what it tells of */
+	uint64_t announced; /* when so many changes are noted */
+	struct cell__request *held_next;
 	bool moving; /* it is refused because its session is on its way to another server */
 	struct cell__address peer;
 	struct cell__request *wake_next; /* that waits for the same session */
@@ -387,18 +391,40 @@ void cell__links_close(struct cell_server *server);
 
 /* If the options ask for it. */
 int cell__peers_open(struct cell_server *server, struct cell_error *err);
-void cell__peers_close(struct cell_server *server);
-/* This server has, or no longer has, the session, task or batch of this id. */
-void cell__peers_add(struct cell_server *server, const char *id);
-void cell__peers_remove(struct cell_server *server, const char *id);
+/* The answer to a question of cell__peers_first(): a URL, or ""; err: the storage does not answer. */
+void cell__peers_found(struct cell__request *request, const char *url, const struct cell_error *err);
 /* Whether it is for something that another server may have: it is looked for, and the request goes on later. */
 bool cell__peers_first(struct cell__request *request);
+/* The storage does not answer, so that nobody knows whose it is: 503. */
+void cell__peers_unknown(struct cell__request *request);
 /* The other server was not reached: nothing was sent. */
 void cell__peers_unreached(struct cell__request *request);
 /* It is looked for again a little later; false: that has been done for long enough. */
 bool cell__peers_again(struct cell__request *request);
-/* A saved session could not be opened.  True: because another server has it, and the request goes on later or is answered. */
+/* A saved session could not be opened.  True: another server has it, or the storage does not answer, and the request goes on later or is answered. */
 bool cell__peers_moving(struct cell__request *request, int code);
+
+/* ---- which server has what (directory.c); without other servers these do nothing ---- */
+
+int cell__directory_start(struct cell_server *server, struct cell_error *err);
+void cell__directory_stop(struct cell_server *server);
+/*
+ * This server has, or no longer has, the session, task or batch of this id.  request: its answer tells the id, and leaves when others can find
+ * it; or NULL.
+ */
+void cell__directory_add(struct cell_server *server, const char *id, struct cell__request *request);
+void cell__directory_remove(struct cell_server *server, const char *id);
+/* It still has it: noted again, if the storage has lost that. */
+void cell__directory_keep(struct cell_server *server, const char *id);
+/* Ends in cell__peers_found(); false: out of memory. */
+bool cell__directory_find(struct cell__request *request, const char *id);
+/* True: the answer of the request leaves later. */
+bool cell__directory_hold(struct cell__request *request);
+/* The request ends. */
+void cell__directory_forget(struct cell__request *request);
+bool cell__directory_is_idle(const struct cell_server *server);
+/* Once a second. */
+void cell__directory_sweep(struct cell_server *server, int64_t now_us);
 
 /* ---- files of sessions (files.c) ---- */
 
@@ -455,7 +481,7 @@ struct cell__workspace {
 	struct cell_server *server;
 	char id[CELL_SERVER_MAX_WORKSPACE + 1]; /* "": none */
 	struct cell_space *space; /* NULL: being opened */
-	unsigned users;           /* sessions and requests */
+	unsigned users; /* sessions and requests */
 	int64_t used_us;
 	struct cell__waiting_space *waiting;
 	struct cell_error err;
@@ -485,11 +511,11 @@ void cell__with_space(struct cell__request *request, void (*fn)(struct cell__req
 /* ---- what sessions consume (sample.c) ---- */
 
 struct cell__consumed {
-	bool known;           /* its processes could be read */
-	int64_t pid;          /* of its kernel; 0: none on this machine */
+	bool known; /* its processes could be read */
+	int64_t pid; /* of its kernel; 0: none on this machine */
 	int64_t memory_bytes; /* resident, of the kernel and its children; pages shared with others count in each */
-	double cpu_s;         /* of the present kernel and its children */
-	int64_t disk_bytes;   /* of its folder; -1: not measured */
+	double cpu_s; /* of the present kernel and its children */
+	int64_t disk_bytes; /* of its folder; -1: not measured */
 };
 
 /*
@@ -509,9 +535,9 @@ struct cell__own_use {
 };
 
 struct cell__sampling {
-	struct cell__sample_job *job;         /* under way */
-	struct cell__sample_waiter *waiting;  /* requests */
-	int64_t at_us;   /* the last one's end */
+	struct cell__sample_job *job; /* under way */
+	struct cell__sample_waiter *waiting; /* requests */
+	int64_t at_us; /* the last one's end */
 	struct cell__own_use own;
 };
 
@@ -525,7 +551,7 @@ struct cell__account_use {
 	int64_t sessions, runs;
 	int64_t child_runs; /* cells that its code runs in children */
 	int64_t disk_bytes;
-	int64_t transfers;  /* of files */
+	int64_t transfers; /* of files */
 };
 
 struct cell__account_cpu {
@@ -624,7 +650,7 @@ struct cell__session_folder {
 /* Where spans go, and what they say. */
 struct cell__tracing {
 	struct cell__otlp *otlp; /* NULL: nothing is traced */
-	bool code;               /* the text of cells, not only its hash */
+	bool code; /* the text of cells, not only its hash */
 	const char *executor;
 };
 
@@ -659,36 +685,36 @@ struct cell__served {
 	struct cell_session *session; /* NULL: being opened or closed */
 	char id[33];
 	char owner[CELL_SERVER_MAX_NAME + 1];
-	char client[CELL_SERVER_CLIENT];  /* that opened it */
-	struct cell__account *account;    /* of its owner */
-	struct cell__session_log *log;    /* NULL: out of memory */
-	struct cell__history *history;    /* NULL: not kept, or out of memory */
+	char client[CELL_SERVER_CLIENT]; /* that opened it */
+	struct cell__account *account; /* of its owner */
+	struct cell__session_log *log; /* NULL: out of memory */
+	struct cell__history *history; /* NULL: not kept, or out of memory */
 	struct cell__traceparent last, link; /* its last cell; the last cell of its source, until its own first one */
-	char *receipt;                    /* of the last cell, if the history is kept; or NULL */
-	char level[CELL_SERVER_LEVEL];    /* the receipt's; "": not known */
+	char *receipt; /* of the last cell, if the history is kept; or NULL */
+	char level[CELL_SERVER_LEVEL]; /* the receipt's; "": not known */
 	struct cell__consumed consumed, measured; /* the last measurement, and the next one as it comes */
-	double cpu_since_s;               /* between the last two */
-	int64_t counted_pid;              /* of its account: this kernel's CPU time, up to ... */
+	double cpu_since_s; /* between the last two */
+	int64_t counted_pid; /* of its account: this kernel's CPU time, up to ... */
 	double counted_cpu_s;
 	struct cell__workspace *workspace;
 	struct cell__session_folder *folder; /* or NULL */
 	int64_t created_us, used_us;
-	int64_t created_s;            /* of the calendar */
-	unsigned requests;            /* that hold it */
-	unsigned jobs;               /* waiting and running */
+	int64_t created_s; /* of the calendar */
+	unsigned requests; /* that hold it */
+	unsigned jobs; /* waiting and running */
 	uint64_t next_job;
 	uint64_t cells;
 	struct cell_session **racing; /* it runs in a race, which has it here; or NULL */
 	struct cell__fanout *batch; /* it runs in this batch or race, as ... */
 	size_t batch_run;
 	struct cell__job *running;
-	struct cell__job *kept;      /* newest first: running, waiting and ended */
+	struct cell__job *kept; /* newest first: running, waiting and ended */
 	bool closing, listed;
 	bool asleep; /* it was saved because nobody used it; its next use wakes it */
 	struct cell__request *hibernates; /* is answered when it is closed; or NULL */
 	bool sleeping; /* that save is under way */
 	struct cell__e2b_context *context; /* it belongs to a sandbox of E2B's clients, which ends it; or NULL */
-	bool is_short;               /* made by /execute without an id, and not named since: execute_idle_ms applies */
+	bool is_short; /* made by /execute without an id, and not named since: execute_idle_ms applies */
 	struct cell__served *bucket_next;
 	struct cell__served *next, **at; /* all of them */
 };
@@ -890,6 +916,8 @@ void cell__jobs_advance(struct cell_server *server);
 /* A slot may be free. */
 void cell__batches_advance(struct cell_server *server);
 void cell__batches_sweep(struct cell_server *server, int64_t now_us);
+/* cell__directory_keep() for each. */
+void cell__batches_keep(struct cell_server *server);
 /* All of them are cancelled, and their readers leave. */
 void cell__batches_stop(struct cell_server *server);
 /* Runs of all of them that have not started. */
@@ -910,6 +938,8 @@ void cell__task_progress(struct cell__request *request, const char *line, size_t
 /* Once in an iteration of the loop: requests of ended tasks are freed. */
 void cell__tasks_reap(struct cell_server *server);
 void cell__tasks_sweep(struct cell_server *server, int64_t now_us);
+/* cell__directory_keep() for each. */
+void cell__tasks_keep(struct cell_server *server);
 /* The server stops: running ones are cancelled, and readers leave. */
 void cell__tasks_stop(struct cell_server *server);
 /* None is running. */
@@ -1055,7 +1085,7 @@ struct cell_server {
 	uv_poll_t inner_poll;
 	struct cell__peer_link *idle_links;
 	size_t n_links, n_idle_links, n_forwards;
-	int owners_fd; /* with other servers: SAVED/owners (peers.c) */
+	struct cell__directory *directory; /* with other servers (directory.c); or NULL */
 	/* http.c */
 	struct MHD_Daemon *daemon;
 	uv_poll_t poll;

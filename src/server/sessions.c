@@ -137,7 +137,8 @@ static void list_session(struct cell__served *served)
 
 static const struct cell__keeper keeper;
 
-static void admit(struct cell__served *served, struct cell_session *session)
+/* request: its answer tells the id; or NULL. */
+static void admit(struct cell__served *served, struct cell_session *session, struct cell__request *request)
 {
 	served->session = session;
 	served->used_us = served->created_us = cell__now_us();
@@ -145,7 +146,7 @@ static void admit(struct cell__served *served, struct cell_session *session)
 	memcpy(served->id, cell_session_id(session), sizeof(served->id));
 	cell__session_keep_on_loop(session, &keeper, served);
 	list_session(served);
-	cell__peers_add(served->server, served->id);
+	cell__directory_add(served->server, served->id, request);
 	served->server->counts.sessions_opened++;
 }
 
@@ -174,7 +175,7 @@ static void handle_opened(void *arg, struct cell_session *session, const struct 
 		free(opening);
 		return;
 	}
-	admit(served, session);
+	admit(served, session, request);
 	request->served = served;
 	served->requests++;
 	if (opening->waking)
@@ -410,7 +411,7 @@ static void child_opened(void *kept, struct cell_session *child)
 {
 	struct cell__served *served = kept;
 
-	admit(served, child);
+	admit(served, child, NULL);
 	log_child(served, "child");
 }
 
@@ -498,7 +499,7 @@ static void handle_forked(void *arg, struct cell_session *session, const struct 
 
 	free(opening);
 	if (session) {
-		admit(served, session);
+		admit(served, session, forking->request);
 		forking->forks[forking->listed++] = served;
 	} else {
 		if (!forking->err.code)
@@ -561,7 +562,7 @@ static void handle_branched(void *arg, struct cell_session *session, const struc
 
 	free(arg);
 	if (session)
-		admit(branching.served, session);
+		admit(branching.served, session, NULL);
 	else
 		served_free(branching.served);
 	branching.branched(branching.arg, session ? branching.served : NULL, err);
@@ -767,7 +768,7 @@ void cell__served_end(struct cell__served *served)
 	*served->at = served->next;
 	if (served->next)
 		served->next->at = served->at;
-	cell__peers_remove(server, served->id);
+	cell__directory_remove(server, served->id);
 	if (!served->asleep)
 		memcpy(server->ended[server->next_ended++ % CELL_SERVER_ENDED].id, served->id, sizeof(served->id));
 	if (served->sleeping)

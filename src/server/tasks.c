@@ -49,7 +49,7 @@ static void forget(struct cell__served_task *task)
 	while (*at != task)
 		at = &(*at)->next;
 	*at = task->next;
-	cell__peers_remove(task->server, task->id);
+	cell__directory_remove(task->server, task->id);
 	task->server->n_tasks--;
 	task->server->task_bytes -= task->answer_size;
 	task_unref(task);
@@ -177,7 +177,7 @@ void cell__task_begin(struct cell__request *request)
 	server->tasks = task;
 	server->n_tasks++;
 	server->tasks_running++;
-	cell__peers_add(server, task->id);
+	cell__directory_add(server, task->id, request);
 	task->request = detached;
 	detached->task = task;
 	MHD_add_response_header(response, "Preference-Applied", "respond-async");
@@ -256,6 +256,12 @@ static void cancel(struct cell__served_task *task)
 }
 
 /* ---- all of them ---- */
+
+void cell__tasks_keep(struct cell_server *server)
+{
+	for (const struct cell__served_task *task = server->tasks; task; task = task->next)
+		cell__directory_keep(server, task->id);
+}
 
 void cell__tasks_sweep(struct cell_server *server, int64_t now_us)
 {

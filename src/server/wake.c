@@ -22,6 +22,7 @@ struct cell__waking {
 	char id[33];
 	char *dir, *key; /* the server's settings may be loaded anew meanwhile */
 	char *owner;
+	struct cell_error err; /* why there is none */
 	struct cell__waking *next;
 };
 
@@ -65,7 +66,7 @@ static void do_find(uv_work_t *work)
 {
 	struct cell__waking *waking = work->data;
 
-	waking->owner = cell__durable_owner(waking->dir, waking->id, waking->key, NULL);
+	waking->owner = cell__durable_owner(waking->dir, waking->id, waking->key, &waking->err);
 }
 
 /* The owner is "TOKEN/WORKSPACE"; the name of a workspace has no slash. */
@@ -79,7 +80,10 @@ static void handle_found(uv_work_t *work, int status)
 	if (workspace)
 		*workspace++ = '\0';
 	request->woken = true;
-	if (!workspace || strcmp(waking->owner, request->who.name) != 0 || request->server->stopping) {
+	if (!workspace && waking->err.code == CELL_E_STORAGE) {
+		cell__peers_unknown(request);
+		cell__waking_ended(waking);
+	} else if (!workspace || strcmp(waking->owner, request->who.name) != 0 || request->server->stopping) {
 		request->route->handle(request); /* which finds none */
 		cell__waking_ended(waking);
 	} else if (!cell__served_open_saved(request, workspace, waking, handle_opened)) {

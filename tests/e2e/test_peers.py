@@ -1,4 +1,4 @@
-"""Several servers that save sessions in one folder behind a proxy without stickiness: each of them answers for every session."""
+"""Several servers that save sessions in one folder, or in one Redis, behind a proxy without stickiness: each of them answers for every session."""
 import concurrent.futures
 import os
 import re
@@ -11,6 +11,7 @@ import threading
 import pytest
 
 import serving
+import spaces
 import support
 
 ALICE, BOB = "t0ken-of-alice", "t0ken-of-bob"
@@ -51,18 +52,35 @@ class Proxy(serving.Server):
 
 
 class Crew:
-    """Servers of one folder."""
+    """Servers of one folder, or of one Redis."""
 
-    def __init__(self, path):
-        self.path, self.servers = path, []
+    def __init__(self, path, redis=None):
+        self.path, self.servers, self.redis = path, [], redis
+        self.place = [redis.url(path.name), "--saved-lease", "1"] if redis else [path / "saved"]
         (path / "work").mkdir()
 
     def start(self, *flags, port=None):
         port = port or serving.free_port()
         server = serving.Server("--executor", "subprocess", "--base", self.path / "base", "--cwd", self.path / "work", "--saved",
-                                self.path / "saved", "--advertise", "http://127.0.0.1:%d" % port, *flags, listen="127.0.0.1:%d" % port)
+                                *self.place, "--advertise", "http://127.0.0.1:%d" % port, *flags, listen="127.0.0.1:%d" % port)
         self.servers.append(server)
         return server
+
+    def owners(self):
+        """{id: URL}, as the servers tell each other."""
+        if not self.redis:
+            folder = self.path / "saved" / "owners"
+            return {name: os.readlink(folder / name) for name in os.listdir(folder)}
+        keys = [key.decode() for key in self.redis.ask("KEYS", self.path.name + ":owner:*")]
+        return {key.rpartition(":")[2]: self.redis.ask("GET", key).decode() for key in keys if "__server__" not in key}
+
+    def set_owner(self, session, url):
+        if self.redis:
+            self.redis.ask("SET", "%s:owner:%s" % (self.path.name, session), url)
+            return
+        link = self.path / "saved" / "owners" / session
+        link.unlink(missing_ok=True)
+        os.symlink(url, link)
 
     def kill(self, server):
         table = support.processes()
@@ -86,13 +104,21 @@ def crew(tmp_path):
     made.close()
 
 
+@pytest.fixture(params=["folder", "redis"])
+def any_crew(request, redis, tmp_path):
+    made = Crew(tmp_path, redis if request.param == "redis" else None)
+    yield made
+    made.close()
+
+
 def value(server, session, code, **options):
     answer = server.execute(code, session, **options)
     assert answer["error"] is None, answer
     return answer["value"]
 
 
-def test_every_server_answers_for_a_session_that_was_never_saved(crew):
+def test_every_server_answers_for_a_session_that_was_never_saved(any_crew):
+    crew = any_crew
     first, second = crew.start(), crew.start()
     session = first.session(token=ALICE)
     assert value(second, session, "x = 41; x", token=ALICE) == 41
@@ -117,10 +143,11 @@ def test_every_server_answers_for_a_session_that_was_never_saved(crew):
     assert second.ask("DELETE", "/v1/sessions/" + session, token=ALICE).status == 204
     support.wait_until(lambda: first.metric("sessions") == 0, "it has ended")
     assert second.ask("GET", "/v1/sessions/" + session, token=ALICE).status == 404
-    assert os.listdir(crew.path / "saved" / "owners") == []
+    support.wait_until(lambda: crew.owners() == {}, crew.owners)
 
 
-def test_tasks_batches_and_forks(crew):
+def test_tasks_batches_and_forks(any_crew):
+    crew = any_crew
     first, second = crew.start(), crew.start()
     session = first.session()
     value(first, session, "x = 5")
@@ -152,36 +179,39 @@ def test_rights_are_the_clients_own(crew):
     assert first.metric("sessions") == 1
 
 
-def test_no_loops(crew):
+def test_no_loops(any_crew):
     """Hints that are wrong: one names a server that does not have the session, others are not addresses."""
+    crew = any_crew
     first, second = crew.start(), crew.start()
     session = "ab" * 16
-    owners = crew.path / "saved" / "owners"
-    os.symlink("http://127.0.0.1:%d" % second.port, owners / session)
+    crew.set_owner(session, "http://127.0.0.1:%d" % second.port)
     answer = first.ask("GET", "/v1/sessions/" + session)
     assert answer.status == 404, answer
     refused = [int(re.search(r'requests_total{status="4xx"} (\d+)', server.ask("GET", "/metrics").body.decode()).group(1))
                for server in (first, second)]
     assert refused == [0, 1]  # the one that answered counts it, and it has seen it once
     for wrong in ("http://127.0.0.1:%d/x" % second.port, "https://127.0.0.1:1", "http://0.0.0.0:0", "/etc/passwd", "http://", "x" * 300):
-        os.unlink(owners / session)
-        os.symlink(wrong, owners / session)
+        crew.set_owner(session, wrong)
         assert first.ask("GET", "/v1/sessions/" + session).status == 404, wrong
 
 
-def test_a_killed_owner(crew):
+def test_a_killed_owner(any_crew):
+    crew = any_crew
     first, second, third = (crew.start("--durable", "results") for _ in range(3))
     sessions = [first.session() for _ in range(3)]
     for n, session in enumerate(sessions):
         assert first.execute("x = [%d]" % n, session)["durable"] is True
         assert value(second, session, "x.append(1); len(x)") == 2
     crew.kill(first)
+    for session in sessions:  # in Redis: when its lease has ended; until then requests wait or are told to come again
+        support.wait_until(lambda: second.ask("GET", "/v1/sessions/" + session).status == 200, lambda: second.ask("GET", "/v1/sessions/" + session))
     assert [value(second, session, "x") for session in sessions] == [[n, 1] for n in range(3)]
     assert [value(third, session, "x.append(2); x") for session in sessions] == [[n, 1, 2] for n in range(3)]
     assert second.metric("sessions") == 3 and third.metric("sessions") == 0 and second.metric("sessions_woken_total") == 3
 
 
-def test_an_owner_that_dies_during_a_request(crew):
+def test_an_owner_that_dies_during_a_request(any_crew):
+    crew = any_crew
     first, second = crew.start("--durable", "results"), crew.start("--durable", "results")
     session = first.session()
     assert value(first, session, "x = 1; x") == 1
@@ -191,6 +221,7 @@ def test_an_owner_that_dies_during_a_request(crew):
         crew.kill(first)
         answer = answer.result(support.DEADLINE)
     assert answer.status == 502 and answer.code == "closed" and "may have carried out" in answer.json["detail"], answer
+    support.wait_until(lambda: second.ask("GET", "/v1/sessions/" + session).status == 200, "it is woken")
     assert value(second, session, "x") == 1
 
 
@@ -216,16 +247,54 @@ def test_an_owner_that_cannot_be_reached(crew):
     second = crew.start("--durable", "results")
     session = first.session()
     value(first, session, "x = 1")
-    dead = serving.free_port()
-    link = crew.path / "saved" / "owners" / session
-    os.unlink(link)
-    os.symlink("http://127.0.0.1:%d" % dead, link)  # connections are refused
+    crew.set_owner(session, "http://127.0.0.1:%d" % serving.free_port())  # connections are refused
     answer = second.ask("POST", "/execute", {"code": "x"}, session=session)
     assert answer.status == 503 and answer.code == "busy" and answer.headers["Retry-After"] == "1", answer
     assert second.metric("sessions") == 0 and second.ask("GET", "/ready", token=None).status == 200
-    os.unlink(link)
-    os.symlink("http://127.0.0.1:%d" % first.port, link)  # healed
+    crew.set_owner(session, "http://127.0.0.1:%d" % first.port)  # healed
     assert value(second, session, "x") == 1
+
+
+def test_an_owner_that_is_paused_for_longer_than_its_lease(tmp_path, redis):
+    """In Redis another server may have the session then. The one that was paused ends its kernel, and passes requests on to the other."""
+    crew = Crew(tmp_path, redis)
+    first, second = crew.start("--durable", "results"), crew.start("--durable", "results")
+    try:
+        session = first.session()
+        pid = value(first, session, "import os; x = 1; os.getpid()")
+        first.process.send_signal(signal.SIGSTOP)
+        support.wait_until(lambda: second.ask("POST", "/execute", {"code": "1"}, session=session).status == 200, "another one has it")
+        assert value(second, session, "x += 1; x") == 2
+        first.process.send_signal(signal.SIGCONT)
+        support.wait_until(lambda: not os.path.exists("/proc/%d" % pid), "its kernel ends")
+        support.wait_until(lambda: first.metric("sessions") == 0, "it forgets the session")
+        assert value(first, session, "x += 1; x") == 3 and crew.owners() == {session: "http://127.0.0.1:%d" % second.port}
+    finally:
+        first.process.send_signal(signal.SIGCONT)
+        crew.close()
+
+
+def test_redis_that_is_gone_and_comes_back_empty(tmp_path):
+    """Without it nobody knows who has a session: that is no "not found". Servers tell an empty one again what they have."""
+    redis = spaces.Redis()
+    crew = Crew(tmp_path, redis)
+    crew.place[-1] = "60"
+    try:
+        first, second = crew.start(), crew.start()
+        session = first.session()
+        assert value(second, session, "x = 1; x") == 1
+        redis.process.kill()
+        redis.process.wait()
+        answer = second.ask("POST", "/execute", {"code": "x"}, session=session)
+        assert answer.status == 503 and answer.code == "busy" and answer.headers["Retry-After"] == "1", answer
+        assert second.ask("PUT", "/v1/sessions/%s/files/a" % session, b"1").status == 503
+        assert value(first, session, "x += 1; x") == 2  # where it is nothing has changed
+        redis.start()
+        support.wait_until(lambda: second.ask("POST", "/execute", {"code": "x"}, session=session).status == 200, crew.owners)
+        assert value(second, session, "x") == 2
+    finally:
+        crew.close()
+        redis.close()
 
 
 def test_an_answer_that_is_broken(crew):
@@ -289,10 +358,11 @@ class Client(threading.Thread):
                 self.problems.append((answer, self.count))
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_rolling_update_behind_a_proxy(crew, workers):
+@pytest.mark.parametrize("any_crew, workers", [("folder", 2), ("redis", 1)], indirect=["any_crew"])
+def test_a_rolling_update_behind_a_proxy(any_crew, workers):
     """Each of three servers is replaced while clients use sessions by way of all of them: no request fails, no cell is lost or run twice."""
-    flags = ["--drain-delay", "0.6", "--durable", "results", "--workers", workers]
+    crew = any_crew
+    flags = ["--drain-delay", "0.6", "--durable", "results", "--workers", workers, "--saved-lease", "15"]
     servers = [crew.start(*flags) for _ in range(3)]
     proxy = Proxy(crew.path / "haproxy.cfg", servers)
     try:
@@ -318,8 +388,9 @@ def test_a_rolling_update_behind_a_proxy(crew, workers):
         proxy.close()
 
 
-def test_two_servers_that_wake_at_once(crew):
+def test_two_servers_that_wake_at_once(any_crew):
     """Eight requests at two servers for a session that sleeps: one server wakes it, and all are answered."""
+    crew = any_crew
     first, second = crew.start(), crew.start()
     session = first.session()
     value(first, session, "x = []")
@@ -332,7 +403,8 @@ def test_two_servers_that_wake_at_once(crew):
     assert first.metric("sessions") + second.metric("sessions") == 1
 
 
-def test_approvals_at_another_server(crew):
+def test_approvals_at_another_server(any_crew):
+    crew = any_crew
     (crew.path / "base" / "tools").mkdir(parents=True)
     (crew.path / "base" / "tools" / "echo.yaml").write_text(ECHO)
     (crew.path / "policy.yaml").write_text("default: allow\nrules:\n  - {tool: echo, decision: ask}\n")
@@ -355,7 +427,7 @@ def test_approvals_at_another_server(crew):
     (["--saved", "SAVED", "--advertise", "http://example.org:80"], "is not http://ADDRESS:PORT"),
     (["--saved", "SAVED", "--advertise", "http://127.0.0.1:80/path"], "is not http://ADDRESS:PORT"),
     (["--saved", "SAVED", "--advertise", "http://0.0.0.0:80"], "every address"),
-    (["--saved", "redis://:secret@127.0.0.1:1/", "--advertise", "http://127.0.0.1:1"], "and not in Redis"),
+    (["--saved", "SAVED", "--advertise", "http://127.0.0.1:1", "--saved-url", "http://127.0.0.1:2"], "is not the saved_url"),
 ])
 def test_settings_that_are_refused(tmp_path, flags, words):
     flags = [str(tmp_path / "saved") if flag == "SAVED" else flag for flag in flags]

@@ -256,6 +256,9 @@ void cell__remote_deliver(struct cell__remote_kernel *kernel)
 
 	if (problem) {
 		cell__remote_protocol_error(kernel, problem);
+	} else if (code == CELL_E_CONFLICT || code == CELL_E_CLOSED) { /* another server may have the session */
+		cell_fail(&err, cell__remote_own_code(kernel, code), 0, "the server: %s", result.answer.error_message);
+		cell__remote_run_lost(kernel, &err);
 	} else if (code && !cell__code_is_outcome(code)) {
 		cell_fail(&err, cell__remote_own_code(kernel, code), 0, "the server: %s", result.answer.error_message);
 		cell__remote_fail(kernel, &err);

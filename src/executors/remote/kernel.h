@@ -47,6 +47,8 @@ struct cell__remote_exchange {
 	struct cell__remote_exchange *next;
 };
 
+/* After a pause: the stream is resumed; the run is started, which the server has not done; the server is asked whether it still knows the session. */
+enum cell__remote_retry { CELL_REMOTE_RESUME, CELL_REMOTE_START, CELL_REMOTE_ASK };
 enum cell__remote_state { CELL_REMOTE_OPENING, CELL_REMOTE_IDLE, CELL_REMOTE_RUNNING, CELL_REMOTE_BROKEN, CELL_REMOTE_CLOSING };
 
 struct cell__remote_kernel {
@@ -55,11 +57,11 @@ struct cell__remote_kernel {
 	const struct cell__kernel_events *events;
 	void *owner;
 	char *url, *socket, *authorization, *workspace, *ca;
-	char *receipt;             /* members of the receipt that are not the server's; NULL: the executor's name */
+	char *receipt; /* members of the receipt that are not the server's; NULL: the executor's name */
 	void (*gone)(void *arg, const struct cell__exit *how); /* of whom it was made for, before exited(); may be NULL */
 	void *gone_arg;
 	bool reopen, reopening;
-	int allow_fork;            /* 0: as many as the server allows */
+	int allow_fork; /* 0: as many as the server allows */
 	char session[65];
 	enum cell__remote_state state;
 	/* the run */
@@ -67,17 +69,19 @@ struct cell__remote_kernel {
 	char *code;
 	size_t code_size;
 	char traceparent[CELL_TRACEPARENT_SIZE]; /* of the run; "": none */
-	char run[24];              /* the server's number for it; "" until it is known */
+	char run[24]; /* the server's number for it; "" until it is known */
 	bool interrupt_wanted, paused, curl_paused;
-	struct cell__remote_exchange *stream;   /* NULL: there is none now */
-	struct cell__buf in;       /* of the stream, not looked at yet */
+	struct cell__remote_exchange *stream; /* NULL: there is none now */
+	struct cell__buf in; /* of the stream, not looked at yet */
 	struct cell__sse sse;
 	char *result;
 	size_t result_size;
-	int64_t broken_us;         /* since when; 0: it is not */
+	int64_t broken_us; /* since when; 0: it is not */
 	int64_t pause_ms;
+	enum cell__remote_retry retry;
+	struct cell_error lost; /* CELL_REMOTE_ASK: how the run was lost */
 	/* forks */
-	struct cell__remote_kernel *source;   /* it is being forked from that; else NULL */
+	struct cell__remote_kernel *source; /* it is being forked from that; else NULL */
 	struct cell__remote_kernel *branches; /* that are being forked from it; a run waits for them */
 	struct cell__remote_kernel *next_branch;
 	bool run_waits;
@@ -130,6 +134,8 @@ void cell__remote_commands_end(struct cell__remote_kernel *kernel);
 /* The received bytes are processed by a task of the loop. */
 void cell__remote_schedule(struct cell__remote_kernel *kernel);
 void cell__remote_start_run(struct cell__remote_kernel *kernel);
+/* The run has no result: it ends with an error if the server still has its session; else the kernel has failed with err. */
+void cell__remote_run_lost(struct cell__remote_kernel *kernel, const struct cell_error *err);
 
 /* ---- answer.c ---- */
 

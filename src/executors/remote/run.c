@@ -1,4 +1,12 @@
-/* A run of the `remote` executor: starts it, reads its events as they come, and resumes a broken stream. */
+/*
+ * A run of the `remote` executor: starts it, reads its events as they come, and resumes a broken stream.
+ *
+ *     POST .../runs ──▶ events ──▶ result
+ *        │ 503 `busy`: nothing was done ──▶ again                          the run is unknown there ┐
+ *        └ broken, or 502: nobody knows ──▶ GET .../sessions/S ◀────────────────────────────────────┘
+ *                                              ├── 200: the cell is lost, and the session goes on: one of several servers has woken it
+ *                                              └── else the kernel has ended
+ */
 #define _GNU_SOURCE
 #include "executors/remote/kernel.h"
 
@@ -22,7 +30,7 @@ void cell__remote_schedule(struct cell__remote_kernel *kernel)
 
 static void handle_retry(uv_timer_t *timer);
 
-static void try_again(struct cell__remote_kernel *kernel, const struct cell_error *err)
+static void try_again(struct cell__remote_kernel *kernel, enum cell__remote_retry retry, const struct cell_error *err)
 {
 	int64_t now = cell__now_us();
 
@@ -30,14 +38,58 @@ static void try_again(struct cell__remote_kernel *kernel, const struct cell_erro
 		kernel->broken_us = now;
 		kernel->pause_ms = FIRST_PAUSE_MS;
 	}
-	if (!*kernel->run || now - kernel->broken_us > (int64_t)RESUME_MS * 1000) {
+	if (now - kernel->broken_us > (int64_t)RESUME_MS * 1000) {
 		cell__remote_fail(kernel, err);
 		return;
 	}
 	kernel->state = CELL_REMOTE_BROKEN;
+	kernel->retry = retry;
 	uv_update_time(cell__loop_uv(kernel->remote->host->loop));
 	uv_timer_start(&kernel->timer, handle_retry, (uint64_t)kernel->pause_ms, 0);
 	kernel->pause_ms = kernel->pause_ms * 2 < LONGEST_PAUSE_MS ? kernel->pause_ms * 2 : LONGEST_PAUSE_MS;
+}
+
+static void handle_asked(struct cell__remote_exchange *exchange, CURLcode code, long status)
+{
+	static const char lost[] =
+		"{\"error\":{\"type\":\"KernelDied\",\"code\":\"kernel_died\",\"message\":\"the server that ran this cell "
+		"stopped, and its result is lost; the session goes on as it was last saved\"}}";
+	struct cell__remote_kernel *kernel = exchange->kernel;
+	struct cell_error why = kernel->lost;
+
+	if (kernel->state != CELL_REMOTE_BROKEN)
+		return; /* it is being closed */
+	if (code == CURLE_OK && status == 200) {
+		free(kernel->result);
+		kernel->result = cell__strdup(lost);
+		kernel->result_size = sizeof(lost) - 1;
+		kernel->state = CELL_REMOTE_RUNNING;
+		if (kernel->result)
+			cell__remote_deliver(kernel);
+		else
+			cell__remote_out_of_memory(kernel);
+	} else if (code == CURLE_OK ? status >= 500 || status == 429 : code != CURLE_COULDNT_CONNECT) {
+		try_again(kernel, CELL_REMOTE_ASK, &why);
+	} else {
+		cell__remote_fail(kernel, &why);
+	}
+}
+
+static void ask_for_session(struct cell__remote_kernel *kernel)
+{
+	CELL_AUTO_BUF struct cell__buf path = CELL_BUF_INIT;
+
+	kernel->state = CELL_REMOTE_BROKEN;
+	if (cell__buf_printf(&path, "/v1/sessions/%s", kernel->session) < 0 ||
+	    !cell__remote_begin(kernel, "GET", path.data, NULL, NULL, false, handle_asked))
+		cell__remote_out_of_memory(kernel);
+}
+
+void cell__remote_run_lost(struct cell__remote_kernel *kernel, const struct cell_error *err)
+{
+	kernel->lost = *err;
+	kernel->broken_us = 0;
+	ask_for_session(kernel);
 }
 
 /* The stream is over: with a result, or it broke. */
@@ -57,8 +109,12 @@ static void stream_done(struct cell__remote_exchange *exchange, CURLcode code, l
 		kernel->reopening = true;
 		kernel->state = CELL_REMOTE_OPENING;
 		cell__remote_open_session(kernel);
-	} else if (code != CURLE_OK || status >= 500) {
-		try_again(kernel, &err);
+	} else if (*kernel->run && (code != CURLE_OK || status >= 500)) {
+		try_again(kernel, CELL_REMOTE_RESUME, &err);
+	} else if (!*kernel->run && status == 503 && err.code == CELL_E_BUSY) {
+		try_again(kernel, CELL_REMOTE_START, &err);
+	} else if (*kernel->run ? err.code == CELL_E_EXPIRED : code == CURLE_OK ? status >= 500 : code != CURLE_COULDNT_CONNECT) {
+		cell__remote_run_lost(kernel, &err);
 	} else {
 		cell__remote_fail(kernel, &err);
 	}
@@ -87,8 +143,18 @@ static void handle_retry(uv_timer_t *timer)
 {
 	struct cell__remote_kernel *kernel = timer->data;
 	CELL_AUTO_BUF struct cell__buf path = CELL_BUF_INIT, header = CELL_BUF_INIT;
+	int64_t broken_us = kernel->broken_us;
 
+	if (kernel->retry == CELL_REMOTE_ASK) {
+		ask_for_session(kernel);
+		return;
+	}
 	kernel->state = CELL_REMOTE_RUNNING;
+	if (kernel->retry == CELL_REMOTE_START) {
+		cell__remote_start_run(kernel);
+		kernel->broken_us = broken_us;
+		return;
+	}
 	cell__sse_restart(&kernel->sse);
 	if (!cell__buf_printf(&path, "/v1/sessions/%s/runs/%s/events", kernel->session, kernel->run) &&
 	    !cell__buf_printf(&header, "Last-Event-ID: %s", *kernel->sse.id ? kernel->sse.id : "0"))
@@ -169,5 +235,8 @@ static void process(struct cell__task *task)
 		return;
 	}
 	cell_fail(&err, CELL_E_IO, 0, "the server at %.100s ended the event stream of a run before its result", kernel->url);
-	try_again(kernel, &err);
+	if (*kernel->run)
+		try_again(kernel, CELL_REMOTE_RESUME, &err);
+	else
+		cell__remote_fail(kernel, &err);
 }
