@@ -266,7 +266,7 @@ int cell__serve_supervise(struct cell_server_pool *pool, const struct cell_serve
 			*ret_ready_fd = all.ready_fd[1];
 			return all.serving;
 		}
-		fds[1].fd = all.serving && !is_full ? cell_server_pool_fd(pool) : -1;
+		fds[1].fd = !is_full ? cell_server_pool_fd(pool) : -1;
 		wait_ms = until_start(&all);
 		if (is_full && (wait_ms < 0 || wait_ms > FULL_MS))
 			wait_ms = FULL_MS;
@@ -276,7 +276,7 @@ int cell__serve_supervise(struct cell_server_pool *pool, const struct cell_serve
 		take_signals(&all);
 		reap(&all);
 		take_ready(&all);
-		is_full = all.serving && !all.stopping && cell_server_pool_accept(pool) < 0;
+		is_full = !all.stopping && cell_server_pool_accept(pool) < 0; /* while it starts, clients are told so */
 	}
 	close(all.ready_fd[0]);
 	close(all.ready_fd[1]);

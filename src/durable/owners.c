@@ -38,9 +38,9 @@ int cell__owners_open(const char *place, const char *url, struct cell__owners **
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the owners of sessions");
 	owners->fd = -1;
 	owners->url = cell__strdup(url);
-	int rc = !owners->url                  ? cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the owners of sessions")
+	int rc = !owners->url                ? cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the owners of sessions")
 		 : cell__redis_url_is(place) ? cell__redis_owners_open(place, &owners->redis, err)
-					       : open_folder(place, &owners->fd, err);
+					     : open_folder(place, &owners->fd, err);
 	if (rc < 0) {
 		cell__owners_close(owners);
 		return -1;

@@ -29,6 +29,7 @@ void cell__handle_v1_complete(struct cell__request *request);
 void cell__handle_v1_log(struct cell__request *request);
 /* ready.c */
 void cell__handle_ready(struct cell__request *request);
+void cell__handle_started(struct cell__request *request);
 /* v1.c: the number after which a reader goes on; false: it was answered. */
 /* Whether the client accepts server-sent events. */
 bool cell__wants_events(const struct cell__request *request);

@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include "server/pool.h"
+#include "server/starting.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -44,6 +45,7 @@ struct cell_server_pool {
 	struct cell__address address;
 	char *url;
 	int listen_fd;
+	struct cell__starting *starting; /* until a worker is up; or NULL */
 	int n;
 	int64_t max_connections;
 	int next; /* worker, where several have as few clients */
@@ -358,6 +360,7 @@ void cell__pool_join(struct cell_server *server)
 
 	/* Clients that nobody accepts are not to wait: only the program listens. */
 	cell__close_fd(&pool->listen_fd);
+	cell__starting_forget(cell__take_ptr(pool->starting));
 	server->address = pool->address;
 	server->use = &place->use;
 	server->addresses = pool->shared->addresses;
@@ -458,6 +461,7 @@ int cell_server_pool_create(const struct cell_server_options *opts, int workers,
 	if (cell__address_parse(opts->listen, &pool->address, err) < 0 || cell__listen(&pool->address, BACKLOG, &pool->listen_fd, err) < 0)
 		goto failed;
 	(void)setsockopt(pool->listen_fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size)); /* connections inherit it */
+	pool->starting = opts->tls_cert ? NULL : cell__starting_create(pool->listen_fd);
 	pool->url = cell__server_url(&pool->address, opts->tls_cert);
 	if (!pool->url) {
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the workers");
@@ -500,6 +504,11 @@ int cell_server_pool_accept(struct cell_server_pool *pool)
 {
 	if (!pool || pool->listen_fd < 0)
 		return 0;
+	if (pool->starting && choose_worker(pool) < 0) {
+		(void)cell__starting_step(pool->starting, 0);
+		return -1;
+	}
+	cell__starting_destroy(cell__take_ptr(pool->starting));
 	for (int i = 0; i < MAX_ACCEPTED; i++) {
 		struct sockaddr_storage from = { 0 };
 		socklen_t size = sizeof(from);
@@ -552,6 +561,7 @@ void cell_server_pool_close(struct cell_server_pool *pool)
 {
 	if (!pool || pool->listen_fd < 0)
 		return;
+	cell__starting_destroy(cell__take_ptr(pool->starting));
 	cell__listen_end(&pool->address);
 	cell__close_fd(&pool->listen_fd);
 }

@@ -1,7 +1,7 @@
 /*
  * Whether the server could serve: GET /ready.
  *
- *     before it listens   a session is opened and runs a cell; without one the server does not start
+ *     before it serves    a session is opened and runs a cell; without one the server does not start
  *     once a second       cell__ready_sweep(): the storage is asked every STORAGE_US, and a session is opened if none was for OPENED_US
  *
  * A request only reads the last answers, so that clients without a token cannot make the server work.  Changes are logged.
@@ -241,6 +241,12 @@ void cell__handle_ready(struct cell__request *request)
 				    : server->leaving ? "draining"
 						      : "not ready",
 				    "executor", opens, "storage", stores));
+}
+
+/* Before that starting.c answers. */
+void cell__handle_started(struct cell__request *request)
+{
+	cell__answer_json(request, MHD_HTTP_OK, json_pack("{s:s}", "status", "started"));
 }
 
 void cell__ready_finish(struct cell_server *server)

@@ -118,6 +118,7 @@ int cell_mcp_server_listen(struct cell_mcp_server *mcp, const struct cell_server
 #include "server/oauth.h"
 #include "server/otlp.h"
 #include "server/pool.h"
+#include "server/starting.h"
 
 #define TICK_MS 1000
 #define BACKLOG 1024
@@ -781,6 +782,7 @@ int cell_server_create(struct cell_engine *engine, const struct cell_server_opti
 		return -1;
 	struct cell_server *server = cell__alloc(1, sizeof(*server));
 	struct cell__oauth_config *oauth = NULL;
+	struct cell__starting_thread *starting = NULL;
 
 	if (!server)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the server");
@@ -833,9 +835,10 @@ int cell_server_create(struct cell_engine *engine, const struct cell_server_opti
 	server->oauth_changed = time_of_change(server->opts.oauth_file);
 	if (server->opts.tls_cert && cell__tls_load(server->opts.tls_cert, server->opts.tls_key, &server->tls, err) < 0)
 		goto failed;
-	if (cell__ready_probe(server, err) < 0 || cell__fusion_create(server, err) < 0)
-		goto failed;
 	if (!server->pool && cell__listen(&server->address, BACKLOG, &server->listen_fd, err) < 0)
+		goto failed;
+	starting = server->pool || server->tls ? NULL : cell__starting_begin(server->listen_fd);
+	if (cell__ready_probe(server, err) < 0 || cell__fusion_create(server, err) < 0)
 		goto failed;
 	if (cell__e2b_debug_listen(server, err) < 0)
 		goto failed;
@@ -848,9 +851,11 @@ int cell_server_create(struct cell_engine *engine, const struct cell_server_opti
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the server");
 		goto failed;
 	}
+	cell__starting_end(starting); /* from now on clients wait, for a moment */
 	*ret_server = server;
 	return 0;
 failed:
+	cell__starting_end(starting);
 	cell_server_destroy(server);
 	return -1;
 }

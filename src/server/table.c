@@ -172,6 +172,8 @@ const struct cell__route cell__routes[] = {
 	  .summary = "Reports whether the server is up" },
 	{ GET, "/ready", CELL_SCOPE_OPEN, cell__handle_ready, .status = 200, .answer = "Ready", .unlogged = true,
 	  .summary = "Reports whether a session can be opened and the storage answers; 503 if not" },
+	{ GET, "/started", CELL_SCOPE_OPEN, cell__handle_started, .status = 200, .answer = "Started", .unlogged = true,
+	  .summary = "Reports that the server has started, ready or not; before that it is 503" },
 	{ POST, "/execute", CELL_SCOPE_RUN, cell__handle_execute, .lasting = true, .body = EXECUTE_BODY, .session_header = true,
 	  .status = 200, .answer = "Execute",
 	  .summary =
@@ -369,8 +371,9 @@ _Static_assert(sizeof(cell__routes) / sizeof(cell__routes[0]) <= CELL_SERVER_MAX
 const struct cell__schema cell__schemas[] = {
 	{ "Error", OBJECT("\"detail\"", "\"detail\":{\"type\":[\"string\",\"array\"]},\"code\":" TEXT) },
 	{ "Health", OBJECT("\"status\",\"uptime_seconds\"", "\"status\":" TEXT ",\"uptime_seconds\":{\"type\":\"number\"}") },
+	{ "Started", OBJECT("\"status\"", "\"status\":{\"enum\":[\"started\",\"starting\"]}") },
 	{ "Ready",
-	  OBJECT("\"status\",\"executor\",\"storage\"", "\"status\":{\"enum\":[\"ready\",\"not ready\",\"draining\"]},"
+	  OBJECT("\"status\",\"executor\",\"storage\"", "\"status\":{\"enum\":[\"ready\",\"not ready\",\"draining\",\"starting\"]},"
 							"\"executor\":{\"type\":\"boolean\"},\"storage\":{\"type\":\"boolean\"}") },
 	{ "Execute",
 	  OBJECT("\"value\",\"stdout\",\"error\",\"execution_time_ms\",\"session_id\"",

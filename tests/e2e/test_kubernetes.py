@@ -133,7 +133,7 @@ def test_the_servers_arguments_are_accepted(name, tmp_path):
     # Readiness is lost within the delay.
     probe = server["readinessProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] < seconds[0] and probe["httpGet"]["path"] == "/ready"
-    assert server["startupProbe"]["httpGet"]["path"] == "/ready" and server["livenessProbe"]["httpGet"]["path"] == "/health"
+    assert server["startupProbe"]["httpGet"]["path"] == "/started" and server["livenessProbe"]["httpGet"]["path"] == "/health"
     mounts = {mount["name"] for mount in server["volumeMounts"]}
     assert mounts == {volume["name"] for volume in pod["volumes"]}
 

@@ -1,6 +1,8 @@
 """A server that leaves: it is not ready first, serves on for a while, puts idle sessions to sleep, and lets cells end."""
 import os
 import signal
+import socket
+import subprocess
 import threading
 
 import pytest
@@ -117,3 +119,42 @@ def test_the_delay_ends_by_itself(place):
     server.process.send_signal(signal.SIGTERM)
     assert server.process.wait(support.DEADLINE) == 0
     assert "leaving: not ready for new clients, and stopping in 0.3 s" in server.text()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_server_that_starts_says_so(tmp_path, workers):
+    """Its interpreter waits for a file: until then a probe tells it from one that is not ready, and from none."""
+    python, go, port = tmp_path / "python", tmp_path / "go", serving.free_port()
+    python.write_text('#!/bin/sh\nwhile [ ! -e %s ]; do sleep 0.02; done\nexec %s "$@"\n' % (go, support.bare_python()))
+    python.chmod(0o755)
+    asked = serving.Server.__new__(serving.Server)
+    asked.port, asked.path, asked.workers = port, None, workers
+    process = support.popen([support.BIN, "serve", "--python", str(python), "--executor", "subprocess", "--workers", str(workers), "--cwd",
+                             str(tmp_path), "--listen", "127.0.0.1:%d" % port, "--pool", "1"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                            stderr=subprocess.DEVNULL, env=support.host_environment(WORKCELL_SERVE_TOKEN=serving.TOKEN))
+
+    def status(path, **options):
+        try:
+            answer = asked.ask("GET", path, **options)
+        except OSError:
+            return None  # it does not listen yet
+        return answer.status, answer.json.get("status") or answer.code
+
+    try:
+        support.wait_until(lambda: status("/started", token=None) == (503, "starting"), lambda: status("/started", token=None))
+        assert status("/ready", token=None) == (503, "starting") and status("/health", token=None) == (200, "starting")
+        assert status("/v1/sessions") == (503, "busy") and status("/startedx", token=None) == (503, "busy")
+        # Clients that say nothing, too much, or half of it hold up nobody, and not the start either.
+        silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(40)]
+        silent[1].sendall(b"GET /ready HTTP/1.1\r\nX: " + b"x" * 100_000)
+        silent[2].sendall(b"GET /rea")
+        support.wait_until(lambda: status("/started", token=None) == (503, "starting"), "others are answered")
+        go.write_text("")
+        support.wait_until(lambda: status("/started", token=None) == (200, "started"), lambda: status("/started", token=None))
+        assert status("/ready", token=None) == (200, "ready") and status("/v1/sessions", token=None)[0] == 401
+        for each in silent:
+            each.close()
+    finally:
+        go.write_text("")
+        process.terminate()
+        assert process.wait(support.DEADLINE) == 0
