@@ -2,7 +2,6 @@
 import concurrent.futures
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -13,6 +12,7 @@ import pytest
 import serving
 import spaces
 import support
+from crews import Crew, HAProxy
 
 ALICE, BOB = "t0ken-of-alice", "t0ken-of-bob"
 ECHO = """name: echo
@@ -22,79 +22,6 @@ description: Says it again.
 schema: {positional: [{name: text, type: string, required: true}]}
 recipes: {say: {description: Says it., params: {text: {}}}}
 """
-
-
-class Proxy(serving.Server):
-    """HAProxy, which hands each request to the next server."""
-
-    def __init__(self, path, servers):
-        self.port, self.path = serving.free_port(), None
-        lines = ["defaults", "mode http", "timeout connect 2s", "timeout client 1m", "timeout server 1m", "option redispatch", "retries 3",
-                 "listen all", "bind 127.0.0.1:%d" % self.port, "balance roundrobin", "option httpchk GET /ready",
-                 "default-server check inter 100ms fall 1 rise 1"]
-        lines += ["server s%d 127.0.0.1:%d" % (n, server.port) for n, server in enumerate(servers)]
-        path.write_text("\n".join(lines) + "\n")
-        program = shutil.which("haproxy") or "/usr/sbin/haproxy"
-        self.process = subprocess.Popen([program, "-db", "-f", str(path)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                        stderr=subprocess.DEVNULL)
-        support.wait_until(self.answers, "haproxy answers")
-
-    def answers(self):
-        assert self.process.poll() is None, "haproxy ended"
-        try:
-            return self.ask("GET", "/ready", token=None).status == 200
-        except OSError:
-            return False
-
-    def close(self, status=0):
-        self.process.kill()
-        self.process.wait()
-
-
-class Crew:
-    """Servers of one folder, or of one Redis."""
-
-    def __init__(self, path, redis=None):
-        self.path, self.servers, self.redis = path, [], redis
-        self.place = [redis.url(path.name), "--saved-lease", "1"] if redis else [path / "saved"]
-        (path / "work").mkdir()
-
-    def start(self, *flags, port=None):
-        port = port or serving.free_port()
-        server = serving.Server("--executor", "subprocess", "--base", self.path / "base", "--cwd", self.path / "work", "--saved",
-                                *self.place, "--advertise", "http://127.0.0.1:%d" % port, *flags, listen="127.0.0.1:%d" % port)
-        self.servers.append(server)
-        return server
-
-    def owners(self):
-        """{id: URL}, as the servers tell each other."""
-        if not self.redis:
-            folder = self.path / "saved" / "owners"
-            return {name: os.readlink(folder / name) for name in os.listdir(folder)}
-        keys = [key.decode() for key in self.redis.ask("KEYS", self.path.name + ":owner:*")]
-        return {key.rpartition(":")[2]: self.redis.ask("GET", key).decode() for key in keys if "__server__" not in key}
-
-    def set_owner(self, session, url):
-        if self.redis:
-            self.redis.ask("SET", "%s:owner:%s" % (self.path.name, session), url)
-            return
-        link = self.path / "saved" / "owners" / session
-        link.unlink(missing_ok=True)
-        os.symlink(url, link)
-
-    def kill(self, server):
-        table = support.processes()
-        family = [each.pid for each in support.descendants(server.pid, table)]
-        os.kill(server.pid, signal.SIGKILL)
-        server.process.wait(support.DEADLINE)
-        support.wait_until(lambda: not any(os.path.exists("/proc/%d" % pid) for pid in family), "its processes end")
-        server.stderr.close()
-        self.servers.remove(server)
-
-    def close(self):
-        for server in self.servers:
-            if server.process.poll() is None:
-                server.close()
 
 
 @pytest.fixture
@@ -364,7 +291,7 @@ def test_a_rolling_update_behind_a_proxy(any_crew, workers):
     crew = any_crew
     flags = ["--drain-delay", "0.6", "--durable", "results", "--workers", workers, "--saved-lease", "15"]
     servers = [crew.start(*flags) for _ in range(3)]
-    proxy = Proxy(crew.path / "haproxy.cfg", servers)
+    proxy = HAProxy(crew.path / "haproxy.cfg", [server.port for server in servers])
     try:
         clients = [Client(proxy) for _ in range(6)]
         for client in clients:

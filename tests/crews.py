@@ -1,0 +1,203 @@
+"""Several session servers of one storage behind a real proxy, and clients of the SDK that count in durable sessions."""
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import serving
+import support
+
+sys.path.insert(0, os.path.join(os.path.dirname(support.BIN), "python-site"))
+
+# A cell: it holds a lock that Linux gives to one process at a time and takes from one that has died, so two servers that run the session at
+# once are seen; and it notes each number in the session's memory.
+PRELUDE = """
+import fcntl, os
+log = []
+def step(name, save):
+    with open("lock-" + name, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        log.append(len(log) + 1)
+        if save:
+            artifacts.save("%s-%d" % (name, len(log)), str(len(log)).encode(), "a number")
+            workflows.create("w_%s_%d" % (name, len(log)), "def run():\\n    return %d" % len(log), "a number")
+        fcntl.flock(file, fcntl.LOCK_UN)
+    return len(log)
+"""
+
+
+class HAProxy(serving.Server):
+    """HAProxy, which hands each request to the next server that is ready."""
+
+    def __init__(self, path, ports, wait=True):
+        self.port, self.path, self.address = serving.free_port(), None, "127.0.0.1"
+        lines = ["defaults", "mode http", "timeout connect 2s", "timeout client 1m", "timeout server 1m", "option redispatch", "retries 3",
+                 "listen all", "bind 127.0.0.1:%d" % self.port, "balance roundrobin", "option httpchk GET /ready",
+                 "default-server check inter 100ms fall 1 rise 1"]
+        lines += ["server s%d %s" % (n, port if isinstance(port, str) else "127.0.0.1:%d" % port) for n, port in enumerate(ports)]
+        path.write_text("\n".join(lines) + "\n")
+        program = shutil.which("haproxy") or "/usr/sbin/haproxy"
+        self.process = subprocess.Popen([program, "-db", "-f", str(path)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                        stderr=subprocess.DEVNULL)
+        if wait:
+            support.wait_until(self.answers, "the proxy answers")
+
+    def answers(self):
+        assert self.process.poll() is None, "the proxy ended"
+        try:
+            return self.ask("GET", "/ready", token=None).status == 200
+        except OSError:
+            return False
+
+    def close(self, status=0):
+        self.process.terminate()
+        self.process.wait(support.DEADLINE)
+
+
+class Nginx(HAProxy):
+    """nginx, which asks the next server when one cannot be connected to, or is not ready for what changes nothing."""
+
+    def __init__(self, path, ports):
+        self.port, self.path, self.address = serving.free_port(), None, "127.0.0.1"
+        servers = "".join("server %s max_fails=1 fail_timeout=1s;" % (port if isinstance(port, str) else "127.0.0.1:%d" % port) for port in ports)
+        path.write_text("""daemon off; master_process off; pid %(path)s.pid; error_log stderr;
+events { worker_connections 4096; }
+http {
+  access_log off; proxy_buffering off; proxy_request_buffering off; proxy_read_timeout 1m; client_max_body_size 0;
+  client_body_temp_path %(path)s.b; proxy_temp_path %(path)s.p; fastcgi_temp_path %(path)s.f; uwsgi_temp_path %(path)s.u; scgi_temp_path %(path)s.s;
+  upstream all { %(servers)s }
+  server { listen 127.0.0.1:%(port)d; location / { proxy_pass http://all; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_set_header Host $host;
+    proxy_connect_timeout 2s; } }
+}
+""" % {"path": path, "servers": servers, "port": self.port})
+        self.process = subprocess.Popen([shutil.which("nginx") or "/usr/sbin/nginx", "-c", str(path)], stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        support.wait_until(self.answers, "the proxy answers")
+
+
+class Crew:
+    """Servers of one folder, or of one Redis."""
+
+    def __init__(self, path, redis=None, lease="1", executor="subprocess"):
+        self.path, self.servers, self.redis, self.executor = path, [], redis, executor
+        self.place = [redis.url(path.name), "--saved-lease", lease] if redis else [path / "saved"]
+        (path / "work").mkdir()
+
+    def start(self, *flags, port=None, address="127.0.0.1"):
+        port = port or serving.free_port()
+        server = serving.Server("--executor", self.executor, "--base", self.path / "base", "--cwd", self.path / "work", "--saved", *self.place,
+                                "--advertise", "http://%s:%d" % (address, port), *flags, listen="%s:%d" % (address, port))
+        self.servers.append(server)
+        return server
+
+    def owners(self):
+        """{id: URL}, as the servers tell each other."""
+        if not self.redis:
+            folder = self.path / "saved" / "owners"
+            return {name: os.readlink(folder / name) for name in os.listdir(folder)}
+        keys = [key.decode() for key in self.redis.ask("KEYS", self.path.name + ":owner:*")]
+        return {key.rpartition(":")[2]: self.redis.ask("GET", key).decode() for key in keys if "__server__" not in key}
+
+    def set_owner(self, session, url):
+        if self.redis:
+            self.redis.ask("SET", "%s:owner:%s" % (self.path.name, session), url)
+            return
+        link = self.path / "saved" / "owners" / session
+        link.unlink(missing_ok=True)
+        os.symlink(url, link)
+
+    def kill(self, server):
+        table = support.processes()
+        family = [each.pid for each in support.descendants(server.pid, table)]
+        os.kill(server.pid, signal.SIGKILL)
+        server.process.wait(support.DEADLINE)
+        support.wait_until(lambda: not any(os.path.exists("/proc/%d" % pid) for pid in family), "its processes end")
+        server.stderr.close()
+        self.servers.remove(server)
+
+    def stop(self, server):
+        self.servers.remove(server)
+        server.close()
+
+    def close(self):
+        for server in self.servers:
+            if server.process.poll() is None:
+                server.close()
+
+
+class Load:
+    """N sessions of the SDK by way of a proxy; each client counts until it is stopped. Used as `async with`."""
+
+    def __init__(self, proxy, n, pause=0.0):
+        self.url, self.n, self.pause = "http://127.0.0.1:%d" % proxy.port, n, pause
+        self.counts, self.lost, self.problems, self.stopping = [0] * n, [0] * n, [], False
+        self.saved = [[] for _ in range(n)]
+
+    async def __aenter__(self):
+        self.tasks = [asyncio.create_task(self.client(i)) for i in range(self.n)]
+        await self.until(lambda: all(self.counts), "all clients have begun")
+        return self
+
+    async def __aexit__(self, *problem):
+        self.stopping = True
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+    async def until(self, condition, what, deadline=None):
+        end = asyncio.get_running_loop().time() + (deadline or support.DEADLINE)
+        while not condition():
+            assert not self.problems, self.problems
+            assert asyncio.get_running_loop().time() < end, (what, self.counts, self.lost)
+            await asyncio.sleep(0.02)
+
+    async def progress(self, n=3):
+        """Every client has so many more cells."""
+        marks = list(self.counts)
+        await self.until(lambda: all(count >= mark + n for count, mark in zip(self.counts, marks)), "all clients go on")
+
+    async def client(self, i):
+        from workcell import ContainerExecutor, Session
+        name = "c%d" % i
+        try:
+            async with Session(executor=ContainerExecutor(remote_url=self.url, auth_token=serving.TOKEN)) as session:
+                result = await session.run(PRELUDE)
+                assert result.is_ok, result.error
+                while not self.stopping:
+                    await self.step(session, i, name)
+                    await asyncio.sleep(self.pause)
+                await self.check(session, i, name)
+        except Exception as problem:  # the test reports it
+            self.problems.append((name, self.counts[i], repr(problem)))
+
+    async def step(self, session, i, name):
+        save = self.counts[i] % 5 == 0
+        result = await session.run("step(%r, %r)" % (name, save))
+        if result.is_ok:
+            # A cell whose result was lost may be there: of those that were answered none may be missing, and none come twice.
+            assert self.counts[i] < result.value <= self.counts[i] + 1 + self.lost[i], (result.value, self.counts[i], self.lost[i])
+            self.lost[i] -= result.value - self.counts[i] - 1
+            self.counts[i] = result.value
+            if save:
+                self.saved[i].append(result.value)
+            return
+        assert "its result is lost" in result.error, result.error
+        self.lost[i] += 1
+
+    async def check(self, session, i, name):
+        result = await again(session, "log == list(range(1, len(log) + 1)) and len(log)")
+        assert result and result >= self.counts[i], (result, self.counts[i])
+        for n in self.saved[i]:
+            code = "int(artifacts.load('%s-%d')) if workflows.get('w_%s_%d') else 'no workflow'" % (name, n, name, n)
+            found = await again(session, code)
+            assert found == n, (found, n)
+
+
+async def again(session, code):
+    """The value of a cell that changes nothing: it is run again when its result was lost."""
+    for _ in range(5):
+        result = await session.run(code)
+        if result.is_ok:
+            return result.value
+        assert "its result is lost" in result.error, result.error
+    raise AssertionError(result.error)
