@@ -187,6 +187,20 @@ runs = runs + 1
     gated(scenario, executor, tmp_path)
 
 
+def test_the_order_of_keys_is_part_of_a_result(tmp_path):
+    """The code sees it: the copy would have gone on with another one."""
+    async def scenario(gate, work):
+        @gate.session.tool(supposed={"a": 1, "b": 2})
+        def pair() -> dict:
+            return {"b": 2, "a": 1}
+
+        cell, request = await gate.runs("list(tools.pair())")
+        await request.accept()
+        assert (await cell).value == ["b", "a"] and gate.states() == ["started", "dropped"] and "another" in gate.events[1].reason
+
+    gated(scenario, "subprocess", tmp_path)
+
+
 def test_files_from_outside(executor, tmp_path):
     """What the host does to the files of the session while it waits is not lost."""
     async def scenario(gate, work):
