@@ -235,6 +235,22 @@ def test_recorded(executor, tmp_path):
     gated(scenario, executor, tmp_path)
 
 
+def test_recorded_results_are_bounded(tmp_path):
+    """The last 32, of at most 64 KiB with their arguments."""
+    async def scenario(gate, work):
+        cell, request = await gate.asks("for n in range(33): tools.send(text=str(n))")
+        for n in range(33):
+            await gate.until(lambda: [each for each in gate.session.approvals.pending if each.tool_args == {"text": str(n)}])
+            await gate.session.approvals.pending[0].accept()
+        assert (await cell).error is None and gate.events == []
+        for text, known in (("1", True), ("0", False), ("x" * 20000, False), ("x" * 20000, True), ("y" * 40000, False), ("y" * 40000, False)):
+            cell, request = await (gate.runs if known else gate.asks)("tools.send(text=%r)" % text)
+            await request.accept()
+            assert (await cell).value == text.upper() and gate.states() == (["started", "kept"] if known else []), text[:2]
+
+    gated(scenario, "subprocess", tmp_path)
+
+
 def test_the_copy_ends_the_cell(executor, tmp_path):
     """Its result, an exception, a display and an image wait too; errors keep their traceback."""
     async def scenario(gate, work):
@@ -338,17 +354,26 @@ def test_effects_outside_of_the_layer_wait(tmp_path):
         effects = ["open(%r, 'w').write('x')" % str(outside), "os.mkdir(%r)" % str(tmp_path / "folder"),
                    "os.rename('inside.txt', %r)" % str(tmp_path / "moved.txt"), "os.system('touch %s')" % (tmp_path / "shell.txt"),
                    "import socket; s = socket.socket(socket.AF_UNIX); s.connect(%r)" % str(sock),
-                   "import subprocess; subprocess.run(['touch', %r])" % str(tmp_path / "child.txt")]
+                   "import subprocess; subprocess.run(['touch', %r])" % str(tmp_path / "child.txt"),
+                   # the name begins as that of the workspace does, which is no folder of it
+                   "try: open(os.getcwd() + '-beside/x', 'w')\nexcept OSError: pass"]
         first = set(os.listdir(tmp_path))
-        for effect in effects:
-            cell, request = await gate.runs("import os\ntools.pay(amount=1)\nopen('inside.txt', 'w').close()\nprint('in')\n%s\nprint('out')\n"
-                                            "s = None" % effect)
+        await gate.session.run("import ctypes, os\nlibc = ctypes.CDLL(None)")
+
+        def names_of_kernels():
+            return {open("/proc/%d/comm" % pid).read().strip() for pid in kernels(gate.session.session_id)}
+
+        for n, effect in enumerate(effects):
             names = set(os.listdir(tmp_path))
-            await asyncio.sleep(0.15)
-            assert set(os.listdir(tmp_path)) == names and os.listdir(work) == [], effect
+            cell, request = await gate.runs("tools.pay(amount=1)\nopen('inside.txt', 'w').close()\nprint('in')\nlibc.prctl(15, b'there-%d')\n%s\n"
+                                            "libc.prctl(15, b'past')\nprint('out')\ns = None" % (n, effect))
+            await gate.until(lambda: "there-%d" % n in names_of_kernels())
+            await asyncio.sleep(0.15)  # the effect would come at once
+            assert set(os.listdir(tmp_path)) == names and os.listdir(work) == [] and "past" not in names_of_kernels(), effect
             await request.accept()
             result = await cell
             assert result.error is None and result.stdout == "in\nout\n" and gate.states() == ["started", "kept"], (effect, result)
+            await gate.session.run("libc.prctl(15, b'kernel')")
         made = {"outside.txt", "folder", "moved.txt", "shell.txt", "child.txt"}
         assert set(os.listdir(tmp_path)) == first | made
         server.close()
