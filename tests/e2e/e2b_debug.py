@@ -14,7 +14,7 @@ import support
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PACKAGES = os.path.join(ROOT, "build", "e2b")
-FLAGS = ("--executor", "sandbox", "--e2b-debug", "--auth-disabled")
+FLAGS = ("--executor", "sandbox", "--e2b-debug", "--auth-disabled", "--workers", "1")  # the debug mode has one sandbox, and so one worker
 JAVASCRIPT = """
 import { createRequire } from "node:module";
 const require = createRequire(process.env.PACKAGES + "/package.json");

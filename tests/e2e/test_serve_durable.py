@@ -89,7 +89,7 @@ def test_a_cell_that_runs_does_not_hold_up_the_end(place, workers):
     if workers == 1:
         server.close()
     else:
-        killed(server)
+        killed(server, only_first=True)
     with serving.shared(*flags) as server:
         assert value(server, polite, "x") == [1, 2]
         assert value(server, stubborn, "x") == [1]
@@ -103,10 +103,17 @@ def test_an_idle_session_is_saved(place):
         assert value(server, session, "x") == 7
 
 
-def killed(server):
-    """The server dies as in a crash; its processes end with it."""
+def processes_of(server):
+    """The first process, and the workers if it has any."""
+    workers = support.processes().values() if server.workers > 1 else ()
+    return [server.pid] + [each.pid for each in workers if each.ppid == server.pid]
+
+
+def killed(server, only_first=False):
+    """The server dies as in a crash; its processes end with it.  Workers whose first process alone is killed end as by SIGTERM."""
     family = [each.pid for each in server.family(support.processes())]
-    os.kill(server.pid, signal.SIGKILL)
+    for pid in [server.pid] if only_first else processes_of(server):
+        os.kill(pid, signal.SIGKILL)
     server.process.wait(support.DEADLINE)
 
     def has_ended():
@@ -309,15 +316,19 @@ def test_a_server_that_lost_its_lease(place, redis, tmp_path):
     try:
         session = opened(first)
         pid = value(first, session, "import os; x = 5; os.getpid()")
-        os.kill(first.pid, signal.SIGSTOP)
+        stopped = processes_of(first)
+        for each in stopped:
+            os.kill(each, signal.SIGSTOP)
         support.wait_until(lambda: second.ask("GET", "/v1/sessions/%s" % session).status == 200, "its lease expires")
         assert value(second, session, "x += 1; x") == 6
-        os.kill(first.pid, signal.SIGCONT)
+        for each in stopped:
+            os.kill(each, signal.SIGCONT)
         support.wait_until(lambda: not os.path.exists("/proc/%d" % pid), "its kernel ends")
         support.wait_until(lambda: first.ask("GET", "/v1/sessions/%s" % session).status == 409, "it says who has it")
         assert "second" in str(first.ask("GET", "/v1/sessions/%s" % session).json)
         assert value(second, session, "x") == 6
     finally:
-        os.kill(first.pid, signal.SIGCONT)
+        for each in processes_of(first):
+            os.kill(each, signal.SIGCONT)
         first.close()
         second.close()

@@ -506,7 +506,8 @@ def test_a_sandbox_needs_its_own_token(server, sandbox, fresh):
             answer = ask(server, method, path, body, sandbox=sandbox.sandbox_id, **sent)
             assert answer.status in (401, 429), (method, path, sent, answer)
         answer = ask(server, method, path, body, sandbox="0" * 32, X_Access_Token=other)
-        assert answer.status == 502, (method, path, answer)
+        # Nobody has it.  One of several workers cannot know that of an id that another could have, and checks the token first.
+        assert answer.status in ((502,) if server.workers == 1 else (401, 429, 502)), (method, path, answer)
     # A context of another sandbox.
     answer = ask(server, "POST", "/execute", {"code": "1", "context_id": sandbox.sandbox_id}, sandbox=fresh.sandbox_id, X_Access_Token=other)
     assert answer.status == 404
