@@ -223,6 +223,26 @@ def parse_events(text):
     return found
 
 
+#: Code that swaps `race` between a folder with a file, nothing and a link to `target`, whatever clients make of that name meanwhile.
+RACE = """
+import os, shutil, threading
+def swap():
+    while not stop:
+        try:
+            os.path.islink('race') and os.unlink('race')
+            shutil.rmtree('race', ignore_errors=True)
+            os.makedirs('real', exist_ok=True)
+            with open('next', 'w') as file:
+                file.write('inside')
+            os.rename('next', 'real/f')
+            os.rename('real', 'race'); os.rename('race', 'real')
+            os.path.islink('new') or os.symlink(target, 'new')
+            os.rename('new', 'race')
+        except OSError: pass
+stop = False
+threading.Thread(target=swap, daemon=True).start()
+"""
+
 #: A file for a folder of tools.
 ECHO_TOOL = """name: echo
 description: Says it again

@@ -784,6 +784,10 @@ static void fail_link(struct cell__peer_link *link)
 	} else if (forward->request && is_undone) {
 		forward->answered = true;
 		cell__answer_moving(forward->request, "the server that has this session cannot be reached: try again");
+	} else if (forward->request && forward->has_head && link->worker >= 0) {
+		forward->answered = true;
+		cell__answer_fail(forward->request, MHD_HTTP_BAD_GATEWAY, CELL_E_CLOSED,
+				  "the answer to this request, which was carried out, broke off: what it reads was changed or has ended");
 	} else if (forward->request && link->worker < 0) {
 		forward->answered = true;
 		cell__answer_fail(forward->request, MHD_HTTP_BAD_GATEWAY, CELL_E_CLOSED,

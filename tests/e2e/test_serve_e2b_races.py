@@ -2,25 +2,15 @@
 import json
 import os
 import struct
+import time
 
 import pytest
 
 import serving
+import support
 from test_serve_e2b import ALICE, BOB, TOKENS
 
 ROUNDS = 25
-RACE = """
-import os, threading
-os.makedirs('real', exist_ok=True); open('real/f', 'w').write('inside')
-def swap():
-    while not stop:
-        try:
-            os.symlink(target, 'new'); os.rename('new', 'race'); os.unlink('race')
-            os.rename('real', 'race'); os.rename('race', 'real')
-        except OSError: pass
-stop = False
-threading.Thread(target=swap, daemon=True).start()
-"""
 
 
 @pytest.fixture(scope="module", params=[1, 2])
@@ -67,9 +57,11 @@ def test_links_raced_against_files(inside, tmp_path):
     outside = tmp_path / "outside"
     (outside / "kept").mkdir(parents=True)
     (outside / "f").write_text("outside")
-    inside.run("target = %r" % str(outside) + RACE)
-    seen = set()
-    for n in range(ROUNDS):
+    inside.run("target = %r" % str(outside) + serving.RACE)
+    seen, n, end = set(), 0, time.monotonic() + support.DEADLINE
+    while n < ROUNDS or b"inside" not in seen or not {400, 403} & seen:  # it was met in both states
+        assert time.monotonic() < end, seen
+        n += 1
         answer = inside.ask("GET", "/files?path=race/f")
         seen.add(answer.body if answer.status == 200 else answer.status)
         inside.ask("POST", "/files?path=race/written", b"escaped", Content_Type="application/octet-stream")

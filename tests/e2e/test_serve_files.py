@@ -254,34 +254,58 @@ def test_pipes_and_devices_are_not_opened(server, files):
     assert server.ask("DELETE", files + "/sock").status == 204
 
 
-RACE = """
-import os, threading
-os.makedirs('real', exist_ok=True); open('real/f', 'w').write('inside')
-def swap():
-    while not stop:
-        try:
-            os.symlink(target, 'new'); os.rename('new', 'race'); os.unlink('race')
-            os.rename('real', 'race'); os.rename('race', 'real')
-        except OSError: pass
-stop = False
-threading.Thread(target=swap, daemon=True).start()
-"""
-
-
-def test_links_raced_against_requests(server, files, tmp_path):
-    (tmp_path / "f").write_text("outside")
-    run(server, files, "target = %r" % str(tmp_path) + RACE)
-    seen = set()
-    for _ in range(150):
-        answer = server.ask("GET", files + "/race/f")
+def race(server, files, outside, **options):
+    (outside / "f").write_text("outside")
+    run(server, files, "target = %r" % str(outside) + serving.RACE)
+    seen, turns, end = set(), 0, time.monotonic() + support.DEADLINE
+    while turns < 150 or not {b"inside", "forbidden"} <= seen:  # it was met in both states
+        assert time.monotonic() < end, seen
+        turns += 1
+        answer = server.ask("GET", files + "/race/f", **options)
         seen.add(answer.body if answer.status == 200 else answer.code)
-        answer = server.ask("PUT", files + "/race/written", b"escaped")
+        answer = server.ask("PUT", files + "/race/written", b"escaped", **options)
         assert answer.status == 201 or answer.code in ("forbidden", "not_found", "exists", "io", "busy"), answer
-        answer = server.ask("GET", files + "?format=tar")
+        answer = server.ask("GET", files + "?format=tar", **options)
         assert b"outside" not in answer.body
     run(server, files, "stop = True")
     assert seen <= {b"inside", "forbidden", "not_found", "busy"}, seen
-    assert sorted(os.listdir(tmp_path)) == ["f"] and (tmp_path / "f").read_text() == "outside"
+    assert sorted(os.listdir(outside)) == ["f"] and (outside / "f").read_text() == "outside"
+
+
+def test_links_raced_against_requests(server, files, tmp_path):
+    race(server, files, tmp_path)
+
+
+def test_links_raced_against_requests_of_another_worker(tmp_path):
+    (tmp_path / "apart").mkdir()
+    with serving.shared("--executor", "subprocess", "--workers", 2) as server:
+        one, other = [server.connect() for _ in range(2)]  # one to each worker
+        session = server.session(connection=one)
+        own = server.session(connection=other)
+        assert own[:2] != session[:2]
+        race(server, "/v1/sessions/%s/files" % session, tmp_path / "apart", connection=other)
+        one.close()
+        other.close()
+
+
+def test_a_file_of_another_worker_that_is_cut_while_it_is_sent():
+    """The answer breaks off; the session is still there."""
+    with serving.shared("--executor", "subprocess", "--workers", 2) as server:
+        one, other = [server.connect() for _ in range(2)]
+        session = server.session(connection=one)
+        assert server.session(connection=other)[:2] != session[:2]
+        files = "/v1/sessions/%s/files" % session
+        run(server, files, "import threading\ndef cut():\n    while not stop:\n        with open('f', 'w') as file: file.write('inside')\n"
+                           "stop = False\nthreading.Thread(target=cut, daemon=True).start()")
+        seen, end = set(), time.monotonic() + support.DEADLINE
+        while (502, "closed") not in seen:
+            assert time.monotonic() < end, seen
+            answer = server.ask("GET", files + "/f", connection=other)
+            seen.add((answer.status, answer.code if answer.status != 200 else answer.body))
+        run(server, files, "stop = True")
+        assert seen <= {(200, b"inside"), (200, b""), (404, "not_found"), (502, "closed")}, seen
+        one.close()
+        other.close()
 
 
 def test_other_clients(server):
