@@ -83,7 +83,7 @@ class Booted:
         return found
 
     def ask(self, path, data=None, token=TOKEN):
-        return json.loads(self.run(["python3", "-c", ASK, path, json.dumps(data) if data else "", token]))
+        return json.loads(self.run(["python3", "-c", ASK, path, json.dumps(data) if data is not None else "", token]))
 
     def show(self, name, unit="workcell.service"):
         return self.run("systemctl show --property=%s --value %s" % (name, unit)).strip()
@@ -193,3 +193,47 @@ def test_the_service(booted):
     booted.run("DEBIAN_FRONTEND=noninteractive dpkg --purge workcell")
     assert booted.processes() == [] and booted.run("ls /etc/workcell") == "serve.yaml\ntoken\n"
     assert booted.run("systemctl list-unit-files --no-legend 'workcell*'", status=None) == ""
+
+
+SAVED = SETTINGS + "saved: /var/lib/workcell/saved\ncwd: /var/lib/workcell/work\ndurable: results\n"
+
+
+def test_sessions_outlive_a_restart(booted):
+    """A running cell may finish while the service stops, and its session is there afterwards; also when the server was killed."""
+    booted.run("dpkg --install /dist/workcell.deb")  # the test before may have removed it
+    configure(booted, SAVED)
+    booted.run("install -d -o workcell -g workcell -m 700 /var/lib/workcell /var/lib/workcell/work && systemctl enable --now workcell.socket")
+    session = booted.ask("/v1/sessions", {})["session_id"]
+    path = "/v1/sessions/%s/runs" % session
+
+    def run(code):
+        run_path = "%s/%s" % (path, booted.ask(path, {"code": code})["run_id"])
+        booted.wait(lambda: booted.ask(run_path)["state"] not in ("waiting", "running"), "the end of a cell")
+        return booted.ask(run_path)["result"]["value"]
+
+    assert run("x = 40; x") == 40
+    started = booted.ask(path, {"code": "import time; time.sleep(2); x += 2; open('done', 'w').close()"})
+    assert "run_id" in started, started
+    booted.run("systemctl restart workcell.service")
+    assert booted.show("Result") == "success" and booted.run("ls /var/lib/workcell/work/done")
+    assert run("x") == 42
+    first = booted.show("MainPID")
+    booted.run("kill -KILL " + first)
+    assert run("x + 1") == 43 and booted.show("MainPID") != first
+
+
+def test_what_the_server_may(booted):
+    """The unit's own confinement: neither the machine's files nor its devices can be written to, and no capability but those of newuidmap can be had."""
+    booted.run("dpkg --install /dist/workcell.deb")
+    configure(booted)
+    booted.run("systemctl start workcell.socket")
+    assert booted.ask("/execute", {"code": "1"})["value"] == 1
+    enter = "nsenter --target %s --mount --cgroup setpriv --reuid workcell --regid workcell --clear-groups sh -c " % booted.show("MainPID")
+    for path in ("/etc/workcell/planted", "/usr/local/planted", "/srv/planted", "/opt/planted", "/var/lib/planted"):
+        booted.run("chmod 1777 %s" % path.rpartition("/")[0])
+        assert "Read-only file system" in booted.run(enter + "'touch %s'" % path, status=None), path
+    for path in ("/var/lib/workcell/made", "/var/cache/workcell/made", "/var/log/workcell/made", "/tmp/made"):
+        booted.run(enter + "'touch %s'" % path)
+    assert booted.run("ls /tmp/made", status=None).startswith("ls: cannot access"), "its /tmp is its own"
+    bounds = booted.run("grep -E 'CapBnd|CapEff|CapPrm' /proc/%s/status" % booted.show("MainPID")).split()
+    assert dict(zip(bounds[::2], bounds[1::2])) == {"CapPrm:": "0" * 16, "CapEff:": "0" * 16, "CapBnd:": "00000000000000c0"}
