@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""make test-kubernetes: packaging/kubernetes at a real control plane of Kubernetes, without nodes.
+"""make test-kubernetes: packaging/kubernetes at a real control plane of Kubernetes, with two nodes.
 
-Builds kube-apiserver, kube-controller-manager and kubectl from the Go module k8s.io/kubernetes once, into $XDG_CACHE_HOME/workcell-tests (or takes them
-from the folder $WORKCELL_KUBERNETES), starts them with Debian's etcd, and installs both manifests in namespaces that enforce PodSecurity "restricted". The
-controllers must make what the manifests ask for, and a pod that asks for more rights must be refused. There is no kubelet: no pod runs.
+Builds the programs from the Go module k8s.io/kubernetes once, into $XDG_CACHE_HOME/workcell-tests (or takes them from the folder $WORKCELL_KUBERNETES), starts
+them with Debian's etcd, and installs the manifests in namespaces that enforce PodSecurity "restricted": first without nodes, where the controllers must make what the
+manifests ask for and a pod that asks for more rights must be refused; then with two (kubernetes_nodes.py), where kubernetes_trials.py runs sessions. Needs root, a built
+tree, and from Debian etcd-server, containerd, runc, containernetworking-plugins, debootstrap and iptables. WORKCELL_TEST_SESSIONS: of the load, 200 by default.
 """
 import json
 import os
@@ -17,9 +18,12 @@ import time
 
 import yaml
 
+import kubernetes_nodes
+import kubernetes_trials
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 VERSION = "1.31.4"
-PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kubectl")
+PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kubectl", "kube-scheduler", "kubelet", "kube-proxy")
 SECONDS = 180
 
 
@@ -69,20 +73,26 @@ class Plane:
             "apiVersion": "v1", "kind": "Config", "current-context": "all", "contexts": [{"name": "all", "context": {"cluster": "all", "user": "all"}}],
             "clusters": [{"name": "all", "cluster": {"server": "https://127.0.0.1:%d" % self.port, "insecure-skip-tls-verify": True}}],
             "users": [{"name": "all", "user": {"token": self.token}}]}))
+        # As nodes and pods reach it.
+        with open(self.config, encoding="utf-8") as file:
+            self.outer_config = self.write("outer", file.read().replace("https://127.0.0.1:", "https://%s:" % kubernetes_nodes.HERE))
         key = os.path.join(folder, "accounts.key")
         subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
         self.start(os.environ.get("WORKCELL_ETCD") or shutil.which("etcd") or "/usr/bin/etcd", "--data-dir", os.path.join(folder, "etcd"),
                    "--listen-client-urls", store, "--advertise-client-urls", store, "--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers,
                    "--initial-cluster", "default=" + peers, "--unsafe-no-fsync")
-        self.start(os.path.join(programs, "kube-apiserver"), "--etcd-servers", store, "--secure-port", self.port, "--bind-address", "127.0.0.1",
-                   "--advertise-address", "127.0.0.1", "--cert-dir", os.path.join(folder, "certificates"), "--service-cluster-ip-range", "10.96.0.0/24",
+        self.start(os.path.join(programs, "kube-apiserver"), "--etcd-servers", store, "--secure-port", self.port, "--bind-address", "0.0.0.0",
+                   "--advertise-address", kubernetes_nodes.HERE, "--cert-dir", os.path.join(folder, "certificates"), "--service-cluster-ip-range", "10.96.0.0/24",
                    "--service-account-issuer", "https://kubernetes.default", "--service-account-signing-key-file", key,
-                   "--service-account-key-file", key, "--authorization-mode", "RBAC", "--endpoint-reconciler-type", "none",
+                   "--service-account-key-file", key, "--authorization-mode", "RBAC", "--allow-privileged=false",
                    "--token-auth-file", self.write("tokens.csv", '%s,all,all,"system:masters"\n' % self.token))
         self.wait(lambda: self.kubectl("get", "--raw", "/readyz", fails=True).returncode == 0, "the API server is ready")
         self.start(os.path.join(programs, "kube-controller-manager"), "--kubeconfig", self.config, "--service-account-private-key-file", key,
                    "--use-service-account-credentials=false", "--leader-elect=false", "--bind-address", "127.0.0.1", "--secure-port", free_port(),
-                   "--cert-dir", os.path.join(folder, "controllers"))
+                   "--cert-dir", os.path.join(folder, "controllers"), "--root-ca-file", os.path.join(folder, "certificates", "apiserver.crt"),
+                   "--node-monitor-period", "2s", "--node-monitor-grace-period", "16s")
+        self.start(os.path.join(programs, "kube-scheduler"), "--kubeconfig", self.config, "--leader-elect=false", "--bind-address", "127.0.0.1",
+                   "--secure-port", free_port(), "--cert-dir", os.path.join(folder, "scheduler"))
 
     def write(self, name, text):
         path = os.path.join(self.folder, name)
@@ -153,15 +163,28 @@ def main():
     programs = build()
     folder = tempfile.mkdtemp(prefix="workcell-kubernetes-")
     plane = Plane(programs, folder)
+    nodes = [kubernetes_nodes.Node(plane, at) for at in (1, 2)]
+    kubernetes_nodes.make_network()
     try:
         plane.begin()
         for name in ("workcell.yaml", "workcell-scaled.yaml"):
             check(plane, name)
-        plane.close()
+            plane.kubectl("delete", "namespace", name.split(".")[0])
+        images = kubernetes_nodes.make_images(folder)
+        for node in nodes:
+            os.makedirs(node.folder)
+            node.begin(images)
+        plane.wait(lambda: plane.kubectl("get", "nodes").stdout.count(" Ready") == len(nodes), "the nodes are ready")
+        kubernetes_trials.pods_of_their_own(plane, nodes)
+        kubernetes_trials.servers(plane, nodes)
     except BaseException:
         print("the logs are in %s" % folder, file=sys.stderr)
-        plane.close()
         raise
+    finally:
+        for node in nodes:
+            node.close()
+        plane.close()
+        kubernetes_nodes.remove_network()
     shutil.rmtree(folder)
     print("passed")
 
