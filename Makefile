@@ -35,7 +35,7 @@ check soak:
 	@scripts/setup.sh test
 	@scripts/test.sh --tier $@
 
-# packaging/kubernetes at a real control plane; needs Go (or the programs, see there) and Debian's etcd-server.
+# packaging/kubernetes at a real control plane with two nodes; needs root, Go (or the programs) and Debian's packages that scripts/test_kubernetes.py names.
 test-kubernetes:
 	@$(PYTHON) scripts/test_kubernetes.py
 
