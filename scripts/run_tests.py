@@ -527,6 +527,15 @@ def stage_otel():
     pytests("build", "tests/otel", workers=0)
 
 
+def stage_cluster():
+    """Three to five servers and a Redis under load of 200 sessions, while parts of them die; networks that are cut."""
+    say("several servers under load")
+    if run("sh", "-c", "command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] || apt-get install -y --no-install-recommends nginx-light >/dev/null") != 0:
+        fail("installation of nginx")
+        return
+    pytests("build", "tests/cluster", workers=0)
+
+
 def stage_documents():
     """Tools from OpenAPI documents that packages of npm carry."""
     say("tools from OpenAPI documents of real services")
@@ -575,7 +584,7 @@ TIERS = {
     "check": [stage_gcc, stage_checks, stage_quick_unit, stage_smoke],
     "test": [stage_gcc, stage_checks, stage_unit, stage_e2e, stage_holes, stage_asan, stage_fuzz, stage_tsan, stage_containers, stage_sdk, stage_valkey,
              stage_framework_smoke],
-    "soak": [stage_gcc, stage_all_holes, stage_analyze, stage_pythons, stage_large_files, stage_sanitized_e2e, stage_long_fuzz, stage_races, stage_vm, stage_browser, stage_packages, stage_aarch64, stage_frameworks, stage_model, stage_mcp_conformance, stage_mcp_judges, stage_mcp_hosts, stage_jupyter, stage_documents, stage_otel, stage_swarm],
+    "soak": [stage_gcc, stage_all_holes, stage_analyze, stage_pythons, stage_large_files, stage_sanitized_e2e, stage_long_fuzz, stage_races, stage_vm, stage_browser, stage_packages, stage_aarch64, stage_frameworks, stage_model, stage_mcp_conformance, stage_mcp_judges, stage_mcp_hosts, stage_jupyter, stage_documents, stage_otel, stage_swarm, stage_cluster],
 }
 STAGES = {stage.__name__[len("stage_"):]: stage for stages in TIERS.values() for stage in stages}
 # Of the tier `test`: what comes first, and then lines of stages side by side. Of those only `holes` runs ninja in the folder `build`.

@@ -34,8 +34,9 @@ class HAProxy(serving.Server):
     def __init__(self, path, ports, wait=True):
         self.port, self.path, self.address = serving.free_port(), None, "127.0.0.1"
         lines = ["defaults", "mode http", "timeout connect 2s", "timeout client 1m", "timeout server 1m", "option redispatch", "retries 3",
+                 "option srvtcpka", "srvtcpka-idle 3s", "srvtcpka-intvl 1s", "srvtcpka-cnt 3",  # a machine that vanished
                  "listen all", "bind 127.0.0.1:%d" % self.port, "balance roundrobin", "option httpchk GET /ready",
-                 "default-server check inter 100ms fall 1 rise 1"]
+                 "default-server check inter 100ms fall 1 rise 1 tcp-ut 6s"]
         lines += ["server s%d %s" % (n, port if isinstance(port, str) else "127.0.0.1:%d" % port) for n, port in enumerate(ports)]
         path.write_text("\n".join(lines) + "\n")
         program = shutil.which("haproxy") or "/usr/sbin/haproxy"

@@ -1,0 +1,213 @@
+#!/usr/bin/env python3
+"""cluster.py [--sessions N] [--rounds N] [wake|update|cells]...: several servers with sessions in one Redis, for docs/benchmark.md.
+
+wake    a session with 100 MB of random bytes sleeps at one server and is woken by a request at another; the same at the server that saved it; and the
+        floor: the bytes read from Redis by a client that does nothing with them
+update  three servers behind HAProxy are replaced one after the other while each of N sessions runs a cell every second: failures, p50, p99
+cells   cells a second with one server and with three by turns, each held to a fixed share of a CPU by cgroups (needs root): clients that reach the
+        server that has their session, and clients that reach any
+
+Needs the set-up of the tests (scripts/setup.sh test).  Absolute times depend on what else the machine does: compare rows of one run.
+"""
+import argparse
+import os
+import pathlib
+import signal
+import statistics
+import sys
+import tempfile
+import threading
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests"))
+import crews  # noqa: E402
+import serving  # noqa: E402
+import spaces  # noqa: E402
+import support  # noqa: E402
+
+SHARE = 0.15  # of a CPU, for each server
+SECONDS = 4
+
+
+def percentile(values, share):
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+
+
+def timed(call):
+    begun = time.perf_counter()
+    call()
+    return time.perf_counter() - begun
+
+
+def show(name, values, unit="ms", scale=1000):
+    print("%-44s n %-5d p50 %8.1f  p99 %8.1f  max %8.1f %s" % (name, len(values), statistics.median(values) * scale, percentile(values, 0.99) * scale,
+                                                               max(values) * scale, unit), flush=True)
+
+
+def execute(server, code, session):
+    answer = server.ask("POST", "/execute", {"code": code}, session=session)
+    assert answer.status == 200 and answer.json["error"] is None, answer
+    return answer.json["value"]
+
+
+def read_all(redis, prefix):
+    for key in redis.ask("KEYS", prefix + ":saved:*:p-*"):
+        for field in redis.ask("HKEYS", key):
+            redis.ask("HGET", key, field)
+
+
+def wake(crew, redis, options):
+    first, second = crew.start(), crew.start()
+    session = first.session()
+    execute(first, "import os; x = os.urandom(100_000_000); len(x)", session)
+    rows = {"wake at another server, 100 MB": [], "wake at the server that saved it": [], "floor: read from Redis": [], "save (hibernate)": []}
+    at = first
+    for n in range(2 * options.rounds):
+        rows["save (hibernate)"].append(timed(lambda: at.ask("POST", "/v1/sessions/%s/hibernate" % session)))
+        rows["floor: read from Redis"].append(timed(lambda: read_all(redis, crew.path.name)))
+        other = second if at is first else first
+        to = other if n % 2 == 0 else at
+        name = "wake at another server, 100 MB" if to is other else "wake at the server that saved it"
+        rows[name].append(timed(lambda: execute(to, "len(x)", session)))
+        at = to
+    for name, values in rows.items():
+        show(name, values)
+
+
+def update(crew, redis, options):
+    flags = ["--durable", "results", "--drain-delay", "1", "--max-sessions", "1000", "--max-connections", "4096", "--max-queue", "1000"]
+    servers = [crew.start(*flags) for _ in range(3)]
+    proxy = crews.HAProxy(crew.path / "haproxy.cfg", [server.port for server in servers])
+    times, failures, lock, ends = [], [], threading.Lock(), threading.Event()
+    phase = ["before"]
+
+    def client(session):
+        while not ends.is_set():
+            begun, now = time.perf_counter(), phase[0]
+            try:
+                answer = proxy.ask("POST", "/execute", {"code": "n = globals().get('n', 0) + 1; n"}, session=session)
+                problem = None if answer.status == 200 and answer.json["error"] is None else answer
+            except OSError as error:
+                problem = error
+            with lock:
+                times.append((now, time.perf_counter() - begun))
+                if problem:
+                    failures.append(problem)
+            ends.wait(max(0, 1 - (time.perf_counter() - begun)))
+
+    threads = [threading.Thread(target=client, args=(proxy.session(),), daemon=True) for _ in range(options.sessions)]
+    for thread in threads:
+        thread.start()
+    time.sleep(SECONDS)
+    phase[0] = "during"
+    for server in servers:
+        crew.stop(server)
+        crew.start(*flags, port=server.port)
+    phase[0] = "after"
+    time.sleep(SECONDS)
+    ends.set()
+    for thread in threads:
+        thread.join(60)
+    for name in ("before", "during", "after"):
+        show("%s a rolling update, %d sessions" % (name, options.sessions), [value for at, value in times if at == name] or [0])
+    print("requests that failed: %d of %d %s" % (len(failures), len(times), failures[:3]), flush=True)
+    proxy.close()
+
+
+class Share:
+    """A cgroup with a share of a CPU; v1 or v2."""
+
+    def __init__(self, name):
+        v1 = pathlib.Path("/sys/fs/cgroup/cpu")
+        root = v1 if (v1 / "cpu.cfs_quota_us").exists() or (v1 / "tasks").exists() else pathlib.Path("/sys/fs/cgroup")
+        self.path = root / ("workcell-bench-%d-%s" % (os.getpid(), name))
+        self.path.mkdir()
+        if root == v1:
+            (self.path / "cpu.cfs_period_us").write_text("20000")
+            (self.path / "cpu.cfs_quota_us").write_text(str(int(20000 * SHARE)))
+        else:
+            (self.path / "cpu.max").write_text("%d 20000" % int(20000 * SHARE))
+
+    def take(self, server):
+        table = support.processes()
+        for pid in [server.pid] + [each.pid for each in support.descendants(server.pid, table)]:
+            (self.path / "cgroup.procs").write_text(str(pid))
+
+    def close(self):
+        support.wait_until(self.is_removed, "the group is empty")
+
+    def is_removed(self):
+        try:
+            self.path.rmdir()
+        except OSError:
+            return False
+        return True
+
+
+def rate(servers, sessions, any_server):
+    """Cells a second; sessions: [(server, id)]."""
+    done, ends = [0] * len(sessions), time.perf_counter() + SECONDS
+
+    def client(i):
+        owner, session = sessions[i]
+        connections = [server.connect() for server in servers]
+        while time.perf_counter() < ends:
+            at = done[i] % len(servers) if any_server else servers.index(owner)
+            answer = servers[at].ask("POST", "/execute", {"code": "sum(range(1000))"}, session=session, connection=connections[at])
+            assert answer.status == 200, answer
+            done[i] += 1
+
+    threads = [threading.Thread(target=client, args=(i,)) for i in range(len(sessions))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(done) / SECONDS
+
+
+def cells(crew, redis, options):
+    servers = [crew.start() for _ in range(3)]
+    shares = [Share(str(n)) for n in range(3)]
+    try:
+        sessions = [[(server, server.session()) for _ in range(4)] for server in servers]
+        for share, server in zip(shares, servers):
+            share.take(server)
+        ratios = {False: [], True: []}
+        for _ in range(options.rounds):
+            one = rate(servers[:1], sessions[0], False)
+            for any_server in (False, True):
+                three = rate(servers, sum(sessions, []), any_server)
+                ratios[any_server].append(three / one)
+                print("cells a second, %g CPU each: one server %.0f, three %.0f (%s): %.2f times" % (
+                    SHARE, one, three, "any server" if any_server else "its own", three / one), flush=True)
+        for any_server, values in ratios.items():
+            print("three servers, clients reach %s: median %.2f times one" % ("any" if any_server else "the owner", statistics.median(values)))
+    finally:
+        for server in servers:
+            server.process.send_signal(signal.SIGTERM)
+            server.process.wait(60)
+            server.stderr.close()
+        crew.servers.clear()
+        for share in shares:
+            share.close()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sessions", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("what", nargs="*", default=["wake", "update", "cells"])
+    options = parser.parse_args()
+    for name in options.what:
+        redis = spaces.Redis("--appendonly", "yes") if name == "update" else spaces.Redis()
+        with tempfile.TemporaryDirectory(prefix="workcell-cluster-") as folder:
+            crew = crews.Crew(pathlib.Path(folder), redis, lease="15", executor="sandbox" if name != "cells" else "subprocess")
+            try:
+                {"wake": wake, "update": update, "cells": cells}[name](crew, redis, options)
+            finally:
+                crew.close()
+                redis.close()
+
+
+if __name__ == "__main__":
+    main()
