@@ -20,7 +20,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
-from . import _engine, _native
+from . import _calls, _engine, _native
 from ._engine import Background, Channel, Engine, Item, default_engine, log
 from .approvals import ApprovalRequest, Approvals, ask_handler
 from .audit import AuditLog
@@ -703,15 +703,19 @@ class Core:
             raise from_native(error) from None
 
     def _handle_tool_call(self, tool: HostTool, item: Item) -> None:
-        self._spawn(self._run_tool(tool, item[2], item[4]))
+        self._spawn(self._run_tool(tool, item[2], item[3], item[4]))
 
-    async def _run_tool(self, tool: HostTool, args: str, call: _native.ToolCall) -> None:
+    async def _run_tool(self, tool: HostTool, args: str, session_id: str, call: _native.ToolCall) -> None:
+        waiting = _calls.Waiting(session_id, tool.name)
+        raised: Optional[BaseException] = None
         try:
             arguments = tool.convert(json.loads(args))
             fn = tool.fn
             if (tool.thread or self._background) and not inspect.iscoroutinefunction(fn):
-                call_fn = functools.partial(contextvars.copy_context().run, functools.partial(fn, **arguments))
-                value = await asyncio.get_running_loop().run_in_executor(_engine.tool_threads(), call_fn)
+                call_fn = functools.partial(contextvars.copy_context().run, _calls.outcome, functools.partial(fn, **arguments))
+                value, raised = await asyncio.get_running_loop().run_in_executor(_engine.tool_threads(), call_fn)
+                if raised is not None:
+                    raise raised
             else:
                 value = fn(**arguments)
             if inspect.isawaitable(value):
@@ -720,12 +724,16 @@ class Core:
                 call.answer_text(value)
             else:
                 call.answer_json(dumps(value))
-        except asyncio.CancelledError:
-            call.fail("the host cancelled the call")
-            raise
-        except Exception as error:
+        except BaseException as error:
+            # A call that is not answered would hold the cell for ever. A tool does not end the program either: SystemExit is what
+            # functions with argparse raise, and a thread can raise anything.
+            if isinstance(error, (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt)) and error is not raised:
+                call.fail("the host cancelled the call")
+                raise
             log.warning("the tool %s raised", tool.name, exc_info=True)
-            call.fail("%s: %s" % (type(error).__name__, error))
+            call.fail(_calls.told(error))
+        finally:
+            waiting.end()
 
     # -- llm
 
@@ -829,7 +837,7 @@ class Core:
             if after is not None and error is state.get("error"):
                 after.next()  # the tool's own failure
             elif after is not None or "passed" not in state:
-                (after or before).fail(str(error) or type(error).__name__)
+                (after or before).fail(_calls.text_of(error) or type(error).__name__)
             if not isinstance(error, Exception):
                 raise
             return

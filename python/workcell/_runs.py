@@ -9,6 +9,7 @@ from collections import deque
 from typing import Any, AsyncGenerator, Callable, Deque, Generator, Iterator, List, Optional, Tuple, Union
 
 from . import _engine, _native, _telemetry
+from ._calls import check_not_waiting
 from ._core import SPIN_US, RUN_MASK, STREAM_MASK, Core, milliseconds
 from ._engine import Channel, Item, channel_of_loop, channel_of_thread, next_token
 from ._signals import only_ctrl_c, run_watched
@@ -40,6 +41,7 @@ def _start(core: Core, code: str, timeout: Optional[float], channel: Channel, ma
 
     On the channel's thread, so that the token's handler may be added afterwards.
     """
+    check_not_waiting(core.id)
     token = next_token()
     spin_us = SPIN_US if core.quick and not channel.handlers else 0
     try:
@@ -223,6 +225,7 @@ def run_sync(core: Core, code: str, timeout: Optional[float],
         raise AssertionError("a run must end with its result")
     if core.policy.native is None:
         # Nobody has to be asked, and no signal handler has to run on this thread meanwhile: the short way.
+        check_not_waiting(core.id)
         timeout_ms = 0 if timeout is None else milliseconds(timeout)
         native: Optional[_native.Result] = None
         try:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Awaitable, Callable, Dict, Mapping, Optional, Union
 
+from . import _calls
 from ._engine import log, tool_threads
 from ._json import loads
 
@@ -125,15 +127,19 @@ async def serve_llm(fn: LlmFunction, args: str, session_id: str, call: _native.T
         if _is_async(fn):
             answer = await _ask(fn, request, call)
         else:  # a thread cannot be cancelled: the query holds its place until the function returns
-            answer = await asyncio.get_running_loop().run_in_executor(tool_threads(), fn, request)
+            answer, raised = await asyncio.get_running_loop().run_in_executor(tool_threads(), _calls.outcome, functools.partial(fn, request))
+            if raised is not None:
+                raise raised
             if inspect.isawaitable(answer):
                 answer = await answer
         call.answer_json(answer_json(answer))
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, GeneratorExit):
         call.fail("the query was cancelled")
-    except Exception as error:
+    except BaseException as error:  # a query that is not answered would hold the cell for ever
         log.warning("the function of llm raised", exc_info=True)
-        call.fail("%s: %s" % (type(error).__name__, error))
+        call.fail(_calls.told(error))
+        if isinstance(error, KeyboardInterrupt) and _is_async(fn):
+            raise
 
 
 def _is_async(fn: Any) -> bool:
