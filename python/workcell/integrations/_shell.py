@@ -6,13 +6,12 @@ because code of the session may have changed anything that the cell uses.
 
 from __future__ import annotations
 
-from typing import Any, Awaitable, Callable, Generator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union, cast
+from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from ..errors import WorkcellError
 from ..types import ExecutionResult
-from ._common import literal
+from ._common import Steps, literal
 
-_T = TypeVar("_T")
 #: Bytes of a file, or of a command's output, in one cell: a value may have 8 MiB as text, where a byte can take four characters.
 PIECE = 1 << 20
 #: Of a file in all.
@@ -121,30 +120,7 @@ def checked(result: ExecutionResult, *kinds: type) -> Any:
 
 # ---- files
 #
-# Each is a generator of cells, which is given their results: drive() runs them in a session whose methods block, drive_async() in another.
-
-Steps = Generator[str, ExecutionResult, _T]
-
-
-def drive(run: Callable[[str], ExecutionResult], steps: "Steps[_T]") -> _T:
-    """Runs the cells of an operation; what it returns."""
-    try:
-        cell = next(steps)
-        while True:
-            cell = steps.send(run(cell))
-    except StopIteration as end:
-        return cast(_T, end.value)
-
-
-async def drive_async(run: Callable[[str], Awaitable[ExecutionResult]], steps: "Steps[_T]") -> _T:
-    """The same on an event loop."""
-    try:
-        cell = next(steps)
-        while True:
-            cell = steps.send(await run(cell))
-    except StopIteration as end:
-        return cast(_T, end.value)
-
+# Each is a generator of cells, which is given their results: drive() and drive_async() run them.
 
 def write(path: str, data: bytes) -> "Steps[bool]":
     """Writes a file, with the folders above it; whether there was one."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from typing import Any, Callable, List, Tuple
+from typing import Any, Callable, List, Optional, Tuple
 
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.code_executors import BaseCodeExecutor
@@ -24,7 +24,7 @@ from .._session import ExecutorLike
 from ..prompt import MAX_ANSWER, shorten
 from ..sync import Session
 from . import _shell
-from ._common import error_of, open_sync, output_of, printable
+from ._common import drive, error_of, open_sync, output_of, printable
 
 #: Conversations whose sessions are kept; the one that was unused for longest is closed.
 MAX_SESSIONS = 64
@@ -54,7 +54,7 @@ class WorkcellCodeExecutor(BaseCodeExecutor):
         if isinstance(executor, str):  # a wrong name must fail here, not in a conversation
             open_sync(None, executor, options)[1]()
 
-    def _session(self, key: str) -> Tuple[Session, Callable[[], None]]:
+    def _session(self, key: Any) -> Tuple[Session, Callable[[], None]]:
         ended: List[Callable[[], None]] = []
         with self._lock:
             found = self._sessions.pop(key, None) or open_sync(None, self._executor, self._options)
@@ -69,13 +69,13 @@ class WorkcellCodeExecutor(BaseCodeExecutor):
         """Runs a piece of code; what it displayed comes back as files."""
         given = code_execution_input
         if self.stateful:
-            session, close = self._session(given.execution_id or invocation_context.session.id)
+            session, close = self._session(_conversation(invocation_context, given.execution_id))
         else:
             session, close = open_sync(None, self._executor, self._options)
         try:
             for file in given.input_files:
                 data = file.content.encode() if isinstance(file.content, str) else file.content
-                _shell.drive(session.run, _shell.write(file.name.rpartition("/")[2] or "file", data))
+                drive(session.run, _shell.write(file.name.rpartition("/")[2] or "file", data))
             result = session.run(given.code, self.timeout_seconds)
             files = [File("plot_%d.png" % number, image.data, image.mime) for number, image in enumerate(result.images)]
             if result.error is not None:
@@ -93,6 +93,13 @@ class WorkcellCodeExecutor(BaseCodeExecutor):
             self._sessions.clear()
         for _, close in ended:
             close()
+
+
+def _conversation(context: Optional[InvocationContext], execution_id: Optional[str]) -> Any:
+    """Whose code it is. Ids of ADK's sessions are those of one user of one application, and callers can choose them."""
+    if context is None:
+        return execution_id
+    return context.session.app_name, context.session.user_id, execution_id or context.session.id
 
 
 __all__ = ["WorkcellCodeExecutor"]

@@ -23,7 +23,8 @@ from agent_framework import tool as make_tool
 from .._session import ExecutorLike
 from ..prompt import MAX_ANSWER
 from ..session import Session
-from ._common import AsyncClosing, Code, run_code_about
+from ._code import Code, run_code_about
+from ._common import AsyncClosing
 
 
 class WorkcellExecuteCodeTool(AsyncClosing):
@@ -56,16 +57,17 @@ class WorkcellExecuteCodeTool(AsyncClosing):
         async def execute_code(code: str) -> str:
             return await self._code.text(code)
 
-        self.tool = FunctionTool(name="execute_code", description=run_code_about(self._code.tools), approval_mode=approval_mode, func=execute_code)
+        self.tool = FunctionTool(name="execute_code", description=run_code_about(self._code.tools.describe()), approval_mode=approval_mode, func=execute_code)
 
 
 #: As code of the framework's other providers calls tools.
 _CALL_TOOL = '''
-def call_tool(name, **arguments):
+def call_tool(name, /, **arguments):
     """Calls a tool by its name."""
-    if name not in %r:
+    found = %r.get(name)
+    if found is None:
         raise LookupError("there is no tool %%r" %% (name,))
-    return globals()[name](**arguments)
+    return globals()[found](**arguments)
 '''
 
 
@@ -103,7 +105,7 @@ class WorkcellCodeActProvider(AsyncClosing, ContextProvider):
         given: Any = tools if isinstance(tools, (list, tuple)) else [tools]
         for each in given:
             found: FunctionTool = each if isinstance(each, FunctionTool) else make_tool(cast(Callable[..., Any], each))
-            self._code.tools.add(found.name, found.description, found.parameters(), _caller(found))
+            self._code.tools.add(found.name, found.description, found.parameters(), _caller(found), replace=found.name in self._tools)
             self._tools[found.name] = found
         self._name_tools()
 
@@ -123,7 +125,7 @@ class WorkcellCodeActProvider(AsyncClosing, ContextProvider):
             self.remove_tool(name)
 
     def _name_tools(self) -> None:
-        self._code.tools.more = _CALL_TOOL % (sorted(self._tools),)
+        self._code.tools.more = _CALL_TOOL % ({name: self._code.tools.written(name) for name in sorted(self._tools)},)
         self._code.tools.changed = True
 
     async def before_run(self, *, agent: Any, session: Any, context: Any, state: Dict[str, Any]) -> None:
@@ -133,7 +135,7 @@ class WorkcellCodeActProvider(AsyncClosing, ContextProvider):
         async def execute_code(code: str) -> str:
             return await self._code.text(code)
 
-        made = FunctionTool(name="execute_code", description=run_code_about(self._code.tools), func=execute_code,
+        made = FunctionTool(name="execute_code", description=run_code_about(self._code.tools.describe()), func=execute_code,
                             approval_mode="always_require" if asks else self.approval_mode)
         context.extend_instructions(self.source_id, self.INSTRUCTIONS)
         context.extend_tools(self.source_id, [made])

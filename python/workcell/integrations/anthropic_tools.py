@@ -20,7 +20,7 @@ from ..prompt import MAX_ANSWER, shorten
 from ..session import Session
 from ..types import ExecutionResult
 from . import _shell
-from ._common import printable
+from ._common import drive_async, printable
 from ._editor import ToolInputError, lines_of, text_of
 from .anthropic_memory import MAX_FILE, MemoryTool, runnable_memory
 
@@ -87,10 +87,10 @@ async def _editor(session: Session, given: Mapping[str, Any], timeout: Optional[
         return session.run(cell, timeout)
 
     if command == "create":
-        update = await _shell.drive_async(run, _shell.write(path, text_of(given, "file_text").encode("utf-8")))
+        update = await drive_async(run, _shell.write(path, text_of(given, "file_text").encode("utf-8")))
         return {"type": "text_editor_code_execution_create_result", "is_file_update": update}
     if command == "view":
-        content = (await _shell.drive_async(run, _shell.read(path))).decode("utf-8")
+        content = (await drive_async(run, _shell.read(path))).decode("utf-8")
         lines, first, total = lines_of(content, given.get("view_range"), 1)
         return {"type": "text_editor_code_execution_view_result", "file_type": "text", "content": _out("\n".join(lines)),
                 "start_line": first, "num_lines": len(lines), "total_lines": total}
@@ -99,7 +99,7 @@ async def _editor(session: Session, given: Mapping[str, Any], timeout: Optional[
     old, new = text_of(given, "old_str"), text_of(given, "new_str")
     if not old or len(old) + len(new) > _shell.PIECE:
         raise ToolInputError("old_str is empty, or the texts are too long")
-    _, line, done = await _shell.drive_async(run, _shell.edit(path, old, new))
+    _, line, done = await drive_async(run, _shell.edit(path, old, new))
     if not done:
         raise ToolInputError("old_str must be in the file once")
     removed, added = old.split("\n"), new.split("\n")

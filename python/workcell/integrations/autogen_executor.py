@@ -21,7 +21,8 @@ from .._session import ExecutorLike
 from ..prompt import MAX_ANSWER, shorten
 from ..session import Session
 from . import _shell
-from ._common import Code, printable, text_of
+from ._code import Code
+from ._common import printable, text_of
 
 _PYTHON = ("python", "py", "python3", "ipython")
 _SHELLS = ("bash", "sh", "shell")

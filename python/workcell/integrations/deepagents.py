@@ -25,7 +25,7 @@ from ..errors import WorkcellError
 from ..sync import Session
 from ..types import ExecutionResult
 from . import _shell
-from ._common import Closing, literal, open_sync, printable
+from ._common import Closing, drive, literal, open_sync, printable
 
 #: Bytes of one read, and files or lines of one search.
 MAX_READ, MAX_FOUND = 400 << 10, 5000
@@ -238,7 +238,7 @@ class WorkcellSandbox(Closing, BaseSandbox):
         if len(old_string) + len(new_string) > _shell.PIECE:
             return EditResult(error="Error: the texts have more than %d characters" % _shell.PIECE)
         try:
-            found, _, done = _shell.drive(self._run, _shell.edit(file_path, old_string, new_string, bool(replace_all)))
+            found, _, done = drive(self._run, _shell.edit(file_path, old_string, new_string, bool(replace_all)))
         except (OSError, WorkcellError) as error:
             return EditResult(error="Error: File '%s': %s" % (file_path, _kind(error)))
         if done:
@@ -254,14 +254,14 @@ class WorkcellSandbox(Closing, BaseSandbox):
         if "\0" in path or not path:
             return "invalid_path"
         try:
-            _shell.drive(self._run, _shell.write(path, data))
+            drive(self._run, _shell.write(path, data))
         except (OSError, WorkcellError) as error:
             return _kind(error)
         return None
 
     def _download(self, path: str) -> FileDownloadResponse:
         try:
-            return FileDownloadResponse(path, _shell.drive(self._run, _shell.read(path)), None)
+            return FileDownloadResponse(path, drive(self._run, _shell.read(path)), None)
         except (OSError, WorkcellError) as error:
             return FileDownloadResponse(path, None, _kind(error))
 

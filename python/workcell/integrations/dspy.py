@@ -22,7 +22,8 @@ from ..errors import WorkcellError
 from ..prompt import MAX_ANSWER
 from ..sync import Session
 from ..tools.schema import doc_parts, parameters_of
-from ._common import Closing, SyncCode, answering, error_of, executor_for, is_answer, output_of, value_of
+from ._code import SyncCode, answering, is_answer
+from ._common import Closing, error_of, executor_for, output_of, value_of
 
 _SUBMIT = '''
     names = %r
@@ -147,7 +148,7 @@ class WorkcellInterpreter:
                 schema = parameters_of(fn)
             except (TypeError, ValueError):
                 schema = {"properties": {}, "additionalProperties": True}
-            code.tools.add(name, doc_parts(fn.__doc__)[0], schema, fn)
+            code.tools.add(name, doc_parts(fn.__doc__)[0], schema, fn, replace=True, exact=True)
         code.tools.more, code.tools.changed = answering("SUBMIT", _SUBMIT % (names,)), True
         self._defined = wanted
 

@@ -21,7 +21,7 @@ from inspect_ai.util import (ExecResult, OutputLimitExceededError, SandboxEnviro
 
 from .._session import ExecutorLike
 from . import _shell
-from ._common import open_async
+from ._common import drive_async, open_async
 
 _KINDS = {"FileNotFoundError": (FileNotFoundError, errno.ENOENT), "PermissionError": (PermissionError, errno.EACCES),
           "IsADirectoryError": (IsADirectoryError, errno.EISDIR), "NotADirectoryError": (NotADirectoryError, errno.ENOTDIR)}
@@ -94,7 +94,7 @@ class WorkcellSandboxEnvironment(SandboxEnvironment):
 
     async def _do(self, steps: Any, file: str) -> Any:
         try:
-            return await _shell.drive_async(self.session.run, steps)
+            return await drive_async(self.session.run, steps)
         except _shell.FileError as error:
             if error.kind == "FileTooLarge":
                 raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR, None) from error

@@ -26,7 +26,8 @@ from .._session import ExecutorLike
 from .._telemetry import within_langchain
 from ..prompt import MAX_ANSWER
 from ..sync import Session
-from ._common import Closing, SyncCode, run_code_about, text_of
+from ._code import SyncCode, run_code_about
+from ._common import Closing, text_of
 
 
 class WorkcellCodeTool(Closing):
@@ -61,7 +62,7 @@ class WorkcellCodeTool(Closing):
             with within_langchain():
                 return await self._code.text_async(code)
 
-        self.tool = StructuredTool.from_function(run_code, run_code_async, name=name, description=run_code_about(self._code.tools))
+        self.tool = StructuredTool.from_function(run_code, run_code_async, name=name, description=run_code_about(self._code.tools.describe()))
 
 
 class WorkcellCodeMiddleware(Closing, AgentMiddleware):

@@ -18,7 +18,8 @@ from llama_index.core.tools import AsyncBaseTool, BaseTool, FunctionTool, adapt_
 from .._session import ExecutorLike
 from ..prompt import MAX_ANSWER
 from ..session import Session
-from ._common import AsyncClosing, Code, text_of
+from ._code import Code
+from ._common import AsyncClosing, text_of
 
 
 class WorkcellCode(AsyncClosing):
@@ -40,7 +41,7 @@ class WorkcellCode(AsyncClosing):
         for each in tools:
             tool = adapt_to_async_tool(each if isinstance(each, BaseTool) else FunctionTool.from_defaults(each))
             about = tool.metadata
-            self._code.tools.add(about.get_name(), about.description or "", about.get_parameters_dict(), _caller(tool))
+            self._code.tools.add(about.get_name(), about.description or "", about.get_parameters_dict(), _caller(tool), exact=True)
 
         async def execute(code: str) -> Dict[str, Any]:
             """Runs Python code and returns what it printed, the value of its last expression, or its error. Variables persist."""

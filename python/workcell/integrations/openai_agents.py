@@ -22,7 +22,8 @@ from agents.tool_context import ToolContext
 from .._session import ExecutorLike
 from ..prompt import MAX_ANSWER
 from ..session import Session
-from ._common import AsyncClosing, Code, run_code_about
+from ._code import Code, run_code_about
+from ._common import AsyncClosing
 
 _SCHEMA = {"type": "object", "properties": {"code": {"type": "string", "description": "Python code"}}, "required": ["code"], "additionalProperties": False}
 
@@ -50,7 +51,6 @@ class WorkcellCodeTool(AsyncClosing):
                                  "session decide" % (each.name, guarded[0]))
         self._code = Code(session, executor, timeout, max_output, options)
         self.session, self._close = self._code.session, self._code.close
-        self._context: Any = None  # of the last call of the tool
         for each in tools:
             self._code.tools.add(each.name, each.description, each.params_json_schema, self._caller(each))
 
@@ -61,14 +61,13 @@ class WorkcellCodeTool(AsyncClosing):
                     raise TypeError
             except (ValueError, TypeError, KeyError):
                 return "Error: the argument code must be a string"
-            self._context = context
-            return await self._code.text(code)
+            return await self._code.text(code, context)
 
-        self.tool = FunctionTool(name, run_code_about(self._code.tools), _SCHEMA, invoke)
+        self.tool = FunctionTool(name, run_code_about(self._code.tools.describe()), _SCHEMA, invoke)
 
     def _caller(self, tool: FunctionTool) -> Callable[..., Any]:
         async def call(**given: Any) -> Any:
-            outer = self._context
+            outer = self._code.need_context()
             arguments = json.dumps(given)
             context: Any = ToolContext(outer.context, outer.usage, tool.name, outer.tool_call_id, arguments, agent=outer.agent,
                                        run_config=outer.run_config)

@@ -25,7 +25,8 @@ from typing_extensions import TypedDict
 from .._session import ExecutorLike
 from ..prompt import MAX_ANSWER
 from ..session import Session
-from ._common import Code, executor_for, run_code_about
+from ._code import Code, run_code_about
+from ._common import executor_for
 
 
 class _Arguments(TypedDict):
@@ -60,7 +61,6 @@ class CodeModeToolset(WrapperToolset[Any]):
         self._make: Callable[[], Code] = lambda: Code(session, executor, timeout, max_output, options)
         self._code: Optional[Code] = None
         self._entered = 0
-        self._context: Optional[RunContext[Any]] = None
         if session is not None or isinstance(executor, str):
             self._code = self._make()  # a wrong option must fail here
 
@@ -102,8 +102,8 @@ class CodeModeToolset(WrapperToolset[Any]):
             if name not in callable_ones:
                 found[name] = tool
                 continue
-            tools.add(name, tool.tool_def.description or "", tool.tool_def.parameters_json_schema, self._caller(name, tool))
-        definition = ToolDefinition(name=self.name, description=run_code_about(tools), parameters_json_schema=_SCHEMA, sequential=True)
+            tools.add(name, tool.tool_def.description or "", tool.tool_def.parameters_json_schema, self._caller(name, tool), replace=True)
+        definition = ToolDefinition(name=self.name, description=run_code_about(tools.describe()), parameters_json_schema=_SCHEMA, sequential=True)
         found[self.name] = ToolsetTool(toolset=self, tool_def=definition, max_retries=self.max_retries, args_validator=_VALIDATOR)
         return found
 
@@ -111,15 +111,14 @@ class CodeModeToolset(WrapperToolset[Any]):
         """Runs the code, or calls a tool that is not for code."""
         if name != self.name:
             return await self.wrapped.call_tool(name, tool_args, ctx, tool)
-        self._context = ctx
-        return await self.code.text(tool_args["code"])
+        return await self.code.text(tool_args["code"], ctx)
 
     def _caller(self, name: str, tool: ToolsetTool[Any]) -> Callable[..., Any]:
         async def call(**given: Any) -> Any:
-            assert self._context is not None
+            context = self.code.need_context()
             try:
                 arguments = tool.args_validator.validate_python(given)
-                return await self.wrapped.call_tool(name, arguments, self._context, tool)
+                return await self.wrapped.call_tool(name, arguments, context, tool)
             except ModelRetry as error:
                 raise ValueError(error.message) from None
 

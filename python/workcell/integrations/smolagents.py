@@ -23,7 +23,8 @@ from smolagents.tools import validate_tool_arguments
 from .._session import ExecutorLike
 from ..prompt import MAX_ANSWER
 from ..sync import Session
-from ._common import SyncCode, answering, error_of, is_answer, output_of, value_of
+from ._code import SyncCode, answering, is_answer
+from ._common import error_of, output_of, value_of
 
 # The agent's code ends where it gives its answer, as with smolagents' own executors.
 _OWN, _GIVEN = "(lambda answer: answer)", "_workcell_custom"
@@ -60,7 +61,7 @@ class WorkcellExecutor(PythonExecutor):
         plain.drop([name for name in plain.names() if name not in called])
         for name, tool in called.items():
             fn = functools.partial(_call, tool)
-            plain.add(name, tool.description, _schema_of(tool), self._keep_answer(fn) if name == "final_answer" else fn)
+            plain.add(name, tool.description, _schema_of(tool), self._keep_answer(fn) if name == "final_answer" else fn, replace=True, exact=True)
         custom = "_workcell_custom = final_answer\n" if "final_answer" in called else ""
         plain.more = custom + answering("final_answer", "    _workcell_answer = %s(*args, **kwargs)" % (_GIVEN if custom else _OWN))
         plain.changed = True

@@ -1,0 +1,218 @@
+"""Hostile names, calls and results through the adapters: of tools, of models, and of users that share an adapter."""
+import asyncio
+import importlib
+import json
+import sys
+import types
+
+import pytest
+
+from conftest import run
+from workcell.integrations._code import Code, written_names
+
+
+def test_names_are_ones_that_code_can_write():
+    names = ["resolve-library-id", "resolve_library_id", "class", "tools", "print", "ｐrice", "price", "7zip", "_workcell_bind", "__import__", "a b;c", "x" * 200, "x" * 201, ""]
+    found = written_names(names)
+    assert found[:8] == ["resolve_library_id", "resolve_library_id_2", "class_", "tools_", "print_", "price", "price_2", "_7zip"]
+    assert len(set(found)) == len(names) and all(each.isidentifier() and len(each) < 70 for each in found)
+    assert not set(found) & {"_workcell_bind", "__import__", "tools", "print"}
+
+
+def tool(answer):
+    async def call(**given):
+        return answer
+
+    return call
+
+
+def test_tools_cannot_take_the_calls_of_others():
+    async def main():
+        code = Code(None, None, None, 20000, {})
+        names = ["tools", "print", "class", "resolve-library-id", "resolve_library_id"]
+        for name in names:
+            code.tools.add(name, "about", {"properties": {}}, tool("the tool " + name))
+        with pytest.raises(ValueError, match="two tools have the name 'class'"):
+            code.tools.add("class", "about", {"properties": {}}, tool("another"))
+        with pytest.raises(ValueError, match="needs a name that code can write"):
+            code.tools.add("a-b", "about", {"properties": {}}, tool("another"), exact=True)
+        try:
+            seen = await code.text("print(tools_(), print_(), class_(), resolve_library_id(), resolve_library_id_2(), sep='\\n')")
+            assert seen.split("\n")[:5] == ["the tool " + name for name in names]
+            # The code gives names of the session to other things; tools that come later are functions all the same.
+            await code.text("tools = 5; class_ = 6")
+            code.tools.add("later", "about", {"properties": {}}, tool("late"))
+            assert await code.text("later()") == "'late'"
+            # What the code breaks on purpose is told to the model, and raises nothing here.
+            await code.text("_workcell_tools = {}")
+            code.tools.add("never", "about", {"properties": {}}, tool("never"))
+            assert "KeyError" in await code.text("1")
+        finally:
+            await code.close()
+
+    run(main())
+
+
+def test_agents_do_not_get_each_others_context():
+    """Two runs share an adapter, and each lets its code call a tool while the other waits for its turn."""
+    agents = pytest.importorskip("agents")
+    context_of = importlib.import_module("agents.tool_context").ToolContext
+    from workcell.integrations.openai_agents import WorkcellCodeTool
+
+    seen = []
+
+    @agents.function_tool
+    async def whoami(context: agents.RunContextWrapper[str]) -> str:
+        """Who."""
+        await asyncio.sleep(0)
+        seen.append(context.context)
+        return context.context
+
+    async def main():
+        async with WorkcellCodeTool([whoami]) as code:
+            async def ask(user):
+                context = context_of(user, tool_name="run_code", tool_call_id="1", tool_arguments="")
+                return await code.tool.on_invoke_tool(context, json.dumps({"code": "[whoami() for _ in range(5)]"}))
+
+            users = ["user %d" % n for n in range(8)]
+            assert await asyncio.gather(*map(ask, users)) == [str([user] * 5) for user in users]
+            # A thread that a cell has left behind calls for nobody.
+            context = context_of("ann", tool_name="run_code", tool_call_id="1", tool_arguments="")
+            late = ("import threading\ngone, told = threading.Event(), []\ndef work():\n  gone.wait()\n  try: told.append(whoami())\n"
+                    "  except Exception as error: told.append(str(error))\nthread = threading.Thread(target=work); thread.start()")
+            await code.tool.on_invoke_tool(context, json.dumps({"code": late}))
+            session, count = code.session, len(seen)
+            told = (await session.run("gone.set(); thread.join(); told[0]")).value
+            assert "can be called only while a piece of code runs" in told and len(seen) == count
+
+    run(main())
+
+
+def test_pydantic_runs_do_not_get_each_others_deps():
+    pydantic_ai = pytest.importorskip("pydantic_ai")
+    from pydantic_ai.models.function import FunctionModel
+    from test_pydantic_ai import replay
+    from workcell.integrations.pydantic_ai import CodeModeToolset
+
+    def whoami(ctx: pydantic_ai.RunContext[str]) -> str:
+        return ctx.deps
+
+    async def main():
+        toolset = CodeModeToolset(pydantic_ai.FunctionToolset([whoami]))
+        async with toolset:
+            async def ask(user):
+                agent = pydantic_ai.Agent(FunctionModel(replay("[whoami() for _ in range(5)]")), deps_type=str, toolsets=[toolset])
+                return (await agent.run("go", deps=user)).output
+
+            users = ["user %d" % n for n in range(6)]
+            assert await asyncio.gather(*map(ask, users)) == [str([user] * 5) for user in users]
+
+    run(main())
+
+
+def test_users_of_adk_with_one_session_id_do_not_meet():
+    pytest.importorskip("google.adk")
+    from google.adk.code_executors.code_execution_utils import CodeExecutionInput
+    from workcell.integrations.adk import WorkcellCodeExecutor
+
+    def context(app, user):
+        return types.SimpleNamespace(session=types.SimpleNamespace(app_name=app, user_id=user, id="same"))
+
+    executor = WorkcellCodeExecutor()
+    try:
+        ask = lambda who, code: executor.execute_code(context(*who), CodeExecutionInput(code, [], "same"))  # noqa: E731
+        ask(("shop", "ann"), "secret = 7")
+        assert ask(("shop", "ann"), "secret").stdout == "7"
+        assert "NameError" in ask(("shop", "bob"), "secret").stderr and "NameError" in ask(("bank", "ann"), "secret").stderr
+    finally:
+        executor.close()
+
+
+def test_a_cancelled_call_leaves_tools_that_work():
+    """Also where the cell could not be interrupted, so that its kernel was lost with the functions."""
+    async def main():
+        code = Code(None, None, None, 20000, {})
+        code.tools.add("fine", "about", {"properties": {}}, tool("fine"))
+        began = asyncio.Event()
+
+        async def begin():
+            began.set()
+
+        code.tools.add("begin", "about", {"properties": {}}, begin)
+        try:
+            for stuck in ("while True: pass", "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\nwhile True: pass"):
+                began.clear()
+                running = asyncio.ensure_future(code.text("begin()\n" + stuck))
+                waiting = asyncio.ensure_future(code.text("1"))
+                await began.wait()
+                running.cancel(), waiting.cancel()
+                for each in (running, waiting):
+                    with pytest.raises(asyncio.CancelledError):
+                        await each
+                assert await code.text("fine()") == "'fine'"
+        finally:
+            await code.close()
+
+    run(main(), 120)
+
+
+def test_many_calls_at_once_have_their_turns():
+    async def main():
+        code = Code(None, None, None, 20000, {})
+        code.tools.add("fine", "about", {"properties": {}}, tool("fine"))
+        try:
+            found = await asyncio.gather(*(code.text("x = %d\nfine(), x" % n) for n in range(60)))
+            assert found == ["('fine', %d)" % n for n in range(60)]
+        finally:
+            await code.close()
+
+    run(main())
+
+
+def test_a_tool_that_runs_code_again_is_told_so():
+    async def main():
+        code = Code(None, None, None, 20000, {})
+
+        async def again():
+            return await code.text("1")
+
+        code.tools.add("again", "about", {"properties": {}}, again)
+        try:
+            assert "cannot run code in the session whose code has called it" in await code.text("again()")
+            assert await code.text("2") == "2"
+        finally:
+            await code.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("answer, words", [("y" * (40 << 20), "41943040"), (b"raw", "TypeError"), (float("nan"), "ValueError"), ({1: {2: 3}}, "str"),
+                                           ("\udc80", "UnicodeEncodeError"), (2 ** 20000, "")], ids=lambda each: type(each).__name__)
+def test_odd_results_of_tools(answer, words):
+    async def main():
+        code = Code(None, None, None, 20000, {})
+        code.tools.add("odd", "about", {"properties": {}}, tool(answer))
+        try:
+            seen = await code.text("found = odd()\nlen(found) if isinstance(found, str) else type(next(iter(found)))")
+            assert words in seen and len(seen) < 21000
+            assert await code.text("5") == "5"
+        finally:
+            await code.close()
+
+    run(main())
+
+
+if sys.version_info >= (3, 11):
+    def test_groups_of_exceptions_are_told():
+        async def failing():
+            raise ExceptionGroup("group", [ValueError("one"), StopIteration("two")])  # noqa: F821
+
+        async def main():
+            code = Code(None, None, None, 20000, {})
+            code.tools.add("failing", "about", {"properties": {}}, failing)
+            try:
+                assert "ExceptionGroup: group" in await code.text("failing()")
+            finally:
+                await code.close()
+
+        run(main())
