@@ -141,7 +141,12 @@ def inspect_ai():
 
     tiktoken.get_encoding = lambda name: types.SimpleNamespace(encode=lambda text, **options: text.split())
     outputs = [ModelOutput.for_tool_call("mockllm/model", "python", {"code": "print(6 * 7)"}), ModelOutput.from_content("mockllm/model", "42")]
-    return {"model": get_model("mockllm/model", custom_outputs=outputs)}, expect("1.0")
+    shop = [ModelOutput.for_tool_call("mockllm/model", "run_code", {"code": CODE}), ModelOutput.from_content("mockllm/model", "It is 12.0")]
+
+    def check(names):
+        assert names["answer"] == 1.0 and names["shop_answer"] == 1.0
+
+    return {"model": get_model("mockllm/model", custom_outputs=outputs), "shop_model": get_model("mockllm/model", custom_outputs=shop)}, check
 
 
 @standin

@@ -1,4 +1,4 @@
-"""A sandbox for Inspect AI: ``sandbox="workcell"`` gives each sample a Workcell session.
+"""A sandbox for Inspect AI: ``sandbox="workcell"`` gives each sample a Workcell session; and a tool whose code calls other tools there.
 
 ::
 
@@ -6,21 +6,31 @@
 
     @task
     def example():
-        return Task(dataset=..., solver=basic_agent(tools=[bash(), python()]), sandbox="workcell")
+        return Task(dataset=..., solver=basic_agent(tools=[bash(), run_code([search()])]), sandbox="workcell")
 """
 
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import errno
+import inspect
 import uuid
-from typing import Any, Dict, List, Literal, Optional, Union, overload
+from typing import Any, Callable, Dict, List, Literal, Optional, Sequence, Union, overload
 
+from inspect_ai.log import transcript
+from inspect_ai.model._call_tools import tool_params
+from inspect_ai.tool import Tool, ToolDef, tool
+from inspect_ai.util import sandbox as sandbox_of
 from inspect_ai.util import (ExecResult, OutputLimitExceededError, SandboxEnvironment, SandboxEnvironmentConfigType, SandboxEnvironmentLimits,
                              SandboxUserUnsupportedError, sandboxenv)
 
+from .._calls import inside
 from .._session import ExecutorLike
+from ..prompt import MAX_ANSWER
 from . import _shell
+from ._code import Code, describe, run_code_about, written_names
 from ._common import drive_async, open_async
 
 _KINDS = {"FileNotFoundError": (FileNotFoundError, errno.ENOENT), "PermissionError": (PermissionError, errno.EACCES),
@@ -38,6 +48,7 @@ class WorkcellSandboxEnvironment(SandboxEnvironment):
     def __init__(self) -> None:
         super().__init__()
         self.session, self._close = open_async(None, self.executor, self.options)
+        self._codes: Dict[object, Code] = {}  # for each use of run_code()
 
     @classmethod
     async def sample_init(cls, task_name: str, config: Optional[SandboxEnvironmentConfigType],
@@ -106,4 +117,54 @@ class WorkcellSandboxEnvironment(SandboxEnvironment):
             raise
 
 
-__all__ = ["WorkcellSandboxEnvironment"]
+@tool
+def run_code(tools: Sequence[Tool] = (), *, timeout: Optional[float] = None, max_output: int = MAX_ANSWER, sandbox: Optional[str] = None) -> Tool:
+    """Python code in the session of the sample, whose variables stay between calls; the given tools are functions of that code, and run in this program.
+
+    Args:
+        tools: that the code can call. They cannot use the sandbox of the sample, which waits for them: the code itself can. Inspect's approvers see the call of ``run_code`` and not those that the code makes; each of these is in the
+            transcript, and passes the gate of the session (``options`` of a subclass of :class:`WorkcellSandboxEnvironment`).
+        timeout: seconds of each piece of code; None: the executor's default.
+        max_output: characters that the model gets.
+        sandbox: the name of the environment, where a sample has several.
+    """
+    found = [ToolDef(each) for each in tools]
+    names = written_names([each.name for each in found])
+    schemas = [each.parameters.model_dump(exclude_none=True) for each in found]
+    key = object()
+
+    async def execute(code: str) -> str:
+        made = sandbox_of(sandbox).as_type(WorkcellSandboxEnvironment)
+        if key not in made._codes:
+            runner = Code(made.session, None, timeout, max_output, {})
+            for each, schema in zip(found, schemas):
+                runner.tools.add(each.name, each.description, schema, _caller(runner, each))
+            made._codes[key] = runner
+        return await made._codes[key].text(code, contextvars.copy_context())
+
+    about = describe(zip(names, [each.description for each in found], schemas))
+    return ToolDef(execute, name="run_code", description=run_code_about(about), parameters={"code": "Python code"}).as_tool()
+
+
+def _caller(runner: Code, called: ToolDef) -> Callable[..., Any]:
+    async def call(**given: Any) -> Any:
+        result = called.tool(**tool_params(given, called.tool))
+        if inspect.isawaitable(result):
+            result = await result
+        parts = result if isinstance(result, list) else [result]
+        return result if isinstance(result, (str, int, float, bool)) else "\n".join(getattr(each, "text", "(%s)" % type(each).__name__) for each in parts)
+
+    async def in_the_sample(**given: Any) -> Any:
+        context: contextvars.Context = runner.need_context()
+
+        def start() -> "asyncio.Future[Any]":
+            transcript().info({"tool": called.name, "arguments": given}, source="workcell")
+            return asyncio.ensure_future(call(**given))
+
+        # Inspect knows the sample, its sandbox and its store by the context.
+        return await inside(context).run(start)
+
+    return in_the_sample
+
+
+__all__ = ["WorkcellSandboxEnvironment", "run_code"]
