@@ -94,6 +94,15 @@ def make_images(folder):
 # ---- the network ----
 
 
+def spaces():
+    """Network namespaces that containerd has made for pods, of this machine's other containerds too."""
+    folder = "/run/netns"
+    return {each for each in os.listdir(folder) if each.startswith("cni-")} if os.path.isdir(folder) else set()
+
+
+BEFORE = spaces()
+
+
 def make_network():
     remove_network()
     run("ip", "link", "add", BRIDGE, "type", "bridge")
@@ -108,6 +117,8 @@ def remove_network():
         subprocess.run(["ip", "netns", "del", "wk8s-%d" % at], stderr=subprocess.DEVNULL, check=False)
         subprocess.run(["ip", "link", "del", "wk8s-%d" % at], stderr=subprocess.DEVNULL, check=False)
     subprocess.run(["ip", "link", "del", BRIDGE], stderr=subprocess.DEVNULL, check=False)
+    for each in spaces() - BEFORE:  # of pods that were ended without their kubelet
+        subprocess.run(["ip", "netns", "del", each], stderr=subprocess.DEVNULL, check=False)
 
 
 class Node:

@@ -13,7 +13,7 @@ import yaml
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TOKENS = "tokens:\n  - {name: all, token: t0ken, scopes: [run, read, admin]}\n"
-SESSIONS = 200
+SESSIONS = 60
 
 
 def load(name, space, change=lambda each: None):

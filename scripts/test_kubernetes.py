@@ -4,7 +4,7 @@
 Builds the programs from the Go module k8s.io/kubernetes once, into $XDG_CACHE_HOME/workcell-tests (or takes them from the folder $WORKCELL_KUBERNETES), starts
 them with Debian's etcd, and installs the manifests in namespaces that enforce PodSecurity "restricted": first without nodes, where the controllers must make what the
 manifests ask for and a pod that asks for more rights must be refused; then with two (kubernetes_nodes.py), where kubernetes_trials.py runs sessions. Needs root, a built
-tree, and from Debian etcd-server, containerd, runc, containernetworking-plugins, debootstrap and iptables. WORKCELL_TEST_SESSIONS: of the load, 200 by default.
+tree, and from Debian etcd-server, containerd, runc, containernetworking-plugins, debootstrap and iptables. WORKCELL_TEST_SESSIONS: of the load, 60 by default.
 """
 import json
 import os
