@@ -2,7 +2,8 @@
 """mcp_figures.py [--handles N] [--json]: figures of `workcell mcp` on pipes.
 
     call     run_code("1") in one session, median and 99th percentile (µs)
-    handles  N sessions with ids, made by one run_code each: the time for all (s), and a call in the first one afterwards (µs)
+    handles  N sessions with ids, made by one run_code each: the time for all (s), a call in the first one afterwards (µs), and the memory of
+             the server with all its processes (PSS), for each session (KiB)
     poll     tasks/get of a cell that runs, median and 99th percentile (µs); asked: less than 1 ms
 """
 import argparse
@@ -43,6 +44,24 @@ class Server:
         self.process.wait()
 
 
+def children_of(pid):
+    """The process and all that it started, the spawner's included."""
+    found = [pid]
+    for each in found:
+        for task in os.listdir("/proc/%d/task" % each):
+            with open("/proc/%d/task/%s/children" % (each, task)) as file:
+                found += map(int, file.read().split())
+    return found
+
+
+def memory_kib(pid):
+    total = 0
+    for each in children_of(pid):
+        with open("/proc/%d/smaps_rollup" % each) as file:
+            total += next(int(line.split()[1]) for line in file if line.startswith("Pss:"))
+    return total
+
+
 def timed(count, function):
     times = []
     for _ in range(count):
@@ -61,10 +80,12 @@ def measure(handles):
     task = server.run("import time; time.sleep(30)", TASKS, wait_ms=1)["taskId"]
     found["poll"] = timed(1000, lambda: server.ask("tasks/get", TASKS, taskId=task))
     server.ask("tasks/cancel", TASKS, taskId=task)
+    before = memory_kib(server.process.pid)
     began = time.perf_counter()
     ids = [server.run(str(i))["structuredContent"]["session"] for i in range(handles)]
     found["handles"] = {"count": len(set(ids)), "seconds": round(time.perf_counter() - began, 2),
                         **timed(200, lambda: server.run("1", session=ids[0]))}
+    found["handles"]["each_kib"] = round((memory_kib(server.process.pid) - before) / handles, 1)
     server.close()
     return found
 

@@ -2082,6 +2082,11 @@ struct cell_server_options {
 	 * another of them has awake is passed on to it (docs/server.md); NULL: such a request is answered with CELL_E_CONFLICT.
 	 */
 	const char *advertise;
+	/*
+	 * The URL that browsers reach this server at: "https://cell.example.org". Persons log in at MCP servers there (docs/mcp.md). NULL: its own
+	 * address if that is a loopback one, else there are no such logins.
+	 */
+	const char *public_url;
 };
 #define CELL_SERVER_OPTIONS_INIT { .size = sizeof(struct cell_server_options), .log_level = CELL_LOG_INFO }
 static inline void cell_server_options_init(struct cell_server_options *opts)

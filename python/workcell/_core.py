@@ -151,11 +151,11 @@ def cache_dir() -> Optional[str]:
     return None
 
 
-def oauth_dir() -> Optional[str]:
+def oauth_dir(workspace: Optional[str] = None) -> Optional[str]:
     """Where tokens of logins at MCP servers are kept, the same place as the command line's; None: there are no logins."""
     for folder, below in ((os.environ.get("XDG_STATE_HOME", ""), "workcell/oauth"), (os.environ.get("HOME", ""), ".local/state/workcell/oauth")):
         if folder.startswith("/"):
-            return os.path.join(folder, below)
+            return os.path.join(folder, below, workspace) if workspace else os.path.join(folder, below)
     return None
 
 
@@ -203,9 +203,10 @@ class SpaceHandle(Operations):
 
     def __init__(self, engine: Engine, options: Mapping[str, Any], variables: Optional[Mapping[str, str]] = None,
                  progress: Optional[Callable[[str], Any]] = None) -> None:
-        given = {name: value for name, value in {"cache_dir": cache_dir(), "oauth_dir": oauth_dir(), **options}.items() if value is not None}
+        given = {name: value for name, value in {"cache_dir": cache_dir(), "oauth_dir": oauth_dir(options.get("workspace_id")), **options}.items() if value is not None}
         self.has_storage = "storage" in given
         self.own_python = "python_version" not in given and given.get("python", sys.executable) == sys.executable
+        self.oauth_dir = given.get("oauth_dir")
         given.setdefault("installer_env", installer_env())
         given.setdefault("path", os.environ.get("PATH"))
         names = os.environ if variables is None else variables
@@ -763,7 +764,7 @@ class Core:
 
     def login(self, name: str, show: Callable[[str], object], scope: Optional[str], timeout: Optional[float]) -> None:
         """Blocking; show is called on this thread."""
-        folder = oauth_dir()
+        folder = self.need_space().oauth_dir
         if folder is not None:  # the library creates the last folder itself, with its mode
             os.makedirs(os.path.dirname(folder), mode=0o700, exist_ok=True)
         try:

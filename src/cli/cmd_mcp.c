@@ -275,6 +275,7 @@ static int check_stdio(const struct mcp_flags *all, struct cell_error *err)
 	const struct cell_cli_listen_flags *flags = &all->http;
 	const char *name = flags->token_file      ? "auth-token-file"
 			   : flags->oauth         ? "oauth"
+			   : flags->public_url    ? "public-url"
 			   : flags->auth_disabled ? "auth-disabled"
 			   : flags->tls_cert      ? "tls-cert"
 			   : flags->tls_key       ? "tls-key"

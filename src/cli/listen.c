@@ -86,6 +86,7 @@ int cell__cli_listen_options(const struct cell_cli_listen_flags *flags, const ch
 	options->auth_disabled = flags->auth_disabled;
 	options->token_file = flags->token_file;
 	options->oauth_file = flags->oauth;
+	options->public_url = flags->public_url;
 	if (fill_log(flags, log_level, options, err) < 0 || fill_tls(flags, options, err) < 0)
 		return -1;
 	options->origins = cell__cli_list_values(&flags->origins);

@@ -6,7 +6,7 @@
 
 struct cell_cli_listen_flags {
 	struct cell_cli_list origins, hosts;
-	const char *listen, *token_file, *oauth, *tls_cert, *tls_key, *log;
+	const char *listen, *token_file, *oauth, *public_url, *tls_cert, *tls_key, *log;
 	int64_t max_sessions, idle_ms, max_body, stream_bytes, resume_ms, head_ms, silent_ms, max_connections, max_header;
 	bool auth_disabled;
 };
@@ -29,6 +29,8 @@ extern const struct cell_server_limits cell__cli_server_defaults;
 #define CELL_CLI_LISTEN_FLAGS(at)                                                                 \
 	{ 0, "oauth", "FILE", "accept access tokens of the OAuth authorization server in this file too (docs/oauth.md)", \
 	  CELL_FLAG_STRING, CELL_CLI_LISTEN_AT(at, oauth) },                                      \
+	{ 0, "public-url", "URL", "how browsers reach this server, for logins at MCP servers (docs/mcp.md); default: a loopback address itself", \
+	  CELL_FLAG_STRING, CELL_CLI_LISTEN_AT(at, public_url) },                                 \
 	{ 0, "auth-disabled", NULL, "accept every client on this machine; only with a loopback address or a Unix socket", \
 	  CELL_FLAG_SWITCH, CELL_CLI_LISTEN_AT(at, auth_disabled) },                              \
 	{ 0, "tls-cert", "FILE", "serve HTTPS with this certificate (PEM)", CELL_FLAG_STRING, CELL_CLI_LISTEN_AT(at, tls_cert) }, \

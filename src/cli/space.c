@@ -244,6 +244,7 @@ static int check_folder(const struct cell_cli_space_flags *flags, const char *st
 static int find_places(const struct cell_cli_space_flags *flags, struct places *places, struct cell_error *err)
 {
 	const char *storage = flags->redis ? flags->redis : flags->storage ? flags->storage : flags->base;
+	CELL_AUTO_FREE char *oauth = NULL;
 	char *base;
 
 	if (storage && !(places->storage = cell__cli_storage(storage, flags->prefix, flags->redis != NULL, err)))
@@ -282,7 +283,12 @@ static int find_places(const struct cell_cli_space_flags *flags, struct places *
 					 "models have no folder: neither XDG_DATA_HOME nor HOME is an absolute path");
 		}
 	}
-	places->oauth = cell__cli_state_path("oauth");
+	/* What somebody logged in for in one workspace is not for the code of another. */
+	if (asprintf(&oauth, "oauth%s%s", flags->workspace ? "/" : "", flags->workspace ? flags->workspace : "") < 0) {
+		oauth = NULL;
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a name");
+	}
+	places->oauth = cell__cli_state_path(oauth);
 	if (flags->embeddings_key_env && asprintf(&places->key, "${%s}", flags->embeddings_key_env) < 0) {
 		places->key = NULL;
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a name");

@@ -21,6 +21,10 @@ void cell__handle_v1_whoami(struct cell__request *request);
 void cell__handle_v1_session_events(struct cell__request *request);
 /* inspect.c */
 void cell__handle_v1_audit(struct cell__request *request);
+void cell__handle_v1_logins(struct cell__request *request);
+void cell__handle_login_page(struct cell__request *request);
+void cell__handle_login(struct cell__request *request);
+void cell__handle_login_callback(struct cell__request *request);
 void cell__handle_v1_doctor(struct cell__request *request);
 void cell__handle_v1_policy(struct cell__request *request);
 void cell__handle_v1_policy_try(struct cell__request *request);

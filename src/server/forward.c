@@ -355,6 +355,8 @@ int cell__request_owner(const struct cell__request *request)
 		id = request->params[0];
 	else if (!strncmp(route->path, "/v1/batches/{batch}", 19) || !strncmp(route->path, "/v1/tasks/{task}", 16))
 		id = request->params[0];
+	else if (!strcmp(route->path, "/oauth/callback"))
+		return cell__login_owner(request);
 	else if (route->session_header)
 		id = cell__request_header(request, "X-Session-ID");
 	return id ? cell__pool_owner(request->server, id) : -1;

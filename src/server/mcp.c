@@ -1,5 +1,5 @@
 /*
- * The MCP server's clients over Streamable HTTP: three routes on the front end of the session server.
+ * The MCP server's clients over Streamable HTTP: three routes on the front end of the session server (and those of logins.c).
  *
  *     POST /mcp    one message or batch; requests are answered in an SSE stream of their own, anything else with 202
  *     GET /mcp     messages outside of requests; with Last-Event-ID, the rest of a broken stream
@@ -22,6 +22,7 @@
  * resuming: MAX_STREAMS a client, kept_bytes in all.
  */
 #include "base/hole.h"
+#include "server/api.h"
 #include "server/oauth.h"
 
 #include <ctype.h>
@@ -874,6 +875,10 @@ static const struct cell__route routes[] = {
 	{ .method = "POST", .path = "/mcp", .scope = CELL_SCOPE_RUN, .handle = handle_post, .raw = true },
 	{ .method = "GET", .path = "/mcp", .scope = CELL_SCOPE_RUN, .handle = handle_get },
 	{ .method = "DELETE", .path = "/mcp", .scope = CELL_SCOPE_RUN, .handle = handle_delete },
+	{ .method = "GET", .path = "/v1/logins", .scope = CELL_SCOPE_READ, .handle = cell__handle_v1_logins },
+	{ .method = "GET", .path = "/oauth/login", .scope = CELL_SCOPE_OPEN, .handle = cell__handle_login_page },
+	{ .method = "POST", .path = "/oauth/login", .scope = CELL_SCOPE_OPEN, .handle = cell__handle_login, .raw = true },
+	{ .method = "GET", .path = "/oauth/callback", .scope = CELL_SCOPE_OPEN, .handle = cell__handle_login_callback },
 	{ 0 },
 };
 
@@ -923,6 +928,8 @@ uv_handle_t *cell__mcp_start(struct cell_server *server)
 
 	uv_poll_init(cell__loop_uv(server->engine->loop), &http->told, http->mcp->stop_fd);
 	http->told.data = server;
+	if (server->opts.space)
+		cell__logins_offer(server, server->opts.space, "");
 	uv_poll_start(&http->told, UV_READABLE, handle_told);
 	return (uv_handle_t *)&http->told;
 }

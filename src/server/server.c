@@ -851,6 +851,8 @@ int cell_server_create(struct cell_engine *engine, const struct cell_server_opti
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the server");
 		goto failed;
 	}
+	if (cell__logins_init(server, err) < 0)
+		goto failed;
 	cell__starting_end(starting); /* from now on clients wait, for a moment */
 	*ret_server = server;
 	return 0;
@@ -882,6 +884,8 @@ void cell_server_destroy(struct cell_server *server)
 	cell__accounts_finish(server);
 	free(server->fusion);
 	cell__redactor_destroy(server->redactor);
+	cell__logins_finish(server);
+	free(server->login_base);
 	free(server->url);
 	free(server);
 }

@@ -65,6 +65,7 @@ struct cell__request;
 struct cell__workspace;
 struct cell__oauth_resource;
 struct cell__oauth_wait;
+struct cell__login;
 
 /* ---- routes (route.c, table.c) ---- */
 
@@ -1022,6 +1023,16 @@ void cell__ready_opened(struct cell_server *server, const struct cell_error *err
 void cell__ready_sweep(struct cell_server *server, int64_t now_us);
 void cell__ready_finish(struct cell_server *server);
 
+/* ---- logins at MCP servers by a browser (logins.c) ---- */
+
+/* When the server knows its URL; -1: public_url is not valid. */
+int cell__logins_init(struct cell_server *server, struct cell_error *err);
+void cell__logins_finish(struct cell_server *server);
+/* On the loop: messages about a missing login name the page of this server. */
+void cell__logins_offer(struct cell_server *server, struct cell_space *space, const char *workspace);
+/* The worker that has the login of a redirect; -1: this one, or nobody. */
+int cell__login_owner(const struct cell__request *request);
+
 /* ---- the server (server.c) ---- */
 
 #define CELL_SERVER_HISTOGRAM 12u /* buckets; metrics.c has their ends */
@@ -1077,6 +1088,9 @@ struct cell_server {
 	struct cell__oauth_resource *oauth; /* NULL: tokens of the file alone */
 	struct cell__address_count *addresses; /* CELL_SERVER_ADDRESSES, own_addresses or those of all workers */
 	struct cell__address_count own_addresses[CELL_SERVER_ADDRESSES];
+	/* logins.c */
+	char *login_base; /* the URL that browsers reach this server at; NULL: not known, and there are no logins */
+	struct cell__login *logins; /* newest first */
 	/* pool.c, forward.c */
 	struct cell_server_pool *pool; /* NULL: no workers */
 	int worker;

@@ -64,6 +64,7 @@ static void guard(struct cell__workspace *workspace)
 {
 	const struct cell_session_options *session = workspace->server->opts.session;
 
+	cell__logins_offer(workspace->server, workspace->space, workspace->id);
 	if (session)
 		cell__space_guard_on_loop(workspace->space, session,
 					  "approvals need a session: send X-Session-ID, and answer at /v1/approvals");

@@ -69,6 +69,18 @@ struct wanting {
 	struct cell_error err;
 };
 
+static void do_change(void *arg)
+{
+	struct wanting *wanting = arg;
+	cell__tools_oauth_changed(cell__space_tools(wanting->space), wanting->name);
+}
+
+/* The next use of the server begins with the tokens that are kept now. */
+static void tell_changed(struct cell_space *space, const char *name)
+{
+	cell__loop_call(cell__space_engine(space)->loop, do_change, &(struct wanting){ .space = space, .name = name });
+}
+
 static void do_want(void *arg)
 {
 	struct wanting *wanting = arg;
@@ -103,6 +115,7 @@ int cell_space_login(struct cell_space *space, const char *name, const char *sco
 		with.scope = scopes.data;
 	int rc = cell__oauth_login(&with, &(struct cell__oauth_login){ show, arg, timeout_ms }, &why);
 	cell__tools_oauth_destroy(oauth);
+	tell_changed(space, name);
 	if (rc < 0 && err)
 		*err = why;
 	return rc;
@@ -118,6 +131,7 @@ int cell_space_logout(struct cell_space *space, const char *name, struct cell_er
 		return -1;
 	int rc = cell__oauth_logout(oauth, &why);
 	cell__tools_oauth_destroy(oauth);
+	tell_changed(space, name);
 	if (rc < 0 && err)
 		*err = why;
 	return rc;

@@ -467,6 +467,7 @@ struct cell__tools {
 	void (*mcp_event)(void *arg, const struct cell__mcp_event *event);
 	bool (*mcp_elicits)(void *arg);
 	void *mcp_event_arg;
+	char *login_page; /* see cell__tools_login_at(); or NULL */
 	struct cell__mcp_stop *stops; /* callers that wait for the end of stopped servers */
 	void *parked; /* mcp_wait.c */
 	struct cell__call *settled; /* is handled now, and waits for no server */

@@ -137,6 +137,7 @@ static void handle_listed(void *arg, const struct cell__mcp_failure *failure)
 	struct cell__tool_server *server = arg;
 	server->settling = false;
 	server->refs++;
+	server->needs_login = failure && failure->err.code == CELL_E_AUTH;
 	if (failure) {
 		set_problem(server, failure->err.code, failure->err.msg, failure->tail);
 		server->failed_us = cell__now_us();
@@ -568,6 +569,8 @@ static void handle_done(struct cell__mcp_request *request, const struct cell__mc
 	struct cell__tool_run *run = mcp->run;
 	if (follow_task(mcp, answer))
 		return;
+	if (answer->failure && answer->failure->err.code == CELL_E_AUTH)
+		mcp->server->needs_login = true;
 	if (mcp->task && answer->failure && answer->failure->err.code == CELL_E_TOOL_TIMEOUT)
 		cancel_task(mcp->server, mcp->task);
 	run->state = NULL;
@@ -723,18 +726,48 @@ struct cell__oauth *cell__tools_oauth(struct cell__tools *tools, const char *nam
 	for (struct cell__tool_server *server = tools->servers; server; server = server->next) {
 		if (strcmp(server->name, name) != 0)
 			continue;
-		if (server->params->oauth) {
-			struct cell__oauth *oauth = cell__mcp_oauth_create(server, err);
-			server->failed_us = 0; /* asked again at once */
-			if (oauth && server->client)
-				cell__mcp_client_stop(server->client);
-			return oauth;
-		}
+		if (server->params->oauth)
+			return cell__mcp_oauth_create(server, err);
 		cell_fail(err, CELL_E_INVALID, 0, "the MCP server '%.80s' has no login: its definition lacks auth: oauth", name);
 		return NULL;
 	}
 	cell_fail(err, CELL_E_NOT_FOUND, 0, "there is no MCP server '%.80s'", name);
 	return NULL;
+}
+
+void cell__tools_oauth_changed(struct cell__tools *tools, const char *name)
+{
+	for (struct cell__tool_server *server = tools->servers; server; server = server->next) {
+		if (!server->params->oauth || strcmp(server->name, name) != 0)
+			continue;
+		server->failed_us = 0; /* asked again at once */
+		server->needs_login = false;
+		if (server->client) {
+			cell__mcp_client_stop(server->client);
+			break; /* calls that failed may have changed the list */
+		}
+	}
+}
+
+void cell__tools_login_at(struct cell__tools *tools, const char *page)
+{
+	free(tools->login_page);
+	tools->login_page = page ? cell__strdup(page) : NULL;
+}
+
+json_t *cell__tools_logins(const struct cell__tools *tools)
+{
+	json_t *list = json_array();
+	for (const struct cell__tool_server *server = tools->servers; list && server; server = server->next) {
+		CELL_AUTO_BUF struct cell__buf page = CELL_BUF_INIT;
+		if (!server->params->oauth)
+			continue;
+		if (tools->login_page)
+			(void)cell__buf_printf(&page, "%s%s", tools->login_page, server->name);
+		json_array_append_new(
+			list, json_pack("{s:s, s:b, s:s*}", "server", server->name, "needed", server->needs_login, "link", page.data));
+	}
+	return list;
 }
 
 void cell__tools_oauth_destroy(struct cell__oauth *oauth)

@@ -71,6 +71,7 @@ struct cell__tool_server {
 	int64_t failed_us;               /* when that was */
 	int64_t asked_us;                /* when its first list was requested */
 	int64_t listed_us;               /* when a list that had expired was last requested */
+	bool needs_login;                /* its last use failed for want of a login */
 	bool closing;
 	struct cell__tool_server *next;
 };

@@ -144,6 +144,7 @@ void cell__mcp_oauth_destroy(struct cell__oauth *oauth)
 	cell__secret_free((char *)oauth->client_secret);
 	free((char *)oauth->client_metadata_url);
 	free((char *)oauth->scope);
+	free((char *)oauth->page);
 	free(oauth);
 }
 
@@ -158,6 +159,11 @@ struct cell__oauth *cell__mcp_oauth_create(struct cell__tool_server *server, str
 		  (!params->client_secret || (oauth->client_secret = expand(&launching, params->client_secret))) &&
 		  (!params->client_metadata_url || (oauth->client_metadata_url = expand(&launching, params->client_metadata_url))) &&
 		  (!params->scope || (oauth->scope = expand(&launching, params->scope)));
+	if (ok && server->tools->login_page) {
+		struct cell__buf page = CELL_BUF_INIT;
+		ok = cell__buf_printf(&page, "%s%s", server->tools->login_page, server->name) >= 0;
+		oauth->page = page.data;
+	}
 	if (!ok) {
 		cell_fail(err, CELL_E_TOOL, 0, "%s", launching.why.size ? launching.why.data : "out of memory");
 		cell__mcp_oauth_destroy(cell__take_ptr(oauth));
@@ -178,9 +184,11 @@ static int get_token(struct cell__mcp_launch *launch, struct cell_error *err)
 	size_t n = 0;
 	while (launch->headers[n])
 		n++;
-	if (cell__oauth_header(launch->check_arg, launch->renew, &header, err) < 0) {
-		cell_fail_wrap(err, "log in at this server (workcell tools login)");
-		return -1;
+	const struct cell__oauth *oauth = launch->check_arg;
+	if (cell__oauth_header(oauth, launch->renew, &header, err) < 0) {
+		err->code = CELL_E_AUTH;
+		return oauth->page ? cell_fail_wrap(err, "a person has to log in at %s", oauth->page)
+				   : cell_fail_wrap(err, "log in at this server (workcell tools login)");
 	}
 	launch->headers[n] = header; /* launch_headers() left room */
 	return 0;

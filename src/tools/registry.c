@@ -152,6 +152,7 @@ static void free_tools(struct cell__tools *tools)
 	json_decref(tools->names);
 	json_decref(tools->learned);
 	free(tools->path);
+	free(tools->login_page);
 	free(tools);
 }
 

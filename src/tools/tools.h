@@ -233,11 +233,17 @@ void cell__tools_stop_mcp(struct cell__tools *tools, void (*done)(void *arg), vo
 /* A new {"name", "server", "instructions", "tools"}: the server's own description.  NULL: unknown, or out of memory. */
 /*
  * What a login at this server needs (mcp/client/oauth.h), for a thread that may block; free it with cell__tools_oauth_destroy(). NULL: err has
- * the reason. The next use of the server begins with new tokens.
+ * the reason.
  */
 struct cell__oauth;
 struct cell__oauth *cell__tools_oauth(struct cell__tools *tools, const char *name, struct cell_error *err);
 void cell__tools_oauth_destroy(struct cell__oauth *oauth);
+/* Somebody has logged in or out: the next use of the server begins with the tokens that are kept now. */
+void cell__tools_oauth_changed(struct cell__tools *tools, const char *name);
+/* Where a person can log in, for messages: a URL to which a server's name is appended.  NULL: nowhere. */
+void cell__tools_login_at(struct cell__tools *tools, const char *page);
+/* The servers with logins: [{"server", "needed", "link"?}], a new array; NULL: out of memory. */
+json_t *cell__tools_logins(const struct cell__tools *tools);
 json_t *cell__tools_mcp_schema(struct cell__tools *tools, const char *name);
 
 /* Messages of servers other than answers. */

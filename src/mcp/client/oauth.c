@@ -82,7 +82,8 @@ static int register_client(const struct cell__oauth_issuer *issuer, const char *
 													     : "client_secret_post";
 	json_t *ask = json_pack("{s:s, s:[s], s:[s,s], s:[s], s:s, s:s}", "client_name", "Workcell", "redirect_uris", redirect,
 				"grant_types", "authorization_code", "refresh_token", "response_types", "code",
-				"token_endpoint_auth_method", method, "application_type", "native");
+				"token_endpoint_auth_method", method, "application_type",
+				strncmp(redirect, "https://", 8) == 0 ? "web" : "native");
 	if (ask && issuer->scope)
 		json_object_set_new(ask, "scope", json_string(issuer->scope));
 	CELL_AUTO_FREE char *body = ask ? json_dumps(ask, JSON_COMPACT) : NULL;
@@ -332,54 +333,90 @@ static char *make_link(const struct cell__oauth_issuer *issuer, const json_t *ke
 	return NULL;
 }
 
-static int log_in(const struct cell__oauth *oauth, const struct cell__oauth_login *login, const struct cell__oauth_issuer *issuer,
-		  json_t *kept, struct cell_error *err)
+/* Our client there, the link, and what the answer to it is checked with. */
+static int make_pending(const struct cell__oauth *oauth, const char *prefix, struct cell__oauth_pending *pending, struct cell_error *err)
 {
-	char redirect[64];
+	const struct cell__oauth_issuer *issuer = &pending->issuer;
 	CELL_AUTO_BUF struct cell__buf state = CELL_BUF_INIT, verifier = CELL_BUF_INIT;
-	CELL_AUTO_FD int fd = listen_here(redirect, err);
-	if (fd < 0 || find_client(oauth, issuer, redirect, kept, err) < 0)
+	if (find_client(oauth, issuer, pending->redirect, pending->kept, err) < 0)
 		return -1;
-	if (random_text(&state) < 0 || random_text(&verifier) < 0)
+	if (cell__buf_add_str(&state, prefix) < 0 || random_text(&state) < 0 || random_text(&verifier) < 0)
 		return cell_fail(err, CELL_E_IO, errno, "get random bytes");
+	pending->state = cell__buf_take(&state);
+	pending->verifier = cell__buf_take(&verifier);
 	bool offline = lists(issuer->metadata, "scopes_supported", "offline_access");
-	CELL_AUTO_FREE char *more = join_scopes(oauth->scope, text_of(kept, "scope"), offline ? "offline_access" : NULL);
+	CELL_AUTO_FREE char *more = join_scopes(oauth->scope, text_of(pending->kept, "scope"), offline ? "offline_access" : NULL);
 	CELL_AUTO_FREE char *scope = join_scopes(issuer->scope, more, NULL);
-	CELL_AUTO_FREE char *link = make_link(issuer, kept, redirect, state.data, verifier.data, scope, err);
-	if (!link)
-		return -1;
-	if (login->show(login->arg, link) < 0)
-		return cell_fail(err, CELL_E_CANCELLED, 0, "the login was given up");
-	int64_t until = cell__now_us() + (login->timeout_ms > 0 ? login->timeout_ms : CELL_OAUTH_LOGIN_MS) * 1000;
-	CELL_AUTO_FREE char *query = await_redirect(fd, redirect, state.data, until, err);
-	CELL_AUTO_FREE char *code = query ? take_code(issuer, query, err) : NULL;
+	pending->link = make_link(issuer, pending->kept, pending->redirect, pending->state, pending->verifier, scope, err);
+	return pending->link ? 0 : -1;
+}
+
+int cell__oauth_begin(const struct cell__oauth *oauth, const char *redirect, const char *prefix, struct cell__oauth_pending *ret_pending,
+		      struct cell_error *err)
+{
+	struct cell__oauth_pending pending = { .redirect = cell__strdup(redirect) };
+	json_t *before = NULL;
+	if (!pending.redirect)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	int rc = cell__oauth_find(oauth, &pending.issuer, err);
+	const char *endpoint = rc == 0 ? cell__oauth_endpoint(&pending.issuer, "token_endpoint", err) : NULL;
+	if (endpoint) {
+		pending.kept = json_pack("{s:s, s:s, s:s, s:s, s:b}", "url", oauth->url, "issuer", pending.issuer.issuer, "resource",
+					 pending.issuer.resource, "token_endpoint", endpoint, "allow_private",
+					 pending.issuer.allow_private);
+		/* What another issuer gave is of no use here, and must not be shown to this one. */
+		if (cell__oauth_load(oauth, &before, err) == 0 && strcmp(text_of(before, "issuer") ?: "", pending.issuer.issuer) == 0 &&
+		    text_of(before, "scope"))
+			json_object_set(pending.kept, "scope", json_object_get(before, "scope"));
+		rc = pending.kept ? make_pending(oauth, prefix, &pending, err) : cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	} else {
+		rc = -1;
+	}
+	json_decref(before);
+	if (rc < 0)
+		cell__oauth_pending_finish(&pending);
+	else
+		*ret_pending = pending;
+	return rc;
+}
+
+int cell__oauth_complete(const struct cell__oauth *oauth, struct cell__oauth_pending *pending, const char *query, struct cell_error *err)
+{
+	CELL_AUTO_FREE char *code = take_code(&pending->issuer, query, err);
 	if (!code)
 		return -1;
-	const char *grant[] = { "grant_type", "authorization_code", "code",        code, "redirect_uri",
-				redirect,     "code_verifier",      verifier.data, NULL };
-	return get_tokens(oauth, kept, grant, err);
+	const char *grant[] = { "grant_type",    "authorization_code", "code", code, "redirect_uri", pending->redirect,
+				"code_verifier", pending->verifier,    NULL };
+	int rc = get_tokens(oauth, pending->kept, grant, err);
+	explicit_bzero(code, strlen(code));
+	return rc;
+}
+
+void cell__oauth_pending_finish(struct cell__oauth_pending *pending)
+{
+	if (pending->verifier)
+		explicit_bzero(pending->verifier, strlen(pending->verifier));
+	cell__oauth_issuer_finish(&pending->issuer);
+	json_decref(pending->kept);
+	free(pending->redirect);
+	free(pending->state);
+	free(pending->verifier);
+	free(pending->link);
+	*pending = (struct cell__oauth_pending){ 0 };
 }
 
 int cell__oauth_login(const struct cell__oauth *oauth, const struct cell__oauth_login *login, struct cell_error *err)
 {
-	struct cell__oauth_issuer issuer = { 0 };
-	json_t *before = NULL, *kept = NULL;
-	if (cell__oauth_find(oauth, &issuer, err) < 0)
+	char redirect[64];
+	struct cell__oauth_pending pending = { 0 };
+	CELL_AUTO_FD int fd = listen_here(redirect, err);
+	if (fd < 0 || cell__oauth_begin(oauth, redirect, "", &pending, err) < 0)
 		return -1;
-	const char *endpoint = cell__oauth_endpoint(&issuer, "token_endpoint", err);
-	int rc = endpoint ? 0 : -1;
-	if (rc == 0) {
-		kept = json_pack("{s:s, s:s, s:s, s:s, s:b}", "url", oauth->url, "issuer", issuer.issuer, "resource", issuer.resource,
-				 "token_endpoint", endpoint, "allow_private", issuer.allow_private);
-		/* What another issuer gave is of no use here, and must not be shown to this one. */
-		if (cell__oauth_load(oauth, &before, err) == 0 && strcmp(text_of(before, "issuer") ?: "", issuer.issuer) == 0 &&
-		    text_of(before, "scope"))
-			json_object_set(kept, "scope", json_object_get(before, "scope"));
-		rc = kept ? log_in(oauth, login, &issuer, kept, err) : cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
-	}
-	json_decref(before);
-	json_decref(kept);
-	cell__oauth_issuer_finish(&issuer);
+	int64_t until = cell__now_us() + (login->timeout_ms > 0 ? login->timeout_ms : CELL_OAUTH_LOGIN_MS) * 1000;
+	int rc = login->show(login->arg, pending.link) < 0 ? cell_fail(err, CELL_E_CANCELLED, 0, "the login was given up") : 0;
+	CELL_AUTO_FREE char *query = rc == 0 ? await_redirect(fd, redirect, pending.state, until, err) : NULL;
+	rc = query ? cell__oauth_complete(oauth, &pending, query, err) : -1;
+	cell__oauth_pending_finish(&pending);
 	return rc;
 }
 

@@ -30,6 +30,7 @@ struct cell__oauth {
 	const char *client_id, *client_secret; /* registered by hand */
 	const char *client_metadata_url;       /* an https URL that describes us, for servers that accept one as client_id */
 	const char *scope;         /* further scopes to ask for */
+	const char *page;          /* where a person can log in with a browser; NULL: nowhere */
 };
 
 struct cell__oauth_login {
@@ -39,6 +40,29 @@ struct cell__oauth_login {
 	int64_t timeout_ms;
 };
 
+/* What is known about a server and its issuer; all members owned. */
+struct cell__oauth_issuer {
+	json_t *metadata; /* of the authorization server */
+	char *issuer, *resource, *scope;
+	bool allow_private;
+};
+
+/* A login whose person is at the authorization server; all members owned. */
+struct cell__oauth_pending {
+	struct cell__oauth_issuer issuer;
+	json_t *kept; /* what will be kept, without tokens */
+	char *redirect, *state, *verifier, *link;
+};
+/*
+ * The two halves of a login whose redirect somebody else receives, for example an HTTP server.  prefix: begins the state.  query: that of the
+ * redirect, whose state the caller has compared.
+ */
+int cell__oauth_begin(const struct cell__oauth *oauth, const char *redirect, const char *prefix, struct cell__oauth_pending *ret_pending,
+		      struct cell_error *err);
+int cell__oauth_complete(const struct cell__oauth *oauth, struct cell__oauth_pending *pending, const char *query, struct cell_error *err);
+void cell__oauth_pending_finish(struct cell__oauth_pending *pending);
+
+/* Both halves, with a redirect to a port of this computer. */
 int cell__oauth_login(const struct cell__oauth *oauth, const struct cell__oauth_login *login, struct cell_error *err);
 /* "Authorization: Bearer ..."; free() it after zeroing.  renew: the server refused the one that was used. */
 int cell__oauth_header(const struct cell__oauth *oauth, bool renew, char **ret_header, struct cell_error *err);
@@ -47,12 +71,6 @@ int cell__oauth_logout(const struct cell__oauth *oauth, struct cell_error *err);
 
 /* ---- between oauth.c, oauth_find.c and oauth_store.c ---- */
 
-/* What is known about a server and its issuer; all members owned. */
-struct cell__oauth_issuer {
-	json_t *metadata; /* of the authorization server */
-	char *issuer, *resource, *scope;
-	bool allow_private;
-};
 int cell__oauth_find(const struct cell__oauth *oauth, struct cell__oauth_issuer *ret_issuer, struct cell_error *err);
 void cell__oauth_issuer_finish(struct cell__oauth_issuer *issuer);
 /* An endpoint of the metadata, checked; NULL: err has the reason. */
