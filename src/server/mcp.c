@@ -824,7 +824,8 @@ static void handle_post(struct cell__request *request)
 
 	if (type && !is_json(type)) {
 		refuse(request, MHD_HTTP_UNSUPPORTED_MEDIA_TYPE, "the Content-Type must be application/json");
-	} else if (accept && !strstr(accept, "text/event-stream") && !strstr(accept, "*/*")) {
+	} else if (accept && !strstr(accept, "*/*") &&
+		   (!strstr(accept, "text/event-stream") || (!has_session(request) && !strstr(accept, "application/json")))) {
 		refuse(request, MHD_HTTP_NOT_ACCEPTABLE, "the Accept header must include application/json and text/event-stream");
 	} else if (has_session(request) && cell__request_header(request, "Mcp-Session-Id")) {
 		client = named_client(request);

@@ -205,6 +205,13 @@ def test_what_does_not_fit_together(server, one):
     assert server.status("DELETE", session=session) == 204
 
 
+def test_both_types_must_be_accepted(one):
+    body = message("tools/call", 5, name="run_code", arguments={"code": "1"})
+    for accept, status in (("application/json", 406), ("text/event-stream", 406), ("text/html", 406), ("*/*", 200),
+                           ("application/json;q=0.5, text/event-stream", 200)):
+        assert one.post(body, Accept=accept)[0] == status, accept
+
+
 def test_notifications_and_nonsense(one):
     assert one.post({"jsonrpc": "2.0", "method": "notifications/whatever", "params": {}}) == (202, [])
     assert one.post({"jsonrpc": "2.0", "id": 3, "result": {}}) == (202, [])
