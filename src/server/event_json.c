@@ -78,6 +78,18 @@ static const char *add_call(const struct cell_event *event, const char *type, st
 	return text && cell__buf_add_str(out, text) == 0 ? type : NULL;
 }
 
+/* What an MCP server says, or that it starts. */
+static const char *add_news(const struct cell_event *event, const char *type, struct cell__buf *out)
+{
+	const struct cell_call_info *call = event->call;
+	int rc = cell__buf_printf(out, "{\"id\":%lld,\"tool\":", (long long)call->id) < 0 ? -1 : 0;
+
+	rc |= cell__buf_add_json_string(out, call->tool, strlen(call->tool)) | cell__buf_add_str(out, ",\"callable\":");
+	rc |= cell__buf_add_json_string(out, call->callable, strlen(call->callable)) | cell__buf_add_str(out, ",\"params\":");
+	rc |= cell__buf_add(out, event->data, event->size) | cell__buf_add_str(out, "}");
+	return rc ? NULL : type;
+}
+
 const char *cell__event_json(const struct cell_event *event, struct cell__buf *out)
 {
 	switch (event->type) {
@@ -93,6 +105,10 @@ const char *cell__event_json(const struct cell_event *event, struct cell__buf *o
 		return add_call(event, "approval", out);
 	case CELL_EVENT_APPROVAL_ENDED:
 		return add_call(event, "approval_ended", out);
+	case CELL_EVENT_TOOL_PROGRESS:
+		return add_news(event, "tool_progress", out);
+	case CELL_EVENT_TOOL_LOG:
+		return add_news(event, "tool_log", out);
 	default:
 		return NULL;
 	}

@@ -41,13 +41,13 @@ struct cell__login {
 	char owner[CELL_SERVER_MAX_NAME + 1];
 	char name[CELL_SERVER_MAX_NAME + 1]; /* of the MCP server */
 	char workspace[CELL_SERVER_MAX_WORKSPACE + 1];
-	char *scope;                      /* further scopes; or NULL */
+	char *scope;        /* further scopes; or NULL */
 	int64_t until_us;
 	struct cell__request *request;    /* that waits for `work`; NULL: nothing is under way */
 	struct cell__workspace *used;     /* while something is under way; NULL: the space is the server's */
 	struct cell__oauth *oauth;
 	struct cell__oauth_pending pending;
-	char *query;                      /* of the redirect; NULL: it has not come */
+	char *query;        /* of the redirect; NULL: it has not come */
 	uv_work_t work;
 	int status;
 	struct cell_error err;
@@ -61,7 +61,11 @@ static int add_html(struct cell__buf *out, const char *text)
 	int rc = 0;
 
 	for (; *text && rc == 0; text++) {
-		const char *entity = *text == '&' ? "&amp;" : *text == '<' ? "&lt;" : *text == '>' ? "&gt;" : *text == '"' ? "&quot;" : NULL;
+		const char *entity = *text == '&'   ? "&amp;"
+				     : *text == '<' ? "&lt;"
+				     : *text == '>' ? "&gt;"
+				     : *text == '"' ? "&quot;"
+						    : NULL;
 
 		rc = entity ? cell__buf_add_str(out, entity) : cell__buf_add(out, text, 1);
 	}
@@ -70,11 +74,12 @@ static int add_html(struct cell__buf *out, const char *text)
 
 static int begin_page(struct cell__buf *out, const char *title)
 {
-	int rc = cell__buf_add_str(out, "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">"
-					"<meta name=\"viewport\" content=\"width=device-width\"><title>Workcell</title><style>"
-					"body{font:16px/1.5 system-ui,sans-serif;max-width:34em;margin:3em auto;padding:0 1em}"
-					"label{display:block;margin:1em 0}input{display:block;width:100%;font:inherit;box-sizing:border-box}"
-					"</style><h1>");
+	int rc = cell__buf_add_str(out,
+				   "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">"
+				   "<meta name=\"viewport\" content=\"width=device-width\"><title>Workcell</title><style>"
+				   "body{font:16px/1.5 system-ui,sans-serif;max-width:34em;margin:3em auto;padding:0 1em}"
+				   "label{display:block;margin:1em 0}input{display:block;width:100%;font:inherit;box-sizing:border-box}"
+				   "</style><h1>");
 
 	rc |= add_html(out, title);
 	return rc | cell__buf_add_str(out, "</h1>");
@@ -144,7 +149,8 @@ static int add_hidden(struct cell__buf *page, const char *name, const char *valu
 void cell__handle_login_page(struct cell__request *request)
 {
 	CELL_AUTO_BUF struct cell__buf page = CELL_BUF_INIT;
-	CELL_AUTO_FREE char *name = argument(request, "server"), *workspace = argument(request, "workspace"), *scope = argument(request, "scope");
+	CELL_AUTO_FREE char *name = argument(request, "server"), *workspace = argument(request, "workspace"),
+			    *scope = argument(request, "scope");
 	int rc;
 
 	if (!request->server->login_base) {
@@ -230,7 +236,9 @@ static struct cell__login *login_create(struct cell__request *request, const cha
 
 	if (!login)
 		return NULL;
-	*login = (struct cell__login){ .server = server, .request = request, .until_us = cell__now_us() + LOGIN_US, .next = server->logins };
+	*login = (struct cell__login){
+		.server = server, .request = request, .until_us = cell__now_us() + LOGIN_US, .next = server->logins
+	};
 	cell__random_hex(login->id, ID_DIGITS);
 	cell__random_hex(login->browser, BROWSER_DIGITS);
 	if (server->pool)
@@ -357,8 +365,8 @@ void cell__handle_login(struct cell__request *request)
 	const char *fixed = server->mcp ? cell__space_workspace(server->opts.space) : NULL;
 	const char *workspace = server->mcp ? fixed ? fixed : "" : given ? given : "";
 	struct cell__login *login;
-	bool valid = server->login_base && type && !strncasecmp(type, "application/x-www-form-urlencoded", 33) && size <= MAX_FORM && name &&
-		     *name && strlen(name) <= CELL_SERVER_MAX_NAME && (!*workspace || cell__workspace_id_ok(workspace));
+	bool valid = server->login_base && type && !strncasecmp(type, "application/x-www-form-urlencoded", 33) && size <= MAX_FORM &&
+		     name && *name && strlen(name) <= CELL_SERVER_MAX_NAME && (!*workspace || cell__workspace_id_ok(workspace));
 
 	if (!valid)
 		refuse(request, MHD_HTTP_BAD_REQUEST, "This is not the form of this page.");
@@ -425,7 +433,8 @@ static void handle_completed(uv_work_t *work, int cancelled)
 	}
 	if (space)
 		cell__tools_oauth_changed(cell__space_tools(space), login->name);
-	cell__server_log(server, CELL_LOG_INFO, "request %s: %s has logged in at the MCP server %s", request->id, login->owner, login->name);
+	cell__server_log(server, CELL_LOG_INFO, "request %s: %s has logged in at the MCP server %s", request->id, login->owner,
+			 login->name);
 	answer_words(request, MHD_HTTP_OK, "Logged in", "Calls of this server's tools work from now on. This window may be closed.");
 	drop(login);
 }
@@ -473,8 +482,8 @@ void cell__logins_offer(struct cell_server *server, struct cell_space *space, co
 {
 	CELL_AUTO_BUF struct cell__buf page = CELL_BUF_INIT;
 
-	if (server->login_base && cell__buf_printf(&page, "%s/oauth/login?%s%s%sserver=", server->login_base, *workspace ? "workspace=" : "",
-						   workspace, *workspace ? "&" : "") == 0)
+	if (server->login_base && cell__buf_printf(&page, "%s/oauth/login?%s%s%sserver=", server->login_base,
+						   *workspace ? "workspace=" : "", workspace, *workspace ? "&" : "") == 0)
 		cell__tools_login_at(cell__space_tools(space), page.data);
 }
 
@@ -515,8 +524,8 @@ int cell__logins_init(struct cell_server *server, struct cell_error *err)
 		return 0; /* what others call this server is not known */
 	if (!given && !strncmp(server->url, "unix:", 5))
 		return 0;
-	if (given && (cell__oauth_url_read(given, &parts) < 0 || strchr(given, '?') ||
-		      (!parts.secure && !cell__oauth_is_loopback(parts.host))))
+	if (given &&
+	    (cell__oauth_url_read(given, &parts) < 0 || strchr(given, '?') || (!parts.secure && !cell__oauth_is_loopback(parts.host))))
 		return cell_fail(err, CELL_E_INVALID, 0, "public_url must be an https URL without a query, not '%.120s'", given);
 	size = strlen(given ? given : server->url);
 	while (size && (given ? given : server->url)[size - 1] == '/')

@@ -149,6 +149,43 @@ static void handle_listed(void *arg, const struct cell__mcp_failure *failure)
 	cell__tool_server_unref(server);
 }
 
+static void tell_start(const struct cell__tool_server *server, const struct cell__call *call, const char *callable, json_t *params)
+{
+	struct cell__tools *tools = server->tools;
+	struct cell__mcp_event event = { .type = CELL_MCP_PROGRESS,
+					 .tool = server->name,
+					 .callable = callable,
+					 .session_id = call->session_id,
+					 .call = call,
+					 .params = params };
+	if (tools->mcp_event)
+		tools->mcp_event(tools->mcp_event_arg, &event);
+}
+
+/* Whoever waits for it learns how long it has been starting, and what it says. */
+static void handle_starting(void *arg, int64_t since_us, const char *line)
+{
+	struct cell__tool_server *server = arg;
+	CELL_AUTO_BUF struct cell__buf said = CELL_BUF_INIT;
+	double seconds = (double)(since_us / 100000) / 10;
+	char words[40];
+	if (line && (cell__buf_add_str(&said, line) < 0 || cell__secrets_redact(&server->secrets, &said) < 0))
+		return;
+	free(server->said);
+	server->said = said.data ? cell__strdup(said.data) : NULL;
+	snprintf(words, sizeof words, "starting for %g s", seconds);
+	json_t *params = json_pack("{s:f, s:s++}", "progress", seconds, "message", words, said.data ? ": " : "",
+				   said.data ? said.data : "");
+	if (!params)
+		return;
+	for (const struct cell__tool_run *run = server->tools->runs; run; run = run->next)
+		if (run->tool->adapter == &cell__tool_mcp && run->state && ((struct mcp_run *)run->state)->server == server)
+			tell_start(server, run->call, run->callable->name, params);
+	for (const struct cell__call *call = NULL; (call = cell__mcp_next_parked(server, call));)
+		tell_start(server, call, "", params);
+	json_decref(params);
+}
+
 /* The origin of the server's messages: the only call in progress, or the session that all such calls share. */
 static void set_origin(const struct cell__tool_server *server, struct cell__mcp_event *event)
 {
@@ -213,6 +250,7 @@ static int need_client(struct cell__tool_server *server, struct cell_error *err)
 		.start_timeout_ms = server->params->start_timeout_ms,
 		.launch = cell__mcp_launch,
 		.listed = handle_listed,
+		.starting = handle_starting,
 		.ended = handle_ended,
 		.log = handle_log,
 		.elicit = handle_elicit,
@@ -340,6 +378,7 @@ static void free_server(struct cell__tool_server *server)
 	cell__secrets_finish(&server->secrets);
 	cell__confinement_unref(server->confine);
 	free(server->problem);
+	free(server->said);
 	free(server->name);
 	free(server);
 }
@@ -495,13 +534,14 @@ void cell__mcp_close_all(struct cell__tools *tools, void (*done)(struct cell__to
 
 void cell__mcp_add_problem(json_t *out, const struct cell__tool_server *server)
 {
-	char starting[320];
+	char starting[560];
 	const char *problem = server->problem;
 	if (!problem && server->settling && !cell__mcp_known(server)) {
 		const char *command = server->params->command ? server->params->command : server->params->url;
 		snprintf(starting, sizeof starting,
-			 "the server ('%.80s') is still starting, for %lld s now; it has %lld s in all (start_timeout)", command,
-			 (long long)((cell__now_us() - server->asked_us) / 1000000), (long long)(server->params->start_timeout_ms / 1000));
+			 "the server ('%.80s') is still starting, for %lld s now; it has %lld s in all (start_timeout)%s%.200s", command,
+			 (long long)((cell__now_us() - server->asked_us) / 1000000), (long long)(server->params->start_timeout_ms / 1000),
+			 server->said ? "; it says: " : "", server->said ? server->said : "");
 		problem = starting;
 	}
 	if (problem)

@@ -68,6 +68,7 @@ struct cell__tool_server {
 	struct cell__confine_wait confining; /* settling: for the confinement of its program */
 	char *problem;                   /* why it could not be used last; NULL: it could, or was not tried */
 	int problem_code;
+	char *said;        /* the last line of a start that takes long, without secrets; or NULL */
 	int64_t failed_us;               /* when that was */
 	int64_t asked_us;                /* when its first list was requested */
 	int64_t listed_us;               /* when a list that had expired was last requested */
@@ -122,6 +123,8 @@ int cell__learned_describe(const struct cell__tool_entry *tool, const struct cel
 bool cell__mcp_park(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call, struct cell__tool_entry *tool);
 /* True: the tool's server could not list its tools, and the call has failed with the reason. */
 bool cell__mcp_explain(const struct cell__tool_entry *tool, struct cell__call *call);
+/* The call after this one (NULL: the first) that waits for the server's list. NULL: there is none. */
+const struct cell__call *cell__mcp_next_parked(const struct cell__tool_server *server, const struct cell__call *after);
 /* A server is settled. */
 void cell__mcp_wake(struct cell__tools *tools);
 void cell__mcp_fail_parked(struct cell__tools *tools);

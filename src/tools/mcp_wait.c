@@ -110,6 +110,18 @@ static bool must_wait(struct cell__tools *tools, const struct cell__call *call, 
 	return waits;
 }
 
+const struct cell__call *cell__mcp_next_parked(const struct cell__tool_server *server, const struct cell__call *after)
+{
+	const struct parked *parked = server->tools->parked;
+	while (after && parked && parked->base.call != after)
+		parked = parked->next;
+	for (parked = after && parked ? parked->next : parked; parked; parked = parked->next)
+		for (size_t i = 0; i < server->tools->n_index; i++)
+			if (server->tools->index[i]->server == server && awaited(parked->base.call, parked->only, server->tools->index[i]))
+				return parked->base.call;
+	return NULL;
+}
+
 void cell__mcp_wake(struct cell__tools *tools)
 {
 	for (struct parked *parked = tools->parked; parked;) {

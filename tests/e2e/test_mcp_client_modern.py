@@ -1,8 +1,10 @@
 """MCP servers of revision 2026-07-28 as tools: a server of the newest Python SDK, and Workcell's own, on both transports."""
+import http.server
 import json
 import os
 import socket
 import sys
+import threading
 
 import pytest
 
@@ -121,3 +123,69 @@ def test_our_own_server(own):
     assert session, first
     again = driver.value("tools.w.run_code(code='x * 2', session=%r)" % session)
     assert "40" in json.dumps(again)
+
+
+# ---- which era: errors of the probe -------------------------------------------------------------------------
+
+
+class Probed:
+    """A server by HTTP that answers its first server/discover with an error, and knows the revision then."""
+
+    def __init__(self, code, status, data=None, once=True):
+        self.methods = []
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *args):
+                pass
+
+            def do_POST(self):
+                message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                outer.methods.append(message["method"])
+                answer = {"jsonrpc": "2.0", "id": message.get("id")}
+                refused = message["method"] == "server/discover" and (not once or outer.methods.count("server/discover") == 1)
+                if refused:
+                    answer["error"] = {"code": code, "message": "no", **({"data": data} if data else {})}
+                elif message["method"] == "server/discover":
+                    answer["result"] = {"resultType": "complete", "supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}, "ttlMs": 0}
+                else:
+                    answer["result"] = {"resultType": "complete", "tools": [{"name": "t", "inputSchema": {"type": "object"}}], "ttlMs": 60000}
+                body = json.dumps(answer).encode()
+                self.send_response(status if refused else 200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = "http://127.0.0.1:%d/mcp" % self.server.server_port
+
+    def __enter__(self):
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *args):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def test_a_refused_revision_that_is_named_is_tried_again_once(drive, tmp_path):
+    both = {"supported": ["2026-07-28", "2025-11-25"], "requested": "2026-07-28"}
+    with Probed(-32022, 400, both) as server:
+        driver = drive("--base", peers.write_server(tmp_path, "p", url=server.url))
+        assert driver.value("[c['name'] for c in tools.p.list()]") == ["t"]
+        assert server.methods[:3] == ["server/discover", "server/discover", "tools/list"]
+    with Probed(-32022, 400, {"supported": ["2026-07-28"]}, once=False) as server:
+        driver = drive("--base", peers.write_server(tmp_path, "p", url=server.url))
+        assert "protocol revision" in driver.run("tools.p.t()")["error"]["message"]
+        assert server.methods[:2] == ["server/discover"] * 2 and "initialize" not in server.methods
+
+
+@pytest.mark.parametrize("code", [-32020, -32021])
+def test_errors_of_a_modern_server_lead_to_no_initialize(drive, tmp_path, code):
+    with Probed(code, 400, once=False) as server:
+        driver = drive("--base", peers.write_server(tmp_path, "p", url=server.url))
+        assert "MCP error %d" % code in driver.run("tools.p.t()")["error"]["message"]
+        assert set(server.methods) == {"server/discover"}

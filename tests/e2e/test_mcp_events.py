@@ -180,6 +180,38 @@ def test_progress_and_log_lines_are_events(asking, tmp_path):
     assert done.err == "workcell: s.progress: 1/2 step 1\nworkcell: s.progress: 2/2 step 2\nworkcell: s.log: warning: a\\x1b[1mb\n"
 
 
+SLOW = """printf 'npm http fetch\\033[1m GET\\033[0m %s\\r\\n' "$TOKEN" >&2; while [ ! -e "$0" ]; do sleep 0.1; done; exec "$@\""""
+
+
+def slow(tmp_path):
+    """A server that says on stderr what it does before it starts, as `npx -y` does, and starts when the file `go` is there."""
+    known = peers.scripted()
+    return peers.write_server(tmp_path, "s", **{**known, "command": "/bin/sh", "env": {**known.get("env", {}), "TOKEN": "${START_TOKEN}"},
+                                                "args": ["-c", SLOW, str(tmp_path / "go"), known["command"], *known["args"]]})
+
+
+def test_a_start_that_takes_long_is_told_to_those_who_wait(drive, tmp_path):
+    driver = drive("--base", slow(tmp_path), env=support.host_environment(START_TOKEN="s3cr3t-of-the-start"))
+    driver.send({"code": "tools.s.echo(text='x')"})
+    while not named(driver, "tool_progress"):
+        driver.events.append(driver.read())
+    said, = named(driver, "tool_progress")
+    assert said["tool"] == "s" and said["params"]["progress"] >= 0
+    words = said["params"]["message"]
+    assert words.startswith("starting for ") and "s: npm http fetch GET " in words and "s3cr3t" not in words
+    driver.events.append(driver.read())  # and again, while it is silent
+    assert named(driver, "tool_progress")[1]["params"]["progress"] > said["params"]["progress"]
+    (tmp_path / "go").touch()
+    assert driver.answer()["value"] == "x"
+
+
+def test_the_list_says_what_a_starting_server_says(drive, tmp_path):
+    driver = drive("--base", slow(tmp_path), env=support.host_environment(START_TOKEN="s3cr3t-of-the-start"))
+    problem = driver.value("[t.get('problem') for t in __import__('json').loads(__import__('json').dumps(tools.list())) if t['name'] == 's'][0]")
+    assert "is still starting" in problem and "it says: npm http fetch GET" in problem and "s3cr3t" not in problem
+    (tmp_path / "go").touch()
+
+
 def test_images_are_files_like_plots(asking, tmp_path):
     folder = tmp_path / "shown"
     driver = asking("--images-dir", folder)

@@ -556,6 +556,17 @@ def test_what_mcp_servers_say_reaches_the_client(connect, tmp_path):
     assert client.noted("notifications/message") == [{"level": "warning", "logger": "s", "data": "careful"}]
 
 
+def test_the_start_of_an_mcp_server_is_progress(connect, tmp_path):
+    known = peers.scripted()
+    slow = "echo npm fetch >&2; while [ ! -e \"$0\" ]; do sleep 0.1; done; exec \"$@\""
+    client = connect("--base", peers.write_server(tmp_path, "s", **{**known, "command": "/bin/sh", "args": [
+        "-c", slow, str(tmp_path / "go"), known["command"], *known["args"]]}))
+    number = client.start("run_code", {"code": "tools.s.echo(text='x')"}, _meta={"progressToken": "t"})
+    support.wait_until(lambda: client.read()["method"] == "notifications/progress", "the start is told")
+    (tmp_path / "go").touch()
+    assert client.result(number)["structuredContent"]["value"] == "x"
+
+
 # ---- environment and end -----------------------------------------------------------------------------------------
 
 

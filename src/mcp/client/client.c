@@ -85,6 +85,8 @@ struct cell__mcp_request *cell__mcp_find(struct cell__mcp_client *client, int64_
 /* ---- time ---- */
 
 static void tick(uv_timer_t *timer);
+static void handle_noted(void *owner);
+static void tell_starting(struct cell__mcp_client *client);
 
 void cell__mcp_arm(struct cell__mcp_client *client, int64_t at_us)
 {
@@ -294,6 +296,7 @@ void cell__mcp_transport_gone(void *owner)
 const struct cell__mcp_transport_events cell__mcp_events = {
 	.message = handle_message,
 	.refused = handle_refused,
+	.noted = handle_noted,
 	.expired = handle_expired,
 	.lost = handle_lost,
 	.gone = cell__mcp_transport_gone,
@@ -506,6 +509,8 @@ static void arm_next(struct cell__mcp_client *client)
 		if (poll && poll < next)
 			next = poll;
 	}
+	if (client->note_at_us && client->note_at_us < next)
+		next = client->note_at_us;
 	if (client->probe_at_us && client->probe_at_us < next)
 		next = client->probe_at_us;
 	if (client->listen_at_us && client->listen_at_us < next)
@@ -529,10 +534,57 @@ static void do_due(struct cell__mcp_client *client)
 	int64_t now = cell__now_us();
 	if (client->probe_at_us && client->probe_at_us <= now)
 		cell__mcp_probe_late(client);
+	if (client->state != CELL_MCP_STARTING)
+		client->note_at_us = 0;
+	else if (client->note_at_us && client->note_at_us <= now)
+		tell_starting(client);
 	if (client->listen_at_us && client->listen_at_us <= now)
 		cell__mcp_listen(client);
 	while (client->state == CELL_MCP_READY && (due = find_poll(client, now)))
 		cell__mcp_round_poll(client, due);
+}
+
+/* ---- starts that take long ---- */
+
+/* The last line with something in it, without what would move a terminal's cursor.  False: none. */
+static bool last_line(const struct cell__buf *tail, struct cell__buf *out)
+{
+	size_t end = tail->size, begin;
+	while (end > 0 && (unsigned char)tail->data[end - 1] <= ' ')
+		end--;
+	for (begin = end; begin > 0 && tail->data[begin - 1] != '\n' && tail->data[begin - 1] != '\r';)
+		begin--;
+	CELL_AUTO_BUF struct cell__buf plain = CELL_BUF_INIT;
+	for (size_t i = begin; i < end && plain.size < 200; i++) {
+		unsigned char c = (unsigned char)tail->data[i];
+		if (c == 0x1b && i + 1 < end && tail->data[i + 1] == '[') { /* a colour, for example */
+			for (i += 2; i < end && (unsigned char)tail->data[i] < '@';)
+				i++;
+		} else if (c >= ' ' && c != 0x7f && cell__buf_add(&plain, &tail->data[i], 1) < 0) {
+			return false;
+		}
+	}
+	return plain.size > 0 && cell__buf_add_utf8(out, plain.data, plain.size) == 0;
+}
+
+static void tell_starting(struct cell__mcp_client *client)
+{
+	CELL_AUTO_BUF struct cell__buf line = CELL_BUF_INIT;
+	int64_t now = cell__now_us();
+	client->noted_us = now;
+	client->note_at_us = now + CELL_MCP_STARTING_MS * 1000;
+	cell__mcp_arm(client, client->note_at_us);
+	client->opts.starting(client->opts.arg, now - client->start_us, last_line(&client->tail, &line) ? line.data : NULL);
+}
+
+static void handle_noted(void *owner)
+{
+	struct cell__mcp_client *client = owner;
+	int64_t at = client->noted_us + CELL_MCP_NOTE_MS * 1000;
+	if (client->state != CELL_MCP_STARTING || client->closing || !client->note_at_us || at >= client->note_at_us)
+		return;
+	client->note_at_us = at;
+	cell__mcp_arm(client, at);
 }
 
 static void tick(uv_timer_t *timer)

@@ -46,6 +46,8 @@
 #define CELL_MCP_LIMIT_TASK_ID 1024u       /* bytes */
 #define CELL_MCP_POLL_MS 1000              /* between two looks at a task, unless the server sets it */
 #define CELL_MCP_POLL_MIN_MS 20
+#define CELL_MCP_STARTING_MS 5000 /* so often at least a server that starts is reported ... */
+#define CELL_MCP_NOTE_MS 200      /* ... and at most so often what it writes */
 #define CELL_MCP_POLL_MAX_MS 60000
 #define CELL_MCP_TTL_MAX_MS (24 * 3600 * 1000) /* for which a list of tools is kept without asking, whatever the server says */
 
@@ -55,6 +57,7 @@
 #define CELL_MCP_META "io.modelcontextprotocol/"
 
 #define CELL_RPC_HEADER_MISMATCH (-32020)
+#define CELL_RPC_NEEDS_CAPABILITY (-32021)
 #define CELL_RPC_VERSION (-32022)
 
 struct cell__mcp_client;
@@ -77,7 +80,12 @@ struct cell__mcp_client_options {
 	int (*launch)(void *arg, struct cell__mcp_launch *ret_launch, struct cell_error *err);
 	/* Exactly one call after each cell__mcp_client_list(), and after every further list of the server: NULL for success. */
 	void (*listed)(void *arg, const struct cell__mcp_failure *failure);
-	/* The last of its processes or connections has ended.  May be NULL, as the next ones. */
+	/*
+	 * It starts, for so long: the last line that it wrote to stderr since, in printable UTF-8 (`npx -y` downloads first), or NULL.  May be
+	 * NULL, as the next ones.
+	 */
+	void (*starting)(void *arg, int64_t since_us, const char *line);
+	/* The last of its processes or connections has ended.  */
 	void (*ended)(void *arg);
 	/* params of notifications/message */
 	void (*log)(void *arg, const json_t *params);

@@ -51,11 +51,15 @@ struct cell__mcp_client {
 	bool modern;          /* this connection speaks revision 2026-07-28 */
 	bool renew;           /* the server refused our token: the next start gets another one, once */
 	bool logs_in;         /* it is used with a token that can be renewed */
+	bool repeated;        /* the probe was made twice: the server refused our revision, but names it */
 	bool restarted;       /* it ended at the probe, and was started again without */
 	int64_t probe_at_us;  /* when initialize is sent although the probe was not answered; 0: not */
 	bool lists_change, logs; /* capabilities */
 	bool param_headers;   /* parameters of a tool are sent as headers */
 	struct cell__mcp_request probe, listening;
+	int64_t start_us;     /* when this start began */
+	int64_t note_at_us;   /* starting: when it is reported next; 0: not */
+	int64_t noted_us;     /* when it was last */
 	unsigned listen_tries;
 	int64_t listen_at_us;
 	struct cell__mcp_requests waiting, sent, held; /* held: until the tools are listed again */

@@ -162,6 +162,12 @@ static void handle_other_version(struct cell__mcp_client *client, const struct c
 {
 	struct cell_error err;
 	const json_t *supported = json_object_get(message->data, "supported");
+	if (names_version(supported, CELL_MCP_MODERN) && !client->repeated) {
+		client->repeated = true;
+		if (send_probe(client, &err) < 0)
+			cell__mcp_fail_soon(client, &err);
+		return;
+	}
 	if (!json_is_array(supported) || names_known_version(supported)) {
 		fall_back(client);
 		return;
@@ -182,6 +188,15 @@ static void handle_discovered(struct cell__mcp_request *request, const struct ce
 	}
 	if (message->kind == CELL__RPC_ERROR && message->code == CELL_RPC_VERSION) {
 		handle_other_version(client, message);
+		return;
+	}
+	/* By HTTP these are a modern server's own: initialize would not help. */
+	if (message->kind == CELL__RPC_ERROR && client->kind == CELL_MCP_HTTP &&
+	    (message->code == CELL_RPC_HEADER_MISMATCH || message->code == CELL_RPC_NEEDS_CAPABILITY)) {
+		struct cell_error err;
+		cell_fail(&err, CELL_E_TOOL, 0, "the server refused server/discover: %.160s (MCP error %lld)", message->error_text,
+			  (long long)message->code);
+		fail_start(client, &err);
 		return;
 	}
 	const json_t *supported = message->result ? json_object_get(message->result, "supportedVersions") : NULL;
@@ -356,9 +371,14 @@ void cell__mcp_connect(struct cell__mcp_client *client)
 	struct cell__mcp_launch launch = { 0 };
 	client->state = CELL_MCP_STARTING;
 	client->connection++;
+	if (!client->restarted)
+		client->start_us = cell__now_us();
+	client->note_at_us = client->opts.starting ? cell__now_us() + CELL_MCP_STARTING_MS * 1000 : 0;
+	if (client->note_at_us)
+		cell__mcp_arm(client, client->note_at_us);
 	client->window_us = cell__now_us();
 	client->idle_bytes = client->idle_messages = 0;
-	client->batches = client->modern = false;
+	client->batches = client->modern = client->repeated = false;
 	int rc = client->opts.launch(client->opts.arg, &launch, &err);
 	launch.renew = client->renew;
 	client->logs_in = launch.check_arg != NULL;

@@ -82,6 +82,7 @@ static void handle_output(void *owner, enum cell_stream stream, const char *byte
 		return;
 	if (stream == CELL_STDERR) {
 		keep_tail(stdio->base.tail, bytes, size);
+		stdio->base.events->noted(stdio->base.owner);
 		return;
 	}
 	if (cell__lines_add(&stdio->lines, bytes, size) < 0) {

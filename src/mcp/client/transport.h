@@ -68,6 +68,8 @@ struct cell__mcp_transport_events {
 	/* The server has dropped our session; it did not process the request with this id (0: no request). Close, and connect again. */
 	void (*expired)(void *owner, int64_t id);
 	void (*lost)(void *owner, const struct cell_error *err);
+	/* A program wrote to its stderr: see the tail. */
+	void (*noted)(void *owner);
 	void (*gone)(void *owner);
 };
 
