@@ -6,7 +6,7 @@ function tellHeight(): void {
 }
 
 const style = `body{margin:0;font:14px/1.5 system-ui,sans-serif;overflow-wrap:anywhere}
-table{border-collapse:collapse}th,td{padding:.2em .6em;text-align:right;border-bottom:1px solid #8884}thead th{border-bottom:2px solid #8888}
+table{border-collapse:collapse;border:0}th,td{padding:.2em .6em;text-align:right;border:0;border-bottom:1px solid #8884}thead th{border-bottom:2px solid #8888}
 img,svg{max-width:100%}`;
 
 addEventListener('message', (event: MessageEvent<Order>) => {

@@ -84,7 +84,7 @@ export function ToolsPage(): JSX.Element {
     <Page title="Tools"><Problem error={problem} />
       {!found ? !problem && <Waiting /> : <Chooser items={found} about="tools">{(tool) => <>
         <h2><code><Shown text={tool.name} /></code> {tool.adapter && <span class="tag">{tool.adapter}</span>}</h2><p><Shown text={tool.description ?? ''} /></p>
-        {tool.callables?.length ? tool.callables.map((each) => <details class="side" key={`${tool.name}.${each.name}`}><summary><code><Shown text={each.name} /></code></summary><CallForm tool={tool.name} callable={each} /></details>)
+        {tool.callables?.length ? tool.callables.map((each) => <details class="side" key={`${tool.name}.${each.name}`} open={tool.callables!.length === 1}><summary><code><Shown text={each.name} /></code></summary><CallForm tool={tool.name} callable={each} /></details>)
           : <CallForm key={tool.name} tool={tool.name} callable={{ ...tool, name: tool.name }} />}</>}</Chooser>}
     </Page>
   );

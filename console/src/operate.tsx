@@ -40,7 +40,7 @@ export function PolicyPage(): JSX.Element {
     <Page title="Policy"><Problem error={problem} />
       {found && <><h2>Try a call</h2><TryOut /><h2>Rules</h2>
         {found.source === null ? <p>There is no policy file. Every call: <span class={`tag ${found.default}`}>{found.default}</span></p>
-          : <pre class="source" aria-label="policy"><Shown text={found.source.split('\n').map((line, i) => `${String(i + 1).padStart(3)}  ${line}`).join('\n')} /></pre>}</>}
+          : <pre class="source" aria-label="policy"><Shown text={found.source.replace(/\n$/, '').split('\n').map((line, i) => `${String(i + 1).padStart(3)}  ${line}`).join('\n')} /></pre>}</>}
     </Page>
   );
 }

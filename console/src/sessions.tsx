@@ -51,7 +51,7 @@ export function SessionsPage(): JSX.Element {
       {!found ? !problem && <Waiting /> : <>
         <p class="facts" aria-live="polite">{list.length} of {found.sessions.length} sessions, {found.sessions.filter((each) => each.state === 'busy').length} busy</p>
         <div class="scroll" tabIndex={0} role="region" aria-label="Table of sessions"><table>
-          <thead><tr><th>session</th><th>who</th><th>executor</th><th>memory</th><th>cells</th><th>now</th>{may('run') && <th>actions</th>}</tr></thead>
+          <thead><tr><th>session</th><th>who</th><th>executor</th><th class="number">memory</th><th class="number">cells</th><th>now</th>{may('run') && <th>actions</th>}</tr></thead>
           <tbody>{list.slice(0, most).map((session) => <Row key={session.session_id} session={session} refresh={refresh} />)}</tbody>
         </table></div>
         {list.length > most && <button onClick={() => setMost(most + 400)}>Show {Math.min(400, list.length - most)} more</button>}
