@@ -1,9 +1,10 @@
-"""The image's health check: does the session server that is process 1 answer?
+"""The image's health check: does the session server that is process 1 answer, and has it started?
 
 Its address is the one of --listen, on this machine; a process 1 without --listen is another command, and healthy as long as it runs.
 """
 
 import http.client
+import json
 import socket
 import ssl
 import sys
@@ -46,8 +47,9 @@ def main():
     connection = connect(address, any(each.split("=")[0] == "--tls-cert" for each in argv))
     connection.request("GET", "/health")
     answer = connection.getresponse()
-    print(answer.status, answer.read(1000).decode(errors="replace"))
-    return 0 if answer.status == 200 else 1
+    text = answer.read(1000).decode(errors="replace")
+    print(answer.status, text)
+    return 0 if answer.status == 200 and json.loads(text).get("status") != "starting" else 1
 
 
 if __name__ == "__main__":

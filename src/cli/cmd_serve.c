@@ -141,6 +141,7 @@ static struct {
 	int argc;
 	char **argv;
 	struct cell_server *server;
+	struct cell_server_pool *pool; /* of a worker; it goes with the process, because a worker may not destroy it */
 	struct serve_flags *flags;
 	struct cell_cli_host *host;
 	struct cell_cli_session_options *session;
@@ -731,6 +732,7 @@ static int serve_all(struct serve_flags *flags, struct cell_server_options *opti
 		cell_server_pool_destroy(options->pool);
 		return status;
 	}
+	live.pool = options->pool;
 	live.is_successor = status;
 	notify_size = 0; /* the process that started us tells the service manager */
 	options->worker = live.worker;

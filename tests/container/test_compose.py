@@ -58,7 +58,7 @@ class Composed(serving.Server):
 
     def answers(self):
         try:
-            return self.ask("GET", "/health").status == 200
+            return self.ask("GET", "/ready").status == 200
         except OSError:
             return False
 

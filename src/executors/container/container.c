@@ -413,15 +413,16 @@ static void handle_health(void *arg, long status, json_t *answer, const struct c
 	struct container *container = arg;
 	int64_t waited = (cell__now_us() - container->began_us) / 1000;
 	int64_t most = cell__container_startup_ms(container->config);
+	const char *state = json_string_value(json_object_get(answer, "status"));
+	bool is_starting = status == 200 && state && strcmp(state, "starting") == 0; /* it lives, but refuses sessions */
 	struct cell_error late;
 
-	(void)answer;
 	container->request = NULL;
-	if (status == 200) {
+	if (status == 200 && !is_starting) {
 		on_pool(container, keep_socket, become_ready);
 	} else if (waited > most) {
 		cell_fail(&late, CELL_E_TIMEOUT, 0, "the container did not become healthy within %lld s: %.150s", (long long)most / 1000,
-			  err->msg);
+			  is_starting ? "its server is still starting" : err->msg);
 		fail(container, &late);
 	} else {
 		uv_update_time(cell__loop_uv(container->all->host->loop));
