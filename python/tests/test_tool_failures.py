@@ -83,6 +83,12 @@ ODD = {stops: "StopIteration", leaves: "SystemExit: 3", interrupts: "KeyboardInt
        stops_while_awaited: "StopIteration"}
 
 
+@pytest.fixture(autouse=True)
+def unlogged(caplog):
+    """A report of a test goes from process to process as UTF-8, which these logs are not."""
+    caplog.set_level("CRITICAL", logger="workcell")
+
+
 @pytest.fixture(scope="module")
 def session():
     with SyncSession(None, tools=[*ODD, fine]) as made:

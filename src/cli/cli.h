@@ -472,9 +472,9 @@ struct cell_cli_limit_flags {
 #define CELL_CLI_CONTAINER_FLAGS(at)                                                      \
 	{ 0, "container-user", "UID:GID", "container: user that runs the code (default: you, or 10001:10001)", \
 	  CELL_FLAG_STRING, CELL_CLI_CONTAINER_AT(at, user) },                            \
-	{ 0, "isolation", "HOW", "container: per executor or session (default executor); kubernetes: a pod per workspace or session (default workspace)", \
+	{ 0, "isolation", "HOW", "container per executor (default) or session; pod per workspace or session", \
 	  CELL_FLAG_STRING, CELL_CLI_CONTAINER_AT(at, isolation) },                       \
-	{ 0, "startup-timeout", "SEC", "container, kubernetes: seconds to wait for its server, or for an idle pod (default 60)", \
+	{ 0, "startup-timeout", "SEC", "container, kubernetes: seconds to wait for a server or an idle pod (default 60)", \
 	  CELL_FLAG_SECONDS, CELL_CLI_CONTAINER_AT(at, startup_ms) }
 /* clang-format on */
 /* The executor kubernetes. */
@@ -497,7 +497,7 @@ struct cell_cli_kubernetes_flags {
 	  CELL_FLAG_COUNT, CELL_CLI_KUBERNETES_AT(at, port) },                            \
 	{ 0, "runtime-class", "NAME", "kubernetes: refuse pods without this runtime class", \
 	  CELL_FLAG_STRING, CELL_CLI_KUBERNETES_AT(at, runtime_class) },                  \
-	{ 0, "kubeconfig", "FILE", "kubernetes: how to reach the cluster (default: in a pod its service account, else $KUBECONFIG)", \
+	{ 0, "kubeconfig", "FILE", "kubernetes: how to reach it (default: a pod's service account, else $KUBECONFIG)", \
 	  CELL_FLAG_STRING, CELL_CLI_KUBERNETES_AT(at, kubeconfig) },                     \
 	{ 0, "kube-context", "NAME", "kubernetes: a context of the kubeconfig (default: its current one)", \
 	  CELL_FLAG_STRING, CELL_CLI_KUBERNETES_AT(at, context) },                        \
@@ -505,7 +505,7 @@ struct cell_cli_kubernetes_flags {
 	  CELL_FLAG_STRING, CELL_CLI_KUBERNETES_AT(at, api) },                            \
 	{ 0, "kubernetes-token-file", "FILE", "kubernetes: the token for it (default: the service account's)", \
 	  CELL_FLAG_STRING, CELL_CLI_KUBERNETES_AT(at, token_file) },                     \
-	{ 0, "kubernetes-ca", "FILE", "kubernetes: the certificates that it must have, PEM (default: the service account's)", \
+	{ 0, "kubernetes-ca", "FILE", "kubernetes: CA of the API server, PEM (default: the service account's)", \
 	  CELL_FLAG_STRING, CELL_CLI_KUBERNETES_AT(at, ca_file) }
 /* clang-format on */
 /* Fills *options; *ret_context is memory that it points to, free() it. */

@@ -89,7 +89,7 @@ static json_t *operation_of(const struct cell__route *route)
 		[CELL_SCOPE_ADMIN] = "admin", [CELL_SCOPE_APPROVE] = "approve", [CELL_SCOPE_METRICS] = "metrics"
 	};
 	char status[8], id[128];
-	json_t *operation = json_object(), *responses = json_object();
+	json_t *operation = json_object(), *responses = json_object(), *failure;
 	size_t n = 0;
 
 	for (const char *at = route->method; *at; at++)
@@ -119,9 +119,10 @@ static json_t *operation_of(const struct cell__route *route)
 		json_object_set_new(responses, "202",
 				    json_pack("{s:s,s:{s:{s:o}}}", "description", "with Prefer: respond-async, a task", "content",
 					      "application/json", "schema", reference("Task")));
-	json_object_set_new(
-		responses, "default",
-		json_pack("{s:s,s:{s:{s:o}}}", "description", "it failed", "content", "application/json", "schema", reference("Error")));
+	failure = json_pack("{s:s,s:{s:{s:o}}}", "description", "it failed", "content", "application/json", "schema", reference("Error"));
+	if (route->is_page)
+		json_object_set_new(json_object_get(failure, "content"), "text/html", json_pack("{s:{s:s}}", "schema", "type", "string"));
+	json_object_set_new(responses, "default", failure);
 	json_object_set_new(operation, "responses", responses);
 	if (route->scope == CELL_SCOPE_OPEN)
 		json_object_set_new(operation, "security", json_array());

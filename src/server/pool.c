@@ -461,7 +461,8 @@ int cell_server_pool_create(const struct cell_server_options *opts, int workers,
 	if (cell__address_parse(opts->listen, &pool->address, err) < 0 || cell__listen(&pool->address, BACKLOG, &pool->listen_fd, err) < 0)
 		goto failed;
 	(void)setsockopt(pool->listen_fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size)); /* connections inherit it */
-	pool->starting = opts->tls_cert ? NULL : cell__starting_create(pool->listen_fd);
+	/* Clients of a socket that a manager holds wait in its queue, as the manager promised them. */
+	pool->starting = opts->tls_cert || pool->address.given_fd ? NULL : cell__starting_create(pool->listen_fd);
 	pool->url = cell__server_url(&pool->address, opts->tls_cert);
 	if (!pool->url) {
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the workers");

@@ -837,7 +837,7 @@ int cell_server_create(struct cell_engine *engine, const struct cell_server_opti
 		goto failed;
 	if (!server->pool && cell__listen(&server->address, BACKLOG, &server->listen_fd, err) < 0)
 		goto failed;
-	starting = server->pool || server->tls ? NULL : cell__starting_begin(server->listen_fd);
+	starting = server->pool || server->tls || server->address.given_fd ? NULL : cell__starting_begin(server->listen_fd);
 	if (cell__ready_probe(server, err) < 0 || cell__fusion_create(server, err) < 0)
 		goto failed;
 	if (cell__e2b_debug_listen(server, err) < 0)

@@ -108,6 +108,7 @@ struct cell__route {
 	bool former;         /* a former name of another route */
 	bool lasting;        /* its client may ask for a task (tasks.c); its answers are JSON */
 	bool unlogged;       /* asked every few seconds by machines; its state is logged when it changes */
+	bool is_page;        /* for people: its failures are pages too */
 	unsigned status;     /* of success */
 	const char *answer;  /* the name of a schema in table.c; NULL: the operation's, or no body; "bytes"; "events"; "text"; "html" */
 	const char *summary; /* NULL: the operation's */

@@ -84,8 +84,12 @@ export type Health = {
 	uptime_seconds: number;
 };
 
+export type Started = {
+	status: "started" | "starting";
+};
+
 export type Ready = {
-	status: "ready" | "not ready" | "draining";
+	status: "ready" | "not ready" | "draining" | "starting";
 	executor: boolean;
 	storage: boolean;
 };
@@ -381,6 +385,14 @@ export type Completions = {
 	prefix: string;
 	matches: Array<string>;
 	more: number;
+};
+
+export type Logins = {
+	logins: Array<{
+		server: string;
+		needed: boolean;
+		link?: string;
+	}>;
 };
 
 export type Approvals = {

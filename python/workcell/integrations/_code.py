@@ -199,9 +199,13 @@ class _Turns:
         loop = asyncio.get_running_loop()
         turn: "asyncio.Future[None]" = loop.create_future()
 
+        def give() -> None:
+            if not turn.done():
+                turn.set_result(None)
+
         def wake() -> bool:
             try:
-                loop.call_soon_threadsafe(lambda: turn.done() or turn.set_result(None))
+                loop.call_soon_threadsafe(give)
             except RuntimeError:  # the loop has ended, and the task with it
                 return False
             return True
