@@ -423,12 +423,8 @@ static void ignore_signal(int number, siginfo_t *info, void *context)
 static void set_signals(void (*handler)(int number, siginfo_t *info, void *context))
 {
 	static const int numbers[] = { SIGINT, SIGTERM, SIGHUP, SIGPIPE };
-	struct sigaction action = { .sa_flags = SA_RESTART | SA_SIGINFO };
+	struct sigaction action = { .sa_sigaction = handler, .sa_flags = SA_RESTART | SA_SIGINFO };
 
-	if (handler)
-		action.sa_sigaction = handler;
-	else
-		action = (struct sigaction){ .sa_handler = SIG_DFL };
 	sigemptyset(&action.sa_mask);
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
 		if (handler == handle_signal || numbers[i] != SIGPIPE)
@@ -711,7 +707,7 @@ out:
 	if (live.work_fd >= 0)
 		close(live.work_fd);
 	free(live.work_dir);
-	set_signals(NULL);
+	/* Signals stay ignored: one that comes between here and the end of the process does not change its status. */
 	options->session = NULL;
 	return status;
 }

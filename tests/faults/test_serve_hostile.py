@@ -276,3 +276,18 @@ def test_signals_at_any_moment_leave_no_folder(tmp_path):
             time.sleep(0.001)
         assert process.returncode in (0, -signal.SIGTERM)
         assert os.listdir(tmp_path) == []
+
+
+def test_signals_until_the_end_do_not_change_the_status():
+    """It was asked to stop and did: the last of many requests is not what ended it."""
+    tokens = serving.token_file(serving.TOKENS)
+    for _ in range(10):
+        process = support.popen([support.BIN, "serve", "--listen", "127.0.0.1:0", "--executor", "subprocess", "--python", support.bare_python(),
+                                 "--pool", "0", "--workers", "1", "--auth-token-file", tokens], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                stderr=subprocess.PIPE, env=support.host_environment())
+        assert any(b"listening" in line for line in process.stderr)
+        while process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.0003)
+        process.stderr.close()
+        assert process.returncode == 0
