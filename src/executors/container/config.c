@@ -17,6 +17,7 @@
 #include <sys/un.h>
 
 #include "base/sized.h"
+#include "executors/remote/remote.h"
 
 #define MIN_CPU_QUOTA 1000
 #define CPU_PERIOD 100000
@@ -756,14 +757,6 @@ char *cell__container_receipt(const json_t *config, const char *id)
 				 text_of(config, "image"), "network", !is_set(config, "no_network"), "own", is_set(config, "each"),
 				 "memory_limit", number_of(config, "memory"), "cpu_quota", number_of(config, "cpu"), "pids_limit",
 				 number_of(config, "pids"));
-	char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
 
-	json_decref(root);
-	if (text) { /* the members alone */
-		size_t size = strlen(text);
-
-		memmove(text, text + 1, size - 2);
-		text[size - 2] = '\0';
-	}
-	return text;
+	return cell__remote_receipt(root);
 }

@@ -10,6 +10,8 @@
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 
+#include "executors/remote/remote.h"
+
 #define TOKEN_PURPOSE "workcell-pod:"
 
 static const char *text_of(const json_t *object, const char *key)
@@ -358,14 +360,6 @@ char *cell__kube_receipt(const json_t *config, const json_t *pod)
 				 armor, "user_namespace", json_is_false(json_object_get(spec, "hostUsers")), "own",
 				 !is_set(config, "shared"), "memory_limit", text_of(limits, "memory"), "cpu_limit", text_of(limits, "cpu"),
 				 "network", "the cluster's: a NetworkPolicy is enforced by its network, not seen here");
-	char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
 
-	json_decref(root);
-	if (text) { /* the members alone */
-		size_t size = strlen(text);
-
-		memmove(text, text + 1, size - 2);
-		text[size - 2] = '\0';
-	}
-	return text;
+	return cell__remote_receipt(root);
 }

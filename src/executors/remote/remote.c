@@ -296,6 +296,20 @@ int cell__remote_wait(struct cell__executor_host *host, const struct cell__execu
 	return 0;
 }
 
+char *cell__remote_receipt(json_t *root)
+{
+	char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
+
+	json_decref(root);
+	if (text) { /* the members alone */
+		size_t size = strlen(text);
+
+		memmove(text, text + 1, size - 2);
+		text[size - 2] = '\0';
+	}
+	return text;
+}
+
 void cell__remote_connect(struct cell__kernel *base, const char *url, const char *token, const char *receipt)
 {
 	struct cell__remote_kernel *kernel = (struct cell__remote_kernel *)base;

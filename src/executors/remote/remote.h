@@ -28,6 +28,8 @@ int cell__remote_wait(struct cell__executor_host *host, const struct cell__execu
 		      void *arg, struct cell__kernel **ret_kernel, struct cell_error *err);
 /* url as the option remote_url; token may be NULL; receipt: members of a JSON object, which the server's receipt is added to. */
 void cell__remote_connect(struct cell__kernel *kernel, const char *url, const char *token, const char *receipt);
+/* Such a receipt of an object, whose reference is taken and which may be NULL; free() it. */
+char *cell__remote_receipt(json_t *root);
 void cell__remote_refuse(struct cell__kernel *kernel, const struct cell_error *err);
 
 /* As the executor's fork(); gone() as of cell__remote_wait(). */
