@@ -52,6 +52,7 @@ struct cell__peer_link {
 	struct cell__forward *user; /* NULL: idle */
 	int worker, fd, events; /* worker -1: of another server */
 	bool connecting, closing;
+	bool is_unread; /* it ended before the other side had read all that was sent: a request has not begun */
 	struct cell__buf out, in;
 	size_t out_at; /* so much of `out` is sent */
 	struct cell__peer_link *next; /* idle ones */
@@ -769,7 +770,7 @@ static void fail_link(struct cell__peer_link *link)
 		return;
 	}
 	/* Not begun, or a question that may be asked twice and that nobody answered. */
-	is_undone = link->connecting || forward->holds ||
+	is_undone = link->connecting || forward->holds || (link->is_unread && !forward->has_head && !link->in.size) ||
 		    (forward->whole && !forward->has_head && !link->in.size && forward->request &&
 		     !strcmp(forward->request->method, "GET"));
 	forward->failed = true;
@@ -790,7 +791,7 @@ static void fail_link(struct cell__peer_link *link)
 		forward->answered = true;
 		cell__answer_fail(forward->request, MHD_HTTP_BAD_GATEWAY, CELL_E_CLOSED,
 				  "the answer to this request, which was carried out, broke off: what it reads was changed or has ended");
-	} else if (forward->request && link->worker < 0) {
+	} else if (forward->request && (link->worker < 0 || forward->server->session.saved_dir)) {
 		forward->answered = true;
 		cell__answer_fail(forward->request, MHD_HTTP_BAD_GATEWAY, CELL_E_CLOSED,
 				  "the server that had this session stopped during the request, which it may have carried out");
@@ -824,6 +825,7 @@ static void handle_link(uv_poll_t *poll, int status, int events)
 	}
 	if (events & UV_WRITABLE) {
 		if (!flush(link)) {
+			link->is_unread = true;
 			fail_link(link);
 			return;
 		}
@@ -838,6 +840,7 @@ static void handle_link(uv_poll_t *poll, int status, int events)
 		n = recv(link->fd, in->data + in->size, READ_BYTES, MSG_DONTWAIT);
 		if (n > 0)
 			in->size += (size_t)n;
+		link->is_unread = n < 0 && errno == ECONNRESET;
 		/* An idle worker says nothing. */
 		if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR) || (n > 0 && !forward)) {
 			fail_link(link);
