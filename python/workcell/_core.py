@@ -713,7 +713,7 @@ class Core:
             arguments = tool.convert(json.loads(args))
             fn = tool.fn
             if (tool.thread or self._background) and not inspect.iscoroutinefunction(fn):
-                call_fn = functools.partial(contextvars.copy_context().run, _calls.outcome, functools.partial(fn, **arguments))
+                call_fn: Callable[[], Tuple[Any, Optional[BaseException]]] = functools.partial(contextvars.copy_context().run, _calls.outcome, functools.partial(fn, **arguments))
                 value, raised = await asyncio.get_running_loop().run_in_executor(_engine.tool_threads(), call_fn)
                 if raised is not None:
                     raise raised

@@ -29,7 +29,9 @@ def within_langchain() -> ContextManager[Any]:
     """Makes the span of LangChain's tool that runs now the current one. OpenInference records LangChain's spans without doing that."""
     trace: Any = sys.modules.get("opentelemetry.trace")
     recorded: Any = sys.modules.get("openinference.instrumentation.langchain")
-    span = recorded.get_current_span() if trace is not None and recorded is not None else None
+    if trace is None or recorded is None:
+        return contextlib.nullcontext()
+    span = recorded.get_current_span()
     if span is None:
         return contextlib.nullcontext()
     context: ContextManager[Any] = trace.use_span(span, record_exception=False, set_status_on_exception=False)

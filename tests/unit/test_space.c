@@ -551,15 +551,14 @@ int main(int argc, char **argv)
 	CHECK(mkdtemp(tmp) != NULL);
 	make_wheels();
 	const struct CMUnitTest installers[] = {
-		TEST(test_sync_on_start),
-		TEST(test_running_session),
 		TEST(test_installers),
 		TEST(test_repair_is_logged),
 	};
-	/* Nothing in these depends on who installs, and a venv with pip takes seconds to make. */
+	/* Nothing in these depends on who installs (test_deps.c), and a venv with pip takes seconds to make. */
 	const struct CMUnitTest ours[] = {
-		TEST(test_interpreter),  TEST(test_another_interpreter),     TEST(test_where_and_how_long),
-		TEST(test_long_message), TEST(test_work_lent_with_progress),
+		TEST(test_sync_on_start),           TEST(test_running_session),    TEST(test_interpreter),
+		TEST(test_another_interpreter),     TEST(test_where_and_how_long), TEST(test_long_message),
+		TEST(test_work_lent_with_progress),
 	};
 	int failures = cmocka_run_group_tests(installers, NULL, NULL);
 	if (with_uv)
