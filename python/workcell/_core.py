@@ -713,8 +713,9 @@ class Core:
             arguments = tool.convert(json.loads(args))
             fn = tool.fn
             if (tool.thread or self._background) and not inspect.iscoroutinefunction(fn):
-                call_fn: Callable[[], Tuple[Any, Optional[BaseException]]] = functools.partial(contextvars.copy_context().run, _calls.outcome, functools.partial(fn, **arguments))
-                value, raised = await asyncio.get_running_loop().run_in_executor(_engine.tool_threads(), call_fn)
+                context, bound = contextvars.copy_context(), functools.partial(fn, **arguments)
+                value, raised = await asyncio.get_running_loop().run_in_executor(
+                    _engine.tool_threads(), lambda: context.run(_calls.outcome, bound))
                 if raised is not None:
                     raise raised
             else:
