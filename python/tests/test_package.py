@@ -62,30 +62,22 @@ def test_types():
     assert done.returncode == 0, done.stdout.decode()
 
 
-def test_types_of_a_users_program(tmp_path):
-    pytest.importorskip("mypy")
-    (tmp_path / "user.py").write_text(
-        "import workcell, workcell.sync\n"
-        "async def main() -> None:\n"
-        "    async with workcell.Session(workcell.FileStorage('x')) as session:\n"
-        "        @session.tool\n"
-        "        def add(a: int) -> int:\n"
-        "            return a\n"
-        "        reveal_type(add)\n"
-        "        result = await session.run('1')\n"
-        "        reveal_type(result.error)\n"
-        "        async for event in session.stream('1'):\n"
-        "            reveal_type(event)\n"
-        "def twin() -> None:\n"
-        "    with workcell.sync.Session.from_base('x') as session:\n"
-        "        reveal_type(session.run('1'))\n")
-    done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--cache-dir", os.path.join(BUILD, "mypy-user"), "user.py"],
-                          cwd=str(tmp_path), env=dict(os.environ, MYPYPATH=PACKAGE), stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT)
-    text = done.stdout.decode()
-    assert done.returncode == 0, text
-    for shown in ("def (a: int) -> int", "str | None", "workcell.events.Chunk | workcell.events.Display", "workcell.types.ExecutionResult"):
-        assert shown in text or shown.replace("str | None", "Union[str, None]") in text, text
+USER = """
+import workcell, workcell.sync
+async def main() -> None:
+    async with workcell.Session(workcell.FileStorage('x')) as session:
+        @session.tool
+        def add(a: int) -> int:
+            return a
+        reveal_type(add)
+        result = await session.run('1')
+        reveal_type(result.error)
+        async for event in session.stream('1'):
+            reveal_type(event)
+def twin() -> None:
+    with workcell.sync.Session.from_base('x') as session:
+        reveal_type(session.run('1'))
+"""
 
 
 def pyright(*words, **options):
@@ -108,8 +100,8 @@ def stream_loops():
     return found
 
 
-def test_the_docs_own_loops_are_typed(tmp_path):
-    """mypy --strict and pyright take them as they are: event.type tells the class of an event."""
+def test_programs_of_users_are_typed(tmp_path):
+    """mypy --strict shows what things are, and it and pyright take the docs' own loops as they are: event.type tells the class of an event."""
     pytest.importorskip("mypy")
     loops = stream_loops()
     assert len(loops) >= 2
@@ -122,9 +114,13 @@ def test_the_docs_own_loops_are_typed(tmp_path):
     (tmp_path / "pyrightconfig.json").write_text(json.dumps({"typeCheckingMode": "strict", "extraPaths": [PACKAGE],
                                                              "reportUnknownMemberType": False, "reportUnusedFunction": False}))
     bad = text[:text.index("print(event.result)")].count("\n") + 1
-    done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--cache-dir", os.path.join(BUILD, "mypy-docs"), "loops.py"],
+    (tmp_path / "user.py").write_text(USER)
+    done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--cache-dir", os.path.join(BUILD, "mypy-user"), "loops.py", "user.py"],
                           cwd=str(tmp_path), env=dict(os.environ, MYPYPATH=PACKAGE), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    errors = [line for line in done.stdout.decode().splitlines() if ": error:" in line]
+    types = done.stdout.decode()
+    for seen in ("def (a: int) -> int", "str | None", "workcell.events.Chunk | workcell.events.Display", "workcell.types.ExecutionResult"):
+        assert seen in types or seen.replace("str | None", "Union[str, None]") in types, types
+    errors = [line for line in types.splitlines() if ": error:" in line]
     assert len(errors) == 1 and errors[0].startswith("loops.py:%d:" % bad) and '"Chunk" has no attribute "result"' in errors[0], errors
     _, shown = pyright("loops.py", cwd=str(tmp_path))
     errors = [line.strip() for line in shown.splitlines() if " - error:" in line]
