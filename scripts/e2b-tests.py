@@ -36,7 +36,7 @@ GROUPS = {
 def serve(python, token_file):
     log = tempfile.TemporaryFile("w+")
     process = subprocess.Popen([os.environ.get("WORKCELL_BIN", os.path.join(ROOT, "build", "workcell")), "serve", "--e2b", "--listen", "127.0.0.1:0",
-                                "--auth-token-file", token_file, "--executor", "sandbox", "--workspace-mode", "cow", "--workers", "1", "--python", python,
+                                "--auth-token-file", token_file, "--executor", "sandbox", "--workspace-mode", "cow", "--workers", "2", "--python", python,
                                 "--max-sessions", "500"], stderr=subprocess.PIPE, stdout=log, text=True)
     for line in process.stderr:
         found = re.search(r"listening on (http://\S+)", line)

@@ -126,6 +126,11 @@ class Server:
             connection.close()
         assert len(self.spawners) == self.workers
 
+    def worker_pids(self):
+        """In the order in which they were started; none of a server that is one process."""
+        return sorted(process.pid for process in support.descendants(self.pid, support.processes())
+                      if process.ppid == self.pid and "serve" in process.cmdline)
+
     def family(self, table=None):
         table = support.below(os.getpid()) if table is None else table
         found = support.descendants(self.pid, table)

@@ -758,8 +758,7 @@ static int check_workers(struct serve_flags *flags, struct cell_error *err)
 	const char *why = why_one(flags);
 	int cores = count_cores();
 
-	/* Names of E2B's snapshots are known to one worker: several are for those who ask for them. */
-	if (!flags->workers && (why || flags->e2b))
+	if (!flags->workers && why)
 		flags->workers = 1;
 	if (!flags->workers)
 		flags->workers = cores > CELL_SERVE_MAX_WORKERS ? CELL_SERVE_MAX_WORKERS : cores;

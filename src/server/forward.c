@@ -343,7 +343,7 @@ static int add_head(struct cell__request *request, const char *url, enum reader 
 	return writing.rc | cell__buf_add_str(out, "\r\n");
 }
 
-int cell__request_owner(const struct cell__request *request)
+int cell__request_owner(struct cell__request *request)
 {
 	const struct cell__route *route = request->route;
 	const char *id = NULL;

@@ -28,6 +28,13 @@ struct list {
 	char ids[CELL_POOL_MAX_LISTED][33]; /* "": free */
 };
 
+/* Written and read with the lock. */
+struct given_name {
+	char owner[CELL_SERVER_MAX_NAME + 1], name[CELL_POOL_MAX_GIVEN_NAME + 1];
+	char id[33]; /* "": free */
+	uint64_t number; /* the newest has the highest */
+};
+
 struct shared {
 	pthread_mutex_t lock;
 	int64_t started_us, started_s;
@@ -36,6 +43,9 @@ struct shared {
 	struct cell__address_count addresses[CELL_SERVER_ADDRESSES];
 	unsigned n_accounts;
 	struct cell__account_share accounts[CELL_POOL_MAX_ACCOUNTS];
+	uint64_t names_given;
+	unsigned n_names; /* places that were ever taken */
+	struct given_name names[CELL_POOL_MAX_NAMED];
 	struct list lists[]; /* of each worker */
 };
 
@@ -351,12 +361,75 @@ bool cell__pool_next_listed(const struct cell_server *server, uint64_t *at, char
 	return false;
 }
 
+/* ---- names ---- */
+
+bool cell__pool_name(struct cell_server *server, const char *owner, const char *name, const char *session_id)
+{
+	struct shared *shared = server->pool ? server->pool->shared : NULL;
+	unsigned place = 0;
+
+	if (!shared)
+		return true;
+	cell__pool_lock(server);
+	while (place < shared->n_names && *shared->names[place].id)
+		place++;
+	if (place < CELL_POOL_MAX_NAMED) {
+		struct given_name *given = &shared->names[place];
+
+		snprintf(given->owner, sizeof(given->owner), "%s", owner);
+		snprintf(given->name, sizeof(given->name), "%s", name);
+		given->number = ++shared->names_given;
+		snprintf(given->id, sizeof(given->id), "%s", session_id);
+		shared->n_names += place == shared->n_names;
+	}
+	cell__pool_unlock(server);
+	return place < CELL_POOL_MAX_NAMED;
+}
+
+/* All whose ids begin so. */
+static void forget_names(const struct cell_server *server, const char *beginning)
+{
+	struct shared *shared = server->pool->shared;
+
+	cell__pool_lock(server);
+	for (unsigned i = 0; i < shared->n_names; i++) {
+		if (!strncmp(shared->names[i].id, beginning, strlen(beginning)))
+			*shared->names[i].id = '\0';
+	}
+	cell__pool_unlock(server);
+}
+
+void cell__pool_unname(struct cell_server *server, const char *session_id)
+{
+	if (server->pool)
+		forget_names(server, session_id);
+}
+
+bool cell__pool_named(const struct cell_server *server, const char *owner, const char *name, char ret_id[static 33])
+{
+	const struct shared *shared = server->pool ? server->pool->shared : NULL;
+	uint64_t newest = 0;
+
+	cell__pool_lock(server);
+	for (unsigned i = 0; shared && i < shared->n_names; i++) {
+		const struct given_name *given = &shared->names[i];
+
+		if (*given->id && given->number > newest && !strcmp(given->owner, owner) && !strcmp(given->name, name)) {
+			newest = given->number;
+			memcpy(ret_id, given->id, sizeof(given->id));
+		}
+	}
+	cell__pool_unlock(server);
+	return newest;
+}
+
 /* ---- in a worker ---- */
 
 void cell__pool_join(struct cell_server *server)
 {
 	struct cell_server_pool *pool = server->pool;
 	struct place *place = &pool->shared->workers[server->worker];
+	char number[3];
 
 	/* Clients that nobody accepts are not to wait: only the program listens. */
 	cell__close_fd(&pool->listen_fd);
@@ -366,6 +439,8 @@ void cell__pool_join(struct cell_server *server)
 	server->addresses = pool->shared->addresses;
 	snprintf(server->engine->id_tag, sizeof(server->engine->id_tag), "%02x%02x", (unsigned)server->worker & 0xff,
 		 place->generation & 0xff);
+	snprintf(number, sizeof(number), "%02x", (unsigned)server->worker & 0xff);
+	forget_names(server, number); /* of the one before us, which died */
 }
 
 void cell__pool_set_up(struct cell_server *server, bool up)

@@ -21,6 +21,8 @@
 #define CELL_POOL_MAX_WORKERS 64
 #define CELL_POOL_MAX_ACCOUNTS 2048u /* tokens with different names, ever */
 #define CELL_POOL_MAX_LISTED 16384u  /* sessions of a worker that others find without knowing their ids */
+#define CELL_POOL_MAX_NAMED 1024u    /* snapshots with names, of all workers */
+#define CELL_POOL_MAX_GIVEN_NAME 128u
 
 /* In a message to a worker: a connection of a client, one of another worker, a free slot for a cell. */
 enum cell__pool_message { CELL_POOL_CLIENT = 'c', CELL_POOL_PEER = 'p', CELL_POOL_SLOT = 's' };
@@ -67,6 +69,16 @@ int cell__pool_list(struct cell_server *server, const char *session_id);
 void cell__pool_unlist(struct cell_server *server, int place);
 /* The next of another worker, from *at on, which is 0 at first; false: there are no more. */
 bool cell__pool_next_listed(const struct cell_server *server, uint64_t *at, char ret_id[static 33]);
+
+/*
+ * Names that tokens gave to sessions: snapshots, which any worker may be asked for.  Several may have one name, the newest is found.  Without
+ * a pool nothing is kept and nothing found.
+ */
+/* False: there are too many. */
+bool cell__pool_name(struct cell_server *server, const char *owner, const char *name, const char *session_id);
+/* The session has ended. */
+void cell__pool_unname(struct cell_server *server, const char *session_id);
+bool cell__pool_named(const struct cell_server *server, const char *owner, const char *name, char ret_id[static 33]);
 
 /* Digits that no client knows, the same for all workers. */
 const char *cell__pool_secret(const struct cell_server *server);

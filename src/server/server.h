@@ -364,7 +364,7 @@ struct cell__peer_link;
 struct cell__forward;
 struct cell__gather;
 /* The worker that a request is for; -1: this one.  The one place that decides it. */
-int cell__request_owner(const struct cell__request *request);
+int cell__request_owner(struct cell__request *request);
 /* The same of one whose body names a session: that has to be read first. */
 int cell__request_owner_by_body(struct cell__request *request);
 /* Passes on a request whose body was read. */
@@ -977,7 +977,7 @@ extern const struct cell__route cell__e2b_routes[];
 bool cell__e2b_is_asked(const struct cell__request *request, const char *path);
 /* As cell__auth_check(), with the tokens that E2B's clients send. */
 /* The sandbox that a request is for; NULL: none that it names. */
-const char *cell__e2b_owner_id(const struct cell__request *request);
+const char *cell__e2b_owner_id(struct cell__request *request);
 /* The snapshot that the body of a request names; NULL: none. */
 const char *cell__e2b_owner_by_body(struct cell__request *request);
 unsigned cell__e2b_auth_check(struct cell__request *request, const struct sockaddr *from, const char **ret_words, int *ret_retry_s);

@@ -2,6 +2,7 @@
 import asyncio
 import os
 import re
+import signal
 import threading
 
 import pytest
@@ -15,7 +16,7 @@ from e2b.exceptions import RateLimitException, SandboxException  # noqa: E402
 from e2b_code_interpreter import AsyncSandbox, Sandbox  # noqa: E402
 
 # fresh and options are fixtures, of this module's server.
-from test_serve_e2b import ALICE, BOB, READER, TOKENS, ask, fresh, options, options_for  # noqa: E402, F401
+from test_serve_e2b import ALICE, ALL, BOB, READER, TOKENS, ask, fresh, options, options_for  # noqa: E402, F401
 
 WRITE, CREATE = FilesystemEventType.WRITE, FilesystemEventType.CREATE
 
@@ -275,19 +276,17 @@ def test_lost_events_are_told(fresh):
 
 def test_sandboxes_continue_from_a_snapshot(fresh, options, server):
     fresh.run_code("x = 1; open('f', 'w').write('one')")
-    # Names are known to one worker.
-    snapshot = fresh.create_snapshot(name="mine") if server.workers == 1 else fresh.create_snapshot()
+    snapshot = fresh.create_snapshot(name="mine")
     fresh.run_code("x = 2; open('f', 'w').write('two')")
     assert [one.snapshot_id for one in Sandbox.list_snapshots(**options).next_items()] == [snapshot.snapshot_id]
-    name = "mine" if server.workers == 1 else snapshot.snapshot_id
-    for template in (snapshot.snapshot_id, name):
+    for template in (snapshot.snapshot_id, "mine"):
         with Sandbox.create(template, metadata={"k": "v"}, **options) as made:
             assert made.run_code("x, open('f').read()").text == "(1, 'one')" and made.get_info().metadata == {"k": "v"}
             assert made.run_code("x = 3; open('f', 'w').write('three')").error is None
     with pytest.raises(SandboxException, match="leave out envs"):
-        Sandbox.create(name, envs={"A": "b"}, **options)
+        Sandbox.create("mine", envs={"A": "b"}, **options)
     with pytest.raises(SandboxException, match="leave out network"):
-        Sandbox.create(name, allow_internet_access=False, **options)
+        Sandbox.create("mine", allow_internet_access=False, **options)
     with pytest.raises(SandboxException, match="filesystem"):
         fresh.create_snapshot(mode="filesystem")
     # It is not a sandbox, and nobody else's.
@@ -391,7 +390,6 @@ def test_snapshots_of_all_workers():
             answer = ask_through(connection, "POST", "/sandboxes/%s/snapshots" % one["sandboxID"], {})
             assert answer.status == 201, answer
             taken.append(answer.json["snapshotID"])
-            assert "leave out the name" in ask_through(connection, "POST", "/sandboxes/%s/snapshots" % one["sandboxID"], {"name": "n"}).json["message"]
         assert taken[0][:2] != taken[1][:2]
         for connection in connections:
             assert {each["snapshotID"] for each in ask_through(connection, "GET", "/snapshots").json} == set(taken)
@@ -407,6 +405,52 @@ def test_snapshots_of_all_workers():
             assert ask_through(connections[1], "DELETE", "/templates/" + snapshot).status == 404
         for connection in connections:
             connection.close()
+
+
+def test_names_of_snapshots_are_those_of_all_workers():
+    crew = serving.Server("--executor", "subprocess", "--e2b", "--workers", 2, "--workspace-mode", "cow", tokens=TOKENS)
+    connections = [crew.connect() for _ in range(2)]
+
+    def ask_through(connection, method, path, body=None, token=ALICE, **inside):
+        return crew.ask(method, path, body, token=None, connection=connection, headers=inside or {"X-API-KEY": token})
+
+    def create(connection, name, status=201, token=ALICE):
+        answer = ask_through(connection, "POST", "/v2/sandboxes", {"templateID": name}, token=token)
+        assert answer.status == status, answer
+        return answer.json.get("sandboxID", "")
+
+    def take(connection, name, token=ALICE):
+        one = ask_through(connection, "POST", "/sandboxes", {}, token=token).json
+        answer = ask_through(connection, "POST", "/sandboxes/%s/snapshots" % one["sandboxID"], {"name": name}, token=token)
+        assert answer.status == 201 and answer.json["names"] == [name], answer
+        return answer.json["snapshotID"]
+
+    # The newest of a name, whoever is asked; those of another token have their own names.
+    first, second = take(connections[0], "n"), take(connections[1], "n")
+    assert first[:2] != second[:2]
+    assert [create(each, "n")[:2] for each in connections] == [second[:2]] * 2
+    third, other = take(connections[0], "n"), take(connections[1], "n", token=BOB)
+    for each in connections:
+        assert (create(each, "n")[:2], create(each, "n", token=BOB)[:2]) == (third[:2], other[:2])
+        create(each, "N", 404)
+        create(each, "n", 404, token=ALL)
+        assert {one["snapshotID"] for one in ask_through(each, "GET", "/snapshots?name=n").json} == {first, second, third}
+    # A name goes with its snapshot, and the one before it is found again.
+    assert ask_through(connections[1], "DELETE", "/templates/" + third).status == 204
+    support.wait_until(lambda: {create(each, "n")[:2] for each in connections} == {second[:2]}, "the snapshot before")
+    assert ask_through(connections[0], "DELETE", "/templates/n").status == 204
+    support.wait_until(lambda: {create(each, "n")[:2] for each in connections} == {first[:2]}, "the first")
+    # The names of a worker that died are gone.
+    os.kill(crew.worker_pids()[int(first[:2], 16)], signal.SIGKILL)
+    for connection in connections:
+        connection.close()
+    support.wait_until(lambda: len(crew.worker_pids()) == 2 and crew.text().count("reloaded: ") == 1, crew.text)
+    left = [crew.connect() for _ in range(2)]
+    for each in left:
+        create(each, "n", 404)
+        assert create(each, "n", token=BOB)[:2] == other[:2]
+        each.close()
+    crew.close()
 
 
 # ---- every route ----

@@ -35,11 +35,6 @@ def pair(server):
         connection.close()
 
 
-def workers_of(server):
-    return [process.pid for process in support.descendants(server.pid, support.processes())
-            if process.ppid == server.pid and "serve" in process.cmdline]
-
-
 def test_any_worker_answers_for_any_session(server, pair):
     connections, sessions = pair
     for turn in (1, 2, 3):
@@ -164,7 +159,7 @@ def test_a_worker_that_dies_takes_only_its_sessions():
     connections = [server.connect() for _ in range(2)]
     sessions = [server.session(connection=connection) for connection in connections]
     owner = {session[:2]: session for session in sessions}
-    first, second = sorted(workers_of(server))
+    first, second = server.worker_pids()
     waiting, response = server.connect(), []
 
     def wait_for_result():
@@ -179,16 +174,24 @@ def test_a_worker_that_dies_takes_only_its_sessions():
     assert [(answer.status, answer.code) for answer in response] == [(410, "session_expired")]
     waiting.close()
     assert server.execute("1", session=owner["01"])["value"] == 1
-    support.wait_until(lambda: len(workers_of(server)) == 2, server.text)
+    support.wait_until(lambda: len(server.worker_pids()) == 2, server.text)
     answer = server.ask("GET", "/v1/sessions/" + owner["00"])
     assert (answer.status, answer.code) == (410, "session_expired")
     support.wait_until(lambda: "reloaded" in server.text(), server.text)
     assert server.metric("sessions") == 1 and server.metric("runs_running") == 0
-    assert second in workers_of(server) and "ended by signal 9" in server.text()
+    assert second in server.worker_pids() and "ended by signal 9" in server.text()
     server.process.send_signal(signal.SIGHUP)
     support.wait_until(lambda: len(re.findall("reloaded: ", server.text())) == 3, server.text)
     for connection in connections:
         connection.close()
+    server.close()
+
+
+@pytest.mark.parametrize("flags", [(), ("--e2b",)], ids=["plain", "e2b"])
+def test_there_is_a_worker_for_each_core(flags):
+    server = serving.Server("--executor", "subprocess", "--workers", 0, *flags)
+    cores = len(os.sched_getaffinity(0))
+    assert len(server.worker_pids()) == (cores if cores > 1 else 0)  # one is the process itself
     server.close()
 
 

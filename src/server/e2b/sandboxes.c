@@ -59,6 +59,8 @@ void cell__e2b_served_ends(struct cell__served *served)
 	struct cell__e2b_context **at = &sandbox->contexts;
 	bool is_first = sandbox->contexts == context;
 
+	if (is_first && sandbox->name)
+		cell__pool_unname(sandbox->server, served->id);
 	if (is_first) { /* the others end with it */
 		sandbox->ending = true;
 		while (context->next)

@@ -8,8 +8,10 @@
 
 #include <string.h>
 
+#include "server/pool.h"
+
 #define SNAPSHOT_S 86400
-#define MAX_NAME 128u
+#define MAX_NAME CELL_POOL_MAX_GIVEN_NAME
 
 static json_t *describe(const struct cell__e2b_sandbox *snapshot)
 {
@@ -53,6 +55,12 @@ static void handle_taken(struct cell__request *request, struct cell__served **fo
 		cell__served_end(forks[0]);
 		return;
 	}
+	if (name && !cell__pool_name(request->server, forks[0]->owner, name, forks[0]->id)) {
+		cell__answer_fail(request, MHD_HTTP_TOO_MANY_REQUESTS, CELL_E_LIMIT,
+				  "there are %u snapshots with names: remove some, or leave out the name", CELL_POOL_MAX_NAMED);
+		cell__served_end(forks[0]);
+		return;
+	}
 	snapshot->is_snapshot = true;
 	strcpy(snapshot->source, cell__e2b_id(source));
 	cell__answer_json(request, MHD_HTTP_CREATED, describe(snapshot));
@@ -69,10 +77,6 @@ void cell__e2b_handle_snapshot(struct cell__request *request)
 	if (!mode || strcmp(mode, "cow"))
 		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_UNSUPPORTED,
 				  "a snapshot keeps files only where sandboxes have a layer: start the server with --workspace-mode cow");
-	else if (request->server->pool && json_is_string(name))
-		cell__answer_fail(
-			request, MHD_HTTP_BAD_REQUEST, CELL_E_UNSUPPORTED,
-			"a server with several workers knows snapshots by their ids: leave out the name, or start it with --workers 1");
 	else if (json_is_false(json_object_get(request->json, "memory")))
 		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_UNSUPPORTED,
 				  "a snapshot has the memory of its sandbox: mode \"filesystem\" is not supported");

@@ -397,15 +397,26 @@ unsigned cell__e2b_auth_check(struct cell__request *request, const struct sockad
 	return cell__auth_again(request->server, given, &request->who) ? 0 : MHD_HTTP_UNAUTHORIZED;
 }
 
-const char *cell__e2b_owner_id(const struct cell__request *request)
+/* The id of the snapshot that the client means by its name, or what it gave. */
+static const char *id_of_name(struct cell__request *request, const char *given)
+{
+	char id[sizeof(request->sandbox)];
+
+	if (!given || !cell__pool_named(request->server, request->who.name, given, id))
+		return given;
+	memcpy(request->sandbox, id, sizeof(id)); /* it is free: the request is not for a sandbox */
+	return request->sandbox;
+}
+
+const char *cell__e2b_owner_id(struct cell__request *request)
 {
 	const char *path = request->route->path;
 
 	if (is_of_sandbox(request->path))
 		return *request->sandbox ? request->sandbox : NULL;
-	return starts(path, "/sandboxes/{sandbox}") || starts(path, "/v2/sandboxes/{sandbox}") || starts(path, "/templates/{snapshot}")
-		       ? request->params[0]
-		       : NULL;
+	if (starts(path, "/templates/{snapshot}"))
+		return id_of_name(request, request->params[0]);
+	return starts(path, "/sandboxes/{sandbox}") || starts(path, "/v2/sandboxes/{sandbox}") ? request->params[0] : NULL;
 }
 
 const char *cell__e2b_owner_by_body(struct cell__request *request)
@@ -416,7 +427,7 @@ const char *cell__e2b_owner_by_body(struct cell__request *request)
 		return NULL;
 	if (!request->json) /* what is wrong with it is said by the handler */
 		request->json = json_loadb(request->body.data, request->body.size, JSON_REJECT_DUPLICATES, &problem);
-	return json_string_value(json_object_get(request->json, "templateID"));
+	return id_of_name(request, json_string_value(json_object_get(request->json, "templateID")));
 }
 
 /* ---- errors ---- */
