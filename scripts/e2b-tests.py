@@ -21,7 +21,6 @@ CODE = ["tests"]
 GROUPS = {
     "other languages": r"env_vars/test_(java|js|r)\.py|kernels\.py::test_(js|ts|java|r|javascript|typescript)|default_kernels|basic\.py::test_.*(js|ts|java|_r)\b",
     "files outside of the sandbox's folder (/tmp, /proc)": r"shared/git/|keep_memory_none|auto_pause_filesystem|test_snapshot_filesystem_only|pause_filesystem_only",
-    "metadata of files": r"files/test_metadata\.py",
     "uploads with gzip": r"test_content_encoding\.py|and_gzip",
     "networks other than all, none and a list of hosts": r"test_network\.py|test_internet_access\.py",
     "ports of a sandbox, other host names": r"test_host\.py::test_ping_server|auto_resume_wakes_on_http_request|stable_host_routing_headers",

@@ -96,10 +96,20 @@ void cell__file_transfer_seek(struct cell__file_transfer *transfer, uint64_t off
 ssize_t cell__file_transfer_read(struct cell__file_transfer *transfer, char *out, size_t max, struct cell_error *err);
 /* Put and unpack. */
 int cell__file_transfer_write(struct cell__file_transfer *transfer, const char *bytes, size_t size, struct cell_error *err);
+/* Put: metadata of the file, an object of strings: extended attributes, "user.…". */
+int cell__file_transfer_mark(struct cell__file_transfer *transfer, const json_t *marks, struct cell_error *err);
 /* All was written: now it counts. */
 int cell__file_transfer_end(struct cell__file_transfer *transfer, struct cell_error *err);
 
+/*
+ * Metadata of a file: {KEY: VALUE} of its extended attributes "PREFIX" "KEY"; NULL: none.  *room: bytes that may still be read, counted
+ * down; a value that is longer, and what is not UTF-8, is left out.
+ */
+json_t *cell__files_marks(int root_fd, const char *path, const char *prefix, size_t *room);
+
 /* ---- for the files of this folder ---- */
+
+int cell__files_mark(int fd, const char *name, const char *value, struct cell_error *err);
 
 /* A transfer with another server (there.c). */
 struct cell__there;

@@ -465,6 +465,20 @@ int cell__file_transfer_write(struct cell__file_transfer *transfer, const char *
 	return rc;
 }
 
+int cell__file_transfer_mark(struct cell__file_transfer *transfer, const json_t *marks, struct cell_error *err)
+{
+	const char *name;
+	json_t *value;
+	int rc = 0;
+	if (transfer->there)
+		return cell_fail(err, CELL_E_UNSUPPORTED, 0, "the workspace is on another server, which keeps no metadata of files");
+	struct cell__acting acting = cell__act_as_owner(transfer->root_fd);
+	json_object_foreach((json_t *)marks, name, value)
+		rc = rc < 0 ? rc : cell__files_mark(transfer->placing.fd, name, json_string_value(value), err);
+	cell__act_as_caller(&acting);
+	return rc;
+}
+
 int cell__file_transfer_end(struct cell__file_transfer *transfer, struct cell_error *err)
 {
 	if (transfer->there)

@@ -260,6 +260,13 @@ static void open_or_list(struct cell__file_work *files)
 		files->answer = cell__root_describe(&root, files->path, &files->err);
 }
 
+/* The request stays while the pool works for it. */
+static void mark(struct cell__file_work *files)
+{
+	if (files->transfer && files->request->marks && cell__file_transfer_mark(files->transfer, files->request->marks, &files->err) < 0)
+		cell__file_transfer_destroy(cell__take_ptr(files->transfer));
+}
+
 static void do_first(uv_work_t *work)
 {
 	struct cell__file_work *files = work->data;
@@ -276,6 +283,7 @@ static void do_first(uv_work_t *work)
 	case CELL_FILE_PUT:
 	case CELL_FILE_UNPACK:
 		open_transfer(files, files->verb == CELL_FILE_PUT ? CELL_TRANSFER_PUT : CELL_TRANSFER_UNPACK);
+		mark(files);
 		break;
 	case CELL_FILE_DESCRIBE:
 		files->answer = cell__root_describe(&files->root, files->path, &files->err);

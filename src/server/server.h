@@ -282,6 +282,7 @@ struct cell__request {
 	const struct cell__job_form *job_form; /* of the events of a cell that is started; NULL: server-sent events */
 	char sandbox[33];        /* of E2B's clients, that the request is for; "": none */
 	json_t *kept;            /* what a handler of e2b/ needs later; or NULL */
+	const json_t *marks;     /* of cell__file_begin(); borrowed, stays until the answer */
 	struct cell__workspace *workspace;
 	bool removes;            /* packages are removed, not added */
 	bool together; /* the packages of the request are installed in one operation */
@@ -442,6 +443,7 @@ enum cell__file_verb {
 /*
  * An operation on files of request->served.  path: as cell__files_path() answers.  then(): answers when it has succeeded, with what was
  * found out (borrowed; NULL for a file that was put); NULL: as /v1 does.  The bytes of a file that is read are the answer in any case.
+ * request->marks: metadata of a file that is put.
  */
 void cell__file_begin(struct cell__request *request, enum cell__file_verb verb, const char *path, unsigned mode, bool recursive,
 		      void (*then)(struct cell__request *request, json_t *found));

@@ -277,10 +277,46 @@ def test_files_go_both_ways(sandbox):
 def test_uploads_that_could_not_be_kept_are_refused(sandbox):
     with pytest.raises(SandboxException, match="leave out gzip"):
         sandbox.files.write("packed", "x", gzip=True)
-    for path in ({"use_octet_stream": True}, {}):
-        with pytest.raises(InvalidArgumentException, match="metadata of files is not supported"):
-            sandbox.files.write("described", "x", metadata={"k": "v"}, **path)
+    for way in ({"use_octet_stream": True}, {}):
+        with pytest.raises(SandboxException, match="too long"):
+            sandbox.files.write("described", "x", metadata={"k": "v" * 5000}, **way)
+        with pytest.raises(SandboxException, match="too long"):
+            sandbox.files.write("described", "x", metadata={"k" * 300: "v"}, **way)
+        with pytest.raises(InvalidArgumentException, match="at most 64"):
+            sandbox.files.write("described", "x", metadata={"k%d" % n: "v" for n in range(65)}, **way)
     assert not sandbox.files.exists("packed") and not sandbox.files.exists("described")
+    assert sandbox.run_code("[name for name in __import__('os').listdir('.') if 'upload' in name]").text == "[]"
+
+
+@pytest.mark.parametrize("way", [{"use_octet_stream": True}, {}], ids=["bytes", "form"])
+def test_files_have_metadata(sandbox, way):
+    given = {"Author": "mish", "empty": "", "long": "v" * 1000}
+    kept = {key.lower(): value for key, value in given.items()}
+    assert sandbox.files.write("marked/a", "x", metadata=given, **way).metadata == kept
+    assert [one.metadata for one in sandbox.files.list("marked") if one.name == "a"] == [kept] == [sandbox.files.get_info("marked/a").metadata]
+    assert sandbox.files.rename("marked/a", "marked/b").metadata == kept
+    assert sandbox.run_code("import os; {name: os.getxattr('marked/b', name) for name in os.listxattr('marked/b')}['user.e2b.author']").text == "b'mish'"
+    assert sandbox.files.write("marked/b", "y", **way).metadata is None and sandbox.files.get_info("marked/b").metadata is None
+
+
+def test_what_code_makes_of_metadata_is_bounded(sandbox):
+    sandbox.run_code(r"""
+import os
+os.makedirs("marks", exist_ok=True)
+for n in range(3):
+    open("marks/%d" % n, "w").close()
+os.setxattr("marks/0", "user.e2b.own", b"1")
+os.setxattr("marks/0", "user.other", b"2")
+os.setxattr("marks/0", "user.e2b.binary", b"\xff\0")
+os.setxattr("marks/0", b"user.e2b.\xff", b"3")
+os.symlink("0", "marks/link")
+os.mkfifo("marks/pipe")
+os.mkdir("marks/folder")
+os.setxattr("marks/folder", "user.e2b.folder", b"5")
+""")
+    assert {one.name: one.metadata for one in sandbox.files.list("marks")} == {
+        "0": {"own": "1"}, "1": None, "2": None, "link": None, "pipe": None, "folder": None}
+    assert sandbox.files.get_info("marks/link").metadata is None
 
 
 def test_folders(sandbox):

@@ -26,6 +26,9 @@
 
 #define CELL_E2B_ENVD_VERSION "0.6.4" /* of the daemon whose protocol is spoken */
 #define CELL_E2B_HOME "/home/user"
+#define CELL_E2B_MARKS "user.e2b." /* extended attributes that are metadata of files */
+#define CELL_E2B_MAX_MARKS 64u     /* of an upload */
+#define CELL_E2B_MARKS_BYTES (1u << 20) /* in one answer */
 #define CELL_E2B_TIMEOUT_S 300
 #define CELL_E2B_MAX_TIMEOUT_S 86400
 #define CELL_E2B_MAX_CONTEXTS 64u
@@ -164,8 +167,10 @@ void cell__e2b_work_start(struct cell__e2b_work *work);
 void cell__e2b_work_free(struct cell__e2b_work *work);
 /* A change of a file for the audit log.  bytes: -1: not known; err: NULL: it was made. */
 void cell__e2b_record(const struct cell__e2b_work *work, const char *verb, const char *path, int64_t bytes, const struct cell_error *err);
-/* {"name", "type", "path", ...} as E2B describes a file; item: of cell__files_describe(). */
-json_t *cell__e2b_entry(const char *path, const json_t *item);
+/*
+ * {"name", "type", "path", ...} as E2B describes a file; item: of cell__files_describe(); *room: bytes of metadata that the answer may have yet.
+ */
+json_t *cell__e2b_entry(int root_fd, const char *path, const json_t *item, size_t *room);
 
 /* ---- watching folders (watch.c) ---- */
 

@@ -105,6 +105,62 @@ void cell__e2b_work_start(struct cell__e2b_work *work)
 	}
 }
 
+/* ---- metadata ---- */
+
+struct marks {
+	json_t *found;
+	bool failed;
+};
+
+/* X-Metadata-KEY: VALUE, to {"user.e2b.key": "VALUE"}. */
+static enum MHD_Result take_mark(void *arg, enum MHD_ValueKind kind, const char *name, const char *value)
+{
+	static const char header[] = "X-Metadata-";
+	CELL_AUTO_BUF struct cell__buf full = CELL_BUF_INIT;
+	struct marks *marks = arg;
+
+	(void)kind;
+	if (strncasecmp(name, header, strlen(header)) != 0)
+		return MHD_YES;
+	if (!name[strlen(header)] || cell__buf_printf(&full, CELL_E2B_MARKS "%s", name + strlen(header)) < 0)
+		return marks->failed = true, MHD_NO;
+	for (char *at = full.data; *at; at++)
+		*at = *at >= 'A' && *at <= 'Z' ? (char)(*at - 'A' + 'a') : *at;
+	/* It refuses what is not UTF-8. */
+	marks->failed |= json_object_set_new(marks->found, full.data, json_string(value ? value : "")) < 0;
+	return marks->failed ? MHD_NO : MHD_YES;
+}
+
+/* *ret_marks: the metadata that the request gives, to be kept with its file; NULL: none.  False: it was answered. */
+static bool take_marks(struct cell__request *request, json_t **ret_marks)
+{
+	struct marks marks = { .found = json_object() };
+
+	MHD_get_connection_values(request->connection, MHD_HEADER_KIND, take_mark, &marks);
+	if (marks.failed || json_object_size(marks.found) > CELL_E2B_MAX_MARKS) {
+		json_decref(marks.found);
+		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID,
+				  "metadata: at most %u headers X-Metadata-KEY, with keys that are not empty and values in UTF-8",
+				  CELL_E2B_MAX_MARKS);
+		return false;
+	}
+	*ret_marks = json_object_size(marks.found) ? marks.found : NULL;
+	if (!*ret_marks)
+		json_decref(marks.found);
+	return true;
+}
+
+/* As the client gave them; NULL: none. */
+static json_t *keys_of(const json_t *marks)
+{
+	json_t *keys = json_object_size(marks) ? json_object() : NULL, *value;
+	const char *name;
+
+	json_object_foreach((json_t *)marks, name, value)
+		json_object_set(keys, name + strlen(CELL_E2B_MARKS), value);
+	return keys;
+}
+
 /* ---- one file ---- */
 
 /* The path in the query; false: it was answered. */
@@ -139,41 +195,30 @@ void cell__e2b_handle_file_get(struct cell__request *request)
 		cell__file_begin(request, CELL_FILE_GET, path, 0, false, answer_folder);
 }
 
-static json_t *written(const char *path)
+/* marks: of the request, or NULL. */
+static json_t *written(const char *path, const json_t *marks)
 {
 	const char *slash = strrchr(path, '/');
 	CELL_AUTO_BUF struct cell__buf full = CELL_BUF_INIT;
 
 	if (cell__buf_printf(&full, CELL_E2B_HOME "/%s", path) < 0)
 		return NULL;
-	return json_pack("{s:s,s:s,s:s}", "name", slash ? slash + 1 : path, "type", "file", "path", full.data);
+	return json_pack("{s:s,s:s,s:s,s:o*}", "name", slash ? slash + 1 : path, "type", "file", "path", full.data, "metadata",
+			 keys_of(marks));
 }
 
 static void answer_put(struct cell__request *request, json_t *found)
 {
 	(void)found;
-	cell__answer_json(request, MHD_HTTP_OK, json_pack("[o]", written(json_string_value(json_object_get(request->kept, "path")))));
-}
-
-static enum MHD_Result find_metadata(void *arg, enum MHD_ValueKind kind, const char *name, const char *value)
-{
-	(void)kind;
-	(void)value;
-	*(bool *)arg |= !strncasecmp(name, "X-Metadata-", 11);
-	return MHD_YES;
+	cell__answer_json(request, MHD_HTTP_OK,
+			  json_pack("[o]", written(json_string_value(json_object_get(request->kept, "path")), request->marks)));
 }
 
 /* What is not kept is refused. */
 static bool check_upload(struct cell__request *request)
 {
-	bool has_metadata = false;
 	const char *encoding = cell__request_header(request, "Content-Encoding");
 
-	MHD_get_connection_values(request->connection, MHD_HEADER_KIND, find_metadata, &has_metadata);
-	if (has_metadata) {
-		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_UNSUPPORTED, "metadata of files is not supported: leave it out");
-		return false;
-	}
 	if (!encoding || !strcasecmp(encoding, "identity"))
 		return true;
 	cell__answer_fail(request, MHD_HTTP_UNSUPPORTED_MEDIA_TYPE, CELL_E_UNSUPPORTED,
@@ -184,10 +229,12 @@ static bool check_upload(struct cell__request *request)
 void cell__e2b_handle_file_post(struct cell__request *request)
 {
 	char path[PATH_MAX];
+	json_t *marks = NULL;
 
-	if (!check_upload(request) || !take_path(request, path))
+	if (!check_upload(request) || !take_path(request, path) || !take_marks(request, &marks))
 		return;
-	request->kept = json_pack("{s:s}", "path", path);
+	request->kept = json_pack("{s:s,s:o*}", "path", path, "marks", marks);
+	request->marks = json_object_get(request->kept, "marks");
 	if (!request->kept)
 		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID, "the path is not UTF-8");
 	else
@@ -205,6 +252,7 @@ struct part {
 struct form {
 	struct part *parts;
 	size_t n, n_written;
+	json_t *marks; /* of each file; or NULL */
 	bool failed;
 };
 
@@ -217,6 +265,7 @@ static void form_free(void *arg)
 		cell__buf_finish(&form->parts[i].bytes);
 	}
 	free(form->parts);
+	json_decref(form->marks);
 	free(form);
 }
 
@@ -260,9 +309,10 @@ static void write_parts(struct cell__e2b_work *work)
 
 		if (cell__file_transfer_open(CELL_TRANSFER_PUT, &root, part->inner, 0, &transfer, &work->err) < 0)
 			return;
-		if ((!part->bytes.size || cell__file_transfer_write(transfer, part->bytes.data, part->bytes.size, &work->err) == 0) &&
+		if ((!form->marks || cell__file_transfer_mark(transfer, form->marks, &work->err) == 0) &&
+		    (!part->bytes.size || cell__file_transfer_write(transfer, part->bytes.data, part->bytes.size, &work->err) == 0) &&
 		    cell__file_transfer_end(transfer, &work->err) == 0)
-			json_array_append_new(work->answer, written(part->inner));
+			json_array_append_new(work->answer, written(part->inner, form->marks));
 		cell__file_transfer_destroy(transfer);
 		form->n_written += !work->err.code;
 		if (work->err.code)
@@ -317,6 +367,10 @@ void cell__e2b_handle_file_form(struct cell__request *request)
 	}
 	work->data = form;
 	work->drop = form_free;
+	if (!take_marks(request, &form->marks)) {
+		cell__e2b_work_free(work);
+		return;
+	}
 	work->step = write_parts;
 	work->changed = record_parts;
 	work->writes = true;

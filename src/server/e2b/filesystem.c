@@ -24,8 +24,9 @@ static void add_permissions(json_t *entry, bool is_folder, unsigned mode)
 	json_object_set_new(entry, "permissions", json_string(text));
 }
 
-json_t *cell__e2b_entry(const char *path, const json_t *item)
+json_t *cell__e2b_entry(int root_fd, const char *path, const json_t *item, size_t *room)
 {
+	json_t *marks = NULL;
 	const char *type = json_string_value(json_object_get(item, "type")), *mode = json_string_value(json_object_get(item, "mode"));
 	const char *slash = strrchr(path, '/'), *target = json_string_value(json_object_get(item, "target"));
 	double mtime = json_real_value(json_object_get(item, "mtime"));
@@ -49,6 +50,10 @@ json_t *cell__e2b_entry(const char *path, const json_t *item)
 			  "type", is_folder ? "FILE_TYPE_DIRECTORY" : "FILE_TYPE_FILE", "path", full.data, "size", size, "mode",
 			  mode ? (int)strtol(mode, NULL, 8) : 0, "owner", "user", "group", "user", "modifiedTime", when);
 	add_permissions(entry, is_folder, mode ? (unsigned)strtoul(mode, NULL, 8) : 0);
+	if (!is_folder && !target)
+		marks = cell__files_marks(root_fd, path, CELL_E2B_MARKS, room);
+	if (marks)
+		json_object_set_new(entry, "metadata", marks);
 	if (target) {
 		CELL_AUTO_BUF struct cell__buf whole = CELL_BUF_INIT;
 		int folder = slash ? (int)(slash - path) : 0;
@@ -67,13 +72,14 @@ json_t *cell__e2b_entry(const char *path, const json_t *item)
 static void stat_step(struct cell__e2b_work *work)
 {
 	json_t *item = cell__files_describe(work->root.fd, work->path, &work->err);
+	size_t room = CELL_E2B_MARKS_BYTES;
 
 	if (item)
-		work->answer = json_pack("{s:o}", "entry", cell__e2b_entry(work->path, item));
+		work->answer = json_pack("{s:o}", "entry", cell__e2b_entry(work->root.fd, work->path, item, &room));
 	json_decref(item);
 }
 
-static void add_entries(struct cell__e2b_work *work, json_t *list, const char *path, json_int_t depth)
+static void add_entries(struct cell__e2b_work *work, json_t *list, const char *path, json_int_t depth, size_t *room)
 {
 	json_t *item = cell__files_describe(work->root.fd, path, &work->err), *one;
 	size_t i;
@@ -87,11 +93,11 @@ static void add_entries(struct cell__e2b_work *work, json_t *list, const char *p
 		if (json_array_size(list) >= CELL_FILES_MAX_LISTED ||
 		    cell__buf_printf(&inner, "%s%s%s", path, *path ? "/" : "", json_string_value(json_object_get(one, "name"))) < 0)
 			break;
-		json_array_append_new(list, cell__e2b_entry(inner.data, one));
+		json_array_append_new(list, cell__e2b_entry(work->root.fd, inner.data, one, room));
 		if (depth > 1 && type && !strcmp(type, "folder")) {
 			struct cell_error err = work->err;
 
-			add_entries(work, list, inner.data, depth - 1);
+			add_entries(work, list, inner.data, depth - 1, room);
 			work->err = err; /* one that is gone, or closed to us, is only named */
 		}
 	}
@@ -101,8 +107,9 @@ static void add_entries(struct cell__e2b_work *work, json_t *list, const char *p
 static void list_step(struct cell__e2b_work *work)
 {
 	json_t *list = json_array();
+	size_t room = CELL_E2B_MARKS_BYTES;
 
-	add_entries(work, list, work->path, work->depth);
+	add_entries(work, list, work->path, work->depth, &room);
 	work->answer = json_pack("{s:o}", "entries", list);
 }
 

@@ -164,6 +164,7 @@ static void add_event(struct cell__e2b_watcher *watcher, const char *path, const
 {
 	CELL_AUTO_BUF struct cell__buf full = CELL_BUF_INIT;
 	struct cell_error err;
+	size_t room = CELL_E2B_MARKS_BYTES / CELL_E2B_MAX_EVENTS;
 	json_t *event = json_pack("{s:s,s:s}", "name", path, "type", word), *item = NULL;
 
 	if (!event) /* the name is not UTF-8 */
@@ -171,7 +172,7 @@ static void add_event(struct cell__e2b_watcher *watcher, const char *path, const
 	if (watcher->entries && join(&full, watcher->base, path) == 0)
 		item = cell__files_describe(watcher->root_fd, full.data ? full.data : "", &err);
 	if (item)
-		json_object_set_new(event, "entry", cell__e2b_entry(full.data ? full.data : "", item));
+		json_object_set_new(event, "entry", cell__e2b_entry(watcher->root_fd, full.data ? full.data : "", item, &room));
 	json_decref(item);
 	json_array_append_new(watcher->found, event);
 }
