@@ -653,7 +653,11 @@ def test_an_approval_is_asked_and_nothing_runs_twice(gated, tmp_path):
     (request,) = asked.result["inputRequests"].values()
     assert request["method"] == "elicitation/create" and request["params"]["mode"] == "form" and "probe.go" in request["params"]["message"]
     # what is not its state, or not its call, is not taken
+    session, until, used, code = asked.state.split(".")
     for answer in (asked.again([ACCEPT], state="0" * 32), asked.again([ACCEPT], state="x"), asked.again([ACCEPT], state=asked.state + "x"),
+                   asked.again([ACCEPT], state=".".join([session, str(int(until) + 1), used, code])),
+                   asked.again([ACCEPT], state=".".join(["0" * 32, until, used, code])),
+                   asked.again([ACCEPT], state=".".join([session, until, used, code[:-1] + ("0" if code[-1] != "0" else "1")])),
                    asked.again([ACCEPT], arguments={"code": "1"}), asked.again([ACCEPT], name="execute_ipython_cell")):
         assert answer["error"]["code"] == -32602 and "requestState" in answer["error"]["message"]
     # without an answer it is asked again, under a new state; the old one is used
@@ -664,6 +668,26 @@ def test_an_approval_is_asked_and_nothing_runs_twice(gated, tmp_path):
     assert done["structuredContent"]["value"] == "x" and done["resultType"] == "complete" and done["structuredContent"]["session"]
     assert twice.again([ACCEPT])["error"]["code"] == -32602
     assert log.read_text() == "."
+
+
+def test_a_state_is_good_for_its_own_round(gated):
+    """Two cells wait for the same call: the code of one state does not fit to the round of another, and each state resumes its own cell."""
+    code = "import uuid; made = str(uuid.uuid4())\n%s\nmade" % CALL
+    first, second = ask(gated, "run_code", code=code), ask(gated, "run_code", code=code)
+    parts = [each.state.split(".") for each in (first, second)]
+    assert parts[0][0] != parts[1][0] and parts[0][2] != parts[1][2]
+    for mixed in ([*parts[0][:2], parts[1][2], parts[0][3]], [parts[1][0], *parts[0][1:]], [*parts[1][:3], parts[0][3]]):
+        assert first.again([ACCEPT], state=".".join(mixed))["error"]["code"] == -32602
+    ends = [each.again([ACCEPT])["result"]["structuredContent"] for each in (first, second)]
+    assert [each["session"] for each in ends] == [part[0] for part in parts] and ends[0]["value"] != ends[1]["value"]
+
+
+def test_a_state_of_another_server(connect, tmp_path):
+    """Servers have keys of their own: what waits in one process is not known in another."""
+    clients = [connect("--base", spaces.probe_base(tmp_path / str(number)), "--approve", "ask") for number in range(2)]
+    one, two = (ask(client, "run_code", code=CALL) for client in clients)
+    assert two.again([ACCEPT], state=one.state)["error"]["code"] == -32602
+    assert [each.again([ACCEPT])["result"]["structuredContent"]["value"] for each in (one, two)] == ["x", "x"]
 
 
 def test_approvals_of_a_task(gated):

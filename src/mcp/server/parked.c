@@ -13,8 +13,9 @@
  * For a client that knows tasks (an extension of that revision) the same record is a task: tasks/get shows its state, its questions and its
  * result, tasks/update brings the answers.
  *
- * A state is 128 random bits that name a record here, is valid once, for one principal, and for exactly the same tool and arguments.  So it
- * carries nothing that could be forged.  The record goes when the call is repeated after the job has ended, or KEEP_US after that.
+ * A state is sealed with a key of the server (wire/call_seal.h): it is good for one principal, for exactly the same tool and arguments, and for
+ * a time.  It names the session whose cell waits, and a round of questions, which counts once: that is kept here, because only this process has
+ * the cell.  The record goes when the call is repeated after the job has ended, or KEEP_US after that.
  */
 #include "mcp/server/server.h"
 
@@ -22,6 +23,7 @@
 #include <time.h>
 
 #define KEEP_US INT64_C(600000000)
+#define PATIENT_S INT64_C(86400) /* a state is good for that long where approvals have no timeout */
 #define MAX_PARKED 256u /* of one principal */
 #define TASK_MS INT64_C(3600000) /* a task is kept for that long at least, counted from its beginning */
 #define POLL_MS 1000
@@ -37,7 +39,7 @@ struct approval {
 };
 
 struct cell__mcp_parked {
-	char state[CELL_MCP_HANDLE_CHARS + 1]; /* "": a call has taken it up */
+	char round[CELL_CALL_SEAL_ID_DIGITS + 1]; /* of questions, in its state; "": a call has taken it up */
 	char id[CELL_MCP_HANDLE_CHARS + 1];    /* for get_job; "": it has none */
 	bool asks;        /* by input_required */
 	bool cancelled;
@@ -49,7 +51,6 @@ struct cell__mcp_parked {
 	struct cell__mcp_peer *peer;   /* that brought the call; NULL: gone */
 	const struct cell__mcp_tool *tool;
 	struct cell__mcp_offer *offer; /* whose tool it is, with a reference */
-	json_t *args;
 	struct cell__mcp_job *job;     /* NULL: it has ended, with ... */
 	json_t *result, *error;
 	int64_t ended_us;
@@ -78,7 +79,6 @@ static void parked_free(struct cell__mcp_parked *parked)
 		parked->job->parked = NULL;
 	while (parked->approvals)
 		drop_approval(&parked->approvals);
-	json_decref(parked->args);
 	json_decref(parked->result);
 	json_decref(parked->error);
 	cell__mcp_offer_unref(parked->offer);
@@ -127,7 +127,6 @@ static struct cell__mcp_parked *parked_create(struct cell__mcp_job *job)
 		.server = server, .peer = job->request->peer, .tool = job->tool, .job = job, .next = server->parked
 	};
 	parked->created_us = parked->changed_us = cell__now_us();
-	parked->args = json_incref(job->args);
 	parked->offer = job->offer;
 	if (parked->offer)
 		parked->offer->refs++;
@@ -147,12 +146,26 @@ static json_t *questions(const struct cell__mcp_parked *parked)
 	return requests;
 }
 
-/* The answer that asks, under a new state. */
+static int64_t clock_s(void)
+{
+	return (int64_t)time(NULL);
+}
+
+/* The answer that asks, under a new state; the job has not ended.  NULL: out of memory. */
 static json_t *ask(struct cell__mcp_parked *parked)
 {
-	cell__random_hex(parked->state, CELL_MCP_HANDLE_CHARS);
-	return json_pack("{s:s, s:o, s:s}", "resultType", "input_required", "inputRequests", questions(parked), "requestState",
-			 parked->state);
+	const struct cell_mcp_server *server = parked->server;
+	const struct cell__sealed_call call = { parked->owner, parked->tool->name, parked->job->args };
+	int64_t timeout_ms = server->session.approval_timeout_ms;
+	struct cell__call_seal seal = { .until_s = clock_s() + (timeout_ms < 0 ? PATIENT_S : timeout_ms / 1000) + KEEP_US / 1000000 };
+	char state[CELL_CALL_SEAL_MAX + 1];
+
+	cell__random_hex(parked->round, CELL_CALL_SEAL_ID_DIGITS);
+	strcpy(seal.round, parked->round);
+	strcpy(seal.session, parked->job->handle->id);
+	if (!cell__call_seal_write(server->state_key, &seal, &call, state))
+		return NULL;
+	return json_pack("{s:s, s:o, s:s}", "resultType", "input_required", "inputRequests", questions(parked), "requestState", state);
 }
 
 /* The program's name for its question, unless another has it; approvals have none. */
@@ -192,9 +205,10 @@ bool cell__mcp_job_park(struct cell__mcp_job *job, json_t *form, uint64_t id, bo
 	json_object_set_new(approval->form, "mode", json_string("form"));
 	parked->approvals = approval;
 	parked->changed_us = cell__now_us();
-	if (job->request)
-		*ret_result = ask(parked);
-	return true;
+	if (!job->request || (*ret_result = ask(parked)))
+		return true;
+	drop_approval(&parked->approvals);
+	return false;
 }
 
 bool cell__mcp_job_asks(const struct cell__mcp_job *job)
@@ -380,12 +394,17 @@ struct cell__mcp_job *cell__mcp_parked_leaving(const struct cell__mcp_peer *peer
 static struct cell__mcp_parked *find(struct cell__mcp_peer *peer, const struct cell__mcp_tool *tool, const json_t *args,
 				     const json_t *state)
 {
-	struct cell__mcp_parked *parked = json_string_length(state) == CELL_MCP_HANDLE_CHARS ? peer->server->parked : NULL;
+	const char *text = json_string_length(state) <= CELL_CALL_SEAL_MAX ? json_string_value(state) : NULL;
+	const struct cell__sealed_call call = { peer->owner, tool->name, args };
+	struct cell__mcp_parked *parked;
+	struct cell__call_seal seal;
 
-	while (parked && (strcmp(parked->owner, peer->owner) || strcmp(parked->state, json_string_value(state)) || parked->tool != tool ||
-			  !json_equal(parked->args, args)))
-		parked = parked->next;
-	return parked;
+	if (!text || !cell__call_seal_read(text, &seal) || !cell__call_seal_check(peer->server->state_key, text, &call, clock_s()))
+		return NULL;
+	for (parked = peer->server->parked; parked && strcmp(parked->round, seal.round); parked = parked->next)
+		;
+	/* A tool of the program may have been replaced by another one of its name. */
+	return parked && parked->tool == tool ? parked : NULL;
 }
 
 /* With the lock held, which is released in between; the handle has a user.  Gives the answers that came to the gate. */
@@ -447,14 +466,14 @@ int cell__mcp_call_resume(struct cell__mcp_peer *peer, struct cell__mcp_pending 
 		parked_free(parked);
 		return *ret_result || *ret_error ? 0 : -1; /* it was cancelled */
 	}
-	parked->state[0] = '\0';
+	parked->round[0] = '\0';
 	/* It is the request's from now on: whatever the answers lead to finds it there. */
 	job->refs++;
 	job->request = request;
 	request->job = job;
 	give_answers(peer, job, json_object_get(params, "inputResponses"));
 	/* An answer may be missing; or the job has ended in the meantime, and has answered. */
-	if (job->request == request && job->parked && job->parked->approvals && !job->parked->state[0]) {
+	if (job->request == request && job->parked && job->parked->approvals && !job->parked->round[0]) {
 		job->request = NULL;
 		request->job = NULL;
 		*ret_result = ask(job->parked);

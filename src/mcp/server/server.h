@@ -41,6 +41,7 @@
 #include "calls/table.h"
 #include "base/base.h"
 #include "space/space.h"
+#include "wire/call_seal.h"
 #include "wire/jsonrpc.h"
 #include "wire/traceparent.h"
 
@@ -113,6 +114,7 @@ struct cell_mcp_server {
 	struct cell_session_options session;
 	json_t *tools;          /* the result of tools/list; never changes */
 	char *temp_dir;
+	unsigned char state_key[CELL_CALL_SEAL_KEY_BYTES]; /* of requestState; random */
 	char *files[CELL_MCP_MAX_FILES]; /* a ring */
 	size_t n_files;
 	pthread_mutex_t lock;   /* guards everything below, and what hangs on it */

@@ -12,6 +12,7 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/random.h>
 #include <time.h>
 
 #include "base/file.h"
@@ -93,7 +94,8 @@ int cell_mcp_server_create(struct cell_engine *engine, const struct cell_mcp_ser
 	server->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	server->tools = cell__mcp_tools_list(&all);
 	server->temp_dir = cell__strdup(all.temp_dir ? all.temp_dir : "/tmp");
-	if (server->stop_fd < 0 || !server->tools || !server->temp_dir) {
+	if (server->stop_fd < 0 || !server->tools || !server->temp_dir ||
+	    getrandom(server->state_key, sizeof(server->state_key), 0) != sizeof(server->state_key)) {
 		cell_mcp_server_destroy(server);
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for an MCP server");
 	}
@@ -146,6 +148,7 @@ void cell_mcp_server_destroy(struct cell_mcp_server *server)
 	pthread_cond_destroy(&server->changed);
 	pthread_mutex_destroy(&server->lock);
 	free(server->temp_dir);
+	explicit_bzero(server->state_key, sizeof(server->state_key));
 	free(server);
 }
 
