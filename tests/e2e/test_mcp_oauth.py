@@ -84,6 +84,21 @@ def test_tokens_that_expire_are_renewed_before(place):
         assert [r["path"] for r in server.requests].count("/register") == 1
 
 
+@pytest.mark.parametrize("behaviour", [(), ("offline",)])
+def test_a_wider_login(place, behaviour):
+    """A server that lets a client ask for what it registered for alone, and one that gives refresh tokens as OpenID Connect does."""
+    with oauth.OAuth(*behaviour) as server:
+        here = place(server)
+        assert here.login().returncode == 0
+        done = here.login("--scope", "write")
+        assert done.returncode == 0, done.stderr
+        [kept] = here.files()
+        offline = ["offline_access"] if behaviour else []
+        assert sorted(json.loads(kept.read_text())["scope"].split()) == sorted(["read", "write", *offline])
+        server.access.clear()
+        assert here.call().stdout.startswith("hello with access-"), "it was refreshed"
+
+
 def test_tokens_belong_to_a_url(place, tmp_path):
     with oauth.OAuth() as server, oauth.OAuth() as thief:
         here = place(server)

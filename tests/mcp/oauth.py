@@ -14,6 +14,7 @@ class OAuth:
         self.wrong, self.lifetime = set(wrong), lifetime
         self.requests, self.codes, self.count = [], {}, 0
         self.access, self.refresh = set(), set()
+        self.registered = None  # the scope that the last client named
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -74,6 +75,8 @@ class OAuth:
             metadata["authorization_endpoint"] = self.root + "/authorize\x1b]0;owned\x07"
         if "script" in self.wrong:
             metadata["authorization_endpoint"] = "javascript:alert(1)"
+        if "offline" in self.wrong:
+            metadata["scopes_supported"] = ["read", "offline_access"]
         if "no-registration" in self.wrong:
             del metadata["registration_endpoint"]
         return 200, {}, metadata
@@ -81,6 +84,7 @@ class OAuth:
     def do_register(self, _request, body, _query):
         asked = json.loads(body)
         assert asked["application_type"] == "native" and asked["token_endpoint_auth_method"] == "none"
+        self.registered = asked.get("scope")
         return 201, {}, dict(asked, client_id="client-1")
 
     def do_authorize(self, _request, _body, query):
@@ -96,11 +100,14 @@ class OAuth:
             del answer["iss"]
         if "denied" in self.wrong:
             answer = {"error": "access_denied", "state": asked["state"], "iss": self.root}
+        if self.registered and not set(asked.get("scope", "").split()) <= set(self.registered.split()):
+            answer = {"error": "invalid_scope", "state": asked["state"], "iss": self.root}
         self.redirect = asked["redirect_uri"]
         return 302, {"Location": self.redirect + "?" + urllib.parse.urlencode(answer)}, b""
 
     def do_token(self, _request, body, _query):
         asked = dict(urllib.parse.parse_qsl(body.decode()))
+        began = {}
         if asked["grant_type"] == "authorization_code":
             began = self.codes.pop(asked["code"], None)
             digest = base64.urlsafe_b64encode(hashlib.sha256(asked["code_verifier"].encode()).digest()).rstrip(b"=").decode()
@@ -112,8 +119,12 @@ class OAuth:
         access, refresh = "access-%d" % self.count, "refresh-%d" % self.count
         self.access.add(access)
         self.refresh = {refresh}
-        return 200, {}, {"access_token": "bad\r\ntoken" if "bad-token" in self.wrong else access, "token_type": "Bearer",
-                         "expires_in": self.lifetime, "refresh_token": refresh, "scope": "read"}
+        answer = {"access_token": "bad\r\ntoken" if "bad-token" in self.wrong else access, "token_type": "Bearer", "expires_in": self.lifetime,
+                  "scope": began.get("scope", "read")}
+        # As OpenID Connect has it.
+        if "offline" not in self.wrong or not began or (began.get("prompt") == "consent" and "offline_access" in began["scope"]):
+            answer["refresh_token"] = refresh
+        return 200, {}, answer
 
     def do_mcp(self, request, body, _query):
         token = (request.headers.get("Authorization") or "").removeprefix("Bearer ")

@@ -18,6 +18,7 @@
 
 #define MAX_REQUEST 16384u /* bytes of a request to the loopback redirect */
 #define MAX_VISITS 64u     /* requests that are not the answer */
+#define OFFLINE "offline_access" /* the scope of refresh tokens, where the server knows it */
 #define VISIT_MS 5000      /* for one of them to be sent */
 #define FORM "Content-Type: application/x-www-form-urlencoded"
 
@@ -69,7 +70,9 @@ static int set_client(json_t *kept, const json_t *metadata, const char *id, cons
 	return rc < 0 ? cell_fail(err, CELL_E_PROTOCOL, 0, "the client's id is not valid") : 0;
 }
 
-static int register_client(const struct cell__oauth_issuer *issuer, const char *redirect, json_t *kept, struct cell_error *err)
+/* scope: all that it will ask for: some servers let a client ask for nothing else. */
+static int register_client(const struct cell__oauth_issuer *issuer, const char *redirect, const char *scope, json_t *kept,
+			   struct cell_error *err)
 {
 	static const char key[] = "token_endpoint_auth_methods_supported";
 	const char *endpoint = cell__oauth_endpoint(issuer, "registration_endpoint", err);
@@ -84,8 +87,8 @@ static int register_client(const struct cell__oauth_issuer *issuer, const char *
 				"grant_types", "authorization_code", "refresh_token", "response_types", "code",
 				"token_endpoint_auth_method", method, "application_type",
 				strncmp(redirect, "https://", 8) == 0 ? "web" : "native");
-	if (ask && issuer->scope)
-		json_object_set_new(ask, "scope", json_string(issuer->scope));
+	if (ask && scope)
+		json_object_set_new(ask, "scope", json_string(scope));
 	CELL_AUTO_FREE char *body = ask ? json_dumps(ask, JSON_COMPACT) : NULL;
 	json_t *client = NULL;
 	long status;
@@ -102,14 +105,14 @@ static int register_client(const struct cell__oauth_issuer *issuer, const char *
 }
 
 /* A client that was registered before stays with its issuer; its redirect may have any port (RFC 8252). */
-static int find_client(const struct cell__oauth *oauth, const struct cell__oauth_issuer *issuer, const char *redirect, json_t *kept,
-		       struct cell_error *err)
+static int find_client(const struct cell__oauth *oauth, const struct cell__oauth_issuer *issuer, const char *redirect, const char *scope,
+		       json_t *kept, struct cell_error *err)
 {
 	if (oauth->client_id)
 		return set_client(kept, issuer->metadata, oauth->client_id, oauth->client_secret, NULL, err);
 	if (oauth->client_metadata_url && json_is_true(json_object_get(issuer->metadata, "client_id_metadata_document_supported")))
 		return set_client(kept, issuer->metadata, oauth->client_metadata_url, NULL, NULL, err);
-	return register_client(issuer, redirect, kept, err);
+	return register_client(issuer, redirect, scope, kept, err);
 }
 
 /* ---- the loopback redirect ---- */
@@ -327,6 +330,9 @@ static char *make_link(const struct cell__oauth_issuer *issuer, const json_t *ke
 		rc = cell__buf_add_query(&link, &first, pairs[i], pairs[i + 1]);
 	if (rc == 0 && scope)
 		rc = cell__buf_add_query(&link, &first, "scope", scope);
+	/* OpenID Connect gives no refresh token without that (core, 11). */
+	if (rc == 0 && lists(issuer->metadata, "scopes_supported", OFFLINE))
+		rc = cell__buf_add_query(&link, &first, "prompt", "consent");
 	if (rc == 0)
 		return cell__buf_take(&link);
 	cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
@@ -338,15 +344,15 @@ static int make_pending(const struct cell__oauth *oauth, const char *prefix, str
 {
 	const struct cell__oauth_issuer *issuer = &pending->issuer;
 	CELL_AUTO_BUF struct cell__buf state = CELL_BUF_INIT, verifier = CELL_BUF_INIT;
-	if (find_client(oauth, issuer, pending->redirect, pending->kept, err) < 0)
+	bool offline = lists(issuer->metadata, "scopes_supported", OFFLINE);
+	CELL_AUTO_FREE char *more = join_scopes(oauth->scope, text_of(pending->kept, "scope"), offline ? OFFLINE : NULL);
+	CELL_AUTO_FREE char *scope = join_scopes(issuer->scope, more, NULL);
+	if (find_client(oauth, issuer, pending->redirect, scope, pending->kept, err) < 0)
 		return -1;
 	if (cell__buf_add_str(&state, prefix) < 0 || random_text(&state) < 0 || random_text(&verifier) < 0)
 		return cell_fail(err, CELL_E_IO, errno, "get random bytes");
 	pending->state = cell__buf_take(&state);
 	pending->verifier = cell__buf_take(&verifier);
-	bool offline = lists(issuer->metadata, "scopes_supported", "offline_access");
-	CELL_AUTO_FREE char *more = join_scopes(oauth->scope, text_of(pending->kept, "scope"), offline ? "offline_access" : NULL);
-	CELL_AUTO_FREE char *scope = join_scopes(issuer->scope, more, NULL);
 	pending->link = make_link(issuer, pending->kept, pending->redirect, pending->state, pending->verifier, scope, err);
 	return pending->link ? 0 : -1;
 }
