@@ -58,7 +58,8 @@ static bool same_pairs(const struct cell__pairs *a, const struct cell__pairs *b)
 
 bool cell__mcp_params_equal(const struct cell__mcp_params *a, const struct cell__mcp_params *b)
 {
-	if (a->kind != b->kind || a->n_args != b->n_args || a->start_timeout_ms != b->start_timeout_ms || a->host != b->host)
+	if (a->kind != b->kind || a->n_args != b->n_args || a->start_timeout_ms != b->start_timeout_ms || a->host != b->host ||
+	    a->guessed != b->guessed)
 		return false;
 	for (size_t i = 0; i < a->n_args; i++)
 		if (!same_text(a->args[i], b->args[i]))
@@ -99,6 +100,7 @@ static int settle_kind(struct cell__mcp_params *params, const char *transport, s
 	}
 	if (strstr(params->url, "/mcp")) {
 		params->kind = CELL_MCP_HTTP;
+		params->guessed = true;
 	} else if (strstr(params->url, "/sse")) {
 		params->kind = CELL_MCP_SSE;
 	} else {

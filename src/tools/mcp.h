@@ -31,6 +31,7 @@
 struct cell__mcp_params {
 	unsigned refs;
 	enum cell__mcp_kind kind;
+	bool guessed; /* from the URL */
 	char *command;
 	char **args;
 	size_t n_args;

@@ -213,7 +213,7 @@ static int launch_oauth(struct launching *launching, struct cell__mcp_launch *la
 int cell__mcp_launch(void *arg, struct cell__mcp_launch *ret_launch, struct cell_error *err)
 {
 	struct launching launching = { .server = arg };
-	struct cell__mcp_launch launch = { .kind = launching.server->params->kind };
+	struct cell__mcp_launch launch = { .kind = launching.server->params->kind, .guessed = launching.server->params->guessed };
 	int rc;
 	cell__secrets_finish(&launching.server->secrets);
 	if (launch.kind == CELL_MCP_STDIO) {

@@ -238,6 +238,37 @@ def test_sse_that_is_none(web, connect):
     assert "HTTP 404" in fails(driver, "tools.s.echo(text='x')")
 
 
+def test_the_older_transport_is_tried_where_nobody_said_which(web, connect):
+    driver = connect(web.root + "/mcp/older", headers={"X-Token": "${TEST_TOKEN}"})
+    assert driver.value("[tools.s.echo(text='x'), tools.s.echo(text='y')]") == ["x", "y"]
+    first = [(r["method"], (r["body"] or {}).get("method")) for r in web.requests if r["path"] == "/mcp/older"]
+    assert first == [("POST", "server/discover"), ("POST", "initialize"), ("GET", None)]
+    assert {r["headers"]["x-token"] for r in web.requests} == {SECRET}
+    # The verdict is kept.
+    web.end_streams()
+    support.wait_until(lambda: driver.run("tools.s.echo(text='z')").get("value"), "there is a new connection")
+    assert [r["method"] for r in web.requests if r["path"] == "/mcp/older"] == ["POST", "POST", "GET", "GET"]
+
+
+def test_what_is_there_by_neither_transport(web, connect):
+    """The first refusal is the reason; a failed start forgets the verdict."""
+    web.no_get = True
+    driver = connect(web.root + "/mcp/older")
+    assert "HTTP 405" in fails(driver, "tools.s.echo(text='x')") and len(web.gets()) == 1
+    web.no_get = False
+    support.wait_until(lambda: driver.run("tools.s.echo(text='z')").get("value"), "it is started again")
+    assert [r["method"] for r in web.requests if r["path"] == "/mcp/older"][:3] == ["POST", "POST", "GET"]
+
+
+@pytest.mark.parametrize("keys, how", [({"transport": "streamable_http"}, (405, "no")), ({}, (401, "no")), ({}, (403, "no")), ({}, (429, "later")),
+                                       ({}, (500, "broken"))])
+def test_where_the_older_transport_is_not_tried(web, connect, keys, how):
+    web.how = how
+    driver = connect(web.url, **keys)
+    assert "HTTP %d" % how[0] in fails(driver, "tools.s.echo(text='x')")
+    assert not web.gets()
+
+
 # ---- the real ones -----------------------------------------------------------------------------------------
 
 
@@ -250,6 +281,13 @@ def test_server_everything(connect, kind):
 import asyncio
 answers = await asyncio.gather(*(tools.s.trigger_long_running_operation.call_async(duration=1, steps=2) for _ in range(10)))
 [len(answers), answers[0]]""") == [10, "Long running operation completed. Duration: 1 seconds, Steps: 2."]
+
+
+def test_server_everything_by_the_older_transport_without_a_word_about_it(connect):
+    """The TypeScript SDK's server of that revision; the address alone says Streamable HTTP."""
+    with peers.Listening("sse") as server:
+        driver = connect(server.url + "?/mcp")
+        assert driver.value("tools.s.get_sum(a=2, b=3)") == "The sum of 2 and 3 is 5."
 
 
 def test_server_everything_that_was_restarted(connect):

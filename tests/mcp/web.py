@@ -112,8 +112,11 @@ class WebMCP:
             self.body(handler, 307, Location="/mcp")
         elif path == "/away":
             self.body(handler, 307, Location="http://localhost:%d/mcp" % self.httpd.server_address[1])
-        elif path == "/sse":
-            self.serve_sse(handler)
+        elif path in ("/sse", "/mcp/older"):
+            if asked["method"] == "GET" and not self.no_get:
+                self.serve_sse(handler)
+            else:
+                self.body(handler, 405 if asked["method"] == "POST" else 404)
         elif path == "/messages":
             self.take_message(handler, asked)
         else:

@@ -163,8 +163,13 @@ static void handle_down(struct cell__mcp_client *client)
 	client->broken = false;
 	client->connection++;
 	client->probe_at_us = client->listen_at_us = 0;
-	if (!was_ready)
-		client->legacy = client->restarted = client->renew = false;
+	if (!was_ready) {
+		/* What is not there by either transport is not there for the first reason. */
+		if (client->refused.code)
+			client->failure.err = client->refused;
+		client->refused.code = 0;
+		client->legacy = client->restarted = client->renew = client->older = false;
+	}
 	cell__mcp_drop_elicitations(client);
 	if (was_ready && now - client->ready_us >= CELL_MCP_HEALTHY_MS * 1000)
 		client->failures = 0;

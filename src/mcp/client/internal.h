@@ -53,6 +53,9 @@ struct cell__mcp_client {
 	bool logs_in;         /* it is used with a token that can be renewed */
 	bool repeated;        /* the probe was made twice: the server refused our revision, but names it */
 	bool restarted;       /* it ended at the probe, and was started again without */
+	bool guessed;         /* nobody said that it speaks Streamable HTTP, */
+	bool older;           /* ... and it refused initialize by that: the transport before it is used */
+	struct cell_error refused; /* how it did; code 0: the older one works, or was not tried */
 	int64_t probe_at_us;  /* when initialize is sent although the probe was not answered; 0: not */
 	bool lists_change, logs; /* capabilities */
 	bool param_headers;   /* parameters of a tool are sent as headers */

@@ -6,6 +6,7 @@
  *                 │  └──silence for CELL_MCP_PROBE_MS──▶ initialize is sent as well; the first result decides
  *                 ├──an error, an HTTP status──▶ initialize ──result──▶ ready, legacy
  *                 └──the program ends──▶ started once more, with initialize alone: some servers end at a first message that they do not know
+ *        initialize ──HTTP 4xx, and nobody said which transport it is──▶ started once more by the older transport (sse.c)
  *
  * A server that turned out to be legacy is not probed again until a start fails.
  */
@@ -61,6 +62,7 @@ static void become_ready(struct cell__mcp_client *client, const char *version)
 	client->ready_us = cell__now_us();
 	client->probe_at_us = 0;
 	client->restarted = client->renew = false;
+	client->refused.code = 0;
 	if (client->transport->ops->agreed)
 		client->transport->ops->agreed(client->transport, version);
 }
@@ -242,6 +244,25 @@ void cell__mcp_probe_late(struct cell__mcp_client *client)
 		fall_back(client);
 }
 
+/* The connection is made once more, in another way; requests that waited for it go on. */
+static void connect_again(struct cell__mcp_client *client)
+{
+	struct cell__mcp_transport *transport = cell__take_ptr(client->transport);
+	cell__mcp_take(&client->probe);
+	cell__mcp_take(&client->init);
+	client->probe_at_us = 0;
+	if (transport)
+		transport->ops->close(transport);
+	cell__mcp_connect(client);
+}
+
+/* Neither a login nor a pause would be another transport's. */
+static bool may_be_older(const struct cell__mcp_client *client, const struct cell__mcp_rejection *refusal)
+{
+	return client->kind == CELL_MCP_HTTP && client->guessed && !client->older && !client->closing && refusal->status >= 400 &&
+	       refusal->status < 500 && refusal->status != 401 && refusal->status != 403 && refusal->status != 429;
+}
+
 void cell__mcp_start_refused(struct cell__mcp_client *client, struct cell__mcp_request *request, const struct cell__mcp_rejection *refusal)
 {
 	/* Without a status, or without permission, nothing is known about the era. */
@@ -253,6 +274,10 @@ void cell__mcp_start_refused(struct cell__mcp_client *client, struct cell__mcp_r
 		fall_back(client);
 	} else if (request == &client->init && client->probe.list) {
 		cell__mcp_take(request);
+	} else if (request == &client->init && may_be_older(client, refusal)) {
+		client->older = client->restarted = true;
+		client->refused = refusal->err;
+		connect_again(client);
 	} else {
 		cell__mcp_drop(client, &refusal->err);
 	}
@@ -263,14 +288,8 @@ bool cell__mcp_renews(struct cell__mcp_client *client, const struct cell__mcp_re
 {
 	if (refusal->status != 401 || !client->logs_in || client->renew || client->closing)
 		return false;
-	struct cell__mcp_transport *transport = cell__take_ptr(client->transport);
 	client->renew = true;
-	cell__mcp_take(&client->probe);
-	cell__mcp_take(&client->init);
-	client->probe_at_us = 0;
-	if (transport)
-		transport->ops->close(transport);
-	cell__mcp_connect(client);
+	connect_again(client);
 	return true;
 }
 
@@ -381,6 +400,9 @@ void cell__mcp_connect(struct cell__mcp_client *client)
 	client->batches = client->modern = client->repeated = false;
 	int rc = client->opts.launch(client->opts.arg, &launch, &err);
 	launch.renew = client->renew;
+	client->guessed = launch.guessed;
+	if (client->older && launch.kind == CELL_MCP_HTTP)
+		launch.kind = CELL_MCP_SSE;
 	client->logs_in = launch.check_arg != NULL;
 	if (rc < 0) {
 		cell__mcp_fail_soon(client, &err);

@@ -36,6 +36,7 @@ struct cell__mcp_launch {
 	/* NULL, or called on the pool before the start: looks up the program's files, or gets a token for `headers`. */
 	int (*check)(struct cell__mcp_launch *launch, struct cell_error *err);
 	char *url;      /* http, sse */
+	bool guessed;   /* http: nobody said so, and an older server may be there */
 	bool renew;     /* http: the server refused the token that was used; for check() */
 	void *check_arg; /* for check(); freed with check_free() */
 	void (*check_free)(void *arg);
