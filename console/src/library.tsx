@@ -78,10 +78,23 @@ function CallForm({ tool, callable }: { tool: string; callable: Callable }): JSX
   );
 }
 
+interface Login { server: string; needed: boolean; link?: string; }
+
+/** MCP servers at which a person has to log in. The page behind the link asks for the token of this server once more (docs/mcp.md). */
+function Logins(): JSX.Element | null {
+  const [found, problem] = usePolled<{ logins: Login[] }>('/v1/logins', 5000);
+  const waiting = (found?.logins ?? []).filter((each) => each.needed);
+  return (
+    <><Problem error={problem} />{waiting.length > 0 && <section class="note" aria-label="logins"><h2>These servers wait for a login</h2><ul>
+      {waiting.map(({ server, link }) => <li key={server}><code><Shown text={server} /></code> {!link || !/^https?:\/\//.test(link) ? <span class="hint">log in with workcell tools login, or start the server with --public-url</span>
+        : may('approve') ? <a href={link} target="_blank" rel="noopener noreferrer" aria-label={plain(`Log in at ${server}`)}>Log in</a> : <span class="hint">needs a token with the scope approve</span>}</li>)}</ul></section>}</>
+  );
+}
+
 export function ToolsPage(): JSX.Element {
   const [found, problem] = usePolled<Tool[]>('/api/tools', 10000);
   return (
-    <Page title="Tools"><Problem error={problem} />
+    <Page title="Tools"><Problem error={problem} /><Logins />
       {!found ? !problem && <Waiting /> : <Chooser items={found} about="tools">{(tool) => <>
         <h2><code><Shown text={tool.name} /></code> {tool.adapter && <span class="tag">{tool.adapter}</span>}</h2><p><Shown text={tool.description ?? ''} /></p>
         {tool.callables?.length ? tool.callables.map((each) => <details class="side" key={`${tool.name}.${each.name}`} open={tool.callables!.length === 1}><summary><code><Shown text={each.name} /></code></summary><CallForm tool={tool.name} callable={each} /></details>)

@@ -2,15 +2,20 @@
 import http.server
 import json
 import os
+import sys
 import threading
 import time
 
 import pytest
 
 import serving
+import spaces
 import support
 from chromium import Browser, PROGRAM
-from pages import asked, base, enter, go, has, picture, press, started, surprises, value
+from pages import asked, base, enter, fill, go, has, picture, press, started, surprises, value
+
+sys.path.insert(0, os.path.join(support.ROOT, "tests", "mcp"))
+import oauth  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not PROGRAM, reason="needs chromium-headless-shell from Debian")
 
@@ -474,6 +479,38 @@ class Floor:
 # The page notes when it first shows a text, and who printed it when: one clock, of one machine.
 NOTE_TIMES = """window.times = {}; new MutationObserver(() => { for (const [, at] of document.body.innerText.matchAll(/at=([0-9.]+)/g)) window.times[at] ??= Date.now() / 1000; })
     .observe(document.body, {subtree: true, childList: true, characterData: true})"""
+
+
+def test_a_server_that_waits_for_a_login(browser, tmp_path):
+    """The link leads to the login page, in a window that knows nothing of the console; who may not approve gets none."""
+    tokens = ("tokens:\n  - {name: alice, token: t0ken-of-alice-is-long, scopes: [run, read, approve]}\n"
+              "  - {name: runner, token: t0ken-of-a-runner-is-so, scopes: [run, read]}\n")
+    with oauth.OAuth() as remote:
+        flags = base(str(tmp_path / "base"))
+        spaces.write_files(tmp_path / "base", {"tools/s.yaml": json.dumps({"name": "s", "type": "mcp", "url": remote.url, "auth": "oauth"})})
+        server = serving.Server(*flags, tokens=tokens, env={"XDG_STATE_HOME": str(tmp_path / "state")})
+        try:
+            enter(browser, server, token="t0ken-of-a-runner-is-so")
+            go(browser, "#/tools", has("These servers wait for a login"))
+            browser.wait(has("needs a token with the scope approve"))
+            assert browser.value("document.querySelectorAll('section[aria-label=logins] a').length") == 0
+            press(browser, "Log out")
+            enter(browser, server, token="t0ken-of-alice-is-long", page="#/tools")
+            link = "document.querySelector('section[aria-label=logins] a')"
+            browser.wait(link)
+            page = browser.value(link + ".href")
+            assert page == "http://127.0.0.1:%d/oauth/login?server=s" % server.port
+            assert browser.value("[%s.target, %s.rel]" % (link, link)) == ["_blank", "noopener noreferrer"]
+            assert surprises(browser) == []
+            # As the new window does.
+            browser.open(page, "/oauth/login")
+            fill(browser, "document.querySelector('input[name=token]')", "t0ken-of-alice-is-long")
+            press(browser, "Continue")
+            browser.wait("document.body && " + has("Logged in"))
+            enter(browser, server, page="#/tools")
+            browser.wait(has("echo") + " && !" + has("These servers wait for a login"))
+        finally:
+            server.close()
 
 
 def lateness(browser):
