@@ -58,7 +58,7 @@ int cell__buf_add_unbase64(struct cell__buf *buf, const char *text, size_t size)
 			*out++ = (unsigned char)bits;
 		}
 	}
-	/* A single digit does not make a byte; the remaining bits must be zero. */
+	/* A single digit does not make a byte; bits that are left over count for nothing. */
 	unsigned rest = digits % 4;
 	if (rest == 1 || (padding > 0 && (rest + padding) % 4 != 0))
 		return -1;

@@ -32,7 +32,7 @@ bool cell__oauth_is_loopback(const char *host);
 
 /* Appends bytes as base64url without padding. */
 int cell__buf_add_base64url(struct cell__buf *buf, const void *bytes, size_t size);
-/* The other way round: -1 also if a character does not belong there. */
+/* The other way round: -1 also if a character does not belong there, or says more than the bytes. */
 int cell__buf_add_unbase64url(struct cell__buf *buf, const char *text, size_t size);
 /* Appends "name=value" with what a form or query needs, and "&" before it unless it is the first. */
 int cell__buf_add_query(struct cell__buf *buf, bool *first, const char *name, const char *value);

@@ -112,6 +112,13 @@ static void test_base64url(void **state)
 	assert_int_equal(cell__buf_add_unbase64url(&bytes, "+/", 2), -1);
 	assert_int_equal(cell__buf_add_unbase64url(&bytes, "AA==", 4), -1);
 	assert_int_equal(cell__buf_add_unbase64url(&bytes, "A", 1), -1);
+	/* Each byte has one text. */
+	for (const char *c = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"; *c; c++) {
+		char two[] = { 'A', *c }, three[] = { 'A', 'A', *c };
+
+		assert_int_equal(cell__buf_add_unbase64url(&bytes, two, 2), strchr("AQgw", *c) ? 0 : -1);
+		assert_int_equal(cell__buf_add_unbase64url(&bytes, three, 3), strchr("AEIMQUYcgkosw048", *c) ? 0 : -1);
+	}
 }
 
 int main(void)
