@@ -495,6 +495,7 @@ def test_a_server_that_waits_for_a_login(browser, tmp_path):
             browser.wait(has("needs a token with the scope approve"))
             assert browser.value("document.querySelectorAll('section[aria-label=logins] a').length") == 0
             press(browser, "Log out")
+            browser.wait("document.querySelector('input[type=password]')")
             enter(browser, server, token="t0ken-of-alice-is-long", page="#/tools")
             link = "document.querySelector('section[aria-label=logins] a')"
             browser.wait(link)
