@@ -55,13 +55,6 @@ def test_every_name_has_a_home():
     assert not hasattr(workcell, "nothing") and not hasattr(workcell, "__nothing__") and "Session" in dir(workcell)
 
 
-def test_types():
-    pytest.importorskip("mypy")
-    done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--cache-dir", os.path.join(BUILD, "mypy-sdk"), "workcell"],
-                          cwd=PACKAGE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    assert done.returncode == 0, done.stdout.decode()
-
-
 USER = """
 import workcell, workcell.sync
 async def main() -> None:
@@ -80,15 +73,6 @@ def twin() -> None:
 """
 
 
-def pyright(*words, **options):
-    """Its own files are in the wheel; node is that of the MCP servers, where the machine has none."""
-    pytest.importorskip("pyright")
-    path = os.path.join(ROOT, "build", "node", "bin") + ":" + os.environ["PATH"]
-    done = subprocess.run([sys.executable, "-m", "pyright", "--pythonpath", sys.executable, *words], stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, env=dict(os.environ, PATH=path), **options)
-    return done.returncode, done.stdout.decode()
-
-
 def stream_loops():
     """The blocks of the docs that read a stream, as functions."""
     found = []
@@ -100,36 +84,56 @@ def stream_loops():
     return found
 
 
-def test_programs_of_users_are_typed(tmp_path):
-    """mypy --strict shows what things are, and it and pyright take the docs' own loops as they are: event.type tells the class of an event."""
-    pytest.importorskip("mypy")
+def typed_text():
+    """A program with the docs' loops, and the number of its line that is wrong."""
     loops = stream_loops()
     assert len(loops) >= 2
-    head = "import workcell\ndef send(to: str) -> str:\n    return to\n"
-    text = head + "".join("async def f%d() -> None:\n%s" % (i, "".join("    %s\n" % line if line else "\n" for line in block.split("\n")))
-                          for i, block in enumerate(loops))
+    text = "# pyright: strict, reportUnknownMemberType=false, reportUnusedFunction=false\nimport workcell\ndef send(to: str) -> str:\n    return to\n"
+    text += "".join("async def f%d() -> None:\n%s" % (i, "".join("    %s\n" % line if line else "\n" for line in block.split("\n")))
+                    for i, block in enumerate(loops))
     text += ("async def wrong() -> None:\n    async for event in workcell.Session().stream('1'):\n"
              "        if event.type == 'chunk':\n            print(event.result)\n")
+    return text, text[:text.index("print(event.result)")].count("\n") + 1
+
+
+# A checker takes the package and programs of users in one run: reading the types of everything that they import is most of its work.
+
+
+def test_mypy(tmp_path):
+    """--strict takes the package and shows what things are; event.type tells the class of an event."""
+    pytest.importorskip("mypy")
+    text, bad = typed_text()
     (tmp_path / "loops.py").write_text(text)
-    (tmp_path / "pyrightconfig.json").write_text(json.dumps({"typeCheckingMode": "strict", "extraPaths": [PACKAGE],
-                                                             "reportUnknownMemberType": False, "reportUnusedFunction": False}))
-    bad = text[:text.index("print(event.result)")].count("\n") + 1
     (tmp_path / "user.py").write_text(USER)
-    done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--cache-dir", os.path.join(BUILD, "mypy-user"), "loops.py", "user.py"],
-                          cwd=str(tmp_path), env=dict(os.environ, MYPYPATH=PACKAGE), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--cache-dir", os.path.join(BUILD, "mypy-sdk"), "workcell",
+                           str(tmp_path / "loops.py"), str(tmp_path / "user.py")], cwd=PACKAGE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     types = done.stdout.decode()
     for seen in ("def (a: int) -> int", "str | None", "workcell.events.Chunk | workcell.events.Display", "workcell.types.ExecutionResult"):
         assert seen in types or seen.replace("str | None", "Union[str, None]") in types, types
     errors = [line for line in types.splitlines() if ": error:" in line]
-    assert len(errors) == 1 and errors[0].startswith("loops.py:%d:" % bad) and '"Chunk" has no attribute "result"' in errors[0], errors
-    _, shown = pyright("loops.py", cwd=str(tmp_path))
-    errors = [line.strip() for line in shown.splitlines() if " - error:" in line]
-    assert any('"result" for class "Chunk"' in each for each in errors) and all("loops.py:%d:" % bad in each for each in errors), shown
+    assert len(errors) == 1 and "loops.py:%d:" % bad in errors[0] and '"Chunk" has no attribute "result"' in errors[0], types
 
 
-def test_pyright_takes_the_package():
-    status, shown = pyright("--project", os.path.join(PACKAGE, "pyrightconfig.json"))
-    assert status == 0, shown
+def test_pyright(tmp_path):
+    """It takes the package, and the docs' loops in its mode `strict`.  Its own files are in the wheel; node is that of the MCP servers."""
+    pytest.importorskip("pyright")
+    text, bad = typed_text()
+    (tmp_path / "loops.py").write_text(text)
+    with open(os.path.join(PACKAGE, "pyrightconfig.json"), encoding="utf-8") as file:
+        settings = json.load(file)
+    for key in ("include", "exclude"):
+        settings[key] = [os.path.relpath(os.path.join(PACKAGE, path), tmp_path) for path in settings[key]]
+    settings["include"].append("loops.py")
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(dict(settings, extraPaths=[PACKAGE])))
+    done = subprocess.run([sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "--outputjson", "--project", str(tmp_path)],
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          env=dict(os.environ, PATH=os.path.join(ROOT, "build", "node", "bin") + ":" + os.environ["PATH"]))
+    said = json.loads(done.stdout)
+    assert said["summary"]["filesAnalyzed"] > 50, said["summary"]
+    errors = [(os.path.basename(each["file"]), each["range"]["start"]["line"] + 1, each["message"]) for each in said["generalDiagnostics"]
+              if each["severity"] == "error"]
+    assert {each[:2] for each in errors} == {("loops.py", bad)}, errors
+    assert any('"result" for class "Chunk"' in message for *_, message in errors), errors
 
 
 def public_members(module):

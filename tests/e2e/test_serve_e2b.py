@@ -2,7 +2,6 @@
 import io
 import json
 import os
-import threading
 import time
 
 import pytest
@@ -205,14 +204,16 @@ Rich()
 
 
 def test_output_arrives_while_the_cell_runs(sandbox):
-    seen, first = [], threading.Event()
+    """The cell goes on only when its first line has been seen."""
+    seen = []
 
     def take(message):
-        seen.append((time.monotonic(), message.line))
-        first.set()
+        seen.append(message.line)
+        sandbox.files.write("go", "1")
 
-    sandbox.run_code("import time\nprint('one', flush=True); time.sleep(0.3); print('two')", on_stdout=take)
-    assert [line for _, line in seen] == ["one\n", "two\n"] and seen[1][0] - seen[0][0] > 0.2
+    done = sandbox.run_code("import os, time\nprint('one', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('two')",
+                            on_stdout=take, timeout=60)
+    assert done.error is None and seen == ["one\n", "two\n"]
 
 
 def test_a_character_that_two_writes_split_stays_whole(sandbox):
@@ -450,9 +451,15 @@ def test_changes_of_files_are_recorded_and_counted(server, options):
 
 
 def test_output_of_a_command_comes_as_it_is_written(sandbox):
+    """The command goes on only when its first line has been seen."""
     seen = []
-    sandbox.commands.run("echo one; sleep 0.3; echo two", on_stdout=lambda text: seen.append((time.monotonic(), text)))
-    assert "".join(text for _, text in seen) == "one\ntwo\n" and seen[-1][0] - seen[0][0] > 0.2
+
+    def take(text):
+        seen.append(text)
+        sandbox.files.write("went", "1")
+
+    sandbox.commands.run("echo one; while ! [ -e went ]; do sleep 0.01; done; echo two", on_stdout=take, timeout=60)
+    assert "".join(seen) == "one\ntwo\n"
 
 
 def test_commands_in_the_background_take_input(sandbox):

@@ -413,7 +413,7 @@ def lower(request):
     host = Host(how.get("uid") if how.get("uid") is not None else os.getuid())
     policy = os.path.join(host.folder, "p.yaml")
     with open(policy, "w", encoding="utf-8") as file:
-        file.write("level: no-userns\nfilesystem: {unprotect: ['*']}\nlimits: {memory: 256M, files: 64, file_size: 1M, output: 1M, cpu_time: 1}\n")
+        file.write("level: no-userns\nfilesystem: {unprotect: ['*']}\nlimits: {memory: 256M, files: 64, file_size: 1M, output: 1M, cpu_time: 20}\n")
     how = dict(how, preexec=lambda: shim.take_away("userns", "EPERM"), flags=("--sandbox-policy", policy))
     try:
         with start(host, **how) as driver:
