@@ -1407,10 +1407,18 @@ CELL_API void cell_batch_destroy(struct cell_batch *batch);
  */
 CELL_API char *cell_session_hibernate(struct cell_session *session, struct cell_error *err);
 /*
- * The sessions of this owner in a folder, the latest first: a JSON array of {"session_id", "saved_ms" (since 1970), "cells", "executor", "workspace",
- * "bytes", "awake", "notes"}.  free() it.  owner, key: as `saved_owner` and `saved_key`.  Blocks for the disk.
+ * The sessions of this owner in `saved_dir`, the latest first: a JSON array of {"session_id", "owner", "saved_ms" (since 1970), "cells", "executor",
+ * "form", "workspace", "bytes", "awake", "notes"}; of one that is awake "holder".  free() it.  owner, key: as `saved_owner` and `saved_key`.
+ * Blocks for the disk.
  */
 CELL_API char *cell_saved_list(const char *dir, const char *owner, const char *key, struct cell_error *err);
+/*
+ * The same in pages: a JSON object {"sessions", "next"}.  after: "next" of the page before; NULL: the first page.  limit: sessions of a page, at most
+ * 1000; 0: 100.  "next" is null on the last page; another one can have fewer sessions than its limit, or none, because what is looked at for a page
+ * is bounded.  A session that is saved between two pages is the first from then on, and on none of the pages that follow.
+ */
+CELL_API char *cell_saved_page(const char *dir, const char *owner, const char *key, const char *after, size_t limit,
+			       struct cell_error *err);
 /* Removes one.  CELL_E_NOT_FOUND: there is none, or it is another owner's; CELL_E_CONFLICT: it is awake. */
 CELL_API int cell_saved_remove(const char *dir, const char *owner, const char *key, const char *id, struct cell_error *err);
 

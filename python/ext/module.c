@@ -161,6 +161,35 @@ static PyObject *taken_text(char *text)
 	return object;
 }
 
+/* saved_page(place, owner, key or None, after or None, limit) -> json */
+static PyObject *saved_page(PyObject *self, PyObject *args)
+{
+	const char *place, *owner, *key, *after;
+	struct cell_error err;
+	Py_ssize_t limit;
+	char *json;
+	(void)self;
+	if (!PyArg_ParseTuple(args, "sszzn", &place, &owner, &key, &after, &limit))
+		return NULL;
+	Py_BEGIN_ALLOW_THREADS json = cell_saved_page(place, owner, key, after, (size_t)limit, &err);
+	Py_END_ALLOW_THREADS if (!json) return raise_error(&err), NULL;
+	return taken_text(json);
+}
+
+/* saved_remove(place, owner, key or None, id) */
+static PyObject *saved_remove(PyObject *self, PyObject *args)
+{
+	const char *place, *owner, *key, *id;
+	struct cell_error err;
+	int rc;
+	(void)self;
+	if (!PyArg_ParseTuple(args, "sszs", &place, &owner, &key, &id))
+		return NULL;
+	Py_BEGIN_ALLOW_THREADS rc = cell_saved_remove(place, owner, key, id, &err);
+	Py_END_ALLOW_THREADS if (rc < 0) return raise_error(&err), NULL;
+	Py_RETURN_NONE;
+}
+
 /* notebook_cells(bytes) -> json */
 static PyObject *notebook_cells(PyObject *self, PyObject *args)
 {
@@ -294,6 +323,8 @@ static PyMethodDef functions[] = {
 	{ "version", version, METH_NOARGS, NULL },
 	{ "gen_mcp", gen_mcp, METH_VARARGS, NULL },
 	{ "replay", session_replay, METH_VARARGS, NULL },
+	{ "saved_page", saved_page, METH_VARARGS, NULL },
+	{ "saved_remove", saved_remove, METH_VARARGS, NULL },
 	{ "notebook_cells", notebook_cells, METH_VARARGS, NULL },
 	{ "recording_notebook", recording_notebook, METH_VARARGS, NULL },
 	{ "find_python", find_python, METH_VARARGS, NULL },

@@ -779,3 +779,26 @@ def test_another_version_of_the_format(place):
     state.write_bytes(new)
     with Session.wake(answer.session_id, place, None, "subprocess") as session:
         assert session.run("x").value == 1
+
+
+def test_saved_sessions_are_listed_in_pages(place):
+    ids = []
+    for n in range(3):
+        ids.insert(0, saved_session(place, "subprocess", "x = %d" % n, saved_form="portable" if n == 2 else "image").session_id)
+    saved_session(place, "subprocess", "x = 1", saved_key=KEY)  # cannot be read without its key
+    for page in (1, 2, 100):
+        found = list(workcell.saved_sessions(place, page=page))
+        assert [each.session_id for each in found] == ids, page
+    assert [each.form for each in found] == ["portable", "image", "image"] and not any(each.awake for each in found)
+    assert len(list(workcell.saved_sessions(place, saved_key=KEY))) == 1
+    with Session.wake(ids[1], place, None, "subprocess") as session:
+        session.run("x")
+        assert [each.awake for each in workcell.saved_sessions(place)] == [False, True, False]
+        with pytest.raises(ConflictError):
+            workcell.remove_saved(ids[1], place)
+    workcell.remove_saved(ids[1], place)
+    assert [each.session_id for each in workcell.saved_sessions(place)] == [ids[0], ids[2]]
+    assert list(workcell.saved_sessions(place.parent / "nowhere")) == []
+    with pytest.raises(CodeModeError, match="at most 1000") as caught:
+        next(workcell.saved_sessions(place, page=1001))
+    assert caught.value.code == "invalid"

@@ -13,6 +13,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "tests"))
 import spaces  # noqa: E402
 import support  # noqa: E402
 
+import workcell  # noqa: E402
 from workcell import CodeModeError, ConflictError, StorageError, WakeError  # noqa: E402
 from workcell.sync import Session  # noqa: E402
 
@@ -301,3 +302,15 @@ def test_options(place):
         session.run("x = 1")
         with pytest.raises(StorageError):
             session.hibernate()
+
+
+def test_they_are_listed_in_pages(place):
+    ids = []
+    for n in range(3):
+        with Session(None, "subprocess", saved=place) as session:
+            session.run("x = %d" % n)
+            ids.insert(0, session.hibernate().session_id)
+    for page in (1, 2, 100):
+        assert [each.session_id for each in workcell.saved_sessions(place, page=page)] == ids, page
+    workcell.remove_saved(ids[1], place)
+    assert [each.session_id for each in workcell.saved_sessions(place, page=1)] == [ids[0], ids[2]]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ._engine import Engine, ExecutorInfo, default_engine
     from ._branch import Child, Point, Race
     from ._commands import Command, CommandChunk, CommandInfo, CommandResult, Commands
-    from ._durable import Hibernated, NotCarried, Variable
+    from ._durable import Hibernated, NotCarried, SavedSession, Variable, remove_saved, saved_sessions
     from ._files import Commit, Diff, FileChange
     from ._notebook import export_notebook, notebook_cells
     from ._replay import Difference, Replay, replay
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "_branch": "Child Point Race",
     "_commands": "Command CommandChunk CommandInfo CommandResult Commands",
-    "_durable": "Hibernated NotCarried Variable",
+    "_durable": "Hibernated NotCarried SavedSession Variable remove_saved saved_sessions",
     "_files": "Commit Diff FileChange",
     "_notebook": "export_notebook notebook_cells",
     "_replay": "Difference Replay replay",
@@ -97,7 +97,7 @@ __all__ = [
     "ApprovalRequest", "ApprovalGoneError", "Approvals", "Rejection", "generate_mcp_sources", "Engine", "ExecutorInfo", "default_engine",
     "AuditLog", "Policy", "check_policy", "ToolCallContext", "ToolMiddleware", "compose_tool_middlewares", "Event", "Chunk",
     "Display", "ImageEvent", "CallStarted", "CallEnded", "ApprovalEvent", "ApprovalEnded", "KernelDied", "ResultEvent", "BranchEvent",
-    "Hibernated", "NotCarried", "Variable", "Difference", "Replay", "replay",
+    "Hibernated", "NotCarried", "SavedSession", "remove_saved", "saved_sessions", "Variable", "Difference", "Replay", "replay",
     "export_notebook", "notebook_cells",
     "Child", "Point", "Race", "Diff", "FileChange", "Commit", "FileInfo", "Files",
     "LlmAnswer", "LlmBudget", "LlmRequest", "LlmUsage",

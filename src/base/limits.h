@@ -40,6 +40,10 @@
 #define CELL_LIMIT_LLM_WAITING 4096                  /* queries to the llm of one space that wait */
 #define CELL_LIMIT_LLM_PROMPT (4u * 1024u * 1024u)   /* prompt, context and options of one query */
 #define CELL_LIMIT_LLM_ANSWER (8u * 1024u * 1024u)
+#define CELL_LIMIT_SAVED_PAGE 1000                   /* saved sessions on a page of a list */
+#define CELL_DEFAULT_SAVED_PAGE 100
+#define CELL_LIMIT_SAVED_LOOKS 2000                  /* descriptions that are read for a page, of all owners */
+#define CELL_LIMIT_NOTEBOOK_ANSWER (64u << 20)       /* bytes of the results of a notebook that is run by a request */
 #define CELL_LIMIT_SEARCH 1000                       /* largest `limit` of a search of tools or workflows */
 #define CELL_LIMIT_SPAWN_MESSAGE (128u * 1024u)      /* spawner protocol, one datagram */
 #define CELL_LIMIT_POOL 64

@@ -38,6 +38,21 @@
 
 /* ---- the flags ---------------------------------------------------------------- */
 
+int cell__cli_saved_key(const char *path, char **ret_key, struct cell_error *err)
+{
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+
+	if (cell__file_load("the key", path, 0, MAX_KEY, &text, err) < 0)
+		return -1;
+	CELL_AUTO_FREE char *key = cell__buf_take(&text);
+
+	key[strcspn(key, "\r\n")] = '\0';
+	if (strlen(key) != 64)
+		return cell_fail(err, CELL_E_INVALID, 0, "%.150s does not have 64 hexadecimal digits on its first line", path);
+	*ret_key = cell__take_ptr(key);
+	return 0;
+}
+
 static int open_saved(const struct cell_cli_gate_flags *flags, struct cell_cli_host *host, struct cell_session_options *options,
 		      struct cell_error *err)
 {
@@ -51,17 +66,8 @@ static int open_saved(const struct cell_cli_gate_flags *flags, struct cell_cli_h
 				 : flags->saved_compress ? "--saved-compress"
 				 : flags->saved_unsynced ? "--saved-unsynced"
 							 : "--saved-key-file");
-	if (flags->saved_key_file) {
-		struct cell__buf text = CELL_BUF_INIT;
-		int rc = cell__file_load("the key", flags->saved_key_file, 0, MAX_KEY, &text, err);
-		host->saved_key = cell__buf_take(&text);
-		if (rc < 0)
-			return -1;
-		host->saved_key[strcspn(host->saved_key, "\r\n")] = '\0';
-		if (strlen(host->saved_key) != 64)
-			return cell_fail(err, CELL_E_INVALID, 0, "%.150s does not have 64 hexadecimal digits on its first line",
-					 flags->saved_key_file);
-	}
+	if (flags->saved_key_file && cell__cli_saved_key(flags->saved_key_file, &host->saved_key, err) < 0)
+		return -1;
 	options->saved_dir = flags->saved;
 	options->saved_key = host->saved_key;
 	options->resume = flags->resume;

@@ -92,6 +92,7 @@ int cell__cmd_workflows(int argc, char **argv);
 int cell__cmd_artifacts(int argc, char **argv);
 int cell__cmd_deps(int argc, char **argv);
 int cell__cmd_cache(int argc, char **argv);
+int cell__cmd_saved(int argc, char **argv);
 int cell__cmd_models(int argc, char **argv);
 int cell__cmd_policy(int argc, char **argv);
 int cell__cmd_audit(int argc, char **argv);
@@ -122,6 +123,7 @@ extern const struct cell_cli_command cell__cli_workflows_command;
 extern const struct cell_cli_command cell__cli_artifacts_command;
 extern const struct cell_cli_command cell__cli_deps_command;
 extern const struct cell_cli_command cell__cli_cache_command;
+extern const struct cell_cli_command cell__cli_saved_command;
 extern const struct cell_cli_command cell__cli_models_command;
 extern const struct cell_cli_command cell__cli_policy_command;
 extern const struct cell_cli_command cell__cli_audit_command;
@@ -786,6 +788,8 @@ int cell__cli_print_result(struct cell_cli_printer *printer, struct cell_result 
 void cell__cli_write(int fd, const void *data, size_t size);
 
 /* ---- approvals (approve.c) ------------------------------------------------ */
+/* 64 hexadecimal digits of a file's first line; free() it. */
+int cell__cli_saved_key(const char *path, char **ret_key, struct cell_error *err);
 
 #define CELL_CLI_DEAF_MS 500 /* after a question has appeared, lines are ignored until none has come for so long */
 

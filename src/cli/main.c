@@ -44,14 +44,17 @@ static const struct cell_cli_command completion_command = {
 };
 
 static const struct cell_cli_command *const commands[] = {
-	&cell__cli_run_command,       &cell__cli_shell_command, &cell__cli_replay_command,  &cell__cli_notebook_command,
-	&cell__cli_exec_command,      &cell__cli_batch_command, &cell__cli_tools_command,   &cell__cli_workflows_command,
-	&cell__cli_artifacts_command, &cell__cli_deps_command,  &cell__cli_cache_command,   &cell__cli_models_command,
-	&cell__cli_policy_command,    &cell__cli_audit_command, &cell__cli_sandbox_command, &cell__cli_gen_command,
-	&cell__cli_mcp_command,       &cell__cli_store_command, &cell__cli_serve_command,   &cell__cli_console_command,
-	&cell__cli_ps_command,        &cell__cli_top_command,   &cell__cli_kill_command,    &cell__cli_logs_command,
-	&cell__cli_attach_command,    &cell__cli_files_command, &cell__cli_jupyter_command, &cell__cli_container_command,
-	&cell__cli_doctor_command,    &cell__cli_bench_command, &completion_command,        NULL,
+	&cell__cli_run_command,       &cell__cli_shell_command,     &cell__cli_replay_command,
+	&cell__cli_notebook_command,  &cell__cli_exec_command,      &cell__cli_batch_command,
+	&cell__cli_tools_command,     &cell__cli_workflows_command, &cell__cli_artifacts_command,
+	&cell__cli_deps_command,      &cell__cli_cache_command,     &cell__cli_models_command,
+	&cell__cli_policy_command,    &cell__cli_audit_command,     &cell__cli_sandbox_command,
+	&cell__cli_gen_command,       &cell__cli_mcp_command,       &cell__cli_store_command,
+	&cell__cli_serve_command,     &cell__cli_console_command,   &cell__cli_ps_command,
+	&cell__cli_top_command,       &cell__cli_kill_command,      &cell__cli_logs_command,
+	&cell__cli_attach_command,    &cell__cli_files_command,     &cell__cli_jupyter_command,
+	&cell__cli_container_command, &cell__cli_saved_command,     &cell__cli_doctor_command,
+	&cell__cli_bench_command,     &completion_command,          NULL,
 };
 
 static int run_completion(int argc, char **argv)

@@ -101,7 +101,14 @@ int cell__durable_remove(struct cell__durable *durable, struct cell_error *err);
 char *cell__durable_owner(const char *dir, const char *id, const char *key, struct cell_error *err);
 /* {"awake", "name", "url"} of a saved session, whoever owns it: which program has it.  NULL: as above.  No lock is taken. */
 json_t *cell__durable_holder(const char *dir, const char *id, const char *key, struct cell_error *err);
-/* As cell_saved_list().  owner NULL: of all owners. */
-json_t *cell__durable_list(const char *dir, const char *owner, const char *key, struct cell_error *err);
+/* Which saved sessions are listed, and where the list begins. */
+struct cell__saved_search {
+	const char *owner; /* NULL: of all owners */
+	bool is_client;    /* owner is that of a server's client, in all of its workspaces: "CLIENT/WORKSPACE" */
+	size_t limit;      /* of a page, at most CELL_LIMIT_SAVED_PAGE; 0: all at once */
+	const char *after; /* "next" of the page before; NULL: the first page */
+};
+/* As cell_saved_page().  It blocks for the storage. */
+json_t *cell__durable_page(const char *dir, const struct cell__saved_search *wanted, const char *key, struct cell_error *err);
 
 #endif

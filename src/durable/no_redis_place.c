@@ -15,9 +15,9 @@ int cell__redis_place_open(const char *url, const char *id, const struct cell__l
 	return unavailable(err);
 }
 
-int cell__redis_place_each(const char *url, size_t max, cell__redis_place_fn fn, void *arg, struct cell_error *err)
+int cell__redis_place_each(const char *url, uint64_t until_ms, size_t max, cell__redis_place_fn fn, void *arg, struct cell_error *err)
 {
-	(void)url, (void)max, (void)fn, (void)arg;
+	(void)url, (void)until_ms, (void)max, (void)fn, (void)arg;
 	return unavailable(err);
 }
 

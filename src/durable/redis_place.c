@@ -701,14 +701,18 @@ static int tell_some(struct keeper *keeper, redisReply *const *ids, size_t n, ce
 	return 1;
 }
 
-int cell__redis_place_each(const char *url, size_t max, cell__redis_place_fn fn, void *arg, struct cell_error *err)
+int cell__redis_place_each(const char *url, uint64_t until_ms, size_t max, cell__redis_place_fn fn, void *arg, struct cell_error *err)
 {
+	char until[24] = "+inf";
 	CELL_AUTO_BATCH struct cell__redis_batch batch = CELL__REDIS_BATCH_INIT;
 	CELL_AUTO_REPLIES struct cell__redis_replies replies = CELL__REDIS_REPLIES_INIT;
 	struct keeper *keeper = keeper_get(url, err);
 	if (!keeper)
 		return -1;
-	cell__redis_add(&batch, "ZREVRANGE %s:saved:__index__ 0 %lld", keeper->redis->url.prefix, (long long)max - 1);
+	if (until_ms != UINT64_MAX)
+		snprintf(until, sizeof until, "%llu", (unsigned long long)until_ms);
+	cell__redis_add(&batch, "ZREVRANGEBYSCORE %s:saved:__index__ %s -inf LIMIT 0 %lld", keeper->redis->url.prefix, until,
+			(long long)max);
 	int rc = cell__redis_run(keeper->redis, &batch, CELL__REDIS_AGAIN, false, &replies, err);
 	const redisReply *ids = rc == 0 ? replies.list[0] : NULL;
 	if (ids && ids->type != REDIS_REPLY_ARRAY)

@@ -44,9 +44,9 @@ int cell__redis_place_remove(struct cell__redis_place *remote, const struct cell
 /* For cell__pieces_send() and cell__pieces_receive(). */
 struct cell__pieces_io cell__redis_place_io(struct cell__redis_place *remote);
 
-/* Calls fn for each session, the latest first, until it returns false.  name and url: of the holder that has it awake; NULL: it sleeps. */
+/* Calls fn for each session that was saved until then, the latest first, until it returns false.  until_ms UINT64_MAX: for all.  name and url: of the holder that has it awake; NULL: it sleeps. */
 typedef bool (*cell__redis_place_fn)(void *arg, const char *id, const char *state, size_t size, const char *name, const char *url);
-int cell__redis_place_each(const char *url, size_t max, cell__redis_place_fn fn, void *arg, struct cell_error *err);
+int cell__redis_place_each(const char *url, uint64_t until_ms, size_t max, cell__redis_place_fn fn, void *arg, struct cell_error *err);
 /* One of them; CELL_E_NOT_FOUND. */
 int cell__redis_place_find(const char *url, const char *id, cell__redis_place_fn fn, void *arg, struct cell_error *err);
 

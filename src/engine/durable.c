@@ -50,16 +50,32 @@ void cell__session_forget_on_loop(struct cell_session *session)
 	session->forgets = true;
 }
 
+/* Takes over the value. */
+static char *print_saved(json_t *value, struct cell_error *err)
+{
+	char *text = value ? json_dumps(value, JSON_COMPACT) : NULL;
+	if (value && !text)
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for saved sessions");
+	json_decref(value);
+	return text;
+}
+
 char *cell_saved_list(const char *dir, const char *owner, const char *key, struct cell_error *err)
 {
+	const struct cell__saved_search all = { .owner = owner ? owner : "" };
 	if (cell__require(err, dir) < 0)
 		return NULL;
-	json_t *list = cell__durable_list(dir, owner ? owner : "", key, err);
-	char *text = list ? json_dumps(list, JSON_COMPACT) : NULL;
-	if (list && !text)
-		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for saved sessions");
-	json_decref(list);
-	return text;
+	json_t *page = cell__durable_page(dir, &all, key, err), *list = json_incref(json_object_get(page, "sessions"));
+	json_decref(page);
+	return print_saved(list, err);
+}
+
+char *cell_saved_page(const char *dir, const char *owner, const char *key, const char *after, size_t limit, struct cell_error *err)
+{
+	const struct cell__saved_search search = { .owner = owner ? owner : "",
+						   .limit = limit ? limit : CELL_DEFAULT_SAVED_PAGE,
+						   .after = after };
+	return cell__require(err, dir) < 0 ? NULL : print_saved(cell__durable_page(dir, &search, key, err), err);
 }
 
 int cell_saved_remove(const char *dir, const char *owner, const char *key, const char *id, struct cell_error *err)

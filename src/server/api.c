@@ -12,7 +12,7 @@ static const char *text_of(const json_t *object, const char *name)
 
 int64_t cell__timeout_of(struct cell__request *request)
 {
-	double seconds = json_number_value(json_object_get(request->json, "timeout"));
+	double seconds = json_number_value(json_object_get(request->json ? request->json : request->query, "timeout"));
 	int64_t max = request->server->limits.max_timeout_ms;
 	int64_t ms = seconds > 0 && seconds < 1e12 ? (int64_t)(seconds * 1000) : 0;
 

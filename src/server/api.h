@@ -85,6 +85,29 @@ void cell__handle_v1_command_stdin(struct cell__request *request);
 void cell__handle_v1_command_signal(struct cell__request *request);
 void cell__handle_v1_command_resize(struct cell__request *request);
 void cell__handle_v1_command_delete(struct cell__request *request);
+/* lookup.c: on a thread of the pool, read() sets answer or text, else err. */
+struct cell__lookup {
+	uv_work_t work;
+	struct cell__request *request;
+	void (*read)(struct cell__lookup *reading);
+	void (*shown)(struct cell__lookup *reading); /* changes the answer, on the loop's thread; or NULL */
+	char *path, *key; /* its own; or NULL */
+	uint64_t at; /* of a file that is being written: what of it is read, */
+	struct cell__buf tail; /* and what follows */
+	json_t *answer;
+	char *text;
+	struct cell_error err;
+};
+/* path, key: copied; may be NULL.  NULL: it was answered. */
+struct cell__lookup *cell__lookup_create(struct cell__request *request, void (*read)(struct cell__lookup *reading), const char *path,
+					 const char *key);
+/* NULL is allowed. */
+void cell__lookup_begin(struct cell__lookup *reading);
+/* saved.c */
+void cell__handle_v1_saved(struct cell__request *request);
+/* notebook.c */
+void cell__handle_v1_notebook_get(struct cell__request *request);
+void cell__handle_v1_notebook_run(struct cell__request *request);
 /* v1.c */
 void cell__handle_v1_open(struct cell__request *request);
 void cell__handle_v1_list(struct cell__request *request);

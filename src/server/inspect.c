@@ -1,6 +1,6 @@
 /*
  * What the console shows beside sessions: the policy with a try-out, the audit log, the executors of this machine, completions.  Reading files
- * and asking executors may wait, so that is done on the pool; the server ends only after it (server->readings).
+ * and asking executors may wait, so that is done on the pool (lookup.c).
  */
 #include "server/api.h"
 
@@ -12,54 +12,9 @@
 #define AUDIT_RECORDS 200
 #define COMPLETE_MS 2000
 
-struct reading {
-	uv_work_t work;
-	struct cell__request *request;
-	void (*read)(struct reading *reading);
-	const char *path; /* of the audit log */
-	json_t *answer; /* NULL: err */
-	struct cell_error err;
-};
-
-static void do_read(uv_work_t *work)
-{
-	struct reading *reading = work->data;
-
-	reading->read(reading);
-}
-
-static void handle_read(uv_work_t *work, int status)
-{
-	struct reading *reading = work->data;
-	struct cell_server *server = reading->request->server;
-
-	(void)status;
-	if (reading->answer)
-		cell__answer_json(reading->request, MHD_HTTP_OK, reading->answer);
-	else
-		cell__answer_error(reading->request, &reading->err);
-	free(reading);
-	server->readings--;
-	cell__server_advance(server);
-}
-
-static void begin_reading(struct cell__request *request, void (*read)(struct reading *reading), const char *path)
-{
-	struct reading *reading = cell__alloc(1, sizeof(*reading));
-
-	if (!reading) {
-		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "out of memory");
-		return;
-	}
-	*reading = (struct reading){ .request = request, .read = read, .path = path };
-	reading->work.data = reading;
-	request->server->readings++;
-	uv_queue_work(cell__loop_uv(request->server->engine->loop), &reading->work, do_read, handle_read);
-}
-
 /* ---- the audit log ---- */
 
-static const char *text_of(const struct reading *reading, const char *name)
+static const char *text_of(const struct cell__lookup *reading, const char *name)
 {
 	const char *text = json_string_value(json_object_get(reading->request->query, name));
 
@@ -67,7 +22,7 @@ static const char *text_of(const struct reading *reading, const char *name)
 }
 
 /* Filters select before the newest are taken, so all records are read. */
-static void read_audit(struct reading *reading)
+static void read_audit(struct cell__lookup *reading)
 {
 	struct cell_audit_filter filter = CELL_AUDIT_FILTER_INIT;
 	struct cell_audit_entry entry = CELL_AUDIT_ENTRY_INIT;
@@ -104,7 +59,7 @@ void cell__handle_v1_audit(struct cell__request *request)
 	struct cell_audit *audit = request->server->session.audit;
 
 	if (audit)
-		begin_reading(request, read_audit, cell__audit_path(cell__audit_of(audit)));
+		cell__lookup_begin(cell__lookup_create(request, read_audit, cell__audit_path(cell__audit_of(audit)), NULL));
 	else
 		cell__answer_fail(request, MHD_HTTP_NOT_FOUND, CELL_E_NOT_FOUND,
 				  "this server has no audit log: start it with --audit FILE");
@@ -112,7 +67,7 @@ void cell__handle_v1_audit(struct cell__request *request)
 
 /* ---- executors ---- */
 
-static void read_doctor(struct reading *reading)
+static void read_doctor(struct cell__lookup *reading)
 {
 	struct cell_executor_info info;
 	json_t *list = json_array();
@@ -127,7 +82,7 @@ static void read_doctor(struct reading *reading)
 
 void cell__handle_v1_doctor(struct cell__request *request)
 {
-	begin_reading(request, read_doctor, NULL);
+	cell__lookup_begin(cell__lookup_create(request, read_doctor, NULL, NULL));
 }
 
 /* ---- the policy ---- */

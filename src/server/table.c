@@ -88,6 +88,14 @@
 	     "\"accept\"")
 #define ALL_QUERY BODY(FIELD("all", "\"boolean\"", "include those of all clients; needs the scope admin, for approvals also approve"), "")
 
+#define SAVED_QUERY                                                                                                                                                                                     \
+	BODY(FIELD("all", "\"boolean\"",                                                                                                                                                                \
+		   "include those of all clients; needs the scope admin") ","                                                                                                                           \
+									  "\"limit\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":1000,\"description\":\"sessions of a page; default 100\"}," FIELD( \
+										  "after", "\"string\"", "next of the page before"),                                                                    \
+	     "")
+#define NOTEBOOK_QUERY BODY("\"timeout\":{\"type\":\"number\",\"minimum\":0,\"description\":\"time limit of each cell in seconds\"}", "")
+
 #define LOG_QUERY BODY(FIELD("follow", "\"boolean\"", "false: end after the last output so far"), "")
 
 #define AUDIT_QUERY                                                                                                                                                                                                                                              \
@@ -235,6 +243,13 @@ const struct cell__route cell__routes[] = {
 	  .summary = "Lists the variables of a session, without running its code; busy while a cell runs" },
 	{ POST, "/v1/sessions/{session}/hibernate", CELL_SCOPE_RUN, cell__handle_v1_hibernate, .lasting = true, .status = 200,
 	  .answer = "Hibernated", .summary = "Saves a session and ends its process; its next use wakes it" },
+	{ GET, "/v1/sessions/{session}/notebook", CELL_SCOPE_READ, cell__handle_v1_notebook_get, .status = 200, .answer = "Object",
+	  .summary = "Makes a Jupyter notebook of the session's recording: cells, output, values, plots, errors; needs --record" },
+	{ POST, "/v1/sessions/{session}/notebook", CELL_SCOPE_RUN, cell__handle_v1_notebook_run, .lasting = true, .raw = true,
+	  .query = NOTEBOOK_QUERY, .status = 200, .answer = "NotebookRun",
+	  .summary = "Runs the code cells of a Jupyter notebook, up to the first that fails" },
+	{ GET, "/v1/saved", CELL_SCOPE_READ, cell__handle_v1_saved, .query = SAVED_QUERY, .status = 200, .answer = "Saved",
+	  .summary = "Lists the client's saved sessions, the latest first, in pages" },
 	{ POST, "/v1/sessions/{session}/fork", CELL_SCOPE_RUN, cell__handle_v1_fork, .lasting = true, .body = FORK_BODY,
 	  .optional_body = true, .status = 201, .answer = "Fork",
 	  .summary = "Opens a session that continues from the state of this one; with n several, as {\"sessions\"}" },
@@ -449,6 +464,15 @@ const struct cell__schema cell__schemas[] = {
 			       "\"session_id\":" TEXT ",\"bytes\":{\"type\":\"integer\"},\"stored_bytes\":{\"type\":\"integer\"},\"cells\":"
 			       "{\"type\":\"integer\"},\"not_carried\":" LIST(OBJECT(
 				       "\"kind\",\"name\",\"variables\"", "\"kind\":" TEXT ",\"name\":" TEXT ",\"variables\":" STRINGS))) },
+	{ "NotebookRun", OBJECT("\"session_id\",\"cells\",\"results\"",
+				"\"session_id\":" TEXT ",\"cells\":{\"type\":\"integer\"},\"results\":" LIST(REF("Execute"))) },
+	{ "Saved",
+	  OBJECT("\"sessions\",\"next\"",
+		 "\"sessions\":" LIST(OBJECT(
+			 "\"session_id\",\"owner\",\"workspace_id\",\"saved_at\",\"cells\",\"executor\",\"form\",\"bytes\",\"awake\"",
+			 "\"session_id\":" TEXT ",\"owner\":" TEXT ",\"workspace_id\":" OR_NULL ",\"saved_at\":" TEXT
+			 ",\"cells\":{\"type\":\"integer\"},\"executor\":" TEXT
+			 ",\"form\":{\"enum\":[\"image\",\"portable\"]},\"bytes\":{\"type\":\"integer\"},\"awake\":{\"type\":\"boolean\"}")) ",\"next\":" OR_NULL) },
 	{ "Points", OBJECT("\"points\"", "\"points\":" LIST(OBJECT("\"name\",\"cell\",\"automatic\",\"age_ms\"",
 								   "\"name\":" TEXT ",\"cell\":{\"type\":\"integer\"},"
 								   "\"automatic\":{\"type\":\"boolean\"},\"age_ms\":{\"type\":\"integer\"},"

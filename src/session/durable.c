@@ -69,14 +69,6 @@ static void end_saving(struct cell__saving *saving, const struct cell_error *err
 
 /* ---- on the pool ---- */
 
-/* In the place of the version: nothing of the builds is compared. */
-#define PORTABLE "portable/1"
-
-static bool is_portable(const struct cell__saved *saved)
-{
-	return strcmp(saved->build, PORTABLE) == 0;
-}
-
 static int describe_session(const struct cell_session *session, uint64_t cells, bool portable, const json_t *left,
 			    struct cell__saved *saved, struct cell_error *err)
 {
@@ -90,7 +82,7 @@ static int describe_session(const struct cell_session *session, uint64_t cells, 
 	saved->executor = cell__strdup(session->executor->name);
 	saved->python = cell__strdup(options->python);
 	saved->preload = cell__strdup(options->preload);
-	saved->build = cell__strdup(portable ? PORTABLE : CELL_VERSION);
+	saved->build = cell__strdup(portable ? CELL_SAVED_PORTABLE : CELL_VERSION);
 	saved->machine = cell__strdup(machine.machine);
 	saved->cells = cells;
 	saved->saved_ms = (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
@@ -751,7 +743,7 @@ static int check_state(const struct cell_session *session, const struct cell__sa
 		return cell_fail(err, CELL_E_DIFFERS, 0,
 				 has_layer ? "the session was saved with a layer over its workspace: use workspace_mode \"cow\""
 					   : "the session was saved without a layer over its workspace: use another workspace_mode");
-	if (is_portable(saved))
+	if (cell__saved_is_portable(saved))
 		return 0; /* what it needs is checked where it is read */
 	if (check_same("machine type", saved->machine, machine.machine, err) < 0 ||
 	    check_same("version of Workcell", saved->build, CELL_VERSION, err) < 0 ||

@@ -95,6 +95,15 @@ static void add_line(struct cell__recorder *recorder, json_t *line, bool flushes
 		start_write(recorder);
 }
 
+int cell__recorder_unwritten(const struct cell__recorder *recorder, struct cell__buf *out, uint64_t *ret_at)
+{
+	if ((recorder->busy && cell__buf_add(out, recorder->writing.data, recorder->writing.size) < 0) ||
+	    cell__buf_add(out, recorder->waiting.data, recorder->waiting.size) < 0)
+		return -1;
+	*ret_at = recorder->bytes - out->size;
+	return 0;
+}
+
 /* ---- opening ---- */
 
 static int create_file(const char *given, const char *id, char **ret_path, int *ret_fd, struct cell_error *err)

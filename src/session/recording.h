@@ -46,6 +46,8 @@ int cell__recorder_create(const char *record, const char *replay, const char *id
 			  struct cell__recorder **ret_recorder, struct cell_error *err);
 /* NULL is allowed.  No write is under way. */
 void cell__recorder_destroy(struct cell__recorder *recorder);
+/* What belongs to the file's end and may not be there yet; *ret_at: where it begins. */
+int cell__recorder_unwritten(const struct cell__recorder *recorder, struct cell__buf *out, uint64_t *ret_at);
 
 /* The session is being closed: a file without a cell is removed. */
 void cell__recorder_close(struct cell__recorder *recorder);

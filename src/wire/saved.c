@@ -173,6 +173,11 @@ int cell__saved_read(const char *bytes, size_t size, struct cell__saved *ret_sav
 	return rc;
 }
 
+bool cell__saved_is_portable(const struct cell__saved *saved)
+{
+	return strcmp(saved->build, CELL_SAVED_PORTABLE) == 0;
+}
+
 void cell__saved_finish(struct cell__saved *saved)
 {
 	char *const texts[] = {

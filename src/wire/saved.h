@@ -57,6 +57,9 @@ struct cell__saved {
 	size_t n_files;
 };
 
+/* In the place of the version: the session was saved as objects, and nothing of the builds is compared. */
+#define CELL_SAVED_PORTABLE "portable/1"
+bool cell__saved_is_portable(const struct cell__saved *saved);
 void cell__saved_finish(struct cell__saved *saved);
 /* CELL_E_DAMAGED, CELL_E_DIFFERS (another version) or CELL_E_NOMEM.  *ret_saved must be finished in any case. */
 int cell__saved_read(const char *bytes, size_t size, struct cell__saved *ret_saved, struct cell_error *err);

@@ -1,5 +1,6 @@
 """Saved sessions of a server: hibernated by a request, after a while, and at its end; continued by the next server. And lists of variables."""
 import concurrent.futures
+import json
 import os
 import signal
 import subprocess
@@ -335,3 +336,124 @@ def test_a_server_that_lost_its_lease(place, redis, tmp_path):
             os.kill(each, signal.SIGCONT)
         first.close()
         second.close()
+
+
+def pages(server, query="", **options):
+    """All pages of the list of saved sessions, each a list."""
+    found, after = [], ""
+    while after is not None:
+        answer = server.ask("GET", "/v1/saved?%s%s" % (query, "&after=" + after if after else ""), **options)
+        assert answer.status == 200, answer
+        found.append(answer.json["sessions"])
+        after = answer.json["next"]
+    return found
+
+
+def test_saved_sessions_are_listed(place):
+    """In pages, the latest first, those of others left out; also those that are awake."""
+    with serving.shared(*place) as server:
+        mine = [opened(server, {"workspace_id": "w"} if n == 1 else None, token="t0ken-of-alice") for n in range(3)]
+        others = opened(server, token="t0ken-of-bob")
+        for n, session in enumerate(mine + [others]):
+            token = "t0ken-of-bob" if session == others else "t0ken-of-alice"
+            value(server, session, "x = %d" % n, token=token)
+            assert server.ask("POST", "/v1/sessions/%s/hibernate" % session, token=token).status == 200
+        whole = pages(server, token="t0ken-of-alice")
+        assert [each["session_id"] for each in whole[0]] == mine[::-1] and len(whole) == 1
+        one = whole[0][1]
+        assert one["owner"] == "alice" and one["workspace_id"] == "w" and one["form"] == "image" and one["bytes"] > 0 and one["cells"] == 1
+        assert one["awake"] is False and one["saved_at"].endswith("Z") and not {"workspace", "notes", "holder"} & set(one)
+        single = pages(server, "limit=1", token="t0ken-of-alice")
+        assert [[each["session_id"] for each in page] for page in single if page] == [[each] for each in mine[::-1]]
+        assert value(server, mine[0], "x", token="t0ken-of-alice") == 0  # it is woken, and stays in the list
+        assert {each["session_id"]: each["awake"] for each in pages(server, token="t0ken-of-alice")[0]} == {
+            mine[0]: True, mine[1]: False, mine[2]: False}
+        assert [each["session_id"] for each in pages(server, token="t0ken-of-bob")[0]] == [others]
+        assert {each["session_id"] for each in pages(server, "all=true")[0]} == {*mine, others}  # the scope admin
+        assert pages(server, "all=true", token="t0ken-of-bob") == [[each for each in pages(server, token="t0ken-of-bob")[0]]]
+        for bad in ("limit=0", "limit=1001", "after=1", "after=-" + mine[0], "after=1-x", "after=99999999999999999999999-" + mine[0]):
+            answer = server.ask("GET", "/v1/saved?" + bad)
+            assert answer.status in (400, 422) and answer.code in ("invalid", None), (bad, answer)
+        assert server.ask("DELETE", "/v1/sessions/%s" % mine[1], token="t0ken-of-alice").status == 204
+        support.wait_until(lambda: len(pages(server, token="t0ken-of-alice")[0]) == 2, "it is removed")
+
+
+def test_a_server_that_saves_nothing_has_no_list(tmp_path):
+    with serving.shared("--executor", "subprocess", "--base", tmp_path / "base") as server:
+        answer = server.ask("GET", "/v1/saved")
+        assert answer.status == 404 and answer.code == "not_found", answer
+
+
+def test_the_list_of_the_command_line(tmp_path):
+    (tmp_path / "work").mkdir()
+    flags = ["--saved", tmp_path / "saved"]
+    ids = []
+    for n in range(3):
+        done = workcell(tmp_path / "work", *flags, "--save", "-e", "x = %d" % n)
+        assert done.returncode == 0, done
+        ids.insert(0, done.stderr.split("--resume ")[1].split()[0])
+
+    def saved(*words):
+        return subprocess.run([support.BIN, "saved", *map(str, words)], capture_output=True, text=True, timeout=support.DEADLINE)
+
+    done = saved("list", *flags)
+    assert done.returncode == 0 and [line.split()[0] for line in done.stdout.splitlines()] == ids, done
+    done = saved("list", *flags, "--limit", "2")
+    lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines[:2]] == ids[:2] and lines[2].startswith("more: --after "), done
+    done = saved("list", *flags, "--limit", "2", "--after", lines[2].split()[-1])
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ids[2:], done
+    assert saved("list", *flags, "--owner", "somebody").stdout == ""
+    done = saved("remove", *flags, "--owner", "somebody", ids[0])
+    assert done.returncode == 1 and "not_found" in done.stderr, done
+    assert saved("remove", *flags, ids[0], ids[1]).returncode == 0
+    assert [line.split()[0] for line in saved("list", *flags).stdout.splitlines()] == ids[2:]
+    for bad in (["list"], ["list", *flags, "extra"], ["remove", *flags], ["list", *flags, "--limit", "1001"], ["list", *flags, "--after", "x"]):
+        done = saved(*bad)
+        assert done.returncode == 2 and "invalid" in done.stderr, (bad, done)
+
+
+NOTEBOOK = {"nbformat": 4, "nbformat_minor": 5, "metadata": {"kernelspec": {"language": "python", "name": "python3"}}, "cells": [
+    {"cell_type": "markdown", "metadata": {}, "source": "# title"},
+    {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None, "source": ["x = 20\n", "x + 1"]},
+    {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None, "source": "print('two'); x * 2"}]}
+
+
+def test_notebooks_over_http(tmp_path):
+    """Run as cells of a session, and made of its recording."""
+    def run(session, notebook, query="", **options):
+        return server.ask("POST", "/v1/sessions/%s/notebook%s" % (session, query), body=notebook, **options)
+
+    (tmp_path / "records").mkdir()
+    with serving.shared("--executor", "subprocess", "--base", tmp_path / "base", "--record", tmp_path / "records") as server:
+        session = opened(server)
+        answer = run(session, NOTEBOOK)
+        assert answer.status == 200 and answer.json["cells"] == 2 and answer.json["session_id"] == session, answer
+        assert [(each["value"], each["stdout"], each["error"]) for each in answer.json["results"]] == [(21, "", None), (40, "two\n", None)]
+        for _ in range(20):  # the last cell is in it, whether it has been written or not
+            n = value(server, session, "x += 1; x")
+            made = server.ask("GET", "/v1/sessions/%s/notebook" % session)
+            assert made.status == 200 and made.json["nbformat"] == 4, made
+            assert made.json["cells"][-1]["outputs"][-1]["data"]["text/plain"] == [str(n)] or made.json["cells"][-1]["outputs"][-1]["data"]["text/plain"] == str(n)
+        assert "".join(made.json["cells"][0]["source"]) == "x = 20\nx + 1" and len(made.json["cells"]) == 22
+        again = opened(server)
+        assert [each["value"] for each in run(again, made.json).json["results"]][:2] == [21, 40]  # what was made can be run
+        cells = [NOTEBOOK["cells"][1], {**NOTEBOOK["cells"][1], "source": "1 / 0"}, NOTEBOOK["cells"][2]]
+        answer = run(session, {**NOTEBOOK, "cells": cells})
+        assert answer.json["cells"] == 3 and [each["error_code"] for each in answer.json["results"]] == [None, "exception"], answer
+        answer = run(session, {**NOTEBOOK, "cells": [{**NOTEBOOK["cells"][1], "source": "while True: pass"}, cells[0]]}, "?timeout=0.2")
+        assert [each["error_code"] for each in answer.json["results"]] == ["timeout"], answer
+        assert run(session, {**NOTEBOOK, "cells": []}).json["results"] == []
+        for notebook, code in (({"cells": 1}, "invalid"), ([], "invalid"), ({**NOTEBOOK, "nbformat": 3}, "unsupported")):
+            answer = run(session, notebook)
+            assert answer.status in (400, 422, 501) and answer.code == code, answer
+        for method in ("GET", "POST"):
+            for token in ("t0ken-of-bob", "t0ken-of-alice"):
+                answer = server.ask(method, "/v1/sessions/%s/notebook" % session, token=token)
+                assert answer.status == 404 and answer.code == "not_found", answer
+
+
+def test_a_notebook_of_a_session_that_is_not_recorded(place):
+    with serving.shared(*place) as server:
+        answer = server.ask("GET", "/v1/sessions/%s/notebook" % opened(server))
+        assert answer.status == 501 and answer.code == "unsupported", answer

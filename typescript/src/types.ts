@@ -262,6 +262,27 @@ export type Hibernated = {
 	}>;
 };
 
+export type NotebookRun = {
+	session_id: string;
+	cells: number;
+	results: Array<Execute>;
+};
+
+export type Saved = {
+	sessions: Array<{
+		session_id: string;
+		owner: string;
+		workspace_id: string | null;
+		saved_at: string;
+		cells: number;
+		executor: string;
+		form: "image" | "portable";
+		bytes: number;
+		awake: boolean;
+	}>;
+	next: string | null;
+};
+
 export type Points = {
 	points: Array<{
 		name: string;
