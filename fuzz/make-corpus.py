@@ -327,8 +327,36 @@ OPTIONS = {
     "wrong": {"executor": 1, "env": ["A=b"], "pool_size": 1 << 40, "cwd": "a\0b"},
 }
 
+POOL = {"pool": "workcell", "port": 8080, "memory": 1 << 29, "cpu": 50000, "runtime_class": "gvisor"}
+POD = {
+    "metadata": {"name": "pool-1", "namespace": "agents", "uid": "0f-1", "resourceVersion": "7", "labels": {"workcell.state": "idle"}},
+    "spec": {
+        "automountServiceAccountToken": False, "nodeName": "node-1", "hostUsers": False, "runtimeClassName": "gvisor",
+        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}, "appArmorProfile": {"type": "RuntimeDefault"}},
+        "containers": [{"name": "server", "image": "i", "resources": {"limits": {"memory": "512Mi", "cpu": "500m"}},
+                        "volumeMounts": [{"name": "run", "mountPath": "/run"}],
+                        "securityContext": {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}}],
+        "volumes": [{"name": "run", "emptyDir": {}}, {"name": "all", "projected": {"sources": [{"serviceAccountToken": {}}]}}]},
+    "status": {"phase": "Running", "podIP": "10.1.2.3", "conditions": [{"type": "Ready", "status": "True"}],
+               "containerStatuses": [{"restartCount": 0, "state": {"running": {}}}]}}
+
+
+def pods():
+    """The options of a pool and a pod, in a line each."""
+    def seed(options, **change):
+        return json.dumps(options).encode() + b"\n" + json.dumps({**POD, **change}).encode()
+
+    yield "idle", seed({})
+    yield "limits", seed(POOL)
+    yield "ended", seed({}, status={"phase": "Failed", "reason": "Evicted"})
+    yield "killed", seed({}, status={"phase": "Running", "podIP": "fd00::1", "containerStatuses": [
+        {"restartCount": 1, "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}]})
+    yield "secret", seed({}, spec={**POD["spec"], "volumes": [{"name": "run", "secret": {}}], "hostNetwork": True, "ephemeralContainers": [{}]})
+    yield "quantity", b"1.5Gi"
+
+
 for target, seeds in (
-    ("json_options", ((name, json.dumps(value).encode()) for name, value in OPTIONS.items())),
+    ("pod", pods()), ("json_options", ((name, json.dumps(value).encode()) for name, value in OPTIONS.items())),
     ("uvlock", (("whole", UV_LOCK), ("other", b"version = 2\n"))), ("frame", frames()), ("json_check", JSON.items()), ("ring", rings()), ("answer", answers()), ("output", outputs()),
     ("text", TEXTS.items()), ("jsonrpc", calls()), ("embeddings", EMBEDDINGS.items()), ("gen", schemas()),
     ("json_find", ((name, data) for name, data in JSON.items() if name != "deep")),
