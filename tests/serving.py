@@ -276,10 +276,11 @@ def shared(*args, **options):
 
 
 class Proxy:
-    """Passes bytes on, and cuts all connections when it is told to, or the first few after so many bytes."""
+    """Passes bytes on, and cuts all connections when it is told to, or the first few after so many bytes. answers: for the first requests, a
+    connection each; b"": none."""
 
-    def __init__(self, port, cut_after=None):
-        self.port_of_server, self.cut_after, self.pairs, self.cuts = port, cut_after, [], 0
+    def __init__(self, port, cut_after=None, answers=()):
+        self.port_of_server, self.cut_after, self.pairs, self.cuts, self.answers = port, cut_after, [], 0, list(answers)
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         threading.Thread(target=self.accept, daemon=True).start()
@@ -290,6 +291,13 @@ class Proxy:
                 client = self.listener.accept()[0]
             except OSError:
                 return
+            if self.answers:
+                client.recv(65536)
+                client.sendall(self.answers.pop(0))
+                client.shutdown(socket.SHUT_WR)
+                client.recv(65536)
+                client.close()
+                continue
             server = socket.create_connection(("127.0.0.1", self.port_of_server))
             self.pairs.append((client, server))
             for one, other, limit in ((client, server, None), (server, client, self.cut_after)):

@@ -1,4 +1,5 @@
 """The executor remote: sessions of a session server, over connections that break."""
+import signal
 import socket
 import threading
 
@@ -62,6 +63,34 @@ def test_a_quiet_connection_that_breaks(server, tmp_path):
     assert driver.answer()["value"] == "done"
     proxy.close()
     assert driver.close() == 0
+
+
+def refusal(status, code):
+    body = b'{"detail":"not now","code":"%s"}' % code
+    return b"HTTP/1.1 %s X\r\nConnection: close\r\nRetry-After: 1\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body)
+
+
+def test_the_opening_is_repeated_where_nobody_has_done_it(server):
+    """503: the server stops, or starts; 502 and an answer that does not come: it died, and nobody knows the session that it may have opened."""
+    proxy = serving.Proxy(server.port, answers=[refusal(b"503", b"busy"), b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", b"",
+                                                refusal(b"503", b"busy")])
+    done = support.workcell("run", "--json", *flags_for(server, proxy.port), "-e", "6 * 7")
+    assert done.result["value"] == 42 and not proxy.answers, done
+    proxy.close()
+    for status, code, said in ((b"429", b"busy", "busy"), (b"403", b"forbidden", "forbidden"), (b"500", b"io", "io")):
+        proxy = serving.Proxy(server.port, answers=[refusal(status, code)])
+        assert support.workcell("run", *flags_for(server, proxy.port), "-e", "1").error_code == said
+        proxy.close()
+
+
+def test_a_program_ends_while_it_waits_to_open_again(server):
+    proxy = serving.Proxy(server.port, answers=[refusal(b"503", b"busy")] * 1000)
+    driver = support.Driver(*flags_for(server, proxy.port)[2:], executor="remote")
+    driver.start("1")
+    support.wait_until(lambda: len(proxy.answers) < 998, "it has been repeated")
+    driver.process.send_signal(signal.SIGTERM)
+    assert driver.close() != 0
+    proxy.close()
 
 
 def test_interrupt_and_timeout(server):

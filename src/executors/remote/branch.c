@@ -76,8 +76,12 @@ int cell__remote_branch(struct cell__kernel *base, unsigned flags, const struct 
 	branch->next_branch = source->branches;
 	source->branches = branch;
 	cell__remote_start_kernel(branch);
-	if (!cell__remote_begin(branch, "POST", path.data, cell__strdup(flags & CELL__FORK_DROP ? "{\"drop\":true}" : "{}"), NULL, false,
-				cell__remote_session_opened))
+	struct cell__remote_exchange *exchange = cell__remote_begin(branch, "POST", path.data,
+								    cell__strdup(flags & CELL__FORK_DROP ? "{\"drop\":true}" : "{}"), NULL,
+								    false, cell__remote_session_opened);
+	if (exchange)
+		exchange->repeats = true;
+	else
 		cell__remote_out_of_memory(branch);
 	*ret_kernel = &branch->base;
 	return 0;

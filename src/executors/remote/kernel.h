@@ -22,6 +22,10 @@
 
 #define CELL_REMOTE_MAX_EVENT_BYTES (512u * 1024u * 1024u) /* the result has all displays in it */
 #define CELL_REMOTE_MAX_WAITING_BYTES (1u << 20)
+/* How long and how often what a server did not carry out, or a stream that broke, is asked for again. */
+#define CELL_REMOTE_REPEAT_MS 30000
+#define CELL_REMOTE_FIRST_PAUSE_MS 50
+#define CELL_REMOTE_LONGEST_PAUSE_MS 2000
 
 struct cell__remote {
 	struct cell__executor_host *host; /* first */
@@ -33,8 +37,15 @@ struct cell__remote_kernel;
 struct cell__remote_exchange {
 	struct cell__http_transfer transfer; /* first */
 	struct cell__remote_kernel *kernel;
-	char *body;
+	const char *method; /* lives for ever */
+	char *url, *body;
+	int64_t timeout_ms;
 	bool streams;
+	/* request.c: what was not carried out is sent again for CELL_REMOTE_REPEAT_MS; 502 of a proxy and a broken connection may have been. */
+	bool repeats, repeats_lost;
+	bool waits; /* for its timer, which is there from then on */
+	int64_t begun_us, pause_ms;
+	uv_timer_t timer;
 	/* A question about files: whom to tell, also if it is dropped; NULL: it is another request. */
 	cell__files_done filed;
 	void *filed_arg;
@@ -115,7 +126,7 @@ void cell__remote_part(struct cell__remote_kernel *kernel);
 
 /* ---- request.c ---- */
 
-/* Takes ownership of body.  NULL: out of memory; body is freed. */
+/* Takes ownership of body; method lives for ever.  NULL: out of memory; body is freed. */
 struct cell__remote_exchange *cell__remote_begin(struct cell__remote_kernel *kernel, const char *method, const char *path, char *body,
 						 const char *header, bool streams,
 						 void (*done)(struct cell__remote_exchange *exchange, CURLcode code, long status));
@@ -123,6 +134,7 @@ struct cell__remote_exchange *cell__remote_begin(struct cell__remote_kernel *ker
 void cell__remote_describe(struct cell__remote_kernel *kernel, const struct cell__remote_exchange *exchange, CURLcode code, long status,
 			   struct cell_error *err);
 void cell__remote_drop_exchanges(struct cell__remote_kernel *kernel);
+int64_t cell__remote_next_pause(int64_t pause_ms);
 
 /* ---- command.c ---- */
 

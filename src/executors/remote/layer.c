@@ -77,6 +77,7 @@ int cell__remote_files(struct cell__kernel *base, enum cell__files_verb verb, co
 	exchange = cell__remote_begin(kernel, verb == CELL__FILES_DIFF ? "GET" : "POST", path.data, body, NULL, false, handle_filed);
 	if (!exchange)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a request to the server");
+	exchange->repeats = true;
 	exchange->filed = done;
 	exchange->filed_arg = arg;
 	exchange->verb = verb;

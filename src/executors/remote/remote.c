@@ -3,7 +3,7 @@
  *
  *     opening ──POST /v1/sessions──▶ idle ──POST .../runs──▶ running ──event "result"──▶ idle ... ──close──▶ DELETE ──▶ exited
  *                                                    │  ▲
- *                                    the stream breaks  │ GET .../events with Last-Event-ID, again and again for RESUME_MS
+ *                                    the stream breaks  │ GET .../events with Last-Event-ID, again and again for 30 s
  *                                                    ▼  │
  *                                                  broken ──▶ exited, with an error
  *
@@ -136,7 +136,12 @@ void cell__remote_open_session(struct cell__remote_kernel *kernel)
 	char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
 
 	json_decref(body);
-	if (!text || !cell__remote_begin(kernel, "POST", "/v1/sessions", text, NULL, false, cell__remote_session_opened))
+	struct cell__remote_exchange *exchange = text ? cell__remote_begin(kernel, "POST", "/v1/sessions", text, NULL, false,
+									   cell__remote_session_opened)
+						      : NULL;
+	if (exchange)
+		exchange->repeats = exchange->repeats_lost = true;
+	else
 		cell__remote_out_of_memory(kernel);
 }
 
@@ -158,10 +163,13 @@ static void handle_close_timeout(uv_timer_t *timer)
 static void end_session(struct cell__remote_kernel *kernel)
 {
 	CELL_AUTO_BUF struct cell__buf path = CELL_BUF_INIT;
+	struct cell__remote_exchange *exchange = NULL;
 
 	cell__remote_drop_exchanges(kernel);
-	if (*kernel->session && !cell__buf_printf(&path, "/v1/sessions/%s", kernel->session) &&
-	    cell__remote_begin(kernel, "DELETE", path.data, NULL, NULL, false, session_closed)) {
+	if (*kernel->session && !cell__buf_printf(&path, "/v1/sessions/%s", kernel->session))
+		exchange = cell__remote_begin(kernel, "DELETE", path.data, NULL, NULL, false, session_closed);
+	if (exchange) {
+		exchange->repeats = true; /* until the timer ends */
 		uv_timer_start(&kernel->timer, handle_close_timeout, CLOSE_MS, 0);
 		return;
 	}

@@ -1,4 +1,12 @@
-/* Requests of the `remote` executor to the server: libcurl's callbacks collect the answers. */
+/*
+ * Requests of the `remote` executor to the server: libcurl's callbacks collect the answers.
+ *
+ *     running ──503: it was not carried out, because the server stops or the session moves to another──▶ waiting ──▶ running again
+ *        └──any other answer, or CELL_REMOTE_REPEAT_MS are over──▶ done()
+ *
+ * Requests repeat that change nothing if they come again, or what nobody knows of: a session that was opened, and whose id was lost with its server,
+ * expires there.  Runs have their own way (run.c).
+ */
 #define _GNU_SOURCE
 #include "executors/remote/kernel.h"
 
@@ -25,12 +33,21 @@ static void exchange_unlink(struct cell__remote_kernel *kernel, struct cell__rem
 		kernel->stream = NULL;
 }
 
+static void handle_exchange_closed(uv_handle_t *timer)
+{
+	free(timer->data);
+}
+
 static void exchange_free(struct cell__remote_exchange *exchange)
 {
 	cell__http_finish(&exchange->transfer);
 	cell__buf_finish(&exchange->answer);
 	free(exchange->body);
-	free(exchange);
+	free(exchange->url);
+	if (exchange->timer.data)
+		uv_close((uv_handle_t *)&exchange->timer, handle_exchange_closed);
+	else
+		free(exchange);
 }
 
 static void exchange_destroy(struct cell__remote_kernel *kernel, struct cell__remote_exchange *exchange)
@@ -56,7 +73,10 @@ void cell__remote_drop_exchanges(struct cell__remote_kernel *kernel)
 	while (kernel->exchanges) {
 		struct cell__remote_exchange *exchange = kernel->exchanges;
 
-		cell__http_cancel(kernel->remote->http, &exchange->transfer);
+		if (exchange->waits)
+			uv_timer_stop(&exchange->timer);
+		else
+			cell__http_cancel(kernel->remote->http, &exchange->transfer);
 		exchange_unlink(kernel, exchange);
 		if (!exchange->filed) {
 			exchange_free(exchange);
@@ -106,14 +126,77 @@ static void take_header(struct cell__http_transfer *transfer, const char *line, 
 	}
 }
 
+/* ---- once more ---- */
+
+int64_t cell__remote_next_pause(int64_t pause_ms)
+{
+	return pause_ms * 2 < CELL_REMOTE_LONGEST_PAUSE_MS ? pause_ms * 2 : CELL_REMOTE_LONGEST_PAUSE_MS;
+}
+
+static int start(struct cell__remote_exchange *exchange)
+{
+	const struct cell__remote_kernel *kernel = exchange->kernel;
+	const struct cell__http_request request = {
+		.method = exchange->method,
+		.url = exchange->url,
+		.body = exchange->body,
+		.body_size = exchange->body ? strlen(exchange->body) : 0,
+		.socket = kernel->socket,
+		.ca = kernel->ca,
+		.connect_ms = CONNECT_TIMEOUT_MS,
+		.timeout_ms = exchange->timeout_ms,
+		.silence_s = exchange->streams ? SILENT_S : 0,
+	};
+	return cell__http_start(kernel->remote->http, &exchange->transfer, &request);
+}
+
+static void finish(struct cell__remote_exchange *exchange, CURLcode code, long status)
+{
+	exchange_unlink(exchange->kernel, exchange); /* done() may drop all that there are */
+	exchange->done(exchange, code, status);
+	exchange_free(exchange);
+}
+
+static void handle_pause_over(uv_timer_t *timer)
+{
+	struct cell__remote_exchange *exchange = timer->data;
+
+	exchange->waits = false;
+	exchange->answer.size = 0;
+	if (start(exchange) < 0)
+		finish(exchange, CURLE_OUT_OF_MEMORY, 0);
+}
+
+/* A server that could not be connected to is not there: that is told at once. */
+static bool may_repeat(const struct cell__remote_exchange *exchange, CURLcode code, long status)
+{
+	bool is_lost = code == CURLE_OK ? status == 502 || status == 504
+					: code == CURLE_GOT_NOTHING || code == CURLE_RECV_ERROR || code == CURLE_SEND_ERROR ||
+						  code == CURLE_PARTIAL_FILE;
+
+	if ((!exchange->repeats || code != CURLE_OK || status != 503) && (!exchange->repeats_lost || !is_lost))
+		return false;
+	return cell__now_us() - exchange->begun_us < (int64_t)CELL_REMOTE_REPEAT_MS * 1000;
+}
+
 static void handle_done(struct cell__http_transfer *transfer, CURLcode code)
 {
 	struct cell__remote_exchange *exchange = (struct cell__remote_exchange *)transfer;
 	long status = cell__http_status(transfer);
+	uv_loop_t *loop = cell__loop_uv(exchange->kernel->remote->host->loop);
 
-	exchange_unlink(exchange->kernel, exchange); /* done() may drop all that there are */
-	exchange->done(exchange, code, status);
-	exchange_free(exchange);
+	if (!may_repeat(exchange, code, status)) {
+		finish(exchange, code, status);
+		return;
+	}
+	if (!exchange->timer.data) {
+		uv_timer_init(loop, &exchange->timer);
+		exchange->timer.data = exchange;
+	}
+	exchange->waits = true;
+	uv_update_time(loop);
+	uv_timer_start(&exchange->timer, handle_pause_over, (uint64_t)exchange->pause_ms, 0);
+	exchange->pause_ms = cell__remote_next_pause(exchange->pause_ms);
 }
 
 static bool set_headers(struct cell__remote_exchange *exchange, const char *more)
@@ -144,29 +227,20 @@ struct cell__remote_exchange *cell__remote_begin(struct cell__remote_kernel *ker
 	}
 	*exchange = (struct cell__remote_exchange){ .transfer = { .done = handle_done, .body = take_bytes, .header = take_header },
 						    .kernel = kernel,
+						    .method = method,
 						    .body = body,
+						    .timeout_ms = streams                                ? 0
+								  : kernel->state == CELL_REMOTE_OPENING ? OPEN_TIMEOUT_MS
+													 : REQUEST_TIMEOUT_MS,
 						    .streams = streams,
+						    .begun_us = cell__now_us(),
+						    .pause_ms = CELL_REMOTE_FIRST_PAUSE_MS,
 						    .done = done,
 						    .next = kernel->exchanges };
 	kernel->exchanges = exchange;
-	if (cell__buf_printf(&url, "%s%s", kernel->url, path) < 0 || !set_headers(exchange, header)) {
-		exchange_destroy(kernel, exchange);
-		return NULL;
-	}
-	const struct cell__http_request request = {
-		.method = method,
-		.url = url.data,
-		.body = body,
-		.body_size = body ? strlen(body) : 0,
-		.socket = kernel->socket,
-		.ca = kernel->ca,
-		.connect_ms = CONNECT_TIMEOUT_MS,
-		.timeout_ms = streams                                ? 0
-			      : kernel->state == CELL_REMOTE_OPENING ? OPEN_TIMEOUT_MS
-								     : REQUEST_TIMEOUT_MS,
-		.silence_s = streams ? SILENT_S : 0,
-	};
-	if (cell__http_start(kernel->remote->http, &exchange->transfer, &request) < 0) {
+	if (cell__buf_printf(&url, "%s%s", kernel->url, path) == 0)
+		exchange->url = cell__buf_take(&url);
+	if (!exchange->url || !set_headers(exchange, header) || start(exchange) < 0) {
 		exchange_destroy(kernel, exchange);
 		return NULL;
 	}

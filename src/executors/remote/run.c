@@ -12,9 +12,6 @@
 
 #include <string.h>
 
-#define RESUME_MS 30000
-#define FIRST_PAUSE_MS 50
-#define LONGEST_PAUSE_MS 2000
 #define NO_TIMEOUT "1e9" /* the host's session keeps the time */
 
 static void process(struct cell__task *task);
@@ -36,9 +33,9 @@ static void try_again(struct cell__remote_kernel *kernel, enum cell__remote_retr
 
 	if (!kernel->broken_us) {
 		kernel->broken_us = now;
-		kernel->pause_ms = FIRST_PAUSE_MS;
+		kernel->pause_ms = CELL_REMOTE_FIRST_PAUSE_MS;
 	}
-	if (now - kernel->broken_us > (int64_t)RESUME_MS * 1000) {
+	if (now - kernel->broken_us > (int64_t)CELL_REMOTE_REPEAT_MS * 1000) {
 		cell__remote_fail(kernel, err);
 		return;
 	}
@@ -46,7 +43,7 @@ static void try_again(struct cell__remote_kernel *kernel, enum cell__remote_retr
 	kernel->retry = retry;
 	uv_update_time(cell__loop_uv(kernel->remote->host->loop));
 	uv_timer_start(&kernel->timer, handle_retry, (uint64_t)kernel->pause_ms, 0);
-	kernel->pause_ms = kernel->pause_ms * 2 < LONGEST_PAUSE_MS ? kernel->pause_ms * 2 : LONGEST_PAUSE_MS;
+	kernel->pause_ms = cell__remote_next_pause(kernel->pause_ms);
 }
 
 static void handle_asked(struct cell__remote_exchange *exchange, CURLcode code, long status)
