@@ -508,8 +508,11 @@ void cell__jobs_sweep(struct cell_server *server, int64_t now_us)
 void cell__jobs_release(struct cell_server *server)
 {
 	for (struct cell__served *served = server->sessions; served; served = served->next) {
-		for (struct cell__job *job = served->kept; job; job = job->kept_next)
-			cell__events_release(&job->events);
+		/* A cell that is running ends with its session, which is about to be closed: its readers get that as its result. */
+		for (struct cell__job *job = served->kept; job; job = job->kept_next) {
+			if (job->state == CELL_JOB_ENDED)
+				cell__events_release(&job->events);
+		}
 		if (served->log)
 			cell__events_release(cell__session_log_events(served->log));
 		if (served->history)

@@ -114,6 +114,21 @@ def test_a_save_that_is_under_way_is_not_cut_off(place):
         assert [server.execute("[n, len(x)]", session=session)["value"] for session in sessions] == [[n, 30_000_000] for n in range(4)]
 
 
+def test_a_cell_whose_time_is_over_ends_its_stream_with_a_result(place):
+    """Not with the end of the stream alone, which says nothing."""
+    server = serving.Server(*place, "--drain", "0.2")
+    session = server.session()
+    connection, response = server.open("POST", "/v1/sessions/%s/runs" % session, {"code": "print('on', flush=True)\nimport time\ntime.sleep(600)"},
+                                       headers={"Accept": "text/event-stream"})
+    while b"on" not in response.readline():
+        pass
+    server.process.send_signal(signal.SIGTERM)
+    name, data = serving.parse_events(response.read().decode())[-1][1:]
+    assert name == "result" and data["state"] in ("lost", "kept") and data["error"]["code"] in ("closed", "cancelled", "interrupted"), (name, data)
+    connection.close()
+    server.close()
+
+
 def test_the_delay_ends_by_itself(place):
     server = serving.Server(*place, "--drain-delay", "0.3")
     server.process.send_signal(signal.SIGTERM)
