@@ -1,10 +1,12 @@
 """Several session servers of one storage behind a real proxy, and clients of the SDK that count in durable sessions."""
 import asyncio
+import csv
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import urllib.request
 
 import serving
 import support
@@ -29,13 +31,16 @@ def step(name, save):
 
 
 class HAProxy(serving.Server):
-    """HAProxy, which hands each request to the next server that is ready."""
+    """HAProxy, which hands each request to the next server that is ready. A check may take longer than the time between two of them: without
+    `timeout check` a machine that is slow for a moment has no server at all."""
 
     def __init__(self, path, ports, wait=True):
         self.port, self.path, self.address = serving.free_port(), None, "127.0.0.1"
-        lines = ["defaults", "mode http", "timeout connect 2s", "timeout client 1m", "timeout server 1m", "option redispatch", "retries 3",
-                 "option srvtcpka", "srvtcpka-idle 3s", "srvtcpka-intvl 1s", "srvtcpka-cnt 3",  # a machine that vanished
-                 "listen all", "bind 127.0.0.1:%d" % self.port, "balance roundrobin", "option httpchk GET /ready",
+        self.states = serving.free_port()
+        lines = ["defaults", "mode http", "timeout connect 2s", "timeout check 5s", "timeout client 1m", "timeout server 1m", "option redispatch", "retries 3",
+                 "listen states", "bind 127.0.0.1:%d" % self.states, "stats enable", "stats uri /",
+                 "listen all", "option srvtcpka", "srvtcpka-idle 3s", "srvtcpka-intvl 1s", "srvtcpka-cnt 3",  # a machine that vanished
+                 "bind 127.0.0.1:%d" % self.port, "balance roundrobin", "option httpchk GET /ready",
                  "default-server check inter 100ms fall 1 rise 1 tcp-ut 6s"]
         lines += ["server s%d %s" % (n, port if isinstance(port, str) else "127.0.0.1:%d" % port) for n, port in enumerate(ports)]
         path.write_text("\n".join(lines) + "\n")
@@ -51,6 +56,12 @@ class HAProxy(serving.Server):
             return self.ask("GET", "/ready", token=None).status == 200
         except OSError:
             return False
+
+    def is_up(self, n):
+        """Whether it hands requests to the server at ports[n]."""
+        with urllib.request.urlopen("http://127.0.0.1:%d/;csv" % self.states, timeout=support.DEADLINE) as answer:
+            rows = csv.DictReader(answer.read().decode().lstrip("# ").splitlines())
+            return [row["status"] for row in rows if row["svname"] == "s%d" % n] == ["UP"]
 
     def close(self, status=0):
         self.process.terminate()
