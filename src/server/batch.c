@@ -412,7 +412,7 @@ static void start(struct cell__request *request, struct cell__served *source)
 	job->events.awaited = job->events.patient = true; /* nothing is lost before a reader comes */
 	server->batches = job;
 	server->n_batches++;
-	cell__directory_add(server, job->id, request);
+	cell__directory_add(server, job->id, &request->announced);
 	source->requests++;
 	if (cell__fanout_start(&job->batch, &err) < 0) {
 		job->source = NULL;

@@ -4,8 +4,8 @@
  *
  *     loop: a question, a change ──queue──▶ thread: takes what is there, in one go ──▶ loop: questions answered (peers.c), held answers leave
  *
- * The answer that tells a client of a new session is held until other servers can find it.  What could not be noted, because the storage did not
- * answer or has lost it, is noted again by cell__directory_sweep().
+ * The answer that tells a client of a new session is held until other servers can find it: of a request, of a task, and of a session whose code
+ * has forked children.  What could not be noted, because the storage did not answer or has lost it, is noted again by cell__directory_sweep().
  */
 #define _GNU_SOURCE
 #include "server/pool.h"
@@ -63,6 +63,10 @@ static void release_held(struct cell__directory *directory)
 		}
 		*at = cell__take_ptr(request->held_next);
 		request->held = false;
+		if (request->task) {
+			cell__task_release(request);
+			continue;
+		}
 		request->state = CELL_REQUEST_ANSWERED;
 		cell__request_resume(request);
 	}
@@ -223,14 +227,14 @@ static bool ask(struct cell_server *server, enum cell__owner_verb verb, const ch
 	return true;
 }
 
-void cell__directory_add(struct cell_server *server, const char *id, struct cell__request *request)
+void cell__directory_add(struct cell_server *server, const char *id, uint64_t *ret_announced)
 {
 	if (!server->directory)
 		return;
 	if (!ask(server, CELL_OWNER_ADD, id, NULL))
 		server->directory->unsure = true;
-	else if (request && !request->detached)
-		request->announced = server->directory->queued;
+	else if (ret_announced)
+		*ret_announced = server->directory->queued;
 }
 
 void cell__directory_remove(struct cell_server *server, const char *id)
@@ -252,6 +256,9 @@ bool cell__directory_hold(struct cell__request *request)
 {
 	struct cell__directory *directory = request->server->directory;
 
+	/* Of the session, and what its code has forked. */
+	if (request->served && request->served->announced > request->announced)
+		request->announced = request->served->announced;
 	if (!directory || request->announced <= directory->done)
 		return false;
 	request->held = true;

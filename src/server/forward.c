@@ -16,9 +16,10 @@
  *
  * Both directions are bounded: neither side reads more than WINDOW_BYTES that the other has not taken.
  *
- * Requests for sessions of other servers (peers.c) take the same way over a connection of their own, to the address that the other server
- * advertises.  There B knows nothing of A, and takes it for the client that it is.  Such a link has one request.  Until it is connected nothing
- * was sent, so that its request can still be handled otherwise; later it is answered with 502, because B may have carried it out.
+ * Requests for sessions of other servers (peers.c) take the same way over a connection to the address that the other server advertises.  There B
+ * knows nothing of A, and takes it for the client that it is.  Until B has said that it reads the body nothing was done, so that the request can
+ * still be handled otherwise; later it is answered with 502, because B may have carried it out.  An idle link may be one that B has just closed:
+ * it is used again only for requests that can be sent once more, over a new one.
  *
  * Lists of all workers (cell__gather_begin()) are asked of each worker in the same way, ourselves included, and joined.
  */
@@ -51,7 +52,10 @@ struct cell__peer_link {
 	struct cell_server *server;
 	struct cell__forward *user; /* NULL: idle */
 	int worker, fd, events; /* worker -1: of another server */
+	struct cell__address peer; /* of that */
 	bool connecting, closing;
+	bool is_old;    /* it had a request before */
+	bool is_closed; /* by the other side */
 	bool is_unread; /* it ended before the other side had read all that was sent: a request has not begun */
 	struct cell__buf out, in;
 	size_t out_at; /* so much of `out` is sent */
@@ -146,19 +150,31 @@ static void watch(struct cell__peer_link *link)
 
 static struct cell__peer_link *link_open(struct cell_server *server, int worker, int fd);
 
-static struct cell__peer_link *link_get(struct cell_server *server, int worker)
+static bool leads_to(const struct cell__peer_link *link, int worker, const struct cell__address *peer)
+{
+	return link->worker == worker && (!peer || (link->peer.size == peer->size && !memcmp(&link->peer.at, &peer->at, peer->size)));
+}
+
+/* An idle one; peer: of another server. */
+static struct cell__peer_link *link_again(struct cell_server *server, int worker, const struct cell__address *peer)
 {
 	struct cell__peer_link **at = &server->idle_links, *link;
 
-	while (*at && (*at)->worker != worker)
+	while (*at && !leads_to(*at, worker, peer))
 		at = &(*at)->next;
 	link = *at;
 	if (link) {
 		*at = link->next;
 		server->n_idle_links--;
-		return link;
 	}
-	return link_open(server, worker, cell__pool_connect(server, worker));
+	return link;
+}
+
+static struct cell__peer_link *link_get(struct cell_server *server, int worker)
+{
+	struct cell__peer_link *link = link_again(server, worker, NULL);
+
+	return link ? link : link_open(server, worker, cell__pool_connect(server, worker));
 }
 
 static int connect_peer(const struct cell__address *address)
@@ -205,6 +221,7 @@ static void link_put(struct cell__peer_link *link)
 	struct cell_server *server = link->server;
 
 	link->user = NULL;
+	link->is_old = true;
 	link->in.size = link->out.size = link->out_at = 0;
 	if (server->stopping || server->n_idle_links >= MAX_IDLE_LINKS) {
 		link_close(link);
@@ -255,7 +272,7 @@ static void leave_link(struct cell__forward *forward, bool is_clean)
 		return;
 	forward->server->n_forwards--;
 	link->user = NULL;
-	if (is_clean && link->worker >= 0 && forward->keep && !forward->told && forward->sent && !unsent(link) && !link->in.size)
+	if (is_clean && forward->keep && !forward->told && forward->sent && !unsent(link) && !link->in.size)
 		link_put(link);
 	else
 		link_close(link);
@@ -323,9 +340,7 @@ static int add_head(struct cell__request *request, const char *url, enum reader 
 	if (!cell__request_header(request, "Host")) /* HTTP/1.0 */
 		writing.rc |= cell__buf_add_str(out, "Host: localhost\r\n");
 	writing.rc |= cell__buf_printf(out, "X-Request-ID: %s\r\n", request->id);
-	if (reader == FOR_SERVER)
-		writing.rc |= cell__buf_add_str(out, "Connection: close\r\n");
-	else
+	if (reader != FOR_SERVER)
 		writing.rc |= cell__buf_printf(out, CELL_FORWARD_CLIENT ": %s\r\n", client);
 	if (reader == FOR_SERVER || cell__request_header(request, CELL_FORWARD_HOP))
 		writing.rc |= cell__buf_add_str(out, CELL_FORWARD_HOP ": 1\r\n");
@@ -414,19 +429,24 @@ void cell__forward_begin(struct cell__request *request, int worker, const char *
 static struct cell__peer_link *link_peer(struct cell_server *server, const struct cell__address *address)
 {
 	int fd = connect_peer(address);
+	struct cell__peer_link *link = fd >= 0 ? link_open(server, -1, fd) : NULL;
 
-	server->counts.forwarded++;
-	return fd >= 0 ? link_open(server, -1, fd) : NULL;
+	if (link)
+		link->peer = *address;
+	return link;
 }
 
 void cell__forward_to_peer(struct cell__request *request)
 {
+	request->server->counts.forwarded++;
 	(void)begin(request, link_peer(request->server, &request->peer), FOR_SERVER, cell__request_url(request));
 }
 
-void cell__forward_whole_to_peer(struct cell__request *request, const struct cell__address *address)
+static void pass_on(struct cell__request *request, const struct cell__address *address, bool may_be_old)
 {
-	struct cell__peer_link *link = link_peer(request->server, address);
+	struct cell__peer_link *link = may_be_old ? link_again(request->server, -1, address) : NULL;
+	if (!link)
+		link = link_peer(request->server, address);
 	struct cell__forward *forward = link ? begin(request, link, FOR_SERVER, cell__request_url(request)) : NULL;
 
 	if (!link)
@@ -436,6 +456,13 @@ void cell__forward_whole_to_peer(struct cell__request *request, const struct cel
 	forward->whole = forward->sent = true;
 	forward->holds = request->body.size > 0;
 	watch(forward->link);
+}
+
+void cell__forward_whole_to_peer(struct cell__request *request, const struct cell__address *address)
+{
+	request->server->counts.forwarded++;
+	/* Others may have been carried out when the link breaks. */
+	pass_on(request, address, request->body.size || !strcmp(request->method, "GET"));
 }
 
 size_t cell__forward_take(struct cell__request *request, const char *bytes, size_t size)
@@ -777,9 +804,14 @@ static void fail_link(struct cell__peer_link *link)
 	leave_link(forward, false);
 	if (forward->whole && is_undone && forward->request) {
 		struct cell__request *request = forward->request;
+		const struct cell__address peer = link->peer;
+		bool again = link->is_old && link->is_closed && !forward->server->stopping;
 
 		cell__forward_forget(request);
-		cell__peers_unreached(request);
+		if (again)
+			pass_on(request, &peer, false);
+		else
+			cell__peers_unreached(request);
 	} else if (forward->gather) {
 		part_ended(forward);
 	} else if (forward->answered) {
@@ -825,7 +857,7 @@ static void handle_link(uv_poll_t *poll, int status, int events)
 	}
 	if (events & UV_WRITABLE) {
 		if (!flush(link)) {
-			link->is_unread = true;
+			link->is_unread = link->is_closed = true;
 			fail_link(link);
 			return;
 		}
@@ -841,6 +873,7 @@ static void handle_link(uv_poll_t *poll, int status, int events)
 		if (n > 0)
 			in->size += (size_t)n;
 		link->is_unread = n < 0 && errno == ECONNRESET;
+		link->is_closed = n == 0 || link->is_unread;
 		/* An idle worker says nothing. */
 		if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR) || (n > 0 && !forward)) {
 			fail_link(link);

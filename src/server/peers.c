@@ -8,7 +8,9 @@
  *
  * The storage of saved sessions knows the URL of the server that has the session (or the task, or the batch; directory.c).  That is a hint.
  * Whether a session may run somewhere is decided by the lock or the lease of its place (durable/lease.h): a hint that a killed server has left
- * behind costs one connection that is refused, and in Redis the time until its lease has ended.
+ * behind costs one connection that is refused, and in Redis the time until its lease has ended.  A found one is remembered for HINT_US, and its
+ * session's next requests go there without a question: a server that no longer has the session answers as it would a client, wakes it, or says
+ * that it is elsewhere, which makes A ask.
  *
  * A forwarded request has the client's own token and nothing else: B gives it the rights that the client has there.  It also has the header
  * CELL_FORWARD_HOP, and is never forwarded to a third server; a client that sends this header itself is only not forwarded.  B refuses what it
@@ -27,10 +29,19 @@
 #define AGAIN_MS 25        /* first; then a quarter of the time that the request has waited */
 #define AGAIN_MAX_MS 400
 #define MAX_URL 200u
+#define HINTS 1024u
+#define HINT_US 30000000
 
 struct waiting {
 	uv_timer_t timer;
 	struct cell__request *request;
+};
+
+/* Of the sessions whose ids end alike the last one. */
+struct cell__peer_hint {
+	char id[33];
+	struct cell__address peer;
+	int64_t until_us;
 };
 
 /* ---- who has it ---- */
@@ -67,7 +78,33 @@ int cell__peers_open(struct cell_server *server, struct cell_error *err)
 	if (server->session.saved_url && strcmp(server->session.saved_url, url))
 		return cell_fail(err, CELL_E_INVALID, 0, "advertise: %.100s is not the saved_url of the sessions; leave that out", url);
 	server->session.saved_url = url;
+	server->hints = cell__alloc(HINTS, sizeof(*server->hints));
+	if (!server->hints)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the server");
 	return cell__directory_start(server, err);
+}
+
+/* ---- hints ---- */
+
+/* id: 32 hexadecimal digits. */
+static struct cell__peer_hint *hint_of(struct cell_server *server, const char *id)
+{
+	return &server->hints[strtoul(id + 27, NULL, 16) % HINTS];
+}
+
+static void keep_hint(struct cell_server *server, const char *id, const struct cell__address *peer)
+{
+	struct cell__peer_hint *hint = hint_of(server, id);
+
+	*hint = (struct cell__peer_hint){ .peer = *peer, .until_us = cell__now_us() + HINT_US };
+	strcpy(hint->id, id);
+}
+
+static const struct cell__address *find_hint(struct cell_server *server, const char *id)
+{
+	const struct cell__peer_hint *hint = hint_of(server, id);
+
+	return !strcmp(hint->id, id) && cell__now_us() < hint->until_us ? &hint->peer : NULL;
 }
 
 /* ---- requests ---- */
@@ -96,6 +133,8 @@ void cell__peers_found(struct cell__request *request, const char *url, const str
 
 	request->sought = true;
 	request->unfound = err != NULL;
+	if (is_elsewhere)
+		keep_hint(request->server, named(request), &address);
 	if (request->state == CELL_REQUEST_ASKING) {
 		request->has_peer = is_elsewhere;
 		if (is_elsewhere)
@@ -114,19 +153,42 @@ bool cell__peers_first(struct cell__request *request)
 {
 	struct cell_server *server = request->server;
 	const char *id = named(request);
+	const struct cell__address *hint;
 
 	/* A browser's cookie is good at one server only. */
 	if (!server->opts.advertise || !id || request->sought || request->is_e2b || request->detached || server->stopping ||
 	    !cell__saved_is_id(id) || cell__served_by_id(server, id) || cell__request_header(request, CELL_FORWARD_HOP) ||
 	    !cell__request_header(request, "Authorization"))
 		return false;
-	return cell__directory_find(request, id);
+	hint = request->route->streamed ? NULL : find_hint(server, id);
+	if (!hint)
+		return cell__directory_find(request, id);
+	const struct cell__address peer = *hint;
+
+	request->sought = request->hinted = true;
+	cell__forward_whole_to_peer(request, &peer);
+	return true;
+}
+
+/* The storage is asked from now on.  Returns whether it was not asked for this request. */
+static bool drop_hint(struct cell__request *request)
+{
+	const char *id = named(request);
+	struct cell__peer_hint *hint = id && cell__saved_is_id(id) ? hint_of(request->server, id) : NULL;
+	bool hinted = request->hinted;
+
+	request->hinted = false;
+	if (hint && !strcmp(hint->id, id))
+		hint->id[0] = '\0';
+	return hinted;
 }
 
 void cell__peers_unreached(struct cell__request *request)
 {
+	if (drop_hint(request))
+		request->sought = false;
 	cell__server_log(request->server, CELL_LOG_INFO, "request %s: the server of its session cannot be reached", request->id);
-	cell__request_dispatch(request); /* it was sought: it is handled here */
+	cell__request_dispatch(request); /* if it was sought, it is handled here */
 }
 
 /* ---- once more ---- */
@@ -161,6 +223,7 @@ bool cell__peers_again(struct cell__request *request)
 	waiting = cell__alloc(1, sizeof(*waiting));
 	if (!waiting)
 		return false;
+	(void)drop_hint(request);
 	waiting->request = request;
 	uv_timer_init(cell__loop_uv(server->engine->loop), &waiting->timer);
 	waiting->timer.data = waiting;

@@ -226,6 +226,7 @@ struct cell__request {
 	const struct cell__route *route;
 	bool woken; /* wake.c: its session was looked for among those that are saved */
 	bool sought; /* peers.c: its session was looked for among those of other servers ... */
+	bool hinted;   /* it was found some time ago */
 	bool has_peer; /* ... and is that of this one, to which a body is passed on as it comes */
 	bool unfound;  /* ... or the storage did not answer */
 	bool held;     /* directory.c: its answer is ready, and leaves when others can find what it tells of */
@@ -412,10 +413,10 @@ bool cell__peers_moving(struct cell__request *request, int code);
 int cell__directory_start(struct cell_server *server, struct cell_error *err);
 void cell__directory_stop(struct cell_server *server);
 /*
- * This server has, or no longer has, the session, task or batch of this id.  request: its answer tells the id, and leaves when others can find
- * it; or NULL.
+ * This server has, or no longer has, the session, task or batch of this id.  *ret_announced, which may be NULL, gets the number of changes that
+ * are noted when others can find it: the answer that tells the id leaves then (cell__directory_hold()).
  */
-void cell__directory_add(struct cell_server *server, const char *id, struct cell__request *request);
+void cell__directory_add(struct cell_server *server, const char *id, uint64_t *ret_announced);
 void cell__directory_remove(struct cell_server *server, const char *id);
 /* It still has it: noted again, if the storage has lost that. */
 void cell__directory_keep(struct cell_server *server, const char *id);
@@ -714,6 +715,7 @@ struct cell__served {
 	struct cell__job *running;
 	struct cell__job *kept; /* newest first: running, waiting and ended */
 	bool closing, listed;
+	uint64_t announced; /* when so many changes are noted (directory.c), others can find the children that its code has made */
 	bool asleep; /* it was saved because nobody used it; its next use wakes it */
 	struct cell__request *hibernates; /* is answered when it is closed; or NULL */
 	bool sleeping; /* that save is under way */
@@ -937,6 +939,8 @@ bool cell__task_is_asked(const struct cell__request *request);
 void cell__task_begin(struct cell__request *request);
 /* Its answer, JSON; NULL: out of memory for it. */
 void cell__task_answer(struct cell__request *request, unsigned status, const char *text);
+/* The answer that was held (cell__directory_hold()) leaves. */
+void cell__task_release(struct cell__request *request);
 /* A line that its work wrote; nothing if the request is not one of a task. */
 void cell__task_progress(struct cell__request *request, const char *line, size_t size);
 /* Once in an iteration of the loop: requests of ended tasks are freed. */
@@ -1103,6 +1107,7 @@ struct cell_server {
 	struct cell__peer_link *idle_links;
 	size_t n_links, n_idle_links, n_forwards;
 	struct cell__directory *directory; /* with other servers (directory.c); or NULL */
+	struct cell__peer_hint *hints; /* where sessions of others were found (peers.c) */
 	/* http.c */
 	struct MHD_Daemon *daemon;
 	uv_poll_t poll;

@@ -137,7 +137,7 @@ static void list_session(struct cell__served *served)
 
 static const struct cell__keeper keeper;
 
-/* request: its answer tells the id; or NULL. */
+/* request: its answer tells the id; NULL: those of the session that has forked it (children). */
 static void admit(struct cell__served *served, struct cell_session *session, struct cell__request *request)
 {
 	served->session = session;
@@ -146,7 +146,7 @@ static void admit(struct cell__served *served, struct cell_session *session, str
 	memcpy(served->id, cell_session_id(session), sizeof(served->id));
 	cell__session_keep_on_loop(session, &keeper, served);
 	list_session(served);
-	cell__directory_add(served->server, served->id, request);
+	cell__directory_add(served->server, served->id, request ? &request->announced : &served->announced);
 	served->server->counts.sessions_opened++;
 }
 
@@ -409,10 +409,13 @@ static void log_child(const struct cell__served *served, const char *kind)
 
 static void child_opened(void *kept, struct cell_session *child)
 {
-	struct cell__served *served = kept;
+	struct cell__served *served = kept, *parent;
 
 	admit(served, child, NULL);
 	log_child(served, "child");
+	parent = cell__served_by_id(served->server, cell__session_parent_on_loop(child));
+	if (parent && served->announced > parent->announced)
+		parent->announced = served->announced;
 }
 
 static void drop_child(void *kept)

@@ -29,6 +29,7 @@ struct cell__served_task {
 	unsigned status;
 	const char *answer; /* JSON in the last event, when it ended */
 	size_t answer_size;
+	char *held; /* an answer that waits until others can find what it tells of (directory.c); or NULL */
 	unsigned refs;
 	struct cell__served_task *next;
 };
@@ -38,6 +39,7 @@ static void task_unref(struct cell__served_task *task)
 	if (--task->refs)
 		return;
 	cell__events_finish(&task->events);
+	free(task->held);
 	free(task);
 }
 
@@ -177,13 +179,20 @@ void cell__task_begin(struct cell__request *request)
 	server->tasks = task;
 	server->n_tasks++;
 	server->tasks_running++;
-	cell__directory_add(server, task->id, request);
+	cell__directory_add(server, task->id, &request->announced);
 	task->request = detached;
 	detached->task = task;
 	MHD_add_response_header(response, "Preference-Applied", "respond-async");
 	MHD_add_response_header(response, "X-Task-ID", task->id);
 	cell__answer_response(request, MHD_HTTP_ACCEPTED, response);
 	cell__request_handle(detached);
+}
+
+void cell__task_release(struct cell__request *request)
+{
+	CELL_AUTO_FREE char *text = cell__take_ptr(request->task->held);
+
+	cell__task_answer(request, request->task->status, text);
 }
 
 void cell__task_answer(struct cell__request *request, unsigned status, const char *text)
@@ -195,8 +204,14 @@ void cell__task_answer(struct cell__request *request, unsigned status, const cha
 	struct cell__events_item *event = NULL;
 	struct cell__served_task *oldest;
 
-	if (request->state == CELL_REQUEST_ANSWERED)
+	if (request->state == CELL_REQUEST_ANSWERED || request->held)
 		return;
+	if (text && cell__directory_hold(request)) {
+		request->cancel = NULL; /* its work is done */
+		task->status = status;
+		task->held = cell__strdup(text);
+		return;
+	}
 	request->state = CELL_REQUEST_ANSWERED;
 	if (!text) {
 		status = MHD_HTTP_INTERNAL_SERVER_ERROR;

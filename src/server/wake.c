@@ -83,7 +83,10 @@ static void handle_found(uv_work_t *work, int status)
 	if (!workspace && waking->err.code == CELL_E_STORAGE) {
 		cell__peers_unknown(request);
 		cell__waking_ended(waking);
-	} else if (!workspace || strcmp(waking->owner, request->who.name) != 0 || request->server->stopping) {
+	} else if (request->server->stopping) { /* it may be one of ours, which is being saved */
+		cell__answer_moving(request, "the server is stopping: try again");
+		cell__waking_ended(waking);
+	} else if (!workspace || strcmp(waking->owner, request->who.name) != 0) {
 		request->route->handle(request); /* which finds none */
 		cell__waking_ended(waking);
 	} else if (!cell__served_open_saved(request, workspace, waking, handle_opened)) {

@@ -69,8 +69,10 @@ def test_every_server_answers_for_a_session_that_was_never_saved(any_crew):
     assert second.ask("POST", "/v1/sessions/%s/runs" % session, {"code": 5}, token=ALICE).status == 422
     assert second.ask("DELETE", "/v1/sessions/" + session, token=ALICE).status == 204
     support.wait_until(lambda: first.metric("sessions") == 0, "it has ended")
-    assert second.ask("GET", "/v1/sessions/" + session, token=ALICE).status == 404
+    # The server that had it remembers that it has ended; others know nothing of it once the note is gone.
+    assert second.ask("GET", "/v1/sessions/" + session, token=ALICE).status == 410
     support.wait_until(lambda: crew.owners() == {}, crew.owners)
+    assert crew.start().ask("GET", "/v1/sessions/" + session, token=ALICE).status == 404
 
 
 def test_tasks_batches_and_forks(any_crew):
@@ -87,6 +89,70 @@ def test_tasks_batches_and_forks(any_crew):
     path = "/v1/tasks/" + task.headers["X-Task-ID"]
     support.wait_until(lambda: second.ask("GET", path).json["state"] not in ("running", "waiting"), lambda: second.ask("GET", path))
     assert second.metric("tasks") == 0 and first.metric("tasks") == 1
+
+
+@pytest.fixture
+def slow_redis():
+    made = spaces.Redis()
+    yield made
+    made.process.send_signal(signal.SIGCONT)
+    made.close()
+
+
+def test_ids_are_told_when_others_can_find_them(tmp_path, slow_redis):
+    """Redis answers late: the answer of a task with forks, and of a cell that made a child, wait for it."""
+    crew = Crew(tmp_path, slow_redis, lease="60")
+    try:
+        first, second = crew.start("--allow-fork", "2"), crew.start()
+        session, here = first.session(), {"X-Workcell-Hop": "1"}
+        code = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)"
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            cell = pool.submit(first.ask, "POST", "/execute", {"code": code}, session=session)
+            support.wait_until(lambda: first.metric("runs_running") == 1, "it runs")
+            task = first.ask("POST", "/v1/sessions/%s/fork" % session, {"n": 1}, headers={"Prefer": "respond-async"})
+            path = "/v1/tasks/" + task.headers["X-Task-ID"]
+            slow_redis.process.send_signal(signal.SIGSTOP)
+            (tmp_path / "work" / "go").touch()
+            assert cell.result(support.DEADLINE).status == 200
+            support.wait_until(lambda: len(first.ask("GET", "/v1/sessions").json["sessions"]) == 2, "the fork is there")
+            assert first.ask("GET", path, headers=here).json["state"] == "running"
+            slow_redis.process.send_signal(signal.SIGCONT)
+            ended = support.wait_until(lambda: [answer for answer in [first.ask("GET", path, headers=here)] if answer.json["state"] == "ended"], "it ends")[0]
+            fork, = [each["session_id"] if isinstance(each, dict) else each for each in ended.json["answer"].get("sessions", ended.json["answer"].get("forks"))]
+            assert second.ask("GET", "/v1/sessions/" + fork).status == 200
+            slow_redis.process.send_signal(signal.SIGSTOP)
+            cell = pool.submit(first.ask, "POST", "/execute", {"code": "child = sessions.fork()\nchild.id"}, session=session)
+            support.wait_until(lambda: len(first.ask("GET", "/v1/sessions").json["sessions"]) == 3 and first.metric("runs_running") == 0, "the child is there")
+            with pytest.raises(concurrent.futures.TimeoutError):
+                cell.result(0.5)
+            slow_redis.process.send_signal(signal.SIGCONT)
+            assert second.ask("GET", "/v1/sessions/" + cell.result(support.DEADLINE).json["value"]).status == 200
+    finally:
+        slow_redis.process.send_signal(signal.SIGCONT)
+        crew.close()
+
+
+def links(server, other):
+    """The connections from one server to another."""
+    own = {os.readlink(each.path) for each in os.scandir("/proc/%d/fd" % server.pid) if each.is_symlink()}
+    with open("/proc/net/tcp", encoding="ascii") as file:
+        rows = [line.split() for line in file][1:]
+    return ["socket:[%s]" % row[9] for row in rows if int(row[2].split(":")[1], 16) == other.port and "socket:[%s]" % row[9] in own]
+
+
+def test_a_link_to_another_server_is_used_again(crew):
+    """Until the other side has closed it: then the request is sent once more, over a new one, and a session that has moved is found."""
+    first, second, third = crew.start("--durable", "results"), crew.start("--durable", "results"), crew.start("--durable", "results")
+    session = first.session()
+    assert [value(second, session, "x = %d; x" % n) for n in range(3)] == [0, 1, 2]
+    assert second.ask("GET", "/v1/sessions/" + session).status == 200
+    assert len(links(second, first)) == 1
+    port = first.port
+    crew.stop(first)  # in order: the link is closed, and the session sleeps
+    assert value(third, session, "x += 1; x") == 3
+    again = crew.start("--durable", "results", port=port)
+    assert value(second, session, "x += 1; x") == 4 and again.metric("sessions") == 0 and second.metric("sessions") == 0
+    assert value(second, session, "x") == 4 and third.metric("sessions") == 1
 
 
 def test_rights_are_the_clients_own(crew):
@@ -208,14 +274,15 @@ def test_redis_that_is_gone_and_comes_back_empty(tmp_path):
     crew.place[-1] = "60"
     try:
         first, second = crew.start(), crew.start()
-        session = first.session()
-        assert value(second, session, "x = 1; x") == 1
+        known, session = first.session(), first.session()
+        assert value(second, known, "x = 5; x") == 5 and value(first, session, "x = 1; x") == 1
         redis.process.kill()
         redis.process.wait()
         answer = second.ask("POST", "/execute", {"code": "x"}, session=session)
         assert answer.status == 503 and answer.code == "busy" and answer.headers["Retry-After"] == "1", answer
         assert second.ask("PUT", "/v1/sessions/%s/files/a" % session, b"1").status == 503
         assert value(first, session, "x += 1; x") == 2  # where it is nothing has changed
+        assert value(second, known, "x") == 5  # it was found before
         redis.start()
         support.wait_until(lambda: second.ask("POST", "/execute", {"code": "x"}, session=session).status == 200, crew.owners)
         assert value(second, session, "x") == 2
@@ -226,11 +293,12 @@ def test_redis_that_is_gone_and_comes_back_empty(tmp_path):
 
 def test_an_answer_that_is_broken(crew):
     second = crew.start()
-    session = "cd" * 16
     with socket.create_server(("127.0.0.1", 0)) as fake:
-        os.symlink("http://127.0.0.1:%d" % fake.getsockname()[1], crew.path / "saved" / "owners" / session)
-        for words, status in ((b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc", 502), (b"no HTTP at all\r\n\r\n", 502), (b"", 404),
-                              (b"HTTP/1.1 200 OK\r\nX-Workcell-Elsewhere: 1\r\nContent-Length: 2\r\n\r\n{}", 200)):
+        fake.settimeout(support.DEADLINE)
+        for n, (words, status) in enumerate(((b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc", 502), (b"no HTTP at all\r\n\r\n", 502), (b"", 404),
+                              (b"HTTP/1.1 200 OK\r\nX-Workcell-Elsewhere: 1\r\nContent-Length: 2\r\n\r\n{}", 200))):
+            session = "%032x" % n  # one that is not known yet: what was found before is asked for once more when it does not answer
+            os.symlink("http://127.0.0.1:%d" % fake.getsockname()[1], crew.path / "saved" / "owners" / session)
             with concurrent.futures.ThreadPoolExecutor(1) as pool:
                 answer = pool.submit(second.ask, "GET", "/v1/sessions/" + session)
                 peer = fake.accept()[0]
@@ -293,15 +361,16 @@ def test_a_rolling_update_behind_a_proxy(any_crew, workers):
     servers = [crew.start(*flags) for _ in range(3)]
     proxy = HAProxy(crew.path / "haproxy.cfg", [server.port for server in servers])
     try:
+        support.wait_until(lambda: all(proxy.is_up(n) for n in range(3)), "requests go to all of them")
         clients = [Client(proxy) for _ in range(6)]
         for client in clients:
             client.start()
         support.wait_until(lambda: all(client.count > 3 for client in clients), lambda: [vars(client) for client in clients])
-        for server in servers:
+        for n, server in enumerate(servers):
             server.close()
             crew.servers.remove(server)
             crew.start(*flags, port=server.port)
-            support.wait_until(proxy.answers, "it is back")
+            support.wait_until(lambda n=n: proxy.is_up(n), "requests go there again")
         marks = [client.count for client in clients]
         support.wait_until(lambda: all(client.problems or client.count > mark + 3 for client, mark in zip(clients, marks)),
                            lambda: [vars(client) for client in clients])
