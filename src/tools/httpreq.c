@@ -150,13 +150,27 @@ static int add_path_value(const char *name, const json_t *value, struct cell__bu
 	return cell__http_add_encoded(url, text.data, text.size) < 0 ? out_of_memory(why) : 0;
 }
 
+/* The number of dots that a segment is made of, each also written as %2e; 0: it has something else in it. */
+static size_t dots_of(const char *segment, size_t size)
+{
+	size_t dots = 0;
+	for (size_t i = 0; i < size; dots++) {
+		const bool encoded = size - i >= 3 && strncasecmp(segment + i, "%2e", 3) == 0;
+		if (!encoded && segment[i] != '.')
+			return 0;
+		i += encoded ? 3 : 1;
+	}
+	return dots;
+}
+
 /* "." and ".." would leave the endpoint's path. */
 static int check_segments(const char *path, struct cell__buf *why)
 {
 	while (*path) {
 		path += *path == '/';
 		size_t n = strcspn(path, "/");
-		if ((n == 1 && path[0] == '.') || (n == 2 && path[0] == '.' && path[1] == '.')) {
+		const size_t dots = dots_of(path, n);
+		if (dots == 1 || dots == 2) {
 			cell__buf_add_str(why, "An argument in the path must not be '.' or '..'");
 			return -1;
 		}

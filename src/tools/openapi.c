@@ -150,8 +150,8 @@ static enum cell__arg_type word_type(const char *word)
 	return ok ? type : CELL_ARG_ANY;
 }
 
-/* schema may be NULL: anything. */
-static enum cell__arg_type schema_type(const struct reader *reader, const json_t *schema, bool *ret_nullable)
+/* What the schema says itself; *ret_first: its type is that of the first of its allOf. */
+static enum cell__arg_type own_type(const struct reader *reader, const json_t *schema, bool *ret_nullable, const json_t **ret_first)
 {
 	const json_t *type = json_object_get(schema, "type"), *word;
 	const char *found = json_string_value(type);
@@ -172,10 +172,23 @@ static enum cell__arg_type schema_type(const struct reader *reader, const json_t
 		return CELL_ARG_ANY;
 	const json_t *all = json_object_get(schema, "allOf");
 	if (json_array_size(all) > 0)
-		return schema_type(reader, resolve(reader, json_array_get(all, 0)), ret_nullable);
+		*ret_first = resolve(reader, json_array_get(all, 0));
 	if (json_object_get(schema, "properties"))
 		return CELL_ARG_OBJECT;
 	return json_object_get(schema, "items") ? CELL_ARG_ARRAY : CELL_ARG_ANY;
+}
+
+/* schema may be NULL: anything. A schema may be the first of its own allOf, so the steps are bounded. */
+static enum cell__arg_type schema_type(const struct reader *reader, const json_t *schema, bool *ret_nullable)
+{
+	for (unsigned hops = 0; hops < MAX_HOPS; hops++) {
+		const json_t *first = NULL;
+		const enum cell__arg_type type = own_type(reader, schema, ret_nullable, &first);
+		if (!first)
+			return type;
+		schema = first;
+	}
+	return CELL_ARG_ANY;
 }
 
 /* What a value looks like, for the person or model that writes one: {"name": "string", "tags": ["string"]}. */
@@ -294,15 +307,39 @@ static bool find_place(const char *word, enum cell__arg_place *ret_place)
 	return false;
 }
 
-/* Headers that are ours to write: the specification's three, and those of the tool. */
+/* The same header: an underscore of an argument's name is sent as a hyphen. */
+static bool is_header(const char *name, const char *header)
+{
+	for (; *name && *header; name++, header++)
+		if (tolower((unsigned char)(*name == '_' ? '-' : *name)) != tolower((unsigned char)(*header == '_' ? '-' : *header)))
+			return false;
+	return *name == *header;
+}
+
+/* Headers that are ours to write: the specification's three, those of the tool, and those of the connection, by which code could
+ * make the server and a proxy before it see different requests. */
 static bool is_ours(const struct reader *reader, const char *name)
 {
-	static const char *const ours[] = { "Accept", "Content-Type", "Authorization", "Cookie", "Host", "Content-Length" };
+	static const char *const ours[] = { "Accept",
+					    "Content-Type",
+					    "Authorization",
+					    "Cookie",
+					    "Host",
+					    "Content-Length",
+					    "Transfer-Encoding",
+					    "Connection",
+					    "Keep-Alive",
+					    "TE",
+					    "Trailer",
+					    "Upgrade",
+					    "Expect",
+					    "Proxy-Authorization",
+					    "Proxy-Connection" };
 	for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
-		if (strcasecmp(name, ours[i]) == 0)
+		if (is_header(name, ours[i]))
 			return true;
 	for (size_t i = 0; i < reader->tool->headers.count; i++)
-		if (strcasecmp(name, reader->tool->headers.list[i].key) == 0)
+		if (is_header(name, reader->tool->headers.list[i].key))
 			return true;
 	return false;
 }
@@ -361,6 +398,8 @@ static bool read_parameters(struct reader *reader, const json_t *item, const jso
 {
 	const json_t *shared = json_object_get(item, "parameters"), *own = json_object_get(operation, "parameters"), *each;
 	size_t i;
+	if (json_array_size(shared) > CELL_TOOL_LIMIT_PARAMS || json_array_size(own) > CELL_TOOL_LIMIT_PARAMS)
+		return false;
 	json_array_foreach(shared, i, each)
 		if (!is_replaced(reader, each, own) && !read_parameter(reader, each, callable))
 			return false;
@@ -619,6 +658,7 @@ static int expand_server(struct reader *reader, const json_t *server, struct cel
 	return 0;
 }
 
+/* A URL is meant as it is: the document must not have another server that is described by it. */
 static const json_t *choose_server(struct reader *reader, const json_t *servers)
 {
 	const char *wish = reader->wish->server;
@@ -627,9 +667,17 @@ static const json_t *choose_server(struct reader *reader, const json_t *servers)
 	if (!wish)
 		return json_array_get(servers, 0);
 	json_array_foreach(servers, i, each)
-		if (strcmp(text_of(each, "url"), wish) == 0 || strcmp(text_of(each, "description"), wish) == 0)
+		if (strcmp(text_of(each, "url"), wish) == 0 || (!strstr(wish, "://") && strcmp(text_of(each, "description"), wish) == 0))
 			return each;
 	return NULL;
+}
+
+/* A document that was fetched may change at any time: it cannot send the tool's requests, and what authenticates them, to a server
+ * that the definition does not name. */
+static bool is_named(const struct reader *reader, const char *base)
+{
+	const char *wish = reader->wish->server, *from = reader->wish->document_url;
+	return !from || cell__http_same_origin(base, from) || (wish && strstr(wish, "://") && cell__http_same_origin(base, wish));
 }
 
 static int find_base(struct reader *reader)
@@ -653,6 +701,12 @@ static int find_base(struct reader *reader)
 	if (!whole.data || !cell__http_base_ok(whole.data)) {
 		cell__buf_printf(reader->why, "the server '%.120s' is not an http:// or https:// URL with a host: set server",
 				 whole.data ? whole.data : "");
+		return -1;
+	}
+	if (!is_named(reader, whole.data)) {
+		cell__buf_printf(reader->why,
+				 "the document names a server of another host, '%.120s': if that is meant, set server to this URL",
+				 whole.data);
 		return -1;
 	}
 	reader->tool->base_url = cell__buf_take(&whole);

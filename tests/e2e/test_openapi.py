@@ -309,3 +309,68 @@ def test_references_to_urls_are_followed_only_where_allowed(tools, server):
         assert "integer" in fail(tools(asked, references=allowed), "tools.pets.ask(pet_id='x')")["message"]
     assert server.fetched
     assert "references must be a list" in problem(tools(asked, references="all"))
+
+
+# ---- hostile documents
+
+
+def test_a_schema_that_is_its_own_first_part(tools):
+    """Each with itself, and two with each other: no walk over the schemas may go on for ever."""
+    schemas = {"A": {"allOf": [{"$ref": "#/components/schemas/A"}]}, "B": {"allOf": [{"$ref": "#/components/schemas/C"}]},
+               "C": {"allOf": [{"$ref": "#/components/schemas/B"}]}}
+    parameters = [{"name": name.lower(), "in": "query", "schema": {"$ref": "#/components/schemas/" + name}} for name in schemas]
+    flags = tools(document({"/a": {"get": {"operationId": "ask", "parameters": parameters}}}, components={"schemas": schemas}))
+    assert call(flags, "tools.pets.ask(a='x', b='y')")["query"] == [["a", "x"], ["b", "y"]]
+
+
+def test_lists_of_parameters_that_would_be_compared_for_hours(tools):
+    many = [{"name": "", "in": "query"}] * 100_000
+    flags = tools(document({"/a": {"parameters": many, "get": {"operationId": "ask", "parameters": many}}, "/b": {"get": {"operationId": "plain"}}}))
+    assert call(flags, "tools.pets.plain()")["path"] == "/b"
+    assert "1 operations cannot be called" in workcell("tools", "show", "pets", *flags).out
+
+
+def test_a_server_that_is_described_as_another(tools, server):
+    """The definition names a URL, and the document a server of its own with that URL as its description."""
+    meant = "http://127.0.0.1:%d/meant" % server.server_port
+    servers = [{"url": "http://127.0.0.1:%d/evil" % server.server_port, "description": meant}]
+    flags = tools({**document({"/a": {"get": {"operationId": "ask"}}}), "servers": servers}, server=meant)
+    assert call(flags, "tools.pets.ask()")["path"] == "/meant/a"
+
+
+def test_a_fetched_document_cannot_choose_another_host(tools, server):
+    """It would get what authenticates the tool, or reach servers inside the host's network."""
+    server.seen.clear()
+    elsewhere = "http://localhost:%d/openapi.json" % server.server_port  # its server is 127.0.0.1
+    flags = tools(elsewhere, auth={"token": "${K}"})
+    assert "names a server of another host" in problem(flags) and not server.seen
+    for same in ("same host", "here"):
+        chosen = tools(elsewhere, server=same)
+        assert ("another host" in problem(chosen)) == (same == "here")
+    there = "http://127.0.0.1:%d/v1" % server.server_port
+    assert call(tools(elsewhere, server=there, auth={"token": "${K}"}), "tools.pets.pets_get_one(pet_id=1)", K="s")["headers"]["authorization"] == "Bearer s"
+
+
+def test_headers_of_the_tool_and_of_the_connection_are_no_arguments(tools):
+    """Also with underscores, which are sent as hyphens."""
+    names = ["Transfer_Encoding", "Transfer-Encoding", "Content_Length", "Connection", "Expect", "te", "X_Mine", "x-mine", "Cookie", "X-Free"]
+    flags = tools(document({"/a": {"post": {"operationId": "ask", "parameters": [{"name": name, "in": "header"} for name in names]}}}),
+                  headers={"X-Mine": "fixed"})
+    assert list(call(flags, "tools.pets.ask.schema()")["input"]["properties"]) == ["X_Free"]
+    seen = call(flags, "tools.pets.ask(X_Free='a')")["headers"]
+    assert seen["x-mine"] == "fixed" and seen["x-free"] == "a" and "transfer-encoding" not in seen
+    assert "control character" in fail(flags, "tools.pets.ask(X_Free='a\\r\\nX-Evil: 1')")["message"]
+
+
+@pytest.mark.parametrize("value", ["..", ".", "%2e%2e", "../admin", "..%2fadmin", "a/../../admin", "a?x=1", "a#b", "..\\\\admin", "\\r\\nX: y"])
+def test_a_path_argument_stays_one_segment(tools, server, value):
+    flags = tools(document({"/pets/{id}/x": {"get": {"operationId": "ask", "parameters": [{"name": "id", "in": "path", "required": True}]}},
+                            "/%2E./admin": {"get": {"operationId": "up"}}}))
+    server.seen.clear()
+    made = json.loads(workcell("run", "--json", "--python", PYTHON, *flags, "-e", "tools.pets.ask(id='%s')" % value).out)
+    if made["error"] is None:
+        path = made["value"]["path"]
+        assert path.startswith("/pets/") and path.endswith("/x") and path.count("/") == 3 and made["value"]["query"] == []
+    else:
+        assert value in ("..", ".") and "must not be" in made["error"]["message"] and not server.seen
+    assert value != ".." or "must not be" in fail(flags, "tools.pets.up()")["message"]
