@@ -104,7 +104,13 @@ def pydantic_ai():
 
 
 def autogen():
-    return {}, expect("12.0")
+    from test_autogen import asks, replay
+
+    def check(names):
+        assert names["answer"] == "It is 12.0" and names["output"].endswith("12.0") and names["again"] == "12.0", names
+
+    return {"model": replay("```python\nprint(2 * 4.5 + 3)\n```", "It is 12.0"),
+            "other_model": replay(asks("2 * tools.price(item='tea') + tools.price(item='cake')"))}, check
 
 
 def agent_framework():
@@ -172,7 +178,6 @@ def rewards(expected):
     return made
 
 
-#: Pages whose framework has a venv, and a test, of its own.
 @contextlib.contextmanager
 def local_ray():
     """A cluster on this machine. Its files, and those of its workers, are in a folder that goes with it; a socket's path is short."""
@@ -204,11 +209,12 @@ def ray_pool():
             "tests": ["assert twice(4) == 8"] * 4}, check
 
 
+#: Pages whose framework has a venv, and a test, of its own.
 ELSEWHERE = {"verifiers"}
 MODELS = {
     "ray": Example("ray", ray_pool), "litellm": Example("litellm", litellm), "trl": Example("workcell", rewards([1.0, 0.1, 0.0, 0.0, 0.0, 0.0])),
     "smolagents": Example("smolagents", smolagents), "anthropic": Example("anthropic", anthropic), "openai": Example("openai", openai),
     "langchain": Example("langchain", langchain), "deepagents": Example("deepagents", deepagents),
     "openai-agents": Example("agents", openai_agents), "dspy": Example("dspy", dspy), "pydantic-ai": Example("pydantic_ai", pydantic_ai),
-    "autogen": Example("autogen_core", autogen), "agent-framework": Example("agent_framework", agent_framework),
+    "autogen": Example("autogen_agentchat", autogen), "agent-framework": Example("agent_framework", agent_framework),
     "adk": Example("google.adk", adk), "llama-index": Example("llama_index.core", llama_index), "inspect": Example("inspect_ai", inspect_ai)}

@@ -1,14 +1,60 @@
-"""workcell.integrations.autogen_executor: AutoGen's CodeExecutor."""
+"""workcell.integrations.autogen_executor: AutoGen's CodeExecutor, and its agents with a model that replays answers."""
 import asyncio
+import json
 
 import pytest
 
-pytest.importorskip("autogen_core")
-from autogen_core import CancellationToken  # noqa: E402
+pytest.importorskip("autogen_agentchat")
+from autogen_agentchat.agents import AssistantAgent, CodeExecutorAgent  # noqa: E402
+from autogen_core import CancellationToken, FunctionCall  # noqa: E402
 from autogen_core.code_executor import CodeBlock, CodeExecutor  # noqa: E402
+from autogen_core.models import CreateResult, RequestUsage  # noqa: E402
+from autogen_ext.models.replay import ReplayChatCompletionClient  # noqa: E402
 
 from conftest import run  # noqa: E402
+from workcell import Session  # noqa: E402
+from workcell.integrations.autogen import create_run_code_tool  # noqa: E402
 from workcell.integrations.autogen_executor import WorkcellCodeExecutor  # noqa: E402
+
+
+def asks(code):
+    """An answer of a model that calls run_code."""
+    return CreateResult(finish_reason="function_calls", content=[FunctionCall("1", json.dumps({"code": code}), "run_code")],
+                        usage=RequestUsage(prompt_tokens=0, completion_tokens=0), cached=False)
+
+
+def replay(*answers):
+    return ReplayChatCompletionClient(answers, model_info={"vision": False, "function_calling": True, "json_output": False, "family": "unknown",
+                                                           "structured_output": True})
+
+
+def test_agents():
+    """A failing block goes back to the model, which writes another one; variables stay."""
+    async def main():
+        async with WorkcellCodeExecutor() as executor:
+            blocks = ["```python\nx = 6\nprint(y)\n```", "```python\nprint(x * 7)\n```", "It is 42"]
+            retry = '{"retry": true, "reason": "y is missing"}'
+            model = replay(blocks[0], retry, *blocks[1:])
+            coder = CodeExecutorAgent("coder", executor, model_client=model, max_retries_on_error=1)
+            messages = (await coder.run(task="go")).messages
+            texts = [each.content for each in messages if isinstance(each.content, str)]
+            assert texts[-1] == "It is 42" and [each.result.exit_code for each in messages if hasattr(each, "result")] == [1, 0], messages
+            assert "NameError" in str(messages) and "42" in [each.result.output.strip() for each in messages if hasattr(each, "result")]
+
+    run(main())
+
+
+def test_what_code_prints_is_text_of_bounded_size():
+    async def main():
+        async with Session(None, "sandbox") as session:
+            tool = create_run_code_tool(session)
+            helper = AssistantAgent("helper", replay(asks("print('\\x1b[2Jred' + 'y' * 100_000)"), asks("'\\x1b]0;title\\x07' + 'z' * 100_000"),
+                                                     asks("raise ValueError('\\x1b[31m' + 'w' * 100_000)")), tools=[tool])
+            for word in ("red", "zzz", "ValueError"):
+                text = (await helper.run(task="go")).messages[-1].content
+                assert word in text and len(text) < 21000 and "\x1b" not in text and "\x07" not in text
+
+    run(main())
 
 
 def test_blocks():

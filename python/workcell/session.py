@@ -286,8 +286,8 @@ class Session(_Session):
     def wake(cls, session_id: str, saved: PathLike, *args: Any, **options: Any) -> "Session":
         """A session that continues a saved one, with its id. The other arguments are those of :class:`Session`, and must be as when it was saved.
 
-        Starting it raises :class:`LookupError` if it does not exist, :class:`ConflictError` if it is awake elsewhere, :class:`WakeError` if it cannot
-        be woken here.
+        Starting it raises :class:`EngineError` with the code ``not_found`` if it does not exist, :class:`ConflictError` if it is awake elsewhere,
+        :class:`WakeError` if it cannot be woken here.
         """
         return cls(*args, saved=saved, resume=session_id, **options)
 

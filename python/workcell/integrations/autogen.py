@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any, Awaitable, Callable, List, Mapping, Optional
 
 from ..execution.executors import ContainerExecutor
+from ..prompt import MAX_ANSWER, shorten
 from ..types import ExecutionResult
+from ._common import printable
 
 
 def _text(result: ExecutionResult) -> str:
@@ -38,7 +40,7 @@ def create_run_code_tool(executor: Any = None, session_url: Optional[str] = None
         """Runs Python code and returns what it printed and the value of its last expression. Variables persist."""
         if hasattr(target, "start"):
             await target.start()
-        return _text(await target.run(code, timeout))
+        return printable(shorten(_text(await target.run(code, timeout)), MAX_ANSWER))
 
     return run_code
 

@@ -15,7 +15,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import io
+import os
+import re
 import shutil
+import stat
 import tarfile
 import tempfile
 import uuid
@@ -32,7 +35,7 @@ from agents.sandbox.snapshot import SnapshotBase, SnapshotSpec, resolve_snapshot
 from agents.sandbox.types import ExecResult, User
 from agents.sandbox.util.tar_utils import UnsafeTarMemberError, safe_extract_tarfile, should_skip_tar_member
 
-from .._session import ExecutorLike, executor_of
+from .._session import ExecutorLike, PathLike, executor_of
 from ..errors import WorkcellError
 from ..execution.configs import SandboxConfig
 from ..execution.executors import SandboxExecutor
@@ -41,6 +44,31 @@ from . import _shell
 from ._common import executor_for
 
 _DEFAULT_ROOT = cast(str, Manifest.model_fields["root"].default)
+_NOT_HERE = ("not_found", "differs", "damaged")
+_OWN_FOLDER = os.path.join(os.path.realpath(tempfile.gettempdir()), "workcell-agents-")
+
+
+def _is_own(root: str) -> bool:
+    """Whether a workspace is a folder of this adapter's. A state comes from outside: nothing else is made, or removed, because a state names it."""
+    return re.fullmatch(re.escape(_OWN_FOLDER) + "[0-9a-f]{32}", root) is not None
+
+
+def _own_root(manifest: Manifest) -> Manifest:
+    folder = _OWN_FOLDER + uuid.uuid4().hex
+    os.mkdir(folder, 0o700)
+    return manifest.model_copy(update={"root": folder}, deep=True)
+
+
+def _make_again(folder: str) -> bool:
+    """A session is woken in the folder where it was. False: it is still there."""
+    try:
+        os.mkdir(folder, 0o700)
+    except FileExistsError:
+        found = os.lstat(folder)
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
+            return False
+        raise
+    return True
 
 
 class WorkcellSandboxOptions(BaseSandboxClientOptions):
@@ -57,7 +85,7 @@ class WorkcellSandboxState(SandboxSessionState):
 
     type: Literal["workcell"] = "workcell"
     options: WorkcellSandboxOptions = WorkcellSandboxOptions()
-    owned: bool = True  # the workspace folder is removed with the session
+    saved: Optional[str] = None  # the id of the Workcell session, once its memory was saved
 
 
 class WorkcellSandboxSession(BaseSandboxSession):
@@ -65,8 +93,9 @@ class WorkcellSandboxSession(BaseSandboxSession):
 
     state: WorkcellSandboxState
 
-    def __init__(self, state: WorkcellSandboxState, session: Session) -> None:
-        self.state, self.session = state, session
+    def __init__(self, state: WorkcellSandboxState, session: Session, saves: bool = False) -> None:
+        self.state, self.session, self._saves = state, session, saves
+        self.woken = False  # with the files that were saved at the moment of the snapshot
 
     # -- life
 
@@ -76,9 +105,19 @@ class WorkcellSandboxSession(BaseSandboxSession):
     async def _prepare_backend_workspace(self) -> None:
         await asyncio.to_thread(Path(self.state.manifest.root).mkdir, parents=True, exist_ok=True)
 
+    async def _can_reuse_restorable_snapshot_workspace(self) -> bool:
+        woken, self.woken = self.woken, False
+        return woken or await super()._can_reuse_restorable_snapshot_workspace()
+
     async def running(self) -> bool:
         """Whether the session is open."""
         return self.session._started and not self.session._closed
+
+    async def _persist_snapshot(self) -> None:
+        """Snapshots of the SDK have the workspace; the memory is saved at the same moment, for the one who resumes this state."""
+        await super()._persist_snapshot()
+        if self._saves:
+            self.state.saved = (await self.session.hibernate()).session_id
 
     async def _apply_manifest(self, **options: Any) -> Any:
         self._check_accounts()
@@ -186,29 +225,33 @@ class WorkcellSandboxClient(BaseSandboxClient[Optional[WorkcellSandboxOptions]])
 
     Args:
         executor: of the sessions: a :class:`workcell.SandboxConfig` with options, or an executor object; None: ``sandbox``.
+        saved: a folder for saved sessions, or Redis: when the SDK persists a session, its memory is saved there and its process ends. Any client
+            with the same ``saved`` resumes it with its variables.
         instrumentation, dependencies: as of the SDK's other clients.
-        options: of the Workcell sessions: ``policy``, ``gate``, ``audit``, ``llm``.
+        options: of the Workcell sessions: ``policy``, ``gate``, ``audit``, ``llm``, ``saved_key``.
     """
 
     backend_id = "workcell"
     supports_default_options = True
 
-    def __init__(self, *, executor: ExecutorLike = None, instrumentation: Any = None, dependencies: Any = None, **options: Any) -> None:
+    def __init__(self, *, executor: ExecutorLike = None, saved: Optional[PathLike] = None, instrumentation: Any = None, dependencies: Any = None,
+                 **options: Any) -> None:
         if isinstance(executor, str) and executor != "sandbox":
             executor = executor_of(executor_for(executor)[0])  # a wrong name must fail here
-        self._executor, self._instrumentation, self._dependencies, self._options = executor, instrumentation, dependencies, options
+        self._executor, self._instrumentation, self._dependencies = executor, instrumentation, dependencies
+        self._saved, self._options = saved, {"saved": saved, **options}
         self._live: Dict[uuid.UUID, WorkcellSandboxSession] = {}
 
-    def _open(self, state: WorkcellSandboxState) -> WorkcellSandboxSession:
+    def _open(self, state: WorkcellSandboxState, resume: Optional[str] = None) -> WorkcellSandboxSession:
         chosen: Any = self._executor
         if chosen is None or chosen == "sandbox":
             chosen = SandboxConfig()
         if isinstance(chosen, SandboxConfig):
             given: Dict[str, Any] = {name: value for name, value in (("network", state.options.network), ("memory", state.options.memory)) if value is not None}
             # In a layer, forks and rewinds take the files along; a folder of the caller's is worked in itself.
-            mode = chosen.workspace_mode if chosen.workspace_mode is not None or not state.owned else "cow"
+            mode = "cow" if chosen.workspace_mode is None and _is_own(state.manifest.root) else chosen.workspace_mode
             chosen = SandboxExecutor(dataclasses.replace(chosen, cwd=state.manifest.root, workspace_mode=mode, **given))
-        made = WorkcellSandboxSession(state, Session(None, chosen, **self._options))
+        made = WorkcellSandboxSession(state, Session(None, chosen, resume=resume, **self._options), self._saved is not None)
         self._live[state.session_id] = made
         return made
 
@@ -218,29 +261,26 @@ class WorkcellSandboxClient(BaseSandboxClient[Optional[WorkcellSandboxOptions]])
     async def create(self, *, snapshot: Union[SnapshotSpec, SnapshotBase, None] = None, manifest: Optional[Manifest] = None,
                      options: Optional[WorkcellSandboxOptions] = None) -> SandboxSession:
         """A new sandbox with an empty workspace, or in the folder that the manifest names as its root."""
-        manifest, owned = self._own_root(self._validate_manifest_for_create(manifest if manifest is not None else Manifest()))
         ident = uuid.uuid4()
+        manifest = self._validate_manifest_for_create(manifest if manifest is not None else Manifest())
+        if manifest.root == _DEFAULT_ROOT:
+            manifest = _own_root(manifest)
         state = WorkcellSandboxState(session_id=ident, manifest=manifest, snapshot=resolve_snapshot(snapshot, str(ident)),
-                                     options=options or WorkcellSandboxOptions(), owned=owned)
+                                     options=options or WorkcellSandboxOptions())
         return self._wrap(self._open(state))
-
-    @staticmethod
-    def _own_root(manifest: Manifest) -> Tuple[Manifest, bool]:
-        if manifest.root != _DEFAULT_ROOT:
-            return manifest, False
-        return manifest.model_copy(update={"root": tempfile.mkdtemp(prefix="workcell-agents-")}, deep=True), True
 
     async def delete(self, session: SandboxSession) -> SandboxSession:
         """Ends the Workcell session and removes its workspace, unless the folder was given."""
         inner = self._inner(session)
         self._live.pop(inner.state.session_id, None)
         await inner.session.close()
-        if inner.state.owned:
-            await asyncio.to_thread(shutil.rmtree, inner.state.manifest.root, True)
+        root = inner.state.manifest.root
+        if _is_own(root) and all(each.state.manifest.root != root for each in self._live.values()):  # a fork has it as well
+            await asyncio.to_thread(shutil.rmtree, root, True)
         return session
 
     async def resume(self, state: SandboxSessionState) -> SandboxSession:
-        """The same live session with its variables, where this client still has it; else a new one, filled from the snapshot."""
+        """The same live session with its variables, where this client still has it; a saved one, woken; else a new one, filled from the snapshot."""
         if not isinstance(state, WorkcellSandboxState):
             raise TypeError("this is the state of another client's session, not a WorkcellSandboxState")
         state.assert_path_grants_rebound()
@@ -248,11 +288,35 @@ class WorkcellSandboxClient(BaseSandboxClient[Optional[WorkcellSandboxOptions]])
         if live is not None and await live.running():
             live._set_start_state_preserved(True)
             return self._wrap(live)
-        # A state comes from outside: the folder that it names may be somebody's by now.
-        if state.owned:
-            state = state.model_copy(update={"manifest": state.manifest.model_copy(update={"root": tempfile.mkdtemp(prefix="workcell-agents-")}, deep=True),
-                                             "workspace_root_ready": False})
+        woken = await self._wake(state) if state.saved is not None else None
+        if woken is not None:
+            return self._wrap(woken)
+        if _is_own(state.manifest.root):  # it may be another session's by now
+            state = state.model_copy(update={"manifest": _own_root(state.manifest), "workspace_root_ready": False})
         return self._wrap(self._open(state))
+
+    async def _wake(self, state: WorkcellSandboxState) -> Optional[WorkcellSandboxSession]:
+        """The saved session; None if it cannot be woken here and the snapshot has the workspace."""
+        has_files = await state.snapshot.restorable(dependencies=self._resolve_dependencies())
+        if self._saved is None:
+            if has_files:
+                return None
+            raise ValueError("the session was saved with its memory, and has no snapshot: this client needs saved=, the folder that it was saved in")
+        made = _is_own(state.manifest.root) and _make_again(state.manifest.root)
+        inner = self._open(state, state.saved)
+        try:
+            await inner.session.start()
+        except BaseException as error:
+            self._live.pop(state.session_id, None)
+            await inner.session.close()
+            if made:
+                os.rmdir(state.manifest.root)
+            if has_files and isinstance(error, WorkcellError) and error.code in _NOT_HERE:
+                return None
+            raise
+        inner._set_start_state_preserved(True)
+        inner.woken = True
+        return inner
 
     async def fork(self, session: SandboxSession) -> SandboxSession:
         """A second sandbox that goes on from the state of this one, with its variables and its files, which are copied when they change."""
@@ -260,8 +324,8 @@ class WorkcellSandboxClient(BaseSandboxClient[Optional[WorkcellSandboxOptions]])
         if getattr(inner.session.executor.config, "workspace_mode", None) != "cow":
             raise ValueError("forks would write to the same files: the workspace must be a layer, as it is unless the manifest has a root "
                              "(SandboxConfig(workspace_mode='cow'))")
-        state = inner.state.model_copy(update={"session_id": uuid.uuid4(), "owned": False})
-        made = WorkcellSandboxSession(state, await inner.session.fork())
+        state = inner.state.model_copy(update={"session_id": uuid.uuid4(), "saved": None})
+        made = WorkcellSandboxSession(state, await inner.session.fork(), inner._saves)
         made._set_start_state_preserved(True)
         self._live[state.session_id] = made
         return self._wrap(made)
