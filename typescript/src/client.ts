@@ -1,9 +1,10 @@
+/// <reference lib="esnext.disposable" preserve="true" />
 import { CodeError, WorkcellError } from "./errors.js";
 import { readEvents } from "./sse.js";
 import type {
-	Command as CommandInfo, Committed, Diff, Health, Points, PostV1SessionsBody, PostV1SessionsSessionApprovalsIdBody,
+	Command as CommandInfo, Committed, Diff, Health, Hibernated, Logins, Points, PostV1SessionsBody, PostV1SessionsSessionApprovalsIdBody,
 	PostV1SessionsSessionCommandsBody, PostV1SessionsSessionFilesCommitBody, PostV1SessionsSessionForkBody, PostV1SessionsSessionRaceBody, Race, Run, Session as SessionInfo,
-	Sessions, Written,
+	Sessions, Started, Variables, Written,
 } from "./types.js";
 
 export interface ClientOptions {
@@ -134,7 +135,17 @@ export class Client {
 		return this.json<Health>("GET", "/health");
 	}
 
-	/** Opens a session; close() it, or let `await using` do that. */
+	/** Whether the server and its workers have started; needs no token. */
+	started(): Promise<Started> {
+		return this.json<Started>("GET", "/started");
+	}
+
+	/** The logins at MCP servers that this token's user has or lacks. */
+	async logins(): Promise<Logins["logins"]> {
+		return (await this.json<Logins>("GET", "/v1/logins")).logins;
+	}
+
+	/** Opens a session; close() it, or let `await using` do that. `resume`: the id of a saved one, to continue it. */
 	async open(options: PostV1SessionsBody = {}): Promise<Session> {
 		return new Session(this, (await this.json<SessionInfo>("POST", "/v1/sessions", options)).session_id);
 	}
@@ -169,6 +180,20 @@ async function failure(response: Response): Promise<WorkcellError> {
 
 const segment = encodeURIComponent;
 
+/** An answer, unless the signal comes first: then `late` gets the answer that still comes. */
+function unlessAborted<T>(answer: Promise<T>, signal: AbortSignal | undefined, late: (answer: T) => void): Promise<T> {
+	if (!signal)
+		return answer;
+	return new Promise((resolve, reject) => {
+		const abort = () => {
+			answer.then(late, () => undefined);
+			reject(signal.reason);
+		};
+		signal.addEventListener("abort", abort, { once: true });
+		answer.then(resolve, reject).finally(() => signal.removeEventListener("abort", abort));
+	});
+}
+
 export class Session {
 	private readonly path: string;
 	readonly files: Files;
@@ -195,11 +220,22 @@ export class Session {
 
 	/** Runs a cell and waits for its result. */
 	async run(code: string, options: RunOptions = {}): Promise<CellResult> {
-		const response = await this.client.send("POST", `${this.path}/runs`, {
+		const { signal } = options;
+		signal?.throwIfAborted();
+		// The request is not aborted before its answer has named the run: the server could have it, and nobody could cancel it.
+		const stop = new AbortController();
+		const cancel = async (response: Response): Promise<void> => {
+			const run = response.headers.get("X-Run-ID");
+			stop.abort();
+			if (run !== null)
+				await this.cancel(Number(run)).catch(() => undefined);
+		};
+		const response = await unlessAborted(this.client.send("POST", `${this.path}/runs`, {
 			json: { code, ...(options.timeout === undefined ? {} : { timeout: options.timeout }) },
-			accept: "text/event-stream", signal: options.signal,
-		});
-		const run = response.headers.get("X-Run-ID");
+			accept: "text/event-stream", signal: stop.signal,
+		}), signal, cancel);
+		const abort = () => stop.abort(signal?.reason);
+		signal?.addEventListener("abort", abort, { once: true });
 		let result: CellResult | undefined;
 		try {
 			for await (const event of runEvents(response)) {
@@ -209,9 +245,11 @@ export class Session {
 					options.onEvent?.(event);
 			}
 		} catch (error) {
-			if (options.signal?.aborted && run !== null)
-				await this.cancel(Number(run)).catch(() => undefined);
+			if (signal?.aborted)
+				await cancel(response);
 			throw error;
+		} finally {
+			signal?.removeEventListener("abort", abort);
 		}
 		if (!result)
 			throw new WorkcellError("the stream ended without a result", "protocol", response.status);
@@ -252,8 +290,18 @@ export class Session {
 		await this.client.send("DELETE", this.path);
 	}
 
-	[Symbol.for("Symbol.asyncDispose")](): Promise<void> {
+	[Symbol.asyncDispose](): Promise<void> {
 		return this.close();
+	}
+
+	/** Saves it and ends its process; the next use wakes it. A server with `--saved`. */
+	hibernate(): Promise<Hibernated> {
+		return this.client.json<Hibernated>("POST", `${this.path}/hibernate`);
+	}
+
+	/** Its variables, without running code. */
+	async variables(): Promise<Variables["variables"]> {
+		return (await this.client.json<Variables>("GET", `${this.path}/variables`)).variables;
 	}
 
 	// approvals
@@ -435,6 +483,11 @@ export class Command {
 
 	async closeStdin(): Promise<void> {
 		await this.client.send("POST", `${this.path}/stdin`, { json: { close: true } });
+	}
+
+	/** Of a command with a terminal. */
+	async resize(rows: number, cols: number): Promise<void> {
+		await this.client.send("POST", `${this.path}/resize`, { json: { rows, cols } });
 	}
 
 	/** "TERM", "KILL", "INT", ... to its process group. */

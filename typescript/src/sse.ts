@@ -17,6 +17,8 @@ export class EventParser {
 	private size = 0;
 	private id = "";
 	private first = true;
+	/** The text before ended with a carriage return, which may be the first half of a line break. */
+	private held = "";
 
 	/** The events that this text completes. */
 	push(text: string): ServerEvent[] {
@@ -26,13 +28,14 @@ export class EventParser {
 				text = text.slice(1);
 		}
 		const events: ServerEvent[] = [];
-		// A carriage return at the end may be the first half of a line break.
-		let all = this.rest + text;
-		const held = all.endsWith("\r") ? "\r" : "";
-		if (held)
+		let all = this.held + text;
+		this.held = all.endsWith("\r") ? "\r" : "";
+		if (this.held)
 			all = all.slice(0, -1);
+		// Only what is new is looked through: a long line comes in thousands of pieces.
 		const lines = all.split(/\r\n|\r|\n/);
-		this.rest = (lines.pop() ?? "") + held;
+		lines[0] = this.rest + (lines[0] ?? "");
+		this.rest = lines.pop() ?? "";
 		if (this.rest.length + this.size > MAX_EVENT_CHARS)
 			throw new RangeError(`an event is longer than ${MAX_EVENT_CHARS} characters`);
 		for (const line of lines) {

@@ -60,6 +60,42 @@ test("a run can be given up, interrupted, timed out", () => withSession(async (s
 	await assert.rejects(endless, (error) => error.code === "interrupted");
 }));
 
+test("a run that is given up before its answer comes is cancelled", async () => {
+	const controller = new AbortController();
+	const slow = new Client({ url: process.env.WORKCELL_URL, token: process.env.WORKCELL_TOKEN, fetch: async (url, init) => {
+		const { signal, ...rest } = init;
+		const response = await fetch(url, rest);
+		if (rest.body?.includes("while True"))
+			controller.abort(); // the server has it, and its answer is on the way
+		signal?.throwIfAborted();
+		return response;
+	} });
+	await withSession(async (session) => {
+		const same = slow.session(session.id);
+		await assert.rejects(same.run("while True: pass", { signal: controller.signal }), (error) => error.name === "AbortError");
+		assert.equal((await session.run("1 + 1", { timeout: 20 })).value, 2);
+		await assert.rejects(same.run("x = 1", { signal: controller.signal }), (error) => error.name === "AbortError");
+		assert.equal((await session.run("'x' in globals()")).value, false); // it was not even sent
+	});
+});
+
+test("sessions end with their scope, wait in a folder, and tell their variables", async () => {
+	const session = await client.open();
+	await session.run("x = [1, 2]");
+	assert.deepEqual((await session.variables()).map((each) => [each.name, each.preview]), [["x", "[1, 2]"]]);
+	assert.equal((await session.hibernate()).session_id, session.id);
+	assert.equal((await session.run("x[1]")).value, 2);
+	await session.hibernate();
+	assert.equal((await client.open({ resume: session.id })).id, session.id);
+	await session[Symbol.asyncDispose]();
+	let code = "conflict"; // what was saved of it is removed behind the answer
+	for (const end = Date.now() + 30_000; code === "conflict" && Date.now() < end;)
+		code = await session.info().then(() => "open", (error) => error.code);
+	assert.equal(code, "session_expired");
+	assert.equal((await client.started()).status, "started");
+	assert.deepEqual(await client.logins(), []);
+});
+
 test("approvals", () => withSession(async (session) => {
 	const asked = [];
 	const result = await session.run("!echo ran", {
@@ -132,7 +168,22 @@ test("commands", () => withSession(async (session) => {
 		if (event.type === "ended")
 			assert.equal(event.command.exit_code, 137);
 	await sleep.drop();
+	const screen = await session.commands.start("read go; stty size", { tty: { rows: 24, cols: 80 } });
+	await screen.resize(40, 100);
+	await screen.write("go\n");
+	let shown = "";
+	for await (const event of screen.output())
+		shown += event.type === "chunk" ? event.text : "";
+	assert.match(shown, /40 100/);
 }));
+
+test("a long line that comes in many pieces is looked through once", () => {
+	const parser = new EventParser(), piece = "x".repeat(8192);
+	assert.deepEqual(parser.push("data: "), []);
+	for (let i = 0; i < 8192; i++)
+		assert.equal(parser.push(piece).length, 0);
+	assert.equal(parser.push("\n\n")[0].data.length, 8192 * 8192);
+});
 
 test("wrong tokens and sessions", async () => {
 	const stranger = new Client({ url: process.env.WORKCELL_URL + "/", token: "wrong" });
