@@ -7,6 +7,7 @@ runs of agents share: what belongs to a run (its context) is that of the cell th
 from __future__ import annotations
 
 import asyncio
+import builtins
 import json
 import keyword
 import re
@@ -56,14 +57,16 @@ def _workcell_bind(name, path, parameters, about):
 '''
 #: What a plain function may not hide: the namespaces of the session, and names without which code cannot show or find anything.
 _KEPT_NAMES = frozenset(("tools", "workflows", "skills", "artifacts", "deps", "sessions", "llm", "print", "globals", "__builtins__", "__name__", "__import__"))
+#: The same for Python's own functions, unless the framework's prompt has the name as it is: a tool "open" or "str" would be given what code reads.
+_BUILTINS = frozenset(dir(builtins))
 _LONGEST_NAME = 64
 
 
-def _written(name: str) -> str:
+def _written(name: str, exact: bool = False) -> str:
     """The name of a tool as code can write it: MCP servers call theirs "resolve-library-id", a hostile one "print"."""
     found = re.sub(r"\W", "_", unicodedata.normalize("NFKC", name))[:_LONGEST_NAME]
     found = found if found.isidentifier() else "_" + found
-    kept = keyword.iskeyword(found) or found in _KEPT_NAMES or found.startswith("_workcell")
+    kept = keyword.iskeyword(found) or found in _KEPT_NAMES or (not exact and found in _BUILTINS) or found.startswith("_workcell")
     return "tool" + found if found.startswith("_workcell") else found + "_" if kept else found
 
 
@@ -92,7 +95,7 @@ class PlainTools:
         ``replace``: or gives one of this name another function. ``exact``: code must write its name as it is, because the framework's own prompt does.
         """
         known = self._bound.get(name)
-        if exact and _written(name) != name:
+        if exact and _written(name, exact) != name:
             raise ValueError("the tool %r needs a name that code can write" % name)
         if known is not None and not replace:
             raise ValueError("two tools have the name %r: the second would take the calls of the first" % name)
@@ -103,7 +106,7 @@ class PlainTools:
             return
         holder = [fn]
         self.changed = True
-        written = known.written if known is not None else _unlike(_written(name), {each.written for each in self._bound.values()})
+        written = known.written if known is not None else _unlike(_written(name, exact), {each.written for each in self._bound.values()})
         # The session cannot change a tool: code calls the new one by another path.
         path = _unlike(written.strip("_") or "tool", {each["name"] for each in self._listed()})
         add_tool(self._session, path, description, schema, lambda **given: holder[0](**given), timeout)
