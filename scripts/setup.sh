@@ -166,9 +166,9 @@ make_venv() {
 	rm -rf "$venv"
 	mkdir -p "$(dirname "$venv")"
 	if [ "$purpose" = frameworks ] || [ "$purpose" = smolagents ]; then
-		# 180 packages: uv links them from its cache.
+		# 200 packages: uv links them from its cache. The lists are complete.
 		build/venv/bin/uv venv --quiet --python "$python" "$venv"
-		build/venv/bin/uv pip install --quiet --python "$venv/bin/python" -r "$requirements"
+		build/venv/bin/uv pip install --quiet --no-deps --python "$venv/bin/python" -r "$requirements"
 	else
 		"$python" -m venv "$venv"
 		"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --prefer-binary -r "$requirements"

@@ -6,6 +6,7 @@ import pytest
 
 pytest.importorskip("autogen_agentchat")
 from autogen_agentchat.agents import AssistantAgent, CodeExecutorAgent  # noqa: E402
+from autogen_agentchat.messages import CodeExecutionEvent  # noqa: E402
 from autogen_core import CancellationToken, FunctionCall  # noqa: E402
 from autogen_core.code_executor import CodeBlock, CodeExecutor  # noqa: E402
 from autogen_core.models import CreateResult, RequestUsage  # noqa: E402
@@ -36,10 +37,10 @@ def test_agents():
             retry = '{"retry": true, "reason": "y is missing"}'
             model = replay(blocks[0], retry, *blocks[1:])
             coder = CodeExecutorAgent("coder", executor, model_client=model, max_retries_on_error=1)
-            messages = (await coder.run(task="go")).messages
-            texts = [each.content for each in messages if isinstance(each.content, str)]
-            assert texts[-1] == "It is 42" and [each.result.exit_code for each in messages if hasattr(each, "result")] == [1, 0], messages
-            assert "NameError" in str(messages) and "42" in [each.result.output.strip() for each in messages if hasattr(each, "result")]
+            *messages, last = [each async for each in coder.run_stream(task="go")]
+            done = [each.result for each in messages if isinstance(each, CodeExecutionEvent)]
+            assert [each.exit_code for each in done] == [1, 0] and "NameError" in done[0].output and done[1].output == "42", done
+            assert last.messages[-1].content == "It is 42"
 
     run(main())
 
