@@ -4,7 +4,7 @@ import { readEvents } from "./sse.js";
 import type {
 	Command as CommandInfo, Committed, Diff, Health, Hibernated, Logins, Points, PostV1SessionsBody, PostV1SessionsSessionApprovalsIdBody,
 	PostV1SessionsSessionCommandsBody, PostV1SessionsSessionFilesCommitBody, PostV1SessionsSessionForkBody, PostV1SessionsSessionRaceBody, Race, Run, Session as SessionInfo,
-	Sessions, Started, Variables, Written,
+	Saved, Sessions, Started, Variables, Written,
 } from "./types.js";
 
 export interface ClientOptions {
@@ -157,6 +157,12 @@ export class Client {
 
 	async sessions(): Promise<SessionInfo[]> {
 		return (await this.json<Sessions>("GET", "/v1/sessions")).sessions;
+	}
+
+	/** A page of the saved sessions of this token; after: `next` of the page before. */
+	saved(options: { limit?: number; after?: string } = {}): Promise<Saved> {
+		const query = new URLSearchParams(Object.entries(options).map(([name, value]) => [name, String(value)])).toString();
+		return this.json<Saved>("GET", "/v1/saved" + (query && `?${query}`));
 	}
 
 	/** The calls of all sessions that wait for a person. */
