@@ -1277,6 +1277,7 @@ struct cell_fork_options {
 	 * fork fails with CELL_E_FORK and a message that names them, and nothing has happened; 1: the forks continue without them.
 	 */
 	int drop;
+	const char *point; /* cell_session_fork(): the kept state that the forks continue from; NULL: the session's */
 };
 #define CELL_FORK_OPTIONS_INIT { .size = sizeof(struct cell_fork_options) }
 static inline void cell_fork_options_init(struct cell_fork_options *opts)
@@ -1290,8 +1291,8 @@ static inline void cell_fork_options_init(struct cell_fork_options *opts)
 /*
  * Opens n sessions that continue from this session's state: variables, imports, open files with positions of their own, the same options.
  * Random numbers differ from the source's and from each other's.  Waits for the cell that runs; cells that are queued run afterwards.  All
- * of them or none; each must be closed.  The source may be closed before them.  opts may be NULL.  CELL_E_UNSUPPORTED: the executor cannot
- * fork (`subprocess` can).
+ * of them or none; each must be closed.  The source may be closed before them.  opts may be NULL; with a `point` they continue from that,
+ * which stays.  CELL_E_NOT_FOUND: there is no such point.  CELL_E_UNSUPPORTED: the executor cannot fork (`subprocess` can).
  */
 CELL_API int cell_session_fork(struct cell_session *session, const struct cell_fork_options *opts, size_t n,
 			       struct cell_session **ret_sessions, struct cell_error *err);

@@ -311,14 +311,14 @@ static PyObject *make_forks(PyObject *self, PyObject *port, PyObject *tokens, un
 	return forks;
 }
 
-/* fork(port, tokens, mask, drop) -> [Session], one for each token */
+/* fork(port, tokens, mask, drop, point or None) -> [Session], one for each token */
 static PyObject *session_fork(PyObject *self, PyObject *args)
 {
 	struct cell_fork_options options = CELL_FORK_OPTIONS_INIT;
 	struct cell_error err;
 	PyObject *port, *tokens, *forks = NULL;
 	unsigned mask;
-	if (!PyArg_ParseTuple(args, "OO!Ip", &port, &PyList_Type, &tokens, &mask, &options.drop) ||
+	if (!PyArg_ParseTuple(args, "OO!Ipz", &port, &PyList_Type, &tokens, &mask, &options.drop, &options.point) ||
 	    check_type(port, port_type, "a Port") < 0)
 		return NULL;
 	size_t n = (size_t)PyList_Size(tokens);

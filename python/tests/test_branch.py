@@ -209,6 +209,8 @@ def test_random_programs_of_cells_points_forks_and_races_against_a_model(storage
             elif what == "drop" and name in model.points:
                 model.session.drop_point(name)
                 del model.points[name]
+            elif what == "fork" and len(models) < 4 and name in model.points:
+                models.append(Model(model.session.fork(point=name), model.points[name]))
             elif what == "fork" and len(models) < 4:
                 models.append(Model(model.session.fork(), model.state))
             elif what == "become":

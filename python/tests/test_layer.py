@@ -9,7 +9,7 @@ from conftest import run
 
 import workcell
 import workcell.sync
-from workcell import ConflictError, UnsupportedError
+from workcell import ConflictError, PointNotFoundError, UnsupportedError
 
 
 @pytest.fixture
@@ -124,6 +124,28 @@ def test_files_go_back_with_variables(made, work):
         session.run("open('text', 'a').write('!')")
         assert {each.path: each.size for each in session.diff().files}["text"] == 2
     assert (work / "text").read_text() == "one\ntwo\n" and (work / "gone").exists()
+
+
+def test_a_fork_of_a_point_has_its_files(made, work):
+    with made(workcell.sync.Session) as session:
+        session.run("x = 1; n = open('text', 'w').write('1')")
+        session.checkpoint("one")
+        session.run("x = 2; n = open('text', 'w').write('2'); import os; os.remove('gone')")
+        with session.fork(point="one") as fork:
+            assert fork.run("x, open('text').read(), open('gone').read()").value == (1, "1", "x")
+            fork.run("n = open('text', 'w').write('f')")
+            assert [each.path for each in fork.diff().files] == ["text"]
+            # The session, its files and the point stay.
+            assert session.run("x, open('text').read(), os.path.exists('gone')").value == (2, "2", False)
+            session.rewind("one")
+            assert session.run("x, open('text').read()").value == (1, "1")
+            session.drop_point("one")
+            with pytest.raises(PointNotFoundError, match="one"):
+                session.fork(point="one")
+            assert fork.run("open('text').read()").value == "f"
+            with pytest.raises(PointNotFoundError):
+                session.fork(2, point="two")
+        assert session.run("x").value == 1
 
 
 def test_one_kernel_at_a_time_mounts_the_layer(tmp_path, work):
@@ -283,6 +305,11 @@ def test_random_programs(made, work, seed):
                 assert not outcome.skipped and not outcome.protected, (seed, step, outcome)
                 base, points = dict(model), {}  # points stand over what base was then
                 assert real_state(work) == base, (seed, step)
+            elif kind == "fork" and points and step % 3 == 1:
+                name = chance.choice(sorted(points))
+                with session.fork(point=name) as fork:
+                    assert fork.run("look(), x if 'x' in globals() else 0").value == points[name], (seed, step)
+                    fork.run("open('only-the-forks', 'w').close()")
             elif kind == "fork" and step % 3 == 0:
                 with session.fork() as fork:
                     assert fork.run("look()").value == model, (seed, step)

@@ -528,7 +528,7 @@ class Core:
 
     # -- branches; blocking
 
-    def fork(self, n: int, drop: bool) -> List["Core"]:
+    def fork(self, n: int, drop: bool, point: Optional[str]) -> List["Core"]:
         made = []
         for _ in range(n):
             core = Core(self.spec)
@@ -538,11 +538,11 @@ class Core:
             core._event_token = self.home.add(core._handle_session_event)
             made.append(core)
         try:
-            forks = self.need_session().fork(self.home.port, [core._event_token for core in made], SESSION_MASK, drop)
+            forks = self.need_session().fork(self.home.port, [core._event_token for core in made], SESSION_MASK, drop, point)
         except _native.NativeError as error:
             for core in made:
                 self.home.handlers.pop(core._event_token, None)
-            raise from_native(error) from None
+            raise (_point_error(error) if point is not None else from_native(error)) from None
         for core, session in zip(made, forks):
             self._family.join()
             core.session = session

@@ -219,12 +219,12 @@ class Session(_Session):
     # -- branches
 
     @overload
-    async def fork(self, n: None = None, *, drop: bool = False) -> "Session": ...
+    async def fork(self, n: None = None, *, drop: bool = False, point: Optional[str] = None) -> "Session": ...
 
     @overload
-    async def fork(self, n: int, *, drop: bool = False) -> List["Session"]: ...
+    async def fork(self, n: int, *, drop: bool = False, point: Optional[str] = None) -> List["Session"]: ...
 
-    async def fork(self, n: Optional[int] = None, *, drop: bool = False) -> Union["Session", List["Session"]]:
+    async def fork(self, n: Optional[int] = None, *, drop: bool = False, point: Optional[str] = None) -> Union["Session", List["Session"]]:
         """A session, or n of them, that continue from the current state: variables, imports, open files; tools and storage are shared.
 
         Each must be closed. Random numbers differ between them. Executor ``subprocess``.
@@ -233,9 +233,10 @@ class Session(_Session):
             n: the number of forks; None: one, which is returned itself.
             drop: the forks go without threads, child processes, connections and file locks, which otherwise raise
                 :class:`ForkError` before anything happens.
+            point: the name of a kept state (:meth:`checkpoint`) that they continue from instead; it stays.
         """
         await self.start()
-        made = [_copy_of(self, core) for core in await in_thread(self._core.fork, 1 if n is None else n, drop)]
+        made = [_copy_of(self, core) for core in await in_thread(self._core.fork, 1 if n is None else n, drop, point)]
         return made[0] if n is None else made
 
     async def checkpoint(self, name: str, *, drop: bool = False) -> None:

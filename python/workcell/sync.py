@@ -148,15 +148,15 @@ class Session(_Session):
     # -- branches
 
     @overload
-    def fork(self, n: None = None, *, drop: bool = False) -> "Session": ...
+    def fork(self, n: None = None, *, drop: bool = False, point: Optional[str] = None) -> "Session": ...
 
     @overload
-    def fork(self, n: int, *, drop: bool = False) -> List["Session"]: ...
+    def fork(self, n: int, *, drop: bool = False, point: Optional[str] = None) -> List["Session"]: ...
 
-    def fork(self, n: Optional[int] = None, *, drop: bool = False) -> Union["Session", List["Session"]]:
+    def fork(self, n: Optional[int] = None, *, drop: bool = False, point: Optional[str] = None) -> Union["Session", List["Session"]]:
         """A session, or n of them, that continue from the current state; see :meth:`workcell.Session.fork`."""
         made = []
-        for core in self._need().fork(1 if n is None else n, drop):
+        for core in self._need().fork(1 if n is None else n, drop, point):
             fork = _branch.copy_of(self, core)
             fork._core, fork._closed = core, False
             made.append(fork)

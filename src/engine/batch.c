@@ -100,7 +100,7 @@ static void open_run(struct cell__fanout *base, size_t i)
 {
 	struct cell_batch *batch = (struct cell_batch *)base;
 	struct cell_error err;
-	if (cell__session_fork_on_loop(batch->anchor, batch->drop, handle_forked, &batch->runs[i], &err) < 0)
+	if (cell__session_fork_on_loop(batch->anchor, NULL, batch->drop, handle_forked, &batch->runs[i], &err) < 0)
 		cell__fanout_opened(base, i, NULL, &err);
 }
 

@@ -22,6 +22,13 @@ static int check_layers(const struct cell_session *session, const struct cell_se
 	return cell_fail(err, CELL_E_UNSUPPORTED, 0, "a session with a layer can continue only from another one over the same workspace");
 }
 
+static int check_point_name(const char *name, struct cell_error *err)
+{
+	if (!name[0] || strlen(name) > CELL_LIMIT_POINT_NAME || !cell__utf8_ok(name, strlen(name)))
+		return cell_fail(err, CELL_E_INVALID, 0, "the name of a point is 1 to %d bytes of UTF-8", CELL_LIMIT_POINT_NAME);
+	return 0;
+}
+
 static int check_fork(const struct cell_session *session, const struct cell_fork_options *opts, const char *caller,
 		      struct cell_fork_options *all, struct cell_error *err)
 {
@@ -89,6 +96,8 @@ int cell_session_fork(struct cell_session *session, const struct cell_fork_optio
 		return -1;
 	if (n == 0 || n > CELL_LIMIT_FORKS)
 		return cell_fail(err, CELL_E_INVALID, 0, "n is %zu, expected 1 to %d", n, CELL_LIMIT_FORKS);
+	if (all.point && check_point_name(all.point, err) < 0)
+		return -1;
 	CELL_AUTO_FREE struct one_fork *forks = cell__alloc(n, sizeof *forks);
 	if (!forks)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for %zu sessions", n);
@@ -99,6 +108,7 @@ int cell_session_fork(struct cell_session *session, const struct cell_fork_optio
 		struct cell_session *target = cell__session_make_fork(session, &all, err);
 		forks[i] = (struct one_fork){ .branching = { .waiting = { .session = session, .done = handle_forked },
 							     .target = target,
+							     .name = all.point,
 							     .flags = all.drop ? CELL__FORK_DROP : 0 },
 					      .forking = &forking };
 		if (target)
@@ -111,13 +121,6 @@ int cell_session_fork(struct cell_session *session, const struct cell_fork_optio
 		return -1;
 	for (size_t i = 0; i < n; i++)
 		ret_sessions[i] = forks[i].branching.target;
-	return 0;
-}
-
-static int check_point_name(const char *name, struct cell_error *err)
-{
-	if (!name[0] || strlen(name) > CELL_LIMIT_POINT_NAME || !cell__utf8_ok(name, strlen(name)))
-		return cell_fail(err, CELL_E_INVALID, 0, "the name of a point is 1 to %d bytes of UTF-8", CELL_LIMIT_POINT_NAME);
 	return 0;
 }
 
@@ -223,16 +226,18 @@ static struct branch_asking *ask_branch(struct cell_session *session, const char
 	return asking;
 }
 
-int cell__session_fork_on_loop(struct cell_session *session, bool drop, cell__session_done done, void *arg, struct cell_error *err)
+int cell__session_fork_on_loop(struct cell_session *session, const char *point, bool drop, cell__session_done done, void *arg,
+			       struct cell_error *err)
 {
 	struct cell_fork_options opts = CELL_FORK_OPTIONS_INIT;
-	struct branch_asking *asking = ask_branch(session, NULL, done, arg, err);
+	struct branch_asking *asking = ask_branch(session, point, done, arg, err);
 	struct cell_session *target = asking ? cell__session_make_fork(session, &opts, err) : NULL;
 	if (!target) {
 		free(asking);
 		return -1;
 	}
 	asking->session = asking->branching.target = target;
+	asking->branching.name = point ? asking->name : NULL;
 	asking->branching.flags = drop ? CELL__FORK_DROP : 0;
 	asking->waiting.done = handle_fork_asked;
 	cell__session_do_branch(&asking->waiting.task);

@@ -531,7 +531,7 @@ int cell__session_variables_on_loop(struct cell_session *session, cell_event_fn 
 	struct cell_run_options opts = CELL_RUN_OPTIONS_INIT;
 	if (session->executor->takes & CELL_TAKES_KERNEL)
 		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "the executor %s has no list of variables", session->executor->name);
-	if (session->current || session->first)
+	if (cell__session_has_cells(session))
 		return cell_fail(err, CELL_E_BUSY, 0, "a cell runs in this session");
 	opts.timeout_ms = CELL_COMPLETE_MS;
 	opts.on_event = done;
@@ -539,6 +539,7 @@ int cell__session_variables_on_loop(struct cell_session *session, cell_event_fn 
 	struct cell__run *run = cell__session_make_run(session, LIST_VARIABLES, strlen(LIST_VARIABLES), &opts, err);
 	if (!run)
 		return -1;
+	run->if_idle = true;
 	cell__session_submit(&run->task);
 	return 0;
 }

@@ -176,5 +176,5 @@ void cell__handle_v1_race(struct cell__request *request)
 	else if (forks == 0 || forks > CELL_LIMIT_FORKS)
 		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID, "a race has 1 to %d cells", CELL_LIMIT_FORKS);
 	else if (cell__account_may_run(request, request->served->account))
-		cell__served_fork(request, forks, json_is_true(json_object_get(request->json, "drop")), start_race);
+		cell__served_fork(request, forks, NULL, json_is_true(json_object_get(request->json, "drop")), start_race);
 }

@@ -727,7 +727,7 @@ struct cell__served {
 
 typedef void (*cell__forked_fn)(struct cell__request *request, struct cell__served **forks, size_t n);
 /* Forks of the request's session, which belong to the same client: forked() with all of them, or it has answered. */
-void cell__served_fork(struct cell__request *request, size_t n, bool drop, cell__forked_fn forked);
+void cell__served_fork(struct cell__request *request, size_t n, const char *point, bool drop, cell__forked_fn forked);
 /* A fork of a session, which belongs to the same client, for nobody's request; NULL: err has the reason. */
 typedef void (*cell__branched_fn)(void *arg, struct cell__served *served, const struct cell_error *err);
 int cell__served_branch(struct cell__served *source, bool drop, cell__branched_fn branched, void *arg, struct cell_error *err);

@@ -513,7 +513,7 @@ static void handle_forked(void *arg, struct cell_session *session, const struct 
 		end_forking(forking);
 }
 
-void cell__served_fork(struct cell__request *request, size_t n, bool drop, cell__forked_fn forked)
+void cell__served_fork(struct cell__request *request, size_t n, const char *point, bool drop, cell__forked_fn forked)
 {
 	struct cell__served *source = request->served;
 	struct forking *forking = cell__alloc(1, sizeof(*forking) + n * sizeof(*forking->forks));
@@ -548,7 +548,7 @@ void cell__served_fork(struct cell__request *request, size_t n, bool drop, cell_
 	for (size_t i = 0; i < n; i++) { /* the last one may end it all */
 		struct cell_error err;
 
-		if (cell__session_fork_on_loop(source->session, drop, handle_forked, openings[i], &err) < 0)
+		if (cell__session_fork_on_loop(source->session, point, drop, handle_forked, openings[i], &err) < 0)
 			handle_forked(openings[i], NULL, &err);
 	}
 }
@@ -580,7 +580,7 @@ int cell__served_branch(struct cell__served *source, bool drop, cell__branched_f
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a session");
 	if (served) {
 		*branching = (struct branching){ .served = served, .branched = branched, .arg = arg };
-		if (source->session && cell__session_fork_on_loop(source->session, drop, handle_branched, branching, err) == 0)
+		if (source->session && cell__session_fork_on_loop(source->session, NULL, drop, handle_branched, branching, err) == 0)
 			return 0;
 		if (!source->session)
 			cell_fail(err, CELL_E_CLOSED, 0, "the session is closed");
@@ -699,7 +699,7 @@ json_t *cell__served_describe(const struct cell__served *served)
 	size_t points = served->session ? cell__session_kept_on_loop(served->session, &point_bytes) : 0;
 	const char *parent = served->session ? cell__session_parent_on_loop(served->session) : "";
 	const char *executor = served->server->session.executor;
-	bool is_busy = served->jobs || (served->session && cell__session_runs_on_loop(served->session)); /* code runs cells of children */
+	bool is_busy = served->jobs || (served->session && cell__session_has_cells(served->session)); /* code runs cells of children */
 	char created[32];
 	time_t at = (time_t)served->created_s;
 	struct tm tm;

@@ -41,9 +41,9 @@
 								 "},\"additionalProperties\":false}"
 #define DROP_FIELD FIELD("drop", "\"boolean\"", "go without threads, child processes, connections and file locks")
 #define COUNT_FIELD(name, about) "\"" name "\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":1000,\"description\":\"" about "\"}"
-#define FORK_BODY                                                                                               \
-	"{\"type\":\"object\",\"properties\":{" COUNT_FIELD(                                                    \
-		"n", "so many, all of them or none; without it one, which is the answer itself") "," DROP_FIELD \
+#define FORK_BODY                                                                                                               \
+	"{\"type\":\"object\",\"properties\":{" COUNT_FIELD(                                                                    \
+		"n", "so many, all of them or none; without it one, which is the answer itself") "," DROP_FIELD "," POINT_FIELD \
 												 "},\"additionalProperties\":false}"
 #define RACE_BODY                                                                                                                                                                                                                           \
 	"{\"type\":\"object\",\"properties\":{\"codes\":{\"type\":\"array\",\"items\":{\"type\":\"string\"},"                                                                                                                               \
@@ -69,6 +69,7 @@
 #define NEW_BATCH_BODY                                                  \
 	"{\"type\":\"object\",\"properties\":{" BATCH_FIELDS "," FIELD( \
 		"workspace_id", "[\"string\",\"null\"]", "of the new session") "},\"required\":[\"runs\"],\"additionalProperties\":false}"
+#define POINT_FIELD "\"point\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":200,\"description\":\"the kept state to continue from\"}"
 #define POINT_BODY BODY("\"name\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":200}," DROP_FIELD, "\"name\"")
 #define REWIND_BODY                                                             \
 	"{\"type\":\"object\",\"properties\":{" FIELD(                          \

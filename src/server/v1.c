@@ -133,8 +133,9 @@ void cell__handle_v1_fork(struct cell__request *request)
 	const json_t *n = json_object_get(request->json, "n");
 
 	if (cell__served_find(request, request->params[0], false))
-		cell__served_fork(request, n ? (size_t)json_integer_value(n) : 1, json_is_true(json_object_get(request->json, "drop")),
-				  answer_forks);
+		cell__served_fork(request, n ? (size_t)json_integer_value(n) : 1,
+				  json_string_value(json_object_get(request->json, "point")),
+				  json_is_true(json_object_get(request->json, "drop")), answer_forks);
 }
 
 static void answer_points(struct cell__request *request)

@@ -450,46 +450,82 @@ void cell__branch_forked(struct cell_session *target)
 		cell__branch_tell(source, json_pack("{s:s, s:s}", "kind", "fork", "session_id", target->id));
 }
 
-static int branch_into(struct cell_session *source, struct cell_session *target, unsigned flags, struct cell_error *err)
+/* point NULL: from the session's kernel. */
+static int branch_into(struct cell_session *source, struct cell_session *target, const struct cell__point *point, unsigned flags,
+		       struct cell_error *err)
 {
 	struct cell__slot *slot = source->slot;
 	target->branching = false;
 	if (target->closing)
 		return 0;
-	target->cells = source->cells;
+	target->cells = point ? point->cells : source->cells;
 	strcpy(target->parent, source->id);
 	if (copy_remembered(source, target, err) < 0)
 		return -1;
-	if (cell__slot_fork(target, slot->kernel, &slot->own, &slot->hosts, flags, err) < 0)
+	/* What a point does not carry was dropped, or was not there, when it was taken. */
+	if (point && cell__slot_fork(target, point->kernel, &point->own, &point->hosts, flags | CELL__FORK_DROP, err) < 0)
+		return -1;
+	if (!point && cell__slot_fork(target, slot->kernel, &slot->own, &slot->hosts, flags, err) < 0)
 		return -1;
 	cell__child_forking(target);
 	return 0;
 }
 
-static void handle_files_forked(struct cell_session *source, struct cell_session *target, unsigned flags, const struct cell_error *err)
+static void handle_files_forked(struct cell_session *source, struct cell_session *target, struct cell__point *point, unsigned flags,
+				const struct cell_error *err)
 {
 	struct cell_error failure = { 0 };
 	source->freezing--;
+	if (point)
+		point->used--;
 	if (err)
 		failure = *err;
-	else if (!source->slot || !source->slot->ready)
+	else if (point && (point->gone || point->leaving))
+		cell_fail(&failure, CELL_E_KERNEL, 0, "the point ended before it was forked");
+	else if (!point && (!source->slot || !source->slot->ready))
 		cell_fail(&failure, CELL_E_KERNEL, 0, "the kernel ended before it forked");
 	else
-		(void)branch_into(source, target, flags, &failure);
+		(void)branch_into(source, target, point, flags, &failure);
 	target->branching = false;
 	if (failure.code)
 		cell__session_end_opening(target, &failure);
+	if (point)
+		(void)free_gone(point);
 }
 
 /* Its own files and limits come first, if it has some. */
-int cell__branch_fork_now(struct cell_session *source, struct cell_session *target, unsigned flags, struct cell_error *err)
+static int fork_from(struct cell_session *source, struct cell_session *target, struct cell__point *point, unsigned flags,
+		     struct cell_error *err)
 {
 	if (!source->layer && !source->quota)
-		return branch_into(source, target, flags, err);
-	if (cell__files_fork(source, target, flags, handle_files_forked, err) < 0)
+		return branch_into(source, target, point, flags, err);
+	if (cell__files_fork(source, target, point, flags, handle_files_forked, err) < 0)
 		return -1;
 	source->freezing++;
+	if (point)
+		point->used++;
 	return 0;
+}
+
+int cell__branch_fork_now(struct cell_session *source, struct cell_session *target, unsigned flags, struct cell_error *err)
+{
+	return fork_from(source, target, NULL, flags, err);
+}
+
+static int no_point(const char *name, struct cell_error *err)
+{
+	return cell_fail(err, CELL_E_NOT_FOUND, 0, "the session has no point \"%.80s\"", name);
+}
+
+/* The session, or its point of the name that the fork continues from. */
+static int start_fork(struct cell_session *source, const struct cell__branching *wanted, struct cell_error *err)
+{
+	struct cell__point *point = wanted->name ? find_point(source, wanted->name, 0) : NULL;
+	if (wanted->name && !point)
+		return no_point(wanted->name, err);
+	if (point && !point->ready)
+		return cell_fail(err, CELL_E_BUSY, 0, "the point \"%.80s\" is still being kept", wanted->name);
+	return fork_from(source, wanted->target, point, wanted->flags, err);
 }
 
 static void become_with_files(struct cell_session *source, struct cell_session *target, struct cell__waiting *waiting);
@@ -520,7 +556,7 @@ void cell__branch_start_waiting(struct cell_session *session)
 			end_closed(&wanted->waiting);
 		else if (!target && take_point(session, wanted, &err) < 0)
 			cell__session_end_waiting(&wanted->waiting, &err);
-		else if (target && cell__branch_fork_now(session, target, wanted->flags, &err) < 0)
+		else if (target && start_fork(session, wanted, &err) < 0)
 			cell__session_end_opening(target, &err);
 	}
 }
@@ -718,7 +754,7 @@ void cell__session_do_rewind(struct cell__task *task)
 	else if (session->recorder)
 		cell_fail(&err, CELL_E_UNSUPPORTED, 0, "a session that is recorded or replayed is not rewound");
 	else if (!point && rewinding->name)
-		cell_fail(&err, CELL_E_NOT_FOUND, 0, "the session has no point \"%.80s\"", rewinding->name);
+		(void)no_point(rewinding->name, &err);
 	else if (!point)
 		cell_fail(&err, CELL_E_NOT_FOUND, 0, "the session has no point %llu cells back", (unsigned long long)rewinding->cells);
 	else if (session->layer)

@@ -687,6 +687,7 @@ void cell__files_drop(struct cell_session *session, struct cell__frozen *frozen)
 struct fork_work {
 	uv_work_t work;
 	struct cell_session *source, *target;
+	struct cell__point *point; /* whose files they are; NULL: those of now */
 	struct cell_error err;
 	cell__files_forked done;
 	unsigned flags;
@@ -697,7 +698,7 @@ static void do_fork(uv_work_t *work)
 	struct fork_work *fork = work->data;
 	struct cell_session *target = fork->target;
 	struct cell__layer *source = fork->source->layer;
-	if ((!source || cell__layer_fork(source, NULL, &target->layer, &fork->err) == 0))
+	if ((!source || cell__layer_fork(source, fork->point ? fork->point->frozen : NULL, &target->layer, &fork->err) == 0))
 		(void)cell__session_watch_folders(target, &fork->err);
 }
 
@@ -717,7 +718,7 @@ static void handle_forked(uv_work_t *work, int status)
 		target->options.cwd = cwd;
 	}
 	cell__quota_start(target->quota);
-	fork->done(source, target, fork->flags, fork->err.code ? &fork->err : NULL);
+	fork->done(source, target, fork->point, fork->flags, fork->err.code ? &fork->err : NULL);
 	source->filing--;
 	target->filing--;
 	free(fork);
@@ -725,13 +726,13 @@ static void handle_forked(uv_work_t *work, int status)
 	cell__session_advance(source);
 }
 
-int cell__files_fork(struct cell_session *source, struct cell_session *target, unsigned flags, cell__files_forked done,
-		     struct cell_error *err)
+int cell__files_fork(struct cell_session *source, struct cell_session *target, struct cell__point *point, unsigned flags,
+		     cell__files_forked done, struct cell_error *err)
 {
 	struct fork_work *fork = cell__alloc(1, sizeof *fork);
 	if (!fork)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a layer");
-	*fork = (struct fork_work){ .source = source, .target = target, .flags = flags, .done = done };
+	*fork = (struct fork_work){ .source = source, .target = target, .point = point, .flags = flags, .done = done };
 	fork->work.data = fork;
 	source->filing++;
 	target->filing++;

@@ -28,7 +28,8 @@ int cell__session_open_on_loop(struct cell_engine *engine, const struct cell_ses
 			       struct cell_error *err);
 int cell__session_reset_on_loop(struct cell_session *session, cell__session_done done, void *arg, struct cell_error *err);
 /* A fork is done()'s session. */
-int cell__session_fork_on_loop(struct cell_session *session, bool drop, cell__session_done done, void *arg, struct cell_error *err);
+int cell__session_fork_on_loop(struct cell_session *session, const char *point, bool drop, cell__session_done done, void *arg,
+			       struct cell_error *err);
 int cell__session_checkpoint_on_loop(struct cell_session *session, const char *name, bool drop, cell__session_done done, void *arg,
 				     struct cell_error *err);
 /* name NULL: so many cells back. */
@@ -96,6 +97,8 @@ void cell__session_keep_on_loop(struct cell_session *session, const struct cell_
 bool cell__session_is_child_on_loop(const struct cell_session *session);
 /* Whether a cell runs or is about to. */
 bool cell__session_runs_on_loop(const struct cell_session *session);
+/* A cell runs or waits; questions to the kernel (variables, completions) do not count. */
+bool cell__session_has_cells(const struct cell_session *session);
 /* The number of its points, and their memory as last measured. */
 size_t cell__session_kept_on_loop(const struct cell_session *session, int64_t *ret_bytes);
 /* What a rewind does with files: "included"; "without_tmp", the layer but not /tmp; "not_included"; "of_server", which knows.  Any thread. */

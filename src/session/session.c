@@ -716,12 +716,22 @@ void cell__session_cancel_all_on_loop(struct cell_session *session)
 		cell__session_cancel_on_loop(session, session->current->id);
 }
 
+bool cell__session_has_cells(const struct cell_session *session)
+{
+	if (session->current && !session->current->if_idle)
+		return true;
+	for (const struct cell__run *run = session->first; run; run = run->next)
+		if (!run->if_idle)
+			return true;
+	return false;
+}
+
 void cell__session_submit(struct cell__task *task)
 {
 	struct cell__run *run = (struct cell__run *)task;
 	struct cell_session *session = run->session;
 	cell__loop_add_busy(session->engine->loop, keeps_loop_busy(run));
-	if (run->if_idle && (session->current || session->first)) {
+	if (run->if_idle && cell__session_has_cells(session)) {
 		struct cell_error err;
 		cell_fail(&err, CELL_E_BUSY, 0, "a cell runs in this session");
 		cell__outcome_fail(run, &err);

@@ -96,7 +96,7 @@ struct cell__waiting {
 struct cell__branching {
 	struct cell__waiting waiting; /* first; its session is the source */
 	struct cell_session *target; /* NULL: a point */
-	const char *name; /* of the point; copied when it is taken */
+	const char *name; /* of the point, copied when it is taken; with a target: of the one that it continues from, NULL: of none */
 	bool replaces; /* the target is an open session, which gets the fork in place of its kernel */
 	unsigned flags; /* CELL__FORK_* */
 	struct cell__branching *next;
@@ -521,9 +521,10 @@ int cell__files_restore(struct cell_session *session, struct cell__frozen *froze
  * Gives a session that is to be a fork its layer, with the state of the source's, and its limit on the workspace; on the pool, then done() on
  * the loop.  The source must start no cell until then.
  */
-typedef void (*cell__files_forked)(struct cell_session *source, struct cell_session *target, unsigned flags, const struct cell_error *err);
-int cell__files_fork(struct cell_session *source, struct cell_session *target, unsigned flags, cell__files_forked done,
-		     struct cell_error *err);
+typedef void (*cell__files_forked)(struct cell_session *source, struct cell_session *target, struct cell__point *point, unsigned flags,
+				   const struct cell_error *err);
+int cell__files_fork(struct cell_session *source, struct cell_session *target, struct cell__point *point, unsigned flags,
+		     cell__files_forked done, struct cell_error *err);
 /* NULL is allowed. */
 void cell__files_drop(struct cell_session *session, struct cell__frozen *frozen);
 

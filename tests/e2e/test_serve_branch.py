@@ -68,6 +68,35 @@ def test_points(server):
     ended(server, session)
 
 
+def test_a_fork_of_a_point(server):
+    """It continues from the kept state; the session and the point stay what they are, and it may be done again, also for several."""
+    session = opened(server)
+    value(server, session, "x = [1]")
+    server.ask("POST", session + "/checkpoints", {"name": "a b/ü"})
+    value(server, session, "x.append(2)\nlater = 1")
+    forks = [server.ask("POST", session + "/fork", {"point": "a b/ü"}).json] + server.ask("POST", session + "/fork", {"point": "a b/ü", "n": 2}).json["sessions"]
+    paths = ["/v1/sessions/" + each["session_id"] for each in forks]
+    assert [value(server, path, "x.append(%d)\n[x, 'later' in globals()]" % n) for n, path in enumerate(paths)] == [[[1, n], False] for n in range(3)]
+    assert all(each["parent"] in session and each["points"] == 0 for each in forks)
+    assert value(server, session, "x") == [1, 2]
+    assert [point["name"] for point in server.ask("GET", session + "/checkpoints").json["points"]] == ["a b/ü"]
+    answer = server.ask("POST", session + "/fork", {"point": "nothing"})
+    assert (answer.status, answer.code) == (404, "not_found") and '"nothing"' in answer.json["detail"], answer
+    before = len(server.ask("GET", "/v1/sessions").json["sessions"])
+    assert server.ask("POST", session + "/fork", {"point": "nothing", "n": 3}).status == 404 and len(server.ask("GET", "/v1/sessions").json["sessions"]) == before
+    for body in ({"point": ""}, {"point": 1}, {"point": "x" * 201}):
+        assert server.ask("POST", session + "/fork", body).status in (400, 422), body
+    # The random numbers are the fork's own, and the point outlives the kernel that it was taken of.
+    rolls = [value(server, path, "import random; random.random()") for path in paths]
+    assert len(set(rolls)) == 3
+    server.ask("POST", "/execute", {"code": "import os; os._exit(1)"}, headers={"X-Session-ID": session.rsplit("/", 1)[1]})
+    answer = server.ask("POST", session + "/fork", {"point": "a b/ü"})
+    assert answer.status == 201, answer
+    paths.append("/v1/sessions/" + answer.json["session_id"])
+    assert value(server, paths[-1], "x") == [1]
+    ended(server, session, *paths)
+
+
 def test_bad_requests(server):
     session = opened(server)
     for path, body, status, code in (

@@ -42,6 +42,10 @@ def test_variables(place):
         assert found["rows"]["preview"] == "[1, 'b', <Hostile>]" and "bits" in found["big"]["preview"]
         assert not {"tools", "artifacts", "display"} & set(found)
         assert server.ask("GET", "/v1/sessions/%s/variables" % ("0" * 32)).status == 404
+        # Those who look at the same time do not see each other: a list is no cell, and waits for none.
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            looks = list(pool.map(lambda n: server.ask("GET", "/v1/sessions/%s%s" % (session, ("", "/variables")[n % 4 > 0])), range(64)))
+        assert [look.status for look in looks] == [200] * 64 and {look.json["state"] for look in looks if "state" in look.json} == {"idle"}
         assert server.ask("GET", "/v1/sessions/%s/variables" % session, token="other").status in (401, 404)
 
 

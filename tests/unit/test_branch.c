@@ -425,6 +425,20 @@ static void test_rewind(void **state)
 	assert_non_null(strstr(points, "\"name\":\"two\",\"cell\":2"));
 	assert_non_null(strstr(points, "\"name\":\"one\",\"cell\":1"));
 	free(points);
+	/* On from a point in sessions of their own: the session stays where it is. */
+	struct cell_fork_options from = { .size = sizeof from, .point = "one" };
+	struct cell_session *made[2];
+	assert_int_equal(cell_session_fork(session, &from, 2, made, &err), 0);
+	for (int i = 0; i < 2; i++) {
+		support_expect(made[i], "x += 1; x", "2");
+		cell_session_close(made[i]);
+	}
+	from.point = "three";
+	assert_int_equal(cell_session_fork(session, &from, 2, made, &err), -1);
+	assert_int_equal(err.code, CELL_E_NOT_FOUND);
+	from.point = "";
+	assert_int_equal(cell_session_fork(session, &from, 1, made, &err), -1);
+	assert_int_equal(err.code, CELL_E_INVALID);
 	support_expect(session, "x = 4", NULL); /* the fourth cell after "two": x; x = 4 */
 	assert_int_equal(cell_session_rewind(session, NULL, 2, &err), 0);
 	support_expect(session, "x", "2");

@@ -438,6 +438,8 @@ export type PostV1SessionsSessionForkBody = {
 	n?: number;
 	/** go without threads, child processes, connections and file locks */
 	drop?: boolean;
+	/** the kept state to continue from */
+	point?: string;
 };
 
 /** The body of POST /v1/sessions/{session}/checkpoints */

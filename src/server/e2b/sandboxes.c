@@ -623,7 +623,7 @@ void cell__e2b_handle_fork(struct cell__request *request)
 		return;
 	}
 	request->kept = json_pack("{s:I}", "timeout", (json_int_t)seconds);
-	cell__served_fork(request, count ? (size_t)json_integer_value(count) : 1, false, handle_forked);
+	cell__served_fork(request, count ? (size_t)json_integer_value(count) : 1, NULL, false, handle_forked);
 }
 
 static void answer_metrics(struct cell__request *request)

@@ -85,7 +85,7 @@ void cell__e2b_handle_snapshot(struct cell__request *request)
 		  strlen(json_string_value(name)) != json_string_length(name)))
 		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID, "name must be a string of 1 to %u bytes", MAX_NAME);
 	else
-		cell__served_fork(request, 1, false, handle_taken);
+		cell__served_fork(request, 1, NULL, false, handle_taken);
 }
 
 /* ---- the others ---- */
@@ -153,5 +153,5 @@ void cell__e2b_restore(struct cell__request *request, struct cell__e2b_sandbox *
 		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_UNSUPPORTED,
 				  "a sandbox from a snapshot has its network: leave out network and allow_internet_access");
 	else if (cell__served_find(request, cell__e2b_id(snapshot), false))
-		cell__served_fork(request, 1, false, handle_restored);
+		cell__served_fork(request, 1, NULL, false, handle_restored);
 }
