@@ -14,6 +14,11 @@ SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || 
 export SOURCE_DATE_EPOCH
 umask 022
 
+# A build of developers may be without it; a package is not.
+grep -q '"main.js"' "$build/console_files.c" || {
+	echo "deb.sh: $build has no console; install node 18 or newer and npm, and build with -Dconsole=enabled" >&2
+	exit 1
+}
 rm -rf "$work"
 mkdir -p "$root/DEBIAN" "$root/usr"
 DESTDIR=$(realpath "$work")/stage meson install -C "$build" --no-rebuild --quiet --strip

@@ -1,4 +1,5 @@
 """The image, as `make image` makes it, in a Docker engine of our own: what it says of itself, and whether its health check tells the truth."""
+import gzip
 import json
 import os
 import secrets
@@ -60,7 +61,7 @@ def server(engine, tmp_path):
     policy = os.path.join(support.ROOT, "packaging", "policy.yaml")
     name = docker(engine, "run", "--detach", "--network=host", "--health-interval=1s", "--volume", "%s:/token:ro" % token, "--volume",
                   "%s:/policy.yaml:ro" % policy, "workcell:" + VERSION, "serve", "--listen", "127.0.0.1:%d" % port, "--auth-token-file", "/token",
-                  "--executor", "sandbox", "--sandbox-policy", "/policy.yaml")
+                  "--executor", "sandbox", "--sandbox-policy", "/policy.yaml", "--console")
     try:
         yield name, "http://127.0.0.1:%d" % port, token.read_text()
     finally:
@@ -97,6 +98,8 @@ def test_health_check(engine, server):
                                      {"Authorization": "Bearer " + token, "Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=SECONDS) as answer:
         assert json.load(answer)["value"] == 42
+    with urllib.request.urlopen(urllib.request.Request(address + "/console/main.js", headers={"Accept-Encoding": "gzip"}), timeout=SECONDS) as answer:
+        assert b"Workcell" in gzip.decompress(answer.read()), "the image has no console"
     docker(engine, "kill", "--signal", "STOP", name)
     wait_for_health(engine, name, "unhealthy")
     docker(engine, "kill", "--signal", "CONT", name)

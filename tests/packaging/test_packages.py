@@ -5,6 +5,7 @@
 import base64
 import csv
 import glob
+import gzip
 import hashlib
 import io
 import os
@@ -13,6 +14,7 @@ import shutil
 import subprocess
 import tarfile
 import time
+import urllib.request
 import zipfile
 
 import pytest
@@ -101,6 +103,41 @@ def check_no_build_paths(folder):
 
 
 # ---- what is in them
+
+
+def unpacked_program(kind, folder):
+    """The program of a package, with its library beside it."""
+    if kind == "wheel":
+        with zipfile.ZipFile(wheel()) as archive:
+            archive.extractall(folder)
+        program = os.path.join(folder, "workcell", "_lib", "workcell")
+    elif kind == "tarball":
+        with tarfile.open(tarball()) as archive:
+            archive.extractall(folder)
+        program, = glob.glob(os.path.join(folder, "*", "bin", "workcell"))
+    else:
+        subprocess.run(["dpkg-deb", "-x", deb(), folder], check=True)
+        program = os.path.join(folder, "usr", "bin", "workcell")
+    for each in elf_files(folder):
+        os.chmod(each, 0o755)
+    return program
+
+
+@pytest.mark.parametrize("kind", ["wheel", "tarball", "deb"])
+def test_the_console_is_in_it(kind, tmp_path):
+    """Where node is missing a build goes on without it; a package never does."""
+    program = unpacked_program(kind, str(tmp_path / "package"))
+    server = subprocess.Popen([program, "console", "--executor", "subprocess", "--pool", "0"], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
+                              env=support.host_environment(DISPLAY="", WAYLAND_DISPLAY="", XDG_RUNTIME_DIR=str(tmp_path)))
+    try:
+        address = server.stdout.readline().split("#")[0]
+        assert address.startswith("http://127.0.0.1:"), "it does not serve"
+        for name, words in (("", b'src="main.js"'), ("main.js", b"Workcell"), ("style.css", b"prefers-color-scheme")):
+            with urllib.request.urlopen(urllib.request.Request(address + name, headers={"Accept-Encoding": "gzip"}), timeout=support.DEADLINE) as answer:
+                assert words in gzip.decompress(answer.read()), name
+    finally:
+        server.terminate()
+        server.communicate(timeout=support.DEADLINE)
 
 
 def test_wheel_is_small_portable_and_complete(tmp_path):
