@@ -3,18 +3,45 @@ import type { JSX } from 'preact';
 import { useState } from 'preact/hooks';
 import { ask, may, me } from './api';
 import { Diff, plain, Shown, size } from './text';
-import { act, ago, Page, Problem, type Session, usePolled } from './ui';
+import { act, ago, Page, Problem, type Session, usePolled, type Variable, variablesOf } from './ui';
 
 interface Point { name: string; cell: number; automatic: boolean; age_ms: number; memory_bytes: number | null; }
 interface Changed { path: string; change: string; type: string; size?: number; diff?: string; protected?: boolean; conflict?: boolean; }
 interface Changes { files: Changed[]; added: number; changed: number; deleted: number; truncated: boolean; }
 
-function Tree({ all, id, parent, seen }: { all: Session[]; id: string; parent: string | null; seen: Set<string> }): JSX.Element {
-  seen.add(id);
-  const children = all.filter((each) => each.parent === id && !seen.has(each.session_id));
+const MOST_WITH_POINTS = 40; // sessions of a tree whose points are fetched
+
+/** The points of one session of the tree: back to one, or on from it in a session of its own. */
+function PointsOf({ id, version }: { id: string; version: string }): JSX.Element | null {
+  const [found, , refresh] = usePolled<{ points: Point[] }>(`/v1/sessions/${id}/checkpoints`, 5000, version), path = `/v1/sessions/${id}`;
+  const change = (work: () => Promise<unknown>, done: string): void => { void act(work, done).then(refresh); };
+  const fork = (name: string): void => {
+    void act(async () => { location.hash = `#/session/${(await ask<Session>('POST', `${path}/fork`, { point: name })).session_id}`; });
+  };
+  if (!found?.points.length) return null;
   return (
-    <li>{id === parent ? <b aria-current="true"><code>{id.slice(0, 12)}</code></b> : <a href={`#/session/${id}`}><code>{id.slice(0, 12)}</code></a>}
-      {children.length > 0 && <ul>{children.map((each) => <Tree all={all} id={each.session_id} parent={parent} seen={seen} />)}</ul>}</li>
+    <ul class="points">{found.points.map((point) => {
+      const name = point.automatic ? `before cell ${point.cell + 1}` : point.name, words = plain(name);
+      return (
+        <li key={point.name}><span class="point"><Shown text={name} /></span> <small>{point.automatic ? '' : `cell ${point.cell}, `}{point.age_ms < 1000 ? 'now' : `${ago(point.age_ms / 1000)} ago`}, {size(point.memory_bytes)}</small>
+          {may('run') && <span class="buttons"><button aria-label={`Rewind to ${words}`} onClick={() => confirm(`Rewind to “${words}”? Later changes of variables are lost.`) &&
+            change(() => ask('POST', `${path}/rewind`, { name: point.name }), 'Rewound.')}>Rewind</button>
+          <button aria-label={`Fork from ${words}`} onClick={() => fork(point.name)}>Fork</button>
+          <button aria-label={`Drop ${words}`} onClick={() => change(() => ask('DELETE', `${path}/checkpoints/${encodeURIComponent(point.name)}`), 'Dropped.')}>Drop</button></span>}
+        </li>);
+    })}</ul>
+  );
+}
+
+function Tree({ all, id, here, seen, kept }: { all: Session[]; id: string; here: string; seen: Set<string>; kept: string[] }): JSX.Element {
+  seen.add(id);
+  const children = all.filter((each) => each.parent === id && !seen.has(each.session_id)), points = all.find((each) => each.session_id === id)?.points ?? 0;
+  if (points || id === here) kept.push(id);
+  const shown = id === here || (points > 0 && kept.length <= MOST_WITH_POINTS);
+  return (
+    <li>{id === here ? <b aria-current="true"><code>{id.slice(0, 12)}</code></b> : <a href={`#/session/${id}`}><code>{id.slice(0, 12)}</code></a>}
+      {shown ? <PointsOf id={id} version={String(points)} /> : points > 0 && <small> {points} points</small>}
+      {children.length > 0 && <ul>{children.map((each) => <Tree key={each.session_id} all={all} id={each.session_id} here={here} seen={seen} kept={kept} />)}</ul>}</li>
   );
 }
 
@@ -29,24 +56,15 @@ function rootOf(all: Session[], id: string): string {
   return at;
 }
 
-function Points({ id }: { id: string }): JSX.Element {
-  const [found, , refresh] = usePolled<{ points: Point[] }>(`/v1/sessions/${id}/checkpoints`, 3000), [name, setName] = useState('');
-  const change = (work: () => Promise<unknown>, done: string): void => { void act(work, done).then(refresh); };
+function Keep({ id, kept }: { id: string; kept: () => void }): JSX.Element {
+  const [name, setName] = useState('');
   return (
-    <>
-      <ul class="points">{found?.points.map((point) => <li>
-        <Shown text={point.name || `after cell ${point.cell}`} /> <small>cell {point.cell}, {ago(point.age_ms / 1000)} ago, {size(point.memory_bytes)}</small>
-        {may('run') && point.name && <> <button onClick={() => confirm(plain(`Rewind to “${point.name}”? Later changes of variables are lost.`)) &&
-          change(() => ask('POST', `/v1/sessions/${id}/rewind`, { name: point.name }), 'Rewound.')}>Rewind</button>
-        <button onClick={() => change(() => ask('DELETE', `/v1/sessions/${id}/checkpoints/${encodeURIComponent(point.name)}`), 'Dropped.')}>Drop</button></>}
-      </li>)}</ul>
-      {may('run') && <form class="line" onSubmit={(event) => {
-        event.preventDefault();
-        change(() => ask('POST', `/v1/sessions/${id}/checkpoints`, { name }), 'Kept.');
-        setName('');
-      }}><input required maxLength={200} value={name} onInput={(event) => setName(event.currentTarget.value)} aria-label="Name of a new point" placeholder="name of a point" />
-        <button>Keep</button></form>}
-    </>
+    <form class="line" onSubmit={(event) => {
+      event.preventDefault();
+      void act(() => ask('POST', `/v1/sessions/${id}/checkpoints`, { name }), 'Kept.').then(kept);
+      setName('');
+    }}><input required maxLength={200} value={name} onInput={(event) => setName(event.currentTarget.value)} aria-label="Name of a new point" placeholder="name of a point" />
+      <button>Keep</button></form>
   );
 }
 
@@ -73,8 +91,6 @@ function Files({ id }: { id: string }): JSX.Element {
   );
 }
 
-interface Named { name: string; type: string; preview: string; }
-
 /** One file in both branches, against what the workspace has. */
 function FileOf({ file }: { file?: Changed }): JSX.Element {
   if (!file) return <p class="hint">unchanged</p>;
@@ -83,12 +99,13 @@ function FileOf({ file }: { file?: Changed }): JSX.Element {
 
 /** Variables and files of two sessions, where they differ. */
 export function ComparePage({ left, right }: { left: string; right: string }): JSX.Element {
-  const [a, problemA] = usePolled<{ variables: Named[] }>(`/v1/sessions/${left}/variables`, 0), [b, problemB] = usePolled<{ variables: Named[] }>(`/v1/sessions/${right}/variables`, 0);
+  const [foundA, problemA] = usePolled<unknown>(`/v1/sessions/${left}/variables`, 0), [foundB, problemB] = usePolled<unknown>(`/v1/sessions/${right}/variables`, 0);
+  const a = foundA ? variablesOf(foundA) : null, b = foundB ? variablesOf(foundB) : null;
   const layers = !!me.value?.layers, [filesA, troubleA] = usePolled<Changes>(layers ? `/v1/sessions/${left}/files/diff` : null, 0), [filesB, troubleB] = usePolled<Changes>(layers ? `/v1/sessions/${right}/files/diff` : null, 0);
-  const words = (each?: Named): string => (each ? `${each.type} ${each.preview}` : '–');
-  const of = (list: Named[] | undefined, name: string): Named | undefined => list?.find((each) => each.name === name);
+  const words = (each?: Variable): string => (each ? `${each.type} ${each.preview}` : '–');
+  const of = (list: Variable[] | null, name: string): Variable | undefined => list?.find((each) => each.name === name);
   const file = (list: Changed[] | undefined, path: string): Changed | undefined => list?.find((each) => each.path === path);
-  const names = [...new Set([...(a?.variables ?? []), ...(b?.variables ?? [])].map((each) => each.name))].sort().filter((name) => words(of(a?.variables, name)) !== words(of(b?.variables, name)));
+  const names = [...new Set([...(a ?? []), ...(b ?? [])].map((each) => each.name))].sort().filter((name) => words(of(a, name)) !== words(of(b, name)));
   const paths = [...new Set([...(filesA?.files ?? []), ...(filesB?.files ?? [])].map((each) => each.path))].sort()
     .filter((path) => JSON.stringify(file(filesA?.files, path)) !== JSON.stringify(file(filesB?.files, path)));
   const heads = [left, right].map((id) => <a href={`#/session/${encodeURIComponent(id)}`}><code><Shown text={id.slice(0, 12)} /></code></a>);
@@ -98,9 +115,9 @@ export function ComparePage({ left, right }: { left: string; right: string }): J
       <Problem error={problemA ?? problemB ?? troubleA ?? troubleB} />
       <h2>Variables that differ</h2>
       {a && b && !names.length && <p class="hint">None.</p>}
-      {names.length > 0 && <div class="scroll" tabIndex={0} role="region" aria-label="Variables"><table><thead><tr><th>name</th><th>{left.slice(0, 12)}</th><th>{right.slice(0, 12)}</th></tr></thead>
+      {names.length > 0 && <div class="scroll" tabIndex={0} role="region" aria-label="Variables"><table><thead><tr><th>name</th>{[left, right].map((id) => <th><Shown text={id.slice(0, 12)} /></th>)}</tr></thead>
         <tbody>{names.map((name) => <tr><td><code><Shown text={name} /></code></td>
-          <td class="minus"><Shown text={words(of(a?.variables, name)).slice(0, 300)} /></td><td class="plus"><Shown text={words(of(b?.variables, name)).slice(0, 300)} /></td></tr>)}</tbody></table></div>}
+          <td class="minus"><Shown text={words(of(a, name)).slice(0, 300)} /></td><td class="plus"><Shown text={words(of(b, name)).slice(0, 300)} /></td></tr>)}</tbody></table></div>}
       {filesA && filesB && <><h2>Files that differ</h2>{!paths.length && <p class="hint">None.</p>}{paths.map((path) => <section aria-label={plain(path)}>
         <h3><code><Shown text={path} /></code></h3><div class="twice"><div><FileOf file={file(filesA.files, path)} /></div><div><FileOf file={file(filesB.files, path)} /></div></div></section>)}</>}
     </Page>
@@ -108,14 +125,14 @@ export function ComparePage({ left, right }: { left: string; right: string }): J
 }
 
 export function Branches({ id, session }: { id: string; session: Session }): JSX.Element {
-  const [found] = usePolled<{ sessions: Session[] }>(`/v1/sessions${may('admin') ? '?all=true' : ''}`, 4000), [other, setOther] = useState('');
+  const [found, , refresh] = usePolled<{ sessions: Session[] }>(`/v1/sessions${may('admin') ? '?all=true' : ''}`, 4000), [other, setOther] = useState('');
   const all = found?.sessions ?? [session], related = all.filter((each) => each.session_id !== id && rootOf(all, each.session_id) === rootOf(all, id));
   return (
     <>
       <details class="side" open>
         <summary>Points and forks</summary>
-        <ul class="tree"><Tree all={all} id={rootOf(all, id)} parent={id} seen={new Set()} /></ul>
-        <Points id={id} />
+        <ul class="tree"><Tree all={all} id={rootOf(all, id)} here={id} seen={new Set()} kept={[]} /></ul>
+        {may('run') && <Keep id={id} kept={refresh} />}
         {may('run') && <p class="buttons"><button onClick={() => act(async () => { location.hash = `#/session/${(await ask<Session>('POST', `/v1/sessions/${id}/fork`, {})).session_id}`; })}>Fork</button>
           <button onClick={() => act(() => ask('POST', `/v1/sessions/${id}/rewind`, { cells: 1 }), 'Undone.')}>Undo a cell</button></p>}
         {related.length > 0 && <form class="line" onSubmit={(event) => {

@@ -10,6 +10,7 @@ import type { JSX } from 'preact';
 import { useEffect, useRef } from 'preact/hooks';
 import { ask } from './api';
 import { isDark } from './output';
+import { plain } from './text';
 
 const dark = HighlightStyle.define([
   { tag: tags.keyword, color: '#c792ea' }, { tag: [tags.string, tags.special(tags.string)], color: '#c3e88d' }, { tag: tags.number, color: '#f78c6c' },
@@ -17,13 +18,21 @@ const dark = HighlightStyle.define([
   { tag: tags.bool, color: '#f78c6c' }, { tag: tags.operator, color: '#89ddff' },
 ]);
 
+/** The kernel answers: what does not continue the text before the cursor, or is not what it looks like, is no completion. */
+function completionsOf(found: any, context: CompletionContext): CompletionResult | null {
+  const before = context.state.sliceDoc(0, context.pos), prefix = found?.prefix;
+  if (typeof prefix !== 'string' || !before.endsWith(prefix) || !Array.isArray(found.matches)) return null;
+  const fits = (each: unknown): boolean => typeof each === 'string' && each.startsWith(prefix) && each.length < 200 && !/\s/.test(each) && each === plain(each);
+  return { from: context.pos - prefix.length, options: found.matches.filter(fits).slice(0, 200).map((label: string) => ({ label })), validFor: /^\w*$/ };
+}
+
 function completer(session: string) {
   return async (context: CompletionContext): Promise<CompletionResult | null> => {
     const word = context.matchBefore(/[\w.]*/);
     if (!context.explicit && (!word || word.from === word.to)) return null;
     try {
       const found = await ask('POST', `/v1/sessions/${session}/complete`, { code: context.state.sliceDoc(0, context.pos) });
-      return { from: context.pos - found.prefix.length, options: found.matches.slice(0, 200).map((label: string) => ({ label })), validFor: /^\w*$/ };
+      return completionsOf(found, context);
     } catch {
       return null; // a cell runs: there are no completions now
     }

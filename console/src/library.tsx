@@ -46,7 +46,7 @@ function Field({ field, value, required, set }: { field: Schema; value: string; 
     return <select value={value} required={required} onChange={(event) => set(event.currentTarget.value)}><option value="">–</option>
       {choices.map((each) => <option value={typeof each === 'string' ? each : JSON.stringify(each)}>{plain(typeof each === 'string' ? each : JSON.stringify(each))}</option>)}</select>;
   }
-  return <input value={value} required={required} placeholder={field.default === undefined ? '' : plain(JSON.stringify(field.default))} onInput={(event) => set(event.currentTarget.value)} />;
+  return <input value={value} required={required} placeholder={required || field.default === undefined || field.default === null ? '' : plain(JSON.stringify(field.default))} onInput={(event) => set(event.currentTarget.value)} />;
 }
 
 function CallForm({ tool, callable }: { tool: string; callable: Callable }): JSX.Element {

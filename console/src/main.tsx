@@ -10,7 +10,7 @@ import { NotebookPage } from './notebook';
 import { AuditPage, DoctorPage, MetricsPage, PolicyPage } from './operate';
 import { SessionsPage } from './sessions';
 import { Shown } from './text';
-import { act, message } from './ui';
+import { act, Guard, message } from './ui';
 
 const THEME = 'workcell-theme';
 const route = signal(location.hash);
@@ -73,7 +73,7 @@ function Whole(): JSX.Element {
           {each.title}{each.path === 'approvals' && count > 0 ? ` (${count})` : ''}</a>)}
         <span class="end"><small><Shown text={me.value!.name} /></small><button onClick={setTheme} aria-label="Light or dark">◐</button><button onClick={() => act(logout)}>Log out</button></span></nav>
       {!online.value && <p class="away" role="alert">The server does not answer. Trying again…</p>}
-      <main id="content" tabIndex={-1}><Body /></main>
+      <main id="content" tabIndex={-1}><Guard key={route.value}><Body /></Guard></main>
       <div aria-live="assertive">{message.value && <p class={`message ${message.value.bad ? 'bad' : ''}`}><Shown text={message.value.text} /></p>}</div>
     </>
   );

@@ -7,7 +7,7 @@ import { Branches } from './branches';
 import { Editor } from './editor';
 import { LongText, Parts, pretty, type Part } from './output';
 import { duration, Shown, size, Terminal } from './text';
-import { act, ago, Problem, type Session, usePolled } from './ui';
+import { act, ago, Problem, type Session, usePolled, type Variable, variablesOf } from './ui';
 
 interface Call { id: number; name: string; kind: string; args: unknown; state: string; result?: string; error?: string; ms?: number; reason?: string; }
 type Item = { kind: 'text'; stream: string; text: string } | { kind: 'display'; parts: Part[] } | { kind: 'call'; call: Call } | { kind: 'note'; text: string };
@@ -16,11 +16,13 @@ interface Ended {
   error: { code: string; type: string; message: string; traceback: string } | null;
 }
 interface Change { name: string; what: 'new' | 'changed' | 'gone'; }
-interface Cell { id: number; at: number; code: string; items: Item[]; ended: Ended | null; revision: Signal<number>; note?: string; changes?: Change[]; since?: number; }
+interface Cell { id: number; at: number; code: string; items: Item[]; kept: number; dropped: number; ended: Ended | null; revision: Signal<number>; note?: string; changes?: Change[]; since?: number; }
 
 const BLOCK = 40; // cells that are shown or left out together
 const SETTLED = 120; // ms after the end of a cell without another: then its variables are looked at
-const MAX_TEXT = 1_000_000; // characters of a cell's output that the page keeps
+const MAX_TEXT = 1_000_000; // characters of one stretch of output that the page keeps
+const MAX_ITEMS = 1000; // stretches, displays and calls of one cell
+const MAX_KEPT = 64_000_000; // characters of one cell's items
 
 class Notebook {
   cells: Cell[] = [];
@@ -53,13 +55,13 @@ class Notebook {
   }
 
   private note(text: string): void {
-    this.add({ id: -this.cells.length - 1, at: 0, code: '', items: [], ended: null, revision: signal(0), note: text });
+    this.add({ id: -this.cells.length - 1, at: 0, code: '', items: [], kept: 0, dropped: 0, ended: null, revision: signal(0), note: text });
   }
 
   private find(run: number): Cell {
     let cell = this.byRun.get(run);
     if (!cell) {
-      cell = { id: run, at: 0, code: '', items: [], ended: null, revision: signal(0) };
+      cell = { id: run, at: 0, code: '', items: [], kept: 0, dropped: 0, ended: null, revision: signal(0) };
       this.byRun.set(run, cell);
       this.add(cell);
     }
@@ -72,18 +74,33 @@ class Notebook {
     const item = cell.items.find((each): each is Item & { kind: 'call' } => each.kind === 'call' && each.call.id === data.id);
     if (item) return item.call;
     const call: Call = { id: data.id, name: data.callable ? `${data.tool}.${data.callable}` : data.tool, kind: data.kind, args: data.args, state: 'runs' };
-    cell.items.push({ kind: 'call', call });
+    this.put(cell, { kind: 'call', call }, 0);
     return call;
+  }
+
+  /** The oldest go first, as in the server; calls that have not ended stay. */
+  private put(cell: Cell, item: Item, weight: number): void {
+    cell.items.push(item);
+    cell.kept += weight;
+    while (cell.items.length > MAX_ITEMS || (cell.kept > MAX_KEPT && cell.items.length > 1)) {
+      const at = cell.items.findIndex((each) => each.kind !== 'call' || each.call.ms !== undefined);
+      if (at < 0) return;
+      const [gone] = cell.items.splice(at, 1);
+      cell.kept -= weightOf(gone);
+      cell.dropped++;
+    }
   }
 
   private chunk(cell: Cell, data: any): void {
     const text: string = data.text ?? new TextDecoder().decode(Uint8Array.from(atob(data.base64 ?? ''), (each) => each.charCodeAt(0)));
     const last = cell.items[cell.items.length - 1];
     if (last?.kind === 'text' && last.stream === data.stream) {
+      const before = last.text.length;
       last.text += text;
       if (last.text.length > MAX_TEXT) last.text = '…' + last.text.slice(-MAX_TEXT / 2);
+      cell.kept += last.text.length - before;
     } else {
-      cell.items.push({ kind: 'text', stream: data.stream, text });
+      this.put(cell, { kind: 'text', stream: data.stream, text }, text.length);
     }
   }
 
@@ -114,7 +131,8 @@ class Notebook {
     if (type === 'cell') Object.assign(cell, { code: data.code, at: data.at });
     else if (type === 'chunk') this.chunk(cell, data);
     else if (type === 'display' || type === 'image') {
-      cell.items.push(data.parts ? { kind: 'display', parts: data.parts } : { kind: 'note', text: `a display of ${size(data.omitted_bytes)} was not kept` });
+      const item: Item = data.parts ? { kind: 'display', parts: data.parts } : { kind: 'note', text: `a display of ${size(data.omitted_bytes)} was not kept` };
+      this.put(cell, item, weightOf(item));
     } else if (type === 'call_started') this.call(cell, data);
     else if (type === 'call_ended') {
       Object.assign(this.call(cell, data), { state: data.decision, result: data.result, error: data.error, ms: data.duration_ms });
@@ -122,6 +140,11 @@ class Notebook {
     else if (type === 'approval_ended') Object.assign(this.call(cell, data), { state: data.decision, reason: data.reason });
     else if (type === 'ended') cell.ended = { parts: [], notices: [], repr: null, duration_ms: 0, state: '', ...data };
   }
+}
+
+function weightOf(item: Item): number {
+  if (item.kind === 'display') return item.parts.reduce((sum, part) => sum + (part.text ?? part.base64 ?? '').length, 0);
+  return item.kind === 'text' ? item.text.length : 0;
 }
 
 function branchWords(data: any): string {
@@ -176,6 +199,7 @@ function CellView({ cell, session }: { cell: Cell; session: string }): JSX.Eleme
       </header>
       <pre class="source"><LongText text={cell.code} /></pre>
       <div class="output">
+        {cell.dropped > 0 && <p class="hint">{cell.dropped} earlier parts of the output are no longer shown.</p>}
         {cell.items.map((item) => <ItemView item={item} />)}
         {ended?.error ? <ErrorView error={ended.error} /> : ended?.parts.length ? <Parts parts={ended.parts} alt="a picture: the value of the cell" />
           : ended?.repr ? <pre class="value"><LongText text={ended.repr} /></pre> : null}
@@ -214,8 +238,6 @@ function Cells({ book, session, parent }: { book: Notebook; session: string; par
   );
 }
 
-interface Variable { name: string; type: string; preview: string; size?: number; }
-
 /** By type, size and preview: what looks the same counts as unchanged. */
 function changesOf(before: Variable[], after: Variable[]): Change[] {
   const words = (each: Variable): string => JSON.stringify([each.type, each.size, each.preview]), old = new Map(before.map((each) => [each.name, words(each)])), found: Change[] = [];
@@ -232,7 +254,7 @@ function watchChanges(book: Notebook, id: string): [heard: (event: ServerEvent) 
   let before: Variable[] | null = null, since = 0, timer = 0, alive = true;
   const look = async (): Promise<void> => {
     try {
-      const { variables } = await ask<{ variables: Variable[] }>('GET', `/v1/sessions/${id}/variables`), newest = book.lastEnded;
+      const variables = variablesOf(await ask('GET', `/v1/sessions/${id}/variables`)), newest = book.lastEnded;
       if (!alive) return;
       if (before) book.tell(changesOf(before, variables), since);
       if (before) since = newest;
@@ -245,7 +267,7 @@ function watchChanges(book: Notebook, id: string): [heard: (event: ServerEvent) 
   };
   const opened = Date.now() / 1000;
   const heard = ({ type, data }: ServerEvent): void => {
-    const earlier = type === 'ended' && (book.byRun.get(data.run_id)?.at ?? 0) < opened - 1; // it is told of what was before
+    const earlier = type === 'ended' && (book.byRun.get(data.run_id)?.at ?? 0) + (data.duration_ms ?? 0) / 1000 < opened; // it is told of what was before
     if (earlier) since = Math.max(since, data.run_id);
     else if (type === 'ended' || type === 'reset' || type === 'branch') soon();
   };
@@ -255,13 +277,14 @@ function watchChanges(book: Notebook, id: string): [heard: (event: ServerEvent) 
 
 /** Where the server can tell them without running a cell. */
 export function Variables({ session, busy }: { session: string; busy: boolean }): JSX.Element | null {
-  const [state] = usePolled<{ variables: Variable[] }>(busy ? null : `/v1/sessions/${session}/variables`, 3000);
-  if (!state) return null;
+  const [found] = usePolled<unknown>(busy ? null : `/v1/sessions/${session}/variables`, 3000);
+  if (!found) return null;
+  const variables = variablesOf(found);
   return (
     <details class="side" open>
-      <summary>Variables ({state.variables.length})</summary>
+      <summary>Variables ({variables.length})</summary>
       <table><thead><tr><th>name</th><th>type</th><th>value</th></tr></thead>
-        <tbody>{state.variables.map((each) => <tr><td><code><Shown text={each.name} /></code></td><td><Shown text={each.type} /></td>
+        <tbody>{variables.map((each) => <tr><td><code><Shown text={each.name} /></code></td><td><Shown text={each.type} /></td>
           <td class="clip"><Shown text={(each.preview).slice(0, 200)} /></td></tr>)}</tbody></table>
     </details>
   );
@@ -293,7 +316,7 @@ export function NotebookPage({ id }: { id: string }): JSX.Element {
   return (
     <div class="notebook">
       <header class="bar">
-        <h1>Session <code>{id.slice(0, 12)}</code></h1>
+        <h1>Session <code><Shown text={id.slice(0, 12)} /></code></h1>
         {session && <p class="facts"><Shown text={session.owner} /> · {session.executor} · {size(session.memory_bytes)} · {session.state === 'busy' ? 'runs a cell' : `idle ${ago(session.idle_seconds)}`}</p>}
         {session && may('run') && <p class="buttons">
           <button onClick={() => act(() => ask('POST', `/v1/sessions/${id}/interrupt`))} disabled={session.state !== 'busy'}>Interrupt</button>

@@ -2,12 +2,12 @@
 import type { JSX } from 'preact';
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { Chart, isChart } from './chart';
-import { Markdown, Shown } from './text';
+import { Markdown, plain, Shown } from './text';
 
 export interface Part { type: string; text?: string; base64?: string; }
 
 const MAX_FRAME = 2000; // pixels
-const MAX_SHOWN = 200000; // characters of one text
+const MAX_SHOWN = 50000; // characters of one text at first
 const PICTURES = ['image/png', 'image/jpeg', 'image/gif', 'image/webp'];
 
 export function isDark(): boolean {
@@ -67,10 +67,10 @@ export function Parts({ parts, alt }: { parts: Part[]; alt: string }): JSX.Eleme
   const markup = find('text/html'), words = find('text/markdown'), json = find('application/json'), text = find('text/plain');
   const shown: JSX.Element[] = [];
   // Drawings are shown as images: scripts in them do not run, and nothing is loaded.
-  if (picture) shown.push(<img class="plot" src={`data:${picture.type};base64,${base64Of(picture)}`} alt={alt} />);
-  else if (drawing) shown.push(<img class="plot" src={`data:image/svg+xml;base64,${base64Of(drawing)}`} alt={alt} />);
+  if (picture) shown.push(<img class="plot" src={`data:${picture.type};base64,${base64Of(picture)}`} alt={plain(alt)} />);
+  else if (drawing) shown.push(<img class="plot" src={`data:image/svg+xml;base64,${base64Of(drawing)}`} alt={plain(alt)} />);
   else if (markup) shown.push(<Frame markup={textOf(markup)} />);
-  else if (words) shown.push(<Markdown text={textOf(words)} />);
+  else if (words) shown.push(<LongText text={textOf(words)} of={(each) => <Markdown text={each} />} />);
   else if (json) shown.push(<pre class="value"><LongText text={pretty(textOf(json))} /></pre>);
   else if (text) shown.push(<pre class="value"><LongText text={textOf(text)} /></pre>);
   if (chart) shown.push(<Chart text={textOf(chart)} />);

@@ -2,10 +2,22 @@
 import type { JSX } from 'preact';
 import { useMemo, useState } from 'preact/hooks';
 import { ask, may } from './api';
-import { Shown, size } from './text';
+import { plain, Shown, size } from './text';
 import { act, ago, Page, Problem, type Session, usePolled, Waiting } from './ui';
 
 const SHOWN = 100;
+
+/** What confined the code of its cells; fetched when somebody opens it. */
+function Receipt({ session }: { session: Session }): JSX.Element {
+  const [open, setOpen] = useState(false), [found, problem] = usePolled<{ receipt: unknown }>(open ? `/v1/sessions/${session.session_id}` : null, 0, String(session.runs));
+  if (!session.isolation) return <small>no cell yet</small>;
+  return (
+    <details class="receipt" open={open} onToggle={(event) => setOpen(event.currentTarget.open)}>
+      <summary aria-label={plain(`isolation: ${session.isolation}, receipt of ${session.session_id.slice(0, 12)}`)}><small>isolation: <Shown text={session.isolation} /></small></summary>
+      <Problem error={problem} />{found && <pre tabIndex={0}><Shown text={JSON.stringify(found.receipt, null, 1)} /></pre>}
+    </details>
+  );
+}
 
 function Row({ session, refresh }: { session: Session; refresh: () => void }): JSX.Element {
   const path = `/v1/sessions/${session.session_id}`;
@@ -15,7 +27,7 @@ function Row({ session, refresh }: { session: Session; refresh: () => void }): J
       <td><a href={`#/session/${session.session_id}`}><code>{session.session_id.slice(0, 12)}</code></a>
         {session.parent && <small> of {session.parent.slice(0, 8)}</small>}</td>
       <td><Shown text={session.owner} /><br /><small><Shown text={session.client} /></small></td>
-      <td>{session.executor}{session.isolation && session.isolation !== session.executor && <><br /><small>isolation: {session.isolation}</small></>}</td>
+      <td>{session.executor}<Receipt session={session} /></td>
       <td class="number">{size(session.memory_bytes)}</td>
       <td class="number">{session.runs}</td>
       <td class="clip">{session.running ? <><span class="tag run">{ago(session.running.seconds)}</span> <code><Shown text={session.running.code} /></code></>

@@ -4,13 +4,20 @@ import type { JSX } from 'preact';
 // Controls of bidirectional text, invisible characters, and control characters other than tab and line feed.
 const ODD = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb]|[\udb40][\udc00-\udfff]/g;
 
+const MOST_ELEMENTS = 1000; // of one text: more would hold up the page
+const LONGEST_RUN = 16; // of such characters, whose numbers are shown
+const RUN = new RegExp(`(?:${ODD.source})+`, 'g');
+
 function nameOf(odd: string): string {
   return 'U+' + odd.codePointAt(0)!.toString(16).toUpperCase().padStart(4, '0');
 }
 
 /** For places that take a string: titles, labels. */
 export function plain(text: string): string {
-  return text.replace(/\r\n/g, '\n').replace(ODD, (odd) => `‹${nameOf(odd)}›`);
+  return text.replace(/\r\n/g, '\n').replace(RUN, (run) => {
+    const odd = [...run];
+    return odd.slice(0, LONGEST_RUN).map((each) => `‹${nameOf(each)}›`).join('') + (odd.length > LONGEST_RUN ? `‹and ${odd.length - LONGEST_RUN} more›` : '');
+  });
 }
 
 /** JSON with those characters as escapes: it means the same, and reads as it is. */
@@ -23,11 +30,16 @@ export function fileName(name: string): string {
   return (name.split('/').pop() ?? '').replace(ODD, '_') || 'artifact';
 }
 
+
+/** What the kernel answers with is the agent's too: it need not be a text. */
 export function Shown({ text }: { text: string }): JSX.Element {
-  const clean = text.replace(/\r\n/g, '\n'), parts: (string | JSX.Element)[] = [];
+  const clean = (typeof text === 'string' ? text : String(JSON.stringify(text))).replace(/\r\n/g, '\n'), parts: (string | JSX.Element)[] = [];
   let at = 0;
-  for (const found of clean.matchAll(ODD)) {
-    parts.push(clean.slice(at, found.index), <span class="odd" title="a character that is not visible">{nameOf(found[0])}</span>);
+  for (const found of clean.matchAll(RUN)) {
+    // A line of so many without a place to break it takes the browser minutes.
+    if (parts.length > MOST_ELEMENTS) return <bdi>{parts}{plain(clean.slice(at)).replaceAll('›', '› ')}</bdi>
+    const odd = [...found[0]], names = odd.slice(0, LONGEST_RUN).map(nameOf).join(' ');
+    parts.push(clean.slice(at, found.index), <span class="odd" title="not visible">{names}{odd.length > LONGEST_RUN && ` and ${odd.length - LONGEST_RUN} more`}</span>);
     at = found.index + found[0].length;
   }
   parts.push(clean.slice(at));
@@ -65,6 +77,7 @@ export function Terminal({ text }: { text: string }): JSX.Element {
     parts.push(kind ? <span class={kind}><Shown text={piece} /></span> : <Shown text={piece} />);
   };
   for (const found of clean.matchAll(SGR)) {
+    if (parts.length > MOST_ELEMENTS) return <>{parts}<Shown text={clean.slice(at).replace(SGR, '')} /></>;
     add(clean.slice(at, found.index));
     paint(style, found[1]);
     at = found.index + found[0].length;
@@ -76,7 +89,7 @@ export function Terminal({ text }: { text: string }): JSX.Element {
 function inline(text: string): (string | JSX.Element)[] {
   const parts: (string | JSX.Element)[] = [];
   let at = 0;
-  for (const found of text.matchAll(/`([^`]+)`|\*\*([^*]+)\*\*|\*([^*\s][^*]*)\*|!?\[([^\]]*)\]\(([^)\s]+)[^)]*\)/g)) {
+  for (const found of text.matchAll(/`([^`]{1,1000})`|\*\*([^*]{1,1000})\*\*|\*([^*\s][^*]{0,1000})\*|!?\[([^\]]{0,300})\]\(([^)\s]{1,1000})(?:\s[^)]{0,300})?\)/g)) {
     parts.push(plain(text.slice(at, found.index)));
     if (found[1] !== undefined) parts.push(<code><Shown text={found[1]} /></code>);
     else if (found[2] !== undefined) parts.push(<b><Shown text={found[2]} /></b>);
@@ -88,7 +101,7 @@ function inline(text: string): (string | JSX.Element)[] {
   return parts;
 }
 
-/** The common part of Markdown; markup in it is text. */
+/** The common part of Markdown; markup in it is text. Its repetitions are bounded: long texts without an end cost no more than their length. */
 export function Markdown({ text }: { text: string }): JSX.Element {
   const blocks: JSX.Element[] = [];
   const lines = text.split('\n');

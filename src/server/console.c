@@ -73,6 +73,7 @@ static void answer_file(struct cell__request *request, const char *path, const c
 	MHD_add_response_header(response, "Cache-Control", "no-cache");
 	MHD_add_response_header(response, "Content-Security-Policy", policy);
 	MHD_add_response_header(response, "Referrer-Policy", "no-referrer");
+	MHD_add_response_header(response, "X-DNS-Prefetch-Control", "off"); /* links in output name hosts: a browser looks them up ahead */
 	MHD_add_response_header(response, "Cross-Origin-Opener-Policy", "same-origin");
 	if (strcmp(path, "frame.js")) /* the frame that runs it has an origin of its own */
 		MHD_add_response_header(response, "Cross-Origin-Resource-Policy", "same-origin");

@@ -104,6 +104,7 @@ def test_a_tool_is_called_by_its_form(server, browser):
     fields = browser.value("[...document.querySelectorAll('details.side form label')].map((each) => each.innerText.trim())")
     assert len(fields) == 2 and "format" in fields[0] and "number" in fields[1]
     form = "document.querySelector('details.side form')"
+    assert browser.value("[...%s.querySelectorAll('input')].map((each) => each.placeholder)" % form) == ["", ""], "required fields have no default"
     fill(browser, form + ".querySelectorAll('input')[0]", "%05d!")
     fill(browser, form + ".querySelectorAll('input')[1]", "42")
     picture(browser, "tools", height=600)

@@ -74,9 +74,17 @@ def test_sessions_are_listed_and_ended(server, browser):
     enter(browser, server)
     row = "[...document.querySelectorAll('tbody tr')].find((each) => each.innerText.includes(%r))" % session[:12]
     browser.wait("%s && %s.innerText.includes('import time')" % (row, row))
-    picture(browser, "sessions", height=500)
+    assert "no cell yet" in browser.text(row), "what confines it is told with the first result"
     press(browser, "Interrupt", row)
     support.wait_until(lambda: server.ask("GET", "/v1/sessions/" + session).json["state"] == "idle", lambda: "it goes on")
+    browser.wait("%s.querySelector('details.receipt')" % row)
+    browser.value("%s.querySelector('details.receipt summary').click()" % row)
+    browser.wait("%s.querySelector('details.receipt pre')" % row)
+    assert json.loads(browser.text(row + ".querySelector('details.receipt pre')")) == server.ask("GET", "/v1/sessions/" + session).json["receipt"]
+    started(server, session, "time.sleep(60)")
+    browser.wait("%s.innerText.includes('time.sleep')" % row)
+    picture(browser, "sessions", height=500)
+    browser.value("%s.querySelector('details.receipt summary').click()" % row)
     browser.value("window.confirm = () => true")
     press(browser, "Reset", row)
     browser.wait(has("Reset."))
@@ -216,12 +224,28 @@ def test_points_and_forks(server, browser):
     press(browser, "Rewind", "document.querySelector('ul.points')")
     browser.wait(has("Rewound to the point"))
     assert server.execute("x", session=session)["value"] == 1
-    press(browser, "Fork", "document.querySelector('aside')")
-    browser.wait("location.hash.startsWith('#/session/') && !location.hash.endsWith(%r)" % session)
-    fork = browser.value("location.hash").rsplit("/", 1)[1]
-    assert server.ask("GET", "/v1/sessions/" + fork).json["parent"] == session
-    browser.wait("document.querySelector('ul.tree ul')")
-    picture(browser, "branches", height=600)
+    # On from now, and from the point: in sessions of their own, whose variables are shown.
+    server.execute("x = 3", session=session)
+    made = []
+    for within, number in (("document.querySelector('aside p.buttons')", 3), ("document.querySelector('ul.points')", 1)):
+        press(browser, "Fork", within)
+        browser.wait("location.hash.startsWith('#/session/') && !%s.includes(location.hash.split('/')[2])" % json.dumps([session, *made]))
+        made.append(browser.value("location.hash").rsplit("/", 1)[1])
+        assert server.ask("GET", "/v1/sessions/" + made[-1]).json["parent"] == session
+        browser.wait("[...document.querySelectorAll('aside tbody tr')].some((each) => each.innerText.trim() == 'x\\tint\\t%d')" % number)
+        assert server.execute("x", session=made[-1])["value"] == number
+        # The tree has the source with its point, and the forks below it.
+        browser.wait("[...document.querySelectorAll('ul.tree > li > ul.points .point')].map((each) => each.innerText).join() == 'good'")
+        browser.wait("document.querySelectorAll('ul.tree > li > ul:not(.points) > li').length == %d" % len(made))
+    picture(browser, "branches", height=700)
+    # Back to the point of another session of the tree, and without it.
+    press(browser, "Rewind", "document.querySelector('ul.points')")
+    browser.wait(has("Rewound."))
+    assert server.execute("x", session=session)["value"] == 1
+    press(browser, "Drop", "document.querySelector('ul.points')")
+    browser.wait("document.querySelectorAll('ul.points li').length == 0")
+    assert server.ask("GET", "/v1/sessions/%s/checkpoints" % session).json["points"] == []
+    assert surprises(browser) == []
 
 
 def test_the_other_pages(server, browser):

@@ -64,7 +64,9 @@ def test_the_files(server):
 
 def test_the_frame_has_an_origin_of_its_own(server):
     for query, runs in (("", False), ("?scripts=true", True)):
-        policy = server.ask("GET", "/console/frame" + query, token=None).headers["Content-Security-Policy"]
+        frame = server.ask("GET", "/console/frame" + query, token=None)
+        assert frame.headers["X-DNS-Prefetch-Control"] == "off"
+        policy = frame.headers["Content-Security-Policy"]
         assert policy.startswith("sandbox allow-scripts;") and "allow-same-origin" not in policy and "default-src 'none'" in policy and "connect-src" not in policy
         assert ("script-src 'self' 'unsafe-inline'" in policy) == runs
 
@@ -395,6 +397,16 @@ def test_a_build_without_node(tmp_path):
     done = subprocess.run([support.BIN, "serve", "--console", "--listen", "127.0.0.1:0", "--auth-disabled", "--executor", "subprocess"], env=support.host_environment(LD_LIBRARY_PATH=str(place)),
                           capture_output=True, text=True, timeout=support.DEADLINE, check=False)
     assert done.returncode != 0 and "this build has no console" in done.stderr and "node 18 or newer and npm" in done.stderr, done
+
+
+def test_no_package_without_the_console(tmp_path):
+    """Every way to a package either requires the console of the build or refuses a build that has none."""
+    (tmp_path / "console_files.c").write_text("const struct cell__console_file cell__console_files[] = {\n\t{ 0 },\n};\n")
+    done = subprocess.run([os.path.join(support.ROOT, "packaging", "deb.sh"), str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "has no console" in done.stderr and "-Dconsole=enabled" in done.stderr and not (tmp_path / "deb").exists(), done
+    for name in ("portable.sh", "Dockerfile"):
+        with open(os.path.join(support.ROOT, "packaging", name), encoding="utf-8") as file:
+            assert "-Dconsole=enabled" in file.read(), name
 
 
 def test_files_that_were_built_before(tmp_path):
