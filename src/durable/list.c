@@ -192,7 +192,7 @@ static bool find_place(int home_fd, const char *name, struct place *ret_place)
 	struct stat st;
 	if (!cell__saved_is_id(name))
 		return false;
-	snprintf(path, sizeof path, "%s/state", name);
+	snprintf(path, sizeof path, "%.32s/state", name);
 	if (fstatat(home_fd, path, &st, AT_SYMLINK_NOFOLLOW) < 0)
 		return false;
 	ret_place->at = (uint64_t)st.st_mtim.tv_sec * 1000000000 + (uint64_t)st.st_mtim.tv_nsec;
