@@ -19,6 +19,7 @@ from . import cell, figures, interactive, kernel
 from .index_hosts import file_paths, index_hosts
 
 IDLE_BEFORE_WARMING_MS = 20
+BUSY_FORKS = 10  # after so many a step is done without a pause: where none comes, the zygote would never be warm, and have no pool
 
 
 def preload(names):
@@ -102,6 +103,7 @@ class Zygote:
         if self.steps:
             self.steps.pop(0)()
             if self.steps:
+                gc.freeze()  # a kernel's last collection would visit, and so copy, what was imported
                 return True
             os.environ.clear()  # it is the session's; what was imported has seen the interpreter's own
             self.settle()
@@ -135,7 +137,7 @@ class Zygote:
         _workcell.zygote_send(_workcell.KERNEL_FORKED, ident, pid, 0, b"", pid if into else 0)
 
     def serve(self):
-        warming = True
+        warming, forks = True, 0
         while True:
             event = _workcell.zygote_next(IDLE_BEFORE_WARMING_MS if warming else -1)
             if event is None:
@@ -149,6 +151,9 @@ class Zygote:
                 return
             elif event[1] == _workcell.KERNEL_FORK:
                 self.fork(event[2], event[3], event[4], event[5])
+                forks += 1
+                if warming and forks % BUSY_FORKS == 0:
+                    warming = self.warm_step()
             elif event[1] == _workcell.ZYGOTE_WARM:
                 while warming:
                     warming = self.warm_step()
