@@ -498,11 +498,15 @@ static struct program *find_program(uint64_t id)
 static void kill_command(struct program *program)
 {
 	program->kill_wanted = true;
-	/* With all that it has started, also in other process groups: it is a subreaper. */
-	if (program->pid > 0)
-		cell__proc_kill_tree(program->pid);
-	if (program->pidfd >= 0)
+	/*
+	 * With all that it has started, also in other process groups: it is a subreaper.  It is no child of ours, so its number may be
+	 * another's by now; of a process that could be stopped by its descriptor it is not.
+	 */
+	if (program->pidfd >= 0 && syscall(SYS_pidfd_send_signal, program->pidfd, SIGSTOP, NULL, 0) == 0) {
+		if (program->pid > 0)
+			cell__proc_kill_tree(program->pid);
 		syscall(SYS_pidfd_send_signal, program->pidfd, SIGKILL, NULL, 0);
+	}
 }
 
 static void signal_command(struct program *program, int signal_number, bool group)
