@@ -29,7 +29,9 @@ watched() {
 		fi
 	done
 	[ ! -t 1 ] || [ $said = $began ] || printf '\r\033[K'
-	wait $pid || { cat "$log" >&2; exit 1; }
+	status=0
+	wait $pid || status=$?
+	[ $status = 0 ] || { cat "$log" >&2; echo "build: $what in $dir ended with status $status" >&2; exit 1; }
 }
 
 # now: hundredths of a second.  Turns of a loop would not do: on a busy machine they take longer than they sleep.

@@ -62,9 +62,12 @@ def build(folder, *options, **env):
     env.setdefault("CCACHE_DEPEND", "1")  # what is not in the cache goes through the preprocessor once, not twice
     if env.get("CC") == "clang" and shutil.which("ld.lld"):
         env["CC_LD"] = "lld"  # sanitizers make programs large, and ld takes three times as long for the hundred of them
-    if run("scripts/build.sh", folder, "-Dwerror=true", *options, **env) == 0:
-        passed += 1
-        return True
+    for attempt in range(2):
+        if run("scripts/build.sh", folder, "-Dwerror=true", *options, **env) == 0:
+            passed += 1
+            if attempt:
+                test_record.add_flaky("build", folder)
+            return True
     fail("build of %s" % folder)
     return False
 
