@@ -61,3 +61,25 @@ def test_execute(executor):
     assert "NameError" in single.execute_code(None, CodeExecutionInput("z")).stderr
     with pytest.raises(ValueError, match="without isolation"):
         WorkcellCodeExecutor(executor="inprocess")
+
+
+def test_files_of_the_user(executor):
+    """ADK's own flow takes them from the message, and hands them on as base64."""
+    async def main():
+        model = Replay(model="replay", answers=["```python\nprint(open('data_1_2.csv').read())\n```", "done"])
+        agent = LlmAgent(name="a", model=model, code_executor=WorkcellCodeExecutor(optimize_data_file=True))
+        runner = InMemoryRunner(agent, app_name="test")
+        await runner.session_service.create_session(app_name="test", user_id="u", session_id="files")
+        message = types.Content(role="user", parts=[types.Part(text="go"), types.Part.from_bytes(data=b"name,price\ntea,4.5\n", mime_type="text/csv")])
+        outputs = []
+        try:
+            async for event in runner.run_async(user_id="u", session_id="files", new_message=message):
+                outputs += [part.code_execution_result.output for part in (event.content.parts if event.content else ()) if part.code_execution_result]
+        finally:
+            agent.code_executor.close()
+        return outputs
+
+    assert "name,price\ntea,4.5" in run(main())[-1]
+    for name, content, words in (("..", b"", "Is a directory"), ("a\x1b[2J", "no base64!", "was not written"), ("b\0", b"", "null"), ("c", "YQ", "padding")):
+        done = executor.execute_code(None, CodeExecutionInput("1", [File(name, content)], "names"))
+        assert words in done.stderr and "\x1b" not in done.stderr and done.stdout == "", done

@@ -62,6 +62,90 @@ def test_hostile_defaults_of_schemas(default):
     run(main())
 
 
+@pytest.mark.parametrize("schema, shown", [
+    ({"properties": {"amount": {"type": ["integer", "null"]}, "more": True, "rest": {}}, "required": ["amount"]}, "fetch(amount: int | None, more = None, rest = None)"),
+    ({"properties": {"amount": {"type": ["string"] * 5000}}}, "str | str"), ({"properties": {"amount": {"type": {"a": ["b"]}}}, "required": []}, "'a'"),
+    ({"properties": {"amount": {"type": [[["integer"]]], "description": ["a", {}]}}}, "int"), ({"properties": {}}, "fetch()"), ({}, "fetch()")],
+    ids=lambda each: "" if isinstance(each, str) else None)
+def test_types_of_schemas(schema, shown):
+    """Several types in a list are usual; an MCP server may send anything."""
+    async def main():
+        code = Code(None, None, None, 20000, {})
+        try:
+            code.tools.add("fetch", "about", schema, tool("fine"))
+            about = code.tools.describe()
+            assert shown in about and len(about) < 2000, about
+            assert await code.text("fetch(amount=1)" if schema.get("properties") else "fetch()") == "'fine'"
+        finally:
+            await code.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("text, words", [("'\ud800'", "surrogate"), ("x = '\0'", ""), ("(" * 100_000, ""), ("'" + "y" * (40 << 20) + "'", ""), ("-" * 50_000 + "1", ""),
+                                         ("\x1b[2J", ""), ("", ""), ("\r\n\f\v", ""), ("def f(:", "SyntaxError")],
+                         ids=["surrogate", "nul", "parentheses", "huge", "minus", "escape", "empty", "spaces", "syntax"])
+def test_texts_that_are_no_code(text, words):
+    """What a model wrote is told to the model; it ends no agent."""
+    async def main():
+        code = Code(None, None, None, 20000, {})
+        try:
+            seen = await code.text(text)
+            assert words in seen and len(seen) < 21000 and "\x1b" not in seen
+            assert await code.text("6 * 7") == "42"
+        finally:
+            await code.close()
+
+    run(main())
+
+
+DEEP = "[" * 100_000
+
+
+def test_arguments_that_are_no_arguments():
+    """Of the plain APIs and the OpenAI Agents SDK, where the adapter reads what the model wrote."""
+    agents = pytest.importorskip("agents")
+    context = importlib.import_module("agents.tool_context").ToolContext(None, tool_name="run_code", tool_call_id="1", tool_arguments="")
+    from workcell import Session
+    from workcell.integrations.openai import tool_messages
+    from workcell.integrations.openai_agents import WorkcellCodeTool
+
+    async def main():
+        def odd(name: str, self: object = None) -> str:
+            return name
+
+        async with Session(None, "sandbox", tools=[odd]) as session:
+            wrong = ['{"code": %s' % DEEP, DEEP, '{"code": "\\ud800"}', '{"code": {"a": %s' % DEEP, "\ud800", '{"code": 1e999}', "9" * 5000]
+            calls = [("run_code", each) for each in wrong] + [("odd", '{"name": %s%s}' % ("[" * 900, "]" * 900)), ("\ud800", "{}"), ("odd", '{"name": "\\ud800"}')]
+            answers = await tool_messages(session, [{"id": "1", "function": {"name": name, "arguments": each}} for name, each in calls])
+            for each in answers:
+                assert "Error" in each["content"] and len(each["content"].encode()) < 25000, each
+            assert (await tool_messages(session, [{"id": "1", "function": {"name": "odd", "arguments": '{"name": "n", "self": 1}'}}]))[0]["content"] == "n"
+        async with WorkcellCodeTool([agents.function_tool(odd, strict_mode=False)]) as code:
+            for each in wrong:
+                assert "Error" in await code.tool.on_invoke_tool(context, each)
+
+    run(main())
+
+
+@pytest.mark.parametrize("code", ["'\\ud800'", "print('\\ud800')", "raise ValueError('\\ud800')", "type('E\\udfff', (Exception,), {})('x')", "{'a\\udfff': '\\ud800'}"])
+def test_what_code_shows_can_be_sent(code):
+    """Half of a surrogate pair would end the program that writes it into a request."""
+    pytest.importorskip("smolagents")
+    from smolagents.local_python_executor import InterpreterError
+    from workcell.integrations.smolagents import WorkcellExecutor
+
+    executor = WorkcellExecutor()
+    try:
+        try:
+            made = executor(code)
+            (str(made.output) + made.logs + str(executor("final_answer(%s)" % code).output)).encode()
+        except InterpreterError as error:
+            str(error).encode()
+    finally:
+        executor.cleanup()
+
+
 def test_a_final_answer_of_any_size_is_told_or_refused():
     pytest.importorskip("smolagents")
     from workcell.integrations.smolagents import WorkcellExecutor
@@ -278,3 +362,69 @@ if sys.version_info >= (3, 11):
                 await code.close()
 
         run(main())
+
+
+@pytest.mark.parametrize("value", [[{}], [5], {"a": 1}, "text", None, [("a",)], [("a", 1, b"x")], [(1, 1, 1)], [["a", True]], 5, [("a", "b")]], ids=repr)
+def test_files_of_a_session_that_answers_with_anything(value, monkeypatch):
+    """Code of the session may have changed all that its cells use: none of it is believed."""
+    pytest.importorskip("deepagents")
+    from workcell.integrations.deepagents import WorkcellSandbox
+
+    with WorkcellSandbox() as backend:
+        for whole in (value, (value, True), (value, 1, 1, False)):
+            monkeypatch.setattr(backend, "_run", lambda cell, whole=whole: types.SimpleNamespace(value=whole, error_info=None))
+            for done in (backend.ls("/"), backend.grep("a", "/"), backend.glob("*", "/"), backend.edit("/a", "b", "c")):
+                assert done.error and "did not answer" in done.error
+            assert backend.download_files(["/a"])[0].content is None
+        monkeypatch.setattr(backend, "_run", lambda cell: types.SimpleNamespace(value=([("a", False, 1, float("nan"))], False), error_info=None))
+        assert backend.glob("*", "/").error
+
+
+@pytest.mark.parametrize("text", ["'{'", "'5'", "'[' * 100_000", "'[]'", "'9' * 5000", "'{\"a\": ' * 50_000"])
+def test_submissions_that_are_no_objects(text):
+    """The code has replaced what makes JSON of its answer."""
+    pytest.importorskip("dspy")
+    from dspy.primitives.code_interpreter import CodeExecutionError
+    from workcell.integrations.dspy import WorkcellInterpreter
+
+    with WorkcellInterpreter() as interpreter:
+        with pytest.raises(CodeExecutionError, match="not a JSON object"):
+            interpreter.execute("import json\njson.dumps = lambda *args, **more: %s\nSUBMIT(1)" % text)
+        assert interpreter.execute("6 * 7") == 42
+
+
+BROKEN = "import subprocess\nsubprocess.Popen = None"
+
+
+def test_commands_after_code_that_has_broken_them():
+    """AutoGen tells its model, and an evaluation of Inspect goes on: it would end with all of its samples."""
+    pytest.importorskip("autogen_core")
+    from autogen_core import CancellationToken
+    from autogen_core.code_executor import CodeBlock
+    from workcell.integrations.autogen_executor import WorkcellCodeExecutor
+
+    async def main():
+        async with WorkcellCodeExecutor() as executor:
+            done = await executor.execute_code_blocks([CodeBlock(BROKEN, "python"), CodeBlock("true", "sh")], CancellationToken())
+            assert done.exit_code == 1 and "TypeError" in done.output
+
+    run(main())
+
+
+def test_samples_that_have_broken_their_commands():
+    pytest.importorskip("inspect_ai")
+    from workcell.integrations.inspect_ai import WorkcellSandboxEnvironment
+
+    async def main():
+        made = (await WorkcellSandboxEnvironment.sample_init("t", None, {}))["default"]
+        try:
+            await made.session.run(BROKEN)
+            done = await made.exec(["true"])
+            assert (done.success, done.returncode) == (False, 1) and "TypeError" in done.stderr
+            await made.session.reset()
+            done = await made.exec(["sh", "-c", "kill -9 $PPID; sleep 9"])  # of the code's own process
+            assert not done.success and (await made.exec(["true"])).success
+        finally:
+            await WorkcellSandboxEnvironment.sample_cleanup("t", None, {"default": made}, False)
+
+    run(main())

@@ -1,12 +1,14 @@
 """workcell.integrations.smolagents with the real CodeAgent and a model that replays answers."""
+import importlib
 import os
 
 import pytest
 
 smolagents = pytest.importorskip("smolagents")
 from smolagents import ChatMessage, CodeAgent, FinalAnswerTool, LogLevel, Model, Tool, tool  # noqa: E402
-from smolagents.local_python_executor import InterpreterError  # noqa: E402
+from smolagents.local_python_executor import InterpreterError, PythonExecutor  # noqa: E402
 
+from conftest import ROOT  # noqa: E402
 import workcell  # noqa: E402
 import workcell.sync  # noqa: E402
 from workcell.integrations.smolagents import WorkcellExecutor  # noqa: E402
@@ -112,6 +114,37 @@ def test_a_tool_that_fails_and_one_that_is_replaced(executor):
     executor.send_tools({})
     with pytest.raises(InterpreterError, match="no such tool any more"):
         executor("shaky(3)")
+
+
+def test_names_of_arguments(executor):
+    """Also those that functions on the way have."""
+    class Odd(Tool):
+        name, description, output_type = "odd", "tells its arguments", "string"
+        inputs = {each: {"type": "string", "description": "any"} for each in ("tool", "name", "given", "args", "kwargs", "code")}
+
+        def forward(self, tool: str, name: str, given: str, args: str, kwargs: str, code: str):
+            return tool + name + given + args + kwargs + code
+
+    executor.send_tools({"odd": Odd()})
+    assert executor("odd('a', 'b', 'c', args='d', kwargs='e', code='f')").output == "abcdef"
+
+
+def test_agents_that_make_their_executor_themselves():
+    """By the group of entry points that smolagents has a proposal for (its pull requests 2724 and 2806): with imports, logger and executor_kwargs."""
+    from smolagents.monitoring import AgentLogger
+
+    with open(os.path.join(ROOT, "pyproject.toml")) as file:
+        lines = file.read().split('[project.entry-points."smolagents.executors"]')[1].strip().split("\n")
+    module, _, name = lines[0].partition("= ")[2].strip('"').partition(":")
+    make = getattr(importlib.import_module(module), name)
+    made = make(["*"], AgentLogger(level=LogLevel.OFF), timeout=30)
+    try:
+        assert isinstance(made, PythonExecutor) and made.timeout == 30 and made("6 * 7").output == 42
+        assert agent_of(made, "final_answer(weather('Bern')['city'])").run("go") == "Bern"
+    finally:
+        made.cleanup()
+    with pytest.raises(ValueError, match="without isolation"):
+        make([], None, executor="inprocess")
 
 
 def test_custom_final_answer(executor):

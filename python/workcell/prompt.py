@@ -24,7 +24,7 @@ MAX_DESCRIPTION, MAX_ENTRIES = 400, 200
 #: Of a result, for the model.
 MAX_ANSWER = 20000
 _TYPES = ("string", "integer", "number", "boolean", "array", "object", "null")
-_WORDS = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "array": "list", "object": "dict"}
+_WORDS = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "array": "list", "object": "dict", "null": "None"}
 
 
 class Rules(NamedTuple):
@@ -44,11 +44,18 @@ def plain(text: Any, limit: int = MAX_DESCRIPTION) -> str:
     return words if len(words) <= limit else words[:limit - 3] + "..."
 
 
+def _type_text(kind: Any) -> str:
+    """A type as a schema names it: a word, or several in a list."""
+    if isinstance(kind, (list, tuple)):
+        return plain(" | ".join(map(_type_text, kind[:len(_WORDS)])), 80)
+    return _WORDS.get(kind, plain(kind, 40)) if isinstance(kind, str) else plain(kind, 40)
+
+
 def _signature(parameters: Sequence[Mapping[str, Any]]) -> str:
     shown = []
     for each in sorted(parameters, key=lambda one: not one.get("required", True)):
         kind = each.get("type")
-        text = plain(each.get("name"), 80) + (": " + _WORDS.get(kind, plain(kind, 40)) if kind else "")
+        text = plain(each.get("name"), 80) + (": " + _type_text(kind) if kind else "")
         shown.append(text if each.get("required", True) else "%s = %s" % (text, plain(repr(each.get("default")), 80)))
     return ", ".join(shown)
 
@@ -192,7 +199,7 @@ def read_call(name: str, arguments: Union[str, Mapping[str, Any]], tools: Sequen
     """The model's call; ValueError, whose message is for the model, if there is no such function or the arguments are not valid."""
     try:
         given = json.loads(arguments) if isinstance(arguments, str) else dict(arguments)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError("the arguments are not valid JSON: %s" % error) from None
     if not isinstance(given, dict):
         raise ValueError("the arguments must be a JSON object")

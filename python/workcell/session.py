@@ -489,7 +489,7 @@ class Session(_Session):
             return _prompt.value_text(await self.call_tool(call.tool, **call.arguments))
         except SessionClosedError:
             raise
-        except (CodeModeError, ValueError, TypeError) as error:
+        except (CodeModeError, ValueError, TypeError, RecursionError) as error:
             return "Error: %s" % error
 
     # -- tools, workflows, artifacts, deps

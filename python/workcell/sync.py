@@ -342,7 +342,7 @@ class Session(_Session):
             return _prompt.value_text(self.call_tool(call.tool, **call.arguments))
         except SessionClosedError:
             raise
-        except (CodeModeError, ValueError, TypeError) as error:
+        except (CodeModeError, ValueError, TypeError, RecursionError) as error:
             return "Error: %s" % error
 
     # -- tools, workflows, artifacts, deps: as the functions of _facade, with this session's space

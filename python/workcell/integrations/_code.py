@@ -24,7 +24,7 @@ from ..prompt import entry_text
 from ..session import Session
 from ..sync import Session as SyncSession
 from ..types import ExecutionResult
-from ._common import assignments, drive, drive_async, open_async, open_sync, text_of
+from ._common import assignments, cell_of, drive, drive_async, open_async, open_sync, text_of
 
 # ---- tools
 
@@ -146,12 +146,16 @@ class PlainTools:
 
 
 def describe(tools: Iterable[Tuple[str, str, Mapping[str, Any]]]) -> str:
-    """Functions for a model's prompt: (name, description, schema)."""
+    """Functions for a model's prompt: (name, description, schema). Schemas may be those of MCP servers: of one that is odd, what can be shown."""
     lines: List[str] = []
     for name, description, schema in tools:
-        required = schema.get("required") or ()
-        parameters = [{"name": each, "type": about.get("type"), "description": about.get("description"), "required": each in required,
-                       "default": about.get("default")} for each, about in (schema.get("properties") or {}).items()]
+        needed, properties = schema.get("required"), schema.get("properties")
+        required = needed if isinstance(needed, (list, tuple)) else ()
+        parameters = []
+        for each, given in properties.items() if isinstance(properties, Mapping) else ():
+            about = given if isinstance(given, Mapping) else {}  # true allows everything
+            parameters.append({"name": each, "type": about.get("type"), "description": about.get("description"), "required": each in required,
+                               "default": about.get("default")})
         lines += entry_text(name, description, parameters)
     return "\n".join(lines)
 
@@ -275,7 +279,7 @@ class _Code:
             if prepared.error is not None:
                 return self._ran(prepared)
         self._made = kernels
-        return self._ran((yield code))
+        return self._ran((yield cell_of(code)))
 
     def _ran(self, result: ExecutionResult) -> ExecutionResult:
         self._unsure = False

@@ -118,7 +118,22 @@ class AsyncClosing:
 
 
 # ---- cells
-#
+
+#: Bytes of a cell.
+_MAX_CELL = 32 << 20
+
+
+def cell_of(code: str) -> str:
+    """What a model wrote as a cell; what no session takes is a cell that says so. The model gets to know, and the agent does not end."""
+    try:
+        size = len(code.encode("utf-8"))
+    except UnicodeEncodeError as error:
+        return "raise SyntaxError(%r)" % ("the code is not Unicode: it has half of a surrogate pair at character %d" % error.start)
+    if size > _MAX_CELL:
+        return "raise SyntaxError(%r)" % ("the code has %d bytes: at most %d can be run at once" % (size, _MAX_CELL))
+    return code
+
+
 # An operation is a generator of cells, which is given their results, so that it is written once for sessions that block and for others.
 
 _T = TypeVar("_T")
@@ -197,7 +212,7 @@ def assignments(variables: Mapping[str, Any]) -> Iterator[str]:
 # ---- texts
 
 _ESCAPES = re.compile("\x1b(?:\\[[0-?]*[ -/]*[@-~]|[\\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\\\)?|[ -/]*[0-~])")
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def printable(text: str) -> str:

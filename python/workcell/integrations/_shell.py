@@ -10,7 +10,7 @@ from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Un
 
 from ..errors import WorkcellError
 from ..types import ExecutionResult
-from ._common import Steps, literal
+from ._common import Steps, cell_of, literal
 
 #: Bytes of a file, or of a command's output, in one cell: a value may have 8 MiB as text, where a byte can take four characters.
 PIECE = 1 << 20
@@ -87,7 +87,7 @@ def command(args: Union[str, Sequence[str]], data: Union[bytes, str] = b"", cwd:
             seconds: Optional[float] = None, limit: int = PIECE) -> str:
     """The cell that runs a command: a text for the shell, or words; data: its input, or the file that has it and is removed."""
     words = args if isinstance(args, str) else [str(each) for each in args]
-    return "%s_workcell_command(%s)" % (_RUN, ", ".join(map(literal, (words, data, cwd, dict(env or {}), seconds, limit))))
+    return cell_of("%s_workcell_command(%s)" % (_RUN, ", ".join(map(literal, (words, data, cwd, dict(env or {}), seconds, limit)))))
 
 
 def done(result: ExecutionResult) -> Done:

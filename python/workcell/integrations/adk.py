@@ -11,6 +11,7 @@
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
+import base64
 import threading
 from collections import OrderedDict
 from typing import Any, Callable, List, Optional, Tuple
@@ -21,10 +22,11 @@ from google.adk.code_executors.code_execution_utils import CodeExecutionInput, C
 from pydantic import PrivateAttr
 
 from .._session import ExecutorLike
+from ..errors import WorkcellError
 from ..prompt import MAX_ANSWER, shorten
 from ..sync import Session
 from . import _shell
-from ._common import drive, error_of, open_sync, output_of, printable
+from ._common import cell_of, drive, error_of, open_sync, output_of, printable
 
 #: Conversations whose sessions are kept; the one that was unused for longest is closed.
 MAX_SESSIONS = 64
@@ -74,9 +76,11 @@ class WorkcellCodeExecutor(BaseCodeExecutor):
             session, close = open_sync(None, self._executor, self._options)
         try:
             for file in given.input_files:
-                data = file.content.encode() if isinstance(file.content, str) else file.content
-                drive(session.run, _shell.write(file.name.rpartition("/")[2] or "file", data))
-            result = session.run(given.code, self.timeout_seconds)
+                try:
+                    drive(session.run, _shell.write(file.name.rpartition("/")[2] or "file", _content_of(file)))
+                except (OSError, ValueError, WorkcellError) as error:
+                    return CodeExecutionResult("", printable(shorten("the file %s was not written: %s" % (file.name, error), self.max_output)), [])
+            result = session.run(cell_of(given.code), self.timeout_seconds)
             files = [File("plot_%d.png" % number, image.data, image.mime) for number, image in enumerate(result.images)]
             if result.error is not None:
                 return CodeExecutionResult(output_of(result, self.max_output), error_of(result, self.max_output), files)
@@ -93,6 +97,11 @@ class WorkcellCodeExecutor(BaseCodeExecutor):
             self._sessions.clear()
         for _, close in ended:
             close()
+
+
+def _content_of(file: File) -> bytes:
+    """A text is base64, as ADK's own flow and its saved artifacts have it."""
+    return file.content if isinstance(file.content, bytes) else base64.b64decode(file.content, validate=True)
 
 
 def _conversation(context: Optional[InvocationContext], execution_id: Optional[str]) -> Any:

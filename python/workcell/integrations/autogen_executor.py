@@ -18,6 +18,7 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock, CodeExecutor, CodeResult
 
 from .._session import ExecutorLike
+from ..errors import WorkcellError
 from ..prompt import MAX_ANSWER, shorten
 from ..session import Session
 from . import _shell
@@ -75,7 +76,11 @@ class WorkcellCodeExecutor(CodeExecutor):
             info = result.error_info
             return 0 if info is None else 124 if info.code == "timeout" else 1, text_of(result, self._code.max_output)
         if language in _SHELLS:
-            done = _shell.done(await self.session.run(_shell.command(["bash" if language == "bash" else "sh", "-c", block.code]), self._code.timeout))
+            result = await self.session.run(_shell.command(["bash" if language == "bash" else "sh", "-c", block.code]), self._code.timeout)
+            try:
+                done = _shell.done(result)
+            except WorkcellError as error:  # what the code before has broken is told to the model
+                return 1, printable(shorten(str(error), self._code.max_output))
             text = (done.stdout + done.stderr).decode("utf-8", "replace")
             return done.status, printable(shorten(text, self._code.max_output))
         return 1, "unknown language %s: Python and shell commands can be run" % printable(language[:40])

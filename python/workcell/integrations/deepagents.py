@@ -24,102 +24,13 @@ from .._session import ExecutorLike
 from ..errors import WorkcellError
 from ..sync import Session
 from ..types import ExecutionResult
-from . import _shell
-from ._common import Closing, drive, literal, open_sync, printable
+from . import _search, _shell
+from ._common import Closing, drive, open_sync, printable
 
 #: Bytes of one read, and files or lines of one search.
 MAX_READ, MAX_FOUND = 400 << 10, 5000
 _KINDS = {"FileNotFoundError": "file_not_found", "PermissionError": "permission_denied", "IsADirectoryError": "is_directory",
           "NotADirectoryError": "invalid_path", "ValueError": "invalid_path"}
-
-_LS = '''
-def _workcell_ls(path):
-    import os
-    found = []
-    for entry in sorted(os.scandir(path), key=lambda entry: entry.name)[:10000]:
-        found.append((os.path.join(path, entry.name), entry.is_dir(follow_symlinks=False)))
-    return found
-_workcell_ls(%s)'''
-
-_READ = '''
-def _workcell_lines(path, offset, limit, size):
-    import os, stat
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    with open(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise IsADirectoryError(21, "Is a directory") if stat.S_ISDIR(os.fstat(fd).st_mode) else PermissionError(13, "Not a regular file")
-        kept, total, used, cut = [], 0, 0, False
-        for line in file:
-            if offset <= total < offset + limit and not cut:
-                used += len(line)
-                cut = used > size
-                if not cut:
-                    kept.append(line)
-            total += 1
-    return b"".join(kept), total, len(kept), cut
-_workcell_lines(%s)'''
-
-_FIND = '''
-def _workcell_find(root, pattern, names, most, hidden):
-    """Files below root, with a text in them or a name that fits: at most `most`, and whether there are more."""
-    import fnmatch, os, re, stat, time
-    def expression(glob, out):
-        at = 0
-        while at < len(glob):
-            if (at == 0 or glob[at - 1] == "/") and glob[at] in "*?[":
-                out += r"(?!\\.)"  # a name with a dot at its start is meant only by a pattern with one
-            if glob.startswith("**/", at):
-                out, at = out + r"(?:(?!\\.)[^/]+/)*", at + 3
-            elif glob.startswith("**", at):
-                out, at = out + ".*", at + 2
-            elif glob[at] == "*":
-                out, at = out + "[^/]*", at + 1
-            elif glob[at] == "?":
-                out, at = out + "[^/]", at + 1
-            elif glob[at] == "[" and "]" in glob[at + 2:]:
-                end = glob.index("]", at + 2)
-                inside = glob[at + 1:end].replace("\\\\", "\\\\\\\\")
-                out, at = out + "[" + ("^" + inside[1:] if inside[0] in "!^" else inside) + "]", end + 1
-            else:
-                out, at = out + re.escape(glob[at]), at + 1
-        return re.compile(out + r"\\Z", re.S)
-    fits = expression(names.lstrip("/"), "" if "/" in names else "(?:[^/]+/)*") if names else None
-    found, late, end = [], False, time.monotonic() + 20
-    def look(path, below):
-        if fits is not None and not fits.match(below):
-            return
-        if pattern is None:
-            info = os.lstat(path)
-            found.append((path, stat.S_ISDIR(info.st_mode), info.st_size, info.st_mtime))
-            return
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-        except OSError:
-            return
-        with open(fd, "rb") as file:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                return
-            for number, line in enumerate(file, 1):
-                if number == 1 and b"\\0" in line:
-                    return
-                if pattern in line:
-                    found.append((path, number, line.rstrip(b"\\n")[:2000].decode("utf-8", "replace")))
-                    if len(found) > most:
-                        return
-    if os.path.isfile(root):
-        look(root, os.path.basename(root))
-    elif not os.path.isdir(root):
-        raise FileNotFoundError(2, "No such file or directory")
-    for folder, folders, files in os.walk(root):
-        folders[:] = sorted(each for each in folders if each not in hidden)
-        for name in sorted(files + (folders if pattern is None else [])):
-            path = os.path.join(folder, name)
-            look(path, os.path.relpath(path, root))
-            late = time.monotonic() > end
-            if late or len(found) > most:
-                return found[:most], True
-    return found, late
-_workcell_find(%s)'''
 
 
 class WorkcellSandbox(Closing, BaseSandbox):
@@ -175,11 +86,10 @@ class WorkcellSandbox(Closing, BaseSandbox):
     def ls(self, path: str) -> LsResult:
         """Lists a folder."""
         try:
-            found = _shell.check(self._run(_LS % literal(path)))
-            entries: Any = [{"path": printable(str(each[0])), "is_dir": bool(each[1])} for each in found]
-            return LsResult(entries=entries)
-        except (OSError, WorkcellError, TypeError, IndexError) as error:
+            found = drive(self._run, _search.listing(path))
+        except (OSError, WorkcellError) as error:
             return LsResult(error="Error listing %s: %s" % (path, printable(str(error))))
+        return LsResult(entries=[{"path": printable(name), "is_dir": is_dir} for name, is_dir in found])
 
     def read(self, file_path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
         """Reads lines of a file; a binary file as base64."""
@@ -187,7 +97,7 @@ class WorkcellSandbox(Closing, BaseSandbox):
         if limit <= 0 or _get_backend_read_file_type(file_path) != "text":
             return super().read(file_path, offset, limit)
         try:
-            data, total, count, cut = _shell.checked(self._run(_READ % _arguments(file_path, offset, limit, MAX_READ)), bytes, int, int, bool)
+            data, total, count, cut = drive(self._run, _search.lines(file_path, offset, limit, MAX_READ))
         except (OSError, WorkcellError) as error:
             return ReadResult(error="File '%s': %s" % (file_path, _kind(error)))
         try:
@@ -202,29 +112,22 @@ class WorkcellSandbox(Closing, BaseSandbox):
 
     def grep(self, pattern: str, path: Optional[str] = None, glob: Optional[str] = None, *, max_count: Optional[int] = None) -> GrepResult:
         """Searches files for a text."""
+        most = MAX_FOUND if max_count is None else min(max_count, MAX_FOUND)
         try:
-            found, more = self._find(path or ".", pattern.encode("utf-8", "surrogatepass"), glob, MAX_FOUND if max_count is None else min(max_count, MAX_FOUND),
-                                     tuple(self.grep_exclude_dirs))
-            matches: Any = [{"path": printable(str(each[0])), "line": int(each[1]), "text": printable(str(each[2]))} for each in found]
-        except (OSError, WorkcellError, TypeError, ValueError, IndexError) as error:
+            found, more = drive(self._run, _search.grep(path or ".", pattern.encode("utf-8", "surrogatepass"), glob, most, tuple(self.grep_exclude_dirs)))
+        except (OSError, WorkcellError) as error:
             return GrepResult(error="Error searching %s: %s" % (path or ".", printable(str(error))))
-        return GrepResult(matches=matches, truncated=more)
+        return GrepResult(matches=[{"path": printable(name), "line": line, "text": printable(text)} for name, line, text in found], truncated=more)
 
     def glob(self, pattern: str, path: Optional[str] = None) -> GlobResult:
         """Finds files by their names."""
-        root = path or "."
         try:
-            if root == "." or not root.startswith("/"):
-                root = str(_shell.check(self._run("__import__('os').path.abspath(%s)" % literal(root))))
-            found, more = self._find(root, None, pattern, MAX_FOUND, ())
-            matches: Any = [{"path": printable(str(each[0])), "is_dir": bool(each[1]), "size": int(each[2]),
-                             "modified_at": datetime.fromtimestamp(float(each[3]), timezone.utc).isoformat()} for each in found if not each[1]]
-        except (OSError, OverflowError, WorkcellError, TypeError, ValueError, IndexError) as error:
-            return GlobResult(error="Error searching %s: %s" % (root, printable(str(error))))
+            found, more = drive(self._run, _search.glob(path or ".", pattern, MAX_FOUND))
+            matches: Any = [{"path": printable(name), "is_dir": is_dir, "size": size, "modified_at": datetime.fromtimestamp(when, timezone.utc).isoformat()}
+                            for name, is_dir, size, when in found if not is_dir]
+        except (OSError, OverflowError, WorkcellError, ValueError) as error:
+            return GlobResult(error="Error searching %s: %s" % (path or ".", printable(str(error))))
         return GlobResult(matches=matches, truncated=more)
-
-    def _find(self, *given: Any) -> Any:
-        return _shell.check(self._run(_FIND % _arguments(*given)))
 
     def write(self, file_path: str, content: str) -> WriteResult:
         """Writes a file, also over one that exists."""
@@ -264,10 +167,6 @@ class WorkcellSandbox(Closing, BaseSandbox):
             return FileDownloadResponse(path, drive(self._run, _shell.read(path)), None)
         except (OSError, WorkcellError) as error:
             return FileDownloadResponse(path, None, _kind(error))
-
-
-def _arguments(*given: Any) -> str:
-    return ", ".join(map(literal, given))
 
 
 def _kind(error: Exception) -> Any:

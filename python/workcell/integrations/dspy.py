@@ -93,7 +93,7 @@ class WorkcellInterpreter:
                     answer = made.run("__import__('json').dumps(_workcell_answer, default=repr)")
                     if answer.error is not None or type(answer.value) is not str:
                         raise CodeExecutionError("SUBMIT: " + (error_of(answer, limit) if answer.error else "the answer is too large"))
-                    return FinalOutput(json.loads(answer.value))
+                    return FinalOutput(_answer_of(answer.value))
             except WorkcellError as error:
                 self.shutdown()
                 raise CodeInterpreterError(str(error)) from error
@@ -160,6 +160,17 @@ class WorkcellInterpreter:
             code.assign(variables)
         except (TypeError, ValueError) as error:
             raise CodeInterpreterError(str(error)) from None
+
+
+def _answer_of(text: str) -> Dict[str, Any]:
+    """Code of the session may have replaced everything that made this text."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise CodeExecutionError("SUBMIT: the answer is not a JSON object")
+    return found
 
 
 class WorkcellInterpreters(Closing):

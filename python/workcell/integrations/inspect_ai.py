@@ -28,10 +28,11 @@ from inspect_ai.util import (ExecResult, OutputLimitExceededError, SandboxEnviro
 
 from .._calls import inside
 from .._session import ExecutorLike
+from ..errors import WorkcellError
 from ..prompt import MAX_ANSWER
 from . import _shell
 from ._code import Code, describe, run_code_about, written_names
-from ._common import drive_async, open_async
+from ._common import drive_async, open_async, printable
 
 _KINDS = {"FileNotFoundError": (FileNotFoundError, errno.ENOENT), "PermissionError": (PermissionError, errno.EACCES),
           "IsADirectoryError": (IsADirectoryError, errno.EISDIR), "NotADirectoryError": (NotADirectoryError, errno.ENOTDIR)}
@@ -78,7 +79,11 @@ class WorkcellSandboxEnvironment(SandboxEnvironment):
             data = name
         limit = min(_shell.PIECE, int(SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE))
         cell = _shell.command(cmd, data, cwd, env, timeout, limit)
-        done = _shell.done(await self.session.run(cell, None if timeout is None else timeout + 5))
+        result = await self.session.run(cell, None if timeout is None else timeout + 5)
+        try:
+            done = _shell.done(result)
+        except WorkcellError as error:  # what the code before has broken must not end the evaluation
+            return ExecResult(False, 1, "", printable(str(error)))
         if done.late:
             raise TimeoutError("the command was stopped after %s seconds" % timeout)
         texts = [each.decode("utf-8", "replace") for each in (done.stdout, done.stderr)]

@@ -59,7 +59,7 @@ class WorkcellCodeTool(AsyncClosing):
                 code = json.loads(arguments)["code"]
                 if not isinstance(code, str):
                     raise TypeError
-            except (ValueError, TypeError, KeyError):
+            except (ValueError, TypeError, KeyError, RecursionError):
                 return "Error: the argument code must be a string"
             return await self._code.text(code, context)
 

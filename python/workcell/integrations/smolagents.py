@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from smolagents import FinalAnswerTool, Tool
 from smolagents.local_python_executor import CodeOutput, InterpreterError, PythonExecutor
@@ -102,7 +102,13 @@ class WorkcellExecutor(PythonExecutor):
         return answer
 
 
-def _call(tool: Any, **given: Any) -> Any:
+def create_executor(additional_authorized_imports: Sequence[str] = (), logger: Any = None, **options: Any) -> WorkcellExecutor:
+    """What the entry point ``workcell`` of the group ``smolagents.executors`` names: for agents that make their executor themselves, with their imports,
+    their logger and ``executor_kwargs``, which are the options of :class:`WorkcellExecutor`. The code can import everything that is installed."""
+    return WorkcellExecutor(**options)
+
+
+def _call(tool: Any, /, **given: Any) -> Any:
     """The session has checked plain types; smolagents checks its own, such as those that may be None."""
     if isinstance(tool, Tool):
         validate_tool_arguments(tool, given)
@@ -132,4 +138,4 @@ def _defaults_of(tool: Any) -> List[str]:
     return [name for name, parameter in inspect.signature(tool.forward).parameters.items() if parameter.default is not parameter.empty]
 
 
-__all__ = ["WorkcellExecutor"]
+__all__ = ["WorkcellExecutor", "create_executor"]
