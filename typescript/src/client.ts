@@ -1,6 +1,6 @@
 /// <reference lib="esnext.disposable" preserve="true" />
 import { CodeError, WorkcellError } from "./errors.js";
-import { readEvents } from "./sse.js";
+import { MAX_EVENT_CHARS, readEvents, readText } from "./sse.js";
 import type {
 	Command as CommandInfo, Committed, Diff, Health, Hibernated, Logins, Points, PostV1SessionsBody, PostV1SessionsSessionApprovalsIdBody,
 	PostV1SessionsSessionCommandsBody, PostV1SessionsSessionFilesCommitBody, PostV1SessionsSessionForkBody, PostV1SessionsSessionRaceBody, Race, Run, Session as SessionInfo,
@@ -127,8 +127,8 @@ export class Client {
 
 	async json<T>(method: string, path: string, json?: Body, signal?: AbortSignal): Promise<T> {
 		const response = await this.send(method, path, { ...(json === undefined ? {} : { json }), signal });
-		const text = await response.text();
-		return (text === "" ? undefined : JSON.parse(text)) as T;
+		const text = await readText(response.body, MAX_EVENT_CHARS);
+		return (text === "" ? undefined : parse(text, response.status)) as T;
 	}
 
 	health(): Promise<Health> {
@@ -171,20 +171,43 @@ export class Client {
 	}
 }
 
+/** What a server says: an object or a list, or it is not this server. */
+function parse(text: string, status: number): Record<string, unknown> {
+	let value: unknown;
+	try {
+		value = text.length > MAX_EVENT_CHARS ? undefined : JSON.parse(text);
+	} catch {
+		// below
+	}
+	if (typeof value !== "object" || value === null)
+		throw new WorkcellError("the server's answer is not a JSON object", "protocol", status);
+	return value as Record<string, unknown>;
+}
+
+/** Of an answer that is not a success, which may be any proxy's page. */
+const MAX_DETAIL_CHARS = 64 * 1024;
+
 async function failure(response: Response): Promise<WorkcellError> {
-	const text = await response.text().catch(() => "");
+	const text = (await readText(response.body, MAX_DETAIL_CHARS).catch(() => "")).slice(0, MAX_DETAIL_CHARS);
 	let detail = text || response.statusText, code = "";
 	try {
-		const body = JSON.parse(text) as { detail?: unknown; code?: string };
-		detail = typeof body.detail === "string" ? body.detail : JSON.stringify(body.detail ?? text);
-		code = body.code ?? "";
+		const body = parse(text, response.status);
+		if (body["detail"] !== undefined)
+			detail = typeof body["detail"] === "string" ? body["detail"] : JSON.stringify(body["detail"]);
+		code = typeof body["code"] === "string" ? body["code"] : "";
 	} catch {
 		// not from the server itself: a proxy's page
 	}
 	return new WorkcellError(`HTTP ${response.status}: ${detail}`, code, response.status);
 }
 
-const segment = encodeURIComponent;
+/** A part of a URL's path. `.` and `..` would lead to another place, and a URL cannot have them in any other spelling. */
+function segment(text: string | number): string {
+	const name = String(text);
+	if (name === "." || name === "..")
+		throw new WorkcellError(`"${name}" cannot be a name`, "invalid", 0);
+	return encodeURIComponent(name);
+}
 
 /** An answer, unless the signal comes first: then `late` gets the answer that still comes. */
 function unlessAborted<T>(answer: Promise<T>, signal: AbortSignal | undefined, late: (answer: T) => void): Promise<T> {
@@ -269,19 +292,19 @@ export class Session {
 		return this.client.json<Run>("POST", `${this.path}/runs`, { code, ...options });
 	}
 
-	runInfo(run: number): Promise<Run> {
-		return this.client.json<Run>("GET", `${this.path}/runs/${run}`);
+	async runInfo(run: number): Promise<Run> {
+		return this.client.json<Run>("GET", `${this.path}/runs/${segment(run)}`);
 	}
 
 	/** The events of a run, also of one that has ended a while ago; after: the id of the last event that was seen. */
 	async *events(run: number, after?: string, signal?: AbortSignal): AsyncGenerator<RunEvent, void, undefined> {
-		yield* runEvents(await this.client.send("GET", `${this.path}/runs/${run}/events`, {
+		yield* runEvents(await this.client.send("GET", `${this.path}/runs/${segment(run)}/events`, {
 			headers: after === undefined ? {} : { "Last-Event-ID": after }, accept: "text/event-stream", signal,
 		}));
 	}
 
-	cancel(run: number): Promise<Run> {
-		return this.client.json<Run>("DELETE", `${this.path}/runs/${run}`);
+	async cancel(run: number): Promise<Run> {
+		return this.client.json<Run>("DELETE", `${this.path}/runs/${segment(run)}`);
 	}
 
 	async interrupt(): Promise<void> {
@@ -317,7 +340,7 @@ export class Session {
 	}
 
 	async answer(id: number, answer: PostV1SessionsSessionApprovalsIdBody): Promise<void> {
-		await this.client.send("POST", `${this.path}/approvals/${id}`, { json: answer });
+		await this.client.send("POST", `${this.path}/approvals/${segment(id)}`, { json: answer });
 	}
 
 	// branches
@@ -372,7 +395,7 @@ async function* runEvents(response: Response): AsyncGenerator<RunEvent, void, un
 	if (!response.body)
 		throw new WorkcellError("the answer has no stream", "protocol", response.status);
 	for await (const event of readEvents(response.body)) {
-		const data = JSON.parse(event.data) as Record<string, unknown>;
+		const data = parse(event.data, response.status);
 		if (event.type === "result") {
 			yield { type: "result", result: data as unknown as CellResult, id: event.id };
 			return;
@@ -389,7 +412,7 @@ export class Files {
 	constructor(private readonly client: Client, private readonly path: string) {}
 
 	private place(path: string): string {
-		return `${this.path}/files/${path.split("/").map(segment).join("/")}`;
+		return `${this.path}/files/${path.split("/").filter((name) => name !== ".").map(segment).join("/")}`;
 	}
 
 	async read(path: string): Promise<Uint8Array> {
@@ -412,12 +435,12 @@ export class Files {
 		const response = await this.client.send("PUT", this.place(path), {
 			body: content as BodyInit, headers: { "Content-Type": "application/octet-stream" },
 		});
-		return (await response.json()) as Written;
+		return parse(await readText(response.body, MAX_EVENT_CHARS), response.status) as unknown as Written;
 	}
 
 	/** What is in a folder. */
 	async list(path = ""): Promise<FileInfo[]> {
-		const answer = await this.client.json<{ entries: FileInfo[] }>("GET", `${this.path}/files?format=json&path=${segment(path)}`);
+		const answer = await this.client.json<{ entries: FileInfo[] }>("GET", `${this.path}/files?format=json&path=${encodeURIComponent(path)}`);
 		return answer.entries;
 	}
 
@@ -474,7 +497,7 @@ export class Command {
 		if (!response.body)
 			throw new WorkcellError("the answer has no stream", "protocol", response.status);
 		for await (const event of readEvents(response.body)) {
-			const data = JSON.parse(event.data) as Record<string, unknown>;
+			const data = parse(event.data, response.status);
 			if (event.type === "ended") {
 				yield { type: "ended", command: data as unknown as CommandInfo, id: event.id };
 				return;

@@ -10,6 +10,9 @@ export interface ServerEvent {
 /** At most so many characters of one event: a server that never ends a line must not fill the memory. */
 export const MAX_EVENT_CHARS = 256 * 1024 * 1024;
 
+/** What a line counts besides its characters: one without any must not be free. The server's events have one each. */
+const LINE_CHARS = 1024;
+
 export class EventParser {
 	private rest = "";
 	private type = "";
@@ -65,7 +68,7 @@ export class EventParser {
 		else if (name === "id" && !value.includes("\0"))
 			this.id = value;
 		else if (name === "data") {
-			this.size += value.length;
+			this.size += value.length + LINE_CHARS;
 			if (this.size > MAX_EVENT_CHARS)
 				throw new RangeError(`an event is longer than ${MAX_EVENT_CHARS} characters`);
 			this.data.push(value);
@@ -74,19 +77,40 @@ export class EventParser {
 	}
 }
 
-/** The events of a body, to its end. Leaving the loop cancels the request. */
-export async function* readEvents(body: ReadableStream<Uint8Array>): AsyncGenerator<ServerEvent, void, undefined> {
-	const parser = new EventParser();
-	const decoder = new TextDecoder();
+/** The bytes of a body, to its end. Leaving the loop cancels the request. */
+async function* pieces(body: ReadableStream<Uint8Array>): AsyncGenerator<Uint8Array, void, undefined> {
 	const reader = body.getReader();
 	try {
 		for (;;) {
 			const { done, value } = await reader.read();
 			if (done)
 				return;
-			yield* parser.push(decoder.decode(value, { stream: true }));
+			yield value;
 		}
 	} finally {
 		await reader.cancel().catch(() => undefined);
 	}
+}
+
+/** The text of a body, of which no more is read once it is longer than so many characters. */
+export async function readText(body: ReadableStream<Uint8Array> | null, limit: number): Promise<string> {
+	const decoder = new TextDecoder();
+	const parts: string[] = [];
+	let size = 0;
+	for await (const piece of body ? pieces(body) : []) {
+		const part = decoder.decode(piece, { stream: true });
+		parts.push(part);
+		size += part.length;
+		if (size > limit)
+			break;
+	}
+	return parts.join("") + decoder.decode();
+}
+
+/** The events of a body, to its end. Leaving the loop cancels the request. */
+export async function* readEvents(body: ReadableStream<Uint8Array>): AsyncGenerator<ServerEvent, void, undefined> {
+	const parser = new EventParser();
+	const decoder = new TextDecoder();
+	for await (const piece of pieces(body))
+		yield* parser.push(decoder.decode(piece, { stream: true }));
 }

@@ -193,6 +193,62 @@ test("wrong tokens and sessions", async () => {
 	assert.equal((await client.health()).status, "healthy");
 });
 
+test("no name leads to another place", () => withSession(async (session) => {
+	const refused = (error) => error instanceof WorkcellError && error.code === "invalid";
+	// Of a URL these would be the session itself, or another one.
+	for (const path of ["..", "a/../../..", "../../" + session.id, "../.."]) {
+		assert.throws(() => session.files.place(path), refused);
+		await assert.rejects(session.files.remove(path, { recursive: true }), refused);
+	}
+	await assert.rejects(session.dropCheckpoint(".."), refused);
+	await assert.rejects(session.cancel(".."), refused);
+	assert.throws(() => client.session(".."), refused);
+	await session.files.write("./%2e%2e", "a name");
+	assert.equal(await session.files.readText("./%2e%2e"), "a name");
+	assert.equal((await session.run("1 + 1")).value, 2);
+}));
+
+const answers = (body, { status = 200, headers = {} } = {}) => new Client({ url: "http://127.0.0.1:1", fetch: async () => new Response(body, { status, headers }) });
+/** A body without an end, and how much of it was taken. */
+function endless(piece) {
+	const bytes = new TextEncoder().encode(piece);
+	const body = new ReadableStream({ pull(controller) { body.taken += bytes.length; controller.enqueue(bytes); }, cancel() { body.ended = true; } });
+	body.taken = 0;
+	return body;
+}
+
+test("answers of a server that is none", async () => {
+	const protocol = (error) => error instanceof WorkcellError && error.code === "protocol";
+	for (const body of ["<html>", "null", "7", '"text"', "{", "\u0000", "[".repeat(100_000)]) {
+		await assert.rejects(answers(body).open(), protocol, body);
+		await assert.rejects(answers(body).sessions(), protocol, body);
+		await assert.rejects(answers(`event: result\ndata: ${body}\n\n`).session("s").run("1"), protocol, body);
+		await assert.rejects(answers(`event: chunk\ndata: ${body}\n\n`).session("s").run("1"), protocol, body);
+	}
+	for (const body of ["", ": nothing\n\n", "event: chunk\ndata: {}\n\n", "event: result\ndata: {}"])
+		await assert.rejects(answers(body).session("s").run("1"), protocol, body);
+	const polluted = await answers('event: result\ndata: {"__proto__": {"error": {"type": "X"}}, "error": null}\n\n').session("s").run("1");
+	assert.equal(polluted.error, null);
+	assert.equal({}.error, undefined);
+});
+
+test("refusals of any kind are errors of a bounded size", async () => {
+	for (const [body, detail, code] of [["null", "null", ""], ['{"detail": {"a": 1}, "code": {"b": 2}}', '{"a":1}', ""], ["[1]", "[1]", ""], ["<html>", "<html>", ""],
+		['{"detail": "no", "code": "busy"}', "no", "busy"], ["", "", ""]])
+		await assert.rejects(answers(body, { status: 503 }).open(), (error) => error instanceof WorkcellError && error.status === 503 && error.code === code && error.message === `HTTP 503: ${detail}`);
+	const body = endless("x".repeat(4096));
+	await assert.rejects(answers(body, { status: 500 }).open(), (error) => error.status === 500 && error.message.length < 70_000);
+	assert.ok(body.ended && body.taken < 1 << 20);
+});
+
+test("lines without content are not kept for ever", () => {
+	const parser = new EventParser(), lines = "data:\n".repeat(1 << 16);
+	assert.throws(() => {
+		for (let i = 0; i < 8; i++)
+			parser.push(lines);
+	}, RangeError);
+});
+
 test("the parser of events, cut anywhere", () => {
 	const text = "\ufeff: comment\r\nid: 1\r\nevent: chunk\r\ndata: a\r\ndata:  b\r\n\r\ndata\n\nevent: x\n\nid: 2\rdata: é\r\r";
 	const expected = [{ type: "chunk", data: "a\n b", id: "1" }, { type: "message", data: "", id: "1" }, { type: "message", data: "é", id: "2" }];
