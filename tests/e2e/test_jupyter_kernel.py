@@ -385,6 +385,56 @@ notebook.send({notebook.HEAD: b'{"type": "display_data", "metadata": 5}', 'text/
     assert kinds(messages) == ["execute_input", "display_data"] and messages[1]["content"]["metadata"] == {}
 
 
+HOSTILE = {
+    "json without numbers": "display({'application/json': {'a': float('nan'), 'b': float('-inf')}, 'text/plain': 'x'}, raw=True)",
+    "surrogates": "print('\\ud800'); display({'text/plain': '\\udfff'}, raw=True); '\\ud800'",
+    "bytes that are no text": "import os; os.write(1, bytes(range(256)))\ndisplay({'text/plain': b'\\xff', 'image/png': 'not base64'}, raw=True)",
+    "types that are none": "display({5: 'x', '': 'y', 'a' * 100_000: 'z', 'text/plain': ['list'], 'text/html': None}, raw=True)",
+    "metadata": "from IPython.display import publish_display_data\npublish_display_data({'text/plain': 'x'}, metadata={'a': float('nan'), 'b': {1, 2}, 5: object()})",
+    "display ids": "for each in (5, b'x', 'y' * 1_000_000, '\\ud800', None, {}):\n  try: display('x', display_id=each)\n  except Exception: pass",
+    "names of exceptions": "raise type('E\\ud800\\x1b[2J', (Exception,), {})('\\ud800')",
+    "an exception without a text": "class E(Exception):\n  def __str__(self): raise SystemExit(5)\nraise E",
+    "a traceback of its own": "class E(Exception):\n  def _render_traceback_(self): return [5, None, b'x', float('nan')]\nraise E",
+    "representations": "class A:\n  def _repr_mimebundle_(self, **more): return {'text/html': float('nan'), 7: 8}, {'a': {1}}\n  def __repr__(self): raise KeyboardInterrupt\nA()",
+    "payloads": "ip = get_ipython()\nip.set_next_input('\\ud800' * 10)\nfor each in (5, {'source': object()}, {'source': 'page', 'data': float('nan')}):\n"
+                "  try: ip.payload_manager.write_payload(each)\n  except Exception: pass",
+    "comms": "import comm\nfor data in (float('nan'), {'a': float('inf')}, {1: {2}}, object(), '\\ud800', {'a': b'x'}):\n"
+             "  try: comm.create_comm(target_name='\\ud800', data=data, metadata={'a': float('nan')}, comm_id='x\\x00')\n  except Exception: pass",
+    "depth": "deep = []\nfor _ in range(100_000): deep = [deep]\ntry: display({'application/json': deep}, raw=True)\nexcept RecursionError: pass",
+    "streams that are replaced": "import sys\nsys.stdout = sys.stderr = sys.displayhook = None\n5",
+    "a hook of its own": "import sys, builtins\nsys.excepthook = sys.unraisablehook = lambda *given: 1 / 0\nbuiltins.print = builtins.repr = builtins.len = None\n1 / 0",
+}
+
+
+def strict(text):
+    """JSON as a browser reads it: no NaN."""
+    def refuse(word):
+        raise AssertionError("%s is no JSON" % word)
+
+    return json.loads(text, parse_constant=refuse)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_cells(shared_kernel, name):
+    """Whatever code publishes, every message can be read, the cell is answered, and so is the next one."""
+    kernel = shared_kernel
+    kernel.session.unpack = strict
+    reply, messages = kernel.run(HOSTILE[name], user_expressions={"a": "float('nan')", "b": "'\\ud800'", "c": "(_ for _ in ()).throw(SystemExit)"}, stop_on_error=False)
+    assert reply["status"] in ("ok", "error")
+    for each in messages:
+        content = each["content"]
+        if each["msg_type"] in ("display_data", "execute_result", "update_display_data"):
+            assert all(isinstance(kind, str) for kind in content["data"]) and isinstance(content["metadata"], dict)
+        if each["msg_type"] == "error":
+            assert all(isinstance(line, str) for line in content["traceback"])
+    for ask, given in (("complete_request", {"code": "A().", "cursor_pos": 4}), ("inspect_request", {"code": "deep", "cursor_pos": 2, "detail_level": 1}),
+                       ("comm_info_request", {}), ("history_request", {"hist_access_type": "tail", "n": 3, "output": True, "raw": True})):
+        assert kernel.ask(ask, given)["status"] == "ok"
+    kernel.run("import sys\nsys.stdout, sys.stderr, sys.displayhook = sys.__stdout__, sys.__stderr__, sys.__displayhook__")
+    assert kernel.run("import os; os._exit(0)")[0]["status"] == "error"  # a fresh kernel for the next test
+    assert kernel.value("6 * 7") == "42"
+
+
 # -- life
 
 def test_the_end_and_a_restart(tmp_path):
