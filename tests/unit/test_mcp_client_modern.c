@@ -251,6 +251,26 @@ static void test_modern_tasks(void **state)
 	sayf("{'jsonrpc':'2.0','id':%d,'result':{'taskId':'t1','status':'input_required','inputRequests':{'k':" QUESTION "}}}", id);
 	cell__mcp_elicitation_answer(question, "accept", json_object());
 	sayf("{'jsonrpc':'2.0','id':%d,'result':{}}", expect_modern("tasks/update"));
+	/* The server has not read the answer yet: nobody is asked again, but what is new is. */
+	question = NULL;
+	for (int i = 0; i < 2 * (int)CELL_MCP_LIMIT_ROUNDS; i++) {
+		assert_true(turn_until(said_something));
+		sayf("{'jsonrpc':'2.0','id':%d,'result':{'taskId':'t1','status':'input_required','inputRequests':{'k':" QUESTION "}}}",
+		     expect_modern("tasks/get"));
+		assert_null(question);
+	}
+	assert_true(turn_until(said_something));
+	sayf("{'jsonrpc':'2.0','id':%d,'result':{'taskId':'t1','status':'input_required','inputRequests':{'k':" QUESTION ",'l':" QUESTION
+	     "}}}",
+	     expect_modern("tasks/get"));
+	assert_non_null(question);
+	cell__mcp_elicitation_answer(question, "decline", NULL);
+	json_t *update = heard_modern("tasks/update", &id);
+	char *responses = json_dumps(json_object_get(json_object_get(update, "params"), "inputResponses"), JSON_COMPACT);
+	assert_string_equal(responses, "{\"l\":{\"action\":\"decline\"}}");
+	free(responses);
+	json_decref(update);
+	sayf("{'jsonrpc':'2.0','id':%d,'result':{}}", id);
 	assert_true(turn_until(said_something));
 	sayf("{'jsonrpc':'2.0','id':%d,'result':{'taskId':'t1','status':'completed','result':{'x':2}}}", expect_modern("tasks/get"));
 	assert_string_equal(a.text, "{\"x\":2}");

@@ -6,7 +6,8 @@
  *                                   └─ status "input_required": the questions ──all answered──▶ tasks/update ──▶ polled again
  *
  * A parked request stays in `sent`, keeps its deadline, and no message of the server can answer it by its old id. It ends as every request
- * does; a task that nobody waits for any more is cancelled at the server.
+ * does; a task that nobody waits for any more is cancelled at the server.  A server may show a question of a task again until it has read our
+ * update: a person is asked once for each key.
  */
 #define _GNU_SOURCE
 #include <stddef.h>
@@ -19,6 +20,7 @@ struct cell__mcp_round {
 	unsigned rounds;
 	unsigned open;      /* questions without an answer */
 	json_t *responses;  /* key: answer */
+	json_t *asked;      /* of a task: the keys of all questions so far */
 	char *task;         /* the id of the task that the server works on; NULL: none */
 	int64_t poll_ms;
 	int64_t poll_at_us; /* 0: not now */
@@ -31,6 +33,7 @@ void cell__mcp_round_free(struct cell__mcp_round *round)
 		return;
 	cell__mcp_take(&round->helper);
 	json_decref(round->responses);
+	json_decref(round->asked);
 	free(round->task);
 	free(round);
 }
@@ -217,12 +220,45 @@ static void send_helper(struct cell__mcp_client *client, struct cell__mcp_round 
 	cell__mcp_send_request(client, &round->helper);
 }
 
+/* The questions of a task that were not there before: a new object; NULL: out of memory. */
+static json_t *take_new(struct cell__mcp_round *round, const json_t *questions)
+{
+	json_t *fresh = json_object(), *question;
+	const char *key;
+	int rc = fresh && (round->asked || (round->asked = json_object())) ? 0 : -1;
+	json_object_foreach((json_t *)questions, key, question)
+		if (!json_object_get(round->asked, key))
+			rc |= json_object_set(fresh, key, question) | json_object_set_new(round->asked, key, json_true());
+	if (rc != 0)
+		json_decref(cell__take_ptr(fresh));
+	return fresh;
+}
+
+static void handle_task_questions(struct cell__mcp_client *client, struct cell__mcp_request *request, const json_t *task)
+{
+	struct cell__mcp_round *round = request->round;
+	const json_t *questions;
+	if (!wants_input(task, &questions)) {
+		fail(request, CELL_E_PROTOCOL, "the server asks for input in a form that is not understood");
+		return;
+	}
+	json_t *fresh = take_new(round, questions);
+	if (!fresh)
+		fail(request, CELL_E_NOMEM, "out of memory");
+	else if (json_object_size(fresh) == 0)
+		poll_later(client, round, task);
+	else if (++round->rounds > CELL_MCP_LIMIT_ROUNDS)
+		fail(request, CELL_E_LIMIT, "the server asked for input too often during one call");
+	else if (ask(client, request, fresh) < 0)
+		fail(request, CELL_E_TOOL, "the server asks for input that nobody here can give");
+	json_decref(fresh);
+}
+
 static void handle_task(struct cell__mcp_client *client, struct cell__mcp_request *request, const json_t *task)
 {
 	struct cell__mcp_round *round = request->round;
 	const char *status = json_string_value(json_object_get(task, "status"));
 	json_t *result = json_object_get(task, "result");
-	const json_t *questions;
 	if (!status)
 		fail(request, CELL_E_PROTOCOL, "the server's task has no status");
 	else if (strcmp(status, "working") == 0)
@@ -235,12 +271,8 @@ static void handle_task(struct cell__mcp_client *client, struct cell__mcp_reques
 		fail(request, CELL_E_TOOL, "the server cancelled the task");
 	else if (strcmp(status, "input_required") != 0)
 		fail(request, CELL_E_PROTOCOL, "the status of the server's task is not understood");
-	else if (!wants_input(task, &questions) || ++round->rounds > CELL_MCP_LIMIT_ROUNDS)
-		fail(request, CELL_E_LIMIT, "the server asked for input too often during one call");
-	else if (!questions)
-		poll_later(client, round, task);
-	else if (ask(client, request, questions) < 0)
-		fail(request, CELL_E_TOOL, "the server asks for input that nobody here can give");
+	else
+		handle_task_questions(client, request, task);
 }
 
 static void handle_new_task(struct cell__mcp_client *client, struct cell__mcp_request *request, const json_t *result)
