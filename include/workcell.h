@@ -1792,9 +1792,19 @@ struct cell_mcp_server_options {
 	 * described as JSON instead of signatures; default 0.  Tools that are not listed can be called all the same.
 	 */
 	int compat;
+	/*
+	 * With `saved_dir` of the session: one that its client has not used for so long is saved and ends; the next call that names it continues it,
+	 * here or at another server of the same place.  -1: never; default 3600000.
+	 */
+	int64_t saved_idle_ms;
 };
-#define CELL_MCP_SERVER_OPTIONS_INIT \
-	{ .size = sizeof(struct cell_mcp_server_options), .storage = 1, .runtime_deps = 1, .grace_ms = 2000, .max_sessions = 64 }
+#define CELL_MCP_SERVER_OPTIONS_INIT                        \
+	{ .size = sizeof(struct cell_mcp_server_options),   \
+	  .storage = 1,                                     \
+	  .runtime_deps = 1,                                \
+	  .grace_ms = 2000,                                 \
+	  .max_sessions = 64,                               \
+	  .saved_idle_ms = 3600000 }
 static inline void cell_mcp_server_options_init(struct cell_mcp_server_options *opts)
 {
 	if (!opts)
@@ -1805,6 +1815,7 @@ static inline void cell_mcp_server_options_init(struct cell_mcp_server_options *
 	opts->runtime_deps = 1;
 	opts->grace_ms = 2000;
 	opts->max_sessions = 64;
+	opts->saved_idle_ms = 3600000;
 }
 
 CELL_API int cell_mcp_server_create(struct cell_engine *engine, const struct cell_mcp_server_options *opts,

@@ -26,7 +26,7 @@
 struct mcp_flags {
 	struct cell_cli_session_flags session;
 	struct cell_cli_listen_flags http;
-	const char *root, *otlp;
+	const char *root, *otlp, *advertise;
 	bool no_sync_deps, allow_register, compat, otlp_code;
 };
 
@@ -40,8 +40,11 @@ static const struct cell_cli_flag mcp_flag_table[] = {
 	{ 0, "allow-host", "HOST", "allow this value of the Host header too, as behind a proxy; may be repeated", CELL_FLAG_LIST,
 	  offsetof(struct mcp_flags, http.hosts) },
 	CELL_CLI_LISTEN_FLAGS(offsetof(struct mcp_flags, http)),
-	{ 0, "session-idle", "SEC", "close a client after this many idle seconds when another needs its place; 0: never", CELL_FLAG_SECONDS,
-	  offsetof(struct mcp_flags, http.idle_ms) },
+	{ 0, "session-idle", "SEC", "close a client after this many idle seconds when another needs its place; with --saved, save idle sessions; 0: never",
+	  CELL_FLAG_SECONDS, offsetof(struct mcp_flags, http.idle_ms) },
+	{ 0, "advertise", "URL",
+	  "http://ADDRESS:PORT at which other servers with the same --saved reach this one, to pass requests for its sessions on",
+	  CELL_FLAG_STRING, offsetof(struct mcp_flags, advertise) },
 	{ 0, "allow-register", NULL, "offer register_mcp_server: the agent can then start programs here or use URLs", CELL_FLAG_SWITCH,
 	  offsetof(struct mcp_flags, allow_register) },
 	{ 0, "compat", NULL, "list tools under their second names too, with output schemas", CELL_FLAG_SWITCH,
@@ -281,6 +284,7 @@ static int check_stdio(const struct mcp_flags *all, struct cell_error *err)
 			   : flags->tls_key       ? "tls-key"
 			   : flags->origins.count ? "allow-origin"
 			   : flags->hosts.count   ? "allow-host"
+			   : all->advertise       ? "advertise"
 						  : NULL;
 
 	return name && !flags->listen ? cell_fail(err, CELL_E_INVALID, 0, "--%s needs --listen HOST:PORT", name) : 0;
@@ -299,6 +303,7 @@ static int fill_options(const struct mcp_flags *flags, struct cell_server_option
 	options->otlp = flags->otlp ? flags->otlp : cell__serve_variable("OTEL_EXPORTER_OTLP_ENDPOINT");
 	options->otlp_headers = cell__serve_variable("OTEL_EXPORTER_OTLP_HEADERS");
 	options->otlp_code = flags->otlp_code;
+	options->advertise = flags->advertise;
 	if (!flags->http.listen)
 		return 0;
 	options->listen = flags->http.listen;
@@ -324,6 +329,7 @@ static int serve(struct mcp_flags *flags, const struct cell_server_options *http
 	options.allow_register = flags->allow_register;
 	options.compat = flags->compat;
 	options.max_sessions = flags->http.max_sessions;
+	options.saved_idle_ms = flags->http.idle_ms;
 	options.runtime_deps = !flags->session.space.no_runtime_deps;
 	/* All clients of such a server share a workspace. */
 	options.zygote_per_session = cell__cli_zygote_per(&flags->session) == CELL_ZYGOTE_PER_SESSION;

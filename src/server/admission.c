@@ -21,6 +21,7 @@ static bool check_origin(struct cell__request *request)
 	 */
 	if ((server->opts.auth_disabled || server->mcp || server->opts.console_code) && *server->address.host &&
 	    !cell__access_host(host, server->address.host, server->address.port, server->opts.hosts) &&
+	    !(host && server->opts.advertise && !strcasecmp(host, server->opts.advertise + strlen("http://"))) &&
 	    !cell__e2b_debug_host(server, host)) {
 		cell__answer_fail(request, MHD_HTTP_FORBIDDEN, CELL_E_FORBIDDEN, "this Host is not allowed (--allow-host)");
 		return false;

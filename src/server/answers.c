@@ -16,6 +16,13 @@ void cell__http_kick(struct cell_server *server)
 	server->due = true;
 }
 
+void cell__answer_crosses(const struct cell__request *request, struct MHD_Response *response)
+{
+	MHD_add_response_header(response, "Access-Control-Allow-Origin", cell__request_header(request, "Origin"));
+	MHD_add_response_header(response, "Access-Control-Expose-Headers", "Mcp-Session-Id, Retry-After, X-Request-ID, X-Session-ID");
+	MHD_add_response_header(response, "Vary", "Origin");
+}
+
 void cell__answer_response(struct cell__request *request, unsigned status, struct MHD_Response *response)
 {
 	if (request->state == CELL_REQUEST_ANSWERED || request->held || request->task) {
@@ -34,12 +41,8 @@ void cell__answer_response(struct cell__request *request, unsigned status, struc
 		if (!MHD_get_response_header(response, "Content-Security-Policy"))
 			MHD_add_response_header(response, "Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'; sandbox");
 	}
-	if (response && request->crosses) {
-		MHD_add_response_header(response, "Access-Control-Allow-Origin", cell__request_header(request, "Origin"));
-		MHD_add_response_header(response, "Access-Control-Expose-Headers",
-					"Mcp-Session-Id, Retry-After, X-Request-ID, X-Session-ID");
-		MHD_add_response_header(response, "Vary", "Origin");
-	}
+	if (response && request->crosses)
+		cell__answer_crosses(request, response);
 	if (response && request->served && !request->ends_session) /* for proxies that send a session's requests to one server */
 		MHD_add_response_header(response, "X-Session-ID", request->served->id);
 	if (cell__directory_hold(request))

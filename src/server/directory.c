@@ -293,6 +293,8 @@ void cell__directory_sweep(struct cell_server *server, int64_t now_us)
 			cell__directory_keep(server, served->id);
 		cell__batches_keep(server);
 		cell__tasks_keep(server);
+		if (server->mcp)
+			cell__mcp_keep(server, true);
 	}
 	if (now_us - directory->checked_us > CHECK_US) {
 		directory->checked_us = now_us;

@@ -312,6 +312,7 @@ static bool is_own_header(const char *name)
 
 struct writing {
 	struct cell__buf *out;
+	bool is_addressed; /* to that server: Host and Origin, which were checked here, are of our own address */
 	int rc;
 };
 
@@ -321,7 +322,7 @@ static enum MHD_Result add_header(void *arg, enum MHD_ValueKind kind, const char
 
 	(void)kind;
 	/* The head was checked: names are tokens, and values have no control characters (head.c). */
-	if (!is_own_header(name))
+	if (!is_own_header(name) && !(writing->is_addressed && (!strcasecmp(name, "Host") || !strcasecmp(name, "Origin"))))
 		writing->rc |= cell__buf_printf(writing->out, "%s: %s\r\n", name, value ? value : "");
 	return writing->rc ? MHD_NO : MHD_YES;
 }
@@ -331,13 +332,17 @@ enum reader { FOR_WORKER, FOR_EACH_WORKER, FOR_SERVER };
 static int add_head(struct cell__request *request, const char *url, enum reader reader, struct cell__buf *out)
 {
 	const char *length = cell__request_header(request, "Content-Length");
-	struct writing writing = { .out = out };
+	struct writing writing = { .out = out, .is_addressed = reader == FOR_SERVER && request->server->mcp };
 	char client[CELL_SERVER_CLIENT];
 
 	cell__request_client(request, client);
 	writing.rc = cell__buf_printf(out, "%s %s HTTP/1.1\r\n", request->method, url);
 	MHD_get_connection_values(request->connection, MHD_HEADER_KIND, add_header, &writing);
-	if (!cell__request_header(request, "Host")) /* HTTP/1.0 */
+	if (writing.is_addressed) {
+		CELL_AUTO_FREE char *peer = cell__server_url(&request->peer, false);
+
+		writing.rc |= peer ? cell__buf_printf(out, "Host: %s\r\n", peer + strlen("http://")) : -1;
+	} else if (!cell__request_header(request, "Host")) /* HTTP/1.0 */
 		writing.rc |= cell__buf_add_str(out, "Host: localhost\r\n");
 	writing.rc |= cell__buf_printf(out, "X-Request-ID: %s\r\n", request->id);
 	if (reader != FOR_SERVER)
@@ -447,6 +452,9 @@ static void pass_on(struct cell__request *request, const struct cell__address *a
 	struct cell__peer_link *link = may_be_old ? link_again(request->server, -1, address) : NULL;
 	if (!link)
 		link = link_peer(request->server, address);
+	if (link)
+		request->peer = link->peer;
+
 	struct cell__forward *forward = link ? begin(request, link, FOR_SERVER, cell__request_url(request)) : NULL;
 
 	if (!link)
@@ -622,6 +630,8 @@ static void answer(struct cell__forward *forward)
 		if (!is_own_header(*line) || !strcasecmp(*line, "X-Request-ID"))
 			MHD_add_response_header(response, *line, colon + 1 + strspn(colon + 1, " "));
 	}
+	if (response && request->server->mcp && request->crosses)
+		cell__answer_crosses(request, response);
 	request->state = CELL_REQUEST_ANSWERED;
 	request->status = forward->status;
 	request->response = response;

@@ -9,6 +9,8 @@
  * (mcp/server/server.h), and streams: stream 0 is that of GET.  Requests of revision 2026-07-28 have no such session: all of a token share a
  * client, which nothing names.  Their streams cannot be resumed, and a reader that leaves one cancels its request.
  *
+ * With `advertise`, requests of revision 2026-07-28 about a session that another server has are passed on to it (peers.c): the body names it.
+ *
  * Threads.  All of this belongs to the loop's thread, which never waits.  A peer may wait: its lock is held by threads that wait
  * for the loop.  So each client has its own thread that feeds the peer with received messages, in their order, and
  * destroys it in the end.  Answers come back as tasks of the loop:
@@ -33,12 +35,15 @@
 
 #include "base/sized.h"
 #include "mcp/client/param_headers.h"
+#include "durable/owners.h"
 #include "mcp/server/server.h"
+#include "wire/call_seal.h"
 #include "wire/sse.h"
 
 #define MAX_STREAMS 16u
 #define MAX_CLIENT_BYTES (64u * 1024u * 1024u)
 #define MAX_INITIALIZE_BYTES (64u * 1024u) /* parsed on the loop */
+#define MAX_NAMING_BYTES (2u * 1024u * 1024u) /* the same; larger requests are not passed on */
 #define ID_CHARS 32
 #define WAIT_US 2000000 /* for an answer that can be a body of JSON */
 #define MAX_ENDING 64 /* clients whose calls and kernels are being ended */
@@ -776,6 +781,43 @@ static bool is_initialize(const struct cell__buf *body)
 	       !strcmp(message.method, "initialize") && !cell__mcp_is_modern(&message);
 }
 
+/* The session that the request needs, or whose job or task it is about: its id, maybe with more behind it; NULL: none. */
+static const char *find_subject(const struct cell__rpc_message *message, struct cell__call_seal *seal)
+{
+	const json_t *args = json_object_get(message->params, "arguments");
+	const char *state = json_string_value(json_object_get(message->params, "requestState"));
+	const char *id = NULL;
+
+	if (state)
+		return cell__call_seal_read(state, seal) ? seal->session : NULL;
+	if (!strncmp(message->method, "tasks/", 6))
+		id = json_string_value(json_object_get(message->params, "taskId"));
+	else if (!strcmp(message->method, "tools/call") && !(id = json_string_value(json_object_get(args, "session"))))
+		id = json_string_value(json_object_get(args, "job"));
+	return id;
+}
+
+void cell__mcp_name(struct cell__request *request)
+{
+	CELL_AUTO_RPC_DOC struct cell__rpc_doc doc = CELL__RPC_DOC_INIT;
+	const struct cell__buf *body = &request->body;
+	struct cell__rpc_message message;
+	struct cell__call_seal seal;
+	const char *id;
+
+	*request->subject = '\0';
+	if (!body->size || body->size > MAX_NAMING_BYTES || has_session(request) ||
+	    cell__rpc_read(body->data, body->size, false, &doc, NULL) || doc.count != 1 || cell__rpc_get(&doc, 0, &message, NULL) ||
+	    message.kind != CELL__RPC_REQUEST)
+		return;
+	id = find_subject(&message, &seal);
+	if (!id || strlen(id) < CELL_MCP_HANDLE_CHARS || (id[CELL_MCP_HANDLE_CHARS] && id[CELL_MCP_HANDLE_CHARS] != '.') ||
+	    cell__mcp_knows(request->server->mcp->mcp, id))
+		return;
+	memcpy(request->subject, id, CELL_MCP_HANDLE_CHARS);
+	request->subject[CELL_MCP_HANDLE_CHARS] = '\0';
+}
+
 static void begin_session(struct cell__request *request)
 {
 	struct cell_error err;
@@ -885,8 +927,26 @@ static const struct cell__route routes[] = {
 
 /* ---- the server's part ---- */
 
+void cell__mcp_keep(struct cell_server *server, bool all)
+{
+	struct cell_mcp_server *mcp = server->mcp->mcp;
+
+	if (!mcp->owners)
+		return;
+	pthread_mutex_lock(&mcp->lock);
+	for (struct cell__mcp_handle *handle = mcp->handles; handle; handle = handle->next) {
+		if (handle->unannounced)
+			cell__directory_add(server, handle->id, NULL);
+		else if (all && handle->session)
+			cell__directory_keep(server, handle->id);
+		handle->unannounced = false;
+	}
+	pthread_mutex_unlock(&mcp->lock);
+}
+
 void cell__mcp_sweep(struct cell_server *server, int64_t now_us)
 {
+	cell__mcp_keep(server, false);
 	for (struct client *client = server->mcp->clients; client; client = client->next) {
 		for (struct stream *stream = client->streams; stream; stream = stream->next) {
 			if (stream->waiting && now_us - stream->waiting_us > WAIT_US)
@@ -970,6 +1030,14 @@ int cell_mcp_server_listen(struct cell_mcp_server *mcp, const struct cell_server
 		free(http);
 		return -1;
 	}
+	if (all.advertise && !mcp->owners && cell__owners_open(mcp->session.saved_dir, all.advertise, &mcp->owners, err) < 0) {
+		cell_server_destroy(server);
+		free(http);
+		return -1;
+	}
+	/* Who finds the lease of a session has found us. */
+	if (all.advertise)
+		mcp->session.saved_url = all.advertise;
 	*http = (struct cell__mcp_http){ .server = server, .mcp = mcp };
 	server->mcp = http;
 	server->routes = routes;

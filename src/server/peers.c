@@ -114,6 +114,8 @@ static const char *named(const struct cell__request *request)
 {
 	const char *path = request->route->path;
 
+	if (request->server->mcp)
+		return *request->subject ? request->subject : NULL;
 	if (!strncmp(path, "/v1/sessions/{session}", 22) || !strncmp(path, "/v1/batches/{batch}", 19) ||
 	    !strncmp(path, "/v1/tasks/{task}", 16))
 		return request->params[0];
@@ -152,11 +154,16 @@ void cell__peers_found(struct cell__request *request, const char *url, const str
 bool cell__peers_first(struct cell__request *request)
 {
 	struct cell_server *server = request->server;
-	const char *id = named(request);
 	const struct cell__address *hint;
+	const char *id;
 
+	if (!server->opts.advertise)
+		return false;
+	if (server->mcp && !request->sought)
+		cell__mcp_name(request);
+	id = named(request);
 	/* A browser's cookie is good at one server only. */
-	if (!server->opts.advertise || !id || request->sought || request->is_e2b || request->detached || server->stopping ||
+	if (!id || request->sought || request->is_e2b || request->detached || server->stopping ||
 	    !cell__saved_is_id(id) || cell__served_by_id(server, id) || cell__request_header(request, CELL_FORWARD_HOP) ||
 	    !cell__request_header(request, "Authorization"))
 		return false;

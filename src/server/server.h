@@ -234,6 +234,7 @@ struct cell__request {
 	struct cell__request *held_next;
 	bool moving; /* it is refused because its session is on its way to another server */
 	struct cell__address peer;
+	char subject[33]; /* MCP: the session that its body is about, if it is not here */
 	struct cell__request *wake_next; /* that waits for the same session */
 	struct cell__token who;
 	char *params[CELL_SERVER_MAX_PARAMS]; /* decoded */
@@ -329,6 +330,8 @@ void cell__answer_busy(struct cell__request *request, int retry_s, const char *w
 void cell__answer_shortage(struct cell__request *request, const char *words);
 /* Its session is on its way to another server: 503. */
 void cell__answer_moving(struct cell__request *request, const char *words);
+/* The headers with which a browser lets a page of an allowed origin see the answer. */
+void cell__answer_crosses(const struct cell__request *request, struct MHD_Response *response);
 /* Handles a request whose body is here. */
 void cell__request_dispatch(struct cell__request *request);
 /* As it was asked for, with workers or other servers. */
@@ -972,6 +975,10 @@ struct cell__mcp_http;
 /* Watches for notifications of the MCP server; returns the handle, to be closed in the end. */
 uv_handle_t *cell__mcp_start(struct cell_server *server);
 void cell__mcp_sweep(struct cell_server *server, int64_t now_us);
+/* Sets `subject`. */
+void cell__mcp_name(struct cell__request *request);
+/* Other servers are told again of sessions that are here; all: not only of those that they could not be told of. */
+void cell__mcp_keep(struct cell_server *server, bool all);
 /* All clients end, and then cell__server_advance() is called. */
 void cell__mcp_end(struct cell_server *server);
 bool cell__mcp_ended(const struct cell_server *server);

@@ -419,12 +419,13 @@ static int open_session(struct cell__mcp_handle *handle, struct cell_error *err)
 		options.zygote_owner = owner;
 	if (handle->asks)
 		options.gate |= CELL_GATE_QUESTIONS;
-	*err = (struct cell_error){ 0 };
-	cell_session_open(server->engine, &options, &session, err);
+	cell__mcp_saved_open(handle, &options, &session, err);
 	pthread_mutex_lock(&server->lock);
 	handle->session = session;
 	handle->opened = true;
 	handle->open_error = *err;
+	if (!session && handle->resumes)
+		cell__mcp_handle_close(handle);
 	pthread_cond_broadcast(&handle->changed);
 	pthread_mutex_unlock(&server->lock);
 	return session ? 0 : -1;
@@ -550,6 +551,9 @@ static void run_cell(struct cell__mcp_handle *handle, struct cell__mcp_job *job)
 	if (status) {
 		handle->current = NULL;
 		end_trace(handle, job, NULL);
+		/* The session is another server's by now: what is here is worth nothing. */
+		if (err.code == CELL_E_CONFLICT && server->session.saved_dir)
+			cell__mcp_handle_close(handle);
 		pthread_mutex_unlock(&server->lock);
 		fail_with(job, &err);
 		return;
@@ -626,6 +630,8 @@ static void fork_session(struct cell__mcp_handle *handle, struct cell__mcp_job *
 	options.on_event = handle_event;
 	options.event_args = (void *const *)forks;
 	status = cell_session_fork(handle->session, &options, n, sessions, &err);
+	for (size_t i = 0; i < n && status == 0; i++)
+		cell__mcp_saved_take_id(forks[i], sessions[i]);
 	pthread_mutex_lock(&handle->server->lock);
 	for (size_t i = 0; i < n; i++) {
 		if (status < 0) {
@@ -680,15 +686,19 @@ static void work(struct cell__mcp_handle *handle, struct cell__mcp_job *job)
 	static const char closed[] = "closed: the session was closed before this call ran";
 	static const char was_reset[] = "interrupted: the session was reset before this cell ran";
 	struct cell_error err;
-	bool cancelled, closing, overtaken;
+	bool cancelled, closing, overtaken, missing;
 
 	pthread_mutex_lock(&handle->server->lock);
+	missing = handle->resumes && handle->opened && !handle->session;
+	err = handle->open_error;
 	cancelled = is_cancelled(job);
 	closing = handle->closing;
 	overtaken = job->overtaken;
 	pthread_mutex_unlock(&handle->server->lock);
 	if (cancelled)
 		cell__mcp_job_answer(job, NULL);
+	else if (missing)
+		fail_with(job, &err);
 	else if (closing)
 		cell__mcp_job_fail(job, closed, sizeof(closed) - 1);
 	else if (overtaken)
@@ -705,9 +715,25 @@ static void work(struct cell__mcp_handle *handle, struct cell__mcp_job *job)
 		run_cell(handle, job);
 }
 
+/* With the lock held, which is released in between.  Waits for work, or until the session was idle for long. */
+static void wait_idle(struct cell__mcp_handle *handle)
+{
+	struct cell_mcp_server *server = handle->server;
+	int64_t until = handle->seen_us + server->opts.saved_idle_ms * 1000, now = cell__now_us();
+
+	if (!handle->saves || !handle->session || handle->users || handle->closing || server->opts.saved_idle_ms < 0)
+		pthread_cond_wait(&handle->changed, &server->lock);
+	else if (now < until)
+		cell__mcp_cond_wait(&handle->changed, &server->lock, until);
+	else if (cell__mcp_parked_of(server, handle->id))
+		handle->seen_us = now; /* the result is fetched where it is kept */
+	else
+		cell__mcp_handle_close(handle);
+}
+
 void *cell__mcp_cells_main(void *arg)
 {
-	struct cell__mcp_handle *handle = arg;
+	struct cell__mcp_handle *handle = arg, **at;
 	struct cell_mcp_server *server = handle->server;
 	struct cell__mcp_job *job;
 
@@ -721,7 +747,7 @@ void *cell__mcp_cells_main(void *arg)
 				handle->last_cell = NULL;
 			handle->n_cells--;
 		} else if (!handle->wanted || handle->opened || handle->closing) {
-			pthread_cond_wait(&handle->changed, &server->lock);
+			wait_idle(handle);
 			continue;
 		}
 		pthread_mutex_unlock(&server->lock);
@@ -732,11 +758,14 @@ void *cell__mcp_cells_main(void *arg)
 		pthread_mutex_lock(&server->lock);
 	}
 	pthread_mutex_unlock(&server->lock);
-	cell_session_close(handle->session);
+	cell__mcp_saved_end(handle);
 	pthread_mutex_lock(&server->lock);
 	/* The end of a session is not an event. */
 	for (struct cell__mcp_peer *peer = server->peers; peer; peer = peer->next)
 		cell__mcp_peer_forget(peer, NULL, handle->serial, 0, "the session was closed");
+	for (at = &server->leaving; *at != handle; at = &(*at)->next)
+		;
+	*at = handle->next;
 	if (handle->host) {
 		handle->host->n_homes--;
 		pthread_cond_broadcast(&handle->host->changed);

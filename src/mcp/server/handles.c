@@ -7,6 +7,9 @@
  * A handle has users: jobs, and threads that use its session just now.  Its thread (cells.c) opens the session, runs the cells, and closes
  * it when it is closing and the last user has gone.  A handle with users is not made to go for another.
  *
+ * Where sessions are saved (saved_dir), one that goes is saved first, unless it was closed, and its id finds it again: at this server, later, or at
+ * any other one of the same storage.  Such a handle is made for the call that names it, and counts when its session was found.
+ *
  * Room.  Past max_sessions the principal with the most sessions loses the one that was idle for longest, counting the session that is about
  * to be made.  So a principal that never closes its sessions pushes out its own, and nobody can take more than an equal share for long.
  */
@@ -49,7 +52,7 @@ static struct cell__mcp_handle *find_idlest(struct cell_mcp_server *server, cons
 		return NULL;
 	shares[0] = (struct share){ .owner = owner, .count = 1 };
 	for (struct cell__mcp_handle *handle = server->handles; handle; handle = handle->next) {
-		if (handle->is_home)
+		if (!handle->counted)
 			continue;
 		for (i = 0; i < n && strcmp(shares[i].owner, handle->owner); i++)
 			;
@@ -82,15 +85,25 @@ static int make_room(struct cell_mcp_server *server, const char *owner, struct c
 	return 0;
 }
 
+/* Looking for sessions costs a thread each, and no room. */
+static int check_resuming(const struct cell_mcp_server *server, struct cell_error *err)
+{
+	size_t n = 0;
+
+	for (const struct cell__mcp_handle *handle = server->handles; handle; handle = handle->next)
+		n += handle->resumes && !handle->counted;
+	return n < CELL_MCP_MAX_RESUMING ? 0 : cell_fail(err, CELL_E_BUSY, 0, "too many saved sessions are looked for; try again");
+}
+
 struct cell__mcp_handle *cell__mcp_handle_create(struct cell_mcp_server *server, const char *owner, struct cell__mcp_peer *home,
-						 struct cell_session *session, struct cell_error *err)
+						 const char *resume, struct cell_error *err)
 {
 	struct cell__mcp_handle *handle;
 	pthread_attr_t attr;
 	pthread_t thread;
 	int status;
 
-	if (!home && make_room(server, owner, err) < 0)
+	if ((resume && check_resuming(server, err) < 0) || (!home && !resume && make_room(server, owner, err) < 0))
 		return NULL;
 	handle = cell__alloc(1, sizeof(*handle));
 	if (!handle) {
@@ -102,11 +115,16 @@ struct cell__mcp_handle *cell__mcp_handle_create(struct cell_mcp_server *server,
 					     .home = home,
 					     .host = home,
 					     .is_home = home,
-					     .session = session,
-					     .opened = session,
+					     .counted = !home && !resume,
+					     .resumes = resume,
+					     .wanted = resume,
+					     .saves = server->session.saved_dir && !home,
 					     .seen_us = cell__now_us(),
 					     .next = server->handles };
-	cell__random_hex(handle->id, CELL_MCP_HANDLE_CHARS);
+	if (resume)
+		memcpy(handle->id, resume, CELL_MCP_HANDLE_CHARS);
+	else
+		cell__random_hex(handle->id, CELL_MCP_HANDLE_CHARS);
 	snprintf(handle->owner, sizeof(handle->owner), "%s", owner);
 	cell__mcp_cond_init(&handle->changed);
 	pthread_attr_init(&attr);
@@ -120,11 +138,41 @@ struct cell__mcp_handle *cell__mcp_handle_create(struct cell_mcp_server *server,
 		return NULL;
 	}
 	server->handles = handle;
-	server->n_handles += !home;
+	server->n_handles += handle->counted;
 	if (home)
 		home->n_homes++;
 	server->n_threads++;
 	return handle;
+}
+
+int cell__mcp_handle_admit(struct cell__mcp_handle *handle, struct cell_error *err)
+{
+	if (handle->counted || handle->is_home || handle->closing)
+		return 0;
+	if (make_room(handle->server, handle->owner, err) < 0)
+		return -1;
+	handle->counted = true;
+	handle->server->n_handles++;
+	return 0;
+}
+
+int cell__mcp_no_session(const char *id, struct cell_error *err)
+{
+	return cell_fail(err, CELL_E_NOT_FOUND, 0,
+			 "no session '%.40s': it was closed, has expired, or never was; leave `session` out of run_code to begin a new one", id);
+}
+
+bool cell__mcp_knows(struct cell_mcp_server *server, const char *id)
+{
+	const struct cell__mcp_handle *handle;
+	bool found;
+
+	pthread_mutex_lock(&server->lock);
+	for (handle = server->handles; handle && memcmp(handle->id, id, CELL_MCP_HANDLE_CHARS); handle = handle->next)
+		;
+	found = handle || cell__mcp_parked_of(server, id);
+	pthread_mutex_unlock(&server->lock);
+	return found;
 }
 
 struct cell__mcp_handle *cell__mcp_handle_find(struct cell_mcp_server *server, const char *owner, const char *id, size_t size)
@@ -158,7 +206,7 @@ struct cell__mcp_handle *cell__mcp_handle_home(struct cell__mcp_peer *peer, stru
 void cell__mcp_handle_unuse(struct cell__mcp_handle *handle)
 {
 	handle->seen_us = cell__now_us();
-	if (!--handle->users && handle->closing)
+	if (!--handle->users && (handle->closing || handle->saves))
 		pthread_cond_broadcast(&handle->changed);
 }
 
@@ -171,7 +219,10 @@ void cell__mcp_handle_close(struct cell__mcp_handle *handle)
 	while (*at != handle)
 		at = &(*at)->next;
 	*at = handle->next;
-	handle->server->n_handles -= !handle->is_home;
+	handle->next = handle->server->leaving;
+	handle->server->leaving = handle;
+	handle->server->n_handles -= handle->counted;
+	handle->counted = false;
 	if (handle->home)
 		handle->home->home = NULL;
 	handle->home = NULL;
@@ -189,7 +240,7 @@ void cell__mcp_handle_stop(struct cell__mcp_handle *handle, bool kill)
 	session = handle->running ? handle->session : NULL;
 	run_id = handle->run_id;
 	pthread_mutex_unlock(&server->lock);
-	if (session && kill)
+	if (session && kill && (!handle->saves || handle->discards))
 		cell_session_reset(session, NULL);
 	else if (session)
 		cell_session_cancel(session, run_id, NULL);

@@ -40,7 +40,7 @@ struct approval {
 
 struct cell__mcp_parked {
 	char round[CELL_CALL_SEAL_ID_DIGITS + 1]; /* of questions, in its state; "": a call has taken it up */
-	char id[CELL_MCP_HANDLE_CHARS + 1];    /* for get_job; "": it has none */
+	char id[CELL_MCP_JOB_CHARS + 1];       /* for get_job, begins with the session's; "": it has none */
 	bool asks;        /* by input_required */
 	bool cancelled;
 	bool is_task;
@@ -222,9 +222,21 @@ const char *cell__mcp_job_keep(struct cell__mcp_job *job)
 
 	if (!parked)
 		return NULL;
-	if (!parked->id[0])
-		cell__random_hex(parked->id, CELL_MCP_HANDLE_CHARS);
+	if (!parked->id[0]) {
+		strcpy(parked->id, job->handle->id);
+		strcat(parked->id, ".");
+		cell__random_hex(parked->id + CELL_MCP_HANDLE_CHARS + 1, CELL_MCP_JOB_CHARS - CELL_MCP_HANDLE_CHARS - 1);
+	}
 	return parked->id;
+}
+
+bool cell__mcp_parked_of(const struct cell_mcp_server *server, const char *session)
+{
+	const struct cell__mcp_parked *parked = server->parked;
+
+	while (parked && strncmp(parked->id, session, CELL_MCP_HANDLE_CHARS))
+		parked = parked->next;
+	return parked;
 }
 
 static struct cell__mcp_parked *kept_find(const struct cell_mcp_server *server, const char *owner, const char *id)

@@ -14,6 +14,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "wire/saved.h"
+
 const char *const cell__mcp_versions[] = { "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05", NULL };
 #define BATCH_VERSION "2025-03-26"
 static const char *const log_levels[] = { "debug", "info", "notice", "warning", "error", "critical", "alert", "emergency", NULL };
@@ -303,11 +305,13 @@ static struct cell__mcp_handle *choose_handle(struct cell__mcp_peer *peer, const
 	*ret_new = false;
 	if (named && (strcmp(json_string_value(named), "new") || !(tool->flags & CELL_MCP_BEGINS))) {
 		handle = cell__mcp_handle_find(peer->server, peer->owner, json_string_value(named), json_string_length(named));
+		if (!handle && peer->server->session.saved_dir && json_string_length(named) == CELL_MCP_HANDLE_CHARS &&
+		    cell__saved_is_id(json_string_value(named)))
+			handle = cell__mcp_handle_create(peer->server, peer->owner, NULL, json_string_value(named), &err);
+		else if (!handle)
+			cell__mcp_no_session(json_string_value(named), &err);
 		if (!handle)
-			cell__buf_printf(message,
-					 "not_found: no session '%.40s': it was closed, has expired, or never was; leave `session` out of "
-					 "run_code to begin a new one",
-					 json_string_value(named));
+			cell__buf_printf(message, "%s: %s", cell_code_word(err.code), err.msg);
 		return handle;
 	}
 	if (!(tool->flags & CELL_MCP_SESSION) || (!modern && !named)) {
@@ -360,7 +364,7 @@ static const char *begin_job(struct cell__mcp_peer *peer, struct cell__mcp_unit 
 	} else {
 		job->handle->users++;
 		job->named = named && !job->new_session;
-		if (job->new_session)
+		if (job->new_session || (job->handle->resumes && !job->handle->opened))
 			job->handle->asks = said && said->elicits;
 		request->job = job;
 		fill_request(request, params, said);

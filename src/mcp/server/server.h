@@ -6,6 +6,7 @@
  *     jobs.c     requests that are answered later, and the jobs that answer them
  *     modern.c   requests of revision 2026-07-28, each of which says everything about itself
  *     handles.c  sessions and their ids: who may use one, which has to go for another
+ *     saved.c    sessions that outlive their server
  *     parked.c   calls that wait for a person's answer, by that revision
  *     cells.c    the thread of a session: cells in order, their events, approvals
  *     result.c   the outcome of a cell, as a tool's result
@@ -51,6 +52,8 @@
 #define CELL_MCP_MAX_LISTENING 64u           /* subscriptions/listen of one client */
 #define CELL_MCP_MAX_REQUESTS 2048u          /* without an answer, of one client */
 #define CELL_MCP_HANDLE_CHARS 32u            /* of a session's id: 128 random bits */
+#define CELL_MCP_JOB_CHARS (CELL_MCP_HANDLE_CHARS + 1 + 16) /* of a job's or task's id: its session's, a dot, 64 random bits */
+#define CELL_MCP_MAX_RESUMING 32u            /* saved sessions that are looked for at once */
 #define CELL_MCP_MAX_TRACEPARENT 256u        /* bytes; later versions may be longer than 55 */
 #define CELL_MCP_MAX_OWNER 136u              /* bytes of the name of a principal, with its kind */
 #define CELL_MCP_MAX_FORKS 64                /* sessions that one fork_session makes */
@@ -114,6 +117,8 @@ struct cell_mcp_server {
 	struct cell_session_options session;
 	json_t *tools;          /* the result of tools/list; never changes */
 	char *temp_dir;
+	pthread_mutex_t owners_lock; /* guards the use of ... */
+	struct cell__owners *owners; /* tells other servers which sessions are here; NULL: there are no others */
 	unsigned char state_key[CELL_CALL_SEAL_KEY_BYTES]; /* of requestState; random */
 	char *files[CELL_MCP_MAX_FILES]; /* a ring */
 	size_t n_files;
@@ -122,6 +127,7 @@ struct cell_mcp_server {
 	struct cell__mcp_tracer tracer;
 	struct cell__mcp_peer *peers;
 	struct cell__mcp_handle *handles; /* that can be found */
+	struct cell__mcp_handle *leaving; /* that no longer can, until their sessions have ended */
 	size_t n_handles;       /* of clients, without homes */
 	size_t n_threads;       /* of handles, also of those that can no longer be found */
 	uint64_t next_serial;
@@ -202,6 +208,11 @@ struct cell__mcp_handle {
 	struct cell__mcp_peer *home; /* whose own session it is, which no id finds; NULL: a client's, or closing */
 	struct cell__mcp_peer *host; /* the same, until it is gone */
 	bool is_home;
+	bool counted;           /* among max_sessions: not a home, and there */
+	bool resumes;           /* it continues a saved session, which has its id */
+	bool saves;             /* where sessions are saved: it is when it goes, and its id finds it afterwards */
+	bool discards;          /* ... but not this time, and what was saved before goes too */
+	bool unannounced;       /* other servers do not know yet that it is here */
 	struct cell_session *session;
 	struct cell_error open_error;
 	bool opened;            /* session is there, or could not be opened: open_error */
@@ -536,24 +547,35 @@ struct cell__mcp_job *cell__mcp_parked_leaving(const struct cell__mcp_peer *peer
 int cell__mcp_call_resume(struct cell__mcp_peer *peer, struct cell__mcp_pending *request, const struct cell__mcp_tool *tool,
 			  const json_t *args, const json_t *params, json_t **ret_result, json_t **ret_error);
 void cell__mcp_parked_end(struct cell_mcp_server *server);
+/* Whether a call of the session with this id waits, or its result is kept. */
+bool cell__mcp_parked_of(const struct cell_mcp_server *server, const char *session);
 
 /* Conditions whose waits can end at a time of cell__now_us(). */
 void cell__mcp_cond_init(pthread_cond_t *cond);
 void cell__mcp_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t until_us);
 
 /* handles.c: all with the lock held, unless they say otherwise */
-/* A new one of this owner, with a thread that has not opened it yet; home may be NULL.  NULL: *err has the reason. */
+/*
+ * A new one of this owner, with a thread that has not opened it yet; home may be NULL.  resume: the id of a saved session to continue, or NULL.
+ * NULL: *err has the reason.
+ */
 struct cell__mcp_handle *cell__mcp_handle_create(struct cell_mcp_server *server, const char *owner, struct cell__mcp_peer *home,
-						 struct cell_session *session, struct cell_error *err);
+						 const char *resume, struct cell_error *err);
+/* What it continues was found: it counts from now on. */
+int cell__mcp_handle_admit(struct cell__mcp_handle *handle, struct cell_error *err);
 /* NULL: unknown, of another owner, or closed. */
 struct cell__mcp_handle *cell__mcp_handle_find(struct cell_mcp_server *server, const char *owner, const char *id, size_t size);
+/* err says how a client goes on after it has named a session that there is not. */
+int cell__mcp_no_session(const char *id, struct cell_error *err);
+/* Without the lock.  Whether something with this id, or of the session with this id, is here, whoever owns it. */
+bool cell__mcp_knows(struct cell_mcp_server *server, const char *id);
 struct cell__mcp_handle *cell__mcp_handle_by_serial(struct cell_mcp_server *server, uint64_t serial);
 /* The peer's own session, which is made if there is none. */
 struct cell__mcp_handle *cell__mcp_handle_home(struct cell__mcp_peer *peer, struct cell_error *err);
 void cell__mcp_handle_unuse(struct cell__mcp_handle *handle);
 /* It is no longer found; its thread closes the session when its users have gone. */
 void cell__mcp_handle_close(struct cell__mcp_handle *handle);
-/* Without the lock, of a handle with a user.  Ends the running cell; kill: with its kernel. */
+/* Without the lock, of a handle with a user.  Ends the running cell; kill: with its kernel, unless the session is to be saved. */
 void cell__mcp_handle_stop(struct cell__mcp_handle *handle, bool kill);
 /* Without the lock.  Closes all, and waits for their threads. */
 void cell__mcp_handles_end(struct cell_mcp_server *server);
@@ -566,6 +588,15 @@ void *cell__mcp_cells_main(void *handle);
 /* The client's answer to an approval request; NULL: an error. Without the lock; the handle has a user. */
 void cell__mcp_cells_approval(struct cell__mcp_handle *handle, bool cannot_approve, uint64_t approval, const json_t *result);
 void cell__mcp_cells_question(struct cell__mcp_handle *handle, uint64_t approval, const json_t *result);
+
+/* saved.c: of the handle's own thread, without the lock */
+/* Opens its session, or continues it.  *ret_session stays NULL: *err has the reason. */
+void cell__mcp_saved_open(struct cell__mcp_handle *handle, struct cell_session_options *options, struct cell_session **ret_session,
+			  struct cell_error *err);
+/* The handle gets the id of its session, where others may find that. */
+void cell__mcp_saved_take_id(struct cell__mcp_handle *handle, const struct cell_session *session);
+/* Saves and closes its session, or removes it.  Nothing finds the handle any more. */
+void cell__mcp_saved_end(struct cell__mcp_handle *handle);
 
 /* result.c */
 void cell__mcp_cell_answer(struct cell__mcp_job *job, struct cell_result *result);

@@ -17,6 +17,7 @@
 
 #include "base/file.h"
 #include "base/sized.h"
+#include "durable/owners.h"
 
 #define READ_BYTES (64u * 1024u)
 
@@ -90,6 +91,7 @@ int cell_mcp_server_create(struct cell_engine *engine, const struct cell_mcp_ser
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for an MCP server");
 	*server = (struct cell_mcp_server){ .engine = engine, .opts = all, .session = session };
 	pthread_mutex_init(&server->lock, NULL);
+	pthread_mutex_init(&server->owners_lock, NULL);
 	cell__mcp_cond_init(&server->changed);
 	server->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	server->tools = cell__mcp_tools_list(&all);
@@ -134,6 +136,7 @@ void cell_mcp_server_destroy(struct cell_mcp_server *server)
 	if (server->watcher.changed)
 		cell__loop_call(server->engine->loop, do_unwatch, server);
 	cell__mcp_handles_end(server);
+	cell__owners_close(server->owners);
 	cell__mcp_parked_end(server);
 	cell__mcp_offers_end(server);
 	if (server->tracer.finish)
@@ -147,6 +150,7 @@ void cell_mcp_server_destroy(struct cell_mcp_server *server)
 	cell__close_fd(&server->stop_fd);
 	pthread_cond_destroy(&server->changed);
 	pthread_mutex_destroy(&server->lock);
+	pthread_mutex_destroy(&server->owners_lock);
 	free(server->temp_dir);
 	explicit_bzero(server->state_key, sizeof(server->state_key));
 	free(server);

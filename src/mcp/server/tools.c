@@ -202,12 +202,24 @@ int cell__mcp_reset(struct cell__mcp_job *job, const json_t *args, struct cell__
 	return answer_words(out, "reset", "The kernel was reset; all variables are lost.");
 }
 
+/* Of a session that is continued it is only known afterwards whether it exists. */
+static int take_up(struct cell__mcp_handle *handle, struct cell__buf *message)
+{
+	struct cell_error err;
+
+	if (!handle->resumes || cell__mcp_handle_session(handle, &err))
+		return 0;
+	cell__buf_printf(message, "%s: %s", cell_code_word(err.code), err.msg);
+	return -1;
+}
+
 int cell__mcp_interrupt(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message)
 {
 	bool runs;
 
 	(void)args;
-	(void)message;
+	if (take_up(job->handle, message) < 0)
+		return -1;
 	pthread_mutex_lock(&job->handle->server->lock);
 	runs = job->handle->running != NULL;
 	pthread_mutex_unlock(&job->handle->server->lock);
@@ -221,8 +233,11 @@ int cell__mcp_close_session(struct cell__mcp_job *job, const json_t *args, struc
 	struct cell_mcp_server *server = job->handle->server;
 
 	(void)args;
-	(void)message;
+	/* Only who has it may remove what was saved. */
+	if (take_up(job->handle, message) < 0)
+		return -1;
 	pthread_mutex_lock(&server->lock);
+	job->handle->discards = true;
 	cell__mcp_handle_close(job->handle);
 	pthread_mutex_unlock(&server->lock);
 	cell__mcp_handle_stop(job->handle, true);
