@@ -1798,12 +1798,12 @@ struct cell_mcp_server_options {
 	 */
 	int64_t saved_idle_ms;
 };
-#define CELL_MCP_SERVER_OPTIONS_INIT                        \
-	{ .size = sizeof(struct cell_mcp_server_options),   \
-	  .storage = 1,                                     \
-	  .runtime_deps = 1,                                \
-	  .grace_ms = 2000,                                 \
-	  .max_sessions = 64,                               \
+#define CELL_MCP_SERVER_OPTIONS_INIT                      \
+	{ .size = sizeof(struct cell_mcp_server_options), \
+	  .storage = 1,                                   \
+	  .runtime_deps = 1,                              \
+	  .grace_ms = 2000,                               \
+	  .max_sessions = 64,                             \
 	  .saved_idle_ms = 3600000 }
 static inline void cell_mcp_server_options_init(struct cell_mcp_server_options *opts)
 {

@@ -163,8 +163,8 @@ bool cell__peers_first(struct cell__request *request)
 		cell__mcp_name(request);
 	id = named(request);
 	/* A browser's cookie is good at one server only. */
-	if (!id || request->sought || request->is_e2b || request->detached || server->stopping ||
-	    !cell__saved_is_id(id) || cell__served_by_id(server, id) || cell__request_header(request, CELL_FORWARD_HOP) ||
+	if (!id || request->sought || request->is_e2b || request->detached || server->stopping || !cell__saved_is_id(id) ||
+	    cell__served_by_id(server, id) || cell__request_header(request, CELL_FORWARD_HOP) ||
 	    !cell__request_header(request, "Authorization"))
 		return false;
 	hint = request->route->streamed ? NULL : find_hint(server, id);

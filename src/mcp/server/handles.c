@@ -159,7 +159,8 @@ int cell__mcp_handle_admit(struct cell__mcp_handle *handle, struct cell_error *e
 int cell__mcp_no_session(const char *id, struct cell_error *err)
 {
 	return cell_fail(err, CELL_E_NOT_FOUND, 0,
-			 "no session '%.40s': it was closed, has expired, or never was; leave `session` out of run_code to begin a new one", id);
+			 "no session '%.40s': it was closed, has expired, or never was; leave `session` out of run_code to begin a new one",
+			 id);
 }
 
 bool cell__mcp_knows(struct cell_mcp_server *server, const char *id)
