@@ -26,9 +26,9 @@ from agents.sandbox import Manifest
 from agents.sandbox.session import BaseSandboxClient, SandboxSession, SandboxSessionState
 from agents.sandbox.snapshot import SnapshotBase, SnapshotSpec, resolve_snapshot
 
-from .._session import ExecutorLike, PathLike, executor_of
+from .._session import ExecutorLike, executor_of
 from ..errors import WorkcellError
-from ..execution.configs import SandboxConfig
+from ..execution.configs import PathLike, SandboxConfig
 from ..execution.executors import SandboxExecutor
 from ..session import Session
 from ._common import executor_for
@@ -104,10 +104,10 @@ class WorkcellSandboxClient(BaseSandboxClient[Optional[WorkcellSandboxOptions]])
                      options: Optional[WorkcellSandboxOptions] = None) -> SandboxSession:
         """A new sandbox with an empty workspace, or in the folder that the manifest names as its root."""
         ident = uuid.uuid4()
-        manifest = self._validate_manifest_for_create(manifest if manifest is not None else Manifest())
-        if manifest.root == _DEFAULT_ROOT:
-            manifest = _own_root(manifest)
-        state = WorkcellSandboxState(session_id=ident, manifest=manifest, snapshot=resolve_snapshot(snapshot, str(ident)),
+        chosen: Manifest = self._validate_manifest_for_create(manifest if manifest is not None else Manifest())
+        if chosen.root == _DEFAULT_ROOT:
+            chosen = _own_root(chosen)
+        state = WorkcellSandboxState(session_id=ident, manifest=chosen, snapshot=resolve_snapshot(snapshot, str(ident)),
                                      options=options or WorkcellSandboxOptions())
         return self._wrap(self._open(state))
 
