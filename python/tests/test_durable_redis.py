@@ -194,7 +194,7 @@ def test_changed_pieces_are_refused(redis, place, tmp_path):
     redis.ask("HDEL", pieces, "0")
     refused()
     redis.ask("HSET", pieces, "0", first)
-    for changed in (state[:-1], b"", b"x" * 100, state[:40] + b"\0" + state[41:]):
+    for changed in (state[:-1], b"", b"x" * 100, state[:40] + bytes([state[40] ^ 1]) + state[41:]):
         redis.ask("HSET", name, "state", changed)
         refused()
     redis.ask("HSET", name, "state", state)
