@@ -1,4 +1,11 @@
-/* wire/oauth: challenges, addresses and queries of OAuth, honest and not. */
+/* wire/oauth: challenges, addresses and queries of OAuth, honest and not; and where a public server may not send us. */
+#include <arpa/inet.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "loop/http.h"
 #include "support.h"
 #include "wire/oauth.h"
 
@@ -121,13 +128,63 @@ static void test_base64url(void **state)
 	}
 }
 
+/* ---- requests to a private network ---- */
+
+static int request(const char *host, unsigned port, bool allow_private, struct cell__http_reply *reply, struct cell_error *err)
+{
+	const struct cell__http_rules rules = { 1024, allow_private };
+	char url[80];
+	const struct cell__http_request request = { .method = "GET", .url = url, .timeout_ms = 20000 };
+	snprintf(url, sizeof url, "http://%s:%u/.well-known/x", host, port);
+	*reply = (struct cell__http_reply){ 0 };
+	return cell__http_perform(&request, NULL, &rules, reply, err);
+}
+
+static void *answer_once(void *arg)
+{
+	static const char answer[] = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi";
+	char bytes[1024];
+	int fd = accept(*(int *)arg, NULL, NULL);
+	assert_true(fd >= 0 && recv(fd, bytes, sizeof bytes, 0) > 0 && send(fd, answer, sizeof answer - 1, 0) > 0);
+	close(fd);
+	return NULL;
+}
+
+/* However the address is written: what counts is where the connection would go, also when a name means another address than before. */
+static void test_private_networks(void **state)
+{
+	static const char *const hosts[] = { "127.0.0.1", "localhost",          "0.0.0.0", "2130706433", "0x7f.1",
+					     "[::1]",     "[::ffff:127.0.0.1]", "127.1" };
+	struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t size = sizeof address;
+	struct cell__http_reply reply;
+	struct cell_error err;
+	pthread_t thread;
+	(void)state;
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	assert_true(fd >= 0 && bind(fd, (struct sockaddr *)&address, size) == 0 && listen(fd, 4) == 0 &&
+		    getsockname(fd, (struct sockaddr *)&address, &size) == 0);
+	struct pollfd came = { .fd = fd, .events = POLLIN };
+	for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++) {
+		assert_int_equal(request(hosts[i], ntohs(address.sin_port), false, &reply, &err), -1);
+		assert_int_equal(err.code, CELL_E_FORBIDDEN);
+		assert_non_null(strstr(err.msg, "private network"));
+		cell__http_reply_finish(&reply);
+	}
+	assert_int_equal(poll(&came, 1, 0), 0);
+	assert_int_equal(pthread_create(&thread, NULL, answer_once, &fd), 0);
+	assert_int_equal(request("127.0.0.1", ntohs(address.sin_port), true, &reply, &err), 0);
+	assert_true(reply.private_address && reply.status == 200);
+	cell__http_reply_finish(&reply);
+	pthread_join(thread, NULL);
+	close(fd);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_challenges),
-		cmocka_unit_test(test_urls),
-		cmocka_unit_test(test_queries),
-		cmocka_unit_test(test_base64url),
+		cmocka_unit_test(test_private_networks), cmocka_unit_test(test_challenges), cmocka_unit_test(test_urls),
+		cmocka_unit_test(test_queries),          cmocka_unit_test(test_base64url),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
