@@ -181,6 +181,8 @@ void cell__events_prime(struct cell__events *events)
 	char id[64];
 
 	snprintf(id, sizeof(id), "%s0", events->prefix);
+	/* When to come back, if the stream breaks off: at once would be a loop. */
+	(void)cell__buf_add_str(&events->readers->before, "retry: 1000\n");
 	(void)cell__sse_add_event(&events->readers->before, NULL, id, "", 0);
 }
 

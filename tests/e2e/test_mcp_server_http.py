@@ -147,12 +147,13 @@ def test_a_stream_that_broke_off_before_its_first_event(listen, tmp_path):
     hello = {**INITIALIZE, "params": {**INITIALIZE["params"], "protocolVersion": "2025-11-25"}}
     connection, response = server.open("POST", hello)
     first, rest = response.read().decode().split("\n\n", 1)
-    assert first.splitlines() == ["id: 1-0", "data: "] and parse(rest)[0][1]["id"] == 0
+    assert first.splitlines() == ["retry: 1000", "id: 1-0", "data: "] and parse(rest)[0][1]["id"] == 0
     connection.close()
     session = response.headers["Mcp-Session-Id"]
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     connection, response = server.open("POST", listening.call("run_code", ident=8, code="open(%r).read()" % str(fifo)), session=session)
+    assert response.readline() == b"retry: 1000\n"
     ident = response.readline().decode().strip()
     assert ident.startswith("id: ") and ident.endswith("-0")
     connection.close()

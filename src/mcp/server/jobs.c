@@ -151,11 +151,21 @@ void cell__mcp_job_fail(struct cell__mcp_job *job, const char *words, size_t siz
 	cell__mcp_job_answer(job, &out);
 }
 
+/* What a client can go by, besides the code; or NULL. */
+static json_t *error_data(const struct cell__mcp_job *job, int code)
+{
+	const json_t *uri = json_object_get(job->args, "uri");
+
+	if (code == CELL_RPC_NEEDS_CAPABILITY)
+		return json_pack("{s:O}", "requiredCapabilities", job->lacking);
+	return job->tool->run == cell__mcp_resources_read && json_is_string(uri) ? json_pack("{s:O}", "uri", uri) : NULL;
+}
+
 /* A method of the protocol has failed, or its client lacks something: an error, not a result. */
 static void job_error(struct cell__mcp_job *job, int code, const char *words)
 {
 	struct cell_mcp_server *server = job->handle->server;
-	json_t *data = code == CELL_RPC_NEEDS_CAPABILITY ? json_pack("{s:O}", "requiredCapabilities", job->lacking) : NULL;
+	json_t *data = error_data(job, code);
 	struct cell__mcp_pending *request;
 
 	pthread_mutex_lock(&server->lock);
