@@ -540,6 +540,14 @@ def test_questions_of_mcp_servers_reach_the_client(connect, tmp_path):
     for said, heard in (({"action": "decline"}, "decline"), ({"action": "cancel"}, "cancel"), ({"action": "accept"}, "cancel")):
         client.on_request = lambda message, said=said: said
         assert client.value("run_code", code="tools.s.ask(message='Who?')['action']")["value"] == heard
+    # It gets the form and nothing else that the server sends, and no page.
+    client.asked.clear()
+    more = {"name": "x", "url": "https://evil.example", "task": {"ttl": 1}}
+    assert client.value("run_code", code="tools.s.ask(message='Who?', more=%r)['action']" % more)["value"] == "cancel"
+    assert sorted(client.asked.pop()["params"]) == ["message", "requestedSchema"]
+    for more in ({"mode": "url", "url": "https://evil.example", "requestedSchema": None}, {"mode": "url"}, {"requestedSchema": None}):
+        assert client.value("run_code", code="tools.s.ask(message='Who?', more=%r)['action']" % more)["value"] in ("decline", "cancel")
+    assert not client.asked
     silent = connect("--base", base)
     assert silent.value("run_code", code="tools.s.ask(message='Who?')")["value"] == {"action": "decline"}
     assert not silent.asked

@@ -43,7 +43,7 @@ TOOLS = {
     "progress": ("Tells how it goes", schema(["steps"], steps={"type": "integer"})),
     "log": ("Logs", schema(["text"], text=TEXT)),
     "grow": ("Gets a new tool", schema(["name"], name=TEXT)),
-    "ask": ("Asks a person", schema(["message"], message=TEXT)),
+    "ask": ("Asks a person", schema(["message"], message=TEXT, more={"type": "object"})),
     "sample": ("Asks for what clients need not have", schema()),
     "ping": ("Asks whether we are there", schema()),
     "image": ("An image", schema()),
@@ -249,8 +249,9 @@ class Server:
         self.notify("notifications/tools/list_changed")
         return text("grown")
 
-    def call_ask(self, ident, message):
-        self.ask("elicitation/create", {"message": message, "requestedSchema": schema(["name"], name=TEXT)},
+    def call_ask(self, ident, message, more=None):
+        params = {"message": message, "requestedSchema": schema(["name"], name=TEXT), **(more or {})}
+        self.ask("elicitation/create", {key: value for key, value in params.items() if value is not None},
                  lambda answer: self.answer(ident, {"content": [], "structuredContent": answer.get("result") or answer}))
 
     def call_sample(self, ident):

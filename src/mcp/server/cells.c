@@ -165,22 +165,26 @@ static bool clean_form(json_t *value, bool for_people)
 	return clean;
 }
 
-/* The question of an MCP server, in its words, after the name of its tool; NULL: it cannot be shown. */
+/*
+ * The form of an MCP server, in its words, after the name of its tool, and nothing else that it sent.  NULL: it cannot be shown, or is not a
+ * form: our own client is asked for forms alone.
+ */
 static json_t *question_form(const struct cell_call_info *call)
 {
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
 	CELL_AUTO_FREE char *tool = page_text(call->tool), *callable = page_text(call->callable), *words = NULL;
-	json_t *form = call->args_size <= MAX_FORM_BYTES ? json_loadb(call->args, call->args_size, JSON_ALLOW_NUL, NULL) : NULL;
-	json_t *message = json_object_get(form, "message"), *schema = json_object_get(form, "requestedSchema");
+	json_t *asked = call->args_size <= MAX_FORM_BYTES ? json_loadb(call->args, call->args_size, JSON_ALLOW_NUL, NULL) : NULL,
+	       *form = NULL;
+	json_t *message = json_object_get(asked, "message"), *schema = json_object_get(asked, "requestedSchema");
+	const json_t *mode = json_object_get(asked, "mode");
+	bool is_form = json_is_object(schema) && (!mode || (json_is_string(mode) && !strcmp(json_string_value(mode), "form")));
 
 	if (json_is_string(message))
 		words = cell_shown_text(json_string_value(message), json_string_length(message), CELL_SHOWN_MARKDOWN);
-	if (!tool || !callable || !words || !clean_form(schema, false) ||
-	    cell__buf_printf(&text, "%s%s%s asks: %s", tool, *callable ? "." : "", callable, words) < 0 ||
-	    json_object_set_new(form, "message", json_stringn(text.data, text.size)) < 0) {
-		json_decref(form);
-		return NULL;
-	}
+	if (is_form && tool && callable && words && clean_form(schema, false) &&
+	    cell__buf_printf(&text, "%s%s%s asks: %s", tool, *callable ? "." : "", callable, words) >= 0)
+		form = json_pack("{s:o, s:O}", "message", json_stringn(text.data, text.size), "requestedSchema", schema);
+	json_decref(asked);
 	return form;
 }
 
