@@ -6,8 +6,9 @@
  *     DELETE /mcp  the end of the client's session
  *
  * An initialize makes a client; it is identified by Mcp-Session-Id, and only requests with the same token find it.  It has a peer
- * (mcp/server/server.h), and streams: stream 0 is that of GET.  Requests of revision 2026-07-28 have no such session: all of a token share a
- * client, which nothing names.  Their streams cannot be resumed, and a reader that leaves one cancels its request.
+ * (mcp/server/server.h), and streams: stream 0 is that of GET.  Requests of revision 2026-07-28 have no such session: all of a principal share a
+ * client, which nothing names.  Their streams cannot be resumed, and a reader that leaves one cancels its request.  An issuer may know any
+ * number of principals: a client that is not used ends after idle_ms, or for another one.
  *
  * With `advertise`, requests of revision 2026-07-28 about a session that another server has are passed on to it (peers.c): the body names it.
  *
@@ -47,6 +48,7 @@
 #define ID_CHARS 32
 #define WAIT_US 2000000 /* for an answer that can be a body of JSON */
 #define MAX_ENDING 64 /* clients whose calls and kernels are being ended */
+#define LEAST_NAMELESS 64 /* principals at once, whatever max_sessions says */
 
 struct stream {
 	struct cell__events events; /* first */
@@ -495,6 +497,32 @@ static bool make_room(struct cell__mcp_http *http, const char *owner)
 	return idle;
 }
 
+/* Nothing of it is under way, and nothing that is kept would be lost with it. */
+static bool can_end(const struct client *client)
+{
+	return client->stateless && !is_used(client) && !cell__mcp_peer_is_awaited(client->peer);
+}
+
+/* The same for clients that nothing names. */
+static bool make_stateless_room(struct cell__mcp_http *http)
+{
+	int64_t n = 0, most = http->server->limits.max_sessions > LEAST_NAMELESS ? http->server->limits.max_sessions : LEAST_NAMELESS;
+	struct client *idle = NULL;
+
+	for (struct client *client = http->clients; client; client = client->next) {
+		n += client->stateless;
+		if (can_end(client) && (!idle || client->seen_us < idle->seen_us))
+			idle = client;
+	}
+	if ((int64_t)(http->n_clients - http->n_sessions) >= most + MAX_ENDING)
+		return false;
+	if (n < most)
+		return true;
+	if (idle)
+		client_end(idle);
+	return idle;
+}
+
 static struct client *client_create(struct cell__request *request, bool stateless, struct cell_error *err)
 {
 	struct cell__mcp_http *http = request->server->mcp;
@@ -842,6 +870,10 @@ static void feed_stateless(struct cell__request *request)
 
 	while (client && (!client->stateless || strcmp(client->owner, request->who.name)))
 		client = client->next;
+	if (!client && !make_stateless_room(request->server->mcp)) {
+		cell__answer_busy(request, 5, "the maximum number of clients is at work");
+		return;
+	}
 	if (!client)
 		client = client_create(request, true, &err);
 	if (client)
@@ -946,8 +978,16 @@ void cell__mcp_keep(struct cell_server *server, bool all)
 
 void cell__mcp_sweep(struct cell_server *server, int64_t now_us)
 {
+	const struct cell_server_limits *limits = &server->limits;
+	struct client *next;
+
 	cell__mcp_keep(server, false);
-	for (struct client *client = server->mcp->clients; client; client = client->next) {
+	for (struct client *client = server->mcp->clients; client; client = next) {
+		next = client->next;
+		if (limits->idle_ms >= 0 && now_us - client->seen_us > limits->idle_ms * 1000 && can_end(client)) {
+			client_end(client);
+			continue;
+		}
 		for (struct stream *stream = client->streams; stream; stream = stream->next) {
 			if (stream->waiting && now_us - stream->waiting_us > WAIT_US)
 				answer_waiting(stream, true);

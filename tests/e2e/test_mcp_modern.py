@@ -298,6 +298,36 @@ def test_sessions_in_use_stay(request, tmp_path):
     assert web.value("run_code", code="x", session=session)["value"] == 1
 
 
+def threads(server):
+    return len(os.listdir("/proc/%d/task" % server.pid))
+
+
+MANY = "tokens:\n" + "".join("  - {name: t%d, token: t0ken-of-number-%04d}\n" % (i, i) for i in range(80))
+
+
+def test_principals_that_come_once_leave_nothing(request):
+    """An issuer may know any number of them: each costs a thread, and a kernel if it has called a tool."""
+    few = Listening(tokens=MANY)
+    request.addfinalizer(few.close)
+    before = threads(few)
+    for i in range(80):
+        assert Web(few, "t0ken-of-number-%04d" % i).post(message("server/discover"))[0] == 200
+    support.wait_until(lambda: threads(few) - before <= 66, lambda: str(threads(few)))
+    short = Listening("--session-idle", "0.7", tokens=MANY)
+    request.addfinalizer(short.close)
+    one, others = Web(short, "t0ken-of-number-0000"), [Web(short, "t0ken-of-number-%04d" % i) for i in range(1, 5)]
+    began = one.value("run_code", code="import time; time.sleep(2); 5", wait_ms=0)
+    for each in others:
+        each.value("list_tools")
+    # One thread feeds each client, and one is its session's, as long as it is there.
+    most = threads(short)
+    support.wait_until(lambda: threads(short) <= most - 2 * len(others), lambda: "%d of %d threads" % (threads(short), most))
+    # A job that goes on keeps its client, and the result is there afterwards; so is the session.
+    assert one.value("get_job", job=began["job"], wait_ms=10_000)["value"] == 5
+    support.wait_until(lambda: threads(short) <= most - 2 * len(others) - 1, lambda: "%d of %d threads" % (threads(short), most))
+    assert one.value("get_job", job=began["job"])["value"] == 5 and one.value("run_code", code="6", session=began["session"])["value"] == 6
+
+
 # ---- requests and their streams ------------------------------------------------------------------------------
 
 

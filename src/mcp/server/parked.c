@@ -387,6 +387,20 @@ void cell__mcp_parked_taken(struct cell__mcp_job *job)
 		parked_free(job->parked);
 }
 
+bool cell__mcp_peer_is_awaited(struct cell__mcp_peer *peer)
+{
+	struct cell_mcp_server *server = peer->server;
+	const struct cell__mcp_parked *parked;
+	bool is_awaited;
+
+	pthread_mutex_lock(&server->lock);
+	for (parked = server->parked; parked && !(parked->peer == peer && parked->job); parked = parked->next)
+		;
+	is_awaited = parked || peer->n_requests || peer->n_workers;
+	pthread_mutex_unlock(&server->lock);
+	return is_awaited;
+}
+
 struct cell__mcp_job *cell__mcp_parked_leaving(const struct cell__mcp_peer *peer)
 {
 	for (struct cell__mcp_parked *parked = peer->server->parked; parked; parked = parked->next) {

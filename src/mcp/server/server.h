@@ -349,6 +349,8 @@ int cell__mcp_peer_destroy(struct cell__mcp_peer *peer, bool kill, struct cell_e
  */
 size_t cell__mcp_peer_feed(struct cell__mcp_peer *peer, const char *text, size_t size, void *stream, const struct cell__mcp_head *head,
 			   struct cell__mcp_refusal *refusal);
+/* Whether a job that it brought goes on, or waits for an answer. */
+bool cell__mcp_peer_is_awaited(struct cell__mcp_peer *peer);
 /* The requests of a stream are no longer waited for. */
 void cell__mcp_peer_cancel(struct cell__mcp_peer *peer, const void *stream);
 /* 0 is debug, 7 emergency; -1: unknown name (which may be NULL). */
