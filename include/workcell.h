@@ -1837,7 +1837,7 @@ CELL_API void cell_mcp_server_destroy(struct cell_mcp_server *server); /* NULL i
  * withdrawn at any time, from any thread; clients that listen are told.
  *
  * A function is called on a thread of the server's, several at once, and may block.  It answers the call and returns 0, or returns -1 with
- * the error set: for a tool a result that says so, else a protocol error.  After cell_mcp_server_withdraw() a function may still be at work for
+ * the error set: for a tool a result that says so (CELL_E_PROTOCOL: a protocol error), else a protocol error.  After cell_mcp_server_withdraw() a function may still be at work for
  * a call that came before.
  */
 struct cell_mcp_call;
@@ -1928,6 +1928,11 @@ CELL_API const char *cell_mcp_call_principal(const struct cell_mcp_call *call); 
 CELL_API const char *cell_mcp_call_client(const struct cell_mcp_call *call); /* the client's name, as it says; "": unknown */
 /* 1: the client no longer waits; the function should return soon.  Any thread while the function runs. */
 CELL_API int cell_mcp_call_cancelled(const struct cell_mcp_call *call);
+/*
+ * Of a tool: a client that knows tasks (an extension of revision 2026-07-28) gets one now, and no longer waits; the function goes on, and its
+ * answer and questions are the task's.  Without this a call becomes one after five seconds.  1: it is a task; 0: its client waits for the answer.
+ */
+CELL_API int cell_mcp_call_become_task(struct cell_mcp_call *call);
 /* For a client that wants it; progress has to grow.  total < 0: unknown; message may be NULL. */
 CELL_API void cell_mcp_call_progress(struct cell_mcp_call *call, double progress, double total, const char *message);
 /* level: "debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"; logger may be NULL. */

@@ -488,6 +488,18 @@ def test_a_job_goes_on_without_its_client(one, two, tmp_path):
     one.value("close_session", session=session)
 
 
+def test_a_session_that_opens_slowly(connect, tmp_path):
+    """Its client waits no longer for that."""
+    gate, python = tmp_path / "gate", tmp_path / "python"
+    python.write_text("#!/bin/sh\nwhile [ ! -e %s ]; do sleep 0.05; done\nexec %s \"$@\"\n" % (gate, support.bare_python()))
+    python.chmod(0o755)
+    client = connect(python=str(python))
+    began = client.value("run_code", code="6 * 7", wait_ms=0)
+    assert began["result"] == "running" and began["session"]
+    gate.touch()
+    assert client.value("get_job", job=began["job"], wait_ms=20_000)["value"] == 42
+
+
 def test_jobs_are_cancelled(one, tmp_path):
     runs = tmp_path / "runs"
     began = one.value("run_code", code="x = 1\nopen(%r, 'w').close()\nimport time; time.sleep(600)" % str(runs), wait_ms=0)

@@ -188,6 +188,84 @@ def test_a_cancelled_function_is_told(connect, era):
     assert text_of(ask(client, "tools/call", name="typed", arguments={"n": 1})).startswith("typed")
 
 
+WITH_TASKS = {"elicitation": {}, "extensions": {META + "tasks": {}}}
+
+
+def test_tools_that_are_tasks(connect):
+    """A function says when; its questions and its answer are the task's, and its client may listen instead of asking again and again."""
+    client = connect("modern")
+    knows, other = {META + "clientCapabilities": WITH_TASKS}, {META + "clientCapabilities": {"elicitation": {}}}
+
+    def call(name, meta=knows, **arguments):
+        return ask(client, "tools/call", name=name, arguments=arguments, _meta=meta)
+
+    def listen(*tasks):
+        client.send("subscriptions/listen", notifications={"taskIds": list(tasks)}, _meta=knows)
+        return client.read()["params"]["notifications"]
+
+    def heard(number=None):
+        note = client.read()
+        assert note["method"] == "notifications/tasks" and (number is None or note["params"]["_meta"] == {META + "subscriptionId": number})
+        return note["params"]
+    # Those who do not know tasks wait for the answer; who listens to tasks has to know them.
+    assert text_of(call("slow_compute", other, seconds=0)) == "computed"
+    wrong = client.error(client.send("subscriptions/listen", notifications={"taskIds": []}, _meta=other))
+    assert (wrong["code"], wrong["data"]) == (-32021, {"requiredCapabilities": {"extensions": {META + "tasks": {}}}})
+    task = call("confirm_delete")
+    assert (task["resultType"], task["status"]) == ("task", "working")
+    assert listen(task["taskId"], "x" * 40, "0" * 32) == {"taskIds": [task["taskId"]]}
+    number = client.count
+    asked = heard(number)
+    assert (asked["taskId"], asked["status"], len(asked["inputRequests"])) == (task["taskId"], "input_required", 1)
+    (key, request), = asked["inputRequests"].items()
+    assert request["params"]["message"] == "Are you sure?"
+    update = client.send("tasks/update", taskId=task["taskId"], inputResponses={key: {"action": "accept", "content": {"confirm": True}}}, _meta=knows)
+    states = []
+    while "completed" not in states:
+        came = client.read()
+        states += [came["params"]["status"]] if came.get("method") == "notifications/tasks" else [came["id"]]
+    assert [each for each in states if each != update] == ["working", "completed"] and update in states
+    assert text_of(came["params"]["result"]) == "done"
+    # One that has ended already is told of at once.
+    assert listen(task["taskId"]) == {"taskIds": [task["taskId"]]} and heard()["status"] == "completed"
+    # Errors of the protocol, and those of the tool.
+    ends = {}
+    for name in ("failing_job", "protocol_error_job"):
+        listen(call(name)["taskId"])
+        ends[name] = heard()
+    assert ends["failing_job"]["status"] == "completed" and ends["failing_job"]["result"]["isError"]
+    assert ends["protocol_error_job"]["status"] == "failed" and ends["protocol_error_job"]["error"]["code"] == -32603
+    assert client.error(client.send("tools/call", name="failing_job", arguments={}, _meta=other))["code"] == -32021
+    # It is cancelled, and its function is told.
+    listen(running := call("slow_compute", seconds=600)["taskId"])
+    number = client.count
+    cancel = client.send("tasks/cancel", taskId=running, _meta=knows)
+    came = [client.read() for _ in range(3)]
+    assert [each["params"]["status"] for each in came if "params" in each] == ["cancelled"] * 2 and cancel in [each.get("id") for each in came]
+    # A question before it is a task is asked by its request.
+    first = call("test_tool_with_task")
+    assert first["resultType"] == "input_required" and list(first["inputRequests"]) == ["user_name"]
+    again = ask(client, "tools/call", name="test_tool_with_task", arguments={}, requestState=first["requestState"], _meta=knows,
+                inputResponses={"user_name": {"action": "accept", "content": {"name": "Ada"}}})
+    assert again["resultType"] == "task" and "requestState" not in again
+    listen(again["taskId"])
+    assert "Ada" in text_of(heard()["result"])
+
+
+def test_a_call_that_takes_long(connect):
+    """Any tool of the program: signs of life for who wants progress, and a task for who knows them."""
+    client = connect("modern")
+    meta = {META + "clientCapabilities": WITH_TASKS, "progressToken": "p"}
+    waits = client.send("tools/call", name="waits", arguments={}, _meta={"progressToken": "q"})
+    task = ask(client, "tools/call", name="waits", arguments={}, _meta=meta)
+    assert task["resultType"] == "task" and task["status"] == "working"
+    while not [note for note in client.notes if note.get("method") == "notifications/progress" and note["params"]["progressToken"] == "q"]:
+        client.notes.append(client.read())
+    client.notify("notifications/cancelled", requestId=waits)
+    ask(client, "tasks/cancel", taskId=task["taskId"], _meta=meta)
+    support.wait_until(lambda: client.stderr_text().count("offering: cancelled") == 2, client.stderr_text)
+
+
 def test_the_gate_sees_tools_of_the_program(connect, tmp_path):
     policy, audit = tmp_path / "policy.yaml", tmp_path / "audit.jsonl"
     policy.write_text("default: allow\nrules:\n  - {decision: deny, tool: test_simple_text, reason: not today}\n"

@@ -6,6 +6,7 @@
  * A line "withdraw KIND NAME" or "offer" or "changed URI" that the tool `control` gets is done while the server runs.
  */
 #define _GNU_SOURCE
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -120,6 +121,78 @@ static int wait_for_cancel(void *arg, struct cell_mcp_call *call, struct cell_er
 	return cell_mcp_call_answer_text(call, "too late", 8, err);
 }
 
+/* ---- tools that are tasks, as the conformance suite wants them ---- */
+
+static int greet(void *arg, struct cell_mcp_call *call, struct cell_error *err)
+{
+	(void)arg;
+	return cell_mcp_call_answer_text(call, "Hello, World!", 13, err);
+}
+
+static int compute(void *arg, struct cell_mcp_call *call, struct cell_error *err)
+{
+	const char *seconds = strstr(cell_mcp_call_args(call), "\"seconds\":");
+	long left = (seconds ? atol(seconds + 10) : 0) * 500;
+	(void)arg;
+	cell_mcp_call_become_task(call);
+	while (left-- > 0 && !cell_mcp_call_cancelled(call))
+		usleep(2000);
+	return cell_mcp_call_answer_text(call, "computed", 8, err);
+}
+
+static int fail_as_task(void *arg, struct cell_mcp_call *call, struct cell_error *err)
+{
+	cell_mcp_call_become_task(call);
+	fail(NULL, call, err);
+	err->code = arg ? CELL_E_PROTOCOL : err->code;
+	return -1;
+}
+
+#define SURE                                                                                                                           \
+	"{\"message\":\"Are you sure?\",\"requestedSchema\":{\"type\":\"object\",\"properties\":{\"confirm\":{\"type\":\"boolean\"}}," \
+	"\"required\":[\"confirm\"]}}"
+
+struct asking {
+	struct cell_mcp_call *call;
+	char *answer;
+};
+
+static void *ask_beside(void *arg)
+{
+	struct asking *asking = arg;
+	if (cell_mcp_call_ask(asking->call, SURE, 60000, &asking->answer, NULL) < 0)
+		asking->answer = NULL;
+	return NULL;
+}
+
+/* Two questions at once, each of a thread. */
+static int ask_as_task(void *arg, struct cell_mcp_call *call, struct cell_error *err)
+{
+	struct asking askings[2] = { { call, NULL }, { call, NULL } };
+	pthread_t threads[2];
+	int n = arg ? 2 : 1, i;
+	cell_mcp_call_become_task(call);
+	for (i = 0; i < n && pthread_create(&threads[i], NULL, ask_beside, &askings[i]) == 0; i++)
+		;
+	for (n = i, i = 0; i < n; i++) {
+		pthread_join(threads[i], NULL);
+		free(askings[i].answer);
+	}
+	return cell_mcp_call_answer_text(call, "done", 4, err);
+}
+
+/* Becomes a task with the answer to a question. */
+static int ask_and_become_task(void *arg, struct cell_mcp_call *call, struct cell_error *err)
+{
+	char *answer = NULL;
+	if (cell_mcp_call_ask(call, arg, 60000, &answer, err) < 0)
+		return -1;
+	cell_mcp_call_become_task(call);
+	int rc = cell_mcp_call_answer_text(call, answer, strlen(answer), err);
+	free(answer);
+	return rc;
+}
+
 static int complete(void *arg, struct cell_mcp_call *call, struct cell_error *err)
 {
 	(void)arg;
@@ -133,6 +206,7 @@ static int offer_tool(const char *name, const char *schema, const char *scope, c
 	struct cell_offered_tool tool = CELL_OFFERED_TOOL_INIT;
 	tool.needs = strstr(name, "missing_capability") ? "{\"sampling\":{}}"
 		     : strstr(name, "needs_form")       ? "{\"elicitation\":{\"form\":{}}}"
+		     : !strcmp(name, "failing_job")     ? "{\"extensions\":{\"io.modelcontextprotocol/tasks\":{}}}"
 							: NULL;
 	tool.name = name;
 	tool.description = "A tool of the program";
@@ -245,6 +319,15 @@ static const struct {
 	{ "test_trigger_prompt_change", NULL, NULL, NULL, control, NULL },
 	{ "test_missing_capability", NULL, NULL, NULL, say, "has it" },
 	{ "needs_form", NULL, NULL, NULL, say, "has it" },
+	{ "greet", NULL, NULL, NULL, greet, NULL },
+	{ "slow_compute", NULL, NULL, NULL, compute, NULL },
+	{ "failing_job", NULL, NULL, NULL, fail_as_task, NULL },
+	{ "protocol_error_job", NULL, NULL, NULL, fail_as_task, "protocol" },
+	{ "confirm_delete", NULL, NULL, NULL, ask_as_task, NULL },
+	{ "multi_input", NULL, NULL, NULL, ask_as_task, "two" },
+	{ "test_tool_with_task", NULL, NULL, NULL, ask_and_become_task,
+	  "{\"name\":\"user_name\",\"message\":\"What is your name?\",\"requestedSchema\":{\"type\":\"object\",\"properties\":{\"name\":"
+	  "{\"type\":\"string\"}},\"required\":[\"name\"]}}" },
 	{ "test_x_mcp_header",
 	  "{\"type\":\"object\",\"properties\":{\"region\":{\"type\":\"string\",\"x-mcp-header\":\"Region\"},\"n\":{\"type\":\"integer\","
 	  "\"x-mcp-header\":\"N\"},\"deep\":{\"type\":\"object\",\"properties\":{\"on\":{\"type\":\"boolean\",\"x-mcp-header\":\"On\"}}}},"

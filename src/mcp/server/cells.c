@@ -14,7 +14,6 @@
 #include <string.h>
 
 #define LOG_INFO 1 /* index in the protocol's list of levels */
-#define ALIVE_US INT64_C(5000000)
 #define MAX_FORM_BYTES 16000u /* of a question that is passed on for an MCP server */
 
 /* ---- output as it comes ------------------------------------------------------------- */
@@ -431,6 +430,7 @@ static int open_session(struct cell__mcp_handle *handle, struct cell_error *err)
 	if (!session && handle->resumes)
 		cell__mcp_handle_close(handle);
 	pthread_cond_broadcast(&handle->changed);
+	cell__mcp_watch_again(server);
 	pthread_mutex_unlock(&server->lock);
 	return session ? 0 : -1;
 }
@@ -457,71 +457,6 @@ static void fail_with(struct cell__mcp_job *job, const struct cell_error *err)
 static bool is_cancelled(const struct cell__mcp_job *job)
 {
 	return job->stopped || (job->request ? job->request->cancelled : !job->parked);
-}
-
-/* With the lock held, which is released in between.  Answers the client of a job that does not end in its time; the job goes on. */
-static void let_go(struct cell__mcp_handle *handle, struct cell__mcp_job *job)
-{
-	bool waits = job->request && !job->request->cancelled;
-	json_t *structured, *content, *task = waits && job->request->tasks ? cell__mcp_job_to_task(job) : NULL;
-	const char *id = waits && !task ? cell__mcp_job_keep(job) : NULL;
-	struct cell__mcp_pending *request;
-
-	job->deadline_us = 0;
-	if (task) {
-		request = cell__mcp_take_request(job);
-		pthread_mutex_unlock(&handle->server->lock);
-		cell__mcp_pending_answer(request, task);
-		pthread_mutex_lock(&handle->server->lock);
-		return;
-	}
-	if (!id)
-		return; /* it is waited for, as without a deadline */
-	content = json_pack("[{s:s, s:o}]", "type", "text", "text",
-			    json_sprintf("Still running as job %s: get_job returns its result, cancel_job ends it.", id));
-	structured = json_pack("{s:s, s:s}", "result", "running", "job", id);
-	if (structured && (job->new_session || job->named))
-		json_object_set_new(structured, "session", json_string(handle->id));
-	if (job->new_session)
-		json_array_append_new(content, json_pack("{s:s, s:o}", "type", "text", "text", json_sprintf("[session %s]", handle->id)));
-	request = cell__mcp_take_request(job);
-	pthread_mutex_unlock(&handle->server->lock);
-	cell__mcp_pending_answer(request, json_pack("{s:o, s:b, s:o*}", "content", content, "isError", 0, "structuredContent", structured));
-	pthread_mutex_lock(&handle->server->lock);
-}
-
-/* With the lock held.  Progress of a cell that says nothing, for clients that give up otherwise. */
-static void tell_alive(struct cell__mcp_handle *handle, struct cell__mcp_job *job, int64_t now)
-{
-	struct target target = target_of(handle, job);
-
-	job->told_us = now;
-	if (!target.token || !can_tell(&target))
-		return;
-	job->progress += 1;
-	cell__mcp_peer_notify(target.peer, target.stream, "notifications/progress",
-			      json_pack("{s:O, s:f, s:s}", "progressToken", target.token, "progress", job->progress, "message", ""));
-}
-
-/* With the lock held.  Waits for an event of the running job, or for the time that something is due. */
-static void wait_running(struct cell__mcp_handle *handle, struct cell__mcp_job *running)
-{
-	int64_t now = cell__now_us(), next = now + ALIVE_US;
-
-	for (struct cell__mcp_job *job = running, *after; job; job = after) {
-		after = job == running ? handle->cells : job->after;
-		if (job->deadline_us && job->deadline_us <= now) {
-			let_go(handle, job);
-			return; /* the queue may have changed */
-		}
-		if (job->told_us + ALIVE_US <= now)
-			tell_alive(handle, job, now);
-		if (job->deadline_us && job->deadline_us < next)
-			next = job->deadline_us;
-		if (job->told_us + ALIVE_US < next)
-			next = job->told_us + ALIVE_US;
-	}
-	cell__mcp_cond_wait(&handle->changed, &handle->server->lock, next);
 }
 
 static void run_cell(struct cell__mcp_handle *handle, struct cell__mcp_job *job)
@@ -570,7 +505,7 @@ static void run_cell(struct cell__mcp_handle *handle, struct cell__mcp_job *job)
 		cell_session_cancel(handle->session, run_id, NULL);
 	pthread_mutex_lock(&server->lock);
 	while (!job->done)
-		wait_running(handle, job);
+		pthread_cond_wait(&handle->changed, &server->lock);
 	handle->running = NULL;
 	pthread_mutex_unlock(&server->lock);
 	cell__mcp_cell_answer(job, job->result);

@@ -208,7 +208,7 @@ static void *worker_main(void *arg)
 		json_decref(out.whole);
 		if (job->lacking)
 			job_error(job, CELL_RPC_NEEDS_CAPABILITY, message.size ? message.data : "out of memory");
-		else if (job->tool->flags & CELL_MCP_METHOD)
+		else if (job->tool->flags & CELL_MCP_METHOD || out.code)
 			job_error(job, out.code ? out.code : CELL_RPC_INTERNAL_ERROR, message.size ? message.data : "out of memory");
 		else
 			cell__mcp_job_fail(job, message.size ? message.data : "out of memory", message.size ? message.size : 14);

@@ -175,6 +175,13 @@ json_t *cell__mcp_lacking(const json_t *needs, const json_t *can)
 	return lacking;
 }
 
+static const char no_tasks[] = "the client's capabilities must have the extension " CELL_MCP_TASKS;
+
+static json_t *tasks_data(void)
+{
+	return json_pack("{s:{s:{s:{}}}}", "requiredCapabilities", "extensions", CELL_MCP_TASKS);
+}
+
 static bool knows_tasks(const json_t *capabilities)
 {
 	return json_is_object(json_object_get(json_object_get(capabilities, "extensions"), CELL_MCP_TASKS));
@@ -209,8 +216,8 @@ int cell__mcp_modern_check(const struct cell__rpc_message *message, const struct
 		wrong = CELL_MCP_META "logLevel must be debug, info, notice, warning, error, critical, alert or emergency";
 	} else if (!strncmp(message->method, "tasks/", 6) && !knows_tasks(can)) {
 		code = CELL_RPC_NEEDS_CAPABILITY;
-		wrong = "the client's capabilities must have the extension " CELL_MCP_TASKS;
-		*data = json_pack("{s:{s:{s:{}}}}", "requiredCapabilities", "extensions", CELL_MCP_TASKS);
+		wrong = no_tasks;
+		*data = tasks_data();
 	} else if (!is_known(message->method)) {
 		cell__buf_printf(words, "Method not found: %.*s", (int)CELL_RPC_MAX_METHOD, message->method);
 		return CELL_RPC_METHOD_NOT_FOUND;
@@ -265,15 +272,23 @@ json_t *cell__mcp_listen_result(const json_t *id)
 }
 
 /* Acknowledged with what it gets of what it wants; the stream stays open. */
-static void begin_listening(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, json_t *id, const json_t *params)
+static void begin_listening(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, json_t *id, const json_t *params, bool tasks)
 {
+	const json_t *wanted = json_object_get(params, "notifications");
 	const struct cell__mcp_pending *other;
 	struct cell__mcp_pending *request = NULL;
 	const char *refused = "too many subscriptions";
 	size_t n = 0;
 
-	if (!json_is_object(json_object_get(params, "notifications"))) {
+	if (!json_is_object(wanted)) {
 		cell__mcp_answer_error(peer, unit, id, CELL_RPC_INVALID_PARAMS, "params.notifications must be an object");
+		return;
+	}
+	if (json_object_get(wanted, "taskIds") && !tasks) {
+		json_t *data = tasks_data();
+
+		cell__mcp_answer_error_data(peer, unit, id, CELL_RPC_NEEDS_CAPABILITY, no_tasks, data);
+		json_decref(data);
 		return;
 	}
 	pthread_mutex_lock(&peer->server->lock);
@@ -282,10 +297,11 @@ static void begin_listening(struct cell__mcp_peer *peer, struct cell__mcp_unit *
 	if (n < CELL_MCP_MAX_LISTENING)
 		request = cell__mcp_pending_create(peer, unit, id, &refused);
 	if (request) {
-		request->listens = cell__mcp_honour(peer, json_object_get(params, "notifications"));
+		request->listens = cell__mcp_honour(peer, wanted);
 		cell__mcp_peer_notify(
 			peer, unit->stream, "notifications/subscriptions/acknowledged",
 			json_pack("{s:O, s:{s:O}}", "notifications", request->listens, "_meta", CELL_MCP_META "subscriptionId", id));
+		cell__mcp_tell_tasks(request);
 	}
 	pthread_mutex_unlock(&peer->server->lock);
 	if (!request)
@@ -340,5 +356,5 @@ void cell__mcp_modern_request(struct cell__mcp_peer *peer, struct cell__mcp_unit
 	else if (!strncmp(message->method, "tasks/", 6))
 		handle_task(peer, unit, message->id, message->method, message->params);
 	else if (!cell__mcp_handle_method(peer, unit, message->id, message->method, message->params, &said))
-		begin_listening(peer, unit, message->id, message->params);
+		begin_listening(peer, unit, message->id, message->params, said.tasks);
 }

@@ -472,6 +472,18 @@ int cell_mcp_call_cancelled(const struct cell_mcp_call *call)
 	return cancelled;
 }
 
+int cell_mcp_call_become_task(struct cell_mcp_call *call)
+{
+	bool became;
+
+	if (!call || call->completes || call->offer->kind != CELL__MCP_OFFERS_TOOL)
+		return 0;
+	pthread_mutex_lock(&call->job->handle->server->lock);
+	became = cell__mcp_job_become_task(call->job);
+	pthread_mutex_unlock(&call->job->handle->server->lock);
+	return became;
+}
+
 /* With the lock held.  NULL: nobody waits, or the client does not keep up. */
 static struct cell__mcp_pending *listener_of(const struct cell_mcp_call *call)
 {
@@ -485,16 +497,23 @@ static struct cell__mcp_pending *listener_of(const struct cell_mcp_call *call)
 void cell_mcp_call_progress(struct cell_mcp_call *call, double progress, double total, const char *message)
 {
 	struct cell__mcp_pending *request;
+	struct cell__mcp_job *job = call ? call->job : NULL;
 	json_t *params;
 
 	if (!call)
 		return;
 	pthread_mutex_lock(&call->job->handle->server->lock);
+	job->told_us = cell__now_us();
+	/* Signs of life that were told before it count too: progress has to grow. */
+	if (!job->reports && job->progress > 0)
+		job->progress_base = job->progress + 1;
+	job->reports = true;
+	job->progress = job->progress_base + progress;
 	request = listener_of(call);
 	if (request && request->token) {
-		params = json_pack("{s:O, s:f}", "progressToken", request->token, "progress", progress);
+		params = json_pack("{s:O, s:f}", "progressToken", request->token, "progress", job->progress);
 		if (params && total >= 0)
-			json_object_set_new(params, "total", json_real(total));
+			json_object_set_new(params, "total", json_real(job->progress_base + total));
 		if (params && message)
 			json_object_set_new(params, "message", json_string(message));
 		cell__mcp_peer_notify(request->peer, request->unit->stream, "notifications/progress", params);
@@ -798,6 +817,7 @@ int cell__mcp_offer_run(struct cell__mcp_job *job, const json_t *args, struct ce
 	if (!session || cell__session_own_call(session, job->client, job, call.name, args, &call.work, job->canceller, &answer, &err) < 0) {
 		cell__buf_printf(message, "%s: ", cell_code_word(err.code));
 		cell__buf_add_str(message, answer.message ? answer.message : err.msg);
+		out->code = err.code == CELL_E_PROTOCOL ? CELL_RPC_INTERNAL_ERROR : 0;
 		forgive(job, &err);
 	} else {
 		result = json_loads(answer.json, JSON_ALLOW_NUL, NULL);

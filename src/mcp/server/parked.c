@@ -55,6 +55,7 @@ struct cell__mcp_parked {
 	json_t *result, *error;
 	int64_t ended_us;
 	struct approval *approvals;    /* without an answer, newest first */
+	json_t *named;    /* the keys that the program has given questions so far; or NULL */
 	struct cell__mcp_parked *next;
 };
 
@@ -79,6 +80,7 @@ static void parked_free(struct cell__mcp_parked *parked)
 		parked->job->parked = NULL;
 	while (parked->approvals)
 		drop_approval(&parked->approvals);
+	json_decref(parked->named);
 	json_decref(parked->result);
 	json_decref(parked->error);
 	cell__mcp_offer_unref(parked->offer);
@@ -168,22 +170,28 @@ static json_t *ask(struct cell__mcp_parked *parked)
 	return json_pack("{s:s, s:o, s:s}", "resultType", "input_required", "inputRequests", questions(parked), "requestState", state);
 }
 
-/* The program's name for its question, unless another has it; approvals have none. */
-static void name_question(const struct cell__mcp_parked *parked, struct approval *approval)
+/* The program's name for its question, if no question of this job had it: a key means one question for the whole life of a task. */
+static void name_question(struct cell__mcp_parked *parked, struct approval *approval)
 {
-	const char *name = approval->is_question ? json_string_value(json_object_get(approval->form, "name")) : NULL;
-	const struct approval *other = parked->approvals;
+	bool own = approval->id & CELL_MCP_OWN_QUESTION; /* those of MCP servers have no say in it */
+	const char *name = own ? json_string_value(json_object_get(approval->form, "name")) : NULL;
 
 	if (name && (!*name || strlen(name) > MAX_KEY || (name[0] == 'a' && name[1] >= '0' && name[1] <= '9')))
 		name = NULL; /* the last are those of approvals */
-	while (name && other && strcmp(other->key, name))
-		other = other->next;
-	if (name && !other)
+	if (name && !parked->named)
+		parked->named = json_object();
+	if (name && !json_object_get(parked->named, name) && !json_object_set_new(parked->named, name, json_true()))
 		strcpy(approval->key, name);
 	else
 		snprintf(approval->key, sizeof(approval->key), "a%llu", (unsigned long long)approval->id);
 	if (approval->is_question)
 		json_object_del(approval->form, "name");
+}
+
+static void tell_state(const struct cell__mcp_parked *parked)
+{
+	if (parked->is_task)
+		cell__mcp_tell_task(parked->server, parked->owner, parked->id);
 }
 
 bool cell__mcp_job_park(struct cell__mcp_job *job, json_t *form, uint64_t id, bool is_question, json_t **ret_result)
@@ -205,8 +213,10 @@ bool cell__mcp_job_park(struct cell__mcp_job *job, json_t *form, uint64_t id, bo
 	json_object_set_new(approval->form, "mode", json_string("form"));
 	parked->approvals = approval;
 	parked->changed_us = cell__now_us();
-	if (!job->request || (*ret_result = ask(parked)))
+	if (!job->request || (*ret_result = ask(parked))) {
+		tell_state(parked);
 		return true;
+	}
 	drop_approval(&parked->approvals);
 	return false;
 }
@@ -265,17 +275,24 @@ int cell__mcp_kept_cancel(struct cell_mcp_server *server, const char *owner, con
 	struct cell__mcp_parked *parked = kept_find(server, owner, id);
 	struct cell__mcp_job *job = parked ? parked->job : NULL;
 	uint64_t run_id;
+	bool runs;
 
 	if (!job)
 		return parked ? 0 : -1;
 	parked->cancelled = true;
 	parked->changed_us = cell__now_us();
 	job->stopped = true;
-	if (job->handle->running == job) {
+	tell_state(parked);
+	pthread_cond_broadcast(&server->changed); /* a function may wait for an answer */
+	runs = job->handle->running == job;
+	if (runs || job->canceller) {
 		run_id = job->handle->run_id;
 		job->refs++;
 		pthread_mutex_unlock(&server->lock);
-		cell_session_cancel(job->handle->session, run_id, NULL);
+		if (job->canceller)
+			cell_canceller_cancel(job->canceller);
+		else
+			cell_session_cancel(job->handle->session, run_id, NULL);
 		pthread_mutex_lock(&server->lock);
 		cell__mcp_job_unref(job);
 	}
@@ -339,6 +356,11 @@ json_t *cell__mcp_job_to_task(struct cell__mcp_job *job)
 	return task;
 }
 
+bool cell__mcp_job_is_task(const struct cell__mcp_job *job)
+{
+	return job->parked && job->parked->is_task;
+}
+
 json_t *cell__mcp_task_get(struct cell__mcp_peer *peer, const char *id)
 {
 	const struct cell__mcp_parked *parked = kept_find(peer->server, peer->owner, id);
@@ -359,6 +381,8 @@ void cell__mcp_job_unpark(struct cell__mcp_job *job, uint64_t id)
 	for (struct approval **at = job && job->parked ? &job->parked->approvals : NULL; at && *at; at = &(*at)->next) {
 		if ((*at)->id == id) {
 			drop_approval(at);
+			if (!job->parked->approvals)
+				tell_state(job->parked);
 			return;
 		}
 	}
@@ -372,6 +396,7 @@ void cell__mcp_parked_result(struct cell__mcp_job *job, json_t *result)
 	job->parked = NULL;
 	parked->result = result;
 	parked->ended_us = parked->changed_us = cell__now_us();
+	tell_state(parked);
 	pthread_cond_broadcast(&parked->server->changed);
 }
 
@@ -503,6 +528,8 @@ int cell__mcp_call_resume(struct cell__mcp_peer *peer, struct cell__mcp_pending 
 		job->request = NULL;
 		request->job = NULL;
 		*ret_result = ask(job->parked);
+	} else if (job->request == request) {
+		cell__mcp_watch(job);
 	}
 	cell__mcp_job_unref(job);
 	return 0;

@@ -370,19 +370,16 @@ static const char *begin_job(struct cell__mcp_peer *peer, struct cell__mcp_unit 
 		fill_request(request, params, said);
 		fill_trace(job, params);
 		job->request = request;
-		job->told_us = cell__now_us();
-		if (json_object_get(job->args, "wait_ms") && !job->tool->run)
-			job->deadline_us = job->told_us + json_integer_value(json_object_get(job->args, "wait_ms")) * 1000;
-		else if (request->tasks && !job->tool->run)
-			job->deadline_us = job->told_us + CELL_MCP_TASK_AFTER_US;
 		refused = cell__mcp_job_queue(peer, job);
 	}
-	if (refused) {
-		if (job->new_session)
-			cell__mcp_handle_close(job->handle);
-		cell__mcp_pending_unlink(request);
-		cell__mcp_pending_free(request);
+	if (!refused) {
+		cell__mcp_watch(job);
+		return NULL;
 	}
+	if (job->new_session)
+		cell__mcp_handle_close(job->handle);
+	cell__mcp_pending_unlink(request);
+	cell__mcp_pending_free(request);
 	return refused;
 }
 

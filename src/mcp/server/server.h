@@ -8,6 +8,7 @@
  *     handles.c  sessions and their ids: who may use one, which has to go for another
  *     saved.c    sessions that outlive their server
  *     parked.c   calls that wait for a person's answer, by that revision
+ *     watch.c    the watch over requests that take long: progress, tasks, ids of jobs
  *     cells.c    the thread of a session: cells in order, their events, approvals
  *     result.c   the outcome of a cell, as a tool's result
  *     table.c    the tools: a table, their schemas, checking of their arguments
@@ -28,6 +29,8 @@
  *     transport ── feed ──┬── queue ──▶ the handle's thread ── cell_session_start() ──▶ engine's thread ── events ──┐
  *                         └── one thread a job ── cell_session_call()                                               │
  *     transport ◀── sink ── answers, progress, log, elicitations ◀──────────────────────────────────────────────────┘
+ *
+ * One more thread watches over requests that take long (watch.c).
  *
  * server->lock guards all four.  The engine's thread takes it too: it is held briefly, and never while waiting for the engine.  A peer's
  * version and the like belong to the thread that feeds it.
@@ -135,6 +138,10 @@ struct cell_mcp_server {
 	struct cell__mcp_offer *offers;  /* in the order of offering */
 	struct cell__mcp_asking *asking; /* questions of functions, on their stacks */
 	uint64_t next_question;
+	bool watches, watch_ends; /* the thread of watch.c */
+	pthread_t watch_thread;
+	pthread_cond_t watch_changed;
+	int64_t watch_at_us;    /* when it looks again; INT64_MAX: when it is told */
 	struct cell__space_watcher watcher; /* the loop's thread */
 	int stop_fd;            /* an eventfd: notifications of CELL_MCP_TELL_* */
 	atomic_bool listening;  /* while it accepts notifications to read again */
@@ -192,8 +199,9 @@ struct cell__mcp_job {
 	bool stopped;     /* by cancel_job */
 	int64_t deadline_us; /* when its client wants an answer in any case; 0: when it has ended */
 	int64_t told_us;  /* the last progress */
-	/* A cell. */
-	double progress;
+	/* A cell; the first two also of a function. */
+	double progress, progress_base; /* the last one that was told; a function's own begins there */
+	bool reports;     /* a function has told its own progress */
 	struct cell__buf tails[2];   /* of stdout and stderr: the beginning of a character */
 	struct cell_result *result;
 	bool done;
@@ -300,7 +308,7 @@ struct cell__mcp_answer_out {
 	json_t *structured; /* may be NULL */
 	bool failed;
 	json_t *whole;      /* CELL_MCP_METHOD: the result, instead of these */
-	int code;           /* ... and of its failure */
+	int code;           /* of its failure; 0: a tool's is a result */
 };
 
 typedef int (*cell__mcp_tool_fn)(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out,
@@ -404,10 +412,20 @@ bool cell__mcp_peer_ask(struct cell__mcp_peer *peer, void *stream, json_t *param
 /* With the lock held.  The approval is no longer pending; 0: none of the session's is. */
 void cell__mcp_peer_forget(struct cell__mcp_peer *peer, void *stream, uint64_t serial, uint64_t approval, const char *why);
 
+/* watch.c: with the lock held */
+/* Its request has just been made, or repeated: it is watched from now on. */
+void cell__mcp_watch(struct cell__mcp_job *job);
+/* Something has changed that it waits for. */
+void cell__mcp_watch_again(struct cell_mcp_server *server);
+/* The lock is released in between.  Whether its client has a task, and no longer waits; false: it does not know tasks, or too many are kept. */
+bool cell__mcp_job_become_task(struct cell__mcp_job *job);
+/* Without the lock. */
+void cell__mcp_watch_end(struct cell_mcp_server *server);
+
 /* modern.c */
 #define CELL_MCP_MODERN "2026-07-28"
 #define CELL_MCP_META "io.modelcontextprotocol/"
-#define CELL_MCP_TASK_AFTER_US INT64_C(5000000) /* a cell that takes longer becomes a task, if its client knows tasks */
+#define CELL_MCP_TASK_AFTER_US INT64_C(5000000) /* a call that takes longer becomes a task, if its client knows tasks */
 #define CELL_MCP_TASKS CELL_MCP_META "tasks" /* an extension */
 #define CELL_RPC_HEADER_MISMATCH (-32020)
 #define CELL_RPC_NEEDS_CAPABILITY (-32021)
@@ -437,14 +455,14 @@ enum cell__mcp_offer_kind { CELL__MCP_OFFERS_TOOL, CELL__MCP_OFFERS_RESOURCE, CE
 struct cell__mcp_offer {
 	enum cell__mcp_offer_kind kind;
 	unsigned refs;
-	char *name;             /* of a resource: its URI or template */
+	char *name; /* of a resource: its URI or template */
 	bool is_template;
-	unsigned scope;         /* that its users need; 0: none */
-	char *principal;        /* its only user; NULL: all */
-	char *mime_type;        /* or NULL */
-	json_t *needs;          /* capabilities of clients; or NULL; immutable */
-	json_t *entry;          /* in a list; immutable */
-	json_t *schema;         /* of a tool's arguments; immutable */
+	unsigned scope; /* that its users need; 0: none */
+	char *principal; /* its only user; NULL: all */
+	char *mime_type; /* or NULL */
+	json_t *needs; /* capabilities of clients; or NULL; immutable */
+	json_t *entry; /* in a list; immutable */
+	json_t *schema; /* of a tool's arguments; immutable */
 	struct cell__mcp_tool tool;
 	cell_mcp_fn fn, complete;
 	void *arg;
@@ -494,6 +512,10 @@ bool cell__mcp_may_subscribe(struct cell__mcp_peer *peer, const char *uri);
 json_t *cell__mcp_honour(struct cell__mcp_peer *peer, const json_t *wanted);
 void cell__mcp_tell_offer(struct cell_mcp_server *server, const struct cell__mcp_offer *offer);
 void cell__mcp_tell_updated(struct cell_mcp_server *server, const char *uri);
+/* The state of a task of this owner has changed. */
+void cell__mcp_tell_task(struct cell_mcp_server *server, const char *owner, const char *id);
+/* What a new subscription would have heard before: tasks that no longer work. */
+void cell__mcp_tell_tasks(struct cell__mcp_pending *request);
 bool cell__mcp_has_lists(const struct cell_mcp_server *server, const char *list);
 /* Without the lock. */
 void cell__mcp_storage_changed(void *server, enum cell__op op, const char *name);
@@ -534,6 +556,7 @@ int cell__mcp_kept_find(struct cell_mcp_server *server, const char *owner, const
 int cell__mcp_kept_cancel(struct cell_mcp_server *server, const char *owner, const char *id);
 /* The answer to the request of a job that becomes a task.  NULL: too many are kept. */
 json_t *cell__mcp_job_to_task(struct cell__mcp_job *job);
+bool cell__mcp_job_is_task(const struct cell__mcp_job *job);
 /* The result of tasks/get.  NULL: unknown, or of another owner. */
 json_t *cell__mcp_task_get(struct cell__mcp_peer *peer, const char *id);
 /* Gives answers to its questions; false: unknown, or of another owner.  The lock is released in between. */

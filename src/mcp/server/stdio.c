@@ -93,6 +93,7 @@ int cell_mcp_server_create(struct cell_engine *engine, const struct cell_mcp_ser
 	pthread_mutex_init(&server->lock, NULL);
 	pthread_mutex_init(&server->owners_lock, NULL);
 	cell__mcp_cond_init(&server->changed);
+	cell__mcp_cond_init(&server->watch_changed);
 	server->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	server->tools = cell__mcp_tools_list(&all);
 	server->temp_dir = cell__strdup(all.temp_dir ? all.temp_dir : "/tmp");
@@ -136,6 +137,7 @@ void cell_mcp_server_destroy(struct cell_mcp_server *server)
 	if (server->watcher.changed)
 		cell__loop_call(server->engine->loop, do_unwatch, server);
 	cell__mcp_handles_end(server);
+	cell__mcp_watch_end(server);
 	cell__owners_close(server->owners);
 	cell__mcp_parked_end(server);
 	cell__mcp_offers_end(server);
@@ -149,6 +151,7 @@ void cell_mcp_server_destroy(struct cell_mcp_server *server)
 	json_decref(server->tools);
 	cell__close_fd(&server->stop_fd);
 	pthread_cond_destroy(&server->changed);
+	pthread_cond_destroy(&server->watch_changed);
 	pthread_mutex_destroy(&server->lock);
 	pthread_mutex_destroy(&server->owners_lock);
 	free(server->temp_dir);

@@ -41,11 +41,30 @@ const char *cell__mcp_subscribe(struct cell__mcp_peer *peer, const json_t *param
 	return json_object_set_new(peer->subscribed, json_string_value(uri), json_true()) < 0 ? "out of memory" : NULL;
 }
 
+/* Those of its tasks. */
+static json_t *honour_tasks(struct cell__mcp_peer *peer, const json_t *ids)
+{
+	json_t *kept = json_array();
+	const json_t *id;
+	size_t i;
+
+	json_array_foreach(ids, i, id) {
+		json_t *task = json_is_string(id) && json_array_size(kept) < CELL_MCP_MAX_URIS
+				       ? cell__mcp_task_get(peer, json_string_value(id))
+				       : NULL;
+
+		if (task)
+			json_array_append(kept, (json_t *)id);
+		json_decref(task);
+	}
+	return kept;
+}
+
 json_t *cell__mcp_honour(struct cell__mcp_peer *peer, const json_t *wanted)
 {
 	static const char *const lists[] = { "toolsListChanged", "promptsListChanged", "resourcesListChanged" };
 	const json_t *uris = json_object_get(wanted, "resourceSubscriptions"), *uri;
-	json_t *honoured = json_object(), *kept = json_array();
+	json_t *honoured = json_object(), *kept = json_array(), *tasks = honour_tasks(peer, json_object_get(wanted, "taskIds"));
 	size_t i;
 
 	for (i = 0; i < sizeof(lists) / sizeof(*lists); i++) {
@@ -59,7 +78,10 @@ json_t *cell__mcp_honour(struct cell__mcp_peer *peer, const json_t *wanted)
 	}
 	if (json_array_size(kept))
 		json_object_set(honoured, "resourceSubscriptions", kept);
+	if (json_array_size(tasks))
+		json_object_set(honoured, "taskIds", tasks);
 	json_decref(kept);
+	json_decref(tasks);
 	return honoured;
 }
 
@@ -127,6 +149,40 @@ void cell__mcp_tell_updated(struct cell_mcp_server *server, const char *uri)
 			if (has_uri(json_object_get(request->listens, "resourceSubscriptions"), uri))
 				tell(peer, request, "notifications/resources/updated", json_pack("{s:s}", "uri", uri));
 		}
+	}
+}
+
+static void tell_task(struct cell__mcp_peer *peer, const struct cell__mcp_pending *request, const char *id)
+{
+	json_t *task = cell__mcp_task_get(peer, id);
+
+	if (task)
+		tell(peer, request, "notifications/tasks", task);
+}
+
+void cell__mcp_tell_task(struct cell_mcp_server *server, const char *owner, const char *id)
+{
+	for (struct cell__mcp_peer *peer = server->peers; peer; peer = peer->next) {
+		for (const struct cell__mcp_pending *request = strcmp(peer->owner, owner) ? NULL : peer->requests; request;
+		     request = request->next) {
+			if (has_uri(json_object_get(request->listens, "taskIds"), id))
+				tell_task(peer, request, id);
+		}
+	}
+}
+
+void cell__mcp_tell_tasks(struct cell__mcp_pending *request)
+{
+	const json_t *id;
+	size_t i;
+
+	json_array_foreach(json_object_get(request->listens, "taskIds"), i, id) {
+		json_t *task = cell__mcp_task_get(request->peer, json_string_value(id));
+		const char *status = json_string_value(json_object_get(task, "status"));
+
+		if (status && strcmp(status, "working"))
+			tell(request->peer, request, "notifications/tasks", json_incref(task));
+		json_decref(task);
 	}
 }
 
