@@ -64,7 +64,10 @@ def main():
                 print(listed["error"], file=sys.stderr)
                 return 1
             calls = [{"name": c["name"], "arguments": {p["name"]: VALUES.get(p["type"], "x") for p in c["parameters"] if p["required"]}}
-                     for c in listed["value"]]
+                     for c in listed["value"] if scenario != "json-schema-2020-12-preservation"]
+            if not calls:
+                # It wants back what code can read of a tool's schema.
+                run_cell(driver, "tools.s.json_schema_echo(schema=tools.s.json_schema_2020_12_tool.schema()['input'])")
         for call in calls:
             for _ in range(3):
                 error = run_cell(driver, "tools.s[%r](**%r)" % (call["name"], call.get("arguments") or {}))["error"]

@@ -18,8 +18,9 @@ auth/metadata-var3 auth/basic-cimd auth/scope-from-www-authenticate auth/scope-f
 auth/scope-step-up auth/scope-retry-limit auth/token-endpoint-auth-basic auth/token-endpoint-auth-post auth/token-endpoint-auth-none
 auth/pre-registration auth/resource-mismatch auth/offline-access-scope auth/offline-access-not-supported auth/iss-supported
 auth/iss-not-advertised auth/iss-supported-missing auth/iss-wrong-issuer auth/iss-unexpected auth/iss-normalized
-auth/metadata-issuer-mismatch sep-2322-client-request-state http-standard-headers http-custom-headers http-invalid-tool-headers
-json-schema-ref-no-deref""".split()
+auth/metadata-issuer-mismatch auth/authorization-server-migration auth/2025-03-26-oauth-metadata-backcompat
+sep-2322-client-request-state http-standard-headers http-custom-headers http-invalid-tool-headers json-schema-ref-no-deref request-metadata
+json-schema-2020-12-preservation""".split()
 
 
 @pytest.mark.parametrize("scenario", CLIENT)
@@ -44,7 +45,8 @@ prompts-get-with-args prompts-get-embedded-resource prompts-get-with-image dns-r
 input-required-result-basic-elicitation input-required-result-request-state input-required-result-multi-round
 input-required-result-missing-input-response input-required-result-result-type input-required-result-unsupported-methods
 input-required-result-tampered-state input-required-result-ignore-extra-params input-required-result-validate-input input-required-result-non-tool-request
-http-custom-header-server-validation server-stateless""".split(),
+http-custom-header-server-validation server-stateless tasks-capability-negotiation tasks-dispatch-and-envelope tasks-lifecycle
+tasks-mrtr-composition tasks-mrtr-input tasks-request-headers tasks-request-state-removal tasks-required-task-error tasks-wire-fields""".split(),
 }
 
 
