@@ -1,6 +1,7 @@
 """The harness: no process may outlive the test that started it, and no skip hides what this machine can do."""
 import ctypes
 import os
+import signal
 
 import pytest
 
@@ -9,9 +10,12 @@ import support
 
 PR_SET_CHILD_SUBREAPER = 36
 
+
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: moves a lot of data")
     config.addinivalue_line("markers", "engine: depends on how a container engine does it; run with Docker and with Podman")
+    # A shell without job control starts what it puts into the background with SIGINT ignored, which programs inherit: Ctrl-C would do nothing.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # Orphans, daemons and grandchildren come to us instead of init: whatever a test starts stays below us,
     # however hard it tries to get away.
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
