@@ -28,12 +28,10 @@ run: build
 	@$(BUILD)/example-tour
 
 test:
-	@scripts/setup.sh test
-	@scripts/test.sh
+	@folder=$$(scripts/test-folder.sh) && cd "$$folder" && scripts/setup.sh test && scripts/test.sh
 
 check soak:
-	@scripts/setup.sh test
-	@scripts/test.sh --tier $@
+	@folder=$$(scripts/test-folder.sh) && cd "$$folder" && scripts/setup.sh test && scripts/test.sh --tier $@
 
 # packaging/kubernetes at a real control plane with two nodes; needs root, Go (or the programs) and Debian's packages that scripts/test_kubernetes.py names.
 test-kubernetes:
