@@ -344,8 +344,7 @@ int cell__bench_measure_sandbox_bwrap_bare(struct cell__bench *b, struct cell__b
 /* Programs in fresh processes of one sandbox, as POST /run_code runs them, one after the other. */
 int cell__bench_measure_sandbox_script(struct cell__bench *b, struct cell__bench_row *row)
 {
-	static const char cell[] = "%%workcell_script\n{\"language\":\"python\",\"code\":\"print(1 + 1)\",\"stdin\":null,\"files\":{},"
-				   "\"fetch\":[],\"timeout\":10}";
+	static const char cell[] = "%%workcell_script\n10000 0 0\nprint(1 + 1)";
 	struct cell_session_options opts = CELL_SESSION_OPTIONS_INIT;
 	struct cell_session *session = NULL;
 	struct cell_error err = { 0 };

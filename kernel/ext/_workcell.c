@@ -289,6 +289,7 @@ static PyObject *take_bytes(uint32_t size)
 
 static PyObject *receive_frame(bool runs_plain)
 {
+again:
 	if (recv_start == recv_end)
 		recv_start = recv_end = 0;
 	while (recv_end - recv_start < CELL_FRAME_HEADER_BYTES) {
@@ -318,7 +319,13 @@ static PyObject *receive_frame(bool runs_plain)
 	recv_start += CELL_FRAME_HEADER_BYTES;
 	spin.received++;
 	if (runs_plain && header[2] == CELL_FRAME_RUN && json_size == 0 && raw_size <= recv_end - recv_start) {
-		int done = wc_run_plain(id, (const char *)recv_buf + recv_start, raw_size);
+		int done = wc_run_script(id, (const char *)recv_buf + recv_start, raw_size);
+		if (done > 0) {
+			recv_start += raw_size;
+			goto again; /* without Python in between */
+		}
+		if (done == 0 && !wc_has_programs())
+			done = wc_run_plain(id, (const char *)recv_buf + recv_start, raw_size);
 		if (done < 0)
 			return NULL;
 		if (done > 0) {
@@ -741,6 +748,44 @@ int wc_send_result(uint32_t id, const struct wc_result *result)
 	});
 }
 
+int wc_send_value(uint32_t id, const char *value, size_t size, const char *more, size_t more_size)
+{
+	char sizes[32], *at = stpcpy(sizes, "{\"v\":");
+	current_run = 0;
+	if (ring_sync() < 0)
+		return -1;
+	at += wc_put_number(at, (long long)(size + more_size));
+	*at++ = '}';
+	return send_frame(&(struct outgoing){
+		.type = CELL_FRAME_RESULT,
+		.id = id,
+		.json = sizes,
+		.json_size = (size_t)(at - sizes),
+		.raw = value,
+		.raw_size = size,
+		.more = more,
+		.more_size = more_size,
+	});
+}
+
+int wc_send_error(uint32_t id, const char *json, size_t size)
+{
+	current_run = 0;
+	if (ring_sync() < 0)
+		return -1;
+	return send_frame(&(struct outgoing){ .type = CELL_FRAME_RESULT, .id = id, .json = json, .json_size = size });
+}
+
+bool wc_is_interrupted(void)
+{
+	return !detached && current_run != 0 && atomic_load((_Atomic uint32_t *)&ring->interrupt_id) == current_run;
+}
+
+char *wc_bulk_memory(void)
+{
+	return (char *)ring + CELL_BULK_OFFSET;
+}
+
 /*
  * answer(id, value, repr) -> True: end_run() and the RESULT of a cell that has only these, bytes or None. False in a forked child, and when
  * they do not fit into a frame.
@@ -775,7 +820,7 @@ static PyObject *wc_interrupt_wanted(PyObject *self, PyObject *unused)
 {
 	(void)self;
 	(void)unused;
-	return PyBool_FromLong(!detached && current_run != 0 && atomic_load((_Atomic uint32_t *)&ring->interrupt_id) == current_run);
+	return PyBool_FromLong(wc_is_interrupted());
 }
 
 /* type_changed(type): its dictionary was changed behind its back (recorded.py). */
@@ -1107,7 +1152,10 @@ static PyMethodDef methods[] = {
 	{ "confine", wc_confine, METH_O, "confine(session) -> (step, errno, skipped)" },
 	{ "script_kernel", wc_script_kernel, METH_NOARGS, "script_kernel()" },
 	{ "script_child", wc_script_child, METH_NOARGS, "script_child()" },
-	{ "ipc_is_empty", wc_ipc_is_empty, METH_NOARGS, "ipc_is_empty() -> bool" },
+	{ "script_begin", wc_script_begin, METH_VARARGS, "script_begin(play, give_files, clean_up, kept)" },
+	{ "script_refuse", wc_script_refuse, METH_O, "script_refuse(text)" },
+	{ "script_run", wc_script_run, METH_VARARGS, "script_run(id, source) -> bool" },
+	{ "template_code", wc_template_code, METH_NOARGS, "template_code() -> number of huge pages" },
 	{ "title", wc_title, METH_VARARGS, "title(text)" },
 	{ "zygote_open", wc_zygote_open, METH_O, "zygote_open(fd)" },
 	{ "zygote_leave", wc_zygote_leave, METH_NOARGS, "zygote_leave()" },

@@ -52,6 +52,13 @@ int wc_send_result(uint32_t id, const struct wc_result *result);
 
 /* NULL, with an OSError set that names the step and errno. */
 PyObject *wc_fail_step(const char *step);
+/* The same for a value in two pieces, and for a RESULT whose JSON says it all. */
+int wc_send_value(uint32_t id, const char *value, size_t size, const char *more, size_t more_size);
+int wc_send_error(uint32_t id, const char *json, size_t size);
+/* Is there an interrupt for the run that was begun? */
+bool wc_is_interrupted(void);
+/* The memory that is shared with the host for data; in a fork as well. */
+char *wc_bulk_memory(void);
 /* In the zygote: how long a write to a pipe takes on this machine. */
 void wc_measure_write(void);
 /*
@@ -94,7 +101,17 @@ int wc_add_caller(PyObject *module);
 
 PyObject *wc_script_kernel(PyObject *self, PyObject *unused);
 PyObject *wc_script_child(PyObject *self, PyObject *unused);
-PyObject *wc_ipc_is_empty(PyObject *self, PyObject *unused);
+PyObject *wc_script_begin(PyObject *self, PyObject *args);
+PyObject *wc_script_refuse(PyObject *self, PyObject *text);
+PyObject *wc_script_run(PyObject *self, PyObject *args);
+/* 1: the cell was a program, and its RESULT is sent. 0: it is for Cells.run(). -1 with an exception set. */
+int wc_run_script(uint32_t id, const char *raw, size_t size);
+/* Has the first program run?  Then no cell does any more. */
+bool wc_has_programs(void);
+
+/* ---- template.c ---- */
+
+PyObject *wc_template_code(PyObject *self, PyObject *unused);
 
 /* ---- alone.c ---- */
 

@@ -25,7 +25,6 @@ SPECIAL = FUTURE_MASK | CO_COROUTINE  # code with one of these flags is for run_
 MAX_REPR = 1024 * 1024
 COMPLETE = "%%workcell_complete\n"  # as complete.py has it, which is not loaded before somebody asks
 VARIABLES = "%%workcell_variables\n"  # the same of variables.py
-SCRIPT = "%%workcell_script\n"  # the same of script.py
 NOTEBOOK = "%%workcell_notebook\n"  # the same of notebook.py
 METADATA = "application/vnd.workcell.metadata+json"  # for notebooks: the metadata of the other parts of a value
 _PLAIN = frozenset((int, str, float, bool, type(None), bytes))
@@ -58,7 +57,6 @@ class Cells:
         self.hooked = None  # the interactive layer that self.callbacks belong to
         self.callbacks = {}  # lists of functions that are registered for a cell's beginning or end; they stay up to date
         self.home = None  # (cwd, its real name): where each cell ends up again
-        self.runs_scripts = False  # in a jail of its own without a workspace: see script.py
         self.portable = None  # (value) -> (MIME type, bytes) or None: for values that JSON cannot say
         self.notebook = None  # (request) -> answer: what a front end of Jupyter asks besides cells (notebook.py)
         self.interrupted = bool  # the kernel's: is there an interrupt for this run?
@@ -261,8 +259,6 @@ class Cells:
             return self.complete(source[len(COMPLETE):])
         if source == VARIABLES:
             return self.list_variables()
-        if source.startswith(SCRIPT):
-            return self.script(source[len(SCRIPT):])
         if self.notebook is not None and source.startswith(NOTEBOOK):
             return self.answer_notebook(source[len(NOTEBOOK):])
         if interactive.current is not self.hooked:
@@ -304,18 +300,6 @@ class Cells:
             from . import variables
 
             found = variables.answer(self.ns)
-        except BaseException as exc:
-            return None, None, (), errors.describe(exc)
-        return found, found, (), None
-
-    def script(self, text):
-        """Runs a program in a process of its own. Not a cell either."""
-        try:
-            if not self.runs_scripts:
-                raise RuntimeError("programs in processes of their own need a sandbox of level full without a workspace")
-            from . import script
-
-            found = script.answer(text)
         except BaseException as exc:
             return None, None, (), errors.describe(exc)
         return found, found, (), None

@@ -19,7 +19,8 @@ from .cell import Cells, part_bytes
 from .streams import TextOut, no_input
 
 SIGINT = 2
-INTERRUPTIBLE = (Cells.attempt.__code__, Cells.complete.__code__, Cells.script.__code__, Cells.answer_notebook.__code__)
+SCRIPT = b"%%workcell_script\n"  # as ext/script.c has it
+INTERRUPTIBLE = (Cells.attempt.__code__, Cells.complete.__code__, Cells.answer_notebook.__code__)
 in_plain = getattr(_workcell, "in_plain", bool)  # Deno runs no plain cells
 own_stderr = None  # the session's, whatever the code puts into sys.stderr
 
@@ -128,6 +129,7 @@ class Kernel:
     recorded = None  # the module, in a session that is recorded or replayed
     is_pure = None  # with undo: whether a cell changes nothing
     confinement = None
+    runs_scripts = False  # in a jail of its own without a workspace: see script.py. None: it has begun, and runs nothing else
 
     # -- start
 
@@ -230,7 +232,7 @@ class Kernel:
         try:
             os.chdir(options["cwd"])
             self.workspace = options["cwd"]
-            self.cells.runs_scripts = self.confinement is not None and self.confinement.in_jail and options["cwd"] == "/tmp"
+            self.runs_scripts = self.confinement is not None and self.confinement.in_jail and options["cwd"] == "/tmp"
             if options.get("restore_cwd"):
                 self.cells.home = options["cwd"], os.getcwd()
         except OSError as exc:
@@ -504,6 +506,8 @@ class Kernel:
         return self.plain(ident, raw)
 
     def run(self, ident, raw):
+        if self.runs_scripts is None or (raw and raw.startswith(SCRIPT)):
+            return self.run_script(ident, raw or b"")
         cells, self.run_id = self.cells, ident
         if cells.begun is None:
             speculation.holding = None
@@ -530,6 +534,22 @@ class Kernel:
         before = None
         _workcell.end_run()
         self.answer(ident, value, text, mime, error, changed)
+
+    def run_script(self, ident, raw):
+        """A program in a process of its own. Not a cell: it has no number, no history and no value."""
+        try:
+            if self.runs_scripts is False:
+                raise RuntimeError("programs in processes of their own need a sandbox of level full without a workspace")
+            if not raw.startswith(SCRIPT):
+                raise RuntimeError("this session runs programs in processes of their own, and no cells")
+            from . import script
+
+            script.begin()
+        except Exception as exc:
+            self.answer(ident, None, None, (), errors.describe(exc))
+            return
+        self.runs_scripts, self.next = None, _workcell.next  # which runs all further ones without Python
+        _workcell.script_run(ident, raw)
 
     def answer(self, ident, value, text, mime, error, changed=None):
         head, parts = {}, []

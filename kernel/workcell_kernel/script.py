@@ -1,7 +1,4 @@
-"""Runs programs (Python scripts, bash scripts), each in a fresh process.
-
-    kernel ──fork──▶ child: the program ──▶ ends, or its time is over
-      └── kills whatever is left in the jail, reads the files that were asked for, empties the jail, answers
+"""Runs programs (Python scripts, bash scripts), each in a fresh process. ext/script.c forks them.
 
 The kernel itself runs no program, so every child begins from the same clean state. It does this only in a jail with
 processes and files of its own (executor sandbox, no workspace): all that a program can leave behind is in there. What
@@ -16,126 +13,90 @@ import io
 import os
 import stat
 import sys
-import time
 import types
 from json import dumps, loads
 
 import _signal as signal  # without the conversions to enums: after a fork each page that is touched is copied
 import _workcell
 
-from . import streams
+from . import kernel, streams
 
-HEAD = "%%workcell_script\n"  # the first line of such a cell, before a JSON object; as cell.py has it
 ROOTS = ("/tmp", "/dev/shm")  # all that can be written to in the jail
 MAX_FETCHED = 16 * 1024 * 1024
 MAX_LEFT = 10000  # files and folders to remove; a jail with more is cheaper to replace
-CLEAN_SECONDS = 2
 
-main = None  # the module of the program and its streams, made before the fork
-kept = None  # {folder: names in it} below the roots before the first program: mounts, and folders that lead to them
+folder = None  # of each program; what is in it is removed after it
+kept = {}  # {folder: names in it} below the roots before the first program: mounts, and folders that lead to them
 
 
-def answer(text):
-    """Runs the program of this request and returns its answer, both JSON."""
-    global kept, main
-    if kept is None:
-        _workcell.script_kernel()
-        main = types.ModuleType("__main__")
-        main.__dict__.update(__builtins__=builtins, __annotations__={}, __cached__=None)
-        main = main, open(0, encoding="utf-8", errors="surrogateescape", closefd=False), \
-            output(1, "<stdout>", "surrogateescape", False), output(2, "<stderr>", "backslashreplace", True)
-        kept = {}
-        for root in ROOTS:
-            if os.path.isdir(root):
-                remember(root, os.stat(root).st_dev)
-        gc.collect()
-        gc.freeze()  # a collection in a child touches none of it
-    request = loads(text)
+def begin():
+    """Before the first program. From now on this process is what a program finds, and runs none of its own Python."""
+    global folder
+    if folder is not None:
+        return
+    _workcell.script_kernel()
+    for root in ROOTS:
+        if os.path.isdir(root):
+            remember(root, os.stat(root).st_dev)
+    names = b"".join(b"".join(os.fsencode(name) + b"\0" for name in (place, *inside)) + b"\0" for place, inside in kept.items())
+    folder = "/tmp/" + os.urandom(8).hex()
+    path = folder + "/program.py"
+    module = types.ModuleType("__main__")
+    module.__dict__.update(__builtins__=builtins, __annotations__={}, __cached__=None, __file__=path)
+    sys.modules["__main__"] = module
+    sys.argv = [path]
+    sys.path[0] = folder
+    sys.excepthook, sys.displayhook = sys.__excepthook__, sys.__displayhook__
+    builtins.input = streams.real_input
+    builtins.__dict__.pop("display", None)
+    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)
+    sys.stdout = sys.__stdout__ = output(1, "<stdout>", "surrogateescape", False)
+    sys.stderr = sys.__stderr__ = output(2, "<stderr>", "backslashreplace", True)
+    gc.collect()
+    gc.freeze()  # a collection in a child touches none of it
+    _workcell.script_begin(folder, names + b"\0", {
+        "path": path, "names": module.__dict__, "stdout": sys.stdout, "stderr": sys.stderr, "compile": compile, "prepare": prepare,
+        "fail": fail, "end": end, "flush": sys.intern("flush"), "count_handlers": atexit._ncallbacks, "set_signal": signal.signal,
+        "interrupts": (signal.SIGINT, signal.default_int_handler),
+        "reseed": kernel.reseed if "numpy.random" in sys.modules else None, "give_files": give_files, "clean_up": clean_up,
+    })
+
+
+def rehearse():
+    """In the zygote: the path of a short program, until the interpreter has specialised it."""
+    stream = output(os.open("/dev/null", os.O_WRONLY), "<stdout>", "surrogateescape", False)
+    exec(compile("print(1 + 1, file=stream)", "/tmp/program.py", "exec", dont_inherit=True), {"stream": stream})
+    stream.flush()
+    os.close(stream.fileno())
+
+
+# -- the program
+
+
+def prepare(options):
+    """What comes with a program: its files, input, and another language than Python. The process has the folder as its own."""
+    options = loads(options)
     try:
-        folder, path = prepare(request)
+        write_files(options.get("files") or {})
     except (OSError, ValueError) as exc:
-        found = {"error": "the files of the program cannot be written: %s" % exc}
-    else:
-        found = run(request, folder, path)
-        found["files"] = fetch(folder, request["fetch"], found)
-    found["spent"] = not clean()
-    return dumps(found).encode()
+        _workcell.script_refuse("the files of the program cannot be written: %s" % exc)
+    _workcell.script_child()
+    if options.get("stdin") is not None:
+        give_input(options["stdin"].encode("utf-8", "surrogatepass"))
+    if options.get("language") == "bash":
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        os.execv("/bin/bash", ["/bin/bash", folder + "/program.sh"])
 
 
-# -- before
-
-
-def prepare(request):
-    folder = "/tmp/%s" % os.urandom(8).hex()
-    os.mkdir(folder, 0o700)
-    for name, content in request["files"].items():
+def write_files(files):
+    for name, content in files.items():
         if content is None or "IGNORE_THIS_FILE" in name:
             continue
         path = os.path.join(folder, name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "wb") as file:
             file.write(base64.b64decode(content, validate=False))
-    path = "%s/tmp%s.%s" % (folder, os.urandom(4).hex(), "sh" if request["language"] == "bash" else "py")
-    with open(path, "w", encoding="utf-8", errors="surrogatepass", newline="") as file:
-        file.write(request["code"])
-    return folder, path
-
-
-# -- the child
-
-
-def run(request, folder, path):
-    """{"return_code", "timed_out", "seconds"}; everything that the program started is gone."""
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD,))
-    begun = time.monotonic()
-    try:
-        pid = os.fork()
-        if pid == 0:
-            play(request, folder, path, mask)
-        status = wait(pid, begun + request["timeout"])
-    finally:
-        empty_jail()
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    seconds = time.monotonic() - begun
-    if status is None:
-        return {"return_code": None, "timed_out": True, "seconds": seconds}
-    return {"return_code": os.waitstatus_to_exitcode(status), "timed_out": False, "seconds": seconds}
-
-
-def wait(pid, deadline):
-    """The child's status; None: it has been killed because its time is over."""
-    while True:
-        left = deadline - time.monotonic()
-        if left > 0:
-            signal.sigtimedwait((signal.SIGCHLD,), left)
-        found, status = os.waitpid(pid, os.WNOHANG)
-        if found:
-            return status
-        if left <= 0:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            return None
-
-
-def play(request, folder, path, mask):
-    """Never returns."""
-    status = 70
-    try:
-        _workcell.script_child()
-        os.setsid()
-        os.chdir(folder)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        if request["stdin"] is not None:
-            give_input(request["stdin"].encode("utf-8", "surrogatepass"))
-        if request["language"] == "bash":
-            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-            os.execv("/bin/bash", ["/bin/bash", path])
-        status = play_python(request["code"], folder, path)
-    except BaseException as exc:
-        os.write(2, ("the program could not be started: %s\n" % exc).encode("utf-8", "backslashreplace"))
-    finally:
-        os._exit(status)
 
 
 def give_input(content):
@@ -148,20 +109,16 @@ def give_input(content):
     os.close(fd)
 
 
-def play_python(source, folder, path):
-    """As `python PATH` would; returns the exit status."""
-    module, stdin, stdout, stderr = main
-    module.__file__ = path
-    sys.modules["__main__"] = module
-    sys.argv = [path]
-    sys.path[0] = folder
-    sys.excepthook, sys.displayhook = sys.__excepthook__, sys.__displayhook__
-    builtins.input = streams.real_input
-    builtins.__dict__.pop("display", None)
-    sys.stdin = sys.__stdin__ = stdin
-    sys.stdout = sys.__stdout__ = stdout
-    sys.stderr = sys.__stderr__ = stderr
-    status = execute(source, path, module.__dict__)
+def fail(exc):
+    """The program has raised: reports it as the interpreter would, and returns the exit status."""
+    if isinstance(exc, SystemExit):
+        return exit_status(exc.code)
+    sys.excepthook(type(exc), exc, exc.__traceback__)
+    return 130 if isinstance(exc, KeyboardInterrupt) else 1
+
+
+def end(status):
+    """Threads, exit handlers and streams of the program; returns the exit status."""
     threading = sys.modules.get("threading")
     if threading is not None and len(threading._active) + len(threading._limbo) > 1:
         threading._shutdown()
@@ -174,18 +131,6 @@ def output(fd, name, errors, by_line):
     file = io.FileIO(fd, "w", closefd=False)
     file.name = name
     return io.TextIOWrapper(io.BufferedWriter(file), encoding="utf-8", errors=errors, line_buffering=by_line)
-
-
-def execute(source, path, namespace):
-    try:
-        exec(compile(source, path, "exec", dont_inherit=True), namespace)
-        return 0
-    except SystemExit as exc:
-        return exit_status(exc.code)
-    except BaseException as exc:
-        trace = exc.__traceback__.tb_next  # without this function
-        sys.excepthook(type(exc), exc.with_traceback(trace), trace)
-        return 130 if isinstance(exc, KeyboardInterrupt) else 1
 
 
 def exit_status(code):
@@ -211,22 +156,18 @@ def flush():
 # -- after
 
 
-def empty_jail():
-    """Kills every process of the jail but pid 1 and this one."""
-    deadline = time.monotonic() + CLEAN_SECONDS
-    while True:
-        try:
-            os.kill(-1, signal.SIGKILL)  # all at once: a process cannot fork with the signal pending
-        except ProcessLookupError:
-            return
-        if time.monotonic() > deadline:
-            os._exit(71)  # the host makes another jail
-        time.sleep(0.0005)  # pid 1 reaps them
+def give_files(fd, options):
+    """In a process of its own: the rest of the answer, with the files that were asked for."""
+    found = fetch(loads(options)["fetch"])
+    with open(fd, "wb", closefd=False) as file:
+        file.write(dumps(found)[1:].encode())
+    return True
 
 
-def fetch(folder, names, found):
+def fetch(names):
     """The contents of these files, base64; what is not a file is left out."""
     files, room = {}, MAX_FETCHED
+    found = {"files": files}
     for name in names:
         try:
             content = read_file(os.path.realpath(os.path.join(folder, name)), room)
@@ -237,7 +178,7 @@ def fetch(folder, names, found):
             continue
         room -= len(content)
         files[name] = base64.b64encode(content).decode()
-    return files
+    return found
 
 
 def read_file(path, room):
@@ -260,32 +201,30 @@ def read_file(path, room):
         os.close(fd)
 
 
-def remember(folder, device):
-    kept[folder] = set(os.listdir(folder))
-    for name in kept[folder]:
-        path = os.path.join(folder, name)
+def remember(place, device):
+    kept[place] = set(os.listdir(place))
+    for name in kept[place]:
+        path = os.path.join(place, name)
         about = os.lstat(path)
         if stat.S_ISDIR(about.st_mode) and about.st_dev == device:
             remember(path, device)
 
 
-def clean():
-    """Removes what the program left; False: something remains."""
+def clean_up():
+    """In a process of its own: removes what the program left; False: something remains."""
     left = MAX_LEFT
     try:
         for root in ROOTS:
             if root in kept:
                 os.chmod(root, 0o1777)
-        for folder, names in kept.items():
-            if os.listxattr(folder):
-                return False
-            for name in set(os.listdir(folder)) - names:
-                left = remove(os.path.join(folder, name), left)
+        for place, names in kept.items():
+            for name in set(os.listdir(place)) - names:
+                left = remove(os.path.join(place, name), left)
                 if left < 0:
                     return False
     except OSError:
         return False
-    return _workcell.ipc_is_empty()
+    return True
 
 
 def remove(path, left):

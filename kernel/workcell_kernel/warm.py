@@ -56,6 +56,16 @@ def rehearse_start():
     forget_sources()
 
 
+def rehearse_programs():
+    """The same in a zygote whose kernels run nothing but programs, in forks: what is not loaded is not copied for each of them."""
+    from . import script
+
+    for _ in range(SPECIALISED):
+        script.rehearse()
+        kernel.rehearse_configure()
+    _workcell.template_code()
+
+
 def forget_sources():
     import linecache
 
@@ -71,7 +81,8 @@ def rehearse_once_more():
 class Zygote:
     rehearsed = forked = False
 
-    def __init__(self, lifeline):
+    def __init__(self, lifeline, for_programs):
+        self.for_programs = for_programs
         _workcell.image_learn()
         self.kernel = kernel.Kernel()
         gc.freeze()  # without a collection: our own modules leave no garbage, and it would visit every object
@@ -90,7 +101,10 @@ class Zygote:
         """Once. The first kernel does without, unless it has time: a command that runs one cell would only wait for it."""
         if not self.rehearsed:
             self.rehearsed = True
-            rehearse_start()
+            if self.for_programs:
+                rehearse_programs()
+            else:
+                rehearse_start()
             self.settle()
 
     def warm_step(self):
@@ -99,7 +113,7 @@ class Zygote:
             self.rehearse()
             return True
         if self.steps is None:
-            self.steps = list(interactive.warm_steps())
+            self.steps = [] if self.for_programs else list(interactive.warm_steps())
         if self.steps:
             self.steps.pop(0)()
             if self.steps:
@@ -112,7 +126,7 @@ class Zygote:
 
     def fork(self, ident, pooled, fds, payload):
         # socket, stdout, stderr, ring; for a sandboxed kernel also its plan, and the way in: payload says how many of what (spawn_msg.h).
-        if self.forked or pooled:
+        if self.forked or pooled or self.for_programs:
             self.rehearse()
         self.forked = True
         plan = fds[4] if len(fds) > 4 else -1
@@ -129,7 +143,8 @@ class Zygote:
             gc.enable()
             # A kernel for the pool has time: it touches the memory a first cell needs before anybody waits for it.
             confinement = kernel.Confinement(fds, into, payload) if plan >= 0 else None
-            kernel.main(self.kernel, fds[:4], self.lifeline, rehearse_once_more if pooled else None, confinement)
+            rehearse = rehearse_once_more if pooled and not self.for_programs else None
+            kernel.main(self.kernel, fds[:4], self.lifeline, rehearse, confinement)
         for fd in fds:
             os.close(fd)
         if not into:
@@ -161,7 +176,7 @@ class Zygote:
 
 def main():
     control, lifeline = int(sys.argv[1]), int(sys.argv[2])
-    names = [name for name in sys.argv[3].split(",") if name]
+    names, for_programs = [name for name in sys.argv[3].split(",") if name], sys.argv[4:] == ["programs"]
     sys.argv = [""]
     _workcell.zygote_open(control)
     figures.install_hook()
@@ -174,6 +189,6 @@ def main():
     ready["index"] = index_hosts()
     if error:
         ready["preload_error"] = error
-    zygote = Zygote(lifeline)
+    zygote = Zygote(lifeline, for_programs)
     _workcell.zygote_send(_workcell.ZYGOTE_READY, 0, os.getpid(), 0, json.dumps(ready).encode())
     zygote.serve()

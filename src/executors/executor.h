@@ -131,6 +131,7 @@ struct cell__kernel_spec {
 	const char *preload; /* "" for none */
 	const char *zygote_owner; /* "": none; only sessions of the same owner share a zygote; may end with ... */
 #define CELL__ZYGOTE_RECORDED "\x1frecorded" /* hashes of texts are the same in every process */
+#define CELL__ZYGOTE_PROGRAMS "\x1fprograms" /* for kernels that run programs in forks: without all that only cells need */
 	const char *cwd;
 	const char *workspace_path; /* sandbox: the code sees cwd there too; NULL: only at its own path */
 	const char *const *env; /* complete, "K=V", NULL-terminated */

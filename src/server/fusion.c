@@ -17,9 +17,12 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "executors/executor.h"
 #include "sandbox/policy.h"
 
-#define HEAD "%%workcell_script\n"
+#define HEAD "%%%%workcell_script\n" /* of a format */
+#define HEAD_FETCHES 1
+#define HEAD_IS_BASH 2
 #define RUNS 1000
 #define IDLE_US 10000000
 #define BACKSTOP_MS 2000 /* the kernel ends a program in time; if it does not, the kernel is killed */
@@ -30,6 +33,7 @@ struct script {
 	struct cell__request *request;
 	struct cell__account *account;
 	char *cell;
+	size_t cell_size;
 	int64_t timeout_ms, memory_bytes, begun_us;
 	struct script *next;
 };
@@ -45,7 +49,7 @@ struct lane {
 	unsigned runs;
 	bool closing;
 	struct cell_session_options options;
-	char zygote[CELL_SERVER_MAX_NAME + 16];
+	char zygote[CELL_SERVER_MAX_NAME + 24];
 	struct lane *next;
 };
 
@@ -201,7 +205,7 @@ static void run_script(struct lane *lane)
 	options.timeout_ms = script->timeout_ms + BACKSTOP_MS;
 	options.on_event = handle_event;
 	options.event_arg = lane;
-	if (cell__session_start_on_loop(lane->session, cell, strlen(cell), &options, &lane->run_id, &err) == 0)
+	if (cell__session_start_on_loop(lane->session, cell, script->cell_size, &options, &lane->run_id, &err) == 0)
 		return;
 	cell__pool_free_slot(server);
 	answer_failure(cell__take_ptr(lane->script), err.msg);
@@ -251,10 +255,11 @@ static void fill_options(struct lane *lane)
 	options->memory_limit = lane->memory_bytes;
 	options->grace_ms = 100;
 	options->no_spill = 1;
-	if (lane->server->opts.zygote_per != CELL_ZYGOTE_PER_ENGINE) {
-		snprintf(lane->zygote, sizeof(lane->zygote), "token %s", lane->account->name);
-		options->zygote_owner = lane->zygote;
-	}
+	if (lane->server->opts.zygote_per != CELL_ZYGOTE_PER_ENGINE)
+		snprintf(lane->zygote, sizeof(lane->zygote), "token %s" CELL__ZYGOTE_PROGRAMS, lane->account->name);
+	else
+		snprintf(lane->zygote, sizeof(lane->zygote), CELL__ZYGOTE_PROGRAMS);
+	options->zygote_owner = lane->zygote;
 }
 
 static void open_lane(struct cell_server *server, struct script *script)
@@ -438,26 +443,38 @@ void cell__fusion_stop(struct cell_server *server)
 
 /* ---- requests ---- */
 
-/* The program as its kernel reads it; NULL: out of memory. */
-static char *cell_of(const json_t *body, double seconds)
+/* What a program has besides its code, as JSON; "" for one in Python alone.  NULL: out of memory. */
+static char *options_of(const json_t *body, bool is_bash)
 {
-	json_t *stdin_ = json_object_get(body, "stdin"), *files = json_object_get(body, "files"),
-	       *fetched = json_object_get(body, "fetch_files");
-	json_t *request = json_pack("{s:O,s:O,s:O?,s:O?,s:O?,s:f}", "language", json_object_get(body, "language"), "code",
-				    json_object_get(body, "code"), "stdin", stdin_, "files", files, "fetch", fetched, "timeout", seconds);
-	CELL_AUTO_FREE char *text = NULL;
+	const json_t *stdin_ = json_object_get(body, "stdin"), *files = json_object_get(body, "files"),
+		     *fetched = json_object_get(body, "fetch_files");
+	json_t *options;
+	char *text;
+
+	if (!is_bash && !json_is_string(stdin_) && json_object_size(files) == 0 && json_array_size(fetched) == 0)
+		return cell__strdup("");
+	options = json_pack("{s:s,s:O?,s:O?,s:O?}", "language", is_bash ? "bash" : "python", "stdin", stdin_, "files", files, "fetch",
+			    fetched);
+	text = options ? json_dumps(options, JSON_COMPACT) : NULL;
+	json_decref(options);
+	return text;
+}
+
+/* The program as its kernel reads it (kernel/ext/script.c); NULL: out of memory. */
+static char *cell_of(const json_t *body, int64_t timeout_ms, size_t *ret_size)
+{
+	const json_t *code = json_object_get(body, "code");
+	bool is_bash = !strcmp(json_string_value(json_object_get(body, "language")), "bash"),
+	     fetches = json_array_size(json_object_get(body, "fetch_files")) > 0;
+	CELL_AUTO_FREE char *options = options_of(body, is_bash);
 	CELL_AUTO_BUF struct cell__buf cell = CELL_BUF_INIT;
 
-	if (request && !stdin_)
-		json_object_set_new(request, "stdin", json_null());
-	if (request && !json_is_object(files))
-		json_object_set_new(request, "files", json_object());
-	if (request && !json_is_array(fetched))
-		json_object_set_new(request, "fetch", json_array());
-	text = request ? json_dumps(request, JSON_COMPACT) : NULL;
-	json_decref(request);
-	if (!text || cell__buf_add_str(&cell, HEAD) < 0 || cell__buf_add_str(&cell, text) < 0)
+	if (!options ||
+	    cell__buf_printf(&cell, HEAD "%lld %zu %d\n%s", (long long)timeout_ms, strlen(options),
+			     (fetches ? HEAD_FETCHES : 0) | (is_bash ? HEAD_IS_BASH : 0), options) < 0 ||
+	    cell__buf_add(&cell, json_string_value(code), json_string_length(code)) < 0)
 		return NULL;
+	*ret_size = cell.size;
 	return cell__buf_take(&cell);
 }
 
@@ -503,10 +520,10 @@ static void begin(struct cell__request *request, struct cell__account *account, 
 	seconds = seconds > 0 ? seconds : 0;
 	*script = (struct script){ .request = request,
 				   .account = account,
-				   .cell = cell_of(request->json, seconds),
 				   .timeout_ms = (int64_t)(seconds * 1000),
 				   .memory_bytes = memory_bytes,
 				   .begun_us = cell__now_us() };
+	script->cell = cell_of(request->json, script->timeout_ms, &script->cell_size);
 	if (!script->cell) {
 		server->use->queued--;
 		answer_failure(script, "out of memory for a program");

@@ -2,6 +2,7 @@
 import base64
 import concurrent.futures
 import json
+import subprocess
 import time
 
 import pytest
@@ -12,8 +13,9 @@ import support
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
+    tokens = serving.TOKENS + "  - {name: cpu, token: t0ken-of-some-cpu, quota: {cpu_seconds: 1}}\n"
     with serving.shared("--executor", "subprocess", "--base", tmp_path_factory.mktemp("base"), "--sandbox-fusion", "--max-timeout",
-                        "20") as made:
+                        "20", tokens=tokens) as made:
         yield made
 
 
@@ -144,6 +146,10 @@ LEAVINGS = {
     "stopped": "import os, signal; os.kill(os.getppid(), signal.SIGSTOP); print('stopped')",
     "everybody": "import os, signal; os.kill(-1, signal.SIGKILL)",
     "shared memory": "import ctypes; print(ctypes.CDLL(None).shmget(77, 4096, 0o1666))",
+    "folder": "import os; here = os.getcwd(); os.rename(here, '/tmp/moved'); os.symlink('/dev/shm', here)",
+    "deep": "import os; os.makedirs('a/' * 40); open('a/file', 'w'); os.symlink('/', 'a/link'); os.chmod('a/a', 0)",
+    "queue": "import ctypes; print(ctypes.CDLL(None).msgget(77, 0o1666))",
+    "streams": "import sys; sys.stdout.close(); sys.stderr = None; sys.argv.append('x'); __builtins__.print = None",
     "modules": "import json, builtins, sys; json.dumps = None; builtins.len = None; sys.modules['os'] = None; sys.setrecursionlimit(50)",
     "answers": "import os\nfor fd in range(3, 256):\n    try: os.write(fd, b'x' * 100)\n    except OSError: pass",
 }
@@ -196,6 +202,53 @@ def test_a_few_bad_programs_do_not_delay_the_rest(server):
 def test_random_numbers_differ(server):
     code = "import random, os, uuid; print(random.random(), os.urandom(4).hex(), uuid.uuid4())"
     assert len({run(server, code)["run_result"]["stdout"] for _ in range(4)}) == 4
+
+
+def test_random_numbers_of_a_preloaded_numpy_differ():
+    server = serving.Server("--sandbox-fusion", "--preload", "numpy.random,random", python=support.PYTHON)
+    code = "import random, numpy; print(random.random(), numpy.random.rand())"
+    values = [run(server, code)["run_result"]["stdout"].split() for _ in range(3)]
+    assert all(len(set(column)) == 3 for column in zip(*values)), values
+    server.close()
+
+
+def test_each_program_is_a_fresh_process(server):
+    """That knows nothing but what an interpreter gives a script."""
+    code = "import os, sys; print(os.getpid(), len(sys.argv), sys.path[0] == os.getcwd() == os.path.dirname(__file__))"
+    lines = [run(server, code)["run_result"]["stdout"].split() for _ in range(3)]
+    assert len({line[0] for line in lines}) == 3 and all(line[1:] == ["1", "True"] for line in lines), lines
+    result = run(server, "print(sorted(globals()), __file__ in open(__file__).read(), 'IPython' in __import__('sys').modules)")["run_result"]
+    assert result["stdout"] == "['__annotations__', '__builtins__', '__cached__', '__doc__', '__file__', '__loader__', '__name__', '__package__', " \
+        "'__spec__'] False False\n", result
+
+
+def test_exit_handlers_and_what_was_written_last(server):
+    code = "import atexit, sys; atexit.register(print, 'bye'); sys.stdout.write('no end'); sys.stderr.write('none'); sys.exit(%s)"
+    for status, expected in (("0", 0), ("'why'", 1)):
+        result = run(server, code % status)["run_result"]
+        assert result["stdout"] == "no endbye\n" and result["return_code"] == expected, result
+        assert result["stderr"] == ("none" if expected == 0 else "nonewhy\n"), result
+
+
+def test_code_with_any_character(server):
+    assert run(server, "# -*- coding: latin-1 -*-\nprint('h\u00e9\U0001f600')")["run_result"]["stdout"] == "h\u00e9\U0001f600\n"
+    assert ask(server, "a\0b").status == 422
+
+
+def test_a_session_that_has_run_a_program_runs_no_cells():
+    """Its interpreter is what programs find. The form of the first cell is the server's own (src/server/fusion.c)."""
+    program = "%%workcell_script\n5000 0 0\nprint(6 * 7)"
+    done = subprocess.run([support.BIN, "run", "--python", support.PYTHON, "--executor", "sandbox", "--workspace-mode", "none", "-e", "x = 1", "-e", program,
+                           "-e", "1+1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert done.stdout == "42\n", done
+    assert "and no cells" in done.stderr and done.returncode == 1, done
+
+
+def test_programs_count_for_the_quota_of_their_token(server):
+    token = "t0ken-of-some-cpu"
+    run(server, "import time\nwhile time.process_time() < 1.1: pass", token=token)
+    answer = ask(server, "1", token=token)
+    assert answer.status == 429 and "CPU seconds" in answer.body.decode(), answer
 
 
 def test_tokens(server):

@@ -158,10 +158,10 @@ static char *writable_folders(struct cell__sub_env *env)
 	return text;
 }
 
-static bool is_recorded(const struct cell__sub_env *env)
+static bool is_for(const struct cell__sub_env *env, const char *purpose)
 {
-	const size_t size = strlen(env->owner), end = strlen(CELL__ZYGOTE_RECORDED);
-	return size >= end && strcmp(env->owner + size - end, CELL__ZYGOTE_RECORDED) == 0;
+	const size_t size = strlen(env->owner), end = strlen(purpose);
+	return size >= end && strcmp(env->owner + size - end, purpose) == 0;
 }
 
 /*
@@ -182,25 +182,28 @@ static int zygote_payload(struct cell__sub_env *env, struct cell__buf *payload, 
 	for (size_t i = 0; checks && i < sizeof first / sizeof *first; i++)
 		if (cell__buf_add(payload, first[i], strlen(first[i]) + 1) < 0)
 			return -1;
-	*ret_argc = checks ? 11 : 6;
+	bool recorded = is_for(env, CELL__ZYGOTE_RECORDED), programs = is_for(env, CELL__ZYGOTE_PROGRAMS);
+	*ret_argc = (checks ? 11 : 6) + programs;
 	/* The zygote's own settings; sessions get theirs in INIT. */
 	CELL_AUTO_BUF struct cell__buf home = CELL_BUF_INIT;
 	if (cell__buf_printf(&home, "HOME=%s", cell__home_dir()) < 0)
 		return -1;
 	const char *const strings[] = { env->python,
-					is_recorded(env)       ? "-s"
+					recorded               ? "-s"
 					: is_hole("user-site") ? "-E"
 							       : "-I",
 					script.data,
 					"3",
 					"4",
 					env->preload,
+					programs ? "programs" : NULL,
 					"LANG=C.UTF-8",
 					"PATH=/usr/local/bin:/usr/bin:/bin",
 					home.data,
-					"PYTHONHASHSEED=0" };
-	for (size_t i = 0; i < sizeof strings / sizeof *strings - !is_recorded(env); i++)
-		if (cell__buf_add(payload, strings[i], strlen(strings[i]) + 1) < 0)
+					recorded ? "PYTHONHASHSEED=0" : NULL,
+					programs ? "LD_BIND_NOW=1" : NULL }; /* each fork would resolve the same names again */
+	for (size_t i = 0; i < sizeof strings / sizeof *strings; i++)
+		if (strings[i] && cell__buf_add(payload, strings[i], strlen(strings[i]) + 1) < 0)
 			return -1;
 	return 0;
 }
