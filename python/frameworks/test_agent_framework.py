@@ -65,10 +65,11 @@ def test_codeact_provider():
             client.codes = ["x = call_tool('price', item='tea', amounts=[2])['total']", "call_tool('os')", "price('cake', [1])['total'] + x"]
             client.seen = []
             agent = Agent(client=client, context_providers=[codeact])
-            first = (await agent.run("go")).text
+            session = agent.create_session()
+            first = (await agent.run("go", session=session)).text
             codeact.remove_tool("price")
             client.codes = ["x + 1", "price('tea', [1])"]
-            await agent.run("again")
+            await agent.run("again", session=session)
             assert codeact.get_tools() == []
             return first, list(client.seen)
 

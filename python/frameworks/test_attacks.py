@@ -3,6 +3,7 @@ import asyncio
 import importlib
 import os
 import pickle
+import types
 
 import pytest
 
@@ -21,8 +22,8 @@ ADAPTERS = {
     "pydantic_ai.CodeModeToolset": ("pydantic_ai", lambda made: made.code.session),
     "autogen_executor.WorkcellCodeExecutor": ("autogen_core", lambda made: made.session),
     "agent_framework.WorkcellExecuteCodeTool": ("agent_framework", lambda made: made.session),
-    "agent_framework.WorkcellCodeActProvider": ("agent_framework", lambda made: made.session),
-    "adk.WorkcellCodeExecutor": ("google.adk", lambda made: made._session("a")[0]),
+    "agent_framework.WorkcellCodeActProvider": ("agent_framework", lambda made: made._conversations._enter("a").made.session),
+    "adk.WorkcellCodeExecutor": ("google.adk", lambda made: made._sessions._enter("a").made),
     "llama_index.WorkcellCode": ("llama_index.core", lambda made: made.session),
 }
 
@@ -136,6 +137,14 @@ def with_tool(name, tool):
 
         return made, made.session, lambda text: made.tool.on_invoke_tool(context(None, tool_name="run_code", tool_call_id="1", tool_arguments=""),
                                                                          json.dumps({"code": text}))
+    if name == "agent_framework.WorkcellCodeActProvider":
+        made = make([price])
+
+        async def call(text):
+            async with made._conversation(types.SimpleNamespace(session_id="a"), made._tools) as code:
+                return await code.text(text, made._tools)
+
+        return made, None, call
     if framework == "agent_framework":
         made = make([price])
         return made, made.session, made._code.text

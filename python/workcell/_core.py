@@ -359,10 +359,12 @@ class Core:
         background.call(lambda: self.home.attach(background.loop))
 
     def check_home(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The loop that opened the session may be closed, as after asyncio.run(): then this one takes over."""
-        home = self.home.loop
-        if home is None or home.is_closed():
-            self.home.attach(loop)
+        """The loop that opened the session may have ended, as after asyncio.run(): then this one, which runs, takes over: nobody would
+        answer calls of functions there."""
+        with self.home.lock:
+            home = self.home.loop
+            if home is None or home.is_closed() or not (home is loop or home.is_running()):
+                self.home.attach(loop)
 
     def open(self) -> None:
         """Blocking; go_home() first."""

@@ -47,6 +47,7 @@ class Channel:
         self.handlers: Dict[int, Callable[[Item], None]] = {}
         self._loop: Optional[weakref.ReferenceType[asyncio.AbstractEventLoop]] = None
         self._turned = 0.0
+        self.lock = threading.Lock()  # of those who look whether its loop still runs
 
     def is_due(self) -> bool:
         """Whether tasks that did not have to wait have kept the loop long enough; then the measurement starts again."""
@@ -66,9 +67,18 @@ class Channel:
         return self._loop() if self._loop is not None else None
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """On the loop's thread. A loop that is closed has let go of us, and another one may take over."""
-        self._loop = weakref.ref(loop)
+        """On the loop's thread. A loop that is closed has let go of us, and another one may take over; one that has stopped does so if it goes on."""
+        before, self._loop = self.loop, weakref.ref(loop)
+        if before is not None and before is not loop:
+            self._leave(before)
         loop.add_reader(self.port.fileno(), self.pump)
+
+    def _leave(self, loop: asyncio.AbstractEventLoop) -> None:
+        port = self.port  # the descriptor lives as long as the loop watches it
+        try:
+            loop.call_soon_threadsafe(lambda: loop.remove_reader(port.fileno()))
+        except RuntimeError:
+            pass  # it is closed
 
     def pump(self) -> None:
         for item in self.port.take():
@@ -87,18 +97,10 @@ class Channel:
         self.handlers.clear()
         if loop is None or loop.is_closed():
             return
-        port = self.port  # the descriptor lives as long as the loop watches it
-
-        def forget() -> None:
-            loop.remove_reader(port.fileno())
-
         if _running_loop() is loop:
-            forget()
-            return
-        try:
-            loop.call_soon_threadsafe(forget)
-        except RuntimeError:
-            pass  # closed between the look and the call
+            loop.remove_reader(self.port.fileno())
+        else:
+            self._leave(loop)
 
 
 def _running_loop() -> Optional[asyncio.AbstractEventLoop]:

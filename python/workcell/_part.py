@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import datetime
-import shutil
 import tempfile
-import weakref
 from typing import TYPE_CHECKING, Any
+
+from ._folders import remove_with
 
 if TYPE_CHECKING:
     from ._core import SpaceHandle
@@ -28,12 +28,7 @@ class StoragePart:
 
         folder = tempfile.mkdtemp(prefix="workcell-storage-")
         self.storage = FileStorage(folder)
-        weakref.finalize(self, _remove, self.storage, folder)
-
-
-def _remove(storage: Any, folder: str) -> None:
-    storage.close()
-    shutil.rmtree(folder, True)
+        remove_with(self, folder, self.storage.close)
 
 
 def time_of(text: Any) -> datetime.datetime:

@@ -22,6 +22,8 @@ _MAIN = threading.main_thread().ident
 # is held up when that one takes long, and only then: at the first output, call or question it goes on. Shorter than the
 # scheduler's tick it could not be without setting a timer for each cell, which costs more than the cell.
 _QUICK_MS = 1.0
+#: Seconds between two looks whether the loop of the host's functions still runs, for cells that another loop waits for.
+_HOME_S = 0.1
 # Outcomes that say that the library failed, not the code: they are raised.
 _OUTCOMES = frozenset(("exception", "timeout", "interrupted", "kernel_died", "rejected", "limit_exceeded"))
 
@@ -86,6 +88,8 @@ class Cell:
         if isinstance(started, int):
             self.id = started
             channel.pump()
+            if core.home.loop is not self.loop:
+                self._watch_home()
         else:
             self.id = 0
             self.handle((token, _engine.RESULT, 0, started, 0))
@@ -95,6 +99,13 @@ class Cell:
         """On the running loop. ``mask``: which events are wanted."""
         channel = _channel(core)
         return cls(core, channel, *_start(core, code, timeout, channel, mask, traceparent))
+
+    def _watch_home(self) -> None:
+        """The loop where functions of the host run may end before this cell, whose calls would wait for it."""
+        if not self.ended and not self.core._background:
+            self.core.check_home(self.loop)
+            if self.core.home.loop is not self.loop:
+                self.loop.call_later(_HOME_S, self._watch_home)
 
     def handle(self, item: Item) -> None:
         self.items.append(item)

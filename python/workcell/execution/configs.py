@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import os
 import re
-import shutil
 import sys
 import tempfile
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import Any, Dict, List, Literal, Mapping, Optional, Sequence, Tuple,
 
 from .._core import milliseconds
 from .._engine import Size, bytes_of, log
+from .._folders import remove
 from ..deps import collect_configured_deps
 from ..tools.middleware import ToolMiddleware
 
@@ -300,12 +300,6 @@ class SandboxConfig(SubprocessConfig, _OlderNames):
 _policies: Dict[int, str] = {}  # folders, by process
 
 
-def _remove_policies(pid: int, folder: str) -> None:
-    # A child that was forked has inherited this, but not the folder.
-    if pid == os.getpid():
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def write_policy(text: str) -> str:
     """A file with a policy, for the library to read; it goes when the process ends."""
     import hashlib
@@ -313,7 +307,7 @@ def write_policy(text: str) -> str:
     pid = os.getpid()
     if pid not in _policies:
         _policies[pid] = tempfile.mkdtemp(prefix="workcell-policies-")
-        atexit.register(_remove_policies, pid, _policies[pid])
+        atexit.register(remove, pid, _policies[pid])
     path = os.path.join(_policies[pid], hashlib.sha256(text.encode()).hexdigest()[:16] + ".yaml")
     fd, made = tempfile.mkstemp(dir=_policies[pid])
     with os.fdopen(fd, "w", encoding="utf-8") as file:

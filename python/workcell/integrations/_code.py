@@ -252,11 +252,18 @@ class _Code:
 
     def __init__(self, session: _Session, timeout: Optional[float], max_output: int) -> None:
         self.timeout, self.max_output = timeout, max_output
+        self._session = session
         self.tools = PlainTools(session)
         self.kept: Dict[str, Any] = {}  # assigned again after a kernel was lost
         self._kernels = 0  # that were lost
         self._made = -1  # the one that the functions were made for
         self._unsure = False  # a cell was left before its result came
+
+    def check_turn(self) -> None:
+        """Raises where a tool would wait for code of the session that waits for the tool."""
+        core = self._session._open_core()
+        if core is not None:
+            check_not_waiting(core.id)
 
     def _missing(self) -> List[str]:
         """Cells to run first, where there are new functions, or where a kernel was lost with everything in it."""
@@ -300,9 +307,7 @@ class Code(_Code):
 
     async def run(self, code: str, context: Any = None) -> ExecutionResult:
         """One cell. Its calls of tools find ``context``, which is that of no other cell: agents may share this, and a model may call in parallel."""
-        core = self.session._open_core()
-        if core is not None:
-            check_not_waiting(core.id)
+        self.check_turn()
         async with self._turns:
             self._context = context
             try:

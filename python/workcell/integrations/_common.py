@@ -11,13 +11,13 @@ import decimal
 import keyword
 import math
 import re
-import shutil
 import tempfile
 import uuid
-import weakref
+import zoneinfo
 from pathlib import PurePath
 from typing import Any, Awaitable, Callable, Generator, Iterator, List, Mapping, Optional, Tuple, TypeVar, cast
 
+from .._folders import remove_with
 from .._session import ExecutorLike
 from ..execution.configs import SandboxConfig, WorkspaceMode
 from ..execution.executors import SandboxExecutor
@@ -42,7 +42,7 @@ def executor_for(executor: ExecutorLike, workspace_mode: Optional[WorkspaceMode]
     # The current folder often has the program's own virtual environment in it, which no sandbox may write to.
     folder = tempfile.mkdtemp(prefix="workcell-agent-")
     made = SandboxExecutor(SandboxConfig(cwd=folder, workspace_mode=workspace_mode))
-    return made, weakref.finalize(made, shutil.rmtree, folder, True)
+    return made, remove_with(made, folder)
 
 
 def open_sync(session: Optional[SyncSession], executor: ExecutorLike, options: Mapping[str, Any]) -> Tuple[SyncSession, Callable[[], None]]:
@@ -85,7 +85,20 @@ def check_alone(executor: ExecutorLike, options: Mapping[str, Any]) -> None:
 _Adapter = TypeVar("_Adapter")
 
 
-class Closing:
+class Here:
+    """Something with sessions of this process: frameworks that copy what they are given get the same one, and cannot pickle it."""
+
+    def __copy__(self: _Adapter) -> _Adapter:
+        return self
+
+    def __deepcopy__(self: _Adapter, memo: Any = None) -> _Adapter:
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("a %s has sessions of this process and cannot be pickled: make one where it is used" % type(self).__name__)
+
+
+class Closing(Here):
     """An adapter that ends with ``with``; ``_close`` is what open_sync() gave."""
 
     _close: Callable[[], None]
@@ -101,7 +114,7 @@ class Closing:
         self.close()  # type: ignore[attr-defined]
 
 
-class AsyncClosing:
+class AsyncClosing(Here):
     """The same for ``async with``; ``_close`` is what open_async() gave."""
 
     _close: Callable[[], Awaitable[None]]
@@ -182,12 +195,26 @@ def literal(value: Any, depth: int = 0) -> str:
         parts = "[%s]" % ", ".join(literal(each, depth + 1) for each in value)
         return parts if kind is list else "%s(%s)" % (kind.__name__, parts)
     if kind in _DATES:
-        return "__import__(%r).%s" % ("datetime", repr(value).partition(".")[2])
+        return _date(value)
     if kind in (decimal.Decimal, uuid.UUID):
         return "__import__(%r).%r" % (kind.__module__, value)
     if isinstance(value, PurePath):
         return "__import__('pathlib').Path(%r)" % str(value)
     raise TypeError("a %s cannot be given to a session: numbers, texts, bytes, dates, lists, tuples, sets and dicts of them can" % kind.__name__)
+
+
+def _date(value: Any) -> str:
+    """A date, time, span or zone; a time zone stands beside its time, because its repr() may be anything."""
+    zone = getattr(value, "tzinfo", None)
+    if zone is not None:
+        return "%s.replace(tzinfo=%s)" % (_date(value.replace(tzinfo=None)), _date(zone))
+    if type(value) is datetime.timezone:
+        return "__import__('datetime').timezone(%s)" % ", ".join(map(literal, value.__getinitargs__()))  # type: ignore[attr-defined]
+    if type(value) is zoneinfo.ZoneInfo and value.key is not None:
+        return "__import__('zoneinfo').ZoneInfo(%r)" % value.key
+    if type(value) not in _DATES:
+        raise TypeError("a time zone that is a %s cannot be given to a session: those of datetime and zoneinfo can" % type(value).__name__)
+    return "__import__('datetime').%s" % repr(value).partition(".")[2]
 
 
 def assignments(variables: Mapping[str, Any]) -> Iterator[str]:

@@ -12,9 +12,7 @@
 from __future__ import annotations
 
 import base64
-import threading
-from collections import OrderedDict
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Optional
 
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.code_executors import BaseCodeExecutor
@@ -26,13 +24,11 @@ from ..errors import WorkcellError
 from ..prompt import MAX_ANSWER, shorten
 from ..sync import Session
 from . import _shell
-from ._common import cell_of, drive, error_of, open_sync, output_of, printable
-
-#: Conversations whose sessions are kept; the one that was unused for longest is closed.
-MAX_SESSIONS = 64
+from ._common import Here, cell_of, drive, error_of, open_sync, output_of, printable
+from ._conversations import Conversations
 
 
-class WorkcellCodeExecutor(BaseCodeExecutor):
+class WorkcellCodeExecutor(Here, BaseCodeExecutor):
     """Runs the agent's code in a Workcell session of each conversation, so that variables persist.
 
     Args:
@@ -43,59 +39,49 @@ class WorkcellCodeExecutor(BaseCodeExecutor):
 
     stateful: bool = True
     max_output: int = MAX_ANSWER
-    _executor: Any = PrivateAttr(default=None)
-    _options: Any = PrivateAttr(default_factory=dict)
-    _sessions: Any = PrivateAttr(default_factory=OrderedDict)
-    _lock: Any = PrivateAttr(default_factory=threading.Lock)
+    _sessions: Any = PrivateAttr(default=None)
 
     def __init__(self, *, executor: ExecutorLike = None, max_output: int = MAX_ANSWER, stateful: bool = True, **options: Any) -> None:
         own = {name: options.pop(name) for name in list(options) if name in BaseCodeExecutor.model_fields}
         super().__init__(stateful=stateful, **own)
         self.max_output = max_output
-        self._executor, self._options = executor, options
+        self._sessions = Conversations(lambda: open_sync(None, executor, options))
         if isinstance(executor, str):  # a wrong name must fail here, not in a conversation
             open_sync(None, executor, options)[1]()
 
-    def _session(self, key: Any) -> Tuple[Session, Callable[[], None]]:
-        ended: List[Callable[[], None]] = []
-        with self._lock:
-            found = self._sessions.pop(key, None) or open_sync(None, self._executor, self._options)
-            self._sessions[key] = found
-            while len(self._sessions) > MAX_SESSIONS:
-                ended.append(self._sessions.popitem(last=False)[1][1])
-        for close in ended:
-            close()
-        return found
+    def __copy__(self) -> "WorkcellCodeExecutor":
+        return BaseCodeExecutor.__copy__(self)  # which model_copy() changes
+
+    def __deepcopy__(self, memo: Any = None) -> "WorkcellCodeExecutor":
+        return self.__copy__()
 
     def execute_code(self, invocation_context: InvocationContext, code_execution_input: CodeExecutionInput) -> CodeExecutionResult:
         """Runs a piece of code; what it displayed comes back as files."""
-        given = code_execution_input
         if self.stateful:
-            session, close = self._session(_conversation(invocation_context, given.execution_id))
-        else:
-            session, close = open_sync(None, self._executor, self._options)
+            with self._sessions.of(_conversation(invocation_context, code_execution_input.execution_id)) as session:
+                return self._execute(session, code_execution_input)
+        session, close = self._sessions.make()
         try:
-            for file in given.input_files:
-                try:
-                    drive(session.run, _shell.write(file.name.rpartition("/")[2] or "file", _content_of(file)))
-                except (OSError, ValueError, WorkcellError) as error:
-                    return CodeExecutionResult("", printable(shorten("the file %s was not written: %s" % (file.name, error), self.max_output)), [])
-            result = session.run(cell_of(given.code), self.timeout_seconds)
-            files = [File("plot_%d.png" % number, image.data, image.mime) for number, image in enumerate(result.images)]
-            if result.error is not None:
-                return CodeExecutionResult(output_of(result, self.max_output), error_of(result, self.max_output), files)
-            shown = result.repr if result.repr is not None else ""
-            return CodeExecutionResult(output_of(result, self.max_output) + printable(shorten(shown, self.max_output)), "", files)
+            return self._execute(session, code_execution_input)
         finally:
-            if not self.stateful:
-                close()
+            close()
+
+    def _execute(self, session: Session, given: CodeExecutionInput) -> CodeExecutionResult:
+        for file in given.input_files:
+            try:
+                drive(session.run, _shell.write(file.name.rpartition("/")[2] or "file", _content_of(file)))
+            except (OSError, ValueError, WorkcellError) as error:
+                return CodeExecutionResult("", printable(shorten("the file %s was not written: %s" % (file.name, error), self.max_output)), [])
+        result = session.run(cell_of(given.code), self.timeout_seconds)
+        files = [File("plot_%d.png" % number, image.data, image.mime) for number, image in enumerate(result.images)]
+        if result.error is not None:
+            return CodeExecutionResult(output_of(result, self.max_output), error_of(result, self.max_output), files)
+        shown = result.repr if result.repr is not None else ""
+        return CodeExecutionResult(output_of(result, self.max_output) + printable(shorten(shown, self.max_output)), "", files)
 
     def close(self) -> None:
         """Ends all sessions."""
-        with self._lock:
-            ended = list(self._sessions.values())
-            self._sessions.clear()
-        for _, close in ended:
+        for close in self._sessions.take_all():
             close()
 
 

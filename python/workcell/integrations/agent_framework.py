@@ -15,7 +15,8 @@
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional, Sequence, Union, cast
+import contextlib
+from typing import Any, AsyncIterator, Callable, Dict, List, Optional, Sequence, Tuple, Union, cast
 
 from agent_framework import ContextProvider, FunctionTool
 from agent_framework import tool as make_tool
@@ -24,7 +25,8 @@ from .._session import ExecutorLike
 from ..prompt import MAX_ANSWER
 from ..session import Session
 from ._code import Code, run_code_about
-from ._common import AsyncClosing
+from ._common import AsyncClosing, open_async
+from ._conversations import Conversations
 
 
 class WorkcellExecuteCodeTool(AsyncClosing):
@@ -71,21 +73,28 @@ def call_tool(name, /, **arguments):
 '''
 
 
+class _Conversation(Code):
+    """The session of a conversation, and the provider's tools that its code has."""
+
+    has: Optional[Dict[str, FunctionTool]] = None
+
+
 class WorkcellCodeActProvider(AsyncClosing, ContextProvider):
     """Gives an agent ``execute_code`` before each run, with the surface of the framework's other CodeAct providers.
 
-    Code calls tools as functions or with ``call_tool("name", argument=...)``. The tools run in this program; the agent does not get them
-    itself. If one of them needs an approval, ``execute_code`` does, unless ``approval_mode`` says so anyway.
+    Each session of the agent (``agent.create_session()``) has a Workcell session of its own, so that users do not see each other's variables; a run
+    without one has a fresh one. Code calls tools as functions or with ``call_tool("name", argument=...)``. The tools run in this program; the agent
+    does not get them itself. If one of them needs an approval, ``execute_code`` does, unless ``approval_mode`` says so anyway.
 
     Args:
         tools: tools and functions that the code can call.
-        session: a session of yours, which stays open; None: a new one, which :meth:`close` ends.
-        executor: of the new session; None: ``sandbox``, with an empty folder as its workspace.
+        session: a Workcell session of yours, for all conversations, which stays open; None: new ones, which :meth:`close` ends.
+        executor: of the new sessions; None: ``sandbox``, with an empty folder as the workspace of each.
         approval_mode: of ``execute_code``.
         source_id: of the provider.
         timeout: seconds of each piece of code; None: the executor's default.
         max_output: characters that the model gets.
-        options: of the new session: ``policy``, ``gate``, ``audit``, ``llm``.
+        options: of the new sessions: ``policy``, ``gate``, ``audit``, ``llm``.
     """
 
     INSTRUCTIONS = ("Use execute_code to combine tools, loops and data in one step instead of calling tools one by one. Variables, imports and "
@@ -95,9 +104,16 @@ class WorkcellCodeActProvider(AsyncClosing, ContextProvider):
                  executor: ExecutorLike = None, approval_mode: Any = "never_require", source_id: str = "workcell_codeact",
                  timeout: Optional[float] = None, max_output: int = MAX_ANSWER, **options: Any) -> None:
         super().__init__(source_id)
-        self._code = Code(session, executor, timeout, max_output, options)
-        self.session, self._close, self.approval_mode = self._code.session, self._code.close, approval_mode
-        self._tools: Dict[str, FunctionTool] = {}
+        self.session, self.approval_mode = session, approval_mode
+
+        def make() -> Tuple[_Conversation, Callable[[], Any]]:
+            made = _Conversation(session, executor, timeout, max_output, options)
+            return made, made.close
+
+        if session is not None or isinstance(executor, str):
+            open_async(session, executor, options)  # a wrong option must fail here
+        self._conversations = Conversations(make)
+        self._tools: Dict[str, FunctionTool] = {}  # never changed: a run keeps the one that it began with
         self.add_tools(tools)
 
     def add_tools(self, tools: Union[FunctionTool, Callable[..., Any], Sequence[Union[FunctionTool, Callable[..., Any]]]]) -> None:
@@ -105,40 +121,62 @@ class WorkcellCodeActProvider(AsyncClosing, ContextProvider):
         given: Any = tools if isinstance(tools, (list, tuple)) else [tools]
         for each in given:
             found: FunctionTool = each if isinstance(each, FunctionTool) else make_tool(cast(Callable[..., Any], each))
-            self._code.tools.add(found.name, found.description, found.parameters(), _caller(found), replace=found.name in self._tools)
-            self._tools[found.name] = found
-        self._name_tools()
+            self._tools = {**self._tools, found.name: found}
 
     def get_tools(self) -> List[FunctionTool]:
         """The tools that code can call."""
         return list(self._tools.values())
 
     def remove_tool(self, name: str) -> None:
-        """Code cannot call this tool any more; KeyError: it is not there."""
-        del self._tools[name]
-        self._code.tools.drop([name])
-        self._name_tools()
+        """Code of the next run cannot call this tool any more; KeyError: it is not there."""
+        left = dict(self._tools)
+        del left[name]
+        self._tools = left
 
     def clear_tools(self) -> None:
-        """Code cannot call any tool."""
-        for name in list(self._tools):
-            self.remove_tool(name)
+        """Code of the next run cannot call any tool."""
+        self._tools = {}
 
-    def _name_tools(self) -> None:
-        self._code.tools.more = _CALL_TOOL % ({name: self._code.tools.written(name) for name in sorted(self._tools)},)
-        self._code.tools.changed = True
+    @contextlib.asynccontextmanager
+    async def _conversation(self, session: Any, tools: Dict[str, FunctionTool]) -> AsyncIterator[Code]:
+        async with self._conversations.of_async(None if self.session is not None else session.session_id) as made:
+            if made.has is not tools:
+                made.tools.drop([name for name in made.tools.names() if name not in tools])
+                for each in tools.values():
+                    made.tools.add(each.name, each.description, each.parameters(), _of_the_run(made, each.name), replace=True)
+                made.tools.more = _CALL_TOOL % ({name: made.tools.written(name) for name in sorted(tools)},)
+                made.tools.changed, made.has = True, tools
+            yield made
 
     async def before_run(self, *, agent: Any, session: Any, context: Any, state: Dict[str, Any]) -> None:
         """Adds ``execute_code`` to a run."""
-        asks = any(each.approval_mode == "always_require" for each in self._tools.values())
+        tools = self._tools
+        asks = any(each.approval_mode == "always_require" for each in tools.values())
 
         async def execute_code(code: str) -> str:
-            return await self._code.text(code)
+            async with self._conversation(session, tools) as made:
+                return await made.text(code, tools)
 
-        made = FunctionTool(name="execute_code", description=run_code_about(self._code.tools.describe()), func=execute_code,
-                            approval_mode="always_require" if asks else self.approval_mode)
+        async with self._conversation(session, tools) as made:
+            about = run_code_about(made.tools.describe())
         context.extend_instructions(self.source_id, self.INSTRUCTIONS)
-        context.extend_tools(self.source_id, [made])
+        context.extend_tools(self.source_id, [FunctionTool(name="execute_code", description=about, func=execute_code,
+                                                           approval_mode="always_require" if asks else self.approval_mode)])
+
+    async def _close(self) -> None:
+        for close in self._conversations.take_all():
+            await close()
+
+
+def _of_the_run(code: Code, name: str) -> Callable[..., Any]:
+    """A tool that was added meanwhile may be one that needs an approval, which this run did not ask for."""
+    async def call(**given: Any) -> Any:
+        tool = code.need_context().get(name)
+        if tool is None:
+            raise LookupError("the agent has no such tool any more")
+        return await _caller(tool)(**given)
+
+    return call
 
 
 def _caller(tool: FunctionTool) -> Callable[..., Any]:

@@ -23,13 +23,13 @@ from ..prompt import MAX_ANSWER, shorten
 from ..session import Session
 from . import _shell
 from ._code import Code
-from ._common import printable, text_of
+from ._common import Here, printable, text_of
 
 _PYTHON = ("python", "py", "python3", "ipython")
 _SHELLS = ("bash", "sh", "shell")
 
 
-class WorkcellCodeExecutor(CodeExecutor):
+class WorkcellCodeExecutor(Here, CodeExecutor):
     """Runs blocks of Python, whose variables persist, and of shell commands in a Workcell session.
 
     Args:

@@ -23,7 +23,7 @@ from ..prompt import MAX_ANSWER
 from ..sync import Session
 from ..tools.schema import doc_parts, parameters_of
 from ._code import SyncCode, answering, is_answer
-from ._common import Closing, error_of, executor_for, output_of, value_of
+from ._common import Closing, Here, error_of, executor_for, output_of, value_of
 
 _SUBMIT = '''
     names = %r
@@ -40,7 +40,7 @@ _SUBMIT = '''
     _workcell_answer = values'''
 
 
-class WorkcellInterpreter:
+class WorkcellInterpreter(Here):
     """A ``CodeInterpreter``: one Workcell session, whose kernel is forked from a warm interpreter, with numpy and everything else that is installed.
 
     Tools are functions of this program; the code calls them through the session's gate. The class is itself a factory for
@@ -81,6 +81,11 @@ class WorkcellInterpreter:
 
     def execute(self, code: str, variables: Optional[Dict[str, Any]] = None) -> Any:
         """Runs code; the value of its last expression, else its output, or FinalOutput."""
+        if self._code is not None:
+            try:
+                self._code.check_turn()
+            except WorkcellError as error:
+                raise CodeInterpreterError(str(error)) from None
         with self._lock:
             made = self._open()
             made.timeout, limit = self.timeout, self.max_output

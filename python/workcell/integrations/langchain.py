@@ -15,10 +15,12 @@
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Optional, Sequence, Union
+from contextlib import nullcontext
+from typing import Any, Callable, ContextManager, Dict, Optional, Sequence, Tuple, Union
 
 from langchain.agents.middleware import AgentMiddleware
 from langchain_core.messages import SystemMessage
+from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, StructuredTool
 from langchain_core.tools import tool as make_tool
 
@@ -28,41 +30,57 @@ from ..prompt import MAX_ANSWER
 from ..sync import Session
 from ._code import SyncCode, run_code_about
 from ._common import Closing, text_of
+from ._conversations import Conversations
 
 
 class WorkcellCodeTool(Closing):
     """``tool`` runs Python code in a Workcell session; the given tools are functions of that code, and run in this program.
 
+    Each thread of LangGraph (``thread_id``) has a session of its own; ``session`` is that of calls without one.
+
     Args:
         tools: tools and functions that the code can call by their names. A tool that a person must approve does not belong here unless
             ``policy`` asks for it: LangChain's middlewares see the call of ``run_code``, not those that the code makes.
-        session: a session of yours, which stays open; None: a new one, which :meth:`close` ends.
-        executor: of the new session; None: ``sandbox``, with an empty folder as its workspace.
+        session: a session of yours, for all threads, which stays open; None: new ones, which :meth:`close` ends.
+        executor: of the new sessions; None: ``sandbox``, with an empty folder as the workspace of each.
         name: of the tool.
         timeout: seconds of each piece of code; None: the executor's default.
         max_output: characters that the model gets.
-        options: of the new session: ``policy``, ``gate``, ``audit``.
+        options: of the new sessions: ``policy``, ``gate``, ``audit``.
     """
 
     def __init__(self, tools: Sequence[Union[BaseTool, Callable[..., Any]]] = (), session: Optional[Session] = None, *,
                  executor: ExecutorLike = None, name: str = "run_code", timeout: Optional[float] = None, max_output: int = MAX_ANSWER,
                  **options: Any) -> None:
-        self._code = SyncCode(session, executor, timeout, max_output, options)
-        self.session, self._close = self._code.session, self._code.close
-        for each in tools:
-            found: Any = each if isinstance(each, BaseTool) else make_tool(each)
-            schema: Dict[str, Any] = found.tool_call_schema if isinstance(found.tool_call_schema, dict) else found.tool_call_schema.model_json_schema()
-            self._code.tools.add(found.name, found.description, schema, _caller(found))
+        described = [_described(each if isinstance(each, BaseTool) else make_tool(each)) for each in tools]
 
-        def run_code(code: str) -> str:
-            with within_langchain():
-                return text_of(self._code.run(code), max_output)
+        def make() -> Tuple[SyncCode, Callable[[], None]]:
+            made = SyncCode(session, executor, timeout, max_output, options)
+            for each in described:
+                made.tools.add(*each)
+            return made, made.close
 
-        async def run_code_async(code: str) -> str:
-            with within_langchain():
-                return await self._code.text_async(code)
+        base, self._close_base = make()
+        self.session = base.session
+        self._threads = Conversations(make)
 
-        self.tool = StructuredTool.from_function(run_code, run_code_async, name=name, description=run_code_about(self._code.tools.describe()))
+        def of(config: RunnableConfig) -> ContextManager[SyncCode]:
+            thread = (config.get("configurable") or {}).get("thread_id")
+            return nullcontext(base) if thread is None or session is not None else self._threads.of(thread)
+
+        def run_code(code: str, config: RunnableConfig) -> str:
+            with within_langchain(), of(config) as made:
+                return text_of(made.run(code), max_output)
+
+        async def run_code_async(code: str, config: RunnableConfig) -> str:
+            with within_langchain(), of(config) as made:
+                return await made.text_async(code)
+
+        self.tool = StructuredTool.from_function(run_code, run_code_async, name=name, description=run_code_about(base.tools.describe()))
+
+    def _close(self) -> None:
+        for close in [*self._threads.take_all(), self._close_base]:
+            close()
 
 
 class WorkcellCodeMiddleware(Closing, AgentMiddleware):
@@ -96,6 +114,11 @@ class WorkcellCodeMiddleware(Closing, AgentMiddleware):
     async def awrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
         """What the model is shown."""
         return await handler(self._prepared(request))
+
+
+def _described(tool: Any) -> Tuple[str, str, Dict[str, Any], Callable[..., Any]]:
+    schema: Any = tool.tool_call_schema
+    return tool.name, tool.description, schema if isinstance(schema, dict) else schema.model_json_schema(), _caller(tool)
 
 
 def _caller(tool: Any) -> Callable[..., Any]:

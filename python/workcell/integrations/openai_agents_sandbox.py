@@ -31,7 +31,7 @@ from ..errors import WorkcellError
 from ..execution.configs import PathLike, SandboxConfig
 from ..execution.executors import SandboxExecutor
 from ..session import Session
-from ._common import executor_for
+from ._common import Here, executor_for
 from ._openai_agents_session import WorkcellSandboxOptions, WorkcellSandboxSession, WorkcellSandboxState
 
 _DEFAULT_ROOT = cast(str, Manifest.model_fields["root"].default)
@@ -62,7 +62,7 @@ def _make_again(folder: str) -> bool:
     return True
 
 
-class WorkcellSandboxClient(BaseSandboxClient[Optional[WorkcellSandboxOptions]]):
+class WorkcellSandboxClient(Here, BaseSandboxClient[Optional[WorkcellSandboxOptions]]):
     """Sandboxes on this machine, without Docker: namespaces, seccomp, Landlock, no network unless it is given.
 
     Args:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from smolagents import FinalAnswerTool, Tool
@@ -24,13 +25,13 @@ from .._session import ExecutorLike
 from ..prompt import MAX_ANSWER
 from ..sync import Session
 from ._code import SyncCode, answering, is_answer
-from ._common import error_of, output_of, value_of
+from ._common import Here, error_of, output_of, value_of
 
 # The agent's code ends where it gives its answer, as with smolagents' own executors.
 _OWN, _GIVEN = "(lambda answer: answer)", "_workcell_custom"
 
 
-class WorkcellExecutor(PythonExecutor):
+class WorkcellExecutor(Here, PythonExecutor):
     """A ``PythonExecutor`` whose code runs in a Workcell session.
 
     The agent's tools, and the agents that it manages, stay in this program: the code calls them through the session's gate, so schema,
@@ -49,6 +50,7 @@ class WorkcellExecutor(PythonExecutor):
         self._code = SyncCode(session, executor, timeout, max_output, options)
         self.session, self.timeout, self.max_output = self._code.session, timeout, max_output
         self._answers: List[Any] = []  # of a final_answer tool of the agent's own
+        self._lock = threading.Lock()
         self.send_tools({})
 
     # -- what smolagents calls
@@ -74,6 +76,11 @@ class WorkcellExecutor(PythonExecutor):
 
     def __call__(self, code_action: str) -> CodeOutput:
         """Runs one step; raises InterpreterError with what was printed and the traceback."""
+        self._code.check_turn()
+        with self._lock:  # agents in several threads do not get each other's answers
+            return self._step(code_action)
+
+    def _step(self, code_action: str) -> CodeOutput:
         self._answers.clear()
         self._code.timeout, limit = self.timeout, self.max_output
         result = self._code.run(code_action)

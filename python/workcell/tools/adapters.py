@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import tempfile
-import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Protocol, Sequence, Union, runtime_checkable
 
+from .._folders import remove_with
 from ..types import JsonSchema
 from .middleware import ToolCallContext, ToolMiddleware, compose_tool_middlewares
 from .types import Tool
@@ -92,7 +91,7 @@ class CLIAdapter(SpaceAdapter):
             # JSON is YAML.
             Path(folder, "%04d.yaml" % number).write_text(json.dumps(dict(config)), encoding="utf-8")
         made = cls(folder)
-        weakref.finalize(made, shutil.rmtree, folder, True)
+        remove_with(made, folder)
         return made
 
 
@@ -140,7 +139,7 @@ class HTTPAdapter(SpaceAdapter):
 
     def __init__(self, base_url: str, headers: Optional[Mapping[str, str]] = None) -> None:
         self._folder = tempfile.mkdtemp(prefix="workcell-tools-")
-        weakref.finalize(self, shutil.rmtree, self._folder, True)
+        remove_with(self, self._folder)
         self.base_url, self.headers = base_url, dict(headers or {})
         self.endpoints: Dict[str, Endpoint] = {}
         super().__init__(self._folder)
