@@ -65,6 +65,7 @@ def test_hostile_defaults_of_schemas(default):
 @pytest.mark.parametrize("schema, shown", [
     ({"properties": {"amount": {"type": ["integer", "null"]}, "more": True, "rest": {}}, "required": ["amount"]}, "fetch(amount: int | None, more = None, rest = None)"),
     ({"properties": {"amount": {"type": ["string"] * 5000}}}, "str | str"), ({"properties": {"amount": {"type": {"a": ["b"]}}}, "required": []}, "'a'"),
+    ({"properties": {"amount": {"enum": ["\ud800", 1], "description": "\udfff"}}}, "amount"),
     ({"properties": {"amount": {"type": [[["integer"]]], "description": ["a", {}]}}}, "int"), ({"properties": {}}, "fetch()"), ({}, "fetch()")],
     ids=lambda each: "" if isinstance(each, str) else None)
 def test_types_of_schemas(schema, shown):
@@ -72,9 +73,9 @@ def test_types_of_schemas(schema, shown):
     async def main():
         code = Code(None, None, None, 20000, {})
         try:
-            code.tools.add("fetch", "about", schema, tool("fine"))
+            code.tools.add("fetch", "about\ud800", schema, tool("fine"))
             about = code.tools.describe()
-            assert shown in about and len(about) < 2000, about
+            assert shown in about and len(about.encode()) < 2000, about
             assert await code.text("fetch(amount=1)" if schema.get("properties") else "fetch()") == "'fine'"
         finally:
             await code.close()

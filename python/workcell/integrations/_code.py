@@ -99,7 +99,9 @@ class PlainTools:
             raise ValueError("the tool %r needs a name that code can write" % name)
         if known is not None and not replace:
             raise ValueError("two tools have the name %r: the second would take the calls of the first" % name)
-        text = json.dumps(schema)
+        # An MCP server may have sent half of a surrogate pair, which no session and no model's API takes.
+        text = _encodable(json.dumps(schema, ensure_ascii=False))
+        schema, description = json.loads(text), _encodable(description)
         self._about[name] = description
         if known is not None and known.schema == text:
             known.holder[0] = fn
@@ -158,6 +160,10 @@ def describe(tools: Iterable[Tuple[str, str, Mapping[str, Any]]]) -> str:
                                "default": about.get("default")})
         lines += entry_text(name, description, parameters)
     return "\n".join(lines)
+
+
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _unlike(name: str, taken: "set[str]") -> str:
