@@ -4,7 +4,7 @@
  * Theory of operation.
  *
  *     main thread      shell, stdin   opens the session, runs one request after the other; events of a run come on it
- *     control thread   control, hb    interrupts, ends the kernel, answers heartbeats; watches the program that started us
+ *     control thread   control, hb    interrupts, ends the kernel, answers heartbeats; watches the program that started us, starts the spare
  *     signal thread    (signals.c)    SIGINT interrupts as an interrupt_request does; SIGTERM ends
  *     engine's thread                 output between cells
  *
@@ -19,6 +19,7 @@
 #include "jupyter.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -28,6 +29,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
+#include <sys/timerfd.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -38,6 +40,7 @@
 #define ABORT_US 1000000
 #define DATE_US 1000 /* the precision of a client's dates */
 #define MAX_SHOWN_PROMPT 4000u
+#define SPARE_DELAY_MS 250
 
 struct front {
 	struct cell_cli_host host;
@@ -51,6 +54,8 @@ struct front {
 	int parent_fd, spare_fd; /* pidfds of the program that started us and of our spare; -1: none */
 	int owner_fd; /* the kernel that we serve for; -1: none (jupyter_spare.c) */
 	pid_t spare;
+	atomic_int spare_timer_fd; /* -1: none */
+	const struct cell_cli_notebook *notebook;
 	atomic_bool shutdown, interrupted;
 	int64_t failed_us; /* real time of the last cell that failed; 0: none */
 	/* the request under way */
@@ -588,6 +593,24 @@ static void handle_control(struct front *front, const struct cell_cli_request *r
 	set_status(front, request, "idle");
 }
 
+static int watch(struct front *front, int fd)
+{
+	struct epoll_event readable = { .events = EPOLLIN, .data.fd = fd };
+
+	return fd < 0 ? 0 : epoll_ctl(front->control_fd, EPOLL_CTL_ADD, fd, &readable);
+}
+
+/* For the next notebook. */
+static void start_spare(struct front *front)
+{
+	close(atomic_exchange(&front->spare_timer_fd, -1)); /* leaves the epoll */
+	front->spare = cell__cli_spare_start(front->notebook);
+	if (front->spare > 0) {
+		front->spare_fd = (int)syscall(SYS_pidfd_open, front->spare, 0);
+		(void)watch(front, front->spare_fd);
+	}
+}
+
 /* Something has come on control_fd.  True: nobody is left who could end us, or the end has begun. */
 static bool is_alone(struct front *front)
 {
@@ -595,7 +618,9 @@ static bool is_alone(struct front *front)
 	bool alone = false;
 
 	while (epoll_wait(front->control_fd, &event, 1, 0) == 1 && !alone) {
-		if (event.data.fd == front->spare_fd) {
+		if (event.data.fd == atomic_load(&front->spare_timer_fd)) {
+			start_spare(front);
+		} else if (event.data.fd == front->spare_fd) {
 			waitpid(front->spare, NULL, 0);
 			close(front->spare_fd); /* leaves the epoll */
 			front->spare_fd = -1;
@@ -628,13 +653,6 @@ static void *control_main(void *arg)
 
 /* ---- life ------------------------------------------------------------------------------------------ */
 
-static int watch(struct front *front, int fd)
-{
-	struct epoll_event readable = { .events = EPOLLIN, .data.fd = fd };
-
-	return fd < 0 ? 0 : epoll_ctl(front->control_fd, EPOLL_CTL_ADD, fd, &readable);
-}
-
 /* Descriptors that wake the threads. The program that started us has told us its pid, for this purpose. */
 static int open_wakes(struct front *front, struct cell_error *err)
 {
@@ -651,14 +669,16 @@ static int open_wakes(struct front *front, struct cell_error *err)
 	return 0;
 }
 
-/* For the next notebook.  The control thread reaps it. */
-static void start_spare(struct front *front, const struct cell_cli_notebook *notebook)
+/* Not before the first answers: a spare keeps a processor busy while it starts.  Without a timer the next kernel starts as this one did. */
+static void start_spare_later(struct front *front, const struct cell_cli_notebook *notebook)
 {
-	front->spare = cell__cli_spare_start(notebook);
-	if (front->spare > 0) {
-		front->spare_fd = (int)syscall(SYS_pidfd_open, front->spare, 0);
-		(void)watch(front, front->spare_fd);
-	}
+	struct itimerspec when = { .it_value = { .tv_nsec = SPARE_DELAY_MS * 1000000L } };
+	int fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+
+	front->notebook = notebook;
+	atomic_store(&front->spare_timer_fd, fd);
+	if (fd >= 0 && (timerfd_settime(fd, 0, &when, NULL) < 0 || watch(front, fd) < 0))
+		close(atomic_exchange(&front->spare_timer_fd, -1));
 }
 
 static int open_session(struct front *front, const struct cell_cli_session_flags *flags, struct cell_engine *engine, struct cell_error *err)
@@ -737,10 +757,12 @@ int cell__cli_jupyter_serve(const struct cell_cli_notebook *notebook, struct cel
 				      .end_fd = -1,
 				      .parent_fd = -1,
 				      .spare_fd = -1,
+				      .spare_timer_fd = -1,
 				      .lock = PTHREAD_MUTEX_INITIALIZER,
 				      .opened = PTHREAD_COND_INITIALIZER };
 	struct cell__jupyter_connection connection;
 	struct cell_error err;
+	struct pollfd server = { .events = POLLIN };
 	pthread_t control;
 	int status = read_connection(notebook->connection_file, &connection, &err);
 
@@ -759,10 +781,13 @@ int cell__cli_jupyter_serve(const struct cell_cli_notebook *notebook, struct cel
 	set_status(&front, NULL, "starting");
 	if (open_session(&front, notebook->flags, engine, &err) < 0)
 		return cell__cli_report(&err, false); /* the control thread may be using its sockets */
-	start_spare(&front, notebook);
+	start_spare_later(&front, notebook);
 	serve(&front);
+	server.fd = front.parent_fd;
 	status = atomic_load(&front.shutdown) ? 0 : cell__cli_stop_status();
 	finish(&front, control);
+	if (atomic_load(&front.spare_timer_fd) >= 0 && poll(&server, 1, 0) == 0) /* a short notebook leaves a spare too */
+		start_spare(&front);
 	cell__cli_spare_tell_end(owner_fd, status);
 	return status;
 }
