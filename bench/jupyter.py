@@ -8,8 +8,8 @@ not used: it waits 200 ms by itself after the answer. `kernel's part`: `first ce
 that only answers (bench/jupyter_floor.c), which is the floor: start_kernel() alone sleeps for 10 ms. `cell`: the round trip of 1+1, until
 reply and idle are there. Prints medians, and how many times faster than ipykernel.
 
-`floor-provisioner`: the same kernel, started before the clock, which a provisioner of jupyter_client hands out: no process is started and no
-port looked for. It is the least that any kernel can take through jupyter_client.
+`floor-provisioner`: the same kernel, started before the clock, which a provisioner of jupyter_client hands out: no process is started, no port
+looked for and no file written. `jupyter_client alone` is the part of it until the request is sent: it is spent before any kernel can answer.
 
 Kernels of a row are started a second apart, by one process, as a Jupyter server starts them. Rows with "cold" are without a process that was
 kept ready (--keep-ready 0).
@@ -28,6 +28,7 @@ TIMEOUT = 60
 PAUSE = 1.0
 FLOOR = "floor"
 HANDED = "floor-provisioner"
+ALONE = "jupyter_client alone"
 PORTS = ("shell_port", "iopub_port", "stdin_port", "control_port", "hb_port")
 
 
@@ -76,7 +77,6 @@ def provisioner(floor, folder):
             for name in PORTS:
                 setattr(self.parent, name, info[name])
             self.parent.session.key = info["key"].encode()
-            self.parent.write_connection_file()
             self.connection_info = self.parent.get_connection_info()
             return {"cmd": [], **options}
 
@@ -87,7 +87,7 @@ def provisioner(floor, folder):
 
 
 def start(name):
-    """(manager, client, seconds until ready, seconds until the first cell had run)"""
+    """(manager, client, seconds until it was asked, until it was ready, and until the first cell had run)"""
     from jupyter_client.manager import KernelManager
 
     began = time.perf_counter()
@@ -96,22 +96,24 @@ def start(name):
     client = manager.client()
     client.start_channels()
     ident = client.kernel_info()
+    asked = time.perf_counter() - began
     while client.get_shell_msg(timeout=TIMEOUT)["parent_header"].get("msg_id") != ident:
         pass
     ready = time.perf_counter() - began
     ident = client.execute("1+1")  # iopub may not be connected yet, so only the reply counts
     while client.get_shell_msg(timeout=TIMEOUT)["parent_header"].get("msg_id") != ident:
         pass
-    return manager, client, ready, time.perf_counter() - began
+    return manager, client, asked, ready, time.perf_counter() - began
 
 
 def measure(name, rounds, handed):
-    ready, first, cells = [], [], []
+    ready, first, cells, alone = [], [], [], []
     for i in range(rounds + 1):
         if name == HANDED:
             handed.prepare()
-        manager, client, until_ready, until_first = start(name)
+        manager, client, until_asked, until_ready, until_first = start(name)
         if i:  # the first one fills the page cache
+            alone.append(until_asked)
             ready.append(until_ready)
             first.append(until_first)
         if i == rounds and name not in (FLOOR, HANDED):
@@ -124,7 +126,7 @@ def measure(name, rounds, handed):
         time.sleep(PAUSE)
         client.stop_channels()
         manager.shutdown_kernel(now=True)
-    return [statistics.median(each) * 1000 if each else None for each in (ready, first, cells)]
+    return [statistics.median(each) * 1000 if each else None for each in (ready, first, cells, alone)]
 
 
 def install(program, data):
@@ -152,12 +154,14 @@ def install(program, data):
 
 def show(rows):
     print("%-26s %10s %14s %17s %10s" % ("kernel", "info ms", "first cell ms", "kernel's part ms", "cell ms"))
-    for name, (info, first, cell) in rows.items():
+    for name, (info, first, cell, _) in rows.items():
         row = [info, first, None if name in (FLOOR, HANDED) else first - rows[FLOOR][1], cell]
         if name == "python3":
             peer = row
         times = "" if name == "python3" else "   " + " / ".join("-" if own is None else "%.1fx" % (other / own) for other, own in zip(peer, row))
         print("%-26s %10.1f %14.1f %17s %10s%s" % (name, info, first, *("-" if each is None else "%.2f" % each for each in row[2:]), times))
+    alone = rows[HANDED][3]
+    print("%-26s %10.1f   %.1fx; a 20th of the peer is %.1f ms" % (ALONE, alone, peer[0] / alone, peer[0] / 20))
 
 
 def main():
