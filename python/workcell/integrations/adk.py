@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import base64
-from typing import Any, Optional
+from typing import Any, Optional, cast
 
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.code_executors import BaseCodeExecutor
@@ -50,7 +50,7 @@ class WorkcellCodeExecutor(Here, BaseCodeExecutor):
             open_sync(None, executor, options)[1]()
 
     def __copy__(self) -> "WorkcellCodeExecutor":
-        return BaseCodeExecutor.__copy__(self)  # which model_copy() changes
+        return cast("WorkcellCodeExecutor", BaseCodeExecutor.__copy__(self))  # which model_copy() changes
 
     def __deepcopy__(self, memo: Any = None) -> "WorkcellCodeExecutor":
         return self.__copy__()
