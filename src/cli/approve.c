@@ -53,6 +53,19 @@ int cell__cli_saved_key(const char *path, char **ret_key, struct cell_error *err
 	return 0;
 }
 
+int cell__cli_saved_place(const char *saved, const char **ret_place, struct cell_error *err)
+{
+	const char *place = saved;
+
+	if (saved && !strncmp(saved, "env:", 4)) {
+		place = getenv(saved + 4);
+		if (!place || !*place)
+			return cell_fail(err, CELL_E_INVALID, 0, "--saved: the environment variable %.100s is not set", saved + 4);
+	}
+	*ret_place = place;
+	return 0;
+}
+
 static int open_saved(const struct cell_cli_gate_flags *flags, struct cell_cli_host *host, struct cell_session_options *options,
 		      struct cell_error *err)
 {
@@ -68,7 +81,8 @@ static int open_saved(const struct cell_cli_gate_flags *flags, struct cell_cli_h
 							 : "--saved-key-file");
 	if (flags->saved_key_file && cell__cli_saved_key(flags->saved_key_file, &host->saved_key, err) < 0)
 		return -1;
-	options->saved_dir = flags->saved;
+	if (cell__cli_saved_place(flags->saved, &options->saved_dir, err) < 0)
+		return -1;
 	options->saved_key = host->saved_key;
 	options->resume = flags->resume;
 	options->record = flags->record;

@@ -617,7 +617,7 @@ void cell__cli_fill_limits(const struct cell_cli_limit_flags *flags, struct cell
 	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.changes) },                              \
 	{ 0, "speculate", NULL, "go on in a copy while a call waits for its approval", \
 	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.speculate) },                            \
-	{ 0, "saved", "PLACE", "saved sessions: a folder that code must not be able to write to, or redis://...", \
+	{ 0, "saved", "PLACE", "saved sessions: a folder that code must not be able to write to, redis://... or env:NAME", \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, gate.saved) },                                \
 	{ 0, "durable", "MODE", "save after each cell: cells (behind its result) or results (before it)", \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, gate.durable) },                              \
@@ -789,6 +789,8 @@ void cell__cli_write(int fd, const void *data, size_t size);
 
 /* ---- approvals (approve.c) ------------------------------------------------ */
 /* 64 hexadecimal digits of a file's first line; free() it. */
+/* The value of --saved: env:NAME is what that variable has.  NULL stays NULL. */
+int cell__cli_saved_place(const char *saved, const char **ret_place, struct cell_error *err);
 int cell__cli_saved_key(const char *path, char **ret_key, struct cell_error *err);
 
 #define CELL_CLI_DEAF_MS 500 /* after a question has appeared, lines are ignored until none has come for so long */

@@ -19,7 +19,7 @@ struct saved_flags {
 #define AT(member) offsetof(struct saved_flags, member)
 
 static const struct cell_cli_flag flags[] = {
-	{ 0, "saved", "PLACE", "the folder of saved sessions, or redis://...", CELL_FLAG_STRING, AT(saved) },
+	{ 0, "saved", "PLACE", "the folder of saved sessions, redis://... or env:NAME", CELL_FLAG_STRING, AT(saved) },
 	{ 0, "saved-key-file", "FILE", "the file with the 64 hexadecimal digits that they are encrypted with", CELL_FLAG_STRING,
 	  AT(key_file) },
 	{ 0, "owner", "OWNER", "those of this owner: of a server's client TOKEN/WORKSPACE; without it, those of run and shell",
@@ -120,7 +120,8 @@ int cell__cmd_saved(int argc, char **argv)
 			cell_fail(&err, CELL_E_INVALID, 0, "usage: workcell saved list, or workcell saved remove ID...");
 		else if (!values.saved)
 			cell_fail(&err, CELL_E_INVALID, 0, "saved %s needs --saved PLACE, the folder of saved sessions", verb);
-		else if (!values.key_file || !cell__cli_saved_key(values.key_file, &key, &err))
+		else if (!cell__cli_saved_place(values.saved, &values.saved, &err) &&
+			 (!values.key_file || !cell__cli_saved_key(values.key_file, &key, &err)))
 			status = lists ? list_pages(&values, key, &err) : remove_some(&values, key, &err);
 		if (status < 0)
 			status = cell__cli_report(&err, values.json);
