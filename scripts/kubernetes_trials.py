@@ -14,6 +14,7 @@ import yaml
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TOKENS = "tokens:\n  - {name: all, token: t0ken, scopes: [run, read, admin]}\n"
 SESSIONS = 60
+MINE = "app.kubernetes.io/name=workcell"
 
 
 def load(name, space, change=lambda each: None):
@@ -184,6 +185,14 @@ class Load:
                 if self.stopping:
                     break
 
+    def told(self):
+        return "%d tries again, the longest request took %.1f s" % (len(self.failures), self.longest)
+
+    def progress(self):
+        """Each session has another cell."""
+        marks = dict(self.counts)
+        self.plane.wait(lambda: all(self.counts[each] > mark for each, mark in marks.items()), lambda: "all sessions go on: %s" % self.failures[-3:])
+
     def stop(self):
         """Nothing that was acknowledged is lost; a cell whose answer was lost may have run."""
         self.stopping = True
@@ -210,39 +219,80 @@ def volume(plane, space):
         "claimRef": {"namespace": space, "name": "workcell-shared"}}}
 
 
-def servers(plane, nodes):
-    space, mine = "shared", "app.kubernetes.io/name=workcell"
-
-    def change(each):
+def start_servers(plane, space, change):
+    def larger(each):
         if each["kind"] == "StatefulSet":
             each["spec"]["replicas"] = 3
-            each["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"] = "4Gi"
+            server = each["spec"]["template"]["spec"]["containers"][0]
+            server["resources"]["limits"]["memory"] = "4Gi"
+            change(server)
+
+    make_space(plane, space)
+    apply(plane, space, [volume(plane, space), secret("workcell-tokens", tokens_yaml=TOKENS), secret("workcell-redis", url=plane.redis_url(space)),
+                         *load("workcell.yaml", space, larger)])
+    plane.wait(lambda: len(ready_pods(plane, space, MINE)) == 3, "the servers are ready")
+    work = Load(plane, space, int(os.environ.get("WORKCELL_TEST_SESSIONS", SESSIONS)))
+    print("%s: %d sessions are open" % (space, len(work.counts)), flush=True)
+    return work
+
+
+def update(plane, space, work):
+    plane.kubectl("-n", space, "rollout", "restart", "statefulset", "workcell")
+    plane.kubectl("-n", space, "rollout", "status", "statefulset", "workcell", "--timeout=%ds" % 600)
+    print("%s: rolling update, %s" % (space, work.told()), flush=True)
+
+
+def servers_of_redis(plane, nodes):
+    """Sessions are saved in Redis, which is this machine's: it is killed, and a node that is cut off loses its leases to the others."""
+    space = "redis"
+
+    def change(server):
+        # What the chart makes of redis: {secret: workcell-redis, sessions: true} (workcell-scaled.yaml).
+        server["args"][server["args"].index("/var/lib/workcell/saved")] = "env:WORKCELL_REDIS"
+        server["env"].append({"name": "WORKCELL_REDIS", "valueFrom": {"secretKeyRef": {"name": "workcell-redis", "key": "url"}}})
+
+    work = start_servers(plane, space, change)
+    update(plane, space, work)
+    plane.restart_redis()
+    work.progress()
+    print("%s: Redis was killed and is back, %s" % (space, work.told()), flush=True)
+    kill(plane, nodes, space, "workcell-1")
+    plane.wait(lambda: len(ready_pods(plane, space, MINE)) == 3, "the killed server is back")
+    work.progress()
+    print("%s: one server killed, %s" % (space, work.told()), flush=True)
+    nodes[1].cut()
+    plane.wait(lambda: " NotReady" in plane.kubectl("get", "node", nodes[1].name).stdout, "the node is missed")
+    work.progress()  # all sessions, while the node is away
+    nodes[1].cut(False)
+    plane.wait(lambda: " Ready" in plane.kubectl("get", "node", nodes[1].name).stdout and len(ready_pods(plane, space, MINE)) == 3, "the node is back")
+    work.progress()
+    print("%s: network of a node cut and healed, %s" % (space, work.told()), flush=True)
+    work.stop()
+    plane.kubectl("delete", "namespace", space, "--wait=false")
+
+
+def servers(plane, nodes):
+    space, mine = "shared", MINE
 
     def scale(count):
         plane.kubectl("-n", space, "scale", "statefulset", "workcell", "--replicas=%d" % count)
         plane.wait(lambda: len(ready_pods(plane, space, mine)) == count, "%d servers are ready" % count)
 
-    make_space(plane, space)
-    apply(plane, space, [volume(plane, space), secret("workcell-tokens", tokens_yaml=TOKENS), *load("workcell.yaml", space, change)])
-    plane.wait(lambda: len(ready_pods(plane, space, mine)) == 3, "the servers are ready")
-    work = Load(plane, space, int(os.environ.get("WORKCELL_TEST_SESSIONS", SESSIONS)))
-    print("servers: %d sessions are open" % len(work.counts), flush=True)
-    plane.kubectl("-n", space, "rollout", "restart", "statefulset", "workcell")
-    plane.kubectl("-n", space, "rollout", "status", "statefulset", "workcell", "--timeout=%ds" % 600)
-    print("servers: rolling update, %d tries again" % len(work.failures), flush=True)
+    work = start_servers(plane, space, lambda server: None)
+    update(plane, space, work)
     scale(5)
     scale(2)
-    print("servers: from 3 to 5 to 2, %d tries again" % len(work.failures), flush=True)
+    print("servers: from 3 to 5 to 2, %s" % work.told(), flush=True)
     kill(plane, nodes, space, "workcell-1")
     plane.wait(lambda: len(ready_pods(plane, space, mine)) == 2, "the killed server is back")
-    print("servers: one killed, %d tries again" % len(work.failures), flush=True)
+    print("servers: one killed, %s" % work.told(), flush=True)
     # The network of a node, for longer than the control plane waits for it. Its servers keep their sessions, and nobody else runs them.
     scale(4)
     nodes[1].cut()
     plane.wait(lambda: " NotReady" in plane.kubectl("get", "node", nodes[1].name).stdout, "the node is missed")
     nodes[1].cut(False)
     plane.wait(lambda: " Ready" in plane.kubectl("get", "node", nodes[1].name).stdout and len(ready_pods(plane, space, mine)) == 4, "the node is back")
-    print("servers: network of a node cut and healed, %d tries again" % len(work.failures), flush=True)
+    print("servers: network of a node cut and healed, %s" % work.told(), flush=True)
     # A node with all that it has; its pods are then given to the other one.
     gone = [each for each in ready_pods(plane, space, mine) if plane.get(space, "pod", each)["spec"]["nodeName"] == nodes[1].name]
     nodes[1].die()
@@ -250,6 +300,6 @@ def servers(plane, nodes):
     for each in gone:
         plane.kubectl("-n", space, "delete", "pod", each, "--grace-period=0", "--force")
     plane.wait(lambda: len(ready_pods(plane, space, mine)) == 4, "the servers of the dead node run on the other one")
-    print("servers: a node with %d servers killed, %d tries again" % (len(gone), len(work.failures)), flush=True)
+    print("servers: a node with %d servers killed, %s" % (len(gone), work.told()), flush=True)
     work.stop()
     plane.kubectl("delete", "namespace", space, "--wait=false")

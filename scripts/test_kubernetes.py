@@ -4,7 +4,7 @@
 Builds the programs from the Go module k8s.io/kubernetes once, into $XDG_CACHE_HOME/workcell-tests (or takes them from the folder $WORKCELL_KUBERNETES), starts
 them with Debian's etcd, and installs the manifests in namespaces that enforce PodSecurity "restricted": first without nodes, where the controllers must make what the
 manifests ask for and a pod that asks for more rights must be refused; then with two (kubernetes_nodes.py), where kubernetes_trials.py runs sessions. Needs root, a built
-tree, and from Debian etcd-server, containerd, runc, containernetworking-plugins, debootstrap and iptables. WORKCELL_TEST_SESSIONS: of the load, 60 by default.
+tree, redis-server, and from Debian etcd-server, containerd, runc, containernetworking-plugins, debootstrap and iptables. WORKCELL_TEST_SESSIONS: of the load, 60 by default.
 """
 import json
 import os
@@ -65,6 +65,7 @@ class Plane:
     def __init__(self, programs, folder):
         self.programs, self.folder, self.running = programs, folder, []
         self.port, self.token, self.config = free_port(), secrets.token_hex(16), None
+        self.redis, self.redis_port = None, free_port()
 
     def begin(self):
         programs, folder = self.programs, self.folder
@@ -109,7 +110,7 @@ class Plane:
         while not condition():
             for each in self.running:
                 assert each.poll() is None, "%s ended: see its log" % each.args[0]
-            assert time.monotonic() < end, "not within %d s: %s" % (SECONDS, what)
+            assert time.monotonic() < end, "not within %d s: %s" % (SECONDS, what() if callable(what) else what)
             time.sleep(0.2)
 
     def kubectl(self, *argv, given=None, fails=False):
@@ -118,6 +119,24 @@ class Plane:
         assert fails or done.returncode == 0, (argv, done.stderr)
         return done
 
+    # ---- Redis of this machine, for pods ----
+
+    def redis_url(self, prefix):
+        return "redis://%s:%d?prefix=%s" % (kubernetes_nodes.HERE, self.redis_port, prefix)
+
+    def start_redis(self):
+        program = shutil.which("redis-server") or shutil.which("redis-check-rdb")  # one program that asks for its name
+        with open(os.path.join(self.folder, "redis.log"), "ab") as log:
+            self.redis = subprocess.Popen(["redis-server", "--bind", kubernetes_nodes.HERE, "--port", str(self.redis_port), "--protected-mode", "no", "--save", "",
+                                           "--appendonly", "yes", "--appendfsync", "always"], executable=program, stdout=log, stderr=log, cwd=self.folder)
+
+    def restart_redis(self):
+        """As after a crash: it has what was answered."""
+        self.redis.kill()
+        self.redis.wait()
+        time.sleep(5)  # for so long there is none
+        self.start_redis()
+
     def get(self, space, kind, name):
         return json.loads(self.kubectl("-n", space, "get", kind, name, "-o", "json").stdout)
 
@@ -125,6 +144,9 @@ class Plane:
         for each in reversed(self.running):
             each.terminate()
             each.wait(30)
+        if self.redis:
+            self.redis.kill()
+            self.redis.wait()
 
 
 def check(plane, name):
@@ -175,8 +197,10 @@ def main():
             os.makedirs(node.folder)
             node.begin(images)
         plane.wait(lambda: plane.kubectl("get", "nodes").stdout.count(" Ready") == len(nodes), "the nodes are ready")
-        kubernetes_trials.pods_of_their_own(plane, nodes)
-        kubernetes_trials.servers(plane, nodes)
+        plane.start_redis()
+        for trial in [getattr(kubernetes_trials, name) for name in sys.argv[1:]] or (
+                kubernetes_trials.pods_of_their_own, kubernetes_trials.servers_of_redis, kubernetes_trials.servers):
+            trial(plane, nodes)
     except BaseException:
         print("the logs are in %s" % folder, file=sys.stderr)
         raise
