@@ -1,7 +1,9 @@
 """Several session servers of one storage behind a real proxy, and clients of the SDK that count in durable sessions."""
 import asyncio
 import csv
+import hmac
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -34,7 +36,8 @@ class HAProxy(serving.Server):
     """HAProxy, which hands each request to the next server that is ready. A check may take longer than the time between two of them: without
     `timeout check` a machine that is slow for a moment has no server at all."""
 
-    def __init__(self, path, ports, wait=True):
+    def __init__(self, path, ports, wait=True, keeps=False):
+        """keeps: a session stays with the server that it came from, by the rules of packaging/haproxy.cfg."""
         self.port, self.path, self.address = serving.free_port(), None, "127.0.0.1"
         self.states = serving.free_port()
         lines = ["defaults", "mode http", "timeout connect 2s", "timeout check 5s", "timeout client 1m", "timeout server 1m", "option redispatch", "retries 3",
@@ -42,6 +45,9 @@ class HAProxy(serving.Server):
                  "listen all", "option srvtcpka", "srvtcpka-idle 3s", "srvtcpka-intvl 1s", "srvtcpka-cnt 3",  # a machine that vanished
                  "bind 127.0.0.1:%d" % self.port, "balance roundrobin", "option httpchk GET /ready",
                  "default-server check inter 100ms fall 1 rise 1 tcp-ut 6s"]
+        if keeps:
+            with open(os.path.join(support.ROOT, "packaging", "haproxy.cfg"), encoding="utf-8") as file:
+                lines += [line for line in map(str.strip, file) if line.startswith("stick")]
         lines += ["server s%d %s" % (n, port if isinstance(port, str) else "127.0.0.1:%d" % port) for n, port in enumerate(ports)]
         path.write_text("\n".join(lines) + "\n")
         program = shutil.which("haproxy") or "/usr/sbin/haproxy"
@@ -108,7 +114,7 @@ class Crew:
         """{id: URL}, as the servers tell each other."""
         if not self.redis:
             folder = self.path / "saved" / "owners"
-            return {name: os.readlink(folder / name) for name in os.listdir(folder)}
+            return {name: os.readlink(folder / name) for name in os.listdir(folder) if not name.startswith(".")}
         keys = [key.decode() for key in self.redis.ask("KEYS", self.path.name + ":owner:*")]
         return {key.rpartition(":")[2]: self.redis.ask("GET", key).decode() for key in keys if "__server__" not in key}
 
@@ -119,6 +125,16 @@ class Crew:
         link = self.path / "saved" / "owners" / session
         link.unlink(missing_ok=True)
         os.symlink(url, link)
+
+    def accept(self, listener):
+        """A connection of a server to one that is not there: answers its greeting, as src/server/greeting.c has it."""
+        peer = listener.accept()[0]
+        peer.settimeout(support.DEADLINE)
+        nonce = re.search(r"X-Workcell-Nonce: ([0-9a-f]{32})\r\n", peer.recv(65536).decode()).group(1)
+        key = self.redis.ask("GET", self.path.name + ":owner:__server__:key") if self.redis else os.readlink(self.path / "saved" / "owners" / ".key").encode()
+        text = "workcell server 1\n%s\nhttp://127.0.0.1:%d" % (nonce, listener.getsockname()[1])
+        peer.sendall(b"HTTP/1.1 204 No Content\r\nX-Workcell-Proof: %s\r\n\r\n" % hmac.new(key, text.encode(), "sha256").hexdigest().encode())
+        return peer
 
     def kill(self, server):
         table = support.processes()

@@ -12,6 +12,8 @@
 #include "base/base.h"
 #include "wire/redis_url.h"
 
+#define KEY ".key" /* a link as the others, which is made and read by one call; the folder is the servers' alone */
+
 struct cell__owners {
 	char *url;
 	int fd; /* DIR/owners; -1: in Redis */
@@ -84,6 +86,15 @@ static int add(const struct cell__owners *owners, const char *id, struct cell_er
 	return 0;
 }
 
+static int find_key(const struct cell__owners *owners, struct cell__owner_step *step, struct cell_error *err)
+{
+	if (symlinkat(step->url, owners->fd, KEY) < 0 && errno != EEXIST)
+		return cell_fail(err, CELL_E_IO, errno, "note the key of the servers");
+	ssize_t n = readlinkat(owners->fd, KEY, step->url, CELL_OWNER_URL_BYTES);
+	step->url[n > 0 ? n : 0] = '\0';
+	return n > 0 ? 0 : cell_fail(err, CELL_E_IO, errno, "read the key of the servers");
+}
+
 static int run_step(const struct cell__owners *owners, struct cell__owner_step *step, struct cell_error *err)
 {
 	switch (step->verb) {
@@ -100,6 +111,8 @@ static int run_step(const struct cell__owners *owners, struct cell__owner_step *
 	case CELL_OWNER_CHECK:
 		strcpy(step->url, owners->url);
 		return 0;
+	case CELL_OWNER_KEY:
+		return find_key(owners, step, err);
 	}
 	return 0;
 }

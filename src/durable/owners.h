@@ -4,6 +4,7 @@
  *
  *     DIR/owners/ID         a symbolic link to the URL: made and read by one call each, so nobody sees half of it
  *     {prefix}:owner:{id}   in Redis: the URL; expires unless it is kept.  Of a session that is leased the URL of its lease counts
+ *     DIR/owners/.key, {prefix}:owner:__server__:key   by which servers know each other (server/greeting.c)
  *
  * These are hints.  Whether a session may run somewhere is decided by its lock or lease (lease.h): a hint that a killed server has left
  * behind costs one connection that is refused.
@@ -28,6 +29,7 @@ enum cell__owner_verb {
 	CELL_OWNER_KEEP,   /* the same, unless another one has it by now */
 	CELL_OWNER_REMOVE, /* it is not ours any more */
 	CELL_OWNER_CHECK,  /* id: a name of this program.  url: "": the storage has lost what was written since the last check */
+	CELL_OWNER_KEY,    /* url: a key that is kept if there is none; then the one that all have */
 };
 
 struct cell__owner_step {

@@ -42,6 +42,10 @@ static void add_step(const struct cell__redis *redis, struct cell__redis_batch *
 	case CELL_OWNER_REMOVE:
 		cell__redis_add(batch, "EVAL %s 1 %s:owner:%s %s", script_remove, prefix, step->id, own);
 		break;
+	case CELL_OWNER_KEY:
+		cell__redis_add(batch, "SETNX %s:owner:__server__:key %s", prefix, step->url);
+		cell__redis_add(batch, "GET %s:owner:__server__:key", prefix);
+		break;
 	case CELL_OWNER_CHECK:
 		cell__redis_add(batch, "GETSET %s:owner:__server__:%s %s", prefix, step->id, own);
 		cell__redis_add(batch, "EXPIRE %s:owner:__server__:%s %d", prefix, step->id, CELL_OWNER_EXPIRES_S);
@@ -68,6 +72,9 @@ static size_t take_replies(struct cell__owner_step *step, redisReply *const *rep
 		if (!*step->url)
 			take_url(replies[2], step->url);
 		return 3;
+	case CELL_OWNER_KEY:
+		take_url(replies[1], step->url);
+		return 2;
 	case CELL_OWNER_CHECK:
 		take_url(replies[0], step->url);
 		return 2;

@@ -274,5 +274,7 @@ bool cell__admit_head(struct cell__request *request, const char *method, const c
 	request->route = request->match.route;
 	if (cell__oauth_is_metadata(request->server, request->method, path))
 		request->route = &cell__oauth_route;
+	if (cell__greeting_is(request, method, path))
+		request->route = &cell__greeting_route;
 	return check_origin(request) && !answer_preflight(request) && cell__admit_client(request);
 }

@@ -29,6 +29,7 @@ struct cell__directory {
 	struct cell_server *server;
 	struct cell__owners *owners;
 	char name[33]; /* of this process, for CELL_OWNER_CHECK */
+	char key[65];  /* for CELL_OWNER_KEY: the one that was found, or a new one */
 	pthread_t thread;
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
@@ -85,6 +86,10 @@ static void finish_job(struct cell__directory *directory, struct job *job, const
 		break;
 	case CELL_OWNER_CHECK:
 		directory->unsure |= err || !*job->step.url;
+		break;
+	case CELL_OWNER_KEY:
+		if (!err && cell__greeting_key(directory->server, job->step.url))
+			strcpy(directory->key, job->step.url);
 		break;
 	case CELL_OWNER_KEEP:
 		directory->unsure |= err != NULL;
@@ -162,6 +167,32 @@ static void *run_thread(void *arg)
 	return NULL;
 }
 
+static bool ask(struct cell_server *server, enum cell__owner_verb verb, const char *id, struct cell__request *request)
+{
+	struct cell__directory *directory = server->directory;
+	struct job *job = directory ? cell__alloc(1, sizeof(*job)) : NULL;
+
+	if (!job)
+		return false;
+	*job = (struct job){ .step.verb = verb, .request = request };
+	strcpy(job->step.id, id);
+	if (verb == CELL_OWNER_KEY)
+		strcpy(job->step.url, directory->key);
+	pthread_mutex_lock(&directory->lock);
+	*directory->queue_end = job;
+	directory->queue_end = &job->next;
+	pthread_cond_signal(&directory->changed);
+	pthread_mutex_unlock(&directory->lock);
+	directory->queued++;
+	return true;
+}
+
+/* One that was emptied gets the key again that all have. */
+static void ask_for_key(struct cell_server *server)
+{
+	(void)ask(server, CELL_OWNER_KEY, "", NULL);
+}
+
 /* ---- for others ---- */
 
 int cell__directory_start(struct cell_server *server, struct cell_error *err)
@@ -172,6 +203,7 @@ int cell__directory_start(struct cell_server *server, struct cell_error *err)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the server");
 	*directory = (struct cell__directory){ .server = server, .queue_end = &directory->queue };
 	cell__random_hex(directory->name, 32);
+	cell__random_hex(directory->key, 64);
 	if (cell__owners_open(server->session.saved_dir, server->opts.advertise, &directory->owners, err) < 0) {
 		free(directory);
 		return -1;
@@ -184,6 +216,7 @@ int cell__directory_start(struct cell_server *server, struct cell_error *err)
 		return cell_fail(err, CELL_E_NOMEM, EAGAIN, "start a thread that asks who has a session");
 	}
 	server->directory = directory;
+	ask_for_key(server); /* before the first question for an owner */
 	return 0;
 }
 
@@ -207,24 +240,6 @@ void cell__directory_stop(struct cell_server *server)
 bool cell__directory_is_idle(const struct cell_server *server)
 {
 	return !server->directory || server->directory->queued == server->directory->done;
-}
-
-static bool ask(struct cell_server *server, enum cell__owner_verb verb, const char *id, struct cell__request *request)
-{
-	struct cell__directory *directory = server->directory;
-	struct job *job = directory ? cell__alloc(1, sizeof(*job)) : NULL;
-
-	if (!job)
-		return false;
-	*job = (struct job){ .step.verb = verb, .request = request };
-	strcpy(job->step.id, id);
-	pthread_mutex_lock(&directory->lock);
-	*directory->queue_end = job;
-	directory->queue_end = &job->next;
-	pthread_cond_signal(&directory->changed);
-	pthread_mutex_unlock(&directory->lock);
-	directory->queued++;
-	return true;
 }
 
 void cell__directory_add(struct cell_server *server, const char *id, uint64_t *ret_announced)
@@ -299,5 +314,6 @@ void cell__directory_sweep(struct cell_server *server, int64_t now_us)
 	if (now_us - directory->checked_us > CHECK_US) {
 		directory->checked_us = now_us;
 		(void)ask(server, CELL_OWNER_CHECK, directory->name, NULL);
+		ask_for_key(server);
 	}
 }

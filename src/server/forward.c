@@ -54,6 +54,8 @@ struct cell__peer_link {
 	int worker, fd, events; /* worker -1: of another server */
 	struct cell__address peer; /* of that */
 	bool connecting, closing;
+	bool proven; /* it is one of our servers (greeting.c): until then nothing of a request is sent */
+	char nonce[CELL_GREETING_NONCE];
 	bool is_old;    /* it had a request before */
 	bool is_closed; /* by the other side */
 	bool is_unread; /* it ended before the other side had read all that was sent: a request has not begun */
@@ -70,6 +72,7 @@ struct cell__forward {
 	struct cell__peer_link *link;       /* NULL: it has been given back or closed */
 	struct MHD_Connection *connection;
 	bool chunked; /* the client's body has no length */
+	bool is_peers; /* it is for another server */
 	bool whole;   /* of another server, with all of its body: it can be handled otherwise */
 	bool holds;   /* the body of a whole one, until the owner says that it reads: before that it has done nothing */
 	int64_t begun_us;
@@ -137,7 +140,8 @@ void cell__links_close(struct cell_server *server)
 static void watch(struct cell__peer_link *link)
 {
 	bool paused = link->user && link->user->body.size > WINDOW_BYTES && !link->user->gather;
-	int events = (paused || link->connecting ? 0 : UV_READABLE) | (link->out_at < link->out.size ? UV_WRITABLE : 0);
+	bool writes = link->connecting || (link->proven && link->out_at < link->out.size);
+	int events = (paused || link->connecting ? 0 : UV_READABLE) | (writes ? UV_WRITABLE : 0);
 
 	if (link->closing || events == link->events)
 		return;
@@ -203,7 +207,7 @@ static struct cell__peer_link *link_open(struct cell_server *server, int worker,
 		cell__close_fd(&fd);
 		return NULL;
 	}
-	*link = (struct cell__peer_link){ .server = server, .worker = worker, .fd = fd, .connecting = worker < 0 };
+	*link = (struct cell__peer_link){ .server = server, .worker = worker, .fd = fd, .connecting = worker < 0, .proven = worker >= 0 };
 	if (link->fd < 0 || uv_poll_init(cell__loop_uv(server->engine->loop), &link->poll, link->fd) < 0) {
 		cell__close_fd(&link->fd);
 		free(link);
@@ -235,6 +239,8 @@ static void link_put(struct cell__peer_link *link)
 
 static bool flush(struct cell__peer_link *link)
 {
+	if (!link->proven)
+		return true;
 	while (link->out_at < link->out.size) {
 		ssize_t n = send(link->fd, link->out.data + link->out_at, link->out.size - link->out_at, MSG_DONTWAIT | MSG_NOSIGNAL);
 
@@ -249,6 +255,21 @@ static bool flush(struct cell__peer_link *link)
 static size_t unsent(const struct cell__peer_link *link)
 {
 	return link->out.size - link->out_at;
+}
+
+/* Sends what there is at once, which spares a turn of the loop, and lets a body go on that waited for that. */
+static void push(struct cell__peer_link *link)
+{
+	struct cell__forward *forward = link->user;
+
+	if (!flush(link)) {
+		link->is_unread = link->is_closed = true;
+		fail_link(link);
+		return;
+	}
+	if (forward && forward->request && !forward->sent && !cell__forward_is_busy(forward->request))
+		cell__request_resume(forward->request);
+	watch(link);
 }
 
 /* ---- forwards ---- */
@@ -415,6 +436,7 @@ static struct cell__forward *begin(struct cell__request *request, struct cell__p
 	}
 	forward->request = request;
 	forward->connection = request->connection;
+	forward->is_peers = reader == FOR_SERVER;
 	forward->chunked = cell__request_header(request, "Transfer-Encoding");
 	request->forward = forward;
 	request->server->counts.in_flight--;
@@ -463,7 +485,7 @@ static void pass_on(struct cell__request *request, const struct cell__address *a
 		return;
 	forward->whole = forward->sent = true;
 	forward->holds = request->body.size > 0;
-	watch(forward->link);
+	push(forward->link);
 }
 
 void cell__forward_whole_to_peer(struct cell__request *request, const struct cell__address *address)
@@ -509,7 +531,8 @@ void cell__forward_sweep(struct cell__request *request, int client_fd)
 
 	int64_t waited_us = cell__now_us() - forward->begun_us;
 
-	if (forward->link && ((forward->link->connecting && waited_us > CONNECT_US) || (forward->holds && waited_us > READ_US))) {
+	if (forward->link && ((forward->link->connecting && waited_us > CONNECT_US) ||
+			      ((forward->holds || !forward->link->proven) && waited_us > READ_US))) {
 		fail_link(forward->link);
 		return;
 	}
@@ -621,6 +644,11 @@ static void answer(struct cell__forward *forward)
 			forward->refs++;
 	}
 	cut_lines(forward->head, lines);
+	if (response && forward->is_peers) {
+		CELL_AUTO_FREE char *peer = cell__server_url(&request->peer, false);
+
+		MHD_add_response_header(response, CELL_FORWARD_OWNER, peer ? peer : "");
+	}
 	for (char **line = lines; response && *line; line++) {
 		char *colon = strchr(*line, ':');
 
@@ -807,7 +835,7 @@ static void fail_link(struct cell__peer_link *link)
 		return;
 	}
 	/* Not begun, or a question that may be asked twice and that nobody answered. */
-	is_undone = link->connecting || forward->holds || (link->is_unread && !forward->has_head && !link->in.size) ||
+	is_undone = !link->proven || forward->holds || (link->is_unread && !forward->has_head && !link->in.size) ||
 		    (forward->whole && !forward->has_head && !link->in.size && forward->request &&
 		     !strcmp(forward->request->method, "GET"));
 	forward->failed = true;
@@ -854,6 +882,48 @@ static bool has_connected(struct cell__peer_link *link)
 	return !link->connecting;
 }
 
+/* The other server has its answer to this before it gets anything else. */
+static bool greet(struct cell__peer_link *link)
+{
+	char text[CELL_GREETING_BYTES];
+	size_t size;
+
+	if (!cell__greeting_write(&link->peer, link->nonce, text))
+		return false;
+	size = strlen(text);
+	return send(link->fd, text, size, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)size; /* of a new connection all of it */
+}
+
+static void tell_stranger(const struct cell__peer_link *link)
+{
+	CELL_AUTO_FREE char *url = cell__server_url(&link->peer, false);
+
+	cell__server_log(
+		link->server, CELL_LOG_WARN,
+		"the server at %s does not prove that it is one of ours, and gets no requests: a note of one that is gone, or it stops",
+		url ? url : "?");
+}
+
+/* -1: it is none of ours; 0: its answer is not whole. */
+static int read_proof(struct cell__peer_link *link)
+{
+	struct cell__buf *in = &link->in;
+	const char *end = memmem(in->data, in->size, "\r\n\r\n", 4);
+	char *lines[MAX_HEADERS + 1];
+
+	if (!end || end + 4 != in->data + in->size)
+		return end || in->size > MAX_HEAD_BYTES ? -1 : 0;
+	CELL_AUTO_FREE char *head = cell__strndup(in->data, in->size - 2);
+
+	if (!head || strncmp(head, "HTTP/1.1 204 ", 13))
+		return -1;
+	cut_lines(head, lines);
+	if (!cell__greeting_check(link->server, &link->peer, link->nonce, find_line(lines, CELL_FORWARD_PROOF)))
+		return -1;
+	in->size = 0;
+	return 1;
+}
+
 static void handle_link(uv_poll_t *poll, int status, int events)
 {
 	struct cell__peer_link *link = poll->data;
@@ -865,14 +935,14 @@ static void handle_link(uv_poll_t *poll, int status, int events)
 		fail_link(link);
 		return;
 	}
-	if (events & UV_WRITABLE) {
-		if (!flush(link)) {
-			link->is_unread = link->is_closed = true;
-			fail_link(link);
+	if (!link->proven && !*link->nonce && !greet(link)) {
+		fail_link(link);
+		return;
+	}
+	if (events & UV_WRITABLE && link->proven) {
+		push(link);
+		if (link->closing)
 			return;
-		}
-		if (forward && forward->request && !forward->sent && !cell__forward_is_busy(forward->request))
-			cell__request_resume(forward->request);
 	}
 	if (events & UV_READABLE) {
 		if (cell__buf_reserve(in, READ_BYTES) < 0) {
@@ -889,14 +959,23 @@ static void handle_link(uv_poll_t *poll, int status, int events)
 			fail_link(link);
 			return;
 		}
-		if (n > 0 && advance(forward) < 0) {
+		if (n > 0 && !link->proven) {
+			int proof = read_proof(link);
+
+			if (proof < 0) {
+				tell_stranger(link);
+				fail_link(link);
+				return;
+			}
+			link->proven = proof > 0;
+		} else if (n > 0 && advance(forward) < 0) {
 			if (forward->link)
 				fail_link(forward->link);
 			return;
 		}
 	}
 	if (!link->closing)
-		watch(link);
+		push(link);
 }
 
 /* ---- lists of all workers ---- */

@@ -10,7 +10,7 @@
  * Whether a session may run somewhere is decided by the lock or the lease of its place (durable/lease.h): a hint that a killed server has left
  * behind costs one connection that is refused, and in Redis the time until its lease has ended.  A found one is remembered for HINT_US, and its
  * session's next requests go there without a question: a server that no longer has the session answers as it would a client, wakes it, or says
- * that it is elsewhere, which makes A ask.
+ * that it is elsewhere, which makes A ask.  Before a connection is used B has to prove that it is one of ours (greeting.c).
  *
  * A forwarded request has the client's own token and nothing else: B gives it the rights that the client has there.  It also has the header
  * CELL_FORWARD_HOP, and is never forwarded to a third server; a client that sends this header itself is only not forwarded.  B refuses what it
@@ -28,7 +28,6 @@
 #define GIVE_UP_US 3000000 /* until a session that is moving has arrived somewhere */
 #define AGAIN_MS 25        /* first; then a quarter of the time that the request has waited */
 #define AGAIN_MAX_MS 400
-#define MAX_URL 200u
 #define HINTS 1024u
 #define HINT_US 30000000
 
@@ -50,8 +49,9 @@ static int read_url(const char *url, struct cell__address *ret_address, struct c
 {
 	const char *colon = strrchr(url, ':');
 
-	if (strncmp(url, "http://", 7) || strlen(url) > MAX_URL || !colon || strspn(colon + 1, "0123456789") != strlen(colon + 1) ||
-	    cell__address_parse(url + 7, ret_address, NULL) < 0 || !*ret_address->host || !ret_address->port)
+	if (strncmp(url, "http://", 7) || strlen(url) > CELL_PEER_URL_BYTES || !colon ||
+	    strspn(colon + 1, "0123456789") != strlen(colon + 1) || cell__address_parse(url + 7, ret_address, NULL) < 0 ||
+	    !*ret_address->host || !ret_address->port)
 		return cell_fail(err, CELL_E_INVALID, 0, "advertise: \"%.100s\" is not http://ADDRESS:PORT with a numeric address", url);
 	return 0;
 }
@@ -79,7 +79,8 @@ int cell__peers_open(struct cell_server *server, struct cell_error *err)
 		return cell_fail(err, CELL_E_INVALID, 0, "advertise: %.100s is not the saved_url of the sessions; leave that out", url);
 	server->session.saved_url = url;
 	server->hints = cell__alloc(HINTS, sizeof(*server->hints));
-	if (!server->hints)
+	server->peer_url = cell__server_url(&address, false);
+	if (!server->hints || !server->peer_url)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the server");
 	return cell__directory_start(server, err);
 }

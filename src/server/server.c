@@ -880,6 +880,7 @@ void cell_server_destroy(struct cell_server *server)
 	cell__ready_finish(server);
 	cell__directory_stop(server);
 	free(server->hints);
+	free(server->peer_url);
 	cell__otlp_destroy(server->tracing.otlp);
 	cell__tasks_finish(server);
 	cell__accounts_finish(server);

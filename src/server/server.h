@@ -365,6 +365,9 @@ void cell__http_add(struct cell_server *server, int fd, const struct sockaddr *f
 #define CELL_FORWARD_PART CELL_FORWARD_PREFIX "Part"     /* all workers are asked: answer for yourself */
 #define CELL_FORWARD_HOP CELL_FORWARD_PREFIX "Hop"       /* another server forwarded it: it is not forwarded again */
 #define CELL_FORWARD_ELSEWHERE CELL_FORWARD_PREFIX "Elsewhere" /* of an answer to that: nothing was done, ask again */
+#define CELL_FORWARD_OWNER CELL_FORWARD_PREFIX "Owner"         /* of an answer to a client: the URL of the server that gave it */
+#define CELL_FORWARD_NONCE CELL_FORWARD_PREFIX "Nonce"         /* greeting.c */
+#define CELL_FORWARD_PROOF CELL_FORWARD_PREFIX "Proof"
 struct cell__peer_link;
 struct cell__forward;
 struct cell__gather;
@@ -393,6 +396,23 @@ void cell__gather_begin(struct cell__request *request, const char *url);
 void cell__forward_forget(struct cell__request *request);
 /* Connections to other workers that nobody uses are closed. */
 void cell__links_close(struct cell_server *server);
+
+/* ---- whether the server at an address is one of ours (greeting.c) ---- */
+
+#define CELL_PEER_URL_BYTES 200u
+#define CELL_GREETING_NONCE 33
+#define CELL_GREETING_PROOF 65
+#define CELL_GREETING_BYTES 400
+
+/* The key that is in the storage of saved sessions; false: it has not the form of one, and nothing changes. */
+bool cell__greeting_key(struct cell_server *server, const char *key);
+/* The first bytes of a connection to another server; false: out of memory. */
+bool cell__greeting_write(const struct cell__address *peer, char nonce[static CELL_GREETING_NONCE], char out[static CELL_GREETING_BYTES]);
+/* proof: what it answered; NULL: nothing. */
+bool cell__greeting_check(const struct cell_server *server, const struct cell__address *peer, const char *nonce, const char *proof);
+/* Whether it is the greeting of another server; its route is this one then. */
+bool cell__greeting_is(const struct cell__request *request, const char *method, const char *path);
+extern const struct cell__route cell__greeting_route;
 
 /* ---- requests for other servers (peers.c) ---- */
 
@@ -1115,6 +1135,8 @@ struct cell_server {
 	size_t n_links, n_idle_links, n_forwards;
 	struct cell__directory *directory; /* with other servers (directory.c); or NULL */
 	struct cell__peer_hint *hints; /* where sessions of others were found (peers.c) */
+	char *peer_url; /* our own, as others write it */
+	char peer_key[65]; /* of all servers (greeting.c); "": not known yet */
 	/* http.c */
 	struct MHD_Daemon *daemon;
 	uv_poll_t poll;

@@ -54,6 +54,9 @@ def test_every_server_answers_for_a_session_that_was_never_saved(any_crew):
     assert answer.status == 200 and answer.json["session_id"] == session and answer.headers["X-Session-ID"] == session
     assert first.metric("sessions") == 1 and second.metric("sessions") == 0
     assert first.metric("requests_forwarded_total") == 0 and second.metric("requests_forwarded_total") == 2
+    # A proxy that learns where sessions are sees that this answer came from elsewhere.
+    assert answer.headers["X-Workcell-Owner"] == "http://127.0.0.1:%d" % first.port
+    assert first.ask("GET", "/v1/sessions/" + session, token=ALICE).headers.get("X-Workcell-Owner") is None
     # Streams, and their beginning once more at the other server.
     events = second.events(session, "print('one'); print('two'); 3", token=ALICE)
     assert [each[1] for each in events][-1] == "result", events
@@ -301,13 +304,46 @@ def test_an_answer_that_is_broken(crew):
             os.symlink("http://127.0.0.1:%d" % fake.getsockname()[1], crew.path / "saved" / "owners" / session)
             with concurrent.futures.ThreadPoolExecutor(1) as pool:
                 answer = pool.submit(second.ask, "GET", "/v1/sessions/" + session)
-                peer = fake.accept()[0]
+                peer = crew.accept(fake)
                 head = peer.recv(65536).decode()
                 peer.sendall(words)
                 peer.close()
                 assert answer.result(support.DEADLINE).status == status, words
                 assert "X-Workcell-Hop: 1" in head and "Bearer " + serving.TOKEN in head and "X-Workcell-Client" not in head
     assert second.ask("GET", "/health", token=None).status == 200
+
+
+def test_a_stranger_at_the_address_of_an_owner(any_crew):
+    """A note is old, and another program has that address by now, or somebody has forged it: it sees no token, also if it asks a real server for the proof."""
+    crew = any_crew
+    first, second = crew.start(), crew.start()
+    session = first.session()
+    assert value(second, session, "x = 1; x") == 1
+    nonce = {"X-Workcell-Nonce": "0123456789abcdef" * 2}
+    answer = first.ask("GET", "/health", token=None, headers=nonce)
+    proof = answer.headers["X-Workcell-Proof"]
+    assert answer.status == 204 and second.ask("GET", "/health", token=None, headers=nonce).headers["X-Workcell-Proof"] != proof
+    for wrong in ("0" * 31, "x" * 32, "0" * 33):
+        assert first.ask("GET", "/health", token=None, headers={"X-Workcell-Nonce": wrong}).status == 200
+    with socket.create_server(("127.0.0.1", 0)) as fake:
+        fake.settimeout(support.DEADLINE)
+        for n in range(3):
+            unknown = "%032x" % n
+            crew.set_owner(unknown, "http://127.0.0.1:%d" % fake.getsockname()[1])
+            with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                answer = pool.submit(second.ask, "POST", "/execute", {"code": "'secret'"}, session=unknown)
+                peer = fake.accept()[0]
+                peer.settimeout(support.DEADLINE)
+                text = peer.recv(65536)
+                asked = re.search(rb"X-Workcell-Nonce: (\w+)", text).group(1).decode()
+                real = first.ask("GET", "/health", token=None, headers={"X-Workcell-Nonce": asked}).headers["X-Workcell-Proof"]
+                peer.sendall(("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", "HTTP/1.1 204 \r\n\r\n",
+                              "HTTP/1.1 204 \r\nX-Workcell-Proof: %s\r\n\r\n" % real)[n].encode())
+                text += peer.recv(65536)
+                assert answer.result(support.DEADLINE).status == 400, answer.result()
+                assert b"Authorization" not in text and serving.TOKEN.encode() not in text and b"secret" not in text, text
+                peer.close()
+    assert "does not prove that it is one of ours" in second.text()
 
 
 def test_a_cell_that_its_owner_has_not_read(crew):
@@ -320,7 +356,7 @@ def test_a_cell_that_its_owner_has_not_read(crew):
         for words, status in ((b"", 404), (b"HTTP/1.1 100 Continue\r\n\r\n", 502)):
             with concurrent.futures.ThreadPoolExecutor(1) as pool:
                 answer = pool.submit(second.ask, "POST", "/v1/sessions/%s/runs" % session, {"code": "'the body'"})
-                peer = fake.accept()[0]
+                peer = crew.accept(fake)
                 head = peer.recv(65536)
                 assert b"Expect: 100-continue" in head and b"the body" not in head
                 peer.sendall(words)
@@ -419,6 +455,7 @@ def test_approvals_at_another_server(any_crew):
 
 @pytest.mark.parametrize("flags, words", [
     (["--advertise", "http://127.0.0.1:1"], "--saved DIR"),
+    (["--saved", "env:NO_SUCH_PLACE", "--advertise", "http://127.0.0.1:1"], "the environment variable NO_SUCH_PLACE is not set"),
     (["--saved", "SAVED", "--advertise", "https://127.0.0.1:1"], "is not http://ADDRESS:PORT"),
     (["--saved", "SAVED", "--advertise", "http://example.org:80"], "is not http://ADDRESS:PORT"),
     (["--saved", "SAVED", "--advertise", "http://127.0.0.1:80/path"], "is not http://ADDRESS:PORT"),
