@@ -5,15 +5,17 @@ wake    a session with 100 MB of random bytes sleeps at one server and is woken 
         floor: the bytes read from Redis by a client that does nothing with them
 update  three servers behind HAProxy are replaced one after the other while each of N sessions runs a cell every second: failures, p50, p99
 cells   cells a second with one server and with three by turns, each held to a fixed share of a CPU by cgroups (needs root): clients that reach the
-        server that has their session, and clients that reach any
+        server that has their session, by themselves and by a proxy with the rules of packaging/haproxy.cfg, and by one that takes any
 
 Needs the set-up of the tests (scripts/setup.sh test).  Absolute times depend on what else the machine does: compare rows of one run.
 """
 import argparse
+import json
 import os
 import pathlib
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -25,7 +27,8 @@ import serving  # noqa: E402
 import spaces  # noqa: E402
 import support  # noqa: E402
 
-SHARE = 0.15  # of a CPU, for each server
+SHARE = 0.15   # of a CPU, for each server
+CLIENTS = 24   # of each: enough that some are always waiting, because a server that has used its share sleeps up to 17 ms
 SECONDS = 4
 
 
@@ -144,45 +147,47 @@ class Share:
         return True
 
 
-def rate(servers, sessions, any_server):
-    """Cells a second; sessions: [(server, id)]."""
-    done, ends = [0] * len(sessions), time.perf_counter() + SECONDS
-
-    def client(i):
-        owner, session = sessions[i]
-        connections = [server.connect() for server in servers]
-        while time.perf_counter() < ends:
-            at = done[i] % len(servers) if any_server else servers.index(owner)
-            answer = servers[at].ask("POST", "/execute", {"code": "sum(range(1000))"}, session=session, connection=connections[at])
-            assert answer.status == 200, answer
-            done[i] += 1
-
-    threads = [threading.Thread(target=client, args=(i,)) for i in range(len(sessions))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return sum(done) / SECONDS
+def rate(parts):
+    """Cells a second of clients in C; parts: [(port, ids of sessions)], all at once."""
+    programs = []
+    for port, sessions in parts:
+        headers = ["Authorization: Bearer %s\r\nX-Session-ID: %s" % (serving.TOKEN, session) for session in sessions]
+        programs.append(subprocess.Popen([os.path.join(os.path.dirname(support.BIN), "http_load"), str(port), str(len(sessions)), str(SECONDS),
+                                          json.dumps({"code": "sum(range(1000))"}), *headers], stdout=subprocess.PIPE))
+    found = [json.loads(program.communicate()[0])["per_s"] for program in programs]
+    assert not any(program.returncode for program in programs)
+    return sum(found)
 
 
 def cells(crew, redis, options):
     servers = [crew.start() for _ in range(3)]
     shares = [Share(str(n)) for n in range(3)]
+    ports = [server.port for server in servers]
+    proxies = {"": crews.HAProxy(crew.path / "any.cfg", ports), "keeps": crews.HAProxy(crew.path / "keeps.cfg", ports, keeps=True)}
+    alone = crews.HAProxy(crew.path / "one.cfg", ports[:1])
     try:
-        sessions = [[(server, server.session()) for _ in range(4)] for server in servers]
+        # Opened by way of the proxy that learns from the answers where they are.
+        sessions = [proxies["keeps"].session() for _ in range(CLIENTS * len(servers))]
+        owned = [[each["session_id"] for each in server.ask("GET", "/v1/sessions").json["sessions"]] for server in servers]
+        assert sorted(sum(owned, [])) == sorted(sessions) and all(owned), owned
         for share, server in zip(shares, servers):
             share.take(server)
-        ratios = {False: [], True: []}
+        rows = {
+            "directly, its owner": (lambda: rate([(ports[0], owned[0])]), lambda: rate(list(zip(ports, owned)))),
+            "a proxy that keeps sessions": (lambda: rate([(alone.port, owned[0])]), lambda: rate([(proxies["keeps"].port, sessions)])),
+            "a proxy that takes any server": (lambda: rate([(alone.port, owned[0])]), lambda: rate([(proxies[""].port, sessions)])),
+        }
+        ratios = {name: [] for name in rows}
         for _ in range(options.rounds):
-            one = rate(servers[:1], sessions[0], False)
-            for any_server in (False, True):
-                three = rate(servers, sum(sessions, []), any_server)
-                ratios[any_server].append(three / one)
-                print("cells a second, %g CPU each: one server %.0f, three %.0f (%s): %.2f times" % (
-                    SHARE, one, three, "any server" if any_server else "its own", three / one), flush=True)
-        for any_server, values in ratios.items():
-            print("three servers, clients reach %s: median %.2f times one" % ("any" if any_server else "the owner", statistics.median(values)))
+            for name, (one, three) in rows.items():
+                found = one(), three()
+                ratios[name].append(found[1] / found[0])
+                print("cells a second, %g CPU each, %s: one server %.0f, three %.0f: %.2f times" % (SHARE, name, *found, ratios[name][-1]), flush=True)
+        for name, values in ratios.items():
+            print("three servers, clients reach %s: median %.2f times one (%.2f to %.2f)" % (name, statistics.median(values), min(values), max(values)))
     finally:
+        for proxy in (*proxies.values(), alone):
+            proxy.close()
         for server in servers:
             server.process.send_signal(signal.SIGTERM)
             server.process.wait(60)
