@@ -319,6 +319,14 @@ def test_a_kill_breaks_the_connection_of_a_running_cell(options):
     killer.join()
 
 
+def test_a_kill_breaks_the_connection_of_a_running_command(options):
+    made = Sandbox.create(**options)
+    command = made.commands.run("echo on; sleep 60", background=True)
+    made.kill()
+    with pytest.raises(TimeoutException, match="was killed or reached its end of life"):
+        command.wait()
+
+
 # ---- several workers ----
 
 @pytest.fixture(scope="module")
