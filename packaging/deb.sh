@@ -44,7 +44,7 @@ find "$root/usr" -type f \( -perm /111 -o -name '*.so*' \) -exec sh -c 'for file
 printf 'Source: workcell\nPackage: workcell\nArchitecture: any\n' >"$work/debian/control"
 # Libraries that are loaded when they are first needed: a library that refers to the same functions depends on the same packages.
 sed -n 's/^\tX(\([A-Za-z0-9_]*\)).*/extern char \1[]; char *at_\1 = \1;/p' src/base/libraries.c |
-	"${CC:-cc}" -shared -fPIC -x c - -o "$work/loaded.so" -lcurl -lmicrohttpd -lgnutls -lzmq -ledit
+	"${CC:-cc}" -shared -fPIC -x c - -o "$work/loaded.so" -lcurl -lmicrohttpd -lgnutls -lz -lzmq -ledit
 needed=$(cd "$work" && find loaded.so debian/workcell/usr/bin debian/workcell/usr/lib -type f \( -perm /111 -o -name '*.so*' \) -exec dpkg-shlibdeps -O \
 	-Sdebian/workcell {} + 2>"$PWD/shlibdeps.log") || { cat "$work/shlibdeps.log" >&2; exit 1; }
 cat >"$root/DEBIAN/control" <<EOF

@@ -33,10 +33,10 @@ run | test | bench | package | smolagents | frameworks | jupyter | conformance |
 esac
 
 # What to build with, and libuv (event loop), jansson (JSON), libyaml (tool definitions), SQLite (search), libcurl
-# (HTTP tools), libcrypto (hashes), libseccomp (sandbox), libedit (the shell), libmicrohttpd and GnuTLS (HTTP in), libzmq
+# (HTTP tools), libcrypto (hashes), libseccomp (sandbox), libedit (the shell), libmicrohttpd, GnuTLS and zlib (HTTP in), libzmq
 # (Jupyter kernels), hiredis (storage in Redis), Python (what is run).
 packages="gcc libc6-dev pkg-config meson ninja-build libuv1-dev libjansson-dev libyaml-dev"
-packages="$packages libsqlite3-dev libcurl4-openssl-dev libssl-dev libseccomp-dev libedit-dev libmicrohttpd-dev libgnutls28-dev"
+packages="$packages libsqlite3-dev libcurl4-openssl-dev libssl-dev libseccomp-dev libedit-dev libmicrohttpd-dev libgnutls28-dev zlib1g-dev"
 packages="$packages libzmq3-dev libhiredis-dev"
 packages="$packages python3 python3-dev"
 case $purpose in
@@ -131,7 +131,7 @@ check_tools() {
 		command -v "$tool" >/dev/null 2>&1 || absent="$absent $tool"
 	done
 	if [ -z "$absent" ]; then
-		for library in libuv jansson yaml-0.1 sqlite3 libcurl libcrypto libseccomp libedit libmicrohttpd gnutls libzmq hiredis; do
+		for library in libuv jansson yaml-0.1 sqlite3 libcurl libcrypto libseccomp libedit libmicrohttpd gnutls zlib libzmq hiredis; do
 			pkg-config --exists "$library" || absent="$absent $library"
 		done
 	fi

@@ -106,6 +106,16 @@ GNUTLS_FUNCTIONS(DEFINE)
 static const struct function gnutls_functions[] = { GNUTLS_FUNCTIONS(ROW){ NULL, NULL } };
 #endif
 
+#ifdef CELL_LIBRARY_Z
+#define ZLIB_FUNCTIONS(X) \
+	X(inflate)        \
+	X(inflateEnd)     \
+	X(inflateInit2_)  \
+	X(inflateReset)
+ZLIB_FUNCTIONS(DEFINE)
+static const struct function zlib_functions[] = { ZLIB_FUNCTIONS(ROW){ NULL, NULL } };
+#endif
+
 #ifdef CELL_LIBRARY_ZMQ
 #define ZMQ_FUNCTIONS(X)  \
 	X(zmq_bind)       \
@@ -168,6 +178,9 @@ static const struct {
 #endif
 #ifdef CELL_LIBRARY_GNUTLS
 	[CELL__LIBRARY_GNUTLS] = { CELL_LIBRARY_GNUTLS, gnutls_functions },
+#endif
+#ifdef CELL_LIBRARY_Z
+	[CELL__LIBRARY_ZLIB] = { CELL_LIBRARY_Z, zlib_functions },
 #endif
 #ifdef CELL_LIBRARY_ZMQ
 	[CELL__LIBRARY_ZMQ] = { CELL_LIBRARY_ZMQ, zmq_functions },

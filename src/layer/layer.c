@@ -262,18 +262,26 @@ static int open_in_root(int root_fd, const char *path)
 	return (int)syscall(SYS_openat2, root_fd, path, &how, sizeof how);
 }
 
-int cell__layer_open_view(const struct cell__layer *layer, int64_t pid, int *ret_fd, struct cell_error *err)
+int cell__layer_find_view(const struct cell__layer *layer, int root_fd, int *ret_fd, struct cell_error *err)
 {
-	char path[64], mark[33] = "";
-	snprintf(path, sizeof path, "/proc/%lld/root", (long long)pid);
-	CELL_AUTO_FD int root = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
-	CELL_AUTO_FD int view = root < 0 ? -1 : open_in_root(root, layer->base);
+	char mark[33] = "";
+	CELL_AUTO_FD int view = open_in_root(root_fd, layer->base);
 	if (view < 0)
 		return cell_fail(err, CELL_E_IO, errno, "reach the files of the session's kernel");
 	if (layer->form == CELL_LAYER_OVERLAY && (fgetxattr(view, MARK, mark, 32) != 32 || strcmp(mark, layer->mark) != 0))
-		return cell_fail(err, CELL_E_IO, 0, "the files of process %lld are not those of the layer", (long long)pid);
+		return cell_fail(err, CELL_E_IO, 0, "the files of the process are not those of the layer");
 	*ret_fd = cell__take_fd(&view);
 	return 0;
+}
+
+int cell__layer_open_view(const struct cell__layer *layer, int64_t pid, int *ret_fd, struct cell_error *err)
+{
+	char path[64];
+	snprintf(path, sizeof path, "/proc/%lld/root", (long long)pid);
+	CELL_AUTO_FD int root = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (root < 0)
+		return cell_fail(err, CELL_E_IO, errno, "reach the files of the session's kernel");
+	return cell__layer_find_view(layer, root, ret_fd, err);
 }
 
 /* With the lock held. */

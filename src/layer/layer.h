@@ -65,6 +65,8 @@ void cell__layer_attach(struct cell__layer *layer, int view_fd);
  * taken for it.
  */
 int cell__layer_open_view(const struct cell__layer *layer, int64_t pid, int *ret_fd, struct cell_error *err);
+/* The same in the root of a process, open. */
+int cell__layer_find_view(const struct cell__layer *layer, int root_fd, int *ret_fd, struct cell_error *err);
 
 /* ---- points ---- */
 

@@ -9,6 +9,9 @@
  * A step reads or writes at most a block, so a transfer of any size takes the memory of one.  While the pool works for a request, its
  * connection is suspended: the request, and the response that reads from a download, stay until the step is done.
  *
+ * A sandbox's /tmp is memory, which an open file of it would keep when the sandbox has ended, as long as a client takes to read it.  So such
+ * transfers end with the kernel.
+ *
  * Where another server has the workspace (executors "remote" and "container") a step waits for that server.  Such a step has a thread of its
  * own, so that a slow server does not keep the pool from everybody else.
  */
@@ -26,9 +29,12 @@
 #include <time.h>
 
 #include "files/files.h"
+#include "server/gunzip.h"
 
 #define BLOCK_BYTES (256u * 1024u)
 #define SENT_BYTES (32u * 1024u) /* that libmicrohttpd asks for at once */
+#define UNZIPPED_BYTES (32u * 1024u) /* of a compressed upload at once, ... */
+#define STEP_BYTES (4u * 1024u * 1024u) /* ... and in one step */
 
 /* One operation on files; request->files is the same while the request lives. */
 struct cell__file_work {
@@ -46,7 +52,8 @@ struct cell__file_work {
 	enum cell__file_verb verb;
 	char path[PATH_MAX];
 	unsigned mode;
-	bool recursive;
+	bool recursive, in_tmp;
+	int64_t kernel_pid; /* in_tmp: whose /tmp it is */
 	struct cell__root root;
 	struct cell__file_witness witness;
 	struct cell__principal principal;
@@ -57,10 +64,12 @@ struct cell__file_work {
 	bool busy; /* the pool's, or about to be */
 	void (*then)(struct cell__request *request, json_t *found); /* NULL: /v1's answers */
 	bool gone; /* the response is freed: to be destroyed when the pool is done */
+	struct cell__gunzip *gunzip; /* of an upload that is compressed; or NULL */
 	/* a block of the transfer */
 	char *block;
 	size_t used, at;
 	size_t moved;   /* bytes of an upload that the last step wrote */
+	bool is_more;   /* the block becomes more bytes than it could write */
 	int64_t stored; /* and all of them */
 	bool ended;
 };
@@ -72,6 +81,7 @@ static void do_destroy(uv_work_t *work)
 	struct cell__file_work *files = work->data;
 
 	cell__file_transfer_destroy(files->transfer);
+	cell__gunzip_destroy(files->gunzip);
 }
 
 static void handle_destroyed(uv_work_t *work, int status)
@@ -101,6 +111,7 @@ static void record(struct cell__file_work *files, const struct cell_error *err)
 					    .principal = &files->principal,
 					    .verb = word_of(files->verb),
 					    .path = files->path,
+					    .in_tmp = files->in_tmp,
 					    .bytes = files->verb == CELL_FILE_PUT || files->verb == CELL_FILE_UNPACK ? files->stored : -1,
 					    .err = err };
 
@@ -284,6 +295,8 @@ static void do_first(uv_work_t *work)
 	case CELL_FILE_UNPACK:
 		open_transfer(files, files->verb == CELL_FILE_PUT ? CELL_TRANSFER_PUT : CELL_TRANSFER_UNPACK);
 		mark(files);
+		if (files->transfer && files->request->unzips && !(files->gunzip = cell__gunzip_create(&files->err)))
+			cell__file_transfer_destroy(cell__take_ptr(files->transfer));
 		break;
 	case CELL_FILE_DESCRIBE:
 		files->answer = cell__root_describe(&files->root, files->path, &files->err);
@@ -327,6 +340,13 @@ static void handle_first(uv_work_t *work, int status)
 		cell__request_resume(request); /* with the body */
 }
 
+static int64_t pid_of_kernel(const struct cell__file_work *files)
+{
+	struct cell_session *session = files->request->served ? files->request->served->session : NULL;
+
+	return session ? cell__session_pid_on_loop(session) : 0;
+}
+
 static void handle_root(void *arg, const struct cell__root *root, const struct cell_error *err)
 {
 	struct cell__file_work *files = arg;
@@ -338,6 +358,7 @@ static void handle_root(void *arg, const struct cell__root *root, const struct c
 	}
 	files->root = *root;
 	files->root.cancelled = &files->cancelled;
+	files->kernel_pid = pid_of_kernel(files);
 	files->is_there = root->place;
 	files->witness = root->witness;
 	files->recorded = files->verb < CELL_FILE_PUT;
@@ -357,7 +378,8 @@ static void start(struct cell__file_work *files)
 		return;
 	if (!request->served->session)
 		cell__answer_fail(request, MHD_HTTP_GONE, CELL_E_EXPIRED, "this session has ended");
-	else if (cell__session_root_on_loop(request->served->session, writes, handle_root, files, &err) < 0)
+	else if ((files->in_tmp ? cell__session_tmp_on_loop : cell__session_root_on_loop)(request->served->session, writes, handle_root,
+											  files, &err) < 0)
 		cell__answer_error(request, &err);
 }
 
@@ -513,17 +535,49 @@ static void answer_download(struct cell__file_work *files)
 
 /* ---- uploads ---- */
 
+/* Writes what the block becomes, as much as one step may write; the rest of the block waits for the next step. */
+static int write_unzipped(struct cell__file_work *files)
+{
+	const char *bytes = files->block;
+	char out[UNZIPPED_BYTES];
+	ssize_t n = 0;
+
+	while (files->moved < STEP_BYTES &&
+	       (n = cell__gunzip_next(files->gunzip, &bytes, &files->used, out, sizeof(out), &files->err)) > 0) {
+		if (cell__file_transfer_write(files->transfer, out, (size_t)n, &files->err) < 0)
+			return -1;
+		files->moved += (size_t)n;
+	}
+	memmove(files->block, bytes, files->used);
+	files->is_more = n > 0;
+	if (n == 0 && files->ended && !cell__gunzip_is_whole(files->gunzip))
+		return cell_fail(&files->err, CELL_E_INVALID, 0, "the body is not gzip, or was cut off");
+	return n < 0 ? -1 : 0;
+}
+
+static void write_block(struct cell__file_work *files)
+{
+	files->moved = 0;
+	if (files->gunzip && write_unzipped(files) < 0)
+		return;
+	if (!files->gunzip) {
+		if (files->used && cell__file_transfer_write(files->transfer, files->block, files->used, &files->err) < 0)
+			return;
+		files->moved = files->used;
+		files->used = 0;
+	}
+	if (files->ended && !files->is_more && cell__file_transfer_end(files->transfer, &files->err) == 0)
+		files->answer = json_object();
+}
+
 static void do_write(uv_work_t *work)
 {
 	struct cell__file_work *files = work->data;
 
-	files->moved = 0;
-	if (files->used && cell__file_transfer_write(files->transfer, files->block, files->used, &files->err) < 0)
-		return;
-	files->moved = files->used;
-	files->used = 0;
-	if (files->ended && cell__file_transfer_end(files->transfer, &files->err) == 0)
-		files->answer = json_object();
+	write_block(files);
+	/* What it took is free again when the client gets to know. */
+	if (files->err.code)
+		cell__file_transfer_destroy(cell__take_ptr(files->transfer));
 }
 
 static void handle_written(uv_work_t *work, int status)
@@ -536,6 +590,10 @@ static void handle_written(uv_work_t *work, int status)
 	files->stored += (int64_t)files->moved;
 	if (!files->err.code && request->served->folder)
 		(void)cell__account_stored(files->server, files->account, (int64_t)files->moved, &files->err);
+	if (!files->err.code && files->is_more) {
+		queue(files, do_write, handle_written);
+		return;
+	}
 	if ((files->err.code || files->ended) && request->served->session)
 		cell__session_written_on_loop(request->served->session);
 	if (files->err.code || files->ended)
@@ -564,6 +622,11 @@ size_t cell__upload_take(struct cell__request *request, const char *bytes, size_
 	/* The handler has not got so far yet; or it needs no body, and throws it away. */
 	if (!files || files->busy)
 		return size;
+	if (files->err.code) { /* it was ended while it waited for the body */
+		record(files, &files->err);
+		cell__answer_error(request, &files->err);
+		return 0;
+	}
 	if (files->verb != CELL_FILE_PUT && files->verb != CELL_FILE_UNPACK)
 		return 0;
 	n = BLOCK_BYTES - files->used < size ? BLOCK_BYTES - files->used : size;
@@ -574,6 +637,37 @@ size_t cell__upload_take(struct cell__request *request, const char *bytes, size_
 	if (files->ended || files->used == BLOCK_BYTES)
 		queue(files, do_write, handle_written);
 	return size - n;
+}
+
+/* ---- the end of a sandbox ---- */
+
+static void do_end(uv_work_t *work)
+{
+	struct cell__file_work *files = work->data;
+
+	cell__file_transfer_destroy(cell__take_ptr(files->transfer));
+}
+
+static void handle_ended(uv_work_t *work, int status)
+{
+	struct cell__file_work *files = work->data;
+
+	(void)status; /* never cancelled */
+	files->busy = false;
+	if (files->gone)
+		release(files);
+}
+
+void cell__files_sweep(struct cell_server *server)
+{
+	for (struct cell__file_work *files = server->transfers; files; files = files->next) {
+		/* One that is busy is looked at again. */
+		if (!files->in_tmp || files->busy || !files->transfer || pid_of_kernel(files) == files->kernel_pid)
+			continue;
+		cell_fail(&files->err, CELL_E_EXPIRED, 0, "the sandbox's /tmp has ended with its process");
+		files->used = files->at = 0;
+		queue(files, do_end, handle_ended);
+	}
 }
 
 /* ---- handlers ---- */
@@ -618,6 +712,7 @@ void cell__file_begin(struct cell__request *request, enum cell__file_verb verb, 
 	if (!files)
 		return;
 	strcpy(files->path, path);
+	files->in_tmp = request->in_tmp;
 	files->mode = mode;
 	files->recursive = recursive;
 	files->then = then;

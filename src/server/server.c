@@ -597,6 +597,7 @@ static void handle_tick(uv_timer_t *timer)
 	if (server->leaving && !server->stopping)
 		cell__served_rest(server, server->draining ? 0 : LEAVING_IDLE_US);
 	cell__e2b_sweep(server, now_us);
+	cell__files_sweep(server);
 	cell__jobs_sweep(server, now_us);
 	cell__fusion_sweep(server, now_us);
 	cell__command_streams_sweep(server, now_us);

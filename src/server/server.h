@@ -285,6 +285,7 @@ struct cell__request {
 	char sandbox[33];        /* of E2B's clients, that the request is for; "": none */
 	json_t *kept;            /* what a handler of e2b/ needs later; or NULL */
 	const json_t *marks;     /* of cell__file_begin(); borrowed, stays until the answer */
+	bool in_tmp, unzips;     /* the same */
 	struct cell__workspace *workspace;
 	bool removes;            /* packages are removed, not added */
 	bool together; /* the packages of the request are installed in one operation */
@@ -467,7 +468,8 @@ enum cell__file_verb {
 /*
  * An operation on files of request->served.  path: as cell__files_path() answers.  then(): answers when it has succeeded, with what was
  * found out (borrowed; NULL for a file that was put); NULL: as /v1 does.  The bytes of a file that is read are the answer in any case.
- * request->marks: metadata of a file that is put.
+ * request->marks: metadata of a file that is put; in_tmp: the path is in the sandbox's own /tmp; unzips: the body is compressed (gzip), the file
+ * is not.
  */
 void cell__file_begin(struct cell__request *request, enum cell__file_verb verb, const char *path, unsigned mode, bool recursive,
 		      void (*then)(struct cell__request *request, json_t *found));
@@ -482,6 +484,8 @@ bool cell__upload_is_busy(const struct cell__request *request);
 void cell__files_forget(struct cell__request *request);
 /* The server stops: transfers with other servers end soon. */
 void cell__files_cancel(struct cell_server *server);
+/* Ends transfers of a /tmp whose sandbox has ended. */
+void cell__files_sweep(struct cell_server *server);
 /* The one range of bytes that a Range header asks for.  0: none that is supported, so all of it; 1; -1: beyond the end.  Pure. */
 int cell__range_parse(const char *header, uint64_t size, uint64_t *ret_offset, uint64_t *ret_size);
 

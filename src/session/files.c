@@ -423,13 +423,21 @@ static int find_place(const struct cell_session *session, struct cell__root *roo
 }
 
 /* Loop's thread. */
-static int measure_root(const struct cell_session *session, bool writes, struct cell__root *root, struct cell_error *err)
+static int witness_root(const struct cell_session *session, bool writes, struct cell__root *root, struct cell_error *err)
 {
 	struct cell_audit *audit = session->options.audit;
 	if (writes && audit && cell__audit_admit(cell__audit_of(audit), err) < 0)
 		return -1;
 	root->witness = (struct cell__file_witness){ .audit = audit, .executor = session->executor->name };
 	strcpy(root->witness.session_id, session->id);
+	return 0;
+}
+
+/* Loop's thread. */
+static int measure_root(const struct cell_session *session, bool writes, struct cell__root *root, struct cell_error *err)
+{
+	if (witness_root(session, writes, root, err) < 0)
+		return -1;
 	/* The host's own files: a sandbox may not write such names there either. */
 	root->guarded = session->options.confined && !session->layer;
 	root->max_bytes = writes ? cell__quota_left(session->quota) : UINT64_MAX;
@@ -492,11 +500,13 @@ void cell__session_record_on_loop(struct cell_engine *engine, const struct cell_
 	json_t *args;
 	if (!change->witness->audit)
 		return;
+	CELL_AUTO_BUF struct cell__buf full = CELL_BUF_INIT;
+	const char *path = *change->path ? change->path : ".";
+	if (change->in_tmp && cell__buf_printf(&full, "/tmp%s%s", *change->path ? "/" : "", change->path) == 0)
+		path = full.data;
 	/* Bytes that JSON cannot hold are shown as \xNN. */
-	CELL_AUTO_FREE char *shown = cell__utf8_ok(change->path, strlen(change->path))
-					     ? NULL
-					     : cell_shown_text(change->path, strlen(change->path), CELL_SHOWN_ASCII);
-	args = json_pack("{s:s}", "path", shown ? shown : *change->path ? change->path : ".");
+	CELL_AUTO_FREE char *shown = cell__utf8_ok(path, strlen(path)) ? NULL : cell_shown_text(path, strlen(path), CELL_SHOWN_ASCII);
+	args = json_pack("{s:s}", "path", shown ? shown : path);
 	if (args && change->bytes >= 0)
 		json_object_set_new(args, "bytes", json_integer(change->bytes));
 	struct cell__audit_record record = { .session_id = change->witness->session_id,
@@ -549,7 +559,7 @@ struct rooting {
 	uv_work_t work;
 	struct cell__root root;
 	struct kernel_question kernel;
-	bool opened;
+	bool is_tmp, opened;
 	struct cell_error err;
 	cell__root_done done;
 	void *arg;
@@ -558,7 +568,10 @@ struct rooting {
 static void do_root(uv_work_t *work)
 {
 	struct rooting *rooting = work->data;
-	rooting->opened = open_root(rooting->waiting.session, rooting->kernel.pid, &rooting->root, &rooting->err) == 0;
+	const struct cell_session *session = rooting->waiting.session;
+	int rc = rooting->is_tmp ? cell__tmp_open(session, rooting->kernel.pid, &rooting->root.fd, &rooting->err)
+				 : open_root(session, rooting->kernel.pid, &rooting->root, &rooting->err);
+	rooting->opened = rc == 0;
 }
 
 static void handle_rooted(uv_work_t *work, int status)
@@ -589,6 +602,29 @@ static void handle_kernel(struct cell__waiting *waiting)
 	uv_queue_work(cell__loop_uv(session->engine->loop), &rooting->work, do_root, handle_rooted);
 }
 
+/* What was measured is in the root. */
+static int start_rooting(struct cell_session *session, const struct cell__root *root, bool is_tmp, cell__root_done done, void *arg,
+			 struct cell_error *err)
+{
+	struct rooting *rooting = cell__alloc(1, sizeof *rooting);
+	if (!rooting)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a transfer");
+	*rooting = (struct rooting){ .waiting.session = session,
+				     .waiting.done = handle_kernel,
+				     .root = *root,
+				     .is_tmp = is_tmp,
+				     .kernel.session = session,
+				     .done = done,
+				     .arg = arg };
+	rooting->work.data = rooting;
+	session->filing++;
+	if (is_tmp || needs_kernel(session))
+		cell__session_do_need_kernel(&rooting->waiting.task);
+	else
+		handle_kernel(&rooting->waiting);
+	return 0;
+}
+
 int cell__session_root_on_loop(struct cell_session *session, bool writes, cell__root_done done, void *arg, struct cell_error *err)
 {
 	struct cell__root root = CELL_ROOT_INIT;
@@ -596,19 +632,18 @@ int cell__session_root_on_loop(struct cell_session *session, bool writes, cell__
 		return cell_fail(err, CELL_E_CLOSED, 0, "the session is closed");
 	if (check_root(session, writes, err) < 0 || measure_root(session, writes, &root, err) < 0)
 		return -1;
-	struct rooting *rooting = cell__alloc(1, sizeof *rooting);
-	if (!rooting)
-		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a transfer");
-	*rooting = (struct rooting){
-		.waiting.session = session, .waiting.done = handle_kernel, .root = root, .kernel.session = session, .done = done, .arg = arg
-	};
-	rooting->work.data = rooting;
-	session->filing++;
-	if (needs_kernel(session))
-		cell__session_do_need_kernel(&rooting->waiting.task);
-	else
-		handle_kernel(&rooting->waiting);
-	return 0;
+	return start_rooting(session, &root, false, done, arg, err);
+}
+
+int cell__session_tmp_on_loop(struct cell_session *session, bool writes, cell__root_done done, void *arg, struct cell_error *err)
+{
+	struct cell__root root = CELL_ROOT_INIT;
+	if (session->closing)
+		return cell_fail(err, CELL_E_CLOSED, 0, "the session is closed");
+	if (cell__tmp_check(session, err) < 0 || witness_root(session, writes, &root, err) < 0)
+		return -1;
+	root.max_bytes = UINT64_MAX; /* its file system has a size */
+	return start_rooting(session, &root, true, done, arg, err);
 }
 
 /* ---- states, for branch.c ---- */

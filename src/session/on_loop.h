@@ -53,6 +53,8 @@ int cell__session_files_on_loop(struct cell_session *session, enum cell__files_v
 /* As cell__files_root(), on the pool; done() takes the root over.  root NULL: err has the reason. */
 typedef void (*cell__root_done)(void *arg, const struct cell__root *root, const struct cell_error *err);
 int cell__session_root_on_loop(struct cell_session *session, bool writes, cell__root_done done, void *arg, struct cell_error *err);
+/* The same of the sandbox's own /tmp (tmp.c), for which the session gets a kernel if it has none; other executors refuse it. */
+int cell__session_tmp_on_loop(struct cell_session *session, bool writes, cell__root_done done, void *arg, struct cell_error *err);
 /* Files were written through a root. */
 void cell__session_written_on_loop(struct cell_session *session);
 /* A change of files, for the audit log.  The session may be gone. */
@@ -60,6 +62,7 @@ struct cell__file_change {
 	const struct cell__file_witness *witness;
 	const struct cell__principal *principal;
 	const char *verb, *path; /* "put", "unpack", "make_folder", "remove" */
+	bool in_tmp; /* the path is below /tmp of the sandbox, not below the workspace */
 	int64_t bytes; /* -1: not known */
 	const struct cell_error *err; /* NULL: it was made */
 };

@@ -9,6 +9,7 @@
  *     durable.c      saving it to a folder, and waking it again
  *     recording.c    writing what it does to a file, and answering one that is replayed
  *     files.c        the layer over its workspace: diff, commit, discard
+ *     tmp.c          the sandbox's own /tmp
  *     children.c     sessions that its own code forks
  *     speculation.c  a copy of its kernel that goes on while a call waits for a person
  *     commands.c     programs that clients start where its code runs
@@ -486,6 +487,13 @@ json_t *cell__branch_list(const struct cell_session *session);
 /* What opening a session does before there is a kernel; the waiting waits for one. */
 void cell__session_begin(struct cell_session *session, struct cell__waiting *waiting);
 void cell__session_end_waiting(struct cell__waiting *waiting, const struct cell_error *err);
+
+/* ---- tmp.c ---- */
+
+/* Options alone: any thread. */
+int cell__tmp_check(const struct cell_session *session, struct cell_error *err);
+/* Through this process, which must be the session's kernel: it is refused where it is not.  Never on the loop's thread. */
+int cell__tmp_open(const struct cell_session *session, int64_t pid, int *ret_fd, struct cell_error *err);
 
 /* ---- files.c ---- */
 

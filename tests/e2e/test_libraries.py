@@ -14,7 +14,7 @@ LAZY = {"libcurl.so": ["ps", "--remote-url", "http://127.0.0.1:9"],
 
 def names_in(path):
     with open(path, "rb") as file:
-        return {name.decode() for name in re.findall(rb"\0(lib(?:curl|microhttpd|gnutls|zmq|edit)\.so[.0-9]*)(?=\0)", file.read())}
+        return {name.decode() for name in re.findall(rb"\0(lib(?:curl|microhttpd|gnutls|z|zmq|edit)\.so[.0-9]*)(?=\0)", file.read())}
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,10 @@
 """E2B's own clients, unmodified, against `workcell serve --e2b`, and what hostile ones send."""
+import gzip
 import io
 import json
 import os
 import time
+import zlib
 
 import pytest
 
@@ -17,7 +19,7 @@ from e2b_code_interpreter import Sandbox  # noqa: E402
 
 PYTHON = "/usr/bin/python3"
 # Long ones: they work from an address that has failed with others.
-ALICE, BOB, READER, ALL, SMALL = ("t0ken-of-%s-%s" % (name, "x" * 40) for name in ("alice", "bob", "reader", "all", "small"))
+ALICE, BOB, READER, ALL, SMALL, TINY = ("t0ken-of-%s-%s" % (name, "x" * 40) for name in ("alice", "bob", "reader", "all", "small", "tiny"))
 TOKENS = """tokens:
   - {name: all, token: %s, scopes: [run, read, admin, approve]}
   - {name: alice, token: %s, scopes: [run, read]}
@@ -25,7 +27,8 @@ TOKENS = """tokens:
   - {name: reader, token: %s, scopes: [read]}
   - {name: tests, token: t0ken-of-the-tests}
   - {name: small, token: %s, quota: {disk: 1000000}}
-""" % (ALL, ALICE, BOB, READER, SMALL)
+  - {name: tiny, token: %s, quota: {disk: 1000000}}
+""" % (ALL, ALICE, BOB, READER, SMALL, TINY)
 
 
 @pytest.fixture(scope="module")
@@ -275,9 +278,49 @@ def test_files_go_both_ways(sandbox):
     assert [sandbox.files.read("m/" + name, format="bytes") for name in ("1", "2", "empty")] == [b"one", b"\0two", b""]
 
 
-def test_uploads_that_could_not_be_kept_are_refused(sandbox):
-    with pytest.raises(SandboxException, match="leave out gzip"):
-        sandbox.files.write("packed", "x", gzip=True)
+def test_uploads_may_be_compressed(sandbox):
+    data = os.urandom(3_000_000)
+    for given in (data, io.BytesIO(data), b"", "hell\u00f6"):
+        assert sandbox.files.write("packed", given, gzip=True).path == "/home/user/packed"
+        wanted = data if given is not data and isinstance(given, io.BytesIO) else given.encode() if isinstance(given, str) else given
+        assert sandbox.files.read("packed", format="bytes", gzip=True) == wanted
+    sandbox.files.write_files([{"path": "packed%d" % n, "data": "file %d" % n} for n in range(3)], gzip=True)
+    assert [sandbox.files.read("packed%d" % n) for n in range(3)] == ["file %d" % n for n in range(3)]
+
+
+ZIPPED = gzip.compress(b"text" * 100)
+
+
+@pytest.mark.parametrize("body, outcome", [
+    (ZIPPED + gzip.compress(b"") + gzip.compress(b"more"), b"text" * 100 + b"more"), (ZIPPED[:-1], "cut off"), (ZIPPED[:12], "cut off"),
+    (b"\x1f", "cut off"), (b"", "cut off"), (ZIPPED + b"x", "cut off"), (ZIPPED + b"garbage", "not gzip"), (b"plain text", "not gzip"),
+    (ZIPPED[:-8] + bytes(8), "not gzip"), (zlib.compress(b"zlib"), "not gzip"), (ZIPPED[:20] + b"\xff" * 20 + ZIPPED[40:], "not gzip"),
+], ids=["members", "end", "middle", "head", "empty", "rest", "garbage", "plain", "sum", "zlib", "damaged"])
+def test_compressed_uploads_that_lie(server, sandbox, body, outcome):
+    sandbox.files.write("zipped", "before")
+    answer = ask(server, "POST", "/files?path=zipped", body, sandbox=sandbox.sandbox_id, X_Access_Token=sandbox._envd_access_token,
+                 Content_Type="application/octet-stream", Content_Encoding="GZip")
+    if isinstance(outcome, bytes):
+        assert answer.status == 200 and sandbox.files.read("zipped", format="bytes") == outcome
+    else:
+        assert answer.status == 400 and outcome in answer.json["message"], answer
+        assert sandbox.files.read("zipped") == "before"
+    assert sandbox.run_code("[name for name in __import__('os').listdir('.') if 'upload' in name]").text == "[]"
+
+
+def test_a_small_upload_that_becomes_a_large_file_is_bounded(server, options):
+    made = Sandbox.create(**dict(options, api_key=TINY))
+    with pytest.raises(Exception, match="may have 1000000 bytes"):
+        made.files.write("bomb", bytes(100_000_000), gzip=True)
+    assert made.files.list(".") == []
+    made.kill()
+
+
+def test_uploads_that_could_not_be_kept_are_refused(server, sandbox):
+    for encoding, form in (("br", False), ("gzip, gzip", False), ("gzip", True)):
+        answer = ask(server, "POST", "/files?path=packed-otherwise", b"x", sandbox=sandbox.sandbox_id, X_Access_Token=sandbox._envd_access_token,
+                     Content_Type="multipart/form-data; boundary=b" if form else "application/octet-stream", Content_Encoding=encoding)
+        assert answer.status == 415, answer
     for way in ({"use_octet_stream": True}, {}):
         with pytest.raises(SandboxException, match="too long"):
             sandbox.files.write("described", "x", metadata={"k": "v" * 5000}, **way)
@@ -285,7 +328,7 @@ def test_uploads_that_could_not_be_kept_are_refused(sandbox):
             sandbox.files.write("described", "x", metadata={"k" * 300: "v"}, **way)
         with pytest.raises(InvalidArgumentException, match="at most 64"):
             sandbox.files.write("described", "x", metadata={"k%d" % n: "v" for n in range(65)}, **way)
-    assert not sandbox.files.exists("packed") and not sandbox.files.exists("described")
+    assert not sandbox.files.exists("packed-otherwise") and not sandbox.files.exists("described")
     assert sandbox.run_code("[name for name in __import__('os').listdir('.') if 'upload' in name]").text == "[]"
 
 
@@ -323,8 +366,8 @@ os.setxattr("marks/folder", "user.e2b.folder", b"5")
 def test_folders(sandbox):
     assert sandbox.files.make_dir("f/g") is True and sandbox.files.make_dir("f/g") is False
     sandbox.files.write("f/g/x", "123")
-    listed = {one.path: (one.type.value, one.size) for one in sandbox.files.list("f", depth=2)}
-    assert listed == {"/home/user/f/g": ("dir", 0), "/home/user/f/g/x": ("file", 3)}
+    listed = {one.path: (one.type.value, one.size > 0) for one in sandbox.files.list("f", depth=2)}
+    assert listed == {"/home/user/f/g": ("dir", True), "/home/user/f/g/x": ("file", True)}
     assert sandbox.files.rename("f/g/x", "f/y").path == "/home/user/f/y"
     info = sandbox.files.get_info("f/y")
     assert (info.name, info.size, info.permissions) == ("y", 3, "-rw-r--r--")
@@ -389,7 +432,8 @@ def test_signed_urls_find_the_worker_of_their_sandbox():
     server.close()
 
 
-@pytest.mark.parametrize("path", ["/etc/passwd", "../../etc/passwd", "/home/user/../x", "/home/user2/x", "/proc/self/environ", "~root/x"])
+# /tmp is the machine's with this executor.
+@pytest.mark.parametrize("path", ["/etc/passwd", "/tmp/x", "../../etc/passwd", "/home/user/../x", "/home/user2/x", "/proc/self/environ", "~root/x"])
 def test_paths_stay_in_the_sandbox(sandbox, path):
     for reach in (sandbox.files.read, sandbox.files.list, sandbox.files.remove, sandbox.files.make_dir, lambda p: sandbox.files.write(p, "x"),
                   lambda p: sandbox.files.rename(p, "stolen")):

@@ -1,5 +1,6 @@
 """What clients of E2B get in the executor sandbox: the folder /home/user, charts and tables as data, networks, watchers, snapshots."""
 import asyncio
+import http.client
 import os
 import re
 import signal
@@ -75,6 +76,122 @@ def test_protected_names_are_protected_under_both_names():
         context = confined.create_code_context(cwd="/home/user/sub")
         assert confined.run_code("import os; (open('two.txt').read(), os.getcwd())", context=context).text == repr(("2", "/home/user/sub"))
     made.close()
+
+
+# ---- /tmp ----
+
+def test_the_sandboxs_own_tmp_is_reached_too(sandbox, fresh, server, tmp_path):
+    written = sandbox.files.write("/tmp/own/script.py", "print(6 * 7)")
+    assert (written.name, written.path) == ("script.py", "/tmp/own/script.py")
+    assert sandbox.commands.run("sh -c 'cat /tmp/own/script.py; ls -ld /tmp/own | cut -c1'").stdout == "print(6 * 7)d\n"
+    assert sandbox.run_code("exec(open('/tmp/own/script.py').read())").logs.stdout == ["42\n"]
+    # It is the code's, as if the code had written it.
+    assert sandbox.run_code("import os\nos.rename('/tmp/own/script.py', '/tmp/own/moved'); open('/tmp/own/moved', 'a').write('  # more')\n"
+                            "os.chmod('/tmp/own', 0o700); os.stat('/tmp/own').st_uid == os.getuid()").text == "True"
+    assert sandbox.files.read("/tmp/own/moved") == "print(6 * 7)  # more"
+    info = sandbox.files.get_info("/tmp/own/moved")
+    assert (info.path, info.size, info.permissions) == ("/tmp/own/moved", 20, "-rw-r--r--")
+    assert [one.path for one in sandbox.files.list("/tmp/own", depth=2)] == ["/tmp/own/moved"]
+    assert "own" in [one.name for one in sandbox.files.list("/tmp")] and sandbox.files.get_info("/tmp").name == "tmp"
+    # Several files at once, in both places.
+    paths = ["/tmp/own/a", "b", "/tmp/own/c", "/home/user/d"]
+    assert [one.path for one in sandbox.files.write_files([{"path": path, "data": path} for path in paths])] == [
+        "/tmp/own/a", "/home/user/b", "/tmp/own/c", "/home/user/d"]
+    assert [sandbox.files.read(path) for path in paths] == paths
+    handle = sandbox.files.watch_dir("/tmp/own", include_entry=True)
+    assert sandbox.files.make_dir("/tmp/own/sub") is True and sandbox.files.make_dir("/tmp/own/sub") is False
+    sandbox.files.rename("/tmp/own/a", "/tmp/own/sub/a")
+    events = handle.get_new_events()
+    assert names(events) == [("sub", "create"), ("a", "rename")] and events[0].entry.path == "/tmp/own/sub"
+    handle.stop()
+    for one, other in (("/tmp/own/c", "c"), ("b", "/tmp/b")):
+        with pytest.raises(e2b.InvalidArgumentException, match="another file system"):
+            sandbox.files.rename(one, other)
+    url = sandbox.download_url("/tmp/own/c")
+    assert server.ask("GET", url[url.index("/files"):], token=None).body == b"/tmp/own/c"
+    # Each has its own, and it is not this machine's.
+    assert not fresh.files.exists("/tmp/own") and not os.path.exists("/tmp/own")
+    (tmp_path / "secret").write_text("secret")
+    assert not sandbox.files.exists(str(tmp_path / "secret"))
+    sandbox.files.remove("/tmp/own")
+    assert not sandbox.files.exists("/tmp/own/c") and sandbox.run_code("os.path.exists('/tmp/own')").text == "False"
+
+
+def test_tmp_leads_nowhere_else(fresh):
+    made = fresh.run_code("import os, socket\nos.makedirs('race'); os.symlink('/', '/tmp/root'); os.symlink('/home/user', '/tmp/home')\n"
+                   "os.symlink('/etc/passwd', '/tmp/file'); open('inside', 'w').write('i')\n"
+                   "bound = socket.socket(socket.AF_UNIX); bound.bind('/tmp/socket')")
+    assert not made.error, made
+    for path in ("/tmp/root/etc/passwd", "/tmp/home/inside", "/tmp/file", "/tmp/socket", "/tmp/../etc/passwd", "/tmp/root", "/tmpx/y"):
+        for reach in (fresh.files.read, lambda p: fresh.files.write(p + "/new", "x"), lambda p: fresh.files.watch_dir(p)):
+            with pytest.raises((SandboxException, FileNotFoundException)):
+                reach(path)
+    # Its workspace is mounted below it here: that is another way to the same files, and is not followed either.
+    mounted = fresh.run_code("[l.split()[4] for l in open('/proc/self/mountinfo') if l.split()[4].startswith('/tmp/')]").results[0].text
+    for path in eval(mounted):
+        assert fresh.files.list(path) is not None  # by its name it is the sandbox's folder
+    # What a link may be swapped for while it is looked up.
+    fresh.run_code("os.chdir('/tmp')\ntarget = '/home/user'" + serving.RACE)
+    for n in range(20):
+        for ask_for in (lambda: fresh.files.read("/tmp/race/inside"), lambda: fresh.files.write("/tmp/race/written", "x"),
+                        lambda: fresh.files.make_dir("/tmp/race/made%d" % n), lambda: fresh.files.remove("/tmp/race/inside")):
+            try:
+                assert ask_for() != "i"
+            except (SandboxException, FileNotFoundException):
+                pass
+    fresh.run_code("stop = True")
+    assert sorted(one.name for one in fresh.files.list("/home/user")) == ["inside", "race"]
+
+
+def open_files(server, device):
+    """How many files of a file system the server has open."""
+    found = 0
+    for name in os.listdir("/proc/%d/fd" % server.process.pid):
+        try:
+            found += os.stat("/proc/%d/fd/%s" % (server.process.pid, name)).st_dev == device
+        except OSError:
+            pass
+    return found
+
+
+def test_tmp_has_a_size_and_goes_where_its_sandbox_goes(fresh, server):
+    fresh.files.write("/tmp/kept", "k")
+    with pytest.raises(Exception, match="full"):
+        fresh.files.write("/tmp/bomb", bytes(300_000_000), gzip=True)
+    assert [one.name for one in fresh.files.list("/tmp") if one.type.value == "file"] == ["kept"]
+    assert fresh.run_code("open('/tmp/more', 'wb').write(bytes(1 << 20))").text == str(1 << 20)
+    fork, = fresh.fork(count=1)
+    fresh.files.write("/tmp/kept", "changed")
+    assert fork.files.read("/tmp/kept") == "k" == fork.run_code("open('/tmp/kept').read()").text
+    fork.kill()
+    # A kernel that ends takes it along, also where a client looks at it, and the next one has its own.
+    fresh.run_code("open('/tmp/large', 'wb').write(bytes(100 << 20))")
+    handle = fresh.files.watch_dir("/tmp")
+    slow = server.open("GET", "/files?path=/tmp/large", token=None,
+                       headers={"E2b-Sandbox-Id": fresh.sandbox_id, "X-Access-Token": fresh._envd_access_token})
+    assert slow[1].read(1000) == bytes(1000)
+    upload = server.connect()
+    upload.putrequest("POST", "/files?path=/tmp/half")
+    for name, value in (("E2b-Sandbox-Id", fresh.sandbox_id), ("X-Access-Token", fresh._envd_access_token), ("Content-Length", "3000000"),
+                        ("Content-Type", "application/octet-stream")):
+        upload.putheader(name, value)
+    upload.endheaders(bytes(1_000_000))
+    device = int(fresh.run_code("__import__('os').stat('/tmp').st_dev").text)
+    support.wait_until(lambda: open_files(server, device) >= 4, lambda: open_files(server, device))  # the watcher, the file, the upload and its folder
+    fresh.run_code("import os; os._exit(1)")
+    support.wait_until(lambda: open_files(server, device) == 0, lambda: open_files(server, device))
+    with pytest.raises(http.client.IncompleteRead):
+        slow[1].read()
+    with pytest.raises(e2b.NotFoundException, match="ended with its process"):
+        handle.get_new_events()
+    upload.send(bytes(2_000_000))
+    answer = upload.getresponse()
+    assert (answer.status, b"ended with its process" in answer.read()) == (502, True)
+    for connection in (slow[0], upload):
+        connection.close()
+    assert not fresh.files.exists("/tmp/kept")
+    fresh.files.write("/tmp/kept", "again")
+    assert fresh.run_code("open('/tmp/kept').read()").text == "again"
 
 
 # ---- charts and tables ----
@@ -190,7 +307,8 @@ def test_a_watcher_sees_code_commands_and_uploads(sandbox):
     assert [one for one in names(seen) if one[1] != "chmod"] == [("a", "create"), ("a", "write"), ("a", "rename"), ("b", "create"), ("b", "remove")]
     sandbox.commands.run("echo > w/c")
     sandbox.files.write("w/up", "data")
-    assert names(collect(handle, lambda seen: ("up", "write") in seen))[-2:] == [("up", "create"), ("up", "write")]
+    # All that has happened is in the first answer.
+    assert names(handle.get_new_events())[-3:] == [("up", "create"), ("up", "write"), ("up", "chmod")]
     handle.stop()
     with pytest.raises(SandboxException):
         handle.get_new_events()

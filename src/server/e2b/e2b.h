@@ -26,6 +26,7 @@
 
 #define CELL_E2B_ENVD_VERSION "0.6.4" /* of the daemon whose protocol is spoken */
 #define CELL_E2B_HOME "/home/user"
+#define CELL_E2B_TMP "/tmp"
 #define CELL_E2B_MARKS "user.e2b." /* extended attributes that are metadata of files */
 #define CELL_E2B_MAX_MARKS 64u     /* of an upload */
 #define CELL_E2B_MARKS_BYTES (1u << 20) /* in one answer */
@@ -89,8 +90,19 @@ struct cell__e2b_sandbox *cell__e2b_by_id(const struct cell_server *server, cons
 /* The same, or a snapshot (snapshots.c). */
 struct cell__e2b_sandbox *cell__e2b_snapshot_by_id(const struct cell_server *server, const char *id);
 const char *cell__e2b_id(const struct cell__e2b_sandbox *sandbox);
-/* A path as a client gives it, below the folder of the sandbox. */
-int cell__e2b_path(const struct cell__e2b_sandbox *sandbox, const char *given, char ret_path[static PATH_MAX], struct cell_error *err);
+/* Files that clients reach: below the folder of the sandbox, and in its own /tmp. */
+enum cell__e2b_area { CELL_E2B_IN_HOME, CELL_E2B_IN_TMP };
+struct cell__e2b_place {
+	enum cell__e2b_area area;
+	char path[PATH_MAX]; /* below it */
+};
+/* A path as a client gives it. */
+int cell__e2b_path(const struct cell__e2b_sandbox *sandbox, const char *given, struct cell__e2b_place *ret_place, struct cell_error *err);
+/* "/home/user" or "/tmp": how clients name the area. */
+const char *cell__e2b_area_name(enum cell__e2b_area area);
+/* Opens the area for a request to a session, as cell__session_root_on_loop(). */
+int cell__e2b_open_area(struct cell_session *session, enum cell__e2b_area area, bool writes, cell__root_done done, void *arg,
+			struct cell_error *err);
 
 /* The same of a folder to work in: an absolute path outside of it is as the code sees it. */
 int cell__e2b_cwd(const struct cell__e2b_sandbox *sandbox, const char *given, char ret_path[static PATH_MAX], struct cell_error *err);
@@ -146,6 +158,7 @@ struct cell__e2b_work {
 	struct cell__request *request;
 	struct cell__root root;
 	bool writes;
+	enum cell__e2b_area area;
 	char path[PATH_MAX], other[PATH_MAX];
 	json_int_t depth;
 	json_t *answer;
@@ -154,6 +167,8 @@ struct cell__e2b_work {
 	void (*step)(struct cell__e2b_work *work);
 	/* On the loop's thread, of one that writes: records what was changed, also if it failed.  NULL: `verb` of `path`. */
 	void (*changed)(struct cell__e2b_work *work);
+	/* On the loop's thread, where it succeeded: true: once more, with the root of `area`, which it has set.  NULL: never. */
+	bool (*again)(struct cell__e2b_work *work);
 	const char *verb; /* in the audit log */
 	/* On the loop's thread: answers the request where it succeeded.  NULL: with `answer`. */
 	void (*then)(struct cell__e2b_work *work);
@@ -168,14 +183,14 @@ void cell__e2b_work_free(struct cell__e2b_work *work);
 /* A change of a file for the audit log.  bytes: -1: not known; err: NULL: it was made. */
 void cell__e2b_record(const struct cell__e2b_work *work, const char *verb, const char *path, int64_t bytes, const struct cell_error *err);
 /*
- * {"name", "type", "path", ...} as E2B describes a file; item: of cell__files_describe(); *room: bytes of metadata that the answer may have yet.
+ * {"name", "type", "path", ...} as E2B describes a file; root_fd: of the area; item: of cell__files_describe(); *room: bytes of metadata that the
+ * answer may have yet.
  */
-json_t *cell__e2b_entry(int root_fd, const char *path, const json_t *item, size_t *room);
+json_t *cell__e2b_entry(int root_fd, enum cell__e2b_area area, const char *path, const json_t *item, size_t *room);
 
 /* ---- watching folders (watch.c) ---- */
 
-/* path: below the workspace. */
-void cell__e2b_watch(struct cell__request *request, struct cell__e2b_sandbox *sandbox, const char *path, bool streams);
+void cell__e2b_watch(struct cell__request *request, struct cell__e2b_sandbox *sandbox, const struct cell__e2b_place *place, bool streams);
 void cell__e2b_watcher_events(struct cell__request *request, struct cell__e2b_sandbox *sandbox);
 void cell__e2b_watcher_remove(struct cell__request *request, struct cell__e2b_sandbox *sandbox);
 void cell__e2b_watchers_sweep(struct cell__e2b_sandbox *sandbox, int64_t now_us);

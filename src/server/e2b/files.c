@@ -42,7 +42,13 @@ void cell__e2b_record(const struct cell__e2b_work *work, const char *verb, const
 {
 	struct cell__principal principal = cell__request_principal(work->request);
 	struct cell__file_change change = {
-		.witness = &work->root.witness, .principal = &principal, .verb = verb, .path = path, .bytes = bytes, .err = err
+		.witness = &work->root.witness,
+		.principal = &principal,
+		.verb = verb,
+		.path = path,
+		.in_tmp = work->area == CELL_E2B_IN_TMP,
+		.bytes = bytes,
+		.err = err,
 	};
 
 	cell__session_record_on_loop(work->request->server->engine, &change);
@@ -68,6 +74,10 @@ static void handle_done(uv_work_t *uv, int status)
 		cell__e2b_record(work, work->verb, work->path, -1, work->err.code ? &work->err : NULL);
 	if (work->writes && request->served->session)
 		cell__session_written_on_loop(request->served->session);
+	if (!work->err.code && work->again && work->again(work)) {
+		cell__e2b_work_start(work);
+		return;
+	}
 	if (work->err.code)
 		cell__answer_error(request, &work->err);
 	else if (work->then)
@@ -99,7 +109,7 @@ void cell__e2b_work_start(struct cell__e2b_work *work)
 	if (!request->served->session) {
 		cell__answer_fail(request, MHD_HTTP_GONE, CELL_E_EXPIRED, "The sandbox was not found");
 		cell__e2b_work_free(work);
-	} else if (cell__session_root_on_loop(request->served->session, work->writes, handle_root, work, &err) < 0) {
+	} else if (cell__e2b_open_area(request->served->session, work->area, work->writes, handle_root, work, &err) < 0) {
 		cell__answer_error(request, &err);
 		cell__e2b_work_free(work);
 	}
@@ -164,7 +174,7 @@ static json_t *keys_of(const json_t *marks)
 /* ---- one file ---- */
 
 /* The path in the query; false: it was answered. */
-static bool take_path(struct cell__request *request, char ret_path[static PATH_MAX])
+static bool take_path(struct cell__request *request, struct cell__e2b_place *ret_place)
 {
 	const struct cell__e2b_sandbox *sandbox = cell__e2b_enter(request);
 	CELL_AUTO_FREE char *given = sandbox ? cell__e2b_query(request, "path") : NULL;
@@ -174,11 +184,18 @@ static bool take_path(struct cell__request *request, char ret_path[static PATH_M
 		return false;
 	if (!given)
 		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID, "path is missing");
-	else if (cell__e2b_path(sandbox, given, ret_path, &err) < 0)
+	else if (cell__e2b_path(sandbox, given, ret_place, &err) < 0)
 		cell__answer_error(request, &err);
 	else
 		return true;
 	return false;
+}
+
+static void begin(struct cell__request *request, enum cell__file_verb verb, const struct cell__e2b_place *place,
+		  void (*then)(struct cell__request *request, json_t *found))
+{
+	request->in_tmp = place->area == CELL_E2B_IN_TMP;
+	cell__file_begin(request, verb, place->path, 0, false, then);
 }
 
 static void answer_folder(struct cell__request *request, json_t *found)
@@ -189,19 +206,19 @@ static void answer_folder(struct cell__request *request, json_t *found)
 
 void cell__e2b_handle_file_get(struct cell__request *request)
 {
-	char path[PATH_MAX];
+	struct cell__e2b_place place;
 
-	if (take_path(request, path))
-		cell__file_begin(request, CELL_FILE_GET, path, 0, false, answer_folder);
+	if (take_path(request, &place))
+		begin(request, CELL_FILE_GET, &place, answer_folder);
 }
 
 /* marks: of the request, or NULL. */
-static json_t *written(const char *path, const json_t *marks)
+static json_t *written(enum cell__e2b_area area, const char *path, const json_t *marks)
 {
 	const char *slash = strrchr(path, '/');
 	CELL_AUTO_BUF struct cell__buf full = CELL_BUF_INIT;
 
-	if (cell__buf_printf(&full, CELL_E2B_HOME "/%s", path) < 0)
+	if (cell__buf_printf(&full, "%s/%s", cell__e2b_area_name(area), path) < 0)
 		return NULL;
 	return json_pack("{s:s,s:s,s:s,s:o*}", "name", slash ? slash + 1 : path, "type", "file", "path", full.data, "metadata",
 			 keys_of(marks));
@@ -211,47 +228,53 @@ static void answer_put(struct cell__request *request, json_t *found)
 {
 	(void)found;
 	cell__answer_json(request, MHD_HTTP_OK,
-			  json_pack("[o]", written(json_string_value(json_object_get(request->kept, "path")), request->marks)));
+			  json_pack("[o]", written(request->in_tmp ? CELL_E2B_IN_TMP : CELL_E2B_IN_HOME,
+						   json_string_value(json_object_get(request->kept, "path")), request->marks)));
 }
 
-/* What is not kept is refused. */
-static bool check_upload(struct cell__request *request)
+/* A form is not compressed.  False: it was answered. */
+static bool check_upload(struct cell__request *request, bool is_form)
 {
 	const char *encoding = cell__request_header(request, "Content-Encoding");
 
 	if (!encoding || !strcasecmp(encoding, "identity"))
 		return true;
-	cell__answer_fail(request, MHD_HTTP_UNSUPPORTED_MEDIA_TYPE, CELL_E_UNSUPPORTED,
-			  "Content-Encoding %.20s is not supported: leave out gzip", encoding);
+	request->unzips = !strcasecmp(encoding, "gzip") && !is_form;
+	if (request->unzips)
+		return true;
+	cell__answer_fail(request, MHD_HTTP_UNSUPPORTED_MEDIA_TYPE, CELL_E_UNSUPPORTED, "Content-Encoding %.20s is not supported%s",
+			  encoding, is_form ? " with a form: send the bytes of one file" : ": gzip is");
 	return false;
 }
 
 void cell__e2b_handle_file_post(struct cell__request *request)
 {
-	char path[PATH_MAX];
+	struct cell__e2b_place place;
 	json_t *marks = NULL;
 
-	if (!check_upload(request) || !take_path(request, path) || !take_marks(request, &marks))
+	if (!check_upload(request, false) || !take_path(request, &place) || !take_marks(request, &marks))
 		return;
-	request->kept = json_pack("{s:s,s:o*}", "path", path, "marks", marks);
+	request->kept = json_pack("{s:s,s:o*}", "path", place.path, "marks", marks);
 	request->marks = json_object_get(request->kept, "marks");
 	if (!request->kept)
 		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID, "the path is not UTF-8");
 	else
-		cell__file_begin(request, CELL_FILE_PUT, path, 0, false, answer_put);
+		begin(request, CELL_FILE_PUT, &place, answer_put);
 }
 
 /* ---- forms ---- */
 
 struct part {
 	char *path; /* as given */
-	char inner[PATH_MAX];
+	struct cell__e2b_place place;
 	struct cell__buf bytes;
+	bool tried, recorded;
+	json_t *written; /* as it is described; NULL: it is not */
 };
 
 struct form {
 	struct part *parts;
-	size_t n, n_written;
+	size_t n;
 	json_t *marks; /* of each file; or NULL */
 	bool failed;
 };
@@ -263,6 +286,7 @@ static void form_free(void *arg)
 	for (size_t i = 0; i < form->n; i++) {
 		free(form->parts[i].path);
 		cell__buf_finish(&form->parts[i].bytes);
+		json_decref(form->parts[i].written);
 	}
 	free(form->parts);
 	json_decref(form->marks);
@@ -297,43 +321,67 @@ static enum MHD_Result take_part(void *arg, enum MHD_ValueKind kind, const char 
 	return MHD_YES;
 }
 
+static void write_part(struct cell__e2b_work *work, const json_t *marks, struct part *part)
+{
+	struct cell__file_transfer *transfer = NULL;
+	struct cell__root root = { .fd = dup(work->root.fd), .max_bytes = work->root.max_bytes, .guarded = work->root.guarded };
+
+	part->tried = true;
+	if (cell__file_transfer_open(CELL_TRANSFER_PUT, &root, part->place.path, 0, &transfer, &work->err) < 0)
+		return;
+	if ((!marks || cell__file_transfer_mark(transfer, marks, &work->err) == 0) &&
+	    (!part->bytes.size || cell__file_transfer_write(transfer, part->bytes.data, part->bytes.size, &work->err) == 0) &&
+	    cell__file_transfer_end(transfer, &work->err) == 0)
+		part->written = written(part->place.area, part->place.path, marks);
+	cell__file_transfer_destroy(transfer);
+}
+
+/* Those of the area that is open; none after one that fails. */
 static void write_parts(struct cell__e2b_work *work)
 {
 	struct form *form = work->data;
 
-	work->answer = json_array();
-	for (size_t i = 0; i < form->n; i++) {
-		const struct part *part = &form->parts[i];
-		struct cell__file_transfer *transfer = NULL;
-		struct cell__root root = { .fd = dup(work->root.fd), .max_bytes = work->root.max_bytes, .guarded = work->root.guarded };
-
-		if (cell__file_transfer_open(CELL_TRANSFER_PUT, &root, part->inner, 0, &transfer, &work->err) < 0)
-			return;
-		if ((!form->marks || cell__file_transfer_mark(transfer, form->marks, &work->err) == 0) &&
-		    (!part->bytes.size || cell__file_transfer_write(transfer, part->bytes.data, part->bytes.size, &work->err) == 0) &&
-		    cell__file_transfer_end(transfer, &work->err) == 0)
-			json_array_append_new(work->answer, written(part->inner, form->marks));
-		cell__file_transfer_destroy(transfer);
-		form->n_written += !work->err.code;
-		if (work->err.code)
-			return;
+	for (size_t i = 0; i < form->n && !work->err.code; i++) {
+		if (form->parts[i].place.area == work->area)
+			write_part(work, form->marks, &form->parts[i]);
 	}
 }
 
-/* Also the one that failed, and no later ones. */
+/* Also the one that failed. */
 static void record_parts(struct cell__e2b_work *work)
 {
-	const struct form *form = work->data;
+	struct form *form = work->data;
 	struct cell_error over;
 
-	for (size_t i = 0; i < form->n && i <= form->n_written; i++) {
-		int64_t bytes = (int64_t)form->parts[i].bytes.size;
+	for (size_t i = 0; i < form->n; i++) {
+		struct part *part = &form->parts[i];
+		int64_t bytes = (int64_t)part->bytes.size;
 
-		cell__e2b_record(work, "put", form->parts[i].inner, bytes, i == form->n_written ? &work->err : NULL);
+		if (!part->tried || part->recorded)
+			continue;
+		part->recorded = true;
+		cell__e2b_record(work, "put", part->place.path, bytes, part->written ? NULL : &work->err);
 		/* Too much: the next upload is refused. */
-		if (i < form->n_written)
+		if (part->written)
 			(void)cell__account_stored(work->request->server, work->request->served->account, bytes, &over);
 	}
+}
+
+/* Goes on with the other area, if files are for it too; else makes the answer. */
+static bool go_on(struct cell__e2b_work *work)
+{
+	struct form *form = work->data;
+
+	for (size_t i = 0; i < form->n; i++) {
+		if (form->parts[i].tried)
+			continue;
+		work->area = form->parts[i].place.area;
+		return true;
+	}
+	work->answer = json_array();
+	for (size_t i = 0; i < form->n; i++)
+		json_array_append(work->answer, form->parts[i].written);
+	return false;
 }
 
 /* NULL: it was answered. */
@@ -355,7 +403,7 @@ static struct form *read_form(struct cell__request *request)
 
 void cell__e2b_handle_file_form(struct cell__request *request)
 {
-	const struct cell__e2b_sandbox *sandbox = check_upload(request) ? cell__e2b_enter(request) : NULL;
+	const struct cell__e2b_sandbox *sandbox = check_upload(request, true) ? cell__e2b_enter(request) : NULL;
 	struct form *form = sandbox ? read_form(request) : NULL;
 	struct cell__e2b_work *work = form ? cell__e2b_work_create(request) : NULL;
 	CELL_AUTO_FREE char *given = cell__e2b_query(request, "path");
@@ -373,17 +421,19 @@ void cell__e2b_handle_file_form(struct cell__request *request)
 	}
 	work->step = write_parts;
 	work->changed = record_parts;
+	work->again = go_on;
 	work->writes = true;
 	if (!cell__account_may_store(request, request->served->account)) {
 		cell__e2b_work_free(work);
 		return;
 	}
 	for (size_t i = 0; i < form->n; i++) {
-		if (cell__e2b_path(sandbox, given && form->n == 1 ? given : form->parts[i].path, form->parts[i].inner, &work->err) < 0) {
+		if (cell__e2b_path(sandbox, given && form->n == 1 ? given : form->parts[i].path, &form->parts[i].place, &work->err) < 0) {
 			cell__answer_error(request, &work->err);
 			cell__e2b_work_free(work);
 			return;
 		}
 	}
+	work->area = form->parts[0].place.area;
 	cell__e2b_work_start(work);
 }

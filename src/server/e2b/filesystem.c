@@ -1,6 +1,8 @@
 /* The service filesystem.Filesystem of E2B's daemon: Connect calls with JSON. */
+#define _GNU_SOURCE
 #include "server/e2b/e2b.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -24,8 +26,18 @@ static void add_permissions(json_t *entry, bool is_folder, unsigned mode)
 	json_object_set_new(entry, "permissions", json_string(text));
 }
 
-json_t *cell__e2b_entry(int root_fd, const char *path, const json_t *item, size_t *room)
+/* Of a folder as its file system counts it; descriptions of files have 0 there. */
+static json_int_t folder_bytes(int root_fd, const char *path)
 {
+	CELL_AUTO_FD int fd = cell__files_open(root_fd, path, O_PATH);
+	struct stat st;
+
+	return fd >= 0 && fstat(fd, &st) == 0 && S_ISDIR(st.st_mode) ? (json_int_t)st.st_size : 0;
+}
+
+json_t *cell__e2b_entry(int root_fd, enum cell__e2b_area area, const char *path, const json_t *item, size_t *room)
+{
+	const char *base = cell__e2b_area_name(area);
 	json_t *marks = NULL;
 	const char *type = json_string_value(json_object_get(item, "type")), *mode = json_string_value(json_object_get(item, "mode"));
 	const char *slash = strrchr(path, '/'), *target = json_string_value(json_object_get(item, "target"));
@@ -37,14 +49,15 @@ json_t *cell__e2b_entry(int root_fd, const char *path, const json_t *item, size_
 	CELL_AUTO_BUF struct cell__buf full = CELL_BUF_INIT;
 	json_t *entry;
 
-	snprintf(size, sizeof(size), "%lld", (long long)json_integer_value(json_object_get(item, "size")));
+	snprintf(size, sizeof(size), "%lld",
+		 (long long)(is_folder ? folder_bytes(root_fd, path) : json_integer_value(json_object_get(item, "size"))));
 	gmtime_r(&at, &tm);
 	strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%S", &tm);
 	snprintf(when + strlen(when), sizeof(when) - strlen(when), ".%03dZ", (int)((mtime - (double)at) * 1000) % 1000);
-	if (cell__buf_printf(&full, CELL_E2B_HOME "%s%s", *path ? "/" : "", path) < 0)
+	if (cell__buf_printf(&full, "%s%s%s", base, *path ? "/" : "", path) < 0)
 		return NULL;
 	entry = json_pack("{s:s,s:s,s:s,s:s,s:i,s:s,s:s,s:s}", "name",
-			  !*path  ? "user"
+			  !*path  ? strrchr(base, '/') + 1
 			  : slash ? slash + 1
 				  : path,
 			  "type", is_folder ? "FILE_TYPE_DIRECTORY" : "FILE_TYPE_FILE", "path", full.data, "size", size, "mode",
@@ -59,7 +72,7 @@ json_t *cell__e2b_entry(int root_fd, const char *path, const json_t *item, size_
 		int folder = slash ? (int)(slash - path) : 0;
 
 		/* As it is seen from anywhere; it is not followed. */
-		if (*target != '/' && cell__buf_printf(&whole, CELL_E2B_HOME "/%.*s%s%s", folder, path, folder ? "/" : "", target) == 0)
+		if (*target != '/' && cell__buf_printf(&whole, "%s/%.*s%s%s", base, folder, path, folder ? "/" : "", target) == 0)
 			target = whole.data;
 		json_object_set_new(entry, "symlinkTarget", json_string(target));
 		json_object_set_new(entry, "isSymlink", json_true());
@@ -75,7 +88,7 @@ static void stat_step(struct cell__e2b_work *work)
 	size_t room = CELL_E2B_MARKS_BYTES;
 
 	if (item)
-		work->answer = json_pack("{s:o}", "entry", cell__e2b_entry(work->root.fd, work->path, item, &room));
+		work->answer = json_pack("{s:o}", "entry", cell__e2b_entry(work->root.fd, work->area, work->path, item, &room));
 	json_decref(item);
 }
 
@@ -93,7 +106,7 @@ static void add_entries(struct cell__e2b_work *work, json_t *list, const char *p
 		if (json_array_size(list) >= CELL_FILES_MAX_LISTED ||
 		    cell__buf_printf(&inner, "%s%s%s", path, *path ? "/" : "", json_string_value(json_object_get(one, "name"))) < 0)
 			break;
-		json_array_append_new(list, cell__e2b_entry(work->root.fd, inner.data, one, room));
+		json_array_append_new(list, cell__e2b_entry(work->root.fd, work->area, inner.data, one, room));
 		if (depth > 1 && type && !strcmp(type, "folder")) {
 			struct cell_error err = work->err;
 
@@ -157,7 +170,7 @@ static const struct method {
 };
 
 static bool take_path(struct cell__request *request, const struct cell__e2b_sandbox *sandbox, const char *field,
-		      char ret_path[static PATH_MAX])
+		      struct cell__e2b_place *ret_place)
 {
 	const json_t *given = json_object_get(request->json, field);
 	struct cell_error err;
@@ -166,7 +179,7 @@ static bool take_path(struct cell__request *request, const struct cell__e2b_sand
 		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID, "%s must be a string", field);
 		return false;
 	}
-	if (cell__e2b_path(sandbox, given ? json_string_value(given) : "", ret_path, &err) == 0)
+	if (cell__e2b_path(sandbox, given ? json_string_value(given) : "", ret_place, &err) == 0)
 		return true;
 	cell__answer_error(request, &err);
 	return false;
@@ -178,7 +191,7 @@ enum { WATCH_DIR, CREATE_WATCHER, WATCHER_EVENTS, REMOVE_WATCHER, WATCH_METHODS 
 static void handle_watching(struct cell__request *request, int method)
 {
 	struct cell__e2b_sandbox *sandbox;
-	char path[PATH_MAX];
+	struct cell__e2b_place place;
 
 	if ((method == WATCH_DIR && !cell__e2b_unwrap(request)) || !cell__e2b_body(request) || !(sandbox = cell__e2b_enter(request)))
 		return;
@@ -188,8 +201,29 @@ static void handle_watching(struct cell__request *request, int method)
 		cell__e2b_watcher_events(request, sandbox);
 	else if (method == REMOVE_WATCHER)
 		cell__e2b_watcher_remove(request, sandbox);
-	else if (take_path(request, sandbox, "path", path))
-		cell__e2b_watch(request, sandbox, path, method == WATCH_DIR);
+	else if (take_path(request, sandbox, "path", &place))
+		cell__e2b_watch(request, sandbox, &place, method == WATCH_DIR);
+}
+
+/* Both paths of a move are in one area, because a rename does not lead to another file system.  False: it was answered. */
+static bool take_paths(struct cell__request *request, const struct cell__e2b_sandbox *sandbox, struct cell__e2b_work *work, bool moves)
+{
+	struct cell__e2b_place place;
+
+	if (!take_path(request, sandbox, moves ? "source" : "path", &place))
+		return false;
+	work->area = place.area;
+	strcpy(work->path, place.path);
+	if (!moves)
+		return true;
+	if (!take_path(request, sandbox, "destination", &place))
+		return false;
+	strcpy(work->other, place.path);
+	if (place.area == work->area)
+		return true;
+	cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID,
+			  CELL_E2B_TMP " is another file system than " CELL_E2B_HOME ": move the file with a command");
+	return false;
 }
 
 void cell__e2b_handle_filesystem(struct cell__request *request)
@@ -198,7 +232,6 @@ void cell__e2b_handle_filesystem(struct cell__request *request)
 	const struct method *method = methods, *end = methods + sizeof(methods) / sizeof(methods[0]);
 	const struct cell__e2b_sandbox *sandbox;
 	struct cell__e2b_work *work;
-	bool moves;
 
 	for (int i = 0; i < WATCH_METHODS; i++) {
 		if (!strcmp(watching[i], name)) {
@@ -212,7 +245,6 @@ void cell__e2b_handle_filesystem(struct cell__request *request)
 		cell__answer_fail(request, MHD_HTTP_NOT_IMPLEMENTED, CELL_E_UNSUPPORTED, "%.60s is not supported", name);
 		return;
 	}
-	moves = method->step == move_step;
 	if (!cell__e2b_body(request) || !(sandbox = cell__e2b_enter(request)) || !(work = cell__e2b_work_create(request)))
 		return;
 	work->step = method->step;
@@ -220,8 +252,7 @@ void cell__e2b_handle_filesystem(struct cell__request *request)
 	work->writes = method->verb != NULL;
 	work->depth = json_integer_value(json_object_get(request->json, "depth"));
 	work->depth = work->depth < 1 ? 1 : work->depth > MAX_DEPTH ? MAX_DEPTH : work->depth;
-	if (take_path(request, sandbox, moves ? "source" : "path", work->path) &&
-	    (!moves || take_path(request, sandbox, "destination", work->other)))
+	if (take_paths(request, sandbox, work, method->step == move_step))
 		cell__e2b_work_start(work);
 	else
 		cell__e2b_work_free(work);

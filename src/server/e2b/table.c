@@ -177,33 +177,66 @@ struct cell__e2b_sandbox *cell__e2b_enter(struct cell__request *request)
 	return cell__served_find(request, request->sandbox, false) ? sandbox : NULL;
 }
 
-int cell__e2b_path(const struct cell__e2b_sandbox *sandbox, const char *given, char ret_path[static PATH_MAX], struct cell_error *err)
+const char *cell__e2b_area_name(enum cell__e2b_area area)
+{
+	return area == CELL_E2B_IN_TMP ? CELL_E2B_TMP : CELL_E2B_HOME;
+}
+
+int cell__e2b_open_area(struct cell_session *session, enum cell__e2b_area area, bool writes, cell__root_done done, void *arg,
+			struct cell_error *err)
+{
+	if (area == CELL_E2B_IN_TMP)
+		return cell__session_tmp_on_loop(session, writes, done, arg, err);
+	return cell__session_root_on_loop(session, writes, done, arg, err);
+}
+
+static size_t is_below(const char *path, const char *folder)
+{
+	size_t size = strlen(folder);
+
+	return !strncmp(path, folder, size) && (!path[size] || path[size] == '/') ? size : 0;
+}
+
+int cell__e2b_path(const struct cell__e2b_sandbox *sandbox, const char *given, struct cell__e2b_place *ret_place, struct cell_error *err)
 {
 	const struct cell__session_folder *folder = sandbox->contexts->served->folder;
-	const char *roots[] = { CELL_E2B_HOME, "~", folder ? folder->path : sandbox->server->session.cwd };
+	const char *executor = sandbox->server->session.executor;
+	/* With other executors than this one /tmp is the machine's. */
+	bool has_tmp = executor && !strcmp(executor, "sandbox");
+	/* The folder may be one in /tmp: so that comes last. */
+	const char *roots[] = { CELL_E2B_HOME, "~", folder ? folder->path : sandbox->server->session.cwd, has_tmp ? CELL_E2B_TMP : NULL };
+	size_t n = sizeof(roots) / sizeof(roots[0]);
 
-	for (size_t i = 0; i < sizeof(roots) / sizeof(roots[0]); i++) {
-		size_t size = roots[i] ? strlen(roots[i]) : 0;
+	ret_place->area = CELL_E2B_IN_HOME;
+	for (size_t i = 0; i < n; i++) {
+		size_t size = roots[i] && *roots[i] ? is_below(given, roots[i]) : 0;
 
-		if (size && !strncmp(given, roots[i], size) && (!given[size] || given[size] == '/')) {
-			given += size;
-			given += strspn(given, "/");
-			return cell__files_path(given, ret_path, err);
-		}
+		if (!size)
+			continue;
+		if (i == n - 1)
+			ret_place->area = CELL_E2B_IN_TMP;
+		given += size;
+		given += strspn(given, "/");
+		return cell__files_path(given, ret_place->path, err);
 	}
 	if (*given == '/')
-		return cell_fail(err, CELL_E_NOT_FOUND, 0,
-				 "%.120s is not in the sandbox's folder: only files below " CELL_E2B_HOME " can be reached", given);
-	return cell__files_path(given, ret_path, err);
+		return cell_fail(err, CELL_E_NOT_FOUND, 0, "%.120s cannot be reached: only files below " CELL_E2B_HOME "%s can", given,
+				 has_tmp ? " and " CELL_E2B_TMP : "");
+	return cell__files_path(given, ret_place->path, err);
 }
 
 int cell__e2b_cwd(const struct cell__e2b_sandbox *sandbox, const char *given, char ret_path[static PATH_MAX], struct cell_error *err)
 {
+	struct cell__e2b_place place;
+
 	if (*given == '/' && strncmp(given, CELL_E2B_HOME, strlen(CELL_E2B_HOME)) && strlen(given) < PATH_MAX) {
 		strcpy(ret_path, given);
 		return 0;
 	}
-	return cell__e2b_path(sandbox, given, ret_path, err);
+	if (cell__e2b_path(sandbox, given, &place, err) < 0)
+		return -1;
+	strcpy(ret_path, place.path);
+	return 0;
 }
 
 /* ---- tokens ---- */

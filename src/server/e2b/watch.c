@@ -8,6 +8,9 @@
  *     opening ──▶ waiting ──inotify is readable──▶ working (on the pool: names events, watches new folders) ──▶ waiting
  *                    └────────── its sandbox, its client or its owner is gone ──▶ closing ──▶ freed
  *
+ * Who asks for events gets all of what has happened by then, so that clients see their own changes: inotify is read first, and the pool's work
+ * awaited.
+ *
  * While a watcher opens or works the pool has its descriptors and its list of folders; at other times the loop's thread has them.  Where
  * events were lost (inotify's queue, or more than MAX_EVENTS that nobody fetched) the watcher has failed, and says so: a client that misses
  * a change silently would trust a wrong picture.
@@ -27,6 +30,7 @@
 #include "wire/connect.h"
 
 #define RAW_BYTES (64u * 1024u)
+#define MAX_ROUNDS 4 /* as many events as may wait for who asks */
 #define WATCHED (IN_CREATE | IN_MODIFY | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_ATTRIB | IN_ONLYDIR | IN_EXCL_UNLINK)
 
 struct folder {
@@ -38,10 +42,14 @@ struct cell__e2b_watcher {
 	struct cell_server *server;
 	struct cell__e2b_sandbox *sandbox; /* NULL: it is over */
 	struct cell__request *request;     /* while it opens */
+	struct cell__request *asking;      /* for events, while it works; or NULL */
+	int rounds;   /* so many pieces of new events may delay the answer yet */
 	char id[CELL_E2B_WATCHER_ID + 1];
-	char base[PATH_MAX];               /* the folder that is watched, in the workspace */
+	enum cell__e2b_area area;
+	char base[PATH_MAX];               /* the folder that is watched, in the area */
 	bool recursive, entries, streams;
-	int root_fd, fd;                   /* the workspace; inotify's */
+	int root_fd, fd;                   /* the area; inotify's */
+	int64_t kernel_pid;                /* of /tmp: whose it is */
 	struct folder *folders;
 	size_t n_folders;
 	char *raw;
@@ -172,7 +180,8 @@ static void add_event(struct cell__e2b_watcher *watcher, const char *path, const
 	if (watcher->entries && join(&full, watcher->base, path) == 0)
 		item = cell__files_describe(watcher->root_fd, full.data ? full.data : "", &err);
 	if (item)
-		json_object_set_new(event, "entry", cell__e2b_entry(watcher->root_fd, full.data ? full.data : "", item, &room));
+		json_object_set_new(event, "entry",
+				    cell__e2b_entry(watcher->root_fd, watcher->area, full.data ? full.data : "", item, &room));
 	json_decref(item);
 	json_array_append_new(watcher->found, event);
 }
@@ -272,9 +281,11 @@ static void do_events(uv_work_t *work)
 			uploaded = event->mask & IN_MOVED_FROM ? event->cookie : uploaded;
 		else if (folder && word && event->len && join(&path, folder->path, event->name) == 0) {
 			add_event(watcher, path.data, word);
-			/* An upload appears by a rename: for its watchers it was written. */
-			if (event->mask & IN_MOVED_TO && event->cookie == uploaded)
+			/* An upload appears by a rename: for its watchers it was written, and got its permissions. */
+			if (event->mask & IN_MOVED_TO && event->cookie == uploaded) {
 				add_event(watcher, path.data, event_word(IN_MODIFY));
+				add_event(watcher, path.data, event_word(IN_ATTRIB));
+			}
 			if (watcher->recursive && event->mask & IN_ISDIR && event->mask & (IN_CREATE | IN_MOVED_TO))
 				(void)add_tree(watcher, path.data, 1, true);
 		}
@@ -291,15 +302,49 @@ static void wait_for_more(struct cell__e2b_watcher *watcher)
 		cell_fail(&watcher->err, CELL_E_IO, 0, "wait for changes");
 }
 
+static void handle_worked(uv_work_t *work, int status);
+
+/* Reads events, and lets the pool work on them.  False: there are none, or it failed. */
+static bool take_events(struct cell__e2b_watcher *watcher)
+{
+	if (watcher->err.code)
+		return false;
+	watcher->raw_size = read(watcher->fd, watcher->raw, RAW_BYTES);
+	if (watcher->raw_size <= 0) {
+		if (errno != EAGAIN)
+			cell_fail(&watcher->err, CELL_E_IO, errno, "read changes");
+		return false;
+	}
+	watcher->works = true;
+	uv_queue_work(cell__loop_uv(watcher->server->engine->loop), &watcher->work, do_events, handle_worked);
+	return true;
+}
+
+/* The events so far, and no longer than that. */
+static void answer_events(struct cell__e2b_watcher *watcher, struct cell__request *request)
+{
+	if (watcher->err.code && !json_array_size(watcher->kept)) { /* what was seen before comes first */
+		cell__answer_fail(request, watcher->err.code == CELL_E_EXPIRED ? MHD_HTTP_NOT_FOUND : MHD_HTTP_TOO_MANY_REQUESTS,
+				  watcher->err.code, "%s", watcher->err.msg);
+		let_go(watcher);
+		return;
+	}
+	cell__answer_json(request, MHD_HTTP_OK, json_pack("{s:o}", "events", json_copy(watcher->kept)));
+	json_array_clear(watcher->kept);
+}
+
 static void handle_worked(uv_work_t *work, int status)
 {
 	struct cell__e2b_watcher *watcher = work->data;
+	struct cell__request *asking = watcher->asking;
 	json_t *event;
 	size_t i;
 
 	(void)status; /* never cancelled */
 	watcher->works = false;
 	if (watcher->closing) {
+		if (asking)
+			cell__answer_fail(asking, MHD_HTTP_NOT_FOUND, CELL_E_NOT_FOUND, "watcher \"%s\" not found", watcher->id);
 		let_go(watcher);
 		return;
 	}
@@ -311,8 +356,13 @@ static void handle_worked(uv_work_t *work, int status)
 				  "more than %u events were not fetched: events were lost; watch the folder again", CELL_E2B_MAX_EVENTS);
 	}
 	json_array_clear(watcher->found);
+	if (asking && watcher->rounds-- > 0 && take_events(watcher))
+		return;
 	wait_for_more(watcher);
 	wake(watcher);
+	watcher->asking = NULL;
+	if (asking)
+		answer_events(watcher, asking);
 }
 
 static void handle_readable(uv_poll_t *poll, int status, int events)
@@ -321,16 +371,12 @@ static void handle_readable(uv_poll_t *poll, int status, int events)
 
 	(void)events;
 	uv_poll_stop(&watcher->poll);
-	watcher->raw_size = status < 0 ? -1 : read(watcher->fd, watcher->raw, RAW_BYTES);
-	if (watcher->raw_size <= 0) {
-		if (status < 0 || errno != EAGAIN)
-			cell_fail(&watcher->err, CELL_E_IO, status < 0 ? -status : errno, "read changes");
-		wait_for_more(watcher);
-		wake(watcher);
+	if (status < 0)
+		cell_fail(&watcher->err, CELL_E_IO, -status, "read changes");
+	if (take_events(watcher))
 		return;
-	}
-	watcher->works = true;
-	uv_queue_work(cell__loop_uv(watcher->server->engine->loop), &watcher->work, do_events, handle_worked);
+	wait_for_more(watcher);
+	wake(watcher);
 }
 
 /* ---- streams ---- */
@@ -363,7 +409,9 @@ static int fill(void *arg)
 	if (!watcher->out.told_end && (watcher->err.code || !watcher->sandbox)) {
 		watcher->out.told_end = true;
 		message = watcher->err.code
-				  ? json_pack("{s:{s:s,s:s}}", "error", "code", "resource_exhausted", "message", watcher->err.msg)
+				  ? json_pack("{s:{s:s,s:s}}", "error", "code",
+					      watcher->err.code == CELL_E_EXPIRED ? "not_found" : "resource_exhausted", "message",
+					      watcher->err.msg)
 				  : json_pack("{s:{s:s,s:s}}", "error", "code", "unavailable", "message", "The sandbox was not found");
 		rc |= add_message(watcher, message, CELL_CONNECT_END);
 		json_decref(message);
@@ -387,11 +435,38 @@ static void end_stream(void *arg)
 	let_go(watcher);
 }
 
+static int64_t pid_of_kernel(const struct cell__e2b_watcher *watcher)
+{
+	struct cell_session *session = watcher->sandbox ? watcher->sandbox->contexts->served->session : NULL;
+
+	return session ? cell__session_pid_on_loop(session) : 0;
+}
+
+static bool tmp_has_ended(const struct cell__e2b_watcher *watcher)
+{
+	return watcher->area == CELL_E2B_IN_TMP && watcher->polls && !watcher->works && watcher->root_fd >= 0 &&
+	       pid_of_kernel(watcher) != watcher->kernel_pid;
+}
+
+/* Its files are memory, which an open folder would keep. */
+static void end_tmp(struct cell__e2b_watcher *watcher)
+{
+	uv_poll_stop(&watcher->poll);
+	cell__close_fd(&watcher->root_fd);
+	if (!watcher->err.code)
+		cell_fail(&watcher->err, CELL_E_EXPIRED, 0, "the sandbox's /tmp has ended with its process: watch the new one");
+	wake(watcher);
+}
+
 void cell__e2b_watchers_sweep(struct cell__e2b_sandbox *sandbox, int64_t now_us)
 {
 	static const char alive[] = "{\"keepalive\":{}}";
 
 	for (struct cell__e2b_watcher *watcher = sandbox->watchers; watcher; watcher = watcher->next) {
+		if (tmp_has_ended(watcher)) {
+			end_tmp(watcher);
+			continue;
+		}
 		if (!cell__slow_stream_is_silent(&watcher->out, now_us))
 			continue;
 		(void)cell__connect_add(&watcher->out.text, 0, alive, sizeof(alive) - 1);
@@ -474,6 +549,7 @@ static void handle_root(void *arg, const struct cell__root *root, const struct c
 		return;
 	}
 	watcher->root_fd = root->fd;
+	watcher->kernel_pid = pid_of_kernel(watcher);
 	watcher->works = true;
 	uv_queue_work(cell__loop_uv(watcher->server->engine->loop), &watcher->work, do_open, handle_opened);
 }
@@ -502,7 +578,7 @@ static struct cell__e2b_watcher *watcher_create(struct cell__request *request, s
 	return watcher;
 }
 
-void cell__e2b_watch(struct cell__request *request, struct cell__e2b_sandbox *sandbox, const char *path, bool streams)
+void cell__e2b_watch(struct cell__request *request, struct cell__e2b_sandbox *sandbox, const struct cell__e2b_place *place, bool streams)
 {
 	struct cell__e2b_watcher *watcher;
 	struct cell_error err;
@@ -526,8 +602,9 @@ void cell__e2b_watch(struct cell__request *request, struct cell__e2b_sandbox *sa
 	watcher->recursive = json_is_true(json_object_get(request->json, "recursive"));
 	watcher->entries = json_is_true(json_object_get(request->json, "includeEntry"));
 	watcher->streams = streams;
-	strcpy(watcher->base, path);
-	if (cell__session_root_on_loop(request->served->session, false, handle_root, watcher, &err) < 0)
+	watcher->area = place->area;
+	strcpy(watcher->base, place->path);
+	if (cell__e2b_open_area(request->served->session, place->area, false, handle_root, watcher, &err) < 0)
 		refuse(watcher, &err);
 }
 
@@ -552,13 +629,17 @@ void cell__e2b_watcher_events(struct cell__request *request, struct cell__e2b_sa
 
 	if (!watcher)
 		return;
-	if (watcher->err.code && !json_array_size(watcher->kept)) { /* what was seen before comes first */
-		cell__answer_fail(request, MHD_HTTP_TOO_MANY_REQUESTS, watcher->err.code, "%s", watcher->err.msg);
-		let_go(watcher);
+	if (!watcher->works) {
+		uv_poll_stop(&watcher->poll);
+		if (!take_events(watcher))
+			wait_for_more(watcher);
+	}
+	if (!watcher->works || watcher->asking) { /* a second one does not wait for the first */
+		answer_events(watcher, request);
 		return;
 	}
-	cell__answer_json(request, MHD_HTTP_OK, json_pack("{s:o}", "events", json_copy(watcher->kept)));
-	json_array_clear(watcher->kept);
+	watcher->asking = request;
+	watcher->rounds = MAX_ROUNDS;
 }
 
 void cell__e2b_watcher_remove(struct cell__request *request, struct cell__e2b_sandbox *sandbox)
