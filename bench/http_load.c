@@ -2,6 +2,9 @@
  * http_load PORT CONNECTIONS SECONDS BODY [HEADER...]: POST /execute over keep-alive connections, one request at a time on each;
  * the i-th connection sends the i-th HEADER, where there are as many, else the last.  Prints one line of JSON.
  *
+ * With the last HEADER "X-Session-ID: own" each connection opens a session first and asks for it alone, as a client with a connection for each
+ * session does: no request is passed on to another worker.  The HEADER before it, if there is one, goes along with all requests.
+ *
  * One thread and epoll: the client must not be what is measured.
  */
 #define _GNU_SOURCE
@@ -9,6 +12,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,6 +52,16 @@ static int fail(const char *what)
 	return -1;
 }
 
+static int write_request(struct connection *c, const char *body, const char *header)
+{
+	c->request_size = (size_t)snprintf(
+		c->request, sizeof(c->request),
+		"POST /execute HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n%s%sContent-Length: "
+		"%zu\r\n\r\n%s",
+		header, *header ? "\r\n" : "", strlen(body), body);
+	return c->request_size < sizeof(c->request) ? 0 : fail("the request is too long");
+}
+
 static int open_connection(struct connection *c, int port, const char *body, const char *header)
 {
 	struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
@@ -56,12 +70,34 @@ static int open_connection(struct connection *c, int port, const char *body, con
 	c->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (c->fd < 0 || setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) || connect(c->fd, (struct sockaddr *)&to, sizeof(to)))
 		return fail("connect");
+	return write_request(c, body, header);
+}
+
+#define OWN "X-Session-ID: own"
+
+/* Opens a session on the connection, and asks for it from now on. */
+static int own_session(struct connection *c, const char *body, const char *header)
+{
+	static const char key[] = "\"session_id\":\"";
+	char both[512];
+	ssize_t n;
+	char *id;
+
 	c->request_size = (size_t)snprintf(
 		c->request, sizeof(c->request),
-		"POST /execute HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n%s%sContent-Length: "
-		"%zu\r\n\r\n%s",
-		header, *header ? "\r\n" : "", strlen(body), body);
-	return c->request_size < sizeof(c->request) ? 0 : fail("the request is too long");
+		"POST /v1/sessions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n%s%sContent-Length: 2\r\n\r\n{}",
+		header, *header ? "\r\n" : "");
+	if (write(c->fd, c->request, c->request_size) != (ssize_t)c->request_size)
+		return fail("write");
+	n = read(c->fd, c->answer, sizeof(c->answer) - 1);
+	c->answer[n > 0 ? n : 0] = '\0';
+	id = strstr(c->answer, key);
+	if (!id || !strchr(id + strlen(key), '"'))
+		return fail("no session was opened");
+	id += strlen(key);
+	*strchr(id, '"') = '\0';
+	snprintf(both, sizeof(both), "%s%sX-Session-ID: %s", header, *header ? "\r\n" : "", id);
+	return write_request(c, body, both);
 }
 
 static int send_request(struct connection *c)
@@ -100,6 +136,7 @@ int main(int argc, char **argv)
 	double *samples = malloc(MAX_SAMPLES * sizeof(*samples)), began, end;
 	struct epoll_event events[MAX_EVENTS];
 	size_t n_samples = 0;
+	bool own = headers > 0 && !strcmp(argv[argc - 1], OWN);
 
 	if (!port || count < 1 || !connections || !samples)
 		return fprintf(stderr, "usage: http_load PORT CONNECTIONS SECONDS BODY [HEADER...]\n"), 2;
@@ -107,7 +144,10 @@ int main(int argc, char **argv)
 		struct epoll_event event = { .events = EPOLLIN, .data.ptr = &connections[i] };
 		const char *header = headers > 0 ? argv[5 + (i < headers ? i : headers - 1)] : "";
 
-		if (open_connection(&connections[i], port, argv[4], header) || epoll_ctl(epoll, EPOLL_CTL_ADD, connections[i].fd, &event))
+		if (own)
+			header = headers > 1 ? argv[argc - 2] : "";
+		if (open_connection(&connections[i], port, argv[4], header) || (own && own_session(&connections[i], argv[4], header)) ||
+		    epoll_ctl(epoll, EPOLL_CTL_ADD, connections[i].fd, &event))
 			return 1;
 	}
 	began = now_s();

@@ -15,39 +15,11 @@ import tempfile
 import threading
 import time
 
+from sizing_tree import below, spawner_of
+
 PROGRAM = sys.argv[1] if len(sys.argv) > 1 else "build/workcell"
 N = int(sys.argv[2]) if len(sys.argv) > 2 else 100
 SECONDS = 3
-
-
-def parents():
-    found = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open("/proc/%s/stat" % name) as file:
-                    found[int(name)] = int(file.read().rsplit(")", 1)[1].split()[1])
-            except OSError:
-                pass
-    return found
-
-
-def spawner_of(pid):
-    """The process that the kernel descends from, which is not the server's child; below it are also the first processes of all sandboxes."""
-    def is_spawner(each):
-        return b"workcell-spawner" in open("/proc/%d/cmdline" % each, "rb").read()
-
-    table = parents()
-    while not is_spawner(pid) or is_spawner(table[pid]):
-        pid = table[pid]
-    return pid
-
-
-def below(*roots):
-    table, found = parents(), list(roots)
-    for each in found:
-        found += [child for child, parent in table.items() if parent == each]
-    return found
 
 
 def pss(pid):

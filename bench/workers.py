@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
 """workers.py [--quick] BUILD: stateful cells a second of `workcell serve` with one worker and with as many as there are CPUs.
 
-`POST /execute` of 1+1 over keep-alive connections, each with a session of its own, by http_load (one thread of C).  Three servers in turns:
+`POST /execute` of 1+1 by http_load (one thread of C) over keep-alive connections, each with a session of its own that it has opened itself.
+Servers in turns:
 
     one      --workers 1, all its processes on one CPU: what a worker and its kernels do with a core
     free     --workers 1 on all CPUs: the server's thread has one, its kernels have the others
     all      --workers N on all N CPUs
+    held     the same, each worker with its kernels on a CPU of its own
+    passed   as `all`, but the sessions were opened on other connections: most requests are passed on to another worker
 
-The client shares the CPUs with `free` and `all`: what it takes is printed, as CPUs.  `all` against `one` says whether workers scale, `all` against
-`free` whether they are worth it on this machine.
+For each: cells a second; CPU time of a cell in the server's threads, in the kernels with what starts them, and in the client; how many CPUs
+that makes.  The client shares the CPUs with all sides but `one`, where another CPU is free for it.  `all against one` says whether workers scale;
+`without the client` is the same of the CPU time that is left for the server: all CPUs but what the client takes.
 """
 import argparse
 import http.client
@@ -19,31 +23,62 @@ import statistics
 import subprocess
 
 import served
+import sizing_tree
 
 WANTED = 1.8
+TICK = os.sysconf("SC_CLK_TCK")
+
+
+def cpu_seconds(pids):
+    found = 0
+    for pid in pids:
+        try:
+            with open("/proc/%d/stat" % pid) as file:
+                found += sum(map(int, file.read().rsplit(")", 1)[1].split()[11:13]))
+        except OSError:
+            pass
+    return found / TICK
 
 
 class Server(served.Served):
-    def __init__(self, build, workers, cpus, connections):
-        super().__init__(build, cpus, "--workers", str(workers), "--max-runs", str(connections))
-        self.headers = ["Authorization: Bearer %s\r\nX-Session-ID: %s" % (served.TOKEN, self.open()) for _ in range(connections)]
-        self.rates, self.client = [], []
+    def __init__(self, build, workers, cpus, connections, own=True, held=False):
+        super().__init__(build, cpus, "--workers", str(workers), "--max-runs", str(connections), "--max-sessions", "1000")
+        self.load, self.connections = os.path.join(build, "http_load"), connections
+        self.seconds, self.rates, self.costs = 0, [], []
+        opened = [self.open() for _ in range(connections)]
+        # The number of its worker is at the beginning of an id.
+        self.spawners = {int(id[:2], 16): sizing_tree.spawner_of(pid) for id, pid in opened}
+        self.threads = [self.process.pid] if workers == 1 else [self.process.pid, *sorted(sizing_tree.children(self.process.pid))]
+        authorization = "Authorization: Bearer " + served.TOKEN
+        self.headers = [authorization, "X-Session-ID: own"] if own else ["%s\r\nX-Session-ID: %s" % (authorization, id) for id, _ in opened]
+        for worker, cpu in enumerate(cpus) if held else ():
+            for pid in [self.threads[1 + worker], *sizing_tree.below(self.spawners[worker])]:
+                for thread in os.listdir("/proc/%d/task" % pid):
+                    os.sched_setaffinity(int(thread), {cpu})
 
     def open(self):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        connection.request("POST", "/v1/sessions", "{}", {"Authorization": "Bearer " + served.TOKEN, "Content-Type": "application/json"})
-        found = json.loads(connection.getresponse().read())["session_id"]
-        connection.close()
-        return found
+        def ask(method, path, body=None):
+            connection.request(method, path, body, {"Authorization": "Bearer " + served.TOKEN, "Content-Type": "application/json"})
+            return json.loads(connection.getresponse().read())
 
-    def measure(self, build, seconds):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = subprocess.run([os.path.join(build, "http_load"), str(self.port), str(len(self.headers)), str(seconds), json.dumps({"code": "1+1"}),
-                               *self.headers], stdout=subprocess.PIPE, check=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        found = ask("POST", "/v1/sessions", "{}")["session_id"]
+        pid = ask("GET", "/v1/sessions/" + found)["pid"]
+        connection.close()
+        return found, pid
+
+    def measure(self, seconds):
+        def used():
+            return cpu_seconds(self.threads), cpu_seconds(sizing_tree.below(*self.spawners.values()))
+
+        client, before = resource.getrusage(resource.RUSAGE_CHILDREN), used()
+        done = subprocess.run([self.load, str(self.port), str(self.connections), str(seconds), json.dumps({"code": "1+1"}), *self.headers],
+                              stdout=subprocess.PIPE, check=True)
+        after, now = used(), resource.getrusage(resource.RUSAGE_CHILDREN)
         found = json.loads(done.stdout)
         self.rates.append(found["per_s"])
-        self.client.append((after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) / seconds)
+        took = [after[0] - before[0], after[1] - before[1], now.ru_utime + now.ru_stime - client.ru_utime - client.ru_stime]
+        self.costs.append([each / found["n"] * 1e6 for each in took])
 
 
 def main():
@@ -52,26 +87,34 @@ def main():
     parser.add_argument("build")
     args = parser.parse_args()
     build, cpus = os.path.abspath(args.build), sorted(os.sched_getaffinity(0))
-    rounds, seconds = (2, 1) if args.quick else (5, 5)
-    connections = 8 * len(cpus)
-    sides = {"one": Server(build, 1, cpus[:1], connections), "free": Server(build, 1, cpus, connections),
-             "all": Server(build, len(cpus), cpus, connections)}
+    rounds, seconds = (2, 2) if args.quick else (5, 5)
+    connections, n = 8 * len(cpus), len(cpus)
+    sides = {"one": Server(build, 1, cpus[:1], connections), "free": Server(build, 1, cpus, connections), "all": Server(build, n, cpus, connections),
+             "held": Server(build, n, cpus, connections, held=True), "passed": Server(build, n, cpus, connections, own=False)}
     try:
         for side in sides.values():
-            side.measure(build, 1)  # warm
+            side.measure(1)  # warm
             side.rates.clear()
+            side.costs.clear()
         for _ in range(rounds):
             for side in sides.values():
-                side.measure(build, seconds)
+                side.measure(seconds)
     finally:
         for side in sides.values():
             side.close()
-    middle = {name: statistics.median(side.rates) for name, side in sides.items()}
-    for name, side in sides.items():
-        print("%-5s %9.0f cells a second, client %.2f CPUs" % (name, middle[name], statistics.median(side.client)))
-    ratio = middle["all"] / middle["one"]
-    print("all against one: %.2fx, wanted %.1fx: %s" % (ratio, WANTED, "met" if ratio >= WANTED else "missed"))
-    print("all against free: %.2fx" % (middle["all"] / middle["free"]))
+    rate = {name: statistics.median(side.rates) for name, side in sides.items()}
+    cost = {name: [statistics.median(each) for each in zip(*side.costs)] for name, side in sides.items()}
+    for name in sides:
+        server, kernels, client = cost[name]
+        print("%-6s %7.0f cells a second; CPU of a cell: server %.1f us, kernels %.1f us, client %.1f us; %.2f CPUs, of them the client %.2f" % (
+            name, rate[name], server, kernels, client, rate[name] * sum(cost[name]) / 1e6, rate[name] * client / 1e6))
+    best = max("all", "held", key=rate.get)
+    left = n - rate[best] * cost[best][2] / 1e6
+    for name in ("all", "held"):
+        ratio = rate[name] / rate["one"]
+        print("%s against one: %.2fx, wanted %.1fx: %s" % (name, ratio, WANTED, "met" if ratio >= WANTED else "missed"))
+    print("%s without the client: %.2fx of one, %.2f CPUs are left for it" % (best, rate[best] / left * n / rate["one"], left))
+    print("all against free: %.2fx; passed on against all: %.2fx" % (rate["all"] / rate["free"], rate["passed"] / rate["all"]))
 
 
 if __name__ == "__main__":
