@@ -754,6 +754,17 @@ static int check_state(const struct cell_session *session, const struct cell__sa
 	return 0;
 }
 
+/*
+ * A person may still have a call on the screen that the session made before it slept or its server died.  An answer to that one must not meet
+ * another one, so no id is given twice.  What was saved may lack the newest calls: it is the clock that tells them apart.
+ */
+static uint64_t first_call_id(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_REALTIME, &now);
+	return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+}
+
 int cell__durable_resume(struct cell_session *session, const char *id, struct cell_error *err)
 {
 	const struct cell__options *options = &session->options;
@@ -771,6 +782,7 @@ int cell__durable_resume(struct cell_session *session, const char *id, struct ce
 		return -1; /* the session is freed, and with it the place */
 	strcpy(session->id, saved->id);
 	session->cells = saved->cells;
+	session->next_call_id = first_call_id();
 	session->asleep = true;
 	return 0;
 }

@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 import serving
+import spaces
 import support
 
 
@@ -60,6 +61,22 @@ def test_hibernated_and_woken_by_the_next_use(place):
         assert value(server, session, "next(g)") == 1
         assert server.metric("sessions_woken_total") == 1
         assert server.ask("POST", "/v1/sessions", {"resume": session}).status == 409  # it is awake here
+
+
+def test_no_call_has_the_id_of_one_before_the_sleep(place, tmp_path):
+    """Somebody who still has that one on the screen, whatever became of it, does not answer another one."""
+    (tmp_path / "policy.yaml").write_text("rules:\n  - {tool: 'echo*', kind: tool, decision: ask}\ndefault: allow\n")
+    spaces.write_files(tmp_path / "base", {"tools/echo.yaml": serving.ECHO_TOOL})
+    with serving.shared(*place, "--policy", tmp_path / "policy.yaml") as server:
+        session, seen = opened(server), []
+        for _ in range(3):
+            server.ask("POST", "/v1/sessions/%s/runs" % session, {"code": "tools.echo.say(text='hi')"})
+            call, = support.wait_until(lambda: server.ask("GET", "/v1/sessions/%s/approvals" % session).json["approvals"], lambda: "it does not ask")
+            seen += [call["id"], call["request_id"]]
+            server.ask("POST", "/v1/sessions/%s/interrupt" % session)
+            support.wait_until(lambda: server.ask("GET", "/v1/sessions/" + session).json["state"] == "idle", lambda: "it goes on")
+            assert server.ask("POST", "/v1/sessions/%s/hibernate" % session).status == 200
+        assert len(set(seen)) == 6, seen
 
 
 def test_the_end_of_a_server_saves_all(place):
