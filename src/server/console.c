@@ -257,30 +257,61 @@ void cell__handle_console_logout(struct cell__request *request)
 	cell__answer_response(request, MHD_HTTP_NO_CONTENT, response);
 }
 
-bool cell__console_auth(struct cell__request *request, unsigned *ret_status, const char **ret_words)
+struct login {
+	struct cell__request *request;
+	char cookie[40];
+	unsigned status; /* 0: good */
+	bool found;
+};
+
+static unsigned check_cookie(struct cell__request *request, const char *seal)
 {
-	struct cell_server *server = request->server;
 	const char *proof = cell__request_header(request, "X-CSRF-Token"), *site = cell__request_header(request, "Sec-Fetch-Site");
-	char cookie[40], name[CELL_SEAL_MAX_NAME + 1], wanted[CELL_SEAL_MAC_DIGITS + 1];
+	char name[CELL_SEAL_MAX_NAME + 1], wanted[CELL_SEAL_MAC_DIGITS + 1];
 	struct cell__token token;
-	const char *seal;
 	int64_t until_s;
 
-	name_cookie(server, cookie);
-	seal = server->opts.console ? MHD_lookup_connection_value(request->connection, MHD_COOKIE_KIND, cookie) : NULL;
-	if (!seal || server->opts.auth_disabled)
-		return false;
-	*ret_status = MHD_HTTP_UNAUTHORIZED;
-	*ret_words = "the login has expired: log in again";
-	if (!cell__seal_read(seal, name, &until_s) || until_s < (int64_t)time(NULL) || !cell__token_by_name(server, name, &token) ||
-	    !cell__seal_check(token.hash, seal))
-		return true;
-	*ret_status = MHD_HTTP_FORBIDDEN;
-	*ret_words = "a request with the console's cookie needs its X-CSRF-Token";
+	if (!cell__seal_read(seal, name, &until_s) || until_s < (int64_t)time(NULL) ||
+	    !cell__token_by_name(request->server, name, &token) || !cell__seal_check(token.hash, seal))
+		return MHD_HTTP_UNAUTHORIZED;
 	if (request->crosses || (site && strcasecmp(site, "same-origin")) || !proof || !cell__seal_proof(token.hash, seal, wanted) ||
 	    !cell__seal_same(proof, wanted))
-		return true;
+		return MHD_HTTP_FORBIDDEN;
 	request->who = token;
-	*ret_status = 0;
+	return 0;
+}
+
+/*
+ * A program on another port of this host can set a cookie with our name and a longer path, which browsers send first and nobody could log out
+ * of: whichever the proof belongs to is the login.
+ */
+static enum MHD_Result try_cookie(void *arg, enum MHD_ValueKind kind, const char *name, const char *value)
+{
+	struct login *login = arg;
+	unsigned status;
+
+	(void)kind;
+	if (!value || strcmp(name, login->cookie))
+		return MHD_YES;
+	status = check_cookie(login->request, value);
+	if (!login->found || !status || status == MHD_HTTP_FORBIDDEN)
+		login->status = status;
+	login->found = true;
+	return status ? MHD_YES : MHD_NO;
+}
+
+bool cell__console_auth(struct cell__request *request, unsigned *ret_status, const char **ret_words)
+{
+	struct login login = { .request = request };
+
+	if (!request->server->opts.console || request->server->opts.auth_disabled)
+		return false;
+	name_cookie(request->server, login.cookie);
+	MHD_get_connection_values(request->connection, MHD_COOKIE_KIND, try_cookie, &login);
+	if (!login.found)
+		return false;
+	*ret_status = login.status;
+	*ret_words = login.status == MHD_HTTP_FORBIDDEN ? "a request with the console's cookie needs its X-CSRF-Token"
+							: "the login has expired: log in again";
 	return true;
 }
