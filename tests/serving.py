@@ -207,6 +207,22 @@ class Server:
         assert found == status, text
 
 
+class Alone(Server):
+    """`workcell console` of one person, and the code of its link."""
+
+    def __init__(self, folder, **env):  # noqa: super().__init__ starts `workcell serve`
+        variables = support.host_environment(**{"DISPLAY": "", "WAYLAND_DISPLAY": "", "XDG_RUNTIME_DIR": str(folder), **env})
+        self.process = support.popen([support.BIN, "console", "--python", support.bare_python(), "--pool", "1", "--executor", "subprocess"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                     stderr=subprocess.DEVNULL, env=variables, text=True)
+        found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/console/#code=([0-9a-f]{32})\n", self.process.stdout.readline())
+        self.path, self.port, self.code = None, int(found.group(1)), found.group(2)
+
+    def end(self):
+        self.process.terminate()
+        self.process.communicate(timeout=support.DEADLINE)
+        assert self.process.returncode == 0
+
+
 def read_all(sock):
     data = b""
     while True:

@@ -25,11 +25,13 @@ function nameOf(each: Waiting): string {
 
 function notify(title: string, body: string, tag: string): void {
   if (!('Notification' in window) || Notification.permission !== 'granted' || (!document.hidden && location.hash === '#/approvals')) return;
-  const shown = new Notification(title, { body: plain(body).slice(0, 200), tag });
-  shown.onclick = () => {
-    window.focus();
-    location.hash = '#/approvals';
-  };
+  try {
+    const shown = new Notification(title, { body: plain(body).slice(0, 200), tag });
+    shown.onclick = () => {
+      window.focus();
+      location.hash = '#/approvals';
+    };
+  } catch { /* browsers of phones let only service workers do this: the page itself still says how many wait */ }
 }
 
 async function look(): Promise<void> {
@@ -104,6 +106,17 @@ function Card({ each, chosen, choose, answered }: { each: Waiting; chosen: boole
   const lines = whole.split('\n').length, [opened, setOpened] = useState(lines <= LONG_LINES && whole.length <= LONG_CHARS);
   const card = useRef<HTMLElement>(null), why = useRef<HTMLInputElement>(null);
   useLayoutEffect(() => { if (chosen) card.current?.focus(); }, [chosen]); // before anybody can have moved on
+  const field = useRef<HTMLTextAreaElement>(null);
+  const fit = (): void => { // to its text, however narrow the screen is: no line is out of sight
+    if (!field.current || !opened) return;
+    field.current.style.height = 'auto';
+    field.current.style.height = `${field.current.scrollHeight + 2}px`;
+  };
+  useLayoutEffect(fit, [opened, args]);
+  useEffect(() => {
+    addEventListener('resize', fit);
+    return () => removeEventListener('resize', fit);
+  }, [opened]);
   const answer = async (body: Record<string, unknown>, words: string): Promise<void> => {
     setBusy(true);
     try {
@@ -156,7 +169,7 @@ function Card({ each, chosen, choose, answered }: { each: Waiting; chosen: boole
       {(each.reason || each.rule) && <p>Why: <Shown text={[each.rule, each.reason].filter(Boolean).join(': ')} /></p>}
       <Change each={each} args={parsed(args) ?? each.args} />
       <label>Arguments{may('approve') ? ', which you may change' : ''}
-        <textarea spellcheck={false} class={opened && (lines > LONG_LINES || whole.length > LONG_CHARS) ? 'whole' : ''} rows={opened ? Math.max(lines, Math.ceil(whole.length / 80)) : LONG_LINES} readOnly={!may('approve')} value={args} onInput={(event) => setArgs(event.currentTarget.value)}
+        <textarea ref={field} spellcheck={false} rows={opened ? lines : LONG_LINES} readOnly={!may('approve')} value={args} onInput={(event) => setArgs(event.currentTarget.value)}
           onKeyDown={(event) => { if (event.key === 'Escape') card.current?.focus(); }} /></label>
       {whole !== JSON.stringify(each.args, null, 2) && <p class="problem">The arguments contain characters that are not visible. They are written by their numbers here.</p>}
       {args !== plain(args) && <p class="problem">The arguments contain invisible characters: <Shown text={args} /></p>}

@@ -6,7 +6,7 @@ import { Diff, plain, Shown, size } from './text';
 import { act, ago, Page, Problem, type Session, usePolled, type Variable, variablesOf } from './ui';
 
 interface Point { name: string; cell: number; automatic: boolean; age_ms: number; memory_bytes: number | null; }
-interface Changed { path: string; change: string; type: string; size?: number; diff?: string; protected?: boolean; conflict?: boolean; }
+interface Changed { path: string; change: string; type: string; size?: number; diff?: string; binary?: boolean; protected?: boolean; conflict?: boolean; }
 interface Changes { files: Changed[]; added: number; changed: number; deleted: number; truncated: boolean; }
 
 const MOST_WITH_POINTS = 40; // sessions of a tree whose points are fetched
@@ -68,6 +68,13 @@ function Keep({ id, kept }: { id: string; kept: () => void }): JSX.Element {
   );
 }
 
+/** What changed in a file, below its name: the diff need not name it again. */
+function Content({ file }: { file: Changed }): JSX.Element {
+  const head = `--- a/${file.path}\n+++ b/${file.path}\n`, diff = file.diff?.replace(/\n$/, '');
+  if (!diff) return <p class="hint">{file.binary ? 'binary ' : ''}{file.type}, {size(file.size)}</p>;
+  return <Diff text={diff.startsWith(head) ? diff.slice(head.length) : diff} />;
+}
+
 function Files({ id }: { id: string }): JSX.Element {
   const [found, problem, refresh] = usePolled<Changes>(`/v1/sessions/${id}/files/diff`, 5000), [chosen, setChosen] = useState<string[]>([]);
   const toggle = (path: string): void => setChosen(chosen.includes(path) ? chosen.filter((each) => each !== path) : [...chosen, path]);
@@ -81,8 +88,9 @@ function Files({ id }: { id: string }): JSX.Element {
       {found?.files.map((file) => <details class="file">
         <summary>{may('approve') && <input type="checkbox" aria-label={plain(`Choose ${file.path}`)} checked={chosen.includes(file.path)} onClick={(event) => event.stopPropagation()} onChange={() => toggle(file.path)} />}
           <span class={`tag ${file.change}`}>{file.change}</span> <Shown text={file.path} />{file.conflict && <span class="tag warn">changed outside</span>}</summary>
-        {file.diff ? <Diff text={file.diff} /> : <p class="hint">{file.type}, {size(file.size)}</p>}
+        <Content file={file} />
       </details>)}
+      {found?.truncated && <p class="problem">Not everything that changed is shown here.</p>}
       {found && found.files.length > 0 && <p class="buttons">
         {may('approve') && <button onClick={commit}>Commit {chosen.length || 'all'}</button>}
         {may('run') && <button onClick={() => confirm('Drop all changes of files?') && act(() => ask('POST', `/v1/sessions/${id}/files/discard`), 'Dropped.').then(refresh)}>Discard</button>}
@@ -91,10 +99,9 @@ function Files({ id }: { id: string }): JSX.Element {
   );
 }
 
-/** One file in both branches, against what the workspace has. */
-function FileOf({ file }: { file?: Changed }): JSX.Element {
-  if (!file) return <p class="hint">unchanged</p>;
-  return <><p><span class={`tag ${file.change}`}>{file.change}</span></p>{file.diff ? <Diff text={file.diff} /> : <p class="hint">{file.type}, {size(file.size)}</p>}</>;
+/** One file in one of two branches, against what the workspace has. */
+function FileOf({ file, branch }: { file?: Changed; branch: JSX.Element }): JSX.Element {
+  return <div><p>{branch} {file ? <span class={`tag ${file.change}`}>{file.change}</span> : <small>as in the workspace</small>}</p>{file && <Content file={file} />}</div>;
 }
 
 /** Variables and files of two sessions, where they differ. */
@@ -102,7 +109,7 @@ export function ComparePage({ left, right }: { left: string; right: string }): J
   const [foundA, problemA] = usePolled<unknown>(`/v1/sessions/${left}/variables`, 0), [foundB, problemB] = usePolled<unknown>(`/v1/sessions/${right}/variables`, 0);
   const a = foundA ? variablesOf(foundA) : null, b = foundB ? variablesOf(foundB) : null;
   const layers = !!me.value?.layers, [filesA, troubleA] = usePolled<Changes>(layers ? `/v1/sessions/${left}/files/diff` : null, 0), [filesB, troubleB] = usePolled<Changes>(layers ? `/v1/sessions/${right}/files/diff` : null, 0);
-  const words = (each?: Variable): string => (each ? `${each.type} ${each.preview}` : '–');
+  const words = (each?: Variable): string => (each ? `${each.type} ${each.preview}` : 'not defined');
   const of = (list: Variable[] | null, name: string): Variable | undefined => list?.find((each) => each.name === name);
   const file = (list: Changed[] | undefined, path: string): Changed | undefined => list?.find((each) => each.path === path);
   const names = [...new Set([...(a ?? []), ...(b ?? [])].map((each) => each.name))].sort().filter((name) => words(of(a, name)) !== words(of(b, name)));
@@ -118,8 +125,9 @@ export function ComparePage({ left, right }: { left: string; right: string }): J
       {names.length > 0 && <div class="scroll" tabIndex={0} role="region" aria-label="Variables"><table><thead><tr><th>name</th>{[left, right].map((id) => <th><Shown text={id.slice(0, 12)} /></th>)}</tr></thead>
         <tbody>{names.map((name) => <tr><td><code><Shown text={name} /></code></td>
           <td class="minus"><Shown text={words(of(a, name)).slice(0, 300)} /></td><td class="plus"><Shown text={words(of(b, name)).slice(0, 300)} /></td></tr>)}</tbody></table></div>}
+      {(filesA?.truncated || filesB?.truncated) && <p class="problem">Not everything that changed is compared here.</p>}
       {filesA && filesB && <><h2>Files that differ</h2>{!paths.length && <p class="hint">None.</p>}{paths.map((path) => <section aria-label={plain(path)}>
-        <h3><code><Shown text={path} /></code></h3><div class="twice"><div><FileOf file={file(filesA.files, path)} /></div><div><FileOf file={file(filesB.files, path)} /></div></div></section>)}</>}
+        <h3><code><Shown text={path} /></code></h3><div class="twice"><FileOf file={file(filesA.files, path)} branch={heads[0]} /><FileOf file={file(filesB.files, path)} branch={heads[1]} /></div></section>)}</>}
     </Page>
   );
 }

@@ -2,13 +2,14 @@
 import type { JSX } from 'preact';
 import { useEffect, useState } from 'preact/hooks';
 import { ask, may, me, request } from './api';
+import { Python } from './code';
 import { Parts, pretty } from './output';
-import { compare, Diff, fileName, plain, Shown, size } from './text';
+import { compare, Diff, fileName, plain, Shown, size, when } from './text';
 import { act, Page, Problem, type Session, usePolled, Waiting } from './ui';
 
-type Schema = { type?: string | string[]; properties?: Record<string, Schema>; required?: string[]; description?: string; enum?: unknown[]; default?: unknown };
-interface Callable { name: string; description?: string; schema?: Schema; parameters?: Schema; input_schema?: Schema; params?: any; }
-interface Tool { name: string; description: string; adapter?: string; callables?: Callable[]; tags?: string[]; schema?: Schema; parameters?: Schema; }
+interface Parameter { name: string; type: string; required: boolean; default: unknown; description: string; }
+interface Callable { name: string; description?: string; parameters?: Parameter[]; }
+interface Tool { name: string; description: string; adapter?: string; callables?: Callable[]; }
 
 /** A list on the left, what was chosen on the right. */
 function Chooser<T extends { name: string }>({ items, about, children }: { items: T[]; about: string; children: (item: T) => JSX.Element }): JSX.Element {
@@ -22,43 +23,34 @@ function Chooser<T extends { name: string }>({ items, about, children }: { items
   );
 }
 
-function schemaOf(each: Callable | Tool): Schema {
-  const found = (each as any).input_schema ?? (each as any).schema ?? (each as any).parameters ?? (each as any).params ?? {};
-  if (found.properties) return found;
-  return Array.isArray(found) ? { properties: Object.fromEntries(found.map((one: any) => [one.name, one])), required: found.filter((one: any) => one.required).map((one: any) => one.name) }
-    : { properties: found };
-}
-
-function valueOf(text: string, schema: Schema): unknown {
-  const types = [schema.type ?? 'string'].flat();
-  if (!types.includes('string')) return JSON.parse(text);
-  if (types.length === 1) return text;
+/** As JSON, but for texts; where both may be meant, JSON if it is that. */
+function valueOf(text: string, type: string): unknown {
+  if (type === 'string') return text;
   try {
-    return JSON.parse(text); // a string or something else: as JSON if it is that
-  } catch {
-    return text;
+    return JSON.parse(text);
+  } catch (error) {
+    if (type === 'any' || type.includes('string')) return text;
+    throw error;
   }
 }
 
-function Field({ field, value, required, set }: { field: Schema; value: string; required: boolean; set: (value: string) => void }): JSX.Element {
-  const choices = field.enum ?? (field.type === 'boolean' ? [true, false] : null);
-  if (choices) {
-    return <select value={value} required={required} onChange={(event) => set(event.currentTarget.value)}><option value="">–</option>
-      {choices.map((each) => <option value={typeof each === 'string' ? each : JSON.stringify(each)}>{plain(typeof each === 'string' ? each : JSON.stringify(each))}</option>)}</select>;
+function Field({ field, value, set }: { field: Parameter; value: string; set: (value: string) => void }): JSX.Element {
+  if (field.type === 'boolean') {
+    return <select value={value} required={field.required} onChange={(event) => set(event.currentTarget.value)}>{['', 'true', 'false'].map((each) => <option value={each}>{each || '–'}</option>)}</select>;
   }
-  return <input value={value} required={required} placeholder={required || field.default === undefined || field.default === null ? '' : plain(JSON.stringify(field.default))} onInput={(event) => set(event.currentTarget.value)} />;
+  return <input value={value} required={field.required} placeholder={field.required || field.default === null ? '' : plain(JSON.stringify(field.default))} onInput={(event) => set(event.currentTarget.value)} />;
 }
 
 function CallForm({ tool, callable }: { tool: string; callable: Callable }): JSX.Element {
-  const schema = schemaOf(callable), fields = Object.entries(schema.properties ?? {});
-  const [values, setValues] = useState<Record<string, string>>({}), [answer, setAnswer] = useState<any>(null), [error, setError] = useState<Error | null>(null), [busy, setBusy] = useState(false);
+  const fields = callable.parameters ?? [];
+  const [values, setValues] = useState(new Map<string, string>()), [answer, setAnswer] = useState<any>(null), [error, setError] = useState<Error | null>(null), [busy, setBusy] = useState(false);
   const call = async (event: Event): Promise<void> => {
     event.preventDefault();
     setBusy(true);
     setError(null);
     setAnswer(null);
     try {
-      const args = Object.fromEntries(fields.filter(([name]) => values[name]).map(([name, field]) => [name, valueOf(values[name], field)]));
+      const args = Object.fromEntries(fields.filter(({ name }) => values.get(name)).map(({ name, type }) => [name, valueOf(values.get(name)!, type)]));
       setAnswer(await ask('POST', `/api/tools/${encodeURIComponent(callable.name && callable.name !== tool ? `${tool}.${callable.name}` : tool)}/call`, { args }));
     } catch (failure) {
       setError(failure as Error);
@@ -68,10 +60,10 @@ function CallForm({ tool, callable }: { tool: string; callable: Callable }): JSX
   return (
     <form onSubmit={call}>
       {callable.description && <p><Shown text={callable.description} /></p>}
-      {fields.map(([name, field]) => <label class="field"><code><Shown text={name} /></code>{schema.required?.includes(name) ? ' *' : ''} <small><Shown text={`${[field.type ?? 'any'].flat().join(' | ')} ${field.description ?? ''}`} /></small>
-        <Field field={field} value={values[name] ?? ''} required={!!schema.required?.includes(name)} set={(value) => setValues({ ...values, [name]: value })} /></label>)}
+      {fields.map((field) => <label class="field"><code><Shown text={field.name} /></code>{field.required ? ' *' : ''} <small><Shown text={[field.type, field.description].filter(Boolean).join(' · ')} /></small>
+        <Field field={field} value={values.get(field.name) ?? ''} set={(value) => setValues(new Map(values).set(field.name, value))} /></label>)}
       {may('run') && <p class="buttons"><button class="main" disabled={busy}>{busy ? 'Runs…' : 'Call'}</button></p>}
-      <details><summary>Schema</summary><pre><Shown text={JSON.stringify(schema, null, 2)} /></pre></details>
+      <details><summary>Schema</summary><pre><Shown text={JSON.stringify(fields, null, 2)} /></pre></details>
       <Problem error={error} />
       {answer && <pre aria-label="result" class="value"><Shown text={typeof answer.value === 'string' ? answer.value : JSON.stringify(answer.value ?? answer.parts, null, 2)} /></pre>}
     </form>
@@ -98,7 +90,7 @@ export function ToolsPage(): JSX.Element {
       {!found ? !problem && <Waiting /> : <Chooser items={found} about="tools">{(tool) => <>
         <h2><code><Shown text={tool.name} /></code> {tool.adapter && <span class="tag">{tool.adapter}</span>}</h2><p><Shown text={tool.description ?? ''} /></p>
         {tool.callables?.length ? tool.callables.map((each) => <details class="side" key={`${tool.name}.${each.name}`} open={tool.callables!.length === 1}><summary><code><Shown text={each.name} /></code></summary><CallForm tool={tool.name} callable={each} /></details>)
-          : <CallForm key={tool.name} tool={tool.name} callable={{ ...tool, name: tool.name }} />}</>}</Chooser>}
+          : <CallForm key={tool.name} tool={tool.name} callable={{ name: tool.name }} />}</>}</Chooser>}
     </Page>
   );
 }
@@ -135,7 +127,7 @@ function WorkflowView({ name, changed }: { name: string; changed: () => void }):
     <><h2><code><Shown text={name} /></code></h2><Problem error={problem} />
       {found && <><p><Shown text={found.description} /></p>
         <details><summary>Parameters</summary><pre><Shown text={JSON.stringify(found.params, null, 2)} /></pre></details>
-        <pre class="source" aria-label="source"><Shown text={found.source ?? ''} /></pre>
+        <pre class="source" aria-label="source"><Python text={found.source ?? ''} /></pre>
         {may('admin') && me.value?.audit && <Versions name={name} />}</>}
       {may('run') && <div class="line"><label>Arguments <input value={args} onInput={(event) => setArgs(event.currentTarget.value)} /></label><button class="main" onClick={run}>Run</button>
         <button onClick={() => confirm(plain(`Delete ${name}?`)) && act(() => ask('DELETE', `/api/workflows/${encodeURIComponent(name)}`), 'Deleted.').then(changed)}>Delete</button></div>}</>
@@ -170,6 +162,16 @@ function pathOf(name: string): string {
 
 const PREVIEW = 1 << 20;
 
+/** null: it is no text. */
+function textOf(bytes: Uint8Array): string | null {
+  try {
+    const text = new TextDecoder('utf-8', { fatal: true }).decode(bytes);
+    return text.includes('\0') || text.startsWith('%PDF-') ? null : text;
+  } catch {
+    return null;
+  }
+}
+
 function Preview({ artifact }: { artifact: Artifact }): JSX.Element | null {
   const [shown, setShown] = useState<JSX.Element | null>(null), [error, setError] = useState<Error | null>(null);
   useEffect(() => {
@@ -183,7 +185,8 @@ function Preview({ artifact }: { artifact: Artifact }): JSX.Element | null {
         setShown(<Parts parts={[{ type: `image/${kind[1].toLowerCase().replace('jpg', 'jpeg')}`, base64: btoa(text) }]} alt={artifact.name} />);
         return;
       }
-      const text = new TextDecoder().decode(bytes);
+      const text = textOf(bytes);
+      if (text === null) { setShown(<p class="hint">No text and no picture: download it to see it.</p>); return; }
       const type = /\.html?$/i.test(artifact.name) ? 'text/html' : /\.md$/i.test(artifact.name) ? 'text/markdown' : /\.svg$/i.test(artifact.name) ? 'image/svg+xml' : 'text/plain';
       setShown(<Parts parts={[{ type, text: type === 'text/plain' ? pretty(text) : text }]} alt={artifact.name} />);
     })().catch(setError);
@@ -196,7 +199,7 @@ export function ArtifactsPage(): JSX.Element {
   return (
     <Page title="Artifacts"><Problem error={problem} />
       {!found ? !problem && <Waiting /> : <Chooser items={found} about="artifacts">{(each) => <>
-        <h2><code><Shown text={each.name} /></code></h2><p class="facts"><Shown text={[each.type, each.size === undefined ? '' : size(each.size), each.created_at].filter(Boolean).join(' · ')} /></p>
+        <h2><code><Shown text={each.name} /></code></h2><p class="facts"><Shown text={[each.type, each.size === undefined ? '' : size(each.size), when(each.created_at)].filter(Boolean).join(' · ')} /></p>
         {each.description && <p><Shown text={each.description} /></p>}
         <p class="buttons"><button onClick={() => act(() => download(each.name))}>Download</button>
           {may('run') && <button onClick={() => confirm(plain(`Delete ${each.name}?`)) && act(() => ask('DELETE', pathOf(each.name)), 'Deleted.').then(refresh)}>Delete</button>}</p>

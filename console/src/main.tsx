@@ -9,10 +9,10 @@ import { ArtifactsPage, PackagesPage, ToolsPage, WorkflowsPage } from './library
 import { NotebookPage } from './notebook';
 import { AuditPage, DoctorPage, MetricsPage, PolicyPage } from './operate';
 import { SessionsPage } from './sessions';
-import { Shown } from './text';
+import { plain, Shown } from './text';
+import { rememberTheme, switchTheme } from './theme';
 import { act, Guard, message } from './ui';
 
-const THEME = 'workcell-theme';
 const route = signal(location.hash);
 const PAGES: { path: string; title: string; scope: string; page: () => JSX.Element; when?: () => boolean }[] = [
   { path: 'sessions', title: 'Sessions', scope: 'read', page: SessionsPage },
@@ -45,16 +45,10 @@ function Login(): JSX.Element {
   );
 }
 
-function setTheme(): void {
-  const dark = document.documentElement.dataset.theme ? document.documentElement.dataset.theme === 'dark' : matchMedia('(prefers-color-scheme: dark)').matches;
-  document.documentElement.dataset.theme = dark ? 'light' : 'dark';
-  localStorage.setItem(THEME, document.documentElement.dataset.theme);
-}
-
 function Body(): JSX.Element {
   const [, path = '', first = '', second = ''] = route.value.split('/');
   useEffect(() => {
-    document.title = `${PAGES.find((each) => each.path === path)?.title ?? 'Session'}${waiting.value.length ? ` (${waiting.value.length})` : ''} – Workcell`;
+    document.title = `${PAGES.find((each) => each.path === (path || 'sessions'))?.title ?? (path === 'compare' ? 'Compare branches' : `Session ${plain(first.slice(0, 12))}`)}${waiting.value.length ? ` (${waiting.value.length})` : ''} – Workcell`;
   });
   if (path === 'session' && first) return <NotebookPage key={first} id={first} />;
   if (path === 'compare' && first && second) return <ComparePage key={route.value} left={first} right={second} />;
@@ -69,9 +63,9 @@ function Whole(): JSX.Element {
     <>
       <a class="skip" href="#content" onClick={(event) => { event.preventDefault(); document.getElementById('content')?.focus(); }}>To the content</a>
       <nav aria-label="pages"><span class="brand">Workcell</span>
-        {PAGES.filter((each) => may(each.scope) && (each.when?.() ?? true)).map((each) => <a href={`#/${each.path}`} aria-current={here === each.path || (here === 'session' && each.path === 'sessions') ? 'page' : undefined}>
+        {PAGES.filter((each) => may(each.scope) && (each.when?.() ?? true)).map((each) => <a href={`#/${each.path}`} aria-current={here === each.path || ((here === 'session' || here === 'compare') && each.path === 'sessions') ? 'page' : undefined}>
           {each.title}{each.path === 'approvals' && count > 0 ? ` (${count})` : ''}</a>)}
-        <span class="end"><small><Shown text={me.value!.name} /></small><button onClick={setTheme} aria-label="Light or dark">◐</button><button onClick={() => act(logout)}>Log out</button></span></nav>
+        <span class="end"><small><Shown text={me.value!.name} /></small><button onClick={switchTheme} aria-label="Light or dark">◐</button><button onClick={() => act(logout)}>Log out</button></span></nav>
       {!online.value && <p class="away" role="alert">The server does not answer. Trying again…</p>}
       <main id="content" tabIndex={-1}><Guard key={route.value}><Body /></Guard></main>
       <div aria-live="assertive">{message.value && <p class={`message ${message.value.bad ? 'bad' : ''}`}><Shown text={message.value.text} /></p>}</div>
@@ -84,8 +78,7 @@ function App(): JSX.Element {
 }
 
 async function start(): Promise<void> {
-  const theme = localStorage.getItem(THEME);
-  if (theme === 'dark' || theme === 'light') document.documentElement.dataset.theme = theme;
+  rememberTheme();
   const code = /^#code=([0-9a-f]+)$/.exec(location.hash)?.[1];
   if (code) {
     history.replaceState(null, '', location.pathname); // the code is in no history

@@ -4,6 +4,7 @@ import type { JSX } from 'preact';
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { ask, follow, may, type Failure, type ServerEvent } from './api';
 import { Branches } from './branches';
+import { Python } from './code';
 import { Editor } from './editor';
 import { LongText, Parts, pretty, type Part } from './output';
 import { duration, Shown, size, Terminal } from './text';
@@ -197,7 +198,7 @@ function CellView({ cell, session }: { cell: Cell; session: string }): JSX.Eleme
         {cell.at > 0 && <time>{new Date(cell.at * 1000).toLocaleTimeString()}</time>}
         {!ended && may('run') && <button onClick={() => act(() => ask('POST', `/v1/sessions/${session}/interrupt`))}>Interrupt</button>}
       </header>
-      <pre class="source"><LongText text={cell.code} /></pre>
+      <pre class="source"><LongText text={cell.code} of={(text) => <Python text={text} />} /></pre>
       <div class="output">
         {cell.dropped > 0 && <p class="hint">{cell.dropped} earlier parts of the output are no longer shown.</p>}
         {cell.items.map((item) => <ItemView item={item} />)}
@@ -232,7 +233,7 @@ function Cells({ book, session, parent }: { book: Notebook; session: string; par
     <section aria-label="cells" class="cells">
       {book.missed.value > 0 && <p class="hint">{book.missed.value} earlier events are no longer kept.</p>}
       {parent && <p class="note">Continues from <a href={`#/session/${parent}`}><code>{parent.slice(0, 12)}</code></a>, which has the cells before.</p>}
-      {count === 0 && !parent && <p class="hint">No cell has run yet.</p>}
+      {count === 0 && !parent && <p class="hint">No cell has run since the session was opened or woken.</p>}
       {blocks.map((cells, i) => <Block key={i} cells={cells} session={session} last={i >= blocks.length - 2} />)}
     </section>
   );
@@ -279,13 +280,14 @@ function watchChanges(book: Notebook, id: string): [heard: (event: ServerEvent) 
 export function Variables({ session, busy }: { session: string; busy: boolean }): JSX.Element | null {
   const [found] = usePolled<unknown>(busy ? null : `/v1/sessions/${session}/variables`, 3000);
   if (!found) return null;
-  const variables = variablesOf(found);
+  const variables = variablesOf(found), more = Number((found as { more?: unknown }).more) || 0;
   return (
     <details class="side" open>
-      <summary>Variables ({variables.length})</summary>
+      <summary>Variables ({variables.length + more})</summary>
       <table><thead><tr><th>name</th><th>type</th><th>value</th></tr></thead>
         <tbody>{variables.map((each) => <tr><td><code><Shown text={each.name} /></code></td><td><Shown text={each.type} /></td>
           <td class="clip"><Shown text={(each.preview).slice(0, 200)} /></td></tr>)}</tbody></table>
+      {more > 0 && <p class="hint">{more} more are not shown.</p>}
     </details>
   );
 }

@@ -4,6 +4,7 @@ import { useEffect, useRef, useState } from 'preact/hooks';
 import uPlot from 'uplot';
 import { ask, request } from './api';
 import { Shown } from './text';
+import { dark } from './theme';
 import { Page, Problem, usePolled, Waiting } from './ui';
 
 function TryOut(): JSX.Element {
@@ -45,6 +46,19 @@ export function PolicyPage(): JSX.Element {
   );
 }
 
+const SHORT = 100; // characters
+
+/** The end of a long text is one click away. */
+function Whole({ short, record }: { short: string; record: unknown }): JSX.Element {
+  const [open, setOpen] = useState(false);
+  return (
+    <details class="record" open={open} onToggle={(event) => setOpen(event.currentTarget.open)}>
+      <summary><code><Shown text={short.length > SHORT ? `${short.slice(0, SHORT)}…` : short} /></code></summary>
+      {open && <pre tabIndex={0}><Shown text={JSON.stringify(record, null, 1)} /></pre>}
+    </details>
+  );
+}
+
 export function AuditPage(): JSX.Element {
   const [filter, setFilter] = useState({ session: '', tool: '', decision: '', since: '' });
   const query = Object.entries(filter).filter(([, value]) => value).map(([name, value]) => `&${name}=${encodeURIComponent(value)}`).join('');
@@ -58,20 +72,24 @@ export function AuditPage(): JSX.Element {
       <Problem error={problem} />
       {found && <div class="scroll" tabIndex={0} role="region" aria-label="Records"><table>
         <thead><tr><th>time</th><th>session</th><th>call</th><th>who</th><th>decision</th><th>outcome</th><th>arguments or error</th></tr></thead>
-        <tbody>{[...found.records].reverse().map((each) => <tr><td><Shown text={String(each.time ?? '')} /></td><td><code><Shown text={String(each.session ?? '').slice(0, 8)} /></code></td>
+        <tbody>{[...found.records].reverse().map((each) => <tr key={`${each.time} ${each.request ?? ''} ${each.callable ?? ''}`}><td class="time"><Shown text={String(each.time ?? '').replace('T', ' ')} /></td><td><code><Shown text={String(each.session ?? '').slice(0, 8)} /></code></td>
           <td><Shown text={`${each.tool ?? each.kind ?? ''}${each.callable ? `.${each.callable}` : ''}`} /></td><td><Shown text={[each.principal, each.client].filter(Boolean).join(' ')} /></td>
           <td><span class={`tag ${each.decision === 'allow' || each.decision === 'accepted' ? 'allow' : each.decision === 'edited' ? 'ask' : 'deny'}`}><Shown text={String(each.decision)} /></span></td>
-          <td><Shown text={String(each.code ?? each.outcome ?? '')} /></td><td class="clip"><Shown text={each.error ? String(each.error) : JSON.stringify(each.args ?? {})} /></td></tr>)}</tbody>
+          <td><Shown text={String(each.code ?? each.outcome ?? '')} /></td><td><Whole short={each.error ? String(each.error) : JSON.stringify(each.args ?? {})} record={each} /></td></tr>)}</tbody>
       </table></div>}
       {found && !found.records.length && <p class="hint">No records.</p>}
     </Page>
   );
 }
 
+const helps = new Map<string, string>(); // what a metric counts
+
 /** Prometheus' text: the values of metrics without labels, and sums over those with. */
 function parseMetrics(text: string): Map<string, number> {
   const found = new Map<string, number>();
   for (const line of text.split('\n')) {
+    const about = /^# HELP ([a-z_]+) (.*)$/i.exec(line);
+    if (about) helps.set(about[1], about[2]);
     const match = /^([a-z_]+)(\{[^}]*\})? ([0-9.e+-]+)$/i.exec(line);
     if (match && !match[1].endsWith('_bucket')) found.set(match[1], (found.get(match[1]) ?? 0) + Number(match[3]));
   }
@@ -105,7 +123,7 @@ function Plot({ name, times, values }: { name: string; times: number[]; values: 
     return () => { watcher.disconnect(); made.destroy(); };
   }, []);
   useEffect(() => plot.current?.setData([times, values]), [times[times.length - 1]]);
-  return <figure><figcaption><code>{name.replace(/^workcell_/, '')}</code> <b>{Number((values[values.length - 1] ?? 0).toPrecision(6))}</b></figcaption><div ref={place} role="img" aria-label={`${name} over time`} /></figure>;
+  return <figure><figcaption><code>{name.replace(/^workcell_/, '')}</code> <b>{Number((values[values.length - 1] ?? 0).toPrecision(6))}</b><br /><small><Shown text={helps.get(name) ?? ''} /></small></figcaption><div ref={place} role="img" aria-label={`${name} over time`} /></figure>;
 }
 
 async function readMetrics(): Promise<void> {
@@ -141,7 +159,7 @@ export function MetricsPage(): JSX.Element {
   const { times, series } = kept;
   return (
     <Page title="Metrics" tools={<input type="search" aria-label="Filter metrics" placeholder="Filter" value={words} onInput={(event) => setWords(event.currentTarget.value)} />}><Problem error={error} />
-      {!times.length ? !error && <Waiting /> : <div class="plots">{[...series].filter(([name]) => name.includes(words)).map(([name, values]) => <Plot key={name} name={name} times={[...times]} values={[...values]} />)}</div>}
+      {!times.length ? !error && <Waiting /> : <div class="plots">{[...series].filter(([name]) => name.includes(words)).map(([name, values]) => <Plot key={`${name} ${dark.value}`} name={name} times={[...times]} values={[...values]} />)}</div>}
     </Page>
   );
 }

@@ -2,6 +2,7 @@
 import type { JSX } from 'preact';
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { Chart, isChart } from './chart';
+import { dark } from './theme';
 import { Markdown, plain, Shown } from './text';
 
 export interface Part { type: string; text?: string; base64?: string; }
@@ -10,11 +11,6 @@ const MAX_FRAME = 2000; // pixels
 const MAX_SHOWN = 50000; // characters of one text at first
 const PICTURES = ['image/png', 'image/jpeg', 'image/gif', 'image/webp'];
 
-export function isDark(): boolean {
-  const chosen = document.documentElement.dataset.theme;
-  return chosen ? chosen === 'dark' : matchMedia('(prefers-color-scheme: dark)').matches;
-}
-
 /** The frame may fetch nothing and cannot reach this page; it only says how high it is. */
 function Frame({ markup }: { markup: string }): JSX.Element {
   const frame = useRef<HTMLIFrameElement>(null);
@@ -22,15 +18,15 @@ function Frame({ markup }: { markup: string }): JSX.Element {
   useEffect(() => {
     const hear = (event: MessageEvent): void => {
       if (!frame.current || event.source !== frame.current.contentWindow || typeof event.data !== 'object' || !event.data) return;
-      if (event.data.ready === true) frame.current.contentWindow!.postMessage({ markup, dark: isDark(), scripts }, '*');
+      if (event.data.ready === true) frame.current.contentWindow!.postMessage({ markup, dark: dark.value, scripts }, '*');
       if (typeof event.data.height === 'number') setHeight(Math.min(Math.max(event.data.height, 20), MAX_FRAME));
     };
     addEventListener('message', hear);
     return () => removeEventListener('message', hear);
-  }, [markup, scripts]);
+  }, [markup, scripts, dark.value]);
   return (
     <div class="frame">
-      <iframe key={String(scripts)} ref={frame} title="output of the cell" sandbox="allow-scripts" src={scripts ? 'frame?scripts=true' : 'frame'}
+      <iframe key={`${scripts} ${dark.value}`} ref={frame} title="output of the cell" sandbox="allow-scripts" src={scripts ? 'frame?scripts=true' : 'frame'}
         style={{ height: `${height}px` }} />
       {!scripts && /<script/i.test(markup) &&
         <button class="quiet" onClick={() => setScripts(true)} title="in its frame, without network and without this page">Run its scripts</button>}

@@ -1,12 +1,13 @@
 // Texts of agents and tools. They become text nodes, never markup, and characters that change how others are read are made visible.
 import type { JSX } from 'preact';
 
-// Controls of bidirectional text, invisible characters, and control characters other than tab and line feed.
-const ODD = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb]|[\udb40][\udc00-\udfff]/g;
+// Controls of bidirectional text, invisible characters, control characters other than tab and line feed, and marks on a letter that has six:
+// a pile of them would cover the lines above and below.
+const ODD = /[\p{Default_Ignorable_Code_Point}\u0000-\u0008\u000b-\u001f\u007f-\u009f\u2028-\u202f\u2800\ufff9-\ufffb\u{13430}-\u{1345f}]|\p{M}(?<=\p{M}{7})/gu;
 
 const MOST_ELEMENTS = 1000; // of one text: more would hold up the page
 const LONGEST_RUN = 16; // of such characters, whose numbers are shown
-const RUN = new RegExp(`(?:${ODD.source})+`, 'g');
+const RUN = new RegExp(`(?:${ODD.source})+`, 'gu');
 
 function nameOf(odd: string): string {
   return 'U+' + odd.codePointAt(0)!.toString(16).toUpperCase().padStart(4, '0');
@@ -127,7 +128,7 @@ export function Markdown({ text }: { text: string }): JSX.Element {
   return <div class="markdown">{blocks}</div>;
 }
 
-/** A unified diff with its colours. */
+/** The hunks of a unified diff with their colours. */
 export function Diff({ text }: { text: string }): JSX.Element {
   const kind = (line: string): string => (line.startsWith('+') ? 'plus' : line.startsWith('-') ? 'minus' : line.startsWith('@@') ? 'hunk' : '');
   return <pre class="diff">{text.split('\n').map((line) => <div class={kind(line)}><Shown text={line || ' '} /></div>)}</pre>;
@@ -188,6 +189,12 @@ export function size(bytes: number | null | undefined): string {
   let unit = 0, value = bytes;
   for (; value >= 1024 && unit < 4; unit++) value /= 1024;
   return `${unit && value < 10 ? value.toFixed(1) : Math.round(value)} ${['B', 'kB', 'MB', 'GB', 'TB'][unit]}`;
+}
+
+/** A time of ISO 8601, as this place has it. */
+export function when(time = ''): string {
+  const at = new Date(time);
+  return Number.isNaN(at.getTime()) ? time : at.toLocaleString();
 }
 
 export function duration(seconds: number): string {

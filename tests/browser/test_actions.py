@@ -5,9 +5,10 @@ import os
 import pytest
 
 import serving
+import spaces
 import support
 from chromium import Browser, PROGRAM, WHOLE
-from pages import asked, base, enter, fill, go, has, picture, press, surprises, value
+from pages import asked, base, enter, fill, go, has, picture, PICTURES, press, surprises, value
 
 pytestmark = pytest.mark.skipif(not PROGRAM, reason="needs chromium-headless-shell from Debian")
 
@@ -15,7 +16,10 @@ pytestmark = pytest.mark.skipif(not PROGRAM, reason="needs chromium-headless-she
 @pytest.fixture(scope="module")
 def server():
     folder = support.temporary_folder("workcell-tests-actions-")
-    with serving.shared(serving.Server(*base(os.path.join(folder, "base")), "--approval-timeout", "600")) as shared:
+    for name in ("wc-alpha", "wc-beta"):
+        spaces.make_wheel(os.path.join(folder, "wheels"), name, "1.0", "def who():\n    return 'alpha'\n")
+    flags = [*base(os.path.join(folder, "base")), "--wheel-dir", os.path.join(folder, "wheels"), "--approval-timeout", "600"]
+    with serving.shared(serving.Server(*flags, env={"XDG_CACHE_HOME": os.path.join(folder, "cache"), "PIP_NO_INDEX": "1"})) as shared:
         yield shared
 
 
@@ -51,9 +55,9 @@ def test_two_branches_are_compared(layered, browser):
     browser.wait("location.hash == '#/compare/%s/%s'" % (left, right))
     browser.wait("document.querySelectorAll('main section').length == 2 && document.querySelectorAll('tbody tr').length == 2")
     rows = browser.value("[...document.querySelectorAll('tbody tr')].map((each) => [...each.children].map((one) => one.innerText))")
-    assert rows == [["only_here", "–", "list [3]"], ["x", "int 1", "str 'a text'"]]
+    assert rows == [["only_here", "not defined", "list [3]"], ["x", "int 1", "str 'a text'"]]
     first, second = browser.value("[...document.querySelectorAll('main section')].map((each) => each.innerText)")
-    assert first.startswith("new.txt") and "unchanged" in first and "+new" in first
+    assert first.startswith("new.txt") and "as in the workspace" in first and "+new" in first
     assert second.startswith("plan.txt") and "+2" in second and "+zwei" in second
     picture(browser, "compare", height=700)
     assert surprises(browser) == []
@@ -124,6 +128,12 @@ def test_an_artifact_is_shown_and_downloaded(server, browser, tmp_path):
     enter(browser, server)
     browser.tell("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path / "down"))
     go(browser, "#/artifacts", "document.querySelectorAll('.list li').length >= 2")
+    # What is neither text nor a picture is not shown as if it were.
+    assert server.ask("PUT", "/api/artifacts/paper.pdf", b"%PDF-1.4\n<script>parent.pwned=1</script>", headers={"Content-Type": "application/octet-stream"}).status == 200
+    browser.wait("document.querySelectorAll('.list li').length >= 3")
+    for name in ("paper.pdf", "folder/data.bin"):
+        press(browser, name, "document.querySelector('.list ul')")
+        browser.wait("document.querySelector('.list h2').innerText == %r && %s" % (name, has("No text and no picture")))
     press(browser, "table.json", "document.querySelector('.list ul')")
     browser.wait(has("Two rows") + " && " + has('"rows"'))
     press(browser, "folder/data.bin", "document.querySelector('.list ul')")
@@ -181,7 +191,7 @@ def test_a_file_that_would_be_written_is_shown_as_a_diff(server, browser):
     browser.wait("document.querySelector('article.approval .diff')")
     lines = browser.value("[...document.querySelectorAll('article.approval .diff div')].map((each) => each.innerText)")
     assert "-second line" in lines and "+another line" in lines and " first line" in lines
-    picture(browser, "approvals", height=700)
+    picture(browser, "difference", height=700)
     browser.value("document.querySelector('article.approval').focus()")
     browser.key("a")
     browser.wait(has("Nothing waits"))
@@ -212,6 +222,26 @@ def test_no_changed_line_of_a_long_file_is_left_out(server, browser):
     assert not browser.value(has("New text"))
     press(browser, "Reject")
     browser.wait(has("Nothing waits"))
+
+
+def test_packages_are_added_and_removed(server, browser):
+    enter(browser, server)
+    go(browser, "#/packages", has("There are no packages"))
+    for name in ("wc-alpha", "wc-beta==1.0"):
+        fill(browser, "document.querySelector('form.line input')", name)
+        browser.key("Enter", number=13)
+        browser.wait("[...document.querySelectorAll('tbody td')].some((each) => each.innerText == %r)" % name)
+    picture(browser, "packages", height=400)
+    assert server.execute("import wc_alpha\nwc_alpha.who()", session=server.session())["value"] == "alpha"
+    # One that does not exist is told, and is not in the list.
+    fill(browser, "document.querySelector('form.line input')", "wc-nothing")
+    browser.key("Enter", number=13)
+    browser.wait("document.querySelector('.message.bad')?.innerText.includes('wc-nothing')")
+    assert browser.value("document.querySelectorAll('tbody tr').length") == 2
+    browser.value("document.querySelector('button[aria-label=\"Remove wc-alpha\"]').click()")
+    browser.wait("document.querySelectorAll('tbody tr').length == 1")
+    assert server.ask("GET", "/api/deps").json == ["wc-beta==1.0"]
+    assert [each for each in surprises(browser) if "502" not in str(each)] == []  # the one that does not exist
 
 
 def test_workflows_are_searched_and_run(server, browser):
@@ -265,6 +295,15 @@ def test_metrics_are_plotted_as_they_change(server, browser):
     for _ in range(3):
         server.execute("1", session=session)
     browser.wait("Number(document.querySelector('figcaption b').innerText) == %d" % (before + 3))
+    if PICTURES:
+        fill(browser, "document.querySelector('input[type=search]')", "s")
+        browser.key("Backspace", number=8)
+        for n in range(8):
+            server.execute("for n in range(200000): pass", session=server.session())
+            at = browser.value("document.querySelector('figcaption b').innerText")
+            browser.wait("document.querySelector('figcaption b').innerText != %r" % at)
+        picture(browser, "metrics", height=700)
+        fill(browser, "document.querySelector('input[type=search]')", "runs_total")
     # As wide as its box, and something is drawn on it.
     assert browser.value("Math.abs(document.querySelector('canvas').getBoundingClientRect().width - document.querySelector('figure > div').clientWidth) < 2")
     assert browser.value("(() => { const at = document.querySelector('canvas'); return at.getContext('2d').getImageData(0, 0, at.width, at.height).data.some((each) => each); })()")

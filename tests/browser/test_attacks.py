@@ -2,6 +2,7 @@
 import http.server
 import json
 import os
+import sys
 import threading
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 import serving
 import support
 from chromium import PROGRAM
-from pages import base, enter, go, has, press, started, value
+from pages import base, enter, go, has, press, started, surprises, value
 
 pytestmark = pytest.mark.skipif(not PROGRAM, reason="needs chromium-headless-shell from Debian")
 
@@ -17,9 +18,10 @@ HTML = "<img src=x onerror=parent.pwned=1><script>parent.pwned=1</script>"
 SVG = "<svg xmlns='http://www.w3.org/2000/svg' onload='parent.pwned=1'><script>parent.pwned=1</script></svg>"
 MARKDOWN = "[click](javascript:parent.pwned=1) ![x](http://127.0.0.1:1/pixel.png) **bold**"
 ANSI = "\x1b]0;title\x07\x1b[31mred\x1b[0m\x1b[2J\x1b[8mhidden\x1b[0m"
-BIDI = "\u202egnp.exe\u202c \u200binvisible\u2066x\u2069 \U000e0041tag"
+BIDI = "\u202egnp.exe\u202c \u200binvisible\u2066x\u2069 \U000e0041tag\u2800\U0001d173 pile" + "\u0301" * 20
 ALL = " ".join((HTML, SVG, MARKDOWN, ANSI, BIDI))
-ODD = "\u202e\u202c\u200b\u2066\u2069\x1b\U000e0041"
+# The last: what piles up on one letter until it covers other lines.
+ODD = ["\u202e", "\u202c", "\u200b", "\u2066", "\u2069", "\x1b", "\U000e0041", "\u2800", "\U0001d173", "\u0301" * 7]
 # A tool may have any description, and its arguments any description: the files of tools may come from others.
 HOSTILE_TOOL = """name: hostile
 description: %s
@@ -55,7 +57,8 @@ def harmless(browser, shown=True, sees=True):
     raw = browser.value("""(() => { const found = [document.documentElement.textContent, document.title];
         for (const each of document.querySelectorAll('*')) { for (const one of each.attributes) found.push(one.value); if ('value' in each && each.type != 'password') found.push(String(each.value)); }
         return found.join('\\n'); })()""")
-    assert [hex(ord(each)) for each in ODD if each in raw] == []
+    assert [ascii(each) for each in ODD if each in raw] == []
+    assert browser.value("document.documentElement.scrollWidth <= innerWidth"), "nothing is out of sight at the right"
     if shown:
         text = browser.text("document.body")
         assert "onerror=parent.pwned=1" in text, text
@@ -71,6 +74,37 @@ def test_names_and_texts_of_tools(server, browser):
     press(browser, "hostile", "document.querySelector('.list ul')")
     browser.wait("document.querySelector('.list h2').innerText.includes('hostile')")
     harmless(browser)
+
+
+# Names, descriptions and schemas as no honest server has them.
+WILD = [{"name": name, "description": ALL, "inputSchema": schema} for name, schema in (
+    ("texts", {"type": "object", "properties": {"text": {"type": "string", "description": ALL, "default": ALL, "title": ALL}, HTML: {"enum": [ALL, {"x": ALL}, 7, None]}}, "required": ["text", HTML, ALL]}),
+    (HTML + BIDI, {"type": "object"}), ("kinds", {"type": "object", "properties": {"a": None, "b": 7, "c": [], "d": {"type": {"x": 1}, "enum": "abc", "description": {"x": [ALL]}}, "__proto__": {"type": "string"}, "e": True}, "required": {"x": 1}}),
+    ("none", {"type": "object", "properties": None, "required": None}), ("list", {"type": "object", "properties": ["a", "b"], "required": "ab"}),
+    ("constructor", {"type": ["object", 7], "properties": {"x": {"$ref": "#/properties/x", "enum": []}}, "$defs": {"y": ALL}}), ("deep", {"type": "object", "properties": {"n" * 5000: {"type": "string" * 2000, "enum": ["v" * 50000]}}}))]
+SPEAKS = """import json, sys
+tools = json.load(open(%r))
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "id" in asked:
+        answers = {"initialize": {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "wild", "version": "1"}}, "tools/list": {"tools": tools}}
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": answers.get(asked["method"], {"content": []})}), flush=True)
+"""
+
+
+def test_tools_of_a_hostile_mcp_server(browser, tmp_path):
+    (tmp_path / "tools.json").write_text(json.dumps(WILD))
+    (tmp_path / "wild.py").write_text(SPEAKS % str(tmp_path / "tools.json"))
+    server = serving.Server(*base(str(tmp_path / "base"), json.dumps({"name": "wild", "type": "mcp", "command": sys.executable, "args": [str(tmp_path / "wild.py")]})))
+    try:
+        enter(browser, server)
+        go(browser, "#/tools", "document.querySelector('.list code')")
+        press(browser, "wild", "document.querySelector('.list ul')")
+        browser.wait("document.querySelector('.list h2').innerText.includes('wild') && document.querySelectorAll('details.side').length >= 5")
+        harmless(browser)
+        assert not browser.value(has("This page cannot be shown")) and surprises(browser) == []
+    finally:
+        server.close()
 
 
 def test_rules_of_the_policy_and_approvals(server, browser):
@@ -258,18 +292,24 @@ window.tried = Promise.all([
   note('proof', async () => (await fetch('%(console)sv1/sessions', {credentials: 'include', headers: {'X-CSRF-Token': localStorage.getItem('workcell-csrf') ?? 'none'}})).status),
   note('blind', async () => (await fetch('%(console)sv1/sessions', {method: 'POST', mode: 'no-cors', credentials: 'include', body: '{}'})).type),
   note('script', () => new Promise((done, fail) => { const at = document.createElement('script'); at.src = '%(console)sconsole/main.js'; at.onload = () => done('ran'); at.onerror = () => fail(new Error()); document.head.append(at); })),
+  note('login', async () => (await fetch('%(console)sconsole/login', {method: 'POST', credentials: 'include', headers: {'Content-Type': 'application/json'}, body: '{"token": "%(token)s"}'})).status),
+  note('blind login', async () => { await fetch('%(console)sconsole/login', {method: 'POST', mode: 'no-cors', credentials: 'include', body: '{"token": "%(token)s"}'}); }),
+  note('stream', () => new Promise((done, fail) => { const at = new EventSource('%(console)sv1/sessions/%(session)s/events', {withCredentials: true}); at.onmessage = at.onopen = () => done('open'); at.onerror = () => fail(new Error()); })),
+  note('socket', () => new Promise((done, fail) => { const at = new WebSocket('%(console)sv1/sessions'.replace('http', 'ws')); at.onopen = () => done('open'); at.onerror = () => fail(new Error()); })),
   note('storage', async () => localStorage.getItem('workcell-csrf')),
   note('popup', async () => { const at = open('%(console)sconsole/'); await new Promise((done) => setTimeout(done, 1500)); try { return at?.document?.body?.innerText ?? null; } finally { at?.close(); } }),
 ]);
 form.submit();
+for (const path of ['/', '/console', '/v1', '/v1/whoami', '/v1/sessions']) document.cookie = 'workcell-console-%(port)d=planted; path=' + path;
 </script>"""
 
 
 def test_a_page_of_another_port(server, browser):
     """The browser sends it the cookie, which is worth nothing; it reads nothing, starts nothing and shows no page of the console inside its own."""
     enter(browser, server)
+    session = server.session()
     before = len(server.ask("GET", "/v1/sessions?all=true").json["sessions"])
-    other = OtherPort(TRIES % {"console": "http://127.0.0.1:%d/" % server.port})
+    other = OtherPort(TRIES % {"console": "http://127.0.0.1:%d/" % server.port, "token": "t0ken-of-alice", "session": session, "port": server.port})
     try:
         browser.tell("Page.navigate", url=other.url)
         browser.wait("window.tried")
@@ -277,11 +317,15 @@ def test_a_page_of_another_port(server, browser):
         got = browser.value("window.got")
         assert got["read"].startswith("refused") and got["proof"].startswith("refused") and got["script"].startswith("refused"), got
         assert got["blind"] in ("opaque",) or got["blind"].startswith("refused"), got
+        assert all(got[each].startswith("refused") for each in ("login", "stream", "socket")), got
         assert got["storage"] is None and (got["popup"] is None or str(got["popup"]).startswith("refused") or got["popup"] == ""), got
         # Neither the console nor the frame of the output is shown in a page of another origin.
         assert browser.value("['page', 'frame'].every((each) => document.getElementById(each).contentDocument === null)")
         assert any("frame-ancestors" in str(each) for each in browser.complaints), browser.complaints
         assert len(server.ask("GET", "/v1/sessions?all=true").json["sessions"]) == before, "nothing was started"
+        # The cookies that it planted do not keep the person out, and it has logged nobody in as somebody else.
+        browser.open("http://127.0.0.1:%d/console/" % server.port, "/console/")
+        browser.wait("document.querySelector('nav .end small').innerText == 'all' && " + has(session[:12]))
         # Its program has the cookie, and gets no further with it.
         stolen = next(each for each in other.heard if "workcell-console-%d=" % server.port in each)
         for more in ({}, {"X-CSRF-Token": "0" * 64}, {"X-CSRF-Token": stolen.split("=", 1)[1]}, {"Origin": "http://127.0.0.1:%d" % server.port}, {"Sec-Fetch-Site": "same-origin"}):

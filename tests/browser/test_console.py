@@ -28,7 +28,7 @@ def server():
 
 
 CELLS = [
-    "import time\nx = [1, 2, 3]\nprint('hello')\nsum(x)",
+    "import time\nx = [1, 2, 3]\nprint('hello', tools.printer.once(format='%d!', number=7))\nsum(x)",
     "import pandas as pd\ndf = pd.DataFrame({'city': ['Oslo', 'Lima', 'Pune'], 'degrees': [-3.5, 19.0, 31.2]})\ndf",
     "import matplotlib.pyplot as plt\nplt.plot([1, 4, 9, 16])\nplt.title('squares')\nplt.show()",
     "def mean(values):\n    return sum(values) / len(values)\nmean([])",
@@ -43,7 +43,13 @@ def test_a_session_as_a_notebook(server, browser):
     go(browser, "#/session/" + session, "document.querySelectorAll('article.cell').length == 4")
     browser.wait("document.querySelector('img.plot') && document.querySelector('iframe')")
     text = browser.text("document.body")
-    assert "hello" in text and "ZeroDivisionError" in text and "mean([])" in text
+    assert "hello 7!" in text and "ZeroDivisionError" in text and "mean([])" in text
+    call = "document.querySelector('details.call')"
+    assert browser.text(call).startswith("tool printer.once done") and not browser.value(call + ".open")
+    browser.value(call + ".open = true")
+    assert json.loads(browser.text(call + ".querySelector('[aria-label=arguments]')")) == {"format": "%d!", "number": 7}
+    assert "7!" in browser.text(call + ".querySelector('[aria-label=result]')")
+    assert browser.value("[...document.querySelectorAll('.source .code-k')].map((each) => each.innerText)") == ["import", "import", "as", "import", "as", "def", "return"], "code has its colours"
     assert not browser.value("document.querySelector('details.failure').open"), "a traceback is folded"
     assert browser.value("document.querySelector('iframe').sandbox.value") == "allow-scripts"
     browser.wait("document.querySelector('iframe').offsetHeight > 80")  # the frame told its height: the table is in it
@@ -158,6 +164,32 @@ def test_two_people_at_one_inbox(server, browser, tmp_path):
         other.close()
 
 
+def test_a_link_for_one_person(browser, tmp_path):
+    """`workcell console`: its link logs a browser in, is in no history afterwards, and does so once."""
+    other, alone = Browser(tmp_path / "other"), None
+    try:
+        alone = serving.Alone(tmp_path)
+        link = "http://127.0.0.1:%d/console/#code=%s" % (alone.port, alone.code)
+        browser.open(link, "/console/")
+        browser.wait("document.querySelector('nav') && " + has("There are no sessions"))
+        assert browser.value("location.href").endswith("/console/")
+        assert alone.code not in json.dumps([each["url"] for each in browser.tell("Page.getNavigationHistory")["entries"]])
+        press(browser, "New session")
+        browser.wait("document.querySelector('.editor .code')?.shadowRoot?.querySelector('.cm-content')")
+        browser.value("document.querySelector('.editor .code').shadowRoot.querySelector('.cm-content').focus()")
+        browser.type("6 * 7")
+        press(browser, "Run", "document.querySelector('.editor')")
+        browser.wait("document.querySelector('article.cell.done') && " + has("42"))
+        other.open(link, "/console/")
+        other.wait("document.querySelector('input[type=password]')")
+        picture(other, "login", height=500)
+        assert surprises(browser) == []
+    finally:
+        other.close()
+        if alone:
+            alone.end()
+
+
 def test_scopes_decide_what_is_shown(server, browser):
     session = server.session()
     server.execute("1", session=session)
@@ -256,12 +288,14 @@ def test_the_other_pages(server, browser):
                         ("policy", has("mail needs a person")), ("audit", "document.querySelectorAll('tbody tr').length > 0"), ("metrics", "document.querySelectorAll('canvas').length > 5"),
                         ("doctor", has("subprocess"))):
         go(browser, "#/" + page, ready)
-        picture(browser, page, height=600)
+        if page in ("artifacts", "audit", "doctor"):
+            picture(browser, page, height=600)
     go(browser, "#/policy", has("Try a call"))
     browser.value("document.querySelector('input[placeholder=\"tool.callable\"]').focus()")
     browser.type("echo.say")
     press(browser, "Try")
     browser.wait("document.querySelector('[role=status]').innerText.includes('ask')")
+    picture(browser, "policy", height=600)
     go(browser, "#/workflows", has("return 2 * n"))
     browser.value("(() => { const at = document.querySelector('.list .line input'); at.focus(); at.select(); })()")
     browser.type('{"n": 21}')
@@ -350,6 +384,18 @@ def test_it_works_on_a_phone_and_in_the_dark(server, filled, browser):
         if page.startswith("session/"):
             picture(browser, "phone", width=380, height=740)
     assert wide == []
+    # Nothing of all pages came from elsewhere.
+    assert browser.value("performance.getEntriesByType('resource').every((each) => new URL(each.name).origin == location.origin)")
+    # There are no keys to run a cell with.
+    session = server.session()
+    go(browser, "#/session/" + session, "document.querySelector('.editor .code')?.shadowRoot?.querySelector('.cm-content')")
+    browser.value("document.querySelector('.editor .code').shadowRoot.querySelector('.cm-content').focus()")
+    browser.type("6 * 7")
+    place = browser.value("document.querySelector('.editor button').getBoundingClientRect().toJSON()")
+    assert place["width"] > 20 and place["height"] >= 24 and place["bottom"] <= 740, place
+    browser.tell("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": place["x"] + 10, "y": place["y"] + 10}])
+    browser.tell("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+    browser.wait("document.querySelector('article.cell.done') && " + has("42"))
 
 
 AXE = os.path.join(os.path.dirname(support.__file__), "..", "console", "node_modules", "axe-core", "axe.min.js")

@@ -199,7 +199,14 @@ def test_the_end_of_long_arguments(server, browser):
     """What lies below the visible lines is shown before it can be accepted."""
     long = "harmless\n" * 400 + "rm -rf /"
     session = asked(server, long)
+    # Nor does a narrow screen hide the end of short ones.
+    other = asked(server, "harmless" + " " * 1800 + "rm -rf /")
+    browser.tell("Emulation.setDeviceMetricsOverride", width=380, height=740, deviceScaleFactor=1, mobile=True)
     enter(browser, server, page="#/approvals")
+    browser.wait(CARDS + ".length == 2")
+    field = CARDS + "[1].querySelector('textarea')"
+    assert browser.value("%s.clientHeight >= %s.scrollHeight - 2" % (field, field)), "all of it is there"
+    server.ask("POST", "/v1/sessions/%s/interrupt" % other)
     browser.wait(CARDS + ".length == 1 && document.activeElement.tagName == 'ARTICLE'")
     browser.key("a")
     browser.wait(has("accept once more"))

@@ -254,25 +254,9 @@ def test_policy_audit_and_doctor(server):
         assert server.ask("GET", path, token="t0ken-of-alice").code == "forbidden"
 
 
-class Alone(serving.Server):
-    """`workcell console` of one person, and the code of its link."""
-
-    def __init__(self, folder, **env):  # noqa: super().__init__ starts `workcell serve`
-        variables = support.host_environment(**{"DISPLAY": "", "WAYLAND_DISPLAY": "", "XDG_RUNTIME_DIR": str(folder), **env})
-        self.process = support.popen([support.BIN, "console", "--python", support.bare_python(), "--pool", "1", "--executor", "subprocess"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                     stderr=subprocess.DEVNULL, env=variables, text=True)
-        found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/console/#code=([0-9a-f]{32})\n", self.process.stdout.readline())
-        self.path, self.port, self.code = None, int(found.group(1)), found.group(2)
-
-    def end(self):
-        self.process.terminate()
-        self.process.communicate(timeout=support.DEADLINE)
-        assert self.process.returncode == 0
-
-
 @pytest.fixture
 def alone(tmp_path):
-    made = Alone(tmp_path)
+    made = serving.Alone(tmp_path)
     try:
         yield made
     finally:
@@ -323,7 +307,7 @@ def test_the_link_is_not_shown_to_other_users(tmp_path):
     tools.mkdir(), runtime.mkdir()
     (tools / "xdg-open").write_text("#!/bin/sh\nprintf '%%s\\n' \"$0 $*\" >%s.part\nmv %s.part %s\n" % ((tmp_path / "opened",) * 3))
     (tools / "xdg-open").chmod(0o755)
-    alone = Alone(runtime, DISPLAY=":0", PATH="%s:%s" % (tools, os.environ["PATH"]))
+    alone = serving.Alone(runtime, DISPLAY=":0", PATH="%s:%s" % (tools, os.environ["PATH"]))
     try:
         words = support.wait_until(lambda: (tmp_path / "opened").exists() and (tmp_path / "opened").read_text(), lambda: "no browser is started")
         page = words.split()[-1]
