@@ -9,7 +9,7 @@ const LONGEST = 20_000; // characters that are coloured
 const MOST = 5000; // coloured pieces
 
 const highlighter = tagHighlighter([
-  { tag: [tags.keyword, tags.bool, tags.null], class: 'k' }, { tag: [tags.string, tags.special(tags.string)], class: 's' }, { tag: tags.number, class: 'n' },
+  { tag: [tags.keyword, tags.bool, tags.null], class: 'k' }, { tag: [tags.string, tags.special(tags.string), tags.escape], class: 's' }, { tag: tags.number, class: 'n' },
   { tag: tags.comment, class: 'c' }, { tag: [tags.function(tags.variableName), tags.definition(tags.variableName), tags.function(tags.propertyName)], class: 'f' },
 ]);
 

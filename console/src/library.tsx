@@ -107,7 +107,7 @@ function Versions({ name }: { name: string }): JSX.Element | null {
   if (!versions.length) return <Problem error={problem} />;
   return (
     <details class="side"><summary>Versions ({versions.filter((each) => each.callable === 'create').length})</summary>
-      {versions.map((each) => <details class="file"><summary><Shown text={each.time} /> <Shown text={[each.principal, each.client].filter(Boolean).join(' ')} /> {each.callable === 'delete' && <span class="tag deleted">deleted</span>}</summary>
+      {versions.map((each) => <details class="file"><summary><Shown text={when(each.time)} /> <small>by <Shown text={each.client ? `${each.client} (${each.principal})` : each.principal ?? '?'} /></small> {each.callable === 'delete' && <span class="tag deleted">deleted</span>}</summary>
         {each.callable === 'create' && (each.args?.source === undefined ? <p class="hint">The audit log does not have its source.</p> : <Diff text={compare(each.before, each.args.source)} />)}</details>)}
     </details>
   );

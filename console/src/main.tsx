@@ -28,11 +28,12 @@ const PAGES: { path: string; title: string; scope: string; page: () => JSX.Eleme
 ];
 
 function Login(): JSX.Element {
-  const [token, setToken] = useState(''), [error, setError] = useState('');
+  const [token, setToken] = useState(''), [error, setError] = useState(message.value?.text ?? ''); // a link that was used already
   const enter = async (event: Event): Promise<void> => {
     event.preventDefault();
     try {
       await login({ token });
+      message.value = null;
     } catch (failure) {
       setError((failure as Error).message);
     }
@@ -40,8 +41,9 @@ function Login(): JSX.Element {
   return (
     <main class="login"><h1>Workcell</h1>
       <form onSubmit={enter}><label>Token <input type="password" autocomplete="off" autofocus value={token} onInput={(event) => setToken(event.currentTarget.value)} /></label>
+        <p class="hint">One of the tokens that the server was started with, or the link of <code>workcell console</code>.</p>
         <button class="main">Log in</button></form>
-      <p class="problem" role="alert">{error}</p></main>
+      <p class="problem" role="alert"><Shown text={error} /></p></main>
   );
 }
 

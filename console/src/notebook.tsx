@@ -19,6 +19,7 @@ interface Ended {
 interface Change { name: string; what: 'new' | 'changed' | 'gone'; }
 interface Cell { id: number; at: number; code: string; items: Item[]; kept: number; dropped: number; ended: Ended | null; revision: Signal<number>; note?: string; changes?: Change[]; since?: number; }
 
+const CALM = 50; // ms without an event
 const BLOCK = 40; // cells that are shown or left out together
 const SETTLED = 120; // ms after the end of a cell without another: then its variables are looked at
 const MAX_TEXT = 1_000_000; // characters of one stretch of output that the page keeps
@@ -30,22 +31,26 @@ class Notebook {
   byRun = new Map<number, Cell>();
   count = signal(0);
   missed = signal(0);
+  variables = signal<unknown>(null); // as the kernel answered after the newest cell
   private touched = new Set<Cell>();
   private grown = false;
   private planned = false;
+  private drawn = 0;
 
-  /** Events come in bursts: what they change is drawn once a frame. */
+  /** Events come in bursts: what they change is drawn once a frame, and at once after a while without any. */
   private plan(): void {
     if (this.planned) return;
     this.planned = true;
     const draw = (): void => {
       this.planned = false;
+      this.drawn = performance.now();
       for (const cell of this.touched) cell.revision.value++;
       this.touched.clear();
       if (this.grown) this.count.value = this.cells.length;
       this.grown = false;
     };
     if (document.hidden) setTimeout(draw, 100);
+    else if (performance.now() - this.drawn > CALM) setTimeout(draw, 0);
     else requestAnimationFrame(draw);
   }
 
@@ -255,8 +260,9 @@ function watchChanges(book: Notebook, id: string): [heard: (event: ServerEvent) 
   let before: Variable[] | null = null, since = 0, timer = 0, alive = true;
   const look = async (): Promise<void> => {
     try {
-      const variables = variablesOf(await ask('GET', `/v1/sessions/${id}/variables`)), newest = book.lastEnded;
+      const answer = await ask('GET', `/v1/sessions/${id}/variables`), variables = variablesOf(answer), newest = book.lastEnded;
       if (!alive) return;
+      book.variables.value = answer;
       if (before) book.tell(changesOf(before, variables), since);
       if (before) since = newest;
       before = variables;
@@ -277,8 +283,10 @@ function watchChanges(book: Notebook, id: string): [heard: (event: ServerEvent) 
 }
 
 /** Where the server can tell them without running a cell. */
-export function Variables({ session, busy }: { session: string; busy: boolean }): JSX.Element | null {
-  const [found] = usePolled<unknown>(busy ? null : `/v1/sessions/${session}/variables`, 3000);
+function Variables({ session, busy, book }: { session: string; busy: boolean; book: Notebook }): JSX.Element | null {
+  const [polled] = usePolled<unknown>(busy ? null : `/v1/sessions/${session}/variables`, 3000), seen = book.variables.value, [found, setFound] = useState<unknown>(null);
+  useEffect(() => setFound(polled), [polled]);
+  useEffect(() => setFound(seen), [seen]); // whichever answer came last
   if (!found) return null;
   const variables = variablesOf(found), more = Number((found as { more?: unknown }).more) || 0;
   return (
@@ -335,7 +343,7 @@ export function NotebookPage({ id }: { id: string }): JSX.Element {
           <div ref={end} />
         </div>
         <aside aria-label="state of the session">
-          {session && <Variables session={id} busy={session.state === 'busy'} />}
+          {session && <Variables key={id} session={id} busy={session.state === 'busy'} book={book} />}
           {session && <Branches id={id} session={session} />}
           {session && <Receipt receipt={session.receipt} />}
         </aside>

@@ -28,7 +28,7 @@ function TryOut(): JSX.Element {
       <label>Arguments <input value={form.args} onInput={set('args')} /></label>
       <label>Caller <select value={form.principal} onChange={set('principal')}>{['code', 'mcp', 'http', 'host'].map((each) => <option>{each}</option>)}</select></label>
       <button class="main">Try</button>
-      <div role="status">{verdict && <p><span class={`tag ${verdict.decision}`}>{verdict.decision}</span> {verdict.rule ? <>rule {verdict.rule}, line {verdict.line} <Shown text={verdict.name ?? ''} /></> : 'the default'}
+      <div role="status">{verdict && <p><span class={`tag ${verdict.decision}`}>{verdict.decision}</span> {verdict.rule ? <>rule {verdict.rule} (line {verdict.line}) <b><Shown text={verdict.name ?? ''} /></b></> : 'the default'}
         {verdict.reason && <>: <Shown text={verdict.reason} /></>}</p>}</div>
       <Problem error={error} />
     </form>
@@ -73,9 +73,9 @@ export function AuditPage(): JSX.Element {
       {found && <div class="scroll" tabIndex={0} role="region" aria-label="Records"><table>
         <thead><tr><th>time</th><th>session</th><th>call</th><th>who</th><th>decision</th><th>outcome</th><th>arguments or error</th></tr></thead>
         <tbody>{[...found.records].reverse().map((each) => <tr key={`${each.time} ${each.request ?? ''} ${each.callable ?? ''}`}><td class="time"><Shown text={String(each.time ?? '').replace('T', ' ')} /></td><td><code><Shown text={String(each.session ?? '').slice(0, 8)} /></code></td>
-          <td><Shown text={`${each.tool ?? each.kind ?? ''}${each.callable ? `.${each.callable}` : ''}`} /></td><td><Shown text={[each.principal, each.client].filter(Boolean).join(' ')} /></td>
+          <td><Shown text={`${each.tool ?? each.kind ?? ''}${each.callable ? `.${each.callable}` : ''}`} /></td><td class="time"><Shown text={[each.principal, each.client].filter(Boolean).join(' ')} /></td>
           <td><span class={`tag ${each.decision === 'allow' || each.decision === 'accepted' ? 'allow' : each.decision === 'edited' ? 'ask' : 'deny'}`}><Shown text={String(each.decision)} /></span></td>
-          <td><Shown text={String(each.code ?? each.outcome ?? '')} /></td><td><Whole short={each.error ? String(each.error) : JSON.stringify(each.args ?? {})} record={each} /></td></tr>)}</tbody>
+          <td><Shown text={String(each.code ?? each.outcome ?? '')} /></td><td class="record"><Whole short={each.error ? String(each.error) : JSON.stringify(each.args ?? {})} record={each} /></td></tr>)}</tbody>
       </table></div>}
       {found && !found.records.length && <p class="hint">No records.</p>}
     </Page>

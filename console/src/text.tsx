@@ -131,7 +131,7 @@ export function Markdown({ text }: { text: string }): JSX.Element {
 /** The hunks of a unified diff with their colours. */
 export function Diff({ text }: { text: string }): JSX.Element {
   const kind = (line: string): string => (line.startsWith('+') ? 'plus' : line.startsWith('-') ? 'minus' : line.startsWith('@@') ? 'hunk' : '');
-  return <pre class="diff">{text.split('\n').map((line) => <div class={kind(line)}><Shown text={line || ' '} /></div>)}</pre>;
+  return <pre class="diff">{text.replace(/\n $/, '').split('\n').map((line) => <div class={kind(line)}><Shown text={line || ' '} /></div>)}</pre>;
 }
 
 const MOST_EDITS = 1000; // lines that are added and removed; with more, nothing is aligned

@@ -280,6 +280,11 @@ def test_audit_records_are_filtered(server, browser):
     fill(browser, "document.querySelector('input[aria-label=Tool]')", "printer*")
     browser.key("Enter", number=13)
     browser.wait("[...document.querySelectorAll('tbody tr')].length && [...document.querySelectorAll('tbody tr')].every((each) => each.innerText.includes('printer'))")
+    # A record opens to all that it has.
+    browser.value("document.querySelector('details.record summary').click()")
+    browser.wait("document.querySelector('details.record pre')")
+    record = json.loads(browser.text("document.querySelector('details.record pre')"))
+    assert record["args"] == {"format": "%d", "number": 7} and record["session"] == session and record["request"], record
     fill(browser, "document.querySelector('input[aria-label=Since]')", "yesterday or so")
     browser.key("Enter", number=13)
     browser.wait("document.querySelector('.problem')")
@@ -302,10 +307,11 @@ def test_metrics_are_plotted_as_they_change(server, browser):
             server.execute("for n in range(200000): pass", session=server.session())
             at = browser.value("document.querySelector('figcaption b').innerText")
             browser.wait("document.querySelector('figcaption b').innerText != %r" % at)
+        browser.value("document.activeElement.blur()")
         picture(browser, "metrics", height=700)
         fill(browser, "document.querySelector('input[type=search]')", "runs_total")
     # As wide as its box, and something is drawn on it.
-    assert browser.value("Math.abs(document.querySelector('canvas').getBoundingClientRect().width - document.querySelector('figure > div').clientWidth) < 2")
+    browser.wait("Math.abs(document.querySelector('canvas').getBoundingClientRect().width - document.querySelector('figure > div').clientWidth) < 2")
     assert browser.value("(() => { const at = document.querySelector('canvas'); return at.getContext('2d').getImageData(0, 0, at.width, at.height).data.some((each) => each); })()")
     assert surprises(browser) == []
 
@@ -337,6 +343,10 @@ def test_the_editor_highlights_in_light_and_dark(server, browser):
         colours[scheme] = browser.value("(() => { const at = [...%s.querySelectorAll('.cm-line span')]; return Object.fromEntries(at.map((each) => [each.innerText, getComputedStyle(each).color])); })()" % root)
         assert colours[scheme]["def"] != colours[scheme]["'text'"]
     assert colours["light"]["def"] != colours["dark"]["def"]
+    # The page's own button: the editor, which stays, has the colours of the other one.
+    browser.value("document.querySelector('button[aria-label=\"Light or dark\"]').click()")
+    browser.wait("getComputedStyle([...%s.querySelectorAll('.cm-line span')].find((each) => each.innerText == 'def')).color == %r" % (root, colours["light"]["def"]))
+    browser.value("localStorage.removeItem('workcell-theme')")
 
 
 def test_what_a_cell_changed(server, browser):
@@ -354,6 +364,8 @@ def test_what_a_cell_changed(server, browser):
     # A cell that changes nothing says nothing.
     server.execute("kept", session=session)
     browser.wait("document.querySelectorAll('article.cell.done').length == 3 && " + has("[3]"))
+    # So does the list beside it, at once.
+    browser.wait("[...document.querySelectorAll('aside tbody tr td:first-child')].map((each) => each.innerText).slice(0, 3).join() == 'kept,old,fresh'")
     picture(browser, "changes", height=700)
     assert len(browser.value("[...document.querySelectorAll('p.changes')].map((each) => each.innerText)")) == 1
 
@@ -370,5 +382,5 @@ def test_versions_of_a_workflow(server, browser):
     assert "-    return 2 * n" in newest and "+    return 5 * n" in newest and " def run(n: int) -> int:" in newest
     assert "+    return 2 * n" in first
     picture(browser, "workflows", height=600)
-    assert "http all" in browser.text("document.querySelector('details.file summary')")
+    assert "by all (http)" in browser.text("document.querySelector('details.file summary')")
     assert surprises(browser) == []

@@ -181,7 +181,7 @@ def test_a_link_for_one_person(browser, tmp_path):
         press(browser, "Run", "document.querySelector('.editor')")
         browser.wait("document.querySelector('article.cell.done') && " + has("42"))
         other.open(link, "/console/")
-        other.wait("document.querySelector('input[type=password]')")
+        other.wait("document.querySelector('input[type=password]') && " + has("this link was used already"))
         picture(other, "login", height=500)
         assert surprises(browser) == []
     finally:
@@ -388,7 +388,7 @@ def test_it_works_on_a_phone_and_in_the_dark(server, filled, browser):
     assert browser.value("performance.getEntriesByType('resource').every((each) => new URL(each.name).origin == location.origin)")
     # There are no keys to run a cell with.
     session = server.session()
-    go(browser, "#/session/" + session, "document.querySelector('.editor .code')?.shadowRoot?.querySelector('.cm-content')")
+    go(browser, "#/session/" + session, "document.querySelector('.editor .code')?.shadowRoot?.querySelector('.cm-content') && " + has("idle"))  # the line that moves the editor down
     browser.value("document.querySelector('.editor .code').shadowRoot.querySelector('.cm-content').focus()")
     browser.type("6 * 7")
     place = browser.value("document.querySelector('.editor button').getBoundingClientRect().toJSON()")
