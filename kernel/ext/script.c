@@ -19,6 +19,7 @@
 #include <fcntl.h>
 #include <malloc.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,6 +44,9 @@
 #define MAX_NOTICE 4000
 #define DIRENT_BYTES 4096
 #define MAX_DEPTH 8
+#define MAX_SMALL 512 /* what pymalloc gives out, in steps of 16 */
+#define MAX_POOL_HEAD 64
+#define MAX_FILLED (1u << 20) /* bytes of holes */
 #define LOST_STATUS 71 /* of a kernel whose jail cannot be emptied: the host makes another one */
 
 struct program {
@@ -116,6 +120,22 @@ static bool ipc_is_empty(void)
 	return shm && sem && msg;
 }
 
+/*
+ * Fills the holes of the heap, so that what a fork allocates lies in fresh memory side by side: each page that it writes to is copied, and
+ * an object in an old pool is two of them, with the head of the pool.  The blocks are never freed.
+ */
+static void fill_holes(void)
+{
+	size_t filled = 0;
+	for (size_t size = 16; size <= MAX_SMALL; size += 16) {
+		void *block = PyObject_Malloc(size);
+		/* The first block of a pool is behind its head, at the beginning of a page.  Another allocator has no pools. */
+		for (; block && filled < MAX_FILLED && ((uintptr_t)block & 4095) >= MAX_POOL_HEAD; filled += size)
+			block = PyObject_Malloc(size);
+		PyObject_Free(block); /* and this pool is free again */
+	}
+}
+
 /* script_begin(folder, path, kept, {name: object}): programs run from now on */
 PyObject *wc_script_begin(PyObject *self, PyObject *args)
 {
@@ -160,6 +180,7 @@ PyObject *wc_script_begin(PyObject *self, PyObject *args)
 	sigemptyset(&child);
 	sigaddset(&child, SIGCHLD);
 	sigprocmask(SIG_BLOCK, &child, NULL); /* wait_for() takes it */
+	fill_holes();
 	malloc_trim(0); /* a fork copies the entries of free pages too */
 	Py_RETURN_NONE;
 }
