@@ -262,6 +262,20 @@ static void fill_options(struct lane *lane)
 	options->zygote_owner = lane->zygote;
 }
 
+void cell__fusion_prewarm(struct cell_server *server)
+{
+	struct lane lane = { .server = server };
+	struct cell_error err;
+
+	/* Tokens with a zygote each are not known before they come. */
+	if (!server->fusion || server->opts.zygote_per != CELL_ZYGOTE_PER_ENGINE)
+		return;
+	lane.memory_bytes = server->fusion->memory_bytes;
+	fill_options(&lane);
+	if (cell_session_prewarm(server->engine, &lane.options, &err) < 0)
+		cell__server_log(server, CELL_LOG_WARN, "programs cannot be run: %s", err.msg);
+}
+
 static void open_lane(struct cell_server *server, struct script *script)
 {
 	struct lane *lane = cell__alloc(1, sizeof(*lane));

@@ -841,6 +841,7 @@ int cell_server_create(struct cell_engine *engine, const struct cell_server_opti
 	starting = server->pool || server->tls || server->address.given_fd ? NULL : cell__starting_begin(server->listen_fd);
 	if (cell__ready_probe(server, err) < 0 || cell__fusion_create(server, err) < 0)
 		goto failed;
+	cell__fusion_prewarm(server);
 	if (cell__e2b_debug_listen(server, err) < 0)
 		goto failed;
 	if (pipe2(server->tell_fd, O_CLOEXEC | O_NONBLOCK) < 0) {

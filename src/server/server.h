@@ -988,6 +988,8 @@ void cell__request_free(struct cell__request *request);
 struct cell__fusion;
 /* If the options ask for it.  Before the server listens. */
 int cell__fusion_create(struct cell_server *server, struct cell_error *err);
+/* Before it listens: makes ready what the first program would wait for. */
+void cell__fusion_prewarm(struct cell_server *server);
 void cell__fusion_advance(struct cell_server *server);
 void cell__fusion_sweep(struct cell_server *server, int64_t now_us);
 /* Waiting programs are refused, and all sandboxes end. */

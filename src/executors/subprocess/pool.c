@@ -8,6 +8,7 @@
 #include <string.h>
 
 #define POOLS_MAX 8     /* kinds of kernels made ahead, per environment */
+#define PROGRAM_POOL 2
 #define SAME_IN_A_ROW 2 /* sessions of one kind: the next is expected to be the same */
 
 /* ---- plans, and requests for them ---- */
@@ -25,10 +26,16 @@ void cell__sub_request_destroy(struct cell__sandbox_request *request)
 
 /* ---- pools ---- */
 
-/* An owner's zygote makes no kernels ahead: there may be many owners, and the next one is not known. */
+/*
+ * An owner's zygote makes no kernels ahead: there may be many owners, and the next one is not known.  One kernel runs many programs, so few
+ * are needed for those.
+ */
 static int pool_size(const struct cell__sub_env *env)
 {
-	return *env->owner ? 0 : env->sub->pool_size;
+	int size = env->sub->pool_size;
+	if (strcmp(env->owner, CELL__ZYGOTE_PROGRAMS) == 0)
+		return size < PROGRAM_POOL ? size : PROGRAM_POOL;
+	return *env->owner ? 0 : size;
 }
 
 struct cell__sub_pool *cell__sub_pool_find(const struct cell__sub_env *env, const struct cell__sandbox_plan *plan)
