@@ -289,15 +289,13 @@ def stage_sdk():
     pytests("build", "python/tests")
 
 
-FRAMEWORKS = os.path.join(ROOT, "build", "frameworks-venv", "bin", "python")
-
-
 def frameworks(*paths, purpose="frameworks"):
+    venv = purpose + "-venv"
     if run("scripts/setup.sh", purpose) != 0:
-        fail("build/frameworks-venv, from python/frameworks/requirements.txt")
+        fail("build/%s, from python/frameworks/requirements.txt" % venv)
         return
     # Each file imports one framework, which takes seconds.
-    pytests("build", *paths, "--dist", "loadfile", python=FRAMEWORKS, workers=2)
+    pytests("build", *paths, "--dist", "loadfile", python=os.path.join(ROOT, "build", venv, "bin", "python"), workers=2)
 
 
 def stage_frameworks():

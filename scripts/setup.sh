@@ -10,7 +10,7 @@
 #           build/portable/venv, tools that configure libraries, debootstrap for the tests of packages
 #   frameworks a venv with the agent frameworks that the Python package has adapters for, in build/frameworks-venv, one with
 #           LiteLLM, in build/litellm-venv, one with verifiers, in build/verifiers-venv; after `test`
-#   smolagents the first of these venvs alone, which is what `make test` needs
+#   smolagents one with smolagents alone, in the same versions, in build/smolagents-venv; it is what `make test` needs
 #   otel    the OpenTelemetry collector in build/otel-collector, and a venv with OpenTelemetry's SDK, in build/otel-venv; after `test`
 #   conformance the conformance suite of MCP, in build/conformance; after `test`
 #   judges  the SDKs of MCP in their newest versions, and the Inspector, in build/judges; needs Go besides; after `test`
@@ -165,7 +165,11 @@ make_venv() {
 	say "making $venv from $requirements with $python: $3"
 	rm -rf "$venv"
 	mkdir -p "$(dirname "$venv")"
-	if [ "$purpose" = frameworks ] || [ "$purpose" = smolagents ]; then
+	if [ "$purpose" = smolagents ]; then
+		# With what it wants, in the versions of the list: 40 packages instead of 200.
+		build/venv/bin/uv venv --quiet --python "$python" "$venv"
+		build/venv/bin/uv pip install --quiet --constraint "$requirements" --python "$venv/bin/python" smolagents pytest pytest-xdist
+	elif [ "$purpose" = frameworks ]; then
 		# 200 packages: uv links them from its cache. The lists are complete.
 		build/venv/bin/uv venv --quiet --python "$python" "$venv"
 		build/venv/bin/uv pip install --quiet --no-deps --python "$venv/bin/python" -r "$requirements"
@@ -340,7 +344,10 @@ fi
 if [ "$purpose" = hosts ]; then
 	make_hosts
 fi
-if [ "$purpose" = frameworks ] || [ "$purpose" = smolagents ]; then
+if [ "$purpose" = smolagents ]; then
+	make_venv build/smolagents-venv python/frameworks/requirements.txt "smolagents, to test its adapter with"
+fi
+if [ "$purpose" = frameworks ]; then
 	make_venv build/frameworks-venv python/frameworks/requirements.txt "agent frameworks to test the adapters with"
 fi
 if [ "$purpose" = frameworks ]; then
