@@ -428,7 +428,7 @@ def stage_all_holes():
 
 def stage_fuzz():
     if sanitized(0):
-        say("fuzz targets, a few seconds each")
+        say("fuzz targets, a second each")
         meson_tests("build-asan", "--suite", "fuzz")
 
 
