@@ -234,6 +234,9 @@ def stage_smoke():
 
 def stage_e2e():
     say("kernel, conformance, end-to-end and fault tests")
+    # Each worker of pytest reads all files of tests, and would compile all of them at the same time as the others.
+    subprocess.run([PYTHON, "-m", "pytest", "-qq", "--rootdir", ROOT, "-p", "no:cacheprovider", "--collect-only", *PYTEST_DIRS], cwd=ROOT,
+                   stdout=subprocess.DEVNULL)
     pytests("build", *PYTEST_DIRS)
 
 
@@ -710,6 +713,8 @@ def main():
     for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal tells the lines too, and we end with them
+    # Compiling the tests and the package again in each process would take seconds of each.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     start, ticks = time.time(), cpu_times()
     for group in lines:
         queue = share(SHARED if len(group) > 1 else [])
