@@ -26,7 +26,7 @@ INTERPRETERS = ("ipython", "plain")
 # ipykernel brings IPython along, Pyodide has none, and what a server adds does not depend on the interpreter behind it.
 ONE_INTERPRETER = {"jupyter": "ipython", "deno": "plain", "remote": "plain", "container": "plain", "no-userns": "plain"}
 # So many cases in one kernel; one that fails there gets a fresh one before it counts.
-SHARED = {"deno": 48, "jupyter": 24}
+SHARED = {"deno": 48, "jupyter": 48}
 # Importing matplotlib takes a second: in each kernel anew only with `subprocess`, whose kernels these executors have too.
 SHARED_PLOTS = {"sandbox": 16, "remote": 16}
 # With the sandbox comes its lower level, where user namespaces are forbidden; all of its cases run where it is named.

@@ -13,19 +13,20 @@ FILES = ("test_pretty.py", "test_transform.py", "test_display.py", "test_interac
 
 
 def interpreters():
-    """One for each version and installation, the running one left out."""
+    """One for each version, the running one left out where it has no venv."""
     candidates = glob.glob(os.path.expanduser("~/.pyenv/versions/*/bin/python3")) + glob.glob("/usr/bin/python3")
     found = {}
     for path in candidates:
-        code = "import sys; print(sys.version_info >= (3, 9), sys.implementation.name, sys.base_prefix)"
+        code = "import sys; print(sys.version_info >= (3, 9), sys.implementation.name, '%d.%d' % sys.version_info[:2], sys.base_prefix)"
         try:
             answer = subprocess.run([path, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=60)
         except OSError:
             continue
-        words = answer.stdout.decode().split(None, 2)
+        words = answer.stdout.decode().split(None, 3)
         if answer.returncode == 0 and words[:2] == ["True", "cpython"]:
-            found.setdefault(words[2].strip(), path)
-    return sorted(path for prefix, path in found.items() if prefix != sys.base_prefix or sys.prefix != sys.base_prefix)
+            if words[3].strip() != sys.base_prefix or sys.prefix != sys.base_prefix:
+                found.setdefault(words[2], path)
+    return sorted(found.values())
 
 
 @pytest.mark.parametrize("path, name", [(path, name) for path in interpreters() for name in FILES])
