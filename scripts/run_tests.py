@@ -400,7 +400,7 @@ THREADED = ["loop", "ring", "threads", "events", "control", "functions", "host_t
 def stage_tsan():
     targets = " ".join("tests/unit/test_" + name for name in THREADED)
     # Without the optimizer no access is left out, and clang takes half the time.
-    if build("build-tsan", "-Db_lundef=false", "-Db_sanitize=thread", LINE_NUMBERS, "-Doptimization=0", CC="clang", TARGETS=targets):
+    if build("build-tsan", "-Db_lundef=false", "-Db_sanitize=thread", "-Dconsole=disabled", LINE_NUMBERS, "-Doptimization=0", CC="clang", TARGETS=targets):
         say("unit tests of threads under TSan")
         meson_tests("build-tsan", "--no-rebuild", *THREADED, TSAN_OPTIONS="suppressions=%s/tests/tsan.supp" % ROOT)
 
