@@ -356,7 +356,7 @@ void wc_processor(uint64_t out[IMAGE_PROCESSOR_WORDS])
 {
 	memset(out, 0, IMAGE_PROCESSOR_WORDS * sizeof *out);
 #if defined(__x86_64__)
-	/* OSXSAVE, APIC ids and the like are no features that code is chosen by. */
+	/* No code is chosen by OSXSAVE, APIC ids and the like. */
 	unsigned a, b, c, d;
 	if (__get_cpuid(1, &a, &b, &c, &d))
 		out[0] = (uint64_t)c << 32 | d;

@@ -491,7 +491,7 @@ static int put_pieces(struct loading *loading)
 			errno = EBADMSG;
 			return -1;
 		}
-		/* Not the stack: `ps` reads the title there, and only from memory that is no file's. */
+		/* Not the stack: `ps` reads the title there, and only from anonymous memory. */
 		bool is_stack = area->kind == AREA_STACK || area->end == loading->handover->stack_to;
 		if (!loading->maps || piece->bytes < MAPPED_PAGES * PAGE || area->shared || is_stack || (area->prot & PROT_EXEC)) {
 			if (add_read(loading, &reads, piece) < 0)

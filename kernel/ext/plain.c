@@ -80,7 +80,7 @@ static PyObject *record(PyObject *source, PyObject **ret_number)
 	return NULL;
 }
 
-/* NULL with an exception set: *ret_is_other if it is no expression. */
+/* NULL with an exception set: *ret_is_other if it is not an expression. */
 static PyObject *evaluate(PyObject *source, PyObject *name, bool *ret_is_other)
 {
 	PyObject *code = PyObject_CallFunctionObjArgs(compile, source, name, mode, flags, Py_True, NULL);

@@ -34,7 +34,7 @@ else:
     _FOREIGN = pydantic.BaseModel
 
     class BaseModel(pydantic.BaseModel):
-        # A property that is no Python name goes by both names in the constructor.
+        # A property that is not a Python identifier goes by both names in the constructor.
         model_config = ConfigDict(populate_by_name=True, protected_namespaces=())
 
     class RootModel(_RootModel[_T], typing.Generic[_T]):

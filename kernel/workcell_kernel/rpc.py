@@ -429,7 +429,7 @@ class Channel:
         return frame or None
 
     def take_queued(self):
-        """The frames that are there and are no answers, without waiting. For a main loop that is not ours."""
+        """The frames that have arrived and are not answers, without waiting. For a main loop that is not ours."""
         me = get_ident()
         self._tidy(me)
         if self._leader.setdefault(0, me) == me:

@@ -188,7 +188,7 @@ struct top {
 	char note[sizeof(((struct cell_error *)0)->msg)]; /* what the last key did */
 	bool keys; /* a terminal: keys are read */
 	bool asks_end; /* whether to end the chosen session */
-	struct winsize screen; /* 0 columns: it is no screen, and nothing is cut */
+	struct winsize screen; /* 0 columns: not a terminal, and nothing is cut */
 	struct {
 		char session[64]; /* "": nothing is asked */
 		json_int_t id;

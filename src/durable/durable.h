@@ -88,7 +88,7 @@ int cell__durable_load(struct cell__durable *durable, struct cell__memories *ret
 int cell__durable_save(struct cell__durable *durable, struct cell__saved *saved, const struct cell__memories *memories,
 		       struct cell__pieces_sum *ret_sum, struct cell_error *err);
 /*
- * Begins a save before its memory is complete: copies pieces of it until its stage changes.  A failure is no failure of the save, which
+ * Begins a save before its memory is complete: copies pieces of it until its stage changes.  A failure does not fail the save, which
  * copies what is not copied yet.  No other call meanwhile.  Files that are not used are removed with the next save.
  */
 void cell__durable_follow(struct cell__durable *durable, struct cell__early *early);

@@ -61,7 +61,7 @@ void cell__owners_close(struct cell__owners *owners)
 	free(owners);
 }
 
-/* "": nobody's; what is no link is not ours, and says nothing. */
+/* "": nobody's; a file that is not a link is not ours, and is ignored. */
 static int find(const struct cell__owners *owners, struct cell__owner_step *step, struct cell_error *err)
 {
 	ssize_t n = readlinkat(owners->fd, step->id, step->url, CELL_OWNER_URL_BYTES);

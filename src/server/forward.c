@@ -68,7 +68,7 @@ struct cell__forward {
 	unsigned refs; /* of its request or gather, and of the answer that libmicrohttpd reads */
 	struct cell_server *server;
 	struct cell__request *request; /* NULL: it has ended, or this is a part */
-	struct cell__gather *gather;   /* NULL: this is no part */
+	struct cell__gather *gather;   /* NULL: not a part of several */
 	struct cell__peer_link *link;       /* NULL: it has been given back or closed */
 	struct MHD_Connection *connection;
 	bool chunked; /* the client's body has no length */

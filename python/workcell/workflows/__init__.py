@@ -167,7 +167,7 @@ class WorkflowStore(StoragePart):
 
 
 def add_workflow(space: "SpaceHandle", name: str, source: str, description: str) -> Dict[str, Any]:
-    """Keeps a workflow; the library parses it. SyntaxError where it is no Python, by whole where it is for this one."""
+    """Keeps a workflow; the library parses it. SyntaxError where it is not valid Python; this interpreter parses it first if it is the session's."""
     if space.own_python:
         try:
             ast.parse(source)

@@ -272,7 +272,7 @@ int cell__kube_pod_check(const json_t *config, const json_t *pod, struct cell_er
 /* ---- its address ---- */
 
 /*
- * Addresses of this machine, of its link (there are services with credentials on 169.254.169.254) and of groups are no pod's: an API server that
+ * False for addresses of this machine, link-local ones (services with credentials listen on 169.254.169.254) and multicast: an API server that
  * lies could have the token and the code sent there.
  */
 static bool is_pod_address(const char *text, bool is_local, bool *ret_six)

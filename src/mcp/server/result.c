@@ -219,7 +219,7 @@ static void add_written(struct view *view, const struct cell_mime_part *part)
 	json_decref(given);
 }
 
-/* Audio, and files that are no page of a notebook: those have a text for the same thing. */
+/* Audio, and files other than those that a notebook shows: those come with text for the same thing. */
 static bool is_file(const char *type)
 {
 	return !strncmp(type, "audio/", 6) || !strncmp(type, "video/", 6) || !strcmp(type, "application/pdf") ||
