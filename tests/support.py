@@ -347,9 +347,9 @@ def python_version(path):
     return asked.stdout.decode().strip()
 
 
-def module_version(path, module):
-    """Version of a module as that interpreter sees it, None without it."""
-    asked = subprocess.run([path, "-c", "import %s as m; print(m.__version__)" % module],
+def module_version(path, package):
+    """Version of a package as that interpreter sees it, None without it. To import it would take up to half a second."""
+    asked = subprocess.run([path, "-c", "import importlib.metadata as m; print(m.version(%r))" % package],
                            stdout=subprocess.PIPE,
                            stderr=subprocess.DEVNULL, check=False)
     return asked.stdout.decode().strip() if asked.returncode == 0 else None
