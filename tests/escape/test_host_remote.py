@@ -128,7 +128,7 @@ def result(body):
 
 
 RESULT = b'{"session_id":"%s","value":1,"repr":"1","mime":{},"error":null,"state":"kept","isolation":{}%s}'
-BRACKETS = b"[" + b",".join([b"[]"] * (8 << 20)) + b"]"  # some gigabytes as a tree
+BRACKETS = b"[" + b"[]," * ((8 << 20) - 1) + b"[]]"  # some gigabytes as a tree
 
 HEAVY = {
     "a value's parts": lambda: result(b'{"repr":null,"error":null,"state":"kept","mime":{"a/b":%s}}' % BRACKETS),
