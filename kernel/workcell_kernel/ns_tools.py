@@ -307,20 +307,26 @@ class Tool(_Call, _Named):
         self._name, self._callables = name, {}
         self._bind(space)
 
+    def _known(self):
+        """Its callables. A server that has none, for a reason, says it: an empty list would look like an answer."""
+        self._space._refresh(self._name)
+        tool = self._specification()
+        if tool.get("problem") and not tool.get("callables"):
+            raise ToolCallError("Tool '%s' failed: %s" % (self._name, tool["problem"]), "tools", "list")
+        return tool.get("callables") or []
+
     def list(self):
         """The tool's callables: [{name, description, parameters}]."""
-        self._space._refresh(self._name)
         # A copy: what the caller does with it must not change what we know.
-        return recorded(self._specification().get("callables") or [])
+        return recorded(self._known())
 
     def describe(self):
         """What each callable does: {name: description}."""
-        self._space._refresh(self._name)
-        return {c.get("name"): c.get("description") or "" for c in self._specification().get("callables") or ()}
+        return {c.get("name"): c.get("description") or "" for c in self._known()}
 
     def signature(self):
         """The signatures of all callables, a line each."""
-        self._space._refresh(self._name)
+        self._known()
         return self._signature_with("")
 
     def _special(self, name):

@@ -150,6 +150,8 @@ def test_one_server_that_fails_keeps_no_other_tool_from_working(drive, tmp_path)
     assert tools["mute"]["callables"] == [] and "is still starting" in tools["mute"]["problem"]
     assert driver.value("tools.good.echo(text='works')") == "works"
     assert "exit status 7" in fails(driver, "tools.bad.echo(text='x')")
+    for how in ("list", "describe", "signature"):
+        assert "exit status 7" in fails(driver, "tools.bad.%s()" % how) and "'no-such-program-anywhere' not found" in fails(driver, "tools.none.%s()" % how)
 
 
 # ---- arguments ---------------------------------------------------------------------------------------------
