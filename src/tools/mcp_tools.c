@@ -255,7 +255,7 @@ static bool is_open(const json_t *schema, const json_t *properties)
 	for (size_t i = 0; i < sizeof more / sizeof *more; i++)
 		if (json_object_get(schema, more[i]))
 			return true;
-	return json_object_size(properties) == 0 && !json_is_false(additional);
+	return !json_is_object(properties) && !json_is_false(additional); /* {}: it has no parameters */
 }
 
 static int read_params(struct cell__callable *callable, const json_t *schema, struct budget *budget)

@@ -525,7 +525,9 @@ static int add_literal(struct cell__buf *out, const json_t *value)
 	return rc | cell__buf_add_str(out, json_is_array(value) ? "]" : "}");
 }
 
-/* brief: without "| None", which costs a reader of many signatures more than it tells. */
+#define BRIEF_LITERAL 40 /* bytes of a default */
+
+/* brief: without "| None", "Any" and long defaults, which cost a reader of many signatures more than they tell. */
 static int add_fragment(struct cell__buf *out, const struct cell__param *param, bool brief)
 {
 	size_t start = out->size;
@@ -534,12 +536,20 @@ static int add_fragment(struct cell__buf *out, const struct cell__param *param, 
 	for (size_t i = start; rc == 0 && i < out->size; i++)
 		if (out->data[i] == '-')
 			out->data[i] = '_';
-	rc |= cell__buf_printf(out, ": %s", type);
+	if (!brief || strcmp(type, "Any") != 0)
+		rc |= cell__buf_printf(out, ": %s", type);
 	if (param->required)
 		return rc;
 	if (!param->fallback)
 		return rc | cell__buf_add_str(out, brief ? " = None" : " | None = None");
-	return rc | cell__buf_add_str(out, " = ") | add_literal(out, param->fallback);
+	rc |= cell__buf_add_str(out, " = ");
+	start = out->size;
+	rc |= add_literal(out, param->fallback);
+	if (rc == 0 && brief && out->size - start > BRIEF_LITERAL) {
+		out->size = start;
+		rc = cell__buf_add_str(out, "...");
+	}
+	return rc;
 }
 
 static int add_signature_text(const struct cell__callable *callable, bool brief, struct cell__buf *out)

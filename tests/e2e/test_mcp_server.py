@@ -332,6 +332,16 @@ def test_tools_of_the_space(client):
     assert json.loads(client.value("run_code", code="tools.probe.go(a='x')")["value"])["argv"][-1] == "x"
 
 
+def test_signatures_are_short(connect, tmp_path):
+    """Long defaults and types that say nothing are left out, and a tool that declares no parameters has none."""
+    base = peers.write_server(tmp_path, "s", **peers.scripted())
+    (tmp_path / "tools" / "h.yaml").write_text(json.dumps({"name": "h", "type": "http", "base_url": "http://127.0.0.1:9", "endpoints": {
+        "e": {"path": "/", "parameters": {name: {"type": "string", "default": name * size} for name, size in (("a", 38), ("b", 39))}}}}))
+    listed = text_of(connect("--base", base).call("list_tools"))
+    assert '.e(a: str = "%s", b: str = ...)\n' % ("a" * 38) in listed, listed
+    assert ".ping()\n" in listed and ".args(**kwargs)\n" in listed and ".typed(n: int, level, maybe: float, size: int = 7)\n" in listed
+
+
 def test_workflows(client):
     source = "async def run(n: int = 2):\n    return n * 2\n"
     made = client.value("create_workflow", name="double", source=source, description="Doubles a number")
