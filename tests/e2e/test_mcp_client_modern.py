@@ -9,6 +9,7 @@ import threading
 import pytest
 
 import serving
+import spaces
 import support
 
 sys.path.insert(0, os.path.join(support.ROOT, "tests", "mcp"))
@@ -123,6 +124,25 @@ def test_our_own_server(own):
     assert session, first
     again = driver.value("tools.w.run_code(code='x * 2', session=%r)" % session)
     assert "40" in json.dumps(again)
+
+
+def test_tasks_and_approvals_of_our_own_server(own, tmp_path):
+    """A cell that its server makes a task is waited for, its question reaches the gate here, and a cancelled call ends it."""
+    (tmp_path / "policy.yaml").write_text(POLICY)
+    driver = own("--base", spaces.probe_base(tmp_path / "inner"), "--approve", "ask", flags=("--policy", tmp_path / "policy.yaml"))
+    assert driver.value("tools.w.run_code(code='import time; time.sleep(0.3); 6 * 7', wait_ms=50)['value']") == 42
+    driver.send({"code": "tools.w.run_code(code='import time; time.sleep(0.3); tools.probe.go(a=str(1)); 8', wait_ms=50)['value']"})
+    request = approval(driver)
+    assert (request["kind"], request["tool"]) == ("question", "w") and "probe.go" in request["args"]["message"]
+    driver.send({"op": "answer", "id": request["id"], "accept": True, "content": {"decision": "accept"}})
+    assert result_of(driver)["value"] == 8
+    marks = [tmp_path / name for name in ("began", "ended")]
+    code = "import time\ntry:\n    open(%r, 'w').close()\n    time.sleep(600)\nfinally:\n    open(%r, 'w').close()" % tuple(map(str, marks))
+    driver.send({"code": "tools.w.run_code(code=%r, wait_ms=50)" % code})
+    support.wait_until(marks[0].exists, "the cell runs")
+    driver.interrupt()
+    assert result_of(driver)["error"]
+    support.wait_until(marks[1].exists, "it was cancelled there too")
 
 
 # ---- which era: errors of the probe -------------------------------------------------------------------------
