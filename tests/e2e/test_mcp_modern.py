@@ -414,7 +414,7 @@ def test_an_answer_that_comes_late_is_a_stream(one):
     body = message("tools/call", 8, name="run_code", arguments={"code": "import time; time.sleep(3.5); 7"})
     connection = begin(one, body)
     response = connection.getresponse()
-    assert response.headers["Content-Type"] == "text/event-stream"
+    assert response.headers["Content-Type"] == "text/event-stream" and response.headers["X-Accel-Buffering"] == "no"
     assert '"value":7' in response.read().decode()
     connection.close()
     response = begin(one, message("tools/call", 8, name="run_code", arguments={"code": "7"})).getresponse()
