@@ -364,7 +364,7 @@ def test_what_a_cell_changed(server, browser):
     # A cell that changes nothing says nothing.
     server.execute("kept", session=session)
     browser.wait("document.querySelectorAll('article.cell.done').length == 3 && " + has("[3]"))
-    # So does the list beside it, at once.
+    # So does the list beside it.
     browser.wait("[...document.querySelectorAll('aside tbody tr td:first-child')].map((each) => each.innerText).slice(0, 3).join() == 'kept,old,fresh'")
     picture(browser, "changes", height=700)
     assert len(browser.value("[...document.querySelectorAll('p.changes')].map((each) => each.innerText)")) == 1
