@@ -142,7 +142,7 @@ def adk():
     from workcell.integrations.adk import WorkcellCodeExecutor
 
     made = WorkcellCodeExecutor()
-    session, _ = made._session("a")
+    session = made._sessions._enter("a").made
     measure("adk", lambda: session.run(CELL), lambda: made.execute_code(None, CodeExecutionInput(CELL, [], "a")))
     made.close()
 
