@@ -5,6 +5,8 @@ import datetime
 import gc
 import os
 import pickle
+import subprocess
+import sys
 import threading
 import types
 import zoneinfo
@@ -289,7 +291,10 @@ def test_a_blocking_adapter_inside_of_a_loop():
     async def main():
         with WorkcellCodeTool([price]) as code:
             assert code.tool.invoke({"code": "price('tea')"}) == "4.5"
-            return await code.tool.ainvoke({"code": "price('tea') * 2"})
+            waiting = asyncio.ensure_future(code.tool.ainvoke({"code": "[price('tea') for _ in range(9)][0] * 2"}))
+            await asyncio.sleep(0)
+            assert code.tool.invoke({"code": "price('tea')"}) == "4.5"  # while the task cannot go on
+            return await waiting
 
     assert run(main()) == "9.0"
 
@@ -402,3 +407,40 @@ def test_the_folder_goes_with_the_executor():
     del made, cleanup
     gc.collect()
     assert not os.path.exists(folder)
+
+
+def test_parallel_calls_of_one_thread():
+    """A model may call in parallel, and LangGraph then does so in threads; one of the calls ends the kernel of all."""
+    pytest.importorskip("langchain")
+    from workcell.integrations.langchain import WorkcellCodeTool
+
+    def price(item: str) -> float:
+        """The price."""
+        return 4.5
+
+    config = {"configurable": {"thread_id": "a"}}
+    with WorkcellCodeTool([price]) as code:
+        for _ in range(3):
+            found = at_once(*(lambda n=n: code.tool.invoke({"code": "import os; os._exit(1)" if n == 2 else "price('tea') * %d" % n}, config) for n in range(6)))
+            assert "lost" in found[2]
+            assert all(each == str(4.5 * n) or "lost" in each for n, each in enumerate(found)), found
+            assert code.tool.invoke({"code": "price('tea')"}, config) == "4.5"
+
+
+END = """
+import asyncio
+from workcell.integrations._code import Code
+from workcell.integrations.smolagents import WorkcellExecutor
+
+executor = WorkcellExecutor()
+executor("open('a', 'w').write('1')")
+code = Code(None, None, None, 100, {})
+print(asyncio.run(code.text("6 * 7")))
+"""
+
+
+def test_a_program_that_ends_without_closing(tmp_path):
+    pytest.importorskip("smolagents")
+    done = subprocess.run([sys.executable, "-c", END], env=dict(os.environ, TMPDIR=str(tmp_path)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+    assert done.returncode == 0 and done.stdout == b"42\n", done.stderr.decode()
+    assert os.listdir(tmp_path) == []

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import contextlib
 import json
 import keyword
 import re
 import threading
 import unicodedata
 from collections import deque
-from typing import Any, Callable, Deque, Dict, Generator, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Deque, Dict, Generator, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from .._calls import check_not_waiting
 from .._core import HostTool
+from .._engine import _running_loop
 from .._runs import run_async
 from .._session import ExecutorLike, _Session
 from ..prompt import entry_text
@@ -201,12 +203,53 @@ def run_code_about(functions: str) -> str:
 
 
 class _Turns:
-    """A place for one task or none; the others wait in their order. Tasks may be of several loops."""
+    """A place for one task or thread; the others wait in their order. Tasks may be of several loops."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._taken = False
         self._waiting: Deque[Callable[[], bool]] = deque()
+
+    def _take(self, wake: Callable[[], bool]) -> bool:
+        """Whether the place was free; else ``wake`` is called once it is ours."""
+        with self._lock:
+            if self._taken:
+                self._waiting.append(wake)
+                return False
+            self._taken = True
+            return True
+
+    def _give_up(self, wake: Callable[[], bool]) -> None:
+        """A task that was cancelled, perhaps just when its turn had come."""
+        with self._lock:
+            waits = wake in self._waiting
+            if waits:
+                self._waiting.remove(wake)
+        if not waits:
+            self._leave()
+
+    @contextlib.contextmanager
+    def blocking(self) -> Iterator[None]:
+        """For a thread. One with a running loop does not wait: it would hold up the task whose turn it is."""
+        if _running_loop() is not None:
+            yield
+            return
+        turn = threading.Event()
+
+        def wake() -> bool:
+            turn.set()
+            return True
+
+        if not self._take(wake):
+            try:
+                turn.wait()
+            except BaseException:  # Ctrl-C
+                self._give_up(wake)
+                raise
+        try:
+            yield
+        finally:
+            self._leave()
 
     async def __aenter__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -223,21 +266,12 @@ class _Turns:
                 return False
             return True
 
-        with self._lock:
-            if not self._taken:
-                self._taken = True
-                return
-            self._waiting.append(wake)
-        try:
-            await turn
-        except BaseException:  # cancelled, perhaps just when its turn had come
-            with self._lock:
-                waits = wake in self._waiting
-                if waits:
-                    self._waiting.remove(wake)
-            if not waits:
-                self._leave()
-            raise
+        if not self._take(wake):
+            try:
+                await turn
+            except BaseException:
+                self._give_up(wake)
+                raise
 
     async def __aexit__(self, *exc: object) -> None:
         self._leave()
@@ -262,6 +296,7 @@ class _Code:
         self.tools = PlainTools(session)
         self.kept: Dict[str, Any] = {}  # assigned again after a kernel was lost
         self._kernels = 0  # that were lost
+        self._turns = _Turns()
         self._made = -1  # the one that the functions were made for
         self._unsure = False  # a cell was left before its result came
 
@@ -309,7 +344,6 @@ class Code(_Code):
         self.session, self.close = open_async(session, executor, options)
         super().__init__(self.session, timeout, max_output)
         self._context: Any = None  # of the cell that runs
-        self._turns = _Turns()
 
     async def run(self, code: str, context: Any = None) -> ExecutionResult:
         """One cell. Its calls of tools find ``context``, which is that of no other cell: agents may share this, and a model may call in parallel."""
@@ -342,7 +376,9 @@ class SyncCode(_Code):
 
     def run(self, code: str) -> ExecutionResult:
         """One cell."""
-        return drive(lambda cell: self.session.run(cell, self.timeout), self._steps(code))
+        self.check_turn()
+        with self._turns.blocking():
+            return drive(lambda cell: self.session.run(cell, self.timeout), self._steps(code))
 
     def assign(self, variables: Mapping[str, Any]) -> None:
         """Makes data variables of the code."""
@@ -356,7 +392,9 @@ class SyncCode(_Code):
             await asyncio.to_thread(self.session.start)
             core = self.session._need()
         opened = core
-        return text_of(await drive_async(lambda cell: run_async(opened, cell, self.timeout), self._steps(code)), self.max_output)
+        self.check_turn()
+        async with self._turns:
+            return text_of(await drive_async(lambda cell: run_async(opened, cell, self.timeout), self._steps(code)), self.max_output)
 
 
 #: The type of the exception that ends a cell with an answer.
