@@ -42,14 +42,16 @@ static int add_piece(struct cell__command_stream *stream, const struct cell__com
 
 static int add_end(struct cell__command_stream *stream)
 {
+	static const char gone[] =
+		"{\"error\":{\"code\":\"unavailable\",\"message\":\"the sandbox ended before the stream was complete\"}}";
 	CELL_AUTO_BUF struct cell__buf json = CELL_BUF_INIT;
 	int number = 0, status = cell__command_status(stream->reader.command, &number);
 	const char *reason = cell__command_reason(stream->reader.command);
 	int rc;
 
-	/* The connection is cut: its clients look then whether the sandbox is still there, and say what happened. */
+	/* Its clients look whether the sandbox is still there, and say what happened. */
 	if (reason && !strcmp(reason, "session") && !cell__e2b_by_id(stream->server, stream->sandbox))
-		return -1;
+		return cell__connect_add(&stream->out.text, CELL_CONNECT_END, gone, sizeof(gone) - 1);
 	/* A command that a signal has ended has no status of its own. */
 	if (number)
 		rc = cell__buf_printf(
