@@ -359,8 +359,4 @@ bool cell__executor_is_trusted(const struct cell__executor *executor);
 /* Refuses options that this executor does not support.  Any thread. */
 int cell__executor_check(const struct cell__executor *executor, const struct cell_session_options *opts, struct cell_error *err);
 
-#define CELL__EXECUTOR(name) extern const struct cell__executor cell__##name##_executor;
-#include "executors/registry.def"
-#undef CELL__EXECUTOR
-
 #endif

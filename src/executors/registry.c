@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/nearest.h"
-#include "executors/executor.h"
+#include "executors/registry.h"
 
 static const struct cell__executor *const executors[] = {
 #define CELL__EXECUTOR(name) &cell__##name##_executor,

@@ -21,6 +21,7 @@
 #include <sys/un.h>
 
 #include "executors/container/dialer.h"
+#include "executors/registry.h"
 #include "executors/remote/remote.h"
 
 #define WATCH_AGAIN_MS 2000

@@ -25,6 +25,7 @@
 
 #include "executors/reader.h"
 #include "executors/deno/files.h"
+#include "executors/registry.h"
 #include "executors/subprocess/subprocess.h"
 #include "spawn/process.h"
 #include "wire/frame.h"

@@ -6,6 +6,7 @@
 
 #include "executors/deno/deno.h"
 #include "executors/deno/files.h"
+#include "executors/registry.h"
 #include "executors/subprocess/subprocess.h"
 
 static bool is_there(const char *folder, const char *name, int mode)

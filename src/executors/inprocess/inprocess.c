@@ -22,6 +22,7 @@
  */
 #define _GNU_SOURCE
 #include "executors/inprocess/inprocess.h"
+#include "executors/registry.h"
 
 #include <limits.h>
 #include <stdlib.h>

@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "executors/executor.h"
+#include "executors/registry.h"
 
 static void absent_probe(struct cell__executor_host *host, struct cell_executor_info *info)
 {

@@ -29,6 +29,7 @@
 #include <zmq.h>
 
 #include "executors/jupyter/kernel.h"
+#include "executors/registry.h"
 #include "executors/subprocess/subprocess.h"
 
 #define SPARES_MAX 2       /* each is a whole process: some 60 MB */

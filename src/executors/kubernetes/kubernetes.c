@@ -14,6 +14,7 @@
  */
 #define _GNU_SOURCE
 #include "executors/kubernetes/kubernetes.h"
+#include "executors/registry.h"
 
 #include <stdio.h>
 #include <string.h>

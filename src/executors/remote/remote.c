@@ -12,6 +12,7 @@
  * its kernel.  Everything from the server is checked like everything from a kernel.
  */
 #define _GNU_SOURCE
+#include "executors/registry.h"
 #include "executors/remote/kernel.h"
 
 #include <jansson.h>

@@ -6,6 +6,7 @@
  * sent with INIT.
  */
 #define _GNU_SOURCE
+#include "executors/registry.h"
 #include "executors/subprocess/subprocess.h"
 
 #include <errno.h>

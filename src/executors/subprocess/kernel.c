@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "executors/answer.h"
+#include "executors/registry.h"
 
 #define SILENT_END_MS 300      /* a kernel that closed its socket but does not exit is killed */
 #define LONG_CELL_MS 500       /* a sandbox's cell that runs longer yields to others from then on (cpu_share.h) */

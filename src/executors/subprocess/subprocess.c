@@ -25,6 +25,7 @@
  * call of the session's.
  */
 #define _GNU_SOURCE
+#include "executors/registry.h"
 #include "executors/subprocess/kernel.h"
 
 #include <stdio.h>
