@@ -360,7 +360,7 @@ static void empty_jail(void)
 static void wait_for(pid_t pid, double begun, long timeout_ms, struct ending *ret)
 {
 	sigset_t child;
-	struct rusage used;
+	struct rusage used = { 0 };
 	double deadline = begun + (double)timeout_ms / 1e3;
 	sigemptyset(&child);
 	sigaddset(&child, SIGCHLD);
@@ -373,6 +373,8 @@ static void wait_for(pid_t pid, double begun, long timeout_ms, struct ending *re
 		pid_t found = wait4(pid, &ret->status, WNOHANG, &used);
 		if (found == 0 && left > 0 && !wc_is_interrupted())
 			continue;
+		if (found < 0)
+			ret->status = W_EXITCODE(LOST_STATUS, 0);
 		ret->interrupted = found == 0 && wc_is_interrupted();
 		ret->timed_out = found == 0 && !ret->interrupted;
 		if (found == 0) {
@@ -600,12 +602,16 @@ int wc_run_script(uint32_t id, const char *raw, size_t size)
 		return -1;
 	}
 	int rc;
-	if (run(&program, &end) < 0)
-		rc = answer_failure(id, strerror(errno), true);
-	else if (end.interrupted)
-		rc = clean(&program), answer_interrupted(id);
-	else
+	if (run(&program, &end) < 0) {
+		char text[120];
+		snprintf(text, sizeof text, "the program could not be started: %s", strerror(errno));
+		rc = answer_failure(id, text, true);
+	} else if (end.interrupted) {
+		clean(&program);
+		rc = answer_interrupted(id);
+	} else {
 		rc = answer_program(id, &program, &end);
+	}
 	return rc < 0 ? -1 : 1;
 }
 

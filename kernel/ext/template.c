@@ -33,6 +33,7 @@ static bool move_page(uintptr_t at)
 	char *copy = (char *)(((uintptr_t)space + HUGE_BYTES - 1) & ~(HUGE_BYTES - 1));
 	/* Not by MADV_HUGEPAGE and a fault: that may leave small pages, and says nothing. */
 	memcpy(copy, (const void *)at, HUGE_BYTES);
+	__builtin___clear_cache(copy, copy + HUGE_BYTES);
 	bool moved = madvise(copy, HUGE_BYTES, MADV_COLLAPSE) == 0 && mprotect(copy, HUGE_BYTES, PROT_READ | PROT_EXEC) == 0 &&
 		     mremap(copy, HUGE_BYTES, HUGE_BYTES, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)at) != MAP_FAILED;
 	if (copy > space)
