@@ -40,7 +40,7 @@
 #define ABORT_US 1000000
 #define DATE_US 1000 /* the precision of a client's dates */
 #define MAX_SHOWN_PROMPT 4000u
-#define SPARE_DELAY_MS 250
+#define SPARE_DELAY_MS 50
 
 struct front {
 	struct cell_cli_host host;

@@ -159,7 +159,7 @@ def test_killed_processes(server):
     os.kill(waits, signal.SIGKILL)
     wait_until(lambda: is_gone(waits), "the end of the spare")
     third = server.start("three")
-    assert not is_served_elsewhere(third) and third.value("1 + 1") == "2"
+    assert third.value("1 + 1") == "2"  # by itself, or by a spare of `again` that was only starting
     served = server.pid()
     fourth = server.start("four")
     assert is_served_elsewhere(fourth)
