@@ -10,6 +10,7 @@ reply and idle are there. Prints medians, and how many times faster than ipykern
 
 `floor-provisioner`: the same kernel, started before the clock, which a provisioner of jupyter_client hands out: no process is started, no port
 looked for and no file written. `jupyter_client alone` is the part of it until the request is sent: it is spent before any kernel can answer.
+`workcell-provisioner`: Workcell's kernel (`subprocess`) handed out in the same way, which is what a provisioner of its own could reach.
 
 Kernels of a row are started a second apart, by one process, as a Jupyter server starts them. Rows with "cold" are without a process that was
 kept ready (--keep-ready 0).
@@ -28,6 +29,7 @@ TIMEOUT = 60
 PAUSE = 1.0
 FLOOR = "floor"
 HANDED = "floor-provisioner"
+OURS = "workcell-provisioner"
 ALONE = "jupyter_client alone"
 PORTS = ("shell_port", "iopub_port", "stdin_port", "control_port", "hb_port")
 
@@ -48,8 +50,8 @@ def run(client):
     assert value == "2", value
 
 
-def provisioner(floor, folder):
-    """A class of provisioners that hand out a kernel which is up already: prepare() starts one."""
+def provisioner(argv, folder):
+    """A class of provisioners that hand out a kernel which is up already: prepare() starts one, by these words and its connection file."""
     import socket
     import uuid
 
@@ -68,7 +70,7 @@ def provisioner(floor, folder):
             path = os.path.join(folder, "ready-%s.json" % info["key"])
             with open(path, "w") as file:
                 json.dump(info, file)
-            cls.ready.append((subprocess.Popen([floor, path], start_new_session=True), info))
+            cls.ready.append((subprocess.Popen([*argv, path], start_new_session=True), info))
             time.sleep(PAUSE)
 
         async def pre_launch(self, **options):
@@ -106,11 +108,10 @@ def start(name):
     return manager, client, asked, ready, time.perf_counter() - began
 
 
-def measure(name, rounds, handed):
+def measure(name, rounds, prepare):
     ready, first, cells, alone = [], [], [], []
     for i in range(rounds + 1):
-        if name == HANDED:
-            handed.prepare()
+        prepare()
         manager, client, until_asked, until_ready, until_first = start(name)
         if i:  # the first one fills the page cache
             alone.append(until_asked)
@@ -130,7 +131,7 @@ def measure(name, rounds, handed):
 
 
 def install(program, data):
-    """The kernels; their names in the order of the rows."""
+    """The kernels in the order of the rows: their names, and what is called before each start."""
     names = []
     for executor in ("subprocess", "sandbox"):
         for kind, flags in (("", []), ("-cold", ["--keep-ready", "0"])):
@@ -141,15 +142,19 @@ def install(program, data):
     os.mkdir(os.path.join(data, "kernels", FLOOR))
     with open(os.path.join(data, "kernels", FLOOR, "kernel.json"), "w") as file:
         json.dump({"argv": [floor, "{connection_file}"], "display_name": FLOOR, "language": "none"}, file)
-    handed = provisioner(floor, data)
+    kernels = dict.fromkeys(["python3", *names, FLOOR], lambda: None)
+    ours = [program, "jupyter", "kernel", "--executor", "subprocess", "--python", sys.executable, "--keep-ready", "0", "-f"]
     from jupyter_client.provisioning import KernelProvisionerFactory
 
-    KernelProvisionerFactory.instance().provisioners[HANDED] = argparse.Namespace(name=HANDED, load=lambda: handed)
-    os.mkdir(os.path.join(data, "kernels", HANDED))
-    with open(os.path.join(data, "kernels", HANDED, "kernel.json"), "w") as file:
-        json.dump({"argv": [floor, "{connection_file}"], "display_name": HANDED, "language": "none",
-                   "metadata": {"kernel_provisioner": {"provisioner_name": HANDED}}}, file)
-    return ["python3", *names, FLOOR, HANDED], handed
+    for name, argv in ((HANDED, [floor]), (OURS, ours)):
+        handed = provisioner(argv, data)
+        KernelProvisionerFactory.instance().provisioners[name] = argparse.Namespace(name=name, load=lambda handed=handed: handed)
+        os.mkdir(os.path.join(data, "kernels", name))
+        with open(os.path.join(data, "kernels", name, "kernel.json"), "w") as file:
+            json.dump({"argv": [*argv, "{connection_file}"], "display_name": name, "language": "none",
+                       "metadata": {"kernel_provisioner": {"provisioner_name": name}}}, file)
+        kernels[name] = handed.prepare
+    return kernels
 
 
 def show(rows):
@@ -174,9 +179,9 @@ def main():
     os.mkdir(work)
     os.environ.update(JUPYTER_DATA_DIR=data, JUPYTER_RUNTIME_DIR=os.path.join(data, "runtime"), IPYTHONDIR=os.path.join(data, "ipython"))
     try:
-        names, handed = install(os.path.abspath(args.workcell), data)
+        kernels = install(os.path.abspath(args.workcell), data)
         os.chdir(work)
-        rows = {name: measure(name, args.rounds, handed) for name in names}
+        rows = {name: measure(name, args.rounds, prepare) for name, prepare in kernels.items()}
     finally:
         os.chdir("/")
         shutil.rmtree(data, ignore_errors=True)
