@@ -1,5 +1,6 @@
 """The executor kubernetes: pods claimed from a pool, at an API server that is scripted for faults. The pods are real session servers."""
 import base64
+import concurrent.futures
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import threading
 import pytest
 
 import cluster
+import serving
 import support
 
 
@@ -196,6 +198,36 @@ def test_a_pod_that_is_deleted(made):
     assert driver.answer()["error"]["code"] == "kernel_died"
     assert driver.run("1")["value"] == 1
     driver.close()
+
+
+@pytest.mark.parametrize("made", [{"pods": 2, "replace": True}], indirect=True)
+def test_cells_at_the_end_of_a_pod(made, tmp_path):
+    """A cell may begin when its kernel has failed and is not gone yet. All have a result, and the server lives: memory that it uses too late is filled."""
+    server = serving.Server(*made.flags, cwd=str(tmp_path), env={"MALLOC_PERTURB_": "165"})
+    session = server.session()
+    pods = [server.events(session, "1")[-1][2]["isolation"]["pod"]]
+    stop = threading.Event()
+
+    def cells():
+        while not stop.is_set():
+            kind, result = server.events(session, "1")[-1][1:]
+            assert kind == "result" and (result["error"] is None or result["error"]["code"] == "kernel_died"), result
+            if result["error"] is None and result["isolation"]["pod"] != pods[-1]:
+                pods.append(result["isolation"]["pod"])
+
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        clients = [pool.submit(cells) for _ in range(3)]
+        try:
+            for n in range(1, 4):
+                with made.lock:
+                    made.drop("pods", pods[-1])
+                support.wait_until(lambda n=n: len(pods) > n or any(client.done() for client in clients), "the session has another pod")
+        finally:
+            stop.set()
+        for client in clients:
+            client.result(support.DEADLINE)
+    support.wait_until(lambda: made.states().count("idle") == 2, made.states)
+    server.close()
 
 
 def test_a_killed_program_leaves_its_pods_to_its_lease(made):

@@ -366,6 +366,9 @@ int cell__remote_run(struct cell__kernel *base, uint32_t run_id, const char *cod
 	kernel->code_size = size;
 	kernel->run_id = run_id;
 	kernel->interrupt_wanted = false;
+	/* It has failed between two runs, and exited() is on its way: that ends the run.  A request now could outlive the kernel. */
+	if (kernel->state == CELL_REMOTE_CLOSING)
+		return 0;
 	kernel->run_waits = kernel->branches != NULL;
 	if (kernel->run_waits)
 		return 0;
