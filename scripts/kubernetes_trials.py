@@ -1,5 +1,6 @@
 """What test_kubernetes.py tries on nodes: the manifests of packaging/kubernetes as they are, except for image, volume and the size of the pods."""
 import base64
+import http.client
 import json
 import os
 import random
@@ -67,13 +68,14 @@ def cell(address, session, code):
     request = urllib.request.Request("http://%s:8080/v1/sessions/%s/runs" % (address, session), method="POST", data=json.dumps({"code": code}).encode(),
                                      headers={"Authorization": "Bearer t0ken", "Content-Type": "application/json", "Accept": "text/event-stream"})
     with urllib.request.urlopen(request, timeout=120) as answer:
-        event = None
-        for line in answer:
-            if line.startswith(b"event: "):
-                event = line[7:].strip()
-            elif line.startswith(b"data: ") and event == b"result":
-                return json.loads(line[6:])
-    raise ConnectionError("the stream ended without a result")
+        try:
+            text = answer.read()
+        except http.client.IncompleteRead as error:  # read line by line, a connection that broke looks like the end of the stream
+            raise ConnectionError("the connection broke: %r" % error.partial[-200:]) from error
+    for event in reversed(text.split(b"\n\n")):
+        if event.startswith((b"event: result\n", b"id: ")) and b"event: result\n" in event:
+            return json.loads(event.partition(b"data: ")[2])
+    raise ConnectionError("the stream ended without a result: %r" % text[-200:])
 
 
 def kill(plane, nodes, space, name):

@@ -137,6 +137,16 @@ class Plane:
         time.sleep(5)  # for so long there is none
         self.start_redis()
 
+    def tell_servers(self):
+        """What the kubelets know of the servers, and the last words of those that died."""
+        print(self.kubectl("get", "pods", "-A", "-o", "wide", fails=True).stdout, file=sys.stderr)
+        found = json.loads(self.kubectl("get", "pods", "-A", "-l", "app.kubernetes.io/name=workcell", "-o", "json", fails=True).stdout or '{"items": []}')
+        for each in found["items"]:
+            meta, states = each["metadata"], each["status"].get("containerStatuses", ())
+            if any(state["restartCount"] for state in states):
+                print(meta["name"], [state.get("lastState") for state in states], file=sys.stderr)
+                print(self.kubectl("-n", meta["namespace"], "logs", meta["name"], "--previous", "--tail=20", fails=True).stdout, file=sys.stderr)
+
     def get(self, space, kind, name):
         return json.loads(self.kubectl("-n", space, "get", kind, name, "-o", "json").stdout)
 
@@ -202,6 +212,7 @@ def main():
                 kubernetes_trials.pods_of_their_own, kubernetes_trials.servers_of_redis, kubernetes_trials.servers):
             trial(plane, nodes)
     except BaseException:
+        plane.tell_servers()
         print("the logs are in %s" % folder, file=sys.stderr)
         raise
     finally:
