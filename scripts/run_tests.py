@@ -716,6 +716,8 @@ def main():
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal tells the lines too, and we end with them
     # Compiling the tests and the package again in each process would take seconds of each.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    # pyenv's shims are shell scripts, which take longer than most of what the tests start by them.
+    os.environ["PATH"] = os.pathsep.join(folder for folder in os.environ["PATH"].split(os.pathsep) if os.path.basename(folder) != "shims")
     start, ticks = time.time(), cpu_times()
     for group in lines:
         queue = share(SHARED if len(group) > 1 else [])
