@@ -7,7 +7,7 @@ Servers in turns:
     one      --workers 1, all its processes on one CPU: what a worker and its kernels do with a core
     free     --workers 1 on all CPUs: the server's thread has one, its kernels have the others
     all      --workers N on all N CPUs
-    held     the same, each worker with its kernels on a CPU of its own
+    held     the same with --hold-workers: each worker with its kernels on a CPU of its own
     passed   as `all`, but the sessions were opened on other connections: most requests are passed on to another worker
 
 For each: cells a second; CPU time of a cell in the server's threads, in the kernels with what starts them, and in the client; how many CPUs
@@ -42,19 +42,16 @@ def cpu_seconds(pids):
 
 class Server(served.Served):
     def __init__(self, build, workers, cpus, connections, own=True, held=False):
-        super().__init__(build, cpus, "--workers", str(workers), "--max-runs", str(connections), "--max-sessions", "1000")
+        super().__init__(build, cpus, "--workers", str(workers), "--max-runs", str(connections), "--max-sessions", "1000",
+                         *["--hold-workers"] * held)
         self.load, self.connections = os.path.join(build, "http_load"), connections
         self.seconds, self.rates, self.costs = 0, [], []
         opened = [self.open() for _ in range(connections)]
-        # The number of its worker is at the beginning of an id.
-        self.spawners = {int(id[:2], 16): sizing_tree.spawner_of(pid) for id, pid in opened}
+        # The number of its worker is at the beginning of an id, where there are several.
+        self.spawners = {int(id[:2], 16) if workers > 1 else 0: sizing_tree.spawner_of(pid) for id, pid in opened}
         self.threads = [self.process.pid] if workers == 1 else [self.process.pid, *sorted(sizing_tree.children(self.process.pid))]
         authorization = "Authorization: Bearer " + served.TOKEN
         self.headers = [authorization, "X-Session-ID: own"] if own else ["%s\r\nX-Session-ID: %s" % (authorization, id) for id, _ in opened]
-        for worker, cpu in enumerate(cpus) if held else ():
-            for pid in [self.threads[1 + worker], *sizing_tree.below(self.spawners[worker])]:
-                for thread in os.listdir("/proc/%d/task" % pid):
-                    os.sched_setaffinity(int(thread), {cpu})
 
     def open(self):
         def ask(method, path, body=None):

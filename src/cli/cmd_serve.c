@@ -39,7 +39,7 @@ struct serve_flags {
 	const char *config, *log_level, *otlp, *e2b_domain, *advertise;
 	int64_t workers;
 	int64_t max_runs, max_queue, max_timeout_ms, max_artifact, max_file, drain_ms, drain_delay_ms, execute_idle_ms;
-	bool check_config, in_container, sandbox_fusion, e2b, e2b_debug, console, otlp_code;
+	bool check_config, in_container, sandbox_fusion, e2b, e2b_debug, console, otlp_code, hold_workers;
 };
 
 #define DEFAULTS cell__cli_server_defaults
@@ -69,6 +69,8 @@ static const struct cell_cli_flag serve_flag_table[] = {
 	  "http://ADDRESS:PORT at which other servers with the same --saved reach this one, to pass requests for its sessions on",
 	  CELL_FLAG_STRING, AT(advertise) },
 	{ 0, "workers", "N", "number of processes that serve, each with its sessions; 0: one per core", CELL_FLAG_COUNT, AT(workers) },
+	{ 0, "hold-workers", NULL, "keep each worker, with its sessions, on a core of its own: for many short cells", CELL_FLAG_SWITCH,
+	  AT(hold_workers) },
 	{ 0, "session-idle", "SEC", "end an unused session after this many seconds; 0: never", CELL_FLAG_SECONDS, AT(http.idle_ms) },
 	{ 0, "execute-idle", "SEC", "the same for a session that POST /execute made, until a request names it; 0: never", CELL_FLAG_SECONDS,
 	  AT(execute_idle_ms) },
@@ -716,7 +718,9 @@ out:
 static int serve_all(struct serve_flags *flags, struct cell_server_options *options, struct cell_error *err)
 {
 	const char *executor = flags->session.executor;
-	struct cell_serve_crew crew = { .count = (int)flags->workers, .serving = say_serving, .stopping = say_stopping };
+	struct cell_serve_crew crew = {
+		.count = (int)flags->workers, .holds = flags->hold_workers, .serving = say_serving, .stopping = say_stopping
+	};
 	int status;
 
 	crew.leave_ms = flags->drain_delay_ms < 0 ? 0 : flags->drain_delay_ms;

@@ -17,6 +17,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sched.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -94,9 +95,28 @@ static void stop(struct supervisor *all)
 	signal_all(all, SIGTERM);
 }
 
-/* In the new process. */
-static void become_worker(const struct supervisor *all, pid_t parent)
+/* What it starts inherits it.  Where that fails it runs where it may. */
+static void hold_worker(int number)
 {
+	cpu_set_t allowed, own;
+	int n = sched_getaffinity(0, sizeof(allowed), &allowed) < 0 ? 0 : CPU_COUNT(&allowed);
+	int left = n ? number % n : 0;
+
+	CPU_ZERO(&own);
+	for (int cpu = 0; n && cpu < CPU_SETSIZE; cpu++) {
+		if (!CPU_ISSET(cpu, &allowed) || left--)
+			continue;
+		CPU_SET(cpu, &own);
+		(void)sched_setaffinity(0, sizeof(own), &own);
+		return;
+	}
+}
+
+/* In the new process. */
+static void become_worker(const struct supervisor *all, int number, pid_t parent)
+{
+	if (all->crew->holds)
+		hold_worker(number);
 	prctl(PR_SET_PDEATHSIG, SIGTERM, 0, 0, 0);
 	if (getppid() != parent)
 		_exit(1);
@@ -115,7 +135,7 @@ static bool start(struct supervisor *all, int number, struct cell_error *err)
 
 	worker->pid = fork();
 	if (worker->pid == 0) {
-		become_worker(all, parent);
+		become_worker(all, number, parent);
 		return true;
 	}
 	worker->ready = false;

@@ -30,6 +30,7 @@ struct cell_serve_crew {
 	int count;
 	int64_t leave_ms; /* after the signal to stop, until clients are no longer accepted */
 	bool is_confined; /* code cannot see other processes of ours */
+	bool holds;       /* each worker, with all that it starts, on a CPU of its own */
 	void (*serving)(const char *url); /* all workers are ready */
 	void (*stopping)(void); /* also from the second signal on */
 };

@@ -187,11 +187,18 @@ def test_a_worker_that_dies_takes_only_its_sessions():
     server.close()
 
 
-@pytest.mark.parametrize("flags", [(), ("--e2b",)], ids=["plain", "e2b"])
+@pytest.mark.parametrize("flags", [(), ("--e2b", "--hold-workers")], ids=["plain", "e2b, held"])
 def test_there_is_a_worker_for_each_core(flags):
     server = serving.Server("--executor", "subprocess", "--workers", 0, *flags)
     cores = len(os.sched_getaffinity(0))
     assert len(server.worker_pids()) == (cores if cores > 1 else 0)  # one is the process itself
+    connections = [server.connect() for _ in range(cores)]  # one to each
+    seen = [server.execute("import os; sorted(os.sched_getaffinity(0))", session=server.session(connection=connection), connection=connection)["value"]
+            for connection in connections]
+    own = sorted(os.sched_getaffinity(0))
+    assert sorted(seen) == ([[cpu] for cpu in own] if flags and cores > 1 else [own] * cores)
+    for connection in connections:
+        connection.close()
     server.close()
 
 
