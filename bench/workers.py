@@ -45,28 +45,30 @@ class Server(served.Served):
         super().__init__(build, cpus, "--workers", str(workers), "--max-runs", str(connections), "--max-sessions", "1000",
                          *["--hold-workers"] * held)
         self.load, self.connections = os.path.join(build, "http_load"), connections
-        self.seconds, self.rates, self.costs = 0, [], []
-        opened = [self.open() for _ in range(connections)]
-        # The number of its worker is at the beginning of an id, where there are several.
-        self.spawners = {int(id[:2], 16) if workers > 1 else 0: sizing_tree.spawner_of(pid) for id, pid in opened}
+        self.rates, self.costs, self.spawners = [], [], set()
+        opened = [] if own else [self.ask("POST", "/v1/sessions")["session_id"] for _ in range(connections)]
         self.threads = [self.process.pid] if workers == 1 else [self.process.pid, *sorted(sizing_tree.children(self.process.pid))]
         authorization = "Authorization: Bearer " + served.TOKEN
-        self.headers = [authorization, "X-Session-ID: own"] if own else ["%s\r\nX-Session-ID: %s" % (authorization, id) for id, _ in opened]
+        self.headers = [authorization, "X-Session-ID: own"] if own else ["%s\r\nX-Session-ID: %s" % (authorization, id) for id in opened]
 
-    def open(self):
-        def ask(method, path, body=None):
-            connection.request(method, path, body, {"Authorization": "Bearer " + served.TOKEN, "Content-Type": "application/json"})
-            return json.loads(connection.getresponse().read())
-
+    def ask(self, method, path):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        found = ask("POST", "/v1/sessions", "{}")["session_id"]
-        pid = ask("GET", "/v1/sessions/" + found)["pid"]
+        connection.request(method, path, "{}" if method == "POST" else None,
+                           {"Authorization": "Bearer " + served.TOKEN, "Content-Type": "application/json"})
+        found = json.loads(connection.getresponse().read())
         connection.close()
-        return found, pid
+        return found
+
+    def warm(self):
+        self.measure(1)
+        self.rates.clear()
+        self.costs.clear()
+        for session in self.ask("GET", "/v1/sessions")["sessions"]:
+            self.spawners.add(sizing_tree.spawner_of(self.ask("GET", "/v1/sessions/" + session["session_id"])["pid"]))
 
     def measure(self, seconds):
         def used():
-            return cpu_seconds(self.threads), cpu_seconds(sizing_tree.below(*self.spawners.values()))
+            return cpu_seconds(self.threads), cpu_seconds(sizing_tree.below(*self.spawners))
 
         client, before = resource.getrusage(resource.RUSAGE_CHILDREN), used()
         done = subprocess.run([self.load, str(self.port), str(self.connections), str(seconds), json.dumps({"code": "1+1"}), *self.headers],
@@ -90,9 +92,7 @@ def main():
              "held": Server(build, n, cpus, connections, held=True), "passed": Server(build, n, cpus, connections, own=False)}
     try:
         for side in sides.values():
-            side.measure(1)  # warm
-            side.rates.clear()
-            side.costs.clear()
+            side.warm()
         for _ in range(rounds):
             for side in sides.values():
                 side.measure(seconds)
