@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""clients_e2b.py [-n RUNS] [-- FLAGS]: E2B's own client against a `workcell serve --e2b` on the loopback: from Sandbox.create to the first result.
+"""clients_e2b.py [-n RUNS] [--pause SECONDS] [-- FLAGS]: E2B's own client against a `workcell serve --e2b` on the loopback: from Sandbox.create to the first result.
 
 Two servers in turns: ours, and the floor, a process that has read the same requests and writes answers that are known beforehand.  The floor is
 what the client itself takes, with its two round trips; the difference is ours.  Needs the package e2b-code-interpreter
-(scripts/test-requirements.txt) and build/workcell.  FLAGS are given to `workcell serve`.  Prints lines of JSON, times in milliseconds.
+(scripts/test-requirements.txt) and build/workcell.  FLAGS are given to `workcell serve`.
+Without a pause after each sandbox the next ones wait for processors that are making the pool anew.  Prints lines of JSON, times in milliseconds.
 """
 import argparse
 import json
@@ -76,7 +77,7 @@ class Server:
             url = re.search(r"listening on (http://\S+)", line)
         self.options = {"api_key": TOKEN, "api_url": url.group(1), "sandbox_url": url.group(1)}
 
-    def measure(self, runs):
+    def measure(self, runs, pause):
         for _ in range(runs):
             begun = time.perf_counter()
             sandbox = Sandbox.create(**self.options)
@@ -85,6 +86,7 @@ class Server:
             self.whole.append((time.perf_counter() - begun) * 1e3)
             self.created.append((made - begun) * 1e3)
             sandbox.kill()
+            time.sleep(pause)
 
     def close(self):
         self.process.terminate()
@@ -100,6 +102,7 @@ def report(name, server):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("-n", type=int, default=100)
+    parser.add_argument("--pause", type=float, default=0, metavar="SECONDS", help="after each sandbox")
     parser.add_argument("--serve-floor", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("flags", nargs="*")
     args = parser.parse_args()
@@ -113,11 +116,11 @@ def main():
                        "--auth-token-file", token.name, "--log-level", "error", *args.flags])
         try:
             for server in (floor, ours):
-                server.measure(10)
+                server.measure(10, args.pause)
                 server.created, server.whole = [], []
             for _ in range(0, args.n, 10):
                 for server in (floor, ours):
-                    server.measure(10)
+                    server.measure(10, args.pause)
         finally:
             floor.close()
             ours.close()
