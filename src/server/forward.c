@@ -898,10 +898,9 @@ static void tell_stranger(const struct cell__peer_link *link)
 {
 	CELL_AUTO_FREE char *url = cell__server_url(&link->peer, false);
 
-	cell__server_log(
-		link->server, CELL_LOG_WARN,
-		"the server at %s does not prove that it is one of ours, and gets no requests: a note of one that is gone, or it stops",
-		url ? url : "?");
+	cell__server_log(link->server, CELL_LOG_WARN,
+			 "the server at %s does not prove that it is one of ours, and gets no requests: an old note, or it starts or stops",
+			 url ? url : "?");
 }
 
 /* -1: it is none of ours; 0: its answer is not whole. */
