@@ -245,7 +245,7 @@ def test_a_flood_of_calls(server, browser):
     support.wait_until(lambda: len(server.ask("GET", "/v1/approvals?all=true").json["approvals"]) == 12, lambda: "they do not ask")
     browser.tell("Page.addScriptToEvaluateOnNewDocument", source="window.said = []; window.Notification = class { static permission = 'granted'; constructor(title) { said.push(title); throw new TypeError('Illegal constructor'); } };")
     enter(browser, server)
-    browser.wait("window.said.length")
+    browser.wait("window.said.length && " + has("Approvals (12)"))
     go(browser, "#/approvals", CARDS + ".length == 12")
     assert browser.value("window.said") == ["12 calls wait for approval"]
     rejected(server)
