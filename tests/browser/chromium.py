@@ -118,7 +118,17 @@ class Browser:
             file.write(base64.b64decode(self.tell("Page.captureScreenshot")["data"]))
 
     def close(self):
+        # One that is killed leaves a folder in /tmp.
+        self.session = None
+        self.write("Browser.close", {})
         os.close(self.commands)
-        os.close(self.answers)
-        os.killpg(self.process.pid, signal.SIGKILL)
+        os.close(self.answers)  # nobody reads what it still says
+        try:
+            self.process.wait(support.DEADLINE)
+        except subprocess.TimeoutExpired:
+            pass
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # all of it has ended
         self.process.wait()
