@@ -11,6 +11,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct cell_error err = { 0 };
 	if (cell__saved_read((const char *)copy, size, &saved, &err) == 0) {
 		MUST(saved.n_files > 0 && saved.n_files <= CELL_SAVED_FILES && cell__saved_is_id(saved.id));
+		MUST(saved.n_own > 0 && saved.n_own <= saved.n_files && cell__saved_memories(&saved) <= CELL_SAVED_MEMORIES);
+		for (size_t i = 0; i < saved.n_points; i++) {
+			const struct cell__saved_point *point = &saved.points[i];
+			MUST(point->n_files > 0 && point->n_files <= CELL_SAVED_MEMORIES && point->layer < (int)saved.n_files);
+			for (size_t k = 0; k < point->n_files; k++)
+				MUST(point->files[k] < saved.n_files && !saved.files[point->files[k]].is_layer);
+		}
 		for (size_t i = 0; i < saved.n_files; i++) {
 			uint64_t after = 0;
 			MUST(strlen(saved.files[i].name) == CELL_SAVED_NAME && !strchr(saved.files[i].name, '/'));

@@ -1143,6 +1143,8 @@ struct cell_session_options {
 	 */
 	int64_t saved_lease_ms;
 	const struct cell_kubernetes_options *kubernetes; /* kubernetes: its options; it needs at least pool_key_file */
+	/* 1: cell_session_hibernate() does as cell_session_hibernate_with_points(), and so does whatever hibernates the session by itself. */
+	int saved_points;
 };
 #define CELL_SESSION_OPTIONS_INIT                      \
 	{ .size = sizeof(struct cell_session_options), \
@@ -1407,6 +1409,11 @@ CELL_API void cell_batch_destroy(struct cell_batch *batch);
  * any engine that shares the folder can wake it with `resume`.
  */
 CELL_API char *cell_session_hibernate(struct cell_session *session, struct cell_error *err);
+/*
+ * The same with its points (cell_session_checkpoint(), `undo`), at most 32, the latest: they wake with it.  The answer's "points" has the names of
+ * those that were saved, "not_carried" the others.  In the form "image".
+ */
+CELL_API char *cell_session_hibernate_with_points(struct cell_session *session, struct cell_error *err);
 /*
  * The sessions of this owner in `saved_dir`, the latest first: a JSON array of {"session_id", "owner", "saved_ms" (since 1970), "cells", "executor",
  * "form", "workspace", "bytes", "awake", "notes"}; of one that is awake "holder".  free() it.  owner, key: as `saved_owner` and `saved_key`.

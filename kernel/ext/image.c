@@ -414,6 +414,7 @@ void wc_image_describe(struct image *image)
 	image->link[0] = ends.sock;
 	image->link[1] = ends.out;
 	image->link[2] = ends.err;
+	image->link[3] = ends.lifeline; /* a fork of a kernel has it elsewhere */
 	image->ring = (uintptr_t)ring;
 	image->places = places;
 	wc_processor(image->processor);

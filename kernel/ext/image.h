@@ -10,11 +10,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define IMAGE_MAGIC 0x33676d6963777777ull
+#define IMAGE_MAGIC 0x34676d6963777777ull
 #define IMAGE_PAGE ((size_t)4096)
 #define IMAGE_SCRATCH_BYTES ((size_t)64 << 20) /* address space; pages are used as needed */
 #define IMAGE_READS_AT_ONCE 1024u              /* IOV_MAX */
 #define IMAGE_SIGNALS 64
+#define IMAGE_LINKS 4 /* descriptors that lead to the host: socket, streams, lifeline */
 #define IMAGE_GIVEN_MAX 4096
 #define IMAGE_KNOWN_FILES 64u    /* that were read to know them */
 #define IMAGE_PROCESSOR_WORDS 4
@@ -85,7 +86,7 @@ struct image {
 	/* Of the thread: its block (FS), and what Linux was told of places in it.  0: nothing. */
 	uint64_t thread, tid, robust, rseq;
 	uint64_t handover, resume, jump; /* addresses of variables, and of _longjmp() */
-	int32_t link[3], stack_flags;
+	int32_t link[IMAGE_LINKS], stack_flags;
 	uint64_t stack_at, stack_bytes; /* of signal handlers */
 	uint64_t stack_from, stack_to; /* as in the handover */
 	struct places places;

@@ -563,9 +563,12 @@ static int plan_areas(struct loading *loading)
 
 static int plan_descriptors(struct loading *loading)
 {
-	for (int i = 0; i < 3; i++) {
-		uint64_t from = (uint64_t)loading->here.link[i], to = (uint64_t)loading->image->link[i];
-		if (from != to && add(loading, (struct call){ .number = SYS_dup3, .args = { from, to, O_CLOEXEC }, .want = (long)to }) < 0)
+	for (int i = 0; i < IMAGE_LINKS; i++) {
+		int from = loading->here.link[i], to = loading->image->link[i];
+		if (from == to || from < 0 || to < 0)
+			continue; /* in a sandbox there is no lifeline */
+		if (add(loading, (struct call){ .number = SYS_dup3, .args = { (uint64_t)from, (uint64_t)to, O_CLOEXEC }, .want = to }) < 0 ||
+		    (i == IMAGE_LINKS - 1 && add_close(loading, from) < 0))
 			return -1;
 	}
 	for (size_t i = 0; i < loading->n_fds; i++)

@@ -48,6 +48,7 @@ static const struct option session_options[] = {
 	{ "replay", OPT_TEXT, offsetof(struct cell_session_options, replay) },
 	{ "saved_compress", OPT_INT, offsetof(struct cell_session_options, saved_compress) },
 	{ "saved_unsynced", OPT_INT, offsetof(struct cell_session_options, saved_unsynced) },
+	{ "saved_points", OPT_INT, offsetof(struct cell_session_options, saved_points) },
 	{ "durable", OPT_TEXT, offsetof(struct cell_session_options, durable) },
 	{ "changes", OPT_INT, offsetof(struct cell_session_options, changes) },
 	{ "saved_form", OPT_TEXT, offsetof(struct cell_session_options, saved_form) },
@@ -419,14 +420,15 @@ PyObject *session_replay(PyObject *self, PyObject *args)
 	return text_or_error(text, &err);
 }
 
-/* hibernate() -> JSON */
+/* hibernate(with points) -> JSON */
 static PyObject *session_hibernate(PyObject *self, PyObject *args)
 {
 	struct cell_error err;
-	(void)args;
-	if (enter(self) < 0)
+	int points;
+	if (!PyArg_ParseTuple(args, "p", &points) || enter(self) < 0)
 		return NULL;
-	char *text = INSIDE(self, cell_session_hibernate(HANDLE(self)->pointer, &err));
+	char *text = INSIDE(self, points ? cell_session_hibernate_with_points(HANDLE(self)->pointer, &err)
+					 : cell_session_hibernate(HANDLE(self)->pointer, &err));
 	return text_or_error(text, &err);
 }
 
@@ -762,7 +764,7 @@ PyMethodDef session_methods[] = {
 	{ "fork", session_fork, METH_VARARGS, NULL },
 	{ "checkpoint", session_checkpoint, METH_VARARGS, NULL },
 	{ "rewind", session_rewind, METH_VARARGS, NULL },
-	{ "hibernate", session_hibernate, METH_NOARGS, NULL },
+	{ "hibernate", session_hibernate, METH_VARARGS, NULL },
 	{ "variables", session_variables, METH_NOARGS, NULL },
 	{ "diff", session_diff, METH_VARARGS, NULL },
 	{ "commit", session_commit, METH_VARARGS, NULL },

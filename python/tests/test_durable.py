@@ -162,6 +162,74 @@ x = 5
         assert session.run("x").notices == []
 
 
+def names_of(session):
+    return [each.name for each in session.points()]
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("key", [None, KEY])
+def test_points_are_saved_where_that_is_asked_for(executor, key, place):
+    with Session(None, executor, saved=place, saved_key=key, undo=2) as session:
+        for n in range(3):
+            session.run("x = %d; rows = [x] * 5000" % n).raise_for_error()
+            session.checkpoint("after %d" % n)
+        kept = names_of(session)
+        assert "after 0" in kept and len(kept) == 5
+        answer = session.hibernate(points=True)
+        assert answer.points == kept and answer.not_carried == []
+        assert names_of(session) == []  # it is asleep
+        session.rewind("after 1") if session.run("x").value == 2 else None
+        assert session.run("x, len(rows)").value == (1, 5000)
+        session.run("x = 9")
+        session.checkpoint("later")
+        answer = session.hibernate(points=True)
+        assert {"after 0", "after 1", "after 2", "later"} < set(answer.points)
+    with Session.wake(answer.session_id, place, None, executor, saved_key=key, undo=2) as session:
+        session.rewind(cells=1)  # to the point that undo kept before the last cell
+        assert session.run("x").value == 1
+        session.rewind("later")
+        assert {"after 0", "after 1", "after 2", "later"} < set(names_of(session)) and session.run("x").value == 9
+        with session.fork(point="after 2") as fork:
+            assert fork.run("x, len(rows), rows[0]").value == (2, 5000, 2)
+        session.rewind("after 0")
+        assert session.run("x, rows[-1]").value == (0, 0)
+        session.rewind("later")
+        assert session.run("x").value == 9
+        answer = session.hibernate()
+        assert answer.points == [] and {(each.kind, each.name) for each in answer.not_carried} >= {("point", "later"), ("point", "after 0")}
+        first = session.run("x")
+        assert first.value == 9 and any("point later" in text for text in first.notices)
+
+
+def test_points_of_a_layer_are_saved_with_their_files(place):
+    with Session(None, in_a_layer(), saved=place) as session:
+        for n in range(2):
+            session.run("open('file', 'w').write('%d' * %d); x = %d" % (n, n + 1, n)).raise_for_error()
+            session.checkpoint("p%d" % n)
+        session.run("import os; os.unlink('file'); x = 2").raise_for_error()
+        answer = session.hibernate(points=True)
+    with Session.wake(answer.session_id, place, None, in_a_layer()) as session:
+        assert session.run("import os; x, os.listdir()").value == (2, [])
+        session.rewind("p0")
+        assert session.run("x, open('file').read()").value == (0, "0")
+        answer = session.hibernate(points=True)
+        session.run("x")
+        session.rewind("p1")
+        assert session.run("x, open('file').read()").value == (1, "11")
+
+
+def test_more_points_than_are_saved(place):
+    with Session(None, "sandbox", saved=place, saved_points=True, saved_sync=False) as session:
+        for n in range(34):
+            session.run("x = %d" % n).raise_for_error()
+            session.checkpoint("p%d" % n)
+        answer = session.hibernate()
+        assert answer.points == ["p%d" % n for n in range(33, 1, -1)]
+        assert [(each.kind, each.name) for each in answer.not_carried] == [("point", "p1"), ("point", "p0")]
+        session.rewind("p2") if session.run("x").value == 33 else None
+        assert session.run("x").value == 2
+
+
 def test_a_reset_leaves_the_saved_state(place):
     with Session(None, "subprocess", saved=place) as session:
         session.run("x = 1")

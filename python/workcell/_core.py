@@ -566,9 +566,9 @@ class Core:
             raise from_native(error) from None
         return answer
 
-    def hibernate(self) -> Dict[str, Any]:
+    def hibernate(self, points: bool) -> Dict[str, Any]:
         try:
-            answer: Dict[str, Any] = json.loads(self.need_session().hibernate())
+            answer: Dict[str, Any] = json.loads(self.need_session().hibernate(points))
         except _native.NativeError as error:
             raise from_native(error) from None
         return answer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 from . import _native
 from ._session import saved_place
@@ -41,11 +41,13 @@ class Hibernated(NamedTuple):
     cells: int
     not_carried: List[NotCarried]
     form: str = "image"
+    points: Sequence[str] = ()
 
 
 def hibernated(answer: Dict[str, Any]) -> Hibernated:
     left = [NotCarried(each["kind"], each["name"], list(each["variables"])) for each in answer["not_carried"]]
-    return Hibernated(answer["session_id"], answer["bytes"], answer["stored_bytes"], answer["cells"], left, answer.get("form", "image"))
+    return Hibernated(answer["session_id"], answer["bytes"], answer["stored_bytes"], answer["cells"], left, answer.get("form", "image"),
+                      list(answer.get("points", ())))
 
 
 class SavedSession(NamedTuple):

@@ -75,6 +75,7 @@ class Session(_Session):
         saved_host, saved_url: a name and a URL that other programs are told which want a session that is awake here.
         saved_lease: in Redis, the seconds after which others may have a session of a program that does not answer any more (15).
         resume: the id of a saved session to continue; see :meth:`wake`.
+        saved_points: :meth:`hibernate` saves the states that the session keeps, too.
         saved_form: how :meth:`hibernate` writes the session: ``"image"`` (default), its memory; ``"portable"``, its variables as objects, for
             another interpreter, executor or machine type; ``"auto"``: an image, and portable where there can be none.
         changes: results name the variables that their cell added, changed and removed, in ``changes``.
@@ -274,14 +275,16 @@ class Session(_Session):
         await self.start()
         await in_thread(self._core.logout, name)
 
-    async def hibernate(self) -> Hibernated:
+    async def hibernate(self, points: bool = False) -> Hibernated:
         """Writes the session to its folder of saved sessions (``saved``) and ends its process; the next use wakes it.
+
+        points: the states that it keeps (:meth:`checkpoint`, ``undo``) are saved, too, at most 32, the latest; their names are in the answer.
 
         After :meth:`close`, any program that shares the folder can continue it with :meth:`wake`. What is not carried (threads, sockets, child
         processes) is listed in the answer, and by the first cell after waking. Executors ``subprocess`` and ``sandbox``.
         """
         await self.start()
-        return hibernated(await in_thread(self._core.hibernate))
+        return hibernated(await in_thread(self._core.hibernate, points))
 
     @classmethod
     def wake(cls, session_id: str, saved: PathLike, *args: Any, **options: Any) -> "Session":

@@ -178,9 +178,9 @@ class Session(_Session):
         """Removes the tokens of a login; see :meth:`workcell.Session.logout`."""
         self._need().logout(name)
 
-    def hibernate(self) -> Hibernated:
+    def hibernate(self, points: bool = False) -> Hibernated:
         """Saves the session and ends its process; the next use wakes it. See :meth:`workcell.Session.hibernate`."""
-        return hibernated(self._need().hibernate())
+        return hibernated(self._need().hibernate(points))
 
     @classmethod
     def wake(cls, session_id: str, saved: PathLike, *args: Any, **options: Any) -> "Session":

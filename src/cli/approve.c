@@ -70,7 +70,7 @@ static int open_saved(const struct cell_cli_gate_flags *flags, struct cell_cli_h
 		      struct cell_error *err)
 {
 	const bool wants = flags->save || flags->resume || flags->saved_key_file || flags->durable || flags->saved_compress ||
-			   flags->saved_unsynced;
+			   flags->saved_unsynced || flags->saved_points;
 	if (wants && !flags->saved)
 		return cell_fail(err, CELL_E_INVALID, 0, "%s needs --saved DIR, the folder of saved sessions",
 				 flags->save             ? "--save"
@@ -78,6 +78,7 @@ static int open_saved(const struct cell_cli_gate_flags *flags, struct cell_cli_h
 				 : flags->durable        ? "--durable"
 				 : flags->saved_compress ? "--saved-compress"
 				 : flags->saved_unsynced ? "--saved-unsynced"
+				 : flags->saved_points   ? "--saved-points"
 							 : "--saved-key-file");
 	if (flags->saved_key_file && cell__cli_saved_key(flags->saved_key_file, &host->saved_key, err) < 0)
 		return -1;
@@ -89,6 +90,7 @@ static int open_saved(const struct cell_cli_gate_flags *flags, struct cell_cli_h
 	options->durable = flags->durable;
 	options->saved_compress = flags->saved_compress;
 	options->saved_unsynced = flags->saved_unsynced;
+	options->saved_points = flags->saved_points;
 	options->saved_form = flags->saved_form;
 	options->saved_host = flags->saved_host;
 	options->saved_url = flags->saved_url;

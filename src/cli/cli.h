@@ -420,7 +420,7 @@ struct cell_cli_gate_flags {
 	const char *approve, *policy, *audit;
 	const char *saved, *saved_key_file, *resume, *durable, *record, *saved_form, *saved_host, *saved_url;
 	int64_t saved_lease_ms;
-	bool shell, installs, workflows, stops_clock, shell_escape, restore_cwd, speculate, save, saved_compress, saved_unsynced, changes;
+	bool shell, installs, workflows, stops_clock, shell_escape, restore_cwd, speculate, save, saved_compress, saved_unsynced, saved_points, changes;
 	int64_t approval_timeout_ms, undo, points_bytes, allow_fork, fork_memory, fork_time_ms;
 };
 
@@ -625,6 +625,8 @@ void cell__cli_fill_limits(const struct cell_cli_limit_flags *flags, struct cell
 	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.saved_compress) },                       \
 	{ 0, "saved-unsynced", NULL, "do not wait for the disk when a session is saved",  \
 	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.saved_unsynced) },                       \
+	{ 0, "saved-points", NULL, "save the states that a session keeps (--undo), too",  \
+	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.saved_points) },                         \
 	{ 0, "saved-form", "FORM", "how sessions are saved: image, portable (objects, for another build) or auto", \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, gate.saved_form) },                           \
 	{ 0, "saved-host", "NAME", "tell others that want a session that is awake here this name", \

@@ -37,13 +37,28 @@ struct cell__durable {
 	struct cell__saved state;
 };
 
+static void close_memory(struct cell__memory *memory)
+{
+	while (memory->n > 0)
+		cell__close_fd(&memory->fds[--memory->n]);
+}
+
+void cell__memory_point_close(struct cell__memory_point *point)
+{
+	close_memory(&point->memory);
+	cell__close_fd(&point->layer_fd);
+	free(cell__take_ptr(point->name));
+}
+
 void cell__memories_close(struct cell__memories *memories)
 {
-	for (size_t i = 0; i < memories->n; i++)
-		cell__close_fd(&memories->fds[i]);
+	close_memory(&memories->own);
 	cell__close_fd(&memories->layer_fd);
 	cell__early_destroy(cell__take_ptr(memories->early));
-	memories->n = 0;
+	for (size_t i = 0; i < memories->n_points; i++)
+		cell__memory_point_close(&memories->points[i]);
+	free(cell__take_ptr(memories->points));
+	memories->n_points = 0;
 }
 
 int cell__durable_key(const char *text, unsigned char ret_key[32], bool *ret_has, struct cell_error *err)
@@ -383,32 +398,90 @@ static uint64_t new_number(void)
 	return CELL_MEMORY_ON_DISK | (number & (CELL_MEMORY_ON_DISK - 1));
 }
 
+/* The kernel that continues will refer to this one; a file on a disk gets a number that no memfd has. */
+static int load_file(struct cell__durable *durable, struct cell__saved_file *file, int *ret_fd, struct cell_error *err)
+{
+	struct stat st;
+	int mapped = map_memory(durable, file, ret_fd, err);
+	if (mapped < 0 || (mapped == 0 && read_memory(durable, file, ret_fd, err) < 0))
+		return -1;
+	if (!mapped && fstat(*ret_fd, &st) < 0)
+		return cell_fail(err, CELL_E_IO, errno, "the memory of a kernel");
+	file->live = mapped ? new_number() : st.st_ino;
+	return 0;
+}
+
+static int take_copy(int fd, int *ret_fd, struct cell_error *err)
+{
+	*ret_fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	return *ret_fd >= 0 ? 0 : cell_fail(err, CELL_E_IO, errno, "the memory of a kernel");
+}
+
+static int add_memory(const struct cell__saved *saved, const int *fds, size_t i, uint64_t inode, struct cell__memory *memory,
+		      struct cell_error *err)
+{
+	if (take_copy(fds[i], &memory->fds[memory->n], err) < 0)
+		return -1;
+	memory->inodes[memory->n] = inode;
+	memory->live[memory->n++] = saved->files[i].live;
+	return 0;
+}
+
+static int add_point(const struct cell__saved *saved, const int *fds, const struct cell__saved_point *point,
+		     struct cell__memory_point *to, struct cell_error *err)
+{
+	*to = (struct cell__memory_point){ .name = cell__strdup(point->name),
+					   .cells = point->cells,
+					   .upto = point->upto,
+					   .taken_ms = point->taken_ms,
+					   .automatic = point->automatic,
+					   .layer_fd = -1 };
+	if (!to->name)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a saved session");
+	for (size_t i = 0; i < point->n_files; i++)
+		if (add_memory(saved, fds, point->files[i], point->inodes[i], &to->memory, err) < 0)
+			return -1;
+	return point->layer >= 0 ? take_copy(fds[point->layer], &to->layer_fd, err) : 0;
+}
+
+static int hand_out(const struct cell__saved *saved, const int *fds, struct cell__memories *memories, struct cell_error *err)
+{
+	size_t n = cell__saved_memories(saved);
+	for (size_t i = 0; i < n; i++)
+		if (add_memory(saved, fds, i, saved->files[i].inode, &memories->own, err) < 0)
+			return -1;
+	if (n < saved->n_own && take_copy(fds[n], &memories->layer_fd, err) < 0)
+		return -1;
+	memories->points = saved->n_points ? cell__alloc(saved->n_points, sizeof *memories->points) : NULL;
+	if (saved->n_points && !memories->points)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a saved session");
+	for (size_t i = 0; i < saved->n_points; i++)
+		if (add_point(saved, fds, &saved->points[i], &memories->points[memories->n_points++], err) < 0)
+			return -1;
+	return 0;
+}
+
 int cell__durable_load(struct cell__durable *durable, struct cell__memories *ret_memories, struct cell_error *err)
 {
 	const struct cell__saved *saved;
 	struct cell__memories memories = CELL_MEMORIES_INIT;
+	int fds[CELL_SAVED_FILES], rc = 0;
+	size_t n = 0;
 	if ((durable->rests && take(durable, false, err) < 0) || cell__durable_state(durable, &saved, err) < 0)
 		return -1;
-	for (size_t i = 0; i < saved->n_files; i++) {
-		struct cell__saved_file *file = &durable->state.files[i];
-		struct stat st;
-		int fd = -1, mapped = map_memory(durable, file, &fd, err);
-		if (mapped < 0 || (mapped == 0 && read_memory(durable, file, &fd, err) < 0)) {
-			cell__memories_close(&memories);
-			return -1;
-		}
-		if (file->is_layer) {
-			memories.layer_fd = fd;
-			continue;
-		}
-		/* The kernel that continues will refer to this one; a file on a disk gets a number that no memfd has. */
-		file->live = mapped ? new_number() : fstat(fd, &st) == 0 ? st.st_ino : 0;
-		memories.fds[memories.n] = fd;
-		memories.live[memories.n] = file->live;
-		memories.inodes[memories.n++] = file->inode;
+	for (; rc == 0 && n < saved->n_files; n++) {
+		fds[n] = -1;
+		rc = load_file(durable, &durable->state.files[n], &fds[n], err);
 	}
-	*ret_memories = memories;
-	return 0;
+	if (rc == 0)
+		rc = hand_out(saved, fds, &memories, err);
+	while (n > 0)
+		cell__close_fd(&fds[--n]);
+	if (rc < 0)
+		cell__memories_close(&memories);
+	else
+		*ret_memories = memories;
+	return rc;
 }
 
 /* ---- writing ---- */
@@ -541,23 +614,74 @@ static void remove_others(const struct cell__durable *durable, const struct cell
 	closedir(dir);
 }
 
+struct writing {
+	struct cell__durable *durable;
+	struct cell__saved *saved;
+	struct cell__pieces_sum *sum;
+};
+
+/* One file; number: by which this process knows it, 0: it is a layer's.  It is written unless the last save, or this one, has it. */
+static int add_file(struct writing *writing, int fd, uint64_t number, struct cell__early *early, unsigned *ret_i, struct cell_error *err)
+{
+	struct cell__saved *saved = writing->saved;
+	for (size_t i = 0; number && i < saved->n_files; i++)
+		if (saved->files[i].live == number) {
+			*ret_i = (unsigned)i;
+			return 0;
+		}
+	if (saved->n_files == CELL_SAVED_FILES)
+		return cell_fail(err, CELL_E_LIMIT, 0, "a saved session has at most %d files", CELL_SAVED_FILES);
+	*ret_i = (unsigned)saved->n_files;
+	struct cell__saved_file *file = &saved->files[saved->n_files++];
+	const struct cell__saved_file *stored = find_stored(writing->durable, number);
+	file->is_layer = number == 0;
+	if ((stored ? reuse(stored, file, err) : write_file(writing->durable, fd, early, file, writing->sum, err)) < 0)
+		return -1;
+	file->inode = file->live = number;
+	return 0;
+}
+
+static int add_saved_point(struct writing *writing, const struct cell__memory_point *from, struct cell_error *err)
+{
+	struct cell__saved_point *point = &writing->saved->points[writing->saved->n_points++];
+	unsigned layer;
+	*point = (struct cell__saved_point){ .name = cell__strdup(from->name),
+					     .cells = from->cells,
+					     .upto = from->upto,
+					     .taken_ms = from->taken_ms,
+					     .automatic = from->automatic,
+					     .layer = -1 };
+	if (!point->name)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a saved session");
+	for (; point->n_files < from->memory.n; point->n_files++) {
+		size_t i = point->n_files;
+		if (add_file(writing, from->memory.fds[i], from->memory.live[i], NULL, &point->files[i], err) < 0)
+			return -1;
+		point->inodes[i] = from->memory.inodes[i];
+	}
+	if (from->layer_fd >= 0 && add_file(writing, from->layer_fd, 0, NULL, &layer, err) < 0)
+		return -1;
+	point->layer = from->layer_fd >= 0 ? (int)layer : -1;
+	return 0;
+}
+
 static int write_files(struct cell__durable *durable, struct cell__saved *saved, const struct cell__memories *memories,
 		       struct cell__pieces_sum *sum, struct cell_error *err)
 {
-	size_t n = memories->n + (memories->layer_fd >= 0);
-	if (n > CELL_SAVED_FILES)
-		return cell_fail(err, CELL_E_LIMIT, 0, "a saved session has at most %d files", CELL_SAVED_FILES);
-	while (saved->n_files < n) {
-		size_t i = saved->n_files;
-		struct cell__saved_file *file = &saved->files[saved->n_files++];
-		const struct cell__saved_file *stored = i < memories->n ? find_stored(durable, memories->inodes[i]) : NULL;
-		file->is_layer = i == memories->n;
-		if ((stored ? reuse(stored, file, err)
-			    : write_file(durable, file->is_layer ? memories->layer_fd : memories->fds[i], i == 0 ? memories->early : NULL,
-					 file, sum, err)) < 0)
+	struct writing writing = { durable, saved, sum };
+	const struct cell__memory *own = &memories->own;
+	unsigned unused;
+	for (size_t i = 0; i < own->n; i++)
+		if (add_file(&writing, own->fds[i], own->live[i], i == 0 ? memories->early : NULL, &unused, err) < 0)
 			return -1;
-		file->inode = file->live = i < memories->n ? memories->inodes[i] : 0;
-	}
+	if (memories->layer_fd >= 0 && add_file(&writing, memories->layer_fd, 0, NULL, &unused, err) < 0)
+		return -1;
+	saved->n_own = saved->n_files;
+	if (memories->n_points > CELL_SAVED_POINTS)
+		return cell_fail(err, CELL_E_LIMIT, 0, "a saved session has at most %d points", CELL_SAVED_POINTS);
+	for (size_t i = 0; i < memories->n_points; i++)
+		if (add_saved_point(&writing, &memories->points[i], err) < 0)
+			return -1;
 	return 0;
 }
 

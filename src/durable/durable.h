@@ -27,13 +27,29 @@ struct cell__durable;
 /* Set in the number of a memory that is a file on a disk; a memfd has its inode's number, which is smaller. */
 #define CELL_MEMORY_ON_DISK ((uint64_t)1 << 52)
 
+/* A memory and those it refers to. */
+struct cell__memory {
+	int fds[CELL_SAVED_MEMORIES];
+	uint64_t inodes[CELL_SAVED_MEMORIES]; /* by which the first refers to the others */
+	uint64_t live[CELL_SAVED_MEMORIES];   /* by which this process knows them, and the next one will refer to them */
+	size_t n;
+};
+
+/* A kept state of the session, as struct cell__saved_point. */
+struct cell__memory_point {
+	char *name;
+	uint64_t cells, upto, taken_ms;
+	bool automatic;
+	struct cell__memory memory; /* descriptors of its own */
+	int layer_fd;               /* -1: none */
+};
+
 /* Memories to save, or that were read. */
 struct cell__memories {
-	int fds[CELL_SAVED_FILES];
-	uint64_t inodes[CELL_SAVED_FILES]; /* by which the first refers to the others */
-	uint64_t live[CELL_SAVED_FILES];   /* of those that were read: by which the next one will */
-	size_t n;
+	struct cell__memory own;
 	int layer_fd; /* an archive of the layer's files; -1: none */
+	struct cell__memory_point *points; /* the latest first */
+	size_t n_points;
 	struct cell__early *early; /* of the first, which is saved with it; NULL: none */
 };
 
@@ -44,6 +60,7 @@ struct cell__early {
 	struct cell__saved_file file;
 };
 #define CELL_MEMORIES_INIT { .layer_fd = -1 }
+void cell__memory_point_close(struct cell__memory_point *point);
 /* Closes descriptors that are its own. */
 void cell__memories_close(struct cell__memories *memories);
 

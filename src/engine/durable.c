@@ -5,17 +5,27 @@
 #include "durable/durable.h"
 #include "session/session.h"
 
-char *cell_session_hibernate(struct cell_session *session, struct cell_error *err)
+static char *hibernate(struct cell_session *session, const char *name, bool with_points, struct cell_error *err)
 {
-	if (cell__require(err, session) < 0 || cell__engine_may_wait(session->engine, "cell_session_hibernate", err) < 0)
+	if (cell__require(err, session) < 0 || cell__engine_may_wait(session->engine, name, err) < 0)
 		return NULL;
-	struct cell__saving saving = { .waiting = { .task.fn = cell__session_do_save, .session = session } };
+	struct cell__saving saving = { .waiting = { .task.fn = cell__session_do_save, .session = session }, .with_points = with_points };
 	cell__waiter_init(&saving.waiting.waiter);
 	cell__loop_do(session->engine->loop, &saving.waiting.task, &saving.waiting.waiter);
 	cell__waiter_finish(&saving.waiting.waiter);
 	if (saving.waiting.failed && err)
 		*err = saving.waiting.err;
 	return saving.answer;
+}
+
+char *cell_session_hibernate(struct cell_session *session, struct cell_error *err)
+{
+	return hibernate(session, "cell_session_hibernate", false, err);
+}
+
+char *cell_session_hibernate_with_points(struct cell_session *session, struct cell_error *err)
+{
+	return hibernate(session, "cell_session_hibernate_with_points", true, err);
 }
 
 struct asking {
@@ -32,7 +42,8 @@ static void handle_saved(struct cell__waiting *waiting)
 	free(asking);
 }
 
-int cell__session_hibernate_on_loop(struct cell_session *session, cell__saved_done done, void *arg, struct cell_error *err)
+int cell__session_hibernate_on_loop(struct cell_session *session, bool with_points, cell__saved_done done, void *arg,
+				    struct cell_error *err)
 {
 	struct asking *asking = cell__alloc(1, sizeof *asking);
 	if (!asking)
@@ -40,6 +51,7 @@ int cell__session_hibernate_on_loop(struct cell_session *session, cell__saved_do
 	asking->done = done;
 	asking->arg = arg;
 	asking->saving.waiting.session = session;
+	asking->saving.with_points = with_points;
 	asking->saving.waiting.done = handle_saved;
 	cell__session_do_save(&asking->saving.waiting.task);
 	return 0;

@@ -65,6 +65,7 @@ const struct cell__json_field cell__json_session_fields[] = {
 	SESSION(durable, TEXT),
 	SESSION(saved_compress, FLAG),
 	SESSION(saved_unsynced, FLAG),
+	SESSION(saved_points, FLAG),
 	SESSION(resume, TEXT),
 	SESSION(saved_host, TEXT),
 	SESSION(saved_url, TEXT),

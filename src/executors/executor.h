@@ -121,7 +121,7 @@ struct cell__kernel_wants {
 struct cell__image_files {
 	int fds[CELL__IMAGE_FILES]; /* sealed memfds, or files on a disk */
 	uint64_t inodes[CELL__IMAGE_FILES]; /* by which the first refers to the others */
-	uint64_t live[CELL__IMAGE_FILES]; /* of a kernel that is woken: by which its next image will refer to them */
+	uint64_t live[CELL__IMAGE_FILES]; /* by which they are known here, and its next image will refer to them */
 	size_t n;
 };
 
@@ -270,6 +270,13 @@ struct cell__executor {
 	 */
 	int (*fork)(struct cell__kernel *kernel, const char *session_id, const struct cell__layer *layer, unsigned flags,
 		    const struct cell__kernel_events *events, void *owner, struct cell__kernel **ret_kernel, struct cell_error *err);
+	/*
+	 * A point of a ready kernel's session that was saved: a kernel that runs nothing and continues from these files, whose descriptors are
+	 * duplicated.  It is ready.  session_id, layer: as of fork().  NULL: not supported.
+	 */
+	int (*keep)(struct cell__kernel *kernel, const char *session_id, const struct cell__layer *layer,
+		    const struct cell__image_files *files, const struct cell__kernel_events *events, void *owner,
+		    struct cell__kernel **ret_kernel, struct cell_error *err);
 	/* From now on another owner gets its events.  NULL: not supported. */
 	void (*hand_over)(struct cell__kernel *kernel, const struct cell__kernel_events *events, void *owner);
 	/*

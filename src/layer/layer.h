@@ -94,6 +94,8 @@ int cell__layer_fork(struct cell__layer *layer, const struct cell__frozen *froze
  */
 int cell__frozen_pack(const struct cell__frozen *frozen, int *ret_fd, struct cell_error *err);
 int cell__layer_unpack(struct cell__layer *layer, int fd, struct cell_error *err);
+/* The same, kept as a state of the layer, whose files stay as they are. */
+int cell__frozen_unpack(struct cell__layer *layer, int fd, struct cell__frozen **ret_frozen, struct cell_error *err);
 
 /* ---- changes ---- */
 

@@ -307,7 +307,7 @@ static int get_folder(struct pack *pack, int dir_fd, struct cell_error *err)
 	}
 }
 
-int cell__layer_unpack(struct cell__layer *layer, int fd, struct cell_error *err)
+int cell__frozen_unpack(struct cell__layer *layer, int fd, struct cell__frozen **ret_frozen, struct cell_error *err)
 {
 	struct head head;
 	CELL_AUTO_FREE char *buffer = cell__alloc(1, BUFFER_BYTES);
@@ -338,7 +338,18 @@ int cell__layer_unpack(struct cell__layer *layer, int fd, struct cell_error *err
 	if (rc == 0 && layer->tmp)
 		rc = tmp < 0 ? fail(err) : get_folder(&pack, tmp, err);
 	if (rc == 0)
-		rc = cell__layer_restore(layer, 0, frozen, err);
+		*ret_frozen = frozen;
+	else
+		cell__frozen_destroy(frozen);
+	return rc;
+}
+
+int cell__layer_unpack(struct cell__layer *layer, int fd, struct cell_error *err)
+{
+	struct cell__frozen *frozen;
+	if (cell__frozen_unpack(layer, fd, &frozen, err) < 0)
+		return -1;
+	int rc = cell__layer_restore(layer, 0, frozen, err);
 	cell__frozen_destroy(frozen);
 	return rc;
 }

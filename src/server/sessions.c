@@ -778,7 +778,7 @@ void cell__served_end(struct cell__served *served)
 		return; /* handle_idle_saved() goes on */
 	if (server->stopping && !served->asleep && !cell__session_is_child_on_loop(served->session) && !served->context &&
 	    !cell__served_check_save(served, NULL) &&
-	    !cell__session_hibernate_on_loop(served->session, handle_saved_at_stop, served, NULL)) {
+	    !cell__session_hibernate_on_loop(served->session, false, handle_saved_at_stop, served, NULL)) {
 		/* A save waits for the cell that runs, and so would the server: up to the cell's own timeout. */
 		cell__session_cancel_all_on_loop(served->session);
 		return;
@@ -832,7 +832,7 @@ static bool put_to_sleep(struct cell__served *served)
 		return true;
 	served->asleep = served->sleeping = true;
 	served->requests++; /* until it is saved */
-	if (!cell__session_hibernate_on_loop(served->session, handle_idle_saved, served, NULL))
+	if (!cell__session_hibernate_on_loop(served->session, false, handle_idle_saved, served, NULL))
 		return true;
 	served->requests--;
 	served->asleep = served->sleeping = false;

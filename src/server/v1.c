@@ -216,7 +216,8 @@ void cell__handle_v1_hibernate(struct cell__request *request)
 	if (!cell__served_find(request, request->params[0], false))
 		return;
 	if (cell__served_check_save(request->served, &err) < 0 ||
-	    cell__session_hibernate_on_loop(request->served->session, handle_hibernated, request, &err) < 0)
+	    cell__session_hibernate_on_loop(request->served->session, json_is_true(json_object_get(request->json, "points")),
+					    handle_hibernated, request, &err) < 0)
 		cell__answer_error(request, &err);
 }
 

@@ -13,6 +13,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "space/space.h"
 
@@ -76,8 +77,7 @@ static void handle_point_ready(void *owner)
 	make_ready(point);
 }
 
-/* Its kernel has ended; it is freed when the pool is done with its files. */
-static bool free_gone(struct cell__point *point)
+bool cell__branch_free_gone(struct cell__point *point)
 {
 	if (!point->gone)
 		return false;
@@ -93,7 +93,7 @@ static void handle_frozen(void *arg, struct cell__frozen *frozen, const struct c
 	session->freezing--;
 	point->freezing = false;
 	point->frozen = frozen;
-	if (free_gone(point))
+	if (cell__branch_free_gone(point))
 		return;
 	if (!err) {
 		make_ready(point);
@@ -163,7 +163,7 @@ static void handle_point_exited(void *owner, const struct cell__exit *how)
 		cell__session_emit(session, &event);
 	}
 	point->gone = true;
-	(void)free_gone(point);
+	(void)cell__branch_free_gone(point);
 	decide(session);
 	cell__session_advance(session);
 }
@@ -214,6 +214,41 @@ static struct cell__point *take(struct cell_session *session, const char *name, 
 	point->freezing = session->layer != NULL;
 	session->freezing += point->freezing;
 	return point;
+}
+
+int cell__branch_keep(struct cell_session *session, const struct cell__memory_point *saved, struct cell__frozen *frozen,
+		      struct cell_error *err)
+{
+	const struct cell__slot *slot = session->slot;
+	struct cell__image_files files = { .n = saved->memory.n };
+	struct cell__point *point = cell__alloc(1, sizeof *point);
+	struct timespec now;
+	if (!point || !(point->name = cell__strdup(saved->name)) || cell__deps_place_copy(&slot->own, &point->own) < 0 ||
+	    cell__deps_place_copy(&slot->hosts, &point->hosts) < 0) {
+		if (point)
+			free_point(point);
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a point");
+	}
+	memcpy(files.fds, saved->memory.fds, files.n * sizeof *files.fds);
+	memcpy(files.inodes, saved->memory.inodes, files.n * sizeof *files.inodes);
+	memcpy(files.live, saved->memory.live, files.n * sizeof *files.live);
+	clock_gettime(CLOCK_REALTIME, &now);
+	const int64_t age_ms = (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000 - (int64_t)saved->taken_ms;
+	point->session = session;
+	point->number = session->next_point++;
+	point->cells = saved->cells;
+	point->upto = saved->upto;
+	point->automatic = saved->automatic;
+	point->taken_us = cell__now_us() - (age_ms > 0 && age_ms < INT64_MAX / 1000 ? age_ms * 1000 : 0);
+	if (session->executor->keep(slot->kernel, session->id, session->layer, &files, &point_events, point, &point->kernel, err) < 0) {
+		free_point(point);
+		return -1;
+	}
+	point->frozen = frozen;
+	point->kernel_ready = point->ready = true;
+	point->next = session->points;
+	session->points = point;
+	return 0;
 }
 
 /* A point of the same name is replaced by this one. */
@@ -290,7 +325,7 @@ static void handle_files_back(void *arg, struct cell__frozen *frozen, const stru
 	point->used--;
 	session->files_back = true;
 	session->files_lost = err != NULL || point->gone;
-	(void)free_gone(point);
+	(void)cell__branch_free_gone(point);
 	decide(session);
 }
 
@@ -490,7 +525,7 @@ static void handle_files_forked(struct cell_session *source, struct cell_session
 	if (failure.code)
 		cell__session_end_opening(target, &failure);
 	if (point)
-		(void)free_gone(point);
+		(void)cell__branch_free_gone(point);
 }
 
 /* Its own files and limits come first, if it has some. */
@@ -619,7 +654,7 @@ static void handle_returned(void *arg, struct cell__frozen *frozen, const struct
 	if (failure.code)
 		cell__session_end_opening(session, &failure);
 	rewind_again(point);
-	(void)free_gone(point);
+	(void)cell__branch_free_gone(point);
 }
 
 /* Its kernel leaves, and no other is opened until the waiting's files are there. */

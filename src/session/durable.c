@@ -38,12 +38,53 @@ static json_t *list_left(const json_t *left)
 	return list;
 }
 
+static json_t *list_points(const struct cell__saving *saving)
+{
+	json_t *list = json_array();
+	for (size_t i = 0; i < saving->memories.n_points; i++)
+		json_array_append_new(list, json_string(saving->memories.points[i].name));
+	return list;
+}
+
 static json_t *describe(const struct cell__saving *saving)
 {
 	const struct cell_session *session = saving->waiting.session;
-	return json_pack("{s:s, s:s, s:I, s:I, s:I, s:o}", "session_id", session->id, "form", saving->portable ? "portable" : "image",
-			 "bytes", (json_int_t)saving->sum.bytes, "stored_bytes", (json_int_t)saving->sum.stored, "cells",
-			 (json_int_t)saving->cells, "not_carried", list_left(saving->left));
+	return json_pack("{s:s, s:s, s:I, s:I, s:I, s:o, s:o}", "session_id", session->id, "form",
+			 saving->portable ? "portable" : "image", "bytes", (json_int_t)saving->sum.bytes, "stored_bytes",
+			 (json_int_t)saving->sum.stored, "cells", (json_int_t)saving->cells, "points", list_points(saving), "not_carried",
+			 list_left(saving->left));
+}
+
+/* The last descriptor of a large memory: Linux takes its time to free that. */
+struct closing {
+	uv_work_t work;
+	struct cell__memories memories;
+};
+
+static void do_close(uv_work_t *work)
+{
+	struct closing *closing = work->data;
+	cell__memories_close(&closing->memories);
+}
+
+static void handle_closed(uv_work_t *work, int status)
+{
+	(void)status; /* never cancelled */
+	free(work->data);
+}
+
+/* Not on the loop's thread, and nobody waits for it. */
+static void close_later(struct cell_session *session, struct cell__memories *memories)
+{
+	struct closing *closing = cell__alloc(1, sizeof *closing);
+	if (!closing) {
+		cell__memories_close(memories);
+		return;
+	}
+	closing->memories = *memories;
+	closing->work.data = closing;
+	*memories = (struct cell__memories)CELL_MEMORIES_INIT;
+	uv_queue_work(cell__loop_uv(session->engine->loop), &closing->work, do_close, handle_closed);
 }
 
 /* The first of the list has ended; the next may begin. */
@@ -53,6 +94,7 @@ static void end_saving(struct cell__saving *saving, const struct cell_error *err
 	struct cell_error failure = { 0 };
 	session->savings = saving->next;
 	json_t *answer = err ? NULL : describe(saving);
+	close_later(session, &saving->memories); /* the kernel's own descriptors are gone */
 	if (!err && (!answer || !(saving->answer = json_dumps(answer, JSON_COMPACT))))
 		cell_fail(&failure, CELL_E_NOMEM, 0, "out of memory for a saved session");
 	if (answer) {
@@ -92,38 +134,6 @@ static int describe_session(const struct cell_session *session, uint64_t cells, 
 	    !saved->machine || !saved->notes || !saved->left)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a saved session");
 	return 0;
-}
-
-/* The last descriptor of a large memory: Linux takes its time to free that. */
-struct closing {
-	uv_work_t work;
-	struct cell__memories memories;
-};
-
-static void do_close(uv_work_t *work)
-{
-	struct closing *closing = work->data;
-	cell__memories_close(&closing->memories);
-}
-
-static void handle_closed(uv_work_t *work, int status)
-{
-	(void)status; /* never cancelled */
-	free(work->data);
-}
-
-/* Not on the loop's thread, and nobody waits for it. */
-static void close_later(struct cell_session *session, struct cell__memories *memories)
-{
-	struct closing *closing = cell__alloc(1, sizeof *closing);
-	if (!closing) {
-		cell__memories_close(memories);
-		return;
-	}
-	closing->memories = *memories;
-	closing->work.data = closing;
-	*memories = (struct cell__memories)CELL_MEMORIES_INIT;
-	uv_queue_work(cell__loop_uv(session->engine->loop), &closing->work, do_close, handle_closed);
 }
 
 /* ---- the lease ---- */
@@ -286,6 +296,7 @@ static void do_save(uv_work_t *work)
 	if (open_for(saving, &saving->err) < 0)
 		return;
 	if (saving->err.code || (saving->frozen && cell__frozen_pack(saving->frozen, &saving->memories.layer_fd, &saving->err) < 0) ||
+	    cell__durable_pack_points(saving, &saving->err) < 0 ||
 	    describe_session(session, saving->cells, saving->portable, saving->left, &saved, &saving->err) < 0)
 		cell__saved_finish(&saved);
 	else
@@ -309,6 +320,7 @@ static void handle_saved(uv_work_t *work, int status)
 	if (saving->err.code == 0)
 		session->saved_cells = saving->cells + 1;
 	saving->releases = saving->err.code == 0 && saving->rests && !session->closing;
+	cell__durable_leave_points(saving);
 	if (saving->kernel)
 		session->executor->close(saving->kernel, 0); /* ends in handle_exited() */
 	if (saving->err.code == 0 && !saving->stays && !session->closing && session->slot) {
@@ -326,7 +338,7 @@ static void handle_saved(uv_work_t *work, int status)
 static bool finish(struct cell_session *session)
 {
 	struct cell__saving *saving = session->savings;
-	if (!saving || !saving->written || saving->following || saving->freezes || saving->kernel ||
+	if (!saving || !saving->written || saving->following || saving->freezes || saving->kernel || saving->points_open > 0 ||
 	    (session->asleep && session->leaving > 0))
 		return false;
 	if (saving->releases && session->asleep) {
@@ -337,8 +349,8 @@ static bool finish(struct cell_session *session)
 		uv_queue_work(cell__loop_uv(session->engine->loop), &saving->work, do_release, handle_released);
 		return false;
 	}
-	close_later(session, &saving->memories); /* the kernel's own descriptors are gone */
 	cell__files_drop(session, cell__take_ptr(saving->frozen));
+	cell__durable_forget_points(saving);
 	end_saving(saving, saving->err.code ? &saving->err : NULL);
 	return true;
 }
@@ -378,15 +390,19 @@ static bool take_credit(struct cell_session *session)
 static void start_writing(struct cell__saving *saving)
 {
 	struct cell_session *session = saving->waiting.session;
+	struct cell__memory *own = &saving->memories.own;
 	struct cell__image_files files;
 	const json_t *left;
 	session->executor->image(saving->kernel, &files, &left);
-	saving->left = json_is_array(left) ? json_incref((json_t *)left) : json_array();
-	saving->memories.n = files.n;
 	for (size_t i = 0; i < files.n; i++) {
-		saving->memories.fds[i] = fcntl(files.fds[i], F_DUPFD_CLOEXEC, 0);
-		saving->memories.inodes[i] = files.inodes[i];
+		own->fds[i] = fcntl(files.fds[i], F_DUPFD_CLOEXEC, 0);
+		own->inodes[i] = files.inodes[i];
+		own->live[i] = files.live[i];
 	}
+	own->n = files.n;
+	cell__durable_take_points(saving);
+	saving->left = json_is_array(left) ? json_copy((json_t *)left) : json_array();
+	cell__durable_add_left(saving, saving->left);
 	saving->work.data = saving;
 	saving->rests = !saving->stays && !session->children;
 	saving->writing = true;
@@ -411,9 +427,10 @@ static void do_follow(uv_work_t *work)
 }
 
 /* Memory and files are those of one moment: no cell runs until both are taken. */
-static void write_when_taken(struct cell__saving *saving)
+void cell__durable_go_on(struct cell__saving *saving)
 {
-	if (saving->is_taken && saving->kernel && !saving->following && !saving->freezes)
+	if (saving->is_taken && saving->kernel && !saving->writing && !saving->written && !saving->following && !saving->freezes &&
+	    saving->points_waiting == 0)
 		start_writing(saving);
 	else
 		cell__session_advance(saving->waiting.session);
@@ -426,7 +443,7 @@ static void handle_files_taken(void *arg, struct cell__frozen *frozen, const str
 	saving->frozen = frozen;
 	if (err)
 		saving->err = *err; /* do_save() sees it */
-	write_when_taken(saving);
+	cell__durable_go_on(saving);
 }
 
 static void handle_followed(uv_work_t *work, int status)
@@ -436,7 +453,7 @@ static void handle_followed(uv_work_t *work, int status)
 	(void)status; /* never cancelled */
 	saving->following = false;
 	session->filing--;
-	write_when_taken(saving);
+	cell__durable_go_on(saving);
 }
 
 /* The disk has a part of a large memory when the kernel has written the rest. */
@@ -471,8 +488,7 @@ static void handle_ready(void *owner)
 	struct cell__saving *saving = owner;
 	saving->is_taken = true;
 	stop_following(saving);
-	if (!saving->following && !saving->freezes)
-		start_writing(saving);
+	cell__durable_go_on(saving);
 }
 
 static const char *handle_call(void *owner, const struct cell__asked *asked)
@@ -490,6 +506,8 @@ static void handle_exited(void *owner, const struct cell__exit *how)
 	if (saving->writing)
 		return; /* handle_saved() goes on */
 	stop_following(saving);
+	if (!saving->written)
+		cell__durable_leave_points(saving);
 	if (!saving->written && session->options.saved_auto && !saving->portable && !session->layer && how->error.code == CELL_E_FORK &&
 	    !session->closing) {
 		session->freezing--;
@@ -551,6 +569,7 @@ static void start(struct cell_session *session, struct cell__saving *saving)
 				    &saving_events, saving, &saving->kernel, &saving->err) == 0) {
 		follow(saving);
 		saving->freezes = session->layer && cell__files_freeze(session, handle_files_taken, saving, &saving->err) == 0;
+		cell__durable_start_points(saving);
 		return;
 	}
 	session->freezing--;
@@ -738,7 +757,7 @@ static int check_state(const struct cell_session *session, const struct cell__sa
 	uname(&machine);
 	if (strcmp(saved->owner, options->saved_owner ? options->saved_owner : "") != 0)
 		return cell__lease_fail_missing(err, saved->id);
-	bool has_layer = saved->n_files > 0 && saved->files[saved->n_files - 1].is_layer;
+	bool has_layer = cell__saved_memories(saved) < saved->n_own;
 	if (has_layer != options->layered)
 		return cell_fail(err, CELL_E_DIFFERS, 0,
 				 has_layer ? "the session was saved with a layer over its workspace: use workspace_mode \"cow\""
@@ -796,7 +815,8 @@ void cell__durable_wake(struct cell_session *session, struct cell__prepared *pre
 	if (cell__durable_load(session->durable, &prepared->woken, &prepared->err) == 0 &&
 	    cell__durable_state(session->durable, &saved, &prepared->err) == 0 &&
 	    (check_state(session, saved, &prepared->err) < 0 ||
-	     (session->layer && cell__layer_unpack(session->layer, prepared->woken.layer_fd, &prepared->err) < 0)))
+	     (session->layer && cell__layer_unpack(session->layer, prepared->woken.layer_fd, &prepared->err) < 0) ||
+	     cell__durable_unpack_points(session, prepared, &prepared->err) < 0))
 		cell__memories_close(&prepared->woken);
 }
 
@@ -813,6 +833,7 @@ void cell__durable_woken(struct cell_session *session)
 		session->left = list_left(saved->left);
 		session->cells = saved->cells;
 	}
+	cell__durable_keep_points(session);
 	cell__branch_tell(session, json_pack("{s:s, s:s, s:I, s:O*}", "kind", "woken", "session_id", session->id, "cells",
 					     (json_int_t)session->cells, "not_carried", session->left));
 }

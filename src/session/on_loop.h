@@ -42,7 +42,8 @@ int cell__session_become_on_loop(struct cell_session *session, struct cell_sessi
 int cell__session_variables_on_loop(struct cell_session *session, cell_event_fn done, void *arg, struct cell_error *err);
 /* As cell_session_hibernate(); answer: borrowed, NULL: err has the reason. */
 typedef void (*cell__saved_done)(void *arg, const char *answer, const struct cell_error *err);
-int cell__session_hibernate_on_loop(struct cell_session *session, cell__saved_done done, void *arg, struct cell_error *err);
+int cell__session_hibernate_on_loop(struct cell_session *session, bool with_points, cell__saved_done done, void *arg,
+				    struct cell_error *err);
 /* -1: there is no such point. */
 int cell__session_drop_point_on_loop(struct cell_session *session, const char *name);
 /* As cell_session_points(), with "pid" instead of "bytes"; NULL: out of memory. */

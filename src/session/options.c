@@ -368,6 +368,7 @@ int cell__options_init(struct cell__options *options, const struct cell_session_
 		.no_spill = opts->no_spill != 0 || opts->record || opts->replay, /* the name of the file would be in the output */
 		.saved_compress = opts->saved_compress != 0,
 		.saved_unsynced = opts->saved_unsynced != 0,
+		.saved_points = opts->saved_points != 0,
 		.saved_lease_ms = opts->saved_lease_ms,
 	};
 	if (!executor)

@@ -43,7 +43,7 @@ struct cell__options {
 	bool saved_portable; /* saves are portable */
 	bool saved_auto; /* a save that can be no image is portable */
 	char *record, *replay; /* files; NULL: not given */
-	bool saved_compress, saved_unsynced;
+	bool saved_compress, saved_unsynced, saved_points;
 	enum cell__durable_mode { CELL_DURABLE_NOT, CELL_DURABLE_CELLS, CELL_DURABLE_RESULTS } durable;
 	struct cell__place_list places; /* files with this session's rules, and further files that its host trusts */
 };

@@ -256,11 +256,12 @@ void cell__session_free(struct cell_session *session)
 	json_decref(session->left);
 	cell__recorder_destroy(session->recorder);
 	cell__quota_destroy(session->quota);
+	cell__prepared_destroy(session, session->prepared);
+	cell__durable_drop_woken(&session->woken_points);
 	cell__layer_destroy(session->layer);
 	cell__options_finish(&session->options);
 	cell__image_folder_finish(&session->images);
 	cell__stored_tools_destroy(session->stored_tools);
-	cell__prepared_destroy(session, session->prepared);
 	cell__speculation_forget(session);
 	while (session->remembered) {
 		struct cell__remembered *next = session->remembered->next;

@@ -7,6 +7,7 @@
  *     session.c      the queue, the clocks, open, reset and close
  *     branch.c       forks of its kernel: other sessions, and points to rewind to
  *     durable.c      saving it to a folder, and waking it again
+ *     durable_points.c  the points of a session that is saved
  *     recording.c    writing what it does to a file, and answering one that is replayed
  *     files.c        the layer over its workspace: diff, commit, discard
  *     tmp.c          the sandbox's own /tmp
@@ -50,6 +51,13 @@
 #define CELL_COMPLETE_MS 2000    /* for a completion */
 #define CELL_CLOSE_GRACE_MS 1000 /* time for exit handlers and unflushed files of an idle kernel, even on a busy machine */
 
+/* Points of a saved session, until the kernel that woke is ready. */
+struct cell__woken_points {
+	struct cell__memory_point *points;
+	struct cell__frozen **frozen; /* of each: the layer's files; NULL: there is no layer */
+	size_t n;
+};
+
 /*
  * The files of a kernel that is to be opened, looked up on a thread that is not the loop's: on the caller's at open and reset, otherwise on
  * the pool.  Used for one kernel.
@@ -58,7 +66,8 @@ struct cell__prepared {
 	struct cell__deps_place own, hosts; /* packages: of its principal; of the host, for an untrusted one */
 	unsigned changes;                   /* of the space's packages, before they were looked up */
 	char *wheels;
-	struct cell__memories woken; /* of a saved session; n 0: it is a new kernel */
+	struct cell__memories woken; /* of a saved session; without files: it is a new kernel */
+	struct cell__woken_points points;
 	void *found;   /* the executor's */
 	struct cell__confinement *confinement; /* of programs, for an executor that cannot confine them; NULL: none, because of ... */
 	struct cell_error unconfined;
@@ -210,6 +219,7 @@ struct cell_session {
 	int64_t credit_at_us, held_up_us; /* as of when, 0: nothing has been saved yet; how long the last save held up cells */
 	struct cell__saving *savings;  /* the first is under way, or waits for a cell to end */
 	json_t *left; /* what it goes without since it was woken, for the next run; or NULL */
+	struct cell__woken_points woken_points;
 	bool asleep; /* its kernel is in the saved session; the next use wakes it */
 
 	struct cell__recorder *recorder; /* it is recorded or replayed (recording.h); or NULL */
@@ -336,6 +346,11 @@ void cell__session_free(struct cell_session *session);
 
 /* For a branching's task. */
 void cell__session_do_branch(struct cell__task *task);
+/* A point that was saved, of the session's kernel; frozen: taken over, unless it fails. */
+int cell__branch_keep(struct cell_session *session, const struct cell__memory_point *saved, struct cell__frozen *frozen,
+		      struct cell_error *err);
+/* True: its kernel has ended.  It is freed when the pool is done with its files. */
+bool cell__branch_free_gone(struct cell__point *point);
 /* Starts the forks that wait, between two cells. */
 void cell__branch_start_waiting(struct cell_session *session);
 /* They cannot be: the session is closed or broken. */
@@ -383,6 +398,7 @@ json_t *cell__children_list(const struct cell_session *session);
 struct cell__saving {
 	struct cell__waiting waiting; /* first */
 	bool portable; /* as objects */
+	bool with_points;
 	bool stays; /* the kernel goes on; else the session is asleep afterwards */
 	char *answer; /* JSON, for the caller to free */
 	bool started, writing, written;
@@ -390,6 +406,8 @@ struct cell__saving {
 	bool is_taken; /* and the kernel has written it meanwhile */
 	bool freezes; /* a copy of the layer is being made */
 	struct cell__frozen *frozen; /* it; NULL: there is no layer */
+	struct cell__saving_point *points; /* durable_points.c */
+	size_t n_points, points_waiting, points_open; /* files of their memories that are not ready yet; that are not gone yet */
 	bool opened; /* the place was opened for this save */
 	bool rests; /* nobody maps files of its place afterwards */
 	bool releases, releasing; /* when its kernel has ended, others may have it; that is being done */
@@ -417,6 +435,8 @@ bool cell__durable_restore(struct cell_session *session);
 bool cell__durable_is_writing(const struct cell_session *session);
 /* The memory after the last cell is to be taken for a save by `durable`: the next cell waits for that. */
 bool cell__durable_is_due(const struct cell_session *session);
+/* All that is saved is there, or will not be: it is written. */
+void cell__durable_go_on(struct cell__saving *saving);
 /* What cell__session_close_on_loop() left to do: the last cell is saved. */
 void cell__session_close_now(struct cell_session *session);
 /* Starts the first saving, between two cells. */
@@ -436,6 +456,24 @@ void cell__durable_wake(struct cell_session *session, struct cell__prepared *pre
 void cell__durable_woken(struct cell_session *session);
 /* The first run after that tells what was not carried. */
 void cell__durable_tell_run(struct cell_session *session, struct cell__run *run);
+
+/* ---- durable_points.c ---- */
+
+/* With the session's memory, where it is asked for: the memories of its points are being written, or are there. */
+void cell__durable_start_points(struct cell__saving *saving);
+/* They are: into saving->memories, which has the session's own. */
+void cell__durable_take_points(struct cell__saving *saving);
+/* Their files of a layer.  Any thread. */
+int cell__durable_pack_points(struct cell__saving *saving, struct cell_error *err);
+/* They are written, or will not be; and gone. */
+void cell__durable_leave_points(struct cell__saving *saving);
+void cell__durable_forget_points(struct cell__saving *saving);
+/* What the host has of the session that is not saved, to what its kernel named. */
+void cell__durable_add_left(const struct cell__saving *saving, json_t *left);
+/* Those that were read: with their files of the layer; any thread.  Then points of the kernel that is ready. */
+int cell__durable_unpack_points(struct cell_session *session, struct cell__prepared *prepared, struct cell_error *err);
+void cell__durable_keep_points(struct cell_session *session);
+void cell__durable_drop_woken(struct cell__woken_points *woken);
 
 /* ---- speculation.c ---- */
 

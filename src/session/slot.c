@@ -127,6 +127,7 @@ void cell__prepared_destroy(struct cell_session *session, struct cell__prepared 
 	if (prepared->found)
 		session->executor->discard(prepared->found);
 	cell__memories_close(&prepared->woken);
+	cell__durable_drop_woken(&prepared->points);
 	cell__confinement_unref(prepared->confinement);
 	cell__deps_place_finish(&prepared->own);
 	cell__deps_place_finish(&prepared->hosts);
@@ -175,7 +176,8 @@ static int open_kernel(struct cell__slot *slot, struct cell__prepared *prepared,
 	CELL_AUTO_FREE char *path = NULL;
 	struct cell__kernel_spec spec;
 	const char *read[3] = { NULL };
-	struct cell__image_files woken = { .n = prepared->woken.n };
+	const struct cell__memory *memory = &prepared->woken.own;
+	struct cell__image_files woken = { .n = memory->n };
 	if (prepared->err.code) {
 		if (err)
 			*err = prepared->err;
@@ -187,9 +189,9 @@ static int open_kernel(struct cell__slot *slot, struct cell__prepared *prepared,
 	prepared->found = NULL;
 	if (env)
 		spec.env = (const char *const *)env;
-	memcpy(woken.fds, prepared->woken.fds, woken.n * sizeof *woken.fds);
-	memcpy(woken.inodes, prepared->woken.inodes, woken.n * sizeof *woken.inodes);
-	memcpy(woken.live, prepared->woken.live, woken.n * sizeof *woken.live);
+	memcpy(woken.fds, memory->fds, woken.n * sizeof *woken.fds);
+	memcpy(woken.inodes, memory->inodes, woken.n * sizeof *woken.inodes);
+	memcpy(woken.live, memory->live, woken.n * sizeof *woken.live);
 	spec.woken = woken.n > 0 ? &woken : NULL;
 	return session->executor->open(&session->engine->host, &spec, &kernel_events, slot, &slot->kernel, err);
 }
@@ -246,6 +248,9 @@ int cell__slot_open(struct cell_session *session, struct cell__prepared *prepare
 		slot->own = prepared->own;
 		slot->hosts = prepared->hosts;
 		prepared->own = prepared->hosts = (struct cell__deps_place){ 0 };
+		cell__durable_drop_woken(&session->woken_points); /* of a kernel that never was ready */
+		session->woken_points = prepared->points;
+		prepared->points = (struct cell__woken_points){ 0 };
 		slot->confinement = cell__take_ptr(prepared->confinement);
 		slot->unconfined = prepared->unconfined;
 		slot->news = session->options.space && prepared->changes != cell__space_package_changes(session->options.space);

@@ -128,6 +128,77 @@ static int read_texts(const json_t *all, struct cell__saved *saved, struct cell_
 	return 0;
 }
 
+static int read_own(const json_t *all, struct cell__saved *saved, struct cell_error *err)
+{
+	const json_t *own = json_object_get(all, "own");
+	json_int_t number = own ? json_integer_value(own) : (json_int_t)saved->n_files;
+	if ((own && !json_is_integer(own)) || number < 1 || number > (json_int_t)saved->n_files)
+		return damaged(err, "its own files are not a part of all");
+	saved->n_own = (size_t)number;
+	size_t n = cell__saved_memories(saved);
+	if (n == 0 || n > CELL_SAVED_MEMORIES)
+		return damaged(err, n ? "its memory refers to too many files" : "it has no memory");
+	for (size_t i = 0; i + 1 < saved->n_own; i++)
+		if (saved->files[i].is_layer)
+			return damaged(err, "the layer is not the last file");
+	return 0;
+}
+
+static bool read_point_file(const json_t *list, const json_t *inodes, size_t i, const struct cell__saved *saved,
+			    struct cell__saved_point *point)
+{
+	uint64_t number;
+	const char *inode = json_string_value(json_array_get(inodes, i));
+	char *end = NULL;
+	if (!read_number(list, i, saved->n_files - 1, &number))
+		return false;
+	if (saved->files[number].is_layer) {
+		point->layer = (int)number;
+		return i + 1 == json_array_size(list) && i > 0;
+	}
+	if (point->n_files == CELL_SAVED_MEMORIES || !inode)
+		return false;
+	point->files[point->n_files] = (unsigned)number;
+	point->inodes[point->n_files++] = strtoull(inode, &end, 10);
+	return *inode && !*end;
+}
+
+static int read_point(const json_t *entry, const struct cell__saved *saved, struct cell__saved_point *point, struct cell_error *err)
+{
+	const char *name = NULL;
+	json_t *files = NULL, *inodes = NULL, *cells = NULL, *upto = NULL, *taken = NULL;
+	int automatic = 0;
+	point->layer = -1;
+	if (json_unpack((json_t *)entry, "{s:s, s:b, s:o, s:o, s:o, s:o, s:o}", "name", &name, "automatic", &automatic, "cells", &cells,
+			"upto", &upto, "taken_ms", &taken, "files", &files, "inodes", &inodes) < 0 ||
+	    !*name || strlen(name) > CELL_LIMIT_POINT_NAME || json_array_size(files) == 0)
+		return damaged(err, "a point is not described as one");
+	json_t *numbers = json_pack("[O, O, O]", cells, upto, taken);
+	bool ok = numbers && read_number(numbers, 0, INT64_MAX, &point->cells) &&
+		  read_number(numbers, 1, INT64_MAX, &point->upto) && read_number(numbers, 2, INT64_MAX, &point->taken_ms);
+	json_decref(numbers);
+	for (size_t i = 0; ok && i < json_array_size(files); i++)
+		ok = read_point_file(files, inodes, i, saved, point);
+	if (!ok || point->upto < point->cells || json_array_size(inodes) != point->n_files)
+		return damaged(err, "a point is not described as one");
+	point->automatic = automatic != 0;
+	return (point->name = cell__strdup(name)) ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a saved session");
+}
+
+static int read_points(const json_t *all, json_int_t version, struct cell__saved *saved, struct cell_error *err)
+{
+	const json_t *points = json_object_get(all, "points");
+	size_t n = json_array_size(points);
+	if ((version == CELL_SAVED_VERSION_POINTS) != json_is_array(points) || n > CELL_SAVED_POINTS)
+		return damaged(err, "its points are not a list, or too many");
+	while (saved->n_points < n) {
+		struct cell__saved_point *point = &saved->points[saved->n_points++];
+		if (read_point(json_array_get(points, saved->n_points - 1), saved, point, err) < 0)
+			return -1;
+	}
+	return 0;
+}
+
 static int read_all(json_t *all, struct cell__saved *saved, struct cell_error *err)
 {
 	const char *id = json_string_value(json_object_get(all, "id"));
@@ -137,7 +208,7 @@ static int read_all(json_t *all, struct cell__saved *saved, struct cell_error *e
 	bool ok = numbers && read_number(numbers, 0, INT64_MAX, &saved->cells) && read_number(numbers, 1, INT64_MAX, &saved->generation) &&
 		  read_number(numbers, 2, INT64_MAX, &saved->saved_ms);
 	json_decref(numbers);
-	if (version != CELL_SAVED_VERSION)
+	if (version != CELL_SAVED_VERSION && version != CELL_SAVED_VERSION_POINTS)
 		return cell_fail(err, CELL_E_DIFFERS, 0,
 				 "the session was saved in version %lld of the format, this program reads version %d", (long long)version,
 				 CELL_SAVED_VERSION);
@@ -157,10 +228,8 @@ static int read_all(json_t *all, struct cell__saved *saved, struct cell_error *e
 		struct cell__saved_file *file = &saved->files[saved->n_files++];
 		if (read_file(json_array_get(files, saved->n_files - 1), &n_all, file, err) < 0)
 			return -1;
-		if (file->is_layer && saved->n_files != n)
-			return damaged(err, "the layer is not the last file");
 	}
-	return saved->files[0].is_layer ? damaged(err, "it has no memory") : 0;
+	return read_own(all, saved, err) < 0 ? -1 : read_points(all, version, saved, err);
 }
 
 int cell__saved_read(const char *bytes, size_t size, struct cell__saved *ret_saved, struct cell_error *err)
@@ -171,6 +240,11 @@ int cell__saved_read(const char *bytes, size_t size, struct cell__saved *ret_sav
 	int rc = json_is_object(all) ? read_all(all, ret_saved, err) : damaged(err, "its description is not a JSON object");
 	json_decref(all);
 	return rc;
+}
+
+size_t cell__saved_memories(const struct cell__saved *saved)
+{
+	return saved->n_own > 0 && saved->files[saved->n_own - 1].is_layer ? saved->n_own - 1 : saved->n_own;
 }
 
 bool cell__saved_is_portable(const struct cell__saved *saved)
@@ -187,6 +261,8 @@ void cell__saved_finish(struct cell__saved *saved)
 		free(texts[i]);
 	for (size_t i = 0; i < saved->n_files; i++)
 		free(saved->files[i].pieces);
+	for (size_t i = 0; i < saved->n_points; i++)
+		free(saved->points[i].name);
 	json_decref(saved->notes);
 	json_decref(saved->left);
 	*saved = (struct cell__saved){ 0 };
@@ -217,6 +293,39 @@ static json_t *file_json(const struct cell__saved_file *file)
 	return entry;
 }
 
+static json_t *point_json(const struct cell__saved_point *point)
+{
+	char inode[24];
+	json_t *entry = json_pack("{s:s, s:b, s:I, s:I, s:I, s:[], s:[]}", "name", point->name, "automatic", point->automatic, "cells",
+				  (json_int_t)point->cells, "upto", (json_int_t)point->upto, "taken_ms", (json_int_t)point->taken_ms,
+				  "files", "inodes");
+	bool ok = entry != NULL;
+	for (size_t i = 0; ok && i < point->n_files; i++) {
+		snprintf(inode, sizeof inode, "%llu", (unsigned long long)point->inodes[i]);
+		ok = json_array_append_new(json_object_get(entry, "files"), json_integer((json_int_t)point->files[i])) == 0 &&
+		     json_array_append_new(json_object_get(entry, "inodes"), json_string(inode)) == 0;
+	}
+	if (ok && point->layer >= 0)
+		ok = json_array_append_new(json_object_get(entry, "files"), json_integer(point->layer)) == 0;
+	if (ok)
+		return entry;
+	json_decref(entry);
+	return NULL;
+}
+
+static bool add_points(const struct cell__saved *saved, json_t *all)
+{
+	json_t *points = json_array();
+	bool ok = points && json_object_set_new(all, "version", json_integer(CELL_SAVED_VERSION_POINTS)) == 0 &&
+		  json_object_set_new(all, "own", json_integer((json_int_t)saved->n_own)) == 0;
+	for (size_t i = 0; ok && i < saved->n_points; i++)
+		ok = json_array_append_new(points, point_json(&saved->points[i])) == 0;
+	if (ok)
+		return json_object_set_new(all, "points", points) == 0;
+	json_decref(points);
+	return false;
+}
+
 int cell__saved_write(const struct cell__saved *saved, struct cell__buf *out, struct cell_error *err)
 {
 	json_t *all = json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:O, s:O, s:[]}", "version",
@@ -227,6 +336,8 @@ int cell__saved_write(const struct cell__saved *saved, struct cell__buf *out, st
 	bool ok = all != NULL;
 	for (size_t i = 0; ok && i < saved->n_files; i++)
 		ok = json_array_append_new(json_object_get(all, "files"), file_json(&saved->files[i])) == 0;
+	if (ok && saved->n_points > 0)
+		ok = add_points(saved, all);
 	CELL_AUTO_FREE char *text = ok ? json_dumps(all, JSON_COMPACT) : NULL;
 	json_decref(all);
 	if (!text || cell__buf_add_str(out, text) < 0)

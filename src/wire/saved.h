@@ -4,9 +4,13 @@
  * Pure: bytes to structs and back.  The bytes come from a disk or a network and are hostile.  What they say is bounded here, and checked
  * against the pieces by their checksums when these are read (durable/pieces.h).
  *
- *     {"version": 2, "id", "owner", "workspace", "executor", "python", "preload", "build", "machine", "cells", "generation", "saved_ms",
+ *     {"version": 2 or 3, "id", "owner", "workspace", "executor", "python", "preload", "build", "machine", "cells", "generation", "saved_ms",
  *      "notes": {...}, "left": [[kind, name, [variable]]],
- *      "files": [{"name", "inode", "key", "bytes", "pieces": [[offset, size, at, stored, codec, checksum]]}]}
+ *      "files": [{"name", "inode", "key", "layer", "pieces": [[offset, size, at, stored, codec, checksum]]}],
+ *      "own": number of files, "points": [{"name", "cells", "upto", "automatic", "taken_ms", "files": [number, ...], "inodes": [text, ...]}]}
+ *
+ * The first files are the session's own: its memory, those that it refers to, and its layer.  Those of its points follow, and a description with
+ * points has the version 3.
  */
 #ifndef CELL_WIRE_SAVED_H
 #define CELL_WIRE_SAVED_H
@@ -17,9 +21,13 @@
 
 #include "base/buffer.h"
 #include "base/error.h"
+#include "base/limits.h"
 
 #define CELL_SAVED_VERSION 2
-#define CELL_SAVED_FILES 9                       /* a memory, those it refers to, and the layer */
+#define CELL_SAVED_VERSION_POINTS 3
+#define CELL_SAVED_MEMORIES 7                    /* a memory, and those it refers to */
+#define CELL_SAVED_FILES 96                      /* those, the layer, and all of the points */
+#define CELL_SAVED_POINTS 32
 #define CELL_SAVED_PIECE_BYTES (1u << 20)        /* a piece has at most this many, before compression */
 #define CELL_SAVED_STORED_BYTES (CELL_SAVED_PIECE_BYTES + (1u << 16)) /* and after it */
 #define CELL_SAVED_PIECES (1u << 18)             /* of all files */
@@ -48,18 +56,33 @@ struct cell__saved_file {
 	size_t n_pieces;
 };
 
+/* A kept state of the session; its files are those of the session's list by their positions. */
+struct cell__saved_point {
+	char *name;
+	uint64_t cells, upto, taken_ms;
+	bool automatic;
+	unsigned files[CELL_SAVED_MEMORIES];    /* its memory, and those it refers to */
+	uint64_t inodes[CELL_SAVED_MEMORIES];   /* by which it refers to them */
+	size_t n_files;
+	int layer; /* -1: none */
+};
+
 struct cell__saved {
 	char id[33];
 	char *owner, *workspace, *executor, *python, *preload, *build, *machine;
 	uint64_t cells, generation, saved_ms;
 	json_t *notes, *left;
-	struct cell__saved_file files[CELL_SAVED_FILES]; /* the memory, and the earlier ones that it refers to */
-	size_t n_files;
+	struct cell__saved_file files[CELL_SAVED_FILES]; /* its own first: the memory, the earlier ones that it refers to, the layer */
+	size_t n_files, n_own;
+	struct cell__saved_point points[CELL_SAVED_POINTS]; /* the latest first */
+	size_t n_points;
 };
 
 /* In the place of the version: the session was saved as objects, and nothing of the builds is compared. */
 #define CELL_SAVED_PORTABLE "portable/1"
 bool cell__saved_is_portable(const struct cell__saved *saved);
+/* How many of its own files are memory; the layer is the one behind them, if it has one. */
+size_t cell__saved_memories(const struct cell__saved *saved);
 void cell__saved_finish(struct cell__saved *saved);
 /* CELL_E_DAMAGED, CELL_E_DIFFERS (another version) or CELL_E_NOMEM.  *ret_saved must be finished in any case. */
 int cell__saved_read(const char *bytes, size_t size, struct cell__saved *ret_saved, struct cell_error *err);

@@ -63,10 +63,106 @@ static void test_description(void **state)
 	const char *const names[] = { "../../etc/passwd", "p-0123456789abcde/", "p-0123456789abcdeg", "state", "" };
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
 		assert_int_equal(code_of(text_of(first, names[i], CELL_SAVED_VERSION)), CELL_E_DAMAGED);
-	assert_int_equal(code_of(text_of(first, "p-0123456789abcdef", CELL_SAVED_VERSION + 1)), CELL_E_DIFFERS);
+	assert_int_equal(code_of(text_of(first, "p-0123456789abcdef", CELL_SAVED_VERSION_POINTS + 1)), CELL_E_DIFFERS);
 	assert_int_equal(code_of(text_of("", "p-0123456789abcdef", CELL_SAVED_VERSION)), CELL_E_DAMAGED);
 	assert_int_equal(code_of("[]"), CELL_E_DAMAGED);
 	assert_int_equal(code_of("{"), CELL_E_DAMAGED);
+}
+
+#define FILE_OF(layer) \
+	"{\"name\": \"p-0123456789abcdef\", \"inode\": \"7\", \"layer\": " layer ", \"pieces\": [" PIECE "]}"
+
+/* n memories, a layer if there is one, then a memory and a layer for points; what follows the list of files. */
+static char *text_with(size_t n, bool layer, int version, const char *more)
+{
+	static char text[8192];
+	char file[300], last[300];
+	size_t at = (size_t)snprintf(
+		text, sizeof text,
+		"{\"version\": %d, \"id\": \"" ID
+		"\", \"owner\": \"\", \"workspace\": \"/w\", \"executor\": \"sandbox\", \"python\": \"/p\", \"preload\": \"\", "
+		"\"build\": \"1\", \"machine\": \"m\", \"cells\": 3, \"generation\": 1, \"saved_ms\": 5, \"notes\": {}, \"left\": [], \"files\": [",
+		version);
+	snprintf(file, sizeof file, FILE_OF("false"), "0, 4096, 0, 4096, 0");
+	snprintf(last, sizeof last, FILE_OF("true"), "0, 4096, 0, 4096, 0");
+	for (size_t i = 0; i < n; i++)
+		at += (size_t)snprintf(text + at, sizeof text - at, "%s%s", i ? "," : "", file);
+	if (layer)
+		at += (size_t)snprintf(text + at, sizeof text - at, ",%s", last);
+	if (version == CELL_SAVED_VERSION_POINTS)
+		at += (size_t)snprintf(text + at, sizeof text - at, ",%s,%s", file, last);
+	snprintf(text + at, sizeof text - at, "]%s}", more);
+	return text;
+}
+
+/* A memory refers to no more files than a kernel is given at once. */
+static void test_files_of_a_memory(void **state)
+{
+	(void)state;
+	for (int layer = 0; layer < 2; layer++) {
+		assert_int_equal(code_of(text_with(CELL_SAVED_MEMORIES, layer, CELL_SAVED_VERSION, "")), 0);
+		assert_int_equal(code_of(text_with(CELL_SAVED_MEMORIES + 1, layer, CELL_SAVED_VERSION, "")), CELL_E_DAMAGED);
+	}
+	assert_int_equal(code_of(text_with(1, true, CELL_SAVED_VERSION, ", \"own\": 1")), 0);
+	assert_int_equal(code_of(text_with(1, true, CELL_SAVED_VERSION, ", \"own\": 0")), CELL_E_DAMAGED);
+	assert_int_equal(code_of(text_with(1, true, CELL_SAVED_VERSION, ", \"own\": 3")), CELL_E_DAMAGED);
+	assert_int_equal(code_of(text_with(1, true, CELL_SAVED_VERSION, ", \"own\": \"1\"")), CELL_E_DAMAGED);
+}
+
+#define POINT(name, upto, files, inodes)                                                                              \
+	", \"own\": 2, \"points\": [{\"name\": \"" name "\", \"cells\": 2, \"upto\": " upto ", \"automatic\": false, " \
+	"\"taken_ms\": 4, \"files\": [" files "], \"inodes\": [" inodes "]}]"
+
+static int code_of_point(const char *more)
+{
+	return code_of(text_with(1, true, CELL_SAVED_VERSION_POINTS, more));
+}
+
+static void test_points(void **state)
+{
+	(void)state;
+	struct cell__saved saved, again;
+	struct cell__buf out = CELL_BUF_INIT;
+	struct cell_error err;
+	const char *text = text_with(1, true, CELL_SAVED_VERSION_POINTS, POINT("p", "3", "2, 0, 3", "\"11\", \"12\""));
+	assert_int_equal(cell__saved_read(text, strlen(text), &saved, &err), 0);
+	assert_int_equal(cell__saved_write(&saved, &out, &err), 0);
+	assert_int_equal(cell__saved_read(out.data, out.size, &again, &err), 0);
+	assert_int_equal(again.n_files, 4);
+	assert_int_equal(again.n_own, 2);
+	assert_int_equal(cell__saved_memories(&again), 1);
+	assert_int_equal(again.n_points, 1);
+	assert_string_equal(again.points[0].name, "p");
+	assert_int_equal(again.points[0].n_files, 2);
+	assert_int_equal(again.points[0].files[1], 0);
+	assert_int_equal(again.points[0].inodes[1], 12);
+	assert_int_equal(again.points[0].upto, 3);
+	assert_int_equal(again.points[0].layer, 3);
+	cell__saved_finish(&saved);
+	cell__saved_finish(&again);
+	cell__buf_finish(&out);
+	assert_int_equal(code_of_point(POINT("p", "2", "2", "\"1\"")), 0);
+	const char *const bad[] = {
+		"",
+		", \"own\": 2",
+		POINT("", "2", "2", "\"1\""),
+		POINT("p", "1", "2", "\"1\""),
+		POINT("p", "2", "", ""),
+		POINT("p", "2", "4", "\"1\""),
+		POINT("p", "2", "-1", "\"1\""),
+		POINT("p", "2", "2", ""),
+		POINT("p", "2", "2", "1"),
+		POINT("p", "2", "2", "\"x\""),
+		POINT("p", "2", "2", "\"1\", \"2\""),
+		POINT("p", "2", "3", ""),
+		POINT("p", "2", "3, 2", "\"1\", \"2\""),
+		POINT("p", "2", "2, 2, 2, 2, 2, 2, 2, 2", "\"1\", \"1\", \"1\", \"1\", \"1\", \"1\", \"1\", \"1\""),
+		", \"own\": 2, \"points\": [1]",
+		", \"own\": 2, \"points\": {}",
+	};
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+		assert_int_equal(code_of_point(bad[i]), CELL_E_DAMAGED);
+	assert_int_equal(code_of(text_with(1, true, CELL_SAVED_VERSION, ", \"points\": []")), CELL_E_DAMAGED);
 }
 
 static void test_seal(void **state)
@@ -227,6 +323,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_follow),
 		cmocka_unit_test(test_description),
+		cmocka_unit_test(test_files_of_a_memory),
+		cmocka_unit_test(test_points),
 		cmocka_unit_test(test_seal),
 		cmocka_unit_test(test_pieces),
 	};

@@ -134,10 +134,10 @@ static bool save(const char *dir, const char *key, char letter, bool early)
 	struct cell__pieces_sum sum;
 	struct stat st;
 	const struct cell__saved *old;
-	memories.fds[memories.n++] = make_memory(letter);
-	if (fstat(memories.fds[0], &st) < 0 || cell__durable_open(dir, ID, key, true, &durable, NULL) < 0)
+	memories.own.fds[memories.own.n++] = make_memory(letter);
+	if (fstat(memories.own.fds[0], &st) < 0 || cell__durable_open(dir, ID, key, true, &durable, NULL) < 0)
 		return false;
-	memories.inodes[0] = st.st_ino;
+	memories.own.inodes[0] = memories.own.live[0] = st.st_ino;
 	(void)cell__durable_state(durable, &old, NULL); /* there may be none */
 	saved.owner = strdup("");
 	saved.workspace = strdup("/w");
@@ -149,7 +149,7 @@ static bool save(const char *dir, const char *key, char letter, bool early)
 	saved.notes = json_object();
 	saved.left = json_array();
 	if (early) {
-		memories.early = cell__early_create(fcntl(memories.fds[0], F_DUPFD_CLOEXEC, 0));
+		memories.early = cell__early_create(fcntl(memories.own.fds[0], F_DUPFD_CLOEXEC, 0));
 		stage = &memories.early->stage;
 		cell__durable_follow(durable, memories.early);
 	}
@@ -179,8 +179,8 @@ static char find(const char *dir, const char *key)
 	} else {
 		letter = (char)saved->cells;
 		assert_int_equal(cell__durable_load(durable, &memories, &err), 0);
-		assert_int_equal(memories.n, 1);
-		assert_int_equal(pread(memories.fds[0], bytes, BYTES, 0), BYTES);
+		assert_int_equal(memories.own.n, 1);
+		assert_int_equal(pread(memories.own.fds[0], bytes, BYTES, 0), BYTES);
 		for (size_t i = 0; i < BYTES; i++)
 			if (bytes[i] != letter)
 				fail_msg("byte %zu is %c, not %c", i, bytes[i], letter);

@@ -385,6 +385,15 @@ static int sandbox_fork(struct cell__kernel *kernel, const char *session_id, con
 	return request ? cell__sub_image_fork(kernel, request, session_id, flags, events, owner, ret_kernel, err) : -1;
 }
 
+static int sandbox_keep(struct cell__kernel *kernel, const char *session_id, const struct cell__layer *layer,
+			const struct cell__image_files *files, const struct cell__kernel_events *events, void *owner,
+			struct cell__kernel **ret_kernel, struct cell_error *err)
+{
+	const struct request *from = (const struct request *)cell__subprocess_request(kernel);
+	struct cell__sandbox_request *request = request_copy(from, session_id, layer, events, owner, err);
+	return request ? cell__sub_image_keep(kernel, request, files, events, owner, ret_kernel, err) : -1;
+}
+
 static void sandbox_hand_over(struct cell__kernel *kernel, const struct cell__kernel_events *events, void *owner)
 {
 	struct request *request = (struct request *)cell__subprocess_request(kernel);
@@ -448,6 +457,7 @@ const struct cell__executor cell__sandbox_executor = {
 	.prewarm = sandbox_prewarm,
 	.open = sandbox_open,
 	.fork = sandbox_fork,
+	.keep = sandbox_keep,
 	.hand_over = sandbox_hand_over,
 	CELL__SUBPROCESS_KERNEL,
 	.confine = sandbox_confine,

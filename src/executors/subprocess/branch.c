@@ -95,7 +95,7 @@ int cell__subprocess_fork(struct cell__kernel *base, const char *session_id, con
 	struct cell__sub_kernel *source = (struct cell__sub_kernel *)base;
 	struct cell__spawn_client *client = &source->sub->supervisor->client;
 	struct cell__link_fds fds;
-	if (flags & CELL__FORK_SAVE)
+	if (flags & CELL__FORK_SAVE || source->is_image)
 		return cell__sub_image_fork(base, NULL, session_id, flags, events, owner, ret_kernel, err);
 	if (!source->link || source->state != CELL_KERNEL_LIVE)
 		return cell_fail(err, CELL_E_KERNEL, 0, "the kernel has ended");

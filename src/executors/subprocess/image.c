@@ -24,6 +24,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+_Static_assert(CELL_SAVED_MEMORIES <= CELL_SUB_BASES, "a saved memory and those that it refers to");
+
 #define CONFINE_HEIR 1 /* id of an INIT frame: a failure is kept for the answer to LOAD */
 #define IMAGE_SIZE ((off_t)1 << 42) /* larger than any memory */
 
@@ -34,6 +36,7 @@ struct cell__sub_image {
 	bool written, drops, portable;
 	uint64_t inode;
 	struct cell__sub_image *used[CELL_SUB_BASES]; /* earlier ones that it refers to */
+	uint64_t named[CELL_SUB_BASES]; /* by which it refers to them: in one that was saved, not what they have now */
 	size_t n_used;
 	struct cell_error error; /* code != 0: it will not be */
 	json_t *left; /* what a saved session goes without; or NULL */
@@ -174,6 +177,7 @@ static int find_used(const struct cell__sub_kernel *source, struct cell__sub_ima
 		if (k == source->n_bases || image->n_used == CELL_SUB_BASES - 1)
 			return cell_fail(&image->error, CELL_E_PROTOCOL, 0, "the kernel names memory that is not its own");
 		source->bases[k]->refs++;
+		image->named[image->n_used] = source->bases[k]->inode;
 		image->used[image->n_used++] = source->bases[k];
 	}
 	return 0;
@@ -226,19 +230,22 @@ void cell__sub_image_source_gone(struct cell__sub_kernel *source)
 
 /* ---- loading ---- */
 
-/* The numbers of its files, if one of them is on a disk: a kernel knows the others by their inodes.  NULL: none is. */
+/* The numbers of its files, if a kernel cannot find them out: it knows a memfd that was never saved by its inode.  NULL: it can. */
 static char *name_files(const struct cell__sub_image *image, const char *init)
 {
-	bool on_disk = image->inode & CELL_MEMORY_ON_DISK;
+	bool named = image->inode & CELL_MEMORY_ON_DISK;
 	for (size_t i = 0; i < image->n_used; i++)
-		on_disk = on_disk || image->used[i]->inode & CELL_MEMORY_ON_DISK;
-	json_t *load = on_disk ? json_loads(init, 0, NULL) : NULL, *numbers = json_array();
-	json_array_append_new(numbers, json_integer((json_int_t)image->inode));
-	for (size_t i = 0; i < image->n_used; i++)
-		json_array_append_new(numbers, json_integer((json_int_t)image->used[i]->inode));
-	json_object_set(load, "inodes", numbers);
-	json_object_set_new(load, "live", numbers);
-	char *text = load ? json_dumps(load, JSON_COMPACT) : NULL;
+		named = named || image->used[i]->inode & CELL_MEMORY_ON_DISK || image->named[i] != image->used[i]->inode;
+	json_t *load = named ? json_loads(init, 0, NULL) : NULL;
+	if (!load)
+		return NULL;
+	json_object_set_new(load, "inodes", json_pack("[I]", (json_int_t)image->inode));
+	json_object_set_new(load, "live", json_pack("[I]", (json_int_t)image->inode));
+	for (size_t i = 0; i < image->n_used; i++) {
+		json_array_append_new(json_object_get(load, "inodes"), json_integer((json_int_t)image->named[i]));
+		json_array_append_new(json_object_get(load, "live"), json_integer((json_int_t)image->used[i]->inode));
+	}
+	char *text = json_dumps(load, JSON_COMPACT);
 	json_decref(load);
 	return text;
 }
@@ -268,10 +275,13 @@ bool cell__sub_image_load(struct cell__sub_kernel *kernel, const struct cell__bu
 void cell__subprocess_image(const struct cell__kernel *base, struct cell__image_files *ret_files, const json_t **ret_left)
 {
 	const struct cell__sub_image *image = ((const struct cell__sub_kernel *)base)->image;
-	*ret_files = (struct cell__image_files){ .fds = { image->fd }, .inodes = { image->inode }, .n = 1 };
+	*ret_files = (struct cell__image_files){
+		.fds = { image->fd }, .inodes = { image->inode }, .live = { image->inode }, .n = 1
+	};
 	for (size_t i = 0; i < image->n_used; i++) {
 		ret_files->fds[ret_files->n] = image->used[i]->fd;
-		ret_files->inodes[ret_files->n++] = image->used[i]->inode;
+		ret_files->inodes[ret_files->n] = image->named[i];
+		ret_files->live[ret_files->n++] = image->used[i]->inode;
 	}
 	*ret_left = image->left;
 }
@@ -294,21 +304,28 @@ static struct cell__sub_image *adopt(int fd, uint64_t number, struct cell_error 
 	return image;
 }
 
-int cell__sub_image_woken(struct cell__sub_kernel *kernel, const struct cell__image_files *files, struct cell_error *err)
+/* A memory that was saved; NULL: err has the reason. */
+static struct cell__sub_image *adopt_memory(const struct cell__image_files *files, struct cell_error *err)
 {
 	struct cell__sub_image *image = adopt(files->fds[0], files->live[0], err);
 	for (size_t i = 1; image && i < files->n; i++) {
-		struct cell__sub_image *used = adopt(files->fds[i], files->live[i], err);
+		struct cell__sub_image *used = image->n_used < CELL_SUB_BASES - 1 ? adopt(files->fds[i], files->live[i], err) : NULL;
 		if (used) {
+			image->named[image->n_used] = files->inodes[i];
 			image->used[image->n_used++] = used;
 		} else {
 			unref(image);
 			image = NULL;
 		}
 	}
-	kernel->image = image;
+	return image;
+}
+
+int cell__sub_image_woken(struct cell__sub_kernel *kernel, const struct cell__image_files *files, struct cell_error *err)
+{
+	kernel->image = adopt_memory(files, err);
 	kernel->woken = true;
-	return image ? 0 : -1;
+	return kernel->image ? 0 : -1;
 }
 
 char *cell__sub_image_wake_json(const struct cell__kernel_spec *spec)
@@ -339,13 +356,33 @@ static struct cell__sub_kernel *create_point(struct cell__sub_kernel *source, st
 	return kernel;
 }
 
+int cell__sub_image_keep(struct cell__kernel *base, struct cell__sandbox_request *request, const struct cell__image_files *files,
+			 const struct cell__kernel_events *events, void *owner, struct cell__kernel **ret_kernel, struct cell_error *err)
+{
+	struct cell__sub_image *image = adopt_memory(files, err);
+	struct cell__sub_kernel *point = image ? create_point((struct cell__sub_kernel *)base, err) : NULL;
+	if (!point) {
+		unref(image);
+		cell__sub_request_destroy(request);
+		return -1;
+	}
+	point->base.executor = base->executor;
+	point->request = request;
+	point->image = image;
+	point->state = CELL_KERNEL_LIVE;
+	point->events = events;
+	point->owner = owner;
+	*ret_kernel = &point->base;
+	return 0;
+}
+
 /* The kernel that will load it: a pooled one, or one that is forked now. */
 static struct cell__sub_kernel *create_heir(struct cell__sub_env *env, const struct cell__sandbox_request *request, bool *ret_pooled,
 					    struct cell_error *err)
 {
-	struct cell__sub_pool *pool = cell__sub_pool_use(env, request->plan);
+	struct cell__sub_pool *pool = cell__sub_pool_use(env, request ? request->plan : NULL);
 	struct cell__sub_kernel *kernel = cell__sub_pool_take(env, request);
-	if (pool)
+	if (pool && request)
 		cell__sub_pool_learn(env, pool, request, 1);
 	*ret_pooled = kernel != NULL;
 	if (!kernel && cell__sub_zygote_start(env, err) == 0)

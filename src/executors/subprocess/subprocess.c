@@ -114,6 +114,14 @@ static int subprocess_open(struct cell__executor_host *host, const struct cell__
 	return cell__subprocess_open(host, &cell__subprocess_executor, spec, NULL, events, owner, ret_kernel, err);
 }
 
+static int subprocess_keep(struct cell__kernel *base, const char *session_id, const struct cell__layer *layer,
+			   const struct cell__image_files *files, const struct cell__kernel_events *events, void *owner,
+			   struct cell__kernel **ret_kernel, struct cell_error *err)
+{
+	(void)session_id, (void)layer; /* as of the kernel */
+	return cell__sub_image_keep(base, NULL, files, events, owner, ret_kernel, err);
+}
+
 static int subprocess_prewarm(struct cell__executor_host *host, const struct cell__kernel_spec *spec, cell__prewarmed_fn done, void *arg,
 			      struct cell_error *err)
 {
@@ -205,6 +213,7 @@ const struct cell__executor cell__subprocess_executor = {
 	.prewarm = subprocess_prewarm,
 	.open = subprocess_open,
 	.fork = cell__subprocess_fork,
+	.keep = subprocess_keep,
 	.hand_over = cell__subprocess_hand_over,
 	CELL__SUBPROCESS_KERNEL,
 	.place = cell__subprocess_place,

@@ -83,10 +83,13 @@ int64_t cell__subprocess_pid(const struct cell__kernel *base);
 int cell__subprocess_fork(struct cell__kernel *base, const char *session_id, const struct cell__layer *layer, unsigned flags,
 			  const struct cell__kernel_events *events, void *owner, struct cell__kernel **ret_kernel, struct cell_error *err);
 /*
- * The same of sandboxed ones (image.c); request: of the fork, prepared; taken over.  A fork with CELL__FORK_POINT has no process, and
+ * The same of sandboxed ones, and of memories that are files (image.c); request: of the fork, prepared; taken over.  A fork with CELL__FORK_POINT has no process, and
  * cell__subprocess_kept() tells its size.
  */
 int cell__sub_image_fork(struct cell__kernel *base, struct cell__sandbox_request *request, const char *session_id, unsigned flags,
+			 const struct cell__kernel_events *events, void *owner, struct cell__kernel **ret_kernel, struct cell_error *err);
+/* keep() of executor.h; request as above, NULL: not sandboxed. */
+int cell__sub_image_keep(struct cell__kernel *base, struct cell__sandbox_request *request, const struct cell__image_files *files,
 			 const struct cell__kernel_events *events, void *owner, struct cell__kernel **ret_kernel, struct cell_error *err);
 int64_t cell__subprocess_kept(const struct cell__kernel *base);
 /* See executor.h. */
