@@ -1,11 +1,12 @@
-"""durable.py [--quick] [--executor NAME] [--dill]: saving and waking a session with numpy and 100 MB of data, and a change of 2 MB.
+"""durable.py [--quick] [--executor NAME] [--dill] [--criu]: saving and waking a session with numpy and 100 MB of data, and a change of 2 MB.
 
-Each once without and once with waiting for the disk; and what durable: cells adds to a cell. Prints one line a figure, medians of several rounds. Run it with the interpreter of the tests (numpy, pandas; with --dill also dill), on a quiet
-machine; the folder of saved sessions is a temporary one (TMPDIR).
+Each once without and once with waiting for the disk; and what durable: cells adds to a cell. Prints one line a figure, medians of several rounds. Run it with the interpreter of the tests (numpy, pandas; with --dill also dill; with --criu, as root,
+criu on PATH: docs/lab/benchmark-diary.md#criu), on a quiet machine; the folder of saved sessions is a temporary one (TMPDIR).
 """
 import argparse
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -26,6 +27,14 @@ import time, sys, dill
 exec(%r)
 t = time.perf_counter(); dill.dump_session(sys.argv[1]); print((time.perf_counter() - t) * 1000)
 t = time.perf_counter(); dill.load_session(sys.argv[1]); print((time.perf_counter() - t) * 1000)
+"""
+
+
+CRIU = """
+import signal
+exec(%r)
+open(%r, "w").close()
+signal.pause()
 """
 
 
@@ -97,11 +106,35 @@ def measure(executor, rounds, folder, sync):
                 "%s: a cell with durable: %s" % (executor, mode), paused, without[1], close, without[0]), flush=True)
 
 
+def with_criu(folder):
+    """A process with the same data, dumped and restored; to a folder in the page cache, as CRIU waits for no disk."""
+    os.mkdir(folder)
+    ready = os.path.join(folder, "ready")
+    process = subprocess.Popen([sys.executable, "-c", CRIU % (MAKE % (100 * 2**20 // 8), ready)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        while not os.path.exists(ready):
+            assert process.poll() is None, "the process has ended"
+            time.sleep(0.05)
+        for command, name in ((["dump", "-t", str(process.pid)], "criu dump"), (["restore", "-d"], "criu restore")):
+            took, done = timed(lambda: subprocess.run(["criu", *command, "-D", folder], capture_output=True, text=True))
+            if done.returncode:
+                raise SystemExit("%s: %s" % (name, (done.stderr.strip().splitlines() or ["status %d" % done.returncode])[-1]))
+            show(name, [took])
+            process.wait()  # its pid is free for the restored one
+        os.kill(process.pid, signal.SIGKILL)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--executor", choices=["sandbox", "subprocess"], action="append")
     parser.add_argument("--dill", action="store_true", help="compare with dill.dump_session()")
+    parser.add_argument("--criu", action="store_true", help="compare with criu dump and restore")
     flags = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.mkdir(os.path.join(folder, "work"))
@@ -114,6 +147,8 @@ def main():
                                    check=True, capture_output=True, text=True).stdout.split()
             show("dill.dump_session()", [float(lines[0])])
             show("dill.load_session()", [float(lines[1])])
+        if flags.criu:
+            with_criu(os.path.join(folder, "criu"))
 
 
 main()

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""hibernated.py [WORKCELL] [N] [FORM]: what hibernated sessions cost a server: N small sessions, each opened, used once and hibernated over HTTP.
+"""hibernated.py [WORKCELL] [N] [FORM] [PLACE]: what hibernated sessions cost a server: N small sessions, each opened, used once and hibernated over HTTP.
 
 Prints every tenth of the way the server's own memory (proportional), its descriptors and the processes below it, and the bytes of a session on the disk; at the end how long
-it takes to wake the first one. FORM: portable (a few kB each, so that 10,000 fit on a disk) or image. As root, because other memory cannot be read.
+it takes to wake the first one, to read a page of the list and all of it, and to start another server for them. FORM: portable (a few kB each, so that 10,000 fit on a
+disk) or image. PLACE: the URL of Redis instead of a folder. As root, because other memory cannot be read.
 """
 import http.client
 import json
@@ -12,10 +13,12 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.parse
 
 PROGRAM = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else "build/workcell")
 N = int(sys.argv[2]) if len(sys.argv) > 2 else 10000
 FORM = sys.argv[3] if len(sys.argv) > 3 else "portable"
+PLACE = sys.argv[4] if len(sys.argv) > 4 else None
 
 
 def memory(pid):
@@ -42,12 +45,16 @@ def disk(folder):
     return sum(os.lstat(os.path.join(path, name)).st_blocks * 512 for path, _, names in os.walk(folder) for name in names)
 
 
+def start(folder, socket):
+    return subprocess.Popen([PROGRAM, "serve", "--listen", "unix:" + socket, "--auth-disabled", "--executor", "subprocess", "--workers", "1", "--base", folder + "/base",
+                             "--cwd", folder + "/work", "--saved", PLACE or folder + "/saved", "--saved-form", FORM, "--saved-unsynced"], stderr=subprocess.DEVNULL)
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder:
         os.mkdir(folder + "/work")
         socket = folder + "/socket"
-        server = subprocess.Popen([PROGRAM, "serve", "--listen", "unix:" + socket, "--auth-disabled", "--executor", "subprocess", "--workers", "1", "--base", folder + "/base",
-                                   "--cwd", folder + "/work", "--saved", folder + "/saved", "--saved-form", FORM, "--saved-unsynced"], stderr=subprocess.DEVNULL)
+        server = start(folder, socket)
         try:
             connection = connect(socket)
 
@@ -68,10 +75,23 @@ def main():
                 if n == 1 or n % max(1, N // 10) == 0:
                     print("%6d hibernated: server %.1f MB, %d descriptors, %d processes with the server; %.1f kB of disk each, %.1f ms each" % (
                         n, memory(server.pid), len(os.listdir("/proc/%d/fd" % server.pid)), processes_below(server.pid),
-                        disk(folder + "/saved") / 1024 / n, (time.monotonic() - begin) * 1000 / n), flush=True)
+                        (0 if PLACE else disk(folder + "/saved")) / 1024 / n, (time.monotonic() - begin) * 1000 / n), flush=True)
             begin = time.monotonic()
             assert ask("POST", "/execute", {"code": "x"}, first)["value"] in (1, "1")
             print("the first one woken: %.1f ms" % ((time.monotonic() - begin) * 1000))
+            begin, seen, after, first_page = time.monotonic(), 0, "", None
+            while after is not None:
+                page = ask("GET", "/v1/saved?limit=100" + ("&after=" + urllib.parse.quote(after) if after else ""))
+                seen, after = seen + len(page["sessions"]), page["next"]
+                first_page = first_page or (time.monotonic() - begin) * 1000
+            print("listed: the first page in %.1f ms, all %d in %.0f ms; the server afterwards: %.1f MB" % (
+                first_page, seen, (time.monotonic() - begin) * 1000, memory(server.pid)))
+            begin = time.monotonic()
+            other = start(folder, socket + "2")
+            connect(socket + "2").close()
+            print("another server for them started in %.0f ms" % ((time.monotonic() - begin) * 1000))
+            other.terminate()
+            other.wait()
         finally:
             server.terminate()
             server.wait()
