@@ -51,6 +51,7 @@ class Carried:
     def __init__(self, kernel, passed, drop, alone):
         """alone: the kernel has no descriptors but its own."""
         self.held = []
+        self.lost = []  # with drop: named in the answer of a save
         self.files = []
         self.room = CARRIED_BYTES
         self.cwd = os.getcwd()
@@ -97,8 +98,7 @@ class Carried:
                         self.room -= self.take_file(os.path.join(folder, name), self.room)
         except TooMuch:
             self.files = []
-            if not drop:
-                self.held.append(["files", "in /tmp: more than %d MB" % (CARRIED_BYTES >> 20)])
+            (self.lost if drop else self.held).append(["files", "in /tmp: more than %d MB" % (CARRIED_BYTES >> 20)])
 
     def take_file(self, path, room):
         try:

@@ -16,8 +16,9 @@ MAX_TEXT = 100
 
 def left_behind(kernel, passed, alone, carried):
     """[[kind, name, [variable, ...]], ...]"""
+    lost = [[kind, name, []] for kind, name in carried.lost]
     if alone:
-        return []
+        return lost
     targets = branch.open_fds(passed)
     found = [(kind, name, thread_key(name)) for kind, name in branch.threads()]
     found += [(kind, name, ("process", number_in(name))) for kind, name in branch.children()]
@@ -27,7 +28,7 @@ def left_behind(kernel, passed, alone, carried):
     listed = [[kind, name[:MAX_TEXT], names.get(key, [])[:MAX_NAMES]] for kind, name, key in found[:MAX_LEFT]]
     if len(found) > MAX_LEFT:
         listed.append(["more", "%d others" % (len(found) - MAX_LEFT), []])
-    return listed
+    return lost + listed
 
 
 def files_left(carried):
