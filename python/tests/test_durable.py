@@ -162,6 +162,14 @@ x = 5
         assert session.run("x").notices == []
 
 
+def test_files_of_its_own_that_are_too_many_are_named(place):
+    answer = saved_session(place, "sandbox", "open('/tmp/large', 'wb').write(bytes(65 << 20)); open('/tmp/small', 'w').close(); x = 1", saved_sync=False)
+    assert [(each.kind, each.name) for each in answer.not_carried] == [("files", "in /tmp: more than 64 MB")]
+    with Session.wake(answer.session_id, place, None, "sandbox") as session:
+        first = session.run("import os; x, os.path.exists('/tmp/large'), os.path.exists('/tmp/small')")
+        assert first.value == (1, False, False) and any("files in /tmp" in text for text in first.notices)
+
+
 def names_of(session):
     return [each.name for each in session.points()]
 
@@ -343,6 +351,40 @@ def test_links_are_not_followed(place, tmp_path):
     os.symlink(tmp_path / "state", state)
     with pytest.raises((OSError, CodeModeError)):
         Session.wake(answer.session_id, place, None, "subprocess").run("x")
+
+
+def test_no_file_of_a_session_is_anything_else(place, tmp_path):
+    """A pipe that nobody writes to, a folder, a link, the same file of another session: refused at once, and the session is not harmed."""
+    mine, other = (saved_session(place, "sandbox", "x = %d" % n, saved_sync=False).session_id for n in (1, 2))
+    home, aside = place / mine, tmp_path / "aside"
+    names = {name: next(each for each in os.listdir(place / other) if each[:2] == name[:2]) for name in os.listdir(home)}
+    assert len(names) == 3
+    for name, same in names.items():
+        for put in (os.mkfifo, os.mkdir, lambda path: os.symlink(aside, path), lambda path: shutil.copy(place / other / same, path)):
+            os.rename(home / name, aside)
+            put(home / name)
+            if name != "lock" or not os.path.isfile(home / name) or os.path.islink(home / name):
+                with pytest.raises((WakeError, OSError, CodeModeError)):
+                    Session.wake(mine, place, None, "sandbox").run("x")
+            (os.rmdir if os.path.isdir(home / name) else os.unlink)(home / name)
+            os.rename(aside, home / name)
+    with Session.wake(mine, place, None, "sandbox") as session:
+        assert session.run("x").value == 1
+
+
+def test_forks_outlive_the_sleep_of_their_source(place):
+    """They map its files, too, which are shortened when it sleeps; their memory still grows."""
+    with Session(None, "sandbox", saved=place, saved_sync=False) as session:
+        session.run("data = bytearray(range(256)) * 40000").raise_for_error()
+        session.hibernate()
+        session.run("data[5] = 1")
+        with session.fork() as fork:
+            session.hibernate()
+            grown = fork.run("data.extend(bytes(60 << 20)); data[-1] = 7; more = bytearray(data); len(more), more[300], more[-1]")
+            assert grown.value == (10_240_000 + (60 << 20), 44, 7), grown
+        assert session.run("len(data), data[5]").value == (10_240_000, 1)
+        session.hibernate()  # nobody maps them any more: they end where their content ends
+        assert max(os.path.getsize(path) for path in glob.glob(str(place / "*" / "*"))) < 1 << 30
 
 
 def test_a_folder_that_others_can_write_to(place):

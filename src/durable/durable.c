@@ -50,10 +50,19 @@ void cell__memory_point_close(struct cell__memory_point *point)
 	free(cell__take_ptr(point->name));
 }
 
-void cell__memories_close(struct cell__memories *memories)
+void cell__memories_let_go(struct cell__memories *memories)
 {
 	close_memory(&memories->own);
 	cell__close_fd(&memories->layer_fd);
+	for (size_t i = 0; i < memories->n_points; i++) {
+		close_memory(&memories->points[i].memory);
+		cell__close_fd(&memories->points[i].layer_fd);
+	}
+}
+
+void cell__memories_close(struct cell__memories *memories)
+{
+	cell__memories_let_go(memories);
 	cell__early_destroy(cell__take_ptr(memories->early));
 	for (size_t i = 0; i < memories->n_points; i++)
 		cell__memory_point_close(&memories->points[i]);
@@ -261,7 +270,10 @@ void cell__durable_settings(struct cell__durable *durable, bool packs, bool sync
 	durable->syncs = syncs;
 }
 
-/* No kernel maps them any more: they end where their content ends. */
+/*
+ * No kernel maps them any more: they end where their content ends.  The kernel of a fork may, here or in another program, and must find them as
+ * they are: who has one to map holds a lock of it.
+ */
 void cell__durable_rest(struct cell__durable *durable)
 {
 	for (size_t i = 0; durable->read && !durable->remote && i < durable->state.n_files; i++) {
@@ -272,7 +284,8 @@ void cell__durable_rest(struct cell__durable *durable)
 		if (durable->sealed || file->is_layer || !cell__pieces_flat(file))
 			continue;
 		CELL_AUTO_FD int fd = openat(durable->fd, file->name, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-		bool is_large = fd >= 0 && fstat(fd, &st) == 0 && st.st_size == IMAGE_SIZE && sum_file(file, sum);
+		bool is_large = fd >= 0 && fstat(fd, &st) == 0 && st.st_size == IMAGE_SIZE && flock(fd, LOCK_EX | LOCK_NB) == 0 &&
+				sum_file(file, sum);
 		bool is_known = is_large && cell__known_has(fd, sum);
 		if (is_large && ftruncate(fd, (off_t)(last->offset + last->size)) == 0 && is_known)
 			cell__known_add(fd, sum);
@@ -363,12 +376,15 @@ static int map_memory(struct cell__durable *durable, const struct cell__saved_fi
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a saved session");
 	if (!cell__known_has(fd, sum) && cell__pieces_check(fd, file, err) < 0)
 		return -1;
-	if (st.st_size != IMAGE_SIZE && ftruncate(fd, IMAGE_SIZE) < 0)
+	/* The kernel gets a descriptor that does not write. */
+	CELL_AUTO_FD int kernels = openat(durable->fd, file->name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+	if (kernels < 0)
+		return cell_fail(err, CELL_E_IO, errno, "read the saved session %s", durable->id);
+	if (flock(kernels, LOCK_SH | LOCK_NB) < 0 || (st.st_size != IMAGE_SIZE && ftruncate(fd, IMAGE_SIZE) < 0))
 		return 0; /* not on this file system */
 	cell__known_add(fd, sum);
-	/* The kernel gets a descriptor that does not write. */
-	*ret_fd = openat(durable->fd, file->name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-	return *ret_fd >= 0 ? 1 : cell_fail(err, CELL_E_IO, errno, "read the saved session %s", durable->id);
+	*ret_fd = cell__take_fd(&kernels);
+	return 1;
 }
 
 /* A file that a kernel can continue from; a layer's is read by us alone. */
@@ -427,8 +443,8 @@ static int add_memory(const struct cell__saved *saved, const int *fds, size_t i,
 	return 0;
 }
 
-static int add_point(const struct cell__saved *saved, const int *fds, const struct cell__saved_point *point,
-		     struct cell__memory_point *to, struct cell_error *err)
+static int add_point(const struct cell__saved *saved, const int *fds, const struct cell__saved_point *point, struct cell__memory_point *to,
+		     struct cell_error *err)
 {
 	*to = (struct cell__memory_point){ .name = cell__strdup(point->name),
 					   .cells = point->cells,

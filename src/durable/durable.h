@@ -61,7 +61,8 @@ struct cell__early {
 };
 #define CELL_MEMORIES_INIT { .layer_fd = -1 }
 void cell__memory_point_close(struct cell__memory_point *point);
-/* Closes descriptors that are its own. */
+/* Closes descriptors that are its own; the first: only those, the rest can still be read. */
+void cell__memories_let_go(struct cell__memories *memories);
 void cell__memories_close(struct cell__memories *memories);
 
 /* 64 hexadecimal digits.  NULL or "": *ret_has is false. */
@@ -81,7 +82,7 @@ bool cell__durable_holds(const struct cell__durable *durable);
 uint64_t cell__durable_number(const struct cell__durable *durable);
 /* packs: compresses.  syncs: a save ends when the disk has it, which is the default; else when Linux has it. */
 void cell__durable_settings(struct cell__durable *durable, bool packs, bool syncs);
-/* The session sleeps: no kernel of it has files of the place any longer. */
+/* The session sleeps, and its kernel has ended.  Files that a fork of it still has stay as they are. */
 void cell__durable_rest(struct cell__durable *durable);
 /* It sleeps and its kernel has ended: others may have it from now on. */
 void cell__durable_release(struct cell__durable *durable);

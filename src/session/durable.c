@@ -49,10 +49,9 @@ static json_t *list_points(const struct cell__saving *saving)
 static json_t *describe(const struct cell__saving *saving)
 {
 	const struct cell_session *session = saving->waiting.session;
-	return json_pack("{s:s, s:s, s:I, s:I, s:I, s:o, s:o}", "session_id", session->id, "form",
-			 saving->portable ? "portable" : "image", "bytes", (json_int_t)saving->sum.bytes, "stored_bytes",
-			 (json_int_t)saving->sum.stored, "cells", (json_int_t)saving->cells, "points", list_points(saving), "not_carried",
-			 list_left(saving->left));
+	return json_pack("{s:s, s:s, s:I, s:I, s:I, s:o, s:o}", "session_id", session->id, "form", saving->portable ? "portable" : "image",
+			 "bytes", (json_int_t)saving->sum.bytes, "stored_bytes", (json_int_t)saving->sum.stored, "cells",
+			 (json_int_t)saving->cells, "points", list_points(saving), "not_carried", list_left(saving->left));
 }
 
 /* The last descriptor of a large memory: Linux takes its time to free that. */
@@ -262,7 +261,10 @@ void cell__durable_leave(struct cell_session *session, void (*done)(void *sessio
 static void do_release(uv_work_t *work)
 {
 	struct cell__saving *saving = work->data;
-	cell__durable_release(saving->waiting.session->durable);
+	struct cell__durable *durable = saving->waiting.session->durable;
+	cell__memories_let_go(&saving->memories);
+	cell__durable_rest(durable);
+	cell__durable_release(durable);
 }
 
 static void handle_released(uv_work_t *work, int status)
@@ -301,9 +303,6 @@ static void do_save(uv_work_t *work)
 		cell__saved_finish(&saved);
 	else
 		(void)cell__durable_save(session->durable, &saved, &saving->memories, &saving->sum, &saving->err);
-	/* The kernel ends next; whatever it does until then is its own. */
-	if (!saving->err.code && saving->rests)
-		cell__durable_rest(session->durable);
 	if (saving->err.code && saving->opened)
 		cell__durable_close(cell__take_ptr(session->durable));
 }
