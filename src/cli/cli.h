@@ -420,7 +420,8 @@ struct cell_cli_gate_flags {
 	const char *approve, *policy, *audit;
 	const char *saved, *saved_key_file, *resume, *durable, *record, *saved_form, *saved_host, *saved_url;
 	int64_t saved_lease_ms;
-	bool shell, installs, workflows, stops_clock, shell_escape, restore_cwd, speculate, save, saved_compress, saved_unsynced, saved_points, changes;
+	bool shell, installs, workflows, stops_clock, shell_escape, restore_cwd, speculate, save, saved_compress, saved_unsynced,
+		saved_points, changes;
 	int64_t approval_timeout_ms, undo, points_bytes, allow_fork, fork_memory, fork_time_ms;
 };
 

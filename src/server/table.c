@@ -71,7 +71,8 @@
 		"workspace_id", "[\"string\",\"null\"]", "of the new session") "},\"required\":[\"runs\"],\"additionalProperties\":false}"
 #define POINT_FIELD "\"point\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":200,\"description\":\"the kept state to continue from\"}"
 #define POINT_BODY BODY("\"name\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":200}," DROP_FIELD, "\"name\"")
-#define HIBERNATE_BODY "{\"type\":\"object\",\"properties\":{" FIELD("points", "\"boolean\"", "save the kept states, too; the latest 32") "}}"
+#define HIBERNATE_BODY \
+	"{\"type\":\"object\",\"properties\":{" FIELD("points", "\"boolean\"", "save the kept states, too; the latest 32") "}}"
 #define REWIND_BODY                                                             \
 	"{\"type\":\"object\",\"properties\":{" FIELD(                          \
 		"name", "\"string\"",                                           \
@@ -244,7 +245,8 @@ const struct cell__route cell__routes[] = {
 	{ GET, "/v1/sessions/{session}/variables", CELL_SCOPE_READ, cell__handle_v1_variables, .status = 200, .answer = "Variables",
 	  .summary = "Lists the variables of a session, without running its code; busy while a cell runs" },
 	{ POST, "/v1/sessions/{session}/hibernate", CELL_SCOPE_RUN, cell__handle_v1_hibernate, .lasting = true, .body = HIBERNATE_BODY,
-	  .optional_body = true, .status = 200, .answer = "Hibernated", .summary = "Saves a session and ends its process; its next use wakes it" },
+	  .optional_body = true, .status = 200, .answer = "Hibernated",
+	  .summary = "Saves a session and ends its process; its next use wakes it" },
 	{ GET, "/v1/sessions/{session}/notebook", CELL_SCOPE_READ, cell__handle_v1_notebook_get, .status = 200, .answer = "Object",
 	  .summary = "Makes a Jupyter notebook of the session's recording: cells, output, values, plots, errors; needs --record" },
 	{ POST, "/v1/sessions/{session}/notebook", CELL_SCOPE_RUN, cell__handle_v1_notebook_run, .lasting = true, .raw = true,

@@ -149,8 +149,8 @@ void cell__durable_start_points(struct cell__saving *saving)
 		if (saving->n_points == CELL_SAVED_POINTS || !can_be_saved(point))
 			continue;
 		*one = (struct cell__saving_point){ .saving = saving, .point = point, .ready = is_file(point) };
-		if (!one->ready && session->executor->fork(point->kernel, session->id, session->layer, flags, &point_events, one,
-							   &one->kernel, &err) < 0)
+		if (!one->ready &&
+		    session->executor->fork(point->kernel, session->id, session->layer, flags, &point_events, one, &one->kernel, &err) < 0)
 			continue;
 		saving->n_points++;
 		saving->points_waiting += one->kernel != NULL;

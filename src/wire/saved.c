@@ -174,8 +174,8 @@ static int read_point(const json_t *entry, const struct cell__saved *saved, stru
 	    !*name || strlen(name) > CELL_LIMIT_POINT_NAME || json_array_size(files) == 0)
 		return damaged(err, "a point is not described as one");
 	json_t *numbers = json_pack("[O, O, O]", cells, upto, taken);
-	bool ok = numbers && read_number(numbers, 0, INT64_MAX, &point->cells) &&
-		  read_number(numbers, 1, INT64_MAX, &point->upto) && read_number(numbers, 2, INT64_MAX, &point->taken_ms);
+	bool ok = numbers && read_number(numbers, 0, INT64_MAX, &point->cells) && read_number(numbers, 1, INT64_MAX, &point->upto) &&
+		  read_number(numbers, 2, INT64_MAX, &point->taken_ms);
 	json_decref(numbers);
 	for (size_t i = 0; ok && i < json_array_size(files); i++)
 		ok = read_point_file(files, inodes, i, saved, point);

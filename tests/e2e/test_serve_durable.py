@@ -61,6 +61,14 @@ def test_hibernated_and_woken_by_the_next_use(place):
         assert value(server, session, "next(g)") == 1
         assert server.metric("sessions_woken_total") == 1
         assert server.ask("POST", "/v1/sessions", {"resume": session}).status == 409  # it is awake here
+        assert server.ask("POST", "/v1/sessions/%s/checkpoints" % session, {"name": "p"}).status == 201
+        value(server, session, "del s; kept = next(g)")
+        answer = server.ask("POST", "/v1/sessions/%s/hibernate" % session, {"points": True})
+        assert (answer.json["points"], answer.json["not_carried"]) == (["p"], []), answer
+        assert server.ask("POST", "/v1/sessions/%s/rewind" % session, {"name": "p"}).status == 200
+        assert value(server, session, "'kept' not in globals() and next(g)") == 2
+        answer = server.ask("POST", "/v1/sessions/%s/hibernate" % session)
+        assert (answer.json["points"], answer.json["not_carried"][-1]["kind"]) == ([], "point"), answer
 
 
 def test_no_call_has_the_id_of_one_before_the_sleep(place, tmp_path):
@@ -300,7 +308,10 @@ def test_the_command_line(tmp_path, executor):
         assert done.returncode == 0 and done.stdout.strip() == str(n), done
     done = workcell(tmp_path / "work", *flags[:4], "--resume", session, "-e", "1")
     assert done.returncode == 1 and "differs" in done.stderr, done
-    for bad in (["--save"], ["--resume", session], ["--saved-key-file", tmp_path / "key"]):
+    for points, left in ((["--saved-points"], False), ([], True)):
+        done = workcell(tmp_path / "work", *flags, "--undo", "1", *points, "--save", "-e", "x = 1")
+        assert done.returncode == 0 and ("not saved: points 1 kept by undo" in done.stderr) == left, done
+    for bad in (["--save"], ["--saved-points"], ["--resume", session], ["--saved-key-file", tmp_path / "key"]):
         done = workcell(tmp_path / "work", *bad, "-e", "1")
         assert done.returncode == 2 and "needs --saved" in done.stderr, done
     (tmp_path / "key").write_text("short")

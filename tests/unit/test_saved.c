@@ -69,8 +69,7 @@ static void test_description(void **state)
 	assert_int_equal(code_of("{"), CELL_E_DAMAGED);
 }
 
-#define FILE_OF(layer) \
-	"{\"name\": \"p-0123456789abcdef\", \"inode\": \"7\", \"layer\": " layer ", \"pieces\": [" PIECE "]}"
+#define FILE_OF(layer) "{\"name\": \"p-0123456789abcdef\", \"inode\": \"7\", \"layer\": " layer ", \"pieces\": [" PIECE "]}"
 
 /* n memories, a layer if there is one, then a memory and a layer for points; what follows the list of files. */
 static char *text_with(size_t n, bool layer, int version, const char *more)
@@ -109,7 +108,7 @@ static void test_files_of_a_memory(void **state)
 	assert_int_equal(code_of(text_with(1, true, CELL_SAVED_VERSION, ", \"own\": \"1\"")), CELL_E_DAMAGED);
 }
 
-#define POINT(name, upto, files, inodes)                                                                              \
+#define POINT(name, upto, files, inodes)                                                                               \
 	", \"own\": 2, \"points\": [{\"name\": \"" name "\", \"cells\": 2, \"upto\": " upto ", \"automatic\": false, " \
 	"\"taken_ms\": 4, \"files\": [" files "], \"inodes\": [" inodes "]}]"
 
@@ -321,12 +320,8 @@ static void test_follow(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_follow),
-		cmocka_unit_test(test_description),
-		cmocka_unit_test(test_files_of_a_memory),
-		cmocka_unit_test(test_points),
-		cmocka_unit_test(test_seal),
-		cmocka_unit_test(test_pieces),
+		cmocka_unit_test(test_follow), cmocka_unit_test(test_description), cmocka_unit_test(test_files_of_a_memory),
+		cmocka_unit_test(test_points), cmocka_unit_test(test_seal),        cmocka_unit_test(test_pieces),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -323,9 +323,9 @@ export class Session {
 		return this.close();
 	}
 
-	/** Saves it and ends its process; the next use wakes it. A server with `--saved`. */
-	hibernate(): Promise<Hibernated> {
-		return this.client.json<Hibernated>("POST", `${this.path}/hibernate`);
+	/** Saves it and ends its process; the next use wakes it. points: also the states that it keeps. A server with `--saved`. */
+	hibernate(options: { points?: boolean } = {}): Promise<Hibernated> {
+		return this.client.json<Hibernated>("POST", `${this.path}/hibernate`, options);
 	}
 
 	/** Its variables, without running code. */

@@ -255,6 +255,7 @@ export type Hibernated = {
 	bytes: number;
 	stored_bytes: number;
 	cells: number;
+	points: Array<string>;
 	not_carried: Array<{
 		kind: string;
 		name: string;
@@ -430,6 +431,12 @@ export type PostV1SessionsBody = {
 	speculate?: boolean;
 	/** the id of a saved session of the same client and workspace, to continue it */
 	resume?: string;
+};
+
+/** The body of POST /v1/sessions/{session}/hibernate */
+export type PostV1SessionsSessionHibernateBody = {
+	/** save the kept states, too; the latest 32 */
+	points?: boolean;
 };
 
 /** The body of POST /v1/sessions/{session}/fork */

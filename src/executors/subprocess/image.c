@@ -275,9 +275,7 @@ bool cell__sub_image_load(struct cell__sub_kernel *kernel, const struct cell__bu
 void cell__subprocess_image(const struct cell__kernel *base, struct cell__image_files *ret_files, const json_t **ret_left)
 {
 	const struct cell__sub_image *image = ((const struct cell__sub_kernel *)base)->image;
-	*ret_files = (struct cell__image_files){
-		.fds = { image->fd }, .inodes = { image->inode }, .live = { image->inode }, .n = 1
-	};
+	*ret_files = (struct cell__image_files){ .fds = { image->fd }, .inodes = { image->inode }, .live = { image->inode }, .n = 1 };
 	for (size_t i = 0; i < image->n_used; i++) {
 		ret_files->fds[ret_files->n] = image->used[i]->fd;
 		ret_files->inodes[ret_files->n] = image->named[i];
