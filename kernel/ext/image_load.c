@@ -567,7 +567,8 @@ static int plan_descriptors(struct loading *loading)
 		int from = loading->here.link[i], to = loading->image->link[i];
 		if (from == to || from < 0 || to < 0)
 			continue; /* in a sandbox there is no lifeline */
-		if (add(loading, (struct call){ .number = SYS_dup3, .args = { (uint64_t)from, (uint64_t)to, O_CLOEXEC }, .want = to }) < 0 ||
+		if (add(loading, (struct call){ .number = SYS_dup3, .args = { (uint64_t)from, (uint64_t)to, O_CLOEXEC }, .want = to }) <
+			    0 ||
 		    (i == IMAGE_LINKS - 1 && add_close(loading, from) < 0))
 			return -1;
 	}

@@ -73,8 +73,11 @@ static void make_ready(struct cell__point *point)
 static void handle_point_ready(void *owner)
 {
 	struct cell__point *point = owner;
+	struct cell_session *session = point->session;
 	point->kernel_ready = true;
 	make_ready(point);
+	if (session->savings)
+		cell__session_advance(session); /* a save waits for its points */
 }
 
 bool cell__branch_free_gone(struct cell__point *point)

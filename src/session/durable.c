@@ -591,7 +591,8 @@ void cell__durable_start_waiting(struct cell_session *session)
 		cell_fail(&saving->err, CELL_E_BUSY, 0, "a call of the session waits for an approval");
 		end_saving(saving, &saving->err);
 	} else if (session->slot && session->slot->ready) {
-		start(session, saving);
+		if (!cell__durable_waits_for_points(saving))
+			start(session, saving);
 	} else if (!session->slot && !session->preparing) {
 		cell_fail(&saving->err, CELL_E_KERNEL, 0, "the session has no kernel, and so no state to save");
 		end_saving(saving, &saving->err);

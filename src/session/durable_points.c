@@ -135,12 +135,25 @@ static bool is_file(const struct cell__point *point)
 	return executor->kept && executor->kept(point->kernel) >= 0;
 }
 
+static bool wants_points(const struct cell__saving *saving)
+{
+	return !saving->stays && !saving->portable && (saving->with_points || saving->waiting.session->options.saved_points);
+}
+
+bool cell__durable_waits_for_points(const struct cell__saving *saving)
+{
+	const struct cell__point *point = wants_points(saving) ? saving->waiting.session->points : NULL;
+	while (point && (point->ready || point->leaving || point->gone))
+		point = point->next;
+	return point != NULL;
+}
+
 void cell__durable_start_points(struct cell__saving *saving)
 {
 	struct cell_session *session = saving->waiting.session;
 	const unsigned flags = CELL__FORK_DROP | CELL__FORK_POINT | CELL__FORK_SAVE | CELL__FORK_ENDS;
 	struct cell_error err;
-	if (saving->stays || saving->portable || !(saving->with_points || session->options.saved_points))
+	if (!wants_points(saving))
 		return;
 	saving->points = cell__alloc(CELL_SAVED_POINTS, sizeof *saving->points);
 	/* The latest ones, if there are too many. */

@@ -459,6 +459,8 @@ void cell__durable_tell_run(struct cell_session *session, struct cell__run *run)
 
 /* ---- durable_points.c ---- */
 
+/* One of the points that are to be saved is not ready yet. */
+bool cell__durable_waits_for_points(const struct cell__saving *saving);
 /* With the session's memory, where it is asked for: the memories of its points are being written, or are there. */
 void cell__durable_start_points(struct cell__saving *saving);
 /* They are: into saving->memories, which has the session's own. */
