@@ -108,10 +108,14 @@ def connect(path):
     for _ in range(600):
         try:
             made = Connection("localhost")
-            made.connect()
-            return made
+            made.request("GET", "/started")
+            answer = made.getresponse()
+            answer.read()
+            if answer.status == 200:
+                return made
         except OSError:
-            time.sleep(0.05)
+            pass
+        time.sleep(0.01)
     raise SystemExit("the server does not answer")
 
 
