@@ -136,6 +136,16 @@ static void fill_holes(void)
 	}
 }
 
+/* Blocked, and taken by wait_for() alone: a handler could run just before the wait, which would then go on until the program's time is over. */
+static sigset_t awaited_signals(void)
+{
+	sigset_t set;
+	sigemptyset(&set);
+	sigaddset(&set, SIGCHLD);
+	sigaddset(&set, SIGINT);
+	return set;
+}
+
 /* script_begin(folder, path, kept, {name: object}): programs run from now on */
 PyObject *wc_script_begin(PyObject *self, PyObject *args)
 {
@@ -164,7 +174,7 @@ PyObject *wc_script_begin(PyObject *self, PyObject *args)
 	const char *name;
 	Py_ssize_t size;
 	char *text;
-	sigset_t child;
+	const sigset_t awaited = awaited_signals();
 	if (!PyArg_ParseTuple(args, "sOO!", &name, &kept_bytes, &PyDict_Type, &objects) ||
 	    PyBytes_AsStringAndSize(kept_bytes, &text, &size) < 0)
 		return NULL;
@@ -177,9 +187,7 @@ PyObject *wc_script_begin(PyObject *self, PyObject *args)
 	snprintf(folder, sizeof folder, "%s", name);
 	Py_INCREF(kept_bytes);
 	kept = text;
-	sigemptyset(&child);
-	sigaddset(&child, SIGCHLD);
-	sigprocmask(SIG_BLOCK, &child, NULL); /* wait_for() takes it */
+	sigprocmask(SIG_BLOCK, &awaited, NULL);
 	fill_holes();
 	malloc_trim(0); /* a fork copies the entries of free pages too */
 	Py_RETURN_NONE;
@@ -359,16 +367,14 @@ static void empty_jail(void)
 /* Waits for the end of the program, until its time is over, or the host has interrupted the run. */
 static void wait_for(pid_t pid, double begun, long timeout_ms, struct ending *ret)
 {
-	sigset_t child;
+	const sigset_t awaited = awaited_signals();
 	struct rusage used = { 0 };
 	double deadline = begun + (double)timeout_ms / 1e3;
-	sigemptyset(&child);
-	sigaddset(&child, SIGCHLD);
 	for (;;) {
 		double left = deadline - now();
 		if (left > 0) {
 			struct timespec most = { .tv_sec = (time_t)left, .tv_nsec = (long)((left - (double)(time_t)left) * 1e9) };
-			(void)sigtimedwait(&child, NULL, &most);
+			(void)sigtimedwait(&awaited, NULL, &most);
 		}
 		pid_t found = wait4(pid, &ret->status, WNOHANG, &used);
 		if (found == 0 && left > 0 && !wc_is_interrupted())
