@@ -168,7 +168,10 @@ static void handle_opened(void *arg, struct cell_session *session, const struct 
 	}
 	if (!session) {
 		cell__server_log(server, CELL_LOG_WARN, "a session could not be opened: %s", err->msg);
-		cell__answer_error(request, err);
+		if (opening->waking && err->code == CELL_E_NOT_FOUND)
+			request->route->handle(request); /* removed since its owner was read: says whether it has ended */
+		else
+			cell__answer_error(request, err);
 		served_free(served);
 		if (opening->waking)
 			cell__waking_ended(opening->waking);
