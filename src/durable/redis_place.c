@@ -292,7 +292,8 @@ static size_t list_due(struct keeper *keeper, struct cell__redis_batch *batch, s
 		snprintf(ms, sizeof ms, "%lld", (long long)remote->ms);
 		cell__redis_add(batch, "EVAL %s 2 %s %s %s %s %s", script_renew, remote->key, remote->lease_key, remote->holder, number,
 				ms);
-		remote->renew_us = now + remote->ms * 1000 / 9; /* if it fails */
+		/* If it fails: often until two thirds are over, so that a short outage loses nothing. */
+		remote->renew_us = now + remote->ms * 1000 / 30;
 	}
 	return n;
 }
