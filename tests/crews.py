@@ -21,12 +21,13 @@ PRELUDE = """
 import fcntl, os
 log = []
 def step(name, save):
+    # A cell whose result was lost is run again, and its artifact and workflow may be there: the storage is not part of the session's memory.
     with open("lock-" + name, "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         log.append(len(log) + 1)
         if save:
             artifacts.save("%s-%d" % (name, len(log)), str(len(log)).encode(), "a number")
-            workflows.create("w_%s_%d" % (name, len(log)), "def run():\\n    return %d" % len(log), "a number")
+            workflows.create("w_%s_%d" % (name, len(log)), "def run():\\n    return %d" % len(log), "a number", overwrite=True)
         fcntl.flock(file, fcntl.LOCK_UN)
     return len(log)
 """
