@@ -618,7 +618,7 @@ void cell__cli_fill_limits(const struct cell_cli_limit_flags *flags, struct cell
 	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.changes) },                              \
 	{ 0, "speculate", NULL, "go on in a copy while a call waits for its approval", \
 	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.speculate) },                            \
-	{ 0, "saved", "PLACE", "saved sessions: a folder that code must not be able to write to, redis://... or env:NAME", \
+	{ 0, "saved", "PLACE", "saved sessions: a folder that code cannot write to, redis://... or env:NAME", \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, gate.saved) },                                \
 	{ 0, "durable", "MODE", "save after each cell: cells (behind its result) or results (before it)", \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, gate.durable) },                              \
