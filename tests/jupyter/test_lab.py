@@ -12,7 +12,7 @@ import support
 from support import popen, workcell
 
 sys.path.append(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "browser"))
-from test_docs import PROGRAM, Browser  # noqa: E402
+from chromium import PROGRAM, Browser  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not PROGRAM, reason="needs chromium-headless-shell from Debian")
 
