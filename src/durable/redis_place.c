@@ -322,7 +322,7 @@ static void *renew_all(void *arg)
 		}
 		int64_t asked = now_us();
 		pthread_mutex_unlock(&keeper->lock);
-		int rc = cell__redis_run(keeper->redis, &batch, CELL__REDIS_AGAIN, true, &replies, NULL);
+		int rc = cell__redis_run(keeper->redis, &batch, CELL__REDIS_PROBE, true, &replies, NULL);
 		pthread_mutex_lock(&keeper->lock);
 		for (size_t i = 0; rc == 0 && i < n; i++) {
 			struct cell__redis_place *remote = find_held(keeper, due[i].holder);

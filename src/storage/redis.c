@@ -165,22 +165,22 @@ int cell__redis_run(struct cell__redis *redis, const struct cell__redis_batch *b
 	struct cell__redis_replies replies = CELL__REDIS_REPLIES_INIT;
 	struct cell_error why = { 0 };
 	int64_t end = cell__now_us() + CELL__REDIS_RETRY_MS * INT64_C(1000);
-	bool was_down;
-	if (is_down(redis, &was_down, err))
+	bool was_down = false, once = retry == CELL__REDIS_PROBE;
+	if (!once && is_down(redis, &was_down, err))
 		return -1;
 	for (int pause = CELL__REDIS_PAUSE_MS;; pause *= 2) {
 		enum tried tried = try_once(redis, batch, &replies, &why);
 		if (tried == DONE)
 			break;
 		bool unknown = tried == AGAIN_UNKNOWN && retry == CELL__REDIS_ONCE;
-		bool over = was_down || cell__now_us() + pause * INT64_C(1000) > end;
+		bool over = was_down || once || cell__now_us() + pause * INT64_C(1000) > end;
 		if (tried != FAILED && !unknown && !over) {
 			pause_ms(pause);
 			continue;
 		}
 		if (tried != FAILED)
 			why.code = CELL_E_STORAGE;
-		if (tried != FAILED && over)
+		if (tried != FAILED && over && !once)
 			set_down(redis, &why);
 		if (unknown)
 			cell_fail_wrap(&why, "it is unknown whether this was done");

@@ -61,6 +61,7 @@ struct cell__redis {
 enum cell__redis_retry {
 	CELL__REDIS_ONCE,  /* not again when it may have been carried out */
 	CELL__REDIS_AGAIN, /* carried out twice it comes to the same */
+	CELL__REDIS_PROBE, /* tried once, also while the server is left alone because it was down: whoever asks again soon notices its return */
 };
 
 /* Connections and the URL alone, for other users than a storage; no connection is made yet. */
