@@ -521,7 +521,8 @@ def stage_jupyter():
     if run("scripts/setup.sh", "jupyter") != 0:
         fail("setup of build/jupyter-venv")
         return
-    pytests("build", "tests/jupyter", python=os.path.join(ROOT, "build", "jupyter-venv", "bin", "python"), workers=0)
+    pytests("build", "tests/jupyter", "--ignore", "tests/jupyter/agents", python=os.path.join(ROOT, "build", "jupyter-venv", "bin", "python"), workers=0)
+    pytests("build", "tests/jupyter/agents", python=os.path.join(ROOT, "build", "jupyter-agents-venv", "bin", "python"), workers=0)
 
 
 def stage_otel():

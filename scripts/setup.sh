@@ -15,7 +15,8 @@
 #   conformance the conformance suite of MCP, in build/conformance; after `test`
 #   judges  the SDKs of MCP in their newest versions, and the Inspector, in build/judges; needs Go besides; after `test`
 #   hosts   programs that use MCP servers (Claude Code, Codex, Gemini CLI, opencode), in build/hosts; 1.2 GB; after `test`
-#   jupyter a venv with JupyterLab, nbclient and papermill, in build/jupyter-venv, and Chromium with its driver; after `test`
+#   jupyter a venv with JupyterLab, nbclient and papermill, in build/jupyter-venv, one with jupyter-mcp-server and a JupyterLab that
+#           notebooks are shared in, in build/jupyter-agents-venv, and Chromium with its driver; after `test`
 #
 # Installs only what is missing and does nothing when all is there, so `make` can call it every time.
 # On systems without apt it prints what is needed and goes on if the tools are found.
@@ -169,10 +170,13 @@ make_venv() {
 		# With what it wants, in the versions of the list: 40 packages instead of 200.
 		build/venv/bin/uv venv --quiet --python "$python" "$venv"
 		build/venv/bin/uv pip install --quiet --constraint "$requirements" --python "$venv/bin/python" smolagents pytest pytest-xdist
-	elif [ "$purpose" = frameworks ]; then
-		# 200 packages: uv links them from its cache. The lists are complete.
+	elif [ "$purpose" = frameworks ] || [ "$purpose" = jupyter ]; then
+		# 200 packages: uv links them from its cache, where two venvs' JupyterLab is one. The lists of frameworks are complete; what
+		# JupyterLab is started with writes no bytecode.
+		options=--no-deps
+		[ "$purpose" = frameworks ] || options=--compile-bytecode
 		build/venv/bin/uv venv --quiet --python "$python" "$venv"
-		build/venv/bin/uv pip install --quiet --no-deps --python "$venv/bin/python" -r "$requirements"
+		build/venv/bin/uv pip install --quiet $options --python "$venv/bin/python" -r "$requirements"
 	else
 		"$python" -m venv "$venv"
 		"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --prefer-binary -r "$requirements"
@@ -356,4 +360,5 @@ if [ "$purpose" = frameworks ]; then
 fi
 if [ "$purpose" = jupyter ]; then
 	make_venv build/jupyter-venv tests/jupyter/requirements.txt "JupyterLab, nbclient, papermill and others to run notebooks with"
+	make_venv build/jupyter-agents-venv tests/jupyter/agents/requirements.txt "jupyter-mcp-server, and a JupyterLab that notebooks are shared in"
 fi

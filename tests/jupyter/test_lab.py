@@ -1,15 +1,11 @@
 """A notebook in JupyterLab, in Chromium, with a sandboxed kernel of Workcell's: cells, input() and a widget's slider."""
 import base64
 import os
-import re
-import subprocess
 import sys
 
 import nbformat
 import pytest
-
-import support
-from support import popen, workcell
+from lab import TOKEN, running
 
 sys.path.append(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "browser"))
 from chromium import PROGRAM, Browser  # noqa: E402
@@ -22,31 +18,13 @@ CELLS = ["import os\nprint('in the', 'sandbox' if not os.path.exists('/root') el
 
 @pytest.fixture
 def lab(tmp_path):
-    """JupyterLab on a free port; its URL."""
-    data, work = tmp_path / "data", tmp_path / "work"
-    work.mkdir()
-    environment = support.host_environment(JUPYTER_DATA_DIR=str(data), JUPYTER_RUNTIME_DIR=str(data / "runtime"), JUPYTER_CONFIG_DIR=str(data / "config"),
-                                           IPYTHONDIR=str(data / "ipython"), HOME=str(tmp_path))
-    done = workcell("jupyter", "install", "--executor", "sandbox", "--python", sys.executable, "--workspace-mode", "rw", env=environment)
-    assert done.status == 0, done
+    """JupyterLab with a notebook, as one person has it; its URL."""
+    (tmp_path / "work").mkdir()
     made = nbformat.v4.new_notebook(metadata={"kernelspec": {"name": "workcell", "display_name": "Workcell", "language": "python"}})
     made.cells = [nbformat.v4.new_code_cell(each) for each in CELLS]
-    nbformat.write(made, work / "it.ipynb")
-    log = open(tmp_path / "log", "w+")
-    process = popen([sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", "--port=0", "--ServerApp.root_dir=%s" % work,
-                     "--IdentityProvider.token=t0ken"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd=work)
-
-    def url():
-        log.seek(0)
-        found = re.search(r"http://127\.0\.0\.1:\d+", log.read())
-        return found and found.group()
-
-    try:
-        yield support.wait_until(url, "JupyterLab's address")
-    finally:
-        process.terminate()
-        process.wait(support.DEADLINE)
-        log.close()
+    nbformat.write(made, tmp_path / "work" / "it.ipynb")
+    with running(tmp_path) as url:
+        yield url
 
 
 def press(browser, key, code, modifiers=0, text=""):
@@ -59,7 +37,7 @@ def test_a_notebook(lab, tmp_path):
     outputs = "[...document.querySelectorAll('.jp-OutputArea-output')].map(each => each.innerText).join('|')"
     try:
         browser.tell("Emulation.setDeviceMetricsOverride", width=1200, height=900, deviceScaleFactor=1, mobile=False)
-        browser.tell("Page.navigate", url=lab + "/lab/tree/it.ipynb?token=t0ken")
+        browser.tell("Page.navigate", url=lab + "/lab/tree/it.ipynb?token=" + TOKEN)
         browser.wait("document.querySelectorAll('.jp-Notebook .jp-CodeCell .cm-content').length >= 3")
         # Not the notebook's own indicator, which says idle before there is a kernel: a cell that is run then opens a dialog for choosing one.
         browser.wait("document.documentElement.innerText.includes('Python (Workcell sandbox) | Idle')")
