@@ -45,7 +45,7 @@ unsigned cell__cli_ends_wait(struct cell_cli_ends *ends, enum cell__jupyter_port
 /* False: no valid message waits; an invalid one is reported on stderr and dropped. */
 bool cell__cli_ends_receive(struct cell_cli_ends *ends, enum cell__jupyter_port port, struct cell_cli_request *ret_request);
 void cell__cli_request_finish(struct cell_cli_request *request);
-/* Returns what comes on the heartbeat port, as long as something waits there. */
+/* Returns what waits on the heartbeat port, so much of it that a flood holds up nothing else. */
 void cell__cli_ends_beat(struct cell_cli_ends *ends);
 
 struct cell_cli_sent {
@@ -58,11 +58,16 @@ struct cell_cli_sent {
 	const struct cell_mime_part *buffers;
 	size_t n_buffers;
 };
-/* A client that is gone gets nothing; that is not a failure.  CELL_JUPYTER_PORT_IOPUB: any thread; waits for readers that are slow. */
-void cell__cli_ends_send(struct cell_cli_ends *ends, enum cell__jupyter_port port, const struct cell_cli_sent *sent);
+/*
+ * A client that is gone gets nothing; that is not a failure.  CELL_JUPYTER_PORT_IOPUB: any thread; waits for readers that are slow.
+ * Returns the message's number, for cell__cli_ends_is_number().
+ */
+uint64_t cell__cli_ends_send(struct cell_cli_ends *ends, enum cell__jupyter_port port, const struct cell_cli_sent *sent);
 /* Takes the content over; NULL: out of memory, and nothing is sent. */
-void cell__cli_ends_send_json(struct cell_cli_ends *ends, enum cell__jupyter_port port, const struct cell_cli_request *to,
-			      const char *parent, const char *type, json_t *content);
+uint64_t cell__cli_ends_send_json(struct cell_cli_ends *ends, enum cell__jupyter_port port, const struct cell_cli_request *to,
+				  const char *parent, const char *type, json_t *content);
+/* Whether this is the id of the message that was sent with that number. */
+bool cell__cli_ends_is_number(const struct cell_cli_ends *ends, uint64_t number, const char *id);
 /* A cell begins: readers that were too slow for earlier output are waited for again. */
 void cell__cli_ends_begin(struct cell_cli_ends *ends);
 

@@ -28,12 +28,15 @@
 #define BIND_MS 3000 /* a kernel that was killed is followed by another one at the same address, and its spare may need a moment to end */
 #define BIND_NAP_MS 2
 #define ID_BYTES 256u  /* of a client's routing id */
+#define OWN_ID_BYTES 64u
+#define BEATS 64 /* at a time */
+#define REPORTS 100u /* of dropped messages, one by one */
 
 struct cell_cli_ends {
 	void *zmq, *socket[CELL_JUPYTER_PORTS];
 	char key[CELL_JUPYTER_MAX_KEY_BYTES + 1], session[33];
 	struct cell__jupyter_seen seen[CELL_JUPYTER_PORTS];
-	atomic_uint_fast64_t sent;
+	atomic_uint_fast64_t sent, dropped;
 	pthread_mutex_t lock; /* of iopub */
 	bool drops; /* with the lock */
 };
@@ -136,9 +139,15 @@ unsigned cell__cli_ends_wait(struct cell_cli_ends *ends, enum cell__jupyter_port
 	return ready;
 }
 
-static void report_dropped(const char *what)
+/* Whoever reaches a port can send what is dropped: past some lines only every doubling of their number is worth one. */
+static void report_dropped(struct cell_cli_ends *ends, const char *what)
 {
-	fprintf(stderr, "workcell: dropped %s\n", what);
+	uint64_t n = atomic_fetch_add(&ends->dropped, 1) + 1;
+
+	if (n <= REPORTS)
+		fprintf(stderr, "workcell: dropped %s\n", what);
+	else if (!(n & (n - 1)))
+		fprintf(stderr, "workcell: dropped %s; %llu messages by now\n", what, (unsigned long long)n);
 }
 
 static int keep_parts(struct cell_cli_request *request, const struct cell__jupyter_part *parts, size_t n)
@@ -171,15 +180,15 @@ static bool take_message(struct cell_cli_ends *ends, enum cell__jupyter_port por
 	bool ids_fit = true;
 
 	if (status != CELL_JUPYTER_OK) {
-		report_dropped(cell__jupyter_status_word(status));
+		report_dropped(ends, cell__jupyter_status_word(status));
 		return false;
 	}
 	for (size_t i = 0; i < request.message.n_ids; i++)
 		ids_fit = ids_fit && parts[i].size <= ID_BYTES;
 	if (!ids_fit || request.message.n_ids > CELL_CLI_MAX_IDS) {
-		report_dropped("a message with too many or too long routing ids");
+		report_dropped(ends, "a message with too many or too long routing ids");
 	} else if (keep_parts(&request, parts, n) < 0) {
-		report_dropped("a message for lack of memory");
+		report_dropped(ends, "a message for lack of memory");
 	} else {
 		*ret_request = request;
 		return true;
@@ -215,7 +224,7 @@ bool cell__cli_ends_receive(struct cell_cli_ends *ends, enum cell__jupyter_port 
 		}
 	}
 	if (left_out)
-		report_dropped("a message of too many parts");
+		report_dropped(ends, "a message of too many parts");
 	else if (n)
 		taken = take_message(ends, port, views, n, ret_request);
 	for (size_t i = 0; i < n; i++)
@@ -238,19 +247,20 @@ void cell__cli_request_finish(struct cell_cli_request *request)
 void cell__cli_ends_beat(struct cell_cli_ends *ends)
 {
 	void *socket = ends->socket[CELL_JUPYTER_PORT_HB];
-	zmq_msg_t beat;
+	bool more = false;
 
-	for (;;) {
-		int more;
+	for (int n = 0; n < BEATS || more; n++) {
+		zmq_msg_t beat;
 
 		zmq_msg_init(&beat);
 		if (zmq_msg_recv(&beat, socket, ZMQ_DONTWAIT) < 0)
 			break;
 		more = zmq_msg_more(&beat);
-		if (zmq_msg_send(&beat, socket, ZMQ_DONTWAIT | (more ? ZMQ_SNDMORE : 0)) < 0)
+		if (zmq_msg_send(&beat, socket, ZMQ_DONTWAIT | (more ? ZMQ_SNDMORE : 0)) < 0) {
+			zmq_msg_close(&beat);
 			break;
+		}
 	}
-	zmq_msg_close(&beat);
 }
 
 /* ---- sending --------------------------------------------------------------------- */
@@ -306,16 +316,30 @@ void cell__cli_ends_begin(struct cell_cli_ends *ends)
 	pthread_mutex_unlock(&ends->lock);
 }
 
-void cell__cli_ends_send(struct cell_cli_ends *ends, enum cell__jupyter_port port, const struct cell_cli_sent *sent)
+static void write_id(const struct cell_cli_ends *ends, uint64_t number, char id[OWN_ID_BYTES])
+{
+	snprintf(id, OWN_ID_BYTES, "%s_%llu", ends->session, (unsigned long long)number);
+}
+
+bool cell__cli_ends_is_number(const struct cell_cli_ends *ends, uint64_t number, const char *id)
+{
+	char own[OWN_ID_BYTES];
+
+	write_id(ends, number, own);
+	return !strcmp(own, id);
+}
+
+uint64_t cell__cli_ends_send(struct cell_cli_ends *ends, enum cell__jupyter_port port, const struct cell_cli_sent *sent)
 {
 	struct cell__jupyter_part parts[CELL_CLI_MAX_IDS + 6 + CELL_JUPYTER_MAX_PARTS];
-	char id[64], date[40], signature[CELL_JUPYTER_SIGNATURE_BYTES + 1];
+	char id[OWN_ID_BYTES], date[40], signature[CELL_JUPYTER_SIGNATURE_BYTES + 1];
 	const char *parent = sent->parent ? sent->parent : "{}", *metadata = sent->metadata ? sent->metadata : "{}";
 	CELL_AUTO_BUF struct cell__buf header = CELL_BUF_INIT;
+	uint64_t number = atomic_fetch_add(&ends->sent, 1);
 	size_t n = 0;
 
 	write_date(date, sizeof(date));
-	snprintf(id, sizeof(id), "%s_%llu", ends->session, (unsigned long long)atomic_fetch_add(&ends->sent, 1));
+	write_id(ends, number, id);
 	if (cell__jupyter_encode(&(struct cell__jupyter_out){ .type = sent->type,
 							      .id = id,
 							      .session = ends->session,
@@ -325,8 +349,8 @@ void cell__cli_ends_send(struct cell_cli_ends *ends, enum cell__jupyter_port por
 							      .content = sent->content,
 							      .content_size = sent->content_size },
 				 ends->key, &header, signature) < 0) {
-		report_dropped("a message to clients for lack of memory");
-		return;
+		report_dropped(ends, "a message to clients for lack of memory");
+		return number;
 	}
 	for (size_t i = 0; sent->to && i < sent->to->n_ids; i++)
 		parts[n++] = (struct cell__jupyter_part){ sent->to->ids[i].data, sent->to->ids[i].size };
@@ -344,19 +368,22 @@ void cell__cli_ends_send(struct cell_cli_ends *ends, enum cell__jupyter_port por
 		publish(ends, parts, n);
 	else
 		(void)send_parts(ends->socket[port], parts, n);
+	return number;
 }
 
-void cell__cli_ends_send_json(struct cell_cli_ends *ends, enum cell__jupyter_port port, const struct cell_cli_request *to,
-			      const char *parent, const char *type, json_t *content)
+uint64_t cell__cli_ends_send_json(struct cell_cli_ends *ends, enum cell__jupyter_port port, const struct cell_cli_request *to,
+				  const char *parent, const char *type, json_t *content)
 {
 	char *text = content ? json_dumps(content, JSON_COMPACT) : NULL;
+	uint64_t number = UINT64_MAX;
 
 	json_decref(content);
 	if (text)
-		cell__cli_ends_send(
+		number = cell__cli_ends_send(
 			ends, port,
 			&(struct cell_cli_sent){ .type = type, .to = to, .parent = parent, .content = text, .content_size = strlen(text) });
 	else
-		report_dropped("a message to clients for lack of memory");
+		report_dropped(ends, "a message to clients for lack of memory");
 	free(text);
+	return number;
 }

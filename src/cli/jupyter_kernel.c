@@ -137,24 +137,38 @@ static bool flag_of(const json_t *object, const char *name, bool otherwise)
 
 /* ---- questions of the cell ------------------------------------------------------------- */
 
+/*
+ * An answer to this question, and not to an earlier one. Clients say what they answer by its id, by that of the request that runs, or not
+ * at all (jupyter_client).
+ */
+static bool is_answer(const struct front *front, uint64_t question, const struct cell_cli_request *answer)
+{
+	const char *parent = answer->message.parent_id;
+
+	if (strcmp(answer->message.type, "input_reply"))
+		return false;
+	return !*parent || cell__cli_ends_is_number(front->ends, question, parent) || !strcmp(parent, front->request->message.id);
+}
+
 /* NULL: the client did not answer before an interrupt or the end.  free() it. */
 static char *ask_client(struct front *front, const char *prompt, bool password)
 {
 	struct cell_cli_request answer = { 0 };
+	uint64_t question;
 	char *text = NULL;
 	eventfd_t value;
 
 	while (cell__cli_ends_receive(front->ends, CELL_JUPYTER_PORT_STDIN, &answer)) /* late answers to earlier questions */
 		cell__cli_request_finish(&answer);
-	cell__cli_ends_send_json(front->ends, CELL_JUPYTER_PORT_STDIN, front->request, front->request->header, "input_request",
-				 json_pack("{s:s, s:b}", "prompt", prompt, "password", password));
+	question = cell__cli_ends_send_json(front->ends, CELL_JUPYTER_PORT_STDIN, front->request, front->request->header, "input_request",
+					    json_pack("{s:s, s:b}", "prompt", prompt, "password", password));
 	while (!text && !atomic_load(&front->interrupted) && !cell__cli_stop_status()) {
 		unsigned ready = cell__cli_ends_wait(front->ends, CELL_JUPYTER_PORT_STDIN, CELL_JUPYTER_PORT_STDIN, front->wake_fd);
 
 		if (ready & 4)
 			eventfd_read(front->wake_fd, &value);
 		if ((ready & 3) && cell__cli_ends_receive(front->ends, CELL_JUPYTER_PORT_STDIN, &answer)) {
-			if (!strcmp(answer.message.type, "input_reply"))
+			if (is_answer(front, question, &answer))
 				text = strdup(text_of(answer.message.content, "value"));
 			cell__cli_request_finish(&answer);
 		}
@@ -543,6 +557,14 @@ static const struct handler {
 	{ 0 },
 };
 
+static void report_unknown(const char *type)
+{
+	char *shown = cell_shown_text(type, strlen(type), CELL_SHOWN_ASCII);
+
+	fprintf(stderr, "workcell: unknown request %.60s\n", shown ? shown : "");
+	free(shown);
+}
+
 static void handle_request(struct front *front, const struct cell_cli_request *request)
 {
 	const struct handler *handler = handlers;
@@ -550,7 +572,7 @@ static void handle_request(struct front *front, const struct cell_cli_request *r
 	while (handler->type && strcmp(handler->type, request->message.type))
 		handler++;
 	if (!handler->type) {
-		fprintf(stderr, "workcell: unknown request %.60s\n", request->message.type);
+		report_unknown(request->message.type);
 		return;
 	}
 	front->request = request;

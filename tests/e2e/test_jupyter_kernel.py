@@ -306,6 +306,21 @@ def test_input(kernel):
     assert kernel.value("name") == "'Ada ä'"
 
 
+def test_a_late_answer_is_none_to_the_next_question(kernel):
+    kernel.start("input('Delete? ')")
+    first = kernel.receive("stdin")
+    assert kernel.ask("interrupt_request", port="control") == {"status": "ok"}
+    assert kernel.receive("shell")["content"]["ename"] == "KeyboardInterrupt"
+    for name, parent in (("the question", lambda request, asked: asked["header"]), ("the request", lambda request, asked: request)):
+        ident = kernel.start("print(input('Really? '))")
+        asked = kernel.receive("stdin")
+        kernel.send("input_reply", {"value": "of before"}, "stdin", parent=first["header"])
+        kernel.send("comm_msg", {"value": "not a reply"}, "stdin")
+        kernel.send("input_reply", {"value": name}, "stdin", parent=parent(asked["parent_header"], asked))
+        assert text_of(kernel.published(ident)) == name + "\n"
+        kernel.receive("shell")
+
+
 @pytest.mark.parametrize("how", ["message", "signal"])
 def test_interrupt(kernel, how):
     for code in ("import time\nprint('on', flush=True)\ntime.sleep(60)", "print('on')\ninput('?')", "print('on')\nwhile True: pass"):
@@ -433,6 +448,35 @@ def test_hostile_cells(shared_kernel, name):
     kernel.run("import sys\nsys.stdout, sys.stderr, sys.displayhook = sys.__stdout__, sys.__stderr__, sys.__displayhook__")
     assert kernel.run("import os; os._exit(0)")[0]["status"] == "error"  # a fresh kernel for the next test
     assert kernel.value("6 * 7") == "42"
+
+
+ODD = [{}, {"code": 5, "cursor_pos": "x", "data": 7}, {"code": None, "cursor_pos": 2**62, "detail_level": -2**62, "comm_id": 5, "target_name": []},
+       {"code": "\x00'\x00", "cursor_pos": -5, "comm_id": {}, "target_name": "\x00", "data": None}, {"code": "x = 'ä😀'", "cursor_pos": 7, "comm_id": "foreign"},
+       {"code": ["1"], "silent": "yes", "store_history": [], "user_expressions": {"a": 5, "b": None, "": "1"}, "comm_id": "\u2028" * 1000},
+       {"hist_access_type": 5, "n": -1, "start": 2**62, "stop": -2**62, "session": "x", "pattern": {}, "code": "1", "user_expressions": [1, 2]},
+       {"hist_access_type": "search", "pattern": "*" * 2000 + "x", "n": 2**62, "unique": 7, "code": "def f(\n" * 3000, "cursor_pos": 3}]
+
+
+@pytest.mark.parametrize("kind", ["execute", "complete", "inspect", "is_complete", "history", "comm_info", "kernel_info", "comm_open", "comm_msg", "comm_close"])
+def test_odd_requests(shared_kernel, kind):
+    """A client that fills in what it likes: each request is answered, and the kernel goes on. Comms of others have no ids here."""
+    kernel = shared_kernel
+    for content in ODD:
+        if kind.startswith("comm_") and kind != "comm_info":
+            assert set(kinds(kernel.published(kernel.send(kind, content)))) <= {"error", "comm_close"}
+        else:
+            assert kernel.ask(kind + "_request", {"stop_on_error": False, **content})["status"] in ("ok", "error", "complete", "incomplete", "invalid", "unknown")
+    kernel.send("no\x1b[2Jsuch_request")
+    assert kernel.value("6 * 7") == "42"
+    assert "\x1b" not in kernel.read_log()
+
+
+def test_a_flood_of_invalid_messages_does_not_fill_the_log(kernel):
+    for _ in range(500):
+        kernel.sockets["shell"].send_multipart([b"x"])
+    assert kernel.value("6 * 7") == "42"
+    dropped = [line for line in kernel.read_log().splitlines() if "without its delimiter" in line]
+    assert len(dropped) == 102 and dropped[-1].endswith("256 messages by now"), dropped[-3:]
 
 
 # -- life
