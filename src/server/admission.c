@@ -7,6 +7,7 @@
 
 #include "base/hole.h"
 #include "server/oauth.h"
+#include "server/peers.h"
 #include "server/pool.h"
 #include "wire/access.h"
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "server/oauth.h"
+#include "server/peers.h"
 
 #define LINGER_BYTES (16 * 1024 * 1024) /* of a body that is too large, thrown away so that its sender can hear of it */
 #define SHORTAGE_RETRY_S 5              /* descriptors come back when sessions end */

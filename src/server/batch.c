@@ -8,6 +8,7 @@
  * as long as an idle session does.  A run is a session of the client: it counts, it is listed, and its calls can be approved.
  */
 #include "server/api.h"
+#include "server/peers.h"
 #include "server/pool.h"
 
 #include <stdio.h>

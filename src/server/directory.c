@@ -15,6 +15,7 @@
 
 #include "base/random.h"
 #include "durable/owners.h"
+#include "server/peers.h"
 
 #define CHECK_US 5000000 /* whether the storage has forgotten */
 #define KEEP_US ((int64_t)CELL_OWNER_EXPIRES_S * 1000000 / 3)

@@ -24,6 +24,7 @@
  * Lists of all workers (cell__gather_begin()) are asked of each worker in the same way, ourselves included, and joined.
  */
 #define _GNU_SOURCE
+#include "server/peers.h"
 #include "server/pool.h"
 
 #include <assert.h>

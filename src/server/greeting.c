@@ -21,6 +21,7 @@
 #include <openssl/hmac.h>
 
 #include "base/random.h"
+#include "server/peers.h"
 
 #define PURPOSE "workcell server 1"
 #define NONCE_DIGITS (CELL_GREETING_NONCE - 1)

@@ -19,6 +19,7 @@
 #include <strings.h>
 
 #include "server/oauth.h"
+#include "server/peers.h"
 #include "server/pool.h"
 #include "wire/access.h"
 

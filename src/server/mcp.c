@@ -38,6 +38,7 @@
 #include "mcp/client/param_headers.h"
 #include "durable/owners.h"
 #include "mcp/server/server.h"
+#include "server/peers.h"
 #include "wire/call_seal.h"
 #include "wire/sse.h"
 

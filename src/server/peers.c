@@ -23,6 +23,7 @@
 #include <strings.h>
 
 #include "base/base.h"
+#include "server/peers.h"
 #include "wire/saved.h"
 
 #define GIVE_UP_US 3000000 /* until a session that is moving has arrived somewhere */

@@ -117,6 +117,7 @@ int cell_mcp_server_listen(struct cell_mcp_server *mcp, const struct cell_server
 #include "sandbox/policy.h"
 #include "server/oauth.h"
 #include "server/otlp.h"
+#include "server/peers.h"
 #include "server/pool.h"
 #include "server/starting.h"
 

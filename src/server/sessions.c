@@ -18,6 +18,7 @@
 #include <time.h>
 
 #include "deps/venv.h"
+#include "server/peers.h"
 
 static size_t bucket_of(const char *id)
 {

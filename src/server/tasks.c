@@ -9,6 +9,7 @@
  * A detached request is freed after the callback that answered it, because its handler may still touch it (cell__tasks_reap()).
  */
 #include "server/api.h"
+#include "server/peers.h"
 #include "server/pool.h"
 
 #include <stdio.h>

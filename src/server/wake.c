@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "durable/durable.h"
+#include "server/peers.h"
 
 struct cell__waking {
 	uv_work_t work;
