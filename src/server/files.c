@@ -63,7 +63,7 @@ struct cell__file_work {
 	struct cell_error err;
 	bool busy; /* the pool's, or about to be */
 	void (*then)(struct cell__request *request, json_t *found); /* NULL: /v1's answers */
-	bool gone; /* the response is freed: to be destroyed when the pool is done */
+	bool gone; /* the request or its response is freed: to be destroyed when the pool is done */
 	struct cell__gunzip *gunzip; /* of an upload that is compressed; or NULL */
 	/* a block of the transfer */
 	char *block;
@@ -141,12 +141,30 @@ static void release(struct cell__file_work *files)
 	uv_queue_work(cell__loop_uv(files->server->engine->loop), &files->work, do_destroy, handle_destroyed);
 }
 
+/* Nobody waits for it any more. */
+static void leave(struct cell__file_work *files)
+{
+	files->gone = true;
+	if (!files->busy)
+		release(files);
+}
+
 void cell__files_forget(struct cell__request *request)
 {
 	struct cell__file_work *files = cell__take_ptr(request->files);
 
 	if (files)
-		release(files);
+		leave(files);
+}
+
+/* A step has ended.  Returns false when its request has, too. */
+static bool is_wanted(struct cell__file_work *files)
+{
+	files->busy = false;
+	if (!files->gone)
+		return true;
+	release(files);
+	return false;
 }
 
 /* ---- the beginning ---- */
@@ -321,7 +339,8 @@ static void handle_first(uv_work_t *work, int status)
 	struct cell__request *request = files->request;
 
 	(void)status; /* never cancelled */
-	files->busy = false;
+	if (!is_wanted(files))
+		return;
 	if (files->verb == CELL_FILE_REMOVE && request->served->session)
 		cell__session_written_on_loop(request->served->session);
 	if (files->verb == CELL_FILE_REMOVE || files->verb == CELL_FILE_FOLDER || (files->verb >= CELL_FILE_PUT && !files->transfer))
@@ -351,12 +370,14 @@ static void handle_root(void *arg, const struct cell__root *root, const struct c
 {
 	struct cell__file_work *files = arg;
 
-	files->busy = false;
+	if (root)
+		files->root = *root;
+	if (!is_wanted(files))
+		return;
 	if (!root) {
 		cell__answer_error(files->request, err);
 		return;
 	}
-	files->root = *root;
 	files->root.cancelled = &files->cancelled;
 	files->kernel_pid = pid_of_kernel(files);
 	files->is_there = root->place;
@@ -370,17 +391,22 @@ static void handle_root(void *arg, const struct cell__root *root, const struct c
 static void start(struct cell__file_work *files)
 {
 	struct cell__request *request = files->request;
+	int (*root_of)(struct cell_session *session, bool writes, cell__root_done done, void *arg,
+		       struct cell_error *err) = files->in_tmp ? cell__session_tmp_on_loop : cell__session_root_on_loop;
 	bool writes = files->verb >= CELL_FILE_PUT;
 	struct cell_error err;
 
-	files->busy = true;
 	if ((files->verb == CELL_FILE_PUT || files->verb == CELL_FILE_UNPACK) && !cell__account_may_store(request, files->account))
 		return;
-	if (!request->served->session)
+	if (!request->served->session) {
 		cell__answer_fail(request, MHD_HTTP_GONE, CELL_E_EXPIRED, "this session has ended");
-	else if ((files->in_tmp ? cell__session_tmp_on_loop : cell__session_root_on_loop)(request->served->session, writes, handle_root,
-											  files, &err) < 0)
+		return;
+	}
+	files->busy = true;
+	if (root_of(request->served->session, writes, handle_root, files, &err) < 0) {
+		files->busy = false;
 		cell__answer_error(request, &err);
+	}
 }
 
 /* ---- downloads ---- */
@@ -429,10 +455,7 @@ static void handle_read(uv_work_t *work, int status)
 	struct cell__file_work *files = work->data;
 
 	(void)status; /* never cancelled */
-	files->busy = false;
-	if (files->gone)
-		release(files);
-	else
+	if (is_wanted(files))
 		cell__request_resume(files->request);
 }
 
@@ -459,11 +482,7 @@ static ssize_t send_block(void *arg, uint64_t position, char *out, size_t max)
 
 static void handle_response_freed(void *arg)
 {
-	struct cell__file_work *files = arg;
-
-	files->gone = true;
-	if (!files->busy)
-		release(files);
+	leave(arg);
 }
 
 static void add_header(struct MHD_Response *response, const char *name, const char *fmt, uint64_t a, uint64_t b, uint64_t c)
@@ -586,7 +605,8 @@ static void handle_written(uv_work_t *work, int status)
 	struct cell__request *request = files->request;
 
 	(void)status; /* never cancelled */
-	files->busy = false;
+	if (!is_wanted(files))
+		return;
 	files->stored += (int64_t)files->moved;
 	if (!files->err.code && request->served->folder)
 		(void)cell__account_stored(files->server, files->account, (int64_t)files->moved, &files->err);
@@ -625,7 +645,7 @@ size_t cell__upload_take(struct cell__request *request, const char *bytes, size_
 	if (files->err.code) { /* it was ended while it waited for the body */
 		record(files, &files->err);
 		cell__answer_error(request, &files->err);
-		return 0;
+		return size; /* to be thrown away, so that the client can read the answer */
 	}
 	if (files->verb != CELL_FILE_PUT && files->verb != CELL_FILE_UNPACK)
 		return 0;
@@ -653,9 +673,8 @@ static void handle_ended(uv_work_t *work, int status)
 	struct cell__file_work *files = work->data;
 
 	(void)status; /* never cancelled */
-	files->busy = false;
-	if (files->gone)
-		release(files);
+	if (is_wanted(files))
+		cell__request_resume(files->request); /* its body, or its answer, may have come meanwhile */
 }
 
 void cell__files_sweep(struct cell_server *server)

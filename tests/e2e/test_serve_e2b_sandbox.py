@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import threading
+import time
 
 import pytest
 
@@ -170,24 +171,35 @@ def test_tmp_has_a_size_and_goes_where_its_sandbox_goes(fresh, server):
     slow = server.open("GET", "/files?path=/tmp/large", token=None,
                        headers={"E2b-Sandbox-Id": fresh.sandbox_id, "X-Access-Token": fresh._envd_access_token})
     assert slow[1].read(1000) == bytes(1000)
-    upload = server.connect()
-    upload.putrequest("POST", "/files?path=/tmp/half")
-    for name, value in (("E2b-Sandbox-Id", fresh.sandbox_id), ("X-Access-Token", fresh._envd_access_token), ("Content-Length", "3000000"),
-                        ("Content-Type", "application/octet-stream")):
-        upload.putheader(name, value)
-    upload.endheaders(bytes(1_000_000))
+    uploads = [server.connect() for _ in range(8)]
+    for n, one in enumerate(uploads):
+        one.putrequest("POST", "/files?path=/tmp/half%d" % n)
+        for name, value in (("E2b-Sandbox-Id", fresh.sandbox_id), ("X-Access-Token", fresh._envd_access_token), ("Content-Length", "3000000"),
+                            ("Content-Type", "application/octet-stream")):
+            one.putheader(name, value)
+        one.endheaders(bytes(2_000_000))
     device = int(fresh.run_code("__import__('os').stat('/tmp').st_dev").text)
-    support.wait_until(lambda: open_files(server, device) >= 4, lambda: open_files(server, device))  # the watcher, the file, the upload and its folder
+    # At least the watcher, the file, each upload and its folder.
+    support.wait_until(lambda: open_files(server, device) >= 18, lambda: open_files(server, device))
     fresh.run_code("import os; os._exit(1)")
-    support.wait_until(lambda: open_files(server, device) == 0, lambda: open_files(server, device))
+    # The clients go on sending while the server frees what the /tmp took; one goes away.
+    rest, end = 1_000_000, time.monotonic() + support.DEADLINE
+    while open_files(server, device) and time.monotonic() < end:
+        for one in uploads:
+            one.send(b"0")
+        rest -= 1
+        if len(uploads) == 8 and open_files(server, device) < 18:
+            uploads.pop().close()
+    assert open_files(server, device) == 0
     with pytest.raises(http.client.IncompleteRead):
         slow[1].read()
     with pytest.raises(e2b.NotFoundException, match="ended with its process"):
         handle.get_new_events()
-    upload.send(bytes(2_000_000))
-    answer = upload.getresponse()
-    assert (answer.status, b"ended with its process" in answer.read()) == (502, True)
-    for connection in (slow[0], upload):
+    for one in uploads:
+        one.send(bytes(rest))
+        answer = one.getresponse()
+        assert (answer.status, b"ended with its process" in answer.read()) == (502, True)
+    for connection in (slow[0], *uploads):
         connection.close()
     assert not fresh.files.exists("/tmp/kept")
     fresh.files.write("/tmp/kept", "again")
