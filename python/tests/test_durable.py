@@ -559,6 +559,39 @@ def test_a_kernel_that_dies_goes_on_as_it_was_saved(executor, mode, place):
         assert "NameError" in str(session.run("x").error)  # not as it was before the reset
 
 
+DIES_LATER = """
+import os, threading, time
+def wait():
+    while not os.path.exists("die"):
+        time.sleep(0.01)
+    os._exit(3)
+threading.Thread(target=wait, daemon=True).start()
+"""
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_kernel_that_dies_between_two_cells(executor, place):
+    events = []
+
+    def die():
+        count = len(events)
+        with open("die", "w", encoding="ascii"):
+            wait_until(lambda: [event for event in events[count:] if event.kind == "restored"] or None)
+        os.remove("die")
+
+    with Session(None, executor, saved=place, durable="results", on_branch=events.append) as session:
+        session.run("x = 41").raise_for_error()
+        assert session.run(DIES_LATER).durable
+        die()
+        result = session.run("x += 1; x")
+        assert result.value == 42 and result.durable
+        assert any(notice == "between two cells the kernel exited with status 3; the session is as it was saved last" for notice in result.notices), result.notices
+        session.reset()
+        assert session.run(DIES_LATER).durable
+        die()
+        assert "NameError" in str(session.run("x").error)  # not as it was before the reset
+
+
 def saved_cells(place, session):
     """How many cells the session on the disk has seen."""
     return json.loads((place / session.session_id / "state").read_bytes()[64:])["cells"]

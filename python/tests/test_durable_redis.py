@@ -302,6 +302,149 @@ def test_a_server_that_dies_in_a_save(tmp_path):
         server.close()
 
 
+def value_of(session, code):
+    """None: the storage is left alone for some moments, because it did not answer."""
+    try:
+        return session.run(code).value
+    except StorageError:
+        return None
+
+
+def test_a_kernel_that_dies_after_a_save_that_failed(place, tmp_path):
+    """It goes back to the last one that did not, and says which cells that costs."""
+    server = spaces.Redis("--appendonly", "yes", "--appendfsync", "always")
+    try:
+        with Session(None, "subprocess", saved=server.url(), saved_lease=60, durable="results") as session:
+            assert session.run("x = 41").durable
+            server.process.kill()
+            server.process.wait()
+            assert not session.run("x = 42; y = 1").durable
+            server.start()
+            result = session.run("import os; os._exit(1)")
+            assert result.state == "restored" and any("cell 2 is lost, too" in notice for notice in result.notices), result
+            support.wait_until(lambda: value_of(session, "x") == 41, "Redis is asked again")
+            assert session.run("'y' in globals()").value is False and session.run("x").durable
+    finally:
+        server.close()
+
+
+class Relay(threading.Thread):
+    """A network between a session and Redis that keeps, at a word of a command, what is sent, or its answer, and is cut then until it is healed."""
+
+    def __init__(self, server):
+        super().__init__(daemon=True)
+        self.server, self.word, self.answers, self.held, self.cut, self.seen = server, None, False, None, False, []
+        self.caught, self.healed = threading.Event(), threading.Event()
+        self.path = os.path.join(support.temporary_folder("workcell-tests-relay-"), "s")
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.bind(self.path)
+        self.socket.listen(16)
+        self.start()
+
+    def catch(self, word, answers=False):
+        self.answers, self.word = answers, word
+
+    def heal(self):
+        self.cut = False
+        self.healed.set()
+
+    def run(self):
+        while True:
+            link, _ = self.socket.accept()
+            threading.Thread(target=self.talk, args=(link,), daemon=True).start()
+
+    def talk(self, link):
+        with link, socket.socket(socket.AF_UNIX) as redis:
+            redis.connect(self.server.socket)
+            threading.Thread(target=self.return_answers, args=(redis, link), daemon=True).start()
+            while not self.cut and (data := link.recv(1 << 20)) and not self.cut:
+                self.seen.append(data)
+                if self.word and self.word in data:
+                    self.word, self.held, self.cut = None, data, True
+                    if self.answers:
+                        self.deliver()
+                    self.caught.set()
+                    return
+                redis.sendall(data)
+
+    def return_answers(self, redis, link):
+        try:
+            while data := redis.recv(1 << 20):
+                link.sendall(data)
+        except OSError:
+            pass  # the other half has ended
+
+    def deliver(self, data=None):
+        """What was held comes to Redis after all; returns its answer."""
+        with socket.socket(socket.AF_UNIX) as redis:
+            redis.settimeout(support.DEADLINE)
+            redis.connect(self.server.socket)
+            redis.sendall(data or self.held)
+            return redis.recv(1 << 16)
+
+
+COMMIT = b"'PERSIST', KEYS[1]"  # of the script that replaces the description
+
+
+def relayed(redis, tmp_path, executor):
+    relay = Relay(redis)
+    url = "redis+unix://%s?prefix=%s" % (relay.path, tmp_path.name)
+    return relay, Session(None, executor, saved=url, saved_lease=60, durable="results")
+
+
+def test_a_save_that_comes_late(redis, place, tmp_path):
+    """A later one has succeeded meanwhile, and stays."""
+    relay, session = relayed(redis, tmp_path, "sandbox")
+    with session:
+        assert session.run("x = 1").durable
+        relay.catch(COMMIT)
+        assert not session.run("x = 2").durable
+        assert relay.caught.is_set()
+        relay.heal()
+        support.wait_until(lambda: session.run("x = 3").durable, "Redis is asked again")
+        name = key(tmp_path, session.session_id)
+        before = redis.ask("HGET", name, "state")
+        assert relay.deliver() == b"*1\r\n:-2\r\n"
+        for data in [each for each in relay.seen if b":p-" in each and COMMIT not in each]:
+            relay.deliver(data)  # pieces that come twice
+        assert redis.ask("HGET", name, "state") == before
+        wake = session.session_id
+    for each in redis.ask("KEYS", name + ":p-*"):
+        if redis.ask("TTL", each) >= 0:
+            redis.ask("DEL", each)  # what would have ended by itself
+    with Session.wake(wake, place, None, "sandbox") as session:
+        assert session.run("x").value == 3
+
+
+def test_a_save_whose_answer_is_lost(redis, place, tmp_path):
+    """It was carried out, and the files of the one before are gone: the session goes on with it, and the next one is durable again."""
+    relay, session = relayed(redis, tmp_path, "subprocess")
+    with session:
+        assert session.run("x = 1").durable
+        relay.catch(COMMIT, answers=True)
+        assert not session.run("x = 2").durable
+        relay.heal()
+        assert session.run("import os; os._exit(1)").state == "restored"
+        support.wait_until(lambda: value_of(session, "x") == 2, "Redis is asked again")
+        assert session.run("x = 3").durable
+
+
+def test_a_renewal_that_comes_after_the_lease_was_given_back(redis, place, tmp_path):
+    relay = Relay(redis)
+    with Session(None, "subprocess", saved="redis+unix://%s?prefix=%s" % (relay.path, tmp_path.name), saved_lease=1.0) as session:
+        session.run("x = 1")
+        session.hibernate()
+        session.run("x")
+        relay.catch(b"'PX', ARGV[3]) return {1}")  # the next renewal
+        assert relay.caught.wait(support.DEADLINE)
+        relay.heal()
+        answer = session.hibernate()
+        assert relay.deliver().startswith(b"*3\r\n:0\r\n")
+        assert not redis.ask("EXISTS", key(tmp_path, answer.session_id, "lease"))
+    with Session.wake(answer.session_id, place, None, "subprocess") as session:
+        assert session.run("x").value == 1
+
+
 def test_options(place):
     for options in ({"saved_host": "a b"}, {"saved_url": "x" * 257}, {"saved_lease": 0.5}, {"saved_host": "\x1b"}):
         with pytest.raises(ValueError):

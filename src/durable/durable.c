@@ -34,6 +34,7 @@ struct cell__durable {
 	bool sealed, packs, syncs;
 	bool rests; /* others may have it */
 	bool read; /* state is that of the disk */
+	bool unsure; /* in Redis: a save failed that may have been carried out, so that state may not be there any more */
 	struct cell__saved state;
 };
 
@@ -210,7 +211,7 @@ static int take(struct cell__durable *durable, bool creates, struct cell_error *
 {
 	if ((durable->remote ? cell__redis_place_take(durable->remote, creates, err) : take_folder(durable, creates, err)) < 0)
 		return -1;
-	durable->rests = durable->read = false;
+	durable->rests = durable->read = durable->unsure = false;
 	return 0;
 }
 
@@ -352,9 +353,10 @@ static int read_state(struct cell__durable *durable, struct cell_error *err)
 
 int cell__durable_state(struct cell__durable *durable, const struct cell__saved **ret_saved, struct cell_error *err)
 {
-	if (!durable->read && read_state(durable, err) < 0)
+	if ((!durable->read || durable->unsure) && read_state(durable, err) < 0)
 		return -1;
 	durable->read = true;
+	durable->unsure = false;
 	*ret_saved = &durable->state;
 	return 0;
 }
@@ -594,7 +596,7 @@ static int write_state(struct cell__durable *durable, const struct cell__saved *
 	    cell__seal(durable->sealed ? durable->key : NULL, durable->id, &body, &sealed, err) < 0)
 		return -1;
 	if (durable->remote)
-		return cell__redis_place_commit(durable->remote, &sealed, saved, durable->read ? &durable->state : NULL, false, err);
+		return cell__redis_place_commit(durable->remote, &sealed, saved, durable->read ? &durable->state : NULL, err);
 	if (check_lock(durable, err) < 0)
 		return -1;
 	CELL_AUTO_FD int fd = openat(durable->fd, "state.new", O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
@@ -701,17 +703,36 @@ static int write_files(struct cell__durable *durable, struct cell__saved *saved,
 	return 0;
 }
 
+/* What is saved now, if that is not known: the next save counts on, and refers to no file that is gone. */
+static int find_out(struct cell__durable *durable, struct cell_error *err)
+{
+	const struct cell__saved *found;
+	struct cell_error why;
+	if (!durable->unsure || cell__durable_state(durable, &found, &why) == 0)
+		return 0;
+	if (why.code != CELL_E_NOT_FOUND) {
+		if (err)
+			*err = why;
+		return -1;
+	}
+	cell__saved_finish(&durable->state); /* it was the first */
+	durable->read = durable->unsure = false;
+	return 0;
+}
+
 int cell__durable_save(struct cell__durable *durable, struct cell__saved *saved, const struct cell__memories *memories,
 		       struct cell__pieces_sum *ret_sum, struct cell_error *err)
 {
 	struct cell__pieces_sum sum = { 0 };
-	if (durable->rests && take(durable, false, err) < 0) {
+	if ((durable->rests && take(durable, false, err) < 0) || find_out(durable, err) < 0) {
 		cell__saved_finish(saved);
 		return -1;
 	}
 	strcpy(saved->id, durable->id);
 	saved->generation = durable->read ? durable->state.generation + 1 : 1;
-	if (write_files(durable, saved, memories, &sum, err) < 0 || write_state(durable, saved, err) < 0) {
+	bool is_complete = write_files(durable, saved, memories, &sum, err) == 0;
+	if (!is_complete || write_state(durable, saved, err) < 0) {
+		durable->unsure = is_complete && durable->remote;
 		if (durable->read)
 			remove_others(durable, &durable->state);
 		cell__saved_finish(saved);

@@ -82,9 +82,9 @@ int cell__redis_place_read(struct cell__redis_place *remote, struct cell__buf *o
 }
 
 int cell__redis_place_commit(struct cell__redis_place *remote, const struct cell__buf *state, const struct cell__saved *saved,
-			     const struct cell__saved *before, bool releases, struct cell_error *err)
+			     const struct cell__saved *before, struct cell_error *err)
 {
-	(void)remote, (void)state, (void)saved, (void)before, (void)releases;
+	(void)remote, (void)state, (void)saved, (void)before;
 	return unavailable(err);
 }
 

@@ -24,7 +24,7 @@ static const char script_take[] = "local at = redis.call('GET', KEYS[2]) "
 				  "if not saved and ARGV[5] == '0' then return {-1} end "
 				  "if at then return {1, tonumber(is[1])} end "
 				  "local number = redis.call('HINCRBY', KEYS[1], 'fence', 1) "
-				  "redis.call('HSET', KEYS[1], 'holder', ARGV[1], 'name', ARGV[2], 'url', ARGV[3]) "
+				  "redis.call('HSET', KEYS[1], 'holder', ARGV[1], 'name', ARGV[2], 'url', ARGV[3], 'save', '0') "
 				  "if not saved then redis.call('EXPIRE', KEYS[1], ARGV[6]) end "
 				  "redis.call('SET', KEYS[2], ARGV[1], 'PX', ARGV[4]) "
 				  "return {1, number}";
@@ -38,26 +38,39 @@ static const char script_take[] = "local at = redis.call('GET', KEYS[2]) "
 static const char script_renew[] = IS_MINE "redis.call('SET', KEYS[2], ARGV[1], 'PX', ARGV[3]) "
 					   "return {1}";
 
+/* It has no holder then: a renewal that is still on its way must not take the lease again, for nobody. */
 static const char script_release[] = IS_MINE "redis.call('DEL', KEYS[2]) "
+					     "redis.call('HDEL', KEYS[1], 'holder') "
 					     "if redis.call('HEXISTS', KEYS[1], 'state') == 0 then redis.call('DEL', KEYS[1]) end "
 					     "return {1}";
 
 /*
- * KEYS: the session, its lease, the index, its files, files of before.  ARGV: holder, number, ms, state, id, time, releases, number of files,
- * pieces of each.
+ * KEYS: the session, its lease, the index, its files, files of before.  ARGV: holder, number, ms, state, id, time, number of the save, number of
+ * files, pieces of each.  A save whose answer did not come may still be on its way, in a network that was cut or a Redis that was paused, when a
+ * later one of the same holder has been answered: it must not replace that.
  */
 static const char script_commit[] = IS_MINE
+	"if tonumber(ARGV[7]) < tonumber(redis.call('HGET', KEYS[1], 'save') or '0') then return {-2} end "
 	"local n = tonumber(ARGV[8]) "
 	"for i = 1, n do "
 	"  if redis.call('HLEN', KEYS[3 + i]) ~= tonumber(ARGV[8 + i]) then return {-1, i} end "
 	"end "
-	"redis.call('HSET', KEYS[1], 'state', ARGV[4]) "
+	"redis.call('HSET', KEYS[1], 'state', ARGV[4], 'save', ARGV[7]) "
 	"redis.call('PERSIST', KEYS[1]) "
 	"redis.call('ZADD', KEYS[3], ARGV[6], ARGV[5]) "
 	"for i = 1, n do redis.call('PERSIST', KEYS[3 + i]) end "
 	"for i = 4 + n, #KEYS do redis.call('UNLINK', KEYS[i]) end "
-	"if ARGV[7] == '1' then redis.call('DEL', KEYS[2]) else redis.call('SET', KEYS[2], ARGV[1], 'PX', ARGV[3]) end "
+	"redis.call('SET', KEYS[2], ARGV[1], 'PX', ARGV[3]) "
 	"return {1}";
+
+/*
+ * KEYS: a file.  ARGV: number of a piece, seconds.  Before each piece: a file that no save names ends by itself.  One that is named has no expiry,
+ * and gets none by a piece that arrives twice.
+ */
+static const char script_piece[] = "local left = redis.call('TTL', KEYS[1]) "
+				   "if left == -2 then redis.call('HSET', KEYS[1], ARGV[1], '') end "
+				   "if left ~= -1 then redis.call('EXPIRE', KEYS[1], ARGV[2]) end "
+				   "return 1";
 
 /* KEYS: the session, its lease, the index, its files.  ARGV[3]: id. */
 static const char script_remove[] = IS_MINE "redis.call('ZREM', KEYS[3], ARGV[3]) "
@@ -86,7 +99,7 @@ struct cell__redis_place {
 	int64_t ms;
 	void (*lost)(void *arg);
 	void *arg;
-	uint64_t number;
+	uint64_t number, save; /* of its lease; of its last save under that */
 	/* guarded by keeper->lock */
 	bool holds, is_lost;
 	int64_t renew_us, deadline_us;
@@ -254,6 +267,7 @@ static int hold(struct cell__redis_place *remote, uint64_t number, int64_t asked
 	struct keeper *keeper = remote->keeper;
 	pthread_mutex_lock(&keeper->lock);
 	remote->number = number;
+	remote->save = 0;
 	remote->is_lost = false;
 	remote->holds = true;
 	set_times(remote, asked_us);
@@ -551,7 +565,7 @@ static int run_script(struct cell__redis_place *remote, struct words *words, con
 }
 
 int cell__redis_place_commit(struct cell__redis_place *remote, const struct cell__buf *state, const struct cell__saved *saved,
-			     const struct cell__saved *before, bool releases, struct cell_error *err)
+			     const struct cell__saved *before, struct cell_error *err)
 {
 	struct words words = { .n = 0 };
 	long long found;
@@ -575,7 +589,7 @@ int cell__redis_place_commit(struct cell__redis_place *remote, const struct cell
 	words.list[words.n++] = state->data;
 	words.list[words.n++] = remote->id;
 	add_number(&words, saved->saved_ms);
-	words.list[words.n++] = releases ? "1" : "0";
+	add_number(&words, ++remote->save);
 	add_number(&words, saved->n_files);
 	for (size_t i = 0; i < saved->n_files; i++)
 		add_number(&words, saved->files[i].n_pieces);
@@ -584,10 +598,6 @@ int cell__redis_place_commit(struct cell__redis_place *remote, const struct cell
 		return -1;
 	if (found != 1)
 		return cell_fail(err, CELL_E_IO, 0, "pieces of the saved session %s are missing in Redis; does it evict keys?", remote->id);
-	if (releases) {
-		(void)let_go(remote);
-		return 0;
-	}
 	pthread_mutex_lock(&remote->keeper->lock);
 	if (remote->holds && !remote->is_lost)
 		set_times(remote, asked);
@@ -623,8 +633,8 @@ static int put_piece(void *arg, const char *name, size_t i, const void *bytes, s
 	const struct cell__redis_place *remote = arg;
 	CELL_AUTO_BATCH struct cell__redis_batch batch = CELL__REDIS_BATCH_INIT;
 	CELL_AUTO_REPLIES struct cell__redis_replies replies = CELL__REDIS_REPLIES_INIT;
+	cell__redis_add(&batch, "EVAL %s 1 %s:%s %lld %d", script_piece, remote->key, name, (long long)i, CELL__REDIS_TEMP_S);
 	cell__redis_add(&batch, "HSET %s:%s %lld %b", remote->key, name, (long long)i, bytes, size);
-	cell__redis_add(&batch, "EXPIRE %s:%s %d", remote->key, name, CELL__REDIS_TEMP_S);
 	return cell__redis_run(remote->keeper->redis, &batch, CELL__REDIS_AGAIN, false, &replies, err);
 }
 

@@ -1,7 +1,7 @@
 /*
  * Saved sessions in Redis or Valkey.
  *
- *     {prefix}:saved:{id}          hash: state (the sealed description), fence, holder, name, url
+ *     {prefix}:saved:{id}          hash: state (the sealed description), fence, holder, name, url, save (the number of the last save under that fence)
  *     {prefix}:saved:{id}:lease    string: the holder; expires unless it is renewed
  *     {prefix}:saved:{id}:p-...    hash: number -> piece; expires unless a description names it
  *     {prefix}:saved:__index__     sorted set of ids by the time of their last save
@@ -34,11 +34,11 @@ void cell__redis_place_release(struct cell__redis_place *remote);
 /* The sealed description.  CELL_E_NOT_FOUND. */
 int cell__redis_place_read(struct cell__redis_place *remote, struct cell__buf *out, struct cell_error *err);
 /*
- * Replaces the description and removes files that it does not name.  before: the last one, or NULL.  releases: the lease ends with it.
- * CELL_E_CONFLICT: the number is not the newest; nothing was written.
+ * Replaces the description and removes files that it does not name.  before: the last one, or NULL.  CELL_E_CONFLICT: the number is not the newest;
+ * nothing was written.  After any other failure it may have been replaced, now or a little later, but not once a later commit has succeeded.
  */
 int cell__redis_place_commit(struct cell__redis_place *remote, const struct cell__buf *state, const struct cell__saved *saved,
-			     const struct cell__saved *before, bool releases, struct cell_error *err);
+			     const struct cell__saved *before, struct cell_error *err);
 /* Removes the session.  saved: its description, or NULL.  CELL_E_CONFLICT as above. */
 int cell__redis_place_remove(struct cell__redis_place *remote, const struct cell__saved *saved, struct cell_error *err);
 /* For cell__pieces_send() and cell__pieces_receive(). */

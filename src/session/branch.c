@@ -459,6 +459,7 @@ static void leave_kernel(struct cell_session *session, uint64_t cells, struct ce
 	waiting->next = session->resets;
 	session->resets = waiting;
 	session->cells = cells;
+	session->era++;
 }
 
 /* It is replaced by a fork of another. */

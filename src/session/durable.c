@@ -316,8 +316,10 @@ static void handle_saved(uv_work_t *work, int status)
 	saving->written = true;
 	session->filing--;
 	session->freezing -= !saving->stays;
-	if (saving->err.code == 0)
+	if (saving->err.code == 0) {
 		session->saved_cells = saving->cells + 1;
+		session->saved_era = saving->era;
+	}
 	saving->releases = saving->err.code == 0 && saving->rests && !session->closing;
 	cell__durable_leave_points(saving);
 	if (saving->kernel)
@@ -560,6 +562,7 @@ static void start(struct cell_session *session, struct cell__saving *saving)
 	saving->is_taken = false;
 	session->put_off = 0;
 	saving->cells = session->cells;
+	saving->era = session->era;
 	cell__early_destroy(cell__take_ptr(saving->memories.early)); /* of an image that could not be */
 	session->freezing++;
 	if (session->executor->fork(session->slot->kernel, session->id, session->layer,
@@ -714,31 +717,64 @@ bool cell__durable_is_due(const struct cell_session *session)
 	return false;
 }
 
-bool cell__durable_restore(struct cell_session *session)
+/* " cell 3 is lost, too: ...", of those that ended after the last save; "" if there are none. */
+static void tell_lost(const struct cell_session *session, uint64_t saved, uint64_t done, char *out, size_t size)
+{
+	char which[64];
+	*out = '\0';
+	if (done == saved)
+		return;
+	if (done == saved + 1)
+		snprintf(which, sizeof which, "cell %llu is", (unsigned long long)done);
+	else
+		snprintf(which, sizeof which, "cells %llu to %llu are", (unsigned long long)(saved + 1), (unsigned long long)done);
+	snprintf(out, size, "%s lost, too: %s; run them again (cells are counted from 1)", which,
+		 done - saved == session->put_off ? "they came faster than they could be saved"
+						  : "they were not saved, as their results said");
+}
+
+/* What is saved is of this session as it is since its last reset.  *ret_done: cells that have ended. */
+static bool go_back(struct cell_session *session, uint64_t *ret_done, char *lost, size_t size)
 {
 	const struct cell__saving *saving = session->savings;
-	uint64_t saved = saving && saving->stays && saving->writing ? saving->cells + 1 : session->saved_cells;
-	const uint64_t put_off = session->put_off;
-	if (!session->options.durable || session->closing || session->broken.code || session->slot || !saved ||
-	    saved + put_off != session->cells)
+	const bool is_written = saving && saving->stays && saving->writing;
+	uint64_t saved = is_written ? saving->cells + 1 : session->saved_cells;
+	uint64_t done = session->cells - (session->current && session->current->started ? 1 : 0);
+	if (!session->options.durable || session->closing || session->broken.code || session->slot || session->resets || !saved ||
+	    (is_written ? saving->era : session->saved_era) != session->era || saved - 1 > done)
 		return false;
+	tell_lost(session, saved - 1, done, lost, size);
+	*ret_done = done;
 	session->cells = saved - 1;
 	session->put_off = 0;
 	session->asleep = true;
-	if (put_off && session->current) {
-		char text[200], which[64];
-		if (put_off == 1)
-			snprintf(which, sizeof which, "cell %llu is", (unsigned long long)saved);
-		else
-			snprintf(which, sizeof which, "cells %llu to %llu are", (unsigned long long)saved,
-				 (unsigned long long)(saved + put_off - 1));
-		snprintf(text, sizeof text,
-			 "%s lost, too: they came faster than they could be saved; run them again (cells are counted from 1)", which);
-		cell__result_add_notice(session->current->result, text);
-	}
 	cell__branch_tell(session, json_pack("{s:s, s:I, s:I}", "kind", "restored", "cell", (json_int_t)session->cells, "lost_cells",
-					     (json_int_t)put_off));
+					     (json_int_t)(done - session->cells)));
 	return true;
+}
+
+bool cell__durable_restore(struct cell_session *session)
+{
+	char lost[200];
+	uint64_t done;
+	if (!go_back(session, &done, lost, sizeof lost))
+		return false;
+	if (*lost && session->current)
+		cell__result_add_notice(session->current->result, lost);
+	return true;
+}
+
+void cell__durable_restore_idle(struct cell_session *session, const char *how)
+{
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+	char lost[200];
+	uint64_t done;
+	if (!go_back(session, &done, lost, sizeof lost))
+		return;
+	if (cell__buf_printf(&text, "between two cells %s; the session is as it was saved last%s%s", how, *lost ? "; " : "", lost) < 0)
+		return;
+	free(session->ended);
+	session->ended = cell__buf_take(&text);
 }
 
 /* ---- waking ---- */
@@ -832,6 +868,8 @@ void cell__durable_woken(struct cell_session *session)
 	if (cell__durable_state(session->durable, &saved, NULL) == 0) {
 		session->left = list_left(saved->left);
 		session->cells = saved->cells;
+		session->saved_cells = saved->cells + 1;
+		session->saved_era = session->era;
 	}
 	cell__durable_keep_points(session);
 	cell__branch_tell(session, json_pack("{s:s, s:s, s:I, s:O*}", "kind", "woken", "session_id", session->id, "cells",
@@ -853,7 +891,10 @@ static void make_plain(char *text)
 void cell__durable_tell_run(struct cell_session *session, struct cell__run *run)
 {
 	json_t *left = cell__take_ptr(session->left), *thing, *variable;
+	CELL_AUTO_FREE char *ended = cell__take_ptr(session->ended);
 	size_t i, k;
+	if (ended)
+		cell__result_add_notice(run->result, ended);
 	json_array_foreach(left, i, thing) {
 		CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
 		(void)cell__buf_printf(&text, "not carried when the session was saved: %s %s",

@@ -171,6 +171,7 @@ static void handle_over_quota(void *owner)
 		cell__outcome_describe_excess(excess, message, sizeof message);
 		struct cell_event event = { .type = CELL_EVENT_KERNEL_DIED, .message = message };
 		cell__slot_leave(session, 0);
+		cell__durable_restore_idle(session, message);
 		cell__session_emit(session, &event);
 	}
 }
@@ -254,6 +255,7 @@ void cell__session_free(struct cell_session *session)
 	else
 		cell__durable_close(session->durable);
 	json_decref(session->left);
+	free(session->ended);
 	cell__recorder_destroy(session->recorder);
 	cell__quota_destroy(session->quota);
 	cell__prepared_destroy(session, session->prepared);
@@ -654,6 +656,7 @@ void cell__session_do_reset(struct cell__task *task)
 	waiting->next = session->resets;
 	session->resets = waiting;
 	session->at_point = session->asleep = false;
+	session->era++;
 	if (session->recorder)
 		cell__recorder_reset(session->recorder);
 	struct cell_error err;

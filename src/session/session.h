@@ -212,13 +212,15 @@ struct cell_session {
 	struct cell_error take_err;
 	void (*place_left)(void *session);
 	bool forgets; /* with its end, what was saved of it is removed */
-	uint64_t saved_cells; /* cells of the last save by `durable`, plus 1; 0: there is none */
+	uint64_t saved_cells; /* of the last save by `durable`, or of what was woken, plus 1; 0: there is none */
+	uint64_t era, saved_era; /* counts resets and rewinds; what was saved before one is not gone back to */
 	uint64_t put_off;     /* cells since then that wait for a pause to be saved */
 	int64_t put_off_us;   /* when the first of them ended */
 	double credit; /* so many saves may hold up a cell */
 	int64_t credit_at_us, held_up_us; /* as of when, 0: nothing has been saved yet; how long the last save held up cells */
 	struct cell__saving *savings;  /* the first is under way, or waits for a cell to end */
 	json_t *left; /* what it goes without since it was woken, for the next run; or NULL */
+	char *ended; /* that it was restored between two cells, for the next run; or NULL */
 	struct cell__woken_points woken_points;
 	bool asleep; /* its kernel is in the saved session; the next use wakes it */
 
@@ -411,7 +413,7 @@ struct cell__saving {
 	bool opened; /* the place was opened for this save */
 	bool rests; /* nobody maps files of its place afterwards */
 	bool releases, releasing; /* when its kernel has ended, others may have it; that is being done */
-	uint64_t cells; /* after which it is saved */
+	uint64_t cells, era; /* after which it is saved */
 	int64_t since_us; /* a save by `durable`: when its cell had ended */
 	struct cell__run *run; /* whose result waits for it; or NULL */
 	struct cell__kernel *kernel; /* a point; NULL: not made yet, or gone */
@@ -431,6 +433,8 @@ bool cell__durable_after_cell(struct cell_session *session, struct cell__run *ru
 void cell__durable_catch_up(struct cell_session *session);
 /* Its kernel has ended: it goes on as it was saved last.  False: it cannot. */
 bool cell__durable_restore(struct cell_session *session);
+/* The same between two cells, or before it was ready to run one; how: why it has ended, for the next result. */
+void cell__durable_restore_idle(struct cell_session *session, const char *how);
 /* A save is written: no kernel can be woken meanwhile. */
 bool cell__durable_is_writing(const struct cell_session *session);
 /* The memory after the last cell is to be taken for a save by `durable`: the next cell waits for that. */

@@ -410,8 +410,11 @@ static void handle_wall(uv_timer_t *timer)
 	if (run && run->started && !run->ending && session->running_on == session->slot) {
 		run->over = "wall_time";
 		run->over_max = run->over_used = session->options.confine.wall_ms;
+		cell__slot_leave(session, 0);
+		return;
 	}
 	cell__slot_leave(session, 0);
+	cell__durable_restore_idle(session, "the kernel has lived as long as it may");
 }
 
 static void handle_ready(void *owner)
@@ -542,6 +545,7 @@ static void handle_exited(void *owner, const struct cell__exit *how)
 		char message[320];
 		cell__outcome_describe_death(how, slot->violation, message, sizeof message);
 		struct cell_event event = { .type = CELL_EVENT_KERNEL_DIED, .message = message };
+		cell__durable_restore_idle(session, message);
 		cell__session_emit(session, &event);
 	}
 	free_slot(slot);
