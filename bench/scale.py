@@ -79,7 +79,7 @@ def measure(path):
 def load(nodes, at):
     """What all servers together ask of the parts, in a second."""
     awake = nodes * at["sessions"]
-    renewals, cells, wakes = awake / (at["lease_s"] / 3), awake * at["cells_s"], awake * at["woken_s"]
+    renewals, cells, wakes = awake / (at["lease_s"] / 4), awake * at["cells_s"], awake * at["woken_s"]
     forwarded = cells * (1 - at["sticky"]) * (1 - 1 / nodes)
     redis_us = (renewals * at["renew_us"] + forwarded * at["find_us"] + wakes * (at["find_us"] + 2 * at["note_us"] + at["commit_us"]) +
                 cells * (at["commit_us"] + at["delta_mb"] * at["piece_us"]) + wakes * at["image_mb"] * at["piece_us"])

@@ -1,7 +1,7 @@
 /*
  * Who has a saved session awake.
  *
- *     asleep ──take: number + 1──▶ held ──renewed every third of its time──▶ held
+ *     asleep ──take: number + 1──▶ held ──renewed every quarter of its time──▶ held
  *                                   │ released: by a save that ends in sleep, by closing, by removing
  *                                   └ lost: not renewed in time, or taken by another holder ──▶ the holder ends the kernel
  *
