@@ -693,7 +693,8 @@ bool cell__durable_after_cell(struct cell_session *session, struct cell__run *ru
 		return false;
 	if (run)
 		run->result->durable = 1;
-	if (!has_state(session) || (run && !run->started))
+	bool is_saved = session->saved_cells == session->cells + 1 && session->saved_era == session->era;
+	if (!has_state(session) || (run ? !run->started : is_saved)) /* it has just been woken */
 		return false;
 	if (run && session->options.durable != CELL_DURABLE_RESULTS && !take_credit(session)) {
 		if (session->put_off++ == 0)
