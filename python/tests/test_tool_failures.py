@@ -101,6 +101,47 @@ def test_every_call_is_answered(session, fn):
     assert result.error is None and ODD[fn] in result.stdout and result.value == 5
 
 
+def test_names_that_would_be_hidden():
+    with SyncSession(None, tools=[fine]) as session:
+        for name in ("list", "search"):
+            with pytest.raises(ValueError, match="tools.%s.. is reserved" % name):
+                session.tool(fine, name=name)
+        for name in ("list", "describe", "import"):
+            session.tool(lambda name=name: name, name="shop." + name)
+        result = session.run("[tools.shop.list_(), tools.shop.describe_(), tools.shop.import_(), len(tools.shop.list())]", 60)
+        assert result.value == ["list", "describe", "import", 3], result
+
+
+class Sly(dict):
+    def items(self):
+        raise RuntimeError("no items")
+
+
+def circle():
+    made = {}
+    made["itself"] = made
+    return made
+
+
+def giver(value):
+    return lambda: value
+
+
+ODD_VALUES = {"sly": Sly(a=1), "circle": circle(), "number": float("nan"), "large": 10 ** 5000, "half": "\ud800", "halves": ["\ud800"], "bytes": b"\xff", "object": object()}
+
+
+def test_results_that_are_no_json(session):
+    """Also arguments that show another value than they hold: what is checked is what arrives."""
+    for name, value in ODD_VALUES.items():
+        session.tool(giver(value), name="odd." + name)
+    session.tool(lambda n, s: [n, s], name="odd.echo")
+    result = session.run("said = []\nfor name in %r:\n  try: said.append(repr(tools.odd[name]()))\n  except ToolCallError: said.append('refused')\n"
+                         "n = type('N', (int,), {'__str__': lambda self: '7, \"s\": 8', '__repr__': lambda self: '{}'})(5)\n"
+                         "s = type('S', (str,), {'__str__': lambda self: '\"', 'encode': lambda self, *given: b'no'})('a')\n"
+                         "said + tools.odd.echo(n=n, s=s) + [tools.fine()]" % list(ODD_VALUES), 60)
+    assert result.value == ["refused"] * len(ODD_VALUES) + [5, "a", 5], result
+
+
 def test_functions_of_a_loop_do_not_end_it():
     async def main():
         async with Session(None, tools=[*ODD, fine]) as session:

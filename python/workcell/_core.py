@@ -74,6 +74,8 @@ class HostTool:
         name = name or getattr(fn, "__name__", None)
         if not name:
             raise TypeError("a %s has no name: give one with name=" % type(fn).__name__)
+        if name in ("list", "search"):  # functions of `tools` itself
+            raise ValueError("tools.%s() is reserved: give this function another name with name=" % name)
         return cls(name, about, parameters_of(fn), fn, timeout, thread, converter_of(fn),
                    None if supposed is ... else json.dumps(supposed))
 

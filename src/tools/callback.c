@@ -311,7 +311,10 @@ static int add_callable(struct cell__tool_entry *tool, const char *name, const s
 	tool->callables = list;
 	list[tool->n_callables] = (struct cell__callable){ 0 };
 	/* Counted before it is complete: its parts are freed with the tool. */
-	return fill_callable(&list[tool->n_callables++], name, spec, err);
+	if (fill_callable(&list[tool->n_callables++], name, spec, err) < 0)
+		return -1;
+	cell__tool_add_aliases(tool);
+	return 0;
 }
 
 int cell__tools_add_host(struct cell__tools *tools, const struct cell__host_tool *spec, struct cell_error *err)

@@ -182,6 +182,8 @@ void cell__param_finish(struct cell__param *param);
 void cell__params_finish(struct cell__params *params);
 /* Other names for those that Python cannot write (mcp_tools.c).  -1: out of memory. */
 int cell__params_add_aliases(struct cell__params *params);
+/* The same for callables that a keyword or an attribute of every tool (list, describe) hides.  Without memory there is none. */
+void cell__tool_add_aliases(struct cell__tool_entry *tool);
 /* NULL: not found. If no name is equal, `_` in the requested name also matches `-`. */
 const struct cell__param *cell__params_find(const struct cell__params *params, const char *name);
 /* UNTYPED when the word is unknown and *ret_ok false. */

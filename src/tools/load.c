@@ -603,6 +603,7 @@ static void load_document(struct cell__loader *loader, const struct cell__yaml *
 	load_tags(loader, cell__yaml_get(doc, "tags"), tool);
 	load_max_output(loader, cell__yaml_get(doc, "max_output"), tool);
 	load_kind(loader, doc, tool);
+	cell__tool_add_aliases(tool);
 }
 
 struct cell__tool_entry *cell__tool_load(const char *file, const char *bytes, size_t size, struct cell__problems *problems)

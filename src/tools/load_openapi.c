@@ -69,7 +69,7 @@ static int read_file(const char *definition, const char *name, struct cell__buf 
 	int rc = *name == '/' || !slash ? cell__buf_add_str(&path, name)
 					: cell__buf_printf(&path, "%.*s/%s", (int)(slash - definition), definition, name);
 	if (rc == 0)
-		rc = cell__file_load("document", path.data, CELL_FILE_ANY, CELL_OPENAPI_LIMIT_BYTES, text, &err);
+		rc = cell__file_load("document", path.data, 0, CELL_OPENAPI_LIMIT_BYTES, text, &err);
 	if (rc < 0)
 		cell__buf_add_str(why, path.data ? err.msg : "out of memory");
 	return rc;

@@ -297,6 +297,16 @@ static bool callable_used(const void *owner, const char *alias)
 	return false;
 }
 
+void cell__tool_add_aliases(struct cell__tool_entry *tool)
+{
+	for (size_t i = 0; i < tool->n_callables; i++) {
+		struct cell__callable *each = &tool->callables[i];
+		/* One that is named like its tool is called as the tool itself. */
+		if (!each->alias && (is_keyword(each->name) || is_taken(each->name)) && strcmp(each->name, tool->name) != 0)
+			(void)make_alias(each->name, true, callable_used, tool, &each->alias);
+	}
+}
+
 static int read_callable(struct cell__callable *callable, const char *name, const json_t *spec, struct budget *budget)
 {
 	const json_t *schema = json_object_get(spec, "inputSchema");

@@ -688,9 +688,12 @@ static int find_base(struct reader *reader)
 	int rc = server ? expand_server(reader, server, &url) : cell__buf_add_str(&url, wish ? wish : from ? "/" : "");
 	if (rc < 0)
 		return -1;
-	if (url.size > 0 && *url.data == '/' && from) { /* relative to the document */
+	if (url.size > 0 && *url.data == '/' && from) { /* relative to the document: its host, or with two slashes its scheme only */
 		const char *host = strstr(from, "://");
-		rc = host ? cell__buf_printf(&whole, "%.*s%s", (int)(host + 3 + strcspn(host + 3, "/?#") - from), from, url.data) : -1;
+		const size_t kept = host && url.data[1] == '/' ? 1 : 3;
+		rc = host ? cell__buf_printf(&whole, "%.*s%s", (int)(host - from + kept + (kept == 3 ? strcspn(host + 3, "/?#") : 0)), from,
+					     url.data)
+			  : -1;
 	} else {
 		rc = cell__buf_add_str(&whole, url.data ? url.data : "");
 	}

@@ -4,6 +4,7 @@ import email
 import email.policy
 import http.server
 import json
+import os
 import threading
 import urllib.parse
 
@@ -62,6 +63,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if parts.path == "/openapi.json":
             self.server.fetched.append(parts.path)
             return self.reply(200, json.dumps(PETS))
+        if parts.path == "/described":  # a document whose server is the query
+            return self.reply(200, json.dumps({**document({"/a": {"get": {"operationId": "ask"}}}), "servers": [json.loads(urllib.parse.unquote(parts.query))]}))
+        if parts.path == "/moved.json":
+            self.send_response(302)
+            self.send_header("Location", "/openapi.json")
+            self.send_header("Content-Length", "0")
+            return self.end_headers()
         if parts.path.startswith("/v1/pets/13"):
             self.send_response(302)
             self.send_header("Location", "http://localhost:%d/stolen" % self.server.server_port)  # another host, as far as URLs go
@@ -349,6 +357,50 @@ def test_a_fetched_document_cannot_choose_another_host(tools, server):
         assert ("another host" in problem(chosen)) == (same == "here")
     there = "http://127.0.0.1:%d/v1" % server.server_port
     assert call(tools(elsewhere, server=there, auth={"token": "${K}"}), "tools.pets.pets_get_one(pet_id=1)", K="s")["headers"]["authorization"] == "Bearer s"
+
+
+@pytest.mark.parametrize("url", ["http://169.254.169.254/latest", "//localhost:%d/v1", "http://127.0.0.1:%d@localhost:%d", "http://127.0.0.1:%d\\@localhost/",
+                                 "http://localhost:%d#@127.0.0.1:%d", "http://127.0.0.1:%d\t.localhost", "http://127.0.0.1{more}", "{whole}"])
+def test_servers_that_only_look_like_the_documents_own(tools, server, url):
+    port = str(server.server_port)
+    described = {"url": url.replace("%d", port), "variables": {"more": {"default": "@localhost:" + port}, "whole": {"default": "http://localhost:" + port}}}
+    text = problem(tools("http://127.0.0.1:%s/described?%s" % (port, urllib.parse.quote(json.dumps(described))), variables={}))
+    assert "names a server of another host" in text or "is not an http:// or https:// URL" in text, text
+
+
+def test_a_document_is_a_file_or_an_answer_of_its_own_url(tools, server, tmp_path):
+    """A pipe would be waited for without an end; an answer from elsewhere is not what the definition names."""
+    server.fetched.clear()
+    assert "HTTP 302" in problem(tools("http://127.0.0.1:%d/moved.json" % server.server_port)) and not server.fetched
+    tools()
+    os.mkfifo(tmp_path / "tools" / "documents" / "pipe.json")
+    (tmp_path / "tools" / "documents" / "zero.json").symlink_to("/dev/zero")
+    for name in ("pipe", "zero"):
+        assert "is not a regular file" in problem(tools("documents/%s.json" % name))
+
+
+def test_paths_and_types_that_would_change_the_request(tools, server):
+    """Each is left out or sent as what it is called: none names another host, adds a header or leaves its path."""
+    here = server.server_port
+    ask = {"get": {"operationId": "ask"}}
+    flags = tools(document({"@localhost:%d/a" % here: ask, ".localhost/a": ask, "/a\r\nX-Evil: 1": ask, "/a?x=1": ask, "/a#x": ask, "/b": {"get": {"operationId": "plain"}},
+                            "/c": {"post": {"operationId": "typed", "requestBody": {"content": {"application/json; a=\"\r\nX-Evil: 1\"": {"schema": {"type": "object"}}}}}},
+                            "/d/.{id}": {"get": {"operationId": "hidden", "parameters": [{"name": "id", "in": "path", "required": True}]}},
+                            "/e/{a}{b}": {"get": {"operationId": "two", "parameters": [{"name": name, "in": "path", "required": True} for name in "ab"]}},
+                            "/f": {"get": {"operationId": "named", "parameters": [{"name": name, "in": "header"} for name in ("X-Evil: 1\r\nY", "X Y", "X")]}}}))
+    names, typed, header = call(flags, "[[each.name for each in tools.pets.list()], tools.pets.typed()['headers'], list(tools.pets.named.schema()['input']['properties'])]")
+    assert names == ["plain", "typed", "hidden", "two", "named"] and "x-evil" not in typed and header == ["X"]
+    for code in ("tools.pets.hidden(id='.')", "tools.pets.two(a='.', b='.')", "tools.pets.two(a='', b='.')"):
+        assert "must not be" in fail(flags, code)["message"]
+
+
+def test_operations_named_like_what_every_tool_has(tools):
+    """tools.pets.list() lists the operations, and one of that name is list_()."""
+    names = ["list", "describe", "signature", "call_sync", "import", "class", "list_"]
+    flags = tools(document({"/%s" % name: {"get": {"operationId": name}} for name in names}))
+    shown = call(flags, "tools.pets.signature()").split("\n")
+    assert shown == ["list_()", "describe_()", "signature_()", "call_sync_()", "import_()", "class_()", "list_2()"]
+    assert call(flags, "[getattr(tools.pets, name[:-2])()['path'] for name in tools.pets.signature().split('\\n')]") == ["/" + name for name in names]
 
 
 def test_headers_of_the_tool_and_of_the_connection_are_no_arguments(tools):
