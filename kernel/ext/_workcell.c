@@ -119,20 +119,38 @@ struct outgoing {
 
 static bool is_same; /* the cell whose RESULT comes next changed nothing */
 
+static void encode(const struct outgoing *out, uint8_t header[CELL_FRAME_HEADER_BYTES])
+{
+	struct cell_frame frame = {
+		.type = out->type,
+		.flags = out->type == CELL_FRAME_RESULT && is_same ? CELL_FRAME_SAME : 0,
+		.id = out->id,
+		.ring_pos = ring_head,
+		.json_size = (uint32_t)out->json_size,
+		.raw_size = (uint32_t)(out->raw_size + out->more_size),
+	};
+	cell__frame_encode_header(&frame, header);
+}
+
+int wc_send_now(uint8_t type, uint32_t id, const char *json, size_t size)
+{
+	struct outgoing out = { .type = type, .id = id, .json = json, .json_size = size };
+	uint8_t header[CELL_FRAME_HEADER_BYTES];
+	int error;
+	encode(&out, header);
+	do {
+		struct iovec iov[2] = { { header, sizeof header }, { (void *)json, size } };
+		error = send_all(iov, 2);
+	} while (error == EINTR);
+	return error;
+}
+
 static int send_frame(const struct outgoing *out)
 {
 	has_asked = out->type == CELL_FRAME_CALL;
 	for (;;) {
-		struct cell_frame frame = {
-			.type = out->type,
-			.flags = out->type == CELL_FRAME_RESULT && is_same ? CELL_FRAME_SAME : 0,
-			.id = out->id,
-			.ring_pos = ring_head,
-			.json_size = (uint32_t)out->json_size,
-			.raw_size = (uint32_t)(out->raw_size + out->more_size),
-		};
 		uint8_t header[CELL_FRAME_HEADER_BYTES];
-		cell__frame_encode_header(&frame, header);
+		encode(out, header);
 		struct iovec iov[4] = {
 			{ header, sizeof header },
 			{ (void *)out->json, out->json_size },

@@ -73,6 +73,8 @@ struct wc_ends {
 };
 /* The descriptors of this kernel. */
 struct wc_ends wc_ends(void);
+/* A frame, with the GIL held all the time; 0 or an errno. */
+int wc_send_now(uint8_t type, uint32_t id, const char *json, size_t size);
 /* Its memory that is shared with the host, and how much it is; 0: it is not a kernel. */
 size_t wc_ring(void **ret_ring);
 /*
@@ -142,6 +144,7 @@ PyObject *wc_zygote_send(PyObject *self, PyObject *args);
 /* ---- image.c, image_load.c ---- */
 
 #define WC_IMAGES_USED (WC_PASSED_FDS - 1) /* earlier images that one refers to */
+#define WC_TOKEN_BYTES 32
 #define WC_IMAGES_KEPT 2                   /* and if they are too many */
 
 /* In the zygote, before the first fork.  The arguments of the process lie there; 0: not known. */

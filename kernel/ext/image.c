@@ -40,6 +40,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -64,6 +65,7 @@
 
 struct handover wc_image_handover;
 static jmp_buf resume;
+static char token[WC_TOKEN_BYTES + 1]; /* by which the host knows that it reads this process */
 static struct places places; /* of the zygote: a confined kernel cannot read them */
 
 static void find_places(void)
@@ -283,27 +285,32 @@ static int open_pages(void)
 struct saving {
 	struct scratch scratch;
 	struct mappings maps;
-	struct piece *pieces; /* at scratch.next: grows */
+	struct cell_image_part *pieces; /* at scratch.next: grows */
 	size_t n_pieces;
 	uint64_t used[WC_IMAGES_USED]; /* inodes of earlier images */
 	size_t n_used;
 	int pages_fd;
 	uint64_t limit, alone; /* of the memory; what counts in it of the pages that are written */
 	bool keeps; /* pages that were written stay in the file */
+	/* The host reads the pages out of this process, which waits: */
+	int wait_fd; /* until its other end is closed; -1: they are written */
+	uint32_t ident; /* of the answer, which is sent before that */
+	const char *answer; /* its beginning */
+	size_t answer_bytes;
 };
 
 /* first: of the same area; pieces of two areas have different rights. */
 static int add_piece(struct saving *saving, size_t first, uint64_t at)
 {
-	struct piece *last = saving->n_pieces > first ? &saving->pieces[saving->n_pieces - 1] : NULL;
+	struct cell_image_part *last = saving->n_pieces > first ? &saving->pieces[saving->n_pieces - 1] : NULL;
 	if (last && last->at + last->bytes == at) {
 		last->bytes += PAGE;
 		return 0;
 	}
-	struct piece *piece = wc_scratch_take(&saving->scratch, sizeof *piece);
+	struct cell_image_part *piece = wc_scratch_take(&saving->scratch, sizeof *piece);
 	if (!piece)
 		return -1;
-	saving->pieces[saving->n_pieces++] = (struct piece){ .at = at, .bytes = PAGE };
+	saving->pieces[saving->n_pieces++] = (struct cell_image_part){ .at = at, .bytes = PAGE };
 	return 0;
 }
 
@@ -377,6 +384,33 @@ static int write_all(int fd, const void *data, size_t size, uint64_t at)
 		data = (const char *)data + n;
 		size -= (size_t)n;
 		at += (uint64_t)n;
+	}
+	return 0;
+}
+
+/*
+ * The answer, without letting go of the GIL: nothing may change from the tables' writing until the host has read all pages.  It ends when the host has
+ * closed the pipe; if the pages were read, this process is killed.
+ */
+static int wait_while_read(struct saving *saving, uint64_t pieces_at, uint64_t data)
+{
+	size_t room = saving->answer_bytes + 256 + 24 * WC_IMAGES_USED, size = saving->answer_bytes;
+	char *text = wc_scratch_take(&saving->scratch, room);
+	if (!text) {
+		errno = E2BIG;
+		return -1;
+	}
+	memcpy(text, saving->answer, size);
+	size += (size_t)snprintf(text + size, room - size, ",\"reads\":[%llu,%llu,%zu,%llu],\"image\":[", (unsigned long long)(uintptr_t)token,
+				 (unsigned long long)pieces_at, saving->n_pieces, (unsigned long long)data);
+	for (size_t i = 0; i < saving->n_used; i++)
+		size += (size_t)snprintf(text + size, room - size, i ? ",%llu" : "%llu", (unsigned long long)saving->used[i]);
+	size += (size_t)snprintf(text + size, room - size, "]}");
+	if ((errno = wc_send_now(CELL_FRAME_FORKED, saving->ident, text, size)) != 0)
+		return -1;
+	char byte;
+	ssize_t n;
+	while ((n = read(saving->wait_fd, &byte, 1)) > 0 || (n < 0 && errno == EINTR)) {
 	}
 	return 0;
 }
@@ -548,7 +582,7 @@ static int keep_in_file(int fd, const struct saving *saving)
 	uint64_t least = (saving->maps.n_areas < MANY_AREAS ? KEPT_PAGES : MANY_PAGES) * PAGE;
 	size_t k = 0;
 	for (size_t i = 0; i < saving->n_pieces; i++) {
-		const struct piece *piece = &saving->pieces[i];
+		const struct cell_image_part *piece = &saving->pieces[i];
 		while (saving->maps.areas[k].end <= piece->at)
 			k++;
 		const struct area *area = &saving->maps.areas[k];
@@ -596,29 +630,30 @@ static int save(int fd, struct saving *saving)
 		return -1;
 	wc_files_name(&saving->maps);
 	find_used(saving);
-	saving->pieces = (struct piece *)saving->scratch.next;
+	saving->pieces = (struct cell_image_part *)saving->scratch.next;
 	int rc = save_areas(saving, image.ring, false);
 	image.n_areas = saving->maps.n_areas;
 	image.n_pieces = saving->n_pieces;
 	image.text_bytes = saving->maps.text_bytes;
-	image.bytes = sizeof image + image.n_areas * sizeof(struct area) + image.n_pieces * sizeof(struct piece) + image.text_bytes;
+	image.bytes = sizeof image + image.n_areas * sizeof(struct area) + image.n_pieces * sizeof(struct cell_image_part) + image.text_bytes;
 	uint64_t data = (image.bytes + PAGE - 1) & ~(uint64_t)(PAGE - 1), at = data;
 	for (size_t i = 0; i < saving->n_pieces; i++) {
 		saving->pieces[i].offset = at;
 		at += saving->pieces[i].bytes;
 	}
 	/* Until the pages are in the file alone they count twice, and the kernel would be killed. */
-	if (rc == 0 && saving->limit && saving->alone + at + SPARE_BYTES > saving->limit) {
+	if (rc == 0 && saving->wait_fd < 0 && saving->limit && saving->alone + at + SPARE_BYTES > saving->limit) {
 		errno = EDQUOT;
 		rc = -1;
 	}
 	uint64_t areas_at = sizeof image, pieces_at = areas_at + image.n_areas * sizeof(struct area),
-		 texts_at = pieces_at + image.n_pieces * sizeof(struct piece);
+		 texts_at = pieces_at + image.n_pieces * sizeof(struct cell_image_part);
 	if (rc == 0)
 		rc = write_all(fd, &image, sizeof image, 0) < 0 ||
 				     write_all(fd, saving->maps.areas, texts_at - pieces_at ? pieces_at - areas_at : 0, areas_at) < 0 ||
 				     write_all(fd, saving->pieces, texts_at - pieces_at, pieces_at) < 0 ||
-				     write_all(fd, saving->maps.texts, image.text_bytes, texts_at) < 0 || write_pieces(fd, saving, data) < 0
+				     write_all(fd, saving->maps.texts, image.text_bytes, texts_at) < 0 ||
+				     (saving->wait_fd < 0 ? write_pieces(fd, saving, data) : wait_while_read(saving, pieces_at, data)) < 0
 			     ? -1
 			     : 0;
 	int error = errno;
@@ -635,17 +670,26 @@ static int save(int fd, struct saving *saving)
 	return rc;
 }
 
-/* image_save(fd, limit of the memory; 0: none, whether the pages stay in the file) -> inodes of earlier images that it needs; None in the process that continues from the image, which has image_given() */
+/*
+ * image_save(fd, limit of the memory; 0: none, whether the pages stay in the file) -> inodes of earlier images that it needs; None in the process that
+ * continues from the image, which has image_given().  With (..., pipe, id, beginning of the answer, token) the host reads the pages; it has the answer when this ends.
+ */
 PyObject *wc_image_save(PyObject *self, PyObject *args)
 {
 	(void)self;
 	static struct saving saving; /* not on the stack: that is saved too, and read by the process that continues */
 	static int fd, rc, error;
 	unsigned long long limit;
-	int keeps;
-	if (!PyArg_ParseTuple(args, "iKp", &fd, &limit, &keeps))
+	int keeps, wait_fd = -1;
+	unsigned int ident = 0;
+	const char *answer = NULL, *given = "";
+	Py_ssize_t bytes = 0, given_bytes = 0;
+	if (!PyArg_ParseTuple(args, "iKp|iIy#s#", &fd, &limit, &keeps, &wait_fd, &ident, &answer, &bytes, &given, &given_bytes))
 		return NULL;
-	saving = (struct saving){ .pages_fd = -1, .limit = limit, .keeps = keeps };
+	memcpy(token, given, (size_t)given_bytes < WC_TOKEN_BYTES ? (size_t)given_bytes : WC_TOKEN_BYTES);
+	saving = (struct saving){
+		.pages_fd = -1, .limit = limit, .keeps = keeps, .wait_fd = wait_fd, .ident = ident, .answer = answer, .answer_bytes = (size_t)bytes
+	};
 	if (wc_scratch_place(&saving.scratch, NULL, 0, IMAGE_SCRATCH_BYTES) < 0)
 		return PyErr_SetFromErrno(PyExc_OSError);
 	PyOS_BeforeFork();

@@ -5,6 +5,7 @@
 #define WC_IMAGE_H
 
 #include "ext.h"
+#include "wire/image_part.h"
 
 #include <linux/filter.h>
 #include <stddef.h>
@@ -40,12 +41,7 @@ struct area {
 	uint64_t device, inode;
 	uint32_t kind, prot, shared, path; /* path: position among the texts */
 	uint64_t stamp; /* of a file that was read for its id: its inode, size and times */
-	struct file_id id; /* sizes of this and of a piece are multiples of 16: see wc_scratch_take() */
-};
-
-/* Pages that lie together in memory and in the file. */
-struct piece {
-	uint64_t at, bytes, offset, unused;
+	struct file_id id; /* sizes of this and of a part are multiples of 16: see wc_scratch_take() */
 };
 
 /* Where Linux has put the program, as in struct prctl_mm_map of linux/prctl.h. */

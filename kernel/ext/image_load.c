@@ -51,7 +51,7 @@ struct loading {
 	struct image here; /* of the present process */
 	struct image *image;
 	struct area *areas;
-	struct piece *pieces;
+	struct cell_image_part *pieces;
 	const char *texts;
 	struct call *calls;
 	size_t n_calls, max_calls;
@@ -457,7 +457,7 @@ struct reads {
 	uint64_t from, bytes;
 };
 
-static int add_read(struct loading *loading, struct reads *reads, const struct piece *piece)
+static int add_read(struct loading *loading, struct reads *reads, const struct cell_image_part *piece)
 {
 	for (uint64_t done = 0, part; done < piece->bytes; done += part) {
 		part = piece->bytes - done < READ_BYTES ? piece->bytes - done : READ_BYTES;
@@ -485,7 +485,7 @@ static int put_pieces(struct loading *loading)
 {
 	struct reads reads = { 0 };
 	for (uint64_t i = 0; i < loading->image->n_pieces; i++) {
-		const struct piece *piece = &loading->pieces[i];
+		const struct cell_image_part *piece = &loading->pieces[i];
 		const struct area *area = area_of(loading, piece->at);
 		if (!area || piece->at + piece->bytes > area->end || piece->at + piece->bytes < piece->at || piece->bytes == 0) {
 			errno = EBADMSG;
@@ -681,7 +681,7 @@ static int read_image(struct loading *loading, void **ret_tables, size_t *ret_by
 		return -1;
 	uint64_t need = sizeof head + head.text_bytes;
 	if (head.magic != IMAGE_MAGIC || head.n_areas > 1u << 17 || head.n_pieces > 1u << 20 || head.text_bytes == 0 ||
-	    head.text_bytes > 1u << 26 || head.bytes != need + head.n_areas * sizeof(struct area) + head.n_pieces * sizeof(struct piece)) {
+	    head.text_bytes > 1u << 26 || head.bytes != need + head.n_areas * sizeof(struct area) + head.n_pieces * sizeof(struct cell_image_part)) {
 		errno = EBADMSG;
 		return -1;
 	}
@@ -695,7 +695,7 @@ static int read_image(struct loading *loading, void **ret_tables, size_t *ret_by
 	memcpy(tables, &head, sizeof head);
 	loading->image = (struct image *)tables;
 	loading->areas = (struct area *)(tables + sizeof head);
-	loading->pieces = (struct piece *)(loading->areas + head.n_areas);
+	loading->pieces = (struct cell_image_part *)(loading->areas + head.n_areas);
 	loading->texts = (char *)(loading->pieces + head.n_pieces);
 	((char *)loading->texts)[head.text_bytes - 1] = '\0';
 	return 0;
@@ -730,7 +730,7 @@ static struct loading *move_in(struct loading *given, const char *text, size_t s
 	memcpy(tables, loading->image, bytes);
 	loading->image = (struct image *)tables;
 	loading->areas = (struct area *)(tables + sizeof *loading->image);
-	loading->pieces = (struct piece *)(loading->areas + loading->image->n_areas);
+	loading->pieces = (struct cell_image_part *)(loading->areas + loading->image->n_areas);
 	loading->texts = (char *)(loading->pieces + loading->image->n_pieces);
 	memcpy(filter, wc_image_no_zeros, wc_image_n_no_zeros * sizeof *filter);
 	loading->filter = (struct sock_fprog){ (unsigned short)wc_image_n_no_zeros, filter };

@@ -403,7 +403,7 @@ class Kernel:
             return self.save_objects(ident, fds)
         alone = _workcell.is_alone(*fds)
         answer = {"held": None if alone else branch.held_things(self, drop, fds)}
-        in_jail = self.confinement is not None and self.confinement.in_jail
+        in_jail, answered = self.confinement is not None and self.confinement.in_jail, False
         if not answer["held"]:
             try:
                 branch.begin_randomness()
@@ -415,8 +415,10 @@ class Kernel:
 
                     answer["left"] = held.left_behind(self, fds, alone, carried)
                 answer["held"] = carried.held
+                reads = options.get("reads")  # the host reads the memory, and has the answer then
+                waits = (fds[1], ident, dumps(answer)[:-1].encode(), reads) if reads and not carried.held else ()
                 uses = None if carried.held else _workcell.image_save(fds[0], limits.limits.get("memory", 0),
-                                                                           in_jail and not options.get("ends"))
+                                                                           in_jail and not options.get("ends"), *waits)
                 if not carried.held and uses is None:
                     options = loads(_workcell.image_given())
                     branch.continue_from_image(self, carried, options)
@@ -426,11 +428,14 @@ class Kernel:
                     return True
                 if not carried.held:
                     answer["image"] = uses
+                answered = bool(waits)
             except OSError as exc:
                 full = exc.errno == errno.EDQUOT
                 answer["full" if full else "error"] = branch.NO_ROOM % (limits.limits["memory"] >> 20) if full else str(exc)
-        os.close(fds[0])
-        _workcell.send(_workcell.FORKED, ident, dumps(answer).encode())
+        for fd in fds:
+            os.close(fd)
+        if not answered:
+            _workcell.send(_workcell.FORKED, ident, dumps(answer).encode())
         return False
 
     def save_objects(self, ident, fds):
@@ -444,7 +449,8 @@ class Kernel:
             answer.update(left=left, image=[])
         except Exception as exc:
             answer["error"] = str(exc)[:200] or type(exc).__name__
-        os.close(fds[0])
+        for fd in fds:
+            os.close(fd)
         _workcell.send(_workcell.FORKED, ident, dumps(answer).encode())
         return False
 

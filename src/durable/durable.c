@@ -65,6 +65,7 @@ void cell__memories_close(struct cell__memories *memories)
 {
 	cell__memories_let_go(memories);
 	cell__early_destroy(cell__take_ptr(memories->early));
+	cell__process_memory_unref(cell__take_ptr(memories->process));
 	for (size_t i = 0; i < memories->n_points; i++)
 		cell__memory_point_close(&memories->points[i]);
 	free(cell__take_ptr(memories->points));
@@ -563,25 +564,26 @@ void cell__durable_follow(struct cell__durable *durable, struct cell__early *ear
 		cell__close_fd(&early->to_fd);
 }
 
-/* early: a copy of it that was begun; or NULL. */
-static int write_file(struct cell__durable *durable, int from_fd, struct cell__early *early, struct cell__saved_file *file,
+/* memories: it is the first of them; or NULL. */
+static int write_file(struct cell__durable *durable, int from_fd, const struct cell__memories *memories, struct cell__saved_file *file,
 		      struct cell__pieces_sum *sum, struct cell_error *err)
 {
 	CELL_AUTO_FD int to = -1;
+	struct cell__early *early = memories ? memories->early : NULL;
+	struct cell__pieces_from from = { .fd = from_fd, .process = memories ? memories->process : NULL };
 	if (durable->remote) {
 		struct cell__pieces_io io = cell__redis_place_io(durable->remote);
 		name_file(file);
-		return cell__pieces_send(from_fd, &io, durable->sealed, true, file, sum, err); /* it goes over a network, into memory */
+		return cell__pieces_send(&from, &io, durable->sealed, true, file, sum, err); /* it goes over a network, into memory */
 	}
 	if (early && early->to_fd >= 0) {
 		to = cell__take_fd(&early->to_fd);
 		strcpy(file->name, early->file.name);
-	} else {
-		early = NULL;
-		if (create_file(durable, file, &to, err) < 0)
-			return -1;
+		from.early = &early->file;
+	} else if (create_file(durable, file, &to, err) < 0) {
+		return -1;
 	}
-	if (cell__pieces_write(from_fd, to, durable->sealed, durable->packs, file, early ? &early->file : NULL, sum, err) < 0)
+	if (cell__pieces_write(&from, to, durable->sealed, durable->packs, file, sum, err) < 0)
 		return -1;
 	if (durable->syncs && fdatasync(to) < 0)
 		return cell_fail(err, CELL_E_IO, errno, "write the saved session %s", durable->id);
@@ -639,7 +641,7 @@ struct writing {
 };
 
 /* One file; number: by which this process knows it, 0: it is a layer's.  It is written unless the last save, or this one, has it. */
-static int add_file(struct writing *writing, int fd, uint64_t number, struct cell__early *early, unsigned *ret_i, struct cell_error *err)
+static int add_file(struct writing *writing, int fd, uint64_t number, const struct cell__memories *memories, unsigned *ret_i, struct cell_error *err)
 {
 	struct cell__saved *saved = writing->saved;
 	for (size_t i = 0; number && i < saved->n_files; i++)
@@ -653,7 +655,7 @@ static int add_file(struct writing *writing, int fd, uint64_t number, struct cel
 	struct cell__saved_file *file = &saved->files[saved->n_files++];
 	const struct cell__saved_file *stored = find_stored(writing->durable, number);
 	file->is_layer = number == 0;
-	if ((stored ? reuse(stored, file, err) : write_file(writing->durable, fd, early, file, writing->sum, err)) < 0)
+	if ((stored ? reuse(stored, file, err) : write_file(writing->durable, fd, memories, file, writing->sum, err)) < 0)
 		return -1;
 	file->inode = file->live = number;
 	return 0;
@@ -690,7 +692,7 @@ static int write_files(struct cell__durable *durable, struct cell__saved *saved,
 	const struct cell__memory *own = &memories->own;
 	unsigned unused;
 	for (size_t i = 0; i < own->n; i++)
-		if (add_file(&writing, own->fds[i], own->live[i], i == 0 ? memories->early : NULL, &unused, err) < 0)
+		if (add_file(&writing, own->fds[i], own->live[i], i == 0 ? memories : NULL, &unused, err) < 0)
 			return -1;
 	if (memories->layer_fd >= 0 && add_file(&writing, memories->layer_fd, 0, NULL, &unused, err) < 0)
 		return -1;

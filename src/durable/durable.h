@@ -20,6 +20,7 @@
 
 #include "durable/lease.h"
 #include "durable/pieces.h"
+#include "spawn/process_memory.h"
 
 /* One session's place.  Locked, until the session sleeps (cell__durable_release()) and from its next load on. */
 struct cell__durable;
@@ -51,6 +52,7 @@ struct cell__memories {
 	struct cell__memory_point *points; /* the latest first */
 	size_t n_points;
 	struct cell__early *early; /* of the first, which is saved with it; NULL: none */
+	struct cell__process_memory *process; /* has the pages of the first, and waits; a reference; NULL: the file has them */
 };
 
 /* A memory that is copied while the kernel still writes it. */

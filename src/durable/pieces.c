@@ -172,6 +172,7 @@ struct work {
 	struct cell__saved_file *file;
 	const struct cell__saved_file *given;
 	int from_fd, to_fd;
+	const struct cell__process_memory *process; /* that has what is read; NULL: from_fd has it */
 	const struct cell__pieces_io *io; /* instead of the file on the disk; or NULL */
 	bool sealed, packs;
 	size_t early; /* pieces from the second one to before this one are written already */
@@ -238,12 +239,17 @@ static bool sum_piece(struct room *room, const unsigned char key[32], size_t i, 
 	return mac_end(&room->mac, out);
 }
 
+static bool read_source(const struct work *work, void *data, size_t size, uint64_t at)
+{
+	return work->process ? cell__process_memory_read(work->process, work->from_fd, data, size, at) : read_at(work->from_fd, data, size, at);
+}
+
 /* Compressed where that helps, encrypted where that is asked for, one behind the other. */
 static void pack_piece(struct work *work, size_t i, struct room *room)
 {
 	struct cell__saved_piece *piece = &work->file->pieces[i];
 	unsigned char *bytes = room->raw;
-	if (!read_at(work->from_fd, room->raw, piece->size, piece->offset)) {
+	if (!read_source(work, room->raw, piece->size, piece->offset)) {
 		give_up(work, CELL_E_IO, errno);
 		return;
 	}
@@ -283,7 +289,7 @@ static void copy_piece(struct work *work, size_t i, struct room *room)
 	mac_begin(&room->mac, work->file->key, i);
 	for (uint32_t done = 0, n; done < piece->size; done += n) {
 		n = piece->size - done < PART_BYTES ? piece->size - done : PART_BYTES;
-		if (!read_at(work->from_fd, room->raw, n, piece->offset + done)) {
+		if (!read_source(work, room->raw, n, piece->offset + done)) {
 			give_up(work, CELL_E_IO, errno);
 			return;
 		}
@@ -410,10 +416,13 @@ static int add_pieces(struct cell__saved_file *file, size_t *room, uint64_t from
 	return 0;
 }
 
-/* The parts of a sparse file that have something. */
-static int find_pieces(int fd, struct cell__saved_file *file, struct cell_error *err)
+/* The parts of a sparse file that have something.  process: it would have all pages, from its beginning to its end. */
+static int find_pieces(int fd, struct cell__process_memory *process, struct cell__saved_file *file, struct cell_error *err)
 {
 	size_t room = 0;
+	uint64_t bytes;
+	if (process)
+		return cell__process_memory_open(process, fd, &bytes, err) < 0 ? -1 : add_pieces(file, &room, 0, bytes, err);
 	off_t from = lseek(fd, 0, SEEK_DATA);
 	while (from >= 0) {
 		off_t to = lseek(fd, from, SEEK_HOLE);
@@ -481,12 +490,15 @@ static size_t keep_early(struct cell__saved_file *file, const struct cell__saved
 	return n;
 }
 
-static int write_pieces(struct work *work, struct cell__saved_file *file, const struct cell__saved_file *early,
+static int write_pieces(struct work *work, const struct cell__pieces_from *from, struct cell__saved_file *file,
 			struct cell__pieces_sum *sum, struct cell_error *err)
 {
+	const struct cell__saved_file *early = from->early;
 	work->file = file;
 	work->given = file;
-	if (find_pieces(work->from_fd, file, err) < 0)
+	work->from_fd = from->fd;
+	work->process = from->process;
+	if (find_pieces(from->fd, from->process, file, err) < 0)
 		return -1;
 	if (early) {
 		memcpy(file->key, early->key, sizeof file->key);
@@ -498,6 +510,8 @@ static int write_pieces(struct work *work, struct cell__saved_file *file, const 
 		return cell_fail(err, CELL_E_IO, errno, "random numbers");
 	}
 	work_together(work);
+	if (from->process && !cell__process_memory_is_same(from->process))
+		return cell_fail(err, CELL_E_KERNEL, 0, "the kernel ended while it was saved");
 	if (work->io_err.code && err)
 		*err = work->io_err;
 	if (work->code)
@@ -507,20 +521,18 @@ static int write_pieces(struct work *work, struct cell__saved_file *file, const 
 	return 0;
 }
 
-int cell__pieces_write(int from_fd, int to_fd, bool sealed, bool packs, struct cell__saved_file *file, const struct cell__saved_file *early,
+int cell__pieces_write(const struct cell__pieces_from *from, int to_fd, bool sealed, bool packs, struct cell__saved_file *file,
 		       struct cell__pieces_sum *sum, struct cell_error *err)
 {
-	struct work work = {
-		.step = sealed || packs ? pack_piece : copy_piece, .from_fd = from_fd, .to_fd = to_fd, .sealed = sealed, .packs = packs
-	};
-	return write_pieces(&work, file, early, sum, err);
+	struct work work = { .step = sealed || packs ? pack_piece : copy_piece, .to_fd = to_fd, .sealed = sealed, .packs = packs };
+	return write_pieces(&work, from, file, sum, err);
 }
 
-int cell__pieces_send(int from_fd, const struct cell__pieces_io *io, bool sealed, bool packs, struct cell__saved_file *file,
+int cell__pieces_send(const struct cell__pieces_from *from, const struct cell__pieces_io *io, bool sealed, bool packs, struct cell__saved_file *file,
 		      struct cell__pieces_sum *sum, struct cell_error *err)
 {
-	struct work work = { .step = pack_piece, .from_fd = from_fd, .to_fd = -1, .io = io, .sealed = sealed, .packs = packs };
-	return write_pieces(&work, file, NULL, sum, err);
+	struct work work = { .step = pack_piece, .to_fd = -1, .io = io, .sealed = sealed, .packs = packs };
+	return write_pieces(&work, from, file, sum, err);
 }
 
 bool cell__pieces_flat(const struct cell__saved_file *file)

@@ -9,18 +9,25 @@
 
 #include <stdatomic.h>
 
+#include "spawn/process_memory.h"
 #include "wire/saved.h"
 
 struct cell__pieces_sum {
 	uint64_t bytes, stored; /* before and after compression */
 };
 
+/* What is written. */
+struct cell__pieces_from {
+	int fd; /* a sparse file */
+	struct cell__process_memory *process; /* has all but its beginning; or NULL */
+	const struct cell__saved_file *early; /* its pieces are in the file to write already (cell__pieces_follow()); or NULL */
+};
 /*
  * Writes what a sparse file has.  Fills file->pieces and file->key: a new one, for this file alone.  Neither sealed nor packed (compressed), the
  * file on the disk has the bytes where the memory has them, and can be mapped.  The file to read is the code's and may change meanwhile; that
- * damages this session and nothing else.  early: its pieces are in the file to write already (cell__pieces_follow()); or NULL.
+ * damages this session and nothing else.  So may a process that is read; CELL_E_KERNEL: it ended meanwhile.
  */
-int cell__pieces_write(int from_fd, int to_fd, bool sealed, bool packs, struct cell__saved_file *file, const struct cell__saved_file *early,
+int cell__pieces_write(const struct cell__pieces_from *from, int to_fd, bool sealed, bool packs, struct cell__saved_file *file,
 		       struct cell__pieces_sum *sum, struct cell_error *err);
 /*
  * Writes pieces of a memory while a kernel still writes it, from its beginning to its end; neither sealed nor packed.  Ends when the stage is
@@ -45,7 +52,7 @@ struct cell__pieces_io {
 	void *arg;
 };
 /* As cell__pieces_write() and cell__pieces_read().  file->name is set. */
-int cell__pieces_send(int from_fd, const struct cell__pieces_io *io, bool sealed, bool packs, struct cell__saved_file *file,
+int cell__pieces_send(const struct cell__pieces_from *from, const struct cell__pieces_io *io, bool sealed, bool packs, struct cell__saved_file *file,
 		      struct cell__pieces_sum *sum, struct cell_error *err);
 int cell__pieces_receive(const struct cell__pieces_io *io, const struct cell__saved_file *file, bool sealed, int to_fd,
 			 struct cell_error *err);

@@ -401,6 +401,7 @@ static void start_writing(struct cell__saving *saving)
 		own->live[i] = files.live[i];
 	}
 	own->n = files.n;
+	saving->memories.process = files.process ? cell__process_memory_ref(files.process) : NULL;
 	cell__durable_take_points(saving);
 	saving->left = json_is_array(left) ? json_copy((json_t *)left) : json_array();
 	cell__durable_add_left(saving, saving->left);
@@ -466,6 +467,8 @@ static void follow(struct cell__saving *saving)
 	if (saving->stays || saving->portable || session->options.saved_key || session->options.saved_compress)
 		return;
 	session->executor->image(saving->kernel, &files, &left);
+	if (files.process)
+		return;
 	int fd = fcntl(files.fds[0], F_DUPFD_CLOEXEC, 0);
 	saving->memories.early = fd >= 0 ? cell__early_create(fd) : NULL;
 	if (!saving->memories.early) {
@@ -566,7 +569,7 @@ static void start(struct cell_session *session, struct cell__saving *saving)
 	cell__early_destroy(cell__take_ptr(saving->memories.early)); /* of an image that could not be */
 	session->freezing++;
 	if (session->executor->fork(session->slot->kernel, session->id, session->layer,
-				    CELL__FORK_DROP | CELL__FORK_POINT | CELL__FORK_SAVE | (saving->stays ? 0 : CELL__FORK_ENDS) |
+				    CELL__FORK_DROP | CELL__FORK_POINT | CELL__FORK_SAVE | (saving->stays ? 0 : CELL__FORK_ENDS | CELL__FORK_READS) |
 					    (saving->portable ? CELL__FORK_PORTABLE : 0),
 				    &saving_events, saving, &saving->kernel, &saving->err) == 0) {
 		follow(saving);

@@ -219,7 +219,7 @@ static void test_pieces(void **state)
 				page[k] = (char)(i % 2 ? 'a' : (k * 2654435761u) >> 13);
 			assert_int_equal(pwrite(from, page, sizeof page, at[i]), sizeof page);
 		}
-		assert_int_equal(cell__pieces_write(from, disk, sealed, packs, &file, NULL, &sum, &err), 0);
+		assert_int_equal(cell__pieces_write(&(struct cell__pieces_from){ .fd = from }, disk, sealed, packs, &file, &sum, &err), 0);
 		assert_int_equal(cell__pieces_flat(&file), way == 0);
 		assert_int_equal(way == 0 ? cell__pieces_check(disk, &file, &err) : 0, 0);
 		assert_int_equal(sum.bytes, 4 * sizeof page);
@@ -298,7 +298,8 @@ static void test_follow(void **state)
 		atomic_store(&growing.go, 1);
 		if (way != 0)
 			pthread_join(thread, NULL);
-		assert_int_equal(cell__pieces_write(growing.fd, disk, false, false, &file, way ? &early : NULL, &sum, &err), 0);
+		const struct cell__pieces_from whole = { .fd = growing.fd, .early = way ? &early : NULL };
+		assert_int_equal(cell__pieces_write(&whole, disk, false, false, &file, &sum, &err), 0);
 		assert_int_equal(sum.bytes, GROWN);
 		assert_int_equal(sum.stored, sum.bytes);
 		assert_int_equal(cell__pieces_check(disk, &file, &err), 0);

@@ -16,6 +16,7 @@
 #include "executors/subprocess/kernel.h"
 
 #include "durable/durable.h"
+#include "spawn/process_memory.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -33,7 +34,8 @@ struct cell__sub_image {
 	int refs;
 	int fd;
 	uint64_t id, source; /* source: the kernel that writes it; 0: it is written */
-	bool written, drops, portable;
+	bool written, drops, portable, ends;
+	struct cell__process_memory *process; /* the source's, which is read instead of the file; or NULL */
 	uint64_t inode;
 	struct cell__sub_image *used[CELL_SUB_BASES]; /* earlier ones that it refers to */
 	uint64_t named[CELL_SUB_BASES]; /* by which it refers to them: in one that was saved, not what they have now */
@@ -50,6 +52,7 @@ static void unref(struct cell__sub_image *image)
 	while (image->n_used > 0)
 		unref(image->used[--image->n_used]);
 	cell__close_fd(&image->fd);
+	cell__process_memory_unref(image->process);
 	json_decref(image->left);
 	free(image);
 }
@@ -91,6 +94,18 @@ int64_t cell__subprocess_kept(const struct cell__kernel *base)
 
 /* ---- writing ---- */
 
+/* The request of a save that ends the kernel.  One that can be read does not write its pages: they are copied once, and take no memory meanwhile. */
+static char *ask_to_end(const struct cell__sub_kernel *source, unsigned flags, struct cell__sub_image *image, int *ret_wait_fd)
+{
+	json_t *ask = json_pack("{s:b, s:b, s:b, s:b}", "image", 1, "drop", 1, "save", 1, "ends", 1);
+	image->process = flags & CELL__FORK_READS ? cell__process_memory_create(source->pid, ret_wait_fd) : NULL;
+	if (image->process)
+		json_object_set_new(ask, "reads", json_string(cell__process_memory_token(image->process)));
+	char *text = json_dumps(ask, JSON_COMPACT);
+	json_decref(ask);
+	return text;
+}
+
 static int ask_source(struct cell__sub_kernel *source, unsigned flags, struct cell__sub_image **ret_image, struct cell_error *err)
 {
 	struct cell__subprocess *sub = source->sub;
@@ -103,7 +118,7 @@ static int ask_source(struct cell__sub_kernel *source, unsigned flags, struct ce
 	}
 	const bool portable = saves && (flags & CELL__FORK_PORTABLE);
 	const char *text = portable                  ? "{\"image\":true,\"drop\":true,\"save\":true,\"portable\":true}"
-			   : flags & CELL__FORK_ENDS ? "{\"image\":true,\"drop\":true,\"save\":true,\"ends\":true}"
+			   : flags & CELL__FORK_ENDS ? NULL
 			   : saves                   ? "{\"image\":true,\"drop\":true,\"save\":true}"
 			   : speculates              ? "{\"image\":true,\"drop\":false,\"speculate\":true}"
 			   : flags & CELL__FORK_DROP ? "{\"image\":true,\"drop\":true}"
@@ -112,14 +127,19 @@ static int ask_source(struct cell__sub_kernel *source, unsigned flags, struct ce
 	if (!image)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a fork");
 	*image = (struct cell__sub_image){
-		.drops = flags & CELL__FORK_DROP, .portable = portable, .refs = 2, .id = sub->supervisor->next_id++, .source = source->id
+		.drops = flags & CELL__FORK_DROP, .portable = portable, .ends = flags & CELL__FORK_ENDS, .refs = 2, .id = sub->supervisor->next_id++, .source = source->id
 	};
 	image->fd = memfd_create("workcell-image", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	CELL_AUTO_FD int wait_fd = -1;
+	CELL_AUTO_FREE char *ends = text ? NULL : ask_to_end(source, flags, image, &wait_fd);
+	text = text ? text : ends;
+	const int fds[] = { image->fd, wait_fd };
 	/* Nothing of it is used; see kernel/ext/image.c. */
-	int rc = image->fd < 0 || ftruncate(image->fd, IMAGE_SIZE) < 0
+	int rc = !text ? cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a fork")
+		 : image->fd < 0 || ftruncate(image->fd, IMAGE_SIZE) < 0
 			 ? cell_fail(err, CELL_E_IO, errno, "make a file for the memory of a kernel")
-			 : cell__link_send_fds(source->link, CELL_FRAME_FORK, (uint32_t)image->id, text, strlen(text), NULL, 0, &image->fd,
-					       1, err);
+			 : cell__link_send_fds(source->link, CELL_FRAME_FORK, (uint32_t)image->id, text, strlen(text), NULL, 0, fds,
+					       wait_fd < 0 ? 1 : 2, err);
 	if (rc < 0) {
 		image->refs = 1;
 		unref(image);
@@ -183,6 +203,17 @@ static int find_used(const struct cell__sub_kernel *source, struct cell__sub_ima
 	return 0;
 }
 
+/* [address, place, number, place]; anything else is refused when it is opened. */
+static void take_said(struct cell__sub_image *image, const json_t *said)
+{
+	const struct cell__process_said numbers = { .token_at = (uint64_t)json_integer_value(json_array_get(said, 0)),
+						    .table_at = (uint64_t)json_integer_value(json_array_get(said, 1)),
+						    .n_parts = (uint64_t)json_integer_value(json_array_get(said, 2)),
+						    .first_at = (uint64_t)json_integer_value(json_array_get(said, 3)) };
+	if (image->process)
+		cell__process_memory_said(image->process, &numbers);
+}
+
 static void take_image(struct cell__sub_kernel *source, struct cell__sub_image *image, const json_t *answer)
 {
 	const json_t *used = json_object_get(answer, "image");
@@ -194,9 +225,10 @@ static void take_image(struct cell__sub_kernel *source, struct cell__sub_image *
 	if (find_used(source, image, used) < 0)
 		return;
 	image->left = json_incref(json_object_get(answer, "left"));
+	take_said(image, json_object_get(answer, "reads"));
 	if (fstat(image->fd, &st) == 0) {
 		image->inode = st.st_ino;
-		if (!image->portable)
+		if (!image->portable && !image->ends)
 			take_bases(source, image); /* its memory is there, whatever comes of the fork */
 		/* Not F_SEAL_WRITE, which waits for other CPUs: what a mapping of the source can still change are its own forks. */
 		image->written = fcntl(image->fd, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE) == 0;
@@ -275,7 +307,7 @@ bool cell__sub_image_load(struct cell__sub_kernel *kernel, const struct cell__bu
 void cell__subprocess_image(const struct cell__kernel *base, struct cell__image_files *ret_files, const json_t **ret_left)
 {
 	const struct cell__sub_image *image = ((const struct cell__sub_kernel *)base)->image;
-	*ret_files = (struct cell__image_files){ .fds = { image->fd }, .inodes = { image->inode }, .live = { image->inode }, .n = 1 };
+	*ret_files = (struct cell__image_files){ .fds = { image->fd }, .inodes = { image->inode }, .live = { image->inode }, .n = 1, .process = image->process };
 	for (size_t i = 0; i < image->n_used; i++) {
 		ret_files->fds[ret_files->n] = image->used[i]->fd;
 		ret_files->inodes[ret_files->n] = image->named[i];
