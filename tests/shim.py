@@ -8,7 +8,7 @@ FACILITIES = {
     "userns": None,  # clone and unshare with CLONE_NEWUSER
     "landlock": [444], "seccomp": [317], "pivot_root": [155], "mount": [165], "open_tree": [428], "move_mount": [429],
     "mount_setattr": [442], "openat2": [437], "setns": [308], "unshare": [272], "keyctl": [250], "capset": [126],
-    "close_range": [436], "pidfd_open": [434], "umount2": [166], "sethostname": [170], "memfd_create": [319],
+    "close_range": [436], "pidfd_open": [434], "umount2": [166], "sethostname": [170], "memfd_create": [319], "process_vm_readv": [310],
 }
 # What a sandbox may lack, and how the receipt then says it ("" where something else takes its place).
 OPTIONAL = {"landlock": "Landlock", "keyctl": ""}

@@ -267,6 +267,7 @@ int wc_mappings_read(struct scratch *scratch, struct mappings *out)
 #define PAGE_SWAPPED (1ull << 62)
 #define PAGE_FILE (1ull << 61)
 #define PAGE_ALONE (1ull << 56) /* in no other process */
+#define PAGES_AT_ONCE ((size_t)4096)
 #define SPARE_BYTES ((uint64_t)4 << 20) /* for whatever else happens while it is written */
 
 /* Our own file of it; a process that is not dumpable must be so for a moment to open it. */
@@ -290,6 +291,7 @@ struct saving {
 	uint64_t used[WC_IMAGES_USED]; /* inodes of earlier images */
 	size_t n_used;
 	int pages_fd;
+	uint64_t *entries, pages_from, pages_to; /* what was read of it last: of these addresses */
 	uint64_t limit, alone; /* of the memory; what counts in it of the pages that are written */
 	bool keeps; /* pages that were written stay in the file */
 	/* The host reads the pages out of this process, which waits: */
@@ -314,26 +316,32 @@ static int add_piece(struct saving *saving, size_t first, uint64_t at)
 	return 0;
 }
 
+/* What Linux says of the pages from here on, also of those of the next areas: most are small, and lie close together. */
+static int read_pages(struct saving *saving, uint64_t at)
+{
+	ssize_t got = pread(saving->pages_fd, saving->entries, PAGES_AT_ONCE * sizeof *saving->entries, (off_t)(at / PAGE * 8));
+	if (got <= 0 || got % 8 != 0) {
+		errno = got < 0 ? errno : EIO;
+		return -1;
+	}
+	saving->pages_from = at;
+	saving->pages_to = at + (uint64_t)got / 8 * PAGE;
+	return 0;
+}
+
 /* Which pages of an area are carried: a shared one's content has no other place, of a private file only what was written to. */
 static int find_pieces(struct saving *saving, const struct area *area)
 {
-	static uint64_t entries[4096];
 	bool whole = area->kind == AREA_ANON && area->inode != 0; /* of a file that is gone */
 	size_t first = saving->n_pieces;
-	for (uint64_t at = area->start; at < area->end;) {
-		size_t n = (area->end - at) / PAGE < 4096 ? (size_t)((area->end - at) / PAGE) : 4096;
-		ssize_t got = pread(saving->pages_fd, entries, n * 8, (off_t)(at / PAGE * 8));
-		if (got <= 0 || got % 8 != 0) {
-			errno = got < 0 ? errno : EIO;
+	for (uint64_t at = area->start; at < area->end; at += PAGE) {
+		if ((at < saving->pages_from || at >= saving->pages_to) && read_pages(saving, at) < 0)
 			return -1;
-		}
-		for (size_t i = 0; i < (size_t)got / 8; i++) {
-			bool there = entries[i] & (PAGE_PRESENT | PAGE_SWAPPED), of_file = entries[i] & PAGE_FILE;
-			saving->alone += there && !of_file && (entries[i] & PAGE_ALONE) ? PAGE : 0;
-			if ((whole || (there && (!of_file || area->shared))) && add_piece(saving, first, at + i * PAGE) < 0)
-				return -1;
-		}
-		at += (size_t)got / 8 * PAGE;
+		uint64_t entry = saving->entries[(at - saving->pages_from) / PAGE];
+		bool there = entry & (PAGE_PRESENT | PAGE_SWAPPED), of_file = entry & PAGE_FILE;
+		saving->alone += there && !of_file && (entry & PAGE_ALONE) ? PAGE : 0;
+		if ((whole || (there && (!of_file || area->shared))) && add_piece(saving, first, at) < 0)
+			return -1;
 	}
 	return 0;
 }
@@ -626,6 +634,7 @@ static int save(int fd, struct saving *saving)
 {
 	struct image image = { 0 };
 	wc_image_describe(&image);
+	saving->entries = wc_scratch_take(&saving->scratch, PAGES_AT_ONCE * sizeof *saving->entries);
 	if (wc_mappings_read(&saving->scratch, &saving->maps) < 0 || (saving->pages_fd = open_pages()) < 0)
 		return -1;
 	wc_files_name(&saving->maps);

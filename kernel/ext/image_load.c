@@ -28,7 +28,9 @@
 
 #define PAGE IMAGE_PAGE
 #define STACK_BYTES ((size_t)64 << 10)     /* of run_calls() */
-#define MAPPED_PAGES 16u                   /* pieces of at least this size are mapped, smaller ones are read */
+#define MAPPED_PAGES 4u                    /* pieces of at least this size are mapped, smaller ones are read: about as long as one mapping takes */
+#define MANY_PIECES 8000u                  /* then only large ones: Linux allows 65530 mappings */
+#define MANY_MAPPED_PAGES 16u
 #define MOVED_STACK_MAX ((uint64_t)64 << 20)
 #define MORE_READS 4096u                   /* of pieces that are read in parts */
 #define ROBUST_BYTES (3 * sizeof(long))    /* struct robust_list_head */
@@ -484,6 +486,7 @@ static int add_read(struct loading *loading, struct reads *reads, const struct c
 static int put_pieces(struct loading *loading)
 {
 	struct reads reads = { 0 };
+	uint64_t least = (loading->image->n_pieces < MANY_PIECES ? MAPPED_PAGES : MANY_MAPPED_PAGES) * PAGE;
 	for (uint64_t i = 0; i < loading->image->n_pieces; i++) {
 		const struct cell_image_part *piece = &loading->pieces[i];
 		const struct area *area = area_of(loading, piece->at);
@@ -493,7 +496,7 @@ static int put_pieces(struct loading *loading)
 		}
 		/* Not the stack: `ps` reads the title there, and only from anonymous memory. */
 		bool is_stack = area->kind == AREA_STACK || area->end == loading->handover->stack_to;
-		if (!loading->maps || piece->bytes < MAPPED_PAGES * PAGE || area->shared || is_stack || (area->prot & PROT_EXEC)) {
+		if (!loading->maps || piece->bytes < least || area->shared || is_stack || (area->prot & PROT_EXEC)) {
 			if (add_read(loading, &reads, piece) < 0)
 				return -1;
 			continue;

@@ -4,6 +4,7 @@ It is collected into the memory before the image is written: the working directo
 sandbox has.
 """
 
+import errno
 import fcntl
 import os
 import stat
@@ -12,8 +13,10 @@ from . import branch
 
 OWN_FILES = "workcell"  # CELL_PLAN_TMPFS of src/sandbox/plan.h
 CARRIED_BYTES = 64 << 20
+MAX_LOST = 16  # files that are named
 KEPT_FLAGS = os.O_ACCMODE | os.O_APPEND | os.O_NONBLOCK | os.O_SYNC
 NULL = "/dev/null"
+PORTABLE = b"workcell-portable-1\n"  # a session in the portable form begins so (objects.py)
 
 
 class TooMuch(Exception):
@@ -42,6 +45,10 @@ def find_own_places():
     return [place for place, is_own in found.items() if is_own and place != "/"]
 
 
+def is_portable(fd):
+    return os.pread(fd, len(PORTABLE), 0) == PORTABLE
+
+
 def is_empty(folder):
     with os.scandir(folder) as entries:
         return next(entries, None) is None
@@ -51,7 +58,7 @@ class Carried:
     def __init__(self, kernel, passed, drop, alone):
         """alone: the kernel has no descriptors but its own."""
         self.held = []
-        self.lost = []  # with drop: named in the answer of a save
+        self.lost = []  # [kind, name]; with drop: named in the answer of a save
         self.files = []
         self.room = CARRIED_BYTES
         self.cwd = os.getcwd()
@@ -92,13 +99,19 @@ class Carried:
                 if is_empty(place):
                     continue
                 device = os.stat(place).st_dev
-                for folder, folders, files in os.walk(place):
+                for folder, folders, files in os.walk(place, onerror=self.lose_folder):
                     folders[:] = [name for name in folders if os.lstat(os.path.join(folder, name)).st_dev == device]
                     for name in folders + files:
                         self.room -= self.take_file(os.path.join(folder, name), self.room)
         except TooMuch:
             self.files = []
             (self.lost if drop else self.held).append(["files", "in /tmp: more than %d MB" % (CARRIED_BYTES >> 20)])
+        if len(self.lost) > MAX_LOST:
+            self.lost[MAX_LOST:] = [["more", "%d other files" % (len(self.lost) - MAX_LOST)]]
+
+    def lose_folder(self, exc):
+        if exc.errno != errno.ENOENT:
+            self.lost.append(["folder", "%s (%s)" % (exc.filename, exc.strerror)])
 
     def take_file(self, path, room):
         try:
@@ -112,9 +125,12 @@ class Carried:
             elif stat.S_ISLNK(mode):
                 content = os.readlink(path)
             elif not stat.S_ISDIR(mode):
-                return 0  # a socket or a pipe: its other end is not carried
-        except OSError:
-            return 0  # removed meanwhile, or not readable for the code itself
+                self.lost.append(["socket" if stat.S_ISSOCK(mode) else "pipe" if stat.S_ISFIFO(mode) else "file", path])
+                return 0  # its other end is not carried
+        except OSError as exc:
+            if exc.errno != errno.ENOENT:  # else it was removed meanwhile
+                self.lost.append(["file", "%s (%s)" % (path, exc.strerror)])  # not readable for the code itself
+            return 0
         self.files.append((path, mode, info.st_mtime_ns, content))
         return 512 + (len(content) if content else 0)
 

@@ -16,7 +16,7 @@ MAX_TEXT = 100
 
 def left_behind(kernel, passed, alone, carried):
     """[[kind, name, [variable, ...]], ...]"""
-    lost = [[kind, name, []] for kind, name in carried.lost]
+    lost = [[kind, name[:MAX_TEXT], []] for kind, name in carried.lost]
     if alone:
         return lost
     targets = branch.open_fds(passed)

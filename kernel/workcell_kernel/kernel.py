@@ -477,9 +477,9 @@ class Kernel:
         fds = _workcell.take_fds()
         spec = options.pop("spec", None)
         if spec is not None:
-            from . import objects
+            from . import carry
 
-            if objects.is_portable(fds[0]):
+            if carry.is_portable(fds[0]):
                 return self.load_objects(fds, spec, session)
         error = self.confinement.finish(session or b"") if self.confinement is not None else None
         if not error:

@@ -27,7 +27,8 @@ import types
 import weakref
 from json import dumps, loads
 
-MAGIC = b"workcell-portable-1\n"
+from .carry import PORTABLE as MAGIC
+
 VERSION = 1
 MAX_LEFT = 200      # variables that are named
 MAX_TEXT = 100
@@ -388,10 +389,6 @@ def import_or_miss(name):
 
 reading = None  # the head of the file that is read
 missing = []  # what was looked for in vain
-
-
-def is_portable(fd):
-    return os.pread(fd, len(MAGIC), 0) == MAGIC
 
 
 def read_at(fd, size, at):

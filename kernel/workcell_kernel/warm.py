@@ -66,6 +66,11 @@ def rehearse_programs():
     _workcell.template_code()
 
 
+def warm_saving():
+    """What the first save of a session, and each wake, would have to import."""
+    from . import branch, carry, held  # noqa: F401
+
+
 def forget_sources():
     import linecache
 
@@ -113,7 +118,7 @@ class Zygote:
             self.rehearse()
             return True
         if self.steps is None:
-            self.steps = [] if self.for_programs else list(interactive.warm_steps())
+            self.steps = [] if self.for_programs else [*interactive.warm_steps(), warm_saving]
         if self.steps:
             self.steps.pop(0)()
             if self.steps:

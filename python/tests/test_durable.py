@@ -13,7 +13,7 @@ import time
 import pytest
 
 import workcell
-from workcell import CodeModeError, ConflictError, UnsupportedError, WakeError
+from workcell import CodeModeError, ConflictError, StorageError, UnsupportedError, WakeError
 from workcell.sync import Session
 
 KEY = "0123456789abcdef" * 4
@@ -168,6 +168,22 @@ def test_files_of_its_own_that_are_too_many_are_named(place):
     with Session.wake(answer.session_id, place, None, "sandbox") as session:
         first = session.run("import os; x, os.path.exists('/tmp/large'), os.path.exists('/tmp/small')")
         assert first.value == (1, False, False) and any("files in /tmp" in text for text in first.notices)
+
+
+def test_files_of_its_own_that_cannot_be_carried_are_named(place):
+    answer = saved_session(place, "sandbox", """
+import os, socket
+s = socket.socket(socket.AF_UNIX); s.bind('/tmp/socket'); s.close()
+os.mkdir('/tmp/locked'); os.chmod('/tmp/locked', 0); open('/tmp/kept', 'w').close()
+for n in range(20): os.close(os.open('/dev/shm/f%02d' % n, os.O_CREAT, 0))
+""")
+    named = [(each.kind, each.name) for each in answer.not_carried]
+    assert {("socket", "/tmp/socket"), ("folder", "/tmp/locked (Permission denied)")} <= set(named), named
+    assert ("file", "/dev/shm/f00 (Permission denied)") in named or ("file", "/dev/shm/f19 (Permission denied)") in named
+    assert named[-1] == ("more", "6 other files") and len(named) == 17
+    with Session.wake(answer.session_id, place, None, "sandbox") as session:
+        first = session.run("sorted(os.listdir('/tmp'))")
+        assert {"kept", "locked"} <= set(first.value) and "socket" not in first.value and any("socket /tmp/socket" in text for text in first.notices)
 
 
 def names_of(session):
@@ -342,6 +358,70 @@ def test_a_session_in_the_place_of_another(place):
     shutil.copytree(place / other, place / mine)
     with pytest.raises(WakeError, match="another one"):
         Session.wake(mine, place, None, "subprocess").run("x")
+
+
+@pytest.mark.parametrize("key", [None, KEY])
+def test_an_older_save_that_was_put_back(place, key, tmp_path):
+    """As a whole it is a save as any other, which the docs say; parts of two saves are refused."""
+    with Session(None, "subprocess", saved=place, saved_key=key) as session:
+        session.run("x = 1")
+        home = place / session.hibernate().session_id
+        shutil.copytree(home, tmp_path / "older")
+        session.run("x = 2")
+        session.hibernate()
+
+    def woken():
+        with Session.wake(home.name, place, None, "subprocess", saved_key=key) as session:
+            return session.run("x").value
+
+    newer = (home / "state").read_bytes()
+    (old,), (new,) = ([each.name for each in folder.glob("p-*")] for folder in (tmp_path / "older", home))
+    shutil.copy(tmp_path / "older" / "state", home / "state")
+    with pytest.raises(WakeError, match="p-|damaged|No such"):
+        woken()
+    shutil.copy(home / new, home / old)
+    with pytest.raises(WakeError, match="damaged"):
+        woken()
+    (home / "state").write_bytes(newer)
+    shutil.copy(tmp_path / "older" / old, home / new)
+    with pytest.raises(WakeError, match="damaged"):
+        woken()
+    shutil.rmtree(home)
+    shutil.copytree(tmp_path / "older", home)
+    assert woken() == 1
+
+
+RACES = """
+import ctypes, mmap, os
+fd = os.memfd_create('moving')
+os.truncate(fd, 64 << 20)
+shared, moving = mmap.mmap(-1, 1 << 20), mmap.mmap(fd, 64 << 20)
+moving[:] = bytes(64 << 20)
+child = os.fork()
+if child == 0:
+    while True:
+        for n in range(0, 1 << 20, 4096):
+            shared[n:n + 8] = os.urandom(8)
+        os.truncate(fd, 4096)
+        os.truncate(fd, 64 << 20)
+x = 5
+"""
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_memory_that_changes_while_it_is_saved(executor, place):
+    """A process of the session's own takes away pages that are being read: the save fails, or what was saved wakes."""
+    with Session(None, executor, saved=place, saved_sync=False) as session:
+        session.run(RACES).raise_for_error()
+        for _ in range(3):
+            try:
+                answer = session.hibernate()
+            except (CodeModeError, OSError):
+                assert session.run("x").value == 5
+                continue
+            assert [each for each in answer.not_carried if each.kind == "process"]
+            break
+        assert session.run("x").value == 5
 
 
 def test_links_are_not_followed(place, tmp_path):
@@ -818,6 +898,36 @@ def test_a_session_without_a_folder_is_not_durable(place):
     assert raised.value.code == "invalid"
 
 
+def test_a_session_that_fills_its_memory_limit(place):
+    """Its memory is read, not written to a file that would count as well."""
+    with Session(None, workcell.SandboxExecutor(workcell.SandboxConfig(memory="300m")), saved=place, saved_sync=False) as session:
+        session.run("import os; part = os.urandom(1 << 20); x = bytearray(part) * 170").raise_for_error()
+        answer = session.hibernate()
+        assert answer.bytes > 170 << 20 and session.run("len(x) >> 20, x.count(part)").value == (170, 170)
+
+
+WITHOUT = """
+import sys
+sys.path.insert(0, %r)
+import shim
+from workcell.sync import Session
+shim.take_away("process_vm_readv", "EPERM")
+with Session(None, 'subprocess', saved=%r) as session:
+    session.run("import random; x = random.Random(1).randbytes(3 << 20)").raise_for_error()
+    session.hibernate()
+    print(session.run("hash(x) == hash(random.Random(1).randbytes(3 << 20))").value)
+    session.run("x = 2")
+    session.hibernate()
+    print(session.run("x").value)
+"""
+
+
+def test_where_memory_of_other_processes_may_not_be_read(place):
+    tests = os.path.join(os.path.dirname(__file__), "..", "..", "tests")
+    done = subprocess.run([sys.executable, "-c", WITHOUT % (os.path.abspath(tests), str(place))], capture_output=True, text=True)
+    assert done.stdout.split() == ["True", "2"], done.stderr
+
+
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_a_disk_that_is_full(executor, place, tmp_path):
     """A save that fails says so, changes nothing, and the session goes on."""
@@ -831,7 +941,9 @@ def test_a_disk_that_is_full(executor, place, tmp_path):
             assert session.run("x = 1").durable is True
             result = session.run("import os; rows = os.urandom(100 << 20)")
             assert result.durable is False and result.error is None and result.notices
-            assert session.run("x").value == 1
+            with pytest.raises(StorageError, match="No space"):
+                session.hibernate()
+            assert session.run("x").value == 1  # also its kernel waited, and goes on
             assert session.run("del rows; x = 2").durable is True
             saved = session.session_id
         with Session.wake(saved, small, None, executor) as session:

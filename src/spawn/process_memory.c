@@ -124,6 +124,7 @@ int cell__process_memory_open(struct cell__process_memory *memory, int fd, uint6
 		return cell_fail(err, CELL_E_PROTOCOL, 0, "the kernel describes its memory as no kernel does");
 	if (read_remote(memory->pid, token, sizeof token, &from, 1) != sizeof token || memcmp(token, memory->token, sizeof token) != 0)
 		return cell_fail(err, CELL_E_KERNEL, 0, "the kernel ended while it was saved");
+	free(memory->parts);
 	memory->parts = cell__alloc(said->n_parts, sizeof *memory->parts);
 	if (!memory->parts)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a saved session");
