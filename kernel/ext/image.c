@@ -16,6 +16,9 @@
  *   replaced under it.  Large pieces are mapped from the file and copied when they are written to, so several loads of one file share
  *   memory.
  *
+ *   A save that ends the kernel leaves out the second half of that: the file has only the tables, and the host reads the pages out of this
+ *   process, which waits in wait_while_read() (src/spawn/process_memory.h).
+ *
  *   Kernels that are forks of one zygote have the interpreter, its libraries and the stack at the same addresses, and little has to be
  *   mapped anew.  In a kernel of another zygote everything lies elsewhere, and all of it is moved, also what Linux itself put there: the
  *   stack, the heap, [vdso].  It must have files with the same content, though (image_files.c), and a processor that can do as much.
@@ -409,8 +412,9 @@ static int wait_while_read(struct saving *saving, uint64_t pieces_at, uint64_t d
 		return -1;
 	}
 	memcpy(text, saving->answer, size);
-	size += (size_t)snprintf(text + size, room - size, ",\"reads\":[%llu,%llu,%zu,%llu],\"image\":[", (unsigned long long)(uintptr_t)token,
-				 (unsigned long long)pieces_at, saving->n_pieces, (unsigned long long)data);
+	size += (size_t)snprintf(text + size, room - size, ",\"reads\":[%llu,%llu,%zu,%llu],\"image\":[",
+				 (unsigned long long)(uintptr_t)token, (unsigned long long)pieces_at, saving->n_pieces,
+				 (unsigned long long)data);
 	for (size_t i = 0; i < saving->n_used; i++)
 		size += (size_t)snprintf(text + size, room - size, i ? ",%llu" : "%llu", (unsigned long long)saving->used[i]);
 	size += (size_t)snprintf(text + size, room - size, "]}");
@@ -644,7 +648,8 @@ static int save(int fd, struct saving *saving)
 	image.n_areas = saving->maps.n_areas;
 	image.n_pieces = saving->n_pieces;
 	image.text_bytes = saving->maps.text_bytes;
-	image.bytes = sizeof image + image.n_areas * sizeof(struct area) + image.n_pieces * sizeof(struct cell_image_part) + image.text_bytes;
+	image.bytes = sizeof image + image.n_areas * sizeof(struct area) + image.n_pieces * sizeof(struct cell_image_part) +
+		      image.text_bytes;
 	uint64_t data = (image.bytes + PAGE - 1) & ~(uint64_t)(PAGE - 1), at = data;
 	for (size_t i = 0; i < saving->n_pieces; i++) {
 		saving->pieces[i].offset = at;
@@ -696,9 +701,13 @@ PyObject *wc_image_save(PyObject *self, PyObject *args)
 	if (!PyArg_ParseTuple(args, "iKp|iIy#s#", &fd, &limit, &keeps, &wait_fd, &ident, &answer, &bytes, &given, &given_bytes))
 		return NULL;
 	memcpy(token, given, (size_t)given_bytes < WC_TOKEN_BYTES ? (size_t)given_bytes : WC_TOKEN_BYTES);
-	saving = (struct saving){
-		.pages_fd = -1, .limit = limit, .keeps = keeps, .wait_fd = wait_fd, .ident = ident, .answer = answer, .answer_bytes = (size_t)bytes
-	};
+	saving = (struct saving){ .pages_fd = -1,
+				  .limit = limit,
+				  .keeps = keeps,
+				  .wait_fd = wait_fd,
+				  .ident = ident,
+				  .answer = answer,
+				  .answer_bytes = (size_t)bytes };
 	if (wc_scratch_place(&saving.scratch, NULL, 0, IMAGE_SCRATCH_BYTES) < 0)
 		return PyErr_SetFromErrno(PyExc_OSError);
 	PyOS_BeforeFork();

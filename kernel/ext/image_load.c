@@ -28,12 +28,12 @@
 
 #define PAGE IMAGE_PAGE
 #define STACK_BYTES ((size_t)64 << 10)     /* of run_calls() */
-#define MAPPED_PAGES 4u                    /* pieces of at least this size are mapped, smaller ones are read: about as long as one mapping takes */
-#define MANY_PIECES 8000u                  /* then only large ones: Linux allows 65530 mappings */
+#define MAPPED_PAGES 4u /* pieces of at least this size are mapped, smaller ones are read: about as long as one mapping takes */
+#define MANY_PIECES 8000u /* then only large ones: Linux allows 65530 mappings */
 #define MANY_MAPPED_PAGES 16u
 #define MOVED_STACK_MAX ((uint64_t)64 << 20)
-#define MORE_READS 4096u                   /* of pieces that are read in parts */
-#define ROBUST_BYTES (3 * sizeof(long))    /* struct robust_list_head */
+#define MORE_READS 4096u /* of pieces that are read in parts */
+#define ROBUST_BYTES (3 * sizeof(long)) /* struct robust_list_head */
 #define RSEQ_BYTES 32u
 #define RSEQ_LEAVE 1
 #define LOAD_FAILED 72
@@ -684,7 +684,8 @@ static int read_image(struct loading *loading, void **ret_tables, size_t *ret_by
 		return -1;
 	uint64_t need = sizeof head + head.text_bytes;
 	if (head.magic != IMAGE_MAGIC || head.n_areas > 1u << 17 || head.n_pieces > 1u << 20 || head.text_bytes == 0 ||
-	    head.text_bytes > 1u << 26 || head.bytes != need + head.n_areas * sizeof(struct area) + head.n_pieces * sizeof(struct cell_image_part)) {
+	    head.text_bytes > 1u << 26 ||
+	    head.bytes != need + head.n_areas * sizeof(struct area) + head.n_pieces * sizeof(struct cell_image_part)) {
 		errno = EBADMSG;
 		return -1;
 	}

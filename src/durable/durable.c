@@ -641,7 +641,8 @@ struct writing {
 };
 
 /* One file; number: by which this process knows it, 0: it is a layer's.  It is written unless the last save, or this one, has it. */
-static int add_file(struct writing *writing, int fd, uint64_t number, const struct cell__memories *memories, unsigned *ret_i, struct cell_error *err)
+static int add_file(struct writing *writing, int fd, uint64_t number, const struct cell__memories *memories, unsigned *ret_i,
+		    struct cell_error *err)
 {
 	struct cell__saved *saved = writing->saved;
 	for (size_t i = 0; number && i < saved->n_files; i++)

@@ -241,7 +241,8 @@ static bool sum_piece(struct room *room, const unsigned char key[32], size_t i, 
 
 static bool read_source(const struct work *work, void *data, size_t size, uint64_t at)
 {
-	return work->process ? cell__process_memory_read(work->process, work->from_fd, data, size, at) : read_at(work->from_fd, data, size, at);
+	return work->process ? cell__process_memory_read(work->process, work->from_fd, data, size, at)
+			     : read_at(work->from_fd, data, size, at);
 }
 
 /* Compressed where that helps, encrypted where that is asked for, one behind the other. */
@@ -528,8 +529,8 @@ int cell__pieces_write(const struct cell__pieces_from *from, int to_fd, bool sea
 	return write_pieces(&work, from, file, sum, err);
 }
 
-int cell__pieces_send(const struct cell__pieces_from *from, const struct cell__pieces_io *io, bool sealed, bool packs, struct cell__saved_file *file,
-		      struct cell__pieces_sum *sum, struct cell_error *err)
+int cell__pieces_send(const struct cell__pieces_from *from, const struct cell__pieces_io *io, bool sealed, bool packs,
+		      struct cell__saved_file *file, struct cell__pieces_sum *sum, struct cell_error *err)
 {
 	struct work work = { .step = pack_piece, .to_fd = -1, .io = io, .sealed = sealed, .packs = packs };
 	return write_pieces(&work, from, file, sum, err);

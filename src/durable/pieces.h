@@ -52,8 +52,8 @@ struct cell__pieces_io {
 	void *arg;
 };
 /* As cell__pieces_write() and cell__pieces_read().  file->name is set. */
-int cell__pieces_send(const struct cell__pieces_from *from, const struct cell__pieces_io *io, bool sealed, bool packs, struct cell__saved_file *file,
-		      struct cell__pieces_sum *sum, struct cell_error *err);
+int cell__pieces_send(const struct cell__pieces_from *from, const struct cell__pieces_io *io, bool sealed, bool packs,
+		      struct cell__saved_file *file, struct cell__pieces_sum *sum, struct cell_error *err);
 int cell__pieces_receive(const struct cell__pieces_io *io, const struct cell__saved_file *file, bool sealed, int to_fd,
 			 struct cell_error *err);
 

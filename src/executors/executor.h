@@ -218,7 +218,8 @@ enum cell__fork_flags {
 	CELL__FORK_SAVE = 1 << 4, /* with FORK_POINT: the point is a file in every case, for image() */
 	CELL__FORK_ENDS = 1 << 5, /* with FORK_SAVE: the source ends if that works; it need not prepare for a next one */
 	CELL__FORK_PORTABLE = 1 << 6, /* with FORK_SAVE: objects instead of memory (kernel/workcell_kernel/objects.py) */
-	CELL__FORK_READS = 1 << 7, /* with FORK_ENDS: its pages need not be in the file, if its process can be read (spawn/process_memory.h) */
+	CELL__FORK_READS =
+		1 << 7, /* with FORK_ENDS: its pages need not be in the file, if its process can be read (spawn/process_memory.h) */
 	CELL__FORK_SPECULATE = 1 << 3, /* in the middle of a call: the fork waits for the same answer and goes on with the cell */
 };
 

@@ -569,7 +569,8 @@ static void start(struct cell_session *session, struct cell__saving *saving)
 	cell__early_destroy(cell__take_ptr(saving->memories.early)); /* of an image that could not be */
 	session->freezing++;
 	if (session->executor->fork(session->slot->kernel, session->id, session->layer,
-				    CELL__FORK_DROP | CELL__FORK_POINT | CELL__FORK_SAVE | (saving->stays ? 0 : CELL__FORK_ENDS | CELL__FORK_READS) |
+				    CELL__FORK_DROP | CELL__FORK_POINT | CELL__FORK_SAVE |
+					    (saving->stays ? 0 : CELL__FORK_ENDS | CELL__FORK_READS) |
 					    (saving->portable ? CELL__FORK_PORTABLE : 0),
 				    &saving_events, saving, &saving->kernel, &saving->err) == 0) {
 		follow(saving);

@@ -64,8 +64,9 @@ static int set_up(void **state)
 		.token_at = (uintptr_t)(told.area + 7 * PART), .table_at = TABLE, .n_parts = 3, .first_at = FIRST
 	};
 	for (size_t i = 0; i < 3; i++)
-		told.parts[i] =
-			(struct cell_image_part){ .at = (uintptr_t)(told.area + 2 * i * PART), .bytes = PART, .offset = FIRST + i * PART };
+		told.parts[i] = (struct cell_image_part){ .at = (uintptr_t)(told.area + 2 * i * PART),
+							  .bytes = PART,
+							  .offset = FIRST + i * PART };
 	close(tokens[0]);
 	close(done[0]);
 	close(done[1]);

@@ -126,9 +126,12 @@ static int ask_source(struct cell__sub_kernel *source, unsigned flags, struct ce
 	struct cell__sub_image *image = cell__alloc(1, sizeof *image);
 	if (!image)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a fork");
-	*image = (struct cell__sub_image){
-		.drops = flags & CELL__FORK_DROP, .portable = portable, .ends = flags & CELL__FORK_ENDS, .refs = 2, .id = sub->supervisor->next_id++, .source = source->id
-	};
+	*image = (struct cell__sub_image){ .drops = flags & CELL__FORK_DROP,
+					   .portable = portable,
+					   .ends = flags & CELL__FORK_ENDS,
+					   .refs = 2,
+					   .id = sub->supervisor->next_id++,
+					   .source = source->id };
 	image->fd = memfd_create("workcell-image", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	CELL_AUTO_FD int wait_fd = -1;
 	CELL_AUTO_FREE char *ends = text ? NULL : ask_to_end(source, flags, image, &wait_fd);
@@ -307,7 +310,9 @@ bool cell__sub_image_load(struct cell__sub_kernel *kernel, const struct cell__bu
 void cell__subprocess_image(const struct cell__kernel *base, struct cell__image_files *ret_files, const json_t **ret_left)
 {
 	const struct cell__sub_image *image = ((const struct cell__sub_kernel *)base)->image;
-	*ret_files = (struct cell__image_files){ .fds = { image->fd }, .inodes = { image->inode }, .live = { image->inode }, .n = 1, .process = image->process };
+	*ret_files = (struct cell__image_files){
+		.fds = { image->fd }, .inodes = { image->inode }, .live = { image->inode }, .n = 1, .process = image->process
+	};
 	for (size_t i = 0; i < image->n_used; i++) {
 		ret_files->fds[ret_files->n] = image->used[i]->fd;
 		ret_files->inodes[ret_files->n] = image->named[i];
