@@ -59,6 +59,26 @@ def test_it_is_carried_in_pieces(executor, redis, place, tmp_path):
         assert session.run("next(g), len(data), small").value == (2, 8 << 20, 1)
 
 
+@pytest.mark.parametrize("executor", ["subprocess", "sandbox"])
+def test_points_are_carried(executor, redis, place, tmp_path):
+    with Session(None, executor, saved=place, saved_key=KEY) as session:
+        for n in range(2):
+            session.run("x = %d; rows = [%d] * 100000" % (n, n))
+            session.checkpoint("p%d" % n)
+        session.run("x = 9")
+        answer = session.hibernate(points=True)
+        assert answer.points == ["p1", "p0"]
+    with Session.wake(answer.session_id, place, None, executor, saved_key=KEY) as session:
+        assert session.run("x").value == 9
+        for n in (0, 1):
+            session.rewind("p%d" % n)
+            assert session.run("x, rows[-1]").value == (n, n)
+        session.hibernate()
+        assert session.run("x").value == 1
+    workcell.remove_saved(answer.session_id, place, saved_key=KEY)
+    assert redis.ask("KEYS", key(tmp_path, "*p-*")) == []
+
+
 def test_it_is_told_who_has_it(redis, place, tmp_path):
     with Session(None, "subprocess", saved=place, saved_host="first", saved_url="https://first.example:8443") as session:
         session.run("x = 1")

@@ -68,6 +68,17 @@ def test_a_session_outlives_its_server(connect, tmp_path):
     support.wait_until(lambda: saved(tmp_path) == [], lambda: saved(tmp_path))
 
 
+def test_points_outlive_their_server(connect):
+    first = connect("--saved-points")
+    session = begin(first, "x = 1")
+    first.value("checkpoint", session=session, name="one")
+    assert value(first, session, "x = 2; x") == 2
+    assert first.close() == 0
+    second = connect("--saved-points")
+    second.value("rewind", session=session, name="one")  # also as the first call
+    assert value(second, session, "x") == 1
+
+
 def test_calls_that_come_at_once_take_up_one_session(connect):
     first = connect()
     session = begin(first, "n = 0")
