@@ -275,7 +275,7 @@ void cell__sub_kernel_begin(struct cell__sub_kernel *kernel, bool pooled)
 		return;
 	}
 	cell__sub_kernel_configure(kernel);
-	uv_timer_start(&kernel->env->timer, cell__sub_handle_refill, CELL_SUB_REFILL_DELAY_MS, 0);
+	uv_timer_start(&kernel->env->timer, cell__sub_handle_refill, kernel->woken ? CELL_SUB_REFILL_LOAD_MS : CELL_SUB_REFILL_DELAY_MS, 0);
 }
 
 /* ---- forks ---- */

@@ -26,6 +26,8 @@
 #include "spawn/supervisor.h"
 
 #define CELL_SUB_REFILL_DELAY_MS 5 /* delay, so that the session that emptied the pool goes first */
+#define CELL_SUB_REFILL_LOAD_MS \
+	15 /* the same for one that maps hundreds of files: a fork of the zygote, which has most of them mapped, holds the same locks */
 #define CELL_SUB_ZYGOTE_IDLE_MS 10000 /* an owner's zygote without a session ends */
 #define CELL_SUB_BUCKETS 1024 /* ids are consecutive numbers: chains are even */
 #define CELL_SUB_BASES CELL_LINK_MAX_FDS
