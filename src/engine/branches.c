@@ -304,6 +304,11 @@ size_t cell__session_kept_on_loop(const struct cell_session *session, int64_t *r
 	return cell__branch_points(session, ret_bytes);
 }
 
+uint64_t cell__session_cells_on_loop(const struct cell_session *session)
+{
+	return session->cells;
+}
+
 struct point_question {
 	struct cell_session *session;
 	const char *name;

@@ -213,8 +213,8 @@ static bool check_rest(struct cell__request *request)
 		cell__answer_fail(request, MHD_HTTP_NOT_FOUND, CELL_E_NOT_FOUND, "Not Found");
 		return false;
 	}
-	if (request->server->draining && request->route->scope != CELL_SCOPE_OPEN && strcmp(request->method, "GET")) {
-		cell__answer_busy(request, 1, "the server is stopping");
+	if (cell__server_refuses(request->server) && request->route->scope != CELL_SCOPE_OPEN && strcmp(request->method, "GET")) {
+		cell__answer_moving(request, "the server is stopping");
 		return false;
 	}
 	if (length && strtoll(length, NULL, 10) > cell__http_max_body(request)) {

@@ -86,8 +86,8 @@ static void handle_greeting(struct cell__request *request)
 	char proof[CELL_GREETING_PROOF];
 	struct MHD_Response *response;
 
-	/* The connection of one that leaves closes: it gets no request. */
-	if (server->leaving || !prove(server, cell__request_header(request, CELL_FORWARD_NONCE), server->peer_url, proof)) {
+	/* One that leaves still has sessions, and answers for them. */
+	if (server->stopping || !prove(server, cell__request_header(request, CELL_FORWARD_NONCE), server->peer_url, proof)) {
 		cell__answer_none(request, MHD_HTTP_SERVICE_UNAVAILABLE);
 		return;
 	}

@@ -273,13 +273,23 @@ static bool read_body(struct cell__request *request)
 
 /* ---- libmicrohttpd's calls ---- */
 
+/* A server that leaves sends its clients away; other servers need it as long as it has sessions. */
+static bool ends_connection(const struct cell__request *request)
+{
+	const struct cell_server *server = request->server;
+	const bool is_peer = server->opts.advertise &&
+			     (request->route == &cell__greeting_route || cell__request_header(request, CELL_FORWARD_HOP));
+
+	return is_peer ? server->stopping : server->leaving;
+}
+
 static enum MHD_Result send_answer(struct cell__request *request)
 {
 	enum MHD_Result queued;
 
 	if (!request->response)
 		return MHD_NO; /* out of memory: the connection ends */
-	if (request->server->leaving || request->is_last)
+	if (request->is_last || ends_connection(request))
 		MHD_add_response_header(request->response, "Connection", "close");
 	queued = MHD_queue_response(request->connection, request->status, request->response);
 	MHD_destroy_response(request->response);
@@ -735,6 +745,20 @@ int cell__http_open(struct cell_server *server, struct cell_error *err)
 	return 0;
 }
 
+/* Clients that are connected already, as far as they know: with the socket their connections would be reset. */
+static void take_waiting(struct cell_server *server, int listen_fd)
+{
+	struct sockaddr_storage from;
+	socklen_t size = sizeof(from);
+	int fd;
+
+	while ((fd = accept4(listen_fd, (struct sockaddr *)&from, &size, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
+		(void)MHD_add_connection(server->daemon, fd, (struct sockaddr *)&from, size); /* closes it if it cannot be added */
+		size = sizeof(from);
+	}
+	server->due = true;
+}
+
 void cell__http_quiesce(struct cell_server *server)
 {
 	MHD_socket fd;
@@ -746,8 +770,10 @@ void cell__http_quiesce(struct cell_server *server)
 	if (server->pool)
 		return; /* the program that started the workers listens */
 	fd = MHD_quiesce_daemon(server->daemon);
-	if (fd != MHD_INVALID_SOCKET)
+	if (fd != MHD_INVALID_SOCKET) {
+		take_waiting(server, fd);
 		close(fd);
+	}
 	cell__listen_end(&server->address);
 }
 

@@ -26,7 +26,7 @@
 #include "server/peers.h"
 #include "wire/saved.h"
 
-#define GIVE_UP_US 3000000 /* until a session that is moving has arrived somewhere */
+#define GIVE_UP_US 10000000 /* until a session that is moving has arrived somewhere */
 #define AGAIN_MS 25        /* first; then a quarter of the time that the request has waited */
 #define AGAIN_MAX_MS 400
 #define HINTS 1024u

@@ -508,13 +508,27 @@ void cell__server_advance(struct cell_server *server)
 	cell__http_soon(server);
 }
 
+bool cell__server_refuses(const struct cell_server *server)
+{
+	/* A worker cannot ask those of its own that have ended already. */
+	return server->pool || !cell__served_can_move(server) ? server->draining : server->stopping;
+}
+
+void cell__server_rest(struct cell_server *server)
+{
+	if (server->leaving && !server->draining)
+		(void)cell__served_rest(server, LEAVING_IDLE_US);
+	cell__server_advance(server);
+}
+
 void cell__server_step(struct cell_server *server)
 {
+	bool rests = !server->stopping && cell__served_rest(server, 0);
+
 	server->advancing = false;
-	if (!server->stopping)
-		cell__served_rest(server, 0);
 	/* Answers of other workers' cells go through this one. */
-	if (!server->stopping && ((!CELL_ALL(server, running) && !CELL_ALL(server, queued)) || cell__now_us() >= server->drain_until_us))
+	if (!server->stopping &&
+	    ((!rests && !CELL_ALL(server, running) && !CELL_ALL(server, queued)) || cell__now_us() >= server->drain_until_us))
 		stop(server);
 	if (server->stopping)
 		cell__links_close(server);
@@ -595,8 +609,7 @@ static void handle_tick(uv_timer_t *timer)
 	if (server->stopping && now_us - server->stopping_us > LAST_WORDS_US)
 		cell__http_hang_up(server);
 	cell__served_sweep(server, now_us);
-	if (server->leaving && !server->stopping)
-		cell__served_rest(server, server->draining ? 0 : LEAVING_IDLE_US);
+	cell__server_rest(server);
 	cell__e2b_sweep(server, now_us);
 	cell__files_sweep(server);
 	cell__jobs_sweep(server, now_us);

@@ -654,6 +654,7 @@ struct cell__served {
 	bool asleep; /* it was saved because nobody used it; its next use wakes it */
 	struct cell__request *hibernates; /* is answered when it is closed; or NULL */
 	bool sleeping; /* that save is under way */
+	bool resting; /* the server stops, and it is busy: other servers bring no more cells, so that it can go to them */
 	struct cell__e2b_context *context; /* it belongs to a sandbox of E2B's clients, which ends it; or NULL */
 	bool is_short; /* made by /execute without an id, and not named since: execute_idle_ms applies */
 	struct cell__served *bucket_next;
@@ -696,8 +697,8 @@ struct cell__served *cell__served_by_id(const struct cell_server *server, const 
 /* Starts closing the session; it is no longer found.  `expired` selects the later error message. */
 void cell__served_end(struct cell__served *served);
 void cell__served_sweep(struct cell_server *server, int64_t now_us);
-/* The server leaves: sessions that are saved, and that nobody has used for so long, go to sleep. */
-void cell__served_rest(struct cell_server *server, int64_t idle_us);
+/* Sessions that are saved, and that nobody has used for so long, go to sleep, some at a time.  False: there are none any more. */
+bool cell__served_rest(struct cell_server *server, int64_t idle_us);
 /* Whether new sessions are still there when the server has ended. */
 bool cell__served_can_move(const struct cell_server *server);
 /* Whether this server can save it. */
@@ -1113,6 +1114,10 @@ struct cell_server {
 
 /* Call after a change that may let a draining server end: it is checked soon, outside of libmicrohttpd's callbacks. */
 void cell__server_advance(struct cell_server *server);
+/* It stops, and begins nothing new.  Sessions that can move are served until the last of them sleeps. */
+bool cell__server_refuses(const struct cell_server *server);
+/* The server leaves: idle sessions go to sleep.  Call when one has been saved. */
+void cell__server_rest(struct cell_server *server);
 void cell__server_step(struct cell_server *server);
 /* fields: pairs for the JSON form; the text form has only words. */
 void cell__server_log(struct cell_server *server, enum cell_log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));

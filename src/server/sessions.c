@@ -20,6 +20,8 @@
 #include "deps/venv.h"
 #include "server/peers.h"
 
+#define SLEEP_AT_ONCE 4 /* sessions that are saved while a server leaves: the others can be used meanwhile */
+
 static size_t bucket_of(const char *id)
 {
 	char head[9];
@@ -710,12 +712,14 @@ json_t *cell__served_describe(const struct cell__served *served)
 
 	gmtime_r(&at, &tm);
 	strftime(created, sizeof(created), "%Y-%m-%dT%H:%M:%SZ", &tm);
-	return json_pack("{s:s,s:o,s:s,s:s,s:s,s:f,s:s,s:I,s:I,s:s,s:o,s:o,s:o,s:o,s:s?,s:I,s:I,s:s?}", "session_id", served->id,
+	return json_pack("{s:s,s:o,s:s,s:s,s:s,s:f,s:s,s:I,s:I,s:I,s:s,s:o,s:o,s:o,s:o,s:s?,s:I,s:I,s:s?}", "session_id", served->id,
 			 "workspace_id", *served->workspace->id ? json_string(served->workspace->id) : json_null(), "owner", served->owner,
 			 "client", served->client, "created_at", created, "idle_seconds",
 			 is_busy ? 0.0 : (double)(cell__now_us() - served->used_us) / 1e6, "state", is_busy ? "busy" : "idle", "runs",
-			 (json_int_t)served->cells, "pending", (json_int_t)served->jobs, "executor", executor ? executor : "subprocess",
-			 "running", describe_running(served), "pid", pid > 0 ? json_integer(pid) : json_null(), "memory_bytes",
+			 (json_int_t)served->cells, "cells",
+			 (json_int_t)(served->session ? cell__session_cells_on_loop(served->session) : 0), "pending",
+			 (json_int_t)served->jobs, "executor", executor ? executor : "subprocess", "running", describe_running(served),
+			 "pid", pid > 0 ? json_integer(pid) : json_null(), "memory_bytes",
 			 consumed->known ? json_integer(consumed->memory_bytes) : json_null(), "cpu_seconds",
 			 consumed->known ? json_real(consumed->cpu_s) : json_null(), "parent", *parent ? parent : NULL, "points",
 			 (json_int_t)points, "point_bytes", (json_int_t)point_bytes, "isolation", *served->level ? served->level : NULL);
@@ -804,8 +808,9 @@ int cell__served_check_save(const struct cell__served *served, struct cell_error
 static void handle_idle_saved(void *arg, const char *answer, const struct cell_error *err)
 {
 	struct cell__served *served = arg;
+	struct cell_server *server = served->server;
 
-	cell__server_log(served->server, answer ? CELL_LOG_INFO : CELL_LOG_WARN, "session %s of \"%s\" %s%s", served->id, served->owner,
+	cell__server_log(server, answer ? CELL_LOG_INFO : CELL_LOG_WARN, "session %s of \"%s\" %s%s", served->id, served->owner,
 			 answer ? "hibernated" : "could not be saved, and expired: ", answer ? "" : err->msg);
 	served->sleeping = false;
 	if (served->closing)
@@ -815,6 +820,7 @@ static void handle_idle_saved(void *arg, const char *answer, const struct cell_e
 	else
 		cell__served_end(served);
 	cell__served_let_go(served);
+	cell__server_rest(server); /* the next one may be saved */
 }
 
 /* Nothing of it stays here: whoever names it next wakes it (wake.c), here or at another server. */
@@ -848,18 +854,33 @@ bool cell__served_can_move(const struct cell_server *server)
 	return server->session.saved_dir && !server->opts.work_dir;
 }
 
-void cell__served_rest(struct cell_server *server, int64_t idle_us)
+static bool may_rest(const struct cell__served *served)
+{
+	return !served->asleep && !served->context && !served->is_short && !cell__session_is_child_on_loop(served->session) &&
+	       !cell__served_check_save(served, NULL);
+}
+
+bool cell__served_rest(struct cell_server *server, int64_t idle_us)
 {
 	int64_t now_us = cell__now_us();
 	struct cell__served *next;
+	size_t sleeping = 0;
 
+	for (struct cell__served *served = server->sessions; served; served = served->next)
+		sleeping += served->sleeping;
 	for (struct cell__served *served = server->sessions; served; served = next) {
 		next = served->next;
-		if (served->asleep || served->jobs || served->requests || served->context || now_us - served->used_us < idle_us ||
-		    cell__session_is_child_on_loop(served->session) || cell__session_runs_on_loop(served->session))
+		if (!may_rest(served) || served->jobs || served->requests || now_us - served->used_us < idle_us ||
+		    cell__session_runs_on_loop(served->session))
 			continue;
-		(void)put_to_sleep(served); /* else it ends with the server */
+		if (sleeping >= SLEEP_AT_ONCE)
+			return true;
+		sleeping += put_to_sleep(served); /* else it ends with the server */
 	}
+	/* Those that are left are busy: each ends with the cells that it has. */
+	for (struct cell__served *served = server->sessions; served; served = served->next)
+		served->resting = server->draining && !server->pool && may_rest(served);
+	return sleeping > 0;
 }
 
 void cell__served_sweep(struct cell_server *server, int64_t now_us)

@@ -433,11 +433,12 @@ const struct cell__schema cell__schemas[] = {
 	{ "True", "{\"const\":true}" },
 	{ "Object", "{\"type\":\"object\"}" },
 	{ "Session",
-	  OBJECT("\"session_id\",\"workspace_id\",\"owner\",\"client\",\"created_at\",\"idle_seconds\",\"state\",\"runs\",\"pending\","
+	  OBJECT("\"session_id\",\"workspace_id\",\"owner\",\"client\",\"created_at\",\"idle_seconds\",\"state\",\"runs\",\"cells\",\"pending\","
 		 "\"executor\",\"running\",\"pid\",\"memory_bytes\",\"cpu_seconds\",\"parent\",\"points\",\"point_bytes\"",
 		 "\"session_id\":" TEXT ",\"workspace_id\":" OR_NULL ",\"owner\":" TEXT ",\"client\":" TEXT ",\"created_at\":" TEXT
 		 ",\"idle_seconds\":{\"type\":\"number\"},\"state\":{\"enum\":[\"idle\",\"busy\"]},\"runs\":{\"type\":\"integer\"},"
-		 "\"pending\":{\"type\":\"integer\"},\"executor\":" TEXT ",\"running\":{\"type\":[\"object\",\"null\"]},"
+		 "\"cells\":{\"type\":\"integer\"},\"pending\":{\"type\":\"integer\"},\"executor\":" TEXT
+		 ",\"running\":{\"type\":[\"object\",\"null\"]},"
 		 "\"pid\":{\"type\":[\"integer\",\"null\"]},\"memory_bytes\":{\"type\":[\"integer\",\"null\"]},"
 		 "\"cpu_seconds\":{\"type\":[\"number\",\"null\"]},\"parent\":" OR_NULL ",\"points\":{\"type\":\"integer\"},"
 		 "\"point_bytes\":{\"type\":\"integer\"},\"isolation\":" OR_NULL) },

@@ -95,6 +95,12 @@ static void handle_found(uv_work_t *work, int status)
 	}
 }
 
+static bool begins_cell(const struct cell__request *request)
+{
+	return !strcmp(request->method, "POST") &&
+	       (!strcmp(request->route->path, "/execute") || !strcmp(request->route->path, "/v1/sessions/{session}/runs"));
+}
+
 /* True: the request is handled later. */
 static bool wake_first(struct cell__request *request)
 {
@@ -102,8 +108,16 @@ static bool wake_first(struct cell__request *request)
 	const char *id = named_session(request);
 	struct cell__waking *waking;
 
-	if (!id || !server->session.saved_dir || server->opts.work_dir || request->woken || request->is_e2b || !cell__saved_is_id(id) ||
-	    cell__served_by_id(server, id))
+	if (!id || !server->session.saved_dir || server->opts.work_dir || request->woken || request->is_e2b || !cell__saved_is_id(id))
+		return false;
+	const struct cell__served *served = cell__served_by_id(server, id);
+
+	/* It has just been put to sleep here, for others; or it will be, after the cells that it has. */
+	if ((served ? served->resting && begins_cell(request) : server->leaving) && cell__request_header(request, CELL_FORWARD_HOP)) {
+		cell__answer_moving(request, "the server is stopping: try again");
+		return true;
+	}
+	if (served)
 		return false;
 	for (waking = server->wakings; waking; waking = waking->next)
 		if (!strcmp(waking->id, id)) {

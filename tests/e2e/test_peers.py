@@ -221,6 +221,29 @@ def test_an_owner_that_dies_during_a_request(any_crew):
     assert value(second, session, "x") == 1
 
 
+def test_an_owner_that_leaves_answers_for_its_sessions(any_crew, tmp_path):
+    """Until each of them sleeps: others pass requests on to it, and have them afterwards."""
+    first, second = any_crew.start("--drain-delay", "60"), any_crew.start()
+    session = first.session()
+    value(first, session, "x = 1")
+    code = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\nx = 2; x"
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        cell = pool.submit(second.ask, "POST", "/execute", {"code": code}, session=session)
+        support.wait_until(lambda: first.metric("runs_running") == 1, "it runs")
+        first.process.send_signal(signal.SIGTERM)
+        support.wait_until(lambda: first.ask("GET", "/ready", token=None).status == 503, "it leaves")
+        for _ in range(3):  # over connections that are there, and over new ones
+            answer = second.ask("GET", "/v1/sessions/" + session)
+            assert answer.status == 200 and answer.headers["X-Workcell-Owner"] == "http://127.0.0.1:%d" % first.port, answer
+            assert answer.json["state"] == "busy" and answer.json["cells"] == 2
+        (tmp_path / "work" / "go").touch()
+        answer = cell.result(support.DEADLINE)
+        assert answer.status == 200 and answer.json["value"] == 2, answer
+    first.process.send_signal(signal.SIGTERM)  # enough
+    any_crew.stop(first)
+    assert value(second, session, "x") == 2 and second.metric("sessions_woken_total") == 1
+
+
 def test_an_owner_that_is_paused_keeps_its_session(crew):
     """With a folder the lock decides: nobody else runs a cell of it, and requests wait for the owner."""
     first, second = crew.start("--durable", "results"), crew.start("--durable", "results")

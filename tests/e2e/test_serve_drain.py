@@ -49,6 +49,23 @@ def test_readiness_goes_first(place, workers):
         assert server.execute("y", session=other)["value"] == 5
 
 
+def test_connections_that_wait_are_served(place):
+    """Those that Linux has accepted for the server when it stops to listen: a proxy has sent its request by then, and would not send it again."""
+    server = serving.Server(*place)
+    server.process.send_signal(signal.SIGSTOP)
+    clients = []
+    for _ in range(20):
+        client = socket.create_connection(("127.0.0.1", server.port), timeout=support.DEADLINE)
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        clients.append(client)
+    server.process.send_signal(signal.SIGTERM)
+    server.process.send_signal(signal.SIGCONT)
+    for client in clients:
+        with client:
+            assert client.recv(4096).startswith(b"HTTP/1.1 503 ")
+    server.close()
+
+
 def test_sessions_that_would_be_lost_are_not_opened(tmp_path):
     server = serving.Server("--executor", "subprocess", "--base", tmp_path / "base", "--drain-delay", "30")
     session = server.session()

@@ -185,6 +185,7 @@ export type Session = {
 	idle_seconds: number;
 	state: "idle" | "busy";
 	runs: number;
+	cells: number;
 	pending: number;
 	executor: string;
 	running: Record<string, unknown> | null;
