@@ -1145,6 +1145,11 @@ struct cell_session_options {
 	const struct cell_kubernetes_options *kubernetes; /* kubernetes: its options; it needs at least pool_key_file */
 	/* 1: cell_session_hibernate() does as cell_session_hibernate_with_points(), and so does whatever hibernates the session by itself. */
 	int saved_points;
+	/*
+	 * remote: 1: a cell whose server died before its result came is run again, once, where the session woke as it was before that cell.  What the
+	 * cell did outside of the session, it may then do twice.  0: it ends with CELL_OUT_KERNEL_DIED.
+	 */
+	int remote_repeat;
 };
 #define CELL_SESSION_OPTIONS_INIT                      \
 	{ .size = sizeof(struct cell_session_options), \

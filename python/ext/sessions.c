@@ -29,6 +29,7 @@ static const struct option session_options[] = {
 	{ "remote_workspace", OPT_TEXT, offsetof(struct cell_session_options, remote_workspace) },
 	{ "remote_ca", OPT_TEXT, offsetof(struct cell_session_options, remote_ca) },
 	{ "remote_reopen", OPT_INT, offsetof(struct cell_session_options, remote_reopen) },
+	{ "remote_repeat", OPT_INT, offsetof(struct cell_session_options, remote_repeat) },
 	{ "memory_limit", OPT_INT64, offsetof(struct cell_session_options, memory_limit) },
 	{ "cpu_quota", OPT_INT64, offsetof(struct cell_session_options, cpu_quota) },
 	{ "pids_limit", OPT_INT64, offsetof(struct cell_session_options, pids_limit) },

@@ -534,7 +534,7 @@ struct cell_cli_session_flags {
 	const char *kernel;
 	struct cell_cli_limit_flags limits;
 	const char *remote_url, *remote_token_file, *remote_ca;
-	bool remote_reopen;
+	bool remote_reopen, remote_repeat;
 	struct cell_cli_container_flags container;
 	struct cell_cli_kubernetes_flags kubernetes;
 	const char *zygote_per; /* of servers */
@@ -655,6 +655,8 @@ void cell__cli_fill_limits(const struct cell_cli_limit_flags *flags, struct cell
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, remote_ca) },                                 \
 	{ 0, "remote-reopen", NULL, "remote: run a cell in a new session when its session has expired", \
 	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, remote_reopen) },                             \
+	{ 0, "remote-repeat", NULL, "remote: run a cell again, once, whose server died and whose session woke without it", \
+	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, remote_repeat) },                             \
 	CELL_CLI_CONTAINER_IMAGE_FLAGS(CELL_CLI_AT(at, container)),                       \
 	CELL_CLI_CONTAINER_FLAGS(CELL_CLI_AT(at, container)),                             \
 	CELL_CLI_KUBERNETES_FLAGS(CELL_CLI_AT(at, kubernetes)),                           \

@@ -50,6 +50,7 @@ int cell__cli_check_executor(const struct cell_cli_session_flags *flags, const c
 		{ "--remote-url", flags->remote_url, { "remote" } },
 		{ "--remote-ca", flags->remote_ca, { "remote" } },
 		{ "--remote-reopen", flags->remote_reopen, { "remote" } },
+		{ "--remote-repeat", flags->remote_repeat, { "remote" } },
 		{ "--pool-key-file", kubernetes->pool_key_file, { "kubernetes" } },
 		{ "--pod-pool", kubernetes->pool, { "kubernetes" } },
 		{ "--sandbox-warm-pool", kubernetes->warm_pool, { "kubernetes" } },

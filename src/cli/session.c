@@ -257,6 +257,7 @@ static int fill_remote(const struct cell_cli_session_flags *flags, struct cell_c
 	all->options.remote_token = is_executor(flags, "container") ? NULL : all->token;
 	all->options.remote_ca = flags->remote_ca;
 	all->options.remote_reopen = flags->remote_reopen;
+	all->options.remote_repeat = flags->remote_repeat;
 	if (has_server(flags))
 		all->options.remote_workspace = flags->space.workspace;
 	if (is_executor(flags, "kubernetes"))

@@ -45,6 +45,7 @@ const struct cell__json_field cell__json_session_fields[] = {
 	SESSION(remote_token, TEXT),
 	SESSION(remote_workspace, TEXT),
 	SESSION(remote_reopen, FLAG),
+	SESSION(remote_repeat, FLAG),
 	SESSION(portable_values, FLAG),
 	SESSION(container, OTHER),
 	SESSION(kubernetes, OTHER),

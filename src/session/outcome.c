@@ -99,6 +99,7 @@ void cell__outcome_answered(struct cell__run *run, bool refused, const struct ce
 	}
 	struct cell_result *result = run->result;
 	cell__result_take_changes(result, answer->changes);
+	result->durable = answer->durable;
 	bool limited = answer->limit && (run->session->options.confined || answer->code == CELL_OUT_LIMIT);
 	int rc = 0;
 	if (answer->failed)

@@ -30,6 +30,7 @@ FLAGS = {
     "--remote-url": (["http://127.0.0.1:1"], {"remote"}),
     "--remote-ca": (["/nowhere"], {"remote"}),
     "--remote-reopen": ([], {"remote"}),
+    "--remote-repeat": ([], {"remote"}),
 }
 # Names of earlier versions, which mean the same: name -> (its arguments, today's flag)
 OLD = {"--memory-limit": (["300M"], "--memory"), "--cpu-quota": (["50000"], "--cpus"), "--pids-limit": (["24"], "--pids"),

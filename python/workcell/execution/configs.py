@@ -331,6 +331,8 @@ class ContainerConfig(_OlderNames):
         network: ``"none"`` or ``"full"``; None: full.
         remote_ca: certificates to trust for ``https://``, a PEM file; None: ``$SSL_CERT_FILE``, or the system's.
         remote_reopen: a cell whose session the server has ended runs in a new one, instead of failing.
+        remote_repeat: a cell whose server died before its result came is run again, once, where the session woke as it was before that cell. What
+            it did outside of the session it may do twice.
         workspace_mode: ``cow``: the code works in a layer over the container's working directory, see :meth:`workcell.Session.diff`;
             None: in that directory.
 
@@ -353,6 +355,7 @@ class ContainerConfig(_OlderNames):
     auth_disabled: bool = False
     remote_url: Optional[str] = None
     remote_reopen: bool = False
+    remote_repeat: bool = False
     remote_ca: Optional[PathLike] = None
     workspace_mode: Optional[WorkspaceMode] = None
 
@@ -376,6 +379,8 @@ class ContainerConfig(_OlderNames):
                 found["remote_ca"] = os.path.abspath(os.fspath(ca))
             if self.remote_reopen:
                 found["remote_reopen"] = 1
+            if self.remote_repeat:
+                found["remote_repeat"] = 1
             return found
         given: Dict[str, Any] = {
             "engine": os.environ.get("DOCKER_HOST") or None, "image": self.image, "name": self.name, "auth_token": self.auth_token,

@@ -231,6 +231,8 @@ static const char *read_result(struct cell__remote_kernel *kernel, struct result
 		result->isolation = NULL;
 	answer->isolation = result->isolation;
 	answer->lost = strcmp(text_in(result->root, "state"), "lost") == 0;
+	if (json_is_boolean(json_object_get(result->root, "durable")))
+		answer->durable = json_is_true(json_object_get(result->root, "durable")) ? 2 : 1;
 	if (json_is_object(json_object_get(result->root, "error")))
 		problem = take_error(answer, json_object_get(result->root, "error"), ret_code);
 	repr = json_object_get(result->root, "repr");
@@ -259,6 +261,9 @@ void cell__remote_deliver(struct cell__remote_kernel *kernel)
 	} else if (code == CELL_E_CONFLICT || code == CELL_E_CLOSED) { /* another server may have the session */
 		cell_fail(&err, cell__remote_own_code(kernel, code), 0, "the server: %s", result.answer.error_message);
 		cell__remote_run_lost(kernel, &err);
+	} else if (code == CELL_E_BUSY) { /* it did not run */
+		cell_fail(&err, code, 0, "the server: %s", result.answer.error_message);
+		cell__remote_run_refused(kernel, &err);
 	} else if (code && !cell__code_is_outcome(code)) {
 		cell_fail(&err, cell__remote_own_code(kernel, code), 0, "the server: %s", result.answer.error_message);
 		cell__remote_fail(kernel, &err);

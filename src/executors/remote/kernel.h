@@ -71,7 +71,7 @@ struct cell__remote_kernel {
 	char *receipt; /* members of the receipt that are not the server's; NULL: the executor's name */
 	void (*gone)(void *arg, const struct cell__exit *how); /* of whom it was made for, before exited(); may be NULL */
 	void *gone_arg;
-	bool reopen, reopening;
+	bool reopen, reopening, repeat;
 	int allow_fork; /* 0: as many as the server allows */
 	char session[65];
 	enum cell__remote_state state;
@@ -88,9 +88,13 @@ struct cell__remote_kernel {
 	char *result;
 	size_t result_size;
 	int64_t broken_us; /* since when; 0: it is not */
+	int64_t refused_us; /* the run was, in its stream, for the first time; 0: it was not */
 	int64_t pause_ms;
 	enum cell__remote_retry retry;
 	struct cell_error lost; /* CELL_REMOTE_ASK: how the run was lost */
+	bool counting, counted,
+		repeated; /* the server is asked how many cells the session has, before the run; was; the run was started twice */
+	int64_t cells; /* before the run; -1: unknown */
 	/* forks */
 	struct cell__remote_kernel *source; /* it is being forked from that; else NULL */
 	struct cell__remote_kernel *branches; /* that are being forked from it; a run waits for them */
@@ -155,6 +159,8 @@ void cell__remote_run_lost(struct cell__remote_kernel *kernel, const struct cell
 int cell__remote_code(const char *word);
 /* Our code for a code of the server. */
 int cell__remote_own_code(struct cell__remote_kernel *kernel, int code);
+/* The server says in the stream that the run did not begin, and could be started again. */
+void cell__remote_run_refused(struct cell__remote_kernel *kernel, const struct cell_error *err);
 /* NULL, or the problem, as text for cell__remote_protocol_error(). */
 const char *cell__remote_handle_event(struct cell__remote_kernel *kernel, const struct cell__sse_event *event);
 /* The run has ended: its session gets the result. */

@@ -247,6 +247,7 @@ static struct cell__remote_kernel *make_kernel(struct cell__executor_host *host,
 							.events = events,
 							.owner = owner,
 							.reopen = own->reopen,
+							.repeat = own->repeat,
 							.allow_fork = own->allow_fork };
 		cell__sse_init(&kernel->sse, CELL_REMOTE_MAX_EVENT_BYTES);
 		kernel->workspace = own->workspace ? cell__strdup(own->workspace) : NULL;
@@ -365,7 +366,9 @@ int cell__remote_run(struct cell__kernel *base, uint32_t run_id, const char *cod
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the cell");
 	kernel->code_size = size;
 	kernel->run_id = run_id;
-	kernel->interrupt_wanted = false;
+	kernel->interrupt_wanted = kernel->counting = kernel->counted = kernel->repeated = false;
+	kernel->cells = -1;
+	kernel->refused_us = 0;
 	/* It has failed between two runs, and exited() is on its way: that ends the run.  A request now could outlive the kernel. */
 	if (kernel->state == CELL_REMOTE_CLOSING)
 		return 0;
@@ -489,6 +492,7 @@ int cell__remote_read_options(const struct cell_session_options *opts, void **re
 	if (!own)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	own->reopen = opts->remote_reopen != 0;
+	own->repeat = opts->remote_repeat != 0;
 	own->allow_fork = opts->allow_fork;
 	for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
 		if (texts[i] && !(*copies[i] = cell__strdup(texts[i]))) {

@@ -7,7 +7,7 @@
 /* Options of a session that are this executor's own; NULL: not given. */
 struct cell__remote_options {
 	char *url, *token, *workspace, *ca;
-	bool reopen;
+	bool reopen, repeat;
 	int allow_fork;
 };
 

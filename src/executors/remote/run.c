@@ -4,7 +4,8 @@
  *     POST .../runs ──▶ events ──▶ result
  *        │ 503 `busy`: nothing was done ──▶ again                          the run is unknown there ┐
  *        └ broken, or 502: nobody knows ──▶ GET .../sessions/S ◀────────────────────────────────────┘
- *                                              ├── 200: the cell is lost, and the session goes on: one of several servers has woken it
+ *                                              ├── 200: the cell is lost, and the session goes on: one of several servers has woken it.  With the
+ *                                              │        option `repeat`: the session has as many cells as before the run ──▶ again, once
  *                                              └── else the kernel has ended
  */
 #define _GNU_SOURCE
@@ -46,6 +47,50 @@ static void try_again(struct cell__remote_kernel *kernel, enum cell__remote_retr
 	kernel->pause_ms = cell__remote_next_pause(kernel->pause_ms);
 }
 
+/* Of the session there, as it has woken; -1: the server does not say. */
+static int64_t count_of(const struct cell__remote_exchange *exchange)
+{
+	json_t *session = exchange->answer.size ? json_loadb(exchange->answer.data, exchange->answer.size, 0, NULL) : NULL;
+	const json_t *cells = json_object_get(session, "cells");
+	int64_t count = json_is_integer(cells) ? json_integer_value(cells) : -1;
+
+	json_decref(session);
+	return count;
+}
+
+static void handle_counted(struct cell__remote_exchange *exchange, CURLcode code, long status)
+{
+	struct cell__remote_kernel *kernel = exchange->kernel;
+
+	kernel->counting = false;
+	kernel->counted = true;
+	if (kernel->state != CELL_REMOTE_RUNNING)
+		return; /* it is being closed */
+	kernel->cells = code == CURLE_OK && status == 200 ? count_of(exchange) : -1;
+	cell__remote_start_run(kernel); /* which says what is wrong, if something is */
+}
+
+static void count_first(struct cell__remote_kernel *kernel)
+{
+	CELL_AUTO_BUF struct cell__buf path = CELL_BUF_INIT;
+	struct cell__remote_exchange *exchange = NULL;
+
+	kernel->counting = true;
+	if (!cell__buf_printf(&path, "/v1/sessions/%s", kernel->session))
+		exchange = cell__remote_begin(kernel, "GET", path.data, NULL, NULL, false, handle_counted);
+	if (exchange)
+		exchange->repeats = exchange->repeats_lost = true;
+	else
+		cell__remote_out_of_memory(kernel);
+}
+
+/* The session does not have the cell, and has all that were before it. */
+static bool may_repeat(const struct cell__remote_kernel *kernel, const struct cell__remote_exchange *exchange)
+{
+	return kernel->repeat && !kernel->repeated && !kernel->interrupt_wanted && kernel->cells >= 0 &&
+	       count_of(exchange) == kernel->cells;
+}
+
 static void handle_asked(struct cell__remote_exchange *exchange, CURLcode code, long status)
 {
 	static const char lost[] =
@@ -56,7 +101,13 @@ static void handle_asked(struct cell__remote_exchange *exchange, CURLcode code, 
 
 	if (kernel->state != CELL_REMOTE_BROKEN)
 		return; /* it is being closed */
-	if (code == CURLE_OK && status == 200) {
+	if (code == CURLE_OK && status == 200 && may_repeat(kernel, exchange)) {
+		kernel->repeated = true;
+		cell__buf_finish(&kernel->in); /* of the stream that broke */
+		free(cell__take_ptr(kernel->result));
+		kernel->state = CELL_REMOTE_RUNNING;
+		cell__remote_start_run(kernel);
+	} else if (code == CURLE_OK && status == 200) {
 		free(kernel->result);
 		kernel->result = cell__strdup(lost);
 		kernel->result_size = sizeof(lost) - 1;
@@ -87,6 +138,18 @@ void cell__remote_run_lost(struct cell__remote_kernel *kernel, const struct cell
 	kernel->lost = *err;
 	kernel->broken_us = 0;
 	ask_for_session(kernel);
+}
+
+void cell__remote_run_refused(struct cell__remote_kernel *kernel, const struct cell_error *err)
+{
+	free(cell__take_ptr(kernel->result));
+	cell__buf_finish(&kernel->in);
+	if (!kernel->refused_us) {
+		kernel->refused_us = cell__now_us();
+		kernel->pause_ms = CELL_REMOTE_FIRST_PAUSE_MS;
+	}
+	kernel->broken_us = kernel->refused_us; /* also if the stream went well meanwhile */
+	try_again(kernel, CELL_REMOTE_START, err);
 }
 
 /* The stream is over: with a result, or it broke. */
@@ -122,6 +185,10 @@ void cell__remote_start_run(struct cell__remote_kernel *kernel)
 	CELL_AUTO_BUF struct cell__buf body = CELL_BUF_INIT, path = CELL_BUF_INIT;
 	int rc = cell__buf_add_str(&body, "{\"timeout\":" NO_TIMEOUT ",\"code\":");
 
+	if (kernel->repeat && kernel->cells < 0 && !kernel->repeated && !kernel->counted) {
+		count_first(kernel);
+		return;
+	}
 	rc |= cell__buf_add_json_string(&body, kernel->code, kernel->code_size);
 	rc |= cell__buf_add_str(&body, "}");
 	rc |= cell__buf_printf(&path, "/v1/sessions/%s/runs", kernel->session);
@@ -218,7 +285,7 @@ static void process(struct cell__task *task)
 		send_interrupt(kernel);
 	if (kernel->state == CELL_REMOTE_RUNNING)
 		read_stream(kernel);
-	if (kernel->state != CELL_REMOTE_RUNNING || kernel->paused)
+	if (kernel->state != CELL_REMOTE_RUNNING || kernel->paused || kernel->counting)
 		return;
 	if (kernel->stream && kernel->curl_paused && kernel->in.size <= CELL_REMOTE_MAX_WAITING_BYTES) {
 		kernel->curl_paused = false;
