@@ -169,14 +169,21 @@ static void add_result(struct cell__job *job, const struct cell_result *result, 
 
 /* ---- beginnings and ends ---- */
 
-/* Nothing was done, and the session is or will be elsewhere, or wakes when its storage answers: whoever asks again finds it. */
-static bool may_come_again(const struct cell__served *served, const struct cell_error *err)
+/*
+ * Nothing was done, and the session is or will be elsewhere, or wakes when its storage answers: whoever asks again finds it.  *ret_busy says so.
+ */
+static bool may_come_again(const struct cell__served *served, const struct cell_result *result, const struct cell_error *err,
+			   struct cell_error *ret_busy)
 {
 	const struct cell_server *server = served->server;
-	bool is_away = err->code == CELL_E_CLOSED && (served->asleep || server->stopping);
+	const struct cell_outcome *outcome = result && cell__result_is_unbegun(result) ? cell_result_error(result) : NULL;
+	int code = err ? err->code : outcome ? outcome->code : 0;
+	bool is_away = code == CELL_E_CLOSED && (served->asleep || server->stopping);
 
-	return cell__served_can_move(server) && !served->context &&
-	       (is_away || err->code == CELL_E_STORAGE || err->code == CELL_E_CONFLICT);
+	if (!cell__served_can_move(server) || served->context || (!is_away && code != CELL_E_STORAGE && code != CELL_E_CONFLICT))
+		return false;
+	cell_fail(ret_busy, CELL_E_BUSY, 0, "%.200s: try again", err ? err->msg : outcome->message);
+	return true;
 }
 
 /* result NULL: it never ran, err has the reason. */
@@ -186,13 +193,9 @@ static void job_ended(struct cell__job *job, struct cell_result *result, const s
 	struct cell__served *served = job->served;
 	struct cell__request *waiter = cell__take_ptr(job->waiter);
 	struct cell__trace_place place = { &server->tracing, served->id, served->owner, &served->link, &served->last };
-	bool is_refused = !result && may_come_again(served, err);
 	struct cell_error busy;
+	bool is_refused = may_come_again(served, result, err, &busy);
 
-	if (is_refused && !waiter && !job->form) {
-		cell_fail(&busy, CELL_E_BUSY, 0, "%.200s: try again", err->msg);
-		err = &busy;
-	}
 	server->counts.runs++;
 	server->counts.runs_failed += !result || cell_result_error(result);
 	if (job->state == CELL_JOB_RUNNING) {
@@ -213,20 +216,17 @@ static void job_ended(struct cell__job *job, struct cell_result *result, const s
 	served->used_us = cell__now_us();
 	if (waiter)
 		waiter->cancel = NULL;
-	if (waiter && result) {
+	if (waiter && is_refused) {
+		cell__answer_moving(waiter, busy.msg);
+	} else if (waiter && result) {
 		job->answer(waiter, result);
-	} else if (waiter && is_refused) {
-		char words[280];
-
-		snprintf(words, sizeof(words), "%.200s: try again", err->msg);
-		cell__answer_moving(waiter, words);
 	} else if (waiter) {
 		cell__answer_error(waiter, err);
 	} else {
 		if (job->form)
 			job->form->ended(job, result, err);
 		else
-			add_result(job, result, err);
+			add_result(job, is_refused ? NULL : result, is_refused ? &busy : err);
 		keep_ended(server, job);
 		cell__events_end(&job->events);
 	}

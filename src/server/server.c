@@ -490,11 +490,14 @@ static void stop(struct cell_server *server)
 		cell__mcp_end(server);
 }
 
-/* Requests that still wait are those whose sessions open or close, and operations on spaces. */
+/*
+ * Requests that still wait are those whose sessions open or close, and operations on spaces.  One whose body is on its way has been invited to send it,
+ * and its sender would not know whether it was carried out.
+ */
 static bool is_working(const struct cell_server *server)
 {
 	for (const struct cell__connection *at = server->connections; at; at = at->next) {
-		if (at->request && at->request->suspended)
+		if (at->request && (at->request->suspended || at->request->state != CELL_REQUEST_ANSWERED))
 			return true;
 	}
 	return false;

@@ -105,6 +105,8 @@ bool cell__session_runs_on_loop(const struct cell_session *session);
 bool cell__session_has_cells(const struct cell_session *session);
 /* The number of its points, and their memory as last measured. */
 size_t cell__session_kept_on_loop(const struct cell_session *session, int64_t *ret_bytes);
+/* The run failed before its code ran. */
+bool cell__result_is_unbegun(const struct cell_result *result);
 /* Cells that its state has seen: it goes back with the state, and wakes with it. */
 uint64_t cell__session_cells_on_loop(const struct cell_session *session);
 /* What a rewind does with files: "included"; "without_tmp", the layer but not /tmp; "not_included"; "of_server", which knows.  Any thread. */

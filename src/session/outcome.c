@@ -15,6 +15,7 @@ static const char *fate(const struct cell__run *run)
 
 void cell__outcome_fail(struct cell__run *run, const struct cell_error *err)
 {
+	run->result->unbegun = !run->started;
 	(void)cell__result_set_error(run->result, err->code, "", err->msg, "");
 	cell__run_end(run, false);
 }

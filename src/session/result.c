@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "session/on_loop.h"
 #include "wire/json_check.h"
 
 #define LARGE_SPILL (16 << 20) /* bytes of a file that are not removed in passing */
@@ -253,6 +254,11 @@ double cell_result_duration_ms(const struct cell_result *result)
 int cell_result_state_kept(const struct cell_result *result)
 {
 	return result ? result->state_kept : 0;
+}
+
+bool cell__result_is_unbegun(const struct cell_result *result)
+{
+	return result->unbegun;
 }
 
 int cell_result_durable(const struct cell_result *result)

@@ -33,6 +33,7 @@ struct cell_result {
 	struct cell_outcome outcome;
 	char *error_type, *error_message, *error_traceback, *error_limit;
 	int64_t duration_us;
+	bool unbegun; /* it failed before its code ran */
 	int state_kept; /* as cell_result_state_kept() says */
 	int durable; /* as cell_result_durable() says, plus 1 */
 	const char *isolation;

@@ -317,6 +317,29 @@ def test_redis_that_is_gone_and_comes_back_empty(tmp_path):
         redis.close()
 
 
+def test_a_session_that_cannot_wake_now(tmp_path):
+    """Its kernel has ended, and what was saved cannot be read: the cell did not begin, and the client may come again."""
+    redis = spaces.Redis("--appendonly", "yes", "--appendfsync", "always")
+    crew = Crew(tmp_path, redis, lease="60")
+    try:
+        server = crew.start("--durable", "results")
+        session = server.session()
+        assert server.execute("x = 1", session)["durable"] is True
+        assert server.execute("import os; os._exit(1)", session)["state"] == "restored"
+        redis.process.kill()
+        redis.process.wait()
+        answer = server.ask("POST", "/execute", {"code": "x"}, session=session)
+        assert answer.status == 503 and answer.code == "busy" and answer.headers["Retry-After"] == "1", answer
+        kind, data = server.events(session, "x")[-1][1:]
+        assert kind == "result" and data["error"]["code"] == "busy", data
+        redis.start()
+        support.wait_until(lambda: server.ask("POST", "/execute", {"code": "x"}, session=session).status == 200, server.text)
+        assert value(server, session, "x") == 1
+    finally:
+        crew.close()
+        redis.close()
+
+
 def test_an_answer_that_is_broken(crew):
     second = crew.start()
     with socket.create_server(("127.0.0.1", 0)) as fake:
