@@ -137,7 +137,12 @@ def test_ids_are_told_when_others_can_find_them(tmp_path, slow_redis):
 
 def links(server, other):
     """The connections from one server to another."""
-    own = {os.readlink(each.path) for each in os.scandir("/proc/%d/fd" % server.pid) if each.is_symlink()}
+    own = set()
+    for each in os.listdir("/proc/%d/fd" % server.pid):
+        try:
+            own.add(os.readlink("/proc/%d/fd/%s" % (server.pid, each)))
+        except FileNotFoundError:
+            pass  # the server has closed it meanwhile
     with open("/proc/net/tcp", encoding="ascii") as file:
         rows = [line.split() for line in file][1:]
     return ["socket:[%s]" % row[9] for row in rows if int(row[2].split(":")[1], 16) == other.port and "socket:[%s]" % row[9] in own]
