@@ -42,7 +42,7 @@ class Client(threading.Thread):
 
     def __init__(self, trial, n):
         super().__init__(daemon=True)
-        self.trial, self.name, self.tokens, self.acknowledged, self.waiting = trial, "c%d" % n, 0, [], []
+        self.trial, self.name, self.tokens, self.acknowledged = trial, "c%d" % n, 0, []
         self.random = random.Random("%s-%d" % (trial.seed, n))
         self.session, self.problem = None, None
 
@@ -84,15 +84,34 @@ class Client(threading.Thread):
             while not self.session:
                 answer = self.ask("POST", "/v1/sessions", {})
                 self.session = answer.json["session_id"] if answer else None
-            result = None
-            while not result or result["error"] or not result["durable"]:
-                result = self.cell(PRELUDE)
+            while not self.is_ready():
+                pass
             while not self.trial.stopping:
                 self.step() if self.random.random() > 0.05 else self.die()
                 time.sleep(PAUSE * (0.5 + self.random.random()))
             self.check()
         except Exception as problem:  # the test reports it
             self.problem = "%s (%s): %r" % (self.name, self.session, problem)
+
+    def is_ready(self):
+        result = self.cell(PRELUDE)
+        return result and not result["error"] and (result["durable"] or self.confirm())
+
+    def confirm(self):
+        """With `durable: cells` no result says that it is durable; a session that was put to sleep is, with as many cells as it had then."""
+        path = "/v1/sessions/" + self.session
+        before = self.ask("GET", path).json["cells"]
+        result = self.cell("log")
+        after = self.ask("GET", path).json["cells"]
+        if not result or result["error"] or after != before + 1:
+            return False
+        answer = self.ask("POST", path + "/hibernate", {})
+        if not answer or answer.json["cells"] != after:
+            return False
+        log, known = result["value"], set(self.acknowledged)
+        assert [each for each in log if each in known] == self.acknowledged, "acknowledged %r, but found %r" % (self.acknowledged, log)
+        self.acknowledged = log
+        return True
 
     def step(self):
         token = self.tokens = self.tokens + 1
@@ -105,7 +124,9 @@ class Client(threading.Thread):
             return
         if result["durable"]:
             self.acknowledged.append(token)
-            self.waiting = []
+        elif self.trial.durable == "cells":
+            if self.random.random() < 0.3:
+                self.confirm()
         else:
             self.trial.count("not durable: %s" % " ".join(result.get("notices") or [])[:120], None)
 
@@ -123,11 +144,12 @@ class Client(threading.Thread):
 
 
 class Trial:
-    def __init__(self, crew, redis, seed):
-        self.crew, self.redis, self.seed, self.random = crew, redis, seed, random.Random(seed)
+    def __init__(self, crew, redis, seed, durable):
+        self.crew, self.redis, self.seed, self.random, self.durable = crew, redis, seed, random.Random(seed), durable
+        self.flags = ["--durable", durable, *FLAGS]
         self.lock, self.times, self.counts, self.stopping = threading.Lock(), [], collections.Counter(), False
         self.ports = [serving.free_port() for _ in range(3)]
-        self.servers = [crew.start(*FLAGS, port=port) for port in self.ports]
+        self.servers = [crew.start(*self.flags, port=port) for port in self.ports]
         self.paused = set()
         self.clients = [Client(self, n) for n in range(SESSIONS)]
         for client in self.clients:
@@ -156,7 +178,7 @@ class Trial:
     # ---- faults ----
 
     def begin_again(self, n):
-        server = self.crew.start(*FLAGS, port=self.ports[n])
+        server = self.crew.start(*self.flags, port=self.ports[n])
         with self.lock:
             self.servers[n] = server
 
@@ -226,15 +248,14 @@ class Trial:
         self.told("the end", begun)
 
 
-@pytest.mark.parametrize("durable", ["results"])
+@pytest.mark.parametrize("durable", ["results", "cells"])
 def test_nothing_acknowledged_is_lost(tmp_path, durable):
     seed = os.environ.get("WORKCELL_TEST_SEED") or str(random.SystemRandom().randrange(10000))
     print("\nWORKCELL_TEST_SEED=%s" % seed, flush=True)
     redis = spaces.Redis("--appendonly", "yes", "--appendfsync", "always")
     crew = crews.Crew(tmp_path, redis, lease=str(LEASE), executor="sandbox")
-    FLAGS[:0] = ["--durable", durable]
     try:
-        Trial(crew, redis, seed).run()
+        Trial(crew, redis, seed, durable).run()
     finally:
         for server in crew.servers:
             server.process.send_signal(signal.SIGCONT)
