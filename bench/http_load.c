@@ -1,9 +1,11 @@
 /*
- * http_load PORT CONNECTIONS SECONDS BODY [HEADER...]: POST /execute over keep-alive connections, one request at a time on each;
+ * http_load [-w] PORT CONNECTIONS SECONDS BODY [HEADER...]: POST /execute over keep-alive connections, one request at a time on each;
  * the i-th connection sends the i-th HEADER, where there are as many, else the last.  Prints one line of JSON.
  *
  * With the last HEADER "X-Session-ID: own" each connection opens a session first and asks for it alone, as a client with a connection for each
  * session does: no request is passed on to another worker.  The HEADER before it, if there is one, goes along with all requests.
+ *
+ * -w: prints "ready" when all connections are open, and begins when its stdin ends, so that several can begin together.
  *
  * One thread and epoll: the client must not be what is measured.
  */
@@ -128,8 +130,23 @@ static int read_answer(struct connection *c)
 	return c->got >= (size_t)(head + 4 - c->answer) + strtoul(length + 17, NULL, 10);
 }
 
+static void wait_for_others(void)
+{
+	char byte;
+
+	puts("ready");
+	fflush(stdout);
+	while (read(STDIN_FILENO, &byte, 1) > 0)
+		;
+}
+
 int main(int argc, char **argv)
 {
+	bool waits = argc > 1 && !strcmp(argv[1], "-w");
+
+	if (waits)
+		argc--, argv++;
+
 	int port = argc > 4 ? atoi(argv[1]) : 0, count = argc > 4 ? atoi(argv[2]) : 0, headers = argc - 5,
 	    epoll = epoll_create1(EPOLL_CLOEXEC);
 	struct connection *connections = calloc((size_t)count + 1, sizeof(*connections));
@@ -139,7 +156,7 @@ int main(int argc, char **argv)
 	bool own = headers > 0 && !strcmp(argv[argc - 1], OWN);
 
 	if (!port || count < 1 || !connections || !samples)
-		return fprintf(stderr, "usage: http_load PORT CONNECTIONS SECONDS BODY [HEADER...]\n"), 2;
+		return fprintf(stderr, "usage: http_load [-w] PORT CONNECTIONS SECONDS BODY [HEADER...]\n"), 2;
 	for (int i = 0; i < count; i++) {
 		struct epoll_event event = { .events = EPOLLIN, .data.ptr = &connections[i] };
 		const char *header = headers > 0 ? argv[5 + (i < headers ? i : headers - 1)] : "";
@@ -150,6 +167,8 @@ int main(int argc, char **argv)
 		    epoll_ctl(epoll, EPOLL_CTL_ADD, connections[i].fd, &event))
 			return 1;
 	}
+	if (waits)
+		wait_for_others();
 	began = now_s();
 	end = began + atof(argv[3]);
 	for (int i = 0; i < count; i++)
