@@ -1,24 +1,32 @@
 #!/usr/bin/env python3
-"""sizing.py [WORKCELL] [N] [EXECUTOR...]: what sessions of a server cost, for the table of docs/operate.md.
+"""sizing.py [--workers W] [WORKCELL] [N] [EXECUTOR...]: what sessions of a server cost, for the table of docs/operate.md.
 
 Opens N idle sessions on a server of its own and prints memory (proportional, so that shared pages count once), descriptors and processes of
 each, how long the first and the last hundred took to open and a cell takes in each of them, p99 of a cell in ten of them with ten sessions
 open and with all, the rate of cells over HTTP, and how long the server takes to end all. As root, because the memory of sandboxes is not readable for others.
+A server process needs four descriptors for a sandbox: where the limit on them cannot be raised, W workers have W times as many sessions.
 """
+import argparse
 import http.client
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 
-from sizing_tree import below, spawner_of
+from sizing_tree import below, children, spawner_of
 
-PROGRAM = sys.argv[1] if len(sys.argv) > 1 else "build/workcell"
-N = int(sys.argv[2]) if len(sys.argv) > 2 else 100
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+parser.add_argument("--workers", type=int, default=1)
+parser.add_argument("program", nargs="?", default="build/workcell")
+parser.add_argument("n", nargs="?", type=int, default=100)
+parser.add_argument("executors", nargs="*", default=["subprocess", "sandbox"])
+ARGS = parser.parse_args()
+PROGRAM, N, WORKERS = ARGS.program, ARGS.n, ARGS.workers
 SECONDS = 3
 
 
@@ -67,12 +75,13 @@ def rate(port, connections):
     return sum(counts) / SECONDS
 
 
-def p99(client, sessions):
+def p99(sessions):
     """Of 2,000 cells, in ten sessions that took turns, which ran before."""
     times = []
     for i in range(2000):
         begun = time.perf_counter()
-        client.ask("POST", "/execute", {"code": "6 * 7"}, session=sessions[i % 10])
+        client, session = sessions[i % 10]
+        client.ask("POST", "/execute", {"code": "6 * 7"}, session=session)
         times.append(time.perf_counter() - begun)
     return sorted(times)[len(times) * 99 // 100] * 1e3
 
@@ -80,7 +89,7 @@ def p99(client, sessions):
 def measure(executor):
     with tempfile.TemporaryFile("w+") as log:
         server = subprocess.Popen([PROGRAM, "serve", "--executor", executor, "--auth-disabled", "--listen", "127.0.0.1:0", "--log-level",
-                                   "warning", "--pool", "0", "--workers", "1", "--max-sessions", str(max(10000, N + 100))], stderr=log)
+                                   "warning", "--pool", "0", "--workers", str(WORKERS), "--max-sessions", str(max(10000, N + 100))], stderr=log)
         try:
             while True:
                 log.seek(0)
@@ -90,39 +99,44 @@ def measure(executor):
                 assert server.poll() is None
                 time.sleep(0.05)
             port = int(found.group(1))
-            client = Client(port)
-            first = client.ask("POST", "/v1/sessions", {})["session_id"]
-            spawner = spawner_of(client.ask("GET", "/v1/sessions/" + first)["pid"])
+            clients = [Client(port) for _ in range(WORKERS)]  # one after the other, so each is another worker's
+            servers = [server.pid, *children(server.pid)] if WORKERS > 1 else [server.pid]
+            spawners = set()
+            for client in clients:
+                first = client.ask("POST", "/v1/sessions", {})["session_id"]
+                spawners.add(spawner_of(client.ask("GET", "/v1/sessions/" + first)["pid"]))
+            assert len(spawners) == WORKERS
             time.sleep(2)
-            before = [(pid, pss(pid), descriptors(pid)) for pid in below(server.pid, spawner)]
+            before = [(pid, pss(pid), descriptors(pid)) for pid in below(server.pid, *spawners)]
             sessions, times = [], [time.monotonic()]
             few = 0.0
             for i in range(N):
                 if i == 10:
-                    p99(client, sessions)
-                    few, begun = p99(client, sessions), time.monotonic()
+                    p99(sessions)
+                    few, begun = p99(sessions), time.monotonic()
                     times = [each + begun - times[-1] for each in times]
-                sessions.append(client.ask("POST", "/v1/sessions", {})["session_id"])
+                client = clients[i % WORKERS]
+                sessions.append((client, client.ask("POST", "/v1/sessions", {})["session_id"]))
                 times.append(time.monotonic())
             opened = (times[-1] - times[0]) / N
             time.sleep(2)
-            after = [(pid, pss(pid), descriptors(pid)) for pid in below(server.pid, spawner)]
-            own = [{pid: fds for pid, _, fds in each}[server.pid] for each in (before, after)]
+            after = [(pid, pss(pid), descriptors(pid)) for pid in below(server.pid, *spawners)]
+            own = [sum(fds for pid, _, fds in each if pid in servers) for each in (before, after)]
             print("%-10s  open %.1f ms  memory %.1f MB  processes %.1f  descriptors of the server %.1f  of all %.1f" % (
                 executor, opened * 1e3, (sum(m for _, m, _ in after) - sum(m for _, m, _ in before)) / N, (len(after) - len(before)) / N,
                 (own[1] - own[0]) / N, (sum(f for _, _, f in after) - sum(f for _, _, f in before)) / N))
             print("%-10s  server %.0f MB with %d sessions; all before %.0f MB" % (
-                executor, {pid: m for pid, m, _ in after}[server.pid], N + 1, sum(m for _, m, _ in before)))
+                executor, sum(m for pid, m, _ in after if pid in servers), N + WORKERS, sum(m for _, m, _ in before)))
             hundred = min(N, 100)
             begun = time.monotonic()
-            for session in sessions:
+            for client, session in sessions:
                 assert client.ask("POST", "/execute", {"code": "6 * 7"}, session=session)["value"] == 42
             print("%-10s  open: the first %d %.1f ms, the last %.1f ms; a cell in each of them, one after the other: %.1f ms" % (
                 executor, hundred, (times[hundred] - times[0]) / hundred * 1e3, (times[-1] - times[-1 - hundred]) / hundred * 1e3,
                 (time.monotonic() - begun) / N * 1e3))
             if few:
-                many = p99(client, sessions)
-                print("%-10s  p99 of a cell: %.2f ms with 10 sessions, %.2f ms with %d: %.1f times" % (executor, few, many, N + 1, many / few))
+                many = p99(sessions)
+                print("%-10s  p99 of a cell: %.2f ms with 10 sessions, %.2f ms with %d: %.1f times" % (executor, few, many, N + WORKERS, many / few))
             print("%-10s  cells over HTTP: %.0f/s on 1 connection, %.0f/s on 8" % (executor, rate(port, 1), rate(port, 8)))
         finally:
             begun = time.monotonic()
@@ -131,5 +145,6 @@ def measure(executor):
             print("%-10s  all ended in %.1f s" % (executor, time.monotonic() - begun))
 
 
-for name in sys.argv[3:] or ("subprocess", "sandbox"):
+signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))  # the server is ended all the same
+for name in ARGS.executors:
     measure(name)
