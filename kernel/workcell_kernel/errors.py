@@ -123,5 +123,7 @@ def describe(exc):
     limit = limits.of(exc)
     if limit:
         error["limit"] = limit
-        error["message"] += " (the session's limit on %(name)s: %(used)d of %(max)d)" % limit
+        whose = "session" if limit["max"] == limits.limits[limit["name"]] else "run"
+        reason = "the %s's limit on %s: %d of %d" % (whose, limit["name"], limit["used"], limit["max"])
+        error["message"] = "%s (%s)" % (error["message"], reason) if error["message"] else reason
     return error

@@ -30,6 +30,14 @@ def _memory():
         return int(file.read().split()[5]) * 4096
 
 
+def _run_memory():
+    """What a run of a batch may have, where that is less than its session may; else 0. It is set from outside."""
+    import resource
+
+    most = resource.getrlimit(resource.RLIMIT_DATA)[0]
+    return most if 0 <= most < limits["memory"] else 0
+
+
 def _full(path):
     """Whether the file system of this path belongs to the sandbox and is full."""
     try:
@@ -72,8 +80,9 @@ def of(exc):
             if name and limits.get(name):
                 most = limits[name]
                 try:
+                    most = name == "memory" and _run_memory() or most
                     used = _USED[name]() if name in _USED else most
-                except OSError:
+                except (OSError, ImportError):
                     used = most
                 return {"name": name, "max": most, "used": used}
         except Exception:

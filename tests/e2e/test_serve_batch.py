@@ -142,8 +142,11 @@ def test_the_server_stops_in_the_middle_of_a_batch(tmp_path):
 
 def test_confined_runs(tmp_path):
     server = serving.Server("--executor", "sandbox")
-    found = results(streamed(server, "/v1/batch", ["%d" % i for i in range(6)] + ["import os; os._exit(1)"], concurrency=3))
+    large = {"code": "bytearray(60_000_000)", "memory": 32 << 20}
+    found = results(streamed(server, "/v1/batch", ["%d" % i for i in range(6)] + ["import os; os._exit(1)", large], concurrency=3))
     assert [found[i]["value"] for i in range(6)] == list(range(6)) and found[6]["error"]["code"] == "kernel_died"
+    # Its own limit, and not the larger one of the session.
+    assert found[7]["error"]["code"] == "limit_exceeded" and found[7]["error"]["message"].startswith("the run's limit on memory: "), found[7]
     assert found[0]["isolation"]["executor"] == "sandbox" and json.dumps(found[0]["isolation"])
     server.close()
 
