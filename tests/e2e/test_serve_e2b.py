@@ -610,6 +610,13 @@ def test_a_host_name_addresses_a_sandbox(server, sandbox):
     assert {"type": "result", "is_main_result": True, "text": "42"} in lines
 
 
+@pytest.mark.parametrize("path", ["/", "/execute", "/sandboxes"])
+def test_ports_of_programs_are_refused_with_the_reason(server, sandbox, path):
+    host, given = "3000-%s.example.test" % sandbox.sandbox_id, {"X-Access-Token": sandbox._envd_access_token}
+    answer = server.ask("POST", path, {"code": "6*7"}, token=None, headers={"Host": host, **given})
+    assert answer.status == 502 and "ports of a sandbox" in answer.json["message"], answer
+
+
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b"{}", b'{"code":1}', b'{"code":"1","env_vars":[]}', b'{"code":"1","env_vars":{"a=":"b"}}',
                                   b'{"code":"1","env_vars":{"a":1}}', b'{"code":"\xff"}', b'{"code":"1","code":"2"}'])
 def test_bodies_that_are_not_cells_are_refused(server, sandbox, body):

@@ -97,6 +97,15 @@ static const char *id_in_host(const char *host, size_t *ret_size)
 	return id;
 }
 
+/* get_host() of a client makes such names for programs that listen in a sandbox. */
+static bool is_port_of_program(const char *host)
+{
+	size_t size;
+
+	(void)id_in_host(host, &size);
+	return size && !starts(host, "49983-") && !starts(host, "49999-");
+}
+
 bool cell__e2b_domain_ok(const char *domain)
 {
 	size_t size = strspn(domain, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.-");
@@ -413,6 +422,10 @@ unsigned cell__e2b_auth_check(struct cell__request *request, const struct sockad
 	CELL_AUTO_BUF struct cell__buf header = CELL_BUF_INIT;
 	unsigned status;
 
+	if (is_port_of_program(cell__request_header(request, "Host"))) {
+		*ret_words = "ports of a sandbox cannot be reached: no requests are passed on to programs that listen in it";
+		return MHD_HTTP_BAD_GATEWAY;
+	}
 	if (is_of_sandbox(request->path)) {
 		status = check_sandbox(request, from, ret_words, ret_retry_s);
 		if (request->route && request->route->streamed && type && !strncasecmp(type, "multipart/form-data", 19))
