@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TOKEN = "e2b_" + "a" * 40
@@ -32,14 +33,16 @@ GROUPS = {
 
 
 def serve(python, token_file):
-    log = tempfile.TemporaryFile("w+")
+    log = tempfile.TemporaryFile("w+")  # no pipe: when nobody reads its log, the server waits
     process = subprocess.Popen([os.environ.get("WORKCELL_BIN", os.path.join(ROOT, "build", "workcell")), "serve", "--e2b", "--listen", "127.0.0.1:0",
                                 "--auth-token-file", token_file, "--executor", "sandbox", "--workspace-mode", "cow", "--workers", "2", "--python", python,
-                                "--max-sessions", "500"], stderr=subprocess.PIPE, stdout=log, text=True)
-    for line in process.stderr:
-        found = re.search(r"listening on (http://\S+)", line)
+                                "--max-sessions", "500"], stderr=log)
+    while process.poll() is None:
+        log.seek(0)
+        found = re.search(r"listening on (http://\S+)", log.read())
         if found:
             return process, found.group(1)
+        time.sleep(0.05)
     raise SystemExit("the server did not start")
 
 
