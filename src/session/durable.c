@@ -402,6 +402,8 @@ static void start_writing(struct cell__saving *saving)
 	}
 	own->n = files.n;
 	saving->memories.process = files.process ? cell__process_memory_ref(files.process) : NULL;
+	if (files.process && session->options.confined && session->options.confine.memory_bytes)
+		cell__process_memory_limit(files.process, session->options.confine.memory_bytes);
 	cell__durable_take_points(saving);
 	saving->left = json_is_array(left) ? json_copy((json_t *)left) : json_array();
 	cell__durable_add_left(saving, saving->left);

@@ -25,6 +25,7 @@ struct cell__process_memory {
 	int pidfd, go_fd;
 	char token[CELL_PROCESS_TOKEN + 1];
 	struct cell__process_said said;
+	uint64_t max_bytes;            /* of its pages */
 	struct cell_image_part *parts; /* checked */
 };
 
@@ -53,7 +54,7 @@ struct cell__process_memory *cell__process_memory_create(pid_t pid, int *ret_wai
 		free(memory);
 		return NULL;
 	}
-	*memory = (struct cell__process_memory){ .pid = pid, .pidfd = cell__take_fd(&pidfd), .go_fd = ends[1] };
+	*memory = (struct cell__process_memory){ .pid = pid, .pidfd = cell__take_fd(&pidfd), .go_fd = ends[1], .max_bytes = BYTES_MAX };
 	atomic_init(&memory->refs, 1);
 	cell__random_hex(memory->token, CELL_PROCESS_TOKEN);
 	*ret_wait_fd = ends[0];
@@ -84,6 +85,11 @@ const char *cell__process_memory_token(const struct cell__process_memory *memory
 void cell__process_memory_said(struct cell__process_memory *memory, const struct cell__process_said *said)
 {
 	memory->said = *said;
+}
+
+void cell__process_memory_limit(struct cell__process_memory *memory, uint64_t bytes)
+{
+	memory->max_bytes = bytes;
 }
 
 static bool read_file(int fd, void *to, size_t size, uint64_t offset)
@@ -131,7 +137,12 @@ int cell__process_memory_open(struct cell__process_memory *memory, int fd, uint6
 	if (!read_file(fd, memory->parts, said->n_parts * sizeof *memory->parts, said->table_at))
 		return cell_fail(err, CELL_E_IO, errno, "the memory of a kernel");
 	*ret_bytes = check_parts(said, memory->parts);
-	return *ret_bytes ? 0 : cell_fail(err, CELL_E_PROTOCOL, 0, "the kernel describes its memory as no kernel does");
+	if (!*ret_bytes)
+		return cell_fail(err, CELL_E_PROTOCOL, 0, "the kernel describes its memory as no kernel does");
+	if (*ret_bytes - said->first_at > memory->max_bytes)
+		return cell_fail(err, CELL_E_LIMIT, 0, "the kernel describes more memory than it may have: %llu bytes of %llu",
+				 (unsigned long long)(*ret_bytes - said->first_at), (unsigned long long)memory->max_bytes);
+	return 0;
 }
 
 static size_t find_part(const struct cell__process_memory *memory, uint64_t offset)

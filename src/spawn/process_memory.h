@@ -32,6 +32,11 @@ struct cell__process_memory *cell__process_memory_ref(struct cell__process_memor
 void cell__process_memory_unref(struct cell__process_memory *memory); /* NULL is allowed; any thread */
 const char *cell__process_memory_token(const struct cell__process_memory *memory);
 void cell__process_memory_said(struct cell__process_memory *memory, const struct cell__process_said *said);
+/*
+ * More pages than that are refused by open().  Reading a page that was never touched takes no memory of the process, so that its limit on memory
+ * alone would not bound what is written to the disk.
+ */
+void cell__process_memory_limit(struct cell__process_memory *memory, uint64_t bytes);
 
 /* Reads the table from the file; before all below.  Any thread but the loop's.  *ret_bytes: of the file, if it had all pages. */
 int cell__process_memory_open(struct cell__process_memory *memory, int fd, uint64_t *ret_bytes, struct cell_error *err);

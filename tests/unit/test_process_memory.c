@@ -169,6 +169,16 @@ static void test_tables_that_are_none(void **state)
 	}
 }
 
+/* The same page again and again, or pages that were never touched, take no memory of the kernel, but would take a disk. */
+static void test_more_than_it_may_have(void **state)
+{
+	struct told *told = *state;
+	cell__process_memory_limit(told->memory, 3 * PART);
+	assert_int_equal(open_told(told), 0);
+	told->parts[2] = (struct cell_image_part){ .at = told->parts[0].at, .bytes = PART + CELL_IMAGE_PAGE, .offset = FIRST + 2 * PART };
+	assert_int_equal(open_told(told), CELL_E_LIMIT);
+}
+
 /* It may name whatever it likes: what is not its memory is not read. */
 static void test_places_that_are_none(void **state)
 {
@@ -198,6 +208,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_another_process, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_without_the_token, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_tables_that_are_none, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_more_than_it_may_have, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_places_that_are_none, set_up, tear_down),
 		cmocka_unit_test(test_processes_that_may_not_be_read),
 	};
