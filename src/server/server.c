@@ -475,6 +475,7 @@ static void stop(struct cell_server *server)
 
 	server->stopping = true;
 	server->stopping_us = cell__now_us();
+	cell__http_quiesce(server);
 	cell__jobs_cancel(server, NULL);
 	cell__jobs_release(server);
 	cell__fusion_stop(server);
@@ -554,7 +555,8 @@ static void drain(struct cell_server *server)
 	server->draining = true;
 	cell__pool_set_up(server, false);
 	server->drain_until_us = cell__now_us() + server->limits.drain_ms * 1000;
-	cell__http_quiesce(server);
+	if (!server->opts.advertise || cell__server_refuses(server))
+		cell__http_quiesce(server); /* else other servers bring requests for the sessions that are still here */
 	cell__jobs_sweep(server, cell__now_us()); /* clients can no longer return */
 	cell__server_log(server, CELL_LOG_INFO, "stopping: %lld cells are running, %lld waiting", (long long)server->use->running,
 			 (long long)server->use->queued);
