@@ -54,7 +54,7 @@ int cell__account_take_session(struct cell_server *server, struct cell__account 
 	int status = 0;
 
 	cell__pool_lock(server);
-	bool is_refused = server->draining || (server->leaving && !cell__served_can_move(server));
+	bool is_refused = cell__server_refuses(server) || (server->leaving && !cell__served_can_move(server));
 
 	if (is_refused || CELL_ALL(server, sessions) >= server->limits.max_sessions) {
 		status = cell_fail(err, CELL_E_BUSY, 0, "%s",

@@ -123,6 +123,7 @@ int cell_mcp_server_listen(struct cell_mcp_server *mcp, const struct cell_server
 
 #define TICK_MS 1000
 #define BACKLOG 1024
+#define EMPTYING_MS 50 /* between two looks whether all sessions sleep */
 #define LEAVING_IDLE_US 1000000 /* after which a session sleeps while the server is leaving */
 #define LAST_WORDS_US 1000000 /* for answers that clients are slow to take, when the server stops */
 #define MAX_LOG_BYTES (1u << 20) /* that wait to be handed out */
@@ -475,7 +476,6 @@ static void stop(struct cell_server *server)
 
 	server->stopping = true;
 	server->stopping_us = cell__now_us();
-	cell__http_quiesce(server);
 	cell__jobs_cancel(server, NULL);
 	cell__jobs_release(server);
 	cell__fusion_stop(server);
@@ -521,7 +521,7 @@ bool cell__server_refuses(const struct cell_server *server)
 void cell__server_rest(struct cell_server *server)
 {
 	if (server->leaving && !server->draining)
-		(void)cell__served_rest(server, LEAVING_IDLE_US);
+		(void)cell__served_rest(server, server->emptying ? 0 : LEAVING_IDLE_US);
 	cell__server_advance(server);
 }
 
@@ -554,18 +554,37 @@ static void drain(struct cell_server *server)
 {
 	server->draining = true;
 	cell__pool_set_up(server, false);
-	server->drain_until_us = cell__now_us() + server->limits.drain_ms * 1000;
-	if (!server->opts.advertise || cell__server_refuses(server))
-		cell__http_quiesce(server); /* else other servers bring requests for the sessions that are still here */
+	if (!server->emptying)
+		server->drain_until_us = cell__now_us() + server->limits.drain_ms * 1000;
+	cell__http_quiesce(server);
 	cell__jobs_sweep(server, cell__now_us()); /* clients can no longer return */
 	cell__server_log(server, CELL_LOG_INFO, "stopping: %lld cells are running, %lld waiting", (long long)server->use->running,
 			 (long long)server->use->queued);
 	cell__server_advance(server);
 }
 
+/*
+ * Once the socket is closed, other servers without a connection to this one cannot bring it requests for sessions that do not sleep yet.  So they are
+ * put to sleep before, in half of the time that cells have to end.
+ */
+static bool is_emptying(struct cell_server *server)
+{
+	if (!server->opts.advertise || server->pool || !cell__served_can_move(server))
+		return false;
+	if (!server->emptying)
+		server->drain_until_us = cell__now_us() + server->limits.drain_ms * 1000;
+	server->emptying = true;
+	return cell__served_rest(server, 0) && cell__now_us() < server->drain_until_us - server->limits.drain_ms * 500;
+}
+
 static void handle_left(uv_timer_t *timer)
 {
-	drain(timer->data);
+	struct cell_server *server = timer->data;
+
+	if (is_emptying(server))
+		uv_timer_start(timer, handle_left, EMPTYING_MS, 0);
+	else
+		drain(server);
 }
 
 static void begin_drain(struct cell_server *server)

@@ -1102,7 +1102,7 @@ struct cell_server {
 	uv_handle_t *told; /* cell__mcp_start()'s, or NULL */
 	struct cell__waiter over;
 	unsigned handles;
-	bool running, leaving, draining, stopping, closing, advancing, reloading, reload_again;
+	bool running, leaving, emptying, draining, stopping, closing, advancing, reloading, reload_again;
 	int64_t drain_until_us, stopping_us, started_us;
 	int64_t started_s; /* of the calendar */
 	struct timespec tokens_changed, oauth_changed;
