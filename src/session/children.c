@@ -43,7 +43,7 @@ struct child_run {
 struct cell__tree {
 	uv_timer_t timer;
 	struct cell_session *root;
-	bool measuring, closing;
+	bool measuring;
 };
 
 /* ---- the tree ---- */
@@ -143,7 +143,7 @@ static void handle_tree_closed(uv_handle_t *handle)
 {
 	struct cell__tree *tree = handle->data;
 	struct cell_session *root = tree->root;
-	root->tree = NULL;
+	root->closing_trees--;
 	free(tree);
 	cell__session_advance(root);
 }
@@ -151,9 +151,10 @@ static void handle_tree_closed(uv_handle_t *handle)
 static void rest_tree(struct cell_session *root)
 {
 	struct cell__tree *tree = root->tree;
-	if (!tree || root->children || tree->measuring || tree->closing)
+	if (!tree || root->children || tree->measuring)
 		return;
-	tree->closing = true;
+	root->tree = NULL; /* the next child gets a new one */
+	root->closing_trees++;
 	uv_close((uv_handle_t *)&tree->timer, handle_tree_closed);
 }
 
@@ -324,8 +325,6 @@ static int check_budget(struct cell_session *session, struct cell_error *err)
 				 "configuration, --allow-fork N of the command line)");
 	if (n >= root->options.allow_fork)
 		return cell_fail(err, CELL_E_LIMIT, 0, "%zu children are open, as many as allow_fork permits: close one first", n);
-	if (root->tree && root->tree->closing)
-		return cell_fail(err, CELL_E_BUSY, 0, "the last children of this session are ending: try again");
 	return 0;
 }
 

@@ -325,8 +325,8 @@ static void handle_approval_timer_closed(uv_handle_t *handle)
 static void finish_close(struct cell_session *session)
 {
 	if (session->slot || session->leaving > 0 || session->savings || session->points || session->current || session->stopping > 0 ||
-	    session->preparing || session->measuring || session->filing > 0 || session->children || session->tree || session->shadows > 0 ||
-	    uv_is_closing((uv_handle_t *)&session->approval_timer))
+	    session->preparing || session->measuring || session->filing > 0 || session->children || session->tree ||
+	    session->closing_trees || session->shadows > 0 || uv_is_closing((uv_handle_t *)&session->approval_timer))
 		return;
 	for (struct cell_session **at = &session->engine->sessions; *at; at = &(*at)->next)
 		if (*at == session) {

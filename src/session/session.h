@@ -241,6 +241,7 @@ struct cell_session {
 	bool was_open, is_over; /* is_over: a budget of the tree is used up, and it ends with its cell */
 	struct cell__call *closer; /* waits for its end; or NULL */
 	struct cell__tree *tree; /* of a root: watches the budgets; or NULL */
+	unsigned closing_trees; /* and those of earlier children, whose timers are being closed */
 	const struct cell__keeper *keeper; /* of its children; or NULL */
 	void *keeper_arg;
 	void *kept; /* the keeper's own, of a child; NULL: none */
