@@ -1,5 +1,5 @@
 """The portable form of saved sessions: what it carries, what it names, where it can be read."""
-import importlib.util
+import importlib
 import linecache
 import os
 import subprocess
@@ -118,16 +118,19 @@ def test_a_variable_whose_module_is_missing_is_named_and_the_others_are_there(pl
         assert session.run("1").stderr == ""
 
 
-def objects_module():
-    spec = importlib.util.spec_from_file_location("workcell_kernel_objects", os.path.join(KERNEL, "objects.py"))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["workcell_kernel_objects"] = module
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def objects(monkeypatch):
+    """The module in this process, beside that of any session: it uses nothing of the kernel's extension."""
+    package = types.ModuleType("workcell_kernel_alone")
+    package.__path__ = [KERNEL]
+    monkeypatch.setitem(sys.modules, package.__name__, package)
+    monkeypatch.setitem(sys.modules, "_workcell", types.ModuleType("_workcell"))
+    yield importlib.import_module(package.__name__ + ".objects")
+    for name in [name for name in sys.modules if name.startswith(package.__name__ + ".")]:
+        del sys.modules[name]
 
 
-def test_functions_of_another_python_are_made_of_their_source(monkeypatch):
-    objects = objects_module()
+def test_functions_of_another_python_are_made_of_their_source(objects, monkeypatch):
     source = "def outer(a):\n    b = 2\n    def inner(c): return a + b + c\n    return inner\nf = outer(1); g = lambda n: n * 3\n"
     linecache.cache["<cell 1>"] = (len(source), None, source.splitlines(True), "<cell 1>")
     ns = {"__name__": "__main__"}
@@ -149,8 +152,7 @@ def test_functions_of_another_python_are_made_of_their_source(monkeypatch):
     lambda data: data.replace(b'"version": 1', b'"version": 9'),
     lambda data: data[:-4],
 ], ids=["huge head", "cut", "zeros", "version", "cut pickle"])
-def test_a_spoilt_file_is_an_error(spoil):
-    objects = objects_module()
+def test_a_spoilt_file_is_an_error(objects, spoil):
     fd = os.memfd_create("portable")
     objects.save(fd, {"a": list(range(100))}, lambda name, value: True)
     data = spoil(os.pread(fd, 1 << 20, 0))
