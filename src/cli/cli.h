@@ -655,7 +655,7 @@ void cell__cli_fill_limits(const struct cell_cli_limit_flags *flags, struct cell
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, remote_ca) },                                 \
 	{ 0, "remote-reopen", NULL, "remote: run a cell in a new session when its session has expired", \
 	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, remote_reopen) },                             \
-	{ 0, "remote-repeat", NULL, "remote: run a cell again, once, whose server died and whose session woke without it", \
+	{ 0, "remote-repeat", NULL, "remote: run a cell again, once, if its server died and lost it", \
 	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, remote_repeat) },                             \
 	CELL_CLI_CONTAINER_IMAGE_FLAGS(CELL_CLI_AT(at, container)),                       \
 	CELL_CLI_CONTAINER_FLAGS(CELL_CLI_AT(at, container)),                             \
