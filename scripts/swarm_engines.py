@@ -89,7 +89,8 @@ class Node:
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
                 ["unshare", "--net", "--pid", "--mount", "--uts", "--ipc", "--fork", "--kill-child", "--mount-proc", "sh", "-c", NODE, "node", self.name,
-                 self.run, self.data, "/" + self.group, more], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True)
+                 self.run, self.data, "/" + self.group, more], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
+                env=dict(os.environ, TMPDIR=self.run))  # for the stacks of a containerd that answers late, see docker_engine.py
         assert self.process.stdout.readline() == b"ready\n", "node %d does not start, see %s" % (self.number, self.log)
         with open("/proc/%d/task/%d/children" % (self.process.pid, self.process.pid)) as file:
             self.leader = file.read().split()[0]
