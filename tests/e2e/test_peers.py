@@ -249,6 +249,19 @@ def test_an_owner_that_leaves_answers_for_its_sessions(any_crew, tmp_path):
     assert value(second, session, "x") == 2 and second.metric("sessions_woken_total") == 1
 
 
+def test_an_owner_that_leaves_puts_its_sessions_to_sleep_first(crew):
+    """Before it refuses connections: after that, servers without one cannot bring it requests for those that are still awake."""
+    first, second = crew.start("--drain-delay", "0.1"), crew.start()
+    sessions = [first.session() for _ in range(6)]
+    for session in sessions:
+        value(first, session, "x = 1")
+    first.process.send_signal(signal.SIGTERM)
+    first.process.wait(support.DEADLINE)
+    lines = [line for line in first.text().splitlines() if " hibernated" in line or "stopping: " in line]
+    assert len(lines) == 7 and "stopping: " in lines[-1], lines
+    assert [value(second, session, "x") for session in sessions] == [1] * 6
+
+
 def test_an_owner_that_is_paused_keeps_its_session(crew):
     """With a folder the lock decides: nobody else runs a cell of it, and requests wait for the owner."""
     first, second = crew.start("--durable", "results"), crew.start("--durable", "results")
