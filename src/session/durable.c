@@ -724,7 +724,7 @@ bool cell__durable_is_due(const struct cell_session *session)
 	return false;
 }
 
-/* " cell 3 is lost, too: ...", of those that ended after the last save; "" if there are none. */
+/* "cell 3 is lost, too: ...", of the cells that ended after the last save; "" if all were saved. */
 static void tell_lost(const struct cell_session *session, uint64_t saved, uint64_t done, char *out, size_t size)
 {
 	char which[64];
