@@ -114,6 +114,11 @@ bool wc_has_programs(void);
 /* ---- template.c ---- */
 
 PyObject *wc_template_code(PyObject *self, PyObject *unused);
+/*
+ * In a process that forks many others, which do what program() does and end with status 0: its page table has only the data that they use.
+ * -1: memory is missing, and the process cannot go on.  Where it cannot be done everything stays as it is.
+ */
+int wc_template_data(void (*program)(void));
 
 /* ---- alone.c ---- */
 

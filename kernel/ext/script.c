@@ -9,7 +9,8 @@
  *       └── answers
  *
  * After the first program the kernel runs no Python between two of them.  Each fork makes all its pages copy-on-write, and what Python would
- * touch, mostly reference counts, it would have to copy again for every program, as the program does.
+ * touch, mostly reference counts, it would have to copy again for every program, as the program does.  Before the second one it rehearses a
+ * program, to find out which of its pages programs need (template.c).
  */
 #define _GNU_SOURCE
 #include "ext.h"
@@ -17,7 +18,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <malloc.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -44,9 +44,6 @@
 #define MAX_NOTICE 4000
 #define DIRENT_BYTES 4096
 #define MAX_DEPTH 8
-#define MAX_SMALL 512 /* what pymalloc gives out, in steps of 16 */
-#define MAX_POOL_HEAD 64
-#define MAX_FILLED (1u << 20) /* bytes of holes */
 #define LOST_STATUS 71 /* of a kernel whose jail cannot be emptied: the host makes another one */
 
 struct program {
@@ -65,30 +62,31 @@ struct ending {
 
 /* What programs need of Python, made before the first fork: looking up a name writes to pages. */
 static struct {
-	PyObject *path, *names, *stdout_, *stderr_, *compile, *prepare, *fail, *end, *flush, *count_handlers, *set_signal, *interrupts;
+	PyObject *path, *names, *stdout_, *stderr_, *compile, *prepare, *fail, *end, *flush, *count_handlers;
 	PyObject *reseed, *give_files, *clean_up;
 } made;
 
+static int n_programs; /* so far; 2: or more */
 static char folder[40]; /* of each program, made anew: the path of its file is known to Python */
 static const char *kept; /* "/tmp\0name\0name\0\0/dev/shm\0\0\0": what may stay */
 
-/* script_kernel(): from now on no other process of the jail can open this one's memory and descriptors in /proc */
+/* script_kernel(): from now on no other process of the jail can open this one's memory and descriptors in /proc, and none leaves message queues */
 PyObject *wc_script_kernel(PyObject *self, PyObject *unused)
 {
 	(void)self;
 	(void)unused;
-	if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
+	const struct rlimit none = { 0, 0 };
+	if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0 || setrlimit(RLIMIT_MSGQUEUE, &none) < 0)
 		return wc_fail_step("protect the kernel's memory");
 	Py_RETURN_NONE;
 }
 
-/* script_child(): in a fork, which goes without the connection and the memory shared with the host, and leaves no message queues */
+/* script_child(): in a fork, which goes without the connection and the memory shared with the host */
 PyObject *wc_script_child(PyObject *self, PyObject *unused)
 {
 	(void)self;
 	(void)unused;
 	struct wc_ends ends = wc_ends();
-	const struct rlimit none = { 0, 0 };
 	void *ring;
 	size_t size = wc_ring(&ring);
 	/* Nothing is unmapped: the extension's variables still point there. */
@@ -98,8 +96,8 @@ PyObject *wc_script_child(PyObject *self, PyObject *unused)
 	close(ends.sock);
 	close(ends.out);
 	close(ends.err);
-	if (setrlimit(RLIMIT_MSGQUEUE, &none) < 0 || prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) < 0)
-		return wc_fail_step("limit a program");
+	if (prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) < 0)
+		return wc_fail_step("show the program in /proc");
 	Py_RETURN_NONE;
 }
 
@@ -120,22 +118,6 @@ static bool ipc_is_empty(void)
 	return shm && sem && msg;
 }
 
-/*
- * Fills the holes of the heap, so that what a fork allocates lies in fresh memory side by side: each page that it writes to is copied, and
- * an object in an old pool is two of them, with the head of the pool.  The blocks are never freed.
- */
-static void fill_holes(void)
-{
-	size_t filled = 0;
-	for (size_t size = 16; size <= MAX_SMALL; size += 16) {
-		void *block = PyObject_Malloc(size);
-		/* The first block of a pool is behind its head, at the beginning of a page.  Another allocator has no pools. */
-		for (; block && filled < MAX_FILLED && ((uintptr_t)block & 4095) >= MAX_POOL_HEAD; filled += size)
-			block = PyObject_Malloc(size);
-		PyObject_Free(block); /* and this pool is free again */
-	}
-}
-
 /* Blocked, and taken by wait_for() alone: a handler could run just before the wait, which would then go on until the program's time is over. */
 static sigset_t awaited_signals(void)
 {
@@ -154,20 +136,12 @@ PyObject *wc_script_begin(PyObject *self, PyObject *args)
 		const char *name;
 		PyObject **at;
 	} names[] = {
-		{ "path", &made.path },
-		{ "names", &made.names },
-		{ "stdout", &made.stdout_ },
-		{ "stderr", &made.stderr_ },
-		{ "compile", &made.compile },
-		{ "prepare", &made.prepare },
-		{ "fail", &made.fail },
-		{ "end", &made.end },
-		{ "flush", &made.flush },
-		{ "count_handlers", &made.count_handlers },
-		{ "set_signal", &made.set_signal },
-		{ "interrupts", &made.interrupts },
-		{ "reseed", &made.reseed },
-		{ "give_files", &made.give_files },
+		{ "path", &made.path },         { "names", &made.names },
+		{ "stdout", &made.stdout_ },    { "stderr", &made.stderr_ },
+		{ "compile", &made.compile },   { "prepare", &made.prepare },
+		{ "fail", &made.fail },         { "end", &made.end },
+		{ "flush", &made.flush },       { "count_handlers", &made.count_handlers },
+		{ "reseed", &made.reseed },     { "give_files", &made.give_files },
 		{ "clean_up", &made.clean_up },
 	};
 	PyObject *kept_bytes, *objects;
@@ -188,8 +162,6 @@ PyObject *wc_script_begin(PyObject *self, PyObject *args)
 	Py_INCREF(kept_bytes);
 	kept = text;
 	sigprocmask(SIG_BLOCK, &awaited, NULL);
-	fill_holes();
-	malloc_trim(0); /* a fork copies the entries of free pages too */
 	Py_RETURN_NONE;
 }
 
@@ -241,7 +213,7 @@ static void refuse(const char *what)
 static void write_program(const struct program *program)
 {
 	int fd;
-	if (setsid() < 0 || mkdir(folder, 0700) < 0 || chdir(folder) < 0)
+	if (setpgid(0, 0) < 0 || mkdir(folder, 0700) < 0 || chdir(folder) < 0)
 		refuse("its folder");
 	fd = open(program->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 	if (fd < 0)
@@ -298,7 +270,8 @@ static int run_python(const struct program *program)
 	return end_program(done ? 0 : end_failed());
 }
 
-static void be_program(const struct program *program)
+/* rehearses: with its memory protected, where Linux cannot write for it, as random numbers. */
+static void __attribute__((noreturn)) be_program(const struct program *program, bool rehearses)
 {
 	sigset_t none;
 	PyOS_AfterFork_Child();
@@ -308,9 +281,7 @@ static void be_program(const struct program *program)
 	PyObject *done = program->options_size > 0
 				 ? PyObject_CallFunction(made.prepare, "y#", program->options, (Py_ssize_t)program->options_size)
 				 : wc_script_child(NULL, NULL);
-	if (done)
-		done = PyObject_CallObject(made.set_signal, made.interrupts);
-	if (done && made.reseed != Py_None)
+	if (done && made.reseed != Py_None && !rehearses)
 		done = PyObject_CallObject(made.reseed, NULL);
 	if (!done) {
 		PyErr_Print();
@@ -424,7 +395,7 @@ static int run(const struct program *program, struct ending *ret)
 	PyOS_BeforeFork();
 	pid_t pid = fork();
 	if (pid == 0)
-		be_program(program);
+		be_program(program, false);
 	int error = errno;
 	PyOS_AfterFork_Parent();
 	errno = error;
@@ -595,12 +566,36 @@ bool wc_has_programs(void)
 	return made.path;
 }
 
+/* In a fork: what a short program does, without its output. */
+static void rehearse(void)
+{
+	static const char code[] = "print(1 + 1)\n";
+	struct program program = { .options = "", .code = code, .code_size = sizeof code - 1 };
+	snprintf(program.path, sizeof program.path, "%s/program.py", folder);
+	int fd = open("/dev/null", O_WRONLY | O_CLOEXEC);
+	if (fd < 0 || dup2(fd, STDOUT_FILENO) < 0 || dup2(fd, STDERR_FILENO) < 0)
+		_exit(1);
+	close(fd);
+	be_program(&program, true);
+}
+
+/* Before the second program: from then on nothing changes any more in the memory of the kernel. */
+static void prepare(void)
+{
+	if (wc_template_data(rehearse) < 0)
+		_exit(LOST_STATUS);
+	(void)remove_folder(AT_FDCWD, folder, 0);
+	clear_notice();
+}
+
 int wc_run_script(uint32_t id, const char *raw, size_t size)
 {
 	struct program program = { .options = NULL };
 	struct ending end;
 	if (!made.path || size < sizeof HEAD - 1 || memcmp(raw, HEAD, sizeof HEAD - 1) != 0)
 		return 0;
+	if (n_programs < 2 && ++n_programs == 2)
+		prepare();
 	if (!wc_begin_run(id))
 		return answer_interrupted(id) < 0 ? -1 : 1;
 	if (read_program(raw, size, &program) < 0) {

@@ -56,10 +56,10 @@ def begin():
     gc.freeze()  # a collection in a child touches none of it
     _workcell.script_begin(folder, names + b"\0", {
         "path": path, "names": module.__dict__, "stdout": sys.stdout, "stderr": sys.stderr, "compile": compile, "prepare": prepare,
-        "fail": fail, "end": end, "flush": sys.intern("flush"), "count_handlers": atexit._ncallbacks, "set_signal": signal.signal,
-        "interrupts": (signal.SIGINT, signal.default_int_handler),
+        "fail": fail, "end": end, "flush": sys.intern("flush"), "count_handlers": atexit._ncallbacks,
         "reseed": kernel.reseed if "numpy.random" in sys.modules else None, "give_files": give_files, "clean_up": clean_up,
     })
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # of programs: here it is blocked now
 
 
 def rehearse():

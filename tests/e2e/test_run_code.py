@@ -185,6 +185,52 @@ def test_a_program_cannot_reach_the_process_it_was_forked_from(server):
     assert lines[:4] == ["mem 13", "fd 13", "environ 13", "maps 13"] and lines[4] == "[0, 1, 2, 3]", lines
 
 
+SHARED = """
+import ctypes, json, os, re
+regions, copied = [], 0
+for line in open("/proc/self/smaps"):
+    if re.match(r"\\w+-\\w+ ", line):
+        is_one = line.rstrip().endswith("/memfd:workcell-data (deleted)")
+        regions += [[int(end, 16) for end in line.split()[0].split("-")]] * is_one
+    elif line.startswith("Anonymous:") and is_one:
+        copied += int(line.split()[1]) // 4
+opened = 0
+for begin, end in regions:
+    try:
+        opened += os.open("/proc/self/map_files/%x-%x" % (begin, end), os.O_RDWR) > 0
+    except OSError:
+        pass
+removed = ctypes.CDLL(None).madvise(ctypes.c_void_p(regions[0][0]), ctypes.c_size_t(4096), 9) if regions else None
+print(json.dumps([sum(end - begin for begin, end in regions) // 4096, copied, opened, removed]))
+"""
+# An object of the process that programs are forked from, changed in place, in every page of it that a program can write to.
+SCRIBBLE = """
+import ctypes, json
+name = json.JSONDecoder.__doc__
+if %r: ctypes.memset(id(name) + bytes.__basicsize__ + 20, 88, 10)
+print(name.count("X"))
+"""
+
+
+def test_data_that_programs_do_not_use_is_not_copied_for_them(server):
+    """The kernel's data is a file from the second program on, which no program can change."""
+    answers = [run(server, SHARED) for _ in range(4)]
+    pages, copied, opened, removed = json.loads(answers[-1]["run_result"]["stdout"])
+    assert 500 < pages and 0 < copied < pages * 2 / 3 and opened == 0 and removed == -1, answers
+    changed = [run(server, SCRIBBLE % scribbles)["run_result"]["stdout"] for scribbles in (False, True, False, True, False)]
+    assert changed == ["0\n", "10\n", "0\n", "10\n", "0\n"], changed
+
+
+@pytest.mark.parametrize("limits", [("--memory", "64M"), ("--disk", "2M"), ("--preload", "numpy")], ids=["memory", "disk", "preload"])
+def test_many_programs_of_a_server_with(limits):
+    """Where the data cannot become a file, everything is as before."""
+    server = serving.Server("--executor", "sandbox", "--sandbox-fusion", *limits, python=support.PYTHON)
+    for i in range(5):
+        answer = run(server, "print(len(open(__file__).read()) + %d)" % i)
+        assert answer["run_result"]["stdout"] == "%d\n" % (37 + i), answer
+    server.close()
+
+
 def test_a_few_bad_programs_do_not_delay_the_rest(server):
     """One of twenty hangs, bombs or crashes."""
     bad = [("while True: pass", 1.5), (LEAVINGS["bomb"], 1.5), (LEAVINGS["parent"], 1.5), ("import time; time.sleep(60)", 1.5)]
