@@ -98,14 +98,24 @@ json_t *cell__schema_shown(const json_t *schema)
 	return shown;
 }
 
-json_t *cell__schema_brief(const json_t *schema)
+/* Without bounds, and without a default that anybody would guess. */
+static void brief_property(json_t *property)
 {
 	static const char *const bounds[] = { "minLength", "maxLength", "minimum", "maximum", "items" };
+	const json_t *given = json_object_get(property, "default");
+	for (size_t i = 0; i < sizeof bounds / sizeof bounds[0]; i++)
+		json_object_del(property, bounds[i]);
+	if (json_is_false(given) || json_is_null(given) || (json_is_string(given) && !json_string_length(given)) ||
+	    (json_is_integer(given) && !json_integer_value(given)))
+		json_object_del(property, "default");
+}
+
+json_t *cell__schema_brief(const json_t *schema)
+{
 	json_t *shown = cell__schema_shown(schema), *property;
 	const char *name;
 	json_object_foreach(json_object_get(shown, "properties"), name, property)
-		for (size_t i = 0; i < sizeof bounds / sizeof bounds[0]; i++)
-			json_object_del(property, bounds[i]);
+		brief_property(property);
 	json_object_del(shown, "additionalProperties");
 	if (!json_array_size(json_object_get(shown, "required")))
 		json_object_del(shown, "required");

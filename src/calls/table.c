@@ -211,7 +211,7 @@ const struct cell__operation cell__operations[CELL__OPS] = {
 	    OBJECT(TEXT("prompt", "The question") ",\"context\":{\"description\":\"Data that the question is about: a text, or any JSON\"},"
 		   FIELD("options", "object", "Options for the host's function"), "\"prompt\""), LLM_USAGE),
 	ROW(LLM_USAGE, "llm.usage", NONE, LLM, HOST | CODE, NULL, "Returns what queries have used, and what is left of the budget", NOTHING, LLM_USAGE),
-	ROW(SHELL_APPROVE, "shell.approve", SHELL, KERNEL, CODE, "", "Asks on behalf of a kernel whether it may run a command",
+	ROW(SHELL_APPROVE, "shell.approve", SHELL, KERNEL, CODE | MCP, "", "Asks on behalf of a kernel, or of a client, whether it may run a command",
 	    OBJECT("\"name\":{\"type\":\"string\",\"enum\":[\"shell\",\"shell_magic\"]}," FIELD("args", "object", "{cmd}"), "\"name\",\"args\""),
 	    "{\"type\":\"object\"}"),
 	ROW(INPUT_READ, "input.read", QUESTION, NONE, CODE, NULL, "Asks the person at a notebook for a line of text",

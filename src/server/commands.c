@@ -296,8 +296,7 @@ void cell__handle_v1_command_signal(struct cell__request *request)
 		return;
 	answer_done(request,
 		    number ? cell__command_signal(command, number, &err)
-			   : cell_fail(&err, CELL_E_INVALID, 0,
-				       "signal must be one of HUP, INT, QUIT, KILL, USR1, USR2, TERM, CONT, STOP, TSTP, WINCH"),
+			   : cell_fail(&err, CELL_E_INVALID, 0, "signal must be one of " CELL_COMMAND_SIGNALS),
 		    &err);
 }
 

@@ -552,6 +552,7 @@ static int record(struct cell__command *command, struct cell_error *err)
 					    .adapter = "kernel",
 					    .executor = session->executor->name,
 					    .principal = cell__principal_word(&command->starting->principal),
+					    .client = *command->starting->principal.name ? command->starting->principal.name : NULL,
 					    .args = args,
 					    .decision = CELL__AUDIT_ALLOW,
 					    .by = CELL__AUDIT_BY_HOST };

@@ -80,6 +80,7 @@ int cell__command_write(struct cell__command *command, const void *bytes, size_t
 int cell__command_close_stdin(struct cell__command *command, struct cell_error *err);
 /* To its process group.  SIGKILL ends all that it has started.  CELL_E_CLOSED: it has ended. */
 int cell__command_signal(struct cell__command *command, int signal_number, struct cell_error *err);
+#define CELL_COMMAND_SIGNALS "HUP, INT, QUIT, KILL, USR1, USR2, TERM, CONT, STOP, TSTP, WINCH"
 /* The number of a name as "TERM", "SIGTERM" or "15" that may be sent; 0: unknown. */
 int cell__command_signal_number(const char *name);
 int cell__command_resize(struct cell__command *command, unsigned short rows, unsigned short cols, struct cell_error *err);

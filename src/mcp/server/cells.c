@@ -19,13 +19,13 @@
 /* ---- output as it comes ------------------------------------------------------------- */
 
 /* With the lock held. The part of the chunk that is complete text; false: nothing yet. */
-static bool chunk_text(struct cell__mcp_job *job, const struct cell_event *event, struct cell__buf *text)
+static bool chunk_text(struct cell__mcp_job *job, enum cell_stream stream, const void *data, size_t size, struct cell__buf *text)
 {
-	struct cell__buf *tail = &job->tails[event->stream == CELL_STDERR];
+	struct cell__buf *tail = &job->tails[stream == CELL_STDERR];
 	CELL_AUTO_BUF struct cell__buf bytes = CELL_BUF_INIT;
 	size_t cut;
 
-	if (cell__buf_add(&bytes, tail->data, tail->size) < 0 || cell__buf_add(&bytes, event->data, event->size) < 0)
+	if (cell__buf_add(&bytes, tail->data, tail->size) < 0 || cell__buf_add(&bytes, data, size) < 0)
 		return false;
 	cut = cell__utf8_cut(bytes.data, bytes.size);
 	cell__buf_shift(tail, tail->size);
@@ -65,19 +65,19 @@ static bool can_tell(const struct target *target)
 	return target->peer && !target->peer->sink.full(target->peer->sink.arg, target->stream);
 }
 
-/* With the lock held. */
-static void tell_chunk(struct cell__mcp_handle *handle, struct cell__mcp_job *job, const struct cell_event *event)
+/* With the lock held.  job NULL: as for target_of(). */
+static void tell_chunk(struct cell__mcp_handle *handle, struct cell__mcp_job *job, enum cell_stream stream, const void *data, size_t size)
 {
 	struct target target = target_of(handle, job);
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
 	bool told = true;
 
 	if (job) {
-		job->progress += (double)event->size;
+		job->progress += (double)size;
 		job->told_us = cell__now_us();
-		told = chunk_text(job, event, &text);
+		told = chunk_text(job, stream, data, size, &text);
 	} else {
-		cell__buf_add_utf8(&text, event->data, event->size);
+		cell__buf_add_utf8(&text, data, size);
 	}
 	if (!told || !text.size || !can_tell(&target))
 		return;
@@ -87,8 +87,16 @@ static void tell_chunk(struct cell__mcp_handle *handle, struct cell__mcp_job *jo
 						text.data, (int)text.size));
 	if (target.log_level >= 0 && target.log_level <= LOG_INFO)
 		cell__mcp_peer_notify(target.peer, target.stream, "notifications/message",
-				      json_pack("{s:s, s:s, s:s#}", "level", "info", "logger",
-						event->stream == CELL_STDERR ? "stderr" : "stdout", "data", text.data, (int)text.size));
+				      json_pack("{s:s, s:s, s:s#}", "level", "info", "logger", stream == CELL_STDERR ? "stderr" : "stdout",
+						"data", text.data, (int)text.size));
+}
+
+void cell__mcp_tell_output(struct cell__mcp_handle *handle, struct cell__mcp_job *job, enum cell_stream stream, const void *bytes,
+			   size_t size)
+{
+	pthread_mutex_lock(&handle->server->lock);
+	tell_chunk(handle, job, stream, bytes, size);
+	pthread_mutex_unlock(&handle->server->lock);
 }
 
 /* ---- approvals ------------------------------------------------------------------------ */
@@ -373,7 +381,7 @@ static void handle_event(void *arg, const struct cell_event *event)
 		job = event->call->client;
 	switch (event->type) {
 	case CELL_EVENT_CHUNK:
-		tell_chunk(handle, event->run_id ? job : NULL, event);
+		tell_chunk(handle, event->run_id ? job : NULL, event->stream, event->data, event->size);
 		break;
 	case CELL_EVENT_TOOL_PROGRESS:
 	case CELL_EVENT_TOOL_LOG:

@@ -229,6 +229,7 @@ void cell__mcp_handle_close(struct cell__mcp_handle *handle)
 	handle->home = NULL;
 	handle->closing = true;
 	pthread_cond_broadcast(&handle->changed);
+	pthread_cond_broadcast(&handle->server->changed); /* calls of it may wait for a command, or a job */
 }
 
 void cell__mcp_handle_stop(struct cell__mcp_handle *handle, bool kill)

@@ -296,14 +296,17 @@ static const char *present_name(const char *name)
  * With the lock held.  The session that a call works on, and whether it was made for it; NULL: *message has the reason.  An operation on the
  * space needs one too: its approvals and events are a session's.
  */
-static struct cell__mcp_handle *choose_handle(struct cell__mcp_peer *peer, const struct cell__mcp_tool *tool, const json_t *named,
+static struct cell__mcp_handle *choose_handle(struct cell__mcp_peer *peer, const struct cell__mcp_tool *tool, const json_t *args,
 					      bool modern, bool *ret_new, struct cell__buf *message)
 {
+	const json_t *named = tool->flags & CELL_MCP_SESSION ? json_object_get(args, "session") : NULL;
+	const char *op = json_string_value(json_object_get(args, "op"));
+	bool begins = tool->flags & CELL_MCP_BEGINS && (!op || !strcmp(op, "run")); /* others are about what a session has */
 	struct cell__mcp_handle *handle = NULL;
 	struct cell_error err = { 0 };
 
 	*ret_new = false;
-	if (named && (strcmp(json_string_value(named), "new") || !(tool->flags & CELL_MCP_BEGINS))) {
+	if (named && (strcmp(json_string_value(named), "new") || !begins)) {
 		handle = cell__mcp_handle_find(peer->server, peer->owner, json_string_value(named), json_string_length(named));
 		if (!handle && peer->server->session.saved_dir && json_string_length(named) == CELL_MCP_HANDLE_CHARS &&
 		    cell__saved_is_id(json_string_value(named)))
@@ -316,7 +319,7 @@ static struct cell__mcp_handle *choose_handle(struct cell__mcp_peer *peer, const
 	}
 	if (!(tool->flags & CELL_MCP_SESSION) || (!modern && !named)) {
 		handle = cell__mcp_handle_home(peer, &err);
-	} else if (tool->flags & CELL_MCP_BEGINS) {
+	} else if (begins) {
 		handle = cell__mcp_handle_create(peer->server, peer->owner, NULL, NULL, &err);
 		*ret_new = handle != NULL;
 	} else {
@@ -358,7 +361,7 @@ static const char *begin_job(struct cell__mcp_peer *peer, struct cell__mcp_unit 
 	request = cell__mcp_pending_create(peer, unit, id, &refused);
 	if (!request)
 		return refused;
-	job->handle = choose_handle(peer, job->tool, named, said != NULL, &job->new_session, message);
+	job->handle = choose_handle(peer, job->tool, job->args, said != NULL, &job->new_session, message);
 	if (!job->handle) {
 		refused = message->data ? message->data : "out of memory";
 	} else {

@@ -13,7 +13,7 @@
  *     result.c   the outcome of a cell, as a tool's result
  *     table.c    the tools: a table, their schemas, checking of their arguments
  *     tools.c    the tools that work on the space
- *     files.c    the tool that works on files of a session
+ *     files.c    the tool that works on files of a session; commands.c  the one for its commands
  *     offers.c   tools, resources and prompts of the program
  *     resources.c, prompts.c  the methods for them, and the storage's own
  *     subscribe.c  news of lists and resources; uri.c, content.c  pure
@@ -67,6 +67,7 @@
 #define CELL_MCP_MAX_IMAGE_BYTES (16u * 1024u * 1024u) /* together */
 #define CELL_MCP_MAX_ARTIFACT_BYTES (4u * 1024u * 1024u) /* loaded or saved by one call */
 #define CELL_MCP_MAX_FILE_BYTES (1024u * 1024u) /* read or written by one call */
+#define CELL_MCP_COMMAND_BYTES 50000u         /* of a command's output in an answer */
 #define CELL_MCP_MAX_FILES 100u              /* of long output that are kept */
 #define CELL_MCP_MAX_OUTBOX_BYTES (8u * 1024u * 1024u) /* a client that has not read so much gets no progress and log */
 
@@ -340,6 +341,8 @@ struct cell__mcp_tool {
 #define CELL_MCP_AT_ONCE 1024u  /* ... and does not wait for its cells */
 #define CELL_MCP_COMPAT 2048u   /* listed with compat only */
 #define CELL_MCP_METHOD 4096u   /* not a tool: a method of the protocol that works like one */
+#define CELL_MCP_COMMANDS 16384u /* listed where the executor has commands */
+#define CELL_MCP_LONG 32768u    /* has its own thread, and may take long: it becomes a task, or a job where it cannot keep wait_ms */
 #define CELL_MCP_TIMELESS 8192u /* ... whose answers may not be kept (2026-07-28: ttlMs) */
 
 /* server.c */
@@ -613,6 +616,9 @@ void *cell__mcp_cells_main(void *handle);
 /* The client's answer to an approval request; NULL: an error. Without the lock; the handle has a user. */
 void cell__mcp_cells_approval(struct cell__mcp_handle *handle, bool cannot_approve, uint64_t approval, const json_t *result);
 void cell__mcp_cells_question(struct cell__mcp_handle *handle, uint64_t approval, const json_t *result);
+/* Without the lock; the loop's thread.  Output of a job as it comes: progress and log messages, where its client wants them. */
+void cell__mcp_tell_output(struct cell__mcp_handle *handle, struct cell__mcp_job *job, enum cell_stream stream, const void *bytes,
+			   size_t size);
 
 /* saved.c: of the handle's own thread, without the lock */
 /* Opens its session, or continues it.  *ret_session stays NULL: *err has the reason. */
@@ -654,6 +660,7 @@ json_t *cell__mcp_tools_check(const struct cell__mcp_tool *tool, const json_t *a
 /* An operation on the space for a job; takes over args.  -1: *message has the whole error.  ret_answer may be NULL. */
 int cell__mcp_space_call(struct cell__mcp_job *job, const char *method, json_t *args, json_t **ret_json, struct cell_answer *ret_answer,
 			 struct cell__buf *message);
+int cell__mcp_command(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);
 int cell__mcp_files(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);
 int cell__mcp_reset(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);
 int cell__mcp_interrupt(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);

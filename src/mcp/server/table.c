@@ -22,7 +22,8 @@
 #define JOB_ID "\"job\":{\"type\":\"string\",\"minLength\":1}"
 #define SESSION_ID "\"session\":{\"type\":\"string\",\"minLength\":1}"
 #define OF(id) &cell__operations[CELL__OP_##id]
-#define SOME_QUERY "{\"properties\":{\"query\":{\"minLength\":1}}}"
+/* Their names say it, and the tool's description what a query is. */
+#define SOME_QUERY "{\"properties\":{\"query\":{\"minLength\":1,\"description\":null},\"limit\":{\"description\":null}}}"
 /* Members without a value are left out. */
 #define CELL_RESULT                                                                                                                       \
 	ANSWER("\"value\":{\"description\":\"The value as JSON where that is exact and not too long\"},"                                  \
@@ -93,6 +94,25 @@ static const struct cell__mcp_tool table[] = {
 			   ""),
 	  .flags = CELL_MCP_DESTRUCTIVE | CELL_MCP_IDEMPOTENT | CELL_MCP_SESSION | CELL_MCP_AT_ONCE,
 	  .run = cell__mcp_files },
+	{ .name = "command",
+	  .title = "Commands of the session",
+	  .about = "Runs a program beside the cells. After wait_ms it goes on, with an id for output (from a position), stdin, signal.",
+	  .input = OBJECT("\"op\":{\"type\":\"string\",\"enum\":[\"run\",\"output\",\"stdin\",\"signal\",\"list\"]},"
+			  "\"line\":{\"type\":[\"string\",\"array\"],\"items\":{\"type\":\"string\"},\"description\":\"For sh, or argv\"},"
+			  "\"cwd\":{\"type\":\"string\"},\"timeout\":{\"type\":\"number\",\"minimum\":0,\"maximum\":1000000},"
+			  "\"stdin\":{\"type\":\"string\",\"x-nul\":true},\"keep_stdin\":{\"type\":\"boolean\"}," WAIT_MS
+			  "},\"command\":{\"type\":\"string\",\"minLength\":1},\"position\":{\"type\":\"integer\"},"
+			  "\"signal\":{\"type\":\"string\"}," SESSION_ID,
+			  ""),
+	  .answer = ANSWER(
+		  "\"command\":{\"type\":\"string\"},\"state\":{\"type\":\"string\",\"enum\":[\"running\",\"ended\"]},"
+		  "\"output\":{\"type\":\"string\",\"description\":\"stdout and stderr as they came\"},"
+		  "\"position\":{\"type\":\"integer\",\"description\":\"Where the output goes on\"},\"more\":{\"type\":\"boolean\"},"
+		  "\"exit_code\":{\"type\":\"integer\"},\"reason\":{\"type\":\"string\"},\"commands\":{\"type\":\"array\"}," SESSION,
+		  ""),
+	  .flags = CELL_MCP_DESTRUCTIVE | CELL_MCP_OPEN_WORLD | CELL_MCP_SESSION | CELL_MCP_BEGINS | CELL_MCP_AT_ONCE | CELL_MCP_COMMANDS |
+		   CELL_MCP_LONG,
+	  .run = cell__mcp_command },
 	{ .name = "get_job",
 	  .title = "Get the result of a job",
 	  .about = "Returns the result of a job, or that it still runs.",
@@ -182,7 +202,8 @@ static const struct cell__mcp_tool table[] = {
 	  .title = "Search workflows",
 	  .operation = OF(WORKFLOWS_SEARCH),
 	  .brief = "Finds workflows for a task, best match first.",
-	  .input = "{\"properties\":{\"query\":{\"minLength\":1},\"limit\":{\"maximum\":" CELL__STRING(CELL_LIMIT_SEARCH) "}}}",
+	  .input = "{\"properties\":{\"query\":{\"minLength\":1,\"description\":null},\"limit\":{\"maximum\":" CELL__STRING(
+		  CELL_LIMIT_SEARCH) ",\"description\":null}}}",
 	  .flags = CELL_MCP_STORAGE | CELL_MCP_READ_ONLY,
 	  .run = cell__mcp_operate },
 	{ .name = "get_workflow",
@@ -197,7 +218,8 @@ static const struct cell__mcp_tool table[] = {
 	  .operation = OF(WORKFLOWS_CREATE),
 	  .about = "The source defines run(...), with def or async def.",
 	  .brief = "Stores a workflow; its source defines run(...).",
-	  .input = "{\"required\":[\"name\",\"source\",\"description\"]}",
+	  .input = "{\"required\":[\"name\",\"source\",\"description\"],\"properties\":{\"source\":{\"description\":null},"
+		   "\"overwrite\":{\"description\":null}}}",
 	  .flags = CELL_MCP_STORAGE | CELL_MCP_DESTRUCTIVE,
 	  .run = cell__mcp_operate },
 	{ .name = "delete_workflow",
@@ -299,6 +321,14 @@ static bool can_fork(const struct cell_session_options *session)
 	return executor && executor->fork;
 }
 
+/* Where they do not, the tool is not listed, and a call says why. */
+static bool has_commands(const struct cell_session_options *session)
+{
+	const struct cell__executor *executor = cell__executor_find(session && session->executor ? session->executor : "subprocess");
+
+	return executor && (executor->place || executor->command);
+}
+
 static bool is_offered(const struct cell__mcp_tool *tool, const struct cell_mcp_server_options *opts)
 {
 	return (!(tool->flags & CELL_MCP_FORKS) || can_fork(opts->session)) &&
@@ -392,7 +422,8 @@ json_t *cell__mcp_tools_list(const struct cell_mcp_server_options *opts)
 	json_t *list = json_array();
 
 	for (const struct cell__mcp_tool *tool = table; list && tool->name; tool++) {
-		if (!is_offered(tool, opts) || (tool->flags & CELL_MCP_COMPAT && !opts->compat))
+		if (!is_offered(tool, opts) || (tool->flags & CELL_MCP_COMPAT && !opts->compat) ||
+		    (tool->flags & CELL_MCP_COMMANDS && !has_commands(opts->session)))
 			continue;
 		if (json_array_append_new(list, opts->compat ? whole_entry(tool) : brief_entry(tool)) < 0) {
 			json_decref(list);

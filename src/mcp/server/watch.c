@@ -75,7 +75,7 @@ static void let_go(struct cell__mcp_job *job)
 	const char *id;
 
 	job->deadline_us = 0;
-	if (cell__mcp_job_become_task(job) || job->tool->run)
+	if (cell__mcp_job_become_task(job) || (job->tool->run && !(job->tool->flags & CELL_MCP_LONG)))
 		return;
 	id = cell__mcp_job_keep(job);
 	if (!id)
@@ -139,13 +139,15 @@ void cell__mcp_watch_again(struct cell_mcp_server *server)
 /* With the lock held.  Until when the client waits: as long as it says, or until the call becomes a task. */
 static void set_deadline(struct cell__mcp_job *job)
 {
-	const json_t *wait = job->tool->run ? NULL : json_object_get(job->args, "wait_ms");
+	bool is_long = job->tool->flags & CELL_MCP_LONG;
+	const json_t *wait = job->tool->run && !is_long ? NULL : json_object_get(job->args, "wait_ms");
 	/* Others answer soon, or have been told how long they may wait. */
-	bool may = !job->tool->run || job->offer || job->tool->operation;
+	bool may = !job->tool->run || job->offer || job->tool->operation || is_long;
 
 	job->told_us = cell__now_us();
 	if (wait)
-		job->deadline_us = job->told_us + json_integer_value(wait) * 1000;
+		/* A thread of its own answers in time, once there is something to wait for. */
+		job->deadline_us = job->told_us + json_integer_value(wait) * 1000 + (is_long ? CELL_MCP_TASK_AFTER_US : 0);
 	else if (job->request->tasks && may)
 		job->deadline_us = job->told_us + CELL_MCP_TASK_AFTER_US;
 }
