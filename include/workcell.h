@@ -1150,6 +1150,8 @@ struct cell_session_options {
 	 * cell did outside of the session, it may then do twice.  0: it ends with CELL_OUT_KERNEL_DIED.
 	 */
 	int remote_repeat;
+	/* subprocess, sandbox: 1: a picture that code saves with Pillow to a path (a text) is displayed, too, as clients of E2B expect (docs/e2b.md). */
+	int saved_images;
 };
 #define CELL_SESSION_OPTIONS_INIT                      \
 	{ .size = sizeof(struct cell_session_options), \

@@ -9,11 +9,14 @@ session starts would inherit what is meant for this process.
 
 Pillow: Image.show() displays the image instead of looking for a program to do it.
 
+Pictures that Pillow saves to a path are displayed where the session's client expects that (show_saved_images()).
+
 plotly: without IPython it would start a browser to show a figure; it is displayed instead, as a page and as data.
 
 Nothing here is imported by a cell that draws nothing.
 """
 
+import functools
 import os
 import sys
 
@@ -21,6 +24,7 @@ from . import display, imports
 
 _PYPLOT = "matplotlib.pyplot"
 _FIGURE = "matplotlib.figure"
+_IMAGE = "PIL.Image"
 _VIEWERS = "PIL.ImageShow"
 _RENDERERS = "plotly.io._renderers"
 _WINDOWS = ("gtk", "macosx", "qt", "tk", "wx")
@@ -45,6 +49,31 @@ def install_hook():
         if name in sys.modules:
             hook(sys.modules[name])
     imports.Hook(_HOOKS, _load).install()
+
+
+def show_saved_images():
+    """A picture that Pillow saves to a path, given as a text, is displayed first, as E2B's interpreter does it."""
+    hooks = {_IMAGE: _display_saved}
+
+    def load(module, exec_module):
+        exec_module(module)
+        _display_saved(module)
+
+    if _IMAGE in sys.modules:  # preloaded
+        _display_saved(sys.modules[_IMAGE])
+    imports.Hook(hooks, load).install()
+
+
+def _display_saved(module):
+    original = module.Image.save
+
+    @functools.wraps(original)
+    def save(self, fp, *args, **options):
+        if isinstance(fp, str):
+            display.display(self)
+        return original(self, fp, *args, **options)
+
+    module.Image.save = save
 
 
 def _choose_backend(pyplot=None):

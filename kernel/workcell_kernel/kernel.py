@@ -229,6 +229,8 @@ class Kernel:
 
             self.changes = changes
         display_module.tables = bool(options.get("tables"))
+        if options.get("saved_images"):
+            figures.show_saved_images()
         try:
             os.chdir(options["cwd"])
             self.workspace = options["cwd"]

@@ -85,6 +85,7 @@ const struct cell__json_field cell__json_session_fields[] = {
 	SESSION(replay, TEXT),
 	SESSION(saved_form, TEXT),
 	SESSION(changes, FLAG),
+	SESSION(saved_images, FLAG),
 	{ NULL, 0, 0 },
 };
 

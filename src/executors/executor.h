@@ -115,6 +115,7 @@ struct cell__kernel_wants {
 	bool sessions;     /* the namespace `sessions`, also without the others */
 	bool tables;       /* DataFrames as data, too */
 	bool changes;      /* names of variables that a cell changed */
+	bool saved_images; /* pictures that Pillow saves are displayed, too */
 };
 
 /* The memory of a kernel: a file, and the earlier ones that it refers to. */

@@ -22,13 +22,13 @@ char *cell__kernel_spec_json(const struct cell__kernel_spec *spec)
 {
 	const struct cell__kernel_wants *wants = &spec->wants;
 	json_t *limits = spec->limits_json ? json_loads(spec->limits_json, 0, NULL) : NULL;
-	json_t *init = json_pack("{s:s, s:s, s:s, s:o, s:b, s:b, s:b, s:b, s:b, s:b, s:b, s:b, s:b, s:s?, s:s*, s:o*, s:s*, s:b, s:b}",
+	json_t *init = json_pack("{s:s, s:s, s:s, s:o, s:b, s:b, s:b, s:b, s:b, s:b, s:b, s:b, s:b, s:s?, s:s*, s:o*, s:s*, s:b, s:b, s:b}",
 				 "session", spec->session_id, "cwd", spec->cwd, "preload", spec->preload, "env", env_object(spec->env),
 				 "namespaces", spec->namespaces, "gate_shell", wants->gate_shell, "shell_escape", wants->shell_escape,
 				 "restore_cwd", wants->restore_cwd, "portable", wants->portable, "undo", wants->undo, "sessions",
 				 wants->sessions, "tables", wants->tables, "notebook", wants->notebook, "site", spec->site, "host_site",
 				 spec->host_site, "limits", limits, "recording", spec->recording, "replay", spec->is_replay, "changes",
-				 wants->changes);
+				 wants->changes, "saved_images", wants->saved_images);
 	char *text = init ? json_dumps(init, JSON_COMPACT) : NULL;
 	json_decref(init);
 	return text;

@@ -282,8 +282,8 @@ struct cell__request {
 	struct cell__served *beside; /* a session that is opened works in the folder of this one, which is held; or NULL */
 	char **env;              /* of a session that is opened, instead of the server's; one block; or NULL */
 	const char *network;     /* the same; or NULL; borrowed, stays until the answer */
-	const char *workspace_path; /* of such a session, and tables, as the session's options */
-	bool tables;
+	const char *workspace_path; /* of such a session, as its option */
+	bool tables;             /* the same, and saved_images */
 	const struct cell__job_form *job_form; /* of the events of a cell that is started; NULL: server-sent events */
 	char sandbox[33];        /* of E2B's clients, that the request is for; "": none */
 	json_t *kept;            /* what a handler of e2b/ needs later; or NULL */

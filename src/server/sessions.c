@@ -267,6 +267,7 @@ static void handle_workspace(void *arg, struct cell__workspace *workspace, const
 			opening->options.network = opening->request->network;
 		opening->options.workspace_path = opening->request->workspace_path;
 		opening->options.tables = opening->request->tables;
+		opening->options.saved_images = opening->request->tables;
 		if (!cell__session_open_on_loop(server->engine, &opening->options, handle_opened, opening, &why))
 			return;
 	}

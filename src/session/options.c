@@ -94,6 +94,7 @@ static int copy_gate(struct cell__options *options, const struct cell_session_op
 		.tables = opts->tables != 0,
 		.notebook = opts->notebook != 0,
 		.changes = opts->changes != 0,
+		.saved_images = opts->saved_images != 0,
 	};
 	return 0;
 }

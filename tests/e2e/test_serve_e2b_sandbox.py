@@ -1,9 +1,12 @@
 """What clients of E2B get in the executor sandbox: the folder /home/user, charts and tables as data, networks, watchers, snapshots."""
 import asyncio
+import base64
 import http.client
+import json
 import os
 import re
 import signal
+import struct
 import threading
 import time
 
@@ -266,6 +269,52 @@ def test_frames_are_data_too(sandbox):
     made = "import pandas as pd, numpy as np\npd.DataFrame(np.zeros((%d, 10), dtype=int))"
     assert len(sandbox.run_code(made % 10000).results[0].data["0"]) == 10000
     assert sandbox.run_code(made % 10001).results[0].data is None
+
+
+SAVED = """
+import io, os, pathlib
+from PIL import Image
+picture = Image.new("RGB", (3, 2), "red")
+"""
+
+
+def sizes(done):
+    """Of the pictures among its results."""
+    return [struct.unpack(">II", base64.b64decode(one.png)[16:24]) for one in done.results if one.png]
+
+
+@pytest.mark.parametrize("executor, preload", [("sandbox", "json"), ("subprocess", "PIL.Image")])
+def test_pictures_that_are_saved_are_shown(executor, preload):
+    """As E2B's own interpreter does it: those that are saved to a path that is a text.  Other sessions of the server do as Pillow does."""
+    with serving.shared("--executor", executor, "--e2b", "--preload", preload, python=support.PYTHON, tokens=TOKENS) as own:
+        with Sandbox.create(**options_for(own)) as made:
+            if preload == "json":
+                assert made.run_code("import sys; 'PIL' in sys.modules").text == "False"  # nothing is imported for it
+            done = made.run_code(SAVED + "picture.save('one.png')\nprint('saved')")
+            assert sizes(done) == [(3, 2)] and done.logs.stdout == ["saved\n"] and not done.error, done
+            assert made.files.read("one.png", format="bytes")[:4] == b"\x89PNG"
+            done = made.run_code("picture.save(fp='a.jpg', quality=90); picture.resize((5, 4)).convert('1').save('b', 'PNG')")
+            assert sizes(done) == [(3, 2), (5, 4)] and not done.error
+            assert made.files.read("a.jpg", format="bytes")[:2] == b"\xff\xd8"
+            done = made.run_code("picture.save(io.BytesIO(), 'PNG'); picture.save(pathlib.Path('c.png')); picture.save(b'd.png')\n"
+                                 "with open('e.png', 'wb') as file: picture.save(file)\nsorted(name for name in os.listdir() if name[1:] == '.png')")
+            assert sizes(done) == [] and done.text == "['c.png', 'd.png', 'e.png']", done
+            for wrong, name in (("picture.save('x.unknown')", "ValueError"), ("picture.save('no/such/folder.png')", "FileNotFoundError"),
+                                ("picture.save()", "TypeError")):
+                assert made.run_code(wrong).error.name == name
+            other = made.create_code_context()
+            assert sizes(made.run_code(SAVED + "picture.save('two.png')", context=other)) == [(3, 2)]
+            made.restart_code_context(other)
+            assert sizes(made.run_code(SAVED + "picture.save('two.png')", context=other)) == [(3, 2)]
+            done = made.run_code("import matplotlib; matplotlib.use('agg')\nimport matplotlib.pyplot as plt\nplt.figure(figsize=(2, 1), dpi=100); "
+                                 "plt.savefig('figure.png'); plt.close()", context=other)
+            assert sizes(done) == [(200, 100)] and not done.error, done
+            fork, = made.fork()
+            assert sizes(fork.run_code("picture.save('three.png')")) == [(3, 2)]
+            fork.kill()
+        plain = own.execute(SAVED + "picture.save('/tmp/four-%s.png' % os.getpid()); os.remove('/tmp/four-%s.png' % os.getpid())\n"
+                                    "hasattr(Image.Image.save, '__wrapped__')")
+        assert plain["value"] is False and "image/png" not in json.dumps(plain), plain
 
 
 # ---- the network ----
