@@ -514,10 +514,14 @@ size_t cell__forward_take(struct cell__request *request, const char *bytes, size
 	if (forward->chunked)
 		rc |= cell__buf_add_str(out, size ? "\r\n" : "0\r\n\r\n");
 	forward->sent = !size;
-	if (rc || ((!size || unsent(link) > READ_BYTES) && !flush(link)))
+	if (rc) {
 		fail_link(link);
-	else
+	} else if ((!size || unsent(link) > READ_BYTES) && !flush(link)) {
+		link->is_unread = link->is_closed = true;
+		fail_link(link);
+	} else {
 		watch(link);
+	}
 	return 0;
 }
 
@@ -883,6 +887,17 @@ static bool has_connected(struct cell__peer_link *link)
 	return !link->connecting;
 }
 
+/* The other side has closed it before it read all, and has said nothing that was not read here. */
+static bool was_reset(const struct cell__peer_link *link)
+{
+	socklen_t size = sizeof(int);
+	int sys = 0;
+	char byte;
+
+	return getsockopt(link->fd, SOL_SOCKET, SO_ERROR, &sys, &size) == 0 && sys == ECONNRESET &&
+	       recv(link->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0;
+}
+
 /* The other server has its answer to this before it gets anything else. */
 static bool greet(struct cell__peer_link *link)
 {
@@ -931,6 +946,8 @@ static void handle_link(uv_poll_t *poll, int status, int events)
 	struct cell__forward *forward = link->user;
 	ssize_t n;
 
+	if (status < 0) /* an error, and libuv does not say which */
+		link->is_unread = link->is_closed = was_reset(link);
 	if (status < 0 || (link->connecting && !has_connected(link))) {
 		fail_link(link);
 		return;
@@ -952,7 +969,7 @@ static void handle_link(uv_poll_t *poll, int status, int events)
 		n = recv(link->fd, in->data + in->size, READ_BYTES, MSG_DONTWAIT);
 		if (n > 0)
 			in->size += (size_t)n;
-		link->is_unread = n < 0 && errno == ECONNRESET;
+		link->is_unread = (n < 0 && errno == ECONNRESET) || (n == 0 && unsent(link));
 		link->is_closed = n == 0 || link->is_unread;
 		/* An idle worker says nothing. */
 		if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR) || (n > 0 && !forward)) {
