@@ -2169,9 +2169,14 @@ CELL_API int cell_server_pool_fd(const struct cell_server_pool *pool);
  * descriptors or memory have run out: call it again later.
  */
 CELL_API int cell_server_pool_accept(struct cell_server_pool *pool);
+/*
+ * All workers are about to be told to end: none is started in place of another any more, and none of them ends before the sessions of all of them
+ * sleep.  Call before they are told, and now and then afterwards.  1: a worker still takes clients; 0: cell_server_pool_close() is due.
+ */
+CELL_API int cell_server_pool_leave(struct cell_server_pool *pool);
 /* The process of a worker has ended: what it used is given back, and its sessions have ended.  Before another one is forked. */
 CELL_API void cell_server_pool_clear(struct cell_server_pool *pool, int worker);
-/* Clients can no longer connect. */
+/* Clients can no longer connect; those that wait are handed to workers that have not ended. */
 CELL_API void cell_server_pool_close(struct cell_server_pool *pool);
 /* Not in the workers.  NULL is allowed. */
 CELL_API void cell_server_pool_destroy(struct cell_server_pool *pool);

@@ -2,8 +2,8 @@
  * `workcell serve --workers N`: the process that starts the workers.  It has one thread and no engine; it listens, hands each client to the
  * worker with the fewest (cell_server_pool_accept()), starts workers that died again, and passes signals on.
  *
- *     starting: worker 0, then the others ──all listen──▶ serving ──SIGTERM──▶ leaving: SIGTERM to all ──▶ stopping: no more clients ──all ended──▶ over
- *                  └── one ends ──▶ stopping, with its exit status
+ *     starting: worker 0, then the others ──all listen──▶ serving ──SIGTERM──▶ leaving: SIGTERM to all ──none takes clients──▶ stopping: the socket is
+ *                  └── one ends ──▶ stopping, with its exit status                                                                closed ──all ended──▶ over
  *
  * Worker 0 starts first and alone: a wrong configuration is reported once, and packages are installed once.  A worker that died while the
  * others serve is started again, later each time if it dies soon.  Workers get SIGTERM when this process dies, however it dies.
@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 #define FULL_MS 20        /* until clients are accepted again when there are too many */
+#define LEAVING_MS 10     /* between two looks whether workers still take clients */
 #define FIRST_DELAY_MS 50 /* before a worker is started again ... */
 #define MAX_DELAY_MS 5000 /* ... doubled up to this while it ends within ... */
 #define SOON_MS 10000
@@ -88,10 +89,17 @@ static void signal_all(const struct supervisor *all, int number)
 	}
 }
 
-static void stop(struct supervisor *all)
+static void close_socket(struct supervisor *all)
 {
 	all->stopping = true;
 	cell_server_pool_close(all->pool);
+}
+
+/* At once. */
+static void stop(struct supervisor *all)
+{
+	(void)cell_server_pool_leave(all->pool);
+	close_socket(all);
 	signal_all(all, SIGTERM);
 }
 
@@ -226,13 +234,13 @@ static void take_ready(struct supervisor *all)
 	}
 }
 
-/* Milliseconds until a worker is to be started; -1: none is. */
+/* Milliseconds until a worker is to be started, or the socket may be closed; -1: none is. */
 static int until_start(const struct supervisor *all)
 {
 	int64_t first = -1, now = now_ms();
 
 	if (all->leaving && !all->stopping)
-		return all->leave_until_ms > now ? (int)(all->leave_until_ms - now) : 0;
+		return all->leave_until_ms > now ? (int)(all->leave_until_ms - now) : LEAVING_MS;
 	for (int i = 0; i < all->crew->count && !all->stopping; i++) {
 		int64_t left = all->workers[i].start_at_ms - now;
 
@@ -251,18 +259,18 @@ static void take_signals(struct supervisor *all)
 	if (has_to_stop) {
 		has_to_stop = 0;
 		all->crew->stopping();
-		if (!all->serving || all->leaving || all->stopping || !all->crew->leave_ms) {
-			stop(all); /* a second time: at once */
+		if (!all->serving || all->leaving || all->stopping) {
+			stop(all); /* a second time */
 		} else {
 			all->leaving = true; /* as each of the workers does by itself */
 			all->leave_until_ms = now_ms() + all->crew->leave_ms;
+			(void)cell_server_pool_leave(all->pool);
 			signal_all(all, SIGTERM);
 		}
 	}
-	if (all->leaving && !all->stopping && now_ms() >= all->leave_until_ms) {
-		all->stopping = true;
-		cell_server_pool_close(all->pool);
-	}
+	/* Sessions may have to sleep before the socket is closed. */
+	if (all->leaving && !all->stopping && now_ms() >= all->leave_until_ms && !cell_server_pool_leave(all->pool))
+		close_socket(all);
 }
 
 int cell__serve_supervise(struct cell_server_pool *pool, const struct cell_serve_crew *crew, int *ret_worker, int *ret_ready_fd,

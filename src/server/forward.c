@@ -536,6 +536,10 @@ void cell__forward_sweep(struct cell__request *request, int client_fd)
 
 	int64_t waited_us = cell__now_us() - forward->begun_us;
 
+	if (forward->link && forward->link->worker >= 0 && cell__pool_is_gone(forward->server, forward->link->worker)) {
+		fail_link(forward->link); /* the connection may still lie in its inbox */
+		return;
+	}
 	if (forward->link && ((forward->link->connecting && waited_us > CONNECT_US) ||
 			      ((forward->holds || !forward->link->proven) && waited_us > READ_US))) {
 		fail_link(forward->link);
@@ -660,7 +664,9 @@ static void answer(struct cell__forward *forward)
 		if (!colon)
 			continue;
 		*colon = '\0';
-		if (!is_own_header(*line) || !strcasecmp(*line, "X-Request-ID"))
+		/* Of another worker also its words to the server that asked, and to proxies. */
+		if (!is_own_header(*line) || !strcasecmp(*line, "X-Request-ID") ||
+		    (!forward->is_peers && (!strcasecmp(*line, CELL_FORWARD_ELSEWHERE) || !strcasecmp(*line, CELL_FORWARD_OWNER))))
 			MHD_add_response_header(response, *line, colon + 1 + strspn(colon + 1, " "));
 	}
 	if (response && request->server->mcp && request->crosses)
@@ -1133,7 +1139,7 @@ void cell__gather_begin(struct cell__request *request, const char *url)
 	*gather = (struct cell__gather){ .request = request, .left = 1, .n = n };
 	request->gather = gather;
 	for (int i = 0; i < n; i++) {
-		struct cell__forward *part = cell__pool_is_up(server, i) ? forward_create(server, link_get(server, i)) : NULL;
+		struct cell__forward *part = cell__pool_reads(server, i) ? forward_create(server, link_get(server, i)) : NULL;
 
 		gather->parts[i] = part;
 		if (!part)

@@ -683,7 +683,7 @@ void cell__http_add(struct cell_server *server, int fd, const struct sockaddr *f
 		from = &nameless;
 		from_size = sizeof(nameless.sa_family);
 	}
-	if (server->quiesced && !inner) {
+	if (server->closing && !inner) {
 		cell__close_fd(&fd);
 		cell__pool_client_left(server);
 		return;
@@ -788,7 +788,7 @@ void cell__http_shut(struct cell_server *server)
 	if (!server->inner)
 		return;
 	uv_poll_stop(&server->inner_poll);
-	uv_poll_stop(&server->inbox);
+	cell__pool_stop(server);
 	MHD_stop_daemon(server->inner);
 	server->inner = NULL;
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #define BACKLOG 1024
 #define SEND_BUFFER_BYTES (256 * 1024)
@@ -19,7 +20,8 @@ struct place {
 	struct cell__server_use use;
 	int64_t connections; /* of clients; counted up by the program, down by the worker */
 	unsigned generation;
-	int up;
+	int up;    /* it takes clients */
+	int reads; /* its inbox */
 };
 
 /* Only what is used is ever touched, and so takes memory. */
@@ -38,6 +40,8 @@ struct given_name {
 struct shared {
 	pthread_mutex_t lock;
 	int64_t started_us, started_s;
+	int leaves, hands_out; /* the program's: no worker is started any more; clients may wait to be handed to workers */
+	int stops;             /* written with the lock */
 	char secret[CELL_SERVER_SECRET + 1];
 	struct place workers[CELL_POOL_MAX_WORKERS];
 	struct cell__address_count addresses[CELL_SERVER_ADDRESSES];
@@ -57,6 +61,7 @@ struct cell_server_pool {
 	int listen_fd;
 	struct cell__starting *starting; /* until a worker is up; or NULL */
 	int n;
+	pid_t program; /* that started this worker */
 	int64_t max_connections;
 	int next; /* worker, where several have as few clients */
 	int inboxes[CELL_POOL_MAX_WORKERS][2]; /* read, written */
@@ -185,18 +190,15 @@ static void look_for_work(struct cell_server *server)
 	cell__server_advance(server);
 }
 
-static void handle_message(uv_poll_t *poll, int status, int events)
+void cell__pool_receive(struct cell_server *server)
 {
-	struct cell_server *server = poll->data;
-	int inbox = server->pool->inboxes[server->worker][0];
+	int inbox = server->pool ? server->pool->inboxes[server->worker][0] : -1;
 	struct sockaddr_storage from = { 0 };
 	socklen_t size;
 	char what;
 	int fd;
 
-	(void)status;
-	(void)events;
-	while (take_message(inbox, &what, &fd, &from, &size) == 0) {
+	while (inbox >= 0 && take_message(inbox, &what, &fd, &from, &size) == 0) {
 		if (fd >= 0)
 			cell__http_add(server, fd, (const struct sockaddr *)&from, size, what == CELL_POOL_PEER);
 		else if (what == CELL_POOL_SLOT)
@@ -204,15 +206,39 @@ static void handle_message(uv_poll_t *poll, int status, int events)
 	}
 }
 
+static void handle_message(uv_poll_t *poll, int status, int events)
+{
+	(void)status;
+	(void)events;
+	cell__pool_receive(poll->data);
+}
+
+static void clear_inbox(const struct cell_server_pool *pool, int worker)
+{
+	struct sockaddr_storage from;
+	socklen_t size;
+	char what;
+	int fd;
+
+	while (take_message(pool->inboxes[worker][0], &what, &fd, &from, &size) == 0)
+		cell__close_fd(&fd);
+}
+
+bool cell__pool_is_gone(const struct cell_server *server, int worker)
+{
+	return !cell__pool_reads(server, worker) && (server->leaving || cell__pool_leaves(server));
+}
+
 int cell__pool_connect(const struct cell_server *server, int worker)
 {
 	int pair[2], status;
 
-	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
+	if (cell__pool_is_gone(server, worker) || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
 		return -1;
 	status = send_message(server->pool, worker, CELL_POOL_PEER, pair[1], NULL, 0);
 	cell__close_fd(&pair[1]);
-	if (status < 0)
+	/* Once more: it may have emptied its inbox for the last time before the message was there. */
+	if (status < 0 || cell__pool_is_gone(server, worker))
 		cell__close_fd(&pair[0]);
 	return pair[0];
 }
@@ -292,6 +318,11 @@ static int find_home(const struct cell_server *server, const char *session_id)
 
 	for (const char *at = session_id; *at; at++)
 		sum = sum * 31 + (unsigned char)*at;
+	/* One that has ended while all leave has no successor: the next one has its sessions. */
+	for (int i = 0; i < server->pool->n; i++, sum++) {
+		if (!cell__pool_is_gone(server, (int)(sum % (unsigned)server->pool->n)))
+			break;
+	}
 	return (int)(sum % (unsigned)server->pool->n);
 }
 
@@ -316,9 +347,49 @@ bool cell__pool_has_ended(const struct cell_server *server, const char *session_
 	return (server->pool->shared->workers[hex_pair(session_id)].generation & 0xff) != (unsigned)hex_pair(session_id + 2);
 }
 
-bool cell__pool_is_up(const struct cell_server *server, int worker)
+bool cell__pool_reads(const struct cell_server *server, int worker)
 {
-	return server->pool->shared->workers[worker].up;
+	return __atomic_load_n(&server->pool->shared->workers[worker].reads, __ATOMIC_SEQ_CST);
+}
+
+/* ---- the end of all ---- */
+
+bool cell__pool_leaves(const struct cell_server *server)
+{
+	const struct cell_server_pool *pool = server->pool;
+
+	/* Without that program nobody else tells them to end. */
+	return pool && (__atomic_load_n(&pool->shared->leaves, __ATOMIC_SEQ_CST) || getppid() != pool->program);
+}
+
+bool cell__pool_stops(const struct cell_server *server)
+{
+	return server->pool && __atomic_load_n(&server->pool->shared->stops, __ATOMIC_SEQ_CST);
+}
+
+static bool is_handing_out(const struct cell_server *server)
+{
+	const struct cell_server_pool *pool = server->pool;
+
+	return pool && __atomic_load_n(&pool->shared->hands_out, __ATOMIC_SEQ_CST) && getppid() == pool->program;
+}
+
+bool cell__pool_may_stop(struct cell_server *server, bool rests, bool is_over)
+{
+	bool stops, is_last = server->use->awake && !rests, all = cell__pool_leaves(server);
+
+	/* With the lock, as sessions are counted: after that none is woken. */
+	cell__pool_lock(server);
+	server->use->awake = rests;
+	stops = is_over || cell__pool_stops(server) ||
+		(!rests && !CELL_ALL(server, running) && !CELL_ALL(server, queued) &&
+		 !(all && (CELL_ALL(server, awake) || is_handing_out(server))));
+	if (stops && all)
+		__atomic_store_n(&server->pool->shared->stops, 1, __ATOMIC_SEQ_CST);
+	cell__pool_unlock(server);
+	if (is_last || stops) /* others may wait for this one */
+		cell__pool_tell_all(server);
+	return stops;
 }
 
 /* ---- lists of sessions ---- */
@@ -434,6 +505,7 @@ void cell__pool_join(struct cell_server *server)
 	/* Clients that nobody accepts are not to wait: only the program listens. */
 	cell__close_fd(&pool->listen_fd);
 	cell__starting_forget(cell__take_ptr(pool->starting));
+	pool->program = getppid();
 	server->address = pool->address;
 	server->use = &place->use;
 	server->addresses = pool->shared->addresses;
@@ -449,7 +521,7 @@ void cell__pool_set_up(struct cell_server *server, bool up)
 		return;
 	server->started_us = server->pool->shared->started_us;
 	server->started_s = server->pool->shared->started_s;
-	server->pool->shared->workers[server->worker].up = up;
+	__atomic_store_n(&server->pool->shared->workers[server->worker].up, up, __ATOMIC_SEQ_CST);
 }
 
 void cell__pool_start(struct cell_server *server)
@@ -459,6 +531,15 @@ void cell__pool_start(struct cell_server *server)
 	uv_poll_init(cell__loop_uv(server->engine->loop), &server->inbox, server->pool->inboxes[server->worker][0]);
 	server->inbox.data = server;
 	uv_poll_start(&server->inbox, UV_READABLE, handle_message);
+	server->use->awake = 1;
+	__atomic_store_n(&server->pool->shared->workers[server->worker].reads, 1, __ATOMIC_SEQ_CST);
+}
+
+void cell__pool_stop(struct cell_server *server)
+{
+	uv_poll_stop(&server->inbox);
+	__atomic_store_n(&server->pool->shared->workers[server->worker].reads, 0, __ATOMIC_SEQ_CST);
+	clear_inbox(server->pool, server->worker);
 }
 
 void cell__pool_client_left(struct cell_server *server)
@@ -543,6 +624,7 @@ int cell_server_pool_create(const struct cell_server_options *opts, int workers,
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the workers");
 		goto failed;
 	}
+	pool->shared->hands_out = 1;
 	*ret_pool = pool;
 	return 0;
 failed:
@@ -560,51 +642,68 @@ int cell_server_pool_fd(const struct cell_server_pool *pool)
 	return pool ? pool->listen_fd : -1;
 }
 
-/* The one with the fewest clients; -1: none serves. */
-static int choose_worker(struct cell_server_pool *pool)
+/* The one with the fewest clients; any: also one that leaves.  -1: none. */
+static int choose_worker(struct cell_server_pool *pool, bool any)
 {
 	int found = -1;
 
 	for (int i = 0; i < pool->n; i++) {
 		int at = (pool->next + i) % pool->n;
 		const struct place *place = &pool->shared->workers[at];
+		bool may = __atomic_load_n(&place->up, __ATOMIC_SEQ_CST) || (any && __atomic_load_n(&place->reads, __ATOMIC_SEQ_CST));
 
-		if (place->up && (found < 0 || place->connections < pool->shared->workers[found].connections))
+		if (may && (found < 0 || place->connections < pool->shared->workers[found].connections))
 			found = at;
 	}
 	pool->next = found + 1;
 	return found;
 }
 
+/* Gives one client to a worker.  1: done; 0: none waits; -1: not now. */
+static int hand_out(struct cell_server_pool *pool, bool any)
+{
+	struct sockaddr_storage from = { 0 };
+	socklen_t size = sizeof(from);
+	int64_t connections = 0, *counted;
+	int worker = choose_worker(pool, any), fd;
+
+	for (int at = 0; at < pool->n; at++)
+		connections += pool->shared->workers[at].connections;
+	if (worker < 0 || connections >= pool->max_connections)
+		return -1;
+	fd = accept4(pool->listen_fd, (struct sockaddr *)&from, &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	if (fd < 0)
+		return errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM ? -1 : 0;
+	counted = &pool->shared->workers[worker].connections;
+	__atomic_add_fetch(counted, 1, __ATOMIC_RELAXED);
+	if (send_message(pool, worker, CELL_POOL_CLIENT, fd, (const struct sockaddr *)&from, size) < 0)
+		__atomic_sub_fetch(counted, 1, __ATOMIC_RELAXED); /* it is too far behind: the client is turned away */
+	cell__close_fd(&fd);
+	return 1;
+}
+
 int cell_server_pool_accept(struct cell_server_pool *pool)
 {
+	int status = 1;
+
 	if (!pool || pool->listen_fd < 0)
 		return 0;
-	if (pool->starting && choose_worker(pool) < 0) {
+	if (pool->starting && choose_worker(pool, false) < 0) {
 		(void)cell__starting_step(pool->starting, 0);
 		return -1;
 	}
 	cell__starting_destroy(cell__take_ptr(pool->starting));
-	for (int i = 0; i < MAX_ACCEPTED; i++) {
-		struct sockaddr_storage from = { 0 };
-		socklen_t size = sizeof(from);
-		int64_t connections = 0, *counted;
-		int worker = choose_worker(pool), fd;
+	for (int i = 0; i < MAX_ACCEPTED && status > 0; i++)
+		status = hand_out(pool, false);
+	return status < 0 ? -1 : 0;
+}
 
-		for (int at = 0; at < pool->n; at++)
-			connections += pool->shared->workers[at].connections;
-		if (worker < 0 || connections >= pool->max_connections)
-			return -1;
-		fd = accept4(pool->listen_fd, (struct sockaddr *)&from, &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
-		if (fd < 0)
-			return errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM ? -1 : 0;
-		counted = &pool->shared->workers[worker].connections;
-		__atomic_add_fetch(counted, 1, __ATOMIC_RELAXED);
-		if (send_message(pool, worker, CELL_POOL_CLIENT, fd, (const struct sockaddr *)&from, size) < 0)
-			__atomic_sub_fetch(counted, 1, __ATOMIC_RELAXED); /* it is too far behind: the client is turned away */
-		cell__close_fd(&fd);
-	}
-	return 0;
+int cell_server_pool_leave(struct cell_server_pool *pool)
+{
+	if (!pool)
+		return 0;
+	__atomic_store_n(&pool->shared->leaves, 1, __ATOMIC_SEQ_CST);
+	return choose_worker(pool, false) >= 0;
 }
 
 void cell_server_pool_clear(struct cell_server_pool *pool, int worker)
@@ -612,16 +711,12 @@ void cell_server_pool_clear(struct cell_server_pool *pool, int worker)
 	if (!pool || worker < 0 || worker >= pool->n)
 		return;
 	struct place *place = &pool->shared->workers[worker];
-	struct sockaddr_storage from;
-	socklen_t size;
-	char what;
-	int fd;
 
 	place->up = 0;
+	__atomic_store_n(&place->reads, 0, __ATOMIC_SEQ_CST);
 	place->generation++;
 	/* What was sent to the dead one: clients see the end of their connections and may try again. */
-	while (take_message(pool->inboxes[worker][0], &what, &fd, &from, &size) == 0)
-		cell__close_fd(&fd);
+	clear_inbox(pool, worker);
 	memset(&pool->shared->lists[worker], 0,
 	       pool->shared->lists[worker].used * sizeof(pool->shared->lists[worker].ids[0]) + offsetof(struct list, ids));
 	place->connections = 0;
@@ -633,13 +728,24 @@ void cell_server_pool_clear(struct cell_server_pool *pool, int worker)
 	tell_all(pool, worker);
 }
 
+/* Clients that are connected already, as far as they know: with the socket their connections would be reset. */
+static void hand_out_rest(struct cell_server_pool *pool)
+{
+	for (int i = 0; i < BACKLOG && hand_out(pool, true) > 0; i++)
+		continue;
+}
+
 void cell_server_pool_close(struct cell_server_pool *pool)
 {
 	if (!pool || pool->listen_fd < 0)
 		return;
+	if (!pool->starting)
+		hand_out_rest(pool);
 	cell__starting_destroy(cell__take_ptr(pool->starting));
 	cell__listen_end(&pool->address);
 	cell__close_fd(&pool->listen_fd);
+	__atomic_store_n(&pool->shared->hands_out, 0, __ATOMIC_SEQ_CST);
+	tell_all(pool, -1); /* they may wait for that */
 }
 
 void cell_server_pool_destroy(struct cell_server_pool *pool)

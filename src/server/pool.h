@@ -56,8 +56,11 @@ void cell__pool_tell_all(struct cell_server *server);
 int cell__pool_owner(const struct cell_server *server, const char *session_id);
 /* The session was one of a worker that died. */
 bool cell__pool_has_ended(const struct cell_server *server, const char *session_id);
-bool cell__pool_is_up(const struct cell_server *server, int worker);
-/* A new connection to a worker, perhaps ourselves; -1 and errno. */
+/* The worker reads its inbox: it serves, or leaves and has not ended. */
+bool cell__pool_reads(const struct cell_server *server, int worker);
+/* It does not, and none takes its place, which would read what was sent: all leave. */
+bool cell__pool_is_gone(const struct cell_server *server, int worker);
+/* A new connection to a worker, perhaps ourselves; -1: it cannot be made, or the worker has ended and none takes its place. */
 int cell__pool_connect(const struct cell_server *server, int worker);
 
 /*
@@ -80,6 +83,17 @@ bool cell__pool_name(struct cell_server *server, const char *owner, const char *
 void cell__pool_unname(struct cell_server *server, const char *session_id);
 bool cell__pool_named(const struct cell_server *server, const char *owner, const char *name, char ret_id[static 33]);
 
+/*
+ * The end of all workers.  A worker that has ended cannot be asked, so none stops before the sessions of all of them sleep, their cells have
+ * ended, and the program has handed out the last clients.
+ */
+/* The program has told, or tells, all workers to end.  False without a pool. */
+bool cell__pool_leaves(const struct cell_server *server);
+/* All of them stop. */
+bool cell__pool_stops(const struct cell_server *server);
+/* rests: sessions of this worker do not sleep yet; is_over: it waits for nothing more.  Returns whether it stops now; then all do that leave. */
+bool cell__pool_may_stop(struct cell_server *server, bool rests, bool is_over);
+
 /* Digits that no client knows, the same for all workers. */
 const char *cell__pool_secret(const struct cell_server *server);
 
@@ -89,6 +103,10 @@ void cell__pool_join(struct cell_server *server);
 void cell__pool_set_up(struct cell_server *server, bool up);
 /* Starts reading messages, on the loop. */
 void cell__pool_start(struct cell_server *server);
+/* Reads those that are there. */
+void cell__pool_receive(struct cell_server *server);
+/* Reads none any more: other workers see the end of connections that wait. */
+void cell__pool_stop(struct cell_server *server);
 /* A client that was passed to us has gone. */
 void cell__pool_client_left(struct cell_server *server);
 

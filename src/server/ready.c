@@ -233,13 +233,14 @@ void cell__handle_ready(struct cell__request *request)
 	/* Workers look at different times: what one of them has seen counts for all. */
 	struct cell_server *server = request->server;
 	bool opens = CELL_ALL(server, cannot_open) == 0, stores = CELL_ALL(server, lost_storage) == 0;
-	bool ready = opens && stores && !server->leaving;
+	bool leaving = server->leaving || cell__pool_leaves(server); /* as soon as one of them does */
+	bool ready = opens && stores && !leaving;
 
 	cell__answer_json(request, ready ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE,
 			  json_pack("{s:s,s:b,s:b}", "status",
-				    ready             ? "ready"
-				    : server->leaving ? "draining"
-						      : "not ready",
+				    ready     ? "ready"
+				    : leaving ? "draining"
+					      : "not ready",
 				    "executor", opens, "storage", stores));
 }
 

@@ -8,7 +8,8 @@
  *
  * While it is leaving, the server serves as before, but GET /ready says "draining", and every answer ends its connection.  Idle sessions that
  * are saved (--saved) go to sleep: while it is leaving those that nobody has used for a second, while it is draining each as soon as it is idle,
- * so that the next request wakes them elsewhere without waiting for the cells of others.
+ * so that the next request wakes them elsewhere without waiting for the cells of others.  Of several workers none is stopping before all may be
+ * (cell__pool_may_stop()).
  *
  * cell_server_run() runs the engine's loop on the caller's thread in the meantime.  Signal handlers and other threads notify it
  * by a byte in a pipe.
@@ -75,6 +76,12 @@ int cell_server_pool_fd(const struct cell_server_pool *pool)
 }
 
 int cell_server_pool_accept(struct cell_server_pool *pool)
+{
+	(void)pool;
+	return 0;
+}
+
+int cell_server_pool_leave(struct cell_server_pool *pool)
 {
 	(void)pool;
 	return 0;
@@ -514,8 +521,7 @@ void cell__server_advance(struct cell_server *server)
 
 bool cell__server_refuses(const struct cell_server *server)
 {
-	/* A worker cannot ask those of its own that have ended already. */
-	return server->pool || !cell__served_can_move(server) ? server->draining : server->stopping;
+	return cell__served_can_move(server) ? server->stopping || cell__pool_stops(server) : server->draining;
 }
 
 void cell__server_rest(struct cell_server *server)
@@ -531,9 +537,10 @@ void cell__server_step(struct cell_server *server)
 
 	server->advancing = false;
 	/* Answers of other workers' cells go through this one. */
-	if (!server->stopping &&
-	    ((!rests && !CELL_ALL(server, running) && !CELL_ALL(server, queued)) || cell__now_us() >= server->drain_until_us))
+	if (!server->stopping && cell__pool_may_stop(server, rests, cell__now_us() >= server->drain_until_us)) {
+		cell__pool_receive(server); /* the last clients */
 		stop(server);
+	}
 	if (server->stopping)
 		cell__links_close(server);
 	if (!server->stopping || (server->mcp && !cell__mcp_ended(server)) || server->use->sessions || server->wakings ||
@@ -569,7 +576,7 @@ static void drain(struct cell_server *server)
  */
 static bool is_emptying(struct cell_server *server)
 {
-	if (!server->opts.advertise || server->pool || !cell__served_can_move(server))
+	if (!server->opts.advertise || !cell__served_can_move(server))
 		return false;
 	if (!server->emptying)
 		server->drain_until_us = cell__now_us() + server->limits.drain_ms * 1000;

@@ -1012,6 +1012,7 @@ struct cell__server_use {
 	int64_t oldest_us; /* since when the first cell waits for a slot; 0: none does */
 	int64_t oldest_script_us; /* the same of programs (fusion.c) */
 	int64_t lost_storage, cannot_open; /* 1: as it was last seen (ready.c) */
+	int64_t awake; /* 1: a worker that serves, or that leaves and has sessions that do not sleep yet */
 };
 
 struct cell_server {

@@ -880,7 +880,7 @@ bool cell__served_rest(struct cell_server *server, int64_t idle_us)
 	}
 	/* Those that are left are busy: each ends with the cells that it has. */
 	for (struct cell__served *served = server->sessions; served; served = served->next)
-		served->resting = server->draining && !server->pool && may_rest(served);
+		served->resting = server->draining && may_rest(served);
 	return sleeping > 0;
 }
 

@@ -226,9 +226,10 @@ def test_an_owner_that_dies_during_a_request(any_crew):
     assert value(second, session, "x") == 1
 
 
-def test_an_owner_that_leaves_answers_for_its_sessions(any_crew, tmp_path):
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_owner_that_leaves_answers_for_its_sessions(any_crew, tmp_path, workers):
     """Until each of them sleeps: others pass requests on to it, and have them afterwards."""
-    first, second = any_crew.start("--drain-delay", "60"), any_crew.start()
+    first, second = any_crew.start("--drain-delay", "60", "--workers", workers), any_crew.start("--workers", workers)
     session = first.session()
     value(first, session, "x = 1")
     code = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\nx = 2; x"
@@ -249,16 +250,18 @@ def test_an_owner_that_leaves_answers_for_its_sessions(any_crew, tmp_path):
     assert value(second, session, "x") == 2 and second.metric("sessions_woken_total") == 1
 
 
-def test_an_owner_that_leaves_puts_its_sessions_to_sleep_first(crew):
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_owner_that_leaves_puts_its_sessions_to_sleep_first(crew, workers):
     """Before it refuses connections: after that, servers without one cannot bring it requests for those that are still awake."""
-    first, second = crew.start("--drain-delay", "0.1"), crew.start()
+    first, second = crew.start("--drain-delay", "0.1", "--workers", workers), crew.start("--workers", workers)
     sessions = [first.session() for _ in range(6)]
     for session in sessions:
         value(first, session, "x = 1")
     first.process.send_signal(signal.SIGTERM)
     first.process.wait(support.DEADLINE)
     lines = [line for line in first.text().splitlines() if " hibernated" in line or "stopping: " in line]
-    assert len(lines) == 7 and "stopping: " in lines[-1], lines
+    assert len(lines) == 6 + workers and "stopping: " in lines[-1], lines
+    assert workers > 1 or "hibernated" in lines[-2], lines
     assert [value(second, session, "x") for session in sessions] == [1] * 6
 
 

@@ -49,17 +49,21 @@ def test_readiness_goes_first(place, workers):
         assert server.execute("y", session=other)["value"] == 5
 
 
-def test_connections_that_wait_are_served(place):
+@pytest.mark.parametrize("workers", [1, 2])
+def test_connections_that_wait_are_served(place, workers):
     """Those that Linux has accepted for the server when it stops to listen: a proxy has sent its request by then, and would not send it again."""
-    server = serving.Server(*place)
-    server.process.send_signal(signal.SIGSTOP)
+    server = serving.Server(*place, "--workers", workers)
+    pids = server.worker_pids() or [server.pid]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
     clients = []
     for _ in range(20):
         client = socket.create_connection(("127.0.0.1", server.port), timeout=support.DEADLINE)
         client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         clients.append(client)
     server.process.send_signal(signal.SIGTERM)
-    server.process.send_signal(signal.SIGCONT)
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
     for client in clients:
         with client:
             assert client.recv(4096).startswith(b"HTTP/1.1 ")  # 503, or 200 if it was read before the signal
@@ -77,8 +81,9 @@ def test_sessions_that_would_be_lost_are_not_opened(tmp_path):
     server.close()
 
 
-def test_idle_sessions_sleep_while_the_server_is_leaving(place):
-    server = serving.Server(*place, "--drain-delay", "30")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_idle_sessions_sleep_while_the_server_is_leaving(place, workers):
+    server = serving.Server(*place, "--drain-delay", "30", "--workers", workers)
     session = server.session()
     pid = server.execute("import os; x = 7; os.getpid()", session=session)["value"]
     told(server)
@@ -88,9 +93,10 @@ def test_idle_sessions_sleep_while_the_server_is_leaving(place):
     server.close()
 
 
-def test_a_cell_ends_and_idle_sessions_do_not_wait_for_it(place):
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_cell_ends_and_idle_sessions_do_not_wait_for_it(place, workers):
     """Another server has the idle session while the first still runs the other's cell."""
-    first, second = serving.Server(*place), serving.Server(*place)
+    first, second = (serving.Server(*place, "--workers", workers) for _ in range(2))
     try:
         idle, busy = first.session(), first.session()
         assert first.execute("x = 3", session=idle)["error"] is None
