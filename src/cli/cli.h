@@ -789,8 +789,25 @@ bool cell__cli_has_exited(const struct cell_result *result);
  * mentions that variables are lost. quiet: does not print the error.
  */
 int cell__cli_print_result(struct cell_cli_printer *printer, struct cell_result *result, const char *prefix, bool goes_on, bool quiet);
-/* Writes all of it.  A reader that went away stops the program quietly, another failure with a message. */
+/* Writes all of it; of a server with a log (log.c), stderr is queued.  A reader that went away stops the program quietly, another failure with a message. */
 void cell__cli_write(int fd, const void *data, size_t size);
+
+/* ---- the log of a server (log.c) ------------------------------------------ */
+
+/* Of the line that says that lines were lost: "workcell: warning: ...", or as the server's lines. */
+enum cell_cli_log_form { CELL_CLI_LOG_PLAIN, CELL_CLI_LOG_TEXT, CELL_CLI_LOG_JSON };
+/* From now on what is written to stderr is queued, and nobody waits for its reader.  Not for a program that talks to a person. */
+void cell__log_use(enum cell_cli_log_form form);
+/* Lines for stderr.  Any thread.  False: they are not queued, and the caller writes them. */
+bool cell__log_add(const char *bytes, size_t size);
+/* A line, with its break. */
+void cell__log_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* In a process with one thread, before it forks others that write to the same stderr ... */
+int cell__log_share(struct cell_error *err);
+/* ... in each of them, at its beginning ... */
+void cell__log_forked(void);
+/* ... and by itself again and again: writes what stderr takes now.  Milliseconds until the next try; -1: nothing is left. */
+int cell__log_step(void);
 
 /* ---- approvals (approve.c) ------------------------------------------------ */
 /* 64 hexadecimal digits of a file's first line; free() it. */

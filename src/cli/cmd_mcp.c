@@ -294,7 +294,7 @@ static int check_stdio(const struct mcp_flags *all, struct cell_error *err)
 static void say_listening(void *arg, const char *url)
 {
 	(void)arg;
-	dprintf(STDERR_FILENO, "workcell: listening on %s%s\n", url, strncmp(url, "unix:", 5) ? "/mcp" : "");
+	cell__log_say("workcell: listening on %s%s\n", url, strncmp(url, "unix:", 5) ? "/mcp" : "");
 }
 
 static int fill_options(const struct mcp_flags *flags, struct cell_server_options *options, struct cell_error *err)
@@ -393,6 +393,9 @@ int cell__cmd_mcp(int argc, char **argv)
 	const char *secrets[] = { flags.http.token_file, flags.http.tls_cert, flags.http.tls_key, NULL, flags.http.oauth };
 
 	memcpy(flags.session.secrets, secrets, sizeof(secrets));
+	cell__log_use(!flags.http.listen                                  ? CELL_CLI_LOG_PLAIN
+		      : flags.http.log && !strcmp(flags.http.log, "json") ? CELL_CLI_LOG_JSON
+									  : CELL_CLI_LOG_TEXT);
 	cell__cli_listen_limits(&flags.http, &limits);
 	http.limits = &limits;
 	status = prepare(&flags, &http, &in, &out, &err);

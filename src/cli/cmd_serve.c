@@ -371,7 +371,7 @@ static const char *given_socket(struct cell_error *err)
 
 static void say_serving(const char *url)
 {
-	dprintf(STDERR_FILENO, "workcell: listening on %s\n", url);
+	cell__log_say("workcell: listening on %s\n", url);
 	tell_manager("READY=1\nSTATUS=serving");
 	if (*live.code)
 		cell__console_show(url, live.code);
@@ -540,8 +540,8 @@ static const char *choose_executor(struct cell_engine *engine, const char *asked
 		return asked;
 	if (!strcmp(info.name, "sandbox") && info.available)
 		return "sandbox";
-	dprintf(STDERR_FILENO, "workcell: warning: the code is not confined: %s\n",
-		strcmp(info.name, "sandbox") ? "built without the sandbox" : info.reason);
+	cell__log_say("workcell: warning: the code is not confined: %s\n",
+		      strcmp(info.name, "sandbox") ? "built without the sandbox" : info.reason);
 	return "subprocess";
 }
 
@@ -723,6 +723,8 @@ static int serve_all(struct serve_flags *flags, struct cell_server_options *opti
 	};
 	int status;
 
+	if (cell__log_share(err) < 0)
+		return -1;
 	crew.leave_ms = flags->drain_delay_ms < 0 ? 0 : flags->drain_delay_ms;
 	crew.is_confined = !executor || (strcmp(executor, "subprocess") && strcmp(executor, "inprocess"));
 	if (cell_server_pool_create(options, crew.count, &options->pool, err) < 0)
@@ -809,7 +811,9 @@ int cell__cmd_serve(int argc, char **argv)
 		status = check_servers(&err);
 	if (!status && flags.check_config)
 		printf("the configuration is valid\n");
-	else if (!status)
+	if (!status && !flags.check_config)
+		cell__log_use(options.log_json ? CELL_CLI_LOG_JSON : CELL_CLI_LOG_TEXT);
+	if (!status && !flags.check_config)
 		status = flags.workers > 1 ? serve_all(&flags, &options, &err) : serve(&flags, &options, &err);
 	cell__cli_listen_options_finish(&options);
 	free(live.tools);

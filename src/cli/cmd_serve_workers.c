@@ -123,6 +123,7 @@ static void hold_worker(int number)
 /* In the new process. */
 static void become_worker(const struct supervisor *all, int number, pid_t parent)
 {
+	cell__log_forked();
 	if (all->crew->holds)
 		hold_worker(number);
 	prctl(PR_SET_PDEATHSIG, SIGTERM, 0, 0, 0);
@@ -210,10 +211,9 @@ static void reap(struct supervisor *all)
 		if (worker->delay_ms > MAX_DELAY_MS)
 			worker->delay_ms = MAX_DELAY_MS;
 		worker->start_at_ms = now_ms() + worker->delay_ms;
-		dprintf(STDERR_FILENO,
-			"workcell: warning: worker %d (process %d) %s %d: its sessions have ended, and it is started again\n", number,
-			(int)pid, WIFSIGNALED(status) ? "was ended by signal" : "ended with status",
-			WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+		cell__log_say("workcell: warning: worker %d (process %d) %s %d: its sessions have ended, and it is started again\n", number,
+			      (int)pid, WIFSIGNALED(status) ? "was ended by signal" : "ended with status",
+			      WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
 	}
 }
 
@@ -288,7 +288,7 @@ int cell__serve_supervise(struct cell_server_pool *pool, const struct cell_serve
 	while (!all.stopping || all.running) {
 		struct pollfd fds[] = { { .fd = all.ready_fd[0], .events = POLLIN }, { .events = POLLIN } };
 		struct timespec wait = { 0 };
-		int wait_ms;
+		int wait_ms, log_ms;
 
 		if (start_due(&all, ret_worker, err)) {
 			*ret_ready_fd = all.ready_fd[1];
@@ -298,6 +298,9 @@ int cell__serve_supervise(struct cell_server_pool *pool, const struct cell_serve
 		wait_ms = until_start(&all);
 		if (is_full && (wait_ms < 0 || wait_ms > FULL_MS))
 			wait_ms = FULL_MS;
+		log_ms = cell__log_step();
+		if (log_ms >= 0 && (wait_ms < 0 || wait_ms > log_ms))
+			wait_ms = log_ms;
 		wait.tv_sec = wait_ms / 1000;
 		wait.tv_nsec = (long)(wait_ms % 1000) * 1000000;
 		(void)ppoll(fds, 2, wait_ms < 0 ? NULL : &wait, &none);

@@ -27,6 +27,8 @@ void cell__cli_write(int fd, const void *data, size_t size)
 {
 	const char *at = data;
 
+	if (fd == STDERR_FILENO && cell__log_add(data, size))
+		return;
 	while (size && !cell__cli_stop_status()) {
 		ssize_t n = write(fd, at, size);
 

@@ -37,7 +37,7 @@ static void print_log(void *arg, enum cell_log_level level, const char *line)
 	if ((int)level < log_from)
 		return;
 	shown = cell_shown_text(line, strlen(line), CELL_SHOWN_LINE);
-	dprintf(STDERR_FILENO, "workcell: %s: %s\n", log_words[level], shown ? shown : "");
+	cell__log_say("workcell: %s: %s\n", log_words[level], shown ? shown : "");
 	free(shown);
 }
 
