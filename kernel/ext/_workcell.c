@@ -41,13 +41,6 @@
 #define RECV_BYTES 65536u
 #define WRITE_SAMPLES 64
 #define ALERT_WRITES 1000 /* see maybe_sync() */
-#define POPULATE_BYTES 65536
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
-#ifndef PyBUF_WRITE
-#define PyBUF_WRITE 0x200 /* the limited API's headers show it from 3.11 on */
-#endif
 
 static int sock_fd = -1;
 static int pipe_fd[2] = { -1, -1 }; /* private duplicates of fds 1 and 2 */
@@ -862,74 +855,6 @@ static PyObject *wc_take_interrupt(PyObject *self, PyObject *unused)
 		Py_RETURN_FALSE;
 	uint32_t number = atomic_load((_Atomic uint32_t *)&ring->interrupt_no);
 	return PyBool_FromLong(atomic_exchange((_Atomic uint32_t *)&ring->interrupt_taken, number) != number);
-}
-
-/* bulk() -> a memoryview of the memory that is shared with the host for data, or None */
-static PyObject *wc_bulk(PyObject *self, PyObject *unused)
-{
-	(void)self;
-	(void)unused;
-	if (detached)
-		Py_RETURN_NONE;
-	return PyMemoryView_FromMemory((char *)ring + CELL_BULK_OFFSET, CELL_BULK_BYTES, PyBUF_WRITE);
-}
-
-/* free_bulk(): its content is not needed any more, its pages are freed. */
-static PyObject *wc_free_bulk(PyObject *self, PyObject *unused)
-{
-	(void)self;
-	(void)unused;
-	/* Best effort: pages that stay are used again. */
-	if (!detached)
-		(void)madvise((char *)ring + CELL_BULK_OFFSET, CELL_BULK_BYTES, MADV_REMOVE);
-	Py_RETURN_NONE;
-}
-
-/* blank(size) -> uninitialised bytes, for fill() */
-static PyObject *wc_blank(PyObject *self, PyObject *size)
-{
-	(void)self;
-	Py_ssize_t n = PyLong_AsSsize_t(size);
-	if (n < 0 && !PyErr_Occurred())
-		PyErr_SetString(PyExc_ValueError, "a size must not be negative");
-	return n < 0 ? NULL : PyBytes_FromStringAndSize(NULL, n);
-}
-
-/* Populates the pages of fresh memory in one call: a fault for each would take longer than writing the bytes. */
-static void populate(char *start, size_t size)
-{
-	size_t page = (size_t)sysconf(_SC_PAGESIZE);
-	uintptr_t first = (uintptr_t)start & ~(page - 1), end = ((uintptr_t)start + size + page - 1) & ~(page - 1);
-	if (size >= POPULATE_BYTES)
-		(void)madvise((void *)first, end - first, MADV_POPULATE_WRITE); /* older than Linux 5.14: it faults */
-}
-
-/* fill(blank, offset, source, size): source is bytes, or a position in bulk(). */
-static PyObject *wc_fill(PyObject *self, PyObject *args)
-{
-	(void)self;
-	PyObject *blank, *source;
-	Py_ssize_t offset, size, whole, have = CELL_BULK_BYTES;
-	char *to, *from = NULL;
-	if (!PyArg_ParseTuple(args, "SnOn", &blank, &offset, &source, &size) || PyBytes_AsStringAndSize(blank, &to, &whole) < 0)
-		return NULL;
-	if (PyBytes_Check(source)) {
-		if (PyBytes_AsStringAndSize(source, &from, &have) < 0)
-			return NULL;
-	} else {
-		Py_ssize_t at = PyLong_AsSsize_t(source);
-		if (at == -1 && PyErr_Occurred())
-			return NULL;
-		from = (char *)ring + CELL_BULK_OFFSET + at;
-		have = at < 0 || at > have || detached ? -1 : have - at;
-	}
-	if (offset < 0 || size < 0 || size > have || offset > whole || size > whole - offset) {
-		PyErr_SetString(PyExc_ValueError, "the bytes do not fit");
-		return NULL;
-	}
-	Py_BEGIN_ALLOW_THREADS populate(to + offset, (size_t)size);
-	memcpy(to + offset, from, (size_t)size);
-	Py_END_ALLOW_THREADS Py_RETURN_NONE;
 }
 
 static PyObject *wc_is_kernel(PyObject *self, PyObject *unused)

@@ -83,6 +83,13 @@ size_t wc_ring(void **ret_ring);
  */
 int wc_begin_again(int ring_fd);
 
+/* ---- bulk.c ---- */
+
+PyObject *wc_bulk(PyObject *self, PyObject *unused);
+PyObject *wc_free_bulk(PyObject *self, PyObject *unused);
+PyObject *wc_blank(PyObject *self, PyObject *size);
+PyObject *wc_fill(PyObject *self, PyObject *args);
+
 /* ---- hostlink.c ---- */
 
 int wc_add_link(PyObject *module);
