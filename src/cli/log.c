@@ -1,7 +1,8 @@
 /*
  * The log of a server, on stderr.  Its reader may be stuck, and a full pipe holds up whoever writes: never the threads that serve.
  *
- *     any thread ──cell__log_add()──▶ queue ──writer──▶ stderr
+ *     any thread ──cell__log_add()──▶ stderr      if nothing waits, and it is a file, or a pipe that takes the line at once
+ *                       ├──▶ queue ──writer──▶ stderr      else
  *                       └── it is full: the line is not written, and counted; a line says so when there is room again
  *
  * The writer is a thread, made with the first line.  The process that starts workers forks, and so has no thread: it calls cell__log_step(), which
@@ -22,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -39,6 +41,7 @@ static struct {
 	unsigned long long lost; /* lines, of which no line tells yet */
 	char *queued, *writing; /* of LOG_BYTES and room for a note; NULL: not yet */
 	size_t size;
+	mode_t kind; /* of stderr */
 } live = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .is_idle = true };
 
 /* ---- the queue, with the lock ---- */
@@ -127,6 +130,24 @@ static void write_all(const char *bytes, size_t size)
 	}
 }
 
+/*
+ * With the lock: writes without waiting, if that is possible.  A thread that is woken for each line costs more than the line.  Nobody of ours fills the
+ * pipe between the question and the answer, because it is our turn.
+ */
+static bool write_at_once(const char *bytes, size_t size)
+{
+	struct pollfd fd = { .fd = STDERR_FILENO, .events = POLLOUT };
+	bool is_pipe = live.kind == S_IFIFO && size <= PIPE_BUF, takes;
+
+	if (live.is_stepped || live.size || live.lost || !live.is_idle || (live.kind != S_IFREG && !is_pipe) || !take_turn(false))
+		return false;
+	takes = !is_pipe || (poll(&fd, 1, 0) > 0 && !(fd.revents & POLLERR));
+	if (takes)
+		write_all(bytes, size);
+	end_turn();
+	return takes;
+}
+
 static void *run_writer(void *arg)
 {
 	(void)arg;
@@ -197,6 +218,10 @@ bool cell__log_add(const char *bytes, size_t size)
 	if (!live.is_used)
 		return false;
 	pthread_mutex_lock(&live.lock);
+	if (write_at_once(bytes, size)) {
+		pthread_mutex_unlock(&live.lock);
+		return true;
+	}
 	is_taken = is_ready();
 	while (is_taken && size) {
 		const char *end = memchr(bytes, '\n', size);
@@ -314,7 +339,10 @@ static void flush(void)
 
 void cell__log_use(enum cell_cli_log_form form)
 {
+	struct stat st;
+
 	live.form = form;
+	live.kind = fstat(STDERR_FILENO, &st) < 0 ? 0 : st.st_mode & S_IFMT;
 	if (!live.is_used)
 		atexit(flush);
 	live.is_used = true;
