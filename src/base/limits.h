@@ -10,6 +10,7 @@
 #define CELL_LIMIT_IMAGE_BYTES (1024u * 1024u * 1024u) /* their bytes together */
 #define CELL_LIMIT_CHANGES 100u                      /* variables of each kind that a result names */
 #define CELL_LIMIT_NOTICES 16u                       /* in one result */
+#define CELL_LIMIT_NOTICE_BYTES 2000u                /* of one that a session server sends; the rest is cut off */
 #define CELL_LIMIT_SPIN_US 10000                    /* that a caller of cell_session_start() may run the loop */
 #define CELL_LIMIT_BATCH 100000                      /* runs of one batch */
 #define CELL_LIMIT_FORKS 1000                        /* of one call of cell_session_fork() */

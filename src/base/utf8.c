@@ -82,3 +82,14 @@ int cell__buf_add_utf8(struct cell__buf *buf, const char *bytes, size_t size)
 	}
 	return cell__buf_add(buf, bytes + start, size - start);
 }
+
+void cell__utf8_make_plain(char *text)
+{
+	for (unsigned char *at = (unsigned char *)text; *at; at++) {
+		bool is_pair = at[0] == 0xc2 && at[1] >= 0x80 && at[1] < 0xa0; /* U+0080 to U+009F */
+		if (*at < 0x20 || *at == 0x7f || is_pair)
+			*at = '?';
+		if (is_pair)
+			*++at = '?';
+	}
+}

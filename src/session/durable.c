@@ -883,18 +883,6 @@ void cell__durable_woken(struct cell_session *session)
 					     (json_int_t)session->cells, "not_carried", session->left));
 }
 
-/* Names are the code's: one line, without what a terminal would obey. */
-static void make_plain(char *text)
-{
-	for (unsigned char *at = (unsigned char *)text; *at; at++) {
-		bool is_pair = at[0] == 0xc2 && at[1] >= 0x80 && at[1] < 0xa0; /* U+0080 to U+009F */
-		if (*at < 0x20 || *at == 0x7f || is_pair)
-			*at = '?';
-		if (is_pair)
-			*++at = '?';
-	}
-}
-
 void cell__durable_tell_run(struct cell_session *session, struct cell__run *run)
 {
 	json_t *left = cell__take_ptr(session->left), *thing, *variable;
@@ -910,7 +898,7 @@ void cell__durable_tell_run(struct cell_session *session, struct cell__run *run)
 		json_array_foreach(json_object_get(thing, "variables"), k, variable)
 			(void)cell__buf_printf(&text, "%s%s", k ? ", " : " of ", json_string_value(variable));
 		if (text.data) {
-			make_plain(text.data);
+			cell__utf8_make_plain(text.data); /* names are the code's */
 			cell__result_add_notice(run->result, text.data);
 		}
 	}

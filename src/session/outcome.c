@@ -101,6 +101,8 @@ void cell__outcome_answered(struct cell__run *run, bool refused, const struct ce
 	struct cell_result *result = run->result;
 	cell__result_take_changes(result, answer->changes);
 	result->durable = answer->durable;
+	for (size_t i = 0; i < answer->n_notices; i++)
+		cell__result_add_notice(result, answer->notices[i]);
 	bool limited = answer->limit && (run->session->options.confined || answer->code == CELL_OUT_LIMIT);
 	int rc = 0;
 	if (answer->failed)

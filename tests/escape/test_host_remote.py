@@ -187,3 +187,23 @@ def test_a_flood_of_events():
     found = done.results[0]
     support.forget(found)
     assert found["error"]["code"] == "timeout" and len(found["stdout"]) < 64 << 20, found["error"]
+
+
+# ---- notices ----
+
+def test_notices_of_a_server_are_shown():
+    with hostile(opens(result(RESULT % (b"a" * 32, b',"notices":["one","two"]')))) as (url, _):
+        assert run(url).result["notices"] == ["one", "two"]
+
+
+def test_notices_are_bounded_and_cannot_obey():
+    limit = 2000
+    said = [b'"\\u001b]0;x\\u0007\\u009b2J\\n%s"' % (b"\xc3\xa9" * limit), b"5", b"null", b'{"a":1}', b'""', *[b'"n%d"' % n for n in range(100)]]
+    with hostile(opens(result(RESULT % (b"a" * 32, b',"notices":[%s]' % b",".join(said))))) as (url, _):
+        done = run(url)
+    notices = done.result["notices"]
+    assert len(notices) == 16 and notices[1] == "n0" and notices[-1] == "more notices followed that were not kept", notices
+    assert notices[0].startswith("?]0;x???2J?\u00e9") and limit - 2 < len(notices[0].encode()) <= limit and notices[0].isprintable(), notices[0]
+    for wrong in (b'"text"', b"5", b'{"a":"b"}', b"null"):
+        with hostile(opens(result(RESULT % (b"a" * 32, b',"notices":' + wrong)))) as (url, _):
+            assert run(url).result["notices"] == []

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "wire/json_check.h"
 #include "wire/json_find.h"
 
@@ -100,6 +101,7 @@ struct result {
 	struct cell__kernel_answer answer;
 	struct cell__buf memory[CELL_LIMIT_MIME_PARTS];
 	char *texts[CELL_LIMIT_MIME_PARTS];
+	char *notices[CELL_LIMIT_NOTICES];
 	char *isolation;
 };
 
@@ -184,6 +186,33 @@ static const char *take_error(struct cell__kernel_answer *answer, const json_t *
 	return NULL;
 }
 
+/* A server may send anything: so many, so long, and nothing that a terminal would obey. */
+static void take_notices(struct result *result, const json_t *notices)
+{
+	struct cell__kernel_answer *answer = &result->answer;
+	const json_t *notice;
+	size_t i;
+
+	json_array_foreach(notices, i, notice) {
+		size_t size = json_string_length(notice);
+
+		if (answer->n_notices == CELL_LIMIT_NOTICES)
+			break;
+		if (!json_is_string(notice) || !size)
+			continue;
+		if (size > CELL_LIMIT_NOTICE_BYTES) {
+			size = CELL_LIMIT_NOTICE_BYTES;
+			size -= cell__utf8_cut(json_string_value(notice), size);
+		}
+		char *text = cell__strndup(json_string_value(notice), size);
+		if (!text)
+			break; /* a notice less */
+		cell__utf8_make_plain(text);
+		answer->notices[answer->n_notices] = result->notices[answer->n_notices] = text;
+		answer->n_notices++;
+	}
+}
+
 /* All parts except these, which are passed on as text, or came as events; whole numbers of any size would be errors here. */
 static json_t *load_result(const struct cell__remote_kernel *kernel, const char *const *left_out)
 {
@@ -231,6 +260,7 @@ static const char *read_result(struct cell__remote_kernel *kernel, struct result
 		result->isolation = NULL;
 	answer->isolation = result->isolation;
 	answer->lost = strcmp(text_in(result->root, "state"), "lost") == 0;
+	take_notices(result, json_object_get(result->root, "notices"));
 	if (json_is_boolean(json_object_get(result->root, "durable")))
 		answer->durable = json_is_true(json_object_get(result->root, "durable")) ? 2 : 1;
 	if (json_is_object(json_object_get(result->root, "error")))
@@ -276,5 +306,7 @@ void cell__remote_deliver(struct cell__remote_kernel *kernel)
 		cell__buf_finish(&result.memory[i]);
 		free(result.texts[i]);
 	}
+	for (size_t i = 0; i < result.answer.n_notices; i++)
+		free(result.notices[i]);
 	free(result.isolation);
 }
