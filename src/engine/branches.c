@@ -309,6 +309,38 @@ uint64_t cell__session_cells_on_loop(const struct cell_session *session)
 	return session->cells;
 }
 
+void cell__session_state_id_on_loop(struct cell_session *session, struct cell__state_id *ret_id)
+{
+	/* A session that has run nothing yet, or that an older version saved. */
+	if (!cell__state_id_known(session->state_id))
+		cell__session_new_state(session);
+	*ret_id = session->state_id;
+}
+
+void cell__session_awake_id_on_loop(struct cell_session *session, struct cell__state_id *ret_id)
+{
+	*ret_id = (struct cell__state_id){ session->asleep ? 0 : cell__session_state_base(session), 0 };
+}
+
+void cell__session_name_state_on_loop(struct cell_session *session, uint64_t run_id, struct cell__state_id id)
+{
+	struct cell__run *run = session->current;
+	if (run && run->id == run_id && run->started)
+		session->state_id = id;
+	if (!run || run->id != run_id)
+		for (run = session->first; run && run->id != run_id;)
+			run = run->next;
+	if (run)
+		run->state_id = id;
+}
+
+void cell__result_tell_state(struct cell_result *result, struct cell_session *session)
+{
+	result->cells = session->cells + 1;
+	cell__session_state_id_on_loop(session, &result->state_id);
+	cell__session_awake_id_on_loop(session, &result->awake_id);
+}
+
 struct point_question {
 	struct cell_session *session;
 	const char *name;

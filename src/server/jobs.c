@@ -223,6 +223,8 @@ static void job_ended(struct cell__job *job, struct cell_result *result, const s
 	} else if (waiter) {
 		cell__answer_error(waiter, err);
 	} else {
+		if (result && served->session)
+			cell__result_tell_state(result, served->session);
 		if (job->form)
 			job->form->ended(job, result, err);
 		else
@@ -311,6 +313,15 @@ static void job_start(struct cell__job *job)
 	options.call_spans = job->trace != NULL;
 	if (cell__session_start_on_loop(served->session, code, job->code_size, &options, &job->run_id, &err) < 0)
 		job_ended(job, NULL, &err);
+	else if (job->state == CELL_JOB_RUNNING && cell__state_id_known(job->state_id))
+		cell__session_name_state_on_loop(served->session, job->run_id, job->state_id);
+}
+
+void cell__job_name_state(struct cell__job *job, struct cell__state_id id)
+{
+	job->state_id = id;
+	if (job->state == CELL_JOB_RUNNING)
+		cell__session_name_state_on_loop(job->served->session, job->run_id, id);
 }
 
 /* The first whose session is free. */

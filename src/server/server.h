@@ -801,6 +801,7 @@ struct cell__job {
 	int64_t begun_us, started_us;
 	int64_t timeout_ms;
 	uint64_t run_id;
+	struct cell__state_id state_id; /* that its client chose for the session's state after it; or unknown */
 	struct cell__trace *trace; /* or NULL */
 	char traceparent[CELL_TRACEPARENT_SIZE]; /* of its calls; "": none */
 	struct cell__request *waiter; /* that is answered with the result; or NULL */
@@ -831,6 +832,8 @@ struct cell__job_form {
 /* Runs the cell of a request on request->served. answer NULL: a run whose events are kept, *ret_job; else the request is answered. */
 bool cell__job_begin(struct cell__request *request, const char *code, size_t size, int64_t timeout_ms,
 		     void (*answer)(struct cell__request *request, struct cell_result *result), struct cell__job **ret_job);
+/* The session's state after this job, which cell__job_begin() has just returned, gets this name. */
+void cell__job_name_state(struct cell__job *job, struct cell__state_id id);
 void cell__job_unref(struct cell__job *job);
 struct cell__job *cell__job_find(struct cell__served *served, const char *number);
 /* Answers with its events, from the one after `after` on. */

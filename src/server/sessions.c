@@ -674,13 +674,16 @@ static json_t *describe_running(const struct cell__served *served)
 	const struct cell__job *job = served->running;
 	CELL_AUTO_BUF struct cell__buf line = CELL_BUF_INIT;
 	json_t *code = NULL;
+	char state_id[33] = "";
 
 	if (!job)
 		return json_null();
 	if (job->line && cell__add_code_line(served->server, job->line, &line) == 0)
 		code = json_loadb(line.data, line.size, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
-	return json_pack("{s:I,s:o,s:f}", "run_id", (json_int_t)job->number, "code", code ? code : json_null(), "seconds",
-			 (double)(cell__now_us() - job->started_us) / 1e6);
+	if (cell__state_id_known(job->state_id))
+		cell__state_id_write(job->state_id, state_id);
+	return json_pack("{s:I,s:o,s:f,s:s*}", "run_id", (json_int_t)job->number, "code", code ? code : json_null(), "seconds",
+			 (double)(cell__now_us() - job->started_us) / 1e6, "state_id", *state_id ? state_id : NULL);
 }
 
 /* It is the same after most cells. */
@@ -707,23 +710,31 @@ json_t *cell__served_describe(const struct cell__served *served)
 	const char *parent = served->session ? cell__session_parent_on_loop(served->session) : "";
 	const char *executor = served->server->session.executor;
 	bool is_busy = served->jobs || (served->session && cell__session_has_cells(served->session)); /* code runs cells of children */
-	char created[32];
+	char created[32], state_id[33] = "", awake_id[33] = "";
+	struct cell__state_id state, awake = { 0 };
 	time_t at = (time_t)served->created_s;
 	struct tm tm;
 
 	gmtime_r(&at, &tm);
 	strftime(created, sizeof(created), "%Y-%m-%dT%H:%M:%SZ", &tm);
-	return json_pack("{s:s,s:o,s:s,s:s,s:s,s:f,s:s,s:I,s:I,s:I,s:s,s:o,s:o,s:o,s:o,s:s?,s:I,s:I,s:s?}", "session_id", served->id,
-			 "workspace_id", *served->workspace->id ? json_string(served->workspace->id) : json_null(), "owner", served->owner,
-			 "client", served->client, "created_at", created, "idle_seconds",
-			 is_busy ? 0.0 : (double)(cell__now_us() - served->used_us) / 1e6, "state", is_busy ? "busy" : "idle", "runs",
-			 (json_int_t)served->cells, "cells",
-			 (json_int_t)(served->session ? cell__session_cells_on_loop(served->session) : 0), "pending",
-			 (json_int_t)served->jobs, "executor", executor ? executor : "subprocess", "running", describe_running(served),
-			 "pid", pid > 0 ? json_integer(pid) : json_null(), "memory_bytes",
-			 consumed->known ? json_integer(consumed->memory_bytes) : json_null(), "cpu_seconds",
-			 consumed->known ? json_real(consumed->cpu_s) : json_null(), "parent", *parent ? parent : NULL, "points",
-			 (json_int_t)points, "point_bytes", (json_int_t)point_bytes, "isolation", *served->level ? served->level : NULL);
+	if (served->session) {
+		cell__session_state_id_on_loop(served->session, &state);
+		cell__state_id_write(state, state_id);
+		cell__session_awake_id_on_loop(served->session, &awake);
+		if (cell__state_id_known(awake))
+			cell__state_id_write(awake, awake_id);
+	}
+	return json_pack(
+		"{s:s,s:o,s:s,s:s,s:s,s:f,s:s,s:I,s:I,s:s?,s:s?,s:I,s:s,s:o,s:o,s:o,s:o,s:s?,s:I,s:I,s:s?}", "session_id", served->id,
+		"workspace_id", *served->workspace->id ? json_string(served->workspace->id) : json_null(), "owner", served->owner, "client",
+		served->client, "created_at", created, "idle_seconds", is_busy ? 0.0 : (double)(cell__now_us() - served->used_us) / 1e6,
+		"state", is_busy ? "busy" : "idle", "runs", (json_int_t)served->cells, "cells",
+		(json_int_t)(served->session ? cell__session_cells_on_loop(served->session) : 0), "state_id", *state_id ? state_id : NULL,
+		"awake_id", *awake_id ? awake_id : NULL, "pending", (json_int_t)served->jobs, "executor",
+		executor ? executor : "subprocess", "running", describe_running(served), "pid", pid > 0 ? json_integer(pid) : json_null(),
+		"memory_bytes", consumed->known ? json_integer(consumed->memory_bytes) : json_null(), "cpu_seconds",
+		consumed->known ? json_real(consumed->cpu_s) : json_null(), "parent", *parent ? parent : NULL, "points", (json_int_t)points,
+		"point_bytes", (json_int_t)point_bytes, "isolation", *served->level ? served->level : NULL);
 }
 
 /* ---- the end ---- */

@@ -17,6 +17,12 @@
 	BODY("\"code\":{\"type\":\"string\",\"x-nul\":true,\"description\":\"Python code of one cell\"},"                                             \
 	     "\"timeout\":{\"type\":[\"number\",\"null\"],\"minimum\":0,\"description\":\"time limit in seconds; 0 or null: the server's default\"}", \
 	     "\"code\"")
+#define RUN_BODY                                                                                                                                      \
+	BODY("\"code\":{\"type\":\"string\",\"x-nul\":true,\"description\":\"Python code of one cell\"},"                                             \
+	     "\"timeout\":{\"type\":[\"number\",\"null\"],\"minimum\":0,\"description\":\"time limit in seconds; 0 or null: the server's default\"}," \
+	     "\"state_id\":{\"type\":\"string\",\"pattern\":\"^[0-9a-f]{32}$\",\"description\":"                                                      \
+	     "\"name of the session's state after the cell, random: whoever loses the answer finds out by it whether the cell took place\"}",         \
+	     "\"code\"")
 /* SandboxFusion's; it ignores other members. */
 #define RUN_CODE_BODY                                                                                                                                                                                                                                                                   \
 	BODY("\"code\":{\"type\":\"string\",\"description\":\"the program\"},"                                                                                                                                                                                                          \
@@ -310,7 +316,7 @@ const struct cell__route cell__routes[] = {
 	  .summary = "Streams the progress of a task and its answer, from Last-Event-ID on" },
 	{ DELETE, "/v1/tasks/{task}", CELL_SCOPE_RUN, cell__handle_v1_task_delete, .status = 204,
 	  .summary = "Cancels a task, or removes one that has ended" },
-	{ POST, "/v1/sessions/{session}/runs", CELL_SCOPE_RUN, cell__handle_v1_run, .body = EXECUTE_BODY, .status = 202, .answer = "Run",
+	{ POST, "/v1/sessions/{session}/runs", CELL_SCOPE_RUN, cell__handle_v1_run, .body = RUN_BODY, .status = 202, .answer = "Run",
 	  .summary = "Starts a cell; with Accept: text/event-stream its events are the answer" },
 	{ GET, "/v1/sessions/{session}/runs", CELL_SCOPE_READ, cell__handle_v1_runs, .status = 200, .answer = "Runs",
 	  .summary = "Lists the runs of a session that wait, run or are kept, without their results; the newest first" },
@@ -433,12 +439,12 @@ const struct cell__schema cell__schemas[] = {
 	{ "True", "{\"const\":true}" },
 	{ "Object", "{\"type\":\"object\"}" },
 	{ "Session",
-	  OBJECT("\"session_id\",\"workspace_id\",\"owner\",\"client\",\"created_at\",\"idle_seconds\",\"state\",\"runs\",\"cells\",\"pending\","
+	  OBJECT("\"session_id\",\"workspace_id\",\"owner\",\"client\",\"created_at\",\"idle_seconds\",\"state\",\"runs\",\"cells\",\"state_id\",\"awake_id\",\"pending\","
 		 "\"executor\",\"running\",\"pid\",\"memory_bytes\",\"cpu_seconds\",\"parent\",\"points\",\"point_bytes\"",
 		 "\"session_id\":" TEXT ",\"workspace_id\":" OR_NULL ",\"owner\":" TEXT ",\"client\":" TEXT ",\"created_at\":" TEXT
 		 ",\"idle_seconds\":{\"type\":\"number\"},\"state\":{\"enum\":[\"idle\",\"busy\"]},\"runs\":{\"type\":\"integer\"},"
-		 "\"cells\":{\"type\":\"integer\"},\"pending\":{\"type\":\"integer\"},\"executor\":" TEXT
-		 ",\"running\":{\"type\":[\"object\",\"null\"]},"
+		 "\"cells\":{\"type\":\"integer\"},\"state_id\":" OR_NULL ",\"awake_id\":" OR_NULL
+		 ",\"pending\":{\"type\":\"integer\"},\"executor\":" TEXT ",\"running\":{\"type\":[\"object\",\"null\"]},"
 		 "\"pid\":{\"type\":[\"integer\",\"null\"]},\"memory_bytes\":{\"type\":[\"integer\",\"null\"]},"
 		 "\"cpu_seconds\":{\"type\":[\"number\",\"null\"]},\"parent\":" OR_NULL ",\"points\":{\"type\":\"integer\"},"
 		 "\"point_bytes\":{\"type\":\"integer\"},\"isolation\":" OR_NULL) },

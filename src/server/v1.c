@@ -326,18 +326,54 @@ bool cell__wants_events(const struct cell__request *request)
 	return accept && strstr(accept, "text/event-stream");
 }
 
-void cell__handle_v1_run(struct cell__request *request)
+static void answer_job(struct cell__request *request, struct cell__job *job)
 {
-	const json_t *code = json_object_get(request->json, "code");
-	struct cell__job *job;
-
-	if (!cell__served_find(request, request->params[0], false) ||
-	    !cell__job_begin(request, json_string_value(code), json_string_length(code), cell__timeout_of(request), NULL, &job))
-		return;
 	if (cell__wants_events(request))
 		cell__job_stream(request, job, 0);
 	else
 		cell__answer_text(request, MHD_HTTP_ACCEPTED, cell__job_describe(job));
+}
+
+/* The same request once more, because its client, or a proxy, did not get the answer: its cell takes place once.  True: it is answered. */
+static bool answer_known(struct cell__request *request, struct cell__state_id id)
+{
+	struct cell__job *job = request->served->kept;
+	struct cell__state_id now = { 0 };
+
+	while (job && !cell__state_id_is(job->state_id, id))
+		job = job->kept_next;
+	if (job) {
+		answer_job(request, job);
+		return true;
+	}
+	if (request->served->session)
+		cell__session_state_id_on_loop(request->served->session, &now);
+	if (!cell__state_id_is(now, id))
+		return false;
+	cell__answer_fail(request, MHD_HTTP_CONFLICT, CELL_E_CONFLICT,
+			  "the session has this state_id: the cell took place, and its answer is not kept; give each cell another one");
+	return true;
+}
+
+void cell__handle_v1_run(struct cell__request *request)
+{
+	const json_t *code = json_object_get(request->json, "code");
+	const char *named = json_string_value(json_object_get(request->json, "state_id"));
+	struct cell__state_id state_id = { 0 };
+	struct cell__job *job;
+
+	if (named && !cell__state_id_read(named, &state_id)) {
+		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID,
+				  "state_id must be 32 hexadecimal digits in lower case, and not all zeros");
+		return;
+	}
+
+	if (!cell__served_find(request, request->params[0], false) || (named && answer_known(request, state_id)) ||
+	    !cell__job_begin(request, json_string_value(code), json_string_length(code), cell__timeout_of(request), NULL, &job))
+		return;
+	if (named)
+		cell__job_name_state(job, state_id);
+	answer_job(request, job);
 }
 
 static struct cell__job *find_job(struct cell__request *request)

@@ -355,6 +355,7 @@ static bool restore(struct cell_session *session)
 	    cell__slot_fork(session, point->kernel, &point->own, &point->hosts, CELL__FORK_DROP | CELL__FORK_HEIR, &err) < 0)
 		return false;
 	session->cells--;
+	cell__session_new_state(session);
 	session->at_point = true;
 	cell__branch_tell(session, json_pack("{s:s, s:I}", "kind", "restored", "cell", (json_int_t)session->cells));
 	return true;
@@ -460,6 +461,7 @@ static void leave_kernel(struct cell_session *session, uint64_t cells, struct ce
 	session->resets = waiting;
 	session->cells = cells;
 	session->era++;
+	cell__session_new_state(session);
 }
 
 /* It is replaced by a fork of another. */

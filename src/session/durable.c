@@ -110,9 +110,9 @@ static void end_saving(struct cell__saving *saving, const struct cell_error *err
 
 /* ---- on the pool ---- */
 
-static int describe_session(const struct cell_session *session, uint64_t cells, bool portable, const json_t *left,
-			    struct cell__saved *saved, struct cell_error *err)
+static int describe_session(const struct cell__saving *saving, struct cell__saved *saved, struct cell_error *err)
 {
+	const struct cell_session *session = saving->waiting.session;
 	const struct cell__options *options = &session->options;
 	struct utsname machine;
 	struct timespec now;
@@ -123,12 +123,13 @@ static int describe_session(const struct cell_session *session, uint64_t cells, 
 	saved->executor = cell__strdup(session->executor->name);
 	saved->python = cell__strdup(options->python);
 	saved->preload = cell__strdup(options->preload);
-	saved->build = cell__strdup(portable ? CELL_SAVED_PORTABLE : CELL_VERSION);
+	saved->build = cell__strdup(saving->portable ? CELL_SAVED_PORTABLE : CELL_VERSION);
 	saved->machine = cell__strdup(machine.machine);
-	saved->cells = cells;
+	saved->cells = saving->cells;
+	saved->state_id = saving->state_id;
 	saved->saved_ms = (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 	saved->notes = options->saved_notes ? json_loads(options->saved_notes, 0, NULL) : json_object();
-	saved->left = left ? json_incref((json_t *)left) : json_array();
+	saved->left = saving->left ? json_incref(saving->left) : json_array();
 	if (!saved->owner || !saved->workspace || !saved->executor || !saved->python || !saved->preload || !saved->build ||
 	    !saved->machine || !saved->notes || !saved->left)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a saved session");
@@ -298,8 +299,7 @@ static void do_save(uv_work_t *work)
 	if (open_for(saving, &saving->err) < 0)
 		return;
 	if (saving->err.code || (saving->frozen && cell__frozen_pack(saving->frozen, &saving->memories.layer_fd, &saving->err) < 0) ||
-	    cell__durable_pack_points(saving, &saving->err) < 0 ||
-	    describe_session(session, saving->cells, saving->portable, saving->left, &saved, &saving->err) < 0)
+	    cell__durable_pack_points(saving, &saving->err) < 0 || describe_session(saving, &saved, &saving->err) < 0)
 		cell__saved_finish(&saved);
 	else
 		(void)cell__durable_save(session->durable, &saved, &saving->memories, &saving->sum, &saving->err);
@@ -318,6 +318,7 @@ static void handle_saved(uv_work_t *work, int status)
 	session->freezing -= !saving->stays;
 	if (saving->err.code == 0) {
 		session->saved_cells = saving->cells + 1;
+		session->saved_state_id = saving->state_id;
 		session->saved_era = saving->era;
 	}
 	saving->releases = saving->err.code == 0 && saving->rests && !session->closing;
@@ -567,6 +568,7 @@ static void start(struct cell_session *session, struct cell__saving *saving)
 	saving->is_taken = false;
 	session->put_off = 0;
 	saving->cells = session->cells;
+	saving->state_id = session->state_id;
 	saving->era = session->era;
 	cell__early_destroy(cell__take_ptr(saving->memories.early)); /* of an image that could not be */
 	session->freezing++;
@@ -753,6 +755,7 @@ static bool go_back(struct cell_session *session, uint64_t *ret_done, char *lost
 	tell_lost(session, saved - 1, done, lost, size);
 	*ret_done = done;
 	session->cells = saved - 1;
+	session->state_id = is_written ? saving->state_id : session->saved_state_id;
 	session->put_off = 0;
 	session->asleep = true;
 	cell__branch_tell(session, json_pack("{s:s, s:I, s:I}", "kind", "restored", "cell", (json_int_t)session->cells, "lost_cells",
@@ -844,6 +847,7 @@ int cell__durable_resume(struct cell_session *session, const char *id, struct ce
 		return -1; /* the session is freed, and with it the place */
 	strcpy(session->id, saved->id);
 	session->cells = saved->cells;
+	session->state_id = saved->state_id;
 	session->next_call_id = first_call_id();
 	session->asleep = true;
 	return 0;
@@ -875,6 +879,8 @@ void cell__durable_woken(struct cell_session *session)
 	if (cell__durable_state(session->durable, &saved, NULL) == 0) {
 		session->left = list_left(saved->left);
 		session->cells = saved->cells;
+		session->state_id = session->saved_state_id = saved->state_id;
+		session->state_base = 0; /* others may have had it */
 		session->saved_cells = saved->cells + 1;
 		session->saved_era = session->era;
 	}

@@ -10,6 +10,7 @@
 #include "executors/executor.h"
 #include "files/files.h"
 #include "space/engine.h"
+#include "wire/saved.h"
 
 /* For the engine that they belong to. */
 extern const struct cell__session_ops cell__session_ops;
@@ -109,6 +110,14 @@ size_t cell__session_kept_on_loop(const struct cell_session *session, int64_t *r
 bool cell__result_is_unbegun(const struct cell_result *result);
 /* Cells that its state has seen: it goes back with the state, and wakes with it. */
 uint64_t cell__session_cells_on_loop(const struct cell_session *session);
+/* The session's state has a name (wire/saved.h): *ret_id. */
+void cell__session_state_id_on_loop(struct cell_session *session, struct cell__state_id *ret_id);
+/* Names the time since it was opened or woken; unknown while it sleeps. */
+void cell__session_awake_id_on_loop(struct cell_session *session, struct cell__state_id *ret_id);
+/* The state after this run gets this name; of a run that has ended it has one already. */
+void cell__session_name_state_on_loop(struct cell_session *session, uint64_t run_id, struct cell__state_id id);
+/* The result says, as JSON, how many cells the session's state has seen, and its name. */
+void cell__result_tell_state(struct cell_result *result, struct cell_session *session);
 /* What a rewind does with files: "included"; "without_tmp", the layer but not /tmp; "not_included"; "of_server", which knows.  Any thread. */
 const char *cell__session_file_state(const struct cell_session *session);
 /* The pid of the kernel; 0: none. */

@@ -437,6 +437,13 @@ static int add_error(struct cell__buf *out, const struct cell_result *result)
 	return rc | cell__buf_add_str(out, "}");
 }
 
+static int add_id(struct cell__buf *out, const char *key, struct cell__state_id id)
+{
+	char text[33];
+	cell__state_id_write(id, text);
+	return cell__state_id_known(id) ? add_string(out, key, text) : 0;
+}
+
 char *cell_result_json(const struct cell_result *result)
 {
 	if (!result)
@@ -463,6 +470,11 @@ char *cell_result_json(const struct cell_result *result)
 			       cell_result_state(result), result->isolation);
 	if (result->durable)
 		rc |= cell__buf_printf(&out, ",\"durable\":%s", result->durable == 2 ? "true" : "false");
+	if (result->cells) {
+		rc |= cell__buf_printf(&out, ",\"cells\":%llu", (unsigned long long)(result->cells - 1));
+		rc |= add_id(&out, "state_id", result->state_id);
+		rc |= add_id(&out, "awake_id", result->awake_id);
+	}
 	if (result->changes)
 		rc |= cell__buf_printf(&out, ",\"changes\":%s", result->changes);
 	rc |= add_list(&out, "notices", result->notices, result->n_notices);

@@ -3,6 +3,7 @@
 #define CELL_SESSION_RESULT_H
 
 #include "executors/executor.h"
+#include "wire/saved.h"
 
 struct cell__kept_text {
 	struct cell__buf raw;
@@ -38,6 +39,8 @@ struct cell_result {
 	int durable; /* as cell_result_durable() says, plus 1 */
 	const char *isolation;
 	char *own_isolation; /* NULL, or what isolation points to */
+	uint64_t cells; /* of the session after it, plus 1; 0: not told */
+	struct cell__state_id state_id, awake_id;
 	char *changes; /* JSON; NULL: not known */
 	char *spill_path;
 	bool keep_spill;

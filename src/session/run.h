@@ -28,6 +28,7 @@ struct cell__run {
 	const int *spin_end;
 	struct cell__call_trace trace; /* of its calls */
 	bool waited; /* a thread waits in cell_session_run(); else callbacks come from the loop */
+	struct cell__state_id state_id; /* that the session has after it, of the caller's choice; unknown: a new one */
 	bool if_idle; /* a question to the kernel, not a cell: fails with CELL_E_BUSY instead of waiting for cells, but waits for other questions */
 
 	/* the waiting caller's side */

@@ -1,6 +1,8 @@
 /* The session's course: its queue, the clock of its current run, open, reset and close.  See session.h. */
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/random.h"
 #include "base/sized.h"
 #include "layer/layer.h"
 #include "session/session.h"
@@ -112,6 +114,22 @@ static bool is_question(const struct cell__run *run)
 	return run->size >= sizeof head - 1 && memcmp(run->code, head, sizeof head - 1) == 0;
 }
 
+uint64_t cell__session_state_base(struct cell_session *session)
+{
+	while (!session->state_base) {
+		char digits[17];
+		cell__random_hex(digits, sizeof digits - 1);
+		session->state_base = strtoull(digits, NULL, 16);
+	}
+	return session->state_base;
+}
+
+void cell__session_new_state(struct cell_session *session)
+{
+	/* The number alone would come again when the session is woken. */
+	session->state_id = (struct cell__state_id){ cell__session_state_base(session), ++session->state_count };
+}
+
 static void start_run(struct cell_session *session)
 {
 	struct cell__run *run = session->current;
@@ -136,6 +154,10 @@ static void start_run(struct cell_session *session)
 	}
 	cell__durable_tell_run(session, run);
 	session->cells++;
+	if (cell__state_id_known(run->state_id))
+		session->state_id = run->state_id;
+	else if (!is_question(run))
+		cell__session_new_state(session);
 	run->started_us = cell__now_us();
 	cell__quota_touch(session->quota, true);
 	if (*run->trace.parent || *session->slot->calls.trace.parent)
@@ -657,6 +679,7 @@ void cell__session_do_reset(struct cell__task *task)
 	session->resets = waiting;
 	session->at_point = session->asleep = false;
 	session->era++;
+	cell__session_new_state(session);
 	if (session->recorder)
 		cell__recorder_reset(session->recorder);
 	struct cell_error err;

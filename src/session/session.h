@@ -166,6 +166,8 @@ struct cell_session {
 	int64_t measured_us;
 	char parent[33];    /* the session that it was forked from; "" */
 	uint64_t cells;     /* that were started */
+	struct cell__state_id state_id;   /* see cell__session_new_state() */
+	uint64_t state_base, state_count; /* those that it made itself; 0: none yet */
 	bool at_point;      /* nothing has changed since the last automatic point */
 	int freezing;       /* files of so many points are being kept: no cell starts */
 	struct cell__point *returning; /* a rewind waits for the files of this point; NULL: none */
@@ -213,6 +215,7 @@ struct cell_session {
 	void (*place_left)(void *session);
 	bool forgets; /* with its end, what was saved of it is removed */
 	uint64_t saved_cells; /* of the last save by `durable`, or of what was woken, plus 1; 0: there is none */
+	struct cell__state_id saved_state_id; /* of that save */
 	uint64_t era, saved_era; /* counts resets and rewinds; what was saved before one is not gone back to */
 	uint64_t put_off;     /* cells since then that wait for a pause to be saved */
 	int64_t put_off_us;   /* when the first of them ended */
@@ -331,6 +334,10 @@ void cell__session_start_timer(struct cell_session *session, uint64_t ms);
 /* A limit that the host itself enforces was exceeded: as with a timeout, interrupt, grace, kill. */
 void cell__session_stop_run(struct cell_session *session, struct cell__run *run, const char *limit, uint64_t max, uint64_t used);
 /* A run that is to be submitted, and a session that is to be a fork of this one; neither has begun.  Any thread. */
+/* A random number, another one after it was woken; not 0. */
+uint64_t cell__session_state_base(struct cell_session *session);
+/* Its state is another one now. */
+void cell__session_new_state(struct cell_session *session);
 struct cell__run *cell__session_make_run(struct cell_session *session, const char *code, size_t size, const struct cell_run_options *opts,
 					 struct cell_error *err);
 struct cell_session *cell__session_make_fork(struct cell_session *source, const struct cell_fork_options *opts, struct cell_error *err);
@@ -415,6 +422,7 @@ struct cell__saving {
 	bool rests; /* nobody maps files of its place afterwards */
 	bool releases, releasing; /* when its kernel has ended, others may have it; that is being done */
 	uint64_t cells, era; /* after which it is saved */
+	struct cell__state_id state_id; /* then */
 	int64_t since_us; /* a save by `durable`: when its cell had ended */
 	struct cell__run *run; /* whose result waits for it; or NULL */
 	struct cell__kernel *kernel; /* a point; NULL: not made yet, or gone */

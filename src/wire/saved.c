@@ -1,6 +1,7 @@
 /* The description of a saved session, see saved.h. */
 #include "wire/saved.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -199,6 +200,44 @@ static int read_points(const json_t *all, json_int_t version, struct cell__saved
 	return 0;
 }
 
+bool cell__state_id_read(const char *text, struct cell__state_id *ret_id)
+{
+	struct cell__state_id id = { 0 };
+	if (!cell__saved_is_id(text))
+		return false;
+	for (size_t i = 0; i < 32; i++) {
+		uint64_t digit = (uint64_t)(text[i] <= '9' ? text[i] - '0' : text[i] - 'a' + 10);
+		uint64_t *half = i < 16 ? &id.high : &id.low;
+		*half = *half << 4 | digit;
+	}
+	if (!cell__state_id_known(id))
+		return false;
+	*ret_id = id;
+	return true;
+}
+
+void cell__state_id_write(struct cell__state_id id, char out[33])
+{
+	snprintf(out, 33, "%016llx%016llx", (unsigned long long)id.high, (unsigned long long)id.low);
+}
+
+bool cell__state_id_is(struct cell__state_id a, struct cell__state_id b)
+{
+	return a.high == b.high && a.low == b.low;
+}
+
+bool cell__state_id_known(struct cell__state_id id)
+{
+	return id.high || id.low;
+}
+
+/* Sessions that were saved by older versions have none. */
+static bool read_state_id(const json_t *all, struct cell__saved *saved)
+{
+	const json_t *id = json_object_get(all, "state_id");
+	return !id || (json_is_string(id) && cell__state_id_read(json_string_value(id), &saved->state_id));
+}
+
 static int read_all(json_t *all, struct cell__saved *saved, struct cell_error *err)
 {
 	const char *id = json_string_value(json_object_get(all, "id"));
@@ -212,7 +251,7 @@ static int read_all(json_t *all, struct cell__saved *saved, struct cell_error *e
 		return cell_fail(err, CELL_E_DIFFERS, 0,
 				 "the session was saved in version %lld of the format, this program reads version %d", (long long)version,
 				 CELL_SAVED_VERSION);
-	if (!ok || !id || !cell__saved_is_id(id))
+	if (!ok || !id || !cell__saved_is_id(id) || !read_state_id(all, saved))
 		return damaged(err, "its id or a number is missing");
 	strcpy(saved->id, id);
 	saved->notes = json_incref(json_object_get(all, "notes"));
@@ -334,6 +373,11 @@ int cell__saved_write(const struct cell__saved *saved, struct cell__buf *out, st
 				saved->machine, "cells", (json_int_t)saved->cells, "generation", (json_int_t)saved->generation, "saved_ms",
 				(json_int_t)saved->saved_ms, "notes", saved->notes, "left", saved->left, "files");
 	bool ok = all != NULL;
+	if (ok && cell__state_id_known(saved->state_id)) {
+		char id[33];
+		cell__state_id_write(saved->state_id, id);
+		ok = json_object_set_new(all, "state_id", json_string(id)) == 0;
+	}
 	for (size_t i = 0; ok && i < saved->n_files; i++)
 		ok = json_array_append_new(json_object_get(all, "files"), file_json(&saved->files[i])) == 0;
 	if (ok && saved->n_points > 0)

@@ -5,7 +5,7 @@
  * against the pieces by their checksums when these are read (durable/pieces.h).
  *
  *     {"version": 2 or 3, "id", "owner", "workspace", "executor", "python", "preload", "build", "machine", "cells", "generation", "saved_ms",
- *      "notes": {...}, "left": [[kind, name, [variable]]],
+ *      "state_id" (may be missing), "notes": {...}, "left": [[kind, name, [variable]]],
  *      "files": [{"name", "inode", "key", "layer", "pieces": [[offset, size, at, stored, codec, checksum]]}],
  *      "own": number of files, "points": [{"name", "cells", "upto", "automatic", "taken_ms", "files": [number, ...], "inodes": [text, ...]}]}
  *
@@ -67,8 +67,17 @@ struct cell__saved_point {
 	int layer; /* -1: none */
 };
 
+/*
+ * Names the state of a session: another one after each cell, reset and rewind; it is saved with the state and wakes with it.  Who asks whether a
+ * cell took place compares it with the one before the cell and with the one that was chosen for after it.  All zeros: not known.
+ */
+struct cell__state_id {
+	uint64_t high, low;
+};
+
 struct cell__saved {
 	char id[33];
+	struct cell__state_id state_id;
 	char *owner, *workspace, *executor, *python, *preload, *build, *machine;
 	uint64_t cells, generation, saved_ms;
 	json_t *notes, *left;
@@ -89,6 +98,11 @@ int cell__saved_read(const char *bytes, size_t size, struct cell__saved *ret_sav
 int cell__saved_write(const struct cell__saved *saved, struct cell__buf *out, struct cell_error *err);
 /* 32 hexadecimal digits, as session ids are. */
 bool cell__saved_is_id(const char *text);
+/* The same form, and not all zeros. */
+bool cell__state_id_read(const char *text, struct cell__state_id *ret_id);
+void cell__state_id_write(struct cell__state_id id, char out[33]);
+bool cell__state_id_is(struct cell__state_id a, struct cell__state_id b);
+bool cell__state_id_known(struct cell__state_id id);
 /* size hexadecimal digits in lower case. */
 bool cell__saved_from_hex(const char *text, unsigned char *out, size_t bytes);
 void cell__saved_to_hex(const unsigned char *bytes, size_t n, char *out);

@@ -489,3 +489,71 @@ def test_a_notebook_of_a_session_that_is_not_recorded(place):
     with serving.shared(*place) as server:
         answer = server.ask("GET", "/v1/sessions/%s/notebook" % opened(server))
         assert answer.status == 501 and answer.code == "unsupported", answer
+
+
+# ---- names of states ----
+
+def described(server, session):
+    answer = server.ask("GET", "/v1/sessions/%s" % session)
+    assert answer.status == 200, answer
+    return answer.json["state_id"], answer.json["awake_id"]
+
+
+def posted(server, session, code, state_id=None):
+    answer = server.ask("POST", "/v1/sessions/%s/runs" % session, {"code": code, **({"state_id": state_id} if state_id else {})})
+    if answer.status != 202:
+        return answer
+    path = "/v1/sessions/%s/runs/%d" % (session, answer.json["run_id"])
+    support.wait_until(lambda: server.ask("GET", path).json["state"] == "ended", "the run ends")
+    return server.ask("GET", path).json
+
+
+def test_a_state_has_a_name(place):
+    """Another one after each cell, reset and rewind; the same after a question, and after sleep. What a client chose is taken."""
+    chosen = "c" * 32
+    with serving.shared(*place) as server:
+        session = opened(server)
+        first, awake = described(server, session)
+        assert described(server, session) == (first, awake)
+        result = posted(server, session, "x = 1")["result"]
+        second = described(server, session)[0]
+        assert (result["state_id"], result["awake_id"], result["cells"]) == (second, awake, 1) and second != first, result
+        assert server.ask("GET", "/v1/sessions/%s/variables" % session).status == 200
+        assert described(server, session) == (second, awake)
+        assert posted(server, session, "1/0", chosen)["result"]["state_id"] == chosen
+        assert server.ask("POST", "/v1/sessions/%s/checkpoints" % session, {"name": "p"}).status == 201
+        assert server.ask("POST", "/v1/sessions/%s/hibernate" % session, {"points": True}).status == 200
+        asleep, again = described(server, session)
+        assert asleep == chosen and again != awake
+        seen = {first, second, chosen}
+        for path, body in (("rewind", {"name": "p"}), ("reset", {}), ("rewind", {"name": "p"})):
+            assert server.ask("POST", "/v1/sessions/%s/%s" % (session, path), body).status in (200, 204)
+            name = described(server, session)[0]
+            assert name not in seen, (path, name)
+            seen.add(name)
+        fork = server.ask("POST", "/v1/sessions/%s/fork" % session)
+        assert fork.status == 201 and fork.json["state_id"] not in seen and fork.json["awake_id"] != again, fork
+
+
+def test_the_same_request_twice_is_one_cell(place):
+    """A client or a proxy that lost the answer may send it again: as long as the session has the cell, it does not take place twice."""
+    chosen, code = "d" * 32, "n = globals().get('n', 0) + 1\nn"
+    with serving.shared(*place) as server:
+        session = opened(server)
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:  # while it waits, while it runs, and when it has ended
+            answers = list(pool.map(lambda _: posted(server, session, code, chosen), range(64)))
+        assert {answer["run_id"] for answer in answers} == {1} and {answer["result"]["value"] for answer in answers} == {1}, answers
+        assert server.ask("POST", "/v1/sessions/%s/hibernate" % session).status == 200
+        refused = posted(server, session, code, chosen)  # the run is not kept any more
+        assert refused.status == 409 and refused.json["code"] == "conflict" and "took place" in refused.json["detail"], refused
+        assert posted(server, session, code)["result"]["value"] == 2
+        other = opened(server)
+        assert posted(server, other, code, chosen)["result"]["value"] == 1  # of this session it says nothing
+
+
+@pytest.mark.parametrize("name", ["", "0" * 32, "D" * 32, "d" * 31, "d" * 33, "../" * 10 + "dd", "d" * 31 + "\0", "d" * 31 + "\n", "d" * 100000, 5, None, ["d" * 32]], ids=lambda name: repr(name)[:20])
+def test_a_name_of_a_state_that_is_none_is_refused(place, name):
+    with serving.shared(*place) as server:
+        session = opened(server)
+        answer = server.ask("POST", "/v1/sessions/%s/runs" % session, {"code": "1", "state_id": name})
+        assert answer.status in (400, 422) and server.ask("GET", "/v1/sessions/%s" % session).json["cells"] == 0, answer

@@ -117,6 +117,39 @@ static int code_of_point(const char *more)
 	return code_of(text_with(1, true, CELL_SAVED_VERSION_POINTS, more));
 }
 
+static void test_state_id(void **state)
+{
+	(void)state;
+	struct cell__saved saved, again;
+	struct cell__buf out = CELL_BUF_INIT;
+	struct cell_error err;
+	struct cell__state_id id = { 0 };
+	char name[33];
+	assert_true(cell__state_id_read("0123456789abcdeffedcba9876543210", &id));
+	assert_true(id.high == 0x0123456789abcdefull && id.low == 0xfedcba9876543210ull);
+	const char *const none[] = { "", "00000000000000000000000000000000", "0123456789ABCDEFfedcba9876543210", "0123456789abcdef",
+				     "0123456789abcdeffedcba98765432100" };
+	for (size_t i = 0; i < sizeof none / sizeof *none; i++)
+		assert_false(cell__state_id_read(none[i], &id));
+	const char *text = text_with(1, true, CELL_SAVED_VERSION, ", \"state_id\": \"0123456789abcdeffedcba9876543210\"");
+	assert_int_equal(cell__saved_read(text, strlen(text), &saved, &err), 0);
+	assert_int_equal(cell__saved_write(&saved, &out, &err), 0);
+	assert_int_equal(cell__saved_read(out.data, out.size, &again, &err), 0);
+	assert_true(cell__state_id_is(again.state_id, id));
+	cell__state_id_write(again.state_id, name);
+	assert_string_equal(name, "0123456789abcdeffedcba9876543210");
+	cell__saved_finish(&saved);
+	cell__saved_finish(&again);
+	cell__buf_finish(&out);
+	/* An older version's has none; another program's may have anything. */
+	text = text_with(1, true, CELL_SAVED_VERSION, "");
+	assert_int_equal(cell__saved_read(text, strlen(text), &saved, &err), 0);
+	assert_false(cell__state_id_known(saved.state_id));
+	cell__saved_finish(&saved);
+	assert_int_equal(code_of(text_with(1, true, CELL_SAVED_VERSION, ", \"state_id\": 5")), CELL_E_DAMAGED);
+	assert_int_equal(code_of(text_with(1, true, CELL_SAVED_VERSION, ", \"state_id\": \"x\"")), CELL_E_DAMAGED);
+}
+
 static void test_points(void **state)
 {
 	(void)state;
@@ -321,8 +354,9 @@ static void test_follow(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_follow), cmocka_unit_test(test_description), cmocka_unit_test(test_files_of_a_memory),
-		cmocka_unit_test(test_points), cmocka_unit_test(test_seal),        cmocka_unit_test(test_pieces),
+		cmocka_unit_test(test_follow),   cmocka_unit_test(test_description), cmocka_unit_test(test_files_of_a_memory),
+		cmocka_unit_test(test_state_id), cmocka_unit_test(test_points),      cmocka_unit_test(test_seal),
+		cmocka_unit_test(test_pieces),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

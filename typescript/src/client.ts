@@ -28,6 +28,8 @@ export interface CellFailure {
 	message: string;
 	traceback: string;
 	code: string;
+	/** Of a server that itself runs cells at another one: whether to run the cell again; missing: not known. */
+	retry?: boolean;
 }
 
 /** What a cell did, as `workcell run --json` prints it. */
@@ -43,6 +45,10 @@ export interface CellResult {
 	duration_ms: number;
 	/** "kept", "restored" or "lost": what became of the variables. */
 	state: string;
+	/** How many cells the session's state has seen, its name, and the name of the time since the session was opened or woken. */
+	cells?: number;
+	state_id?: string;
+	awake_id?: string;
 	[more: string]: unknown;
 }
 
@@ -69,9 +75,17 @@ export type CommandEvent =
 	| { type: "gap"; dropped: number; id: string }
 	| { type: "ended"; command: CommandInfo; id: string };
 
-export interface RunOptions {
+export interface StartOptions {
 	/** Seconds; 0 or nothing: the server's default. */
 	timeout?: number;
+	/**
+	 * The name that the session's state gets by this cell: 32 random hexadecimal digits. Who loses the answer compares it with `state_id` of info(); the same
+	 * cell sent again with it is not run twice while the server keeps its run.
+	 */
+	stateId?: string;
+}
+
+export interface RunOptions extends StartOptions {
 	/** Ends the wait; the cell is cancelled on the server. */
 	signal?: AbortSignal;
 	/** Gets every event but the result. */
@@ -223,6 +237,12 @@ function unlessAborted<T>(answer: Promise<T>, signal: AbortSignal | undefined, l
 	});
 }
 
+function cellOf(code: string, options: StartOptions): Record<string, unknown> {
+	return {
+		code, ...(options.timeout === undefined ? {} : { timeout: options.timeout }), ...(options.stateId === undefined ? {} : { state_id: options.stateId }),
+	};
+}
+
 export class Session {
 	private readonly path: string;
 	readonly files: Files;
@@ -239,9 +259,9 @@ export class Session {
 	}
 
 	/** Begins a cell and yields its events, the result last. Leaving the loop early leaves the cell running. */
-	async *stream(code: string, options: { timeout?: number; signal?: AbortSignal } = {}): AsyncGenerator<RunEvent, void, undefined> {
+	async *stream(code: string, options: StartOptions & { signal?: AbortSignal } = {}): AsyncGenerator<RunEvent, void, undefined> {
 		const response = await this.client.send("POST", `${this.path}/runs`, {
-			json: { code, ...(options.timeout === undefined ? {} : { timeout: options.timeout }) },
+			json: cellOf(code, options),
 			accept: "text/event-stream", signal: options.signal,
 		});
 		yield* runEvents(response);
@@ -260,7 +280,7 @@ export class Session {
 				await this.cancel(Number(run)).catch(() => undefined);
 		};
 		const response = await unlessAborted(this.client.send("POST", `${this.path}/runs`, {
-			json: { code, ...(options.timeout === undefined ? {} : { timeout: options.timeout }) },
+			json: cellOf(code, options),
 			accept: "text/event-stream", signal: stop.signal,
 		}), signal, cancel);
 		const abort = () => stop.abort(signal?.reason);
@@ -288,8 +308,8 @@ export class Session {
 	}
 
 	/** Queues a cell and returns; events() and result() follow it. */
-	start(code: string, options: { timeout?: number } = {}): Promise<Run> {
-		return this.client.json<Run>("POST", `${this.path}/runs`, { code, ...options });
+	start(code: string, options: StartOptions = {}): Promise<Run> {
+		return this.client.json<Run>("POST", `${this.path}/runs`, cellOf(code, options));
 	}
 
 	async runInfo(run: number): Promise<Run> {

@@ -186,6 +186,8 @@ export type Session = {
 	state: "idle" | "busy";
 	runs: number;
 	cells: number;
+	state_id: string | null;
+	awake_id: string | null;
 	pending: number;
 	executor: string;
 	running: Record<string, unknown> | null;
@@ -533,6 +535,8 @@ export type PostV1SessionsSessionRunsBody = {
 	code: string;
 	/** time limit in seconds; 0 or null: the server's default */
 	timeout?: number | null;
+	/** name of the session's state after the cell, random: whoever loses the answer finds out by it whether the cell took place */
+	state_id?: string;
 };
 
 /** The body of POST /v1/sessions/{session}/commands */

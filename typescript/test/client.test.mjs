@@ -49,6 +49,19 @@ test("events come in order, and again after their ids", () => withSession(async 
 	assert.equal((await session.runInfo(run.run_id)).state, "ended");
 }));
 
+test("a cell that is sent twice with one name takes place once", () => withSession(async (session) => {
+	const before = await session.info();
+	const stateId = "0123456789abcdef0123456789abcdef";
+	const first = await session.run("n = globals().get('n', 0) + 1\nn", { stateId });
+	const again = await session.run("n = globals().get('n', 0) + 1\nn", { stateId, timeout: 30 });
+	assert.deepEqual([first.value, again.value, first.state_id, first.cells], [1, 1, stateId, 1]);
+	const after = await session.info();
+	assert.equal(after.state_id, stateId);
+	assert.notEqual(before.state_id, stateId);
+	assert.equal(after.awake_id, before.awake_id);
+	await assert.rejects(session.run("1", { stateId: "x" }), (error) => error instanceof WorkcellError && error.code === "invalid");
+}));
+
 test("a run can be given up, interrupted, timed out", () => withSession(async (session) => {
 	const controller = new AbortController();
 	const started = session.run("print('on', flush=True)\nwhile True: pass", {
